@@ -8,23 +8,24 @@ is dropped silently. PyTorch is needed only for `pytorch_model.bin`.
 
 The same command strips, averages and renames TensorFlow checkpoints
 (`bertlib/checkpoints/rewrite.py`) and compares models
-(`bertlib/checkpoints/compare.py`).
+(`bertlib/exchange/compare.py`).
 """
 
 from __future__ import annotations
 
 if __name__ == "__main__":  # Check flags before slow imports.
-  from bertlib import app
+  from bertlib.cli import app
   from bertlib.settings.conversion import ConversionSettings
 
   app.parse_flags(ConversionSettings, imports_tensorflow=True)
 
 import os
 
-from bertlib import app, files, folder_lock, text_files
-from bertlib.checkpoints import compare, convert, finding, model_files, rewrite
-from bertlib.errors import InputError
-from bertlib.settings import option
+from bertlib.checkpoints import finding, model_files, rewrite
+from bertlib.cli import app, option
+from bertlib.cli.errors import InputError
+from bertlib.exchange import compare, convert
+from bertlib.io import files, folder_lock, text_files
 from bertlib.settings.conversion import ConversionSettings
 
 

@@ -3,7 +3,7 @@
 The text has one sentence per line and a blank line between documents. A record
 is a pair of segments with some tokens masked; the second segment follows the
 first or is a random one (Devlin et al. 2019, section 3.1 and appendix A.2). See
-`bertlib.data.pretraining_instances`.
+`bertlib.tasks.pretraining.pretraining_instances`.
 
 By default all text is held in memory, and a single random generator creates the
 same records as google-research/bert with the same flags. With `--num_workers`
@@ -15,7 +15,7 @@ TensorFlow is not imported.
 from __future__ import annotations
 
 if __name__ == "__main__":  # Check flags before slow imports.
-  from bertlib import app
+  from bertlib.cli import app
   from bertlib.settings.pretraining_data import PretrainingDataSettings
 
   app.parse_flags(PretrainingDataSettings)
@@ -29,14 +29,18 @@ from typing import Any
 
 from absl import flags, logging
 
-from bertlib import app, files, folder_lock, receipt_file, text_files
-from bertlib.data import (
+from bertlib.cli import app, option
+from bertlib.cli.errors import InputError
+from bertlib.data import vocabulary
+from bertlib.io import files, folder_lock, text_files
+from bertlib.reporting import doctor, receipt_file, receipts
+from bertlib.settings.pretraining_data import PretrainingDataSettings
+from bertlib.tasks.pretraining import (
   pretraining_blocks,
   pretraining_instances,
   pretraining_text,
-  vocabulary,
 )
-from bertlib.data.pretraining_instances import (  # noqa: F401 (their names are also here)
+from bertlib.tasks.pretraining.pretraining_instances import (  # noqa: F401 (their names are also here)
   MaskedLmInstance,
   TrainingInstance,
   create_float_feature,
@@ -47,10 +51,6 @@ from bertlib.data.pretraining_instances import (  # noqa: F401 (their names are 
   truncate_seq_pair,
   write_instance_to_example_files,
 )
-from bertlib.errors import InputError
-from bertlib.reporting import doctor, receipts
-from bertlib.settings import option
-from bertlib.settings.pretraining_data import PretrainingDataSettings
 
 FLAGS = flags.FLAGS
 
@@ -92,7 +92,7 @@ def setup(
 
   Args:
     settings: settings of the command.
-    file_system: module with `find_files` of `bertlib.files`.
+    file_system: module with `find_files` of `bertlib.io.files`.
 
   Returns:
     The recipe, the input files and the output files.
@@ -247,7 +247,7 @@ def doctor_checks(
     settings: settings of the command.
     doctor: reports each check.
     file_system: module with `find_files`, `open_any` and `file_state` of
-      `bertlib.files`.
+      `bertlib.io.files`.
   """
   recipe = doctor.check("flags", make_recipe, settings)
   tokenizer = doctor.check("vocabulary", load_tokenizer, recipe)

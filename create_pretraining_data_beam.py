@@ -13,7 +13,7 @@ fit into the memory of a worker.
 from __future__ import annotations
 
 if __name__ == "__main__":  # Check flags before slow imports.
-  from bertlib import app
+  from bertlib.cli import app
   from bertlib.settings.pretraining_data import BeamDataSettings
 
   app.parse_flags(BeamDataSettings)
@@ -30,18 +30,19 @@ from collections.abc import Iterable, Iterator, Sequence
 from absl import logging
 
 import create_pretraining_data
-from bertlib import app, files, folder_lock, text_files
-from bertlib.data import pretraining_blocks, pretraining_text, tf_records
-from bertlib.errors import InputError
+from bertlib.cli import app, option
+from bertlib.cli.errors import InputError
+from bertlib.data import tf_records
+from bertlib.io import files, folder_lock, text_files
 from bertlib.reporting import doctor, receipts
-from bertlib.settings import option
 from bertlib.settings.pretraining_data import BeamDataSettings
+from bertlib.tasks.pretraining import pretraining_blocks, pretraining_text
 
 try:
   import apache_beam as beam
   from apache_beam.options.pipeline_options import PipelineOptions
 
-  from bertlib.data import beam_files
+  from bertlib.tasks.pretraining import beam_files
 except ImportError as error:
   raise SystemExit(
     "create_pretraining_data_beam.py needs Apache Beam: pip install apache-beam"

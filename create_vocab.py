@@ -17,7 +17,7 @@ its previous pieces. The same input gives the same files, bit for bit.
 from __future__ import annotations
 
 if __name__ == "__main__":  # Check flags before slow imports.
-  from bertlib import app
+  from bertlib.cli import app
   from bertlib.settings.vocabulary import VocabularySettings
 
   app.parse_flags(VocabularySettings)
@@ -31,20 +31,12 @@ from typing import Any, NamedTuple
 from absl import logging
 
 import tokenization
-from bertlib import (
-  app,
-  files,
-  folder_lock,
-  json_files,
-  lazy_module,
-  terminal,
-  text_files,
-)
 from bertlib.checkpoints import config_schema
+from bertlib.cli import app, lazy_module, option, terminal
+from bertlib.cli.errors import InputError
 from bertlib.data import vocabulary
-from bertlib.errors import InputError
-from bertlib.files import atomic_write
-from bertlib.settings import option
+from bertlib.io import files, folder_lock, json_files, text_files
+from bertlib.io.files import atomic_write
 from bertlib.settings.vocabulary import VocabularySettings
 from tokenization import BasicTokenizer, WordpieceTokenizer
 

@@ -13,16 +13,15 @@ The scripts do the same themselves with `--init_checkpoint=bert-base-uncased`.
 from __future__ import annotations
 
 if __name__ == "__main__":  # Check flags before slow imports.
-  from bertlib import app
+  from bertlib.cli import app
   from bertlib.settings.download import DownloadSettings
 
   app.parse_flags(DownloadSettings)
 
 
-from bertlib import app, published_models
-from bertlib.checkpoints import zoo
-from bertlib.errors import InputError
-from bertlib.settings import option
+from bertlib.cli import app, option
+from bertlib.cli.errors import InputError
+from bertlib.exchange import published_models, zoo
 from bertlib.settings.download import DownloadSettings
 
 

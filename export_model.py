@@ -11,7 +11,7 @@ fine-tuned.
 from __future__ import annotations
 
 if __name__ == "__main__":  # Check flags before slow imports.
-  from bertlib import app
+  from bertlib.cli import app
   from bertlib.settings.export import ExportSettings
 
   app.parse_flags(ExportSettings, imports_tensorflow=True)
@@ -34,14 +34,6 @@ import run_embeddings
 import run_ner
 import run_pretraining
 import run_squad
-from bertlib import (
-  app,
-  embedding_spec,
-  files,
-  folder_lock,
-  onednn,
-  terminal,
-)
 from bertlib.checkpoints import (
   finding,
   initialize,
@@ -51,12 +43,15 @@ from bertlib.checkpoints import (
   quantization,
   rewrite,
 )
-from bertlib.compute import FastCompute
+from bertlib.cli import app, option, terminal
+from bertlib.cli.errors import InputError
+from bertlib.compute import onednn
+from bertlib.compute.fast_compute import FastCompute
 from bertlib.data import vocabulary
-from bertlib.errors import InputError
 from bertlib.export import exported_model, signatures, tf1_module
-from bertlib.files import atomic_folder, atomic_write
-from bertlib.settings import option
+from bertlib.io import files, folder_lock
+from bertlib.io.files import atomic_folder, atomic_write
+from bertlib.settings import embedding_spec
 from bertlib.settings.common import QuantizationSettings
 from bertlib.settings.export import ExportSettings
 from bertlib.training import resolve

@@ -7,7 +7,7 @@ results are held in memory.
 from __future__ import annotations
 
 if __name__ == "__main__":  # Check flags before slow imports.
-  from bertlib import app
+  from bertlib.cli import app
   from bertlib.settings.feature_extraction import FeatureSettings
 
   app.parse_flags(FeatureSettings, imports_tensorflow=True)
@@ -28,16 +28,6 @@ from absl import flags, logging
 
 import modeling
 import tokenization
-from bertlib import (
-  app,
-  embedding_spec,
-  estimator_api,
-  files,
-  folder_lock,
-  json_files,
-  receipt_file,
-  text_files,
-)
 from bertlib.checkpoints import (
   finding,
   initialize,
@@ -45,16 +35,18 @@ from bertlib.checkpoints import (
   model_json,
   quantization,
 )
+from bertlib.cli import app, option
+from bertlib.cli.errors import InputError
+from bertlib.compat import estimator_api
+from bertlib.compute.pooling import output_vectors, pool, sentence_vectors
 from bertlib.data import input_pipeline, model_inputs, tf_records
 from bertlib.data.model_inputs import _truncate_seq_pair
-from bertlib.embedding_spec import EmbeddingSpec
-from bertlib.errors import InputError
-from bertlib.files import atomic_write
-from bertlib.metrics import result_files
-from bertlib.pooling import output_vectors, pool, sentence_vectors
-from bertlib.reporting import doctor, receipts
-from bertlib.settings import option
+from bertlib.io import files, folder_lock, json_files, result_files, text_files
+from bertlib.io.files import atomic_write
+from bertlib.reporting import doctor, receipt_file, receipts
+from bertlib.settings import embedding_spec
 from bertlib.settings.common import ModelSettings
+from bertlib.settings.embedding_spec import EmbeddingSpec
 from bertlib.settings.feature_extraction import FeatureSettings
 from bertlib.training import (
   devices,

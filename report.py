@@ -10,7 +10,7 @@ table, and writes one HTML file.
 from __future__ import annotations
 
 if __name__ == "__main__":  # Check flags before slow imports.
-  from bertlib import app
+  from bertlib.cli import app
   from bertlib.settings.report import ReportSettings
 
   app.parse_flags(ReportSettings)
@@ -19,10 +19,10 @@ import os
 
 from absl import logging
 
-from bertlib import app, files, terminal
-from bertlib.errors import InputError
+from bertlib.cli import app, option, terminal
+from bertlib.cli.errors import InputError
+from bertlib.io import files
 from bertlib.reporting import comparison, comparison_page, recorded_runs
-from bertlib.settings import option
 from bertlib.settings.report import ReportSettings
 
 # The command line

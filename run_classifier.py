@@ -7,12 +7,12 @@ and labels whatever it is given.
 from __future__ import annotations
 
 if __name__ == "__main__":  # Check flags before slow imports.
-  from bertlib import app
+  from bertlib.cli import app
   from bertlib.settings.classifier import ClassifierSettings
 
   app.parse_flags(ClassifierSettings, imports_tensorflow=True)
 else:  # A program that uses the Predictor.
-  from bertlib import tensorflow_log
+  from bertlib.cli import tensorflow_log
 
   tensorflow_log.hide_information()
 
@@ -27,17 +27,33 @@ import tensorflow.compat.v1 as tf
 from absl import flags, logging
 
 import modeling
-from bertlib import app, estimator_api
 from bertlib.checkpoints import model_json, predictor
-from bertlib.data import (
+from bertlib.cli import app, option
+from bertlib.cli.errors import InputError, some_of
+from bertlib.cli.ranges import FRACTION
+from bertlib.compat import estimator_api
+from bertlib.data import model_inputs, record_check, tf_records
+from bertlib.data.model_inputs import _truncate_seq_pair  # noqa: F401
+from bertlib.io import result_files
+from bertlib.reporting import (
+  doctor,
+  receipts,
+  report_scores,
+  report_sections,
+  run_report,
+  task_checks,
+  training_checks,
+)
+from bertlib.settings.classifier import ClassifierSettings
+from bertlib.tasks.classification import (
   class_weights,
   classification,
   classification_records,
-  model_inputs,
-  record_check,
-  tf_records,
+  classification_results,
+  classification_scores,
+  classifier_inputs,
 )
-from bertlib.data.classification import (  # noqa: F401 (their names are also here)
+from bertlib.tasks.classification.classification import (  # noqa: F401 (their names are also here)
   ChoiceExample,
   ColaProcessor,
   DataProcessor,
@@ -48,7 +64,7 @@ from bertlib.data.classification import (  # noqa: F401 (their names are also he
   Problem,
   XnliProcessor,
 )
-from bertlib.data.classification_records import (  # noqa: F401
+from bertlib.tasks.classification.classification_records import (  # noqa: F401
   InputFeatures,
   convert_examples_to_features,
   convert_single_example,
@@ -56,32 +72,11 @@ from bertlib.data.classification_records import (  # noqa: F401
   file_based_input_fn_builder,
   input_fn_builder,
 )
-from bertlib.data.model_inputs import _truncate_seq_pair  # noqa: F401
-from bertlib.errors import InputError, some_of
-from bertlib.metrics import (
-  classification_results,
-  classification_scores,
-  result_files,
+from bertlib.tasks.classification.classification_scores import (
+  Prediction,
+  prediction,
 )
-from bertlib.metrics.classification_scores import Prediction, prediction
-from bertlib.reporting import (
-  doctor,
-  receipts,
-  report_scores,
-  report_sections,
-  run_report,
-  task_checks,
-  training_checks,
-)
-from bertlib.settings import option
-from bertlib.settings.classifier import ClassifierSettings
-from bertlib.settings.ranges import FRACTION
-from bertlib.training import (
-  classifier_inputs,
-  devices,
-  estimator_spec,
-  step_plan,
-)
+from bertlib.training import devices, estimator_spec, step_plan
 from bertlib.training.run import (
   Evaluation,
   check_actions,
@@ -396,7 +391,7 @@ class Predictor(predictor.LoadedModel):
 
     Returns:
       A prediction for each, in order; see
-      `bertlib.metrics.classification_scores.Prediction`.
+      `bertlib.tasks.classification.classification_scores.Prediction`.
 
     Raises:
       InputError: a text is of another type, a question has another number of

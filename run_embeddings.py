@@ -7,12 +7,12 @@ model once and encodes whatever texts it is given.
 from __future__ import annotations
 
 if __name__ == "__main__":  # Check flags before slow imports.
-  from bertlib import app
+  from bertlib.cli import app
   from bertlib.settings.embeddings import EmbeddingSettings
 
   app.parse_flags(EmbeddingSettings, imports_tensorflow=True)
 else:  # A program that uses the Predictor.
-  from bertlib import tensorflow_log
+  from bertlib.cli import tensorflow_log
 
   tensorflow_log.hide_information()
 
@@ -27,28 +27,13 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 import modeling
-from bertlib import (
-  app,
-  embedding_spec,
-  estimator_api,
-  pooling,
-  published_models,
-)
-from bertlib.checkpoints import loading, model_files, predictor, zoo
-from bertlib.data import (
-  embedding_records,
-  input_pipeline,
-  model_inputs,
-  record_check,
-  tf_records,
-)
-from bertlib.data.embedding_examples import Example
-from bertlib.embedding_spec import EmbeddingSpec
-from bertlib.metrics import (
-  embedding_evaluation,
-  result_files,
-  similarity_scores,
-)
+from bertlib.checkpoints import loading, model_files, predictor
+from bertlib.cli import app, option
+from bertlib.compat import estimator_api
+from bertlib.compute import pooling
+from bertlib.data import input_pipeline, model_inputs, record_check, tf_records
+from bertlib.exchange import published_models, zoo
+from bertlib.io import result_files
 from bertlib.reporting import (
   doctor,
   receipts,
@@ -59,15 +44,18 @@ from bertlib.reporting import (
   training_checks,
 )
 from bertlib.reporting.doctor import SKIPPED
-from bertlib.settings import option
+from bertlib.settings import embedding_spec
+from bertlib.settings.embedding_spec import EmbeddingSpec
 from bertlib.settings.embeddings import EmbeddingSettings
-from bertlib.training import (
-  devices,
+from bertlib.tasks.embeddings import (
+  embedding_evaluation,
   embedding_inputs,
   embedding_losses,
-  estimator_spec,
-  step_plan,
+  embedding_records,
+  similarity_scores,
 )
+from bertlib.tasks.embeddings.embedding_examples import Example
+from bertlib.training import devices, estimator_spec, step_plan
 from bertlib.training.run import (
   check_actions,
   check_output_dir,

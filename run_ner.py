@@ -7,12 +7,12 @@ finds the entities of whatever text it is given.
 from __future__ import annotations
 
 if __name__ == "__main__":  # Check flags before slow imports.
-  from bertlib import app
+  from bertlib.cli import app
   from bertlib.settings.ner import NerSettings
 
   app.parse_flags(NerSettings, imports_tensorflow=True)
 else:  # A program that uses the Predictor.
-  from bertlib import tensorflow_log
+  from bertlib.cli import tensorflow_log
 
   tensorflow_log.hide_information()
 
@@ -25,19 +25,12 @@ import tensorflow.compat.v1 as tf
 from absl import logging
 
 import modeling
-from bertlib import app, estimator_api
 from bertlib.checkpoints import predictor
-from bertlib.data import (
-  input_pipeline,
-  model_inputs,
-  ner,
-  ner_tags,
-  record_check,
-  tf_records,
-)
-from bertlib.data.ner import Sentence
-from bertlib.errors import InputError
-from bertlib.metrics import ner_decoding, ner_scores, result_files
+from bertlib.cli import app, option
+from bertlib.cli.errors import InputError
+from bertlib.compat import estimator_api
+from bertlib.data import input_pipeline, model_inputs, record_check, tf_records
+from bertlib.io import result_files
 from bertlib.reporting import (
   doctor,
   receipts,
@@ -47,9 +40,16 @@ from bertlib.reporting import (
   task_checks,
   training_checks,
 )
-from bertlib.settings import option
 from bertlib.settings.ner import NerSettings
-from bertlib.training import devices, estimator_spec, ner_inputs, step_plan
+from bertlib.tasks.ner import (
+  ner,
+  ner_decoding,
+  ner_inputs,
+  ner_scores,
+  ner_tags,
+)
+from bertlib.tasks.ner.ner import Sentence
+from bertlib.training import devices, estimator_spec, step_plan
 from bertlib.training.run import (
   check_actions,
   check_output_dir,
@@ -242,7 +242,7 @@ class Predictor(predictor.LoadedModel):
 
     Returns:
       For each text its entities, in order; see
-      `bertlib.metrics.ner_decoding.EntityPrediction`.
+      `bertlib.tasks.ner.ner_decoding.EntityPrediction`.
 
     Raises:
       InputError: a text is not a str.

@@ -8,7 +8,7 @@ in the corpus.
 from __future__ import annotations
 
 if __name__ == "__main__":  # Check flags before slow imports.
-  from bertlib import app
+  from bertlib.cli import app
   from bertlib.settings.pretraining import PretrainingSettings
 
   app.parse_flags(PretrainingSettings, imports_tensorflow=True)
@@ -25,7 +25,6 @@ import tensorflow.compat.v1 as tf
 from absl import flags, logging
 
 import modeling
-from bertlib import app, estimator_api
 from bertlib.checkpoints import (
   checkpoint_writer,
   finding,
@@ -33,15 +32,11 @@ from bertlib.checkpoints import (
   model_files,
   model_json,
 )
-from bertlib.data import (
-  dynamic_masking,
-  input_pipeline,
-  pretraining_records,
-  record_check,
-  tf_records,
-)
-from bertlib.errors import InputError
-from bertlib.metrics import fill_mask, result_files
+from bertlib.cli import app, option
+from bertlib.cli.errors import InputError
+from bertlib.compat import estimator_api
+from bertlib.data import input_pipeline, record_check, tf_records
+from bertlib.io import result_files
 from bertlib.reporting import (
   doctor,
   receipts,
@@ -49,14 +44,15 @@ from bertlib.reporting import (
   task_checks,
   training_checks,
 )
-from bertlib.settings import option
 from bertlib.settings.pretraining import PretrainingSettings
-from bertlib.training import (
-  devices,
-  estimator_spec,
+from bertlib.tasks.pretraining import (
+  dynamic_masking,
+  fill_mask,
   phases,
   pretraining_inputs,
+  pretraining_records,
 )
+from bertlib.training import devices, estimator_spec
 from bertlib.training.run import (
   check_actions,
   check_output_dir,

@@ -7,12 +7,12 @@ a trained model once and answers any number of questions.
 from __future__ import annotations
 
 if __name__ == "__main__":  # Check flags before slow imports.
-  from bertlib import app
+  from bertlib.cli import app
   from bertlib.settings.squad import SquadSettings
 
   app.parse_flags(SquadSettings, imports_tensorflow=True)
 else:  # A program that uses the Predictor.
-  from bertlib import tensorflow_log
+  from bertlib.cli import tensorflow_log
 
   tensorflow_log.hide_information()
 
@@ -30,47 +30,14 @@ from absl import flags, logging
 
 import modeling
 import tokenization
-from bertlib import app, estimator_api, files, text_files
 from bertlib.checkpoints import loading, model_json, predictor
-from bertlib.data import (
-  input_pipeline,
-  model_inputs,
-  record_check,
-  squad_audit,
-  squad_examples,
-  squad_features,
-  squad_questions,
-  squad_windows,
-)
-from bertlib.data.squad_examples import (  # noqa: F401
-  SquadExample,
-  read_squad_examples,
-)
-from bertlib.data.squad_features import (  # noqa: F401
-  FeatureWriter,
-  InputFeatures,
-  convert_examples_to_features,
-)
-from bertlib.data.squad_spans import _improve_answer_span  # noqa: F401
-from bertlib.data.squad_spans import (  # noqa: F401
-  check_is_max_context as _check_is_max_context,
-)
-from bertlib.errors import InputError
-from bertlib.files import find_files
-from bertlib.metrics import squad_decoding, squad_evaluation, squad_results
-from bertlib.metrics.squad_answer_files import (
-  write_predictions,  # noqa: F401 (name of google-research/bert)
-)
-from bertlib.metrics.squad_decoding import (  # noqa: F401 (names of google-research/bert)
-  RawResult,
-  _get_best_indexes,
-  get_final_text,
-)
-from bertlib.metrics.squad_decoding import (
-  compute_softmax as _compute_softmax,
-)
+from bertlib.cli import app, option
+from bertlib.cli.errors import InputError
+from bertlib.compat import estimator_api
+from bertlib.data import input_pipeline, model_inputs, record_check
+from bertlib.io import files, text_files
+from bertlib.io.files import find_files
 from bertlib.reporting import (
-  conversation,
   doctor,
   receipts,
   report_scores,
@@ -79,15 +46,44 @@ from bertlib.reporting import (
   task_checks,
   training_checks,
 )
-from bertlib.settings import option
 from bertlib.settings.squad import SquadSettings
-from bertlib.training import (
-  devices,
-  estimator_spec,
-  resolve,
+from bertlib.tasks.squad import (
+  conversation,
+  squad_audit,
+  squad_decoding,
+  squad_evaluation,
+  squad_examples,
+  squad_features,
   squad_inputs,
-  step_plan,
+  squad_questions,
+  squad_results,
+  squad_windows,
 )
+from bertlib.tasks.squad.squad_answer_files import (
+  write_predictions,  # noqa: F401 (name of google-research/bert)
+)
+from bertlib.tasks.squad.squad_decoding import (  # noqa: F401 (names of google-research/bert)
+  RawResult,
+  _get_best_indexes,
+  get_final_text,
+)
+from bertlib.tasks.squad.squad_decoding import (
+  compute_softmax as _compute_softmax,
+)
+from bertlib.tasks.squad.squad_examples import (  # noqa: F401
+  SquadExample,
+  read_squad_examples,
+)
+from bertlib.tasks.squad.squad_features import (  # noqa: F401
+  FeatureWriter,
+  InputFeatures,
+  convert_examples_to_features,
+)
+from bertlib.tasks.squad.squad_spans import _improve_answer_span  # noqa: F401
+from bertlib.tasks.squad.squad_spans import (  # noqa: F401
+  check_is_max_context as _check_is_max_context,
+)
+from bertlib.training import devices, estimator_spec, resolve, step_plan
 from bertlib.training.run import (
   check_output_dir,
   check_seeds,

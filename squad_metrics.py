@@ -12,19 +12,18 @@ characters, as for CMRC 2018 and DRCD (Cui et al. 2019).
 from __future__ import annotations
 
 if __name__ == "__main__":  # Check flags before slow imports.
-  from bertlib import app
+  from bertlib.cli import app
   from bertlib.settings.squad_metrics import SquadMetricsSettings
 
   app.parse_flags(SquadMetricsSettings)
 
 
-from bertlib import app, files, json_files
-from bertlib.data import squad_files
-from bertlib.errors import InputError
-from bertlib.files import atomic_write
-from bertlib.metrics import squad_scores
-from bertlib.settings import option
+from bertlib.cli import app, option
+from bertlib.cli.errors import InputError
+from bertlib.io import files, json_files
+from bertlib.io.files import atomic_write
 from bertlib.settings.squad_metrics import SquadMetricsSettings
+from bertlib.tasks.squad import squad_files, squad_scores
 
 # The command line
 

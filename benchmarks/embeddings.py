@@ -196,7 +196,7 @@ def write_rows(path: str, rows: Iterable[dict[str, str]]) -> None:
 
 def ours(settings: SimpleNamespace) -> Iterator[Answer]:
   """run_embeddings.py, from the weights that convert_checkpoint.py writes."""
-  from bertlib.metrics import result_files
+  from bertlib.io import result_files
 
   with tempfile.TemporaryDirectory() as folder:
     start = os.path.join(folder, "start")
@@ -379,7 +379,7 @@ def print_metrics(values: Mapping[str, Mapping[str, list[float]]]) -> None:
 
 
 if __name__ == "__main__":
-  from bertlib import app
+  from bertlib.cli import app
 
   define_flags()
   app.run(main)

@@ -24,7 +24,7 @@ import subprocess
 import sys
 import tempfile
 
-from bertlib.errors import InputError
+from bertlib.cli.errors import InputError
 
 # The libraries that TensorFlow opens: all are the emulated one.
 _LIBRARIES = (

@@ -25,8 +25,9 @@ from typing import Any, NamedTuple
 
 from absl import flags
 
-from bertlib import app, files
-from bertlib.errors import InputError
+from bertlib.cli import app
+from bertlib.cli.errors import InputError
+from bertlib.io import files
 from bertlib.reporting import receipts
 
 FLAGS = flags.FLAGS

@@ -33,8 +33,7 @@ from benchmarks.finetune_transformers import (
   train,
   use_precision,
 )
-from bertlib.data import squad_files
-from bertlib.metrics import squad_scores
+from bertlib.tasks.squad import squad_files, squad_scores
 
 MAX_QUERY_LENGTH = 64  # tokens, as by default in run_squad.py
 

@@ -30,7 +30,7 @@ from absl import flags
 
 from benchmarks import gpu_checks, gpu_speed, side_by_side, training_step
 from benchmarks.side_by_side import Worker
-from bertlib.errors import InputError
+from bertlib.cli.errors import InputError
 
 FLAGS = flags.FLAGS
 
@@ -286,7 +286,7 @@ def print_table(
 
 
 if __name__ == "__main__":
-  from bertlib import app
+  from bertlib.cli import app
 
   define_flags()
   app.run(main)

@@ -23,7 +23,8 @@ import tensorflow.compat.v1 as tf
 import modeling
 from benchmarks import emulated_gpu, gpu_placement, gpu_speed, task_models
 from benchmarks.side_by_side import Answer, timed
-from bertlib import estimator_api, precision
+from bertlib.compat import estimator_api
+from bertlib.compute import precision
 from bertlib.reporting import training_checks
 from bertlib.training import run
 from bertlib.training.task import Run

@@ -176,7 +176,7 @@ def _flops(node, inputs: list[_Tensor], output: _Tensor) -> int:
 
 
 if __name__ == "__main__":
-  from bertlib import app
+  from bertlib.cli import app
 
   define_flags()
   app.run(main)

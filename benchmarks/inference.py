@@ -36,8 +36,8 @@ from benchmarks import (
 )
 from benchmarks.inference_works import WORKS
 from benchmarks.side_by_side import Worker
-from bertlib import app
-from bertlib.errors import InputError
+from bertlib.cli import app
+from bertlib.cli.errors import InputError
 
 FLAGS = flags.FLAGS
 

@@ -30,7 +30,8 @@ def make_model(settings: SimpleNamespace) -> Iterator[Answer]:
   """
   import tensorflow.compat.v1 as tf
 
-  from bertlib.checkpoints import convert, loading, model_files, model_json
+  from bertlib.checkpoints import loading, model_files, model_json
+  from bertlib.exchange import convert
 
   task = TASKS[settings.task]
   config, vocab_file, encoder = read_encoder(settings)
@@ -55,7 +56,8 @@ def make_model(settings: SimpleNamespace) -> Iterator[Answer]:
 def read_encoder(settings: SimpleNamespace) -> tuple[Any, str, str | None]:
   """Config, vocabulary and checkpoint of the encoder; None: random weights."""
   import modeling
-  from bertlib.checkpoints import convert, loading, model_files
+  from bertlib.checkpoints import loading, model_files
+  from bertlib.exchange import convert
 
   if settings.model == "minilm" and settings.minilm:
     folder = in_folder(settings, "encoder")
@@ -101,7 +103,7 @@ def write_checkpoint(
   import tensorflow.compat.v1 as tf
 
   from bertlib.checkpoints import initialize
-  from bertlib.compute import FastCompute
+  from bertlib.compute.fast_compute import FastCompute
   from bertlib.data import model_inputs
 
   with tf.Graph().as_default(), tf.Session() as session:

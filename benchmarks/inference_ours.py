@@ -55,9 +55,10 @@ def estimator(settings: SimpleNamespace) -> Iterator[Answer]:
   """`estimator.predict` as with --do_predict: every call builds a graph."""
   import run_classifier
   import tokenization
-  from bertlib import estimator_api
   from bertlib.checkpoints import loading, quantization
-  from bertlib.data import classification_records, tf_records
+  from bertlib.compat import estimator_api
+  from bertlib.data import tf_records
+  from bertlib.tasks.classification import classification_records
   from bertlib.training import inference, step_plan
 
   require_task(settings, "labels")

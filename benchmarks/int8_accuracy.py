@@ -25,7 +25,7 @@ from collections.abc import Sequence
 from absl import app, flags
 
 from bertlib.checkpoints import model_files
-from bertlib.metrics import result_files
+from bertlib.io import result_files
 
 FLAGS = flags.FLAGS
 

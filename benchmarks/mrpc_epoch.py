@@ -274,7 +274,7 @@ def graph_side(
 
 
 if __name__ == "__main__":
-  from bertlib import app
+  from bertlib.cli import app
 
   define_flags()
   app.run(main)

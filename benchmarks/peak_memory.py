@@ -108,7 +108,7 @@ def peaks(side: Iterator[Answer]) -> Iterator[Answer]:
 
 
 if __name__ == "__main__":
-  from bertlib import app
+  from bertlib.cli import app
 
   define_flags()
   app.run(main)

@@ -17,7 +17,8 @@ import tensorflow as tf
 from absl import flags
 
 import tokenization
-from bertlib import app, text_files
+from bertlib.cli import app
+from bertlib.io import text_files
 from bertlib.reporting import html_report
 
 FLAGS = flags.FLAGS

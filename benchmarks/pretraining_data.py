@@ -25,8 +25,8 @@ from typing import NamedTuple
 from absl import flags
 
 from benchmarks import results, side_by_side
-from bertlib import app
-from bertlib.errors import InputError
+from bertlib.cli import app
+from bertlib.cli.errors import InputError
 
 FLAGS = flags.FLAGS
 OURS = [sys.executable, "create_pretraining_data.py"]

@@ -21,10 +21,10 @@ from typing import NamedTuple
 from absl import flags
 
 import modeling
-from bertlib import app
 from bertlib.checkpoints import loading
+from bertlib.cli import app
+from bertlib.cli.errors import InputError
 from bertlib.data import tf_records
-from bertlib.errors import InputError
 from bertlib.training import memory_plan
 
 FLAGS = flags.FLAGS

@@ -166,7 +166,7 @@ def free_ports(number: int) -> list[int]:
 
 
 if __name__ == "__main__":
-  from bertlib import app
+  from bertlib.cli import app
 
   define_flags()
   app.run(main)

@@ -254,7 +254,7 @@ class Worker:
     line = self._process.stdout.readline()
     if line:
       return json.loads(line)
-    from bertlib.errors import InputError
+    from bertlib.cli.errors import InputError
 
     self._stderr.seek(0)
     raise InputError(f"{self.name}: failed: {self._stderr.read()[-2000:]}")

@@ -19,16 +19,17 @@ import run_embeddings
 import run_ner
 import run_pretraining
 import run_squad
+from bertlib.cli import option
 from bertlib.data import tf_records
-from bertlib.data.classification import Problem
-from bertlib.data.embedding_examples import Example
-from bertlib.settings import option
 from bertlib.settings.classifier import ClassifierSettings
 from bertlib.settings.embeddings import EmbeddingSettings
 from bertlib.settings.ner import NerSettings
 from bertlib.settings.pretraining import PretrainingSettings
 from bertlib.settings.squad import SquadSettings
-from bertlib.training import devices, embedding_inputs, run
+from bertlib.tasks.classification.classification import Problem
+from bertlib.tasks.embeddings import embedding_inputs
+from bertlib.tasks.embeddings.embedding_examples import Example
+from bertlib.training import devices, run
 from bertlib.training.task import Run
 
 VOCAB_SIZE = 23

@@ -30,8 +30,8 @@ from absl import flags
 
 import tokenization
 from benchmarks import results, side_by_side
-from bertlib import app
-from bertlib.errors import InputError
+from bertlib.cli import app
+from bertlib.cli.errors import InputError
 
 FLAGS = flags.FLAGS
 

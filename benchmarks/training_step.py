@@ -182,7 +182,7 @@ def step_shape(settings: SimpleNamespace):
 
 def training_settings(**values: Any):
   """Settings of run_classifier.py, with values of flags by name."""
-  from bertlib.settings import option
+  from bertlib.cli import option
   from bertlib.settings.classifier import ClassifierSettings
   from bertlib.training import resolve
 
@@ -325,7 +325,7 @@ def torch_step(
 
 
 if __name__ == "__main__":
-  from bertlib import app
+  from bertlib.cli import app
 
   define_flags()
   app.run(main)

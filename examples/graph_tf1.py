@@ -14,7 +14,7 @@ from absl import flags
 import modeling
 import optimization
 import tokenization
-from bertlib import app
+from bertlib.cli import app
 from bertlib.data import model_inputs
 from examples import demo_task
 

@@ -15,7 +15,7 @@ import tensorflow as tf
 from absl import flags
 
 import export_model
-from bertlib import app
+from bertlib.cli import app
 from examples import demo_task
 
 FLAGS = flags.FLAGS

@@ -24,8 +24,9 @@ import numpy as np
 from absl import flags
 
 import run_embeddings
-from bertlib import app, files, terminal, text_files
-from bertlib.errors import InputError
+from bertlib.cli import app, terminal
+from bertlib.cli.errors import InputError
+from bertlib.io import files, text_files
 
 FLAGS = flags.FLAGS
 

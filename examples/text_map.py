@@ -25,9 +25,10 @@ from sklearn import cluster, manifold
 from sklearn.feature_extraction import text as text_features
 
 import run_embeddings
-from bertlib import app, files, terminal, text_files
-from bertlib.errors import InputError
-from bertlib.metrics import similarity_scores
+from bertlib.cli import app, terminal
+from bertlib.cli.errors import InputError
+from bertlib.io import files, text_files
+from bertlib.tasks.embeddings import similarity_scores
 
 FLAGS = flags.FLAGS
 

@@ -20,12 +20,12 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 import modeling
-from bertlib import app, estimator_api
 from bertlib.checkpoints import model_json
+from bertlib.cli import app, option
+from bertlib.cli.errors import InputError
+from bertlib.compat import estimator_api
 from bertlib.data import input_pipeline, model_inputs, tables, tf_records
-from bertlib.errors import InputError
 from bertlib.reporting import doctor, receipts, run_report, training_checks
-from bertlib.settings import option
 from bertlib.settings.common import TrainingSettings
 from bertlib.training import estimator_spec, step_plan
 from bertlib.training import run as training

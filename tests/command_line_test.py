@@ -9,15 +9,14 @@ from absl import flags
 from settings_test import SETTINGS
 
 import run_ner
-from bertlib.errors import InputError
+from bertlib.cli import command_line, option
+from bertlib.cli.errors import InputError
 from bertlib.settings import (
   classifier,
-  command_line,
   common,
   conversion,
   download,
   ner,
-  option,
   pretraining,
   pretraining_data,
   report,

@@ -27,8 +27,7 @@ import absl.flags
 import absl.logging
 from absl.testing import flagsaver
 
-from bertlib import app, tensorflow_log
-from bertlib.settings import option
+from bertlib.cli import app, option, tensorflow_log
 
 # With those for help, which absl defines only once.
 absl.app.define_help_flags()

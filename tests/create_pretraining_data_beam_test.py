@@ -32,8 +32,8 @@ def runner(request, monkeypatch):
       monkeypatch.setitem(sys.modules, name, module)
   yield
   # The next test may use the other of the two.
-  if sys.modules.pop("bertlib.data.beam_files", None):
-    del bertlib.data.beam_files
+  if sys.modules.pop("bertlib.tasks.pretraining.beam_files", None):
+    del bertlib.tasks.pretraining.beam_files
 
 
 @pytest.fixture

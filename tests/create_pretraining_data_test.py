@@ -20,12 +20,12 @@ from pretraining_corpus import Corpus, read_file
 
 import create_pretraining_data
 import tokenization
-from bertlib import files
-from bertlib.data import pretraining_text
-from bertlib.data.pretraining_text import Recipe
+from bertlib.cli import option
+from bertlib.io import files
 from bertlib.reporting import receipts
-from bertlib.settings import option
 from bertlib.settings.pretraining_data import PretrainingDataSettings
+from bertlib.tasks.pretraining import pretraining_text
+from bertlib.tasks.pretraining.pretraining_text import Recipe
 
 pytestmark = pytest.mark.unit
 

@@ -21,10 +21,10 @@ from hypothesis import strategies as st
 
 import create_vocab
 import tokenization
-from bertlib import files
 from bertlib.checkpoints import word_embeddings
-from bertlib.errors import InputError
-from bertlib.settings import option
+from bertlib.cli import option
+from bertlib.cli.errors import InputError
+from bertlib.io import files
 from bertlib.settings.vocabulary import VocabularySettings
 
 pytestmark = pytest.mark.unit

@@ -22,7 +22,9 @@ import run_embeddings
 import run_ner
 import run_pretraining
 import run_squad
-from bertlib.data import classification_records, squad_features, tf_records
+from bertlib.data import tf_records
+from bertlib.tasks.classification import classification_records
+from bertlib.tasks.squad import squad_features
 
 pytestmark = pytest.mark.unit
 

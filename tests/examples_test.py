@@ -20,7 +20,7 @@ import tensorflow as tf
 import export_model
 import modeling
 import tokenization
-from bertlib import estimator_api  # noqa: F401 (before anything else uses tf.keras)
+from bertlib.compat import estimator_api  # noqa: F401 (before anything else uses tf.keras)
 from bertlib.data import model_inputs, tables
 from examples import custom_loop_tf2, demo_task, keras_model
 from examples import two_heads as two_heads_task

@@ -20,11 +20,12 @@ from tensorflow.core.protobuf import saved_model_pb2
 import export_model
 import modeling
 import run_classifier
-from bertlib import files, folder_lock, onednn
 from bertlib.checkpoints import checkpoint_writer, model_json
+from bertlib.cli.errors import InputError
+from bertlib.compute import onednn
 from bertlib.data import model_inputs
-from bertlib.errors import InputError
 from bertlib.export import exported_model
+from bertlib.io import files, folder_lock
 
 pytestmark = pytest.mark.train
 

@@ -19,9 +19,9 @@ import extract_features
 import modeling
 import tokenization
 from bertlib.checkpoints import checkpoint_writer
+from bertlib.cli.errors import InputError
 from bertlib.data import tf_records
-from bertlib.errors import InputError
-from bertlib.files import open_any
+from bertlib.io.files import open_any
 from bertlib.settings.common import ModelSettings
 from bertlib.settings.feature_extraction import FeatureSettings
 from bertlib.training import resolve

@@ -14,12 +14,14 @@ from absl import logging
 import modeling
 import run_classifier
 import run_pretraining
-from bertlib import app, folder_lock, precision
 from bertlib.checkpoints import finding
-from bertlib.data import squad_files
-from bertlib.errors import InputError
-from bertlib.metrics import ner_decoding, result_files, squad_results
+from bertlib.cli import app
+from bertlib.cli.errors import InputError
+from bertlib.compute import precision
+from bertlib.io import folder_lock, result_files
 from bertlib.reporting import html_report
+from bertlib.tasks.ner import ner_decoding
+from bertlib.tasks.squad import squad_files, squad_results
 
 pytestmark = pytest.mark.train
 

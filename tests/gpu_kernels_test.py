@@ -16,7 +16,7 @@ import tensorflow.compat.v1 as tf
 
 from benchmarks import gpu_placement, task_models
 from benchmarks.task_models import BATCH_SIZE
-from bertlib import estimator_api
+from bertlib.compat import estimator_api
 from bertlib.data import input_pipeline
 from bertlib.training import run, step_plan
 

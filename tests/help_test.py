@@ -13,7 +13,8 @@ import pytest
 from absl import flags
 from settings_test import SETTINGS
 
-from bertlib.settings import help_text, option, pretraining_data
+from bertlib.cli import help_text, option
+from bertlib.settings import pretraining_data
 
 pytestmark = pytest.mark.unit
 

@@ -12,10 +12,10 @@ import run_embeddings
 import run_ner
 import run_pretraining
 import run_squad
-from bertlib import estimator_api
-from bertlib.compute import FastCompute
-from bertlib.embedding_spec import EmbeddingSpec
-from bertlib.training import embedding_losses
+from bertlib.compat import estimator_api
+from bertlib.compute.fast_compute import FastCompute
+from bertlib.settings.embedding_spec import EmbeddingSpec
+from bertlib.tasks.embeddings import embedding_losses
 
 pytestmark = pytest.mark.graph
 

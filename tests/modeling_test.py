@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 import modeling
-from bertlib import xla_fusion
-from bertlib.compute import FastCompute
+from bertlib.compute import xla
+from bertlib.compute.fast_compute import FastCompute
 
 pytestmark = pytest.mark.graph
 
@@ -980,8 +980,8 @@ def masked_dropout(tensor, dropout_prob, dropout_seed):
   """`modeling.dropout` with the mask of compiled operations."""
   if not dropout_prob:
     return tensor
-  key = xla_fusion.mask_key(dropout_seed)
-  keep = xla_fusion.keep_mask(tensor.shape, dropout_prob, key)
+  key = xla.mask_key(dropout_seed)
+  keep = xla.keep_mask(tensor.shape, dropout_prob, key)
   return tf.where(keep, tensor / (1.0 - dropout_prob), tf.zeros_like(tensor))
 
 
@@ -1012,9 +1012,7 @@ def test_fused_sublayer_end_equals_the_plain_one(monkeypatch, dropout_prob):
   )
 
 
-@pytest.mark.parametrize(
-  "attend", [xla_fusion.attention_on_cpu, xla_fusion.attention_on_gpu]
-)
+@pytest.mark.parametrize("attend", [xla.attention_on_cpu, xla.attention_on_gpu])
 @pytest.mark.parametrize("dropout_prob", [0.0, 0.3])
 @pytest.mark.parametrize("num_queries", [5, 2])
 def test_fused_attention_equals_the_plain_one(

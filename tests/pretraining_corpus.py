@@ -7,8 +7,8 @@ from collections import Counter
 
 import pytest
 
-from bertlib.data import pretraining_blocks, pretraining_text
-from bertlib.data.pretraining_text import Recipe
+from bertlib.tasks.pretraining import pretraining_blocks, pretraining_text
+from bertlib.tasks.pretraining.pretraining_text import Recipe
 
 # Words of up to three pieces, each unique to its word: w0000, ##w0001, ##w0002;
 # and as many Chinese characters.

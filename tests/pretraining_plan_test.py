@@ -10,7 +10,7 @@ import tiny_pretraining
 import modeling
 from benchmarks import pretraining_plan
 from benchmarks.pretraining_plan import Phase
-from bertlib.errors import InputError
+from bertlib.cli.errors import InputError
 
 pytestmark = pytest.mark.unit
 

@@ -10,14 +10,13 @@ import reference_data
 import tensorflow as tf
 
 import tokenization
-from bertlib.data import (
-  classification,
-  classification_records,
-  model_inputs,
-  tf_records,
+from bertlib.cli.errors import InputError
+from bertlib.data import model_inputs, tf_records
+from bertlib.tasks.classification import classification, classification_records
+from bertlib.tasks.classification.classification import (
+  InputExample,
+  PaddingInputExample,
 )
-from bertlib.data.classification import InputExample, PaddingInputExample
-from bertlib.errors import InputError
 
 pytestmark = pytest.mark.unit
 

@@ -17,11 +17,16 @@ from sklearn.utils.class_weight import compute_class_weight
 import modeling
 import run_classifier
 import tokenization
-from bertlib import estimator_api
-from bertlib.data import class_weights, classification_records, model_inputs
-from bertlib.data.classification import ChoiceExample, InputExample, Problem
-from bertlib.errors import InputError
-from bertlib.metrics import result_files
+from bertlib.cli.errors import InputError
+from bertlib.compat import estimator_api
+from bertlib.data import model_inputs
+from bertlib.io import result_files
+from bertlib.tasks.classification import class_weights, classification_records
+from bertlib.tasks.classification.classification import (
+  ChoiceExample,
+  InputExample,
+  Problem,
+)
 from optimization import StepOptions
 
 pytestmark = pytest.mark.train

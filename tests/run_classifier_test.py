@@ -19,8 +19,8 @@ from tiny_classifier import CONFIG, SENTENCES, SPECIAL, WORDS, flags
 import modeling
 import run_classifier
 import tokenization
-from bertlib.data import classification_records
-from bertlib.errors import InputError
+from bertlib.cli.errors import InputError
+from bertlib.tasks.classification import classification_records
 
 pytestmark = pytest.mark.process
 

@@ -18,7 +18,7 @@ from tiny_embeddings import PAIRS, flags, training
 
 import run_embeddings
 from bertlib.checkpoints import rewrite
-from bertlib.errors import InputError
+from bertlib.cli.errors import InputError
 from bertlib.reporting import html_report
 from bertlib.training import session_hooks
 

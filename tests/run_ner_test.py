@@ -13,8 +13,7 @@ import trained_models
 from tiny_ner import columns, flags, training
 
 import run_ner
-from bertlib.data import ner_files
-from bertlib.metrics import ner_scores
+from bertlib.tasks.ner import ner_files, ner_scores
 
 pytestmark = pytest.mark.process
 

@@ -21,14 +21,10 @@ from run_pretraining_test import CONFIG, NUM_PREDICTIONS, SEQ_LENGTH, VOCAB_IDS
 import optimization
 import run_pretraining
 from bertlib.checkpoints import checkpoint_writer, finding, model_json
-from bertlib.data import (
-  dynamic_masking,
-  input_pipeline,
-  model_inputs,
-  tf_records,
-)
+from bertlib.cli.errors import InputError
+from bertlib.data import input_pipeline, model_inputs, tf_records
 from bertlib.data.input_pipeline import Shard
-from bertlib.errors import InputError
+from bertlib.tasks.pretraining import dynamic_masking
 from bertlib.training import checkpoint_hook, child_run, distribution
 
 pytestmark = pytest.mark.process

@@ -39,19 +39,18 @@ import run_classifier
 import run_pretraining
 import tokenization
 from bertlib.checkpoints import checkpoint_writer, initialize, model_json
-from bertlib.data import (
-  classification_records,
-  dynamic_masking,
-  input_pipeline,
-  model_inputs,
-  pretraining_records,
-  tf_records,
-)
-from bertlib.errors import InputError
-from bertlib.metrics import fill_mask
-from bertlib.settings import option
+from bertlib.cli import option
+from bertlib.cli.errors import InputError
+from bertlib.data import input_pipeline, model_inputs, tf_records
 from bertlib.settings.pretraining import PretrainingSettings
-from bertlib.training import pretraining_inputs, run
+from bertlib.tasks.classification import classification_records
+from bertlib.tasks.pretraining import (
+  dynamic_masking,
+  fill_mask,
+  pretraining_inputs,
+  pretraining_records,
+)
+from bertlib.training import run
 from bertlib.training.task import Run
 
 pytestmark = pytest.mark.graph

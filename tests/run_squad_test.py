@@ -20,10 +20,10 @@ from tiny_squad import CONFIG, V2, VOCAB, flags, make_data
 
 import modeling
 import run_squad
-from bertlib import estimator_api
-from bertlib.data import input_pipeline, squad_features, squad_files
-from bertlib.errors import InputError
-from bertlib.metrics import squad_scores
+from bertlib.cli.errors import InputError
+from bertlib.compat import estimator_api
+from bertlib.data import input_pipeline
+from bertlib.tasks.squad import squad_features, squad_files, squad_scores
 
 pytestmark = pytest.mark.process
 

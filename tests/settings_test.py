@@ -9,8 +9,9 @@ import pytest
 from absl import flags
 
 import optimization
-from bertlib.checkpoints import convert
-from bertlib.errors import InputError
+from bertlib.cli import option
+from bertlib.cli.errors import InputError
+from bertlib.exchange import convert
 from bertlib.settings import (
   classifier,
   common,
@@ -20,7 +21,6 @@ from bertlib.settings import (
   export,
   feature_extraction,
   ner,
-  option,
   pretraining,
   pretraining_data,
   report,

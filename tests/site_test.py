@@ -7,7 +7,7 @@ import urllib.parse
 
 import pytest
 
-from bertlib.settings import option
+from bertlib.cli import option
 from website import build, layers, reference
 
 pytestmark = pytest.mark.process

@@ -13,8 +13,8 @@ import pytest
 import threadpoolctl
 
 import run_embeddings
-from bertlib.embedding_spec import EmbeddingSpec
-from bertlib.errors import InputError
+from bertlib.cli.errors import InputError
+from bertlib.settings.embedding_spec import EmbeddingSpec
 from examples import search_index, text_map
 
 pytestmark = pytest.mark.unit

@@ -161,7 +161,7 @@ def test_the_wheel_has_version_license_citation_and_tables(wheel):
     assert (
       file.read("bert/CITATION.cff") == (ROOT / "CITATION.cff").read_bytes()
     )
-  assert {"licenses/LICENSE", "bert/bertlib/models.json"} <= names
+  assert {"licenses/LICENSE", "bert/bertlib/exchange/models.json"} <= names
   assert "bert/setup.py" not in names
   (distribution,) = metadata.distributions(path=[str(wheel)])
   version = f"\nversion: {distribution.version}\n"

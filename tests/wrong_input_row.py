@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from bertlib.errors import InputError
+from bertlib.cli.errors import InputError
 
 
 class Row(NamedTuple):

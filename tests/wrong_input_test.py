@@ -22,7 +22,7 @@ import wrong_input_flags
 import wrong_input_text
 import wrong_input_world
 
-from bertlib import errors
+from bertlib.cli import errors
 
 pytestmark = pytest.mark.train
 

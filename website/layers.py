@@ -16,12 +16,17 @@ PICTURE = ROOT / "docs" / "images" / "layers.svg"
 ROWS = {
   "commands": "run_*.py, create_*.py, export_model.py, ...",
   "bertlib/export": "SavedModels that take text",
+  "bertlib/tasks": "examples, records, decoding and scores, by task",
   "bertlib/reporting": "checks before a run, receipt, report",
   "bertlib/training": "the run of an Estimator",
-  "bertlib/checkpoints": "find, load, convert and compare models",
-  "bertlib/metrics": "metrics, thresholds, predictions",
-  "bertlib/data": "text to ids to records to batches",
-  "bertlib": "flags, precision, unpadding, files, errors",
+  "bertlib/exchange": "other libraries, published models",
+  "bertlib/checkpoints": "find, load, initialize and write models",
+  "bertlib/data": "tables, TFRecords, batches, vocabularies",
+  "bertlib/compute": "kernels: unpadding, XLA, oneDNN, 8 bits",
+  "bertlib/compat": "what programs for TensorFlow 1 need",
+  "bertlib/settings": "flags of the commands",
+  "bertlib/io": "files, text, JSON, locks",
+  "bertlib/cli": "declared flags, errors, output",
   "libraries": "modeling.py, tokenization.py, optimization.py",
 }
 LIBRARIES = ("modeling", "tokenization", "optimization")
@@ -60,7 +65,7 @@ def _row_of(parts) -> str | None:
     return "libraries"
   if parts[0] == "bertlib":
     folder = "/".join(parts[:2])
-    return folder if folder in ROWS else "bertlib"
+    return folder if folder in ROWS else None  # a name for programs
   return "commands" if (ROOT / f"{parts[0]}.py").exists() else None
 
 

@@ -36,14 +36,13 @@ _S, _P, _L, _G, _T = _LETTERS
 def _layouts() -> dict[str, dict[str, tf_records.Layout]]:
   """Layouts by kind of example and heading."""
   # Imported here: most of these modules import TensorFlow.
-  from bertlib.data import (
+  from bertlib.tasks.classification import (
     classification,
     classification_records,
-    embedding_examples,
-    embedding_records,
-    ner,
-    squad_features,
   )
+  from bertlib.tasks.embeddings import embedding_examples, embedding_records
+  from bertlib.tasks.ner import ner
+  from bertlib.tasks.squad import squad_features
 
   labels = ["label"] * _L
   return {

@@ -12,8 +12,8 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from bertlib.settings import help_text, option
-from bertlib.settings.option import Flag
+from bertlib.cli import help_text, option
+from bertlib.cli.option import Flag
 from website import markdown
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent

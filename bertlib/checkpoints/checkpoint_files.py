@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from bertlib import files
 from bertlib.checkpoints import checkpoint_names
-from bertlib.errors import InputError
+from bertlib.cli.errors import InputError
+from bertlib.io import files
 
 # What TensorFlow raises for a corrupt file; IndexError for a truncated one.
 _ERRORS = (tf.errors.OpError, ValueError, RuntimeError, IndexError)

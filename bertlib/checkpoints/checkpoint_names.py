@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable
 
-from bertlib import errors
+from bertlib.cli import errors
 
 # File name of a checkpoint's index or data file.
 FILE = re.compile(

@@ -8,11 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from bertlib.checkpoints import (
-  checkpoint_files,
-  finding,
-  model_files,
-)
+from bertlib.checkpoints import checkpoint_files, finding, model_files
 
 
 def write_variables(prefix: str, variables: Mapping[str, np.ndarray]) -> None:

@@ -14,9 +14,9 @@ from typing import Any
 
 from absl import logging
 
-from bertlib import json_files
-from bertlib.errors import InputError
-from bertlib.settings import ranges
+from bertlib.cli import ranges
+from bertlib.cli.errors import InputError
+from bertlib.io import json_files
 
 # Required: they determine the shapes of the weights.
 SIZES = (

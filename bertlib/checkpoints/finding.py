@@ -11,9 +11,9 @@ from typing import Callable, TypeVar
 import tensorflow.compat.v1 as tf
 from absl import logging
 
-from bertlib import files
 from bertlib.checkpoints import checkpoint_files, checkpoint_names, model_files
-from bertlib.errors import InputError
+from bertlib.cli.errors import InputError
+from bertlib.io import files
 
 _Result = TypeVar("_Result")
 

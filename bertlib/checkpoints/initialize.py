@@ -10,7 +10,7 @@ from absl import logging
 import modeling
 import optimization
 from bertlib.checkpoints import checkpoint_files, finding
-from bertlib.errors import InputError
+from bertlib.cli.errors import InputError
 
 # Weights of the encoder, all of which a model uses. The pooler is optional.
 _ENCODER = ("bert/embeddings/", "bert/encoder/")

@@ -6,7 +6,7 @@ import tensorflow.compat.v1 as tf
 
 import modeling
 from bertlib.checkpoints import config_schema
-from bertlib.errors import InputError
+from bertlib.cli.errors import InputError
 
 
 def load_config(path: str) -> modeling.BertConfig:

@@ -10,17 +10,18 @@ from typing import Any
 import tensorflow.compat.v1 as tf
 
 import modeling
-from bertlib import json_files
 from bertlib.checkpoints import config_schema, finding, loading, model_files
-from bertlib.data import classification, vocabulary
-from bertlib.errors import InputError
-from bertlib.files import atomic_write, open_any
-from bertlib.json_files import NULL
+from bertlib.cli.errors import InputError
+from bertlib.cli.option import declaration
+from bertlib.cli.ranges import FRACTION
+from bertlib.data import vocabulary
+from bertlib.io import json_files
+from bertlib.io.files import atomic_write, open_any
+from bertlib.io.json_files import NULL
 from bertlib.settings.common import ComputeSettings, ModelSettings
 from bertlib.settings.embeddings import VectorSettings
-from bertlib.settings.option import declaration
-from bertlib.settings.ranges import FRACTION
 from bertlib.settings.squad import SquadSettings
+from bertlib.tasks.classification import classification
 
 _EMBEDDING = {
   "pooling": declaration(VectorSettings, "pooling"),

@@ -17,7 +17,6 @@ import tensorflow.compat.v1 as tf
 
 import modeling
 import optimization
-from bertlib import embedding_spec, onednn, pooling
 from bertlib.checkpoints import (
   checkpoint_files,
   finding,
@@ -28,19 +27,21 @@ from bertlib.checkpoints import (
   model_json,
   quantization,
 )
-from bertlib.compute import FastCompute
+from bertlib.cli.errors import InputError
+from bertlib.cli.option import check_argument, declaration
+from bertlib.compute import onednn, pooling
+from bertlib.compute.fast_compute import FastCompute
+from bertlib.compute.precision import hidden_dtype
 from bertlib.data import model_inputs, vocabulary
 from bertlib.data.read_ahead import blocks, read_ahead
-from bertlib.errors import InputError
-from bertlib.precision import hidden_dtype
+from bertlib.io.text_files import Encoding
+from bertlib.settings import embedding_spec
 from bertlib.settings.common import (
   ComputeSettings,
   DeviceSettings,
   QuantizationSettings,
   RunSettings,
 )
-from bertlib.settings.option import check_argument, declaration
-from bertlib.text_files import Encoding
 
 # As --precision, but a predictor does not measure which is fastest.
 _PRECISION = declaration(ComputeSettings, "precision").without("auto")

@@ -22,14 +22,15 @@ from absl import logging
 
 import modeling
 import tokenization
-from bertlib import files, int8, json_files, onednn, precision
 from bertlib.checkpoints import checkpoint_files, frozen_weights
-from bertlib.compute import FastCompute
+from bertlib.cli.errors import InputError
+from bertlib.cli.ranges import FINITE
+from bertlib.compute import int8, onednn, precision
+from bertlib.compute.fast_compute import FastCompute
 from bertlib.data import model_inputs
-from bertlib.errors import InputError
+from bertlib.io import files, json_files
+from bertlib.io.text_files import Encoding
 from bertlib.settings.common import QuantizationSettings
-from bertlib.settings.ranges import FINITE
-from bertlib.text_files import Encoding
 
 FILE = "quantization.json"
 

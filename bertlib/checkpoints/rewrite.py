@@ -16,7 +16,6 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 from absl import logging
 
-from bertlib import files, json_files
 from bertlib.checkpoints import (
   checkpoint_files,
   checkpoint_writer,
@@ -24,8 +23,9 @@ from bertlib.checkpoints import (
   model_files,
   model_json,
 )
+from bertlib.cli.errors import InputError
 from bertlib.data import vocabulary
-from bertlib.errors import InputError
+from bertlib.io import files, json_files
 
 # Files that identify the format of a folder without TensorFlow checkpoints.
 _FORMATS = {"saved_model.pb": "saved_model", "config.json": "huggingface"}

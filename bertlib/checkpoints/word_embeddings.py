@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from bertlib import files
 from bertlib.checkpoints import checkpoint_writer, finding, rewrite
-from bertlib.errors import InputError
+from bertlib.cli.errors import InputError
+from bertlib.io import files
 
 WORD_EMBEDDINGS = "bert/embeddings/word_embeddings"
 

@@ -1,1 +1,1 @@
-"""Text to ids, TFRecords and batches; readers of each task's files."""
+"""TFRecords, batches, tables and vocabularies; no task."""

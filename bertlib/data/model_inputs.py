@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import tokenization
-from bertlib import text_files
-from bertlib.errors import InputError
+from bertlib.cli.errors import InputError
+from bertlib.io import text_files
 
 # The features with one value per token, padded at the end.
 TOKEN_FEATURES = ("input_ids", "input_mask", "segment_ids")

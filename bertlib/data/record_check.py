@@ -16,8 +16,8 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 from absl import logging
 
+from bertlib.cli.errors import InputError, printable
 from bertlib.data import tf_records
-from bertlib.errors import InputError, printable
 
 # Describes the bad record in one line; None if there is none.
 FindBadRecord = Callable[[], "str | None"]

@@ -17,9 +17,9 @@ from typing import Any, NamedTuple, TypeVar
 
 from absl import logging
 
-from bertlib import json_files, text_files
-from bertlib.errors import InputError
-from bertlib.text_files import Encoding
+from bertlib.cli.errors import InputError
+from bertlib.io import json_files, text_files
+from bertlib.io.text_files import Encoding
 
 # As in the original, bytes of texts that are not UTF-8 are dropped; labels must
 # be valid UTF-8.

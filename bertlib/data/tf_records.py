@@ -12,9 +12,9 @@ from typing import Any, Callable, NamedTuple
 
 import google_crc32c
 
+from bertlib.cli.errors import InputError
 from bertlib.data import model_inputs
-from bertlib.errors import InputError
-from bertlib.files import atomic_write, open_any
+from bertlib.io.files import atomic_write, open_any
 
 
 class Feature(NamedTuple):

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Mapping
 from absl import logging
 
 import tokenization
-from bertlib import files, text_files
-from bertlib.errors import InputError
+from bertlib.cli.errors import InputError
+from bertlib.io import files, text_files
 
 # File name of the vocabulary in a model's folder.
 VOCAB_FILE = "vocab.txt"

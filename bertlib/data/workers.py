@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
-from bertlib.errors import InputError
+from bertlib.cli.errors import InputError
 
 # Submits a call to a pool: takes the call's last arguments, returns its Future.
 Submit = Callable[..., concurrent.futures.Future]

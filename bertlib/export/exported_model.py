@@ -10,13 +10,14 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from bertlib import files, json_files, onednn
 from bertlib.checkpoints import model_files
-from bertlib.errors import InputError
-from bertlib.files import atomic_write
-from bertlib.precision import supported_dtypes
+from bertlib.cli.errors import InputError
+from bertlib.cli.option import declaration
+from bertlib.compute import onednn
+from bertlib.compute.precision import supported_dtypes
+from bertlib.io import files, json_files
+from bertlib.io.files import atomic_write
 from bertlib.settings.common import ComputeSettings
-from bertlib.settings.option import declaration
 
 # Asset with the number formats of the model, and the hash of its graph.
 FORMAT_FILE = "format.json"

@@ -17,11 +17,13 @@ import tensorflow as tf
 
 import modeling
 import tokenization
-from bertlib import embedding_spec
-from bertlib.compute import FastCompute
-from bertlib.data import classification, model_inputs, ner, squad_features
+from bertlib.compute.fast_compute import FastCompute
+from bertlib.data import model_inputs
 from bertlib.export import tf1_module, tf_tokenizer
-from bertlib.metrics import squad_decoding
+from bertlib.settings import embedding_spec
+from bertlib.tasks.classification import classification
+from bertlib.tasks.ner import ner
+from bertlib.tasks.squad import squad_decoding, squad_features
 
 Tensors = Mapping[str, Any]
 

@@ -12,12 +12,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bertlib.errors import english_list
-from bertlib.metrics import dev_scores, paired_tests
-from bertlib.metrics.confidence_intervals import Interval
-from bertlib.metrics.paired_tests import Comparison, PairedTest
-from bertlib.reporting import report_page
+from bertlib.cli.errors import english_list
+from bertlib.reporting import paired_tests, report_page
+from bertlib.reporting.confidence_intervals import Interval
+from bertlib.reporting.paired_tests import Comparison, PairedTest
 from bertlib.reporting.recorded_runs import RecordedRun
+from bertlib.training import dev_scores
 
 # Flags that do not change a result.
 _NO_SETTINGS = ("doctor", "output_dir", "rerun", "seeds")

@@ -17,8 +17,8 @@ from typing import Any, Callable, NamedTuple
 
 from absl import logging
 
-from bertlib import files
-from bertlib.errors import InputError, some_of, user_error_message
+from bertlib.cli.errors import InputError, some_of, user_error_message
+from bertlib.io import files
 from bertlib.reporting import receipts
 from bertlib.settings.common import RecordedSettings
 

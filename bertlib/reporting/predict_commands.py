@@ -6,9 +6,10 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
-from bertlib import PREFIX, files
+from bertlib import PREFIX
 from bertlib.checkpoints import model_files, model_json
-from bertlib.settings import help_text, option
+from bertlib.cli import help_text, option
+from bertlib.io import files
 from bertlib.training.task import Run
 
 # Flags of the run that prediction needs again, if they were given.

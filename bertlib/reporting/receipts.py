@@ -22,11 +22,12 @@ from typing import Any
 
 from absl import logging
 
-from bertlib import errors, files, json_files, receipt_file
+from bertlib.cli import errors, option
+from bertlib.cli.errors import InputError
 from bertlib.data import read_ahead
-from bertlib.errors import InputError
-from bertlib.files import open_any
-from bertlib.settings import option
+from bertlib.io import files, json_files
+from bertlib.io.files import open_any
+from bertlib.reporting import receipt_file
 from bertlib.settings.common import RecordedSettings, RunSettings
 
 ROOT = os.path.dirname(
@@ -66,7 +67,7 @@ class Receipt:
       script: path of the script.
       settings: settings of the command.
       file_system: reads and writes the run's files; an object with the
-        functions `open_any`, `exists` and `atomic_write` of `bertlib.files`.
+        functions `open_any`, `exists` and `atomic_write` of `bertlib.io.files`.
     """
     rerun = settings.receipt.rerun
     self._path = receipt_file.path_of(settings)

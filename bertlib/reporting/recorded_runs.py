@@ -12,14 +12,14 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from bertlib import files, json_files, receipt_file, text_files
-from bertlib.data import squad_files
-from bertlib.errors import InputError
-from bertlib.metrics import dev_scores, result_files, squad_scores
-from bertlib.metrics.result_files import DevPrediction
-from bertlib.metrics.squad_scores import Score
-from bertlib.receipt_file import DEV_DATA, TRAINING_DATA
-from bertlib.reporting import receipts
+from bertlib.cli.errors import InputError
+from bertlib.io import files, json_files, result_files, text_files
+from bertlib.io.result_files import DevPrediction
+from bertlib.reporting import receipt_file, receipts
+from bertlib.reporting.receipt_file import DEV_DATA, TRAINING_DATA
+from bertlib.tasks.squad import squad_files, squad_scores
+from bertlib.tasks.squad.squad_scores import Score
+from bertlib.training import dev_scores
 
 # Files of a run that are read.
 FILES = (

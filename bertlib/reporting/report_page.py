@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from bertlib.errors import CONTROLS, printable
-from bertlib.files import atomic_write
+from bertlib.cli.errors import CONTROLS, printable
+from bertlib.io.files import atomic_write
 
 # Colors of the light and the dark theme.
 COLORS = {

@@ -9,19 +9,19 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bertlib.data.classification import Problem
-from bertlib.data.ner import Sentence
-from bertlib.metrics import (
-  classification_scores,
-  confidence_intervals,
+from bertlib.reporting import confidence_intervals
+from bertlib.reporting.confidence_intervals import Interval
+from bertlib.tasks.classification import classification_scores
+from bertlib.tasks.classification.classification import Problem
+from bertlib.tasks.embeddings import (
   embedding_evaluation,
-  ner_scores,
+  embedding_inputs,
   retrieval_scores,
 )
-from bertlib.metrics.confidence_intervals import Interval
-from bertlib.metrics.embedding_evaluation import Evaluation
-from bertlib.metrics.squad_scores import Score
-from bertlib.training import embedding_inputs
+from bertlib.tasks.embeddings.embedding_evaluation import Evaluation
+from bertlib.tasks.ner import ner_scores
+from bertlib.tasks.ner.ner import Sentence
+from bertlib.tasks.squad.squad_scores import Score
 
 # Labels of the largest constant prediction that is tried as a baseline.
 _MAX_CONSTANT = 20

@@ -9,21 +9,21 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bertlib.data import beir, squad_files
-from bertlib.data.classification import ChoiceExample, InputExample, Problem
-from bertlib.data.embedding_examples import Example
-from bertlib.data.ner import Sentence
-from bertlib.errors import some_of
-from bertlib.metrics import (
-  classification_scores,
-  ner_decoding,
-  similarity_scores,
-  squad_scores,
-)
-from bertlib.metrics.embedding_evaluation import Evaluation
+from bertlib.cli.errors import some_of
 from bertlib.reporting import html_report, report_page
 from bertlib.settings.squad import SquadSettings
-from bertlib.training import embedding_inputs
+from bertlib.tasks.classification import classification_scores
+from bertlib.tasks.classification.classification import (
+  ChoiceExample,
+  InputExample,
+  Problem,
+)
+from bertlib.tasks.embeddings import beir, embedding_inputs, similarity_scores
+from bertlib.tasks.embeddings.embedding_evaluation import Evaluation
+from bertlib.tasks.embeddings.embedding_examples import Example
+from bertlib.tasks.ner import ner_decoding
+from bertlib.tasks.ner.ner import Sentence
+from bertlib.tasks.squad import squad_files, squad_scores
 
 
 def classification_sections(

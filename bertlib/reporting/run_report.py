@@ -10,17 +10,17 @@ from typing import Any
 
 from absl import logging
 
-from bertlib import receipt_file
+from bertlib.cli import option
+from bertlib.cli.errors import some_of
 from bertlib.data import model_inputs
-from bertlib.errors import some_of
-from bertlib.metrics import result_files
+from bertlib.io import result_files
 from bertlib.reporting import (
   html_report,
   predict_commands,
+  receipt_file,
   report_page,
 )
 from bertlib.reporting.report_scores import Estimates
-from bertlib.settings import option
 from bertlib.settings.common import TrainingSettings
 from bertlib.training import model_selection, multi_run
 from bertlib.training.task import Run

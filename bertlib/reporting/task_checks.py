@@ -8,24 +8,17 @@ from collections.abc import Sequence
 import numpy as np
 from absl import logging
 
-from bertlib.data import (
-  classification_records,
-  model_inputs,
-  ner,
-  ner_tags,
-  pretraining_records,
-  squad_features,
-  squad_questions,
-  squad_windows,
-)
-from bertlib.data.classification import DataProcessor
+from bertlib.data import model_inputs
 from bertlib.reporting import doctor
-from bertlib.training import (
+from bertlib.tasks.classification import (
+  classification_records,
   classifier_inputs,
-  embedding_inputs,
-  ner_inputs,
-  pretraining_inputs,
 )
+from bertlib.tasks.classification.classification import DataProcessor
+from bertlib.tasks.embeddings import embedding_inputs
+from bertlib.tasks.ner import ner, ner_inputs, ner_tags
+from bertlib.tasks.pretraining import pretraining_inputs, pretraining_records
+from bertlib.tasks.squad import squad_features, squad_questions, squad_windows
 from bertlib.training.task import Run
 
 

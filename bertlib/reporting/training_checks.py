@@ -17,8 +17,8 @@ from typing import Callable
 import tensorflow.compat.v1 as tf
 from absl import logging
 
-from bertlib import precision
 from bertlib.checkpoints import loading
+from bertlib.compute import precision
 from bertlib.reporting.doctor import (
   SKIPPED,
   Doctor,

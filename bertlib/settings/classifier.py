@@ -6,9 +6,9 @@ import dataclasses
 from collections.abc import Sequence
 from typing import ClassVar
 
-from bertlib.settings import option
+from bertlib.cli import option
+from bertlib.cli.ranges import Range
 from bertlib.settings.common import TrainingSettings
-from bertlib.settings.ranges import Range
 
 # Tasks, spelled as in their papers.
 TASKS = (

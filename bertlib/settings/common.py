@@ -6,8 +6,8 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from bertlib.settings import option
-from bertlib.settings.ranges import (
+from bertlib.cli import option
+from bertlib.cli.ranges import (
   AT_LEAST_1,
   COUNT,
   FRACTION,

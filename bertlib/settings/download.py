@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar
 
-from bertlib.settings import option
+from bertlib.cli import option
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,15 +6,10 @@ import dataclasses
 from collections.abc import Sequence
 from typing import ClassVar
 
-from bertlib.embedding_spec import ACTIVATIONS, POOLINGS
-from bertlib.settings import option
+from bertlib.cli import option
+from bertlib.cli.ranges import AT_LEAST_1, FINITE, NOT_NEGATIVE, POSITIVE
 from bertlib.settings.common import ModelSettings, RunSettings, TrainingSettings
-from bertlib.settings.ranges import (
-  AT_LEAST_1,
-  FINITE,
-  NOT_NEGATIVE,
-  POSITIVE,
-)
+from bertlib.settings.embedding_spec import ACTIVATIONS, POOLINGS
 
 # Keys of the table in `embedding_losses`, which imports TensorFlow.
 LOSSES = (

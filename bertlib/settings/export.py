@@ -6,9 +6,9 @@ import dataclasses
 from collections.abc import Sequence
 from typing import ClassVar
 
-from bertlib.settings import option
+from bertlib.cli import option
+from bertlib.cli.ranges import FINITE, SEQ_LENGTH
 from bertlib.settings.common import ModelSettings, QuantizationSettings
-from bertlib.settings.ranges import FINITE, SEQ_LENGTH
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,7 +6,8 @@ import dataclasses
 from collections.abc import Sequence
 from typing import ClassVar
 
-from bertlib.settings import option
+from bertlib.cli import option
+from bertlib.cli.ranges import AT_LEAST_1
 from bertlib.settings.common import (
   ComputeSettings,
   DeviceSettings,
@@ -16,7 +17,6 @@ from bertlib.settings.common import (
   ReceiptSettings,
   TextSettings,
 )
-from bertlib.settings.ranges import AT_LEAST_1
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,9 +6,9 @@ import dataclasses
 from collections.abc import Sequence
 from typing import ClassVar
 
-from bertlib.settings import option
+from bertlib.cli import option
+from bertlib.cli.ranges import COLUMN
 from bertlib.settings.common import RunSettings, TrainingSettings
-from bertlib.settings.ranges import COLUMN
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,13 +6,13 @@ import dataclasses
 from collections.abc import Sequence
 from typing import ClassVar
 
-from bertlib.settings import option
+from bertlib.cli import option
+from bertlib.cli.ranges import AT_LEAST_1, COUNT, FRACTION
 from bertlib.settings.common import (
   OptimizerSettings,
   RunSettings,
   TrainingSettings,
 )
-from bertlib.settings.ranges import AT_LEAST_1, COUNT, FRACTION
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,20 +6,20 @@ import dataclasses
 from collections.abc import Sequence
 from typing import ClassVar
 
-from bertlib import files
-from bertlib.settings import option
-from bertlib.settings.common import (
-  ReceiptSettings,
-  RecordedSettings,
-  TextSettings,
-)
-from bertlib.settings.ranges import (
+from bertlib.cli import option
+from bertlib.cli.ranges import (
   AT_LEAST_1,
   FINITE,
   FRACTION,
   PARALLEL,
   SEQ_LENGTH,
   SHARDS,
+)
+from bertlib.io import files
+from bertlib.settings.common import (
+  ReceiptSettings,
+  RecordedSettings,
+  TextSettings,
 )
 
 

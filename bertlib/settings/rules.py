@@ -10,8 +10,8 @@ from typing import Any
 
 from absl import flags, logging
 
-from bertlib.errors import InputError
-from bertlib.settings.ranges import Range
+from bertlib.cli.errors import InputError
+from bertlib.cli.ranges import Range
 
 
 def check(values: flags.FlagValues) -> None:

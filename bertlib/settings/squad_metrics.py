@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar
 
-from bertlib.settings import option
-from bertlib.settings.ranges import FINITE
+from bertlib.cli import option
+from bertlib.cli.ranges import FINITE
 
 
 @dataclasses.dataclass(frozen=True)

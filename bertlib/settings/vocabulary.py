@@ -6,9 +6,9 @@ import dataclasses
 from collections.abc import Sequence
 from typing import ClassVar
 
-from bertlib.settings import option
+from bertlib.cli import option
+from bertlib.cli.ranges import AT_LEAST_1, Range
 from bertlib.settings.common import TextSettings
-from bertlib.settings.ranges import AT_LEAST_1, Range
 
 
 @dataclasses.dataclass(frozen=True)

@@ -19,11 +19,11 @@ import tensorflow.compat.v1 as tf
 from absl import logging
 
 import optimization
-from bertlib.app import on_stop_signals
 from bertlib.checkpoints import finding
+from bertlib.cli.app import on_stop_signals
+from bertlib.cli.errors import InputError, user_error_message
 from bertlib.data import record_check, tf_records
-from bertlib.errors import InputError, user_error_message
-from bertlib.files import atomic_write
+from bertlib.io.files import atomic_write
 
 # Exit statuses of a process stopped by a signal, as shells report them.
 STOPPED_STATUS = 128 + signal.SIGTERM

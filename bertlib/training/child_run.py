@@ -9,9 +9,9 @@ from collections.abc import Sequence
 
 from absl import logging
 
-from bertlib import folder_lock
-from bertlib.errors import InputError
-from bertlib.settings import command_line, option
+from bertlib.cli import command_line, option
+from bertlib.cli.errors import InputError
+from bertlib.io import folder_lock
 from bertlib.training import checkpoint_hook
 
 

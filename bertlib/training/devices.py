@@ -16,8 +16,8 @@ from typing import Any
 import tensorflow.compat.v1 as tf
 from absl import logging
 
-from bertlib import onednn, precision
-from bertlib.errors import InputError, english_list
+from bertlib.cli.errors import InputError, english_list
+from bertlib.compute import onednn, precision
 from bertlib.settings.common import CHOICES, ComputeSettings, DeviceSettings
 from bertlib.training import distribution, tpu
 

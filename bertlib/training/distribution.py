@@ -23,10 +23,11 @@ from typing import Any, NamedTuple
 import tensorflow.compat.v1 as tf
 from absl import logging
 
-from bertlib import app, estimator_api
 from bertlib.checkpoints import finding
+from bertlib.cli import app
+from bertlib.cli.errors import InputError
+from bertlib.compat import estimator_api
 from bertlib.data import input_pipeline
-from bertlib.errors import InputError
 
 # Seconds that workers wait for each other before training starts.
 _CONNECT_TIMEOUT = 600

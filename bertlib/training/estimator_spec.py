@@ -11,8 +11,8 @@ import tensorflow.compat.v1 as tf
 
 import modeling
 import optimization
-from bertlib import estimator_api
 from bertlib.checkpoints import finding, initialize
+from bertlib.compat import estimator_api
 from bertlib.training import (
   checkpoint_hook,
   distribution,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from bertlib import estimator_api
+from bertlib.compat import estimator_api
 from bertlib.settings.common import EstimatorSettings, RunSettings
 from bertlib.training import distribution
 

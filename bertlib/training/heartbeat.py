@@ -18,8 +18,8 @@ from typing import Callable
 
 from absl import logging
 
-from bertlib import files
-from bertlib.errors import InputError
+from bertlib.cli.errors import InputError
+from bertlib.io import files
 
 HEARTBEAT_FILE = ".chief_heartbeat"
 

@@ -15,10 +15,10 @@ from typing import Any, Callable, NamedTuple
 import tensorflow.compat.v1 as tf
 from absl import logging
 
-from bertlib import json_files
 from bertlib.checkpoints import checkpoint_writer, finding
-from bertlib.files import atomic_write
-from bertlib.metrics.dev_scores import (
+from bertlib.io import json_files
+from bertlib.io.files import atomic_write
+from bertlib.training.dev_scores import (
   SCORES_FILE,
   best_row,
   plain_scores,

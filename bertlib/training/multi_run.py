@@ -8,12 +8,11 @@ from typing import Any
 
 from absl import logging
 
-from bertlib import files, json_files
 from bertlib.checkpoints import checkpoint_writer, finding
-from bertlib.errors import InputError
-from bertlib.files import atomic_write
-from bertlib.metrics import dev_scores, result_files
-from bertlib.training import child_run
+from bertlib.cli.errors import InputError
+from bertlib.io import files, json_files, result_files
+from bertlib.io.files import atomic_write
+from bertlib.training import child_run, dev_scores
 
 SEEDS_FILE = "seeds.json"
 

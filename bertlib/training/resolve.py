@@ -10,19 +10,12 @@ from typing import Any, TypeVar
 from absl import logging
 
 import modeling
-from bertlib import published_models
-from bertlib.checkpoints import (
-  finding,
-  loading,
-  model_files,
-  model_json,
-  tfhub,
-  zoo,
-)
+from bertlib.checkpoints import finding, loading, model_files, model_json
+from bertlib.cli import option
+from bertlib.cli.errors import InputError
 from bertlib.data import vocabulary
-from bertlib.errors import InputError
-from bertlib.files import exists
-from bertlib.settings import option
+from bertlib.exchange import published_models, tfhub, zoo
+from bertlib.io.files import exists
 from bertlib.settings.common import (
   EstimatorSettings,
   ModelSettings,

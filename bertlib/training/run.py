@@ -18,20 +18,17 @@ import tensorflow.compat.v1 as tf
 from absl import logging
 
 import optimization
-from bertlib import embedding_spec, files, folder_lock, terminal, text_files
-from bertlib.checkpoints import (
-  finding,
-  model_files,
-  model_json,
-  quantization,
-)
-from bertlib.compute import FastCompute
+from bertlib.checkpoints import finding, model_files, model_json, quantization
+from bertlib.cli import terminal
+from bertlib.cli.errors import InputError
+from bertlib.compute.fast_compute import FastCompute
 from bertlib.data import record_check, tf_records
-from bertlib.errors import InputError
-from bertlib.metrics import dev_scores, result_files
+from bertlib.io import files, folder_lock, result_files, text_files
+from bertlib.settings import embedding_spec
 from bertlib.settings.common import RunSettings, TrainingSettings
 from bertlib.training import (
   checkpoint_hook,
+  dev_scores,
   estimators,
   inference,
   model_selection,

@@ -14,8 +14,8 @@ import tensorflow.compat.v1 as tf
 from absl import logging
 from tqdm import tqdm
 
-from bertlib import estimator_api
-from bertlib.terminal import progress
+from bertlib.cli.terminal import progress
+from bertlib.compat import estimator_api
 
 
 class ProgressHook(tf.train.SessionRunHook):

@@ -11,9 +11,9 @@ from absl import logging
 
 import modeling
 import optimization
-from bertlib import onednn, precision
-from bertlib.compute import FastCompute
-from bertlib.errors import InputError
+from bertlib.cli.errors import InputError
+from bertlib.compute import onednn, precision
+from bertlib.compute.fast_compute import FastCompute
 from bertlib.settings.common import (
   ComputeSettings,
   EstimatorSettings,

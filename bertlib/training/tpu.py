@@ -13,9 +13,9 @@ from urllib.parse import urlsplit
 
 import tensorflow.compat.v1 as tf
 
-from bertlib import estimator_api
-from bertlib.errors import InputError
-from bertlib.files import is_remote
+from bertlib.cli.errors import InputError
+from bertlib.compat import estimator_api
+from bertlib.io.files import is_remote
 
 # Discovery
 

@@ -8,8 +8,8 @@ from typing import Callable
 import tensorflow.compat.v1 as tf
 from absl import logging
 
-from bertlib import estimator_api
 from bertlib.checkpoints import checkpoint_files
+from bertlib.compat import estimator_api
 from bertlib.data import tf_records
 
 

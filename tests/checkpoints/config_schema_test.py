@@ -8,7 +8,7 @@ import wrong_input_world
 
 import modeling
 from bertlib.checkpoints import config_schema, loading
-from bertlib.errors import InputError
+from bertlib.cli.errors import InputError
 
 pytestmark = pytest.mark.unit
 

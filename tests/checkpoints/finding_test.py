@@ -13,7 +13,6 @@ import run_outputs
 import tensorflow.compat.v1 as tf
 
 import modeling
-from bertlib import embedding_spec, files
 from bertlib.checkpoints import (
   checkpoint_files,
   checkpoint_writer,
@@ -23,8 +22,10 @@ from bertlib.checkpoints import (
   model_json,
   predictor,
 )
+from bertlib.cli.errors import InputError
 from bertlib.data import model_inputs
-from bertlib.errors import InputError
+from bertlib.io import files
+from bertlib.settings import embedding_spec
 
 pytestmark = pytest.mark.graph
 

@@ -13,10 +13,10 @@ import run_classifier
 import run_embeddings
 import run_ner
 import run_squad
-from bertlib import embedding_spec
 from bertlib.checkpoints import predictor
+from bertlib.cli.errors import InputError
 from bertlib.data import vocabulary
-from bertlib.errors import InputError
+from bertlib.settings import embedding_spec
 
 pytestmark = pytest.mark.unit
 

@@ -10,7 +10,7 @@ import tensorflow.compat.v1 as tf
 
 import optimization
 from bertlib.checkpoints import checkpoint_writer, finding, rewrite
-from bertlib.errors import InputError
+from bertlib.cli.errors import InputError
 from bertlib.training.gradients import LossScale
 
 pytestmark = pytest.mark.unit

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tokenization
+from bertlib.cli.errors import InputError
 from bertlib.data import input_pipeline, model_inputs, tf_records
-from bertlib.errors import InputError
 
 pytestmark = pytest.mark.unit
 

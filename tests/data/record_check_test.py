@@ -10,9 +10,9 @@ import tensorflow.compat.v1 as tf
 import wrong_input_world
 
 import run_pretraining
+from bertlib.cli.errors import InputError
 from bertlib.data import input_pipeline, record_check, tf_records
-from bertlib.errors import InputError
-from bertlib.training import pretraining_inputs
+from bertlib.tasks.pretraining import pretraining_inputs
 
 pytestmark = pytest.mark.unit
 

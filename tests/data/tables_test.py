@@ -5,10 +5,11 @@ import logging
 
 import pytest
 
-from bertlib.data import embedding_examples, tables
-from bertlib.data.classification import XnliProcessor
-from bertlib.data.own_tables import OwnDataProcessor
-from bertlib.errors import InputError
+from bertlib.cli.errors import InputError
+from bertlib.data import tables
+from bertlib.tasks.classification.classification import XnliProcessor
+from bertlib.tasks.classification.own_tables import OwnDataProcessor
+from bertlib.tasks.embeddings import embedding_examples
 
 pytestmark = pytest.mark.unit
 

@@ -5,8 +5,8 @@ import reference_data
 from absl import logging
 
 import tokenization
+from bertlib.cli.errors import InputError
 from bertlib.data import vocabulary
-from bertlib.errors import InputError
 
 pytestmark = pytest.mark.unit
 

@@ -6,8 +6,8 @@ import time
 
 import pytest
 
+from bertlib.cli.errors import InputError
 from bertlib.data.workers import worker_pool
-from bertlib.errors import InputError
 
 pytestmark = pytest.mark.process
 

@@ -8,7 +8,7 @@ from signatures_test import ODD, TEXTS, assert_equal, call
 
 import export_model
 import run_embeddings
-from bertlib import onednn
+from bertlib.compute import onednn
 from bertlib.export.exported_model import ExportedModel
 
 pytestmark = pytest.mark.train

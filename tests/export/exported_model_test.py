@@ -11,8 +11,8 @@ from signatures_test import TEXTS, assert_equal
 
 import export_model
 import run_classifier
-from bertlib import onednn
-from bertlib.errors import InputError
+from bertlib.cli.errors import InputError
+from bertlib.compute import onednn
 from bertlib.export import exported_model
 from bertlib.export.exported_model import ExportedModel
 

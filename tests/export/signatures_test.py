@@ -23,11 +23,12 @@ import run_pretraining
 import run_squad
 import tokenization
 from bertlib.checkpoints import checkpoint_writer, model_json
-from bertlib.compute import FastCompute
-from bertlib.data import model_inputs, ner
-from bertlib.errors import InputError
+from bertlib.cli.errors import InputError
+from bertlib.compute.fast_compute import FastCompute
+from bertlib.data import model_inputs
 from bertlib.export import signatures, tf1_module
-from bertlib.metrics import squad_decoding
+from bertlib.tasks.ner import ner
+from bertlib.tasks.squad import squad_decoding
 
 pytestmark = pytest.mark.train
 

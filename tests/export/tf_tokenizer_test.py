@@ -10,8 +10,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import tokenization
-from bertlib.data import model_inputs, ner
+from bertlib.data import model_inputs
 from bertlib.export import tf_tokenizer
+from bertlib.tasks.ner import ner
 
 pytestmark = pytest.mark.graph
 

@@ -23,12 +23,13 @@ import run_embeddings
 import run_ner
 import run_pretraining
 import run_squad
-from bertlib import app, files, precision
 from bertlib.checkpoints import checkpoint_writer, model_json
+from bertlib.cli import app, option
+from bertlib.cli.errors import InputError
+from bertlib.compute import precision
 from bertlib.data import tf_records
-from bertlib.errors import InputError
+from bertlib.io import files
 from bertlib.reporting import doctor, receipts, training_checks
-from bertlib.settings import option
 from bertlib.settings.classifier import ClassifierSettings
 
 pytestmark = pytest.mark.train

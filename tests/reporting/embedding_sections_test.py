@@ -5,12 +5,11 @@ import re
 import numpy as np
 import pytest
 
-from bertlib.data import beir
-from bertlib.data.embedding_examples import Example
-from bertlib.metrics import embedding_evaluation
-from bertlib.metrics.embedding_evaluation import Evaluation
 from bertlib.reporting import report_sections
-from bertlib.training.embedding_inputs import DevSet
+from bertlib.tasks.embeddings import beir, embedding_evaluation
+from bertlib.tasks.embeddings.embedding_evaluation import Evaluation
+from bertlib.tasks.embeddings.embedding_examples import Example
+from bertlib.tasks.embeddings.embedding_inputs import DevSet
 
 pytestmark = pytest.mark.unit
 

@@ -19,8 +19,8 @@ import tensorflow.compat.v2 as tf2
 from matplotlib.figure import Figure
 
 from bertlib.data.model_inputs import Lengths
-from bertlib.metrics.confidence_intervals import Interval
 from bertlib.reporting import html_report, report_charts, report_page
+from bertlib.reporting.confidence_intervals import Interval
 
 pytestmark = pytest.mark.unit
 

@@ -6,8 +6,8 @@ import types
 
 import pytest
 
+from bertlib.cli import option
 from bertlib.reporting import predict_commands
-from bertlib.settings import option
 from bertlib.settings.classifier import ClassifierSettings
 from bertlib.settings.embeddings import EmbeddingSettings
 from bertlib.settings.ner import NerSettings

@@ -9,10 +9,9 @@ import os
 
 import pytest
 
-from bertlib import app, receipt_file
-from bertlib.errors import InputError
-from bertlib.reporting import receipts
-from bertlib.settings import option
+from bertlib.cli import app, option
+from bertlib.cli.errors import InputError
+from bertlib.reporting import receipt_file, receipts
 from bertlib.settings.classifier import ClassifierSettings
 from bertlib.settings.pretraining import PretrainingSettings
 

@@ -6,7 +6,7 @@ import json
 import pytest
 import run_folders
 
-from bertlib.errors import InputError
+from bertlib.cli.errors import InputError
 from bertlib.reporting import recorded_runs
 
 pytestmark = pytest.mark.unit

@@ -5,17 +5,14 @@ import re
 import numpy as np
 import pytest
 
-from bertlib.data import beir, ner
-from bertlib.data.classification import Problem
-from bertlib.data.embedding_examples import Example
-from bertlib.metrics import (
-  classification_scores,
-  embedding_evaluation,
-  ner_decoding,
-)
-from bertlib.metrics.squad_scores import Score
 from bertlib.reporting import report_scores
-from bertlib.training.embedding_inputs import DevSet
+from bertlib.tasks.classification import classification_scores
+from bertlib.tasks.classification.classification import Problem
+from bertlib.tasks.embeddings import beir, embedding_evaluation
+from bertlib.tasks.embeddings.embedding_examples import Example
+from bertlib.tasks.embeddings.embedding_inputs import DevSet
+from bertlib.tasks.ner import ner, ner_decoding
+from bertlib.tasks.squad.squad_scores import Score
 
 pytestmark = pytest.mark.unit
 

@@ -7,10 +7,10 @@ import types
 import pytest
 import run_folders
 
-from bertlib.metrics.confidence_intervals import Interval
+from bertlib.cli import option
 from bertlib.reporting import html_report, run_report
+from bertlib.reporting.confidence_intervals import Interval
 from bertlib.reporting.report_scores import Estimates
-from bertlib.settings import option
 from bertlib.settings.classifier import ClassifierSettings
 from bertlib.training.model_selection import Selection
 

@@ -6,12 +6,12 @@ import re
 
 import pytest
 
-from bertlib.data.squad_files import Answer, Question
-from bertlib.metrics.squad_scores import Score
+from bertlib.cli import option
 from bertlib.reporting import report_sections
 from bertlib.reporting.report_sections import AnsweredQuestion
-from bertlib.settings import option
 from bertlib.settings.squad import SquadSettings
+from bertlib.tasks.squad.squad_files import Answer, Question
+from bertlib.tasks.squad.squad_scores import Score
 
 pytestmark = pytest.mark.unit
 

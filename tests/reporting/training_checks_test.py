@@ -8,13 +8,13 @@ import pytest
 
 import modeling
 import optimization
-from bertlib import precision
-from bertlib.compute import FastCompute
+from bertlib.cli import option
+from bertlib.cli.errors import InputError
+from bertlib.compute import precision
+from bertlib.compute.fast_compute import FastCompute
 from bertlib.data import tf_records
-from bertlib.errors import InputError
 from bertlib.reporting import training_checks
 from bertlib.reporting.doctor import LengthSummary
-from bertlib.settings import option
 from bertlib.settings.classifier import ClassifierSettings
 from bertlib.settings.common import DeviceSettings
 from bertlib.training import memory_plan, resolve

@@ -22,10 +22,10 @@ import tensorflow.compat.v1 as tf
 import modeling
 import run_classifier
 import run_pretraining
-from bertlib import estimator_api
 from bertlib.checkpoints import checkpoint_writer, finding
+from bertlib.cli.errors import InputError
+from bertlib.compat import estimator_api
 from bertlib.data import input_pipeline, tf_records
-from bertlib.errors import InputError
 from bertlib.training import checkpoint_hook
 
 pytestmark = pytest.mark.train

@@ -10,7 +10,7 @@ import time
 import commands
 import pytest
 
-from bertlib.errors import InputError
+from bertlib.cli.errors import InputError
 from bertlib.training import child_run
 
 pytestmark = pytest.mark.process

@@ -9,8 +9,8 @@ import sys
 import pytest
 import tensorflow.compat.v1 as tf
 
-from bertlib.errors import InputError
-from bertlib.settings import option
+from bertlib.cli import option
+from bertlib.cli.errors import InputError
 from bertlib.settings.classifier import ClassifierSettings
 from bertlib.settings.common import ComputeSettings, DeviceSettings
 from bertlib.training import devices, distribution, resolve, tpu

@@ -19,7 +19,7 @@ import tiny_pretraining
 import modeling
 import run_pretraining
 from bertlib.checkpoints import finding
-from bertlib.errors import InputError
+from bertlib.cli.errors import InputError
 from bertlib.training import checkpoint_hook, distribution, gradients
 
 pytestmark = pytest.mark.train

@@ -6,8 +6,8 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 import modeling
-from bertlib import estimator_api
-from bertlib.compute import FastCompute
+from bertlib.compat import estimator_api
+from bertlib.compute.fast_compute import FastCompute
 from bertlib.reporting import html_report
 from bertlib.training import estimator_spec
 from optimization import StepOptions

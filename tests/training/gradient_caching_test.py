@@ -6,17 +6,17 @@ import tensorflow.compat.v1 as tf
 
 import modeling
 import optimization
-from bertlib import pooling
-from bertlib.compute import FastCompute
-from bertlib.embedding_spec import EmbeddingSpec
+from bertlib.compute import pooling
+from bertlib.compute.fast_compute import FastCompute
+from bertlib.settings.embedding_spec import EmbeddingSpec
+from bertlib.tasks.embeddings import embedding_losses
+from bertlib.tasks.embeddings.embedding_losses import LossOptions
 from bertlib.training import (
   distribution,
-  embedding_losses,
   estimator_spec,
   gradient_caching,
   gradients,
 )
-from bertlib.training.embedding_losses import LossOptions
 from bertlib.training.gradient_caching import BatchLoss
 from optimization import Frozen, StepOptions
 

@@ -9,7 +9,7 @@ import tensorflow.compat.v1 as tf
 
 import modeling
 import optimization
-from bertlib.compute import FastCompute
+from bertlib.compute.fast_compute import FastCompute
 from bertlib.training.gradients import (
   FixedLossScale,
   LossScale,

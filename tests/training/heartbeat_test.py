@@ -10,7 +10,7 @@ import threading
 import commands
 import pytest
 
-from bertlib.errors import InputError
+from bertlib.cli.errors import InputError
 from bertlib.training import heartbeat
 
 pytestmark = pytest.mark.process

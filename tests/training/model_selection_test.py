@@ -16,10 +16,9 @@ import tensorflow.compat.v1 as tf
 
 import modeling
 import run_classifier
-from bertlib import json_files
 from bertlib.checkpoints import checkpoint_writer, finding
-from bertlib.errors import InputError
-from bertlib.metrics import result_files
+from bertlib.cli.errors import InputError
+from bertlib.io import json_files, result_files
 from bertlib.reporting import html_report
 from bertlib.settings.common import ComputeSettings
 from bertlib.training import model_selection, multi_run, step_plan

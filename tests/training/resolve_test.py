@@ -5,9 +5,9 @@ import json
 import pytest
 
 import modeling
-from bertlib.checkpoints import tfhub, zoo
-from bertlib.errors import InputError
-from bertlib.settings import option
+from bertlib.cli import option
+from bertlib.cli.errors import InputError
+from bertlib.exchange import tfhub, zoo
 from bertlib.settings.classifier import ClassifierSettings
 from bertlib.settings.common import ModelSettings
 from bertlib.training import resolve

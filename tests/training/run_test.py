@@ -14,12 +14,13 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 import modeling
-from bertlib import estimator_api, onednn, precision
-from bertlib.compute import FastCompute
+from bertlib.cli import option
+from bertlib.cli.errors import InputError
+from bertlib.compat import estimator_api
+from bertlib.compute import onednn, precision
+from bertlib.compute.fast_compute import FastCompute
 from bertlib.data import tf_records
-from bertlib.errors import InputError
-from bertlib.metrics import result_files
-from bertlib.settings import option
+from bertlib.io import result_files
 from bertlib.settings.classifier import ClassifierSettings
 from bertlib.training import (
   distribution,

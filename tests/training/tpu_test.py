@@ -27,17 +27,14 @@ from benchmarks.task_models import (
   VOCAB_SIZE,
   random_batch,
 )
-from bertlib import estimator_api
 from bertlib.checkpoints import model_json
-from bertlib.data import (
-  classification_records,
-  input_pipeline,
-  tf_records,
-)
-from bertlib.data.classification import Problem
-from bertlib.errors import InputError
+from bertlib.cli.errors import InputError
+from bertlib.compat import estimator_api
+from bertlib.data import input_pipeline, tf_records
 from bertlib.reporting import html_report
 from bertlib.settings.classifier import ClassifierSettings
+from bertlib.tasks.classification import classification_records
+from bertlib.tasks.classification.classification import Problem
 from bertlib.training import estimators, resolve, run, tpu
 
 pytestmark = pytest.mark.graph

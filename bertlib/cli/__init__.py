@@ -1,0 +1,1 @@
+"""The command line: flags, errors in one line, output of a terminal."""

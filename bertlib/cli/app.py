@@ -1,0 +1,288 @@
+"""Start and end of a command: flags, signals, one-line errors."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from logging import Formatter
+from typing import Any, Callable
+
+from absl import app, flags, logging
+
+from bertlib.cli import (
+  command_line,
+  errors,
+  help_text,
+  option,
+  tensorflow_log,
+  terminal,
+)
+from bertlib.cli.errors import InputError
+from bertlib.cli.option import CommandSettings
+from bertlib.reporting import receipt_file
+from bertlib.settings import rules
+
+
+class Stopped(SystemExit):
+  """Raised by SIGINT or SIGTERM to end the program.
+
+  As an exception it closes context managers, so that no file is left
+  incomplete. `code` is the exit status that shells use, 128 + signal number.
+  """
+
+  def __init__(self, number: int):
+    super().__init__(128 + number)
+    self.signal_name = signal.Signals(number).name
+
+
+def parse_flags(
+  settings: type[CommandSettings] | None = None,
+  imports_tensorflow: bool = False,
+) -> None:
+  """Parses and checks the flags of a command, before it imports TensorFlow.
+
+  Args:
+    settings: declares the flags, see `option.define`; None if they are already
+      defined, and the command takes no other arguments.
+    imports_tensorflow: whether to import TensorFlow afterwards, without its
+      log.
+  """
+  if settings:
+    option.define(settings)
+  tensorflow_log.define_flag()
+  app.define_help_flags()
+  if settings:
+    for name in ("help", "helpfull"):
+      flags.FLAGS[name].parse = functools.partial(
+        _print_help, settings, name == "helpfull"
+      )
+  flags.FLAGS.set_default("verbosity", logging.INFO)
+  signal.signal(signal.SIGINT, _stop_at_once)
+  with _one_line(), _end_after_help():
+    _arguments[:] = read_arguments(sys.argv, settings)
+  if not flags.FLAGS.tensorflow_log:
+    tensorflow_log.show_errors_only()
+  if imports_tensorflow:
+    import_tensorflow()
+
+
+def import_tensorflow() -> None:
+  """Imports TensorFlow in a command, without its log unless --tensorflow_log.
+
+  For commands that need it only for some flags.
+  """
+  if not option.value_of("tensorflow_log", False):
+    tensorflow_log.import_quietly()
+
+
+def read_arguments(
+  argv: list[str], settings: type[CommandSettings] | None = None
+) -> list[str]:
+  """Parses and checks the defined flags.
+
+  `--rerun=run.json` puts the flags of that receipt before those of the command
+  line, also in `argv`.
+
+  Args:
+    argv: program and arguments.
+    settings: see `parse_flags`.
+
+  Returns:
+    The program and the arguments that are not flags.
+
+  Raises:
+    InputError: see `command_line.parse`, `receipt_file.flags_to_repeat` and
+      `rules.check`.
+  """
+  settings = settings or CommandSettings
+  # Once: a flag file may be a pipe.
+  read, receipt = with_receipt(command_line.read_flag_files(argv))
+  if receipt:
+    # Subprocesses are started with the expanded flags, not with --rerun.
+    argv[:] = read
+    read = [read[0], f"--rerun={receipt}", *read[1:]]
+  arguments = command_line.parse(
+    read,
+    takes_arguments=settings.TAKES_ARGUMENTS,
+    passes_on=settings.PASSES_ON_ARGUMENTS,
+  )
+  rules.check(flags.FLAGS)
+  return arguments
+
+
+# Program name and the arguments that are not flags.
+_arguments: list[str] = []
+
+
+def run(main: Callable[[list[str]], Any]) -> None:
+  """Runs `main` under absl; errors that users can fix end it with one line.
+
+  Those are `InputError`, files that cannot be opened and full disks; the exit
+  status is 1. `--verbosity=1` logs the traceback too. Flags are parsed first,
+  unless `parse_flags` has done so.
+
+  Args:
+    main: takes the program name and the arguments that are not flags.
+  """
+  if not _arguments:
+    parse_flags()
+
+  def main_or_one_line(argv):
+    logging.get_absl_handler().setFormatter(
+      _LogFormatter("%(asctime)s %(message)s", "%H:%M:%S")
+    )
+    with _one_line(), on_stop_signals(stop):
+      return main(argv)
+
+  app.run(main_or_one_line, flags_parser=lambda argv: _arguments)
+
+
+def with_receipt(argv: Sequence[str]) -> tuple[list[str], str | None]:
+  """Replaces `--rerun=run.json` by the flags that were given to that run.
+
+  Only the command line says where to write: a receipt may be of another person.
+
+  Args:
+    argv: program and arguments.
+
+  Returns:
+    Program and arguments: first the receipt's flags, then the others, which
+    override them. And the receipt's path, None without `--rerun`.
+
+  Raises:
+    InputError: --rerun has no value; the receipt names an output and the
+      command line does not; or see `receipt_file.flags_to_repeat`.
+  """
+  known = flags.FlagValues()
+  known.set_gnu_getopt()
+  flags.DEFINE_string("rerun", None, "A receipt.", flag_values=known)
+  with command_line.input_errors(known):
+    program, *arguments = known(argv, known_only=True)
+  if not known.rerun:
+    return [*argv], None
+  given = receipt_file.flags_to_repeat(known.rerun, os.path.basename(program))
+  own = {receipt_file.name_of_flag(argument) for argument in arguments}
+  repeated = []
+  for argument in given:
+    name = receipt_file.name_of_flag(argument)
+    if not _names_output(name):
+      repeated.append(argument)
+    elif name not in own:
+      raise InputError(
+        f"--rerun={known.rerun}: does not say where to write. Give another"
+        f" --{name} than that of the receipt"
+      )
+  return [program, *repeated, *arguments], known.rerun
+
+
+def _names_output(name: str) -> bool:
+  """True for a flag that names a file or folder to write."""
+  defined = flags.FLAGS
+  return name in defined and getattr(defined[name], "is_output", False)
+
+
+def _print_help(
+  settings: type[CommandSettings], full: bool, value: str
+) -> None:
+  """Prints the help of a command and exits, unless the flag is false."""
+  if not flags.BooleanParser().parse(value):
+    return
+  summary, *_ = (sys.modules["__main__"].__doc__ or "").splitlines() or [""]
+  print(help_text.render(settings, flags.FLAGS, full, summary))
+  sys.exit(0)
+
+
+@contextlib.contextmanager
+def _end_after_help() -> Iterator[None]:
+  """Ends the program with status 0 where a help flag ends it."""
+  try:
+    yield
+  except (SystemExit, BrokenPipeError):
+    try:
+      sys.stdout.flush()
+    except BrokenPipeError:  # as by `--help | head`
+      terminal.discard_output()
+    sys.exit(0)
+
+
+@contextlib.contextmanager
+def _one_line() -> Iterator[None]:
+  """Turns an error that the user can fix, or a signal, into one line."""
+  try:
+    yield
+    return
+  except Stopped as stopped:
+    message, status = f"stopped by {stopped.signal_name}", stopped.code
+    logging.debug("Traceback of the stop:", exc_info=True)
+  except Exception as error:
+    problem = errors.user_error_message(error)
+    if problem is None:
+      raise
+    message, status = f"error: {problem}", 1
+    logging.debug("Traceback of the error:", exc_info=True)
+  logging.flush()
+  program = os.path.basename(sys.argv[0])
+  print(f"{program}: {message}", file=sys.stderr)
+  sys.exit(status)
+
+
+# Signals
+
+
+@contextlib.contextmanager
+def on_stop_signals(react: Callable[[int], Any]) -> Iterator[None]:
+  """Handles SIGINT and SIGTERM by a function within the block.
+
+  A second SIGINT ends the process at once. Only the main thread can handle
+  signals; in other threads the block has no effect.
+
+  Args:
+    react: takes the signal number.
+  """
+  if threading.current_thread() is not threading.main_thread():
+    yield
+    return
+
+  def handle(number, frame):
+    del frame
+    if number == signal.SIGINT:
+      signal.signal(number, signal.SIG_DFL)
+    react(number)
+
+  before = {
+    number: signal.signal(number, handle)
+    for number in (signal.SIGINT, signal.SIGTERM)
+  }
+  try:
+    yield
+  finally:
+    for number, handler in before.items():
+      signal.signal(number, handler or signal.SIG_DFL)
+
+
+def stop(number: int) -> None:
+  """Ends the program because of a signal, by raising `Stopped`."""
+  raise Stopped(number)
+
+
+def _stop_at_once(number: int, frame: Any) -> None:
+  """Signal handler for a command that is still importing modules."""
+  del frame
+  program = os.path.basename(sys.argv[0])
+  stopped = Stopped(number)
+  print(f"{program}: stopped by {stopped.signal_name}", file=sys.stderr)
+  sys.stderr.flush()
+  os._exit(stopped.code)
+
+
+class _LogFormatter(Formatter):
+  """Formats a record as one line, and a traceback on the lines after it."""
+
+  def formatMessage(self, record) -> str:
+    record.message = errors.printable(record.message)
+    return super().formatMessage(record)

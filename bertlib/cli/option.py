@@ -1,0 +1,507 @@
+"""Flags declared as fields of dataclasses: type, default, help and range.
+
+The settings class of a command is a frozen dataclass, a `CommandSettings`. Each
+of its fields is a flag of the same name, declared by one of the functions
+below, or a `group` of flags that several commands share. `define` defines the
+flags, `from_flags` creates the settings from their values, and
+`help_text.render` the text of `--help`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from numbers import Integral, Real
+from typing import Any, Callable, ClassVar, TypeVar
+
+from absl import flags
+
+from bertlib.cli.errors import InputError, english_list
+from bertlib.cli.ranges import Range
+from bertlib.exchange import published_models
+from bertlib.io import files
+
+
+class CommandSettings:
+  """Base of the settings class of a command.
+
+  Attributes:
+    EXAMPLE: a command line.
+    SECTION: heading of the help for flags that name none, a key of
+      `help_text.SECTIONS`.
+    REQUIRED: flags that must be given.
+    REQUIRED_UNLESS: flag that replaces all of them, if given.
+    TAKES_ARGUMENTS: whether words that are not flags are arguments of the
+      command, before, between and after flags. Otherwise they are refused.
+    PASSES_ON_ARGUMENTS: whether words after "--" are for another program.
+  """
+
+  EXAMPLE: ClassVar[str]
+  SECTION: ClassVar[str]
+  REQUIRED: ClassVar[Sequence[str]] = ()
+  REQUIRED_UNLESS: ClassVar[str | None] = None
+  TAKES_ARGUMENTS: ClassVar[bool] = False
+  PASSES_ON_ARGUMENTS: ClassVar[bool] = False
+
+
+Settings = TypeVar("Settings", bound=CommandSettings)
+
+
+@dataclasses.dataclass(frozen=True)
+class Flag:
+  """Declaration of a flag.
+
+  Attributes:
+    define: absl function that defines the flag, such as `flags.DEFINE_string`.
+    default: value if the flag is not on the command line.
+    help: one or two sentences: what the flag sets, its unit, special values.
+    placeholder: word for the value in the help; None for a boolean flag.
+    within: allowed values of a number, or of each number of a list.
+    choices: allowed values of an enum.
+    section: heading of the help, a key of `help_text.SECTIONS`. If None, the
+      `SECTION` of the class.
+    basic: list the flag under `--help` too, not only under `--helpfull`.
+    name: name of the flag if it differs from the field's.
+    short_name: one letter.
+    alias: second name.
+    is_output: whether it names a file or folder to write.
+  """
+
+  define: Callable[..., Any]
+  default: Any
+  help: str
+  placeholder: str | None = None
+  within: Range | None = None
+  choices: Sequence[str] | None = None
+  section: str | None = None
+  basic: bool = False
+  name: str | None = None
+  short_name: str | None = None
+  alias: str | None = None
+  is_output: bool = False
+
+  def allows(self, value: Any) -> bool:
+    """Whether a value that is not from a command line may be the flag's."""
+    if self.choices is not None:
+      return value in self.choices
+    kind = Integral if self.placeholder == "INTEGER" else Real
+    is_number = isinstance(value, kind) and not isinstance(value, bool)
+    return is_number and value in self.within
+
+  def without(self, *choices: str) -> Flag:
+    """The flag with fewer choices."""
+    left = [choice for choice in self.choices if choice not in choices]
+    return dataclasses.replace(self, choices=left)
+
+  @property
+  def allowed(self) -> str:
+    """The allowed values in words, of a flag with a number or with choices."""
+    if self.choices is not None:
+      return f"one of {', '.join(self.choices)}"
+    is_integer = self.placeholder == "INTEGER"
+    return self.within.describe("an integer" if is_integer else "a number")
+
+
+def _field(flag: Flag) -> Any:
+  default = flag.default
+  if isinstance(default, list):  # dataclasses refuse mutable defaults
+    default = tuple(default)
+  return dataclasses.field(default=default, metadata={"flag": flag})
+
+
+def text(default: str | None, help: str, **attributes: Any) -> Any:
+  """A flag with a string."""
+  return _field(Flag(flags.DEFINE_string, default, help, "TEXT", **attributes))
+
+
+def path(default: str | None, help: str, **attributes: Any) -> Any:
+  """A flag with the path of a file or folder."""
+  return _field(Flag(flags.DEFINE_string, default, help, "PATH", **attributes))
+
+
+def boolean(default: bool | None, help: str, **attributes: Any) -> Any:
+  """A flag `--name` or `--noname`."""
+  return _field(Flag(flags.DEFINE_bool, default, help, **attributes))
+
+
+def integer(
+  default: int | None, help: str, within: Range, **attributes: Any
+) -> Any:
+  """A flag with an integer."""
+  return _field(
+    Flag(flags.DEFINE_integer, default, help, "INTEGER", within, **attributes)
+  )
+
+
+def number(
+  default: float | None, help: str, within: Range, **attributes: Any
+) -> Any:
+  """A flag with a float."""
+  return _field(
+    Flag(flags.DEFINE_float, default, help, "NUMBER", within, **attributes)
+  )
+
+
+def choice(
+  default: str | None, choices: Sequence[str], help: str, **attributes: Any
+) -> Any:
+  """A flag with one of several strings."""
+  return _field(
+    Flag(
+      flags.DEFINE_enum, default, help, "NAME", choices=choices, **attributes
+    )
+  )
+
+
+def text_list(default: list[str] | None, help: str, **attributes: Any) -> Any:
+  """A flag with strings, separated by commas."""
+  return _field(Flag(flags.DEFINE_list, default, help, "LIST", **attributes))
+
+
+def integers(
+  default: list[int] | None, help: str, within: Range, **attributes: Any
+) -> Any:
+  """A flag with integers, separated by commas."""
+  define = _define_numbers(int, "integers")
+  return _field(Flag(define, default, help, "LIST", within, **attributes))
+
+
+def numbers(
+  default: list[float] | None, help: str, within: Range, **attributes: Any
+) -> Any:
+  """A flag with floats, separated by commas."""
+  define = _define_numbers(float, "numbers")
+  return _field(Flag(define, default, help, "LIST", within, **attributes))
+
+
+def _define_numbers(kind: type, noun: str) -> Callable[..., Any]:
+  """A function like `flags.DEFINE_list`, for a list of numbers."""
+  return functools.partial(
+    flags.DEFINE,
+    _NumberList(kind, noun),
+    serializer=flags.CsvListSerializer(","),
+  )
+
+
+class _NumberList(flags.ArgumentParser):
+  """Parser of numbers that are separated by commas."""
+
+  def __init__(self, kind: type, noun: str):
+    self._kind = kind
+    self.syntactic_help = f"{noun}, separated by commas"
+
+  def parse(self, argument: str | list[Any]) -> list[Any]:
+    """Returns the numbers; ValueError if an item is none."""
+    if isinstance(argument, list):  # the default
+      return argument
+    try:
+      return [self._kind(item) for item in argument.split(",") if argument]
+    except ValueError as error:
+      raise ValueError(f"give {self.syntactic_help}") from error
+
+
+def texts(default: list[str], help: str, **attributes: Any) -> Any:
+  """A flag with a string that can be given several times."""
+  return _field(
+    Flag(flags.DEFINE_multi_string, default, help, "TEXT", **attributes)
+  )
+
+
+def group(settings: type, omit: Sequence[str] = (), **changes: Any) -> Any:
+  """Flags that several commands share.
+
+  Args:
+    settings: class of the group.
+    omit: fields that are not flags of this command; they keep their default.
+    **changes: what this command declares differently, by field: attributes of
+      `Flag` as a dict, or only the default.
+  """
+  declared = {}
+  for field in dataclasses.fields(settings):
+    if "flag" not in field.metadata or field.name in omit:
+      continue
+    change = changes.pop(field.name, {})
+    if not isinstance(change, dict):
+      change = {"default": change}
+    flag = dataclasses.replace(field.metadata["flag"], **change)
+    declared[field.name] = _in_section(flag, settings)
+  if changes:
+    raise TypeError(f"{settings.__name__} has no flag {', '.join(changes)}")
+  return dataclasses.field(
+    default_factory=lambda: settings(
+      **{name: flag.default for name, flag in declared.items()}
+    ),
+    metadata={"flags": declared},
+  )
+
+
+def _in_section(flag: Flag, settings: type) -> Flag:
+  """The flag with the section of its class if it names none itself."""
+  if flag.section:
+    return flag
+  return dataclasses.replace(flag, section=settings.SECTION)
+
+
+def declarations(settings: type) -> Iterator[tuple[str, Flag]]:
+  """Yields the name and declaration of each flag of a settings class."""
+  for field in dataclasses.fields(settings):
+    if "flag" in field.metadata:
+      flag = field.metadata["flag"]
+      yield flag.name or field.name, _in_section(flag, settings)
+    yield from field.metadata.get("flags", {}).items()
+
+
+def output_flags(settings: type[CommandSettings]) -> list[str]:
+  """Flags that name a file or folder to write."""
+  return [name for name, flag in declarations(settings) if flag.is_output]
+
+
+def declaration(settings: type, name: str) -> Flag:
+  """Declaration of a flag of a settings class."""
+  return dict(declarations(settings))[name]
+
+
+def check_argument(name: str, value: Any, flag: Flag) -> None:
+  """Refuses an argument of Python code that the flag would refuse.
+
+  Args:
+    name: name of the argument.
+    value: its value.
+    flag: the flag, with a number or with choices.
+
+  Raises:
+    InputError: the flag does not allow the value.
+  """
+  if not flag.allows(value):
+    raise InputError(f"{name}={value!r}: not allowed. Give {flag.allowed}")
+
+
+def define(
+  settings: type[CommandSettings],
+  values: flags.FlagValues = flags.FLAGS,
+  required: bool = True,
+) -> None:
+  """Defines the flags of a settings class as flags of the command.
+
+  Args:
+    settings: the class.
+    values: where to define them.
+    required: whether parsing fails if a required flag is missing.
+  """
+  values.set_gnu_getopt(settings.TAKES_ARGUMENTS)
+  command = sys.argv[0]  # absl's name of the main module
+  for name, flag in declarations(settings):
+    others = {} if flag.choices is None else {"enum_values": flag.choices}
+    flag.define(
+      name,
+      default=flag.default,
+      help=flag.help,
+      flag_values=values,
+      short_name=flag.short_name,
+      module_name=command,
+      **others,
+    )
+    values[name].within = flag.within  # for `rules.check`
+    values[name].is_output = flag.is_output
+    values.register_key_flag_for_module(command, values[name])
+    if flag.alias:
+      flags.DEFINE_alias(flag.alias, name, values, command)
+  if required and settings.REQUIRED:
+    _require(settings, values)
+
+
+# Required flags that a published model, a TensorFlow Hub module or a model's
+# folder replaces, and the files of the folder.
+_MODEL_FILES = {
+  "bert_config_file": "bert_config.json",
+  "vocab_file": "vocab.txt",
+  "init_checkpoint": "",
+}
+_MODEL_NAMES = ("init_checkpoint", "bert_hub_module_handle")
+
+# Endings of files of models that are no checkpoints of TensorFlow, and the fix.
+_OTHER_FILES = {
+  (".bin", ".pt", ".pth", ".safetensors"): (
+    "Convert its folder with convert_checkpoint.py"
+  ),
+  (".zip", ".gz", ".tar", ".tgz"): "Unpack it, and name the folder",
+}
+
+
+def _is_model_folder(path: str) -> bool:
+  """True for a folder with the config and the vocabulary of a model."""
+  return bool(path) and all(
+    files.exists(os.path.join(path, name)) for name in _MODEL_FILES.values()
+  )
+
+
+def why_no_model(path: str) -> str | None:
+  """Error about an --init_checkpoint that names no model; None if it may.
+
+  Args:
+    path: value of the flag, which is not the name of a published model.
+  """
+  flag = f"--init_checkpoint={path}"
+  for endings, fix in _OTHER_FILES.items():
+    if path.endswith(endings) and files.exists(path):
+      return f"{flag}: not a TensorFlow checkpoint. {fix}"
+  others = "config.json", "pytorch_model.bin", "model.safetensors"
+  if any(files.exists(os.path.join(path, name)) for name in others):
+    if files.matching(path, "*.index"):
+      return None
+    return (
+      f"{flag}: is a Hugging Face folder. Convert it with"
+      f" convert_checkpoint.py --input={path} --output=FOLDER, and name that"
+      " folder"
+    )
+  if files.exists(path) or files.exists(f"{path}.index"):
+    return None
+  if similar := published_models.similar_names(path):
+    fix = f"Did you mean {' or '.join(similar)}?"
+  elif os.path.dirname(path):
+    fix = "Name a checkpoint without .index or .data-00000-of-00001"
+  else:
+    fix = "download_model.py --list shows the models"
+  return f"{flag}: neither a file, a folder nor a published model. {fix}"
+
+
+def _require(settings: type[CommandSettings], values: flags.FlagValues) -> None:
+  """Makes parsing fail if a required flag is missing."""
+  unless = settings.REQUIRED_UNLESS
+
+  def check(found: Mapping[str, Any]) -> bool:
+    if unless and found[unless]:
+      return True
+    model = found.get("init_checkpoint") or ""
+    is_named = found.get("bert_hub_module_handle") or (
+      published_models.is_name(model)
+    )
+    missing = [
+      name
+      for name in settings.REQUIRED
+      if found[name] in (None, "")
+      and not (
+        name in _MODEL_FILES
+        and (
+          is_named
+          or (model and files.exists(os.path.join(model, _MODEL_FILES[name])))
+        )
+      )
+    ]
+    if not missing:
+      return True
+    problem = f"{english_list(f'--{name}' for name in missing)} must be given"
+    if "init_checkpoint" in found and {*missing} & {*_MODEL_FILES}:
+      if unusable := model and not is_named and why_no_model(model):
+        raise flags.ValidationError(unusable)
+      problem += _other_ways(model, found.get("output_dir") or "")
+    raise flags.ValidationError(f"{problem}. For example: {settings.EXAMPLE}")
+
+  asked = [*settings.REQUIRED, *_MODEL_NAMES, "output_dir", unless]
+  known = [name for name in dict.fromkeys(asked) if name in values]
+  flags.register_multi_flags_validator(known, check, flag_values=values)
+
+
+def _other_ways(model: str, output_dir: str) -> str:
+  """Words for an error: what else brings the config and the vocabulary."""
+  for folder in (os.path.dirname(model), output_dir):
+    if _is_model_folder(folder):
+      return f", or --init_checkpoint={folder}, the folder that has them"
+  return (
+    ", unless --init_checkpoint names a published model or the folder of a"
+    " model"
+  )
+
+
+def from_flags(
+  settings: type[Settings], values: flags.FlagValues = flags.FLAGS
+) -> Settings:
+  """Creates the settings of a command from its parsed flags.
+
+  Sets these fields, which are not flags, in every class that has them: `given`,
+  names of the flags on the command line; `times_given`, number of times each is
+  there; and `command_line`, these flags in the form of a command line, without
+  `--doctor` and `--rerun`.
+  """
+  own = dict(declarations(settings))
+  found = {name: values[name].value for name in own}
+  times = {name: values[name].present for name in own if values[name].present}
+  for name, flag in own.items():
+    if found[name] == "" and flag.placeholder == "PATH":  # as if not given
+      found[name] = flag.default
+      times.pop(name, None)
+  filled = {
+    "given": frozenset(times),
+    "times_given": times,
+    "command_line": tuple(
+      values[name].serialize()
+      for name in sorted(times)
+      if name not in ("doctor", "rerun")
+    ),
+  }
+  return _fill(make(settings, **found), filled)
+
+
+def _fill(settings: Any, filled: Mapping[str, Any]) -> Any:
+  """Sets the fields with these names, also in groups of flags."""
+  changed = {}
+  for field in dataclasses.fields(settings):
+    if field.name in filled:
+      changed[field.name] = filled[field.name]
+    elif "flags" in field.metadata:
+      changed[field.name] = _fill(getattr(settings, field.name), filled)
+  return dataclasses.replace(settings, **changed)
+
+
+def make(settings: type[Settings], **values: Any) -> Settings:
+  """Creates settings without a command line.
+
+  Args:
+    settings: class of the command.
+    **values: values of flags by name; other flags have their defaults.
+
+  Raises:
+    TypeError: the command has no such flag.
+  """
+  found = {}
+  for field in dataclasses.fields(settings):
+    flag = field.metadata.get("flag")
+    if flag and (name := flag.name or field.name) in values:
+      found[field.name] = values.pop(name)
+    of_group = {
+      name: values.pop(name)
+      for name in field.metadata.get("flags", {})
+      if name in values
+    }
+    if of_group:
+      found[field.name] = dataclasses.replace(
+        field.default_factory(), **of_group
+      )
+  if values:
+    raise TypeError(f"{settings.__name__} has no flag {', '.join(values)}")
+  return settings(**found)
+
+
+def values_of(settings: CommandSettings) -> dict[str, Any]:
+  """Values of the flags of a command by name, from its settings."""
+  found = {}
+  for field in dataclasses.fields(settings):
+    value = getattr(settings, field.name)
+    if "flag" in field.metadata:
+      found[field.metadata["flag"].name or field.name] = value
+    for name in field.metadata.get("flags", {}):
+      found[name] = getattr(value, name)
+  return found
+
+
+def value_of(name: str, default: Any) -> Any:
+  """Value of a flag, for functions of the original that read it themselves.
+
+  Args:
+    name: name of the flag.
+    default: returned if the flag is not defined.
+  """
+  return flags.FLAGS[name].value if name in flags.FLAGS else default

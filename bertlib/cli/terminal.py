@@ -1,0 +1,102 @@
+"""Output of a command: data, tables, progress bars, a quiet log."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from logging import LogRecord
+from typing import Any
+
+from absl import logging
+from tqdm import tqdm
+
+from bertlib.cli import errors
+
+
+def show(*fields: str, sep: str = "\t") -> None:
+  """Prints data; control characters are escaped on a terminal only.
+
+  Once the reader of a pipe has ended, as in `| head`, nothing more is printed,
+  and the command goes on: it may write files too.
+
+  Args:
+    *fields: the data.
+    sep: separator.
+  """
+  if sys.stdout.isatty():
+    fields = tuple(map(errors.printable, fields))
+  try:
+    print(*fields, sep=sep, flush=True)
+  except BrokenPipeError:
+    discard_output()
+
+
+def discard_output() -> None:
+  """Discards what is printed from now on, and what was not written yet."""
+  os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def print_table(rows: Sequence[Mapping[str, Any]]) -> None:
+  """Prints rows, which have the same keys, as an aligned table."""
+  cells = [list(rows[0])]
+  for row in rows:
+    cells.append(
+      [f"{v:.4f}" if isinstance(v, float) else str(v) for v in row.values()]
+    )
+  widths = [max(map(len, column)) for column in zip(*cells)]
+  for row in cells:
+    show(*map(str.rjust, row, widths), sep="  ")
+
+
+@contextlib.contextmanager
+def quiet(level: int) -> Iterator[None]:
+  """Drops log lines below a level of absl within its block.
+
+  By a filter: TensorFlow changes the level of the logger when it saves a
+  SavedModel.
+
+  Args:
+    level: such as `logging.WARNING`.
+  """
+  lowest = logging.converter.absl_to_standard(level)
+
+  def is_shown(record: LogRecord) -> bool:
+    return record.levelno >= lowest
+
+  logger = logging.get_absl_logger()
+  logger.addFilter(is_shown)
+  try:
+    yield
+  finally:
+    logger.removeFilter(is_shown)
+
+
+def progress(total: int, unit: str, **options: Any) -> tqdm:
+  """Creates a progress bar; without a terminal, a log line every 10 seconds.
+
+  Args:
+    total: number of units to do.
+    unit: plural noun, such as "examples".
+    **options: further options of tqdm.
+
+  Returns:
+    The `tqdm` bar; the caller updates and closes it.
+  """
+  if not sys.stderr.isatty():
+    lines = "{n_fmt} of {total_fmt} {unit}, {remaining} left"
+    options = {"delay": 10, "mininterval": 10, "bar_format": lines} | options
+    options["file"] = _LogFile()
+  return tqdm(total=total, unit=unit, **options)
+
+
+class _LogFile:
+  """File object for tqdm that writes to the log."""
+
+  def write(self, text: str) -> None:
+    if text.strip():
+      logging.info(text.strip())
+
+  def flush(self) -> None:
+    pass

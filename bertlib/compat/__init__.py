@@ -1,0 +1,1 @@
+"""What programs for TensorFlow 1 need on TensorFlow 2."""

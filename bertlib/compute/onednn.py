@@ -1,0 +1,283 @@
+"""oneDNN kernels of TensorFlow that have no public name.
+
+The ordinary packages contain kernels that multiply 8-bit matrices and, in the
+same pass, add a bias, apply an activation and convert the result; and one that
+normalizes the rows of a matrix in one pass. TensorFlow reaches them only
+through rewrites of its own graphs, so no public operation stands for them.
+This is the one module, beside `estimator_api`, that uses internal names.
+
+Signed 8-bit values, from -127 to 127, stand for numbers from -range to range;
+unsigned ones, from 0 to 255, for numbers between two limits.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+from absl import logging
+from tensorflow.python.framework import kernels, op_def_library
+
+from bertlib.cli.errors import InputError
+from bertlib.compute.precision import cpu_features, fastest_seconds
+
+# The first release whose packages for x86 have `int8_matmul`.
+FIRST_INT8_RELEASE = "2.17"
+
+# Largest magnitude of an 8-bit value: -128 is not used.
+MAX_INT8 = 127
+
+# A kernel of oneDNN costs about a tenth of a millisecond per call. Below this
+# number of elements, several plain operations together cost less.
+_MANY_ELEMENTS = 2**16
+
+
+class Limits(NamedTuple):
+  """Numbers that the lowest and the highest 8-bit value stand for."""
+
+  low: float
+  high: float
+
+  def constants(self) -> list:
+    """Both as graph constants."""
+    return [tf.constant(limit, tf.float32) for limit in self]
+
+
+def int8_matmul(
+  inputs,
+  input_limits: Limits,
+  kernel: np.ndarray,
+  kernel_ranges: np.ndarray,
+  bias,
+  activation: str | None = None,
+  output_limits: Limits | None = None,
+  dtype=tf.float32,
+):
+  """activation(inputs kernel + bias) of 8-bit matrices.
+
+  The sums are exact, in 32 bits. The kernel is laid out for the processor at
+  the first call.
+
+  Args:
+    inputs: [R, width], qint8 from `quantize` or quint8 from this function.
+    input_limits: limits of the inputs.
+    kernel: int8 [width, units].
+    kernel_ranges: float32 [units], number that 127 stands for in each column.
+    bias: float32 [units].
+    activation: "GeluExact", "GeluApproximate", "Relu" or "Tanh"; None for none.
+    output_limits: limits of the result in 8 bits, to which it is clipped. None
+      for a result in `dtype`.
+    dtype: float32 or bfloat16.
+
+  Returns:
+    [R, units]: quint8 with `output_limits`, else `dtype`.
+  """
+  ranges = np.asarray(kernel_ranges, np.float32)
+  arguments = [
+    inputs,
+    tf.bitcast(tf.constant(kernel, tf.int8), tf.qint8),
+    bias,
+    *input_limits.constants(),
+    tf.constant(-ranges),
+    tf.constant(ranges),
+  ]
+  output_dtypes, last = [dtype], "Dequantize"
+  if output_limits:
+    arguments += output_limits.constants()
+    output_dtypes, last = [tf.quint8, tf.float32, tf.float32], "Requantize"
+  is_symmetric = inputs.dtype == tf.qint8
+  outputs = op_def_library.apply_op(
+    "_QuantizedMatMul",
+    name="int8_matmul",
+    device_inputs=arguments,
+    host_inputs=[],
+    Tdevice_outputs=output_dtypes,
+    Thost_outputs=[],
+    T1=inputs.dtype,
+    T2=tf.qint8,
+    Tbias=tf.float32,
+    U=tf.float32,
+    Tout=output_dtypes[0],
+    transpose_a=False,
+    transpose_b=False,
+    is_weight_const=True,
+    is_bias_const=True,
+    fused_ops=["BiasAdd", *([activation] if activation else []), last],
+    input_quant_mode="SCALED" if is_symmetric else "MIN_FIRST",
+    output_quant_mode="MIN_FIRST" if output_limits else "SCALED",
+    leakyrelu_alpha=0.2,
+  )
+  output = tf.nest.flatten(outputs)[0]
+  output.set_shape([inputs.shape[0], kernel.shape[1]])
+  return output
+
+
+def quantize(tensor, ranges: np.ndarray):
+  """8-bit values of a matrix.
+
+  Args:
+    tensor: float [R, width].
+    ranges: float32 [width], number that 127 stands for in each column; larger
+      magnitudes are clipped.
+
+  Returns:
+    qint8 [R, width], with limits -1 and 1 after a division by `ranges`.
+  """
+  scaled = tf.cast(tensor, tf.float32) * (MAX_INT8 / ranges)
+
+  def in_one_pass():
+    return tf.bitcast(
+      tf.raw_ops.QuantizeV2(
+        input=scaled,
+        min_range=-MAX_INT8,
+        max_range=MAX_INT8,
+        T=tf.qint8,
+        mode="SCALED",
+        round_mode="HALF_TO_EVEN",
+        narrow_range=True,
+      ).output,
+      tf.int8,
+    )
+
+  def in_several():
+    clipped = tf.clip_by_value(tf.round(scaled), -MAX_INT8, MAX_INT8)
+    return tf.cast(clipped, tf.int8)
+
+  return tf.bitcast(_by_size(scaled, in_one_pass, in_several), tf.qint8)
+
+
+def layer_norm(tensor, gamma, beta, epsilon: float, plain):
+  """Layer normalization of the rows of a matrix, in one pass.
+
+  Args:
+    tensor: float [R, H].
+    gamma: float32 [H].
+    beta: float32 [H].
+    epsilon: added to the variance.
+    plain: the same as a function without arguments, for a small matrix.
+
+  Returns:
+    Shape and dtype of `tensor`.
+  """
+
+  def in_one_pass():
+    outputs = op_def_library.apply_op(
+      "_MklLayerNorm",
+      name="layer_norm",
+      x=tensor,
+      scale=tf.cast(gamma, tensor.dtype),
+      offset=tf.cast(beta, tensor.dtype),
+      epsilon=epsilon,
+    )
+    return tf.nest.flatten(outputs)[0]
+
+  output = _by_size(tensor, in_one_pass, plain)
+  output.set_shape(tensor.shape)
+  return output
+
+
+def _by_size(tensor, in_one_pass, in_several):
+  """The cheaper of two ways to compute the same."""
+  return tf.cond(tf.size(tensor) >= _MANY_ELEMENTS, in_one_pass, in_several)
+
+
+def max_kernel_value() -> int:
+  """Largest magnitude of a kernel's values for exact sums on this processor.
+
+  Processors without VNNI add pairs of products in 16 bits, which 7-bit kernels
+  cannot exceed.
+  """
+  exact = {"avx512_vnni", "avx_vnni", "amx_int8"}
+  return MAX_INT8 if exact & cpu_features() else 63
+
+
+def is_available() -> bool:
+  """True if `layer_norm` runs here: on an x86 processor without GPUs."""
+  return _has_kernel("_MklLayerNorm") and not _gpus()
+
+
+def takes_dtype(dtype) -> bool:
+  """True if the kernels of this module take a dtype on this processor.
+
+  Without AVX-512 they end the process when given bfloat16.
+  """
+  has_avx512 = "avx512bw" in cpu_features()
+  return dtype == tf.float32 or (dtype == tf.bfloat16 and has_avx512)
+
+
+def has_softmax(dtype) -> bool:
+  """True if TensorFlow computes the softmax of a 16-bit dtype in float32.
+
+  oneDNN does; without it, TensorFlow sums the exponentials in 16 bits.
+  """
+  is_on = os.environ.get("TF_ENABLE_ONEDNN_OPTS", "1").lower()
+  return (
+    dtype == tf.bfloat16
+    and is_on not in ("0", "false")
+    and not {"amx_bf16", "avx512_bf16"}.isdisjoint(cpu_features())
+    and is_available()
+  )
+
+
+def check_int8() -> None:
+  """Raises InputError if `int8_matmul` does not run here."""
+  if _gpus():
+    raise InputError(
+      "--precision=int8: for CPUs only. Give --precision=auto on a GPU, or hide"
+      " the GPU by CUDA_VISIBLE_DEVICES=-1"
+    )
+  if not has_int8_matmul():
+    raise InputError(
+      f"--precision=int8: {missing_int8()}, or give --precision=auto"
+    )
+
+
+def has_int8_matmul() -> bool:
+  """True if `int8_matmul` runs here."""
+  return _has_kernel("_QuantizedMatMul")
+
+
+def missing_int8() -> str:
+  """Start of an error message where there is no `int8_matmul`."""
+  return (
+    f"TensorFlow {tf.__version__} on this processor has no 8-bit matrix"
+    f" products. Install TensorFlow {FIRST_INT8_RELEASE} or newer for x86"
+  )
+
+
+def _has_kernel(operation: str) -> bool:
+  """True if TensorFlow has a kernel of this operation."""
+  return bool(kernels.get_registered_kernels_for_op(operation).kernel)
+
+
+def _gpus() -> list:
+  return tf.config.list_physical_devices("GPU")
+
+
+def log_int8_speed() -> None:
+  """Logs the speed of 8-bit products; warns if float32 is faster."""
+  rows, inner, columns = 512, 768, 3072
+  with tf.Graph().as_default():
+    inputs = tf.get_variable("inputs", [rows, inner])
+    kernel = tf.get_variable("kernel", [inner, columns])
+    int8_product = int8_matmul(
+      quantize(inputs, np.ones([inner], np.float32)),
+      Limits(-1.0, 1.0),
+      np.ones([inner, columns], np.int8),
+      np.ones([columns], np.float32),
+      tf.zeros([columns]),
+    )
+    seconds = fastest_seconds(
+      {"float32": tf.matmul(inputs, kernel).op, "int8": int8_product.op}
+    )
+  ratio = seconds["int8"] / seconds["float32"]
+  logging.info(
+    "--precision=int8: products take %.2f of the time of float32", ratio
+  )
+  if ratio > 1:
+    logging.warning(
+      "--precision=int8: slower than float32 on this processor, which has no"
+      " instructions for 8-bit products"
+    )

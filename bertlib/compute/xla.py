@@ -1,0 +1,268 @@
+"""Operations between matrix products, compiled by XLA.
+
+Each is a function of `modeling` or a method of `modeling.Compute` in fewer
+passes over its tensors, and with its own gradient. Shapes are those of
+`modeling`.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Callable
+
+import tensorflow.compat.v1 as tf
+
+import modeling
+from bertlib.compute.graph_state import cache_in_graph, custom_gradient
+
+
+@cache_in_graph
+def _jit(function: Callable, **constants) -> Callable:
+  """Compiles a function of tensors by XLA; once for each shape."""
+  return tf.function(
+    functools.partial(function, **constants), jit_compile=True, autograph=False
+  )
+
+
+@cache_in_graph
+def compiled(function: Callable, **constants) -> Callable:
+  """Compiles a function and its gradient by XLA, computed in float32.
+
+  The function and its gradient each read their inputs and write their results
+  once. Only the inputs are stored for the gradient.
+
+  Args:
+    function: takes tensors, the first of which is float; returns a tensor.
+    **constants: keyword arguments of `function`, compiled as constants.
+
+  Returns:
+    A function of the same tensors; its result has the dtype of the first.
+  """
+
+  def in_float32(*inputs):
+    result = function(*map(_widened, inputs), **constants)
+    return tf.cast(result, inputs[0].dtype)
+
+  def backward(inputs, gradient):
+    return tf.gradients(in_float32(*inputs), inputs, gradient)
+
+  @custom_gradient
+  def call(*inputs):
+    return _jit(in_float32)(*inputs), lambda g: _jit(backward)(inputs, g)
+
+  return call
+
+
+def _widened(tensor):
+  """Casts 16-bit floats to float32."""
+  return tf.cast(tensor, tf.float32) if tensor.dtype.is_floating else tensor
+
+
+def fused_dense(
+  inputs, kernel, bias, activation: Callable | None, on_gpu: bool
+):
+  """`modeling.Compute.dense` with faster gradients."""
+
+  @custom_gradient
+  def layer(inputs, kernel, bias):
+    product = tf.matmul(inputs, kernel)
+
+    def gradients(upstream):
+      if activation is not None:
+        differentiate = _jit(_activation_gradient, activation=activation)
+        upstream = differentiate(product, bias, upstream)
+      return (
+        tf.matmul(upstream, kernel, transpose_b=True),
+        _kernel_gradient(inputs, upstream, on_gpu),
+        _bias_gradient(upstream, on_gpu),
+      )
+
+    if activation is None and inputs.dtype == tf.float32:
+      return tf.nn.bias_add(product, bias), gradients
+    # TensorFlow would fuse a `bias_add` with the product, and in 16 bits then
+    # use a slower product.
+    return _jit(_activated, activation=activation)(product, bias), gradients
+
+  return layer(inputs, kernel, bias)
+
+
+def _activated(product, bias, *, activation):
+  output = _widened(product) + _widened(bias)
+  return tf.cast(activation(output) if activation else output, product.dtype)
+
+
+def _activation_gradient(product, bias, upstream, *, activation):
+  output = _activated(product, bias, activation=activation)
+  return tf.gradients(output, product, upstream)[0]
+
+
+def _kernel_gradient(inputs, upstream, on_gpu: bool):
+  """[R, width] and [R, units] to [width, units]."""
+  # On a CPU, a product whose first operand is transposed takes longer than
+  # transposing a narrow matrix, which query, key and value have in common.
+  if on_gpu or inputs.shape.as_list()[1] > upstream.shape.as_list()[1]:
+    return tf.matmul(inputs, upstream, transpose_a=True)
+  # With three axes, or else Grappler would make it the above.
+  columns = tf.transpose(inputs[:, tf.newaxis], [2, 1, 0])  # [width, 1, R]
+  return tf.matmul(tf.squeeze(columns, axis=1), upstream)
+
+
+def _bias_gradient(upstream, on_gpu: bool):
+  """[R, units] to [units]."""
+  if on_gpu:
+    return _jit(_column_sums)(upstream)
+  # On a CPU, a product is faster than a sum, in 16 bits.
+  ones = tf.ones([1, modeling.get_shape_list(upstream)[0]], upstream.dtype)
+  return tf.matmul(ones, upstream)[0]
+
+
+def _column_sums(matrix):
+  return tf.cast(tf.reduce_sum(_widened(matrix), axis=0), matrix.dtype)
+
+
+def attention_on_cpu(
+  query, key, value, attention_mask, dropout_prob: float, dropout_seed
+):
+  """`modeling.dot_product_attention` in fewer passes over [B, N, F, T]."""
+  noise = _noise(dropout_prob, dropout_seed)
+  bias = modeling.attention_bias(attention_mask)
+  drop = _jit(_dropped_probs, dropout_prob=dropout_prob, dtype=value.dtype)
+  softmax_gradient = _jit(_softmax_gradient, dropout_prob=dropout_prob)
+
+  @custom_gradient
+  def average(scores, value):
+    probs = tf.nn.softmax(tf.cast(scores, tf.float32) + bias)
+    dropped = drop(probs, noise)
+    context = tf.matmul(dropped, value)
+
+    def gradients(upstream):
+      by_prob = tf.matmul(upstream, value, transpose_b=True)
+      by_value = tf.matmul(dropped, upstream, transpose_a=True)
+      by_score = softmax_gradient(probs, by_prob, context, upstream, noise)
+      return by_score, by_value
+
+    return context, gradients
+
+  return average(tf.matmul(query, key, transpose_b=True), value)
+
+
+def _dropped_probs(probs, key, *, dropout_prob, dtype):
+  return tf.cast(_dropped(probs, key, dropout_prob), dtype)
+
+
+def _softmax_gradient(probs, by_prob, context, upstream, key, *, dropout_prob):
+  """Gradient of the scores, from that of the probabilities after dropout.
+
+  The gradient of softmax needs the mean gradient of each query: the sum over
+  the keys of probability times gradient. That is also the product of `context`
+  and its gradient, which have D columns instead of T.
+  """
+  gradient = _dropped(_widened(by_prob), key, dropout_prob)
+  products = _widened(context) * _widened(upstream)
+  means = tf.reduce_sum(products, axis=-1, keepdims=True)
+  return tf.cast(probs * (gradient - means), by_prob.dtype)
+
+
+def attention_on_gpu(
+  query, key, value, attention_mask, dropout_prob: float, dropout_seed
+):
+  """`modeling.dot_product_attention` with softmax by XLA.
+
+  On a GPU that is one kernel, and one for its gradient. Stored for the gradient
+  are the scores and the probabilities after dropout.
+  """
+  scores = tf.matmul(query, key, transpose_b=True)
+  probs = compiled(_attention_probs, dropout_prob=dropout_prob)
+  noise = _noise(dropout_prob, dropout_seed)
+  # A mask of bool stays in GPU memory, and has no gradient.
+  dropped = probs(scores, tf.cast(attention_mask, tf.bool), noise)
+  return tf.matmul(dropped, value)
+
+
+def _attention_probs(scores, attention_mask, key, *, dropout_prob):
+  probs = tf.nn.softmax(scores + modeling.attention_bias(attention_mask))
+  return _dropped(probs, key, dropout_prob)
+
+
+def fused_add_and_norm(
+  output, residual, weights, dropout_prob, dropout_seed, epsilon: float
+):
+  """`modeling.Compute.add_and_norm`, given the weights of the norm."""
+  fused = compiled(_normalized_sum, epsilon=epsilon, dropout_prob=dropout_prob)
+  return fused(output, residual, *weights, _noise(dropout_prob, dropout_seed))
+
+
+def _normalized_sum(
+  output, residual, beta, gamma, key, *, epsilon, dropout_prob
+):
+  total = _dropped(output, key, dropout_prob) + residual
+  # XLA computes the variance of `modeling.normalize` in more passes.
+  centered = total - tf.reduce_mean(total, axis=-1, keepdims=True)
+  variance = tf.reduce_mean(tf.square(centered), axis=-1, keepdims=True)
+  return centered * (tf.math.rsqrt(variance + epsilon) * gamma) + beta
+
+
+# Dropout
+
+
+def mask_key(dropout_seed):
+  """Key of the dropout mask of a scope, for `keep_mask`: uint32 [2].
+
+  `dropout_seed`: see `modeling.dropout`.
+  """
+  key, step = modeling.dropout_key(dropout_seed)
+  if key is None:
+    low, high = tf.int32.min, tf.int32.max
+    words = tf.random.uniform([2], low, high, tf.int32)
+  else:
+    seed = [key, tf.cast(step, tf.int32)]
+    words = tf.random.stateless_uniform([2], seed, None, None, tf.int32)
+  return tf.bitcast(words, tf.uint32)
+
+
+def _noise(dropout_prob: float, dropout_seed):
+  """`mask_key`, or zeros without dropout."""
+  if not dropout_prob:
+    return tf.zeros([2], tf.uint32)
+  return mask_key(dropout_seed)
+
+
+def keep_mask(shape, dropout_prob: float, key):
+  """Dropout mask: a hash of the key and of each element's index.
+
+  A hash that XLA fuses with what uses the mask: it takes less time than random
+  bits in memory, and the gradient computes the mask again.
+
+  Args:
+    shape: int32 [rank].
+    dropout_prob: drop probability.
+    key: uint32 [2], see `mask_key`.
+
+  Returns:
+    bool of that shape, True at elements to keep.
+  """
+  index = tf.bitcast(tf.range(tf.reduce_prod(shape)), tf.uint32)
+  # Rounds of the hash "lowbias32" (Wellons 2018), with a key before each.
+  bits = _mixed(index + key[0], 16, 0x7FEB352D)
+  bits = _mixed(bits + key[1], 15, 0x846CA68B)
+  bits = tf.bitwise.bitwise_xor(bits, _shifted(bits, 16))
+  fraction = tf.bitcast(_shifted(bits, 8), tf.int32)  # of 2**24
+  return tf.reshape(fraction >= round(dropout_prob * 2**24), shape)
+
+
+def _mixed(bits, shift: int, factor: int):
+  factor = tf.constant(factor, tf.uint32)
+  return tf.bitwise.bitwise_xor(bits, _shifted(bits, shift)) * factor
+
+
+def _shifted(bits, shift: int):
+  return tf.bitwise.right_shift(bits, tf.constant(shift, tf.uint32))
+
+
+def _dropped(tensor, key, dropout_prob: float):
+  if not dropout_prob:
+    return tensor
+  keep = keep_mask(tf.shape(tensor), dropout_prob, key)
+  # The keep probability can be 0; avoid dividing by it.
+  scale = 1.0 / max(1.0 - dropout_prob, 2.0**-24)
+  return tf.where(keep, tensor * scale, tf.zeros_like(tensor))

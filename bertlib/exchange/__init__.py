@@ -1,0 +1,1 @@
+"""Models from and for other libraries, and those that are published."""

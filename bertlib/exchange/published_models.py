@@ -1,0 +1,94 @@
+"""Names of published BERT models, as listed in `models.json`."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import json
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from bertlib.cli.errors import InputError
+from bertlib.io.files import open_any
+
+TABLE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "models.json")
+
+
+@dataclasses.dataclass(frozen=True)
+class Model:
+  """A published checkpoint, an entry of `models.json`."""
+
+  name: str  # also the name of its folder
+  aliases: Sequence[str]
+  language: str  # or the number of languages
+  good_for: str
+  do_lower_case: bool
+  num_hidden_layers: int
+  hidden_size: int
+  maker: str
+  license: str | None  # SPDX identifier; None if not known
+  paper: str
+  # Bytes of the archive, or of the weights in a repository; None if not known.
+  size: int | None
+  # By file name, in the cache or in the repository.
+  sha256: Mapping[str, str] | None
+  address: str | None = None  # URL of an archive, .zip or .tar.gz
+  # If several models share an archive: the folder of this model in it, or the
+  # name of a .tar.gz in it that contains the model.
+  folder: str | None = None
+  # Instead of an archive: OWNER/NAME of a repository of the Hugging Face Hub,
+  # with a model of sentence-transformers.
+  repository: str | None = None
+  # Pooling, normalization and prompts of sentence vectors, as its maker
+  # describes them. The repository's own files take precedence.
+  embedding: Mapping[str, Any] | None = None
+
+  @property
+  def origin(self) -> str:
+    """URL of the archive or of the repository.
+
+    `$HF_ENDPOINT` replaces the address of the Hub, as for its other clients.
+    """
+    if self.repository is None:
+      return self.address
+    hub = os.environ.get("HF_ENDPOINT") or "https://huggingface.co"
+    return f"{hub.rstrip('/')}/{self.repository}"
+
+
+def load_table() -> dict[str, Model]:
+  """The models of `models.json` by name, in its order."""
+  with open_any(TABLE) as file:
+    return {name: Model(name, **rest) for name, rest in json.load(file).items()}
+
+
+def is_name(text: str) -> bool:
+  """True if a model has this name or alias."""
+  return text in _models_by_name_and_alias()
+
+
+def find(name: str) -> Model:
+  """Finds a model by name or alias.
+
+  Raises:
+    InputError: no model has that name.
+  """
+  models = _models_by_name_and_alias()
+  if name in models:
+    return models[name]
+  similar = similar_names(name)
+  hint = f"Did you mean {' or '.join(similar)}? " if similar else ""
+  raise InputError(
+    f"{name}: no such model. {hint}download_model.py --list shows all"
+  )
+
+
+def similar_names(name: str) -> list[str]:
+  """Names and aliases of models that are spelled similarly to a name."""
+  lower = {other.lower(): other for other in _models_by_name_and_alias()}
+  return [lower[n] for n in difflib.get_close_matches(name.lower(), lower)]
+
+
+def _models_by_name_and_alias() -> dict[str, Model]:
+  models = load_table()
+  return models | {a: m for m in models.values() for a in m.aliases}

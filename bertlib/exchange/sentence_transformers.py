@@ -1,0 +1,402 @@
+"""Folders of the package sentence-transformers, read and written.
+
+`modules.json` lists the modules of such a folder: a Transformer, which is a
+Hugging Face folder of its own or the root, then Pooling, and optionally Dense
+and Normalize. Newer releases name classes and fields differently; both forms
+are read. The older form is written, since old and new releases load it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from bertlib.checkpoints import rewrite
+from bertlib.cli.errors import InputError
+from bertlib.cli.ranges import FINITE, SEQ_LENGTH
+from bertlib.compute import pooling
+from bertlib.io import json_files
+from bertlib.io.json_files import NULL
+from bertlib.settings.embedding_spec import POOLINGS, EmbeddingSpec, from_json
+
+# `script` in the `model.json` of a model of sentence vectors.
+SCRIPT = "run_embeddings"
+
+_MODULES = "modules.json"
+_CONFIG = "config_sentence_transformers.json"
+_LENGTH = (int, float, NULL)  # read by `_read_length`
+_ENCODER_CONFIG = "sentence_bert_config.json"
+_KERNEL, _BIAS = f"{pooling.SCOPE}/kernel", f"{pooling.SCOPE}/bias"
+
+# Modules that can be converted; the last two are optional.
+_ORDER = ("Transformer", "Pooling", "Dense", "Normalize")
+
+# Keys of poolings in the older form.
+_OLD_POOLINGS = {
+  "pooling_mode_cls_token": "cls",
+  "pooling_mode_max_tokens": "max",
+  "pooling_mode_mean_tokens": "mean",
+  "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+  "pooling_mode_weightedmean_tokens": "weightedmean",
+  "pooling_mode_lasttoken": "lasttoken",
+}
+
+_ACTIVATIONS = {
+  "torch.nn.modules.activation.Tanh": "tanh",
+  "torch.nn.modules.linear.Identity": "linear",
+}
+
+# Settings of which only one value can be converted.
+_OF_VECTORS = {
+  "module_input_name": "sentence_embedding",
+  "module_output_name": "sentence_embedding",
+  "use_residual": False,
+}
+_OF_ENCODER = {
+  "transformer_task": "feature-extraction",
+  "modality_config": {
+    "text": {"method": "forward", "method_output_name": "last_hidden_state"}
+  },
+  "module_output_name": "token_embeddings",
+}
+
+
+class SentenceModel(NamedTuple):
+  """What a sentence-transformers folder has beyond its encoder.
+
+  Attributes:
+    encoder_dir: Hugging Face folder of the encoder.
+    spec: pooling, projection, normalization and prompts.
+    projection: float32 variables of the projection, by checkpoint name.
+    max_seq_length: in tokens; None for all positions of the encoder.
+    lowercases: whether text is lower-cased even if the tokenizer keeps case.
+  """
+
+  encoder_dir: str
+  spec: EmbeddingSpec
+  projection: dict[str, np.ndarray]
+  max_seq_length: int | None
+  lowercases: bool
+
+  def describe(self, config: Mapping[str, Any]) -> dict[str, Any]:
+    """Contents of `model.json`, given those of `bert_config.json`."""
+    longest = config["max_position_embeddings"]
+    return {
+      "script": SCRIPT,
+      "max_seq_length": min(self.max_seq_length or longest, longest),
+      "do_lower_case": config["do_lower_case"],
+      "embedding": self.spec.as_json(),
+    }
+
+
+def describe_vectors(description: Mapping[str, Any]) -> str:
+  """One line about the sentence vectors that `model.json` describes."""
+  spec = from_json(description["embedding"])
+  parts = [f"{spec.pooling} pooling"]
+  if spec.projection_dim:
+    parts.append(f"projection to {spec.projection_dim}")
+  parts.append("normalized" if spec.normalize else "not normalized")
+  parts.append(f"at most {description['max_seq_length']} tokens")
+  parts += [f"prompt {name!r}" for name, text in spec.prompts.items() if text]
+  return f"sentence vectors: {', '.join(parts)}"
+
+
+# Reading
+
+
+def read(folder: str) -> SentenceModel | None:
+  """Reads a folder of sentence-transformers, except for its encoder.
+
+  Returns:
+    None for a folder without `modules.json`.
+
+  Raises:
+    InputError: a file is missing or invalid, or the model has modules or
+      settings without a counterpart here.
+  """
+  if not os.path.exists(os.path.join(folder, _MODULES)):
+    return None
+  paths = _module_paths(folder)
+  encoder_dir = paths["Transformer"]
+  prompts, default_prompt = _read_prompts(folder)
+  spec = EmbeddingSpec(
+    pooling=_read_pooling(paths["Pooling"], any(prompts.values())),
+    normalize="Normalize" in paths,
+    prompts=prompts,
+    default_prompt=default_prompt,
+  )
+  projection = {}
+  if "Normalize" in paths:
+    _read_config(paths["Normalize"], {}, _OF_VECTORS)
+  if "Dense" in paths:
+    spec, projection = _read_dense(paths["Dense"], encoder_dir, spec)
+  max_seq_length, lowercases = _read_encoder(encoder_dir)
+  return SentenceModel(
+    encoder_dir, spec, projection, max_seq_length, lowercases
+  )
+
+
+def _module_paths(folder: str) -> dict[str, str]:
+  """Folder of each module, by the name of its class."""
+  path = os.path.join(folder, _MODULES)
+  modules = json_files.read(path, [{"type": str, "path": str}])
+  classes = [module["type"].rpartition(".")[2] for module in modules]
+  are_known = all(
+    module["type"].startswith("sentence_transformers.") for module in modules
+  )
+  optional = [name for name in _ORDER[2:] if name in classes]
+  if not are_known or classes != [*_ORDER[:2], *optional]:
+    raise InputError(
+      f"{path}: its modules are {', '.join(m['type'] for m in modules)}."
+      " Only Transformer and Pooling, then at most one Dense and one Normalize,"
+      " in this order, can be converted"
+    )
+  for module in modules:
+    name = module["path"]
+    if os.path.isabs(name) or ".." in name.split("/"):
+      raise InputError(f"{path}: names {name}, which is outside its folder")
+  return {
+    name: os.path.join(folder, module["path"]) if module["path"] else folder
+    for name, module in zip(classes, modules)
+  }
+
+
+def _read_config(
+  folder: str, schema: Mapping[str, Any], supported: Mapping[str, Any]
+) -> dict[str, Any]:
+  """Reads the `config.json` of a module; {} if it may be and is missing."""
+  path = os.path.join(folder, "config.json")
+  if not schema and not os.path.exists(path):
+    return {}
+  config = json_files.read(path, schema)
+  json_files.check_values(config, supported, path)
+  return config
+
+
+def _read_pooling(folder: str, has_prompts: bool) -> str:
+  config = _read_config(
+    folder,
+    {"pooling_mode?": (str, list)} | {f"{key}?": bool for key in _OLD_POOLINGS},
+    {"include_prompt": True} if has_prompts else {},
+  )
+  old = [name for key, name in _OLD_POOLINGS.items() if config.get(key)]
+  found = config.get("pooling_mode", old or "mean")
+  modes = [found] if isinstance(found, str) else found
+  if len(modes) != 1 or modes[0] not in POOLINGS:
+    raise InputError(
+      f"{folder}/config.json: its pooling is {' and '.join(map(str, modes))};"
+      f" only one of {', '.join(POOLINGS)} can be converted"
+    )
+  return modes[0]
+
+
+def _read_dense(
+  folder: str, encoder_dir: str, spec: EmbeddingSpec
+) -> tuple[EmbeddingSpec, dict[str, np.ndarray]]:
+  """The spec with the projection of a Dense module, and its variables."""
+  config = _read_config(
+    folder,
+    {"in_features": int, "out_features": int, "activation_function?": str},
+    _OF_VECTORS | {"in_features": _hidden_size(encoder_dir)},
+  )
+  tanh, _ = _ACTIVATIONS
+  activation = config.get("activation_function", tanh)
+  if activation not in _ACTIVATIONS:
+    raise InputError(
+      f"{folder}/config.json: activation_function is {activation}; only"
+      f" {' and '.join(_ACTIVATIONS)} can be converted"
+    )
+  tensors, file = rewrite.read_huggingface_weights(folder)
+  width = config["out_features"]
+  # Dense has no bias if the config says so.
+  tensors.setdefault("linear.bias", np.zeros(width, np.float32))
+  shapes = {name: tensor.shape for name, tensor in tensors.items()}
+  expected = {
+    "linear.weight": (width, config["in_features"]),
+    "linear.bias": (width,),
+  }
+  if shapes != expected:
+    raise InputError(
+      f"{file}: has {shapes}, but by its config {expected}. Download it again"
+    )
+  spec = dataclasses.replace(
+    spec,
+    projection_dim=width,
+    projection_activation=_ACTIVATIONS[activation],
+  )
+  kernel = np.ascontiguousarray(tensors["linear.weight"].T, np.float32)
+  bias = tensors["linear.bias"].astype(np.float32)
+  return spec, {_KERNEL: kernel, _BIAS: bias}
+
+
+def _hidden_size(encoder_dir: str) -> int:
+  path = os.path.join(encoder_dir, "config.json")
+  return json_files.read(path, {"hidden_size": int})["hidden_size"]
+
+
+def _read_prompts(folder: str) -> tuple[dict[str, str], str | None]:
+  """Prompts by name, and the name of the default prompt."""
+  path = os.path.join(folder, _CONFIG)
+  if not os.path.exists(path):
+    return {}, None
+  config = json_files.read(
+    path,
+    {"prompts?": dict, "default_prompt_name?": (str, NULL), "model_type?": str},
+  )
+  json_files.check_values(config, {"model_type": "SentenceTransformer"}, path)
+  prompts = {
+    name: prompt or "" for name, prompt in config.get("prompts", {}).items()
+  }
+  default = config.get("default_prompt_name")
+  wrong = [name for name, p in prompts.items() if not isinstance(p, str)]
+  if wrong:
+    raise InputError(f"{path}: the prompt {wrong[0]} is not text")
+  if default is not None and default not in prompts:
+    raise InputError(
+      f"{path}: default_prompt_name is {default}, which is not in its prompts"
+    )
+  return prompts, default
+
+
+def _read_encoder(folder: str) -> tuple[int | None, bool]:
+  """Maximum length of a Transformer module, and whether it lower-cases."""
+  path = os.path.join(folder, _ENCODER_CONFIG)
+  config = {}
+  if os.path.exists(path):
+    config = json_files.read(
+      path, {"max_seq_length?": _LENGTH, "do_lower_case?": (bool, NULL)}
+    )
+  max_seq_length = _read_length(path, config.pop("max_seq_length", None))
+  lowercases = bool(config.pop("do_lower_case", None))
+  config.pop("unpad_inputs", None)  # is about speed
+  json_files.check_values(config, _OF_ENCODER, path)
+  others = [
+    key for key, value in config.items() if key not in _OF_ENCODER and value
+  ]
+  if others:
+    raise InputError(
+      f"{path}: {', '.join(others)} cannot be converted, only a maximum length"
+      " and lower-casing"
+    )
+  tokenizer = os.path.join(folder, "tokenizer_config.json")
+  if max_seq_length is None and os.path.exists(tokenizer):
+    config = json_files.read(tokenizer, {"model_max_length?": _LENGTH})
+    max_seq_length = _read_length(tokenizer, config.get("model_max_length"))
+  return max_seq_length, lowercases
+
+
+def _read_length(path: str, length: float | None) -> int | None:
+  """A length in tokens, which may be written as a float.
+
+  Raises:
+    InputError: it is not one.
+  """
+  lowest = SEQ_LENGTH.low
+  if length is None:
+    return None
+  if length in FINITE and length == int(length) and length >= lowest:
+    return int(length)
+  raise InputError(
+    f"{path}: the maximum length is {json_files.shown(length)}, not an integer"
+    f" of {lowest} or more. Fix it"
+  )
+
+
+# Writing
+
+
+def write(
+  folder: str,
+  description: Mapping[str, Any],
+  projection: Mapping[str, np.ndarray],
+  hidden_size: int,
+) -> None:
+  """Writes what makes a Hugging Face folder one of sentence-transformers.
+
+  Args:
+    folder: holds the encoder.
+    description: contents of the model's `model.json`.
+    projection: variables of the projection, if it has one.
+    hidden_size: width of the encoder.
+  """
+  spec = from_json(description["embedding"])
+  modules = ["Transformer", "Pooling"]
+  modules += ["Dense"] * bool(projection) + ["Normalize"] * spec.normalize
+  paths = ["", *(f"{n}_{name}" for n, name in enumerate(modules[1:], start=1))]
+  written = {
+    _MODULES: [
+      {
+        "idx": index,
+        "name": str(index),
+        "path": path,
+        "type": f"sentence_transformers.models.{name}",
+      }
+      for index, (name, path) in enumerate(zip(modules, paths))
+    ],
+    _CONFIG: {
+      "model_type": "SentenceTransformer",
+      "prompts": dict(spec.prompts),
+      "default_prompt_name": spec.default_prompt,
+      "similarity_fn_name": "cosine",
+    },
+    _ENCODER_CONFIG: {
+      "max_seq_length": description["max_seq_length"],
+      "do_lower_case": False,  # the tokenizer does it
+    },
+    f"{paths[1]}/config.json": {
+      "word_embedding_dimension": hidden_size,
+      **{key: name == spec.pooling for key, name in _OLD_POOLINGS.items()},
+      "include_prompt": True,
+    },
+  }
+  if projection:
+    activations = {ours: theirs for theirs, ours in _ACTIVATIONS.items()}
+    written[f"{paths[2]}/config.json"] = {
+      "in_features": hidden_size,
+      "out_features": spec.projection_dim,
+      "bias": True,
+      "activation_function": activations[spec.projection_activation],
+    }
+  for name, value in written.items():
+    path = os.path.join(folder, name)
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path, "w", encoding="utf-8") as file:
+      file.write(json_files.dumps(value, indent=2, ensure_ascii=False) + "\n")
+  if projection:
+    rewrite.write_safetensors(
+      os.path.join(folder, paths[2], "model.safetensors"),
+      {
+        "linear.weight": np.ascontiguousarray(projection[_KERNEL].T),
+        "linear.bias": projection[_BIAS],
+      },
+    )
+
+
+def find_projection(
+  variables: Mapping[str, np.ndarray],
+  description: Mapping[str, Any],
+  source: str,
+) -> dict[str, np.ndarray]:
+  """The variables of the projection; empty if the model has none.
+
+  Args:
+    variables: of a checkpoint, by name.
+    description: contents of the `model.json` beside it.
+    source: path of the checkpoint, for messages.
+
+  Raises:
+    InputError: the checkpoint does not have the projection described.
+  """
+  found = {n: variables[n] for n in (_KERNEL, _BIAS) if n in variables}
+  width = from_json(description["embedding"]).projection_dim
+  widths = {tensor.shape[-1] for tensor in found.values()}
+  if (len(found), widths) != ((2, {width}) if width else (0, set())):
+    raise InputError(
+      f"{source}: has a projection of width {sorted(widths) or 'none'}, but by"
+      f" model.json {width}. Restore the files of its training run"
+    )
+  return found

@@ -1,0 +1,188 @@
+"""Importing encoders from TensorFlow Hub.
+
+A SavedModel with the inputs `input_word_ids`, `input_mask` and
+`input_type_ids`, from export_model.py or TensorFlow Hub, is converted to
+`bert_model.ckpt`, `bert_config.json` and `vocab.txt`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from absl import logging
+
+from bertlib.checkpoints import checkpoint_writer, model_files, model_json
+from bertlib.cli.errors import InputError
+from bertlib.compat import estimator_api  # noqa: F401 (selects Keras 2, which tensorflow_hub uses)
+from bertlib.exchange import zoo
+from bertlib.io import folder_lock, json_files
+from bertlib.io.files import atomic_folder, atomic_write
+
+# From variable names of TensorFlow's Model Garden to BERT's.
+_NAMES = (
+  (r"^word_embeddings/embeddings$", "embeddings/word_embeddings"),
+  (r"^position_embedding/embeddings$", "embeddings/position_embeddings"),
+  (r"^type_embeddings/embeddings$", "embeddings/token_type_embeddings"),
+  (r"^embeddings/layer_norm/", "embeddings/LayerNorm/"),
+  (r"^transformer/layer_", "encoder/layer_"),
+  (r"/self_attention/attention_output/", "/attention/output/dense/"),
+  (r"/self_attention/", "/attention/self/"),
+  (r"/self_attention_layer_norm/", "/attention/output/LayerNorm/"),
+  (r"/intermediate/", "/intermediate/dense/"),
+  (r"(layer_\d+)/output/", r"\1/output/dense/"),
+  (r"/output_layer_norm/", "/output/LayerNorm/"),
+  (r"^pooler_transform/", "pooler/dense/"),
+)
+
+
+def flags_for(handle: str) -> dict[str, str | bool]:
+  """Converts an encoder; returns the flags with which a script uses it.
+
+  The converted files are kept in the cache of `download_model`. If several
+  processes request the same encoder at once, one converts it and the others
+  wait.
+
+  Args:
+    handle: a SavedModel's folder, or an address that tensorflow-hub resolves.
+
+  Returns:
+    `bert_config_file`, `init_checkpoint`, and, if the encoder has them,
+    `vocab_file` and `do_lower_case`.
+
+  Raises:
+    InputError: the encoder cannot be found, downloaded or read.
+  """
+  folder = _resolve(handle)
+  digest = hashlib.sha256()
+  for name in ("saved_model.pb", "variables/variables.index"):
+    with tf.io.gfile.GFile(os.path.join(folder, name), "rb") as file:
+      digest.update(file.read())
+  cache_dir = os.path.join(zoo.default_cache_dir(), "hub")
+  converted = os.path.join(cache_dir, digest.hexdigest()[:16])
+  if not os.path.exists(converted):
+    os.makedirs(cache_dir, exist_ok=True)
+    with folder_lock.wait_for_lock(converted + ".lock"):
+      if not os.path.exists(converted):
+        with atomic_folder(converted) as temporary_dir:
+          _convert(handle, folder, temporary_dir)
+  logging.info("%s: converted to %s", handle, converted)
+
+  def path(name):
+    return os.path.join(converted, name)
+
+  flags = {
+    "bert_config_file": path(model_files.CONFIG),
+    "init_checkpoint": path(model_files.CHECKPOINT),
+  }
+  if os.path.exists(path(model_files.VOCAB)):
+    flags["vocab_file"] = path(model_files.VOCAB)
+  return flags | model_json.load_description(converted)
+
+
+def _resolve(handle: str) -> str:
+  """Folder of a handle, downloaded if necessary."""
+  import tensorflow_hub as hub
+
+  try:
+    folder = hub.resolve(handle)
+  except Exception as error:  # depends on how it downloads
+    raise InputError(
+      f"{handle}: cannot be downloaded ({error}). Without a network, name the"
+      " folder of the SavedModel"
+    ) from error
+  if tf.io.gfile.exists(os.path.join(folder, "tfhub_module.pb")):
+    raise InputError(
+      f"{handle}: is in the TF1 Hub format, which tensorflow-hub no longer"
+      " reads. Use the checkpoint of the same model, by a name that python"
+      " download_model.py --list prints"
+    )
+  if not tf.io.gfile.exists(os.path.join(folder, "saved_model.pb")):
+    raise InputError(
+      f"{handle}: not a SavedModel. Name its folder or its address"
+    )
+  return folder
+
+
+def _convert(handle: str, folder: str, target_dir: str) -> None:
+  os.makedirs(target_dir)
+  loaded = tf.saved_model.load(folder)
+  weights = _weights(handle, loaded)
+  checkpoint_writer.write_variables(
+    os.path.join(target_dir, model_files.CHECKPOINT), weights
+  )
+  config = os.path.join(folder, "assets", model_files.CONFIG)
+  if tf.io.gfile.exists(config):
+    tf.io.gfile.copy(config, os.path.join(target_dir, model_files.CONFIG))
+  else:
+    with atomic_write(os.path.join(target_dir, model_files.CONFIG)) as file:
+      sizes = _sizes(weights, loaded)
+      file.write(json_files.dumps(sizes, indent=2, sort_keys=True))
+  if hasattr(loaded, "vocab_file"):
+    vocab = loaded.vocab_file.asset_path.numpy().decode()
+    tf.io.gfile.copy(vocab, os.path.join(target_dir, model_files.VOCAB))
+  with atomic_write(os.path.join(target_dir, model_files.DESCRIPTION)) as file:
+    lower = getattr(loaded, "do_lower_case", None)
+    values = {} if lower is None else {"do_lower_case": bool(lower.numpy())}
+    file.write(json_files.dumps(values))
+
+
+def _weights(handle: str, loaded: Any) -> dict[str, np.ndarray]:
+  """An encoder's weights with the names and shapes of BERT checkpoints."""
+  weights = {}
+  for variable in getattr(loaded, "variables", ()):
+    name = variable.name.partition(":")[0]
+    if not name.startswith("bert/"):
+      for pattern, replacement in _NAMES:
+        name = re.sub(pattern, replacement, name)
+      name = f"bert/{name}"
+    weights[name] = variable.numpy()
+  word_embeddings = weights.get("bert/embeddings/word_embeddings")
+  if word_embeddings is None:
+    raise InputError(
+      f"{handle}: has no BERT encoder that can be fine-tuned; it holds"
+      f" {', '.join(list(weights)[:3]) or 'no variables'}. Name an export of"
+      " export_model.py --encoder, or a BERT encoder of TensorFlow Hub"
+    )
+  width = word_embeddings.shape[1]
+  for name, value in weights.items():
+    # The Model Garden has an axis for heads: [H, N, D], [N, D] and [N, D, H].
+    if re.search(r"/attention/(self/\w+|output/dense)/kernel$", name):
+      weights[name] = value.reshape(width, width)
+    elif re.search(r"/attention/self/\w+/bias$", name):
+      weights[name] = value.reshape(width)
+  return weights
+
+
+def _sizes(weights: Mapping[str, np.ndarray], loaded: Any) -> dict[str, Any]:
+  """Contents of `bert_config.json` for an encoder of the Model Garden."""
+
+  def shape(name):
+    return weights[f"bert/{name}"].shape
+
+  num_heads = next(
+    variable.shape[1]
+    for variable in loaded.variables
+    if variable.name.endswith("self_attention/query/kernel:0")
+  )
+  vocab_size, hidden_size = shape("embeddings/word_embeddings")
+  layers = {name.split("/")[2] for name in weights if "/layer_" in name}
+  return {
+    "vocab_size": vocab_size,
+    "hidden_size": hidden_size,
+    "num_hidden_layers": len(layers),
+    "num_attention_heads": int(num_heads),
+    "intermediate_size": shape("encoder/layer_0/intermediate/dense/bias")[0],
+    # The Model Garden's encoders use the tanh approximation.
+    "hidden_act": "gelu_tanh",
+    "hidden_dropout_prob": 0.1,
+    "attention_probs_dropout_prob": 0.1,
+    "max_position_embeddings": shape("embeddings/position_embeddings")[0],
+    "type_vocab_size": shape("embeddings/token_type_embeddings")[0],
+    "initializer_range": 0.02,
+  }

@@ -1,0 +1,1 @@
+"""Files, text, JSON and locks."""

@@ -1,0 +1,577 @@
+"""Local and remote files: opening, globbing and atomic writing.
+
+A remote path has a scheme (`gs://bucket/file`). TensorFlow, whose file systems
+serve remote paths, is imported only for those.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import glob
+import hashlib
+import json
+import os
+import re
+import shutil
+import socket
+import stat
+import time
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from types import SimpleNamespace
+from typing import IO, Any, Callable
+
+from bertlib.cli import errors
+from bertlib.cli.errors import InputError
+
+
+def is_remote(path: str) -> bool:
+  """True for a path with a scheme, such as `gs://bucket/file`."""
+  return "://" in path
+
+
+def _file_system(path: str) -> Any:
+  """File functions for a path: Python's for local, TensorFlow's for remote."""
+  if not is_remote(path):
+    return SimpleNamespace(
+      exists=os.path.exists,
+      glob=glob.glob,
+      walk=os.walk,
+      makedirs=functools.partial(os.makedirs, exist_ok=True),
+      open=_open_local,
+      remove=os.remove,
+      replace=os.replace,
+      rmtree=shutil.rmtree,
+      state=_state_of_local,
+      changed=os.path.getmtime,
+    )
+  from tensorflow.io import gfile
+
+  return SimpleNamespace(
+    exists=gfile.exists,
+    glob=gfile.glob,
+    walk=gfile.walk,
+    makedirs=gfile.makedirs,
+    open=gfile.GFile,
+    remove=gfile.remove,
+    replace=functools.partial(gfile.rename, overwrite=True),
+    rmtree=gfile.rmtree,
+    state=lambda path: (gfile.stat(path).length, 0),
+    changed=lambda path: gfile.stat(path).mtime_nsec / 1e9,
+  )
+
+
+def _state_of_local(path: str) -> tuple[int, int]:
+  state = os.stat(path)
+  return state.st_size, state.st_mtime_ns
+
+
+def _open_local(path: str, mode: str) -> IO[Any]:
+  if "b" in mode:
+    return open(path, mode)
+  # Half of an emoji ("\ud83d" in JSON) has no UTF-8; JSON's escape is written.
+  errors = "strict" if "r" in mode else "backslashreplace"
+  return open(path, mode, encoding="utf-8", newline="", errors=errors)
+
+
+# Atomic writing
+
+
+# Names of unfinished files and folders: host, process and the final name.
+_TEMPORARY = ".bert-tmp-"
+_TEMPORARY_NAME = re.compile(re.escape(_TEMPORARY) + r"([0-9a-f]{8})-(\d+)-.+")
+
+
+def temporary_name(path: str) -> str:
+  """Temporary name of `path` while it is being written; wildcards skip it.
+
+  No other file has such a name, so that those of killed processes can be
+  removed, see `remove_stale_files`.
+  """
+  folder, name = os.path.split(path.rstrip("/"))
+  prefix = f"{_TEMPORARY}{_host()}-{os.getpid()}-"
+  return os.path.join(folder, prefix + name)
+
+
+@functools.cache
+def _host() -> str:
+  """Hash of the machine or container in which process numbers are unique.
+
+  Containers may share a host name and a file system, and each has a process 1.
+  """
+  names = [socket.gethostname()]
+  with contextlib.suppress(OSError):  # not on Linux
+    with open("/proc/sys/kernel/random/boot_id") as file:
+      names.append(file.read())
+    names.append(os.readlink("/proc/self/ns/pid"))
+  return hashlib.sha256(" ".join(names).encode()).hexdigest()[:8]
+
+
+def remove_stale_files(pattern: str) -> None:
+  """Removes temporary files and folders of killed processes.
+
+  Files of another machine or container are removed after a day, since their
+  process might still be alive. Only what has a `temporary_name` is removed.
+
+  Args:
+    pattern: glob pattern of the complete files.
+  """
+  if is_remote(pattern):
+    return
+  folder, name = os.path.split(pattern)
+  for path in glob.glob(os.path.join(folder, f"{_TEMPORARY}*-*-{name}")):
+    found = _TEMPORARY_NAME.fullmatch(os.path.basename(path))
+    with contextlib.suppress(OSError):
+      if found and _is_stale(path, found[1], int(found[2])):
+        _remove(path)
+
+
+def _is_stale(path: str, host: str, pid: int) -> bool:
+  """True if the process that was writing a file has ended."""
+  if host == _host():
+    return not _is_alive(pid)
+  return time.time() - os.lstat(path).st_mtime > 24 * 3600
+
+
+def _remove(path: str) -> None:
+  """Removes a local file or folder, but no link, device or pipe."""
+  mode = os.lstat(path).st_mode
+  if stat.S_ISDIR(mode):
+    shutil.rmtree(path)
+  elif stat.S_ISREG(mode):
+    os.remove(path)
+
+
+def _is_alive(pid: int) -> bool:
+  """True if another process here has this number."""
+  if pid == os.getpid():
+    return False
+  try:
+    os.kill(pid, 0)
+  except ProcessLookupError:
+    return False
+  except OSError:  # it is another user's
+    pass
+  return True
+
+
+@contextlib.contextmanager
+def atomic_path(path: str) -> Iterator[str]:
+  """Yields a temporary path for a file that appears complete or not at all.
+
+  The file written there is renamed to `path` at the end of the block. If the
+  block fails it is removed, and an earlier file at `path` is unchanged.
+
+  Args:
+    path: file to write, local or remote. A device or a pipe (`/dev/stdout`) is
+      written directly.
+  """
+  if os.path.exists(path) and not os.path.isfile(path):
+    yield path
+    return
+  system = _file_system(path)
+  with _moved_on_success(path, system.remove, system.replace) as temporary:
+    yield temporary
+
+
+@contextlib.contextmanager
+def atomic_folder(path: str, overwrite: bool = False) -> Iterator[str]:
+  """Yields a temporary path for a folder that appears complete or not at all.
+
+  Args:
+    path: the folder, local or remote.
+    overwrite: whether to replace an existing folder, as a whole.
+
+  Raises:
+    InputError: it exists, without `overwrite`.
+  """
+  path = path.rstrip("/")
+  if exists(path) and not overwrite:
+    raise InputError(f"{path}: exists already; name a folder that does not")
+  system = _file_system(path)
+  with _moved_on_success(path, system.rmtree, _replace_folder) as temporary:
+    yield temporary
+
+
+def _replace_folder(source: str, path: str) -> None:
+  """Renames a folder; one that is at `path` is removed afterwards."""
+  system = _file_system(path)
+  if not system.exists(path):
+    system.replace(source, path)
+    return
+  # Without the name of a temporary folder, an end of this process between the
+  # two renames loses nothing.
+  folder, name = os.path.split(path)
+  old = os.path.join(folder, f".bert-old-{uuid.uuid4().hex[:8]}-{name}")
+  system.replace(path, old)
+  try:
+    system.replace(source, path)
+  except BaseException:
+    system.replace(old, path)
+    raise
+  system.rmtree(old)
+
+
+@contextlib.contextmanager
+def _moved_on_success(
+  path: str,
+  remove: Callable[[str], Any],
+  replace: Callable[[str, str], Any],
+) -> Iterator[str]:
+  """Yields a temporary path that `replace` renames to `path` after the block.
+
+  If the block fails, `remove` is called instead.
+  """
+  remove_stale_files(glob.escape(path))
+  temporary = temporary_name(path)
+  try:
+    yield temporary
+    replace(temporary, path)
+  except BaseException:
+    with contextlib.suppress(Exception):
+      remove(temporary)
+    raise
+
+
+@contextlib.contextmanager
+def atomic_files(
+  folder: str, overwrite: bool = True, inputs: Iterable[str | None] = ()
+) -> Iterator[str]:
+  """Yields a temporary folder whose files are moved when all are written.
+
+  Args:
+    folder: destination, local or remote; created if it is missing.
+    overwrite: whether existing files of the same names may be replaced.
+    inputs: files that must not be replaced in any case.
+
+  Yields:
+    The folder to write to; it may get subfolders. Its files are moved in the
+    order of their names.
+
+  Raises:
+    InputError: a file exists and must not be replaced; nothing is written.
+  """
+  if not is_remote(folder):
+    folder = os.path.abspath(folder)
+  system = _file_system(folder)
+  # An existing folder may be a mount point, so that the temporary folder must
+  # be inside of it.
+  target = os.path.join(folder, "files") if system.exists(folder) else folder
+  remove_stale_files(glob.escape(target))
+  temporary = temporary_name(target)
+  system.makedirs(temporary)
+  try:
+    yield temporary
+    names = sorted(
+      os.path.relpath(os.path.join(parent, name), temporary)
+      for parent, _, files in system.walk(temporary)
+      for name in files
+    )
+    paths = {name: os.path.join(folder, name) for name in names}
+    check_outputs(paths.values(), inputs)
+    if not overwrite:
+      check_absent(folder, names)
+    for name, path in paths.items():
+      system.makedirs(os.path.dirname(path))
+      system.replace(os.path.join(temporary, name), path)
+  finally:
+    system.rmtree(temporary)
+
+
+@contextlib.contextmanager
+def resumable_file(path: str) -> Iterator[str]:
+  """Yields `path` + ".part", for a file that several attempts may write.
+
+  Like `atomic_path`, but a failed block leaves its file for the next attempt.
+  """
+  part = f"{path}.part"
+  yield part
+  os.replace(part, path)
+
+
+@contextlib.contextmanager
+def atomic_write(path: str, mode: str = "w") -> Iterator[IO[Any]]:
+  """Opens a file for writing that appears complete or not at all.
+
+  See `atomic_path`.
+
+  Args:
+    path: file to write.
+    mode: "w" for text (UTF-8, line ends as given) or "wb" for bytes.
+  """
+  with atomic_path(path) as temporary:
+    try:
+      with open_any(temporary, mode) as file:
+        yield file
+    except OSError as error:
+      unnamed = error.filename is None and error.errno in errors.NO_ROOM
+      if unnamed or error.filename == temporary:
+        error.filename = path
+      raise
+
+
+def open_any(path: str, mode: str = "r") -> IO[Any]:
+  """Opens a local or remote file, as UTF-8 and with line ends unchanged.
+
+  Args:
+    path: the file.
+    mode: as for `open`.
+  """
+  return _file_system(path).open(path, mode)
+
+
+def exists(path: str) -> bool:
+  """True if a file or folder exists, local or remote."""
+  return _file_system(path).exists(path)
+
+
+def remove_file(path: str) -> None:
+  """Removes a file, local or remote, if it exists."""
+  if exists(path):
+    _file_system(path).remove(path)
+
+
+def file_state(path: str) -> tuple[int, int]:
+  """Size of a file in bytes and, if it is local, its modification time."""
+  return _file_system(path).state(path)
+
+
+def modification_time(path: str) -> float:
+  """Seconds since 1970 of the last change of a file, local or remote."""
+  return _file_system(path).changed(path)
+
+
+def make_folder(path: str) -> None:
+  """Creates a folder, local or remote, and its parents.
+
+  Args:
+    path: the folder, which may exist; "" for the current one.
+  """
+  if path:
+    _file_system(path).makedirs(path)
+
+
+@contextlib.contextmanager
+def folders_for(paths: Iterable[str]) -> Iterator[None]:
+  """Creates the folders of local files; removes them if the block fails."""
+  created = []
+  for folder in map(os.path.dirname, paths):
+    while folder and not is_remote(folder) and not os.path.exists(folder):
+      created.append(folder)
+      folder = os.path.dirname(folder)
+  for folder in created:
+    os.makedirs(folder, exist_ok=True)
+  try:
+    yield
+  except BaseException:
+    for folder in sorted(created, key=len, reverse=True):
+      with contextlib.suppress(OSError):  # not empty
+        os.rmdir(folder)
+    raise
+
+
+def check_outputs(outputs: Iterable[str], inputs: Iterable[str | None]) -> None:
+  """Refuses outputs that would overwrite inputs.
+
+  Recognizes the same file under another path, through links and as standard
+  input.
+
+  Args:
+    outputs: files to write; they may be missing.
+    inputs: files to read; "-" for standard input, None for nothing.
+
+  Raises:
+    InputError: a file is both.
+  """
+  read = {_identity(path): path for path in inputs if path}
+  read.pop(None, None)
+  for path in outputs:
+    if _identity(path) in read:
+      raise InputError(
+        f"{path}: would overwrite {read[_identity(path)]}, which is an input."
+        " Name another output"
+      )
+
+
+def check_new(flag: str, path: str, overwrite: bool) -> None:
+  """Refuses an output that exists, unless it may be replaced.
+
+  Args:
+    flag: name of the flag that names the output.
+    path: the file or folder; devices and pipes are written directly.
+    overwrite: the value of --overwrite.
+
+  Raises:
+    InputError: it exists, without `overwrite`.
+  """
+  is_plain = is_remote(path) or os.path.isfile(path) or os.path.isdir(path)
+  if is_plain and exists(path) and not overwrite:
+    raise InputError(
+      f"--{flag}={path}: exists already. Name another one or add --overwrite"
+    )
+
+
+def check_absent(folder: str, names: Iterable[str]) -> None:
+  """Refuses a folder, local or remote, that has files with these names."""
+  existing = [name for name in names if exists(os.path.join(folder, name))]
+  if existing:
+    raise InputError(
+      f"{folder}: has {', '.join(existing)} already; name another folder or"
+      " add --overwrite"
+    )
+
+
+def matching(folder: str, pattern: str) -> list[str]:
+  """Sorted paths in a folder, local or remote, that match a glob pattern."""
+  return with_prefix(os.path.join(folder, ""), pattern)
+
+
+def matching_below(folder: str, pattern: str) -> list[str]:
+  """Sorted paths that match in a folder or below it, see `matching`."""
+  found, depth = [], ""
+  while matching(folder, f"{depth}*"):
+    found += matching(folder, f"{depth}{pattern}")
+    depth += "*/"
+  return sorted(found)
+
+
+def with_prefix(prefix: str, pattern: str) -> list[str]:
+  """Sorted paths, local or remote, that are `prefix` and a match of `pattern`.
+
+  Args:
+    prefix: is no pattern itself.
+    pattern: a glob pattern.
+  """
+  return sorted(_file_system(prefix).glob(glob.escape(prefix) + pattern))
+
+
+def check_output_dir(
+  folder: str, names: Iterable[str], inputs: Iterable[str | None]
+) -> None:
+  """Refuses an output folder if files written there would overwrite inputs.
+
+  Args:
+    folder: the folder; it may be missing.
+    names: glob patterns of the names of the files to write there.
+    inputs: see `check_outputs`.
+
+  Raises:
+    InputError: an input is such a file, or a link to one.
+  """
+  for name in names:
+    check_outputs(matching(folder, name), inputs)
+
+
+def checkpoint_files(prefix: str | None) -> list[str]:
+  """Files of the checkpoint with this prefix; none for None."""
+  if not prefix:
+    return []
+  return [*with_prefix(prefix, ".index"), *with_prefix(prefix, ".data-*")]
+
+
+def _identity(path: str) -> Any:
+  """Value that is equal for all paths of a file; None if it does not exist."""
+  path = path.removeprefix("file://")
+  if is_remote(path):
+    scheme, _, rest = path.partition("://")
+    return scheme, os.path.normpath(rest)
+  try:
+    state = os.fstat(0) if path == "-" else os.stat(path)
+  except OSError:
+    return None
+  is_file = stat.S_ISREG(state.st_mode)
+  return (state.st_dev, state.st_ino) if is_file else None
+
+
+def file_within(folder: str, name: Any, source: str) -> str:
+  """Path of a file that another file names, confined to its folder.
+
+  A folder may consist of links into another, as in a Hugging Face cache; files
+  beside the target of `source` then count as inside.
+
+  Args:
+    folder: folder of both files.
+    name: name of the file, as read from `source`.
+    source: path of the file that contains the name.
+
+  Raises:
+    InputError: `name` is not a file in the folder, or is a link to a file
+      outside of it.
+  """
+  fault = None
+  path = os.path.join(folder, str(name))
+  if not isinstance(name, str) or not name or "\0" in name:
+    fault = "is not a file name"
+  elif os.path.isabs(name) or ".." in re.split(r"[/\\]", name):
+    fault = "is outside its folder"
+  elif not os.path.isfile(path):
+    fault = "is missing"
+  else:
+    folders = (
+      os.path.realpath(folder),
+      os.path.dirname(os.path.realpath(source)),
+    )
+    real = os.path.realpath(path)
+    if not any(real.startswith(os.path.join(parent, "")) for parent in folders):
+      fault = "is a link to a file outside its folder"
+  if fault:
+    raise InputError(
+      f"{source}: names {json.dumps(name)}, which {fault}. Fetch the files"
+      " again"
+    )
+  return path
+
+
+def split_names(names: str | Sequence[str] | None) -> list[str]:
+  """Splits the value of a flag that names files.
+
+  Args:
+    names: comma-separated names; or, from Python, a sequence of names.
+
+  Returns:
+    The names, stripped. An empty list for None or "".
+  """
+  if isinstance(names, str):
+    names = names.split(",") if names else []
+  return [name.strip() for name in names or []]
+
+
+def find_files(
+  patterns: Iterable[str],
+  remote_glob: Callable[[str], list[str]] | None = None,
+) -> list[str]:
+  """Expands file names and wildcards.
+
+  Args:
+    patterns: file names, with `*` and `?`. Wildcards match neither hidden files
+      nor receipts (`.run.json`), which are not input data.
+    remote_glob: expands a remote pattern; None for TensorFlow's glob.
+
+  Returns:
+    The files in the order of the patterns, sorted by name within a pattern.
+
+  Raises:
+    InputError: a pattern matches nothing.
+  """
+  found = []
+  for pattern in patterns:
+    if not is_remote(pattern) and os.path.exists(pattern):
+      names = [pattern]
+    elif is_remote(pattern) and remote_glob:
+      names = remote_glob(pattern)
+    else:
+      names = _file_system(pattern).glob(pattern)
+    names = [
+      name
+      for name in names
+      if name == pattern
+      or (
+        not os.path.basename(name).startswith(".")
+        and not name.endswith(".run.json")
+      )
+    ]
+    if not names:
+      raise InputError(f"{pattern}: no such file")
+    found += sorted(names)
+  return found

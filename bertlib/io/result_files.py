@@ -1,0 +1,275 @@
+"""Files with metrics, predictions and vectors of a run."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from typing import IO, Any, NamedTuple
+
+import numpy as np
+from absl import logging
+
+from bertlib.cli import terminal
+from bertlib.cli.errors import InputError, printable
+from bertlib.io import files, json_files, text_files
+from bertlib.io.files import atomic_write
+
+# Name, without ending, of the file with predictions of the dev set.
+DEV_PREDICTIONS = "eval_predictions"
+
+
+# Equal predictions of fewer examples, without gold answers, may be chance.
+_MIN_PREDICTIONS = 20
+
+
+class DevPrediction(NamedTuple):
+  """Prediction for an example of the dev set.
+
+  Attributes:
+    guid: id of the example, unique in the dev set.
+    gold: gold label; for regression, a number; for a multi-label problem, a
+      list of labels; for a tagger, a list with the tag of each word.
+    predicted: the same for the prediction.
+  """
+
+  guid: str
+  gold: str | float | Sequence[str]
+  predicted: str | float | Sequence[str]
+
+
+def predictions_name(path: str) -> str:
+  """Name, without ending, of the files with predictions for a text file.
+
+  Args:
+    path: the text file; "-" for standard input.
+  """
+  return name_with(path, "predictions")
+
+
+def check_predict_file(path: str | None) -> None:
+  """Refuses a text file whose predictions would replace those of the dev set.
+
+  Args:
+    path: value of --predict_file; None if it is not given.
+
+  Raises:
+    InputError: the text file has such a name.
+  """
+  if path and predictions_name(path) == DEV_PREDICTIONS:
+    raise InputError(
+      f"--predict_file={path}: its predictions would be written to"
+      f" {DEV_PREDICTIONS}.jsonl, the file of those of the dev set. Rename the"
+      " text file"
+    )
+
+
+def name_with(path: str, ending: str) -> str:
+  """Name NAME_ENDING of the files that a run writes for the file NAME.txt.
+
+  Args:
+    path: the text file; "-" for standard input.
+    ending: what the files hold.
+  """
+  return f"{stem_of(path)}_{ending}"
+
+
+def stem_of(path: str) -> str:
+  """NAME for a file NAME.txt; "stdin" for "-", standard input."""
+  stem = os.path.splitext(os.path.basename(path))[0]
+  return "stdin" if path == "-" else stem
+
+
+def write_results(path: str, results: Mapping[str, Any]) -> None:
+  """Writes and logs an `eval_results.txt`: lines `key = value`, sorted.
+
+  The log has the first characters of a long line, such as a large matrix.
+  """
+  lines = [f"{key} = {value!s}" for key, value in sorted(results.items())]
+  for line in lines:
+    logging.info("  %s%s", line[:1000], "..." if len(line) > 1000 else "")
+  with atomic_write(path) as file:
+    file.writelines(line + "\n" for line in lines)
+
+
+def read_results(path: str) -> dict[str, Any]:
+  """Reads an `eval_results.txt`.
+
+  Returns:
+    Values by key; a value that is not JSON is text.
+
+  Raises:
+    InputError: the file is missing, or a line is malformed.
+  """
+  if not files.exists(path):
+    raise InputError(f"{path}: is missing; add --do_eval")
+  results: dict[str, Any] = {}
+  for number, line in enumerate(text_files.read_lines(path), start=1):
+    key, separator, text = line.rstrip("\n").partition(" = ")
+    if not separator:
+      raise InputError(
+        f"{path}, line {number}: is not `name = value`. Evaluate again with"
+        " --do_eval"
+      )
+    try:
+      results[key] = json.loads(text)
+    except ValueError:
+      results[key] = text
+  return results
+
+
+def write_dev_predictions(
+  path: str, predictions: Iterable[DevPrediction]
+) -> None:
+  """Writes an `eval_predictions.jsonl`: a JSON object per example."""
+  with atomic_write(path) as file:
+    for prediction in predictions:
+      line = json_files.dumps(prediction._asdict(), ensure_ascii=False)
+      file.write(line + "\n")
+
+
+def read_dev_predictions(path: str) -> list[DevPrediction]:
+  """Reads an `eval_predictions.jsonl`.
+
+  Raises:
+    InputError: a line is malformed.
+  """
+  value = (str, float, list, json_files.NULL)
+  schema = {"guid": str, "gold": value, "predicted": value}
+  lines = json_files.parse_lines(
+    text_files.read_lines(path), path, schema, "Evaluate again with --do_eval"
+  )
+  return [
+    DevPrediction(*(json_files.with_nan(row[k]) for k in DevPrediction._fields))
+    for _, row in lines
+  ]
+
+
+def write_bad_rows(
+  output_dir: str, bad_rows: Mapping[str, Sequence[str]]
+) -> None:
+  """Writes the messages of skipped rows, a NAME_bad_rows.txt per data file.
+
+  Args:
+    output_dir: folder of the run.
+    bad_rows: messages by path of the data file. Without any, only an earlier
+      list is replaced.
+  """
+  for data_file, messages in bad_rows.items():
+    path = os.path.join(output_dir, f"{name_with(data_file, 'bad_rows')}.txt")
+    if messages or files.exists(path):
+      with atomic_write(path) as file:
+        file.writelines(f"{printable(message)}\n" for message in messages)
+      logging.info("The %d bad rows of %s: %s", len(messages), data_file, path)
+
+
+def answers_to_compare(
+  predictions: Sequence[DevPrediction],
+) -> tuple[list[str], list[str]]:
+  """Predicted and gold answers as text, to detect a model that gives only one.
+
+  Tags of a sentence are its entities: sentences without any are equal.
+  """
+
+  def text(answer):
+    if isinstance(answer, float):
+      return f"{answer:.3g}"
+    if isinstance(answer, str):
+      return answer
+    return ", ".join(answer) if {*answer} - {"O"} else "none"
+
+  return (
+    [text(prediction.predicted) for prediction in predictions],
+    [text(prediction.gold) for prediction in predictions],
+  )
+
+
+def are_all_equal(
+  answers: Sequence[str], gold: Sequence[str] | None = None
+) -> bool:
+  """True if a model has collapsed: it predicts the same for every example.
+
+  Args:
+    answers: the predictions as text.
+    gold: the gold answers, if known. If they are all equal, equal predictions
+      are fine. Without them, a few equal predictions are fine.
+  """
+  if len(set(answers)) != 1:
+    return False
+  if gold is None:
+    return len(answers) >= _MIN_PREDICTIONS
+  return len(set(gold)) > 1
+
+
+def write_vectors(
+  path: str, vectors: Iterable[np.ndarray], num_vectors: int
+) -> None:
+  """Writes vectors as an .npy file, one after the other.
+
+  Args:
+    path: the file.
+    vectors: float32 [D] each.
+    num_vectors: their number, which the header needs; at least 1.
+  """
+  vectors = iter(vectors)
+  first = next(vectors)
+  with atomic_write(path, "wb") as file:
+    rows = itertools.chain([first], vectors)
+    write_array(file, rows, num_vectors, len(first))
+  logging.info("%d vectors, %d wide: %s", num_vectors, len(first), path)
+
+
+def write_array(
+  file: IO[bytes], rows: Iterable[np.ndarray], num_rows: int, width: int
+) -> None:
+  """Writes an array in the format .npy, row by row.
+
+  Args:
+    file: binary file, open for writing.
+    rows: float32 [width] each.
+    num_rows: number of rows, needed for the header.
+    width: length of a row.
+  """
+  header = {
+    "descr": "<f4",
+    "fortran_order": False,
+    "shape": (num_rows, width),
+  }
+  np.lib.format.write_array_header_1_0(file, header)
+  for row in rows:
+    file.write(row.astype("<f4").tobytes())
+
+
+def write_search_results(
+  path: str,
+  queries: Sequence[str],
+  corpus: Sequence[str],
+  scores: np.ndarray,
+  indices: np.ndarray,
+  num_shown: int = 3,
+) -> None:
+  """Writes the results of a search as JSON Lines, and prints the first ones.
+
+  Args:
+    path: the file. Each line has a `query` and its `results`, the best first:
+      `line`, its number in the corpus from 1; `score`; and `text`.
+    queries: the queries.
+    corpus: the texts that were searched.
+    scores: float32 [queries, k].
+    indices: int [queries, k], indices into the corpus.
+    num_shown: queries whose best text is printed.
+  """
+  with atomic_write(path) as file:
+    for number, query in enumerate(queries):
+      results = [
+        {"line": int(i) + 1, "score": round(float(s), 6), "text": corpus[i]}
+        for s, i in zip(scores[number], indices[number])
+      ]
+      line = {"query": query, "results": results}
+      file.write(json_files.dumps(line, ensure_ascii=False) + "\n")
+      if number < num_shown:
+        best = results[0]
+        terminal.show(query)
+        terminal.show(f"  {best['score']:.3f}", best["text"], sep="  ")
+  logging.info("Results of %d queries: %s", len(queries), path)

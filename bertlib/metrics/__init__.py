@@ -1,1 +1,0 @@
-"""Scores, thresholds and decoding of predictions."""

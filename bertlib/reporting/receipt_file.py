@@ -1,0 +1,187 @@
+"""The file of a receipt (run.json): its path and content; reads it."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import itertools
+import os
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from bertlib.cli.errors import InputError
+from bertlib.io import files, json_files
+from bertlib.settings.common import CHOICES, RecordedSettings, repeat_choices
+
+NAME = "run.json"
+
+_FIX = "Name the run.json of a run, as the run left it"
+
+# Schema of the entries that are read, see `json_files`. For each flag in
+# `CHOICES` there is one too: the value that was chosen for "auto".
+_SCHEMA = {
+  "script": str,
+  "given": [str],
+  "path": str,
+  "files": [
+    {
+      "what": str,
+      "flags": [str],
+      "path": str,
+      "bytes": int,
+      "sha256": str,
+      "hashed": str,
+    }
+  ],
+  "code": dict,
+  "versions": dict,
+  "earlier_starts?": [{"started": str, "ended": str}],
+  "flags?": dict,
+  "results": (dict, json_files.NULL),
+  "checkpoint?": (dict, json_files.NULL),
+  "started": str,
+  "ended?": str,
+  "device": dict,
+}
+
+
+TRAINING_DATA, DEV_DATA = "training data", "dev data"
+
+# Use of the files that a flag names; None for texts to predict.
+_USES = {
+  "train_file": TRAINING_DATA,
+  "input_file": TRAINING_DATA,
+  "teacher": "teacher",
+  "calibration_file": "calibration data",
+  "dev_file": DEV_DATA,
+  "eval_input_file": DEV_DATA,
+  "corpus_file": None,
+  "predict_file": None,
+  "query_file": None,
+  "test_file": None,
+}
+
+
+def path_of(settings: RecordedSettings) -> str:
+  """Path of a command's receipt: in --output_dir or next to --output_file."""
+  if settings.run:
+    return os.path.join(settings.output, NAME)
+  return f"{settings.output}.{NAME}"
+
+
+def earlier_paths(path: str) -> Iterator[str]:
+  """Paths for receipts of earlier runs beside one, the first run's first."""
+  stem = path.removesuffix(".json")
+  return (f"{stem}-{number}.json" for number in itertools.count(1))
+
+
+def read(path: str) -> dict[str, Any]:
+  """Reads the receipt of a run, see `receipts.Receipt`.
+
+  Args:
+    path: a `run.json`.
+
+  Raises:
+    InputError: it cannot be read, is corrupt or is not a receipt.
+  """
+  return json_files.read(path, _SCHEMA, _FIX)
+
+
+def read_all(folder: str) -> Iterator[dict[str, Any]]:
+  """Yields the receipts in a folder, the last one first.
+
+  Raises:
+    InputError: see `read`.
+  """
+  last = os.path.join(folder, NAME)
+  earlier = itertools.takewhile(files.exists, earlier_paths(last))
+  for path in (last, *reversed([*earlier])):
+    if files.exists(path):
+      yield read(path)
+
+
+def flags_to_repeat(path: str, script: str) -> list[str]:
+  """Flags that repeat a run.
+
+  Args:
+    path: its receipt.
+    script: file name of the script to repeat it with.
+
+  Returns:
+    The flags that were given to it, in which "auto" is replaced by the value
+    that it had.
+
+  Raises:
+    InputError: the receipt cannot be read, belongs to another script, or has
+      arguments that no run records.
+  """
+  receipt = read(path)
+  if receipt["script"] != script:
+    raise InputError(
+      f"{path}: is of {receipt['script']}; repeat it with that script"
+    )
+  for argument in receipt["given"]:
+    if name_of_flag(argument) in (None, "flagfile", "undefok", "rerun"):
+      raise InputError(f"{path}: {argument!r} is not a flag of a run. {_FIX}")
+  return [*receipt["given"], *repeat_choices(chosen(receipt))]
+
+
+def name_of_flag(argument: str) -> str | None:
+  """Name in an argument `--NAME` or `--NAME=VALUE`; None for any other."""
+  match = re.fullmatch(r"--?([a-zA-Z][\w-]*)(=.*)?", argument, re.DOTALL)
+  return match and match[1]
+
+
+def chosen(receipt: Mapping[str, Any]) -> dict[str, str]:
+  """Values that were chosen for "auto", by flag."""
+  flags = receipt.get("flags", {})
+  return {
+    name: receipt[name]
+    for name, choices in CHOICES.items()
+    if flags.get(name) == "auto" and receipt.get(name) in choices
+  }
+
+
+def starts(receipt: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+  """Starts of a run, the last one being that of its receipt.
+
+  Each has the time when it `started`, and all but the last the time when it
+  `ended`; one that was interrupted did so with its last checkpoint.
+  """
+  return [*receipt.get("earlier_starts", ()), receipt]
+
+
+def duration(receipt: Mapping[str, Any]) -> datetime.timedelta | None:
+  """Time of a run, over all its starts; None if the last one did not end."""
+  total = datetime.timedelta()
+  with contextlib.suppress(KeyError, TypeError, ValueError):
+    for start in starts(receipt):
+      started, ended = map(
+        datetime.datetime.fromisoformat, (start["started"], start["ended"])
+      )
+      total += ended - started
+    return total
+  return None
+
+
+def use_of(file: Mapping[str, Any], receipt: Mapping[str, Any]) -> str | None:
+  """Use of a file; None for texts to predict."""
+  if file["what"] != "data":
+    return file["what"]
+  if receipt["script"] == "run_squad.py" and "predict_file" in file["flags"]:
+    return DEV_DATA
+  for flag in file["flags"]:
+    if flag in _USES:
+      return _USES[flag]
+  # A file of a known data set, which its name describes.
+  folder = str(receipt.get("flags", {}).get("data_dir") or "")
+  name = file["path"].removeprefix(folder)
+  if "test" in name:
+    return None
+  return TRAINING_DATA if "train" in name else DEV_DATA
+
+
+def trains(receipt: Mapping[str, Any]) -> bool:
+  """True for the receipt of a training."""
+  return bool(receipt.get("flags", {}).get("do_train"))

@@ -1,0 +1,1 @@
+"""A folder per task: examples, records, decoding, scores."""

@@ -1,0 +1,1 @@
+"""Labels and numbers of texts and pairs of texts."""

@@ -1,0 +1,681 @@
+"""Readers of text classification data: GLUE, XNLI, SWAG, RACE.
+
+A processor knows the files, columns, labels and metrics of a data set. A new
+one is a subclass of `TableProcessor` with its `Columns`.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import os
+import types
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from absl import logging
+
+from bertlib.cli.errors import InputError, some_of
+from bertlib.data import example_checks, tables
+from bertlib.io import files
+
+
+class InputExample:
+  """A text or a pair of texts with its label."""
+
+  def __init__(
+    self,
+    guid: str,
+    text_a: str,
+    text_b: str | None = None,
+    label: str | Sequence[str] | None = None,
+  ):
+    """Stores untokenized texts.
+
+    Args:
+      guid: unique id of the example.
+      text_a: the first text.
+      text_b: the second text, for tasks on pairs.
+      label: a member of the label set, a list of members for multi-label
+        classification, or a number as text for regression; None if unknown.
+    """
+    self.guid = guid
+    self.text_a = text_a
+    self.text_b = text_b
+    self.label = label
+
+
+class ChoiceExample(NamedTuple):
+  """A multiple-choice question.
+
+  Attributes:
+    guid: unique id of the example.
+    choices: the pair of texts to encode for each answer.
+    label: label of the correct choice; None if unknown.
+  """
+
+  guid: str
+  choices: list[tuple[str, str]]
+  label: str | None = None
+
+
+def labeled(
+  example: InputExample | ChoiceExample, kind: str
+) -> example_checks.Labeled:
+  """Texts and label of an example for checks, given its `Problem.kind`."""
+  if isinstance(example, ChoiceExample):
+    texts = tuple(itertools.chain.from_iterable(example.choices))
+  elif example.text_b is None:
+    texts = (example.text_a,)
+  else:
+    texts = (example.text_a, example.text_b)
+  label = None if kind == "regression" else example.label
+  if isinstance(label, list):
+    label = tuple(sorted(label))
+  return example_checks.Labeled(texts, label, example.guid)
+
+
+class PaddingInputExample:
+  """Pads the last batch on a TPU, where every batch has to be full.
+
+  Its weight in every metric is 0. A class of its own rather than None, so that
+  a missing example is not mistaken for padding.
+  """
+
+
+# Kinds of tasks, and the number of labels that a model of each has at least.
+KINDS = {
+  "classification": 2,
+  "regression": 0,
+  "multi_label": 1,
+  "multiple_choice": 2,
+}
+
+
+class Problem(NamedTuple):
+  """Type of a task and its label set.
+
+  Attributes:
+    kind: "classification", "regression" (labels are numbers), "multi_label" (a
+      text has any number of labels) or "multiple_choice".
+    labels: the label set in the order of the model's outputs; empty for
+      regression.
+  """
+
+  kind: str = "classification"
+  labels: Sequence[str] = ()
+
+  @property
+  def num_labels(self) -> int:
+    """L, number of outputs of the model per example."""
+    return len(self.labels) or 1
+
+
+class Columns(NamedTuple):
+  """File and columns of a split; columns count from 0, or from -1 backwards.
+
+  Attributes:
+    file: name of the file in the data set's folder.
+    text_a: column of the first text.
+    text_b: column of the second text, or None.
+    label: column of the label; None if the file has no labels.
+    header: whether the first row names the columns.
+    guid: column of the example's id; None to use the row index.
+  """
+
+  file: str
+  text_a: int
+  text_b: int | None = None
+  label: int | None = None
+  header: bool = True
+  guid: int | None = None
+
+
+class _ClassOrObjectMethod(classmethod):
+  """A class method that gets the object instead, if it is called on one."""
+
+  def __get__(self, instance: Any, owner: type | None = None) -> Any:
+    owner = owner if instance is None else instance
+    return types.MethodType(self.__func__, owner)
+
+
+class DataProcessor:
+  """Reader of a data set; base class of all processors."""
+
+  # Metrics of the task, from `classification_scores.METRICS`, the primary one
+  # first.
+  metrics: tuple[str, ...] = ("accuracy",)
+  # See `Problem`.
+  kind = "classification"
+  # Whether to skip and count rows that cannot be read.
+  skip_bad_rows = False
+  # Encoding of the files.
+  encoding = tables.LENIENT
+  # Task whose models predict this set (MNLI for AX); None for its own.
+  model_task: str | None = None
+
+  @functools.cached_property
+  def files_read(self) -> list[str]:
+    """Paths of the files read so far; a subclass adds those that it opens."""
+    return []
+
+  @functools.cached_property
+  def bad_rows(self) -> dict[str, list[str]]:
+    """Messages of the rows skipped so far, by file."""
+    return {}
+
+  def get_train_examples(self, data_dir: str) -> list[InputExample]:
+    """The training set."""
+    raise NotImplementedError
+
+  def get_dev_examples(self, data_dir: str) -> list[InputExample]:
+    """The dev set, for evaluation."""
+    raise NotImplementedError
+
+  def get_test_examples(self, data_dir: str) -> list[InputExample]:
+    """The test set, for prediction."""
+    raise NotImplementedError
+
+  def get_labels(self) -> list[str]:
+    """The label set in the order of the model's outputs."""
+    raise NotImplementedError
+
+  @property
+  def problem(self) -> Problem:
+    """The task type and its labels."""
+    return Problem(self.kind, self.get_labels())
+
+  def read_sets(
+    self, data_dir: str, split: str
+  ) -> dict[str, list[InputExample]]:
+    """All sets of a split ("dev" or "test") by the suffix of their results."""
+    if split == "dev":
+      return {"": self.get_dev_examples(data_dir)}
+    return {"": self.get_test_examples(data_dir)}
+
+  @_ClassOrObjectMethod
+  def _read_tsv(cls, input_file: str, quotechar=None) -> list[list[str]]:
+    """The rows of a tab-separated file; for processors of other projects."""
+    del quotechar  # unused in the original too
+    processor = cls if isinstance(cls, DataProcessor) else DataProcessor()
+    processor.files_read.append(input_file)
+    return [
+      row.texts for row in tables.read_tsv(input_file, processor.encoding)
+    ]
+
+
+class TableProcessor(DataProcessor):
+  """A data set of tab-separated files, described by `Columns` per split."""
+
+  labels: tuple[str, ...] = ("0", "1")
+  train: Columns | None = None
+  dev: Columns | None = None
+  test: Columns | None = None
+
+  def get_train_examples(self, data_dir: str) -> list[InputExample]:
+    """See base class."""
+    return self.read(data_dir, "train")
+
+  def get_dev_examples(self, data_dir: str) -> list[InputExample]:
+    """See base class."""
+    return self.read(data_dir, "dev")
+
+  def get_test_examples(self, data_dir: str) -> list[InputExample]:
+    """See base class."""
+    return self.read(data_dir, "test")
+
+  def get_labels(self) -> list[str]:
+    """See base class."""
+    return list(self.labels)
+
+  def columns(self, set_type: str) -> Columns | None:
+    """File and columns of a set; None if the task has no such set.
+
+    Args:
+      set_type: "train", or a name that begins with "dev" or "test".
+    """
+    if set_type.startswith("test"):
+      return self.test
+    return self.dev if set_type.startswith("dev") else self.train
+
+  def read(
+    self, data_dir: str, set_type: str, file: str | None = None
+  ) -> list[InputExample]:
+    """Reads one file.
+
+    Args:
+      data_dir: folder of the data set.
+      set_type: see `columns`; prefix of the guids.
+      file: name of the file; None for the one in `columns`.
+
+    Returns:
+      One example per row.
+
+    Raises:
+      InputError: there is no such set, the file is missing or empty, or a
+        row cannot be read.
+    """
+    columns = self.columns(set_type)
+    if columns is None:
+      raise InputError(
+        f"{type(self).__name__}: this task has no {set_type} set"
+      )
+    path = os.path.join(data_dir, file or columns.file)
+    self.files_read.append(path)
+    return self._create_examples(
+      list(tables.read_tsv(path, self.encoding)), set_type
+    )
+
+  def _create_examples(
+    self, lines: Sequence[Sequence[str]], set_type: str
+  ) -> list[InputExample]:
+    """Makes examples of the rows of a file, which include the header.
+
+    A subclass for another format overrides this method or `columns`.
+
+    Args:
+      lines: the column texts of each row.
+      set_type: see `read`.
+
+    Returns:
+      One example per row.
+
+    Raises:
+      InputError: a row cannot be read, or there are no rows.
+    """
+    columns = self.columns(set_type)
+    rows = [
+      line
+      if isinstance(line, tables.Row)
+      else tables.Row(set_type, number, [*line])
+      for number, line in enumerate(lines, start=1)
+    ]
+    path = rows[0].path if rows else set_type
+    if self.skip_bad_rows and rows:
+      rows = [*tables.mark_broken_rows(rows, len(rows[0].fields))]
+    return tables.collect_examples(
+      path,
+      (
+        row
+        for row in rows[bool(columns.header) :]
+        if self.is_included(row, set_type)
+      ),
+      lambda row: self.example(row, columns, set_type),
+      self.skip_bad_rows,
+      self.bad_rows,
+    )
+
+  def example(
+    self, row: tables.Row, columns: Columns, split: str
+  ) -> InputExample:
+    """Makes the example of a row."""
+    if columns.guid is None:
+      guid = str(row.number - 1)
+    else:
+      guid = row.text(columns.guid)
+    label = self.labels[0] if self.labels else "0"
+    if columns.label is not None:
+      label = self.parse_label(row, row.label(columns.label))
+    return InputExample(
+      guid=f"{split}-{guid}",
+      text_a=row.text(columns.text_a),
+      text_b=None if columns.text_b is None else row.text(columns.text_b),
+      label=label,
+    )
+
+  def parse_label(self, row: tables.Row, label: str) -> str:
+    """Returns the task's label for this text; InputError if it has none."""
+    check_label(row, label, self.problem)
+    return label
+
+  def is_included(self, row: tables.Row, set_type: str) -> bool:
+    """Returns whether a row belongs to the set, see `columns`."""
+    del row, set_type
+    return True
+
+
+class ColaProcessor(TableProcessor):
+  """CoLA (GLUE): is the sentence grammatical?"""
+
+  metrics = ("matthews", "accuracy")
+  train = Columns("train.tsv", text_a=3, label=1, header=False)
+  dev = Columns("dev.tsv", text_a=3, label=1, header=False)
+  test = Columns("test.tsv", text_a=1)
+
+
+class Sst2Processor(TableProcessor):
+  """SST-2 (GLUE): is the sentence of a film review positive?"""
+
+  train = Columns("train.tsv", text_a=0, label=1)
+  dev = Columns("dev.tsv", text_a=0, label=1)
+  test = Columns("test.tsv", text_a=1)
+
+
+class MrpcProcessor(TableProcessor):
+  """MRPC (GLUE): are the sentences paraphrases?"""
+
+  metrics = ("accuracy", "f1")
+  train = Columns("train.tsv", text_a=3, text_b=4, label=0)
+  dev = Columns("dev.tsv", text_a=3, text_b=4, label=0)
+  test = Columns("test.tsv", text_a=3, text_b=4)
+
+
+class StsbProcessor(TableProcessor):
+  """STS-B (GLUE): how similar are the sentences, from 0 to 5?"""
+
+  metrics = ("pearson", "spearman")
+  kind = "regression"
+  labels = ()
+  train = Columns("train.tsv", text_a=7, text_b=8, label=9)
+  dev = Columns("dev.tsv", text_a=7, text_b=8, label=9)
+  test = Columns("test.tsv", text_a=7, text_b=8)
+
+
+class QqpProcessor(TableProcessor):
+  """QQP (GLUE): are the questions duplicates?"""
+
+  metrics = ("accuracy", "f1")
+  train = Columns("train.tsv", text_a=3, text_b=4, label=5)
+  dev = Columns("dev.tsv", text_a=3, text_b=4, label=5)
+  test = Columns("test.tsv", text_a=1, text_b=2)
+
+
+class MnliProcessor(TableProcessor):
+  """MultiNLI (GLUE): does the premise entail or contradict the hypothesis?"""
+
+  labels = ("contradiction", "entailment", "neutral")
+  train = Columns("train.tsv", text_a=8, text_b=9, label=-1, guid=0)
+  dev = Columns("dev_matched.tsv", text_a=8, text_b=9, label=-1, guid=0)
+  test = Columns("test_matched.tsv", text_a=8, text_b=9, guid=0)
+
+  def get_dev_examples(self, data_dir: str) -> list[InputExample]:
+    """See base class."""
+    return self.read(data_dir, "dev_matched")
+
+  def read_sets(
+    self, data_dir: str, split: str
+  ) -> dict[str, list[InputExample]]:
+    """See base class; adds the mismatched set if its file exists."""
+    sets = super().read_sets(data_dir, split)
+    mismatched = f"{split}_mismatched"
+    file = f"{mismatched}.tsv"
+    if files.exists(os.path.join(data_dir, file)):
+      sets["_mismatched"] = self.read(data_dir, mismatched, file)
+    else:
+      logging.warning("There is no %s in %s", file, data_dir)
+    return sets
+
+
+class AxProcessor(TableProcessor):
+  """AX, the diagnostic set of GLUE; predicted by an MNLI model."""
+
+  labels = MnliProcessor.labels
+  model_task = "mnli"
+  test = Columns("diagnostic.tsv", text_a=1, text_b=2)
+
+
+class QnliProcessor(TableProcessor):
+  """QNLI (GLUE): does the sentence answer the question?"""
+
+  labels = ("entailment", "not_entailment")
+  train = Columns("train.tsv", text_a=1, text_b=2, label=3)
+  dev = Columns("dev.tsv", text_a=1, text_b=2, label=3)
+  test = Columns("test.tsv", text_a=1, text_b=2)
+
+
+class RteProcessor(QnliProcessor):
+  """RTE (GLUE): does the first text entail the second?"""
+
+
+class WnliProcessor(QnliProcessor):
+  """WNLI (GLUE): does the sentence follow, given what the pronoun refers to?"""
+
+  labels = ("0", "1")
+
+
+class XnliProcessor(TableProcessor):
+  """XNLI: MultiNLI in 15 languages; trains and evaluates on one of them."""
+
+  labels = MnliProcessor.labels
+  dev = Columns("xnli.dev.tsv", text_a=6, text_b=7, label=1)
+  test = Columns("xnli.test.tsv", text_a=6, text_b=7, label=1)
+
+  def __init__(self, language: str = "zh"):
+    """Takes the language code that the data set's files use, such as "zh"."""
+    self.language = language
+
+  @property
+  def train(self) -> Columns:
+    """See base class."""
+    file = os.path.join("multinli", f"multinli.train.{self.language}.tsv")
+    return Columns(file, text_a=0, text_b=1, label=2)
+
+  def parse_label(self, row: tables.Row, label: str) -> str:
+    """See base class."""
+    # The training files spell this label differently.
+    label = "contradiction" if label == "contradictory" else label
+    return super().parse_label(row, label)
+
+  def is_included(self, row: tables.Row, set_type: str) -> bool:
+    """See base class; a training file has one language."""
+    return set_type == "train" or row.fields[0] == self.language
+
+
+class SplitProcessor(DataProcessor):
+  """A data set whose splits are all read by `_read` of the subclass."""
+
+  labels: Sequence[str] = ()
+
+  def get_train_examples(
+    self, data_dir: str
+  ) -> list[InputExample | ChoiceExample]:
+    """See base class."""
+    return self._read(data_dir, "train")
+
+  def get_dev_examples(
+    self, data_dir: str
+  ) -> list[InputExample | ChoiceExample]:
+    """See base class."""
+    return self._read(data_dir, "dev")
+
+  def get_test_examples(
+    self, data_dir: str
+  ) -> list[InputExample | ChoiceExample]:
+    """See base class."""
+    return self._read(data_dir, "test")
+
+  def get_labels(self) -> list[str]:
+    """See base class."""
+    return list(self.labels)
+
+  def _read(
+    self, data_dir: str, split: str
+  ) -> list[InputExample | ChoiceExample]:
+    """Reads "train", "dev" or "test"."""
+    raise NotImplementedError
+
+
+class SwagProcessor(SplitProcessor):
+  """SWAG: which of four endings continues the two sentences?"""
+
+  kind = "multiple_choice"
+  labels = ("0", "1", "2", "3")
+
+  def _read(self, data_dir: str, split: str) -> list[ChoiceExample]:
+    split = "val" if split == "dev" else split
+    path = os.path.join(data_dir, f"{split}.csv")
+    self.files_read.append(path)
+    rows = tables.read_csv(path, self.encoding)
+    header = next(rows)
+    endings = [f"ending{label}" for label in self.labels]
+    columns = {}
+    for name in ["sent1", "sent2", *endings, "label"]:
+      if name in header.fields:
+        columns[name] = header.fields.index(name)
+      elif name != "label" or split != "test":
+        raise header.error(f"there is no column {name!r}, which SWAG has")
+
+    def example(row):
+      label = row.label(columns["label"]) if "label" in columns else None
+      if label is not None:
+        check_label(row, label, self.problem)
+      first, second = row.text(columns["sent1"]), row.text(columns["sent2"])
+      return ChoiceExample(
+        f"{split}-{row.number - 1}",
+        [(first, f"{second} {row.text(columns[e])}") for e in endings],
+        label,
+      )
+
+    return tables.collect_examples(
+      path, rows, example, self.skip_bad_rows, self.bad_rows
+    )
+
+
+class RaceProcessor(SplitProcessor):
+  """RACE: which of four answers is correct, given the article?"""
+
+  kind = "multiple_choice"
+  labels = ("A", "B", "C", "D")
+
+  def _read(self, data_dir: str, split: str) -> list[ChoiceExample]:
+    folder = os.path.join(data_dir, split)
+    paths = files.matching_below(folder, "*.txt")
+    if not paths:
+      raise InputError(f"{folder}: has no RACE articles (*.txt)")
+    return [example for path in paths for example in self._article(path, split)]
+
+  def _article(self, path: str, split: str) -> Iterator[ChoiceExample]:
+    """Reads the questions of an article, a file with one JSON object."""
+    self.files_read.append(path)
+    values = tables.json_object(
+      "\n".join(tables.read_lines(path, self.encoding))
+    )
+    row = tables.Row(path, 1, [])
+    article, questions, options, answers = map(
+      values.get, ("article", "questions", "options", "answers")
+    )
+    if not (
+      isinstance(article, str)
+      and _is_string_list(questions)
+      and isinstance(options, list)
+      and len(options) == len(questions)
+      and all(
+        _is_string_list(o) and len(o) == len(self.labels) for o in options
+      )
+      and _is_string_list(answers or questions)
+      and len(answers or questions) == len(questions)
+    ):
+      raise row.error(
+        "is not a RACE article: a JSON object with article, questions, four"
+        " options per question, and answers"
+      )
+    for number, (question, texts, label) in enumerate(
+      zip(questions, options, answers or itertools.repeat(None))
+    ):
+      if label is not None:
+        check_label(row, label, self.problem)
+      choices = [
+        (
+          article,
+          question.replace("_", text)
+          if "_" in question
+          else f"{question} {text}",
+        )
+        for text in texts
+      ]
+      name = os.path.relpath(path, os.path.dirname(os.path.dirname(path)))
+      yield ChoiceExample(f"{split}-{name}-{number}", choices, label)
+
+
+# Processors by --task_name, in lower case and without hyphens.
+PROCESSORS = {
+  "cola": ColaProcessor,
+  "sst2": Sst2Processor,
+  "mrpc": MrpcProcessor,
+  "stsb": StsbProcessor,
+  "qqp": QqpProcessor,
+  "mnli": MnliProcessor,
+  "ax": AxProcessor,
+  "qnli": QnliProcessor,
+  "rte": RteProcessor,
+  "wnli": WnliProcessor,
+  "xnli": XnliProcessor,
+  "swag": SwagProcessor,
+  "race": RaceProcessor,
+}
+
+
+def check_several_labels(
+  path: str, examples: Sequence[InputExample], has_columns: bool = True
+) -> None:
+  """Raises an InputError if all examples of a training set have one label.
+
+  Args:
+    path: path of the set, for the message.
+    examples: the training set; with several labels each, or numbers, too.
+    has_columns: whether a flag names the column of the label.
+  """
+  first = examples[0].label
+  if all(example.label == first for example in examples):
+    shown = "no label" if first == [] else f"the label {first!r}"
+    raise InputError(
+      f"{path}: all {len(examples)} examples have {shown};"
+      " training needs two labels or more. "
+      + (
+        "Is --label_column the right one?"
+        if has_columns
+        else "Give the whole training set"
+      )
+    )
+
+
+def check_label(
+  row: tables.Row, label: str | Sequence[str], problem: Problem
+) -> None:
+  """Checks that the labels of a row are valid.
+
+  Args:
+    row: the row, for the message.
+    label: its label, or list of labels.
+    problem: the task and its labels.
+
+  Raises:
+    InputError: a label is not in the label set, or, for regression, is not a
+      finite number.
+  """
+  if problem.kind == "regression":
+    if tables.parse_number(label) is None:
+      raise row.error(f"the label {label!r} is not a number")
+    return
+  for name in [label] if isinstance(label, str) else label:
+    if name not in problem.labels:
+      raise row.error(
+        f"unknown label {name!r}; the labels are {some_of(problem.labels)}"
+      )
+
+
+def _is_string_list(value: Any) -> bool:
+  return isinstance(value, list) and all(isinstance(v, str) for v in value)
+
+
+# A trained model from Python
+
+
+def problem_from_description(description: Mapping[str, Any]) -> Problem:
+  """The task of a trained model, from its description (model.json)."""
+  labels = description["labels"]
+  default = "classification" if labels else "regression"
+  return Problem(description.get("kind", default), labels)
+
+
+def description_problem(description: Mapping[str, Any]) -> str | None:
+  """What is wrong with the label set of a description; None if nothing is."""
+  kind, labels = problem_from_description(description)
+  if kind not in KINDS:
+    return f"kind is {kind!r}, not one of {', '.join(KINDS)}"
+  if kind == "regression" and labels:
+    return f"has {len(labels)} labels, but regression has none"
+  if len(labels) < KINDS[kind]:
+    return f"has {len(labels)} labels; {kind} needs {KINDS[kind]} or more"
+  unknown = sorted(description.get("thresholds", {}).keys() - set(labels))
+  return f"has a threshold of {unknown[0]!r}, no label" if unknown else None

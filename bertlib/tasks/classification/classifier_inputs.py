@@ -1,0 +1,393 @@
+"""Inputs of run_classifier.py: processor, examples and records."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Callable, NamedTuple
+
+import tensorflow.compat.v1 as tf
+
+from bertlib.checkpoints import finding, loading, model_json
+from bertlib.cli.errors import InputError
+from bertlib.data import example_checks, model_inputs, tables
+from bertlib.io import text_files
+from bertlib.settings.classifier import TASKS, ClassifierSettings
+from bertlib.tasks.classification import (
+  classification,
+  classification_records,
+  own_tables,
+)
+from bertlib.tasks.classification.classification import (
+  ChoiceExample,
+  DataProcessor,
+  InputExample,
+  PaddingInputExample,
+  XnliProcessor,
+)
+from bertlib.tasks.classification.classification_records import (
+  file_based_convert_examples_to_features,
+)
+from bertlib.training import resolve, step_plan
+from bertlib.training.run import fill_last_batch, input_options, records_path
+from bertlib.training.task import Run
+
+
+def task_name(settings: ClassifierSettings) -> str:
+  """The value of --task_name in lower case without hyphens."""
+  return _plain_task(settings.task_name)
+
+
+def _plain_task(name: str) -> str:
+  return name.lower().replace("-", "").replace("_", "")
+
+
+def _nearest_task(task: str) -> str:
+  """The tasks with names similar to an unknown one, or else all tasks."""
+  names = {_plain_task(name): name for name in (*TASKS, "tsv")}
+  near = difflib.get_close_matches(task, names)
+  return " or ".join(names[name] for name in near or names)
+
+
+def make_processor(settings: ClassifierSettings) -> DataProcessor:
+  """Makes the processor of --task_name.
+
+  Raises:
+    InputError: there is no such task, or a flag that it needs is missing; or a
+      file with the labels is missing or malformed.
+  """
+  if settings.data_dir and not tf.gfile.IsDirectory(settings.data_dir):
+    raise InputError(
+      f"--data_dir={settings.data_dir}: no such folder. Give the folder of the"
+      " data"
+    )
+  task = task_name(settings)
+  if task == "tsv":
+    processor = _own_data_processor(settings)
+  elif task not in classification.PROCESSORS:
+    raise InputError(
+      f"--task_name={settings.task_name}: there is no such task. Give"
+      f" {_nearest_task(task)}"
+    )
+  elif not settings.data_dir:
+    raise InputError(
+      f"--data_dir is needed with --task_name={settings.task_name}"
+    )
+  elif task == "xnli":
+    processor = XnliProcessor(settings.language)
+  else:
+    processor = classification.PROCESSORS[task]()
+  if settings.id_column and task != "tsv" and not settings.predict_file:
+    raise InputError(
+      f"--id_column={settings.id_column}: the columns of"
+      f" --task_name={settings.task_name} are fixed. Leave out --id_column"
+    )
+  if settings.dev_fraction and task != "tsv":
+    raise InputError(
+      f"--dev_fraction: --task_name={settings.task_name} has a dev set. Leave"
+      " the flag out"
+    )
+  processor.skip_bad_rows = settings.bad_rows == "skip"
+  processor.encoding = text_files.encoding_of(settings.text)
+  if task == "tsv":
+    _find_labels(settings, processor)
+  return processor
+
+
+def _own_data_processor(
+  settings: ClassifierSettings,
+) -> own_tables.OwnDataProcessor:
+  check_label_set(settings.labels, settings.problem_type)
+  if not settings.label_delimiter:
+    raise InputError(
+      "--label_delimiter: is empty. Give the character between labels"
+    )
+  return own_tables.OwnDataProcessor(
+    {
+      "train": settings.train_file,
+      "dev": settings.dev_file,
+      "test": settings.test_file,
+    },
+    settings.text_a_column,
+    settings.text_b_column,
+    settings.label_column,
+    settings.labels,
+    settings.problem_type,
+    settings.label_delimiter,
+    settings.id_column,
+    settings.dev_fraction,
+  )
+
+
+def _find_labels(
+  settings: ClassifierSettings, processor: own_tables.OwnDataProcessor
+) -> None:
+  """Sets the labels that --labels does not give."""
+  if not settings.labels and not settings.run.do_train:
+    # The labels are stored with the trained model.
+    trained, _ = resolve.find_description(settings)
+    if trained.get("script") == "run_classifier":
+      processor.labels = trained["labels"]
+  if not processor.labels and processor.kind != "regression":
+    processor.read_labels(settings.data_dir)
+
+
+def check_label_set(labels: Sequence[str] | None, kind: str) -> None:
+  """Refuses invalid --labels.
+
+  Args:
+    labels: value of the flag; None if it is not given.
+    kind: see `Problem`.
+
+  Raises:
+    InputError: a label is empty or repeated, or there is only one.
+  """
+  if labels is None or kind == "regression":
+    return
+  repeated = len(set(labels)) < len(labels)
+  if (
+    not all(labels)
+    or repeated
+    or (kind == "classification" and labels[1:] == [])
+  ):
+    raise InputError(
+      f"--labels={','.join(labels)}: expected at least two labels, separated"
+      " by commas. Remove empty and repeated ones"
+    )
+
+
+class Examples(NamedTuple):
+  """Examples of the splits that the run uses.
+
+  Attributes:
+    train: training examples.
+    eval_sets: dev examples, by the suffix of their results files.
+    predict_sets: test examples, by the suffix of their results files.
+  """
+
+  train: Sequence[InputExample | ChoiceExample]
+  eval_sets: Mapping[str, Sequence[InputExample | ChoiceExample]]
+  predict_sets: Mapping[str, Sequence[InputExample | ChoiceExample]]
+
+
+def has_pairs(examples: Iterable[InputExample | ChoiceExample]) -> bool:
+  """True if any example is a pair of texts."""
+  return any(getattr(example, "text_b", None) for example in examples)
+
+
+def check_pairs(run: Run, examples: Examples) -> None:
+  """Refuses text pairs for a model of single texts, and vice versa.
+
+  Raises:
+    InputError: a split has pairs and the model in --output_dir was trained on
+      single texts, or the other way round; or the model has no second segment.
+  """
+  settings = run.settings
+  if run.task.description["kind"] == "multiple_choice":
+    loading.check_has_segments(run.config, settings.model.bert_config_file)
+    return
+  trained_on_pairs = None
+  if finding.trained_checkpoint(run.output_dir):
+    description = model_json.load_description(run.output_dir)
+    trained_on_pairs = description.get("has_pairs")
+  kinds = {True: "pairs of texts", False: "single texts"}
+  for split, split_examples in (
+    ("train", examples.train),
+    *(("dev", dev_set) for dev_set in examples.eval_sets.values()),
+    *(("test", test_set) for test_set in examples.predict_sets.values()),
+  ):
+    if not split_examples:
+      continue
+    is_pairs = has_pairs(split_examples)
+    if is_pairs:
+      loading.check_has_segments(run.config, settings.model.bert_config_file)
+    if trained_on_pairs not in (None, is_pairs):
+      flag = "data_dir"
+      if split == "test" and settings.predict_file:
+        flag = "predict_file"
+      elif task_name(settings) == "tsv":
+        flag = f"{split}_file"
+      value = getattr(settings, flag)
+      raise InputError(
+        f"--{flag}={value}: has {kinds[is_pairs]}, but the model"
+        f" in {run.output_dir} was trained on"
+        f" {kinds[trained_on_pairs]}. Give texts of that kind, or another"
+        " --output_dir"
+      )
+
+
+class DevSet(NamedTuple):
+  """A dev set and the input of its records, in order."""
+
+  examples: Sequence[InputExample | ChoiceExample]
+  input_fn: Callable[..., Any]
+
+
+def write_dev_sets(
+  run: Run, processor: DataProcessor, examples: Examples
+) -> dict[str, DevSet]:
+  """Writes the records of the dev sets; returns them by results suffix."""
+  dev_sets = {}
+  for suffix, dev_set in examples.eval_sets.items():
+    batch_size = run.settings.run.eval_batch_size
+    path, _ = write_records(
+      run, processor, f"eval{suffix}", dev_set, batch_size
+    )
+    dev_sets[suffix] = DevSet(
+      dev_set,
+      classification_records.file_based_input_fn_builder(
+        path,
+        run.settings.model.max_seq_length,
+        problem=processor.problem,
+        **input_options(run, is_training=False),
+      ),
+    )
+  return dev_sets
+
+
+def write_records(
+  run: Run,
+  processor: DataProcessor,
+  name: str,
+  examples: Sequence[InputExample | ChoiceExample],
+  batch_size: int = 1,
+) -> tuple[str, model_inputs.Lengths]:
+  """Writes the records of examples, see `run.records_path`.
+
+  Args:
+    run: the run.
+    processor: processor of the task.
+    name: file name without `.tf_record`.
+    examples: examples to encode.
+    batch_size: on a TPU, padding examples fill the last batch of this size.
+
+  Returns:
+    The path of the file, and the lengths of the examples.
+  """
+  path = records_path(run, name)
+  lengths = file_based_convert_examples_to_features(
+    fill_last_batch(run, examples, batch_size, PaddingInputExample()),
+    processor.problem.labels,
+    run.settings.model.max_seq_length,
+    run.tokenizer,
+    path,
+    processor.problem,
+  )
+  return path, lengths
+
+
+def read_examples(
+  settings: ClassifierSettings, processor: DataProcessor
+) -> Examples:
+  """Reads the examples of the splits that the run uses.
+
+  Raises:
+    InputError: a file is missing or malformed.
+  """
+  train_examples, eval_sets, predict_sets = [], {}, {}
+  if settings.run.do_train:
+    train_examples = processor.get_train_examples(settings.data_dir)
+    _check_labeled(train_examples, "Training")
+    if processor.kind != "multiple_choice":
+      path, is_own = settings.data_dir, task_name(settings) == "tsv"
+      if is_own:
+        path = os.path.join(settings.data_dir or "", settings.train_file)
+      elif processor.files_read:
+        path = processor.files_read[-1]
+      classification.check_several_labels(path, train_examples, is_own)
+    step_plan.count_steps(settings.run, len(train_examples), "examples")
+  if settings.run.do_eval or (
+    settings.run.do_train and settings.run.eval_steps
+  ):
+    eval_sets = processor.read_sets(settings.data_dir, "dev")
+    for dev_set in eval_sets.values():
+      _check_labeled(dev_set, "Evaluation")
+  if settings.run.do_predict and settings.predict_file:
+    if processor.kind == "multiple_choice":
+      raise InputError(
+        "--predict_file: this task needs choices, which the file cannot hold."
+        " Give the test set in --data_dir"
+      )
+    predict_sets = {"": _read_predict_file(settings, processor)}
+  elif settings.run.do_predict:
+    predict_sets = processor.read_sets(settings.data_dir, "test")
+  example_checks.warn_of_faults(
+    [classification.labeled(e, processor.kind) for e in train_examples],
+    {
+      f"the dev set{suffix}": [
+        classification.labeled(e, processor.kind) for e in dev_set
+      ]
+      for suffix, dev_set in eval_sets.items()
+    },
+  )
+  return Examples(train_examples, eval_sets, predict_sets)
+
+
+def named_columns(settings: ClassifierSettings) -> dict[str, str]:
+  """The columns of texts that flags name, for the model's description."""
+  columns = {"text_a": settings.text_a_column, "text_b": settings.text_b_column}
+  return {
+    role: column
+    for role, column in columns.items()
+    if column and not tables.is_number(column)
+  }
+
+
+def _read_predict_file(
+  settings: ClassifierSettings, processor: DataProcessor
+) -> list[InputExample]:
+  """Reads --predict_file: a table, or a text or a pair per line."""
+  path, id_column = settings.predict_file, settings.id_column
+  ending = "" if path == "-" else tables.ending_of(path)
+  columns = {"text_a": settings.text_a_column, "text_b": settings.text_b_column}
+  if ending in tables.READERS and not (
+    named_columns(settings) or settings.run.do_train
+  ):
+    trained, _ = resolve.find_description(settings)
+    columns |= trained.get("columns", {})
+  has_names = id_column or not all(
+    tables.is_number(column) for column in columns.values() if column
+  )
+  reading = processor.encoding, processor.skip_bad_rows, processor.bad_rows
+  if ending == ".csv" or (ending in (".tsv", ".jsonl", ".json") and has_names):
+    return own_tables.read_table_texts(
+      path, *columns.values(), id_column, *reading
+    )
+  if id_column:
+    raise InputError(
+      f"--predict_file={path}: its lines are texts, which have no --id_column."
+      " Give a .csv file, or leave out --id_column"
+    )
+  if ending in (".jsonl", ".json") and tables.json_object(
+    next(tables.read_lines(path, processor.encoding))
+  ):
+    raise InputError(
+      f"--predict_file={path}: has objects of JSON. Name their text by"
+      " --text_a_column"
+    )
+  return own_tables.read_texts(path, *reading)
+
+
+def _check_labeled(
+  examples: Iterable[InputExample | ChoiceExample], action: str
+) -> None:
+  for example in examples:
+    if example.label is None:
+      raise InputError(
+        f"{example.guid}: has no label. {action} needs one per example"
+      )
+
+
+def dev_path(settings: ClassifierSettings) -> str:
+  """Path of the table with the dev set of --task_name=tsv."""
+  file = settings.train_file if settings.dev_fraction else settings.dev_file
+  return os.path.join(settings.data_dir or "", file)
+
+
+def data_files(
+  settings: ClassifierSettings, processor: DataProcessor
+) -> list[str]:
+  """Paths of the files that were read."""
+  predicts = settings.run.do_predict and settings.predict_file
+  return [*processor.files_read, *([settings.predict_file] if predicts else [])]

@@ -1,0 +1,332 @@
+"""Reader of your own tables and texts for classification."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+
+from absl import logging
+
+from bertlib.cli.errors import InputError
+from bertlib.data import example_checks, tables
+from bertlib.io import files
+from bertlib.io.text_files import Encoding
+from bertlib.tasks.classification.classification import (
+  InputExample,
+  SplitProcessor,
+  check_label,
+  labeled,
+)
+from bertlib.tasks.classification.label_lists import parse_list, split_labels
+
+
+class OwnDataProcessor(SplitProcessor):
+  """Your own files: TSV, CSV or JSON Lines, columns by name or number."""
+
+  def __init__(
+    self,
+    files: dict[str, str],
+    text_a: str,
+    text_b: str | None,
+    label: str | None,
+    labels: Sequence[str] | None = None,
+    kind: str = "classification",
+    label_delimiter: str = ",",
+    id_column: str | None = None,
+    dev_fraction: float | None = None,
+  ):
+    """Stores where files, texts and labels are; reads nothing.
+
+    Args:
+      files: paths by split: "train", "dev" and "test".
+      text_a: column of the first text: its name, or its number from 1.
+      text_b: column of the second text, or None.
+      label: column of the label; may be missing in the test file. None if no
+        file has one.
+      labels: the label set, in the order of vectors of 0 and 1; None to read it
+        from the training file.
+      kind: see `Problem`.
+      label_delimiter: separates the labels of a multi-label example.
+      id_column: column of the unique id, which is the example's `guid`; None
+        for the split and the row number.
+      dev_fraction: share of the training file that is the dev set; None if the
+        dev set has a file.
+    """
+    self._files = files
+    self._columns = {
+      "text_a": text_a,
+      "text_b": text_b,
+      "label": label,
+      "id": id_column,
+    }
+    self._delimiter = label_delimiter
+    self._vector_labels = list(labels or ())
+    self._dev_fraction = dev_fraction
+    self.labels = list(labels or ())
+    self.kind = kind
+    self._train_examples: list[InputExample] = []
+
+  @property
+  def metrics(self) -> tuple[str, ...]:
+    """See base class; with two labels, F1 is that of the second."""
+    if self.kind == "regression":
+      return ("pearson", "spearman")
+    if self.kind == "multi_label":
+      return ("micro_f1", "macro_f1", "accuracy")
+    return (
+      "accuracy",
+      "f1" if len(self.labels) == 2 else "macro_f1",
+      "matthews",
+    )
+
+  def read_labels(self, data_dir: str) -> None:
+    """Sets the label set to the sorted labels of the training file."""
+    examples = self._train_examples = self._read(data_dir, "train")
+    if self.kind == "multi_label":
+      self.labels = sorted({label for e in examples for label in e.label})
+      path, counts = self._files["train"], {len(e.label) for e in examples}
+      if not self.labels:
+        raise InputError(f"{path}: no example has a label")
+      if self.labels == ["0", "1"] and counts == {2}:
+        raise InputError(
+          f"{path}: all examples have both labels, 0 and 1. If they are values"
+          " of labels, name these in their order by --labels"
+        )
+      if len(self.labels) > 1 and counts <= {0, 1}:
+        logging.warning(
+          "%s: no text has several labels. Is --label_delimiter right?", path
+        )
+    else:
+      self.labels = sorted({e.label for e in examples})
+
+  def get_train_examples(self, data_dir: str) -> list[InputExample]:
+    """See base class; `read_labels` has read them, if it was called."""
+    return self._divided(data_dir)[0]
+
+  def get_dev_examples(self, data_dir: str) -> list[InputExample]:
+    """See base class."""
+    if self._dev_fraction is None:
+      return super().get_dev_examples(data_dir)
+    return self._divided(data_dir)[1]
+
+  def _divided(
+    self, data_dir: str
+  ) -> tuple[list[InputExample], list[InputExample]]:
+    """Examples of the training file to train on, and to evaluate on."""
+    examples = self._train_examples or self._read(data_dir, "train")
+    if self._dev_fraction is None:
+      return examples, []
+    train, dev = example_checks.draw_dev_set(
+      [labeled(example, self.kind) for example in examples], self._dev_fraction
+    )
+    if not dev:
+      raise InputError(
+        f"--dev_fraction={self._dev_fraction}: leaves no dev example of"
+        f" {len(examples)}. Give a higher value, or --dev_file"
+      )
+    return [examples[i] for i in train], [examples[i] for i in dev]
+
+  def _read(self, data_dir: str, split: str) -> list[InputExample]:
+    path = os.path.join(data_dir or "", self._files[split])
+    if split == "dev" and not files.exists(path):
+      raise InputError(
+        f"{path}: there is no such file. Give a --dev_file; or"
+        " --dev_fraction=0.2, a part of --train_file"
+      )
+    self.files_read.append(path)
+    table = tables.read_table(
+      path,
+      [(f"--{role}_column", name) for role, name in self._columns.items()],
+      self.encoding,
+      ["--label_column"] if split == "test" else [],
+    )
+    text_a, text_b, label_column, id_column = table.columns
+    if self._columns["label"] is None and not table.has_names:
+      num_unread = len({*range(len(table.names))} - {*table.columns})
+      if num_unread:
+        logging.warning(
+          "%s: %d of its %d columns are not read. Name the text by"
+          " --text_a_column",
+          path,
+          num_unread,
+          len(table.names),
+        )
+    rows_of_ids: dict[str, int] = {}
+    lone: dict[str, tables.Row | None] = {}  # rows of labels that occur once
+
+    def example(row):
+      table.check_row(row)
+      label = None
+      if label_column is not None:
+        label = self._label(row, label_column)
+      texts = [
+        None if column is None else _text(row, column)
+        for column in (text_a, text_b)
+      ]
+      guid = f"{split}-{row.number}"
+      if id_column is not None:
+        guid = _id(row, id_column, rows_of_ids)
+      if isinstance(label, str):
+        lone[label] = None if label in lone else row
+      return InputExample(guid, *texts, label)
+
+    examples = tables.collect_examples(
+      path, table.rows, example, self.skip_bad_rows, self.bad_rows
+    )
+    if self.kind == "classification" and label_column is not None:
+      _warn_of_header(table, text_a, label_column, lone)
+    return examples
+
+  def _label(self, row: tables.Row, column: int) -> str | list[str]:
+    """The label of a row, or its labels; InputError if it has none."""
+    label = row.label(column)
+    if self.kind == "multi_label":
+      try:
+        label = split_labels(label, self._delimiter, self._vector_labels)
+      except ValueError as error:
+        raise row.error(str(error)) from error
+    elif self.kind == "classification":
+      if not label:
+        raise row.error(f"the label is empty. {tables.FIX_ROW}")
+      items = label[0] in "[({" and parse_list(label)
+      if items and not all(isinstance(item, (int, float)) for item in items):
+        raise row.error(
+          f"the label {label} is a list. Give --problem_type=multi_label, or"
+          " one label"
+        )
+    if self.labels or self.kind == "regression":
+      check_label(row, label, self.problem)
+    return label
+
+
+def _text(row: tables.Row, column: int) -> str:
+  """The text of a column; InputError for a list or an object of JSON."""
+  text = row.text(column)
+  if row.values and isinstance(row.values[column], (list, dict)):
+    raise row.error(
+      f"column {column + 1} is {text[:40]}, not a text. {tables.FIX_ROW}"
+    )
+  return text
+
+
+def _id(row: tables.Row, column: int, rows_of_ids: dict[str, int]) -> str:
+  """The id of a row, which is added to the row numbers by id."""
+  id_ = row.label(column)
+  if not id_:
+    raise row.error(f"the id is empty. {tables.FIX_ROW}")
+  if len(id_.split("\t")) + len(id_.splitlines()) > 2:
+    raise row.error(f"the id {id_!r} has a tab or a line break. Remove it")
+  if id_ in rows_of_ids:
+    raise row.error(
+      f"the id {id_!r} is that of row {rows_of_ids[id_]} too. Make it unique"
+    )
+  rows_of_ids[id_] = row.number
+  return id_
+
+
+def _warn_of_header(
+  table: tables.Table,
+  text_column: int,
+  label_column: int,
+  lone: Mapping[str, tables.Row | None],
+) -> None:
+  """Warns of an example that may be a header, by the rows of lone labels."""
+  found = [(label, row) for label, row in lone.items() if row is not None]
+  if len(found) != 1 or len(lone) < 3:
+    return
+  ((label, row),) = found
+  if table.has_names:
+    is_header = label == table.names[label_column]
+  else:
+    is_header = row.number == table.header.number and not re.search(
+      r"\s", row.text(text_column)
+    )
+  if is_header:
+    logging.warning(
+      "%s: looks like a header. Its label %r occurs once. If it is one, %s",
+      row.where,
+      label,
+      "remove the row" if table.has_names else "give the columns by name",
+    )
+
+
+def read_texts(
+  path: str,
+  encoding: Encoding = tables.LENIENT,
+  skip_bad_rows: bool = False,
+  bad_rows: dict[str, list[str]] | None = None,
+) -> list[InputExample]:
+  """Reads texts to classify, one per line; a tab separates a pair.
+
+  Args:
+    path: the file, or "-" for standard input.
+    encoding: encoding of the file.
+    skip_bad_rows: whether to skip lines with several tabs.
+    bad_rows: see `tables.collect_examples`.
+
+  Returns:
+    One example per line.
+
+  Raises:
+    InputError: the file is missing or empty, or a line is neither a text nor a
+      pair.
+  """
+
+  def example(row):
+    if row.number == 1 and tables.has_usual_names(row.fields):
+      logging.warning(
+        "%s: looks like a header, but is read as a text. Name the column of the"
+        " texts by --text_a_column",
+        row.where,
+      )
+    if len(row.fields) > 2:
+      raise row.error(
+        f"has {len(row.fields) - 1} tabs, but a line is a text, or two with a"
+        f" tab between. {tables.FIX_ROW}"
+      )
+    return InputExample(
+      guid=f"text-{row.number}",
+      text_a=row.text(0),
+      text_b=row.text(1) if len(row.fields) > 1 else None,
+    )
+
+  return tables.collect_examples(
+    path, tables.read_tsv(path, encoding), example, skip_bad_rows, bad_rows
+  )
+
+
+def read_table_texts(
+  path: str,
+  text_a: str,
+  text_b: str | None,
+  id_column: str | None,
+  encoding: Encoding = tables.LENIENT,
+  skip_bad_rows: bool = False,
+  bad_rows: dict[str, list[str]] | None = None,
+) -> list[InputExample]:
+  """Reads texts to classify from a table; see `OwnDataProcessor`.
+
+  Args:
+    path: the file.
+    text_a: column of the first text: its name, or its number from 1.
+    text_b: column of the second text, or None.
+    id_column: column of the id, or None.
+    encoding: encoding of the file.
+    skip_bad_rows: whether to skip rows that cannot be read.
+    bad_rows: see `tables.collect_examples`.
+
+  Returns:
+    One example per row, without a label.
+
+  Raises:
+    InputError: the file is missing or empty, or a column is not there.
+  """
+  processor = OwnDataProcessor(
+    {"text": path}, text_a, text_b, None, id_column=id_column
+  )
+  processor.encoding, processor.skip_bad_rows = encoding, skip_bad_rows
+  examples = processor._read("", "text")
+  if bad_rows is not None:
+    bad_rows |= processor.bad_rows
+  return examples

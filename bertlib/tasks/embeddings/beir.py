@@ -1,0 +1,344 @@
+"""Queries, a corpus and judgements of relevance, in the file layout of BEIR.
+
+A folder has `corpus.jsonl` with `_id`, `title` and `text`, `queries.jsonl` with
+`_id` and `text`, and `qrels/SPLIT.tsv` with the columns `query-id`, `corpus-id`
+and `score` (Thakur et al. 2021). Imports no TensorFlow.
+"""
+
+from __future__ import annotations
+
+import os
+from array import array
+from collections.abc import (
+  Collection,
+  Iterable,
+  Iterator,
+  Mapping,
+  Sequence,
+  Set,
+)
+from typing import Any, NamedTuple
+
+import numpy as np
+from absl import logging
+
+from bertlib.cli.errors import InputError
+from bertlib.data import tables
+from bertlib.io import files, json_files, text_files
+from bertlib.tasks.embeddings.embedding_examples import Example
+
+_CORPUS = "corpus.jsonl"
+_QUERIES = "queries.jsonl"
+_QRELS = "qrels"
+# Columns of judgements.
+_COLUMNS = ("query-id", "corpus-id", "score")
+_FIX = "Fix the file, or download it again"
+
+
+class Retrieval(NamedTuple):
+  """A search whose right results are known.
+
+  Attributes:
+    queries: text of each query by its id.
+    corpus: id and text of each document; may be iterated over again, and may be
+      larger than the memory. A document with the id of a query is not among the
+      results of that query.
+    relevance: for each query, by its id, the ids of the relevant documents and
+      their grades, which are at least 1.
+  """
+
+  queries: Mapping[str, str]
+  corpus: Collection[tuple[str, str]]
+  relevance: Mapping[str, Mapping[str, int]]
+
+
+class _Corpus(Collection):
+  """The documents of a folder, read anew in each iteration."""
+
+  def __init__(self, folder: str, num_documents: int):
+    self._folder = folder
+    self._num_documents = num_documents
+
+  def __iter__(self) -> Iterator[tuple[str, str]]:
+    return stream_corpus(self._folder)
+
+  def __len__(self) -> int:
+    return self._num_documents
+
+  def __contains__(self, document: object) -> bool:
+    return any(document == other for other in self)
+
+
+def is_beir(path: str) -> bool:
+  """True for a folder, and for judgements in the layout of BEIR."""
+  folder, _ = _find_folder(path, "")
+  return os.path.isdir(path) or files.exists(os.path.join(folder, _CORPUS))
+
+
+def _find_folder(path: str, split: str) -> tuple[str, str]:
+  """The folder with corpus and queries, and the file of judgements."""
+  parent = os.path.dirname(path)
+  if os.path.basename(parent) == _QRELS and path.endswith(".tsv"):
+    return os.path.dirname(parent), path
+  return path, os.path.join(path, _QRELS, f"{split}.tsv")
+
+
+def data_files(path: str, split: str = "test") -> list[str]:
+  """Paths of the files that `read` reads."""
+  folder, qrels = _find_folder(path, split)
+  return [os.path.join(folder, _CORPUS), os.path.join(folder, _QUERIES), qrels]
+
+
+def read(path: str, split: str = "test") -> Retrieval:
+  """Reads queries and judgements, and checks the corpus.
+
+  Queries without a relevant document are left out; the log has their number. A
+  judged document that the corpus lacks is never found, as in trec_eval; a
+  warning has the number of such judgements.
+
+  Args:
+    path: a folder in the layout of BEIR; or a file of judgements in its folder
+      `qrels`.
+    split: name of the judgements ("train", "dev", "test") if `path` is a
+      folder.
+
+  Raises:
+    InputError: a file is missing or malformed, an id is repeated, the
+      judgements have an id that no query has or only documents that the corpus
+      lacks, or no document is relevant.
+  """
+  folder, qrels = _find_folder(path, split)
+  _check_files(folder, qrels)
+  judgements = _read_judgements(qrels)
+  queries = _read_queries(folder, judgements)
+  num_documents = _check_corpus(folder, judgements)
+  relevance: dict[str, dict[str, int]] = {}
+  for query, document, grade, _ in judgements:
+    if grade > 0:
+      relevance.setdefault(query, {})[document] = grade
+  if not relevance:
+    raise InputError(
+      f"{qrels}: no document is relevant: no score is above 0. {_FIX}"
+    )
+  logging.info(
+    "%s: %d queries, %d documents; %d queries without relevant documents left"
+    " out",
+    qrels,
+    len(relevance),
+    num_documents,
+    len(queries) - len(relevance),
+  )
+  queries = {id_: text for id_, text in queries.items() if id_ in relevance}
+  return Retrieval(queries, _Corpus(folder, num_documents), relevance)
+
+
+def _check_files(folder: str, qrels: str) -> None:
+  """Raises an InputError if a file is missing."""
+  for name in (_CORPUS, _QUERIES):
+    if not files.exists(os.path.join(folder, name)):
+      raise InputError(
+        f"{folder}: has no {name}. Give a folder with {_CORPUS}, {_QUERIES} and"
+        f" {_QRELS}/SPLIT.tsv"
+      )
+  if not files.exists(qrels):
+    found = files.find_files([os.path.join(os.path.dirname(qrels), "*.tsv")])
+    splits = [os.path.basename(name).removesuffix(".tsv") for name in found]
+    raise InputError(
+      f"{qrels}: no such file. Give one of the splits there:"
+      f" {', '.join(splits)}"
+    )
+
+
+# Judgements
+
+
+class _Judgement(NamedTuple):
+  """Grade of a document for a query, and the row that has it."""
+
+  query: str
+  document: str
+  grade: int
+  row: tables.Row
+
+
+def _read_judgements(path: str) -> list[_Judgement]:
+  """Reads all judgements, those of irrelevant documents too."""
+  table = tables.read_table(
+    path, [("the judgements", name) for name in _COLUMNS], encoding=None
+  )
+  judgements: dict[tuple[str, str], _Judgement] = {}
+  for row in table.rows:
+    table.check_row(row, _FIX)
+    query, document, text = (row.text(column) for column in table.columns)
+    number = tables.parse_number(text)
+    if number is None or number % 1:
+      raise row.error(f"the score {text!r} is not an integer. {_FIX}")
+    grade = int(number)
+    earlier = judgements.get((query, document))
+    if earlier and earlier.grade != grade:
+      raise row.error(
+        f"the score of query {query!r} and document {document!r} is {grade},"
+        f" but {earlier.grade} in row {earlier.row.number}. {_FIX}"
+      )
+    judgements[query, document] = _Judgement(query, document, grade, row)
+  if not judgements:
+    raise InputError(f"{path}: has no judgements. {_FIX}")
+  return [*judgements.values()]
+
+
+def _missing(judgement: _Judgement, field: str, path: str) -> InputError:
+  """The error of a judgement with an id that is not in a file."""
+  return judgement.row.error(
+    f"{field} {getattr(judgement, field)!r} is not in {path}. Use the"
+    f" judgements and the {os.path.basename(path)} of one data set"
+  )
+
+
+def _check_documents(
+  judgements: Sequence[_Judgement], missing: Set[str], path: str
+) -> None:
+  """Counts the judgements of documents that the corpus lacks.
+
+  Raises:
+    InputError: it lacks all of them.
+  """
+  lost = [judged for judged in judgements if judged.document in missing]
+  if len(lost) == len(judgements):
+    raise _missing(lost[0], "document", path)
+  if lost:
+    logging.warning(
+      "%s: lacks the documents of %d of %d judgements, such as %r; %d of them"
+      " are relevant and count as not found",
+      path,
+      len(lost),
+      len(judgements),
+      lost[0].document,
+      sum(judged.grade > 0 for judged in lost),
+    )
+
+
+# Queries and documents
+
+
+def _read_queries(
+  folder: str, judgements: Sequence[_Judgement]
+) -> dict[str, str]:
+  """Texts of the queries with judgements, by id."""
+  path = os.path.join(folder, _QUERIES)
+  judged = {judgement.query for judgement in judgements}
+  lines: dict[str, int] = {}
+  queries = {}
+  for number, query in _read_lines(path, {"_id": str, "text": str}):
+    id_, text = query["_id"], query["text"].strip()
+    if id_ in lines:
+      raise _repeated(path, number, id_, lines[id_])
+    lines[id_] = number
+    if id_ in judged:
+      if not text:
+        raise InputError(
+          f"{path}, line {number}: query {id_!r} has no text. {_FIX}"
+        )
+      queries[id_] = text
+  for judgement in judgements:
+    if judgement.query not in queries:
+      raise _missing(judgement, "query", path)
+  return queries
+
+
+def stream_corpus(folder: str) -> Iterator[tuple[str, str]]:
+  """Reads the id and the text of each document, one at a time.
+
+  Args:
+    folder: a folder in the layout of BEIR.
+
+  Yields:
+    The id, and the title and the text, separated by a space.
+
+  Raises:
+    InputError: a line is malformed.
+  """
+  schema = {"_id": str, "title?": (str, json_files.NULL), "text": str}
+  for _, document in _read_lines(os.path.join(folder, _CORPUS), schema):
+    text = f"{document.get('title') or ''} {document['text']}"
+    yield document["_id"], text.strip()
+
+
+def _read_lines(path: str, schema: Any) -> Iterator[tuple[int, Any]]:
+  return json_files.parse_lines(text_files.read_lines(path), path, schema, _FIX)
+
+
+def _repeated(path: str, number: int, id_: str, earlier: int) -> InputError:
+  return InputError(
+    f"{path}, line {number}: the id {id_!r} is that of line {earlier} too."
+    f" {_FIX}"
+  )
+
+
+def _check_corpus(folder: str, judgements: Sequence[_Judgement]) -> int:
+  """Checks the ids of a corpus; returns the number of documents.
+
+  Keeps 8 bytes for each document in memory.
+  """
+  missing = {judgement.document for judgement in judgements}
+  hashes = array("q")
+  num_empty = 0
+  for id_, text in stream_corpus(folder):
+    hashes.append(hash(id_))
+    missing.discard(id_)
+    num_empty += not text
+  path = os.path.join(folder, _CORPUS)
+  if num_empty:
+    logging.warning("%s: %d documents have no text", path, num_empty)
+  distinct, counts = np.unique(hashes, return_counts=True)
+  if len(distinct) < len(hashes):
+    _check_distinct(path, {*distinct[counts > 1].tolist()})
+  _check_documents(judgements, missing, path)
+  return len(hashes)
+
+
+def _check_distinct(path: str, hashes: Set[int]) -> None:
+  """Raises an InputError if ids with these hashes are repeated."""
+  lines: dict[str, int] = {}
+  for number, document in _read_lines(path, {"_id": str}):
+    id_ = document["_id"]
+    if hash(id_) in hashes:
+      if id_ in lines:
+        raise _repeated(path, number, id_, lines[id_])
+      lines[id_] = number
+
+
+# Pairs
+
+
+def from_examples(examples: Iterable[Example]) -> Retrieval:
+  """Makes a search of pairs or triplets.
+
+  The queries are the distinct anchors; the corpus has the distinct positives
+  and negatives. All positives of one anchor are relevant for it. Queries and
+  documents with the same text have the same id.
+
+  Args:
+    examples: pairs or triplets. Pairs of two equal texts only add to the
+      corpus.
+
+  Raises:
+    InputError: each pair has two equal texts.
+  """
+  ids: dict[str, str] = {}
+  queries: dict[str, str] = {}
+  documents: dict[str, str] = {}
+  relevance: dict[str, dict[str, int]] = {}
+  for example in examples:
+    query, positive, *negatives = (
+      ids.setdefault(text, str(len(ids))) for text in example.texts
+    )
+    documents |= zip([positive, *negatives], example.texts[1:])
+    if positive != query:
+      queries[query] = example.texts[0]
+      relevance.setdefault(query, {})[positive] = 1
+  if not queries:
+    raise InputError(
+      "--dev_file: each pair has two equal texts, so that there is nothing to"
+      " find. Give pairs of different texts"
+    )
+  return Retrieval(queries, [*documents.items()], relevance)

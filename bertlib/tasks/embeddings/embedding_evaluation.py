@@ -1,0 +1,175 @@
+"""Evaluates sentence vectors, at the full width and at those of Matryoshka."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from bertlib.data.read_ahead import blocks
+from bertlib.tasks.embeddings import retrieval_scores, similarity_scores
+from bertlib.tasks.embeddings.embedding_examples import Example
+from bertlib.tasks.embeddings.nearest_neighbors import TopK
+
+# Documents of the ranking of a query, and of a block of a corpus.
+_MAX_RANK = 1000
+_BLOCK_SIZE = 8192
+
+# Metrics by kind of dev set, the primary one first.
+METRICS = {
+  "scored_pairs": similarity_scores.SCORED_PAIRS,
+  "labeled_pairs": similarity_scores.LABELED_PAIRS,
+  "labeled_texts": similarity_scores.LABELED_TEXTS,
+  "retrieval": retrieval_scores.METRICS,
+}
+
+
+class Evaluation(NamedTuple):
+  """Metrics, and what those of the full width were computed from.
+
+  Attributes:
+    results: metrics by name.
+    cosines: float32 [N], of the pairs; None for other examples.
+    rankings: ids of the documents found for each query, the best first, by id
+      of query; None for examples.
+    neighbors: of texts with labels; None for others.
+  """
+
+  results: dict[str, float]
+  cosines: np.ndarray | None = None
+  rankings: Mapping[str, Sequence[str]] | None = None
+  neighbors: similarity_scores.Neighbors | None = None
+
+
+def metric_names(kind: str, dims: Sequence[int]) -> list[str]:
+  """Names of the metrics, the primary one first.
+
+  Args:
+    kind: a key of `METRICS`.
+    dims: widths of the vectors, the largest first, whose metrics have no
+      suffix; empty for the full width alone.
+  """
+  return [name + suffix for suffix in _suffixes(dims) for name in METRICS[kind]]
+
+
+def _suffixes(dims: Sequence[int]) -> dict[str, int | None]:
+  """Widths by the suffix of their metrics."""
+  return {"": None, **{f"_{dim}": dim for dim in dims[1:]}}
+
+
+def evaluate_examples(
+  kind: str,
+  examples: Sequence[Example],
+  vectors: np.ndarray,
+  positions: np.ndarray,
+  dims: Sequence[int],
+) -> Evaluation:
+  """Evaluates pairs or texts with scores or labels.
+
+  Args:
+    kind: kind of the examples, a key of `METRICS`.
+    examples: the examples.
+    vectors: float32 [N, D], of the distinct texts.
+    positions: int [examples, texts], rows of `vectors`.
+    dims: see `metric_names`.
+  """
+  gold = gold_values(kind, examples)
+
+  def evaluate(dim: int | None) -> Evaluation:
+    if kind == "labeled_texts":
+      found = similarity_scores.find_neighbors(
+        vectors[positions[:, 0]], gold, dim
+      )
+      scores = similarity_scores.labeled_texts(found)
+      return Evaluation(scores, neighbors=found)
+    first, second = (vectors[column] for column in positions.T)
+    cosines = similarity_scores.cosine_similarities(first, second, dim)
+    score = similarity_scores.labeled_pairs
+    if kind == "scored_pairs":
+      score = similarity_scores.scored_pairs
+    return Evaluation(score(cosines, gold), cosines=cosines)
+
+  by_suffix = {suffix: evaluate(dim) for suffix, dim in _suffixes(dims).items()}
+  results = {
+    f"eval_{name}{suffix}": value
+    for suffix, evaluation in by_suffix.items()
+    for name, value in evaluation.results.items()
+  }
+  return by_suffix[""]._replace(results=results)
+
+
+def gold_values(kind: str, examples: Sequence[Example]) -> np.ndarray:
+  """Scores of pairs, labels of pairs (1 or 0), or labels of texts: [N]."""
+  if kind == "scored_pairs":
+    return np.array([example.score for example in examples])
+  labels = np.array([example.label for example in examples])
+  return labels.astype(int) if kind == "labeled_pairs" else labels
+
+
+def evaluate_retrieval(
+  query_ids: Sequence[str],
+  query_vectors: np.ndarray,
+  document_ids: Sequence[str],
+  document_vectors: Iterable[np.ndarray],
+  relevance: Mapping[str, Mapping[str, int]],
+  dims: Sequence[int],
+) -> Evaluation:
+  """Evaluates a search by cosine similarity in a corpus.
+
+  A document with the id of the query is left out, as BEIR does.
+
+  Args:
+    query_ids: ids of the queries.
+    query_vectors: float32 [Q, D].
+    document_ids: ids of the corpus.
+    document_vectors: float32 [D] each, read once, block by block.
+    relevance: by id of query, the relevant documents and their grades.
+    dims: see `metric_names`.
+  """
+  widths = _suffixes(dims)
+  found = search(
+    query_vectors, document_vectors, _MAX_RANK + 1, widths.values()
+  )
+  results: dict[str, float] = {}
+  by_width = []
+  for suffix, (_, indices) in zip(widths, found):
+    rankings = {
+      query: [document_ids[i] for i in row if document_ids[i] != query]
+      for query, row in zip(query_ids, indices)
+    }
+    rankings = {query: ids[:_MAX_RANK] for query, ids in rankings.items()}
+    scores = retrieval_scores.evaluate(relevance, rankings)
+    results |= {f"eval_{name}{suffix}": v for name, v in scores.items()}
+    by_width.append(rankings)
+  return Evaluation(results, rankings=by_width[0])
+
+
+def search(
+  query_vectors: np.ndarray,
+  document_vectors: Iterable[np.ndarray],
+  k: int,
+  dims: Iterable[int | None] = (None,),
+) -> list[tuple[np.ndarray, np.ndarray]]:
+  """Exact search by cosine similarity, in bounded memory.
+
+  Args:
+    query_vectors: float32 [Q, D].
+    document_vectors: float32 [D] each, read once, block by block.
+    k: documents to find for each query.
+    dims: widths of the vectors to search with; None for D.
+
+  Returns:
+    For each width the scores, float32 [Q, k], and the indices, int64 [Q, k],
+    see `TopK.results`.
+  """
+  searches = {
+    dim: TopK(similarity_scores.unit_vectors(query_vectors, dim), k)
+    for dim in dims
+  }
+  first = 0
+  for block in map(np.stack, blocks(document_vectors, _BLOCK_SIZE)):
+    for dim, found in searches.items():
+      found.add(similarity_scores.unit_vectors(block, dim), first)
+    first += len(block)
+  return [found.results() for found in searches.values()]

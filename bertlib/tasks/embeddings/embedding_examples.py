@@ -1,0 +1,284 @@
+"""Readers of texts for sentence embeddings: pairs, triplets, labeled texts.
+
+Imports no TensorFlow.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from bertlib.cli.errors import InputError
+from bertlib.data import tables
+from bertlib.data.tables import FIX_ROW, Row
+from bertlib.io.text_files import Encoding
+
+# What the rows of a file are: two texts that belong together; the same with
+# texts that do not belong to the first (hard negatives); two texts and their
+# similarity; two texts and whether they belong together, 1 or 0; a text and its
+# class; a text.
+KINDS = (
+  "pairs",
+  "triplets",
+  "scored_pairs",
+  "labeled_pairs",
+  "labeled_texts",
+  "texts",
+)
+
+
+class Example(NamedTuple):
+  """One row of a file.
+
+  Attributes:
+    texts: the anchor, the positive and any number of hard negatives; two texts
+      of a scored or labeled pair; or a single text. Without white space around.
+    score: similarity of a scored pair, from 0 to 1.
+    label: "1" or "0" of a labeled pair, or the class of a text.
+  """
+
+  texts: list[str]
+  score: float | None = None
+  label: str | None = None
+
+
+class Columns(NamedTuple):
+  """Columns of a file, each by its name or its number from 1.
+
+  Attributes:
+    texts: the anchor, the positive, and the hard negatives.
+    score: similarity of the two texts, or None.
+    label: label of the two texts or of the text, or None.
+  """
+
+  texts: Sequence[str]
+  score: str | None = None
+  label: str | None = None
+
+
+def kind_of(columns: Columns) -> str:
+  """One of `KINDS`, by the columns that are named.
+
+  Raises:
+    InputError: the columns do not go together, or one is named twice.
+  """
+  if not columns.texts:
+    raise InputError(
+      "--text_columns must be given: the columns of the texts, such as"
+      " question,answer"
+    )
+  value = f"--text_columns={','.join(columns.texts)}"
+  if not all(columns.texts) or len(set(columns.texts)) < len(columns.texts):
+    raise InputError(
+      f"{value}: has an empty or repeated name. Name each column once"
+    )
+  has_score, has_label = columns.score is not None, columns.label is not None
+  kinds = {
+    (1, False, False): "texts",
+    (1, False, True): "labeled_texts",
+    (2, False, False): "pairs",
+    (2, True, False): "scored_pairs",
+    (2, False, True): "labeled_pairs",
+    (3, False, False): "triplets",
+  }
+  kind = kinds.get((min(len(columns.texts), 3), has_score, has_label))
+  if kind is None:
+    raise InputError(
+      f"{value} with --score_column={columns.score or ''} and"
+      f" --label_column={columns.label or ''}: a score belongs to two texts, a"
+      " label to one or two. Name the columns of one kind of data"
+    )
+  return kind
+
+
+def read_examples(
+  path: str,
+  columns: Columns,
+  min_score: float = 0.0,
+  max_score: float = 1.0,
+  encoding: Encoding | None = None,
+  skip_bad_rows: bool = False,
+  bad_rows: dict[str, list[str]] | None = None,
+) -> list[Example]:
+  """Reads the rows of a .tsv, .csv or .jsonl file.
+
+  A hard negative may be missing: an empty cell, or null in JSON Lines, whose
+  first line has all columns, and where a list holds any number of negatives.
+
+  Args:
+    path: the file.
+    columns: its columns, which also decide what its rows are, see `kind_of`.
+    min_score: score of two texts that have nothing in common.
+    max_score: score of two texts that mean the same.
+    encoding: encoding of the file; None for UTF-8.
+    skip_bad_rows: whether to skip rows that cannot be used.
+    bad_rows: see `tables.collect_examples`.
+
+  Returns:
+    The examples, at least one.
+
+  Raises:
+    InputError: the file is missing or empty; a column is missing; a row has an
+      empty text, a score out of range, an invalid label, or a negative that is
+      also its anchor or positive; or labeled texts have nothing in common, or
+      no differences.
+  """
+  kind = kind_of(columns)
+  table = tables.read_table(
+    path,
+    [
+      *(("--text_columns", name) for name in columns.texts),
+      ("--score_column", columns.score),
+      ("--label_column", columns.label),
+    ],
+    encoding,
+  )
+  *text_columns, score_column, label_column = table.columns
+
+  def example(row: Row) -> Example:
+    table.check_row(row)
+    texts = _texts(row, columns.texts, text_columns)
+    score = label = None
+    if score_column is not None:
+      score = _score(row, row.label(score_column), min_score, max_score)
+    if label_column is not None:
+      label = row.label(label_column)
+      _check_label(row, label, kind)
+    return Example(texts, score, label)
+
+  examples = tables.collect_examples(
+    path, table.rows, example, skip_bad_rows, bad_rows
+  )
+  if kind == "labeled_texts":
+    _check_classes(path, examples)
+  return examples
+
+
+def _texts(row: Row, names: Sequence[str], columns: Sequence[int]) -> list[str]:
+  """The texts of a row, without missing negatives."""
+  texts = []
+  for name, column in zip(names[:2], columns):
+    if row.values and isinstance(row.values[column], (list, dict)):
+      raise row.error(f"{name!r} is not a text. {FIX_ROW}")
+    texts.append(tables.strip_label(row.text(column)))
+    if not texts[-1]:
+      one_sided = "" if len(columns) == 1 else ": a pair needs both texts"
+      raise row.error(f"{name!r} is empty{one_sided}. {FIX_ROW}")
+  for name, column in zip(names[2:], columns[2:]):
+    for text in _negatives(row, name, column):
+      if text in texts[:2]:
+        role = names[texts.index(text)]
+        raise row.error(f"{name!r} has the same text as {role!r}. {FIX_ROW}")
+      texts.append(text)
+  return texts
+
+
+def _negatives(row: Row, name: str, column: int) -> Iterator[str]:
+  """The negatives in a cell: a text, a list of texts, or nothing."""
+  value = row.values[column] if row.values else None
+  if isinstance(value, list):
+    for text in value:
+      if not isinstance(text, str) or not tables.strip_label(text):
+        raise row.error(f"{name!r} is not a list of texts. {FIX_ROW}")
+      yield tables.strip_label(text.encode("utf-8", "ignore").decode())
+  elif isinstance(value, dict):
+    raise row.error(f"{name!r} is not a text. {FIX_ROW}")
+  elif row.fields[column] is not None:
+    text = tables.strip_label(row.text(column))
+    if text:
+      yield text
+
+
+def _score(row: Row, text: str, min_score: float, max_score: float) -> float:
+  """Scales a score to the range from 0 to 1."""
+  score = tables.parse_number(text)
+  if score is None:
+    raise row.error(f"the score {text!r} is not a number. {FIX_ROW}")
+  if not min_score <= score <= max_score:
+    raise row.error(
+      f"the score {text} is not between {min_score:g} and {max_score:g}. Give"
+      " the range of the scores by --min_score and --max_score, or fix the row"
+    )
+  return (score - min_score) / (max_score - min_score)
+
+
+def _check_label(row: Row, label: str, kind: str) -> None:
+  """Raises an InputError if a label is empty, or not 0 or 1 for a pair."""
+  if kind == "labeled_pairs" and label not in ("0", "1"):
+    raise row.error(
+      f"the label {label!r} of the pair is not 1 (the texts belong together) or"
+      f" 0. {FIX_ROW}"
+    )
+  if not label:
+    raise row.error(f"the label is empty. {FIX_ROW}")
+
+
+def _check_classes(path: str, examples: Sequence[Example]) -> None:
+  """Raises an InputError if no two texts have one label, or all have it."""
+  counts = Counter(example.label for example in examples)
+  if max(counts.values()) == 1:
+    raise InputError(
+      f"{path}: each of the {len(counts)} labels occurs only once, so that no"
+      " texts belong together. Is --label_column the right one?"
+    )
+  if len(counts) == 1:
+    raise InputError(
+      f"{path}: all {len(examples)} texts have the label"
+      f" {examples[0].label!r}; two labels or more are needed. Is"
+      " --label_column the right one?"
+    )
+
+
+def read_texts(
+  path: str,
+  encoding: Encoding | None = None,
+  columns: Sequence[str] = (),
+  skip_bad_rows: bool = False,
+  bad_rows: dict[str, list[str]] | None = None,
+) -> list[str]:
+  """Reads texts, one per line, without white space around them.
+
+  Args:
+    path: the file, or "-" for standard input. Blank lines at its end do not
+      count. A .csv file is a table.
+    encoding: encoding of the file; None for UTF-8.
+    columns: the columns that --text_columns names; a table needs a single one.
+    skip_bad_rows: whether to skip rows of a table that cannot be used.
+    bad_rows: see `tables.collect_examples`.
+
+  Raises:
+    InputError: the file is missing or empty, or a line is blank; or it is a
+      table, and no single column is named.
+  """
+  if _is_table(path, encoding):
+    if len(columns) != 1:
+      raise InputError(
+        f"{path}: is a table. Name the column of its texts by --text_columns,"
+        " or give a file of one text per line"
+      )
+    examples = read_examples(
+      path,
+      Columns(columns),
+      encoding=encoding,
+      skip_bad_rows=skip_bad_rows,
+      bad_rows=bad_rows,
+    )
+    return [example.texts[0] for example in examples]
+  texts = []
+  for number, line in enumerate(tables.read_lines(path, encoding), start=1):
+    texts.append(tables.strip_label(line))
+    if not texts[-1]:
+      raise InputError(
+        f"{path}, line {number}: is empty. Remove the line, or write a text"
+      )
+  return texts
+
+
+def _is_table(path: str, encoding: Encoding | None) -> bool:
+  """True for a .csv file, and one whose first line is an object of JSON."""
+  ending = "" if path == "-" else tables.ending_of(path)
+  return ending == ".csv" or (
+    ending in (".jsonl", ".json")
+    and bool(tables.json_object(next(tables.read_lines(path, encoding))))
+  )

@@ -1,0 +1,487 @@
+"""Inputs of run_embeddings.py: model, groups of texts, teacher, judgements."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from bertlib.checkpoints import finding, model_files, model_json
+from bertlib.cli.errors import InputError
+from bertlib.io import text_files
+from bertlib.io.files import open_any
+from bertlib.settings import embedding_spec
+from bertlib.settings.common import RunSettings
+from bertlib.settings.embedding_spec import EmbeddingSpec
+from bertlib.settings.embeddings import EmbeddingSettings
+from bertlib.tasks.embeddings import beir, embedding_examples
+from bertlib.tasks.embeddings.embedding_examples import Columns, Example
+from bertlib.tasks.embeddings.embedding_losses import LossOptions
+from bertlib.training import resolve, step_plan
+
+# Losses that a kind of data can train; the first is the default.
+LOSSES_OF_KIND = {
+  "pairs": ("infonce",),
+  "triplets": ("infonce", "triplet"),
+  "scored_pairs": ("cosent", "cosine"),
+  "labeled_pairs": ("cosent", "cosine"),
+  "labeled_texts": ("supervised_contrastive",),
+  "texts": ("distillation",),
+}
+
+
+# The model
+
+
+def fetch_model(settings: EmbeddingSettings) -> EmbeddingSettings:
+  """Completes the flags of the model from the folder of the model.
+
+  Fetches a model that is given by name. Flags of the command line take
+  precedence over the files of the folder.
+
+  Args:
+    settings: settings of the command.
+
+  Returns:
+    The settings with config, vocabulary, casing and maximum length.
+
+  Raises:
+    InputError: the model cannot be downloaded, or its config or vocabulary is
+      not known.
+  """
+  model = resolve.fetch_model(settings.model)
+  folder = _model_folder(settings, model.init_checkpoint)
+  model = resolve.complete_model(
+    model, folder, ("do_lower_case", "max_seq_length")
+  )
+  for flag, name in model_files.BY_FLAG.items():
+    if not getattr(model, flag):
+      raise InputError(f"--{flag} must be given: {folder} has no {name}")
+  return dataclasses.replace(settings, model=model)
+
+
+def _model_folder(settings: EmbeddingSettings, checkpoint: str | None) -> str:
+  """Folder of the trained model, or else of the initial checkpoint."""
+  output_dir = settings.run.output_dir
+  if finding.trained_checkpoint(output_dir) or not checkpoint:
+    return output_dir
+  return os.path.dirname(checkpoint)
+
+
+def find_spec(settings: EmbeddingSettings) -> EmbeddingSpec:
+  """The sentence vectors of the flags or, where none is given, of the model.
+
+  Args:
+    settings: of `fetch_model`.
+
+  Raises:
+    InputError: --prompt is none of its prompts.
+  """
+  flags = settings.vectors
+  folder = _model_folder(settings, settings.model.init_checkpoint)
+  description = model_json.load_description(folder)
+  spec = embedding_spec.from_json(description.get("embedding", {}))
+  given = {
+    name: getattr(flags, name)
+    for name in (
+      "pooling",
+      "normalize",
+      "projection_dim",
+      "projection_activation",
+    )
+    if getattr(flags, name) is not None
+  }
+  prompts = {
+    name: prefix
+    for name, prefix in (
+      ("query", flags.query_prefix),
+      ("passage", flags.passage_prefix),
+    )
+    if prefix is not None
+  }
+  if flags.matryoshka_dims:
+    given["matryoshka_dims"] = sorted(flags.matryoshka_dims, reverse=True)
+  prompts = {**spec.prompts, **prompts}
+  spec = dataclasses.replace(spec, **given, prompts=prompts)
+  spec.prompt(settings.prompt)
+  return spec
+
+
+def prefixes(spec: EmbeddingSpec, kind: str) -> tuple[str, str]:
+  """Prefix of the first text of an example, and of its other texts."""
+  if kind in ("pairs", "triplets"):
+    return spec.query_prefix, spec.passage_prefix
+  return spec.prompt(None), spec.prompt(None)
+
+
+def check_widths(
+  spec: EmbeddingSpec, hidden_size: int, teacher_width: int | None = None
+) -> None:
+  """Refuses widths that the vectors do not have.
+
+  Args:
+    spec: of the model.
+    hidden_size: of its encoder.
+    teacher_width: width of the vectors to distill; None without any.
+  """
+  width = spec.width(hidden_size)
+  dims = spec.matryoshka_dims
+  shown = ",".join(map(str, dims))
+  if len(set(dims)) < len(dims):
+    raise InputError(f"--matryoshka_dims={shown}: give each width once")
+  if dims and dims[0] != width:
+    raise InputError(
+      f"--matryoshka_dims={shown}: the largest must be {width}, the width of"
+      " the vectors. --projection_dim changes that width"
+    )
+  if teacher_width not in (None, width):
+    raise InputError(
+      f"--teacher: its vectors have {teacher_width} values, but those of the"
+      f" model {width}. Give --projection_dim={teacher_width}"
+    )
+
+
+def is_vector_file(teacher: str) -> bool:
+  """True if --teacher is a file of vectors, not a model."""
+  return teacher.endswith(".npy")
+
+
+def read_vectors(path: str, num_vectors: int) -> np.ndarray:
+  """Reads the vectors of a teacher.
+
+  Args:
+    path: .npy file.
+    num_vectors: N.
+
+  Returns:
+    Float [N, D].
+
+  Raises:
+    InputError: the file does not hold N vectors that can be learned.
+  """
+  try:
+    with open_any(path, "rb") as file:
+      vectors = np.lib.format.read_array(file)
+  except ValueError as error:
+    raise InputError(f"{path}: is not an .npy file of numbers") from error
+  if vectors.ndim != 2 or vectors.dtype.kind != "f":
+    raise InputError(
+      f"{path}: has {vectors.dtype} {list(vectors.shape)}, not float"
+      f" [{num_vectors}, D]. Save one vector per row of --train_file"
+    )
+  if len(vectors) != num_vectors:
+    raise InputError(
+      f"{path}: has {len(vectors)} vectors, but --train_file has {num_vectors}"
+      " texts. Save one vector per text, in the same order"
+    )
+  with np.errstate(over="ignore"):
+    vectors = vectors.astype(np.float32)
+  (bad_rows,) = np.nonzero(~np.isfinite(vectors).all(axis=1))
+  if len(bad_rows):
+    raise InputError(
+      f"{path}: {len(bad_rows)} vectors are not finite in float32, the first"
+      f" of them vector {bad_rows[0]}, counted from 0. Compute them again"
+    )
+  if not vectors.any() or (len(vectors) > 1 and not np.ptp(vectors, 0).any()):
+    raise InputError(
+      f"{path}: all vectors are {'equal' if vectors.any() else '0'}, so that"
+      " there is nothing to learn. Compute them again"
+    )
+  return vectors
+
+
+def make_loss(
+  settings: EmbeddingSettings, spec: EmbeddingSpec, kind: str
+) -> LossOptions:
+  """The training objective.
+
+  Args:
+    settings: settings of the command.
+    spec: of the model.
+    kind: kind of the training data, a key of `LOSSES_OF_KIND`.
+
+  Raises:
+    InputError: the data cannot train the loss, or the weights of the widths are
+      not one per width.
+  """
+  flags = settings.objective
+  name = flags.loss or LOSSES_OF_KIND[kind][0]
+  if name not in LOSSES_OF_KIND[kind]:
+    words = kind.replace("_", " ")
+    raise InputError(
+      f"--loss={name}: {settings.train_file} has {words}, which train"
+      f" {' or '.join(LOSSES_OF_KIND[kind])}. Name other columns, or another"
+      " loss"
+    )
+  margin = flags.margin
+  if margin is None:
+    margin = 0.5 if spec.normalize else 5.0
+  weights = tuple(flags.matryoshka_weights or ())
+  widths = settings.vectors.matryoshka_dims or spec.matryoshka_dims
+  if weights and len(weights) != len(widths):
+    raise InputError(
+      f"--matryoshka_weights={','.join(f'{w:g}' for w in weights)}: give one"
+      f" weight for each of --matryoshka_dims={','.join(map(str, widths))}"
+    )
+  return LossOptions(
+    name,
+    flags.temperature,
+    flags.symmetric,
+    margin,
+    tuple(widths),
+    weights,
+    spec.normalize,
+  )
+
+
+def check_learns(
+  settings: EmbeddingSettings, loss: str, examples: Sequence[Example]
+) -> None:
+  """Refuses a training set on which every gradient of a loss would be 0.
+
+  Args:
+    settings: settings of the command.
+    loss: a key of `embedding_losses.LOSSES`.
+    examples: the training set.
+
+  Raises:
+    InputError: the examples, or those of a batch, have nothing to tell apart.
+  """
+  path, number = settings.train_file, len(examples)
+  has_negatives = any(len(example.texts) > 2 for example in examples)
+  compares = loss in ("cosent", "supervised_contrastive")
+  compares |= loss == "infonce" and not has_negatives
+  if compares and settings.run.train_batch_size == 1:
+    raise InputError(
+      f"--train_batch_size=1: --loss={loss} compares the examples of a batch"
+      " with each other. Give 2 or more"
+    )
+  if loss == "cosent" and len({(e.score, e.label) for e in examples}) == 1:
+    name = "score" if examples[0].label is None else "label"
+    raise InputError(
+      f"{path}: all {number} pairs have the same {name}, but --loss=cosent"
+      f" compares pairs of different ones. Is --{name}_column the right one?"
+      " Texts that all belong together are pairs without it"
+    )
+  if loss == "triplet" and not has_negatives:
+    raise InputError(
+      f"{path}: none of its {number} rows has a hard negative, which"
+      " --loss=triplet needs. Give --loss=infonce"
+    )
+  if loss == "infonce" and not _has_candidates(examples):
+    raise InputError(
+      f"{path}: all {number} rows have the same first or the same second text,"
+      " so that no text is a negative of another. Is --text_columns="
+      f"{','.join(settings.text_columns or ())} right?"
+    )
+
+
+def _has_candidates(examples: Sequence[Example]) -> bool:
+  """True if infonce compares a positive with any other text."""
+  candidates = {text for example in examples for text in example.texts[1:]}
+  right: dict[str, set[str]] = {}
+  for example in examples:
+    right.setdefault(example.texts[0], set()).add(example.texts[1])
+  return any(candidates - texts for texts in right.values())
+
+
+# The data
+
+
+class DevSet(NamedTuple):
+  """The dev set: examples, or queries and a corpus with judgements.
+
+  Attributes:
+    kind: see `embedding_examples.kind_of`; "retrieval" for the latter.
+    examples: pairs or texts with scores or labels; empty for retrieval.
+    retrieval: queries, corpus and judgements; None for the others.
+  """
+
+  kind: str
+  examples: Sequence[Example]
+  retrieval: beir.Retrieval | None
+
+
+class Data(NamedTuple):
+  """Data of the splits that the run uses.
+
+  Attributes:
+    kind: kind of the training data, see `embedding_examples.kind_of`; None
+      without training.
+    train: training examples.
+    dev: the dev set; None without evaluation.
+    predict: texts to encode.
+    corpus: texts to search.
+    queries: queries to search for.
+    bad_rows: messages of the skipped rows, by file.
+  """
+
+  kind: str | None
+  train: Sequence[Example]
+  dev: DevSet | None
+  predict: Sequence[str]
+  corpus: Sequence[str]
+  queries: Sequence[str]
+  bad_rows: Mapping[str, Sequence[str]]
+
+
+def distinct_texts(
+  examples: Sequence[Example],
+) -> tuple[list[str], np.ndarray]:
+  """The distinct texts of examples that all have as many texts.
+
+  Returns:
+    The texts, and for each example the positions of its texts among them, int
+    [examples, texts].
+  """
+  numbers: dict[str, int] = {}
+  positions = [
+    [numbers.setdefault(text, len(numbers)) for text in example.texts]
+    for example in examples
+  ]
+  return list(numbers), np.array(positions)
+
+
+def train_columns(settings: EmbeddingSettings) -> Columns:
+  """Columns of --train_file."""
+  return Columns(
+    settings.text_columns or (), settings.score_column, settings.label_column
+  )
+
+
+def dev_columns(settings: EmbeddingSettings) -> Columns:
+  """Columns of --dev_file: those of --train_file unless others are named."""
+  columns = Columns(
+    settings.dev_text_columns or (),
+    settings.dev_score_column,
+    settings.dev_label_column,
+  )
+  if not any(columns):
+    return train_columns(settings)
+  return columns._replace(texts=columns.texts or settings.text_columns or ())
+
+
+def check_flags(settings: EmbeddingSettings) -> None:
+  """Refuses flags that do not go together."""
+  run = settings.run
+  if run.do_train and not settings.train_file:
+    raise InputError("--train_file is needed with --do_train")
+  if _evaluates(run) and not settings.dev_file:
+    flag = "do_eval" if run.do_eval else "eval_steps"
+    raise InputError(f"--dev_file is needed with --{flag}")
+  searches = bool(settings.corpus_file)
+  if searches != bool(settings.query_file):
+    missing = "query_file" if searches else "corpus_file"
+    raise InputError(f"--{missing} is needed: a search has both files")
+  if run.do_predict and not (settings.predict_file or searches):
+    raise InputError(
+      "--do_predict: name --predict_file, or --corpus_file and --query_file"
+    )
+  if settings.min_score >= settings.max_score:
+    raise InputError(
+      f"--min_score={settings.min_score:g}: must be less than"
+      f" --max_score={settings.max_score:g}"
+    )
+  if bool(settings.objective.teacher) != (
+    settings.objective.loss == "distillation"
+  ):
+    raise InputError("--teacher and --loss=distillation need each other")
+  if settings.query_file == settings.predict_file == "-":
+    raise InputError("standard input cannot be both queries and texts")
+
+
+def read_data(settings: EmbeddingSettings) -> Data:
+  """Reads the files that the run uses.
+
+  Raises:
+    InputError: a file is missing or malformed.
+  """
+  kind, train = None, []
+  bad_rows: dict[str, list[str]] = {}
+  if settings.run.do_train:
+    columns = train_columns(settings)
+    kind = embedding_examples.kind_of(columns)
+    train = _read_examples(settings, settings.train_file, columns, bad_rows)
+    step_plan.count_steps(settings.run, len(train), "examples")
+  return Data(
+    kind,
+    train,
+    _read_dev_set(settings, bad_rows),
+    *(
+      _read_texts(settings, flag, bad_rows)
+      for flag in ("predict_file", "corpus_file", "query_file")
+    ),
+    bad_rows,
+  )
+
+
+def _read_dev_set(
+  settings: EmbeddingSettings, bad_rows: dict[str, list[str]]
+) -> DevSet | None:
+  """Reads --dev_file, if the run evaluates."""
+  path = settings.dev_file
+  if not _evaluates(settings.run):
+    return None
+  if beir.is_beir(path):
+    return DevSet("retrieval", (), beir.read(path, settings.beir_split))
+  columns = dev_columns(settings)
+  kind = embedding_examples.kind_of(columns)
+  examples = _read_examples(settings, path, columns, bad_rows)
+  if kind in ("pairs", "triplets"):
+    return DevSet("retrieval", (), beir.from_examples(examples))
+  return DevSet(kind, examples, None)
+
+
+def _read_examples(
+  settings: EmbeddingSettings,
+  path: str,
+  columns: Columns,
+  bad_rows: dict[str, list[str]],
+):
+  return embedding_examples.read_examples(
+    path,
+    columns,
+    settings.min_score,
+    settings.max_score,
+    text_files.encoding_of(settings.text),
+    settings.bad_rows == "skip",
+    bad_rows,
+  )
+
+
+def _read_texts(
+  settings: EmbeddingSettings, flag: str, bad_rows: dict[str, list[str]]
+) -> Sequence[str]:
+  path = getattr(settings, flag)
+  if not path or not settings.run.do_predict:
+    return ()
+  return embedding_examples.read_texts(
+    path,
+    text_files.encoding_of(settings.text),
+    settings.text_columns or (),
+    settings.bad_rows == "skip",
+    bad_rows,
+  )
+
+
+def data_files(settings: EmbeddingSettings) -> list[str]:
+  """Paths of the data files of the run."""
+  run, teacher = settings.run, settings.objective.teacher or ""
+  paths: list[str | None] = []
+  if run.do_train:
+    paths += [settings.train_file, teacher if is_vector_file(teacher) else None]
+  if _evaluates(run):
+    path = settings.dev_file
+    is_beir = path and beir.is_beir(path)
+    paths += beir.data_files(path, settings.beir_split) if is_beir else [path]
+  if run.do_predict:
+    paths += [settings.predict_file, settings.corpus_file, settings.query_file]
+  return [path for path in paths if path]
+
+
+def _evaluates(run: RunSettings) -> bool:
+  """True if the run needs a dev set."""
+  return run.do_eval or bool(run.do_train and run.eval_steps)

@@ -1,0 +1,343 @@
+"""Losses of sentence embeddings, each of the vectors of a whole batch.
+
+Shapes: a batch has B examples. An example is a group of G texts: anchor,
+positive, hard negatives. D is the width of the vectors. `text_ids` [B, G] has
+the same number for identical texts, and -1 for a missing hard negative.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, Callable
+
+import tensorflow.compat.v1 as tf
+
+import modeling
+from bertlib.compute import pooling
+from bertlib.tasks.embeddings.embedding_records import MISSING
+from bertlib.training.gradient_caching import BatchLoss
+
+_FEATURES = ("text_ids", "scores", "label_ids", "teacher_vectors")
+
+
+@dataclasses.dataclass(frozen=True)
+class LossOptions:
+  """A loss and its hyperparameters.
+
+  Attributes:
+    name: a key of `LOSSES`.
+    temperature: divisor of the cosines in infonce, cosent and
+      supervised_contrastive.
+    symmetric: whether infonce also ranks the anchors for each positive.
+    margin: of triplet, in units of distance. Vectors of length 1 have distances
+      from 0 to 2. By default a positive at cosine 0.8 is far enough from hard
+      negatives below cosine 0.36.
+    dims: widths of Matryoshka representations; () for the output width alone.
+    weights: of the loss at each of `dims`; () for 1 each.
+    normalize: whether the model's vectors have length 1. Only triplet and
+      distillation differ: without, they compare the vectors as they are.
+  """
+
+  name: str
+  temperature: float = 0.05
+  symmetric: bool = False
+  margin: float = 0.5
+  dims: tuple[int, ...] = ()
+  weights: tuple[float, ...] = ()
+  normalize: bool = True
+
+
+def training_loss(
+  options: LossOptions, encode_fn: Callable[[Mapping[str, Any], Any], Any]
+):
+  """Loss of a model, for `estimator_spec.train_spec`.
+
+  A loss that compares examples with each other needs the vectors of the whole
+  batch. Others are means over examples, and may see one micro-batch at a time.
+
+  Args:
+    options: the loss and its hyperparameters.
+    encode_fn: takes a batch or micro-batch and a `dropout_seed`, see
+      `modeling.dropout`; returns vectors before normalization, float32
+      [B, G, D].
+
+  Returns:
+    A `BatchLoss`, or a function of a batch and a `dropout_seed`.
+  """
+  loss_fn = make_loss(options)
+  if options.name in _NUM_MATRICES:
+    return BatchLoss(encode_fn, loss_fn, _FEATURES)
+  return lambda batch, seed: (loss_fn(encode_fn(batch, seed), batch), {})
+
+
+def make_loss(options: LossOptions) -> Callable[[Any, Mapping[str, Any]], Any]:
+  """Makes the loss function that the options describe.
+
+  With `dims`, the loss is the weighted sum of the losses at each width
+  (Kusupati et al. 2022, "Matryoshka Representation Learning"). Each sees the
+  first values of the vectors, normalized after truncation.
+
+  Args:
+    options: the loss and its hyperparameters.
+
+  Returns:
+    A function of the vectors before normalization, float32 [B, G, D], and of
+    the features by name; returns the loss, float32 []. The features are
+    `text_ids` int [B, G] and those that the loss names.
+
+  Raises:
+    KeyError: there is no such loss.
+    ValueError: raised by the function: the teacher's vectors have another
+      width.
+  """
+  loss = LOSSES[options.name]
+  dims = options.dims or (None,)
+  weights = options.weights or (1.0,) * len(dims)
+
+  def loss_fn(vectors, features):
+    if "teacher_vectors" in features:
+      vectors.shape.assert_is_compatible_with(features["teacher_vectors"].shape)
+    losses = [
+      weight * loss(_outputs(vectors, dim, options), features, options)
+      for dim, weight in zip(dims, weights)
+    ]
+    return tf.add_n(losses)
+
+  return loss_fn
+
+
+def _outputs(vectors, dim: int | None, options: LossOptions):
+  """The vectors that a loss compares: of width `dim`, mostly normalized."""
+  compares_by_cosine = LOSSES[options.name] not in (_triplet, _distillation)
+  if options.normalize or options.dims or compares_by_cosine:
+    return pooling.normalize(vectors, dim)
+  return vectors
+
+
+# Losses: each takes vectors of one width, of length 1 where it needs cosines
+
+
+def _infonce(vectors, features, options: LossOptions):
+  """InfoNCE with in-batch negatives (van den Oord et al. 2018).
+
+  Also called multiple negatives ranking loss (Henderson et al. 2017). Each
+  anchor ranks its positive among all positives and hard negatives of the batch.
+  The symmetric loss is the mean of this one and the same loss of each positive,
+  which ranks its anchor among all anchors (Radford et al. 2021).
+  """
+  width, text_ids = vectors.shape[-1], features["text_ids"]
+  anchors, anchor_ids = vectors[:, 0], text_ids[:, 0]
+  positives, positive_ids = vectors[:, 1], text_ids[:, 1]
+  num_candidates = modeling.get_shape_list(text_ids)[1] - 1  # per example
+  number = _numbers(text_ids)
+  loss = _ranking_loss(
+    anchors,
+    anchor_ids,
+    tf.reshape(vectors[:, 1:], [-1, width]),
+    tf.reshape(text_ids[:, 1:], [-1]),
+    number * num_candidates,
+    options.temperature,
+  )
+  if not options.symmetric:
+    return loss
+  reverse = _ranking_loss(
+    positives, positive_ids, anchors, anchor_ids, number, options.temperature
+  )
+  return (loss + reverse) / 2.0
+
+
+def _ranking_loss(
+  queries, query_ids, candidates, candidate_ids, right, temperature: float
+):
+  """Mean cross-entropy of the right candidate of each query.
+
+  Candidates that are no negatives of a query are masked: missing texts, copies
+  of the query, and copies of all texts that are right for the query or for a
+  copy of it.
+
+  Args:
+    queries: float32 [B, D].
+    query_ids: int [B], their text ids.
+    candidates: float32 [C, D].
+    candidate_ids: int [C], their text ids.
+    right: int32 [B], index of the right candidate of each query.
+    temperature: divisor of the cosines.
+  """
+  right_ids = tf.gather(candidate_ids, right)
+  is_copy = _are_equal(query_ids, query_ids)  # [B, B]
+  is_found = _are_equal(right_ids, candidate_ids)  # [B, C]
+  num_found = tf.matmul(*(tf.cast(m, tf.float32) for m in (is_copy, is_found)))
+  is_masked = (
+    tf.equal(candidate_ids, MISSING)
+    | _are_equal(query_ids, candidate_ids)
+    | (num_found > 0.0)
+  )
+  is_right = _are_equal(right, _numbers(candidate_ids))
+  cosines = tf.matmul(queries, candidates, transpose_b=True)  # [B, C]
+  logits = _masked(cosines / temperature, is_masked & ~is_right)
+  return tf.reduce_mean(
+    tf.nn.sparse_softmax_cross_entropy_with_logits(labels=right, logits=logits)
+  )
+
+
+def _triplet(vectors, features, options: LossOptions):
+  """Triplet loss with Euclidean distances (Reimers and Gurevych 2019).
+
+  The loss of an example is the mean over its hard negatives. Missing ones, and
+  copies of the anchor or the positive, do not count.
+  """
+  text_ids = features["text_ids"]
+  distances = _distance(vectors[:, :1], vectors[:, 1:])  # [B, G - 1]
+  losses = tf.nn.relu(distances[:, :1] - distances[:, 1:] + options.margin)
+  negative_ids = text_ids[:, 2:]
+  is_masked = (
+    tf.equal(negative_ids, MISSING)
+    | tf.equal(negative_ids, text_ids[:, :1])
+    | tf.equal(negative_ids, text_ids[:, 1:2])
+  )
+  return tf.reduce_mean(_mean(losses, ~is_masked))
+
+
+def _cosine(vectors, features, options: LossOptions):
+  """Mean squared error of the cosine (Reimers and Gurevych 2019).
+
+  Features: `scores` float [B], the cosines to predict.
+  """
+  del options
+  return tf.reduce_mean(tf.square(_pair_cosines(vectors) - features["scores"]))
+
+
+def _cosent(vectors, features, options: LossOptions):
+  """CoSENT: pairs with a higher score get a higher cosine (Huang et al. 2024).
+
+  log(1 + sum of exp((cosine_j - cosine_i) / temperature)) over all i, j with
+  score_i > score_j.
+
+  Features: `scores` float [B], in any range.
+  """
+  logits = _pair_cosines(vectors) / options.temperature
+  scores = features["scores"]
+  is_ordered = scores[:, tf.newaxis] > scores
+  differences = logits - logits[:, tf.newaxis]  # [i, j]
+  terms = tf.reshape(_masked(differences, ~is_ordered), [-1])
+  return tf.reduce_logsumexp(tf.pad(terms, [[1, 0]]))  # exp(0) is the 1
+
+
+def _supervised_contrastive(vectors, features, options: LossOptions):
+  """Supervised contrastive loss, L_out (Khosla et al. 2020).
+
+  The mean over all texts that have a partner: another text of the same label.
+  Texts without one only serve as negatives of others. Copies of a text with
+  another label do not count.
+
+  Features: `label_ids` int [B]; G is 1.
+  """
+  vectors, text_ids = vectors[:, 0], features["text_ids"][:, 0]
+  is_same_label = _are_equal(features["label_ids"], features["label_ids"])
+  is_copy = _are_equal(text_ids, text_ids)
+  number = _numbers(text_ids)
+  is_itself = _are_equal(number, number)
+  logits = tf.matmul(vectors, vectors, transpose_b=True) / options.temperature
+  log_probs = tf.nn.log_softmax(
+    _masked(logits, is_itself | (is_copy & ~is_same_label))
+  )
+  is_partner = tf.cast(is_same_label & ~is_itself, tf.float32)
+  num_partners = tf.reduce_sum(is_partner, axis=1)
+  losses = -_sum(log_probs * is_partner)
+  return _mean(tf.math.divide_no_nan(losses, num_partners), num_partners > 0.0)
+
+
+def _distillation(vectors, features, options: LossOptions):
+  """Mean squared error of a teacher's vectors (Reimers and Gurevych 2020).
+
+  The squared Euclidean distance, averaged over the texts of an example. Both
+  vectors are normalized if those of the model are, or with Matryoshka widths.
+
+  Features: `teacher_vectors` float32 [B, G, T], where T is the output width.
+  """
+  teacher = features["teacher_vectors"]
+  if options.normalize or options.dims:
+    teacher = pooling.normalize(teacher, vectors.shape[-1])
+  losses = _sum(tf.square(vectors - teacher))  # [B, G]
+  is_text = tf.not_equal(features["text_ids"], MISSING)
+  return tf.reduce_mean(_mean(losses, is_text))
+
+
+LOSSES: dict[str, Callable] = {
+  "infonce": _infonce,
+  "triplet": _triplet,
+  "cosine": _cosine,
+  "cosent": _cosent,
+  "supervised_contrastive": _supervised_contrastive,
+  "distillation": _distillation,
+}
+
+# Losses that compare the examples of a batch with each other, and the float32
+# matrices [B, B] that each holds at a time, for pairs and a single width. These
+# numbers, and those in `num_bytes`, are measured.
+_NUM_MATRICES = {"infonce": 8, "cosent": 4, "supervised_contrastive": 8}
+
+
+def num_bytes(options: LossOptions, batch_size: int, num_texts: int) -> int:
+  """Memory in which a loss compares the examples of a batch with each other.
+
+  Args:
+    options: the loss and its hyperparameters.
+    batch_size: B, examples of the global batch.
+    num_texts: G, texts per example.
+
+  Returns:
+    Upper bound of the bytes that each replica takes; 0 for a loss that is a
+    mean over examples.
+  """
+  if options.name not in _NUM_MATRICES:
+    return 0
+  num_matrices = _NUM_MATRICES[options.name]
+  num_matrices += 3 * max(len(options.dims) - 1, 0)
+  if options.name == "infonce":
+    num_matrices += 5 * (num_texts - 2) + 6 * options.symmetric
+  return 4 * num_matrices * batch_size**2
+
+
+# Arithmetic
+
+
+def _are_equal(rows, columns):
+  """Compares all pairs of integers: [B] and [C] to bool [B, C]."""
+  # A GPU compares in int64; int32 would be compared on the host.
+  rows, columns = (tf.cast(ids, tf.int64) for ids in (rows, columns))
+  return tf.equal(rows[:, tf.newaxis], columns)
+
+
+def _numbers(tensor):
+  """Number of each row of a tensor, from 0: int32 [B]."""
+  return tf.range(modeling.get_shape_list(tensor)[0])
+
+
+def _masked(logits, is_masked):
+  """Logits whose exponential is 0 where masked."""
+  return tf.where_v2(is_masked, -1e30, logits)
+
+
+def _mean(losses, counts):
+  """Mean of the losses that count, along the last axis; 0 without any."""
+  counts = tf.cast(counts, tf.float32)
+  return tf.math.divide_no_nan(_sum(losses * counts), _sum(counts))
+
+
+def _sum(tensor):
+  """Sum along the last axis."""
+  # Without `keepdims` the gradient copies a shape from the GPU.
+  return tf.squeeze(tf.reduce_sum(tensor, axis=-1, keepdims=True), axis=-1)
+
+
+def _pair_cosines(vectors):
+  """Cosine of the two texts of each example: [B, 2, D] to [B]."""
+  return _sum(vectors[:, 0] * vectors[:, 1])
+
+
+def _distance(vectors, others):
+  """Euclidean distance along the last axis, with a gradient of 0 at 0."""
+  squares = _sum(tf.square(vectors - others))
+  return tf.sqrt(tf.maximum(squares, 1e-12))

@@ -1,0 +1,278 @@
+"""Encodes groups of texts for sentence embeddings as TFRecords.
+
+A group has G texts: the anchor, its positive and its hard negatives; the two
+texts of a scored or labeled pair; or a single text. Imports no TensorFlow.
+"""
+
+from __future__ import annotations
+
+import itertools
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from absl import logging
+
+import tokenization
+from bertlib.data import model_inputs, tf_records
+from bertlib.tasks.embeddings.embedding_examples import Example
+
+# `text_ids` of a missing negative.
+MISSING = -1
+
+
+def layout(
+  kind: str,
+  num_texts: int,
+  max_seq_length: int,
+  teacher_width: int | None = None,
+) -> tf_records.Layout:
+  """Layout of the records of groups of texts.
+
+  The features are `model_inputs.TOKEN_FEATURES` [G, S]; `text_ids` [G], the
+  same number for texts with the same tokens and `MISSING` for a missing
+  negative; and what losses need: `scores` float [] of scored and labeled pairs,
+  from 0 to 1; `label_ids` [] of labeled texts; `teacher_vectors` float [G, T].
+
+  Args:
+    kind: kind of the examples, see `embedding_examples.KINDS`.
+    num_texts: G, texts per group.
+    max_seq_length: S, tokens per text.
+    teacher_width: T; None without a teacher.
+  """
+  features = tf_records.token_layout(max_seq_length, num_texts)
+  features["text_ids"] = tf_records.Feature((num_texts,))
+  if kind in ("scored_pairs", "labeled_pairs"):
+    features["scores"] = tf_records.Feature(is_float=True)
+  elif kind == "labeled_texts":
+    features["label_ids"] = tf_records.Feature()
+  if teacher_width:
+    shape = (num_texts, teacher_width)
+    features["teacher_vectors"] = tf_records.Feature(shape, is_float=True)
+  return features
+
+
+def write_records(
+  path: str,
+  examples: Sequence[Example],
+  features: tf_records.Layout,
+  tokenizer: tokenization.FullTokenizer,
+  prefixes: tuple[str, str] = ("", ""),
+  teacher_vectors: Sequence[Any] | None = None,
+) -> model_inputs.Lengths:
+  """Encodes groups of texts and writes them to a TFRecord file.
+
+  Logs how many texts repeat another one, are truncated or have no tokens.
+
+  Args:
+    path: path of the TFRecord file.
+    examples: the groups. Texts after the first G are left out, and counted in
+      the log.
+    features: see `layout`.
+    tokenizer: a WordPiece tokenizer.
+    prefixes: prefix of the first text of each group, and of its other texts.
+    teacher_vectors: float [examples, G, T]; None without a teacher.
+
+  Returns:
+    The lengths of all texts.
+
+  Raises:
+    InputError: S is too small for [CLS] and [SEP].
+  """
+  num_texts, max_seq_length = features["input_ids"].shape
+  groups = _GroupEncoder(tokenizer, max_seq_length, num_texts, prefixes)
+  labels = sorted({example.label or "" for example in examples})
+  label_ids = {label: number for number, label in enumerate(labels)}
+
+  def records() -> Iterator[dict[str, Any]]:
+    for index, example in enumerate(examples):
+      record = groups.encode(example.texts)
+      if "scores" in features:
+        is_scored = example.score is not None
+        record["scores"] = example.score if is_scored else int(example.label)
+      if "label_ids" in features:
+        record["label_ids"] = label_ids[example.label]
+      if "teacher_vectors" in features:
+        vectors = teacher_vectors[index]
+        record["teacher_vectors"] = [x for vector in vectors for x in vector]
+      yield record
+
+  tf_records.write_records(path, records(), features)
+  groups.log(path, len(examples))
+  return groups.lengths
+
+
+class _Text(NamedTuple):
+  """An encoded text.
+
+  Attributes:
+    number: number of its tokens among those of all texts.
+    input_ids: its ids with [CLS] and [SEP], each as a `tf_records.varint`.
+    num_tokens: number of these ids.
+    num_cut: number of tokens lost to truncation.
+  """
+
+  number: int
+  input_ids: bytes
+  num_tokens: int
+  num_cut: int
+
+
+class _GroupEncoder:
+  """Encodes groups of texts, and each distinct text once."""
+
+  def __init__(self, tokenizer, max_seq_length, num_texts, prefixes):
+    self._tokenizer = tokenizer
+    self._max_seq_length = max_seq_length
+    self._num_texts = num_texts
+    self._prefixes = (prefixes[0], *[prefixes[1]] * (num_texts - 1))
+    self._varints = tf_records.Varints()
+    self._texts: dict[tuple[str, str], _Text] = {}  # by text and prefix
+    self._numbers: dict[bytes, int] = {}  # by tokens without prefix
+    self._missing = self._encode_text("", MISSING)
+    self._num_empty = self._num_left_out = 0
+    self._num_tokens, self._num_cut = array("i"), array("i")
+
+  def encode(self, texts: Sequence[str]) -> dict[str, Any]:
+    """Token features and `text_ids` of a group."""
+    group = []
+    for key in zip(texts, self._prefixes):
+      if key not in self._texts:
+        text, prefix = key
+        self._texts[key] = self._encode_text(prefix + text, self._number(text))
+      group.append(self._texts[key])
+    self._num_left_out += len(texts) - len(group)
+    self._num_tokens.extend(text.num_tokens + text.num_cut for text in group)
+    self._num_cut.extend(text.num_cut for text in group)
+    self._num_empty += sum(
+      text.num_tokens + text.num_cut == 2 for text in group
+    )
+    group += [self._missing] * (self._num_texts - len(group))
+    padding = [bytes(self._max_seq_length - text.num_tokens) for text in group]
+    return {
+      "input_ids": b"".join(
+        text.input_ids + zeros for text, zeros in zip(group, padding)
+      ),
+      "input_mask": b"".join(
+        b"\1" * text.num_tokens + zeros for text, zeros in zip(group, padding)
+      ),
+      "segment_ids": bytes(self._max_seq_length * self._num_texts),
+      "text_ids": [text.number for text in group],
+    }
+
+  def _encode_text(self, text: str, number: int) -> _Text:
+    pair = model_inputs.encode_pair(
+      self._tokenizer, text, None, self._max_seq_length
+    )
+    ids = self._varints.encode(pair.input_ids[: pair.num_tokens])
+    return _Text(number, ids, pair.num_tokens, pair.num_cut)
+
+  def _number(self, text: str) -> int:
+    ids = self._tokenizer.encode(text)[: self._max_seq_length - 2]
+    tokens = self._varints.encode(ids)
+    return self._numbers.setdefault(tokens, len(self._numbers))
+
+  @property
+  def lengths(self) -> model_inputs.Lengths:
+    """The lengths of all texts so far."""
+    return model_inputs.Lengths(
+      self._num_tokens, self._max_seq_length, self._num_cut, "texts"
+    )
+
+  def log(self, path: str, num_examples: int) -> None:
+    """Logs how many texts are repeated, truncated, left out or empty."""
+    num_texts = len(self._num_tokens)
+    logging.info(
+      "%d examples with %d texts written to %s; %d texts have the same tokens"
+      " as an earlier one",
+      num_examples,
+      num_texts,
+      path,
+      num_texts - len(self._numbers),
+    )
+    _log_faults(self._num_cut, self._num_empty, self._max_seq_length)
+    if self._num_left_out:
+      logging.warning(
+        "%d hard negatives left out: a group has at most %d texts",
+        self._num_left_out,
+        self._num_texts,
+      )
+
+
+# Texts to encode
+
+
+def write_texts(
+  path: str,
+  texts: Iterable[str],
+  tokenizer: tokenization.FullTokenizer,
+  max_seq_length: int,
+  multiple_of: int = 1,
+) -> int:
+  """Encodes single texts as TFRecords of `tf_records.token_layout`.
+
+  Logs how many are truncated or have no tokens.
+
+  Args:
+    path: path of the TFRecord file.
+    texts: the texts; read once, and not kept in memory.
+    tokenizer: a WordPiece tokenizer.
+    max_seq_length: S, tokens per text.
+    multiple_of: the last text is repeated until the number of records is a
+      multiple of this one.
+
+  Returns:
+    The number of texts.
+
+  Raises:
+    InputError: S is too small for [CLS] and [SEP].
+  """
+  num_cut = array("i")
+  num_empty = 0
+
+  def records() -> Iterator[dict[str, Any]]:
+    nonlocal num_empty
+    record: dict[str, Any] = {}
+    for text in texts:
+      pair = model_inputs.encode_pair(tokenizer, text, None, max_seq_length)
+      num_cut.append(pair.num_cut)
+      num_empty += pair.num_tokens + pair.num_cut == 2
+      record = pair._asdict()
+      yield record
+    yield from itertools.repeat(record, -len(num_cut) % multiple_of)
+
+  tf_records.write_records(
+    path, records(), tf_records.token_layout(max_seq_length)
+  )
+  logging.info("%d texts written to %s", len(num_cut), path)
+  _log_faults(num_cut, num_empty, max_seq_length)
+  return len(num_cut)
+
+
+def token_rows(
+  texts: Iterable[str],
+  tokenizer: tokenization.FullTokenizer,
+  max_seq_length: int,
+  prefix: str = "",
+) -> list[dict[str, Any]]:
+  """Token features [S] of single texts, see `write_texts`."""
+  return [
+    model_inputs.encode_pair(
+      tokenizer, prefix + text, None, max_seq_length
+    )._asdict()
+    for text in texts
+  ]
+
+
+def _log_faults(num_cut: array, num_empty: int, max_seq_length: int) -> None:
+  """Logs how many texts lost tokens, and how many have none."""
+  num_truncated = sum(map(bool, num_cut))
+  if num_truncated:
+    logging.info(
+      "%d texts were truncated to %d tokens and lost %d tokens in total",
+      num_truncated,
+      max_seq_length,
+      sum(num_cut),
+    )
+  if num_empty:
+    logging.warning("%d texts have no tokens", num_empty)

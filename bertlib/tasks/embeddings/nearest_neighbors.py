@@ -1,0 +1,134 @@
+"""Exact search for the vectors with the largest dot products, in blocks."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from bertlib.cli.errors import InputError
+
+# Queries and documents whose scores are computed at a time: 32 MiB of float32.
+_NUM_QUERIES, _NUM_DOCUMENTS = 1024, 8192
+
+
+class TopK:
+  """The k documents with the largest dot product, for each query.
+
+  Documents are added in blocks, so that neither all their vectors nor all
+  scores have to be in memory. However large a block is, a matrix of scores has
+  at most 1024 rows and 8192 + k columns; with what is made of it, a search for
+  up to 1000 documents needs less than 300 MiB. For cosine similarity, give
+  vectors of length 1.
+  """
+
+  def __init__(self, queries: np.ndarray, k: int):
+    """Stores the queries.
+
+    Args:
+      queries: float32 [Q, D].
+      k: documents per query; at least 1.
+
+    Raises:
+      InputError: a vector contains NaN or Inf.
+    """
+    self._queries = check_finite(queries)
+    self._k = k
+    # The best documents of each query so far, by ascending index.
+    self._scores = np.empty([len(queries), 0], np.float32)
+    self._indices = np.empty([len(queries), 0], np.int64)
+
+  def add(self, block: np.ndarray, first_index: int) -> None:
+    """Searches a block of documents.
+
+    Args:
+      block: float32 [N, D].
+      first_index: index of the block's first document, greater than the indices
+        of earlier blocks.
+
+    Raises:
+      InputError: a vector contains NaN or Inf.
+    """
+    check_finite(block)
+    for start in range(0, len(block), _NUM_DOCUMENTS):
+      documents = block[start : start + _NUM_DOCUMENTS]
+      num_best = min(self._k, self._scores.shape[1] + len(documents))
+      scores = np.empty([len(self._queries), num_best], np.float32)
+      indices = np.empty([len(self._queries), num_best], np.int64)
+      for row in range(0, len(self._queries), _NUM_QUERIES):
+        rows = slice(row, row + _NUM_QUERIES)
+        scores[rows], indices[rows] = _best(
+          self._scores[rows],
+          self._indices[rows],
+          self._queries[rows] @ documents.T,
+          first_index + start,
+          num_best,
+        )
+      self._scores, self._indices = scores, indices
+
+  def results(self) -> tuple[np.ndarray, np.ndarray]:
+    """The k best documents of those added; all of them if there are fewer.
+
+    Returns:
+      scores: float32 [Q, k], in descending order.
+      indices: int64 [Q, k]; of equal scores, the lower index comes first.
+    """
+    order = np.argsort(-self._scores, axis=1, kind="stable")
+    scores = np.take_along_axis(self._scores, order, axis=1)
+    return scores, np.take_along_axis(self._indices, order, axis=1)
+
+
+def check_finite(vectors: np.ndarray) -> np.ndarray:
+  """Returns vectors [N, D], none of which contains NaN or Inf.
+
+  Raises:
+    InputError: one does.
+  """
+  num_wrong = int((~np.isfinite(vectors)).any(axis=1).sum())
+  if num_wrong:
+    raise InputError(
+      f"{num_wrong} of {len(vectors)} vectors contain NaN or Inf. The weights"
+      " of the model are unusable: use an earlier checkpoint"
+    )
+  return vectors
+
+
+def _best(kept_scores, kept_indices, scores, first_index, num_best):
+  """Scores and indices of the best documents, by ascending index.
+
+  Args:
+    kept_scores: float32 [Q, K], of earlier documents.
+    kept_indices: int64 [Q, K].
+    scores: float32 [Q, N], of new documents.
+    first_index: index of the first of them.
+    num_best: documents per query, at most K + N.
+  """
+  indices = np.arange(first_index, first_index + scores.shape[1])
+  indices = np.broadcast_to(indices, scores.shape)
+  if kept_scores.shape[1] == num_best:
+    # Most documents are worse than all of those, which is quickly found.
+    floor = kept_scores.min(axis=1, keepdims=True)
+    scores, indices = _pack(scores, indices, scores > floor)
+  scores = np.concatenate([kept_scores, scores], axis=1)
+  indices = np.concatenate([kept_indices, indices], axis=1)
+  last = np.partition(scores, -num_best, axis=1)[:, -num_best, np.newaxis]
+  keep = scores >= last
+  if np.count_nonzero(keep) > num_best * len(keep):
+    # Several documents have the score of the last one. The first ones stay.
+    better = scores > last
+    room = num_best - np.count_nonzero(better, axis=1)[:, np.newaxis]
+    rank = np.cumsum(scores == last, axis=1, dtype=np.int32)
+    keep = better | (keep & (rank <= room))
+  return (
+    scores[keep].reshape(-1, num_best),
+    indices[keep].reshape(-1, num_best),
+  )
+
+
+def _pack(scores, indices, keep):
+  """Keeps some values of each row, in order, with -inf after the last ones."""
+  counts = np.count_nonzero(keep, axis=1)
+  used = np.arange(counts.max()) < counts[:, np.newaxis]
+  packed_scores = np.full(used.shape, -np.inf, np.float32)
+  packed_indices = np.zeros(used.shape, np.int64)
+  packed_scores[used] = scores[keep]
+  packed_indices[used] = indices[keep]
+  return packed_scores, packed_indices

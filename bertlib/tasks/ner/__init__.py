@@ -1,0 +1,1 @@
+"""Named entities, or other tags of words."""

@@ -1,0 +1,276 @@
+"""Sentences of tagged words, and their windows.
+
+A sentence is a list of words, each with a tag: BIO (B-PER I-PER O), BIOES or
+bare classes (PER PER O).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import unicodedata
+from bisect import bisect_left, bisect_right
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import tokenization
+from bertlib.cli.errors import InputError
+from bertlib.data import model_inputs, tf_records
+from bertlib.tasks.ner import ner_tags
+
+_HAN = r"\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+
+# What continues a run of letters: vowel signs and accents, of the characters up
+# to U+FFFF, and those for line breaks and ligatures, which tokenization drops.
+_MARKS = "\u00ad\u200c\u200d" + "".join(
+  char
+  for char in map(chr, range(0x10000))
+  if unicodedata.category(char).startswith("M")
+)
+
+# A word of running text: a run of letters and digits, or one other character.
+# Each Chinese character is a word.
+WORD = re.compile(rf"[{_HAN}]|[^\W{_HAN}]+(?:[{_MARKS}]+[^\W{_HAN}]*)*|[^\w\s]")
+
+
+class Sentence(NamedTuple):
+  """A sentence of tagged words.
+
+  Attributes:
+    words: the words.
+    tags: one tag per word; None if they are unknown.
+    text: the text that contains the words.
+    offsets: character span of each word in `text`, [start, end).
+    location: file and line, for messages.
+  """
+
+  words: list[str]
+  tags: list[str] | None
+  text: str
+  offsets: list[tuple[int, int]]
+  location: str
+
+
+def from_words(
+  words: list[str], tags: list[str] | None, where: str
+) -> Sentence:
+  """A sentence whose text is its words joined by spaces."""
+  offsets, start = [], 0
+  for word in words:
+    offsets.append((start, start + len(word)))
+    start += len(word) + 1
+  return Sentence(words, tags, " ".join(words), offsets, where)
+
+
+def from_text(text: str, spans=None, where: str = "") -> Sentence:
+  """Splits running text into words, also at the boundaries of entities.
+
+  Args:
+    text: text of any length.
+    spans: its entities, mappings with `start`, `end` and `label`; None if they
+      are unknown.
+    where: file and line, for messages.
+
+  Returns:
+    The sentence, with BIO tags.
+
+  Raises:
+    InputError: a span is not a valid entity of the text, or two overlap.
+  """
+  boundaries = set()
+  for span in spans or ():
+    try:
+      start, end = span["start"], span["end"]
+      is_in_text = 0 <= start < end <= len(text) and start % 1 == end % 1 == 0
+      is_entity = is_in_text and bool(span["label"].strip())
+    except (TypeError, KeyError, AttributeError):
+      is_entity = False
+    if not is_entity:
+      raise InputError(
+        f"{where}: {json.dumps(span)} is not an entity; it needs label, start"
+        f" and end, with start < end <= {len(text)}"
+      )
+    boundaries |= {int(start), int(end)}  # 2.0 too, as pandas writes 2
+  cuts = sorted(boundaries)
+  offsets = []
+  for match in WORD.finditer(text):
+    start, end = match.span()
+    inner = cuts[bisect_right(cuts, start) : bisect_left(cuts, end)]
+    offsets += zip([start, *inner], [*inner, end])
+  tags = None
+  if spans is not None:
+    starts = [start for start, _ in offsets]
+    ends = [end for _, end in offsets]
+    entities = []
+    for span in spans:
+      first = bisect_left(starts, span["start"])
+      after = bisect_right(ends, span["end"])
+      if first < after:
+        entities.append(ner_tags.Entity(span["label"].strip(), first, after))
+    entities.sort(key=lambda entity: entity.start)
+    for entity, following in zip(entities, entities[1:]):
+      if following.start < entity.end:
+        raise InputError(
+          f"{where}: the entities {entity.label} and {following.label} overlap"
+        )
+    tags = ner_tags.entities_to_tags(entities, len(offsets), "BIO")
+  words = [text[start:end] for start, end in offsets]
+  return Sentence(words, tags, text, offsets, where)
+
+
+def repair_tags(
+  sentences: Iterable[Sentence], scheme: str
+) -> tuple[list[Sentence], int]:
+  """Converts the tags of sentences to valid tags of a scheme.
+
+  Args:
+    sentences: the sentences; those without tags are unchanged.
+    scheme: see `ner_tags.find_scheme`.
+
+  Returns:
+    The sentences, and the number of words whose tag changed.
+  """
+  result, num_changed = [], 0
+  for sentence in sentences:
+    if sentence.tags is not None:
+      entities = ner_tags.tags_to_entities(sentence.tags)
+      tags = ner_tags.entities_to_tags(entities, len(sentence.words), scheme)
+      num_changed += sum(old != new for old, new in zip(sentence.tags, tags))
+      sentence = sentence._replace(tags=tags)
+    result.append(sentence)
+  return result, num_changed
+
+
+# Windows
+
+
+class Window(NamedTuple):
+  """A part of a sentence that fits the model.
+
+  Attributes:
+    input_ids: [CLS], word pieces, [SEP].
+    words: for each piece, the index of the word whose tag is predicted there
+      (at the word's first piece), else -1.
+    sentence: index of the sentence.
+  """
+
+  input_ids: list[int]
+  words: list[int]
+  sentence: int
+
+
+def make_windows(
+  sentences: Sequence[Sentence],
+  tokenizer: tokenization.FullTokenizer,
+  max_seq_length: int,
+) -> Iterator[Window]:
+  """Divides sentences into windows; each word is predicted in one of them.
+
+  A long sentence has several windows, which overlap by half; a word is
+  predicted in the window that shows more context around it. A word without
+  pieces, such as a control character, is predicted in none.
+
+  Args:
+    sentences: sentences of any length.
+    tokenizer: a WordPiece tokenizer.
+    max_seq_length: tokens per window, [CLS] and [SEP] included.
+
+  Yields:
+    The windows, in the order of the text.
+  """
+  cls, sep = tokenizer.vocab["[CLS]"], tokenizer.vocab["[SEP]"]
+  room = max_seq_length - 2
+  for number, sentence in enumerate(sentences):
+    ids: list[int] = []
+    words: list[int] = []
+    for index, word in enumerate(sentence.words):
+      pieces = tokenizer.encode(word)
+      ids += pieces
+      words += ([index] + [-1] * (len(pieces) - 1)) if pieces else []
+    doc_spans = model_inputs.make_doc_spans(len(ids), room, max(room // 2, 1))
+    for start, length in doc_spans or [(0, 0)]:
+      end = start + length
+      # In the overlap of two windows, each predicts the half farther from its
+      # edge.
+      first = start + room // 4 if start else 0
+      last = end if end == len(ids) else start + room // 4 + room // 2
+      predicted = [
+        word if first <= position < last else -1
+        for position, word in enumerate(words[start:end], start)
+      ]
+      yield Window([cls, *ids[start:end], sep], [-1, *predicted, -1], number)
+
+
+def window_lengths(
+  windows: Sequence[Window], max_seq_length: int
+) -> model_inputs.Lengths:
+  """Lengths of windows, for reports; no sentence is truncated."""
+  num_windows = Counter(window.sentence for window in windows)
+  return model_inputs.Lengths(
+    [len(window.input_ids) for window in windows],
+    max_seq_length,
+    [0] * len(num_windows),
+    "sentences",
+    list(num_windows.values()),
+  )
+
+
+def record_layout(max_seq_length: int) -> tf_records.Layout:
+  """Layout of the records of windows."""
+  return tf_records.token_layout(max_seq_length) | {
+    "label_ids": tf_records.Feature((max_seq_length,), per_token=True),
+    "unique_ids": tf_records.Feature(),
+  }
+
+
+def window_record(
+  window: Window,
+  unique_id: int,
+  max_seq_length: int,
+  tag_ids: Sequence[int] | None,
+) -> dict[str, Any]:
+  """Builds the record of a window.
+
+  Args:
+    window: a window of `make_windows`.
+    unique_id: number of the window.
+    max_seq_length: tokens per record.
+    tag_ids: tag ids of the words of its sentence; None if they are unknown.
+
+  Returns:
+    The features; `label_ids` is -1 at positions without a label.
+  """
+  label_ids = [
+    -1 if tag_ids is None or word < 0 else tag_ids[word]
+    for word in window.words
+  ]
+  return model_inputs.token_features(window.input_ids, [], max_seq_length) | {
+    "label_ids": model_inputs.pad(label_ids, max_seq_length, -1),
+    "unique_ids": unique_id,
+  }
+
+
+def window_records(
+  sentences: Sequence[Sentence],
+  windows: Sequence[Window],
+  max_seq_length: int,
+  labels: Sequence[str],
+) -> list[dict[str, Any]]:
+  """Builds the records of windows, numbered from 0.
+
+  Args:
+    sentences: sentences, with tags or without.
+    windows: their windows.
+    max_seq_length: tokens per record.
+    labels: the tags of the model; words with another tag have no label.
+  """
+  label_ids = {label: index for index, label in enumerate(labels)}
+  tag_ids = [
+    [label_ids.get(tag, -1) for tag in s.tags] if s.tags else None
+    for s in sentences
+  ]
+  return [
+    window_record(window, index, max_seq_length, tag_ids[window.sentence])
+    for index, window in enumerate(windows)
+  ]

@@ -1,0 +1,152 @@
+"""Decoding of NER predictions: from windows to tags and entities."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from absl import logging
+
+from bertlib.io import json_files
+from bertlib.io.files import atomic_write
+from bertlib.io.result_files import DevPrediction
+from bertlib.tasks.ner import ner, ner_scores, ner_tags
+from bertlib.tasks.ner.ner import Sentence
+
+# Characters that separate columns or lines, written as spaces.
+_SEPARATORS = dict.fromkeys(
+  map(ord, "\t\n\v\f\r\x1c\x1d\x1e\x85\u2028\u2029"), " "
+)
+
+
+class EntityPrediction(NamedTuple):
+  """A predicted entity.
+
+  Attributes:
+    label: type of the entity, such as PER.
+    text: the entity, `text[start:end]` of the given text.
+    start: index of its first character in the text.
+    end: index after its last character.
+    probability: minimum over its words of the probability of the word's tag.
+  """
+
+  label: str
+  text: str
+  start: int
+  end: int
+  probability: float
+
+
+def extract_entities(
+  sentence: Sentence, tags: Sequence[str], probabilities: Sequence[float]
+) -> list[EntityPrediction]:
+  """Converts the tags of a sentence to entities, in order.
+
+  Args:
+    sentence: the sentence.
+    tags: one per word.
+    probabilities: one per tag.
+  """
+  entities = []
+  for label, first, last in ner_tags.tags_to_entities(tags):
+    start, end = sentence.offsets[first][0], sentence.offsets[last - 1][1]
+    text = sentence.text[start:end]
+    probability = float(min(probabilities[first:last]))
+    entities.append(EntityPrediction(label, text, start, end, probability))
+  return entities
+
+
+def assign_tags(
+  sentences: Sequence[Sentence],
+  windows: Sequence[ner.Window],
+  rows: Iterable[tuple[int, np.ndarray]],
+  labels: Sequence[str],
+) -> list[tuple[list[str], list[float]]]:
+  """Assigns the most probable tag to each word.
+
+  Args:
+    sentences: the sentences.
+    windows: their windows.
+    rows: index and probabilities [S, num_labels] of each window.
+    labels: tag of each label id.
+
+  Returns:
+    For each sentence, its tags and their probabilities. A word that is not in
+    any window is "O", with probability 1.
+  """
+  predicted = [(["O"] * len(s.words), [1.0] * len(s.words)) for s in sentences]
+  for index, probabilities in rows:
+    window = windows[index]
+    tags, tag_probabilities = predicted[window.sentence]
+    for position, word in enumerate(window.words):
+      if word >= 0:
+        best = int(probabilities[position].argmax())
+        tags[word] = labels[best]
+        tag_probabilities[word] = float(probabilities[position, best])
+  return predicted
+
+
+def evaluate_tags(
+  sentences: Sequence[Sentence],
+  predicted: Sequence[tuple[Sequence[str], Sequence[float]]],
+) -> dict[str, float]:
+  """Metrics of tagged sentences by key of `eval_results.txt`."""
+  scores = ner_scores.entity_metrics(
+    [s.tags for s in sentences], [tags for tags, _ in predicted]
+  )
+  return {f"eval_{name}": value for name, value in scores.items()}
+
+
+def dev_predictions(
+  sentences: Iterable[Sentence],
+  predicted: Iterable[tuple[Sequence[str], Sequence[float]]],
+) -> list[DevPrediction]:
+  """Gold and predicted tags of a dev set."""
+  return [
+    DevPrediction(f"dev-{number}", sentence.tags, tags)
+    for number, (sentence, (tags, _)) in enumerate(zip(sentences, predicted), 1)
+  ]
+
+
+def tag_texts(tagged: Iterable[Sequence[str]]) -> list[str]:
+  """Tags of each sentence as text, to detect a model that predicts only one."""
+  return [
+    " ".join(tags) if set(tags) - {"O"} else "no entity" for tags in tagged
+  ]
+
+
+def write_predictions(
+  path: str,
+  sentences: Sequence[Sentence],
+  predicted: Sequence[tuple[Sequence[str], Sequence[float]]],
+) -> None:
+  """Writes tags as columns and entities as JSON lines.
+
+  Args:
+    path: path of both files without their endings: `.conll` has one word and
+      its tag per line, with spaces for tabs and line breaks within words, and
+      an empty line after each sentence; `.jsonl` one sentence with its entities
+      per line, with positions in characters.
+    sentences: the sentences.
+    predicted: tags and their probabilities, per sentence.
+  """
+  with (
+    atomic_write(path + ".conll") as table,
+    atomic_write(path + ".jsonl") as lines,
+  ):
+    for sentence, (tags, probabilities) in zip(sentences, predicted):
+      for word, word_tag in zip(sentence.words, tags):
+        table.write(f"{word.translate(_SEPARATORS)}\t{word_tag}\n")
+      table.write("\n")
+      line: Mapping[str, Any] = {
+        "text": sentence.text,
+        "entities": [
+          entity._asdict()
+          for entity in extract_entities(sentence, tags, probabilities)
+        ],
+      }
+      lines.write(json_files.dumps(line, ensure_ascii=False) + "\n")
+  logging.info(
+    "%d tagged sentences in %s.conll and .jsonl", len(predicted), path
+  )

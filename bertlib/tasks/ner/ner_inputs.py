@@ -1,0 +1,245 @@
+"""Inputs of run_ner.py: tagged sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from absl import logging
+
+from bertlib.cli.errors import InputError
+from bertlib.data import example_checks
+from bertlib.io import text_files
+from bertlib.settings.ner import NerSettings
+from bertlib.tasks.ner import ner, ner_files, ner_scores, ner_tags
+from bertlib.tasks.ner.ner import Sentence
+from bertlib.training import resolve
+from bertlib.training.task import Run
+
+
+class Data(NamedTuple):
+  """Sentences of the splits that the run uses.
+
+  Attributes:
+    train: training sentences.
+    dev: sentences to evaluate on.
+    predict: sentences to tag.
+  """
+
+  train: Sequence[Sentence]
+  dev: Sequence[Sentence]
+  predict: Sequence[Sentence]
+
+
+def read_training_set(settings: NerSettings) -> list[Sentence]:
+  """Reads --train_file; empty without --do_train."""
+  return read_tagged(settings, "train_file") if settings.run.do_train else []
+
+
+def columns(settings: NerSettings) -> ner_files.Columns:
+  """The column settings of the flags.
+
+  Raises:
+    InputError: an escape sequence of a delimiter is incomplete.
+  """
+  return ner_files.Columns(
+    settings.word_column,
+    settings.tag_column,
+    _unescape("delimiter", settings.delimiter),
+    _unescape("item_delimiter", settings.item_delimiter),
+  )
+
+
+def _unescape(flag: str, text: str | None) -> str | None:
+  """Replaces escape sequences, such as \\t, in the value of a flag."""
+  if not text:
+    return text
+  try:
+    # The codec reads bytes as Latin-1; other characters become escapes.
+    return text.encode("latin-1", "backslashreplace").decode("unicode_escape")
+  except UnicodeDecodeError as error:
+    raise InputError(
+      f"--{flag}={text}: {error.reason}. Give \\t for a tab, \\x02 for that"
+      " character, \\\\ for a backslash"
+    ) from error
+
+
+def read_tagged(settings: NerSettings, flag: str) -> list[Sentence]:
+  """Reads the file named by `flag`, which must have tags."""
+  return ner_files.read_sentences(
+    getattr(settings, flag),
+    columns(settings),
+    text_files.encoding_of(settings.text),
+  )
+
+
+def normalize_tags(
+  settings: NerSettings,
+  flag: str,
+  sentences: Sequence[Sentence],
+  scheme: str,
+  labels: Sequence[str],
+) -> list[Sentence]:
+  """Repairs invalid tags and converts all to the model's scheme.
+
+  Logs how many tags were invalid.
+
+  Args:
+    settings: settings of the command.
+    flag: flag that names the file of the sentences.
+    sentences: tagged sentences.
+    scheme: tagging scheme of the model.
+    labels: tags of the model.
+
+  Returns:
+    The sentences with valid tags.
+
+  Raises:
+    InputError: an entity type is not one of the model's.
+  """
+  kinds = {
+    entity.label
+    for label in labels
+    for entity in ner_tags.tags_to_entities([label])
+  }
+  for sentence in sentences:
+    for entity in ner_tags.tags_to_entities(sentence.tags):
+      if entity.label not in kinds:
+        raise InputError(
+          f"{sentence.location}: {entity.label!r} (at"
+          f" {sentence.words[entity.start]!r}) is not an entity type of"
+          f" the model. Use {', '.join(sorted(kinds))}"
+        )
+  data_scheme = ner_tags.find_scheme(
+    tag for sentence in sentences for tag in sentence.tags
+  )
+  repaired, num_invalid = ner.repair_tags(sentences, data_scheme)
+  is_iob1 = data_scheme == "BIO" and ner_tags.is_iob1(
+    sentence.tags for sentence in sentences
+  )
+  if num_invalid and is_iob1:
+    logging.info(
+      "%s: tags are in IOB1: B- only separates an entity from one of its type",
+      getattr(settings, flag),
+    )
+  elif num_invalid:
+    logging.warning(
+      "%s: %d tags are invalid in %s, such as an I- without a B- before it;"
+      " each starts an entity",
+      getattr(settings, flag),
+      num_invalid,
+      data_scheme or "the scheme of the data",
+    )
+  if scheme != data_scheme:
+    repaired, _ = ner.repair_tags(repaired, scheme)
+  return repaired
+
+
+def find_labels(
+  settings: NerSettings, train_set: Sequence[Sentence]
+) -> list[str]:
+  """The tags of the training set or, without one, of the trained model.
+
+  Returns:
+    "O" and the other tags, sorted.
+
+  Raises:
+    InputError: the trained model's folder does not list its tags, the training
+      set has no entity, or a type of an entity is a tag.
+  """
+  if not train_set:
+    return _trained_labels(settings)
+  seen = {tag for sentence in train_set for tag in sentence.tags}
+  scheme = settings.scheme if settings.scheme != "data" else ""
+  scheme = scheme or ner_tags.find_scheme(seen) or "BIO"
+  repaired, _ = ner.repair_tags(train_set, scheme)
+  tags = {tag for sentence in repaired for tag in sentence.tags} - {"O"}
+  if not tags:
+    raise InputError(
+      f"{settings.train_file}: all tags are O, so that there is no entity to"
+      " learn. Give --tag_column, or a file with entities"
+    )
+  kinds = {tag[2:] for tag in tags}
+  _check_types(settings.train_file, sorted(kinds))
+  return [
+    "O",
+    *sorted(
+      f"{head}-{kind}" for kind in kinds for head in scheme if head != "O"
+    ),
+  ]
+
+
+def _check_types(path: str, types: Sequence[str]) -> None:
+  """Refuses types that are tags; warns of those that differ only in case."""
+  for kind in types:
+    if kind.startswith("B-") and f"I-{kind[2:]}" in types:
+      raise InputError(
+        f"{path}: {kind!r} is the type of an entity. Write one entity of type"
+        f" {kind[2:]!r} for all of its words"
+      )
+  by_lower: dict[str, str] = {}
+  for kind in types:
+    other = by_lower.setdefault(kind.lower(), kind)
+    if other != kind:
+      logging.warning(
+        "%s: %r and %r are two types of entities", path, other, kind
+      )
+
+
+def _trained_labels(settings: NerSettings) -> list[str]:
+  """The tags of the model in --output_dir or else --init_checkpoint."""
+  description, folder = resolve.find_description(settings)
+  if description.get("script") != "run_ner":
+    raise InputError(
+      f"{folder}: does not list the tags of its model."
+      " Give the --output_dir of a run of run_ner.py"
+    )
+  return description["labels"]
+
+
+def read_data(
+  run: Run, tagged: Sequence[Sentence], labels: Sequence[str]
+) -> Data:
+  """Reads the sentences of the splits that the run uses.
+
+  Returns:
+    The sentences, with valid tags.
+
+  Raises:
+    InputError: a file is missing or malformed.
+  """
+  settings, scheme = run.settings, ner_tags.find_scheme(labels)
+  train_set = normalize_tags(settings, "train_file", tagged, scheme, labels)
+  dev_set, predict_set = [], []
+  if run.needs_dev_set:
+    ner_scores.import_seqeval()
+    dev_set = normalize_tags(
+      settings,
+      "dev_file",
+      read_tagged(settings, "dev_file"),
+      scheme,
+      labels,
+    )
+  example_checks.warn_of_faults(
+    _labeled(train_set), {"the dev set": _labeled(dev_set)}
+  )
+  if settings.run.do_predict:
+    predict_set = ner_files.read_sentences(
+      settings.predict_file,
+      columns(settings)._replace(needs_tags=False),
+      text_files.encoding_of(settings.text),
+    )
+  return Data(train_set, dev_set, predict_set)
+
+
+def _labeled(sentences: Sequence[Sentence]) -> list[example_checks.Labeled]:
+  return [
+    example_checks.Labeled((s.text,), tuple(s.tags), s.location)
+    for s in sentences
+  ]
+
+
+def data_files(settings: NerSettings, data: Data) -> list[str]:
+  """Paths of the files that were read."""
+  files = settings.train_file, settings.dev_file, settings.predict_file
+  return [path for path, used in zip(files, data) if used]

@@ -1,0 +1,1 @@
+"""Masked language models and next sentences."""

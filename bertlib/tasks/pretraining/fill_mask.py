@@ -1,0 +1,202 @@
+"""Predictions of pretraining: [MASK]s, pseudo-perplexity, next sentences."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from absl import logging
+
+import tokenization
+from bertlib.cli import terminal
+from bertlib.cli.errors import InputError
+from bertlib.data import model_inputs, tf_records
+from bertlib.io import json_files, text_files
+from bertlib.io.files import atomic_write
+
+
+class Line(NamedTuple):
+  """A line of text whose tokens are predicted.
+
+  Attributes:
+    text: the original text.
+    encoded: the encoded text.
+    positions: positions to predict: those of [MASK] or, for a line without
+      masks, of all tokens but [CLS] and [SEP].
+  """
+
+  text: str
+  encoded: model_inputs.EncodedPair
+  positions: list[int]
+
+  @property
+  def has_masks(self) -> bool:
+    """True if the text contains [MASK]."""
+    return "[MASK]" in self.text
+
+  @property
+  def is_pair(self) -> bool:
+    """True for two texts."""
+    return max(self.encoded.segment_ids) > 0
+
+
+def read_lines(
+  path: str,
+  tokenizer: tokenization.FullTokenizer,
+  max_seq_length: int,
+  encoding: text_files.Encoding | None = None,
+) -> list[Line]:
+  """Reads and encodes texts, one per line; " ||| " separates a pair.
+
+  Args:
+    path: the file; "-" for standard input.
+    tokenizer: must not split [MASK].
+    max_seq_length: maximum number of tokens; longer texts are truncated, and a
+      warning is logged.
+    encoding: encoding of the file; None for UTF-8.
+
+  Returns:
+    The lines, including blank ones.
+
+  Raises:
+    InputError: the file has no lines.
+  """
+  special = {tokenizer.vocab[token] for token in ("[CLS]", "[SEP]")}
+  mask = tokenizer.vocab["[MASK]"]
+  lines = []
+  for pair in model_inputs.read_pairs(path, encoding):
+    text = model_inputs.SEPARATOR.join(filter(None, pair))
+    encoded = model_inputs.encode_pair(
+      tokenizer,
+      *(part and part.replace("[MASK]", " [MASK] ") for part in pair),
+      max_seq_length,
+    )
+    tokens = encoded.input_ids[: sum(encoded.input_mask)]
+    positions = [
+      position
+      for position, token in enumerate(tokens)
+      if (token == mask if "[MASK]" in text else token not in special)
+    ]
+    lines.append(Line(text, encoded, positions))
+  if not lines:
+    raise InputError(f"{path}: has no lines")
+  num_truncated = sum(line.encoded.num_cut > 0 for line in lines)
+  if num_truncated:
+    logging.warning(
+      "%d lines truncated to %d tokens", num_truncated, max_seq_length
+    )
+  return lines
+
+
+def prediction_records(
+  lines: Iterable[Line], mask_id: int, next_sentence: bool
+) -> Iterator[dict[str, Any]]:
+  """Creates one record per position to predict, which is masked in it.
+
+  [MASK]s at other positions of the line stay.
+
+  Args:
+    lines: the lines.
+    mask_id: id of [MASK].
+    next_sentence: whether a pair has one more record, as it is.
+
+  Yields:
+    Token features, `masked_lm_positions` and `masked_lm_ids` for P = 1.
+  """
+  for line in lines:
+    for position in line.positions:
+      row = line.encoded._asdict()
+      ids = list(line.encoded.input_ids)
+      label, ids[position] = ids[position], mask_id
+      yield row | {
+        "input_ids": ids,
+        "masked_lm_positions": [position],
+        "masked_lm_ids": [label],
+      }
+    if next_sentence and line.is_pair:
+      ids = line.encoded.input_ids
+      yield line.encoded._asdict() | {
+        "masked_lm_positions": [0],
+        "masked_lm_ids": [ids[0]],
+      }
+
+
+def record_layout(max_seq_length: int) -> tf_records.Layout:
+  """Layout of `prediction_records`."""
+  return tf_records.token_layout(max_seq_length) | {
+    "masked_lm_positions": tf_records.Feature((1,)),
+    "masked_lm_ids": tf_records.Feature((1,)),
+  }
+
+
+def describe_lines(
+  lines: Iterable[Line],
+  rows: Iterator[Mapping[str, np.ndarray]],
+  tokenizer: tokenization.FullTokenizer,
+  next_sentence: bool,
+) -> Iterator[dict[str, Any]]:
+  """Predictions for masked lines, and pseudo-perplexity of the others.
+
+  Pseudo-perplexity (Salazar et al. 2020) masks each token in turn; it is exp of
+  the mean loss.
+
+  Args:
+    lines: the lines.
+    rows: predictions of `run_pretraining.model_fn_builder` for each of their
+      `prediction_records`, in order.
+    tokenizer: converts ids to tokens.
+    next_sentence: as for `prediction_records`.
+
+  Yields:
+    For each line, its `text` and either `masks`, for each [MASK] the most
+    probable tokens with their probabilities, or `pseudo_perplexity` and
+    `num_tokens`. With `next_sentence`, also the `is_next_probability` of a
+    pair: that its second text follows the first.
+  """
+  for line in lines:
+    line_rows = list(itertools.islice(rows, len(line.positions)))
+    description = {"text": line.text} | (
+      {"masks": [fillings(row, tokenizer) for row in line_rows]}
+      if line.has_masks
+      else pseudo_perplexity([row["log_prob"] for row in line_rows])
+    )
+    if next_sentence and line.is_pair:
+      probability = next(rows)["is_next_probability"]
+      description["is_next_probability"] = round(float(probability), 6)
+    yield description
+
+
+def fillings(row: Mapping[str, np.ndarray], tokenizer) -> list[dict[str, Any]]:
+  """Top-k predictions for a [MASK], the most probable first."""
+  tokens = (tokenizer.inv_vocab.get(i, str(i)) for i in row["top_ids"])
+  return [
+    {"token": token, "probability": round(float(prob), 6)}
+    for token, prob in zip(tokens, row["top_probs"])
+  ]
+
+
+def pseudo_perplexity(log_probs: Sequence[float]) -> dict[str, Any]:
+  """Pseudo-perplexity from the log probabilities of tokens; None if empty."""
+  value = math.exp(-np.mean(log_probs, dtype=float)) if log_probs else None
+  return {"pseudo_perplexity": value, "num_tokens": len(log_probs)}
+
+
+def write_predictions(
+  path: str, predictions: Iterable[Mapping[str, Any]]
+) -> None:
+  """Writes predictions of `describe_lines` as JSON lines; prints a summary."""
+  with atomic_write(path) as file:
+    for line in predictions:
+      file.write(json_files.dumps(line, ensure_ascii=False) + "\n")
+      terminal.show(line["text"])
+      for candidates in line.get("masks", ()):
+        shown = (f"{c['token']} {c['probability']:.3f}" for c in candidates)
+        terminal.show("", *shown, sep="  ")
+      if line.get("pseudo_perplexity"):
+        terminal.show(f"  pseudo-perplexity {line['pseudo_perplexity']:.4g}")
+      if "is_next_probability" in line:
+        terminal.show(f"  is next {line['is_next_probability']:.3f}")
+  logging.info("Predictions in %s", path)

@@ -1,0 +1,435 @@
+"""Creates pretraining data block by block, in any number of processes.
+
+The documents of a corpus are dealt into blocks. Each block has its own random
+stream, so that its records depend neither on other blocks nor on the number of
+workers. Imports no TensorFlow.
+"""
+
+from __future__ import annotations
+
+import collections
+import concurrent.futures
+import contextlib
+import dataclasses
+import glob
+import hashlib
+import multiprocessing
+import os
+import random
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from absl import logging
+
+from bertlib.cli import terminal
+from bertlib.cli.errors import InputError
+from bertlib.data import tf_records, workers
+from bertlib.io import files, json_files, text_files
+from bertlib.io.files import atomic_write, exists, file_state, open_any
+from bertlib.tasks.pretraining import pretraining_instances, pretraining_text
+
+# Bytes of text per block. A process holds one block at a time, in about ten
+# times as much memory. Random next sentences come from the same block.
+BLOCK_BYTES = 2**21
+
+
+# Dealing documents into blocks
+
+
+def count_blocks(
+  input_files: Iterable[str],
+  num_outputs: int,
+  encoding: text_files.Encoding = text_files.UTF8,
+  file_system: Any = files,
+) -> int:
+  """Counts the blocks of a corpus; the same in every encoding.
+
+  Args:
+    input_files: paths of the text; that of a gzip file is assumed to be three
+      times as large as the file.
+    num_outputs: number of output files.
+    encoding: encoding of the input files.
+    file_system: module with `file_state` and `open_any` of `bertlib.io.files`.
+
+  Returns:
+    A multiple of `num_outputs`.
+  """
+  text_bytes = 0
+  for path in input_files:
+    if path.endswith(".gz"):
+      text_bytes += 3 * file_system.file_state(path)[0]
+    elif encoding.name == "utf-8":
+      text_bytes += file_system.file_state(path)[0]
+    else:
+      lines = text_files.read_utf8_lines(path, encoding, file_system.open_any)
+      text_bytes += sum(map(len, lines))
+  return num_outputs * max(1, -(-text_bytes // (BLOCK_BYTES * num_outputs)))
+
+
+def deal_documents(
+  lines: Iterable[bytes], file_number: int, num_blocks: int, seed: int
+) -> Iterator[tuple[int, bytes]]:
+  """Deals the documents of a file into blocks, round robin.
+
+  The block of a document depends on these arguments only. Each file starts at
+  another block, so that files of one document are dealt evenly too.
+
+  Args:
+    lines: lines of the file, as UTF-8.
+    file_number: position of the file among the input files.
+    num_blocks: number of blocks.
+    seed: seed of the order of the blocks.
+
+  Yields:
+    (block number, document); a document is its lines and a blank one.
+  """
+  blocks = list(range(num_blocks))
+  random.Random(seed).shuffle(blocks)
+  for turn, document in enumerate(_raw_documents(lines), file_number):
+    yield blocks[turn % num_blocks], document
+
+
+def _raw_documents(lines: Iterable[bytes]) -> Iterator[bytes]:
+  """Yields untokenized documents; one larger than a block is split."""
+  document: list[bytes] = []
+  size = 0
+  for line in lines:
+    if line.strip():
+      document.append(line.strip())
+      size += len(line)
+    if document and (not line.strip() or size >= BLOCK_BYTES):
+      yield b"\n".join([*document, b"\n"])
+      document, size = [], 0
+  if document:
+    yield b"\n".join([*document, b"\n"])
+
+
+# Records of a block
+
+
+def create_block_records(
+  recipe: pretraining_text.Recipe,
+  tokenizer,
+  block: int,
+  lines: Iterable[bytes],
+  counts: collections.Counter[str],
+) -> Iterator[list[bytes]]:
+  """Creates the records of a block with its own random stream.
+
+  Args:
+    recipe: settings of the records.
+    tokenizer: result of `pretraining_text.load_tokenizer`.
+    block: number of the block.
+    lines: text of the block, as UTF-8.
+    counts: incremented by the numbers of what was read and created.
+
+  Yields:
+    The serialized records of each pass, shuffled.
+  """
+  rng = random.Random(f"{recipe.random_seed} {block}")
+  documents = pretraining_text.read_documents(
+    lines, tokenizer, rng, recipe.truncate_prob, recipe.split_sentences, counts
+  )
+  rng.shuffle(documents)
+  settings = recipe.instance_settings() | {"vocab_words": [*tokenizer.vocab]}
+  encode = pretraining_instances.instance_encoder(
+    tokenizer, recipe.max_seq_length, recipe.max_predictions_per_seq
+  )
+  for _ in range(recipe.dupe_factor):
+    instances = pretraining_instances.create_pass(
+      documents, rng, counts, **settings
+    )
+    records = list(map(encode, instances))
+    rng.shuffle(records)
+    yield records
+
+
+# A run
+
+
+# Fields of the receipt of finished files and their types, see `json_files`.
+_RECEIPT = {
+  "recipe": dict,
+  "input": list,
+  "output": [str],
+  "files": dict,
+}
+
+
+class BlockRun:
+  """Creates the records of a corpus block by block, in several processes.
+
+  A folder beside the first output file holds the text of each block, and then
+  its records. Blocks are assigned to output files in turn. A file is written
+  when all of its blocks are complete, and listed in a hidden receipt, so that a
+  stopped run resumes with the missing files. It has the first pass over all of
+  its text, then the second, so that copies of a text are far apart.
+  """
+
+  def __init__(
+    self,
+    recipe: pretraining_text.Recipe,
+    input_files: Sequence[str],
+    output_files: list[str],
+  ):
+    """Finds the unfinished output files.
+
+    Args:
+      recipe: settings of the records.
+      input_files: paths of the text.
+      output_files: paths of the files to write.
+    """
+    self._recipe = recipe
+    self._input_files = input_files
+    self._output_files = output_files
+    self._num_blocks = count_blocks(
+      input_files, len(output_files), recipe.text_encoding
+    )
+    self._receipt_file = receipt_file(output_files)
+    self._receipt = self._read_receipt()
+    self._blocks_of = {
+      path: range(index, self._num_blocks, len(output_files))
+      for index, path in enumerate(output_files)
+      if path not in self._receipt["files"]
+    }
+
+  def run(self, num_workers: int) -> collections.Counter[str]:
+    """Writes the unfinished output files.
+
+    Args:
+      num_workers: number of processes; the files do not depend on it.
+
+    Returns:
+      Counts of what was read and created, over all output files.
+
+    Raises:
+      InputError: there are fewer documents than output files, or a worker died.
+    """
+    num_finished = len(self._output_files) - len(self._blocks_of)
+    if num_finished:
+      logging.info(
+        "%d of %d output files already exist, made with the same flags from"
+        " the same text",
+        num_finished,
+        len(self._output_files),
+      )
+    with self._scratch_folder() as folder:
+      if self._blocks_of:
+        num_bytes = self._write_texts(folder)
+        self._write_outputs(folder, num_workers, num_bytes)
+    counts: collections.Counter[str] = collections.Counter()
+    for state in self._receipt["files"].values():
+      counts.update(state["counts"])
+    return counts
+
+  def _read_receipt(self) -> dict:
+    """The receipt of this run, with the finished output files."""
+    with open_any(self._recipe.vocab_file, "rb") as file:
+      vocab = hashlib.sha256(file.read()).hexdigest()
+    wanted = {
+      "recipe": dataclasses.asdict(self._recipe) | {"vocab_file": vocab},
+      "input": [[path, *file_state(path)] for path in self._input_files],
+      "output": self._output_files,
+    }
+    receipt = {"files": {}}
+    with contextlib.suppress(ValueError):  # empty, after a power failure
+      if exists(self._receipt_file):
+        receipt = json_files.read(self._receipt_file, _RECEIPT, "")
+    finished = receipt.pop("files")
+    if receipt != wanted:
+      finished = {}
+    return wanted | {
+      "files": {
+        path: state
+        for path, state in finished.items()
+        if exists(path) and file_state(path)[0] == state["bytes"]
+      }
+    }
+
+  @contextlib.contextmanager
+  def _scratch_folder(self) -> Iterator[str]:
+    """Creates the folder of blocks; removes leftovers of a killed run."""
+    blocks = f"{self._output_files[0]}.blocks"
+    if files.is_remote(blocks):
+      blocks = os.path.join(tempfile.gettempdir(), blocks.replace("/", "_"))
+    folder = files.temporary_name(blocks)
+    for path in [*self._output_files, self._receipt_file, blocks]:
+      files.remove_stale_files(glob.escape(path))
+    os.makedirs(folder)
+    try:
+      yield folder
+    finally:
+      shutil.rmtree(folder, ignore_errors=True)
+
+  def _write_texts(self, folder: str) -> int:
+    """Writes the text of each unfinished block; returns the total bytes."""
+    wanted = {b for blocks in self._blocks_of.values() for b in blocks}
+    waiting: dict[int, list[bytes]] = collections.defaultdict(list)
+    waiting_bytes = total_bytes = 0
+    num_outputs = len(self._output_files)
+    num_documents: collections.Counter[int] = collections.Counter()
+
+    def flush():
+      for block, documents in waiting.items():
+        path = _text_file(folder, block)
+        try:
+          with open(path, "ab") as file:
+            file.writelines(documents)
+        except OSError as error:
+          error.filename = path
+          raise
+      waiting.clear()
+
+    for block in wanted:
+      open(_text_file(folder, block), "wb").close()
+
+    with terminal.progress(len(self._input_files), "files") as bar:
+      for number, path in enumerate(self._input_files):
+        for block, document in deal_documents(
+          text_files.read_utf8_lines(path, self._recipe.text_encoding),
+          number,
+          self._num_blocks,
+          self._recipe.random_seed,
+        ):
+          num_documents[block % num_outputs] += 1
+          if block in wanted:
+            waiting[block].append(document)
+            waiting_bytes += len(document)
+            total_bytes += len(document)
+          if waiting_bytes > 2**26:
+            flush()
+            waiting_bytes = 0
+        bar.update()
+    flush()
+    if len(num_documents) < num_outputs:
+      raise InputError(
+        f"--input_file: {sum(num_documents.values())} documents are too few for"
+        f" {num_outputs} output files. Ask for fewer files, or put a blank"
+        " line after each document"
+      )
+    return total_bytes
+
+  def _write_outputs(
+    self, folder: str, num_workers: int, num_bytes: int
+  ) -> None:
+    """Creates the records of the unfinished blocks; joins them in files."""
+    # No locks: a killed worker would never release them.
+    bytes_done = multiprocessing.RawArray("q", self._num_blocks)
+    stop = multiprocessing.RawValue("b", False)
+    num_pending = {
+      path: len(blocks) for path, blocks in self._blocks_of.items()
+    }
+    counts = {path: collections.Counter() for path in num_pending}
+    sizes: dict[int, list[int]] = {}
+    with (
+      terminal.progress(
+        num_bytes * self._recipe.dupe_factor, "bytes", unit_scale=True
+      ) as bar,
+      workers.worker_pool(
+        num_workers,
+        _make_block,
+        self._recipe,
+        folder,
+        bytes_done,
+        stop,
+        kept="; complete output files are kept",
+      ) as submit,
+    ):
+      try:
+        jobs = {
+          submit(block): (path, block)
+          for path, blocks in self._blocks_of.items()
+          for block in blocks
+        }
+        pending = set(jobs)
+        while pending:
+          finished, pending = concurrent.futures.wait(
+            pending, 1, concurrent.futures.FIRST_COMPLETED
+          )
+          bar.update(sum(bytes_done) - bar.n)
+          for future in finished:
+            path, block = jobs[future]
+            block_counts, sizes[block] = future.result()
+            counts[path].update(block_counts)
+            num_pending[path] -= 1
+            if not num_pending[path]:
+              self._finish(path, folder, counts[path], sizes)
+      finally:
+        stop.value = True
+
+  def _finish(self, path: str, folder: str, counts, sizes) -> None:
+    """Joins the blocks of an output file; adds the file to the receipt."""
+    blocks = self._blocks_of[path]
+    with atomic_write(path, "wb") as file:
+      for number in range(self._recipe.dupe_factor):
+        for block in blocks:
+          with open(_records_file(folder, block), "rb") as records:
+            records.seek(sum(sizes[block][:number]))
+            file.write(records.read(sizes[block][number]))
+    for block in blocks:
+      os.remove(_records_file(folder, block))
+    self._receipt["files"][path] = {
+      "bytes": file_state(path)[0],
+      "counts": dict(counts),
+    }
+    with atomic_write(self._receipt_file) as file:
+      file.write(json_files.dumps(self._receipt, indent=1) + "\n")
+
+
+def receipt_file(output_files: Sequence[str]) -> str:
+  """Path of the hidden receipt that lists the finished output files."""
+  return _hidden_beside(output_files[0], ".receipt.json")
+
+
+def _hidden_beside(path: str, ending: str) -> str:
+  """Hidden path beside `path`, which wildcards do not match."""
+  folder, name = os.path.split(path)
+  return os.path.join(folder, f".{name}{ending}")
+
+
+def _text_file(folder: str, block: int) -> str:
+  return os.path.join(folder, f"{block}.txt")
+
+
+def _records_file(folder: str, block: int) -> str:
+  return os.path.join(folder, f"{block}.tfrecord")
+
+
+# In a worker
+
+
+def _make_block(
+  recipe: pretraining_text.Recipe, folder: str, bytes_done, stop, block: int
+) -> tuple[dict[str, int], list[int]]:
+  """Writes the records of a block into the folder.
+
+  Args:
+    recipe: settings of the records.
+    folder: holds the text of the block, which is removed.
+    bytes_done: shared array of bytes processed per block.
+    stop: shared flag, set when the run ends early.
+    block: number of the block.
+
+  Returns:
+    The counts, and the bytes of the records of each pass.
+  """
+  counts: collections.Counter[str] = collections.Counter()
+  sizes: list[int] = []
+  text_file = _text_file(folder, block)
+
+  def records():
+    with open(text_file, "rb") as lines:
+      for one_pass in create_block_records(
+        recipe, pretraining_text.load_tokenizer(recipe), block, lines, counts
+      ):
+        sizes.append(sum(map(tf_records.framed_bytes, one_pass)))
+        yield from one_pass
+        bytes_done[block] += os.path.getsize(text_file)
+        if stop.value:
+          raise InterruptedError
+
+  tf_records.write_serialized(_records_file(folder, block), records())
+  os.remove(text_file)
+  return dict(counts), sizes

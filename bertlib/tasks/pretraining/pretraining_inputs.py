@@ -1,0 +1,196 @@
+"""Inputs of run_pretraining.py: records, lines to fill, and vocabulary."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import os
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import tensorflow.compat.v1 as tf
+
+import modeling
+from bertlib.checkpoints import loading, model_files, model_json
+from bertlib.cli import option
+from bertlib.cli.errors import InputError
+from bertlib.data import read_ahead, record_check, tf_records
+from bertlib.io import text_files
+from bertlib.io.files import find_files, split_names
+from bertlib.settings.pretraining import PretrainingSettings
+from bertlib.tasks.pretraining import fill_mask, pretraining_records
+from bertlib.training.task import Run
+
+# Records, over all files, that are checked before the run writes anything.
+_NUM_CHECKED = 2000
+
+
+def record_layout(
+  settings: PretrainingSettings, config: modeling.BertConfig
+) -> tf_records.Layout:
+  """Layout of the pretraining records for a model and the flags."""
+  return pretraining_records.limited_layout(
+    config, settings.model.max_seq_length, settings.max_predictions_per_seq
+  )
+
+
+class Data(NamedTuple):
+  """Data that the run uses.
+
+  Attributes:
+    train_files: TFRecord files to train on.
+    eval_files: TFRecord files to evaluate on.
+    lines: lines with masks to fill.
+    num_records: number of records by file.
+  """
+
+  train_files: Sequence[str]
+  eval_files: Sequence[str]
+  lines: Sequence[fill_mask.Line]
+  num_records: Mapping[str, int]
+
+  def count(self, paths: Sequence[str]) -> int:
+    """Number of records in some of the files."""
+    return sum(self.num_records[path] for path in paths)
+
+  def first_files(self, paths: Sequence[str], number: int) -> list[str]:
+    """The files with the first `number` records."""
+    before = itertools.accumulate(map(self.num_records.get, paths), initial=0)
+    return [path for path, start in zip(paths, before) if start < number]
+
+
+def bad_record_finder(
+  run: Run, files: Sequence[str], max_records: int | None = None
+) -> record_check.FindBadRecord:
+  """Returns a function that searches files, see `record_check.find`."""
+  return functools.partial(
+    record_check.find,
+    files,
+    record_layout(run.settings, run.config),
+    max_records,
+  )
+
+
+def data_files(settings: PretrainingSettings, data: Data) -> list[str]:
+  """Paths of the files that were read."""
+  predicted = [settings.predict_file] if data.lines else []
+  return [*data.num_records, *predicted]
+
+
+def find_data(run: Run) -> Data:
+  """Finds the files that the run uses, counts and checks their records.
+
+  Raises:
+    InputError: a file or flag is missing, or a record is invalid.
+  """
+  settings = run.settings
+  train_files, eval_files, lines = [], [], []
+  if settings.run.do_train:
+    train_files = find_files(
+      split_names(required_flag(settings, "input_file", "do_train"))
+    )
+  if run.needs_dev_set:
+    eval_files = find_files(
+      split_names(
+        settings.eval_input_file
+        or required_flag(settings, "input_file", "do_eval")
+      )
+    )
+  if settings.run.do_predict:
+    lines = read_lines(run)
+  num_records = check_files(run, list(dict.fromkeys(train_files + eval_files)))
+  return Data(train_files, eval_files, lines, num_records)
+
+
+def check_files(run: Run, paths: Sequence[str]) -> dict[str, int]:
+  """Counts the records of each file, and checks the first ones.
+
+  Raises:
+    InputError: see `find_data`.
+  """
+  settings = run.settings
+  num_per_file = -(-_NUM_CHECKED // max(len(paths), 1))
+
+  def check(path: str) -> int:
+    count = pretraining_records.count_records(
+      path,
+      settings.model.max_seq_length,
+      settings.max_predictions_per_seq,
+      run.tokenizer and run.tokenizer.vocab,
+    )
+    problem = find_in(path, num_per_file)
+    if problem:
+      raise InputError(problem)
+    return count
+
+  with record_check.finder(record_layout(settings, run.config)) as find_in:
+    return dict(zip(paths, read_ahead.map_in_threads(check, paths)))
+
+
+def read_lines(run: Run) -> list[fill_mask.Line]:
+  """Reads the lines of --predict_file, whose masks are to be filled.
+
+  Raises:
+    InputError: --top_k exceeds the vocabulary, or a line does not fit the
+      model.
+  """
+  settings, config = run.settings, run.config
+  if settings.top_k > config.vocab_size:
+    raise InputError(
+      f"--top_k={settings.top_k}: more than the {config.vocab_size} entries"
+      " of the vocabulary. Give fewer"
+    )
+  lines = fill_mask.read_lines(
+    required_flag(settings, "predict_file", "do_predict"),
+    run.tokenizer,
+    settings.model.max_seq_length,
+    text_files.encoding_of(settings.text),
+  )
+  if any(max(line.encoded.segment_ids) for line in lines):
+    loading.check_has_segments(config, settings.model.bert_config_file)
+  return lines
+
+
+def required_flag(settings: PretrainingSettings, flag: str, action: str):
+  """Value of a flag required by another; InputError if it is missing."""
+  value = getattr(settings, flag)
+  if not value:
+    raise InputError(f"--{flag} is needed with --{action}")
+  return value
+
+
+def with_vocabulary(settings: PretrainingSettings) -> PretrainingSettings:
+  """Adds the vocabulary in --output_dir to settings without --vocab_file."""
+  path = os.path.join(settings.run.output_dir, model_files.VOCAB)
+  if settings.model.vocab_file or not tf.gfile.Exists(path):
+    return settings
+  description = model_json.load_description(settings.run.output_dir)
+  model = dataclasses.replace(
+    settings.model,
+    vocab_file=path,
+    do_lower_case=description.get(
+      "do_lower_case", settings.model.do_lower_case
+    ),
+  )
+  return dataclasses.replace(settings, model=model)
+
+
+def check_vocabulary(run: Run) -> None:
+  """Refuses --remask and --do_predict without [MASK] in the vocabulary.
+
+  Raises:
+    InputError: --vocab_file is missing, or has no [MASK].
+  """
+  values = option.values_of(run.settings)
+  uses = [name for name in ("remask", "do_predict") if values[name]]
+  if not uses:
+    return
+  if not run.tokenizer:
+    raise InputError(f"--vocab_file is needed with --{uses[0]}")
+  if "[MASK]" not in run.tokenizer.vocab:
+    vocab_file = run.settings.model.vocab_file
+    raise InputError(
+      f"{vocab_file}: has no [MASK], which --{uses[0]} needs. Give another"
+      " --vocab_file"
+    )

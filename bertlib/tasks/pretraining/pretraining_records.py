@@ -1,0 +1,146 @@
+"""Pretraining records: counting, checks, layout and sharding by file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import tensorflow.compat.v1 as tf
+from google.protobuf.message import DecodeError
+
+import modeling
+from bertlib.cli.errors import InputError
+from bertlib.data import input_pipeline, tf_records
+
+
+def count_records(
+  path: str,
+  max_seq_length: int,
+  max_predictions_per_seq: int,
+  vocab: Mapping[str, int] | None = None,
+) -> int:
+  """Counts the records of a file, and checks the first one.
+
+  Args:
+    path: path of a TFRecord file.
+    max_seq_length: expected S.
+    max_predictions_per_seq: expected P.
+    vocab: vocabulary whose [CLS] each record begins with; None to skip this
+      check.
+
+  Returns:
+    The number of records.
+
+  Raises:
+    InputError: the file is incomplete or empty, or its records have another S
+      or P, were made with another vocabulary, or are not pretraining records.
+  """
+  count = tf_records.count_records(path)
+  first = next(read_records(path))
+  check_lengths(path, first, max_seq_length, max_predictions_per_seq)
+  if vocab and first["input_ids"].int64_list.value[0] != vocab["[CLS]"]:
+    raise InputError(
+      f"{path}: its first record does not begin with [CLS], so it was"
+      " made with another vocabulary. Give that one with --vocab_file"
+    )
+  return count
+
+
+def read_records(path: str) -> Iterator[Mapping[str, tf.train.Feature]]:
+  """Reads the features of the records of a TFRecord file, in order.
+
+  Raises:
+    InputError: a record is corrupt.
+  """
+  for number, record in enumerate(tf_records.read_serialized(path)):
+    if record is None:
+      raise InputError(
+        f"{path}: record {number} (the first is 0) is corrupt. Copy or make the"
+        " file again"
+      )
+    try:
+      yield tf.train.Example.FromString(record).features.feature
+    except DecodeError:
+      yield {}
+
+
+def check_lengths(
+  path: str,
+  record: Mapping[str, tf.train.Feature],
+  max_seq_length: int,
+  max_predictions_per_seq: int,
+) -> None:
+  """Checks the lengths of a record.
+
+  Args:
+    path: path of its file, for messages.
+    record: its features.
+    max_seq_length: expected S.
+    max_predictions_per_seq: expected P.
+
+  Raises:
+    InputError: the lengths differ, or this is not a pretraining record.
+  """
+  for name, flag, expected in (
+    ("input_ids", "max_seq_length", max_seq_length),
+    ("masked_lm_ids", "max_predictions_per_seq", max_predictions_per_seq),
+  ):
+    length = len(record[name].int64_list.value) if name in record else 0
+    if not length:
+      raise InputError(
+        f"{path}: its records have no {name}. Name a file that"
+        " create_pretraining_data.py wrote"
+      )
+    if length != expected:
+      raise InputError(
+        f"{path}: its records were made with --{flag}={length}, not"
+        f" {expected}. Give --{flag}={length}"
+      )
+
+
+def shard_files(files: Sequence[str], shard: input_pipeline.Shard) -> list[str]:
+  """Selects the files that one of several processes reads.
+
+  Args:
+    files: the files of all processes.
+    shard: the process.
+
+  Returns:
+    Every `shard.count`-th of the sorted files.
+
+  Raises:
+    InputError: there are fewer files than processes.
+  """
+  if len(files) < shard.count:
+    raise InputError(
+      f"--shard_by=file: {len(files)} files cannot be shared by {shard.count}"
+      " processes. Make more of them (create_pretraining_data.py"
+      " --num_shards), or give --shard_by=record"
+    )
+  return sorted(files)[shard.index :: shard.count]
+
+
+def limited_layout(
+  config: modeling.BertConfig, max_seq_length: int, max_predictions_per_seq: int
+) -> tf_records.Layout:
+  """Layout of pretraining records, with the ranges of their values.
+
+  Args:
+    config: BertConfig, for the vocabulary sizes.
+    max_seq_length: S, tokens per example.
+    max_predictions_per_seq: P, predictions per example.
+
+  Returns:
+    See `tf_records.pretraining_layout`.
+  """
+  limits = {
+    "input_ids": config.vocab_size,
+    "input_mask": 2,
+    "segment_ids": config.type_vocab_size,
+    "masked_lm_positions": max_seq_length,
+    "masked_lm_ids": config.vocab_size,
+    "next_sentence_labels": 2,
+  }
+  return input_pipeline.with_limits(
+    tf_records.pretraining_layout(max_seq_length, max_predictions_per_seq),
+    limits,
+  )

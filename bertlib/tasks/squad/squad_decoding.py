@@ -1,0 +1,438 @@
+"""Decoding of SQuAD answers: the best spans from logits, and their text.
+
+A model computes a start logit and an end logit for every token of every window.
+The best spans of a question are searched over all of its windows, and their
+WordPieces are projected back to the characters of the paragraph.
+"""
+
+from __future__ import annotations
+
+import collections
+import functools
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import tokenization
+from bertlib.cli.errors import InputError
+from bertlib.tasks.squad import squad_scores
+from bertlib.tasks.squad.squad_examples import SquadExample
+from bertlib.tasks.squad.squad_features import InputFeatures, Window
+
+# Logits of a window: `start_logits` and `end_logits`, a number per token.
+RawResult = collections.namedtuple(
+  "RawResult", ["unique_id", "start_logits", "end_logits"]
+)
+
+# Null odds of a question without any valid span.
+CERTAIN_ODDS = 1e6
+
+
+class PrelimPrediction(NamedTuple):
+  """A candidate span of tokens.
+
+  Attributes:
+    feature_index: index of the window in the finder.
+    start_index: position of the first token in the window.
+    end_index: position of the last token.
+    start_logit: start logit of the first token.
+    end_logit: end logit of the last token.
+  """
+
+  feature_index: int
+  start_index: int
+  end_index: int
+  start_logit: float
+  end_logit: float
+
+
+class NbestPrediction(NamedTuple):
+  """A candidate answer.
+
+  Attributes:
+    text: the answer, as in the paragraph; "" for no answer.
+    start_logit: start logit of its first token.
+    end_logit: end logit of its last token.
+    start: index of its first character in the paragraph, of a `PassageFinder`.
+    end: index after its last character.
+  """
+
+  text: str
+  start_logit: float
+  end_logit: float
+  start: int = 0
+  end: int = 0
+
+  @property
+  def score(self) -> float:
+    """Sum of the two logits, by which answers are ordered."""
+    return self.start_logit + self.end_logit
+
+
+# Text of a span
+
+
+@functools.lru_cache(maxsize=2**14)
+def get_final_text(pred_text: str, orig_text: str, do_lower_case: bool) -> str:
+  """Projects an answer made of WordPieces back to the original text.
+
+  Args:
+    pred_text: the pieces joined to words, lower-cased if the tokens are.
+    orig_text: the paragraph's words that contain them.
+    do_lower_case: whether the tokenizer lower-cases.
+
+  Returns:
+    The part of `orig_text` that is tokenized to `pred_text`; all of `orig_text`
+    if it cannot be found.
+  """
+  tok_text = _tokenize(orig_text, do_lower_case)
+  start = tok_text.find(pred_text)
+  if (
+    start < 0
+    or pred_text != pred_text.strip(" ")
+    or not pred_text
+    or _num_characters(tok_text) != _num_characters(orig_text)
+  ):
+    return orig_text
+  # Both texts have the same number of characters without spaces: the n-th of
+  # one is the n-th of the other.
+  first = _num_characters(tok_text[:start])
+  last = first + _num_characters(pred_text) - 1
+  start = _nth_character(orig_text, first)
+  return orig_text[start : _nth_character(orig_text, last) + 1]
+
+
+@functools.lru_cache(maxsize=2**12)
+def _tokenize(text: str, do_lower_case: bool) -> str:
+  """Splits a text into words and joins them by single spaces."""
+  return " ".join(tokenization.BasicTokenizer(do_lower_case).tokenize(text))
+
+
+def _num_characters(text: str) -> int:
+  """Number of characters other than spaces."""
+  return len(text) - text.count(" ")
+
+
+def _nth_character(text: str, n: int) -> int:
+  """Index of the n-th (from 0) character other than a space."""
+  index = n
+  while index != n + text.count(" ", 0, index + 1):
+    index = n + text.count(" ", 0, index + 1)
+  return index
+
+
+def _join_pieces(tokens: Sequence[str]) -> str:
+  """Joins WordPieces to words, separated by single spaces."""
+  text = " ".join(tokens).replace(" ##", "").replace("##", "")
+  return " ".join(text.split())
+
+
+# Search
+
+
+def get_best_indexes(
+  logits: np.ndarray, n_best_size: int | None = None
+) -> np.ndarray:
+  """Indexes of the highest logits, best first; ties keep their order.
+
+  Args:
+    logits: float [..., S].
+    n_best_size: maximum number of indexes; None for all.
+
+  Returns:
+    int32 [..., min(n_best_size, S)].
+  """
+  order = np.argsort(-logits, axis=-1, kind="stable")
+  return order[..., :n_best_size].astype(np.int32)
+
+
+def _get_best_indexes(logits: Sequence[float], n_best_size: int) -> list[int]:
+  """`get_best_indexes` of a list, as in google-research/bert."""
+  return get_best_indexes(np.array(logits), n_best_size).tolist()
+
+
+def compute_softmax(scores: Sequence[float]) -> list[float]:
+  """Softmax of scores; the sum is computed in order."""
+  highest = max(scores, default=0.0)
+  powers = [math.exp(score - highest) for score in scores]
+  total = squad_scores.sum_in_order(powers)
+  return [power / total for power in powers]
+
+
+class _Tokens(NamedTuple):
+  """Columns of `InputFeatures` that the search needs, named as in `Window`."""
+
+  unique_id: int
+  example_index: int
+  tokens: Sequence[str]
+  words: np.ndarray
+  is_max_context: np.ndarray
+
+
+def _with_columns(feature: InputFeatures | Window) -> _Tokens | Window:
+  """Converts the dictionaries of a feature to columns."""
+  if isinstance(feature, Window):
+    return feature
+  words = np.full(len(feature.tokens), -1)
+  is_max_context = np.zeros(len(feature.tokens), bool)
+  for position, word in feature.token_to_orig_map.items():
+    if position < len(words):
+      words[position] = word
+      is_max_context[position] = feature.token_is_max_context.get(position, 0)
+  return _Tokens(
+    feature.unique_id,
+    feature.example_index,
+    feature.tokens,
+    words,
+    is_max_context,
+  )
+
+
+class AnswerFinder:
+  """Finds answers to questions, given the logits of their windows.
+
+  One finder can decode with several settings.
+
+  Attributes:
+    examples: the questions.
+  """
+
+  def __init__(
+    self,
+    examples: Sequence[SquadExample],
+    features: Sequence[InputFeatures | Window],
+    results: Sequence[RawResult],
+    do_lower_case: bool,
+  ):
+    """Collects the logits of the windows and sorts them.
+
+    Args:
+      examples: the questions.
+      features: their windows; windows of other questions are ignored.
+      results: the logits of each window, in any order.
+      do_lower_case: whether the tokenizer lower-cases.
+
+    Raises:
+      InputError: a window of these questions has no logits.
+    """
+    self.examples = examples
+    self._features = [
+      _with_columns(feature)
+      for feature in features
+      if feature.example_index < len(examples)
+    ]
+    self._do_lower_case = do_lower_case
+    self._start_logits, self._end_logits = self._find_logits(results)
+    self._start_indexes = get_best_indexes(self._start_logits)
+    self._end_indexes = get_best_indexes(self._end_logits)
+    self._may_start = np.zeros(self._start_logits.shape, bool)
+    self._may_end = np.zeros(self._start_logits.shape, bool)
+    for row, feature in enumerate(self._features):
+      part = slice(len(feature.words))
+      self._may_start[row, part] = feature.is_max_context
+      self._may_end[row, part] = feature.words >= 0
+    self._example_index = np.array(
+      [feature.example_index for feature in self._features], int
+    )
+    self._null_scores, self._null_predictions = self._find_null()
+
+  def _find_logits(self, results) -> Iterator[np.ndarray]:
+    """Yields start logits, then end logits: float [num_windows, num_tokens]."""
+    by_id = {result.unique_id: result for result in results}
+    for feature in self._features:
+      if feature.unique_id not in by_id:
+        question = self.examples[feature.example_index].qas_id
+        raise InputError(
+          f"question {question}: there is no RawResult for its window"
+          f" {feature.unique_id}. Give the results of all windows of a question"
+        )
+    ordered = [by_id[feature.unique_id] for feature in self._features]
+    for name in ("start_logits", "end_logits"):
+      rows = [np.asarray(getattr(result, name)) for result in ordered]
+      width = max(map(len, rows), default=0)
+      dtype = np.result_type(np.float32, *{row.dtype for row in rows})
+      logits = np.full([len(rows), width], -np.inf, dtype)
+      for row, values in zip(logits, rows):
+        row[: len(values)] = values
+      yield logits
+
+  def _find_null(self) -> tuple[list[float], list[NbestPrediction]]:
+    """Null answer of each question: the lowest [CLS] score of its windows."""
+    scores = [1e6] * len(self.examples)
+    predictions = [NbestPrediction("", 0.0, 0.0)] * len(self.examples)
+    for row, index in enumerate(self._example_index.tolist()):
+      null = NbestPrediction(
+        "", self._start_logits[row, 0].item(), self._end_logits[row, 0].item()
+      )
+      if null.score < scores[index]:
+        scores[index], predictions[index] = null.score, null
+    return scores, predictions
+
+  def prelim_predictions(
+    self, n_best_size: int, max_answer_length: int
+  ) -> Iterator[Iterator[PrelimPrediction]]:
+    """Finds candidate spans, question by question.
+
+    Args:
+      n_best_size: spans start and end at the tokens with this many highest
+        logits of a window.
+      max_answer_length: maximum length of an answer in tokens.
+
+    Yields:
+      The spans of each question, the best first. Ties are ordered by window,
+      then by start logit, then by end logit.
+    """
+    parts = [np.zeros([3, 0], int)]
+    block_size = 1024  # windows per block, to bound memory
+    for first in range(0, len(self._features), block_size):
+      block = slice(first, first + block_size)
+      starts = self._start_indexes[block, :n_best_size]
+      ends = self._end_indexes[block, :n_best_size]
+      may_start = np.take_along_axis(self._may_start[block], starts, axis=1)
+      may_end = np.take_along_axis(self._may_end[block], ends, axis=1)
+      lengths = ends[:, None, :] - starts[:, :, None] + 1  # [windows, n, n]
+      is_span = (lengths > 0) & (lengths <= max_answer_length)
+      is_span &= may_start[:, :, None] & may_end[:, None, :]
+      row, i, j = np.nonzero(is_span)
+      parts.append(np.stack([row + first, starts[row, i], ends[row, j]]))
+    rows, starts, ends = np.concatenate(parts, axis=1)
+    # Sums are in double precision, as in google-research/bert.
+    start_logits = self._start_logits[rows, starts].astype(np.float64)
+    end_logits = self._end_logits[rows, ends].astype(np.float64)
+    questions = self._example_index[rows]
+    order = np.lexsort([-(start_logits + end_logits), questions])  # is stable
+    bounds = np.searchsorted(
+      questions[order], np.arange(len(self.examples) + 1)
+    )
+    columns = rows, starts, ends, start_logits, end_logits
+    for first, stop in zip(bounds, bounds[1:]):
+      chosen = order[first:stop]
+      yield map(PrelimPrediction, *(c[chosen].tolist() for c in columns))
+
+  def with_text(self, prelim: PrelimPrediction) -> NbestPrediction:
+    """Converts a span of tokens to an answer with its text."""
+    feature = self._features[prelim.feature_index]
+    start, end = prelim.start_index, prelim.end_index
+    first, last = int(feature.words[start]), int(feature.words[end])
+    doc_tokens = self.examples[feature.example_index].doc_tokens
+    orig_text = " ".join(doc_tokens[first : last + 1])
+    tok_text = _join_pieces(feature.tokens[start : end + 1])
+    text = get_final_text(tok_text, orig_text, self._do_lower_case)
+    return NbestPrediction(text, prelim.start_logit, prelim.end_logit)
+
+  def nbest_predictions(
+    self,
+    n_best_size: int,
+    max_answer_length: int,
+    version_2_with_negative: bool = False,
+  ) -> Iterator[tuple[list[NbestPrediction], str, float]]:
+    """Finds the n best answers, question by question.
+
+    Args:
+      n_best_size: maximum number of answers; see also `prelim_predictions`.
+      max_answer_length: maximum length of an answer in tokens.
+      version_2_with_negative: whether to include the null answer.
+
+    Yields:
+      The best answers of each question, with distinct texts; then the answer
+      and the null odds that `best_predictions` yields.
+    """
+    prelims = self.prelim_predictions(n_best_size, max_answer_length)
+    for spans, null, null_score in zip(
+      prelims, self._null_predictions, self._null_scores
+    ):
+      predictions = map(self.with_text, spans)
+      best = next(predictions, None)
+      if best is not None:
+        predictions = itertools.chain([best], predictions)
+      if version_2_with_negative:
+        predictions = _with_null(predictions, null)
+      by_text: dict[str, NbestPrediction] = {}
+      for prediction in predictions:
+        by_text.setdefault(prediction.text, prediction)
+        if len(by_text) == n_best_size:
+          break
+      if version_2_with_negative:
+        by_text.setdefault("", null)
+      elif not by_text:
+        by_text["empty"] = NbestPrediction("empty", 0.0, 0.0)
+      yield list(by_text.values()), *_text_and_odds(best, null_score)
+
+  def best_predictions(
+    self, n_best_size: int, max_answer_length: int
+  ) -> Iterator[tuple[str, float]]:
+    """Finds the best answer only, question by question.
+
+    Args:
+      n_best_size: see `prelim_predictions`.
+      max_answer_length: maximum length of an answer in tokens.
+
+    Yields:
+      The best answer of each question, "" if there is no valid span; and the
+      null odds: score of the null answer minus score of the best answer.
+    """
+    prelims = self.prelim_predictions(n_best_size, max_answer_length)
+    for spans, null_score in zip(prelims, self._null_scores):
+      best = next(map(self.with_text, spans), None)
+      yield _text_and_odds(best, null_score)
+
+
+class Passage(NamedTuple):
+  """A paragraph and the character range [start, end) of each of its pieces."""
+
+  text: str
+  offsets: Sequence[tuple[int, int]]
+
+
+class PassageFinder(AnswerFinder):
+  """Finds answers as they are in their passages, as exported models do.
+
+  The projection of `get_final_text` joins words by single spaces, and returns
+  whole words where it cannot find the pieces.
+  """
+
+  def __init__(self, passages: Sequence[Passage], *args: Any):
+    """See base class.
+
+    Args:
+      passages: the passage of each question.
+      *args: of the base class; the features are `Window`s.
+    """
+    super().__init__(*args)
+    self._passages = passages
+
+  def with_text(self, prelim: PrelimPrediction) -> NbestPrediction:
+    """See base class."""
+    window = self._features[prelim.feature_index]
+    passage = self._passages[window.example_index]
+    start, _ = passage.offsets[window.index_in_paragraph(prelim.start_index)]
+    _, end = passage.offsets[window.index_in_paragraph(prelim.end_index)]
+    return NbestPrediction(
+      passage.text[start:end], prelim.start_logit, prelim.end_logit, start, end
+    )
+
+
+def _text_and_odds(
+  best: NbestPrediction | None, null_score: float
+) -> tuple[str, float]:
+  if best is None:
+    return "", CERTAIN_ODDS
+  return best.text, null_score - best.score
+
+
+def _with_null(
+  predictions: Iterator[NbestPrediction], null: NbestPrediction
+) -> Iterator[NbestPrediction]:
+  """Inserts the null answer in order of score, after answers that tie."""
+  for prediction in predictions:
+    if prediction.score < null.score:
+      yield null
+      yield prediction
+      break
+    yield prediction
+  else:
+    yield null
+  yield from predictions

@@ -1,0 +1,161 @@
+"""Inputs of run_squad.py: questions, windows, logits and steps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from absl import logging
+
+import tokenization
+from bertlib.checkpoints import loading
+from bertlib.cli.errors import InputError
+from bertlib.data import vocabulary
+from bertlib.settings.common import ModelSettings
+from bertlib.settings.squad import SquadSettings
+from bertlib.tasks.squad import (
+  squad_answer_files,
+  squad_features,
+  squad_files,
+  squad_questions,
+  squad_windows,
+)
+from bertlib.tasks.squad.squad_examples import SquadExample, make_examples
+from bertlib.training import step_plan
+from bertlib.training.task import Run
+
+
+def read_data(run: Run) -> squad_questions.SquadData:
+  """Reads the questions of the splits that the run uses.
+
+  Raises:
+    InputError: a file is missing or malformed, no question to train on has an
+      answer, or the model has no second segment.
+  """
+  settings, eval_steps = run.settings, run.selection.eval_steps
+  loading.check_has_segments(run.config, settings.model.bert_config_file)
+  data = squad_questions.SquadData([], [], [], [])
+  to_train_on: Sequence[squad_files.Question] = ()
+  if settings.run.do_train:
+    to_train_on = squad_files.read_questions(settings.train_file)
+    train = make_examples(
+      to_train_on,
+      settings.train_file,
+      True,
+      settings.version_2_with_negative,
+      data.unaligned,
+    )
+    if all(example.is_impossible for example in train):
+      raise InputError(
+        f"{settings.train_file}: none of its {len(train)} questions has an"
+        " answer, so that there is none to learn. Give the whole training set"
+      )
+    data = data._replace(train=train)
+  if settings.answers_questions or eval_steps:
+    questions = squad_files.read_questions(settings.predict_file)
+    predict = make_examples(
+      questions,
+      settings.predict_file,
+      False,
+      settings.version_2_with_negative,
+    )
+    data = data._replace(predict=predict)
+    if settings.run.do_eval or eval_steps or settings.sweeps:
+      squad_questions.check_answers(settings, questions)
+      data = data._replace(questions=questions)
+  squad_questions.warn_of_faults(to_train_on, data.questions)
+  return data
+
+
+def data_files(
+  settings: SquadSettings, data: squad_questions.SquadData
+) -> list[str]:
+  """Paths of the files that were read."""
+  files = settings.train_file, settings.predict_file
+  return [path for path, used in zip(files, data) if used]
+
+
+def load_features(
+  run: Run, examples: Sequence[SquadExample]
+) -> list[squad_features.Window]:
+  """Windows of the questions in --predict_file, from the cache if there."""
+  if not examples:
+    return []
+  windows, _ = squad_windows.load_windows(
+    run.settings,
+    run.settings.predict_file,
+    examples,
+    run.tokenizer,
+    is_training=False,
+  )
+  return list(
+    squad_features.iterate_features(
+      windows, run.settings.model.max_seq_length, run.tokenizer.inv_vocab
+    )
+  )
+
+
+def load_logits(settings: SquadSettings) -> np.ndarray | None:
+  """Loads --from_logits; None if the logits must be computed.
+
+  Raises:
+    InputError: the logits belong to other windows.
+  """
+  if not settings.from_logits:
+    return None
+  return squad_answer_files.load_logits(
+    settings.from_logits, _predict_key(settings)
+  )
+
+
+def save_logits(settings: SquadSettings, logits: np.ndarray) -> None:
+  """Writes the logits to --save_logits, if given."""
+  if settings.save_logits:
+    squad_answer_files.save_logits(
+      settings.save_logits, _predict_key(settings), logits
+    )
+
+
+def _predict_key(settings: SquadSettings) -> str:
+  """Cache key of the windows of --predict_file."""
+  return squad_windows.windows_key(
+    settings, settings.predict_file, is_training=False
+  )
+
+
+def load_audit_tokenizer(model: ModelSettings) -> tokenization.FullTokenizer:
+  """Tokenizer of --audit, which needs neither a model nor --output_dir."""
+  if not model.vocab_file:
+    raise InputError("--vocab_file is needed with --audit")
+  return vocabulary.load_tokenizer(
+    model.vocab_file,
+    model.do_lower_case,
+    init_checkpoint=model.init_checkpoint,
+  )
+
+
+def count_steps(
+  settings: SquadSettings, num_questions: int, num_windows: int
+) -> int:
+  """Number of training steps; logs the equivalent number of epochs.
+
+  Returns:
+    The number of steps, at least one.
+
+  Raises:
+    InputError: there are too few questions or windows for one step.
+  """
+  count = num_questions if settings.steps_from == "questions" else num_windows
+  num_steps = step_plan.count_steps(settings.run, count, settings.steps_from)
+  logging.info(
+    "--steps_from=%s: %g epochs of %d %s are %d steps, which are %.2f epochs of"
+    " %d windows",
+    settings.steps_from,
+    settings.run.num_train_epochs,
+    count,
+    settings.steps_from,
+    num_steps,
+    num_steps * settings.run.train_batch_size / num_windows,
+    num_windows,
+  )
+  return num_steps

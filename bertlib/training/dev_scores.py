@@ -1,0 +1,86 @@
+"""Dev scores of a run: names, which is better, and `dev_scores.jsonl`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from bertlib.cli.errors import InputError
+from bertlib.io import json_files, text_files
+
+SCORES_FILE = "dev_scores.jsonl"
+
+
+def plain_name(metric: str) -> str:
+  """A metric's name without the prefix `eval_` of the results files."""
+  return metric.removeprefix("eval_")
+
+
+def is_better(metric: str, score: float, than: float | None) -> bool:
+  """Compares two scores of a metric: lower is better only for losses.
+
+  Args:
+    metric: name of the metric.
+    score: new score; NaN is never better.
+    than: earlier score; None or NaN for any number to be better.
+  """
+  if than is None or math.isnan(than):
+    return not math.isnan(score)
+  return score < than if metric.endswith("loss") else score > than
+
+
+def plain_scores(results: Mapping[str, Any]) -> dict[str, float]:
+  """Scores under the names used in logs, reports and TensorBoard.
+
+  Args:
+    results: contents of `eval_results.txt`.
+
+  Returns:
+    Numbers by `plain_name`, without `global_step`. `eval_loss` takes precedence
+    over Estimator's `loss`, which is a mean over batches.
+  """
+  return {
+    plain_name(name): float(f"{value:.7g}")
+    for name, value in results.items()
+    if not isinstance(value, (list, str))
+    and name != "global_step"
+    and f"eval_{name}" not in results
+  }
+
+
+def best_row(
+  rows: Sequence[Mapping[str, Any]], metric: str
+) -> Mapping[str, Any] | None:
+  """The first row with the best score of a metric; None if there is none.
+
+  Args:
+    rows: `step` and scores by name of each evaluation.
+    metric: name of the metric, which rows may lack.
+  """
+  best = None
+  for row in rows:
+    score = row.get(metric, math.nan)
+    if is_better(metric, score, best and best[metric]):
+      best = row
+  return best
+
+
+def read_scores(path: str) -> list[dict[str, Any]]:
+  """Reads a `dev_scores.jsonl`.
+
+  Returns:
+    Its rows, each with a `step` and scores by name.
+
+  Raises:
+    InputError: a line is malformed.
+  """
+  rows = []
+  lines = text_files.read_lines(path)
+  fix = "Remove the line, or remove the file to evaluate again"
+  for number, row in json_files.parse_lines(lines, path, {"step": int}, fix):
+    row = json_files.with_nan(row)
+    if set(map(type, row.values())) - {int, float}:
+      raise InputError(f"{path}, line {number}: a score is not a number. {fix}")
+    rows.append(row)
+  return rows

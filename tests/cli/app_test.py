@@ -1,0 +1,513 @@
+"""Tests of what all commands share: errors, flags, output files."""
+
+import errno
+import logging as python_logging
+import os
+import subprocess
+import sys
+import threading
+import types
+
+import commands
+import pytest
+import tensorflow as tf
+from absl import flags, logging
+from tensorflow.io import gfile
+
+from bertlib.cli import command_line, errors
+from bertlib.cli.errors import InputError
+from bertlib.io import files
+
+pytestmark = pytest.mark.unit
+
+# Errors
+
+
+@pytest.fixture
+def script(tmp_path):
+  """Writes a script with the given `main`; returns its path."""
+
+  def write(*lines, before=()):
+    path = tmp_path / "script.py"
+    path.write_text(
+      "\n".join(
+        [
+          f"import sys; sys.path.insert(0, {commands.ROOT!r})",
+          "from bertlib.cli import app, errors; from bertlib.io import files",
+          "from bertlib.data import tf_records",
+          "def main(argv):",
+          *(f"  {line}" for line in lines),
+          *before,
+          "app.run(main)",
+        ]
+      )
+    )
+    return str(path)
+
+  return write
+
+
+def refusal(path, *arguments, **options):
+  """Runs a script that must fail with one line; returns that line."""
+  done = commands.run(path, *arguments, **options)
+  assert done.returncode == 1, done.stderr
+  assert "Traceback" not in done.stderr
+  line = done.stderr.splitlines()[-1]
+  assert line.startswith("script.py: error: "), done.stderr
+  return line.removeprefix("script.py: error: ")
+
+
+@pytest.mark.process
+def test_main_receives_the_arguments_and_exits_with_0(script):
+  printing = script(
+    "print(argv[1:])",
+    before=[
+      "from bertlib.settings.report import ReportSettings",
+      "app.parse_flags(ReportSettings)",
+    ],
+  )
+  done = commands.succeed(printing, "a", "b", own_process=True)
+  assert done.stdout == "['a', 'b']\n"
+
+
+def test_a_program_without_arguments_refuses_them(script):
+  assert refusal(script("print(argv)"), "a").startswith("a: not a flag")
+
+
+def test_input_error_prints_one_line_and_exits_with_1(script):
+  raises = script("raise errors.InputError('x.tsv, row 3: fix it')")
+  done = commands.run(raises)
+  assert done.returncode == 1
+  assert done.stderr == "script.py: error: x.tsv, row 3: fix it\n"
+
+
+def test_verbosity_1_prints_the_traceback(script):
+  raises = script("raise errors.InputError('fix it')")
+  done = commands.run(raises, "--verbosity=1")
+  assert done.returncode == 1
+  assert "Traceback" in done.stderr
+  assert "in main\n" in done.stderr
+  assert done.stderr.endswith("script.py: error: fix it\n")
+
+
+# Log
+
+
+def test_commands_of_a_test_leave_the_log_to_the_next(script, caplog):
+  caplog.set_level("INFO")
+  caplog.set_level("NOTSET", logger="absl")
+  loggers = python_logging.getLogger(), logging.get_absl_logger()
+  before = [logger.level for logger in loggers]
+  commands.succeed(script("pass"))
+  assert [logger.level for logger in loggers] == before
+  command = types.SimpleNamespace(
+    __file__="script.py", define_flags=lambda: None, main=lambda _: None
+  )
+  with commands.in_process(command) as run:
+    run()
+  assert [logger.level for logger in loggers] == before
+
+
+# Flags
+
+
+@pytest.fixture
+def flag_errors():
+  """Returns the one-line error about flags of a model."""
+
+  def line(*arguments):
+    found = flags.FlagValues()
+    flags.DEFINE_string("task", None, "", found, required=True)
+    flags.DEFINE_string("folder", None, "", found, required=True)
+    flags.DEFINE_integer("steps", 1, "", 1, flag_values=found)
+    with pytest.raises(InputError) as refused:
+      command_line.parse(["script.py", *arguments], found)
+    message = str(refused.value)
+    assert "\n" not in message and "--help" in message
+    return message
+
+  return line
+
+
+def test_all_missing_required_flags_are_named_in_one_line(flag_errors):
+  line = flag_errors()
+  assert "--task" in line and "--folder" in line and "--steps" not in line
+
+
+def test_required_flags_that_are_given_are_not_named(flag_errors):
+  line = flag_errors("--task=x")
+  assert "--folder" in line and "--task" not in line
+
+
+@pytest.mark.parametrize("wrong", ["--steps=0", "--step=1", "--steps=x"])
+def test_invalid_flag_is_named(flag_errors, wrong):
+  name, _, _ = wrong.partition("=")
+  assert name.lstrip("-") in flag_errors("--task=x", "--folder=y", wrong)
+
+
+@pytest.mark.parametrize("flag", ["--help", "--helpshort", "--helpfull"])
+def test_help_goes_to_standard_output_and_exits_with_0(tmp_path, flag):
+  path = tmp_path / "script.py"
+  path.write_text(
+    f"import sys; sys.path.insert(0, {commands.ROOT!r})\n"
+    "from bertlib.cli import app\n"
+    "from absl import flags\n"
+    "flags.DEFINE_string('folder', None, 'Where.', required=True)\n"
+    "app.run(print)\n"
+  )
+  done = commands.succeed(str(path), flag)
+  assert "--folder" in done.stdout
+  assert done.stderr == ""
+
+
+@pytest.mark.parametrize("words", [["a"], ["a", "b"], ["a", "b", "c"]])
+def test_english_list_joins_words(words):
+  joined = errors.english_list(words)
+  assert joined == {1: "a", 2: "a and b", 3: "a, b and c"}[len(words)]
+
+
+GONE = os.strerror(errno.ENOENT)
+NO_FOLDER = os.strerror(errno.ENOTDIR)
+IS_FOLDER = os.strerror(errno.EISDIR)
+
+
+@pytest.mark.parametrize(
+  ("name", "message"),
+  [("gone", GONE), (".", IS_FOLDER), ("script.py/x", NO_FOLDER)],
+)
+def test_file_that_cannot_be_opened_is_named_in_one_line(
+  script, tmp_path, name, message
+):
+  path = os.path.join(tmp_path, name)
+  assert refusal(script(f"open({path!r})")) == f"{path}: {message}"
+
+
+@pytest.mark.graph
+@pytest.mark.parametrize(
+  ("action", "name", "message"),
+  [
+    (lambda path: gfile.GFile(path).read(), "gone", GONE),
+    (lambda path: gfile.GFile(path).read(), "folder", IS_FOLDER),
+    (lambda path: gfile.GFile(path, "w").write("x"), "gone/x", GONE),
+    (lambda path: gfile.makedirs(f"{path}/x"), "file", NO_FOLDER),
+    (tf.io.TFRecordWriter, "gone/x", GONE),
+  ],
+)
+def test_file_errors_of_tensorflow_print_one_line(
+  tmp_path, action, name, message
+):
+  (tmp_path / "file").write_text("")
+  (tmp_path / "folder").mkdir()
+  path = os.path.join(tmp_path, name)
+  with pytest.raises(tf.errors.OpError) as refused:
+    action(path)
+  assert errors.user_error_message(refused.value) == f"{path}: {message}"
+
+
+def test_file_error_is_found_in_a_long_message():
+  message = (
+    "Graph execution error:\n\nNode: 'save'\n/x/m.tmp; {}\n\t [[{{node}}]]\n"
+  )
+  error = tf.errors.UnknownError(
+    None, None, message.format("Permission denied")
+  )
+  assert errors.user_error_message(error) == "/x/m.tmp: Permission denied"
+  error = tf.errors.UnknownError(None, None, message.format("File too large"))
+  assert errors.user_error_message(error).startswith(
+    "/x/m.tmp: File too large. "
+  )
+  eager = "{{function_node __wrapped__SaveV2}} /x/m.tmp; File too large"
+  error = tf.errors.OutOfRangeError(None, None, eager + " [Op:SaveV2]")
+  assert errors.user_error_message(error).startswith(
+    "/x/m.tmp: File too large. "
+  )
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+  "error",
+  [
+    "KeyError('k')",
+    "OSError('names no file')",
+    "ConnectionResetError(104, 'Connection reset by peer')",
+    "ValueError('broken; No such luck')",
+  ],
+)
+def test_other_errors_keep_their_traceback(script, error):
+  done = commands.run(script(f"raise {error}"), own_process=True)
+  assert done.returncode == 1
+  assert "Traceback" in done.stderr and error.partition("(")[0] in done.stderr
+  assert "script.py: error:" not in done.stderr
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+  "module", ["bertlib.cli.app", "bertlib.tasks.classification.classification"]
+)
+def test_importing_does_not_load_tensorflow(script, module):
+  listing = script(f"import {module}; print(*sys.modules)")
+  loaded = commands.succeed(listing, own_process=True).stdout.split()
+  assert module in loaded
+  assert "tensorflow" not in loaded
+
+
+# Full disks
+
+WRITERS = {
+  "atomic_write, at the end": """
+with files.atomic_write({!r}) as file:
+  file.write("x" * 5000)
+""",
+  "atomic_write, within the block": """
+with files.atomic_write({!r}, "wb") as file:
+  for _ in range(1000):
+    file.write(b"x" * 5000)
+""",
+  "write_records": """
+layout = dict(ids=tf_records.Feature((5000,)))
+tf_records.write_records({!r}, [dict(ids=range(5000))] * 1000, layout)
+""",
+}
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("writer", WRITERS)
+def test_full_disk_keeps_the_earlier_file(script, tmp_path, writer):
+  path = tmp_path / "out"
+  path.write_text("earlier")
+  fails = script(*WRITERS[writer].format(str(path)).splitlines())
+  line = refusal(fails, largest_file=4000)
+  assert str(path) in line and ": File too large. Make room there" in line
+  assert path.read_text() == "earlier"
+  assert sorted(os.listdir(tmp_path)) == ["out", "script.py"]
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+def test_full_device_is_named(script, tmp_path, writer):
+  path = tmp_path / "out"
+  path.symlink_to("/dev/full")
+  fails = script(*WRITERS[writer].format(str(path)).splitlines())
+  line = refusal(fails)
+  assert f"{path}: No space left on device. Make room there" in line
+  assert path.is_char_device()
+
+
+def test_only_the_file_on_the_full_disk_is_named(script, tmp_path):
+  """Two files are open at once."""
+  full = tmp_path / "full"
+  full.symlink_to("/dev/full")
+  fails = script(
+    f"with files.atomic_write({str(tmp_path / 'fine')!r}) as fine:",
+    f"  with files.atomic_write({str(full)!r}) as full:",
+    "    full.write('x')",
+  )
+  assert f"{full}: No space left on device" in refusal(fails)
+  assert not (tmp_path / "fine").exists()
+
+
+# Atomic writing
+
+
+def test_text_is_written_as_utf_8_with_unchanged_line_ends(tmp_path):
+  path = str(tmp_path / "x")
+  with files.atomic_write(path) as file:
+    file.write("é中\r\n\n\r")
+  with open(path, "rb") as file:
+    assert file.read() == "é中\r\n\n\r".encode()
+  with files.open_any(path) as file:
+    assert file.read() == "é中\r\n\n\r"
+
+
+@pytest.fixture(params=["", "file://"])
+def path(request, tmp_path):
+  """Path of an earlier file: plain, and as a URL for TensorFlow."""
+  (tmp_path / "out").write_text("earlier")
+  return f"{request.param}{tmp_path}/out"
+
+
+def test_file_is_replaced_when_it_is_complete(tmp_path, path):
+  with files.atomic_write(path, "wb") as file:
+    file.write(b"la")
+    file.flush()
+    assert (tmp_path / "out").read_text() == "earlier"
+    file.write(b"ter")
+  assert (tmp_path / "out").read_text() == "later"
+  assert os.listdir(tmp_path) == ["out"]
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SystemExit])
+def test_failure_keeps_the_earlier_file_and_leaves_nothing_else(
+  tmp_path, path, error
+):
+  with pytest.raises(error), files.atomic_write(path) as file:
+    file.write("later")
+    raise error
+  assert (tmp_path / "out").read_text() == "earlier"
+  assert os.listdir(tmp_path) == ["out"]
+
+
+def test_error_names_the_file_not_its_temporary_name(tmp_path):
+  path = str(tmp_path / "no" / "folder")
+  with pytest.raises(FileNotFoundError) as refused:
+    files.atomic_write(path).__enter__()
+  assert refused.value.filename == path
+
+
+def test_folder_is_not_replaced_by_a_file(tmp_path):
+  with pytest.raises(IsADirectoryError) as refused:
+    files.atomic_write(str(tmp_path)).__enter__()
+  assert refused.value.filename == str(tmp_path)
+
+
+def test_pipe_is_written_directly(tmp_path):
+  path = tmp_path / "pipe"
+  os.mkfifo(path)
+  read = []
+  reader = threading.Thread(target=lambda: read.append(path.read_text()))
+  reader.start()
+  with files.atomic_write(str(path)) as file:
+    file.write("through")
+  reader.join()
+  assert read == ["through"]
+  assert path.is_fifo()
+
+
+# Control characters
+
+
+@pytest.mark.parametrize(
+  ("text", "shown"),
+  [
+    ("plain text", "plain text"),
+    ("中文 naïve\u00a0שלום", "中文 naïve\u00a0שלום"),
+    ("\x1b[31mred\x07", r"\x1b[31mred\x07"),
+    ("two\nlines\r\tand\x7f\x9b", r"two\nlines\r\tand\x7f\x9b"),
+    ("\u202eright to left\u2066", r"\u202eright to left\u2066"),
+    ("half \udcff", r"half \udcff"),
+  ],
+)
+def test_printable_escapes_only_control_characters(text, shown):
+  assert errors.printable(text) == shown
+
+
+def test_errors_and_log_lines_are_escaped(script):
+  path = script(
+    "import absl.logging",
+    "absl.logging.info('tokens: %s', 'a\\x1b[2Jb\\nc')",
+    "raise errors.InputError('x.tsv: unknown label \\x1b[31m\\ny')",
+  )
+  done = commands.run(path)
+  first, last = done.stderr.splitlines()
+  assert first.endswith(r"tokens: a\x1b[2Jb\nc")
+  assert last.endswith(r"unknown label \x1b[31m\ny")
+
+
+# Outputs and inputs
+
+
+@pytest.fixture
+def corpus(tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  (tmp_path / "folder").mkdir()
+  path = tmp_path / "corpus.txt"
+  path.write_text("text\n")
+  (tmp_path / "link.txt").symlink_to(path)
+  os.link(path, tmp_path / "hard.txt")
+  (tmp_path / "linked").symlink_to(tmp_path)
+  (tmp_path / "other.txt").write_text("text\n")
+  return path
+
+
+@pytest.mark.parametrize(
+  "name",
+  [
+    "corpus.txt",
+    "./corpus.txt",
+    "folder/../corpus.txt",
+    "link.txt",
+    "hard.txt",
+    "linked/corpus.txt",
+    "file://{folder}/corpus.txt",
+  ],
+)
+def test_output_that_is_an_input_under_another_name_is_refused(corpus, name):
+  name = name.format(folder=corpus.parent)
+  for output, read in [(name, str(corpus)), (str(corpus), name)]:
+    with pytest.raises(InputError, match=f"^{output}: "):
+      files.check_outputs(["new.txt", output], ["other.txt", read])
+
+
+@pytest.mark.process
+def test_output_that_is_read_as_standard_input_is_refused(corpus):
+  code = "from bertlib.io import files as c;"
+  code += " c.check_outputs(['corpus.txt'], ['-'])"
+  for name, ends_well in [("corpus.txt", False), ("other.txt", True)]:
+    with open(name) as file:
+      done = subprocess.run(
+        [sys.executable, "-c", code],
+        stdin=file,
+        env=os.environ | {"PYTHONPATH": commands.ROOT},
+        capture_output=True,
+        check=False,
+      )
+    assert (done.returncode == 0) == ends_well
+
+
+def test_outputs_in_the_folder_of_inputs_are_accepted(corpus):
+  outputs = ["new.txt", "corpus.txt.run.json", "folder", "/dev/null"]
+  inputs = [str(corpus), None, "missing.txt", "/dev/null", "folder"]
+  files.check_outputs(outputs, inputs)
+
+
+def test_remote_outputs_are_compared_by_name():
+  with pytest.raises(InputError, match=r"^gs://bucket/a//b\.txt"):
+    files.check_outputs(["gs://bucket/a//b.txt"], ["gs://bucket/a/b.txt"])
+  files.check_outputs(["gs://bucket/b.txt"], ["gs://bucket/a/b.txt"])
+
+
+def test_folder_is_refused_if_inputs_would_be_overwritten(corpus):
+  names = ["*.txt.out", "hard.*"]
+  with pytest.raises(InputError, match=r"hard\.txt"):
+    files.check_output_dir(".", names, ["corpus.txt"])
+  files.check_output_dir(".", names, ["other.txt"])
+  files.check_output_dir("missing", names, ["other.txt"])
+
+
+@pytest.mark.parametrize(
+  "name",
+  [
+    "../outside.bin",
+    "sub/../../outside.bin",
+    "..\\outside.bin",
+    "/etc/passwd",
+    "link.bin",
+    "missing.bin",
+    "",
+    None,
+    ["a.bin"],
+    "nul\0.bin",
+  ],
+)
+def test_file_list_may_name_only_files_in_its_own_folder(tmp_path, name):
+  folder = tmp_path / "model"
+  (folder / "sub").mkdir(parents=True)
+  for path in ("outside.bin", "model/a.bin", "model/sub/b.bin"):
+    (tmp_path / path).write_bytes(b"")
+  (folder / "link.bin").symlink_to(tmp_path / "outside.bin")
+  index = str(folder / "index.json")
+  for good in ("a.bin", "sub/b.bin"):
+    found = files.file_within(str(folder), good, index)
+    assert found == str(folder / good)
+  with pytest.raises(InputError, match=f"^{index}: "):
+    files.file_within(str(folder), name, index)
+
+
+def test_folder_of_links_into_a_cache_is_accepted(tmp_path):
+  (tmp_path / "blobs").mkdir()
+  (tmp_path / "snapshot").mkdir()
+  for name in ("index.json", "a.bin"):
+    (tmp_path / "blobs" / name).write_bytes(b"")
+    (tmp_path / "snapshot" / name).symlink_to(tmp_path / "blobs" / name)
+  folder = str(tmp_path / "snapshot")
+  index = os.path.join(folder, "index.json")
+  assert files.file_within(folder, "a.bin", index).startswith(folder)

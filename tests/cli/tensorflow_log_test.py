@@ -1,0 +1,147 @@
+"""Tests of hiding the log of TensorFlow."""
+
+import os
+import re
+import subprocess
+import sys
+
+import commands
+import pytest
+
+pytestmark = pytest.mark.process
+
+SCRIPT = """
+import os, sys
+from bertlib import tensorflow_log
+with tensorflow_log.stderr_on_failure():
+  os.write(2, b"held back\\n")
+  {last}
+os.write(2, b"after\\n")
+"""
+
+
+def run(last, **options):
+  return subprocess.run(
+    [sys.executable, "-c", SCRIPT.format(last=last)],
+    capture_output=True,
+    cwd=commands.ROOT,
+    text=True,
+    check=False,
+    **options,
+  )
+
+
+@pytest.mark.parametrize(
+  ("last", "shown"),
+  [
+    ("pass", ["after"]),
+    ("raise ImportError('no such module')", ["held back", "no such module"]),
+    ("sys.exit('ends here')", ["held back", "ends here"]),
+    ("os.abort()", ["held back"]),  # as TensorFlow does on old processors
+  ],
+)
+def test_captured_output_is_printed_if_the_block_fails(last, shown):
+  done = run(last)
+  lines = done.stderr.splitlines()
+  assert (done.returncode == 0) == (last == "pass")
+  assert ("held back" in lines) == (last != "pass")
+  assert all(text in done.stderr for text in shown)
+
+
+def test_output_larger_than_a_pipe_buffer_is_captured():
+  done = run("os.write(2, b'x' * 10**6); os.abort()")
+  assert done.stderr.count("x") >= 10**6
+
+
+def test_closed_stderr_is_not_an_error():
+  script = "from bertlib.cli import tensorflow_log\n"
+  script += "with tensorflow_log.stderr_on_failure():\n"
+  done = subprocess.run(
+    [sys.executable, "-c", script + "  print('done')"],
+    stdout=subprocess.PIPE,
+    cwd=commands.ROOT,
+    check=True,
+    preexec_fn=lambda: os.close(2),
+  )
+  assert done.stdout == b"done\n"
+
+
+# Commands and programs
+
+
+LEVEL = "TF_CPP_MIN_LOG_LEVEL"
+LOG_LINE = re.compile(r"\d\d:\d\d:\d\d ")
+
+
+def shown(*arguments):
+  """Lines on standard error that are not of our log."""
+  environment = {k: v for k, v in os.environ.items() if k != LEVEL}
+  done = subprocess.run(
+    [sys.executable, *map(str, arguments)],
+    capture_output=True,
+    cwd=commands.ROOT,
+    env=environment | {"PYTHONPATH": commands.ROOT},
+    text=True,
+    check=False,
+  )
+  lines = done.stderr.splitlines()
+  assert done.returncode == 0, done.stderr
+  return [line for line in lines if not LOG_LINE.match(line)]
+
+
+@pytest.mark.parametrize(
+  ("script", "flags"),
+  [
+    (
+      "create_vocab.py",
+      [
+        "--add_words={out}/words.txt",
+        "--output_config={out}/config.json",
+        "--output_checkpoint={out}/model.ckpt",
+        "--output_file={out}/vocab.txt",
+        "--grow",
+      ],
+    ),
+    (
+      "run_pretraining.py",
+      [
+        "--do_train",
+        "--remask",
+        "--input_file={world}/records.tfrecord",
+        "--num_train_steps=1",
+        "--train_batch_size=2",
+        "--max_seq_length=16",
+        "--max_predictions_per_seq=4",
+        "--output_dir={out}/run",
+      ],
+    ),
+  ],
+)
+def test_commands_show_no_log_of_tensorflow(world, tmp_path, script, flags):
+  (tmp_path / "words.txt").write_text("naples\n")
+  model = [
+    "--vocab_file={world}/vocab.txt",
+    "--bert_config_file={world}/bert_config.json",
+    "--init_checkpoint={world}/model.ckpt",
+  ]
+  filled = [f.format(world=world, out=tmp_path) for f in (*model, *flags)]
+  assert shown(script, *filled) == []
+
+
+PROGRAM = """
+{before}
+import run_classifier
+import sys
+with run_classifier.Predictor(sys.argv[1]) as predictor:
+  print(predictor.predict(["the cat sat"])[0].label)
+"""
+
+
+@pytest.mark.parametrize(
+  ("before", "is_shown"),
+  [("", False), (f"import os; os.environ[{LEVEL!r}] = '0'", True)],
+)
+def test_programs_show_the_log_only_if_asked(world, before, is_shown):
+  program = PROGRAM.format(before=before)
+  lines = shown("-c", program, f"{world}/trained")
+  assert bool(lines) == is_shown

@@ -1,0 +1,142 @@
+"""Conditional random fields, beside an enumeration of all tag sequences."""
+
+import itertools
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+
+from bertlib.compat import crf
+
+pytestmark = pytest.mark.graph
+
+NUM_TAGS = 3
+LENGTHS = [4, 2, 1, 0]
+RANDOM = np.random.RandomState(0)
+SCORES = RANDOM.randn(4, 4, NUM_TAGS).astype(np.float32)
+TRANSITIONS = RANDOM.randn(NUM_TAGS, NUM_TAGS).astype(np.float32)
+TAGS = RANDOM.randint(NUM_TAGS, size=[4, 4]).astype(np.int32)
+ALLOWED = RANDOM.rand(4, 4, NUM_TAGS) < 0.5
+ALLOWED[np.arange(4)[:, None], np.arange(4), TAGS] = True
+
+
+def unary_score(index, tags):
+  return sum(SCORES[index, token, tag] for token, tag in enumerate(tags))
+
+
+def binary_score(tags):
+  return sum(TRANSITIONS[pair] for pair in zip(tags, tags[1:]))
+
+
+def all_scores(index, length=None):
+  """Scores of all tag sequences of a row, by their tags."""
+  length = LENGTHS[index] if length is None else length
+  return {
+    tags: unary_score(index, tags) + binary_score(tags)
+    for tags in itertools.product(range(NUM_TAGS), repeat=length)
+  }
+
+
+def log_sum(scores):
+  return np.log(np.sum(np.exp(scores)))
+
+
+def given_tags(index):
+  return tuple(TAGS[index, : LENGTHS[index]])
+
+
+def is_allowed(index, tags):
+  return all(ALLOWED[index, token, tag] for token, tag in enumerate(tags))
+
+
+def run(tensors):
+  with tf.Session() as session:
+    session.run(tf.global_variables_initializer())
+    return session.run(tensors)
+
+
+@pytest.mark.parametrize(
+  ("build", "reference"),
+  [
+    (
+      lambda: crf.crf_unary_score(TAGS, LENGTHS, SCORES),
+      lambda index: unary_score(index, given_tags(index)),
+    ),
+    (
+      lambda: crf.crf_binary_score(TAGS, LENGTHS, TRANSITIONS),
+      lambda index: binary_score(given_tags(index)),
+    ),
+    (
+      lambda: crf.crf_sequence_score(SCORES, TAGS, LENGTHS, TRANSITIONS),
+      lambda index: all_scores(index)[given_tags(index)],
+    ),
+    (
+      lambda: crf.crf_log_norm(SCORES, LENGTHS, TRANSITIONS),
+      lambda index: log_sum(list(all_scores(index).values())),
+    ),
+    (
+      lambda: crf.crf_multitag_sequence_score(
+        tf.constant(SCORES), ALLOWED, LENGTHS, TRANSITIONS
+      ),
+      lambda index: log_sum(
+        [s for tags, s in all_scores(index).items() if is_allowed(index, tags)]
+      ),
+    ),
+    (
+      lambda: crf.crf_log_likelihood(SCORES, TAGS, LENGTHS, TRANSITIONS)[0],
+      lambda index: (
+        all_scores(index)[given_tags(index)]
+        - log_sum(list(all_scores(index).values()))
+      ),
+    ),
+  ],
+  ids=["unary", "binary", "score", "norm", "multitag", "log likelihood"],
+)
+def test_scores_are_those_of_all_tag_sequences(build, reference):
+  with tf.Graph().as_default():
+    np.testing.assert_allclose(
+      run(build()), [reference(index) for index in range(4)], atol=1e-5
+    )
+
+
+@pytest.mark.parametrize("num_tokens", [4, 1])
+def test_decoding_finds_the_best_sequence(num_tokens):
+  lengths = np.minimum(LENGTHS, num_tokens)
+  with tf.Graph().as_default():
+    tags, scores = run(
+      crf.crf_decode(SCORES[:, :num_tokens], TRANSITIONS, lengths)
+    )
+  for index, length in enumerate(lengths):
+    candidates = all_scores(index, length)
+    best = max(candidates, key=candidates.get)
+    assert tuple(tags[index]) == best + (0,) * (num_tokens - length)
+    np.testing.assert_allclose(scores[index], candidates[best], atol=1e-5)
+
+
+def test_decoding_in_numpy_finds_the_best_sequence():
+  tags, score = crf.viterbi_decode(SCORES[0], TRANSITIONS)
+  candidates = all_scores(0)
+  assert tuple(tags) == max(candidates, key=candidates.get)
+  np.testing.assert_allclose(score, max(candidates.values()), atol=1e-5)
+
+
+def test_gradients_of_the_log_norm_are_tag_probabilities():
+  with tf.Graph().as_default():
+    scores = tf.placeholder_with_default(SCORES, [None, None, NUM_TAGS])
+    norm = crf.crf_log_norm(scores, LENGTHS, TRANSITIONS)
+    gradient = run(tf.gradients(norm, scores)[0])
+  for index, length in enumerate(LENGTHS):
+    expected = np.zeros([4, NUM_TAGS])
+    candidates = all_scores(index)
+    norm = log_sum(list(candidates.values()))
+    for tags, score in candidates.items():
+      expected[np.arange(length), list(tags)] += np.exp(score - norm)
+    np.testing.assert_allclose(gradient[index], expected, atol=1e-5)
+
+
+def test_transitions_are_a_variable_unless_they_are_given():
+  with tf.Graph().as_default():
+    _, transitions = crf.crf_log_likelihood(tf.constant(SCORES), TAGS, LENGTHS)
+    assert transitions.op.name == "transitions"
+    assert transitions.shape == [NUM_TAGS, NUM_TAGS]
+    assert tf.trainable_variables() == [transitions]

@@ -1,0 +1,447 @@
+"""Estimator on this TensorFlow: one weight w, fitted to y = 3x.
+
+A step of gradient descent on w is a line of NumPy, so what training,
+evaluation and prediction must give is known without TensorFlow.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+from importlib import metadata
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from bertlib.compat import estimator_api
+from website import compatibility
+
+pytestmark = pytest.mark.train
+
+tf1 = tf.compat.v1
+
+ON_2_15 = tf.__version__.startswith("2.15.")
+needs_stand_ins = pytest.mark.skipif(
+  ON_2_15, reason="TensorFlow 2.15 has the real modules"
+)
+
+X = np.arange(1, 9, dtype=np.float32) / 8
+Y = 3 * X
+LEARNING_RATE = 0.25
+
+
+def weight_after(steps):
+  """Value of w after `steps` steps, each over all examples."""
+  weight = 0.0
+  for _ in range(steps):
+    weight -= LEARNING_RATE * np.mean(2 * X * (weight * X - Y))
+  return weight
+
+
+class CountSteps(tf1.train.SessionRunHook):
+  steps = 0
+
+  def after_run(self, run_context, run_values):
+    self.steps += 1
+
+
+hook_of_spec = CountSteps()
+
+
+def input_fn(params):
+  return tf.data.Dataset.from_tensor_slices(({"x": X}, Y)).batch(
+    params["batch_size"], drop_remainder=True
+  )
+
+
+def endless_input_fn(params):
+  return input_fn(params).repeat()
+
+
+def model_fn(features, labels, mode, params):
+  weight = tf1.get_variable("weight", [], initializer=tf1.zeros_initializer())
+  y = weight * features["x"]
+  if mode == estimator_api.ModeKeys.PREDICT:
+    return estimator_api.TPUEstimatorSpec(mode, predictions={"y": y})
+  loss = tf.reduce_mean((y - labels) ** 2)
+  return estimator_api.TPUEstimatorSpec(
+    mode,
+    loss=loss,
+    train_op=tf1.train.GradientDescentOptimizer(LEARNING_RATE).minimize(
+      loss, tf1.train.get_global_step()
+    ),
+    eval_metrics=(lambda y: {"mean_y": tf1.metrics.mean(y)}, [y]),
+    training_hooks=[hook_of_spec],
+  )
+
+
+def tpu_estimator(folder, use_tpu=False, **config):
+  return estimator_api.TPUEstimator(
+    model_fn,
+    config=estimator_api.RunConfig(model_dir=str(folder), **config),
+    use_tpu=use_tpu,
+    train_batch_size=len(X),
+    eval_batch_size=len(X),
+    predict_batch_size=len(X),
+  )
+
+
+def plain_estimator(folder, **config):
+  def plain_model_fn(features, labels, mode, params):
+    return model_fn(features, labels, mode, params).as_estimator_spec()
+
+  return estimator_api.Estimator(
+    plain_model_fn,
+    config=estimator_api.EstimatorRunConfig(model_dir=str(folder), **config),
+    params={"batch_size": len(X)},
+  )
+
+
+@pytest.fixture(scope="module", params=[tpu_estimator, plain_estimator])
+def trained(request, tmp_path_factory):
+  """An estimator trained for 5 steps."""
+  estimator = request.param(tmp_path_factory.mktemp("trained"))
+  return estimator.train(endless_input_fn, max_steps=5)
+
+
+def test_trains(trained):
+  weight = trained.get_variable_value("weight")
+  np.testing.assert_allclose(weight, weight_after(5), rtol=1e-6)
+
+
+def test_evaluates(trained):
+  results = trained.evaluate(input_fn, steps=1)
+  y = weight_after(5) * X
+  expected = {"loss": np.mean((y - Y) ** 2), "mean_y": y.mean()}
+  expected["global_step"] = 5
+  assert results == pytest.approx(expected, rel=1e-5)
+
+
+def test_predicts(trained):
+  y = [row["y"] for row in trained.predict(input_fn)]
+  np.testing.assert_allclose(y, weight_after(5) * X, rtol=1e-6)
+
+
+@pytest.mark.parametrize("make", [tpu_estimator, plain_estimator])
+def test_resumes_from_its_checkpoint(make, tmp_path):
+  make(tmp_path).train(endless_input_fn, max_steps=2)
+  restarted = make(tmp_path).train(endless_input_fn, max_steps=5)
+  weight = restarted.get_variable_value("weight")
+  np.testing.assert_allclose(weight, weight_after(5), rtol=1e-6)
+
+
+@pytest.mark.parametrize("make", [tpu_estimator, plain_estimator])
+def test_runs_hooks_of_caller_and_model(make, tmp_path, monkeypatch):
+  monkeypatch.setattr(hook_of_spec, "steps", 0)
+  hook_of_caller = CountSteps()
+  make(tmp_path).train(endless_input_fn, steps=3, hooks=[hook_of_caller])
+  assert (hook_of_caller.steps, hook_of_spec.steps) == (3, 3)
+
+
+def test_trains_with_a_strategy_on_one_machine(tmp_path):
+  strategy = tf.distribute.MirroredStrategy(["/cpu:0"])
+  estimator = plain_estimator(tmp_path, train_distribute=strategy)
+  estimator.train(endless_input_fn, max_steps=5)
+  weight = estimator.get_variable_value("weight")
+  np.testing.assert_allclose(weight, weight_after(5), rtol=1e-6)
+
+
+@needs_stand_ins
+def test_refuses_a_strategy_on_a_cluster(tmp_path, monkeypatch):
+  monkeypatch.setenv(
+    "TF_CONFIG",
+    '{"cluster": {"chief": ["a:1"], "worker": ["b:1"]},'
+    ' "task": {"type": "chief", "index": 0}}',
+  )
+  strategy = tf.distribute.MirroredStrategy(["/cpu:0"])
+  with pytest.raises(RuntimeError, match=r"cluster .* can on TensorFlow 2\.15"):
+    plain_estimator(tmp_path, train_distribute=strategy)
+
+
+class GraphIsBuilt(Exception):
+  """Raised instead of connecting to a TPU."""
+
+
+class StopBeforeSession(tf1.train.SessionRunHook):
+  def begin(self):
+    raise GraphIsBuilt
+
+
+@pytest.fixture
+def one_tpu_core(monkeypatch):
+  """Simulates a TPU with one core until the graph is built."""
+  monkeypatch.setattr(
+    sys.modules["tensorflow.python.tpu.tpu_system_metadata"],
+    "_query_tpu_system_metadata",
+    lambda *args, **kwargs: tf.tpu.experimental.TPUSystemMetadata(
+      num_cores=1,
+      num_hosts=1,
+      num_of_cores_per_host=1,
+      topology=None,
+      devices=[],
+    ),
+  )
+  return {"use_tpu": True, "master": "grpc://127.0.0.1:1"}
+
+
+@pytest.mark.parametrize(
+  "mode", ["", "reset_computation", "shutdown_worker", "shutdown_all_workers"]
+)
+def test_builds_the_training_graph_of_a_tpu(
+  mode, one_tpu_core, tmp_path, monkeypatch
+):
+  monkeypatch.setenv("TF_TPU_GRACEFUL_SHUTDOWN_MODE", mode)
+  with pytest.raises(GraphIsBuilt):
+    tpu_estimator(tmp_path, **one_tpu_core).train(
+      endless_input_fn, max_steps=1, hooks=[StopBeforeSession()]
+    )
+
+
+@pytest.mark.unit
+@needs_stand_ins
+def test_watchdog_stand_in_warns_that_it_has_no_effect(caplog):
+  session_support = sys.modules["tensorflow.python.tpu.session_support"]
+  with caplog.at_level("WARNING", "tensorflow"):
+    tf.get_logger().addHandler(caplog.handler)
+    session_support.start_worker_watchdog(None, shutdown_timeout=60)
+    tf.get_logger().removeHandler(caplog.handler)
+  assert "TF_TPU_WATCHDOG_TIMEOUT has no effect" in caplog.text
+
+
+@pytest.mark.unit
+@needs_stand_ins
+def test_refuses_tpu_embeddings():
+  tpu_embedding = sys.modules["tensorflow.python.tpu.tpu_embedding"]
+  with pytest.raises(RuntimeError, match=r"can on TensorFlow 2\.15"):
+    tpu_embedding.AdagradParameters(0.1)
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(
+  "name",
+  [
+    "distribute.estimator_training",
+    "tpu.tpu_embedding",
+    "tpu.tpu_embedding_gradient",
+    "tpu.session_support",
+  ],
+)
+def test_stand_ins_replace_only_missing_modules(name):
+  folder = os.path.join(os.path.dirname(tf.__file__), "python")
+  file = os.path.join(folder, *name.split(".")) + ".py"
+  module = sys.modules[f"tensorflow.python.{name}"]
+  expected = file if os.path.exists(file) else None
+  assert getattr(module, "__file__", None) == expected
+
+
+@pytest.mark.unit
+def test_stand_ins_do_not_shadow_modules_not_yet_imported(monkeypatch):
+  monkeypatch.delitem(sys.modules, "this", raising=False)
+  estimator_api._stand_in("this", stood_in=True)
+  assert "this" not in sys.modules
+
+
+@pytest.mark.graph
+@pytest.mark.skipif(not ON_2_15, reason="only TensorFlow 2.15 has its own")
+@pytest.mark.parametrize("name", ["TPUEstimator", "TPUEstimatorSpec"])
+def test_tensorflow_2_15_uses_its_own_classes(name):
+  own = getattr(tf1.estimator.tpu, name)
+  assert getattr(estimator_api, name) is own
+
+
+def run_python(program):
+  """Runs a program in a new interpreter without a selected Keras."""
+  environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+  environment.pop("TF_USE_LEGACY_KERAS", None)
+  return subprocess.run(
+    [sys.executable, "-c", program],
+    env=environment,
+    capture_output=True,
+    text=True,
+  )
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+  "first, second",
+  [
+    ("bertlib.estimator_api", "tensorflow"),
+    ("tensorflow", "bertlib.estimator_api"),
+  ],
+)
+def test_selects_keras_2_in_any_order_of_imports(first, second):
+  keras_2 = "keras" if ON_2_15 else "tf_keras"
+  process = run_python(
+    f"import {first}, {second}, {keras_2}\n"
+    "from tensorflow.keras.layers import Dense\n"
+    f"print(Dense is {keras_2}.layers.Dense,"
+    f" tensorflow.keras.layers.Dense is Dense)"
+  )
+  assert process.stdout == "True True\n", process.stderr
+
+
+@pytest.mark.process
+@pytest.mark.skipif(ON_2_15, reason="TensorFlow 2.15 has Keras 2")
+def test_raises_if_keras_3_is_in_use():
+  process = run_python(
+    "from tensorflow.keras.layers import Dense\nimport bertlib.estimator_api"
+  )
+  last_line = process.stderr.splitlines()[-1]
+  assert last_line.startswith("RuntimeError: Keras 3 is already in use")
+
+
+def import_error(program):
+  """Last line of the error with which a program ends."""
+  return run_python(program).stderr.splitlines()[-1]
+
+
+@pytest.mark.process
+def test_missing_tensorflow_error_contains_the_pip_command():
+  error = import_error(
+    "import sys\nsys.modules['tensorflow'] = None\nimport bertlib.estimator_api"
+  )
+  assert error.startswith("ImportError: TensorFlow 2.15 or newer is needed")
+  assert error.endswith('pip install "tensorflow>=2.15"')
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+  "module, package",
+  [
+    pytest.param(
+      "tf_keras",
+      "tf-keras",
+      marks=pytest.mark.skipif(ON_2_15, reason="2.15 contains Keras 2"),
+    ),
+    ("tensorflow_estimator", "tensorflow-estimator"),
+  ],
+)
+def test_a_package_that_cannot_be_imported_is_named(module, package):
+  error = import_error(
+    f"import sys\nsys.modules['{module}'] = None\nimport bertlib.estimator_api"
+  )
+  assert f" cannot use {package}, found " in error
+  assert f'pip install --no-deps "{package}' in error
+
+
+@pytest.mark.process
+@needs_stand_ins
+def test_what_tensorflow_newly_removed_is_named():
+  removed = "tensorflow.python.saved_model.model_utils.export_output"
+  error = import_error(
+    "import sys, tensorflow\n"
+    f"sys.modules['{removed}'] = None\n"
+    "import bertlib.estimator_api"
+  )
+  assert " cannot use tensorflow-estimator, found 2.15.0 (" in error
+  assert removed in error
+
+
+@pytest.mark.process
+def test_a_protobuf_that_cannot_write_the_graph_is_named():
+  error = import_error(
+    "import tensorflow as tf\n"
+    "from google.protobuf import text_format\n"
+    "def write(message):\n"
+    "  raise TypeError('unexpected keyword argument')\n"
+    "text_format.MessageToString = lambda *_, **kinds: write(**kinds)\n"
+    "import bertlib.estimator_api"
+  )
+  assert " cannot use protobuf, found " in error
+  assert error.endswith('pip install --no-deps "protobuf<7"')
+
+
+@pytest.mark.unit
+def test_older_releases_of_tensorflow_are_refused():
+  with pytest.raises(ImportError, match=r"2\.15 or newer, not 2\.14: pip inst"):
+    estimator_api._check_release("2.14")
+
+
+@pytest.mark.unit
+def test_the_newest_tested_release_is_that_of_ci():
+  assert compatibility.newest_tested() == estimator_api._NEWEST_TESTED
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(
+  "release, warns", [("2.15", False), ("2.22", False), ("2.23", True)]
+)
+def test_untested_releases_of_tensorflow_are_one_warning(
+  release, warns, caplog
+):
+  estimator_api._check_release(release)
+  assert len(caplog.records) == warns
+  assert (f"not been tested on TensorFlow {release}" in caplog.text) == warns
+
+
+def set_installed(monkeypatch, **versions):
+  def version(name):
+    try:
+      return versions[name.replace("-", "_")]
+    except KeyError:
+      raise metadata.PackageNotFoundError(name) from None
+
+  monkeypatch.setattr(metadata, "version", version)
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(
+  "release, installed, package, fix",
+  [
+    ("2.15", {"keras": "3.3.0"}, "keras", '--no-deps "keras~=2.15.0"'),
+    ("2.16", {}, "tf-keras", '--no-deps "tf-keras<2.17"'),
+    ("2.20", {"protobuf": "7.34.0"}, "protobuf", '--no-deps "protobuf<7"'),
+    ("2.99", {"tf_keras": "2.21.0"}, "tf-keras", '"tensorflow<2.23"'),
+    ("2.99", {}, "tf-keras", '--no-deps "tf-keras<2.100"'),
+  ],
+)
+def test_the_fix_is_a_pip_command_for_the_release(
+  release, installed, package, fix, monkeypatch
+):
+  set_installed(monkeypatch, **installed)
+  error = estimator_api._unusable(package, "a problem", release)
+  found = installed.get(package.replace("-", "_"), "none")
+  start = (
+    f"Estimator on TensorFlow {release} cannot use {package}, found {found}"
+  )
+  assert str(error).startswith(f"{start} (a problem): ")
+  assert str(error).endswith(f"pip install {fix}")
+
+
+WIDE_AND_DEEP = """
+import json, sys
+import estimator_api
+import tensorflow as tf
+
+age = tf.feature_column.numeric_column("age")
+word = tf.feature_column.categorical_column_with_hash_bucket("word", 10)
+
+def input_fn():
+  features = {"age": [[0.1], [0.9]] * 8, "word": [["no"], ["yes"]] * 8}
+  data = tf.data.Dataset.from_tensor_slices((features, [[0], [1]] * 8))
+  return data.repeat().batch(4)
+
+model = estimator_api.estimator.DNNLinearCombinedClassifier(
+  model_dir="model",
+  linear_feature_columns=[word],
+  dnn_feature_columns=[age],
+  dnn_hidden_units=[4],
+)
+model.train(input_fn, steps=50)
+print(json.dumps(float(model.evaluate(input_fn, steps=4)["accuracy"])))
+print(any(name.split(".")[0] == "bertlib" for name in sys.modules))
+"""
+
+
+@pytest.mark.process
+def test_the_file_works_alone_in_another_project(tmp_path):
+  shutil.copy(estimator_api.__file__, tmp_path)
+  done = subprocess.run(
+    [sys.executable, "-c", WIDE_AND_DEEP],
+    cwd=tmp_path,
+    env={k: v for k, v in os.environ.items() if k != "PYTHONPATH"},
+    capture_output=True,
+    text=True,
+  )
+  assert done.stdout == "1.0\nFalse\n", done.stderr

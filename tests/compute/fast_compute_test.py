@@ -1,0 +1,402 @@
+"""Tests of the options of `FastCompute`."""
+
+import math
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+
+import modeling
+from bertlib.compute import fast_compute, onednn, xla
+
+pytestmark = pytest.mark.graph
+
+
+@pytest.fixture(autouse=True)
+def graph():
+  """A fresh graph for every test."""
+  with tf.Graph().as_default() as graph:
+    yield graph
+
+
+def run(fetches, feeds=None):
+  with tf.Session() as session:
+    session.run(tf.global_variables_initializer())
+    return session.run(fetches, feeds)
+
+
+# Unpadding
+
+NUM_HEADS, HEAD_SIZE = 2, 3
+
+
+@st.composite
+def masks(draw):
+  """Masks with a token at the first position of each sequence."""
+  shape = draw(st.tuples(st.integers(1, 6), st.integers(1, 9)))
+  mask = draw(arrays.arrays(np.int32, shape, elements=st.integers(0, 1)))
+  mask[:, 0] = 1
+  return mask
+
+
+@pytest.fixture(scope="module")
+def unpadding():
+  """Runs all methods of `UnpaddedRows` on a mask and tensors [B, S, N, D]."""
+  shape = [None, None, NUM_HEADS, HEAD_SIZE]
+  with tf.Graph().as_default() as graph:
+    mask = tf.placeholder(tf.int32, shape[:2])
+    tensor = tf.placeholder(tf.float32, shape)
+    upstream = tf.placeholder(tf.float32, shape)
+    rows = fast_compute.UnpaddedRows(mask)
+    indices = tf.range(tf.size(mask))
+
+    def unpadded(by_position):
+      flat = tf.reshape(by_position, [-1, NUM_HEADS * HEAD_SIZE])
+      return tf.gather(flat, rows.unpad(indices)[0])
+
+    def by_head(by_position):
+      return tf.transpose(by_position, [0, 2, 1, 3])
+
+    of_rows, of_heads = unpadded(tensor), by_head(tensor)
+    heads = rows.split_heads(of_rows, NUM_HEADS, HEAD_SIZE)
+    collected = rows.merge_heads(of_heads)
+    sequence = rows.pad(of_rows)
+    flat_upstream = tf.reshape(upstream, tf.shape(sequence))
+    results = {
+      "index": rows.unpad(indices)[0],
+      "positions": rows.positions[0],
+      "rows": of_rows,
+      "heads": heads,
+      "heads_gradient": tf.gradients(heads, of_rows, by_head(upstream)),
+      "collected": collected,
+      "collected_gradient": tf.gradients(
+        collected, of_heads, unpadded(upstream)
+      ),
+      "sequence": sequence,
+      "sequence_gradient": tf.gradients(sequence, of_rows, flat_upstream),
+      "unpadded_upstream": unpadded(upstream),
+    }
+
+  with tf.Session(graph=graph) as session:
+    yield lambda *arrays: session.run(
+      results, dict(zip((mask, tensor, upstream), arrays))
+    )
+
+
+def unpad_random_tensors(unpadding, mask):
+  """Returns the results, the tensor and its gradient, which is 0 at padding."""
+  draw = np.random.default_rng(mask.size)
+  shape = [*mask.shape, NUM_HEADS, HEAD_SIZE]
+  tensor = draw.normal(size=shape).astype(np.float32)
+  upstream = draw.normal(size=shape).astype(np.float32)
+  upstream *= mask[:, :, np.newaxis, np.newaxis]
+  return unpadding(mask, tensor, upstream), tensor, upstream
+
+
+@settings(max_examples=50, deadline=None)
+@given(mask=masks())
+def test_rows_are_the_tokens_in_order_then_padding(unpadding, mask):
+  seen, _, _ = unpad_random_tensors(unpadding, mask)
+  tokens = np.flatnonzero(mask)
+  assert seen["index"][: len(tokens)].tolist() == tokens.tolist()
+  others = seen["index"][len(tokens) :].tolist()
+  assert others == np.flatnonzero(mask == 0)[: len(others)].tolist()
+  np.testing.assert_array_equal(
+    seen["positions"], seen["index"] % mask.shape[1]
+  )
+
+
+@settings(max_examples=50, deadline=None)
+@given(mask=masks())
+def test_split_heads_gathers_the_values_of_tokens(unpadding, mask):
+  seen, tensor, _ = unpad_random_tensors(unpadding, mask)
+  by_position = seen["heads"].transpose(0, 2, 1, 3)
+  np.testing.assert_array_equal(by_position[mask > 0], tensor[mask > 0])
+  assert by_position.shape == tensor.shape
+
+
+@settings(max_examples=50, deadline=None)
+@given(mask=masks())
+def test_merge_heads_inverts_split_heads(unpadding, mask):
+  seen, _, _ = unpad_random_tensors(unpadding, mask)
+  np.testing.assert_array_equal(seen["collected"], seen["rows"])
+
+
+@settings(max_examples=50, deadline=None)
+@given(mask=masks())
+def test_pad_restores_tokens_and_zeroes_padding(unpadding, mask):
+  seen, tensor, _ = unpad_random_tensors(unpadding, mask)
+  by_position = seen["sequence"].reshape(tensor.shape)
+  np.testing.assert_array_equal(by_position[mask > 0], tensor[mask > 0])
+  assert (by_position[mask == 0] == 0.0).all()
+
+
+@settings(max_examples=50, deadline=None)
+@given(mask=masks())
+def test_gradients_reach_the_rows_that_the_values_came_from(unpadding, mask):
+  seen, _, upstream = unpad_random_tensors(unpadding, mask)
+  (of_heads,) = seen["collected_gradient"]
+  np.testing.assert_array_equal(of_heads.transpose(0, 2, 1, 3), upstream)
+  for name in ("heads_gradient", "sequence_gradient"):
+    np.testing.assert_array_equal(seen[name], [seen["unpadded_upstream"]], name)
+
+
+def test_rows_of_padding_have_no_gradient(unpadding):
+  mask = np.array([[1] * 17 + [0] * 3], np.int32)
+  ones = np.ones([1, 20, NUM_HEADS, HEAD_SIZE], np.float32)
+  seen = unpadding(mask, ones, ones)
+  assert len(seen["rows"]) == 18
+  (gradient,) = seen["collected_gradient"]
+  assert (gradient[:, :, :17] == 1.0).all() and (gradient[:, :, 17:] == 0).all()
+  (gradient,) = seen["sequence_gradient"]
+  assert (gradient[:17] == 1.0).all() and (gradient[17:] == 0.0).all()
+
+
+def num_rows(num_tokens, num_positions):
+  """Number of rows for one sequence with `num_tokens` tokens, int32 []."""
+  mask = tf.cast(tf.range(num_positions) < num_tokens, tf.int32)
+  return tf.size(fast_compute.UnpaddedRows(mask[tf.newaxis]).positions)
+
+
+def test_rows_are_at_most_an_eighth_more_than_tokens():
+  tokens = tf.placeholder(tf.int32, [])
+  rows = num_rows(tokens, 2**17)
+  numbers = {*range(1, 65), *(2**n + i for n in range(6, 17) for i in (-1, 1))}
+  with tf.Session() as session:
+    found = {n: session.run(rows, {tokens: n}) for n in sorted(numbers)}
+  assert all(n <= found[n] <= 1.125 * n for n in numbers), found
+
+
+def test_number_of_rows_takes_few_values():
+  tokens = tf.placeholder(tf.int32, [])
+  rows = num_rows(tokens, 2048)
+  with tf.Session() as session:
+    sizes = {session.run(rows, {tokens: n}) for n in range(513, 1025)}
+  assert len(sizes) == 8
+
+
+@pytest.mark.parametrize("num_tokens", [17, 18, 19])
+def test_rows_are_no_more_than_positions(num_tokens):
+  assert run(num_rows(tf.constant(num_tokens), 19)) <= 19
+
+
+@pytest.mark.parametrize("from_mask", [[[0, 0], [1, 1]], [[1, 1], [0, 0]]])
+def test_sequence_without_tokens_is_all_0(from_mask):
+  rows = fast_compute.UnpaddedRows(tf.constant(from_mask))
+  states = tf.ones([2, NUM_HEADS * HEAD_SIZE])
+  heads = rows.split_heads(states, NUM_HEADS, HEAD_SIZE)
+  _, sequence = run([heads, rows.pad(rows.merge_heads(heads))])
+  assert (sequence == np.array(from_mask)[:, :, np.newaxis]).all()
+
+
+# XLA fusion
+
+
+def scaled_wave(x, scale, keep=None, *, power):
+  wave = tf.sin(x * scale) ** power
+  return wave if keep is None else tf.where(keep, wave, tf.zeros_like(wave))
+
+
+def test_compiled_function_equals_the_plain_one_and_its_gradients():
+  draw = np.random.default_rng(0)
+  x = tf.constant(draw.normal(size=[3, 4]), tf.float32)
+  scale = tf.constant(draw.normal(size=[4]), tf.float32)
+  keep = tf.constant(draw.random(size=[3, 4]) < 0.5)
+  upstream = tf.constant(draw.normal(size=[3, 4]), tf.float32)
+  plain = scaled_wave(x, scale, keep, power=3)
+  compiled = xla.compiled(scaled_wave, power=3)(x, scale, keep)
+  seen = run(
+    [[y, *tf.gradients(y, [x, scale], upstream)] for y in (plain, compiled)]
+  )
+  for expected, actual in zip(*seen):
+    np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [tf.bfloat16, tf.float16])
+def test_compiled_function_returns_the_dtype_of_its_first_input(dtype):
+  x, scale = tf.ones([4], dtype), tf.ones([4])
+  result = xla.compiled(scaled_wave, power=2)(x, scale)
+  gradients = tf.gradients(result, [x, scale])
+  assert [t.dtype for t in (result, *gradients)] == [dtype, dtype, tf.float32]
+  assert np.isfinite(np.float32(run(gradients))).all()
+
+
+def add_and_subtract(x):
+  return (x + 4096.0) - 4096.0
+
+
+def test_compiled_function_computes_in_float32():
+  x = tf.constant(0.5, tf.bfloat16, [4])
+  # bfloat16, with 8 significant bits, would lose the 0.5.
+  assert run(xla.compiled(add_and_subtract)(x)).tolist() == [0.5] * 4
+
+
+def test_compiled_functions_are_cached():
+  once = xla.compiled(scaled_wave, power=5)
+  assert xla.compiled(scaled_wave, power=5) is once
+  assert xla.compiled(scaled_wave, power=6) is not once
+
+
+# Dropout
+
+SIZE = 2_000_001
+
+
+def keep_mask(shape, dropout_prob, dropout_seed):
+  return xla.keep_mask(shape, dropout_prob, xla.mask_key(dropout_seed))
+
+
+@pytest.mark.parametrize("dropout_prob", [0.1, 0.25, 0.5, 0.9])
+@pytest.mark.parametrize("dropout_seed", [(11, 3), None])
+def test_keep_mask_keeps_the_expected_fraction(dropout_prob, dropout_seed):
+  tf.set_random_seed(1)
+  mask = run(keep_mask([SIZE], dropout_prob, dropout_seed))
+  deviation = math.sqrt(dropout_prob * (1 - dropout_prob) / (SIZE // 2))
+  for half in (mask[::2], mask[1::2], mask[: SIZE // 2], mask[SIZE // 2 :]):
+    assert abs(half.mean() - (1 - dropout_prob)) < 4 * deviation
+
+
+@pytest.mark.parametrize("distance", [1, 2, 3, 16, 64, 127, 128, 768, 2**15])
+def test_elements_are_dropped_independently(distance):
+  mask = run(keep_mask([SIZE], 0.5, (11, 3)))
+  both = (mask[:-distance] & mask[distance:]).mean()
+  assert abs(both - 0.25) < 4 * math.sqrt(0.25 * 0.75 / SIZE)
+
+
+def test_masks_of_two_steps_are_independent():
+  first, second = run([keep_mask([SIZE], 0.5, (11, step)) for step in (3, 4)])
+  both = (first & second).mean()
+  assert abs(both - 0.25) < 4 * math.sqrt(0.25 * 0.75 / SIZE)
+
+
+@pytest.mark.parametrize("shape", [[1], [7], [3, 5], [2, 4, 3]])
+def test_keep_mask_has_the_given_shape(shape):
+  for of in (shape, tf.constant(shape)):
+    mask = run(keep_mask(of, 0.5, (1, 0)))
+    assert mask.shape == tuple(shape) and mask.dtype == bool
+
+
+def test_keep_mask_is_a_function_of_seed_step_and_scope():
+  masks = {}
+  for name, seed, step, scope in [
+    ("first", 1, 7, "here"),
+    ("again", 1, 7, "here"),
+    ("step", 1, 8, "here"),
+    ("seed", 2, 7, "here"),
+    ("scope", 1, 7, "there"),
+  ]:
+    with tf.variable_scope(scope, reuse=tf.AUTO_REUSE):
+      step = tf.constant(step, tf.int64)
+      masks[name] = keep_mask([999], 0.5, (seed, step))
+  masks = run(masks)
+  np.testing.assert_array_equal(masks["first"], masks.pop("again"))
+  assert len({mask.tobytes() for mask in masks.values()}) == 4
+
+
+def test_compiled_mask_equals_the_plain_one():
+  key = xla.mask_key((1, 7))
+
+  @tf.function(jit_compile=True, autograph=False)
+  def compiled(key):
+    return xla.keep_mask([1000], 0.5, key)
+
+  plain, fused = run([xla.keep_mask([1000], 0.5, key), compiled(key)])
+  np.testing.assert_array_equal(plain, fused)
+
+
+@pytest.mark.parametrize("dropout_seed", [(1, 0), None])
+def test_keep_mask_can_keep_nothing(dropout_seed):
+  assert not run(keep_mask([SIZE], 1.0, dropout_seed)).any()
+
+
+# Recomputation
+
+
+def ancestors(op):
+  """All transitive inputs of an operation."""
+  todo, found = [op], set()
+  while todo:
+    op = todo.pop()
+    before = {t.op for t in op.inputs} | set(op.control_inputs)
+    todo += before - found
+    found |= before
+  return found
+
+
+def tanh_layer(tensor):
+  width = tensor.shape[-1]
+  kernel = tf.get_variable("kernel", [width, width])
+  return tf.tanh(tf.matmul(tensor, kernel))
+
+
+@pytest.fixture
+def recomputed():
+  """Output, input gradient and upstream gradient of two tanh layers."""
+  x = tf.get_variable("x", initializer=tf.ones([2, 3]))
+  upstream = tf.placeholder(tf.float32, [2, 3])
+  y = x
+  for name in ("first", "second"):
+    with tf.variable_scope(name) as scope:
+      y = fast_compute.recomputed(tanh_layer, scope)(y)
+  return y, tf.gradients(y, x, upstream)[0], upstream
+
+
+def test_layer_is_recomputed_after_its_gradient_arrives(graph, recomputed):
+  _, _, upstream = recomputed
+  tanhs = [op for op in graph.get_operations() if op.type == "Tanh"]
+  waits = [upstream.op in ancestors(op.inputs[0].op) for op in tanhs]
+  assert waits == [False, False, True, True]
+  *_, of_second, of_first = tanhs
+  assert of_second in ancestors(of_first.inputs[0].op)
+
+
+def test_grappler_does_not_remove_the_recomputation(recomputed):
+  y, gradient, upstream = recomputed
+  ran = tf.RunMetadata()
+  with tf.Session() as session:
+    session.run(tf.global_variables_initializer())
+    session.run(
+      [y, gradient],
+      {upstream: np.ones([2, 3])},
+      tf.RunOptions(output_partition_graphs=True),
+      ran,
+    )
+  nodes = [node.op for part in ran.partition_graphs for node in part.node]
+  assert nodes.count("Tanh") == 4
+
+
+def test_recomputed_layer_has_the_variables_of_a_plain_layer(recomputed):
+  names = [v.op.name for v in tf.trainable_variables()]
+  assert names == ["x", "first/kernel", "second/kernel"]
+
+
+@pytest.mark.skipif(
+  not onednn.has_softmax(tf.bfloat16), reason="needs a CPU with bfloat16"
+)
+def test_attention_in_fewer_passes_equals_the_formula():
+  values = np.random.RandomState(0).normal(size=[3, 3, 4, 40, 32])
+  mask = np.arange(40) < np.reshape([40, 17, 33], [3, 1, 1])
+  with tf.Graph().as_default(), tf.Session() as session:
+    # No constants, which TensorFlow would compute on without oneDNN.
+    tensors = tf.placeholder(tf.float32, values.shape)
+    query, key, value = tf.unstack(tensors)
+    exact = modeling.dot_product_attention(query / 32**0.5, key, value, mask)
+    narrow = tf.cast(tensors, tf.bfloat16)
+    fused = fast_compute._attention_by_onednn(*tf.unstack(narrow), mask)
+    in_float32 = tf.nn.softmax(tf.cast(narrow, tf.float32))
+    exact, fused, softmax, in_float32 = session.run(
+      [
+        exact,
+        tf.cast(fused, tf.float32),
+        tf.nn.softmax(narrow),
+        tf.cast(in_float32, tf.bfloat16),
+      ],
+      {tensors: values},
+    )
+  np.testing.assert_allclose(fused, exact, rtol=0, atol=0.02)
+  # TensorFlow 2.15 rounds the last of the 8 bits of bfloat16 differently.
+  softmax, in_float32 = (np.float32(x) for x in (softmax, in_float32))
+  np.testing.assert_allclose(softmax, in_float32, rtol=2**-7)

@@ -1,0 +1,188 @@
+"""Tests of what graphs keep, and that the commands keep no graph."""
+
+import gc
+import logging
+import tempfile
+
+import commands
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+import tiny_classifier
+import trained_models
+
+import optimization
+import run_classifier
+from bertlib.compute import graph_state, xla
+from bertlib.compute.fast_compute import FastCompute
+
+
+def count_graphs():
+  """Graphs and functions of graphs in this process."""
+  gc.collect()
+  return sum(isinstance(found, tf.Graph) for found in gc.get_objects())
+
+
+# Functions
+
+
+@graph_state.custom_gradient
+def tripled(x, weight):
+  """Product with a gradient of its own."""
+  return x * weight, lambda gradient: (3.0 * gradient, None)
+
+
+def square_twice(x, weight):
+  """Uses the function in a graph and in a loop of it."""
+  _, total = tf.while_loop(
+    lambda step, _: step < 2,
+    lambda step, total: (
+      step + 1,
+      total + tf.gradients(tripled(x, weight), x)[0],
+    ),
+    (tf.constant(0), tf.zeros_like(x)),
+  )
+  return total + tripled(x, weight)
+
+
+@pytest.mark.graph
+def test_a_custom_gradient_is_used_in_graphs_and_loops():
+  with tf.Graph().as_default(), tf.Session() as session:
+    x = tf.constant([1.0, 2.0])
+    y = square_twice(x, tf.constant(5.0))
+    result, gradient = session.run([y, tf.gradients(y, x)[0]])
+  np.testing.assert_array_equal(result, [11.0, 16.0])
+  np.testing.assert_array_equal(gradient, [3.0, 3.0])
+
+
+@pytest.mark.graph
+def test_a_tape_uses_a_custom_gradient():
+  @tf.function(autograph=False)
+  def gradient(x):
+    with tf.GradientTape() as tape:
+      tape.watch(x)
+      y = tripled(x, 5.0)
+    return tape.gradient(y, x)
+
+  assert gradient(tf.constant(1.0)).numpy() == 3.0
+
+
+@pytest.mark.graph
+def test_a_saved_graph_has_no_custom_gradients(tmp_path):
+  with tf.Graph().as_default() as graph:
+    tripled(tf.constant(1.0), tf.constant(2.0))
+    saved = tf.train.export_meta_graph(str(tmp_path / "graph.meta"))
+  assert not saved.collection_def
+  del graph
+
+
+def fused_step():
+  """A training step of functions compiled by XLA, with its update."""
+  x = tf.get_variable("x", initializer=tf.ones([2, 3]))
+  compute = FastCompute(jit_compile=True)
+  y = compute.dense(x, tf.ones([3, 3]), tf.ones([3]), tf.tanh)
+  optimizer = optimization.AdamWeightDecayOptimizer(0.1, jit_compile=True)
+  return optimizer.apply_gradients([(tf.gradients(y, x)[0], x)])
+
+
+def recomputed_step():
+  """A training step of a layer whose activations are computed twice."""
+
+  def layer(hidden):
+    return hidden * tf.get_variable("weight", initializer=tf.constant(1.0))
+
+  compute = FastCompute(recompute=True)
+  with tf.variable_scope("layer") as scope:
+    y = compute.run_layer(layer, tf.ones([2, 3]), scope, is_repeatable=True)
+  return tf.gradients(y, tf.trainable_variables())
+
+
+def norm_of_a_step():
+  x = tf.ones([2, 3])
+  key = tf.constant([1, 2], tf.uint32)
+  y = xla.compiled(lambda x, key: x * 2.0)(x, key)
+  local = optimization.Gradients(y, {}, tf.gradients(y, x), [x])
+  return optimization.mean_over_replicas(local, jit_norm=True)[1]
+
+
+@pytest.mark.graph
+@pytest.mark.parametrize(
+  "build",
+  [
+    lambda: square_twice(tf.constant(1.0), tf.constant(2.0)),
+    fused_step,
+    norm_of_a_step,
+    recomputed_step,
+  ],
+)
+def test_a_graph_is_freed(build):
+  def use():
+    with tf.Graph().as_default(), tf.Session() as session:
+      op = build()
+      session.run(tf.global_variables_initializer())
+      session.run(op)
+
+  before = count_graphs()
+  use()
+  assert count_graphs() == before
+
+
+# Commands
+
+
+def predict(folder):
+  with run_classifier.Predictor(str(folder)) as model:
+    model.predict([tiny_classifier.SENTENCES[0][:2]])
+
+
+def export(folder):
+  path = tempfile.mkdtemp(dir=folder) + "/exported"
+  flags = commands.as_flags({"model_dir": folder, "export_dir": path})
+  commands.succeed("export_model.py", *flags)
+
+
+def run_command(script, folder, *actions, **changed):
+  given = {"output_dir": tempfile.mkdtemp(dir=folder)} | changed
+  flags = tiny_classifier.flags(folder.parent, **given)
+  commands.succeed(script, *actions, *flags)
+
+
+def train(folder):
+  """Trains two steps, each with an evaluation."""
+  actions = ("--do_train", "--eval_steps=1")
+  run_command("run_classifier.py", folder, *actions, num_train_epochs=0.5)
+
+
+def evaluate(folder):
+  actions = ("--do_eval", "--do_predict")
+  run_command("run_classifier.py", folder, *actions, output_dir=folder)
+
+
+def extract(folder):
+  commands.succeed(
+    "extract_features.py",
+    *commands.as_flags(
+      {
+        "input_file": folder.parent / "vocab.txt",
+        "output_file": tempfile.mkdtemp(dir=folder) + "/features.jsonl",
+        "vocab_file": folder / "vocab.txt",
+        "bert_config_file": folder / "bert_config.json",
+        "init_checkpoint": folder / "model.ckpt-12",
+        "max_seq_length": 16,
+        "layers": -1,
+      }
+    ),
+  )
+
+
+@pytest.mark.train
+@pytest.mark.parametrize("use", [predict, export, train, evaluate, extract])
+def test_no_graph_is_kept(use, once, tmp_path, monkeypatch):
+  # pytest keeps log records, and these their values.
+  monkeypatch.setattr(logging.Logger, "callHandlers", lambda *_: None)
+  folder = trained_models.copy(once, "classifier", tmp_path).folder
+  numbers = []
+  for _ in range(2):  # Estimator keeps the last graph, until there is another
+    use(folder)
+    numbers.append(count_graphs())
+  assert numbers[1] <= numbers[0]

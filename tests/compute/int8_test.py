@@ -1,0 +1,570 @@
+"""Tests of inference in 8 bits: products, calibration, commands."""
+
+import dataclasses
+import json
+import os
+
+import commands
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+import tiny_classifier
+import tiny_embeddings
+import trained_models
+
+import modeling
+import run_classifier
+import run_embeddings
+import tokenization
+from bertlib.checkpoints import quantization
+from bertlib.cli.errors import InputError
+from bertlib.compute import int8, onednn
+from bertlib.compute.fast_compute import FastCompute
+from bertlib.data import model_inputs
+from bertlib.io.text_files import Encoding
+
+
+def _runs_int8():
+  try:
+    onednn.check_int8()
+  except InputError:
+    return False
+  return True
+
+
+pytestmark = pytest.mark.skipif(
+  not _runs_int8(), reason="needs a CPU and TensorFlow 2.17"
+)
+
+RANDOM = np.random.RandomState(0)
+MANY_ROWS = 2048  # enough for the kernels that take a matrix in one pass
+
+
+def run(build):
+  with tf.Graph().as_default(), tf.Session() as session:
+    fetches = build()
+    session.run(tf.global_variables_initializer())
+    return session.run(fetches)
+
+
+# Operations
+
+
+@pytest.mark.graph
+@pytest.mark.parametrize("num_rows", [3, MANY_ROWS])
+def test_quantized_values_are_rounded_and_clipped_per_column(num_rows):
+  tensor = RANDOM.normal(size=[num_rows, 64]).astype(np.float32)
+  ranges = np.linspace(0.5, 2, 64, dtype=np.float32)
+  values = run(
+    lambda: tf.bitcast(onednn.quantize(tf.constant(tensor), ranges), tf.int8)
+  )
+  expected = np.clip(np.rint(tensor / ranges * 127), -127, 127)
+  assert np.abs(values - expected).max() <= 1  # ties may round either way
+  assert np.mean(values == expected) > 0.999
+
+
+@pytest.mark.graph
+@pytest.mark.parametrize("num_rows", [3, MANY_ROWS])
+def test_layer_norm_equals_the_plain_formula(num_rows):
+  tensor = RANDOM.normal(3, 2, [num_rows, 64]).astype(np.float32)
+  gamma, beta = RANDOM.normal(size=[2, 64]).astype(np.float32)
+
+  def build():
+    def plain():
+      return modeling.normalize(tf.constant(tensor), beta, gamma, 1e-12)
+
+    return plain(), onednn.layer_norm(
+      tf.constant(tensor), gamma, beta, 1e-12, plain
+    )
+
+  plain, fused = run(build)
+  np.testing.assert_allclose(fused, plain, atol=2e-5)
+
+
+def _layer(activation, output_limits=None):
+  """A float layer [5, 32] x [32, 16] and its result with an 8-bit kernel."""
+  inputs, kernel = RANDOM.normal(size=[5, 32]), RANDOM.normal(size=[32, 16])
+  bias = RANDOM.normal(size=[16]).astype(np.float32)
+  observed = int8.Observation(inputs.min(), inputs.max())
+  quantized = int8.quantize_kernel(
+    kernel, observed, output_limits=output_limits
+  )
+
+  def build():
+    tensors = tf.constant(inputs, tf.float32), tf.constant(bias)
+    dense = modeling.Compute().dense
+    plain = dense(tensors[0], tf.constant(kernel, tf.float32), bias, activation)
+    return plain, quantized.dense(*tensors, activation)
+
+  return build
+
+
+@pytest.mark.graph
+@pytest.mark.parametrize(
+  "activation", [None, modeling.gelu, modeling.gelu_tanh, tf.nn.relu, tf.sin]
+)
+def test_product_is_that_of_float32_but_for_rounding(activation):
+  plain, quantized = run(_layer(activation))
+  assert np.corrcoef(plain.ravel(), quantized.ravel())[0, 1] > 0.999
+
+
+@pytest.mark.graph
+def test_inner_values_pass_in_8_bits_between_two_limits():
+  limits = onednn.Limits(-0.17, 8.0)
+
+  def build():
+    plain, values = _layer(modeling.gelu, limits)()
+    assert values.dtype == tf.quint8
+    return plain, tf.bitcast(values, tf.uint8)
+
+  plain, values = run(build)
+  shown = limits.low + values * (limits.high - limits.low) / 255
+  clipped = np.clip(plain, *limits)
+  assert clipped.max() == limits.high
+  assert np.abs(shown - clipped).max() < 0.3
+  assert np.corrcoef(clipped.ravel(), shown.ravel())[0, 1] > 0.999
+
+
+@pytest.mark.unit
+def test_columns_with_large_inputs_get_larger_ranges():
+  columns = [0.1, 1.0, 30.0]
+  quantized = int8.quantize_kernel(
+    np.ones([3, 4]), int8.Observation(-30.0, 30.0, columns)
+  )
+  assert (np.diff(quantized.input_ranges) > 0).all()
+  assert (quantized.input_ranges * 1.001 >= columns).all()
+
+
+@pytest.mark.graph
+@pytest.mark.parametrize("clips", [False, True])
+def test_the_range_of_inner_values_leaves_out_a_few_high_ones(clips):
+  inputs = RANDOM.uniform(0, 1, size=[1000, 50]).astype(np.float32)
+  inputs[0, :4] = 24.0
+
+  def build():
+    kernel = int8.ObservedKernel("a", tf.zeros([50, 1]), clips)
+    kernel.dense(tf.constant(inputs), tf.zeros([1]), None)
+    return int8.observations()["a"].high
+
+  high = run(build)
+  if clips:
+    assert high == pytest.approx(2 * np.percentile(inputs, 99.99), rel=1e-3)
+  else:
+    assert high == 24.0
+
+
+# Models
+
+
+CONFIG = modeling.BertConfig(
+  vocab_size=40,
+  hidden_size=32,
+  num_hidden_layers=2,
+  num_attention_heads=2,
+  intermediate_size=64,
+  max_position_embeddings=32,
+  type_vocab_size=2,
+  initializer_range=0.3,
+)
+
+
+def _batches():
+  random = np.random.RandomState(1)
+  mask = (np.arange(16) < random.randint(3, 17, [24, 1])).astype(np.int32)
+  ids = random.randint(0, 40, mask.shape) * mask
+  return [dict(zip(model_inputs.TOKEN_FEATURES, (ids, mask, 0 * mask)))]
+
+
+def _hidden_states(checkpoint, getter=None, compute=None):
+  def build():
+    inputs = [tf.constant(values) for values in _batches()[0].values()]
+    with tf.variable_scope("", custom_getter=getter):
+      model = modeling.BertModel(CONFIG, False, *inputs, compute=compute)
+    if not getter:
+      found, _ = modeling.get_assignment_map_from_checkpoint(
+        tf.trainable_variables(), checkpoint
+      )
+      tf.train.init_from_checkpoint(checkpoint, found)
+    mask = tf.cast(inputs[1], tf.float32)[:, :, tf.newaxis]
+    return model.get_sequence_output() * mask
+
+  return run(build)
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+  """A checkpoint with random weights."""
+  path = str(tmp_path_factory.mktemp("model") / "model.ckpt")
+  with tf.Graph().as_default(), tf.Session() as session:
+    tf.set_random_seed(1)
+    modeling.BertModel(CONFIG, False, tf.zeros([1, 4], tf.int32))
+    session.run(tf.global_variables_initializer())
+    tf.train.Saver().save(session, path)
+  return path
+
+
+@pytest.fixture(scope="module")
+def ranges(checkpoint):
+  return quantization.calibrate(CONFIG, checkpoint, _batches())
+
+
+def _in_int8(checkpoint, ranges, *skipped):
+  getter = quantization.kernel_getter(
+    checkpoint, ranges, skipped, attention_dtype=tf.float32
+  )
+  compute = FastCompute(unpad=True, use_onednn=True)
+  return _hidden_states(checkpoint, getter, compute)
+
+
+@pytest.mark.graph
+def test_hidden_states_are_those_of_float32_but_for_rounding(
+  checkpoint, ranges
+):
+  plain = _hidden_states(checkpoint)
+  quantized = _in_int8(checkpoint, ranges)
+  assert not np.array_equal(plain, quantized)
+  assert np.corrcoef(plain.ravel(), quantized.ravel())[0, 1] > 0.995
+
+
+@pytest.mark.graph
+def test_skipped_layers_are_computed_in_float32(checkpoint, ranges):
+  plain = _hidden_states(checkpoint)
+  np.testing.assert_allclose(
+    _in_int8(checkpoint, ranges, "0", "1"), plain, atol=2e-4
+  )
+
+
+@pytest.mark.graph
+def test_layer_before_a_skipped_one_returns_floats(checkpoint, ranges):
+  plain = _hidden_states(checkpoint)
+  quantized = _in_int8(checkpoint, ranges, "1/output")
+  assert np.corrcoef(plain.ravel(), quantized.ravel())[0, 1] > 0.995
+
+
+@pytest.mark.graph
+def test_a_layer_to_skip_that_does_not_exist_is_refused(checkpoint, ranges):
+  for part in ("2", "0/outputs", "encoder"):
+    with pytest.raises(InputError, match=f"--int8_skip_layers={part}: "):
+      _in_int8(checkpoint, ranges, "0", part)
+
+
+def _tokenizer(folder, words):
+  path = folder / "vocab.txt"
+  path.write_text("\n".join([*tiny_classifier.SPECIAL, *words]))
+  return tokenization.FullTokenizer(str(path))
+
+
+@pytest.fixture
+def encoder(checkpoint, tmp_path):
+  return quantization.TrainedEncoder(
+    CONFIG, checkpoint, str(tmp_path), _tokenizer(tmp_path, ["a", "b"]), 8
+  )
+
+
+def _refuse():
+  raise AssertionError("calibrated again")
+
+
+@pytest.mark.graph
+def test_ranges_are_calibrated_once_per_checkpoint(encoder, tmp_path):
+  found = quantization.find(encoder, None, _batches)
+  assert quantization.find(encoder, None, _refuse) == found
+  path = tmp_path / quantization.FILE
+  content = json.loads(path.read_text())
+  path.write_text(json.dumps(content | {"checkpoint_sha256": "of another"}))
+  with pytest.raises(AssertionError, match="calibrated again"):
+    quantization.find(encoder, None, _refuse)
+
+
+SELF = "bert/encoder/layer_0/attention/self/query"
+INNER = "bert/encoder/layer_1/output/dense"
+
+
+@pytest.mark.graph
+@pytest.mark.parametrize(
+  ("layer", "change", "problem"),
+  [
+    (SELF, lambda low, high, of: None, "is missing"),
+    (SELF, lambda low, high, of: 3.5, "is not a list of low, high and col"),
+    (SELF, lambda low, high, of: [low], "is not a list of low, high and col"),
+    (SELF, lambda low, high, of: [low, high], "is not a list of low, high"),
+    (SELF, lambda low, high, of: [low, high, None], "has no columns, not"),
+    (SELF, lambda low, high, of: [low, high, of[1:]], "columns, not"),
+    (SELF, lambda low, high, of: [low, high, [*of[1:], "1"]], 'has "1", which'),
+    (SELF, lambda low, high, of: [low, high, [*of[1:], -1]], "positive magni"),
+    (SELF, lambda low, high, of: [low, high, [0] * len(of)], "positive magni"),
+    (SELF, lambda low, high, of: [float("nan"), high, of], "has NaN, which is"),
+    (SELF, lambda low, high, of: [low, float("inf"), of], "has Infinity, wh"),
+    (INNER, lambda low, high, of: [high, low, None], "is from"),
+    (INNER, lambda low, high, of: [0, 0, None], "is from 0 to 0"),
+    (INNER, lambda low, high, of: [low, "high", None], 'has "high", which'),
+    (INNER, lambda low, high, of: [low, high, [1.0]], "has 1 columns, not no"),
+    (INNER, lambda low, high, of: [low, high, 7], "has 7 columns, not none"),
+  ],
+)
+def test_ranges_in_the_file_are_checked(
+  encoder, tmp_path, layer, change, problem
+):
+  quantization.find(encoder, None, _batches)
+  path = tmp_path / quantization.FILE
+  content = json.loads(path.read_text())
+  content["ranges"][layer] = change(*content["ranges"][layer])
+  path.write_text(json.dumps(content))
+  with pytest.raises(
+    InputError, match=f"^{path}: the range of {layer} "
+  ) as refused:
+    quantization.find(encoder, None, _refuse)
+  assert problem in str(refused.value)
+  assert "Delete it to calibrate again" in str(refused.value)
+
+
+@pytest.mark.graph
+def test_a_calibration_file_replaces_ranges_of_other_texts(
+  encoder, tmp_path, monkeypatch
+):
+  others = quantization.find(encoder, None, _batches)
+  texts = tmp_path / "texts.txt"
+  texts.write_text("a\nb a\n")
+  found = quantization.find(encoder, str(texts), _refuse)
+  assert found != others
+  assert quantization.find(encoder, None, _refuse) == found
+  monkeypatch.setattr(quantization, "calibrate", lambda *unused: _refuse())
+  assert quantization.find(encoder, str(texts), _refuse) == found
+  texts.write_text("b\nb a\n")
+  with pytest.raises(AssertionError, match="calibrated again"):
+    quantization.find(encoder, str(texts), _refuse)
+
+
+@pytest.mark.graph
+def test_ranges_serve_although_their_folder_cannot_be_written(
+  encoder, monkeypatch, caplog
+):
+  expected = quantization.find(encoder, None, _batches)
+  os.remove(os.path.join(encoder.folder, quantization.FILE))
+
+  def refuse(*_):
+    raise PermissionError(13, "Permission denied")
+
+  monkeypatch.setattr(quantization, "save", refuse)
+  assert quantization.find(encoder, None, _batches) == expected
+  assert "Permission denied" in caplog.messages[-1]
+
+
+@pytest.mark.unit
+def test_a_calibration_file_needs_a_vocabulary(encoder):
+  encoder = dataclasses.replace(encoder, tokenizer=None)
+  with pytest.raises(InputError, match="Name a --vocab_file"):
+    quantization.find(encoder, "texts.txt", _refuse)
+
+
+@pytest.mark.graph
+def test_calibration_samples_a_long_input():
+  """Each batch is kept as often as any other, and not all of them."""
+
+  def input_fn(params):
+    ids = tf.data.Dataset.range(500, output_type=tf.int32)
+    rows = ids.map(lambda i: {n: [i] for n in model_inputs.TOKEN_FEATURES})
+    return rows.batch(params["batch_size"])
+
+  first, second = (quantization.input_batches(input_fn, 2) for _ in range(2))
+  ids = [int(batch["input_ids"][0, 0]) for batch in first]
+  assert len(set(ids)) == quantization.NUM_EXAMPLES // 2
+  assert 200 < np.mean(ids) < 300 and max(ids) > 400
+  assert ids == [int(batch["input_ids"][0, 0]) for batch in second]
+
+
+@pytest.mark.unit
+def test_calibration_takes_the_same_256_lines_every_time(tmp_path):
+  path = tmp_path / "texts.txt"
+  words = [f"w{i}" for i in range(300)]
+  path.write_text("\n".join(words))
+  tokenizer = _tokenizer(tmp_path, words)
+  first, second = (
+    np.concatenate(
+      [
+        batch["input_ids"][:, 1]
+        for batch in quantization.text_batches(str(path), tokenizer, 8)
+      ]
+    )
+    for _ in range(2)
+  )
+  assert len(set(first)) == quantization.NUM_EXAMPLES
+  np.testing.assert_array_equal(first, second)
+
+
+@pytest.mark.unit
+def test_calibration_texts_have_the_prefix_of_the_model(tmp_path):
+  paths = [tmp_path / name for name in ("plain.txt", "prefixed.txt")]
+  paths[0].write_text("a\nb ||| a\n")
+  paths[1].write_text("c a\nc b ||| a\n")
+  tokenizer = _tokenizer(tmp_path, ["a", "b", "c"])
+  for batch, expected in zip(
+    quantization.text_batches(str(paths[0]), tokenizer, 8, "c "),
+    quantization.text_batches(str(paths[1]), tokenizer, 8),
+  ):
+    for name in model_inputs.TOKEN_FEATURES:
+      np.testing.assert_array_equal(batch[name], expected[name])
+
+
+@pytest.mark.unit
+def test_a_calibration_file_in_latin_1_is_to_be_converted(encoder, tmp_path):
+  """The error of a command without --encoding does not advise that flag."""
+  texts = tmp_path / "texts.txt"
+  texts.write_bytes("a é".encode("latin-1"))
+  with pytest.raises(InputError) as refused:
+    quantization.find(encoder, str(texts), _refuse)
+  assert str(refused.value).endswith("Convert it from latin-1 to UTF-8")
+
+
+# Commands
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+  """A trained classifier."""
+  folder = tmp_path_factory.mktemp("classifier")
+  tiny_classifier.write_data(folder)
+  tiny_classifier.train(folder)
+  return folder
+
+
+@pytest.mark.process
+def test_classifier_evaluates_and_predicts_in_8_bits(folder):
+  result = commands.succeed(
+    "run_classifier.py",
+    *("--do_eval", "--do_predict", "--precision=int8"),
+    *tiny_classifier.flags(folder, output_dir=folder / "trained"),
+    own_process=True,
+  )
+  assert "8-bit ranges of 12 layers" in result.stderr
+  assert "12 dense layers in 8 bits" in result.stderr
+  assert (folder / "trained" / "test_results.tsv").read_text()
+
+
+@pytest.mark.train
+def test_predictor_calibrates_on_a_file(folder, tmp_path):
+  pairs = [(a, b) for a, b, _ in tiny_classifier.SENTENCES]
+  path = tmp_path / "texts.txt"
+  path.write_text("\n".join(" ||| ".join(pair) for pair in pairs))
+  model_dir = folder / "trained"
+  (model_dir / quantization.FILE).unlink(missing_ok=True)
+  with pytest.raises(InputError, match=quantization.FILE):
+    run_classifier.Predictor(str(model_dir), precision="int8")
+  predicted = {}
+  for precision in ("float32", "int8"):
+    with run_classifier.Predictor(
+      str(model_dir), precision=precision, calibration_file=str(path)
+    ) as predictor:
+      predicted[precision] = [
+        list(p.probabilities.values()) for p in predictor.predict(pairs)
+      ]
+  np.testing.assert_allclose(predicted["int8"], predicted["float32"], atol=0.05)
+  assert predicted["int8"] != predicted["float32"]
+
+
+@pytest.mark.process
+def test_features_are_extracted_in_8_bits(folder, tmp_path):
+  (tmp_path / "texts.txt").write_text("the cat sat\nthe dog ran home\n")
+  vectors = {}
+  for precision in ("float32", "int8"):
+    output = tmp_path / f"{precision}.npz"
+    commands.succeed(
+      "extract_features.py",
+      f"--input_file={tmp_path / 'texts.txt'}",
+      f"--output_file={output}",
+      f"--vocab_file={folder / 'vocab.txt'}",
+      f"--bert_config_file={folder / 'bert_config.json'}",
+      f"--init_checkpoint={folder / 'trained'}",
+      f"--precision={precision}",
+      *("--output_format=npz", "--pooling=mean", "--max_seq_length=16"),
+      own_process=True,
+    )
+    vectors[precision] = np.load(output)["vectors"].ravel()
+  assert np.corrcoef(*vectors.values())[0, 1] > 0.99
+
+
+@pytest.mark.process
+def test_sentences_are_encoded_in_8_bits(once, tmp_path):
+  trained = trained_models.copy(once, "embeddings", tmp_path)
+  texts = [text for _, text in tiny_embeddings.PAIRS]
+  with run_embeddings.Predictor(str(trained.folder)) as predictor:
+    expected = predictor.encode(texts)
+  done = commands.succeed(
+    "run_embeddings.py",
+    f"--output_dir={trained.folder}",
+    *("--do_eval", "--do_predict", "--precision=int8"),
+    f"--dev_file={tmp_path / 'beir'}",
+    f"--predict_file={tmp_path / 'corpus.txt'}",
+  )
+  assert "8-bit ranges of 6 layers, of 32 examples" in done.stderr
+  with run_embeddings.Predictor(
+    str(trained.folder), precision="int8"
+  ) as predictor:
+    vectors = predictor.encode(texts)
+  written = np.load(trained.folder / "corpus_vectors.npy")
+  np.testing.assert_allclose(written, vectors, atol=0.02)
+  assert np.abs(vectors - expected).max() > 1e-5
+  assert np.sum(vectors * expected, axis=1).min() > 0.98
+
+
+def _calibrate_by_predictor(model_dir, texts, encoding="utf-8"):
+  run_embeddings.Predictor(
+    model_dir,
+    precision="int8",
+    calibration_file=texts,
+    encoding=Encoding(encoding),
+  ).close()
+
+
+def _calibrate_by_command(model_dir, texts, encoding="utf-8"):
+  commands.succeed(
+    "run_embeddings.py",
+    f"--output_dir={model_dir}",
+    *("--do_predict", "--precision=int8", f"--predict_file={texts}"),
+    *(f"--calibration_file={texts}", f"--encoding={encoding}"),
+  )
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+  "calibrate_by", [_calibrate_by_predictor, _calibrate_by_command]
+)
+def test_sentences_are_calibrated_with_the_default_prompt(
+  once, tmp_path, calibrate_by
+):
+  trained = trained_models.copy(once, "embeddings", tmp_path)
+  ranges = []
+  for prompts, prefix in (({"query": "query : "}, ""), ({}, "query : ")):
+    path = trained.folder / "model.json"
+    content = json.loads(path.read_text())
+    content["embedding"]["prompts"] = prompts
+    content["embedding"]["default_prompt"] = next(iter(prompts), None)
+    path.write_text(json.dumps(content))
+    texts = tmp_path / "texts.txt"
+    texts.write_text(
+      "".join(f"{prefix}{a}\n" for a, _ in tiny_embeddings.PAIRS)
+    )
+    calibrate_by(str(trained.folder), str(texts))
+    ranges.append((trained.folder / quantization.FILE).read_text())
+  assert ranges[0] == ranges[1]
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+  "calibrate_by", [_calibrate_by_predictor, _calibrate_by_command]
+)
+def test_a_calibration_file_may_have_another_encoding(
+  once, tmp_path, calibrate_by
+):
+  trained = trained_models.copy(once, "embeddings", tmp_path)
+  ranges = []
+  for encoding in ("utf-8", "latin-1"):
+    texts = tmp_path / "texts.txt"
+    texts.write_text(
+      "".join(f"{a} é\n" for a, _ in tiny_embeddings.PAIRS), encoding
+    )
+    calibrate_by(str(trained.folder), str(texts), encoding)
+    path = trained.folder / quantization.FILE
+    ranges.append(path.read_text())
+    path.unlink()
+  assert ranges[0] == ranges[1]

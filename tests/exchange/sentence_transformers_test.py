@@ -1,0 +1,432 @@
+"""Tests of reading and writing folders of sentence-transformers.
+
+`golden/sentence_transformers` has folders that the package wrote, in the file
+formats of two releases, and its vectors of some texts.
+"""
+
+import importlib.util
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+
+import commands
+import numpy as np
+import pytest
+import reference_data
+import run_outputs
+from safetensors.numpy import load_file
+
+from bertlib.checkpoints import model_json
+from bertlib.cli.errors import InputError
+from bertlib.data import model_inputs, vocabulary
+from bertlib.exchange import compare, convert
+from bertlib.settings import embedding_spec
+
+pytestmark = pytest.mark.graph
+
+OLD, NEW = RELEASES = ("5.1.2", "6.2.0")
+
+VOCAB_HASH = "0d8d38322db37b7503d38d7feaa9b4a96302a0df179e073646723efec80a996c"
+
+# `model.json` of each folder.
+DESCRIPTIONS = {
+  OLD: {
+    "script": "run_embeddings",
+    "max_seq_length": 24,
+    "do_lower_case": True,
+    "vocab_sha256": VOCAB_HASH,
+    "embedding": {
+      "pooling": "cls",
+      "normalize": True,
+      "projection_dim": 6,
+      "projection_activation": "tanh",
+      "prompts": {"query": "query: ", "document": "", "passage": "passage: "},
+      "default_prompt": "passage",
+      "matryoshka_dims": [],
+    },
+  },
+  NEW: {
+    "script": "run_embeddings",
+    "max_seq_length": 24,
+    "do_lower_case": True,
+    "vocab_sha256": VOCAB_HASH,
+    "embedding": {
+      "pooling": "mean",
+      "normalize": False,
+      "projection_dim": 6,
+      "projection_activation": "linear",
+      "prompts": {"query": "", "document": ""},
+      "default_prompt": None,
+      "matryoshka_dims": [],
+    },
+  },
+}
+
+
+def published(release):
+  return os.path.dirname(
+    reference_data.golden("sentence_transformers", release, "modules.json")
+  )
+
+
+@pytest.fixture
+def source(tmp_path):
+  """Copies the folder of a release, to be changed."""
+
+  def copy(release):
+    return shutil.copytree(published(release), tmp_path / "source")
+
+  return copy
+
+
+def edit(path, **values):
+  """Changes values in a JSON file; None removes a key."""
+  content = run_outputs.read_json(path) | values
+  content = {key: v for key, v in content.items() if v is not None}
+  path.write_text(json.dumps(content))
+
+
+def read(folder, tmp_path):
+  target = tmp_path / "ours"
+  convert.huggingface_to_tensorflow(str(folder), str(target))
+  return target
+
+
+def write(folder, tmp_path):
+  target = tmp_path / "theirs"
+  convert.tensorflow_to_huggingface(
+    f"{folder}/bert_model.ckpt",
+    f"{folder}/bert_config.json",
+    f"{folder}/vocab.txt",
+    str(target),
+  )
+  return target
+
+
+def vectors_of(folder, texts, prompt=None):
+  """Vectors by modeling.py of a folder of ours."""
+  description = model_json.load_description(folder)
+  model_json.check_description(folder, description)
+  spec = embedding_spec.from_json(description["embedding"])
+  tokenizer = vocabulary.load_tokenizer(
+    f"{folder}/vocab.txt", description["do_lower_case"]
+  )
+  rows = [
+    model_inputs.encode_pair(
+      tokenizer, spec.prompt(prompt) + text, None, description["max_seq_length"]
+    )
+    for text in texts
+  ]
+  batch = {
+    name: np.array([getattr(row, name) for row in rows], np.int32)
+    for name in model_inputs.TOKEN_FEATURES
+  }
+  return compare.load(str(folder)).run(batch)["vector"]
+
+
+# Reading
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_vectors_equal_those_of_sentence_transformers(release, tmp_path):
+  expected = run_outputs.read_json(f"{published(release)}/vectors.json")
+  folder = read(published(release), tmp_path)
+  for prompt, vectors in expected["vectors"].items():
+    np.testing.assert_allclose(
+      vectors_of(folder, expected["texts"], prompt or None),
+      vectors,
+      rtol=0,
+      atol=1e-5,
+    )
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_a_folder_becomes_a_model_of_run_embeddings(release, tmp_path):
+  folder = read(published(release), tmp_path)
+  description = run_outputs.read_json(folder / "model.json")
+  assert description == DESCRIPTIONS[release]
+
+
+def test_the_encoder_can_be_in_a_folder_of_its_own(source, tmp_path):
+  folder = source(OLD)
+  encoder = folder / "0_Transformer"
+  encoder.mkdir()
+  for name in ("model.safetensors", "tokenizer.json", "tokenizer_config.json"):
+    os.rename(folder / name, encoder / name)
+  for name in ("config.json", "sentence_bert_config.json"):
+    os.rename(folder / name, encoder / name)
+  (folder / "config.json").write_text('{"__version__": "0.4.1"}')
+  modules = run_outputs.read_json(folder / "modules.json")
+  modules[0]["path"] = "0_Transformer"
+  (folder / "modules.json").write_text(json.dumps(modules))
+  target = read(folder, tmp_path)
+  description = run_outputs.read_json(target / "model.json")
+  assert description == DESCRIPTIONS[OLD]
+
+
+def test_without_a_maximum_length_all_positions_are_used(source, tmp_path):
+  folder = source(OLD)
+  edit(folder / "sentence_bert_config.json", max_seq_length=None)
+  edit(folder / "tokenizer_config.json", model_max_length=int(1e30))
+  target = read(folder, tmp_path)
+  assert run_outputs.read_json(target / "model.json")["max_seq_length"] == 40
+
+
+@pytest.mark.parametrize(
+  ("length", "problem"),
+  [
+    (float("nan"), "is NaN, not an integer of 3 or more"),
+    (float("inf"), "is Infinity, not an integer of 3 or more"),
+    (-1, "is -1, not an integer of 3 or more"),
+    (20.5, "is 20.5, not an integer of 3 or more"),
+    (20.0, None),
+  ],
+)
+def test_a_length_of_the_tokenizer_is_checked(
+  source, tmp_path, length, problem
+):
+  folder = source(OLD)
+  edit(folder / "sentence_bert_config.json", max_seq_length=None)
+  edit(folder / "tokenizer_config.json", model_max_length=length)
+  if not problem:
+    found = run_outputs.read_json(read(folder, tmp_path) / "model.json")
+    assert json.dumps(found["max_seq_length"]) == "20"
+    return
+  with pytest.raises(InputError, match=r"tokenizer_config\.json: the") as error:
+    read(folder, tmp_path)
+  assert problem in str(error.value)
+
+
+def test_lower_casing_of_the_transformer_module_counts(source, tmp_path):
+  folder = source(OLD)
+  edit(folder / "sentence_bert_config.json", do_lower_case=True)
+  edit(folder / "tokenizer_config.json", do_lower_case=False)
+  target = read(folder, tmp_path)
+  assert run_outputs.read_json(target / "model.json")["do_lower_case"] is True
+
+
+def test_missing_prompts_are_none(source, tmp_path):
+  folder = source(OLD)
+  (folder / "config_sentence_transformers.json").unlink()
+  target = read(folder, tmp_path)
+  embedding = run_outputs.read_json(target / "model.json")["embedding"]
+  assert (embedding["prompts"], embedding["default_prompt"]) == ({}, None)
+
+
+def test_weights_include_the_projection():
+  weights = convert.read_weights(published(OLD))
+  tensors = load_file(f"{published(OLD)}/2_Dense/model.safetensors")
+  np.testing.assert_array_equal(
+    weights["sentence_projection/kernel"], tensors["linear.weight"].T
+  )
+  np.testing.assert_array_equal(
+    weights["sentence_projection/bias"], tensors["linear.bias"]
+  )
+
+
+POOLING, DENSE = "1_Pooling/config.json", "2_Dense/config.json"
+CONFIG = "config_sentence_transformers.json"
+ENCODER = "sentence_bert_config.json"
+
+
+@pytest.mark.parametrize(
+  ("release", "file", "values", "message"),
+  [
+    (NEW, POOLING, {"pooling_mode": "lasttoken"}, "its pooling is lasttoken"),
+    (NEW, POOLING, {"pooling_mode": ["cls", "max"]}, "is cls and max; only"),
+    (OLD, POOLING, {"pooling_mode_max_tokens": True}, "is cls and max; only"),
+    (OLD, POOLING, {"include_prompt": False}, "include_prompt is false; only"),
+    (OLD, DENSE, {"activation_function": "torch.nn.GELU"}, "is torch.nn.GELU"),
+    (OLD, DENSE, {"in_features": 7}, "in_features is 7; only 16 can be"),
+    (OLD, DENSE, {"out_features": 7}, "by its config"),
+    (NEW, DENSE, {"use_residual": True}, "use_residual is true; only false"),
+    (NEW, DENSE, {"module_input_name": "x"}, 'module_input_name is "x"; only'),
+    (OLD, CONFIG, {"default_prompt_name": "x"}, "is x, which is not in its pr"),
+    (OLD, CONFIG, {"prompts": {"x": 3}}, "the prompt x is not text"),
+    (OLD, CONFIG, {"model_type": "SparseEncoder"}, "model_type is \"Sparse"),
+    (NEW, ENCODER, {"transformer_task": "fill-mask"}, "transformer_task is"),
+    (NEW, ENCODER, {"query_length": 3}, "query_length cannot be converted"),
+    (OLD, "config.json", {"model_type": "mpnet"}, 'is "mpnet"; only "bert"'),
+    (OLD, ENCODER, {"max_seq_length": -5}, "maximum length is -5, not an inte"),
+    (OLD, ENCODER, {"max_seq_length": 2}, "is 2, not an integer of 3 or more"),
+    (OLD, ENCODER, {"max_seq_length": 24.5}, "is 24.5, not an integer of 3"),
+    (OLD, ENCODER, {"max_seq_length": float("nan")}, "is NaN, not an integer"),
+    (OLD, ENCODER, {"max_seq_length": "24"}, 'max_seq_length is "24", not an'),
+  ],
+)  # fmt: skip
+def test_what_has_no_counterpart_is_refused(
+  release, file, values, message, source, tmp_path
+):
+  folder = source(release)
+  edit(folder / file, **values)
+  with pytest.raises(InputError) as error:
+    read(folder, tmp_path)
+  assert f"{folder / file}: " in str(error.value).replace(
+    "2_Dense/model.safetensors", DENSE
+  )
+  assert message in str(error.value)
+
+
+def move_last_first(modules):
+  return [modules[0], modules[-1], *modules[1:-1]]
+
+
+def repeat_dense(modules):
+  return [*modules[:3], *modules[2:]]
+
+
+def leave_out_pooling(modules):
+  return [modules[0], *modules[2:]]
+
+
+def use_a_module_of_its_own(modules):
+  return [{**modules[0], "type": "custom.Transformer"}, *modules[1:]]
+
+
+@pytest.mark.parametrize(
+  "change",
+  [move_last_first, repeat_dense, leave_out_pooling, use_a_module_of_its_own],
+)
+def test_other_modules_and_orders_are_refused(change, source, tmp_path):
+  folder = source(OLD)
+  modules = run_outputs.read_json(folder / "modules.json")
+  (folder / "modules.json").write_text(json.dumps(change(modules)))
+  with pytest.raises(InputError, match=r"modules\.json: its modules are .* at"):
+    read(folder, tmp_path)
+
+
+def test_modules_outside_the_folder_are_refused(source, tmp_path):
+  folder = source(OLD)
+  modules = run_outputs.read_json(folder / "modules.json")
+  modules[1]["path"] = "../1_Pooling"
+  (folder / "modules.json").write_text(json.dumps(modules))
+  with pytest.raises(InputError, match=r"which is outside its folder"):
+    read(folder, tmp_path)
+
+
+# Writing
+
+
+@pytest.mark.parametrize(
+  "file", ["modules.json", CONFIG, ENCODER, POOLING, DENSE]
+)
+def test_files_are_those_of_sentence_transformers(file, tmp_path):
+  folder = write(read(published(OLD), tmp_path), tmp_path)
+  expected = run_outputs.read_json(f"{published(OLD)}/{file}")
+  if file == CONFIG:
+    del expected["__version__"]
+  assert run_outputs.read_json(folder / file) == expected
+
+
+def test_the_tokenizer_has_the_maximum_length(tmp_path):
+  folder = write(read(published(OLD), tmp_path), tmp_path)
+  tokenizer = run_outputs.read_json(folder / "tokenizer_config.json")
+  assert tokenizer["model_max_length"] == 24
+
+
+@pytest.mark.parametrize("file", ["model", "2_Dense/model"])
+def test_a_round_trip_of_weights_is_bitwise_exact(file, tmp_path):
+  folder = write(read(published(OLD), tmp_path), tmp_path)
+  run_outputs.assert_same_bits(
+    load_file(folder / f"{file}.safetensors"),
+    load_file(f"{published(OLD)}/{file}.safetensors"),
+  )
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_what_is_written_can_be_read_back(release, tmp_path):
+  ours = read(published(release), tmp_path)
+  folder = write(ours, tmp_path)
+  again = read(folder, tmp_path / "again")
+  assert (
+    run_outputs.read_json(again / "model.json")
+    == run_outputs.read_json(ours / "model.json")
+    == DESCRIPTIONS[release]
+  )
+  run_outputs.assert_same_bits(
+    run_outputs.read_variables(again / "bert_model.ckpt"),
+    run_outputs.read_variables(ours / "bert_model.ckpt"),
+  )
+
+
+def test_a_checkpoint_without_its_projection_is_refused(tmp_path):
+  ours = read(published(OLD), tmp_path)
+  description = run_outputs.read_json(ours / "model.json")
+  description["embedding"]["projection_dim"] = 7
+  (ours / "model.json").write_text(json.dumps(description))
+  with pytest.raises(InputError, match=r"of width \[6\], but by model.json 7"):
+    write(ours, tmp_path)
+
+
+def test_the_command_reports_the_sentence_vectors(tmp_path):
+  done = commands.succeed(
+    "convert_checkpoint.py",
+    f"--input={published(OLD)}",
+    f"--output={tmp_path / 'ours'}",
+  )
+  assert done.stdout.splitlines()[-1] == (
+    "sentence vectors: cls pooling, projection to 6, normalized, at most 24"
+    " tokens, prompt 'query', prompt 'passage'"
+  )
+
+
+without_sentence_transformers = pytest.mark.skipif(
+  not importlib.util.find_spec("sentence_transformers"),
+  reason="sentence-transformers is not installed",
+)
+
+
+@pytest.mark.slow
+@without_sentence_transformers
+@pytest.mark.parametrize("release", RELEASES)
+def test_a_folder_and_its_conversion_are_compared_by_vectors(
+  release, tmp_path, capsys
+):
+  folder = read(published(release), tmp_path)
+  texts = tmp_path / "texts.txt"
+  texts.write_text("The cat sat on the mat.\nTHE END\n")
+  paths = [str(folder), published(release)]
+  assert compare.compare_on_text(paths, str(texts), tolerance=1e-5)
+  out = capsys.readouterr().out
+  assert re.search(r"^vector +\d", out, re.M)
+  assert re.search("^second: .*, sentence-transformers ", out, re.M)
+
+
+def test_another_projection_than_described_is_not_compared(tmp_path):
+  folder = read(published(NEW), tmp_path)
+  description = run_outputs.read_json(folder / "model.json")
+  description["embedding"]["projection_dim"] = None
+  (folder / "model.json").write_text(json.dumps(description))
+  with pytest.raises(InputError, match="has a projection of width"):
+    compare.load(str(folder))
+
+
+ENCODE = """
+import json, sys
+from sentence_transformers import SentenceTransformer
+model = SentenceTransformer(sys.argv[1], local_files_only=True)
+print(json.dumps(model.encode(json.load(sys.stdin)).tolist()))
+"""
+
+
+@pytest.mark.slow
+@without_sentence_transformers
+@pytest.mark.parametrize("release", RELEASES)
+def test_sentence_transformers_loads_what_is_written(release, tmp_path):
+  folder = write(read(published(release), tmp_path), tmp_path)
+  expected = run_outputs.read_json(f"{published(release)}/vectors.json")
+  # PyTorch and TensorFlow in one process can crash.
+  done = subprocess.run(
+    [sys.executable, "-c", ENCODE, str(folder)],
+    input=json.dumps(expected["texts"]),
+    capture_output=True,
+    text=True,
+    check=True,
+    env=os.environ | {"USE_TF": "0", "HF_HUB_OFFLINE": "1"},
+  )
+  np.testing.assert_allclose(
+    json.loads(done.stdout), expected["vectors"][""], rtol=0, atol=1e-6
+  )

@@ -1,0 +1,241 @@
+"""Tests of importing encoders from TensorFlow Hub."""
+
+import errno
+import fcntl
+import json
+import os
+
+import commands
+import numpy as np
+import pytest
+import run_outputs
+import tensorflow.compat.v1 as tf
+
+import export_model
+import modeling
+from bertlib.checkpoints import checkpoint_writer
+from bertlib.cli.errors import InputError
+from bertlib.exchange import tfhub
+from bertlib.export import tf1_module
+
+pytestmark = pytest.mark.graph
+
+CONFIG = {
+  "vocab_size": 40,
+  "hidden_size": 8,
+  "num_hidden_layers": 2,
+  "num_attention_heads": 2,
+  "intermediate_size": 12,
+  "hidden_act": "gelu_tanh",
+  "max_position_embeddings": 16,
+  "type_vocab_size": 2,
+}
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+  monkeypatch.setenv("BERT_CACHE_DIR", str(tmp_path / "cache"))
+
+
+@pytest.fixture(scope="module")
+def weights():
+  config = modeling.BertConfig.from_dict(CONFIG)
+  shapes = tf1_module.initial_weights(
+    lambda: modeling.BertModel(config, False, tf.zeros([1, 4], tf.int32))
+  )
+  random = np.random.default_rng(1)
+  return {
+    name: random.normal(size=value.shape).astype(np.float32)
+    for name, value in shapes.items()
+  }
+
+
+@pytest.fixture(scope="module")
+def vocab_file(tmp_path_factory):
+  path = tmp_path_factory.mktemp("vocab") / "words.txt"
+  words = [*SPECIAL, *(f"w{n}" for n in range(35))]
+  path.write_text("".join(f"{word}\n" for word in words))
+  return path
+
+
+def same(first, second):
+  assert first.keys() == second.keys()
+  return all(np.array_equal(first[name], second[name]) for name in first)
+
+
+# Names and shapes of the Model Garden
+
+
+def garden_name(name):
+  parts = name.split("/")[1:]
+  if parts[0] == "pooler":
+    return f"pooler_transform/{parts[2]}"
+  if parts[0] == "encoder":
+    layer, *rest = parts[1:]
+    if rest[:2] == ["attention", "self"]:
+      rest = ["self_attention", *rest[2:]]
+    elif rest[:2] == ["attention", "output"]:
+      rest = {
+        "dense": ["self_attention", "attention_output"],
+        "LayerNorm": ["self_attention_layer_norm"],
+      }[rest[2]] + rest[3:]
+    elif rest[0] == "intermediate":
+      rest = ["intermediate", rest[2]]
+    else:
+      part = {"dense": "output", "LayerNorm": "output_layer_norm"}[rest[1]]
+      rest = [part, rest[2]]
+    return "/".join(["transformer", layer, *rest])
+  return {
+    "word_embeddings": "word_embeddings/embeddings",
+    "position_embeddings": "position_embedding/embeddings",
+    "token_type_embeddings": "type_embeddings/embeddings",
+    "LayerNorm": "embeddings/layer_norm/" + parts[-1],
+  }[parts[1]]
+
+
+def garden_value(name, value):
+  if "/attention/self/" in name:
+    return value.reshape([*value.shape[:-1], 2, 4])
+  if name.endswith("/attention/output/dense/kernel"):
+    return value.reshape(2, 4, 8)
+  return value
+
+
+def save(folder, variables, **attributes):
+  encoder = tf.train.Checkpoint()
+  with tf.init_scope():
+    encoder.variables = [
+      tf.Variable(value, name=name, use_resource=True)
+      for name, value in variables.items()
+    ]
+    for name, value in attributes.items():
+      setattr(encoder, name, value())
+  import tensorflow
+
+  tensorflow.saved_model.save(encoder, str(folder))
+
+
+def test_an_encoder_of_the_model_garden_is_imported(
+  tmp_path, weights, vocab_file
+):
+  import tensorflow
+
+  garden = {garden_name(n): garden_value(n, v) for n, v in weights.items()}
+  save(
+    tmp_path / "garden",
+    garden,
+    vocab_file=lambda: tensorflow.saved_model.Asset(str(vocab_file)),
+    do_lower_case=lambda: tensorflow.Variable(False, trainable=False),
+  )
+  flags = tfhub.flags_for(str(tmp_path / "garden"))
+  assert same(run_outputs.read_variables(flags["init_checkpoint"]), weights)
+  with open(flags["bert_config_file"]) as file:
+    sizes = json.load(file)
+  assert {key: sizes[key] for key in CONFIG} == CONFIG
+  with open(flags["vocab_file"]) as file:
+    assert file.read() == vocab_file.read_text()
+  assert flags["do_lower_case"] is False
+
+
+# Exports of export_model.py
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory, weights, vocab_file):
+  folder = tmp_path_factory.mktemp("exported")
+  config = modeling.BertConfig.from_dict(CONFIG)
+  checkpoint = str(folder / "bert_model.ckpt")
+  checkpoint_writer.write_variables(checkpoint, weights)
+  description = {"do_lower_case": True, "max_seq_length": 16}
+  source = export_model.Source(description, config, checkpoint, str(vocab_file))
+  export_model.export(source, str(folder / "model"), encoder=True)
+  return str(folder / "model")
+
+
+@pytest.mark.train
+def test_an_export_is_imported_bitwise(exported, weights, vocab_file):
+  flags = tfhub.flags_for(exported)
+  assert same(run_outputs.read_variables(flags["init_checkpoint"]), weights)
+  with open(flags["bert_config_file"]) as file:
+    assert CONFIG.items() <= json.load(file).items()
+  assert flags["do_lower_case"] is True
+
+
+@pytest.mark.train
+def test_a_script_fine_tunes_from_an_export(exported, tmp_path):
+  (tmp_path / "train.tsv").write_text("w1 w2\ta\nw3 w4\tb\n" * 2)
+  result = commands.succeed(
+    "run_classifier.py",
+    f"--bert_hub_module_handle={exported}",
+    "--task_name=tsv",
+    f"--data_dir={tmp_path}",
+    "--do_train",
+    "--train_batch_size=4",
+    "--max_seq_length=8",
+    "--num_train_epochs=1",
+    "--xla=off",
+    f"--output_dir={tmp_path / 'out'}",
+  )
+  assert "39 of 41 variables restored" in result.stderr
+  assert (tmp_path / "out" / "vocab.txt").exists()
+
+
+@pytest.mark.unit
+def test_an_encoder_is_not_converted_by_two_processes_at_once(
+  tmp_path, monkeypatch
+):
+  def flock(file, operation):
+    if operation & fcntl.LOCK_NB:
+      raise BlockingIOError(errno.EWOULDBLOCK, "held by the other process")
+    os.makedirs(file.name.removesuffix(".lock"))  # which converts it
+
+  monkeypatch.setattr(fcntl, "flock", flock)
+  monkeypatch.setattr(
+    tfhub, "_convert", lambda *_: pytest.fail("converted a second time")
+  )
+  (tmp_path / "variables").mkdir()
+  for name in ("saved_model.pb", "variables/variables.index"):
+    (tmp_path / name).write_bytes(b"")
+  flags = tfhub.flags_for(str(tmp_path))
+  assert os.path.isdir(os.path.dirname(flags["init_checkpoint"]))
+
+
+# Invalid handles
+
+
+@pytest.mark.unit
+def test_the_tf1_hub_format_is_refused(tmp_path):
+  (tmp_path / "tfhub_module.pb").write_bytes(b"")
+  with pytest.raises(InputError, match=r"download_model\.py --list"):
+    tfhub.flags_for(str(tmp_path))
+
+
+@pytest.mark.unit
+def test_a_missing_folder_is_refused(tmp_path):
+  with pytest.raises(InputError, match="none: cannot be downloaded"):
+    tfhub.flags_for(str(tmp_path / "none"))
+
+
+@pytest.mark.unit
+def test_a_folder_without_saved_model_is_refused(tmp_path):
+  with pytest.raises(InputError, match="not a SavedModel"):
+    tfhub.flags_for(str(tmp_path))
+
+
+def test_a_saved_model_without_bert_encoder_is_refused(tmp_path):
+  save(tmp_path / "other", {"dense/kernel": np.ones([2, 2], np.float32)})
+  with pytest.raises(InputError, match="holds bert/dense/kernel"):
+    tfhub.flags_for(str(tmp_path / "other"))
+
+
+def test_a_handle_and_an_init_checkpoint_are_refused(tmp_path):
+  error = commands.fail(
+    "run_classifier.py",
+    f"--bert_hub_module_handle={tmp_path}",
+    "--init_checkpoint=bert-base-uncased",
+    "--task_name=tsv",
+    "--do_train",
+    "--output_dir=out",
+  )
+  assert "give one of them" in error

@@ -1,0 +1,355 @@
+"""Tests of locks on output folders and files, and of stop signals."""
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import commands
+import pytest
+
+from bertlib.cli import app
+from bertlib.cli.errors import InputError
+from bertlib.io import files, folder_lock
+
+pytestmark = pytest.mark.process
+
+# Holds the lock of its argument until it is killed.
+_HOLDER = """
+import sys, time
+sys.path.insert(0, {root!r})
+from bertlib import folder_lock
+with folder_lock.{function}({argument}):
+  print("locked", flush=True)
+  time.sleep(600)
+"""
+
+
+@contextlib.contextmanager
+def holder(function, argument):
+  """Runs a process that holds a lock within the block."""
+  code = _HOLDER.format(
+    root=commands.ROOT, function=function, argument=repr(argument)
+  )
+  with subprocess.Popen(
+    [sys.executable, "-c", code], stdout=subprocess.PIPE
+  ) as process:
+    assert process.stdout.readline() == b"locked\n"
+    try:
+      yield process
+    finally:
+      process.kill()
+
+
+def test_second_writer_is_refused_until_the_first_is_killed(tmp_path):
+  folder = tmp_path / "out"
+  with holder("lock_folder", str(folder)) as process:
+    with (
+      pytest.raises(InputError) as raised,
+      folder_lock.lock_folder(str(folder)),
+    ):
+      pass
+    assert str(folder) in str(raised.value)
+    assert str(process.pid) in str(raised.value)
+    assert "--output_dir" in str(raised.value)
+    process.kill()
+    process.wait()
+    with folder_lock.lock_folder(str(folder)):
+      content = json.loads((folder / folder_lock.LOCK_FILE).read_text())
+      assert content["pid"] == os.getpid()
+      assert content.keys() == {"host", "pid", "since"}
+  assert os.listdir(folder) == []
+
+
+def test_a_folder_is_locked_while_a_writer_holds_its_lock(tmp_path):
+  assert not folder_lock.is_locked(str(tmp_path))
+  with folder_lock.lock_folder(str(tmp_path)):
+    assert folder_lock.is_locked(str(tmp_path))
+  assert not folder_lock.is_locked(str(tmp_path))
+
+
+def test_a_writer_waits_for_a_process_that_only_asks(tmp_path, monkeypatch):
+  path = tmp_path / folder_lock.LOCK_FILE
+  path.touch()
+  with path.open() as asking:
+    fcntl.flock(asking, fcntl.LOCK_SH)
+    monkeypatch.setattr(time, "sleep", lambda _: asking.close())
+    with folder_lock.lock_folder(str(tmp_path)):
+      assert folder_lock.is_locked(str(tmp_path))
+
+
+def test_files_in_a_folder_are_locked_separately(tmp_path):
+  one, other = str(tmp_path / "one"), str(tmp_path / "other")
+  with holder("lock_files", [one]) as process:
+    with folder_lock.lock_files([other]):
+      pass
+    with (
+      pytest.raises(InputError, match=str(process.pid)) as raised,
+      folder_lock.lock_files([other, one]),
+    ):
+      pass
+    assert "--output_file" in str(raised.value)
+    # Locks acquired before the refusal are released.
+    with folder_lock.lock_files([other]):
+      pass
+    # Wildcards do not match lock files.
+    with pytest.raises(InputError):
+      files.find_files([str(tmp_path / "*")])
+
+
+@pytest.mark.unit
+def test_any_number_of_files_is_locked(tmp_path):
+  names = [str(tmp_path / f"part-{i:05}") for i in range(5000)]
+  with folder_lock.lock_files(names):
+    assert len(folder_lock.held_files()) == 1
+    for name in (names[0], names[-1]):
+      with (
+        pytest.raises(InputError, match=f"{name}: process {os.getpid()}"),
+        folder_lock.lock_files([str(tmp_path / "free"), name]),
+      ):
+        pass
+  assert os.listdir(tmp_path) == []
+  with folder_lock.lock_files(names):
+    pass
+
+
+def test_the_list_of_a_killed_process_is_removed(tmp_path):
+  path = str(tmp_path / "one")
+  with holder("lock_files", [path]) as process:
+    (left,) = os.listdir(tmp_path)
+    process.kill()
+    process.wait()
+    with folder_lock.lock_files([path]):
+      assert os.listdir(tmp_path) != [left]
+  assert os.listdir(tmp_path) == []
+
+
+_PARENT = """
+import os, subprocess, sys
+sys.path.insert(0, {root!r})
+from bertlib import folder_lock
+with folder_lock.lock_folder({folder!r}):
+  child = subprocess.Popen(["sleep", "600"], pass_fds=folder_lock.held_files())
+  print(child.pid, flush=True)
+  os.kill(os.getpid(), 9)
+"""
+
+
+def test_subprocess_holds_the_lock_of_its_killed_parent(tmp_path):
+  code = _PARENT.format(root=commands.ROOT, folder=str(tmp_path))
+  with subprocess.Popen(
+    [sys.executable, "-c", code], stdout=subprocess.PIPE
+  ) as parent:
+    child = int(parent.stdout.readline())
+    parent.wait()
+  try:
+    with (
+      pytest.raises(InputError, match=str(parent.pid)),
+      folder_lock.lock_folder(str(tmp_path)),
+    ):
+      pass
+  finally:
+    os.kill(child, signal.SIGKILL)
+  for _ in range(100):  # until the system has ended it
+    with (
+      contextlib.suppress(InputError),
+      folder_lock.lock_folder(str(tmp_path)),
+    ):
+      return
+    time.sleep(0.1)
+  raise AssertionError("the lock outlived its holders")
+
+
+@pytest.mark.unit
+def test_lock_file_removed_by_its_holder_is_locked_anew(tmp_path, monkeypatch):
+  path = str(tmp_path / folder_lock.LOCK_FILE)
+  real, opened = os.open, []
+
+  def open_and_remove(name, *arguments):
+    opened.append(real(name, *arguments))
+    if len(opened) == 1:
+      os.remove(name)  # between opening and locking
+    return opened[-1]
+
+  monkeypatch.setattr(os, "open", open_and_remove)
+  with folder_lock.lock_folder(str(tmp_path)):
+    assert len(opened) == 2
+    assert os.path.samestat(os.stat(path), os.fstat(opened[-1]))
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOTSUP])
+def test_file_system_without_locks_logs_a_warning(
+  tmp_path, monkeypatch, number
+):
+  warnings = []
+
+  def refuse(*_):
+    raise OSError(number, os.strerror(number))
+
+  monkeypatch.setattr(folder_lock.fcntl, "flock", refuse)
+  monkeypatch.setattr(
+    folder_lock.logging, "warning", lambda text, *v: warnings.append(text % v)
+  )
+  with folder_lock.lock_folder(str(tmp_path)):
+    assert os.listdir(tmp_path) == []
+  (warning,) = warnings
+  assert warning.startswith(f"{tmp_path}: ")
+
+
+@pytest.mark.unit
+def test_remote_folder_is_not_locked(monkeypatch):
+  warnings = []
+  monkeypatch.setattr(
+    folder_lock.logging, "warning", lambda text, *v: warnings.append(text % v)
+  )
+  with folder_lock.lock_folder("ram://folder_lock_test"):
+    assert folder_lock.held_files() == ()
+  assert len(warnings) == 1
+
+
+def temporary(path, pid=None, host=None):
+  """Temporary name of a file of another process or machine."""
+  prefix, name = files.temporary_name("").rsplit("-", 2)[0], path.name
+  host = host or prefix.removeprefix(".bert-tmp-")
+  return path.parent / f".bert-tmp-{host}-{pid or os.getppid()}-{name}"
+
+
+def test_temporary_files_of_dead_processes_are_removed(tmp_path):
+  dead = subprocess.Popen(["true"])
+  dead.wait()
+  strays = [
+    temporary(tmp_path / "run.json", dead.pid),
+    temporary(tmp_path / "a", 1, "01234567"),
+  ]
+  alive = [
+    temporary(tmp_path / "run.json"),
+    temporary(tmp_path / "b", 1, "01234567"),
+  ]
+  for path in [*strays, *alive]:
+    path.touch()
+  os.utime(strays[1], (0, 0))
+  folder = temporary(tmp_path / "export", dead.pid)
+  (folder / "variables").mkdir(parents=True)
+  with folder_lock.lock_folder(str(tmp_path)):
+    pass
+  assert sorted(tmp_path.iterdir()) == sorted(alive)
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(
+  "name",
+  [
+    "my.tmp",
+    "notes.1.tmp",
+    "scores.backup.20261101.tmp",  # as 0.16.0 named its own
+    ".scores.vm-01234567.77.tmp",
+    ".bert-tmp-notes",
+    ".bert-tmp-host-1-notes",
+    ".bert-tmp-01234567-1-",
+    "bert-tmp-01234567-1-notes",
+  ],
+)
+@pytest.mark.parametrize("kind", ["file", "folder"])
+def test_files_of_the_user_are_not_removed(tmp_path, name, kind):
+  path = tmp_path / name
+  if kind == "folder":
+    path.mkdir()
+    (path / "vectors.npy").touch()
+  else:
+    path.touch()
+  os.utime(path, (0, 0))
+  with folder_lock.lock_folder(str(tmp_path)):
+    pass
+  with files.atomic_write(str(tmp_path / "scores")):
+    pass
+  assert path.exists()
+
+
+@pytest.mark.unit
+def test_a_link_with_a_temporary_name_and_its_target_are_kept(tmp_path):
+  target = tmp_path / "target"
+  target.mkdir()
+  link = tmp_path / ".bert-tmp-01234567-1-link"
+  link.symlink_to(target)
+  os.utime(link, (0, 0), follow_symlinks=False)
+  with folder_lock.lock_folder(str(tmp_path)):
+    pass
+  assert link.is_symlink() and target.is_dir()
+
+
+# Signals
+
+
+def stopped_by(*signals):
+  """Raises signals within `on_stop_signals`; returns those handled."""
+  called = []
+  with app.on_stop_signals(called.append):
+    for number in signals:
+      os.kill(os.getpid(), number)
+  return called
+
+
+def test_both_signals_are_handled_within_the_block_only():
+  before = [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)]
+  assert stopped_by(signal.SIGTERM) == [signal.SIGTERM]
+  assert stopped_by(signal.SIGINT) == [signal.SIGINT]
+  after = [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)]
+  assert after == before
+
+
+_LISTENER = """
+import os, signal, sys
+sys.path.insert(0, {root!r})
+from bertlib import app, files
+from absl import flags
+
+def main(_):
+  with files.atomic_write({path!r}) as file:
+    file.write("half")
+    {act}
+
+app.run(main)
+"""
+
+
+@pytest.mark.parametrize(
+  ("act", "status", "named"),
+  [
+    ("os.kill(os.getpid(), signal.SIGTERM)", 143, "SIGTERM"),
+    ("os.kill(os.getpid(), signal.SIGINT)", 130, "SIGINT"),
+  ],
+)
+def test_stopped_command_prints_one_line_and_leaves_no_files(
+  tmp_path, act, status, named
+):
+  code = _LISTENER.format(
+    root=commands.ROOT, path=str(tmp_path / "out.txt"), act=act
+  )
+  done = subprocess.run(
+    [sys.executable, "-c", code], capture_output=True, text=True, check=False
+  )
+  assert done.returncode == status, done.stderr
+  (line,) = done.stderr.splitlines()
+  assert named in line
+  assert os.listdir(tmp_path) == []
+
+
+def test_second_interrupt_ends_the_process_at_once(tmp_path):
+  act = """
+    with app.on_stop_signals(print):
+      os.kill(os.getpid(), signal.SIGINT)
+      os.kill(os.getpid(), signal.SIGINT)
+      while True: pass"""
+  code = _LISTENER.format(
+    root=commands.ROOT, path=str(tmp_path / "out.txt"), act=act
+  )
+  done = subprocess.run(
+    [sys.executable, "-c", code], capture_output=True, check=False
+  )
+  assert done.returncode == -signal.SIGINT

@@ -1,0 +1,221 @@
+"""Tests of reading text: encodings, lines and invalid bytes."""
+
+import gzip
+import io
+import re
+import sys
+
+import pytest
+
+from bertlib.cli.errors import InputError
+from bertlib.data import vocabulary
+from bertlib.io import text_files
+from bertlib.io.text_files import Encoding
+
+pytestmark = pytest.mark.unit
+
+TEXT = "the cat\r\nsömé téxt\n\n中文\x85one\u2028line\rstill\nno end"
+CHINESE = "今天天气很好，我们去公园散步吧。\n" * 3
+RUSSIAN = "Привет мир, это простой текст на русском языке\n" * 3
+
+
+def write(folder, content, name="text.txt"):
+  (folder / name).write_bytes(content)
+  return str(folder / name)
+
+
+def refusal(path, encoding=text_files.UTF8):
+  """Returns the error message after the path."""
+  with pytest.raises(InputError) as raised:
+    list(text_files.read_lines(path, encoding))
+  message = str(raised.value)
+  assert message.startswith(path)
+  return message[len(path) :]
+
+
+# Lines
+
+
+@pytest.mark.parametrize(
+  "name", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-32-be", "gb18030"]
+)
+@pytest.mark.parametrize("block_bytes", [7, 2**20])
+def test_lines_are_the_same_in_every_encoding(
+  tmp_path, monkeypatch, name, block_bytes
+):
+  monkeypatch.setattr(text_files, "_BLOCK_BYTES", block_bytes)
+  path = write(tmp_path, TEXT.encode(name))
+  lines = [f"{line}\n" for line in TEXT.split("\n")]
+  lines[-1] = lines[-1][:-1]
+  encoding = Encoding(name)
+  assert list(text_files.read_lines(path, encoding)) == lines
+  found = list(text_files.read_utf8_lines(path, encoding))
+  assert found == [line.encode() for line in lines]
+  assert text_files.read_text(path, encoding) == TEXT
+
+
+def test_byte_order_mark_is_removed(tmp_path):
+  for name in ("utf-8", "utf-16-le", "utf-16-be"):
+    path = write(tmp_path, "\ufeffa\ufeff\n".encode(name))
+    assert list(text_files.read_lines(path, Encoding(name))) == ["a\ufeff\n"]
+
+
+def test_gz_files_are_decompressed_and_standard_input_is_read(
+  tmp_path, monkeypatch
+):
+  path = write(tmp_path, gzip.compress(TEXT.encode()), "text.gz")
+  assert "".join(text_files.read_lines(path)) == TEXT
+  with pytest.raises(InputError, match=f"^{path}, line 1, byte 1: "):
+    text_files.read_text(path)
+  stdin = io.TextIOWrapper(io.BytesIO(TEXT.encode("utf-16")))
+  monkeypatch.setattr(sys, "stdin", stdin)
+  assert text_files.read_text("-", Encoding("utf-16")) == TEXT
+
+
+def test_empty_files_have_no_lines(tmp_path):
+  for content in (b"", b"\xef\xbb\xbf"):
+    assert list(text_files.read_lines(write(tmp_path, content))) == []
+
+
+def test_decode_lines_yields_each_line_at_once():
+  lines = [b"a\n", "sömé\n".encode(), b"", b"end"]
+  found = text_files.decode_lines(iter(lines), "standard input")
+  assert next(found) == "a\n"
+  assert next(found) == "sömé\n"
+  with pytest.raises(InputError, match=r"^there, line 2, byte 1: "):
+    list(text_files.decode_lines([b"a\n", b"\xe9 b\n"], "there"))
+
+
+@pytest.mark.parametrize("name", ["utf-8", "utf-16", "gb18030"])
+@pytest.mark.parametrize("block_bytes", [3, 2**20])
+@pytest.mark.parametrize(
+  ("content", "lines"),
+  [
+    ("the cat\r\r中文\r", ["the cat\n", "\n", "中文\n"]),
+    ("the cat\rno end", ["the cat\n", "no end"]),
+    ("white\rspace\n", ["white\rspace\n"]),
+    ("white\rspace\nno\rend", ["white\rspace\n", "no\rend"]),
+  ],
+)
+def test_cr_ends_lines_only_in_a_file_without_lf(
+  tmp_path, monkeypatch, name, block_bytes, content, lines
+):
+  monkeypatch.setattr(text_files, "_BLOCK_BYTES", block_bytes)
+  path = write(tmp_path, content.encode(name))
+  encoding = Encoding(name)
+  assert list(text_files.read_lines(path, encoding)) == lines
+  found = list(text_files.read_utf8_lines(path, encoding))
+  assert found == [line.encode() for line in lines]
+  assert text_files.read_text(path, encoding) == "".join(lines)
+  pipe = [content.encode(name)]
+  assert list(text_files.decode_lines(pipe, "pipe", encoding)) == lines
+
+
+def test_invalid_bytes_are_located_in_a_file_whose_lines_end_in_cr(tmp_path):
+  assert refusal(write(tmp_path, b"a\rb\r\xe9 c\r")).startswith(
+    ", line 3, byte 1: "
+  )
+
+
+# Invalid bytes
+
+
+@pytest.mark.parametrize(
+  ("content", "position", "cause"),
+  [
+    ("a\nsömé téxt\n".encode("latin-1"), (2, 2), "Latin-1"),
+    ("a\n“quotes” it’s\n".encode("cp1252"), (2, 1), "1252"),
+    (CHINESE.encode("gb18030"), (1, 1), "GB"),
+    ("今天天氣很好，我們去公園散步吧\n".encode("big5"), (1, 1), "Big5"),
+    ("これは日本語のテキストです\n".encode("shift_jis"), (1, 1), "Shift-JIS"),
+    ("これは日本語のテキストです\n".encode("euc_jp"), (1, 1), "EUC-JP"),
+    ("한국어 텍스트입니다. 오늘은\n".encode("euc_kr"), (1, 1), "EUC-KR"),
+    (RUSSIAN.encode("cp1251"), (1, 1), "Cyrillic"),
+    (RUSSIAN.encode("utf-16-be"), (1, 13), "UTF-16-BE"),
+    (CHINESE.encode("utf-16-le"), (1, 1), "UTF-16-LE"),
+    ("plain text\n".encode("utf-16"), (1, 1), "UTF-16"),
+    ("plain text\n".encode("utf-16-le"), (1, 2), "UTF-16-LE"),
+    ("plain text\n".encode("utf-32"), (1, 1), "UTF-32"),
+    (gzip.compress(b"text", mtime=0), (1, 1), "gzip"),
+    (b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR", (1, 1), "PNG"),
+    (b"\xff\xd8\xff\xe0\0\x10JFIF", (1, 1), "JPEG"),
+    (b"PK\x03\x04\x14\0\0\0", (1, 1), "zip"),
+    (b"%PDF-1.4\n", (1, 1), "PDF"),
+    (b"a\n" + b"\0" * 100, (2, 1), "binary"),
+    (bytes(range(1, 255)) * 9, (2, 118), "binary"),
+    (CHINESE.encode()[:-2], (3, 46), "ends within a character"),
+    (b"a" + CHINESE.encode() + b"\xff", (4, 1), "corrupt UTF-8"),
+    (b"a" * 2**21 + b"\nb\xe9c", (2, 2), "Latin-1"),
+    (b"a" * 2**21 + b"b\xe9c", (1, 2**21 + 2), "Latin-1"),
+    (b"a" * 2**20 + b"\0" * 2**20, (1, 2**20 + 1), "binary"),
+  ],
+)
+def test_invalid_bytes_are_refused_with_position_and_cause(
+  tmp_path, content, position, cause
+):
+  message = refusal(write(tmp_path, content))
+  assert message.startswith(", line {}, byte {}: ".format(*position))
+  assert cause in message
+  assert "\n" not in message
+
+
+@pytest.mark.parametrize(
+  ("content", "name"),
+  [
+    (b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR", "latin-1"),  # which takes any byte
+    ("text\n".encode("utf-16"), "latin-1"),
+    ("text\n".encode("utf-8-sig"), "cp1252"),
+    (b"texts\n", "utf-16"),  # ideographs, taken so
+    (b"texts", "utf-16-le"),
+    ("é".encode(), "ascii"),
+    (b"\x81", "cp1252"),
+    (b"\\ud800", "raw_unicode_escape"),
+  ],
+)
+def test_wrong_encoding_is_refused(tmp_path, content, name):
+  message = refusal(write(tmp_path, content), Encoding(name))
+  assert message.startswith(", line 1, byte ")
+
+
+def test_first_invalid_byte_is_found_in_any_block(tmp_path, monkeypatch):
+  path = write(tmp_path, "中\nab中".encode() + b"\xe4\xb8\nrest")
+  for size in (1, 2, 3, 5, 100):
+    monkeypatch.setattr(text_files, "_BLOCK_BYTES", size)
+    assert refusal(path).startswith(", line 2, byte 6: 0xE4")
+
+
+def test_replaced_bytes_are_counted(tmp_path, monkeypatch, caplog):
+  path = write(
+    tmp_path, b"a\xe9b\nc\xff\xfe " + "\ufffd中\n".encode() + b"\xe4"
+  )
+  for size in (1, 4, 100):
+    monkeypatch.setattr(text_files, "_BLOCK_BYTES", size)
+    caplog.clear()
+    with caplog.at_level("WARNING", "absl"):
+      lines = list(text_files.read_lines(path, Encoding("utf-8", "replace")))
+    assert lines == ["a\ufffdb\n", "c\ufffd\ufffd \ufffd中\n", "\ufffd"]
+    (message,) = caplog.messages
+    assert re.search(r"\b4\b", message.removeprefix(path))
+
+
+def test_functions_of_the_original_drop_invalid_bytes(tmp_path):
+  path = write(tmp_path, b"a\xe9b\0\n\xff\n" + b"\0" * 9)
+  lines = list(text_files.read_lines(path, text_files.AS_ORIGINAL))
+  assert lines == ["ab\0\n", "\n", "\0" * 9]
+
+
+def test_incomplete_gz_file_is_refused(tmp_path):
+  packed = gzip.compress(b"text " * 1000)
+  for content in (b"plain text", packed[:-9], b"", gzip.compress(packed)):
+    if content:
+      assert refusal(write(tmp_path, content, "text.gz"))
+
+
+# Vocabularies
+
+
+def test_vocabulary_may_begin_with_a_byte_order_mark(tmp_path):
+  path = write(tmp_path, b"\xef\xbb\xbf[PAD]\r\n[UNK]\n\xc3\xa9\n")
+  assert vocabulary.load(path) == {"[PAD]": 0, "[UNK]": 1, "é": 2}
+  with pytest.raises(InputError, match=f"^{path}, line 2, byte 3"):
+    vocabulary.load(write(tmp_path, b"[PAD]\nab\xff\n"))

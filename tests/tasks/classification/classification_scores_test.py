@@ -1,0 +1,304 @@
+"""Tests of classification metrics, thresholds and their report sections."""
+
+import hypothesis
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+
+from bertlib.reporting import report_sections
+from bertlib.tasks.classification import classification_scores
+from bertlib.tasks.classification.classification import (
+  ChoiceExample,
+  InputExample,
+  Problem,
+)
+
+pytestmark = pytest.mark.unit
+
+NUMBERS = Problem("regression")
+NAMES = Problem("classification", ["no", "yes"])
+TOPICS = Problem("multi_label", ["art", "law", "war"])
+ENDINGS = Problem("multiple_choice", ["A", "B"])
+
+
+# Metrics
+
+
+def test_metrics_equal_hand_counts():
+  labels = np.array([1, 1, 1, 0, 0, 0, 0, 1])
+  logits = np.eye(2)[[1, 1, 0, 0, 0, 1, 0, 1]]  # 3 true, 1 false positive
+  names = ["accuracy", "f1", "matthews"]
+  for problem in (NAMES, ENDINGS):
+    scores = classification_scores.evaluate(names, labels, logits, problem)
+    assert scores["accuracy"] == pytest.approx(6 / 8)
+    assert scores["f1"] == pytest.approx(2 * 3 / (2 * 3 + 1 + 1))
+    assert scores["matthews"] == pytest.approx((3 * 3 - 1 * 1) / 16)
+    assert scores["confusion_matrix"] == [[3, 1], [1, 3]]
+
+
+def test_thousands_of_labels_have_no_confusion_matrix():
+  number = classification_scores.MAX_MATRIX_LABELS
+  for more, has_matrix in ((0, True), (1, False)):
+    problem = Problem("classification", [*map(str, range(number + more))])
+    logits = np.eye(number + more)[:2]
+    scores = classification_scores.evaluate(
+      ["accuracy"], np.arange(2), logits, problem
+    )
+    assert scores["accuracy"] == 1
+    assert ("confusion_matrix" in scores) == has_matrix
+
+
+@pytest.mark.filterwarnings("error")
+def test_f1_without_label_1_is_0():
+  scores = classification_scores.evaluate(
+    ["f1"], np.zeros(2, int), np.eye(2)[[0, 0]], NAMES
+  )
+  assert scores["f1"] == 0
+
+
+def test_correlations_equal_numpy():
+  rng = np.random.default_rng(0)
+  labels, logits = rng.normal(size=50), rng.normal(size=[50, 1])
+  scores = classification_scores.evaluate(
+    ["pearson", "spearman"], labels, logits, NUMBERS
+  )
+  pearson = np.corrcoef(labels, logits[:, 0])[0, 1]
+  ranks = [np.argsort(np.argsort(x)) for x in (labels, logits[:, 0])]
+  assert scores["pearson"] == pytest.approx(pearson)
+  assert scores["spearman"] == pytest.approx(np.corrcoef(*ranks)[0, 1])
+
+
+def test_one_example_has_no_correlation():
+  scores = classification_scores.evaluate(
+    ["pearson", "spearman"], np.ones(1), np.ones([1, 1]), NUMBERS
+  )
+  assert np.isnan([scores["pearson"], scores["spearman"]]).all()
+
+
+def test_multi_label_metrics_equal_hand_counts():
+  labels = np.array([[1, 0, 1], [1, 1, 0], [0, 0, 0], [1, 0, 0]], np.float32)
+  predicted = np.array([[1, 0, 0], [1, 1, 0], [0, 1, 0], [0, 0, 0]])
+  scores = classification_scores.evaluate(
+    ["micro_f1", "macro_f1", "accuracy"], labels, 4.0 * predicted - 2, TOPICS
+  )
+  assert (
+    scores
+    == {  # "art" 2 of 3 found; "law" 1 found, 1 too many; "war" none
+      "micro_f1": pytest.approx(2 * 3 / (5 + 4)),
+      "macro_f1": pytest.approx((2 * 2 / (3 + 2) + 2 * 1 / (1 + 2) + 0) / 3),
+      "accuracy": pytest.approx(1 / 4),  # all labels of a text have to be right
+    }
+  )
+
+
+# Predictions
+
+
+def test_regression_predicts_a_value():
+  predicted = classification_scores.prediction(NUMBERS, np.float32([2.5]))
+  assert predicted == (2.5, {}) and type(predicted.label) is float
+
+
+@pytest.mark.parametrize("problem", [NAMES, ENDINGS])
+def test_most_probable_label_is_predicted(problem):
+  predicted = classification_scores.prediction(
+    problem, np.float32([0.25, 0.75])
+  )
+  first, second = problem.labels
+  assert predicted == (second, {first: 0.25, second: 0.75})
+
+
+@pytest.mark.parametrize(
+  ("thresholds", "labels"),
+  [
+    (None, ["art", "law"]),
+    ({}, ["art", "law"]),
+    ({"art": 0.8, "war": 0.125}, ["law", "war"]),
+    ({"art": 0.8, "law": 0.5001}, []),
+    ({"art": 0.0, "law": 0.0, "war": 0.0}, ["art", "law", "war"]),
+  ],
+)
+def test_multi_label_predicts_labels_that_reach_their_thresholds(
+  thresholds, labels
+):
+  row = np.float32([0.75, 0.5, 0.125])
+  predicted = classification_scores.prediction(TOPICS, row, thresholds)
+  assert predicted == (labels, {"art": 0.75, "law": 0.5, "war": 0.125})
+
+
+def test_probabilities_of_each_kind():
+  logits = np.array([[0.0, 1.0, -2.0], [900.0, -900.0, 0.0]])
+  of = classification_scores.probabilities
+  np.testing.assert_array_equal(of(NUMBERS, logits), logits)
+  several = [1 / (1 + np.exp(-logits[0])), [1, 0, 0.5]]
+  np.testing.assert_allclose(of(TOPICS, logits), several, atol=1e-15)
+  one = [np.exp(logits[0]) / np.exp(logits[0]).sum(), [1, 0, 0]]
+  for problem in (NAMES, ENDINGS):
+    np.testing.assert_allclose(of(problem, logits), one, atol=1e-15)
+
+
+# Thresholds
+
+
+def f1_score(truth, predicted):
+  """F1 of one label, by definition; 0 if no example has it."""
+  hits = np.sum(truth & predicted)
+  return 2 * hits / max(np.sum(truth) + np.sum(predicted), 1)
+
+
+# Equal, adjacent and very small probabilities.
+CLOSE = [0.0, 1e-30, 1e-9, 2e-9, 0.5, np.nextafter(np.float32(0.5), 1), 1.0]
+PROBABILITIES = st.one_of(
+  st.floats(0, 1, width=32),
+  st.sampled_from([float(np.float32(value)) for value in CLOSE]),
+)
+
+
+@hypothesis.settings(deadline=None, max_examples=300)
+@hypothesis.given(
+  st.lists(st.tuples(st.booleans(), PROBABILITIES), min_size=1, max_size=12)
+)
+def test_best_threshold_equals_exhaustive_search(texts):
+  truth, predicted = (np.array(values) for values in zip(*texts))
+  (threshold,) = classification_scores.best_thresholds(
+    truth[:, None].astype(np.float32), predicted[:, None].astype(np.float32)
+  )
+  if not truth.any():
+    assert threshold == 0.5
+    return
+  values = np.unique(predicted)
+  cuts = (values + np.append(0.0, values[:-1])) / 2  # half way to the next
+  by_cut = {cut: f1_score(truth, predicted >= cut) for cut in cuts}
+  best = max(by_cut.values())
+  assert best == max(f1_score(truth, predicted >= value) for value in predicted)
+  good = [cut for cut, f1 in by_cut.items() if f1 == best]
+  assert threshold in good
+  assert abs(threshold - 0.5) == min(abs(cut - 0.5) for cut in good)
+
+
+def test_each_label_has_its_own_threshold():
+  truth = np.array([[1, 0, 0], [1, 1, 0], [0, 0, 0], [0, 0, 0]])
+  predicted = np.array(
+    [[0.9, 0.1, 0.9], [0.7, 0.3, 0.8], [0.5, 0.2, 0.7], [0.1, 0.0, 0.6]]
+  )
+  np.testing.assert_allclose(
+    classification_scores.best_thresholds(truth, predicted), [0.6, 0.25, 0.5]
+  )
+
+
+# Report sections
+
+
+def example_of(guid, label):
+  return InputExample(guid, f"text of {guid}", "<and> more", label)
+
+
+def choice_of(guid, label):
+  choices = [("the start", f"{guid} ends"), ("the start", "or ends not")]
+  return ChoiceExample(guid, choices, label)
+
+
+# Four examples per kind: "right" is predicted correctly, the others are not:
+# "first" has the largest error, "third" the smallest.
+REPORTED = {
+  "regression": (
+    NUMBERS,
+    [
+      example_of(guid, str(label))
+      for guid, label in zip(("third", "first", "right", "second"), range(4))
+    ],
+    np.arange(4.0),
+    np.array([[0.1], [-3.0], [2.0], [3.5]]),
+  ),
+  "classification": (
+    NAMES,
+    [example_of(guid, "yes") for guid in ("second", "right", "third", "first")],
+    np.ones(4, np.int32),
+    np.array([[2.0, 0.0], [0.0, 5.0], [1.0, 0.0], [9.0, 0.0]]),
+  ),
+  "multi_label": (
+    TOPICS,
+    [
+      example_of("third", []),
+      example_of("first", ["art", "law"]),
+      example_of("second", ["war"]),
+      example_of("right", ["art", "war"]),
+    ],
+    np.float32([[0, 0, 0], [1, 1, 0], [0, 0, 1], [1, 0, 1]]),
+    np.array([[-1, 1, -9], [1, -9, -1], [-1, -1, -2], [9, -9, 9.0]]),
+  ),
+  "multiple_choice": (
+    ENDINGS,
+    [choice_of(guid, "B") for guid in ("right", "third", "first", "second")],
+    np.ones(4, np.int32),
+    np.array([[0.0, 5.0], [1.0, 0.0], [9.0, 0.0], [2.0, 0.0]]),
+  ),
+}
+
+
+@pytest.mark.parametrize("kind", REPORTED)
+def test_report_lists_the_worst_errors_first(kind):
+  page = report_sections.classification_sections(*REPORTED[kind])[-1]
+  indexes = [page.index(f">{guid}<") for guid in ("first", "second", "third")]
+  assert indexes == sorted(indexes)
+  assert ">right<" not in page
+  assert ("first ends" if kind == "multiple_choice" else "&lt;and&gt;") in page
+
+
+def test_report_limits_the_number_of_errors():
+  for reported in REPORTED.values():
+    page = report_sections.classification_sections(*reported, num_errors=1)[-1]
+    assert ">first<" in page and ">second<" not in page
+
+
+@pytest.mark.parametrize(
+  ("kind", "titles"),
+  [
+    ("regression", ["Worst errors"]),
+    ("classification", ["Confusion matrix", "Calibration", "Worst errors"]),
+    ("multi_label", ["Labels (threshold 0.5)", "Calibration", "Worst errors"]),
+    ("multiple_choice", ["Confusion matrix", "Calibration", "Worst errors"]),
+  ],
+)
+def test_report_sections_of_each_kind(kind, titles):
+  pages = report_sections.classification_sections(*REPORTED[kind])
+  assert len(pages) == len(titles)
+  for page, title in zip(pages, titles):
+    assert f">{title}</h2>" in page
+
+
+def test_report_lists_confused_labels():
+  page = report_sections.classification_sections(*REPORTED["multi_label"])[-1]
+  row = page[page.index(">first<") :].partition("</tr>")[0]
+  assert ">art, law<" in row and ">art<" in row
+  row = page[page.index(">third<") :].partition("</tr>")[0]
+  assert ">none<" in row and ">law<" in row
+
+
+def test_report_of_thousands_of_labels_is_short():
+  labels = [f"topic {i}" for i in range(3000)]
+  gold = np.zeros([20, 3000])
+  gold[:, 2999] = 1
+  sections = report_sections.classification_sections(
+    Problem("multi_label", labels),
+    [example_of("a", ["topic 2999"])] * 20,
+    gold,
+    np.ones([20, 3000]),
+    thresholds=dict.fromkeys(labels, 0.5),
+  )
+  assert sum(map(len, sections)) < 200_000
+  for table in sections[:2]:
+    assert table.count("<tr>") == 201
+    assert ">topic 2999<" in table
+    assert "The 200 most frequent of 3,000 labels." in table
+  assert "topic 19 and 2,980 more<" in sections[-1]
+
+
+def test_report_without_errors():
+  for problem, examples, label_ids, logits in REPORTED.values():
+    right = [e.guid == "right" for e in examples]
+    (only,) = (e for e in examples if e.guid == "right")
+    page = report_sections.classification_sections(
+      problem, [only], label_ids[right], logits[right]
+    )[-1]
+    assert "There are none." in page

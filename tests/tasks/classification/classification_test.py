@@ -1,0 +1,1144 @@
+"""Tests of the readers of classification data."""
+
+import csv
+import hashlib
+import io
+import json
+import logging
+import shutil
+
+import pytest
+import reference_data
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bertlib.cli.errors import InputError
+from bertlib.data import tables
+from bertlib.io.text_files import Encoding
+from bertlib.tasks.classification import classification, label_lists, own_tables
+from bertlib.tasks.classification.classification import InputExample
+from bertlib.tasks.classification.own_tables import OwnDataProcessor
+
+pytestmark = pytest.mark.unit
+
+PROCESSORS = classification.PROCESSORS
+SPLITS = ("train", "dev", "test")
+
+
+def read(processor, folder, split):
+  return getattr(processor, f"get_{split}_examples")(str(folder))
+
+
+def as_rows(examples):
+  """The examples in the format of the golden files."""
+  names = ("guid", "text_a", "text_b", "label")
+  return [{name: getattr(e, name) for name in names} for e in examples]
+
+
+def refusal(action, *arguments):
+  """The message of the InputError that an action raises."""
+  with pytest.raises(InputError) as refused:
+    action(*arguments)
+  message = str(refused.value)
+  assert "\n" not in message
+  return message
+
+
+# The published tasks
+
+
+@pytest.mark.parametrize(
+  ("task", "split"),
+  [(task, split) for task in ("mrpc", "cola") for split in SPLITS]
+  + [(task, split) for task in ("mnli", "xnli") for split in ("train", "dev")],
+)
+def test_examples_equal_those_of_the_original(task, split, golden):
+  with open(golden("classifier", "runs.json")) as file:
+    runs = json.load(file)["examples"]
+  (run,) = [run for run in runs if (run["task"], run["split"]) == (task, split)]
+  processor = PROCESSORS[task]()
+  assert processor.get_labels() == run["labels"]
+  folder = reference_data.data(*run["data_dir"].split("/"))
+  rows = as_rows(read(processor, folder, split))
+  first = reference_data.read_jsonl(golden("classifier", run["file"]))
+  assert rows[: len(first)] == first
+  lines = [json.dumps(r, sort_keys=True, separators=(",", ":")) for r in rows]
+  digest = hashlib.sha256("".join(line + "\n" for line in lines).encode())
+  assert digest.hexdigest() == run["all_examples_sha256"]
+
+
+def test_odd_files_are_read_or_refused_as_in_the_original():
+  path = reference_data.golden("classifier", "edge_tsv.jsonl")
+  for case in reference_data.read_jsonl(path):
+    folder = reference_data.golden("classifier", *case["folder"].split("/"))
+    processor = PROCESSORS[case["task"]]()
+    if "error" not in case:
+      assert as_rows(read(processor, folder, case["split"])) == case["examples"]
+      continue
+    message = refusal(read, processor, folder, case["split"])
+    row = 2 if "blank" in folder else 1
+    assert message.startswith(f"{folder}/{case['split']}.tsv, row {row}: has ")
+    assert "columns, but column " in message and "--bad_rows=skip" in message
+
+
+# Task; folder; rows per split, None if the data lack it; column names if all
+# files have a header.
+GLUE = [
+  ("cola", "CoLA", (8551, 1043, 1063), None),
+  ("sst2", "SST-2", (67349, 872, 1821), ("sentence", None, "label")),
+  ("stsb", "STS-B", (5749, 1500, 1379), ("sentence1", "sentence2", "score")),
+  ("qnli", "QNLI", (None, 5463, 5463), ("question", "sentence", "label")),
+  ("rte", "RTE", (2490, 277, 3000), ("sentence1", "sentence2", "label")),
+  ("wnli", "WNLI", (635, 71, 146), ("sentence1", "sentence2", "label")),
+  ("mnli", "MNLI-sample", (240, 240, None), None),
+  ("mrpc", "MRPC", (3668, 408, 1725), ("#1 String", "#2 String", "Quality")),
+]
+
+
+@pytest.mark.needs_data
+@pytest.mark.parametrize(
+  ("task", "folder", "split", "count", "columns"),
+  [
+    (task, folder, split, count, columns)
+    for task, folder, counts, columns in GLUE
+    for split, count in zip(SPLITS, counts)
+    if count
+  ],
+)
+def test_glue_files_are_read(task, folder, split, count, columns):
+  path = reference_data.data("glue", folder)
+  processor = PROCESSORS[task]()
+  examples = read(processor, path, split)
+  assert len(examples) == count
+  if processor.kind == "regression":
+    assert all(0 <= float(example.label) <= 5 for example in examples)
+  elif split != "test":
+    assert {e.label for e in examples} == set(processor.get_labels())
+  if columns:
+    with open(
+      f"{path}/{split}.tsv", encoding="utf-8-sig", newline="\n"
+    ) as file:
+      rows = csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE)
+      for example, row in zip(examples, rows):
+        text_a, text_b, label = (row.get(name) for name in columns)
+        assert (example.text_a, example.text_b) == (text_a, text_b)
+        assert label is None or example.label == label
+
+
+# Column names of each published file that has a header.
+PAIR = ["index", "sentence1", "sentence2"]
+SIMILARITY = ["genre", "filename", "year", "old_index", "source1", "source2"]
+SIMILARITY = ["index", *SIMILARITY, "sentence1", "sentence2"]
+HEADERS = {
+  ("sst2", "train"): ["sentence", "label"],
+  ("sst2", "dev"): ["sentence", "label"],
+  ("sst2", "test"): ["index", "sentence"],
+  ("stsb", "train"): [*SIMILARITY, "score"],
+  ("stsb", "dev"): [*SIMILARITY, "score"],
+  ("stsb", "test"): SIMILARITY,
+  ("qnli", "train"): ["index", "question", "sentence", "label"],
+  ("qnli", "dev"): ["index", "question", "sentence", "label"],
+  ("qnli", "test"): ["index", "question", "sentence"],
+  ("rte", "train"): [*PAIR, "label"],
+  ("rte", "dev"): [*PAIR, "label"],
+  ("rte", "test"): PAIR,
+  ("wnli", "train"): [*PAIR, "label"],
+  ("wnli", "dev"): [*PAIR, "label"],
+  ("wnli", "test"): PAIR,
+}
+
+
+@pytest.mark.parametrize(("task", "split"), HEADERS)
+def test_text_and_label_columns_of_published_glue_files(tmp_path, task, split):
+  header = HEADERS[task, split]
+  processor = PROCESSORS[task]()
+  labels = processor.get_labels() or ["0.0", "2.75", "5.0"]
+  rows = [
+    [label if name in ("label", "score") else f"{name} {n}" for name in header]
+    for n, label in enumerate(labels)
+  ]
+  write_table(tmp_path / f"{split}.tsv", header, rows)
+  examples = read(processor, tmp_path, split)
+  texts = [n for n in header if n.startswith(("sentence", "question"))]
+  for n, (example, label) in enumerate(zip(examples, labels)):
+    assert example.text_a == f"{texts[0]} {n}"
+    assert example.text_b == (f"{texts[1]} {n}" if texts[1:] else None)
+    assert split == "test" or example.label == label
+  assert len(examples) == len(labels)
+
+
+def write_table(path, header, row):
+  path.write_text("\n".join("\t".join(line) for line in [header, *row]) + "\n")
+
+
+def test_qqp_is_read_by_its_published_columns(tmp_path):
+  header = ["id", "qid1", "qid2", "question1", "question2", "is_duplicate"]
+  rows = [
+    ["7", "1", "2", "Who ?", "What ?", "1"],
+    ["8", "3", "4", "A", "B", "0"],
+  ]
+  write_table(tmp_path / "dev.tsv", header, rows)
+  header = ["id", "question1", "question2"]
+  write_table(tmp_path / "test.tsv", header, [["0", "Why ?", "How ?"]])
+  processor = PROCESSORS["qqp"]()
+  dev = [
+    (e.text_a, e.text_b, e.label) for e in read(processor, tmp_path, "dev")
+  ]
+  assert dev == [("Who ?", "What ?", "1"), ("A", "B", "0")]
+  (test,) = read(processor, tmp_path, "test")
+  assert (test.text_a, test.text_b) == ("Why ?", "How ?")
+
+
+@pytest.mark.needs_data
+def test_all_of_the_diagnostic_set_is_read():
+  folder = reference_data.data("glue", "diagnostic")
+  (examples,) = PROCESSORS["ax"]().read_sets(folder, "test").values()
+  assert len(examples) == 1104
+  assert examples[0].text_a == "The cat sat on the mat."
+  assert examples[0].text_b == "The cat did not sit on the mat."
+
+
+def test_diagnostic_set_uses_an_mnli_model(tmp_path):
+  folder = str(tmp_path)
+  write_table(tmp_path / "diagnostic.tsv", PAIR, [["0", "The cat.", "A cat."]])
+  processor = PROCESSORS["ax"]()
+  ((example,),) = processor.read_sets(folder, "test").values()
+  assert (example.text_a, example.text_b) == ("The cat.", "A cat.")
+  assert processor.get_labels() == PROCESSORS["mnli"]().get_labels()
+  assert processor.model_task == "mnli"
+  assert "no train set" in refusal(read, processor, folder, "train")
+
+
+@pytest.mark.parametrize(("split", "num_labels"), [("dev", 6), ("test", 0)])
+def test_mnli_has_a_mismatched_set(tmp_path, split, num_labels):
+  for kind in ("matched", "mismatched"):
+    fields = ["11", "p", "q", kind, *["tree"] * 4, f"{kind} A", f"{kind} B"]
+    fields += ["neutral"] * num_labels
+    write_table(tmp_path / f"{split}_{kind}.tsv", ["name"] * 16, [fields])
+  sets = PROCESSORS["mnli"]().read_sets(str(tmp_path), split)
+  read_back = {
+    ending: [(e.guid, e.text_a, e.text_b) for e in examples]
+    for ending, examples in sets.items()
+  }
+  # The guids of the original.
+  matched = "dev_matched" if split == "dev" else "test"
+  assert read_back == {
+    "": [(f"{matched}-11", "matched A", "matched B")],
+    "_mismatched": [(f"{split}_mismatched-11", "mismatched A", "mismatched B")],
+  }
+
+
+def test_mnli_has_a_mismatched_set_in_a_remote_folder():
+  folder = f"file://{reference_data.data('own', 'MNLI')}"
+  sets = PROCESSORS["mnli"]().read_sets(folder, "dev")
+  assert list(sets) == ["", "_mismatched"]
+
+
+def test_mnli_without_a_mismatched_set_warns(tmp_path, caplog):
+  folder = reference_data.data("own", "MNLI")
+  shutil.copy(f"{folder}/dev_matched.tsv", tmp_path)
+  folder = str(tmp_path)
+  assert list(PROCESSORS["mnli"]().read_sets(folder, "dev")) == [""]
+  assert "no dev_mismatched.tsv" in caplog.text
+
+
+@pytest.mark.parametrize("split", ["dev", "test"])
+def test_xnli_reads_the_rows_of_its_language(tmp_path, split):
+  rows = [
+    [language, "neutral", *["-"] * 4, f"{language} A", f"{language} B"]
+    for language in ("de", "fr", "de")
+  ]
+  write_table(tmp_path / f"xnli.{split}.tsv", ["name"] * 8, rows)
+  processor = classification.XnliProcessor("de")
+  texts = [(e.text_a, e.text_b) for e in read(processor, tmp_path, split)]
+  assert texts == [("de A", "de B")] * 2
+  message = refusal(read, classification.XnliProcessor("ur"), tmp_path, split)
+  assert message == f"{tmp_path}/xnli.{split}.tsv: has no examples"
+
+
+def test_processors_of_other_projects_can_call_read_tsv(tmp_path):
+  path = tmp_path / "x.tsv"
+  path.write_bytes(b'\xef\xbb\xbfa\t"b\r\n\r\nc\td"\te\n')
+  rows = classification.DataProcessor._read_tsv(str(path), quotechar='"')
+  assert rows == [["a", '"b'], [], ["c", 'd"', "e"]]
+
+
+class ReviewProcessor(classification.DataProcessor):
+  """A processor of another project."""
+
+  def get_dev_examples(self, data_dir):
+    return self._read_tsv(f"{data_dir}/dev.tsv")
+
+
+def test_read_tsv_of_a_processor_reads_in_its_encoding(tmp_path):
+  (tmp_path / "dev.tsv").write_bytes(b"a\t\xe9\n")
+  processor = ReviewProcessor()
+  assert read(processor, tmp_path, "dev") == [["a", ""]]
+  processor.encoding = Encoding("latin-1")
+  assert read(processor, tmp_path, "dev") == [["a", "é"]]
+  processor.encoding = Encoding()
+  assert "0xE9 is not UTF-8" in refusal(read, processor, tmp_path, "dev")
+
+
+def write_own_files(folder):
+  for split in SPLITS:
+    write_table(folder / f"{split}.tsv", ["text", "label"], [["a", "x"]])
+  return OwnDataProcessor(
+    {split: f"{split}.tsv" for split in SPLITS}, "text", None, "label"
+  )
+
+
+def test_a_processor_lists_the_files_that_it_read(tmp_path):
+  own = write_own_files(tmp_path)
+  own.read_labels(str(tmp_path))
+  for split in SPLITS:
+    read(own, tmp_path, split)
+  write_race(tmp_path, "dev/high/1.txt", "dev/middle/1.txt")
+  write_swag(tmp_path / "val.csv")
+  processors = [PROCESSORS["race"](), PROCESSORS["swag"](), ReviewProcessor()]
+  for processor in processors:
+    read(processor, tmp_path, "dev")
+  assert [
+    [path.removeprefix(f"{tmp_path}/") for path in processor.files_read]
+    for processor in [own, *processors]
+  ] == [
+    ["train.tsv", "dev.tsv", "test.tsv"],
+    ["dev/high/1.txt", "dev/middle/1.txt"],
+    ["val.csv"],
+    ["dev.tsv"],
+  ]
+
+
+def test_mnli_lists_both_dev_sets():
+  folder = reference_data.data("own", "MNLI")
+  processor = PROCESSORS["mnli"]()
+  processor.read_sets(folder, "dev")
+  assert processor.files_read == [
+    f"{folder}/dev_matched.tsv",
+    f"{folder}/dev_mismatched.tsv",
+  ]
+
+
+@pytest.mark.parametrize(
+  ("task", "set_type", "lines", "expected"),
+  [
+    ("cola", "train", ["s 1 - A"], ("train-0", "A", None, "1")),
+    ("cola", "test", ["index sentence", "7 A"], ("test-1", "A", None, "0")),
+    ("mrpc", "dev", ["header", "1 - - A B"], ("dev-1", "A", "B", "1")),
+    ("mrpc", "test", ["header", "1 - - A B"], ("test-1", "A", "B", "0")),
+    (
+      "mnli",
+      "dev_matched",
+      ["header", "7 - - - - - - - A B neutral"],
+      ("dev_matched-7", "A", "B", "neutral"),
+    ),
+    (
+      "mnli",
+      "test",
+      ["header", "7 - - - - - - - A B"],
+      ("test-7", "A", "B", "contradiction"),
+    ),
+  ],
+)
+def test_create_examples_accepts_lists_of_columns(
+  task, set_type, lines, expected
+):
+  (example,) = PROCESSORS[task]()._create_examples(
+    [line.split() for line in lines], set_type
+  )
+  assert tuple(vars(example).values()) == expected
+
+
+def test_a_subclass_can_override_create_examples(tmp_path):
+  class Other(classification.MrpcProcessor):
+    def _create_examples(self, lines, set_type):
+      return [(set_type, len(line), line[-1], line[:2]) for line in lines[1:]]
+
+  write_table(tmp_path / "dev.tsv", ["a", "b"], [["1", "2", "3"]])
+  assert Other().get_dev_examples(str(tmp_path)) == [
+    ("dev", 3, "3", ["1", "2"])
+  ]
+
+
+# Choices
+
+SWAG_ENDINGS = [f"ending{n}" for n in range(4)]
+SWAG_COLUMNS = ["", "video-id", "sent1", "sent2", *SWAG_ENDINGS, "label"]
+
+
+def write_swag(path, columns=SWAG_COLUMNS, label="2"):
+  """Writes a file with one question and the columns in this order."""
+  row = dict.fromkeys(SWAG_COLUMNS, "7") | {
+    "sent1": 'He said, "go".',
+    "sent2": "She",
+    "label": label,
+  }
+  row |= {name: f"goes {name[-1]}." for name in SWAG_ENDINGS}
+  with open(path, "w", newline="") as file:
+    rows = csv.DictWriter(file, columns, extrasaction="ignore")
+    rows.writeheader()
+    rows.writerow(row)
+
+
+@pytest.mark.parametrize(
+  ("split", "file"), [("train", "train"), ("dev", "val"), ("test", "test")]
+)
+@pytest.mark.parametrize("order", [1, -1])
+def test_swag_columns_are_found_by_name(tmp_path, split, file, order):
+  columns = [c for c in SWAG_COLUMNS if c != "label" or split != "test"]
+  write_swag(tmp_path / f"{file}.csv", columns[::order])
+  (example,) = read(PROCESSORS["swag"](), tmp_path, split)
+  assert example == (
+    f"{file}-1",
+    [('He said, "go".', f"She goes {n}.") for n in range(4)],
+    None if split == "test" else "2",
+  )
+
+
+@pytest.mark.parametrize("name", ["sent1", "sent2", *SWAG_ENDINGS, "label"])
+def test_swag_without_a_column_is_refused(tmp_path, name):
+  write_swag(tmp_path / "val.csv", [c for c in SWAG_COLUMNS if c != name])
+  message = refusal(read, PROCESSORS["swag"](), tmp_path, "dev")
+  assert message == (
+    f"{tmp_path}/val.csv, row 1: there is no column {name!r}, which SWAG has"
+  )
+
+
+def test_an_unknown_swag_label_is_refused(tmp_path):
+  write_swag(tmp_path / "train.csv", label="4")
+  message = refusal(read, PROCESSORS["swag"](), tmp_path, "train")
+  expected = "row 2: unknown label '4'; the labels are 0, 1, 2, 3"
+  assert message == f"{tmp_path}/train.csv, {expected}"
+
+
+def test_an_error_about_thousands_of_labels_is_short(tmp_path):
+  (tmp_path / "dev.tsv").write_text("good\ttopic 1\ngood\tnew\n")
+  labels = [f"topic {i}" for i in range(3000)]
+  path = str(tmp_path / "dev.tsv")
+  processor = OwnDataProcessor({"dev": path}, "1", None, "2", labels)
+  message = refusal(read, processor, tmp_path, "dev")
+  assert message.endswith("topic 18, topic 19 and 2,980 more")
+
+
+ARTICLE = {
+  "id": "high1.txt",
+  "article": "Tom has a cat.\nIt is old.",
+  "questions": ["Tom has a _ .", "How old is it?"],
+  "options": [["dog", "cat", "cow", "hen"], ["new", "old", "two", "ten"]],
+  "answers": ["B", "D"],
+}
+
+
+def write_race(folder, *paths, **changed):
+  """Writes `ARTICLE` to files; `changed` replaces or removes (None) fields."""
+  fields = (ARTICLE | changed).items()
+  article = {name: field for name, field in fields if field is not None}
+  for path in paths:
+    (folder / path).parent.mkdir(parents=True, exist_ok=True)
+    (folder / path).write_text(json.dumps(article))
+
+
+@pytest.mark.parametrize("split", SPLITS)
+def test_race_reads_middle_and_high_school_articles(tmp_path, split):
+  write_race(tmp_path, f"{split}/middle/1.txt", f"{split}/high/10.txt")
+  examples = read(PROCESSORS["race"](), tmp_path, split)
+  assert [e.guid for e in examples] == [
+    f"{split}-{name}-{number}"
+    for name in ("high/10.txt", "middle/1.txt")
+    for number in range(2)
+  ]
+  for filled, asked in (examples[:2], examples[2:]):
+    texts = ["Tom has a dog .", "Tom has a cat ."]
+    texts += ["Tom has a cow .", "Tom has a hen ."]
+    assert filled.choices == [(ARTICLE["article"], text) for text in texts]
+    assert filled.label == "B"
+    texts = [f"How old is it? {option}" for option in ARTICLE["options"][1]]
+    assert asked.choices == [(ARTICLE["article"], text) for text in texts]
+    assert asked.label == "D"
+
+
+@pytest.mark.parametrize("answers", [None, []])
+def test_race_without_answers_is_read(tmp_path, answers):
+  write_race(tmp_path, "test/high/1.txt", answers=answers)
+  examples = read(PROCESSORS["race"](), tmp_path, "test")
+  assert [e.label for e in examples] == [None, None]
+
+
+@pytest.mark.parametrize(
+  "changed",
+  [
+    {"article": None},
+    {"article": ["Tom"]},
+    {"questions": None},
+    {"questions": "Who?"},
+    {"questions": ["Who?"]},
+    {"questions": ["Who?", 7]},
+    {"options": None},
+    {"options": 7},
+    {"options": [["a", "b", "c", "d"], ["a", "b", "c"]]},
+    {"options": [["a", "b", "c", "d"], "abcd"]},
+    {"answers": ["A"]},
+    {"answers": "AB"},
+    {"answers": ["A", None]},
+  ],
+)
+def test_a_file_that_is_not_a_race_article_is_refused(tmp_path, changed):
+  write_race(tmp_path, "train/middle/1.txt")
+  write_race(tmp_path, "train/middle/2.txt", **changed)
+  message = refusal(read, PROCESSORS["race"](), tmp_path, "train")
+  assert message.startswith(
+    f"{tmp_path}/train/middle/2.txt, row 1: is not a RACE article: "
+  )
+
+
+def test_text_that_is_not_a_json_article_is_refused(tmp_path):
+  folder = tmp_path / "dev" / "high"
+  folder.mkdir(parents=True)
+  for content in ("Notes on the data.\n", '["article"]', '{"article": '):
+    (folder / "README.txt").write_text(content)
+    message = refusal(read, PROCESSORS["race"](), tmp_path, "dev")
+    assert f"{folder}/README.txt, row 1: is not a RACE article" in message
+
+
+def test_race_answers_are_letters(tmp_path):
+  write_race(tmp_path, "train/high/1.txt", answers=["B", "E"])
+  message = refusal(read, PROCESSORS["race"](), tmp_path, "train")
+  assert "high/1.txt, row 1: unknown label 'E'; the labels are A, B," in message
+
+
+@pytest.mark.parametrize("scheme", ["", "file://"])
+def test_race_is_read_at_any_depth_of_remote_folders_and_ones_with_brackets(
+  tmp_path, scheme
+):
+  folder = tmp_path / "race [1]"
+  names = ["7.txt", "high/1.txt", "middle/1.txt", "other/a/b/1.txt"]
+  write_race(folder, *(f"dev/{name}" for name in names))
+  processor = PROCESSORS["race"]()
+  assert len(read(processor, f"{scheme}{folder}", "dev")) == 8
+  assert processor.files_read == [
+    f"{scheme}{folder}/dev/{name}" for name in names
+  ]
+
+
+def test_race_without_articles_is_refused(tmp_path):
+  message = refusal(read, PROCESSORS["race"](), tmp_path, "dev")
+  assert message == (f"{tmp_path}/dev: has no RACE articles (*.txt)")
+
+
+# Your own files
+
+
+def own(folder, content, split="train", name="data.tsv", **columns):
+  """Writes `content` to a file and reads it with `OwnDataProcessor`."""
+  if isinstance(content, str):
+    content = content.encode()
+  (folder / name).write_bytes(content)
+  columns = {"text_a": "1", "text_b": None, "label": "2"} | columns
+  skip_bad_rows = columns.pop("skip_bad_rows", False)
+  processor = OwnDataProcessor({split: name}, **columns)
+  processor.skip_bad_rows = skip_bad_rows
+  examples = read(processor, folder, split)
+  return [(e.text_a, e.text_b, e.label) for e in examples]
+
+
+PAIRS = [("one", "two", "x"), ("three", "", "y")]
+BY_NAME = {"text_a": "first", "text_b": "second", "label": "label"}
+
+
+@pytest.mark.parametrize("name", ["data.tsv", "data.txt", "data"])
+def test_tsv_with_a_header(tmp_path, name):
+  content = "label\tfirst\tsecond\nx\tone\ttwo\ny\tthree\t\n"
+  assert own(tmp_path, content, name=name, **BY_NAME) == PAIRS
+
+
+def test_tsv_without_a_header(tmp_path):
+  content = "x\tone\ttwo\ny\tthree\t\n"
+  numbers = {"text_a": "2", "text_b": "3", "label": "1"}
+  assert own(tmp_path, content, **numbers) == PAIRS
+
+
+def test_a_column_number_is_not_taken_for_a_header(tmp_path):
+  content = "one\t1\nthree\t2\n"  # the first label equals a column number
+  assert own(tmp_path, content) == [("one", None, "1"), ("three", None, "2")]
+
+
+def test_column_names_and_numbers_may_be_mixed(tmp_path):
+  content = "label\tfirst\tsecond\nx\tone\ttwo\ny\tthree\t\n"
+  mixed = {"text_a": "2", "text_b": "second", "label": "1"}
+  assert own(tmp_path, content, **mixed) == PAIRS
+
+
+def test_quotes_mean_nothing_in_tsv(tmp_path):
+  assert own(tmp_path, '"a\tx\nb"\tx\n') == [
+    ('"a', None, "x"),
+    ('b"', None, "x"),
+  ]
+
+
+def test_csv_with_commas_quotes_and_lines_in_fields(tmp_path):
+  rows = [("a, b", 'say "c"', "x"), ("two\nlines\n\nmore", " d ", "y,z")]
+  text = io.StringIO()
+  csv.writer(text).writerows([("first", "second", "label"), *rows])
+  content = text.getvalue()
+  assert content.count("\r\n") == 3
+  assert own(tmp_path, content, name="data.csv", **BY_NAME) == rows
+  body = content.partition("\r\n")[2]
+  numbers = {"text_a": "1", "text_b": "2", "label": "3"}
+  assert own(tmp_path, body, name="data.CSV", **numbers) == rows
+
+
+@settings(deadline=None, max_examples=50)
+@given(
+  rows=st.lists(
+    st.tuples(*[st.text('a,"\n\t é中\x85\u2028', min_size=1)] * 2).filter(
+      lambda row: row[1].strip()
+    ),
+    min_size=1,
+  )
+)
+def test_csv_written_by_python_is_read(tmp_path_factory, rows):
+  text = io.StringIO()
+  csv.writer(text).writerows(rows)
+  folder = tmp_path_factory.mktemp("csv")
+  examples = own(folder, text.getvalue(), name="data.csv")
+  assert examples == [(text, None, label.strip()) for text, label in rows]
+
+
+def test_jsonl(tmp_path):
+  lines = [
+    {"first": "one", "second": "two", "label": "x", "more": 1},
+    {"label": "y", "second": "", "first": "three", "more": None, "most": 2},
+  ]
+  content = "\n".join(json.dumps(line) for line in lines) + "\n"
+  for name in ("data.jsonl", "data.json"):
+    assert own(tmp_path, content, name=name, **BY_NAME) == PAIRS
+  numbers = {"text_a": "1", "text_b": "2", "label": "3"}
+  assert own(tmp_path, content, name="data.jsonl", **numbers) == PAIRS
+
+
+def test_jsonl_labels_need_not_be_strings(tmp_path):
+  content = "".join(f'{{"t": "a", "l": {x}}}\n' for x in ("1", "2.5", "true"))
+  columns = {"text_a": "t", "label": "l"}
+  examples = own(tmp_path, content, name="data.jsonl", **columns)
+  assert [label for _, _, label in examples] == ["1", "2.5", "true"]
+
+
+MARKED = {
+  "data.tsv": "\ufeffa\tx\r\nb\ty\r\n",
+  "data.csv": "\ufeffa,x\r\nb,y\r\n",
+  "data.jsonl": '\ufeff{"t":"a","l":"x"}\r\n{"t":"b","l":"y"}\r\n',
+}
+
+
+@pytest.mark.parametrize("name", MARKED)
+def test_byte_order_mark_and_crlf_are_read(tmp_path, name):
+  examples = own(tmp_path, MARKED[name], name=name)
+  assert examples == [("a", None, "x"), ("b", None, "y")]
+
+
+def test_only_a_line_feed_ends_a_line(tmp_path):
+  text = "a\x0bb\x0cc\x1cd\x85e\u2028f\rg"
+  assert own(tmp_path, f"{text}\tx\n") == [(text, None, "x")]
+
+
+def test_trailing_blank_lines_are_ignored(tmp_path):
+  examples = own(tmp_path, "a\tx\nb\ty\n\n\r\n\n")
+  assert examples == [("a", None, "x"), ("b", None, "y")]
+
+
+@pytest.mark.parametrize("name", ["data.tsv", "data.csv"])
+@pytest.mark.parametrize(
+  "row",
+  [("b", "y"), ("b", "", "y", ""), ("b", "tab", "", "y"), ("b",)],
+)
+@pytest.mark.parametrize("has_header", [True, False])
+def test_a_row_with_another_number_of_columns_is_refused(
+  tmp_path, name, row, has_header
+):
+  rows = [("text", "other", "label"), ("a", "", "x"), row, ("c", "", "y")]
+  columns = {"text_a": "text", "label": "label"}
+  if not has_header:
+    del rows[0]
+    columns = {"text_a": "1", "label": "3"}
+  comma = "," if name.endswith("csv") else "\t"
+  content = "".join(f"{comma.join(fields)}\n" for fields in rows)
+  message = refusal(lambda: own(tmp_path, content, name=name, **columns))
+  assert message.startswith(f"{tmp_path}/{name}, row {2 + has_header}: ")
+  columns["skip_bad_rows"] = True
+  examples = own(tmp_path, content, name=name, **columns)
+  assert examples == [("a", None, "x"), ("c", None, "y")]
+
+
+@pytest.mark.parametrize("name", ["data.tsv", "data.csv", "data.jsonl"])
+@pytest.mark.parametrize("label", ["", " ", "\u00a0", "\u3000\u200b", "\ufeff"])
+def test_an_empty_label_is_a_bad_row(tmp_path, name, label):
+  rows = [("a", "x"), ("b", label), ("c", "y")]
+  content = "".join(
+    json.dumps(dict(zip("tl", row))) + "\n"
+    if name == "data.jsonl"
+    else ("," if name == "data.csv" else "\t").join(row) + "\n"
+    for row in rows
+  )
+  message = refusal(lambda: own(tmp_path, content, name=name))
+  assert message.startswith(f"{tmp_path}/{name}, row 2: ")
+  examples = own(tmp_path, content, name=name, skip_bad_rows=True)
+  assert examples == [("a", None, "x"), ("c", None, "y")]
+
+
+def test_white_space_around_labels_is_stripped(tmp_path):
+  labels = ["yes", "yes ", " yes", "yes\u00a0", "\u2003yes\u3000", "yes\ufeff"]
+  content = "".join(f"a\t{label}\n" for label in labels) + "b\tnot yes \n"
+  examples = own(tmp_path, content)
+  assert [label for *_, label in examples] == ["yes"] * 6 + ["not yes"]
+  content = "a\tx,\u00a0y \nb\t\u3000\n"
+  examples = own(tmp_path, content, kind="multi_label", labels=["x", "y"])
+  assert [label for *_, label in examples] == [["x", "y"], []]
+
+
+def test_a_repeated_column_name_is_refused(tmp_path):
+  message = refusal(
+    lambda: own(tmp_path, "t\tl\tl\na\tx\ty\n", text_a="t", label="l")
+  )
+  assert message.startswith(f"{tmp_path}/data.tsv, row 1: ")
+
+
+def test_files_in_other_encodings_give_the_same_examples(tmp_path):
+  tables = {
+    "data.tsv": "sömé\tx\r\n中文\ty\r\n",
+    "data.csv": '"sö,mé",x\n"中\n文",y\n',
+    "data.jsonl": '{"t": "sömé", "l": "x"}\n{"t": "中文", "l": "y"}\n',
+  }
+  for name, content in tables.items():
+    expected = own(tmp_path, content, name=name)
+    columns = {"text_a": "1", "text_b": None, "label": "2"}
+    for encoding in ("utf-8-sig", "utf-16", "utf-32-le", "gb18030"):
+      (tmp_path / name).write_bytes(content.encode(encoding))
+      processor = OwnDataProcessor({"train": name}, **columns)
+      processor.encoding = Encoding(encoding)
+      examples = read(processor, tmp_path, "train")
+      assert [(e.text_a, e.text_b, e.label) for e in examples] == expected
+    (tmp_path / name).write_bytes(content.encode("gb18030"))
+    processor.encoding = Encoding()
+    message = refusal(lambda p=processor: read(p, tmp_path, "train"))
+    assert message.startswith(f"{tmp_path}/{name}, line 1, byte ")
+
+
+def test_a_training_set_of_one_label_is_refused():
+  examples = [InputExample(str(i), "text", None, "x") for i in range(3)]
+  check = classification.check_several_labels
+  message = refusal(check, "a.tsv", examples)
+  assert message.startswith("a.tsv: ")
+  assert message.endswith("Is --label_column the right one?")
+  assert "--" not in refusal(check, "a.tsv", examples, False)
+  examples[0].label = "y"
+  classification.check_several_labels("a.tsv", examples)
+
+
+@settings(deadline=None)
+@given(content=st.binary())
+def test_bytes_that_are_not_utf_8_are_dropped_from_texts(
+  tmp_path_factory, content
+):
+  content = content.translate(None, delete=b"\t\r\n")
+  path = tmp_path_factory.mktemp("bytes") / "x.tsv"
+  path.write_bytes(b"first\t" + content)
+  (row,) = tables.read_tsv(str(path))
+  assert row.text(1) == content.decode("utf-8", "ignore")
+
+
+def test_invalid_utf_8_in_a_label_is_refused(tmp_path):
+  message = refusal(own, tmp_path, b"a\xff\tx\nb\ty\xff\n")
+  assert message.startswith(f"{tmp_path}/data.tsv, row 2: the label ")
+  assert message.endswith(" is not UTF-8")
+
+
+def test_a_given_label_set_is_used_in_its_order(tmp_path):
+  processor = OwnDataProcessor({}, "1", None, "2", labels=["z", "a"])
+  assert processor.get_labels() == ["z", "a"]
+  content = "one\tz\ntwo\ta\nthree\tb\n"
+  message = refusal(lambda: own(tmp_path, content, labels=["z", "a"]))
+  expected = "row 3: unknown label 'b'; the labels are z, a"
+  assert message == f"{tmp_path}/data.tsv, {expected}"
+
+
+def test_labels_are_read_from_the_training_file(tmp_path):
+  (tmp_path / "train.tsv").write_text("a\ty\nb\tx\nc\ty\n")
+  (tmp_path / "dev.tsv").write_text("a\tx\nb\tz\n")
+  files = {"train": "train.tsv", "dev": "dev.tsv"}
+  processor = OwnDataProcessor(files, "1", None, "2")
+  processor.read_labels(str(tmp_path))
+  assert processor.get_labels() == ["x", "y"]
+  message = refusal(read, processor, tmp_path, "dev")
+  assert "dev.tsv, row 2: unknown label 'z'; the labels are x, y" in message
+
+
+def test_regression_labels_are_finite_numbers(tmp_path):
+  content = "a\t1.5\nb\t-2e3\n"
+  examples = own(tmp_path, content, kind="regression")
+  assert [label for _, _, label in examples] == ["1.5", "-2e3"]
+  for label in ("high", "", "nan", "inf"):
+    message = refusal(
+      lambda label=label: own(
+        tmp_path, f"{content}c\t{label}\n", kind="regression"
+      )
+    )
+    assert f"row 3: the label '{label}' is not a number" in message
+
+
+def test_metrics_depend_on_the_task_and_the_number_of_labels():
+  def metrics(labels, kind="classification"):
+    return OwnDataProcessor({}, "1", None, "2", labels, kind).metrics
+
+  assert metrics(["x", "y"]) == ("accuracy", "f1", "matthews")
+  assert metrics(["x", "y", "z"]) == ("accuracy", "macro_f1", "matthews")
+  assert metrics(None, "regression") == ("pearson", "spearman")
+  assert metrics(["x", "y"], "multi_label")[0] == "micro_f1"
+
+
+UNLABELED = {
+  "a.tsv": "first\nhow are you\n",
+  "a.csv": "first\nhow are you\n",
+  "a.jsonl": '{"first": "how are you"}\n',
+}
+
+
+@pytest.mark.parametrize("name", UNLABELED)
+def test_a_test_file_needs_no_label_column(tmp_path, name):
+  columns = {"text_a": "first", "label": "label", "labels": ["x"]}
+  examples = own(tmp_path, UNLABELED[name], "test", name, **columns)
+  assert examples == [("how are you", None, None)]
+  message = refusal(
+    lambda: own(tmp_path, UNLABELED[name], "dev", name, **columns)
+  )
+  assert f"{name}, row 1: there is no column 'label'" in message
+
+
+def test_a_test_file_needs_no_numbered_label_column(tmp_path):
+  assert own(tmp_path, "one\ntwo\n", "test") == [
+    ("one", None, None),
+    ("two", None, None),
+  ]
+
+
+def test_a_missing_column_is_named_with_the_existing_ones(tmp_path):
+  message = refusal(lambda: own(tmp_path, "head\tlabel\na\tx\n", text_a="text"))
+  expected = "there is no column 'text' for --text_a_column. The first row has"
+  assert message == f"{tmp_path}/data.tsv, row 1: {expected} ['head', 'label']"
+
+
+def test_data_dir_may_be_none(tmp_path):
+  (tmp_path / "x.tsv").write_text("a\tx\n")
+  processor = OwnDataProcessor(
+    {"train": str(tmp_path / "x.tsv")}, "1", None, "2"
+  )
+  assert [e.guid for e in processor.get_train_examples(None)] == ["train-1"]
+
+
+# Multi-label examples
+
+SEVERAL = {
+  "x.tsv": 'a\tx,y\nb\t\nc\t["y", "z"]\nd\t z , x,,z\n',
+  "x.csv": 'a,"x,y"\nb,\nc,"[""y"", ""z""]"\nd," z , x,,z"\n',
+  "x.jsonl": """\
+{"t": "a", "l": ["x", "y"]}
+{"t": "b", "l": []}
+{"t": "c", "l": "y,z"}
+{"t": "d", "l": [" z ", "x", "", null, "z"]}
+""",
+}
+
+
+@pytest.mark.parametrize("name", SEVERAL)
+def test_a_text_may_have_any_number_of_labels(tmp_path, name):
+  examples = own(tmp_path, SEVERAL[name], name=name, kind="multi_label")
+  assert [(text, label) for text, _, label in examples] == [
+    ("a", ["x", "y"]),
+    ("b", []),
+    ("c", ["y", "z"]),
+    ("d", ["z", "x"]),
+  ]
+
+
+@pytest.mark.parametrize(
+  ("text", "delimiter", "labels"),
+  [
+    ("a|b", "|", ["a", "b"]),
+    ("a,b", "|", ["a,b"]),
+    ("a; b ", "; ", ["a", "b"]),
+    ('["a,b", 1, true]', ",", ["a,b", "1", "true"]),
+    ("1", ",", ["1"]),
+    ("1,2", ",", ["1", "2"]),
+    ('{"a": 1}', ",", ['{"a": 1}']),
+    ("", ",", []),
+    ("[]", ",", []),
+    (" , ", ",", []),
+  ],
+)
+def test_labels_are_split_at_delimiters_or_read_as_a_list(
+  text, delimiter, labels
+):
+  assert label_lists.split_labels(text, delimiter) == labels
+
+
+@pytest.mark.parametrize("name", SEVERAL)
+def test_an_unknown_label_among_several_is_refused(tmp_path, name):
+  several = {"kind": "multi_label", "labels": ["y", "x"]}
+  message = refusal(lambda: own(tmp_path, SEVERAL[name], name=name, **several))
+  expected = "row 3: unknown label 'z'; the labels are y, x"
+  assert message == f"{tmp_path}/{name}, {expected}"
+
+
+def test_the_label_set_is_the_union_of_all_labels(tmp_path):
+  (tmp_path / "train.tsv").write_text("a\tw|y\nb\t\nc\ty|x\n")
+  (tmp_path / "none.tsv").write_text("a\t\nb\t|\n")
+
+  def read_problem(file):
+    processor = OwnDataProcessor(
+      {"train": file}, "1", None, "2", None, "multi_label", "|"
+    )
+    processor.read_labels(str(tmp_path))
+    return processor.problem
+
+  problem = read_problem("train.tsv")
+  assert problem == ("multi_label", ["w", "x", "y"])
+  assert problem.num_labels == 3
+  message = refusal(read_problem, "none.tsv")
+  assert message == "none.tsv: no example has a label"
+
+
+# Bad rows
+
+BAD = {
+  "data.tsv": "a\tx\n\nb\nc\ty\n",
+  "data.csv": "a,x\n\nb\nc,y\n",
+  "data.jsonl": """\
+{"t": "a", "l": "x"}
+{"t":
+{"t": "b"}
+["c"]
+{"t": "c", "l": "y"}
+""",
+}
+FIRST_BAD = {
+  "data.tsv": "row 2: ",
+  "data.csv": "row 3: ",
+  "data.jsonl": "row 2: ",
+}
+NUM_BAD = {"data.tsv": 2, "data.csv": 1, "data.jsonl": 3}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_row_is_refused_by_its_number(tmp_path, name):
+  message = refusal(lambda: own(tmp_path, BAD[name], name=name))
+  assert message.startswith(f"{tmp_path}/{name}, {FIRST_BAD[name]}")
+  assert "--bad_rows=skip" in message
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_rows_are_skipped_and_counted(tmp_path, name, caplog):
+  examples = own(tmp_path, BAD[name], name=name, skip_bad_rows=True)
+  assert examples == [("a", None, "x"), ("c", None, "y")]
+  (record,) = caplog.records
+  assert record.levelno == logging.WARNING
+  number = NUM_BAD[name]
+  assert record.getMessage().startswith(
+    "1 bad row skipped: "
+    if number == 1
+    else f"{number} bad rows skipped, the first: "
+  )
+  assert FIRST_BAD[name] in record.getMessage()
+
+
+def test_a_missing_json_value_is_named(tmp_path):
+  content = '{"t":"a","l":"x"}\n{"t":"b","l":null}\n'
+  message = refusal(lambda: own(tmp_path, content, name="data.jsonl"))
+  assert "data.jsonl, row 2: has no l. Fix the row" in message
+
+
+def test_rows_with_unknown_labels_are_skipped(tmp_path):
+  examples = own(
+    tmp_path, "a\tx\nb\tz\n", labels=["x", "y"], skip_bad_rows=True
+  )
+  assert examples == [("a", None, "x")]
+
+
+def test_a_file_with_only_bad_rows_has_no_examples(tmp_path):
+  message = refusal(
+    lambda: own(tmp_path, "a\tz\n", labels=["x", "y"], skip_bad_rows=True)
+  )
+  assert message == f"{tmp_path}/data.tsv: has no examples"
+
+
+def test_a_column_number_above_those_of_the_first_row_is_refused(tmp_path):
+  message = refusal(lambda: own(tmp_path, "a\nb\n", skip_bad_rows=True))
+  expected = "there is no column '2' for --label_column. The first row has"
+  assert message == f"{tmp_path}/data.tsv, row 1: {expected} ['a']"
+
+
+@pytest.mark.parametrize(
+  ("content", "row"),
+  [
+    ('a,x\n"b,y\nc,x\n', "row 2: "),  # the quote is never closed
+    ('a,x\n"b"c,y\n', "row 2: "),  # the quote is closed too early
+  ],
+)
+def test_csv_with_invalid_quotes_is_refused_even_with_skip_bad_rows(
+  tmp_path, content, row
+):
+  for skip in (False, True):
+    message = refusal(
+      lambda skip=skip: own(
+        tmp_path, content, name="data.csv", skip_bad_rows=skip
+      )
+    )
+    assert message.startswith(f"{tmp_path}/data.csv, {row}")
+
+
+def test_jsonl_whose_first_line_is_not_an_object_is_refused(tmp_path):
+  for skip in (False, True):
+    message = refusal(
+      lambda skip=skip: own(
+        tmp_path, 'x\n{"t":"a"}\n', name="x.jsonl", skip_bad_rows=skip
+      )
+    )
+    assert message == f"{tmp_path}/x.jsonl, row 1: is not a JSON object"
+
+
+def test_bad_rows_of_glue_files_are_skipped_and_counted(tmp_path, caplog):
+  path = tmp_path / "dev.tsv"
+  path.write_text("gj\t1\t\tGood.\ngj\t1\ngj\t5\t\tOdd.\ngj\t0\t*\tBad it.\n")
+  processor = PROCESSORS["cola"]()
+  message = refusal(read, processor, tmp_path, "dev")
+  assert f"{path}, row 2: has 2 columns, but column 4 is needed" in message
+  processor.skip_bad_rows = True
+  texts = [e.text_a for e in read(processor, tmp_path, "dev")]
+  assert texts == ["Good.", "Bad it."]
+  assert "2 bad rows skipped" in caplog.text
+
+
+# Files
+
+
+@pytest.mark.parametrize("name", ["x.tsv", "x.csv", "x.jsonl"])
+@pytest.mark.parametrize("content", [b"", b"\n\r\n\n", b"\xef\xbb\xbf"])
+def test_an_empty_file_is_refused(tmp_path, name, content):
+  message = refusal(lambda: own(tmp_path, content, name=name))
+  assert message == f"{tmp_path}/{name}: is empty"
+
+
+def test_a_file_with_only_a_header_is_refused(tmp_path):
+  message = refusal(lambda: own(tmp_path, "first\tsecond\tlabel\n", **BY_NAME))
+  assert message == f"{tmp_path}/data.tsv: has no examples"
+
+
+@pytest.mark.parametrize("name", ["x.tsv", "x.csv", "x.jsonl"])
+def test_a_missing_file_is_refused(tmp_path, name):
+  processor = OwnDataProcessor({"train": name}, "1", None, "2")
+  message = refusal(read, processor, tmp_path, "train")
+  expected = "cannot be read (No such file or directory)"
+  assert message == f"{tmp_path}/{name}: {expected}"
+
+
+def test_a_folder_instead_of_a_file_is_refused(tmp_path):
+  (tmp_path / "dev.tsv").mkdir()
+  message = refusal(read, PROCESSORS["mrpc"](), tmp_path, "dev")
+  assert message == f"{tmp_path}/dev.tsv: cannot be read (Is a directory)"
+
+
+def test_texts_to_classify_are_read_from_a_file_or_stdin(tmp_path, monkeypatch):
+  content = b"\xef\xbb\xbfone text\nhalf\tand half\r\n"
+  (tmp_path / "x").write_bytes(content)
+  monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(content)))
+  for path in (str(tmp_path / "x"), "-"):
+    rows = as_rows(own_tables.read_texts(path))
+    assert [(row["text_a"], row["text_b"]) for row in rows] == [
+      ("one text", None),
+      ("half", "and half"),
+    ]
+
+
+def test_a_line_with_several_tabs_is_refused(tmp_path):
+  path = tmp_path / "x.txt"
+  path.write_text("a\tb\nc\td\te\nf\n")
+  message = refusal(own_tables.read_texts, str(path))
+  assert message.startswith(f"{path}, row 2: has 2 tabs, but a line is ")
+  bad_rows = {}
+  examples = own_tables.read_texts(
+    str(path), skip_bad_rows=True, bad_rows=bad_rows
+  )
+  assert [example.guid for example in examples] == ["text-1", "text-3"]
+  assert len(bad_rows[str(path)]) == 1
+
+
+@pytest.mark.parametrize(
+  ("content", "is_header"),
+  [
+    ("Text\na b\n", True),
+    ("sentence1\tsentence2\na\tb\n", True),
+    ("a text\nsentence\n", False),
+    ("text\ta b\n", False),
+  ],
+)
+def test_a_line_that_looks_like_a_header_is_named(
+  tmp_path, caplog, content, is_header
+):
+  path = tmp_path / "x.txt"
+  path.write_text(content)
+  assert len(own_tables.read_texts(str(path))) == content.count("\n")
+  assert ("x.txt, row 1: looks like a header" in caplog.text) == is_header
+
+
+# Ids
+
+
+@pytest.mark.parametrize("split", SPLITS)
+@pytest.mark.parametrize("column", ["key", "2"])
+def test_ids_are_guids(tmp_path, split, column):
+  tables = {
+    "a.tsv": "text\tkey\tlabel\na\tK-7\tx\nb\t 8 \ty\n",
+    "a.csv": 'text,key,label\n"a\nb",K-7,x\nb,8,y\n',
+    "a.jsonl": '{"text": "a", "key": "K-7", "label": "x"}\n'
+    '{"text": "b", "key": 8, "label": "y"}\n',
+  }
+  for name, content in tables.items():
+    (tmp_path / name).write_text(content)
+    processor = OwnDataProcessor(
+      {split: name}, "text", None, "label", id_column=column
+    )
+    examples = read(processor, tmp_path, split)
+    assert [example.guid for example in examples] == ["K-7", "8"]
+    texts = own_tables.read_table_texts(
+      str(tmp_path / name), "text", None, column
+    )
+    assert [example.guid for example in texts] == ["K-7", "8"]
+    assert [example.label for example in texts] == [None, None]
+
+
+@pytest.mark.parametrize(
+  ("id_", "fault"),
+  [
+    ("", "the id is empty"),
+    (" ", "the id is empty"),
+    ("7", "the id '7' is that of row 2 too"),
+    ("a\nb", "has a tab or a line break"),
+    ("a\tb", "has a tab or a line break"),
+  ],
+)
+def test_ids_are_unique_and_on_one_line(tmp_path, id_, fault):
+  (tmp_path / "a.csv").write_text(f'text,id\na,7\nb,"{id_}"\nc,8\n')
+  arguments = str(tmp_path / "a.csv"), "text", None, "id"
+  message = refusal(own_tables.read_table_texts, *arguments)
+  assert "a.csv, row 3" in message and fault in message
+  examples = own_tables.read_table_texts(*arguments, skip_bad_rows=True)
+  assert [example.guid for example in examples] == ["7", "8"]
+
+
+def test_texts_of_a_table_are_named_by_row(tmp_path, caplog):
+  (tmp_path / "a.csv").write_text('"one\ntwo",7,x\nthree,8,y\n')
+  path = str(tmp_path / "a.csv")
+  examples = own_tables.read_table_texts(path, "1", "3", None)
+  assert [(e.guid, e.text_a, e.text_b) for e in examples] == [
+    ("text-1", "one\ntwo", "x"),
+    ("text-2", "three", "y"),
+  ]
+  assert "1 of its 3 columns are not read" in caplog.text

@@ -1,0 +1,161 @@
+"""Tests of the inputs of run_classifier.py."""
+
+import gzip
+
+import pytest
+
+from bertlib.cli import option
+from bertlib.cli.errors import InputError
+from bertlib.settings.classifier import ClassifierSettings
+from bertlib.tasks.classification import classifier_inputs
+from bertlib.tasks.classification.classification import (
+  DataProcessor,
+  InputExample,
+)
+
+pytestmark = pytest.mark.unit
+
+
+def test_bad_rows_are_skipped_while_labels_are_read(tmp_path, caplog):
+  (tmp_path / "train.tsv").write_text("text\tlabel\na\tx\nb\nc\ty\n")
+  settings = option.make(
+    ClassifierSettings,
+    task_name="tsv",
+    data_dir=str(tmp_path),
+    text_a_column="text",
+    bad_rows="skip",
+    train_batch_size=1,
+    do_train=True,
+  )
+  processor = classifier_inputs.make_processor(settings)
+  examples = classifier_inputs.read_examples(settings, processor).train
+  assert processor.labels == ["x", "y"]
+  assert [example.text_a for example in examples] == ["a", "c"]
+  (warning,) = caplog.messages
+  assert "1 bad row skipped" in warning and "row 3: has 1 columns" in warning
+
+
+@pytest.mark.parametrize(
+  ("name", "content", "flags", "texts"),
+  [
+    ("a.csv", 'id,text\n7,"b, c"\n', {"text_a_column": "text"}, ["b, c"]),
+    ("a.csv", "b\nc\n", {}, ["b", "c"]),
+    ("a.csv.gz", "b\nc\n", {}, ["b", "c"]),
+    ("a.tsv", "text\tx\nb\tc\n", {"text_a_column": "text"}, ["b"]),
+    ("a.tsv", "text\tx\nb\tc\n", {}, ["text", "b"]),
+    ("a.jsonl", '{"text": "b"}\n', {"text_a_column": "text"}, ["b"]),
+    ("a.jsonl", "b\n", {}, ["b"]),
+    ("a.txt", "text,x\n", {"text_a_column": "text"}, ["text,x"]),
+  ],
+)
+def test_a_file_to_predict_is_a_table_by_its_ending_and_the_flags(
+  tmp_path, name, content, flags, texts
+):
+  path = tmp_path / name
+  content = content.encode()
+  path.write_bytes(gzip.compress(content) if name.endswith("z") else content)
+  settings = option.make(
+    ClassifierSettings,
+    task_name="tsv",
+    do_train=True,  # no model to ask for names
+    do_predict=True,
+    predict_file=str(path),
+    **flags,
+  )
+  examples = classifier_inputs._read_predict_file(settings, DataProcessor())
+  assert [example.text_a for example in examples] == texts
+
+
+class UnlabeledDevSet(DataProcessor):
+  """A processor of another project, whose dev set lacks a label."""
+
+  def get_dev_examples(self, data_dir):
+    return [InputExample("dev-1", "a", label="x"), InputExample("dev-2", "b")]
+
+  def get_labels(self):
+    return ["x", "y"]
+
+
+def test_dev_examples_without_label_are_refused_before_training():
+  settings = option.make(ClassifierSettings, task_name="own", do_eval=True)
+  with pytest.raises(InputError, match=r"^dev-2: has no label\. Eval"):
+    classifier_inputs.read_examples(settings, UnlabeledDevSet())
+
+
+# A dev set from the training file
+
+
+def divided(tmp_path, **flags):
+  """Examples of a table of ten rows, half of it the dev set."""
+  rows = [f"text {number}\t{'xy'[number % 2]}" for number in range(10)]
+  (tmp_path / "train.tsv").write_text("\n".join(["text\tlabel", *rows, ""]))
+  settings = option.make(
+    ClassifierSettings,
+    task_name="tsv",
+    data_dir=str(tmp_path),
+    text_a_column="text",
+    label_column="label",
+    train_batch_size=1,
+    labels=["x", "y"],
+    dev_fraction=0.4,
+    **flags,
+  )
+  processor = classifier_inputs.make_processor(settings)
+  return classifier_inputs.read_examples(settings, processor)
+
+
+def texts_of(examples):
+  return [example.text_a for example in examples]
+
+
+def test_dev_fraction_divides_the_training_file(tmp_path):
+  both = divided(tmp_path, do_train=True, do_eval=True)
+  dev = texts_of(both.eval_sets[""])
+  assert len(dev) == 4
+  assert sorted(texts_of(both.train) + dev) == [f"text {n}" for n in range(10)]
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_other_runs_get_the_same_dev_set(tmp_path, seed):
+  dev = divided(tmp_path, do_eval=True).eval_sets[""]
+  train = divided(tmp_path, do_train=True, seed=seed).train
+  assert not {*texts_of(dev)} & {*texts_of(train)}
+  assert len(dev) + len(train) == 10
+
+
+def test_dev_fraction_without_evaluation_trains_on_its_part_alone(tmp_path):
+  examples = divided(tmp_path, do_train=True)
+  assert len(examples.train) == 6 and examples.eval_sets == {}
+
+
+def test_texts_in_both_sets_are_warned_of(tmp_path, caplog):
+  for name in ("train.tsv", "dev.tsv"):
+    (tmp_path / name).write_text("a\tx\nb\ty\n")
+  settings = option.make(
+    ClassifierSettings,
+    task_name="tsv",
+    data_dir=str(tmp_path),
+    train_batch_size=1,
+    do_train=True,
+    do_eval=True,
+  )
+  processor = classifier_inputs.make_processor(settings)
+  classifier_inputs.read_examples(settings, processor)
+  (warning,) = caplog.messages
+  assert warning.startswith(
+    "the dev set: examples with a text of the training set: 2 of 2, the first:"
+    " dev-1, the text of train-1"
+  )
+
+
+@pytest.mark.parametrize(
+  ("flags", "expected"),
+  [
+    ({"dev_file": "d.csv"}, "d.csv"),
+    ({"dev_file": "d.csv", "data_dir": "data"}, "data/d.csv"),
+    ({"train_file": "t.csv", "dev_fraction": 0.2}, "t.csv"),
+  ],
+)
+def test_a_tuned_threshold_names_the_table_with_the_dev_set(flags, expected):
+  settings = option.make(ClassifierSettings, **flags)
+  assert classifier_inputs.dev_path(settings) == expected

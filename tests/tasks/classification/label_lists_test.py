@@ -1,0 +1,162 @@
+"""Tests of lists of labels in a cell."""
+
+import numpy as np
+import pytest
+
+from bertlib.cli.errors import InputError
+from bertlib.tasks.classification.label_lists import split_labels
+from bertlib.tasks.classification.own_tables import OwnDataProcessor
+
+pytestmark = pytest.mark.unit
+
+
+@pytest.mark.parametrize(
+  ("value", "labels"),
+  [
+    (["late", "rude"], ["late", "rude"]),
+    (["it's", 'a "b"', "c, d", "é\n"], ["it's", 'a "b"', "c, d", "é"]),
+    (["late"], ["late"]),
+    ([], []),
+    ((), []),
+    (set(), []),
+    (("late",), ["late"]),
+    (("late", "rude"), ["late", "rude"]),
+    ({"late"}, ["late"]),
+    ([None, "late", 7, True], ["late", "7", "true"]),
+    (np.array(["late", "it's", "rude"]), ["late", "it's", "rude"]),
+    (np.array(["a" * 50, "b" * 50]), ["a" * 50, "b" * 50]),  # two lines
+    ([1, 2], ["1", "2"]),
+  ],
+)
+def test_lists_are_read_as_python_and_numpy_print_them(value, labels):
+  assert split_labels(str(value), ",") == labels
+  assert split_labels(f" {value} ".strip(), ";") == labels
+
+
+@pytest.mark.parametrize(
+  "text",
+  [
+    "[late]",
+    "[late, rude]",
+    "{late,rude}",
+    "(late, rude)",
+    "['late', nan]",
+    "['late', 'rude'",
+    "['late' + 'rude']",
+    "[['late'], ['rude']]",
+    '["late", ["rude"]]',
+    "array(['late', 'rude'], dtype=object)",
+    "WrappedArray(late, rude)",
+    '{"late": 1, "rude": 0}',
+  ],
+)
+def test_what_may_be_a_list_is_refused(text):
+  with pytest.raises(ValueError, match=r"list"):
+    split_labels(text, ",")
+
+
+@pytest.mark.parametrize(
+  ("text", "labels"),
+  [
+    ("[a],[b]", ["[a]", "[b]"]),
+    ("(other)", ["(other)"]),
+    ("f(x)", ["f(x)"]),
+    ("(1)", ["(1)"]),
+    (":(", [":("]),
+    ("a (b, c)", ["a (b", "c)"]),
+    ("0", ["0"]),
+    ("0,1", ["0", "1"]),
+  ],
+)
+def test_brackets_that_are_part_of_labels_stay(text, labels):
+  assert split_labels(text, ",") == labels
+
+
+NAMES = ["late", "rude", "dear"]
+
+
+@pytest.mark.parametrize(
+  "text",
+  [
+    "[1, 0, 1]",
+    "1,0,1",
+    "1 0 1",
+    "[1. 0. 1.]",
+    "[1 0 1]",
+    "(1, 0, 1)",
+    "[true, false, true]",
+    "[True, False, True]",
+    '["1", "0", "1"]',
+  ],
+)
+def test_a_vector_of_0_and_1_needs_the_names_of_its_labels(text):
+  assert split_labels(text, ",", NAMES) == ["late", "dear"]
+  for names in ([], NAMES[:2], [*NAMES, "more"]):
+    with pytest.raises(ValueError, match=r" 3 values 0 or 1\. .* --labels$"):
+      split_labels(text, ",", names)
+
+
+def test_labels_named_0_and_1_are_no_vector():
+  assert split_labels("0,1", ",", ["0", "1"]) == ["0", "1"]
+  assert split_labels("[0, 1]", ",", ["x", "y"]) == ["y"]
+  assert split_labels("[0, 0]", ",", ["x", "y"]) == []
+
+
+def read(folder, content, labels=None, kind="multi_label", name="train.csv"):
+  (folder / name).write_text(content)
+  processor = OwnDataProcessor(
+    {"train": name}, "text", None, "label", labels, kind
+  )
+  if not labels:
+    processor.read_labels(str(folder))
+  examples = processor.get_train_examples(str(folder))
+  return processor.labels, [example.label for example in examples]
+
+
+def test_rows_that_cannot_be_read_are_named(tmp_path):
+  content = "text,label\na,\"['x', 'y']\"\nb,[y]\n"
+  with pytest.raises(
+    InputError, match=r"train\.csv, row 3: the labels '\[y\]'"
+  ):
+    read(tmp_path, content)
+  content = content.replace("[y]", "1 0 0")
+  with pytest.raises(
+    InputError, match=r"train\.csv, row 3: the labels '1 0 0'"
+  ):
+    read(tmp_path, content)
+  content = content.replace("1 0 0", "1 0")
+  labels = [["x", "y"], ["x"]]
+  assert read(tmp_path, content, ["x", "y"]) == (["x", "y"], labels)
+
+
+def test_labels_that_are_vectors_of_two_are_refused(tmp_path):
+  content = 'text,label\na,"[0, 1]"\nb,"[1, 0]"\n'
+  with pytest.raises(InputError, match=r"train\.csv: .* --labels$"):
+    read(tmp_path, content)
+
+
+def test_one_label_per_text_may_be_another_delimiter(tmp_path, caplog):
+  read(tmp_path, "text,label\na,x;y\nb,y\n")
+  assert "no text has several labels" in caplog.text
+
+
+@pytest.mark.parametrize(
+  ("name", "content"),
+  [
+    ("train.csv", "text,label\na,\"['x', 'y']\"\n"),
+    ("train.csv", 'text,label\na,"[""x""]"\n'),
+    ("train.jsonl", '{"text": "a", "label": ["x"]}\n'),
+    ("train.jsonl", '{"text": "a", "label": "[\'x\']"}\n'),
+  ],
+)
+def test_a_list_is_no_label_of_a_classification(tmp_path, name, content):
+  with pytest.raises(InputError, match=r", row .* --problem_type=multi_label"):
+    read(tmp_path, content, kind="classification", name=name)
+  read(tmp_path, "text,label\na,[x]\nb,(y)\nc,[1]\n", kind="classification")
+
+
+def test_a_text_that_is_a_list_or_an_object_of_json_is_refused(tmp_path):
+  for text in ('["a", "b"]', '{"a": "b"}'):
+    content = f'{{"text": {text}, "label": "x"}}\n'
+    with pytest.raises(InputError, match=r"row 1: column 1 is .* not a text"):
+      read(tmp_path, content, name="train.jsonl")

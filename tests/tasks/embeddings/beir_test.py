@@ -1,0 +1,295 @@
+"""Tests of queries, corpora and judgements in the layout of BEIR."""
+
+import csv
+import json
+import logging
+import math
+import os
+import tracemalloc
+
+import pytest
+
+from bertlib.cli.errors import InputError
+from bertlib.tasks.embeddings import beir, retrieval_scores
+from bertlib.tasks.embeddings.embedding_examples import Example
+
+pytestmark = pytest.mark.unit
+
+CORPUS = [
+  {"_id": "d1", "title": "Cats", "text": "They purr. ", "metadata": {}},
+  {"_id": "d2", "title": "", "text": "Dogs bark."},
+  {"_id": "d3", "text": "Cows moo."},
+  {"_id": "d4", "title": None, "text": "Hens cluck."},
+]
+QUERIES = [
+  {"_id": "q1", "text": "who purrs?"},
+  {"_id": "q2", "text": "who barks?", "metadata": {"url": "x"}},
+  {"_id": "q3", "text": "who moos?"},
+  {"_id": "q4", "text": "who clucks?"},
+]
+QRELS = [("q2", "d2", 2), ("q1", "d1", 1), ("q1", "d2", 0), ("q4", "d3", 0)]
+
+
+def write(folder, corpus=CORPUS, queries=QUERIES, qrels=QRELS, split="test"):
+  """Writes a data set."""
+  for name, rows in (("corpus", corpus), ("queries", queries)):
+    lines = [row if isinstance(row, str) else json.dumps(row) for row in rows]
+    (folder / f"{name}.jsonl").write_text("".join(f"{x}\n" for x in lines))
+  (folder / "qrels").mkdir(exist_ok=True)
+  with open(folder / "qrels" / f"{split}.tsv", "w", newline="") as file:
+    writer = csv.writer(file, delimiter="\t")
+    writer.writerows([("query-id", "corpus-id", "score"), *qrels])
+  return str(folder)
+
+
+def refusal(action, *arguments):
+  """The message of the InputError that an action raises."""
+  with pytest.raises(InputError) as refused:
+    action(*arguments)
+  message = str(refused.value)
+  assert "\n" not in message
+  return message
+
+
+def test_queries_with_relevant_documents_are_read(tmp_path, caplog):
+  folder = write(tmp_path)
+  with caplog.at_level(logging.INFO, logger="absl"):
+    queries, corpus, relevance = beir.read(folder)
+  assert queries == {"q1": "who purrs?", "q2": "who barks?"}
+  assert relevance == {"q2": {"d2": 2}, "q1": {"d1": 1}}
+  assert caplog.messages == [
+    f"{folder}/qrels/test.tsv: 2 queries, 4 documents; 1 queries without"
+    " relevant documents left out"
+  ]
+  assert len(corpus) == 4
+
+
+def test_the_corpus_can_be_read_several_times(tmp_path):
+  corpus = beir.read(write(tmp_path)).corpus
+  expected = [
+    ("d1", "Cats They purr."),
+    ("d2", "Dogs bark."),
+    ("d3", "Cows moo."),
+    ("d4", "Hens cluck."),
+  ]
+  assert [*corpus] == expected
+  assert [*corpus] == expected
+  assert ("d3", "Cows moo.") in corpus and ("d3", "") not in corpus
+
+
+def test_the_path_is_a_folder_or_judgements(tmp_path):
+  folder = write(tmp_path, split="dev")
+  write(tmp_path, qrels=QRELS[:1])
+  path = f"{folder}/qrels/dev.tsv"
+  (tmp_path / "pairs.tsv").write_text("a\tb\n")
+  assert beir.is_beir(folder) and beir.is_beir(f"{folder}/")
+  assert beir.is_beir(path)
+  assert not beir.is_beir(f"{folder}/pairs.tsv")
+  assert len(beir.read(folder, "dev").queries) == 2
+  assert len(beir.read(path, "test").queries) == 2
+  assert len(beir.read(f"{folder}/").queries) == 1
+
+
+def test_a_path_may_be_relative(tmp_path, monkeypatch):
+  write(tmp_path)
+  monkeypatch.chdir(tmp_path)
+  for path in (".", "qrels/test.tsv"):
+    assert beir.is_beir(path)
+    retrieval = beir.read(path)
+    assert len(retrieval.queries) == 2 and len([*retrieval.corpus]) == 4
+  monkeypatch.chdir(tmp_path / "qrels")
+  assert not beir.is_beir("pairs.tsv")
+
+
+def test_a_repeated_judgement_counts_once(tmp_path):
+  folder = write(tmp_path, qrels=[*QRELS, QRELS[0]])
+  assert beir.read(folder).relevance["q2"] == {"d2": 2}
+
+
+def test_documents_without_text_are_counted(tmp_path, caplog):
+  folder = write(tmp_path, [*CORPUS, {"_id": "d5", "text": " "}])
+  assert [*beir.read(folder).corpus][-1] == ("d5", "")
+  assert f"{folder}/corpus.jsonl: 1 documents have no text" in caplog.messages
+
+
+def test_documents_that_the_corpus_lacks_are_not_found(tmp_path, caplog):
+  qrels = [*QRELS, ("q1", "d99", 1), ("q3", "d98", 2), ("q2", "d99", 0)]
+  folder = write(tmp_path, qrels=qrels)
+  relevance = beir.read(folder).relevance
+  assert relevance == {"q2": {"d2": 2}, "q1": {"d1": 1, "d99": 1}} | {
+    "q3": {"d98": 2}
+  }
+  assert (
+    f"{folder}/corpus.jsonl: lacks the documents of 3 of 7 judgements, such as"
+    " 'd99'; 2 of them are relevant and count as not found"
+  ) in caplog.messages
+  # Everything else is ranked best: half of q1 is found, and nothing of q3.
+  rankings = {"q1": ["d1", "d2"], "q2": ["d2"], "q3": ["d3"]}
+  scores = retrieval_scores.evaluate(relevance, rankings)
+  assert scores["recall@10"] == pytest.approx((0.5 + 1 + 0) / 3)
+  gain = 1 / (1 + 1 / math.log2(3))
+  assert scores["ndcg@10"] == pytest.approx((gain + 1 + 0) / 3)
+
+
+# Wrong input
+
+
+def test_judgements_of_another_corpus_are_refused(tmp_path):
+  folder = write(tmp_path, qrels=[("q1", "d9", 1), ("q2", "d8", 0)])
+  assert refusal(beir.read, folder).startswith(
+    f"{folder}/qrels/test.tsv, row 2: document 'd9' is not in {folder}/corpus"
+  )
+
+
+@pytest.mark.parametrize("name", ["corpus.jsonl", "queries.jsonl"])
+def test_a_missing_file_is_refused(tmp_path, name):
+  folder = write(tmp_path)
+  os.remove(f"{folder}/{name}")
+  assert refusal(beir.read, folder).startswith(f"{folder}: has no {name}. ")
+
+
+def test_a_missing_split_is_refused_with_those_there(tmp_path):
+  folder = write(tmp_path)
+  write(tmp_path, split="train")
+  message = refusal(beir.read, folder, "dev")
+  assert message == (
+    f"{folder}/qrels/dev.tsv: no such file. Give one of the splits there: test,"
+    " train"
+  )
+
+
+@pytest.mark.parametrize(
+  ("qrels", "fault"),
+  [
+    ([("q9", "d1", 1)], "query 'q9' is not in {}/queries.jsonl"),
+    ([("q1", "d3", "0.5")], "the score '0.5' is not an integer"),
+    ([("q1", "d3", "")], "the score '' is not an integer"),
+    ([("q1", "d3")], "has 2 columns, but the first row has 3"),
+    (
+      [("q2", "d2", 1)],
+      "the score of query 'q2' and document 'd2' is 1, but 2 in row 2",
+    ),
+  ],
+)
+def test_a_wrong_judgement_is_refused(tmp_path, qrels, fault):
+  folder = write(tmp_path, qrels=[*QRELS, *qrels])
+  message = refusal(beir.read, folder)
+  fault = fault.format(folder)
+  assert message.startswith(f"{folder}/qrels/test.tsv, row 6: {fault}")
+  assert "bad_rows" not in message
+
+
+def test_judgements_without_a_header_are_refused(tmp_path):
+  folder = write(tmp_path)
+  (tmp_path / "qrels" / "test.tsv").write_text("q1\td1\t1\n")
+  expected = "there is no column 'query-id' for the judgements. The first row"
+  message = refusal(beir.read, folder)
+  assert message.startswith(f"{folder}/qrels/test.tsv, row 1: {expected}")
+
+
+@pytest.mark.parametrize(
+  ("qrels", "fault"),
+  [([], "has no judgements"), (QRELS[2:], "no document is relevant")],
+)
+def test_judgements_without_a_relevant_document_are_refused(
+  tmp_path, qrels, fault
+):
+  folder = write(tmp_path, qrels=qrels)
+  message = refusal(beir.read, folder)
+  assert message.startswith(f"{folder}/qrels/test.tsv: {fault}")
+
+
+@pytest.mark.parametrize("name", ["corpus", "queries"])
+@pytest.mark.parametrize(
+  ("line", "fault"),
+  [
+    ("{", "is not JSON, or is incomplete"),
+    ('["d", "text"]', "its content is a list, not an object"),
+    ('{"text": "x"}', "has no _id"),
+    ('{"_id": "x"}', "has no text"),
+    ('{"_id": 7, "text": "x"}', "_id is 7, not text"),
+  ],
+)
+def test_a_malformed_line_is_refused(tmp_path, name, line, fault):
+  rows = {"corpus": CORPUS, "queries": QUERIES}[name]
+  folder = write(tmp_path, **{name: [*rows, line]})
+  message = refusal(beir.read, folder)
+  assert message.startswith(f"{folder}/{name}.jsonl, line 5: {fault}")
+
+
+@pytest.mark.parametrize("name", ["corpus", "queries"])
+def test_a_repeated_id_is_refused(tmp_path, name):
+  rows = {"corpus": CORPUS, "queries": QUERIES}[name]
+  folder = write(tmp_path, **{name: [*rows, rows[1]]})
+  message = refusal(beir.read, folder)
+  expected = f"line 5: the id {rows[1]['_id']!r} is that of line 2 too. "
+  assert message.startswith(f"{folder}/{name}.jsonl, {expected}")
+
+
+def test_ids_with_the_same_hash_are_not_repeated(tmp_path, monkeypatch):
+  monkeypatch.setattr(beir, "hash", lambda id_: 7, raising=False)
+  assert len(beir.read(write(tmp_path)).corpus) == 4
+
+
+def test_a_query_without_text_is_refused_if_it_has_judgements(tmp_path):
+  unused = [*QUERIES, {"_id": "q5", "text": ""}]
+  assert beir.read(write(tmp_path, queries=unused)).queries
+  folder = write(tmp_path, queries=[{"_id": "q1", "text": " "}])
+  expected = f"{folder}/queries.jsonl, line 1: query 'q1' has no text. "
+  assert refusal(beir.read, folder).startswith(expected)
+
+
+# Large corpora
+
+
+def test_memory_does_not_grow_with_the_corpus(tmp_path):
+  documents = [{"_id": f"x{n}", "text": "word " * 400} for n in range(3000)]
+  folder = write(tmp_path, [*CORPUS, *documents])
+  tracemalloc.start()
+  try:
+    corpus = beir.read(folder).corpus
+    assert len(corpus) == sum(1 for _ in corpus) == 3004
+    _, peak = tracemalloc.get_traced_memory()
+  finally:
+    tracemalloc.stop()
+  assert peak < os.path.getsize(f"{folder}/corpus.jsonl") / 4
+
+
+# Pairs
+
+
+def test_pairs_become_queries_and_documents():
+  examples = [
+    Example(["who?", "me"]),
+    Example(["what?", "this", "that", "me"]),
+    Example(["who?", "you", "that"]),
+    Example(["me", "myself"]),
+  ]
+  queries, corpus, relevance = beir.from_examples(examples)
+  texts = dict(corpus)
+  assert len(texts) == len(corpus)
+  assert sorted(texts.values()) == ["me", "myself", "that", "this", "you"]
+  assert [*queries.values()] == ["who?", "what?", "me"]
+  found = {
+    queries[query]: {texts[document]: grade for document, grade in some.items()}
+    for query, some in relevance.items()
+  }
+  assert found == {
+    "who?": {"me": 1, "you": 1},
+    "what?": {"this": 1},
+    "me": {"myself": 1},
+  }
+  # The same text, as a query and as a document, has the same id.
+  assert {queries.get(id_, text) for id_, text in corpus} == set(texts.values())
+  assert queries.keys() & texts.keys()
+
+
+def test_a_pair_of_equal_texts_is_no_query():
+  queries, corpus, relevance = beir.from_examples(
+    [Example(["a", "a"]), Example(["b", "c"])]
+  )
+  assert [*queries.values()] == ["b"]
+  assert sorted(text for _, text in corpus) == ["a", "c"]
+  assert relevance.keys() == queries.keys()
+  message = refusal(beir.from_examples, [Example(["a", "a"])])
+  assert message.startswith("--dev_file: each pair has two equal texts")

@@ -1,0 +1,327 @@
+"""Tests of the readers of texts for sentence embeddings."""
+
+import csv
+import io
+import json
+import logging
+
+import pytest
+import reference_data
+
+from bertlib.cli.errors import InputError
+from bertlib.io.text_files import Encoding
+from bertlib.tasks.embeddings import embedding_examples
+from bertlib.tasks.embeddings.embedding_examples import Columns, Example
+
+pytestmark = pytest.mark.unit
+
+PAIR = Columns(["anchor", "positive"])
+TRIPLET = Columns(["anchor", "positive", "negative"])
+SCORED = Columns(["a", "b"], score="score")
+LABELED_PAIR = Columns(["a", "b"], label="label")
+LABELED = Columns(["text"], label="label")
+
+
+def read(folder, content, columns, name="data.tsv", **options):
+  """Writes `content` to a file and reads it."""
+  path = folder / name
+  path.write_text(content, encoding="utf-8")
+  return embedding_examples.read_examples(str(path), columns, **options)
+
+
+def refusal(action, *arguments, **options):
+  """The message of the InputError that an action raises."""
+  with pytest.raises(InputError) as refused:
+    action(*arguments, **options)
+  message = str(refused.value)
+  assert "\n" not in message
+  return message
+
+
+# Kinds
+
+
+@pytest.mark.parametrize(
+  ("columns", "kind"),
+  [
+    (PAIR, "pairs"),
+    (TRIPLET, "triplets"),
+    (Columns(["1", "2", "3", "4", "5"]), "triplets"),
+    (SCORED, "scored_pairs"),
+    (LABELED_PAIR, "labeled_pairs"),
+    (LABELED, "labeled_texts"),
+    (Columns(["text"]), "texts"),
+  ],
+)
+def test_columns_decide_the_kind(columns, kind):
+  assert kind in embedding_examples.KINDS
+  assert embedding_examples.kind_of(columns) == kind
+
+
+@pytest.mark.parametrize(
+  "columns",
+  [
+    Columns(["a", ""]),
+    Columns(["a", "b", "a"]),
+    Columns(["a"], score="s"),
+    Columns(["a", "b"], score="s", label="l"),
+    Columns(["a", "b", "c"], score="s"),
+    Columns(["a", "b", "c"], label="l"),
+  ],
+)
+def test_columns_that_do_not_go_together_are_refused(columns):
+  message = refusal(embedding_examples.kind_of, columns)
+  assert message.startswith(f"--text_columns={','.join(columns.texts)}")
+
+
+def test_columns_of_texts_are_needed():
+  message = refusal(embedding_examples.kind_of, Columns([]))
+  assert message.startswith("--text_columns must be given")
+
+
+# Formats
+
+ROWS = [
+  {"anchor": 'He said "no', "positive": "b, c", "negative": "d"},
+  {"anchor": "e", "positive": "f", "negative": ""},
+]
+TRIPLETS = [Example(['He said "no', "b, c", "d"]), Example(["e", "f"])]
+
+
+def as_table(rows, delimiter, **options):
+  """Rows as a table with a header."""
+  text = io.StringIO()
+  writer = csv.DictWriter(text, rows[0], delimiter=delimiter, **options)
+  writer.writeheader()
+  writer.writerows(rows)
+  return text.getvalue()
+
+
+def as_jsonl(rows):
+  return "".join(json.dumps(row) + "\n" for row in rows)
+
+
+CONTENTS = {
+  "data.tsv": as_table(ROWS, "\t", quoting=csv.QUOTE_NONE, quotechar=None),
+  "data.csv": as_table(ROWS, ","),
+  "data.jsonl": as_jsonl(ROWS),
+}
+
+
+@pytest.mark.parametrize("name", CONTENTS)
+def test_formats_have_the_same_rows(tmp_path, name):
+  assert read(tmp_path, CONTENTS[name], TRIPLET, name) == TRIPLETS
+
+
+@pytest.mark.parametrize("name", ["data.tsv", "data.csv"])
+def test_columns_may_be_numbers(tmp_path, name):
+  _, body = CONTENTS[name].split("\n", 1)
+  columns = Columns(["1", "2", "3"])
+  assert read(tmp_path, body, columns, name) == TRIPLETS
+
+
+def test_files_may_have_another_encoding(tmp_path):
+  path = tmp_path / "data.csv"
+  path.write_text("anchor,positive\nöl,fuß\n", encoding="latin-1")
+  read_pairs = embedding_examples.read_examples
+  latin = Encoding("latin-1")
+  examples = read_pairs(str(path), PAIR, encoding=latin)
+  assert examples == [Example(["öl", "fuß"])]
+  assert "line 2, byte 1" in refusal(read_pairs, str(path), PAIR)
+
+
+@pytest.mark.needs_data
+@pytest.mark.parametrize(("split", "count"), [("train", 5749), ("dev", 1500)])
+def test_sts_benchmark_is_read_whole(split, count):
+  path = reference_data.data("glue", "STS-B", f"{split}.tsv")
+  columns = Columns(["sentence1", "sentence2"], score="score")
+  examples = embedding_examples.read_examples(path, columns, max_score=5)
+  with open(path, encoding="utf-8", newline="\n") as file:
+    lines = [line.rstrip("\n").split("\t") for line in file][1:]
+  assert len(examples) == count
+  assert [example.texts for example in examples] == [
+    [text.strip() for text in line[7:9]] for line in lines
+  ]
+  assert [example.score for example in examples] == [
+    float(line[9]) / 5 for line in lines
+  ]
+
+
+def test_json_lists_are_any_number_of_negatives(tmp_path):
+  rows = [
+    {"anchor": "a", "positive": "b", "negative": ["c", " d "]},
+    {"anchor": "a", "positive": "b", "negative": []},
+    {"anchor": "a", "positive": "b", "negative": None},
+    {"anchor": "a", "positive": "b"},
+    {"anchor": "a", "positive": "b", "negative": '["c", "d"]'},
+  ]
+  examples = read(tmp_path, as_jsonl(rows), TRIPLET, "data.jsonl")
+  negatives = [example.texts[2:] for example in examples]
+  assert negatives == [["c", "d"], [], [], [], ['["c", "d"]']]
+
+
+def test_a_list_in_a_table_is_a_text(tmp_path):
+  (example,) = read(tmp_path, 'a\tb\t["c", "d"]\n', Columns(["1", "2", "3"]))
+  assert example.texts == ["a", "b", '["c", "d"]']
+
+
+def test_negatives_of_several_columns_are_joined(tmp_path):
+  columns = Columns(["1", "2", "3", "4", "5"])
+  content = "a\tb\tc\t\td\n"
+  assert read(tmp_path, content, columns) == [Example(["a", "b", "c", "d"])]
+
+
+def test_scores_are_scaled_to_0_to_1(tmp_path):
+  content = "a\tb\tscore\nx\ty\t1\nx\ty\t-1.0\nx\ty\t 0.5\n"
+  examples = read(tmp_path, content, SCORED, min_score=-1, max_score=1)
+  assert [example.score for example in examples] == [1.0, 0.0, 0.75]
+
+
+def test_labels_are_texts(tmp_path):
+  content = "text\tlabel\nx\tred \ny\tblue\nz\tred\n"
+  assert read(tmp_path, content, LABELED) == [
+    Example(["x"], label="red"),
+    Example(["y"], label="blue"),
+    Example(["z"], label="red"),
+  ]
+  content = "a\tb\tlabel\nx\ty\t1\nx\tz\t0\n"
+  labels = [example.label for example in read(tmp_path, content, LABELED_PAIR)]
+  assert labels == ["1", "0"]
+
+
+@pytest.mark.parametrize(
+  ("name", "content"),
+  [
+    ("x.csv", 'id,text\n1,"one, two"\n2,three\n'),
+    ("x.jsonl", '{"text": "one, two"}\n{"text": "three"}\n'),
+  ],
+)
+def test_texts_of_a_table_are_in_the_named_column(tmp_path, name, content):
+  path = tmp_path / name
+  path.write_text(content)
+  texts = embedding_examples.read_texts(str(path), columns=["text"])
+  assert texts == ["one, two", "three"]
+  for columns in ([], ["id", "text"]):
+    message = refusal(embedding_examples.read_texts, str(path), None, columns)
+    assert message.startswith(f"{path}: is a table. ")
+
+
+@pytest.mark.parametrize("content", [" \n", "\n \n\t\n"])
+def test_json_lines_of_white_space_are_refused(tmp_path, content):
+  assert "is empty" in refusal(
+    read, tmp_path, content, Columns(["text"]), "x.jsonl"
+  )
+  path = tmp_path / "y.jsonl"
+  path.write_text(content)
+  assert "is empty" in refusal(embedding_examples.read_texts, str(path))
+
+
+# Wrong input
+
+
+def test_a_missing_column_is_refused_with_those_that_exist(tmp_path):
+  message = refusal(read, tmp_path, "anchor\tpos\na\tb\n", PAIR)
+  assert message == (
+    f"{tmp_path}/data.tsv, row 1: there is no column 'positive' for"
+    " --text_columns. The first row has ['anchor', 'pos']"
+  )
+  content = "a\tb\nx\ty\n"
+  assert "'score' for --score_column" in refusal(
+    read, tmp_path, content, SCORED
+  )
+  assert "'label' for --label_column" in refusal(
+    read, tmp_path, content, LABELED_PAIR
+  )
+
+
+PLAIN_PAIR = Columns(["1", "2"])
+NUMBERED = Columns(["1", "2", "3"])
+
+
+@pytest.mark.parametrize(
+  ("columns", "row", "fault"),
+  [
+    (PLAIN_PAIR, "a\t", "'2' is empty: a pair needs both texts"),
+    (PLAIN_PAIR, "\tb", "'1' is empty: a pair needs both texts"),
+    (PLAIN_PAIR, "a\t \u200b", "'2' is empty: a pair needs both texts"),
+    (Columns(["1"]), " ", "'1' is empty."),
+    (PLAIN_PAIR, "a", "has 1 columns, but the first row has 2"),
+    (NUMBERED, "a\tb\ta", "'3' has the same text as '1'"),
+    (NUMBERED, "a\tb\t b", "'3' has the same text as '2'"),
+    (Columns(["1", "2"], "3"), "a\tb\tx", "the score 'x' is not a number"),
+    (Columns(["1", "2"], "3"), "a\tb\t", "the score '' is not a number"),
+    (Columns(["1", "2"], "3"), "a\tb\tnan", "the score 'nan' is not a number"),
+    (Columns(["1", "2"], "3"), "a\tb\t1.01", "the score 1.01 is not between 0"),
+    (Columns(["1", "2"], "3"), "a\tb\t-1", "the score -1 is not between 0 and"),
+    (Columns(["1", "2"], None, "3"), "a\tb\t2", "the label '2' of the pair is"),
+    (Columns(["1"], None, "2"), "a\t ", "the label is empty"),
+  ],
+)
+def test_a_wrong_row_is_refused_or_skipped(
+  tmp_path, caplog, columns, row, fault
+):
+  named = (*columns.texts, columns.score, columns.label)
+  good = "x\ty\t1\n" if "3" in named else "x\ty\n" if "2" in named else "x\n"
+  content = f"{good}{good}{row}\n{good.replace('y', 'z')}"
+  message = refusal(read, tmp_path, content, columns)
+  assert message.startswith(f"{tmp_path}/data.tsv, row 3: {fault}")
+  assert "ix the row" in message
+  content = f"{good}{row}\n{good}{good.replace('y', 'z')}"
+  with caplog.at_level(logging.WARNING):
+    examples = read(tmp_path, content, columns, skip_bad_rows=True)
+  assert len(examples) == 3
+  assert "1 bad row skipped: " in caplog.text
+
+
+@pytest.mark.parametrize(
+  ("values", "fault"),
+  [
+    ({"positive": ["b"]}, "'positive' is not a text"),
+    ({"positive": None}, "has no positive"),
+    ({"anchor": {"text": "a"}}, "'anchor' is not a text"),
+    ({"negative": {"text": "a"}}, "'negative' is not a text"),
+    ({"negative": ["c", ""]}, "'negative' is not a list of texts"),
+    ({"negative": ["c", 7]}, "'negative' is not a list of texts"),
+    ({"negative": ["c", "b"]}, "'negative' has the same text as 'positive'"),
+  ],
+)
+def test_a_wrong_json_value_is_refused(tmp_path, values, fault):
+  row = {"anchor": "a", "positive": "b", "negative": "c"}
+  content = as_jsonl([row, row | values])
+  message = refusal(read, tmp_path, content, TRIPLET, "data.jsonl")
+  assert message.startswith(f"{tmp_path}/data.jsonl, row 2: {fault}")
+
+
+def test_a_file_without_rows_is_refused(tmp_path):
+  message = refusal(read, tmp_path, "anchor\tpositive\n", PAIR)
+  assert message == f"{tmp_path}/data.tsv: has no examples"
+  message = refusal(read, tmp_path, "", PAIR)
+  assert message == f"{tmp_path}/data.tsv: is empty"
+
+
+def test_labels_without_contrast_are_refused(tmp_path):
+  message = refusal(read, tmp_path, "text\tlabel\na\tx\nb\ty\n", LABELED)
+  assert "each of the 2 labels occurs only once" in message
+  message = refusal(read, tmp_path, "text\tlabel\na\tx\nb\tx\n", LABELED)
+  assert "all 2 texts have the label 'x'" in message
+
+
+# Texts
+
+
+def test_texts_are_read_from_a_file_or_stdin(tmp_path, monkeypatch):
+  content = "one\ttwo ||| three\r\n  four\n\n\n"
+  path = tmp_path / "texts.txt"
+  path.write_bytes(content.encode())
+  expected = ["one\ttwo ||| three", "four"]
+  assert embedding_examples.read_texts(str(path)) == expected
+  stdin = io.TextIOWrapper(io.BytesIO(content.encode()))
+  monkeypatch.setattr("sys.stdin", stdin)
+  assert embedding_examples.read_texts("-") == expected
+
+
+def test_a_blank_line_between_texts_is_refused(tmp_path):
+  path = tmp_path / "texts.txt"
+  path.write_text("one\n \u200b\ntwo\n")
+  message = refusal(embedding_examples.read_texts, str(path))
+  assert message.startswith(f"{path}, line 2: is empty. ")

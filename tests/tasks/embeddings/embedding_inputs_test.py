@@ -1,0 +1,33 @@
+"""Tests of the inputs of run_embeddings.py."""
+
+import pytest
+
+from bertlib.cli import option
+from bertlib.settings.embeddings import EmbeddingSettings
+from bertlib.tasks.embeddings import embedding_inputs
+
+pytestmark = pytest.mark.unit
+
+
+def data_files(**flags):
+  return embedding_inputs.data_files(option.make(EmbeddingSettings, **flags))
+
+
+def test_files_of_a_run_are_those_that_it_reads(tmp_path):
+  flags = {
+    "train_file": "train.tsv",
+    "dev_file": "dev.tsv",
+    "teacher": "vectors.npy",
+    "corpus_file": "corpus.txt",
+    "query_file": "queries.txt",
+  }
+  assert data_files(do_train=True, **flags) == ["train.tsv", "vectors.npy"]
+  assert data_files(do_eval=True, **flags) == ["dev.tsv"]
+  assert data_files(do_predict=True, **flags) == ["corpus.txt", "queries.txt"]
+  flags |= {"dev_file": str(tmp_path), "beir_split": "dev", "teacher": "model"}
+  assert data_files(do_train=True, eval_steps=5, **flags) == [
+    "train.tsv",
+    f"{tmp_path}/corpus.jsonl",
+    f"{tmp_path}/queries.jsonl",
+    f"{tmp_path}/qrels/dev.tsv",
+  ]

@@ -1,0 +1,99 @@
+"""Tests of retrieval metrics beside trec_eval, and of their names."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+import reference_data
+import tensorflow.compat.v1 as tf
+
+from bertlib.io import result_files
+from bertlib.tasks.embeddings import retrieval_scores
+from bertlib.training import dev_scores, model_selection
+
+pytestmark = pytest.mark.unit
+
+with open(
+  reference_data.golden("retrieval", "trec_eval.json"), encoding="utf-8"
+) as golden_file:
+  GOLDEN = json.load(golden_file)
+
+
+def ranked(scores):
+  """Documents in the order of trec_eval."""
+  return sorted(scores, key=lambda doc: (scores[doc], doc), reverse=True)
+
+
+RANKINGS = {query: ranked(scores) for query, scores in GOLDEN["scores"].items()}
+
+
+@pytest.mark.parametrize("query", sorted(set(GOLDEN["metrics"]) - {"q6"}))
+def test_metrics_of_a_query_equal_trec_eval(query):
+  judgments = {query: GOLDEN["judgments"][query]}
+  expected = GOLDEN["metrics"][query]
+  actual = retrieval_scores.evaluate(judgments, RANKINGS)
+  assert actual == pytest.approx(expected, abs=1e-12)
+
+
+def test_metrics_are_means_over_queries_with_relevant_documents():
+  counted = {
+    query
+    for query, judgments in GOLDEN["judgments"].items()
+    if max(judgments.values()) > 0
+  }
+  assert counted == {"q0", "q1", "q2", "q3", "q4", "q5", "q7"}
+  actual = retrieval_scores.evaluate(GOLDEN["judgments"], RANKINGS)
+  assert list(actual) == list(retrieval_scores.METRICS)
+  for name, value in actual.items():  # q7 has no ranking, and counts as 0
+    found = [GOLDEN["metrics"][query][name] for query in counted - {"q7"}]
+    assert value == pytest.approx(sum(found) / len(counted), abs=1e-12)
+
+
+def test_ideal_ranking_has_all_metrics_1_but_recall():
+  gains = {str(i): 1 + i % 3 for i in range(20)}
+  actual = retrieval_scores.evaluate({"q": gains}, {"q": ranked(gains)})
+  recalls = {"recall@1": 1 / 20, "recall@10": 10 / 20, "recall@100": 1.0}
+  assert actual == pytest.approx(
+    {"ndcg@10": 1.0, "mrr@10": 1.0, "map": 1.0, **recalls}
+  )
+
+
+def test_a_document_at_rank_11_is_beyond_10():
+  ranking = [f"d{i}" for i in range(11)]
+  actual = retrieval_scores.evaluate({"q": {"d10": 1}}, {"q": ranking})
+  assert actual == pytest.approx(
+    {
+      "ndcg@10": 0.0,
+      "mrr@10": 0.0,
+      "recall@1": 0.0,
+      "recall@10": 0.0,
+      "recall@100": 1.0,
+      "map": 1 / 11,
+    }
+  )
+
+
+def test_metrics_are_nan_without_relevant_documents():
+  for relevance in ({}, {"q": {"d": 0}}):
+    actual = retrieval_scores.evaluate(relevance, {"q": ["d"]})
+    assert list(actual) == list(retrieval_scores.METRICS)
+    assert all(map(math.isnan, actual.values()))
+
+
+@pytest.mark.parametrize("name", retrieval_scores.METRICS)
+def test_names_pass_through_results_files_and_tensorboard(name, tmp_path):
+  names = [f"eval_{name}", f"eval_{name}_64"]
+  path = str(tmp_path / "eval_results.txt")
+  result_files.write_results(path, dict.fromkeys(names, np.float64(0.5)))
+  plain = dev_scores.plain_scores(result_files.read_results(path))
+  assert plain == {name: 0.5, f"{name}_64": 0.5}
+  assert dev_scores.plain_name(names[0]) == name
+  model_selection.write_events(str(tmp_path), 3, plain)
+  (events,) = tmp_path.glob("events.out.tfevents.*")
+  tags = {
+    value.tag
+    for event in tf.train.summary_iterator(str(events))
+    for value in event.summary.value
+  }
+  assert tags == set(plain)

@@ -1,0 +1,86 @@
+"""Tests of the inputs of run_ner.py."""
+
+import pytest
+
+from bertlib.cli import option
+from bertlib.cli.errors import InputError
+from bertlib.settings.ner import NerSettings
+from bertlib.tasks.ner import ner, ner_inputs
+
+pytestmark = pytest.mark.unit
+
+
+def columns(**flags):
+  return ner_inputs.columns(option.make(NerSettings, **flags))
+
+
+@pytest.mark.parametrize("flag", ["delimiter", "item_delimiter"])
+@pytest.mark.parametrize(
+  ("text", "delimiter"),
+  [
+    ("|", "|"),
+    (r"\t", "\t"),
+    (r"\x02", "\x02"),
+    (r"\\", "\\"),
+    ("·", "·"),
+    ("｜", "｜"),
+    ("、 ", "、 "),
+    (None, None),
+  ],
+)
+def test_delimiters_may_be_any_characters_and_escapes(flag, text, delimiter):
+  assert getattr(columns(**{flag: text}), flag) == delimiter
+
+
+@pytest.mark.parametrize("text", ["\\", r"\x0"])
+def test_an_incomplete_escape_sequence_is_refused(text):
+  with pytest.raises(InputError, match="--delimiter="):
+    columns(delimiter=text)
+
+
+def tagged(*rows):
+  return [
+    ner.from_words([tag.lower() for tag in row.split()], row.split(), "line 1")
+    for row in rows
+  ]
+
+
+@pytest.mark.parametrize(
+  "rows, message",
+  [
+    (["B-X I-X O"], None),
+    (["I-X B-X O I-X", "I-X"], "f.conll: tags are in IOB1"),
+    (["I-X O", "B-X I-X"], "f.conll: 1 tags are invalid in BIO"),
+    (["B-X E-X S-X"], None),
+    (["X X O"], None),
+  ],
+)
+def test_tags_are_repaired_and_counted(caplog, rows, message):
+  settings = option.make(NerSettings, train_file="f.conll")
+  sentences = tagged(*rows)
+  with caplog.at_level("INFO", "absl"):
+    repaired = ner_inputs.normalize_tags(
+      settings, "train_file", sentences, "BIO", ["O", "B-X", "I-X"]
+    )
+  assert all(tags[0] == "B-X" for _, tags, *_ in repaired)
+  assert [m.partition(":")[0] for m in caplog.messages] == (
+    [message.partition(":")[0]] if message else []
+  )
+  assert message is None or message in caplog.text
+
+
+def test_types_that_differ_in_case_are_reported(caplog):
+  settings = option.make(NerSettings, train_file="f.conll")
+  labels = ner_inputs.find_labels(settings, tagged("B-Per I-Per O B-PER"))
+  assert labels == ["O", "B-PER", "B-Per", "I-PER", "I-Per"]
+  assert caplog.messages == [
+    "f.conll: 'PER' and 'Per' are two types of entities"
+  ]
+
+
+def test_labels_that_are_bare_classes_are_types():
+  settings = option.make(NerSettings, dev_file="f.conll")
+  (sentence,) = ner_inputs.normalize_tags(
+    settings, "dev_file", tagged("B-X I-X O"), "", ["O", "X"]
+  )
+  assert sentence.tags == ["X", "X", "O"]

@@ -1,0 +1,133 @@
+"""Tests of sentences: words of running text, windows."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import tokenization
+from bertlib.tasks.ner import ner
+
+pytestmark = pytest.mark.unit
+
+
+# Words of running text
+
+
+def test_an_entity_inside_a_word_splits_it():
+  sentence = ner.from_text(
+    "anti-BRCA1x", [{"start": 5, "end": 10, "label": "G"}]
+  )
+  assert sentence.words == ["anti", "-", "BRCA1", "x"]
+  assert sentence.tags == ["O", "O", "B-G", "O"]
+
+
+@given(st.text("aé1我 .\u200b", max_size=30), st.data())
+def test_entities_cut_words_and_hold_all_words_inside(text, data):
+  bounds = data.draw(
+    st.lists(st.integers(0, len(text)), unique=True, max_size=12)
+  )
+  bounds.sort()
+  spans = [
+    {"start": start, "end": float(end), "label": "X"}
+    for start, end in zip(bounds[::2], bounds[1::2])
+  ]
+  sentence = ner.from_text(text, data.draw(st.permutations(spans)))
+  offsets = []
+  for match in ner.WORD.finditer(text):
+    cuts = [b for b in bounds[: len(spans) * 2] if match.start() < b]
+    cuts = [match.start(), *(b for b in cuts if b < match.end()), match.end()]
+    offsets += zip(cuts, cuts[1:])
+  assert sentence.offsets == offsets
+  tags = ["O"] * len(offsets)
+  for span in spans:
+    prefix = "B"
+    for index, (start, end) in enumerate(offsets):
+      if span["start"] <= start and end <= span["end"]:
+        tags[index] = f"{prefix}-X"
+        prefix = "I"
+  assert sentence.tags == tags
+
+
+def test_offsets_of_entities_may_be_floats():
+  span = {"start": 2.0, "end": 4.0, "label": "X"}
+  sentence = ner.from_text("a bcd", [span])
+  assert sentence.words == ["a", "bc", "d"]
+  assert sentence.tags == ["O", "B-X", "O"]
+
+
+@pytest.mark.parametrize(
+  "word",
+  [
+    "हिन्दी",  # vowel signs
+    "ภาษาไทยที่",
+    "مُحَمَّد",
+    "می\u200cخواهم",  # a non-joiner within the word
+    "Rene\u0301e",
+    "in\u00adter",  # a soft hyphen
+  ],
+)
+def test_marks_do_not_end_a_word(word):
+  assert ner.from_text(f"a {word}, b").words == ["a", word, ",", "b"]
+
+
+def test_marks_after_other_characters_are_words():
+  assert ner.from_text("❤\ufe0fabc").words == ["❤", "\ufe0f", "abc"]
+
+
+def test_each_chinese_character_is_a_word():
+  assert ner.from_text("我爱New York。").words == [
+    "我", "爱", "New", "York", "。",
+  ]  # fmt: skip
+
+
+# Windows
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory):
+  path = tmp_path_factory.mktemp("vocab") / "vocab.txt"
+  pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "##a", "b"]
+  path.write_text("\n".join(pieces) + "\n")
+  return tokenization.FullTokenizer(str(path))
+
+
+@given(
+  st.lists(st.sampled_from(["a", "aa", "aaaa", "b", "\u0000"]), max_size=80),
+  st.integers(8, 20),
+)
+@settings(deadline=None)
+def test_every_word_is_predicted_once(tokenizer, words, max_seq_length):
+  sentence = ner.from_text("")._replace(words=words)
+  windows = list(ner.make_windows([sentence], tokenizer, max_seq_length))
+  predicted = sorted(w for window in windows for w in window.words if w >= 0)
+  assert predicted == [i for i, word in enumerate(words) if word != "\u0000"]
+  for window in windows:
+    assert len(window.input_ids) == len(window.words) <= max_seq_length
+    for piece, word in zip(window.input_ids, window.words):
+      if word >= 0:
+        assert piece == tokenizer.encode(words[word])[0]
+
+
+def test_a_word_of_a_long_sentence_is_predicted_with_context(tokenizer):
+  sentence = ner.from_text(" ".join(["b"] * 10_000))
+  windows = list(ner.make_windows([sentence], tokenizer, 42))
+  for window in windows[1:-1]:
+    positions = [i for i, word in enumerate(window.words) if word >= 0]
+    assert positions[0] > 10
+    assert positions[-1] < 32
+
+
+def test_windows_are_counted_per_sentence(tokenizer):
+  sentences = [ner.from_text("a " * length) for length in (2, 9)]
+  windows = list(ner.make_windows(sentences, tokenizer, 8))
+  lengths = ner.window_lengths(windows, 8)
+  assert lengths == ([4, 8, 8], 8, [0, 0], "sentences", [1, 2])
+
+
+def test_a_record_has_labels_where_tags_are_predicted(tokenizer):
+  sentence = ner.from_text("aa b")
+  (window,) = ner.make_windows([sentence], tokenizer, 8)
+  record = ner.window_record(window, 7, 8, [3, 5])
+  assert record["label_ids"] == [-1, 3, -1, 5, -1, -1, -1, -1]
+  assert record["input_mask"] == [1, 1, 1, 1, 1, 0, 0, 0]
+  assert record["unique_ids"] == 7

@@ -1,0 +1,469 @@
+"""Tests of pretraining text, instances and records."""
+
+import os
+import random
+from collections import Counter, defaultdict
+
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pretraining_corpus import (
+  CHINESE,
+  CLS,
+  LATIN,
+  MASK,
+  SEP,
+  VOCAB,
+  Corpus,
+  assert_share,
+  make,
+  masks,
+  parsed,
+  parts,
+  read_file,
+  tokens,
+)
+
+import tokenization
+from bertlib.tasks.pretraining import pretraining_instances, pretraining_text
+
+pytestmark = pytest.mark.unit
+
+# Text to pieces
+
+
+def read(lines, vocab_file, **options):
+  counts = Counter()
+  documents = pretraining_text.read_documents(
+    lines,
+    tokenization.FullTokenizer(vocab_file),
+    random.Random(0),
+    counts=counts,
+    **options,
+  )
+  return documents, counts
+
+
+def test_line_ends_invalid_bytes_and_extra_blank_lines_do_not_matter(
+  vocab_file,
+):
+  plain = [b"w0000 w0003\n", b"w0006\n", b"\n", b"w0009\n"]
+  odd = [b"\n", b"w0000 \xffw0003 \r\n", b" w0006\r\n", b"\r\n", b" \n"]
+  odd += [b"w0009"]
+  documents, counts = read(odd, vocab_file)
+  assert documents == read(plain, vocab_file)[0]
+  assert counts == {
+    "documents": 2,
+    "sentences": 3,
+    "documents of one sentence": 1,
+  }
+
+
+LONG = Corpus([[[1, 2, 3]] * 30])
+
+
+def test_truncated_sentences_keep_their_beginning(vocab_file):
+  (whole,), _ = read(LONG.lines, vocab_file)
+  (truncated,), counts = read(LONG.lines, vocab_file, truncate_prob=1)
+  assert counts["sentences truncated"] == len(truncated) == 30
+  for before, after in zip(whole, truncated):
+    assert 0 < len(after) < len(before)
+    assert after == before[: len(after)]
+  assert {len(sentence) for sentence in truncated} == {1, 2, 3, 4, 5}
+
+
+def test_truncate_prob_is_the_fraction_of_sentences_truncated(vocab_file):
+  lines = LONG.lines * 20
+  whole, _ = read(lines, vocab_file)
+  truncated, counts = read(lines, vocab_file, truncate_prob=0.3)
+  differ = sum(
+    before != after
+    for documents in zip(whole, truncated)
+    for before, after in zip(*documents)
+  )
+  assert counts["sentences truncated"] == differ
+  assert_share(differ, 600, 0.3)
+
+
+def test_a_sentence_of_one_piece_is_not_truncated(vocab_file):
+  documents, counts = read([b"w0000\n"], vocab_file, truncate_prob=1)
+  assert documents == [[["w0000"]]]
+  assert not counts["sentences truncated"]
+
+
+def test_running_text_is_split_into_sentences(vocab_file):
+  pytest.importorskip("sentencex", reason="pip install -e .[sentences]")
+  text = [b"W0000 w0003. W0006 w0009! W0012\n", b"\n", b"W0015? W0018.\n"]
+  sentences = [b"W0000 w0003.\n", b"W0006 w0009!\n", b"W0012\n", b"\n"]
+  sentences += [b"W0015?\n", b"W0018.\n"]
+  documents, _ = read(text, vocab_file, split_sentences="en")
+  assert documents == read(sentences, vocab_file)[0]
+
+
+# Pieces to records
+
+
+# Documents: sentences: words: numbers of pieces.
+DOCUMENTS = st.lists(
+  st.lists(
+    st.lists(st.integers(1, 3), min_size=1, max_size=6), min_size=1, max_size=4
+  ),
+  min_size=1,
+  max_size=4,
+)
+OPTIONS = st.fixed_dictionaries(
+  {
+    "max_seq_length": st.integers(5, 40),
+    "max_predictions_per_seq": st.integers(1, 10),
+    "masked_lm_prob": st.floats(0, 1),
+    "short_seq_prob": st.sampled_from([0, 0.1, 1]),
+    "dupe_factor": st.integers(1, 3),
+    "random_seed": st.integers(),
+    "do_whole_word_mask": st.booleans(),
+    "whole_word_draw": st.sampled_from(["piece", "word"]),
+  }
+)
+
+
+@settings(deadline=None)
+@given(DOCUMENTS, OPTIONS)
+def test_records_are_two_segments_between_special_tokens_and_padding(
+  vocab_file, documents, options
+):
+  records, counts = make(Corpus(documents), vocab_file, **options)
+  assert len(records) == counts["records"] > 0
+  assert counts["tokens"] == sum(len(tokens(record)) for record in records)
+  for record in records:
+    first, second = parts(record)
+    assert first and second
+    assert tokens(record) == [CLS, *first, SEP, *second, SEP]
+    lengths = len(first) + 2, len(second) + 1
+    padding = [0] * (options["max_seq_length"] - sum(lengths))
+    assert record["input_ids"][sum(lengths) :] == padding
+    assert record["input_mask"] == [1] * sum(lengths) + padding
+    assert (
+      record["segment_ids"] == [0] * lengths[0] + [1] * lengths[1] + padding
+    )
+
+
+@settings(deadline=None)
+@given(DOCUMENTS, OPTIONS)
+def test_masks_are_sorted_padded_and_of_the_requested_number(
+  vocab_file, documents, options
+):
+  records, counts = make(Corpus(documents), vocab_file, **options)
+  assert counts["masked tokens"] == sum(len(masks(r)) for r in records)
+  num_slots = options["max_predictions_per_seq"]
+  for record in records:
+    masked, ids = masks(record), tokens(record)
+    number = len(masked)
+    padding = [0] * (num_slots - number)
+    assert record["masked_lm_positions"] == sorted(masked) + padding
+    assert record["masked_lm_ids"] == [*masked.values(), *padding]
+    assert record["masked_lm_weights"] == [1] * number + padding
+    assert not {CLS, SEP} & set(masked.values())
+    for position, token in enumerate(ids):
+      assert position in masked or record["input_ids"][position] == token
+    requested = max(1, round(options["masked_lm_prob"] * len(ids)))
+    requested = min(requested, num_slots, len(ids) - 3)
+    if options["do_whole_word_mask"]:
+      assert number <= requested  # a word may not fit the remaining number
+    else:
+      assert number == requested
+
+
+@settings(deadline=None)
+@given(DOCUMENTS, OPTIONS)
+def test_segments_are_consecutive_or_from_two_documents(
+  vocab_file, documents, options
+):
+  corpus = Corpus(documents)
+  records, counts = make(corpus, vocab_file, **options)
+  same_document = 0
+  for record in records:
+    (first, start, end), (second, next_start, next_end) = (
+      (
+        corpus.positions[p[0]][0],
+        corpus.positions[p[0]][1],
+        corpus.positions[p[-1]][1],
+      )
+      for p in parts(record)
+    )
+    ids = [*range(start, end + 1), *range(next_start, next_end + 1)]
+    assert [corpus.positions[i][1] for p in parts(record) for i in p] == ids
+    if record["next_sentence_labels"] == [1]:
+      same_document += first == second
+    else:
+      assert first == second
+      is_full = sum(record["input_mask"]) == options["max_seq_length"]
+      assert next_start > end if is_full else next_start == end + 1
+  assert counts["random next sentences"] == sum(
+    record["next_sentence_labels"][0] for record in records
+  )
+  if len(documents) > 1:
+    same_document = 0  # counted for corpora of a single document only
+  assert counts[pretraining_instances.SAME_DOCUMENT] == same_document
+
+
+def test_half_of_the_second_segments_are_from_another_document(vocab_file):
+  # A document of two sentences becomes one record, or two if the first gets a
+  # random second segment: its own second sentence then starts another record.
+  corpus = Corpus([[[1], [1]]] * 100)
+  records, counts = make(
+    corpus, vocab_file, dupe_factor=20, short_seq_prob=0, max_seq_length=16
+  )
+  follow = sum(not record["next_sentence_labels"][0] for record in records)
+  assert_share(follow, 2000, 0.5)
+  assert len(records) == follow + 2 * (2000 - follow)
+  assert not counts[pretraining_instances.SAME_DOCUMENT]
+
+
+# Ten documents of five sentences of five words of three pieces.
+LARGE = [[[3] * 5] * 5] * 10
+
+
+@pytest.mark.parametrize("whole_words", [False, True])
+def test_masked_tokens_are_replaced_with_the_probabilities_of_the_paper(
+  vocab_file, whole_words
+):
+  records, _ = make(
+    Corpus(LARGE), vocab_file, dupe_factor=50, do_whole_word_mask=whole_words
+  )
+  shown = [
+    (record["input_ids"][position], token)
+    for record in records
+    for position, token in masks(record).items()
+  ]
+  drawn = [token for token, true in shown if token not in (MASK, true)]
+  by_chance = 0.1 / len(VOCAB)  # a random entry may be [MASK] or the original
+  masked = sum(token == MASK for token, _ in shown)
+  assert_share(masked, len(shown), 0.8 + by_chance)
+  unchanged = sum(token == true for token, true in shown)
+  assert_share(unchanged, len(shown), 0.1 + by_chance)
+  assert_share(sum(t < len(VOCAB) / 2 for t in drawn), len(drawn), 0.5)
+
+
+WHOLE_WORDS = {
+  "of pieces": (LATIN, {"do_whole_word_mask": True}),
+  "of Chinese": (
+    CHINESE,
+    {"do_whole_word_mask": True, "word_boundaries": "spaces"},
+  ),
+}
+
+
+def masked_words(record, corpus):
+  """(input id, original id) of the pieces of each word.
+
+  The input id is None for a piece that was not chosen for masking.
+  """
+  words = defaultdict(list)
+  masked = masks(record)
+  for position, (token, part) in enumerate(
+    zip(tokens(record), record["segment_ids"])
+  ):
+    if token not in (CLS, SEP):
+      is_masked = position in masked
+      shown = record["input_ids"][position] if is_masked else None
+      words[part, corpus.positions[token][2]].append((shown, token))
+  return list(words.values())
+
+
+@pytest.mark.parametrize("kind", WHOLE_WORDS)
+@settings(deadline=None)
+@given(documents=DOCUMENTS, options=OPTIONS)
+def test_the_pieces_of_a_word_are_masked_together(
+  vocab_file, kind, documents, options
+):
+  entries, whole_words = WHOLE_WORDS[kind]
+  corpus = Corpus(documents, entries)
+  records, _ = make(corpus, vocab_file, **(options | whole_words))
+  for record in records:
+    for word in masked_words(record, corpus):
+      assert len({shown is None for shown, _ in word}) == 1
+
+
+@pytest.mark.parametrize("kind", WHOLE_WORDS)
+@pytest.mark.parametrize(
+  ("draw", "all_masked", "all_unchanged"),
+  [("piece", 0.8**3, 0.1**3), ("word", 0.8, 0.1)],
+)
+def test_replacements_are_drawn_per_piece_or_per_word(
+  vocab_file, kind, draw, all_masked, all_unchanged
+):
+  entries, options = WHOLE_WORDS[kind]
+  corpus = Corpus(LARGE, entries)
+  records, _ = make(
+    corpus, vocab_file, dupe_factor=50, whole_word_draw=draw, **options
+  )
+  words = [
+    word
+    for record in records
+    for word in masked_words(record, corpus)
+    if len(word) == 3 and word[0][0] is not None
+  ]
+  masked = sum(all(s == MASK for s, _ in word) for word in words)
+  unchanged = sum(all(s == token for s, token in word) for word in words)
+  assert_share(masked, len(words), all_masked)
+  assert_share(unchanged, len(words), all_unchanged)
+
+
+# API for other code
+
+
+WORDS = ["[CLS]", "un", "##aff", "##able", "[SEP]", "dog", "##s", "[SEP]"]
+VOCAB_WORDS = [f"new{number}" for number in range(50)]
+
+
+@pytest.mark.parametrize("whole_words", [False, True])
+@pytest.mark.parametrize("seed", range(20))
+def test_masking_keeps_the_original_tokens_as_labels(whole_words, seed):
+  tokens, positions, labels = (
+    pretraining_instances.create_masked_lm_predictions(
+      WORDS, 0.5, 20, VOCAB_WORDS, random.Random(seed), whole_words
+    )
+  )
+  assert len(tokens) == len(WORDS)
+  assert positions == sorted(set(positions))
+  assert labels == [WORDS[position] for position in positions]
+  assert not {"[CLS]", "[SEP]"} & set(labels)
+  for position, (token, original) in enumerate(zip(tokens, WORDS)):
+    if position in positions:
+      assert token in {"[MASK]", original, *VOCAB_WORDS}
+    else:
+      assert token == original
+  if whole_words:
+    assert positions in ([1, 2, 3], [5, 6])
+  else:
+    assert len(positions) == 4
+
+
+def test_create_instances_from_document():
+  documents = [
+    [["a", "b"], ["c"], ["d", "e", "f"]],
+    [["x", "y"], ["z"]],
+  ]
+  rng = random.Random(0)
+  is_random = Counter()
+  for _ in range(50):
+    for instance in pretraining_instances.create_instances_from_document(
+      documents, 0, 9, 0.1, 0.15, 2, VOCAB_WORDS, rng
+    ):
+      assert len(instance.tokens) == len(instance.segment_ids) <= 9
+      assert instance.tokens[0] == "[CLS]"
+      assert instance.tokens.count("[SEP]") == 2
+      second = instance.segment_ids.index(1)
+      original = list(instance.tokens)
+      for position, label in zip(
+        instance.masked_lm_positions, instance.masked_lm_labels
+      ):
+        original[position] = label
+      own = set("xyz" if instance.is_random_next else "abcdef")
+      assert set(original[1 : second - 1]) <= set("abcdef")
+      assert set(original[second:-1]) <= own
+      is_random[instance.is_random_next] += 1
+  assert set(is_random) == {False, True}
+
+
+def test_a_pair_of_segments_is_truncated_in_place():
+  ends = set()
+  for seed in range(20):
+    tokens_a, tokens_b = list("abcdef"), list("xyz")
+    pretraining_instances.truncate_seq_pair(
+      tokens_a, tokens_b, 5, random.Random(seed)
+    )
+    assert len(tokens_a) + len(tokens_b) == 5
+    assert "".join(tokens_a) in "abcdef" and "".join(tokens_b) in "xyz"
+    ends.add((tokens_a[0] == "a", tokens_a[-1] == "f"))
+  assert len(ends) > 1
+
+
+def instance(**changed):
+  return pretraining_instances.TrainingInstance(
+    **{
+      "tokens": ["[CLS]", "w0000", "[SEP]", "[MASK]", "[SEP]"],
+      "segment_ids": [0, 0, 0, 1, 1],
+      "masked_lm_positions": [3],
+      "masked_lm_labels": ["w0003"],
+      "is_random_next": True,
+    }
+    | changed
+  )
+
+
+def test_str_and_repr_of_an_instance():
+  assert str(instance()) == (
+    "tokens: [CLS] w0000 [SEP] [MASK] [SEP]\n"
+    "segment_ids: 0 0 0 1 1\n"
+    "is_random_next: True\n"
+    "masked_lm_positions: 3\n"
+    "masked_lm_labels: w0003\n"
+    "\n"
+  )
+  assert repr(instance()) == str(instance())
+
+
+class OtherTokenizer:
+  """A minimal tokenizer of other code."""
+
+  def convert_tokens_to_ids(self, tokens):
+    return [VOCAB.index(token) for token in tokens]
+
+
+def write(instances, outputs, max_seq_length=8):
+  pretraining_instances.write_instance_to_example_files(
+    instances, OtherTokenizer(), max_seq_length, 2, [*map(str, outputs)]
+  )
+
+
+@pytest.mark.graph
+def test_a_record_equals_the_example_built_by_tensorflow(tmp_path):
+  ints = pretraining_instances.create_int_feature
+  floats = pretraining_instances.create_float_feature
+  write(iter([instance()]), [tmp_path / "out"])
+  (record,) = read_file(tmp_path / "out")
+  expected = {
+    "input_ids": ints([CLS, 5, SEP, MASK, SEP, 0, 0, 0]),
+    "input_mask": ints([1, 1, 1, 1, 1, 0, 0, 0]),
+    "segment_ids": ints([0, 0, 0, 1, 1, 0, 0, 0]),
+    "masked_lm_positions": ints([3, 0]),
+    "masked_lm_ids": ints([8, 0]),
+    "masked_lm_weights": floats([1.0, 0.0]),
+    "next_sentence_labels": ints([1]),
+  }
+  assert tf.train.Example.FromString(record).features.feature == expected
+
+
+@pytest.mark.graph
+def test_instances_are_written_to_the_files_in_turn(tmp_path):
+  instances = [instance(is_random_next=number % 3 == 0) for number in range(7)]
+  outputs = [tmp_path / name for name in "abc"]
+  write(instances, outputs)
+  labels = [
+    [parsed(record)["next_sentence_labels"] for record in read_file(path)]
+    for path in outputs
+  ]
+  assert labels == [[[1]] * 3, [[0]] * 2, [[0]] * 2]
+
+
+def test_an_instance_that_does_not_fit_leaves_the_files_unchanged(tmp_path):
+  (tmp_path / "out").write_bytes(b"earlier")
+  for instances, max_seq_length in [
+    ([instance(), instance()], 4),
+    ([instance(masked_lm_positions=[1, 2, 3])], 8),
+  ]:
+    with pytest.raises(ValueError):
+      write(instances, [tmp_path / "out"], max_seq_length)
+  assert (tmp_path / "out").read_bytes() == b"earlier"
+  assert os.listdir(tmp_path) == ["out"]
+
+
+@given(length=st.integers(0, 300), seed=st.integers())
+def test_shuffle_equals_that_of_random(length, seed):
+  rng, expected_rng = random.Random(seed), random.Random(seed)
+  items, expected = list(range(length)), list(range(length))
+  pretraining_instances.shuffle(items, rng)
+  expected_rng.shuffle(expected)
+  assert items == expected
+  assert rng.getstate() == expected_rng.getstate()

@@ -1,0 +1,507 @@
+"""Tests of decoding SQuAD answers from logits."""
+
+import gzip
+import hashlib
+import json
+import tempfile
+import types
+
+import hypothesis
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+import reference_data
+
+import tokenization
+from bertlib.cli.errors import InputError
+from bertlib.tasks.squad import (
+  squad_answer_files,
+  squad_decoding,
+  squad_examples,
+  squad_features,
+  squad_files,
+  squad_scores,
+)
+from bertlib.tasks.squad.squad_decoding import (
+  AnswerFinder,
+  NbestPrediction,
+  Passage,
+  PassageFinder,
+  RawResult,
+)
+from bertlib.tasks.squad.squad_examples import SquadExample
+from bertlib.tasks.squad.squad_features import WindowSettings as Settings
+
+pytestmark = pytest.mark.unit
+
+DECODED = [
+  ("v11_dev_384", "random", None),
+  ("v11_dev_384", "ties", None),
+  ("v11_dev_128", "peaked", None),
+  ("v11_one_answer_96", "peaked", None),
+  ("v20_dev_384", "null", 0),
+  ("v20_dev_384", "null", -2),
+  ("v20_dev_384", "null_ties", 0),
+  ("v20_dev_384", "null_ties", -2),
+  ("v20_dev_128", "null", 0),
+  ("v20_dev_128", "null", -2),
+  ("v20_dev_128", "null", 1.5),
+]
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory):
+  words = "[UNK] a b c d e f g h who ##s ( ) , [PAD] [CLS] [SEP]"
+  path = tmp_path_factory.mktemp("vocab") / "vocab.txt"
+  path.write_text("\n".join(words.split(" ")) + "\n")
+  return tokenization.FullTokenizer(str(path))
+
+
+def make_features(examples, tokenizer, settings):
+  made = []
+  squad_features.convert_examples_to_features(
+    examples, tokenizer, *settings, made.append
+  )
+  return made
+
+
+def helper_cases(function):
+  cases = reference_data.read_jsonl(
+    reference_data.golden("squad", "helpers.jsonl")
+  )
+  return [case for case in cases if case["function"] == function]
+
+
+# Results of the reference
+
+
+@pytest.mark.parametrize(("name", "kind", "threshold"), DECODED)
+def test_files_equal_the_reference(golden, tmp_path, name, kind, threshold):
+  with open(golden("squad", "runs.json")) as file:
+    runs = json.load(file)
+  logits_name = f"{name}_{kind}_logits.npz"
+  (run,) = [
+    run
+    for run in runs["predictions"]
+    if (run["logits"], run["null_score_diff_threshold"])
+    == (logits_name, threshold)
+  ]
+  (made,) = [
+    run
+    for run in runs["features"]
+    if run["features"] == f"{name}_features.jsonl.gz"
+  ]
+  with gzip.open(golden("squad", made["input"])) as file:
+    (tmp_path / "data.json").write_bytes(file.read())
+  examples = squad_examples.read_squad_examples(
+    str(tmp_path / "data.json"),
+    made["is_training"],
+    made["version_2_with_negative"],
+  )
+  tokenizer = tokenization.FullTokenizer(
+    reference_data.vocab(made["vocab"]), made["do_lower_case"]
+  )
+  keys = ("max_seq_length", "doc_stride", "max_query_length", "is_training")
+  windows = make_features(examples, tokenizer, [made[key] for key in keys])
+  logits = np.load(golden("squad", logits_name))
+  results = [
+    RawResult(int(unique_id), starts.tolist(), ends.tolist())
+    for unique_id, starts, ends in zip(
+      logits["unique_ids"], logits["start_logits"], logits["end_logits"]
+    )
+  ]
+  ends = "predictions.json", "nbest_predictions.json", "null_odds.json"
+  squad_answer_files.write_predictions(
+    examples,
+    windows,
+    results[::-1],
+    run["n_best_size"],
+    run["max_answer_length"],
+    run["do_lower_case"],
+    *(str(tmp_path / end) for end in ends),
+    version_2_with_negative=run["version_2_with_negative"],
+    null_score_diff_threshold=threshold or 0.0,
+  )
+  assert len(run["file_sha256"]) == (2 if threshold is None else 3)
+  for golden_name, digest in run["file_sha256"].items():
+    end = max(filter(golden_name.endswith, ends), key=len)
+    content = (tmp_path / end).read_bytes()
+    assert hashlib.sha256(content).hexdigest() == digest, golden_name
+
+
+def test_final_texts_equal_the_reference(golden):
+  path = golden("squad", "get_final_text.jsonl")
+  for case in reference_data.read_jsonl(path):
+    result = case.pop("result")
+    assert squad_decoding.get_final_text(**case) == result, case
+
+
+def test_order_of_indexes_equals_the_reference():
+  for case in helper_cases("_get_best_indexes"):
+    order = squad_decoding._get_best_indexes(
+      case["logits"], case["n_best_size"]
+    )
+    assert order == case["result"], case
+
+
+def test_probabilities_equal_the_reference():
+  for case in helper_cases("_compute_softmax"):
+    assert squad_decoding.compute_softmax(case["scores"]) == case["result"]
+
+
+def odd_case(version_2_with_negative):
+  """Logits without any valid span."""
+  path = reference_data.golden("squad", "odd_predictions.jsonl")
+  (case,) = [
+    case
+    for case in reference_data.read_jsonl(path)
+    if case["version_2_with_negative"] == version_2_with_negative
+  ]
+  example = SquadExample(
+    case["qas_id"], case["question_text"], case["doc_tokens"]
+  )
+  tokenizer = tokenization.FullTokenizer(reference_data.vocab("uncased"))
+  keys = ("max_seq_length", "doc_stride", "max_query_length")
+  (window,) = make_features(
+    [example], tokenizer, [*(case[key] for key in keys), False]
+  )
+  result = RawResult(window.unique_id, case["start_logits"], case["end_logits"])
+  sizes = case["n_best_size"], case["max_answer_length"]
+  return case, ([example], [window], [result], *sizes, True)
+
+
+def write(folder, arguments, **options):
+  names = "predictions", "nbest", "odds"
+  paths = [str(folder / name) for name in names]
+  squad_answer_files.write_predictions(*arguments, *paths, **options)
+  return [
+    json.loads((folder / name).read_text())
+    for name in names
+    if (folder / name).exists()
+  ]
+
+
+def test_question_without_spans_in_1_1_equals_the_reference(tmp_path):
+  case, arguments = odd_case(version_2_with_negative=False)
+  assert write(tmp_path, arguments) == [case["predictions"], case["nbest"]]
+
+
+def test_question_without_spans_in_2_0_has_no_answer(tmp_path):
+  """The reference fails here."""
+  _, arguments = odd_case(version_2_with_negative=True)
+  predictions, n_best, odds = write(
+    tmp_path,
+    arguments,
+    version_2_with_negative=True,
+    null_score_diff_threshold=5.0,
+  )
+  assert predictions == {"q": ""}
+  assert odds == {"q": squad_decoding.CERTAIN_ODDS}
+  assert [entry["text"] for entry in n_best["q"]] == [""]
+
+
+def test_empty_paragraph_has_no_answer(tmp_path, tokenizer):
+  """The reference fails here too."""
+  examples = [SquadExample("q", "who", []), SquadExample("p", "who", ["a"])]
+  windows = make_features(examples, tokenizer, Settings(8, 4, 2, False))
+  results = [RawResult(w.unique_id, [0.0] * 8, [0.0] * 8) for w in windows]
+  arguments = examples, windows, results, 20, 30, True
+  predictions, _, odds = write(
+    tmp_path, arguments, version_2_with_negative=True
+  )
+  assert predictions == {"q": "", "p": "a"}
+  assert odds == {"q": squad_decoding.CERTAIN_ODDS, "p": 0.0}
+  predictions, _, _ = write(tmp_path, arguments)
+  assert predictions == {"q": "empty", "p": "a"}
+
+
+def test_data_set_without_windows_is_decoded(tmp_path):
+  arguments = [SquadExample("q", "who", [])], [], [], 20, 30, True
+  predictions, _ = write(tmp_path, arguments)
+  assert predictions == {"q": "empty"}
+
+
+@pytest.mark.parametrize(
+  "language",
+  [
+    "mixed",
+    *(
+      pytest.param(name, marks=pytest.mark.needs_data)
+      for name in ("de", "zh", "th", "ar")
+    ),
+  ],
+)
+def test_other_languages_are_decoded_and_evaluated(tmp_path, language):
+  if language == "mixed":
+    path = str(tmp_path / "data.json")
+    packed = reference_data.golden("squad", "xquad_mixed.json.gz")
+    with gzip.open(packed) as file:
+      (tmp_path / "data.json").write_bytes(file.read())
+  else:
+    path = reference_data.data("squad", "xquad", f"xquad.{language}.json")
+  examples = squad_examples.read_squad_examples(path, is_training=False)[:200]
+  tokenizer = tokenization.FullTokenizer(
+    reference_data.vocab("multi_cased"), do_lower_case=False
+  )
+  windows = make_features(examples, tokenizer, Settings(384, 128, 64, False))
+  rng = np.random.default_rng(0)
+  results = [
+    RawResult(w.unique_id, *rng.normal(size=[2, 384])) for w in windows
+  ]
+  finder = AnswerFinder(examples, windows, results, False)
+  found = {
+    example.qas_id: text
+    for example, (text, _) in zip(examples, finder.best_predictions(20, 30))
+  }
+  for example in examples:
+    assert found[example.qas_id] in " ".join(example.doc_tokens)
+  questions = squad_files.read_questions(path)[:200]
+  for score in (squad_scores.score_v1, squad_scores.score_chinese):
+    scores = squad_scores.evaluate_v1(questions, found, score)
+    assert 0 < scores["f1"] < 50
+
+
+# Compatibility with google-research/bert
+
+
+def without_base(feature):
+  """Copies a feature to an unrelated class, as users may have."""
+  return types.SimpleNamespace(**vars(feature))
+
+
+def test_results_of_other_questions_are_not_needed(tmp_path, tokenizer):
+  examples = [SquadExample(name, "who", [*"abcdefgh"]) for name in "pq"]
+  windows = make_features(examples, tokenizer, Settings(8, 2, 2, False))
+  windows = list(map(without_base, windows))
+  rng = np.random.default_rng(0)
+  results = [RawResult(w.unique_id, *rng.normal(size=[2, 8])) for w in windows]
+  sizes = 20, 30, True
+  _, n_best = write(tmp_path, (examples, windows, results, *sizes))
+  results = [r for r, w in zip(results, windows) if w.example_index == 0]
+  _, of_one = write(tmp_path, (examples[:1], windows, results, *sizes))
+  assert of_one == {"p": n_best["p"]}
+  with pytest.raises(InputError, match="question q"):
+    write(tmp_path, (examples, windows, results, *sizes))
+
+
+def test_results_may_have_different_lengths(tmp_path, tokenizer):
+  examples = [SquadExample("q", "who", [*"abcdef"])]
+  windows = make_features(examples, tokenizer, Settings(8, 3, 2, False))
+  lengths = [len(window.tokens) for window in windows]
+  assert len(set(lengths)) > 1
+  results = [
+    RawResult(
+      window.unique_id,
+      [0.0] * (length - 2) + [20.0 - length, 0.0],
+      [1.0] * length,
+    )
+    for window, length in zip(windows, lengths)
+  ]
+  predictions, _ = write(tmp_path, (examples, windows, results, 20, 1, True))
+  assert predictions == {"q": "f"}
+
+
+def test_open_temporary_files_receive_the_predictions(tmp_path, tokenizer):
+  examples = [SquadExample("q", "who", ["a"])]
+  windows = make_features(examples, tokenizer, Settings(8, 4, 2, False))
+  results = [RawResult(w.unique_id, [0.0] * 8, [0.0] * 8) for w in windows]
+  with tempfile.NamedTemporaryFile("r", dir=tmp_path) as held:
+    squad_answer_files.write_predictions(
+      examples,
+      windows,
+      results,
+      20,
+      30,
+      True,
+      held.name,
+      str(tmp_path / "nbest"),
+      str(tmp_path / "odds"),
+    )
+    assert json.load(held) == {"q": "a"}
+    with open(held.name) as file:
+      assert json.load(file) == {"q": "a"}
+
+
+# Search
+
+
+def find_naively(examples, windows, results, n_best_size, max_answer_length):
+  """Finds spans by exhaustive search; without texts."""
+  found = [[] for _ in examples]
+  for index, (window, result) in enumerate(zip(windows, results)):
+    starts, ends = (
+      sorted(range(len(scores)), key=lambda i: -scores[i])[:n_best_size]
+      for scores in result[1:]
+    )
+    for start in starts:
+      for end in ends:
+        words = window.token_to_orig_map
+        if start not in words or end not in words or end < start:
+          continue
+        if end - start >= max_answer_length:
+          continue
+        if window.token_is_max_context[start]:
+          found[window.example_index].append(
+            (
+              index,
+              start,
+              end,
+              result.start_logits[start],
+              result.end_logits[end],
+            )
+          )
+  return [sorted(spans, key=lambda s: -(s[3] + s[4])) for spans in found]
+
+
+@hypothesis.settings(deadline=None)
+@hypothesis.given(st.data())
+def test_spans_equal_an_exhaustive_search(tokenizer, data):
+  texts = data.draw(
+    st.lists(st.text("abcd", max_size=9).map(list), min_size=1, max_size=3)
+  )
+  examples = [
+    SquadExample(str(i), "who", words) for i, words in enumerate(texts)
+  ]
+  windows = make_features(examples, tokenizer, Settings(8, 2, 2, False))
+  scores = st.lists(st.integers(-2, 2).map(float), min_size=8, max_size=8)
+  results = [
+    RawResult(w.unique_id, data.draw(scores), data.draw(scores))
+    for w in windows
+  ]
+  sizes = data.draw(st.tuples(st.integers(1, 9), st.integers(1, 9)))
+  finder = AnswerFinder(examples, windows, results, True)
+  found = list(map(list, finder.prelim_predictions(*sizes)))
+  assert found == find_naively(examples, windows, results, *sizes)
+
+
+def test_one_finder_decodes_with_several_settings(tokenizer):
+  rng = np.random.default_rng(0)
+  words = [str(letter) for letter in rng.choice([*"abcdefgh"], 30)]
+  examples = [SquadExample("q", "who", words)]
+  windows = make_features(examples, tokenizer, Settings(16, 4, 2, False))
+  results = [
+    RawResult(w.unique_id, *rng.normal(size=[2, 16]).tolist()) for w in windows
+  ]
+  finder = AnswerFinder(examples, windows, results, True)
+  for sizes in ((1, 5), (20, 2), (20, 30)):
+    other = AnswerFinder(examples, windows, results, True)
+    entries, best, odds = next(finder.nbest_predictions(*sizes, True))
+    assert (entries, best, odds) == next(other.nbest_predictions(*sizes, True))
+    assert (best, odds) == next(finder.best_predictions(*sizes))
+    texts = [entry.text for entry in entries]
+    assert len(set(texts)) == len(texts)
+    assert "" in texts and best in texts
+    scores = [entry.score for entry in entries if entry.text]
+    assert scores == sorted(scores, reverse=True)
+
+
+@hypothesis.settings(deadline=None)
+@hypothesis.given(
+  st.text(st.sampled_from("aBé中(),.ſ\u0301 \t\n\u00a0\u200b-"), max_size=30),
+  st.integers(0, 2**32 - 1),
+)
+def test_an_answer_of_a_passage_is_the_characters_of_its_pieces(
+  tokenizer, passage, seed
+):
+  rng = np.random.default_rng(seed)
+  words, _ = squad_examples.split_words(passage)
+  examples = [SquadExample("q", "who", words)]
+  settings = Settings(12, 3, 2, False)
+  windows = [
+    *squad_features.iterate_features(
+      squad_features.convert_examples_to_windows(examples, tokenizer, settings),
+      settings.max_seq_length,
+      tokenizer.inv_vocab,
+    )
+  ]
+  results = [
+    RawResult(w.unique_id, *rng.normal(size=[2, 12]).tolist()) for w in windows
+  ]
+  tokens, offsets = tokenizer.tokenize_with_offsets(passage)
+  finder = PassageFinder(
+    [Passage(passage, offsets)], examples, windows, results, True
+  )
+  (prelims,) = finder.prelim_predictions(20, 30)
+  for prelim in prelims:
+    found = finder.with_text(prelim)
+    assert found.text == passage[found.start : found.end] != ""
+    pieces = [
+      token
+      for token, (start, end) in zip(tokens, offsets)
+      if found.start <= start and end <= found.end
+    ]
+    window = windows[prelim.feature_index]
+    assert window.tokens[prelim.start_index : prelim.end_index + 1] == pieces
+
+
+# Files
+
+
+@hypothesis.given(
+  st.dictionaries(
+    st.text(),
+    st.lists(
+      st.builds(
+        NbestPrediction,
+        st.text(),
+        *[st.floats(-1e4, 1e4, width=32)] * 2,
+      ),
+      min_size=1,
+      max_size=4,
+    ),
+    min_size=1,
+    max_size=3,
+  )
+)
+@hypothesis.example({4711: [NbestPrediction("a", 1.0, 2.0)]})  # in old code
+def test_nbest_file_equals_the_output_of_json(tmp_path_factory, n_best):
+  path = tmp_path_factory.getbasetemp() / "n_best.json"
+  squad_answer_files.write_nbest_predictions(str(path), n_best)
+  written = json.loads(path.read_text())
+  assert path.read_text() == json.dumps(written, indent=4) + "\n"
+  assert {
+    name: [(e["text"], e["start_logit"], e["end_logit"]) for e in entries]
+    for name, entries in written.items()
+  } == {
+    str(name): [entry[:3] for entry in entries]
+    for name, entries in n_best.items()
+  }
+
+
+def test_saved_logits_are_loaded(tmp_path):
+  logits = np.random.default_rng(0).normal(size=[2, 3, 4]).astype(np.float32)
+  path = str(tmp_path / "logits.npz")
+  squad_answer_files.save_logits(path, "a key", logits)
+  read = squad_answer_files.load_logits(path, "a key")
+  np.testing.assert_array_equal(read, logits, strict=True)
+  with np.load(path) as arrays:
+    assert arrays["unique_ids"].tolist() == [10**9, 10**9 + 1, 10**9 + 2]
+
+
+def test_logits_of_other_windows_are_refused(tmp_path):
+  path = str(tmp_path / "logits.npz")
+  squad_answer_files.save_logits(path, "a key", np.zeros([2, 3, 4], np.float32))
+  with pytest.raises(InputError, match="is of other questions"):
+    squad_answer_files.load_logits(path, "b key")
+
+
+def test_logits_with_a_flipped_bit_are_refused_or_the_same(tmp_path):
+  path, logits = tmp_path / "logits.npz", np.ones([2, 3, 4], np.float32)
+  squad_answer_files.save_logits(str(path), "a key", logits)
+  content = path.read_bytes()
+  for bit in range(0, 8 * len(content), 3):
+    flipped = bytearray(content)
+    flipped[bit // 8] ^= 1 << bit % 8
+    path.write_bytes(flipped)
+    try:
+      found = squad_answer_files.load_logits(str(path), "a key")
+    except InputError:
+      continue
+    np.testing.assert_array_equal(found, logits)
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b"PK\x03\x04"])
+def test_other_files_than_logits_are_refused(tmp_path, content):
+  (tmp_path / "logits.npz").write_bytes(content)
+  with pytest.raises(InputError, match="not a file of --save_lo"):
+    squad_answer_files.load_logits(str(tmp_path / "logits.npz"), "a key")

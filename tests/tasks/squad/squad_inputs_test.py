@@ -1,0 +1,66 @@
+"""Tests of the inputs of run_squad.py."""
+
+import json
+import types
+
+import pytest
+import tiny_squad
+
+from bertlib.cli import option
+from bertlib.settings.squad import SquadSettings
+from bertlib.tasks.squad import squad_files, squad_inputs
+
+pytestmark = pytest.mark.unit
+
+
+def read(**flags):
+  """Reads the data of a run."""
+  return squad_inputs.read_data(
+    types.SimpleNamespace(
+      settings=option.make(SquadSettings, **flags),
+      selection=types.SimpleNamespace(eval_steps=0),
+      config=tiny_squad.CONFIG,
+    )
+  )
+
+
+def test_faults_of_the_data_are_counted(tmp_path, caplog):
+  data = tiny_squad.make_data(False)
+  (tmp_path / "dev.json").write_text(json.dumps(data))
+  first, second = (data["data"][0]["paragraphs"][i]["qas"] for i in (0, 1))
+  first[0]["question"] = first[1]["question"]  # but has another answer
+  second[0]["question"] = " "
+  (tmp_path / "train.json").write_text(json.dumps(data))
+  read(
+    do_train=True,
+    do_predict=True,
+    do_eval=True,
+    train_file=str(tmp_path / "train.json"),
+    predict_file=str(tmp_path / "dev.json"),
+  )
+  assert [
+    message.partition(", the first")[0] for message in caplog.messages
+  ] == [
+    "the training set: examples with an empty text: 1 of 12",
+    "the training set: texts with different labels: 1",
+    "the dev set: examples with a text of the training set: 10 of 12",
+  ]
+
+
+def test_predicted_and_evaluated_questions_are_of_one_reading(
+  tmp_path, monkeypatch
+):
+  tiny_squad.write_data(tmp_path)
+  path = tmp_path / "v1.json"
+  read_questions = squad_files.read_questions
+
+  def read_and_remove(name):
+    questions = read_questions(name)
+    path.unlink()
+    return questions
+
+  monkeypatch.setattr(squad_files, "read_questions", read_and_remove)
+  data = read(do_predict=True, do_eval=True, predict_file=str(path))
+  assert [example.qas_id for example in data.predict] == [
+    question.id for question in data.questions
+  ]

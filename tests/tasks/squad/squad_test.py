@@ -1,0 +1,884 @@
+"""Tests of SQuAD examples, windows, their cache and the audit."""
+
+import collections
+import gzip
+import hashlib
+import json
+import os
+import re
+import subprocess
+import sys
+import tracemalloc
+from unittest import mock
+
+import commands
+import hypothesis
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+import reference_data
+import tensorflow as tf
+from absl import flags
+
+import tokenization
+from bertlib.cli.errors import InputError
+from bertlib.data import input_pipeline, model_inputs, tf_records
+from bertlib.tasks.squad import (
+  squad_audit,
+  squad_examples,
+  squad_features,
+  squad_spans,
+  squad_windows,
+)
+from bertlib.tasks.squad.squad_examples import SquadExample
+from bertlib.tasks.squad.squad_features import WindowSettings as Settings
+
+pytestmark = pytest.mark.unit
+
+RUNS = [
+  "v11_dev_384",
+  "v11_dev_128",
+  "v11_one_answer_384",
+  "v11_one_answer_128",
+  "v11_one_answer_96",
+  "v20_dev_384",
+  "v20_dev_128",
+  "v20_one_answer_384",
+  "v20_one_answer_128",
+  "xquad_mixed_160",
+]
+
+
+# Questions that the original does not train on: the answers have no-break and
+# ideographic spaces.
+ALSO_TRAINED_ON = {"ws-5", "ws-8"}
+
+# Type that callers of google-research/bert's functions pass.
+Span = collections.namedtuple("Span", ["start", "length"])
+
+
+def golden_run(name, golden):
+  with open(golden("squad", "runs.json")) as file:
+    runs = json.load(file)["features"]
+  (run,) = [r for r in runs if r["features"] == f"{name}_features.jsonl.gz"]
+  return run
+
+
+def read_golden_examples(run, folder, golden):
+  path = folder / "data.json"
+  with gzip.open(golden("squad", run["input"])) as file:
+    path.write_bytes(file.read())
+  examples = squad_examples.read_squad_examples(
+    str(path), run["is_training"], run["version_2_with_negative"]
+  )
+  return [e for e in examples if e.qas_id not in ALSO_TRAINED_ON]
+
+
+def helper_cases(function):
+  cases = reference_data.read_jsonl(
+    reference_data.golden("squad", "helpers.jsonl")
+  )
+  return [case for case in cases if case["function"] == function]
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory):
+  words = "a b c d e f g h who what ##s ( ) . , [PAD] [UNK] [CLS] [SEP]"
+  path = tmp_path_factory.mktemp("vocab") / "vocab.txt"
+  path.write_text("\n".join(words.split(" ")) + "\n")
+  return tokenization.FullTokenizer(str(path))
+
+
+def make_data(*questions, context="a b c d"):
+  """A data set; a question is (id, answers) or a complete JSON object."""
+  qas = [
+    q
+    if isinstance(q, dict)
+    else {
+      "id": q[0],
+      "question": "what",
+      "answers": [{"text": t, "answer_start": s} for t, s in q[1]],
+    }
+    for q in questions
+  ]
+  return {"data": [{"paragraphs": [{"context": context, "qas": qas}]}]}
+
+
+def write_data(folder, *questions, **options):
+  path = folder / "data.json"
+  path.write_text(json.dumps(make_data(*questions, **options)))
+  return str(path)
+
+
+def read_records(path):
+  """Yields the integers of each record by feature name."""
+  for serialized in tf.data.TFRecordDataset(path).as_numpy_iterator():
+    example = tf.train.Example.FromString(serialized)
+    yield {
+      name: list(feature.int64_list.value)
+      for name, feature in example.features.feature.items()
+    }
+
+
+# Results of the original
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_examples_equal_those_of_the_original(tmp_path, name, golden):
+  run = golden_run(name, golden)
+  expected = reference_data.read_jsonl(golden("squad", run["examples"]))
+  examples = read_golden_examples(run, tmp_path, golden)
+  assert [vars(example) for example in examples] == expected
+
+
+@pytest.mark.graph
+@pytest.mark.parametrize("name", RUNS)
+def test_features_equal_those_of_the_original(tmp_path, name, golden):
+  run = golden_run(name, golden)
+  length = run["max_seq_length"]
+  created = []
+  squad_features.convert_examples_to_features(
+    read_golden_examples(run, tmp_path, golden),
+    tokenization.FullTokenizer(
+      reference_data.vocab(run["vocab"]), run["do_lower_case"]
+    ),
+    length,
+    run["doc_stride"],
+    run["max_query_length"],
+    run["is_training"],
+    created.append,
+  )
+  expected = reference_data.read_jsonl(golden("squad", run["features"]))
+  assert len(created) == len(expected) == run["count_features"]
+  for feature, golden_feature in zip(created, expected):
+    first = golden_feature.pop("context_first")
+    words = dict(enumerate(golden_feature.pop("token_to_orig"), first))
+    best = dict(
+      enumerate(map(bool, golden_feature.pop("is_max_context")), first)
+    )
+    for key in ("input_ids", "input_mask", "segment_ids"):
+      golden_feature[key] += [0] * (length - len(golden_feature[key]))
+    assert {
+      key: getattr(feature, key) for key in golden_feature
+    } == golden_feature
+    assert feature.token_to_orig_map == words
+    assert feature.token_is_max_context == best
+
+  path = str(tmp_path / "features.tf_record")
+  writer = squad_features.FeatureWriter(path, run["is_training"])
+  for feature in created:
+    writer.process_feature(feature)
+  writer.close()
+  assert writer.num_features == len(created)
+  digest = hashlib.sha256()
+  for record in read_records(path):
+    line = json.dumps(record, sort_keys=True, separators=(",", ":"))
+    digest.update(f"{line}\n".encode())
+  assert digest.hexdigest() == run["tf_record_content_sha256"]
+
+
+@pytest.mark.parametrize(
+  ("context", "start", "expected"),
+  [
+    ("中国人在中国，中国", 0, "0-1"),
+    ("中国人在中国，中国", 4, "4-5"),
+    ("中国人在中国，中国", 7, "7-8"),
+    ("人 (中国，中国)", 6, "5-6"),  # pieces: 人 ( 中 国 ， 中 国 )
+  ],
+)
+def test_an_answer_is_at_its_start_although_its_word_has_it_twice(
+  tmp_path, context, start, expected
+):
+  data = write_data(tmp_path, ("q", [("中国", start)]), context=context)
+  encoder = tokenization.FullTokenizer(reference_data.vocab("chinese"))
+  (encoded,) = squad_spans.encode_examples(
+    squad_examples.read_squad_examples(data, True, False), encoder, True
+  )
+  assert f"{encoded.start}-{encoded.end}" == expected
+
+
+def test_max_context_equals_that_of_the_original():
+  for case in helper_cases("_check_is_max_context"):
+    spans = [Span(*span) for span in case["doc_spans"]]
+    positions = np.arange(len(case["best_span"]))
+    for index in range(len(spans)):
+      expected = [index in best for best in case["best_span"]]
+      one_by_one = [
+        squad_spans.check_is_max_context(spans, index, position)
+        for position in positions.tolist()
+      ]
+      assert one_by_one == expected, case
+      together = squad_spans.check_is_max_context(spans, index, positions)
+      assert together == expected, case
+
+
+def test_improved_answer_spans_equal_those_of_the_original():
+  for case in helper_cases("_improve_answer_span"):
+    expected = case.pop("result")
+    del case["function"]
+    span = squad_spans._improve_answer_span(
+      **case, tokenizer=tokenization.BasicTokenizer()
+    )
+    assert list(span) == expected, case
+
+
+def test_order_of_training_records_equals_that_of_the_original():
+  for case in helper_cases("shuffle of the training examples"):
+    assert squad_features.reference_order(case["n"]) == case["result"]
+
+
+# Windows
+
+
+@hypothesis.given(st.integers(0, 60), st.integers(1, 20), st.integers(1, 25))
+def test_windows_cover_every_token(num_tokens, room, stride):
+  spans = model_inputs.make_doc_spans(num_tokens, room, stride)
+  shown = {
+    token for start, length in spans for token in range(start, start + length)
+  }
+  assert shown == set(range(num_tokens))
+  assert all(0 < length <= room for _, length in spans)
+  moves = [b[0] - a[0] for a, b in zip(spans, spans[1:])]
+  assert all(move == min(stride, room) for move in moves)
+
+
+def test_features_follow_a_permuted_order_of_questions(tokenizer):
+  questions = [("a b c d e f g", "a"), ("h g f", "what"), ("a", "who a b")]
+  examples = [
+    SquadExample(str(index), question, context.split())
+    for index, (context, question) in enumerate(questions)
+  ]
+  settings = Settings(8, 2, 3, is_training=False)
+  order = [2, 0, 1]
+
+  def as_dicts(examples, order=None):
+    windows = squad_features.convert_examples_to_windows(
+      examples, tokenizer, settings
+    )
+    return [
+      (squad_features.as_record(f), f.example_index, f.doc_span_index)
+      for f in squad_features.iterate_features(
+        windows, 8, tokenizer.inv_vocab, order
+      )
+    ]
+
+  shuffled = [examples[index] for index in order]
+  assert as_dicts(examples, order) == as_dicts(shuffled)
+
+
+@hypothesis.given(st.integers(0, 60), st.integers(1, 20), st.integers(1, 25))
+def test_max_context_of_windows_is_that_among_all_windows(
+  tokenizer, num_words, room, doc_stride
+):
+  example = SquadExample("q", "who", ["a"] * num_words)
+  with mock.patch.object(
+    squad_spans,
+    "check_is_max_context",
+    wraps=squad_spans.check_is_max_context,
+  ) as check:
+    windows = squad_features.convert_examples_to_windows(
+      [example], tokenizer, Settings(room + 4, doc_stride, 1, False)
+    )
+  spans = model_inputs.make_doc_spans(num_words, room, doc_stride)
+  expected = []
+  for index, (start, length) in enumerate(spans):
+    is_max = squad_spans.check_is_max_context(
+      spans, index, np.arange(start, start + length)
+    )
+    expected += [False, False, False, *is_max, False]
+  assert windows.is_max_context.tolist() == expected
+  # The work per window does not grow with the paragraph.
+  for call in check.call_args_list:
+    assert len(call.args[0]) <= 2 * -(-room // doc_stride) + 1
+
+
+def test_windows_of_a_long_paragraph_take_little_memory(tokenizer):
+  words = 4000 * ["a"]
+  examples = [SquadExample(str(number), "what", words) for number in range(10)]
+  settings = Settings(64, 16, 8, False)
+  tracemalloc.start()
+  try:
+    windows = squad_features.convert_examples_to_windows(
+      examples, tokenizer, settings
+    )
+    made, peak = tracemalloc.get_traced_memory()
+    features = list(
+      squad_features.iterate_features(windows, 64, tokenizer.inv_vocab)
+    )
+    listed, _ = tracemalloc.get_traced_memory()
+    for window in features:
+      assert [*window.tokens[3:5]] == ["a", "a"]
+    read, _ = tracemalloc.get_traced_memory()
+  finally:
+    tracemalloc.stop()
+  size = sum(column.nbytes for column in windows)
+  assert made < 1.5 * size
+  assert peak < 4 * size
+  assert read - listed < 0.1 * size
+
+
+def test_a_long_question_is_truncated_and_counted(tokenizer):
+  examples = [
+    SquadExample("q1", "what a b", ["c"]),
+    SquadExample("q2", "what a", ["c"]),
+  ]
+  windows = squad_features.convert_examples_to_windows(
+    examples, tokenizer, Settings(8, 4, 2, False)
+  )
+  first, second = squad_features.iterate_features(
+    windows, 8, tokenizer.inv_vocab
+  )
+  assert " ".join(first.tokens) == "[CLS] what a [SEP] c [SEP]"
+  assert first.input_ids == second.input_ids
+  truncated, _ = squad_features.find_incomplete_questions(windows)
+  assert truncated.tolist() == [0]
+
+
+def test_lost_tokens_are_counted_once_per_question(tokenizer):
+  examples = [
+    SquadExample("q1", "what a b", [*"abcd"]),
+    SquadExample("q2", "what a", []),
+    SquadExample("q3", "what a", ["c"]),
+  ]
+  windows = squad_features.convert_examples_to_windows(
+    examples, tokenizer, Settings(8, 2, 2, False)
+  )
+  lengths = squad_features.window_lengths(windows, 8)
+  assert lengths == ([8, 7, 6], 8, [1, 0], "questions", [2, 1])
+
+
+def test_an_answer_outside_every_window_is_found(tokenizer):
+  words = [*"abcdef"]
+  examples = [
+    SquadExample("long", "what", words, "b c d e", 1, 4),
+    SquadExample("short", "what", words, "b c", 1, 2),
+    SquadExample("none", "what", words, "", -1, -1, is_impossible=True),
+  ]
+  windows = squad_features.convert_examples_to_windows(
+    examples, tokenizer, Settings(7, 1, 3, True)
+  )
+  _, lost = squad_features.find_incomplete_questions(windows)
+  assert lost.tolist() == [0]
+
+
+def test_an_empty_paragraph_has_no_windows(tokenizer):
+  examples = [SquadExample("q", "who", []), SquadExample("p", "who", ["a"])]
+  windows = squad_features.convert_examples_to_windows(
+    examples, tokenizer, Settings(8, 4, 2, False)
+  )
+  assert windows.example_index.tolist() == [1]
+  windows = squad_features.convert_examples_to_windows(
+    examples[:1], tokenizer, Settings(8, 4, 2, False)
+  )
+  assert [len(column) for column in windows] == [0] * len(windows)
+
+
+SCRIPT = f"""
+import sys
+sys.path.insert(0, {commands.ROOT!r})
+print("imported")
+import tokenization
+from bertlib.data import squad_examples, squad_features
+
+if __name__ == "__main__":
+  tokenizer = tokenization.FullTokenizer(sys.argv[1])
+  examples = [
+    squad_examples.SquadExample(str(i), "what a", list("abcdefgh") * (i % 4))
+    for i in range(1600)
+  ]
+  settings = squad_features.WindowSettings(16, 4, 8, False)
+  one, two = (
+    squad_features.convert_examples_to_windows(
+      examples, tokenizer, settings, num_workers
+    )
+    for num_workers in (1, 2)
+  )
+  assert all((a == b).all() and a.dtype == b.dtype for a, b in zip(one, two))
+  assert "tensorflow" not in sys.modules
+  print("equal")
+"""
+
+
+@pytest.mark.process
+def test_workers_create_equal_windows_without_importing_the_script(
+  tmp_path, tokenizer
+):
+  """A training script would make every worker import TensorFlow."""
+  (tmp_path / "script.py").write_text(SCRIPT)
+  (tmp_path / "vocab.txt").write_text("\n".join(tokenizer.vocab))
+  done = subprocess.run(
+    [sys.executable, tmp_path / "script.py", tmp_path / "vocab.txt"],
+    capture_output=True,
+    text=True,
+    check=False,
+  )
+  assert done.stdout == "imported\nequal\n", done.stderr
+
+
+class Deadly(str):
+  """A word that kills the process that unpickles it."""
+
+  def __reduce__(self):
+    return os._exit, (9,)
+
+
+@pytest.mark.process
+def test_a_worker_that_dies_is_reported(tokenizer):
+  examples = [SquadExample("q", "who", [Deadly("a")])] * 1000
+  with pytest.raises(InputError, match=r"a worker died .* --num_workers"):
+    squad_features.convert_examples_to_windows(
+      examples, tokenizer, Settings(8, 4, 2, False), num_workers=2
+    )
+
+
+# The cache
+
+
+@pytest.fixture
+def cached(tmp_path, tokenizer):
+  """A cache folder, the windows created so far, and what creates them."""
+  examples = [SquadExample("q", "who", ["a", "b"])]
+  created = []
+
+  def create():
+    created.append(
+      squad_features.convert_examples_to_windows(
+        examples, tokenizer, Settings(8, 4, 2, False)
+      )
+    )
+    return created[-1]
+
+  squad_windows.cached_windows(str(tmp_path), "a key", create)
+  return tmp_path, created, create
+
+
+def test_windows_are_created_once(cached):
+  folder, created, create = cached
+  windows = squad_windows.cached_windows(str(folder), "a key", create)
+  assert len(created) == 1
+  for column, expected in zip(windows, created[0]):
+    np.testing.assert_array_equal(column, expected, strict=True)
+
+
+def test_another_key_is_not_read_from_the_cache(cached):
+  folder, created, create = cached
+  squad_windows.cached_windows(str(folder), "b key", create)
+  assert len(created) == 2
+
+
+def test_a_file_renamed_to_another_key_is_not_read(cached):
+  folder, created, create = cached
+  (path,) = folder.iterdir()
+  path.rename(folder / "windows-b key.npz")
+  squad_windows.cached_windows(str(folder), "b key", create)
+  assert len(created) == 2
+
+
+@pytest.mark.parametrize("damage", ["empty", "truncated", "flipped", "json"])
+def test_a_corrupt_file_is_created_again(cached, damage, caplog):
+  folder, created, create = cached
+  (path,) = folder.iterdir()
+  content = bytearray(path.read_bytes())
+  if damage == "flipped":
+    content[content.index(created[0].ids.tobytes())] ^= 1
+  corrupt = {"empty": b"", "truncated": content[:-9], "json": b"{}"}
+  path.write_bytes(corrupt.get(damage, content))
+  windows = squad_windows.cached_windows(str(folder), "a key", create)
+  assert len(created) == 2
+  assert "is corrupt" in caplog.text
+  np.testing.assert_array_equal(windows.ids, created[0].ids)
+  squad_windows.cached_windows(str(folder), "a key", create)
+  assert len(created) == 2
+
+
+def test_the_cache_key_depends_on_data_vocabulary_and_settings(tmp_path):
+  data, vocab = tmp_path / "data.json", tmp_path / "vocab.txt"
+  keys = set()
+  for content, words, length in (
+    ("{}", "a", 8),
+    ("{ }", "a", 8),
+    ("{}", "b", 8),
+    ("{}", "a", 9),
+  ):
+    data.write_text(content)
+    vocab.write_text(words)
+    keys.add(squad_windows.cache_key(str(data), str(vocab), {"length": length}))
+  assert len(keys) == 4
+  again = squad_windows.cache_key(str(data), str(vocab), {"length": length})
+  assert again in keys
+
+
+@pytest.mark.parametrize(
+  "name", ["bertlib/tasks/squad/squad_files.py", "bertlib/io/text_files.py"]
+)
+def test_the_cache_key_depends_on_the_code_that_reads(
+  tmp_path, monkeypatch, name
+):
+  (tmp_path / "data.json").touch()
+  path = str(tmp_path / "data.json")
+  before = squad_windows.cache_key(path, path, {})
+  changed = tmp_path / "changed.py"
+  changed.write_text("")
+  open_any = squad_windows.open_any
+
+  def open_changed(path, mode):
+    return open_any(str(changed) if path.endswith(name) else path, mode)
+
+  monkeypatch.setattr(squad_windows, "open_any", open_changed)
+  assert squad_windows.cache_key(path, path, {}) != before
+
+
+# The audit
+
+
+def test_the_audit_equals_counts_of_real_windows(tmp_path, golden):
+  run = golden_run("v20_one_answer_128", golden)
+  examples = read_golden_examples(run, tmp_path, golden)
+  tokenizer = tokenization.FullTokenizer(reference_data.vocab("uncased"))
+  rows = squad_audit.audit(examples, tokenizer, [48, 128], [24, 64], 12)
+  assert len(rows) == 4
+  for row in rows:
+    windows = squad_features.convert_examples_to_windows(
+      examples,
+      tokenizer,
+      Settings(row["max_seq_length"], row["doc_stride"], 12, True),
+    )
+    truncated, lost = squad_features.find_incomplete_questions(windows)
+    assert row["questions"] == run["count_examples"]
+    assert row["windows"] == len(windows.length)
+    assert row["questions truncated"] == len(truncated) > 0
+    assert row["answers in no window"] == len(lost)
+  assert max(row["answers in no window"] for row in rows) > 0
+
+
+# Reading
+
+
+def test_words_are_split_at_the_white_space_of_the_original():
+  words, starts = squad_examples.split_words(
+    "\u202f ab\tc\u00a0d\u3000e\r\nf \n"
+  )
+  assert words == ["ab", "c\u00a0d\u3000e", "f"]
+  assert starts == [2, 5, 12]
+
+
+def test_answers_that_are_not_at_their_answer_start_are_listed(
+  tmp_path, caplog
+):
+  path = write_data(
+    tmp_path, ("good", [("b", 2)]), ("off", [("d", 2)]), ("split", [("x", 3)])
+  )
+  unaligned = []
+  examples = squad_examples.read_squad_examples(path, True, unaligned=unaligned)
+  assert [example.qas_id for example in examples] == ["good"]
+  assert unaligned == [
+    {"id": "off", "answer": "d", "found": "b"},
+    {"id": "split", "answer": "x", "found": "b"},
+  ]
+  assert f"{path}: 2 of 3 questions skipped" in caplog.text
+
+
+def test_questions_skipped_by_the_original_are_trained_on(tmp_path, golden):
+  run = golden_run("xquad_mixed_160", golden)
+  read_golden_examples(run, tmp_path, golden)
+  examples = squad_examples.read_squad_examples(
+    str(tmp_path / "data.json"), is_training=True
+  )
+  found = {
+    e.qas_id: e.doc_tokens[e.start_position : e.end_position + 1]
+    for e in examples
+    if e.qas_id in ALSO_TRAINED_ON
+  }
+  assert found == {
+    "ws-5": ["The\u00a0Japanese"],
+    "ws-8": ["large\u3000here"],
+  }
+
+
+@pytest.mark.parametrize(
+  ("context", "start", "answer", "expected"),
+  [
+    ("had 17\u00a0000 mills", 4, "17\u00a0000", "17\u00a0000"),
+    ("had 17\u00a0000 mills", 4, "17 000", "17\u00a0000"),
+    ("had 17\u202f000 mills", 4, "17\u00a0000", "17\u202f000"),
+    ("had\u00a017 \u00a0000", 3, "\u00a017 000", "17 \u00a0000"),
+    ("a\u00a017\u00a0of\u00a017", 8, "17", "17"),
+    ("a cafe\u0301 b", 2, "caf\u00e9", "cafe\u0301"),
+    ("a caf\u00e9", 2, "cafe\u0301", "caf\u00e9"),
+    ("한국 사람", 0, "\u1112\u1161\u11ab\u1100\u116e\u11a8", "한국"),
+    ("in \uff11\uff19 by", 3, "19", "\uff11\uff19"),
+    ("in 19 by", 3, "\uff11\uff19", "19"),
+    ("the ﬁrst one", 4, "first", "ﬁrst"),
+    ("inter\u00adnational law", 0, "international", "inter\u00adnational"),
+    (" The mill", 0, " The", "The"),
+  ],
+)
+def test_an_answer_is_found_in_the_characters_of_its_context(
+  tmp_path, context, start, answer, expected
+):
+  path = write_data(tmp_path, ("q", [(answer, start)]), context=context)
+  characters = sorted({*context} | {*answer} - {" "})
+  words = [w for c in characters for w in (c, f"##{c}")]
+  encoder = tokenization.FullTokenizer(
+    {w: i for i, w in enumerate(["[UNK]", *words])}, do_lower_case=False
+  )
+  examples = squad_examples.read_squad_examples(path, is_training=True)
+  (encoded,) = squad_spans.encode_examples(examples, encoder, True)
+  _, offsets = encoder.tokenize_with_offsets(context)
+  first, last = offsets[encoded.start], offsets[encoded.end]
+  assert context[first[0] : last[1]] == expected
+  assert first[0] >= start
+
+
+@pytest.mark.parametrize(
+  ("context", "start", "answer"),
+  [
+    ("  ", 0, "a"),
+    ("", 0, ""),
+    ("a caf\u00e9", 2, "cafe\u0301s"),
+    ("a caf\u00e9", 3, "cafe\u0301"),
+    ("the ﬁrst one", 4, "f"),
+    ("\u00a0a", 0, "b"),
+  ],
+)
+def test_an_answer_that_is_not_in_its_context_is_not_trained_on(
+  tmp_path, context, start, answer
+):
+  path = write_data(tmp_path, ("q", [(answer, start)]), context=context)
+  with pytest.raises(InputError) as refused:
+    squad_examples.read_squad_examples(path, is_training=True)
+  assert str(refused.value).startswith(path)
+
+
+@pytest.mark.parametrize(
+  "question",
+  [
+    {},
+    {"answers": None, "is_impossible": None},
+    {"answers": [{"text": "b"}]},
+    {"answers": [{"text": "b", "answer_start": None}]},
+    {"answers": [{"text": "", "answer_start": -1}]},
+    {"question": ""},
+  ],
+)
+def test_prediction_needs_no_answers(tmp_path, question):
+  question = {"id": "q", "question": "who"} | question
+  path = write_data(tmp_path, question)
+  (example,) = squad_examples.read_squad_examples(path, is_training=False)
+  assert example.orig_answer_text is None
+
+
+@pytest.mark.parametrize(
+  "impossible",
+  [
+    {"answers": [], "is_impossible": True},
+    {"is_impossible": True},
+    {"answers": [{"text": "c", "answer_start": 4}], "is_impossible": True},
+    {"answers": []},
+    {},
+    {"answers": [{"text": "", "answer_start": -1}], "is_impossible": None},
+  ],
+)
+def test_questions_with_and_without_answers_can_be_mixed(tmp_path, impossible):
+  impossible = {"id": "n", "question": "who"} | impossible
+  path = write_data(tmp_path, ("q", [("b", 2)]), impossible)
+  examples = squad_examples.read_squad_examples(path, True, True)
+  assert [e.is_impossible for e in examples] == [False, True]
+
+
+def test_empty_answers_are_refused_where_the_file_says_there_is_one(tmp_path):
+  question = {"id": "n", "question": "who", "answers": []}
+  path = write_data(tmp_path, question | {"is_impossible": False})
+  with pytest.raises(InputError) as refused:
+    squad_examples.read_squad_examples(path, True, True)
+  assert str(refused.value) == (
+    f"{path}, question n: has 0 answers, but training needs one. Keep one, or"
+    " set its is_impossible to true if there is none"
+  )
+
+
+# Invalid data and settings
+
+
+@pytest.mark.parametrize("is_training", [True, False])
+def test_impossible_questions_need_version_2_with_negative(
+  tmp_path, is_training
+):
+  impossible = {"id": "n", "question": "who", "is_impossible": True}
+  path = write_data(tmp_path, ("q", [("b", 2)]), impossible)
+  with pytest.raises(InputError) as refused:
+    squad_examples.read_squad_examples(path, is_training)
+  assert str(refused.value) == (
+    f"{path}, question n: has no answer (is_impossible), as in SQuAD 2.0. Give"
+    " --version_2_with_negative"
+  )
+
+
+@pytest.mark.parametrize(
+  ("answers", "message"),
+  [
+    ([], "has 0 answers"),
+    ([("b", 2), ("c", 4)], "has 2 answers"),
+    ([("", 0)], "its answer is empty"),
+    ([(" ", 1)], "its answer is empty"),
+    ([("\u200b", 1)], "its answer is empty"),
+    ([("b", None)], "its answer has no answer_start"),
+    ([("b", -1)], "answer_start -1 puts the answer outside the context"),
+    ([("d", 7)], "which has 7 characters"),
+    ([("d e", 6)], "answer_start 6 puts the answer outside the context"),
+  ],
+)
+def test_invalid_training_answers_are_refused(tmp_path, answers, message):
+  path = write_data(tmp_path, ("good", [("b", 2)]), ("bad", answers))
+  with pytest.raises(InputError) as refused:
+    squad_examples.read_squad_examples(path, is_training=True)
+  assert str(refused.value).startswith(f"{path}, question bad: ")
+  assert message in str(refused.value)
+
+
+def test_no_question_left_to_train_on_is_refused(tmp_path):
+  path = write_data(tmp_path, ("off", [("d", 2)]))
+  with pytest.raises(InputError, match="no questions left to train on"):
+    squad_examples.read_squad_examples(path, is_training=True)
+
+
+@pytest.mark.parametrize(
+  ("settings", "message"),
+  [
+    (Settings(67, 128, 64, True), "--max_seq_length=67 leaves no room"),
+    (Settings(384, 0, 64, True), "--doc_stride=0 .* must be at least 1"),
+  ],
+)
+def test_windows_without_room_for_text_are_refused(
+  tokenizer, settings, message
+):
+  with pytest.raises(InputError, match=message):
+    squad_features.convert_examples_to_windows([], tokenizer, settings)
+
+
+@pytest.mark.parametrize(("length", "query_length"), [(67, 64), (5, 2), (4, 8)])
+def test_lengths_that_the_error_names_leave_room(length, query_length):
+  settings = Settings(length, 128, query_length, True)
+  with pytest.raises(InputError) as refused:
+    squad_features.check_settings(settings)
+  named = re.findall(r"--(\w+)=(\d+)", str(refused.value))[2:]
+  assert len(named) == 1 + (length > 4)
+  for name, value in named:
+    squad_features.check_settings(settings._replace(**{name: int(value)}))
+
+
+def test_records_of_windows_are_read_back(tmp_path, tokenizer):
+  example = SquadExample("q", "who", ["a", "b"], "b", 1, 1)
+  windows = squad_features.convert_examples_to_windows(
+    [example], tokenizer, Settings(8, 4, 2, True)
+  )
+  (feature,) = squad_features.iterate_features(windows, 8, tokenizer.inv_vocab)
+  path = str(tmp_path / "records")
+  layout = squad_features.record_layout(8, is_training=True)
+  tf_records.write_records(path, [squad_features.as_record(feature)], layout)
+  (batch,) = input_pipeline.record_batches(path, layout, 4, False, trim=False)
+  assert {name: value.numpy().tolist() for name, value in batch.items()} == {
+    name: [value] for name, value in squad_features.as_record(feature).items()
+  }
+
+
+# For code written for google-research/bert
+
+
+def make_features(examples, tokenizer, *settings):
+  created = []
+  squad_features.convert_examples_to_features(
+    examples, tokenizer, *settings, created.append
+  )
+  return created
+
+
+def test_features_can_be_modified(tokenizer):
+  (feature,) = make_features(
+    [SquadExample("q", "who", ["a", "b"])], tokenizer, 8, 2, 4, False
+  )
+  feature.unique_id = 7
+  feature.input_ids[-1] = 3
+  feature.token_is_max_context[3] = False
+  assert squad_features.as_record(feature)["unique_ids"] == 7
+  assert squad_features.as_record(feature)["input_ids"][-1] == 3
+  assert feature.token_is_max_context == {3: False, 4: True}
+
+
+@pytest.mark.graph
+def test_features_created_by_callers_are_written(tmp_path):
+  path = str(tmp_path / "features.tf_record")
+  feature = squad_features.InputFeatures(
+    5, 0, 0, ["a"], {}, {}, [4, 0], [1, 0], [0, 0], 1, 2
+  )
+  with squad_features.FeatureWriter(path, is_training=True) as writer:
+    writer.process_feature(feature)
+  assert list(read_records(path)) == [
+    {
+      "unique_ids": [5],
+      "input_ids": [4, 0],
+      "input_mask": [1, 0],
+      "segment_ids": [0, 0],
+      "start_positions": [1],
+      "end_positions": [2],
+      "is_impossible": [0],
+    }
+  ]
+
+
+def test_a_feature_file_appears_complete_or_not_at_all(tmp_path):
+  path = tmp_path / "features.tf_record"
+  path.write_bytes(b"before")
+  with (
+    pytest.raises(AttributeError),
+    squad_features.FeatureWriter(str(path), is_training=False) as writer,
+  ):
+    writer.process_feature("no features")
+  assert [p.name for p in tmp_path.iterdir()] == [path.name]
+  assert path.read_bytes() == b"before"
+
+
+@pytest.mark.parametrize(
+  ("answer", "shown"),
+  [
+    ((None, None, None), ""),
+    (
+      ("to Rome", 2, 3),
+      ", start_position: 2, end_position: 3, is_impossible: False",
+    ),
+    (
+      ("", -1, -1, True),
+      ", start_position: -1, end_position: -1, is_impossible: True",
+    ),
+    (("Ann", 0, 0), ""),
+  ],
+)
+def test_text_of_an_example_is_that_of_the_original(answer, shown):
+  example = SquadExample("q1", "Who?", ["Ann", "went", "to", "Rome"], *answer)
+  expected = (
+    f"qas_id: q1, question_text: Who?, doc_tokens: [Ann went to Rome]{shown}"
+  )
+  assert str(example) == repr(example) == expected
+
+
+def test_a_position_outside_every_window_has_no_max_context():
+  assert not squad_spans.check_is_max_context([Span(0, 3)], 0, 5)
+
+
+def test_version_2_with_negative_defaults_to_the_flag(tmp_path):
+  question = {
+    "id": "q",
+    "question": "what",
+    "answers": [],
+    "is_impossible": True,
+  }
+  path = write_data(tmp_path, question)
+  with pytest.raises(InputError, match="question q"):
+    squad_examples.read_squad_examples(path, False)
+  values = flags.FlagValues()
+  flags.DEFINE_bool(
+    "version_2_with_negative", True, "Help.", flag_values=values
+  )
+  with mock.patch.object(flags, "FLAGS", values):
+    (example,) = squad_examples.read_squad_examples(path, False)
+  assert example.qas_id == "q"
