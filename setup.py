@@ -55,7 +55,7 @@ setup(
   packages=["bert"]
   + [f"bert.{name}" for name in find_packages(include=["bertlib*"])],
   package_dir={"bert": ".", "bert.bertlib": "bertlib"},
-  package_data={"bert": ["CITATION.cff"], "bert.bertlib": ["*.json"]},
+  package_data={"bert": ["CITATION.cff"], "bert.bertlib.exchange": ["*.json"]},
   include_package_data=False,
   cmdclass={"build_py": BuildPackage, "editable_wheel": InstallEditable},
 )

@@ -5,6 +5,7 @@ import shutil
 import sys
 import urllib.parse
 
+import architecture_test
 import pytest
 
 from bertlib.cli import option
@@ -17,8 +18,17 @@ def test_the_picture_of_folders_is_that_of_their_imports():
   # If this fails: python -m website.layers
   assert layers.PICTURE.read_text("utf-8") == layers.picture()
   rows = list(layers.ROWS)
-  for row, targets in layers.imports().items():
-    assert all(rows.index(target) > rows.index(row) for target in targets)
+  upward = {
+    (row, target)
+    for row, targets in layers.imports().items()
+    for target in targets
+    if rows.index(target) < rows.index(row)
+  }
+  assert upward == {
+    (module.rpartition(".")[0].replace(".", "/"), f"bertlib/{folder}")
+    for module, folders in architecture_test.AGAINST_ORDER.items()
+    for folder in folders.split()
+  }
 
 
 @pytest.mark.unit

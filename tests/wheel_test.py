@@ -345,7 +345,10 @@ import bert
 assert not importlib.util.find_spec("pytest")  # only what is required is here
 
 # Needs a package that the wheel does not require.
-skipped = {"bert.create_pretraining_data_beam", "bert.bertlib.data.beam_files"}
+skipped = {
+  "bert.create_pretraining_data_beam",
+  "bert.bertlib.tasks.pretraining.beam_files",
+}
 modules = pkgutil.walk_packages(bert.__path__, "bert.")
 found = {module.name for module in modules}
 for name in sorted(found - skipped):
@@ -365,8 +368,8 @@ import sys
 
 sys.path.insert(0, "library")
 from bert import create_vocab
-from bert.bertlib.checkpoints import huggingface_runner
-from bert.bertlib.data import squad_windows
+from bert.bertlib.exchange import huggingface_runner
+from bert.bertlib.tasks.squad import squad_windows
 
 # A module that is executed when it is used.
 print(create_vocab.word_embeddings.WORD_EMBEDDINGS)
