@@ -121,9 +121,12 @@ def transformers(settings: SimpleNamespace) -> Iterator[Answer]:
     attn_implementation="sdpa",
   ).to(device)
   if settings.is_training:
-    step = training_step.torch_step(
-      model, compiles=device == "cuda", device=device
-    )
+    compiles = device == "cuda"
+    torch_step = training_step.torch_step(model, device=device)
+
+    def step(batch, precision):
+      torch_step(batch, precision, compiles)
+
   else:
     model.eval()
     compiled = torch.compile(model) if device == "cuda" else model

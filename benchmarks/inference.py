@@ -93,6 +93,7 @@ MODELS = {"minilm": "MiniLM", "bert-base": "BERT-Base", "tiny": "a tiny model"}
 def define_flags() -> None:
   """Defines the flags."""
   side_by_side.define_flags()
+  side_by_side.define_compile_flag()
   side_by_side.define_reference_flags()
   flags.adopt_module_key_flags(side_by_side)
   flags.DEFINE_list(
@@ -138,7 +139,6 @@ def define_flags() -> None:
     "Texts per batch; default: about 2048 tokens; 32 in Estimator.",
     lower_bound=1,
   )
-  flags.DEFINE_bool("torch_compile", False, "Compile models of transformers.")
 
 
 def main(_: list[str]) -> None:

@@ -9,14 +9,14 @@ the peers.
 
 from __future__ import annotations
 
+import functools
 import os
-import statistics
 import tempfile
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any, Callable
 
-from benchmarks import mrpc_epoch
+from benchmarks import mrpc_epoch, side_by_side
 from benchmarks.inference_works import (
   TASKS,
   checksums,
@@ -26,34 +26,32 @@ from benchmarks.inference_works import (
   require_task,
   serve,
 )
-from benchmarks.side_by_side import Answer, timed
+from benchmarks.side_by_side import Answer, with_compiled
 
 
 def transformers(settings: SimpleNamespace) -> Iterator[Answer]:
   """The model in transformers, with PyTorch and sdpa attention."""
   import torch
 
-  candidates = {}
+  runners = functools.partial(torch_runners, settings)
   if settings.precision == "float32":
-    candidates["sdpa"] = torch_runner(settings, load_peer(settings))
+    candidates = runners("sdpa", load_peer(settings))
   elif settings.precision == "bfloat16":
-    candidates["autocast"] = torch_runner(
-      settings, load_peer(settings), autocast=True
-    )
-    candidates["weights in bfloat16"] = torch_runner(
-      settings, load_peer(settings).to(torch.bfloat16)
+    candidates = runners("autocast", load_peer(settings), autocast=True)
+    candidates |= runners(
+      "weights in bfloat16", load_peer(settings).to(torch.bfloat16)
     )
   else:
     torch.backends.quantized.engine = "onednn"
     model = torch.ao.quantization.quantize_dynamic(
       load_peer(settings), {torch.nn.Linear}, torch.qint8
     )
-    candidates["dynamic, per tensor"] = torch_runner(settings, model)
+    candidates = runners("dynamic, per tensor", model)
     model = torch.ao.quantization.quantize_dynamic(
       load_peer(settings),
       {torch.nn.Linear: torch.ao.quantization.per_channel_dynamic_qconfig},
     )
-    candidates["dynamic, per channel"] = torch_runner(settings, model)
+    candidates |= runners("dynamic, per channel", model)
   description, run = fastest(candidates, example_batch(settings))
   return serve(settings, description, peer_predictor(settings, run))
 
@@ -63,18 +61,22 @@ def sentence_transformers(settings: SimpleNamespace) -> Iterator[Answer]:
   import torch
 
   require_task(settings, "vectors")
+  name = {"float32": "sdpa", "bfloat16": "weights in bfloat16"}.get(
+    settings.precision, "dynamic"
+  )
   models = {}
-  if settings.precision == "float32":
-    models["sdpa"] = load_sentence_transformer(settings)
-  elif settings.precision == "bfloat16":
-    models["weights in bfloat16"] = load_sentence_transformer(settings).to(
-      torch.bfloat16
-    )
-  else:
-    torch.backends.quantized.engine = "onednn"
-    models["dynamic"] = torch.ao.quantization.quantize_dynamic(
-      load_sentence_transformer(settings), {torch.nn.Linear}, torch.qint8
-    )
+  for variant, compiles in with_compiled(name, settings.torch_compile).items():
+    model = load_sentence_transformer(settings)
+    if settings.precision == "bfloat16":
+      model = model.to(torch.bfloat16)
+    elif settings.precision == "int8":
+      torch.backends.quantized.engine = "onednn"
+      model = torch.ao.quantization.quantize_dynamic(
+        model, {torch.nn.Linear}, torch.qint8
+      )
+    if compiles:
+      model[0].auto_model.compile(dynamic=True)
+    models[variant] = model
   return serve_sentence_transformers(settings, models)
 
 
@@ -118,22 +120,30 @@ def serve_sentence_transformers(
   return serve(settings, *fastest(candidates, trial))
 
 
-def torch_runner(
-  settings: SimpleNamespace, model: Any, autocast: bool = False
-) -> Callable:
-  """A function from padded batches, tensors by name, to a list of outputs."""
+def torch_runners(
+  settings: SimpleNamespace, name: str, model: Any, autocast: bool = False
+) -> dict[str, Callable]:
+  """Functions from padded batches, tensors by name, to lists of outputs.
+
+  Returns:
+    That of the model and that of the compiled model, by name of the variant, as
+    `--torch_compile` says.
+  """
   import torch
 
-  if settings.torch_compile:
-    model = torch.compile(model, dynamic=True)
+  def runner(forward):
+    @torch.inference_mode()
+    def run(batch):
+      with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        outputs = forward(**batch)
+      return [value.float() for value in outputs.values()]
 
-  @torch.inference_mode()
-  def run(batch):
-    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
-      outputs = model(**batch)
-    return [value.float() for value in outputs.values()]
+    return run
 
-  return run
+  return {
+    variant: runner(torch.compile(model, dynamic=True) if compiles else model)
+    for variant, compiles in with_compiled(name, settings.torch_compile).items()
+  }
 
 
 def onnx_runtime(settings: SimpleNamespace) -> Iterator[Answer]:
@@ -283,16 +293,11 @@ def fastest(
   candidates: dict[str, Callable], batch: Any
 ) -> tuple[str, Callable]:
   """The fastest of some functions of a batch, and how it was found."""
-  if len(candidates) == 1:
-    return next(iter(candidates.items()))
-  seconds = {name: [] for name in candidates}
-  for _ in range(6):
-    for name, run in candidates.items():
-      seconds[name].append(timed(run, batch))
-  medians = {name: statistics.median(s[1:]) for name, s in seconds.items()}
-  best = min(medians, key=medians.get)
-  tried = ", ".join(f"{name} {s:.3g} s" for name, s in medians.items())
-  return f"{best} (a trial took: {tried})", candidates[best]
+  best, description = side_by_side.fastest(
+    {name: functools.partial(run, batch) for name, run in candidates.items()},
+    repeats=5,
+  )
+  return description, candidates[best]
 
 
 def example_batch(settings: SimpleNamespace) -> dict[str, Any]:

@@ -13,6 +13,7 @@ separately.
 
 from __future__ import annotations
 
+import functools
 import os
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -31,6 +32,7 @@ def define_flags() -> None:
   """Defines the flags."""
   side_by_side.define_flags(passes=3)
   side_by_side.define_precision_flags()
+  side_by_side.define_compile_flag()
   side_by_side.define_reference_flags()
   flags.adopt_module_key_flags(side_by_side)
   define_task_flags()
@@ -136,11 +138,13 @@ def hugging_face(settings: SimpleNamespace) -> Iterator[Answer]:
   model = transformers.AutoModelForSequenceClassification.from_pretrained(
     settings.hugging_face_dir, num_labels=2, dtype=torch.float32
   )
-  step = training_step.torch_step(model)
+  step = training_step.torch_step(model, dynamic=True)
   longest = sorted(range(len(rows)), key=lengths.__getitem__)
   trial = make_batch(longest[-settings.batch_size :])
-  precision, description = side_by_side.best_precision(
-    lambda precision: step(trial, precision), settings.peer_precision
+  variant, description = side_by_side.best_variant(
+    functools.partial(step, trial),
+    settings.peer_precision,
+    settings.torch_compile,
   )
 
   def epoch():
@@ -151,7 +155,7 @@ def hugging_face(settings: SimpleNamespace) -> Iterator[Answer]:
     for number in range(steps_per_epoch(settings, len(rows))):
       first = number * settings.batch_size
       indices = order[first : first + settings.batch_size]
-      step(make_batch(indices), precision)
+      step(make_batch(indices), *variant)
 
   yield from epochs(description, epoch)
 

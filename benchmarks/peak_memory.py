@@ -32,12 +32,14 @@ def define_flags() -> None:
   """Defines the flags."""
   side_by_side.define_flags(passes=1)
   side_by_side.define_precision_flags()
+  side_by_side.define_compile_flag()
   side_by_side.define_reference_flags()
   training_step.define_model_flags()
   flags.adopt_module_key_flags(side_by_side)
   flags.adopt_module_key_flags(training_step)
-  # Trying two precisions would measure the peak of both.
+  # A trial would measure the peak of all variants.
   FLAGS.set_default("peer_precision", "float32")
+  FLAGS.set_default("torch_compile", "off")
   flags.DEFINE_integer("steps", 2, "Steps per pass, after the first two.")
   flags.DEFINE_bool(
     "hugging_face", False, "Whether to measure transformers too."

@@ -16,10 +16,12 @@ module import `bertlib` only in the driver.
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import json
 import os
 import platform
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -35,6 +37,7 @@ from benchmarks.results import Values
 FLAGS = flags.FLAGS
 Answer = dict  # an answer of a side: values by name
 PRECISIONS = ["float32", "bfloat16"]
+_COMPILED = ", torch.compile"
 
 # Variables that set the number of threads of TensorFlow, PyTorch, tokenizers.
 _THREADS = [
@@ -46,18 +49,28 @@ _THREADS = [
 
 
 def define_run_flags(passes: int = 5) -> None:
-  """Defines the flags that all benchmarks share."""
+  """Defines the flags of benchmarks that take times."""
   flags.DEFINE_integer(
     "passes", passes, "Passes over all sides.", lower_bound=1
   )
+  define_json_file()
+
+
+def define_json_file() -> None:
+  """Defines the flag that all benchmarks share."""
   flags.DEFINE_string(
     "json_file", None, "Append the results to this file, as JSON lines."
   )
 
 
 def define_flags(passes: int = 5) -> None:
-  """Defines the flags of benchmarks whose sides are processes."""
+  """Defines the flags of benchmarks that take times of processes."""
   define_run_flags(passes)
+  define_process_flags()
+
+
+def define_process_flags() -> None:
+  """Defines the flags of the processes of the sides."""
   flags.DEFINE_integer(
     "num_threads",
     None,
@@ -84,6 +97,16 @@ def define_precision_flags() -> None:
     "auto",
     ["auto", *PRECISIONS],
     "Precision of PyTorch; auto takes the faster in a trial.",
+  )
+
+
+def define_compile_flag() -> None:
+  """Defines whether PyTorch compiles."""
+  flags.DEFINE_enum(
+    "torch_compile",
+    "auto",
+    ["auto", "on", "off"],
+    "Whether PyTorch compiles its model; auto takes the faster in a trial.",
   )
 
 
@@ -329,20 +352,80 @@ def best_precision(run: Callable[[str], Any], asked: str) -> tuple[str, str]:
   Returns:
     The precision, and a description of the choice.
   """
-  if asked != "auto":
-    run(asked)
-    return asked, asked
-  slower = product_seconds("bfloat16") / product_seconds("float32")
-  if slower > 4:  # a trial would take minutes
-    run("float32")
-    return "float32", f"float32 (products are {slower:.0f} times as fast)"
-  seconds = {}
-  for precision in PRECISIONS:
-    run(precision)
-    seconds[precision] = timed(run, precision)
-  best = min(seconds, key=seconds.get)
-  tried = ", ".join(f"{name} {value:.3g} s" for name, value in seconds.items())
-  return best, f"{best} (a trial took: {tried})"
+  (precision, _), description = best_variant(
+    lambda precision, compiles: run(precision), asked, "off"
+  )
+  return precision, description
+
+
+def best_variant(
+  run: Callable[[str, bool], Any], precision: str, torch_compile: str
+) -> tuple[tuple[str, bool], str]:
+  """How a peer is fastest on this machine.
+
+  Args:
+    run: does some work in the given precision, compiled or not.
+    precision: `--peer_precision`.
+    torch_compile: `--torch_compile`.
+
+  Returns:
+    Precision and whether to compile, and a description of the choice.
+  """
+  precisions, note = [precision], ""
+  if precision == "auto":
+    precisions = PRECISIONS
+    slower = product_seconds("bfloat16") / product_seconds("float32")
+    if slower > 4:  # a trial would take minutes
+      precisions = ["float32"]
+      note = f"; products in bfloat16 take {slower:.0f} times as long"
+  variants = {
+    name: (precision, compiles)
+    for precision in precisions
+    for name, compiles in with_compiled(precision, torch_compile).items()
+  }
+  best, description = fastest(
+    {
+      name: functools.partial(run, *variant)
+      for name, variant in variants.items()
+    },
+    repeats=1,
+  )
+  return variants[best], description + note
+
+
+def with_compiled(name: str, torch_compile: str) -> dict[str, bool]:
+  """Names of the variants that `--torch_compile` asks for: whether compiled."""
+  variants = {name: False, f"{name}{_COMPILED}": True}
+  if torch_compile == "auto":
+    return variants
+  return {n: c for n, c in variants.items() if c == (torch_compile == "on")}
+
+
+def fastest(
+  candidates: dict[str, Callable[[], Any]], repeats: int
+) -> tuple[str, str]:
+  """The fastest of some functions, and a description of the trial.
+
+  A compiled variant that fails is named and skipped, if there is another.
+  """
+  seconds, failed = {}, []
+  for name, run in candidates.items():
+    try:
+      run()
+      seconds[name] = []
+    except Exception as error:
+      if _COMPILED not in name or len(candidates) == 1:
+        raise
+      failed.append(f", {name} failed: {type(error).__name__}")
+  if len(candidates) == 1:
+    return name, name
+  for _ in range(repeats):
+    for name, of_variant in seconds.items():
+      of_variant.append(timed(candidates[name]))
+  medians = {name: statistics.median(s) for name, s in seconds.items()}
+  best = min(medians, key=medians.get)
+  tried = ", ".join(f"{name} {value:.3g} s" for name, value in medians.items())
+  return best, f"{best} (a trial took: {tried}{''.join(failed)})"
 
 
 def product_seconds(precision: str) -> float:

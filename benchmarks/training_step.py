@@ -10,6 +10,7 @@ with PyTorch's fused AdamW and, with `--reference`, the original.
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 from collections.abc import Iterator
@@ -28,6 +29,7 @@ def define_flags() -> None:
   """Defines the flags."""
   side_by_side.define_flags()
   side_by_side.define_precision_flags()
+  side_by_side.define_compile_flag()
   side_by_side.define_reference_flags()
   flags.adopt_module_key_flags(side_by_side)
   define_model_flags()
@@ -88,12 +90,14 @@ def hugging_face(settings: SimpleNamespace) -> Iterator[Answer]:
   if settings.recompute_activations:
     model.gradient_checkpointing_enable()
   step = torch_step(model, settings.gradient_accumulation_steps)
-  precision, description = side_by_side.best_precision(
-    lambda precision: step(batch, precision), settings.peer_precision
+  variant, description = side_by_side.best_variant(
+    functools.partial(step, batch),
+    settings.peer_precision,
+    settings.torch_compile,
   )
   yield {"description": description}
   while True:
-    seconds = timed(repeat, settings.steps, step, batch, precision)
+    seconds = timed(repeat, settings.steps, step, batch, *variant)
     yield {"a step": seconds / settings.steps}
 
 
@@ -287,7 +291,7 @@ def training_session(
 def torch_step(
   model: Any,
   num_micro_batches: int = 1,
-  compiles: bool = False,
+  dynamic: bool | None = None,
   device: str = "cpu",
 ) -> Callable:
   """Makes a training step of a PyTorch model.
@@ -295,11 +299,12 @@ def torch_step(
   Args:
     model: a model of transformers, trained with clipping and AdamW.
     num_micro_batches: micro-batches per step.
-    compiles: whether `torch.compile` compiles the model.
+    dynamic: of `torch.compile`.
     device: "cpu" or "cuda".
 
   Returns:
-    A function of a batch and a precision.
+    A function of a batch, a precision, and whether `torch.compile` compiles the
+    model.
   """
   import torch
 
@@ -307,9 +312,10 @@ def torch_step(
 
   optimizer = make_optimizer(model, learning_rate=5e-5)
   model.train()
-  forward = torch.compile(model) if compiles else model
+  compiled = torch.compile(model, dynamic=dynamic)  # in its first call
 
-  def step(batch, precision):
+  def step(batch, precision, compiles):
+    forward = compiled if compiles else model
     chunks = [tensor.chunk(num_micro_batches) for tensor in batch.values()]
     for micro_batch in zip(*chunks):
       with torch.autocast(

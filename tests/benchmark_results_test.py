@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks import results
+from benchmarks import results, side_by_side
 
 pytestmark = pytest.mark.unit
 
@@ -88,3 +88,23 @@ def test_medians_and_ratios_are_printed(capsys):
     "spearman, ours: 0.5000\n"
     "spearman, other: 0.4000\n"
   )
+
+
+def fail():
+  raise OSError("no compiler")
+
+
+def test_variant_that_cannot_be_compiled_is_named_and_skipped():
+  variants = side_by_side.with_compiled("float32", "auto")
+  assert variants == {"float32": False, "float32, torch.compile": True}
+  best, description = side_by_side.fastest(
+    {name: fail if compiles else dict for name, compiles in variants.items()}, 1
+  )
+  assert best == "float32"
+  assert "float32, torch.compile failed: OSError" in description
+
+
+@pytest.mark.parametrize("name", ["float32", "float32, torch.compile"])
+def test_only_variant_that_fails_is_an_error(name):
+  with pytest.raises(OSError, match="no compiler"):
+    side_by_side.fastest({name: fail}, 1)
