@@ -1,0 +1,395 @@
+"""Takes the same training steps as PyTorch, and compares losses and norms.
+
+Both sides start from the same encoder and head, and get the same batches, in
+float32 without dropout, with the same optimizer and learning rates. The peer is
+transformers, and sentence-transformers for CoSENT. It clips by the gradient
+norm of google-research/bert, which is not that of PyTorch. Fails if a loss
+differs by more than `MAX_DIFFERENCE`.
+
+    python -m benchmarks.lockstep --data_dir=DATA --model_dir=output/minilm \
+        --hugging_face_dir=DIR_OF_THE_SAME_MODEL
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+from absl import flags
+
+from benchmarks import mrpc_epoch, results, side_by_side, training_step
+from benchmarks.side_by_side import Answer
+
+FLAGS = flags.FLAGS
+MAX_DIFFERENCE = 1e-4  # of losses, relative
+
+# Model of the peer, by task.
+TASKS = {
+  "classification": "BertForSequenceClassification",
+  "regression": "BertForSequenceClassification",
+  "spans": "BertForQuestionAnswering",
+  "tags": "BertForTokenClassification",
+  "CoSENT": "CoSENTLoss",
+}
+# Features of the models, and their names in transformers.
+FEATURES = {
+  "input_ids": "input_ids",
+  "input_mask": "attention_mask",
+  "segment_ids": "token_type_ids",
+  "label_ids": "labels",
+  "start_positions": "start_positions",
+  "end_positions": "end_positions",
+  "scores": "scores",
+}
+
+
+def define_flags() -> None:
+  """Defines the flags."""
+  side_by_side.define_process_flags()
+  side_by_side.define_json_file()
+  flags.adopt_module_key_flags(side_by_side)
+  mrpc_epoch.define_encoder_flags()
+  flags.adopt_module_key_flags(mrpc_epoch)
+  flags.DEFINE_string(
+    "data_dir", None, "Folder with glue, squad and ner.", required=True
+  )
+  flags.DEFINE_list("tasks", list(TASKS), f"Some of {', '.join(TASKS)}.")
+  flags.DEFINE_integer("steps", 50, "Training steps.", lower_bound=1)
+  flags.DEFINE_float("learning_rate", 5e-5, "Its peak.")
+
+
+def main(_: list[str]) -> None:
+  """Trains both sides, prints the table, and checks the losses."""
+  from bertlib.cli.errors import InputError
+
+  found = [compare(task) for task in FLAGS.tasks]
+  print("task | loss | gradient norm | norm of PyTorch")
+  for result in found:
+    print(result.work, *map("{:.1e}".format, differences(result)), sep=" | ")
+    if FLAGS.json_file:
+      results.append(FLAGS.json_file, result)
+  failed = [r.work for r in found if differences(r)[0] > MAX_DIFFERENCE]
+  if failed:
+    raise InputError(
+      f"{', '.join(failed)}: losses differ by more than {MAX_DIFFERENCE:g}"
+    )
+
+
+def compare(task: str) -> results.Result:
+  """Trains both sides on one task.
+
+  Returns:
+    The result; `more` has by side the losses of all steps and the gradient
+    norms of the first; those of the peer are that of google-research/bert and
+    that of PyTorch.
+  """
+  with tempfile.TemporaryDirectory() as folder:
+    path = os.path.join(folder, "batches.npz")
+    write_batches(task, path)
+    answers = {}
+    for side, python in ((ours, sys.executable), (pytorch, FLAGS.peer_python)):
+      name = side.__name__
+      with side_by_side.Worker(name, side, python, task=task, path=path) as it:
+        answers[name] = it.first_answer
+  threads = FLAGS.num_threads or os.cpu_count()
+  more = {
+    key: {name: answer[key] for name, answer in answers.items()}
+    for key in ("losses", "norms")
+  }
+  return results.make(task, answers, {}, [], threads, more=more)
+
+
+def differences(result: results.Result) -> list[float]:
+  """Largest relative differences: of the losses, and of both gradient norms."""
+  losses, norms = (
+    [result.more[key][side] for side in ("ours", "pytorch")]
+    for key in ("losses", "norms")
+  )
+  pairs = [list(zip(*losses)), *([(*norms[0], norm)] for norm in norms[1])]
+  return [max(abs(a - b) / abs(b) for a, b in pair) for pair in pairs]
+
+
+# Batches
+
+
+def write_batches(task: str, path: str) -> None:
+  """Writes the batches of all steps, and the initial weights of the head.
+
+  Each feature is an array [steps, B, ...]. Sequences are as long as the longest
+  of all.
+  """
+  import numpy as np
+
+  rng = np.random.default_rng(1)
+  rows = read_rows(task)
+  shape = FLAGS.steps, FLAGS.batch_size
+  order = rng.permutation(len(rows))[: shape[0] * shape[1]]
+  data = {
+    name: np.array([rows[index][name] for index in order])
+    for name in FEATURES
+    if name in rows[0]
+  }
+  length = data["input_mask"].sum(axis=-1).max()
+  for name, array in data.items():
+    if array.ndim > 1:
+      array = array[..., :length]
+    dtype = np.float32 if array.dtype.kind == "f" else np.int32
+    data[name] = array.reshape(*shape, *array.shape[1:]).astype(dtype)
+  num_outputs = {"regression": 1, "CoSENT": 0}.get(task, 2)
+  if task == "tags":
+    num_outputs = int(data["label_ids"].max()) + 1
+  if num_outputs:
+    hidden_size = mrpc_epoch.read_config(FLAGS).hidden_size
+    data["head"] = rng.normal(0.0, 0.02, [num_outputs, hidden_size])
+  np.savez(path, **data)
+
+
+def read_rows(task: str) -> list[dict[str, Any]]:
+  """The training set of a task, padded: features by name."""
+  import tokenization
+  from bertlib.tasks.classification import (
+    classification,
+    classification_records,
+  )
+  from bertlib.tasks.embeddings import embedding_records
+  from bertlib.tasks.ner import ner, ner_files
+  from bertlib.tasks.squad import squad_examples, squad_features
+
+  length = FLAGS.max_seq_length
+  tokenizer = tokenization.FullTokenizer(
+    mrpc_epoch.in_model_dir(FLAGS, "vocab.txt")
+  )
+  if task == "spans":
+    path = os.path.join(FLAGS.data_dir, "squad", "train-v1.1.part.json")
+    windows = squad_features.convert_examples_to_windows(
+      squad_examples.read_squad_examples(path, True, False),
+      tokenizer,
+      squad_features.WindowSettings(length, length // 2, length // 2, True),
+    )
+    rows = map(
+      squad_features.as_record,
+      squad_features.iterate_features(windows, length, tokenizer.inv_vocab),
+    )
+    # The softmax of transformers includes padding.
+    return [row for row in rows if all(row["input_mask"])]
+  if task == "tags":
+    path = os.path.join(FLAGS.data_dir, "ner", "wnut17", "train.conll")
+    sentences = ner_files.read_sentences(path, ner_files.Columns())
+    labels = sorted({tag for sentence in sentences for tag in sentence.tags})
+    windows = list(ner.make_windows(sentences, tokenizer, length))
+    return ner.window_records(sentences, windows, length, labels)
+  name = "MRPC" if task == "classification" else "STS-B"
+  processor = classification.PROCESSORS[name.lower().replace("-", "")]()
+  examples = processor.get_train_examples(
+    os.path.join(FLAGS.data_dir, "glue", name)
+  )
+  if task == "CoSENT":
+    pairs = (
+      embedding_records.token_rows([e.text_a, e.text_b], tokenizer, length)
+      for e in examples
+    )
+    return [
+      {"scores": float(example.label)}
+      | {name: [first[name], second[name]] for name in first}
+      for example, (first, second) in zip(examples, pairs)
+    ]
+  features = classification_records.convert_examples_to_features(
+    examples, processor.get_labels(), length, tokenizer
+  )
+  return [feature.as_record() for feature in features]
+
+
+# Sides
+
+
+def ours(settings: SimpleNamespace) -> Iterator[Answer]:
+  """Steps of this project."""
+  import numpy as np
+  import tensorflow.compat.v1 as tf
+
+  import optimization
+
+  with np.load(settings.path) as file:
+    data = dict(file)
+  head = data.pop("head", None)
+  with tf.Graph().as_default(), tf.Session() as session:
+    features = {
+      name: tf.placeholder(array.dtype, array.shape[1:])
+      for name, array in data.items()
+    }
+    model_fn, description = make_model_fn(settings, head)
+    spec = model_fn(
+      features, None, "train", {"batch_size": settings.batch_size}
+    )
+    _, norm = optimization.mean_over_replicas(
+      optimization.gradients_of(spec.loss)
+    )
+    session.run(tf.global_variables_initializer())
+    for variable in tf.trainable_variables():
+      if optimization.name_of(variable).endswith("output_weights"):
+        session.run(variable.assign(head.astype(np.float32)))
+    feeds = [
+      {features[name]: array[step] for name, array in data.items()}
+      for step in range(settings.steps)
+    ]
+    norms = [session.run(norm, feeds[0])]
+    losses = [session.run([spec.loss, spec.train_op], f)[0] for f in feeds]
+  yield {
+    "description": description,
+    "losses": [float(loss) for loss in losses],
+    "norms": [float(norm) for norm in norms],
+  }
+
+
+def make_model_fn(settings: SimpleNamespace, head: Any) -> tuple[Any, str]:
+  """The `model_fn` of the task without dropout, and how it is computed."""
+  import modeling
+  import run_classifier
+  import run_embeddings
+  import run_ner
+  import run_squad
+  from bertlib.settings import embedding_spec
+  from bertlib.tasks.embeddings import embedding_losses
+  from bertlib.training import step_plan
+  from bertlib.training.memory_plan import StepShape
+
+  builder, arguments = {
+    "classification": (run_classifier, {"num_labels": 2}),
+    "regression": (run_classifier, {"num_labels": 1, "kind": "regression"}),
+    "spans": (run_squad, {"mask_padding": True}),
+    "tags": (run_ner, {"num_labels": 0 if head is None else len(head)}),
+    "CoSENT": (
+      run_embeddings,
+      {
+        "spec": embedding_spec.EmbeddingSpec(),
+        "loss": embedding_losses.LossOptions("cosent"),
+      },
+    ),
+  }[settings.task]
+  own = training_step.training_settings(
+    train_batch_size=settings.batch_size,
+    precision="float32",
+    bias_correction=True,
+  )
+  config = mrpc_epoch.read_config(settings)
+  config.hidden_dropout_prob = config.attention_probs_dropout_prob = 0.0
+  # Dropout of a head is fixed, as in the original.
+  modeling.dropout = lambda tensor, *_: tensor
+  compute, options = step_plan.plan_training(
+    own,
+    step_plan.read_compute(own),
+    config,
+    StepShape(settings.max_seq_length),
+  )
+  model_fn = builder.model_fn_builder(
+    bert_config=config,
+    init_checkpoint=mrpc_epoch.in_model_dir(settings, "bert_model.ckpt"),
+    learning_rate=settings.learning_rate,
+    num_train_steps=settings.steps,
+    num_warmup_steps=int(0.1 * settings.steps),
+    use_tpu=False,
+    use_one_hot_embeddings=False,
+    compute=compute,
+    options=options,
+    **arguments,
+  )
+  return model_fn, training_step.describe(
+    {"compute": compute, "options": options}
+  )
+
+
+def pytorch(settings: SimpleNamespace) -> Iterator[Answer]:
+  """Steps of transformers, or of sentence-transformers."""
+  import numpy as np
+  import torch
+
+  from benchmarks.torch_optimizer import make_optimizer, make_schedule
+
+  with np.load(settings.path) as file:
+    data = {name: torch.from_numpy(file[name]) for name in file}
+  head = data.pop("head", None)
+  model, loss_fn = make_peer(settings, head)
+  model.eval()  # no dropout
+  embeddings = next(
+    m for m in model.modules() if isinstance(m, torch.nn.Embedding)
+  )
+  rows = []  # gradients of the word embeddings, before they are summed
+
+  def keep_gradient(module, inputs, output):
+    output.register_hook(rows.append)
+
+  embeddings.register_forward_hook(keep_gradient)
+  optimizer = make_optimizer(model, settings.learning_rate, fused=False)
+  schedule = make_schedule(optimizer, settings.steps)
+  losses, norms = [], []
+  for step in range(settings.steps):
+    loss = loss_fn({name: tensor[step] for name, tensor in data.items()})
+    loss.backward()
+    trained = [w for w in model.parameters() if w.grad is not None]
+    others = [w.grad for w in trained if w is not embeddings.weight]
+    norm = torch.nn.utils.get_total_norm([*rows, *others])
+    if not norms:
+      own = torch.nn.utils.get_total_norm([w.grad for w in trained])
+      norms = [norm.item(), own.item()]
+    torch.nn.utils.clip_grads_with_norm_(trained, 1.0, norm)
+    optimizer.step()
+    schedule.step()
+    optimizer.zero_grad()
+    rows.clear()
+    losses.append(loss.item())
+  yield {"description": "float32", "losses": losses, "norms": norms}
+
+
+def make_peer(settings: SimpleNamespace, head: Any) -> tuple[Any, Any]:
+  """The peer's model, and its loss as a function of a batch of ours."""
+  if settings.task == "CoSENT":
+    import sentence_transformers
+    from sentence_transformers.sentence_transformer import losses
+
+    model = sentence_transformers.SentenceTransformer(
+      settings.hugging_face_dir, device="cpu"
+    )
+    cosent = losses.CoSENTLoss(model)
+
+    def pair_loss(batch):
+      inputs = in_peer_names(batch)
+      scores = inputs.pop("scores")
+      return cosent(
+        [{n: t[:, text] for n, t in inputs.items()} for text in (0, 1)], scores
+      )
+
+    return model, pair_loss
+
+  import torch
+  import transformers
+
+  model = getattr(transformers, TASKS[settings.task]).from_pretrained(
+    settings.hugging_face_dir, num_labels=len(head), dtype=torch.float32
+  )
+  layer = model.qa_outputs if settings.task == "spans" else model.classifier
+  with torch.no_grad():
+    layer.weight.copy_(head)
+    layer.bias.zero_()
+  return model, lambda batch: model(**in_peer_names(batch)).loss
+
+
+def in_peer_names(batch: dict[str, Any]) -> dict[str, Any]:
+  """A batch of ours as transformers has it."""
+  found = {}
+  for name, tensor in batch.items():
+    if not tensor.is_floating_point():
+      # transformers has -100 at positions without a label.
+      tensor = tensor.long().masked_fill(tensor < 0, -100)
+    found[FEATURES[name]] = tensor
+  return found
+
+
+if __name__ == "__main__":
+  from bertlib.cli import app
+
+  define_flags()
+  app.run(main)
