@@ -38,10 +38,7 @@ from bertlib.io import result_files
 from bertlib.reporting import (
   doctor,
   receipts,
-  report_scores,
-  report_sections,
   run_report,
-  task_checks,
   training_checks,
 )
 from bertlib.settings.classifier import ClassifierSettings
@@ -49,6 +46,7 @@ from bertlib.tasks.classification import (
   class_weights,
   classification,
   classification_records,
+  classification_report,
   classification_results,
   classification_scores,
   classifier_inputs,
@@ -602,10 +600,10 @@ def doctor_checks(settings: ClassifierSettings, doctor: doctor.Doctor) -> None:
   check("texts", classifier_inputs.check_pairs, run, examples, after=run.config)
   if settings.class_weights:
     check("classes", with_class_weights, run, processor, examples)
-  check("labels", task_checks.check_class_labels, processor, examples)
+  check("labels", classifier_inputs.check_labels, processor, examples)
   lengths = check(
     "tokens",
-    task_checks.check_texts,
+    classifier_inputs.check_texts,
     run,
     processor,
     examples,
@@ -746,10 +744,10 @@ def evaluate_sets(
         *result_files.answers_to_compare(predictions)
       ) or never_predicted(problem, dev_set.examples, rows, thresholds)
     if arrays and run.settings.run.do_train and not ending:
-      found.sections = report_sections.classification_sections(
+      found.sections = classification_report.sections(
         problem, dev_set.examples, **arrays, thresholds=thresholds
       )
-      found.estimates = report_scores.of_classification(
+      found.estimates = classification_report.estimates(
         problem, **arrays, names=processor.metrics
       )
   return found, thresholds

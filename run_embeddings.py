@@ -37,10 +37,7 @@ from bertlib.io import result_files
 from bertlib.reporting import (
   doctor,
   receipts,
-  report_scores,
-  report_sections,
   run_report,
-  task_checks,
   training_checks,
 )
 from bertlib.reporting.doctor import SKIPPED
@@ -52,6 +49,7 @@ from bertlib.tasks.embeddings import (
   embedding_inputs,
   embedding_losses,
   embedding_records,
+  embedding_report,
   similarity_scores,
 )
 from bertlib.tasks.embeddings.embedding_examples import Example
@@ -326,8 +324,8 @@ def main(_) -> None:
     if settings.run.do_train:
       found = run_report.Findings(
         evaluation.results,
-        report_sections.embedding_sections(data.dev, evaluation),
-        estimates=report_scores.of_embeddings(data.dev, evaluation),
+        embedding_report.sections(data.dev, evaluation),
+        estimates=embedding_report.estimates(data.dev, evaluation),
       )
       counts = {"training examples": len(data.train)}
       run_report.write_report(run, found, lengths, counts)
@@ -466,7 +464,7 @@ def doctor_checks(settings: EmbeddingSettings, doctor: doctor.Doctor) -> None:
   check("vectors", check_vectors, run, teacher, after=(run.config, task))
   lengths = check(
     "tokens",
-    task_checks.check_text_groups,
+    embedding_inputs.check_text_groups,
     run,
     data,
     after=(run.tokenizer, task),

@@ -34,10 +34,7 @@ from bertlib.io import result_files
 from bertlib.reporting import (
   doctor,
   receipts,
-  report_scores,
-  report_sections,
   run_report,
-  task_checks,
   training_checks,
 )
 from bertlib.settings.ner import NerSettings
@@ -45,6 +42,7 @@ from bertlib.tasks.ner import (
   ner,
   ner_decoding,
   ner_inputs,
+  ner_report,
   ner_scores,
   ner_tags,
 )
@@ -402,9 +400,9 @@ def doctor_checks(settings: NerSettings, doctor: doctor.Doctor) -> None:
   task = doctor.unless_skipped(labels, make_task, settings, labels)
   run = training_checks.check_setup(doctor, settings, task)
   data = check("data", ner_inputs.read_data, run, train_set, labels)
-  check("labels", task_checks.check_tags, labels, data)
+  check("labels", ner_inputs.check_tags, labels, data)
   lengths = check(
-    "tokens", task_checks.check_sentences, run, data, after=run.tokenizer
+    "tokens", ner_inputs.check_sentences, run, data, after=run.tokenizer
   )
   training_checks.check_training(doctor, run, lengths)
 
@@ -559,7 +557,7 @@ def evaluate_dev_set(
   )
   return run_report.Findings(
     results,
-    report_sections.ner_sections(sentences, predicted, results),
+    ner_report.sections(sentences, predicted, results),
     run_report.collapse_warning(
       ner_decoding.tag_texts(tags for tags, _ in predicted),
       ner_decoding.tag_texts(sentence.tags for sentence in sentences),
@@ -569,7 +567,7 @@ def evaluate_dev_set(
       entity_types(sentence.tags for sentence in sentences),
       "Rare types may need more sentences, or more epochs",
     ),
-    report_scores.of_tags(sentences, predicted),
+    ner_report.estimates(sentences, predicted),
   )
 
 

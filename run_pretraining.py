@@ -41,7 +41,6 @@ from bertlib.reporting import (
   doctor,
   receipts,
   run_report,
-  task_checks,
   training_checks,
 )
 from bertlib.settings.pretraining import PretrainingSettings
@@ -743,7 +742,7 @@ def doctor_checks(settings: PretrainingSettings, doctor: doctor.Doctor) -> None:
     after=(run.config, run.tokenizer, run.selection),
   )
   check("output", check_output, settings, data)
-  lengths = check("records", task_checks.check_pretraining_records, run, data)
+  lengths = check("records", pretraining_inputs.check_records, run, data)
   training_checks.check_training(
     doctor,
     run,

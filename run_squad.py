@@ -40,10 +40,7 @@ from bertlib.io.files import find_files
 from bertlib.reporting import (
   doctor,
   receipts,
-  report_scores,
-  report_sections,
   run_report,
-  task_checks,
   training_checks,
 )
 from bertlib.settings.squad import SquadSettings
@@ -56,6 +53,7 @@ from bertlib.tasks.squad import (
   squad_features,
   squad_inputs,
   squad_questions,
+  squad_report,
   squad_results,
   squad_windows,
 )
@@ -654,7 +652,7 @@ def doctor_checks(settings: SquadSettings, doctor: doctor.Doctor) -> None:
     "data", squad_inputs.read_data, run, after=(flags_are_right, run.selection)
   )
   lengths = check(
-    "tokens", task_checks.check_questions, run, data, after=run.tokenizer
+    "tokens", squad_inputs.check_questions, run, data, after=run.tokenizer
   )
   training_checks.check_training(
     doctor,
@@ -817,11 +815,11 @@ def answer_questions(
       store_thresholds(
         run, settings.predict_file, null_score_diff_threshold=threshold
       )
-    answered = report_sections.read_answers(settings, data.questions)
-    found.sections = report_sections.squad_sections(
+    answered = squad_report.read_answers(settings, data.questions)
+    found.sections = squad_report.sections(
       answered, found.results, settings.null_score_diff_threshold
     )
-    found.estimates = report_scores.of_answers(
+    found.estimates = squad_report.estimates(
       [answer.score for answer in answered], found.results
     )
   found.warnings = run_report.collapse_warning(

@@ -42,9 +42,6 @@ AGAINST_ORDER = {
   "bertlib.io.text_files": "settings",
   "bertlib.reporting.paired_tests": "tasks",
   "bertlib.reporting.recorded_runs": "tasks",
-  "bertlib.reporting.report_scores": "tasks",
-  "bertlib.reporting.report_sections": "tasks",
-  "bertlib.reporting.task_checks": "tasks",
 }
 
 # Importing these does not import TensorFlow.

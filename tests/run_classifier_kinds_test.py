@@ -183,7 +183,7 @@ def test_metrics_are_written_before_the_report_is_made(
   def refuse(*_, **__):
     raise MemoryError
 
-  monkeypatch.setattr(run_classifier.report_scores, "of_classification", refuse)
+  monkeypatch.setattr(run_classifier.classification_report, "estimates", refuse)
   for name in ("train.tsv", "dev.tsv"):
     shutil.copy(topics.parent / name, tmp_path)
   with pytest.raises(MemoryError):

@@ -8,6 +8,7 @@ for a metric that is the same in every resample.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any, Callable, NamedTuple
 
 import numpy as np
@@ -38,6 +39,22 @@ class Interval(NamedTuple):
   low: float
   high: float
   method: str
+
+
+class Estimates(NamedTuple):
+  """What a report says about metrics, beside their values.
+
+  Names of metrics are without `eval_`.
+
+  Attributes:
+    count: number of evaluated examples, with a noun.
+    intervals: confidence intervals; None for a metric without one.
+    baselines: a trivial prediction, and the metric of it.
+  """
+
+  count: str = ""
+  intervals: Mapping[str, Interval | None] = {}
+  baselines: Mapping[str, tuple[str, float]] = {}
 
 
 def of_fraction(num_correct: int, num_examples: int) -> Interval | None:

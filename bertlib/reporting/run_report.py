@@ -20,7 +20,7 @@ from bertlib.reporting import (
   receipt_file,
   report_page,
 )
-from bertlib.reporting.report_scores import Estimates
+from bertlib.reporting.confidence_intervals import Estimates
 from bertlib.settings.common import TrainingSettings
 from bertlib.training import model_selection, multi_run
 from bertlib.training.task import Run
@@ -41,7 +41,7 @@ class Findings:
 
   Attributes:
     results: metrics by name, as in `eval_results.txt`.
-    sections: sections of the report, see `report_sections`.
+    sections: sections of the report on the predictions.
     warnings: sections of `collapse_warning`.
     estimates: intervals and baselines of the metrics.
   """

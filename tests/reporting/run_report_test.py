@@ -9,8 +9,7 @@ import run_folders
 
 from bertlib.cli import option
 from bertlib.reporting import html_report, run_report
-from bertlib.reporting.confidence_intervals import Interval
-from bertlib.reporting.report_scores import Estimates
+from bertlib.reporting.confidence_intervals import Estimates, Interval
 from bertlib.settings.classifier import ClassifierSettings
 from bertlib.training.model_selection import Selection
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import itertools
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Callable, NamedTuple
@@ -13,6 +14,7 @@ from bertlib.checkpoints import finding, loading, model_json
 from bertlib.cli.errors import InputError
 from bertlib.data import example_checks, model_inputs, tables
 from bertlib.io import text_files
+from bertlib.reporting import doctor
 from bertlib.settings.classifier import TASKS, ClassifierSettings
 from bertlib.tasks.classification import (
   classification,
@@ -391,3 +393,61 @@ def data_files(
   """Paths of the files that were read."""
   predicts = settings.run.do_predict and settings.predict_file
   return [*processor.files_read, *([settings.predict_file] if predicts else [])]
+
+
+# Checks of --doctor
+
+
+def check_labels(processor: DataProcessor, examples: Examples) -> None:
+  """Warns of labels that are missing or rare."""
+  labels = processor.problem.labels
+  sets = {"the training set": examples.train}
+  sets |= {
+    f"the dev set{suffix}": dev_set
+    for suffix, dev_set in examples.eval_sets.items()
+  }
+  doctor.check_labels(
+    labels,
+    {
+      name: [
+        label
+        for example in split
+        for label in (
+          [example.label]
+          if isinstance(example.label, str)
+          else example.label or ()
+        )
+      ]
+      for name, split in sets.items()
+      if labels and split
+    },
+  )
+
+
+def check_texts(
+  run: Run,
+  processor: DataProcessor,
+  examples: Examples,
+) -> doctor.LengthSummary:
+  """Encodes a sample of the examples; warns if many are truncated."""
+  others = [*examples.eval_sets.values(), *examples.predict_sets.values()]
+  found = examples.train or list(itertools.chain.from_iterable(others))
+
+  def encode(example):
+    # Index 1, because the tokens of example 0 would be logged.
+    features, encoded = classification_records.encode_example(
+      1,
+      example,
+      processor.problem,
+      run.settings.model.max_seq_length,
+      run.tokenizer,
+    )
+    return doctor.Encoded(
+      features.input_ids,
+      max(row.num_tokens for row in encoded),
+      sum(row.num_cut for row in encoded),
+    )
+
+  return doctor.check_encoded(
+    map(encode, doctor.sample(found)), run.config.vocab_size, len(found)
+  )

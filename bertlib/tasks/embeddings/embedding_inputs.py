@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import os
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -11,8 +12,10 @@ import numpy as np
 
 from bertlib.checkpoints import finding, model_files, model_json
 from bertlib.cli.errors import InputError
+from bertlib.data import model_inputs
 from bertlib.io import text_files
 from bertlib.io.files import open_any
+from bertlib.reporting import doctor
 from bertlib.settings import embedding_spec
 from bertlib.settings.common import RunSettings
 from bertlib.settings.embedding_spec import EmbeddingSpec
@@ -21,6 +24,7 @@ from bertlib.tasks.embeddings import beir, embedding_examples
 from bertlib.tasks.embeddings.embedding_examples import Columns, Example
 from bertlib.tasks.embeddings.embedding_losses import LossOptions
 from bertlib.training import resolve, step_plan
+from bertlib.training.task import Run
 
 # Losses that a kind of data can train; the first is the default.
 LOSSES_OF_KIND = {
@@ -485,3 +489,26 @@ def data_files(settings: EmbeddingSettings) -> list[str]:
 def _evaluates(run: RunSettings) -> bool:
   """True if the run needs a dev set."""
   return run.do_eval or bool(run.do_train and run.eval_steps)
+
+
+# Checks of --doctor
+
+
+def check_text_groups(run: Run, data: Data) -> doctor.LengthSummary:
+  """Encodes the texts of some of the examples, or some of the texts."""
+  groups = [example.texts for example in data.train]
+  if not groups and data.dev:
+    groups = [example.texts for example in data.dev.examples]
+    if data.dev.retrieval:
+      groups = [[text] for text in data.dev.retrieval.queries.values()]
+  groups = groups or [[text] for text in (*data.predict, *data.queries)]
+  max_seq_length = run.settings.model.max_seq_length
+
+  def encode(text):
+    pair = model_inputs.encode_pair(run.tokenizer, text, None, max_seq_length)
+    return doctor.Encoded(pair.input_ids, pair.num_tokens, pair.num_cut)
+
+  texts = itertools.chain.from_iterable(doctor.sample(groups))
+  return doctor.check_encoded(
+    map(encode, texts), run.config.vocab_size, len(groups)
+  )

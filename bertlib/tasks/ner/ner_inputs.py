@@ -10,6 +10,7 @@ from absl import logging
 from bertlib.cli.errors import InputError
 from bertlib.data import example_checks
 from bertlib.io import text_files
+from bertlib.reporting import doctor
 from bertlib.settings.ner import NerSettings
 from bertlib.tasks.ner import ner, ner_files, ner_scores, ner_tags
 from bertlib.tasks.ner.ner import Sentence
@@ -243,3 +244,37 @@ def data_files(settings: NerSettings, data: Data) -> list[str]:
   """Paths of the files that were read."""
   files = settings.train_file, settings.dev_file, settings.predict_file
   return [path for path, used in zip(files, data) if used]
+
+
+# Checks of --doctor
+
+
+def check_tags(labels: Sequence[str], data: Data) -> None:
+  """Warns of types of entities that are missing or rare."""
+  sets = {"the training set": data.train, "the dev set": data.dev}
+  doctor.check_labels(
+    sorted({label[2:] or label for label in labels} - {"O"}),
+    {
+      name: [
+        entity.label
+        for sentence in sentences
+        for entity in ner_tags.tags_to_entities(sentence.tags)
+      ]
+      for name, sentences in sets.items()
+      if sentences
+    },
+  )
+
+
+def check_sentences(run: Run, data: Data) -> doctor.LengthSummary:
+  """Makes windows of some of the sentences."""
+  sentences = data.train or data.dev or data.predict
+  some = doctor.sample(sentences)
+  windows = list(
+    ner.make_windows(some, run.tokenizer, run.settings.model.max_seq_length)
+  )
+  return doctor.check_encoded(
+    [doctor.Encoded(w.input_ids, len(w.input_ids)) for w in windows],
+    run.config.vocab_size,
+    len(sentences) * len(windows) // len(some),
+  )

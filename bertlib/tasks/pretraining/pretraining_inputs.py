@@ -18,6 +18,7 @@ from bertlib.cli.errors import InputError
 from bertlib.data import read_ahead, record_check, tf_records
 from bertlib.io import text_files
 from bertlib.io.files import find_files, split_names
+from bertlib.reporting import doctor
 from bertlib.settings.pretraining import PretrainingSettings
 from bertlib.tasks.pretraining import fill_mask, pretraining_records
 from bertlib.training.task import Run
@@ -194,3 +195,44 @@ def check_vocabulary(run: Run) -> None:
       f"{vocab_file}: has no [MASK], which --{uses[0]} needs. Give another"
       " --vocab_file"
     )
+
+
+# Checks of --doctor
+
+
+def check_records(
+  run: Run, data: Data, number: int = 2000
+) -> doctor.LengthSummary:
+  """Checks `number` of the pretraining records, from all files.
+
+  Returns:
+    The number of training records and their mean length.
+
+  Raises:
+    InputError: a record has other lengths or ids outside the vocabulary.
+  """
+
+  def encoded():
+    for path in data.num_records:
+      num_per_file = -(-number // len(data.num_records))
+      records = itertools.islice(
+        pretraining_records.read_records(path), num_per_file
+      )
+      for count, record in enumerate(records, start=1):
+        where = f"{path}, record {count}"
+        pretraining_records.check_lengths(
+          where,
+          record,
+          run.settings.model.max_seq_length,
+          run.settings.max_predictions_per_seq,
+        )
+        for name in ("input_ids", "masked_lm_ids"):
+          ids = record[name].int64_list.value
+          doctor.check_ids(ids, run.config.vocab_size, where)
+        yield doctor.Encoded(
+          record["input_ids"].int64_list.value,
+          sum(record["input_mask"].int64_list.value),
+        )
+
+  total = sum(data.num_records[path] for path in data.train_files)
+  return doctor.check_encoded(encoded(), run.config.vocab_size, total)

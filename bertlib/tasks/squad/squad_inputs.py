@@ -11,6 +11,7 @@ import tokenization
 from bertlib.checkpoints import loading
 from bertlib.cli.errors import InputError
 from bertlib.data import vocabulary
+from bertlib.reporting import doctor
 from bertlib.settings.common import ModelSettings
 from bertlib.settings.squad import SquadSettings
 from bertlib.tasks.squad import (
@@ -159,3 +160,35 @@ def count_steps(
     num_windows,
   )
   return num_steps
+
+
+# Checks of --doctor
+
+
+def check_questions(
+  run: Run, data: squad_questions.SquadData
+) -> doctor.LengthSummary:
+  """Encodes a sample of questions; warns if many lose text or answers."""
+  questions = data.train or data.predict
+  sample = doctor.sample(questions)
+  windows = squad_features.convert_examples_to_windows(
+    sample,
+    run.tokenizer,
+    squad_windows.window_settings(run.settings, is_training=bool(data.train)),
+  )
+  truncated, lost = squad_features.find_incomplete_questions(windows)
+  for problem, affected in (
+    ("questions are truncated", truncated),
+    ("answers fall outside every window", lost),
+  ):
+    if len(affected) > len(sample) / 20:
+      logging.warning("%d of %d %s", len(affected), len(sample), problem)
+  ends = np.cumsum(windows.length)
+  return doctor.check_encoded(
+    [
+      doctor.Encoded(windows.ids[end - length : end].tolist(), int(length))
+      for end, length in zip(ends, windows.length)
+    ],
+    run.config.vocab_size,
+    len(questions) * len(ends) // max(len(sample), 1),
+  )

@@ -5,8 +5,10 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 
-from bertlib.reporting import report_sections
-from bertlib.tasks.classification import classification_scores
+from bertlib.tasks.classification import (
+  classification_report,
+  classification_scores,
+)
 from bertlib.tasks.classification.classification import (
   ChoiceExample,
   InputExample,
@@ -238,7 +240,7 @@ REPORTED = {
 
 @pytest.mark.parametrize("kind", REPORTED)
 def test_report_lists_the_worst_errors_first(kind):
-  page = report_sections.classification_sections(*REPORTED[kind])[-1]
+  page = classification_report.sections(*REPORTED[kind])[-1]
   indexes = [page.index(f">{guid}<") for guid in ("first", "second", "third")]
   assert indexes == sorted(indexes)
   assert ">right<" not in page
@@ -247,7 +249,7 @@ def test_report_lists_the_worst_errors_first(kind):
 
 def test_report_limits_the_number_of_errors():
   for reported in REPORTED.values():
-    page = report_sections.classification_sections(*reported, num_errors=1)[-1]
+    page = classification_report.sections(*reported, num_errors=1)[-1]
     assert ">first<" in page and ">second<" not in page
 
 
@@ -261,14 +263,14 @@ def test_report_limits_the_number_of_errors():
   ],
 )
 def test_report_sections_of_each_kind(kind, titles):
-  pages = report_sections.classification_sections(*REPORTED[kind])
+  pages = classification_report.sections(*REPORTED[kind])
   assert len(pages) == len(titles)
   for page, title in zip(pages, titles):
     assert f">{title}</h2>" in page
 
 
 def test_report_lists_confused_labels():
-  page = report_sections.classification_sections(*REPORTED["multi_label"])[-1]
+  page = classification_report.sections(*REPORTED["multi_label"])[-1]
   row = page[page.index(">first<") :].partition("</tr>")[0]
   assert ">art, law<" in row and ">art<" in row
   row = page[page.index(">third<") :].partition("</tr>")[0]
@@ -279,7 +281,7 @@ def test_report_of_thousands_of_labels_is_short():
   labels = [f"topic {i}" for i in range(3000)]
   gold = np.zeros([20, 3000])
   gold[:, 2999] = 1
-  sections = report_sections.classification_sections(
+  sections = classification_report.sections(
     Problem("multi_label", labels),
     [example_of("a", ["topic 2999"])] * 20,
     gold,
@@ -298,7 +300,7 @@ def test_report_without_errors():
   for problem, examples, label_ids, logits in REPORTED.values():
     right = [e.guid == "right" for e in examples]
     (only,) = (e for e in examples if e.guid == "right")
-    page = report_sections.classification_sections(
+    page = classification_report.sections(
       problem, [only], label_ids[right], logits[right]
     )[-1]
     assert "There are none." in page

@@ -5,13 +5,21 @@ import re
 import numpy as np
 import pytest
 
-from bertlib.reporting import report_scores
-from bertlib.tasks.classification import classification_scores
+from bertlib.reporting.confidence_intervals import Estimates
+from bertlib.tasks.classification import (
+  classification_report,
+  classification_scores,
+)
 from bertlib.tasks.classification.classification import Problem
-from bertlib.tasks.embeddings import beir, embedding_evaluation
+from bertlib.tasks.embeddings import (
+  beir,
+  embedding_evaluation,
+  embedding_report,
+)
 from bertlib.tasks.embeddings.embedding_examples import Example
 from bertlib.tasks.embeddings.embedding_inputs import DevSet
-from bertlib.tasks.ner import ner, ner_decoding
+from bertlib.tasks.ner import ner, ner_decoding, ner_report
+from bertlib.tasks.squad import squad_report
 from bertlib.tasks.squad.squad_scores import Score
 
 pytestmark = pytest.mark.unit
@@ -36,7 +44,7 @@ def test_a_classifier_has_intervals_and_the_majority_baseline(draw):
   gold = np.array([1] * 40 + [0] * 20, np.int32)
   logits = draw.normal(size=[NUM_EXAMPLES, 2]) + np.eye(2)[gold]
   names = ("accuracy", "f1", "matthews", "macro_f1")
-  found = report_scores.of_classification(
+  found = classification_report.estimates(
     problem, gold, logits, [*names, "loss", "of_a_processor"]
   )
   scores = classification_scores.evaluate(names, gold, logits, problem)
@@ -54,7 +62,7 @@ def test_f1_of_a_rare_label_has_the_baseline_of_predicting_it(draw):
   problem = Problem("classification", ["no", "yes"])
   gold = np.array([1] * 10 + [0] * 50)
   logits = draw.normal(size=[NUM_EXAMPLES, 2])
-  found = report_scores.of_classification(problem, gold, logits, ["f1"])
+  found = classification_report.estimates(problem, gold, logits, ["f1"])
   assert found.baselines["f1"] == ("always yes", pytest.approx(20 / 70))
 
 
@@ -63,7 +71,7 @@ def test_several_labels_have_intervals_and_a_constant_baseline(draw):
   gold = np.float32(draw.random([NUM_EXAMPLES, 3]) < [0.8, 0.6, 0.05])
   logits = draw.normal(size=gold.shape) + 2 * gold - 1
   names = ("micro_f1", "macro_f1")
-  found = report_scores.of_classification(problem, gold, logits, names)
+  found = classification_report.estimates(problem, gold, logits, names)
   scores = classification_scores.evaluate(names, gold, logits, problem)
   check_intervals(found, scores, names)
   text, value = found.baselines["micro_f1"]
@@ -79,7 +87,7 @@ def test_a_constant_baseline_has_the_score_of_sklearn(draw, name, num_labels):
   labels = [*"abcd"][:num_labels]
   gold = np.float32(draw.random([NUM_EXAMPLES, num_labels]) < 0.3)
   gold[:30, 0] = 1
-  found = report_scores.of_classification(
+  found = classification_report.estimates(
     Problem("multi_label", labels), gold, gold, [name]
   )
   text, value = found.baselines[name]
@@ -98,7 +106,7 @@ def test_regression_has_intervals_of_correlations(draw):
   logits = (gold + 0.1 * draw.normal(size=NUM_EXAMPLES))[:, np.newaxis]
   problem = Problem("regression", [])
   names = ("pearson", "spearman")
-  found = report_scores.of_classification(problem, gold, logits, names)
+  found = classification_report.estimates(problem, gold, logits, names)
   scores = classification_scores.evaluate(names, gold, logits, problem)
   check_intervals(found, scores, names)
   assert not found.baselines
@@ -116,7 +124,7 @@ def test_a_tagger_has_intervals_over_sentences(draw):
   ]
   results = ner_decoding.evaluate_tags(sentences, predicted)
   scores = {name.removeprefix("eval_"): v for name, v in results.items()}
-  found = report_scores.of_tags(sentences, predicted)
+  found = ner_report.estimates(sentences, predicted)
   # No entity is predicted that is not there: precision is 1 in all resamples.
   assert found.intervals["precision"] is None and scores["precision"] == 1
   names = ("f1", "recall", "accuracy")
@@ -139,17 +147,17 @@ def test_answers_have_intervals_in_percent(draw, exact):
     "f1": 100 * np.mean([s.f1 for s in scores]),
   }
   check_intervals(
-    report_scores.of_answers(scores, results), results, (exact, "f1")
+    squad_report.estimates(scores, results), results, (exact, "f1")
   )
 
 
 def test_baseline_of_squad_2_is_to_answer_nothing():
   results = {"exact": 50.0, "f1": 50.0, "total": 8, "NoAns_total": 2}
-  found = report_scores.of_answers([Score(1.0, 1.0)] * 8, results)
+  found = squad_report.estimates([Score(1.0, 1.0)] * 8, results)
   never = ("never answering", 25.0)
   assert found.baselines == {"exact": never, "f1": never}
   results.pop("NoAns_total")  # every question has an answer
-  found = report_scores.of_answers([Score(1.0, 1.0)] * 8, results)
+  found = squad_report.estimates([Score(1.0, 1.0)] * 8, results)
   assert found.baselines["f1"] == ("never answering", 0.0)
 
 
@@ -160,7 +168,7 @@ def embeddings(kind, examples, vectors):
   )
   scores = {n.removeprefix("eval_"): v for n, v in evaluation.results.items()}
   dev_set = DevSet(kind, examples, None)
-  return report_scores.of_embeddings(dev_set, evaluation), scores
+  return embedding_report.estimates(dev_set, evaluation), scores
 
 
 def test_scored_pairs_have_intervals(draw):
@@ -202,7 +210,7 @@ def test_a_search_has_intervals_over_queries(draw):
   }
   retrieval = beir.Retrieval({}, (), relevance)
   evaluation = embedding_evaluation.Evaluation({}, rankings=rankings)
-  found = report_scores.of_embeddings(
+  found = embedding_report.estimates(
     DevSet("retrieval", (), retrieval), evaluation
   )
   assert found.count == "20 queries"
@@ -211,5 +219,5 @@ def test_a_search_has_intervals_over_queries(draw):
 
 
 def test_without_a_dev_set_there_are_no_estimates():
-  found = report_scores.of_embeddings(None, embedding_evaluation.Evaluation({}))
-  assert found == report_scores.Estimates()
+  found = embedding_report.estimates(None, embedding_evaluation.Evaluation({}))
+  assert found == Estimates()

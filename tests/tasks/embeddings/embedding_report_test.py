@@ -1,12 +1,15 @@
-"""Tests of the report's sections on sentence embeddings."""
+"""Tests of the report of sentence embeddings."""
 
 import re
 
 import numpy as np
 import pytest
 
-from bertlib.reporting import report_sections
-from bertlib.tasks.embeddings import beir, embedding_evaluation
+from bertlib.tasks.embeddings import (
+  beir,
+  embedding_evaluation,
+  embedding_report,
+)
 from bertlib.tasks.embeddings.embedding_evaluation import Evaluation
 from bertlib.tasks.embeddings.embedding_examples import Example
 from bertlib.tasks.embeddings.embedding_inputs import DevSet
@@ -16,9 +19,7 @@ pytestmark = pytest.mark.unit
 
 def rows_of(dev_set, evaluation, **options):
   """Cells of the table of worst errors, and its heads."""
-  (section,) = report_sections.embedding_sections(
-    dev_set, evaluation, **options
-  )
+  (section,) = embedding_report.sections(dev_set, evaluation, **options)
   heads, *rows = [
     re.findall(r"<t[hd][^>]*>(?:<div[^>]*>)?([^<]*)", row)
     for row in re.findall(r"<tr>(.*?)</tr>", section, re.DOTALL)
@@ -115,4 +116,4 @@ def test_texts_whose_neighbor_has_another_label_are_listed():
 
 
 def test_without_a_dev_set_there_is_no_section():
-  assert report_sections.embedding_sections(None, Evaluation({})) == []
+  assert embedding_report.sections(None, Evaluation({})) == []

@@ -1,4 +1,4 @@
-"""Tests of the report's sections on answers to questions."""
+"""Tests of the report of answers to questions."""
 
 import json
 import math
@@ -7,10 +7,10 @@ import re
 import pytest
 
 from bertlib.cli import option
-from bertlib.reporting import report_sections
-from bertlib.reporting.report_sections import AnsweredQuestion
 from bertlib.settings.squad import SquadSettings
+from bertlib.tasks.squad import squad_report
 from bertlib.tasks.squad.squad_files import Answer, Question
+from bertlib.tasks.squad.squad_report import AnsweredQuestion
 from bertlib.tasks.squad.squad_scores import Score
 
 pytestmark = pytest.mark.unit
@@ -24,7 +24,7 @@ def question(*answers, context=CONTEXT, name="q"):
 
 
 def test_spans_of_gold_and_predicted_answers_are_found():
-  spans = report_sections.find_spans(question("Bob", "in June"), "Bob left")
+  spans = squad_report.find_spans(question("Bob", "in June"), "Bob left")
   assert [(CONTEXT[a:b], kind) for a, b, kind in spans] == [
     ("Bob", "gold"),
     ("Bob left", "predicted"),
@@ -33,33 +33,31 @@ def test_spans_of_gold_and_predicted_answers_are_found():
 
 
 def test_each_place_of_a_predicted_answer_is_marked():
-  spans = report_sections.find_spans(question("Bob"), "Ann")
+  spans = squad_report.find_spans(question("Bob"), "Ann")
   assert [a for a, _, kind in spans if kind == "predicted"] == [0, 44]
 
 
 def test_white_space_of_the_context_may_differ():
   context = "the  tall\nman and the tall mane"
-  spans = report_sections.find_spans(
-    question("man", context=context), "tall man"
-  )
+  spans = squad_report.find_spans(question("man", context=context), "tall man")
   marked = [context[a:b] for a, b, kind in spans if kind == "predicted"]
   assert marked == ["tall\nman"]
 
 
 def test_text_without_spaces_is_marked_inside_of_words():
   context = "他在一九九八年去世"
-  spans = report_sections.find_spans(question(context=context), "一九九八年")
+  spans = squad_report.find_spans(question(context=context), "一九九八年")
   assert spans == [(2, 7, "predicted")]
 
 
 @pytest.mark.parametrize("predicted", ["", "not in the text"])
 def test_an_answer_that_is_not_in_the_context_has_no_span(predicted):
-  assert report_sections.find_spans(question(), predicted) == []
+  assert squad_report.find_spans(question(), predicted) == []
 
 
 def test_a_gold_answer_with_a_wrong_position_is_not_marked():
   wrong = question()._replace(answers=(Answer("Bob", 3), Answer("May", -1)))
-  assert report_sections.find_spans(wrong, "") == []
+  assert squad_report.find_spans(wrong, "") == []
 
 
 def test_answers_are_read_with_their_scores(tmp_path):
@@ -73,7 +71,7 @@ def test_answers_are_read_with_their_scores(tmp_path):
     (tmp_path / f"{name}.json").write_text(json.dumps(content))
   settings = option.make(SquadSettings, output_dir=str(tmp_path))
   questions = [question("Bob", name=name) for name in texts]
-  found = report_sections.read_answers(settings, questions)
+  found = squad_report.read_answers(settings, questions)
   assert [answer[:3] for answer in found] == [
     (questions[0], "Bob", 0.75),
     (questions[1], "Bob left", 0.75),
@@ -93,7 +91,7 @@ def answered(predicted, probability, f1):
 
 
 def test_confident_errors_come_first():
-  *_, errors = report_sections.squad_sections(
+  *_, errors = squad_report.sections(
     [
       answered("Ann", 0.3, 0.0),
       answered("Bob", 0.99, 1.0),
@@ -117,7 +115,7 @@ def test_squad_2_shows_the_thresholds():
     "best_f1": 65.0,
     "best_f1_thresh": -math.inf,
   }
-  page, *_ = report_sections.squad_sections([], results, 0.25)
+  page, *_ = squad_report.sections([], results, 0.25)
   assert "Tuned --null_score_diff_threshold" in page
   rows = [
     re.findall("<div[^>]*>(.*?)</div>", row)

@@ -1,0 +1,88 @@
+"""The report of a tagger: errors, calibration and intervals."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from bertlib.reporting import confidence_intervals, html_report
+from bertlib.reporting.confidence_intervals import Estimates
+from bertlib.tasks.ner import ner_decoding, ner_scores
+from bertlib.tasks.ner.ner import Sentence
+
+
+def sections(
+  sentences: Sequence[Sentence],
+  predicted: Sequence[tuple[Sequence[str], Sequence[float]]],
+  results: Mapping[str, float],
+  num_errors: int = 30,
+) -> list[str]:
+  """Sections on the predictions of a tagger.
+
+  Args:
+    sentences: sentences with gold tags.
+    predicted: predicted tags and their probabilities, by sentence.
+    results: result of `ner_scores.evaluate_tags`.
+    num_errors: number of sentences with the most confident errors to show.
+
+  Returns:
+    Sections for `html_report.write`.
+  """
+  names = ("precision", "recall", "f1", "entities")
+  types = [n.removeprefix("eval_f1_") for n in results if "eval_f1_" in n]
+  rows = [
+    {"type": kind, **{n: results[f"eval_{n}_{kind}"] for n in names}}
+    for kind in types
+  ]
+  confidences, correct, errors = [], [], []
+  for sentence, (tags, probabilities) in zip(sentences, predicted):
+    matches = [a == b for a, b in zip(sentence.tags, tags)]
+    confidences += probabilities
+    correct += matches
+    wrong = [p for p, is_match in zip(probabilities, matches) if not is_match]
+    if wrong:
+      errors.append((max(wrong), sentence, tags, probabilities))
+  errors.sort(key=lambda error: -error[0])
+
+  def entities(sentence, tags, probabilities):
+    found = ner_decoding.extract_entities(sentence, tags, probabilities)
+    return "; ".join(f"{e.text} ({e.label})" for e in found) or "none"
+
+  return [
+    html_report.table("Entities", rows),
+    html_report.calibration(confidences, correct),
+    html_report.errors(
+      [
+        {
+          "sentence": sentence.location.rpartition(", ")[2],
+          "gold": entities(sentence, sentence.tags, [1.0] * len(tags)),
+          "predicted": entities(sentence, tags, probabilities),
+          "probability": probability,
+          "text": sentence.text,
+        }
+        for probability, sentence, tags, probabilities in errors[:num_errors]
+      ]
+    ),
+  ]
+
+
+def estimates(
+  sentences: Sequence[Sentence],
+  predicted: Sequence[tuple[Sequence[str], Sequence[float]]],
+) -> Estimates:
+  """Estimates for a tagger, over sentences.
+
+  Args:
+    sentences: sentences with gold tags.
+    predicted: predicted tags and their probabilities, by sentence.
+  """
+  gold = [sentence.tags for sentence in sentences]
+  counts = ner_scores.count_entities(gold, [tags for tags, _ in predicted])
+  num_outside = sum(tag == "O" for tags in gold for tag in tags)
+  return Estimates(
+    f"{len(sentences):,} sentences with {counts[:, 2].sum():,} entities",
+    {
+      name: confidence_intervals.bootstrap(ner_scores.metric(name), counts)
+      for name in ner_scores.METRICS
+    },
+    {"accuracy": ("always O", num_outside / max(counts[:, 4].sum(), 1))},
+  )

@@ -1,0 +1,170 @@
+"""The report of answers: errors, calibration, thresholds and intervals."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from bertlib.reporting import confidence_intervals, html_report, report_page
+from bertlib.reporting.confidence_intervals import Estimates
+from bertlib.settings.squad import SquadSettings
+from bertlib.tasks.squad import squad_files, squad_scores
+from bertlib.tasks.squad.squad_scores import Score
+
+# Most places in which the text of a predicted answer is marked.
+_MAX_PLACES = 5
+
+
+class AnsweredQuestion(NamedTuple):
+  """A question with its predicted answer.
+
+  Attributes:
+    question: the question with its gold answers.
+    predicted: the predicted answer; "" for no answer.
+    probability: its probability; 0 if it is not among the best answers.
+    score: exact match and F1.
+  """
+
+  question: squad_files.Question
+  predicted: str
+  probability: float
+  score: squad_scores.Score
+
+
+def read_answers(
+  settings: SquadSettings, questions: Sequence[squad_files.Question]
+) -> list[AnsweredQuestion]:
+  """Reads the answers in --output_dir."""
+  predictions, nbest = (
+    squad_files.read_json(os.path.join(settings.run.output_dir, name))
+    for name in ("predictions.json", "nbest_predictions.json")
+  )
+  score_one = squad_scores.scorer(
+    settings.eval_metric, settings.version_2_with_negative
+  )
+  answered = []
+  for question in questions:
+    predicted = predictions[question.id]
+    probability = next(
+      (
+        answer["probability"]
+        for answer in nbest[question.id]
+        if answer["text"] == predicted
+      ),
+      0.0,
+    )
+    score = score_one(predicted, [answer.text for answer in question.answers])
+    answered.append(AnsweredQuestion(question, predicted, probability, score))
+  return answered
+
+
+def sections(
+  answered: Sequence[AnsweredQuestion],
+  results: Mapping[str, float],
+  threshold: float,
+  num_errors: int = 30,
+) -> list[str]:
+  """Sections on answers to questions.
+
+  Args:
+    answered: the questions with their answers.
+    results: metrics by name.
+    threshold: --null_score_diff_threshold.
+    num_errors: number of most confident errors to show.
+
+  Returns:
+    Sections for `html_report.write`.
+  """
+  sections = [
+    html_report.calibration(
+      [answer.probability for answer in answered],
+      [answer.score.exact == 1 for answer in answered],
+    )
+  ]
+  if "best_f1_thresh" in results:
+    sections.insert(0, _threshold_table(results, threshold))
+  errors = [answer for answer in answered if answer.score.f1 < 0.5]
+  errors.sort(key=lambda answer: -answer.probability)
+  rows = [
+    {
+      "question": answer.question.text,
+      "gold": " / ".join(dict.fromkeys(a.text for a in answer.question.answers))
+      or "no answer",
+      "predicted": answer.predicted or "no answer",
+      "probability": answer.probability,
+      "text": report_page.marked_text(
+        answer.question.context, find_spans(answer.question, answer.predicted)
+      ),
+    }
+    for answer in errors[:num_errors]
+  ]
+  return [*sections, html_report.errors(rows, shows_spans=True)]
+
+
+def _threshold_table(results: Mapping[str, float], threshold: float) -> str:
+  """Section on the tuned thresholds of SQuAD 2.0."""
+  rows = [
+    {"threshold": threshold, "exact": results["exact"], "F1": results["f1"]},
+    {"threshold": results["best_exact_thresh"], "exact": results["best_exact"]},
+    {"threshold": results["best_f1_thresh"], "F1": results["best_f1"]},
+  ]
+  kinds = ("of this run", "best exact match", "best F1")
+  return html_report.table(
+    "Tuned --null_score_diff_threshold",
+    [{"": kind, **row} for kind, row in zip(kinds, rows)],
+  )
+
+
+def find_spans(
+  question: squad_files.Question, predicted: str
+) -> list[tuple[int, int, str]]:
+  """Spans of the gold answers and of a predicted one in the context.
+
+  The file of predictions has no positions: of a predicted answer, the first
+  places of its text are found.
+
+  Returns:
+    Start, end and kind of each span, see `report_page.marked_text`.
+  """
+  context = question.context
+  spans = set()
+  for text, start in question.answers:
+    end = start + len(text)
+    if context[start:end] == text and text:
+      spans.add((start, end, "gold"))
+  words = r"\s+".join(map(re.escape, predicted.split()))
+  places: list[re.Match] = []
+  if words:
+    places = [*re.finditer(rf"(?<!\w){words}(?!\w)", context)]
+    places = places or [*re.finditer(words, context)]
+  spans |= {(*place.span(), "predicted") for place in places[:_MAX_PLACES]}
+  return sorted(spans)
+
+
+def estimates(
+  scores: Sequence[Score], results: Mapping[str, float]
+) -> Estimates:
+  """Estimates for answers to questions.
+
+  Args:
+    scores: of each question.
+    results: metrics of the run, in percent.
+  """
+  exact = "exact" if "exact" in results else "exact_match"
+  values = 100 * np.array(scores, np.float64).reshape(len(scores), 2)
+  baselines = {}
+  if "total" in results:
+    share = 100 * results.get("NoAns_total", 0) / results["total"]
+    baselines = dict.fromkeys((exact, "f1"), ("never answering", share))
+  return Estimates(
+    f"{len(scores):,} questions",
+    {
+      name: confidence_intervals.of_mean(values[:, column])
+      for column, name in enumerate((exact, "f1"))
+    },
+    baselines,
+  )
