@@ -60,9 +60,12 @@ _PEER = " --model_dir=$HUGGING_FACE_DIR --precision=$PRECISION --seed=$SEED"
 
 
 def glue(
-  task: str, epochs: int = 3, num_seeds: int = 3, **metrics: str
+  task: str, epochs: int = 3, num_seeds: int = 8, **metrics: str
 ) -> Recipe:
-  """Recipe of a GLUE task; metrics as in `Recipe`."""
+  """Recipe of a GLUE task; metrics as in `Recipe`.
+
+  The tasks are small, and their metrics differ much between seeds.
+  """
   data = f" --data_dir=$DATA_DIR/glue/{task}"
   return Recipe(
     metrics,
@@ -263,7 +266,7 @@ def read_receipt(path: str, task: str, recipe: Recipe) -> dict[str, Any]:
   """The receipt of a task, empty if there is none.
 
   Raises:
-    InputError: it is of other commands.
+    InputError: it is of other commands, or of another version.
   """
   commands = {
     "ours": [f"python {command}" for command in recipe.commands],
@@ -278,6 +281,13 @@ def read_receipt(path: str, task: str, recipe: Recipe) -> dict[str, Any]:
     receipt = json.load(file)
   if any(receipt[side]["commands"] != commands[side] for side in commands):
     raise InputError(f"{path}: is of other commands. Remove it")
+  version = receipts.versions()["project"]
+  others = {run["versions"]["project"] for run in receipt["ours"]["runs"]}
+  if others - {version}:
+    raise InputError(
+      f"{path}: is of version {', '.join(sorted(others))}, not {version}; one"
+      " table row has one version. Remove it"
+    )
   return receipt
 
 

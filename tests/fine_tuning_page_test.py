@@ -5,6 +5,7 @@ import json
 import pytest
 
 from benchmarks import fine_tuning as recipes
+from bertlib.cli.errors import InputError
 from website import fine_tuning
 
 RUN = {
@@ -13,7 +14,7 @@ RUN = {
   "processor_seconds": 75.4,
   "precision": "bfloat16",
   "device": {"cpu": "Example CPU", "cores": 2, "gpus": []},
-  "versions": {"python": "3.11.7", "commit": "0123456789abcdef"},
+  "versions": {"project": "1.2.0", "commit": "0123456789abcdef"},
   "metrics": {"eval_accuracy": 0.75},
 }
 
@@ -51,6 +52,10 @@ def with_accuracy(value, **more):
   return {**RUN, "metrics": {"eval_accuracy": value}, **more}
 
 
+def with_version(version, value):
+  return with_accuracy(value, versions={"project": version})
+
+
 @pytest.mark.unit
 def test_score_is_mean_and_deviation_over_seeds(page):
   found = page([with_accuracy(0.8), with_accuracy(0.9)])
@@ -60,6 +65,53 @@ def test_score_is_mean_and_deviation_over_seeds(page):
 @pytest.mark.unit
 def test_score_of_one_seed_has_no_deviation(page):
   assert "| accuracy | 75.00 | – | 1 / 0 |" in page([RUN])
+
+
+# Welch's interval of the first row: a difference of 10 with a standard error of
+# the square root of 7.0711**2 and 14.1421**2, each divided by 2, and
+# (25 + 100)**2 / (25**2 + 100**2) degrees of freedom.
+@pytest.mark.unit
+@pytest.mark.parametrize(
+  ("ours", "peer", "shown"),
+  [
+    ([0.8, 0.9], [0.65, 0.85], "none shown: −59.19 to +79.19"),
+    ([0.80, 0.81, 0.82], [0.70, 0.71, 0.72], "higher: +7.73 to +12.27"),
+    ([0.70, 0.71, 0.72], [0.80, 0.81, 0.82], "lower: −12.27 to −7.73"),
+    ([0.8, 0.9], [0.7], "unknown, one seed"),
+    ([0.8], [0.7, 0.9], "unknown, one seed"),
+    ([0.8, 0.8], [0.7, 0.7], "unknown"),
+    ([0.8, 0.9], [], "–"),
+  ],
+)
+def test_difference_is_an_interval(page, ours, peer, shown):
+  found = page(*([*map(with_accuracy, side)] for side in (ours, peer)))
+  row = next(line for line in found.splitlines() if "| accuracy |" in line)
+  assert f" {len(ours)} / {len(peer)} | {shown} | 1.2.0 |" in row
+
+
+@pytest.mark.unit
+def test_score_is_that_of_the_newest_version_alone(page):
+  found = page(
+    [
+      with_version("0.9.0", 0.1),
+      with_version("0.10.0", 0.8),
+      with_version("0.10.0", 0.9),
+    ]
+  )
+  assert "| accuracy | 85.00\N{NBSP}±\N{NBSP}7.07 | – | 2 / 0 |" in found
+  assert "0.9.0" not in found
+
+
+@pytest.mark.unit
+def test_receipt_of_another_version_is_refused(tmp_path):
+  recipe = recipes.RECIPES["MRPC"]
+  path = tmp_path / "MRPC.json"
+  commands = [f"python {command}" for command in recipe.commands]
+  peer = {"commands": [f"python {recipe.peer}"], "runs": []}
+  receipt = {"ours": {"commands": commands, "runs": [RUN]}, "peer": peer}
+  path.write_text(json.dumps(receipt))
+  with pytest.raises(InputError, match=r"is of version 1\.2\.0, not"):
+    recipes.read_receipt(str(path), "MRPC", recipe)
 
 
 @pytest.mark.unit

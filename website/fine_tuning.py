@@ -17,6 +17,8 @@ import textwrap
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from scipy import stats
+
 from bertlib.reporting import report_page
 from website import markdown
 
@@ -86,12 +88,17 @@ published figures of BERT-Base, which was not run here.
 
 Scores are in percent, losses in nat. With several seeds, the score is the mean
 ± the standard deviation over seeds; the table has the number of seeds here and
-of the other library. A single seed says little about small dev
-sets such as those of RTE and WNLI. Processor time is that of the whole
-command, with start and evaluation, on a machine that was shared with other
-work; [Performance](performance.md) compares times. `benchmarks/fine_tuning.py`
-runs the trainings and writes a receipt for each task; this page is generated
-from the receipts.
+of the other library. All seeds here are of one version of this project.
+
+The difference is the mean here minus that of the other library, as its 95%
+confidence interval over seeds (Welch's t-test). If the interval contains 0, the
+seeds show no difference, and the higher mean may be luck. Of twenty intervals,
+about one excludes 0 by chance. A single seed has no interval.
+
+Processor time is that of the whole command, with start and evaluation, on a
+machine that was shared with other work; [Performance](performance.md) compares
+times. `benchmarks/fine_tuning.py` runs the trainings and writes a receipt for
+each task; this page is generated from the receipts.
 
 """
 
@@ -101,6 +108,8 @@ _HEADS = (
   "here",
   "other library",
   "seeds",
+  "difference, 95% interval",
+  "version",
   "BERT-Base, not run here",
 )
 
@@ -116,12 +125,26 @@ MSRA.
 
 
 def receipts() -> dict[str, Json]:
-  """The receipts by task, in the order of the page."""
-  found = {
-    path.stem: json.loads(path.read_text(encoding="utf-8"))
-    for path in (FOLDER / "fine_tuning").glob("*.json")
-  }
+  """The receipts by task, in the order of the page.
+
+  If a receipt has several versions of this project, only the newest counts.
+  """
+  found = {}
+  for path in (FOLDER / "fine_tuning").glob("*.json"):
+    receipt = json.loads(path.read_text(encoding="utf-8"))
+    ours = receipt["ours"]
+    newest = max(map(_version, ours["runs"]), key=_version_order)
+    ours["runs"] = [run for run in ours["runs"] if _version(run) == newest]
+    found[path.stem] = receipt
   return {task: found[task] for task in TASKS if task in found}
+
+
+def _version(run: Json) -> str:
+  return run["versions"]["project"]
+
+
+def _version_order(version: str) -> list[int]:
+  return [int(part) for part in version.split(".")]
 
 
 def page() -> str:
@@ -155,7 +178,7 @@ _BEGIN, _END = "<!-- results: begin -->\n", "<!-- results: end -->\n"
 
 def summary() -> str:
   """The short table: the first metric of each task."""
-  rows = []
+  rows, versions = [], set()
   for task, receipt in receipts().items():
     metric = next(iter(receipt["ours"]["runs"][0]["metrics"]))
     ours, peer = receipt["ours"], receipt["peer"]
@@ -164,10 +187,21 @@ def summary() -> str:
       other = f"{_library(peer)}: {other}"
     title, _ = TASKS[task]
     seeds = f"{len(ours['runs'])} / {len(peer['runs'])}"
-    rows.append([title, METRICS[metric], _score(ours, metric), other, seeds])
-  return markdown.table(
-    ["task", "metric", "here", "other library", "seeds"], rows
-  )
+    versions.add(_version(ours["runs"][0]))
+    rows.append(
+      [
+        title,
+        METRICS[metric],
+        _score(ours, metric),
+        other,
+        seeds,
+        _difference(ours, peer, metric),
+      ]
+    )
+  heads = ["task", "metric", "here", "other library", "seeds"]
+  table = markdown.table([*heads, "difference, 95% interval"], rows)
+  listed = ", ".join(sorted(versions, key=_version_order))
+  return f"{table}\nEach row is of one version: {listed}.\n"
 
 
 def with_summary(text: str) -> str:
@@ -201,6 +235,8 @@ def _rows(task: str, receipt: Json, published: Json) -> Iterator[list[str]]:
       METRICS[metric],
       *(_score(side, metric) for side in sides),
       " / ".join(str(len(side["runs"])) for side in sides),
+      _difference(*sides, metric),
+      _version(receipt["ours"]["runs"][0]),
       figure,
     ]
 
@@ -215,13 +251,31 @@ def _sources(published: Json) -> str:
 
 def _score(side: Json, metric: str) -> str:
   """Mean and standard deviation of a metric over seeds."""
-  values = [_scaled(metric, run["metrics"][metric]) for run in side["runs"]]
+  values = _values(side, metric)
   if not values:
     return "–"
   if len(values) == 1:
     return f"{values[0]:.2f}"
   mean, deviation = statistics.fmean(values), statistics.stdev(values)
   return f"{mean:.2f}\N{NBSP}±\N{NBSP}{deviation:.2f}"
+
+
+def _difference(ours: Json, peer: Json, metric: str) -> str:
+  """95% interval of the difference of the means over seeds, and its sign."""
+  values = [_values(side, metric) for side in (ours, peer)]
+  if not values[1]:
+    return "–"
+  if min(map(len, values)) == 1:
+    return "unknown, one seed"
+  low, high = stats.ttest_ind(*values, equal_var=False).confidence_interval()
+  if not low < high:  # seeds without any deviation
+    return "unknown"
+  sign = "higher" if low > 0 else "lower" if high < 0 else "none shown"
+  return f"{sign}: {low:+.2f} to {high:+.2f}".replace("-", "−")
+
+
+def _values(side: Json, metric: str) -> list[float]:
+  return [_scaled(metric, run["metrics"][metric]) for run in side["runs"]]
 
 
 def _scaled(metric: str, value: float) -> float:
@@ -281,16 +335,19 @@ def _library(side: Json) -> str:
 
 def _environment(run: Json) -> str:
   """Versions and device of a run, in words."""
-  versions = {
-    name: value[:10] if name == "commit" else value
-    for name, value in run["versions"].items()
-  }
   device = run["device"]
   unit = "core" if device["cores"] == 1 else "cores"
   where = ", ".join(
     [f"{device['cpu']}, {device['cores']} {unit}", *device["gpus"]]
   )
-  return f"{', '.join(' '.join(pair) for pair in versions.items())}; {where}"
+  return f"{_listed(run['versions'])}; {where}"
+
+
+def _listed(versions: Mapping[str, str]) -> str:
+  return ", ".join(
+    f"{name} {value[:10] if name == 'commit' else value}"
+    for name, value in versions.items()
+  )
 
 
 def _duration(seconds: float | None) -> str:
