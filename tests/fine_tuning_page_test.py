@@ -1,6 +1,7 @@
 """The page of results says what the receipts say."""
 
 import json
+import shutil
 
 import pytest
 
@@ -42,6 +43,7 @@ def page(tmp_path, monkeypatch):
       "tasks": {"MRPC": {"source": "paper", "eval_accuracy": 84.07}},
     }
     (tmp_path / "published.json").write_text(json.dumps(published))
+    shutil.copy(fine_tuning.FOLDER / "lockstep.jsonl", tmp_path)
     monkeypatch.setattr(fine_tuning, "FOLDER", tmp_path)
     return fine_tuning.page()
 

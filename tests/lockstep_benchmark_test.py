@@ -5,7 +5,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from benchmarks import lockstep
+from benchmarks import lockstep, results
+from website import fine_tuning
 
 
 @pytest.mark.unit
@@ -16,6 +17,14 @@ def test_differences_are_the_largest_relative_to_pytorch():
   }
   found = lockstep.differences(SimpleNamespace(more=more))
   assert found == pytest.approx([0.25, 0.0, 0.1])
+
+
+@pytest.mark.unit
+def test_kept_results_are_of_all_tasks_and_within_the_limit():
+  kept = results.read(str(fine_tuning.FOLDER / "lockstep.jsonl"))
+  assert [result.work for result in kept] == list(lockstep.TASKS)
+  largest = max(lockstep.differences(result)[0] for result in kept)
+  assert largest <= lockstep.MAX_DIFFERENCE
 
 
 @pytest.fixture

@@ -1,7 +1,8 @@
 """The page of fine-tuning results, generated from receipts.
 
 `benchmarks.fine_tuning` writes the receipts, `docs/results/fine_tuning/*.json`.
-Published figures of BERT-Base are in `docs/results/published.json`.
+Published figures of BERT-Base are in `docs/results/published.json`. The table
+of equal steps is that of `benchmarks.lockstep`, `docs/results/lockstep.jsonl`.
 
     python -m website.fine_tuning
 
@@ -19,6 +20,7 @@ from typing import Any
 
 from scipy import stats
 
+from benchmarks import lockstep, results
 from bertlib.reporting import report_page
 from website import markdown
 
@@ -94,6 +96,7 @@ The difference is the mean here minus that of the other library, as its 95%
 confidence interval over seeds (Welch's t-test). If the interval contains 0, the
 seeds show no difference, and the higher mean may be luck. Of twenty intervals,
 about one excludes 0 by chance. A single seed has no interval.
+[Equal steps](#equal-steps) compares the training itself, without chance.
 
 Processor time is that of the whole command, with start and evaluation, on a
 machine that was shared with other work; [Performance](performance.md) compares
@@ -112,6 +115,30 @@ _HEADS = (
   "version",
   "BERT-Base, not run here",
 )
+
+_EQUAL_STEPS = """\
+## Equal steps
+
+`benchmarks/lockstep.py` takes {steps} training steps here and in PyTorch, from
+the same weights, with the same batches, optimizer and learning rates, in
+float32 without dropout. The peer is transformers, for CoSENT
+sentence-transformers. The table has differences relative to PyTorch: the
+largest one of the losses of all steps, and those of the gradient norm in the
+first step. The script fails if a loss differs by more than {limit:g}.
+
+{table}
+As in google-research/bert, the gradient norm counts the rows of the word
+embeddings before those of a repeated token are summed. The norm of PyTorch
+counts them after the sum, which is the last column. The peer clips by the
+former here. [Coming from
+transformers](../coming_from/transformers.md#the-same-steps) says what else
+differs in a step.
+
+```shell
+{command}
+```
+
+{versions}"""
 
 _FORMAT_CHECKS = """\
 ## Format checks, without scores
@@ -165,6 +192,7 @@ def page() -> str:
       ),
     ),
     _sources(published),
+    _equal_steps(),
     *(_details(task, receipt) for task, receipt in kept.items()),
     _FORMAT_CHECKS,
   ]
@@ -280,6 +308,32 @@ def _values(side: Json, metric: str) -> list[float]:
 
 def _scaled(metric: str, value: float) -> float:
   return value if metric in _UNSCALED else 100 * value
+
+
+def _equal_steps() -> str:
+  """Section of the steps that are compared with those of PyTorch."""
+  found = results.read(str(FOLDER / "lockstep.jsonl"))
+  rows = [
+    [result.work, *map("{:.1e}".format, lockstep.differences(result))]
+    for result in found
+  ]
+  versions = dict.fromkeys(
+    f"- {name}: {_listed(versions)}; {result.processor}\n"
+    for result in found
+    for name, versions in (
+      ("this project", result.versions),
+      ("peer", result.sides["pytorch"]["versions"]),
+    )
+  )
+  return _EQUAL_STEPS.format(
+    steps=len(found[0].more["losses"]["ours"]),
+    limit=lockstep.MAX_DIFFERENCE,
+    table=markdown.table(
+      ["task", "loss", "gradient norm", "norm of PyTorch"], rows
+    ),
+    command=_wrapped(found[0].command),
+    versions="".join(sorted(versions, reverse=True)),
+  )
 
 
 def _details(task: str, receipt: Json) -> str:
