@@ -27,6 +27,7 @@ from bertlib.cli.errors import InputError
 from bertlib.exchange import compare, convert
 from bertlib.io import files, folder_lock, text_files
 from bertlib.settings.conversion import ConversionSettings
+from bertlib.tasks import records
 
 
 def define_flags() -> None:
@@ -93,6 +94,7 @@ def _convert(settings: ConversionSettings) -> None:
       settings.do_lower_case,
       settings.overwrite,
       as_pytorch=settings.to == "pytorch",
+      find_task=records.find,
     )
 
 

@@ -19,6 +19,8 @@ if __name__ == "__main__":  # Check flags before slow imports.
 import contextlib
 import dataclasses
 import functools
+import importlib
+import operator
 import os
 import tempfile
 from collections.abc import Mapping
@@ -29,11 +31,7 @@ import tensorflow as tf
 from absl import logging
 
 import modeling
-import run_classifier
-import run_embeddings
-import run_ner
-import run_pretraining
-import run_squad
+from bertlib import PREFIX
 from bertlib.checkpoints import (
   finding,
   initialize,
@@ -43,6 +41,7 @@ from bertlib.checkpoints import (
   quantization,
   rewrite,
 )
+from bertlib.checkpoints.task_record import TaskRecord
 from bertlib.cli import app, option, terminal
 from bertlib.cli.errors import InputError
 from bertlib.compute import onednn
@@ -54,16 +53,8 @@ from bertlib.io.files import atomic_folder, atomic_write
 from bertlib.settings import embedding_spec
 from bertlib.settings.common import QuantizationSettings
 from bertlib.settings.export import ExportSettings
+from bertlib.tasks import records
 from bertlib.training import resolve
-
-# Class of each script's exported model, and the function that builds its graph.
-EXPORTED_MODELS = {
-  "run_classifier": (signatures.Classifier, run_classifier.Predictor.build),
-  "run_embeddings": (signatures.Embedder, run_embeddings.Predictor.build),
-  "run_ner": (signatures.Tagger, run_ner.Predictor.build),
-  "run_pretraining": (signatures.MaskedLM, run_pretraining.create_model),
-  "run_squad": (signatures.QuestionAnswering, run_squad.Predictor.build),
-}
 
 
 class Source(NamedTuple):
@@ -77,6 +68,7 @@ class Source(NamedTuple):
     model_dir: folder of the trained model, or None.
     is_given: whether the checkpoint was given by its name. Another one of the
       folder replaces it otherwise, if a training removes it.
+    task: the task of the model; None for the one of its `script`.
   """
 
   description: dict[str, Any]
@@ -85,6 +77,7 @@ class Source(NamedTuple):
   vocab_file: str | None
   model_dir: str | None = None
   is_given: bool = True
+  task: TaskRecord | None = None
 
   @property
   def folder(self) -> str | None:
@@ -99,6 +92,7 @@ def find_source(
   vocab_file: str | None,
   do_lower_case: bool,
   max_seq_length: int | None,
+  task: TaskRecord | None = None,
 ) -> Source:
   """Finds the parts of a model to export.
 
@@ -109,14 +103,18 @@ def find_source(
     vocab_file: None for the folder's.
     do_lower_case: casing if there is no `model_dir`.
     max_seq_length: maximum length in tokens; None for the folder's, or 128.
+    task: None for the one of this project that trained the model.
 
   Raises:
     InputError: a part is missing or invalid.
   """
   description, is_given = {"do_lower_case": do_lower_case}, bool(checkpoint)
   if model_dir:
-    description |= model_json.load_description(model_dir)
-    model_json.check_description(model_dir, description)
+    script = model_json.load_description(model_dir).get("script")
+    task = task if task and task.script == script else records.find(script)
+    description |= model_json.load_description(model_dir, task)
+    if task:
+      model_json.check_description(model_dir, description, task)
     model_json.check_vocabulary(model_dir, description)
     if checkpoint:
       model_json.check_same_task(model_dir, description, checkpoint)
@@ -149,7 +147,24 @@ def find_source(
   loading.check_max_seq_length(length, config)
   description["max_seq_length"] = length
   return Source(
-    description, config, checkpoint, vocab_file, model_dir, is_given
+    description, config, checkpoint, vocab_file, model_dir, is_given, task
+  )
+
+
+def exported_class(source: Source) -> type[signatures.SignatureModel]:
+  """The class of the exported model of a task.
+
+  Raises:
+    InputError: the task is not known, or has none.
+  """
+  script = source.description["script"]
+  task = source.task or records.find(script)
+  if task and task.export:
+    return task.export()
+  raise InputError(
+    f"--model_dir: is a model of {script}, whose output layers cannot be"
+    " exported. Give --task_module, which says how, or --encoder to export its"
+    " encoder"
   )
 
 
@@ -168,15 +183,12 @@ def signature_model(
     InputError: the vocabulary does not match the model, `seq_length` is out of
       range, or the model is one of an unknown script.
   """
-  script = None if encoder else source.description.get("script")
-  if script and script not in EXPORTED_MODELS:
-    raise InputError(
-      f"--model_dir: is a model of {script}, whose output layers cannot be"
-      " exported. Give --encoder to export its encoder"
-    )
-  model_class, build_model = EXPORTED_MODELS.get(
-    script, (signatures.Encoder, None)
-  )
+  model_class, build_model = signatures.Encoder, None
+  if not encoder and "script" in source.description:
+    model_class = exported_class(source)
+  if model_class.graph:
+    script = importlib.import_module(PREFIX + source.description["script"])
+    build_model = operator.attrgetter(model_class.graph)(script)
   tokenizer = None
   if source.vocab_file:
     tokenizer = vocabulary.load_tokenizer(
@@ -602,6 +614,7 @@ def _export(settings: ExportSettings) -> None:
     model.vocab_file,
     model.do_lower_case,
     model.max_seq_length,
+    settings.task_module and records.load(settings.task_module),
   )
   if settings.null_score_diff_threshold is not None:
     set_threshold(source, settings.null_score_diff_threshold)

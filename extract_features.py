@@ -48,6 +48,7 @@ from bertlib.settings import embedding_spec
 from bertlib.settings.common import ModelSettings
 from bertlib.settings.embedding_spec import EmbeddingSpec
 from bertlib.settings.feature_extraction import FeatureSettings
+from bertlib.tasks.embeddings.record import RECORD
 from bertlib.training import (
   devices,
   estimators,
@@ -643,7 +644,8 @@ def load_description(model: ModelSettings) -> dict[str, Any]:
   """`model.json` beside the checkpoint; {} if there is none."""
   folder = os.path.dirname(model.init_checkpoint or "")
   description = model_json.load_description(folder)
-  model_json.check_description(folder, description)
+  if "embedding" in description:
+    model_json.check_description(folder, description, RECORD)
   return description
 
 

@@ -24,6 +24,7 @@ from bertlib.cli.errors import InputError
 from bertlib.io import files
 from bertlib.reporting import comparison, comparison_page, recorded_runs
 from bertlib.settings.report import ReportSettings
+from bertlib.tasks import records
 
 # The command line
 
@@ -40,7 +41,7 @@ def main(argv: list[str]) -> None:
   if len(argv) < 2:
     raise InputError("name the output folders of two or more runs")
   files.check_new("output_file", path, settings.overwrite)
-  runs = recorded_runs.find_runs(argv[1:])
+  runs = recorded_runs.find_runs(argv[1:], records.find)
   if len(runs) < 2:
     raise InputError(
       f"{argv[1]}: is a single run, which its report.html describes. Name"

@@ -74,6 +74,7 @@ from bertlib.tasks.classification.classification_scores import (
   Prediction,
   prediction,
 )
+from bertlib.tasks.classification.record import RECORD
 from bertlib.training import devices, estimator_spec, step_plan
 from bertlib.training.run import (
   Evaluation,
@@ -336,8 +337,7 @@ class Predictor(predictor.LoadedModel):
   ```
   """
 
-  script = "run_classifier"
-  purpose = "labels texts"
+  record = RECORD
 
   @property
   def labels(self) -> list[str]:
@@ -533,7 +533,7 @@ def make_task(settings: ClassifierSettings, processor: DataProcessor) -> Task:
   task = processor.model_task or classifier_inputs.task_name(settings)
   columns = classifier_inputs.named_columns(settings) if task == "tsv" else {}
   return Task(
-    name="run_classifier",
+    record=RECORD,
     model_fn_builder=model_fn_builder,
     model_arguments={"num_labels": problem.num_labels, "kind": problem.kind},
     features=classification_records.record_layout(
@@ -801,7 +801,7 @@ def predict_sets(
   """
   problem, predict_file = processor.problem, run.settings.predict_file
   if thresholds is None:
-    trained = model_json.load_trained(run.output_dir, run.trained)
+    trained = model_json.load_trained(run.output_dir, run.trained, RECORD)
     thresholds = trained.get("thresholds")
     if thresholds and problem.kind == "multi_label":
       logging.info(

@@ -53,6 +53,7 @@ from bertlib.tasks.embeddings import (
   similarity_scores,
 )
 from bertlib.tasks.embeddings.embedding_examples import Example
+from bertlib.tasks.embeddings.record import RECORD
 from bertlib.training import devices, estimator_spec, step_plan
 from bertlib.training.run import (
   check_actions,
@@ -199,8 +200,7 @@ class Predictor(predictor.LoadedModel):
   ```
   """
 
-  script = "run_embeddings"
-  purpose = "encodes sentences"
+  record = RECORD
 
   @property
   def spec(self) -> EmbeddingSpec:
@@ -403,7 +403,7 @@ def make_task(
       "has no projection. Leave out --projection_dim, or train one"
     )
   return Task(
-    name="run_embeddings",
+    record=RECORD,
     model_fn_builder=model_fn_builder,
     model_arguments={"spec": spec, "loss": loss},
     features=embedding_records.layout(

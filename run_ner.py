@@ -47,6 +47,7 @@ from bertlib.tasks.ner import (
   ner_tags,
 )
 from bertlib.tasks.ner.ner import Sentence
+from bertlib.tasks.ner.record import RECORD
 from bertlib.training import devices, estimator_spec, step_plan
 from bertlib.training.run import (
   check_actions,
@@ -214,8 +215,7 @@ class Predictor(predictor.LoadedModel):
   ```
   """
 
-  script = "run_ner"
-  purpose = "tags words"
+  record = RECORD
 
   @staticmethod
   def build(description, config, inputs, compute):
@@ -340,7 +340,7 @@ def main(_) -> None:
 def make_task(settings: NerSettings, labels: Sequence[str]) -> Task:
   """Describes the task to the functions of `run`."""
   return Task(
-    name="run_ner",
+    record=RECORD,
     model_fn_builder=model_fn_builder,
     model_arguments={"num_labels": len(labels)},
     features=ner.record_layout(settings.model.max_seq_length),

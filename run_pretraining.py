@@ -51,6 +51,7 @@ from bertlib.tasks.pretraining import (
   pretraining_inputs,
   pretraining_records,
 )
+from bertlib.tasks.pretraining.record import RECORD
 from bertlib.training import devices, estimator_spec
 from bertlib.training.run import (
   check_actions,
@@ -677,7 +678,7 @@ def train_phases(
 def make_task(settings: PretrainingSettings) -> Task:
   """Describes the task to the functions of `run`."""
   return Task(
-    name="run_pretraining",
+    record=RECORD,
     model_fn_builder=model_fn_builder,
     model_arguments={"top_k": settings.top_k},
     features=tf_records.pretraining_layout(

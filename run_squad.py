@@ -22,7 +22,7 @@ import os
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -57,15 +57,17 @@ from bertlib.tasks.squad import (
   squad_results,
   squad_windows,
 )
+from bertlib.tasks.squad.record import RECORD
 from bertlib.tasks.squad.squad_answer_files import (
   write_predictions,  # noqa: F401 (name of google-research/bert)
 )
 from bertlib.tasks.squad.squad_decoding import (  # noqa: F401 (names of google-research/bert)
+  Answer,
   RawResult,
   _get_best_indexes,
   get_final_text,
 )
-from bertlib.tasks.squad.squad_decoding import (
+from bertlib.tasks.squad.squad_decoding import (  # noqa: F401
   compute_softmax as _compute_softmax,
 )
 from bertlib.tasks.squad.squad_examples import (  # noqa: F401
@@ -273,24 +275,6 @@ def model_fn_builder(
 # A trained model from Python
 
 
-class Answer(NamedTuple):
-  """An answer to a question.
-
-  Attributes:
-    text: `passage[start:end]`, the characters of the answer as they are in the
-      passage; "" if the passage has no answer.
-    probability: softmax of the sum of start and end logit over the answers
-      returned with it, "" included.
-    start: index of its first character in the passage; 0 for no answer.
-    end: index after its last character; 0 for no answer.
-  """
-
-  text: str
-  probability: float
-  start: int
-  end: int
-
-
 class Predictor(predictor.LoadedModel):
   """Answers questions with a trained model.
 
@@ -300,8 +284,7 @@ class Predictor(predictor.LoadedModel):
   ```
   """
 
-  script = "run_squad"
-  purpose = "answers questions"
+  record = RECORD
 
   @classmethod
   def find_model(cls, model_dir, checkpoint=None):
@@ -418,22 +401,13 @@ class Predictor(predictor.LoadedModel):
       n_best_size, max_answer_length, allows_null
     )
     for predictions, best, odds in found:
-      candidates = _answers(predictions) if best or allows_null else []
+      candidates = []
+      if best or allows_null:
+        candidates = squad_decoding.answers(predictions)
       if allows_null:
         chosen = "" if odds > null_score_diff_threshold else best
         candidates.sort(key=lambda answer: answer.text != chosen)
       yield candidates
-
-
-def _answers(
-  predictions: Sequence[squad_decoding.NbestPrediction],
-) -> list[Answer]:
-  """Answers with their probability and their span in the passage."""
-  probabilities = _compute_softmax([p.score for p in predictions])
-  return [
-    Answer(p.text, probability, p.start, p.end)
-    for p, probability in zip(predictions, probabilities)
-  ]
 
 
 # The command line
@@ -511,7 +485,7 @@ def make_task(settings: SquadSettings) -> Task:
     must_agree.append("version_2_with_negative")
   head = "cls/squad/output_weights"
   return Task(
-    name="run_squad",
+    record=RECORD,
     model_fn_builder=model_fn_builder,
     model_arguments={"mask_padding": settings.mask_padding},
     features=squad_features.record_layout(
@@ -830,7 +804,7 @@ def answer_questions(
 
 def log_stored_threshold(run: Run) -> None:
   """Names the tuned threshold of the model, if the answers have another."""
-  description = model_json.load_trained(run.output_dir, run.trained)
+  description = model_json.load_trained(run.output_dir, run.trained, RECORD)
   used = run.settings.null_score_diff_threshold
   stored = description.get("null_score_diff_threshold", used)
   if stored != used:

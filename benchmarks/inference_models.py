@@ -9,6 +9,7 @@ from typing import Any
 
 from benchmarks.inference_works import TASKS, in_folder, read_texts
 from benchmarks.side_by_side import Answer
+from bertlib.tasks import records
 
 # Layers, hidden size and heads.
 SIZES = {
@@ -49,6 +50,7 @@ def make_model(settings: SimpleNamespace) -> Iterator[Answer]:
     in_folder(settings, "hugging_face"),
     task.architecture,
     do_lower_case=True,
+    find_task=records.find,
   )
   yield {"description": f"{loading.num_weights(config):,} weights"}
 

@@ -24,10 +24,10 @@ ORDER = (
   "data",
   "checkpoints",
   "exchange",
+  "export",
   "training",
   "reporting",
   "tasks",
-  "export",
 )
 
 # Names that modules have in programs, which this project does not use itself.
@@ -35,13 +35,10 @@ ALIASES = ("bertlib.errors", "bertlib.estimator_api", "bertlib.tensorflow_1")
 
 # Imports against the order, module by module: what is left to take apart.
 AGAINST_ORDER = {
-  "bertlib.checkpoints.model_json": "tasks",
   "bertlib.cli.app": "settings reporting",
   "bertlib.cli.command_line": "settings",
   "bertlib.cli.option": "io exchange",
   "bertlib.io.text_files": "settings",
-  "bertlib.reporting.paired_tests": "tasks",
-  "bertlib.reporting.recorded_runs": "tasks",
 }
 
 # Importing these does not import TensorFlow.
@@ -68,7 +65,13 @@ WITHOUT_TENSORFLOW = (
   "bertlib.tasks.embeddings.nearest_neighbors",
   "bertlib.tasks.embeddings.retrieval_scores",
   "bertlib.tasks.embeddings.similarity_scores",
+  "bertlib.tasks.classification.classification_scores",
+  "bertlib.tasks.ner.ner_decoding",
   "bertlib.tasks.squad.squad_decoding",
+  "bertlib.tasks.ner.ner_report",
+  "bertlib.tasks.pretraining.fill_mask",
+  "bertlib.tasks.squad.squad_report",
+  "bertlib.tasks.records",
   "bertlib.reporting.doctor",
   "bertlib.reporting.html_report",
   "bertlib.reporting.receipts",

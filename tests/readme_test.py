@@ -643,7 +643,7 @@ def test_every_block_runs_when_pasted(checkout, page):
   "module, name",
   [
     ("bertlib.tasks.classification.classification_scores", "Prediction"),
-    ("run_squad", "Answer"),
+    ("bertlib.tasks.squad.squad_decoding", "Answer"),
     ("bertlib.tasks.ner.ner_decoding", "EntityPrediction"),
   ],
 )

@@ -6,6 +6,7 @@ import run_folders
 import trained_models
 
 from bertlib.reporting import recorded_runs
+from bertlib.tasks import records
 
 pytestmark = pytest.mark.train
 
@@ -78,7 +79,7 @@ def test_a_missing_folder_is_refused_before_tensorflow_is_imported(
 )
 def test_runs_of_every_script_are_read(name, metric, once, tmp_path):
   folder = trained_models.copy(once, name, tmp_path).folder
-  (run,) = recorded_runs.find_runs([str(folder)])
+  (run,) = recorded_runs.find_runs([str(folder)], records.find)
   assert (run.note, run.primary_metric) == ("", metric)
   assert run.flags["best_metric"] == metric
   assert run.num_steps and run.duration and run.dev_data

@@ -11,67 +11,32 @@ import tensorflow.compat.v1 as tf
 
 import modeling
 from bertlib.checkpoints import config_schema, finding, loading, model_files
+from bertlib.checkpoints.task_record import TaskRecord
 from bertlib.cli.errors import InputError
 from bertlib.cli.option import declaration
-from bertlib.cli.ranges import FRACTION
 from bertlib.data import vocabulary
 from bertlib.io import json_files
 from bertlib.io.files import atomic_write, open_any
-from bertlib.io.json_files import NULL
+from bertlib.settings import embedding_spec
 from bertlib.settings.common import ComputeSettings, ModelSettings
-from bertlib.settings.embeddings import VectorSettings
-from bertlib.settings.squad import SquadSettings
-from bertlib.tasks.classification import classification
 
-_EMBEDDING = {
-  "pooling": declaration(VectorSettings, "pooling"),
-  "normalize": bool,
-  "projection_dim?": (declaration(VectorSettings, "projection_dim"), NULL),
-  "projection_activation?": declaration(
-    VectorSettings, "projection_activation"
-  ),
-  "prompts?": dict,
-  "default_prompt?": (str, NULL),
-  "matryoshka_dims?": [int],
-}
-
-# Schema of the known keys of a description, and required keys per script.
-# Others are allowed.
+# Schema of the keys of a description that several tasks have. A `TaskRecord`
+# has those of its task; others are allowed.
 _DESCRIPTION = {
   "script?": str,
   "task?": str,
   "kind?": str,
-  "columns?": dict,
   "labels?": [str],
   "max_seq_length?": declaration(ModelSettings, "max_seq_length"),
   "do_lower_case?": bool,
-  "has_pairs?": bool,
-  "version_2_with_negative?": bool,
-  "doc_stride?": declaration(SquadSettings, "doc_stride"),
-  "max_query_length?": declaration(SquadSettings, "max_query_length"),
-  "embedding?": _EMBEDDING,
-  "thresholds?": dict,
-  "null_score_diff_threshold?": declaration(
-    SquadSettings, "null_score_diff_threshold"
-  ),
+  "embedding?": embedding_spec.SCHEMA,
   "tuned_on?": str,
   "precision?": declaration(ComputeSettings, "precision"),
   "xla?": declaration(ComputeSettings, "xla"),
   "vocab_sha256?": str,
 }
-_ENCODED = {"do_lower_case": bool, "max_seq_length": int}
-_REQUIRED = {
-  "run_pretraining": _ENCODED,
-  "run_classifier": _ENCODED | {"labels": [str]},
-  "run_ner": _ENCODED | {"labels": [str]},
-  "run_embeddings": _ENCODED | {"embedding": _EMBEDDING},
-  "run_squad": _ENCODED
-  | {
-    "version_2_with_negative": bool,
-    "doc_stride": int,
-    "max_query_length": int,
-  },
-}
+# What every model of a task has.
+_REQUIRED = {"do_lower_case": bool, "max_seq_length": int}
 
 _FIX = "Restore it; the model cannot be used without what training wrote there"
 
@@ -120,6 +85,7 @@ def check(
   keys: Iterable[str] = ("script", "task", "labels"),
   num_outputs: int | None = None,
   vocab_file: str | None = None,
+  task: TaskRecord | None = None,
 ) -> None:
   """Rejects a folder with a checkpoint of another model.
 
@@ -133,6 +99,7 @@ def check(
     keys: keys of the description that must match.
     num_outputs: size of `output_bias`, if the model has it.
     vocab_file: this run's vocabulary, if it has one.
+    task: the task of the run.
 
   Raises:
     InputError: the checkpoint or the vocabulary belongs to another model.
@@ -143,7 +110,7 @@ def check(
   checkpoint = finding.trained_checkpoint(output_dir)
   if checkpoint is None:
     return
-  description = load_description(output_dir)
+  description = load_description(output_dir, task)
   check_vocabulary(output_dir, description)
   shapes = dict(tf.train.list_variables(checkpoint))
   stored, wanted = (
@@ -186,11 +153,14 @@ def _flatten(entries: Mapping[str, Any]) -> dict[str, Any]:
   return flat
 
 
-def load_description(model_dir: str) -> dict[str, Any]:
+def load_description(
+  model_dir: str, task: TaskRecord | None = None
+) -> dict[str, Any]:
   """Reads a model's `model.json`.
 
   Args:
     model_dir: output folder of training.
+    task: whose entries are checked too; None where they are not used.
 
   Returns:
     The description; empty if there is no file, as after google-research/bert.
@@ -201,36 +171,27 @@ def load_description(model_dir: str) -> dict[str, Any]:
   path = os.path.join(model_dir, model_files.DESCRIPTION)
   if not tf.gfile.Exists(path):
     return {}
-  description = json_files.read(path, _DESCRIPTION, _FIX)
-  problem = _problem_of_values(description)
+  description = json_files.read(
+    path, _DESCRIPTION | dict(task.entries if task else {}), _FIX
+  )
+  problem = _problem_of_values(description, task)
   if problem:
     raise InputError(f"{path}: {problem}. {_FIX}")
   return description
 
 
-def _problem_of_values(description: Mapping[str, Any]) -> str | None:
+def _problem_of_values(
+  description: Mapping[str, Any], task: TaskRecord | None
+) -> str | None:
   """What is wrong with values that the schema cannot describe, or None."""
-  embedding = description.get("embedding", {})
-  prompts = embedding.get("prompts", {})
-  default = embedding.get("default_prompt")
-  for name, prompt in prompts.items():
-    if not isinstance(prompt, str):
-      return f"embedding.prompts.{name} is {prompt!r}, not text"
-  if default is not None and default not in prompts:
-    return f"embedding.default_prompt is {default!r}, which is no prompt"
-  dims = embedding.get("matryoshka_dims", [])
-  if not all(dim > 0 for dim in dims):
-    return f"embedding.matryoshka_dims is {dims}, but widths are 1 or more"
-  for label, threshold in description.get("thresholds", {}).items():
-    if isinstance(threshold, bool) or threshold not in FRACTION:
-      return f"thresholds.{label} is {threshold!r}, not a number {FRACTION}"
+  problem = embedding_spec.problem_of(description.get("embedding", {}))
+  if problem:
+    return problem
   labels = description.get("labels", [])
   if len(set(labels)) < len(labels):
     return "repeats a label"
-  script = description.get("script")
-  if script == "run_classifier" and "labels" in description:
-    return classification.description_problem(description)
-  return "has no labels" if script == "run_ner" and labels == [] else None
+  is_of_task = task and task.script == description.get("script")
+  return task.problem(description) if is_of_task else None
 
 
 def check_same_task(
@@ -279,34 +240,39 @@ def check_vocabulary(model_dir: str, description: Mapping[str, Any]) -> None:
     )
 
 
-def load_trained(output_dir: str, checkpoint: str | None) -> dict[str, Any]:
+def load_trained(
+  output_dir: str, checkpoint: str | None, task: TaskRecord
+) -> dict[str, Any]:
   """Reads the description of a run's trained model.
 
   Args:
     output_dir: output folder of the run; its description takes precedence.
     checkpoint: the trained checkpoint, perhaps in another folder, or None.
+    task: the task of the run.
 
   Returns:
     The description; empty if there is none.
   """
-  description = load_description(output_dir)
+  description = load_description(output_dir, task)
   if not description and checkpoint:
-    description = load_description(os.path.dirname(checkpoint))
+    description = load_description(os.path.dirname(checkpoint), task)
   return description
 
 
-def check_description(model_dir: str, description: Mapping[str, Any]) -> None:
-  """Rejects a description without the keys that its script needs.
+def check_description(
+  model_dir: str, description: Mapping[str, Any], task: TaskRecord
+) -> None:
+  """Rejects a description of a model of a task without the keys it needs.
 
   Args:
     model_dir: folder for the message.
     description: from `load_description`.
+    task: the task.
 
   Raises:
     InputError: a key is missing.
   """
-  required = _REQUIRED.get(description.get("script"), {})
-  problem = json_files.mismatch(description, required)
+  problem = json_files.mismatch(description, _REQUIRED | dict(task.required))
   if problem:
     path = os.path.join(model_dir, model_files.DESCRIPTION)
     raise InputError(f"{path}: {problem}. {_FIX}")

@@ -27,6 +27,7 @@ from bertlib.checkpoints import (
   model_json,
   quantization,
 )
+from bertlib.checkpoints.task_record import TaskRecord
 from bertlib.cli.errors import InputError
 from bertlib.cli.option import check_argument, declaration
 from bertlib.compute import onednn, pooling
@@ -67,8 +68,7 @@ class LoadedModel:
     tokenizer: the model's tokenizer.
   """
 
-  script: str  # Command that trains such models.
-  purpose: str  # Verb phrase for messages, such as "labels texts".
+  record: TaskRecord  # of the task
 
   def __init__(
     self,
@@ -99,7 +99,7 @@ class LoadedModel:
 
     Raises:
       InputError: an argument is out of range; the folder is missing, contains
-        no model of `script`, or files that do not belong to each other; or
+        no model of the task, or files that do not belong to each other; or
         there are no 8-bit ranges; see also `quantization.weight_getter`.
     """
     check_argument("precision", precision, _PRECISION)
@@ -172,24 +172,24 @@ class LoadedModel:
       checkpoint: see `__init__`.
 
     Raises:
-      InputError: the folder is missing, or contains no model of `script`; or
+      InputError: the folder is missing, or contains no model of the task; or
         the checkpoint or the vocabulary is of another model.
     """
     if not tf.gfile.IsDirectory(model_dir):
       raise InputError(f"{model_dir}: no such folder")
-    description = model_json.load_description(model_dir)
+    description = model_json.load_description(model_dir, cls.record)
     if checkpoint:
       checkpoint = finding.find_checkpoint(checkpoint)
       checkpoint_files.check(checkpoint)
       model_json.check_same_task(model_dir, description, checkpoint)
     else:
       checkpoint = finding.model_checkpoint(model_dir)
-    if description.get("script") != cls.script or not checkpoint:
+    if description.get("script") != cls.record.script or not checkpoint:
       raise InputError(
-        f"{model_dir}: holds no model that {cls.purpose}; name the"
-        f" --output_dir of a run of {cls.script}.py"
+        f"{model_dir}: holds no model that {cls.record.purpose}; name the"
+        f" --output_dir of a run of {cls.record.script}.py"
       )
-    model_json.check_description(model_dir, description)
+    model_json.check_description(model_dir, description, cls.record)
     model_json.check_vocabulary(model_dir, description)
     return description, checkpoint
 
@@ -214,7 +214,7 @@ class LoadedModel:
     def refuse():
       raise InputError(
         f"{encoder.folder}: has no {quantization.FILE} of this checkpoint,"
-        f" which 8-bit inference needs. Run {self.script}.py once with"
+        f" which 8-bit inference needs. Run {self.record.script}.py once with"
         " --do_eval --precision=int8, or name a --calibration_file"
       )
 

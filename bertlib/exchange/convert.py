@@ -11,7 +11,7 @@ import itertools
 import os
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, Callable, NamedTuple
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from bertlib.checkpoints import (
   model_json,
   rewrite,
 )
+from bertlib.checkpoints.task_record import TaskRecord
 from bertlib.cli import terminal
 from bertlib.cli.errors import InputError
 from bertlib.data import vocabulary
@@ -412,6 +413,8 @@ def tensorflow_to_huggingface(
   do_lower_case: bool | None = None,
   overwrite: bool = False,
   as_pytorch: bool = False,
+  *,
+  find_task: Callable[[str | None], TaskRecord | None],
 ) -> None:
   """Converts a checkpoint to a Hugging Face folder; prints what was written.
 
@@ -433,6 +436,7 @@ def tensorflow_to_huggingface(
     overwrite: whether to replace existing files.
     as_pytorch: whether to write `pytorch_model.bin` instead of
       `model.safetensors`.
+    find_task: finds the record of a task by its script.
 
   Raises:
     InputError: a tensor is missing or unexpected, or has another shape or
@@ -464,7 +468,9 @@ def tensorflow_to_huggingface(
     for name in projection:
       del variables[name]
   parts = _find_parts(variables, "tensorflow", config, checkpoint)
-  stated = [*_trained_as(description), *(config.get("architectures") or ())]
+  task = find_task(description.get("script"))
+  trained_as = task and task.huggingface_class(description)
+  stated = [*filter(None, [trained_as]), *(config.get("architectures") or ())]
   architecture = _choose_architecture(
     parts.keys(), architecture, stated, checkpoint
   )
@@ -525,18 +531,6 @@ def _as_tensors(
     )
     for row in itertools.chain(*parts.values())
   }
-
-
-def _trained_as(description: Mapping[str, Any]) -> list[str]:
-  """Hugging Face class of a trained model, if `model.json` determines it."""
-  script = description.get("script")
-  if script == "run_ner":
-    return ["BertForTokenClassification"]
-  if script != "run_classifier":
-    return []
-  if description.get("kind") == "multiple_choice":
-    return ["BertForMultipleChoice"]
-  return ["BertForSequenceClassification"]
 
 
 def _choose_architecture(

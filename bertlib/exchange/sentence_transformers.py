@@ -21,10 +21,12 @@ from bertlib.cli.ranges import FINITE, SEQ_LENGTH
 from bertlib.compute import pooling
 from bertlib.io import json_files
 from bertlib.io.json_files import NULL
-from bertlib.settings.embedding_spec import POOLINGS, EmbeddingSpec, from_json
-
-# `script` in the `model.json` of a model of sentence vectors.
-SCRIPT = "run_embeddings"
+from bertlib.settings.embedding_spec import (
+  POOLINGS,
+  SCRIPT,
+  EmbeddingSpec,
+  from_json,
+)
 
 _MODULES = "modules.json"
 _CONFIG = "config_sentence_transformers.json"

@@ -16,7 +16,7 @@ from bertlib.cli.errors import english_list
 from bertlib.reporting import paired_tests, report_page
 from bertlib.reporting.confidence_intervals import Interval
 from bertlib.reporting.paired_tests import Comparison, PairedTest
-from bertlib.reporting.recorded_runs import RecordedRun
+from bertlib.reporting.recorded_runs import RecordedRun, shared_predictions
 from bertlib.training import dev_scores
 
 # Flags that do not change a result.
@@ -144,30 +144,15 @@ def group_by_settings(runs: Iterable[RecordedRun]) -> list[list[RecordedRun]]:
 
 
 def compare_predictions(first: RecordedRun, other: RecordedRun) -> Comparison:
-  """Compares the predictions of two runs; empty if they are not known.
+  """Compares the predictions of two runs; empty if they are not known."""
+  return (first.task.compare or _compare_labels)(first, other)
 
-  Metrics are those of both runs. Examples and gold labels have to be the same.
-  """
-  if first.answer_scores and other.answer_scores:
-    if first.dev_data != other.dev_data:
-      return Comparison()
-    return paired_tests.compare_answers(
-      first.answer_scores, other.answer_scores
-    )
-  examples, others = (
-    [(example.guid, example.gold) for example in run.dev_predictions]
-    for run in (first, other)
-  )
-  if not examples or examples != others:
+
+def _compare_labels(first: RecordedRun, other: RecordedRun) -> Comparison:
+  """Compares predicted labels or numbers of two runs."""
+  names, gold, *predicted = shared_predictions(first, other)
+  if not gold:
     return Comparison()
-  names = [name for name in first.metrics if name in other.metrics]
-  gold = [example.gold for example in first.dev_predictions]
-  predicted = (
-    [example.predicted for example in run.dev_predictions]
-    for run in (first, other)
-  )
-  if first.script == "run_ner.py":
-    return paired_tests.compare_tags(names, gold, *predicted)
   if isinstance(gold[0], float):
     return paired_tests.compare_values(names, gold, *predicted)
   return paired_tests.compare_labels(names, first.labels, gold, *predicted)

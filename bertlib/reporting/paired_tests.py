@@ -11,8 +11,6 @@ import numpy as np
 
 from bertlib.reporting import confidence_intervals
 from bertlib.reporting.confidence_intervals import Interval, Metric
-from bertlib.tasks.ner import ner_scores
-from bertlib.tasks.squad.squad_scores import Score
 
 
 class PairedTest(NamedTuple):
@@ -110,7 +108,7 @@ def compare_labels(
   rows = [
     confidence_intervals.label_rows(gold_ids, found) for found in predicted
   ]
-  return Comparison(test, _differences(metrics, *rows))
+  return Comparison(test, differences(metrics, *rows))
 
 
 def compare_values(
@@ -132,48 +130,7 @@ def compare_values(
   }
   rows = [np.column_stack([gold, values]) for values in (first, other)]
   with np.errstate(invalid="ignore"):  # a constant has no correlation
-    return Comparison(None, _differences(metrics, *rows))
-
-
-def compare_tags(
-  names: Iterable[str],
-  gold: Sequence[Sequence[str]],
-  first: Sequence[Sequence[str]],
-  other: Sequence[Sequence[str]],
-) -> Comparison:
-  """Compares predicted tags; examples are sentences.
-
-  Args:
-    names: metrics, of which those in `ner_scores.METRICS` have an interval.
-    gold: tags of each sentence.
-    first: the same for the predictions of the first model.
-    other: the same for the other model.
-  """
-  metrics = {
-    name: ner_scores.metric(name)
-    for name in names
-    if name in ner_scores.METRICS
-  }
-  rows = [ner_scores.count_entities(gold, tags) for tags in (first, other)]
-  return Comparison(None, _differences(metrics, *rows))
-
-
-def compare_answers(
-  first: Sequence[Score], other: Sequence[Score]
-) -> Comparison:
-  """Compares answers to questions: exact match, and F1 in percent.
-
-  Args:
-    first: score of each answer of the first model.
-    other: the same for the other model.
-  """
-  is_right = [[score.exact == 1 for score in run] for run in (first, other)]
-  rows = [
-    np.array([[100 * score.f1] for score in run]) for run in (first, other)
-  ]
-  return Comparison(
-    mcnemar(*is_right), _differences({"f1": confidence_intervals.mean}, *rows)
-  )
+    return Comparison(None, differences(metrics, *rows))
 
 
 def _pearson(rows: np.ndarray, counts: np.ndarray) -> float:
@@ -194,9 +151,10 @@ def _spearman(rows: np.ndarray, counts: np.ndarray) -> float:
 _CORRELATIONS = {"pearson": _pearson, "spearman": _spearman}
 
 
-def _differences(
+def differences(
   metrics: Mapping[str, Metric], first: np.ndarray, other: np.ndarray
 ) -> dict[str, Interval | None]:
+  """Intervals of the differences of metrics, see `of_difference`."""
   return {
     name: confidence_intervals.of_difference(metric, first, other)
     for name, metric in metrics.items()

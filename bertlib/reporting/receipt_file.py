@@ -165,15 +165,23 @@ def duration(receipt: Mapping[str, Any]) -> datetime.timedelta | None:
   return None
 
 
-def use_of(file: Mapping[str, Any], receipt: Mapping[str, Any]) -> str | None:
-  """Use of a file; None for texts to predict."""
+def use_of(
+  file: Mapping[str, Any],
+  receipt: Mapping[str, Any],
+  uses: Mapping[str, str] = {},
+) -> str | None:
+  """Use of a file; None for texts to predict.
+
+  Args:
+    file: its entry in the receipt.
+    receipt: of a run.
+    uses: the task's own uses of the files that flags name.
+  """
   if file["what"] != "data":
     return file["what"]
-  if receipt["script"] == "run_squad.py" and "predict_file" in file["flags"]:
-    return DEV_DATA
   for flag in file["flags"]:
-    if flag in _USES:
-      return _USES[flag]
+    if flag in uses or flag in _USES:
+      return uses.get(flag) or _USES[flag]
   # A file of a known data set, which its name describes.
   folder = str(receipt.get("flags", {}).get("data_dir") or "")
   name = file["path"].removeprefix(folder)

@@ -10,15 +10,14 @@ import json
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Callable
 
+from bertlib.checkpoints.task_record import TaskRecord
 from bertlib.cli.errors import InputError
 from bertlib.io import files, json_files, result_files, text_files
 from bertlib.io.result_files import DevPrediction
-from bertlib.reporting import receipt_file, receipts
+from bertlib.reporting import receipt_file
 from bertlib.reporting.receipt_file import DEV_DATA, TRAINING_DATA
-from bertlib.tasks.squad import squad_files, squad_scores
-from bertlib.tasks.squad.squad_scores import Score
 from bertlib.training import dev_scores
 
 # Files of a run that are read.
@@ -29,16 +28,6 @@ FILES = (
   dev_scores.SCORES_FILE,
   "checkpoint",
 )
-
-# Primary metrics for receipts that do not name theirs, which are of an older
-# version; the first one that the run has.
-_PRIMARY_METRICS = {
-  "run_classifier.py": ("matthews", "pearson", "micro_f1", "accuracy"),
-  "run_ner.py": ("f1",),
-  "run_pretraining.py": ("masked_lm_loss",),
-  "run_squad.py": ("best_f1", "f1"),
-}
-
 
 # Flags of an evaluation that change its metrics. Precision counts even if it is
 # not given, since evaluation need not have that of the training.
@@ -61,6 +50,7 @@ class RecordedRun:
   Attributes:
     name: short name, unique among the runs of a comparison.
     folder: its --output_dir.
+    task: its task; one that says nothing if it is not known.
     receipt: receipt of the training, see `receipts.Receipt`; of a run that did
       not train, the last one; empty without any.
     evaluation: receipt with the metrics, of the training or of a later
@@ -73,6 +63,7 @@ class RecordedRun:
 
   name: str
   folder: str
+  task: TaskRecord
   receipt: Mapping[str, Any] = dataclasses.field(default_factory=dict)
   evaluation: Mapping[str, Any] = dataclasses.field(default_factory=dict)
   metrics: Mapping[str, float] = dataclasses.field(default_factory=dict)
@@ -146,9 +137,9 @@ class RecordedRun:
   @property
   def dev_data(self) -> str | None:
     """Hash of the data that the metrics are of; None if it is not known."""
-    if self.script == "run_pretraining.py" and DEV_DATA not in self.hashes:
-      return self.hashes.get(TRAINING_DATA)
-    return self.hashes.get(DEV_DATA)
+    evaluates_own = self.task.evaluates_training_data
+    use = TRAINING_DATA if evaluates_own else DEV_DATA
+    return self.hashes.get(DEV_DATA) or self.hashes.get(use)
 
   def hash_of_flag(self, flag: str) -> str | None:
     """Hash of the files that a flag names; None if it names none."""
@@ -180,16 +171,16 @@ class RecordedRun:
     return result_files.read_dev_predictions(path)
 
   @functools.cached_property
-  def answer_scores(self) -> list[Score]:
-    """Scores of the answers of a run of run_squad.py; empty if not known."""
-    return _answer_scores(self) if self.script == "run_squad.py" else []
+  def scores(self) -> Sequence[Any]:
+    """Scores of the predictions, see `TaskRecord.score`."""
+    return self.task.score(self) if self.task.score else ()
 
   def _inputs(self) -> dict[str, list[Mapping[str, Any]]]:
     """Entries of files in the receipts by their use."""
     found: dict[str, list[Mapping[str, Any]]] = {}
     for is_dev, receipt in ((False, self.receipt), (True, self.evaluation)):
       for file in receipt.get("files", ()):
-        use = receipt_file.use_of(file, receipt)
+        use = receipt_file.use_of(file, receipt, self.task.uses)
         if use and is_dev == (use == DEV_DATA):
           found.setdefault(use, []).append(file)
     return found
@@ -217,15 +208,41 @@ def _together(hashes: Iterable[str]) -> str | None:
   return hashes[0][:8] if hashes else None
 
 
+def shared_predictions(
+  first: RecordedRun, other: RecordedRun
+) -> tuple[list[str], list[Any], list[Any], list[Any]]:
+  """What two runs predict for the same examples with the same gold answers.
+
+  Returns:
+    Names of the metrics of both, gold answers and the answers of each run,
+    which are empty if examples or gold answers differ or are not known.
+  """
+  pairs = [*zip(first.dev_predictions, other.dev_predictions)]
+  is_same = len(first.dev_predictions) == len(other.dev_predictions) and all(
+    a.guid == b.guid and a.gold == b.gold for a, b in pairs
+  )
+  if not is_same:
+    pairs = []
+  return (
+    [name for name in first.metrics if name in other.metrics],
+    [a.gold for a, _ in pairs],
+    [a.predicted for a, _ in pairs],
+    [b.predicted for _, b in pairs],
+  )
+
+
 # Reading
 
 
-def find_runs(paths: Sequence[str]) -> list[RecordedRun]:
+def find_runs(
+  paths: Sequence[str], find_task: Callable[[str], TaskRecord | None]
+) -> list[RecordedRun]:
   """Reads the runs in folders.
 
   Args:
     paths: output folders of runs, or their `run.json`. A folder of `--seeds`
       stands for the run of each seed.
+    find_task: finds the record of a task by its script.
 
   Raises:
     InputError: a path is no run, or is given twice; a file is corrupt.
@@ -235,9 +252,11 @@ def find_runs(paths: Sequence[str]) -> list[RecordedRun]:
   for name, folder in zip(_short_names(folders), folders):
     seeds = _seeds(folder)
     runs += [
-      _read_run(f"{name}/seed_{n}", os.path.join(folder, f"seed_{n}"), True)
+      _read_run(
+        f"{name}/seed_{n}", os.path.join(folder, f"seed_{n}"), find_task, True
+      )
       for n in seeds
-    ] or [_read_run(name, folder)]
+    ] or [_read_run(name, folder, find_task)]
   found = set()
   for run in runs:
     if run.folder in found:
@@ -276,7 +295,10 @@ def _seeds(folder: str) -> list[int]:
 
 
 def _read_run(
-  name: str, folder: str, may_be_missing: bool = False
+  name: str,
+  folder: str,
+  find_task: Callable[[str], TaskRecord | None],
+  may_be_missing: bool = False,
 ) -> RecordedRun:
   """Reads the files in the folder of a run.
 
@@ -306,14 +328,19 @@ def _read_run(
     if type(value) in (int, float)
   }
   metrics = dev_scores.plain_scores(numbers)
+  script = receipt.get("script", "").removesuffix(".py")
+  task = find_task(script) or TaskRecord(script)
   scores_file = os.path.join(folder, dev_scores.SCORES_FILE)
   rows = []
   if files.exists(scores_file):
     rows = dev_scores.read_scores(scores_file)
-  primary = _primary_metric(receipt, metrics or (rows[-1] if rows else {}))
+  primary = _primary_metric(
+    receipt, task, metrics or (rows[-1] if rows else {})
+  )
   return RecordedRun(
     name,
     folder,
+    task,
     receipt,
     evaluation or receipt,
     {n: metrics[n] for n in sorted(metrics, key=lambda n: n != primary)},
@@ -324,12 +351,18 @@ def _read_run(
 
 
 def _primary_metric(
-  receipt: Mapping[str, Any], metrics: Mapping[str, float]
+  receipt: Mapping[str, Any], task: TaskRecord, metrics: Mapping[str, float]
 ) -> str | None:
   """Name of the primary metric; None if there is no metric."""
   named = receipt.get("flags", {}).get("best_metric")
-  known = _PRIMARY_METRICS.get(receipt.get("script"), ())
-  names = [dev_scores.plain_name(named)] if named else [*known, *metrics]
+  names = (
+    [dev_scores.plain_name(named)]
+    if named
+    else [
+      *task.primary_metrics,
+      *metrics,
+    ]
+  )
   return next((n for n in names if n in metrics and n != "step"), None)
 
 
@@ -342,32 +375,3 @@ def _trained_steps(folder: str) -> int | None:
     r'^model_checkpoint_path: ".*-(\d+)"$', text_files.read_text(path), re.M
   )
   return int(last[1]) if last else None
-
-
-# Answers
-
-
-def _answer_scores(run: RecordedRun) -> list[Score]:
-  """Scores of answers, in the order of the dev set.
-
-  Empty if data or answers are no longer those of the run.
-  """
-  entries = run.dev_files()
-  path = os.path.join(run.folder, "predictions.json")
-  if len(entries) != 1 or not files.exists(path):
-    return []
-  (entry,) = entries
-  if not files.exists(entry["path"]) or not receipts.is_unchanged(entry):
-    return []
-  questions = squad_files.read_questions(entry["path"])
-  answers = squad_files.read_by_id(path, str)
-  flags = run.evaluation.get("flags", {})
-  score = squad_scores.scorer(
-    flags.get("eval_metric"), flags.get("version_2_with_negative", False)
-  )
-  if any(question.id not in answers for question in questions):
-    return []
-  return [
-    score(answers[question.id], [gold.text for gold in question.answers])
-    for question in questions
-  ]

@@ -4,12 +4,81 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
+from bertlib.cli import option
 from bertlib.cli.errors import InputError
+from bertlib.cli.ranges import AT_LEAST_1
+
+# `script` in the `model.json` of a model of sentence vectors.
+SCRIPT = "run_embeddings"
 
 POOLINGS = ("mean", "cls", "max")
 ACTIVATIONS = ("linear", "tanh")
+
+
+@dataclasses.dataclass(frozen=True)
+class VectorSettings:
+  """From hidden states to a sentence vector."""
+
+  SECTION: ClassVar[str] = "model"
+
+  pooling: str | None = option.choice(
+    None,
+    POOLINGS,
+    "Pooling of the last layer's hidden states: mean or max over the tokens, or"
+    " cls for [CLS]. If not given, that of the model, or else mean.",
+    basic=True,
+  )
+  normalize: bool | None = option.boolean(
+    None,
+    "Scale vectors to length 1. If not given, as the model does, or else true.",
+  )
+  projection_dim: int | None = option.integer(
+    None,
+    "Width of a dense layer after pooling. If not given, that of the model, or"
+    " else none.",
+    AT_LEAST_1,
+  )
+  projection_activation: str | None = option.choice(
+    None,
+    ACTIVATIONS,
+    "Activation of the dense layer. If not given, that of the model, or else"
+    " linear.",
+  )
+  query_prefix: str | None = option.text(
+    None,
+    "Prefix of queries, such as 'query: '. If not given, that of the model.",
+  )
+  passage_prefix: str | None = option.text(
+    None,
+    "Prefix of the texts to be found, such as 'passage: '. If not given, that"
+    " of the model.",
+  )
+  matryoshka_dims: Sequence[int] | None = option.integers(
+    None,
+    "Widths at which the first values of a vector are trained and evaluated as"
+    " vectors of their own, such as 384,256,128,64. The largest is the width of"
+    " the vectors.",
+    AT_LEAST_1,
+  )
+
+
+# Schema of the entry `embedding` of `model.json`, see `json_files`.
+SCHEMA = {
+  "pooling": option.declaration(VectorSettings, "pooling"),
+  "normalize": bool,
+  "projection_dim?": (
+    option.declaration(VectorSettings, "projection_dim"),
+    type(None),
+  ),
+  "projection_activation?": option.declaration(
+    VectorSettings, "projection_activation"
+  ),
+  "prompts?": dict,
+  "default_prompt?": (str, type(None)),
+  "matryoshka_dims?": [int],
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,3 +156,17 @@ def from_json(entry: Mapping[str, Any]) -> EmbeddingSpec:
   """Inverse of `EmbeddingSpec.as_json`; unknown keys are ignored."""
   names = [field.name for field in dataclasses.fields(EmbeddingSpec)]
   return EmbeddingSpec(**{n: entry[n] for n in names if n in entry})
+
+
+def problem_of(entry: Mapping[str, Any]) -> str | None:
+  """What is wrong with an entry that matches `SCHEMA`; None for nothing."""
+  prompts, default = entry.get("prompts", {}), entry.get("default_prompt")
+  for name, prompt in prompts.items():
+    if not isinstance(prompt, str):
+      return f"embedding.prompts.{name} is {prompt!r}, not text"
+  if default is not None and default not in prompts:
+    return f"embedding.default_prompt is {default!r}, which is no prompt"
+  dims = entry.get("matryoshka_dims", [])
+  if not all(dim > 0 for dim in dims):
+    return f"embedding.matryoshka_dims is {dims}, but widths are 1 or more"
+  return None

@@ -9,7 +9,7 @@ from typing import ClassVar
 from bertlib.cli import option
 from bertlib.cli.ranges import AT_LEAST_1, FINITE, NOT_NEGATIVE, POSITIVE
 from bertlib.settings.common import ModelSettings, RunSettings, TrainingSettings
-from bertlib.settings.embedding_spec import ACTIVATIONS, POOLINGS
+from bertlib.settings.embedding_spec import VectorSettings
 
 # Keys of the table in `embedding_losses`, which imports TensorFlow.
 LOSSES = (
@@ -20,53 +20,6 @@ LOSSES = (
   "supervised_contrastive",
   "distillation",
 )
-
-
-@dataclasses.dataclass(frozen=True)
-class VectorSettings:
-  """From hidden states to a sentence vector."""
-
-  SECTION: ClassVar[str] = "model"
-
-  pooling: str | None = option.choice(
-    None,
-    POOLINGS,
-    "Pooling of the last layer's hidden states: mean or max over the tokens, or"
-    " cls for [CLS]. If not given, that of the model, or else mean.",
-    basic=True,
-  )
-  normalize: bool | None = option.boolean(
-    None,
-    "Scale vectors to length 1. If not given, as the model does, or else true.",
-  )
-  projection_dim: int | None = option.integer(
-    None,
-    "Width of a dense layer after pooling. If not given, that of the model, or"
-    " else none.",
-    AT_LEAST_1,
-  )
-  projection_activation: str | None = option.choice(
-    None,
-    ACTIVATIONS,
-    "Activation of the dense layer. If not given, that of the model, or else"
-    " linear.",
-  )
-  query_prefix: str | None = option.text(
-    None,
-    "Prefix of queries, such as 'query: '. If not given, that of the model.",
-  )
-  passage_prefix: str | None = option.text(
-    None,
-    "Prefix of the texts to be found, such as 'passage: '. If not given, that"
-    " of the model.",
-  )
-  matryoshka_dims: Sequence[int] | None = option.integers(
-    None,
-    "Widths at which the first values of a vector are trained and evaluated as"
-    " vectors of their own, such as 384,256,128,64. The largest is the width of"
-    " the vectors.",
-    AT_LEAST_1,
-  )
 
 
 @dataclasses.dataclass(frozen=True)

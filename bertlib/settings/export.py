@@ -41,6 +41,12 @@ class ExportSettings(option.CommandSettings):
   encoder: bool = option.boolean(
     False, "Export only the encoder, without the task's head.", basic=True
   )
+  task_module: str | None = option.text(
+    None,
+    "Module of a task of your own, such as examples.two_heads. Its RECORD says"
+    " how its models are exported.",
+    section="model",
+  )
   seq_length: int | None = option.integer(
     None,
     "Fixed sequence length in tokens, for hardware that needs static shapes."

@@ -11,6 +11,7 @@ from absl import logging
 
 import modeling
 from bertlib.checkpoints import finding, loading, model_files, model_json
+from bertlib.checkpoints.task_record import TaskRecord
 from bertlib.cli import option
 from bertlib.cli.errors import InputError
 from bertlib.data import vocabulary
@@ -91,13 +92,16 @@ def complete_model(
   return dataclasses.replace(model, **brought)
 
 
-def find_description(settings: Settings) -> tuple[dict[str, Any], str]:
+def find_description(
+  settings: Settings, task: TaskRecord
+) -> tuple[dict[str, Any], str]:
   """Describes the trained model in --output_dir, or else --init_checkpoint.
 
   Downloads nothing: a published model is no model of a task.
 
   Args:
     settings: of the command.
+    task: of the command.
 
   Returns:
     Contents of its `model.json`, empty without one, and its folder.
@@ -117,7 +121,7 @@ def find_description(settings: Settings) -> tuple[dict[str, Any], str]:
     output_dir,
     may_be_new=False,
   )
-  description = model_json.load_trained(output_dir, checkpoint)
+  description = model_json.load_trained(output_dir, checkpoint, task)
   return description, os.path.dirname(checkpoint)
 
 

@@ -204,6 +204,7 @@ def check_folder(run: Run) -> None:
     ["script", *run.task.must_agree],
     run.task.num_outputs,
     run.settings.model.vocab_file,
+    run.task.record,
   )
   if run.settings.run.do_train and not run.seeds:
     finding.check_resume(run.settings.run.resume, run.output_dir)

@@ -10,6 +10,7 @@ from typing import Any, Callable
 
 import modeling
 import tokenization
+from bertlib.checkpoints.task_record import TaskRecord
 from bertlib.data import tf_records
 from bertlib.settings.common import TrainingSettings
 from bertlib.training.memory_plan import StepShape
@@ -21,7 +22,7 @@ class Task:
   """Description of the task of a script.
 
   Attributes:
-    name: the script, as `model.json` names it.
+    record: what is the same in all runs of the task.
     model_fn_builder: builds its `model_fn`, see `make_model_fn`.
     model_arguments: arguments of `model_fn_builder` that only this task has.
     features: layout of the records that it trains on.
@@ -49,7 +50,7 @@ class Task:
       trained weights.
   """
 
-  name: str
+  record: TaskRecord
   model_fn_builder: Callable[..., Any]
   features: tf_records.Layout
   metrics: Sequence[str]
@@ -68,6 +69,11 @@ class Task:
   never_split: Sequence[str] = ()
   needs_vocabulary: bool = True
   may_be_new: bool = False
+
+  @property
+  def name(self) -> str:
+    """The script, as `model.json` names it."""
+    return self.record.script
 
   @property
   def num_rows(self) -> int:

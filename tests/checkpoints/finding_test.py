@@ -26,6 +26,8 @@ from bertlib.cli.errors import InputError
 from bertlib.data import model_inputs
 from bertlib.io import files
 from bertlib.settings import embedding_spec
+from bertlib.tasks import records
+from bertlib.tasks.classification.record import RECORD
 
 pytestmark = pytest.mark.graph
 
@@ -635,8 +637,7 @@ def test_the_best_folder_can_be_moved(checkpoint, tmp_path):
 class Loaded(predictor.LoadedModel):
   """Computes the logits of the checkpoint's classifier."""
 
-  script = "run_classifier"
-  purpose = "labels texts"
+  record = RECORD
 
   @staticmethod
   def build(description, config, inputs, compute):
@@ -978,10 +979,15 @@ EMBEDDING = {"pooling": "mean", "normalize": True}
 def test_values_of_model_json_are_checked(tmp_path, changed, problem):
   if changed.keys() & vars(embedding_spec.EmbeddingSpec()).keys():
     changed = {"script": "run_embeddings", "embedding": EMBEDDING | changed}
-  path = tmp_path / "model.json"
-  path.write_text(json.dumps(MODEL | changed))
+  squad = {"doc_stride", "max_query_length", "null_score_diff_threshold"}
+  if changed.keys() & squad:
+    changed = {"script": "run_squad", **changed}
+  path, description = tmp_path / "model.json", MODEL | changed
+  path.write_text(json.dumps(description))
   with pytest.raises(InputError, match=f"^{re.escape(str(path))}: ") as refused:
-    model_json.load_description(str(tmp_path))
+    model_json.load_description(
+      str(tmp_path), records.find(description["script"])
+    )
   assert problem in str(refused.value)
   assert "\n" not in str(refused.value)
 
@@ -1001,7 +1007,6 @@ def test_a_damaged_threshold_is_refused(tmp_path, text):
     f'{{"null_score_diff_threshold": {text}}}'
   )
   with pytest.raises(InputError) as refused:
-    description = model_json.load_description(str(tmp_path))
-    model_json.check_description(str(tmp_path), description)
+    model_json.load_description(str(tmp_path), records.find("run_squad"))
   message = str(refused.value)
   assert message.startswith(f"{tmp_path}/model.json: null_score_diff_threshold")

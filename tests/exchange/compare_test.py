@@ -15,6 +15,7 @@ import export_model
 from bertlib.checkpoints import checkpoint_writer, config_schema
 from bertlib.cli.errors import InputError
 from bertlib.exchange import compare, convert
+from bertlib.tasks import records
 
 pytestmark = pytest.mark.unit
 
@@ -141,6 +142,7 @@ def huggingface(tiny, tmp_path):
       str(tmp_path / "huggingface"),
       architecture="BertForMaskedLM",
       do_lower_case=True,
+      find_task=records.find,
     )
     return str(tmp_path / "huggingface")
 

@@ -20,6 +20,7 @@ import modeling
 from bertlib.cli.errors import InputError
 from bertlib.exchange import convert
 from bertlib.io import folder_lock
+from bertlib.tasks import records
 
 pytestmark = pytest.mark.graph
 
@@ -184,6 +185,7 @@ def to_huggingface(checkpoint, tmp_path, **options):
     f"{source}/vocab.txt",
     str(target),
     **options,
+    find_task=records.find,
   )
   return target
 
@@ -241,6 +243,7 @@ def test_round_trip_from_tensorflow_is_bitwise_exact(tmp_path):
     golden,
     str(tmp_path / "vocab.txt"),
     str(tmp_path / "huggingface"),
+    find_task=records.find,
   )
   target = to_tensorflow(str(tmp_path / "huggingface"), tmp_path)
   run_outputs.assert_same_bits(read_checkpoint(target), read_checkpoint(folder))

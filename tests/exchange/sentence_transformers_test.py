@@ -24,6 +24,7 @@ from bertlib.cli.errors import InputError
 from bertlib.data import model_inputs, vocabulary
 from bertlib.exchange import compare, convert
 from bertlib.settings import embedding_spec
+from bertlib.tasks import records
 
 pytestmark = pytest.mark.graph
 
@@ -102,6 +103,7 @@ def write(folder, tmp_path):
     f"{folder}/bert_config.json",
     f"{folder}/vocab.txt",
     str(target),
+    find_task=records.find,
   )
   return target
 
@@ -109,7 +111,9 @@ def write(folder, tmp_path):
 def vectors_of(folder, texts, prompt=None):
   """Vectors by modeling.py of a folder of ours."""
   description = model_json.load_description(folder)
-  model_json.check_description(folder, description)
+  model_json.check_description(
+    folder, description, records.find("run_embeddings")
+  )
   spec = embedding_spec.from_json(description["embedding"])
   tokenizer = vocabulary.load_tokenizer(
     f"{folder}/vocab.txt", description["do_lower_case"]

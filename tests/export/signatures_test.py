@@ -26,9 +26,9 @@ from bertlib.checkpoints import checkpoint_writer, model_json
 from bertlib.cli.errors import InputError
 from bertlib.compute.fast_compute import FastCompute
 from bertlib.data import model_inputs
-from bertlib.export import signatures, tf1_module
+from bertlib.export import tf1_module
 from bertlib.tasks.ner import ner
-from bertlib.tasks.squad import squad_decoding
+from bertlib.tasks.squad import squad_decoding, squad_signatures
 
 pytestmark = pytest.mark.train
 
@@ -512,7 +512,8 @@ def null_odds(n_best):
 def test_default_limits_of_answers_equal_those_of_the_predictor():
   host = inspect.signature(run_squad.Predictor.predict).parameters
   for name in ("n_best_size", "max_answer_length"):
-    assert getattr(signatures.QuestionAnswering, name) == host[name].default
+    limit = getattr(squad_signatures.QuestionAnswering, name)
+    assert limit == host[name].default
 
 
 @pytest.mark.parametrize("pairs", [SIMPLE, DIFFICULT])

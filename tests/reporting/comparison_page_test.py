@@ -11,13 +11,16 @@ from bertlib.reporting import (
   recorded_runs,
   report_charts,
 )
+from bertlib.tasks import records
 
 pytestmark = pytest.mark.graph
 
 
 def page_of(tmp_path, *names):
   """The page on the runs in these folders."""
-  runs = recorded_runs.find_runs([str(tmp_path / name) for name in names])
+  runs = recorded_runs.find_runs(
+    [str(tmp_path / name) for name in names], records.find
+  )
   path = tmp_path / "page.html"
   comparison_page.write_page(str(path), runs)
   return path.read_text(encoding="utf-8")

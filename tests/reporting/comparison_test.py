@@ -8,6 +8,7 @@ import pytest
 import run_folders
 
 from bertlib.reporting import comparison, recorded_runs
+from bertlib.tasks import records
 
 pytestmark = pytest.mark.unit
 
@@ -18,7 +19,7 @@ def runs_of(tmp_path, **by_name):
     run_folders.write_run(tmp_path / name, **changed)
     for name, changed in by_name.items()
   ]
-  return recorded_runs.find_runs(folders)
+  return recorded_runs.find_runs(folders, records.find)
 
 
 OTHER_DEV = {"train_file": "a" * 64, "dev_file": "f" * 64}
@@ -82,7 +83,7 @@ def test_a_run_without_receipt_is_compared(tmp_path):
   folder = run_folders.write_run(tmp_path / "a", **results(accuracy=0.5))
   (tmp_path / "old").mkdir()
   (tmp_path / "old" / "eval_results.txt").write_text("eval_accuracy = 0.4\n")
-  runs = recorded_runs.find_runs([folder, str(tmp_path / "old")])
+  runs = recorded_runs.find_runs([folder, str(tmp_path / "old")], records.find)
   assert comparison.warnings(runs) == []
   (row,) = difference_rows(runs)
   assert row == {"run": "old", "accuracy": "-0.1000"}
@@ -259,7 +260,9 @@ def test_answers_of_two_runs_to_the_same_questions_are_tested(tmp_path):
     run_folders.write_answers(
       tmp_path / name, {"x": "Ann", "y": answer, "z": answer}
     )
-  runs = recorded_runs.find_runs([str(tmp_path / name) for name in "ab"])
+  runs = recorded_runs.find_runs(
+    [str(tmp_path / name) for name in "ab"], records.find
+  )
   (row,) = difference_rows(runs)
   assert row["right in one run only"] == "2 : 0"
   assert row["p-value"] == pytest.approx(0.5)  # two coins, both on one side

@@ -8,6 +8,8 @@ from scipy import stats
 from seqeval.metrics import f1_score, sequence_labeling
 
 from bertlib.reporting import paired_tests
+from bertlib.tasks.ner import ner_report
+from bertlib.tasks.squad import squad_report
 from bertlib.tasks.squad.squad_scores import Score
 
 pytestmark = pytest.mark.unit
@@ -48,7 +50,7 @@ def test_several_labels_are_right_where_all_are_in_any_order():
 def test_answers_are_right_where_they_match_exactly():
   first = [Score(1.0, 1.0), Score(0.0, 0.9), Score(1.0, 1.0)]
   other = [Score(0.0, 0.5), Score(0.0, 0.4), Score(1.0, 1.0)]
-  test = paired_tests.compare_answers(first, other).test
+  test = squad_report.compare_answers(first, other).test
   assert (test.first_only, test.other_only) == (1, 0)
 
 
@@ -165,7 +167,7 @@ def tagged():
 
 
 def test_interval_of_entities_is_that_of_scipy_over_sentences(tagged):
-  found = paired_tests.compare_tags(["f1", "f1_PER"], *tagged)
+  found = ner_report.compare_tags(["f1", "f1_PER"], *tagged)
   assert set(found.intervals) == {"f1"}
   # seqeval's entities, so that it need not find them in each resample.
   gold, first, other = (
@@ -194,7 +196,7 @@ def test_interval_of_f1_of_answers_is_in_percent():
   first = draw.random(100)
   other = np.clip(first + draw.normal(size=100) / 10, 0, 1)
   scores = ([Score(0.0, float(f)) for f in fs] for fs in (first, other))
-  found = paired_tests.compare_answers(*scores).intervals["f1"]
+  found = squad_report.compare_answers(*scores).intervals["f1"]
   check_interval(
     found,
     lambda a, b: 100 * (np.mean(b) - np.mean(a)),

@@ -6,6 +6,7 @@ import types
 
 import pytest
 
+from bertlib.checkpoints.task_record import TaskRecord
 from bertlib.cli import option
 from bertlib.reporting import predict_commands
 from bertlib.settings.classifier import ClassifierSettings
@@ -13,6 +14,7 @@ from bertlib.settings.embeddings import EmbeddingSettings
 from bertlib.settings.ner import NerSettings
 from bertlib.settings.pretraining import PretrainingSettings
 from bertlib.settings.squad import SquadSettings
+from bertlib.tasks import records
 
 pytestmark = pytest.mark.unit
 
@@ -35,7 +37,7 @@ def run_of(script, folder, **flags):
     settings.receipt, "times_given", dict.fromkeys([*flags, "output_dir"], 1)
   )
   return types.SimpleNamespace(
-    task=types.SimpleNamespace(name=script),
+    task=types.SimpleNamespace(record=records.find(script)),
     settings=settings,
     output_dir=str(folder),
     path=lambda name: str(folder / name),
@@ -80,7 +82,7 @@ def test_flags_of_the_data_are_repeated(tmp_path):
 @pytest.mark.parametrize("script", sorted(set(SETTINGS) - {"run_pretraining"}))
 def test_python_code_is_valid(script):
   folder = 'a "model\'s" folder\\'
-  code = predict_commands.python_code(script, folder, {})
+  code = predict_commands.python_code(records.find(script), folder, {})
   assert folder in [
     node.value
     for node in ast.walk(ast.parse(code))
@@ -97,7 +99,9 @@ def test_python_code_is_valid(script):
   ],
 )
 def test_python_code_has_texts_of_the_task(description, shape):
-  code = predict_commands.python_code("run_classifier", "m", description)
+  code = predict_commands.python_code(
+    records.find("run_classifier"), "m", description
+  )
   (call,) = (
     node
     for node in ast.walk(ast.parse(code))
@@ -107,6 +111,7 @@ def test_python_code_has_texts_of_the_task(description, shape):
   assert isinstance(text, shape)
 
 
-def test_a_script_of_ones_own_has_no_commands():
-  run = types.SimpleNamespace(task=types.SimpleNamespace(name="two_heads"))
+def test_a_record_without_an_example_has_no_commands():
+  task = types.SimpleNamespace(record=TaskRecord("a_script"))
+  run = types.SimpleNamespace(task=task)
   assert predict_commands.blocks(run) == []

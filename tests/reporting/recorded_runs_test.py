@@ -8,12 +8,15 @@ import run_folders
 
 from bertlib.cli.errors import InputError
 from bertlib.reporting import recorded_runs
+from bertlib.tasks import records
 
 pytestmark = pytest.mark.unit
 
 
 def read(*folders):
-  return recorded_runs.find_runs([str(folder) for folder in folders])
+  return recorded_runs.find_runs(
+    [str(folder) for folder in folders], records.find
+  )
 
 
 def test_a_finished_run_is_read(tmp_path):
@@ -248,17 +251,17 @@ def test_answers_are_right_where_they_match(tmp_path):
     tmp_path / "a", {"x": "the Ann", "y": "Rome", "z": ""}
   )
   (run,) = read(tmp_path / "a")
-  assert [score.exact for score in run.answer_scores] == [1, 0, 0]
+  assert [score.exact for score in run.scores] == [1, 0, 0]
 
 
 def test_answers_are_not_known_if_the_questions_changed(tmp_path):
   path = run_folders.write_answers(tmp_path / "a", dict.fromkeys("xyz", "Ann"))
   path.write_text(json.dumps(run_folders.QUESTIONS, indent=1))
   (run,) = read(tmp_path / "a")
-  assert run.answer_scores == []
+  assert run.scores == []
 
 
 def test_answers_to_other_questions_are_not_those_of_the_run(tmp_path):
   run_folders.write_answers(tmp_path / "a", {"x": "Ann", "y": "Ann"})
   (run,) = read(tmp_path / "a")
-  assert run.answer_scores == []
+  assert run.scores == []

@@ -8,6 +8,7 @@ import pytest
 
 import modeling
 import optimization
+from bertlib.checkpoints.task_record import TaskRecord
 from bertlib.cli import option
 from bertlib.cli.errors import InputError
 from bertlib.compute import precision
@@ -27,7 +28,7 @@ CONFIG = modeling.BertConfig(30522)
 
 
 TASK = Task(
-  "a_script",
+  TaskRecord("a_script"),
   None,
   tf_records.token_layout(128),
   ["loss"],

@@ -10,6 +10,7 @@ from bertlib.cli.errors import InputError
 from bertlib.exchange import tfhub, zoo
 from bertlib.settings.classifier import ClassifierSettings
 from bertlib.settings.common import ModelSettings
+from bertlib.tasks.classification.record import RECORD
 from bertlib.training import resolve
 
 pytestmark = pytest.mark.unit
@@ -52,7 +53,7 @@ def test_describing_a_model_downloads_nothing(monkeypatch, tmp_path, flag):
     output_dir=str(tmp_path),
     **{flag: "bert-base-uncased"},
   )
-  description, folder = resolve.find_description(settings)
+  description, folder = resolve.find_description(settings, RECORD)
   assert (description, folder) == ({}, "bert-base-uncased")
 
 
@@ -70,6 +71,6 @@ def test_a_trained_model_is_described_whatever_it_started_from(
     output_dir=str(tmp_path),
     init_checkpoint="bert-base-uncased",
   )
-  description, folder = resolve.find_description(settings)
+  description, folder = resolve.find_description(settings, RECORD)
   assert description["script"] == "x"
   assert folder == str(tmp_path)

@@ -14,6 +14,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 import modeling
+from bertlib.checkpoints.task_record import TaskRecord
 from bertlib.cli import option
 from bertlib.cli.errors import InputError
 from bertlib.compat import estimator_api
@@ -122,7 +123,7 @@ def test_where_nothing_is_trained_there_is_nothing_to_plan(flags):
   def builder(compute, options, **unused):
     return compute, options
 
-  task = Task("script", builder, {}, ["loss"])
+  task = Task(TaskRecord("script"), builder, {}, ["loss"])
   this_run = Run(settings, task, CONFIG, None, None, None)
   assert run.make_model_fn(this_run, num_train_steps=0) == (
     step_plan.read_compute(settings),
@@ -296,7 +297,7 @@ def test_each_choice_of_an_example_takes_memory(flags):
   found = []
   for shape in ((384,), (4, 384)):  # a text, and four choices
     features = {"input_ids": tf_records.Feature(shape)}
-    task = Task("a_script", None, features, ["loss"])
+    task = Task(TaskRecord("a_script"), None, features, ["loss"])
     settings = settings_of(flags)
     config = modeling.BertConfig(30522)
     _, options = run.plan_training(Run(settings, task, config, *[None] * 3))
@@ -388,7 +389,9 @@ def test_evaluations_at_once_have_records_of_their_own(
   flags, tmp_path, monkeypatch
 ):
   flags.output_dir, flags.do_eval = str(tmp_path), True
-  this_run = Run(settings_of(flags), Task("a", None, {}, []), *[None] * 4)
+  this_run = Run(
+    settings_of(flags), Task(TaskRecord("a"), None, {}, []), *[None] * 4
+  )
 
   def write(text):
     path = pathlib.Path(run.records_path(this_run, "eval"))

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from absl import logging
 
 from bertlib.cli.errors import InputError, some_of
+from bertlib.cli.ranges import FRACTION
 from bertlib.data import example_checks, tables
 from bertlib.io import files
 
@@ -669,7 +670,12 @@ def problem_from_description(description: Mapping[str, Any]) -> Problem:
 
 
 def description_problem(description: Mapping[str, Any]) -> str | None:
-  """What is wrong with the label set of a description; None if nothing is."""
+  """What is wrong with labels and thresholds of a description, or None."""
+  for label, threshold in description.get("thresholds", {}).items():
+    if isinstance(threshold, bool) or threshold not in FRACTION:
+      return f"thresholds.{label} is {threshold!r}, not a number {FRACTION}"
+  if "labels" not in description:
+    return None
   kind, labels = problem_from_description(description)
   if kind not in KINDS:
     return f"kind is {kind!r}, not one of {', '.join(KINDS)}"

@@ -31,6 +31,7 @@ from bertlib.tasks.classification.classification import (
 from bertlib.tasks.classification.classification_records import (
   file_based_convert_examples_to_features,
 )
+from bertlib.tasks.classification.record import RECORD
 from bertlib.training import resolve, step_plan
 from bertlib.training.run import fill_last_batch, input_options, records_path
 from bertlib.training.task import Run
@@ -128,8 +129,8 @@ def _find_labels(
   """Sets the labels that --labels does not give."""
   if not settings.labels and not settings.run.do_train:
     # The labels are stored with the trained model.
-    trained, _ = resolve.find_description(settings)
-    if trained.get("script") == "run_classifier":
+    trained, _ = resolve.find_description(settings, RECORD)
+    if trained.get("script") == RECORD.script:
       processor.labels = trained["labels"]
   if not processor.labels and processor.kind != "regression":
     processor.read_labels(settings.data_dir)
@@ -191,7 +192,7 @@ def check_pairs(run: Run, examples: Examples) -> None:
     return
   trained_on_pairs = None
   if finding.trained_checkpoint(run.output_dir):
-    description = model_json.load_description(run.output_dir)
+    description = model_json.load_description(run.output_dir, RECORD)
     trained_on_pairs = description.get("has_pairs")
   kinds = {True: "pairs of texts", False: "single texts"}
   for split, split_examples in (
@@ -346,7 +347,7 @@ def _read_predict_file(
   if ending in tables.READERS and not (
     named_columns(settings) or settings.run.do_train
   ):
-    trained, _ = resolve.find_description(settings)
+    trained, _ = resolve.find_description(settings, RECORD)
     columns |= trained.get("columns", {})
   has_names = id_column or not all(
     tables.is_number(column) for column in columns.values() if column

@@ -14,6 +14,7 @@ from bertlib.reporting import doctor
 from bertlib.settings.ner import NerSettings
 from bertlib.tasks.ner import ner, ner_files, ner_scores, ner_tags
 from bertlib.tasks.ner.ner import Sentence
+from bertlib.tasks.ner.record import RECORD
 from bertlib.training import resolve
 from bertlib.training.task import Run
 
@@ -189,8 +190,8 @@ def _check_types(path: str, types: Sequence[str]) -> None:
 
 def _trained_labels(settings: NerSettings) -> list[str]:
   """The tags of the model in --output_dir or else --init_checkpoint."""
-  description, folder = resolve.find_description(settings)
-  if description.get("script") != "run_ner":
+  description, folder = resolve.find_description(settings, RECORD)
+  if description.get("script") != RECORD.script:
     raise InputError(
       f"{folder}: does not list the tags of its model."
       " Give the --output_dir of a run of run_ner.py"

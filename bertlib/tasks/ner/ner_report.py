@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from bertlib.reporting import confidence_intervals, html_report
+from bertlib.reporting import confidence_intervals, html_report, paired_tests
 from bertlib.reporting.confidence_intervals import Estimates
+from bertlib.reporting.paired_tests import Comparison
+from bertlib.reporting.recorded_runs import RecordedRun, shared_predictions
 from bertlib.tasks.ner import ner_decoding, ner_scores
 from bertlib.tasks.ner.ner import Sentence
 
@@ -86,3 +88,32 @@ def estimates(
     },
     {"accuracy": ("always O", num_outside / max(counts[:, 4].sum(), 1))},
   )
+
+
+def compare(first: RecordedRun, other: RecordedRun) -> Comparison:
+  """Compares the tags of two runs; empty if they are not known."""
+  names, gold, *predicted = shared_predictions(first, other)
+  return compare_tags(names, gold, *predicted) if gold else Comparison()
+
+
+def compare_tags(
+  names: Iterable[str],
+  gold: Sequence[Sequence[str]],
+  first: Sequence[Sequence[str]],
+  other: Sequence[Sequence[str]],
+) -> Comparison:
+  """Compares predicted tags; examples are sentences.
+
+  Args:
+    names: metrics, of which those in `ner_scores.METRICS` have an interval.
+    gold: tags of each sentence.
+    first: the same for the predictions of the first model.
+    other: the same for the other model.
+  """
+  metrics = {
+    name: ner_scores.metric(name)
+    for name in names
+    if name in ner_scores.METRICS
+  }
+  rows = [ner_scores.count_entities(gold, tags) for tags in (first, other)]
+  return Comparison(None, paired_tests.differences(metrics, *rows))

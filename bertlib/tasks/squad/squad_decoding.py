@@ -72,6 +72,33 @@ class NbestPrediction(NamedTuple):
     return self.start_logit + self.end_logit
 
 
+class Answer(NamedTuple):
+  """An answer to a question.
+
+  Attributes:
+    text: `passage[start:end]`, the characters of the answer as they are in the
+      passage; "" if the passage has no answer.
+    probability: softmax of the sum of start and end logit over the answers
+      returned with it, "" included.
+    start: index of its first character in the passage; 0 for no answer.
+    end: index after its last character; 0 for no answer.
+  """
+
+  text: str
+  probability: float
+  start: int
+  end: int
+
+
+def answers(predictions: Sequence[NbestPrediction]) -> list[Answer]:
+  """Answers with their probability and their span in the passage."""
+  probabilities = compute_softmax([p.score for p in predictions])
+  return [
+    Answer(p.text, probability, p.start, p.end)
+    for p, probability in zip(predictions, probabilities)
+  ]
+
+
 # Text of a span
 
 

@@ -9,8 +9,17 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bertlib.reporting import confidence_intervals, html_report, report_page
+from bertlib.io import files
+from bertlib.reporting import (
+  confidence_intervals,
+  html_report,
+  paired_tests,
+  receipts,
+  report_page,
+)
 from bertlib.reporting.confidence_intervals import Estimates
+from bertlib.reporting.paired_tests import Comparison
+from bertlib.reporting.recorded_runs import RecordedRun
 from bertlib.settings.squad import SquadSettings
 from bertlib.tasks.squad import squad_files, squad_scores
 from bertlib.tasks.squad.squad_scores import Score
@@ -167,4 +176,59 @@ def estimates(
       for column, name in enumerate((exact, "f1"))
     },
     baselines,
+  )
+
+
+# Comparison of two runs
+
+
+def answer_scores(run: RecordedRun) -> list[Score]:
+  """Scores of answers, in the order of the dev set.
+
+  Empty if data or answers are no longer those of the run.
+  """
+  entries = run.dev_files()
+  path = os.path.join(run.folder, "predictions.json")
+  if len(entries) != 1 or not files.exists(path):
+    return []
+  (entry,) = entries
+  if not files.exists(entry["path"]) or not receipts.is_unchanged(entry):
+    return []
+  questions = squad_files.read_questions(entry["path"])
+  answers = squad_files.read_by_id(path, str)
+  flags = run.evaluation.get("flags", {})
+  score = squad_scores.scorer(
+    flags.get("eval_metric"), flags.get("version_2_with_negative", False)
+  )
+  if any(question.id not in answers for question in questions):
+    return []
+  return [
+    score(answers[question.id], [gold.text for gold in question.answers])
+    for question in questions
+  ]
+
+
+def compare(first: RecordedRun, other: RecordedRun) -> Comparison:
+  """Compares the answers of two runs; empty if they are not known."""
+  if not (first.scores and other.scores) or first.dev_data != other.dev_data:
+    return Comparison()
+  return compare_answers(first.scores, other.scores)
+
+
+def compare_answers(
+  first: Sequence[Score], other: Sequence[Score]
+) -> Comparison:
+  """Compares answers to questions: exact match, and F1 in percent.
+
+  Args:
+    first: score of each answer of the first model.
+    other: the same for the other model.
+  """
+  is_right = [[score.exact == 1 for score in run] for run in (first, other)]
+  rows = [
+    np.array([[100 * score.f1] for score in run]) for run in (first, other)
+  ]
+  return Comparison(
+    paired_tests.mcnemar(*is_right),
+    paired_tests.differences({"f1": confidence_intervals.mean}, *rows),
   )

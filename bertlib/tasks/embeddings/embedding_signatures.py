@@ -1,0 +1,49 @@
+"""SavedModel signatures of sentence vectors."""
+
+from __future__ import annotations
+
+import functools
+
+import tensorflow as tf
+
+from bertlib.export.signatures import (
+  Signature,
+  SignatureModel,
+  Tensors,
+  text_specs,
+)
+from bertlib.settings import embedding_spec
+
+
+class Embedder(SignatureModel):
+  """Vectors of texts, with a signature for each prompt of the model."""
+
+  main = "embed"
+
+  def __init__(self, description, *args, **kwargs):
+    """See base class."""
+    super().__init__(description, *args, **kwargs)
+    self.spec = embedding_spec.from_json(description["embedding"])
+
+  def signatures(self):
+    """See base class; instead of pairs, texts with a prefix."""
+    signatures = {"ids": Signature(self.token_specs(), self.ids)}
+    if not self.text:
+      return signatures
+    prefixes = {"embed": self.spec.prompt(None)}
+    prefixes |= {f"embed_{k}": v for k, v in self.spec.prompts.items()}
+    for name, prefix in prefixes.items():
+      encode = functools.partial(self._encode_with, prefix)
+      signatures[name] = Signature(
+        text_specs("text"),
+        lambda inputs, encode=encode: self.ids(encode(inputs)),
+      )
+    tokenize = functools.partial(self._encode_with, "")
+    return signatures | {"tokenize": Signature(text_specs("text"), tokenize)}
+
+  def _encode_with(self, prefix: str, inputs: Tensors) -> Tensors:
+    return self.encode({"text_a": tf.strings.join([prefix, inputs["text"]])})
+
+  def ids(self, inputs):
+    """See base class; float32 [B, D]."""
+    return {"vectors": self.run(inputs)}

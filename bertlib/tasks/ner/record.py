@@ -1,0 +1,35 @@
+"""What code that all tasks share asks about named entities."""
+
+from __future__ import annotations
+
+from bertlib.checkpoints.task_record import (
+  Description,
+  PredictExample,
+  TaskRecord,
+)
+from bertlib.cli import lazy_module
+
+ner_report = lazy_module.load("bertlib.tasks.ner.ner_report")
+ner_signatures = lazy_module.load("bertlib.tasks.ner.ner_signatures")
+
+
+def _problem(description: Description) -> str | None:
+  return "has no labels" if description.get("labels") == [] else None
+
+
+RECORD = TaskRecord(
+  script="run_ner",
+  purpose="tags words",
+  required={"labels": [str]},
+  problem=_problem,
+  primary_metrics=("f1",),
+  compare=lambda *runs: ner_report.compare(*runs),
+  predict=PredictExample(
+    "sentences.txt",
+    "Entities in the sentences of a file, in columns like the training set:",
+    ("delimiter", "item_delimiter", "tag_column", "word_column"),
+    call=lambda description: 'predict(["Ann left Rome."])',
+  ),
+  huggingface_class=lambda description: "BertForTokenClassification",
+  export=lambda: ner_signatures.Tagger,
+)

@@ -1,0 +1,88 @@
+"""SavedModel signatures of masked language models."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from bertlib.export.signatures import SignatureModel, Tensors
+
+
+class MaskedLM(SignatureModel):
+  """Top-k predictions for each [MASK]."""
+
+  graph = "create_model"
+  never_split = ("[MASK]",)
+  top_k = 5
+
+  def build(self, inputs):
+    """See base class.
+
+    Returns:
+      Masked-LM logits, float32 [B, P, V], and next-sentence logits, float32
+      [B, 2].
+    """
+    logits, next_sentence_logits = self.build_model(
+      self.config,
+      is_training=False,
+      batch=inputs,
+      use_one_hot_embeddings=False,
+      compute=self.compute,
+    )
+    size = tf.shape(inputs["masked_lm_positions"])
+    logits = tf.reshape(logits, [*tf.unstack(size), self.config.vocab_size])
+    return (
+      tf.cast(logits, tf.float32),
+      tf.cast(next_sentence_logits, tf.float32),
+    )
+
+  def token_specs(self):
+    """See base class; adds `masked_lm_positions`, int32 [B, P]."""
+    name = "masked_lm_positions"
+    positions = tf.TensorSpec([None, None], tf.int32, name)
+    return super().token_specs() | {name: positions}
+
+  def ids(self, inputs):
+    """See base class."""
+    logits, next_sentence_logits = self.run(inputs)
+    return {
+      "masked_lm_probabilities": tf.nn.softmax(logits),
+      "next_sentence_probabilities": tf.nn.softmax(next_sentence_logits),
+    }
+
+  def signatures(self):
+    """See base class."""
+    signatures = super().signatures()
+    for name in {"text", "pair"} & set(signatures):
+      signatures[name] = signatures[name]._replace(function=self.fill)
+    return signatures
+
+  def encode(self, texts):
+    """See base class; words may adjoin [MASK] without a space."""
+    separated = {
+      name: tf.strings.regex_replace(text, r"\[MASK\]", " [MASK] ")
+      for name, text in texts.items()
+    }
+    return super().encode(separated)
+
+  def fill(self, texts: Tensors) -> Tensors:
+    """Top-k tokens and probabilities per mask, [B, M, top_k]; "", 0 padding."""
+    encoded = self.encode(texts)
+    vocab = self.tokenizer.inv_vocab
+    is_mask = encoded["input_ids"] == self.tokenizer.vocab["[MASK]"]
+    indices = tf.where(is_mask)
+    positions = tf.RaggedTensor.from_value_rowids(
+      tf.cast(indices[:, 1], tf.int32),
+      indices[:, 0],
+      tf.shape(is_mask, tf.int64)[0],
+    )
+    logits, _ = self.run(
+      {**encoded, "masked_lm_positions": positions.to_tensor(0)}
+    )
+    probabilities, ids = tf.math.top_k(tf.nn.softmax(logits), self.top_k)
+    entries = [vocab.get(i, str(i)) for i in range(self.config.vocab_size)]
+    is_real = tf.ones_like(positions).to_tensor(0)[:, :, tf.newaxis] > 0
+    tokens = tf.gather(tf.constant(entries), ids)
+    return {
+      "tokens": tf.where(is_real, tokens, ""),
+      "probabilities": tf.where(is_real, probabilities, 0.0),
+    }

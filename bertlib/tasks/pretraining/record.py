@@ -1,0 +1,21 @@
+"""What code that all tasks share asks about masked language models."""
+
+from __future__ import annotations
+
+from bertlib.checkpoints.task_record import PredictExample, TaskRecord
+from bertlib.cli import lazy_module
+
+masked_lm_signatures = lazy_module.load(
+  "bertlib.tasks.pretraining.masked_lm_signatures"
+)
+
+RECORD = TaskRecord(
+  script="run_pretraining",
+  purpose="fills masks",
+  primary_metrics=("masked_lm_loss",),
+  evaluates_training_data=True,
+  predict=PredictExample(
+    "lines.txt", "Words for each [MASK] in the lines of a file:"
+  ),
+  export=lambda: masked_lm_signatures.MaskedLM,
+)
