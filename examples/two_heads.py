@@ -3,10 +3,14 @@
   python -m examples.two_heads --train_file=train.tsv --dev_file=dev.tsv \
     --label_columns=topic,mood --init_checkpoint=bert-base-uncased \
     --do_train --do_eval --output_dir=output/two_heads
+  python -m examples.two_heads --do_predict --predict_file=texts.txt ...
+  python export_model.py --model_dir=output/two_heads --export_dir=exported \
+    --task_module=examples.two_heads
 
 Each text has one label in each of two columns; both heads share an encoder. All
 flags that the training scripts share work: checkpoints and resuming,
 --eval_steps, --seeds, --precision, --gradient_accumulation_steps, --doctor.
+`report.py` compares runs.
 """
 
 from __future__ import annotations
@@ -21,10 +25,13 @@ import tensorflow.compat.v1 as tf
 
 import modeling
 from bertlib.checkpoints import model_json
+from bertlib.checkpoints.task_record import PredictExample, TaskRecord
 from bertlib.cli import app, option
 from bertlib.cli.errors import InputError
 from bertlib.compat import estimator_api
 from bertlib.data import input_pipeline, model_inputs, tables, tf_records
+from bertlib.export import signatures
+from bertlib.io import files, result_files, text_files
 from bertlib.reporting import doctor, receipts, run_report, training_checks
 from bertlib.settings.common import TrainingSettings
 from bertlib.training import estimator_spec, step_plan
@@ -46,6 +53,7 @@ class TwoHeadSettings(TrainingSettings):
 
   train_file: str | None = option.text(None, "TSV file with a header.")
   dev_file: str | None = option.text(None, "TSV file to evaluate on.")
+  predict_file: str | None = option.text(None, "A text per line to label.")
   text_column: str = option.text("text", "Name of the column of the text.")
   label_columns: Sequence[str] | None = option.text_list(
     None, "Names of the two label columns."
@@ -64,8 +72,7 @@ class Example(NamedTuple):
   """A text and its two labels."""
 
   text: str
-  labels: list[str]
-  is_real: bool = True  # False if it fills the last batch on a TPU
+  labels: Sequence[str] = ()
 
 
 def read_examples(
@@ -77,6 +84,8 @@ def read_examples(
     raise InputError(f"--{flag}: not given, but this run needs it")
   if not path:
     return []
+  if flag == "predict_file":
+    return [Example(line.strip()) for line in text_files.read_lines(path)]
   header, *rows = tables.read_tsv(path)
   columns = [settings.text_column, *settings.label_columns]
   for name in columns:
@@ -94,7 +103,7 @@ def find_labels(
   """Labels of each head, from the training data or the trained model."""
   if train_set:
     return [sorted(set(head)) for head in zip(*(e.labels for e in train_set))]
-  trained = model_json.load_description(settings.run.output_dir)
+  trained = model_json.load_description(settings.run.output_dir, RECORD)
   if "label_sets" not in trained:
     raise InputError("there is no trained model; give --train_file, --do_train")
   return trained["label_sets"]
@@ -108,27 +117,20 @@ def check_labels(path, examples, label_sets) -> None:
         raise InputError(f"{path}: label {label!r} is not in the training data")
 
 
-def write_records(run: Run, name: str, examples: Sequence[Example]) -> str:
-  """Writes examples as records to --output_dir; returns the path."""
-  path = run.path(f"{name}.tf_record")
-  label_sets = run.task.description["label_sets"]
+def make_input_fn(run: Run, name: str, examples: Sequence[Example]):
+  """Writes examples as records; the `input_fn` that reads them."""
+  path = training.records_path(run, name)
   length = run.settings.model.max_seq_length
 
   def encode(example):
     row = model_inputs.encode_pair(run.tokenizer, example.text, None, length)
-    label_ids = list(map(list.index, label_sets, example.labels))
-    more = {"label_ids": label_ids, "is_real_example": int(example.is_real)}
-    return row._asdict() | more
+    label_sets = run.task.description["label_sets"]
+    ids = [*map(list.index, label_sets, example.labels)] or [0, 0]
+    return row._asdict() | {"label_ids": ids}
 
   tf_records.write_records(path, map(encode, examples), run.task.features)
-  return path
-
-
-def read_records(run: Run, path: str, is_training: bool):
-  """Makes the `input_fn` of a file of `write_records`."""
-  return input_pipeline.record_input_fn(
-    path, run.task.features, **training.input_options(run, is_training)
-  )
+  options = training.input_options(run, is_training=name == "train")
+  return input_pipeline.record_input_fn(path, run.task.features, **options)
 
 
 # The model
@@ -142,14 +144,8 @@ def create_model(
   **options: Any,
 ) -> list[Any]:
   """Builds the model; logits of each head, float32 [B, labels]."""
-  model = modeling.BertModel(
-    bert_config,
-    is_training,
-    features["input_ids"],
-    features["input_mask"],
-    features["segment_ids"],
-    **options,
-  )
+  inputs = [features[name] for name in model_inputs.TOKEN_FEATURES]
+  model = modeling.BertModel(bert_config, is_training, *inputs, **options)
   logits = []
   for head, number in enumerate(num_labels):
     with tf.variable_scope(f"head_{head}"):
@@ -172,27 +168,23 @@ def model_fn_builder(
 ):
   """Makes the `model_fn`, with the sum of the losses of both heads."""
   arguments = estimator_spec.TrainingArguments(**arguments)
-
-  def build(batch, **options):
-    return create_model(
-      bert_config,
-      batch,
-      num_labels,
-      use_one_hot_embeddings=use_one_hot_embeddings,
-      compute=arguments.compute,
-      **options,
-    )
-
-  def loss_of(logits, label_ids):
-    losses = [
-      tf.reduce_mean(modeling.cross_entropy(of_head, label_ids[:, head])[0])
-      for head, of_head in enumerate(logits)
-    ]
-    return tf.add_n(losses)
+  build = functools.partial(
+    create_model,
+    bert_config,
+    num_labels=num_labels,
+    use_one_hot_embeddings=use_one_hot_embeddings,
+    compute=arguments.compute,
+  )
 
   def loss_fn(batch, dropout_seed):
     logits = build(batch, is_training=True, dropout_seed=dropout_seed)
-    return loss_of(logits, batch["label_ids"]), {}
+    losses = [
+      tf.reduce_mean(modeling.cross_entropy(of_head, label_ids)[0])
+      for of_head, label_ids in zip(
+        logits, tf.unstack(batch["label_ids"], axis=1)
+      )
+    ]
+    return tf.add_n(losses), {}
 
   def model_fn(features, labels, mode, params, config=None):
     del labels  # they are among the features
@@ -200,37 +192,50 @@ def model_fn_builder(
       return estimator_spec.train_spec(
         arguments, loss_fn, features, params, config
       )
-    logits = build(features)
-    predictions = {
-      f"head_{head}": tf.argmax(of_head, -1, output_type=tf.int32)
-      for head, of_head in enumerate(logits)
-    }
-    scaffold_fn = estimator_spec.restore_trained(arguments, config)
-    if mode == estimator_api.ModeKeys.PREDICT:
-      return estimator_api.TPUEstimatorSpec(
-        mode=mode, predictions=predictions, scaffold_fn=scaffold_fn
-      )
-    is_real = tf.cast(features["is_real_example"], tf.float32)
-    evaluated = [features["label_ids"], is_real, *predictions.values()]
+    best = [tf.argmax(of_head, -1) for of_head in build(features)]
     return estimator_api.TPUEstimatorSpec(
       mode=mode,
-      loss=loss_of(logits, features["label_ids"]),
-      eval_metrics=(accuracies, evaluated),
-      scaffold_fn=scaffold_fn,
+      predictions={"label_ids": tf.stack(best, axis=1)},
+      scaffold_fn=estimator_spec.restore_trained(arguments, config),
     )
 
   return model_fn
 
 
-def accuracies(label_ids, is_real, *predictions) -> dict[str, Any]:
-  """Accuracy of each head over the real examples; works on a TPU too."""
-  return {
-    f"head_{head}": tf.metrics.accuracy(label_ids[:, head], of_head, is_real)
-    for head, of_head in enumerate(predictions)
-  }
+class ExportedModel(signatures.SignatureModel):
+  """The model in a SavedModel: a label of each head."""
+
+  graph = None
+
+  def build(self, inputs):
+    """See base class."""
+    num_labels = map(len, self.description["label_sets"])
+    return create_model(
+      self.config, inputs, [*num_labels], compute=self.compute
+    )
+
+  def ids(self, inputs):
+    """See base class."""
+    return {
+      f"label_{head}": tf.gather(tf.constant(labels), tf.argmax(logits, -1))
+      for head, (labels, logits) in enumerate(
+        zip(self.description["label_sets"], self.run(inputs))
+      )
+    }
 
 
 # The run
+
+
+RECORD = TaskRecord(
+  script="two_heads",
+  command="python -m examples.two_heads",
+  required={"label_sets": [[str]]},
+  predict=PredictExample(
+    "texts.txt", "Labels of the lines of a file:", ["label_columns"]
+  ),
+  export=lambda: ExportedModel,
+)
 
 
 def make_task(
@@ -238,28 +243,59 @@ def make_task(
 ) -> Task:
   """Describes the task for `bertlib.training.run`."""
   return Task(
-    name="two_heads",
+    record=RECORD,
     model_fn_builder=model_fn_builder,
     model_arguments={"num_labels": list(map(len, label_sets))},
     features=tf_records.token_layout(settings.model.max_seq_length)
-    | {
-      "label_ids": tf_records.Feature((2,)),
-      "is_real_example": tf_records.Feature(default=1),
-    },
-    metrics=["mean_accuracy", *settings.label_columns, "loss"],
+    | {"label_ids": tf_records.Feature((2,))},
+    metrics=["mean_accuracy", *settings.label_columns],
     description={"label_sets": label_sets},
     must_agree=["label_sets"],
   )
 
 
-def measure(run: Run, dev_file: str, num_examples: int, checkpoint: str | None):
-  """Evaluates a checkpoint: accuracy of each head, and their mean."""
-  num_steps = -(-num_examples // run.settings.run.eval_batch_size)
-  input_fn = read_records(run, dev_file, is_training=False)
-  results, _ = training.evaluate(run, input_fn, num_steps, checkpoint)
-  of_heads = [results.pop(f"head_{head}") for head in range(2)]
-  results |= zip(run.settings.label_columns, of_heads)
-  return results | {"mean_accuracy": np.mean(of_heads)}
+def predict(
+  run: Run,
+  name: str,
+  examples: Sequence[Example],
+  batch_size: int,
+  checkpoint: str | None,
+) -> list[list[str]]:
+  """The labels of each text."""
+  rows = training.fill_last_batch(run, examples, batch_size)
+  input_fn = make_input_fn(run, name, rows)
+  predicted = training.predict(run, input_fn, len(rows), checkpoint, batch_size)
+  label_sets = run.task.description["label_sets"]
+  labels = [
+    [known[i] for known, i in zip(label_sets, row["label_ids"])]
+    for row in predicted
+  ]
+  return labels[: len(examples)]
+
+
+def measure(run: Run, dev_set: Sequence[Example], checkpoint: str | None):
+  """Accuracy of each head and their mean, and the predictions."""
+  batch_size = run.settings.run.eval_batch_size
+  predicted = predict(run, "dev", dev_set, batch_size, checkpoint)
+  predictions = [
+    result_files.DevPrediction(f"dev-{number}", example.labels, labels)
+    for number, (example, labels) in enumerate(zip(dev_set, predicted), 1)
+  ]
+  is_right = [np.equal(p.gold, p.predicted) for p in predictions]
+  of_heads = np.mean(is_right, axis=0).tolist()
+  results = dict(zip(run.settings.label_columns, of_heads))
+  return results | {"mean_accuracy": np.mean(of_heads)}, predictions
+
+
+def label_texts(
+  run: Run, texts: Sequence[Example], checkpoint: str | None
+) -> None:
+  """Writes the labels of --predict_file."""
+  name = result_files.predictions_name(run.settings.predict_file)
+  batch_size = run.settings.run.predict_batch_size
+  rows = predict(run, "predict", texts, batch_size, checkpoint)
+  with files.atomic_write(run.path(f"{name}.tsv")) as file:
+    file.writelines("\t".join(labels) + "\n" for labels in rows)
 
 
 def doctor_checks(settings: TwoHeadSettings, doctor: doctor.Doctor) -> None:
@@ -271,48 +307,47 @@ def doctor_checks(settings: TwoHeadSettings, doctor: doctor.Doctor) -> None:
 
 
 def main(_) -> None:
-  """Trains and evaluates."""
+  """Trains, evaluates and predicts."""
   settings = option.from_flags(TwoHeadSettings)
   if settings.receipt.doctor:
     doctor.diagnose(settings, doctor_checks)
     return
-  receipt = receipts.begin(__file__, settings)
-  training.check_actions(settings.run)
-  evaluates = bool(settings.run.do_eval or settings.run.eval_steps)
-  train_set = read_examples(settings, "train_file", settings.run.do_train)
-  dev_set = read_examples(settings, "dev_file", evaluates)
+  receipt, actions = receipts.begin(__file__, settings), settings.run
+  training.check_actions(actions)
+  train_set = read_examples(settings, "train_file", actions.do_train)
+  dev_set = read_examples(
+    settings, "dev_file", bool(actions.do_eval or actions.eval_steps)
+  )
+  texts = read_examples(settings, "predict_file", actions.do_predict)
   label_sets = find_labels(settings, train_set)
   check_labels(settings.dev_file, dev_set, label_sets)
   run = training.setup(settings, make_task(settings, label_sets))
   training.check_start(run)
   with training.lock_output_dir(run.settings):
-    data_files = filter(None, [settings.train_file, settings.dev_file])
-    receipt.start(run.settings, data_files)
-    padded = training.fill_last_batch(
-      run,
-      dev_set,
-      settings.run.eval_batch_size,
-      dev_set[0]._replace(is_real=False) if dev_set else None,
-    )
-    dev_file = write_records(run, "dev", padded)
-    evaluate = functools.partial(measure, run, dev_file, len(dev_set))
-    if settings.run.do_train:
+    paths = settings.train_file, settings.dev_file, settings.predict_file
+    receipt.start(run.settings, filter(None, paths))
+    if actions.do_train:
       training.write_model_files(run)
     if run.seeds:
-      training.train_seeds(run)
-    elif settings.run.do_train:
-      path = write_records(run, "train", train_set)
-      steps = step_plan.count_steps(settings.run, len(train_set), "texts")
-      input_fn = read_records(run, path, is_training=True)
-      training.train(run, input_fn, steps, f"{len(train_set)} texts", evaluate)
+      training.train_seeds(run, "--nodo_predict")
+    elif actions.do_train:
+      training.train(
+        run,
+        make_input_fn(run, "train", train_set),
+        step_plan.count_steps(actions, len(train_set), "texts"),
+        f"{len(train_set)} texts",
+        lambda checkpoint: measure(run, dev_set, checkpoint)[0],
+      )
     if not run.is_chief:
       return
     checkpoint, results = training.select_checkpoint(run), {}
-    if settings.run.do_eval:
-      results = evaluate(checkpoint)
-      training.write_metrics(run, results, checkpoint)
+    if actions.do_eval:
+      results, predictions = measure(run, dev_set, checkpoint)
+      training.write_metrics(run, results, checkpoint, predictions=predictions)
+    if actions.do_predict:
+      label_texts(run, texts, checkpoint)
     receipt.finish(results, checkpoint)
-    if settings.run.do_train:
+    if actions.do_train:
       run_report.write_report(run, run_report.Findings(results))
 
 

@@ -22,6 +22,8 @@ import modeling
 import tokenization
 from bertlib.compat import estimator_api  # noqa: F401 (before anything else uses tf.keras)
 from bertlib.data import model_inputs, tables
+from bertlib.reporting import comparison, recorded_runs
+from bertlib.tasks import records
 from examples import custom_loop_tf2, demo_task, keras_model
 from examples import two_heads as two_heads_task
 
@@ -252,6 +254,55 @@ def test_a_task_with_two_heads_learns_both(two_heads):
   assert (folder / "report.html").exists() and (folder / "run.json").exists()
   again = commands.succeed("examples/two_heads.py", *flags, "--do_eval")
   assert f"mean_accuracy = {results['mean_accuracy']}" in again.stderr
+  report = (folder / "report.html").read_text()
+  assert "python -m examples.two_heads" in report
+  assert "--label_columns=label,ends_with" in report
+
+
+def test_the_model_of_a_task_of_ones_own_is_used_and_exported(
+  two_heads, tmp_path
+):
+  flags, folder = two_heads
+  texts = tmp_path / "texts.txt"
+  texts.write_text("Is it good?\nIt is.\n")
+  train = [] if folder.exists() else ["--do_train"]
+  commands.succeed(
+    "examples/two_heads.py",
+    *flags,
+    *train,
+    "--do_predict",
+    f"--predict_file={texts}",
+  )
+  written = (folder / "texts_predictions.tsv").read_text().splitlines()
+  exported = str(tmp_path / "exported")
+  export = ["export_model.py", f"--model_dir={folder}"]
+  export += [f"--export_dir={exported}"]
+  failed = commands.run(*export, "--task_module=examples.graph_tf1")
+  assert "--task_module=examples.graph_tf1: has no RECORD" in failed.stderr
+  commands.succeed(*export, "--task_module=examples.two_heads")
+  label = tf.saved_model.load(exported).signatures["text"]
+  found = label(text_a=tf.constant(texts.read_text().splitlines()))
+  heads = [found[f"label_{head}"].numpy() for head in range(2)]
+  assert written == [f"{a.decode()}\t{b.decode()}" for a, b in zip(*heads)]
+
+
+def test_runs_of_a_task_of_ones_own_are_compared(two_heads, tmp_path):
+  flags, _ = two_heads
+  runs = [str(tmp_path / name) for name in "ab"]
+  for seed, folder in enumerate(runs):
+    commands.succeed(
+      "examples/two_heads.py",
+      *flags[:-1],
+      "--do_train",
+      "--do_eval",
+      "--num_train_epochs=1",
+      f"--seed={seed}",
+      f"--output_dir={folder}",
+    )
+  first, other = recorded_runs.find_runs(runs, records.find)
+  (found,) = comparison.differences([first, other])
+  assert list(found.metrics) == ["mean_accuracy", "label", "ends_with"]
+  assert found.test and found.test.p_value <= 1
 
 
 def test_a_task_with_two_heads_needs_only_the_files_that_it_uses(
@@ -288,7 +339,7 @@ def test_the_doctor_checks_a_task_of_ones_own(two_heads):
 
 
 def test_a_task_in_one_file_stays_short():
-  assert len(text_of("examples", "two_heads.py").splitlines()) <= 321
+  assert len(text_of("examples", "two_heads.py").splitlines()) <= 361
 
 
 # Keras
@@ -396,39 +447,21 @@ def test_stored_notebook_names_no_folder_of_a_machine():
   assert not re.search(r'["\s](/\w+){2}|stderr', text)
 
 
-@pytest.mark.graph
-def test_accuracies_of_two_heads_count_real_examples_only():
-  with tf.compat.v1.Graph().as_default(), tf.compat.v1.Session() as session:
-    metrics = two_heads_task.accuracies(
-      tf.compat.v1.constant([[0, 1], [1, 1], [0, 0]]),
-      tf.compat.v1.constant([1.0, 1.0, 0.0]),
-      tf.compat.v1.constant([0, 0, 1]),
-      tf.compat.v1.constant([1, 1, 1]),
-    )
-    session.run(tf.compat.v1.local_variables_initializer())
-    session.run([update for _, update in metrics.values()])
-    found = session.run({name: value for name, (value, _) in metrics.items()})
-  assert found == {"head_0": 0.5, "head_1": 1.0}
-
-
 @pytest.mark.unit
-def test_two_heads_are_measured_without_predictions_as_on_a_tpu(monkeypatch):
-  results = {"head_0": 0.5, "head_1": 1.0, "loss": 2.0}
-  monkeypatch.setattr(
-    two_heads_task.training,
-    "evaluate",
-    lambda *_: two_heads_task.training.Evaluation(results, {}),
-  )
-  monkeypatch.setattr(two_heads_task, "read_records", lambda *_, **__: None)
+def test_two_heads_are_measured_without_the_rows_that_fill_a_batch(monkeypatch):
+  rows = [{"label_ids": ids} for ids in ([0, 1], [0, 1], [1, 1], [0, 0])]
+  training = two_heads_task.training
+  monkeypatch.setattr(training, "predict", lambda *_: iter(rows))
+  monkeypatch.setattr(training, "fill_last_batch", lambda _, rows, __: rows)
+  monkeypatch.setattr(two_heads_task, "make_input_fn", lambda *_: None)
   run = SimpleNamespace(
     settings=SimpleNamespace(
-      label_columns=["topic", "mood"], run=SimpleNamespace(eval_batch_size=8)
-    )
+      label_columns=["topic", "mood"], run=SimpleNamespace(eval_batch_size=4)
+    ),
+    task=SimpleNamespace(description={"label_sets": ["ab", "cd"]}),
   )
-  found = two_heads_task.measure(run, "dev.tf_record", 3, None)
-  assert found == {
-    "loss": 2.0,
-    "topic": 0.5,
-    "mood": 1.0,
-    "mean_accuracy": 0.75,
-  }
+  gold = [["a", "d"], ["b", "d"]]
+  dev_set = [two_heads_task.Example("a text", labels) for labels in gold]
+  results, predictions = two_heads_task.measure(run, dev_set, None)
+  assert results == {"topic": 0.5, "mood": 1.0, "mean_accuracy": 0.75}
+  assert [p.predicted for p in predictions] == [["a", "d"], ["a", "d"]]
