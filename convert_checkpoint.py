@@ -35,27 +35,12 @@ def define_flags() -> None:
   option.define(ConversionSettings)
 
 
-# Flags that require another flag.
-_REQUIRED = {"last": "average", "dry_run": "rename", "text_file": "compare"}
-
-
 def main(_) -> int | None:
   """Converts, rewrites or compares `--input`."""
   settings = option.from_flags(ConversionSettings)
-  for flag, required in _REQUIRED.items():
-    if getattr(settings, flag) and not getattr(settings, required):
-      raise InputError(f"--{flag}: needs --{required}")
-  rewrites = settings.strip_optimizer or settings.average or settings.rename
-  if rewrites and (settings.compare or settings.to):
-    raise InputError(
-      "--strip_optimizer, --average and --rename write a TensorFlow checkpoint."
-      " Convert or compare it with a second command"
-    )
   if settings.compare:
     return 0 if _compare(settings) else 1
-  if not (settings.output or settings.dry_run):
-    raise InputError("--output: not given. Name a folder to write to")
-  write = _rewrite if rewrites else _convert
+  write = _rewrite if settings.rewrites else _convert
   if settings.dry_run:
     return write(settings)
   output = settings.output.rstrip("/")
@@ -117,11 +102,6 @@ def _rewrite(settings: ConversionSettings) -> None:
   else:
     paths = settings.input.split(",") if settings.average else [settings.input]
     checkpoints = [finding.find_checkpoint(path) for path in paths]
-    if settings.average and len(checkpoints) == 1:
-      raise InputError(
-        f"{settings.input}: --average takes several checkpoints, separated by"
-        " commas, or a folder and --last=N"
-      )
   rewrite.rewrite(
     checkpoints,
     None if settings.dry_run else settings.output,
@@ -145,7 +125,7 @@ def _compare(settings: ConversionSettings) -> bool:
     settings.do_lower_case,
     settings.max_seq_length,
     settings.tolerance,
-    text_files.encoding_of(settings.text),
+    text_files.encoding_of(*settings.text.codec),
   )
 
 

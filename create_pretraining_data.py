@@ -33,7 +33,7 @@ from bertlib.cli import app, option
 from bertlib.cli.errors import InputError
 from bertlib.data import vocabulary
 from bertlib.io import files, folder_lock, text_files
-from bertlib.reporting import doctor, receipt_file, receipts
+from bertlib.reporting import doctor, receipts
 from bertlib.settings.pretraining_data import PretrainingDataSettings
 from bertlib.tasks.pretraining import (
   pretraining_blocks,
@@ -119,42 +119,21 @@ def load_tokenizer(recipe: pretraining_text.Recipe):
 
 
 def make_recipe(settings: PretrainingDataSettings) -> pretraining_text.Recipe:
-  """Creates the recipe from the flags.
-
-  Raises:
-    InputError: flags contradict each other.
-  """
+  """Creates the recipe from the flags."""
   fields = [field.name for field in dataclasses.fields(pretraining_text.Recipe)]
   values = option.values_of(settings)
-  recipe = pretraining_text.Recipe(
+  return pretraining_text.Recipe(
     **{name: values[name] for name in fields}
-    | {"encoding": text_files.encoding_of(settings.text).name}
+    | {"encoding": text_files.encoding_of(*settings.text.codec).name}
   )
-  for name in ("word_boundaries", "whole_word_draw"):
-    if name in settings.given and not recipe.do_whole_word_mask:
-      raise InputError(
-        f"--{name} needs whole word masking: add --do_whole_word_mask"
-      )
-  return recipe
 
 
 def output_paths(settings: PretrainingDataSettings) -> list[str]:
-  """Paths of the output files, by `--output_file` and `--num_shards`.
-
-  Raises:
-    InputError: no file, a duplicate, or several files and `--num_shards`.
-  """
-  names = files.split_names(settings.output_file)
-  if not all(names or [""]):
-    raise InputError("--output_file: names no file, or an empty name")
-  if settings.num_shards:
-    if len(names) > 1:
-      raise InputError("--num_shards goes with one --output_file")
-    number = settings.num_shards
-    names = [f"{names[0]}-{i:05}-of-{number:05}" for i in range(number)]
-  if len(set(map(os.path.normpath, names))) < len(names):
-    raise InputError("--output_file: names a file twice")
-  return names
+  """Paths of the output files, by `--output_file` and `--num_shards`."""
+  names, number = files.split_names(settings.output_file), settings.num_shards
+  if not number:
+    return names
+  return [f"{names[0]}-{i:05}-of-{number:05}" for i in range(number)]
 
 
 def check_overwriting(
@@ -165,7 +144,7 @@ def check_overwriting(
 ) -> None:
   """Refuses outputs or receipts that would overwrite inputs."""
   receipt_files = [
-    receipt_file.path_of(settings),
+    settings.receipt_path,
     pretraining_blocks.receipt_file(outputs),
   ]
   files.check_outputs([*outputs, *receipt_files], [*inputs, recipe.vocab_file])

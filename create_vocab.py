@@ -37,7 +37,7 @@ from bertlib.cli.errors import InputError
 from bertlib.data import vocabulary
 from bertlib.io import files, folder_lock, json_files, text_files
 from bertlib.io.files import atomic_write
-from bertlib.settings.vocabulary import VocabularySettings
+from bertlib.settings.vocabulary import LEARN_FLAGS, VocabularySettings
 from tokenization import BasicTokenizer, WordpieceTokenizer
 
 # Imports TensorFlow, which is needed only to add words to a checkpoint.
@@ -333,16 +333,6 @@ def read_config(path: str) -> dict[str, Any]:
 
 # The command line
 
-# Flags of the two modes, and those that come together.
-_LEARN_FLAGS = ("vocab_size", "min_frequency", "num_unused", "limit_alphabet")
-_MODEL_FLAGS = (
-  "init_checkpoint",
-  "output_checkpoint",
-  "bert_config_file",
-  "output_config",
-)
-_ADD_FLAGS = ("vocab_file", "grow", *_MODEL_FLAGS)
-
 
 def define_flags() -> None:
   """Defines the flags."""
@@ -352,20 +342,8 @@ def define_flags() -> None:
 def main(_) -> None:
   """Learns from --input_file, or adds --add_words to --vocab_file."""
   settings = option.from_flags(VocabularySettings)
-  if (settings.input_file is None) == (settings.add_words is None):
-    raise InputError(
-      "give either --input_file, to learn a vocabulary from, or --add_words,"
-      " to add to one"
-    )
-  learns = settings.input_file is not None
-  unused, mode = _LEARN_FLAGS, "input_file"
-  if learns:
-    unused, mode = _ADD_FLAGS, "add_words"
-  for name in unused:
-    if name in settings.given:
-      raise InputError(f"--{name} goes with --{mode}; leave it out")
   with folder_lock.lock_files(output_files(settings).values()):
-    if learns:
+    if settings.input_file is not None:
       _learn(settings)
     else:
       _add(settings)
@@ -393,12 +371,12 @@ def _learn(settings: VocabularySettings) -> None:
   paths = files.find_files(files.split_names(settings.input_file))
   files.check_outputs([settings.output_file], paths)
   check_new(settings)
-  lines = read_text(paths, text_files.encoding_of(settings.text))
+  lines = read_text(paths, text_files.encoding_of(*settings.text.codec))
   words = count_words(lines, settings.do_lower_case)
   if not words:
     raise InputError(f"{settings.input_file}: has no words")
   entries = learn_vocab(
-    words, **{name: getattr(settings, name) for name in _LEARN_FLAGS}
+    words, **{name: getattr(settings, name) for name in LEARN_FLAGS}
   )
   with atomic_write(settings.output_file) as file:
     file.write("".join(f"{entry}\n" for entry in entries))
@@ -424,12 +402,7 @@ def _learn(settings: VocabularySettings) -> None:
 
 
 def _add(settings: VocabularySettings) -> None:
-  if settings.vocab_file is None:
-    raise InputError("--add_words needs --vocab_file, to add them to")
-  missing = [name for name in _MODEL_FLAGS if not getattr(settings, name)]
-  has_model = len(missing) < len(_MODEL_FLAGS)
-  if has_model and missing:
-    raise InputError(f"to add to a model, give --{', --'.join(missing)} too")
+  has_model = bool(settings.init_checkpoint)
   paths = files.find_files([settings.add_words])
   check_overwriting(settings, paths)
   check_new(settings)
@@ -437,7 +410,7 @@ def _add(settings: VocabularySettings) -> None:
   vocab = read_vocab(
     settings.vocab_file, settings.do_lower_case, config.get("vocab_size")
   )
-  lines = read_text(paths, text_files.encoding_of(settings.text))
+  lines = read_text(paths, text_files.encoding_of(*settings.text.codec))
   words, rejected = normalize_words(lines, settings.do_lower_case)
   if not words:
     raise InputError(f"{settings.add_words}: has no words that can be entries")

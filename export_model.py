@@ -606,7 +606,7 @@ def main(_) -> None:
 
 
 def _export(settings: ExportSettings) -> None:
-  model = resolve.fetch_model(settings.model)
+  model = resolve.fetch_model(settings)
   source = find_source(
     settings.model_dir,
     model.init_checkpoint,

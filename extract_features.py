@@ -9,8 +9,9 @@ from __future__ import annotations
 if __name__ == "__main__":  # Check flags before slow imports.
   from bertlib.cli import app
   from bertlib.settings.feature_extraction import FeatureSettings
+  from bertlib.training import initial_model
 
-  app.parse_flags(FeatureSettings, imports_tensorflow=True)
+  app.parse_flags(FeatureSettings, True, [initial_model.check])
 
 import dataclasses
 import errno
@@ -43,7 +44,7 @@ from bertlib.data import input_pipeline, model_inputs, tf_records
 from bertlib.data.model_inputs import _truncate_seq_pair
 from bertlib.io import files, folder_lock, json_files, result_files, text_files
 from bertlib.io.files import atomic_write
-from bertlib.reporting import doctor, receipt_file, receipts
+from bertlib.reporting import doctor, receipts
 from bertlib.settings import embedding_spec
 from bertlib.settings.common import ModelSettings
 from bertlib.settings.embedding_spec import EmbeddingSpec
@@ -536,7 +537,7 @@ def read_texts(
 ) -> Iterator[InputExample]:
   """Reads the texts of --input_file, with the prefix of the prompt."""
   examples = stream_examples(
-    settings.input_file, text_files.encoding_of(settings.text)
+    settings.input_file, text_files.encoding_of(*settings.text.codec)
   )
   for example in validate_pairs(settings, examples, config):
     yield example._replace(text_a=vectors.prefix + example.text_a)
@@ -583,7 +584,7 @@ def predict(
       tokenizer,
       settings.model.max_seq_length,
       vectors.prefix,
-      text_files.encoding_of(settings.text),
+      text_files.encoding_of(*settings.text.codec),
     ),
     lambda: quantization.input_batches(input_fn, settings.batch_size),
   )
@@ -632,7 +633,7 @@ def doctor_checks(settings: FeatureSettings, doctor: doctor.Doctor) -> None:
 
 def fetch_model(settings: FeatureSettings) -> ModelSettings:
   """Fetches the model; its maximum length is that of its sentence vectors."""
-  model = resolve.fetch_model(settings.model)
+  model = resolve.fetch_model(settings)
   description = load_description(model)
   if "embedding" in description and "max_seq_length" not in model.given:
     max_seq_length = description["max_seq_length"]
@@ -685,7 +686,7 @@ def find_vectors(
 def check_output(settings: FeatureSettings) -> None:
   """Refuses an --output_file that is an input."""
   files.check_outputs(
-    [settings.output_file, receipt_file.path_of(settings)],
+    [settings.output_file, settings.receipt_path],
     [
       settings.input_file,
       settings.model.vocab_file,

@@ -8,9 +8,14 @@ from __future__ import annotations
 
 if __name__ == "__main__":  # Check flags before slow imports.
   from bertlib.cli import app
-  from bertlib.settings.classifier import ClassifierSettings
+  from bertlib.settings.classifier import ClassifierSettings, check_task
+  from bertlib.training import initial_model
 
-  app.parse_flags(ClassifierSettings, imports_tensorflow=True)
+  app.parse_flags(
+    ClassifierSettings,
+    imports_tensorflow=True,
+    checks=[initial_model.check, check_task],
+  )
 else:  # A program that uses the Predictor.
   from bertlib.cli import tensorflow_log
 
@@ -78,7 +83,6 @@ from bertlib.tasks.classification.record import RECORD
 from bertlib.training import devices, estimator_spec, step_plan
 from bertlib.training.run import (
   Evaluation,
-  check_actions,
   check_output_dir,
   check_start,
   evaluate,
@@ -474,7 +478,6 @@ def main(_) -> None:
     doctor.diagnose(settings, doctor_checks)
     return
   receipt = receipts.begin(__file__, settings)
-  check_actions(settings.run)
   processor = classifier_inputs.make_processor(settings)
   run = setup(settings, make_task(settings, processor))
   warn_if_untrained(run)
@@ -530,7 +533,7 @@ def main(_) -> None:
 def make_task(settings: ClassifierSettings, processor: DataProcessor) -> Task:
   """Describes the task to the functions of `run`."""
   problem = processor.problem
-  task = processor.model_task or classifier_inputs.task_name(settings)
+  task = processor.model_task or settings.task
   columns = classifier_inputs.named_columns(settings) if task == "tsv" else {}
   return Task(
     record=RECORD,
@@ -591,7 +594,6 @@ def with_class_weights(
 def doctor_checks(settings: ClassifierSettings, doctor: doctor.Doctor) -> None:
   """Runs the checks of --doctor."""
   check = doctor.check
-  check("flags", check_actions, settings.run)
   processor = check("task", classifier_inputs.make_processor, settings)
   task = doctor.unless_skipped(processor, make_task, settings, processor)
   run = training_checks.check_setup(doctor, settings, task)

@@ -56,7 +56,6 @@ from bertlib.tasks.embeddings.embedding_examples import Example
 from bertlib.tasks.embeddings.record import RECORD
 from bertlib.training import devices, estimator_spec, step_plan
 from bertlib.training.run import (
-  check_actions,
   check_output_dir,
   check_start,
   input_options,
@@ -285,7 +284,6 @@ def main(_) -> None:
     doctor.diagnose(settings, doctor_checks)
     return
   receipt = receipts.begin(__file__, settings)
-  check_flags(settings)
   check_output(settings)
   settings = embedding_inputs.fetch_model(settings)
   data = embedding_inputs.read_data(settings)
@@ -422,12 +420,6 @@ def make_task(
   )
 
 
-def check_flags(settings: EmbeddingSettings) -> None:
-  """Refuses flags that do not go together."""
-  check_actions(settings.run)
-  embedding_inputs.check_flags(settings)
-
-
 def check_vectors(run: Run, teacher: Teacher | None) -> None:
   """Refuses widths that do not fit the model."""
   embedding_inputs.check_widths(
@@ -449,12 +441,9 @@ def check_output(settings: EmbeddingSettings) -> None:
 def doctor_checks(settings: EmbeddingSettings, doctor: doctor.Doctor) -> None:
   """Runs the checks of --doctor."""
   check = doctor.check
-  flags_are_right = check("flags", check_flags, settings)
-  check("output", check_output, settings, after=flags_are_right)
+  check("output", check_output, settings)
   found = check("files", embedding_inputs.fetch_model, settings)
-  data = check(
-    "texts", embedding_inputs.read_data, settings, after=flags_are_right
-  )
+  data = check("texts", embedding_inputs.read_data, settings)
   train_set = doctor.unless_skipped(data, lambda value: value.train, data)
   teacher = check("teacher", find_teacher, settings, train_set)
   if found is SKIPPED:  # everything else needs the model

@@ -9,8 +9,9 @@ from __future__ import annotations
 if __name__ == "__main__":  # Check flags before slow imports.
   from bertlib.cli import app
   from bertlib.settings.ner import NerSettings
+  from bertlib.training import initial_model
 
-  app.parse_flags(NerSettings, imports_tensorflow=True)
+  app.parse_flags(NerSettings, True, [initial_model.check])
 else:  # A program that uses the Predictor.
   from bertlib.cli import tensorflow_log
 
@@ -27,7 +28,6 @@ from absl import logging
 import modeling
 from bertlib.checkpoints import predictor
 from bertlib.cli import app, option
-from bertlib.cli.errors import InputError
 from bertlib.compat import estimator_api
 from bertlib.data import input_pipeline, model_inputs, record_check, tf_records
 from bertlib.io import result_files
@@ -50,7 +50,6 @@ from bertlib.tasks.ner.ner import Sentence
 from bertlib.tasks.ner.record import RECORD
 from bertlib.training import devices, estimator_spec, step_plan
 from bertlib.training.run import (
-  check_actions,
   check_output_dir,
   check_start,
   fill_last_batch,
@@ -286,7 +285,6 @@ def main(_) -> None:
     doctor.diagnose(settings, doctor_checks)
     return
   receipt = receipts.begin(__file__, settings)
-  check_flags(settings)
   check_output(settings)
   train_set = ner_inputs.read_training_set(settings)
   labels = ner_inputs.find_labels(settings, train_set)
@@ -353,18 +351,6 @@ def make_task(settings: NerSettings, labels: Sequence[str]) -> Task:
   )
 
 
-def check_flags(settings: NerSettings) -> None:
-  """Refuses flags that do not go together."""
-  check_actions(settings.run)
-  for flag, action in (
-    ("train_file", "do_train"),
-    ("dev_file", "do_eval"),
-    ("predict_file", "do_predict"),
-  ):
-    if getattr(settings.run, action) and not getattr(settings, flag):
-      raise InputError(f"--{flag} is needed with --{action}")
-
-
 def check_output(settings: NerSettings) -> None:
   """Refuses an --output_dir in which data would be overwritten."""
   check_output_dir(
@@ -391,11 +377,8 @@ def check_enough_examples(run: Run, data: ner_inputs.Data) -> None:
 def doctor_checks(settings: NerSettings, doctor: doctor.Doctor) -> None:
   """Runs the checks of --doctor."""
   check = doctor.check
-  flags_are_right = check("flags", check_flags, settings)
-  check("output", check_output, settings, after=flags_are_right)
-  train_set = check(
-    "sentences", ner_inputs.read_training_set, settings, after=flags_are_right
-  )
+  check("output", check_output, settings)
+  train_set = check("sentences", ner_inputs.read_training_set, settings)
   labels = check("tags", ner_inputs.find_labels, settings, train_set)
   task = doctor.unless_skipped(labels, make_task, settings, labels)
   run = training_checks.check_setup(doctor, settings, task)

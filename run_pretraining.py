@@ -10,8 +10,9 @@ from __future__ import annotations
 if __name__ == "__main__":  # Check flags before slow imports.
   from bertlib.cli import app
   from bertlib.settings.pretraining import PretrainingSettings
+  from bertlib.training import initial_model
 
-  app.parse_flags(PretrainingSettings, imports_tensorflow=True)
+  app.parse_flags(PretrainingSettings, True, [initial_model.check])
 
 import functools
 import itertools
@@ -33,7 +34,6 @@ from bertlib.checkpoints import (
   model_json,
 )
 from bertlib.cli import app, option
-from bertlib.cli.errors import InputError
 from bertlib.compat import estimator_api
 from bertlib.data import input_pipeline, record_check, tf_records
 from bertlib.io import result_files
@@ -54,7 +54,6 @@ from bertlib.tasks.pretraining import (
 from bertlib.tasks.pretraining.record import RECORD
 from bertlib.training import devices, estimator_spec
 from bertlib.training.run import (
-  check_actions,
   check_output_dir,
   check_start,
   evaluate,
@@ -576,7 +575,6 @@ def main(_) -> None:
     doctor.diagnose(settings, doctor_checks)
     return
   receipt = receipts.begin(__file__, settings)
-  check_flags(settings)
   settings = pretraining_inputs.with_vocabulary(settings)
   run = setup(settings, make_task(settings))
   settings = run.settings
@@ -705,16 +703,6 @@ def make_task(settings: PretrainingSettings) -> Task:
   )
 
 
-def check_flags(settings: PretrainingSettings) -> None:
-  """Refuses flags that contradict each other."""
-  check_actions(settings.run)
-  if settings.do_whole_word_mask and not settings.remask:
-    raise InputError(
-      "--do_whole_word_mask applies only to new masks: add --remask, or give it"
-      " to create_pretraining_data.py"
-    )
-
-
 def check_output(
   settings: PretrainingSettings, data: pretraining_inputs.Data
 ) -> None:
@@ -727,7 +715,6 @@ def check_output(
 def doctor_checks(settings: PretrainingSettings, doctor: doctor.Doctor) -> None:
   """Runs the checks of --doctor."""
   check = doctor.check
-  check("flags", check_flags, settings)
   settings = pretraining_inputs.with_vocabulary(settings)
   run = training_checks.check_setup(doctor, settings, make_task(settings))
   check(

@@ -9,8 +9,9 @@ from __future__ import annotations
 if __name__ == "__main__":  # Check flags before slow imports.
   from bertlib.cli import app
   from bertlib.settings.squad import SquadSettings
+  from bertlib.training import initial_model
 
-  app.parse_flags(SquadSettings, imports_tensorflow=True)
+  app.parse_flags(SquadSettings, True, [initial_model.check])
 else:  # A program that uses the Predictor.
   from bertlib.cli import tensorflow_log
 
@@ -36,7 +37,6 @@ from bertlib.cli.errors import InputError
 from bertlib.compat import estimator_api
 from bertlib.data import input_pipeline, model_inputs, record_check
 from bertlib.io import files, text_files
-from bertlib.io.files import find_files
 from bertlib.reporting import (
   doctor,
   receipts,
@@ -86,7 +86,6 @@ from bertlib.tasks.squad.squad_spans import (  # noqa: F401
 from bertlib.training import devices, estimator_spec, resolve, step_plan
 from bertlib.training.run import (
   check_output_dir,
-  check_seeds,
   check_start,
   fill_last_batch,
   input_options,
@@ -425,12 +424,10 @@ def main(_) -> None:
     doctor.diagnose(settings, doctor_checks)
     return
   if settings.audit:
-    check_flags(settings)
-    model = resolve.fetch_model(settings.model)
+    model = resolve.fetch_model(settings)
     squad_audit.print_audit(settings, squad_inputs.load_audit_tokenizer(model))
     return
   receipt = receipts.begin(__file__, settings)
-  check_flags(settings)
   check_output(settings)
   run = setup(settings, make_task(settings))
   settings = run.settings
@@ -510,54 +507,6 @@ def make_task(settings: SquadSettings) -> Task:
   )
 
 
-def check_flags(settings: SquadSettings) -> None:
-  """Refuses flags that are incomplete or contradict each other.
-
-  Raises:
-    InputError: a flag is missing or contradicts another.
-  """
-  if not (
-    settings.run.do_train
-    or settings.answers_questions
-    or settings.audit
-    or settings.interactive
-  ):
-    raise InputError(
-      "nothing to do; give one or more of --do_train, --do_predict, --audit,"
-      " --interactive"
-    )
-  for flag, needed, why in (
-    (
-      "train_file",
-      settings.run.do_train or settings.audit,
-      "--do_train and --audit",
-    ),
-    ("predict_file", settings.answers_questions, "--do_predict"),
-    (
-      "predict_file",
-      settings.run.do_train and settings.run.eval_steps,
-      "--eval_steps",
-    ),
-  ):
-    if needed and not getattr(settings, flag):
-      raise InputError(f"--{flag} is needed with {why}")
-  if (
-    settings.run.do_eval or settings.sweeps
-  ) and not settings.answers_questions:
-    raise InputError("there are no answers to evaluate; add --do_predict")
-  if settings.interactive and settings.passage_file:
-    find_files([settings.passage_file])
-  folder = os.path.dirname(settings.save_logits or "")
-  if folder and not tf.gfile.IsDirectory(folder):
-    raise InputError(
-      f"--save_logits={settings.save_logits}: there is no {folder}"
-    )
-  check_seeds(settings.run)
-  squad_features.check_settings(
-    squad_windows.window_settings(settings, is_training=False)
-  )
-
-
 def validate_flags_or_throw(bert_config: modeling.BertConfig) -> None:
   """Checks the flags, on their own and against the config of the model.
 
@@ -569,7 +518,6 @@ def validate_flags_or_throw(bert_config: modeling.BertConfig) -> None:
       the checkpoint.
   """
   settings = option.from_flags(SquadSettings)
-  check_flags(settings)
   loading.check_max_seq_length(settings.model.max_seq_length, bert_config)
   tokenization.validate_case_matches_checkpoint(
     settings.model.do_lower_case, settings.model.init_checkpoint
@@ -577,7 +525,7 @@ def validate_flags_or_throw(bert_config: modeling.BertConfig) -> None:
 
 
 def check_output(settings: SquadSettings) -> None:
-  """Refuses outputs that would overwrite data, a passage or logits."""
+  """Refuses outputs without a folder, or that would overwrite inputs."""
   inputs = [
     settings.train_file,
     settings.predict_file,
@@ -595,9 +543,15 @@ def check_output(settings: SquadSettings) -> None:
     inputs,
   )
   if settings.save_logits:
+    folder = os.path.dirname(settings.save_logits)
+    if folder and not tf.gfile.IsDirectory(folder):
+      raise InputError(
+        f"--save_logits={settings.save_logits}: there is no {folder}"
+      )
     model_files = [settings.model.vocab_file, settings.model.bert_config_file]
     files.check_outputs([settings.save_logits], inputs + model_files)
   if settings.interactive and settings.passage_file:
+    files.find_files([settings.passage_file])
     conversation.read_passage(settings)
 
 
@@ -619,12 +573,9 @@ def check_enough_examples(run: Run, data: squad_questions.SquadData) -> None:
 def doctor_checks(settings: SquadSettings, doctor: doctor.Doctor) -> None:
   """Runs the checks of --doctor."""
   check = doctor.check
-  flags_are_right = check("flags", check_flags, settings)
-  check("output", check_output, settings, after=flags_are_right)
+  check("output", check_output, settings)
   run = training_checks.check_setup(doctor, settings, make_task(settings))
-  data = check(
-    "data", squad_inputs.read_data, run, after=(flags_are_right, run.selection)
-  )
+  data = check("data", squad_inputs.read_data, run, after=run.selection)
   lengths = check(
     "tokens", squad_inputs.check_questions, run, data, after=run.tokenizer
   )
@@ -827,7 +778,7 @@ def answer_interactively(run: Run, checkpoint: str | None) -> None:
       path or settings.model.init_checkpoint,
       precision=settings.compute.precision,
       calibration_file=settings.quantization.calibration_file,
-      encoding=text_files.encoding_of(settings.text),
+      encoding=text_files.encoding_of(*settings.text.codec),
       int8_skip_layers=settings.quantization.int8_skip_layers,
     )
 
@@ -836,7 +787,7 @@ def answer_interactively(run: Run, checkpoint: str | None) -> None:
     lines = text_files.decode_lines(
       sys.stdin.buffer,
       "standard input",
-      text_files.encoding_of(settings.text),
+      text_files.encoding_of(*settings.text.codec),
     )
     conversation.interactive_loop(settings, predictor, lines)
 

@@ -313,7 +313,6 @@ def main(_) -> None:
     doctor.diagnose(settings, doctor_checks)
     return
   receipt, actions = receipts.begin(__file__, settings), settings.run
-  training.check_actions(actions)
   train_set = read_examples(settings, "train_file", actions.do_train)
   dev_set = read_examples(
     settings, "dev_file", bool(actions.do_eval or actions.eval_steps)

@@ -27,7 +27,7 @@ import absl.flags
 import absl.logging
 from absl.testing import flagsaver
 
-from bertlib.cli import app, option, tensorflow_log
+from bertlib.cli import app, tensorflow_log
 
 # With those for help, which absl defines only once.
 absl.app.define_help_flags()
@@ -202,14 +202,6 @@ def wait_until(condition, *processes):
     time.sleep(0.005)
 
 
-def _settings_of(script):
-  """Settings class of a command; None if its module has none."""
-  for value in vars(script).values():
-    if isinstance(value, type) and issubclass(value, option.CommandSettings):
-      return value
-  return None
-
-
 @contextlib.contextmanager
 def in_process(script):
   """Runs a script within this process, which spares importing TensorFlow.
@@ -228,7 +220,7 @@ def in_process(script):
     with _own_log_levels(), flagsaver.flagsaver():
       # Log at the level of a command.
       argv = [script.__file__, "--verbosity=0", *map(str, arguments)]
-      script.main(app.read_arguments(argv, _settings_of(script)))
+      script.main(app.read_arguments(argv))
 
   try:
     yield main

@@ -15,11 +15,11 @@ import modeling
 import run_classifier
 import run_pretraining
 from bertlib.checkpoints import finding
-from bertlib.cli import app
 from bertlib.cli.errors import InputError
 from bertlib.compute import precision
 from bertlib.io import folder_lock, result_files
 from bertlib.reporting import html_report
+from bertlib.settings import rerun
 from bertlib.tasks.ner import ner_decoding
 from bertlib.tasks.squad import squad_files, squad_results
 
@@ -115,7 +115,7 @@ def test_later_runs_take_the_recorded_format(
   assert run_outputs.read_json(trained / "run.json")["precision"] == "bfloat16"
   folder = f"--output_dir={place / 'again'}"
   again = ["run_classifier.py", f"--rerun={trained / 'run.json'}", folder]
-  (_, *flags), _ = app.with_receipt(again)
+  (_, *flags), _ = rerun.with_receipt(again, ["output_dir"])
   classify(trained, *flags, "--do_train", "--nodo_predict")
   assert (
     run_outputs.read_json(place / "again" / "model.json")["precision"]

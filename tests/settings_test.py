@@ -24,11 +24,12 @@ from bertlib.settings import (
   pretraining,
   pretraining_data,
   report,
-  rules,
   squad,
   squad_metrics,
   vocabulary,
 )
+from bertlib.tasks.classification import classification
+from bertlib.training import initial_model
 
 pytestmark = pytest.mark.unit
 
@@ -79,13 +80,22 @@ def test_no_range_takes_nan_or_infinity(flag):
     assert value not in flag.within
 
 
-def parse(settings, *arguments):
-  """Parses and checks a command line without what the command requires."""
+def values_of(settings, *arguments, required=False):
+  """Values of the flags of a command line."""
   values = flags.FlagValues()
-  option.define(settings, values, required=False)
+  option.define(settings, values, required)
   values(["command", *arguments])
-  rules.check(values)
-  return option.from_flags(settings, values)
+  return values
+
+
+def parse(settings, *arguments):
+  """Parses a command line without what the command requires."""
+  return option.read_flags(settings, values_of(settings, *arguments))
+
+
+def checked(settings, *arguments):
+  """Parses and checks a command line with what the command requires."""
+  return option.from_flags(settings, values_of(settings, *arguments))
 
 
 @pytest.mark.parametrize("settings", SETTINGS)
@@ -173,7 +183,7 @@ def test_missing_flags_are_named_with_an_example():
   with pytest.raises(flags.IllegalFlagValueError) as error:
     values(["command", "--vocab_file=vocab.txt"])
   message = str(error.value)
-  assert "--bert_config_file and --output_dir must be given" in message
+  assert "--output_dir must be given. For example: " in message
   assert ner.NerSettings.EXAMPLE in message
 
 
@@ -186,9 +196,7 @@ def test_missing_flags_are_named_with_an_example():
   ],
 )
 def test_a_named_model_stands_for_its_files(arguments):
-  values = flags.FlagValues()
-  option.define(ner.NerSettings, values)
-  values(["command", *arguments])
+  initial_model.check(parse(ner.NerSettings, *arguments))
 
 
 MODEL = dict.fromkeys(["bert_config.json", "vocab.txt", "model.ckpt.index"], "")
@@ -211,10 +219,11 @@ def test_an_initial_model_that_is_none_is_named(
 ):
   monkeypatch.chdir(tmp_path)
   write(files)
-  values = flags.FlagValues()
-  option.define(ner.NerSettings, values)
-  with pytest.raises(flags.IllegalFlagValueError) as error:
-    values(["command", f"--init_checkpoint={value}", "--output_dir=out"])
+  given = parse(
+    ner.NerSettings, f"--init_checkpoint={value}", "--output_dir=out"
+  )
+  with pytest.raises(InputError) as error:
+    initial_model.check(given)
   assert re.search(f"--init_checkpoint={value}: .*{message}", str(error.value))
 
 
@@ -231,10 +240,9 @@ def test_the_folder_that_has_missing_files_is_named(
 ):
   monkeypatch.chdir(tmp_path)
   write({f"m/{name}": text for name, text in files.items()})
-  values = flags.FlagValues()
-  option.define(ner.NerSettings, values)
-  with pytest.raises(flags.IllegalFlagValueError) as error:
-    values(["command", "--output_dir=out", *arguments])
+  settings = parse(ner.NerSettings, "--output_dir=out", *arguments)
+  with pytest.raises(InputError) as error:
+    initial_model.check(settings)
   given = "--vocab_file and --bert_config_file must be given, "
   assert given in str(error.value)
   assert message in str(error.value)
@@ -252,9 +260,8 @@ def test_a_folder_stands_for_the_files_that_it_has(
 ):
   monkeypatch.chdir(tmp_path)
   write({f"m/{name}": text for name, text in files.items()})
-  values = flags.FlagValues()
-  option.define(settings, values)
-  values(["command", "--init_checkpoint=m", "--output_dir=out"])
+  given = "--init_checkpoint=m", "--output_dir=out"
+  initial_model.check(parse(settings, *given))
 
 
 def write(files):
@@ -267,123 +274,150 @@ def write(files):
 
 @pytest.mark.parametrize("settings", SETTINGS)
 def test_examples_parse(settings):
-  values = flags.FlagValues()
-  option.define(settings, values)
-  values(settings.EXAMPLE.split()[1:])
-  rules.check(values)
+  values = values_of(settings, *settings.EXAMPLE.split()[2:], required=True)
+  option.from_flags(settings, values)
 
 
-# A list of floats.
-NUMBERS = dict(option.declarations(squad.SquadSettings))["sweep_null_threshold"]
-
-
-def check(*arguments, **defined):
-  """Checks a command line of flags that are defined by range and default."""
-  values = flags.FlagValues()
-  for name, (default, within) in defined.items():
-    define = {
-      bool: flags.DEFINE_bool,
-      int: flags.DEFINE_integer,
-      float: flags.DEFINE_float,
-      list: NUMBERS.define,
-    }[type(default)]
-    define(name, default, "", flag_values=values)
-    values[name].within = within
-  values(["command", *arguments])
-  rules.check(values)
-
-
-RANGES = {
-  name: flag.within
+# A class that declares it, by the name of a flag.
+DECLARES = {
+  name: settings
   for settings in SETTINGS
-  for name, flag in option.declarations(settings)
+  for name, _ in option.declarations(settings)
 }
 
 
 @pytest.mark.parametrize(
-  ("flag", "kind", "good", "bad"),
+  ("flag", "good", "bad"),
   [
-    ("train_batch_size", int, ["1", "4096"], ["0", "-1", "99999999999"]),
-    ("learning_rate", float, ["0", "5e-5"], ["-1e-9", "nan", "inf"]),
-    ("warmup_proportion", float, ["0", "0.1", "1"], ["-0.1", "1.01", "nan"]),
-    ("beta_2", float, ["0", "0.999"], ["1", "-0.5"]),
-    ("epsilon", float, ["1e-12"], ["0", "-1e-6"]),
-    ("null_score_diff_threshold", float, ["-3.5", "0"], ["nan", "inf", "-inf"]),
-    ("seeds", int, ["0", "2"], ["-2"]),
-    ("seed", int, ["0", "-1"], ["2147483648"]),
-    ("word_column", int, ["1", "-1"], ["0"]),
-    ("na-prob-thresh", float, ["1", "-2"], ["nan"]),
-    ("memory_gb", float, ["0.5"], ["0", "-1"]),
-    ("num_shards", int, ["0", "99999"], ["-1", "100000"]),
-    ("num_threads", int, ["0", "1024"], ["-1", "1025"]),
-    ("num_workers", int, ["0", "1024"], ["-1", "1025"]),
-    ("num_replicas", int, ["1", "1024"], ["0", "1025"]),
-    ("seeds", int, ["1000"], ["1001"]),
-    ("max_seq_length", int, ["3", "1048576"], ["2", "1048577"]),
-    ("num_unused", int, ["0", "1000000"], ["1000001"]),
-    ("random_seed", int, ["-1", "9" * 400], []),
-    ("sweep_n_best_size", list, ["1,20"], ["0", "5,nan"]),
-    ("sweep_null_threshold", list, ["-1,0.5"], ["inf", "1,nan"]),
+    ("train_batch_size", ["1", "4096"], ["0", "-1", "99999999999"]),
+    ("learning_rate", ["0", "5e-5"], ["-1e-9", "nan", "inf"]),
+    ("warmup_proportion", ["0", "0.1", "1"], ["-0.1", "1.01", "nan"]),
+    ("beta_2", ["0", "0.999"], ["1", "-0.5"]),
+    ("epsilon", ["1e-12"], ["0", "-1e-6"]),
+    ("null_score_diff_threshold", ["-3.5", "0"], ["nan", "inf", "-inf"]),
+    ("seeds", ["0", "2"], ["-2"]),
+    ("seed", ["0", "-1"], ["2147483648"]),
+    ("word_column", ["1", "-1"], ["0"]),
+    ("na-prob-thresh", ["1", "-2"], ["nan"]),
+    ("memory_gb", ["0.5"], ["0", "-1"]),
+    ("num_shards", ["0", "99999"], ["-1", "100000"]),
+    ("num_threads", ["0", "1024"], ["-1", "1025"]),
+    ("num_workers", ["0", "1024"], ["-1", "1025"]),
+    ("num_replicas", ["1", "1024"], ["0", "1025"]),
+    ("seeds", ["1000"], ["1001"]),
+    ("max_seq_length", ["3", "1048576"], ["2", "1048577"]),
+    ("num_unused", ["0", "1000000"], ["1000001"]),
+    ("random_seed", ["-1", "9" * 400], []),
+    ("sweep_n_best_size", ["1,20"], ["0", "5,-1"]),
+    ("sweep_null_threshold", ["-1,0.5"], ["inf", "1,nan"]),
   ],
 )
-def test_values_at_the_edge(flag, kind, good, bad):
+def test_values_at_the_edge(flag, good, bad):
+  settings = DECLARES[flag]
   for text in good:
-    check(f"--{flag}={text}", **{flag: (kind(), RANGES[flag])})
+    option.check_values(settings, values_of(settings, f"--{flag}={text}"))
   for text in bad:
     with pytest.raises(InputError, match=f"^--{flag}="):
-      check(f"--{flag}={text}", **{flag: (kind(), RANGES[flag])})
+      option.check_values(settings, values_of(settings, f"--{flag}={text}"))
 
 
 @pytest.mark.parametrize(
-  ("arguments", "is_refused"),
+  ("settings", "arguments", "message"),
   [
-    (["--num_warmup_steps=10", "--num_train_steps=9"], True),
-    (["--num_warmup_steps=9", "--num_train_steps=9"], False),
-    (["--num_train_steps=9"], False),  # the default is longer
-    (["--num_warmup_steps=10", "--num_train_steps=9", "--nodo_train"], False),
+    (classifier, "--task_name=tsv", "nothing to do; give"),
+    (classifier, "--task_name=tsv --do_train --num_train_epochs=0", "--num_tr"),
+    (classifier, "--task_name=tsv --do_eval --num_train_epochs=0", None),
+    (classifier, "--task_name=mrpc --do_train", "--data_dir is needed with"),
+    (classifier, "--task_name=tsv --do_train --labels=a", "--labels=a: expec"),
+    (classifier, "--task_name=tsv --do_train --labels=a,b", None),
+    (classifier, "--task_name=tsv --do_train --seeds=3", "--seeds compares"),
+    (classifier, "--task_name=tsv --do_train --do_eval --seeds=1", "--seeds=1"),
+    (classifier, "--task_name=tsv --do_train --do_eval --seeds=2", None),
+    (
+      classifier,
+      "--task_name=tsv --do_train --gradient_accumulation_steps=3",
+      "--gradient_accumulation_steps=3 does not divide --train_batch_size=32",
+    ),
+    (
+      classifier,
+      "--task_name=tsv --do_train --precision=float16 --use_tpu",
+      "--precision=float16: not on a TPU",
+    ),
+    (
+      classifier,
+      "--task_name=tsv --do_eval --distribution=multi_worker",
+      "--distribution=multi_worker is for training",
+    ),
+    (
+      classifier,
+      "--task_name=tsv --do_train --num_replicas=2 --distribution=off",
+      "--num_replicas is for --distribution=mirrored",
+    ),
+    (
+      pretraining,
+      "--input_file=x --do_train --num_warmup_steps=10 --num_train_steps=9",
+      "--num_warmup_steps=10: longer than --num_train_steps=9",
+    ),
+    (
+      pretraining,
+      "--input_file=x --do_train --num_warmup_steps=9 --num_train_steps=9",
+      None,
+    ),
+    # The default is longer.
+    (pretraining, "--input_file=x --do_train --num_train_steps=9", None),
+    (
+      pretraining,
+      "--input_file=x --do_eval --num_warmup_steps=10 --num_train_steps=9",
+      None,
+    ),
+    (pretraining, "--input_file=x --do_train --num_train_steps=0", "--num_tr"),
+    (pretraining, "--do_train", "--input_file is needed with --do_train"),
+    (pretraining, "--do_eval --eval_input_file=x", None),
+    (pretraining, "--do_predict", "--predict_file is needed with --do_predic"),
+    (pretraining, "--phases=a --do_eval", "--phases is for training"),
+    (pretraining, "--phases=a --do_train", None),
+    (pretraining, "--input_file=x --do_train --max_seq_length=16", None),
+    (
+      pretraining,
+      "--input_file=x --do_train --max_seq_length=16"
+      " --max_predictions_per_seq=16",
+      None,
+    ),
+    (
+      pretraining,
+      "--input_file=x --do_train --max_seq_length=16"
+      " --max_predictions_per_seq=17",
+      "--max_predictions_per_seq=17: more masked tokens",
+    ),
+    (ner, "--do_train", "--train_file is needed with --do_train"),
+    (ner, "--train_file=x --do_train --eval_steps=5", "--dev_file is needed"),
+    (squad, "--do_train --train_file=x --do_eval", "there are no answers"),
+    (squad, "--from_logits=x --predict_file=y", None),
+    (embeddings, "--do_predict", "--do_predict: name --predict_file"),
+    (conversion, "--input=a --output=b --last=3", "--last: needs --average"),
+    (conversion, "--input=a --output=b --average", "a: --average takes sever"),
+    (conversion, "--input=a --average --last=2 --output=b", None),
+    (export, "--quantize=int8 --precision=float16", "--precision=float16: not"),
+    (feature_extraction, "--layers=-1,last", "--layers=-1,last: give comma"),
+    (feature_extraction, "--layers=-1", None),
+    (vocabulary, "--add_words=x", "--add_words needs --vocab_file"),
   ],
 )
-def test_a_given_warm_up_is_not_longer_than_the_given_training(
-  arguments, is_refused
-):
-  defined = {
-    "num_warmup_steps": (100, None),
-    "num_train_steps": (9, None),
-    "do_train": (True, None),
-  }
-  if not is_refused:
-    check(*arguments, **defined)
+def test_flags_are_checked_by_values(settings, arguments, message):
+  (command,) = (s for s in SETTINGS if s.__module__ == settings.__name__)
+  if not message:
+    checked(command, *arguments.split())
     return
-  with pytest.raises(InputError, match=r"^--num_warmup_steps=10.*=9"):
-    check(*arguments, **defined)
+  with pytest.raises(InputError, match=f"^{re.escape(message)}"):
+    checked(command, *arguments.split())
 
 
-@pytest.mark.parametrize("flag", ["num_train_epochs", "num_train_steps"])
-def test_no_training_needs_no_steps(flag):
-  kind = float if flag == "num_train_epochs" else int
-  check(f"--{flag}=0", **{flag: (kind(), None), "do_train": (False, None)})
-  with pytest.raises(InputError, match=f"^--{flag}=0"):
-    check(f"--{flag}=0", **{flag: (kind(), None), "do_train": (True, None)})
+def test_tasks_are_those_of_the_script():
+  plain = {classifier.plain_task(name) for name in classifier.TASKS}
+  assert plain == {*classification.PROCESSORS}
 
 
-def test_given_masks_are_not_more_than_the_tokens():
-  defined = {
-    "max_predictions_per_seq": (20, None),
-    "max_seq_length": (128, None),
-  }
-  check("--max_seq_length=16", **defined)  # warns
-  check("--max_seq_length=16", "--max_predictions_per_seq=16", **defined)
-  with pytest.raises(InputError, match=r"^--max_predictions_per_seq=17"):
-    check("--max_seq_length=16", "--max_predictions_per_seq=17", **defined)
-
-
-@pytest.mark.parametrize(
-  ("precision", "warns"), [("float32", True), ("float16", False)]
-)
-def test_a_loss_scale_of_another_precision_is_named(precision, warns, caplog):
-  values = flags.FlagValues()
-  option.define(classifier.ClassifierSettings, values, required=False)
-  values(["command", "--loss_scale=128", f"--precision={precision}"])
-  with caplog.at_level("WARNING"):
-    rules.check(values)
-  assert ("--loss_scale: has no effect" in caplog.text) == warns
+def test_a_task_with_a_similar_name_is_suggested():
+  settings = parse(classifier.ClassifierSettings, "--task_name=MPRC")
+  with pytest.raises(InputError, match=r"no such task. Give MRPC$"):
+    classifier.check_task(settings)

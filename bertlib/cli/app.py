@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from logging import Formatter
 from typing import Any, Callable
 
@@ -22,10 +22,7 @@ from bertlib.cli import (
   tensorflow_log,
   terminal,
 )
-from bertlib.cli.errors import InputError
 from bertlib.cli.option import CommandSettings
-from bertlib.reporting import receipt_file
-from bertlib.settings import rules
 
 
 class Stopped(SystemExit):
@@ -43,6 +40,7 @@ class Stopped(SystemExit):
 def parse_flags(
   settings: type[CommandSettings] | None = None,
   imports_tensorflow: bool = False,
+  checks: Iterable[Callable[[Any], Any]] = (),
 ) -> None:
   """Parses and checks the flags of a command, before it imports TensorFlow.
 
@@ -51,6 +49,7 @@ def parse_flags(
       defined, and the command takes no other arguments.
     imports_tensorflow: whether to import TensorFlow afterwards, without its
       log.
+    checks: take the settings; what else is refused before that import.
   """
   if settings:
     option.define(settings)
@@ -64,7 +63,9 @@ def parse_flags(
   flags.FLAGS.set_default("verbosity", logging.INFO)
   signal.signal(signal.SIGINT, _stop_at_once)
   with _one_line(), _end_after_help():
-    _arguments[:] = read_arguments(sys.argv, settings)
+    _arguments[:] = read_arguments(sys.argv)
+    for check in checks:
+      check(option.from_flags(settings))
   if not flags.FLAGS.tensorflow_log:
     tensorflow_log.show_errors_only()
   if imports_tensorflow:
@@ -80,9 +81,7 @@ def import_tensorflow() -> None:
     tensorflow_log.import_quietly()
 
 
-def read_arguments(
-  argv: list[str], settings: type[CommandSettings] | None = None
-) -> list[str]:
+def read_arguments(argv: list[str]) -> list[str]:
   """Parses and checks the defined flags.
 
   `--rerun=run.json` puts the flags of that receipt before those of the command
@@ -90,18 +89,17 @@ def read_arguments(
 
   Args:
     argv: program and arguments.
-    settings: see `parse_flags`.
 
   Returns:
     The program and the arguments that are not flags.
 
   Raises:
-    InputError: see `command_line.parse`, `receipt_file.flags_to_repeat` and
-      `rules.check`.
+    InputError: see `command_line.parse`, `rerun.with_receipt` and
+      `option.from_flags`.
   """
-  settings = settings or CommandSettings
+  settings = option.command_of(flags.FLAGS)
   # Once: a flag file may be a pipe.
-  read, receipt = with_receipt(command_line.read_flag_files(argv))
+  read, receipt = settings.with_receipt(command_line.read_flag_files(argv))
   if receipt:
     # Subprocesses are started with the expanded flags, not with --rerun.
     argv[:] = read
@@ -111,7 +109,10 @@ def read_arguments(
     takes_arguments=settings.TAKES_ARGUMENTS,
     passes_on=settings.PASSES_ON_ARGUMENTS,
   )
-  rules.check(flags.FLAGS)
+  if settings is not CommandSettings:
+    for part in option.groups(option.from_flags(settings)):
+      for warning in part.warnings():
+        logging.warning("%s", warning)
   return arguments
 
 
@@ -140,50 +141,6 @@ def run(main: Callable[[list[str]], Any]) -> None:
       return main(argv)
 
   app.run(main_or_one_line, flags_parser=lambda argv: _arguments)
-
-
-def with_receipt(argv: Sequence[str]) -> tuple[list[str], str | None]:
-  """Replaces `--rerun=run.json` by the flags that were given to that run.
-
-  Only the command line says where to write: a receipt may be of another person.
-
-  Args:
-    argv: program and arguments.
-
-  Returns:
-    Program and arguments: first the receipt's flags, then the others, which
-    override them. And the receipt's path, None without `--rerun`.
-
-  Raises:
-    InputError: --rerun has no value; the receipt names an output and the
-      command line does not; or see `receipt_file.flags_to_repeat`.
-  """
-  known = flags.FlagValues()
-  known.set_gnu_getopt()
-  flags.DEFINE_string("rerun", None, "A receipt.", flag_values=known)
-  with command_line.input_errors(known):
-    program, *arguments = known(argv, known_only=True)
-  if not known.rerun:
-    return [*argv], None
-  given = receipt_file.flags_to_repeat(known.rerun, os.path.basename(program))
-  own = {receipt_file.name_of_flag(argument) for argument in arguments}
-  repeated = []
-  for argument in given:
-    name = receipt_file.name_of_flag(argument)
-    if not _names_output(name):
-      repeated.append(argument)
-    elif name not in own:
-      raise InputError(
-        f"--rerun={known.rerun}: does not say where to write. Give another"
-        f" --{name} than that of the receipt"
-      )
-  return [program, *repeated, *arguments], known.rerun
-
-
-def _names_output(name: str) -> bool:
-  """True for a flag that names a file or folder to write."""
-  defined = flags.FLAGS
-  return name in defined and getattr(defined[name], "is_output", False)
 
 
 def _print_help(

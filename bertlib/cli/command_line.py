@@ -15,7 +15,6 @@ from absl import flags
 
 from bertlib.cli import errors, option
 from bertlib.cli.errors import InputError
-from bertlib.settings import rules
 
 # Flags of other BERT projects, and what to give here: the PyTorch port and
 # transformers, GluonNLP, NVIDIA. Of several entries, separated by "|", the
@@ -171,11 +170,10 @@ def parse_again(
     values: flags of the command; not changed.
 
   Raises:
-    InputError: see `parse` and `rules.check`.
+    InputError: see `parse` and `option.from_flags`.
   """
   others = copy.deepcopy(values)
   parse(argv, others, settings.TAKES_ARGUMENTS, settings.PASSES_ON_ARGUMENTS)
-  rules.check(others)
   return option.from_flags(settings, others)
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from numbers import Integral, Real
@@ -21,18 +20,40 @@ from absl import flags
 
 from bertlib.cli.errors import InputError, english_list
 from bertlib.cli.ranges import Range
-from bertlib.exchange import published_models
-from bertlib.io import files
 
 
-class CommandSettings:
+class Group:
+  """Base of a class of flags.
+
+  Attributes:
+    SECTION: heading of the help for flags that name none, a key of
+      `help_text.SECTIONS`.
+  """
+
+  SECTION: ClassVar[str]
+
+  def check(self) -> None:
+    """Refuses values that contradict each other.
+
+    Looks at neither files nor devices: it runs before TensorFlow is imported.
+
+    Raises:
+      InputError: a value contradicts another, or one is missing.
+    """
+
+  def warnings(self) -> Iterator[str]:
+    """Yields what is odd about the values."""
+    return iter(())
+
+
+class CommandSettings(Group):
   """Base of the settings class of a command.
 
   Attributes:
     EXAMPLE: a command line.
-    SECTION: heading of the help for flags that name none, a key of
-      `help_text.SECTIONS`.
     REQUIRED: flags that must be given.
+    BROUGHT_BY_MODEL: those of them that a model may bring, by its name or its
+      folder, see `initial_model.check`.
     REQUIRED_UNLESS: flag that replaces all of them, if given.
     TAKES_ARGUMENTS: whether words that are not flags are arguments of the
       command, before, between and after flags. Otherwise they are refused.
@@ -40,11 +61,16 @@ class CommandSettings:
   """
 
   EXAMPLE: ClassVar[str]
-  SECTION: ClassVar[str]
   REQUIRED: ClassVar[Sequence[str]] = ()
+  BROUGHT_BY_MODEL: ClassVar[Sequence[str]] = ()
   REQUIRED_UNLESS: ClassVar[str | None] = None
   TAKES_ARGUMENTS: ClassVar[bool] = False
   PASSES_ON_ARGUMENTS: ClassVar[bool] = False
+
+  @classmethod
+  def with_receipt(cls, argv: Sequence[str]) -> tuple[list[str], str | None]:
+    """See `rerun.with_receipt`; here for a command that has no --rerun."""
+    return [*argv], None
 
 
 Settings = TypeVar("Settings", bound=CommandSettings)
@@ -289,7 +315,8 @@ def define(
   Args:
     settings: the class.
     values: where to define them.
-    required: whether parsing fails if a required flag is missing.
+    required: whether parsing fails if a required flag is missing, or flags
+      contradict each other; not for another program with these flags.
   """
   values.set_gnu_getopt(settings.TAKES_ARGUMENTS)
   command = sys.argv[0]  # absl's name of the main module
@@ -304,8 +331,7 @@ def define(
       module_name=command,
       **others,
     )
-    values[name].within = flag.within  # for `rules.check`
-    values[name].is_output = flag.is_output
+    values[name].command = settings if required else None
     values.register_key_flag_for_module(command, values[name])
     if flag.alias:
       flags.DEFINE_alias(flag.alias, name, values, command)
@@ -313,110 +339,83 @@ def define(
     _require(settings, values)
 
 
-# Required flags that a published model, a TensorFlow Hub module or a model's
-# folder replaces, and the files of the folder.
-_MODEL_FILES = {
-  "bert_config_file": "bert_config.json",
-  "vocab_file": "vocab.txt",
-  "init_checkpoint": "",
-}
-_MODEL_NAMES = ("init_checkpoint", "bert_hub_module_handle")
-
-# Endings of files of models that are no checkpoints of TensorFlow, and the fix.
-_OTHER_FILES = {
-  (".bin", ".pt", ".pth", ".safetensors"): (
-    "Convert its folder with convert_checkpoint.py"
-  ),
-  (".zip", ".gz", ".tar", ".tgz"): "Unpack it, and name the folder",
-}
-
-
-def _is_model_folder(path: str) -> bool:
-  """True for a folder with the config and the vocabulary of a model."""
-  return bool(path) and all(
-    files.exists(os.path.join(path, name)) for name in _MODEL_FILES.values()
-  )
-
-
-def why_no_model(path: str) -> str | None:
-  """Error about an --init_checkpoint that names no model; None if it may.
-
-  Args:
-    path: value of the flag, which is not the name of a published model.
-  """
-  flag = f"--init_checkpoint={path}"
-  for endings, fix in _OTHER_FILES.items():
-    if path.endswith(endings) and files.exists(path):
-      return f"{flag}: not a TensorFlow checkpoint. {fix}"
-  others = "config.json", "pytorch_model.bin", "model.safetensors"
-  if any(files.exists(os.path.join(path, name)) for name in others):
-    if files.matching(path, "*.index"):
-      return None
-    return (
-      f"{flag}: is a Hugging Face folder. Convert it with"
-      f" convert_checkpoint.py --input={path} --output=FOLDER, and name that"
-      " folder"
-    )
-  if files.exists(path) or files.exists(f"{path}.index"):
-    return None
-  if similar := published_models.similar_names(path):
-    fix = f"Did you mean {' or '.join(similar)}?"
-  elif os.path.dirname(path):
-    fix = "Name a checkpoint without .index or .data-00000-of-00001"
-  else:
-    fix = "download_model.py --list shows the models"
-  return f"{flag}: neither a file, a folder nor a published model. {fix}"
-
-
 def _require(settings: type[CommandSettings], values: flags.FlagValues) -> None:
-  """Makes parsing fail if a required flag is missing."""
+  """Makes parsing fail if a flag is missing that nothing else replaces."""
   unless = settings.REQUIRED_UNLESS
 
   def check(found: Mapping[str, Any]) -> bool:
-    if unless and found[unless]:
+    missing = [name for name in names if found[name] in (None, "")]
+    if not missing or (unless and found[unless]):
       return True
-    model = found.get("init_checkpoint") or ""
-    is_named = found.get("bert_hub_module_handle") or (
-      published_models.is_name(model)
+    raise flags.ValidationError(
+      f"{english_list(f'--{name}' for name in missing)} must be given. For"
+      f" example: {settings.EXAMPLE}"
     )
-    missing = [
-      name
-      for name in settings.REQUIRED
-      if found[name] in (None, "")
-      and not (
-        name in _MODEL_FILES
-        and (
-          is_named
-          or (model and files.exists(os.path.join(model, _MODEL_FILES[name])))
-        )
-      )
-    ]
-    if not missing:
-      return True
-    problem = f"{english_list(f'--{name}' for name in missing)} must be given"
-    if "init_checkpoint" in found and {*missing} & {*_MODEL_FILES}:
-      if unusable := model and not is_named and why_no_model(model):
-        raise flags.ValidationError(unusable)
-      problem += _other_ways(model, found.get("output_dir") or "")
-    raise flags.ValidationError(f"{problem}. For example: {settings.EXAMPLE}")
 
-  asked = [*settings.REQUIRED, *_MODEL_NAMES, "output_dir", unless]
-  known = [name for name in dict.fromkeys(asked) if name in values]
+  names = [n for n in settings.REQUIRED if n not in settings.BROUGHT_BY_MODEL]
+  known = [*names, unless] if unless else names
   flags.register_multi_flags_validator(known, check, flag_values=values)
 
 
-def _other_ways(model: str, output_dir: str) -> str:
-  """Words for an error: what else brings the config and the vocabulary."""
-  for folder in (os.path.dirname(model), output_dir):
-    if _is_model_folder(folder):
-      return f", or --init_checkpoint={folder}, the folder that has them"
-  return (
-    ", unless --init_checkpoint names a published model or the folder of a"
-    " model"
-  )
+def command_of(values: flags.FlagValues) -> type[CommandSettings]:
+  """The class whose flags are defined; the base class for another program."""
+  classes = (getattr(values[name], "command", None) for name in values)
+  return next(filter(None, classes), CommandSettings)
+
+
+def check_values(
+  settings: type[CommandSettings], values: flags.FlagValues = flags.FLAGS
+) -> None:
+  """Refuses values that their flag does not take, whatever the others are.
+
+  Raises:
+    InputError: a number is out of range, a text has a NUL, which no path can
+      have, or an output has no name.
+  """
+  for name, flag in declarations(settings):
+    value = values[name].value
+    items = value if isinstance(value, list) else [value]
+    if flag.within and not all(
+      item in flag.within for item in items if item is not None
+    ):
+      kind = "an integer" if isinstance(value, int) else "a number"
+      kind = "numbers" if isinstance(value, list) else kind
+      raise InputError(
+        f"{values[name].serialize()}: out of range. Give"
+        f" {flag.within.describe(kind)}"
+      )
+    if any(isinstance(item, str) and "\0" in item for item in items):
+      raise InputError(
+        f"--{name}: contains a NUL character, which no name has. Remove it"
+      )
+    if value == "" and flag.is_output:
+      raise InputError(f"--{name}=: names no file or folder. Give a path")
+
+
+def groups(settings: CommandSettings) -> Iterator[Group]:
+  """Yields the groups of flags of a command, and last its own flags."""
+  for field in dataclasses.fields(settings):
+    if "flags" in field.metadata:
+      yield getattr(settings, field.name)
+  yield settings
 
 
 def from_flags(
+  settings: type[Settings], values: flags.FlagValues = flags.FLAGS
+) -> Settings:
+  """Creates the settings of a command from its parsed flags, and checks them.
+
+  Raises:
+    InputError: see `check_values` and `Group.check`.
+  """
+  check_values(settings, values)
+  made = read_flags(settings, values)
+  for part in groups(made):
+    part.check()
+  return made
+
+
+def read_flags(
   settings: type[Settings], values: flags.FlagValues = flags.FLAGS
 ) -> Settings:
   """Creates the settings of a command from its parsed flags.

@@ -24,7 +24,6 @@ from absl import logging
 
 from bertlib.cli.errors import InputError
 from bertlib.io.files import open_any
-from bertlib.settings.common import TextSettings
 
 _BLOCK_BYTES = 2**16  # fits into the processor's cache, which is faster
 
@@ -50,10 +49,9 @@ AS_ORIGINAL = Encoding("utf-8", "ignore")
 # The command line
 
 
-def encoding_of(settings: TextSettings) -> Encoding:
-  """Encoding set by --encoding and --encoding_errors."""
-  name = codecs.lookup(settings.encoding).name
-  return Encoding(name, settings.encoding_errors)
+def encoding_of(name: str, errors: str) -> Encoding:
+  """Encoding of the values of --encoding and --encoding_errors."""
+  return Encoding(codecs.lookup(name).name, errors)
 
 
 # Reading

@@ -25,9 +25,8 @@ from absl import logging
 from bertlib.cli import errors, option
 from bertlib.cli.errors import InputError
 from bertlib.data import read_ahead
-from bertlib.io import files, json_files
+from bertlib.io import files, json_files, receipt_file
 from bertlib.io.files import open_any
-from bertlib.reporting import receipt_file
 from bertlib.settings.common import RecordedSettings, RunSettings
 
 ROOT = os.path.dirname(
@@ -70,7 +69,7 @@ class Receipt:
         functions `open_any`, `exists` and `atomic_write` of `bertlib.io.files`.
     """
     rerun = settings.receipt.rerun
-    self._path = receipt_file.path_of(settings)
+    self._path = settings.receipt_path
     self._repeated = receipt_file.read(rerun) if rerun else {}
     self._files = file_system
     self._writes = True
@@ -263,7 +262,7 @@ def check_rerun(settings: RecordedSettings, file_system: Any = files) -> None:
   rerun = settings.receipt.rerun
   before = receipt_file.read(rerun)
   earlier_paths = {os.path.abspath(path) for path in (rerun, before["path"])}
-  if os.path.abspath(receipt_file.path_of(settings)) in earlier_paths:
+  if os.path.abspath(settings.receipt_path) in earlier_paths:
     flag = "output_dir" if settings.run else "output_file"
     raise InputError(
       f"--rerun={rerun}: --{flag} holds the output of that run. Give another"

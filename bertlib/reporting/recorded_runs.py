@@ -14,10 +14,16 @@ from typing import Any, Callable
 
 from bertlib.checkpoints.task_record import TaskRecord
 from bertlib.cli.errors import InputError
-from bertlib.io import files, json_files, result_files, text_files
+from bertlib.io import (
+  files,
+  json_files,
+  receipt_file,
+  result_files,
+  text_files,
+)
+from bertlib.io.receipt_file import DEV_DATA, TRAINING_DATA
 from bertlib.io.result_files import DevPrediction
-from bertlib.reporting import receipt_file
-from bertlib.reporting.receipt_file import DEV_DATA, TRAINING_DATA
+from bertlib.settings import rerun
 from bertlib.training import dev_scores
 
 # Files of a run that are read.
@@ -188,7 +194,7 @@ class RecordedRun:
 
 def _flags(receipt: Mapping[str, Any]) -> dict[str, Any]:
   """Values of the flags of a receipt; for "auto", the chosen value."""
-  return {**receipt.get("flags", {}), **receipt_file.chosen(receipt)}
+  return {**receipt.get("flags", {}), **rerun.chosen(receipt)}
 
 
 def _given(receipt: Mapping[str, Any]) -> set[str]:

@@ -13,11 +13,10 @@ from absl import logging
 from bertlib.cli import option
 from bertlib.cli.errors import some_of
 from bertlib.data import model_inputs
-from bertlib.io import result_files
+from bertlib.io import receipt_file, result_files
 from bertlib.reporting import (
   html_report,
   predict_commands,
-  receipt_file,
   report_page,
 )
 from bertlib.reporting.confidence_intervals import Estimates

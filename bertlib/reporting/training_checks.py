@@ -42,7 +42,7 @@ def check_setup(doctor: Doctor, settings: TrainingSettings, task: Task) -> Run:
   """
   check = doctor.check
   devices.share_gpus()  # "auto" computes; later, free memory is read
-  model = check("model", resolve.fetch_model, settings.model)
+  model = check("model", resolve.fetch_model, settings)
   found = check("devices", resolve.find_devices, settings)
   settings = dataclasses.replace(
     doctor.or_else(found, settings), model=doctor.or_else(model, settings.model)

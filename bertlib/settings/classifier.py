@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 from collections.abc import Sequence
 from typing import ClassVar
 
 from bertlib.cli import option
+from bertlib.cli.errors import InputError
 from bertlib.cli.ranges import Range
 from bertlib.settings.common import TrainingSettings
 
@@ -26,6 +28,29 @@ TASKS = (
   "SWAG",
   "RACE",
 )
+
+
+def plain_task(name: str) -> str:
+  """The name of a task in lower case without hyphens."""
+  return name.lower().replace("-", "").replace("_", "")
+
+
+_KNOWN = {plain_task(name): name for name in (*TASKS, "tsv")}
+
+
+def unknown_task(name: str) -> InputError:
+  """Error about a --task_name that is none."""
+  near = difflib.get_close_matches(plain_task(name), _KNOWN) or _KNOWN
+  return InputError(
+    f"--task_name={name}: there is no such task. Give"
+    f" {' or '.join(_KNOWN[task] for task in near)}"
+  )
+
+
+def check_task(settings: ClassifierSettings) -> None:
+  """Refuses a task that the script itself does not have."""
+  if settings.task not in _KNOWN:
+    raise unknown_task(settings.task_name)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,3 +162,48 @@ class ClassifierSettings(TrainingSettings):
     " frequencies.",
     section="training",
   )
+  given: frozenset[str] = frozenset()  # flags on the command line
+
+  @property
+  def task(self) -> str:
+    """The --task_name in lower case without hyphens."""
+    return plain_task(self.task_name or "")
+
+  def check(self) -> None:
+    """Refuses flags that the task does not take, or that it needs."""
+    super().check()
+    if self.dev_fraction and "dev_file" in self.given:
+      raise InputError(
+        f"--dev_fraction: contradicts --dev_file={self.dev_file}. Give one of"
+        " them"
+      )
+    if self.task == "tsv":
+      self._check_labels()
+      return
+    if self.task in _KNOWN:
+      self.need("data_dir", f"task_name={self.task_name}")
+    if self.id_column and not self.predict_file:
+      raise InputError(
+        f"--id_column={self.id_column}: the columns of"
+        f" --task_name={self.task_name} are fixed. Leave out --id_column"
+      )
+    if self.dev_fraction:
+      raise InputError(
+        f"--dev_fraction: --task_name={self.task_name} has a dev set. Leave"
+        " the flag out"
+      )
+
+  def _check_labels(self) -> None:
+    """Refuses labels that are empty, repeated or too few."""
+    labels, kind = self.labels, self.problem_type
+    if labels is not None and kind != "regression":
+      is_alone = kind == "classification" and len(labels) == 1
+      if not all(labels) or len(set(labels)) < len(labels) or is_alone:
+        raise InputError(
+          f"--labels={','.join(labels)}: expected at least two labels,"
+          " separated by commas. Remove empty and repeated ones"
+        )
+    if not self.label_delimiter:
+      raise InputError(
+        "--label_delimiter: is empty. Give the character between labels"
+      )

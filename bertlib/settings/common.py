@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import codecs
 import dataclasses
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from bertlib.cli import option
+from bertlib.cli.errors import InputError
 from bertlib.cli.ranges import (
   AT_LEAST_1,
   COUNT,
@@ -19,29 +22,9 @@ from bertlib.cli.ranges import (
   SEQ_LENGTH,
   Range,
 )
-
-# Values that "auto" selects from, by flag.
-CHOICES = {
-  "precision": ("float32", "bfloat16", "float16"),
-  "xla": ("on", "off"),
-}
-
-
-def repeat_choices(chosen: Mapping[str, str]) -> list[str]:
-  """Flags with which another process computes as with the choices for "auto".
-
-  "auto" stays for XLA where it selected "on": as a flag, "on" would compile
-  evaluation and prediction on a GPU too.
-
-  Args:
-    chosen: the value that was chosen by flag.
-  """
-  return [
-    f"--{name}={value}"
-    for name, value in chosen.items()
-    if (name, value) != ("xla", "on")
-  ]
-
+from bertlib.io import receipt_file
+from bertlib.settings import rerun
+from bertlib.settings.rerun import CHOICES
 
 # Keys of the tables in `optimization`, repeated here because that module
 # imports TensorFlow.
@@ -50,7 +33,7 @@ SCHEDULES = ("linear", "constant", "cosine", "polynomial")
 
 
 @dataclasses.dataclass(frozen=True)
-class ModelSettings:
+class ModelSettings(option.Group):
   """The model: config, vocabulary, initial checkpoint, casing, length."""
 
   SECTION: ClassVar[str] = "model"
@@ -99,9 +82,17 @@ class ModelSettings:
     frozenset()
   )  # names of the flags given on the command line
 
+  def check(self) -> None:
+    """Refuses two initial models."""
+    if self.bert_hub_module_handle and self.init_checkpoint:
+      raise InputError(
+        "--bert_hub_module_handle and --init_checkpoint both name an initial"
+        " model: give one of them"
+      )
+
 
 @dataclasses.dataclass(frozen=True)
-class TextSettings:
+class TextSettings(option.Group):
   """Encoding of input texts."""
 
   SECTION: ClassVar[str] = "data"
@@ -119,9 +110,25 @@ class TextSettings:
     " count.",
   )
 
+  @property
+  def codec(self) -> tuple[str, str]:
+    """Arguments of `text_files.encoding_of`."""
+    return self.encoding, self.encoding_errors
+
+  def check(self) -> None:
+    """Refuses an unknown encoding, and one that is not for text."""
+    try:
+      codecs.getincrementaldecoder(self.encoding)
+      "a".encode(self.encoding)  # fails for base64 and similar codecs
+    except (LookupError, ValueError) as error:
+      raise InputError(
+        f"--encoding={self.encoding}: not a text encoding that Python supports."
+        " Give one such as utf-8, latin-1, cp1252, utf-16 or gb18030"
+      ) from error
+
 
 @dataclasses.dataclass(frozen=True)
-class ComputeSettings:
+class ComputeSettings(option.Group):
   """Speed and memory of the computation; results stay the same."""
 
   SECTION: ClassVar[str] = "devices"
@@ -180,7 +187,7 @@ class ComputeSettings:
 
 
 @dataclasses.dataclass(frozen=True)
-class QuantizationSettings:
+class QuantizationSettings(option.Group):
   """Dense layers in 8 bits."""
 
   SECTION: ClassVar[str] = "devices"
@@ -200,7 +207,7 @@ class QuantizationSettings:
 
 
 @dataclasses.dataclass(frozen=True)
-class OptimizerSettings:
+class OptimizerSettings(option.Group):
   """Optimizer, learning-rate schedule, clipping and frozen layers."""
 
   SECTION: ClassVar[str] = "training"
@@ -293,7 +300,7 @@ class OptimizerSettings:
 
 
 @dataclasses.dataclass(frozen=True)
-class DeviceSettings:
+class DeviceSettings(option.Group):
   """Devices, replicas, workers and TPU."""
 
   SECTION: ClassVar[str] = "devices"
@@ -367,9 +374,21 @@ class DeviceSettings:
     """True for the process that writes the results of all workers."""
     return not self.replicas or self.replicas.is_chief
 
+  def check(self) -> None:
+    """Refuses kinds of distribution that contradict each other."""
+    if self.use_tpu and self.distribution not in (None, "tpu"):
+      raise InputError(
+        f"--use_tpu: contradicts --distribution={self.distribution}. Give one"
+        " of them"
+      )
+    if self.distribution == "off" and (self.num_replicas or 1) > 1:
+      raise InputError(
+        "--num_replicas is for --distribution=mirrored. Remove one of the two"
+      )
+
 
 @dataclasses.dataclass(frozen=True)
-class RunSettings:
+class RunSettings(option.Group):
   """A run: output folder, actions, batches, length, saving, evaluation."""
 
   SECTION: ClassVar[str] = "training"
@@ -492,6 +511,44 @@ class RunSettings:
     COUNT,
     section="output",
   )
+  given: frozenset[str] = frozenset()  # flags on the command line
+
+  def check(self) -> None:
+    """Refuses training and evaluations that cannot be done."""
+    special = sorted(set(self.output_dir or "") & set("*?[\\"))
+    if special:
+      # Its checkpoints would not be found.
+      raise InputError(
+        f"--output_dir={self.output_dir}: TensorFlow takes it for a pattern and"
+        f" would find no checkpoint in it. Give a name without {special[0]}"
+      )
+    if self.do_train and self.num_train_epochs == 0:
+      raise InputError(nothing_to_train("num_train_epochs", 0.0))
+    if self.patience and not self.eval_steps:
+      raise InputError(
+        f"--patience={self.patience}: needs evaluations during training. Add"
+        " --eval_steps"
+      )
+    every = self.save_checkpoints_steps
+    if (
+      "save_checkpoints_steps" in self.given and (self.eval_steps or 0) % every
+    ):
+      raise InputError(
+        f"--eval_steps={self.eval_steps}: evaluation reads a checkpoint, and"
+        " there is none at this step. Give a multiple of"
+        f" --save_checkpoints_steps={every}"
+      )
+    if self.seeds and not (self.do_train and self.do_eval):
+      raise InputError(
+        "--seeds compares metrics of the dev set: add --do_train, --do_eval"
+      )
+    if self.seeds == 1:
+      raise InputError("--seeds=1: give 2 or more, or --seed=... for one run")
+
+  @property
+  def evaluates(self) -> bool:
+    """True if the dev set is evaluated, during training or after it."""
+    return bool(self.do_eval or (self.do_train and self.eval_steps))
 
   @property
   def steps_per_checkpoint(self) -> int:
@@ -502,8 +559,16 @@ class RunSettings:
     return steps
 
 
+def nothing_to_train(flag: str, value: float) -> str:
+  """Message about a training without steps."""
+  return (
+    f"--{flag}={value}: there is nothing to train. Give a larger number, or"
+    " leave out --do_train"
+  )
+
+
 @dataclasses.dataclass(frozen=True)
-class ReceiptSettings:
+class ReceiptSettings(option.Group):
   """Checks without a run, and repetition of an earlier run."""
 
   SECTION: ClassVar[str] = "output"
@@ -542,9 +607,27 @@ class RecordedSettings(option.CommandSettings):
   compute: ComputeSettings | None = None
   devices: DeviceSettings | None = None
 
+  @classmethod
+  def with_receipt(cls, argv: Sequence[str]) -> tuple[list[str], str | None]:
+    """See `rerun.with_receipt`."""
+    return rerun.with_receipt(argv, option.output_flags(cls))
+
+  @property
+  def receipt_path(self) -> str:
+    """Path of the receipt: in --output_dir or next to --output_file."""
+    if self.run:
+      return os.path.join(self.output, receipt_file.NAME)
+    return f"{self.output}.{receipt_file.NAME}"
+
 
 class EstimatorSettings(RecordedSettings):
   """Settings of a command that runs a model, in training or without."""
+
+  BROUGHT_BY_MODEL: ClassVar[Sequence[str]] = (
+    "vocab_file",
+    "bert_config_file",
+    "init_checkpoint",
+  )
 
   model: ModelSettings
   text: TextSettings
@@ -552,10 +635,45 @@ class EstimatorSettings(RecordedSettings):
   quantization: QuantizationSettings
   devices: DeviceSettings
 
+  def check(self) -> None:
+    """Refuses a computation that the devices do not do."""
+    run, kind = self.run, self.compute.precision
+    if kind == "int8" and run and run.do_train:
+      raise InputError(
+        "--precision=int8: for evaluation and prediction only. Train with"
+        " --precision=auto, then evaluate and predict with int8"
+      )
+    if kind == "int8" and self.devices.on_tpu:
+      raise InputError(
+        "--precision=int8: for CPUs only. Give --precision=bfloat16 on a TPU"
+      )
+    if kind == "float16" and self.devices.on_tpu:
+      raise InputError(
+        "--precision=float16: not on a TPU, which has no fast float16. Give"
+        " --precision=bfloat16"
+      )
+    if self.devices.distribution == "multi_worker":
+      if run and run.seeds:
+        raise InputError(
+          f"--seeds={run.seeds}: not with --distribution=multi_worker. Train"
+          " once per --seed, each in its own --output_dir"
+        )
+      if not (run and run.do_train):
+        raise InputError(
+          "--distribution=multi_worker is for training. Add --do_train, or"
+          " evaluate and predict on one machine"
+        )
+
 
 @dataclasses.dataclass(frozen=True)
 class TrainingSettings(EstimatorSettings):
-  """Settings of all training scripts; each adds its own."""
+  """Settings of all training scripts; each adds its own.
+
+  Attributes:
+    ACTIONS: flags of which at least one must be given.
+  """
+
+  ACTIONS: ClassVar[Sequence[str]] = ("do_train", "do_eval", "do_predict")
 
   SECTION: ClassVar[str] = "data"
 
@@ -572,3 +690,27 @@ class TrainingSettings(EstimatorSettings):
   def output(self) -> str:
     """The --output_dir."""
     return self.run.output_dir
+
+  def check(self) -> None:
+    """Refuses a run that would do nothing, or a batch that is not divided."""
+    super().check()
+    run, num_micro_batches = self.run, self.compute.gradient_accumulation_steps
+    values = option.values_of(self)
+    if not any(values[name] for name in self.ACTIONS):
+      raise InputError(
+        "nothing to do; give one or more of --" + ", --".join(self.ACTIONS)
+      )
+    if (
+      run.do_train
+      and self.compute.memory_gb is None
+      and run.train_batch_size % num_micro_batches
+    ):
+      raise InputError(
+        f"--gradient_accumulation_steps={num_micro_batches} does not divide"
+        f" --train_batch_size={run.train_batch_size}"
+      )
+
+  def need(self, flag: str, action: str) -> None:
+    """Refuses a flag that is not given but needed with another."""
+    if not getattr(self, flag):
+      raise InputError(f"--{flag} is needed with --{action}")

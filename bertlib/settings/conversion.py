@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from bertlib.cli import option
+from bertlib.cli.errors import InputError
 from bertlib.cli.ranges import AT_LEAST_2, NOT_NEGATIVE, SEQ_LENGTH
 from bertlib.settings.common import TextSettings
 
@@ -150,3 +151,30 @@ class ConversionSettings(option.CommandSettings):
     section="evaluation",
   )
   text: TextSettings = option.group(TextSettings)
+
+  @property
+  def rewrites(self) -> bool:
+    """True if a TensorFlow checkpoint is written from others."""
+    return bool(self.strip_optimizer or self.average or self.rename)
+
+  def check(self) -> None:
+    """Refuses flags without the one that they need, and two works at once."""
+    for flag, required in (
+      ("last", "average"),
+      ("dry_run", "rename"),
+      ("text_file", "compare"),
+    ):
+      if getattr(self, flag) and not getattr(self, required):
+        raise InputError(f"--{flag}: needs --{required}")
+    if self.rewrites and (self.compare or self.to):
+      raise InputError(
+        "--strip_optimizer, --average and --rename write a TensorFlow"
+        " checkpoint. Convert or compare it with a second command"
+      )
+    if not (self.output or self.dry_run or self.compare):
+      raise InputError("--output: not given. Name a folder to write to")
+    if self.average and not self.last and "," not in self.input:
+      raise InputError(
+        f"{self.input}: --average takes several checkpoints, separated by"
+        " commas, or a folder and --last=N"
+      )

@@ -18,7 +18,7 @@ ACTIVATIONS = ("linear", "tanh")
 
 
 @dataclasses.dataclass(frozen=True)
-class VectorSettings:
+class VectorSettings(option.Group):
   """From hidden states to a sentence vector."""
 
   SECTION: ClassVar[str] = "model"

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from bertlib.cli import option
+from bertlib.cli.errors import InputError
 from bertlib.cli.ranges import AT_LEAST_1, FINITE, NOT_NEGATIVE, POSITIVE
 from bertlib.settings.common import ModelSettings, RunSettings, TrainingSettings
 from bertlib.settings.embedding_spec import VectorSettings
@@ -23,7 +24,7 @@ LOSSES = (
 
 
 @dataclasses.dataclass(frozen=True)
-class LossSettings:
+class LossSettings(option.Group):
   """The training objective."""
 
   SECTION: ClassVar[str] = "training"
@@ -196,3 +197,28 @@ class EmbeddingSettings(TrainingSettings):
   top_k: int = option.integer(
     10, "Number of lines to find for each query.", AT_LEAST_1
   )
+
+  def check(self) -> None:
+    """Refuses flags that do not go together."""
+    super().check()
+    run, searches = self.run, bool(self.corpus_file)
+    if run.do_train:
+      self.need("train_file", "do_train")
+    if run.evaluates:
+      self.need("dev_file", "do_eval" if run.do_eval else "eval_steps")
+    if searches != bool(self.query_file):
+      missing = "query_file" if searches else "corpus_file"
+      raise InputError(f"--{missing} is needed: a search has both files")
+    if run.do_predict and not (self.predict_file or searches):
+      raise InputError(
+        "--do_predict: name --predict_file, or --corpus_file and --query_file"
+      )
+    if self.min_score >= self.max_score:
+      raise InputError(
+        f"--min_score={self.min_score:g}: must be less than"
+        f" --max_score={self.max_score:g}"
+      )
+    if bool(self.objective.teacher) != (self.objective.loss == "distillation"):
+      raise InputError("--teacher and --loss=distillation need each other")
+    if self.query_file == self.predict_file == "-":
+      raise InputError("standard input cannot be both queries and texts")

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from bertlib.cli import option
+from bertlib.cli.errors import InputError
 from bertlib.cli.ranges import FINITE, SEQ_LENGTH
 from bertlib.settings.common import ModelSettings, QuantizationSettings
 
@@ -116,3 +117,18 @@ class ExportSettings(option.CommandSettings):
       " If not given, that of --model_dir, or 128.",
     },
   )
+  given: frozenset[str] = frozenset()  # flags on the command line
+
+  def check(self) -> None:
+    """Refuses a precision that the 8-bit layers do not have."""
+    if self.quantize == "int8" and self.precision == "float16":
+      raise InputError(
+        "--precision=float16: not with --quantize=int8. Give float32 or"
+        " bfloat16"
+      )
+    if self.quantize == "dynamic_int8" and "precision" in self.given:
+      raise InputError(
+        f"--precision={self.precision}: has no effect with"
+        " --quantize=dynamic_int8, which computes in 8 bits and float32. Leave"
+        " out one of them"
+      )

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Sequence
 from typing import ClassVar
 
 from bertlib.cli import option
+from bertlib.cli.errors import InputError
 from bertlib.cli.ranges import AT_LEAST_1
 from bertlib.settings.common import (
   ComputeSettings,
@@ -139,3 +141,11 @@ class FeatureSettings(EstimatorSettings):
   def output(self) -> str:
     """The --output_file."""
     return self.output_file
+
+  def check(self) -> None:
+    """Refuses --layers that are no numbers."""
+    super().check()
+    if not re.fullmatch(r"\s*[-+]?\d+\s*(,\s*[-+]?\d+\s*)*", self.layers):
+      raise InputError(
+        f"--layers={self.layers}: give comma-separated integers, such as -1,-2"
+      )

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from bertlib.cli import option
+from bertlib.cli.errors import InputError
 from bertlib.cli.ranges import COLUMN
 from bertlib.settings.common import RunSettings, TrainingSettings
 
@@ -83,3 +84,31 @@ class NerSettings(TrainingSettings):
     "Tagging scheme to train: that of the training data, or convert its tags"
     " to BIO or BIOES.",
   )
+
+  def check(self) -> None:
+    """Refuses an action without its file, and delimiters that are none."""
+    super().check()
+    run = self.run
+    for flag, action, is_needed in (
+      ("train_file", "do_train", run.do_train),
+      ("dev_file", "do_eval" if run.do_eval else "eval_steps", run.evaluates),
+      ("predict_file", "do_predict", run.do_predict),
+    ):
+      if is_needed:
+        self.need(flag, action)
+    for flag in ("delimiter", "item_delimiter"):
+      self.unescaped(flag)
+
+  def unescaped(self, flag: str) -> str | None:
+    """A delimiter, with \\t and other escape sequences replaced."""
+    text = getattr(self, flag)
+    if not text:
+      return text
+    try:
+      # The codec reads bytes as Latin-1; other characters become escapes.
+      return text.encode("latin-1", "backslashreplace").decode("unicode_escape")
+    except UnicodeDecodeError as error:
+      raise InputError(
+        f"--{flag}={text}: {error.reason}. Give \\t for a tab, \\x02 for that"
+        " character, \\\\ for a backslash"
+      ) from error

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
 from bertlib.cli import option
+from bertlib.cli.errors import InputError
 from bertlib.cli.ranges import AT_LEAST_1, COUNT, FRACTION
 from bertlib.settings.common import (
   OptimizerSettings,
   RunSettings,
   TrainingSettings,
+  nothing_to_train,
 )
+from bertlib.settings.pretraining_data import check_masks, warn_of_masks
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,3 +134,45 @@ class PretrainingSettings(TrainingSettings):
     section="evaluation",
   )
   given: frozenset[str] = frozenset()  # flags on the command line
+
+  def check(self) -> None:
+    """Refuses an action without its file, and steps or masks that cannot be."""
+    run, steps = self.run, self.num_train_steps
+    if self.phases:  # whose files have flags too: each phase checks its own
+      if not run.do_train:
+        raise InputError("--phases is for training. Add --do_train")
+      return
+    super().check()
+    if run.do_train and steps == 0:
+      raise InputError(nothing_to_train("num_train_steps", 0))
+    if (
+      run.do_train
+      and self.num_warmup_steps > steps
+      and {"num_warmup_steps", "num_train_steps"} <= self.given
+    ):
+      raise InputError(
+        f"--num_warmup_steps={self.num_warmup_steps}: longer than"
+        f" --num_train_steps={steps}, so the learning rate never reaches its"
+        " peak. Give fewer warm-up steps"
+      )
+    if self.do_whole_word_mask and not self.remask:
+      raise InputError(
+        "--do_whole_word_mask applies only to new masks: add --remask, or give"
+        " it to create_pretraining_data.py"
+      )
+    for flag, action, is_needed in (
+      ("input_file", "do_train", run.do_train),
+      ("input_file", "do_eval", run.evaluates and not self.eval_input_file),
+      ("predict_file", "do_predict", run.do_predict),
+    ):
+      if is_needed:
+        self.need(flag, action)
+    check_masks(
+      self.max_predictions_per_seq, self.model.max_seq_length, self.given
+    )
+
+  def warnings(self) -> Iterator[str]:
+    """Yields a warning of more masks than tokens."""
+    yield from warn_of_masks(
+      self.max_predictions_per_seq, self.model.max_seq_length
+    )

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+import os
+from collections.abc import Collection, Iterator, Sequence
 from typing import ClassVar
 
 from bertlib.cli import option
+from bertlib.cli.errors import InputError
 from bertlib.cli.ranges import (
   AT_LEAST_1,
   FINITE,
@@ -21,6 +23,32 @@ from bertlib.settings.common import (
   RecordedSettings,
   TextSettings,
 )
+
+
+def check_masks(masks: int, length: int, given: Collection[str]) -> None:
+  """Refuses more masked tokens than a sequence has tokens, if they are given.
+
+  Args:
+    masks: --max_predictions_per_seq.
+    length: --max_seq_length.
+    given: names of the flags on the command line.
+  """
+  if masks > length and "max_predictions_per_seq" in given:
+    raise InputError(
+      f"--max_predictions_per_seq={masks}: more masked tokens than a sequence"
+      f" has tokens, --max_seq_length={length}. Give fewer; typical is"
+      " --max_seq_length times --masked_lm_prob"
+    )
+
+
+def warn_of_masks(masks: int, length: int) -> Iterator[str]:
+  """Yields a warning if the default has more masks than there are tokens."""
+  if masks > length:
+    yield (
+      f"--max_predictions_per_seq={masks} is larger than --max_seq_length="
+      f"{length}: the masked positions of each record are padded to a number"
+      " that is never reached"
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -154,6 +182,31 @@ class PretrainingDataSettings(RecordedSettings):
   def output(self) -> str:
     """The first name of --output_file."""
     return "".join(files.split_names(self.output_file)[:1])
+
+  def check(self) -> None:
+    """Refuses sequences without room, and flags that need another."""
+    if self.max_seq_length < 5:
+      raise InputError(
+        f"--max_seq_length={self.max_seq_length}: too short for a pair of"
+        " segments with [CLS] and two [SEP]. Give at least 5"
+      )
+    check_masks(self.max_predictions_per_seq, self.max_seq_length, self.given)
+    for name in ("word_boundaries", "whole_word_draw"):
+      if name in self.given and not self.do_whole_word_mask:
+        raise InputError(
+          f"--{name} needs whole word masking: add --do_whole_word_mask"
+        )
+    names = files.split_names(self.output_file)
+    if not all(names or [""]):
+      raise InputError("--output_file: names no file, or an empty name")
+    if self.num_shards and len(names) > 1:
+      raise InputError("--num_shards goes with one --output_file")
+    if len(set(map(os.path.normpath, names))) < len(names):
+      raise InputError("--output_file: names a file twice")
+
+  def warnings(self) -> Iterator[str]:
+    """Yields a warning of more masks than tokens."""
+    yield from warn_of_masks(self.max_predictions_per_seq, self.max_seq_length)
 
 
 @dataclasses.dataclass(frozen=True)

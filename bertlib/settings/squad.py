@@ -3,12 +3,26 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
 from bertlib.cli import option
+from bertlib.cli.errors import InputError
 from bertlib.cli.ranges import AT_LEAST_1, FINITE, PARALLEL, SEQ_LENGTH
 from bertlib.settings.common import ModelSettings, RunSettings, TrainingSettings
+
+
+def check_window(max_seq_length: int, max_query_length: int) -> None:
+  """Refuses a length that leaves no room for text beside a question."""
+  if max_seq_length <= max_query_length + 3:
+    shorter = (max_seq_length - 3) // 2
+    raise InputError(
+      f"--max_seq_length={max_seq_length} leaves no room for text beside a"
+      f" question of --max_query_length={max_query_length} and three special"
+      " tokens. Give "
+      + (f"--max_query_length={shorter}, or " if shorter > 0 else "")
+      + f"--max_seq_length={2 * max_query_length + 3} or more"
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,6 +35,13 @@ class SquadSettings(TrainingSettings):
     "output_dir",
   )
   REQUIRED_UNLESS: ClassVar[str] = "audit"
+  ACTIONS: ClassVar[Sequence[str]] = (
+    "do_train",
+    "do_predict",
+    "audit",
+    "interactive",
+    "from_logits",
+  )
   EXAMPLE: ClassVar[str] = (
     "python run_squad.py --train_file=train-v1.1.json --do_train"
     " --init_checkpoint=bert-base-uncased --output_dir=output/squad"
@@ -189,6 +210,31 @@ class SquadSettings(TrainingSettings):
     PARALLEL,
     section="devices",
   )
+
+  def check(self) -> None:
+    """Refuses an action without its file, and windows without room for text."""
+    super().check()
+    run = self.run
+    for flag, action, is_needed in (
+      ("train_file", "do_train and --audit", run.do_train or self.audit),
+      ("predict_file", "do_predict", self.answers_questions),
+      ("predict_file", "eval_steps", run.do_train and run.eval_steps),
+    ):
+      if is_needed:
+        self.need(flag, action)
+    if (run.do_eval or self.sweeps) and not self.answers_questions:
+      raise InputError("there are no answers to evaluate; add --do_predict")
+    check_window(self.model.max_seq_length, self.max_query_length)
+
+  def warnings(self) -> Iterator[str]:
+    """Yields a warning if the windows of a document do not overlap."""
+    length = self.model.max_seq_length
+    if self.doc_stride > length - 3:
+      yield (
+        f"--doc_stride={self.doc_stride} is longer than the text in a window of"
+        f" --max_seq_length={length}: windows do not overlap, so an answer that"
+        " crosses a window boundary is in no window"
+      )
 
   @property
   def answers_questions(self) -> bool:

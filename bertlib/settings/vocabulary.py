@@ -7,8 +7,19 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from bertlib.cli import option
+from bertlib.cli.errors import InputError
 from bertlib.cli.ranges import AT_LEAST_1, Range
 from bertlib.settings.common import TextSettings
+
+# Flags of the two modes, and those that come together.
+LEARN_FLAGS = ("vocab_size", "min_frequency", "num_unused", "limit_alphabet")
+_MODEL_FLAGS = (
+  "init_checkpoint",
+  "output_checkpoint",
+  "bert_config_file",
+  "output_config",
+)
+_ADD_FLAGS = ("vocab_file", "grow", *_MODEL_FLAGS)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -121,3 +132,23 @@ class VocabularySettings(option.CommandSettings):
   )
   text: TextSettings = option.group(TextSettings)
   given: frozenset[str] = frozenset()  # flags on the command line
+
+  def check(self) -> None:
+    """Refuses flags of the other mode, and a part of those of a model."""
+    learns = self.input_file is not None
+    if learns != (self.add_words is None):
+      raise InputError(
+        "give either --input_file, to learn a vocabulary from, or --add_words,"
+        " to add to one"
+      )
+    unused, mode = LEARN_FLAGS, "input_file"
+    if learns:
+      unused, mode = _ADD_FLAGS, "add_words"
+    for name in unused:
+      if name in self.given:
+        raise InputError(f"--{name} goes with --{mode}; leave it out")
+    if not learns and self.vocab_file is None:
+      raise InputError("--add_words needs --vocab_file, to add them to")
+    missing = [name for name in _MODEL_FLAGS if not getattr(self, name)]
+    if missing and len(missing) < len(_MODEL_FLAGS):
+      raise InputError(f"to add to a model, give --{', --'.join(missing)} too")

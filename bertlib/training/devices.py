@@ -18,7 +18,8 @@ from absl import logging
 
 from bertlib.cli.errors import InputError, english_list
 from bertlib.compute import onednn, precision
-from bertlib.settings.common import CHOICES, ComputeSettings, DeviceSettings
+from bertlib.settings.common import ComputeSettings, DeviceSettings
+from bertlib.settings.rerun import CHOICES
 from bertlib.training import distribution, tpu
 
 

@@ -12,8 +12,8 @@ from absl import logging
 import modeling
 from bertlib.checkpoints import finding, loading, model_files, model_json
 from bertlib.checkpoints.task_record import TaskRecord
-from bertlib.cli import option
 from bertlib.cli.errors import InputError
+from bertlib.cli.option import CommandSettings
 from bertlib.data import vocabulary
 from bertlib.exchange import published_models, tfhub, zoo
 from bertlib.io.files import exists
@@ -22,27 +22,29 @@ from bertlib.settings.common import (
   ModelSettings,
   TrainingSettings,
 )
-from bertlib.training import devices
+from bertlib.training import devices, initial_model
 from bertlib.training.model_selection import Selection
 
 Settings = TypeVar("Settings", bound=EstimatorSettings)
 
 
-def fetch_model(model: ModelSettings) -> ModelSettings:
+def fetch_model(settings: CommandSettings) -> ModelSettings:
   """Downloads a model that the flags name, and finds its files.
 
   The folder of a model brings its files. Flags of the command line take
   precedence over them.
 
   Args:
-    model: flags of the model.
+    settings: of the command, with a `model`.
 
   Returns:
-    The settings with the files of the model.
+    The settings of the model, with its files.
 
   Raises:
-    InputError: it cannot be downloaded.
+    InputError: it cannot be downloaded, or see `initial_model.check`.
   """
+  initial_model.check(settings)
+  model = settings.model
   handle, checkpoint = model.bert_hub_module_handle, model.init_checkpoint
   if handle:
     brought = tfhub.flags_for(handle)
@@ -140,7 +142,7 @@ def find_init_checkpoint(value: str) -> str:
   try:
     return finding.find_checkpoint(value)
   except InputError as error:
-    problem = option.why_no_model(value)
+    problem = initial_model.why_no_model(value)
     if not problem:
       raise
     raise InputError(problem) from error

@@ -91,25 +91,6 @@ def check_output_dir(
   files.check_output_dir(settings.run.output_dir, [*_RUN_FILES, *names], inputs)
 
 
-def check_actions(run: RunSettings) -> None:
-  """Refuses a run that would do nothing, or --seeds that cannot be compared."""
-  if not (run.do_train or run.do_eval or run.do_predict):
-    raise InputError(
-      "nothing to do; give one or more of --do_train, --do_eval, --do_predict"
-    )
-  check_seeds(run)
-
-
-def check_seeds(run: RunSettings) -> None:
-  """Refuses --seeds whose runs could not be compared."""
-  if run.seeds and not (run.do_train and run.do_eval):
-    raise InputError(
-      "--seeds compares metrics of the dev set: add --do_train, --do_eval"
-    )
-  if run.seeds == 1:
-    raise InputError("--seeds=1: give 2 or more, or --seed=... for one run")
-
-
 def setup(settings: TrainingSettings, task: Task) -> Run:
   """Loads what a run starts from, and checks it.
 
@@ -126,7 +107,7 @@ def setup(settings: TrainingSettings, task: Task) -> Run:
   Raises:
     InputError: model, devices, folder or flags are not as the run needs them.
   """
-  model = resolve.fetch_model(settings.model)
+  model = resolve.fetch_model(settings)
   settings = dataclasses.replace(resolve.find_devices(settings), model=model)
   config = resolve.load_config(model, task.min_seq_length)
   tokenizer = resolve.load_tokenizer(
@@ -292,7 +273,7 @@ def make_inference_model_fn(
       run.tokenizer,
       settings.model.max_seq_length,
       embedding_spec.default_prefix(run.task.description),
-      text_files.encoding_of(settings.text),
+      text_files.encoding_of(*settings.text.codec),
     ),
     lambda: quantization.input_batches(input_fn, batch_size),
   )

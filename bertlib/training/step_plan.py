@@ -20,8 +20,8 @@ from bertlib.settings.common import (
   OptimizerSettings,
   RunSettings,
   TrainingSettings,
-  repeat_choices,
 )
+from bertlib.settings.rerun import repeat_choices
 from bertlib.training import memory_plan
 from bertlib.training.memory_plan import StepShape
 

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.process
 
 SCRIPT = """
 import os, sys
-from bertlib import tensorflow_log
+from bertlib.cli import tensorflow_log
 with tensorflow_log.stderr_on_failure():
   os.write(2, b"held back\\n")
   {last}

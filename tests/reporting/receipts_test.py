@@ -9,9 +9,10 @@ import os
 
 import pytest
 
-from bertlib.cli import app, option
+from bertlib.cli import option
 from bertlib.cli.errors import InputError
-from bertlib.reporting import receipt_file, receipts
+from bertlib.io import receipt_file
+from bertlib.reporting import receipts
 from bertlib.settings.classifier import ClassifierSettings
 from bertlib.settings.pretraining import PretrainingSettings
 
@@ -198,16 +199,14 @@ def recorded(**changed):
 
 
 @pytest.fixture
-def rerun(tmp_path, monkeypatch):
+def rerun(tmp_path):
   """The command line that repeats a run with some flags."""
-  monkeypatch.setattr(app.flags, "FLAGS", app.flags.FlagValues())
-  option.define(ClassifierSettings, app.flags.FLAGS, required=False)
   path = tmp_path / "run.json"
 
   def rerun(given, *arguments):
     path.write_text(json.dumps(recorded(given=given)))
     argv = ["run_classifier.py", f"--rerun={path}", *arguments]
-    return app.with_receipt(argv)[0][1:]
+    return ClassifierSettings.with_receipt(argv)[0][1:]
 
   return rerun
 

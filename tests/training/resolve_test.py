@@ -10,6 +10,7 @@ from bertlib.cli.errors import InputError
 from bertlib.exchange import tfhub, zoo
 from bertlib.settings.classifier import ClassifierSettings
 from bertlib.settings.common import ModelSettings
+from bertlib.settings.ner import NerSettings
 from bertlib.tasks.classification.record import RECORD
 from bertlib.training import resolve
 
@@ -27,7 +28,8 @@ def encoder(monkeypatch):
 
 
 def test_an_encoder_without_vocabulary_is_one_where_none_is_needed(encoder):
-  model = resolve.fetch_model(ModelSettings(bert_hub_module_handle="encoder"))
+  model = ModelSettings(bert_hub_module_handle="encoder")
+  model = resolve.fetch_model(NerSettings(model=model))
   assert model.init_checkpoint == "model"
   assert resolve.load_tokenizer(model, CONFIG, needs_vocabulary=False) is None
   with pytest.raises(InputError, match=r"^encoder: has no vocabulary; name it"):
@@ -41,7 +43,9 @@ def test_a_vocabulary_that_is_named_empty_is_refused_by_its_flag(encoder):
     given=frozenset({"vocab_file"}),
   )
   with pytest.raises(InputError, match=r"^--vocab_file is empty; name a vocab"):
-    resolve.load_tokenizer(resolve.fetch_model(model), CONFIG)
+    resolve.load_tokenizer(
+      resolve.fetch_model(NerSettings(model=model)), CONFIG
+    )
 
 
 @pytest.mark.parametrize("flag", ["init_checkpoint", "bert_hub_module_handle"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import itertools
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,7 +14,7 @@ from bertlib.cli.errors import InputError
 from bertlib.data import example_checks, model_inputs, tables
 from bertlib.io import text_files
 from bertlib.reporting import doctor
-from bertlib.settings.classifier import TASKS, ClassifierSettings
+from bertlib.settings.classifier import ClassifierSettings, unknown_task
 from bertlib.tasks.classification import (
   classification,
   classification_records,
@@ -37,62 +36,30 @@ from bertlib.training.run import fill_last_batch, input_options, records_path
 from bertlib.training.task import Run
 
 
-def task_name(settings: ClassifierSettings) -> str:
-  """The value of --task_name in lower case without hyphens."""
-  return _plain_task(settings.task_name)
-
-
-def _plain_task(name: str) -> str:
-  return name.lower().replace("-", "").replace("_", "")
-
-
-def _nearest_task(task: str) -> str:
-  """The tasks with names similar to an unknown one, or else all tasks."""
-  names = {_plain_task(name): name for name in (*TASKS, "tsv")}
-  near = difflib.get_close_matches(task, names)
-  return " or ".join(names[name] for name in near or names)
-
-
 def make_processor(settings: ClassifierSettings) -> DataProcessor:
   """Makes the processor of --task_name.
 
   Raises:
-    InputError: there is no such task, or a flag that it needs is missing; or a
-      file with the labels is missing or malformed.
+    InputError: there is no such task, or no such folder; or a file with the
+      labels is missing or malformed.
   """
   if settings.data_dir and not tf.gfile.IsDirectory(settings.data_dir):
     raise InputError(
       f"--data_dir={settings.data_dir}: no such folder. Give the folder of the"
       " data"
     )
-  task = task_name(settings)
+  task = settings.task
   if task == "tsv":
     processor = _own_data_processor(settings)
   elif task not in classification.PROCESSORS:
-    raise InputError(
-      f"--task_name={settings.task_name}: there is no such task. Give"
-      f" {_nearest_task(task)}"
-    )
-  elif not settings.data_dir:
-    raise InputError(
-      f"--data_dir is needed with --task_name={settings.task_name}"
-    )
+    raise unknown_task(settings.task_name)
   elif task == "xnli":
     processor = XnliProcessor(settings.language)
   else:
+    settings.need("data_dir", f"task_name={settings.task_name}")
     processor = classification.PROCESSORS[task]()
-  if settings.id_column and task != "tsv" and not settings.predict_file:
-    raise InputError(
-      f"--id_column={settings.id_column}: the columns of"
-      f" --task_name={settings.task_name} are fixed. Leave out --id_column"
-    )
-  if settings.dev_fraction and task != "tsv":
-    raise InputError(
-      f"--dev_fraction: --task_name={settings.task_name} has a dev set. Leave"
-      " the flag out"
-    )
   processor.skip_bad_rows = settings.bad_rows == "skip"
-  processor.encoding = text_files.encoding_of(settings.text)
+  processor.encoding = text_files.encoding_of(*settings.text.codec)
   if task == "tsv":
     _find_labels(settings, processor)
   return processor
@@ -101,11 +68,6 @@ def make_processor(settings: ClassifierSettings) -> DataProcessor:
 def _own_data_processor(
   settings: ClassifierSettings,
 ) -> own_tables.OwnDataProcessor:
-  check_label_set(settings.labels, settings.problem_type)
-  if not settings.label_delimiter:
-    raise InputError(
-      "--label_delimiter: is empty. Give the character between labels"
-    )
   return own_tables.OwnDataProcessor(
     {
       "train": settings.train_file,
@@ -134,30 +96,6 @@ def _find_labels(
       processor.labels = trained["labels"]
   if not processor.labels and processor.kind != "regression":
     processor.read_labels(settings.data_dir)
-
-
-def check_label_set(labels: Sequence[str] | None, kind: str) -> None:
-  """Refuses invalid --labels.
-
-  Args:
-    labels: value of the flag; None if it is not given.
-    kind: see `Problem`.
-
-  Raises:
-    InputError: a label is empty or repeated, or there is only one.
-  """
-  if labels is None or kind == "regression":
-    return
-  repeated = len(set(labels)) < len(labels)
-  if (
-    not all(labels)
-    or repeated
-    or (kind == "classification" and labels[1:] == [])
-  ):
-    raise InputError(
-      f"--labels={','.join(labels)}: expected at least two labels, separated"
-      " by commas. Remove empty and repeated ones"
-    )
 
 
 class Examples(NamedTuple):
@@ -209,7 +147,7 @@ def check_pairs(run: Run, examples: Examples) -> None:
       flag = "data_dir"
       if split == "test" and settings.predict_file:
         flag = "predict_file"
-      elif task_name(settings) == "tsv":
+      elif settings.task == "tsv":
         flag = f"{split}_file"
       value = getattr(settings, flag)
       raise InputError(
@@ -293,7 +231,7 @@ def read_examples(
     train_examples = processor.get_train_examples(settings.data_dir)
     _check_labeled(train_examples, "Training")
     if processor.kind != "multiple_choice":
-      path, is_own = settings.data_dir, task_name(settings) == "tsv"
+      path, is_own = settings.data_dir, settings.task == "tsv"
       if is_own:
         path = os.path.join(settings.data_dir or "", settings.train_file)
       elif processor.files_read:

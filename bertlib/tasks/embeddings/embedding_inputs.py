@@ -17,7 +17,6 @@ from bertlib.io import text_files
 from bertlib.io.files import open_any
 from bertlib.reporting import doctor
 from bertlib.settings import embedding_spec
-from bertlib.settings.common import RunSettings
 from bertlib.settings.embedding_spec import EmbeddingSpec
 from bertlib.settings.embeddings import EmbeddingSettings
 from bertlib.tasks.embeddings import beir, embedding_examples
@@ -56,7 +55,7 @@ def fetch_model(settings: EmbeddingSettings) -> EmbeddingSettings:
     InputError: the model cannot be downloaded, or its config or vocabulary is
       not known.
   """
-  model = resolve.fetch_model(settings.model)
+  model = resolve.fetch_model(settings)
   folder = _model_folder(settings, model.init_checkpoint)
   model = resolve.complete_model(
     model, folder, ("do_lower_case", "max_seq_length")
@@ -368,35 +367,6 @@ def dev_columns(settings: EmbeddingSettings) -> Columns:
   return columns._replace(texts=columns.texts or settings.text_columns or ())
 
 
-def check_flags(settings: EmbeddingSettings) -> None:
-  """Refuses flags that do not go together."""
-  run = settings.run
-  if run.do_train and not settings.train_file:
-    raise InputError("--train_file is needed with --do_train")
-  if _evaluates(run) and not settings.dev_file:
-    flag = "do_eval" if run.do_eval else "eval_steps"
-    raise InputError(f"--dev_file is needed with --{flag}")
-  searches = bool(settings.corpus_file)
-  if searches != bool(settings.query_file):
-    missing = "query_file" if searches else "corpus_file"
-    raise InputError(f"--{missing} is needed: a search has both files")
-  if run.do_predict and not (settings.predict_file or searches):
-    raise InputError(
-      "--do_predict: name --predict_file, or --corpus_file and --query_file"
-    )
-  if settings.min_score >= settings.max_score:
-    raise InputError(
-      f"--min_score={settings.min_score:g}: must be less than"
-      f" --max_score={settings.max_score:g}"
-    )
-  if bool(settings.objective.teacher) != (
-    settings.objective.loss == "distillation"
-  ):
-    raise InputError("--teacher and --loss=distillation need each other")
-  if settings.query_file == settings.predict_file == "-":
-    raise InputError("standard input cannot be both queries and texts")
-
-
 def read_data(settings: EmbeddingSettings) -> Data:
   """Reads the files that the run uses.
 
@@ -427,7 +397,7 @@ def _read_dev_set(
 ) -> DevSet | None:
   """Reads --dev_file, if the run evaluates."""
   path = settings.dev_file
-  if not _evaluates(settings.run):
+  if not settings.run.evaluates:
     return None
   if beir.is_beir(path):
     return DevSet("retrieval", (), beir.read(path, settings.beir_split))
@@ -450,7 +420,7 @@ def _read_examples(
     columns,
     settings.min_score,
     settings.max_score,
-    text_files.encoding_of(settings.text),
+    text_files.encoding_of(*settings.text.codec),
     settings.bad_rows == "skip",
     bad_rows,
   )
@@ -464,7 +434,7 @@ def _read_texts(
     return ()
   return embedding_examples.read_texts(
     path,
-    text_files.encoding_of(settings.text),
+    text_files.encoding_of(*settings.text.codec),
     settings.text_columns or (),
     settings.bad_rows == "skip",
     bad_rows,
@@ -477,18 +447,13 @@ def data_files(settings: EmbeddingSettings) -> list[str]:
   paths: list[str | None] = []
   if run.do_train:
     paths += [settings.train_file, teacher if is_vector_file(teacher) else None]
-  if _evaluates(run):
+  if run.evaluates:
     path = settings.dev_file
     is_beir = path and beir.is_beir(path)
     paths += beir.data_files(path, settings.beir_split) if is_beir else [path]
   if run.do_predict:
     paths += [settings.predict_file, settings.corpus_file, settings.query_file]
   return [path for path in paths if path]
-
-
-def _evaluates(run: RunSettings) -> bool:
-  """True if the run needs a dev set."""
-  return run.do_eval or bool(run.do_train and run.eval_steps)
 
 
 # Checks of --doctor

@@ -39,31 +39,13 @@ def read_training_set(settings: NerSettings) -> list[Sentence]:
 
 
 def columns(settings: NerSettings) -> ner_files.Columns:
-  """The column settings of the flags.
-
-  Raises:
-    InputError: an escape sequence of a delimiter is incomplete.
-  """
+  """The column settings of the flags."""
   return ner_files.Columns(
     settings.word_column,
     settings.tag_column,
-    _unescape("delimiter", settings.delimiter),
-    _unescape("item_delimiter", settings.item_delimiter),
+    settings.unescaped("delimiter"),
+    settings.unescaped("item_delimiter"),
   )
-
-
-def _unescape(flag: str, text: str | None) -> str | None:
-  """Replaces escape sequences, such as \\t, in the value of a flag."""
-  if not text:
-    return text
-  try:
-    # The codec reads bytes as Latin-1; other characters become escapes.
-    return text.encode("latin-1", "backslashreplace").decode("unicode_escape")
-  except UnicodeDecodeError as error:
-    raise InputError(
-      f"--{flag}={text}: {error.reason}. Give \\t for a tab, \\x02 for that"
-      " character, \\\\ for a backslash"
-    ) from error
 
 
 def read_tagged(settings: NerSettings, flag: str) -> list[Sentence]:
@@ -71,7 +53,7 @@ def read_tagged(settings: NerSettings, flag: str) -> list[Sentence]:
   return ner_files.read_sentences(
     getattr(settings, flag),
     columns(settings),
-    text_files.encoding_of(settings.text),
+    text_files.encoding_of(*settings.text.codec),
   )
 
 
@@ -229,7 +211,7 @@ def read_data(
     predict_set = ner_files.read_sentences(
       settings.predict_file,
       columns(settings)._replace(needs_tags=False),
-      text_files.encoding_of(settings.text),
+      text_files.encoding_of(*settings.text.codec),
     )
   return Data(train_set, dev_set, predict_set)
 

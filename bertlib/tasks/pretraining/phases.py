@@ -55,12 +55,10 @@ def read_phases(settings: PretrainingSettings) -> list[Phase]:
   """Reads and checks the flags of all phases.
 
   Raises:
-    InputError: --do_train is missing, --output_dir holds a model trained
-      without phases, or the flags of a phase are invalid.
+    InputError: --output_dir holds a model trained without phases, or the flags
+      of a phase are invalid.
   """
   output_dir = settings.run.output_dir
-  if not settings.run.do_train:
-    raise InputError("--phases is for training. Add --do_train")
   if finding.last_checkpoint(output_dir):
     raise InputError(
       f"{output_dir}: has a model trained without --phases. Give another"

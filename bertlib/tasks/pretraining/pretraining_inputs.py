@@ -83,20 +83,15 @@ def find_data(run: Run) -> Data:
   """Finds the files that the run uses, counts and checks their records.
 
   Raises:
-    InputError: a file or flag is missing, or a record is invalid.
+    InputError: a file is missing, or a record is invalid.
   """
   settings = run.settings
   train_files, eval_files, lines = [], [], []
   if settings.run.do_train:
-    train_files = find_files(
-      split_names(required_flag(settings, "input_file", "do_train"))
-    )
+    train_files = find_files(split_names(settings.input_file))
   if run.needs_dev_set:
     eval_files = find_files(
-      split_names(
-        settings.eval_input_file
-        or required_flag(settings, "input_file", "do_eval")
-      )
+      split_names(settings.eval_input_file or settings.input_file)
     )
   if settings.run.do_predict:
     lines = read_lines(run)
@@ -143,22 +138,14 @@ def read_lines(run: Run) -> list[fill_mask.Line]:
       " of the vocabulary. Give fewer"
     )
   lines = fill_mask.read_lines(
-    required_flag(settings, "predict_file", "do_predict"),
+    settings.predict_file,
     run.tokenizer,
     settings.model.max_seq_length,
-    text_files.encoding_of(settings.text),
+    text_files.encoding_of(*settings.text.codec),
   )
   if any(max(line.encoded.segment_ids) for line in lines):
     loading.check_has_segments(config, settings.model.bert_config_file)
   return lines
-
-
-def required_flag(settings: PretrainingSettings, flag: str, action: str):
-  """Value of a flag required by another; InputError if it is missing."""
-  value = getattr(settings, flag)
-  if not value:
-    raise InputError(f"--{flag} is needed with --{action}")
-  return value
 
 
 def with_vocabulary(settings: PretrainingSettings) -> PretrainingSettings:

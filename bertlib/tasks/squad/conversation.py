@@ -19,7 +19,7 @@ def read_passage(settings: SquadSettings) -> str:
     InputError: the file is empty, or not in --encoding.
   """
   passage = text_files.read_text(
-    settings.passage_file, text_files.encoding_of(settings.text)
+    settings.passage_file, text_files.encoding_of(*settings.text.codec)
   )
   if not passage.strip():
     raise InputError(

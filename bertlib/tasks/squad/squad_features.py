@@ -20,6 +20,7 @@ from bertlib.cli import terminal
 from bertlib.cli.errors import InputError
 from bertlib.data import model_inputs, tf_records, workers
 from bertlib.io.files import atomic_write
+from bertlib.settings.squad import check_window
 from bertlib.tasks.squad import squad_spans
 from bertlib.tasks.squad.squad_examples import SquadExample
 from bertlib.tasks.squad.squad_spans import EncodedExample
@@ -308,15 +309,7 @@ class WindowSettings(NamedTuple):
 
 def check_settings(settings: WindowSettings) -> None:
   """Raises InputError if windows have no room for text or do not advance."""
-  if settings.max_seq_length <= settings.max_query_length + 3:
-    shorter = (settings.max_seq_length - 3) // 2
-    raise InputError(
-      f"--max_seq_length={settings.max_seq_length} leaves no room for text"
-      f" beside a question of --max_query_length={settings.max_query_length}"
-      " and three special tokens. Give "
-      + (f"--max_query_length={shorter}, or " if shorter > 0 else "")
-      + f"--max_seq_length={2 * settings.max_query_length + 3} or more"
-    )
+  check_window(settings.max_seq_length, settings.max_query_length)
   if settings.doc_stride < 1 or settings.max_query_length < 1:
     raise InputError(
       f"--doc_stride={settings.doc_stride} and --max_query_length="

@@ -6,20 +6,17 @@ import contextlib
 import datetime
 import itertools
 import os
-import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from bertlib.cli.errors import InputError
 from bertlib.io import files, json_files
-from bertlib.settings.common import CHOICES, RecordedSettings, repeat_choices
 
 NAME = "run.json"
 
-_FIX = "Name the run.json of a run, as the run left it"
+FIX = "Name the run.json of a run, as the run left it"
 
 # Schema of the entries that are read, see `json_files`. For each flag in
-# `CHOICES` there is one too: the value that was chosen for "auto".
+# `rerun.CHOICES` there is one too: the value that was chosen for "auto".
 _SCHEMA = {
   "script": str,
   "given": [str],
@@ -63,13 +60,6 @@ _USES = {
 }
 
 
-def path_of(settings: RecordedSettings) -> str:
-  """Path of a command's receipt: in --output_dir or next to --output_file."""
-  if settings.run:
-    return os.path.join(settings.output, NAME)
-  return f"{settings.output}.{NAME}"
-
-
 def earlier_paths(path: str) -> Iterator[str]:
   """Paths for receipts of earlier runs beside one, the first run's first."""
   stem = path.removesuffix(".json")
@@ -85,7 +75,7 @@ def read(path: str) -> dict[str, Any]:
   Raises:
     InputError: it cannot be read, is corrupt or is not a receipt.
   """
-  return json_files.read(path, _SCHEMA, _FIX)
+  return json_files.read(path, _SCHEMA, FIX)
 
 
 def read_all(folder: str) -> Iterator[dict[str, Any]]:
@@ -99,48 +89,6 @@ def read_all(folder: str) -> Iterator[dict[str, Any]]:
   for path in (last, *reversed([*earlier])):
     if files.exists(path):
       yield read(path)
-
-
-def flags_to_repeat(path: str, script: str) -> list[str]:
-  """Flags that repeat a run.
-
-  Args:
-    path: its receipt.
-    script: file name of the script to repeat it with.
-
-  Returns:
-    The flags that were given to it, in which "auto" is replaced by the value
-    that it had.
-
-  Raises:
-    InputError: the receipt cannot be read, belongs to another script, or has
-      arguments that no run records.
-  """
-  receipt = read(path)
-  if receipt["script"] != script:
-    raise InputError(
-      f"{path}: is of {receipt['script']}; repeat it with that script"
-    )
-  for argument in receipt["given"]:
-    if name_of_flag(argument) in (None, "flagfile", "undefok", "rerun"):
-      raise InputError(f"{path}: {argument!r} is not a flag of a run. {_FIX}")
-  return [*receipt["given"], *repeat_choices(chosen(receipt))]
-
-
-def name_of_flag(argument: str) -> str | None:
-  """Name in an argument `--NAME` or `--NAME=VALUE`; None for any other."""
-  match = re.fullmatch(r"--?([a-zA-Z][\w-]*)(=.*)?", argument, re.DOTALL)
-  return match and match[1]
-
-
-def chosen(receipt: Mapping[str, Any]) -> dict[str, str]:
-  """Values that were chosen for "auto", by flag."""
-  flags = receipt.get("flags", {})
-  return {
-    name: receipt[name]
-    for name, choices in CHOICES.items()
-    if flags.get(name) == "auto" and receipt.get(name) in choices
-  }
 
 
 def starts(receipt: Mapping[str, Any]) -> list[Mapping[str, Any]]:
