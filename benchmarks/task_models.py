@@ -66,7 +66,7 @@ def settings_of(command, *arguments: str):
       *arguments,
     ]
   )
-  settings = option.from_flags(command, values)
+  settings = option.read_flags(command, values)
   chosen = devices.choose(settings.compute, settings.devices)
   return dataclasses.replace(settings, compute=chosen)
 

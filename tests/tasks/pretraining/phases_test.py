@@ -49,7 +49,8 @@ def command(flag_files, monkeypatch):
 
   def settings(*more):
     argv = ["run_pretraining.py", "--do_train", "--output_dir=out"]
-    argv += ["--bert_config_file=config.json", "--phases=1.flags,2.flags"]
+    argv += ["--bert_config_file=config.json", "--input_file=x"]
+    argv.append("--phases=1.flags,2.flags")
     monkeypatch.setattr(sys, "argv", [*argv, *more])
     known(sys.argv)
     return option.from_flags(PretrainingSettings)
