@@ -330,9 +330,8 @@ def test_a_task_with_two_heads_needs_only_the_files_that_it_uses(
 
 def test_the_doctor_checks_a_task_of_ones_own(two_heads):
   flags, _ = two_heads
-  done = commands.run(
-    "examples/two_heads.py", *flags, "--doctor", "--vocab_file=gone.txt"
-  )
+  more = "--do_train", "--doctor", "--vocab_file=gone.txt"
+  done = commands.run("examples/two_heads.py", *flags, *more)
   printed = dict(line.split()[1::-1] for line in done.stdout.splitlines())
   assert done.returncode == 1
   assert printed["vocabulary"] == "fail" and printed["config"] == "pass"

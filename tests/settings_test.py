@@ -341,7 +341,22 @@ def test_values_at_the_edge(flag, good, bad):
     (
       classifier,
       "--task_name=tsv --do_train --precision=float16 --use_tpu",
-      "--precision=float16: not on a TPU",
+      "--precision=float16 cannot be used with --use_tpu",
+    ),
+    (
+      classifier,
+      "--task_name=tsv --do_train --train_batch_size=4 --use_tpu",
+      "--train_batch_size=4 cannot be divided among 8 TPU cores",
+    ),
+    (
+      classifier,
+      "--task_name=tsv --do_train --predict_batch_size=4 --use_tpu",
+      None,
+    ),
+    (
+      classifier,
+      "--task_name=tsv --do_predict --predict_batch_size=4 --use_tpu",
+      "--predict_batch_size=4 cannot be divided among 8 TPU cores",
     ),
     (
       classifier,

@@ -640,6 +640,23 @@ _EARLY = [
     for script in _TRAINERS
   ),
   *(
+    found_early(
+      script,
+      f"--train_batch_size={size}",
+      f"--num_replicas={count}",
+      error=f"--train_batch_size={size} cannot be divided among {count}",
+    )
+    for size, count in ((2, 4), (4, 3))
+    for script in _TRAINERS
+  ),
+  found_early(
+    "run_classifier",
+    "--train_batch_size=2",
+    "--num_replicas=4",
+    "--memory_gb=100",
+    error="--train_batch_size=2 cannot be divided among 4",
+  ),
+  *(
     found_early(script, "--memory_gb=1e-06", error="--memory_gb=1e-06: ")
     for script in _TRAINERS
   ),

@@ -649,8 +649,8 @@ class EstimatorSettings(RecordedSettings):
       )
     if kind == "float16" and self.devices.on_tpu:
       raise InputError(
-        "--precision=float16: not on a TPU, which has no fast float16. Give"
-        " --precision=bfloat16"
+        "--precision=float16 cannot be used with --use_tpu: TPUs have no fast"
+        " float16. Give --precision=bfloat16"
       )
     if self.devices.distribution == "multi_worker":
       if run and run.seeds:
@@ -700,6 +700,20 @@ class TrainingSettings(EstimatorSettings):
       raise InputError(
         "nothing to do; give one or more of --" + ", --".join(self.ACTIONS)
       )
+    evaluates_by = "eval_batch_size"
+    if evaluates_by not in values:  # but by predictions
+      evaluates_by = "predict_batch_size"
+    for flag, is_used in (
+      ("train_batch_size", run.do_train),
+      (evaluates_by, run.evaluates),
+      ("predict_batch_size", run.do_predict),
+    ):
+      size, cores = values[flag], self.devices.num_tpu_cores
+      if self.devices.on_tpu and is_used and size % cores:
+        raise InputError(
+          f"--{flag}={size} cannot be divided among {cores} TPU cores. Give a"
+          " multiple of that"
+        )
     if (
       run.do_train
       and self.compute.memory_gb is None

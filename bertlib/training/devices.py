@@ -25,7 +25,6 @@ from bertlib.training import distribution, tpu
 
 def find(
   settings: DeviceSettings,
-  trains: bool = False,
   remote_paths: Mapping[str, str | None] | None = None,
 ) -> DeviceSettings:
   """Finds the devices that the flags ask for; connects to a TPU.
@@ -57,9 +56,7 @@ def find(
       gpu,
       tf.__version__,
     )
-  return dataclasses.replace(
-    settings, replicas=_find_replicas(settings, trains)
-  )
+  return dataclasses.replace(settings, replicas=_find_replicas(settings))
 
 
 def limit_threads(num_threads: int) -> None:
@@ -86,9 +83,7 @@ def share_gpus() -> None:
   os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
 
 
-def find_cluster(
-  settings: DeviceSettings, trains: bool
-) -> distribution.Cluster | None:
+def find_cluster(settings: DeviceSettings) -> distribution.Cluster | None:
   """Finds the workers of the run, without initializing any device.
 
   Returns:
@@ -99,20 +94,18 @@ def find_cluster(
   """
   if settings.on_tpu:
     return None
-  if settings.distribution != "multi_worker":
-    if "TF_CONFIG" in os.environ and settings.distribution != "off":
-      raise InputError(
-        "TF_CONFIG lists several workers. Give --distribution=multi_worker to"
-        " train with them, or --distribution=off to train on this one only"
-      )
+  is_wanted = settings.distribution == "multi_worker"
+  # Slurm may have started several runs that know nothing of each other.
+  is_named = settings.distribution != "off" and os.environ.get("TF_CONFIG")
+  if not (is_wanted or is_named):
     return None
-  if not trains:
-    raise InputError(
-      "--distribution=multi_worker is for training. Add --do_train, or"
-      " evaluate and predict on one machine"
-    )
   cluster = distribution.read_cluster(os.environ)
-  if not cluster:
+  if cluster and not is_wanted:
+    raise InputError(
+      "TF_CONFIG lists several workers. Give --distribution=multi_worker to"
+      " train with them, or --distribution=off to train on this one only"
+    )
+  if is_wanted and not cluster:
     raise InputError(
       "--distribution=multi_worker: there is only one worker. List several in"
       " TF_CONFIG, or start them by srun with several tasks"
@@ -120,19 +113,13 @@ def find_cluster(
   return cluster
 
 
-def _find_replicas(
-  settings: DeviceSettings, trains: bool
-) -> distribution.Replicas | None:
+def _find_replicas(settings: DeviceSettings) -> distribution.Replicas | None:
   """Replicas on CPUs and GPUs; None for one device."""
-  cluster = find_cluster(settings, trains)
+  cluster = find_cluster(settings)
   kind = settings.distribution
   num_gpus = len(tf.config.list_physical_devices("GPU"))
   default = max(num_gpus, 1) if kind != "off" else 1
   num_local = settings.num_replicas or default
-  if kind == "off" and num_local > 1:
-    raise InputError(
-      "--num_replicas is for --distribution=mirrored. Remove one of the two"
-    )
   if num_gpus and num_local > num_gpus:
     raise InputError(
       f"--num_replicas={num_local}: this machine has {num_gpus} GPUs. Give at"
@@ -264,7 +251,7 @@ def choose(
     The settings with a `precision` and an `xla` other than "auto".
 
   Raises:
-    InputError: float16 is requested on a TPU, or int8 where it does not run.
+    InputError: int8 is requested where it does not run.
   """
   choosers = {
     "precision": lambda: _fastest_precision(devices),
@@ -276,16 +263,12 @@ def choose(
     if value == "auto":
       automatic.add(name)
       value = (recorded or {}).get(name)
-      if value not in CHOICES[name]:
+      # A run on a GPU may have chosen float16, which is not for a TPU.
+      if value not in CHOICES[name] or (value == "float16" and devices.on_tpu):
         value = choose_value()
     chosen[name] = value
   if chosen["precision"] == "int8":
     onednn.check_int8()
-  if chosen["precision"] == "float16" and devices.on_tpu:
-    raise InputError(
-      "--precision=float16 cannot be used with --use_tpu: TPUs have no fast"
-      " float16. Give --precision=bfloat16"
-    )
   return dataclasses.replace(compute, **chosen, automatic=frozenset(automatic))
 
 

@@ -327,7 +327,8 @@ class ReplicatedEstimator:
       model_dir: folder of the checkpoints.
       replicas: the replicas of the run.
       run_config: further arguments of `RunConfig`.
-      train_batch_size: examples per step, of all replicas together.
+      train_batch_size: examples per step, of all replicas together; a multiple
+        of their number.
       eval_batch_size: examples per batch of this process's replicas.
       predict_batch_size: examples per batch of this process's replicas.
     """
@@ -350,14 +351,8 @@ class ReplicatedEstimator:
       saving_listeners: called after each save, in the chief only.
 
     Raises:
-      InputError: the batch size is not a multiple of the number of replicas,
-        or a worker was lost.
+      InputError: a worker was lost.
     """
-    if self._train_batch_size % self._replicas.count:
-      raise InputError(
-        f"--train_batch_size={self._train_batch_size} cannot be divided"
-        f" among {self._replicas.count} replicas. Give a multiple of that"
-      )
     if finding.steps_done(self.model_dir) >= max_steps:
       return  # without waiting for the other workers
     cluster = self._replicas.cluster

@@ -171,7 +171,7 @@ def find_devices(settings: Settings) -> Settings:
     recorded = model_json.load_description(run.output_dir)
   if run and run.seeds:  # "auto" computes here, before those runs
     devices.share_gpus()
-  found = devices.find(settings.devices, bool(run and run.do_train), paths)
+  found = devices.find(settings.devices, paths)
   compute = devices.choose(settings.compute, found, recorded)
   return dataclasses.replace(settings, devices=found, compute=compute)
 

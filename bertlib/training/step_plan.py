@@ -147,7 +147,15 @@ def _check_flags(
   settings: TrainingSettings, config: modeling.BertConfig
 ) -> None:
   """Refuses flags of a step that the devices or the model do not allow."""
-  replicas = settings.devices.replicas
+  replicas, batch_size = (
+    settings.devices.replicas,
+    settings.run.train_batch_size,
+  )
+  if replicas and batch_size % replicas.count:
+    raise InputError(
+      f"--train_batch_size={batch_size} cannot be divided among"
+      f" {replicas.count} replicas. Give a multiple of that"
+    )
   if replicas and settings.compute.optimizer_on_cpu:
     raise InputError(
       "--optimizer_on_cpu is for one device: it cannot be with"

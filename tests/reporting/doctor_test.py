@@ -377,6 +377,12 @@ BAD = [
   ),
   (run_classifier, {"resume": "must"}, "folder", "--resume=must"),
   (run_classifier, {"output_dir": "file/out"}, "disk", "Not a directory"),
+  (
+    run_classifier,
+    {"num_replicas": 3},
+    "batches",
+    "--train_batch_size=4 cannot be divided among 3 replicas",
+  ),
   (run_classifier, {"freeze_layers": 2}, "batches", "the model has 1 layers"),
   (run_classifier, {"memory_gb": 0.1}, "batches", "not even one sequence"),
   (run_squad, {"train_file": "cut.json"}, "data", "cut.json"),

@@ -34,7 +34,7 @@ def name_cluster(monkeypatch, index):
 def test_on_tpu_is_true_before_and_after_the_tpu_is_found(switch, monkeypatch):
   monkeypatch.setattr(tpu, "find_cluster", lambda *_: "the TPU")
   settings = DeviceSettings(**switch, tpu_name="local")
-  found = devices.find(settings, trains=True)
+  found = devices.find(settings)
   assert settings.on_tpu and found.on_tpu
   assert found == dataclasses.replace(settings, tpu_cluster="the TPU")
   assert found.is_chief
@@ -45,10 +45,29 @@ def test_auto_precision_on_a_tpu_is_bfloat16(switch):
   settings = ComputeSettings(precision="auto", xla="off")
   chosen = devices.choose(settings, DeviceSettings(**switch))
   assert chosen.precision == "bfloat16"
-  with pytest.raises(InputError, match="--precision=float16"):
-    devices.choose(
-      ComputeSettings(precision="float16"), DeviceSettings(**switch)
-    )
+  recorded = {"precision": "float16"}  # by a run on a GPU
+  again = devices.choose(settings, DeviceSettings(**switch), recorded)
+  assert again.precision == "bfloat16"
+
+
+@pytest.mark.parametrize(
+  ("text", "is_refused"),
+  [
+    ("", False),
+    ("{}", False),
+    ('{"cluster": {"worker": ["a:1"]}}', False),
+    ('{"cluster": {"chief": ["a:1"], "worker": ["b:2"]}}', True),
+  ],
+)
+@pytest.mark.parametrize("kind", [None, "mirrored"])
+def test_only_several_workers_need_a_flag(monkeypatch, kind, text, is_refused):
+  monkeypatch.setenv("TF_CONFIG", text)
+  settings = DeviceSettings(distribution=kind)
+  if not is_refused:
+    assert devices.find_cluster(settings) is None
+    return
+  with pytest.raises(InputError, match=r"^TF_CONFIG lists several workers"):
+    devices.find_cluster(settings)
 
 
 WHEEL = ["sm_60", "sm_70", "sm_80", "sm_89", "compute_90"]
@@ -148,22 +167,22 @@ def test_tf_config_is_ignored_on_a_tpu(switch, monkeypatch):
   name_cluster(monkeypatch, 1)
   monkeypatch.setattr(tpu, "find_cluster", lambda *_: "the TPU")
   settings = DeviceSettings(**switch, tpu_name="local")
-  assert devices.find_cluster(settings, trains=True) is None
-  assert devices.find(settings, trains=True).is_chief
+  assert devices.find_cluster(settings) is None
+  assert devices.find(settings).is_chief
 
 
 @pytest.mark.parametrize("index", [0, 1])
 def test_chief_is_the_first_worker_of_tf_config(index, monkeypatch):
   name_cluster(monkeypatch, index)
   settings = DeviceSettings(distribution="multi_worker")
-  found = devices.find(settings, trains=True)
-  assert found.replicas.cluster == devices.find_cluster(settings, trains=True)
+  found = devices.find(settings)
+  assert found.replicas.cluster == devices.find_cluster(settings)
   assert found.is_chief == (index == 0)
 
 
 def test_single_process_is_its_own_chief(monkeypatch):
   name_cluster(monkeypatch, 1)
-  found = devices.find(DeviceSettings(distribution="off"), trains=True)
+  found = devices.find(DeviceSettings(distribution="off"))
   assert found.is_chief and found.replicas is None
 
 

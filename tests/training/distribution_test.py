@@ -430,7 +430,7 @@ import sys
 _, root, num_local, index, *addresses = sys.argv
 del sys.argv[1:]  # a command takes flags only
 sys.path.insert(0, root)
-from bertlib import app
+from bertlib.cli import app
 from bertlib.training import checkpoint_hook, distribution
 
 def main(_):

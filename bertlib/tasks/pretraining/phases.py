@@ -72,7 +72,7 @@ def read_phases(settings: PretrainingSettings) -> list[Phase]:
       phase_settings = child_run.read_settings(
         PretrainingSettings, folder, _flags(file, weights)
       )
-      cluster = devices.find_cluster(phase_settings.devices, trains=True)
+      cluster = devices.find_cluster(phase_settings.devices)
     except InputError as error:
       raise InputError(f"{file}: {error}") from error
     phases.append(Phase(file, phase_settings, cluster))
