@@ -35,7 +35,7 @@ from bertlib.checkpoints import loading, model_json, predictor
 from bertlib.cli import app, option
 from bertlib.cli.errors import InputError
 from bertlib.compat import estimator_api
-from bertlib.data import input_pipeline, model_inputs, record_check
+from bertlib.data import input_pipeline, model_inputs, record_check, tf_records
 from bertlib.io import files, text_files
 from bertlib.reporting import (
   doctor,
@@ -46,13 +46,10 @@ from bertlib.reporting import (
 from bertlib.settings.squad import SquadSettings
 from bertlib.tasks.squad import (
   conversation,
-  squad_audit,
   squad_decoding,
-  squad_evaluation,
   squad_examples,
   squad_features,
   squad_inputs,
-  squad_questions,
   squad_report,
   squad_results,
   squad_windows,
@@ -364,16 +361,11 @@ class Predictor(predictor.LoadedModel):
       passages.append(squad_decoding.Passage(text, offsets))
       examples.append(SquadExample(str(index), question, words))
     settings = squad_features.WindowSettings.of_model(self.description)
-    windows = list(
-      squad_features.iterate_features(
-        squad_features.convert_examples_to_windows(
-          examples, self.tokenizer, settings
-        ),
-        settings.max_seq_length,
-        self.tokenizer.inv_vocab,
-      )
+    windows = squad_features.convert_examples_to_windows(
+      examples, self.tokenizer, settings
     )
-    return (examples, passages, windows), windows
+    rows = squad_features.window_records(windows, settings.max_seq_length)
+    return (examples, passages, windows), list(rows)
 
   def _decode(
     self,
@@ -390,10 +382,11 @@ class Predictor(predictor.LoadedModel):
       examples,
       windows,
       [
-        RawResult(window.unique_id, *output)
-        for window, output in zip(windows, outputs)
+        squad_decoding.stack_logits([output[kind] for output in outputs])
+        for kind in range(2)
       ],
       self.description["do_lower_case"],
+      self.tokenizer.inv_vocab,
     )
     allows_null = self.description["version_2_with_negative"]
     found = finder.nbest_predictions(
@@ -425,7 +418,8 @@ def main(_) -> None:
     return
   if settings.audit:
     model = resolve.fetch_model(settings)
-    squad_audit.print_audit(settings, squad_inputs.load_audit_tokenizer(model))
+    tokenizer = squad_inputs.load_audit_tokenizer(model)
+    squad_windows.print_audit(settings, tokenizer)
     return
   receipt = receipts.begin(__file__, settings)
   check_output(settings)
@@ -440,7 +434,7 @@ def main(_) -> None:
     devices.log_devices(settings.devices, settings.compute)
     if settings.run.do_train or not model_json.load_description(run.output_dir):
       write_model_files(run)
-    windows, lengths = squad_inputs.load_features(run, data.predict), None
+    windows, lengths = squad_inputs.load_windows(run, data.predict), None
     if run.seeds:
       train_seeds(run, "--nointeractive")
     elif settings.run.do_train:
@@ -555,7 +549,7 @@ def check_output(settings: SquadSettings) -> None:
     conversation.read_passage(settings)
 
 
-def check_enough_examples(run: Run, data: squad_questions.SquadData) -> None:
+def check_enough_examples(run: Run, data: squad_inputs.SquadData) -> None:
   """Refuses a training set that is too small for one step.
 
   Each question has at least one window. The windows are made here only if there
@@ -594,8 +588,8 @@ def doctor_checks(settings: SquadSettings, doctor: doctor.Doctor) -> None:
 
 def train_reader(
   run: Run,
-  data: squad_questions.SquadData,
-  dev_windows: Sequence[squad_features.Window],
+  data: squad_inputs.SquadData,
+  dev_windows: squad_features.Windows,
 ) -> model_inputs.Lengths:
   """Trains the model on the windows of the training questions.
 
@@ -609,18 +603,16 @@ def train_reader(
   """
   settings, questions = run.settings, data.train
   max_seq_length = settings.model.max_seq_length
-  squad_questions.write_unaligned(run.output_dir, data.unaligned)
+  squad_inputs.write_unaligned(run.output_dir, data.unaligned)
   windows, _ = squad_windows.load_windows(
     settings, settings.train_file, questions, run.tokenizer, is_training=True
   )
   path = write_windows(
     run,
     "train",
-    squad_features.iterate_features(
-      windows,
-      max_seq_length,
-      run.tokenizer.inv_vocab,
-      squad_features.reference_order(len(questions)),
+    windows,
+    squad_features.rows_of_questions(
+      windows, squad_features.reference_order(len(questions))
     ),
     is_training=True,
   )
@@ -634,13 +626,7 @@ def train_reader(
     ),
     squad_inputs.count_steps(settings, len(questions), len(windows.length)),
     f"{len(questions)} questions in {len(windows.length)} windows",
-    lambda checkpoint: squad_evaluation.evaluate_logits(
-      settings,
-      data.predict,
-      dev_windows,
-      predict_logits(run, dev_windows, len(data.predict), checkpoint),
-      data.questions,
-    ),
+    functools.partial(evaluate_answers, run, data, dev_windows),
     functools.partial(record_check.find, [path], run.task.features),
   )
   return squad_features.window_lengths(windows, max_seq_length)
@@ -649,20 +635,29 @@ def train_reader(
 def write_windows(
   run: Run,
   name: str,
-  windows: Iterable[squad_features.Window],
+  windows: squad_features.Windows,
+  rows: Iterable[int],
   is_training: bool,
 ) -> str:
-  """Writes windows as TFRecords, see `run.records_path`; returns the path."""
-  path = records_path(run, name)
-  with FeatureWriter(path, is_training) as writer:
-    for window in windows:
-      writer.process_feature(window)
+  """Writes windows as TFRecords, see `run.records_path`; returns the path.
+
+  `rows` are the indices of the windows.
+  """
+  path, max_seq_length = (
+    records_path(run, name),
+    run.settings.model.max_seq_length,
+  )
+  tf_records.write_records(
+    path,
+    squad_features.window_records(windows, max_seq_length, rows),
+    squad_features.record_layout(max_seq_length, is_training),
+  )
   return path
 
 
 def predict_logits(
   run: Run,
-  windows: Sequence[squad_features.Window],
+  windows: squad_features.Windows,
   num_questions: int,
   checkpoint: str | None,
 ) -> np.ndarray:
@@ -679,14 +674,15 @@ def predict_logits(
     float32 at padding that was not computed.
   """
   max_seq_length = run.settings.model.max_seq_length
-  logits = np.full([2, len(windows), max_seq_length], np.finfo("f").min, "f")
-  if not windows:
-    return logits
+  num_windows = len(windows.length)
   batch_size = run.settings.run.predict_batch_size
-  rows = fill_last_batch(run, windows, batch_size)
+  rows = fill_last_batch(run, range(num_windows), batch_size)
+  logits = np.full([2, len(rows), max_seq_length], np.finfo("f").min, "f")
+  if not num_windows:
+    return logits
   options = input_options(run, is_training=False)
   input_fn = input_fn_builder(
-    write_windows(run, "eval", rows, is_training=False),
+    write_windows(run, "eval", windows, rows, is_training=False),
     max_seq_length,
     by_length=options["trim"],
     **options,
@@ -699,18 +695,53 @@ def predict_logits(
   seconds = time.monotonic() - start
   logging.info(
     "%d windows of %d questions in %.1f s: %.1f questions/s",
-    len(windows),
+    num_windows,
     num_questions,
     seconds,
     num_questions / seconds,
   )
-  return logits
+  return logits[:, :num_windows]
+
+
+def find_answers(
+  run: Run,
+  data: squad_inputs.SquadData,
+  windows: squad_features.Windows,
+  logits: np.ndarray,
+) -> squad_decoding.AnswerFinder:
+  """Finds the answers to the questions of --predict_file."""
+  return squad_decoding.AnswerFinder(
+    data.predict,
+    windows,
+    logits,
+    run.settings.model.do_lower_case,
+    run.tokenizer.inv_vocab,
+  )
+
+
+def evaluate_answers(
+  run: Run,
+  data: squad_inputs.SquadData,
+  windows: squad_features.Windows,
+  checkpoint: str | None,
+) -> dict[str, float]:
+  """Metrics of a checkpoint on the questions of --predict_file."""
+  settings = run.settings
+  logits = predict_logits(run, windows, len(data.predict), checkpoint)
+  return squad_results.evaluate_best(
+    settings,
+    find_answers(run, data, windows, logits),
+    data.questions,
+    settings.n_best_size,
+    settings.max_answer_length,
+    settings.null_score_diff_threshold,
+  )
 
 
 def answer_questions(
   run: Run,
-  data: squad_questions.SquadData,
-  windows: Sequence[squad_features.Window],
+  data: squad_inputs.SquadData,
+  windows: squad_features.Windows,
   logits: np.ndarray,
   checkpoint: str | None,
 ) -> run_report.Findings:
@@ -727,7 +758,7 @@ def answer_questions(
   if settings.version_2_with_negative and not settings.run.do_eval:
     log_stored_threshold(run)
   found.results = squad_results.decode(
-    settings, data.predict, windows, logits, data.questions
+    settings, find_answers(run, data, windows, logits), data.questions
   )
   if settings.run.do_eval:
     write_metrics(run, found.results, checkpoint)

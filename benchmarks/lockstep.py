@@ -170,10 +170,7 @@ def read_rows(task: str) -> list[dict[str, Any]]:
       tokenizer,
       squad_features.WindowSettings(length, length // 2, length // 2, True),
     )
-    rows = map(
-      squad_features.as_record,
-      squad_features.iterate_features(windows, length, tokenizer.inv_vocab),
-    )
+    rows = squad_features.window_records(windows, length)
     # The softmax of transformers includes padding.
     return [row for row in rows if all(row["input_mask"])]
   if task == "tags":

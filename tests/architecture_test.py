@@ -431,6 +431,6 @@ def test_doctor_makes_all_checks_of_main(script):
   examined = named_in(function_of(script, "doctor_checks"))
   assert done <= examined | {
     "check_enough_examples",
-    "load_features",
+    "load_windows",
     "load_logits",
   }

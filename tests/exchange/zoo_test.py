@@ -1207,8 +1207,8 @@ SCRIPT = f"""
 import sys
 sys.path.insert(0, {commands.ROOT!r})
 import download_model
-from bertlib import published_models
-from bertlib import app
+from bertlib.exchange import published_models
+from bertlib.cli import app
 published_models.TABLE = sys.argv.pop(1)
 app.parse_flags(download_model.DownloadSettings)
 app.run(download_model.main)

@@ -22,16 +22,17 @@ from bertlib.tasks.squad.squad_decoding import (
   NbestPrediction,
   RawResult,
   compute_softmax,
+  stack_logits,
 )
 from bertlib.tasks.squad.squad_examples import SquadExample
-from bertlib.tasks.squad.squad_features import InputFeatures, Window
+from bertlib.tasks.squad.squad_features import InputFeatures, Windows
 
 # Answers
 
 
 def write_predictions(
   all_examples: Sequence[SquadExample],
-  all_features: Sequence[InputFeatures | Window],
+  all_features: Sequence[InputFeatures],
   all_results: Sequence[RawResult],
   n_best_size: int,
   max_answer_length: int,
@@ -72,7 +73,7 @@ def write_predictions(
       "null_score_diff_threshold", 0.0
     )
   return write_answers(
-    AnswerFinder(all_examples, all_features, all_results, do_lower_case),
+    finder_of(all_examples, all_features, all_results, do_lower_case),
     n_best_size,
     max_answer_length,
     output_prediction_file,
@@ -81,6 +82,64 @@ def write_predictions(
     version_2_with_negative,
     null_score_diff_threshold,
   )
+
+
+def finder_of(
+  examples: Sequence[SquadExample],
+  features: Sequence[InputFeatures],
+  results: Sequence[RawResult],
+  do_lower_case: bool,
+) -> AnswerFinder:
+  """An `AnswerFinder` of features and results of google-research/bert.
+
+  See `write_predictions`.
+  """
+  features = [f for f in features if f.example_index < len(examples)]
+  by_id = {result.unique_id: result for result in results}
+  for feature in features:
+    if feature.unique_id not in by_id:
+      question = examples[feature.example_index].qas_id
+      raise InputError(
+        f"question {question}: there is no RawResult for its window"
+        f" {feature.unique_id}. Give the results of all windows of a question"
+      )
+  ordered = [by_id[feature.unique_id] for feature in features]
+  logits = [
+    stack_logits([getattr(result, name) for result in ordered])
+    for name in ("start_logits", "end_logits")
+  ]
+  pieces = sorted({token for f in features for token in f.tokens})
+  return AnswerFinder(
+    examples,
+    _as_windows(features, {piece: i for i, piece in enumerate(pieces)}),
+    logits,
+    do_lower_case,
+    dict(enumerate(pieces)),
+  )
+
+
+def _as_windows(
+  features: Sequence[InputFeatures], ids: Mapping[str, int]
+) -> Windows:
+  """The columns of features that an `AnswerFinder` reads; others are 0."""
+  tokens = [
+    (
+      ids[token],
+      feature.token_to_orig_map.get(position, -1),
+      feature.token_is_max_context.get(position, False),
+    )
+    for feature in features
+    for position, token in enumerate(feature.tokens)
+  ]
+  zeros = np.zeros(len(features), np.int32)
+  columns = dict.fromkeys(Windows._fields, zeros) | {
+    "example_index": np.array([f.example_index for f in features], np.int32),
+    "length": np.array([len(f.tokens) for f in features], np.int32),
+  }
+  table = np.array(tokens, np.int32).reshape(-1, 3).T
+  columns |= {"ids": table[0], "word": table[1]}
+  may_start = (table[1] >= 0) & (table[2] > 0)
+  return Windows(**columns | {"is_max_context": may_start})
 
 
 def write_answers(

@@ -11,16 +11,15 @@ import collections
 import functools
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 import tokenization
-from bertlib.cli.errors import InputError
 from bertlib.tasks.squad import squad_scores
 from bertlib.tasks.squad.squad_examples import SquadExample
-from bertlib.tasks.squad.squad_features import InputFeatures, Window
+from bertlib.tasks.squad.squad_features import Windows
 
 # Logits of a window: `start_logits` and `end_logits`, a number per token.
 RawResult = collections.namedtuple(
@@ -189,33 +188,15 @@ def compute_softmax(scores: Sequence[float]) -> list[float]:
   return [power / total for power in powers]
 
 
-class _Tokens(NamedTuple):
-  """Columns of `InputFeatures` that the search needs, named as in `Window`."""
-
-  unique_id: int
-  example_index: int
-  tokens: Sequence[str]
-  words: np.ndarray
-  is_max_context: np.ndarray
-
-
-def _with_columns(feature: InputFeatures | Window) -> _Tokens | Window:
-  """Converts the dictionaries of a feature to columns."""
-  if isinstance(feature, Window):
-    return feature
-  words = np.full(len(feature.tokens), -1)
-  is_max_context = np.zeros(len(feature.tokens), bool)
-  for position, word in feature.token_to_orig_map.items():
-    if position < len(words):
-      words[position] = word
-      is_max_context[position] = feature.token_is_max_context.get(position, 0)
-  return _Tokens(
-    feature.unique_id,
-    feature.example_index,
-    feature.tokens,
-    words,
-    is_max_context,
-  )
+def stack_logits(rows: Sequence[Sequence[float]]) -> np.ndarray:
+  """Logits of windows of any length: float [windows, S], padded with -inf."""
+  arrays = [np.asarray(row) for row in rows]
+  width = max(map(len, arrays), default=0)
+  dtype = np.result_type(np.float32, *{array.dtype for array in arrays})
+  logits = np.full([len(arrays), width], -np.inf, dtype)
+  for row, array in zip(logits, arrays):
+    row[: len(array)] = array
+  return logits
 
 
 class AnswerFinder:
@@ -230,67 +211,42 @@ class AnswerFinder:
   def __init__(
     self,
     examples: Sequence[SquadExample],
-    features: Sequence[InputFeatures | Window],
-    results: Sequence[RawResult],
+    windows: Windows,
+    logits: np.ndarray,
     do_lower_case: bool,
+    inv_vocab: Mapping[int, str],
   ):
-    """Collects the logits of the windows and sorts them.
+    """Sorts the logits of the windows.
 
     Args:
       examples: the questions.
-      features: their windows; windows of other questions are ignored.
-      results: the logits of each window, in any order.
+      windows: their windows.
+      logits: float [2, windows, S], start and end logits; S is the length of
+        the longest window, or more.
       do_lower_case: whether the tokenizer lower-cases.
-
-    Raises:
-      InputError: a window of these questions has no logits.
+      inv_vocab: tokens by id.
     """
     self.examples = examples
-    self._features = [
-      _with_columns(feature)
-      for feature in features
-      if feature.example_index < len(examples)
-    ]
+    self._windows = windows
     self._do_lower_case = do_lower_case
-    self._start_logits, self._end_logits = self._find_logits(results)
+    self._inv_vocab = inv_vocab
+    self._start_logits, self._end_logits = logits
     self._start_indexes = get_best_indexes(self._start_logits)
     self._end_indexes = get_best_indexes(self._end_logits)
-    self._may_start = np.zeros(self._start_logits.shape, bool)
-    self._may_end = np.zeros(self._start_logits.shape, bool)
-    for row, feature in enumerate(self._features):
-      part = slice(len(feature.words))
-      self._may_start[row, part] = feature.is_max_context
-      self._may_end[row, part] = feature.words >= 0
-    self._example_index = np.array(
-      [feature.example_index for feature in self._features], int
-    )
+    lengths = windows.length[:, np.newaxis]
+    is_token = np.arange(self._start_logits.shape[1]) < lengths
+    self._may_start, self._may_end = np.zeros([2, *is_token.shape], bool)
+    self._may_start[is_token] = windows.is_max_context
+    self._may_end[is_token] = windows.word >= 0
+    # Index of the first token of each window in the columns of tokens.
+    self._begins = np.cumsum(windows.length) - windows.length
     self._null_scores, self._null_predictions = self._find_null()
-
-  def _find_logits(self, results) -> Iterator[np.ndarray]:
-    """Yields start logits, then end logits: float [num_windows, num_tokens]."""
-    by_id = {result.unique_id: result for result in results}
-    for feature in self._features:
-      if feature.unique_id not in by_id:
-        question = self.examples[feature.example_index].qas_id
-        raise InputError(
-          f"question {question}: there is no RawResult for its window"
-          f" {feature.unique_id}. Give the results of all windows of a question"
-        )
-    ordered = [by_id[feature.unique_id] for feature in self._features]
-    for name in ("start_logits", "end_logits"):
-      rows = [np.asarray(getattr(result, name)) for result in ordered]
-      width = max(map(len, rows), default=0)
-      dtype = np.result_type(np.float32, *{row.dtype for row in rows})
-      logits = np.full([len(rows), width], -np.inf, dtype)
-      for row, values in zip(logits, rows):
-        row[: len(values)] = values
-      yield logits
 
   def _find_null(self) -> tuple[list[float], list[NbestPrediction]]:
     """Null answer of each question: the lowest [CLS] score of its windows."""
     scores = [1e6] * len(self.examples)
     predictions = [NbestPrediction("", 0.0, 0.0)] * len(self.examples)
-    for row, index in enumerate(self._example_index.tolist()):
+    for row, index in enumerate(self._windows.example_index.tolist()):
       null = NbestPrediction(
         "", self._start_logits[row, 0].item(), self._end_logits[row, 0].item()
       )
@@ -314,7 +270,7 @@ class AnswerFinder:
     """
     parts = [np.zeros([3, 0], int)]
     block_size = 1024  # windows per block, to bound memory
-    for first in range(0, len(self._features), block_size):
+    for first in range(0, len(self._start_logits), block_size):
       block = slice(first, first + block_size)
       starts = self._start_indexes[block, :n_best_size]
       ends = self._end_indexes[block, :n_best_size]
@@ -329,7 +285,7 @@ class AnswerFinder:
     # Sums are in double precision, as in google-research/bert.
     start_logits = self._start_logits[rows, starts].astype(np.float64)
     end_logits = self._end_logits[rows, ends].astype(np.float64)
-    questions = self._example_index[rows]
+    questions = self._windows.example_index[rows]
     order = np.lexsort([-(start_logits + end_logits), questions])  # is stable
     bounds = np.searchsorted(
       questions[order], np.arange(len(self.examples) + 1)
@@ -341,12 +297,14 @@ class AnswerFinder:
 
   def with_text(self, prelim: PrelimPrediction) -> NbestPrediction:
     """Converts a span of tokens to an answer with its text."""
-    feature = self._features[prelim.feature_index]
-    start, end = prelim.start_index, prelim.end_index
-    first, last = int(feature.words[start]), int(feature.words[end])
-    doc_tokens = self.examples[feature.example_index].doc_tokens
+    row = prelim.feature_index
+    begin = self._begins[row]
+    span = slice(begin + prelim.start_index, begin + prelim.end_index + 1)
+    first, last = self._windows.word[[span.start, span.stop - 1]].tolist()
+    doc_tokens = self.examples[self._windows.example_index[row]].doc_tokens
     orig_text = " ".join(doc_tokens[first : last + 1])
-    tok_text = _join_pieces(feature.tokens[start : end + 1])
+    ids = self._windows.ids[span].tolist()
+    tok_text = _join_pieces([self._inv_vocab[number] for number in ids])
     text = get_final_text(tok_text, orig_text, self._do_lower_case)
     return NbestPrediction(text, prelim.start_logit, prelim.end_logit)
 
@@ -426,17 +384,19 @@ class PassageFinder(AnswerFinder):
 
     Args:
       passages: the passage of each question.
-      *args: of the base class; the features are `Window`s.
+      *args: of the base class.
     """
     super().__init__(*args)
     self._passages = passages
 
   def with_text(self, prelim: PrelimPrediction) -> NbestPrediction:
     """See base class."""
-    window = self._features[prelim.feature_index]
-    passage = self._passages[window.example_index]
-    start, _ = passage.offsets[window.index_in_paragraph(prelim.start_index)]
-    _, end = passage.offsets[window.index_in_paragraph(prelim.end_index)]
+    row, windows = prelim.feature_index, self._windows
+    passage = self._passages[windows.example_index[row]]
+    # Index in the passage of the token at position 0 of the window.
+    shift = windows.doc_start[row] - (windows.query_length[row] + 2)
+    start, _ = passage.offsets[prelim.start_index + shift]
+    _, end = passage.offsets[prelim.end_index + shift]
     return NbestPrediction(
       passage.text[start:end], prelim.start_logit, prelim.end_logit, start, end
     )

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Callable, NamedTuple
 
 import numpy as np
@@ -106,125 +106,7 @@ class InputFeatures:
   is_impossible: bool | None = None
 
 
-class _Tokens(Sequence):
-  """Word pieces of a window, looked up on access: answers are a few of them."""
-
-  def __init__(self, ids: np.ndarray, inv_vocab: Mapping[int, str]):
-    self._ids, self._inv_vocab = ids, inv_vocab
-
-  def __len__(self):
-    return len(self._ids)
-
-  def __getitem__(self, index):
-    if isinstance(index, slice):
-      return [self._inv_vocab[number] for number in self._ids[index].tolist()]
-    return self._inv_vocab[self._ids[index].item()]
-
-
-class Window:
-  """A row of `Windows` with the attributes of `InputFeatures`.
-
-  Lists and dictionaries are created on access, which takes a tenth of the
-  memory.
-
-  Attributes:
-    words: int32 [tokens], index of each token's word in the paragraph; -1 at
-      tokens outside the paragraph.
-    is_max_context: bool [tokens], see `squad_spans.check_is_max_context`.
-  """
-
-  def __init__(
-    self,
-    unique_id: int,
-    windows: Windows,
-    row: int,
-    tokens: slice,
-    max_seq_length: int,
-    inv_vocab: Mapping[int, str],
-  ):
-    """Reads row `row` of `windows`.
-
-    Args:
-      unique_id: number of the window.
-      windows: the columns.
-      row: index of the window.
-      tokens: slice of its tokens in the [tokens] columns.
-      max_seq_length: length of the features, in tokens.
-      inv_vocab: tokens by id.
-    """
-    self.unique_id = unique_id
-    self.example_index = int(windows.example_index[row])
-    self.doc_span_index = int(windows.doc_span_index[row])
-    self.is_impossible = bool(windows.is_impossible[row])
-    self.start_position = self._position(windows.start_position[row])
-    self.end_position = self._position(windows.end_position[row])
-    self.words = windows.word[tokens]
-    self.is_max_context = windows.is_max_context[tokens]
-    self._length = int(windows.length[row])
-    # Position of the first token of the paragraph, and its index there.
-    self._first = int(windows.query_length[row]) + 2
-    self._doc_start = int(windows.doc_start[row])
-    self._ids = windows.ids[tokens]
-    self._max_seq_length = max_seq_length
-    self._inv_vocab = inv_vocab
-
-  @staticmethod
-  def _position(position: int) -> int | None:
-    return None if position < 0 else int(position)
-
-  def _padded(self, values: list[int]) -> list[int]:
-    return model_inputs.pad(values, self._max_seq_length)
-
-  def _by_position(self, column: np.ndarray) -> dict[int, Any]:
-    part = column[self._first : self._length - 1]
-    return dict(enumerate(part.tolist(), self._first))
-
-  def index_in_paragraph(self, position: int) -> int:
-    """Index of the token at a position among those of the paragraph."""
-    return self._doc_start + position - self._first
-
-  @property
-  def tokens(self) -> Sequence[str]:
-    """See `InputFeatures`."""
-    return _Tokens(self._ids, self._inv_vocab)
-
-  @property
-  def input_ids(self) -> list[int]:
-    """See `InputFeatures`."""
-    return self._padded(self._ids.tolist())
-
-  @property
-  def input_mask(self) -> list[int]:
-    """See `InputFeatures`."""
-    return self._padded([1] * self._length)
-
-  @property
-  def segment_ids(self) -> list[int]:
-    """See `InputFeatures`."""
-    return self._padded([0] * self._first + [1] * (self._length - self._first))
-
-  @property
-  def token_to_orig_map(self) -> dict[int, int]:
-    """See `InputFeatures`."""
-    return self._by_position(self.words)
-
-  @property
-  def token_is_max_context(self) -> dict[int, bool]:
-    """See `InputFeatures`."""
-    return self._by_position(self.is_max_context)
-
-  def __getitem__(self, name: str) -> Any:
-    """Feature `name`: a window is a row of `predictor.LoadedModel.run`."""
-    return getattr(self, name)
-
-  def as_features(self) -> InputFeatures:
-    """Converts to `InputFeatures`."""
-    names = [field.name for field in dataclasses.fields(InputFeatures)]
-    values = {name: getattr(self, name) for name in names}
-    return InputFeatures(**values | {"tokens": list(self.tokens)})
-
-
-def as_record(feature: InputFeatures | Window) -> dict[str, Any]:
+def as_record(feature: InputFeatures) -> dict[str, Any]:
   """The features of a window by their TFRecord keys."""
   return {
     "unique_ids": feature.unique_id,
@@ -273,7 +155,7 @@ class FeatureWriter:
     # The length matters for reading only.
     self._encode = tf_records.record_encoder(record_layout(0, is_training))
 
-  def process_feature(self, feature: InputFeatures | Window) -> None:
+  def process_feature(self, feature: InputFeatures) -> None:
     """Writes a window."""
     self._file.write(tf_records.frame_record(self._encode(as_record(feature))))
     self.num_features += 1
@@ -344,8 +226,8 @@ def convert_examples_to_features(
     tokenizer,
     WindowSettings(max_seq_length, doc_stride, max_query_length, is_training),
   )
-  for window in iterate_features(windows, max_seq_length, tokenizer.inv_vocab):
-    output_fn(window.as_features())
+  for feature in iterate_features(windows, max_seq_length, tokenizer.inv_vocab):
+    output_fn(feature)
 
 
 def convert_examples_to_windows(
@@ -473,34 +355,79 @@ def _convert_example(
     )
 
 
+def window_records(
+  windows: Windows, max_seq_length: int, rows: Iterable[int] | None = None
+) -> Iterator[dict[str, Any]]:
+  """Yields the features of windows by their TFRecord keys.
+
+  Their unique ids are consecutive numbers.
+
+  Args:
+    windows: result of `convert_examples_to_windows`.
+    max_seq_length: length of the features, in tokens.
+    rows: indices of the windows; None for all, in their order.
+  """
+  ends = np.cumsum(windows.length).tolist()
+  if rows is None:
+    rows = range(len(ends))
+  for unique_id, row in enumerate(rows, FIRST_UNIQUE_ID):
+    length = int(windows.length[row])
+    first = int(windows.query_length[row]) + 2  # of the paragraph
+    ids = windows.ids[ends[row] - length : ends[row]].tolist()
+    segment_ids = [0] * first + [1] * (length - first)
+    yield {
+      "unique_ids": unique_id,
+      "input_ids": model_inputs.pad(ids, max_seq_length),
+      "input_mask": model_inputs.pad([1] * length, max_seq_length),
+      "segment_ids": model_inputs.pad(segment_ids, max_seq_length),
+      "start_positions": int(windows.start_position[row]),
+      "end_positions": int(windows.end_position[row]),
+      "is_impossible": int(windows.is_impossible[row]),
+    }
+
+
 def iterate_features(
-  windows: Windows,
-  max_seq_length: int,
-  inv_vocab: Mapping[int, str],
-  order: Sequence[int] | None = None,
-) -> Iterator[Window]:
-  """Iterates over windows, numbered by consecutive unique ids.
+  windows: Windows, max_seq_length: int, inv_vocab: Mapping[int, str]
+) -> Iterator[InputFeatures]:
+  """Yields the windows as features of google-research/bert.
 
   Args:
     windows: result of `convert_examples_to_windows`.
     max_seq_length: length of the features, in tokens.
     inv_vocab: tokens by id.
-    order: a permutation of the question indices; windows come in the order of
-      the permuted questions. None for the order of `windows`.
-
-  Yields:
-    Each window.
   """
-  rows = range(len(windows.length))
-  if order is not None:
-    rank = np.empty(len(order), np.int32)
-    rank[order] = np.arange(len(order))
-    windows = windows._replace(example_index=rank[windows.example_index])
-    rows = np.argsort(windows.example_index, kind="stable").tolist()
-  ends = np.cumsum(windows.length).tolist()
-  for unique_id, row in enumerate(rows, FIRST_UNIQUE_ID):
-    tokens = slice(ends[row] - int(windows.length[row]), ends[row])
-    yield Window(unique_id, windows, row, tokens, max_seq_length, inv_vocab)
+  end = 0
+  for row, record in enumerate(window_records(windows, max_seq_length)):
+    begin, end = end, end + int(windows.length[row])
+    first = int(windows.query_length[row]) + 2
+    paragraph = slice(begin + first, end - 1)
+    position = int(windows.start_position[row])
+    yield InputFeatures(
+      record["unique_ids"],
+      int(windows.example_index[row]),
+      int(windows.doc_span_index[row]),
+      [inv_vocab[number] for number in windows.ids[begin:end].tolist()],
+      dict(enumerate(windows.word[paragraph].tolist(), first)),
+      dict(enumerate(windows.is_max_context[paragraph].tolist(), first)),
+      record["input_ids"],
+      record["input_mask"],
+      record["segment_ids"],
+      None if position < 0 else position,
+      None if position < 0 else int(windows.end_position[row]),
+      bool(windows.is_impossible[row]),
+    )
+
+
+def rows_of_questions(windows: Windows, order: Sequence[int]) -> list[int]:
+  """Indices of the windows, question by question.
+
+  Args:
+    windows: result of `convert_examples_to_windows`.
+    order: a permutation of the question indices.
+  """
+  rank = np.empty(len(order), np.int32)
+  rank[order] = np.arange(len(order))
+  return np.argsort(rank[windows.example_index], kind="stable").tolist()
 
 
 def reference_order(num_questions: int) -> list[int]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from absl import logging
@@ -10,7 +12,9 @@ from absl import logging
 import tokenization
 from bertlib.checkpoints import loading
 from bertlib.cli.errors import InputError
-from bertlib.data import vocabulary
+from bertlib.data import example_checks, vocabulary
+from bertlib.io import json_files
+from bertlib.io.files import atomic_write
 from bertlib.reporting import doctor
 from bertlib.settings.common import ModelSettings
 from bertlib.settings.squad import SquadSettings
@@ -18,7 +22,6 @@ from bertlib.tasks.squad import (
   squad_answer_files,
   squad_features,
   squad_files,
-  squad_questions,
   squad_windows,
 )
 from bertlib.tasks.squad.squad_examples import SquadExample, make_examples
@@ -26,7 +29,23 @@ from bertlib.training import step_plan
 from bertlib.training.task import Run
 
 
-def read_data(run: Run) -> squad_questions.SquadData:
+class SquadData(NamedTuple):
+  """The questions that a run reads; empty if the flags do not need them.
+
+  Attributes:
+    train: the training set.
+    predict: the questions to answer.
+    questions: the same questions with gold answers, for evaluation.
+    unaligned: skipped training questions, see `read_squad_examples`.
+  """
+
+  train: Sequence[SquadExample]
+  predict: Sequence[SquadExample]
+  questions: Sequence[squad_files.Question]
+  unaligned: Sequence[Mapping[str, Any]]
+
+
+def read_data(run: Run) -> SquadData:
   """Reads the questions of the splits that the run uses.
 
   Raises:
@@ -35,7 +54,7 @@ def read_data(run: Run) -> squad_questions.SquadData:
   """
   settings, eval_steps = run.settings, run.selection.eval_steps
   loading.check_has_segments(run.config, settings.model.bert_config_file)
-  data = squad_questions.SquadData([], [], [], [])
+  data = SquadData([], [], [], [])
   to_train_on: Sequence[squad_files.Question] = ()
   if settings.run.do_train:
     to_train_on = squad_files.read_questions(settings.train_file)
@@ -62,38 +81,83 @@ def read_data(run: Run) -> squad_questions.SquadData:
     )
     data = data._replace(predict=predict)
     if settings.run.do_eval or eval_steps or settings.sweeps:
-      squad_questions.check_answers(settings, questions)
+      check_answers(settings, questions)
       data = data._replace(questions=questions)
-  squad_questions.warn_of_faults(to_train_on, data.questions)
+  warn_of_faults(to_train_on, data.questions)
   return data
 
 
-def data_files(
-  settings: SquadSettings, data: squad_questions.SquadData
-) -> list[str]:
+def check_answers(
+  settings: SquadSettings, questions: Iterable[squad_files.Question]
+) -> None:
+  """Refuses to evaluate questions of --predict_file without gold answers.
+
+  Raises:
+    InputError: a question has no answer and --version_2_with_negative is not
+      given.
+  """
+  for question in questions:
+    if not question.answers and not settings.version_2_with_negative:
+      raise InputError(
+        f"{settings.predict_file}, question {question.id}: has no gold"
+        " answer. Leave out --do_eval, or give --version_2_with_negative"
+      )
+
+
+def warn_of_faults(
+  train: Iterable[squad_files.Question], dev: Iterable[squad_files.Question]
+) -> None:
+  """Warns of faults of questions and contexts, see `example_checks`.
+
+  Args:
+    train: the training set; may be empty.
+    dev: the questions to evaluate; may be empty.
+  """
+  train, dev = (
+    [
+      example_checks.Labeled(
+        (question.text, question.context),
+        tuple(sorted({answer.text for answer in question.answers})),
+        f"question {question.id}",
+      )
+      for question in questions
+    ]
+    for questions in (train, dev)
+  )
+  example_checks.warn_of_faults(train, {"the dev set": dev})
+
+
+def write_unaligned(
+  output_dir: str, unaligned: Sequence[Mapping[str, Any]]
+) -> None:
+  """Writes unaligned_answers.jsonl, see `read_squad_examples`."""
+  path = os.path.join(output_dir, "unaligned_answers.jsonl")
+  with atomic_write(path) as file:
+    for answer in unaligned:
+      file.write(json_files.dumps(answer, ensure_ascii=False) + "\n")
+  if unaligned:
+    logging.info("Skipped training answers are listed in %s", path)
+
+
+def data_files(settings: SquadSettings, data: SquadData) -> list[str]:
   """Paths of the files that were read."""
   files = settings.train_file, settings.predict_file
   return [path for path, used in zip(files, data) if used]
 
 
-def load_features(
+def load_windows(
   run: Run, examples: Sequence[SquadExample]
-) -> list[squad_features.Window]:
+) -> squad_features.Windows:
   """Windows of the questions in --predict_file, from the cache if there."""
+  settings = run.settings
   if not examples:
-    return []
-  windows, _ = squad_windows.load_windows(
-    run.settings,
-    run.settings.predict_file,
-    examples,
-    run.tokenizer,
-    is_training=False,
-  )
-  return list(
-    squad_features.iterate_features(
-      windows, run.settings.model.max_seq_length, run.tokenizer.inv_vocab
+    return squad_features.convert_examples_to_windows(
+      [], run.tokenizer, squad_windows.window_settings(settings, False)
     )
+  windows, _ = squad_windows.load_windows(
+    settings, settings.predict_file, examples, run.tokenizer, is_training=False
   )
+  return windows
 
 
 def load_logits(settings: SquadSettings) -> np.ndarray | None:
@@ -165,9 +229,7 @@ def count_steps(
 # Checks of --doctor
 
 
-def check_questions(
-  run: Run, data: squad_questions.SquadData
-) -> doctor.LengthSummary:
+def check_questions(run: Run, data: SquadData) -> doctor.LengthSummary:
   """Encodes a sample of questions; warns if many lose text or answers."""
   questions = data.train or data.predict
   sample = doctor.sample(questions)

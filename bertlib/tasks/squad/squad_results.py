@@ -1,11 +1,13 @@
-"""Decodes, writes and evaluates the answers of a SQuAD run."""
+"""Decodes, writes and evaluates the answers of a run; sweeps of decoders."""
 
 from __future__ import annotations
 
+import functools
+import itertools
+import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
-import numpy as np
 from absl import logging
 
 from bertlib.cli import terminal
@@ -13,38 +15,26 @@ from bertlib.settings.squad import SquadSettings
 from bertlib.tasks.squad import (
   squad_answer_files,
   squad_decoding,
-  squad_evaluation,
-  squad_features,
   squad_files,
+  squad_scores,
 )
-from bertlib.tasks.squad.squad_examples import SquadExample
 
 
 def decode(
   settings: SquadSettings,
-  examples: Sequence[SquadExample],
-  windows: Sequence[squad_features.Window],
-  logits: np.ndarray,
+  finder: squad_decoding.AnswerFinder,
   questions: Sequence[squad_files.Question] | None,
 ) -> dict[str, float]:
   """Writes the answers; evaluates them and sweeps settings by the flags.
 
   Args:
     settings: settings of run_squad.py.
-    examples: the questions.
-    windows: their windows.
-    logits: [2, num_windows, max_seq_length], start and end logits.
+    finder: finds the answers.
     questions: questions with gold answers; needed for --do_eval and sweeps.
 
   Returns:
     Metrics by name; empty without --do_eval.
   """
-  finder = squad_decoding.AnswerFinder(
-    examples,
-    windows,
-    squad_evaluation.raw_results(windows, logits),
-    settings.model.do_lower_case,
-  )
   answers, odds = squad_answer_files.write_answers(
     finder,
     settings.n_best_size,
@@ -56,16 +46,16 @@ def decode(
     settings.null_score_diff_threshold,
   )
   logging.info(
-    "Answers to %d questions in %s", len(examples), settings.run.output_dir
+    "Answers to %d questions in %s",
+    len(finder.examples),
+    settings.run.output_dir,
   )
   _warn_of_questions_without_spans(odds)
   scores = {}
   if settings.run.do_eval:
     scores = _score(settings, questions, answers, odds)
   if settings.sweeps:
-    terminal.print_table(
-      list(squad_evaluation.sweep(settings, examples, finder, questions))
-    )
+    terminal.print_table(list(sweep(settings, finder, questions)))
   return scores
 
 
@@ -88,7 +78,7 @@ def _score(
   odds: Mapping[str, float],
 ) -> dict[str, float]:
   """Returns the metrics of the answers; logs the best threshold."""
-  scores = squad_evaluation.evaluate_answers(
+  scores = evaluate_answers(
     settings, questions, answers, odds, settings.null_score_diff_threshold
   )
   if settings.version_2_with_negative:
@@ -127,3 +117,80 @@ def answers_to_compare(
     [text or "no answer" for text in predicted.values()],
     [text or "no answer" for text in gold] if questions else None,
   )
+
+
+# Metrics
+
+
+def evaluate_best(
+  settings: SquadSettings,
+  finder: squad_decoding.AnswerFinder,
+  questions: Sequence[squad_files.Question],
+  n_best_size: int,
+  max_answer_length: int,
+  threshold: float,
+) -> dict[str, float]:
+  """Metrics of the best answers for one setting of the decoder.
+
+  See `AnswerFinder.best_predictions` and `evaluate_answers`.
+  """
+  names = [example.qas_id for example in finder.examples]
+  texts, odds = zip(*finder.best_predictions(n_best_size, max_answer_length))
+  by_name = dict(zip(names, texts)), dict(zip(names, odds))
+  return evaluate_answers(settings, questions, *by_name, threshold)
+
+
+def evaluate_answers(
+  settings: SquadSettings,
+  questions: Sequence[squad_files.Question],
+  answers: Mapping[str, str],
+  odds: Mapping[str, float],
+  threshold: float,
+) -> dict[str, float]:
+  """Computes the metrics selected by the flags.
+
+  Args:
+    settings: settings of run_squad.py.
+    questions: questions with gold answers.
+    answers: predicted answers by question id, regardless of the null odds.
+    odds: null odds by question id.
+    threshold: null odds above this mean no answer.
+
+  Returns:
+    Metrics by name, in percent.
+  """
+  if settings.version_2_with_negative:
+    return squad_scores.evaluate_v2(
+      questions, answers, odds, threshold, answer_nothing=-math.inf
+    )
+  score = squad_scores.scorer(settings.eval_metric)
+  return squad_scores.evaluate_v1(questions, answers, score)
+
+
+def sweep(
+  settings: SquadSettings,
+  finder: squad_decoding.AnswerFinder,
+  questions: Sequence[squad_files.Question],
+) -> Iterator[dict[str, float]]:
+  """Evaluates all combinations of the decoder settings in the sweep flags.
+
+  Yields:
+    Each combination of settings with its metrics.
+  """
+  for size, length in itertools.product(
+    settings.sweep_n_best_size or [settings.n_best_size],
+    settings.sweep_max_answer_length or [settings.max_answer_length],
+  ):
+    row = {"n_best_size": size, "max_answer_length": length}
+    best = functools.partial(
+      evaluate_best, settings, finder, questions, size, length
+    )
+    if not settings.version_2_with_negative:
+      yield row | best(0.0)
+      continue
+    for threshold in settings.sweep_null_threshold or [
+      settings.null_score_diff_threshold
+    ]:
+      scores = best(threshold)
+      shown = ("exact", "f1", "best_f1", "best_f1_thresh")
+      yield row | {"null_threshold": threshold} | {k: scores[k] for k in shown}

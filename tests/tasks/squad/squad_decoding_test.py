@@ -23,7 +23,6 @@ from bertlib.tasks.squad import (
   squad_scores,
 )
 from bertlib.tasks.squad.squad_decoding import (
-  AnswerFinder,
   NbestPrediction,
   Passage,
   PassageFinder,
@@ -248,7 +247,7 @@ def test_other_languages_are_decoded_and_evaluated(tmp_path, language):
   results = [
     RawResult(w.unique_id, *rng.normal(size=[2, 384])) for w in windows
   ]
-  finder = AnswerFinder(examples, windows, results, False)
+  finder = squad_answer_files.finder_of(examples, windows, results, False)
   found = {
     example.qas_id: text
     for example, (text, _) in zip(examples, finder.best_predictions(20, 30))
@@ -369,7 +368,7 @@ def test_spans_equal_an_exhaustive_search(tokenizer, data):
     for w in windows
   ]
   sizes = data.draw(st.tuples(st.integers(1, 9), st.integers(1, 9)))
-  finder = AnswerFinder(examples, windows, results, True)
+  finder = squad_answer_files.finder_of(examples, windows, results, True)
   found = list(map(list, finder.prelim_predictions(*sizes)))
   assert found == find_naively(examples, windows, results, *sizes)
 
@@ -382,9 +381,9 @@ def test_one_finder_decodes_with_several_settings(tokenizer):
   results = [
     RawResult(w.unique_id, *rng.normal(size=[2, 16]).tolist()) for w in windows
   ]
-  finder = AnswerFinder(examples, windows, results, True)
+  finder = squad_answer_files.finder_of(examples, windows, results, True)
   for sizes in ((1, 5), (20, 2), (20, 30)):
-    other = AnswerFinder(examples, windows, results, True)
+    other = squad_answer_files.finder_of(examples, windows, results, True)
     entries, best, odds = next(finder.nbest_predictions(*sizes, True))
     assert (entries, best, odds) == next(other.nbest_predictions(*sizes, True))
     assert (best, odds) == next(finder.best_predictions(*sizes))
@@ -407,19 +406,15 @@ def test_an_answer_of_a_passage_is_the_characters_of_its_pieces(
   words, _ = squad_examples.split_words(passage)
   examples = [SquadExample("q", "who", words)]
   settings = Settings(12, 3, 2, False)
-  windows = [
-    *squad_features.iterate_features(
-      squad_features.convert_examples_to_windows(examples, tokenizer, settings),
-      settings.max_seq_length,
-      tokenizer.inv_vocab,
-    )
-  ]
-  results = [
-    RawResult(w.unique_id, *rng.normal(size=[2, 12]).tolist()) for w in windows
-  ]
+  columns = squad_features.convert_examples_to_windows(
+    examples, tokenizer, settings
+  )
+  inv_vocab = tokenizer.inv_vocab
+  windows = [*squad_features.iterate_features(columns, 12, inv_vocab)]
+  logits = rng.normal(size=[2, len(windows), 12])
   tokens, offsets = tokenizer.tokenize_with_offsets(passage)
   finder = PassageFinder(
-    [Passage(passage, offsets)], examples, windows, results, True
+    [Passage(passage, offsets)], examples, columns, logits, True, inv_vocab
   )
   (prelims,) = finder.prelim_predictions(20, 30)
   for prelim in prelims:

@@ -24,7 +24,6 @@ import tokenization
 from bertlib.cli.errors import InputError
 from bertlib.data import input_pipeline, model_inputs, tf_records
 from bertlib.tasks.squad import (
-  squad_audit,
   squad_examples,
   squad_features,
   squad_spans,
@@ -251,19 +250,15 @@ def test_features_follow_a_permuted_order_of_questions(tokenizer):
   settings = Settings(8, 2, 3, is_training=False)
   order = [2, 0, 1]
 
-  def as_dicts(examples, order=None):
-    windows = squad_features.convert_examples_to_windows(
-      examples, tokenizer, settings
-    )
-    return [
-      (squad_features.as_record(f), f.example_index, f.doc_span_index)
-      for f in squad_features.iterate_features(
-        windows, 8, tokenizer.inv_vocab, order
-      )
-    ]
-
-  shuffled = [examples[index] for index in order]
-  assert as_dicts(examples, order) == as_dicts(shuffled)
+  windows, expected = (
+    squad_features.convert_examples_to_windows(chosen, tokenizer, settings)
+    for chosen in (examples, [examples[index] for index in order])
+  )
+  rows = squad_features.rows_of_questions(windows, order)
+  assert len(rows) > len(examples)
+  assert windows.doc_span_index[rows].tolist() == [*expected.doc_span_index]
+  found = squad_features.window_records(windows, 8, rows)
+  assert [*found] == [*squad_features.window_records(expected, 8)]
 
 
 @hypothesis.given(st.integers(0, 60), st.integers(1, 20), st.integers(1, 25))
@@ -302,19 +297,16 @@ def test_windows_of_a_long_paragraph_take_little_memory(tokenizer):
       examples, tokenizer, settings
     )
     made, peak = tracemalloc.get_traced_memory()
-    features = list(
-      squad_features.iterate_features(windows, 64, tokenizer.inv_vocab)
-    )
-    listed, _ = tracemalloc.get_traced_memory()
-    for window in features:
-      assert [*window.tokens[3:5]] == ["a", "a"]
-    read, _ = tracemalloc.get_traced_memory()
+    tracemalloc.reset_peak()
+    for record in squad_features.window_records(windows, 64):
+      assert len(record["input_ids"]) == 64
+    _, read = tracemalloc.get_traced_memory()
   finally:
     tracemalloc.stop()
   size = sum(column.nbytes for column in windows)
   assert made < 1.5 * size
   assert peak < 4 * size
-  assert read - listed < 0.1 * size
+  assert read - made < 0.1 * size
 
 
 def test_a_long_question_is_truncated_and_counted(tokenizer):
@@ -378,7 +370,7 @@ import sys
 sys.path.insert(0, {commands.ROOT!r})
 print("imported")
 import tokenization
-from bertlib.data import squad_examples, squad_features
+from bertlib.tasks.squad import squad_examples, squad_features
 
 if __name__ == "__main__":
   tokenizer = tokenization.FullTokenizer(sys.argv[1])
@@ -535,7 +527,7 @@ def test_the_audit_equals_counts_of_real_windows(tmp_path, golden):
   run = golden_run("v20_one_answer_128", golden)
   examples = read_golden_examples(run, tmp_path, golden)
   tokenizer = tokenization.FullTokenizer(reference_data.vocab("uncased"))
-  rows = squad_audit.audit(examples, tokenizer, [48, 128], [24, 64], 12)
+  rows = squad_windows.audit(examples, tokenizer, [48, 128], [24, 64], 12)
   assert len(rows) == 4
   for row in rows:
     windows = squad_features.convert_examples_to_windows(
@@ -772,13 +764,15 @@ def test_records_of_windows_are_read_back(tmp_path, tokenizer):
   windows = squad_features.convert_examples_to_windows(
     [example], tokenizer, Settings(8, 4, 2, True)
   )
+  (record,) = squad_features.window_records(windows, 8)
   (feature,) = squad_features.iterate_features(windows, 8, tokenizer.inv_vocab)
+  assert squad_features.as_record(feature) == record
   path = str(tmp_path / "records")
   layout = squad_features.record_layout(8, is_training=True)
-  tf_records.write_records(path, [squad_features.as_record(feature)], layout)
+  tf_records.write_records(path, [record], layout)
   (batch,) = input_pipeline.record_batches(path, layout, 4, False, trim=False)
   assert {name: value.numpy().tolist() for name, value in batch.items()} == {
-    name: [value] for name, value in squad_features.as_record(feature).items()
+    name: [value] for name, value in record.items()
   }
 
 
