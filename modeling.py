@@ -339,11 +339,22 @@ class Compute:
     """Calls `gather_positions`; subclasses take unpadded states [1, R, H]."""
     return gather_positions(states, positions)
 
-  def attention_layer(self, from_tensor, to_tensor, attention_mask, **options):
-    """Calls `attention_layer`; subclasses take unpadded tensors [R, H]."""
-    return attention_layer(
-      from_tensor, to_tensor, attention_mask, compute=self, **options
-    )
+  def split_heads(self, matrix, batch_size, seq_length, num_heads: int):
+    """Gives each head its D columns: [B * S, N * D] to [B, N, S, D].
+
+    Subclasses take unpadded rows, [R, N * D].
+    """
+    head_size = matrix.shape.as_list()[-1] // num_heads
+    shape = [batch_size, seq_length, num_heads, head_size]
+    # The heads are next to the batch: `tf.matmul` multiplies over the last two
+    # axes, separately for each head of each sequence.
+    return tf.transpose(tf.reshape(matrix, shape), [0, 2, 1, 3])
+
+  def merge_heads(self, heads):
+    """Concatenates the heads again: undoes `split_heads`."""
+    _, num_heads, _, head_size = heads.shape.as_list()
+    rows = tf.transpose(heads, [0, 2, 1, 3])  # [B, S, N, D]
+    return tf.reshape(rows, [-1, num_heads * head_size])
 
   def attend(self, query, key, value, mask, dropout_prob, dropout_seed):
     """Calls `dot_product_attention`."""
@@ -606,14 +617,14 @@ def transformer_model(
 
   def layer(hidden, positions=None):
     """[R, H] to [R, H], or with `positions` [B, P] to [B * P, H]."""
-    queries, num_queries = hidden, seq_length
+    queries, query_shape = hidden, [batch_size, seq_length]
     if positions is not None:
       states = reshape_from_matrix(hidden, input_shape)
       queries = compute.gather_positions(states, positions)  # [B * P, H]
-      num_queries = get_shape_list(positions)[1]
+      query_shape = get_shape_list(positions)
     with tf.variable_scope("attention"):
       with tf.variable_scope("self"):
-        context = compute.attention_layer(
+        context = attention_layer(
           queries,
           hidden,
           attention_mask,
@@ -622,10 +633,11 @@ def transformer_model(
           attention_probs_dropout_prob=attention_probs_dropout_prob,
           initializer_range=initializer_range,
           do_return_2d_tensor=True,
-          batch_size=batch_size,
-          from_seq_length=num_queries,
+          batch_size=query_shape[0],
+          from_seq_length=query_shape[1],
           to_seq_length=seq_length,
           dropout_seed=dropout_seed,
+          compute=compute,
         )
       with tf.variable_scope("output"):
         attention_output = add_and_norm(project(context, hidden_size), queries)
@@ -722,6 +734,9 @@ def attention_layer(
       " to_seq_length"
     )
   width = num_attention_heads * size_per_head
+  compute = compute or Compute()
+  # Queries at positions of their own have no padding that was removed.
+  of_queries = compute if from_tensor is to_tensor else Compute()
 
   def project(matrix, activation, name):
     return dense(matrix, width, activation, initializer_range, name, compute)
@@ -734,25 +749,13 @@ def attention_layer(
   key = project(to_matrix, key_act, "key")  # [B * T, N * D]
   value = project(to_matrix, value_act, "value")  # [B * T, N * D]
 
-  # Scores are divided by sqrt(D); otherwise their variance would grow with D.
-  # Scaling the queries gives the same result on a smaller tensor.
-  query *= 1.0 / math.sqrt(size_per_head)
+  from_shape = batch_size, from_seq_length, num_attention_heads
+  to_shape = batch_size, to_seq_length, num_attention_heads
+  query = of_queries.split_heads(query, *from_shape)  # [B, N, F, D]
+  key = compute.split_heads(key, *to_shape)  # [B, N, T, D]
+  value = compute.split_heads(value, *to_shape)  # [B, N, T, D]
 
-  # Give each head its D columns.
-  heads = num_attention_heads, size_per_head
-  from_heads = [batch_size, from_seq_length, *heads]
-  to_heads = [batch_size, to_seq_length, *heads]
-  query = tf.reshape(query, from_heads)  # [B, F, N, D]
-  key = tf.reshape(key, to_heads)  # [B, T, N, D]
-  value = tf.reshape(value, to_heads)  # [B, T, N, D]
-
-  # Move the heads next to the batch: `tf.matmul` multiplies over the last two
-  # axes, separately for each head of each sequence.
-  query = tf.transpose(query, [0, 2, 1, 3])  # [B, N, F, D]
-  key = tf.transpose(key, [0, 2, 1, 3])  # [B, N, T, D]
-  value = tf.transpose(value, [0, 2, 1, 3])  # [B, N, T, D]
-
-  context = (compute or Compute()).attend(
+  context = compute.attend(
     query,
     key,
     value,
@@ -761,10 +764,9 @@ def attention_layer(
     dropout_seed,
   )  # [B, N, F, D]
 
-  # Concatenate the heads again.
-  context = tf.transpose(context, [0, 2, 1, 3])  # [B, F, N, D]
+  context = of_queries.merge_heads(context)  # [B * F, N * D]
   if do_return_2d_tensor:
-    return tf.reshape(context, [-1, width])  # [B * F, N * D]
+    return context
   return tf.reshape(context, [batch_size, from_seq_length, width])
 
 
@@ -776,10 +778,10 @@ def dot_product_attention(
   dropout_prob: float = 0.0,
   dropout_seed=None,
 ):
-  """Attention of every head: softmax(query key^T + mask) value.
+  """Attention of every head: softmax(query key^T / sqrt(D) + mask) value.
 
   Args:
-    query: float [B, N, F, D], scaled by 1 / sqrt(D).
+    query: float [B, N, F, D].
     key: float [B, N, T, D].
     value: float [B, N, T, D].
     attention_mask: see `attention_layer`.
@@ -790,6 +792,9 @@ def dot_product_attention(
     [B, N, F, D], dtype of `value`: for each query the average of the values,
     weighted by the attention probabilities.
   """
+  # Scores are divided by sqrt(D); otherwise their variance would grow with D.
+  # Scaling the queries gives the same result on a smaller tensor.
+  query *= 1.0 / math.sqrt(query.shape.as_list()[-1])
   # Similarity of each query to each key: their dot product.
   scores = tf.matmul(query, key, transpose_b=True)  # [B, N, F, T]
   scores = tf.cast(scores, tf.float32)
@@ -1145,14 +1150,9 @@ def reshape_to_matrix(input_tensor):
 
 
 def reshape_from_matrix(output_tensor, orig_shape_list: list):
-  """Undoes `reshape_to_matrix`; the last axis may have another size.
+  """Undoes `reshape_to_matrix` for a tensor that had this shape list.
 
-  Args:
-    output_tensor: [R, width].
-    orig_shape_list: from `get_shape_list`; its last entry is not used.
-
-  Returns:
-    [..., width]; `output_tensor` itself if the original was a matrix.
+  The last axis may have another size. A matrix is unchanged.
   """
   if len(orig_shape_list) == 2:
     return output_tensor

@@ -147,6 +147,20 @@ _AT_THE_EDGE = [
   ),
   Row(
     "flags",
+    "XLA without kernels",
+    "run_classifier",
+    ["--do_train", "--compute=plain", "--xla=on"],
+    "--xla=on",
+  ),
+  Row(
+    "flags",
+    "8 bits without kernels",
+    "run_classifier",
+    ["--nodo_train", "--do_eval", "--compute=plain", "--precision=int8"],
+    "--precision=int8",
+  ),
+  Row(
+    "flags",
     "a word that is no flag",
     "run_classifier",
     ["--do_train", "true", "--learning_rate=1e-3"],

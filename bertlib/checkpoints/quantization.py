@@ -25,7 +25,7 @@ import tokenization
 from bertlib.checkpoints import checkpoint_files, frozen_weights
 from bertlib.cli.errors import InputError
 from bertlib.cli.ranges import FINITE
-from bertlib.compute import int8, onednn, precision
+from bertlib.compute import int8, onednn, precision, same_formula
 from bertlib.compute.fast_compute import FastCompute
 from bertlib.data import model_inputs
 from bertlib.io import files, json_files
@@ -321,8 +321,10 @@ def kernel_getter(
   Raises:
     InputError: there is no such layer.
   """
-  attention_dtype = attention_dtype or best_attention_dtype()
   _check_skipped(skip_layers, ranges)
+  if not same_formula.is_used("8-bit dense layers", int8.QuantizedKernel):
+    return frozen_weights.weight_getter(checkpoint)
+  attention_dtype = attention_dtype or best_attention_dtype()
   ranges = {
     layer: value
     for layer, value in ranges.items()

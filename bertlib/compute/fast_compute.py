@@ -1,34 +1,34 @@
-"""Options for time and memory: precision, unpadding, XLA fusion, recomputation.
+"""Options for time and memory: precision, unpadding, kernels, recomputation.
 
 They do not change what a model computes. `modeling.Compute` is the plain
 implementation; `FastCompute` adds the options; `UnpaddedCompute` is
-`FastCompute` for one unpadded batch. Each option overrides some methods:
+`FastCompute` for one unpadded batch. Each option overrides some methods, the
+leaves of the formula in `modeling`:
 
 - `dtype`: mixed precision; results differ only by rounding. Overrides no
   method.
 - `unpad`: dense layers run on real tokens only. `for_batch` returns an
   `UnpaddedCompute`, which overrides `positions`, `unpad_input`, `pad_output`,
-  `gather_positions` and `attention_layer`; `UnpaddedRows` maps rows to tokens.
+  `gather_positions`, `split_heads` and `merge_heads`.
 - `jit_compile`: XLA fuses the operations between matrix products, `on_gpu` by
-  functions that suit a GPU. Overrides `attend`, `dense` and `add_and_norm`; see
-  `xla_fusion`.
+  functions that suit a GPU. Overrides `attend`, `dense` and `add_and_norm`.
 - `copy_weights`: the optimizer keeps 16-bit copies of the kernels. Overrides
   `dense`.
-- `use_onednn`: kernels of oneDNN outside training. Overrides `add_and_norm`;
-  `UnpaddedCompute` then calls `_attention_by_onednn`.
+- `use_onednn`: kernels of oneDNN outside training. Overrides `attend` and
+  `add_and_norm`.
 - `recompute`: gradient checkpointing, that is, activations are recomputed for
   the gradient instead of stored. Overrides `run_layer`.
 
-`for_inference` turns off `recompute` and `copy_weights`, which only training
-needs, and `jit_compile`, unless `jit_inference` is set. Kernels may be those of
-`int8`, which bring their own product. Shapes are those of `modeling`.
+A kernel is used only if it computes what `modeling` does; `same_formula`
+compares them. `for_inference` turns off `recompute` and `copy_weights`, which
+only training needs, and `jit_compile`, unless `jit_inference` is set. Kernels
+may be those of `int8`, which bring their own product. Shapes are those of
+`modeling`.
 """
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import math
 from collections.abc import Sequence
 from typing import Any, Callable
 
@@ -36,8 +36,9 @@ import tensorflow.compat.v1 as tf
 
 import modeling
 import optimization
-from bertlib.compute import int8, onednn, xla
+from bertlib.compute import int8, onednn, same_formula, xla
 from bertlib.compute.graph_state import custom_gradient
+from bertlib.compute.unpadding import UnpaddedRows
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,6 +66,7 @@ class FastCompute(modeling.Compute):
     use_onednn: outside training, normalize layers by a kernel of oneDNN. For
       CPUs only.
     is_training: False in evaluation and prediction, see `for_inference`.
+    compares: compare kernels with `modeling` before they are used.
   """
 
   dtype: Any = tf.float32
@@ -76,13 +78,7 @@ class FastCompute(modeling.Compute):
   copy_weights: bool = False
   use_onednn: bool = False
   is_training: bool = True
-
-  def _fuses(self) -> bool:
-    # TensorFlow 1 while loops cannot run functions compiled by XLA.
-    return self.jit_compile and tf.control_flow_v2_enabled()
-
-  def _infers_by_onednn(self) -> bool:
-    return self.use_onednn and not self.is_training
+  compares: bool = True
 
   def for_inference(self) -> FastCompute:
     """See base class."""
@@ -96,7 +92,7 @@ class FastCompute(modeling.Compute):
 
   def for_batch(self, input_mask) -> FastCompute:
     """See base class."""
-    if not self.unpad:
+    if not (self.unpad and self._is_same("padding", FastCompute)):
       return self
     rows = UnpaddedRows(input_mask, self.is_training)
     return UnpaddedCompute(**vars(self), rows=rows)
@@ -104,11 +100,10 @@ class FastCompute(modeling.Compute):
   def attend(self, query, key, value, mask, dropout_prob, dropout_seed):
     """See base class."""
     arguments = query, key, value, mask, dropout_prob, dropout_seed
-    if mask is None or not self._fuses():
-      return super().attend(*arguments)
-    if self.on_gpu:
-      return xla.attention_on_gpu(*arguments)
-    return xla.attention_on_cpu(*arguments)
+    kernel = self._attention_kernel(query.dtype) if mask is not None else None
+    if kernel and self._is_same("attention", kernel, dropout_prob):
+      return kernel(*arguments)
+    return super().attend(*arguments)
 
   def run_layer(self, layer: Callable, hidden, scope, is_repeatable: bool):
     """See base class.
@@ -126,95 +121,69 @@ class FastCompute(modeling.Compute):
     """See base class; `kernel` may be one of `int8`."""
     if isinstance(kernel, (int8.QuantizedKernel, int8.ObservedKernel)):
       return kernel.dense(inputs, bias, activation)
-    if not self._fuses():
+    product = self._dense_kernel()
+    if not (product and self._is_same("dense layers", product)):
       return super().dense(inputs, kernel, bias, activation)
     if self.copy_weights and inputs.dtype != tf.float32:
       kernel = optimization.weight_copy(kernel, inputs.dtype)
-    kernel, bias = (tf.cast(v, inputs.dtype) for v in (kernel, bias))
-    return xla.fused_dense(inputs, kernel, bias, activation, self.on_gpu)
+    return product(inputs, kernel, bias, activation)
 
   def add_and_norm(
     self, output, residual, dropout_prob, dropout_seed, epsilon: float
   ):
     """See base class."""
-    if self._infers_by_onednn() and onednn.takes_dtype(output.dtype):
-      return _norm_by_onednn(output + residual, epsilon)
+    arguments = output, residual, dropout_prob, dropout_seed, epsilon
+    kernel = self._norm_kernel(output.dtype)
+    if kernel and self._is_same("normalization", kernel, dropout_prob):
+      return kernel(*arguments)
+    return super().add_and_norm(*arguments)
+
+  def describe(self) -> str:
+    """What computes what, for the log."""
+    kernels = {
+      "attention": self._attention_kernel(self.dtype),
+      "dense layers": self._dense_kernel(),
+      "normalization": self._norm_kernel(self.dtype),
+    }
+    parts = ["modeling.py"]
+    if self.unpad and self._is_same("padding", FastCompute):
+      parts.append("without padding")
+    for part, kernel in kernels.items():
+      if kernel and self._is_same(part, kernel):
+        name = "XLA" if kernel.__module__ == xla.__name__ else "oneDNN"
+        parts.append(f"{part} by {name}")
+    return ", ".join(parts)
+
+  def _is_same(self, part: str, kernel, dropout_prob: float | None = 0) -> bool:
+    draws = bool(dropout_prob)
+    return not self.compares or same_formula.is_used(part, kernel, draws)
+
+  def _fuses(self) -> bool:
+    # TensorFlow 1 while loops cannot run functions compiled by XLA.
+    return self.jit_compile and tf.control_flow_v2_enabled()
+
+  def _infers_by_onednn(self) -> bool:
+    return self.use_onednn and not self.is_training
+
+  def _attention_kernel(self, dtype) -> Callable | None:
+    if self._infers_by_onednn() and onednn.has_softmax(dtype):
+      return onednn.attention
     if not self._fuses():
-      return super().add_and_norm(
-        output, residual, dropout_prob, dropout_seed, epsilon
-      )
-    with tf.variable_scope(None, default_name="LayerNorm"):
-      weights = modeling.norm_weights(output.shape.as_list()[-1])
-    return xla.fused_add_and_norm(
-      output, residual, weights, dropout_prob, dropout_seed, epsilon
-    )
+      return None
+    return xla.attention_on_gpu if self.on_gpu else xla.attention_on_cpu
 
+  def _dense_kernel(self) -> Callable | None:
+    if not self._fuses():
+      return None
+    return xla.dense_on_gpu if self.on_gpu else xla.dense_on_cpu
 
-def _norm_by_onednn(tensor, epsilon: float):
-  """`modeling.layer_norm` of [R, H], fast for matrices of any size."""
-  with tf.variable_scope(None, default_name="LayerNorm"):
-    beta, gamma = modeling.norm_weights(tensor.shape.as_list()[-1])
-
-  def plain():
-    vectors = tf.cast(tensor, tf.float32)
-    normalized = modeling.normalize(vectors, beta, gamma, epsilon)
-    return tf.cast(normalized, tensor.dtype)
-
-  return onednn.layer_norm(tensor, gamma, beta, epsilon, plain)
-
-
-def _attention_by_onednn(query, key, value, attention_mask):
-  """`modeling.dot_product_attention` of bfloat16, in fewer passes.
-
-  oneDNN scales and masks the scores in the pass of their product. Its softmax
-  computes in float32, whatever it takes and returns.
-
-  Args:
-    query: [B, N, F, D], not scaled.
-    key: [B, N, T, D].
-    value: [B, N, T, D].
-    attention_mask: see `modeling.attention_layer`.
-
-  Returns:
-    [B, N, F, D].
-  """
-  scale = tf.constant(query.shape.as_list()[-1] ** -0.5, query.dtype)
-  scores = tf.matmul(query, key, transpose_b=True) * scale  # [B, N, F, T]
-  scores += tf.cast(modeling.attention_bias(attention_mask), query.dtype)
-  return tf.matmul(tf.nn.softmax(scores), value)
-
-
-def _joined(weights: Sequence[tuple[Any, Any]]) -> tuple[Any, Any] | None:
-  """One dense layer for several of the same matrix, side by side.
-
-  Args:
-    weights: kernel and bias of each layer.
-
-  Returns:
-    Its kernel and bias; None if the kernels are not constant, so that they
-    would be joined in every batch.
-  """
-  kernels, biases = zip(*weights)
-  if all(isinstance(kernel, int8.QuantizedKernel) for kernel in kernels):
-    joined = int8.QuantizedKernel.concat(kernels)
-  elif all(map(_is_constant, kernels)):
-    joined = tf.concat(kernels, axis=1)
-  else:
-    return None
-  return joined, tf.concat(biases, axis=0)
-
-
-def _is_constant(kernel) -> bool:
-  return isinstance(kernel, tf.Tensor) and kernel.op.type == "Const"
+  def _norm_kernel(self, dtype) -> Callable | None:
+    if self._infers_by_onednn() and onednn.takes_dtype(dtype):
+      return onednn.add_and_norm
+    return xla.add_and_norm if self._fuses() else None
 
 
 # Unpadding
-
-
-@contextlib.contextmanager
-def _on_host():
-  with tf.device("/cpu:0"), tf.name_scope("unpadding"):
-    yield
 
 
 @dataclasses.dataclass(frozen=True)
@@ -223,9 +192,12 @@ class UnpaddedCompute(FastCompute):
 
   Attributes:
     rows: maps the batch's rows to tokens.
+    products: inputs, kernel and bias of the dense layers of this batch that
+      have no activation, by the name of their output, and of its heads.
   """
 
   rows: UnpaddedRows | None = None
+  products: dict[str, tuple] = dataclasses.field(default_factory=dict)
 
   @property
   def positions(self):
@@ -244,264 +216,63 @@ class UnpaddedCompute(FastCompute):
     """See base class; at padding, returns the state of an arbitrary token."""
     return self.rows.gather(modeling.reshape_to_matrix(states), positions)
 
-  def attention_layer(
-    self,
-    from_tensor,
-    to_tensor,
-    attention_mask,
-    *,
-    num_attention_heads: int,
-    size_per_head: int,
-    attention_probs_dropout_prob: float,
-    initializer_range: float,
-    from_seq_length,
-    dropout_seed,
-    **_,
-  ):
-    """See base class; queries, keys and values are projected without padding.
+  def dense(self, inputs, kernel, bias, activation: Callable | None):
+    """See base class."""
+    output = super().dense(inputs, kernel, bias, activation)
+    if activation is None:
+      self.products[output.name] = inputs, kernel, bias
+    return output
 
-    Args:
-      from_tensor: float [R, H], the same object as `to_tensor`; or [B * F, H],
-        hidden states from `gather_positions`.
-      to_tensor: float [R, H].
-      attention_mask: float or int [B, 1, S] or [B, S, S], 1 where a query may
-        attend to a key, 0 where not; 0 for each key at padding.
-      num_attention_heads: N.
-      size_per_head: D.
-      attention_probs_dropout_prob: dropout of the attention probabilities.
-      initializer_range: standard deviation of the initial weights.
-      from_seq_length: F, for hidden states from `gather_positions`.
-      dropout_seed: see `modeling.dropout`.
-
-    Returns:
-      float [R, N * D], or [B * F, N * D].
-    """
-    is_unpadded = from_tensor is to_tensor
-    query, key, value = self._project(
-      {"query": from_tensor, "key": to_tensor, "value": to_tensor},
-      num_attention_heads,
-      size_per_head,
-      initializer_range,
-      from_seq_length,
-    )
-    if self._infers_by_onednn() and onednn.has_softmax(query.dtype):
-      context = _attention_by_onednn(query, key, value, attention_mask)
-    else:
-      context = self.attend(
-        query * (1.0 / math.sqrt(size_per_head)),
-        key,
-        value,
-        attention_mask,
-        attention_probs_dropout_prob,
-        dropout_seed,
-      )  # [B, N, S or F, D]
-
-    if is_unpadded:
-      return self.rows.merge_heads(context)  # [R, N * D]
-    context = tf.transpose(context, [0, 2, 1, 3])  # [B, F, N, D]
-    return tf.reshape(context, [-1, num_attention_heads * size_per_head])
-
-  def _project(
-    self,
-    inputs: dict[str, Any],
-    num_heads: int,
-    head_size: int,
-    initializer_range: float,
-    from_seq_length,
-  ):
-    """Queries, keys and values of each head: [B, N, F or S, D].
-
-    `inputs` are matrices by the name of their layer, `query` first. The other
-    arguments are those of `attention_layer`.
-    """
-    scopes, weights = [], []
-    for name, rows in inputs.items():
-      with tf.variable_scope(name) as scope:
-        width = rows.shape.as_list()[-1]
-        weights.append(
-          modeling.dense_weights(
-            width, num_heads * head_size, initializer_range
-          )
-        )
-      scopes.append(scope.original_name_scope)
-
-    from_tensor, to_tensor, _ = inputs.values()
-    is_unpadded = from_tensor is to_tensor
-    joined = is_unpadded and not self.is_training and _joined(weights)
-    if joined:
-      product = self.dense(to_tensor, *joined, None)  # [R, 3 * N * D]
-      return self.rows.split_layers(product, 3, num_heads, head_size)
-
-    products = []  # [R or B * F, N * D], and twice [R, N * D]
-    for scope, rows, pair in zip(scopes, inputs.values(), weights):
-      with tf.name_scope(scope):
-        products.append(self.dense(rows, *pair, None))
-    if is_unpadded:
-      return [self.rows.split_heads(p, num_heads, head_size) for p in products]
-    query, *others = products
-    query = tf.reshape(query, [-1, from_seq_length, num_heads, head_size])
-    return [
-      tf.transpose(query, [0, 2, 1, 3]),
-      *(self.rows.split_heads(p, num_heads, head_size) for p in others),
-    ]
-
-
-class UnpaddedRows:
-  """Maps unpadded rows to (sequence, position), and back.
-
-  The rows of a matrix [R, width] are the tokens of the batch in order. Kernel
-  libraries set up kernels for each new shape, so R is rounded up, by at most
-  12.5%, with rows of padding. These have no effect: no token attends to them,
-  and no gradient reaches them.
-
-  Indices are computed on the host, which needs R for the shapes of tensors, and
-  where a batch is anyway: a GPU would have to copy R back, and has no
-  arithmetic of int32.
-
-  Args:
-    input_mask: int32 [B, S], 1 at tokens, 0 at padding.
-    is_training: whether gradients of `split_heads` and `merge_heads` are needed
-      that take fewer passes.
-
-  Attributes:
-    batch_size: B, int32 [].
-    seq_length: S, int32 [].
-    positions: int32 [1, R], the position of each row in its sequence.
-  """
-
-  def __init__(self, input_mask, is_training: bool = True):
-    self._is_training = is_training
-    with _on_host():
-      shape = tf.shape(input_mask)
-      self.batch_size, self.seq_length = shape[0], shape[1]
-      self._is_token = input_mask > 0
-      flat = tf.reshape(self._is_token, [-1])  # [B * S]
-      self._num_tokens = tf.reduce_sum(tf.cast(flat, tf.int32))
-      order = tf.concat([tf.where(flat), tf.where(~flat)], axis=0)[:, 0]
-      num_rows = _rounded_up(tf.maximum(self._num_tokens, 1))
-      # `_index`: for each row, its index among the B * S positions. `_row`: the
-      # inverse; at padding, the row of the last token before it.
-      self._index = tf.cast(order[:num_rows], tf.int32)  # [R]
-      tokens_before = tf.cumsum(tf.cast(flat, tf.int32)) - 1
-      self._row = tf.maximum(tokens_before, 0)  # [B * S]
-      self._position = self._index % self.seq_length  # [R]
-      self.positions = self._position[tf.newaxis]
-    self._indices_of_heads = {}
-
-  def unpad(self, ids):
-    """Removes padding: [B, S] to [1, R]."""
-    with _on_host():
-      return tf.gather(tf.reshape(ids, [-1]), self._index[tf.newaxis])
-
-  def pad(self, rows):
-    """Restores padding, with zeros: [R, width] to [B, S, width]."""
-    width = rows.shape.as_list()[-1]
-    tokens = rows[: self._num_tokens]
-    with _on_host():
-      indices = self._index[: self._num_tokens, tf.newaxis]
-      shape = tf.stack([self.batch_size * self.seq_length, width])
-    padded = tf.scatter_nd(indices, tokens, shape)
-    return tf.reshape(padded, [self.batch_size, self.seq_length, width])
-
-  def gather(self, rows, positions):
-    """Gathers rows at `positions`, int32 [B, P]: [R, width] to [B * P, width].
-
-    At padding, returns the row of an arbitrary token.
-    """
-    with _on_host():
-      row = tf.reshape(self._row, [self.batch_size, self.seq_length])
-      gathered = tf.gather(row, tf.cast(positions, tf.int32), batch_dims=1)
-      gathered = tf.reshape(gathered, [-1])
-    return modeling.take_rows(rows, gathered)
-
-  def split_heads(self, rows, num_heads: int, head_size: int):
-    """Splits heads and restores padding: [R, N * D] to [B, N, S, D].
-
-    At padding, returns the values of arbitrary tokens.
-    """
-
-    # `spread` and `collect` are each other's gradient. Each costs one copy;
-    # padding and transposing one after the other would cost two.
-    @custom_gradient
-    def spread(rows):
-      return (
-        self._spread(rows, num_heads, head_size),
-        lambda gradient: self._collect(gradient, num_heads, head_size),
-      )
-
-    if not self._is_training:
-      return self._spread(rows, num_heads, head_size)
-    return spread(rows)
-
-  def split_layers(
-    self, rows, num_layers: int, num_heads: int, head_size: int
-  ) -> list:
-    """Splits layers and heads and restores padding, for prediction.
-
-    Args:
-      rows: [R, L * N * D], the outputs of L layers side by side.
-      num_layers: L.
-      num_heads: N.
-      head_size: D.
-
-    Returns:
-      [B, N, S, D] for each layer; at padding, values of arbitrary tokens.
-    """
-    shape = [self.batch_size, self.seq_length, num_layers, num_heads, head_size]
-    padded = tf.reshape(tf.gather(rows, self._row), shape)
-    by_layer = tf.transpose(padded, [2, 0, 3, 1, 4])  # [L, B, N, S, D]
-    return tf.unstack(by_layer, num_layers)  # copies nothing
+  def split_heads(self, matrix, batch_size, seq_length, num_heads: int):
+    """See base class; at padding, returns the values of arbitrary tokens."""
+    del batch_size, seq_length
+    head_size = matrix.shape.as_list()[-1] // num_heads
+    heads = self.rows.split_heads(matrix, num_heads, head_size)
+    if matrix.name in self.products:
+      self.products[heads.name] = self.products[matrix.name]
+    return heads
 
   def merge_heads(self, heads):
-    """Merges heads and removes padding: [B, N, S, D] to [R, N * D]."""
-    _, num_heads, _, head_size = heads.shape.as_list()
+    """See base class."""
+    return self.rows.merge_heads(heads)
 
-    @custom_gradient
-    def collect(heads):
-      def spread(gradient):
-        # Queries at padding do not contribute to the result.
-        is_token = tf.cast(self._is_token, gradient.dtype)
-        by_head = self._spread(gradient, num_heads, head_size)
-        return by_head * is_token[:, tf.newaxis, :, tf.newaxis]
+  def attend(self, query, key, value, mask, dropout_prob, dropout_seed):
+    """See base class."""
+    heads = self._projected_together([query, key, value]) or [query, key, value]
+    return super().attend(*heads, mask, dropout_prob, dropout_seed)
 
-      return self._collect(heads, num_heads, head_size), spread
+  def _projected_together(self, heads: list) -> list | None:
+    """The same heads from one product of the hidden states.
 
-    if not self._is_training:
-      return self._collect(heads, num_heads, head_size)
-    return collect(heads)
-
-  def _spread(self, rows, num_heads, head_size):
-    parts = tf.reshape(rows, [-1, head_size])  # [R * N, D]
-    return tf.gather(parts, self._head_indices(num_heads)[0])  # [B, N, S, D]
-
-  def _collect(self, heads, num_heads, head_size):
-    parts = tf.reshape(heads, [-1, head_size])  # [B * N * S, D]
-    collected = tf.gather(parts, self._head_indices(num_heads)[1])
-    return tf.reshape(collected, [-1, num_heads * head_size])
-
-  def _head_indices(self, num_heads: int):
-    """Indices for `_spread`, [B, N, S], and for `_collect`, [R, N].
-
-    All layers share them.
+    None if they do not come from dense layers of the same inputs whose kernels
+    are constants: others would be joined in every batch.
     """
-    if num_heads not in self._indices_of_heads:
-      with _on_host():
-        head = tf.range(num_heads)
-        row = tf.reshape(self._row, [self.batch_size, 1, self.seq_length])
-        first = self._index // self.seq_length * num_heads  # [R]
-        part = (first[:, tf.newaxis] + head) * self.seq_length
-        self._indices_of_heads[num_heads] = (
-          row * num_heads + head[:, tf.newaxis],
-          part + self._position[:, tf.newaxis],
-        )
-    return self._indices_of_heads[num_heads]
+    products = [self.products.get(tensor.name) for tensor in heads]
+    if self.is_training or None in products:
+      return None
+    inputs, kernels, biases = zip(*products)
+    joined = _joined(kernels)
+    if joined is None or any(each is not inputs[0] for each in inputs):
+      return None
+    if not self._is_same("projection", _joined):
+      return None
+    _, num_heads, _, head_size = heads[0].shape.as_list()
+    bias = tf.concat(biases, axis=0)
+    product = super().dense(inputs[0], joined, bias, None)  # [R, 3 * N * D]
+    return self.rows.split_layers(product, 3, num_heads, head_size)
 
 
-def _rounded_up(number):
-  """Rounds up to 3-4 significant bits (at most 12.5% more)."""
-  digits = tf.floor(tf.math.log(tf.cast(number, tf.float32)) / math.log(2.0))
-  unit = tf.cast(2.0 ** tf.maximum(digits - 3.0, 0.0), tf.int32)
-  return (number + unit - 1) // unit * unit
+def _joined(kernels: Sequence[Any]) -> Any | None:
+  """Constant kernels side by side; None if they are not constant."""
+  if all(isinstance(kernel, int8.QuantizedKernel) for kernel in kernels):
+    return int8.QuantizedKernel.concat(kernels)
+  if all(map(_is_constant, kernels)):
+    return tf.concat(kernels, axis=1)
+  return None
+
+
+def _is_constant(kernel) -> bool:
+  return isinstance(kernel, tf.Tensor) and kernel.op.type == "Const"
 
 
 # Recomputation

@@ -20,6 +20,7 @@ import tensorflow.compat.v1 as tf
 from absl import logging
 from tensorflow.python.framework import kernels, op_def_library
 
+import modeling
 from bertlib.cli.errors import InputError
 from bertlib.compute.precision import cpu_features, fastest_seconds
 
@@ -146,6 +147,34 @@ def quantize(tensor, ranges: np.ndarray):
     return tf.cast(clipped, tf.int8)
 
   return tf.bitcast(_by_size(scaled, in_one_pass, in_several), tf.qint8)
+
+
+def attention(query, key, value, attention_mask, dropout_prob, dropout_seed):
+  """`modeling.dot_product_attention` of bfloat16, in fewer passes.
+
+  oneDNN scales and masks the scores in the pass of their product. Its softmax
+  computes in float32, whatever it takes and returns. There is no dropout.
+  """
+  del dropout_prob, dropout_seed
+  scale = tf.constant(query.shape.as_list()[-1] ** -0.5, query.dtype)
+  scores = tf.matmul(query, key, transpose_b=True) * scale  # [B, N, F, T]
+  scores += tf.cast(modeling.attention_bias(attention_mask), query.dtype)
+  return tf.matmul(tf.nn.softmax(scores), value)
+
+
+def add_and_norm(output, residual, dropout_prob, dropout_seed, epsilon: float):
+  """`modeling.Compute.add_and_norm` without dropout, in one pass."""
+  del dropout_prob, dropout_seed
+  tensor = output + residual
+  with tf.variable_scope(None, default_name="LayerNorm"):
+    beta, gamma = modeling.norm_weights(tensor.shape.as_list()[-1])
+
+  def plain():
+    vectors = tf.cast(tensor, tf.float32)
+    normalized = modeling.normalize(vectors, beta, gamma, epsilon)
+    return tf.cast(normalized, tensor.dtype)
+
+  return layer_norm(tensor, gamma, beta, epsilon, plain)
 
 
 def layer_norm(tensor, gamma, beta, epsilon: float, plain):

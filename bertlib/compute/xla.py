@@ -8,6 +8,7 @@ passes over its tensors, and with its own gradient. Shapes are those of
 from __future__ import annotations
 
 import functools
+import math
 from typing import Callable
 
 import tensorflow.compat.v1 as tf
@@ -15,13 +16,22 @@ import tensorflow.compat.v1 as tf
 import modeling
 from bertlib.compute.graph_state import cache_in_graph, custom_gradient
 
+# Collection of a graph in which nothing is compiled.
+_UNCOMPILED = ("uncompiled",)
+
+
+def compile_nothing() -> None:
+  """Lets the functions below build plain operations in the current graph."""
+  tf.add_to_collection(_UNCOMPILED, True)
+
 
 @cache_in_graph
 def _jit(function: Callable, **constants) -> Callable:
   """Compiles a function of tensors by XLA; once for each shape."""
-  return tf.function(
-    functools.partial(function, **constants), jit_compile=True, autograph=False
-  )
+  function = functools.partial(function, **constants)
+  if tf.get_collection(_UNCOMPILED):
+    return function
+  return tf.function(function, jit_compile=True, autograph=False)
 
 
 @cache_in_graph
@@ -58,10 +68,18 @@ def _widened(tensor):
   return tf.cast(tensor, tf.float32) if tensor.dtype.is_floating else tensor
 
 
-def fused_dense(
-  inputs, kernel, bias, activation: Callable | None, on_gpu: bool
-):
+def dense_on_cpu(inputs, kernel, bias, activation: Callable | None):
   """`modeling.Compute.dense` with faster gradients."""
+  return _dense(inputs, kernel, bias, activation, on_gpu=False)
+
+
+def dense_on_gpu(inputs, kernel, bias, activation: Callable | None):
+  """`modeling.Compute.dense` with faster gradients."""
+  return _dense(inputs, kernel, bias, activation, on_gpu=True)
+
+
+def _dense(inputs, kernel, bias, activation: Callable | None, on_gpu: bool):
+  kernel, bias = (tf.cast(v, inputs.dtype) for v in (kernel, bias))
 
   @custom_gradient
   def layer(inputs, kernel, bias):
@@ -125,6 +143,7 @@ def attention_on_cpu(
 ):
   """`modeling.dot_product_attention` in fewer passes over [B, N, F, T]."""
   noise = _noise(dropout_prob, dropout_seed)
+  query *= 1.0 / math.sqrt(query.shape.as_list()[-1])
   bias = modeling.attention_bias(attention_mask)
   drop = _jit(_dropped_probs, dropout_prob=dropout_prob, dtype=value.dtype)
   softmax_gradient = _jit(_softmax_gradient, dropout_prob=dropout_prob)
@@ -171,6 +190,7 @@ def attention_on_gpu(
   On a GPU that is one kernel, and one for its gradient. Stored for the gradient
   are the scores and the probabilities after dropout.
   """
+  query *= 1.0 / math.sqrt(query.shape.as_list()[-1])
   scores = tf.matmul(query, key, transpose_b=True)
   probs = compiled(_attention_probs, dropout_prob=dropout_prob)
   noise = _noise(dropout_prob, dropout_seed)
@@ -184,10 +204,10 @@ def _attention_probs(scores, attention_mask, key, *, dropout_prob):
   return _dropped(probs, key, dropout_prob)
 
 
-def fused_add_and_norm(
-  output, residual, weights, dropout_prob, dropout_seed, epsilon: float
-):
-  """`modeling.Compute.add_and_norm`, given the weights of the norm."""
+def add_and_norm(output, residual, dropout_prob, dropout_seed, epsilon: float):
+  """`modeling.Compute.add_and_norm`."""
+  with tf.variable_scope(None, default_name="LayerNorm"):
+    weights = modeling.norm_weights(output.shape.as_list()[-1])
   fused = compiled(_normalized_sum, epsilon=epsilon, dropout_prob=dropout_prob)
   return fused(output, residual, *weights, _noise(dropout_prob, dropout_seed))
 

@@ -153,6 +153,12 @@ class ComputeSettings(option.Group):
     " in --output_dir, where later runs reuse it. On a GPU, on compiles"
     " evaluation and prediction as well.",
   )
+  compute: str = option.choice(
+    "fast",
+    ["fast", "plain"],
+    "fast: without arithmetic on padding, and by kernels of XLA and oneDNN"
+    " where they compute what modeling.py does. plain: by modeling.py alone.",
+  )
   gradient_accumulation_steps: int = option.integer(
     1,
     "Number of micro-batches per training step, computed one after the other"
@@ -179,6 +185,15 @@ class ComputeSettings(option.Group):
   )
 
   automatic: frozenset[str] = frozenset()  # flags that were "auto"
+
+  def check(self) -> None:
+    """Refuses kernels where --compute=plain uses none."""
+    for name, value in (("xla", "on"), ("precision", "int8")):
+      if self.compute == "plain" and getattr(self, name) == value:
+        raise InputError(
+          f"--{name}={value}: not with --compute=plain, which computes by"
+          " modeling.py alone. Leave out one of them"
+        )
 
   @property
   def choices(self) -> dict[str, str]:

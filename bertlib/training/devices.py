@@ -257,6 +257,8 @@ def choose(
     "precision": lambda: _fastest_precision(devices),
     "xla": _xla_where_it_compiles,
   }
+  if compute.compute == "plain":  # whatever an earlier run has chosen
+    compute = dataclasses.replace(compute, xla="off")
   chosen, automatic = {}, set()
   for name, choose_value in choosers.items():
     value = getattr(compute, name)

@@ -229,6 +229,8 @@ def make_model_fn(run: Run, num_train_steps: int = 0):
   compute, options = read_compute(run), None
   if num_train_steps:
     compute, options = plan_training(run)
+  used = compute if num_train_steps else compute.for_inference()
+  logging.info("Computed by %s", used.describe())
   num_warmup_steps = run.task.num_warmup_steps
   if num_warmup_steps is None:
     num_warmup_steps = int(

@@ -80,10 +80,13 @@ def read_compute(
   Returns:
     The `FastCompute`, with `recompute` off.
   """
+  dtype = precision.hidden_dtype(settings.compute.precision)
+  if settings.compute.compute == "plain":
+    return FastCompute(dtype)
   on_tpu = settings.devices.on_tpu
   on_gpu = bool(tf.config.list_physical_devices("GPU")) and not on_tpu
   return FastCompute(
-    dtype=precision.hidden_dtype(settings.compute.precision),
+    dtype=dtype,
     unpad=masks_padding and not on_tpu,
     jit_compile=settings.compute.xla == "on" and not on_tpu,
     jit_inference=on_gpu and "xla" not in settings.compute.automatic,

@@ -11,6 +11,7 @@ from hypothesis.extra import numpy as arrays
 
 import modeling
 from bertlib.compute import fast_compute, onednn, xla
+from bertlib.compute.unpadding import UnpaddedRows
 
 pytestmark = pytest.mark.graph
 
@@ -50,7 +51,7 @@ def unpadding():
     mask = tf.placeholder(tf.int32, shape[:2])
     tensor = tf.placeholder(tf.float32, shape)
     upstream = tf.placeholder(tf.float32, shape)
-    rows = fast_compute.UnpaddedRows(mask)
+    rows = UnpaddedRows(mask)
     indices = tf.range(tf.size(mask))
 
     def unpadded(by_position):
@@ -158,7 +159,7 @@ def test_rows_of_padding_have_no_gradient(unpadding):
 def num_rows(num_tokens, num_positions):
   """Number of rows for one sequence with `num_tokens` tokens, int32 []."""
   mask = tf.cast(tf.range(num_positions) < num_tokens, tf.int32)
-  return tf.size(fast_compute.UnpaddedRows(mask[tf.newaxis]).positions)
+  return tf.size(UnpaddedRows(mask[tf.newaxis]).positions)
 
 
 def test_rows_are_at_most_an_eighth_more_than_tokens():
@@ -185,7 +186,7 @@ def test_rows_are_no_more_than_positions(num_tokens):
 
 @pytest.mark.parametrize("from_mask", [[[0, 0], [1, 1]], [[1, 1], [0, 0]]])
 def test_sequence_without_tokens_is_all_0(from_mask):
-  rows = fast_compute.UnpaddedRows(tf.constant(from_mask))
+  rows = UnpaddedRows(tf.constant(from_mask))
   states = tf.ones([2, NUM_HEADS * HEAD_SIZE])
   heads = rows.split_heads(states, NUM_HEADS, HEAD_SIZE)
   _, sequence = run([heads, rows.pad(rows.merge_heads(heads))])
@@ -383,9 +384,9 @@ def test_attention_in_fewer_passes_equals_the_formula():
     # No constants, which TensorFlow would compute on without oneDNN.
     tensors = tf.placeholder(tf.float32, values.shape)
     query, key, value = tf.unstack(tensors)
-    exact = modeling.dot_product_attention(query / 32**0.5, key, value, mask)
+    exact = modeling.dot_product_attention(query, key, value, mask)
     narrow = tf.cast(tensors, tf.bfloat16)
-    fused = fast_compute._attention_by_onednn(*tf.unstack(narrow), mask)
+    fused = onednn.attention(*tf.unstack(narrow), mask, 0.0, None)
     in_float32 = tf.nn.softmax(tf.cast(narrow, tf.float32))
     exact, fused, softmax, in_float32 = session.run(
       [

@@ -1,0 +1,217 @@
+"""Compares the kernels of this folder with the functions that they replace.
+
+Whoever changes `modeling.py` trains and predicts with the change: a kernel that
+computes something else than `modeling` is not used, and a line of the log says
+so. The comparison is on small inputs, in float32, on the CPU, without XLA's
+compiler, once per process. Kernels that draw their own dropout masks and those
+that compute in 8 bits cannot equal `modeling`: the functions that they stand
+for are compared with numbers of the released `modeling.py` instead.
+"""
+
+from __future__ import annotations
+
+import functools
+import zlib
+from collections.abc import Iterator
+from typing import Any, Callable
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+from absl import logging
+
+import modeling
+from bertlib.compute import xla
+
+# Results of float32 sums in another order. Gradients of vectors of low variance
+# are large, hence a relative tolerance.
+_RTOL, _ATOL = 1e-3, 1e-4
+
+# What a module of this folder computes, in a line of the log.
+_THAN = {
+  "fast_compute": "without padding",
+  "int8": "than the 8-bit kernels",
+  "onednn": "than the oneDNN kernel",
+  "xla": "than the XLA kernel",
+}
+
+# Of the released modeling.py. Which of 64 elements are kept by `dropout`, at a
+# rate of 0.25 with the seed (1, 3) in the scope "here":
+_KEPT = "b795e39bd1e5afd4"
+# `gelu` and `gelu_tanh` at -3, -1, -0.3, 0.5 and 2:
+_GELU = -0.0040498, -0.1586553, -0.1146266, 0.3457312, 1.9544997
+_GELU_TANH = -0.0036374, -0.1588080, -0.1146291, 0.3457140, 1.9545977
+
+
+@functools.cache
+def is_used(part: str, kernel: Callable, draws: bool = False) -> bool:
+  """Whether a kernel computes what `modeling` does; logs it if not.
+
+  Args:
+    part: key of `_COMPARISONS`.
+    kernel: what would compute it.
+    draws: whether the kernel draws dropout masks.
+  """
+  if draws:
+    return is_used(part, kernel) and is_used("dropout", kernel)
+  module = kernel.__module__.rpartition(".")[2]
+  if _equal(functools.partial(_COMPARISONS[part], kernel)):
+    return True
+  logging.warning(
+    "%s: modeling.py computes something else %s; using modeling.py",
+    part,
+    _THAN[module],
+  )
+  return False
+
+
+def _equal(compare: Callable[[], Iterator[tuple[Any, Any]]]) -> bool:
+  """Whether the pairs of arrays or tensors are equal; False on an error."""
+  with tf.Graph().as_default(), tf.device("/cpu:0"):
+    xla.compile_nothing()
+    try:
+      pairs = list(compare())
+      config = tf.ConfigProto(device_count={"GPU": 0})
+      with tf.Session(config=config) as session:
+        values = session.run(
+          [tuple(map(tf.convert_to_tensor, p)) for p in pairs]
+        )
+    except (TypeError, ValueError, tf.errors.OpError) as error:
+      # A changed function may take other arguments. If it is also wrong, the
+      # graph of the run raises the same error.
+      logging.info("Not compared: %s", error)
+      return False
+  return all(np.allclose(one, other, _RTOL, _ATOL) for one, other in values)
+
+
+def _numbers(*shape: int, scale: float = 1.0):
+  """Constants that are the same in every process."""
+  draw = np.random.default_rng(sum(shape))
+  return tf.constant(draw.normal(0.0, scale, shape), tf.float32)
+
+
+def _weight(getter, name: str, shape=None, **_):
+  """A custom getter: constants instead of variables, by name."""
+  del getter
+  draw = np.random.default_rng(zlib.crc32(name.encode()))
+  mean = float(name.endswith("gamma"))
+  return tf.constant(draw.normal(mean, 0.3, shape), tf.float32)
+
+
+def _with_gradients(one, other, inputs) -> Iterator[tuple[Any, Any]]:
+  """Pairs of results, and of their gradients."""
+  yield one, other
+  upstream = tf.sin(tf.reshape(tf.range(float(np.prod(one.shape))), one.shape))
+  gradients = (tf.gradients(y, inputs, upstream) for y in (one, other))
+  yield from zip(*gradients)
+
+
+def _attention(kernel: Callable) -> Iterator[tuple[Any, Any]]:
+  heads = [
+    _numbers(2, 2, length, 4, scale=scale)
+    for length, scale in ((3, 4.0), (5, 1.0), (5, 30.0))
+  ]
+  mask = tf.constant([[[1, 1, 1, 1, 1]], [[1, 1, 0, 1, 0]]])
+  attends = modeling.Compute().attend, kernel
+  one, other = (attend(*heads, mask, 0.0, None) for attend in attends)
+  yield from _with_gradients(one, other, heads)
+
+
+def _dense(kernel: Callable) -> Iterator[tuple[Any, Any]]:
+  inputs = [_numbers(6, 4, scale=10.0), _numbers(4, 3), _numbers(3)]
+  layers = modeling.Compute().dense, kernel
+  for activation in (None, tf.tanh):
+    one, other = (layer(*inputs, activation) for layer in layers)
+    yield from _with_gradients(one, other, inputs)
+
+
+def _projection(join: Callable) -> Iterator[tuple[Any, Any]]:
+  """Dense layers side by side give their outputs side by side."""
+  inputs = _numbers(6, 4, scale=10.0)
+  kernels, biases = [_numbers(4, 2), _numbers(4, 3)], [_numbers(2), _numbers(3)]
+  dense = modeling.Compute().dense
+  apart = [dense(inputs, *layer, None) for layer in zip(kernels, biases)]
+  joined = dense(inputs, join(kernels), tf.concat(biases, axis=0), None)
+  yield tf.concat(apart, axis=1), joined
+
+
+def _normalization(kernel: Callable) -> Iterator[tuple[Any, Any]]:
+  # Rows of low variance, and of values beyond the usual range; as many as the
+  # kernel of oneDNN needs.
+  scales = tf.constant([[1e-6], [1e-2], [1.0], [100.0]] * 128)
+  output = _numbers(512, 128) * scales
+  residual = tf.roll(output, 1, axis=1)
+
+  def weight(getter, name, shape=None, **_):
+    return _weight(getter, name.rpartition("/")[2], shape)  # of any LayerNorm
+
+  norms = modeling.Compute().add_and_norm, kernel
+  with tf.variable_scope("", custom_getter=weight):
+    one, other = (norm(output, residual, 0.0, None, 1e-12) for norm in norms)
+  yield one, other
+
+
+def _padding(compute_class: type) -> Iterator[tuple[Any, Any]]:
+  """A model of two layers, the last of which computes some positions only."""
+  config = modeling.BertConfig(
+    vocab_size=11,
+    hidden_size=8,
+    num_hidden_layers=2,
+    num_attention_heads=2,
+    intermediate_size=8,
+    max_position_embeddings=6,
+    type_vocab_size=2,
+  )
+  ids = tf.constant([[1, 2, 3, 4, 5], [6, 7, 0, 0, 0], [8, 9, 10, 1, 0]])
+  mask = tf.cast(ids > 0, tf.int32)
+  positions = tf.constant([[0, 3], [0, 1], [0, 2]])
+  models = []
+  for compute in (None, compute_class(unpad=True, compares=False)):
+    with tf.variable_scope("", custom_getter=_weight):
+      model = modeling.BertModel(
+        config,
+        False,
+        ids,
+        mask,
+        ids % 2,
+        scope="bert",
+        compute=compute,
+        output_positions=positions,
+      )
+    models.append(model.get_all_encoder_layers())
+  (first, last), (first_unpadded, last_unpadded) = models
+  is_token = tf.cast(mask, tf.float32)[:, :, tf.newaxis]
+  yield first * is_token, first_unpadded
+  yield last, last_unpadded
+
+
+def _dropout(_) -> Iterator[tuple[Any, Any]]:
+  kept = np.unpackbits(np.frombuffer(bytes.fromhex(_KEPT), np.uint8))
+  values = np.arange(1.0, 65.0, dtype=np.float32)
+  with tf.variable_scope("here"):
+    dropped = modeling.dropout(tf.constant(values), 0.25, (1, tf.constant(3)))
+  yield dropped, values * kept / 0.75
+
+
+def _released_dense(_) -> Iterator[tuple[Any, Any]]:
+  draw = np.random.default_rng(0)
+  inputs, kernel, bias = (
+    draw.normal(0.0, 3.0, shape).astype(np.float32)
+    for shape in ([6, 4], [4, 3], 3)
+  )
+  layer = modeling.Compute().dense
+  arguments = [tf.constant(value) for value in (inputs, kernel, bias)]
+  yield layer(*arguments, None), inputs @ kernel + bias
+  at = tf.constant([-3.0, -1.0, -0.3, 0.5, 2.0])
+  yield modeling.gelu(at), _GELU
+  yield modeling.gelu_tanh(at), _GELU_TANH
+
+
+_COMPARISONS = {
+  "attention": _attention,
+  "dense layers": _dense,
+  "8-bit dense layers": _released_dense,
+  "projection": _projection,
+  "normalization": _normalization,
+  "padding": _padding,
+  "dropout": _dropout,
+}

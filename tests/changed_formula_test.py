@@ -1,0 +1,124 @@
+"""Who changes `modeling.py` trains, predicts and exports with the change."""
+
+import functools
+import os
+import shutil
+import subprocess
+import sys
+
+import commands
+import numpy as np
+import pytest
+
+pytestmark = pytest.mark.process
+
+CLASSIFIER = "run_classifier"
+ALL = "run_classifier,run_squad,run_ner,run_embeddings,run_pretraining"
+ALL += ",extract_features"
+
+# A line of modeling.py, what becomes of it, and the kernel that it concerns.
+EDITS = {
+  "a factor on the scores": (
+    "  scores = tf.matmul(query, key, transpose_b=True)",
+    "  scores = 1.5 * tf.matmul(query, key, transpose_b=True)",
+    "attention",
+  ),
+  "a bias in attention_layer": (
+    "  value = compute.split_heads(value, *to_shape)",
+    "  value = compute.split_heads(value, *to_shape) + 0.5",
+    None,
+  ),
+  "another activation": (
+    "  return 0.5 * x * (1.0 + tf.math.erf(x * math.sqrt(0.5)))",
+    "  return tf.nn.relu(x)",
+    None,
+  ),
+  "another epsilon": (
+    "    scale = tf.math.rsqrt(variance + epsilon) * gamma",
+    "    scale = tf.math.rsqrt(variance + 0.1) * gamma",
+    "normalization",
+  ),
+  "a sum in transformer_model": (
+    '    with tf.variable_scope("intermediate"):',
+    "    attention_output += 0.3 * queries\n"
+    '    with tf.variable_scope("intermediate"):',
+    None,
+  ),
+  "another mask": (
+    "  return tf.expand_dims(is_masked, 1) * -10000.0",
+    "  return tf.expand_dims(is_masked, 1) * -1.0",
+    None,
+  ),
+}
+
+
+@pytest.fixture(scope="module")
+def numbers(world, tmp_path_factory):
+  """Numbers of commands in a checkout with an edit, and their log."""
+
+  @functools.cache
+  def run(edit, scripts, *flags):
+    folder = tmp_path_factory.mktemp("checkout")
+    for name in os.listdir(commands.ROOT):
+      if name.endswith(".py") or name in ("bertlib", "tests", "pyproject.toml"):
+        source = os.path.join(commands.ROOT, name)
+        copy = shutil.copytree if os.path.isdir(source) else shutil.copy
+        copy(source, folder / name)
+    if edit:
+      path = folder / "modeling.py"
+      before, after, _ = EDITS[edit]
+      text = path.read_text()
+      assert text.count(before + "\n") + text.count(before + "  #") == 1
+      path.write_text(text.replace(before, after))
+    shutil.copytree(world, folder / "world")
+    script = "tests/changed_formula.py"
+    done = subprocess.run(
+      [sys.executable, script, "world", "found.npz", scripts, *flags],
+      cwd=folder,
+      capture_output=True,
+      text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    with np.load(folder / "found.npz") as found:
+      return dict(found), done.stderr
+
+  return run
+
+
+def check(numbers, edit, scripts):
+  """Checks that an edit has the effect that it has without kernels."""
+  found, log = numbers(edit, scripts)
+  expected, _ = numbers(edit, scripts, "--compute=plain")
+  assert found.keys() == expected.keys()
+  for name, value in expected.items():
+    np.testing.assert_allclose(found[name], value, atol=1e-5, err_msg=name)
+  for name in ("Predictor", "export"):
+    np.testing.assert_allclose(
+      np.ravel(found[name]), found[CLASSIFIER], atol=1e-5, err_msg=name
+    )
+  unedited, _ = numbers(None, scripts)
+  for name in (*scripts.split(","), "Predictor", "export"):
+    assert np.abs(found[name] - unedited[name]).max() > 1e-4, name
+  line = f"{EDITS[edit][2]}: modeling.py computes something else than the XLA"
+  assert (line in log) == (EDITS[edit][2] is not None)
+
+
+@pytest.mark.parametrize(
+  "edit", ["a factor on the scores", "a sum in transformer_model"]
+)
+def test_an_edit_of_modeling_takes_effect_in_a_command(numbers, edit):
+  check(numbers, edit, CLASSIFIER)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("edit", EDITS)
+def test_an_edit_of_modeling_takes_effect_in_every_command(numbers, edit):
+  check(numbers, edit, ALL)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("edit", EDITS)
+def test_an_edit_of_modeling_takes_effect_in_bfloat16(numbers, edit):
+  found, _ = numbers(edit, CLASSIFIER, "--precision=bfloat16")
+  unedited, _ = numbers(None, CLASSIFIER, "--precision=bfloat16")
+  assert np.abs(found[CLASSIFIER] - unedited[CLASSIFIER]).max() > 1e-3

@@ -1,0 +1,120 @@
+"""Kernels are used only if they compute what `modeling` does."""
+
+import pytest
+import tensorflow.compat.v1 as tf
+
+import modeling
+from bertlib.compute import fast_compute, int8, onednn, same_formula, xla
+
+pytestmark = pytest.mark.graph
+
+KERNELS = [
+  ("attention", xla.attention_on_cpu),
+  ("attention", xla.attention_on_gpu),
+  ("attention", onednn.attention),
+  ("dense layers", xla.dense_on_cpu),
+  ("dense layers", xla.dense_on_gpu),
+  ("8-bit dense layers", int8.QuantizedKernel),
+  ("projection", fast_compute._joined),
+  ("normalization", xla.add_and_norm),
+  ("padding", fast_compute.FastCompute),
+  ("dropout", xla.add_and_norm),
+]
+each_kernel = pytest.mark.parametrize("part, kernel", KERNELS)
+
+
+@pytest.fixture(autouse=True)
+def forget():
+  """Comparisons of other tests do not count."""
+  same_formula.is_used.cache_clear()
+  yield
+  same_formula.is_used.cache_clear()
+
+
+@each_kernel
+def test_kernels_compute_what_modeling_does(part, kernel):
+  assert same_formula.is_used(part, kernel)
+
+
+@pytest.mark.skipif(not onednn.is_available(), reason="needs oneDNN")
+def test_the_kernel_of_onednn_computes_what_modeling_does():
+  assert same_formula.is_used("normalization", onednn.add_and_norm)
+
+
+def attention_with_a_factor(query, *others):
+  return dot_product_attention(1.1 * query, *others)
+
+
+def dense_without_bias(self, inputs, kernel, bias, activation):
+  output = tf.matmul(inputs, kernel)
+  return activation(output) if activation else output
+
+
+def dense_with_another_gradient(self, inputs, kernel, bias, activation):
+  return dense(self, inputs, tf.stop_gradient(kernel), bias, activation)
+
+
+def normalized_dense(self, inputs, kernel, bias, activation):
+  output = dense(self, inputs, kernel, bias, activation)
+  return output / tf.reduce_sum(tf.abs(output), -1, keepdims=True)
+
+
+def normalize_with_epsilon(vectors, beta, gamma, epsilon):
+  return normalize(vectors, beta, gamma, 1e-3)
+
+
+def heads_that_look_back(self, matrix, *shape):
+  heads = split_heads(self, matrix, *shape)
+  return heads + 0.1 * tf.roll(heads, 1, axis=2)
+
+
+def dropout_of_rows(tensor, dropout_prob, seed=None):
+  rows = tensor[:1] if dropout_prob else tensor
+  return dropout(rows, dropout_prob, seed) * tf.ones_like(tensor)
+
+
+dense, split_heads = modeling.Compute.dense, modeling.Compute.split_heads
+dot_product_attention = modeling.dot_product_attention
+normalize, dropout = modeling.normalize, modeling.dropout
+
+CHANGES = [
+  ("dot_product_attention", attention_with_a_factor, "attention"),
+  ("Compute.dense", dense_without_bias, "dense layers"),
+  ("Compute.dense", dense_with_another_gradient, "dense layers"),
+  ("Compute.dense", dense_without_bias, "8-bit dense layers"),
+  ("gelu", tf.nn.relu, "8-bit dense layers"),
+  ("Compute.dense", normalized_dense, "projection"),
+  ("normalize", normalize_with_epsilon, "normalization"),
+  ("Compute.split_heads", heads_that_look_back, "padding"),
+  ("dropout", dropout_of_rows, "dropout"),
+]
+
+
+@pytest.mark.parametrize("name, changed, part", CHANGES)
+def test_a_kernel_is_left_out_if_modeling_is_changed(
+  monkeypatch, caplog, name, changed, part
+):
+  monkeypatch.setattr(f"modeling.{name}", changed)
+  for kernel in (kernel for own, kernel in KERNELS if own == part):
+    assert not same_formula.is_used(part, kernel)
+    assert not same_formula.is_used(part, kernel)  # logged once
+  lines = [record.getMessage() for record in caplog.records]
+  assert all(
+    line.startswith(f"{part}: modeling.py computes something else")
+    and line.endswith("; using modeling.py")
+    for line in lines
+  )
+  assert len(lines) == sum(own == part for own, _ in KERNELS)
+
+
+def test_a_kernel_that_draws_masks_is_left_out_if_dropout_is_changed(
+  monkeypatch,
+):
+  monkeypatch.setattr(modeling, "dropout", dropout_of_rows)
+  assert same_formula.is_used("normalization", xla.add_and_norm)
+  assert not same_formula.is_used("normalization", xla.add_and_norm, True)
+
+
+def test_a_function_with_other_arguments_is_used(monkeypatch):
+  monkeypatch.setattr(modeling, "dot_product_attention", lambda query: query)
+  assert not same_formula.is_used("attention", xla.attention_on_cpu)
