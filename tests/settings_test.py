@@ -5,16 +5,17 @@ import math
 import pathlib
 import re
 
+import commands
 import pytest
 from absl import flags
 
 import optimization
+import run_ner
 from bertlib.cli import option
 from bertlib.cli.errors import InputError
 from bertlib.exchange import convert
 from bertlib.settings import (
   classifier,
-  common,
   conversion,
   download,
   embeddings,
@@ -26,6 +27,7 @@ from bertlib.settings import (
   report,
   squad,
   squad_metrics,
+  training,
   vocabulary,
 )
 from bertlib.tasks.classification import classification
@@ -169,8 +171,8 @@ def test_settings_cannot_be_changed():
 
 
 def test_choices_are_those_of_the_optimizers():
-  assert list(common.OPTIMIZERS) == list(optimization.OPTIMIZERS)
-  assert list(common.SCHEDULES) == list(optimization.SCHEDULES)
+  assert list(training.OPTIMIZERS) == list(optimization.OPTIMIZERS)
+  assert list(training.SCHEDULES) == list(optimization.SCHEDULES)
 
 
 def test_architectures_are_those_that_are_written():
@@ -436,3 +438,145 @@ def test_a_task_with_a_similar_name_is_suggested():
   settings = parse(classifier.ClassifierSettings, "--task_name=MPRC")
   with pytest.raises(InputError, match=r"no such task. Give MRPC$"):
     classifier.check_task(settings)
+
+
+@pytest.mark.parametrize("settings", SETTINGS)
+def test_what_a_flag_needs_are_values_of_other_flags(settings):
+  declared = {
+    name for each in SETTINGS for name, _ in option.declarations(each)
+  }
+  own = dict(option.declarations(settings))
+  for flag, declaration in own.items():
+    for term in re.split(", | or ", declaration.needs):
+      name, _, value = term.removeprefix("not ").partition("=")
+      assert name in declared | {""} and name != flag, flag
+      if value and name in own and name != "task_name":
+        assert any(
+          value in dict(option.declarations(each))[name].choices
+          for each in SETTINGS
+          if name in dict(option.declarations(each))
+        ), flag
+
+
+TRAIN, EVALUATE = "--task_name=tsv --do_train", "--task_name=tsv --do_eval"
+
+
+@pytest.mark.parametrize(
+  ("settings", "arguments", "expected"),
+  [
+    (classifier, f"{TRAIN} --learning_rate=1e-3 --num_train_epochs=1", []),
+    (
+      classifier,
+      f"{EVALUATE} --learning_rate=1e-3 --num_train_epochs=1",
+      [
+        "--num_train_epochs and --learning_rate: have no effect without"
+        " --do_train"
+      ],
+    ),
+    # Values that are the defaults change nothing.
+    (classifier, f"{EVALUATE} --num_train_epochs=3 --nofreeze_embeddings", []),
+    # A flag file of a training, of which another action is wanted now.
+    (classifier, f"{TRAIN} --epsilon=1e-8 --nodo_train --do_eval", []),
+    (
+      classifier,
+      f"{TRAIN} --loss_scale=128",
+      ["--loss_scale: has no effect without --precision=float16"],
+    ),
+    (classifier, f"{TRAIN} --loss_scale=128 --precision=float16", []),
+    (classifier, f"{TRAIN} --loss_scale=128 --precision=auto", []),
+    (
+      classifier,
+      f"{EVALUATE} --calibration_file=x",
+      ["--calibration_file: has no effect without --precision=int8"],
+    ),
+    (classifier, f"{EVALUATE} --calibration_file=x --precision=int8", []),
+    (
+      export,
+      "--int8_skip_layers=1",
+      ["--int8_skip_layers: has no effect without --quantize=int8"],
+    ),
+    (export, "--int8_skip_layers=1 --quantize=int8", []),
+    (
+      classifier,
+      f"{TRAIN} --memory_gb=4 --recompute_activations",
+      ["--recompute_activations: has no effect with --memory_gb"],
+    ),
+    (
+      classifier,
+      "--task_name=MRPC --data_dir=x --do_eval --label_column=3",
+      ["--label_column: has no effect without --task_name=tsv"],
+    ),
+    (classifier, "--task_name=TSV --do_eval --label_column=3", []),
+    (
+      classifier,
+      f"{TRAIN} --eval_batch_size=4",
+      ["--eval_batch_size: has no effect without --do_eval"],
+    ),
+    (classifier, f"{TRAIN} --eval_steps=5 --eval_batch_size=4", []),
+    (
+      classifier,
+      f"{TRAIN} --tpu_name=local --num_tpu_cores=4",
+      ["--tpu_name and --num_tpu_cores: have no effect without --use_tpu"],
+    ),
+    (classifier, f"{TRAIN} --tpu_name=local --distribution=tpu", []),
+    (
+      pretraining,
+      "--input_file=x --do_train --masked_lm_prob=0.3",
+      ["--masked_lm_prob: has no effect without --remask"],
+    ),
+    # A phase may turn it on.
+    (pretraining, "--phases=a --do_train --masked_lm_prob=0.3", []),
+    (
+      pretraining,
+      "--input_file=x --do_train --max_seq_length=16",
+      [
+        "--max_predictions_per_seq=20 is larger than --max_seq_length=16: the"
+        " masked positions of each record are padded to a number that is never"
+        " reached"
+      ],
+    ),
+    (
+      squad,
+      "--train_file=x --do_train --doc_stride=382",
+      [
+        "--doc_stride=382 is longer than the text in a window of"
+        " --max_seq_length=384: windows do not overlap, so an answer that"
+        " crosses a window boundary is in no window"
+      ],
+    ),
+    (squad, "--train_file=x --do_train --doc_stride=381", []),
+    (
+      embeddings,
+      "--train_file=x --do_train --loss=triplet --temperature=1",
+      ["--temperature: has no effect with --loss=triplet"],
+    ),
+    (
+      conversion,
+      "--input=a --output=b --tolerance=1",
+      ["--tolerance: has no effect without --compare"],
+    ),
+    (
+      squad_metrics,
+      "--metric=1.1 --na-prob-file=x --na-prob-thresh=0.5",
+      ["--na-prob-file: has no effect with --metric=1.1"],
+    ),
+  ],
+)
+def test_flags_without_effect_are_named(settings, arguments, expected):
+  (command,) = (s for s in SETTINGS if s.__module__ == settings.__name__)
+  values = values_of(command, *arguments.split())
+  assert [*option.warnings(command, values)] == expected
+
+
+def test_warnings_are_logged_when_the_command_line_is_read(caplog):
+  with commands.in_process(run_ner) as main, pytest.raises(InputError):
+    main(
+      "--vocab_file=gone",
+      "--bert_config_file=gone",
+      "--output_dir=gone",
+      "--do_eval",
+      "--dev_file=gone",
+      "--seed=1",
+      "--epsilon=1e-8",
+    )
+  assert "--epsilon: has no effect without --do_train" in caplog.text

@@ -41,8 +41,8 @@ from bertlib.settings.common import (
   ComputeSettings,
   DeviceSettings,
   QuantizationSettings,
-  RunSettings,
 )
+from bertlib.settings.training import RunSettings
 
 # As --precision, but a predictor does not measure which is fastest.
 _PRECISION = declaration(ComputeSettings, "precision").without("auto")

@@ -110,9 +110,8 @@ def read_arguments(argv: list[str]) -> list[str]:
     passes_on=settings.PASSES_ON_ARGUMENTS,
   )
   if settings is not CommandSettings:
-    for part in option.groups(option.from_flags(settings)):
-      for warning in part.warnings():
-        logging.warning("%s", warning)
+    for warning in option.warnings(settings):
+      logging.warning("%s", warning)
   return arguments
 
 

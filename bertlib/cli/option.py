@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from numbers import Integral, Real
@@ -28,9 +29,11 @@ class Group:
   Attributes:
     SECTION: heading of the help for flags that name none, a key of
       `help_text.SECTIONS`.
+    NEEDS: what all flags need to have an effect, see `Flag`.
   """
 
   SECTION: ClassVar[str]
+  NEEDS: ClassVar[str] = ""
 
   def check(self) -> None:
     """Refuses values that contradict each other.
@@ -55,6 +58,7 @@ class CommandSettings(Group):
     BROUGHT_BY_MODEL: those of them that a model may bring, by its name or its
       folder, see `initial_model.check`.
     REQUIRED_UNLESS: flag that replaces all of them, if given.
+    OVERRIDDEN_BY: flag that names files with further flags, if given.
     TAKES_ARGUMENTS: whether words that are not flags are arguments of the
       command, before, between and after flags. Otherwise they are refused.
     PASSES_ON_ARGUMENTS: whether words after "--" are for another program.
@@ -64,6 +68,7 @@ class CommandSettings(Group):
   REQUIRED: ClassVar[Sequence[str]] = ()
   BROUGHT_BY_MODEL: ClassVar[Sequence[str]] = ()
   REQUIRED_UNLESS: ClassVar[str | None] = None
+  OVERRIDDEN_BY: ClassVar[str | None] = None
   TAKES_ARGUMENTS: ClassVar[bool] = False
   PASSES_ON_ARGUMENTS: ClassVar[bool] = False
 
@@ -94,6 +99,9 @@ class Flag:
     short_name: one letter.
     alias: second name.
     is_output: whether it names a file or folder to write.
+    needs: what the flag needs to have an effect: conditions on other flags,
+      separated by commas, such as "do_train, not memory_gb" or "precision=int8
+      or quantize=int8". Flags that the command lacks do not count.
   """
 
   define: Callable[..., Any]
@@ -108,6 +116,7 @@ class Flag:
   short_name: str | None = None
   alias: str | None = None
   is_output: bool = False
+  needs: str = ""
 
   def allows(self, value: Any) -> bool:
     """Whether a value that is not from a command line may be the flag's."""
@@ -253,7 +262,7 @@ def group(settings: type, omit: Sequence[str] = (), **changes: Any) -> Any:
     if not isinstance(change, dict):
       change = {"default": change}
     flag = dataclasses.replace(field.metadata["flag"], **change)
-    declared[field.name] = _in_section(flag, settings)
+    declared[field.name] = _of_class(flag, settings)
   if changes:
     raise TypeError(f"{settings.__name__} has no flag {', '.join(changes)}")
   return dataclasses.field(
@@ -264,11 +273,11 @@ def group(settings: type, omit: Sequence[str] = (), **changes: Any) -> Any:
   )
 
 
-def _in_section(flag: Flag, settings: type) -> Flag:
-  """The flag with the section of its class if it names none itself."""
-  if flag.section:
-    return flag
-  return dataclasses.replace(flag, section=settings.SECTION)
+def _of_class(flag: Flag, settings: type[Group]) -> Flag:
+  """The flag with the section and the needs of its class."""
+  needs = ", ".join(filter(None, [settings.NEEDS, flag.needs]))
+  section = flag.section or settings.SECTION
+  return dataclasses.replace(flag, section=section, needs=needs)
 
 
 def declarations(settings: type) -> Iterator[tuple[str, Flag]]:
@@ -276,7 +285,7 @@ def declarations(settings: type) -> Iterator[tuple[str, Flag]]:
   for field in dataclasses.fields(settings):
     if "flag" in field.metadata:
       flag = field.metadata["flag"]
-      yield flag.name or field.name, _in_section(flag, settings)
+      yield flag.name or field.name, _of_class(flag, settings)
     yield from field.metadata.get("flags", {}).items()
 
 
@@ -413,6 +422,58 @@ def from_flags(
   for part in groups(made):
     part.check()
   return made
+
+
+def warnings(
+  settings: type[CommandSettings], values: flags.FlagValues = flags.FLAGS
+) -> Iterator[str]:
+  """Yields what is odd about parsed flags, such as one without effect."""
+  made = from_flags(settings, values)
+  for part in groups(made):
+    yield from part.warnings()
+  if (later := settings.OVERRIDDEN_BY) and values[later].value:
+    return
+  found, unused = values_of(made), {}
+  for name, flag in declarations(settings):
+    if values[name].present and found[name] != flag.default:
+      unmet = _unmet(flag.needs, found, values)
+      unused.setdefault(unmet, []).append(f"--{name}")
+  unused.pop(None, None)
+  for unmet, names in unused.items():
+    have = "have" if names[1:] else "has"
+    yield f"{english_list(names)}: {have} no effect {unmet}"
+
+
+def _unmet(
+  needs: str, found: Mapping[str, Any], values: flags.FlagValues
+) -> str | None:
+  """The first condition of `Flag.needs` that is not met, in words.
+
+  Args:
+    needs: the conditions.
+    found: values of flags by name.
+    values: the flags. One that is given twice does not count: a flag file is
+      often shared by training and evaluation, which then overrides the action.
+  """
+  for condition in filter(None, needs.split(", ")):
+    terms = [
+      re.fullmatch(r"(not )?([\w-]+)(=(.*))?", term).groups()
+      for term in condition.split(" or ")
+    ]
+    terms = [term for term in terms if term[1] in found]
+    if not terms or any(
+      values[name].present > 1 or _is_met(found[name], wanted) != bool(negated)
+      for negated, name, _, wanted in terms
+    ):
+      continue
+    negated, name, value, _ = terms[0]
+    return f"{'with' if negated else 'without'} --{name}{value or ''}"
+  return None
+
+
+def _is_met(value: Any, wanted: str | None) -> bool:
+  """True if a flag has the value that is wanted, or is set at all."""
+  return bool(value) if wanted is None else str(value).lower() == wanted
 
 
 def read_flags(

@@ -27,7 +27,8 @@ from bertlib.cli.errors import InputError
 from bertlib.data import read_ahead
 from bertlib.io import files, json_files, receipt_file
 from bertlib.io.files import open_any
-from bertlib.settings.common import RecordedSettings, RunSettings
+from bertlib.settings.common import RecordedSettings
+from bertlib.settings.training import RunSettings
 
 ROOT = os.path.dirname(
   os.path.dirname(os.path.dirname(os.path.abspath(__file__)))

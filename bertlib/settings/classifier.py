@@ -78,7 +78,9 @@ class ClassifierSettings(TrainingSettings):
     None, "Folder of the dataset, with the task's files.", basic=True
   )
   language: str = option.text(
-    "zh", "Language code of the XNLI files to train and evaluate on."
+    "zh",
+    "Language code of the XNLI files to train and evaluate on.",
+    needs="task_name=xnli",
   )
   predict_file: str | None = option.path(
     None,
@@ -89,6 +91,7 @@ class ClassifierSettings(TrainingSettings):
     " to NAME_predictions.tsv and .jsonl, those for standard input to"
     " stdin_predictions.tsv and .jsonl.",
     basic=True,
+    needs="do_predict",
   )
   bad_rows: str = option.choice(
     "refuse",
@@ -100,11 +103,13 @@ class ClassifierSettings(TrainingSettings):
     "train.tsv",
     "Training set of --task_name=tsv, a .tsv, .csv or .jsonl file; relative to"
     " --data_dir if that is given.",
+    needs="task_name=tsv",
   )
   dev_file: str = option.path(
     "dev.tsv",
     "Dev set of --task_name=tsv, a .tsv, .csv or .jsonl file; relative to"
     " --data_dir if that is given.",
+    needs="task_name=tsv, do_eval or eval_steps",
   )
   dev_fraction: float | None = option.number(
     None,
@@ -116,6 +121,7 @@ class ClassifierSettings(TrainingSettings):
     "test.tsv",
     "Test set of --task_name=tsv, a .tsv, .csv or .jsonl file; relative to"
     " --data_dir if that is given.",
+    needs="task_name=tsv, do_predict, not predict_file",
   )
   text_a_column: str = option.text(
     "1",
@@ -123,16 +129,19 @@ class ClassifierSettings(TrainingSettings):
     " name, or its number counted from 1. A name of the header is a name, even"
     " if it is a number.",
     basic=True,
+    needs="task_name=tsv or predict_file",
   )
   text_b_column: str | None = option.text(
     None,
     "Column of the second text of a pair, like --text_a_column.",
+    needs="task_name=tsv or predict_file",
   )
   label_column: str = option.text(
     "2",
     "Column of the label for --task_name=tsv: its name, or its number counted"
     " from 1.",
     basic=True,
+    needs="task_name=tsv",
   )
   id_column: str | None = option.text(
     None,
@@ -144,16 +153,19 @@ class ClassifierSettings(TrainingSettings):
     None,
     "Labels of --task_name=tsv, separated by commas, in the order of vectors of"
     " 0 and 1. If not given, those in the training set.",
+    needs="task_name=tsv",
   )
   problem_type: str = option.choice(
     "classification",
     ["classification", "regression", "multi_label"],
     "Kind of labels of --task_name=tsv: one label per text, a number, or any"
     " number of labels.",
+    needs="task_name=tsv",
   )
   label_delimiter: str = option.text(
     ",",
     "Separator between the labels of a text with --problem_type=multi_label.",
+    needs="task_name=tsv, problem_type=multi_label",
   )
   class_weights: Sequence[str] | None = option.text_list(
     None,
@@ -161,6 +173,7 @@ class ClassifierSettings(TrainingSettings):
     " by commas, 1 for the others; or balanced, to compensate for unequal label"
     " frequencies.",
     section="training",
+    needs="do_train",
   )
   given: frozenset[str] = frozenset()  # flags on the command line
 

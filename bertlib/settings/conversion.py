@@ -142,6 +142,7 @@ class ConversionSettings(option.CommandSettings):
     "Largest absolute difference of two numbers that --compare accepts.",
     NOT_NEGATIVE,
     section="evaluation",
+    needs="compare",
   )
   max_seq_length: int = option.integer(
     128,
@@ -149,8 +150,13 @@ class ConversionSettings(option.CommandSettings):
     " texts are truncated.",
     SEQ_LENGTH,
     section="evaluation",
+    needs="text_file",
   )
-  text: TextSettings = option.group(TextSettings)
+  text: TextSettings = option.group(
+    TextSettings,
+    encoding={"needs": "text_file"},
+    encoding_errors={"needs": "text_file"},
+  )
 
   @property
   def rewrites(self) -> bool:

@@ -9,8 +9,9 @@ from typing import ClassVar
 from bertlib.cli import option
 from bertlib.cli.errors import InputError
 from bertlib.cli.ranges import AT_LEAST_1, FINITE, NOT_NEGATIVE, POSITIVE
-from bertlib.settings.common import ModelSettings, RunSettings, TrainingSettings
+from bertlib.settings.common import ModelSettings, TrainingSettings
 from bertlib.settings.embedding_spec import VectorSettings
+from bertlib.settings.training import RunSettings
 
 # Keys of the table in `embedding_losses`, which imports TensorFlow.
 LOSSES = (
@@ -28,6 +29,7 @@ class LossSettings(option.Group):
   """The training objective."""
 
   SECTION: ClassVar[str] = "training"
+  NEEDS: ClassVar[str] = "do_train"
 
   loss: str | None = option.choice(
     None,
@@ -44,15 +46,19 @@ class LossSettings(option.Group):
     0.05,
     "Divisor of the cosines in infonce, cosent and supervised_contrastive.",
     POSITIVE,
+    needs="not loss=triplet, not loss=cosine, not loss=distillation",
   )
   symmetric: bool = option.boolean(
-    False, "With --loss=infonce: also find the anchor of each positive."
+    False,
+    "With --loss=infonce: also find the anchor of each positive.",
+    needs="loss=infonce or not loss",
   )
   margin: float | None = option.number(
     None,
     "With --loss=triplet: distance by which negatives must be farther than the"
     " positive. If not given, 0.5 for normalized vectors, else 5.",
     NOT_NEGATIVE,
+    needs="loss=triplet",
   )
   matryoshka_weights: Sequence[float] | None = option.numbers(
     None,
@@ -119,13 +125,17 @@ class EmbeddingSettings(TrainingSettings):
     },
   )
   train_file: str | None = option.path(
-    None, "Training set, a .tsv, .csv or .jsonl file with a header.", basic=True
+    None,
+    "Training set, a .tsv, .csv or .jsonl file with a header.",
+    basic=True,
+    needs="do_train",
   )
   dev_file: str | None = option.path(
     None,
     "Dev set, a file like --train_file; or a folder in the layout of BEIR with"
     " corpus.jsonl, queries.jsonl and qrels/, or one of its qrels files.",
     basic=True,
+    needs="do_eval or eval_steps",
   )
   text_columns: Sequence[str] | None = option.text_list(
     None,
@@ -150,28 +160,42 @@ class EmbeddingSettings(TrainingSettings):
     " leaves them out and lists those of NAME.csv in NAME_bad_rows.txt.",
   )
   min_score: float = option.number(
-    0.0, "Score of unrelated texts, the lowest.", FINITE
+    0.0,
+    "Score of unrelated texts, the lowest.",
+    FINITE,
+    needs="score_column or dev_score_column",
   )
   max_score: float = option.number(
-    1.0, "Score of equivalent texts, the highest.", FINITE
+    1.0,
+    "Score of equivalent texts, the highest.",
+    FINITE,
+    needs="score_column or dev_score_column",
   )
   dev_text_columns: Sequence[str] | None = option.text_list(
     None,
     "Columns of the texts of --dev_file. If none of the --dev_*_column flags is"
     " given, the columns of --train_file.",
     section="evaluation",
+    needs="do_eval or eval_steps",
   )
   dev_score_column: str | None = option.text(
-    None, "Column of the score in --dev_file.", section="evaluation"
+    None,
+    "Column of the score in --dev_file.",
+    section="evaluation",
+    needs="do_eval or eval_steps",
   )
   dev_label_column: str | None = option.text(
-    None, "Column of the label in --dev_file.", section="evaluation"
+    None,
+    "Column of the label in --dev_file.",
+    section="evaluation",
+    needs="do_eval or eval_steps",
   )
   beir_split: str = option.text(
     "test",
     "Judgements to use of a --dev_file in the layout of BEIR: the name of a"
     " file in qrels/ without .tsv.",
     section="evaluation",
+    needs="do_eval or eval_steps",
   )
   predict_file: str | None = option.path(
     None,
@@ -179,23 +203,32 @@ class EmbeddingSettings(TrainingSettings):
     " table, whose texts are in --text_columns. The vectors of NAME.txt go to"
     " NAME_vectors.npy, float32 [N, D].",
     basic=True,
+    needs="do_predict",
   )
   prompt: str | None = option.text(
     None,
     "Name of the prefix of the texts of --predict_file, such as query or"
     " passage. If not given, the model's default.",
+    needs="do_predict, predict_file",
   )
   corpus_file: str | None = option.path(
-    None, "Texts to search, one per line.", basic=True
+    None,
+    "Texts to search, one per line.",
+    basic=True,
+    needs="do_predict",
   )
   query_file: str | None = option.path(
     None,
     "Queries, one per line; - for standard input. The lines found in"
     " --corpus_file for those of NAME.txt go to NAME_results.jsonl.",
     basic=True,
+    needs="do_predict",
   )
   top_k: int = option.integer(
-    10, "Number of lines to find for each query.", AT_LEAST_1
+    10,
+    "Number of lines to find for each query.",
+    AT_LEAST_1,
+    needs="do_predict, corpus_file",
   )
 
   def check(self) -> None:

@@ -9,7 +9,8 @@ from typing import ClassVar
 from bertlib.cli import option
 from bertlib.cli.errors import InputError
 from bertlib.cli.ranges import COLUMN
-from bertlib.settings.common import RunSettings, TrainingSettings
+from bertlib.settings.common import TrainingSettings
+from bertlib.settings.training import RunSettings
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,11 +43,13 @@ class NerSettings(TrainingSettings):
     None,
     "Tagged sentences to train on: columns, or JSON Lines (.jsonl).",
     basic=True,
+    needs="do_train",
   )
   dev_file: str | None = option.path(
     None,
     "Tagged sentences to evaluate on: columns, or JSON Lines (.jsonl).",
     basic=True,
+    needs="do_eval or eval_steps",
   )
   predict_file: str | None = option.path(
     None,
@@ -54,6 +57,7 @@ class NerSettings(TrainingSettings):
     " text too. Tags in the file are ignored. Predictions for NAME.txt go to"
     " NAME_predictions.conll and .jsonl.",
     basic=True,
+    needs="do_predict",
   )
   word_column: int = option.integer(
     1,
@@ -83,6 +87,7 @@ class NerSettings(TrainingSettings):
     ["data", "BIO", "BIOES"],
     "Tagging scheme to train: that of the training data, or convert its tags"
     " to BIO or BIOES.",
+    needs="do_train",
   )
 
   def check(self) -> None:

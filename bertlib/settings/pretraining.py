@@ -9,13 +9,13 @@ from typing import ClassVar
 from bertlib.cli import option
 from bertlib.cli.errors import InputError
 from bertlib.cli.ranges import AT_LEAST_1, COUNT, FRACTION
-from bertlib.settings.common import (
+from bertlib.settings.common import TrainingSettings
+from bertlib.settings.pretraining_data import check_masks, warn_of_masks
+from bertlib.settings.training import (
   OptimizerSettings,
   RunSettings,
-  TrainingSettings,
   nothing_to_train,
 )
-from bertlib.settings.pretraining_data import check_masks, warn_of_masks
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,6 +23,7 @@ class PretrainingSettings(TrainingSettings):
   """Flags of run_pretraining.py."""
 
   REQUIRED: ClassVar[Sequence[str]] = ("bert_config_file", "output_dir")
+  OVERRIDDEN_BY: ClassVar[str] = "phases"
   EXAMPLE: ClassVar[str] = (
     "python run_pretraining.py --input_file=data.tfrecord"
     " --bert_config_file=bert_config.json --do_train"
@@ -65,6 +66,7 @@ class PretrainingSettings(TrainingSettings):
     " patterns, separated by commas. If not given, --input_file, repeated if"
     " it has too few records for --max_eval_steps.",
     basic=True,
+    needs="do_eval or eval_steps",
   )
   max_predictions_per_seq: int = option.integer(
     20,
@@ -79,6 +81,7 @@ class PretrainingSettings(TrainingSettings):
     "Data that each of several workers reads: record reads all files and takes"
     " its rows of each batch, so that results do not depend on the number of"
     " workers; file reads only its share of the files, which is less I/O.",
+    needs="do_train, distribution=multi_worker",
   )
   phases: Sequence[str] | None = option.text_list(
     None,
@@ -93,6 +96,7 @@ class PretrainingSettings(TrainingSettings):
     COUNT,
     section="training",
     basic=True,
+    needs="do_train",
   )
   num_warmup_steps: int = option.integer(
     10000,
@@ -101,6 +105,7 @@ class PretrainingSettings(TrainingSettings):
     COUNT,
     section="training",
     basic=True,
+    needs="do_train",
   )
   max_eval_steps: int = option.integer(
     100,
@@ -109,14 +114,19 @@ class PretrainingSettings(TrainingSettings):
     AT_LEAST_1,
     section="evaluation",
     basic=True,
+    needs="do_eval or eval_steps",
   )
   remask: bool = option.boolean(
     False,
     "Dynamic masking: draw new masks each time a record is read in training,"
     " so that one copy of the data serves many epochs. Needs --vocab_file.",
+    needs="do_train",
   )
   masked_lm_prob: float = option.number(
-    0.15, "Fraction of the tokens to mask with --remask.", FRACTION
+    0.15,
+    "Fraction of the tokens to mask with --remask.",
+    FRACTION,
+    needs="remask",
   )
   do_whole_word_mask: bool = option.boolean(
     False, "Whole word masking with --remask: mask all pieces of a word."
@@ -126,12 +136,14 @@ class PretrainingSettings(TrainingSettings):
     'Texts for --do_predict, one per line, with " ||| " before the second text'
     " of a pair; - for standard input.",
     basic=True,
+    needs="do_predict",
   )
   top_k: int = option.integer(
     5,
     "Number of predictions to write per [MASK], most probable first.",
     AT_LEAST_1,
     section="evaluation",
+    needs="do_predict",
   )
   given: frozenset[str] = frozenset()  # flags on the command line
 

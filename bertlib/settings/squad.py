@@ -9,7 +9,8 @@ from typing import ClassVar
 from bertlib.cli import option
 from bertlib.cli.errors import InputError
 from bertlib.cli.ranges import AT_LEAST_1, FINITE, PARALLEL, SEQ_LENGTH
-from bertlib.settings.common import ModelSettings, RunSettings, TrainingSettings
+from bertlib.settings.common import ModelSettings, TrainingSettings
+from bertlib.settings.training import RunSettings
 
 
 def check_window(max_seq_length: int, max_query_length: int) -> None:
@@ -60,18 +61,23 @@ class SquadSettings(TrainingSettings):
     train_batch_size={
       "help": "Number of windows per training step, over all devices."
     },
-    predict_batch_size={"help": "Number of windows per prediction step."},
+    predict_batch_size={
+      "help": "Number of windows per prediction step.",
+      "needs": "do_predict or eval_steps or interactive",
+    },
   )
   train_file: str | None = option.path(
     None,
     "JSON file in SQuAD format to train on, such as train-v1.1.json.",
     basic=True,
+    needs="do_train or audit",
   )
   predict_file: str | None = option.path(
     None,
     "JSON file in SQuAD format with the questions to answer, such as"
     " dev-v1.1.json.",
     basic=True,
+    needs="do_predict or from_logits or eval_steps",
   )
   steps_from: str = option.choice(
     "questions",
@@ -79,6 +85,7 @@ class SquadSettings(TrainingSettings):
     "Unit that --num_train_epochs counts: questions, as google-research/bert"
     " does, or windows, of which a long paragraph has several per question.",
     section="training",
+    needs="do_train",
   )
   doc_stride: int = option.integer(
     128,
@@ -104,12 +111,14 @@ class SquadSettings(TrainingSettings):
     " to list per question in nbest_predictions.json.",
     AT_LEAST_1,
     section="evaluation",
+    needs="do_predict or from_logits or eval_steps or interactive",
   )
   max_answer_length: int = option.integer(
     30,
     "Maximum length of an answer in tokens.",
     AT_LEAST_1,
     section="evaluation",
+    needs="do_predict or from_logits or eval_steps or interactive",
   )
   version_2_with_negative: bool = option.boolean(
     False,
@@ -124,6 +133,7 @@ class SquadSettings(TrainingSettings):
     FINITE,
     section="evaluation",
     basic=True,
+    needs="version_2_with_negative",
   )
   verbose_logging: bool = option.boolean(
     False,
@@ -142,6 +152,7 @@ class SquadSettings(TrainingSettings):
     "File to save the start and end logits to, for --from_logits.",
     section="evaluation",
     is_output=True,
+    needs="do_predict or from_logits",
   )
   from_logits: str | None = option.path(
     None,
@@ -180,11 +191,13 @@ class SquadSettings(TrainingSettings):
     [128, 256, 384, 512],
     "Values of --max_seq_length that --audit tries, separated by commas.",
     SEQ_LENGTH,
+    needs="audit",
   )
   audit_doc_strides: Sequence[int] = option.integers(
     [64, 128],
     "Values of --doc_stride that --audit tries, separated by commas.",
     AT_LEAST_1,
+    needs="audit",
   )
   interactive: bool = option.boolean(
     False,
@@ -197,6 +210,7 @@ class SquadSettings(TrainingSettings):
     "Text that the questions of --interactive are about. If not given, the"
     " text comes first in standard input, up to a blank line.",
     section="evaluation",
+    needs="interactive",
   )
   cache_dir: str | None = option.path(
     None,

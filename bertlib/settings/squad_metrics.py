@@ -45,6 +45,7 @@ class SquadMetricsSettings(option.CommandSettings):
     short_name="n",
     name="na-prob-file",
     basic=True,
+    needs="not metric=1.1, not metric=chinese",
   )
   na_prob_thresh: float = option.number(
     1.0,
@@ -54,4 +55,5 @@ class SquadMetricsSettings(option.CommandSettings):
     short_name="t",
     name="na-prob-thresh",
     basic=True,
+    needs="na-prob-file",
   )

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from bertlib.compat import estimator_api
-from bertlib.settings.common import EstimatorSettings, RunSettings
+from bertlib.settings.common import EstimatorSettings
+from bertlib.settings.training import RunSettings
 from bertlib.training import distribution
 
 

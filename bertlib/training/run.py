@@ -25,7 +25,8 @@ from bertlib.compute.fast_compute import FastCompute
 from bertlib.data import record_check, tf_records
 from bertlib.io import files, folder_lock, result_files, text_files
 from bertlib.settings import embedding_spec
-from bertlib.settings.common import RunSettings, TrainingSettings
+from bertlib.settings.common import TrainingSettings
+from bertlib.settings.training import RunSettings
 from bertlib.training import (
   checkpoint_hook,
   dev_scores,

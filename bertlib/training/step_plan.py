@@ -17,11 +17,10 @@ from bertlib.compute.fast_compute import FastCompute
 from bertlib.settings.common import (
   ComputeSettings,
   EstimatorSettings,
-  OptimizerSettings,
-  RunSettings,
   TrainingSettings,
 )
 from bertlib.settings.rerun import repeat_choices
+from bertlib.settings.training import OptimizerSettings, RunSettings
 from bertlib.training import memory_plan
 from bertlib.training.memory_plan import StepShape
 

@@ -217,12 +217,6 @@ def test_a_tpu_gets_static_shapes_and_compiles_by_itself(flags):
   assert step_plan.read_compute(settings_of(flags)) == FastCompute(tf.bfloat16)
 
 
-def test_a_tpu_is_not_asked_for_float16(flags):
-  flags.use_tpu, flags.precision = True, "float16"
-  with pytest.raises(InputError, match="--precision=bfloat16"):
-    step_plan.read_compute(settings_of(flags))
-
-
 def test_padding_that_counts_is_kept(flags):
   assert not step_plan.read_compute(
     settings_of(flags), masks_padding=False
