@@ -1,29 +1,8 @@
 """Options for time and memory: precision, unpadding, kernels, recomputation.
 
-They do not change what a model computes. `modeling.Compute` is the plain
-implementation; `FastCompute` adds the options; `UnpaddedCompute` is
-`FastCompute` for one unpadded batch. Each option overrides some methods, the
-leaves of the formula in `modeling`:
-
-- `dtype`: mixed precision; results differ only by rounding. Overrides no
-  method.
-- `unpad`: dense layers run on real tokens only. `for_batch` returns an
-  `UnpaddedCompute`, which overrides `positions`, `unpad_input`, `pad_output`,
-  `gather_positions`, `split_heads` and `merge_heads`.
-- `jit_compile`: XLA fuses the operations between matrix products, `on_gpu` by
-  functions that suit a GPU. Overrides `attend`, `dense` and `add_and_norm`.
-- `copy_weights`: the optimizer keeps 16-bit copies of the kernels. Overrides
-  `dense`.
-- `use_onednn`: kernels of oneDNN outside training. Overrides `attend` and
-  `add_and_norm`.
-- `recompute`: gradient checkpointing, that is, activations are recomputed for
-  the gradient instead of stored. Overrides `run_layer`.
-
-A kernel is used only if it computes what `modeling` does; `same_formula`
-compares them. `for_inference` turns off `recompute` and `copy_weights`, which
-only training needs, and `jit_compile`, unless `jit_inference` is set. Kernels
-may be those of `int8`, which bring their own product. Shapes are those of
-`modeling`.
+Each option of `FastCompute` overrides methods of `modeling.Compute`, the leaves
+of the formula. They do not change what a model computes: `same_formula`
+compares each kernel with `modeling`, whose shapes they have.
 """
 
 from __future__ import annotations
@@ -47,24 +26,19 @@ class FastCompute(modeling.Compute):
 
   Attributes:
     dtype: dtype of matrix products and hidden states: float32, bfloat16 or
-      float16. Weights, layer normalization, softmax and losses are always
-      float32.
-    unpad: run dense layers on real tokens only. Hidden states at padding are
-      then 0. Not for a TPU, which needs static shapes.
+      float16. Weights, layer normalization, softmax and losses stay float32.
+    unpad: run dense layers on real tokens only; hidden states at padding are 0.
+      Not for a TPU, which needs static shapes.
     jit_compile: in training, fuse the operations between matrix products by
-      XLA, and draw the dropout masks inside of them, from a hash. Each shape
-      is compiled once. Not for a TPU, where the whole model is compiled anyway.
-    jit_inference: `jit_compile` is for inference too. Only for GPUs: on a CPU
-      the kernels of oneDNN are faster.
-    on_gpu: whether `jit_compile` is for a GPU.
-    recompute: in training, store only the input of each layer and recompute
-      its activations for the gradient.
-    copy_weights: in training in 16 bits, multiply by copies of the kernels that
-      the weight update writes, see `optimization.weight_copy`: no kernel is
-      cast. Only for training by that optimizer, without `recompute`, on one
-      device.
-    use_onednn: outside training, normalize layers by a kernel of oneDNN. For
-      CPUs only.
+      XLA, once for each shape. Not for a TPU, which compiles the whole model.
+    jit_inference: use `jit_compile` for inference too; for GPUs.
+    on_gpu: `jit_compile` is for a GPU.
+    recompute: in training, store only the input of each layer and recompute its
+      activations for the gradient (gradient checkpointing).
+    copy_weights: in 16-bit training, multiply by the copies of the kernels that
+      the weight update writes, see `optimization.weight_copy`. For one device,
+      without `recompute`.
+    use_onednn: outside training, use kernels of oneDNN; for CPUs.
     is_training: False in evaluation and prediction, see `for_inference`.
     compares: compare kernels with `modeling` before they are used.
   """
@@ -84,6 +58,7 @@ class FastCompute(modeling.Compute):
     """See base class."""
     return dataclasses.replace(
       self,
+      # On a CPU the kernels of oneDNN are faster than XLA's.
       jit_compile=self.jit_inference and self.jit_compile,
       recompute=False,
       copy_weights=False,
@@ -100,17 +75,14 @@ class FastCompute(modeling.Compute):
   def attend(self, query, key, value, mask, dropout_prob, dropout_seed):
     """See base class."""
     arguments = query, key, value, mask, dropout_prob, dropout_seed
+    # The kernels need a mask.
     kernel = self._attention_kernel(query.dtype) if mask is not None else None
     if kernel and self._is_same("attention", kernel, dropout_prob):
       return kernel(*arguments)
     return super().attend(*arguments)
 
   def run_layer(self, layer: Callable, hidden, scope, is_repeatable: bool):
-    """See base class.
-
-    Raises:
-      ValueError: `recompute` is set and the layer is not repeatable.
-    """
+    """See base class; ValueError if the layer must be recomputed but cannot."""
     if not self.recompute:
       return layer(hidden)
     if not is_repeatable:
@@ -119,11 +91,13 @@ class FastCompute(modeling.Compute):
 
   def dense(self, inputs, kernel, bias, activation: Callable | None):
     """See base class; `kernel` may be one of `int8`."""
+    # Kernels of `int8` bring their own product.
     if isinstance(kernel, (int8.QuantizedKernel, int8.ObservedKernel)):
       return kernel.dense(inputs, bias, activation)
     product = self._dense_kernel()
     if not (product and self._is_same("dense layers", product)):
       return super().dense(inputs, kernel, bias, activation)
+    # No kernel is cast in the forward pass: the update has done it.
     if self.copy_weights and inputs.dtype != tf.float32:
       kernel = optimization.weight_copy(kernel, inputs.dtype)
     return product(inputs, kernel, bias, activation)
@@ -139,7 +113,7 @@ class FastCompute(modeling.Compute):
     return super().add_and_norm(*arguments)
 
   def describe(self) -> str:
-    """What computes what, for the log."""
+    """Describes what computes what, for the log."""
     kernels = {
       "attention": self._attention_kernel(self.dtype),
       "dense layers": self._dense_kernel(),
@@ -188,15 +162,12 @@ class FastCompute(modeling.Compute):
 
 @dataclasses.dataclass(frozen=True)
 class UnpaddedCompute(FastCompute):
-  """`FastCompute` for one unpadded batch.
+  """`FastCompute` for one unpadded batch."""
 
-  Attributes:
-    rows: maps the batch's rows to tokens.
-    products: inputs, kernel and bias of the dense layers of this batch that
-      have no activation, by the name of their output, and of its heads.
-  """
-
+  # Maps the rows of the batch to tokens.
   rows: UnpaddedRows | None = None
+  # Inputs, kernel and bias of the batch's dense layers without activation, by
+  # the name of their output and of its heads.
   products: dict[str, tuple] = dataclasses.field(default_factory=dict)
 
   @property
@@ -242,11 +213,9 @@ class UnpaddedCompute(FastCompute):
     return super().attend(*heads, mask, dropout_prob, dropout_seed)
 
   def _projected_together(self, heads: list) -> list | None:
-    """The same heads from one product of the hidden states.
-
-    None if they do not come from dense layers of the same inputs whose kernels
-    are constants: others would be joined in every batch.
-    """
+    """Heads from one fused projection of query, key and value, or None."""
+    # Only constant kernels are joined, once; variables would be joined for each
+    # batch.
     products = [self.products.get(tensor.name) for tensor in heads]
     if self.is_training or None in products:
       return None
@@ -263,7 +232,7 @@ class UnpaddedCompute(FastCompute):
 
 
 def _joined(kernels: Sequence[Any]) -> Any | None:
-  """Constant kernels side by side; None if they are not constant."""
+  """Fuses constant kernels side by side; None if one is not constant."""
   if all(isinstance(kernel, int8.QuantizedKernel) for kernel in kernels):
     return int8.QuantizedKernel.concat(kernels)
   if all(map(_is_constant, kernels)):
@@ -279,13 +248,7 @@ def _is_constant(kernel) -> bool:
 
 
 def recomputed(layer: Callable, scope) -> Callable:
-  """Wraps a layer so that only its input is stored for the gradient.
-
-  Args:
-    layer: maps a tensor to a tensor, with variables in the current scope; its
-      random operations must be stateless.
-    scope: the current `tf.VariableScope`.
-  """
+  """Wraps a layer so that only its input is stored for the gradient."""
   variables = {}
 
   def collect(getter, *args, **kwargs):
@@ -294,6 +257,8 @@ def recomputed(layer: Callable, scope) -> Callable:
     return variable
 
   def in_scope(tensor):
+    # The layer runs twice, so its random operations must be stateless. The
+    # second call finds the variables of the first.
     with tf.variable_scope(
       scope,
       reuse=tf.AUTO_REUSE,

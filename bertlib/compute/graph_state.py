@@ -1,7 +1,7 @@
-"""What a graph keeps for its life: custom gradients and cached functions.
+"""Custom gradients and cached functions that live as long as their graph.
 
-TensorFlow keeps such functions for the life of the process, and with them every
-graph that they belong to.
+TensorFlow keeps such functions, and with them their graphs, for the life of the
+process.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _GRADIENTS = ("custom_gradients",)
 
 
 def cache_in_graph(function: Callable) -> Callable:
-  """`functools.cache` for each graph."""
+  """`functools.cache`, with one cache per graph."""
   key = (f"cache of {function.__name__}",)
 
   @functools.wraps(function)
@@ -33,19 +33,13 @@ def cache_in_graph(function: Callable) -> Callable:
 
 
 def custom_gradient(function: Callable) -> Callable:
-  """`tf.custom_gradient`, but a graph of TensorFlow 1 can be freed.
-
-  Args:
-    function: takes tensors, and reads no variables; returns a tensor, and the
-      function from its gradient to those of the inputs.
-
-  Returns:
-    A function of the same tensors, which returns the first of these results.
-  """
+  """`tf.custom_gradient` whose graph can be freed; reads no variables."""
 
   def call(*inputs):
     if tf.executing_eagerly_outside_functions():  # may be recorded by a tape
       return tf.custom_gradient(function)(*inputs)
+    # Gradients are registered by type of operation, so this is an `identity_n`,
+    # whose own gradient function `_gradient` finds in the graph.
     inputs = [tf.convert_to_tensor(value) for value in inputs]
     result, gradient_fn = function(*inputs)
     graph = tf.get_default_graph()
@@ -68,4 +62,5 @@ def _registered_gradient() -> str:
 
 def _gradient(op, upstream, *_):
   gradient_fn = dict(op.graph.get_collection(_GRADIENTS))[op]
+  # The first input of `identity_n` is the result; gradients go to the others.
   return [None, *tf.nest.flatten(gradient_fn(upstream))]

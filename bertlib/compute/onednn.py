@@ -1,13 +1,9 @@
 """oneDNN kernels of TensorFlow that have no public name.
 
-The ordinary packages contain kernels that multiply 8-bit matrices and, in the
-same pass, add a bias, apply an activation and convert the result; and one that
-normalizes the rows of a matrix in one pass. TensorFlow reaches them only
-through rewrites of its own graphs, so no public operation stands for them.
-This is the one module, beside `estimator_api`, that uses internal names.
-
-Signed 8-bit values, from -127 to 127, stand for numbers from -range to range;
-unsigned ones, from 0 to 255, for numbers between two limits.
+TensorFlow reaches them only by rewrites of its own graphs. This is the one
+module, beside `estimator_api`, that uses internal names. Signed 8-bit values,
+-127 to 127, stand for numbers from -range to range; unsigned ones for those
+between two limits.
 """
 
 from __future__ import annotations
@@ -42,39 +38,27 @@ class Limits(NamedTuple):
   high: float
 
   def constants(self) -> list:
-    """Both as graph constants."""
+    """Both limits as graph constants."""
     return [tf.constant(limit, tf.float32) for limit in self]
 
 
 def int8_matmul(
   inputs,
   input_limits: Limits,
-  kernel: np.ndarray,
+  kernel: np.ndarray,  # int8 [width, units]
+  # float32 [units], what 127 stands for in each column.
   kernel_ranges: np.ndarray,
   bias,
+  # "GeluExact", "GeluApproximate", "Relu" or "Tanh".
   activation: str | None = None,
   output_limits: Limits | None = None,
   dtype=tf.float32,
 ):
-  """activation(inputs kernel + bias) of 8-bit matrices.
-
-  The sums are exact, in 32 bits. The kernel is laid out for the processor at
-  the first call.
-
-  Args:
-    inputs: [R, width], qint8 from `quantize` or quint8 from this function.
-    input_limits: limits of the inputs.
-    kernel: int8 [width, units].
-    kernel_ranges: float32 [units], number that 127 stands for in each column.
-    bias: float32 [units].
-    activation: "GeluExact", "GeluApproximate", "Relu" or "Tanh"; None for none.
-    output_limits: limits of the result in 8 bits, to which it is clipped. None
-      for a result in `dtype`.
-    dtype: float32 or bfloat16.
-
-  Returns:
-    [R, units]: quint8 with `output_limits`, else `dtype`.
-  """
+  """8-bit activation(inputs kernel + bias): [R, units] in quint8 or `dtype`."""
+  # `inputs` are qint8 of `quantize`, or quint8 of this function. With
+  # `output_limits` the result is clipped to them, in quint8. The sums are
+  # exact, in 32 bits. oneDNN arranges the kernel for the processor at the first
+  # call.
   ranges = np.asarray(kernel_ranges, np.float32)
   arguments = [
     inputs,
@@ -116,16 +100,7 @@ def int8_matmul(
 
 
 def quantize(tensor, ranges: np.ndarray):
-  """8-bit values of a matrix.
-
-  Args:
-    tensor: float [R, width].
-    ranges: float32 [width], number that 127 stands for in each column; larger
-      magnitudes are clipped.
-
-  Returns:
-    qint8 [R, width], with limits -1 and 1 after a division by `ranges`.
-  """
+  """Quantizes [R, width] to qint8, clipped to the `ranges` of columns."""
   scaled = tf.cast(tensor, tf.float32) * (MAX_INT8 / ranges)
 
   def in_one_pass():
@@ -150,15 +125,13 @@ def quantize(tensor, ranges: np.ndarray):
 
 
 def attention(query, key, value, attention_mask, dropout_prob, dropout_seed):
-  """`modeling.dot_product_attention` of bfloat16, in fewer passes.
-
-  oneDNN scales and masks the scores in the pass of their product. Its softmax
-  computes in float32, whatever it takes and returns. There is no dropout.
-  """
+  """`modeling.dot_product_attention` of bfloat16, without dropout."""
   del dropout_prob, dropout_seed
   scale = tf.constant(query.shape.as_list()[-1] ** -0.5, query.dtype)
+  # oneDNN scales and masks the scores in the pass of their product.
   scores = tf.matmul(query, key, transpose_b=True) * scale  # [B, N, F, T]
   scores += tf.cast(modeling.attention_bias(attention_mask), query.dtype)
+  # oneDNN's softmax computes in float32, whatever it takes and returns.
   return tf.matmul(tf.nn.softmax(scores), value)
 
 
@@ -178,18 +151,7 @@ def add_and_norm(output, residual, dropout_prob, dropout_seed, epsilon: float):
 
 
 def layer_norm(tensor, gamma, beta, epsilon: float, plain):
-  """Layer normalization of the rows of a matrix, in one pass.
-
-  Args:
-    tensor: float [R, H].
-    gamma: float32 [H].
-    beta: float32 [H].
-    epsilon: added to the variance.
-    plain: the same as a function without arguments, for a small matrix.
-
-  Returns:
-    Shape and dtype of `tensor`.
-  """
+  """Layer normalization of [R, H] in one pass; `plain()` if small."""
 
   def in_one_pass():
     outputs = op_def_library.apply_op(
@@ -208,17 +170,15 @@ def layer_norm(tensor, gamma, beta, epsilon: float, plain):
 
 
 def _by_size(tensor, in_one_pass, in_several):
-  """The cheaper of two ways to compute the same."""
+  """Calls the cheaper of two functions that compute the same."""
   return tf.cond(tf.size(tensor) >= _MANY_ELEMENTS, in_one_pass, in_several)
 
 
 def max_kernel_value() -> int:
-  """Largest magnitude of a kernel's values for exact sums on this processor.
-
-  Processors without VNNI add pairs of products in 16 bits, which 7-bit kernels
-  cannot exceed.
-  """
+  """Largest magnitude of a kernel's values for exact sums on this processor."""
   exact = {"avx512_vnni", "avx_vnni", "amx_int8"}
+  # Processors without VNNI add pairs of products in 16 bits, which 7-bit
+  # kernels cannot exceed.
   return MAX_INT8 if exact & cpu_features() else 63
 
 
@@ -228,19 +188,15 @@ def is_available() -> bool:
 
 
 def takes_dtype(dtype) -> bool:
-  """True if the kernels of this module take a dtype on this processor.
-
-  Without AVX-512 they end the process when given bfloat16.
-  """
+  """True if the kernels of this module take a dtype on this processor."""
+  # Without AVX-512 they end the process when given bfloat16.
   has_avx512 = "avx512bw" in cpu_features()
   return dtype == tf.float32 or (dtype == tf.bfloat16 and has_avx512)
 
 
 def has_softmax(dtype) -> bool:
-  """True if TensorFlow computes the softmax of a 16-bit dtype in float32.
-
-  oneDNN does; without it, TensorFlow sums the exponentials in 16 bits.
-  """
+  """True if TensorFlow computes the softmax of a 16-bit dtype in float32."""
+  # oneDNN does; without it, TensorFlow sums the exponentials in 16 bits.
   is_on = os.environ.get("TF_ENABLE_ONEDNN_OPTS", "1").lower()
   return (
     dtype == tf.bfloat16

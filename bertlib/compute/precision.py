@@ -1,9 +1,4 @@
-"""Selects the dtype of --precision=auto by instruction sets and measurements.
-
-A narrow dtype is a candidate only if the device has instructions for it. The
-measurement alone would not be reproducible on a busy machine. GPUs with these
-instructions are always faster with them, and are not measured.
-"""
+"""Selects the dtype of --precision=auto by instruction set and measurement."""
 
 from __future__ import annotations
 
@@ -28,19 +23,12 @@ _MIN_SPEEDUP = 1.5
 
 
 def hidden_dtype(precision: str):
-  """Dtype of hidden states with a --precision.
-
-  With int8, dense layers alone are in 8 bits.
-  """
+  """Dtype of hidden states; with int8, only dense layers are in 8 bits."""
   return tf.float32 if precision == "int8" else tf.as_dtype(precision)
 
 
 def supported_dtypes() -> list[str]:
-  """Dtypes for which the GPUs, or else the CPU, have instructions.
-
-  Returns:
-    "float32", then "bfloat16" and, on GPUs, "float16" if supported.
-  """
+  """Dtypes that the devices have instructions for: "float32" is the first."""
   gpus = tf.config.list_physical_devices("GPU")
   if not gpus:
     has_bfloat16 = bool(cpu_features() & _BFLOAT16_INSTRUCTIONS)
@@ -69,21 +57,15 @@ def cpu_features(path: str = "/proc/cpuinfo") -> set[str]:
 
 @functools.cache
 def fastest_dtype(measures: bool = True) -> str:
-  """Selects and logs the dtype in which this device multiplies fastest.
-
-  Args:
-    measures: whether to measure the speed of CPUs. Otherwise the first
-      supported narrow dtype is selected, which is the same on all machines of a
-      kind.
-
-  Returns:
-    "bfloat16" on GPUs that support it, and on CPUs that multiply 1.5 times as
-    fast in it; "float16" on other GPUs that support it; else "float32".
-  """
+  """Selects and logs the dtype in which this device multiplies fastest."""
   dtypes = supported_dtypes()
+  # GPUs with the instructions are always faster with them. On a CPU, only
+  # dtypes with instructions are measured: on a busy machine, the measurement
+  # alone would not be reproducible.
   measures = measures and not tf.config.list_physical_devices("GPU")
   chosen, reason = dtypes[0], "no instructions for a narrower format here"
   if len(dtypes) > 1 and not measures:
+    # The same on all machines of a kind, which workers must agree on.
     chosen, reason = dtypes[1], "has instructions here"
   elif len(dtypes) > 1:
     rates = product_rates(dtypes)
@@ -105,21 +87,8 @@ def product_rates(
   columns: int = 3072,
   num_rounds: int = 7,
 ) -> dict[str, float]:
-  """Measures the speed of matrix products [rows, inner] x [inner, columns].
-
-  On a GPU it measures a chain of products: launching a single one takes longer
-  than computing it.
-
-  Args:
-    dtypes: names such as "float32".
-    rows: rows of the first matrix.
-    inner: columns of the first matrix, rows of the second.
-    columns: columns of the second matrix.
-    num_rounds: measurements per dtype.
-
-  Returns:
-    Floating-point operations per second, by dtype.
-  """
+  """Floating-point operations per second of matrix products, by dtype."""
+  # On a GPU, launching one product takes longer than computing it.
   num_pairs = 32 if tf.config.list_physical_devices("GPU") else 0
   with tf.Graph().as_default():
     weights = [
@@ -142,24 +111,14 @@ def product_rates(
 def fastest_seconds(
   results: Mapping[str, Any], num_rounds: int = 7
 ) -> dict[str, float]:
-  """Measures how long results of the current graph take.
-
-  They are measured in turn, and the best of several rounds counts: other load
-  on the machine changes the order only if it slows down all rounds of one
-  result and some round of another not at all.
-
-  Args:
-    results: tensors or operations, by name.
-    num_rounds: measurements of each.
-
-  Returns:
-    Seconds by name.
-  """
+  """Seconds of each result of the current graph: the best of several rounds."""
   seconds = dict.fromkeys(results, float("inf"))
   with tf.Session() as session:
     session.run(tf.global_variables_initializer())
     for result in results.values():  # kernels are chosen at the first call
       session.run(result)
+    # In turn: other load on the machine changes the order only if it slows down
+    # all rounds of one result and some round of another not at all.
     for _ in range(num_rounds):
       for name, result in results.items():
         start = time.perf_counter()

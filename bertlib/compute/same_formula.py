@@ -1,11 +1,7 @@
 """Compares the kernels of this folder with the functions that they replace.
 
 Whoever changes `modeling.py` trains and predicts with the change: a kernel that
-computes something else than `modeling` is not used, and a line of the log says
-so. The comparison is on small inputs, in float32, on the CPU, without XLA's
-compiler, once per process. Kernels that draw their own dropout masks and those
-that compute in 8 bits cannot equal `modeling`: the functions that they stand
-for are compared with numbers of the released `modeling.py` instead.
+computes something else is not used, and the log says so.
 """
 
 from __future__ import annotations
@@ -44,13 +40,10 @@ _GELU_TANH = -0.0036374, -0.1588080, -0.1146291, 0.3457140, 1.9545977
 
 @functools.cache
 def is_used(part: str, kernel: Callable, draws: bool = False) -> bool:
-  """Whether a kernel computes what `modeling` does; logs it if not.
-
-  Args:
-    part: key of `_COMPARISONS`.
-    kernel: what would compute it.
-    draws: whether the kernel draws dropout masks.
-  """
+  """True if `kernel` computes `part` as `modeling` does; logs it if not."""
+  # A kernel that draws dropout masks cannot equal `modeling`, and neither can
+  # one in 8 bits. The functions that they stand for are compared with numbers
+  # of the released modeling.py instead.
   if draws:
     return is_used(part, kernel) and is_used("dropout", kernel)
   module = kernel.__module__.rpartition(".")[2]
@@ -65,8 +58,9 @@ def is_used(part: str, kernel: Callable, draws: bool = False) -> bool:
 
 
 def _equal(compare: Callable[[], Iterator[tuple[Any, Any]]]) -> bool:
-  """Whether the pairs of arrays or tensors are equal; False on an error."""
+  """True if the pairs of arrays or tensors are equal; False on an error."""
   with tf.Graph().as_default(), tf.device("/cpu:0"):
+    # Uncompiled: the operations are compared, not the compiler.
     xla.compile_nothing()
     try:
       pairs = list(compare())
@@ -90,7 +84,7 @@ def _numbers(*shape: int, scale: float = 1.0):
 
 
 def _weight(getter, name: str, shape=None, **_):
-  """A custom getter: constants instead of variables, by name."""
+  """Custom getter: constants instead of variables, by name."""
   del getter
   draw = np.random.default_rng(zlib.crc32(name.encode()))
   mean = float(name.endswith("gamma"))

@@ -1,7 +1,4 @@
-"""Unpadding: maps the rows of real tokens to positions in a batch, and back.
-
-Shapes are those of `modeling`.
-"""
+"""Unpadding: maps the rows of real tokens to positions in a batch, and back."""
 
 from __future__ import annotations
 
@@ -21,30 +18,13 @@ def _on_host():
 
 
 class UnpaddedRows:
-  """Maps unpadded rows to (sequence, position), and back.
-
-  The rows of a matrix [R, width] are the tokens of the batch in order. Kernel
-  libraries set up kernels for each new shape, so R is rounded up, by at most
-  12.5%, with rows of padding. These have no effect: no token attends to them,
-  and no gradient reaches them.
-
-  Indices are computed on the host, which needs R for the shapes of tensors, and
-  where a batch is anyway: a GPU would have to copy R back, and has no
-  arithmetic of int32.
-
-  Args:
-    input_mask: int32 [B, S], 1 at tokens, 0 at padding.
-    is_training: whether gradients of `split_heads` and `merge_heads` are needed
-      that take fewer passes.
-
-  Attributes:
-    batch_size: B, int32 [].
-    seq_length: S, int32 [].
-    positions: int32 [1, R], the position of each row in its sequence.
-  """
+  """Maps the unpadded rows of a batch, [R, width], to (sequence, position)."""
 
   def __init__(self, input_mask, is_training: bool = True):
+    # Gradients of their own, in fewer passes, are only needed in training.
     self._is_training = is_training
+    # The host needs R for the shapes of tensors, and has the batch anyway. A
+    # GPU would have to copy R back, and has no arithmetic of int32.
     with _on_host():
       shape = tf.shape(input_mask)
       self.batch_size, self.seq_length = shape[0], shape[1]
@@ -52,6 +32,9 @@ class UnpaddedRows:
       flat = tf.reshape(self._is_token, [-1])  # [B * S]
       self._num_tokens = tf.reduce_sum(tf.cast(flat, tf.int32))
       order = tf.concat([tf.where(flat), tf.where(~flat)], axis=0)[:, 0]
+      # Kernel libraries set up kernels for each new shape, so R is rounded up
+      # with rows of padding. No token attends to them, and no gradient reaches
+      # them.
       num_rows = _rounded_up(tf.maximum(self._num_tokens, 1))
       # `_index`: for each row, its index among the B * S positions. `_row`: the
       # inverse; at padding, the row of the last token before it.
@@ -59,7 +42,7 @@ class UnpaddedRows:
       tokens_before = tf.cumsum(tf.cast(flat, tf.int32)) - 1
       self._row = tf.maximum(tokens_before, 0)  # [B * S]
       self._position = self._index % self.seq_length  # [R]
-      self.positions = self._position[tf.newaxis]
+      self.positions = self._position[tf.newaxis]  # [1, R]
     self._indices_of_heads = {}
 
   def unpad(self, ids):
@@ -78,10 +61,7 @@ class UnpaddedRows:
     return tf.reshape(padded, [self.batch_size, self.seq_length, width])
 
   def gather(self, rows, positions):
-    """Gathers rows at `positions`, int32 [B, P]: [R, width] to [B * P, width].
-
-    At padding, returns the row of an arbitrary token.
-    """
+    """Gathers at [B, P]: [R, width] to [B * P, width]; arbitrary at padding."""
     with _on_host():
       row = tf.reshape(self._row, [self.batch_size, self.seq_length])
       gathered = tf.gather(row, tf.cast(positions, tf.int32), batch_dims=1)
@@ -89,13 +69,11 @@ class UnpaddedRows:
     return modeling.take_rows(rows, gathered)
 
   def split_heads(self, rows, num_heads: int, head_size: int):
-    """Splits heads and restores padding: [R, N * D] to [B, N, S, D].
-
-    At padding, returns the values of arbitrary tokens.
-    """
+    """Splits heads and restores padding: [R, N * D] to [B, N, S, D]."""
 
     # `spread` and `collect` are each other's gradient. Each costs one copy;
     # padding and transposing one after the other would cost two.
+    # At padding, `_row` gives values of arbitrary tokens, as in `gather`.
     @custom_gradient
     def spread(rows):
       return (
@@ -110,19 +88,10 @@ class UnpaddedRows:
   def split_layers(
     self, rows, num_layers: int, num_heads: int, head_size: int
   ) -> list:
-    """Splits layers and heads and restores padding, for prediction.
-
-    Args:
-      rows: [R, L * N * D], the outputs of L layers side by side.
-      num_layers: L.
-      num_heads: N.
-      head_size: D.
-
-    Returns:
-      [B, N, S, D] for each layer; at padding, values of arbitrary tokens.
-    """
+    """[R, layers * N * D] to [B, N, S, D] per layer, for prediction only."""
     shape = [self.batch_size, self.seq_length, num_layers, num_heads, head_size]
     padded = tf.reshape(tf.gather(rows, self._row), shape)
+    # One copy for all layers.
     by_layer = tf.transpose(padded, [2, 0, 3, 1, 4])  # [L, B, N, S, D]
     return tf.unstack(by_layer, num_layers)  # copies nothing
 
@@ -154,10 +123,7 @@ class UnpaddedRows:
     return tf.reshape(collected, [-1, num_heads * head_size])
 
   def _head_indices(self, num_heads: int):
-    """Indices for `_spread`, [B, N, S], and for `_collect`, [R, N].
-
-    All layers share them.
-    """
+    """Indices for `_spread`, [B, N, S], and `_collect`, [R, N]."""
     if num_heads not in self._indices_of_heads:
       with _on_host():
         head = tf.range(num_heads)

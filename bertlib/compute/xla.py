@@ -1,8 +1,7 @@
 """Operations between matrix products, compiled by XLA.
 
 Each is a function of `modeling` or a method of `modeling.Compute` in fewer
-passes over its tensors, and with its own gradient. Shapes are those of
-`modeling`.
+passes over its tensors, and with its own gradient.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ def compile_nothing() -> None:
 
 @cache_in_graph
 def _jit(function: Callable, **constants) -> Callable:
-  """Compiles a function of tensors by XLA; once for each shape."""
+  """Compiles a function of tensors by XLA, once for each shape."""
   function = functools.partial(function, **constants)
   if tf.get_collection(_UNCOMPILED):
     return function
@@ -36,24 +35,15 @@ def _jit(function: Callable, **constants) -> Callable:
 
 @cache_in_graph
 def compiled(function: Callable, **constants) -> Callable:
-  """Compiles a function and its gradient by XLA, computed in float32.
-
-  The function and its gradient each read their inputs and write their results
-  once. Only the inputs are stored for the gradient.
-
-  Args:
-    function: takes tensors, the first of which is float; returns a tensor.
-    **constants: keyword arguments of `function`, compiled as constants.
-
-  Returns:
-    A function of the same tensors; its result has the dtype of the first.
-  """
+  """Compiles a function and its gradient by XLA, computed in float32."""
 
   def in_float32(*inputs):
+    # Casts are fused: 16-bit inputs are read, and results written, once.
     result = function(*map(_widened, inputs), **constants)
     return tf.cast(result, inputs[0].dtype)
 
   def backward(inputs, gradient):
+    # Only the inputs are stored; XLA computes the function again.
     return tf.gradients(in_float32(*inputs), inputs, gradient)
 
   @custom_gradient
@@ -170,13 +160,11 @@ def _dropped_probs(probs, key, *, dropout_prob, dtype):
 
 
 def _softmax_gradient(probs, by_prob, context, upstream, key, *, dropout_prob):
-  """Gradient of the scores, from that of the probabilities after dropout.
-
-  The gradient of softmax needs the mean gradient of each query: the sum over
-  the keys of probability times gradient. That is also the product of `context`
-  and its gradient, which have D columns instead of T.
-  """
+  """Gradient of the scores, from that of the probabilities after dropout."""
   gradient = _dropped(_widened(by_prob), key, dropout_prob)
+  # Softmax needs each query's mean gradient: the sum over keys of probability
+  # times gradient. That is also `context` times its gradient, with D columns
+  # instead of T.
   products = _widened(context) * _widened(upstream)
   means = tf.reduce_sum(products, axis=-1, keepdims=True)
   return tf.cast(probs * (gradient - means), by_prob.dtype)
@@ -185,13 +173,11 @@ def _softmax_gradient(probs, by_prob, context, upstream, key, *, dropout_prob):
 def attention_on_gpu(
   query, key, value, attention_mask, dropout_prob: float, dropout_seed
 ):
-  """`modeling.dot_product_attention` with softmax by XLA.
-
-  On a GPU that is one kernel, and one for its gradient. Stored for the gradient
-  are the scores and the probabilities after dropout.
-  """
+  """`modeling.dot_product_attention` with softmax by XLA."""
   query *= 1.0 / math.sqrt(query.shape.as_list()[-1])
   scores = tf.matmul(query, key, transpose_b=True)
+  # One GPU kernel, and one for its gradient. Stored are the scores and the
+  # probabilities after dropout.
   probs = compiled(_attention_probs, dropout_prob=dropout_prob)
   noise = _noise(dropout_prob, dropout_seed)
   # A mask of bool stays in GPU memory, and has no gradient.
@@ -226,10 +212,7 @@ def _normalized_sum(
 
 
 def mask_key(dropout_seed):
-  """Key of the dropout mask of a scope, for `keep_mask`: uint32 [2].
-
-  `dropout_seed`: see `modeling.dropout`.
-  """
+  """Key of a scope's dropout mask for `keep_mask`, uint32 [2]."""
   key, step = modeling.dropout_key(dropout_seed)
   if key is None:
     low, high = tf.int32.min, tf.int32.max
@@ -248,19 +231,9 @@ def _noise(dropout_prob: float, dropout_seed):
 
 
 def keep_mask(shape, dropout_prob: float, key):
-  """Dropout mask: a hash of the key and of each element's index.
-
-  A hash that XLA fuses with what uses the mask: it takes less time than random
-  bits in memory, and the gradient computes the mask again.
-
-  Args:
-    shape: int32 [rank].
-    dropout_prob: drop probability.
-    key: uint32 [2], see `mask_key`.
-
-  Returns:
-    bool of that shape, True at elements to keep.
-  """
+  """Dropout mask, True at elements to keep, by a hash of key and index."""
+  # XLA fuses the hash with what uses the mask: it takes less time than random
+  # bits in memory, and the gradient computes the mask again.
   index = tf.bitcast(tf.range(tf.reduce_prod(shape)), tf.uint32)
   # Rounds of the hash "lowbias32" (Wellons 2018), with a key before each.
   bits = _mixed(index + key[0], 16, 0x7FEB352D)
