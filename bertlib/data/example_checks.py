@@ -11,29 +11,20 @@ from absl import logging
 
 
 class Labeled(NamedTuple):
-  """Texts of an example with their label.
+  """Texts of an example with their label."""
 
-  Attributes:
-    texts: the text, the texts of a pair, or a question and its choices.
-    label: the label, or a tuple of labels; None for scores, which may differ
-      between equal texts.
-    location: name or line of the example, for messages.
-  """
-
+  # The text, the texts of a pair, or a question and its choices.
   texts: tuple[str, ...]
+  # A label, or a tuple of labels; None for scores, which may differ between
+  # equal texts.
   label: Any
-  location: str
+  location: str  # name or line of the example, for messages
 
 
 def warn_of_faults(
   train: Sequence[Labeled], dev_sets: Mapping[str, Sequence[Labeled]]
 ) -> None:
-  """Warns of empty texts, contradictions, and texts that two sets share.
-
-  Args:
-    train: the training set; may be empty.
-    dev_sets: dev sets by their names in the log.
-  """
+  """Warns of empty texts, contradictions, and texts that two sets share."""
   for name, examples in {"the training set": train, **dev_sets}.items():
     _warn_of_empty_texts(name, examples)
     _warn_of_contradictions(name, examples)
@@ -88,28 +79,20 @@ def _warn_of_overlap(
 def draw_dev_set(
   examples: Sequence[Labeled], fraction: float
 ) -> tuple[list[int], list[int]]:
-  """Divides a table into a training and a dev set, stratified by label.
-
-  Depends on the table and the fraction alone, so that runs with other seeds are
-  evaluated on the same rows. Equal texts stay together.
-
-  Args:
-    examples: the rows; a label may be a tuple of labels, of which the rarest
-      counts.
-    fraction: share of the dev set, in (0, 1).
-
-  Returns:
-    Indices of the training and of the dev set, each in the order of the table.
-  """
+  """Row numbers of a training and a dev set, in order, stratified by label."""
   counts = collections.Counter(
     label for example in examples for label in _labels(example)
   )
   strata = collections.defaultdict(dict)
   places = {}
   for index, example in enumerate(examples):
+    # Of several labels of an example the rarest counts.
     rarest = min(_labels(example), key=counts.get, default=None)
+    # Equal texts stay together, also where their labels differ.
     stratum = places.setdefault(example.texts, rarest)
     strata[stratum].setdefault(example.texts, []).append(index)
+  # A fixed seed: the set depends on table and fraction alone, so that runs with
+  # other seeds are evaluated on the same rows.
   rng = np.random.RandomState(0)
   dev = set()
   for groups in map(list, map(dict.values, strata.values())):

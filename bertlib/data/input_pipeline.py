@@ -28,37 +28,20 @@ def with_limits(
 
 
 def nan_if_out_of_range(batch: Mapping[str, Any], layout: tf_records.Layout):
-  """Computes a term that is NaN if a batch has values out of range.
-
-  Adding it to the loss makes training fail at an invalid id, for which an
-  embedding lookup on a GPU would silently return zeros. It is computed on the
-  model's device, so it does not slow down the input pipeline.
-
-  Args:
-    batch: int32 tensors by feature name.
-    layout: layout of the records, with the limits, see `tf_records.Feature`.
-
-  Returns:
-    float32 []: 0, or NaN if a value is out of range.
-  """
+  """Term of the loss, float32 []: NaN if an id is out of range, else 0."""
   is_bad = [
     tf.reduce_any((batch[name] < 0) | (batch[name] >= feature.limit))
     for name, feature in layout.items()
     if feature.limit is not None and name in batch
   ]
+  # A GPU's embedding lookup returns zeros for such ids, without an error: only
+  # the loss can show it. The model's device computes this, so that it does not
+  # slow down the input pipeline.
   return tf.where(tf.reduce_any(tf.stack(is_bad)), float("nan"), 0.0)
 
 
 def parse_records(serialized, layout: tf_records.Layout) -> dict[str, Any]:
-  """Parses a batch of serialized records.
-
-  Args:
-    serialized: string [B].
-    layout: layout of the records.
-
-  Returns:
-    int32 or float32 tensors [B, ...] by feature name.
-  """
+  """Parses records, string [B], to int32 or float32 [B, ...] by feature."""
 
   def fixed_length(feature):
     return tf.io.FixedLenFeature(
@@ -89,38 +72,23 @@ def record_input_fn(
   layout: tf_records.Layout,
   is_training: bool,
   drop_remainder: bool,
+  # Not for a TPU, which needs static shapes.
   trim: bool = False,
   seed: int = 0,
-  first_step: int = 0,
+  first_step: int = 0,  # completed steps, when training resumes
+  # In training, examples of similar length share batches; otherwise the order
+  # changes, see `tf_records.restore_input_order`.
   by_length: bool = False,
 ):
-  """Builds the `input_fn` of a fine-tuning task's TFRecord file.
-
-  Args:
-    input_file: path of the file, or of several; read when the `input_fn` is
-      called.
-    layout: layout of its records.
-    is_training: whether to shuffle, and to repeat indefinitely.
-    drop_remainder: whether to drop the last batch if it is smaller.
-    trim: whether to remove common padding, see `trim_padding`; not for a TPU,
-      which needs static shapes.
-    seed: shuffling seed.
-    first_step: number of completed steps when training resumes.
-    by_length: whether to bucket examples by length. In training this changes
-      which examples share a batch; in evaluation and prediction it changes
-      their order, see `tf_records.restore_input_order`.
-
-  Returns:
-    A function of `params`, a mapping with `batch_size`. If the mapping also has
-    `traced_step`, training batches start at that step, are not sharded, and
-    contain the `record_file` and `record_number` of each example. It raises an
-    InputError if a file is truncated or empty.
-  """
+  """Builds the `input_fn` of TFRecord files of a fine-tuning task."""
   paths = [input_file] if isinstance(input_file, str) else input_file
 
   def input_fn(params):
+    # Raises InputError if a file is truncated or empty.
     num_records = sum(map(tf_records.count_records, paths))
     batch_size, shard = global_batch_size_and_shard(params)
+    # Of `record_check`, which reads the batch of a failed step again: whole,
+    # and with the file and number of each record.
     traced_step = params.get("traced_step")
     if is_training:
       step = first_step if traced_step is None else traced_step
@@ -150,32 +118,17 @@ def record_batches(
   drop_remainder: bool,
   trim: bool,
   by_length: bool = False,
+  # Part of each batch to read; all batches must be full then.
   shard: Shard | None = None,
+  # Predictions of nearly a block wait in memory until they are in order.
   block_size: int = BLOCK_SIZE,
 ):
-  """Reads batches in the order of the files.
-
-  Args:
-    files: TFRecord files.
-    layout: layout of their records.
-    batch_size: B, examples per batch.
-    drop_remainder: whether to drop the last batch if it is smaller.
-    trim: whether to remove common padding, see `trim_padding`.
-    by_length: whether to sort each block of records by length, longest first,
-      which leaves little padding. Adds the feature `input_index`, see
-      `tf_records.restore_input_order`.
-    shard: part of each batch to read; None for all. Requires that all batches
-      are full.
-    block_size: records per sorted block. Predictions for nearly all of them
-      wait in memory until they are in order again.
-
-  Returns:
-    A `tf.data.Dataset` of feature dictionaries.
-  """
+  """Dataset of batches, in file order; by length, in sorted blocks."""
   records = tf_data.TFRecordDataset(files)
   if not by_length:
     return _batches(records, layout, batch_size, drop_remainder, trim, shard)
 
+  # Similar lengths share a batch, which leaves little padding.
   def sort(indices, block):
     order = tf.argsort(-_num_tokens(block, layout), stable=True)
     indices = tf.cast(tf.gather(indices, order), tf.int32)
@@ -190,32 +143,14 @@ def shuffled_record_batches(
   layout: tf_records.Layout,
   batch_size: int,
   trim: bool,
-  num_records: int,
+  num_records: int,  # in all files
   seed: int,
-  first_record: int = 0,
+  first_record: int = 0,  # records to skip, over all epochs
   by_length: bool = False,
   shard: Shard | None = None,
-  with_source: bool = False,
+  with_source: bool = False,  # see `records_with_source`
 ):
-  """Reads fully shuffled batches indefinitely, see `shuffle_epochs`.
-
-  Args:
-    files: TFRecord files.
-    layout: layout of their records.
-    batch_size: B, examples per batch.
-    trim: whether to remove common padding, see `trim_padding`.
-    num_records: number of records in all files.
-    seed: shuffling seed.
-    first_record: number of records, over all epochs, that were already read
-      when training resumes.
-    by_length: whether to bucket by length, see `group_by_length`.
-    shard: part of each batch to read; None for all.
-    with_source: whether to add the features `record_file` and `record_number`,
-      see `records_with_source`.
-
-  Returns:
-    A `tf.data.Dataset` of feature dictionaries.
-  """
+  """Infinite dataset of fully shuffled batches, see `shuffle_epochs`."""
 
   def bucket(order, epoch, records):
     serialized = records[-1] if with_source else records
@@ -241,30 +176,13 @@ def streamed_record_batches(
   layout: tf_records.Layout,
   batch_size: int,
   trim: bool,
-  num_records: int,
+  num_records: int,  # in all files
   seed: int,
-  first_record: int = 0,
+  first_record: int = 0,  # records to skip, over all epochs
   shard: Shard | None = None,
-  with_source: bool = False,
+  with_source: bool = False,  # see `records_with_source`
 ):
-  """Streams shuffled batches indefinitely, see `stream_epochs`.
-
-  Args:
-    files: TFRecord files.
-    layout: layout of their records.
-    batch_size: B, examples per batch.
-    trim: whether to remove common padding, see `trim_padding`.
-    num_records: number of records in all files.
-    seed: shuffling seed.
-    first_record: number of records, over all epochs, that were already read
-      when training resumes.
-    shard: part of each batch to read; None for all.
-    with_source: whether to add the features `record_file` and `record_number`,
-      see `records_with_source`.
-
-  Returns:
-    A `tf.data.Dataset` of feature dictionaries.
-  """
+  """Infinite dataset of batches, shuffled as a stream, see `stream_epochs`."""
   records = stream_epochs(
     files, num_records, seed, first_record, with_source=with_source
   )
@@ -272,15 +190,7 @@ def streamed_record_batches(
 
 
 def records_with_source(file):
-  """Reads the records of a file together with the file and record number.
-
-  Args:
-    file: string [], path of a TFRecord file.
-
-  Returns:
-    A `tf.data.Dataset` of (file, number, record): string [], int64 [] from 0,
-    and string [].
-  """
+  """Dataset of (file, number from 0, record) of a TFRecord file, string []."""
   records = tf_data.TFRecordDataset(file).enumerate()
   return records.map(lambda number, record: (file, number, record))
 
@@ -301,26 +211,15 @@ def _num_tokens(serialized, layout: tf_records.Layout):
 
 
 class Shard(NamedTuple):
-  """The part of each batch that a process reads for its replicas.
+  """The part of each batch that a process reads for its replicas."""
 
-  Attributes:
-    index: index of the process, from 0.
-    count: number of processes.
-    num_replicas: number of replicas in the process, which split the part
-      equally.
-  """
-
-  index: int = 0
-  count: int = 1
-  num_replicas: int = 1
+  index: int = 0  # of the process, from 0
+  count: int = 1  # of processes
+  num_replicas: int = 1  # in this process; they split the part equally
 
   def split(self, records, batch_size: int):
-    """Selects this process's rows: [num_replicas, rows per replica, ...].
-
-    Args:
-      records: [batch_size, ...], a global batch.
-      batch_size: a multiple of the number of all replicas.
-    """
+    """Rows of this process in a global batch: [num_replicas, rows, ...]."""
+    # `batch_size` is a multiple of the number of all replicas.
     rows = batch_size // self.count
     own = records[self.index * rows :][:rows]
     return tf.reshape(
@@ -328,16 +227,9 @@ class Shard(NamedTuple):
     )
 
   def example_numbers(self, batch_number, batch_size: int):
-    """Numbers of the examples in a replica's batch, counted over all epochs.
-
-    Args:
-      batch_number: int64 [], number of the replica's batch, counted over the
-        replicas of this process and all steps.
-      batch_size: examples per global batch.
-
-    Returns:
-      int64 [rows per replica].
-    """
+    """Numbers of a replica batch's examples, over all epochs, int64 [rows]."""
+    # `batch_number`, int64 [], counts over the replicas of this process and all
+    # steps.
     step = batch_number // self.num_replicas
     replica = batch_number % self.num_replicas
     rows = batch_size // (self.count * self.num_replicas)
@@ -347,20 +239,12 @@ class Shard(NamedTuple):
 
 
 def split_batches(batches, num_replicas: int):
-  """Splits global batches into equal batches, one per replica.
-
-  Args:
-    batches: a `tf.data.Dataset` of feature dictionaries.
-    num_replicas: number of replicas.
-
-  Returns:
-    A dataset of (replica batch, int32 [] number of examples in the global
-    batch). The last example is repeated if the batch does not divide evenly.
-  """
+  """Dataset of (batch of a replica, int32 [] examples in the global batch)."""
 
   def split_batch(batch):
     size = tf.shape(next(iter(batch.values())))[0]
     rows = -(-size // num_replicas)
+    # A batch that does not divide evenly repeats its last example.
     index = tf.minimum(tf.range(rows * num_replicas), size - 1)
     index = tf.reshape(index, [num_replicas, rows])
     split = {name: tf.gather(tensor, index) for name, tensor in batch.items()}
@@ -374,17 +258,10 @@ def split_batches(batches, num_replicas: int):
 def global_batch_size_and_shard(
   params: Mapping[str, Any],
 ) -> tuple[int, Shard | None]:
-  """Global batch size, and the part of a batch that this process reads.
-
-  Args:
-    params: parameters of an `input_fn`. `batch_size` is global, except on a
-      TPU, where it is per host.
-
-  Returns:
-    The size, and the shard; None if this process reads all of each batch.
-  """
+  """Global batch size, and the part to read; None if this process reads all."""
   if "context" not in params:
     return params["batch_size"], params.get("shard")
+  # On a TPU `batch_size` is per host.
   _, index, count, _ = params["context"].current_input_fn_deployment()
   shard = Shard(index, count) if count > 1 else None
   return params["batch_size"] * count, shard
@@ -423,26 +300,14 @@ def _batches(
 def shuffle_epochs(
   dataset, num_elements: int, seed: int, first_element=0, reorder=None
 ):
-  """Repeats a dataset indefinitely, reshuffled every epoch.
-
-  A full shuffle: every order is equally likely, even if the data are sorted.
-  The order of an epoch is a function of the seed and the epoch number, so that
-  resumed training sees the same batches. All elements are held in memory.
-
-  Args:
-    dataset: a `tf.data.Dataset`.
-    num_elements: number of its elements.
-    seed: shuffling seed.
-    first_element: number of elements to skip, counted over all epochs.
-    reorder: None, or a function of (shuffled order int32 [num_elements], epoch
-      number, all elements) that returns another order.
-
-  Returns:
-    An infinite `tf.data.Dataset`.
-  """
+  """Repeats a dataset, held in memory and fully shuffled every epoch."""
+  # `reorder` maps the shuffled order, int32 [num_elements], the epoch and all
+  # elements to another order. `first_element` counts over all epochs.
   first_epoch, done = divmod(first_element, num_elements)
 
   def shuffle(epoch, elements):
+    # A function of seed and epoch, so that resumed training sees the same
+    # batches. Every order is equally likely, even of sorted data.
     order = tf.random.experimental.stateless_shuffle(
       tf.range(num_elements), seed=tf.stack([tf.cast(seed, tf.int64), epoch])
     )
@@ -462,31 +327,19 @@ def shuffle_epochs(
 def group_by_length(
   order, lengths, batch_size: int, seed: int, epoch, num_batches: int = 32
 ):
-  """Reorders shuffled examples so that those of a batch have similar lengths.
-
-  Sorts by length within groups of `num_batches` batches, then shuffles the
-  batches. The first and last batch of an epoch may be shared with the
-  neighboring epochs; their examples keep their order.
-
-  Args:
-    order: int32 [examples], indices of the examples in random order.
-    lengths: int32 [examples], tokens of each example, by index.
-    batch_size: B, examples per batch.
-    seed: seed for shuffling the batches.
-    epoch: int64 [], number of the epoch.
-    num_batches: batches per group.
-
-  Returns:
-    int32 [examples], the same indices in the new order.
-  """
+  """Reorders shuffled examples, int32 [examples], to bucket lengths."""
+  # `lengths` is int32 [examples], by index; `epoch` is int64 [].
   num_examples = tf.size(order)
   num_before = epoch * tf.cast(num_examples, tf.int64)
   # Index of the first example that starts a batch.
+  # The first and last batch may be shared with the neighboring epochs: their
+  # examples keep their order.
   first = tf.cast(-num_before % batch_size, tf.int32)
   last = first + (num_examples - first) // batch_size * batch_size
   inner = order[first:last]
   group = tf.range(tf.size(inner)) // (num_batches * batch_size)
   longest = tf.reduce_max(lengths)
+  # Sorted within groups of `num_batches` batches, which are then shuffled.
   key = group * (longest + 1) + tf.gather(lengths, inner)
   inner = tf.gather(inner, tf.argsort(key, stable=True))
   seeds = tf.stack([tf.cast(seed, tf.int64), epoch])
@@ -499,37 +352,21 @@ def group_by_length(
 
 
 def stream_epochs(
+  # For more records than fit in memory.
   files: Sequence[str],
   num_records: int,
   seed: int,
-  first_record: int = 0,
-  num_open: int = 16,
-  block_size: int = 2**15,
-  with_source: bool = False,
+  first_record: int = 0,  # records to skip, over all epochs
+  num_open: int = 16,  # files that are read at a time
+  block_size: int = 2**15,  # records that are shuffled together
+  with_source: bool = False,  # see `records_with_source`
 ):
-  """Streams the records of files indefinitely, reshuffled every epoch.
-
-  For more records than fit in memory. Each epoch reads the files in random
-  order, interleaves `num_open` of them at a time, and shuffles within blocks of
-  records. Only a few blocks are in memory. As in `shuffle_epochs`, the order is
-  a function of the seed and the epoch number.
-
-  Args:
-    files: TFRecord files.
-    num_records: number of records in all files.
-    seed: shuffling seed.
-    first_record: number of records to skip, counted over all epochs.
-    num_open: number of files read at the same time.
-    block_size: number of records shuffled together.
-    with_source: whether to add file and number, see `records_with_source`.
-
-  Returns:
-    An infinite `tf.data.Dataset` of serialized records.
-  """
+  """Infinite dataset of records, reshuffled every epoch; holds a few blocks."""
   first_epoch, done = divmod(first_record, num_records)
   blocks_done, done_in_block = divmod(done, block_size)
 
   def read_epoch(epoch):
+    # As in `shuffle_epochs`, the order is a function of seed and epoch.
     seeds = tf.stack([tf.cast(seed, tf.int64), epoch])
     records = tf_data.Dataset.from_tensor_slices(
       tf.random.experimental.stateless_shuffle(tf.constant(files), seeds)
@@ -561,24 +398,13 @@ def trim_padding(
   multiple: int = 8,
   names: Iterable[str] = model_inputs.TOKEN_FEATURES,
 ) -> dict[str, Any]:
-  """Removes the padding that all rows of a batch have in common.
-
-  This does not change the outputs at tokens. Lengths are rounded up to limit
-  the number of different shapes, since each one may have to be compiled.
-
-  Args:
-    features: with `input_mask` int32 [B, S], or [B, texts, S] with the choices
-      or the group of texts of each example.
-    multiple: the new length S' is a multiple of this number, but at most S.
-    names: features with a value per token, all [..., S].
-
-  Returns:
-    The features, with those of `names` as [..., S'].
-  """
+  """Removes padding that all rows share: features [..., S] get [..., S']."""
   mask = features["input_mask"]
+  # [B, S], or [B, texts, S] with the choices or the group of an example.
   rows = tf.reshape(mask, [-1, tf.shape(mask)[-1]])
   # Positions with a token in any row.
   used = tf.where(tf.reduce_any(rows > 0, axis=0))[:, 0]
   length = tf.reduce_max(tf.concat([used, [0]], axis=0)) + 1
+  # Rounded up: each shape may have to be compiled.
   length = (length + multiple - 1) // multiple * multiple
   return features | {name: features[name][..., :length] for name in names}

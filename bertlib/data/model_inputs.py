@@ -29,19 +29,7 @@ SEPARATOR = " ||| "
 def read_pairs(
   path: str, encoding: text_files.Encoding | None = None
 ) -> Iterator[tuple[str, str | None]]:
-  """Reads texts and pairs of texts, one per line.
-
-  Args:
-    path: the file, decompressed if its name ends in .gz; "-" for standard
-      input.
-    encoding: encoding of the file; None for UTF-8.
-
-  Yields:
-    (text_a, text_b) of every line, blank ones included; see `split_pair`.
-
-  Raises:
-    InputError: see `text_files.read_lines`.
-  """
+  """Reads (text_a, text_b) of each line, blank ones included; "-" is stdin."""
   for line in text_files.read_lines(path, encoding):
     yield split_pair(line.strip())
 
@@ -53,19 +41,12 @@ def split_pair(text: str) -> tuple[str, str | None]:
 
 
 class EncodedPair(NamedTuple):
-  """The model inputs of a text or a pair of texts.
+  """Model inputs of a text or a pair of texts."""
 
-  Attributes:
-    input_ids: [CLS] A [SEP] or [CLS] A [SEP] B [SEP], padded with 0.
-    input_mask: 1 at tokens, 0 at padding.
-    segment_ids: 1 at the tokens of B and its [SEP], else 0.
-    num_cut: number of tokens lost to truncation.
-  """
-
-  input_ids: list[int]
-  input_mask: list[int]
-  segment_ids: list[int]
-  num_cut: int
+  input_ids: list[int]  # [CLS] A [SEP] or [CLS] A [SEP] B [SEP], padded with 0
+  input_mask: list[int]  # 1 at tokens, 0 at padding
+  segment_ids: list[int]  # 1 at the tokens of B and its [SEP], else 0
+  num_cut: int  # number of truncated tokens
 
   @property
   def num_tokens(self) -> int:
@@ -76,20 +57,10 @@ class EncodedPair(NamedTuple):
 def encode_pair(
   tokenizer: tokenization.FullTokenizer,
   text_a: str,
-  text_b: str | None,
+  text_b: str | None,  # None or without tokens: there is only one
   max_seq_length: int,
 ) -> EncodedPair:
-  """Encodes one or two texts, truncated or padded to `max_seq_length`.
-
-  Args:
-    tokenizer: a WordPiece tokenizer.
-    text_a: the first text.
-    text_b: the second; None or a text without tokens if there is only one.
-    max_seq_length: length of the result, in tokens.
-
-  Raises:
-    InputError: `max_seq_length` is too small for [CLS] and [SEP].
-  """
+  """Encodes one or two texts, truncated or padded to `max_seq_length`."""
   if max_seq_length < 2:
     raise InputError(f"max_seq_length={max_seq_length}: must be at least 2")
   ids_a = tokenizer.encode(text_a)
@@ -116,13 +87,7 @@ def as_batch(rows: Sequence[EncodedPair]) -> dict[str, np.ndarray]:
 def token_features(
   first: Sequence[int], second: Sequence[int], length: int
 ) -> dict[str, list[int]]:
-  """`TOKEN_FEATURES` of one or two segments, padded with 0 to `length`.
-
-  Args:
-    first: ids of the first segment, with [CLS] and [SEP].
-    second: ids of the second, with [SEP]; may be empty.
-    length: length of each feature, in tokens.
-  """
+  """`TOKEN_FEATURES` of segments that have [CLS] and [SEP], padded with 0."""
   segment_ids = [0] * len(first) + [1] * len(second)
   return {
     "input_ids": pad([*first, *second], length),
@@ -146,13 +111,7 @@ class DocSpan(NamedTuple):
 def make_doc_spans(
   num_tokens: int, room: int, doc_stride: int
 ) -> list[DocSpan]:
-  """Divides a text into overlapping spans.
-
-  Args:
-    num_tokens: word pieces in the text.
-    room: maximum number of pieces per span.
-    doc_stride: pieces from the start of one span to the start of the next.
-  """
+  """Spans of at most `room` of `num_tokens` pieces, `doc_stride` apart."""
   doc_spans = []
   start = 0
   while start < num_tokens:
@@ -165,39 +124,23 @@ def make_doc_spans(
 
 
 class Lengths(NamedTuple):
-  """Lengths of the sequences of a data set, in tokens.
+  """Lengths, in tokens, of a data set's examples, choices or windows."""
 
-  A sequence is an example, one of its choices, or one of its windows.
-
-  Attributes:
-    num_tokens: length of each sequence before truncation.
-    limit: maximum length after truncation.
-    num_cut: number of tokens that each example lost to truncation.
-    examples: plural noun for the examples ("questions"), for reports.
-    num_windows: number of windows per example; empty if examples are
-      truncated instead of divided.
-  """
-
-  num_tokens: Sequence[int]
-  limit: int
-  num_cut: Sequence[int]
-  examples: str = "examples"
+  num_tokens: Sequence[int]  # per sequence, before truncation
+  limit: int  # maximum length after truncation
+  num_cut: Sequence[int]  # truncated tokens per example
+  examples: str = "examples"  # plural noun for reports, such as "questions"
+  # per example; empty if examples are not divided
   num_windows: Sequence[int] = ()
 
 
 def truncated_lengths(
   length_a: int, length_b: int, room: int
 ) -> tuple[int, int]:
-  """Lengths of two texts after truncation to `room` tokens in total.
-
-  The longer text loses tokens first; if both are equally long, the second.
-
-  Args:
-    length_a: length of the first text, in tokens.
-    length_b: length of the second.
-    room: maximum number of tokens of both together.
-  """
+  """Lengths of two texts, in tokens, after truncation to `room` in total."""
   room = max(room, 0)
+  # The longer text loses tokens first; of equal ones, the second, as in the
+  # original.
   keep_b = min(length_b, max(room // 2, room - length_a))
   return min(length_a, room - keep_b), keep_b
 
@@ -205,7 +148,7 @@ def truncated_lengths(
 def _truncate_seq_pair(
   tokens_a: list[Any], tokens_b: list[Any], max_length: int
 ) -> None:
-  """Truncates two lists in place, see `truncated_lengths`."""
+  """Truncates two lists of tokens in place, see `truncated_lengths`."""
   keep_a, keep_b = truncated_lengths(len(tokens_a), len(tokens_b), max_length)
   del tokens_a[keep_a:]
   del tokens_b[keep_b:]

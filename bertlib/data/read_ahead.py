@@ -1,4 +1,4 @@
-"""Iteration in threads, ahead of its consumer. Imports no TensorFlow."""
+"""Prefetching iterators, in threads. Imports no TensorFlow."""
 
 from __future__ import annotations
 
@@ -15,19 +15,7 @@ _END = object()
 
 
 def read_ahead(items: Iterable[Item], num_items: int = 1) -> Iterator[Item]:
-  """Iterates over items that a thread computes in advance.
-
-  The thread stops when the iterator is closed. It raises its errors here, in
-  place of the item at which they occurred.
-
-  Args:
-    items: computed in order, in the thread.
-    num_items: maximum number of items that are computed ahead of the one that
-      the consumer holds.
-
-  Yields:
-    The items, in order.
-  """
+  """Iterates over items that a thread computes in advance, in order."""
   iterator = iter(items)
   with ThreadPoolExecutor(1) as thread:
     try:
@@ -35,6 +23,7 @@ def read_ahead(items: Iterable[Item], num_items: int = 1) -> Iterator[Item]:
         thread.submit(next, iterator, _END) for _ in range(num_items)
       )
       while True:
+        # Raises the thread's error in the position of its item.
         item = pending.popleft().result()
         if item is _END:
           return
@@ -49,20 +38,10 @@ def map_in_threads(
   items: Iterable[Item],
   num_threads: int = 8,
 ) -> Iterator[Result]:
-  """Calls a function that waits for files, for several items at a time.
-
-  Calls that have not started when the iterator is closed, or when one raises an
-  error, are canceled.
-
-  Args:
-    function: called with each item, in a thread.
-    items: read at once.
-    num_threads: maximum number of calls at a time.
-
-  Yields:
-    The results, in order; raises the error of a call in place of its result.
-  """
+  """Results, in order, of a function that waits for files, in threads."""
   with ThreadPoolExecutor(num_threads) as threads:
+    # Calls that have not started are canceled when the iterator is closed or a
+    # call fails.
     yield from threads.map(function, items)
 
 

@@ -1,9 +1,4 @@
-"""Finds a bad record: corrupt, with other features, or with invalid values.
-
-The input pipeline relies on TensorFlow's own checks, for speed. When reading
-fails, this module reads the files again from the first record until it finds
-the bad one. When the loss is NaN, it checks the batch of that step.
-"""
+"""Finds a bad record: corrupt, with other features, or with invalid values."""
 
 from __future__ import annotations
 
@@ -20,6 +15,9 @@ from bertlib.cli.errors import InputError, printable
 from bertlib.data import tf_records
 
 # Describes the bad record in one line; None if there is none.
+# The input pipeline relies on TensorFlow's own checks, for speed. When reading
+# fails, this module reads the files again from the first record until it finds
+# the bad one. When the loss is NaN, it checks the batch of that step.
 FindBadRecord = Callable[[], "str | None"]
 
 # Errors that a bad record raises; TensorFlow may quote undecodable bytes.
@@ -40,18 +38,9 @@ def find(
   layout: tf_records.Layout,
   max_records: int | None = None,
 ) -> str | None:
-  """Finds the first bad record.
-
-  Args:
-    files: TFRecord files.
-    layout: layout of their records. Integers must be in [0, limit) if their
-      feature has a limit, floats must be finite.
-    max_records: number of records to read per file; None for all.
-
-  Returns:
-    A line that names the file and the record, counted from 0; None if all
-    records are good.
-  """
+  """Message on the first bad record of TFRecord files, or None."""
+  # Integers must be in [0, limit) if their feature has a limit, floats must be
+  # finite. `max_records` is per file.
   paths = list(dict.fromkeys(files))
   if max_records is None:  # minutes or hours, when training has failed
     logging.info("Searching %d files for a bad record", len(paths))
@@ -67,14 +56,7 @@ def find(
 def finder(
   layout: tf_records.Layout,
 ) -> Iterator[Callable[[str, int | None], str | None]]:
-  """Yields the `find` of a single file, which any thread may call.
-
-  Args:
-    layout: see `find`.
-
-  Yields:
-    A function of a path and `max_records`.
-  """
+  """Opens a session; yields a thread-safe `find` of (path, max_records)."""
   specs = {
     name: tf.io.FixedLenFeature(
       feature.shape,
@@ -83,6 +65,7 @@ def finder(
     )
     for name, feature in layout.items()
   }
+  # Parsing needs no GPU, whose memory a session would take.
   on_cpu = tf.ConfigProto(device_count={"GPU": 0})
   with tf.Graph().as_default(), tf.Session(config=on_cpu) as session:
     serialized = tf.placeholder(tf.string, [None])
@@ -122,6 +105,7 @@ def _describe_bad_record(
     values = parse(records)
   except (tf.errors.OpError, UnicodeDecodeError) as error:
     if len(records) > 1:
+      # One bad record fails the whole batch: find it by halving.
       middle = len(records) // 2
       return _describe_bad_record(
         path, records[:middle], first, layout, parse
@@ -140,16 +124,9 @@ def _describe_bad_record(
 def find_in_batch(
   batch: Mapping[str, Any], layout: tf_records.Layout
 ) -> str | None:
-  """Finds the first record of a batch that has an invalid value.
-
-  Args:
-    batch: arrays [B, ...] by name: features of `layout`, `record_file` and
-      `record_number`; or empty.
-    layout: see `find`.
-
-  Returns:
-    See `find`.
-  """
+  """Message on the first record of a batch with an invalid value, or None."""
+  # Arrays [B, ...]: features, and the `record_file` and `record_number` of each
+  # row.
   if not batch:
     return None
   return _describe_bad_value(
@@ -158,14 +135,7 @@ def find_in_batch(
 
 
 def _describe_bad_value(files, numbers, values, layout) -> str | None:
-  """Describes the first row with an invalid value; None if there is none.
-
-  Args:
-    files: path of the file of each row.
-    numbers: number of the record of each row in its file.
-    values: arrays with the rows as first axis, by name.
-    layout: layout of the records.
-  """
+  """Describes the first row with an invalid value; None if there is none."""
   found = []
   for name, feature in layout.items():
     rows = values[name].reshape(len(numbers), -1)
@@ -191,15 +161,7 @@ def _describe_bad_value(files, numbers, values, layout) -> str | None:
 
 @contextlib.contextmanager
 def report_bad_record(find_bad_record: FindBadRecord | None) -> Iterator[None]:
-  """Replaces TensorFlow's errors in the block if a bad record caused them.
-
-  Args:
-    find_bad_record: called if TensorFlow fails to read a record, after the
-      error is logged; None to leave errors unchanged.
-
-  Raises:
-    InputError: names the bad record.
-  """
+  """Raises InputError instead of TensorFlow's error at a bad record."""
   try:
     yield
   except _FAILURES as error:
@@ -213,11 +175,7 @@ def report_bad_record(find_bad_record: FindBadRecord | None) -> Iterator[None]:
 
 
 def raise_if_bad_record(find_bad_record: FindBadRecord | None) -> None:
-  """Raises an InputError that names the bad record, if there is one.
-
-  Args:
-    find_bad_record: finds it; None for no check.
-  """
+  """Raises an InputError that names the bad record, if there is one."""
   found = find_bad_record and find_bad_record()
   if found:
     raise InputError(found)

@@ -63,28 +63,19 @@ _WHITE_SPACE_AROUND = re.compile(
 
 @dataclasses.dataclass(frozen=True)
 class Row(Sequence):
-  """A row of a table, and the sequence of its texts.
-
-  Attributes:
-    path: the file.
-    number: row number, from 1.
-    fields: the text of each column, None if it is missing; bytes that are not
-      UTF-8 are kept as lone surrogates.
-    fault: reason for missing columns, for messages; None if the row is short.
-    values: the value of each column in JSON Lines, whose texts are `fields`.
-    line: line in the file, from 1; None if it is the row number.
-    flaw: why the row is not an example, whatever its fields; None if it may be.
-    hint: end of every error about the row, or None.
-  """
+  """A row of a table, and the sequence of its texts."""
 
   path: str
-  number: int
+  number: int  # row number, from 1
+  # Text of each column, None if it is missing. Bytes that are not UTF-8 are
+  # lone surrogates.
   fields: list[str | None]
-  fault: str | None = None
+  fault: str | None = None  # why columns are missing; None: the row is short
+  # JSON values of the columns; `fields` are their texts
   values: Sequence[Any] = ()
-  line: int | None = None
-  flaw: str | None = None
-  hint: str | None = None
+  line: int | None = None  # line in the file, from 1; None if equal to `number`
+  flaw: str | None = None  # why it is no example, whatever its fields
+  hint: str | None = None  # end of every error about the row
 
   @functools.cached_property
   def texts(self) -> list[str]:
@@ -135,38 +126,18 @@ class Row(Sequence):
 
 
 def read_tsv(path: str, encoding: Encoding | None = LENIENT) -> Iterator[Row]:
-  """Reads a tab-separated file; quotes have no meaning.
-
-  Args:
-    path: the file; may have a byte-order mark and CRLF line ends.
-    encoding: encoding of the file; None for UTF-8.
-
-  Yields:
-    One row per line.
-
-  Raises:
-    InputError: the file is missing or empty.
-  """
+  """Rows of a tab-separated file, one per line; quotes have no meaning."""
   for number, line in enumerate(read_lines(path, encoding), start=1):
     yield Row(path, number, line.split("\t"))
 
 
 def read_csv(path: str, encoding: Encoding | None = LENIENT) -> Iterator[Row]:
-  """Reads a comma-separated file; quoted fields may contain line breaks.
-
-  Args:
-    path: the file; may have a byte-order mark and CRLF line ends.
-    encoding: encoding of the file; None for UTF-8.
-
-  Yields:
-    The rows; blank lines are skipped.
-
-  Raises:
-    InputError: the file is missing or empty, or a quote is never closed.
-  """
+  """Rows of a comma-separated file; quoted fields may contain line breaks."""
   lines = read_lines(path, encoding)
+  # The mark of the file is gone already; files that were joined have more.
   text = io.StringIO("\n".join(line.removeprefix("\ufeff") for line in lines))
   rows = csv.reader(text, strict=True)
+  # Texts may be longer than csv's default of 128 KB per field.
   csv.field_size_limit(sys.maxsize)
   number = num_blank = 0
   line = 1
@@ -186,20 +157,7 @@ def read_csv(path: str, encoding: Encoding | None = LENIENT) -> Iterator[Row]:
 
 
 def read_jsonl(path: str, encoding: Encoding | None = LENIENT) -> Iterator[Row]:
-  """Reads a JSON Lines file as a table whose header is the first keys.
-
-  Args:
-    path: the file; blank lines are skipped.
-    encoding: encoding of the file; None for UTF-8.
-
-  Yields:
-    The keys of the first object; then the values of each object, which are
-    missing for a line that is not an object.
-
-  Raises:
-    InputError: the file is missing or empty, or its first line is not an
-      object.
-  """
+  """Rows of a JSON Lines file; the first has the keys of the first object."""
   keys: list[str] = []
   num_blank = 0
   for number, line in enumerate(read_lines(path, encoding), start=1):
@@ -216,6 +174,7 @@ def read_jsonl(path: str, encoding: Encoding | None = LENIENT) -> Iterator[Row]:
         raise InputError(f"{path}, row {number}: is not a JSON object{fix}")
       yield Row(path, number, keys)
     columns = [values.get(key) for key in keys]
+    # Of a line that is not an object, all are.
     missing = [key for key, value in zip(keys, columns) if value is None]
     yield Row(
       path,
@@ -230,11 +189,8 @@ def read_jsonl(path: str, encoding: Encoding | None = LENIENT) -> Iterator[Row]:
 
 
 def parse_number(text: str) -> float | None:
-  """A number that float32 can hold; None if the text is something else.
-
-  Stricter than `float`, which also takes "1_000", "nan" and digits of any
-  script.
-  """
+  """Number that float32 can hold; None if the text is something else."""
+  # `float` also takes "1_000", "nan" and digits of any script.
   if not _NUMBER.fullmatch(text.strip()):
     return None
   number = float(text)
@@ -256,23 +212,14 @@ READERS = {
 
 
 class Table(NamedTuple):
-  """A table of the user's own, and the columns that flags name.
-
-  Attributes:
-    path: the file.
-    header: the first row.
-    names: its fields, without white space around them.
-    has_names: whether it names the columns.
-    columns: index of each column; None if none is named, or it is not there.
-    rows: the rows, without a first one that has the names of columns.
-  """
+  """A custom table, and the columns that flags name."""
 
   path: str
-  header: Row
-  names: Sequence[str]
-  has_names: bool
-  columns: list[int | None]
-  rows: Iterator[Row]
+  header: Row  # the first row
+  names: Sequence[str]  # its fields, stripped
+  has_names: bool  # whether it names the columns
+  columns: list[int | None]  # index of each; None: not named, or not there
+  rows: Iterator[Row]  # without a header
 
   def check_row(self, row: Row, fix: str = FIX_ROW) -> None:
     """Raises an InputError for a row that is a header, or has another width."""
@@ -297,23 +244,13 @@ class Table(NamedTuple):
 
 def read_table(
   path: str,
+  # Flag and value for each column: a name or a number from 1; None if the flag
+  # is not given. A number that is a name in the header is a name.
   columns: Sequence[tuple[str, str | None]],
   encoding: Encoding | None = LENIENT,
-  optional: Collection[str] = (),
+  optional: Collection[str] = (),  # flags whose columns may be missing
 ) -> Table:
-  """Reads a table in the format of its file name, TSV if that is unknown.
-
-  Args:
-    path: the file.
-    columns: flag and value for each column that is needed: its name, or its
-      number from 1; None if the flag is not given. A number that is a name in
-      the header is a name.
-    encoding: encoding of the file; None for UTF-8.
-    optional: flags whose columns may be missing.
-
-  Raises:
-    InputError: the file is missing or empty, or a column is not there.
-  """
+  """Reads a table in the format of its file name, TSV if that is unknown."""
   reader = READERS.get(ending_of(path), read_tsv)
   rows = reader(path, encoding)
   header = next(rows)
@@ -355,10 +292,8 @@ def is_number(column: str) -> bool:
 
 
 def _are_numbers_in_order(names: Sequence[str]) -> bool:
-  """True for a header of numbers, as pandas writes for columns without names.
-
-  The column of row numbers, which may come first, has an empty name.
-  """
+  """True for a header of numbers, as pandas writes for unnamed columns."""
+  # pandas' column of row numbers, which may come first, has no name.
   numbers = names[1:] if names[0] == "" else names
   return len(numbers) > 1 and any(
     list(numbers) == [*map(str, range(first, first + len(numbers)))]
@@ -484,16 +419,7 @@ def _looks_quoted(row: Row) -> bool:
 
 
 def mark_broken_rows(rows: Iterable[Row], width: int) -> Iterator[Row]:
-  """Marks the parts of rows of a .tsv that quoted line breaks divide.
-
-  Args:
-    rows: the rows, one per line.
-    width: columns of a row.
-
-  Yields:
-    The rows. Consecutive ones have a `flaw` if they are a row of this width
-    together, with a quote that opens in the first and closes in the last.
-  """
+  """Gives a `flaw` to rows of a .tsv that quoted line breaks divide."""
   rows = iter(rows)
   ahead: collections.deque[Row] = collections.deque()
 
@@ -504,6 +430,8 @@ def mark_broken_rows(rows: Iterable[Row], width: int) -> Iterator[Row]:
     parts = [first]
     while _is_open(parts, width) and (row := take()) is not None:
       parts.append(row)
+    # Parts of one row, if together they have its width and the quote that opens
+    # in the first closes in the last.
     if (
       len(parts) > 1
       and _num_columns(parts) == width
@@ -545,25 +473,12 @@ _Example = TypeVar("_Example")
 def collect_examples(
   path: str,
   rows: Iterable[Row],
-  make_example: Callable[[Row], _Example],
+  make_example: Callable[[Row], _Example],  # raises InputError for a bad row
   skip_bad_rows: bool,
+  # Receives the messages of the skipped rows, by `path`.
   bad_rows: dict[str, list[str]] | None = None,
 ) -> list[_Example]:
-  """Makes examples of rows; logs those that were skipped.
-
-  Args:
-    path: the file, for messages.
-    rows: rows of the file, without its header.
-    make_example: makes the example of a row, or raises InputError.
-    skip_bad_rows: whether to skip rows that raise.
-    bad_rows: receives the messages of the skipped rows, by `path`.
-
-  Returns:
-    The examples, at least one.
-
-  Raises:
-    InputError: a row is bad and not skipped, or there are no examples.
-  """
+  """Examples of rows, at least one or InputError; logs skipped rows."""
   examples: list[_Example] = []
   bad: list[str] = []
   for row in rows:
@@ -594,11 +509,7 @@ def strip_label(label: str) -> str:
 
 
 def read_lines(path: str, encoding: Encoding | None) -> Iterator[str]:
-  """Lines of a file without line ends and without trailing blank lines.
-
-  Raises:
-    InputError: the file is missing or empty.
-  """
+  """Lines without line ends and trailing blank lines; InputError if none."""
   try:
     lines = list(text_files.read_lines(path, encoding))
   except OSError as error:

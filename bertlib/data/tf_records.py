@@ -1,7 +1,4 @@
-"""TFRecord files: layouts, writing, reading and counting records.
-
-Imports no TensorFlow.
-"""
+"""TFRecord files: layouts, writing and reading. Imports no TensorFlow."""
 
 from __future__ import annotations
 
@@ -18,22 +15,15 @@ from bertlib.io.files import atomic_write, open_any
 
 
 class Feature(NamedTuple):
-  """Shape, type and range of a feature, for writing and reading records.
+  """Shape, type and range of a feature, for writing and reading records."""
 
-  Attributes:
-    shape: shape per example, () for a single value.
-    is_float: float32 if true; else int64 in files and int32 in tensors.
-    default: value of a record without this feature; None if it is required.
-    limit: integers must be in [0, limit); None for no limit. Checked only by
-      `record_check` and `input_pipeline.nan_if_out_of_range`.
-    per_token: whether the last axis has a value per token, so that
-      `input_pipeline` may remove those of common padding.
-  """
-
-  shape: tuple[int, ...] = ()
-  is_float: bool = False
-  default: float | None = None
+  shape: tuple[int, ...] = ()  # per example; () for a single value
+  is_float: bool = False  # float32; else int64 in files and int32 in tensors
+  default: float | None = None  # of a record without it; None: required
+  # Integers must be in [0, limit). Only `record_check` and
+  # `input_pipeline.nan_if_out_of_range` check it.
   limit: int | None = None
+  # The last axis has a value per token: common padding may be removed.
   per_token: bool = False
 
 
@@ -47,12 +37,7 @@ _BLOCK_BYTES = 2**20
 def token_layout(
   max_seq_length: int, num_texts: int | None = None
 ) -> dict[str, Feature]:
-  """Layout of `TOKEN_FEATURES`.
-
-  Args:
-    max_seq_length: S, tokens per text.
-    num_texts: texts per example, for the shape [num_texts, S]; None for [S].
-  """
+  """Layout of `TOKEN_FEATURES`: [S], or [num_texts, S]."""
   shape = (max_seq_length,)
   if num_texts is not None:
     shape = (num_texts, *shape)
@@ -64,12 +49,7 @@ def token_layout(
 def pretraining_layout(
   max_seq_length: int, max_predictions_per_seq: int
 ) -> dict[str, Feature]:
-  """Layout of pretraining records.
-
-  Args:
-    max_seq_length: S, tokens per example.
-    max_predictions_per_seq: P, masked tokens per example, with padding.
-  """
+  """Layout of pretraining records: S tokens, P masked positions, padded."""
   masks = (max_predictions_per_seq,)
   return token_layout(max_seq_length) | {
     "masked_lm_positions": Feature(masks),
@@ -85,31 +65,13 @@ def pretraining_layout(
 def write_records(
   path: str, rows: Iterable[Mapping[str, Any]], layout: Layout
 ) -> int:
-  """Writes examples to a TFRecord file, which appears complete or not at all.
-
-  Args:
-    path: path of the file.
-    rows: one mapping per example, with a value or a list for each feature.
-    layout: the features to write.
-
-  Returns:
-    The number of records.
-  """
+  """Writes examples to a TFRecord file, atomically; returns their number."""
+  # A row holds a value or a list for each feature.
   return write_serialized(path, map(record_encoder(layout), rows))
 
 
 def write_serialized(path: str, records: Iterable[bytes]) -> int:
-  """Writes serialized records to a TFRecord file, complete or not at all.
-
-  The file equals that of `tf.io.TFRecordWriter`.
-
-  Args:
-    path: path of the file.
-    records: serialized records, see `record_encoder`.
-
-  Returns:
-    The number of records.
-  """
+  """Writes records as `tf.io.TFRecordWriter` does; returns their number."""
   count = 0
   with atomic_write(path, "wb") as file:
     for record in records:
@@ -153,18 +115,9 @@ def _checksum(data: bytes) -> bytes:
 
 
 def record_encoder(layout: Layout) -> Callable[[Mapping[str, Any]], bytes]:
-  """Builds a function that serializes examples of one layout.
-
-  The result equals a serialized `tf.train.Example` with features sorted by
-  name, in a tenth of the time and without TensorFlow.
-
-  Args:
-    layout: the features.
-
-  Returns:
-    A function of a mapping with, for each feature, a value, a list, or bytes
-    (the concatenated `varint`s of the values).
-  """
+  """Function that serializes a row, a value, list or bytes per feature."""
+  # Equals a serialized `tf.train.Example` with features sorted by name, in a
+  # tenth of the time and without TensorFlow.
   varints = Varints()
   features = sorted(layout.items())
 
@@ -186,6 +139,7 @@ def record_encoder(layout: Layout) -> Callable[[Mapping[str, Any]], bytes]:
       value = row[name]
       values = [value] if feature.shape == () else value
       if isinstance(values, bytes):
+        # already concatenated `varint`s
         content = values
       elif feature.is_float:
         content = struct.pack(f"<{len(values)}f", *values)
@@ -229,11 +183,9 @@ def varint(number: int) -> bytes:
 
 
 def count_records(path: str) -> int:
-  """Counts the records of a TFRecord file, decoding only their lengths.
-
-  Raises:
-    InputError: the file is truncated, corrupt or empty.
-  """
+  """Counts records of a TFRecord file; InputError if truncated or empty."""
+  # Decodes lengths only: records of one layout have few sizes, so that most are
+  # found here.
   sizes: dict[bytes, int] = {}  # of framed records, by their first 12 bytes
   with open_any(path, "rb") as file:
     file.seek(0, 2)
@@ -272,18 +224,11 @@ def count_records(path: str) -> int:
 def restore_input_order(
   rows: Iterable[Mapping[str, Any]],
 ) -> Iterator[Mapping[str, Any]]:
-  """Puts the predictions of length-sorted records back into file order.
-
-  Args:
-    rows: predictions with the `input_index` of their record, a feature that
-      `record_batches` adds when it sorts. Rows without one are in order.
-
-  Yields:
-    The rows by `input_index`, from 0.
-  """
+  """Puts predictions of length-sorted records back into file order."""
   waiting: dict[int, Mapping[str, Any]] = {}
   next_index = 0
   for row in rows:
+    # Added by `input_pipeline.record_batches` where it sorts.
     if "input_index" not in row:
       yield row
       continue

@@ -1,7 +1,4 @@
-"""Vocabularies: loading, checks, their tokenizer, comparison.
-
-Imports no TensorFlow.
-"""
+"""Vocabularies: loading, checks, comparison. Imports no TensorFlow."""
 
 from __future__ import annotations
 
@@ -32,30 +29,17 @@ _MIN_WORDS = 1000
 def load_tokenizer(
   vocab_file: str,
   do_lower_case: bool,
-  vocab_size: int | None = None,
+  vocab_size: int | None = None,  # of the embedding table; None: not checked
   init_checkpoint: str | None = None,
   never_split: Iterable[str] = (),
   checks_case: bool = True,
 ) -> tokenization.FullTokenizer:
-  """Loads the tokenizer of a vocabulary; checks that it fits model and text.
-
-  Args:
-    vocab_file: path of the vocabulary.
-    do_lower_case: whether text is lower-cased.
-    vocab_size: rows of the model's embedding table; None to skip this check.
-    init_checkpoint: checkpoint of the model. Its folder name may be that of a
-      published model, and a vocabulary in the folder is compared.
-    never_split: see `tokenization.FullTokenizer`.
-    checks_case: whether to compare the casing of the vocabulary with that of
-      the text, see `check_case`.
-
-  Raises:
-    InputError: the vocabulary is missing, lacks a special entry, has more
-      entries than the model, or is cased although text is lower-cased.
-  """
+  """Tokenizer of a vocabulary; InputError unless it fits model and text."""
   vocab = load(vocab_file)
   check(vocab_file, vocab, vocab_size)
   try:
+    # The checkpoint's folder may have the name of a published model, which says
+    # its casing.
     tokenization.validate_case_matches_checkpoint(
       do_lower_case, init_checkpoint
     )
@@ -84,14 +68,7 @@ def _compare_with_checkpoint(path: str, checkpoint: str) -> None:
 
 
 def read_entries(path: str) -> list[str]:
-  """Reads the entries of a vocabulary as `tokenization.load_vocab` does.
-
-  Args:
-    path: path of the file; may begin with a byte-order mark.
-
-  Raises:
-    InputError: the file is missing or not UTF-8.
-  """
+  """Entries of a vocabulary, as `tokenization.load_vocab` reads them."""
   if not files.exists(path):
     raise InputError(f"{path}: cannot be read; name a vocab.txt")
   lines = text_files.read_text(path).split("\n")
@@ -113,17 +90,7 @@ def hash_of(path: str) -> str:
 def check(
   path: str, vocab: Mapping[str, int], vocab_size: int | None = None
 ) -> None:
-  """Checks a vocabulary; warns of what is unusual but works.
-
-  Args:
-    path: path of the vocabulary, for messages.
-    vocab: id of each entry.
-    vocab_size: rows of the model's embedding table; None to skip this check.
-
-  Raises:
-    InputError: a special entry is missing or repeated, or there are more
-      entries than `vocab_size`.
-  """
+  """Refuses a vocabulary that cannot work; warns of what is unusual."""
   try:
     tokenization.check_vocab(vocab, vocab_size)
   except ValueError as error:
@@ -174,10 +141,7 @@ def _lines_of(entry: str, entries: list[str]) -> list[int]:
 
 
 def is_cased(entries: Iterable[str]) -> bool:
-  """Returns whether more than 1% of a vocabulary's words have capital letters.
-
-  Special entries and scripts without letter case do not count.
-  """
+  """True if more than 1% of the words, in scripts with case, have capitals."""
   num_words, num_capitals = _count_case(entries)
   return 100 * num_capitals > num_words
 
@@ -195,31 +159,18 @@ def _count_case(entries: Iterable[str]) -> tuple[int, int]:
 
 
 def check_case(path: str, entries: Iterable[str], do_lower_case: bool) -> None:
-  """Refuses a cased vocabulary for lower-cased text, warns of the reverse.
-
-  An uncased vocabulary is right for text that was lower-cased beforehand and
-  keeps its accents.
-
-  Raises:
-    InputError: the vocabulary is cased, but text is lower-cased.
-  """
+  """Refuses a cased vocabulary for lower-cased text, warns of the reverse."""
   problem = case_mismatch(entries, do_lower_case)
   if problem and do_lower_case:
     raise InputError(f"{path}: {problem}")
+  # Only a warning: the text may have been lower-cased beforehand, with its
+  # accents.
   if problem:
     logging.warning("%s: %s", path, problem)
 
 
 def case_mismatch(entries: Iterable[str], do_lower_case: bool) -> str | None:
-  """Compares the casing of a vocabulary with that of the text.
-
-  Args:
-    entries: entries of the vocabulary.
-    do_lower_case: whether text is lower-cased.
-
-  Returns:
-    The problem and its fix, for a message; None if there is none.
-  """
+  """Message on a vocabulary whose casing is not that of the text, or None."""
   cased = is_cased(entries)
   if cased and do_lower_case:
     return "is cased, but text is lower-cased. Give --do_lower_case=False"
@@ -232,12 +183,7 @@ def case_mismatch(entries: Iterable[str], do_lower_case: bool) -> str | None:
 
 
 def check_same(path: str, trained: str) -> None:
-  """Raises an InputError if a vocabulary differs from a trained model's.
-
-  Args:
-    path: path of the vocabulary.
-    trained: path of the vocabulary in the model's folder.
-  """
+  """Raises an InputError if a vocabulary differs from a trained model's."""
   different = difference(path, trained)
   if different:
     raise InputError(
@@ -248,16 +194,10 @@ def check_same(path: str, trained: str) -> None:
 
 
 def difference(path: str, other: str, ignore_unused: bool = False) -> str:
-  """Describes how two vocabularies differ; "" if they are equal.
-
-  Args:
-    path: path of a vocabulary.
-    other: path of the vocabulary to compare with.
-    ignore_unused: whether words may replace the `[unusedN]` entries of `other`,
-      or be appended to it.
-  """
+  """Describes how two vocabularies differ; "" if they are equal."""
   entries, expected = read_entries(path), read_entries(other)
   if ignore_unused:
+    # Words may replace `[unusedN]` entries, or be appended.
     del entries[len(expected) :]
   if len(entries) != len(expected):
     return f"{len(entries)} entries, not {len(expected)}"

@@ -1,7 +1,4 @@
-"""A pool of worker processes for data creation.
-
-Imports no TensorFlow, not even indirectly.
-"""
+"""Worker processes for data creation. No TensorFlow, not even indirectly."""
 
 from __future__ import annotations
 
@@ -26,23 +23,10 @@ Submit = Callable[..., concurrent.futures.Future]
 def worker_pool(
   num_workers: int, function: Callable[..., Any], *shared: Any, kept: str = ""
 ) -> Iterator[Submit]:
-  """Starts a pool of processes that call one function.
-
-  Processes are spawned as calls are submitted, and end with the block or with
-  this process. Calls that have not started by then are canceled.
-
-  Args:
-    num_workers: maximum number of processes.
-    function: the function; its module must not import TensorFlow.
-    *shared: first arguments of every call, sent once per process.
-    kept: end of the error message: which results survive a dead worker.
-
-  Yields:
-    A function that takes the other arguments of a call and returns its Future.
-
-  Raises:
-    InputError: a worker died.
-  """
+  """Processes that call `function`; yields a function that submits a call."""
+  # The module of `function` must not import TensorFlow. The `shared` arguments
+  # are sent once per process. `kept` ends the message of a dead worker: which
+  # results survive it.
   pool = concurrent.futures.ProcessPoolExecutor(
     num_workers,
     multiprocessing.get_context("spawn"),
@@ -67,11 +51,9 @@ def worker_pool(
 
 @contextlib.contextmanager
 def _posing_as_main() -> Iterator[None]:
-  """Makes this module `__main__` for processes spawned in the block.
-
-  A spawned process imports `__main__` again; that of a training script would
-  import TensorFlow.
-  """
+  """Makes this module `__main__` for processes spawned in the block."""
+  # A spawned process imports `__main__` again; that of a training script would
+  # import TensorFlow.
   main = sys.modules["__main__"]
   sys.modules["__main__"] = sys.modules[__name__]
   try:
