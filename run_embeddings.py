@@ -50,6 +50,7 @@ from bertlib.tasks.embeddings import (
   embedding_losses,
   embedding_records,
   embedding_report,
+  nearest_neighbors,
   similarity_scores,
 )
 from bertlib.tasks.embeddings.embedding_examples import Example
@@ -685,7 +686,7 @@ def write_predictions(
       take(vectors, len(data.queries)), vectors, settings.top_k
     )
     name = result_files.name_with(settings.query_file, "results")
-    result_files.write_search_results(
+    nearest_neighbors.write_search_results(
       run.path(f"{name}.jsonl"), data.queries, data.corpus, scores, lines
     )
 

@@ -49,6 +49,7 @@ from bertlib.tasks.pretraining import (
   fill_mask,
   phases,
   pretraining_inputs,
+  pretraining_instances,
   pretraining_records,
 )
 from bertlib.tasks.pretraining.record import RECORD
@@ -124,7 +125,7 @@ def input_fn_builder(
     InputError: see `pretraining_records.count_records`.
   """
   del num_cpu_threads
-  layout = tf_records.pretraining_layout(
+  layout = pretraining_instances.record_layout(
     max_seq_length, max_predictions_per_seq
   )
   if num_records is None:
@@ -679,7 +680,7 @@ def make_task(settings: PretrainingSettings) -> Task:
     record=RECORD,
     model_fn_builder=model_fn_builder,
     model_arguments={"top_k": settings.top_k},
-    features=tf_records.pretraining_layout(
+    features=pretraining_instances.record_layout(
       settings.model.max_seq_length, settings.max_predictions_per_seq
     ),
     metrics=[

@@ -28,6 +28,7 @@ import modeling
 from benchmarks import results, side_by_side, training_step
 from bertlib.checkpoints import loading
 from bertlib.data import tf_records
+from bertlib.tasks.pretraining import pretraining_instances
 
 FLAGS = flags.FLAGS
 
@@ -104,7 +105,7 @@ def make_data(folder: str, config: modeling.BertConfig) -> None:
   tf_records.write_records(
     os.path.join(folder, "train.tfrecord"),
     (record() for _ in range(4 * FLAGS.batch_size)),
-    tf_records.pretraining_layout(length, num_masks),
+    pretraining_instances.record_layout(length, num_masks),
   )
 
 

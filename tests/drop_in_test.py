@@ -24,6 +24,7 @@ import run_pretraining
 import run_squad
 from bertlib.data import tf_records
 from bertlib.tasks.classification import classification_records
+from bertlib.tasks.pretraining import pretraining_instances
 from bertlib.tasks.squad import squad_features
 
 pytestmark = pytest.mark.unit
@@ -141,7 +142,7 @@ for training in (True, False):
     ),
     f"pretraining {training}": input_fn_over_records(
       run_pretraining.input_fn_builder,
-      tf_records.pretraining_layout(3, 1),
+      pretraining_instances.record_layout(3, 1),
       3,
       1,
       training,

@@ -24,7 +24,7 @@ from bertlib.checkpoints import checkpoint_writer, finding, model_json
 from bertlib.cli.errors import InputError
 from bertlib.data import input_pipeline, model_inputs, tf_records
 from bertlib.data.input_pipeline import Shard
-from bertlib.tasks.pretraining import dynamic_masking
+from bertlib.tasks.pretraining import dynamic_masking, pretraining_instances
 from bertlib.training import checkpoint_hook, child_run, distribution
 
 pytestmark = pytest.mark.process
@@ -50,7 +50,7 @@ def place(tmp_path_factory):
   tf_records.write_records(
     str(place / "long.tfrecord"),
     rows,
-    tf_records.pretraining_layout(LONG, NUM_PREDICTIONS),
+    pretraining_instances.record_layout(LONG, NUM_PREDICTIONS),
   )
   (place / "1.flags").write_text("--num_train_steps=40\n")
   (place / "2.flags").write_text("\n".join(second_phase(place)) + "\n")
@@ -394,7 +394,7 @@ def key(batch, row):
 
 
 def records_of(place, name):
-  layout = tf_records.pretraining_layout(SEQ_LENGTH, NUM_PREDICTIONS)
+  layout = pretraining_instances.record_layout(SEQ_LENGTH, NUM_PREDICTIONS)
   (batch,) = input_pipeline.record_batches(
     [str(place / name)], layout, FILE_SIZES[name], False, False
   ).as_numpy_iterator()
@@ -538,7 +538,7 @@ def values_exchanged(monkeypatch, num_micro_batches):
       optimizer="lamb", num_micro_batches=num_micro_batches
     ),
   )
-  layout = tf_records.pretraining_layout(SEQ_LENGTH, NUM_PREDICTIONS)
+  layout = pretraining_instances.record_layout(SEQ_LENGTH, NUM_PREDICTIONS)
 
   @tf.autograph.experimental.do_not_convert
   def build():

@@ -48,6 +48,7 @@ from bertlib.tasks.pretraining import (
   dynamic_masking,
   fill_mask,
   pretraining_inputs,
+  pretraining_instances,
   pretraining_records,
 )
 from bertlib.training import run
@@ -330,7 +331,7 @@ def test_the_weights_with_the_lowest_loss_are_kept(place):
 def test_held_out_records_count_once_each(place, trained):
   assert "which is for training" not in trained.log
   results = run_outputs.read_numbers(trained.folder / "eval_results.txt")
-  layout = tf_records.pretraining_layout(SEQ_LENGTH, NUM_PREDICTIONS)
+  layout = pretraining_instances.record_layout(SEQ_LENGTH, NUM_PREDICTIONS)
   (batch,) = input_pipeline.record_batches(
     [str(place / "held_out.tfrecord")], layout, 16, False, False
   )
@@ -555,7 +556,7 @@ def test_steps_in_order_equal_the_reference():
   config = modeling.BertConfig.from_json_file(curve("bert_config.json"))
   (records,) = input_pipeline.record_batches(
     [golden_records()],
-    tf_records.pretraining_layout(128, 20),
+    pretraining_instances.record_layout(128, 20),
     60,
     drop_remainder=False,
     trim=False,
@@ -609,7 +610,7 @@ def test_records_of_a_run_of_the_reference_are_read():
     reference_data.data("reference_runs", "tf_examples.tfrecord"),
     golden_records(),
   ]
-  layout = tf_records.pretraining_layout(128, 20)
+  layout = pretraining_instances.record_layout(128, 20)
   (theirs,), (ours,) = (
     input_pipeline.record_batches([path], layout, 99, False, False)
     for path in paths
@@ -669,7 +670,7 @@ def examples(num_examples, seed=0):
   """Original ids [B, S], and the batch that hides some of them."""
   rng = np.random.default_rng(seed)
   ids, rows = zip(*(random_example(rng) for _ in range(num_examples)))
-  layout = tf_records.pretraining_layout(SEQ_LENGTH, NUM_PREDICTIONS)
+  layout = pretraining_instances.record_layout(SEQ_LENGTH, NUM_PREDICTIONS)
   batch = {
     name: tf.constant(
       np.array([row[name] for row in rows]),
@@ -827,7 +828,7 @@ def test_shapes_are_static_for_a_tpu(place):
     is_training=True,
     masking=dynamic_masking.Masking(VOCAB_IDS, do_whole_word_mask=True),
   )
-  layout = tf_records.pretraining_layout(SEQ_LENGTH, NUM_PREDICTIONS)
+  layout = pretraining_instances.record_layout(SEQ_LENGTH, NUM_PREDICTIONS)
   shapes = {
     name: (spec.shape.as_list(), spec.dtype == tf.float32)
     for name, spec in input_fn({"batch_size": 4}).element_spec.items()

@@ -5,6 +5,7 @@ import numpy as np
 
 import modeling
 from bertlib.data import tf_records
+from bertlib.tasks.pretraining import pretraining_instances
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 WORDS = "a the cat dog sat ran on mat home un ( . is good bad"
@@ -55,7 +56,7 @@ def write_examples(path, num_records, seed):
   tf_records.write_records(
     str(path),
     [random_example(rng)[1] for _ in range(num_records)],
-    tf_records.pretraining_layout(SEQ_LENGTH, NUM_PREDICTIONS),
+    pretraining_instances.record_layout(SEQ_LENGTH, NUM_PREDICTIONS),
   )
 
 

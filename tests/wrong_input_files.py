@@ -7,6 +7,7 @@ import wrong_input_world
 from wrong_input_row import Row
 
 from bertlib.data import tf_records
+from bertlib.tasks.pretraining import pretraining_instances
 
 DATA = ".data-00000-of-00001"
 INIT = "--init_checkpoint={case}/model.ckpt"
@@ -198,7 +199,7 @@ def example(**changed):
     "masked_lm_weights": [1.0, 0.0, 0.0, 0.0],
     "next_sentence_labels": [0],
   } | changed
-  encode = tf_records.record_encoder(tf_records.pretraining_layout(16, 4))
+  encode = tf_records.record_encoder(pretraining_instances.record_layout(16, 4))
   return encode(row)
 
 

@@ -11,6 +11,7 @@ import pathlib
 from collections.abc import Mapping
 
 from bertlib.data import tf_records
+from bertlib.tasks.pretraining import pretraining_instances
 from website import markdown
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -66,7 +67,9 @@ def _layouts() -> dict[str, dict[str, tf_records.Layout]]:
       kind: embedding_records.layout(kind, _G, _S, _T)
       for kind in embedding_examples.KINDS
     },
-    "create_pretraining_data.py": {"": tf_records.pretraining_layout(_S, _P)},
+    "create_pretraining_data.py": {
+      "": pretraining_instances.record_layout(_S, _P)
+    },
   }
 
 

@@ -46,19 +46,6 @@ def token_layout(
   )
 
 
-def pretraining_layout(
-  max_seq_length: int, max_predictions_per_seq: int
-) -> dict[str, Feature]:
-  """Layout of pretraining records: S tokens, P masked positions, padded."""
-  masks = (max_predictions_per_seq,)
-  return token_layout(max_seq_length) | {
-    "masked_lm_positions": Feature(masks),
-    "masked_lm_ids": Feature(masks),
-    "masked_lm_weights": Feature(masks, is_float=True),
-    "next_sentence_labels": Feature((1,)),
-  }
-
-
 # Records
 
 

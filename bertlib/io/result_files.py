@@ -11,7 +11,6 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 from absl import logging
 
-from bertlib.cli import terminal
 from bertlib.cli.errors import InputError, printable
 from bertlib.io import files, json_files, text_files
 from bertlib.io.files import atomic_write
@@ -239,37 +238,3 @@ def write_array(
   np.lib.format.write_array_header_1_0(file, header)
   for row in rows:
     file.write(row.astype("<f4").tobytes())
-
-
-def write_search_results(
-  path: str,
-  queries: Sequence[str],
-  corpus: Sequence[str],
-  scores: np.ndarray,
-  indices: np.ndarray,
-  num_shown: int = 3,
-) -> None:
-  """Writes the results of a search as JSON Lines, and prints the first ones.
-
-  Args:
-    path: the file. Each line has a `query` and its `results`, the best first:
-      `line`, its number in the corpus from 1; `score`; and `text`.
-    queries: the queries.
-    corpus: the texts that were searched.
-    scores: float32 [queries, k].
-    indices: int [queries, k], indices into the corpus.
-    num_shown: queries whose best text is printed.
-  """
-  with atomic_write(path) as file:
-    for number, query in enumerate(queries):
-      results = [
-        {"line": int(i) + 1, "score": round(float(s), 6), "text": corpus[i]}
-        for s, i in zip(scores[number], indices[number])
-      ]
-      line = {"query": query, "results": results}
-      file.write(json_files.dumps(line, ensure_ascii=False) + "\n")
-      if number < num_shown:
-        best = results[0]
-        terminal.show(query)
-        terminal.show(f"  {best['score']:.3f}", best["text"], sep="  ")
-  logging.info("Results of %d queries: %s", len(queries), path)

@@ -63,7 +63,7 @@ def check_setup(doctor: Doctor, settings: TrainingSettings, task: Task) -> Run:
     "metric", run_skeleton.read_selection, settings.run, metrics
   )
   if selection is not SKIPPED:
-    settings = resolve.with_best_metric(settings, selection)
+    settings = run_skeleton.with_best_metric(settings, selection)
   run = Run(settings, task, config, tokenizer, trained, selection)
   check("folder", run_skeleton.check_folder, run, after=(config, task))
   check("weights", run_skeleton.check_weights, run, after=(config, trained))

@@ -20,10 +20,8 @@ from bertlib.io.files import exists
 from bertlib.settings.common import (
   EstimatorSettings,
   ModelSettings,
-  TrainingSettings,
 )
 from bertlib.training import devices, initial_model
-from bertlib.training.model_selection import Selection
 
 Settings = TypeVar("Settings", bound=EstimatorSettings)
 
@@ -174,19 +172,6 @@ def find_devices(settings: Settings) -> Settings:
   found = devices.find(settings.devices, paths)
   compute = devices.choose(settings.compute, found, recorded)
   return dataclasses.replace(settings, devices=found, compute=compute)
-
-
-def with_best_metric(
-  settings: TrainingSettings, selection: Selection
-) -> TrainingSettings:
-  """Settings with the metric that is used as --best_metric.
-
-  Args:
-    settings: of the command.
-    selection: of `run.read_selection`.
-  """
-  run = dataclasses.replace(settings.run, best_metric=selection.metric)
-  return dataclasses.replace(settings, run=run)
 
 
 def load_config(model: ModelSettings, least: int = 3) -> modeling.BertConfig:

@@ -116,7 +116,7 @@ def setup(settings: TrainingSettings, task: Task) -> Run:
   )
   trained = find_trained(settings, task)
   selection = read_selection(settings.run, task.metrics)
-  settings = resolve.with_best_metric(settings, selection)
+  settings = with_best_metric(settings, selection)
   run = Run(settings, task, config, tokenizer, trained, selection)
   check_folder(run)
   return run
@@ -158,6 +158,19 @@ def read_selection(run: RunSettings, metrics: Sequence[str]) -> Selection:
     )
   eval_steps = run.eval_steps if run.do_train else None
   return Selection(eval_steps or 0, metric, run.patience)
+
+
+def with_best_metric(
+  settings: TrainingSettings, selection: Selection
+) -> TrainingSettings:
+  """Settings with the metric that is used as --best_metric.
+
+  Args:
+    settings: of the command.
+    selection: of `read_selection`.
+  """
+  run = dataclasses.replace(settings.run, best_metric=selection.metric)
+  return dataclasses.replace(settings, run=run)
 
 
 def describe_model(run: Run) -> dict[str, Any]:

@@ -12,12 +12,12 @@ import wrong_input_world
 import run_pretraining
 from bertlib.cli.errors import InputError
 from bertlib.data import input_pipeline, record_check, tf_records
-from bertlib.tasks.pretraining import pretraining_inputs
+from bertlib.tasks.pretraining import pretraining_inputs, pretraining_instances
 
 pytestmark = pytest.mark.unit
 
 LAYOUT = input_pipeline.with_limits(
-  tf_records.pretraining_layout(4, 2),
+  pretraining_instances.record_layout(4, 2),
   {"input_ids": 9, "segment_ids": 2, "next_sentence_labels": 2},
 )
 ROW = {
@@ -205,7 +205,9 @@ def test_training_and_evaluation_name_the_record(
     "next_sentence_labels": [0],
   }
   rows = [row] * 5 + [row | {name: BAD[name]}] + [row] * 2
-  tf_records.write_records(path, rows, tf_records.pretraining_layout(16, 4))
+  tf_records.write_records(
+    path, rows, pretraining_instances.record_layout(16, 4)
+  )
   arguments = [
     argument.format(world=world, out=tmp_path / "out")
     for argument in wrong_input_world.COMMANDS["run_pretraining"]

@@ -32,6 +32,7 @@ from bertlib.io import files
 from bertlib.reporting import doctor, receipts, training_checks
 from bertlib.settings import rerun as rerun_flags
 from bertlib.settings.classifier import ClassifierSettings
+from bertlib.tasks.pretraining import pretraining_instances
 
 pytestmark = pytest.mark.train
 
@@ -177,7 +178,7 @@ def record(seq_length=16, num_predictions=3, cls=2, token=8):
 
 
 def write_records():
-  layout = tf_records.pretraining_layout(16, 3)
+  layout = pretraining_instances.record_layout(16, 3)
   tf_records.write_records("good.tf_record", [record()] * 9, layout)
   with open("good.tf_record", "rb") as file:
     write("cut.tf_record", file.read()[:-7])
@@ -189,7 +190,7 @@ def write_records():
     tf_records.write_records(
       f"{name}.tf_record",
       [record(*sizes)],
-      tf_records.pretraining_layout(*sizes),
+      pretraining_instances.record_layout(*sizes),
     )
   both = b""
   for name in ("good", "long"):

@@ -26,6 +26,7 @@ from bertlib.checkpoints import checkpoint_writer, finding
 from bertlib.cli.errors import InputError
 from bertlib.compat import estimator_api
 from bertlib.data import input_pipeline, tf_records
+from bertlib.tasks.pretraining import pretraining_instances
 from bertlib.training import checkpoint_hook
 
 pytestmark = pytest.mark.train
@@ -40,7 +41,7 @@ CONFIG = modeling.BertConfig(
   max_position_embeddings=8,
   type_vocab_size=2,
 )
-LAYOUT = tf_records.pretraining_layout(8, 2)
+LAYOUT = pretraining_instances.record_layout(8, 2)
 FILE_SIZES = {"a.tfrecord": 5, "b.tfrecord": 8}
 
 

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-import numpy as np
+from collections.abc import Sequence
 
+import numpy as np
+from absl import logging
+
+from bertlib.cli import terminal
 from bertlib.cli.errors import InputError
+from bertlib.io import json_files
+from bertlib.io.files import atomic_write
 
 # Queries and documents whose scores are computed at a time: 32 MiB of float32.
 _NUM_QUERIES, _NUM_DOCUMENTS = 1024, 8192
@@ -132,3 +138,37 @@ def _pack(scores, indices, keep):
   packed_scores[used] = scores[keep]
   packed_indices[used] = indices[keep]
   return packed_scores, packed_indices
+
+
+def write_search_results(
+  path: str,
+  queries: Sequence[str],
+  corpus: Sequence[str],
+  scores: np.ndarray,
+  indices: np.ndarray,
+  num_shown: int = 3,
+) -> None:
+  """Writes the results of a search as JSON Lines, and prints the first ones.
+
+  Args:
+    path: the file. Each line has a `query` and its `results`, the best first:
+      `line`, its number in the corpus from 1; `score`; and `text`.
+    queries: the queries.
+    corpus: the texts that were searched.
+    scores: float32 [queries, k].
+    indices: int [queries, k], indices into the corpus.
+    num_shown: queries whose best text is printed.
+  """
+  with atomic_write(path) as file:
+    for number, query in enumerate(queries):
+      results = [
+        {"line": int(i) + 1, "score": round(float(s), 6), "text": corpus[i]}
+        for s, i in zip(scores[number], indices[number])
+      ]
+      line = {"query": query, "results": results}
+      file.write(json_files.dumps(line, ensure_ascii=False) + "\n")
+      if number < num_shown:
+        best = results[0]
+        terminal.show(query)
+        terminal.show(f"  {best['score']:.3f}", best["text"], sep="  ")
+  logging.info("Results of %d queries: %s", len(queries), path)

@@ -34,7 +34,8 @@ def remask(batch: Mapping[str, Any], numbers, masking: Masking):
   and 10% are unchanged (Devlin et al. 2019, A.1).
 
   Args:
-    batch: the features of `tf_records.pretraining_layout`, with static S and P.
+    batch: the features of `pretraining_instances.record_layout`, with static S
+      and P.
     numbers: int64 [B], number of each example, counted over all epochs. The
       draws are a function of the number and the seed.
     masking: settings, see `Masking`.
@@ -82,8 +83,8 @@ def original_ids(batch: Mapping[str, Any]):
   """Restores the tokens that the masks of a batch replace.
 
   Args:
-    batch: the features of `tf_records.pretraining_layout`; padding slots have
-      weight 0.
+    batch: the features of `pretraining_instances.record_layout`; padding slots
+      have weight 0.
 
   Returns:
     int32 [B, S].

@@ -474,6 +474,19 @@ def write_in_turn(
     tf_records.write_serialized(path, records[number :: len(output_files)])
 
 
+def record_layout(
+  max_seq_length: int, max_predictions_per_seq: int
+) -> dict[str, tf_records.Feature]:
+  """Layout of pretraining records: S tokens, P masked positions, padded."""
+  masks = (max_predictions_per_seq,)
+  return tf_records.token_layout(max_seq_length) | {
+    "masked_lm_positions": tf_records.Feature(masks),
+    "masked_lm_ids": tf_records.Feature(masks),
+    "masked_lm_weights": tf_records.Feature(masks, is_float=True),
+    "next_sentence_labels": tf_records.Feature((1,)),
+  }
+
+
 def instance_encoder(
   tokenizer, max_seq_length: int, max_predictions_per_seq: int
 ) -> Callable[[TrainingInstance], bytes]:
@@ -488,7 +501,7 @@ def instance_encoder(
     A function of an instance that raises ValueError if it does not fit.
   """
   encode_record = tf_records.record_encoder(
-    tf_records.pretraining_layout(max_seq_length, max_predictions_per_seq)
+    record_layout(max_seq_length, max_predictions_per_seq)
   )
 
   varints = _TokenVarints(tokenizer)

@@ -10,6 +10,7 @@ from google.protobuf.message import DecodeError
 import modeling
 from bertlib.cli.errors import InputError
 from bertlib.data import input_pipeline, tf_records
+from bertlib.tasks.pretraining import pretraining_instances
 
 
 def count_records(
@@ -130,7 +131,7 @@ def limited_layout(
     max_predictions_per_seq: P, predictions per example.
 
   Returns:
-    See `tf_records.pretraining_layout`.
+    See `pretraining_instances.record_layout`.
   """
   limits = {
     "input_ids": config.vocab_size,
@@ -141,6 +142,8 @@ def limited_layout(
     "next_sentence_labels": 2,
   }
   return input_pipeline.with_limits(
-    tf_records.pretraining_layout(max_seq_length, max_predictions_per_seq),
+    pretraining_instances.record_layout(
+      max_seq_length, max_predictions_per_seq
+    ),
     limits,
   )
