@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertlib.tasks.ner import ner_offsets
+from bertlib.tasks.ner import ner_files
 
 pytestmark = pytest.mark.unit
 
@@ -12,7 +12,7 @@ pytestmark = pytest.mark.unit
 def annotated(*texts):
   """Texts, each with (start, end) of its entities."""
   return [
-    ner_offsets.AnnotatedText(
+    ner_files.AnnotatedText(
       text,
       [{"start": start, "end": end, "label": "X"} for start, end in spans],
       f"data.jsonl, line {number}",
@@ -24,7 +24,7 @@ def annotated(*texts):
 def in_characters(*texts):
   return [
     [(span["start"], span["end"]) for span in spans]
-    for spans in ner_offsets.in_characters(annotated(*texts))
+    for spans in ner_files.in_characters(annotated(*texts))
   ]
 
 
@@ -121,6 +121,6 @@ def test_entities_of_white_space_are_counted(caplog):
 )
 def test_invalid_entities_are_left_to_the_reader(span):
   texts = [*annotated(*JAVASCRIPT), ("🚀 Mira", [span], "line 4")]
-  assert ner_offsets.in_characters(
-    [ner_offsets.AnnotatedText(*text) for text in texts]
+  assert ner_files.in_characters(
+    [ner_files.AnnotatedText(*text) for text in texts]
   ) == [text[1] for text in texts]
