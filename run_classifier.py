@@ -36,7 +36,6 @@ from bertlib.checkpoints import model_json, predictor
 from bertlib.cli import app, option
 from bertlib.cli.errors import InputError, some_of
 from bertlib.cli.ranges import FRACTION
-from bertlib.compat import estimator_api
 from bertlib.data import model_inputs, record_check, tf_records
 from bertlib.data.model_inputs import _truncate_seq_pair  # noqa: F401
 from bertlib.io import result_files
@@ -234,67 +233,50 @@ def model_fn_builder(
     **more_arguments,
   )
 
-  def model_fn(features, labels, mode, params, config=None):
-    del labels  # they are among the features
-
-    def build(batch, is_training, dropout_seed=None, **weighting):
-      return create_model(
-        bert_config,
-        is_training,
-        batch["input_ids"],
-        batch["input_mask"],
-        batch["segment_ids"],
-        batch["label_ids"],
-        num_labels,
-        use_one_hot_embeddings,
-        kind,
-        dropout_seed,
-        arguments.compute,
-        **weighting,
-      )
-
-    if mode == estimator_api.ModeKeys.TRAIN:
-      weighting = {"label_weights": label_weights}
-      if label_weights and kind != "multi_label":
-        weighting["total_weight"] = estimator_spec.loss_normalizer(
-          tf.gather(label_weights, features["label_ids"]), arguments
-        )
-      return estimator_spec.train_spec(
-        arguments,
-        lambda batch, seed: (build(batch, True, seed, **weighting)[0], {}),
-        features,
-        params,
-        config,
-      )
-
-    outputs = build(features, False)
-    scaffold_fn = estimator_spec.restore_trained(arguments, config)
-    if mode == estimator_api.ModeKeys.EVAL:
-      return evaluation_spec(kind, outputs, features, scaffold_fn)
-    predictions = {"probabilities": outputs[-1]}
-    if "input_index" in features:
-      predictions["input_index"] = features["input_index"]
-    return estimator_api.TPUEstimatorSpec(
-      mode=mode, predictions=predictions, scaffold_fn=scaffold_fn
+  def build(batch, is_training, dropout_seed=None, **weighting):
+    return create_model(
+      bert_config,
+      is_training,
+      batch["input_ids"],
+      batch["input_mask"],
+      batch["segment_ids"],
+      batch["label_ids"],
+      num_labels,
+      use_one_hot_embeddings,
+      kind,
+      dropout_seed,
+      arguments.compute,
+      **weighting,
     )
 
-  return model_fn
+  def training_loss(features):
+    weighting = {"label_weights": label_weights}
+    if label_weights and kind != "multi_label":
+      weighting["total_weight"] = estimator_spec.loss_normalizer(
+        tf.gather(label_weights, features["label_ids"]), arguments
+      )
+    return lambda batch, seed: (build(batch, True, seed, **weighting)[0], {})
+
+  def predict(features):
+    probabilities = build(features, False)[-1]
+    indexes = {n: t for n, t in features.items() if n == "input_index"}
+    return {"probabilities": probabilities, **indexes}
+
+  def evaluate(features):
+    return evaluation_outputs(kind, build(features, False), features)
+
+  return estimator_spec.make_model_fn(
+    arguments, training_loss, predict, evaluate
+  )
 
 
-def evaluation_spec(
-  kind: str, outputs: Sequence[Any], features: Mapping[str, Any], scaffold_fn
-):
-  """Builds the spec of an evaluation.
+def evaluation_outputs(
+  kind: str, outputs: Sequence[Any], features: Mapping[str, Any]
+) -> dict[str, Any]:
+  """Loss and metrics of `create_model`'s outputs, for a `TPUEstimatorSpec`.
 
-  Args:
-    kind: see `create_model`.
-    outputs: of `create_model`.
-    features: `label_ids`, and `is_real_example` [B], 0 for padding examples,
-      which do not count.
-    scaffold_fn: restores the weights.
-
-  Returns:
-    A `TPUEstimatorSpec`; its predictions are what further metrics need.
+  Padding examples, whose `is_real_example` is 0, do not count. The predictions
+  are what further metrics need.
   """
   loss, per_example_loss, logits, _ = outputs
   evaluated = {
@@ -312,13 +294,11 @@ def evaluation_spec(
       )
     return metrics
 
-  return estimator_api.TPUEstimatorSpec(
-    mode=estimator_api.ModeKeys.EVAL,
-    loss=loss,
-    eval_metrics=(metric_fn, [per_example_loss, *evaluated.values()]),
-    scaffold_fn=scaffold_fn,
-    predictions=evaluated,
-  )
+  return {
+    "loss": loss,
+    "eval_metrics": (metric_fn, [per_example_loss, *evaluated.values()]),
+    "predictions": evaluated,
+  }
 
 
 def _is_text_or_pair(value: Any) -> bool:

@@ -29,7 +29,6 @@ import tensorflow.compat.v1 as tf
 import modeling
 from bertlib.checkpoints import loading, model_files, predictor
 from bertlib.cli import app, option
-from bertlib.compat import estimator_api
 from bertlib.compute import pooling
 from bertlib.data import input_pipeline, model_inputs, record_check, tf_records
 from bertlib.exchange import published_models, zoo
@@ -155,40 +154,30 @@ def model_fn_builder(
     **more_arguments,
   )
 
-  def model_fn(features, labels, mode, params, config=None):
-    del labels  # they are among the features
-
-    def build(batch, is_training, dropout_seed=None):
-      return create_model(
-        bert_config,
-        is_training,
-        batch["input_ids"],
-        batch["input_mask"],
-        batch["segment_ids"],
-        spec,
-        use_one_hot_embeddings,
-        dropout_seed,
-        arguments.compute,
-      )
-
-    if mode == estimator_api.ModeKeys.TRAIN:
-      loss_fn = embedding_losses.training_loss(
-        loss, lambda batch, seed: build(batch, True, seed)
-      )
-      return estimator_spec.train_spec(
-        arguments, loss_fn, features, params, config
-      )
-    vectors = pooling.output_vectors(build(features, False), spec)
-    predictions = {"vectors": vectors}
-    if "input_index" in features:
-      predictions["input_index"] = features["input_index"]
-    return estimator_api.TPUEstimatorSpec(
-      mode=mode,
-      predictions=predictions,
-      scaffold_fn=estimator_spec.restore_trained(arguments, config),
+  def build(batch, is_training, dropout_seed=None):
+    return create_model(
+      bert_config,
+      is_training,
+      batch["input_ids"],
+      batch["input_mask"],
+      batch["segment_ids"],
+      spec,
+      use_one_hot_embeddings,
+      dropout_seed,
+      arguments.compute,
     )
 
-  return model_fn
+  def training_loss(_):
+    return embedding_losses.training_loss(
+      loss, lambda batch, seed: build(batch, True, seed)
+    )
+
+  def predict(features):
+    vectors = pooling.output_vectors(build(features, False), spec)
+    indexes = {n: t for n, t in features.items() if n == "input_index"}
+    return {"vectors": vectors, **indexes}
+
+  return estimator_spec.make_model_fn(arguments, training_loss, predict)
 
 
 class Predictor(predictor.LoadedModel):

@@ -28,7 +28,6 @@ from absl import logging
 import modeling
 from bertlib.checkpoints import predictor
 from bertlib.cli import app, option
-from bertlib.compat import estimator_api
 from bertlib.data import input_pipeline, model_inputs, record_check, tf_records
 from bertlib.io import result_files
 from bertlib.reporting import (
@@ -164,32 +163,20 @@ def model_fn_builder(
     **more_arguments,
   )
 
-  def model_fn(features, labels, mode, params, config=None):
-    del labels  # they are among the features
+  def build(batch, is_training, dropout_seed=None):
+    return create_model(
+      bert_config,
+      is_training,
+      batch["input_ids"],
+      batch["input_mask"],
+      batch["segment_ids"],
+      num_labels,
+      use_one_hot_embeddings,
+      dropout_seed,
+      arguments.compute,
+    )
 
-    def build(batch, is_training, dropout_seed=None):
-      return create_model(
-        bert_config,
-        is_training,
-        batch["input_ids"],
-        batch["input_mask"],
-        batch["segment_ids"],
-        num_labels,
-        use_one_hot_embeddings,
-        dropout_seed,
-        arguments.compute,
-      )
-
-    if mode != estimator_api.ModeKeys.TRAIN:
-      return estimator_api.TPUEstimatorSpec(
-        mode=mode,
-        predictions={
-          "unique_ids": features["unique_ids"],
-          "probabilities": tf.nn.softmax(build(features, False)),
-        },
-        scaffold_fn=estimator_spec.restore_trained(arguments, config),
-      )
-
+  def training_loss(features):
     num_labeled = estimator_spec.loss_normalizer(
       features["label_ids"] >= 0, arguments
     )
@@ -198,11 +185,15 @@ def model_fn_builder(
       logits = build(batch, True, dropout_seed)
       return tagging_loss(logits, batch["label_ids"], num_labeled), {}
 
-    return estimator_spec.train_spec(
-      arguments, loss_fn, features, params, config
-    )
+    return loss_fn
 
-  return model_fn
+  def predict(features):
+    return {
+      "unique_ids": features["unique_ids"],
+      "probabilities": tf.nn.softmax(build(features, False)),
+    }
+
+  return estimator_spec.make_model_fn(arguments, training_loss, predict)
 
 
 class Predictor(predictor.LoadedModel):

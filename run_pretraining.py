@@ -34,7 +34,6 @@ from bertlib.checkpoints import (
   model_json,
 )
 from bertlib.cli import app, option
-from bertlib.compat import estimator_api
 from bertlib.data import input_pipeline, record_check, tf_records
 from bertlib.io import result_files
 from bertlib.reporting import (
@@ -506,53 +505,46 @@ def model_fn_builder(
     compute=arguments.compute,
   )
 
-  def model_fn(features, labels, mode, params, config=None):
-    del labels  # they are among the features
-    if mode == estimator_api.ModeKeys.TRAIN:
-      total_weight = estimator_spec.loss_normalizer(
-        features["masked_lm_weights"], arguments
-      )
+  def training_loss(features):
+    total_weight = estimator_spec.loss_normalizer(
+      features["masked_lm_weights"], arguments
+    )
 
-      def loss_fn(batch, dropout_seed):
-        model = build(True, batch, dropout_seed=dropout_seed)
-        loss, measured = pretraining_loss(
-          bert_config, model, batch, total_weight
-        )
-        return loss, measured_means(measured, total_weight)
+    def loss_fn(batch, dropout_seed):
+      model = build(True, batch, dropout_seed=dropout_seed)
+      loss, measured = pretraining_loss(bert_config, model, batch, total_weight)
+      return loss, measured_means(measured, total_weight)
 
-      return estimator_spec.train_spec(
-        arguments, loss_fn, features, params, config
-      )
+    return loss_fn
 
+  def predict(features):
     model = build(False, features)
-    if mode == estimator_api.ModeKeys.PREDICT:
-      predictions = mask_predictions(
-        bert_config, model, features["masked_lm_ids"], top_k
+    predictions = mask_predictions(
+      bert_config, model, features["masked_lm_ids"], top_k
+    )
+    if predict_next_sentence:
+      predictions["is_next_probability"] = is_next_probability(
+        bert_config, model
       )
-      if predict_next_sentence:
-        predictions["is_next_probability"] = is_next_probability(
-          bert_config, model
-        )
-      return estimator_api.TPUEstimatorSpec(
-        mode=mode,
-        predictions=predictions,
-        scaffold_fn=estimator_spec.restore_trained(arguments, config),
-      )
+    return predictions
 
+  def evaluate(features):
+    model = build(False, features)
     total_loss, measured = pretraining_loss(bert_config, model, features)
 
     def metric_fn(*tensors):
       pairs = zip(tensors[::2], tensors[1::2])
-      return {name: tf.metrics.mean(*of) for name, of in zip(measured, pairs)}
+      return {
+        name: tf.metrics.mean(values, weights)
+        for name, (values, weights) in zip(measured, pairs)
+      }
 
-    return estimator_api.TPUEstimatorSpec(
-      mode=mode,
-      loss=total_loss,
-      eval_metrics=(metric_fn, list(itertools.chain(*measured.values()))),
-      scaffold_fn=estimator_spec.restore_trained(arguments, config),
-    )
+    tensors = list(itertools.chain(*measured.values()))
+    return {"loss": total_loss, "eval_metrics": (metric_fn, tensors)}
 
-  return model_fn
+  return estimator_spec.make_model_fn(
+    arguments, training_loss, predict, evaluate
+  )
 
 
 # The command line

@@ -34,7 +34,6 @@ import tokenization
 from bertlib.checkpoints import loading, model_json, predictor
 from bertlib.cli import app, option
 from bertlib.cli.errors import InputError
-from bertlib.compat import estimator_api
 from bertlib.data import input_pipeline, model_inputs, record_check, tf_records
 from bertlib.io import files, text_files
 from bertlib.reporting import (
@@ -225,47 +224,37 @@ def model_fn_builder(
     **more_arguments,
   )
 
-  def model_fn(features, labels, mode, params, config=None):
-    del labels  # they are among the features
-
-    def build(batch, is_training, dropout_seed=None):
-      return create_model(
-        bert_config,
-        is_training,
-        batch["input_ids"],
-        batch["input_mask"],
-        batch["segment_ids"],
-        use_one_hot_embeddings,
-        mask_padding,
-        dropout_seed,
-        arguments.compute,
-      )
-
-    def loss_fn(batch, dropout_seed):
-      losses = [
-        modeling.cross_entropy(logits, batch[positions])[0]
-        for logits, positions in zip(
-          build(batch, True, dropout_seed), ("start_positions", "end_positions")
-        )
-      ]
-      return tf.reduce_mean(losses[0] + losses[1]) / 2.0, {}
-
-    if mode != estimator_api.ModeKeys.TRAIN:
-      start_logits, end_logits = build(features, False)
-      return estimator_api.TPUEstimatorSpec(
-        mode=mode,
-        predictions={
-          "unique_ids": features["unique_ids"],
-          "start_logits": start_logits,
-          "end_logits": end_logits,
-        },
-        scaffold_fn=estimator_spec.restore_trained(arguments, config),
-      )
-    return estimator_spec.train_spec(
-      arguments, loss_fn, features, params, config
+  def build(batch, is_training, dropout_seed=None):
+    return create_model(
+      bert_config,
+      is_training,
+      batch["input_ids"],
+      batch["input_mask"],
+      batch["segment_ids"],
+      use_one_hot_embeddings,
+      mask_padding,
+      dropout_seed,
+      arguments.compute,
     )
 
-  return model_fn
+  def loss_fn(batch, dropout_seed):
+    losses = [
+      modeling.cross_entropy(logits, batch[positions])[0]
+      for logits, positions in zip(
+        build(batch, True, dropout_seed), ("start_positions", "end_positions")
+      )
+    ]
+    return tf.reduce_mean(losses[0] + losses[1]) / 2.0, {}
+
+  def predict(features):
+    start_logits, end_logits = build(features, False)
+    return {
+      "unique_ids": features["unique_ids"],
+      "start_logits": start_logits,
+      "end_logits": end_logits,
+    }
+
+  return estimator_spec.make_model_fn(arguments, lambda _: loss_fn, predict)
 
 
 # A trained model from Python

@@ -28,7 +28,6 @@ from bertlib.checkpoints import model_json
 from bertlib.checkpoints.task_record import PredictExample, TaskRecord
 from bertlib.cli import app, option
 from bertlib.cli.errors import InputError
-from bertlib.compat import estimator_api
 from bertlib.data import input_pipeline, model_inputs, tables, tf_records
 from bertlib.export import signatures
 from bertlib.io import files, result_files, text_files
@@ -186,20 +185,11 @@ def model_fn_builder(
     ]
     return tf.add_n(losses), {}
 
-  def model_fn(features, labels, mode, params, config=None):
-    del labels  # they are among the features
-    if mode == estimator_api.ModeKeys.TRAIN:
-      return estimator_spec.train_spec(
-        arguments, loss_fn, features, params, config
-      )
+  def predict(features):
     best = [tf.argmax(of_head, -1) for of_head in build(features)]
-    return estimator_api.TPUEstimatorSpec(
-      mode=mode,
-      predictions={"label_ids": tf.stack(best, axis=1)},
-      scaffold_fn=estimator_spec.restore_trained(arguments, config),
-    )
+    return {"label_ids": tf.stack(best, axis=1)}
 
-  return model_fn
+  return estimator_spec.make_model_fn(arguments, lambda _: loss_fn, predict)
 
 
 class ExportedModel(signatures.SignatureModel):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Callable
 
 import tensorflow as tf_v2
 import tensorflow.compat.v1 as tf
@@ -59,6 +59,42 @@ class TrainingArguments:
   def scales_loss(self) -> bool:
     """True for float16, whose gradients need a loss scale."""
     return self.compute is not None and self.compute.dtype == tf.float16
+
+
+def make_model_fn(
+  arguments: TrainingArguments,
+  training_loss: Callable,
+  predict: Callable,
+  evaluate: Callable | None = None,
+):
+  """The `model_fn` of a task, for TPUEstimator.
+
+  Args:
+    arguments: of the `model_fn_builder`.
+    training_loss: takes the features of a batch; returns the `loss_fn` of
+      `train_spec`, which may take a part of the batch.
+    predict: takes features; returns tensors [B, ...] by name.
+    evaluate: takes features; returns `loss`, `eval_metrics` and `predictions`
+      of a `TPUEstimatorSpec`, by name. None: evaluation predicts too.
+
+  Returns:
+    A function of features, labels, mode, params and config.
+  """
+
+  def model_fn(features, labels, mode, params, config=None):
+    del labels  # they are among the features
+    if mode == estimator_api.ModeKeys.TRAIN:
+      loss_fn = training_loss(features)
+      return train_spec(arguments, loss_fn, features, params, config)
+    if mode == estimator_api.ModeKeys.EVAL and evaluate:
+      outputs = evaluate(features)
+    else:
+      outputs = {"predictions": predict(features)}
+    return estimator_api.TPUEstimatorSpec(
+      mode=mode, scaffold_fn=restore_trained(arguments, config), **outputs
+    )
+
+  return model_fn
 
 
 def train_spec(
