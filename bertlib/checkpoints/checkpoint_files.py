@@ -1,9 +1,4 @@
-"""Validation of checkpoint files.
-
-A checkpoint is an index file (`.index`), which holds a checksum of itself and
-of each variable, and data files. TensorFlow verifies the checksums of what it
-reads; `inspect` reads everything once, before a run depends on it.
-"""
+"""Validation of checkpoint files."""
 
 from __future__ import annotations
 
@@ -25,15 +20,11 @@ _ERRORS = (tf.errors.OpError, ValueError, RuntimeError, IndexError)
 
 
 class Inspection(NamedTuple):
-  """Problems found in a checkpoint.
+  """Problems found in a checkpoint."""
 
-  Attributes:
-    problem: the file that cannot be read and why; None if all can be read.
-    non_finite: names of variables that contain NaN or Inf.
-  """
-
+  # The file that cannot be read and why; None if all can be read.
   problem: str | None = None
-  non_finite: tuple[str, ...] = ()
+  non_finite: tuple[str, ...] = ()  # variables with NaN or Inf
 
 
 def exists(checkpoint: str) -> bool:
@@ -55,17 +46,11 @@ def data_files(checkpoint: str) -> list[str]:
 
 
 class SavedFile(NamedTuple):
-  """File of a checkpoint that training saves.
-
-  Attributes:
-    path: the file.
-    checkpoint: the checkpoint's path, without `.index`.
-    is_temporary: whether the file was being written.
-  """
+  """File of a checkpoint that training saves."""
 
   path: str
-  checkpoint: str
-  is_temporary: bool
+  checkpoint: str  # its path, without `.index`
+  is_temporary: bool  # it was being written
 
 
 def saved_files(folder: str) -> list[SavedFile]:
@@ -94,28 +79,17 @@ def as_input_errors(checkpoint: str) -> Iterator[None]:
 
 
 def check(checkpoint: str) -> None:
-  """Reads all of a checkpoint, which verifies its checksums.
-
-  Args:
-    checkpoint: path without `.index`.
-
-  Raises:
-    InputError: the checkpoint is missing, incomplete or corrupt.
-  """
+  """Refuses a checkpoint that is missing, incomplete or corrupt."""
+  # An index file (`.index`) has a checksum of itself and of each variable.
+  # TensorFlow verifies those of what it reads: read all once, before a run
+  # depends on it.
   problem = inspect(checkpoint).problem
   if problem:
     raise _input_error(problem)
 
 
 def check_finite(checkpoint: str) -> None:
-  """Rejects a checkpoint that contains NaN or Inf.
-
-  Args:
-    checkpoint: path without `.index`.
-
-  Raises:
-    InputError: a variable contains NaN or Inf, or `check` fails.
-  """
+  """Refuses a checkpoint that is unreadable or contains NaN or Inf."""
   check(checkpoint)
   names = inspect(checkpoint).non_finite
   if names:
@@ -130,10 +104,7 @@ def _input_error(problem: str) -> InputError:
 
 
 def inspect(checkpoint: str) -> Inspection:
-  """Reads all of a checkpoint and reports what is wrong with it.
-
-  Results are cached until the files change.
-  """
+  """Problems of a checkpoint; reads all of it, once until files change."""
   index = _index_of(checkpoint)
   if not index:
     return Inspection(why_incomplete(checkpoint))
@@ -173,15 +144,7 @@ def _inspect(checkpoint: str, states: tuple) -> Inspection:
 
 
 def why_incomplete(checkpoint: str) -> str | None:
-  """Reason why a checkpoint is incomplete; does not verify checksums.
-
-  Args:
-    checkpoint: path without `.index`.
-
-  Returns:
-    The file that is missing, unreadable or truncated; None if the checkpoint
-    is complete.
-  """
+  """Reason why a checkpoint is incomplete, or None; verifies no checksums."""
   index = _index_of(checkpoint)
   if not index:
     return f"{checkpoint}: there is no such checkpoint"

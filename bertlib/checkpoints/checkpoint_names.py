@@ -1,7 +1,4 @@
-"""Names of a checkpoint's files: one `.index`, N `.data-0000i-of-0000N`.
-
-Does not import TensorFlow.
-"""
+"""Names of a checkpoint's files: `.index`, N `.data`. Imports no TensorFlow."""
 
 from __future__ import annotations
 
@@ -36,13 +33,7 @@ TEMPORARY_STATE_FILE = re.compile(r"(.*/)?checkpoint\.tmp[0-9a-f]+", re.ASCII)
 
 
 def missing_files(checkpoint: str, names: Collection[str]) -> list[str]:
-  """Names of the missing files of a checkpoint.
-
-  Args:
-    checkpoint: name without folder and `.index`.
-    names: names of all files in the checkpoint's folder. Without any data
-      file, one is expected.
-  """
+  """Names of missing files of a checkpoint, given all names in its folder."""
   found = (FILE.fullmatch(name) for name in names)
   num_parts = max(
     (
@@ -50,6 +41,7 @@ def missing_files(checkpoint: str, names: Collection[str]) -> list[str]:
       for match in found
       if match and match["num_parts"] and match["checkpoint"] == checkpoint
     ),
+    # Without any data file, one is expected.
     default=1,
   )
   data = [f".data-{i:05}-of-{num_parts:05}" for i in range(num_parts)]

@@ -13,6 +13,7 @@ from bertlib.checkpoints import checkpoint_files, finding, model_files
 
 def write_variables(prefix: str, variables: Mapping[str, np.ndarray]) -> None:
   """Writes variables as a checkpoint with the path `prefix`."""
+  # Saving needs no GPU, whose memory a session would take.
   on_cpu = tf.ConfigProto(device_count={"GPU": 0})
   with tf.Graph().as_default(), tf.Session(config=on_cpu) as session:
     values = [tf.placeholder(v.dtype, v.shape) for v in variables.values()]
@@ -26,17 +27,7 @@ def write_variables(prefix: str, variables: Mapping[str, np.ndarray]) -> None:
 
 
 def save_best(model_dir: str, checkpoint: str) -> str:
-  """Copies a checkpoint to `best/`, without its optimizer variables.
-
-  The previous best checkpoint is removed once the new one is complete.
-
-  Args:
-    model_dir: output folder of training.
-    checkpoint: path without `.index`.
-
-  Returns:
-    Path of the copy.
-  """
+  """Copies a checkpoint without optimizer to `best/`; returns its path."""
   best_dir = os.path.join(model_dir, finding.BEST)
   tf.gfile.MakeDirs(best_dir)
   for name in model_files.COMPANIONS:
@@ -54,6 +45,7 @@ def save_best(model_dir: str, checkpoint: str) -> str:
   write_variables(path, weights)
   # The state file switches to the new checkpoint atomically.
   finding.write_state_file(best_dir, path)
+  # Last, so that there is a complete checkpoint at any time.
   for file, saved, _ in checkpoint_files.saved_files(best_dir):
     if saved != path:
       tf.gfile.Remove(file)

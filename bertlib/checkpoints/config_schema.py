@@ -1,8 +1,4 @@
-"""Schema and reader of `bert_config.json`.
-
-`modeling.BertConfig` accepts any values, as in google-research/bert; commands
-read and check the file here. Does not import TensorFlow.
-"""
+"""Schema and reader of `bert_config.json`. Imports no TensorFlow."""
 
 from __future__ import annotations
 
@@ -73,18 +69,7 @@ FIX = "Fix it, or name the model's bert_config.json"
 
 
 def read(path: str, required: Iterable[str] = SIZES) -> dict[str, Any]:
-  """Reads and checks a `bert_config.json`.
-
-  Args:
-    path: the file.
-    required: keys that must be present.
-
-  Returns:
-    All values by key, including unknown keys.
-
-  Raises:
-    InputError: the file cannot be read, or see `check`.
-  """
+  """All values of a `bert_config.json` by key, checked; unknown keys too."""
   values = json_files.read(path, fix=FIX)
   check(path, values, required)
   ignored = [
@@ -105,21 +90,14 @@ def _warn_once(message: str) -> None:
 
 
 def check(path: str, values: Any, required: Iterable[str] = SIZES) -> None:
-  """Rejects values that are not a model's config.
-
-  Args:
-    path: file for the message.
-    values: parsed JSON.
-    required: keys that must be present.
-
-  Raises:
-    InputError: a key is missing or misspelled, or a value is out of range.
-  """
+  """Refuses values that are not a model's config; `path` is for messages."""
   if not isinstance(values, Mapping):
     raise InputError(
       f"{path}: not a bert_config.json, which is a JSON object with the model's"
       " sizes"
     )
+  # `modeling.BertConfig` takes any keys, as in google-research/bert: a
+  # misspelled one would be replaced by its default.
   for key in values.keys() - _SCHEMA.keys():
     for known in _SCHEMA:
       if _edit_distance(key.lower(), known) <= 2:

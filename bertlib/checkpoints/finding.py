@@ -25,18 +25,7 @@ STATE_FILE = "checkpoint"
 
 
 def find_checkpoint(path: str) -> str:
-  """Resolves a path to a checkpoint.
-
-  Args:
-    path: a checkpoint without `.index`, or a folder that contains one.
-
-  Returns:
-    The checkpoint. For a folder: its `trained_checkpoint`; else
-    `bert_model.ckpt`; else the only checkpoint in it.
-
-  Raises:
-    InputError: there is no checkpoint, or the choice is ambiguous.
-  """
+  """Checkpoint that a path without `.index`, or a folder, stands for."""
   is_file_name = re.search(r"\.(index|meta|data-\d+-of-\d+)$", path)
   if checkpoint_files.exists(path) and not is_file_name:
     return path
@@ -69,30 +58,12 @@ def find_checkpoint(path: str) -> str:
 
 
 def check_checkpoint(path: str) -> None:
-  """Rejects a checkpoint that is missing, incomplete or corrupt.
-
-  Args:
-    path: see `find_checkpoint`.
-
-  Raises:
-    InputError: the checkpoint is missing, incomplete or corrupt.
-  """
+  """Refuses a checkpoint, or folder of one, that cannot be read completely."""
   checkpoint_files.check(find_checkpoint(path))
 
 
 def trained_checkpoint(model_dir: str | None) -> str | None:
-  """Checkpoint of a trained model to evaluate, predict with or export.
-
-  Args:
-    model_dir: output folder of training; may be missing or None.
-
-  Returns:
-    The best checkpoint, if training selected one; else the last one; None if
-    there is none.
-
-  Raises:
-    InputError: see `last_checkpoint`.
-  """
+  """Best checkpoint of a model's folder, else the last one, else None."""
   if not model_dir:
     return None
   best = last_checkpoint(os.path.join(model_dir, BEST))
@@ -100,35 +71,22 @@ def trained_checkpoint(model_dir: str | None) -> str | None:
 
 
 def model_checkpoint(folder: str) -> str | None:
-  """The `trained_checkpoint` of a folder, or else its `bert_model.ckpt`.
-
-  The latter is what convert_checkpoint.py writes, and the cache of published
-  models has. None if there is neither.
-  """
+  """The `trained_checkpoint` of a folder, else `bert_model.ckpt`, else None."""
+  # Written by convert_checkpoint.py, and in the cache of published models.
   released = os.path.join(folder, model_files.CHECKPOINT)
   has_released = checkpoint_files.exists(released)
   return trained_checkpoint(folder) or (released if has_released else None)
 
 
 def with_checkpoint(
+  # None for a checkpoint given by its name, which no other one replaces.
   model_dir: str | None,
   checkpoint: str | None,
   use: Callable[[str | None], _Result],
 ) -> tuple[str | None, _Result]:
-  """Calls a function with a checkpoint, or with one that has replaced it.
-
-  A training in the same folder removes old checkpoints, perhaps while another
-  process is about to read one.
-
-  Args:
-    model_dir: folder of the trained model; None for a checkpoint that was given
-      by its name, which no other one replaces.
-    checkpoint: the `trained_checkpoint` of the folder, or None.
-    use: takes a checkpoint; called again if its checkpoint was removed.
-
-  Returns:
-    The checkpoint that was used last, and the result.
-  """
+  """Calls `use` with a checkpoint; returns the one it used, and the result."""
+  # A training in the same folder removes old checkpoints, perhaps while another
+  # process is about to read one.
   while True:
     try:
       return checkpoint, use(checkpoint)
@@ -147,23 +105,7 @@ def with_checkpoint(
 
 
 def last_checkpoint(folder: str) -> str | None:
-  """Last usable checkpoint of a folder.
-
-  The checkpoint that the `checkpoint` file names. If that one is incomplete or
-  corrupt, or there is no such file, the usable checkpoint with the highest
-  step; a warning is then logged.
-
-  Args:
-    folder: may be missing.
-
-  Returns:
-    The checkpoint, or None. An unusable checkpoint of step 0 is ignored: a run
-    recreates it.
-
-  Raises:
-    InputError: there are checkpoints, but none is usable; or there is no
-      `checkpoint` file and two have the same step.
-  """
+  """Last usable checkpoint of a folder, or None without any checkpoint."""
   named = checkpoint_in_state_file(folder)
   while named and (problem := checkpoint_files.inspect(named).problem):
     latest = checkpoint_in_state_file(folder)
@@ -172,6 +114,7 @@ def last_checkpoint(folder: str) -> str | None:
     named = latest  # a training has replaced it
   candidates = {named: _step_of(named)} if named else {}
   if not named or problem:
+    # Without a usable one that is named, the one of the highest step.
     found = sorted(_checkpoints_in(folder), key=_step_of, reverse=True)
     if not named and len(set(map(_step_of, found[:2]))) < len(found[:2]):
       raise InputError(
@@ -191,6 +134,7 @@ def last_checkpoint(folder: str) -> str | None:
         _warn_once(f"{'; '.join(reasons)}. Using {checkpoint} instead")
       return checkpoint
     problems.append(problem)
+  # A run recreates a checkpoint of step 0.
   if any(candidates.values()):
     raise InputError(
       f"{'; '.join(problems)}. No usable checkpoint is left in {folder}:"
@@ -208,17 +152,7 @@ def step_in_state_file(folder: str) -> int:
 
 
 def prepare_resume(folder: str) -> None:
-  """Prepares a folder for resuming training.
-
-  The last usable checkpoint becomes the one that Estimator restores. Incomplete
-  files of killed runs are removed.
-
-  Args:
-    folder: may be missing.
-
-  Raises:
-    InputError: see `last_checkpoint`.
-  """
+  """Makes the last usable checkpoint the one that Estimator restores."""
   named, last = checkpoint_in_state_file(folder), last_checkpoint(folder)
   if last and last != named:
     write_state_file(
@@ -238,12 +172,7 @@ def prepare_resume(folder: str) -> None:
 
 
 def remove_incomplete(folder: str) -> None:
-  """Removes files of interrupted saves.
-
-  Args:
-    folder: may be missing. The checkpoint that its `checkpoint` file names is
-      kept.
-  """
+  """Removes files of interrupted saves, except the checkpoint named last."""
   named = os.path.basename(checkpoint_in_state_file(folder) or "")
   for path in files.matching(folder, f"{STATE_FILE}.tmp*"):
     if checkpoint_names.TEMPORARY_STATE_FILE.fullmatch(path):
@@ -283,13 +212,8 @@ def checkpoint_in_state_file(folder: str) -> str | None:
 def write_state_file(
   folder: str, last: str, before: Iterable[str] = ()
 ) -> None:
-  """Writes a folder's `checkpoint` file, with relative paths.
-
-  Args:
-    folder: folder of the checkpoints.
-    last: latest checkpoint.
-    before: earlier checkpoints, oldest first.
-  """
+  """Writes a folder's `checkpoint` file: the last one, and those before it."""
+  # Names without folder: the folder can be moved.
   names = [os.path.basename(checkpoint) for checkpoint in (*before, last)]
   lines = [f'all_model_checkpoint_paths: "{name}"\n' for name in names]
   with files.atomic_write(os.path.join(folder, STATE_FILE)) as file:
@@ -328,23 +252,10 @@ def _warn_once(message: str) -> None:
 def find_model(
   init_checkpoint: str | None, output_dir: str, may_be_new: bool
 ) -> str | None:
-  """Finds the checkpoint of a run's trained model, including its task head.
-
-  Args:
-    init_checkpoint: `--init_checkpoint`, or None.
-    output_dir: its `trained_checkpoint` takes precedence.
-    may_be_new: whether the run may start without a trained model, as training
-      does.
-
-  Returns:
-    The checkpoint; None if the run starts without a trained model.
-
-  Raises:
-    InputError: `init_checkpoint` is missing, there is no trained model, or the
-      checkpoint is incomplete, corrupt or, for training, contains NaN or Inf.
-  """
+  """Checkpoint of a run's trained model, with its head; None for a new one."""
   if init_checkpoint:
     init_checkpoint = find_checkpoint(init_checkpoint)
+  # It takes precedence over `init_checkpoint`.
   trained = trained_checkpoint(output_dir)
   start = last_checkpoint(output_dir) or init_checkpoint
   if may_be_new and start:
@@ -361,15 +272,7 @@ def find_model(
 
 
 def check_resume(resume: str, output_dir: str) -> None:
-  """Enforces `--resume`.
-
-  Args:
-    resume: "auto" (resume if there is a checkpoint), "never" or "must".
-    output_dir: output folder of training.
-
-  Raises:
-    InputError: there is a checkpoint despite "never", or none despite "must".
-  """
+  """Enforces --resume: "auto", "never" or "must"."""
   last = last_checkpoint(output_dir)
   if resume == "never" and last:
     raise InputError(

@@ -1,8 +1,4 @@
-"""Weights as constants of a graph, for prediction.
-
-TensorFlow lays out constant kernels for the processor once, and converts
-constants to another precision once. It does both for variables in every batch.
-"""
+"""Weights as constants of a graph, for prediction."""
 
 from __future__ import annotations
 
@@ -17,21 +13,14 @@ from bertlib.checkpoints import initialize, rewrite
 def weight_getter(
   checkpoint: str, convert: Callable[[str, np.ndarray], Any] | None = None
 ) -> Callable:
-  """A custom getter of variables that returns weights of a checkpoint.
-
-  Args:
-    checkpoint: path of the checkpoint.
-    convert: maps name and value of a weight to what `tf.get_variable` returns;
-      None for constants.
-
-  Returns:
-    The `custom_getter` of a `tf.variable_scope`. Variables that are not in the
-    checkpoint are created as usual. It raises an InputError for a weight of
-    another shape than the checkpoint's.
-  """
+  """Custom getter of variables that returns weights of a checkpoint."""
+  # TensorFlow lays out constant kernels for the processor once, and converts
+  # constants to another precision once. It does both for variables in every
+  # batch.
   stored = rewrite.Checkpoint(checkpoint)
 
   def get(getter, name, shape=None, **kwargs):
+    # Created as usual.
     if name not in stored:
       return getter(name, shape=shape, **kwargs)
     initialize.check_shape(checkpoint, name, stored.shapes[name], shape)

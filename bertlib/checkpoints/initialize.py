@@ -26,25 +26,14 @@ Shapes = Mapping[str, Sequence[int]]  # by name of the weight
 def check_trained(
   checkpoint: str, needed: Shapes, scopes: Sequence[str] = ()
 ) -> None:
-  """Rejects a checkpoint that is not of a trained model.
-
-  Commands, predictors and exports all check their weights with this.
-
-  Args:
-    checkpoint: path without `.index`.
-    needed: the weights of the model.
-    scopes: what the names of further weights begin with, all of which the model
-      has to use, as it has to use those of the encoder.
-
-  Raises:
-    InputError: a weight is missing, has another shape, or is left over.
-  """
+  """Refuses a checkpoint that is not of the model with the weights `needed`."""
   with checkpoint_files.as_input_errors(checkpoint):
     stored = dict(tf.train.list_variables(checkpoint))
   for name, shape in needed.items():
     if name not in stored:
       raise InputError(f"{checkpoint}: lacks {name}, of shape {shape}. {_FIX}")
     check_shape(checkpoint, name, stored[name], shape)
+  # `scopes` begin names of which the model has to use all, as of the encoder.
   check_all_used(checkpoint, stored, needed, scopes)
 
 
@@ -62,15 +51,13 @@ def check_shape(
 def check_all_used(
   checkpoint: str, stored: Shapes, needed: Shapes, scopes: Sequence[str] = ()
 ) -> None:
-  """Rejects a checkpoint with more weights than the model, such as layers.
-
-  Optimizer slots do not count. See `check_trained`.
-  """
+  """Refuses a checkpoint with more weights than the model, such as layers."""
   left_over = [
     name
     for name in sorted(stored)
     if name.startswith((*_ENCODER, *scopes))
     and name not in needed
+    # an optimizer slot of a weight
     and name.rpartition("/")[0] not in stored
   ]
   if left_over:
@@ -90,28 +77,15 @@ def weights_of_graph() -> dict[str, list[int]]:
 
 def initialize_from_checkpoint(
   init_checkpoint: str | None,
+  # Checkpoint that Estimator will restore completely: `init_checkpoint` is
+  # ignored.
   trained: str | None = None,
   use_tpu=False,
+  # Whether the encoder has to use all weights; training may start from some
+  # layers of a checkpoint.
   uses_all: bool = False,
 ):
-  """Initializes the graph's weights from a checkpoint and logs which.
-
-  Args:
-    init_checkpoint: path of the checkpoint, or None.
-    trained: checkpoint that Estimator will restore completely, or None. If
-      given, `init_checkpoint` is ignored.
-    use_tpu: whether to defer initialization to a `scaffold_fn`, as TPUEstimator
-      requires.
-    uses_all: whether the encoder has to use all weights of `init_checkpoint`;
-      training may start from some of its layers.
-
-  Returns:
-    A `scaffold_fn` on a TPU, else None.
-
-  Raises:
-    InputError: the checkpoint is missing, has other shapes, lacks weights of
-      the encoder, or has too many.
-  """
+  """Initializes the weights; returns a `scaffold_fn` on a TPU, else None."""
   if trained:
     known = dict(tf.train.list_variables(trained))
     missing = [
@@ -151,6 +125,7 @@ def initialize_from_checkpoint(
     tf.train.init_from_checkpoint(init_checkpoint, assignment_map)
 
   if use_tpu:
+    # TPUEstimator initializes on the TPU, after the graph is built.
     return lambda: restore() or tf.train.Scaffold()
   restore()
   return None

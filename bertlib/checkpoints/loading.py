@@ -10,11 +10,7 @@ from bertlib.cli.errors import InputError
 
 
 def load_config(path: str) -> modeling.BertConfig:
-  """Reads and checks a `bert_config.json`.
-
-  Raises:
-    InputError: the file is missing or invalid, see `config_schema.check`.
-  """
+  """Reads and checks a `bert_config.json`."""
   try:
     config = modeling.BertConfig.from_dict(config_schema.read(path))
   except tf.errors.NotFoundError as error:
@@ -32,19 +28,9 @@ def check_max_seq_length(
   max_seq_length: int,
   config: modeling.BertConfig,
   minimum: int = 3,
-  name: str = "--max_seq_length",
+  name: str = "--max_seq_length",  # what has the length, for the message
 ) -> None:
-  """Rejects lengths outside `minimum` to `max_position_embeddings` tokens.
-
-  Args:
-    max_seq_length: the length.
-    config: config of the model.
-    minimum: the lowest length.
-    name: what has the length, for the message.
-
-  Raises:
-    InputError: the length is out of range.
-  """
+  """Refuses lengths outside `minimum` to `max_position_embeddings` tokens."""
   if not minimum <= max_seq_length <= config.max_position_embeddings:
     raise InputError(
       f"{name}={max_seq_length} is not between {minimum} and the"
@@ -53,15 +39,7 @@ def check_max_seq_length(
 
 
 def check_has_segments(config: modeling.BertConfig, config_file: str) -> None:
-  """Rejects a model with one token type for text pairs, which need two.
-
-  Args:
-    config: its `type_vocab_size` is checked.
-    config_file: path for the message.
-
-  Raises:
-    InputError: `type_vocab_size` is 1.
-  """
+  """Refuses a model with one token type for text pairs, which need two."""
   if config.type_vocab_size < 2:
     raise InputError(
       f"{config_file}: type_vocab_size is {config.type_vocab_size}, but text"

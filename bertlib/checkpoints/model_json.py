@@ -52,19 +52,9 @@ def write_model_files(
   vocab_file: str | None,
   overwrite: bool = True,
 ) -> None:
-  """Writes `model.json`, config and vocabulary beside the checkpoints.
-
-  With them the folder is all that is needed to load the model. `model.json`
-  gets the hash of the vocabulary.
-
-  Args:
-    output_dir: a folder that passed `check`.
-    model: description of the model (script, task, labels, ...).
-    config: written as `bert_config.json`.
-    vocab_file: copied to `vocab.txt`, unless None.
-    overwrite: whether to replace existing files.
-  """
+  """Writes all that a model needs beside its checkpoints to its folder."""
   files = {}
+  # `check_vocabulary` compares this hash.
   if vocab_file:
     model = {**model, "vocab_sha256": vocabulary.hash_of(vocab_file)}
     with open_any(vocab_file, "rb") as file:
@@ -82,34 +72,21 @@ def check(
   output_dir: str,
   model: Mapping[str, Any],
   config: modeling.BertConfig,
+  # of the description that must match
   keys: Iterable[str] = ("script", "task", "labels"),
-  num_outputs: int | None = None,
+  num_outputs: int | None = None,  # of `output_bias`
   vocab_file: str | None = None,
   task: TaskRecord | None = None,
 ) -> None:
-  """Rejects a folder with a checkpoint of another model.
-
-  A folder written by google-research/bert has no `model.json`; then only shapes
-  are compared.
-
-  Args:
-    output_dir: may be missing.
-    model: description of this run's model.
-    config: sizes of this run's model.
-    keys: keys of the description that must match.
-    num_outputs: size of `output_bias`, if the model has it.
-    vocab_file: this run's vocabulary, if it has one.
-    task: the task of the run.
-
-  Raises:
-    InputError: the checkpoint or the vocabulary belongs to another model.
-  """
+  """Refuses a folder with a checkpoint or vocabulary of another model."""
   trained_vocab = os.path.join(output_dir, model_files.VOCAB)
   if vocab_file and tf.gfile.Exists(trained_vocab):
     vocabulary.check_same(vocab_file, trained_vocab)
   checkpoint = finding.trained_checkpoint(output_dir)
   if checkpoint is None:
     return
+  # Empty after google-research/bert, which has no `model.json`: then only
+  # shapes are compared.
   description = load_description(output_dir, task)
   check_vocabulary(output_dir, description)
   shapes = dict(tf.train.list_variables(checkpoint))
@@ -156,21 +133,11 @@ def _flatten(entries: Mapping[str, Any]) -> dict[str, Any]:
 def load_description(
   model_dir: str, task: TaskRecord | None = None
 ) -> dict[str, Any]:
-  """Reads a model's `model.json`.
-
-  Args:
-    model_dir: output folder of training.
-    task: whose entries are checked too; None where they are not used.
-
-  Returns:
-    The description; empty if there is no file, as after google-research/bert.
-
-  Raises:
-    InputError: the file is invalid.
-  """
+  """Contents of `model.json`; empty if there is none."""
   path = os.path.join(model_dir, model_files.DESCRIPTION)
   if not tf.gfile.Exists(path):
     return {}
+  # The entries of a task are checked only where they are used.
   description = json_files.read(
     path, _DESCRIPTION | dict(task.entries if task else {}), _FIX
   )
@@ -183,7 +150,7 @@ def load_description(
 def _problem_of_values(
   description: Mapping[str, Any], task: TaskRecord | None
 ) -> str | None:
-  """What is wrong with values that the schema cannot describe, or None."""
+  """Problem of values that the schema cannot describe, or None."""
   problem = embedding_spec.problem_of(description.get("embedding", {}))
   if problem:
     return problem
@@ -197,16 +164,7 @@ def _problem_of_values(
 def check_same_task(
   model_dir: str, description: Mapping[str, Any], checkpoint: str
 ) -> None:
-  """Rejects a checkpoint whose own `model.json` describes another task.
-
-  Args:
-    model_dir: folder of a model.
-    description: from `load_description`.
-    checkpoint: a checkpoint, perhaps of another folder.
-
-  Raises:
-    InputError: script, kind or labels are not those of the folder.
-  """
+  """Refuses a checkpoint whose own `model.json` describes another task."""
   of_checkpoint = load_description(os.path.dirname(checkpoint))
   for key in ("script", "kind", "labels"):
     found, expected = of_checkpoint.get(key), description.get(key)
@@ -218,19 +176,10 @@ def check_same_task(
 
 
 def check_vocabulary(model_dir: str, description: Mapping[str, Any]) -> None:
-  """Rejects a folder whose vocabulary is not the one of its training.
-
-  Folders of earlier versions have no hash of it, and are not checked.
-
-  Args:
-    model_dir: folder of a model.
-    description: from `load_description`.
-
-  Raises:
-    InputError: the vocabulary has another hash than `model.json` says.
-  """
+  """Refuses a folder whose vocabulary is not the one of its training."""
   path = os.path.join(model_dir, model_files.VOCAB)
   expected = description.get("vocab_sha256")
+  # Folders of earlier versions have no hash.
   if not expected or not tf.gfile.Exists(path):
     return
   if vocabulary.hash_of(path) != expected:
@@ -243,16 +192,7 @@ def check_vocabulary(model_dir: str, description: Mapping[str, Any]) -> None:
 def load_trained(
   output_dir: str, checkpoint: str | None, task: TaskRecord
 ) -> dict[str, Any]:
-  """Reads the description of a run's trained model.
-
-  Args:
-    output_dir: output folder of the run; its description takes precedence.
-    checkpoint: the trained checkpoint, perhaps in another folder, or None.
-    task: the task of the run.
-
-  Returns:
-    The description; empty if there is none.
-  """
+  """Description in `output_dir`, else beside the checkpoint; may be empty."""
   description = load_description(output_dir, task)
   if not description and checkpoint:
     description = load_description(os.path.dirname(checkpoint), task)
@@ -262,16 +202,7 @@ def load_trained(
 def check_description(
   model_dir: str, description: Mapping[str, Any], task: TaskRecord
 ) -> None:
-  """Rejects a description of a model of a task without the keys it needs.
-
-  Args:
-    model_dir: folder for the message.
-    description: from `load_description`.
-    task: the task.
-
-  Raises:
-    InputError: a key is missing.
-  """
+  """Refuses a description that lacks keys which models of the task need."""
   problem = json_files.mismatch(description, _REQUIRED | dict(task.required))
   if problem:
     path = os.path.join(model_dir, model_files.DESCRIPTION)

@@ -165,16 +165,7 @@ class LoadedModel:
   def find_model(
     cls, model_dir: str, checkpoint: str | None = None
   ) -> tuple[dict[str, Any], str]:
-    """The description of a model, and the path of its checkpoint.
-
-    Args:
-      model_dir: see `__init__`.
-      checkpoint: see `__init__`.
-
-    Raises:
-      InputError: the folder is missing, or contains no model of the task; or
-        the checkpoint or the vocabulary is of another model.
-    """
+    """Description and checkpoint of a model of this task, both checked."""
     if not tf.gfile.IsDirectory(model_dir):
       raise InputError(f"{model_dir}: no such folder")
     description = model_json.load_description(model_dir, cls.record)
@@ -283,40 +274,18 @@ class LoadedModel:
     inputs: Mapping[str, Any],
     compute: FastCompute,
   ):
-    """Builds the graph.
-
-    Args:
-      description: contents of `model.json`.
-      config: the model's `BertConfig`.
-      inputs: int32 [B, S] for each of `model_inputs.TOKEN_FEATURES`.
-      compute: precision and unpadding.
-
-    Returns:
-      A tensor [B, ...].
-    """
+    """Builds the graph: from inputs, int32 [B, S], to a tensor [B, ...]."""
     raise NotImplementedError
 
   def predict_blocks(
     self,
     texts: Iterable[Any],
+    # A block of texts to (what `decode` needs of them, rows to compute).
     encode: Callable[[list[Any]], tuple[Any, Sequence[Mapping[str, Any]]]],
+    # That and the outputs of the rows to a prediction per text.
     decode: Callable[[Any, list[np.ndarray]], Iterable[Any]],
   ) -> list[Any]:
-    """Encodes, computes and decodes texts, block by block.
-
-    If there are several blocks, one thread encodes the next block and another
-    one computes the current block while this thread decodes the previous one.
-
-    Args:
-      texts: read once, at most three blocks at a time, see `checked`.
-      encode: takes a block of texts; returns what `decode` needs of them, and
-        the rows to compute, see `run`.
-      decode: takes that and the outputs of the rows; returns a prediction for
-        each text.
-
-    Returns:
-      The predictions, in order.
-    """
+    """Predictions of texts, in order: encodes, computes and decodes blocks."""
 
     def compute(encoded):
       context, rows = encoded
@@ -326,6 +295,9 @@ class LoadedModel:
     first = next(sets, [])
     if len(first) < _BLOCK_SIZE:  # threads would only take time
       return list(decode(*compute(encode(first))))
+    # One thread encodes the next block and another one computes the current
+    # one, while this thread decodes the previous one. Texts are read once, at
+    # most three blocks at a time.
     encoded = read_ahead(map(encode, itertools.chain([first], sets)))
     return [
       prediction
@@ -336,24 +308,12 @@ class LoadedModel:
   def run(
     self, rows: Sequence[Mapping[str, Sequence[int]]]
   ) -> list[np.ndarray]:
-    """Computes the outputs of rows, in batches of similar length.
-
-    As many batches are computed at once as there are threads.
-
-    Args:
-      rows: `model_inputs.TOKEN_FEATURES` of each row, of any length, padded or
-        not.
-
-    Returns:
-      The output of each row, in order; S is at least the length of the row.
-
-    Raises:
-      InputError: the session is closed.
-    """
+    """Outputs of rows, in order; S is at least the length of the row."""
     if self._is_closed:
       raise InputError(
         f"{self._model_dir}: this predictor is closed. Open it again"
       )
+    # Batches of similar length, as many at once as there are threads.
     batches = list(self._batches([sum(row["input_mask"]) for row in rows]))
     outputs: list[Any] = [None] * len(rows)
 
@@ -372,11 +332,7 @@ class LoadedModel:
   def _batches(
     self, lengths: Sequence[int]
   ) -> Iterator[tuple[Sequence[int], int]]:
-    """Yields indices of rows and their padded length, the longest rows first.
-
-    Args:
-      lengths: length of each row.
-    """
+    """Yields indices of rows and their padded length, the longest first."""
     order = sorted(range(len(lengths)), key=lambda index: -lengths[index])
     first = 0
     while first < len(order):
@@ -415,11 +371,9 @@ class LoadedModel:
 
 
 def _limit_threads(num_threads: int) -> None:
-  """Sets the number of TensorFlow's threads, if it has not started them.
-
-  A graph with `tf.cond` starts them before there is a session with its own
-  configuration.
-  """
+  """Sets the number of TensorFlow's threads, if it has not started them."""
+  # A graph with `tf.cond` starts them before there is a session with its own
+  # configuration.
   with contextlib.suppress(RuntimeError):
     tf.config.threading.set_intra_op_parallelism_threads(num_threads)
 
@@ -430,21 +384,10 @@ def _limit_threads(num_threads: int) -> None:
 def checked(
   texts: Iterable[Any],
   is_valid: Callable[[Any], bool],
-  expected: str,
-  name: str = "texts",
+  expected: str,  # what is valid, for messages
+  name: str = "texts",  # the argument, for messages
 ) -> Iterator[Any]:
-  """Yields the texts to predict, after a check of each.
-
-  Args:
-    texts: the texts, or pairs or lists of texts.
-    is_valid: such as `is_text` or `is_pair`.
-    expected: what is valid, for messages.
-    name: the argument that `texts` are, for messages.
-
-  Raises:
-    InputError: a text is not valid.
-    TypeError: `texts` is one text.
-  """
+  """Yields the texts, pairs or lists to predict, after a check of each."""
   if isinstance(texts, (str, bytes)):
     raise TypeError(f"predict: takes a list of {name}, not one text")
   for index, text in enumerate(texts):

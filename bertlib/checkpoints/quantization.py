@@ -1,8 +1,7 @@
 """Calibration of 8-bit inference, kept in `quantization.json`.
 
 Dense layers in 8 bits clip their inputs to a range. The ranges come from some
-examples of the task, computed once in higher precision. The file has them with
-the hashes of the checkpoint and of the examples.
+examples of the task, computed once in higher precision.
 """
 
 from __future__ import annotations
@@ -46,22 +45,13 @@ Batch = Mapping[str, np.ndarray]  # `model_inputs.TOKEN_FEATURES`, int32 [B, S]
 
 @dataclasses.dataclass(frozen=True)
 class TrainedEncoder:
-  """An encoder whose dense layers are to be computed in 8 bits.
-
-  Attributes:
-    config: config of the encoder.
-    checkpoint: path of its weights; None without any.
-    folder: folder of `quantization.json`; None to keep no ranges.
-    tokenizer: its tokenizer; None if it is unknown.
-    max_seq_length: longer texts of a calibration file are truncated.
-    prefix: prefix of the texts of a calibration file.
-    encoding: encoding of a calibration file; None for UTF-8.
-  """
+  """An encoder whose dense layers are to be computed in 8 bits."""
 
   config: modeling.BertConfig
-  checkpoint: str | None
-  folder: str | None
-  tokenizer: tokenization.FullTokenizer | None
+  checkpoint: str | None  # None without trained weights
+  folder: str | None  # of `quantization.json`; None to keep no ranges
+  tokenizer: tokenization.FullTokenizer | None  # None if unknown
+  # Truncation, prefix and encoding of the texts of a calibration file.
   max_seq_length: int
   prefix: str = ""
   encoding: Encoding | None = None
@@ -70,24 +60,11 @@ class TrainedEncoder:
 def weight_getter(
   encoder: TrainedEncoder,
   settings: QuantizationSettings,
+  # Examples where there are neither ranges nor a calibration file.
   default_batches: Callable[[], Iterable[Batch]],
   attention_dtype=None,
 ) -> Callable:
-  """A custom getter of variables that returns the encoder's kernels in 8 bits.
-
-  Calibrates if necessary.
-
-  Args:
-    encoder: the encoder.
-    settings: calibration, and layers to keep in higher precision.
-    default_batches: makes batches to calibrate with if there are neither ranges
-      nor a calibration file.
-    attention_dtype: see `kernel_getter`.
-
-  Raises:
-    InputError: there is no checkpoint; a file is invalid; there is no such
-      layer.
-  """
+  """Custom getter of variables: kernels in 8 bits, calibrated if necessary."""
   return kernel_getter(
     encoder.checkpoint,
     find(encoder, settings.calibration_file, default_batches),
@@ -98,19 +75,10 @@ def weight_getter(
 
 def find(
   encoder: TrainedEncoder,
-  calibration_file: str | None,
+  calibration_file: str | None,  # texts the ranges have to be of
   default_batches: Callable[[], Iterable[Batch]],
 ) -> Ranges:
-  """Ranges of an encoder: those of its folder, or measured and written there.
-
-  Args:
-    encoder: the encoder.
-    calibration_file: texts that the ranges have to be of; None for any.
-    default_batches: see `weight_getter`.
-
-  Raises:
-    InputError: there is no checkpoint, or a file is invalid.
-  """
+  """Ranges of an encoder, from its folder or measured and kept there."""
   if not encoder.checkpoint:
     raise InputError(
       "--precision=int8: needs trained weights. Name an --init_checkpoint, or"
@@ -165,18 +133,7 @@ def text_batches(
   prefix: str = "",
   encoding: Encoding | None = None,
 ) -> Iterator[Batch]:
-  """Model inputs of a sample of texts, to calibrate with.
-
-  Args:
-    path: file with one text or pair per line, see --calibration_file.
-    tokenizer: tokenizer of the model.
-    max_seq_length: longer texts are truncated.
-    prefix: prefix of each text or pair.
-    encoding: encoding of the file; None for UTF-8.
-
-  Raises:
-    InputError: the file cannot be read, or has no lines.
-  """
+  """Model inputs of a sample of a file's texts or pairs, to calibrate with."""
   pairs = list(model_inputs.read_pairs(path, encoding))
   if not pairs:
     raise InputError(f"{path}: has no lines")
@@ -190,21 +147,17 @@ def text_batches(
 
 
 def input_batches(input_fn, batch_size: int) -> list[Batch]:
-  """A sample of the batches of an `input_fn`, to calibrate with.
-
-  Args:
-    input_fn: makes a dataset that ends, of features with `input_ids`,
-      `input_mask` and `segment_ids` or `input_type_ids`, all [..., S].
-    batch_size: B of its batches.
-  """
+  """Model inputs of a sample of an `input_fn`'s batches, to calibrate with."""
   batches: list[Any] = []
   count = -(-NUM_EXAMPLES // batch_size)
   generator = np.random.RandomState(_SEED)
   with tf.Graph().as_default(), tf.Session() as session:
     dataset = input_fn({"batch_size": batch_size})
     features = tf.data.make_one_shot_iterator(dataset).get_next()
+    # The second name is that of TensorFlow Hub.
     segments = features.get("segment_ids", features.get("input_type_ids"))
     ids = features["input_ids"], features["input_mask"], segments
+    # [B, S], of choices and groups of texts too.
     rows = [tf.reshape(t, [-1, tf.shape(t)[-1]]) for t in ids]
     with contextlib.suppress(tf.errors.OutOfRangeError):
       for number in itertools.count():
@@ -231,16 +184,7 @@ def _sample(items: Sequence[Any], count: int) -> list[Any]:
 def calibrate(
   config: modeling.BertConfig, checkpoint: str, batches: Iterable[Batch]
 ) -> Ranges:
-  """Observes the inputs of the encoder's dense layers.
-
-  Args:
-    config: config of the encoder.
-    checkpoint: its weights.
-    batches: examples.
-
-  Returns:
-    The extremes of the inputs of each layer.
-  """
+  """Extremes of the inputs of the encoder's dense layers, over all batches."""
 
   def observed(name: str, value: np.ndarray):
     layer = _layer_of(name)
@@ -307,20 +251,11 @@ def kernel_getter(
   checkpoint: str,
   ranges: Ranges,
   skip_layers: Sequence[str] = (),
+  # Of queries, keys and values; None for bfloat16 where the processor has
+  # instructions for it, else float32.
   attention_dtype=None,
 ) -> Callable:
-  """A custom getter of variables that returns the encoder's kernels in 8 bits.
-
-  Args:
-    checkpoint: path of the checkpoint.
-    ranges: see `calibrate`.
-    skip_layers: layers to keep in higher precision, see --int8_skip_layers.
-    attention_dtype: dtype of queries, keys and values; None for bfloat16 where
-      the processor has instructions for it, else float32.
-
-  Raises:
-    InputError: there is no such layer.
-  """
+  """Custom getter of variables that returns the encoder's kernels in 8 bits."""
   _check_skipped(skip_layers, ranges)
   if not same_formula.is_used("8-bit dense layers", int8.QuantizedKernel):
     return frozen_weights.weight_getter(checkpoint)
@@ -341,7 +276,7 @@ def kernel_getter(
     layer = _layer_of(name)
     if layer not in ranges:
       return tf.constant(value)
-    # The feed-forward network passes its inner values on in 8 bits.
+    # Intermediate (FFN) activations pass on to the output layer in 8 bits.
     is_inner = "/intermediate/" in layer
     following = is_inner and ranges.get(
       layer.replace("/intermediate", "/output")
@@ -380,20 +315,7 @@ def best_attention_dtype():
 def load(
   folder: str, checkpoint: str, batches: Iterable[Batch] | None = None
 ) -> Ranges | None:
-  """Ranges of a checkpoint from the `quantization.json` of a folder.
-
-  Args:
-    folder: the folder.
-    checkpoint: path of the checkpoint.
-    batches: examples that the ranges have to be of; None for any.
-
-  Returns:
-    See `calibrate`; None without the file, or if it belongs to another
-    checkpoint or to other examples.
-
-  Raises:
-    InputError: the file is invalid.
-  """
+  """Ranges of a `quantization.json`; None if of other weights or examples."""
   path, fix = os.path.join(folder, FILE), "Delete it to calibrate again"
   if not tf.gfile.Exists(path):
     return None
@@ -420,12 +342,8 @@ def load(
 
 
 def _problem_of(values: Any, width: int | None) -> str | None:
-  """What is wrong with the range of a layer, or None.
-
-  Args:
-    values: of the file; None without any.
-    width: number of columns that have a range each; None for one of all.
-  """
+  """Problem of the range of a layer in the file, or None."""
+  # `width` columns have a range each; None: one range for all.
   if values is None:
     return "is missing"
   if not isinstance(values, list) or len(values) != 3:

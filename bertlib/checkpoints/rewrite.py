@@ -1,8 +1,7 @@
 """Reading weights; stripping, averaging and renaming checkpoints.
 
-Weights are NumPy arrays by name. The optimizer's variables can be left out,
-checkpoints averaged and variables renamed, all in one call. Memory holds one
-model at a time, however many are averaged.
+Weights are NumPy arrays by name. Memory holds one model at a time, however many
+are averaged.
 """
 
 from __future__ import annotations
@@ -43,15 +42,7 @@ def model_format(path: str) -> str:
 
 
 def last_checkpoints(folder: str, number: int) -> list[str]:
-  """The last `number` checkpoints of a training run, oldest first.
-
-  Args:
-    folder: the `--output_dir` of the run.
-    number: of checkpoints.
-
-  Raises:
-    InputError: the folder has fewer.
-  """
+  """The last `number` checkpoints of a training run, oldest first."""
   state = tf.train.get_checkpoint_state(folder)
   known = list(state.all_model_checkpoint_paths) if state else []
   if len(known) < number:
@@ -63,27 +54,15 @@ def last_checkpoints(folder: str, number: int) -> list[str]:
 
 
 class Checkpoint(Mapping[str, np.ndarray]):
-  """The variables of a TensorFlow checkpoint, read on access.
-
-  Attributes:
-    path: path without `.index`.
-    shapes: list of ints for each variable.
-    dtypes: `tf.DType` of each variable.
-  """
+  """Variables of a TensorFlow checkpoint by name, read on access."""
 
   def __init__(self, path: str):
-    """Opens a checkpoint.
-
-    Args:
-      path: without `.index`.
-
-    Raises:
-      InputError: the checkpoint is missing, incomplete or corrupt. Reading a
-        variable can raise it too.
-    """
+    """Opens a checkpoint, whose path is without `.index`."""
     self.path = path
+    # Missing, incomplete or corrupt. Reading a variable can raise it too.
     with checkpoint_files.as_input_errors(self.path):
       self._reader = tf.train.load_checkpoint(path)
+    # Lists of ints, and `tf.DType`s, by name.
     self.shapes = self._reader.get_variable_to_shape_map()
     self.dtypes = self._reader.get_variable_to_dtype_map()
 
@@ -110,16 +89,7 @@ class Checkpoint(Mapping[str, np.ndarray]):
 
 
 def read_weights(path: str) -> dict[str, np.ndarray]:
-  """Reads a checkpoint's weights, without optimizer state and global step.
-
-  Prints the number of tensors, and of those that are left out.
-
-  Args:
-    path: without `.index`.
-
-  Raises:
-    InputError: the checkpoint is missing, incomplete or corrupt.
-  """
+  """Weights of a checkpoint, without optimizer state and global step."""
   checkpoint = Checkpoint(path)
   weights = {
     name: checkpoint[name]
@@ -139,32 +109,17 @@ def read_weights(path: str) -> dict[str, np.ndarray]:
 
 
 def rewrite(
+  # Several are averaged, in float64, and must have equal names, shapes and
+  # dtypes. Integers, such as the global step, come from the last one.
   checkpoints: Sequence[str],
+  # None prints the renamed variables and writes nothing.
   target_dir: str | None,
+  # The global step is kept: Estimator cannot load a checkpoint without it.
   strip_optimizer: bool = False,
-  renames: Sequence[str] = (),
+  renames: Sequence[str] = (),  # see `new_names`
   overwrite: bool = False,
 ) -> None:
-  """Strips, averages and renames checkpoints; prints what was written.
-
-  Variables that are not averaged are copied bitwise.
-
-  Args:
-    checkpoints: paths without `.index`. Several are averaged, in float64; their
-      variables must have the same names, shapes and dtypes. Integers, such as
-      the global step, come from the last one.
-    target_dir: the new checkpoint gets the name of the last one here, with the
-      config, vocabulary and `model.json` beside that one; created if missing.
-      None prints the renamed variables and writes nothing.
-    strip_optimizer: whether to leave out optimizer slots and the loss scale.
-      The global step is kept: Estimator cannot load a checkpoint without it.
-    renames: see `new_names`.
-    overwrite: whether to replace existing files.
-
-  Raises:
-    InputError: a checkpoint cannot be read, the checkpoints differ, `renames`
-      is invalid, or a file exists.
-  """
+  """Strips, averages and renames checkpoints; prints what was written."""
   sources = [Checkpoint(path) for path in checkpoints]
   last = sources[-1]
   _check_compatible(sources)
@@ -292,20 +247,7 @@ def _mean(name: str, sources: Sequence[Checkpoint]) -> np.ndarray:
 
 
 def new_names(names: Iterable[str], renames: Iterable[str]) -> dict[str, str]:
-  """Applies rename rules to variable names.
-
-  Args:
-    names: current names.
-    renames: rules "PATTERN=>REPLACEMENT" for `re.sub`, applied in order to all
-      matches in a name.
-
-  Returns:
-    New names by old name.
-
-  Raises:
-    InputError: a rule is invalid or matches no name, or two variables would
-      have the same name.
-  """
+  """New names by old name, by rules "PATTERN=>REPLACEMENT" for `re.sub`."""
   renamed = {name: name for name in names}
   for rule in renames:
     pattern, arrow, replacement = rule.partition("=>")
@@ -337,19 +279,8 @@ def new_names(names: Iterable[str], renames: Iterable[str]) -> dict[str, str]:
 
 
 def read_huggingface_weights(folder: str) -> tuple[dict[str, np.ndarray], str]:
-  """Reads the tensors of a Hugging Face folder; prints the files' names.
-
-  Args:
-    folder: contains safetensors, sharded or not, or `pytorch_model.bin`, whose
-      pickled code is not executed.
-
-  Returns:
-    Tensors by name, and the path of their file or of the index of their shards.
-
-  Raises:
-    InputError: there are no weights, they are incomplete or corrupt, or the
-      package that reads them is missing.
-  """
+  """Tensors of a Hugging Face folder by name, and the path of their file."""
+  # Of several, transformers too reads the first.
   for name in (
     "model.safetensors",
     "model.safetensors.index.json",
@@ -418,15 +349,7 @@ def _import_safetensors():
 
 
 def import_torch(path: str, action: str):
-  """Imports PyTorch.
-
-  Args:
-    path: the file that needs it.
-    action: "read" or "write".
-
-  Raises:
-    InputError: it is not installed.
-  """
+  """Imports PyTorch; `action`, for the message, is "read" or "write"."""
   try:
     import torch
   except ImportError as error:

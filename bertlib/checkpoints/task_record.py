@@ -1,9 +1,8 @@
-"""`TaskRecord`: what code that all tasks share asks about a task.
+"""`TaskRecord`: the answers of a task to what shared code asks.
 
-Each folder of `bertlib/tasks` has the record of its task, `RECORD` in
-`record.py`, and `bertlib.tasks.records` finds it. A record is read where
-TensorFlow is not imported: functions that need more are modules of
-`lazy_module.load`.
+`RECORD` in `record.py` of each folder of `bertlib/tasks`, which
+`bertlib.tasks.records` finds. It is read where TensorFlow is not imported:
+functions that need more are modules of `lazy_module.load`.
 """
 
 from __future__ import annotations
@@ -16,23 +15,15 @@ Description = Mapping[str, Any]  # contents of `model.json`
 
 
 class PredictExample(NamedTuple):
-  """How a model is used, for the report of its training.
+  """Example of predicting with a model, for the report of its training."""
 
-  Attributes:
-    file: example of a --predict_file.
-    about: what the command gives, a sentence that ends in a colon.
-    flags: flags of the training that prediction needs again, if they were
-      given.
-    reads_folder: whether --output_dir is enough to find the model's files and
-      settings.
-    call: the call of a method of `predictor`, given the description; None for a
-      script without `Predictor`.
-  """
-
-  file: str
-  about: str
-  flags: Sequence[str] = ()
+  file: str  # example of a --predict_file
+  about: str  # a sentence that ends in a colon: what it gives
+  flags: Sequence[str] = ()  # of the training, needed again if given
+  # --output_dir is enough to find the model's files and settings.
   reads_folder: bool = False
+  # Call of a method of `predictor`, given the description; None for a script
+  # without `Predictor`.
   call: Callable[[Description], str] | None = None
 
 
@@ -42,43 +33,31 @@ def _nothing(description: Description) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class TaskRecord:
-  """What is the same in all runs of a task.
+  """Constants of a task, equal in all of its runs."""
 
-  Attributes:
-    script: the script that trains its models, as `model.json` names it.
-    purpose: what its models do, a verb phrase such as "labels texts".
-    command: how the script is started, if not by `python SCRIPT.py`.
-    entries: schema of the entries of `model.json` that only this task has, see
-      `json_files`.
-    required: schema of the entries without which a model cannot be used, beside
-      those of all tasks.
-    problem: what is wrong with a description that matches the schema; None for
-      nothing.
-    primary_metrics: the first one that a run has is shown first, if its receipt
-      names none.
-    uses: use of the files that a flag names, where it differs from
-      `receipt_file`.
-    evaluates_training_data: whether metrics without dev data are of the
-      training data.
-    score: scores of a run's predictions of the dev set, for `compare`.
-    compare: compares the predictions of two runs, see `comparison`; None for
-      predicted labels or numbers.
-    predict: how a model is used; None where no command predicts.
-    huggingface_class: class of a model in transformers; None if there is none.
-    export: class of its exported model, see `signatures`; None if it has none.
-  """
-
-  script: str
-  purpose: str = ""
-  command: str = ""
+  script: str  # the script that trains, as in `model.json`
+  purpose: str = ""  # verb phrase, such as "labels texts"
+  command: str = ""  # if not `python SCRIPT.py`
+  # Schema of the entries of `model.json` that only this task has, see
+  # `json_files`.
   entries: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  # Schema of the entries without which a model cannot be used, beside those of
+  # all tasks.
   required: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  # Problem of a description that matches the schema, or None.
   problem: Callable[[Description], str | None] = _nothing
+  # The first one that a run has is shown first, if its receipt names none.
   primary_metrics: Sequence[str] = ()
+  # Use of files by flag, where it is not that of `receipt_file`.
   uses: Mapping[str, str] = dataclasses.field(default_factory=dict)
+  # Metrics without dev data are of the training data.
   evaluates_training_data: bool = False
+  # Scores of a run's predictions of the dev set, for `compare`.
   score: Callable[[Any], Sequence[Any]] | None = None
+  # Compares the predictions of two runs; None for labels or numbers.
   compare: Callable[[Any, Any], Any] | None = None
-  predict: PredictExample | None = None
+  predict: PredictExample | None = None  # None where no command predicts
+  # Class of a model in transformers; None if there is none.
   huggingface_class: Callable[[Description], str | None] = _nothing
+  # Class of the exported model, see `signatures`; None if it has none.
   export: Callable[[], type] | None = None

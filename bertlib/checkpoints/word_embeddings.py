@@ -25,26 +25,16 @@ def add_vocab_rows(
   pieces: Mapping[int, Sequence[int]],
   num_entries: int,
 ) -> dict[str, np.ndarray]:
-  """Adds rows for new vocabulary entries to the tensors of a model.
-
-  Embedding and output bias of a new word are the mean of those of its pieces.
-  Optimizer slots are 0.
-
-  Args:
-    tensors: by checkpoint name.
-    pieces: maps the id of each new word to the ids of its pieces.
-    num_entries: new vocabulary size. Tensors that have more rows keep them.
-
-  Returns:
-    All tensors; existing rows and other tensors are unchanged.
-  """
+  """Tensors with rows for new entries, given the ids of their pieces by id."""
   extended = dict(tensors)
   for name, old in tensors.items():
     match = _PER_ENTRY.fullmatch(name)
     if match:
+      # A table may have more rows than the vocabulary has entries.
       num_rows = max(len(old), num_entries)
       new = np.zeros((num_rows, *old.shape[1:]), old.dtype)
       new[: len(old)] = old
+      # The mean of the rows of its pieces; 0 in optimizer slots.
       for index, ids in pieces.items():
         new[index] = 0 if match[2] else old[ids].mean(axis=0, dtype=np.float64)
       extended[name] = new
@@ -52,18 +42,7 @@ def add_vocab_rows(
 
 
 def read_checkpoint(path: str, vocab_size: int) -> dict[str, np.ndarray]:
-  """Reads all tensors of a checkpoint, including the optimizer's state.
-
-  Args:
-    path: without `.index`.
-    vocab_size: expected number of word embeddings.
-
-  Returns:
-    The tensors by name.
-
-  Raises:
-    InputError: it is not a BERT checkpoint, or has another vocabulary size.
-  """
+  """All tensors of a checkpoint by name, with the optimizer's state."""
   path = finding.find_checkpoint(path)
   tensors = dict(rewrite.Checkpoint(path))
   if WORD_EMBEDDINGS not in tensors:
