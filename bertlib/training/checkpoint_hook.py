@@ -1,8 +1,7 @@
 """Checkpointing, preemption (SIGTERM, SIGINT) and the NaN guard.
 
-Checkpoints are saved at regular intervals of steps or seconds, and when the run
-is asked to stop. Weights with NaN or Inf are never saved: the run ends with an
-error that names the step and the records of its batch.
+Weights with NaN or Inf are never saved: the run ends with an error that names
+the step and the records of its batch.
 """
 
 from __future__ import annotations
@@ -44,24 +43,18 @@ _MAX_NAMED_RECORDS = 10
 
 
 class StopRequest:
-  """A request to stop the run, set by SIGTERM or SIGINT in its `with` block.
-
-  In other threads than the main one, signals are not handled. A second SIGINT
-  ends the process at once.
-
-  Attributes:
-    requested: whether to stop at the end of the current step, after a signal.
-    signal: number of the signal received; SIGTERM until one is.
-    is_over: whether to end training before its last step, as early stopping
-      does.
-  """
+  """A request to stop the run, by SIGTERM or SIGINT in its `with` block."""
 
   def __init__(self):
+    # Whether to stop at the end of the current step.
     self.requested = False
-    self.signal = signal.SIGTERM
+    self.signal = signal.SIGTERM  # the one received
+    # Whether to end training before its last step, as early stopping does.
     self.is_over = False
 
   def __enter__(self):
+    # Handles no signals in other threads than the main one. A second SIGINT
+    # ends the process at once.
     self._handlers = on_stop_signals(self._request)
     self._handlers.__enter__()
     return self
@@ -80,11 +73,7 @@ class StopRequest:
     return 128 + self.signal
 
   def exit_if_requested(self, model_dir: str) -> None:
-    """Exits with `status` (SystemExit) if a stop was requested.
-
-    Args:
-      model_dir: folder of the checkpoint that training resumes from.
-    """
+    """Exits with `status` (SystemExit) if a stop was requested."""
     if self.requested:
       logging.warning(
         "Stopped by %s at step %d; checkpoint saved in %s. Re-run the same"
@@ -108,12 +97,7 @@ class SharedStop(tf.train.SessionRunHook):
   """Stops all workers at the same step as soon as one of them has to stop."""
 
   def __init__(self, own: StopRequest, agreed: StopRequest):
-    """Stores the requests.
-
-    Args:
-      own: the request of this process.
-      agreed: is set when any worker has a request.
-    """
+    """`own` is of this process; `agreed` is set when any worker stops."""
     self._own = own
     self._agreed = agreed
 
@@ -141,50 +125,31 @@ class SharedStop(tf.train.SessionRunHook):
 
 
 def watch(values: Mapping[str, Any], finite: Collection[str]) -> None:
-  """Registers scalars of each step with the `CheckpointHook` of this graph.
-
-  Args:
-    values: float [] by name, reported when training fails.
-    finite: names of the values that must not be NaN or Inf.
-  """
+  """Registers scalars of a step, reported on failure, with `CheckpointHook`."""
   for name, value in values.items():
     tf.add_to_collection(_WATCHED[name in finite] + name, value)
 
 
 class CheckpointHook(tf.train.CheckpointSaverHook):
-  """Saves checkpoints, but none with NaN or Inf.
+  """Saves checkpoints at multiples of `save_steps`; none with NaN or Inf."""
 
-  Passed in the `hooks` of `Estimator.train`, it replaces Estimator's own saver,
-  which counts steps from where the run started and does not check the weights
-  before it saves them. This one saves at multiples of `save_steps`, even when
-  the run was stopped in between.
-  """
-
+  # In the `hooks` of `Estimator.train` it replaces Estimator's own saver, which
+  # counts steps from where the run started and does not check the weights.
   def __init__(
     self,
     model_dir: str,
     save_steps: int | None = None,
     save_secs: float | None = None,
     stop: StopRequest | None = None,
+    # Set when a listener ends training; None for `stop`.
     own_stop: StopRequest | None = None,
+    # Recreates the batch of a step, counted from 0, see `batch_at`.
     batch_of_step: Callable[[int], Mapping[str, Any]] | None = None,
     now: Callable[[], float] = time.monotonic,
+    # Names the record that explains a NaN loss.
     layout: tf_records.Layout | None = None,
   ):
-    """Stores the settings.
-
-    Args:
-      model_dir: folder of the checkpoints.
-      save_steps: steps between checkpoints; None to ignore steps.
-      save_secs: seconds between checkpoints; None to ignore the clock.
-      stop: request at which training stops.
-      own_stop: request to set when a listener ends training; None for `stop`.
-      batch_of_step: recreates the batch of a step, counted from 0, see
-        `batch_at`; None if batches cannot be recreated.
-      now: clock, in seconds.
-      layout: layout of the records of a batch, with the limits of their
-        values, to name the record that explains a NaN loss.
-    """
+    """Stores the settings; None as steps or seconds ignores them."""
     # Estimator recognizes savers by their class and appends to `_listeners`;
     # nothing else of the class is used.
     super().__init__(model_dir, save_steps=1)
@@ -349,18 +314,8 @@ def _raise_user_error(error: BaseException | None) -> None:
 def batch_at(
   input_fn, params: Mapping[str, Any], step: int
 ) -> dict[str, np.ndarray]:
-  """Recreates the batch of a step, with the locations of its records.
-
-  Args:
-    input_fn: training input, such as that of `input_pipeline.record_input_fn`.
-    params: its `params` in training, with the `batch_size` B.
-    step: index of the step, counted from 0.
-
-  Returns:
-    The features by name and, [B] each, `record_file` and `record_number`, see
-    `input_pipeline.records_with_source`; empty if `input_fn` does not trace
-    records.
-  """
+  """Recreates a step's batch with `record_file` and `record_number`, or {}."""
+  # `step` counts from 0. An `input_fn` that does not trace records gives {}.
   cpu_only = tf.ConfigProto(device_count={"GPU": 0})
   with tf.Graph().as_default(), tf.Session(config=cpu_only) as session:
     dataset = input_fn({**params, "traced_step": step})

@@ -18,28 +18,13 @@ from bertlib.training import checkpoint_hook
 def read_settings(
   settings: type[option.Settings], output_dir: str, flags: Sequence[str]
 ) -> option.Settings:
-  """Parses the settings that the subprocess of `run` would have.
-
-  Raises:
-    InputError: see `command_line.parse_again`.
-  """
+  """Parses the settings that the subprocess of `run` would have."""
   return command_line.parse_again(settings, _arguments(output_dir, flags))
 
 
 def run(output_dir: str, flags: Sequence[str]) -> None:
-  """Runs this command in a subprocess; a signal to this one stops both.
-
-  The locks of this process are held until both processes have ended.
-
-  Args:
-    output_dir: the subprocess's --output_dir.
-    flags: take precedence over those of this command.
-
-  Raises:
-    InputError: the subprocess failed.
-    SystemExit: it was stopped; the status is one of
-      `checkpoint_hook.STOPPED_STATUSES`.
-  """
+  """Runs this command in a subprocess; a signal to this one stops both."""
+  # `flags` come last, and so take precedence over those of this command.
   script, *arguments = _arguments(output_dir, flags)
   module = sys.modules["__main__"].__spec__
   is_module = module and module.origin == script  # `python -m MODULE`
@@ -47,6 +32,7 @@ def run(output_dir: str, flags: Sequence[str]) -> None:
   command = [sys.executable, *program, *arguments]
   with (
     checkpoint_hook.StopRequest() as stop,
+    # The locks of this process are held until both processes have ended.
     subprocess.Popen(command, pass_fds=folder_lock.held_files()) as process,
   ):
     while process.poll() is None and not stop.requested:

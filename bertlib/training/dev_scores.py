@@ -18,33 +18,20 @@ def plain_name(metric: str) -> str:
 
 
 def is_better(metric: str, score: float, than: float | None) -> bool:
-  """Compares two scores of a metric: lower is better only for losses.
-
-  Args:
-    metric: name of the metric.
-    score: new score; NaN is never better.
-    than: earlier score; None or NaN for any number to be better.
-  """
+  """Compares two scores: lower is better for losses; NaN is never better."""
   if than is None or math.isnan(than):
     return not math.isnan(score)
   return score < than if metric.endswith("loss") else score > than
 
 
 def plain_scores(results: Mapping[str, Any]) -> dict[str, float]:
-  """Scores under the names used in logs, reports and TensorBoard.
-
-  Args:
-    results: contents of `eval_results.txt`.
-
-  Returns:
-    Numbers by `plain_name`, without `global_step`. `eval_loss` takes precedence
-    over Estimator's `loss`, which is a mean over batches.
-  """
+  """Numbers of `eval_results.txt` by `plain_name`, without `global_step`."""
   return {
     plain_name(name): float(f"{value:.7g}")
     for name, value in results.items()
     if not isinstance(value, (list, str))
     and name != "global_step"
+    # Estimator's `loss` is a mean over batches: `eval_loss` takes precedence.
     and f"eval_{name}" not in results
   }
 
@@ -52,12 +39,7 @@ def plain_scores(results: Mapping[str, Any]) -> dict[str, float]:
 def best_row(
   rows: Sequence[Mapping[str, Any]], metric: str
 ) -> Mapping[str, Any] | None:
-  """The first row with the best score of a metric; None if there is none.
-
-  Args:
-    rows: `step` and scores by name of each evaluation.
-    metric: name of the metric, which rows may lack.
-  """
+  """First evaluation with the best score of a metric; None if none has it."""
   best = None
   for row in rows:
     score = row.get(metric, math.nan)
@@ -67,14 +49,7 @@ def best_row(
 
 
 def read_scores(path: str) -> list[dict[str, Any]]:
-  """Reads a `dev_scores.jsonl`.
-
-  Returns:
-    Its rows, each with a `step` and scores by name.
-
-  Raises:
-    InputError: a line is malformed.
-  """
+  """Rows of a `dev_scores.jsonl`, each with a `step` and scores by name."""
   rows = []
   lines = text_files.read_lines(path)
   fix = "Remove the line, or remove the file to evaluate again"

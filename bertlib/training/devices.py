@@ -27,17 +27,8 @@ def find(
   settings: DeviceSettings,
   remote_paths: Mapping[str, str | None] | None = None,
 ) -> DeviceSettings:
-  """Finds the devices that the flags ask for; connects to a TPU.
-
-  Sets the number of threads, see `limit_threads`. `remote_paths` are those that
-  a TPU must be able to read, by flag.
-
-  Returns:
-    The settings with `replicas` or `tpu_cluster`.
-
-  Raises:
-    InputError: a device does not exist, or flags and environment conflict.
-  """
+  """Finds the devices, connects to a TPU, and limits the number of threads."""
+  # Before the first session, which starts the threads.
   limit_threads(settings.num_threads)
   if settings.on_tpu:
     cluster = tpu.find_cluster(
@@ -45,6 +36,7 @@ def find(
       settings.master,
       settings.tpu_zone,
       settings.gcp_project,
+      # Paths that the TPU must be able to read, by flag.
       dict(remote_paths or {}),
     )
     return dataclasses.replace(settings, tpu_cluster=cluster)
@@ -60,38 +52,23 @@ def find(
 
 
 def limit_threads(num_threads: int) -> None:
-  """Sets the number of threads that compute on the CPU.
-
-  All sessions of a process share their threads, and the first session starts
-  them. So TensorFlow reads the number from the environment, whose variables
-  also reach the processes that this one starts.
-
-  Args:
-    num_threads: 0 for the number of cores, or what the environment says.
-  """
+  """Sets the number of threads that compute on the CPU; 0 for all cores."""
+  # All sessions of a process share their threads. TensorFlow reads the number
+  # from the environment, which the processes that this one starts inherit.
   if num_threads:
     for name in ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS"):
       os.environ[name] = str(num_threads)
 
 
 def share_gpus() -> None:
-  """Takes GPU memory as it is needed, in this process and those it starts.
-
-  Otherwise TensorFlow takes nearly all of it at the first tensor, and keeps it
-  until the process ends. A value of the environment takes precedence.
-  """
+  """Takes GPU memory when it is needed, in this process and those it starts."""
+  # Otherwise TensorFlow takes nearly all of it at the first tensor, and keeps
+  # it until the process ends.
   os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
 
 
 def find_cluster(settings: DeviceSettings) -> distribution.Cluster | None:
-  """Finds the workers of the run, without initializing any device.
-
-  Returns:
-    The `Cluster`; None for a single process, and on a TPU.
-
-  Raises:
-    InputError: flags and environment conflict.
-  """
+  """Workers of the run, initializing no device; None for a single process."""
   if settings.on_tpu:
     return None
   is_wanted = settings.distribution == "multi_worker"
@@ -135,12 +112,7 @@ def _find_replicas(settings: DeviceSettings) -> distribution.Replicas | None:
 
 
 def log_devices(devices: DeviceSettings, compute: ComputeSettings) -> None:
-  """Logs devices, precision and XLA setting of a run.
-
-  Args:
-    devices: devices found by `find`.
-    compute: settings without "auto", see `choose`.
-  """
+  """Logs devices, precision and XLA setting, with "auto" resolved."""
   gpus = tf.config.list_physical_devices("GPU")
   if devices.on_tpu:
     shown = f"TPU with {devices.num_tpu_cores} cores"
@@ -179,12 +151,10 @@ def log_devices(devices: DeviceSettings, compute: ComputeSettings) -> None:
 
 @functools.cache
 def gpus_without_code() -> tuple[str, ...]:
-  """GPUs for which the installed TensorFlow was not built, in words.
-
-  Code runs on GPUs of its own major version of compute capability. For newer
-  ones the driver can compile intermediate code, if TensorFlow has any that it
-  understands, but XLA may not know them and end the process.
-  """
+  """Names of GPUs that the installed TensorFlow was not built for."""
+  # Code runs on GPUs of its own major version of compute capability. For newer
+  # ones the driver can compile intermediate code, if TensorFlow has any that it
+  # understands, but XLA may not know them and end the process.
   build = tf.sysconfig.get_build_info()
   if not build["is_cuda_build"]:
     return ()
@@ -200,15 +170,10 @@ def gpus_without_code() -> tuple[str, ...]:
 
 
 def _has_code(capability: tuple[int, int], built_for: list | None) -> bool:
-  """Whether TensorFlow has code for a GPU.
-
-  Args:
-    capability: the GPU's compute capability.
-    built_for: those of TensorFlow: "sm_89", "compute_90"; None if it does not
-      list them, as from 2.22 on.
-  """
+  """True if TensorFlow, `built_for` "sm_89" or "compute_90", has GPU code."""
   if built_for is None:
-    # Its wheels have code for those before 10.0.
+    # TensorFlow 2.22 and newer do not list them. Its wheels have code for those
+    # before 10.0.
     return capability < (10, 0) or not _tensorflow_misses_code()
   versions = [re.search(r"(\d+)\.?(\d)", name).groups() for name in built_for]
   return any(
@@ -218,7 +183,7 @@ def _has_code(capability: tuple[int, int], built_for: list | None) -> bool:
 
 
 def _tensorflow_misses_code() -> bool:
-  """Whether TensorFlow itself says so, in a log that only a child shows."""
+  """True if TensorFlow logs, in a child process, that it has no code."""
   log = subprocess.run(
     [sys.executable, "-c", "import tensorflow as tf; tf.compat.v1.Session()"],
     env={
@@ -242,17 +207,7 @@ def choose(
   devices: DeviceSettings,
   recorded: Mapping[str, Any] | None = None,
 ) -> ComputeSettings:
-  """Replaces "auto" by the choice for this machine or of an earlier run.
-
-  `recorded` has the choices, by flag, of the run that is resumed, evaluated or
-  repeated; they take precedence over those for this machine.
-
-  Returns:
-    The settings with a `precision` and an `xla` other than "auto".
-
-  Raises:
-    InputError: int8 is requested where it does not run.
-  """
+  """Replaces "auto" by the choice of an earlier run or for this machine."""
   choosers = {
     "precision": lambda: _fastest_precision(devices),
     "xla": _xla_where_it_compiles,
@@ -264,6 +219,7 @@ def choose(
     value = getattr(compute, name)
     if value == "auto":
       automatic.add(name)
+      # A run that is resumed or evaluated elsewhere keeps its choice.
       value = (recorded or {}).get(name)
       # A run on a GPU may have chosen float16, which is not for a TPU.
       if value not in CHOICES[name] or (value == "float16" and devices.on_tpu):
@@ -283,7 +239,7 @@ def _fastest_precision(devices: DeviceSettings) -> str:
 
 
 def _xla_where_it_compiles() -> str:
-  """Selects "on" if XLA can compile for the GPU, which needs code and ptxas."""
+  """Selects "on" if XLA can compile for the GPU, with code and ptxas."""
   if not tf.config.list_physical_devices("GPU"):
     return "on"
   if gpus_without_code():  # the trial could end the process

@@ -1,9 +1,8 @@
 """Data-parallel training, on one machine or on several.
 
 A `tf.distribute` strategy does the work: each replica computes the gradients of
-its share of the batch, gradients are summed, and all replicas hold the same
-weights. Only this module depends on the strategy; the scripts use a
-`ReplicatedEstimator` like a TPUEstimator.
+its share of the batch, and all hold the same weights. Only this module depends
+on it; the scripts use a `ReplicatedEstimator` like a TPUEstimator.
 """
 
 from __future__ import annotations
@@ -37,16 +36,12 @@ _CONNECT_TIMEOUT = 600
 
 
 class Cluster(NamedTuple):
-  """The processes that train together.
+  """The processes that train together."""
 
-  Attributes:
-    addresses: HOST:PORT of each worker. The first is the chief, which alone
-      writes checkpoints and results.
-    index: index of this process in `addresses`.
-  """
-
+  # HOST:PORT of each worker. The first is the chief, which alone writes
+  # checkpoints and results.
   addresses: Sequence[str]
-  index: int
+  index: int  # of this process
 
   @property
   def is_chief(self) -> bool:
@@ -55,14 +50,7 @@ class Cluster(NamedTuple):
 
 
 def read_cluster(environment: Mapping[str, str]) -> Cluster | None:
-  """Reads the cluster from `TF_CONFIG` or else from Slurm's variables.
-
-  Returns:
-    The `Cluster`; None for a single process.
-
-  Raises:
-    InputError: `TF_CONFIG` is malformed.
-  """
+  """Cluster of `TF_CONFIG` or else Slurm; None for a single process."""
   if environment.get("TF_CONFIG"):
     cluster = _cluster_of_tf_config(environment["TF_CONFIG"])
   elif int(environment.get("SLURM_STEP_NUM_TASKS", 1)) > 1:
@@ -84,6 +72,7 @@ def _cluster_of_tf_config(text: str) -> Cluster:
         f"TF_CONFIG: has a job {others[0]!r}, but there are only workers and a"
         ' chief. List them under "worker", and at most one under "chief"'
       )
+    # TensorFlow 1 called the chief "master".
     first = "chief" if "chief" in jobs else "master"
     named = [
       (job, index, address)
@@ -130,20 +119,13 @@ def _cluster_of_slurm(environment: Mapping[str, str]) -> Cluster:
 
 @app.on_stop_signals(app.stop)  # nothing is to be saved yet
 def _join(replicas: Replicas, config: tf.ConfigProto) -> tf.distribute.Server:
-  """Starts this worker's server and waits for those of all others.
-
-  Returns:
-    The server, which runs as long as the process.
-
-  Raises:
-    InputError: the port is in use, a worker does not answer within ten minutes,
-      or has another number of devices.
-    Stopped: a signal came while it waited.
-  """
+  """Starts this worker's server and waits for those of all others."""
   cluster = replicas.cluster
   own = cluster.addresses[cluster.index]
   # Otherwise a call to a lost worker waits until it is back.
   os.environ.setdefault("GRPC_FAIL_FAST", "true")
+  # A copy without the filters, by which the strategy hides the devices of other
+  # workers, which `_check_devices` lists.
   config = tf.ConfigProto.FromString(config.SerializeToString())
   del config.device_filters[:]
   config.device_count[replicas.device_type] = replicas.num_local
@@ -218,16 +200,10 @@ def _wait_for(address: str) -> None:
 
 
 class Replicas(NamedTuple):
-  """Replicas of a run.
+  """Replicas of a run, on the GPUs or the CPU of its processes."""
 
-  Attributes:
-    num_local: number of replicas in this process, on its GPUs or its CPU.
-    cluster: the processes; None for a single one.
-    on_gpu: whether the replicas are on GPUs.
-  """
-
-  num_local: int
-  cluster: Cluster | None = None
+  num_local: int  # in this process
+  cluster: Cluster | None = None  # None for a single process
   on_gpu: bool = False
 
   @property
@@ -301,37 +277,23 @@ def _session_config(replicas: Replicas) -> tf.ConfigProto:
 
 
 class ReplicatedEstimator:
-  """Estimator that splits each batch among replicas, as TPUEstimator does.
+  """Estimator that splits each batch among replicas, as TPUEstimator does."""
 
-  All processes train. Only the chief evaluates and predicts, on its own
-  replicas.
-
-  Attributes:
-    model_dir: folder of the checkpoints, which all processes read.
-  """
-
+  # All processes train. Only the chief evaluates and predicts, on its own
+  # replicas.
   def __init__(
     self,
     model_fn,
     model_dir: str,
     replicas: Replicas,
     run_config: Mapping[str, Any],
+    # Examples per step, of all replicas together; a multiple of their number.
     train_batch_size: int | None = None,
+    # Examples per batch of this process's replicas.
     eval_batch_size: int | None = None,
     predict_batch_size: int | None = None,
   ):
-    """Stores the settings.
-
-    Args:
-      model_fn: returns a `TPUEstimatorSpec`.
-      model_dir: folder of the checkpoints.
-      replicas: the replicas of the run.
-      run_config: further arguments of `RunConfig`.
-      train_batch_size: examples per step, of all replicas together; a multiple
-        of their number.
-      eval_batch_size: examples per batch of this process's replicas.
-      predict_batch_size: examples per batch of this process's replicas.
-    """
+    """Stores the settings; `model_fn` returns a `TPUEstimatorSpec`."""
     self.model_dir = model_dir
     # A strategy would run AutoGraph on the model_fn, which is graph code.
     self._model_fn = tf.autograph.experimental.do_not_convert(model_fn)
@@ -342,17 +304,7 @@ class ReplicatedEstimator:
     self._predict_batch_size = predict_batch_size
 
   def train(self, input_fn, max_steps: int, hooks=(), saving_listeners=()):
-    """Trains until step `max_steps`.
-
-    Args:
-      input_fn: returns the batches of this process's shard, given `params`.
-      max_steps: global step to stop at.
-      hooks: session hooks of this process.
-      saving_listeners: called after each save, in the chief only.
-
-    Raises:
-      InputError: a worker was lost.
-    """
+    """Trains until `max_steps`; `saving_listeners` are for the chief alone."""
     if finding.steps_done(self.model_dir) >= max_steps:
       return  # without waiting for the other workers
     cluster = self._replicas.cluster
@@ -416,16 +368,7 @@ class ReplicatedEstimator:
   def evaluate(
     self, input_fn, steps: int | None = None, checkpoint_path: str | None = None
   ) -> dict[str, Any]:
-    """Evaluates the model.
-
-    Args:
-      input_fn: returns the batches, given `params`.
-      steps: maximum number of batches; None for all.
-      checkpoint_path: the weights; None for the last checkpoint.
-
-    Returns:
-      The metrics by name, `global_step`, and `loss` (mean over batches).
-    """
+    """Metrics by name, `global_step`, and `loss` as mean over batches."""
     mode = estimator_api.ModeKeys.EVAL
     with tf.Graph().as_default():
       model = self._build(mode, input_fn, self._eval_batch_size)
@@ -444,6 +387,7 @@ class ReplicatedEstimator:
         hook.join_replicas(model.join)
       done = 0
       with self._session(checkpoint_path, hooks) as session:
+        # Until the end of the input if `steps` is None.
         while done != steps:
           try:
             session.run(updates)
@@ -453,15 +397,7 @@ class ReplicatedEstimator:
         return session.raw_session().run(values)
 
   def predict(self, input_fn, checkpoint_path: str | None = None):
-    """Predicts.
-
-    Args:
-      input_fn: returns the batches, given `params`.
-      checkpoint_path: the weights; None for the last checkpoint.
-
-    Yields:
-      The predictions of each example by name, in order.
-    """
+    """Yields the predictions of each example by name, in order."""
     mode = estimator_api.ModeKeys.PREDICT
     with tf.Graph().as_default():
       model = self._build(mode, input_fn, self._predict_batch_size)
@@ -499,6 +435,7 @@ class ReplicatedEstimator:
         lambda _: input_pipeline.split_batches(input_fn(params), num_replicas)
       )
       strategy.run(build, args=batches.get_next())
+    # The session initializes the iterators with the tables.
     tf.add_to_collection(
       tf.GraphKeys.TABLE_INITIALIZERS, tf.group(batches.initialize())
     )
@@ -506,7 +443,7 @@ class ReplicatedEstimator:
     return _ReplicatedModel(specs, size, rows * num_replicas)
 
   def _session(self, checkpoint_path: str | None, hooks=()):
-    """A session with the weights of a checkpoint, for the current graph."""
+    """Session for the current graph, with the weights of a checkpoint."""
     return tf.train.SingularMonitoredSession(
       hooks,
       config=_session_config(self._replicas),
@@ -517,29 +454,17 @@ class ReplicatedEstimator:
 
 
 class _ReplicatedModel(NamedTuple):
-  """Model on several replicas, each of which computes a part of the batch.
+  """Model on several replicas, each of which computes a part of the batch."""
 
-  Attributes:
-    specs: the `model_fn` result of each replica.
-    size: int32 [], number of examples in the batch.
-    num_rows: int32 [], the same including the padding of the last part.
-  """
-
-  specs: Sequence[Any]
-  size: Any
-  num_rows: Any
+  specs: Sequence[Any]  # of each replica
+  size: Any  # int32 [], number of examples in the batch
+  num_rows: Any  # int32 [], with the padding of the last part
 
   def join(self, parts: Sequence[Any]):
-    """Concatenates the replicas' tensors and drops the padding.
-
-    Args:
-      parts: tensors [k * rows of the part, ...].
-
-    Returns:
-      [k * size, ...].
-    """
+    """Concatenates the replicas' tensors and drops the padding."""
     with tf.device("/cpu:0"):
       joined = tf.concat(parts, axis=0)
+      # A tensor may have several rows per example.
       return joined[: tf.shape(joined)[0] // self.num_rows * self.size]
 
 
@@ -553,11 +478,7 @@ _OWN_ERRORS = (
 
 
 class _StopOnLostWorker(tf.train.SessionRunHook):
-  """Ends a run that would otherwise wait for a lost worker.
-
-  Until the first step completes it polls the other workers; afterwards it
-  rejects the second session that Estimator opens after an error.
-  """
+  """Ends a run that would otherwise wait for a lost worker."""
 
   def __init__(self, addresses: Sequence[str], seconds: float = 5.0):
     self._addresses = addresses
@@ -567,6 +488,7 @@ class _StopOnLostWorker(tf.train.SessionRunHook):
 
   def after_create_session(self, session, coord):
     del session, coord
+    # Estimator opens a second session after an error.
     if self._has_session:
       raise _lost_worker()
     self._has_session = True
@@ -579,6 +501,7 @@ class _StopOnLostWorker(tf.train.SessionRunHook):
     self._has_stepped.set()
 
   def _watch(self) -> None:
+    # Until the first step completes; afterwards calls to a lost worker fail.
     while not self._has_stepped.wait(self._seconds):
       try:
         for address in self._addresses:

@@ -24,29 +24,20 @@ from bertlib.training import (
 
 @dataclasses.dataclass(frozen=True)
 class TrainingArguments:
-  """Arguments that every `model_fn_builder` has, mostly for training.
-
-  Attributes:
-    init_checkpoint: checkpoint of the initial weights, or None.
-    learning_rate: peak learning rate.
-    num_train_steps: step at which training ends; None where nothing trains.
-    num_warmup_steps: steps of linear warm-up; None or 0 for none.
-    use_tpu: whether the model runs on a TPU.
-    seed: of dropout, whose masks are then a function of seed and step; None for
-      random masks.
-    log_steps: steps between two log lines, and between two values in
-      TensorBoard.
-    compute: how the model is computed; None for `modeling.Compute()`.
-    options: of the training step; None for `optimization.StepOptions()`.
-  """
+  """Arguments that every `model_fn_builder` has, mostly for training."""
 
   init_checkpoint: str | None
   learning_rate: float
+  # Step at which training ends; None where nothing trains.
   num_train_steps: int | None
+  # Steps of linear warm-up; None or 0 for none.
   num_warmup_steps: int | None
   use_tpu: bool
+  # Of dropout, whose masks are then a function of seed and step; None for
+  # random masks.
   seed: int | None = None
-  log_steps: int = 20
+  log_steps: int = 20  # between two log lines, and TensorBoard values
+  # None for the plain `modeling.Compute()`.
   compute: modeling.Compute | None = None
   options: optimization.StepOptions | None = None
 
@@ -104,28 +95,11 @@ def train_spec(
   params: Mapping[str, Any],
   run_config,
 ):
-  """Builds the training step of a `model_fn`, with its reporting.
-
-  Loss, learning rate, gradient norm and the scalars of `loss_fn` are written
-  for TensorBoard, on a TPU too. A TPU has no log lines: it runs many steps
-  between two callbacks of the host.
-
-  Args:
-    arguments: of the `model_fn_builder`.
-    loss_fn: takes a batch or micro-batch and a `dropout_seed`, see
-      `modeling.dropout`; returns the mean loss of its examples, float32 [], and
-      further means to report, float32 [] by name. Or a
-      `gradient_caching.BatchLoss`.
-    batch: features by name.
-    params: of the `model_fn`.
-    run_config: the Estimator's `RunConfig`; None without an Estimator.
-
-  Returns:
-    A `TPUEstimatorSpec`.
-
-  Raises:
-    ValueError: a `BatchLoss` has micro-batches, but dropout has no seed.
-  """
+  """Builds the training step of a `model_fn`: a `TPUEstimatorSpec`."""
+  # `loss_fn` takes a batch or micro-batch and a `dropout_seed`, see
+  # `modeling.dropout`. It returns the mean loss of its examples, float32 [],
+  # and further means to report by name. Or it is a
+  # `gradient_caching.BatchLoss`.
   loss_scale = _make_loss_scale(arguments)
   accumulated = _compute_gradients(
     arguments, loss_fn, batch, params, loss_scale
@@ -156,6 +130,8 @@ def train_spec(
   writes_summaries = model_dir and distribution.writes_summaries()
   summary_dir = model_dir if writes_summaries else None
   hooks, host_call = [], None
+  # A TPU has no log lines: it runs many steps between two callbacks of the
+  # host.
   if not arguments.use_tpu:
     hooks.append(
       _progress_hook(arguments, shown, params["batch_size"], summary_dir)
@@ -209,7 +185,7 @@ def _compute_gradients(
 def _with_dropout_seed(
   function, arguments: TrainingArguments, num_tpu_cores: int
 ):
-  """`function` of a micro-batch and its number, instead of a dropout seed."""
+  """`function` of a micro-batch and its index, instead of a dropout seed."""
   if arguments.seed is None:
     return lambda micro_batch, _: function(micro_batch, None)
   draw = gradients.dropout_draws(
@@ -249,21 +225,10 @@ def write_scalars(
   scalars: Mapping[str, Any],
   arguments: TrainingArguments,
 ):
-  """A `host_call` that writes scalars for TensorBoard.
-
-  A value is written every `log_steps` steps, and for the first and the last
-  step. The host writes what the device returns: the graph of a TPU has no
-  operations on files.
-
-  Args:
-    model_dir: folder of the event files.
-    train_op: increments the global step.
-    scalars: float [] by name.
-    arguments: of the `model_fn_builder`.
-
-  Returns:
-    The function and its tensors, with an axis over the TPU cores.
-  """
+  """A `host_call`, function and tensors, that writes TensorBoard scalars."""
+  # The step after the update. The host writes what the device returns: the
+  # graph of a TPU has no operations on files, and its tensors get an axis over
+  # the TPU cores.
   with tf.control_dependencies([train_op]):
     done = tf.train.get_or_create_global_step().read_value()
 
@@ -294,19 +259,10 @@ def write_scalars(
 
 
 def loss_normalizer(weights, arguments: TrainingArguments):
-  """Loss normalizer of a micro-batch: the divisor of its weighted sum.
-
-  Micro-batches and replicas have different total weights (masks, words). The
-  mean of their losses is the mean over the global batch if all are divided by
-  the same number, their mean total weight.
-
-  Args:
-    weights: [...], of all examples of a replica.
-    arguments: of the `model_fn_builder`.
-
-  Returns:
-    float32 [].
-  """
+  """Loss normalizer of a micro-batch, float32 []: divides its weighted sum."""
+  # Micro-batches and replicas have different total weights (masks, words). The
+  # mean of their losses is that of the global batch if all are divided by one
+  # number, their mean total weight.
   total = tf.reduce_sum(tf.cast(weights, tf.float32))
   total = optimization.sum_over_replicas(total, arguments.use_tpu)
   num_replicas = optimization.num_replicas(arguments.use_tpu)
@@ -314,16 +270,8 @@ def loss_normalizer(weights, arguments: TrainingArguments):
 
 
 def restore_trained(arguments: TrainingArguments, run_config):
-  """Initial weights for evaluation and prediction.
-
-  Args:
-    arguments: of the `model_fn_builder`; a folder without a checkpoint starts
-      from their `init_checkpoint`.
-    run_config: the Estimator's `RunConfig`; None without an Estimator.
-
-  Returns:
-    See `initialize.initialize_from_checkpoint`.
-  """
+  """Initial weights for evaluation and prediction."""
+  # A folder without a checkpoint starts from `init_checkpoint`.
   trained = finding.trained_checkpoint(run_config and run_config.model_dir)
   return initialize.initialize_from_checkpoint(
     arguments.init_checkpoint, trained, arguments.use_tpu, uses_all=True

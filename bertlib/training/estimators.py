@@ -17,21 +17,9 @@ def build(
   predict_batch_size: int | None = None,
   trains: bool = False,
 ):
-  """Builds the Estimator of a run.
-
-  Args:
-    settings: settings of the command, with the devices found.
-    model_fn: the `model_fn`, for TPUEstimator.
-    model_dir: folder of its checkpoints.
-    predict_batch_size: rows of a prediction's batch; None for
-      --predict_batch_size.
-    trains: whether it is for training.
-
-  Returns:
-    An `estimator_api.TPUEstimator`, which serves a CPU or GPU too, or a
-    `distribution.ReplicatedEstimator`.
-  """
+  """Builds a TPUEstimator, which serves CPU and GPU too, or one of replicas."""
   run, devices = settings.run, settings.devices
+  # A command without a run, such as feature extraction, only predicts.
   sizes = {"predict_batch_size": predict_batch_size}
   if run:
     sizes = {

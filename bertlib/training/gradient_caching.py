@@ -14,19 +14,14 @@ from optimization import Frozen, Gradients
 
 
 class BatchLoss(NamedTuple):
-  """Loss of the vectors of a whole batch.
+  """Loss of the vectors of a whole batch."""
 
-  Attributes:
-    encode_fn: takes a batch or micro-batch and a `dropout_seed`, see
-      `modeling.dropout`; returns the vectors of its examples, float32 [B, ...].
-    loss_fn: takes the vectors of the whole batch and features by name; returns
-      the loss, float32 [].
-    features: names of the features that `loss_fn` takes, where the batch has
-      them.
-  """
-
+  # Takes a batch or micro-batch and a `dropout_seed`, see `modeling.dropout`;
+  # returns the vectors of its examples, float32 [B, ...].
   encode_fn: Callable[[Mapping[str, Any], Any], Any]
+  # Takes the vectors and features of the whole batch; returns float32 [].
   loss_fn: Callable[[Any, Mapping[str, Any]], Any]
+  # Names of the features that `loss_fn` takes, where the batch has them.
   features: Sequence[str]
 
 
@@ -38,30 +33,12 @@ def compute_gradients(
   frozen: Frozen | None = None,
   num_tpu_cores: int = 1,
 ) -> Gradients:
-  """Gradients of a whole batch in the memory of a micro-batch.
-
-  Gradient caching (Gao et al. 2021): all micro-batches are encoded without
-  storing activations; the loss gives the gradients of their vectors; then the
-  micro-batches are encoded again, and the gradients propagated to the weights.
-  The first micro-batch is encoded once: its activations are stored. Replicas
-  share their vectors, so that the loss is that of the global batch.
-
-  Args:
-    batch_loss: encoder and loss; `encode_fn` takes the number of a micro-batch,
-      int32 [], instead of a dropout seed. It must drop the same elements each
-      time.
-    batch: features by name, each with the examples as first axis.
-    num_micro_batches: divides the number of examples.
-    loss_scale: scales the gradients; None for 1.
-    frozen: weights that get no gradient; None for none.
-    num_tpu_cores: TPU cores that train together; 1 on other devices.
-
-  Returns:
-    The `Gradients`; their mean over replicas is the gradient of the loss.
-
-  Raises:
-    ValueError: the model has no such layers to freeze.
-  """
+  """Gradients of a whole batch in the memory of a micro-batch."""
+  # Gradient caching (Gao et al. 2021): all micro-batches are encoded without
+  # storing activations; the loss gives the gradients of their vectors; then the
+  # micro-batches are encoded again, with the same dropout masks, and the
+  # gradients propagated to the weights. `encode_fn` takes the index of a
+  # micro-batch instead of a dropout seed.
   factor = loss_scale.value if loss_scale else None
   micro_batch = gradients.micro_batches(batch, num_micro_batches)
 
@@ -73,6 +50,7 @@ def compute_gradients(
     total = tf.reduce_sum(vectors * vector_gradients[index])
     return optimization.gradients_of(total, None, factor, frozen)
 
+  # Encoded once: its activations are stored. It also makes the variables.
   first = encode(tf.constant(0))
   vectors = _encode_all(first, encode, num_micro_batches)
   features = {n: batch[n] for n in batch_loss.features if n in batch}
@@ -118,11 +96,7 @@ def _encode_all(first, encode: Callable[[Any], Any], num_micro_batches: int):
 def _global_loss(
   loss_fn, vectors, features: Mapping[str, Any], num_tpu_cores: int
 ):
-  """Loss of the global batch, and its gradient w.r.t. this replica's vectors.
-
-  The mean over replicas of the latter's propagated gradients is the gradient
-  of the loss: each is scaled by the number of replicas.
-  """
+  """Loss of the global batch; its gradient w.r.t. this replica's vectors."""
   num_replicas = num_tpu_cores * optimization.num_replicas()
   if num_replicas == 1:
     loss = loss_fn(vectors, features)
@@ -138,6 +112,7 @@ def _global_loss(
     tf.gradients(loss, all_vectors)[0],
     [num_replicas, *modeling.get_shape_list(vectors)],
   )
+  # Propagated gradients are averaged over the replicas: hence the factor.
   return loss, num_replicas * gradient[number]
 
 
@@ -154,6 +129,7 @@ def _gather(tensor, number, num_replicas: int, use_tpu: bool):
       for half in halves
     )
     return high * 2**16 + low
+  # Each replica adds its rows to zeros, so that a sum gathers those of all.
   own = tf.one_hot(number, num_replicas, dtype=tensor.dtype)
   own = tf.reshape(own, [num_replicas, *[1] * len(tensor.shape)])
   rows = optimization.sum_over_replicas(own * tensor, use_tpu)

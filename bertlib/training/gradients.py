@@ -18,25 +18,10 @@ def compute_gradients(
   loss_scale: LossScale | FixedLossScale | None = None,
   frozen: Frozen | None = None,
 ) -> Gradients:
-  """Gradients of a batch, accumulated over micro-batches to save memory.
-
-  Micro-batches are computed one after the other. Up to rounding, the result is
-  that of the whole batch. Sparse gradients stay sparse: their rows are joined.
-
-  Args:
-    loss_fn: takes a micro-batch and its number, int32 []; returns the mean loss
-      of its examples, float32 [], and further means by name.
-    batch: features by name, each with the examples as first axis.
-    num_micro_batches: divides the number of examples.
-    loss_scale: scales the gradients; None for 1.
-    frozen: weights that get no gradient; None for none.
-
-  Returns:
-    The `Gradients`.
-
-  Raises:
-    ValueError: the model has no such layers to freeze.
-  """
+  """Gradients of a batch, accumulated over micro-batches to save memory."""
+  # `loss_fn` takes a micro-batch and its index, int32 []; it returns the mean
+  # loss of the examples, float32 [], and further means by name. Up to rounding,
+  # the result is that of the whole batch.
   factor = loss_scale.value if loss_scale else None
   if num_micro_batches == 1:
     loss, scalars = loss_fn(dict(batch), tf.constant(0))
@@ -59,15 +44,7 @@ def compute_gradients(
 def micro_batches(
   batch: Mapping[str, Any], num_micro_batches: int
 ) -> Callable[[Any], dict[str, Any]]:
-  """Divides a batch.
-
-  Args:
-    batch: features by name, each with the examples as first axis.
-    num_micro_batches: divides the number of examples.
-
-  Returns:
-    A function from the number of a micro-batch, int32 [], to its features.
-  """
+  """Divides a batch: returns a function from index, int32 [], to features."""
   if num_micro_batches == 1:
     return lambda _: dict(batch)
   divided = {
@@ -84,23 +61,18 @@ def micro_batches(
 def accumulate(
   first: Gradients, compute: Callable[[Any], Gradients], num_micro_batches: int
 ) -> Gradients:
-  """Sums the gradients of micro-batches, computed one after the other.
-
-  Args:
-    first: those of micro-batch 0.
-    compute: takes the number of one of the others, int32 []; returns its
-      gradients. Its variables exist.
-    num_micro_batches: number of all micro-batches.
-  """
+  """Sums the gradients of micro-batches, computed one after the other."""
   if num_micro_batches == 1:
     return first
   sums, sparse = _split(first)
+  # Sparse gradients stay sparse: the word embeddings have few rows in a batch.
   rows = [_row_arrays(gradient, num_micro_batches) for gradient in sparse]
 
   def add(index, sums, rows):
     # A micro-batch waits for the one before, so that only one has activations.
     with tf.control_dependencies(tf.nest.flatten(sums)):
       index = tf.identity(index)
+    # `compute` must not create variables inside the loop.
     with tf.variable_scope(tf.get_variable_scope(), reuse=True):
       more, sparse = _split(compute(index))
     sums = tf.nest.map_structure(tf.add, sums, more)
@@ -162,23 +134,13 @@ def _row_arrays(first: tf.IndexedSlices, num_micro_batches: int):
 
 
 class LossScale:
-  """Scales the loss so that float16 can hold its gradients.
+  """Loss scale of float16; `value` is that of this step, float32 []."""
 
-  Small gradients would be 0 without it. The scale is halved when the gradients
-  overflow, and doubled after many steps in which they do not (Micikevicius et
-  al. 2018). It is saved with the model.
-
-  Attributes:
-    value: float32 [], the scale of this step.
-  """
-
+  # Small gradients would be 0 without it. Halved when gradients overflow,
+  # doubled after `num_good_steps` consecutive steps in which they do not
+  # (Micikevicius et al. 2018). It is saved with the model.
   def __init__(self, initial: float = 2.0**15, num_good_steps: int = 2000):
-    """Creates its variables.
-
-    Args:
-      initial: the first scale.
-      num_good_steps: consecutive finite steps before the scale is doubled.
-    """
+    """Creates its variables."""
     self._num_good_steps = num_good_steps
     with tf.variable_scope("loss_scale"):
       self._scale, self._good_steps = (
@@ -197,11 +159,7 @@ class LossScale:
     self.value = tf.identity(self._scale)
 
   def adapt(self, norm):
-    """Op that sets the scale of the next step.
-
-    Args:
-      norm: float32 [], global norm of the gradients.
-    """
+    """Op that sets the next step's scale, given the gradients' norm."""
     is_finite = tf.math.is_finite(norm)
     good_steps = self._good_steps + 1
     is_due = good_steps >= self._num_good_steps
@@ -217,7 +175,7 @@ class LossScale:
 
 
 class FixedLossScale:
-  """A loss scale that stays as it is, see `LossScale`; has no variables."""
+  """A loss scale that does not change, see `LossScale`; has no variables."""
 
   def __init__(self, value: float):
     self.value = tf.constant(value, tf.float32)
@@ -234,32 +192,18 @@ class FixedLossScale:
 def dropout_draws(
   global_step, num_micro_batches: int, num_tpu_cores: int = 1
 ) -> Callable[[Any], Any]:
-  """Gives the dropout masks of each step, replica and micro-batch a number.
-
-  Args:
-    global_step: int64 [].
-    num_micro_batches: micro-batches per step.
-    num_tpu_cores: TPU cores that train together; 1 on other devices.
-
-  Returns:
-    Function from the number of a micro-batch, int32 [], to that of its draw,
-    int32 [], which no other micro-batch of the run has. It wraps around after
-    2**32 draws.
-  """
+  """Maps (step, replica, micro-batch) to a unique dropout counter, int32 []."""
   # A GPU computes in int64, but the host in int32, and seeds are read on the
   # host: each draw made from the int64 step would be copied from the GPU.
   step = tf.cast(global_step, tf.int32, name="dropout_step")
   num_replicas = num_tpu_cores * optimization.num_replicas()
   replica_step = step * num_replicas + replica_number(num_tpu_cores)
+  # Wraps around after 2**32 draws.
   return lambda micro_batch: replica_step * num_micro_batches + micro_batch
 
 
 def replica_number(num_tpu_cores: int = 1):
-  """Number of this replica, from 0: int32 [].
-
-  Args:
-    num_tpu_cores: TPU cores that train together; 1 on other devices.
-  """
+  """Index of this replica, int32 []."""
   if num_tpu_cores == 1:
     number = tf.distribute.get_replica_context().replica_id_in_sync_group
     return tf.convert_to_tensor(number, tf.int32)

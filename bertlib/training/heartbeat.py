@@ -1,8 +1,8 @@
 """Heartbeat of the chief, for workers that wait for it.
 
-The chief writes to a file in the shared folder every few seconds. A worker
-checks, by its own clock, that the content changes: this needs no locks, no
-network and no synchronized clocks, so it works on every shared file system.
+The chief writes to a file in the shared folder. Workers check, by their own
+clocks, that it changes: without locks, network or synchronized clocks, so it
+works on every shared file system.
 """
 
 from __future__ import annotations
@@ -34,12 +34,7 @@ _START_TIMEOUT = 600.0
 
 @contextlib.contextmanager
 def beat(folder: str, interval: float = _INTERVAL) -> Iterator[None]:
-  """Writes heartbeats of this process, the chief, within the block.
-
-  Args:
-    folder: the shared folder, local or remote; it exists.
-    interval: seconds between heartbeats.
-  """
+  """Writes heartbeats of this process, the chief, within the block."""
   path = os.path.join(folder, HEARTBEAT_FILE)
   ended = threading.Event()
 
@@ -81,26 +76,15 @@ class Watch:
     timeout: float = _TIMEOUT,
     start_timeout: float = _START_TIMEOUT,
   ):
-    """Reads the last heartbeat, which an earlier run may have left.
-
-    Args:
-      folder: shared folder of `beat`; may be missing.
-      timeout: seconds without a heartbeat after which the chief is lost.
-      start_timeout: seconds to wait for the first heartbeat.
-    """
+    """Reads the last heartbeat, which an earlier run may have left."""
     self._folder = folder
     self._timeout = timeout
     self._current_timeout = start_timeout
     self._last = self._read()
 
   def wait_until(self, condition: Callable[[], bool]) -> None:
-    """Waits until `condition()` is true, as long as the chief is alive.
-
-    The chief may be restarted in the meantime.
-
-    Raises:
-      InputError: the chief is lost.
-    """
+    """Waits for `condition()`; InputError if the chief is lost meanwhile."""
+    # The chief may be restarted in the meantime.
     last_change = time.monotonic()
     while not condition():
       content = self._read()

@@ -16,22 +16,11 @@ def model_fn_for_inference(
   encoder: quantization.TrainedEncoder,
   default_batches: Callable,
 ) -> Callable:
-  """Wraps a `model_fn` for --precision=int8; returns it for any other.
-
-  With int8 the dense layers of the encoder are in 8 bits. The weights are
-  constants, those of the checkpoint; Estimator restores only the global step.
-
-  Args:
-    model_fn: builds the graph of a model.
-    settings: settings of the command.
-    encoder: the model's encoder.
-    default_batches: see `quantization.weight_getter`.
-
-  Raises:
-    InputError: see `quantization.weight_getter`.
-  """
+  """Wraps a `model_fn` for --precision=int8; returns it for any other."""
   if settings.compute.precision != "int8":
     return model_fn
+  # The weights are constants of the graph, those of the checkpoint; Estimator
+  # restores only the global step.
   getter = quantization.weight_getter(
     encoder, settings.quantization, default_batches
   )

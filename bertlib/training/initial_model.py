@@ -1,7 +1,4 @@
-"""What --init_checkpoint may name, and the files of a model that it brings.
-
-Commands call `check` before they import TensorFlow.
-"""
+"""Checks --init_checkpoint and the files it brings, without TensorFlow."""
 
 from __future__ import annotations
 
@@ -25,15 +22,7 @@ _OTHER_FILES = {
 
 
 def check(settings) -> None:
-  """Refuses settings without a file that the initial model does not bring.
-
-  Args:
-    settings: `option.CommandSettings` with a `model`.
-
-  Raises:
-    InputError: a required file of the model is neither given, nor brought by a
-      published model, a TensorFlow Hub module or a folder.
-  """
+  """Refuses settings without a file that the initial model does not bring."""
   model, unless = settings.model, settings.REQUIRED_UNLESS
   if model.bert_hub_module_handle or (unless and getattr(settings, unless)):
     return
@@ -59,7 +48,7 @@ def check(settings) -> None:
 
 
 def _other_ways(settings) -> str:
-  """Words for an error: what else brings the config and the vocabulary."""
+  """Words for an error: alternatives that bring config and vocabulary."""
   folders = [os.path.dirname(settings.model.init_checkpoint or "")]
   if getattr(settings, "run", None):
     folders.append(settings.run.output_dir or "")
@@ -74,11 +63,7 @@ def _other_ways(settings) -> str:
 
 
 def why_no_model(path: str) -> str | None:
-  """Error about an --init_checkpoint that names no model; None if it may.
-
-  Args:
-    path: value of the flag, which is not the name of a published model.
-  """
+  """Error about an --init_checkpoint that names no model; None if it may."""
   flag = f"--init_checkpoint={path}"
   for endings, fix in _OTHER_FILES.items():
     if path.endswith(endings) and files.exists(path):

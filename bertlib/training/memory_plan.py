@@ -10,36 +10,22 @@ from bertlib.settings.common import DeviceSettings
 
 
 class StepShape(NamedTuple):
-  """Sizes of a training step, apart from those of model and batch.
+  """Sizes of a training step, apart from those of model and batch."""
 
-  Attributes:
-    seq_length: S, tokens of the longest sequence.
-    num_rows: sequences per example.
-    num_predictions: P, masked positions per sequence.
-    num_output_positions: positions per sequence that the last layer computes,
-      see `modeling.BertModel`; None for all.
-    loss_bytes: see `task.Task`.
-  """
-
-  seq_length: int
-  num_rows: int = 1
-  num_predictions: int = 0
+  seq_length: int  # S, tokens of the longest sequence
+  num_rows: int = 1  # sequences per example
+  num_predictions: int = 0  # P, masked positions per sequence
+  # Positions per sequence that the last layer computes; None for all.
   num_output_positions: int | None = None
-  loss_bytes: int = 0
+  loss_bytes: int = 0  # see `task.Task`
 
 
 class Plan(NamedTuple):
-  """Plan of a training step.
-
-  Attributes:
-    num_micro_batches: micro-batches of a step.
-    recompute: whether activations are recomputed for the gradient.
-    num_bytes: upper bound of its memory.
-  """
+  """Plan of a training step."""
 
   num_micro_batches: int
   recompute: bool
-  num_bytes: int
+  num_bytes: int  # upper bound of its memory
 
 
 def fit(
@@ -51,24 +37,10 @@ def fit(
   on_gpu: bool = False,
   jit_compile: bool = True,
 ) -> Plan | None:
-  """Finds the fastest plan of a training step within a memory limit.
-
-  Recomputation takes a third more time, smaller micro-batches take less than
-  that. So it makes micro-batches smaller first, down to one example.
-
-  Args:
-    config: config of the encoder.
-    batch_size: examples per step and replica.
-    shape: sizes of the step.
-    num_bytes: memory limit.
-    dtype_size: bytes per activation.
-    on_gpu: see `step_bytes`.
-    jit_compile: see `step_bytes`.
-
-  Returns:
-    The plan; None if nothing fits.
-  """
+  """Fastest plan within a memory limit; None if nothing fits."""
   divisors = [n for n in range(1, batch_size + 1) if batch_size % n == 0]
+  # Recomputation takes a third more time, smaller micro-batches take less than
+  # that. So micro-batches become smaller first, down to one example.
   for recompute in (False, True):
     for num_micro_batches in divisors:
       needed = step_bytes(
@@ -98,27 +70,12 @@ def step_bytes(
   on_gpu: bool = False,
   jit_compile: bool = True,
 ) -> int:
-  """Estimate of the peak memory of a training step on one replica, in bytes.
-
-  For a CPU it is an upper bound of what a process takes. Measured were
-  BERT-Base, BERT-Large and MiniLM in TensorFlow 2.21 with XLA, by
-  `benchmarks/peak_memory.py`. For a GPU it is what TensorFlow's allocator
-  uses, within a tenth of the peak on an emulated GPU, see the check
-  `planned_memory` of `benchmarks/gpu.py`; the driver takes more.
-
-  Args:
-    config: config of the encoder.
-    batch_size: examples at once.
-    shape: sizes of the step.
-    recompute: see `compute.FastCompute`.
-    accumulates: whether gradients of several micro-batches are accumulated.
-    dtype_size: bytes of an activation.
-    on_gpu: for a GPU instead of a CPU.
-    jit_compile: see `compute.FastCompute`; for GPUs only.
-
-  Returns:
-    The number.
-  """
+  """Estimate of the peak memory of a training step on one replica, in bytes."""
+  # For a CPU it is an upper bound of what a process takes. Measured were
+  # BERT-Base, BERT-Large and MiniLM in TensorFlow 2.21 with XLA, by
+  # `benchmarks/peak_memory.py`. For a GPU it is what TensorFlow's allocator
+  # uses, within a tenth of the peak on an emulated GPU, see the check
+  # `planned_memory` of `benchmarks/gpu.py`; the driver takes more.
   width = config.hidden_size
   num_sequences = batch_size * shape.num_rows
   tokens = num_sequences * shape.seq_length
@@ -144,6 +101,7 @@ def step_bytes(
     # output weights too, have a dense gradient: that of the lookup, of the
     # scores, of both, and the accumulated one.
     head = sizes.loop_factor * head + 4 * config.vocab_size * width * 4
+  # The accumulated gradient.
   of_weight = sizes.of_weight + (4 if accumulates else 0)
   encoder = of_weight * loading.num_weights(config)
   encoder += sizes.factor * (layers + head) + tokens * sizes.of_embedding
@@ -151,40 +109,30 @@ def step_bytes(
 
 
 class _Sizes(NamedTuple):
-  """Bytes of the parts of a step on one kind of device.
+  """Bytes of the parts of a step on one kind of device."""
 
-  Attributes:
-    of_weight: a weight, its moments, its gradient, what updates it.
-    of_token: activations that a layer stores per token.
-    of_embedding: what the embeddings store per token.
-    fixed: independent of the batch.
-    num_recomputed: layers whose activations exist at once if recomputed.
-    num_in_progress: layers of which everything exists twice, if stored.
-    factor: how much more the allocator takes for activations.
-    loop_factor: how much more it takes for the masked-LM head in a loop.
-  """
-
+  # A weight with its moments, its gradient, and what updates it.
   of_weight: float
-  of_token: float
-  of_embedding: int
-  fixed: float
-  num_recomputed: int
-  num_in_progress: int
-  factor: float
-  loop_factor: float
+  of_token: float  # activations that a layer stores per token
+  of_embedding: int  # what the embeddings store per token
+  fixed: float  # independent of the batch
+  num_recomputed: int  # layers whose activations exist at once
+  num_in_progress: int  # layers that exist twice, if stored
+  factor: float  # allocator overhead of activations
+  loop_factor: float  # that of the masked-LM head in a loop
 
 
 def _sizes_on_cpu(
   config: modeling.BertConfig, shape: StepShape, dtype_size: int
 ) -> _Sizes:
   width, inner = config.hidden_size, config.intermediate_size
-  # Kept of a layer: nine tensors as wide as it, two as wide as its inner part,
-  # two drawn masks; and probabilities before and after their dropout.
+  # Activations stored per layer: 9 of width H, 2 of the FFN width, 2 dropout
+  # masks, and attention probabilities before and after dropout.
   of_token = (9 * width + 2 * inner) * dtype_size + 2 * width
   of_token += config.num_attention_heads * shape.seq_length * (5 + dtype_size)
   return _Sizes(
-    # Half as much as weight, moments and gradient for the gaps between what
-    # comes and goes.
+    # 16 bytes (weight, gradient, two moments) times 1.6 for allocator
+    # fragmentation.
     of_weight=26 + dtype_size % 4,
     of_token=of_token,
     of_embedding=0,
@@ -256,27 +204,17 @@ def step_flops(
   shape: StepShape,
   recompute: bool = False,
 ) -> int:
-  """Floating-point operations of the matrix products of a step of training.
-
-  A product of [m, k] by [k, n] takes m * n * k multiplications and as many
-  additions. Its gradient is two such products.
-
-  Args:
-    config: config of the encoder.
-    batch_size: examples per step.
-    shape: sizes of the step; its sequences have no padding.
-    recompute: see `compute.FastCompute`.
-
-  Returns:
-    The number; heads other than the masked LM's are left out.
-  """
+  """Floating-point operations of a training step's matrix products."""
+  # Heads other than the masked LM's, and padding, are left out.
   width, inner = config.hidden_size, config.intermediate_size
   of_token = 4 * width * width + 2 * width * inner
-  # Scores, and the values weighted by them.
+  # Attention scores, and the values weighted by them.
   of_token += 2 * shape.seq_length * width
   num_sequences = batch_size * shape.num_rows
   tokens = num_sequences * shape.seq_length
   layers = config.num_hidden_layers * tokens * of_token
   of_mask = width * width + width * config.vocab_size
   heads = num_sequences * (width * width + shape.num_predictions * of_mask)
+  # A product of [m, k] by [k, n] takes m * n * k multiplications and as many
+  # additions. Its gradient is two such products.
   return 2 * ((4 if recompute else 3) * layers + 3 * heads)

@@ -1,9 +1,4 @@
-"""Evaluation during training, the best checkpoint, and early stopping.
-
-A run with --eval_steps writes its dev metrics to `dev_scores.jsonl` and to
-TensorBoard, keeps the weights with the best primary metric, and may stop when
-that no longer improves.
-"""
+"""Evaluation during training, the best checkpoint, and early stopping."""
 
 from __future__ import annotations
 
@@ -30,17 +25,12 @@ Evaluate = Callable[[str], Mapping[str, Any]]
 
 
 class Selection(NamedTuple):
-  """Evaluation during training and early stopping.
+  """Evaluation during training and early stopping."""
 
-  Attributes:
-    eval_steps: steps between evaluations; 0 for no evaluation.
-    metric: primary metric, by which checkpoints are compared.
-    patience: evaluations without improvement after which training ends; 0 for
-      no early stopping.
-  """
-
-  eval_steps: int
-  metric: str
+  eval_steps: int  # steps between evaluations; 0 for none
+  metric: str  # primary metric, which selects the best checkpoint
+  # Evaluations without improvement after which training ends; 0 for no early
+  # stopping.
   patience: int = 0
 
 
@@ -60,17 +50,14 @@ def write_events(folder: str, step: int, scores: Mapping[str, float]) -> None:
 
 
 class DevScores:
-  """Dev metrics of a run, stored in `dev_scores.jsonl`.
-
-  Attributes:
-    rows: the `step` and the scores by name of each evaluation, in order.
-  """
+  """Dev metrics of a run, stored in `dev_scores.jsonl`."""
 
   def __init__(self, model_dir: str, selection: Selection):
     """Reads the metrics in `model_dir`, if there are any."""
     self._model_dir = model_dir
     self._selection = selection
     self._path = os.path.join(model_dir, SCORES_FILE)
+    # The `step` and the scores by name of each evaluation, in order.
     self.rows: list[dict[str, Any]] = []
     if tf.gfile.Exists(self._path):
       self.rows = read_scores(self._path)
@@ -112,16 +99,9 @@ class DevScores:
     return True
 
   def add(self, step: int, scores: Mapping[str, Any]) -> bool:
-    """Adds the metrics of a step; drops rows of this and later steps.
-
-    Args:
-      step: global step of the checkpoint.
-      scores: results by name, of which only numbers are kept.
-
-    Returns:
-      True if they are the best so far.
-    """
+    """Adds the metrics of a step; True if they are the best so far."""
     row = {"step": step, **plain_scores(scores)}
+    # Later rows are of a training that was resumed from an earlier step.
     self.rows = [r for r in self.rows if r["step"] < step] + [row]
     return self.best is row
 
@@ -186,10 +166,7 @@ def train(
   evaluate: Evaluate | None,
   hooks: Sequence[tf.train.SessionRunHook] = (),
 ) -> None:
-  """Trains until `num_train_steps` or early stopping.
-
-  `evaluate` is None if another process evaluates the checkpoints.
-  """
+  """Trains until `num_train_steps` or early stopping."""
   listeners = []
   if selection.eval_steps:
     scores = DevScores(estimator.model_dir, selection)
@@ -197,6 +174,7 @@ def train(
     # checkpoints may have been removed.
     done = finding.steps_done(estimator.model_dir)
     scores.rows = [row for row in scores.rows if row["step"] <= done]
+    # Otherwise another process evaluates the checkpoints.
     if evaluate:
       listener = EvaluationListener(
         estimator.model_dir, selection, scores, evaluate, num_train_steps

@@ -23,25 +23,12 @@ def train_seeds(
   metric: str,
   extra_flags: Sequence[str] = (),
 ) -> None:
-  """Runs this command once per seed and keeps the best model as `best`.
-
-  Each run is a subprocess with its own folder `seed_N`; a finished one is not
-  trained again. Statistics go to `seeds.json` and the log.
-
-  Args:
-    output_dir: folder of all runs.
-    seeds: one seed per run.
-    metric: name in `eval_results.txt` of the metric to compare.
-    extra_flags: further flags of each run.
-
-  Raises:
-    InputError: a run failed, or did not report the metric.
-    SystemExit: see `child_run.run`.
-  """
+  """Runs this command once per seed and keeps the best model as `best`."""
   results, collapsed = {}, []
   for count, seed in enumerate(seeds, start=1):
     folder = os.path.join(output_dir, f"seed_{seed}")
     logging.info("Seed %d (%d of %d) in %s", seed, count, len(seeds), folder)
+    # A finished run returns at once: it is at its last step.
     child_run.run(folder, [f"--seed={seed}", "--seeds=0", *extra_flags])
     results[seed] = result_files.read_results(
       os.path.join(folder, "eval_results.txt")
@@ -68,19 +55,8 @@ def train_seeds(
 def summarize_seeds(
   metric: str, results: Mapping[int, Mapping[str, Any]]
 ) -> dict[str, Any]:
-  """Statistics of a metric over seeds.
-
-  Args:
-    metric: name of the metric, without `eval_`.
-    results: contents of `eval_results.txt` by seed.
-
-  Returns:
-    The scores, their median, mean, sample standard deviation and 95% confidence
-    interval (Student's t), and the best seed.
-
-  Raises:
-    InputError: a run did not report the metric.
-  """
+  """Statistics of a metric, given without `eval_`, over seeds."""
+  # Imported here: a single run needs no SciPy.
   import numpy as np
   from scipy import stats
 
@@ -96,6 +72,7 @@ def summarize_seeds(
       )
     scores.append(float(plain[metric]))
   mean, deviation = float(np.mean(scores)), float(np.std(scores, ddof=1))
+  # Student's t.
   margin = stats.t.ppf(0.975, len(scores) - 1) * deviation / len(scores) ** 0.5
   best = 0
   for index, score in enumerate(scores):
@@ -114,11 +91,7 @@ def summarize_seeds(
 
 
 def read_statistics(output_dir: str) -> dict[str, Any] | None:
-  """Reads the statistics that `train_seeds` wrote; None if there are none.
-
-  Raises:
-    InputError: the file is invalid.
-  """
+  """Reads the statistics that `train_seeds` wrote; None if there are none."""
   path = os.path.join(output_dir, SEEDS_FILE)
   if not files.exists(path):
     return None
@@ -139,11 +112,7 @@ def read_statistics(output_dir: str) -> dict[str, Any] | None:
 
 
 def has_collapsed(folder: str) -> bool:
-  """True if the model of a run predicts the same for every dev example.
-
-  Args:
-    folder: the --output_dir, with predictions of the dev set or of questions.
-  """
+  """True if the model of a run predicts the same for every dev example."""
   path = os.path.join(folder, f"{result_files.DEV_PREDICTIONS}.jsonl")
   if files.exists(path):
     predictions = result_files.read_dev_predictions(path)

@@ -27,20 +27,8 @@ Settings = TypeVar("Settings", bound=EstimatorSettings)
 
 
 def fetch_model(settings: CommandSettings) -> ModelSettings:
-  """Downloads a model that the flags name, and finds its files.
-
-  The folder of a model brings its files. Flags of the command line take
-  precedence over them.
-
-  Args:
-    settings: of the command, with a `model`.
-
-  Returns:
-    The settings of the model, with its files.
-
-  Raises:
-    InputError: it cannot be downloaded, or see `initial_model.check`.
-  """
+  """Downloads a model that the flags name, and finds its files."""
+  # Flags of the command line take precedence over what a model brings.
   initial_model.check(settings)
   model = settings.model
   handle, checkpoint = model.bert_hub_module_handle, model.init_checkpoint
@@ -70,13 +58,7 @@ def complete_model(
   folder: str,
   names: Sequence[str] = ("do_lower_case",),
 ) -> ModelSettings:
-  """Settings completed from the folder of a model, with what it has.
-
-  Args:
-    model: flags of the model; those of the command line take precedence.
-    folder: may have a config, a vocabulary and a `model.json`.
-    names: flags that are entries of `model.json`.
-  """
+  """Adds a model folder's files and `model.json` entries to the settings."""
   description = model_json.load_description(folder)
   brought: dict[str, Any] = {
     name: description[name]
@@ -95,22 +77,10 @@ def complete_model(
 def find_description(
   settings: Settings, task: TaskRecord
 ) -> tuple[dict[str, Any], str]:
-  """Describes the trained model in --output_dir, or else --init_checkpoint.
-
-  Downloads nothing: a published model is no model of a task.
-
-  Args:
-    settings: of the command.
-    task: of the command.
-
-  Returns:
-    Contents of its `model.json`, empty without one, and its folder.
-
-  Raises:
-    InputError: there is no model.
-  """
+  """`model.json` ({} without) and folder of the model to evaluate or export."""
   output_dir, model = settings.run.output_dir, settings.model
   initial = model.bert_hub_module_handle or model.init_checkpoint
+  # Downloads nothing: a published model is no model of a task.
   is_published = model.bert_hub_module_handle or (
     initial and published_models.is_name(initial)
   )
@@ -126,17 +96,7 @@ def find_description(
 
 
 def find_init_checkpoint(value: str) -> str:
-  """Finds the checkpoint that --init_checkpoint names, itself or its folder.
-
-  Args:
-    value: of the flag.
-
-  Returns:
-    See `finding.find_checkpoint`.
-
-  Raises:
-    InputError: there is none.
-  """
+  """Checkpoint that --init_checkpoint names, itself or its folder."""
   try:
     return finding.find_checkpoint(value)
   except InputError as error:
@@ -147,25 +107,14 @@ def find_init_checkpoint(value: str) -> str:
 
 
 def find_devices(settings: Settings) -> Settings:
-  """Finds the devices of a run, and what "auto" stands for on them.
-
-  Where a run resumes, or evaluates what another has trained, "auto" is what
-  that run recorded in its folder.
-
-  Args:
-    settings: of the command.
-
-  Returns:
-    The settings, with nothing left to decide about devices and computation.
-
-  Raises:
-    InputError: see `devices.find` and `devices.choose`.
-  """
+  """Finds the devices of a run, and what "auto" stands for on them."""
   run = settings.run
   paths = {"init_checkpoint": settings.model.init_checkpoint}
   recorded = {}
   if run and run.output_dir:
     paths["output_dir"] = run.output_dir
+    # Where a run resumes, or evaluates what another has trained, "auto" is what
+    # that run recorded in its folder.
     recorded = model_json.load_description(run.output_dir)
   if run and run.seeds:  # "auto" computes here, before those runs
     devices.share_gpus()
@@ -175,15 +124,7 @@ def find_devices(settings: Settings) -> Settings:
 
 
 def load_config(model: ModelSettings, least: int = 3) -> modeling.BertConfig:
-  """The config of a model.
-
-  Args:
-    model: settings of `fetch_model`.
-    least: see `loading.check_max_seq_length`.
-
-  Raises:
-    InputError: there is none, or it has no room for --max_seq_length.
-  """
+  """Config of a model; InputError if it has no room for --max_seq_length."""
   config = loading.load_config(model.bert_config_file)
   loading.check_max_seq_length(model.max_seq_length, config, least)
   logging.info(
@@ -202,20 +143,7 @@ def load_tokenizer(
   never_split: Sequence[str] = (),
   needs_vocabulary: bool = True,
 ):
-  """The tokenizer of a model.
-
-  Args:
-    model: settings of `fetch_model`.
-    config: sizes of the model.
-    never_split: tokens that it leaves whole.
-    needs_vocabulary: whether a missing vocabulary is refused.
-
-  Returns:
-    See `vocabulary.load_tokenizer`; None without a vocabulary.
-
-  Raises:
-    InputError: the vocabulary is missing, or is not that of the model.
-  """
+  """Tokenizer, which leaves `never_split` whole; None without a vocabulary."""
   if not model.vocab_file:
     if needs_vocabulary:
       handle = model.bert_hub_module_handle

@@ -63,15 +63,11 @@ _RUN_FILES = (
 
 
 class Evaluation(NamedTuple):
-  """Result of an evaluation.
+  """Result of an evaluation."""
 
-  Attributes:
-    results: metrics by name.
-    arrays: predictions of the `model_fn` for all real examples, by name, the
-      examples as first axis; empty on a TPU.
-  """
-
-  results: dict[str, Any]
+  results: dict[str, Any]  # metrics by name
+  # Predictions of all real examples by name, the examples as first axis; empty
+  # on a TPU.
   arrays: dict[str, np.ndarray]
 
 
@@ -81,29 +77,15 @@ class Evaluation(NamedTuple):
 def check_output_dir(
   settings: TrainingSettings, names: Iterable[str], inputs: Iterable[str | None]
 ) -> None:
-  """Refuses an --output_dir in which the run would overwrite its inputs.
-
-  Args:
-    settings: settings of the command.
-    names: patterns of the files that the script writes, in addition to those of
-      every run.
-    inputs: data files.
-  """
+  """Refuses an --output_dir in which the run would overwrite its inputs."""
+  # `names` are the patterns of the files that the script itself writes.
   files.check_output_dir(settings.run.output_dir, [*_RUN_FILES, *names], inputs)
 
 
 def setup(settings: TrainingSettings, task: Task) -> Run:
-  """Loads what a run starts from, and checks it.
+  """Loads what a run starts from, and checks it; writes nothing.
 
-  Fetches a model that is given by name, and connects to a TPU. Writes nothing
-  to --output_dir.
-
-  Args:
-    settings: settings of the command.
-    task: the task.
-
-  Returns:
-    The run.
+  Downloads a model that is given by name, and connects to a TPU.
 
   Raises:
     InputError: model, devices, folder or flags are not as the run needs them.
@@ -123,11 +105,7 @@ def setup(settings: TrainingSettings, task: Task) -> Run:
 
 
 def find_trained(settings: TrainingSettings, task: Task) -> str | None:
-  """The checkpoint that has all of the model; None for a new model.
-
-  Raises:
-    InputError: there is none where one is needed, or it is of another task.
-  """
+  """Checkpoint that has all of the model; None for a new model."""
   checkpoint = finding.find_model(
     settings.model.init_checkpoint,
     settings.run.output_dir,
@@ -141,15 +119,7 @@ def find_trained(settings: TrainingSettings, task: Task) -> str | None:
 
 
 def read_selection(run: RunSettings, metrics: Sequence[str]) -> Selection:
-  """Selection of the best checkpoint, from the flags.
-
-  Args:
-    run: settings of the run.
-    metrics: metrics of the task, the primary one first.
-
-  Raises:
-    InputError: --best_metric is not among them.
-  """
+  """Selection of the best checkpoint; `metrics` has the primary one first."""
   metric = dev_scores.plain_name(run.best_metric or metrics[0])
   if metric not in metrics:
     raise InputError(
@@ -186,12 +156,7 @@ def describe_model(run: Run) -> dict[str, Any]:
 
 
 def check_folder(run: Run) -> None:
-  """Refuses an --output_dir of another model, or that contradicts --resume.
-
-  Raises:
-    InputError: the folder holds another model; or a checkpoint, or none,
-      against what --resume wants.
-  """
+  """Refuses an --output_dir of another model, or that contradicts --resume."""
   model_json.check(
     run.output_dir,
     describe_model(run),
@@ -217,11 +182,7 @@ def check_weights(run: Run) -> None:
 
 
 def check_start(run: Run) -> None:
-  """Checks step and weights, after the data and before anything is written.
-
-  Raises:
-    InputError: devices, batches or weights are not as the run needs them.
-  """
+  """Checks step and weights, after the data and before the first write."""
   with terminal.quiet(logging.WARNING):  # training logs the rest again
     if run.settings.run.do_train:
       plan_training(run)
@@ -233,12 +194,7 @@ def check_start(run: Run) -> None:
 
 
 def make_model_fn(run: Run, num_train_steps: int = 0):
-  """The `model_fn` of a run.
-
-  Args:
-    run: the run.
-    num_train_steps: length of training; 0 for a model that is not trained.
-  """
+  """The `model_fn` of a run; without `num_train_steps`, for inference."""
   settings = run.settings
   compute, options = read_compute(run), None
   if num_train_steps:
@@ -269,15 +225,7 @@ def make_model_fn(run: Run, num_train_steps: int = 0):
 def make_inference_model_fn(
   run: Run, input_fn, batch_size: int, checkpoint: str | None
 ):
-  """The `model_fn` for evaluation and prediction.
-
-  Args:
-    run: the run.
-    input_fn: batches to calibrate --precision=int8 with, if there are neither
-      calibrated ranges in --output_dir nor a --calibration_file.
-    batch_size: rows of its batches.
-    checkpoint: the trained checkpoint; None for --init_checkpoint.
-  """
+  """The `model_fn` for evaluation and prediction."""
   settings = run.settings
   return inference.model_fn_for_inference(
     make_model_fn(run),
@@ -291,6 +239,8 @@ def make_inference_model_fn(
       embedding_spec.default_prefix(run.task.description),
       text_files.encoding_of(*settings.text.codec),
     ),
+    # Calibrates --precision=int8 if there are neither ranges in --output_dir
+    # nor a --calibration_file.
     lambda: quantization.input_batches(input_fn, batch_size),
   )
 
@@ -314,20 +264,14 @@ def plan_training(run: Run) -> tuple[FastCompute, optimization.StepOptions]:
 
 
 def input_options(run: Run, is_training: bool) -> dict[str, Any]:
-  """Arguments of an `input_fn_builder` that follow from the run.
-
-  Training resumes after the last checkpoint in --output_dir. A TPU gets full
-  batches with all their padding.
-
-  Args:
-    run: the run.
-    is_training: whether examples are shuffled and repeated.
-  """
+  """Arguments of an `input_fn_builder` that follow from the run."""
   return {
     "is_training": is_training,
+    # A TPU gets full batches with all their padding.
     "drop_remainder": run.on_tpu,
     "trim": run.task.masks_padding and not run.on_tpu,
     "seed": run.settings.run.seed,
+    # Training resumes after the last checkpoint.
     "first_step": finding.steps_done(run.output_dir) if is_training else 0,
   }
 
@@ -335,14 +279,7 @@ def input_options(run: Run, is_training: bool) -> dict[str, Any]:
 def fill_last_batch(
   run: Run, rows: Sequence[Any], batch_size: int, filler: Any = None
 ) -> Sequence[Any]:
-  """Rows of an evaluation or prediction, in full batches on a TPU.
-
-  Args:
-    run: the run.
-    rows: the rows.
-    batch_size: rows of a batch.
-    filler: row that fills the last batch; None for the first row.
-  """
+  """Fills the last batch on a TPU, by `filler` or else the first row."""
   num_missing = -len(rows) % batch_size
   if not (run.on_tpu and num_missing):
     return rows
@@ -354,12 +291,10 @@ def fill_last_batch(
 
 @contextlib.contextmanager
 def lock_output_dir(settings: TrainingSettings) -> Iterator[None]:
-  """Holds the lock of --output_dir in its block, if this process trains there.
-
-  Evaluation and prediction need no lock, see `records_path`, and of several
-  workers the chief writes alone.
-  """
+  """Holds the lock of --output_dir in its block, if this process trains."""
   folder = settings.run.output_dir
+  # Evaluation and prediction need no lock, see `records_path`. Of several
+  # workers, the chief writes alone.
   if not settings.run.do_train:
     try:
       yield
@@ -373,23 +308,18 @@ def lock_output_dir(settings: TrainingSettings) -> Iterator[None]:
 
 
 def records_path(run: Run, name: str) -> str:
-  """Path to write the records NAME.tf_record to.
-
-  It is in --output_dir. Without training it is a temporary name until the block
-  of `lock_output_dir` ends: another process may read a file of its own with the
-  same name.
-  """
+  """Path to write the records NAME.tf_record to."""
+  # Without training, a temporary name: a concurrent run may be reading the
+  # final one. Renamed when the block of `lock_output_dir` ends.
   path = run.path(f"{name}.tf_record")
   return path if run.settings.run.do_train else files.temporary_name(path)
 
 
 def _name_records(folder: str) -> None:
-  """Gives the records of this process their names when they have been read.
-
-  They are removed if another process trains in the folder.
-  """
+  """Renames the records of this process when they have been read."""
   prefix = files.temporary_name("")
   for path in files.matching(folder, f"{prefix}*.tf_record"):
+    # Another process trains there, and writes records of its own.
     if folder_lock.is_locked(folder):
       files.remove_file(path)
     else:
@@ -400,11 +330,8 @@ def _name_records(folder: str) -> None:
 def write_model_files(run: Run, **description: Any) -> None:
   """Writes `model.json`, config and vocabulary to --output_dir.
 
-  Existing files are replaced only by training.
-
-  Args:
-    run: the run.
-    **description: further entries of `model.json`.
+  Existing files are replaced only by training. `description` has further
+  entries of `model.json`.
   """
   model_json.write_model_files(
     run.output_dir,
@@ -416,12 +343,7 @@ def write_model_files(run: Run, **description: Any) -> None:
 
 
 def train_seeds(run: Run, *flags: str) -> None:
-  """Trains once for each seed of --seeds, and keeps the best model.
-
-  Args:
-    run: the run.
-    *flags: further flags of each training.
-  """
+  """Trains once per seed of --seeds, with further `flags`; keeps the best."""
   multi_run.train_seeds(
     run.output_dir,
     run.seeds,
@@ -443,14 +365,12 @@ def train(
 
   Args:
     run: the run.
-    input_fn: batches from the step on that has been reached.
+    input_fn: batches, from the next step on.
     num_train_steps: the last step.
-    data: what it trains on, for the log.
-    evaluate_fn: evaluates a checkpoint on the dev set; needed with
-      --eval_steps.
+    data: name of the training data, for the log.
+    evaluate_fn: evaluates a checkpoint on the dev set, for --eval_steps.
     find_bad_record: finds the invalid record when reading fails.
-    layout: layout of the records with the limits of their values, to name an
-      invalid record when the loss is NaN.
+    layout: layout of the records, to name an invalid one when the loss is NaN.
 
   Raises:
     InputError: the loss is NaN or Inf, or a record is invalid.
@@ -473,6 +393,7 @@ def train(
         evaluate_fn if run.is_chief else None,
         hooks,
       )
+  # Below `main`, but only after the checkpoint is saved and all is closed.
   stop.exit_if_requested(run.output_dir)
   if not run.is_chief:
     logging.info("This worker is done; the chief does the rest")
@@ -500,15 +421,11 @@ def _log_start(run: Run, num_train_steps: int, data: str) -> None:
 
 
 def _stop_hooks(run: Run, own: checkpoint_hook.StopRequest):
-  """The request that stops training, and the hooks that share it.
-
-  Args:
-    run: the run.
-    own: request to this process. Several processes stop at the same step.
-  """
+  """The request that stops training, and the hooks that share it."""
   replicas = run.settings.devices.replicas
   if not replicas or replicas.num_processes == 1:
     return own, []
+  # Several workers agree on the step at which they stop.
   shared = checkpoint_hook.StopRequest()
   return shared, [checkpoint_hook.SharedStop(own, shared)]
 
@@ -532,10 +449,7 @@ def _save_hook(run: Run, input_fn, stop, own, layout):
 
 
 def select_checkpoint(run: Run) -> str | None:
-  """The trained checkpoint in --output_dir: the best or else the last.
-
-  None where the model is that of --init_checkpoint.
-  """
+  """The best or else last checkpoint in --output_dir; None without one."""
   checkpoint = finding.trained_checkpoint(run.output_dir)
   if checkpoint:
     logging.info("The weights are those of %s", checkpoint)
@@ -545,7 +459,11 @@ def select_checkpoint(run: Run) -> str | None:
 def with_checkpoint(
   run: Run, checkpoint: str | None, use: Callable[[str | None], _Result]
 ) -> tuple[str | None, _Result]:
-  """See `finding.with_checkpoint`, of the folder of the run."""
+  """Calls `use` with a checkpoint, again if a training has removed it.
+
+  Returns:
+    The checkpoint that was used last, and the result.
+  """
   return finding.with_checkpoint(run.output_dir, checkpoint, use)
 
 
@@ -558,7 +476,7 @@ def evaluate(
     run: the run.
     input_fn: batches of the dev set, in the order of its examples.
     num_steps: batches of the evaluation.
-    checkpoint: its path; None where the model is that of --init_checkpoint.
+    checkpoint: its path; None for the model of --init_checkpoint.
   """
   model_fn = make_inference_model_fn(
     run, input_fn, run.settings.run.eval_batch_size, checkpoint
@@ -588,7 +506,7 @@ def predict(
     run: the run.
     input_fn: batches to predict.
     num_rows: rows of all batches, for the progress bar.
-    checkpoint: its path; None where the model is that of --init_checkpoint.
+    checkpoint: its path; None for the model of --init_checkpoint.
     batch_size: rows of a batch; None for --predict_batch_size.
 
   Yields:
@@ -612,15 +530,13 @@ def write_metrics(
 ) -> None:
   """Writes metrics of a dev set to `eval_results.txt` and for TensorBoard.
 
-  The file names the precision if it is not float32.
-
   Args:
     run: the run.
     results: metrics by name.
-    checkpoint: the evaluated checkpoint; None for --init_checkpoint.
+    checkpoint: the evaluated one; None for the model of --init_checkpoint.
     ending: suffix of the file names, for a second dev set.
-    predictions: content of `eval_predictions.jsonl`; None to remove the file,
-      which is of an earlier evaluation.
+    predictions: content of `eval_predictions.jsonl`; None removes the file
+      of an earlier evaluation.
   """
   model_selection.write_events(
     run.path(f"dev{ending}"),
@@ -639,15 +555,8 @@ def write_metrics(
 
 
 def store_thresholds(run: Run, data: str, **thresholds: Any) -> None:
-  """Stores tuned thresholds in `model.json`, for `Predictor` and exports.
-
-  An evaluation in 8 bits leaves those of the model's own precision.
-
-  Args:
-    run: the run.
-    data: path of the data set that they were tuned on.
-    **thresholds: entries of `model.json`.
-  """
+  """Stores tuned thresholds in `model.json`, for `Predictor` and exports."""
+  # An evaluation in 8 bits leaves those of the model's own precision.
   is_stored = bool(model_json.load_description(run.output_dir))
   if not is_stored or run.settings.compute.precision == "int8":
     return

@@ -29,16 +29,7 @@ class ProgressHook(tf.train.SessionRunHook):
     log_steps: int = 20,
     model_dir: str | None = None,
   ):
-    """Initializes the hook.
-
-    Args:
-      tensors: scalar tensors by displayed name.
-      num_train_steps: step at which training ends.
-      batch_size: examples per step.
-      log_steps: steps between two log lines.
-      model_dir: folder of TensorBoard events, which get examples per second;
-        None for no events.
-    """
+    """Takes scalars by displayed name; without `model_dir`, no events."""
     self._model_dir = model_dir
     self._tensors = dict(tensors)
     self._num_train_steps = num_train_steps
@@ -94,7 +85,7 @@ class ProgressHook(tf.train.SessionRunHook):
       )
 
   def _show_first(self, values: Mapping[str, float]) -> None:
-    """Shows a step whose duration says nothing about that of the others."""
+    """Logs the first step, which includes compilation."""
     shown = {name: f"{value:.4g}" for name, value in values.items()}
     if self._bar is not None:
       self._bar.set_postfix(shown)
@@ -134,13 +125,10 @@ class ProgressHook(tf.train.SessionRunHook):
     )
 
   def _typical_seconds(self) -> float:
-    """Mean duration of the steps since the last log line; resets them.
-
-    Steps with a checkpoint or an evaluation are left out: they take many times
-    as long.
-    """
+    """Mean duration of the steps since the last log line; resets them."""
     seconds, self._seconds = sorted(self._seconds), []
     middle = seconds[(len(seconds) - 1) // 2]
+    # Steps with a checkpoint or an evaluation take many times as long.
     typical = [value for value in seconds if value <= 5 * middle]
     return sum(typical) / len(typical)
 
@@ -153,21 +141,11 @@ class ProgressHook(tf.train.SessionRunHook):
 
 
 def follow(rows: Iterable[Any], total: int, unit: str) -> Iterator[Any]:
-  """Shows a progress bar while iterating over predictions.
-
-  The remaining time is estimated from the first row on: the time before it is
-  mostly compilation.
-
-  Args:
-    rows: predictions.
-    total: number of predictions.
-    unit: plural noun of a prediction, for the bar.
-
-  Yields:
-    The predictions.
-  """
+  """Yields predictions with a progress bar; `unit` is a plural noun."""
   rows = iter(rows)
   logging.info("Compiling the prediction step")
+  # The time before the first row is mostly compilation: the remaining time is
+  # estimated from there on.
   first = list(itertools.islice(rows, 1))
   with progress(total, unit, initial=len(first)) as bar:
     yield from first
@@ -186,7 +164,7 @@ class PredictionCollector(tf.train.SessionRunHook):
 
   @property
   def arrays(self) -> dict[str, np.ndarray]:
-    """The predictions of all examples by name, the examples as first axis."""
+    """Predictions of all examples by name, the examples as first axis."""
     names = self._batches[0] if self._batches else ()
     return {
       name: np.concatenate([batch[name] for batch in self._batches])
@@ -194,12 +172,7 @@ class PredictionCollector(tf.train.SessionRunHook):
     }
 
   def watch(self, model_fn):
-    """A `model_fn` whose evaluation is collected here.
-
-    Args:
-      model_fn: returns `predictions` in EVAL mode, each with the batch as first
-        axis.
-    """
+    """Wraps a `model_fn` with `predictions` in EVAL mode to collect them."""
 
     def watched(features, labels, mode, params, config=None):
       spec = model_fn(features, labels, mode, params, config)
@@ -211,11 +184,7 @@ class PredictionCollector(tf.train.SessionRunHook):
     return watched
 
   def join_replicas(self, join: Callable[[Sequence[Any]], Any]) -> None:
-    """Collects whole batches, of which each replica has a part.
-
-    Args:
-      join: makes one tensor of those of all replicas.
-    """
+    """Collects whole batches, of which each replica has a part."""
     names = self._tensors[0]
     self._tensors = [
       {name: join([part[name] for part in self._tensors]) for name in names}

@@ -33,19 +33,7 @@ def choice_flags(compute: ComputeSettings) -> list[str]:
 
 
 def count_steps(run: RunSettings, num_examples: int, unit: str) -> int:
-  """Number of training steps of --num_train_epochs.
-
-  Args:
-    run: settings of the run.
-    num_examples: number of examples per epoch.
-    unit: plural noun of an example, for the message.
-
-  Returns:
-    At least one.
-
-  Raises:
-    InputError: there are not enough examples for one step.
-  """
+  """Training steps of --num_train_epochs, at least one; else InputError."""
   batches = num_examples / run.train_batch_size
   num_steps = int(batches * run.num_train_epochs)
   if not num_steps:
@@ -60,25 +48,15 @@ def count_steps(run: RunSettings, num_examples: int, unit: str) -> int:
 
 
 def may_be_too_few(run: RunSettings, num_examples: int) -> bool:
-  """True if the examples make less than one training step.
-
-  Each example may become several windows.
-  """
+  """True if the examples make less than one training step."""
+  # Only "may": each example may become several windows.
   return 0 < num_examples * run.num_train_epochs < run.train_batch_size
 
 
 def read_compute(
   settings: EstimatorSettings, masks_padding: bool = True
 ) -> FastCompute:
-  """Precision, unpadding and XLA compilation, from the flags.
-
-  Args:
-    settings: with devices and computation decided, see `resolve.find_devices`.
-    masks_padding: whether padding is masked, and so may be left out.
-
-  Returns:
-    The `FastCompute`, with `recompute` off.
-  """
+  """Precision, unpadding and XLA compilation, from the resolved flags."""
   dtype = precision.hidden_dtype(settings.compute.precision)
   if settings.compute.compute == "plain":
     return FastCompute(dtype)
@@ -86,8 +64,10 @@ def read_compute(
   on_gpu = bool(tf.config.list_physical_devices("GPU")) and not on_tpu
   return FastCompute(
     dtype=dtype,
+    # Padding that attention sees may not be left out.
     unpad=masks_padding and not on_tpu,
     jit_compile=settings.compute.xla == "on" and not on_tpu,
+    # On a GPU, --xla=auto compiles in training alone.
     jit_inference=on_gpu and "xla" not in settings.compute.automatic,
     on_gpu=on_gpu,
     use_onednn=not on_tpu and onednn.is_available(),
@@ -100,21 +80,7 @@ def plan_training(
   config: modeling.BertConfig,
   shape: StepShape,
 ) -> tuple[FastCompute, optimization.StepOptions]:
-  """Computation and options of a training step, from the flags.
-
-  Args:
-    settings: settings of the command.
-    compute: from `read_compute`.
-    config: sizes of the model.
-    shape: sizes of the step.
-
-  Returns:
-    `compute`, which may recompute now, and the options of the step.
-
-  Raises:
-    InputError: flags contradict each other or the model; the batch cannot be
-      divided as asked for, or no division keeps training within --memory_gb.
-  """
+  """Computation and options of a training step, from the flags."""
   _check_flags(settings, config)
   batch_size = memory_plan.replica_batch_size(
     settings.run.train_batch_size, settings.devices
@@ -191,18 +157,7 @@ def plan_memory(
   batch_size: int,
   shape: StepShape,
 ) -> tuple[int, bool]:
-  """The number of micro-batches, and whether activations are recomputed.
-
-  Args:
-    settings: settings of the command.
-    compute: from `read_compute`.
-    config: sizes of the model.
-    batch_size: examples of a replica in a step.
-    shape: sizes of the step.
-
-  Raises:
-    InputError: not even one sequence fits into --memory_gb, or not the loss.
-  """
+  """Number of micro-batches of a replica, and whether to recompute."""
   asked = settings.compute
   if asked.memory_gb is None:
     return asked.gradient_accumulation_steps, asked.recompute_activations
@@ -222,6 +177,7 @@ def plan_memory(
       f"not even one sequence of {shape.seq_length} tokens fits. Give more, or"
       " a lower --max_seq_length"
     )
+    # The loss compares examples of the whole batch; micro-batches do not help.
     if fit(shape._replace(loss_bytes=0)):
       problem = memory_plan.loss_too_large(num_sharing * shape.loss_bytes)
     raise InputError(f"--memory_gb={asked.memory_gb:g}: {problem}")

@@ -23,31 +23,30 @@ class Task:
 
   Attributes:
     record: what is the same in all runs of the task.
-    model_fn_builder: builds its `model_fn`, see `make_model_fn`.
+    model_fn_builder: builds its `model_fn`, see `run.make_model_fn`.
     model_arguments: arguments of `model_fn_builder` that only this task has.
     features: layout of the records that it trains on.
     metrics: metrics that can select the best checkpoint, primary one first.
     description: entries of `model.json` that only this task has.
-    must_agree: entries of `model.json` in which a model that is already in
-      --output_dir has to agree.
+    must_agree: `model.json` keys that must equal those of an existing model in
+      --output_dir.
     num_outputs: size of the output layer `output_bias`; None without one.
     heads: variables that a trained model must have, each with the error message
       for a checkpoint without it.
-    unit: plural noun of what a batch holds.
-    num_predictions: P, masked positions of a sequence.
-    num_output_positions: positions of a sequence that the last layer computes;
+    unit: plural noun for log lines, e.g. "examples", "windows".
+    num_predictions: P, masked positions per sequence.
+    num_output_positions: positions per sequence that the last layer computes;
       None for all.
-    loss_bytes: memory in which a loss over the batch compares its examples with
-      each other, on each replica and however the batch is divided.
+    loss_bytes: bytes per replica of a batch-wide (contrastive) loss; not
+      reduced by micro-batches.
     num_warmup_steps: steps until the peak learning rate; None for
       --warmup_proportion of training.
     min_seq_length: lowest --max_seq_length that leaves room for text.
-    masks_padding: whether attention masks padding. Only then may batches be
-      trimmed and unpadded.
+    masks_padding: attention masks padding. Only then are batches trimmed and
+      unpadded.
     never_split: tokens that the tokenizer leaves whole.
-    needs_vocabulary: whether it does nothing without a vocabulary.
-    may_be_new: whether evaluation and prediction may use a new model, without
-      trained weights.
+    needs_vocabulary: a missing vocabulary is an error.
+    may_be_new: evaluation and prediction may use a model that is not trained.
   """
 
   record: TaskRecord
@@ -77,27 +76,21 @@ class Task:
 
   @property
   def num_rows(self) -> int:
-    """Sequences of an example: more than one where it has choices."""
+    """Sequences per example: more than one where it has choices."""
     return math.prod(self.features["input_ids"].shape[:-1])
 
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-  """A run that is set up: all is found and checked, nothing is written.
+  """A run that is set up: all is found and checked, nothing is written."""
 
-  Attributes:
-    settings: settings of the command, with nothing left to decide.
-    task: the task.
-    config: config of the encoder.
-    tokenizer: tokenizer of the model; None without a vocabulary.
-    trained: checkpoint that has all of the model; None for a new model.
-    selection: how the best checkpoint is selected.
-  """
-
+  # Nothing is left to decide in them: no "auto", no name of a model.
   settings: TrainingSettings
   task: Task
   config: modeling.BertConfig
+  # None without a vocabulary.
   tokenizer: tokenization.FullTokenizer | None
+  # Checkpoint that has all of the model; None for a new model.
   trained: str | None
   selection: Selection
 

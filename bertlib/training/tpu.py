@@ -1,7 +1,7 @@
 """TPU discovery and graph checks.
 
 A TPU compiles the whole training step for static shapes, and reports what it
-cannot compile late and at length. These checks report it early, in one line.
+cannot compile late and at length. `check` reports it in one line.
 """
 
 from __future__ import annotations
@@ -27,29 +27,14 @@ def find_cluster(
   project: str | None = None,
   files: Mapping[str, str | None] | None = None,
 ):
-  """Finds a TPU, and checks that it answers and can read its files.
-
-  Args:
-    tpu_name: its name in Google Cloud, its address grpc://HOST:PORT, or "local"
-      for a TPU in this machine.
-    master: its address, if there is no name.
-    zone: zone of the name in Google Cloud; None for the default.
-    project: project of the name in Google Cloud; None for the default.
-    files: paths that the TPU reads and writes, by flag.
-
-  Returns:
-    A `TPUClusterResolver`; None if only `master` is given.
-
-  Raises:
-    InputError: no TPU is named, the name is unknown, nothing answers within
-      five seconds, this machine has no TPU, or a file is not in Cloud Storage.
-  """
+  """Finds a TPU that answers and can read `files`; None for a `master`."""
   named = tpu_name or master
   if not named:
     raise InputError(
       "--use_tpu: no TPU is named. Give --tpu_name=NAME or"
       " --tpu_name=grpc://HOST:PORT, or --tpu_name=local on a TPU VM"
     )
+  # `files` are the paths that the TPU reads and writes, by flag.
   for flag, path in (files or {}).items():
     if path and not is_remote(path) and not _is_local(named):
       raise InputError(
@@ -115,18 +100,7 @@ _STATIC = ("BroadcastGradientArgs", "Const", "Rank", "Shape", "ShapeN", "Size")
 
 
 def check_training(model_fn, layout, batch_size: int) -> None:
-  """Refuses a training step that a TPU cannot compile.
-
-  Builds the graph, but compiles and runs nothing.
-
-  Args:
-    model_fn: a model function made with `use_tpu`.
-    layout: layout of its features, see `tf_records.Layout`.
-    batch_size: examples per TPU core.
-
-  Raises:
-    InputError: see `check`.
-  """
+  """Refuses a training step that a TPU cannot compile; runs nothing."""
   with tf.Graph().as_default() as graph:
     batch = {
       name: tf.placeholder(
@@ -140,20 +114,10 @@ def check_training(model_fn, layout, batch_size: int) -> None:
 
 
 def check(graph, outputs: Iterable[Any] = ()) -> None:
-  """Refuses operations that TPUs lack, and dynamic shapes.
-
-  Functions called by the graph are checked too. Input pipelines, `host_call`
-  and metrics run on the host and are not checked.
-
-  Args:
-    graph: a `tf.Graph`, or the graph of a concrete function.
-    outputs: operations to check with all they depend on. If empty, those that
-      TPUEstimator has marked; in a graph without marks, all operations.
-
-  Raises:
-    InputError: an operation uses strings or calls Python, or the shape of a
-      tensor depends on values.
-  """
+  """Refuses operations that TPUs lack, and dynamic shapes."""
+  # Without `outputs`, checks what TPUEstimator has marked; in a graph without
+  # marks, all operations. Functions that they call are checked too. Input
+  # pipelines, `host_call` and metrics run on the host.
   graph_def = graph.as_graph_def(add_shapes=True)
   if outputs:
     names = [operation.name for operation in outputs]

@@ -19,23 +19,13 @@ def check(
   layout: tf_records.Layout,
   model_dir: str | None,
 ) -> None:
-  """Refuses a checkpoint that is corrupt, or of another model.
-
-  Builds the graph of a prediction, which logs what would be restored.
-
-  Args:
-    checkpoint: the checkpoint; None for a new model.
-    model_fn: the `model_fn` of the model.
-    layout: layout of its features.
-    model_dir: folder whose checkpoint goes first, if it has one.
-
-  Raises:
-    InputError: the checkpoint is corrupt, or its shapes are not the model's.
-  """
+  """Refuses a checkpoint that is corrupt, or of another model."""
   if checkpoint:
     checkpoint_files.check(checkpoint)
     num_variables = len(tf.train.list_variables(checkpoint))
     logging.info("%s: %d variables, none corrupt", checkpoint, num_variables)
+  # Building the graph of a prediction logs what would be restored. A checkpoint
+  # in `model_dir` takes precedence.
   with tf.Graph().as_default():
     batch = {
       name: tf.zeros([1, *shape], tf.float32 if is_float else tf.int32)
