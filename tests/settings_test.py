@@ -411,6 +411,17 @@ def test_values_at_the_edge(flag, good, bad):
     (squad, "--do_train --train_file=x --do_eval", "there are no answers"),
     (squad, "--from_logits=x --predict_file=y", None),
     (embeddings, "--do_predict", "--do_predict: name --predict_file"),
+    (embeddings, "--do_train --train_file=x", "--text_columns must be given"),
+    (
+      embeddings,
+      "--do_train --train_file=x --text_columns=a,b --loss=cosent",
+      "--loss=cosent: x has pairs, which train infonce",
+    ),
+    (
+      embeddings,
+      "--do_train --train_file=x --text_columns=a,b --loss=infonce",
+      None,
+    ),
     (conversion, "--input=a --output=b --last=3", "--last: needs --average"),
     (conversion, "--input=a --output=b --average", "a: --average takes sever"),
     (conversion, "--input=a --average --last=2 --output=b", None),
@@ -547,7 +558,8 @@ TRAIN, EVALUATE = "--task_name=tsv --do_train", "--task_name=tsv --do_eval"
     (squad, "--train_file=x --do_train --doc_stride=381", []),
     (
       embeddings,
-      "--train_file=x --do_train --loss=triplet --temperature=1",
+      "--train_file=x --text_columns=a,b,c --do_train --loss=triplet"
+      " --temperature=1",
       ["--temperature: has no effect with --loss=triplet"],
     ),
     (

@@ -37,11 +37,12 @@ _S, _P, _L, _G, _T = _LETTERS
 def _layouts() -> dict[str, dict[str, tf_records.Layout]]:
   """Layouts by kind of example and heading."""
   # Imported here: most of these modules import TensorFlow.
+  from bertlib.settings import embeddings
   from bertlib.tasks.classification import (
     classification,
     classification_records,
   )
-  from bertlib.tasks.embeddings import embedding_examples, embedding_records
+  from bertlib.tasks.embeddings import embedding_records
   from bertlib.tasks.ner import ner
   from bertlib.tasks.squad import squad_features
 
@@ -65,7 +66,7 @@ def _layouts() -> dict[str, dict[str, tf_records.Layout]]:
     "run_ner.py": {"": ner.record_layout(_S)},
     "run_embeddings.py": {
       kind: embedding_records.layout(kind, _G, _S, _T)
-      for kind in embedding_examples.KINDS
+      for kind in embeddings.KINDS
     },
     "create_pretraining_data.py": {
       "": pretraining_instances.record_layout(_S, _P)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from bertlib.cli import option
 from bertlib.cli.errors import InputError
@@ -22,6 +22,80 @@ LOSSES = (
   "supervised_contrastive",
   "distillation",
 )
+
+
+# What the rows of a file are: two texts that belong together; the same with
+# texts that do not belong to the first (hard negatives); two texts and their
+# similarity; two texts and whether they belong together, 1 or 0; a text and its
+# class; a text.
+KINDS = (
+  "pairs",
+  "triplets",
+  "scored_pairs",
+  "labeled_pairs",
+  "labeled_texts",
+  "texts",
+)
+
+
+# Losses that a kind of data can train; the first is the default.
+LOSSES_OF_KIND = {
+  "pairs": ("infonce",),
+  "triplets": ("infonce", "triplet"),
+  "scored_pairs": ("cosent", "cosine"),
+  "labeled_pairs": ("cosent", "cosine"),
+  "labeled_texts": ("supervised_contrastive",),
+  "texts": ("distillation",),
+}
+
+
+class Columns(NamedTuple):
+  """Columns of a file, each by its name or its number from 1.
+
+  Attributes:
+    texts: the anchor, the positive, and the hard negatives.
+    score: similarity of the two texts, or None.
+    label: label of the two texts or of the text, or None.
+  """
+
+  texts: Sequence[str]
+  score: str | None = None
+  label: str | None = None
+
+
+def kind_of(columns: Columns) -> str:
+  """One of `KINDS`, by the columns that are named.
+
+  Raises:
+    InputError: the columns do not go together, or one is named twice.
+  """
+  if not columns.texts:
+    raise InputError(
+      "--text_columns must be given: the columns of the texts, such as"
+      " question,answer"
+    )
+  value = f"--text_columns={','.join(columns.texts)}"
+  if not all(columns.texts) or len(set(columns.texts)) < len(columns.texts):
+    raise InputError(
+      f"{value}: has an empty or repeated name. Name each column once"
+    )
+  has_score, has_label = columns.score is not None, columns.label is not None
+  kinds = {
+    (1, False, False): "texts",
+    (1, False, True): "labeled_texts",
+    (2, False, False): "pairs",
+    (2, True, False): "scored_pairs",
+    (2, False, True): "labeled_pairs",
+    (3, False, False): "triplets",
+  }
+  kind = kinds.get((min(len(columns.texts), 3), has_score, has_label))
+  if kind is None:
+    raise InputError(
+      f"{value} with --score_column={columns.score or ''} and"
+      f" --label_column={columns.label or ''}: a score belongs to two texts, a"
+      " label to one or two. Name the columns of one kind of data"
+    )
+  return kind
 
 
 @dataclasses.dataclass(frozen=True)
@@ -231,6 +305,23 @@ class EmbeddingSettings(TrainingSettings):
     needs="do_predict, corpus_file",
   )
 
+  @property
+  def train_columns(self) -> Columns:
+    """Columns of --train_file."""
+    return Columns(
+      self.text_columns or (), self.score_column, self.label_column
+    )
+
+  @property
+  def dev_columns(self) -> Columns:
+    """Columns of --dev_file: those of --train_file unless others are named."""
+    columns = Columns(
+      self.dev_text_columns or (), self.dev_score_column, self.dev_label_column
+    )
+    if not any(columns):
+      return self.train_columns
+    return columns._replace(texts=columns.texts or self.text_columns or ())
+
   def check(self) -> None:
     """Refuses flags that do not go together."""
     super().check()
@@ -255,3 +346,16 @@ class EmbeddingSettings(TrainingSettings):
       raise InputError("--teacher and --loss=distillation need each other")
     if self.query_file == self.predict_file == "-":
       raise InputError("standard input cannot be both queries and texts")
+    if run.do_train:
+      self._check_loss()
+
+  def _check_loss(self) -> None:
+    """Refuses a loss that the columns of the training data cannot train."""
+    kind, loss = kind_of(self.train_columns), self.objective.loss
+    if loss and loss not in LOSSES_OF_KIND[kind]:
+      words = kind.replace("_", " ")
+      raise InputError(
+        f"--loss={loss}: {self.train_file} has {words}, which train"
+        f" {' or '.join(LOSSES_OF_KIND[kind])}. Name other columns, or another"
+        " loss"
+      )

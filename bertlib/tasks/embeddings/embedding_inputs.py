@@ -18,23 +18,16 @@ from bertlib.io.files import open_any
 from bertlib.reporting import doctor
 from bertlib.settings import embedding_spec
 from bertlib.settings.embedding_spec import EmbeddingSpec
-from bertlib.settings.embeddings import EmbeddingSettings
+from bertlib.settings.embeddings import (
+  LOSSES_OF_KIND,
+  EmbeddingSettings,
+  kind_of,
+)
 from bertlib.tasks.embeddings import beir, embedding_examples
 from bertlib.tasks.embeddings.embedding_examples import Columns, Example
 from bertlib.tasks.embeddings.embedding_losses import LossOptions
 from bertlib.training import resolve, step_plan
 from bertlib.training.task import Run
-
-# Losses that a kind of data can train; the first is the default.
-LOSSES_OF_KIND = {
-  "pairs": ("infonce",),
-  "triplets": ("infonce", "triplet"),
-  "scored_pairs": ("cosent", "cosine"),
-  "labeled_pairs": ("cosent", "cosine"),
-  "labeled_texts": ("supervised_contrastive",),
-  "texts": ("distillation",),
-}
-
 
 # The model
 
@@ -207,18 +200,10 @@ def make_loss(
     kind: kind of the training data, a key of `LOSSES_OF_KIND`.
 
   Raises:
-    InputError: the data cannot train the loss, or the weights of the widths are
-      not one per width.
+    InputError: the weights of the widths are not one per width.
   """
   flags = settings.objective
   name = flags.loss or LOSSES_OF_KIND[kind][0]
-  if name not in LOSSES_OF_KIND[kind]:
-    words = kind.replace("_", " ")
-    raise InputError(
-      f"--loss={name}: {settings.train_file} has {words}, which train"
-      f" {' or '.join(LOSSES_OF_KIND[kind])}. Name other columns, or another"
-      " loss"
-    )
   margin = flags.margin
   if margin is None:
     margin = 0.5 if spec.normalize else 5.0
@@ -298,7 +283,7 @@ class DevSet(NamedTuple):
   """The dev set: examples, or queries and a corpus with judgements.
 
   Attributes:
-    kind: see `embedding_examples.kind_of`; "retrieval" for the latter.
+    kind: see `settings.embeddings.kind_of`; "retrieval" for the latter.
     examples: pairs or texts with scores or labels; empty for retrieval.
     retrieval: queries, corpus and judgements; None for the others.
   """
@@ -312,7 +297,7 @@ class Data(NamedTuple):
   """Data of the splits that the run uses.
 
   Attributes:
-    kind: kind of the training data, see `embedding_examples.kind_of`; None
+    kind: kind of the training data, see `settings.embeddings.kind_of`; None
       without training.
     train: training examples.
     dev: the dev set; None without evaluation.
@@ -348,25 +333,6 @@ def distinct_texts(
   return list(numbers), np.array(positions)
 
 
-def train_columns(settings: EmbeddingSettings) -> Columns:
-  """Columns of --train_file."""
-  return Columns(
-    settings.text_columns or (), settings.score_column, settings.label_column
-  )
-
-
-def dev_columns(settings: EmbeddingSettings) -> Columns:
-  """Columns of --dev_file: those of --train_file unless others are named."""
-  columns = Columns(
-    settings.dev_text_columns or (),
-    settings.dev_score_column,
-    settings.dev_label_column,
-  )
-  if not any(columns):
-    return train_columns(settings)
-  return columns._replace(texts=columns.texts or settings.text_columns or ())
-
-
 def read_data(settings: EmbeddingSettings) -> Data:
   """Reads the files that the run uses.
 
@@ -376,8 +342,8 @@ def read_data(settings: EmbeddingSettings) -> Data:
   kind, train = None, []
   bad_rows: dict[str, list[str]] = {}
   if settings.run.do_train:
-    columns = train_columns(settings)
-    kind = embedding_examples.kind_of(columns)
+    columns = settings.train_columns
+    kind = kind_of(columns)
     train = _read_examples(settings, settings.train_file, columns, bad_rows)
     step_plan.count_steps(settings.run, len(train), "examples")
   return Data(
@@ -401,8 +367,8 @@ def _read_dev_set(
     return None
   if beir.is_beir(path):
     return DevSet("retrieval", (), beir.read(path, settings.beir_split))
-  columns = dev_columns(settings)
-  kind = embedding_examples.kind_of(columns)
+  columns = settings.dev_columns
+  kind = kind_of(columns)
   examples = _read_examples(settings, path, columns, bad_rows)
   if kind in ("pairs", "triplets"):
     return DevSet("retrieval", (), beir.from_examples(examples))

@@ -35,7 +35,7 @@ def layout(
   from 0 to 1; `label_ids` [] of labeled texts; `teacher_vectors` float [G, T].
 
   Args:
-    kind: kind of the examples, see `embedding_examples.KINDS`.
+    kind: kind of the examples, see `settings.embeddings.KINDS`.
     num_texts: G, texts per group.
     max_seq_length: S, tokens per text.
     teacher_width: T; None without a teacher.

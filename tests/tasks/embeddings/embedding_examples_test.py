@@ -10,6 +10,7 @@ import reference_data
 
 from bertlib.cli.errors import InputError
 from bertlib.io.text_files import Encoding
+from bertlib.settings import embeddings
 from bertlib.tasks.embeddings import embedding_examples
 from bertlib.tasks.embeddings.embedding_examples import Columns, Example
 
@@ -54,8 +55,8 @@ def refusal(action, *arguments, **options):
   ],
 )
 def test_columns_decide_the_kind(columns, kind):
-  assert kind in embedding_examples.KINDS
-  assert embedding_examples.kind_of(columns) == kind
+  assert kind in embeddings.KINDS
+  assert embeddings.kind_of(columns) == kind
 
 
 @pytest.mark.parametrize(
@@ -70,12 +71,12 @@ def test_columns_decide_the_kind(columns, kind):
   ],
 )
 def test_columns_that_do_not_go_together_are_refused(columns):
-  message = refusal(embedding_examples.kind_of, columns)
+  message = refusal(embeddings.kind_of, columns)
   assert message.startswith(f"--text_columns={','.join(columns.texts)}")
 
 
 def test_columns_of_texts_are_needed():
-  message = refusal(embedding_examples.kind_of, Columns([]))
+  message = refusal(embeddings.kind_of, Columns([]))
   assert message.startswith("--text_columns must be given")
 
 
