@@ -43,19 +43,12 @@ Outputs = Mapping[str, np.ndarray]
 
 
 class Model(NamedTuple):
-  """A model to compare.
+  """A model to compare."""
 
-  Attributes:
-    name: path, and implementation that runs it, for messages.
-    vocab_size: number of word embeddings.
-    max_seq_length: maximum length in tokens.
-    run: computes the outputs of a batch.
-  """
-
-  name: str
-  vocab_size: int
-  max_seq_length: int
-  run: Callable[[Batch], Outputs]
+  name: str  # path, and implementation that runs it, for messages
+  vocab_size: int  # number of word embeddings
+  max_seq_length: int  # in tokens
+  run: Callable[[Batch], Outputs]  # computes the outputs of a batch
 
 
 def compare_on_text(
@@ -68,30 +61,12 @@ def compare_on_text(
   tolerance: float = 1e-4,
   encoding: text_files.Encoding = text_files.UTF8,
 ) -> bool:
-  """Runs two models on the same lines and prints how they differ.
-
-  Args:
-    paths: two models, see `load`.
-    text_file: see `encode_lines`.
-    config_file: see `load`.
-    vocab_file: see `find_tokenizer`.
-    do_lower_case: see `find_tokenizer`.
-    max_seq_length: longer lines are truncated to this many tokens, or to the
-      positions of the smaller model.
-    tolerance: see `compare_outputs`.
-    encoding: text encoding of `text_file`.
-
-  Returns:
-    Whether they agree.
-
-  Raises:
-    InputError: a model or the text cannot be read, or their vocabularies,
-      casing or sizes differ.
-  """
+  """Runs two models on the same lines and prints how they differ."""
   models = [load(path, config_file) for path in paths]
   tokenizer = find_tokenizer(
     paths, min(model.vocab_size for model in models), vocab_file, do_lower_case
   )
+  # Lines are truncated to the positions of the smaller model too.
   longest = min(model.max_seq_length for model in models)
   batches = encode_lines(
     text_file, tokenizer, min(max_seq_length, longest), encoding=encoding
@@ -103,16 +78,7 @@ def compare_on_text(
 
 
 def load(path: str, config_file: str | None = None) -> Model:
-  """Loads a model of any format.
-
-  Args:
-    path: a folder, or a TensorFlow checkpoint without `.index`.
-    config_file: `bert_config.json` of a TensorFlow checkpoint; None for the
-      file beside it.
-
-  Raises:
-    InputError: the model is missing or is not BERT, or a package is missing.
-  """
+  """Loads a model of any format, from a folder or a checkpoint's path."""
   model_format = rewrite.model_format(path)
   if model_format == "huggingface":
     return load_huggingface(path)
@@ -130,18 +96,7 @@ def load(path: str, config_file: str | None = None) -> Model:
 def load_checkpoint(
   checkpoint: str, config_file: str, description: Mapping[str, Any]
 ) -> Model:
-  """Loads a TensorFlow checkpoint into the graph of `modeling.py`.
-
-  Args:
-    checkpoint: path without `.index`.
-    config_file: the model's `bert_config.json`.
-    description: contents of its `model.json`, which may describe sentence
-      vectors; empty without one.
-
-  Raises:
-    InputError: the checkpoint is incomplete or corrupt, lacks weights of the
-      encoder or the projection, or has other sizes than the config.
-  """
+  """Loads a TensorFlow checkpoint into the graph of `modeling.py`."""
   config = loading.load_config(config_file)
   with tf.Graph().as_default():
     inputs = {
@@ -158,8 +113,10 @@ def load_checkpoint(
     layers = model.get_all_encoder_layers()
     outputs = {"embeddings": model.get_embedding_output(), **_numbered(layers)}
     weights = rewrite.Checkpoint(checkpoint)
+    # A converted model may lack the pooler.
     if "bert/pooler/dense/kernel" in weights:
       outputs["pooled"] = model.get_pooled_output()
+    # As `model.json` says of a model of sentence vectors.
     if "embedding" in description:
       sentence_transformers.find_projection(weights, description, checkpoint)
       spec = embedding_spec.from_json(description["embedding"])
@@ -181,14 +138,7 @@ def load_checkpoint(
 
 
 def load_huggingface(folder: str) -> Model:
-  """Loads a Hugging Face folder into `transformers`, in float32.
-
-  Args:
-    folder: contains `config.json` and weights.
-
-  Raises:
-    InputError: PyTorch or transformers is missing, or cannot load the folder.
-  """
+  """Loads a Hugging Face folder into `transformers`, in float32."""
   model = huggingface_runner.HuggingFaceModel(folder)
   name = f"{folder}, by {model.packages}"
   return Model(name, model.vocab_size, model.max_seq_length, model.run)
@@ -199,11 +149,7 @@ _SIGNATURE = "layers"
 
 
 def load_saved_model(folder: str) -> Model:
-  """Loads an encoder exported by `export_model.py`.
-
-  Raises:
-    InputError: the SavedModel lacks the signature "layers".
-  """
+  """Loads an encoder exported by `export_model.py --encoder`."""
   loaded = tf_v2.saved_model.load(folder)
   if _SIGNATURE not in loaded.signatures:
     raise InputError(
@@ -261,22 +207,12 @@ def _numbered(layers: Iterable[Any]) -> dict[str, Any]:
 
 def find_tokenizer(
   paths: Sequence[str],
-  vocab_size: int | None = None,
-  vocab_file: str | None = None,
+  vocab_size: int | None = None,  # maximum number of entries
+  vocab_file: str | None = None,  # None: `vocab.txt` in the models' folders
+  # None for the value in the models' JSON files.
   do_lower_case: bool | None = None,
 ) -> tokenization.FullTokenizer:
-  """Loads the tokenizer shared by two models.
-
-  Args:
-    paths: the models.
-    vocab_size: maximum number of vocabulary entries; None for any.
-    vocab_file: None for `vocab.txt` in the models' folders.
-    do_lower_case: None for the value in the models' JSON files.
-
-  Raises:
-    InputError: neither model has the vocabulary or the casing, the models
-      differ in it, or the vocabulary is larger than `vocab_size`.
-  """
+  """Tokenizer of two models; InputError if theirs differ in it."""
   folders = [_files_dir(path) for path in paths]
   if vocab_file is None:
     files = [os.path.join(f, model_files.VOCAB) for f in folders]
@@ -334,22 +270,7 @@ def encode_lines(
   batch_size: int = 32,
   encoding: text_files.Encoding = text_files.UTF8,
 ) -> Iterator[Batch]:
-  """Encodes the lines of a file in batches; prints how many were truncated.
-
-  Args:
-    text_file: one text per line, or a pair separated by " ||| "; blank lines
-      are skipped. Decompressed if its name ends in .gz.
-    tokenizer: splits the texts into WordPiece ids.
-    max_seq_length: longer lines are truncated to this many tokens.
-    batch_size: lines per batch.
-    encoding: text encoding of the file.
-
-  Yields:
-    Batches, each as long as its longest line.
-
-  Raises:
-    InputError: all lines are blank.
-  """
+  """Yields non-blank lines in batches, each as long as its longest line."""
   pairs = filter(any, model_inputs.read_pairs(text_file, encoding))
   num_cut = 0
   is_empty = True
@@ -371,14 +292,10 @@ def encode_lines(
 
 
 class Difference:
-  """Statistics of the difference of two arrays, accumulated in parts.
-
-  Attributes:
-    largest: maximum absolute difference; NaN if any value is NaN.
-  """
+  """Statistics of the difference of two arrays, accumulated in parts."""
 
   def __init__(self):
-    self.largest = 0.0
+    self.largest = 0.0  # maximum absolute difference; NaN if any value is
     self._count = 0
     self._sums = np.zeros(2)  # of the differences and of the first's values
     self._squares = np.zeros(2)
@@ -407,21 +324,7 @@ class Difference:
 def compare_outputs(
   models: Sequence[Model], batches: Iterable[Batch], tolerance: float
 ) -> bool:
-  """Runs two models on the same batches and prints how they differ.
-
-  Padding is ignored.
-
-  Args:
-    models: two models.
-    batches: inputs for both.
-    tolerance: maximum absolute difference of values that agree.
-
-  Returns:
-    Whether all values agree.
-
-  Raises:
-    InputError: the models differ in their number of layers or in their width.
-  """
+  """Runs two models on the same batches and prints how they differ."""
   differences: dict[str, Difference] = collections.defaultdict(Difference)
   names = " and ".join(model.name for model in models)
   unmatched: set[str] = set()  # outputs of one model only
@@ -442,6 +345,7 @@ def compare_outputs(
           f" {others.shape[-1]} in the other"
         )
       if values.ndim == 3:
+        # Without padding, whose outputs mean nothing.
         values, others = values[is_token], others[is_token]  # [R, H]
       differences[name].add(values, others)
 
@@ -462,16 +366,8 @@ def compare_weights(
   second: Mapping[str, np.ndarray],
   tolerance: float,
 ) -> bool:
-  """Prints how the weights of two models differ, one line per variable.
-
-  Args:
-    first: weights by name.
-    second: weights by name.
-    tolerance: maximum absolute difference of values that agree.
-
-  Returns:
-    Whether both have the same variables and all values agree.
-  """
+  """Prints how the weights of two models differ; True if all agree."""
+  # Bitwise equal ones are only counted.
   largest = []  # maximum difference of each variable that is not equal
   num_equal = 0
   for name in sorted(first.keys() | second.keys()):

@@ -1,8 +1,7 @@
 """Converting between TensorFlow checkpoints and Hugging Face folders.
 
 Weights are only renamed and transposed, so a round trip is bitwise exact. A
-tensor without a counterpart in the other format is an error, so that no weight
-is dropped silently. PyTorch is needed only for `pytorch_model.bin`.
+tensor without a counterpart is an error: no weight is dropped silently.
 """
 
 from __future__ import annotations
@@ -46,12 +45,8 @@ class Row(NamedTuple):
 
 
 def name_table(num_hidden_layers: int) -> dict[str, list[Row]]:
-  """Lists all tensors of BERT and its heads.
-
-  Returns:
-    Rows by part. A model has all tensors of a part or none of them, and always
-    the encoder.
-  """
+  """Rows of all tensors of BERT and its heads, by part."""
+  # A model has all tensors of a part or none of them, and always the encoder.
   encoder = [
     *_embedding("bert/embeddings/word_embeddings", "VH"),
     *_embedding("bert/embeddings/position_embeddings", "PH"),
@@ -191,29 +186,13 @@ _ACTIVATIONS = {
 def huggingface_to_tensorflow(
   source_dir: str,
   target_dir: str,
-  vocab_file: str | None = None,
+  vocab_file: str | None = None,  # None: the vocabulary in `source_dir`
+  # None for the value in `source_dir`, or else by the capital letters of the
+  # vocabulary.
   do_lower_case: bool | None = None,
   overwrite: bool = False,
 ) -> None:
-  """Converts a Hugging Face folder to a checkpoint; prints what was written.
-
-  `bert_config.json` gets all keys of `config.json` that describe the model, and
-  `do_lower_case`. A folder of sentence-transformers also gets a `model.json`.
-
-  Args:
-    source_dir: contains `config.json` and weights: safetensors, sharded or not,
-      or `pytorch_model.bin`, whose pickled code is not executed.
-    target_dir: `bert_model.ckpt.*` in float32, `bert_config.json` and
-      `vocab.txt` are written here; created if missing.
-    vocab_file: one piece per line; None for the vocabulary in `source_dir`.
-    do_lower_case: None for the value in `source_dir`, or else by the capital
-      letters of the vocabulary.
-    overwrite: whether to replace existing files.
-
-  Raises:
-    InputError: a file or tensor is missing or unexpected, has another shape or
-      dtype, or the model is not supported by modeling.py; or a file exists.
-  """
+  """Converts a Hugging Face folder to a checkpoint in float32."""
   sentence = sentence_transformers.read(source_dir)
   encoder_dir = sentence.encoder_dir if sentence else source_dir
   config = _read_huggingface_config(encoder_dir)
@@ -224,6 +203,7 @@ def huggingface_to_tensorflow(
   if sentence and sentence.lowercases:
     stated_case = True
   config["do_lower_case"] = _lower_case(vocab, do_lower_case, stated_case)
+  # `bert_config.json` gets all other keys.
   for key in _FILE_KEYS:
     config.pop(key, None)
 
@@ -409,40 +389,18 @@ def tensorflow_to_huggingface(
   config_file: str,
   vocab_file: str,
   target_dir: str,
+  # Hugging Face class; other heads are left out. None for that of the task in
+  # `model.json`, else in `config_file`, else by the checkpoint's heads.
   architecture: str | None = None,
+  # None for the value in `model.json`, else in `config_file`, else by the
+  # capital letters of the vocabulary.
   do_lower_case: bool | None = None,
   overwrite: bool = False,
-  as_pytorch: bool = False,
+  as_pytorch: bool = False,  # `pytorch_model.bin`, not safetensors
   *,
-  find_task: Callable[[str | None], TaskRecord | None],
+  find_task: Callable[[str | None], TaskRecord | None],  # by its script
 ) -> None:
-  """Converts a checkpoint to a Hugging Face folder; prints what was written.
-
-  Label names come from `model.json` beside the checkpoint, or else from
-  `id2label` in `config_file`, if their number matches the head. A model of
-  sentence vectors becomes a folder of sentence-transformers.
-
-  Args:
-    checkpoint: path without `.index`; its optimizer state is left out.
-    config_file: the model's `bert_config.json`.
-    vocab_file: one piece per line.
-    target_dir: `model.safetensors`, `config.json`, `vocab.txt` and
-      `tokenizer_config.json` are written here; created if missing.
-    architecture: Hugging Face class; other heads are left out. None for that of
-      the script and kind in `model.json`, or else the one in `config_file`, or
-      else by the heads of the checkpoint.
-    do_lower_case: None for the value in `model.json`, or else in `config_file`,
-      or else by the capital letters of the vocabulary.
-    overwrite: whether to replace existing files.
-    as_pytorch: whether to write `pytorch_model.bin` instead of
-      `model.safetensors`.
-    find_task: finds the record of a task by its script.
-
-  Raises:
-    InputError: a tensor is missing or unexpected, or has another shape or
-      dtype; no class has all the heads; a file exists; or PyTorch is needed and
-      missing.
-  """
+  """Converts a checkpoint to a Hugging Face folder; prints what was written."""
   weights = _weights_file(target_dir, as_pytorch)
   activations = {name: hf_name for hf_name, name in _ACTIVATIONS.items()}
   config = _read_config(config_file, activations)
@@ -586,6 +544,8 @@ def _name_labels(
   ):
     return
   num_labels = variables["output_bias"].size
+  # The names that training used come first, then those of the config; either
+  # only if their number is that of the head.
   labels = [f"LABEL_{i}" for i in range(num_labels)]
   in_config = [id2label[i] for i in sorted(id2label, key=int)]
   if len(in_config) == num_labels:
@@ -660,25 +620,11 @@ def _as_float32(
 
 def _find_parts(
   tensors: dict[str, np.ndarray],
-  model_format: str,
+  model_format: str,  # "tensorflow" or "huggingface"
   config: dict[str, Any],
-  source: str,
+  source: str,  # file, for messages
 ) -> dict[str, list[Row]]:
-  """Finds the parts of a model and checks that they are complete.
-
-  Args:
-    tensors: by their names in `model_format`.
-    model_format: "tensorflow" or "huggingface".
-    config: sizes of the model.
-    source: file of the tensors, for messages.
-
-  Returns:
-    `name_table` without the parts that the model lacks.
-
-  Raises:
-    InputError: a tensor belongs to no part, a part is incomplete, or a shape
-      differs from `config`.
-  """
+  """Parts of the name table that a model has; InputError unless complete."""
   table = name_table(config["num_hidden_layers"])
   names = {
     part: {getattr(row, model_format): row for row in rows}

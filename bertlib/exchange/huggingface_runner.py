@@ -1,13 +1,8 @@
 """Running a Hugging Face BERT with `transformers`, in a child process.
 
-Sentence vectors of a folder of sentence-transformers are those of that package.
-
-TensorFlow and PyTorch's compiler (triton) each contain LLVM, and a process that
-imports both aborts. The child process imports PyTorch but not TensorFlow. It
-reads batches from standard input and writes outputs to standard output; each
-message is an .npz archive, preceded by its length.
-
     python -m bertlib.exchange.huggingface_runner FOLDER
+
+reads batches from standard input and writes outputs to standard output.
 """
 
 from __future__ import annotations
@@ -34,30 +29,19 @@ _INSTALL = (
   "Install PyTorch and transformers: pip install torch transformers"
   " (docs/how_to/converting_checkpoints.md has PyTorch without CUDA)"
 )
+# Each message is an .npz archive, preceded by its length.
 _LENGTH = struct.Struct(">Q")  # bytes of the archive that follows
 
 
 class HuggingFaceModel:
-  """A model in a child process, which ends when this object is deleted.
-
-  Attributes:
-    packages: the packages that run it, with their versions.
-    vocab_size: number of word embeddings.
-    max_seq_length: number of position embeddings.
-  """
+  """A model in a child process, which ends when this object is deleted."""
 
   def __init__(self, folder: str):
-    """Starts the process.
-
-    Args:
-      folder: contains `config.json` and weights.
-
-    Raises:
-      InputError: a package is missing or crashes, or the folder cannot be
-        loaded.
-    """
+    """Starts the process; InputError if packages or files are missing."""
     self._folder = folder
     self._log = tempfile.TemporaryFile()  # noqa: SIM115 (as long as this lives)
+    # TensorFlow and PyTorch's compiler (triton) each contain LLVM, and a
+    # process that imports both aborts. The child imports PyTorch only.
     self._process = subprocess.Popen(
       [sys.executable, "-m", __name__, folder],
       stdin=subprocess.PIPE,
@@ -69,24 +53,13 @@ class HuggingFaceModel:
     )
     weakref.finalize(self, _stop, self._process)
     about = self._receive()
+    # The packages that run the model, with their versions.
     self.packages = str(about["packages"])
     self.vocab_size = int(about["vocab_size"])
     self.max_seq_length = int(about["max_seq_length"])
 
   def run(self, batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Computes the outputs of a batch.
-
-    Args:
-      batch: int32 [B, S] `input_ids`, `input_mask` and `segment_ids`.
-
-    Returns:
-      float32 [B, S, H] for "embeddings", "layer 1", "layer 2", ...; [B, H] for
-      "pooled" if the model has a pooler; [B, D] for "vector" if it is one of
-      sentence-transformers, and that package is installed.
-
-    Raises:
-      InputError: the process crashed.
-    """
+    """Outputs of a batch, int32 [B, S] each, named as those of `compare`."""
     try:
       _write_arrays(self._process.stdin, batch)
     except BrokenPipeError:
@@ -126,15 +99,7 @@ def _stop(process: subprocess.Popen) -> None:
 
 
 def load(folder: str) -> tuple[Callable[..., dict[str, np.ndarray]], Any, str]:
-  """Loads a Hugging Face folder into `transformers`, in float32.
-
-  Returns:
-    A function like `HuggingFaceModel.run`, the model's config, and the packages
-    that run it.
-
-  Raises:
-    InputError: a package is missing or cannot load the folder.
-  """
+  """Loads a folder: its `run`, its config, and the packages that run it."""
   try:
     import torch
     import transformers
@@ -159,6 +124,7 @@ def load(folder: str) -> tuple[Callable[..., dict[str, np.ndarray]], Any, str]:
   has_pooler = not report["missing_keys"]
   model = model.float().eval()
   packages = f"transformers {transformers.__version__}"
+  # Vectors of sentence-transformers are those of its own package.
   sentence_model = None
   if os.path.exists(os.path.join(folder, "modules.json")):
     sentence_model, package = _load_sentence_model(folder)
@@ -187,10 +153,7 @@ def load(folder: str) -> tuple[Callable[..., dict[str, np.ndarray]], Any, str]:
 
 
 def _load_sentence_model(folder: str) -> tuple[Any, str]:
-  """Loads a folder of sentence-transformers; names the package.
-
-  The model is None if the package is not installed.
-  """
+  """Loads a folder of sentence-transformers, or None; names the package."""
   try:
     import sentence_transformers
   except ImportError:

@@ -46,12 +46,10 @@ class Model:
 
   @property
   def origin(self) -> str:
-    """URL of the archive or of the repository.
-
-    `$HF_ENDPOINT` replaces the address of the Hub, as for its other clients.
-    """
+    """URL of the archive or of the repository."""
     if self.repository is None:
       return self.address
+    # `$HF_ENDPOINT` replaces the address, as for the Hub's other clients.
     hub = os.environ.get("HF_ENDPOINT") or "https://huggingface.co"
     return f"{hub.rstrip('/')}/{self.repository}"
 
@@ -68,11 +66,7 @@ def is_name(text: str) -> bool:
 
 
 def find(name: str) -> Model:
-  """Finds a model by name or alias.
-
-  Raises:
-    InputError: no model has that name.
-  """
+  """Finds a model by name or alias."""
   models = _models_by_name_and_alias()
   if name in models:
     return models[name]

@@ -2,8 +2,7 @@
 
 `modules.json` lists the modules of such a folder: a Transformer, which is a
 Hugging Face folder of its own or the root, then Pooling, and optionally Dense
-and Normalize. Newer releases name classes and fields differently; both forms
-are read. The older form is written, since old and new releases load it.
+and Normalize.
 """
 
 from __future__ import annotations
@@ -68,21 +67,13 @@ _OF_ENCODER = {
 
 
 class SentenceModel(NamedTuple):
-  """What a sentence-transformers folder has beyond its encoder.
+  """A folder of sentence-transformers: pooling, projection, prompts, length."""
 
-  Attributes:
-    encoder_dir: Hugging Face folder of the encoder.
-    spec: pooling, projection, normalization and prompts.
-    projection: float32 variables of the projection, by checkpoint name.
-    max_seq_length: in tokens; None for all positions of the encoder.
-    lowercases: whether text is lower-cased even if the tokenizer keeps case.
-  """
-
-  encoder_dir: str
+  encoder_dir: str  # Hugging Face folder of the encoder
   spec: EmbeddingSpec
-  projection: dict[str, np.ndarray]
-  max_seq_length: int | None
-  lowercases: bool
+  projection: dict[str, np.ndarray]  # float32, by checkpoint name
+  max_seq_length: int | None  # in tokens; None for all positions
+  lowercases: bool  # even if the tokenizer keeps case
 
   def describe(self, config: Mapping[str, Any]) -> dict[str, Any]:
     """Contents of `model.json`, given those of `bert_config.json`."""
@@ -111,15 +102,7 @@ def describe_vectors(description: Mapping[str, Any]) -> str:
 
 
 def read(folder: str) -> SentenceModel | None:
-  """Reads a folder of sentence-transformers, except for its encoder.
-
-  Returns:
-    None for a folder without `modules.json`.
-
-  Raises:
-    InputError: a file is missing or invalid, or the model has modules or
-      settings without a counterpart here.
-  """
+  """Reads a folder, except for its encoder; None without `modules.json`."""
   if not os.path.exists(os.path.join(folder, _MODULES)):
     return None
   paths = _module_paths(folder)
@@ -292,11 +275,7 @@ def _read_encoder(folder: str) -> tuple[int | None, bool]:
 
 
 def _read_length(path: str, length: float | None) -> int | None:
-  """A length in tokens, which may be written as a float.
-
-  Raises:
-    InputError: it is not one.
-  """
+  """Length in tokens, which may be written as a float."""
   lowest = SEQ_LENGTH.low
   if length is None:
     return None
@@ -317,18 +296,12 @@ def write(
   projection: Mapping[str, np.ndarray],
   hidden_size: int,
 ) -> None:
-  """Writes what makes a Hugging Face folder one of sentence-transformers.
-
-  Args:
-    folder: holds the encoder.
-    description: contents of the model's `model.json`.
-    projection: variables of the projection, if it has one.
-    hidden_size: width of the encoder.
-  """
+  """Writes what makes a Hugging Face folder one of sentence-transformers."""
   spec = from_json(description["embedding"])
   modules = ["Transformer", "Pooling"]
   modules += ["Dense"] * bool(projection) + ["Normalize"] * spec.normalize
   paths = ["", *(f"{n}_{name}" for n, name in enumerate(modules[1:], start=1))]
+  # The older form of classes and fields: old and new releases load it.
   written = {
     _MODULES: [
       {
@@ -383,16 +356,7 @@ def find_projection(
   description: Mapping[str, Any],
   source: str,
 ) -> dict[str, np.ndarray]:
-  """The variables of the projection; empty if the model has none.
-
-  Args:
-    variables: of a checkpoint, by name.
-    description: contents of the `model.json` beside it.
-    source: path of the checkpoint, for messages.
-
-  Raises:
-    InputError: the checkpoint does not have the projection described.
-  """
+  """Variables of the projection in `model.json`; empty if it has none."""
   found = {n: variables[n] for n in (_KERNEL, _BIAS) if n in variables}
   width = from_json(description["embedding"]).projection_dim
   widths = {tensor.shape[-1] for tensor in found.values()}

@@ -1,9 +1,4 @@
-"""Importing encoders from TensorFlow Hub.
-
-A SavedModel with the inputs `input_word_ids`, `input_mask` and
-`input_type_ids`, from export_model.py or TensorFlow Hub, is converted to
-`bert_model.ckpt`, `bert_config.json` and `vocab.txt`.
-"""
+"""Importing encoders: a SavedModel of TensorFlow Hub or export_model.py."""
 
 from __future__ import annotations
 
@@ -42,22 +37,7 @@ _NAMES = (
 
 
 def flags_for(handle: str) -> dict[str, str | bool]:
-  """Converts an encoder; returns the flags with which a script uses it.
-
-  The converted files are kept in the cache of `download_model`. If several
-  processes request the same encoder at once, one converts it and the others
-  wait.
-
-  Args:
-    handle: a SavedModel's folder, or an address that tensorflow-hub resolves.
-
-  Returns:
-    `bert_config_file`, `init_checkpoint`, and, if the encoder has them,
-    `vocab_file` and `do_lower_case`.
-
-  Raises:
-    InputError: the encoder cannot be found, downloaded or read.
-  """
+  """Converts an encoder in the cache; returns the flags to use it with."""
   folder = _resolve(handle)
   digest = hashlib.sha256()
   for name in ("saved_model.pb", "variables/variables.index"):
@@ -67,6 +47,7 @@ def flags_for(handle: str) -> dict[str, str | bool]:
   converted = os.path.join(cache_dir, digest.hexdigest()[:16])
   if not os.path.exists(converted):
     os.makedirs(cache_dir, exist_ok=True)
+    # Other processes that request it at the same time wait.
     with folder_lock.wait_for_lock(converted + ".lock"):
       if not os.path.exists(converted):
         with atomic_folder(converted) as temporary_dir:
@@ -76,6 +57,7 @@ def flags_for(handle: str) -> dict[str, str | bool]:
   def path(name):
     return os.path.join(converted, name)
 
+  # Flags of the vocabulary and the casing only if the encoder has them.
   flags = {
     "bert_config_file": path(model_files.CONFIG),
     "init_checkpoint": path(model_files.CHECKPOINT),

@@ -1,10 +1,7 @@
 """Downloading published models into a cache.
 
 Each model gets a folder with its name, `bert_config.json`, `vocab.txt` and
-`bert_model.ckpt.*`, for any layout and file names of the published archive. A
-model of the Hugging Face Hub is converted, and gets a `model.json` too. What is
-already in the cache is used instead of a download: a folder, `NAME.zip` or
-`NAME.tar.gz`, or files of a repository in `NAME.download`.
+`bert_model.ckpt.*`, whatever the published archive looks like.
 """
 
 from __future__ import annotations
@@ -74,31 +71,17 @@ def default_cache_dir() -> str:
 def fetch(
   name: str,
   cache_dir: str | None = None,
+  # waits some seconds before another attempt
   sleep: Callable[[float], Any] = time.sleep,
 ) -> str:
-  """Downloads a model, unless it is in the cache.
-
-  Interrupted downloads are resumed. If several processes request the same model
-  at once, one downloads it and the others wait.
-
-  Args:
-    name: name or alias of the model.
-    cache_dir: None for `default_cache_dir()`.
-    sleep: waits some seconds before another attempt.
-
-  Returns:
-    The model's folder.
-
-  Raises:
-    InputError: the name is unknown, the model cannot be downloaded, the archive
-      is not the published one, or the folder in the cache is incomplete.
-  """
+  """Folder of a model, by name or alias; downloaded if not in the cache."""
   model = published_models.find(name)
   cache = os.path.abspath(cache_dir or default_cache_dir())
   folder = os.path.join(cache, model.name)
   try:
     if not os.path.exists(folder):
       os.makedirs(cache, exist_ok=True)
+      # Of several processes one downloads the model, and the others wait.
       with folder_lock.wait_for_lock(folder + ".lock"):
         if not os.path.exists(folder):
           _install(model, folder, sleep)
@@ -110,11 +93,7 @@ def fetch(
 
 
 def checkpoint_path(folder: str) -> str:
-  """Path of the checkpoint in a model's folder, without `.index`.
-
-  Raises:
-    InputError: the folder is incomplete or has several checkpoints.
-  """
+  """Path of the checkpoint in a model's folder, without `.index`."""
   names = os.listdir(folder)
   missing = _missing(names)
   if missing:
@@ -152,12 +131,11 @@ def _missing(names: Collection[str]) -> list[str]:
 def _install(
   model: published_models.Model, folder: str, sleep: Callable[[float], Any]
 ) -> None:
-  """Creates a model's folder from its download, then removes the download.
-
-  An archive that was in the cache before is kept: it may be the user's.
-  """
+  """Creates a model's folder from its download, then removes the download."""
   license = model.license or "unknown"
   origin = model.name, model.maker, license, model.paper, model.origin
+  # The cache may have it already: `NAME.zip` or `NAME.tar.gz`, or files of a
+  # repository in `NAME.download`.
   if model.repository:
     _check_can_read_weights(model)
     download = folder + ".download"
@@ -168,6 +146,7 @@ def _install(
     is_zip = urllib.parse.urlsplit(model.address).path.endswith(".zip")
     download = folder + (".zip" if is_zip else ".tar.gz")
     unpack, remove = _unpack, None
+    # What is in the cache already is used, and kept: it may be the user's.
     if not os.path.exists(download):
       logging.info("%s by %s, license %s, see %s; from %s", *origin)
       _download(model, model.address, folder, download, sleep, model.size)
@@ -248,39 +227,25 @@ def _record(folder: str, **updates: Any) -> dict[str, Any]:
 
 
 class _DownloadError(Exception):
-  """A failed attempt to download.
-
-  Attributes:
-    is_temporary: whether another attempt may succeed.
-    code: HTTP status; None for other failures.
-  """
+  """A failed attempt to download."""
 
   def __init__(
     self, message: str, is_temporary: bool = True, code: int | None = None
   ):
     super().__init__(message)
-    self.is_temporary = is_temporary
-    self.code = code
+    self.is_temporary = is_temporary  # another attempt may succeed
+    self.code = code  # HTTP status; None for other failures
 
 
 def _download(
   model: published_models.Model,
   address: str,
-  folder: str,
+  folder: str,  # the model's, in the cache
   target: str,
   sleep: Callable[[float], Any],
-  size: int | None = None,
+  size: int | None = None,  # published, in bytes
 ) -> None:
-  """Downloads a file; retries as long as attempts make progress.
-
-  Args:
-    model: the model, for messages.
-    address: URL of the file.
-    folder: the model's folder in the cache.
-    target: path of the file.
-    sleep: see `fetch`.
-    size: published size in bytes; None if not known.
-  """
+  """Downloads a file; retries as long as attempts make progress."""
   largest = attempts = 0
   with files.resumable_file(target) as part:
     while True:
@@ -432,19 +397,7 @@ _File = tuple[str, int, Callable[[], IO[bytes]]]  # path, bytes, open function
 def _unpack(
   archive: str, model: published_models.Model, folder: str
 ) -> dict[str, str]:
-  """Unpacks a model's files and renames them to our standard names.
-
-  Args:
-    archive: a .zip or .tar.gz.
-    model: the model; it may be in a folder of the archive.
-    folder: the files are written here.
-
-  Returns:
-    SHA-256 by file name.
-
-  Raises:
-    InputError: the archive is incomplete, corrupt, or not of one model.
-  """
+  """Unpacks a model to our standard file names; returns SHA-256 by name."""
   only = model.folder
   hashes: dict[str, str] = {}
   prefixes = set()
@@ -452,6 +405,7 @@ def _unpack(
   try:
     for path, file_size, open_file in _files(archive, only):
       size += file_size
+      # Before it fills the disk.
       if size > _MAX_BYTES:
         raise InputError(f"unpacks to more than {_MAX_BYTES} bytes")
       parent, name = posixpath.split(path)
