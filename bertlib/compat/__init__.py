@@ -1,1 +1,1 @@
-"""What programs for TensorFlow 1 need on TensorFlow 2."""
+"""Names of TensorFlow 1 on TensorFlow 2: Estimator, tf.contrib, the CRF."""

@@ -51,14 +51,7 @@ def _minor(release: str) -> int:
 
 
 def _check_release(release: str) -> None:
-  """Warns of a TensorFlow that is newer than the newest tested one.
-
-  Args:
-    release: TensorFlow's major and minor version, such as "2.21".
-
-  Raises:
-    ImportError: it is older than 2.15.
-  """
+  """Warns of a TensorFlow newer than tested; ImportError before 2.15."""
   if _minor(release) < 15:
     raise ImportError(
       f"Estimator needs TensorFlow 2.15 or newer, not {release}:"
@@ -102,25 +95,16 @@ def _unusable(
 
 
 def _check_protobuf() -> None:
-  """Writes an empty graph, to memory, as Estimator writes that of a model.
-
-  Raises:
-    ImportError: it fails, as on TensorFlow 2.20, which passes an argument that
-      protobuf 7 removed.
-  """
+  """Writes an empty graph, to memory, as Estimator writes that of a model."""
   try:
     tf.io.write_graph(tf.compat.v1.GraphDef(), "ram://", "graph.pbtxt")
   except TypeError as error:
+    # TensorFlow 2.20 passes an argument that protobuf 7 removed.
     raise _unusable("protobuf", error) from error
 
 
 def _select_keras_2() -> None:
-  """Switches tf.keras to Keras 2 for the whole process.
-
-  Raises:
-    ImportError: Keras 2 is missing or does not run on this TensorFlow.
-    RuntimeError: tf.keras was used before, which selected Keras 3.
-  """
+  """Switches tf.keras to Keras 2 for the whole process."""
   # TensorFlow reads this variable at the first use of tf.keras, not at import.
   # 2.15 contains Keras 2, and works without the package tf-keras.
   if not _IS_2_15:
@@ -134,6 +118,7 @@ def _select_keras_2() -> None:
   if is_keras_3 and _IS_2_15:
     raise _unusable(package, "it is Keras 3")
   if is_keras_3:
+    # The first use of tf.keras in a process selects Keras 3 for good.
     raise RuntimeError(
       "Keras 3 is already in use in this process, but Estimator needs Keras 2:"
       f" import {__name__} before modules that use tf.keras"
@@ -159,15 +144,8 @@ def _only_in_2_15(feature: str) -> RuntimeError:
 
 
 def _init_run_config(config: Any, tf_config: dict[str, Any]) -> None:
-  """Completes a RunConfig that has a tf.distribute strategy.
-
-  Args:
-    config: the RunConfig under construction.
-    tf_config: value of the environment variable TF_CONFIG, parsed.
-
-  Raises:
-    RuntimeError: the settings may need the distribute coordinator.
-  """
+  """Completes a RunConfig that has a tf.distribute strategy."""
+  # These may need the distribute coordinator, which TensorFlow removed.
   if tf_config.get("cluster") or config._experimental_distribute:
     raise _only_in_2_15(
       "Estimator with experimental_distribute, or with a strategy and a cluster"
@@ -254,12 +232,7 @@ def _install_stand_ins() -> None:
 
 
 def _load_estimator() -> types.ModuleType:
-  """The whole API, as `tf.estimator` was in TensorFlow 1.
-
-  Raises:
-    ImportError: tensorflow-estimator is missing, or imports something of
-      TensorFlow that neither exists nor has a stand-in.
-  """
+  """The whole API, as `tf.estimator` was in TensorFlow 1."""
   try:
     _install_stand_ins()
     module = importlib.import_module("tensorflow_estimator")

@@ -58,6 +58,7 @@ def _layer_norm(
   Raises:
     ValueError: another axis.
   """
+  # Every BERT model has -1.
   if (begin_norm_axis, begin_params_axis) != (-1, -1):
     raise ValueError(
       "tf.contrib.layers.layer_norm: only begin_norm_axis=-1 and"
