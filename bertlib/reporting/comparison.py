@@ -1,8 +1,4 @@
-"""Compares runs: metrics, seeds, flags, and inputs.
-
-Metrics are compared with those of the first run, where both are known to be, or
-may be, of the same dev set.
-"""
+"""Compares runs with the first one: metrics, seeds, flags, and inputs."""
 
 from __future__ import annotations
 
@@ -19,7 +15,7 @@ from bertlib.reporting.paired_tests import Comparison, PairedTest
 from bertlib.reporting.recorded_runs import RecordedRun, shared_predictions
 from bertlib.training import dev_scores
 
-# Flags that do not change a result.
+# Flags that do not change a result, which a comparison ignores.
 _NO_SETTINGS = ("doctor", "output_dir", "rerun", "seeds")
 
 # Numbers among the metrics of which neither high nor low is better.
@@ -48,11 +44,7 @@ def metric_names(runs: Iterable[RecordedRun]) -> list[str]:
 
 
 def best_runs(runs: Sequence[RecordedRun]) -> dict[str, set[str]]:
-  """Names of the runs with the best value, by metric.
-
-  Only runs that can be compared with the first one take part. A metric in which
-  they do not differ has no best run.
-  """
+  """Names of the runs with the best value, by metric in which runs differ."""
   comparable = [run for run in runs if is_comparable(runs[0], run)]
   found = {}
   for metric in metric_names(comparable):
@@ -90,16 +82,14 @@ def warnings(runs: Sequence[RecordedRun]) -> list[str]:
 def differing(
   runs: Sequence[RecordedRun], without: Iterable[str] = ()
 ) -> dict[str, list[Any]]:
-  """Flags whose values differ, with the value of each run.
-
-  A flag that one run lacks, being of another script or an older version,
-  differs only if it was given to the others. Paths of equal files do not
-  differ.
-  """
+  """Flags whose values differ, with the value of each run."""
   runs = [run for run in runs if run.receipt]
   found = {}
   for name in sorted({name for run in runs for name in run.flags}):
     values = [run.flags.get(name) for run in runs]
+    # A flag that one run lacks, being of another script or an older version,
+    # differs only if it was given to the others. Paths of equal files do not
+    # differ.
     known = [_with_text(value) for value in values if value is not None]
     is_given = any(
       name in run.given and run.flags.get(name) is not None for run in runs
@@ -164,12 +154,7 @@ def _compare_labels(first: RecordedRun, other: RecordedRun) -> Comparison:
 def summary(
   runs: Sequence[RecordedRun], max_metrics: int | None = None
 ) -> list[dict[str, Any]]:
-  """Rows with metrics, steps, duration and a note per run.
-
-  Args:
-    runs: the runs.
-    max_metrics: number of metrics; None for all.
-  """
+  """Rows with metrics, steps, duration and a note per run."""
   columns: dict[str, Value] = {
     "run": lambda run: run.name,
     **{
@@ -236,15 +221,10 @@ def seed_rows(runs: Sequence[RecordedRun]) -> list[dict[str, Any]]:
 
 
 class Difference(NamedTuple):
-  """Differences of the metrics of a run from those of the first one.
+  """Differences of the metrics of a run from those of the first one."""
 
-  Attributes:
-    run: name of the run.
-    metrics: difference of each metric, and its interval if there is one.
-    test: test of the predictions, if there is one.
-  """
-
-  run: str
+  run: str  # its name
+  # Difference of each metric, and its interval if there is one.
   metrics: Mapping[str, tuple[float, Interval | None]]
   test: PairedTest | None
 
@@ -345,13 +325,7 @@ def _rows(
   columns: Mapping[str, Sequence[Any]],
   kind: str,
 ) -> list[dict[str, Any]]:
-  """Rows of a table, with the runs or the names downwards: the longer ones.
-
-  Args:
-    runs: the runs.
-    columns: a value per run by name.
-    kind: what the names are.
-  """
+  """Rows of a table, with the runs or the names downwards: the longer ones."""
   names = [run.name for run in runs]
   if not columns:
     return []

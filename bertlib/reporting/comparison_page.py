@@ -31,12 +31,7 @@ Points = Sequence[tuple[int, float]]
 
 
 def write_page(path: str, runs: Sequence[RecordedRun]) -> None:
-  """Writes the page.
-
-  Args:
-    path: the HTML file.
-    runs: at least two runs, to the first of which the others are compared.
-  """
+  """Writes the HTML page; the first run is the one to compare with."""
   found = comparison.warnings(runs)
   sections = [html_report.warning(" ".join(found))] if found else []
   sections.append(_runs_section(runs))

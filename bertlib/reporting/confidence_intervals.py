@@ -1,8 +1,8 @@
 """95% confidence intervals of metrics over the examples of a data set.
 
-Also of the difference between two models on the same examples. A function
-returns None where it has no interval worth showing: for too few examples, or
-for a metric that is the same in every resample.
+Also of the difference between two models on the same examples. None where an
+interval says nothing: for too few examples, or the same metric in every
+resample.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Any, Callable, NamedTuple
 
 import numpy as np
 
-# A metric for `bootstrap`: takes rows [R, K], which have all that it depends
-# on, and how often each one occurs, int [R], which may be 0.
+# A metric for `bootstrap`: takes rows of all that it depends on, [rows,
+# columns], and how often each one occurs, int [rows], which may be 0.
 Metric = Callable[[Any, np.ndarray], float]
 
 LEVEL = 0.95
@@ -28,32 +28,21 @@ _SEED = 1
 
 
 class Interval(NamedTuple):
-  """A confidence interval.
-
-  Attributes:
-    low: its lower end.
-    high: its upper end.
-    method: name of the method, for reports.
-  """
+  """A confidence interval."""
 
   low: float
   high: float
-  method: str
+  method: str  # its name in reports
 
 
 class Estimates(NamedTuple):
-  """What a report says about metrics, beside their values.
+  """Intervals and baselines that a report shows beside the metrics."""
 
-  Names of metrics are without `eval_`.
-
-  Attributes:
-    count: number of evaluated examples, with a noun.
-    intervals: confidence intervals; None for a metric without one.
-    baselines: a trivial prediction, and the metric of it.
-  """
-
+  # Number of evaluated examples, with a noun.
   count: str = ""
+  # By metric, without `eval_`; None for a metric without interval.
   intervals: Mapping[str, Interval | None] = {}
+  # A trivial prediction, and the metric of it.
   baselines: Mapping[str, tuple[str, float]] = {}
 
 
@@ -69,14 +58,7 @@ def of_fraction(num_correct: int, num_examples: int) -> Interval | None:
 
 
 def of_correlation(name: str, x: np.ndarray, y: np.ndarray) -> Interval | None:
-  """Interval of a correlation by Fisher's z transformation.
-
-  Args:
-    name: "pearson" or "spearman"; the variance of the latter is that of Bonett
-      and Wright (2000).
-    x: float [N].
-    y: float [N].
-  """
+  """Interval of "pearson" or "spearman" by Fisher's z transformation."""
   from scipy import stats
 
   if len(x) < _MIN_EXAMPLES or not (np.ptp(x) and np.ptp(y)):
@@ -85,6 +67,7 @@ def of_correlation(name: str, x: np.ndarray, y: np.ndarray) -> Interval | None:
   value = float(function(x, y)[0])
   if not abs(value) < 1 - 1e-12:  # 1 but for rounding, or NaN
     return None
+  # Of Spearman's correlation: Bonett and Wright 2000.
   variance = 1 + value**2 / 2 if name == "spearman" else 1.0
   margin = stats.norm.ppf((1 + LEVEL) / 2) * math.sqrt(variance / (len(x) - 3))
   low, high = np.tanh(math.atanh(value) + np.array([-margin, margin]))
@@ -94,13 +77,8 @@ def of_correlation(name: str, x: np.ndarray, y: np.ndarray) -> Interval | None:
 def of_labels(
   name: str, gold: np.ndarray, predicted: np.ndarray
 ) -> Interval | None:
-  """Interval of a metric of predicted labels.
-
-  Args:
-    name: "accuracy", or a key of `LABEL_METRICS`; others have no interval.
-    gold: int [N], labels; or bool [N, L], whether an example has a label.
-    predicted: the same for predictions.
-  """
+  """Interval of "accuracy" or one of `LABEL_METRICS`; None for others."""
+  # int [examples], or bool [examples, labels] for several labels each.
   if gold.ndim == 2 and gold.shape[1] == 1:  # as scikit-learn reads it
     gold, predicted = gold[:, 0], predicted[:, 0]
   if name == "accuracy":
@@ -116,18 +94,12 @@ def of_labels(
 
 
 def label_rows(gold: np.ndarray, predicted: np.ndarray):
-  """Rows for `label_metric`.
-
-  Args:
-    gold: int [N], labels; or bool [N, L], whether an example has a label.
-    predicted: the same for predictions.
-
-  Returns:
-    int [N, 2], gold and predicted label; or sparse float64 [N, 3 * L], 1 where
-    a label is predicted rightly, is predicted, is gold.
-  """
+  """Rows for `label_metric`, of labels or of bool [examples, labels]."""
   from scipy import sparse
 
+  # Labels give int [examples, 2]: gold and predicted. Several labels each give
+  # sparse float64 [examples, 3 * labels]: 1 where a label is correctly
+  # predicted, is predicted, is gold.
   if gold.ndim == 1:
     return np.column_stack([gold, predicted])
   parts = [gold & predicted, predicted, gold]
@@ -135,44 +107,28 @@ def label_rows(gold: np.ndarray, predicted: np.ndarray):
 
 
 def label_metric(name: str, num_labels: int | None) -> Metric:
-  """A metric of `label_rows`.
-
-  Args:
-    name: key of `LABEL_METRICS`.
-    num_labels: see `count_labels`.
-  """
+  """A metric of `label_rows`, by its key in `LABEL_METRICS`."""
   return lambda rows, counts: LABEL_METRICS[name](
     count_labels(rows, counts, num_labels)
   )
 
 
 class LabelCounts(NamedTuple):
-  """Number of examples by label, float64 [L] each.
+  """Number of examples by label, float64 [labels] each."""
 
-  Attributes:
-    right: with this label predicted rightly.
-    predicted: with this label predicted.
-    gold: with this gold label.
-    is_of_data: bool [L], whether macro F1 includes the label.
-  """
-
-  right: np.ndarray
+  right: np.ndarray  # correctly predicted
   predicted: np.ndarray
   gold: np.ndarray
+  # bool [labels], whether macro F1 includes the label.
   is_of_data: np.ndarray
 
 
 def count_labels(
   rows, counts: np.ndarray, num_labels: int | None = None
 ) -> LabelCounts:
-  """Counts the labels of rows.
-
-  Args:
-    rows: R rows of `label_rows`.
-    counts: int [R], number of times each row occurs.
-    num_labels: None, or for a label per row L: then only labels that occur are
-      of the data, as in scikit-learn.
-  """
+  """Counts labels of `label_rows`, each row as often as it occurs."""
+  # A label per row needs `num_labels`: then only labels that occur are of the
+  # data, as in scikit-learn.
   if num_labels is None:
     found = np.split(counts @ rows, 3)
     return LabelCounts(*found, np.full(len(found[0]), True))
@@ -229,21 +185,14 @@ LABEL_METRICS = {
 def of_average_precision(
   gold: np.ndarray, scores: np.ndarray
 ) -> Interval | None:
-  """Interval of the average precision of examples ranked by a score.
-
-  Args:
-    gold: int [N], 1 or 0.
-    scores: float [N].
-  """
+  """Interval of the average precision of examples ranked by a score."""
   return bootstrap(average_precision, np.column_stack([scores, gold]))
 
 
 def average_precision(rows: np.ndarray, counts: np.ndarray) -> float:
-  """Average precision of sorted rows [R, 2], score and label; NaN without 1.
-
-  It is that of `sklearn.metrics.average_precision_score`, which takes seconds
-  for a thousand resamples.
-  """
+  """Average precision of sorted rows (score, label); NaN without a label 1."""
+  # `sklearn.metrics.average_precision_score`, which has the same result, takes
+  # seconds for a thousand resamples.
   occurs = counts > 0
   scores, gold = rows[occurs][::-1].T
   counts = counts[occurs][::-1]
@@ -256,32 +205,21 @@ def average_precision(rows: np.ndarray, counts: np.ndarray) -> float:
 
 
 def of_mean(values: np.ndarray) -> Interval | None:
-  """Interval of a mean over examples by bootstrap.
-
-  Args:
-    values: float [N], one per example.
-  """
+  """Interval of a mean over examples by bootstrap."""
   return bootstrap(mean, np.asarray(values, np.float64)[:, np.newaxis])
 
 
 def mean(rows: np.ndarray, counts: np.ndarray) -> float:
-  """Mean of rows [R, 1], a `Metric`."""
+  """Mean of rows [examples, 1], a `Metric`."""
   return counts @ rows[:, 0] / counts.sum()
 
 
 def of_difference(
   metric: Metric, first: np.ndarray, other: np.ndarray
 ) -> Interval | None:
-  """Interval of a metric of one model minus that of the first, by bootstrap.
-
-  Examples are drawn with the predictions of both models (paired bootstrap).
-
-  Args:
-    metric: the metric; its rows need be neither distinct nor sorted.
-    first: [N, K], all that the metric of the first model depends on, for each
-      example; an array, or sparse.
-    other: the same for the other model.
-  """
+  """Interval of a metric of one model minus that of the first, by bootstrap."""
+  # Paired bootstrap: examples are drawn with the predictions of both models.
+  # Tables are [examples, columns]; their rows need not be sorted.
   return bootstrap(
     lambda a, b, counts: metric(b, counts) - metric(a, counts),
     first,
@@ -290,19 +228,15 @@ def of_difference(
 
 
 def bootstrap(metric: Metric, *tables) -> Interval | None:
-  """Percentile bootstrap over examples (Efron 1979), with a fixed seed.
-
-  Args:
-    metric: the metric; takes all tables before the counts.
-    *tables: [N, K] each, all that the metric depends on, for each example; or
-      sparse, whose rows are not made distinct.
-  """
+  """Percentile bootstrap over examples (Efron 1979), with a fixed seed."""
   from scipy import sparse
 
   num_examples = tables[0].shape[0]
   if num_examples < _MIN_EXAMPLES:
     return None
   groups = np.arange(num_examples)
+  # Equal rows are counted together. They are sorted, too, as
+  # `average_precision` needs them.
   if not sparse.issparse(tables[0]):
     rows, groups = np.unique(
       np.column_stack(tables), axis=0, return_inverse=True
@@ -318,6 +252,7 @@ def bootstrap(metric: Metric, *tables) -> Interval | None:
     counts = np.bincount(drawn, minlength=tables[0].shape[0])
     values[index] = metric(*tables, counts)
   values = values[np.isfinite(values)]
+  # Too many resamples in which the metric is not defined.
   if len(values) < 0.9 * num_resamples or not np.ptp(values):
     return None
   tail = 100 * (1 - LEVEL) / 2

@@ -29,11 +29,7 @@ SKIPPED: Any = object()
 
 
 class Doctor:
-  """Runs checks one after the other and prints a line for each.
-
-  Attributes:
-    num_failed: number of failed checks.
-  """
+  """Runs checks one after the other and prints a line for each."""
 
   def __init__(self, print_line: Callable[[str], Any] = print):
     self._print_line = print_line
@@ -42,20 +38,9 @@ class Doctor:
   def check(
     self, name: str, check_fn: Callable, *args: Any, after: Any = None
   ) -> Any:
-    """Runs a check, which passes, warns, fails or is skipped.
-
-    Its line shows what the check logs. It warns if there is a warning in the
-    log, and fails if it raises an error that a run would report in one line.
-
-    Args:
-      name: name of the check, in a word or two.
-      check_fn: the check, called with `args`.
-      *args: arguments. If one is `SKIPPED`, so is this check.
-      after: value, or tuple of values, of other checks that it depends on.
-
-    Returns:
-      The value of `check_fn`; `SKIPPED` if it failed or was skipped.
-    """
+    """Runs a check; returns its value, or `SKIPPED` if it has none."""
+    # A check is skipped if an argument, or a value of `after`, is. Its line
+    # shows what it logs; a warning in the log makes it warn.
     after = after if isinstance(after, tuple) else (after,)
     if any(value is SKIPPED for value in (*args, *after)):
       self._report("skip", name, "skipped: depends on a failed check")
@@ -64,6 +49,7 @@ class Doctor:
       try:
         value = check_fn(*args)
       except Exception as error:
+        # Only errors that a run would report in one line are failures.
         message = user_error_message(error)
         if message is None:
           raise
@@ -131,10 +117,7 @@ def sample(items: Sequence, number: int = 2000) -> Sequence:
 def check_labels(
   labels: Sequence[str], sets: Mapping[str, Iterable[str]]
 ) -> None:
-  """Warns of labels that are missing or rare in a split.
-
-  `sets` has the labels of all examples, by name of the split.
-  """
+  """Warns of labels that are missing or rare in a split."""
   for name, example_labels in sets.items():
     counts = Counter(example_labels)
     found = [label for label in labels if counts[label]]
@@ -158,42 +141,24 @@ def check_labels(
 
 
 class LengthSummary(NamedTuple):
-  """Number and length of the training examples.
+  """Number and length of the training examples."""
 
-  Attributes:
-    num_examples: number of examples, windows or records.
-    num_tokens: mean number of tokens per sequence.
-  """
-
-  num_examples: int
-  num_tokens: float
+  num_examples: int  # examples, windows or records
+  num_tokens: float  # mean per sequence
 
 
 class Encoded(NamedTuple):
-  """An encoded example.
+  """An encoded example."""
 
-  Attributes:
-    input_ids: token ids, with or without padding.
-    num_tokens: number of tokens, without padding.
-    num_cut: number of truncated tokens.
-  """
-
-  input_ids: Sequence[int]
-  num_tokens: int
-  num_cut: int = 0
+  input_ids: Sequence[int]  # with or without padding
+  num_tokens: int  # without padding
+  num_cut: int = 0  # truncated tokens
 
 
 def check_encoded(
   examples: Iterable[Encoded], vocab_size: int, num_examples: int
 ) -> LengthSummary:
-  """Checks a sample of the `num_examples`; warns if many are truncated.
-
-  Returns:
-    The number of examples and their mean length.
-
-  Raises:
-    InputError: an id is out of range.
-  """
+  """Checks a sample of the `num_examples`; warns if many are truncated."""
   num_tokens, num_cut = [], []
   for number, example in enumerate(examples, start=1):
     check_ids(example.input_ids, vocab_size, f"example {number}")
@@ -232,20 +197,12 @@ def check_ids(ids: Iterable[int], vocab_size: int, where: str) -> None:
 
 
 def check_disk(path: str, num_bytes: int) -> None:
-  """Checks that a folder is writable and has enough free space.
-
-  Args:
-    path: the folder; may be missing.
-    num_bytes: bytes to be written.
-
-  Raises:
-    InputError: there is too little space.
-    OSError: the folder cannot be written.
-  """
+  """Checks that a folder is writable and has enough free space."""
   if files.is_remote(path):
     logging.info("%s: needs about %s", path, size_in_words(num_bytes))
     return
   folder = os.path.abspath(path)
+  # The run would create the folder.
   while not os.path.exists(folder):
     folder = os.path.dirname(folder)
   if not os.path.isdir(folder):

@@ -1,8 +1,7 @@
 """Sections of the HTML report of a run: curves, metrics, and worst errors.
 
 A report is one self-contained HTML file: pictures are inline, nothing is
-downloaded, and the same data always give the same bytes. `write` assembles it
-from sections, which the other functions return as HTML.
+downloaded, and the same data always give the same bytes.
 """
 
 from __future__ import annotations
@@ -25,17 +24,7 @@ from bertlib.reporting.report_page import write as write
 
 
 def read_scalars(folder: str) -> dict[str, list[tuple[int, float]]]:
-  """Reads the scalars in the event files of a folder.
-
-  Args:
-    folder: folder of the event files, without subfolders; may be missing. A
-      file is read up to the first incomplete record, which a killed run may
-      leave at the end.
-
-  Returns:
-    (step, value) pairs in order of steps, by tag. If a resumed run has written
-    a step twice, the later value is used.
-  """
+  """Reads (step, value) pairs in order of steps, by tag, from event files."""
   import tensorflow.compat.v1 as tf
 
   if not tf.io.gfile.isdir(folder):
@@ -52,9 +41,11 @@ def read_scalars(folder: str) -> dict[str, list[tuple[int, float]]]:
           number = _scalar(tf, value)
           if number is not None:
             written.append((event.wall_time, value.tag, event.step, number))
+    # A killed run may leave an incomplete record at the end.
     except tf.errors.DataLossError:
       pass
   found: dict[str, dict[int, float]] = {}
+  # A resumed run may write a step twice: the later value is used.
   for _, tag, step, number in sorted(written, key=lambda entry: entry[0]):
     found.setdefault(tag, {})[step] = number
   return {tag: sorted(found[tag].items()) for tag in sorted(found)}
@@ -87,16 +78,9 @@ def headline(
   baseline: tuple[str, float] | None = None,
   notes: Sequence[str] = (),
 ) -> str:
-  """The primary metric, for the top of the page.
-
-  Args:
-    name: name of the metric.
-    value: its value.
-    count: number of evaluated examples, with a noun.
-    interval: its confidence interval.
-    baseline: a trivial prediction, and the metric of it.
-    notes: further lines.
-  """
+  """The primary metric, for the top of the page."""
+  # With as many decimals as its interval and its baseline, which is a trivial
+  # prediction and the metric of it.
   values = [value, *(interval[:2] if interval else ())]
   values += [baseline[1]] if baseline else []
   shown = iter(report_page.format_column([float(v) for v in values]))
@@ -133,13 +117,7 @@ def losses(
   dev: Sequence[tuple[int, float]],
   marked: tuple[int, str] | None = None,
 ) -> str:
-  """Section with the losses of the training set and the dev set in one panel.
-
-  Args:
-    training: (step, value) pairs in order of steps.
-    dev: the same of the dev set; may be empty.
-    marked: see `curves`.
-  """
+  """Section with the losses of training and dev set in one panel."""
   lines, shown = [], []
   for name, line in (
     ("solid: training", Line(training)),
@@ -176,13 +154,7 @@ def curves(
   named: Mapping[str, Sequence[tuple[int, float]]],
   marked: tuple[int, str] | None = None,
 ) -> str:
-  """Section with a curve for each name.
-
-  Args:
-    title: heading of the section.
-    named: (step, value) pairs in order of steps, by name.
-    marked: step to mark in every panel, and its label.
-  """
+  """Section with a curve for each name; `marked` is a step and its label."""
   named = {name: points for name, points in named.items() if points}
   steps = [step for points in named.values() for step, _ in points]
   if not steps:
@@ -233,11 +205,7 @@ def _curve_notes(
 
 
 def seeds(statistics: Mapping[str, Any]) -> str:
-  """Section on the runs of --seeds.
-
-  Args:
-    statistics: result of `multi_run.summarize_seeds`.
-  """
+  """Section on the runs of --seeds, from `multi_run.summarize_seeds`."""
   metric, low_high = statistics["metric"], statistics["confidence_interval"]
   rows = [
     {
@@ -277,12 +245,7 @@ def seeds(statistics: Mapping[str, Any]) -> str:
 
 
 def commands(title: str, *blocks: tuple[str, str]) -> str:
-  """Section with lines to copy.
-
-  Args:
-    title: heading of the section.
-    *blocks: a sentence about each block of lines, and the lines.
-  """
+  """Section with lines to copy, after a sentence about each block."""
   return report_page.section(
     title,
     *(
@@ -301,12 +264,7 @@ def table(title: str, rows: Sequence[Mapping[str, Any]], note: str = "") -> str:
 def errors(
   rows: Sequence[Mapping[str, str | float]], shows_spans: bool = False
 ) -> str:
-  """Section with a table of the worst errors.
-
-  Args:
-    rows: a row per error.
-    shows_spans: explain the spans of `report_page.marked_text`.
-  """
+  """Section with a table of the worst errors; explains marked spans."""
   notes = []
   if shows_spans and rows:
     notes.append(
@@ -324,14 +282,8 @@ def errors(
 def confusion_matrix(
   labels: Sequence[str], gold: np.ndarray, predicted: np.ndarray
 ) -> str:
-  """Section with a confusion matrix.
-
-  Args:
-    labels: names of the labels; for more than 20, the most frequent confusions
-      are listed instead.
-    gold: int [N], labels of the examples.
-    predicted: int [N], their predicted labels.
-  """
+  """Section with a confusion matrix of label indices, [examples] each."""
+  # Of more labels, the most frequent confusions are listed.
   if len(labels) > 20:
     parts = _confusions(labels, gold, predicted)
   else:
@@ -419,14 +371,7 @@ _MAX_LABELS = 200
 
 
 def shown_labels(counts: np.ndarray) -> tuple[np.ndarray, str]:
-  """The labels to show in a table: all, or the most frequent ones.
-
-  Args:
-    counts: int [L], examples of each label.
-
-  Returns:
-    Their numbers, in the order of the labels; and a phrase that names them.
-  """
+  """Indices of all or the most frequent labels, and words for them."""
   if len(counts) <= _MAX_LABELS:
     return np.arange(len(counts)), f"All {len(counts)} labels"
   shown = np.sort(np.argsort(-counts, kind="stable")[:_MAX_LABELS])
@@ -434,13 +379,7 @@ def shown_labels(counts: np.ndarray) -> tuple[np.ndarray, str]:
 
 
 def calibration(confidences: Sequence[float], correct: Sequence[bool]) -> str:
-  """Section with a reliability diagram and the expected calibration error.
-
-  Args:
-    confidences: float [num_predictions] in [0, 1], probability of each
-      prediction.
-    correct: bool [num_predictions], True where the prediction is correct.
-  """
+  """Section with a reliability diagram and the expected calibration error."""
   confidence = np.asarray(confidences, float)
   is_correct = np.asarray(correct, float)
   if not len(confidence):
@@ -492,10 +431,7 @@ def _short(count: int) -> str:
 
 
 def lengths(lengths: model_inputs.Lengths) -> str:
-  """Section with a histogram of example lengths before truncation.
-
-  If the examples are divided into windows: lengths of the windows.
-  """
+  """Section with a histogram of example or window lengths before truncation."""
   num_tokens, limit = lengths.num_tokens, lengths.limit
   unit = "windows" if lengths.num_windows else lengths.examples
   title = "Lengths of windows" if lengths.num_windows else "Lengths"

@@ -14,47 +14,34 @@ from bertlib.reporting.confidence_intervals import Interval, Metric
 
 
 class PairedTest(NamedTuple):
-  """McNemar's exact test.
+  """McNemar's exact test."""
 
-  Attributes:
-    first_only: examples that only the first model predicts right.
-    other_only: examples that only the other one predicts right.
-    p_value: probability, if both models were equally good, of numbers that
-      differ at least as much.
-  """
-
+  # Examples that only the first, or only the other model predicts correctly.
   first_only: int
   other_only: int
+  # Probability, if both models were equally good, of numbers that differ at
+  # least as much.
   p_value: float
 
 
 class Comparison(NamedTuple):
-  """Two models on the same examples.
+  """Two models on the same examples."""
 
-  Attributes:
-    test: test of the number of right predictions; None for predictions that
-      are not right or wrong, or not known.
-    intervals: for each metric, the interval of that of the other model minus
-      that of the first one; None for no interval.
-  """
-
+  # None for predictions that are not correct or wrong, or not known.
   test: PairedTest | None = None
+  # Of each metric of the other model minus that of the first one.
   intervals: Mapping[str, Interval | None] = {}
 
 
 def mcnemar(first: Sequence[bool], other: Sequence[bool]) -> PairedTest:
-  """McNemar's exact test (McNemar 1947) of two models on the same examples.
-
-  Args:
-    first: bool [N], whether each prediction of the first model is right.
-    other: bool [N], the same for the other model.
-  """
+  """McNemar's exact test of correctness by two models on the same examples."""
   from scipy import stats
 
   right, other_right = np.asarray(first, bool), np.asarray(other, bool)
   first_only = int((right & ~other_right).sum())
   other_only = int((other_right & ~right).sum())
   total = first_only + other_only
+  # McNemar 1947, as a binomial test.
   p_value = stats.binomtest(first_only, total).pvalue if total else 1.0
   return PairedTest(first_only, other_only, float(p_value))
 
@@ -66,17 +53,7 @@ def compare_labels(
   first: Sequence[str] | Sequence[Sequence[str]],
   other: Sequence[str] | Sequence[Sequence[str]],
 ) -> Comparison:
-  """Compares predicted labels, or lists of labels.
-
-  Args:
-    names: metrics; those in `confidence_intervals.LABEL_METRICS` have an
-      interval.
-    labels: the label set in the order of the model's outputs. There is no
-      interval if one that occurs is not in it.
-    gold: gold label of each example, or a list of them.
-    first: the same for the predictions of the first model.
-    other: the same for the other model.
-  """
+  """Compares predicted labels, or lists of labels, with `gold`."""
   from sklearn import preprocessing
 
   sets = [
@@ -84,6 +61,7 @@ def compare_labels(
     for column in (gold, first, other)
   ]
   test = mcnemar(*([*map(operator.eq, sets[0], found)] for found in sets[1:]))
+  # No interval if a label that occurs is not one of the model.
   if set().union(*itertools.chain(*sets)) - {*labels}:
     return Comparison(test)
   num_labels = None
@@ -117,14 +95,7 @@ def compare_values(
   first: Sequence[float],
   other: Sequence[float],
 ) -> Comparison:
-  """Compares predicted numbers.
-
-  Args:
-    names: metrics, of which "pearson" and "spearman" have an interval.
-    gold: float [N].
-    first: float [N], predictions of the first model.
-    other: float [N], those of the other model.
-  """
+  """Compares predicted numbers; "pearson" and "spearman" have intervals."""
   metrics = {
     name: _CORRELATIONS[name] for name in names if name in _CORRELATIONS
   }

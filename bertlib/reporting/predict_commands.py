@@ -18,14 +18,7 @@ _COMMON = ("do_lower_case", "encoding", "encoding_errors", "max_seq_length")
 
 
 def blocks(run: Run) -> list[tuple[str, str]]:
-  """Command lines and Python code, each after a sentence about it.
-
-  Args:
-    run: the trained run.
-
-  Returns:
-    For `html_report.commands`; empty for a task without a command.
-  """
+  """Command lines and Python code, each after a sentence about it."""
   task = run.task.record
   if not task.predict:
     return []
@@ -76,13 +69,7 @@ def _quote(flag: str) -> str:
 def python_code(
   task: TaskRecord, folder: str, description: Mapping[str, Any]
 ) -> str:
-  """Python lines that predict with a model; empty without a `Predictor`.
-
-  Args:
-    task: a task whose models predict.
-    folder: the --output_dir of its script.
-    description: content of the folder's `model.json`.
-  """
+  """Python lines that predict with a model; empty without a `Predictor`."""
   if not task.predict.call:
     return ""
   return (

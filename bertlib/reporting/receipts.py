@@ -49,26 +49,15 @@ _LARGE, _LARGE_SET, _PART = 10**9, 4 * 10**9, 2**20
 
 
 class Receipt:
-  """Inputs, environment and results of a run.
+  """Inputs, environment and results of a run."""
 
-  For a run with --output_dir it is written at the start, so that a killed run
-  has one too, and again at the end; otherwise at the end, next to the output
-  file. The receipt of another run in the same folder is kept as `run-1.json`
-  and so on, unless it has the same flags: then this run resumes that one, and
-  the receipt has its earlier starts.
-  """
-
+  # Written at the start of a run with --output_dir, so that a killed run has
+  # one too, and again at the end; otherwise at the end, next to the output
+  # file.
   def __init__(
     self, script: str, settings: RecordedSettings, file_system: Any = files
   ):
-    """Records the command line.
-
-    Args:
-      script: path of the script.
-      settings: settings of the command.
-      file_system: reads and writes the run's files; an object with the
-        functions `open_any`, `exists` and `atomic_write` of `bertlib.io.files`.
-    """
+    """Records the command line; `file_system` is like `bertlib.io.files`."""
     rerun = settings.receipt.rerun
     self._path = settings.receipt_path
     self._repeated = receipt_file.read(rerun) if rerun else {}
@@ -86,15 +75,11 @@ class Receipt:
   def start(
     self, settings: RecordedSettings, data_files: Iterable[str]
   ) -> None:
-    """Records the inputs of the run; creates --output_dir.
-
-    Args:
-      settings: settings of the command, without "auto".
-      data_files: paths of the data files read.
-    """
+    """Records the inputs of the run; creates --output_dir."""
     run, compute = settings.run, settings.compute
     if run:
       files.make_folder(run.output_dir)
+    # Of several workers, the chief writes.
     self._writes = not settings.devices or settings.devices.is_chief
     if not self._writes:
       return
@@ -126,13 +111,7 @@ class Receipt:
   def finish(
     self, results: Mapping[str, Any], checkpoint: str | None = None
   ) -> None:
-    """Records the results; after --rerun, logs differences.
-
-    Args:
-      results: results by name.
-      checkpoint: the model's checkpoint; None if there is none. One that a
-        training has removed meanwhile is not recorded.
-    """
+    """Records the results; after --rerun, logs differences."""
     if not self._writes:
       return
     index = checkpoint and f"{checkpoint}.index"
@@ -140,6 +119,7 @@ class Receipt:
       "ended": _now(),
       "results": json_files.finite(results),
       "checkpoint": (
+        # A training may have removed it meanwhile.
         fingerprint(index) if index and self._files.exists(index) else None
       ),
     }
@@ -153,6 +133,8 @@ class Receipt:
       return
     with contextlib.suppress(ValueError):
       receipt = receipt_file.read(self._path)  # a malformed one is kept too
+      # With the same flags, this run resumes that one. Others are kept as
+      # `run-1.json` and so on.
       if receipt["given"] == self._content["given"]:
         if run.do_train:
           self._content["earlier_starts"] = _starts_of(receipt, run.output_dir)
@@ -173,15 +155,9 @@ class Receipt:
 
 
 def _starts_of(receipt: Mapping[str, Any], folder: str) -> list[dict[str, str]]:
-  """Starts of a training to be resumed; see `receipt_file.starts`.
-
-  Without a checkpoint nothing is left of them, and there are none.
-
-  Args:
-    receipt: receipt of the last one.
-    folder: the --output_dir.
-  """
+  """Starts of a training to be resumed, see `receipt_file.starts`."""
   saved = _last_save(folder)
+  # Without a checkpoint nothing is left of them.
   if not saved:
     return []
   last = {
@@ -204,12 +180,7 @@ def _last_save(folder: str) -> datetime.datetime | None:
 
 
 def _warn_of_other_data(folder: str, now: Mapping[str, Any]) -> None:
-  """Warns if a training is resumed with other data than it had before.
-
-  Args:
-    folder: the --output_dir.
-    now: receipt of the training that begins.
-  """
+  """Warns if a training is resumed with other data than it had before."""
   before = None
   with contextlib.suppress(InputError):
     trainings = filter(receipt_file.trains, receipt_file.read_all(folder))
@@ -238,28 +209,14 @@ def _warn_of_other_data(folder: str, now: Mapping[str, Any]) -> None:
 def begin(
   script: str, settings: RecordedSettings, file_system: Any = files
 ) -> Receipt:
-  """Starts the receipt of a run; with --rerun, checks the inputs first.
-
-  Returns:
-    The receipt, not yet written.
-
-  Raises:
-    InputError: see `check_rerun`.
-  """
+  """Starts the receipt of a run; with --rerun, checks the inputs first."""
   if settings.receipt.rerun:
     check_rerun(settings, file_system)
   return Receipt(script, settings, file_system)
 
 
 def check_rerun(settings: RecordedSettings, file_system: Any = files) -> None:
-  """Compares the inputs of the run that --rerun repeats with those of now.
-
-  Logs each difference. Files of flags that are given again may differ.
-
-  Raises:
-    InputError: data, vocabulary, config or checkpoint have changed, or the
-      output would overwrite that of the earlier run.
-  """
+  """Compares inputs of the run that --rerun repeats with those of now."""
   rerun = settings.receipt.rerun
   before = receipt_file.read(rerun)
   earlier_paths = {os.path.abspath(path) for path in (rerun, before["path"])}
@@ -271,6 +228,7 @@ def check_rerun(settings: RecordedSettings, file_system: Any = files) -> None:
     )
   changed = []
   for file in before["files"]:
+    # Files of flags that are given again may differ.
     if any(_is_overridden(flag, settings, before) for flag in file["flags"]):
       continue
     if not file_system.exists(file["path"]):
@@ -297,12 +255,7 @@ def check_rerun(settings: RecordedSettings, file_system: Any = files) -> None:
 
 
 def log_differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-  """Logs whether the results of a repeated run are identical.
-
-  Args:
-    before: receipt of the earlier run.
-    now: receipt of its repetition.
-  """
+  """Logs whether the results of a repeated run are identical."""
   if before.get("results") is None:
     logging.warning("The earlier run did not finish: no results to compare")
     return
@@ -332,19 +285,8 @@ def log_differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
 def fingerprint(
   path: str, open_file=open_any, ends_only: bool = False
 ) -> dict[str, Any]:
-  """Size and hash of a file.
-
-  A device or pipe, which may have no end, is not read.
-
-  Args:
-    path: the file.
-    open_file: opens it, called as `open_file(path, "rb")`.
-    ends_only: whether to hash both ends of the file alone, as of a large one.
-
-  Returns:
-    Its `path`, size in `bytes`, `sha256`, and in `hashed` the part that was
-    hashed: "all" except for large files.
-  """
+  """Size and hash of a file, and in `hashed` which part the hash is of."""
+  # A device or pipe may have no end.
   if not files.is_remote(path) and _is_device(path):
     return {"path": path, "bytes": 0, "sha256": "", "hashed": "nothing"}
   digest = hashlib.sha256()
@@ -373,10 +315,7 @@ def _is_device(path: str) -> bool:
 def fingerprints(
   paths: Iterable[str], open_file=open_any
 ) -> list[dict[str, Any]]:
-  """The `fingerprint` of each file of a data set.
-
-  Of the files after the first `_LARGE_SET` bytes, only the ends are hashed.
-  """
+  """The `fingerprint` of each file of a data set."""
   found, num_bytes = [], 0
   remaining = iter(paths)
   for path in remaining:
@@ -384,6 +323,7 @@ def fingerprints(
     num_bytes += found[-1]["bytes"]
     if num_bytes > _LARGE_SET:
       break
+  # Of a large training corpus only a part is read at each start.
   hash_ends = functools.partial(
     fingerprint, open_file=open_file, ends_only=True
   )

@@ -51,30 +51,24 @@ _OF_METRICS = {
 
 @dataclasses.dataclass(frozen=True)
 class RecordedRun:
-  """A run, as the files in its folder describe it.
+  """A run, as the files in its folder describe it."""
 
-  Attributes:
-    name: short name, unique among the runs of a comparison.
-    folder: its --output_dir.
-    task: its task; one that says nothing if it is not known.
-    receipt: receipt of the training, see `receipts.Receipt`; of a run that did
-      not train, the last one; empty without any.
-    evaluation: receipt with the metrics, of the training or of a later
-      evaluation in the same folder; empty without any.
-    metrics: metrics on the dev set by plain name.
-    primary_metric: name of the primary one; None if it is not known.
-    dev_scores: rows of `dev_scores.jsonl`: step and metrics during training.
-    num_steps: steps of the training; None if they are not known.
-  """
-
+  # Unique among the runs of a comparison.
   name: str
-  folder: str
+  folder: str  # its --output_dir
+  # One that says nothing if the task is not known.
   task: TaskRecord
+  # Of the training, or else the last one; empty without any.
   receipt: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  # Receipt with the metrics, of the training or of a later evaluation in the
+  # same folder; empty without any.
   evaluation: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  # On the dev set, by plain name.
   metrics: Mapping[str, float] = dataclasses.field(default_factory=dict)
   primary_metric: str | None = None
+  # Rows of `dev_scores.jsonl`: step and metrics during training.
   dev_scores: Sequence[Mapping[str, Any]] = ()
+  # Steps of the training; None if they are not known.
   num_steps: int | None = None
 
   @property
@@ -84,14 +78,11 @@ class RecordedRun:
 
   @functools.cached_property
   def flags(self) -> dict[str, Any]:
-    """Values of the flags; for "auto", the value that was chosen.
-
-    Where a later evaluation had another value, which its metrics are of, the
-    value is text with both.
-    """
+    """Values of the flags; for "auto", the value that was chosen."""
     values = _flags(self.receipt)
     if not self.is_evaluated_later:
       return values
+    # The metrics are of the later value: the text has both.
     later = _flags(self.evaluation)
     changed = {
       name: f"{values[name]}, evaluated with {later[name]}"
@@ -207,7 +198,7 @@ def _given(receipt: Mapping[str, Any]) -> set[str]:
 
 
 def _together(hashes: Iterable[str]) -> str | None:
-  """Beginning of a hash of files, whatever their order; None for no files."""
+  """Order-independent hash prefix of several files; None for no files."""
   hashes = sorted(hashes)
   if len(hashes) > 1:
     hashes = [hashlib.sha256("".join(hashes).encode()).hexdigest()]
@@ -217,16 +208,12 @@ def _together(hashes: Iterable[str]) -> str | None:
 def shared_predictions(
   first: RecordedRun, other: RecordedRun
 ) -> tuple[list[str], list[Any], list[Any], list[Any]]:
-  """What two runs predict for the same examples with the same gold answers.
-
-  Returns:
-    Names of the metrics of both, gold answers and the answers of each run,
-    which are empty if examples or gold answers differ or are not known.
-  """
+  """Metric names, gold answers and predictions of two runs' same examples."""
   pairs = [*zip(first.dev_predictions, other.dev_predictions)]
   is_same = len(first.dev_predictions) == len(other.dev_predictions) and all(
     a.guid == b.guid and a.gold == b.gold for a, b in pairs
   )
+  # Examples or gold answers differ, or are not known.
   if not is_same:
     pairs = []
   return (
@@ -243,16 +230,7 @@ def shared_predictions(
 def find_runs(
   paths: Sequence[str], find_task: Callable[[str], TaskRecord | None]
 ) -> list[RecordedRun]:
-  """Reads the runs in folders.
-
-  Args:
-    paths: output folders of runs, or their `run.json`. A folder of `--seeds`
-      stands for the run of each seed.
-    find_task: finds the record of a task by its script.
-
-  Raises:
-    InputError: a path is no run, or is given twice; a file is corrupt.
-  """
+  """Reads the runs in folders; one of `--seeds` gives a run per seed."""
   folders = [_folder(path) for path in paths]
   runs = []
   for name, folder in zip(_short_names(folders), folders):
@@ -306,11 +284,7 @@ def _read_run(
   find_task: Callable[[str], TaskRecord | None],
   may_be_missing: bool = False,
 ) -> RecordedRun:
-  """Reads the files in the folder of a run.
-
-  Raises:
-    InputError: it has neither receipt nor metrics, unless it may be missing.
-  """
+  """Reads a run's folder, which has receipt or metrics or `may_be_missing`."""
   found = []  # of the training, and of evaluations after it
   for receipt in receipt_file.read_all(folder):
     found.append(receipt)

@@ -23,17 +23,11 @@ MAX_POINTS = 200
 
 
 class Line(NamedTuple):
-  """A curve of a panel.
-
-  Attributes:
-    points: (step, value) pairs in order of steps.
-    color: name of its color.
-    style: line style of Matplotlib.
-  """
+  """A curve of a panel, of (step, value) pairs in order of steps."""
 
   points: Sequence[tuple[int, float]]
-  color: str = "main"
-  style: str = "-"
+  color: str = "main"  # a key of `LIGHT`
+  style: str = "-"  # of Matplotlib
 
 
 def panel(
@@ -43,15 +37,7 @@ def panel(
   caption: str = "",
   size: tuple[float, float] = PANEL_SIZE,
 ) -> str:
-  """A panel with curves.
-
-  Args:
-    lines: the curves, the most important one last.
-    step_range: first and last step of the x-axis.
-    marked_step: step to mark by a vertical line.
-    caption: HTML above the panel.
-    size: see `picture`.
-  """
+  """A panel with curves, the most important one last."""
 
   def draw(axes):
     for line in lines:
@@ -76,16 +62,12 @@ def panel(
 
 
 def thin_out(points: Sequence[tuple[int, float]]) -> np.ndarray:
-  """Downsamples a long curve by grouping neighboring points.
-
-  Returns:
-    float64 [4, at most MAX_POINTS]: mean step, and minimum, mean and maximum of
-    the finite values of each group; NaN if it has none.
-  """
+  """Downsamples a curve: mean step, minimum, mean and maximum, [4, points]."""
   pairs = np.array(points, np.float64)
   group_size = math.ceil(len(pairs) / MAX_POINTS)
   rows = []
   for group in np.array_split(pairs, math.ceil(len(pairs) / group_size)):
+    # A group without finite values is a gap: NaN.
     values = group[np.isfinite(group[:, 1]), 1]
     if not len(values):
       values = np.array([math.nan])
@@ -100,18 +82,11 @@ def dots(
   interval: tuple[float, float],
   name: str,
 ) -> str:
-  """A row per value with a dot, over the mean and its interval.
-
-  Args:
-    values: the values.
-    labels: a label for each value.
-    mean: their mean, drawn as a line.
-    interval: drawn as a band; NaN for none.
-    name: what the values are.
-  """
+  """A row per value with a dot, over the mean and its interval."""
 
   def draw(axes):
     rows = range(len(values))
+    # NaN is no interval.
     if all(map(math.isfinite, interval)):
       axes.axvspan(*interval, color=LIGHT["main"], alpha=0.15, linewidth=0)
     axes.axvline(mean, color=LIGHT["quiet"], linestyle=(0, (3, 2)))
@@ -135,17 +110,7 @@ MARK = '<span class="mark">┆</span>'
 def picture(
   size: tuple[float, float], draw: Callable[[Any], None], caption: str = ""
 ) -> str:
-  """Draws with Matplotlib, in the colors and font of the page.
-
-  Args:
-    size: width and height in inches, before the browser scales it.
-    draw: draws on the Matplotlib axes.
-    caption: HTML above the picture.
-
-  Returns:
-    HTML of a `<figure>`. Element ids are hashes of the contents, so elements
-    with the same id, in any picture of the page, are identical.
-  """
+  """Draws with Matplotlib, in the colors and font of the page: a <figure>."""
   import matplotlib
   from matplotlib.figure import Figure
 
@@ -180,6 +145,8 @@ def picture(
   svg = "<svg " + file.getvalue().partition("<svg ")[2].strip()
   # Inline SVG needs no namespaces. Its styles would apply to the whole page.
   svg = re.sub("<style.*?</style>", "", svg, flags=re.DOTALL)
+  # Ids that are left are hashes of contents: equal ones, in any picture of the
+  # page, are of equal elements.
   svg = re.sub(r' (id="[\w.]+_\d+"|xmlns(:xlink)?="[^"]*")', "", svg)
   svg = re.sub(r"\s*\n\s*", " ", svg).replace("> <", "><")
   for name, color in LIGHT.items():

@@ -153,17 +153,7 @@ def write(
   headline: str = "",
   details: Mapping[str, Any] | None = None,
 ) -> None:
-  """Writes the page.
-
-  Args:
-    path: the HTML file.
-    title: heading of the page.
-    facts: values by name, shown at the top.
-    sections: HTML of `curves`, `table` and the like.
-    subtitle: a line below the heading.
-    headline: HTML of the result to show first.
-    details: values by name, shown after `facts`.
-  """
+  """Writes the page: headline, `facts` and `details` by name, then sections."""
   links, parts = [], []
   for n, part in enumerate(sections):
     heading = re.search("<h2>(.*?)</h2>", part, re.DOTALL)[1]
@@ -217,12 +207,7 @@ def note(content: str) -> str:
 
 
 def grid(rows: Sequence[Mapping[str, Any]], cards: bool = False) -> str:
-  """A table, without a heading.
-
-  Args:
-    rows: values by column.
-    cards: on a narrow screen, show each row as a card, with a line per value.
-  """
+  """A table; with `cards`, each row is a card on a narrow screen."""
   if not rows:
     return note("There are none.")
   heads, columns = [], []
@@ -251,14 +236,9 @@ def grid(rows: Sequence[Mapping[str, Any]], cards: bool = False) -> str:
 def marked_text(
   content: str, spans: Sequence[tuple[int, int, str]], margin: int = 160
 ) -> Html:
-  """Text with marked spans, shortened where it is far from all of them.
-
-  Args:
-    content: the text.
-    spans: first character, the one after the last, and kind of each span:
-      "gold" or "predicted". Spans may overlap.
-    margin: characters to keep around a span.
-  """
+  """Text with marked spans, shortened where it is far from all of them."""
+  # A span is its first character, the one after the last, and "gold" or
+  # "predicted". Spans may overlap.
   ends = {index for start, end, _ in spans for index in (start, end)}
   parts = []
   for first, last in _excerpts(content, spans, margin):
@@ -277,7 +257,7 @@ def marked_text(
 def _excerpts(
   content: str, spans: Sequence[tuple[int, int, str]], margin: int
 ) -> list[tuple[int, int]]:
-  """Stretches of a text, of whole words, that have all spans."""
+  """Segments of a text, of whole words, that have all spans."""
   found: list[tuple[int, int]] = []
   for start, end, _ in sorted(spans) or [(0, margin, "")]:
     first, last = max(0, start - margin), min(len(content), end + margin)

@@ -36,18 +36,15 @@ _VERSIONS = {
 
 @dataclasses.dataclass
 class Findings:
-  """Result of the evaluation of a run.
+  """Result of the evaluation of a run."""
 
-  Attributes:
-    results: metrics by name, as in `eval_results.txt`.
-    sections: sections of the report on the predictions.
-    warnings: sections of `collapse_warning`.
-    estimates: intervals and baselines of the metrics.
-  """
-
+  # Metrics, as in `eval_results.txt`.
   results: dict[str, Any] = dataclasses.field(default_factory=dict)
+  # Sections of the report on the predictions.
   sections: list[str] = dataclasses.field(default_factory=list)
+  # Sections of `collapse_warning`, which come first.
   warnings: list[str] = dataclasses.field(default_factory=list)
+  # Intervals and baselines of the metrics.
   estimates: Estimates = dataclasses.field(default_factory=Estimates)
 
 
@@ -57,21 +54,13 @@ def write_report(
   lengths: model_inputs.Lengths | None = None,
   num_examples: Mapping[str, int] | None = None,
 ) -> None:
-  """Writes the `report.html` of a training run.
-
-  Device, versions, date and duration come from the receipt in --output_dir, so
-  `Receipt.finish` is called before.
-
-  Args:
-    run: the run.
-    found: evaluation of the trained model; warnings come first.
-    lengths: lengths of the training examples, if known.
-    num_examples: number of examples by name of the data set.
-  """
+  """Writes the `report.html` of a training run."""
   seeds = None
   if run.seeds:
     seeds = multi_run.read_statistics(run.output_dir)
   scores = model_selection.plain_scores(found.results)
+  # `Receipt.finish` has been called: it has device, versions, date and
+  # duration.
   receipt = next(receipt_file.read_all(run.output_dir), {})
   parts = [*found.warnings, *([html_report.seeds(seeds)] if seeds else [])]
   parts += [*_curves(run), *found.sections]
@@ -115,11 +104,10 @@ def _headline(
   estimates: Estimates,
   seeds: Mapping[str, Any] | None,
 ) -> str:
-  """The primary metric; empty without evaluation.
-
-  A loss says little to a reader, and what begins with "best_" is at a threshold
-  that was tuned on the same examples: the next metric is shown instead.
-  """
+  """The primary metric; empty without evaluation."""
+  # A loss says little to a reader, and what begins with "best_" is at a
+  # threshold that was tuned on the same examples: the next metric is shown
+  # instead.
   metric = next(
     (
       name
@@ -225,11 +213,7 @@ def _settings(settings: TrainingSettings) -> list[dict[str, Any]]:
 def collapse_warning(
   answers: Iterable[str], gold: Iterable[str] | None = None
 ) -> list[str]:
-  """Logs a warning of `describe_collapse`, if there is one.
-
-  Returns:
-    The warning as a section of the report; empty if predictions differ.
-  """
+  """Logs and returns a warning of `describe_collapse`, if there is one."""
   text = describe_collapse(answers, gold)
   if not text:
     return []
@@ -240,18 +224,11 @@ def collapse_warning(
 def describe_collapse(
   answers: Iterable[str], gold: Iterable[str] | None = None
 ) -> str | None:
-  """Describes a model that predicts the same for every example.
-
-  Args:
-    answers: the predictions.
-    gold: the gold answers, if known. If they are all equal, equal predictions
-      are fine. Without them, a few equal predictions are fine.
-
-  Returns:
-    A warning; None if the predictions differ.
-  """
+  """Describes a model that predicts the same for every example, or None."""
   answers = list(answers)
   gold = None if gold is None else list(gold)
+  # Equal predictions are fine if the gold answers are all equal; without these,
+  # a few are.
   if not result_files.are_all_equal(answers, gold):
     return None
   return (
@@ -264,16 +241,7 @@ def describe_collapse(
 def missing_labels_warning(
   predicted: Iterable[str], gold: Iterable[str], fix: str
 ) -> list[str]:
-  """Logs the gold labels that are never predicted.
-
-  Args:
-    predicted: predicted labels, or types of entities.
-    gold: gold labels, or types of entities.
-    fix: what to do about it.
-
-  Returns:
-    The warning as a section of the report; empty if all are predicted.
-  """
+  """Logs and returns a warning of gold labels that are never predicted."""
   predicted, counts = set(predicted), collections.Counter(gold)
   missing = [
     f"{label} ({counts[label]} of {sum(counts.values())} in the dev set)"

@@ -1,8 +1,4 @@
-"""The doctor's checks of training: weights, steps, disk, memory and time.
-
-Functions named `check_` raise InputError for what would stop the run, and log a
-warning for what would not.
-"""
+"""The doctor's checks of training: weights, steps, disk, memory and time."""
 
 from __future__ import annotations
 
@@ -33,13 +29,7 @@ from bertlib.training.task import Run, Task
 
 
 def check_setup(doctor: Doctor, settings: TrainingSettings, task: Task) -> Run:
-  """Runs the steps of `run.setup` as checks.
-
-  The task is `SKIPPED` if its own check failed.
-
-  Returns:
-    The run, with `SKIPPED` for each value whose check failed.
-  """
+  """Runs the steps of `run.setup` as checks."""
   check = doctor.check
   devices.share_gpus()  # "auto" computes; later, free memory is read
   model = check("model", resolve.fetch_model, settings)
@@ -64,6 +54,7 @@ def check_setup(doctor: Doctor, settings: TrainingSettings, task: Task) -> Run:
   )
   if selection is not SKIPPED:
     settings = run_skeleton.with_best_metric(settings, selection)
+  # `SKIPPED` stands for each value whose check failed.
   run = Run(settings, task, config, tokenizer, trained, selection)
   check("folder", run_skeleton.check_folder, run, after=(config, task))
   check("weights", run_skeleton.check_weights, run, after=(config, trained))
@@ -73,13 +64,7 @@ def check_setup(doctor: Doctor, settings: TrainingSettings, task: Task) -> Run:
 def check_memory(
   num_bytes: int, available: int | None, loss_bytes: int = 0
 ) -> None:
-  """Warns if training may need more memory than is available.
-
-  Args:
-    num_bytes: upper estimate of the memory needed.
-    available: free memory in bytes; None if unknown.
-    loss_bytes: share of a loss over the batch, see `task.Task`.
-  """
+  """Warns if training may need more memory than `available`, if known."""
   if available is None:
     logging.info("needs up to %s", size_in_words(num_bytes))
   elif num_bytes <= available:
@@ -122,13 +107,7 @@ def available_memory() -> int | None:
 
 
 def estimate_duration(num_flops: float, rate: float, num_runs: int = 1) -> None:
-  """Logs an estimate of the training time.
-
-  Args:
-    num_flops: floating-point operations of all matrix products of a run.
-    rate: measured operations per second of a matrix product.
-    num_runs: number of runs, one per seed.
-  """
+  """Logs an estimate of the training time."""
   num_flops *= num_runs
   # All other operations together take about as long as the matrix products.
   seconds = round(2 * num_flops / rate)
@@ -148,16 +127,7 @@ def check_training(
   count_steps: Callable[[int], int] | None = None,
   writes_records: bool = True,
 ) -> None:
-  """Checks steps, disk, memory and time of the training.
-
-  Args:
-    doctor: runs and reports the checks.
-    run: result of `check_setup`.
-    lengths: lengths of the training examples, or `SKIPPED`.
-    count_steps: maps the number of examples to the number of steps; None for
-      that of --num_train_epochs.
-    writes_records: whether records are written to --output_dir.
-  """
+  """Checks steps, disk, memory and time of the training."""
   settings, config = run.settings, run.config
   needs = (lengths, config)
   if not settings.run.do_train:
@@ -221,10 +191,7 @@ def _check_memory(run: Run, plan) -> None:
 
 
 def planned_bytes(run: Run, plan) -> int:
-  """Estimate of the memory of a training step, see `memory_plan.step_bytes`.
-
-  `plan` is that of `run.plan_training`.
-  """
+  """Estimate of the memory of a training step, see `memory_plan.step_bytes`."""
   compute, options = plan
   settings = run.settings
   batch_size = memory_plan.replica_batch_size(
@@ -270,11 +237,9 @@ def _num_runs(run: Run) -> int:
 def checkpoint_bytes(
   settings: TrainingSettings, num_weights: int, num_train_steps: int
 ) -> int:
-  """Bytes of all checkpoints that are kept at the same time.
-
-  A weight takes 4 bytes and its two moments 8; the best checkpoint has no
-  moments. While a new checkpoint is written, there is one more of each.
-  """
+  """Bytes of all checkpoints that are kept at the same time."""
+  # A weight takes 4 bytes and its two moments 8; the best checkpoint has no
+  # moments. While a new checkpoint is written, there is one more of each.
   every = settings.run.steps_per_checkpoint
   kept = min(settings.run.keep_checkpoint_max, num_train_steps // every + 1) + 1
   best = 2 if settings.run.eval_steps else 0
