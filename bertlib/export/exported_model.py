@@ -48,10 +48,7 @@ class ExportedModel:
   """
 
   def __init__(self, folder: str):
-    """Loads a model.
-
-    Args:
-      folder: the `--export_dir` of export_model.py.
+    """Loads a model from the `--export_dir` of export_model.py.
 
     Raises:
       InputError: there is no SavedModel, it is damaged, or it cannot run here.
@@ -111,7 +108,7 @@ class ExportedModel:
     return {name: _array(tensor) for name, tensor in outputs.items()}
 
   def _tensor(self, signature: str, name: str, value: Any):
-    """A value as the input `name` of a signature."""
+    """Converts a value to the input `name` of a signature."""
     spec = self._specs(signature)[name]
     try:
       tensor = tf.convert_to_tensor(value, spec.dtype)
@@ -138,21 +135,14 @@ def _array(tensor) -> np.ndarray:
 
 
 def check_export_dir(folder: str, overwrite: bool) -> None:
-  """Refuses an --export_dir that exists and must not be replaced.
-
-  Args:
-    folder: the folder.
-    overwrite: whether an earlier export there may be replaced.
-
-  Raises:
-    InputError: it exists; or, with `overwrite`, has other files than an export.
-  """
+  """Refuses an --export_dir that exists and must not be replaced."""
   files.check_new("export_dir", folder, overwrite)
   if not files.exists(folder):
     return
   names = set()
   if tf.io.gfile.isdir(folder):
     names = {name.rstrip("/") for name in tf.io.gfile.listdir(folder)}
+  # --overwrite removes only what this script has written.
   in_assets = os.path.join(folder, "assets", model_files.DESCRIPTION)
   is_saved_model = names <= _SAVED_MODEL and tf.io.gfile.exists(in_assets)
   is_tflite = (
@@ -168,23 +158,16 @@ def check_export_dir(folder: str, overwrite: bool) -> None:
 def write_format(
   folder: str, precision: str, max_kernel_value: int | None = None
 ) -> None:
-  """Writes `FORMAT_FILE`.
-
-  Args:
-    folder: folder of the assets.
-    precision: dtype of activations; with 8-bit kernels, that of attention.
-    max_kernel_value: largest magnitude in 8-bit kernels; None without any.
-  """
+  """Writes `FORMAT_FILE`: dtype of activations and range of 8-bit kernels."""
+  # With 8-bit kernels, `precision` is that of attention.
   content = {"precision": precision, "max_kernel_value": max_kernel_value}
   with atomic_write(os.path.join(folder, FORMAT_FILE)) as file:
     file.write(json_files.dumps(content))
 
 
 def add_graph_hash(folder: str) -> None:
-  """Adds the hash of its graph to the `FORMAT_FILE` of a SavedModel.
-
-  Its variables have checksums, which TensorFlow verifies; its graph has none.
-  """
+  """Adds the hash of its graph to the `FORMAT_FILE` of a SavedModel."""
+  # Its variables have checksums, which TensorFlow verifies; its graph has none.
   path = os.path.join(folder, "assets", FORMAT_FILE)
   content = json_files.read(path) | {"graph_sha256": _hash_of_graph(folder)}
   with atomic_write(path) as file:
@@ -204,12 +187,7 @@ def _hash_of_graph(folder: str) -> str | None:
 
 
 def requirements(precision: str, max_kernel_value: int | None = None) -> str:
-  """Requirements of an export on TensorFlow and processor, for the log.
-
-  Args:
-    precision: see `write_format`.
-    max_kernel_value: see `write_format`.
-  """
+  """Requirements of an export on TensorFlow and processor, for the log."""
   in_16_bits = precision != "float32"
   if not max_kernel_value:
     if in_16_bits:
@@ -224,14 +202,7 @@ def requirements(precision: str, max_kernel_value: int | None = None) -> str:
 
 
 def check_format(folder: str) -> None:
-  """Checks that an exported model is complete and runs on this machine.
-
-  Warns if it is slow or less accurate here.
-
-  Raises:
-    InputError: a file is damaged; TensorFlow or the processor does not have its
-      number formats.
-  """
+  """Refuses an exported model that is damaged or cannot run on this machine."""
   path = os.path.join(folder, "assets", FORMAT_FILE)
   if not tf.io.gfile.exists(path):  # of an older version
     return
@@ -251,6 +222,7 @@ def check_format(folder: str) -> None:
   precision, max_kernel_value = found["precision"], found["max_kernel_value"]
   if max_kernel_value:
     _check_int8(folder, precision, max_kernel_value)
+  # It runs here, but slowly.
   elif precision not in supported_dtypes():
     logging.warning(
       "%s: is in %s, for which this machine has no instructions. An export in"

@@ -1,10 +1,8 @@
 """SavedModel signatures: from ids or raw text to predictions.
 
-`SignatureModel` is the base class of the tasks' exported models, which are in
-their folders. Its `signatures` are functions of named tensors, built
-from core TensorFlow operations. They do in the graph what the script does in
-Python before and after the model. Shapes use the letters of `modeling`, and:
-W windows, M masks, L labels.
+The exported model of a task, in its folder, extends `SignatureModel`. It does
+in the graph what the script does in Python before and after the model. Shapes
+use the letters of `modeling`, and: W windows, M masks, L labels.
 """
 
 from __future__ import annotations
@@ -25,29 +23,20 @@ Tensors = Mapping[str, Any]
 
 
 class Signature(NamedTuple):
-  """A SavedModel signature.
-
-  Attributes:
-    inputs: a `tf.TensorSpec` per input.
-    function: maps inputs by name to outputs by name.
-  """
+  """A SavedModel signature: maps inputs by name to outputs by name."""
 
   inputs: dict[str, tf.TensorSpec]
   function: Callable[[Tensors], Tensors]
 
 
 class SignatureModel:
-  """Base class: a model with its tokenization and decoding in the graph.
+  """Base class: a model with its tokenization and decoding in the graph."""
 
-  Attributes:
-    graph: name in the task's script of the function that builds its graph; None
-      for a class with a `build` of its own.
-    main: name of the default signature.
-    never_split: words that the tokenizer must not split.
-  """
-
+  # Name in the task's script of the function that builds its graph; None for a
+  # class with a `build` of its own.
   graph: str | None = "Predictor.build"
-  main = "text"
+  main = "text"  # the default signature
+  # Words that the tokenizer must not split.
   never_split: tuple[str, ...] = ()
 
   def __init__(
@@ -55,20 +44,13 @@ class SignatureModel:
     description: Mapping[str, Any],
     config: modeling.BertConfig,
     tokenizer: tokenization.FullTokenizer | None,
+    # Fixed S of every batch; None for any.
     seq_length: int | None = None,
     dtype=tf.float32,
+    # Builds the graph of the task; None for only the encoder.
     build_model: Callable[..., Any] | None = None,
   ):
-    """Describes the signatures of a model.
-
-    Args:
-      description: contents of `model.json`.
-      config: the model's `BertConfig`.
-      tokenizer: None for a model that takes only ids.
-      seq_length: fixed S of every batch; None for any.
-      dtype: see `compute.FastCompute`.
-      build_model: builds the graph of the task; None for only the encoder.
-    """
+    """Describes the signatures of a model; without tokenizer, of ids alone."""
     self.description = description
     self.build_model = build_model
     self.config = config
@@ -139,15 +121,11 @@ def text_specs(*names: str) -> dict[str, tf.TensorSpec]:
 
 
 class EncoderOutputs(NamedTuple):
-  """Outputs of an encoder, float32.
+  """Outputs of an encoder, float32."""
 
-  Attributes:
-    states: [B, S, H] of the embeddings and of each layer.
-    pooled: [B, H].
-  """
-
+  # [B, S, H] of the embeddings and of each layer.
   states: list[Any]
-  pooled: Any
+  pooled: Any  # [B, H]
 
 
 class Encoder(SignatureModel):

@@ -26,17 +26,10 @@ class GraphModule(tf.Module):
     with module.scope():
       return build(input_ids)
   ```
-
-  The weights are `module.trainable_variables`. Gradients flow to them, and
-  `tf.saved_model.save` saves them.
   """
 
   def __init__(self, weights: Mapping[str, np.ndarray]):
-    """Creates the variables.
-
-    Args:
-      weights: values by variable name in the graph.
-    """
+    """Creates the variables, from values by variable name in the graph."""
     super().__init__()
     self.weights = [
       tf.Variable(value, name=name) for name, value in weights.items()
@@ -47,13 +40,10 @@ class GraphModule(tf.Module):
 
   @contextlib.contextmanager
   def scope(self):
-    """Context, within a `tf.function`, in which get_variable returns weights.
-
-    Raises:
-      KeyError: graph code requests a variable that is not in the module.
-    """
+    """Context, in a `tf.function`, in which get_variable returns weights."""
 
     def weight(_, **description):
+      # KeyError for a variable that is not in the module.
       return self._weights[description["name"].partition("/")[2]]
 
     reuse = tf.compat.v1.AUTO_REUSE
@@ -65,26 +55,17 @@ class GraphModule(tf.Module):
 
 
 class FrozenGraph:
-  """Graph code with constant weights, as one TensorFlow function.
+  """Graph code with constant weights, as one TensorFlow function."""
 
-  Several functions may call it: a SavedModel of them has its weights once.
-  Weights are constants of the graph: oneDNN lays out kernels for the processor
-  at the first call. TensorFlow copies such constants when it optimizes a graph,
-  so embedding tables are captured tensors instead.
-  """
-
+  # Several functions may call it: a SavedModel of them has its weights once.
+  # Weights are constants of the graph, whose kernels oneDNN arranges for the
+  # processor at the first call.
   def __init__(
     self,
     build: Callable[[Mapping[str, Any]], Any],
     weight_getter: Callable[..., Any],
   ):
-    """Creates the function, which is traced when it is first called.
-
-    Args:
-      build: maps tensors by name to a structure of tensors. It gets its weights
-        by `tf.get_variable`.
-      weight_getter: `custom_getter` of a variable scope.
-    """
+    """Takes `build`, which gets its weights by `tf.get_variable`."""
     self._build = build
     self._weight_getter = weight_getter
     self._function: Callable | None = None
@@ -108,6 +89,8 @@ class FrozenGraph:
       return self._build(inputs)
 
   def _get(self, getter, name, *args, **kwargs):
+    # TensorFlow copies constants when it optimizes a graph, so embedding tables
+    # are captured tensors instead.
     is_table = name.endswith("_embeddings")
     with tf.init_scope() if is_table else contextlib.nullcontext():
       name = name.partition("/")[2]
@@ -115,12 +98,7 @@ class FrozenGraph:
 
 
 def constant_getter(weights: Mapping[str, np.ndarray], dtype) -> Callable:
-  """A custom getter of variables that returns constants.
-
-  Args:
-    weights: values by variable name.
-    dtype: NumPy dtype of kernels.
-  """
+  """Custom getter that returns constants; `dtype` is NumPy's, of kernels."""
 
   def get(getter, name, *args, **kwargs):
     del getter, args, kwargs
@@ -134,16 +112,7 @@ def constant_getter(weights: Mapping[str, np.ndarray], dtype) -> Callable:
 def initial_weights(
   build: Callable[[], Any], init_checkpoint: str | None = None
 ) -> dict[str, np.ndarray]:
-  """Initial weights of a graph for training.
-
-  Args:
-    build: builds the graph. It can set a random seed.
-    init_checkpoint: initializes the weights that it contains; others are
-      randomly initialized. None for all.
-
-  Returns:
-    Values of the trainable variables by name.
-  """
+  """Trainable weights of a graph by name, of a checkpoint where it has them."""
   with tf.Graph().as_default():
     build()
     weights = tf.compat.v1.trainable_variables()

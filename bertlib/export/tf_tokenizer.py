@@ -3,8 +3,8 @@
 `GraphTokenizer` produces the ids of `tokenization.FullTokenizer` in a graph, so
 that an exported model needs neither Python nor custom operations. The
 characters of all texts of a batch are concatenated, and every step is applied
-to all of them at once. Shapes in this module: B texts, T characters of texts,
-N codes, C characters of words, W words (in `Windows`: windows), P pieces.
+to all at once. A code is a character after normalization. B is the number of
+texts.
 """
 
 from __future__ import annotations
@@ -32,50 +32,34 @@ _SPACE = 2 << _POINT_BITS
 
 
 class Tokens(NamedTuple):
-  """The pieces of texts. Offsets count characters, not invalid UTF-8 bytes.
-
-  Attributes:
-    ids: ragged int32 [B, None], ids of the pieces.
-    starts: ragged int32 [B, None], offset of each piece's first character.
-    ends: ragged int32 [B, None], offset after its last character.
-    words: ragged int32 [B, None], index of each piece's word, counted over all
-      texts; None, like the next two, without a word pattern.
-    word_starts: ragged int32 [B, None], offset of each word's first character.
-    word_ends: ragged int32 [B, None], offset after its last character.
-  """
+  """The pieces of texts, ragged int32 [B, None] each."""
 
   ids: Any
+  # Offsets count characters, not invalid UTF-8 bytes, from the start of the
+  # text to the piece's first character and after its last one.
   starts: Any
   ends: Any
+  # Index of each piece's word, counted over all texts. This and the next two
+  # are None without a word pattern.
   words: Any = None
   word_starts: Any = None
   word_ends: Any = None
 
 
 class GraphTokenizer:
-  """A `tokenization.FullTokenizer` for graphs.
+  """A `tokenization.FullTokenizer` for graphs."""
 
-  Python's Unicode tables and the vocabulary become constants of the graph. One
-  difference: combining marks, such as those of musical notes and of Hangul
-  tones, are not reordered by Unicode decomposition.
-  """
-
+  # Python's Unicode tables and the vocabulary become constants of the graph.
+  # One difference: combining marks, such as those of musical notes and of
+  # Hangul tones, are not reordered by Unicode decomposition.
   def __init__(
     self,
     tokenizer: tokenization.FullTokenizer,
+    # Matches words that are tokenized separately, each a single character or a
+    # run of characters; None to tokenize texts as a whole.
     word_pattern: re.Pattern[str] | None = None,
   ):
-    """Copies a tokenizer.
-
-    Args:
-      tokenizer: its vocabulary must contain [UNK], [CLS], [SEP] and all of
-        `never_split`.
-      word_pattern: matches words that are tokenized separately, each a single
-        character or a run of characters; None to tokenize texts as a whole.
-
-    Raises:
-      KeyError: a required entry is missing.
-    """
+    """Copies a tokenizer; KeyError if its vocabulary lacks a special token."""
     lower = tokenizer.basic_tokenizer.do_lower_case
     pieces = tokenizer.wordpiece_tokenizer
     self._codes = _codes(lower)
@@ -106,17 +90,8 @@ class GraphTokenizer:
     )
 
   def encode_pairs(self, texts_a, texts_b, max_seq_length: int, pads: bool):
-    """Encodes texts, or pairs of texts, as `model_inputs.encode_pair` does.
-
-    Args:
-      texts_a: string [B].
-      texts_b: string [B], "" for no second text; None for no pairs at all.
-      max_seq_length: longer pairs are truncated to this many tokens.
-      pads: whether to pad to `max_seq_length`, not to the longest pair.
-
-    Returns:
-      See `join`.
-    """
+    """Encodes texts, string [B], as `model_inputs.encode_pair` does."""
+    # `texts_b` is None for no pairs at all, or has "" for no second text.
     ids_a = self.tokenize(texts_a).ids
     ids_b = ids_a[:, :0] if texts_b is None else self.tokenize(texts_b).ids
     length_a, length_b = (
@@ -129,18 +104,10 @@ class GraphTokenizer:
     return self.join(ids_a, ids_b, max_seq_length if pads else None)
 
   def join(self, ids_a, ids_b, seq_length: int | None = None):
-    """Adds [CLS] and [SEP] to pairs, and pads them.
-
-    Args:
-      ids_a: ragged int32 [B, None].
-      ids_b: ragged int32 [B, None]; an empty row is no second text.
-      seq_length: S, which no pair exceeds; None for the longest pair.
-
-    Returns:
-      `input_ids`, `input_mask` and `segment_ids`, int32 [B, S].
-    """
+    """Joins ragged ids with [CLS] and [SEP], and pads them to int32 [B, S]."""
     one = tf.ones([ids_a.nrows(), 1], tf.int32)
     end = tf.RaggedTensor.from_tensor(one * self._sep)
+    # An empty row of `ids_b` is no second text.
     end_of_b = truncate_rows(end, tf.minimum(ids_b.row_lengths(), 1))
     first = tf.concat([one * self._cls, ids_a, end], axis=1)
     second = tf.concat([ids_b, end_of_b], axis=1)
@@ -159,8 +126,8 @@ class GraphTokenizer:
 
   def _tokenize(self, texts) -> Tokens:
     texts = tf.strings.unicode_decode(texts, "UTF-8", errors="ignore")
-    points = texts.values  # [T]
-    text_of = tf.cast(texts.value_rowids(), tf.int32)  # [T]
+    points = texts.values  # [characters]
+    text_of = tf.cast(texts.value_rowids(), tf.int32)  # [characters]
     # A part (a text, or a word of the pattern) is normalized on its own.
     part = text_of
     if self._kinds:
@@ -222,7 +189,7 @@ class GraphTokenizer:
     )
 
   def _split_words(self, words: _Words):
-    """WordPiece: first character, length and id of each piece, all [P]."""
+    """WordPiece: first character, length and id of each piece, all [pieces]."""
     num_chars = tf.size(words.chars)
     word_end = tf.concat([words.first[1:], [num_chars]], axis=0)
     word_length = word_end - words.first
@@ -264,7 +231,7 @@ class GraphTokenizer:
       tf.size(word_end),
     )
     is_unknown = (is_unknown > 0) | (word_length > self._longest_word)
-    in_unknown = tf.gather(is_unknown, words.word_of)  # [C]
+    in_unknown = tf.gather(is_unknown, words.word_of)  # [word characters]
     ids = tf.where(in_unknown, self._unknown, ids)
     length = tf.where(in_unknown, tf.gather(word_length, words.word_of), length)
     is_piece = is_first | (begins & ~in_unknown)
@@ -274,15 +241,7 @@ class GraphTokenizer:
 
 
 def truncate_rows(rows, lengths):
-  """Truncates the rows of a ragged tensor.
-
-  Args:
-    rows: ragged [B, None].
-    lengths: int [B], at most the current lengths.
-
-  Returns:
-    Ragged [B, None].
-  """
+  """Truncates the rows of a ragged tensor to `lengths`, int [B]."""
   lengths = tf.cast(lengths, tf.int64)
   starts = rows.row_starts()
   indices = tf.ragged.range(starts, starts + lengths)
@@ -290,27 +249,17 @@ def truncate_rows(rows, lengths):
 
 
 class Windows(NamedTuple):
-  """Overlapping windows of long rows, sorted by row and start.
+  """Overlapping windows of long rows, sorted by row and start."""
 
-  Attributes:
-    row: int32 [W], row of each window.
-    start: int32 [W], index in the row of its first value.
-    length: int32 [W], number of values.
-  """
-
-  row: Any
-  start: Any
-  length: Any
+  row: Any  # int32 [windows], index of the row
+  start: Any  # int32 [windows], index in the row of its first value
+  length: Any  # int32 [windows], number of values
 
 
 def split_into_windows(lengths, room, stride) -> Windows:
-  """Splits rows into overlapping windows; an empty row has one empty window.
-
-  Args:
-    lengths: int32 [B], lengths of the rows.
-    room: int32 [B], maximum length of a row's windows.
-    stride: int32 [B], distance between the starts of consecutive windows.
-  """
+  """Splits rows into overlapping windows; an empty row has an empty one."""
+  # int32 [B] each: a row's length, the maximum length of its windows, and the
+  # distance between their starts.
   count = 1 - tf.maximum(lengths - room, 0) // -stride
   row = tf.repeat(tf.range(tf.size(lengths)), count)
   nth = tf.range(tf.size(row))
@@ -321,7 +270,7 @@ def split_into_windows(lengths, room, stride) -> Windows:
 
 
 def gather_windows(rows, windows: Windows):
-  """Gathers the values of windows: ragged [B, None] to ragged [W, None]."""
+  """Gathers the values of windows: ragged [B, None] to [windows, None]."""
   first = tf.gather(tf.cast(rows.row_starts(), tf.int32), windows.row)
   first += windows.start
   indices = tf.ragged.range(first, first + windows.length)
@@ -345,7 +294,7 @@ class _PointTable:
     self._first = (index.reshape(-1) * self._PAGE).astype(np.int32)
 
   def __call__(self, points):
-    """Looks up code points, int32 [T]."""
+    """Looks up code points, int32 [characters]."""
     page = tf.gather(self._first, points // self._PAGE)
     return tf.gather(self._values, page + points % self._PAGE)
 
@@ -359,29 +308,21 @@ def _probes() -> Iterable[tuple[int, str]]:
 
 
 class _Normalized(NamedTuple):
-  """Characters after cleaning, lower-casing and accent stripping.
+  """Characters after cleaning, lower-casing and accent stripping."""
 
-  Attributes:
-    codes: int32 [N].
-    source: int32 [N], index of each code's character.
-    has_code: bool [T], whether a character has any code.
-    is_accent: bool [T], whether it has none because it is an accent.
-  """
-
-  codes: Any
-  source: Any
-  has_code: Any
+  codes: Any  # int32 [codes]
+  source: Any  # int32 [codes], index of each code's character
+  has_code: Any  # bool [characters], whether it has any code
+  # bool [characters], whether it has none because it is an accent.
   is_accent: Any
 
 
 class _Codes:
-  """Table of the codes of each character.
+  """Table of the codes of each character."""
 
-  Nearly all characters have one code; the table contains its difference from
-  the code point. For other characters, which have a row of codes, it contains
-  `_ROWS` minus the index of the row.
-  """
-
+  # Nearly all characters have one code; the table contains its difference from
+  # the code point. For other characters, which have a row of codes, it contains
+  # `_ROWS` minus the index of the row.
   _ROWS = -(1 << 24)
   _DROPPED, _ACCENT = 0, 1  # indices of empty rows
 
@@ -409,12 +350,7 @@ class _Codes:
     self._in_rows = np.array([c for row in rows for c in row] + [0], np.int32)
 
   def normalize(self, points, as_is) -> _Normalized:
-    """Normalizes characters.
-
-    Args:
-      points: int32 [T], code points.
-      as_is: bool [T], characters that must not change.
-    """
+    """Normalizes code points, but not those that are `as_is`."""
     changes = tf.where(as_is, 0, self._changes(points))
     has_row = changes <= self._ROWS
     row = tf.where(has_row, self._ROWS - changes, 0)
@@ -437,11 +373,10 @@ _codes = functools.cache(_Codes)
 
 @functools.cache
 def _contexts() -> _PointTable:
-  """Class of each character for lower-casing Σ, as in Python's `str.lower`.
-
-  Σ becomes ς at the end of a word: if a cased letter (class 1) precedes it and
-  none follows. Characters of class 2 are skipped; all others have class 0.
-  """
+  """Class of each character for lower-casing Σ, as in Python's `str.lower`."""
+  # Σ becomes ς at the end of a word: if a cased letter (class 1) precedes it
+  # and none follows. Characters of class 2 are skipped; all others have class
+  # 0.
   keeps = tokenization.BasicTokenizer(do_lower_case=False)
   contexts = np.full(_NUM_CODE_POINTS, 2, np.int32)
   for point, probe in _probes():
@@ -455,7 +390,7 @@ def _contexts() -> _PointTable:
 
 
 def _with_final_sigmas(points, part_of, contexts: _PointTable):
-  """Code points [T], with ς for each Σ at the end of a word."""
+  """Code points [characters], with ς for each Σ at the end of a word."""
 
   def replaced():
     context = contexts(points)
@@ -485,7 +420,7 @@ def _separators() -> np.ndarray:
 
 
 def _is_part_of(word: str, points, part_of, separators: _PointTable):
-  """Bool [T]: characters of occurrences of `word` between separators."""
+  """Bool [characters]: part of a `word` between separators."""
   size, length = tf.size(points), len(word)
 
   def at(distance, values, padding):
@@ -527,7 +462,7 @@ def _kinds(pattern: re.Pattern[str]) -> _PointTable:
 
 
 def _begins_word(kind, text_of):
-  """Bool [T]: whether a word begins with a character."""
+  """Bool [characters]: a word begins with it."""
   # What a mark belongs to: the last character before it that is none.
   is_base = kind != _MARK
   bases = tf.concat([[0], tf.cast(tf.where(is_base)[:, 0], tf.int32)], axis=0)
@@ -540,25 +475,21 @@ def _begins_word(kind, text_of):
 
 
 class _Words(NamedTuple):
-  """The words of texts, as one sequence of characters.
+  """The words of texts, as one sequence of the characters of words."""
 
-  Attributes:
-    chars: int32 [C], code points.
-    source: int32 [C], index of the original character of each.
-    is_first: bool [C], whether a word begins with it.
-    word_of: int32 [C], index of its word.
-    first: int32 [W], index of each word's first character.
-  """
-
-  chars: Any
+  chars: Any  # int32 [word characters], code points
+  # int32 [word characters], index of the original character of each.
   source: Any
+  # bool [word characters], whether a word begins with it.
   is_first: Any
+  # int32 [word characters], index of its word.
   word_of: Any
+  # int32 [words], index of each word's first character.
   first: Any
 
 
 def _find_words(normalized: _Normalized, part) -> _Words:
-  """Splits codes into words; `part`, int32 [N], separates words too."""
+  """Splits codes into words, which do not cross a `part`, int32 [codes]."""
   codes, source, *_ = normalized
   is_space = codes == _SPACE
   is_alone = (codes >= _ALONE) & ~is_space
@@ -576,7 +507,7 @@ def _find_words(normalized: _Normalized, part) -> _Words:
 
 
 def _ends(normalized: _Normalized, text_of):
-  """Int32 [T]: index after each character that has a code, and its accents."""
+  """Int32 [characters]: index after a character with a code and its accents."""
   _, _, has_code, is_accent = normalized
   position = tf.range(tf.size(text_of))
   kept = tf.cast(tf.where(has_code)[:, 0], tf.int32)
@@ -595,12 +526,10 @@ def _ends(normalized: _Normalized, text_of):
 
 
 class _Trie:
-  """A trie of the vocabulary, with two roots.
+  """A trie of the vocabulary, with two roots."""
 
-  Node 0 is the root of pieces that begin words, node 1 that of "##" pieces. An
-  edge is encoded as one number: its source node and its character.
-  """
-
+  # Node 0 is the root of pieces that begin words, node 1 that of "##" pieces.
+  # An edge is encoded as one number: its source node and its character.
   def __init__(self, vocab: Mapping[str, int]):
     edges: dict[int, int] = {}
     entry_of = [-1, -1]
@@ -617,18 +546,8 @@ class _Trie:
     self._entry_of = np.array(entry_of, np.int32)
 
   def longest(self, chars, starts, ends, is_continuation: bool):
-    """Finds the longest vocabulary entry at each start.
-
-    Args:
-      chars: int32 [C], code points.
-      starts: int32 [A], indices in `chars`.
-      ends: int32 [A], ends of the words at the starts.
-      is_continuation: whether to find "##" pieces.
-
-    Returns:
-      Length of each entry in characters, int32 [A], 0 if there is none, and its
-      id, int32 [A].
-    """
+    """Longest vocabulary entry at each start: its length, 0 if none, and id."""
+    # `ends` are those of the words at the starts, as indices in `chars`.
     edges, targets = tf.constant(self._edges), tf.constant(self._targets)
     entry_of = tf.constant(self._entry_of)
 
