@@ -84,11 +84,9 @@ _TEMPORARY_NAME = re.compile(re.escape(_TEMPORARY) + r"([0-9a-f]{8})-(\d+)-.+")
 
 
 def temporary_name(path: str) -> str:
-  """Temporary name of `path` while it is being written; wildcards skip it.
-
-  No other file has such a name, so that those of killed processes can be
-  removed, see `remove_stale_files`.
-  """
+  """Temporary name of `path` while it is being written; wildcards skip it."""
+  # No other file has such a name, so that `remove_stale_files` may remove those
+  # of killed processes.
   folder, name = os.path.split(path.rstrip("/"))
   prefix = f"{_TEMPORARY}{_host()}-{os.getpid()}-"
   return os.path.join(folder, prefix + name)
@@ -96,10 +94,8 @@ def temporary_name(path: str) -> str:
 
 @functools.cache
 def _host() -> str:
-  """Hash of the machine or container in which process numbers are unique.
-
-  Containers may share a host name and a file system, and each has a process 1.
-  """
+  """Hash of the machine or container in which process numbers are unique."""
+  # Containers may share host name and file system, and each has a process 1.
   names = [socket.gethostname()]
   with contextlib.suppress(OSError):  # not on Linux
     with open("/proc/sys/kernel/random/boot_id") as file:
@@ -109,14 +105,7 @@ def _host() -> str:
 
 
 def remove_stale_files(pattern: str) -> None:
-  """Removes temporary files and folders of killed processes.
-
-  Files of another machine or container are removed after a day, since their
-  process might still be alive. Only what has a `temporary_name` is removed.
-
-  Args:
-    pattern: glob pattern of the complete files.
-  """
+  """Removes temporary files of killed processes for files like `pattern`."""
   if is_remote(pattern):
     return
   folder, name = os.path.split(pattern)
@@ -131,6 +120,7 @@ def _is_stale(path: str, host: str, pid: int) -> bool:
   """True if the process that was writing a file has ended."""
   if host == _host():
     return not _is_alive(pid)
+  # On another machine or container: the process might still be alive.
   return time.time() - os.lstat(path).st_mtime > 24 * 3600
 
 
@@ -158,16 +148,9 @@ def _is_alive(pid: int) -> bool:
 
 @contextlib.contextmanager
 def atomic_path(path: str) -> Iterator[str]:
-  """Yields a temporary path for a file that appears complete or not at all.
-
-  The file written there is renamed to `path` at the end of the block. If the
-  block fails it is removed, and an earlier file at `path` is unchanged.
-
-  Args:
-    path: file to write, local or remote. A device or a pipe (`/dev/stdout`) is
-      written directly.
-  """
+  """Yields a temporary path for a file that appears complete or not at all."""
   if os.path.exists(path) and not os.path.isfile(path):
+    # A device or a pipe, such as /dev/stdout.
     yield path
     return
   system = _file_system(path)
@@ -177,18 +160,11 @@ def atomic_path(path: str) -> Iterator[str]:
 
 @contextlib.contextmanager
 def atomic_folder(path: str, overwrite: bool = False) -> Iterator[str]:
-  """Yields a temporary path for a folder that appears complete or not at all.
-
-  Args:
-    path: the folder, local or remote.
-    overwrite: whether to replace an existing folder, as a whole.
-
-  Raises:
-    InputError: it exists, without `overwrite`.
-  """
+  """Yields a temporary path; the folder appears complete or not at all."""
   path = path.rstrip("/")
   if exists(path) and not overwrite:
     raise InputError(f"{path}: exists already; name a folder that does not")
+  # An existing folder is replaced as a whole.
   system = _file_system(path)
   with _moved_on_success(path, system.rmtree, _replace_folder) as temporary:
     yield temporary
@@ -219,10 +195,7 @@ def _moved_on_success(
   remove: Callable[[str], Any],
   replace: Callable[[str, str], Any],
 ) -> Iterator[str]:
-  """Yields a temporary path that `replace` renames to `path` after the block.
-
-  If the block fails, `remove` is called instead.
-  """
+  """Yields a temporary path: `replace` renames it, or `remove` removes it."""
   remove_stale_files(glob.escape(path))
   temporary = temporary_name(path)
   try:
@@ -238,20 +211,7 @@ def _moved_on_success(
 def atomic_files(
   folder: str, overwrite: bool = True, inputs: Iterable[str | None] = ()
 ) -> Iterator[str]:
-  """Yields a temporary folder whose files are moved when all are written.
-
-  Args:
-    folder: destination, local or remote; created if it is missing.
-    overwrite: whether existing files of the same names may be replaced.
-    inputs: files that must not be replaced in any case.
-
-  Yields:
-    The folder to write to; it may get subfolders. Its files are moved in the
-    order of their names.
-
-  Raises:
-    InputError: a file exists and must not be replaced; nothing is written.
-  """
+  """Yields a temporary folder whose files are moved when all are written."""
   if not is_remote(folder):
     folder = os.path.abspath(folder)
   system = _file_system(folder)
@@ -263,12 +223,14 @@ def atomic_files(
   system.makedirs(temporary)
   try:
     yield temporary
+    # In this order they are moved.
     names = sorted(
       os.path.relpath(os.path.join(parent, name), temporary)
       for parent, _, files in system.walk(temporary)
       for name in files
     )
     paths = {name: os.path.join(folder, name) for name in names}
+    # Inputs are never replaced, whatever `overwrite` says.
     check_outputs(paths.values(), inputs)
     if not overwrite:
       check_absent(folder, names)
@@ -281,10 +243,7 @@ def atomic_files(
 
 @contextlib.contextmanager
 def resumable_file(path: str) -> Iterator[str]:
-  """Yields `path` + ".part", for a file that several attempts may write.
-
-  Like `atomic_path`, but a failed block leaves its file for the next attempt.
-  """
+  """Yields `path` + ".part", which a failed block leaves to the next one."""
   part = f"{path}.part"
   yield part
   os.replace(part, path)
@@ -292,19 +251,13 @@ def resumable_file(path: str) -> Iterator[str]:
 
 @contextlib.contextmanager
 def atomic_write(path: str, mode: str = "w") -> Iterator[IO[Any]]:
-  """Opens a file for writing that appears complete or not at all.
-
-  See `atomic_path`.
-
-  Args:
-    path: file to write.
-    mode: "w" for text (UTF-8, line ends as given) or "wb" for bytes.
-  """
+  """Opens a file, as text in UTF-8 or "wb", see `atomic_path`."""
   with atomic_path(path) as temporary:
     try:
       with open_any(temporary, mode) as file:
         yield file
     except OSError as error:
+      # The message names the file that the user knows.
       unnamed = error.filename is None and error.errno in errors.NO_ROOM
       if unnamed or error.filename == temporary:
         error.filename = path
@@ -312,12 +265,7 @@ def atomic_write(path: str, mode: str = "w") -> Iterator[IO[Any]]:
 
 
 def open_any(path: str, mode: str = "r") -> IO[Any]:
-  """Opens a local or remote file, as UTF-8 and with line ends unchanged.
-
-  Args:
-    path: the file.
-    mode: as for `open`.
-  """
+  """Opens a local or remote file, as UTF-8 and with line ends unchanged."""
   return _file_system(path).open(path, mode)
 
 
@@ -343,11 +291,7 @@ def modification_time(path: str) -> float:
 
 
 def make_folder(path: str) -> None:
-  """Creates a folder, local or remote, and its parents.
-
-  Args:
-    path: the folder, which may exist; "" for the current one.
-  """
+  """Creates a local or remote folder and parents; "" is the current one."""
   if path:
     _file_system(path).makedirs(path)
 
@@ -372,18 +316,8 @@ def folders_for(paths: Iterable[str]) -> Iterator[None]:
 
 
 def check_outputs(outputs: Iterable[str], inputs: Iterable[str | None]) -> None:
-  """Refuses outputs that would overwrite inputs.
-
-  Recognizes the same file under another path, through links and as standard
-  input.
-
-  Args:
-    outputs: files to write; they may be missing.
-    inputs: files to read; "-" for standard input, None for nothing.
-
-  Raises:
-    InputError: a file is both.
-  """
+  """Refuses outputs that would overwrite inputs, also through links."""
+  # "-" is standard input.
   read = {_identity(path): path for path in inputs if path}
   read.pop(None, None)
   for path in outputs:
@@ -395,16 +329,8 @@ def check_outputs(outputs: Iterable[str], inputs: Iterable[str | None]) -> None:
 
 
 def check_new(flag: str, path: str, overwrite: bool) -> None:
-  """Refuses an output that exists, unless it may be replaced.
-
-  Args:
-    flag: name of the flag that names the output.
-    path: the file or folder; devices and pipes are written directly.
-    overwrite: the value of --overwrite.
-
-  Raises:
-    InputError: it exists, without `overwrite`.
-  """
+  """Refuses the output of a flag that exists, unless it may be replaced."""
+  # Devices and pipes are written directly.
   is_plain = is_remote(path) or os.path.isfile(path) or os.path.isdir(path)
   if is_plain and exists(path) and not overwrite:
     raise InputError(
@@ -437,28 +363,14 @@ def matching_below(folder: str, pattern: str) -> list[str]:
 
 
 def with_prefix(prefix: str, pattern: str) -> list[str]:
-  """Sorted paths, local or remote, that are `prefix` and a match of `pattern`.
-
-  Args:
-    prefix: is no pattern itself.
-    pattern: a glob pattern.
-  """
+  """Sorted paths that are `prefix`, no pattern, and a match of `pattern`."""
   return sorted(_file_system(prefix).glob(glob.escape(prefix) + pattern))
 
 
 def check_output_dir(
   folder: str, names: Iterable[str], inputs: Iterable[str | None]
 ) -> None:
-  """Refuses an output folder if files written there would overwrite inputs.
-
-  Args:
-    folder: the folder; it may be missing.
-    names: glob patterns of the names of the files to write there.
-    inputs: see `check_outputs`.
-
-  Raises:
-    InputError: an input is such a file, or a link to one.
-  """
+  """Refuses a folder if files with these name patterns there are inputs."""
   for name in names:
     check_outputs(matching(folder, name), inputs)
 
@@ -485,20 +397,7 @@ def _identity(path: str) -> Any:
 
 
 def file_within(folder: str, name: Any, source: str) -> str:
-  """Path of a file that another file names, confined to its folder.
-
-  A folder may consist of links into another, as in a Hugging Face cache; files
-  beside the target of `source` then count as inside.
-
-  Args:
-    folder: folder of both files.
-    name: name of the file, as read from `source`.
-    source: path of the file that contains the name.
-
-  Raises:
-    InputError: `name` is not a file in the folder, or is a link to a file
-      outside of it.
-  """
+  """Path of a file that `source`, in the same folder, names; confined to it."""
   fault = None
   path = os.path.join(folder, str(name))
   if not isinstance(name, str) or not name or "\0" in name:
@@ -508,6 +407,8 @@ def file_within(folder: str, name: Any, source: str) -> str:
   elif not os.path.isfile(path):
     fault = "is missing"
   else:
+    # A folder may consist of links into another, as in a Hugging Face cache:
+    # files beside the target of `source` count as inside.
     folders = (
       os.path.realpath(folder),
       os.path.dirname(os.path.realpath(source)),
@@ -524,14 +425,7 @@ def file_within(folder: str, name: Any, source: str) -> str:
 
 
 def split_names(names: str | Sequence[str] | None) -> list[str]:
-  """Splits the value of a flag that names files.
-
-  Args:
-    names: comma-separated names; or, from Python, a sequence of names.
-
-  Returns:
-    The names, stripped. An empty list for None or "".
-  """
+  """Names of a flag's value, separated by commas, or of a Python sequence."""
   if isinstance(names, str):
     names = names.split(",") if names else []
   return [name.strip() for name in names or []]
@@ -539,21 +433,10 @@ def split_names(names: str | Sequence[str] | None) -> list[str]:
 
 def find_files(
   patterns: Iterable[str],
+  # Expands a remote pattern; None for TensorFlow's glob.
   remote_glob: Callable[[str], list[str]] | None = None,
 ) -> list[str]:
-  """Expands file names and wildcards.
-
-  Args:
-    patterns: file names, with `*` and `?`. Wildcards match neither hidden files
-      nor receipts (`.run.json`), which are not input data.
-    remote_glob: expands a remote pattern; None for TensorFlow's glob.
-
-  Returns:
-    The files in the order of the patterns, sorted by name within a pattern.
-
-  Raises:
-    InputError: a pattern matches nothing.
-  """
+  """Files of names and wildcards, in this order; InputError if one has none."""
   found = []
   for pattern in patterns:
     if not is_remote(pattern) and os.path.exists(pattern):
@@ -566,6 +449,8 @@ def find_files(
       name
       for name in names
       if name == pattern
+      # Wildcards match neither hidden files nor receipts, which are no input
+      # data.
       or (
         not os.path.basename(name).startswith(".")
         and not name.endswith(".run.json")

@@ -1,13 +1,8 @@
 """Locks that allow one writer per output folder or output file.
 
-A writer of outputs is refused if another holds the lock; one that fills a cache
-waits for the other.
-
-A writer locks (`flock`) a hidden file that contains its host and process
-number. The operating system releases the lock when the process ends for any
-reason, so that a killed run leaves no lock behind. Subprocesses that inherit
-the open files (`held_files`) hold the lock too. For output files, the hidden
-file lists their names, so that one lock per folder is enough for any number.
+A writer locks (`flock`) a hidden file with its host and process number. The
+system releases the lock when the process ends for any reason: a killed run
+leaves none behind.
 """
 
 from __future__ import annotations
@@ -59,18 +54,7 @@ def held_files() -> tuple[int, ...]:
 
 @contextlib.contextmanager
 def lock_folder(folder: str) -> Iterator[None]:
-  """Holds the lock of an output folder within the block.
-
-  Creates the folder if it is missing, and removes temporary files of killed
-  runs from it.
-
-  Args:
-    folder: the `--output_dir`. A remote folder, or one on a file system without
-      locks, is not locked; a warning is logged.
-
-  Raises:
-    InputError: another process holds the lock.
-  """
+  """Holds the lock of an --output_dir, which is created, within the block."""
   files.make_folder(folder)
   with _lock(os.path.join(folder, LOCK_FILE), folder, "output_dir"):
     files.remove_stale_files(os.path.join(glob.escape(folder), "*"))
@@ -93,17 +77,8 @@ def is_locked(folder: str) -> bool:
 def lock_files(
   paths: Iterable[str], flag: str = "output_file"
 ) -> Iterator[None]:
-  """Holds the locks of output files or output folders within the block.
-
-  Several processes can write different files to one folder.
-
-  Args:
-    paths: the files or folders; those in missing folders are not locked.
-    flag: names them, for the error message.
-
-  Raises:
-    InputError: another process holds one of the locks.
-  """
+  """Holds the locks of output files or folders within the block."""
+  # Those in missing folders are not locked.
   names = collections.defaultdict(set)
   for path in filter(_can_be_locked, paths):
     folder, name = os.path.split(os.path.abspath(path))
@@ -117,6 +92,8 @@ def lock_files(
 @contextlib.contextmanager
 def _lock_names(folder: str, names: set[str], flag: str) -> Iterator[None]:
   """Holds the locks of files in a folder within the block."""
+  # One lock per folder for any number of files: several processes can write
+  # different files to it.
   lists_lock = os.path.join(folder, _LISTS_LOCK)
   with _lock(lists_lock, folder, flag, waits=True) as is_locked:
     if is_locked:
@@ -158,14 +135,10 @@ def _read_list(path: str) -> bytes:
 
 @contextlib.contextmanager
 def wait_for_lock(lock_file: str) -> Iterator[None]:
-  """Holds a lock file within the block; waits while another process holds it.
-
-  Args:
-    lock_file: local path in an existing folder; not removed at the end. On a
-      file system without locks it is not locked; a warning is logged.
-  """
+  """Holds a lock file within the block; waits for another holder."""
   with open(lock_file, "w") as file:
     _wait_for(file)
+    # The file stays: another process may wait for it.
     yield
 
 
@@ -210,6 +183,7 @@ def _lock(
 @contextlib.contextmanager
 def _hold(descriptor: int, lock_file: str) -> Iterator[None]:
   """Releases a lock after the block; the lock file is removed."""
+  # Subprocesses that inherit the descriptor hold the lock too.
   _held.append(descriptor)
   try:
     yield
@@ -224,15 +198,7 @@ def _hold(descriptor: int, lock_file: str) -> Iterator[None]:
 def _acquire(
   lock_file: str, target: str, flag: str, waits: bool = False, **content: Any
 ) -> int | None:
-  """Locks a file; returns its descriptor, or None if it cannot be locked.
-
-  Args:
-    lock_file: the file to lock.
-    target: what it stands for, for messages.
-    flag: names the target, for messages.
-    waits: whether to wait for another holder.
-    **content: entries of the file in addition to the holder.
-  """
+  """Locks a file; returns its descriptor, or None if it cannot be locked."""
   if fcntl is None or files.is_remote(lock_file):
     _warn_unlocked(target)
     return None

@@ -1,9 +1,8 @@
 """Reads, validates and writes JSON and JSON Lines files.
 
-A schema describes the expected value: a type, or an `option.Flag` whose values
-are allowed, or a tuple of these; `[schema]` for a list of such values; a dict
-of schemas by key for an object, which may have further keys. A key that ends in
-"?" is optional.
+A schema is a type, or an `option.Flag` whose values are allowed, or a tuple of
+these; `[schema]` for a list; a dict of schemas by key for an object, which may
+have further keys. A key that ends in "?" is optional.
 """
 
 from __future__ import annotations
@@ -32,12 +31,7 @@ _NAMES = {
 
 
 def dumps(value: Any, **options: Any) -> str:
-  """Text of a value as strict JSON, which every reader takes.
-
-  Args:
-    value: see `finite`.
-    **options: as for `json.dumps`.
-  """
+  """Text of a value as strict JSON, which every reader takes, see `finite`."""
   try:
     return json.dumps(value, allow_nan=False, **options)
   except ValueError:
@@ -45,16 +39,14 @@ def dumps(value: Any, **options: Any) -> str:
 
 
 def finite(value: Any) -> Any:
-  """The value with None for each NaN or infinite number, which JSON lacks.
-
-  NumPy's numbers and arrays become Python's.
-  """
+  """The value with None for each NaN or Inf; NumPy's values become Python's."""
   if hasattr(value, "tolist"):
     value = value.tolist()
   if isinstance(value, Mapping):
     return {key: finite(item) for key, item in value.items()}
   if isinstance(value, (list, tuple)):
     return [finite(item) for item in value]
+  # JSON has neither.
   if isinstance(value, float) and not math.isfinite(value):
     return None
   return value
@@ -79,17 +71,7 @@ def read(
   fix: str = _FIX,
   position: Callable[[str], str] | None = None,
 ) -> Any:
-  """Reads a JSON file.
-
-  Args:
-    path: the file.
-    schema: expected value; None for anything.
-    fix: see `parse`.
-    position: see `parse`.
-
-  Raises:
-    InputError: the file cannot be opened or is not UTF-8; see also `parse`.
-  """
+  """Reads a JSON file; InputError unless it matches the schema."""
   try:
     text = text_files.read_text(path)
   except OSError as error:
@@ -101,24 +83,13 @@ def read(
 
 def parse(
   text: str,
-  source: str,
+  source: str,  # name of the file, for messages
   schema: Any = None,
-  fix: str = _FIX,
+  fix: str = _FIX,  # how to fix an invalid file
+  # Describes the position of a syntax error, given the text before it.
   position: Callable[[str], str] | None = None,
 ) -> Any:
-  """Parses JSON.
-
-  Args:
-    text: the JSON.
-    source: name of the file, for error messages.
-    schema: expected value; None for anything.
-    fix: how to fix an invalid file, for error messages.
-    position: describes the position of a syntax error, given the text before
-      it.
-
-  Raises:
-    InputError: the text is not valid JSON, or does not match the schema.
-  """
+  """Parses JSON of a file; InputError unless it matches the schema."""
   try:
     value = json.loads(text)
   except (ValueError, RecursionError) as error:
@@ -135,20 +106,7 @@ def parse(
 def parse_lines(
   lines: Iterable[str], path: str, schema: Any = None, fix: str = _FIX
 ) -> Iterator[tuple[int, Any]]:
-  """Parses JSON Lines; blank lines are skipped.
-
-  Args:
-    lines: lines of the file.
-    path: the file, for error messages.
-    schema: expected value of each line; None for anything.
-    fix: see `parse`.
-
-  Yields:
-    Line number, from 1, and value.
-
-  Raises:
-    InputError: see `parse`.
-  """
+  """Yields number, from 1, and value of each line that is not blank."""
   for number, line in enumerate(lines, start=1):
     if line.strip():
       yield number, parse(line, f"{path}, line {number}", schema, fix)
@@ -157,16 +115,8 @@ def parse_lines(
 def check_values(
   content: Mapping[str, Any], supported: Mapping[str, Any], source: str
 ) -> None:
-  """Checks settings of which only one value can be converted.
-
-  Args:
-    content: of a JSON file.
-    supported: the value by key; the content may lack keys.
-    source: name of the file, for error messages.
-
-  Raises:
-    InputError: a key has another value.
-  """
+  """Refuses settings that have another value than the one supported."""
+  # The content may lack keys.
   for key, value in supported.items():
     if content.get(key, value) != value:
       raise InputError(
@@ -176,13 +126,7 @@ def check_values(
 
 
 def mismatch(value: Any, schema: Any, where: str = "") -> str | None:
-  """Describes the first mismatch between a value and a schema; None if none.
-
-  Args:
-    value: value from a JSON file.
-    schema: see the module's docstring.
-    where: path of keys to the value.
-  """
+  """First mismatch of a value and a schema; `where` is a path of keys."""
   if isinstance(schema, dict):
     problem = mismatch(value, dict, where)
     for key, value_schema in schema.items():

@@ -67,23 +67,12 @@ def earlier_paths(path: str) -> Iterator[str]:
 
 
 def read(path: str) -> dict[str, Any]:
-  """Reads the receipt of a run, see `receipts.Receipt`.
-
-  Args:
-    path: a `run.json`.
-
-  Raises:
-    InputError: it cannot be read, is corrupt or is not a receipt.
-  """
+  """Reads a `run.json`, see `receipts.Receipt`."""
   return json_files.read(path, _SCHEMA, FIX)
 
 
 def read_all(folder: str) -> Iterator[dict[str, Any]]:
-  """Yields the receipts in a folder, the last one first.
-
-  Raises:
-    InputError: see `read`.
-  """
+  """Yields the receipts in a folder, the last one first."""
   last = os.path.join(folder, NAME)
   earlier = itertools.takewhile(files.exists, earlier_paths(last))
   for path in (last, *reversed([*earlier])):
@@ -92,11 +81,9 @@ def read_all(folder: str) -> Iterator[dict[str, Any]]:
 
 
 def starts(receipt: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-  """Starts of a run, the last one being that of its receipt.
-
-  Each has the time when it `started`, and all but the last the time when it
-  `ended`; one that was interrupted did so with its last checkpoint.
-  """
+  """Starts of a run, the last one being that of its receipt."""
+  # All but the last have the time when they `ended`; one that was interrupted
+  # did so with its last checkpoint.
   return [*receipt.get("earlier_starts", ()), receipt]
 
 
@@ -116,15 +103,9 @@ def duration(receipt: Mapping[str, Any]) -> datetime.timedelta | None:
 def use_of(
   file: Mapping[str, Any],
   receipt: Mapping[str, Any],
-  uses: Mapping[str, str] = {},
+  uses: Mapping[str, str] = {},  # the task's own, by flag
 ) -> str | None:
-  """Use of a file; None for texts to predict.
-
-  Args:
-    file: its entry in the receipt.
-    receipt: of a run.
-    uses: the task's own uses of the files that flags name.
-  """
+  """Use of a file, given its entry in a receipt; None for texts to predict."""
   if file["what"] != "data":
     return file["what"]
   for flag in file["flags"]:

@@ -24,38 +24,22 @@ _MIN_PREDICTIONS = 20
 
 
 class DevPrediction(NamedTuple):
-  """Prediction for an example of the dev set.
+  """Prediction for an example of the dev set."""
 
-  Attributes:
-    guid: id of the example, unique in the dev set.
-    gold: gold label; for regression, a number; for a multi-label problem, a
-      list of labels; for a tagger, a list with the tag of each word.
-    predicted: the same for the prediction.
-  """
-
-  guid: str
+  guid: str  # unique in the dev set
+  # A label; a number for regression; a list of labels if there may be several;
+  # a list with the tag of each word.
   gold: str | float | Sequence[str]
-  predicted: str | float | Sequence[str]
+  predicted: str | float | Sequence[str]  # in the same form
 
 
 def predictions_name(path: str) -> str:
-  """Name, without ending, of the files with predictions for a text file.
-
-  Args:
-    path: the text file; "-" for standard input.
-  """
+  """Name, without ending, of the files with predictions for a text file."""
   return name_with(path, "predictions")
 
 
 def check_predict_file(path: str | None) -> None:
-  """Refuses a text file whose predictions would replace those of the dev set.
-
-  Args:
-    path: value of --predict_file; None if it is not given.
-
-  Raises:
-    InputError: the text file has such a name.
-  """
+  """Refuses a --predict_file with the name of the dev set's predictions."""
   if path and predictions_name(path) == DEV_PREDICTIONS:
     raise InputError(
       f"--predict_file={path}: its predictions would be written to"
@@ -65,12 +49,7 @@ def check_predict_file(path: str | None) -> None:
 
 
 def name_with(path: str, ending: str) -> str:
-  """Name NAME_ENDING of the files that a run writes for the file NAME.txt.
-
-  Args:
-    path: the text file; "-" for standard input.
-    ending: what the files hold.
-  """
+  """Name NAME_ENDING of the files that a run writes for the file NAME.txt."""
   return f"{stem_of(path)}_{ending}"
 
 
@@ -81,26 +60,17 @@ def stem_of(path: str) -> str:
 
 
 def write_results(path: str, results: Mapping[str, Any]) -> None:
-  """Writes and logs an `eval_results.txt`: lines `key = value`, sorted.
-
-  The log has the first characters of a long line, such as a large matrix.
-  """
+  """Writes and logs an `eval_results.txt`: lines `key = value`, sorted."""
   lines = [f"{key} = {value!s}" for key, value in sorted(results.items())]
   for line in lines:
+    # Only the beginning of a long line, such as a large matrix.
     logging.info("  %s%s", line[:1000], "..." if len(line) > 1000 else "")
   with atomic_write(path) as file:
     file.writelines(line + "\n" for line in lines)
 
 
 def read_results(path: str) -> dict[str, Any]:
-  """Reads an `eval_results.txt`.
-
-  Returns:
-    Values by key; a value that is not JSON is text.
-
-  Raises:
-    InputError: the file is missing, or a line is malformed.
-  """
+  """Values of an `eval_results.txt` by key; text if they are not JSON."""
   if not files.exists(path):
     raise InputError(f"{path}: is missing; add --do_eval")
   results: dict[str, Any] = {}
@@ -129,11 +99,7 @@ def write_dev_predictions(
 
 
 def read_dev_predictions(path: str) -> list[DevPrediction]:
-  """Reads an `eval_predictions.jsonl`.
-
-  Raises:
-    InputError: a line is malformed.
-  """
+  """Reads an `eval_predictions.jsonl`."""
   value = (str, float, list, json_files.NULL)
   schema = {"guid": str, "gold": value, "predicted": value}
   lines = json_files.parse_lines(
@@ -148,15 +114,10 @@ def read_dev_predictions(path: str) -> list[DevPrediction]:
 def write_bad_rows(
   output_dir: str, bad_rows: Mapping[str, Sequence[str]]
 ) -> None:
-  """Writes the messages of skipped rows, a NAME_bad_rows.txt per data file.
-
-  Args:
-    output_dir: folder of the run.
-    bad_rows: messages by path of the data file. Without any, only an earlier
-      list is replaced.
-  """
+  """Writes the messages of skipped rows, a NAME_bad_rows.txt per data file."""
   for data_file, messages in bad_rows.items():
     path = os.path.join(output_dir, f"{name_with(data_file, 'bad_rows')}.txt")
+    # Without messages, only an earlier list is replaced.
     if messages or files.exists(path):
       with atomic_write(path) as file:
         file.writelines(f"{printable(message)}\n" for message in messages)
@@ -166,16 +127,14 @@ def write_bad_rows(
 def answers_to_compare(
   predictions: Sequence[DevPrediction],
 ) -> tuple[list[str], list[str]]:
-  """Predicted and gold answers as text, to detect a model that gives only one.
-
-  Tags of a sentence are its entities: sentences without any are equal.
-  """
+  """Predicted and gold answers as text, see `are_all_equal`."""
 
   def text(answer):
     if isinstance(answer, float):
       return f"{answer:.3g}"
     if isinstance(answer, str):
       return answer
+    # Tags of a sentence are its entities: sentences without any are equal.
     return ", ".join(answer) if {*answer} - {"O"} else "none"
 
   return (
@@ -187,15 +146,11 @@ def answers_to_compare(
 def are_all_equal(
   answers: Sequence[str], gold: Sequence[str] | None = None
 ) -> bool:
-  """True if a model has collapsed: it predicts the same for every example.
-
-  Args:
-    answers: the predictions as text.
-    gold: the gold answers, if known. If they are all equal, equal predictions
-      are fine. Without them, a few equal predictions are fine.
-  """
+  """True if a model has collapsed: it predicts the same for every example."""
   if len(set(answers)) != 1:
     return False
+  # Without gold answers, a few equal predictions are fine; with gold answers
+  # that are all equal, any number.
   if gold is None:
     return len(answers) >= _MIN_PREDICTIONS
   return len(set(gold)) > 1
@@ -204,16 +159,11 @@ def are_all_equal(
 def write_vectors(
   path: str, vectors: Iterable[np.ndarray], num_vectors: int
 ) -> None:
-  """Writes vectors as an .npy file, one after the other.
-
-  Args:
-    path: the file.
-    vectors: float32 [D] each.
-    num_vectors: their number, which the header needs; at least 1.
-  """
+  """Writes vectors, float32 [D] each, as an .npy file, one after the other."""
   vectors = iter(vectors)
   first = next(vectors)
   with atomic_write(path, "wb") as file:
+    # The header needs their number, at least 1, and width.
     rows = itertools.chain([first], vectors)
     write_array(file, rows, num_vectors, len(first))
   logging.info("%d vectors, %d wide: %s", num_vectors, len(first), path)
@@ -222,14 +172,7 @@ def write_vectors(
 def write_array(
   file: IO[bytes], rows: Iterable[np.ndarray], num_rows: int, width: int
 ) -> None:
-  """Writes an array in the format .npy, row by row.
-
-  Args:
-    file: binary file, open for writing.
-    rows: float32 [width] each.
-    num_rows: number of rows, needed for the header.
-    width: length of a row.
-  """
+  """Writes rows, float32 [width] each, in the format .npy."""
   header = {
     "descr": "<f4",
     "fortran_order": False,

@@ -1,11 +1,7 @@
 """Reads text files: encodings, lines and errors about invalid bytes.
 
 Commands read all text files through this module. Text is UTF-8, with or without
-a byte-order mark, unless `--encoding` says otherwise. Invalid bytes are an
-error that names file, line and byte, and what the file probably is.
-
-Functions that must behave like google-research/bert, which drops invalid bytes,
-read with `AS_ORIGINAL`.
+a byte-order mark, unless --encoding says otherwise.
 """
 
 from __future__ import annotations
@@ -29,20 +25,17 @@ _BLOCK_BYTES = 2**16  # fits into the processor's cache, which is faster
 
 
 class Encoding(NamedTuple):
-  """An encoding and its error handling.
+  """An encoding and its error handling."""
 
-  Attributes:
-    name: name of a Python codec.
-    errors: "strict" to raise InputError at an invalid byte, "replace" to
-      replace invalid bytes by U+FFFD and log their number; or another of
-      Python's error handlers, without checks and logging.
-  """
-
-  name: str = "utf-8"
+  name: str = "utf-8"  # of a Python codec
+  # "strict" raises InputError at an invalid byte; "replace" makes it U+FFFD and
+  # logs their number; other handlers of Python neither check nor log.
   errors: str = "strict"
 
 
 UTF8 = Encoding()
+# For functions that must behave like google-research/bert, which drops invalid
+# bytes.
 AS_ORIGINAL = Encoding("utf-8", "ignore")
 
 
@@ -60,25 +53,9 @@ def encoding_of(name: str, errors: str) -> Encoding:
 def read_lines(
   path: str, encoding: Encoding | None = None, open_file=open_any
 ) -> Iterator[str]:
-  """Reads the lines of a text file.
-
-  Args:
-    path: the file, decompressed if its name ends in .gz; "-" for standard
-      input.
-    encoding: encoding of the file; None for UTF-8, in a command without
-      --encoding or regardless of it.
-    open_file: opens it, given the path and "rb".
-
-  Yields:
-    Lines with their line ends. Only a line feed ends a line; in a file without
-    any, a carriage return, in place of which a line feed is returned. A
-    byte-order mark is removed.
-
-  Raises:
-    InputError: a byte is invalid in the encoding, the file is not text, or it
-      is an incomplete gzip file.
-  """
+  """Yields lines with their line ends; "-" is stdin, .gz is decompressed."""
   for chunk in _read_chunks(path, encoding, open_file, unpacks=True):
+    # Only a line feed ends a line; in a file without any, a carriage return.
     yield from io.StringIO(chunk, newline="\n")
 
 
@@ -93,19 +70,7 @@ def read_utf8_lines(
 def decode_lines(
   lines: Iterable[bytes], name: str, encoding: Encoding | None = None
 ) -> Iterator[str]:
-  """Decodes lines as they arrive, for interactive use; see `read_lines`.
-
-  Args:
-    lines: bytes, for example from a pipe.
-    name: name of the source, for errors.
-    encoding: encoding of the lines; None for UTF-8.
-
-  Yields:
-    Lines with their line ends.
-
-  Raises:
-    InputError: a byte is invalid in the encoding.
-  """
+  """Decodes lines of bytes as they arrive, for interactive use."""
   decoder = _Decoder(name, encoding)
   rest = ""
   for block in itertools.chain(lines, [b""]):
@@ -115,12 +80,7 @@ def decode_lines(
 
 
 def read_text(path: str, encoding: Encoding | None = None) -> str:
-  """Reads a whole text file, without decompression; see `read_lines`.
-
-  Args:
-    path: the file.
-    encoding: encoding of the file; None for UTF-8.
-  """
+  """Reads a whole text file, without decompression; see `read_lines`."""
   return "".join(_read_chunks(path, encoding))
 
 
@@ -215,11 +175,8 @@ class _Decoder:
     return text
 
   def end_lines(self, rest: str) -> str:
-    """Makes line feeds of the carriage returns of a file without line feeds.
-
-    Args:
-      rest: the text after the last line feed.
-    """
+    """Makes line feeds of the carriage returns of a file without line feeds."""
+    # `rest` is the text after the last line feed.
     if self._num_lines or "\r" not in rest:
       return rest
     logging.info("%s: its lines end in CR, without LF", self._path)
@@ -394,14 +351,7 @@ def _wide_encoding(head: bytes) -> str | None:
 
 
 def _probable_encoding(content: bytes) -> tuple[str, str | None]:
-  """Guesses the encoding of text that is not UTF-8.
-
-  Args:
-    content: bytes around the first one that is not UTF-8.
-
-  Returns:
-    Description, and name of the codec if known.
-  """
+  """Guesses the encoding of bytes: its description, and its codec if known."""
   num_controls = len(re.findall(rb"[\x00-\x08\x0e-\x1f]", content))
   if num_controls > len(content) / 50:
     return "binary data", None
