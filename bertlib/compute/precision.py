@@ -18,7 +18,9 @@ _BFLOAT16_INSTRUCTIONS = {"amx_bf16", "avx512_bf16", "bf16"}
 _COMPUTE_CAPABILITY = {"bfloat16": (8, 0), "float16": (7, 0)}
 
 # Minimum speedup of matrix products. A smaller one is not worth it, since all
-# other operations stay in float32.
+# other operations stay in float32. Instructions alone do not decide: with
+# AVX512_BF16, but without AMX, products in bfloat16 took 1.2 to 2.6 times as
+# long as in float32 on an Intel processor (docs/results/earlier.md).
 _MIN_SPEEDUP = 1.5
 
 

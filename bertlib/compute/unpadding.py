@@ -22,6 +22,7 @@ class UnpaddedRows:
 
   def __init__(self, input_mask, is_training: bool = True):
     # Gradients of their own, in fewer passes, are only needed in training.
+    # Without them an inference graph can be freed.
     self._is_training = is_training
     # The host needs R for the shapes of tensors, and has the batch anyway. A
     # GPU would have to copy R back, and has no arithmetic of int32.

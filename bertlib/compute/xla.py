@@ -30,6 +30,8 @@ def _jit(function: Callable, **constants) -> Callable:
   function = functools.partial(function, **constants)
   if tf.get_collection(_UNCOMPILED):
     return function
+  # On a GPU, a training step of BERT-Base then launches 1,750 kernels instead
+  # of 5,400.
   return tf.function(function, jit_compile=True, autograph=False)
 
 

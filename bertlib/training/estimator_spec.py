@@ -62,14 +62,10 @@ def make_model_fn(
 
   Args:
     arguments: of the `model_fn_builder`.
-    training_loss: takes the features of a batch; returns the `loss_fn` of
-      `train_spec`, which may take a part of the batch.
-    predict: takes features; returns tensors [B, ...] by name.
-    evaluate: takes features; returns `loss`, `eval_metrics` and `predictions`
-      of a `TPUEstimatorSpec`, by name. None: evaluation predicts too.
-
-  Returns:
-    A function of features, labels, mode, params and config.
+    training_loss: maps features of a batch to the `loss_fn` of `train_spec`.
+    predict: maps features to tensors [B, ...] by name.
+    evaluate: maps features to `loss`, `eval_metrics` and `predictions` of a
+      `TPUEstimatorSpec`, by name; None if evaluation only predicts.
   """
 
   def model_fn(features, labels, mode, params, config=None):

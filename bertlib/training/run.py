@@ -133,12 +133,7 @@ def read_selection(run: RunSettings, metrics: Sequence[str]) -> Selection:
 def with_best_metric(
   settings: TrainingSettings, selection: Selection
 ) -> TrainingSettings:
-  """Settings with the metric that is used as --best_metric.
-
-  Args:
-    settings: of the command.
-    selection: of `read_selection`.
-  """
+  """Settings with the metric that is used as --best_metric."""
   run = dataclasses.replace(settings.run, best_metric=selection.metric)
   return dataclasses.replace(settings, run=run)
 
