@@ -96,8 +96,8 @@ class QuantizedKernel:
   # float32 [width]: what 127 stands for in each column of the inputs.
   input_ranges: np.ndarray
   # Limits of inputs that are 8-bit already, relative to `input_ranges`.
-  # Ranges of calibration were as accurate as those per row of each batch, 86.6
-  # on STS-B, which take passes of their own over inputs and outputs.
+  # In a simulation, calibrated ranges were as accurate as those per row of each
+  # batch (86.6 on STS-B), which take passes of their own over the inputs.
   input_limits: onednn.Limits
   # Limits of the outputs if the next layer takes them in 8 bits.
   output_limits: onednn.Limits | None = None
