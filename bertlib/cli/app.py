@@ -26,31 +26,22 @@ from bertlib.cli.option import CommandSettings
 
 
 class Stopped(SystemExit):
-  """Raised by SIGINT or SIGTERM to end the program.
-
-  As an exception it closes context managers, so that no file is left
-  incomplete. `code` is the exit status that shells use, 128 + signal number.
-  """
+  """Raised by SIGINT or SIGTERM to end the program."""
 
   def __init__(self, number: int):
+    # An exit status as shells use it. An exception closes context managers, so
+    # that no file is left incomplete.
     super().__init__(128 + number)
     self.signal_name = signal.Signals(number).name
 
 
 def parse_flags(
+  # None: flags are already defined, and there are no other arguments.
   settings: type[CommandSettings] | None = None,
-  imports_tensorflow: bool = False,
-  checks: Iterable[Callable[[Any], Any]] = (),
+  imports_tensorflow: bool = False,  # afterwards, without its log
+  checks: Iterable[Callable[[Any], Any]] = (),  # take the settings; may raise
 ) -> None:
-  """Parses and checks the flags of a command, before it imports TensorFlow.
-
-  Args:
-    settings: declares the flags, see `option.define`; None if they are already
-      defined, and the command takes no other arguments.
-    imports_tensorflow: whether to import TensorFlow afterwards, without its
-      log.
-    checks: take the settings; what else is refused before that import.
-  """
+  """Parses and checks the flags of a command, before it imports TensorFlow."""
   if settings:
     option.define(settings)
   tensorflow_log.define_flag()
@@ -73,32 +64,16 @@ def parse_flags(
 
 
 def import_tensorflow() -> None:
-  """Imports TensorFlow in a command, without its log unless --tensorflow_log.
-
-  For commands that need it only for some flags.
-  """
+  """Imports TensorFlow without its log, where only some flags need it."""
   if not option.value_of("tensorflow_log", False):
     tensorflow_log.import_quietly()
 
 
 def read_arguments(argv: list[str]) -> list[str]:
-  """Parses and checks the defined flags.
-
-  `--rerun=run.json` puts the flags of that receipt before those of the command
-  line, also in `argv`.
-
-  Args:
-    argv: program and arguments.
-
-  Returns:
-    The program and the arguments that are not flags.
-
-  Raises:
-    InputError: see `command_line.parse`, `rerun.with_receipt` and
-      `option.from_flags`.
-  """
+  """Parses the defined flags; returns the program and its arguments."""
   settings = option.command_of(flags.FLAGS)
-  # Once: a flag file may be a pipe.
+  # The flags of a receipt, --rerun=run.json, come before those of the command
+  # line. Flag files are read once: one may be a pipe.
   read, receipt = settings.with_receipt(command_line.read_flag_files(argv))
   if receipt:
     # Subprocesses are started with the expanded flags, not with --rerun.
@@ -120,15 +95,8 @@ _arguments: list[str] = []
 
 
 def run(main: Callable[[list[str]], Any]) -> None:
-  """Runs `main` under absl; errors that users can fix end it with one line.
-
-  Those are `InputError`, files that cannot be opened and full disks; the exit
-  status is 1. `--verbosity=1` logs the traceback too. Flags are parsed first,
-  unless `parse_flags` has done so.
-
-  Args:
-    main: takes the program name and the arguments that are not flags.
-  """
+  """Runs `main` under absl; ends errors that users can fix with one line."""
+  # `parse_flags` may have parsed the flags already.
   if not _arguments:
     parse_flags()
 
@@ -180,6 +148,7 @@ def _one_line() -> Iterator[None]:
     if problem is None:
       raise
     message, status = f"error: {problem}", 1
+    # --verbosity=1 shows it.
     logging.debug("Traceback of the error:", exc_info=True)
   logging.flush()
   program = os.path.basename(sys.argv[0])
@@ -192,20 +161,15 @@ def _one_line() -> Iterator[None]:
 
 @contextlib.contextmanager
 def on_stop_signals(react: Callable[[int], Any]) -> Iterator[None]:
-  """Handles SIGINT and SIGTERM by a function within the block.
-
-  A second SIGINT ends the process at once. Only the main thread can handle
-  signals; in other threads the block has no effect.
-
-  Args:
-    react: takes the signal number.
-  """
+  """Handles SIGINT and SIGTERM by a function within the block."""
+  # Only the main thread can handle signals.
   if threading.current_thread() is not threading.main_thread():
     yield
     return
 
   def handle(number, frame):
     del frame
+    # The second one ends the process at once.
     if number == signal.SIGINT:
       signal.signal(number, signal.SIG_DFL)
     react(number)

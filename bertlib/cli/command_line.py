@@ -1,8 +1,4 @@
-"""Parsing of command lines; errors say how to fix them.
-
-absl stops at the first word that is no flag, and a program that does not look
-at its arguments then ignores all flags after it. Commands refuse such a word.
-"""
+"""Parsing of command lines; errors say how to fix them."""
 
 from __future__ import annotations
 
@@ -102,21 +98,7 @@ def parse(
   takes_arguments: bool = False,
   passes_on: bool = False,
 ) -> list[str]:
-  """Parses the flags of a command.
-
-  Args:
-    argv: program and arguments.
-    values: the flags, which get the values.
-    takes_arguments: see `option.CommandSettings`.
-    passes_on: see `option.CommandSettings`.
-
-  Returns:
-    The program and the arguments that are not flags.
-
-  Raises:
-    InputError: a flag is unknown, missing or has an invalid value, a word is no
-      flag, or a flag file cannot be read.
-  """
+  """Parses flags; returns the program and the arguments that are no flags."""
   argv, passed_on = read_flag_files(argv, values), []
   if passes_on and "--" in argv:
     end = argv.index("--")
@@ -133,15 +115,7 @@ def parse(
 def read_flag_files(
   argv: Sequence[str], values: flags.FlagValues = flags.FLAGS
 ) -> list[str]:
-  """Puts the flags of each --flagfile in its place.
-
-  Args:
-    argv: program and arguments.
-    values: the flags.
-
-  Raises:
-    InputError: a file cannot be read, or is not text.
-  """
+  """Puts the flags of each --flagfile in its position."""
   with input_errors(values):
     try:
       return [argv[0], *values.read_flags_from_files(argv[1:])]
@@ -162,16 +136,8 @@ def parse_again(
   argv: Sequence[str],
   values: flags.FlagValues = flags.FLAGS,
 ) -> option.Settings:
-  """Creates the settings of another command line of the same command.
-
-  Args:
-    settings: class of the command.
-    argv: program and arguments.
-    values: flags of the command; not changed.
-
-  Raises:
-    InputError: see `parse` and `option.from_flags`.
-  """
+  """Settings of another command line of the same command."""
+  # The flags of this command line stay as they are.
   others = copy.deepcopy(values)
   parse(argv, others, settings.TAKES_ARGUMENTS, settings.PASSES_ON_ARGUMENTS)
   return option.from_flags(settings, others)
@@ -181,11 +147,9 @@ def parse_again(
 
 
 def _check_words(arguments: Sequence[str], values: flags.FlagValues) -> None:
-  """Refuses words that are neither flags nor values of flags.
-
-  Looks as far as a flag for help, or one that is not defined: the word after it
-  may be its value.
-  """
+  """Refuses words that are neither flags nor values of flags."""
+  # absl stops at the first such word: a program that does not check its
+  # arguments would ignore all flags after it.
   rest, previous = iter(arguments), ""
   for argument in rest:
     name = argument.lstrip("-")
@@ -196,6 +160,7 @@ def _check_words(arguments: Sequence[str], values: flags.FlagValues) -> None:
     if not argument.startswith("-") or not name:
       raise InputError(_refusal(previous, argument, values))
     if "=" not in name and not _is_switch(name, values):
+      # The next word may be the value of a flag that is not defined.
       if name not in {*values, "undefok"}:
         return
       next(rest, None)
@@ -213,13 +178,7 @@ def _is_flag(name: str, values: flags.FlagValues) -> bool:
 
 
 def _refusal(previous: str, word: str, values: flags.FlagValues) -> str:
-  """Message for a word that is no flag, with the likely fix.
-
-  Args:
-    previous: the flag before it, or "".
-    word: the word.
-    values: the flags.
-  """
+  """Message for a word that is no flag, with the likely fix."""
   # Without dashes, or with typographic ones or a byte-order mark.
   as_flag = re.fullmatch(r"\W*(\w[\w-]*)(=.*)?", word, re.DOTALL)
   name, has_value, _ = previous.lstrip("-").partition("=")
@@ -273,7 +232,7 @@ def _one_line(error: Exception) -> str:
 
 
 def _fix_of_unknown(name: str, values: flags.FlagValues) -> str | None:
-  """What to give instead of an unknown flag; None if that is not known."""
+  """Counterpart of an unknown flag, or None."""
   written, space, value = name.partition(" ")
   if space and _is_flag(written, values):
     # A line of a flag file is one argument.

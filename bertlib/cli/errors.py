@@ -12,11 +12,7 @@ NO_ROOM = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT, errno.EROFS)
 
 
 class InputError(ValueError):
-  """An error that the user can fix.
-
-  Commands print only its message: one line that names the file or flag, what is
-  wrong and how to fix it. All other exceptions keep their traceback.
-  """
+  """An error that the user can fix: a command prints only its message."""
 
 
 def english_list(words: Iterable[str]) -> str:
@@ -49,18 +45,16 @@ def printable(text: str) -> str:
 
 
 def user_error_message(error: Exception) -> str | None:
-  """One-line message of an error that the user can fix, or None.
-
-  TensorFlow reports file errors in many exception classes, whose texts all
-  contain a line such as "path; No space left on device". In eager mode the
-  operation surrounds it: "{{...}} path; ... [Op:SaveV2]".
-  """
+  """One-line message of an error that the user can fix, or None."""
   if isinstance(error, InputError):
     return printable(str(error))
   # TensorFlow's own wording of one of the system's errors.
   text = str(error).replace(" is not a directory", "; Not a directory")
   if isinstance(error, OSError) and (error.filename or error.errno in NO_ROOM):
     text = f"{error.filename or 'output'}; {error.strerror}"
+  # TensorFlow reports file errors in many exception classes, whose texts all
+  # contain a line such as "path; No space left on device". In eager mode the
+  # operation surrounds it: "{{...}} path; ... [Op:SaveV2]".
   for line in re.sub(r"\{\{.*?\}\}|\[Op:.*", "", text).splitlines():
     path, _, reason = line.strip().rpartition("; ")
     if path and reason in map(os.strerror, NO_ROOM):

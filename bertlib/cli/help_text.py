@@ -50,14 +50,7 @@ def render(
   full: bool,
   summary: str = "",
 ) -> str:
-  """Returns the help of a command.
-
-  Args:
-    settings: class that declares the flags of the command.
-    values: where they are defined, with those of absl.
-    full: list all flags instead of only the basic ones.
-    summary: one line about the command, or "".
-  """
+  """Help of a command: its basic flags or, if `full`, all flags."""
   own = dict(option.declarations(settings))
   required = set(settings.REQUIRED)
   if "init_checkpoint" in own:  # a published model brings them
@@ -98,7 +91,7 @@ def command_line(example: str) -> str:
 
 
 def as_installed(command: str) -> str:
-  """A command `python SCRIPT.py ...`, as it is typed where it is installed."""
+  """The command `python SCRIPT.py ...` in the form for an installed package."""
   if not PREFIX:
     return command
   return re.sub(r"^python (\w+)\.py", rf"python -m {PREFIX}\1", command)

@@ -10,13 +10,8 @@ from bertlib import PREFIX
 
 
 def load(name: str) -> types.ModuleType:
-  """Returns a module that is executed when an attribute is first accessed.
-
-  For modules that take seconds to import and that a command rarely needs.
-
-  Args:
-    name: full name of the module, as in a checkout.
-  """
+  """Module, by its name in a checkout, that is executed at its first use."""
+  # Such modules take seconds to import, and commands rarely need them.
   name = PREFIX + name
   if name in sys.modules:
     return sys.modules[name]

@@ -1,10 +1,8 @@
 """Flags declared as fields of dataclasses: type, default, help and range.
 
-The settings class of a command is a frozen dataclass, a `CommandSettings`. Each
-of its fields is a flag of the same name, declared by one of the functions
-below, or a `group` of flags that several commands share. `define` defines the
-flags, `from_flags` creates the settings from their values, and
-`help_text.render` the text of `--help`.
+The settings class of a command is a frozen `CommandSettings`. Each of its
+fields is a flag of the same name, declared by one of the functions below, or a
+`group` of flags that several commands share.
 """
 
 from __future__ import annotations
@@ -24,25 +22,15 @@ from bertlib.cli.ranges import Range
 
 
 class Group:
-  """Base of a class of flags.
+  """Base of a class of flags."""
 
-  Attributes:
-    SECTION: heading of the help for flags that name none, a key of
-      `help_text.SECTIONS`.
-    NEEDS: what all flags need to have an effect, see `Flag`.
-  """
-
+  # Heading of the help for flags that name none, a key of `help_text.SECTIONS`.
   SECTION: ClassVar[str]
+  # What all flags need to have an effect, see `Flag`.
   NEEDS: ClassVar[str] = ""
 
   def check(self) -> None:
-    """Refuses values that contradict each other.
-
-    Looks at neither files nor devices: it runs before TensorFlow is imported.
-
-    Raises:
-      InputError: a value contradicts another, or one is missing.
-    """
+    """Refuses values that contradict each other; reads no files or devices."""
 
   def warnings(self) -> Iterator[str]:
     """Yields what is odd about the values."""
@@ -50,26 +38,20 @@ class Group:
 
 
 class CommandSettings(Group):
-  """Base of the settings class of a command.
+  """Base of the settings class of a command."""
 
-  Attributes:
-    EXAMPLE: a command line.
-    REQUIRED: flags that must be given.
-    BROUGHT_BY_MODEL: those of them that a model may bring, by its name or its
-      folder, see `initial_model.check`.
-    REQUIRED_UNLESS: flag that replaces all of them, if given.
-    OVERRIDDEN_BY: flag that names files with further flags, if given.
-    TAKES_ARGUMENTS: whether words that are not flags are arguments of the
-      command, before, between and after flags. Otherwise they are refused.
-    PASSES_ON_ARGUMENTS: whether words after "--" are for another program.
-  """
-
-  EXAMPLE: ClassVar[str]
-  REQUIRED: ClassVar[Sequence[str]] = ()
+  EXAMPLE: ClassVar[str]  # a command line
+  REQUIRED: ClassVar[Sequence[str]] = ()  # flags that must be given
+  # Those of them that a model may bring, by its name or its folder, see
+  # `initial_model.check`.
   BROUGHT_BY_MODEL: ClassVar[Sequence[str]] = ()
-  REQUIRED_UNLESS: ClassVar[str | None] = None
+  REQUIRED_UNLESS: ClassVar[str | None] = None  # flag that replaces all
+  # Flag that names files with further flags.
   OVERRIDDEN_BY: ClassVar[str | None] = None
+  # Words that are not flags are arguments, before, between and after flags.
+  # Otherwise they are refused.
   TAKES_ARGUMENTS: ClassVar[bool] = False
+  # Words after "--" are for another program.
   PASSES_ON_ARGUMENTS: ClassVar[bool] = False
 
   @classmethod
@@ -119,7 +101,7 @@ class Flag:
   needs: str = ""
 
   def allows(self, value: Any) -> bool:
-    """Whether a value that is not from a command line may be the flag's."""
+    """True if a value that is not from a command line may be the flag's."""
     if self.choices is not None:
       return value in self.choices
     kind = Integral if self.placeholder == "INTEGER" else Real
@@ -300,16 +282,7 @@ def declaration(settings: type, name: str) -> Flag:
 
 
 def check_argument(name: str, value: Any, flag: Flag) -> None:
-  """Refuses an argument of Python code that the flag would refuse.
-
-  Args:
-    name: name of the argument.
-    value: its value.
-    flag: the flag, with a number or with choices.
-
-  Raises:
-    InputError: the flag does not allow the value.
-  """
+  """Refuses an argument of Python code that the flag would refuse."""
   if not flag.allows(value):
     raise InputError(f"{name}={value!r}: not allowed. Give {flag.allowed}")
 
@@ -317,16 +290,11 @@ def check_argument(name: str, value: Any, flag: Flag) -> None:
 def define(
   settings: type[CommandSettings],
   values: flags.FlagValues = flags.FLAGS,
+  # Refuse missing and contradicting flags; not for another program with these
+  # flags.
   required: bool = True,
 ) -> None:
-  """Defines the flags of a settings class as flags of the command.
-
-  Args:
-    settings: the class.
-    values: where to define them.
-    required: whether parsing fails if a required flag is missing, or flags
-      contradict each other; not for another program with these flags.
-  """
+  """Defines the flags of a settings class as flags of the command."""
   values.set_gnu_getopt(settings.TAKES_ARGUMENTS)
   command = sys.argv[0]  # absl's name of the main module
   for name, flag in declarations(settings):
@@ -375,12 +343,7 @@ def command_of(values: flags.FlagValues) -> type[CommandSettings]:
 def check_values(
   settings: type[CommandSettings], values: flags.FlagValues = flags.FLAGS
 ) -> None:
-  """Refuses values that their flag does not take, whatever the others are.
-
-  Raises:
-    InputError: a number is out of range, a text has a NUL, which no path can
-      have, or an output has no name.
-  """
+  """Refuses values that their flag does not take, whatever the others are."""
   for name, flag in declarations(settings):
     value = values[name].value
     items = value if isinstance(value, list) else [value]
@@ -412,11 +375,7 @@ def groups(settings: CommandSettings) -> Iterator[Group]:
 def from_flags(
   settings: type[Settings], values: flags.FlagValues = flags.FLAGS
 ) -> Settings:
-  """Creates the settings of a command from its parsed flags, and checks them.
-
-  Raises:
-    InputError: see `check_values` and `Group.check`.
-  """
+  """Settings of a command from its parsed flags, checked."""
   check_values(settings, values)
   made = read_flags(settings, values)
   for part in groups(made):
@@ -447,14 +406,7 @@ def warnings(
 def _unmet(
   needs: str, found: Mapping[str, Any], values: flags.FlagValues
 ) -> str | None:
-  """The first condition of `Flag.needs` that is not met, in words.
-
-  Args:
-    needs: the conditions.
-    found: values of flags by name.
-    values: the flags. One that is given twice does not count: a flag file is
-      often shared by training and evaluation, which then overrides the action.
-  """
+  """First condition of `Flag.needs` that is not met, in words, or None."""
   for condition in filter(None, needs.split(", ")):
     terms = [
       re.fullmatch(r"(not )?([\w-]+)(=(.*))?", term).groups()
@@ -462,6 +414,8 @@ def _unmet(
     ]
     terms = [term for term in terms if term[1] in found]
     if not terms or any(
+      # Given twice: a flag file is often shared by training and evaluation,
+      # which then overrides the action.
       values[name].present > 1 or _is_met(found[name], wanted) != bool(negated)
       for negated, name, _, wanted in terms
     ):
@@ -479,13 +433,7 @@ def _is_met(value: Any, wanted: str | None) -> bool:
 def read_flags(
   settings: type[Settings], values: flags.FlagValues = flags.FLAGS
 ) -> Settings:
-  """Creates the settings of a command from its parsed flags.
-
-  Sets these fields, which are not flags, in every class that has them: `given`,
-  names of the flags on the command line; `times_given`, number of times each is
-  there; and `command_line`, these flags in the form of a command line, without
-  `--doctor` and `--rerun`.
-  """
+  """Settings of a command from its parsed flags, unchecked."""
   own = dict(declarations(settings))
   found = {name: values[name].value for name in own}
   times = {name: values[name].present for name in own if values[name].present}
@@ -493,6 +441,7 @@ def read_flags(
     if found[name] == "" and flag.placeholder == "PATH":  # as if not given
       found[name] = flag.default
       times.pop(name, None)
+  # Fields that are not flags, in every class that has them.
   filled = {
     "given": frozenset(times),
     "times_given": times,
@@ -558,10 +507,5 @@ def values_of(settings: CommandSettings) -> dict[str, Any]:
 
 
 def value_of(name: str, default: Any) -> Any:
-  """Value of a flag, for functions of the original that read it themselves.
-
-  Args:
-    name: name of the flag.
-    default: returned if the flag is not defined.
-  """
+  """Value of a flag, or default, for functions of the original that read it."""
   return flags.FLAGS[name].value if name in flags.FLAGS else default

@@ -11,21 +11,13 @@ _MAX_INT = 2**31 - 1
 
 
 class Range(NamedTuple):
-  """Allowed values of a number; NaN and infinity never are.
-
-  Attributes:
-    low: lower bound.
-    high: upper bound.
-    includes_low: whether `low` itself is allowed.
-    includes_high: whether `high` itself is allowed.
-    excluded: value between the bounds that is not allowed, or None.
-  """
+  """Allowed values of a number; NaN and Inf never are."""
 
   low: float
   high: float = math.inf
-  includes_low: bool = True
+  includes_low: bool = True  # whether `low` itself is allowed
   includes_high: bool = True
-  excluded: float | None = None
+  excluded: float | None = None  # value between the bounds
 
   def __contains__(self, value: object) -> bool:
     # All comparisons with NaN are false.

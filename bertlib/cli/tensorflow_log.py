@@ -1,9 +1,7 @@
 """Keeps TensorFlow's own log off the terminal of a command.
 
 TensorFlow writes to file descriptor 2 while it is imported, before its settings
-take effect, and later through its C++ and Python loggers. Commands show errors
-only. Programs that use a `Predictor` also see warnings; a library must not hide
-more from its process.
+take effect, and later through its C++ and Python loggers.
 """
 
 from __future__ import annotations
@@ -23,11 +21,8 @@ HELP = (
 
 
 def hide_information() -> None:
-  """Imports TensorFlow in a program, without the lines about what it can do.
-
-  Warnings and errors are shown afterwards. No effect if TensorFlow is already
-  imported, or if `TF_CPP_MIN_LOG_LEVEL` is 0.
-  """
+  """Imports TensorFlow, unless it is; only warnings and errors are shown."""
+  # A library must not hide warnings from the process that uses it.
   if (
     "tensorflow" not in sys.modules
     and os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1") != "0"
@@ -42,11 +37,7 @@ def show_errors_only() -> None:
 
 
 def import_quietly() -> None:
-  """Imports TensorFlow without its log.
-
-  Output of the import is discarded if it succeeds, and printed if it fails or
-  ends the process. Afterwards TensorFlow logs errors only.
-  """
+  """Imports TensorFlow in a command: its log has errors only."""
   show_errors_only()
   with stderr_on_failure():
     import tensorflow as tf
@@ -60,11 +51,7 @@ def define_flag(flag_values: flags.FlagValues = flags.FLAGS) -> None:
 
 @contextlib.contextmanager
 def stderr_on_failure() -> Iterator[None]:
-  """Captures file descriptor 2; prints it only if the block fails.
-
-  A child process holds the captured output, so that it is printed even if this
-  process crashes, for example because an instruction set is missing.
-  """
+  """Captures file descriptor 2; prints it only if the block fails."""
   try:
     terminal = os.dup(2)
   except OSError:  # it is closed
@@ -73,6 +60,8 @@ def stderr_on_failure() -> Iterator[None]:
   if sys.stderr:
     sys.stderr.flush()
   source, sink = os.pipe()
+  # A child process holds the captured output, so that it is printed even if
+  # this process crashes, for example because an instruction set is missing.
   keeper = os.fork()
   if not keeper:
     os.close(sink)

@@ -16,20 +16,14 @@ from bertlib.cli import errors
 
 
 def show(*fields: str, sep: str = "\t") -> None:
-  """Prints data; control characters are escaped on a terminal only.
-
-  Once the reader of a pipe has ended, as in `| head`, nothing more is printed,
-  and the command goes on: it may write files too.
-
-  Args:
-    *fields: the data.
-    sep: separator.
-  """
+  """Prints data; control characters are escaped on a terminal only."""
   if sys.stdout.isatty():
     fields = tuple(map(errors.printable, fields))
   try:
     print(*fields, sep=sep, flush=True)
   except BrokenPipeError:
+    # The reader of a pipe has ended, as in `| head`. The command continues: it
+    # may write files too.
     discard_output()
 
 
@@ -52,16 +46,11 @@ def print_table(rows: Sequence[Mapping[str, Any]]) -> None:
 
 @contextlib.contextmanager
 def quiet(level: int) -> Iterator[None]:
-  """Drops log lines below a level of absl within its block.
-
-  By a filter: TensorFlow changes the level of the logger when it saves a
-  SavedModel.
-
-  Args:
-    level: such as `logging.WARNING`.
-  """
+  """Drops log lines below a level of absl within its block."""
   lowest = logging.converter.absl_to_standard(level)
 
+  # A filter, since TensorFlow changes the level of the logger when it saves a
+  # SavedModel.
   def is_shown(record: LogRecord) -> bool:
     return record.levelno >= lowest
 
@@ -74,16 +63,7 @@ def quiet(level: int) -> Iterator[None]:
 
 
 def progress(total: int, unit: str, **options: Any) -> tqdm:
-  """Creates a progress bar; without a terminal, a log line every 10 seconds.
-
-  Args:
-    total: number of units to do.
-    unit: plural noun, such as "examples".
-    **options: further options of tqdm.
-
-  Returns:
-    The `tqdm` bar; the caller updates and closes it.
-  """
+  """Progress bar; without a terminal, a log line every 10 seconds."""
   if not sys.stderr.isatty():
     lines = "{n_fmt} of {total_fmt} {unit}, {remaining} left"
     options = {"delay": 10, "mininterval": 10, "bar_format": lines} | options
