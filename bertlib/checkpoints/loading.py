@@ -53,7 +53,8 @@ def num_weights(config: modeling.BertConfig) -> int:
   rows = (
     config.vocab_size + config.max_position_embeddings + config.type_vocab_size
   )
+  # Query, key, value and output of attention; then the feed-forward network.
   layer = 4 * width * (width + 1) + 2 * width * inner + inner + width
-  layer += 2 * 2 * width
+  layer += 2 * 2 * width  # two layer normalizations
   pooler = width * (width + 1)
   return (rows + 2) * width + config.num_hidden_layers * layer + pooler

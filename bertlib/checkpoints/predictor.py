@@ -50,7 +50,8 @@ _PRECISION = declaration(ComputeSettings, "precision").without("auto")
 # Texts that are encoded, sorted by length and decoded together.
 _BLOCK_SIZE = 1024
 
-# Tokens of a batch. With more, hidden states no longer fit in the caches.
+# Tokens of a batch. With more, hidden states no longer fit in the caches; with
+# fewer, matrix products are too small to be fast.
 _TOKENS_PER_BATCH = 2048
 
 # Batches are padded to a multiple of this length. oneDNN sets up kernels at the

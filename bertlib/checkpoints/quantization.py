@@ -191,6 +191,7 @@ def calibrate(
     kernel = tf.constant(value)
     if not layer:
       return kernel
+    # Outliers of intermediate (FFN) activations would waste most of the range.
     is_inner = "/output/" in layer and "/attention/" not in layer
     return int8.ObservedKernel(layer, kernel, clips=is_inner)
 

@@ -2,7 +2,7 @@
 
     from bertlib import tensorflow_1 as tf
 
-in place of `import tensorflow as tf` gives a script
+instead of `import tensorflow as tf` gives a script
 
 - every name of `tensorflow.compat.v1`;
 - `tf.estimator`, which TensorFlow removed after 2.15, also under the name

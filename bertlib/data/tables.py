@@ -194,6 +194,7 @@ def parse_number(text: str) -> float | None:
   if not _NUMBER.fullmatch(text.strip()):
     return None
   number = float(text)
+  # The largest float32 is just below 2**128.
   return number if abs(number) < 2.0**128 else None
 
 

@@ -116,7 +116,7 @@ def load_checkpoint(
     # A converted model may lack the pooler.
     if "bert/pooler/dense/kernel" in weights:
       outputs["pooled"] = model.get_pooled_output()
-    # As `model.json` says of a model of sentence vectors.
+    # The model computes sentence vectors.
     if "embedding" in description:
       sentence_transformers.find_projection(weights, description, checkpoint)
       spec = embedding_spec.from_json(description["embedding"])

@@ -312,6 +312,7 @@ def _network_call(call: Callable[..., Any], *args: Any, **options: Any) -> Any:
   try:
     return call(*args, **options)
   except urllib.error.HTTPError as error:
+    # Timeout, too early, too many requests.
     is_temporary = error.code >= 500 or error.code in (408, 425, 429)
     raise _DownloadError(str(error), is_temporary, error.code) from error
   except (OSError, http.client.HTTPException) as error:
