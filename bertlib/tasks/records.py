@@ -21,11 +21,7 @@ def find(script: str | None) -> TaskRecord | None:
 
 
 def load(module: str) -> TaskRecord:
-  """The record of a task that is not in `bertlib/tasks`, for --task_module.
-
-  Raises:
-    InputError: there is no such module, or it has no record.
-  """
+  """The record of a task outside `bertlib/tasks`, for --task_module."""
   try:
     return importlib.import_module(module).RECORD
   except ModuleNotFoundError as error:

@@ -17,33 +17,18 @@ from bertlib.tasks.classification.classification import (
 
 
 def read(
-  given: Sequence[str] | None,
+  given: Sequence[str] | None,  # ["balanced"] or "LABEL:WEIGHT" strings
   problem: Problem,
   examples: Sequence[InputExample | ChoiceExample],
 ) -> list[float] | None:
-  """Computes the weights that --class_weights asks for, and logs them.
-
-  "balanced" makes all labels contribute equally. For single-label
-  classification the weight of a label is num_examples / (num_labels *
-  examples with the label); for multi-label classification it is the number of
-  examples without the label divided by the number with it.
-
-  Args:
-    given: value of the flag: ["balanced"] or "LABEL:WEIGHT" strings.
-    problem: the task and its labels.
-    examples: the training set.
-
-  Returns:
-    L weights in the order of the labels; None to weight all labels equally.
-
-  Raises:
-    InputError: the task has no classes, or a label or weight is not valid.
-  """
+  """Logged weights, in the order of the labels; None to weight all equally."""
   if not given or not examples:
     return None
   if problem.kind not in ("classification", "multi_label"):
     raise InputError(f"--class_weights: a {problem.kind} has no classes")
   if given == ["balanced"]:
+    # All labels contribute equally. With several labels per text, the weight of
+    # a label is the ratio of examples without it to examples with it.
     has_several = problem.kind == "multi_label"
     counts = collections.Counter()
     for example in examples:

@@ -47,17 +47,12 @@ class InputExample:
 
 
 class ChoiceExample(NamedTuple):
-  """A multiple-choice question.
-
-  Attributes:
-    guid: unique id of the example.
-    choices: the pair of texts to encode for each answer.
-    label: label of the correct choice; None if unknown.
-  """
+  """A multiple-choice question."""
 
   guid: str
+  # The pair of texts to encode for each answer.
   choices: list[tuple[str, str]]
-  label: str | None = None
+  label: str | None = None  # of the correct choice; None if unknown
 
 
 def labeled(
@@ -94,16 +89,12 @@ KINDS = {
 
 
 class Problem(NamedTuple):
-  """Type of a task and its label set.
+  """Type of a task and its label set."""
 
-  Attributes:
-    kind: "classification", "regression" (labels are numbers), "multi_label" (a
-      text has any number of labels) or "multiple_choice".
-    labels: the label set in the order of the model's outputs; empty for
-      regression.
-  """
-
+  # "regression" has numbers as labels, and "multi_label" any number of labels
+  # per text. See `KINDS`.
   kind: str = "classification"
+  # In the order of the model's outputs; empty for regression.
   labels: Sequence[str] = ()
 
   @property
@@ -113,23 +104,14 @@ class Problem(NamedTuple):
 
 
 class Columns(NamedTuple):
-  """File and columns of a split; columns count from 0, or from -1 backwards.
+  """File and columns of a split; columns count from 0, or from -1 backwards."""
 
-  Attributes:
-    file: name of the file in the data set's folder.
-    text_a: column of the first text.
-    text_b: column of the second text, or None.
-    label: column of the label; None if the file has no labels.
-    header: whether the first row names the columns.
-    guid: column of the example's id; None to use the row index.
-  """
-
-  file: str
+  file: str  # in the data set's folder
   text_a: int
   text_b: int | None = None
-  label: int | None = None
-  header: bool = True
-  guid: int | None = None
+  label: int | None = None  # None if the file has no labels
+  header: bool = True  # whether the first row names the columns
+  guid: int | None = None  # None to use the row index
 
 
 class _ClassOrObjectMethod(classmethod):
@@ -230,11 +212,8 @@ class TableProcessor(DataProcessor):
     return list(self.labels)
 
   def columns(self, set_type: str) -> Columns | None:
-    """File and columns of a set; None if the task has no such set.
-
-    Args:
-      set_type: "train", or a name that begins with "dev" or "test".
-    """
+    """File and columns of a set; None if the task has no such set."""
+    # `set_type` may have a suffix, such as "dev_matched".
     if set_type.startswith("test"):
       return self.test
     return self.dev if set_type.startswith("dev") else self.train
@@ -242,20 +221,7 @@ class TableProcessor(DataProcessor):
   def read(
     self, data_dir: str, set_type: str, file: str | None = None
   ) -> list[InputExample]:
-    """Reads one file.
-
-    Args:
-      data_dir: folder of the data set.
-      set_type: see `columns`; prefix of the guids.
-      file: name of the file; None for the one in `columns`.
-
-    Returns:
-      One example per row.
-
-    Raises:
-      InputError: there is no such set, the file is missing or empty, or a
-        row cannot be read.
-    """
+    """Reads the examples of a file; that of the set's `columns` by default."""
     columns = self.columns(set_type)
     if columns is None:
       raise InputError(
@@ -609,13 +575,7 @@ PROCESSORS = {
 def check_several_labels(
   path: str, examples: Sequence[InputExample], has_columns: bool = True
 ) -> None:
-  """Raises an InputError if all examples of a training set have one label.
-
-  Args:
-    path: path of the set, for the message.
-    examples: the training set; with several labels each, or numbers, too.
-    has_columns: whether a flag names the column of the label.
-  """
+  """Raises an InputError if all examples of a training set have one label."""
   first = examples[0].label
   if all(example.label == first for example in examples):
     shown = "no label" if first == [] else f"the label {first!r}"
@@ -633,17 +593,7 @@ def check_several_labels(
 def check_label(
   row: tables.Row, label: str | Sequence[str], problem: Problem
 ) -> None:
-  """Checks that the labels of a row are valid.
-
-  Args:
-    row: the row, for the message.
-    label: its label, or list of labels.
-    problem: the task and its labels.
-
-  Raises:
-    InputError: a label is not in the label set, or, for regression, is not a
-      finite number.
-  """
+  """Raises an InputError for a label that the task does not have."""
   if problem.kind == "regression":
     if tables.parse_number(label) is None:
       raise row.error(f"the label {label!r} is not a number")
@@ -670,7 +620,7 @@ def problem_from_description(description: Mapping[str, Any]) -> Problem:
 
 
 def description_problem(description: Mapping[str, Any]) -> str | None:
-  """What is wrong with labels and thresholds of a description, or None."""
+  """Problem with labels and thresholds of a description; None if valid."""
   for label, threshold in description.get("thresholds", {}).items():
     if isinstance(threshold, bool) or threshold not in FRACTION:
       return f"thresholds.{label} is {threshold!r}, not a number {FRACTION}"

@@ -60,14 +60,7 @@ class InputFeatures:
 def record_layout(
   max_seq_length: int, problem: Problem | None = None
 ) -> tf_records.Layout:
-  """Layout of the classifier's records.
-
-  Multiple choice adds an axis before the tokens: [num_labels, S].
-
-  Args:
-    max_seq_length: S, tokens per example, or per choice.
-    problem: the task; None for classification.
-  """
+  """Layout of the classifier's records: tokens are [S], or [choices, S]."""
   problem = problem or Problem()
   has_choices = problem.kind == "multiple_choice"
   return tf_records.token_layout(

@@ -25,24 +25,12 @@ _MAX_CONSTANT = 20
 def sections(
   problem: Problem,
   examples: Sequence[InputExample | ChoiceExample],
-  label_ids: np.ndarray,
-  logits: np.ndarray,
+  label_ids: np.ndarray,  # gold, see `classification_scores.evaluate`
+  logits: np.ndarray,  # float [examples, labels]
   num_errors: int = 30,
-  thresholds: Mapping[str, float] | None = None,
+  thresholds: Mapping[str, float] | None = None,  # tuned, by label
 ) -> list[str]:
-  """Sections on the predictions of a classifier.
-
-  Args:
-    problem: labels and kind of the task.
-    examples: the evaluated examples.
-    label_ids: gold labels, see `classification_scores.evaluate`.
-    logits: float [num_examples, num_labels].
-    num_errors: number of worst errors to show.
-    thresholds: tuned thresholds by label, for a multi-label problem.
-
-  Returns:
-    Sections for `html_report.write`.
-  """
+  """Sections on the predictions of a classifier, for `html_report.write`."""
   predicted = classification_scores.probabilities(problem, logits)
   if problem.kind == "regression":
     error = np.abs(predicted[:, 0] - label_ids)
@@ -143,18 +131,11 @@ def _label_text(label: str | float | Sequence[str]) -> str:
 
 def estimates(
   problem: Problem,
-  label_ids: np.ndarray,
-  logits: np.ndarray,
+  label_ids: np.ndarray,  # gold, see `classification_scores.evaluate`
+  logits: np.ndarray,  # float [examples, labels]
   names: Sequence[str],
 ) -> Estimates:
-  """Estimates for a classifier.
-
-  Args:
-    problem: labels and kind of the task.
-    label_ids: gold labels, see `classification_scores.evaluate`.
-    logits: float [num_examples, num_labels].
-    names: metrics, of which those in `classification_scores.METRICS` are used.
-  """
+  """Estimates for a classifier, of the metrics that it has."""
   count = f"{len(label_ids):,} examples"
   names = [name for name in names if name in classification_scores.METRICS]
   if problem.kind == "regression":
@@ -179,13 +160,10 @@ def estimates(
 def _constant_baseline(
   name: str, problem: Problem, gold: np.ndarray
 ) -> tuple[str, float]:
-  """The best metric of predicting the same for all examples.
-
-  It predicts the most frequent label or the second one, which may be the one
-  that F1 is about; for a multi-label problem the k most frequent labels.
-  """
+  """Best metric of predicting the same for all examples, described."""
   scores = {}
   if problem.kind == "multi_label":
+    # The k most frequent labels together.
     order = np.argsort(-gold.sum(axis=0), kind="stable")
     for number in range(1, min(len(order), _MAX_CONSTANT) + 1):
       labels = np.zeros(len(order), bool)
@@ -196,6 +174,7 @@ def _constant_baseline(
       scores[f"always {noun}"] = _score_of_constant(name, gold, labels)
   else:
     counts = np.bincount(gold, minlength=problem.num_labels)
+    # The second one too: it may be the one that F1 is about.
     for i in np.argsort(-counts, kind="stable")[:2]:
       score = _score_of_constant(name, gold, i)
       scores[f"always {problem.labels[i]}"] = score

@@ -26,22 +26,16 @@ from bertlib.tasks.classification.classification_scores import (
 
 
 def tune_thresholds(
-  problem: Problem, label_ids: np.ndarray, logits: np.ndarray
+  # Both arrays are [examples, labels].
+  problem: Problem,
+  label_ids: np.ndarray,
+  logits: np.ndarray,
 ) -> tuple[dict[str, float], dict[str, Any]]:
-  """Tunes the threshold of each label for the best F1 (multi-label problems).
-
-  Args:
-    problem: the multi-label problem.
-    label_ids: int [num_examples, num_labels], 1 for each label of an example.
-    logits: float [num_examples, num_labels].
-
-  Returns:
-    The thresholds by label; and results for `eval_results.txt`: micro and macro
-    F1 with these thresholds on the same examples, and the thresholds as JSON.
-  """
+  """Thresholds by label with the best F1, and `eval_results.txt` of these."""
   probs = classification_scores.probabilities(problem, logits)
   thresholds = classification_scores.best_thresholds(label_ids, probs)
   results: dict[str, Any] = {}
+  # On the examples that the thresholds were tuned on.
   for name in ("micro_f1", "macro_f1"):
     value = classification_scores.METRICS[name](
       label_ids > 0, probs >= thresholds
@@ -57,14 +51,7 @@ def dev_predictions(
   examples: Iterable[InputExample | ChoiceExample],
   rows: Iterable[np.ndarray],
 ) -> list[DevPrediction]:
-  """Gold and predicted labels of a dev set.
-
-  Args:
-    problem: the classification problem.
-    examples: the dev set.
-    rows: output of the model per example; the labels of a multi-label problem
-      are those with a probability of at least 0.5.
-  """
+  """Gold and predicted labels of a dev set; thresholds of labels are 0.5."""
   return [
     DevPrediction(
       example.guid,
@@ -76,10 +63,7 @@ def dev_predictions(
 
 
 def label_columns(predicted: Prediction) -> list[str]:
-  """Label and probability of a prediction as text; for regression, the value.
-
-  Several labels, and their probabilities, are separated by commas.
-  """
+  """Labels and probabilities, comma-separated; the value of a regression."""
   if not predicted.probabilities:
     return [str(predicted.label)]
   label = predicted.label
@@ -89,26 +73,15 @@ def label_columns(predicted: Prediction) -> list[str]:
 
 
 def write_predictions(
-  path: str,
+  path: str,  # without the endings
   examples: Sequence[InputExample | ChoiceExample],
-  rows: Iterable[np.ndarray],
+  rows: Iterable[np.ndarray],  # output of the model; padding may follow
   problem: Problem,
   thresholds: Mapping[str, float] | None,
-  show: bool = False,
-  with_ids: bool = False,
+  show: bool = False,  # prints label, probability and text too
+  with_ids: bool = False,  # whether a line of `.tsv` begins with the guid
 ) -> None:
-  """Writes predictions to disk, one by one as they are computed.
-
-  Args:
-    path: path of both files without their endings: `.tsv` has probabilities
-      only, `.jsonl` guid, label and probabilities by label.
-    examples: the examples.
-    rows: output of the model per example; rows of padding may follow.
-    problem: the classification problem.
-    thresholds: see `classification_scores.prediction`.
-    show: whether to print label, probability and text to standard output too.
-    with_ids: whether a line of `.tsv` begins with the guid.
-  """
+  """Writes predictions to PATH.tsv and .jsonl, as they are computed."""
   with (
     atomic_write(path + ".tsv") as table,
     atomic_write(path + ".jsonl") as lines,

@@ -29,16 +29,9 @@ class Prediction(NamedTuple):
 def prediction(
   problem: Problem,
   row: np.ndarray,
-  thresholds: Mapping[str, float] | None = None,
+  thresholds: Mapping[str, float] | None = None,  # by label; 0.5 for others
 ) -> Prediction:
-  """Converts a row of model output to a `Prediction`.
-
-  Args:
-    problem: the classification or regression problem.
-    row: probabilities [num_labels]; for regression, the value [1].
-    thresholds: thresholds by label, for a multi-label problem; 0.5 for labels
-      that are missing.
-  """
+  """Converts probabilities [labels], or a regression's value [1]."""
   if problem.kind == "regression":
     return Prediction(float(row[0]), {})
   by_label = {label: float(p) for label, p in zip(problem.labels, row)}
@@ -86,25 +79,13 @@ def probabilities(problem: Problem, logits: np.ndarray) -> np.ndarray:
 
 def evaluate(
   names: Sequence[str],
+  # [examples], ids or the values of a regression; of a multi-label problem 0 or
+  # 1, [examples, labels].
   label_ids: np.ndarray,
-  logits: np.ndarray,
+  logits: np.ndarray,  # float [examples, labels]
   problem: Problem,
 ) -> dict[str, Any]:
-  """Computes metrics over a whole data set.
-
-  Args:
-    names: keys of `METRICS`.
-    label_ids: [num_examples], label ids, or values for regression; for a
-      multi-label problem [num_examples, num_labels], 1 for each label of an
-      example.
-    logits: float [num_examples, num_labels].
-    problem: the classification or regression problem.
-
-  Returns:
-    Metrics by name. With one label per example, also `confusion_matrix`: a list
-    of rows, one per gold label, with a column per predicted label; for up to
-    `MAX_MATRIX_LABELS`.
-  """
+  """Metrics by name, and the confusion matrix of single-label problems."""
   from sklearn import metrics
 
   if problem.kind == "regression":
@@ -116,6 +97,7 @@ def evaluate(
   scores = {name: METRICS[name](label_ids, predictions) for name in names}
   if logits.shape[1] > MAX_MATRIX_LABELS:
     return scores
+  # A row per gold label, a column per predicted label.
   matrix = metrics.confusion_matrix(
     label_ids, predictions, labels=range(logits.shape[1])
   )
@@ -123,20 +105,11 @@ def evaluate(
 
 
 def best_thresholds(
-  label_ids: np.ndarray, label_probabilities: np.ndarray
+  # Both are [examples, labels]; ids are 0 or 1.
+  label_ids: np.ndarray,
+  label_probabilities: np.ndarray,
 ) -> np.ndarray:
-  """Threshold of each label that maximizes its F1.
-
-  A threshold is the midpoint between two adjacent predicted probabilities; of
-  several equally good ones, the one nearest to 0.5.
-
-  Args:
-    label_ids: int [num_examples, num_labels], 1 for each label of an example.
-    label_probabilities: float [num_examples, num_labels].
-
-  Returns:
-    float [num_labels]; 0.5 for a label that no example has.
-  """
+  """Threshold of each label that maximizes its F1: float [labels]."""
   thresholds = np.full(label_ids.shape[1], 0.5)
   for label, (gold, probs) in enumerate(
     zip(label_ids.T, label_probabilities.T)
@@ -148,6 +121,8 @@ def best_thresholds(
     # Element i of `f1` is F1 if the first i + 1 examples get the label.
     num_predicted = np.arange(1, len(probs) + 1)
     f1 = 2 * gold.cumsum() / (num_predicted + gold.sum())
+    # A threshold is the midpoint between two adjacent probabilities; of several
+    # equally good ones, the one nearest to 0.5.
     midpoints = (probs + np.append(probs[1:], 0.0)) / 2
     f1[:-1][probs[:-1] == probs[1:]] = -1  # no threshold separates the two
     best = np.flatnonzero(f1 == f1.max())

@@ -37,12 +37,7 @@ from bertlib.training.task import Run
 
 
 def make_processor(settings: ClassifierSettings) -> DataProcessor:
-  """Makes the processor of --task_name.
-
-  Raises:
-    InputError: there is no such task, or no such folder; or a file with the
-      labels is missing or malformed.
-  """
+  """Makes the processor of --task_name; reads its labels if a file has them."""
   if settings.data_dir and not tf.gfile.IsDirectory(settings.data_dir):
     raise InputError(
       f"--data_dir={settings.data_dir}: no such folder. Give the folder of the"
@@ -99,15 +94,10 @@ def _find_labels(
 
 
 class Examples(NamedTuple):
-  """Examples of the splits that the run uses.
-
-  Attributes:
-    train: training examples.
-    eval_sets: dev examples, by the suffix of their results files.
-    predict_sets: test examples, by the suffix of their results files.
-  """
+  """Examples of the splits that the run uses."""
 
   train: Sequence[InputExample | ChoiceExample]
+  # By the suffix of their results files.
   eval_sets: Mapping[str, Sequence[InputExample | ChoiceExample]]
   predict_sets: Mapping[str, Sequence[InputExample | ChoiceExample]]
 
@@ -118,12 +108,7 @@ def has_pairs(examples: Iterable[InputExample | ChoiceExample]) -> bool:
 
 
 def check_pairs(run: Run, examples: Examples) -> None:
-  """Refuses text pairs for a model of single texts, and vice versa.
-
-  Raises:
-    InputError: a split has pairs and the model in --output_dir was trained on
-      single texts, or the other way round; or the model has no second segment.
-  """
+  """Refuses text pairs for a model of single texts, and vice versa."""
   settings = run.settings
   if run.task.description["kind"] == "multiple_choice":
     loading.check_has_segments(run.config, settings.model.bert_config_file)
@@ -192,20 +177,10 @@ def write_records(
   processor: DataProcessor,
   name: str,
   examples: Sequence[InputExample | ChoiceExample],
+  # On a TPU, padding examples fill the last batch of this size.
   batch_size: int = 1,
 ) -> tuple[str, model_inputs.Lengths]:
-  """Writes the records of examples, see `run.records_path`.
-
-  Args:
-    run: the run.
-    processor: processor of the task.
-    name: file name without `.tf_record`.
-    examples: examples to encode.
-    batch_size: on a TPU, padding examples fill the last batch of this size.
-
-  Returns:
-    The path of the file, and the lengths of the examples.
-  """
+  """Writes the records of examples; returns their path and lengths."""
   path = records_path(run, name)
   lengths = file_based_convert_examples_to_features(
     fill_last_batch(run, examples, batch_size, PaddingInputExample()),
@@ -221,11 +196,7 @@ def write_records(
 def read_examples(
   settings: ClassifierSettings, processor: DataProcessor
 ) -> Examples:
-  """Reads the examples of the splits that the run uses.
-
-  Raises:
-    InputError: a file is missing or malformed.
-  """
+  """Reads the examples of the splits that the run uses."""
   train_examples, eval_sets, predict_sets = [], {}, {}
   if settings.run.do_train:
     train_examples = processor.get_train_examples(settings.data_dir)

@@ -30,22 +30,13 @@ _BITS |= {"false": 0, "true": 1}
 
 
 def split_labels(
-  text: str, delimiter: str, vector_labels: Sequence[str] = ()
+  # Labels with delimiters, a list of JSON or Python, or a vector with 0 or 1
+  # for each of `vector_labels`, which are empty if unknown.
+  text: str,
+  delimiter: str,
+  vector_labels: Sequence[str] = (),
 ) -> list[str]:
-  """Splits the labels of a multi-label example.
-
-  Args:
-    text: the labels, separated by the delimiter, or as a list of JSON or
-      Python; or a vector with 0 or 1 for each of `vector_labels`.
-    delimiter: the separator.
-    vector_labels: labels in the order of a vector; empty if it is unknown.
-
-  Returns:
-    The labels without duplicates and empty ones.
-
-  Raises:
-    ValueError: the text is a list or a vector that cannot be read for certain.
-  """
+  """Distinct labels of a text; ValueError for a list that is not certain."""
   items = parse_list(text)
   if items is None:
     items = text.split(delimiter)

@@ -26,33 +26,21 @@ class OwnDataProcessor(SplitProcessor):
 
   def __init__(
     self,
-    files: dict[str, str],
-    text_a: str,
+    files: dict[str, str],  # paths by split: "train", "dev" and "test"
+    text_a: str,  # column: its name, or its number from 1
     text_b: str | None,
-    label: str | None,
+    label: str | None,  # may be missing in the test file
+    # In the order of vectors of 0 and 1; None to read the label set from the
+    # training file.
     labels: Sequence[str] | None = None,
-    kind: str = "classification",
+    kind: str = "classification",  # see `Problem`
     label_delimiter: str = ",",
+    # Column of the `guid`; None for the split and the row number.
     id_column: str | None = None,
+    # Share of the training file that is the dev set; None if that has a file.
     dev_fraction: float | None = None,
   ):
-    """Stores where files, texts and labels are; reads nothing.
-
-    Args:
-      files: paths by split: "train", "dev" and "test".
-      text_a: column of the first text: its name, or its number from 1.
-      text_b: column of the second text, or None.
-      label: column of the label; may be missing in the test file. None if no
-        file has one.
-      labels: the label set, in the order of vectors of 0 and 1; None to read it
-        from the training file.
-      kind: see `Problem`.
-      label_delimiter: separates the labels of a multi-label example.
-      id_column: column of the unique id, which is the example's `guid`; None
-        for the split and the row number.
-      dev_fraction: share of the training file that is the dev set; None if the
-        dev set has a file.
-    """
+    """Stores where files, texts and labels are; reads nothing."""
     self._files = files
     self._columns = {
       "text_a": text_a,
@@ -252,26 +240,12 @@ def _warn_of_header(
 
 
 def read_texts(
-  path: str,
+  path: str,  # "-" for standard input
   encoding: Encoding = tables.LENIENT,
   skip_bad_rows: bool = False,
   bad_rows: dict[str, list[str]] | None = None,
 ) -> list[InputExample]:
-  """Reads texts to classify, one per line; a tab separates a pair.
-
-  Args:
-    path: the file, or "-" for standard input.
-    encoding: encoding of the file.
-    skip_bad_rows: whether to skip lines with several tabs.
-    bad_rows: see `tables.collect_examples`.
-
-  Returns:
-    One example per line.
-
-  Raises:
-    InputError: the file is missing or empty, or a line is neither a text nor a
-      pair.
-  """
+  """Reads texts to classify, one per line; a tab separates a pair."""
 
   def example(row):
     if row.number == 1 and tables.has_usual_names(row.fields):
@@ -305,23 +279,7 @@ def read_table_texts(
   skip_bad_rows: bool = False,
   bad_rows: dict[str, list[str]] | None = None,
 ) -> list[InputExample]:
-  """Reads texts to classify from a table; see `OwnDataProcessor`.
-
-  Args:
-    path: the file.
-    text_a: column of the first text: its name, or its number from 1.
-    text_b: column of the second text, or None.
-    id_column: column of the id, or None.
-    encoding: encoding of the file.
-    skip_bad_rows: whether to skip rows that cannot be read.
-    bad_rows: see `tables.collect_examples`.
-
-  Returns:
-    One example per row, without a label.
-
-  Raises:
-    InputError: the file is missing or empty, or a column is not there.
-  """
+  """Reads texts to classify from a table; see `OwnDataProcessor`."""
   processor = OwnDataProcessor(
     {"text": path}, text_a, text_b, None, id_column=id_column
   )

@@ -1,4 +1,4 @@
-"""What code that all tasks share asks about classification."""
+"""Record of the task: facts about classification that shared code asks for."""
 
 from __future__ import annotations
 
