@@ -36,19 +36,15 @@ _FIX = "Fix the file, or download it again"
 
 
 class Retrieval(NamedTuple):
-  """A search whose right results are known.
+  """A search whose right results are known."""
 
-  Attributes:
-    queries: text of each query by its id.
-    corpus: id and text of each document; may be iterated over again, and may be
-      larger than the memory. A document with the id of a query is not among the
-      results of that query.
-    relevance: for each query, by its id, the ids of the relevant documents and
-      their grades, which are at least 1.
-  """
-
+  # Text by id.
   queries: Mapping[str, str]
+  # Id and text of each document; may be larger than the memory. A document with
+  # the id of a query is not among the results of that query.
   corpus: Collection[tuple[str, str]]
+  # Grades, at least 1, of the relevant documents, by id of query and of
+  # document.
   relevance: Mapping[str, Mapping[str, int]]
 
 
@@ -90,29 +86,16 @@ def data_files(path: str, split: str = "test") -> list[str]:
 
 
 def read(path: str, split: str = "test") -> Retrieval:
-  """Reads queries and judgements, and checks the corpus.
-
-  Queries without a relevant document are left out; the log has their number. A
-  judged document that the corpus lacks is never found, as in trec_eval; a
-  warning has the number of such judgements.
-
-  Args:
-    path: a folder in the layout of BEIR; or a file of judgements in its folder
-      `qrels`.
-    split: name of the judgements ("train", "dev", "test") if `path` is a
-      folder.
-
-  Raises:
-    InputError: a file is missing or malformed, an id is repeated, the
-      judgements have an id that no query has or only documents that the corpus
-      lacks, or no document is relevant.
-  """
+  """Reads queries and judgements, checks the corpus, and logs omissions."""
+  # `path` is a folder in the layout of BEIR, or a file in its folder `qrels`;
+  # `split` names the judgements of a folder.
   folder, qrels = _find_folder(path, split)
   _check_files(folder, qrels)
   judgements = _read_judgements(qrels)
   queries = _read_queries(folder, judgements)
   num_documents = _check_corpus(folder, judgements)
   relevance: dict[str, dict[str, int]] = {}
+  # A document that the corpus lacks counts as not found, as in trec_eval.
   for query, document, grade, _ in judgements:
     if grade > 0:
       relevance.setdefault(query, {})[document] = grade
@@ -197,11 +180,7 @@ def _missing(judgement: _Judgement, field: str, path: str) -> InputError:
 def _check_documents(
   judgements: Sequence[_Judgement], missing: Set[str], path: str
 ) -> None:
-  """Counts the judgements of documents that the corpus lacks.
-
-  Raises:
-    InputError: it lacks all of them.
-  """
+  """Logs the judgements of missing documents; InputError if all are missing."""
   lost = [judged for judged in judgements if judged.document in missing]
   if len(lost) == len(judgements):
     raise _missing(lost[0], "document", path)
@@ -246,17 +225,7 @@ def _read_queries(
 
 
 def stream_corpus(folder: str) -> Iterator[tuple[str, str]]:
-  """Reads the id and the text of each document, one at a time.
-
-  Args:
-    folder: a folder in the layout of BEIR.
-
-  Yields:
-    The id, and the title and the text, separated by a space.
-
-  Raises:
-    InputError: a line is malformed.
-  """
+  """Id, and title and text joined by a space, of one document at a time."""
   schema = {"_id": str, "title?": (str, json_files.NULL), "text": str}
   for _, document in _read_lines(os.path.join(folder, _CORPUS), schema):
     text = f"{document.get('title') or ''} {document['text']}"
@@ -275,11 +244,9 @@ def _repeated(path: str, number: int, id_: str, earlier: int) -> InputError:
 
 
 def _check_corpus(folder: str, judgements: Sequence[_Judgement]) -> int:
-  """Checks the ids of a corpus; returns the number of documents.
-
-  Keeps 8 bytes for each document in memory.
-  """
+  """Checks the ids of a corpus; returns the number of documents."""
   missing = {judgement.document for judgement in judgements}
+  # 8 bytes per document are kept in memory.
   hashes = array("q")
   num_empty = 0
   for id_, text in stream_corpus(folder):
@@ -311,19 +278,9 @@ def _check_distinct(path: str, hashes: Set[int]) -> None:
 
 
 def from_examples(examples: Iterable[Example]) -> Retrieval:
-  """Makes a search of pairs or triplets.
-
-  The queries are the distinct anchors; the corpus has the distinct positives
-  and negatives. All positives of one anchor are relevant for it. Queries and
-  documents with the same text have the same id.
-
-  Args:
-    examples: pairs or triplets. Pairs of two equal texts only add to the
-      corpus.
-
-  Raises:
-    InputError: each pair has two equal texts.
-  """
+  """Makes a search of pairs or triplets: anchors are the queries."""
+  # The corpus has the distinct positives and negatives. All positives of one
+  # anchor are relevant for it. Equal texts have the same id.
   ids: dict[str, str] = {}
   queries: dict[str, str] = {}
   documents: dict[str, str] = {}
@@ -333,6 +290,7 @@ def from_examples(examples: Iterable[Example]) -> Retrieval:
       ids.setdefault(text, str(len(ids))) for text in example.texts
     )
     documents |= zip([positive, *negatives], example.texts[1:])
+    # A pair of two equal texts only adds to the corpus.
     if positive != query:
       queries[query] = example.texts[0]
       relevance.setdefault(query, {})[positive] = 1

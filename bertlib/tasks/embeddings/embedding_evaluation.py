@@ -26,30 +26,19 @@ METRICS = {
 
 
 class Evaluation(NamedTuple):
-  """Metrics, and what those of the full width were computed from.
+  """Metrics, and what those of the full width were computed from."""
 
-  Attributes:
-    results: metrics by name.
-    cosines: float32 [N], of the pairs; None for other examples.
-    rankings: ids of the documents found for each query, the best first, by id
-      of query; None for examples.
-    neighbors: of texts with labels; None for others.
-  """
-
-  results: dict[str, float]
-  cosines: np.ndarray | None = None
+  results: dict[str, float]  # by name
+  cosines: np.ndarray | None = None  # float32 [pairs]
+  # Ids of the documents found, the best first, by id of query.
   rankings: Mapping[str, Sequence[str]] | None = None
-  neighbors: similarity_scores.Neighbors | None = None
+  neighbors: similarity_scores.Neighbors | None = None  # of texts with labels
 
 
 def metric_names(kind: str, dims: Sequence[int]) -> list[str]:
-  """Names of the metrics, the primary one first.
-
-  Args:
-    kind: a key of `METRICS`.
-    dims: widths of the vectors, the largest first, whose metrics have no
-      suffix; empty for the full width alone.
-  """
+  """Names of the metrics, the primary one first."""
+  # `kind` is a key of `METRICS`, and `dims` are the widths of the vectors, the
+  # largest first, whose metrics have no suffix.
   return [name + suffix for suffix in _suffixes(dims) for name in METRICS[kind]]
 
 
@@ -59,21 +48,13 @@ def _suffixes(dims: Sequence[int]) -> dict[str, int | None]:
 
 
 def evaluate_examples(
-  kind: str,
+  kind: str,  # a key of `METRICS`
   examples: Sequence[Example],
-  vectors: np.ndarray,
-  positions: np.ndarray,
-  dims: Sequence[int],
+  vectors: np.ndarray,  # float32 [distinct texts, width]
+  positions: np.ndarray,  # rows of `vectors`, [examples, texts]
+  dims: Sequence[int],  # see `metric_names`
 ) -> Evaluation:
-  """Evaluates pairs or texts with scores or labels.
-
-  Args:
-    kind: kind of the examples, a key of `METRICS`.
-    examples: the examples.
-    vectors: float32 [N, D], of the distinct texts.
-    positions: int [examples, texts], rows of `vectors`.
-    dims: see `metric_names`.
-  """
+  """Evaluates pairs or texts with scores or labels."""
   gold = gold_values(kind, examples)
 
   def evaluate(dim: int | None) -> Evaluation:
@@ -100,7 +81,7 @@ def evaluate_examples(
 
 
 def gold_values(kind: str, examples: Sequence[Example]) -> np.ndarray:
-  """Scores of pairs, labels of pairs (1 or 0), or labels of texts: [N]."""
+  """Scores of pairs, labels of pairs (1 or 0), or labels of texts: [rows]."""
   if kind == "scored_pairs":
     return np.array([example.score for example in examples])
   labels = np.array([example.label for example in examples])
@@ -109,24 +90,14 @@ def gold_values(kind: str, examples: Sequence[Example]) -> np.ndarray:
 
 def evaluate_retrieval(
   query_ids: Sequence[str],
-  query_vectors: np.ndarray,
+  query_vectors: np.ndarray,  # float32 [queries, width]
   document_ids: Sequence[str],
-  document_vectors: Iterable[np.ndarray],
+  document_vectors: Iterable[np.ndarray],  # read once, block by block
+  # Grades by id of query and of relevant document.
   relevance: Mapping[str, Mapping[str, int]],
-  dims: Sequence[int],
+  dims: Sequence[int],  # see `metric_names`
 ) -> Evaluation:
-  """Evaluates a search by cosine similarity in a corpus.
-
-  A document with the id of the query is left out, as BEIR does.
-
-  Args:
-    query_ids: ids of the queries.
-    query_vectors: float32 [Q, D].
-    document_ids: ids of the corpus.
-    document_vectors: float32 [D] each, read once, block by block.
-    relevance: by id of query, the relevant documents and their grades.
-    dims: see `metric_names`.
-  """
+  """Evaluates a search by cosine similarity in a corpus."""
   widths = _suffixes(dims)
   found = search(
     query_vectors, document_vectors, _MAX_RANK + 1, widths.values()
@@ -134,6 +105,7 @@ def evaluate_retrieval(
   results: dict[str, float] = {}
   by_width = []
   for suffix, (_, indices) in zip(widths, found):
+    # Without the document that has the id of the query, as in BEIR.
     rankings = {
       query: [document_ids[i] for i in row if document_ids[i] != query]
       for query, row in zip(query_ids, indices)
@@ -146,23 +118,13 @@ def evaluate_retrieval(
 
 
 def search(
-  query_vectors: np.ndarray,
-  document_vectors: Iterable[np.ndarray],
-  k: int,
+  query_vectors: np.ndarray,  # float32 [queries, width]
+  document_vectors: Iterable[np.ndarray],  # read once, block by block
+  k: int,  # documents to find for each query
+  # Leading values of the vectors to search with; None for all.
   dims: Iterable[int | None] = (None,),
 ) -> list[tuple[np.ndarray, np.ndarray]]:
-  """Exact search by cosine similarity, in bounded memory.
-
-  Args:
-    query_vectors: float32 [Q, D].
-    document_vectors: float32 [D] each, read once, block by block.
-    k: documents to find for each query.
-    dims: widths of the vectors to search with; None for D.
-
-  Returns:
-    For each width the scores, float32 [Q, k], and the indices, int64 [Q, k],
-    see `TopK.results`.
-  """
+  """Exact search by cosine similarity: results of `TopK` for each width."""
   searches = {
     dim: TopK(similarity_scores.unit_vectors(query_vectors, dim), k)
     for dim in dims

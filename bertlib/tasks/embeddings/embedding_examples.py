@@ -17,52 +17,27 @@ from bertlib.settings.embeddings import Columns, kind_of
 
 
 class Example(NamedTuple):
-  """One row of a file.
+  """One row of a file; its texts have no white space around them."""
 
-  Attributes:
-    texts: the anchor, the positive and any number of hard negatives; two texts
-      of a scored or labeled pair; or a single text. Without white space around.
-    score: similarity of a scored pair, from 0 to 1.
-    label: "1" or "0" of a labeled pair, or the class of a text.
-  """
-
+  # The anchor, the positive and any number of hard negatives; two texts of a
+  # scored or labeled pair; or a single text.
   texts: list[str]
-  score: float | None = None
-  label: str | None = None
+  score: float | None = None  # similarity of a pair, from 0 to 1
+  label: str | None = None  # "1" or "0" of a pair, or the class of a text
 
 
 def read_examples(
   path: str,
-  columns: Columns,
-  min_score: float = 0.0,
-  max_score: float = 1.0,
+  columns: Columns,  # also decide what its rows are, see `kind_of`
+  min_score: float = 0.0,  # of two texts that have nothing in common
+  max_score: float = 1.0,  # of two texts that mean the same
   encoding: Encoding | None = None,
   skip_bad_rows: bool = False,
   bad_rows: dict[str, list[str]] | None = None,
 ) -> list[Example]:
-  """Reads the rows of a .tsv, .csv or .jsonl file.
-
-  A hard negative may be missing: an empty cell, or null in JSON Lines, whose
-  first line has all columns, and where a list holds any number of negatives.
-
-  Args:
-    path: the file.
-    columns: its columns, which also decide what its rows are, see `kind_of`.
-    min_score: score of two texts that have nothing in common.
-    max_score: score of two texts that mean the same.
-    encoding: encoding of the file; None for UTF-8.
-    skip_bad_rows: whether to skip rows that cannot be used.
-    bad_rows: see `tables.collect_examples`.
-
-  Returns:
-    The examples, at least one.
-
-  Raises:
-    InputError: the file is missing or empty; a column is missing; a row has an
-      empty text, a score out of range, an invalid label, or a negative that is
-      also its anchor or positive; or labeled texts have nothing in common, or
-      no differences.
-  """
+  """Reads the rows of a .tsv, .csv or .jsonl file, at least one."""
+  # A hard negative may be missing: an empty cell, or null in JSON Lines, whose
+  # first line has all columns, and where a list holds any number of negatives.
   kind = kind_of(columns)
   table = tables.read_table(
     path,
@@ -170,26 +145,14 @@ def _check_classes(path: str, examples: Sequence[Example]) -> None:
 
 
 def read_texts(
-  path: str,
+  path: str,  # "-" for standard input; a .csv file is a table
   encoding: Encoding | None = None,
+  # Those of --text_columns; a table needs a single one.
   columns: Sequence[str] = (),
   skip_bad_rows: bool = False,
   bad_rows: dict[str, list[str]] | None = None,
 ) -> list[str]:
-  """Reads texts, one per line, without white space around them.
-
-  Args:
-    path: the file, or "-" for standard input. Blank lines at its end do not
-      count. A .csv file is a table.
-    encoding: encoding of the file; None for UTF-8.
-    columns: the columns that --text_columns names; a table needs a single one.
-    skip_bad_rows: whether to skip rows of a table that cannot be used.
-    bad_rows: see `tables.collect_examples`.
-
-  Raises:
-    InputError: the file is missing or empty, or a line is blank; or it is a
-      table, and no single column is named.
-  """
+  """Reads texts, one per line, without white space around them."""
   if _is_table(path, encoding):
     if len(columns) != 1:
       raise InputError(

@@ -33,21 +33,7 @@ from bertlib.training.task import Run
 
 
 def fetch_model(settings: EmbeddingSettings) -> EmbeddingSettings:
-  """Completes the flags of the model from the folder of the model.
-
-  Fetches a model that is given by name. Flags of the command line take
-  precedence over the files of the folder.
-
-  Args:
-    settings: settings of the command.
-
-  Returns:
-    The settings with config, vocabulary, casing and maximum length.
-
-  Raises:
-    InputError: the model cannot be downloaded, or its config or vocabulary is
-      not known.
-  """
+  """Completes the model's flags from its folder; downloads a named model."""
   model = resolve.fetch_model(settings)
   folder = _model_folder(settings, model.init_checkpoint)
   model = resolve.complete_model(
@@ -68,14 +54,7 @@ def _model_folder(settings: EmbeddingSettings, checkpoint: str | None) -> str:
 
 
 def find_spec(settings: EmbeddingSettings) -> EmbeddingSpec:
-  """The sentence vectors of the flags or, where none is given, of the model.
-
-  Args:
-    settings: of `fetch_model`.
-
-  Raises:
-    InputError: --prompt is none of its prompts.
-  """
+  """The sentence vectors of the flags or, where none is given, of the model."""
   flags = settings.vectors
   folder = _model_folder(settings, settings.model.init_checkpoint)
   description = model_json.load_description(folder)
@@ -116,13 +95,7 @@ def prefixes(spec: EmbeddingSpec, kind: str) -> tuple[str, str]:
 def check_widths(
   spec: EmbeddingSpec, hidden_size: int, teacher_width: int | None = None
 ) -> None:
-  """Refuses widths that the vectors do not have.
-
-  Args:
-    spec: of the model.
-    hidden_size: of its encoder.
-    teacher_width: width of the vectors to distill; None without any.
-  """
+  """Refuses widths that the vectors do not have."""
   width = spec.width(hidden_size)
   dims = spec.matryoshka_dims
   shown = ",".join(map(str, dims))
@@ -146,18 +119,7 @@ def is_vector_file(teacher: str) -> bool:
 
 
 def read_vectors(path: str, num_vectors: int) -> np.ndarray:
-  """Reads the vectors of a teacher.
-
-  Args:
-    path: .npy file.
-    num_vectors: N.
-
-  Returns:
-    Float [N, D].
-
-  Raises:
-    InputError: the file does not hold N vectors that can be learned.
-  """
+  """Reads a teacher's vectors, finite and different: float32 [texts, width]."""
   try:
     with open_any(path, "rb") as file:
       vectors = np.lib.format.read_array(file)
@@ -192,16 +154,7 @@ def read_vectors(path: str, num_vectors: int) -> np.ndarray:
 def make_loss(
   settings: EmbeddingSettings, spec: EmbeddingSpec, kind: str
 ) -> LossOptions:
-  """The training objective.
-
-  Args:
-    settings: settings of the command.
-    spec: of the model.
-    kind: kind of the training data, a key of `LOSSES_OF_KIND`.
-
-  Raises:
-    InputError: the weights of the widths are not one per width.
-  """
+  """The training objective of the flags for a kind of training data."""
   flags = settings.objective
   name = flags.loss or LOSSES_OF_KIND[kind][0]
   margin = flags.margin
@@ -228,16 +181,7 @@ def make_loss(
 def check_learns(
   settings: EmbeddingSettings, loss: str, examples: Sequence[Example]
 ) -> None:
-  """Refuses a training set on which every gradient of a loss would be 0.
-
-  Args:
-    settings: settings of the command.
-    loss: a key of `embedding_losses.LOSSES`.
-    examples: the training set.
-
-  Raises:
-    InputError: the examples, or those of a batch, have nothing to tell apart.
-  """
+  """Refuses a training set on which every gradient of a loss would be 0."""
   path, number = settings.train_file, len(examples)
   has_negatives = any(len(example.texts) > 2 for example in examples)
   compares = loss in ("cosent", "supervised_contrastive")
@@ -280,51 +224,31 @@ def _has_candidates(examples: Sequence[Example]) -> bool:
 
 
 class DevSet(NamedTuple):
-  """The dev set: examples, or queries and a corpus with judgements.
+  """The dev set: examples, or queries and a corpus with judgements."""
 
-  Attributes:
-    kind: see `settings.embeddings.kind_of`; "retrieval" for the latter.
-    examples: pairs or texts with scores or labels; empty for retrieval.
-    retrieval: queries, corpus and judgements; None for the others.
-  """
-
+  # See `settings.embeddings.kind_of`; "retrieval" for the latter.
   kind: str
-  examples: Sequence[Example]
+  examples: Sequence[Example]  # empty for retrieval
   retrieval: beir.Retrieval | None
 
 
 class Data(NamedTuple):
-  """Data of the splits that the run uses.
+  """Data of the splits that the run uses."""
 
-  Attributes:
-    kind: kind of the training data, see `settings.embeddings.kind_of`; None
-      without training.
-    train: training examples.
-    dev: the dev set; None without evaluation.
-    predict: texts to encode.
-    corpus: texts to search.
-    queries: queries to search for.
-    bad_rows: messages of the skipped rows, by file.
-  """
-
+  # Of the training data, see `settings.embeddings.kind_of`; None without.
   kind: str | None
   train: Sequence[Example]
-  dev: DevSet | None
-  predict: Sequence[str]
-  corpus: Sequence[str]
-  queries: Sequence[str]
-  bad_rows: Mapping[str, Sequence[str]]
+  dev: DevSet | None  # None without evaluation
+  predict: Sequence[str]  # texts to encode
+  corpus: Sequence[str]  # texts to search
+  queries: Sequence[str]  # queries to search for
+  bad_rows: Mapping[str, Sequence[str]]  # messages of the skipped rows, by file
 
 
 def distinct_texts(
   examples: Sequence[Example],
 ) -> tuple[list[str], np.ndarray]:
-  """The distinct texts of examples that all have as many texts.
-
-  Returns:
-    The texts, and for each example the positions of its texts among them, int
-    [examples, texts].
-  """
+  """Distinct texts, and the positions of those of each example among them."""
   numbers: dict[str, int] = {}
   positions = [
     [numbers.setdefault(text, len(numbers)) for text in example.texts]
@@ -334,11 +258,7 @@ def distinct_texts(
 
 
 def read_data(settings: EmbeddingSettings) -> Data:
-  """Reads the files that the run uses.
-
-  Raises:
-    InputError: a file is missing or malformed.
-  """
+  """Reads the files that the run uses."""
   kind, train = None, []
   bad_rows: dict[str, list[str]] = {}
   if settings.run.do_train:

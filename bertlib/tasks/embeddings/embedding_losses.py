@@ -1,8 +1,8 @@
 """Losses of sentence embeddings, each of the vectors of a whole batch.
 
-Shapes: a batch has B examples. An example is a group of G texts: anchor,
-positive, hard negatives. D is the width of the vectors. `text_ids` [B, G] has
-the same number for identical texts, and -1 for a missing hard negative.
+Shapes: a batch has B examples. An example is a group of texts: anchor,
+positive, hard negatives. `text_ids` [B, texts] has the same number for
+identical texts, and -1 for a missing hard negative.
 """
 
 from __future__ import annotations
@@ -23,74 +23,41 @@ _FEATURES = ("text_ids", "scores", "label_ids", "teacher_vectors")
 
 @dataclasses.dataclass(frozen=True)
 class LossOptions:
-  """A loss and its hyperparameters.
+  """A loss and its hyperparameters."""
 
-  Attributes:
-    name: a key of `LOSSES`.
-    temperature: divisor of the cosines in infonce, cosent and
-      supervised_contrastive.
-    symmetric: whether infonce also ranks the anchors for each positive.
-    margin: of triplet, in units of distance. Vectors of length 1 have distances
-      from 0 to 2. By default a positive at cosine 0.8 is far enough from hard
-      negatives below cosine 0.36.
-    dims: widths of Matryoshka representations; () for the output width alone.
-    weights: of the loss at each of `dims`; () for 1 each.
-    normalize: whether the model's vectors have length 1. Only triplet and
-      distillation differ: without, they compare the vectors as they are.
-  """
-
-  name: str
+  name: str  # a key of `LOSSES`
+  # Divisor of the cosines in infonce, cosent and supervised_contrastive.
   temperature: float = 0.05
+  # Whether infonce also ranks the anchors for each positive.
   symmetric: bool = False
+  # Of triplet, in units of distance. Vectors of length 1 have distances from 0
+  # to 2. By default a positive at cosine 0.8 is far enough from hard negatives
+  # below cosine 0.36.
   margin: float = 0.5
+  # Widths of Matryoshka representations; () for the output width alone.
   dims: tuple[int, ...] = ()
-  weights: tuple[float, ...] = ()
+  weights: tuple[float, ...] = ()  # of the loss at each of `dims`; () for 1
+  # Whether the model's vectors have length 1. Only triplet and distillation
+  # differ: without, they compare the vectors as given.
   normalize: bool = True
 
 
 def training_loss(
   options: LossOptions, encode_fn: Callable[[Mapping[str, Any], Any], Any]
 ):
-  """Loss of a model, for `estimator_spec.train_spec`.
-
-  A loss that compares examples with each other needs the vectors of the whole
-  batch. Others are means over examples, and may see one micro-batch at a time.
-
-  Args:
-    options: the loss and its hyperparameters.
-    encode_fn: takes a batch or micro-batch and a `dropout_seed`, see
-      `modeling.dropout`; returns vectors before normalization, float32
-      [B, G, D].
-
-  Returns:
-    A `BatchLoss`, or a function of a batch and a `dropout_seed`.
-  """
+  """Loss of a model for `estimator_spec.train_spec`, from its `encode_fn`."""
+  # `encode_fn` takes a batch or micro-batch and a `dropout_seed`; returns
+  # vectors before normalization, float32 [B, texts, width].
   loss_fn = make_loss(options)
+  # A loss that compares examples with each other needs the vectors of the whole
+  # batch. Others may see one micro-batch at a time.
   if options.name in _NUM_MATRICES:
     return BatchLoss(encode_fn, loss_fn, _FEATURES)
   return lambda batch, seed: (loss_fn(encode_fn(batch, seed), batch), {})
 
 
 def make_loss(options: LossOptions) -> Callable[[Any, Mapping[str, Any]], Any]:
-  """Makes the loss function that the options describe.
-
-  With `dims`, the loss is the weighted sum of the losses at each width
-  (Kusupati et al. 2022, "Matryoshka Representation Learning"). Each sees the
-  first values of the vectors, normalized after truncation.
-
-  Args:
-    options: the loss and its hyperparameters.
-
-  Returns:
-    A function of the vectors before normalization, float32 [B, G, D], and of
-    the features by name; returns the loss, float32 []. The features are
-    `text_ids` int [B, G] and those that the loss names.
-
-  Raises:
-    KeyError: there is no such loss.
-    ValueError: raised by the function: the teacher's vectors have another
-      width.
-  """
+  """Function of vectors [B, texts, width], not normalized, and features."""
   loss = LOSSES[options.name]
   dims = options.dims or (None,)
   weights = options.weights or (1.0,) * len(dims)
@@ -119,13 +86,10 @@ def _outputs(vectors, dim: int | None, options: LossOptions):
 
 
 def _infonce(vectors, features, options: LossOptions):
-  """InfoNCE with in-batch negatives (van den Oord et al. 2018).
-
-  Also called multiple negatives ranking loss (Henderson et al. 2017). Each
-  anchor ranks its positive among all positives and hard negatives of the batch.
-  The symmetric loss is the mean of this one and the same loss of each positive,
-  which ranks its anchor among all anchors (Radford et al. 2021).
-  """
+  """InfoNCE with in-batch negatives (van den Oord et al. 2018)."""
+  # Also called multiple negatives ranking loss (Henderson et al. 2017). Each
+  # anchor ranks its positive among all positives and hard negatives of the
+  # batch.
   width, text_ids = vectors.shape[-1], features["text_ids"]
   anchors, anchor_ids = vectors[:, 0], text_ids[:, 0]
   positives, positive_ids = vectors[:, 1], text_ids[:, 1]
@@ -141,6 +105,7 @@ def _infonce(vectors, features, options: LossOptions):
   )
   if not options.symmetric:
     return loss
+  # Each positive ranks its anchor among all anchors (Radford et al. 2021).
   reverse = _ranking_loss(
     positives, positive_ids, anchors, anchor_ids, number, options.temperature
   )
@@ -150,31 +115,22 @@ def _infonce(vectors, features, options: LossOptions):
 def _ranking_loss(
   queries, query_ids, candidates, candidate_ids, right, temperature: float
 ):
-  """Mean cross-entropy of the right candidate of each query.
-
-  Candidates that are no negatives of a query are masked: missing texts, copies
-  of the query, and copies of all texts that are right for the query or for a
-  copy of it.
-
-  Args:
-    queries: float32 [B, D].
-    query_ids: int [B], their text ids.
-    candidates: float32 [C, D].
-    candidate_ids: int [C], their text ids.
-    right: int32 [B], index of the right candidate of each query.
-    temperature: divisor of the cosines.
-  """
+  """Mean cross-entropy of the right candidate of each query."""
+  # Queries are [B, width], candidates [candidates, width]; ids are those of
+  # texts, and `right` is the index of the right candidate, int32 [B].
   right_ids = tf.gather(candidate_ids, right)
   is_copy = _are_equal(query_ids, query_ids)  # [B, B]
-  is_found = _are_equal(right_ids, candidate_ids)  # [B, C]
+  is_found = _are_equal(right_ids, candidate_ids)  # [B, candidates]
   num_found = tf.matmul(*(tf.cast(m, tf.float32) for m in (is_copy, is_found)))
+  # No negatives of a query: missing texts, copies of the query, and copies of
+  # all texts that are right for the query or for a copy of it.
   is_masked = (
     tf.equal(candidate_ids, MISSING)
     | _are_equal(query_ids, candidate_ids)
     | (num_found > 0.0)
   )
   is_right = _are_equal(right, _numbers(candidate_ids))
-  cosines = tf.matmul(queries, candidates, transpose_b=True)  # [B, C]
+  cosines = tf.matmul(queries, candidates, transpose_b=True)  # [B, candidates]
   logits = _masked(cosines / temperature, is_masked & ~is_right)
   return tf.reduce_mean(
     tf.nn.sparse_softmax_cross_entropy_with_logits(labels=right, logits=logits)
@@ -182,15 +138,13 @@ def _ranking_loss(
 
 
 def _triplet(vectors, features, options: LossOptions):
-  """Triplet loss with Euclidean distances (Reimers and Gurevych 2019).
-
-  The loss of an example is the mean over its hard negatives. Missing ones, and
-  copies of the anchor or the positive, do not count.
-  """
+  """Triplet loss with Euclidean distances (Reimers and Gurevych 2019)."""
   text_ids = features["text_ids"]
-  distances = _distance(vectors[:, :1], vectors[:, 1:])  # [B, G - 1]
+  distances = _distance(vectors[:, :1], vectors[:, 1:])  # [B, texts - 1]
   losses = tf.nn.relu(distances[:, :1] - distances[:, 1:] + options.margin)
   negative_ids = text_ids[:, 2:]
+  # Missing hard negatives, and copies of the anchor or the positive, do not
+  # count.
   is_masked = (
     tf.equal(negative_ids, MISSING)
     | tf.equal(negative_ids, text_ids[:, :1])
@@ -200,22 +154,15 @@ def _triplet(vectors, features, options: LossOptions):
 
 
 def _cosine(vectors, features, options: LossOptions):
-  """Mean squared error of the cosine (Reimers and Gurevych 2019).
-
-  Features: `scores` float [B], the cosines to predict.
-  """
+  """Mean squared error of the cosines (Reimers and Gurevych 2019)."""
   del options
   return tf.reduce_mean(tf.square(_pair_cosines(vectors) - features["scores"]))
 
 
 def _cosent(vectors, features, options: LossOptions):
-  """CoSENT: pairs with a higher score get a higher cosine (Huang et al. 2024).
-
-  log(1 + sum of exp((cosine_j - cosine_i) / temperature)) over all i, j with
-  score_i > score_j.
-
-  Features: `scores` float [B], in any range.
-  """
+  """CoSENT: a higher score means a higher cosine (Huang et al. 2024)."""
+  # log(1 + sum of exp((cosine_j - cosine_i) / temperature)) over all i, j with
+  # score_i > score_j.
   logits = _pair_cosines(vectors) / options.temperature
   scores = features["scores"]
   is_ordered = scores[:, tf.newaxis] > scores
@@ -225,20 +172,16 @@ def _cosent(vectors, features, options: LossOptions):
 
 
 def _supervised_contrastive(vectors, features, options: LossOptions):
-  """Supervised contrastive loss, L_out (Khosla et al. 2020).
-
-  The mean over all texts that have a partner: another text of the same label.
-  Texts without one only serve as negatives of others. Copies of a text with
-  another label do not count.
-
-  Features: `label_ids` int [B]; G is 1.
-  """
+  """Supervised contrastive loss, L_out, of texts (Khosla et al. 2020)."""
+  # The mean over all texts that have a partner: another text of the same label.
+  # Texts without one only serve as negatives of others.
   vectors, text_ids = vectors[:, 0], features["text_ids"][:, 0]
   is_same_label = _are_equal(features["label_ids"], features["label_ids"])
   is_copy = _are_equal(text_ids, text_ids)
   number = _numbers(text_ids)
   is_itself = _are_equal(number, number)
   logits = tf.matmul(vectors, vectors, transpose_b=True) / options.temperature
+  # Copies of a text with another label do not count.
   log_probs = tf.nn.log_softmax(
     _masked(logits, is_itself | (is_copy & ~is_same_label))
   )
@@ -249,17 +192,11 @@ def _supervised_contrastive(vectors, features, options: LossOptions):
 
 
 def _distillation(vectors, features, options: LossOptions):
-  """Mean squared error of a teacher's vectors (Reimers and Gurevych 2020).
-
-  The squared Euclidean distance, averaged over the texts of an example. Both
-  vectors are normalized if those of the model are, or with Matryoshka widths.
-
-  Features: `teacher_vectors` float32 [B, G, T], where T is the output width.
-  """
+  """Mean squared error of a teacher's vectors (Reimers and Gurevych 2020)."""
   teacher = features["teacher_vectors"]
   if options.normalize or options.dims:
     teacher = pooling.normalize(teacher, vectors.shape[-1])
-  losses = _sum(tf.square(vectors - teacher))  # [B, G]
+  losses = _sum(tf.square(vectors - teacher))  # [B, texts]
   is_text = tf.not_equal(features["text_ids"], MISSING)
   return tf.reduce_mean(_mean(losses, is_text))
 
@@ -280,17 +217,8 @@ _NUM_MATRICES = {"infonce": 8, "cosent": 4, "supervised_contrastive": 8}
 
 
 def num_bytes(options: LossOptions, batch_size: int, num_texts: int) -> int:
-  """Memory in which a loss compares the examples of a batch with each other.
-
-  Args:
-    options: the loss and its hyperparameters.
-    batch_size: B, examples of the global batch.
-    num_texts: G, texts per example.
-
-  Returns:
-    Upper bound of the bytes that each replica takes; 0 for a loss that is a
-    mean over examples.
-  """
+  """Upper bound of the bytes of a loss that compares examples, per replica."""
+  # `batch_size` is that of all replicas.
   if options.name not in _NUM_MATRICES:
     return 0
   num_matrices = _NUM_MATRICES[options.name]
@@ -304,7 +232,7 @@ def num_bytes(options: LossOptions, batch_size: int, num_texts: int) -> int:
 
 
 def _are_equal(rows, columns):
-  """Compares all pairs of integers: [B] and [C] to bool [B, C]."""
+  """Compares all pairs of integers: bool [rows, columns]."""
   # A GPU compares in int64; int32 would be compared on the host.
   rows, columns = (tf.cast(ids, tf.int64) for ids in (rows, columns))
   return tf.equal(rows[:, tf.newaxis], columns)
@@ -333,7 +261,7 @@ def _sum(tensor):
 
 
 def _pair_cosines(vectors):
-  """Cosine of the two texts of each example: [B, 2, D] to [B]."""
+  """Cosine of the two texts of each example: [B, 2, width] to [B]."""
   return _sum(vectors[:, 0] * vectors[:, 1])
 
 

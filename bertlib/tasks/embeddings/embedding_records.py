@@ -1,7 +1,7 @@
 """Encodes groups of texts for sentence embeddings as TFRecords.
 
-A group has G texts: the anchor, its positive and its hard negatives; the two
-texts of a scored or labeled pair; or a single text. Imports no TensorFlow.
+The texts of a group are the anchor, its positive and its hard negatives; the
+two of a scored or labeled pair; or a single one. Imports no TensorFlow.
 """
 
 from __future__ import annotations
@@ -27,22 +27,13 @@ def layout(
   max_seq_length: int,
   teacher_width: int | None = None,
 ) -> tf_records.Layout:
-  """Layout of the records of groups of texts.
-
-  The features are `model_inputs.TOKEN_FEATURES` [G, S]; `text_ids` [G], the
-  same number for texts with the same tokens and `MISSING` for a missing
-  negative; and what losses need: `scores` float [] of scored and labeled pairs,
-  from 0 to 1; `label_ids` [] of labeled texts; `teacher_vectors` float [G, T].
-
-  Args:
-    kind: kind of the examples, see `settings.embeddings.KINDS`.
-    num_texts: G, texts per group.
-    max_seq_length: S, tokens per text.
-    teacher_width: T; None without a teacher.
-  """
+  """Layout of the records of groups: tokens are [texts, S]."""
   features = tf_records.token_layout(max_seq_length, num_texts)
+  # The same number for texts with the same tokens; `MISSING` for a missing
+  # negative.
   features["text_ids"] = tf_records.Feature((num_texts,))
   if kind in ("scored_pairs", "labeled_pairs"):
+    # From 0 to 1.
     features["scores"] = tf_records.Feature(is_float=True)
   elif kind == "labeled_texts":
     features["label_ids"] = tf_records.Feature()
@@ -54,31 +45,16 @@ def layout(
 
 def write_records(
   path: str,
+  # Texts beyond those of the layout are left out, and counted in the log.
   examples: Sequence[Example],
   features: tf_records.Layout,
   tokenizer: tokenization.FullTokenizer,
+  # Of the first text of each group, and of its other texts.
   prefixes: tuple[str, str] = ("", ""),
+  # float [examples, texts, width]
   teacher_vectors: Sequence[Any] | None = None,
 ) -> model_inputs.Lengths:
-  """Encodes groups of texts and writes them to a TFRecord file.
-
-  Logs how many texts repeat another one, are truncated or have no tokens.
-
-  Args:
-    path: path of the TFRecord file.
-    examples: the groups. Texts after the first G are left out, and counted in
-      the log.
-    features: see `layout`.
-    tokenizer: a WordPiece tokenizer.
-    prefixes: prefix of the first text of each group, and of its other texts.
-    teacher_vectors: float [examples, G, T]; None without a teacher.
-
-  Returns:
-    The lengths of all texts.
-
-  Raises:
-    InputError: S is too small for [CLS] and [SEP].
-  """
+  """Encodes groups of texts as TFRecords; returns the lengths of all texts."""
   num_texts, max_seq_length = features["input_ids"].shape
   groups = _GroupEncoder(tokenizer, max_seq_length, num_texts, prefixes)
   labels = sorted({example.label or "" for example in examples})
@@ -103,19 +79,14 @@ def write_records(
 
 
 class _Text(NamedTuple):
-  """An encoded text.
+  """An encoded text."""
 
-  Attributes:
-    number: number of its tokens among those of all texts.
-    input_ids: its ids with [CLS] and [SEP], each as a `tf_records.varint`.
-    num_tokens: number of these ids.
-    num_cut: number of tokens lost to truncation.
-  """
-
+  # Number of its tokens among those of all texts.
   number: int
+  # With [CLS] and [SEP], each as a `tf_records.varint`.
   input_ids: bytes
-  num_tokens: int
-  num_cut: int
+  num_tokens: int  # of `input_ids`
+  num_cut: int  # tokens lost to truncation
 
 
 class _GroupEncoder:
@@ -204,29 +175,13 @@ class _GroupEncoder:
 
 def write_texts(
   path: str,
-  texts: Iterable[str],
+  texts: Iterable[str],  # read once, and not kept in memory
   tokenizer: tokenization.FullTokenizer,
   max_seq_length: int,
+  # The last text is repeated until the number of records is a multiple.
   multiple_of: int = 1,
 ) -> int:
-  """Encodes single texts as TFRecords of `tf_records.token_layout`.
-
-  Logs how many are truncated or have no tokens.
-
-  Args:
-    path: path of the TFRecord file.
-    texts: the texts; read once, and not kept in memory.
-    tokenizer: a WordPiece tokenizer.
-    max_seq_length: S, tokens per text.
-    multiple_of: the last text is repeated until the number of records is a
-      multiple of this one.
-
-  Returns:
-    The number of texts.
-
-  Raises:
-    InputError: S is too small for [CLS] and [SEP].
-  """
+  """Encodes single texts as TFRecords; returns the number of texts."""
   num_cut = array("i")
   num_empty = 0
 

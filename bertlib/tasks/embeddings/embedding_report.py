@@ -26,16 +26,7 @@ def sections(
   evaluation: Evaluation,
   num_errors: int = 30,
 ) -> list[str]:
-  """Sections on sentence embeddings.
-
-  Args:
-    dev_set: the dev set; None without one.
-    evaluation: its evaluation, empty without one.
-    num_errors: number of worst errors to show.
-
-  Returns:
-    Sections for `html_report.write`.
-  """
+  """Sections on sentence embeddings, for `html_report.write`."""
   if dev_set and evaluation.rankings:
     return [_search_errors(dev_set.retrieval, evaluation.rankings, num_errors)]
   if dev_set and evaluation.neighbors:
@@ -66,7 +57,7 @@ def sections(
 def _rank_errors(
   examples: Sequence[Example], cosines: np.ndarray
 ) -> np.ndarray:
-  """Differences between ranks by cosine and by score, from 0 to 1: [N]."""
+  """Differences between ranks by cosine and by score, from 0 to 1: [pairs]."""
   from scipy import stats
 
   scores = [example.score for example in examples]
@@ -77,11 +68,9 @@ def _rank_errors(
 def _order_errors(
   examples: Sequence[Example], cosines: np.ndarray
 ) -> np.ndarray:
-  """Share of the pairs with the other label on the wrong side: [N].
-
-  Above a pair with label 1 there should be no cosine of one with label 0, and
-  below the latter none of the former.
-  """
+  """Share of the pairs with the other label on the wrong side: [pairs]."""
+  # Above a pair with label 1 there should be no cosine of one with label 0, and
+  # below the latter none of the former.
   is_match = np.array([example.label == "1" for example in examples])
   matches, others = np.sort(cosines[is_match]), np.sort(cosines[~is_match])
   num_above = len(others) - np.searchsorted(others, cosines, "right")
@@ -152,12 +141,7 @@ def _search_errors(
 def estimates(
   dev_set: embedding_inputs.DevSet | None, evaluation: Evaluation
 ) -> Estimates:
-  """Estimates for sentence embeddings, at the full width.
-
-  Args:
-    dev_set: the dev set; None without one.
-    evaluation: its evaluation, empty without one.
-  """
+  """Estimates for sentence embeddings, at the full width."""
   if dev_set is None:
     return Estimates()
   of_mean = confidence_intervals.of_mean

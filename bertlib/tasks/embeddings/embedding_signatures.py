@@ -45,5 +45,5 @@ class Embedder(SignatureModel):
     return self.encode({"text_a": tf.strings.join([prefix, inputs["text"]])})
 
   def ids(self, inputs):
-    """See base class; float32 [B, D]."""
+    """See base class; float32 [B, width]."""
     return {"vectors": self.run(inputs)}

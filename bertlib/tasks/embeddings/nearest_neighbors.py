@@ -17,25 +17,14 @@ _NUM_QUERIES, _NUM_DOCUMENTS = 1024, 8192
 
 
 class TopK:
-  """The k documents with the largest dot product, for each query.
+  """The k documents with the largest dot product, for each query."""
 
-  Documents are added in blocks, so that neither all their vectors nor all
-  scores have to be in memory. However large a block is, a matrix of scores has
-  at most 1024 rows and 8192 + k columns; with what is made of it, a search for
-  up to 1000 documents needs less than 300 MiB. For cosine similarity, give
-  vectors of length 1.
-  """
+  # Documents are added in blocks, so that neither all their vectors nor all
+  # scores have to be in memory. A search for up to 1000 documents needs less
+  # than 300 MiB.
 
   def __init__(self, queries: np.ndarray, k: int):
-    """Stores the queries.
-
-    Args:
-      queries: float32 [Q, D].
-      k: documents per query; at least 1.
-
-    Raises:
-      InputError: a vector contains NaN or Inf.
-    """
+    """Stores the queries, float32 [queries, width], of length 1 for cosines."""
     self._queries = check_finite(queries)
     self._k = k
     # The best documents of each query so far, by ascending index.
@@ -43,16 +32,8 @@ class TopK:
     self._indices = np.empty([len(queries), 0], np.int64)
 
   def add(self, block: np.ndarray, first_index: int) -> None:
-    """Searches a block of documents.
-
-    Args:
-      block: float32 [N, D].
-      first_index: index of the block's first document, greater than the indices
-        of earlier blocks.
-
-    Raises:
-      InputError: a vector contains NaN or Inf.
-    """
+    """Searches a block of documents, float32 [documents, width]."""
+    # `first_index` must be greater than the indices of earlier blocks.
     check_finite(block)
     for start in range(0, len(block), _NUM_DOCUMENTS):
       documents = block[start : start + _NUM_DOCUMENTS]
@@ -71,23 +52,15 @@ class TopK:
       self._scores, self._indices = scores, indices
 
   def results(self) -> tuple[np.ndarray, np.ndarray]:
-    """The k best documents of those added; all of them if there are fewer.
-
-    Returns:
-      scores: float32 [Q, k], in descending order.
-      indices: int64 [Q, k]; of equal scores, the lower index comes first.
-    """
+    """Scores, descending, and indices of the best documents: [queries, k]."""
+    # Stable: of equal scores, the lower index comes first.
     order = np.argsort(-self._scores, axis=1, kind="stable")
     scores = np.take_along_axis(self._scores, order, axis=1)
     return scores, np.take_along_axis(self._indices, order, axis=1)
 
 
 def check_finite(vectors: np.ndarray) -> np.ndarray:
-  """Returns vectors [N, D], none of which contains NaN or Inf.
-
-  Raises:
-    InputError: one does.
-  """
+  """Returns vectors [vectors, width]; InputError if one contains NaN or Inf."""
   num_wrong = int((~np.isfinite(vectors)).any(axis=1).sum())
   if num_wrong:
     raise InputError(
@@ -98,15 +71,9 @@ def check_finite(vectors: np.ndarray) -> np.ndarray:
 
 
 def _best(kept_scores, kept_indices, scores, first_index, num_best):
-  """Scores and indices of the best documents, by ascending index.
-
-  Args:
-    kept_scores: float32 [Q, K], of earlier documents.
-    kept_indices: int64 [Q, K].
-    scores: float32 [Q, N], of new documents.
-    first_index: index of the first of them.
-    num_best: documents per query, at most K + N.
-  """
+  """Scores and indices of the best documents, by ascending index."""
+  # Arrays are [queries, documents]; `num_best` is at most the documents of
+  # both.
   indices = np.arange(first_index, first_index + scores.shape[1])
   indices = np.broadcast_to(indices, scores.shape)
   if kept_scores.shape[1] == num_best:
@@ -144,23 +111,14 @@ def write_search_results(
   path: str,
   queries: Sequence[str],
   corpus: Sequence[str],
-  scores: np.ndarray,
-  indices: np.ndarray,
-  num_shown: int = 3,
+  scores: np.ndarray,  # float32 [queries, k]
+  indices: np.ndarray,  # into the corpus, [queries, k]
+  num_shown: int = 3,  # queries whose best text is printed
 ) -> None:
-  """Writes the results of a search as JSON Lines, and prints the first ones.
-
-  Args:
-    path: the file. Each line has a `query` and its `results`, the best first:
-      `line`, its number in the corpus from 1; `score`; and `text`.
-    queries: the queries.
-    corpus: the texts that were searched.
-    scores: float32 [queries, k].
-    indices: int [queries, k], indices into the corpus.
-    num_shown: queries whose best text is printed.
-  """
+  """Writes the results of a search as JSON Lines, and prints the first ones."""
   with atomic_write(path) as file:
     for number, query in enumerate(queries):
+      # Lines count from 1.
       results = [
         {"line": int(i) + 1, "score": round(float(s), 6), "text": corpus[i]}
         for s, i in zip(scores[number], indices[number])

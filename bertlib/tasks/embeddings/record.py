@@ -1,4 +1,4 @@
-"""What code that all tasks share asks about sentence vectors."""
+"""Record of the task: facts about embeddings that shared code asks for."""
 
 from __future__ import annotations
 

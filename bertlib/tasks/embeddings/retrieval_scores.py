@@ -11,27 +11,14 @@ METRICS = ("ndcg@10", "mrr@10", "recall@1", "recall@10", "recall@100", "map")
 
 
 def evaluate(
+  # Grades by query and document, above 0 for a relevant one. Gains are linear:
+  # the grade; 0 for a negative one or a document without any.
   relevance: Mapping[str, Mapping[str, int]],
+  # Documents by query, the best first. A query without a ranking has found
+  # nothing.
   rankings: Mapping[str, Sequence[str]],
 ) -> dict[str, float]:
-  """Means of the metrics over all queries that have a relevant document.
-
-  The definitions are those of trec_eval. Gains are linear: the gain of a
-  document is its relevance, and that of a negative one is 0. A document
-  without a judgment is not relevant.
-
-  Args:
-    relevance: relevance of judged documents, by query and document; above 0 for
-      a relevant document.
-    rankings: documents by query, the best first. A query without a ranking has
-      found nothing; a query without judgments is ignored.
-
-  Returns:
-    `METRICS`, each in [0, 1]: nDCG and reciprocal rank of the first 10
-    documents; recall of the first 1, 10 and 100; and mean average precision of
-    the whole ranking, for which a relevant document that is not in it has
-    precision 0. NaN if no query has a relevant document.
-  """
+  """`METRICS`, as in trec_eval: means over queries with a relevant document."""
   rows = evaluate_queries(relevance, rankings)
   means = rows.mean(axis=0) if len(rows) else [float("nan")] * len(METRICS)
   return dict(zip(METRICS, map(float, means)))
@@ -41,11 +28,7 @@ def evaluate_queries(
   relevance: Mapping[str, Mapping[str, int]],
   rankings: Mapping[str, Sequence[str]],
 ) -> np.ndarray:
-  """Metrics of each query, see `evaluate`.
-
-  Returns:
-    float64 [Q, M], `METRICS` of each query that has a relevant document.
-  """
+  """float64 [queries with a relevant document, `METRICS`], see `evaluate`."""
   rows = [
     _metrics_of_query(gains, rankings.get(query, ()))
     for query, judgments in relevance.items()

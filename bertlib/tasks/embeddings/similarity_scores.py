@@ -18,18 +18,7 @@ _NUM_SIMILARITIES = 2**23
 
 
 def unit_vectors(vectors: np.ndarray, dim: int | None = None) -> np.ndarray:
-  """Vectors of length 1, from their first `dim` values.
-
-  Args:
-    vectors: float [N, D].
-    dim: None for D.
-
-  Returns:
-    float32 [N, dim]. A zero vector stays zero.
-
-  Raises:
-    InputError: a vector contains NaN or Inf.
-  """
+  """First `dim` values at length 1: float32 [vectors, dim]; zeros stay zero."""
   vectors = nearest_neighbors.check_finite(vectors[:, :dim])
   vectors = vectors.astype(np.float32)
   lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
@@ -39,19 +28,7 @@ def unit_vectors(vectors: np.ndarray, dim: int | None = None) -> np.ndarray:
 def cosine_similarities(
   first: np.ndarray, second: np.ndarray, dim: int | None = None
 ) -> np.ndarray:
-  """Cosine similarity of each row of `first` with that row of `second`.
-
-  Args:
-    first: float [N, D].
-    second: float [N, D].
-    dim: number of leading values to use; None for D.
-
-  Returns:
-    float32 [N]; 0 for a zero vector.
-
-  Raises:
-    InputError: a vector contains NaN or Inf.
-  """
+  """Cosines of the rows of two arrays, float32 [rows]; 0 for a zero vector."""
   product = unit_vectors(first, dim) * unit_vectors(second, dim)
   return product.sum(axis=1)
 
@@ -59,16 +36,7 @@ def cosine_similarities(
 def scored_pairs(
   similarities: np.ndarray, scores: np.ndarray
 ) -> dict[str, float]:
-  """Correlation of similarities with gold scores.
-
-  Args:
-    similarities: float [N].
-    scores: float [N].
-
-  Returns:
-    `spearman` and `pearson`, in [-1, 1]; NaN where all values are equal, or if
-    there are fewer than two pairs.
-  """
+  """Spearman and Pearson correlation with gold scores; NaN if all are equal."""
   from scipy import stats
 
   if min(np.ptp(x) if len(x) else 0 for x in (similarities, scores)) == 0:
@@ -82,21 +50,8 @@ def scored_pairs(
 def labeled_pairs(
   similarities: np.ndarray, labels: np.ndarray
 ) -> dict[str, float]:
-  """Metrics of similarity as a classifier of pairs.
-
-  A threshold is the midpoint between two adjacent similarities, or lies beyond
-  all of them; of several equally good ones it is the highest.
-
-  Args:
-    similarities: float [N], in [-1, 1].
-    labels: int [N], 1 for pairs that belong together, otherwise 0.
-
-  Returns:
-    `average_precision`; `accuracy` and `f1` at the thresholds that maximize
-    them, `accuracy_threshold` and `f1_threshold`. Pairs at or above a threshold
-    are predicted to belong together. All are NaN without pairs;
-    `average_precision` and the two of F1 are NaN without pairs of label 1.
-  """
+  """Average precision; accuracy and F1 at the thresholds that are best."""
+  # Similarities are in [-1, 1]; labels are 1 for pairs that belong together.
   from sklearn import metrics
 
   nan = float("nan")
@@ -107,6 +62,8 @@ def labeled_pairs(
   gold = labels[order] > 0
   # Element i of these is about the threshold that i pairs reach.
   reached = np.concatenate([[3.0], similarities[order], [-3.0]])
+  # A threshold is the midpoint between two adjacent similarities, or lies
+  # beyond all of them; of several equally good ones it is the highest.
   thresholds = (reached[1:] + reached[:-1]) / 2
   separates = reached[1:] < reached[:-1]
   num_right = np.append(0, gold.cumsum())
@@ -135,35 +92,20 @@ def _best(values, thresholds, name: str) -> dict[str, float]:
 
 
 class Neighbors(NamedTuple):
-  """Texts ranked by their similarity to a text with a label.
+  """Texts ranked by their similarity to a text with a label, as columns."""
 
-  A text whose label no other text has is only among those ranked.
-
-  Attributes:
-    queries: int [Q], the other texts.
-    precisions: float64 [Q], average precision of ranking all other texts, those
-      of the same label being right.
-    nearest: int [Q], the most similar other text.
-    cosines: float32 [Q], its cosine similarity.
-    is_right: bool [Q], whether it has the same label.
-  """
-
+  # The other texts. One whose label no other text has is only ranked.
   queries: np.ndarray
+  # float64, average precision of ranking all other texts, those of the same
+  # label being right.
   precisions: np.ndarray
-  nearest: np.ndarray
-  cosines: np.ndarray
-  is_right: np.ndarray
+  nearest: np.ndarray  # the most similar other text
+  cosines: np.ndarray  # float32, of the nearest
+  is_right: np.ndarray  # whether the nearest has the same label
 
 
 def labeled_texts(neighbors: Neighbors) -> dict[str, float]:
-  """Retrieval of the texts that have the same label, for each text.
-
-  Returns:
-    `map`, the mean average precision of ranking all other texts by cosine
-    similarity, the earlier one first where it is equal; `neighbor_accuracy`,
-    the fraction of texts whose most similar other text has the same label. NaN
-    if no two texts have the same label.
-  """
+  """Retrieval of the texts with the same label; NaN if no two have the same."""
   if not len(neighbors.queries):
     return dict.fromkeys(LABELED_TEXTS, float("nan"))
   return {
@@ -175,16 +117,7 @@ def labeled_texts(neighbors: Neighbors) -> dict[str, float]:
 def find_neighbors(
   vectors: np.ndarray, labels: np.ndarray, dim: int | None = None
 ) -> Neighbors:
-  """Ranks all other texts by cosine similarity, for each text.
-
-  Args:
-    vectors: float [N, D].
-    labels: int [N].
-    dim: number of leading values to use; None for D.
-
-  Raises:
-    InputError: a vector contains NaN or Inf.
-  """
+  """Ranks all other texts by cosine similarity, for each text."""
   vectors = unit_vectors(vectors, dim)
   _, numbers, counts = np.unique(
     labels, return_inverse=True, return_counts=True
@@ -196,6 +129,7 @@ def find_neighbors(
     rows = queries[start : start + num_rows]
     similarities = vectors[rows] @ vectors.T
     similarities[np.arange(len(rows)), rows] = -np.inf  # the text itself
+    # Stable: of equally similar texts, the earlier one comes first.
     order = np.argsort(-similarities, axis=1, kind="stable")[:, :-1]
     found = numbers[order] == numbers[rows, np.newaxis]
     row, rank = np.nonzero(found)
