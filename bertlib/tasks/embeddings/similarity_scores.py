@@ -94,7 +94,7 @@ def _best(values, thresholds, name: str) -> dict[str, float]:
 class Neighbors(NamedTuple):
   """Texts ranked by their similarity to a text with a label, as columns."""
 
-  # The other texts. One whose label no other text has is only ranked.
+  # Texts whose label another one has too. The others are only ranked.
   queries: np.ndarray
   # float64, average precision of ranking all other texts, those of the same
   # label being right.

@@ -35,21 +35,14 @@ WORD = re.compile(rf"[{_HAN}]|[^\W{_HAN}]+(?:[{_MARKS}]+[^\W{_HAN}]*)*|[^\w\s]")
 
 
 class Sentence(NamedTuple):
-  """A sentence of tagged words.
-
-  Attributes:
-    words: the words.
-    tags: one tag per word; None if they are unknown.
-    text: the text that contains the words.
-    offsets: character span of each word in `text`, [start, end).
-    location: file and line, for messages.
-  """
+  """A sentence of tagged words."""
 
   words: list[str]
-  tags: list[str] | None
-  text: str
+  tags: list[str] | None  # one per word; None if unknown
+  text: str  # contains the words
+  # Span of each word in `text`, in characters: [start, end).
   offsets: list[tuple[int, int]]
-  location: str
+  location: str  # file and line, for messages
 
 
 def from_words(
@@ -64,20 +57,8 @@ def from_words(
 
 
 def from_text(text: str, spans=None, where: str = "") -> Sentence:
-  """Splits running text into words, also at the boundaries of entities.
-
-  Args:
-    text: text of any length.
-    spans: its entities, mappings with `start`, `end` and `label`; None if they
-      are unknown.
-    where: file and line, for messages.
-
-  Returns:
-    The sentence, with BIO tags.
-
-  Raises:
-    InputError: a span is not a valid entity of the text, or two overlap.
-  """
+  """Splits running text into words, also at the boundaries of entities."""
+  # `spans` are mappings with `start`, `end` and `label`; None if unknown.
   boundaries = set()
   for span in spans or ():
     try:
@@ -122,15 +103,7 @@ def from_text(text: str, spans=None, where: str = "") -> Sentence:
 def repair_tags(
   sentences: Iterable[Sentence], scheme: str
 ) -> tuple[list[Sentence], int]:
-  """Converts the tags of sentences to valid tags of a scheme.
-
-  Args:
-    sentences: the sentences; those without tags are unchanged.
-    scheme: see `ner_tags.find_scheme`.
-
-  Returns:
-    The sentences, and the number of words whose tag changed.
-  """
+  """Sentences with valid tags of a scheme, and the number of changed tags."""
   result, num_changed = [], 0
   for sentence in sentences:
     if sentence.tags is not None:
@@ -146,18 +119,13 @@ def repair_tags(
 
 
 class Window(NamedTuple):
-  """A part of a sentence that fits the model.
+  """A part of a sentence that fits the model."""
 
-  Attributes:
-    input_ids: [CLS], word pieces, [SEP].
-    words: for each piece, the index of the word whose tag is predicted there
-      (at the word's first piece), else -1.
-    sentence: index of the sentence.
-  """
-
-  input_ids: list[int]
+  input_ids: list[int]  # [CLS], word pieces, [SEP]
+  # For each piece, the index of the word whose tag is predicted there (at the
+  # word's first piece), else -1.
   words: list[int]
-  sentence: int
+  sentence: int  # its index
 
 
 def make_windows(
@@ -165,20 +133,7 @@ def make_windows(
   tokenizer: tokenization.FullTokenizer,
   max_seq_length: int,
 ) -> Iterator[Window]:
-  """Divides sentences into windows; each word is predicted in one of them.
-
-  A long sentence has several windows, which overlap by half; a word is
-  predicted in the window that shows more context around it. A word without
-  pieces, such as a control character, is predicted in none.
-
-  Args:
-    sentences: sentences of any length.
-    tokenizer: a WordPiece tokenizer.
-    max_seq_length: tokens per window, [CLS] and [SEP] included.
-
-  Yields:
-    The windows, in the order of the text.
-  """
+  """Divides sentences into windows; each word is predicted in one of them."""
   cls, sep = tokenizer.vocab["[CLS]"], tokenizer.vocab["[SEP]"]
   room = max_seq_length - 2
   for number, sentence in enumerate(sentences):
@@ -187,6 +142,8 @@ def make_windows(
     for index, word in enumerate(sentence.words):
       pieces = tokenizer.encode(word)
       ids += pieces
+      # A word without pieces, such as a control character, is predicted in no
+      # window.
       words += ([index] + [-1] * (len(pieces) - 1)) if pieces else []
     doc_spans = model_inputs.make_doc_spans(len(ids), room, max(room // 2, 1))
     for start, length in doc_spans or [(0, 0)]:
@@ -226,21 +183,12 @@ def record_layout(max_seq_length: int) -> tf_records.Layout:
 
 def window_record(
   window: Window,
-  unique_id: int,
+  unique_id: int,  # number of the window
   max_seq_length: int,
+  # Of the words of its sentence; None if they are unknown.
   tag_ids: Sequence[int] | None,
 ) -> dict[str, Any]:
-  """Builds the record of a window.
-
-  Args:
-    window: a window of `make_windows`.
-    unique_id: number of the window.
-    max_seq_length: tokens per record.
-    tag_ids: tag ids of the words of its sentence; None if they are unknown.
-
-  Returns:
-    The features; `label_ids` is -1 at positions without a label.
-  """
+  """Record of a window; `label_ids` is -1 at positions without a label."""
   label_ids = [
     -1 if tag_ids is None or word < 0 else tag_ids[word]
     for word in window.words
@@ -257,14 +205,7 @@ def window_records(
   max_seq_length: int,
   labels: Sequence[str],
 ) -> list[dict[str, Any]]:
-  """Builds the records of windows, numbered from 0.
-
-  Args:
-    sentences: sentences, with tags or without.
-    windows: their windows.
-    max_seq_length: tokens per record.
-    labels: the tags of the model; words with another tag have no label.
-  """
+  """Records of windows, numbered from 0; tags not in `labels` have no label."""
   label_ids = {label: index for index, label in enumerate(labels)}
   tag_ids = [
     [label_ids.get(tag, -1) for tag in s.tags] if s.tags else None

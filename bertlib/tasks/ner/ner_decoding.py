@@ -41,13 +41,7 @@ class EntityPrediction(NamedTuple):
 def extract_entities(
   sentence: Sentence, tags: Sequence[str], probabilities: Sequence[float]
 ) -> list[EntityPrediction]:
-  """Converts the tags of a sentence to entities, in order.
-
-  Args:
-    sentence: the sentence.
-    tags: one per word.
-    probabilities: one per tag.
-  """
+  """Converts the tags of a sentence, one per word, to entities, in order."""
   entities = []
   for label, first, last in ner_tags.tags_to_entities(tags):
     start, end = sentence.offsets[first][0], sentence.offsets[last - 1][1]
@@ -60,21 +54,12 @@ def extract_entities(
 def assign_tags(
   sentences: Sequence[Sentence],
   windows: Sequence[ner.Window],
+  # Index and probabilities [S, labels] of each window.
   rows: Iterable[tuple[int, np.ndarray]],
   labels: Sequence[str],
 ) -> list[tuple[list[str], list[float]]]:
-  """Assigns the most probable tag to each word.
-
-  Args:
-    sentences: the sentences.
-    windows: their windows.
-    rows: index and probabilities [S, num_labels] of each window.
-    labels: tag of each label id.
-
-  Returns:
-    For each sentence, its tags and their probabilities. A word that is not in
-    any window is "O", with probability 1.
-  """
+  """Most probable tag of each word and its probability, by sentence."""
+  # A word that is in no window stays "O", with probability 1.
   predicted = [(["O"] * len(s.words), [1.0] * len(s.words)) for s in sentences]
   for index, probabilities in rows:
     window = windows[index]
@@ -117,20 +102,12 @@ def tag_texts(tagged: Iterable[Sequence[str]]) -> list[str]:
 
 
 def write_predictions(
-  path: str,
+  path: str,  # without the endings
   sentences: Sequence[Sentence],
+  # Tags and their probabilities, by sentence.
   predicted: Sequence[tuple[Sequence[str], Sequence[float]]],
 ) -> None:
-  """Writes tags as columns and entities as JSON lines.
-
-  Args:
-    path: path of both files without their endings: `.conll` has one word and
-      its tag per line, with spaces for tabs and line breaks within words, and
-      an empty line after each sentence; `.jsonl` one sentence with its entities
-      per line, with positions in characters.
-    sentences: the sentences.
-    predicted: tags and their probabilities, per sentence.
-  """
+  """Writes PATH.conll with a tag per word, and PATH.jsonl with entities."""
   with (
     atomic_write(path + ".conll") as table,
     atomic_write(path + ".jsonl") as lines,

@@ -23,48 +23,24 @@ _FORMATS = (
 
 
 class Columns(NamedTuple):
-  """Columns and delimiters of a file of tagged words or sentences.
+  """Columns and delimiters of a file of tagged words or sentences."""
 
-  Attributes:
-    word: column of the word, from 1, or from -1 backwards.
-    tag: column of the tag, likewise.
-    delimiter: column separator; None for tabs or, in lines without tabs,
-      spaces.
-    item_delimiter: separates the words and the tags of a sentence if each line
-      holds one sentence; None if each line holds one word.
-    needs_tags: whether tags are read, from a file of any format; if not, they
-      may be missing.
-  """
-
-  word: int = 1
-  tag: int = -1
+  word: int = 1  # from 1, or from -1 backwards
+  tag: int = -1  # likewise
+  # Column separator; None for tabs or, in lines without tabs, spaces.
   delimiter: str | None = None
+  # Separates the words and the tags of a sentence if each line holds one
+  # sentence; None if each line holds one word.
   item_delimiter: str | None = None
+  # Whether tags are read, from a file of any format; if not, they may be
+  # missing.
   needs_tags: bool = True
 
 
 def read_sentences(
   path: str, columns: Columns, encoding: Encoding | None = None
 ) -> list[Sentence]:
-  """Reads a file of tagged sentences.
-
-  Logs how tags and offsets are read where that is not as documented.
-
-  Args:
-    path: a `.jsonl` file with `tokens` and `tags`, or with `text` and
-      `entities` (`start`, `end` in characters, `label`); otherwise a file of
-      columns. A byte-order mark, CRLF and `-DOCSTART-` lines are ignored, `.gz`
-      is decompressed.
-    columns: format of a file of columns, and whether tags are read.
-    encoding: encoding of the file; None for UTF-8.
-
-  Returns:
-    The sentences, with tags in BIO, BIOES or bare classes.
-
-  Raises:
-    InputError: the file is missing, has no sentences or has an invalid line; or
-      tags are needed, and missing or uncertain.
-  """
+  """Reads a file of tagged sentences; logs unusual tags and offsets."""
   try:
     lines = [
       line.rstrip("\r\n") for line in text_files.read_lines(path, encoding)
@@ -157,11 +133,9 @@ _COMMENT = re.compile(r"#\s*(\S+ = |newdoc\b|newpar\b)")
 
 
 def _read_columns(path, lines: Sequence[str], columns: Columns, tag_locations):
-  """Reads one word per line, with a blank line after each sentence.
-
-  Like the other readers, adds the file and line where each tag first occurs to
-  `tag_locations`.
-  """
+  """Reads one word per line, with a blank line after each sentence."""
+  # Like the other readers, adds the file and line where each tag first occurs
+  # to `tag_locations`.
   _check_not_comments(path, lines)
   num_columns = 0
   words: list[str] = []
@@ -213,7 +187,7 @@ def _read_rows(path, lines: Sequence[str], columns: Columns, tag_locations):
 
 
 def _is_header(fields: Sequence[str], columns: Columns, where: str) -> bool:
-  """Whether a first line names its columns; logs it if so."""
+  """Returns whether a first line names its columns; logs it if so."""
   is_header = len(fields) > 1 and any(
     name.strip().lower() in _TAG_NAMES for name in _at(fields, columns.tag)
   )
@@ -233,11 +207,7 @@ def _check_not_comments(path: str, lines: Sequence[str]) -> None:
 
 
 def _is_running_text(path: str, lines: Sequence[str], columns: Columns) -> bool:
-  """Whether the lines of a file to tag are sentences instead of words.
-
-  Raises:
-    InputError: they may be.
-  """
+  """True if lines are sentences, not words; InputError if they may be."""
   if columns.word != 1:
     return False
   words = [line for line in lines if line.strip()]
@@ -414,17 +384,11 @@ def _check_row(row: Any, where: str, needs_tags: bool) -> str:
 
 
 class AnnotatedText(NamedTuple):
-  """A text with its entities.
-
-  Attributes:
-    text: the text.
-    spans: its entities, see `ner.from_text`; they may be invalid.
-    location: file and line, for messages.
-  """
+  """A text with its entities."""
 
   text: str
-  spans: Sequence[Any]
-  location: str
+  spans: Sequence[Any]  # see `ner.from_text`; may be invalid
+  location: str  # file and line, for messages
 
 
 # Units in which tools count, with the encoding and its bytes per unit.
@@ -435,19 +399,10 @@ _UNITS = {
 
 
 def in_characters(texts: Sequence[AnnotatedText]) -> list[Sequence[Any]]:
-  """Converts offsets of a file to characters.
-
-  Offsets are taken for UTF-16 units or bytes if all entities then are whole
-  words, while at least half of those concerned are not in characters.
-
-  Logs the conversion, entities that split words, and those without words.
-
-  Args:
-    texts: the texts of the file.
-
-  Returns:
-    The entities of each text. Invalid ones are unchanged.
-  """
+  """Entities of each text, with offsets in characters; logs a conversion."""
+  # Offsets are taken for UTF-16 units or bytes if all entities then are whole
+  # words, while at least half of those concerned are not in characters. Invalid
+  # entities are unchanged.
   for unit, (encoding, size) in _UNITS.items():
     converted = _convert(texts, encoding, size)
     if converted:
@@ -504,7 +459,7 @@ class _Words:
     self._ends = {end for _, end in spans}
 
   def fit(self, start: int, end: int) -> bool:
-    """Whether [start, end) is whole words, with white space around them."""
+    """Returns whether [start, end) is whole words, with white space around."""
     if not 0 <= start < end <= len(self._text):
       return False
     span = self._text[start:end]

@@ -20,13 +20,7 @@ from bertlib.training.task import Run
 
 
 class Data(NamedTuple):
-  """Sentences of the splits that the run uses.
-
-  Attributes:
-    train: training sentences.
-    dev: sentences to evaluate on.
-    predict: sentences to tag.
-  """
+  """Sentences of the splits that the run uses."""
 
   train: Sequence[Sentence]
   dev: Sequence[Sentence]
@@ -59,28 +53,12 @@ def read_tagged(settings: NerSettings, flag: str) -> list[Sentence]:
 
 def normalize_tags(
   settings: NerSettings,
-  flag: str,
+  flag: str,  # names the file of the sentences
   sentences: Sequence[Sentence],
   scheme: str,
-  labels: Sequence[str],
+  labels: Sequence[str],  # tags of the model
 ) -> list[Sentence]:
-  """Repairs invalid tags and converts all to the model's scheme.
-
-  Logs how many tags were invalid.
-
-  Args:
-    settings: settings of the command.
-    flag: flag that names the file of the sentences.
-    sentences: tagged sentences.
-    scheme: tagging scheme of the model.
-    labels: tags of the model.
-
-  Returns:
-    The sentences with valid tags.
-
-  Raises:
-    InputError: an entity type is not one of the model's.
-  """
+  """Repairs invalid tags, logs their number, and converts to the scheme."""
   kinds = {
     entity.label
     for label in labels
@@ -122,15 +100,7 @@ def normalize_tags(
 def find_labels(
   settings: NerSettings, train_set: Sequence[Sentence]
 ) -> list[str]:
-  """The tags of the training set or, without one, of the trained model.
-
-  Returns:
-    "O" and the other tags, sorted.
-
-  Raises:
-    InputError: the trained model's folder does not list its tags, the training
-      set has no entity, or a type of an entity is a tag.
-  """
+  """Tags of the training set or else of the trained model, O first."""
   if not train_set:
     return _trained_labels(settings)
   seen = {tag for sentence in train_set for tag in sentence.tags}
@@ -184,14 +154,7 @@ def _trained_labels(settings: NerSettings) -> list[str]:
 def read_data(
   run: Run, tagged: Sequence[Sentence], labels: Sequence[str]
 ) -> Data:
-  """Reads the sentences of the splits that the run uses.
-
-  Returns:
-    The sentences, with valid tags.
-
-  Raises:
-    InputError: a file is missing or malformed.
-  """
+  """Reads the sentences of the splits that the run uses; makes tags valid."""
   settings, scheme = run.settings, ner_tags.find_scheme(labels)
   train_set = normalize_tags(settings, "train_file", tagged, scheme, labels)
   dev_set, predict_set = [], []

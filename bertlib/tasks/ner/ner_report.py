@@ -14,21 +14,12 @@ from bertlib.tasks.ner.ner import Sentence
 
 def sections(
   sentences: Sequence[Sentence],
+  # Tags and their probabilities, by sentence.
   predicted: Sequence[tuple[Sequence[str], Sequence[float]]],
-  results: Mapping[str, float],
+  results: Mapping[str, float],  # of `ner_scores.evaluate_tags`
   num_errors: int = 30,
 ) -> list[str]:
-  """Sections on the predictions of a tagger.
-
-  Args:
-    sentences: sentences with gold tags.
-    predicted: predicted tags and their probabilities, by sentence.
-    results: result of `ner_scores.evaluate_tags`.
-    num_errors: number of sentences with the most confident errors to show.
-
-  Returns:
-    Sections for `html_report.write`.
-  """
+  """Sections on the predictions of a tagger, for `html_report.write`."""
   names = ("precision", "recall", "f1", "entities")
   types = [n.removeprefix("eval_f1_") for n in results if "eval_f1_" in n]
   rows = [
@@ -69,14 +60,10 @@ def sections(
 
 def estimates(
   sentences: Sequence[Sentence],
+  # Tags and their probabilities, by sentence.
   predicted: Sequence[tuple[Sequence[str], Sequence[float]]],
 ) -> Estimates:
-  """Estimates for a tagger, over sentences.
-
-  Args:
-    sentences: sentences with gold tags.
-    predicted: predicted tags and their probabilities, by sentence.
-  """
+  """Estimates for a tagger, over sentences."""
   gold = [sentence.tags for sentence in sentences]
   counts = ner_scores.count_entities(gold, [tags for tags, _ in predicted])
   num_outside = sum(tag == "O" for tags in gold for tag in tags)
@@ -102,14 +89,7 @@ def compare_tags(
   first: Sequence[Sequence[str]],
   other: Sequence[Sequence[str]],
 ) -> Comparison:
-  """Compares predicted tags; examples are sentences.
-
-  Args:
-    names: metrics, of which those in `ner_scores.METRICS` have an interval.
-    gold: tags of each sentence.
-    first: the same for the predictions of the first model.
-    other: the same for the other model.
-  """
+  """Compares predicted tags of two models; examples are sentences."""
   metrics = {
     name: ner_scores.metric(name)
     for name in names

@@ -27,20 +27,7 @@ _QUOTIENTS = {
 def entity_metrics(
   gold_tags: Sequence[Sequence[str]], predicted_tags: Sequence[Sequence[str]]
 ) -> dict[str, float]:
-  """Precision, recall and F1 of whole entities, computed by seqeval.
-
-  Args:
-    gold_tags: tags of each sentence: BIO, BIOES, BILOU or bare classes.
-    predicted_tags: the same for predictions.
-
-  Returns:
-    `precision`, `recall` and `f1` over all entities; `precision_X`, `recall_X`,
-    `f1_X` and `entities_X` (number of gold entities) for each type X;
-    `accuracy` of the tags. All but `entities_X` are in [0, 1].
-
-  Raises:
-    InputError: seqeval is not installed.
-  """
+  """Precision, recall and F1 of entities, by seqeval: over all and by type."""
   metrics = import_seqeval()
   # seqeval misreads bare classes and BILOU.
   gold_bioes, predicted_bioes = (
@@ -60,6 +47,7 @@ def entity_metrics(
     name: float(by_type["micro avg"][key]) for name, key in names.items()
   }
   scores["accuracy"] = float(metrics.accuracy_score(gold_tags, predicted_tags))
+  # All are in [0, 1] but the number of gold entities.
   for label, row in by_type.items():
     if not label.endswith(" avg"):
       for name, key in names.items():
@@ -71,23 +59,14 @@ def entity_metrics(
 def count_entities(
   gold_tags: Sequence[Sequence[str]], predicted_tags: Sequence[Sequence[str]]
 ) -> np.ndarray:
-  """Counts the entities and tags of each sentence.
-
-  Args:
-    gold_tags: see `entity_metrics`.
-    predicted_tags: see `entity_metrics`.
-
-  Returns:
-    int64 [num_sentences, 5]: number of entities that are predicted rightly, of
-    predicted and of gold entities, of tags that are predicted rightly, and of
-    tags.
-  """
+  """Counts of each sentence's entities and tags: int64 [sentences, 5]."""
   rows = []
   for gold, predicted in zip(gold_tags, predicted_tags):
     entities, found = (
       set(ner_tags.tags_to_entities(tags)) for tags in (gold, predicted)
     )
     num_right = sum(a == b for a, b in zip(gold, predicted))
+    # Right, predicted and gold entities; right tags, and tags.
     rows.append(
       [len(entities & found), len(found), len(entities), num_right, len(gold)]
     )
@@ -107,11 +86,7 @@ def metric(name: str) -> Metric:
 
 
 def import_seqeval():
-  """Imports `seqeval.metrics`.
-
-  Raises:
-    InputError: the package is not installed.
-  """
+  """Imports `seqeval.metrics`; InputError if the package is not installed."""
   try:
     from seqeval import metrics
   except ModuleNotFoundError as error:

@@ -15,10 +15,7 @@ from bertlib.tasks.ner import ner
 
 
 class Tagger(SignatureModel):
-  """Tags of words. Long texts are split into overlapping windows.
-
-  The model outputs probabilities, float32 [B, S, L].
-  """
+  """Tags of words; the model outputs probabilities, float32 [B, S, labels]."""
 
   def graph_tokenizer(self, tokenizer):
     """See base class."""
@@ -37,15 +34,8 @@ class Tagger(SignatureModel):
     return signatures
 
   def tag(self, texts: Tensors) -> Tensors:
-    """Predicts the tag of each word.
-
-    Each word takes its tag from one window, see `ner.make_windows`.
-
-    Returns:
-      `starts` and `ends`, int32 [B, words], character offsets padded with -1;
-      `tags`, string [B, words], padded with ""; `probabilities` of the tags,
-      float32 [B, words], padded with 0.
-    """
+    """Predicts the tag of each word; outputs are [B, words], with padding."""
+    # Each word takes its tag from one window, see `ner.make_windows`.
     tokens = self.text.tokenize(texts["text"])
     lengths = tf.cast(tokens.ids.row_lengths(), tf.int32)
     room = self.max_seq_length - 2
@@ -77,7 +67,7 @@ class Tagger(SignatureModel):
     column = position - tf.gather(start, window) + 1
     probabilities = tf.gather_nd(
       probabilities, tf.stack([window, column], axis=1)[is_decided]
-    )  # [words, L]
+    )  # [words, labels]
     word = tf.gather(words, piece[is_decided])[:, tf.newaxis]
     labels = tf.constant(self.description["labels"])
     num_words = tf.size(tokens.word_starts.values)
@@ -91,6 +81,7 @@ class Tagger(SignatureModel):
     )
     by_text = tokens.word_starts.with_values
     return {
+      # Character offsets.
       "starts": tokens.word_starts.to_tensor(-1),
       "ends": tokens.word_ends.to_tensor(-1),
       "tags": by_text(tags).to_tensor(""),

@@ -65,21 +65,8 @@ _SECOND_TAG = re.compile(rf".+[|,;&+\s]\s*[{_LETTERS}][-_]")
 
 
 def read_tags(locations: Mapping[str, str]) -> dict[str, str]:
-  """Finds the meaning of the tags of a file.
-
-  A notation other than B-PER is read if all tags have it, and some begin an
-  entity and others continue one. Tags without any notation are bare classes.
-
-  Args:
-    locations: file and line where each tag first occurs.
-
-  Returns:
-    For each tag that of BIO or BIOES, such as B-PER for B_PER; bare classes
-    are unchanged.
-
-  Raises:
-    InputError: the meaning of a tag is not certain.
-  """
+  """Maps each tag of a file to BIO or BIOES; bare classes are unchanged."""
+  # `locations` are the file and line where each tag first occurs.
   if "" in locations:
     raise InputError(
       f"{locations['']}: the tag is empty. Give each word a tag, or O"
@@ -90,6 +77,8 @@ def read_tags(locations: Mapping[str, str]) -> dict[str, str]:
       f"{locations[tag]}: {tag!r} is more than one tag. Give each word one,"
       " such as B-PER"
     )
+  # A notation other than B-PER is read if all tags have it, and some begin an
+  # entity and others continue one.
   for notation in (_STANDARD, *_OTHERS):
     if meanings := _read_as(notation, tags):
       return {"O": "O"} | meanings
@@ -123,7 +112,7 @@ def _read_as(notation: re.Pattern, tags: Sequence[str]) -> dict[str, str]:
 
 
 def is_standard(tag: str) -> bool:
-  """Whether a tag is O or like B-PER."""
+  """Returns whether a tag is O or like B-PER."""
   return bool(_STANDARD.fullmatch(tag))
 
 
@@ -143,16 +132,10 @@ def _find_uncertain(tags: Sequence[str]) -> str | None:
 
 
 def count_by_seqeval(
+  # Tags of a sentence, and the entities that they mean.
   tagged: Iterable[tuple[Sequence[str], Sequence[Entity]]],
 ) -> int | None:
-  """Number of entities that seqeval finds, if it finds others.
-
-  Args:
-    tagged: for each sentence its tags, and the entities that they mean.
-
-  Returns:
-    None if its entities are the same, or it is not installed.
-  """
+  """Number of entities of seqeval; None if the same, or not installed."""
   try:
     from seqeval.metrics.sequence_labeling import get_entities
   except ModuleNotFoundError:
@@ -179,13 +162,8 @@ def find_scheme(tags: Iterable[str]) -> str:
 
 
 def is_iob1(tagged: Iterable[Sequence[str]]) -> bool:
-  """Whether a B- tag always separates an entity from one of its type.
-
-  So it is in IOB1, and if all tags of entities are I-.
-
-  Args:
-    tagged: tags of each sentence, in BIO.
-  """
+  """Returns whether B- always separates an entity from one of its type."""
+  # So it does in IOB1, and if all tags of entities are I-.
   return all(
     before[1:] == tag[1:]
     for tags in tagged
@@ -195,17 +173,9 @@ def is_iob1(tagged: Iterable[Sequence[str]]) -> bool:
 
 
 def tags_to_entities(tags: Sequence[str]) -> list[Entity]:
-  """Extracts the entities of a sentence from its tags.
-
-  Invalid tags are accepted as by the CoNLL 2003 evaluation: an I- tag that
-  continues no entity starts one.
-
-  Args:
-    tags: BIO, BIOES (or BILOU) or bare classes.
-
-  Returns:
-    The entities, in order.
-  """
+  """Entities of a sentence, in order; of BIO, BIOES, BILOU or bare classes."""
+  # Invalid tags are accepted as by the CoNLL 2003 evaluation: an I- tag that
+  # continues no entity starts one.
   found: list[Entity] = []
   label, start, is_open = None, 0, False
   for index, tag in enumerate([*tags, "O"]):
@@ -227,16 +197,7 @@ def tags_to_entities(tags: Sequence[str]) -> list[Entity]:
 def entities_to_tags(
   entities: Iterable[Entity], num_words: int, scheme: str
 ) -> list[str]:
-  """Tags the words of a sentence with its entities.
-
-  Args:
-    entities: entities of the sentence, which do not overlap.
-    num_words: number of words of the sentence.
-    scheme: see `find_scheme`.
-
-  Returns:
-    One tag per word.
-  """
+  """Tags the words of a sentence with its entities, which do not overlap."""
   tags = ["O"] * num_words
   for label, start, end in entities:
     tags[start:end] = [f"I-{label}" if scheme else label] * (end - start)

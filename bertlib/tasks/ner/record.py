@@ -1,4 +1,4 @@
-"""What code that all tasks share asks about named entities."""
+"""Record of the task: facts about named entities that shared code asks for."""
 
 from __future__ import annotations
 
