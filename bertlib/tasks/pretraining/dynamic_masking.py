@@ -12,37 +12,18 @@ import modeling
 
 
 class Masking(NamedTuple):
-  """Settings of dynamic masking.
+  """Settings of dynamic masking."""
 
-  Attributes:
-    vocab: entry -> id.
-    masked_lm_prob: fraction of the tokens of an example to mask.
-    do_whole_word_mask: whether to mask all pieces of a word together.
-    seed: seed of the draws.
-  """
-
-  vocab: Mapping[str, int]
-  masked_lm_prob: float = 0.15
-  do_whole_word_mask: bool = False
+  vocab: Mapping[str, int]  # entry -> id
+  masked_lm_prob: float = 0.15  # fraction of the tokens to mask
+  do_whole_word_mask: bool = False  # masks all pieces of a word together
   seed: int = 0
 
 
 def remask(batch: Mapping[str, Any], numbers, masking: Masking):
-  """Replaces the masks of a batch with new ones.
-
-  Of the masked tokens 80% become [MASK], 10% a random entry of the vocabulary,
-  and 10% are unchanged (Devlin et al. 2019, A.1).
-
-  Args:
-    batch: the features of `pretraining_instances.record_layout`, with static S
-      and P.
-    numbers: int64 [B], number of each example, counted over all epochs. The
-      draws are a function of the number and the seed.
-    masking: settings, see `Masking`.
-
-  Returns:
-    The batch with new `input_ids` and `masked_lm_*`, positions ascending.
-  """
+  """Replaces the masks of a batch, given the examples' numbers, int64 [B]."""
+  # Examples are counted over all epochs. The draws are a function of the number
+  # and the seed.
   seq_length = batch["input_ids"].shape[1]
   num_predictions = batch["masked_lm_positions"].shape[1]
   draws = tf.map_fn(
@@ -58,6 +39,8 @@ def remask(batch: Mapping[str, Any], numbers, masking: Masking):
     input_ids, batch["input_mask"], word_order, num_predictions, masking
   )
 
+  # Of the masked tokens 80% become [MASK], 10% a random entry of the
+  # vocabulary, and 10% are unchanged (Devlin et al. 2019, A.1).
   random_ids = tf.cast(entry * len(masking.vocab), tf.int32)
   replaced = tf.where_v2(fate < 0.9, input_ids, random_ids)
   replaced = tf.where_v2(fate < 0.8, masking.vocab["[MASK]"], replaced)
@@ -80,15 +63,8 @@ def remask(batch: Mapping[str, Any], numbers, masking: Masking):
 
 
 def original_ids(batch: Mapping[str, Any]):
-  """Restores the tokens that the masks of a batch replace.
-
-  Args:
-    batch: the features of `pretraining_instances.record_layout`; padding slots
-      have weight 0.
-
-  Returns:
-    int32 [B, S].
-  """
+  """Restores the tokens that the masks of a batch replace: int32 [B, S]."""
+  # Padding slots have weight 0.
   slots = tf.where_v2(batch["masked_lm_weights"] > 0)  # [masks, 2]
   positions = tf.gather_nd(batch["masked_lm_positions"], slots)
   indices = tf.stack([slots[:, 0], tf.cast(positions, tf.int64)], axis=1)
@@ -99,29 +75,16 @@ def original_ids(batch: Mapping[str, Any]):
 def choose_masked(
   input_ids,
   input_mask,
-  word_order,
+  word_order,  # float [B, S], sort keys; of word w at index w
   max_predictions_per_seq: int,
   masking: Masking,
 ):
-  """Chooses the tokens to mask, word by word in random order.
-
-  The number of tokens is `masked_lm_prob` of all, rounded to the nearest
-  integer, at least 1 and at most `max_predictions_per_seq`. A word that would
-  exceed it is skipped.
-
-  Args:
-    input_ids: int32 [B, S], without masks.
-    input_mask: int32 [B, S].
-    word_order: float [B, S], random sort keys; that of word w is at index w.
-    max_predictions_per_seq: maximum number of tokens.
-    masking: settings, see `Masking`.
-
-  Returns:
-    bool [B, S], true at tokens to mask.
-  """
+  """Chooses the tokens to mask, word by word in random order: bool [B, S]."""
   is_word, words = _find_words(input_ids, input_mask, masking)
   word_lengths = _count_per_word(is_word, words)
 
+  # The number of tokens is `masked_lm_prob` of all, rounded to the nearest
+  # integer, at least 1. A word that would exceed it is skipped.
   num_tokens = tf.reduce_sum(tf.cast(input_mask > 0, tf.float64), axis=1)
   num_wanted = tf.cast(tf.round(num_tokens * masking.masked_lm_prob), tf.int32)
   num_wanted = tf.clip_by_value(num_wanted, 1, max_predictions_per_seq)  # [B]
@@ -136,15 +99,10 @@ def choose_masked(
 
 
 def _find_words(input_ids, input_mask, masking: Masking):
-  """Divides sequences into words.
-
-  A word is a token other than [CLS] and [SEP]; with `do_whole_word_mask` it
-  includes the "##" pieces that follow.
-
-  Returns:
-    Whether each position is part of a word, bool [B, S]; and the index of its
-    word, or of the word before it, int32 [B, S].
-  """
+  """Where words are, bool [B, S], and the index of each, int32 [B, S]."""
+  # A word is a token other than [CLS] and [SEP]; with `do_whole_word_mask` it
+  # includes the "##" pieces that follow. Other positions have the index of the
+  # word before them.
   vocab = masking.vocab
   is_word = input_mask > 0
   for special in ("[CLS]", "[SEP]"):
@@ -170,15 +128,8 @@ def _count_per_word(is_word, words):
 
 
 def _take_while_room(lengths, room):
-  """Takes words in order, skipping those that would exceed the room.
-
-  Args:
-    lengths: int32 [B, S], tokens per word.
-    room: int32 [B], maximum number of tokens.
-
-  Returns:
-    bool [B, S], true for the words that are taken.
-  """
+  """Takes words in order, skipping those that exceed the room: bool [B, S]."""
+  # `lengths` [B, S] are the tokens per word, `room` [B] their maximum number.
 
   def take_if_it_fits(state, word):
     num_taken, _ = state

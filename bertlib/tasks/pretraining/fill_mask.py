@@ -19,17 +19,12 @@ from bertlib.io.files import atomic_write
 
 
 class Line(NamedTuple):
-  """A line of text whose tokens are predicted.
+  """A line of text whose tokens are predicted."""
 
-  Attributes:
-    text: the original text.
-    encoded: the encoded text.
-    positions: positions to predict: those of [MASK] or, for a line without
-      masks, of all tokens but [CLS] and [SEP].
-  """
-
-  text: str
+  text: str  # before encoding
   encoded: model_inputs.EncodedPair
+  # Those of [MASK] or, for a line without masks, of all tokens but [CLS] and
+  # [SEP].
   positions: list[int]
 
   @property
@@ -44,26 +39,12 @@ class Line(NamedTuple):
 
 
 def read_lines(
-  path: str,
-  tokenizer: tokenization.FullTokenizer,
+  path: str,  # "-" for standard input
+  tokenizer: tokenization.FullTokenizer,  # must not split [MASK]
   max_seq_length: int,
   encoding: text_files.Encoding | None = None,
 ) -> list[Line]:
-  """Reads and encodes texts, one per line; " ||| " separates a pair.
-
-  Args:
-    path: the file; "-" for standard input.
-    tokenizer: must not split [MASK].
-    max_seq_length: maximum number of tokens; longer texts are truncated, and a
-      warning is logged.
-    encoding: encoding of the file; None for UTF-8.
-
-  Returns:
-    The lines, including blank ones.
-
-  Raises:
-    InputError: the file has no lines.
-  """
+  """Reads and encodes texts, one per line; " ||| " separates a pair."""
   special = {tokenizer.vocab[token] for token in ("[CLS]", "[SEP]")}
   mask = tokenizer.vocab["[MASK]"]
   lines = []
@@ -94,29 +75,20 @@ def read_lines(
 def prediction_records(
   lines: Iterable[Line], mask_id: int, next_sentence: bool
 ) -> Iterator[dict[str, Any]]:
-  """Creates one record per position to predict, which is masked in it.
-
-  [MASK]s at other positions of the line stay.
-
-  Args:
-    lines: the lines.
-    mask_id: id of [MASK].
-    next_sentence: whether a pair has one more record, as it is.
-
-  Yields:
-    Token features, `masked_lm_positions` and `masked_lm_ids` for P = 1.
-  """
+  """Creates one record (P = 1) per position to predict, masked in it."""
   for line in lines:
     for position in line.positions:
       row = line.encoded._asdict()
       ids = list(line.encoded.input_ids)
       label, ids[position] = ids[position], mask_id
+      # [MASK]s at other positions of the line stay.
       yield row | {
         "input_ids": ids,
         "masked_lm_positions": [position],
         "masked_lm_ids": [label],
       }
     if next_sentence and line.is_pair:
+      # Next-sentence prediction gets the pair unchanged.
       ids = line.encoded.input_ids
       yield line.encoded._asdict() | {
         "masked_lm_positions": [0],
@@ -134,33 +106,20 @@ def record_layout(max_seq_length: int) -> tf_records.Layout:
 
 def describe_lines(
   lines: Iterable[Line],
+  # Of `run_pretraining.model_fn_builder`, for each of the `prediction_records`
+  # of the lines, in order.
   rows: Iterator[Mapping[str, np.ndarray]],
   tokenizer: tokenization.FullTokenizer,
   next_sentence: bool,
 ) -> Iterator[dict[str, Any]]:
-  """Predictions for masked lines, and pseudo-perplexity of the others.
-
-  Pseudo-perplexity (Salazar et al. 2020) masks each token in turn; it is exp of
-  the mean loss.
-
-  Args:
-    lines: the lines.
-    rows: predictions of `run_pretraining.model_fn_builder` for each of their
-      `prediction_records`, in order.
-    tokenizer: converts ids to tokens.
-    next_sentence: as for `prediction_records`.
-
-  Yields:
-    For each line, its `text` and either `masks`, for each [MASK] the most
-    probable tokens with their probabilities, or `pseudo_perplexity` and
-    `num_tokens`. With `next_sentence`, also the `is_next_probability` of a
-    pair: that its second text follows the first.
-  """
+  """Predictions for masked lines, and pseudo-perplexity of the others."""
   for line in lines:
     line_rows = list(itertools.islice(rows, len(line.positions)))
     description = {"text": line.text} | (
       {"masks": [fillings(row, tokenizer) for row in line_rows]}
       if line.has_masks
+      # It masks each token in turn, and is exp of the mean loss (Salazar et al.
+      # 2020).
       else pseudo_perplexity([row["log_prob"] for row in line_rows])
     )
     if next_sentence and line.is_pair:

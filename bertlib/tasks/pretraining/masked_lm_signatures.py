@@ -15,12 +15,7 @@ class MaskedLM(SignatureModel):
   top_k = 5
 
   def build(self, inputs):
-    """See base class.
-
-    Returns:
-      Masked-LM logits, float32 [B, P, V], and next-sentence logits, float32
-      [B, 2].
-    """
+    """Masked-LM logits, float32 [B, P, V], and next-sentence logits, [B, 2]."""
     logits, next_sentence_logits = self.build_model(
       self.config,
       is_training=False,
@@ -65,7 +60,7 @@ class MaskedLM(SignatureModel):
     return super().encode(separated)
 
   def fill(self, texts: Tensors) -> Tensors:
-    """Top-k tokens and probabilities per mask, [B, M, top_k]; "", 0 padding."""
+    """Top-k tokens and probabilities per mask, padded: [B, masks, top_k]."""
     encoded = self.encode(texts)
     vocab = self.tokenizer.inv_vocab
     is_mask = encoded["input_ids"] == self.tokenizer.vocab["[MASK]"]

@@ -33,16 +33,11 @@ _FINISHED = {
 
 
 class Phase(NamedTuple):
-  """A phase, as the command line and its flag file define it.
+  """A phase, as the command line and its flag file define it."""
 
-  Attributes:
-    file: its flag file.
-    settings: settings of its subprocess, with its own --output_dir.
-    cluster: the workers that train it; None for a single process.
-  """
-
-  file: str
-  settings: PretrainingSettings
+  file: str  # its flag file
+  settings: PretrainingSettings  # of its subprocess, with its own --output_dir
+  # The workers that train it; None for a single process.
   cluster: distribution.Cluster | None
 
   @property
@@ -52,12 +47,7 @@ class Phase(NamedTuple):
 
 
 def read_phases(settings: PretrainingSettings) -> list[Phase]:
-  """Reads and checks the flags of all phases.
-
-  Raises:
-    InputError: --output_dir holds a model trained without phases, or the flags
-      of a phase are invalid.
-  """
+  """Reads and checks the flags of all phases."""
   output_dir = settings.run.output_dir
   if finding.last_checkpoint(output_dir):
     raise InputError(
@@ -82,10 +72,9 @@ def read_phases(settings: PretrainingSettings) -> list[Phase]:
 def with_cluster(
   settings: PretrainingSettings, phases: Sequence[Phase]
 ) -> PretrainingSettings:
-  """Adds the cluster of the phases to the command's settings.
-
-  This process only needs it to know whether it is the chief; it trains nothing.
-  """
+  """Adds the cluster of the phases to the command's settings."""
+  # This process only needs it to know whether it is the chief; it trains
+  # nothing.
   clusters = [phase.cluster for phase in phases if phase.cluster]
   replicas = distribution.Replicas(1, clusters[0]) if clusters else None
   return dataclasses.replace(
@@ -103,19 +92,7 @@ def run_doctor(output_dir: str, phases: Sequence[Phase]) -> None:
 
 
 def run_phases(settings: PretrainingSettings, phases: Sequence[Phase]) -> None:
-  """Runs the unfinished phases, each from the weights of the previous one.
-
-  The chief runs all phases. Another worker takes part in those with a cluster,
-  and waits for the chief to finish each phase.
-
-  Args:
-    settings: result of `with_cluster`.
-    phases: result of `read_phases`.
-
-  Raises:
-    InputError: a phase failed, or the chief is lost.
-    SystemExit: see `child_run.run`.
-  """
+  """Runs the unfinished phases, each from the weights of the previous one."""
   output_dir, is_chief = settings.run.output_dir, settings.devices.is_chief
   watch = heartbeat.Watch(output_dir)
   heartbeats = contextlib.nullcontext()
@@ -129,6 +106,8 @@ def run_phases(settings: PretrainingSettings, phases: Sequence[Phase]) -> None:
         logging.info("%s: already finished", title)
       else:
         logging.info("%s", title)
+        # Another worker takes part in phases with a cluster, and waits for the
+        # chief to finish each phase.
         if is_chief or phase.cluster:
           child_run.run(phase.folder, _flags(phase.file, checkpoint))
         if is_chief:
@@ -139,12 +118,7 @@ def run_phases(settings: PretrainingSettings, phases: Sequence[Phase]) -> None:
 
 
 def _flags(file: str, init_checkpoint: str | None) -> list[str]:
-  """Flags of a phase in addition to those of the command line.
-
-  Args:
-    file: its flag file.
-    init_checkpoint: weights of the previous phase; None for the first.
-  """
+  """Flags of a phase in addition to those of the command line."""
   added = [f"--flagfile={file}", "--phases="]
   if init_checkpoint:
     added += [
@@ -158,18 +132,13 @@ def _flags(file: str, init_checkpoint: str | None) -> list[str]:
 
 
 def is_finished(output_dir: str, phase: Phase) -> bool:
-  """True if a phase is recorded as finished and its weights are there.
-
-  A phase with more steps than before is not finished. In a folder of an older
-  version no phase counts as finished: each is run again, which at its last step
-  only repeats the evaluation.
-
-  Raises:
-    InputError: `phases.json` is malformed.
-  """
+  """True if a phase is recorded as finished and its weights are there."""
+  # In a folder of an older version no phase counts as finished: each is run
+  # again, which at its last step only repeats the evaluation.
   entry = _read_state(output_dir).get(os.path.basename(phase.folder))
   return (
     entry is not None
+    # A phase that has more steps than before is not finished.
     and entry["num_train_steps"] >= phase.settings.num_train_steps
     and finding.steps_done(phase.folder) >= entry["last_step"]
   )

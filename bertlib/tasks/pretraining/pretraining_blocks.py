@@ -44,21 +44,12 @@ def count_blocks(
   encoding: text_files.Encoding = text_files.UTF8,
   file_system: Any = files,
 ) -> int:
-  """Counts the blocks of a corpus; the same in every encoding.
-
-  Args:
-    input_files: paths of the text; that of a gzip file is assumed to be three
-      times as large as the file.
-    num_outputs: number of output files.
-    encoding: encoding of the input files.
-    file_system: module with `file_state` and `open_any` of `bertlib.io.files`.
-
-  Returns:
-    A multiple of `num_outputs`.
-  """
+  """Counts the blocks of a corpus, a multiple of `num_outputs`."""
+  # Bytes of UTF-8: the number is the same in every encoding.
   text_bytes = 0
   for path in input_files:
     if path.endswith(".gz"):
+      # Text is assumed to be three times as large as its gzip file.
       text_bytes += 3 * file_system.file_state(path)[0]
     elif encoding.name == "utf-8":
       text_bytes += file_system.file_state(path)[0]
@@ -71,22 +62,12 @@ def count_blocks(
 def deal_documents(
   lines: Iterable[bytes], file_number: int, num_blocks: int, seed: int
 ) -> Iterator[tuple[int, bytes]]:
-  """Deals the documents of a file into blocks, round robin.
-
-  The block of a document depends on these arguments only. Each file starts at
-  another block, so that files of one document are dealt evenly too.
-
-  Args:
-    lines: lines of the file, as UTF-8.
-    file_number: position of the file among the input files.
-    num_blocks: number of blocks.
-    seed: seed of the order of the blocks.
-
-  Yields:
-    (block number, document); a document is its lines and a blank one.
-  """
+  """Deals documents into blocks, round robin; yields (block, document)."""
+  # The block of a document depends on these arguments only.
   blocks = list(range(num_blocks))
   random.Random(seed).shuffle(blocks)
+  # Each file starts at another block, so that files of one document are dealt
+  # evenly too.
   for turn, document in enumerate(_raw_documents(lines), file_number):
     yield blocks[turn % num_blocks], document
 
@@ -116,18 +97,8 @@ def create_block_records(
   lines: Iterable[bytes],
   counts: collections.Counter[str],
 ) -> Iterator[list[bytes]]:
-  """Creates the records of a block with its own random stream.
-
-  Args:
-    recipe: settings of the records.
-    tokenizer: result of `pretraining_text.load_tokenizer`.
-    block: number of the block.
-    lines: text of the block, as UTF-8.
-    counts: incremented by the numbers of what was read and created.
-
-  Yields:
-    The serialized records of each pass, shuffled.
-  """
+  """Creates the shuffled records of each pass over a block."""
+  # A random stream of the block: its records do not depend on others.
   rng = random.Random(f"{recipe.random_seed} {block}")
   documents = pretraining_text.read_documents(
     lines, tokenizer, rng, recipe.truncate_prob, recipe.split_sentences, counts
@@ -159,28 +130,20 @@ _RECEIPT = {
 
 
 class BlockRun:
-  """Creates the records of a corpus block by block, in several processes.
+  """Creates the records of a corpus block by block, in several processes."""
 
-  A folder beside the first output file holds the text of each block, and then
-  its records. Blocks are assigned to output files in turn. A file is written
-  when all of its blocks are complete, and listed in a hidden receipt, so that a
-  stopped run resumes with the missing files. It has the first pass over all of
-  its text, then the second, so that copies of a text are far apart.
-  """
-
+  # A folder beside the first output file holds the text of each block, and then
+  # its records. Blocks are assigned to output files in turn. A file is written
+  # when all of its blocks are complete, and listed in a hidden receipt, so that
+  # a stopped run resumes with the missing files. It has the first pass over all
+  # of its text, then the second, so that copies of a text are far apart.
   def __init__(
     self,
     recipe: pretraining_text.Recipe,
     input_files: Sequence[str],
     output_files: list[str],
   ):
-    """Finds the unfinished output files.
-
-    Args:
-      recipe: settings of the records.
-      input_files: paths of the text.
-      output_files: paths of the files to write.
-    """
+    """Finds the unfinished output files."""
     self._recipe = recipe
     self._input_files = input_files
     self._output_files = output_files
@@ -196,17 +159,8 @@ class BlockRun:
     }
 
   def run(self, num_workers: int) -> collections.Counter[str]:
-    """Writes the unfinished output files.
-
-    Args:
-      num_workers: number of processes; the files do not depend on it.
-
-    Returns:
-      Counts of what was read and created, over all output files.
-
-    Raises:
-      InputError: there are fewer documents than output files, or a worker died.
-    """
+    """Writes the unfinished files; returns the counts of all files."""
+    # The files do not depend on the number of workers.
     num_finished = len(self._output_files) - len(self._blocks_of)
     if num_finished:
       logging.info(
@@ -403,18 +357,8 @@ def _records_file(folder: str, block: int) -> str:
 def _make_block(
   recipe: pretraining_text.Recipe, folder: str, bytes_done, stop, block: int
 ) -> tuple[dict[str, int], list[int]]:
-  """Writes the records of a block into the folder.
-
-  Args:
-    recipe: settings of the records.
-    folder: holds the text of the block, which is removed.
-    bytes_done: shared array of bytes processed per block.
-    stop: shared flag, set when the run ends early.
-    block: number of the block.
-
-  Returns:
-    The counts, and the bytes of the records of each pass.
-  """
+  """Writes a block's records; returns counts, and bytes of each pass."""
+  # `bytes_done` (by block) and `stop`, set when the run ends early, are shared.
   counts: collections.Counter[str] = collections.Counter()
   sizes: list[int] = []
   text_file = _text_file(folder, block)

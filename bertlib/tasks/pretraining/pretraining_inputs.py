@@ -37,19 +37,12 @@ def record_layout(
 
 
 class Data(NamedTuple):
-  """Data that the run uses.
-
-  Attributes:
-    train_files: TFRecord files to train on.
-    eval_files: TFRecord files to evaluate on.
-    lines: lines with masks to fill.
-    num_records: number of records by file.
-  """
+  """Data that the run uses."""
 
   train_files: Sequence[str]
   eval_files: Sequence[str]
-  lines: Sequence[fill_mask.Line]
-  num_records: Mapping[str, int]
+  lines: Sequence[fill_mask.Line]  # with masks to fill
+  num_records: Mapping[str, int]  # by file
 
   def count(self, paths: Sequence[str]) -> int:
     """Number of records in some of the files."""
@@ -80,11 +73,7 @@ def data_files(settings: PretrainingSettings, data: Data) -> list[str]:
 
 
 def find_data(run: Run) -> Data:
-  """Finds the files that the run uses, counts and checks their records.
-
-  Raises:
-    InputError: a file is missing, or a record is invalid.
-  """
+  """Finds the files that the run uses, counts and checks their records."""
   settings = run.settings
   train_files, eval_files, lines = [], [], []
   if settings.run.do_train:
@@ -100,11 +89,7 @@ def find_data(run: Run) -> Data:
 
 
 def check_files(run: Run, paths: Sequence[str]) -> dict[str, int]:
-  """Counts the records of each file, and checks the first ones.
-
-  Raises:
-    InputError: see `find_data`.
-  """
+  """Counts the records of each file, and checks the first ones."""
   settings = run.settings
   num_per_file = -(-_NUM_CHECKED // max(len(paths), 1))
 
@@ -125,12 +110,7 @@ def check_files(run: Run, paths: Sequence[str]) -> dict[str, int]:
 
 
 def read_lines(run: Run) -> list[fill_mask.Line]:
-  """Reads the lines of --predict_file, whose masks are to be filled.
-
-  Raises:
-    InputError: --top_k exceeds the vocabulary, or a line does not fit the
-      model.
-  """
+  """Reads the lines of --predict_file, whose masks are to be filled."""
   settings, config = run.settings, run.config
   if settings.top_k > config.vocab_size:
     raise InputError(
@@ -165,11 +145,7 @@ def with_vocabulary(settings: PretrainingSettings) -> PretrainingSettings:
 
 
 def check_vocabulary(run: Run) -> None:
-  """Refuses --remask and --do_predict without [MASK] in the vocabulary.
-
-  Raises:
-    InputError: --vocab_file is missing, or has no [MASK].
-  """
+  """Refuses --remask and --do_predict without [MASK] in the vocabulary."""
   values = option.values_of(run.settings)
   uses = [name for name in ("remask", "do_predict") if values[name]]
   if not uses:
@@ -190,14 +166,7 @@ def check_vocabulary(run: Run) -> None:
 def check_records(
   run: Run, data: Data, number: int = 2000
 ) -> doctor.LengthSummary:
-  """Checks `number` of the pretraining records, from all files.
-
-  Returns:
-    The number of training records and their mean length.
-
-  Raises:
-    InputError: a record has other lengths or ids outside the vocabulary.
-  """
+  """Checks `number` of the records; returns their count and mean length."""
 
   def encoded():
     for path in data.num_records:

@@ -152,19 +152,9 @@ def create_pass(
   all_documents: Sequence[Document],
   rng: random.Random,
   counts: collections.Counter[str],
-  **settings: Any,
+  **settings: Any,  # of `create_instances_from_document`
 ) -> Iterator[TrainingInstance]:
-  """Creates the instances of one pass over all documents, in their order.
-
-  Args:
-    all_documents: lists of sentences, each a list of tokens.
-    rng: source of all draws.
-    counts: incremented by the numbers of what was created.
-    **settings: other arguments of `create_instances_from_document`.
-
-  Yields:
-    The instances.
-  """
+  """Creates the instances of one pass over all documents, in their order."""
   for document_index in range(len(all_documents)):
     for instance in create_instances_from_document(
       all_documents, document_index, rng=rng, **settings
@@ -244,12 +234,9 @@ def _segment_pairs(
   short_seq_prob: float,
   rng: random.Random,
 ) -> Iterator[tuple[list[str], list[str], bool]]:
-  """Splits a document into pairs of segments that fit one instance.
-
-  Sentences are collected until they fill an instance, then divided at a random
-  sentence boundary. With probability 0.5 the second part is put back and
-  replaced by sentences of another document.
-  """
+  """Splits a document into pairs of segments that fit one instance."""
+  # Sentences are collected until they fill an instance, then divided at a
+  # random sentence boundary.
   document = all_documents[document_index]
   max_num_tokens = max_seq_length - 3  # [CLS], [SEP] and [SEP]
   target_length = max_num_tokens
@@ -266,6 +253,7 @@ def _segment_pairs(
     end = rng.randint(1, len(chunk) - 1) if len(chunk) > 1 else 1
     tokens_a = [token for sentence in chunk[:end] for token in sentence]
     is_random_next = len(chunk) == 1 or rng.random() < 0.5
+    # The second part is put back and replaced by sentences of another document.
     if is_random_next:
       tokens_b = _random_next_tokens(
         all_documents, document_index, target_length - len(tokens_a), rng
@@ -284,14 +272,12 @@ def _random_next_tokens(
   length: int,
   rng: random.Random,
 ) -> list[str]:
-  """Draws consecutive sentences of another document, about `length` tokens.
-
-  If there is only one document, they come from that one.
-  """
+  """Draws consecutive sentences of another document, about `length` tokens."""
   for _ in range(10):
     other = rng.randint(0, len(all_documents) - 1)
     if other != document_index:
       break
+  # If there is only one document, they come from that one.
   document = all_documents[other]
   tokens: list[str] = []
   for position in range(rng.randint(0, len(document) - 1), len(document)):
@@ -428,10 +414,8 @@ def _shuffle_steps(length: int) -> list[tuple[int, int]]:
 
 
 def shuffle(items: list, rng: random.Random) -> None:
-  """Equals `rng.shuffle`, draw for draw, in less than half the time.
-
-  For short lists: the steps are cached per length.
-  """
+  """Equals `rng.shuffle`, draw for draw, in less than half the time."""
+  # For short lists: the steps are cached per length.
   getrandbits = rng.getrandbits
   for i, num_bits in _shuffle_steps(len(items)):
     j = getrandbits(num_bits)
@@ -490,16 +474,7 @@ def record_layout(
 def instance_encoder(
   tokenizer, max_seq_length: int, max_predictions_per_seq: int
 ) -> Callable[[TrainingInstance], bytes]:
-  """Builds the function that serializes instances as `tf.train.Example`.
-
-  Args:
-    tokenizer: has `convert_tokens_to_ids`.
-    max_seq_length: tokens per record.
-    max_predictions_per_seq: masked tokens per record.
-
-  Returns:
-    A function of an instance that raises ValueError if it does not fit.
-  """
+  """Function that serializes an instance; ValueError if it does not fit."""
   encode_record = tf_records.record_encoder(
     record_layout(max_seq_length, max_predictions_per_seq)
   )

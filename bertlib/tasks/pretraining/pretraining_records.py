@@ -17,24 +17,10 @@ def count_records(
   path: str,
   max_seq_length: int,
   max_predictions_per_seq: int,
+  # Each record begins with its [CLS]; None to skip this check.
   vocab: Mapping[str, int] | None = None,
 ) -> int:
-  """Counts the records of a file, and checks the first one.
-
-  Args:
-    path: path of a TFRecord file.
-    max_seq_length: expected S.
-    max_predictions_per_seq: expected P.
-    vocab: vocabulary whose [CLS] each record begins with; None to skip this
-      check.
-
-  Returns:
-    The number of records.
-
-  Raises:
-    InputError: the file is incomplete or empty, or its records have another S
-      or P, were made with another vocabulary, or are not pretraining records.
-  """
+  """Counts the records of a file, and checks the first one."""
   count = tf_records.count_records(path)
   first = next(read_records(path))
   check_lengths(path, first, max_seq_length, max_predictions_per_seq)
@@ -47,11 +33,7 @@ def count_records(
 
 
 def read_records(path: str) -> Iterator[Mapping[str, tf.train.Feature]]:
-  """Reads the features of the records of a TFRecord file, in order.
-
-  Raises:
-    InputError: a record is corrupt.
-  """
+  """Features of each record of a file; InputError if one is corrupt."""
   for number, record in enumerate(tf_records.read_serialized(path)):
     if record is None:
       raise InputError(
@@ -70,17 +52,7 @@ def check_lengths(
   max_seq_length: int,
   max_predictions_per_seq: int,
 ) -> None:
-  """Checks the lengths of a record.
-
-  Args:
-    path: path of its file, for messages.
-    record: its features.
-    max_seq_length: expected S.
-    max_predictions_per_seq: expected P.
-
-  Raises:
-    InputError: the lengths differ, or this is not a pretraining record.
-  """
+  """Refuses a record whose S or P is not the expected one."""
   for name, flag, expected in (
     ("input_ids", "max_seq_length", max_seq_length),
     ("masked_lm_ids", "max_predictions_per_seq", max_predictions_per_seq),
@@ -99,18 +71,7 @@ def check_lengths(
 
 
 def shard_files(files: Sequence[str], shard: input_pipeline.Shard) -> list[str]:
-  """Selects the files that one of several processes reads.
-
-  Args:
-    files: the files of all processes.
-    shard: the process.
-
-  Returns:
-    Every `shard.count`-th of the sorted files.
-
-  Raises:
-    InputError: there are fewer files than processes.
-  """
+  """Selects the files that one of several processes reads."""
   if len(files) < shard.count:
     raise InputError(
       f"--shard_by=file: {len(files)} files cannot be shared by {shard.count}"
@@ -123,16 +84,7 @@ def shard_files(files: Sequence[str], shard: input_pipeline.Shard) -> list[str]:
 def limited_layout(
   config: modeling.BertConfig, max_seq_length: int, max_predictions_per_seq: int
 ) -> tf_records.Layout:
-  """Layout of pretraining records, with the ranges of their values.
-
-  Args:
-    config: BertConfig, for the vocabulary sizes.
-    max_seq_length: S, tokens per example.
-    max_predictions_per_seq: P, predictions per example.
-
-  Returns:
-    See `pretraining_instances.record_layout`.
-  """
+  """Layout of pretraining records, with the ranges of their values."""
   limits = {
     "input_ids": config.vocab_size,
     "input_mask": 2,

@@ -23,43 +23,30 @@ Document = list
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-  """Settings that determine the records of a text.
-
-  Attributes:
-    vocab_file: path of the vocabulary.
-    do_lower_case: whether to lower-case the text, for an uncased model.
-    max_seq_length: tokens per record, [CLS] and both [SEP] included.
-    max_predictions_per_seq: maximum number of masked tokens per record.
-    masked_lm_prob: fraction of the tokens to mask.
-    short_seq_prob: fraction of the documents split into shorter sequences.
-    dupe_factor: number of passes over the text, with different masks.
-    random_seed: seed of all draws.
-    do_whole_word_mask: whether to mask all pieces of a word together.
-    whole_word_draw: see `create_masked_lm_predictions`.
-    word_boundaries: "pieces" if a word is a piece and the ## pieces after it;
-      "spaces" if spaces separate words, in segmented text.
-    truncate_prob: fraction of the sentences truncated at a random position.
-    split_sentences: language code ("en") of running text, which is split into
-      sentences; "" if each line is a sentence.
-    encoding: Python codec of the text.
-    encoding_errors: see `text_files.Encoding`.
-  """
+  """Settings that determine the records of a text."""
 
   vocab_file: str
   do_lower_case: bool = True
-  max_seq_length: int = 128
-  max_predictions_per_seq: int = 20
-  masked_lm_prob: float = 0.15
+  max_seq_length: int = 128  # [CLS] and both [SEP] included
+  max_predictions_per_seq: int = 20  # maximum number of masked tokens
+  masked_lm_prob: float = 0.15  # fraction of the tokens to mask
+  # Fraction of the documents split into shorter sequences.
   short_seq_prob: float = 0.1
+  # Number of passes over the text, with different masks.
   dupe_factor: int = 10
   random_seed: int = 12345
   do_whole_word_mask: bool = False
-  whole_word_draw: str = "piece"
+  whole_word_draw: str = "piece"  # see `create_masked_lm_predictions`
+  # "pieces" if a word is a piece and the ## pieces after it; "spaces" if spaces
+  # separate words, in segmented text.
   word_boundaries: str = "pieces"
+  # Fraction of the sentences truncated at a random position.
   truncate_prob: float = 0.0
+  # Language code ("en") of running text, which is split into sentences; "" if
+  # each line is a sentence.
   split_sentences: str = ""
-  encoding: str = "utf-8"
-  encoding_errors: str = "strict"
+  encoding: str = "utf-8"  # Python codec of the text
+  encoding_errors: str = "strict"  # see `text_files.Encoding`
 
   @property
   def text_encoding(self) -> text_files.Encoding:
@@ -80,15 +67,10 @@ class Recipe:
 
 
 class SegmentedTextTokenizer:
-  """Tokenizer of segmented text, such as Chinese with spaces between words.
+  """Tokenizer of segmented text, such as Chinese with spaces between words."""
 
-  Adds "##" to every token that continues a word, also to tokens that have it in
-  the vocabulary.
-
-  Attributes:
-    vocab: token -> id of all entries, in the order of the vocabulary.
-  """
-
+  # Adds "##" to every token that continues a word, also to tokens that have it
+  # in the vocabulary.
   def __init__(self, tokenizer: tokenization.FullTokenizer):
     vocab = tokenizer.vocab
     self._tokenize = tokenizer.tokenize
@@ -119,12 +101,7 @@ class SegmentedTextTokenizer:
 def load_tokenizer(
   recipe: Recipe,
 ) -> tokenization.FullTokenizer | SegmentedTextTokenizer:
-  """Loads the tokenizer of a recipe.
-
-  Raises:
-    InputError: the vocabulary is not valid, see `vocabulary.load_tokenizer`, or
-      has no [MASK]; or the package `sentencex` is needed but missing.
-  """
+  """Loads the tokenizer of a recipe; InputError without [MASK]."""
   vocab_file = recipe.vocab_file
   tokenizer = vocabulary.load_tokenizer(
     vocab_file, recipe.do_lower_case, checks_case=False
@@ -163,6 +140,7 @@ def read_corpus(
 
 
 def read_documents(
+  # UTF-8; invalid bytes are dropped. A blank line ends a document.
   lines: Iterable[bytes],
   tokenizer,
   rng: random.Random,
@@ -170,22 +148,7 @@ def read_documents(
   split_sentences: str = "",
   counts: collections.Counter[str] | None = None,
 ) -> list[Document]:
-  """Tokenizes the documents of a text.
-
-  Args:
-    lines: UTF-8 lines; invalid bytes are dropped. A blank line ends a document.
-    tokenizer: has `tokenize`.
-    rng: draws which sentences are truncated, and where.
-    truncate_prob: fraction of the sentences that are truncated.
-    split_sentences: see `Recipe`.
-    counts: incremented by the numbers of what was read.
-
-  Returns:
-    The documents that are not empty.
-
-  Raises:
-    InputError: the package `sentencex` is needed but missing.
-  """
+  """Tokenizes the documents of a text; leaves out empty ones."""
   counts = collections.Counter() if counts is None else counts
   split = sentence_splitter() if split_sentences else None
   documents: list[Document] = [[]]

@@ -1,4 +1,4 @@
-"""What code that all tasks share asks about masked language models."""
+"""Record of the task: facts about masked LMs that shared code asks for."""
 
 from __future__ import annotations
 
