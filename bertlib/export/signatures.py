@@ -1,8 +1,7 @@
 """SavedModel signatures: from ids or raw text to predictions.
 
 The exported model of a task, in its folder, extends `SignatureModel`. It does
-in the graph what the script does in Python before and after the model. Shapes
-use the letters of `modeling`, and: W windows, M masks, L labels.
+in the graph what the script does in Python before and after the model.
 """
 
 from __future__ import annotations

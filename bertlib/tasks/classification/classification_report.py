@@ -183,7 +183,7 @@ def _constant_baseline(
 
 
 def _score_of_constant(name: str, gold: np.ndarray, label) -> float:
-  """The metric of predicting a label, or bool [L], for all examples."""
+  """The metric of predicting a label, or bool [labels], for all examples."""
   if name == "accuracy":
     is_right = np.reshape(gold == label, [len(gold), -1]).all(axis=1)
     return float(is_right.mean())

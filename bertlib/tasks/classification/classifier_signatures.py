@@ -47,7 +47,7 @@ class Classifier(SignatureModel):
     return choice_signatures
 
   def choose(self, inputs: Tensors) -> Tensors:
-    """Multiple-choice outputs for ids [B, L, S]."""
+    """Multiple-choice outputs for ids [B, choices, S]."""
     return self.ids(
       {k: tf.reshape(v, [-1, tf.shape(v)[-1]]) for k, v in inputs.items()}
     )

@@ -13,11 +13,7 @@ from bertlib.settings.squad import SquadSettings
 
 
 def read_passage(settings: SquadSettings) -> str:
-  """Reads --passage_file.
-
-  Raises:
-    InputError: the file is empty, or not in --encoding.
-  """
+  """Reads --passage_file, which must not be empty."""
   passage = text_files.read_text(
     settings.passage_file, text_files.encoding_of(*settings.text.codec)
   )
@@ -31,14 +27,9 @@ def read_passage(settings: SquadSettings) -> str:
 def interactive_loop(
   settings: SquadSettings, predictor, lines: Iterable[str]
 ) -> None:
-  """Answers questions about one passage and prints the answers.
-
-  `predictor` is a `run_squad.Predictor`. Each of the `lines` is a question;
-  without --passage_file, the passage and a blank line come first.
-
-  Raises:
-    InputError: there is no passage.
-  """
+  """Answers questions about one passage and prints the answers."""
+  # `predictor` is a `run_squad.Predictor`. Each of the `lines` is a question;
+  # without --passage_file, the passage and a blank line come first.
   threshold = None  # that of the model
   if "null_score_diff_threshold" in settings.receipt.times_given:
     threshold = settings.null_score_diff_threshold

@@ -1,4 +1,4 @@
-"""What code that all tasks share asks about questions and answers."""
+"""Record of the task: facts about answers that shared code asks for."""
 
 from __future__ import annotations
 

@@ -90,10 +90,7 @@ def finder_of(
   results: Sequence[RawResult],
   do_lower_case: bool,
 ) -> AnswerFinder:
-  """An `AnswerFinder` of features and results of google-research/bert.
-
-  See `write_predictions`.
-  """
+  """An `AnswerFinder` of features and results of google-research/bert."""
   features = [f for f in features if f.example_index < len(examples)]
   by_id = {result.unique_id: result for result in results}
   for feature in features:
@@ -179,12 +176,10 @@ def write_json(path: str, values: Any) -> None:
 
 
 def _write_text(path: str, text: str) -> None:
-  """Writes a file atomically.
-
-  An existing empty file is also written in place, since the caller may hold a
-  handle of it (`tempfile.NamedTemporaryFile`).
-  """
+  """Writes a file atomically."""
   with contextlib.ExitStack() as stack:
+    # An existing empty file is also written in place, since the caller may hold
+    # a handle of it (`tempfile.NamedTemporaryFile`).
     existing = None
     if os.path.isfile(path) and not os.path.getsize(path):
       existing = stack.enter_context(open_any(path, "r+"))
@@ -197,12 +192,7 @@ def _write_text(path: str, text: str) -> None:
 def write_nbest_predictions(
   path: str, nbest: Mapping[str, Sequence[NbestPrediction]]
 ) -> None:
-  """Writes lists of answers with their probabilities.
-
-  Args:
-    path: the file.
-    nbest: the best answers by question id, at least one each.
-  """
+  """Writes the best answers of each question with their probabilities."""
 
   # Same output as `write_json`, which would take a third of the decoding time.
   def number(value):
@@ -244,13 +234,7 @@ _NOT_LOGITS = (
 
 
 def save_logits(path: str, key: str, logits: np.ndarray) -> None:
-  """Saves the logits of windows.
-
-  Args:
-    path: the file, npz.
-    key: cache key of the windows, see `squad_windows.cache_key`.
-    logits: float32 [2, num_windows, num_tokens], start and end logits.
-  """
+  """Saves start and end logits of windows, float32 [2, windows, S], as .npz."""
   unique_ids = np.arange(logits.shape[1]) + squad_features.FIRST_UNIQUE_ID
   with atomic_write(path, "wb") as file:
     np.savez(
@@ -263,18 +247,7 @@ def save_logits(path: str, key: str, logits: np.ndarray) -> None:
 
 
 def load_logits(path: str, key: str) -> np.ndarray:
-  """Loads logits saved by `save_logits`.
-
-  Args:
-    path: the file.
-    key: cache key of the windows.
-
-  Returns:
-    float32 [2, num_windows, num_tokens].
-
-  Raises:
-    InputError: the file has another format, or logits of other windows.
-  """
+  """Loads logits saved with the same key: float32 [2, windows, S]."""
   with open_any(path, "rb") as file:
     try:
       with np.load(file) as arrays:

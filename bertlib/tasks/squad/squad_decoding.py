@@ -31,37 +31,23 @@ CERTAIN_ODDS = 1e6
 
 
 class PrelimPrediction(NamedTuple):
-  """A candidate span of tokens.
+  """A candidate span of tokens."""
 
-  Attributes:
-    feature_index: index of the window in the finder.
-    start_index: position of the first token in the window.
-    end_index: position of the last token.
-    start_logit: start logit of the first token.
-    end_logit: end logit of the last token.
-  """
-
-  feature_index: int
-  start_index: int
-  end_index: int
+  feature_index: int  # of the window in the finder
+  start_index: int  # position of the first token in the window
+  end_index: int  # position of the last token
   start_logit: float
   end_logit: float
 
 
 class NbestPrediction(NamedTuple):
-  """A candidate answer.
+  """A candidate answer."""
 
-  Attributes:
-    text: the answer, as in the paragraph; "" for no answer.
-    start_logit: start logit of its first token.
-    end_logit: end logit of its last token.
-    start: index of its first character in the paragraph, of a `PassageFinder`.
-    end: index after its last character.
-  """
-
-  text: str
+  text: str  # as in the paragraph; "" for no answer
   start_logit: float
   end_logit: float
+  # Of a `PassageFinder`: its first character in the paragraph, and the one
+  # after its last.
   start: int = 0
   end: int = 0
 
@@ -162,15 +148,8 @@ def _join_pieces(tokens: Sequence[str]) -> str:
 def get_best_indexes(
   logits: np.ndarray, n_best_size: int | None = None
 ) -> np.ndarray:
-  """Indexes of the highest logits, best first; ties keep their order.
-
-  Args:
-    logits: float [..., S].
-    n_best_size: maximum number of indexes; None for all.
-
-  Returns:
-    int32 [..., min(n_best_size, S)].
-  """
+  """Indexes of the highest logits, best first: int32 [..., n_best_size]."""
+  # Stable: ties keep their order.
   order = np.argsort(-logits, axis=-1, kind="stable")
   return order[..., :n_best_size].astype(np.int32)
 
@@ -200,13 +179,7 @@ def stack_logits(rows: Sequence[Sequence[float]]) -> np.ndarray:
 
 
 class AnswerFinder:
-  """Finds answers to questions, given the logits of their windows.
-
-  One finder can decode with several settings.
-
-  Attributes:
-    examples: the questions.
-  """
+  """Finds answers given the logits of all windows, for one setting or more."""
 
   def __init__(
     self,
@@ -216,16 +189,8 @@ class AnswerFinder:
     do_lower_case: bool,
     inv_vocab: Mapping[int, str],
   ):
-    """Sorts the logits of the windows.
-
-    Args:
-      examples: the questions.
-      windows: their windows.
-      logits: float [2, windows, S], start and end logits; S is the length of
-        the longest window, or more.
-      do_lower_case: whether the tokenizer lower-cases.
-      inv_vocab: tokens by id.
-    """
+    """Sorts the logits of the windows: float [2, windows, S], start and end."""
+    # S is the length of the longest window, or more.
     self.examples = examples
     self._windows = windows
     self._do_lower_case = do_lower_case
@@ -257,17 +222,10 @@ class AnswerFinder:
   def prelim_predictions(
     self, n_best_size: int, max_answer_length: int
   ) -> Iterator[Iterator[PrelimPrediction]]:
-    """Finds candidate spans, question by question.
-
-    Args:
-      n_best_size: spans start and end at the tokens with this many highest
-        logits of a window.
-      max_answer_length: maximum length of an answer in tokens.
-
-    Yields:
-      The spans of each question, the best first. Ties are ordered by window,
-      then by start logit, then by end logit.
-    """
+    """Yields the candidate spans of each question, the best first."""
+    # Spans start and end at the tokens with the `n_best_size` highest logits of
+    # a window. Ties are ordered by window, then by start logit, then by end
+    # logit.
     parts = [np.zeros([3, 0], int)]
     block_size = 1024  # windows per block, to bound memory
     for first in range(0, len(self._start_logits), block_size):
@@ -314,17 +272,7 @@ class AnswerFinder:
     max_answer_length: int,
     version_2_with_negative: bool = False,
   ) -> Iterator[tuple[list[NbestPrediction], str, float]]:
-    """Finds the n best answers, question by question.
-
-    Args:
-      n_best_size: maximum number of answers; see also `prelim_predictions`.
-      max_answer_length: maximum length of an answer in tokens.
-      version_2_with_negative: whether to include the null answer.
-
-    Yields:
-      The best answers of each question, with distinct texts; then the answer
-      and the null odds that `best_predictions` yields.
-    """
+    """Yields the n best answers of each question, the best, and null odds."""
     prelims = self.prelim_predictions(n_best_size, max_answer_length)
     for spans, null, null_score in zip(
       prelims, self._null_predictions, self._null_scores
@@ -349,16 +297,8 @@ class AnswerFinder:
   def best_predictions(
     self, n_best_size: int, max_answer_length: int
   ) -> Iterator[tuple[str, float]]:
-    """Finds the best answer only, question by question.
-
-    Args:
-      n_best_size: see `prelim_predictions`.
-      max_answer_length: maximum length of an answer in tokens.
-
-    Yields:
-      The best answer of each question, "" if there is no valid span; and the
-      null odds: score of the null answer minus score of the best answer.
-    """
+    """Yields the best answer of each question, or "", and null odds."""
+    # The odds are the score of the null answer minus that of the best answer.
     prelims = self.prelim_predictions(n_best_size, max_answer_length)
     for spans, null_score in zip(prelims, self._null_scores):
       best = next(map(self.with_text, spans), None)
@@ -373,19 +313,12 @@ class Passage(NamedTuple):
 
 
 class PassageFinder(AnswerFinder):
-  """Finds answers as they are in their passages, as exported models do.
+  """Finds answers as they are in their passages, as exported models do."""
 
-  The projection of `get_final_text` joins words by single spaces, and returns
-  whole words where it cannot find the pieces.
-  """
-
+  # The projection of `get_final_text` joins words by single spaces, and returns
+  # whole words where it cannot find the pieces.
   def __init__(self, passages: Sequence[Passage], *args: Any):
-    """See base class.
-
-    Args:
-      passages: the passage of each question.
-      *args: of the base class.
-    """
+    """See base class; takes the passage of each question."""
     super().__init__(*args)
     self._passages = passages
 

@@ -172,12 +172,7 @@ def _find_answer(
   words: list[str],
   starts: Sequence[int],
 ) -> tuple[squad_files.Answer, tuple[int, int] | None]:
-  """Finds the words that contain an answer.
-
-  Returns:
-    The answer as in the context, and the indices of its first and last word; if
-    it is not there, the words that are, and None.
-  """
+  """The answer as in the context, and its first and last word."""
   first, last = _words_of(answer, starts)
   found = " ".join(words[max(first, 0) : last + 1])
   if first >= 0 and " ".join(answer.text.split()) in found:
@@ -186,6 +181,7 @@ def _find_answer(
   located = _locate(context, answer)
   if located:
     return located, _words_of(located, starts)
+  # The words that are there instead.
   return squad_files.Answer(found, answer.start), None
 
 
@@ -216,11 +212,9 @@ def _locate(
 
 
 def _characters(text: str) -> str:
-  """Characters by which texts are compared, without regard to their encoding.
-
-  Letters are decomposed, characters have ordinary width, and what the tokenizer
-  removes (white space, control characters) is left out.
-  """
+  """Characters by which texts are compared, whatever their encoding."""
+  # Letters are decomposed, characters have ordinary width, and what the
+  # tokenizer removes (white space, control characters) is left out.
   decomposed = (unicodedata.normalize("NFKD", char) for char in text)
   return "".join("".join(_CASED.tokenize(chars)) for chars in decomposed)
 

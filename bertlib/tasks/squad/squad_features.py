@@ -33,40 +33,30 @@ FIRST_UNIQUE_ID = 1000000000
 
 
 class Windows(NamedTuple):
-  """The windows of many questions, stored as columns.
+  """The windows of many questions, stored as columns."""
 
-  int32 [windows] columns have one value per window. [tokens] columns have one
-  value per token of all windows, without padding.
+  # int32 [windows] columns have one value per window. [tokens] columns have one
+  # value per token of all windows, without padding.
 
-  Attributes:
-    example_index: [windows], index of the question.
-    doc_span_index: [windows], index of the window within its question.
-    doc_start: [windows], index in the paragraph of the window's first token of
-      it.
-    query_length: [windows], tokens of the question after truncation.
-    query_cut: [windows], tokens that the question lost to truncation.
-    length: [windows], tokens of [CLS] question [SEP] paragraph [SEP].
-    start_position: [windows], position of the answer's first token; 0 if the
-      window does not contain the answer, -1 if it is unknown.
-    end_position: [windows], position of its last token, likewise.
-    is_impossible: [windows], 1 if the question has no answer.
-    ids: int32 [tokens], token ids.
-    word: int32 [tokens], index of the token's word in the paragraph; -1 at
-      tokens outside the paragraph.
-    is_max_context: bool [tokens], see `squad_spans.check_is_max_context`.
-  """
-
-  example_index: np.ndarray
-  doc_span_index: np.ndarray
+  example_index: np.ndarray  # [windows], index of the question
+  doc_span_index: np.ndarray  # [windows], index within its question
+  # [windows], index in the paragraph of the first token that is part of it.
   doc_start: np.ndarray
-  query_length: np.ndarray
-  query_cut: np.ndarray
+  # [windows], tokens of [CLS] question [SEP] paragraph [SEP].
+  query_length: np.ndarray  # [windows], tokens of the question that are left
+  query_cut: np.ndarray  # [windows], tokens lost to truncation
   length: np.ndarray
+  # [windows], position of the answer's first token; 0 if the window does not
+  # contain the answer, -1 if it is unknown.
   start_position: np.ndarray
+  # [windows], position of its last token, likewise.
   end_position: np.ndarray
-  is_impossible: np.ndarray
-  ids: np.ndarray
+  is_impossible: np.ndarray  # [windows], 1 if the question has no answer
+  ids: np.ndarray  # int32 [tokens]
+  # int32 [tokens], index of the token's word in the paragraph; -1 at tokens
+  # outside the paragraph.
   word: np.ndarray
+  # bool [tokens], see `squad_spans.check_is_max_context`.
   is_max_context: np.ndarray
 
 
@@ -120,12 +110,7 @@ def as_record(feature: InputFeatures) -> dict[str, Any]:
 
 
 def record_layout(max_seq_length: int, is_training: bool) -> tf_records.Layout:
-  """Layout of the records of windows.
-
-  Args:
-    max_seq_length: S, tokens per window.
-    is_training: whether the records have answers.
-  """
+  """Layout of the records of windows of S tokens, with answers to train on."""
   numbers = ["unique_ids"]
   if is_training:
     numbers += ["start_positions", "end_positions", "is_impossible"]
@@ -237,22 +222,9 @@ def convert_examples_to_windows(
   num_workers: int = 1,
   show_progress: bool = False,
 ) -> Windows:
-  """Creates the windows of all questions, as columns.
-
-  Args:
-    examples: the questions, grouped by paragraph.
-    tokenizer: a WordPiece tokenizer.
-    settings: lengths and stride of the windows.
-    num_workers: number of processes; the result does not depend on it.
-    show_progress: whether to show a progress bar.
-
-  Returns:
-    The windows, in the order of the questions.
-
-  Raises:
-    InputError: windows have no room for text, see `check_settings`.
-  """
+  """Creates the windows of all questions in their order, as columns."""
   check_settings(settings)
+  # Questions per task of a worker process.
   size = 500
   chunks = [
     (start, examples[start : start + size])
@@ -309,10 +281,7 @@ def _convert_example(
   tokenizer: tokenization.FullTokenizer,
   settings: WindowSettings,
 ) -> Iterator[tuple[tuple[int, ...], np.ndarray, np.ndarray, np.ndarray]]:
-  """Yields the row, ids, words and `is_max_context` of each window.
-
-  Arrays, since a long paragraph has thousands of windows.
-  """
+  """Yields the row, ids, words and `is_max_context` of each window."""
   cls, sep = tokenizer.vocab["[CLS]"], tokenizer.vocab["[SEP]"]
   query = example.query[: settings.max_query_length]
   before = [cls, *query, sep]
@@ -347,6 +316,7 @@ def _convert_example(
       index - first,
       np.arange(start, stop),
     )
+    # Arrays, since a long paragraph has thousands of windows.
     yield (
       numbers,
       np.array([*before, *document.ids[start:stop], sep], np.int32),
@@ -358,15 +328,7 @@ def _convert_example(
 def window_records(
   windows: Windows, max_seq_length: int, rows: Iterable[int] | None = None
 ) -> Iterator[dict[str, Any]]:
-  """Yields the features of windows by their TFRecord keys.
-
-  Their unique ids are consecutive numbers.
-
-  Args:
-    windows: result of `convert_examples_to_windows`.
-    max_seq_length: length of the features, in tokens.
-    rows: indices of the windows; None for all, in their order.
-  """
+  """Yields the features of windows by TFRecord keys, numbered in order."""
   ends = np.cumsum(windows.length).tolist()
   if rows is None:
     rows = range(len(ends))
@@ -389,13 +351,7 @@ def window_records(
 def iterate_features(
   windows: Windows, max_seq_length: int, inv_vocab: Mapping[int, str]
 ) -> Iterator[InputFeatures]:
-  """Yields the windows as features of google-research/bert.
-
-  Args:
-    windows: result of `convert_examples_to_windows`.
-    max_seq_length: length of the features, in tokens.
-    inv_vocab: tokens by id.
-  """
+  """Yields the windows as features of google-research/bert."""
   end = 0
   for row, record in enumerate(window_records(windows, max_seq_length)):
     begin, end = end, end + int(windows.length[row])
@@ -419,12 +375,7 @@ def iterate_features(
 
 
 def rows_of_questions(windows: Windows, order: Sequence[int]) -> list[int]:
-  """Indices of the windows, question by question.
-
-  Args:
-    windows: result of `convert_examples_to_windows`.
-    order: a permutation of the question indices.
-  """
+  """Indices of the windows, question by question in the given order."""
   rank = np.empty(len(order), np.int32)
   rank[order] = np.arange(len(order))
   return np.argsort(rank[windows.example_index], kind="stable").tolist()
@@ -459,12 +410,7 @@ def window_lengths(
 def find_incomplete_questions(
   windows: Windows,
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Finds truncated questions and answers that no window contains.
-
-  Returns:
-    Indices of the truncated questions, and of the questions with an answer
-    outside every window.
-  """
+  """Indices of truncated questions, and of those with a lost answer."""
   truncated = windows.example_index[windows.query_cut > 0]
   answerable = windows.example_index[
     (windows.start_position >= 0) & (windows.is_impossible == 0)

@@ -14,44 +14,28 @@ from bertlib.io import json_files
 
 
 class Answer(NamedTuple):
-  """A gold answer.
+  """A gold answer."""
 
-  Attributes:
-    text: the answer, as in the context.
-    start: index of its first character in the context; None if it is unknown,
-      which only training refuses.
-  """
-
-  text: str
+  text: str  # as in the context
+  # Index of its first character in the context; None if it is unknown, which
+  # only training refuses.
   start: int | None
 
 
 class Question(NamedTuple):
-  """A question of a data set.
+  """A question of a data set."""
 
-  Attributes:
-    id: the question's id; a number in the file becomes text.
-    text: the question.
-    context: the paragraph; questions of one paragraph share one string.
-    answers: the gold answers; empty if there are none or they are unknown.
-    is_impossible: whether the context has no answer; None if the file does not
-      say it, as in SQuAD 1.1, where every question has one.
-  """
-
-  id: str
+  id: str  # a number in the file becomes text
   text: str
-  context: str
-  answers: tuple[Answer, ...]
+  context: str  # questions of one paragraph share one string
+  answers: tuple[Answer, ...]  # empty if none or unknown
+  # Whether the context has no answer; None if the file does not say it, as in
+  # SQuAD 1.1, where every question has one.
   is_impossible: bool | None
 
 
 def read_questions(path: str) -> list[Question]:
-  """Reads the questions of a file in SQuAD format, in order.
-
-  Raises:
-    InputError: the file is missing, incomplete or in another format, or a
-      question id is repeated.
-  """
+  """Reads the questions of a file in SQuAD format, in order."""
   questions = list(
     _read_questions(path, _field(read_json(path), "data", list, path))
   )
@@ -91,12 +75,7 @@ def _read_questions(path: str, articles: list[Any]) -> Iterator[Question]:
 
 
 def read_json(path: str) -> Any:
-  """Reads a UTF-8 JSON file.
-
-  Raises:
-    InputError: the file cannot be opened or is not valid JSON; the message
-      names the last question before the error.
-  """
+  """Reads a UTF-8 JSON file; an error names the last question before it."""
   return json_files.read(
     path, fix="Fetch or make the file again", position=_last_question
   )
@@ -133,18 +112,7 @@ def _optional_field(value: Any, key: str, kind: type, location: str) -> Any:
 
 
 def read_by_id(path: str, kind: type | tuple[type, ...]) -> dict[str, Any]:
-  """Reads a JSON file of values by question id, such as predictions.json.
-
-  Args:
-    path: path of the file.
-    kind: required type or types of the values.
-
-  Returns:
-    Values by question id, in the order of the file.
-
-  Raises:
-    InputError: the file is missing or has other contents.
-  """
+  """Reads a JSON file of values by question id, such as predictions.json."""
   values = read_json(path)
   if not isinstance(values, dict):
     raise InputError(f"{path}: is not a JSON object with question ids as keys")

@@ -30,28 +30,17 @@ from bertlib.training.task import Run
 
 
 class SquadData(NamedTuple):
-  """The questions that a run reads; empty if the flags do not need them.
-
-  Attributes:
-    train: the training set.
-    predict: the questions to answer.
-    questions: the same questions with gold answers, for evaluation.
-    unaligned: skipped training questions, see `read_squad_examples`.
-  """
+  """The questions that a run reads; empty if the flags do not need them."""
 
   train: Sequence[SquadExample]
-  predict: Sequence[SquadExample]
-  questions: Sequence[squad_files.Question]
+  predict: Sequence[SquadExample]  # to answer
+  questions: Sequence[squad_files.Question]  # the same, with gold answers
+  # Skipped training questions, see `read_squad_examples`.
   unaligned: Sequence[Mapping[str, Any]]
 
 
 def read_data(run: Run) -> SquadData:
-  """Reads the questions of the splits that the run uses.
-
-  Raises:
-    InputError: a file is missing or malformed, no question to train on has an
-      answer, or the model has no second segment.
-  """
+  """Reads the questions of the splits that the run uses."""
   settings, eval_steps = run.settings, run.selection.eval_steps
   loading.check_has_segments(run.config, settings.model.bert_config_file)
   data = SquadData([], [], [], [])
@@ -90,12 +79,7 @@ def read_data(run: Run) -> SquadData:
 def check_answers(
   settings: SquadSettings, questions: Iterable[squad_files.Question]
 ) -> None:
-  """Refuses to evaluate questions of --predict_file without gold answers.
-
-  Raises:
-    InputError: a question has no answer and --version_2_with_negative is not
-      given.
-  """
+  """Refuses to evaluate questions of --predict_file without gold answers."""
   for question in questions:
     if not question.answers and not settings.version_2_with_negative:
       raise InputError(
@@ -107,12 +91,7 @@ def check_answers(
 def warn_of_faults(
   train: Iterable[squad_files.Question], dev: Iterable[squad_files.Question]
 ) -> None:
-  """Warns of faults of questions and contexts, see `example_checks`.
-
-  Args:
-    train: the training set; may be empty.
-    dev: the questions to evaluate; may be empty.
-  """
+  """Warns of faults of questions and contexts, see `example_checks`."""
   train, dev = (
     [
       example_checks.Labeled(
@@ -161,11 +140,7 @@ def load_windows(
 
 
 def load_logits(settings: SquadSettings) -> np.ndarray | None:
-  """Loads --from_logits; None if the logits must be computed.
-
-  Raises:
-    InputError: the logits belong to other windows.
-  """
+  """Loads --from_logits; None if the logits must be computed."""
   if not settings.from_logits:
     return None
   return squad_answer_files.load_logits(
@@ -202,14 +177,7 @@ def load_audit_tokenizer(model: ModelSettings) -> tokenization.FullTokenizer:
 def count_steps(
   settings: SquadSettings, num_questions: int, num_windows: int
 ) -> int:
-  """Number of training steps; logs the equivalent number of epochs.
-
-  Returns:
-    The number of steps, at least one.
-
-  Raises:
-    InputError: there are too few questions or windows for one step.
-  """
+  """Number of training steps; logs the equivalent number of epochs."""
   count = num_questions if settings.steps_from == "questions" else num_windows
   num_steps = step_plan.count_steps(settings.run, count, settings.steps_from)
   logging.info(

@@ -24,23 +24,16 @@ from bertlib.settings.squad import SquadSettings
 from bertlib.tasks.squad import squad_files, squad_scores
 from bertlib.tasks.squad.squad_scores import Score
 
-# Most places in which the text of a predicted answer is marked.
+# Most occurrences of a predicted answer that are marked.
 _MAX_PLACES = 5
 
 
 class AnsweredQuestion(NamedTuple):
-  """A question with its predicted answer.
+  """A question with its predicted answer."""
 
-  Attributes:
-    question: the question with its gold answers.
-    predicted: the predicted answer; "" for no answer.
-    probability: its probability; 0 if it is not among the best answers.
-    score: exact match and F1.
-  """
-
-  question: squad_files.Question
-  predicted: str
-  probability: float
+  question: squad_files.Question  # with its gold answers
+  predicted: str  # "" for no answer
+  probability: float  # 0 if it is not among the best answers
   score: squad_scores.Score
 
 
@@ -77,17 +70,7 @@ def sections(
   threshold: float,
   num_errors: int = 30,
 ) -> list[str]:
-  """Sections on answers to questions.
-
-  Args:
-    answered: the questions with their answers.
-    results: metrics by name.
-    threshold: --null_score_diff_threshold.
-    num_errors: number of most confident errors to show.
-
-  Returns:
-    Sections for `html_report.write`.
-  """
+  """Sections on answers to questions, for `html_report.write`."""
   sections = [
     html_report.calibration(
       [answer.probability for answer in answered],
@@ -131,20 +114,15 @@ def _threshold_table(results: Mapping[str, float], threshold: float) -> str:
 def find_spans(
   question: squad_files.Question, predicted: str
 ) -> list[tuple[int, int, str]]:
-  """Spans of the gold answers and of a predicted one in the context.
-
-  The file of predictions has no positions: of a predicted answer, the first
-  places of its text are found.
-
-  Returns:
-    Start, end and kind of each span, see `report_page.marked_text`.
-  """
+  """Spans of gold answers and a predicted one for `marked_text`."""
   context = question.context
   spans = set()
   for text, start in question.answers:
     end = start + len(text)
     if context[start:end] == text and text:
       spans.add((start, end, "gold"))
+  # The file of predictions has no positions: the first occurrences of the text
+  # are marked.
   words = r"\s+".join(map(re.escape, predicted.split()))
   places: list[re.Match] = []
   if words:
@@ -157,12 +135,7 @@ def find_spans(
 def estimates(
   scores: Sequence[Score], results: Mapping[str, float]
 ) -> Estimates:
-  """Estimates for answers to questions.
-
-  Args:
-    scores: of each question.
-    results: metrics of the run, in percent.
-  """
+  """Estimates for answers to questions, in percent."""
   exact = "exact" if "exact" in results else "exact_match"
   values = 100 * np.array(scores, np.float64).reshape(len(scores), 2)
   baselines = {}
@@ -183,10 +156,7 @@ def estimates(
 
 
 def answer_scores(run: RecordedRun) -> list[Score]:
-  """Scores of answers, in the order of the dev set.
-
-  Empty if data or answers are no longer those of the run.
-  """
+  """Scores in the order of the dev set; [] if data or answers changed."""
   entries = run.dev_files()
   path = os.path.join(run.folder, "predictions.json")
   if len(entries) != 1 or not files.exists(path):
@@ -218,12 +188,7 @@ def compare(first: RecordedRun, other: RecordedRun) -> Comparison:
 def compare_answers(
   first: Sequence[Score], other: Sequence[Score]
 ) -> Comparison:
-  """Compares answers to questions: exact match, and F1 in percent.
-
-  Args:
-    first: score of each answer of the first model.
-    other: the same for the other model.
-  """
+  """Compares answers to questions: exact match, and F1 in percent."""
   is_right = [[score.exact == 1 for score in run] for run in (first, other)]
   rows = [
     np.array([[100 * score.f1] for score in run]) for run in (first, other)

@@ -25,16 +25,7 @@ def decode(
   finder: squad_decoding.AnswerFinder,
   questions: Sequence[squad_files.Question] | None,
 ) -> dict[str, float]:
-  """Writes the answers; evaluates them and sweeps settings by the flags.
-
-  Args:
-    settings: settings of run_squad.py.
-    finder: finds the answers.
-    questions: questions with gold answers; needed for --do_eval and sweeps.
-
-  Returns:
-    Metrics by name; empty without --do_eval.
-  """
+  """Writes the answers; evaluates them and sweeps settings by the flags."""
   answers, odds = squad_answer_files.write_answers(
     finder,
     settings.n_best_size,
@@ -96,16 +87,7 @@ def answers_to_compare(
   output_dir: str,
   questions: Sequence[squad_files.Question],
 ) -> tuple[list[str], list[str] | None]:
-  """Predicted answers, and gold answers if known.
-
-  Args:
-    output_dir: folder that contains predictions.json.
-    questions: questions with gold answers; empty if they were not read.
-
-  Returns:
-    The predicted answers in the order of the file; and the first gold answer of
-    each question, or None.
-  """
+  """Predicted answers in the order of the file; first gold answers, or None."""
   predicted = squad_files.read_json(
     os.path.join(output_dir, "predictions.json")
   )
@@ -130,10 +112,7 @@ def evaluate_best(
   max_answer_length: int,
   threshold: float,
 ) -> dict[str, float]:
-  """Metrics of the best answers for one setting of the decoder.
-
-  See `AnswerFinder.best_predictions` and `evaluate_answers`.
-  """
+  """Metrics of the best answers for one setting of the decoder."""
   names = [example.qas_id for example in finder.examples]
   texts, odds = zip(*finder.best_predictions(n_best_size, max_answer_length))
   by_name = dict(zip(names, texts)), dict(zip(names, odds))
@@ -147,18 +126,7 @@ def evaluate_answers(
   odds: Mapping[str, float],
   threshold: float,
 ) -> dict[str, float]:
-  """Computes the metrics selected by the flags.
-
-  Args:
-    settings: settings of run_squad.py.
-    questions: questions with gold answers.
-    answers: predicted answers by question id, regardless of the null odds.
-    odds: null odds by question id.
-    threshold: null odds above this mean no answer.
-
-  Returns:
-    Metrics by name, in percent.
-  """
+  """Metrics, in percent, of answers given regardless of their null odds."""
   if settings.version_2_with_negative:
     return squad_scores.evaluate_v2(
       questions, answers, odds, threshold, answer_nothing=-math.inf
@@ -172,11 +140,7 @@ def sweep(
   finder: squad_decoding.AnswerFinder,
   questions: Sequence[squad_files.Question],
 ) -> Iterator[dict[str, float]]:
-  """Evaluates all combinations of the decoder settings in the sweep flags.
-
-  Yields:
-    Each combination of settings with its metrics.
-  """
+  """Evaluates all combinations of the decoder settings in the sweep flags."""
   for size, length in itertools.product(
     settings.sweep_n_best_size or [settings.n_best_size],
     settings.sweep_max_answer_length or [settings.max_answer_length],

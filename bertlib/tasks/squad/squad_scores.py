@@ -20,16 +20,10 @@ from bertlib.tasks.squad import squad_files
 
 
 class Score(NamedTuple):
-  """Exact match and F1 of an answer.
+  """Exact match and F1 of an answer, the maximum over its gold answers."""
 
-  Attributes:
-    exact: 1 if the answer equals a gold answer, else 0.
-    f1: F1 of the words in common with a gold answer, the maximum over the gold
-      answers; in [0, 1].
-  """
-
-  exact: float
-  f1: float
+  exact: float  # 1 if the answer equals a gold answer, else 0
+  f1: float  # of the words in common, in [0, 1]
 
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
@@ -43,15 +37,7 @@ def normalize_answer(text: str) -> str:
 
 
 def score_v1(prediction: str, answers: Sequence[str]) -> Score:
-  """Score of an answer in SQuAD 1.1 (Rajpurkar et al. 2016, section 6.1).
-
-  Args:
-    prediction: the predicted answer.
-    answers: the gold answers, at least one.
-
-  Returns:
-    The best score over the gold answers; F1 is 0 if nothing is in common.
-  """
+  """Score of an answer in SQuAD 1.1 (Rajpurkar et al. 2016, section 6.1)."""
   predicted = normalize_answer(prediction)
   scores = [Score(0.0, 0.0)]
   for gold in {normalize_answer(answer) for answer in answers}:
@@ -65,30 +51,18 @@ def score_v1(prediction: str, answers: Sequence[str]) -> Score:
 def scorer(
   metric: str | None, has_negatives: bool = False
 ) -> Callable[[str, Sequence[str]], Score]:
-  """The function that scores an answer.
-
-  Args:
-    metric: "chinese" for `score_chinese`; any other for SQuAD's.
-    has_negatives: whether questions may have no answer, as in SQuAD 2.0.
-  """
+  """The function that scores an answer."""
   if has_negatives:
     return score_v2
   return score_chinese if metric == "chinese" else score_v1
 
 
 def score_v2(prediction: str, answers: Sequence[str]) -> Score:
-  """Score of an answer in SQuAD 2.0 (Rajpurkar et al. 2018).
-
-  Args:
-    prediction: the predicted answer; "" for no answer.
-    answers: the gold answers. If none of them contains a word, "" is correct.
-
-  Returns:
-    The best score over the gold answers.
-  """
+  """Score of an answer in SQuAD 2.0 (Rajpurkar et al. 2018)."""
   answers = [answer for answer in answers if normalize_answer(answer)]
   if answers:
     return score_v1(prediction, answers)
+  # "" is correct if no gold answer contains a word.
   is_correct = float(not normalize_answer(prediction))
   return Score(is_correct, is_correct)
 
@@ -108,19 +82,10 @@ _UNITS = re.compile(
 
 
 def score_chinese(prediction: str, answers: Sequence[str]) -> Score:
-  """Score of an answer in CMRC 2018 and DRCD (Cui et al. 2019, section 4.1).
-
-  F1 is that of the longest common substring, in units: single ideographs, and
-  words and numbers of other scripts. For the latter the official evaluator uses
-  NLTK; here it is a regular expression.
-
-  Args:
-    prediction: the predicted answer.
-    answers: the gold answers, at least one.
-
-  Returns:
-    The best score over the gold answers.
-  """
+  """Score of an answer in CMRC 2018 and DRCD (Cui et al. 2019, section 4.1)."""
+  # F1 is that of the longest common substring, in units: single ideographs, and
+  # words and numbers of other scripts. For the latter the official evaluator
+  # uses NLTK; here it is a regular expression.
   predicted, *all_gold = (
     text.lower().strip().translate(_CHINESE_PUNCTUATION)
     for text in (prediction, *answers)
@@ -154,19 +119,7 @@ def score_all(
   predictions: Mapping[str, str],
   score: Callable[[str, Sequence[str]], Score],
 ) -> dict[str, Score]:
-  """Computes the score of every question.
-
-  Logs how many questions have no answer, and how many answers no question.
-
-  Args:
-    questions: the data set.
-    predictions: predicted answer by question id. A missing answer scores 0;
-      answers to other questions are ignored.
-    score: one of the functions above.
-
-  Returns:
-    Scores by question id, in the order of the questions.
-  """
+  """Score of every question by its id; a missing answer scores 0."""
   scores = {}
   for question in questions:
     if question.id in predictions:
@@ -193,19 +146,7 @@ def evaluate_v1(
   predictions: Mapping[str, str],
   score: Callable[[str, Sequence[str]], Score] = score_v1,
 ) -> dict[str, float]:
-  """Metrics of a data set in which every question has an answer.
-
-  Args:
-    questions: the data set.
-    predictions: predicted answer by question id.
-    score: `score_v1` or `score_chinese`.
-
-  Returns:
-    exact_match and f1, in percent.
-
-  Raises:
-    InputError: a question has no gold answer.
-  """
+  """Metrics, in percent, of data in which every question has an answer."""
   for question in questions:
     if not question.answers:
       raise InputError(
@@ -222,28 +163,13 @@ def evaluate_v1(
 def evaluate_v2(
   questions: Sequence[squad_files.Question],
   predictions: Mapping[str, str],
+  # No-answer probability, or odds of any size, by question id.
   na_probs: Mapping[str, float] | None = None,
+  # Values above this mean no answer, whatever is predicted.
   na_prob_thresh: float = 1.0,
-  answer_nothing: float = 0.0,
+  answer_nothing: float = 0.0,  # see `best_threshold`
 ) -> dict[str, float]:
-  """Metrics of a data set in which some questions have no answer.
-
-  Args:
-    questions: the data set.
-    predictions: predicted answer by question id, "" for no answer.
-    na_probs: by question id, the no-answer probability, or odds of any size.
-    na_prob_thresh: values above this mean no answer, whatever is predicted.
-    answer_nothing: see `best_threshold`.
-
-  Returns:
-    exact and f1, in percent, and total; the same for questions with an answer
-    (HasAns_) and without (NoAns_), if there are any. With `na_probs` also the
-    metrics at the best thresholds, and these thresholds: best_exact,
-    best_exact_thresh, best_f1, best_f1_thresh.
-
-  Raises:
-    InputError: `na_probs` lacks a question.
-  """
+  """Metrics, in percent, of data in which some questions have no answer."""
   scores = score_all(questions, predictions, score_v2)
   has_answer = {q.id: bool(q.answers) for q in questions}
   at_threshold = dict(scores)
@@ -279,26 +205,14 @@ def best_threshold(
   scores: Mapping[str, float],
   predictions: Mapping[str, str],
   na_probs: Mapping[str, float],
-  has_answer: Mapping[str, bool],
+  has_answer: Mapping[str, bool],  # gold
+  # Threshold to return if it is best to answer no question; 0 in the official
+  # evaluator.
   answer_nothing: float = 0.0,
 ) -> tuple[float, float]:
-  """Finds the no-answer threshold with the best score.
-
-  Starts without answering any question, then answers questions in the order of
-  rising no-answer probability; ties in the order of `na_probs`.
-
-  Args:
-    scores: score of each predicted answer, by question id.
-    predictions: predicted answer by question id, "" for no answer.
-    na_probs: no-answer probability or odds, by question id.
-    has_answer: whether the question has an answer, by question id.
-    answer_nothing: threshold to return if it is best to answer no question; 0
-      in the official evaluator.
-
-  Returns:
-    The best score in percent, and the threshold: questions with a no-answer
-    probability up to this are answered.
-  """
+  """Finds the no-answer threshold with the best score, in percent."""
+  # Starts without answering any question, then answers in the order of rising
+  # no-answer probability; ties in the order of `na_probs`.
   current = sum(name in predictions and not has_answer[name] for name in scores)
   best, threshold = current, answer_nothing
   for name in sorted(na_probs, key=na_probs.__getitem__):
@@ -319,9 +233,7 @@ def _percent(scores) -> float:
 
 
 def sum_in_order(values: Iterable[float]) -> float:
-  """Sum of floats from left to right, the same on every version of Python.
-
-  Since Python 3.12 the built-in `sum` compensates for rounding errors, which
-  would change the last digits of output files.
-  """
+  """Sum of floats from left to right, the same on every version of Python."""
+  # Since Python 3.12 the built-in `sum` compensates for rounding errors, which
+  # would change the last digits of output files.
   return functools.reduce(operator.add, values, 0.0)

@@ -15,10 +15,7 @@ from bertlib.tasks.squad import squad_decoding, squad_features
 
 
 class QuestionAnswering(SignatureModel):
-  """Answers to questions. Long passages are split into overlapping windows.
-
-  The model outputs start and end logits, float32 [B, 2, S].
-  """
+  """Answers to questions; the model outputs logits, float32 [B, 2, S]."""
 
   n_best_size = 20
   max_answer_length = 30
@@ -49,13 +46,7 @@ class QuestionAnswering(SignatureModel):
     return signatures
 
   def answer(self, texts: Tensors) -> Tensors:
-    """Predicts the best answer to each question.
-
-    Returns:
-      `answer`, string [B]; `start` and `end`, int32 [B], character offsets in
-      the passage; `score`, float32 [B], sum of the start and end logits;
-      `null_odds`, float32 [B], of models trained with unanswerable questions.
-    """
+    """Predicts the best answer to each question; outputs are [B]."""
     passages = self.text.tokenize(texts["passage"])
     queries = self.text.tokenize(texts["question"]).ids
     max_query_length = self.description["max_query_length"]
@@ -75,7 +66,7 @@ class QuestionAnswering(SignatureModel):
       tf_tokenizer.gather_windows(passages.ids, windows),
       self.seq_length,
     )
-    logits = self.run(encoded)  # [W, 2, S]
+    logits = self.run(encoded)  # [windows, 2, S]
     scores, first, last = self._best_spans(
       logits, windows, tf.gather(before, row), passages.ids
     )
@@ -95,6 +86,7 @@ class QuestionAnswering(SignatureModel):
       has_answer &= results["null_odds"] <= self.null_score_diff_threshold
     first, last = tf.gather(first, winner), tf.gather(last, winner)
     row_start = tf.cast(passages.ids.row_starts(), tf.int32)
+    # Character offsets in the passage.
     start, end = (
       tf.where(has_answer, _gather_values(offsets, row_start + piece), 0)
       for offsets, piece in ((passages.starts, first), (passages.ends, last))
@@ -107,21 +99,13 @@ class QuestionAnswering(SignatureModel):
     return results | {"answer": text, "start": start, "end": end}
 
   def _best_spans(self, logits, windows: tf_tokenizer.Windows, before, pieces):
-    """The best answer of each window, as in `squad_decoding`.
-
-    Args:
-      logits: float32 [W, 2, S].
-      windows: of the passages.
-      before: int32 [W], number of tokens before the passage.
-      pieces: ragged [B, None], ids of the passages.
-
-    Returns:
-      Score, float32 [W], the lowest float if there is no answer; first and last
-      piece in the passage, both int32 [W].
-    """
+    """Score, first and last piece of each window's best answer: [windows]."""
+    # As in `squad_decoding`. Logits are [windows, 2, S]; `before` [windows]
+    # counts the tokens before the passage. The score is the lowest float if
+    # there is no answer.
     row, start, length = (values[:, tf.newaxis] for values in windows)
     column = tf.range(tf.shape(logits)[2])
-    position = column - before[:, tf.newaxis]  # [W, S], in the window
+    position = column - before[:, tf.newaxis]  # [windows, S], in the window
     is_text = (position >= 0) & (position < length)
     # An answer starts in the window with the most context around its start.
     context = tf.minimum(position, length - 1 - position)
@@ -150,7 +134,8 @@ class QuestionAnswering(SignatureModel):
     scores = logits[:, 0, :, tf.newaxis] + logits[:, 1, tf.newaxis]
     scores = tf.where(span, scores, tf.float32.min)
     num_spans = tf.size(column) ** 2
-    scores = tf.reshape(scores, [tf.shape(logits)[0], num_spans])  # [W, S * S]
+    # [windows, S * S]
+    scores = tf.reshape(scores, [tf.shape(logits)[0], num_spans])
     best = tf.argmax(scores, axis=1, output_type=tf.int32)
     first, last = best // tf.size(column), best % tf.size(column)
     to_piece = windows.start - before
@@ -164,17 +149,7 @@ def _gather_values(rows, indices):
 
 
 def _first_where(condition, segment, num_segments, values=None):
-  """The lowest value per segment where a condition holds.
-
-  Args:
-    condition: bool, any shape.
-    segment: int32, same shape; negative segments are ignored.
-    num_segments: int.
-    values: int32, same shape; None for indices, if the shape has one axis.
-
-  Returns:
-    int32 [num_segments]; `tf.int32.max` where the condition never holds.
-  """
+  """Lowest value per segment where a condition holds, else `tf.int32.max`."""
   if values is None:
     values = tf.range(tf.size(condition))
   values = tf.where(condition, values, tf.int32.max)

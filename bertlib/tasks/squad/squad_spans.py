@@ -23,39 +23,23 @@ class _Document(NamedTuple):
 
 
 class EncodedExample(NamedTuple):
-  """A question in word pieces.
+  """A question in word pieces."""
 
-  Attributes:
-    query: token ids of the whole question.
-    document: the paragraph.
-    start: index of the answer's first piece in the paragraph; -1 if there is
-      none.
-    end: index of its last piece, inclusive.
-    is_impossible: whether the question has no answer.
-  """
-
-  query: list[int]
-  document: _Document
+  query: list[int]  # token ids of the whole question
+  document: _Document  # the paragraph
+  # Indices of the answer's first and last piece in the paragraph; -1 if there
+  # is none.
   start: int
   end: int
   is_impossible: bool
 
 
 def encode_examples(
-  examples: Iterable[SquadExample],
+  examples: Iterable[SquadExample],  # grouped by paragraph
   tokenizer: tokenization.FullTokenizer,
   is_training: bool,
 ) -> Iterator[EncodedExample]:
-  """Tokenizes questions and paragraphs, each paragraph once.
-
-  Args:
-    examples: the questions, grouped by paragraph.
-    tokenizer: a WordPiece tokenizer.
-    is_training: whether to locate the answers.
-
-  Yields:
-    An `EncodedExample` per question.
-  """
+  """Tokenizes questions and paragraphs, each paragraph once."""
   doc_tokens, document = None, None
   for example in examples:
     if example.doc_tokens is not doc_tokens:
@@ -96,11 +80,9 @@ def _encode_document(doc_tokens, tokenizer) -> _Document:
 def _pieces_before_answer(
   example: SquadExample, tokenizer: tokenization.FullTokenizer
 ) -> int:
-  """Number of word pieces before the answer in its first word.
-
-  A Chinese paragraph is a word or two, in which the answer may occur several
-  times.
-  """
+  """Number of word pieces before the answer in its first word."""
+  # A Chinese paragraph is a word or two, in which the answer may occur several
+  # times.
   word = example.doc_tokens[example.start_position]
   return len(tokenizer.encode(word[: example.answer_offset]))
 

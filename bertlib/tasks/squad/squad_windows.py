@@ -62,20 +62,7 @@ def load_windows(
   tokenizer: tokenization.FullTokenizer,
   is_training: bool,
 ) -> tuple[Windows, str]:
-  """Creates the windows of a data set, or reads them from the cache.
-
-  Logs how many questions are truncated and how many answers no window contains.
-
-  Args:
-    settings: settings of the run.
-    path: path of the data set, for the cache key.
-    examples: its questions.
-    tokenizer: a WordPiece tokenizer.
-    is_training: whether the windows need answers.
-
-  Returns:
-    The windows and their cache key.
-  """
+  """Makes the windows of a data set, or reads them; and their cache key."""
   key = windows_key(settings, path, is_training)
   # Starting a process takes as long as converting some thousand questions.
   num_workers = settings.num_workers or min(
@@ -116,17 +103,7 @@ def load_windows(
 def cache_key(
   data_file: str, vocab_file: str, settings: Mapping[str, Any]
 ) -> str:
-  """Cache key of a data set's windows.
-
-  Args:
-    data_file: path of the data set.
-    vocab_file: path of the vocabulary.
-    settings: everything else that windows depend on.
-
-  Returns:
-    A hash of the contents of both files, the settings, the code that creates
-    windows, and Python's Unicode version.
-  """
+  """Hash of data, vocabulary, settings, code and Python's Unicode version."""
   digest = hashlib.sha256()
   for path in (data_file, vocab_file, *_code_files()):
     with open_any(path, "rb") as file:
@@ -138,12 +115,10 @@ def cache_key(
 
 @functools.cache
 def _code_files() -> list[str]:
-  """Source files of the code that creates windows.
-
-  Those are the modules of this project that read, split or encode text: what
-  `squad_examples` and `squad_features` import, and what that imports. Settings
-  are left out, since their values are part of the key.
-  """
+  """Source files of the code that creates windows."""
+  # Those are the modules of this project that read, split or encode text: what
+  # `squad_examples` and `squad_features` import, and what that imports.
+  # Settings are left out, since their values are part of the key.
   found: set[str] = set()
   waiting = [squad_examples.__name__, squad_features.__name__]
   while waiting:
@@ -176,13 +151,7 @@ def _imported_names(code: ast.Module) -> Iterator[str]:
 def cached_windows(
   folder: str, key: str, create: Callable[[], Windows]
 ) -> Windows:
-  """Reads windows from the cache, or creates and caches them.
-
-  Args:
-    folder: folder of the cache.
-    key: see `cache_key`.
-    create: creates the windows.
-  """
+  """Reads windows from the cache, or creates and caches them."""
   path = os.path.join(folder, f"windows-{key[:16]}.npz")
   try:
     with open_any(path, "rb") as file, np.load(file) as arrays:
@@ -230,22 +199,7 @@ def audit(
   doc_strides: Sequence[int],
   max_query_length: int,
 ) -> list[dict[str, int]]:
-  """Counts windows and lost answers for every window length and stride.
-
-  Args:
-    examples: the questions, with answers.
-    tokenizer: a WordPiece tokenizer.
-    max_seq_lengths: window lengths to try, in tokens.
-    doc_strides: strides to try, in tokens.
-    max_query_length: maximum number of tokens per question.
-
-  Returns:
-    A table row per length and stride: both, and the numbers of questions,
-    windows, truncated questions and answers that no window contains.
-
-  Raises:
-    InputError: a length leaves no room for the paragraph.
-  """
+  """Counts windows and lost answers for every window length and stride."""
   encoded = [
     (len(e.query), len(e.document.ids), e.start, e.end)
     for e in squad_spans.encode_examples(examples, tokenizer, is_training=True)
