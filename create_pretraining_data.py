@@ -86,20 +86,11 @@ def main(_) -> None:
 
 
 def setup(
-  settings: PretrainingDataSettings, file_system: Any = files
+  settings: PretrainingDataSettings,
+  # Module with `find_files` of `bertlib.io.files`.
+  file_system: Any = files,
 ) -> tuple[pretraining_text.Recipe, list[str], list[str]]:
-  """Finds the files of a run; checks everything but the text itself.
-
-  Args:
-    settings: settings of the command.
-    file_system: module with `find_files` of `bertlib.io.files`.
-
-  Returns:
-    The recipe, the input files and the output files.
-
-  Raises:
-    InputError: a check failed.
-  """
+  """Finds the files of a run; checks everything but the text itself."""
   recipe = make_recipe(settings)
   load_tokenizer(recipe)
   inputs = file_system.find_files(files.split_names(settings.input_file))
@@ -155,19 +146,7 @@ def write_in_memory(
   input_files: Iterable[str],
   output_files: Sequence[str],
 ) -> collections.Counter[str]:
-  """Creates the records of a corpus in memory, by one random generator.
-
-  Args:
-    recipe: settings of the records.
-    input_files: see `create_training_instances`.
-    output_files: files to write; records are written to them in turn.
-
-  Returns:
-    Numbers of documents, records and so on, by name.
-
-  Raises:
-    InputError: there is no text, or it cannot be read.
-  """
+  """Creates the records of a corpus in memory, by one random generator."""
   tokenizer = pretraining_text.load_tokenizer(recipe)
   counts: collections.Counter[str] = collections.Counter()
   records = create_training_instances(
@@ -218,16 +197,10 @@ def report(counts: collections.Counter[str]) -> None:
 def doctor_checks(
   settings: PretrainingDataSettings,
   doctor: doctor.Doctor,
+  # Module with `find_files`, `open_any` and `file_state`.
   file_system: Any = files,
 ) -> None:
-  """Makes the checks of `setup`, and checks text and disk space.
-
-  Args:
-    settings: settings of the command.
-    doctor: reports each check.
-    file_system: module with `find_files`, `open_any` and `file_state` of
-      `bertlib.io.files`.
-  """
+  """Makes the checks of `setup`, and checks text and disk space."""
   recipe = doctor.check("flags", make_recipe, settings)
   tokenizer = doctor.check("vocabulary", load_tokenizer, recipe)
   names = files.split_names(settings.input_file)
@@ -247,23 +220,9 @@ def check_text(
   tokenizer,
   inputs: Sequence[str],
   file_system: Any,
-  max_bytes: int = 2**27,
+  max_bytes: int = 2**27,  # of text that is read
 ) -> int:
-  """Reads text; warns if it is unsuited for next sentence prediction.
-
-  Args:
-    recipe: settings of the records.
-    tokenizer: tokenizer of the recipe.
-    inputs: the input files.
-    file_system: see `doctor_checks`.
-    max_bytes: maximum size of the text to read, in bytes.
-
-  Returns:
-    Size of all text in bytes.
-
-  Raises:
-    InputError: there is no text, or it cannot be read.
-  """
+  """Reads text, warns if it is unsuited, and returns the bytes of all of it."""
   sample: list[bytes] = []
   num_read = 0
   for line in pretraining_text.read_corpus(
@@ -285,6 +244,7 @@ def check_text(
     len(sample),
     len(documents),
   )
+  # Next sentence prediction needs documents of several sentences.
   num_single = sum(len(document) == 1 for document in documents)
   if num_single > len(documents) / 2:
     logging.warning(
@@ -301,13 +261,7 @@ def check_text(
 def check_disk(
   recipe: pretraining_text.Recipe, num_bytes: int, outputs: Sequence[str]
 ) -> None:
-  """Refuses an output folder with too little disk space for the records.
-
-  Args:
-    recipe: settings of the records.
-    num_bytes: size of the text.
-    outputs: the output files.
-  """
+  """Refuses an output folder with too little disk space for the records."""
   # A token is about four characters of text and five bytes of a record.
   record_bytes = 5 * recipe.max_seq_length + 10 * recipe.max_predictions_per_seq
   num_records = recipe.dupe_factor * num_bytes / 4 / recipe.max_seq_length

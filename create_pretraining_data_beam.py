@@ -91,11 +91,7 @@ def doctor_checks(settings: BeamDataSettings, doctor: doctor.Doctor) -> None:
 
 
 def run(pipeline: beam.Pipeline) -> collections.Counter[str]:
-  """Runs a pipeline to its end; returns its counters.
-
-  Raises:
-    InputError: a worker raised it, or an output file got no documents.
-  """
+  """Runs a pipeline to its end; returns its counters."""
   with _input_errors():
     result = pipeline.run()
     result.wait_until_finish()
@@ -110,10 +106,8 @@ def run(pipeline: beam.Pipeline) -> collections.Counter[str]:
 
 @contextlib.contextmanager
 def _input_errors() -> Iterator[None]:
-  """Re-raises an InputError of a worker with its original message.
-
-  Beam appends to the message, or quotes it in the message of another error.
-  """
+  """Re-raises an InputError of a worker with its original message."""
+  # Beam appends to the message, or quotes it in the message of another error.
   try:
     yield
   except Exception as error:
@@ -136,19 +130,12 @@ def build(
   input_files: Sequence[str],
   output_files: Sequence[str],
 ) -> None:
-  """Adds the creation of records to a pipeline.
-
-  Args:
-    pipeline: an empty pipeline.
-    recipe: settings of the records. The vocabulary becomes part of the
-      pipeline, since the file may not exist on workers.
-    input_files: files of text.
-    output_files: files to write.
-  """
+  """Adds the creation of records to a pipeline."""
   num_blocks = pretraining_blocks.count_blocks(
     input_files, len(output_files), recipe.text_encoding, beam_files
   )
   with files.open_any(recipe.vocab_file, "rb") as file:
+    # Part of the pipeline, since the file may not exist on workers.
     vocab = file.read()
   _ = (
     pipeline
@@ -216,17 +203,12 @@ def _write(
   output: tuple[int, Iterable[tuple[int, int, bytes, int]]],
   output_files: Sequence[str],
 ) -> tuple[str, int]:
-  """Writes an output file atomically; returns it and its number of documents.
-
-  Args:
-    output: number of the file, and of each pass over each of its blocks the
-      number of the pass, that of the block, the records and the number of
-      documents that no other pass counts.
-    output_files: all output files.
-  """
+  """Writes a file atomically; returns it and its number of documents."""
   number, parts = output
   num_documents = 0
   with beam_files.atomic_write(output_files[number], "wb") as file:
+    # Numbers of the pass and of the block, the records, and the number of
+    # documents that no other pass counts.
     for *_, content, num_counted in sorted(parts):
       file.write(content)
       num_documents += num_counted
@@ -236,14 +218,8 @@ def _write(
 def _check_written(
   written: Sequence[tuple[str, int]], output_files: Sequence[str]
 ) -> None:
-  """Refuses a run that has not written all of its files.
-
-  What an earlier run has written does not count.
-
-  Args:
-    written: files that this run has written, with their numbers of documents.
-    output_files: all output files.
-  """
+  """Refuses a run that has not written all of its files."""
+  # What an earlier run has written does not count.
   documents = dict(written)
   for path in output_files:
     if path not in documents:

@@ -52,18 +52,7 @@ _MAX_CHUNKS = 2**17
 def read_text(
   files: Sequence[str], encoding: text_files.Encoding | None = None
 ) -> Iterator[str]:
-  """Reads text line by line, with a progress bar.
-
-  Args:
-    files: text files, decompressed if the name ends in `.gz`.
-    encoding: encoding of the files; None for UTF-8.
-
-  Yields:
-    The lines, without line ends.
-
-  Raises:
-    InputError: see `text_files.read_lines`.
-  """
+  """Reads text line by line, with a progress bar."""
   with terminal.progress(len(files), "files") as bar:
     for path in files:
       for line in text_files.read_lines(path, encoding):
@@ -72,12 +61,10 @@ def read_text(
 
 
 def count_words(lines: Iterable[str], do_lower_case: bool) -> Counter[str]:
-  """Counts the words of a text, split by `BasicTokenizer`.
-
-  Memory grows with the number of distinct words, not with the text.
-  """
+  """Counts the words of a text, split by `BasicTokenizer`."""
   tokenizer = BasicTokenizer(do_lower_case)
   words: Counter[str] = Counter()
+  # Memory grows with the number of distinct words, not with the text.
   chunks: Counter[str] = Counter()
 
   def split_chunks():
@@ -105,30 +92,14 @@ def learn_vocab(
   words: Mapping[str, int],
   vocab_size: int,
   min_frequency: int = 2,
-  num_unused: int = 0,
+  num_unused: int = 0,  # number of [unusedN] entries, after [PAD]
+  # Number of characters to keep, the most frequent; None for all.
   limit_alphabet: int | None = None,
 ) -> list[str]:
-  """Learns a WordPiece vocabulary.
-
-  Any word made of the alphabet's characters can be split into entries: each
-  character has an entry for the beginning of a word and, unless it is always a
-  word of its own, one for the inside ("##x").
-
-  Args:
-    words: count of each word.
-    vocab_size: maximum number of entries; fewer if the text has no more pieces.
-    min_frequency: minimum count of a character or piece.
-    num_unused: number of [unusedN] entries, after [PAD].
-    limit_alphabet: number of characters to keep, the most frequent; None for
-      all.
-
-  Returns:
-    The entries: special ones, characters, then pieces in the order learned.
-
-  Raises:
-    InputError: the characters do not fit into `vocab_size`, or there are none;
-      or `tokenizers` is not installed.
-  """
+  """Learns a WordPiece vocabulary; entries are in the order learned."""
+  # Any word made of the alphabet's characters can be split into entries: each
+  # character has an entry for the beginning of a word and, unless it is always
+  # a word of its own, one for the inside ("##x").
   tokenizers = _import_tokenizers()
   special = ["[PAD]", *(f"[unused{n}]" for n in range(num_unused))]
   special += ["[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -198,19 +169,12 @@ def _alphabet(
 
 
 class Coverage(NamedTuple):
-  """Statistics of a text split into pieces of a vocabulary.
-
-  Attributes:
-    num_words: number of words in the text.
-    whole: fraction of words that are a single piece.
-    pieces: pieces per word, including [UNK].
-    unknown: fraction of words that are [UNK].
-  """
+  """Statistics of a text split into pieces of a vocabulary."""
 
   num_words: int
-  whole: float
-  pieces: float
-  unknown: float
+  whole: float  # fraction of words that are a single piece
+  pieces: float  # per word, including [UNK]
+  unknown: float  # fraction of words that are [UNK]
 
 
 def measure_coverage(
@@ -236,20 +200,7 @@ _UNUSED = re.compile(r"\[unused\d+\]")
 def read_vocab(
   path: str, do_lower_case: bool, vocab_size: int | None = None
 ) -> dict[str, int]:
-  """Reads a vocabulary to which words can be added.
-
-  Args:
-    path: the file, one entry per line.
-    do_lower_case: whether the words will be lower-cased.
-    vocab_size: rows of the model's embedding table; None to skip that check.
-
-  Returns:
-    The id of each entry, in order and without gaps.
-
-  Raises:
-    InputError: the file is not a vocabulary, is too large, has duplicate
-      entries, or is cased although words will be lower-cased.
-  """
+  """Reads a vocabulary to which words can be added, without duplicates."""
   vocab = vocabulary.load(path)
   vocabulary.check(path, vocab, vocab_size)
   if list(vocab.values()) != list(range(len(vocab))):
@@ -262,12 +213,7 @@ def read_vocab(
 def normalize_words(
   lines: Iterable[str], do_lower_case: bool
 ) -> tuple[list[str], list[str]]:
-  """Normalizes words, one per line, by `BasicTokenizer`.
-
-  Returns:
-    The distinct words; and the lines that are not a single word, or too long
-    for `WordpieceTokenizer`. Blank lines are skipped.
-  """
+  """Distinct words by `BasicTokenizer`, and lines that are not one word."""
   tokenizer = BasicTokenizer(do_lower_case)
   max_length = WordpieceTokenizer({}).max_input_chars_per_word
   words, rejected = {}, []
@@ -275,6 +221,7 @@ def normalize_words(
     split = tokenizer.tokenize(line)
     if len(split) == 1 and len(split[0]) <= max_length:
       words[split[0]] = None
+    # Not a single word, or too long for `WordpieceTokenizer`.
     elif line:
       rejected.append(line)
   return list(words), rejected
@@ -283,23 +230,9 @@ def normalize_words(
 def insert_words(
   vocab: Mapping[str, int], words: Iterable[str], grow: bool
 ) -> tuple[list[str], dict[int, list[int]]]:
-  """Replaces [unusedN] entries by words, in order, then appends words.
-
-  The ids of all other entries stay the same. Words that are entries already are
-  skipped.
-
-  Args:
-    vocab: id of each entry, in order and without gaps.
-    words: normalized by `normalize_words`.
-    grow: whether to append words if there are too few [unusedN] entries.
-
-  Returns:
-    All entries; and by id of each new word, the ids of the pieces that `vocab`
-    split it into.
-
-  Raises:
-    InputError: there are too few [unusedN] entries, and `grow` is false.
-  """
+  """Replaces [unusedN] entries by new words, in order, then appends words."""
+  # The ids of all other entries stay the same. Also returns the ids of the
+  # pieces that `vocab` splits each new word into, by its id.
   new = [word for word in words if word not in vocab]
   ids = [index for entry, index in vocab.items() if _UNUSED.fullmatch(entry)]
   missing = len(new) - len(ids)
@@ -323,11 +256,7 @@ def insert_words(
 
 
 def read_config(path: str) -> dict[str, Any]:
-  """Reads a `bert_config.json`, including unknown keys.
-
-  Raises:
-    InputError: it is not a valid config.
-  """
+  """Reads a `bert_config.json`, including unknown keys."""
   return config_schema.read(path, required=["vocab_size"])
 
 
@@ -454,12 +383,7 @@ def _add(settings: VocabularySettings) -> None:
 def check_overwriting(
   settings: VocabularySettings, word_files: Sequence[str]
 ) -> None:
-  """Refuses outputs that are inputs.
-
-  Args:
-    settings: names the outputs and the other inputs.
-    word_files: files of --add_words.
-  """
+  """Refuses outputs that are inputs."""
   outputs = [settings.output_file, settings.output_config]
   if settings.output_checkpoint:
     outputs += files.checkpoint_files(settings.output_checkpoint)

@@ -58,26 +58,18 @@ from bertlib.training import resolve
 
 
 class Source(NamedTuple):
-  """The parts of a model to export.
+  """The parts of a model to export."""
 
-  Attributes:
-    description: contents of `model.json`; for an encoder, without `script`.
-    config: the model's `BertConfig`.
-    checkpoint: path without `.index`.
-    vocab_file: path, or None to export without raw text.
-    model_dir: folder of the trained model, or None.
-    is_given: whether the checkpoint was given by its name. Another one of the
-      folder replaces it otherwise, if a training removes it.
-    task: the task of the model; None for the one of its `script`.
-  """
-
+  # Contents of `model.json`; for an encoder, without `script`.
   description: dict[str, Any]
   config: modeling.BertConfig
-  checkpoint: str
-  vocab_file: str | None
-  model_dir: str | None = None
+  checkpoint: str  # without `.index`
+  vocab_file: str | None  # None to export without raw text
+  model_dir: str | None = None  # of the trained model
+  # Whether the checkpoint was given by its name. Another one of the folder
+  # replaces it otherwise, if a training removes it.
   is_given: bool = True
-  task: TaskRecord | None = None
+  task: TaskRecord | None = None  # None for that of its `script`
 
   @property
   def folder(self) -> str | None:
@@ -90,24 +82,12 @@ def find_source(
   checkpoint: str | None,
   config_file: str | None,
   vocab_file: str | None,
+  # Casing if there is no `model_dir`.
   do_lower_case: bool,
   max_seq_length: int | None,
   task: TaskRecord | None = None,
 ) -> Source:
-  """Finds the parts of a model to export.
-
-  Args:
-    model_dir: output folder of training, with defaults for the others; or None.
-    checkpoint: None for the folder's `model_checkpoint`.
-    config_file: `bert_config.json`; None for the folder's.
-    vocab_file: None for the folder's.
-    do_lower_case: casing if there is no `model_dir`.
-    max_seq_length: maximum length in tokens; None for the folder's, or 128.
-    task: None for the one of this project that trained the model.
-
-  Raises:
-    InputError: a part is missing or invalid.
-  """
+  """Finds the parts of a model; those of `model_dir` where none is given."""
   description, is_given = {"do_lower_case": do_lower_case}, bool(checkpoint)
   if model_dir:
     script = model_json.load_description(model_dir).get("script")
@@ -152,11 +132,7 @@ def find_source(
 
 
 def exported_class(source: Source) -> type[signatures.SignatureModel]:
-  """The class of the exported model of a task.
-
-  Raises:
-    InputError: the task is not known, or has none.
-  """
+  """Class of the exported model of a task; InputError if it has none."""
   script = source.description["script"]
   task = source.task or records.find(script)
   if task and task.export:
@@ -171,18 +147,7 @@ def exported_class(source: Source) -> type[signatures.SignatureModel]:
 def signature_model(
   source: Source, encoder: bool, seq_length: int | None, precision: str
 ) -> signatures.SignatureModel:
-  """Creates the `signatures.SignatureModel` of a model.
-
-  Args:
-    source: parts of the model.
-    encoder: whether to export only the encoder.
-    seq_length: fixed length of every batch; None for any.
-    precision: see `--precision`.
-
-  Raises:
-    InputError: the vocabulary does not match the model, `seq_length` is out of
-      range, or the model is one of an unknown script.
-  """
+  """Creates the `signatures.SignatureModel` of a model, or of its encoder."""
   model_class, build_model = signatures.Encoder, None
   if not encoder and "script" in source.description:
     model_class = exported_class(source)
@@ -228,15 +193,7 @@ def weight_shapes(model: signatures.SignatureModel) -> dict[str, list[int]]:
 def read_weights(
   checkpoint: str, shapes: Mapping[str, list[int]]
 ) -> dict[str, np.ndarray]:
-  """Reads the weights of a model, by name.
-
-  Args:
-    checkpoint: path of the checkpoint.
-    shapes: of `weight_shapes`.
-
-  Raises:
-    InputError: the checkpoint is not of the model, or cannot be read.
-  """
+  """Weights by name; InputError if the checkpoint is not of the model."""
   try:
     initialize.check_trained(checkpoint, shapes)
   except InputError as error:
@@ -248,19 +205,7 @@ def read_weights(
 def int8_weight_getter(
   source: Source, tokenizer, settings: QuantizationSettings, attention_dtype
 ) -> Callable:
-  """A custom getter of variables that returns the encoder's kernels in 8 bits.
-
-  Args:
-    source: parts of the model.
-    tokenizer: tokenizer of the model; None without a vocabulary.
-    settings: calibration, and layers to keep in higher precision.
-    attention_dtype: float32 or bfloat16.
-
-  Raises:
-    InputError: there are neither calibrated ranges nor texts to calibrate with;
-      this TensorFlow has no kernels for 8 bits; see also
-      `quantization.weight_getter`.
-  """
+  """Custom getter of variables that returns the encoder's kernels in 8 bits."""
   if not onednn.has_int8_matmul():
     raise InputError(
       f"--quantize=int8: {onednn.missing_int8()}, or export in float32"
@@ -287,24 +232,18 @@ def int8_weight_getter(
 def constant_getter(
   model: signatures.SignatureModel, weights: Mapping[str, np.ndarray], dtype
 ) -> Callable | None:
-  """See `tf1_module.constant_getter`; None for weights that stay variables.
-
-  Variables can be fine-tuned, but are cast to a 16-bit precision in every call.
-  A graph holds at most 2 GB of constants.
-  """
+  """See `tf1_module.constant_getter`; None for weights that stay variables."""
   size = sum(value.nbytes for value in weights.values())
   can_be_trained = isinstance(model, signatures.Encoder)
+  # Variables can be fine-tuned, but are cast to a 16-bit precision in every
+  # call. A graph holds at most 2 GB of constants.
   if dtype == tf.float32 or can_be_trained or size >= 2**31:
     return None
   return tf1_module.constant_getter(weights, dtype.as_numpy_dtype)
 
 
 def activation_dtype(precision: str, is_int8: bool):
-  """Dtype of `--precision`: of activations; with 8-bit layers, of attention.
-
-  Raises:
-    InputError: 8-bit layers cannot return the dtype.
-  """
+  """Dtype of `--precision`: of activations; with 8-bit layers, of attention."""
   if is_int8 and precision == "float16":
     raise InputError(
       "--precision=float16: not with --quantize=int8. Give float32 or bfloat16"
@@ -319,19 +258,10 @@ def activation_dtype(precision: str, is_int8: bool):
 
 def saved_model_object(
   model: signatures.SignatureModel,
-  weights: Mapping[str, np.ndarray],
-  folder: str,
+  weights: Mapping[str, np.ndarray],  # by name; none for a frozen model
+  folder: str,  # its files become assets
 ) -> tuple[tf.train.Checkpoint, dict[str, Any]]:
-  """Creates an object for `tf.saved_model.save`.
-
-  Args:
-    model: defines the signatures.
-    weights: values of the variables, by name; none for a frozen model.
-    folder: its files become assets.
-
-  Returns:
-    The object, and its signatures by name.
-  """
+  """Object for `tf.saved_model.save`, and its signatures by name."""
   module = tf1_module.GraphModule(weights)
   # Any trackable object: `save` keeps its attributes.
   saved_object = tf.train.Checkpoint()
@@ -418,28 +348,12 @@ def export(
   source: Source,
   export_dir: str,
   encoder: bool = False,
-  seq_length: int | None = None,
+  seq_length: int | None = None,  # of every batch; None for any
   precision: str = "auto",
-  int8: QuantizationSettings | None = None,
+  int8: QuantizationSettings | None = None,  # None for a model without
   overwrite: bool = False,
 ) -> signatures.SignatureModel:
-  """Writes a model as a SavedModel.
-
-  Args:
-    source: parts of the model.
-    export_dir: folder to create.
-    encoder: whether to export only the encoder.
-    seq_length: fixed length of every batch; None for any.
-    precision: see `--precision`.
-    int8: settings of dense layers in 8 bits; None for a model without.
-    overwrite: whether to replace an earlier export in `export_dir`.
-
-  Returns:
-    The exported model.
-
-  Raises:
-    InputError: the folder exists, or the parts do not match each other.
-  """
+  """Writes a model, or its encoder, as a SavedModel; returns the model."""
   exported_model.check_export_dir(export_dir, overwrite)
   dtype = activation_dtype(precision, is_int8=int8 is not None)
   hidden_dtype = tf.float32 if int8 else dtype
@@ -461,20 +375,10 @@ def write_saved_model(
   weights: Mapping[str, np.ndarray],
   export_dir: str,
   overwrite: bool,
-  dtype,
+  dtype,  # of `activation_dtype`
   int8: QuantizationSettings | None,
 ) -> None:
-  """Writes the SavedModel of `export`, with the weights of `read_weights`.
-
-  Args:
-    source: parts of the model.
-    model: defines the signatures.
-    weights: values by name.
-    export_dir: see `export`.
-    overwrite: see `export`.
-    dtype: of `activation_dtype`.
-    int8: see `export`.
-  """
+  """Writes the SavedModel of `export`, with the weights of `read_weights`."""
   size = sum(value.nbytes for value in weights.values())
   if int8:
     model.compute = dataclasses.replace(model.compute, use_onednn=True)
@@ -520,22 +424,10 @@ def export_quantized(
   seq_length: int | None = None,
   overwrite: bool = False,
 ) -> None:
-  """Writes a model for TensorFlow Lite, quantized to 8 bits.
-
-  Weights are int8, and activations are quantized at run time in matrix products
-  (dynamic range quantization). The model takes the ids of texts or pairs.
-  Vocabulary and labels are written beside it.
-
-  Args:
-    source: parts of the model.
-    export_dir: folder to create.
-    encoder: whether to export only the encoder.
-    seq_length: fixed length; None for any.
-    overwrite: see `export`.
-
-  Raises:
-    InputError: the folder exists, or the parts do not match each other.
-  """
+  """Writes a model for TensorFlow Lite, quantized to 8 bits."""
+  # Weights are int8, and activations are quantized at run time in matrix
+  # products (dynamic range quantization). The model takes the ids of texts or
+  # pairs. Vocabulary and labels are written beside it.
   exported_model.check_export_dir(export_dir, overwrite)
   model = signature_model(source, encoder, seq_length, "float32")
   model.compute = FastCompute()  # without the operations of unpadding

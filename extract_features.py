@@ -85,17 +85,7 @@ class InputExample(NamedTuple):
 def stream_examples(
   input_file: str, encoding: text_files.Encoding = text_files.AS_ORIGINAL
 ) -> Iterator[InputExample]:
-  """Reads texts, one per line; " ||| " separates the two texts of a pair.
-
-  If it occurs several times, the last one is the separator.
-
-  Args:
-    input_file: the file; "-" for standard input.
-    encoding: encoding of the file; by default UTF-8, invalid bytes are dropped.
-
-  Yields:
-    One example per line, including blank lines.
-  """
+  """Yields an example per line, even if blank; the last " ||| " separates."""
   for index, pair in enumerate(model_inputs.read_pairs(input_file, encoding)):
     yield InputExample(index, *pair)
 
@@ -200,16 +190,7 @@ def encode_examples(
   tokenizer: tokenization.FullTokenizer,
   max_seq_length: int,
 ) -> Iterator[dict[str, Any]]:
-  """Converts examples to records; logs how many were truncated.
-
-  Args:
-    examples: the examples.
-    tokenizer: see `convert_examples_to_features`.
-    max_seq_length: tokens per example.
-
-  Yields:
-    The features of each example, see `record_layout`.
-  """
+  """Converts examples to records; logs how many were truncated."""
   num_truncated = 0
   for example in examples:
     converted = convert_single_example(example, max_seq_length, tokenizer)
@@ -293,7 +274,7 @@ def model_fn_builder(
     those of `input_fn_builder`. The predictions are the features, `unique_id`
     [B], and float32 `layer_output_0` [B, S, H] for the first of
     `layer_indexes`, `layer_output_1` for the second and so on; or with pooling
-    `vectors` [B, num_layers * H]; or with embedding `vectors` [B, D].
+    `vectors` [B, num_layers * H]; or with embedding `vectors` [B, width].
   """
 
   def layer_outputs(model, input_mask):
@@ -344,14 +325,7 @@ def write_jsonl(
   layer_indexes: Sequence[int],
   tokenizer: tokenization.FullTokenizer,
 ) -> None:
-  """Writes one JSON object per text; numbers are rounded to six decimals.
-
-  Args:
-    file: text file, open for writing.
-    rows: predictions of the model, one per text.
-    layer_indexes: layer indexes as in --layers.
-    tokenizer: converts ids to tokens.
-  """
+  """Writes one JSON object per text; numbers are rounded to six decimals."""
 
   def rounded(array):
     return array.astype(np.float64).round(6).tolist()
@@ -387,14 +361,7 @@ def write_npz(
   num_rows: int,
   width: int,
 ) -> None:
-  """Writes the array `vectors`, float32 [num_rows, width], row by row.
-
-  Args:
-    file: binary file, open for writing.
-    rows: predictions of the model, with `vectors` [width].
-    num_rows: number of rows, needed for the header of the array.
-    width: length of a vector.
-  """
+  """Writes the array `vectors`, float32 [num_rows, width], row by row."""
   # TensorFlow's files cannot seek while writing, and `write` returns None.
   forward = SimpleNamespace(
     write=lambda data: file.write(data) or len(data), flush=file.flush
@@ -416,11 +383,7 @@ def define_flags(required: bool = True) -> None:
 
 
 def parse_layers(layers: str, num_hidden_layers: int) -> list[int]:
-  """Parses --layers: comma-separated layer indexes.
-
-  Raises:
-    InputError: an index is not an integer, or the model has no such layer.
-  """
+  """Parses --layers: comma-separated indexes of layers that the model has."""
   first, last = -num_hidden_layers, num_hidden_layers - 1
   try:
     indexes = [int(layer) for layer in layers.split(",")]
@@ -435,19 +398,12 @@ def parse_layers(layers: str, num_hidden_layers: int) -> list[int]:
 
 
 class Vectors(NamedTuple):
-  """Choice of the features to write per text.
-
-  Attributes:
-    layer_indexes: see `model_fn_builder`.
-    pooling: see `model_fn_builder`.
-    embedding: see `model_fn_builder`.
-    prefix: put before each text.
-  """
+  """Choice of the features to write per text, see `model_fn_builder`."""
 
   layer_indexes: Sequence[int]
   pooling: str | None
   embedding: EmbeddingSpec | None
-  prefix: str
+  prefix: str  # put before each text
 
   @property
   def is_per_text(self) -> bool:
@@ -496,17 +452,9 @@ def write_features(
   config: modeling.BertConfig,
   tokenizer: tokenization.FullTokenizer,
   vectors: Vectors,
-  folder: str,
+  folder: str,  # for temporary files; empty
 ) -> int:
-  """Writes the features of all texts; returns the number of texts.
-
-  Args:
-    settings: with the model and the devices that were found.
-    config: config of the model.
-    tokenizer: tokenizer of the model.
-    vectors: what is written.
-    folder: for temporary files; empty.
-  """
+  """Writes the features of all texts; returns the number of texts."""
   is_npz = settings.output_format == "npz"
   with atomic_write(settings.output_file, "wb" if is_npz else "w") as output:
     records = os.path.join(folder, "input.tf_record")
@@ -653,12 +601,7 @@ def load_description(model: ModelSettings) -> dict[str, Any]:
 def find_vectors(
   settings: FeatureSettings, config: modeling.BertConfig
 ) -> Vectors:
-  """Features that the flags name, or else those that the model was trained for.
-
-  Raises:
-    InputError: see `parse_layers`; or the flags do not go together, or do not
-      fit the model.
-  """
+  """Features that the flags name, or those that the model was trained for."""
   description = load_description(settings.model)
   spec = None
   if "embedding" in description:

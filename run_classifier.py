@@ -125,7 +125,7 @@ def create_model(
   Args:
     bert_config: config of the encoder.
     is_training: whether dropout is on.
-    input_ids: int32 [B, S]; [B, L, S] for multiple choice.
+    input_ids: int32 [B, S]; [B, choices, S] for multiple choice.
     input_mask: same shape as `input_ids`; 1 at tokens, 0 at padding.
     segment_ids: same shape as `input_ids`.
     labels: int32 [B]; float32 [B] for regression; float32 [B, L] of 0 and 1 for
@@ -141,12 +141,12 @@ def create_model(
       of the weights.
 
   Returns:
-    loss [], per_example_loss [B] (without weights), logits [B, L] and
-    probabilities [B, L], all float32. Regression has the squared error as its
-    loss, and predicted values instead of probabilities.
+    loss [], per_example_loss [B] (without weights), logits [B, labels] and
+    probabilities [B, labels], all float32. Regression has the squared error as
+    its loss, and predicted values instead of probabilities.
   """
   has_choices = kind == "multiple_choice"
-  if has_choices:  # [B * L, S], one row per choice
+  if has_choices:  # [B * choices, S], one row per choice
     input_ids, input_mask, segment_ids = (
       tf.reshape(tensor, [-1, modeling.get_shape_list(tensor)[-1]])
       for tensor in (input_ids, input_mask, segment_ids)
@@ -185,16 +185,8 @@ def create_model(
 
 
 def label_losses(logits, labels, label_weights=None):
-  """Binary cross-entropy of each label.
-
-  Args:
-    logits: float32 [B, L].
-    labels: float32 [B, L] of 0 and 1.
-    label_weights: weight of positive examples, L numbers; None for 1.
-
-  Returns:
-    float32 [B, L].
-  """
+  """Binary cross-entropy of each label: float32 [B, labels]."""
+  # `label_weights` are those of positive examples.
   weights = [1.0] * logits.shape[-1] if label_weights is None else label_weights
   return tf.nn.weighted_cross_entropy_with_logits(
     labels, logits, tf.constant(weights, tf.float32)
@@ -273,15 +265,12 @@ def model_fn_builder(
 def evaluation_outputs(
   kind: str, outputs: Sequence[Any], features: Mapping[str, Any]
 ) -> dict[str, Any]:
-  """Loss and metrics of `create_model`'s outputs, for a `TPUEstimatorSpec`.
-
-  Padding examples, whose `is_real_example` is 0, do not count. The predictions
-  are what further metrics need.
-  """
+  """Loss and metrics of `create_model`'s outputs, for a `TPUEstimatorSpec`."""
   loss, per_example_loss, logits, _ = outputs
   evaluated = {
     "label_ids": features["label_ids"],
     "logits": logits,
+    # Padding examples have 0, and do not count.
     "is_real_example": tf.cast(features["is_real_example"], tf.float32),
   }
 
@@ -297,6 +286,7 @@ def evaluation_outputs(
   return {
     "loss": loss,
     "eval_metrics": (metric_fn, [per_example_loss, *evaluated.values()]),
+    # What further metrics need.
     "predictions": evaluated,
   }
 
@@ -403,11 +393,7 @@ class Predictor(predictor.LoadedModel):
     return {**self.description.get("thresholds", {}), **given}
 
   def _with_all_choices(self, index: int, choices: Sequence[tuple[str, str]]):
-    """The choices of the question `texts[index]`.
-
-    Raises:
-      InputError: the model has another number of choices.
-    """
+    """The choices of the question `texts[index]`, as many as the model has."""
     if len(choices) != self.problem.num_labels:
       raise InputError(
         f"texts[{index}]: has {len(choices)} choices, but the model has"
@@ -599,19 +585,11 @@ def doctor_checks(settings: ClassifierSettings, doctor: doctor.Doctor) -> None:
 
 def train_classifier(
   run: Run,
-  processor: DataProcessor,
+  processor: DataProcessor,  # names the metrics
   examples: Sequence[InputExample | ChoiceExample],
   dev_sets: Mapping[str, classifier_inputs.DevSet],
 ) -> model_inputs.Lengths:
-  """Trains the classifier.
-
-  Args:
-    run: the run.
-    processor: names the metrics.
-    examples: the training set.
-    dev_sets: dev sets by suffix; the one without suffix is evaluated during
-      training.
-  """
+  """Trains the classifier; evaluates the dev set without a suffix meanwhile."""
   path, lengths = classifier_inputs.write_records(
     run, processor, "train", examples
   )
@@ -636,22 +614,11 @@ def train_classifier(
 
 def evaluate_set(
   run: Run,
-  processor: DataProcessor,
+  processor: DataProcessor,  # names the metrics
   dev_set: classifier_inputs.DevSet,
-  checkpoint: str | None,
+  checkpoint: str | None,  # None for the model of --init_checkpoint
 ) -> Evaluation:
-  """Evaluates a checkpoint on a dev set.
-
-  Args:
-    run: the run.
-    processor: names the metrics.
-    dev_set: the dev set.
-    checkpoint: None for the model of --init_checkpoint.
-
-  Returns:
-    The content of `eval_results.txt`; on CPUs and GPUs also `logits` [A, L] and
-    `label_ids` [A] or [A, L] of the A examples.
-  """
+  """Evaluates a checkpoint on a dev set."""
   num_examples = len(dev_set.examples)
   logging.info("Evaluating on %d examples", num_examples)
   num_steps = -(-num_examples // run.settings.run.eval_batch_size)
@@ -662,6 +629,7 @@ def evaluate_set(
       " dev set are kept"
     )
     return Evaluation(results, arrays)
+  # Logits are [examples, labels], label ids [examples] or the same.
   scores = classification_scores.evaluate(
     processor.metrics, arrays["label_ids"], arrays["logits"], processor.problem
   )
@@ -677,22 +645,11 @@ def evaluate_set(
 def evaluate_sets(
   run: Run,
   processor: DataProcessor,
+  # By the suffix of their results. The report is about the first one.
   dev_sets: Mapping[str, classifier_inputs.DevSet],
-  checkpoint: str | None,
+  checkpoint: str | None,  # None for the model of --init_checkpoint
 ) -> tuple[run_report.Findings, dict[str, float] | None]:
-  """Evaluates a checkpoint on all dev sets; writes metrics and predictions.
-
-  Args:
-    run: the run.
-    processor: names the metrics.
-    dev_sets: dev sets by suffix of their results.
-    checkpoint: None for the model of --init_checkpoint.
-
-  Returns:
-    The metrics of all dev sets, and what the report of a training says about
-    the first one; and the tuned threshold of each label, for a multi-label
-    problem.
-  """
+  """Evaluates a checkpoint on all dev sets; writes metrics and predictions."""
   problem, found = processor.problem, run_report.Findings()
   thresholds = None
   for ending, dev_set in dev_sets.items():
@@ -763,24 +720,11 @@ def predict_sets(
   run: Run,
   processor: DataProcessor,
   examples: classifier_inputs.Examples,
+  # Of the labels of a multi-label problem; None for those of the model.
   thresholds: Mapping[str, float] | None,
-  checkpoint: str | None,
+  checkpoint: str | None,  # None for the model of --init_checkpoint
 ) -> list[str]:
-  """Predicts the labels of all test sets, and writes the predictions.
-
-  Predictions of --predict_file have files of their own.
-
-  Args:
-    run: the run.
-    processor: names the labels.
-    examples: the data.
-    thresholds: the threshold of each label of a multi-label problem; None for
-      those stored with the model.
-    checkpoint: None for the model of --init_checkpoint.
-
-  Returns:
-    Warnings for the report.
-  """
+  """Predicts and writes the labels of all test sets; returns warnings."""
   problem, predict_file = processor.problem, run.settings.predict_file
   if thresholds is None:
     trained = model_json.load_trained(run.output_dir, run.trained, RECORD)
@@ -793,6 +737,7 @@ def predict_sets(
   warnings: list[str] = []
   for ending, of_set in examples.predict_sets.items():
     records, results = f"predict{ending}", f"test_results{ending}"
+    # Predictions of --predict_file have files of their own.
     if predict_file:
       results = result_files.predictions_name(predict_file)
       records = f"predict_{result_files.stem_of(predict_file)}"

@@ -100,7 +100,7 @@ def create_model(
     compute: None for `modeling.Compute()`.
 
   Returns:
-    Vectors before normalization, float32 [..., D].
+    Vectors before normalization, float32 [..., width].
   """
   *outer, length = modeling.get_shape_list(input_ids)
   input_ids, input_mask, segment_ids = (
@@ -143,7 +143,7 @@ def model_fn_builder(
 
   Returns:
     A function of features, labels, mode, params and config. It trains on groups
-    of texts, and predicts `vectors` [B, D], normalized if `spec` says so.
+    of texts, and predicts `vectors` [B, width], normalized if `spec` says so.
   """
   arguments = estimator_spec.TrainingArguments(
     init_checkpoint,
@@ -198,7 +198,7 @@ class Predictor(predictor.LoadedModel):
 
   @property
   def width(self) -> int:
-    """D, the number of values of a vector."""
+    """Number of values of a vector."""
     return self._outputs.shape[-1]
 
   @staticmethod
@@ -227,15 +227,14 @@ class Predictor(predictor.LoadedModel):
       texts: texts; longer ones than the model's length are truncated.
       prompt: name of the prefix of the texts, such as "query"; None for the
         model's default.
-      dim: width of the vectors, at most D; None for D.
+      dim: values per vector, at most `width`; None for all.
 
     Returns:
-      float32 [N, dim], in the order of the texts; each normalized if the model
-      normalizes.
+      float32 [texts, dim], in order; each normalized if the model normalizes.
 
     Raises:
       InputError: the model has no such prompt, or a text is not a str.
-      ValueError: `dim` is not in [1, D].
+      ValueError: `dim` is not in [1, `width`].
     """
     prefix = self.spec.prompt(prompt)
     rows = self.predict_blocks(
@@ -323,28 +322,19 @@ def main(_) -> None:
 
 
 class Teacher(NamedTuple):
-  """A model whose vectors are distilled.
+  """A model whose vectors are distilled."""
 
-  Attributes:
-    width: T, width of its vectors.
-    encode: takes N texts; returns their vectors, float32 [N, T]. A model is
-      loaded for that time only, since the run needs the memory before it, where
-      --seeds starts other processes, and after it.
-  """
-
-  width: int
+  width: int  # of its vectors
+  # From texts to float32 [texts, width]. A model is loaded for that time only,
+  # since the run needs the memory before it, where --seeds starts other
+  # processes, and after it.
   encode: Callable[[Sequence[str]], np.ndarray]
 
 
 def find_teacher(
   settings: EmbeddingSettings, train_set: Sequence[Example]
 ) -> Teacher | None:
-  """Finds --teacher, a file of vectors or a model.
-
-  Raises:
-    InputError: the file does not have a vector for each training example, or
-      the folder holds no embedding model.
-  """
+  """Finds --teacher: a file with a vector per training example, or a model."""
   path = settings.objective.teacher
   if not path or not train_set:
     return None
@@ -369,13 +359,7 @@ def make_task(
   data: embedding_inputs.Data,
   teacher: Teacher | None = None,
 ) -> Task:
-  """Describes the task to the functions of `run`.
-
-  Args:
-    settings: of `embedding_inputs.fetch_model`.
-    data: what the run trains on.
-    teacher: None without distillation.
-  """
+  """Describes the task to the functions of `run`."""
   spec = embedding_inputs.find_spec(settings)
   loss, num_texts, loss_bytes = None, 1, 0
   if data.train:
@@ -457,20 +441,10 @@ def doctor_checks(settings: EmbeddingSettings, doctor: doctor.Doctor) -> None:
 def train_embeddings(
   run: Run,
   data: embedding_inputs.Data,
-  dev_set: EncodedDevSet | None,
+  dev_set: EncodedDevSet | None,  # evaluated during training
   teacher: Teacher | None,
 ) -> model_inputs.Lengths:
-  """Trains on groups of texts.
-
-  Args:
-    run: the run.
-    data: the training examples.
-    dev_set: evaluated during training; None without.
-    teacher: None without distillation.
-
-  Returns:
-    The lengths of the texts.
-  """
+  """Trains on groups of texts; returns the lengths of the texts."""
   settings = run.settings
   spec = run.task.model_arguments["spec"]
   path = run.path("train.tf_record")
@@ -503,30 +477,17 @@ def train_embeddings(
 
 
 class TextSet(NamedTuple):
-  """Texts to encode, whose records are written.
+  """Texts to encode, whose records are written."""
 
-  Attributes:
-    path: file of the records.
-    num_texts: number of the texts.
-    batch_size: texts of a batch.
-  """
-
-  path: str
+  path: str  # file of the records
   num_texts: int
-  batch_size: int
+  batch_size: int  # texts of a batch
 
 
 def write_texts(
   run: Run, name: str, texts: Iterable[str], batch_size: int
 ) -> TextSet:
-  """Writes the records of texts.
-
-  Args:
-    run: the run.
-    name: name of the file, see `run.records_path`.
-    texts: the texts, with their prefixes.
-    batch_size: texts of a batch, all of which are full on a TPU.
-  """
+  """Writes the records of texts with prefixes; batches are full on a TPU."""
   path = records_path(run, name)
   num_texts = embedding_records.write_texts(
     path,
@@ -541,16 +502,7 @@ def write_texts(
 def encode(
   run: Run, texts: TextSet, checkpoint: str | None
 ) -> Iterator[np.ndarray]:
-  """Encodes texts.
-
-  Args:
-    run: the run.
-    texts: the texts.
-    checkpoint: None for the model of --init_checkpoint.
-
-  Yields:
-    The vector of each text, float32 [D], in order.
-  """
+  """Yields the vector of each text, float32 [width], in order."""
   input_fn = input_pipeline.record_input_fn(
     texts.path,
     tf_records.token_layout(run.settings.model.max_seq_length),
@@ -565,31 +517,23 @@ def encode(
 
 
 class EncodedDevSet(NamedTuple):
-  """The dev set, whose texts are written as records.
-
-  Attributes:
-    data: the dev set.
-    texts: its distinct texts; of a retrieval, the queries and the corpus.
-    positions: int [examples, texts], texts of each example; None for a
-      retrieval.
-    document_ids: ids of the corpus of a retrieval.
-  """
+  """The dev set, whose texts are written as records."""
 
   data: embedding_inputs.DevSet
+  # Distinct texts; of a retrieval, the queries and the corpus.
   texts: TextSet
+  # Of the texts of each example, [examples, texts].
   positions: np.ndarray | None = None
-  document_ids: Sequence[str] = ()
+  document_ids: Sequence[str] = ()  # of a retrieval
 
 
 def write_dev_set(run: Run, data: embedding_inputs.DevSet) -> EncodedDevSet:
-  """Writes the records of the texts of a dev set.
-
-  Examples without queries have the model's default prefix.
-  """
+  """Writes the records of the texts of a dev set."""
   spec, retrieval = run.task.model_arguments["spec"], data.retrieval
   batch_size = run.settings.run.eval_batch_size
   if retrieval is None:
     texts, positions = embedding_inputs.distinct_texts(data.examples)
+    # Examples without queries have the model's default prefix.
     prefixed = (spec.prompt(None) + text for text in texts)
     text_set = write_texts(run, "eval", prefixed, batch_size)
     return EncodedDevSet(data, text_set, positions)
@@ -618,13 +562,7 @@ def with_prefixes(
 def evaluate_dev_set(
   run: Run, dev_set: EncodedDevSet, checkpoint: str | None
 ) -> embedding_evaluation.Evaluation:
-  """Evaluates a checkpoint on the dev set.
-
-  Args:
-    run: the run.
-    dev_set: the dev set.
-    checkpoint: None for the model of --init_checkpoint.
-  """
+  """Evaluates a checkpoint, or the initial model, on the dev set."""
   data, dims = dev_set.data, run.task.model_arguments["spec"].matryoshka_dims
   vectors = encode(run, dev_set.texts, checkpoint)
   if data.retrieval is None:
@@ -643,7 +581,7 @@ def evaluate_dev_set(
 
 
 def take(vectors: Iterator[np.ndarray], number: int) -> np.ndarray:
-  """The next vectors of an iterator: [D] each to [number, D]."""
+  """The next vectors of an iterator: float32 [number, width]."""
   return np.stack(list(itertools.islice(vectors, number)))
 
 

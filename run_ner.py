@@ -88,13 +88,13 @@ def create_model(
     input_ids: int32 [B, S].
     input_mask: int32 [B, S], 1 at tokens, 0 at padding.
     segment_ids: int32 [B, S].
-    num_labels: L, number of tags.
+    num_labels: number of tags.
     use_one_hot_embeddings: see `modeling.BertModel`.
     dropout_seed: see `modeling.dropout`.
     compute: None for `modeling.Compute()`.
 
   Returns:
-    Logits, float32 [B, S, L].
+    Logits, float32 [B, S, labels].
   """
   model = modeling.BertModel(
     config=bert_config,
@@ -116,17 +116,9 @@ def create_model(
 
 
 def tagging_loss(logits, label_ids, num_labeled=None):
-  """Mean cross-entropy over the labeled positions.
-
-  Args:
-    logits: float32 [B, S, L].
-    label_ids: int32 [B, S], -1 at positions without a label.
-    num_labeled: float32 [], normalizer of the loss; None for the number of
-      labeled positions.
-
-  Returns:
-    float32 [].
-  """
+  """Mean cross-entropy over the labeled positions, float32 []."""
+  # Logits are [B, S, labels], label ids [B, S] with -1 where there is none.
+  # `num_labeled` replaces the number of labeled positions.
   flat = tf.reshape(label_ids, [-1])
   scores = tf.reshape(logits, [-1, logits.shape[-1]])
   losses, _ = modeling.cross_entropy(scores, flat)
@@ -146,13 +138,13 @@ def model_fn_builder(
 ):
   """The `model_fn` of word tagging, for TPUEstimator.
 
-  `num_labels` is L, the number of tags; `use_one_hot_embeddings` is that of
+  `num_labels` is the number of tags; `use_one_hot_embeddings` is that of
   `modeling.BertModel`. All other arguments are
   `estimator_spec.TrainingArguments`; more of these may be given by name.
 
   Returns:
     A function of features, labels, mode, params and config. It trains, and
-    predicts `unique_ids` [B] and `probabilities` [B, S, L].
+    predicts `unique_ids` [B] and `probabilities` [B, S, labels].
   """
   arguments = estimator_spec.TrainingArguments(
     init_checkpoint,
@@ -354,10 +346,8 @@ def check_output(settings: NerSettings) -> None:
 
 
 def check_enough_examples(run: Run, data: ner_inputs.Data) -> None:
-  """Refuses a training set that is too small for one step.
-
-  Each sentence makes one window or more.
-  """
+  """Refuses a training set that is too small for one step."""
+  # Each sentence makes one window or more.
   if step_plan.may_be_too_few(run.settings.run, len(data.train)):
     windows = ner.make_windows(
       data.train, run.tokenizer, run.settings.model.max_seq_length
@@ -385,37 +375,22 @@ def doctor_checks(settings: NerSettings, doctor: doctor.Doctor) -> None:
 
 
 class WindowSet(NamedTuple):
-  """Sentences in windows, whose records are written.
-
-  Attributes:
-    sentences: the sentences.
-    windows: their windows.
-    path: file of the windows' records.
-    batch_size: windows of a batch.
-  """
+  """Sentences in windows, whose records are written."""
 
   sentences: Sequence[Sentence]
   windows: Sequence[ner.Window]
-  path: str
-  batch_size: int
+  path: str  # file of the windows' records
+  batch_size: int  # windows of a batch
 
 
 def write_windows(
   run: Run,
-  name: str,
+  name: str,  # of the file, see `run.records_path`
   sentences: Sequence[Sentence],
   labels: Sequence[str],
-  batch_size: int,
+  batch_size: int,  # all batches are full on a TPU
 ) -> WindowSet:
-  """Makes windows of sentences, and writes their records.
-
-  Args:
-    run: the run.
-    name: name of the file, see `run.records_path`.
-    sentences: the sentences.
-    labels: the tags.
-    batch_size: windows of a batch, all of which are full on a TPU.
-  """
+  """Makes windows of sentences, and writes their records."""
   max_seq_length = run.settings.model.max_seq_length
   windows = list(ner.make_windows(sentences, run.tokenizer, max_seq_length))
   path = records_path(run, name)
@@ -438,19 +413,9 @@ def train_tagger(
   run: Run,
   data: ner_inputs.Data,
   labels: Sequence[str],
-  dev_set: WindowSet | None,
+  dev_set: WindowSet | None,  # evaluated during training
 ) -> model_inputs.Lengths:
-  """Trains on tagged sentences.
-
-  Args:
-    run: the run.
-    data: the sentences.
-    labels: the tags.
-    dev_set: sentences that are evaluated during training.
-
-  Returns:
-    The lengths of the windows.
-  """
+  """Trains on tagged sentences; returns the lengths of the windows."""
   settings = run.settings
   _, windows, path, _ = write_windows(
     run, "train", data.train, labels, settings.run.train_batch_size
@@ -479,19 +444,9 @@ def predict_tags(
   run: Run,
   window_set: WindowSet,
   labels: Sequence[str],
-  checkpoint: str | None,
+  checkpoint: str | None,  # None for the model of --init_checkpoint
 ) -> list[tuple[list[str], list[float]]]:
-  """The tags that a model predicts.
-
-  Args:
-    run: the run.
-    window_set: the sentences.
-    labels: the tags.
-    checkpoint: None for the model of --init_checkpoint.
-
-  Returns:
-    For each sentence the tags and their probabilities.
-  """
+  """Tags that a model predicts, and their probabilities, by sentence."""
   sentences, windows, path, batch_size = window_set
   input_fn = input_pipeline.record_input_fn(
     path,
@@ -510,16 +465,9 @@ def evaluate_dev_set(
   run: Run,
   dev_set: WindowSet,
   labels: Sequence[str],
-  checkpoint: str | None,
+  checkpoint: str | None,  # None for the model of --init_checkpoint
 ) -> run_report.Findings:
-  """Evaluates a checkpoint on the dev set; writes metrics and predictions.
-
-  Args:
-    run: the run.
-    dev_set: the sentences.
-    labels: the tags.
-    checkpoint: None for the model of --init_checkpoint.
-  """
+  """Evaluates a checkpoint on the dev set; writes metrics and predictions."""
   predicted = predict_tags(run, dev_set, labels, checkpoint)
   results = ner_decoding.evaluate_tags(dev_set.sentences, predicted)
   sentences = dev_set.sentences

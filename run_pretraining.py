@@ -212,25 +212,12 @@ def _prepare_batches(
 def create_encoder(
   bert_config: modeling.BertConfig,
   is_training: bool,
-  batch: Mapping[str, Any],
+  batch: Mapping[str, Any],  # int32 [B, S], and positions [B, P]
   use_one_hot_embeddings: bool,
   dropout_seed=None,
   compute: modeling.Compute | None = None,
 ) -> modeling.BertModel:
-  """Builds the encoder; the last layer only at [CLS] and masked positions.
-
-  Args:
-    bert_config: config of the encoder.
-    is_training: whether dropout is on.
-    batch: `input_ids`, `input_mask`, `segment_ids` int32 [B, S] and
-      `masked_lm_positions` int32 [B, P].
-    use_one_hot_embeddings: see `modeling.BertModel`.
-    dropout_seed: see `modeling.dropout`.
-    compute: None for `modeling.Compute()`.
-
-  Returns:
-    The model, for `masked_states` and `get_pooled_output`.
-  """
+  """Builds the encoder; the last layer only at [CLS] and masked positions."""
   positions = batch["masked_lm_positions"]
   return modeling.BertModel(
     config=bert_config,
@@ -258,13 +245,7 @@ def create_model(
   dropout_seed=None,
   compute: modeling.Compute | None = None,
 ):
-  """Builds the encoder with the heads of both tasks.
-
-  Arguments are those of `create_encoder`.
-
-  Returns:
-    The logits of both tasks, float [B * P, V] and float [B, 2].
-  """
+  """Logits of the masked LM [B * P, V], and of the next sentence [B, 2]."""
   model = create_encoder(
     bert_config,
     is_training,
@@ -357,23 +338,9 @@ def pretraining_loss(
   bert_config: modeling.BertConfig,
   model: modeling.BertModel,
   batch: Mapping[str, Any],
-  total_weight=None,
+  total_weight=None,  # of the masked LM, see `modeling.weighted_mean`
 ):
-  """Sum of both losses, and the per-example values of the metrics.
-
-  The losses are NaN where a value of the batch is out of range.
-
-  Args:
-    bert_config: config of the encoder.
-    model: see `create_encoder`.
-    batch: `masked_lm_ids`, `masked_lm_weights` [B, P] and
-      `next_sentence_labels` [B, 1].
-    total_weight: see `modeling.weighted_mean`; of the masked LM.
-
-  Returns:
-    float32 [], the sum of both losses; and values and weights, float32 [A],
-    by the name of the metric that is their mean.
-  """
+  """Sum of both losses, float32 [], and (values, weights) of each metric."""
   masked_lm_loss, masked_lm_losses, masked_lm_log_probs = get_masked_lm_output(
     bert_config,
     masked_states(model),
@@ -402,6 +369,7 @@ def pretraining_loss(
   ones = tf.ones_like(next_sentence_losses)
   _, seq_length = modeling.get_shape_list(batch["input_ids"])
   layout = pretraining_records.limited_layout(bert_config, seq_length, 0)
+  # NaN where a value of the batch is out of range.
   mark = input_pipeline.nan_if_out_of_range(batch, layout)
   return masked_lm_loss + next_sentence_loss + mark, {
     "masked_lm_accuracy": (masked_lm_correct, weights),
@@ -412,10 +380,8 @@ def pretraining_loss(
 
 
 def measured_means(measured: Mapping[str, Any], total_weight) -> dict[str, Any]:
-  """Means of the metrics of `pretraining_loss`, by name.
-
-  Those of the masked LM are divided by `total_weight`, as its loss is.
-  """
+  """Means of the metrics of `pretraining_loss`, by name."""
+  # Those of the masked LM are divided by `total_weight`, as its loss is.
   return {
     name: modeling.weighted_mean(
       values, weights, total_weight if name.startswith("masked_lm") else None
@@ -430,18 +396,7 @@ def mask_predictions(
   masked_lm_ids,
   top_k: int,
 ) -> dict[str, Any]:
-  """Predictions for each mask.
-
-  Args:
-    bert_config: config of the encoder.
-    model: see `create_encoder`.
-    masked_lm_ids: int [B, P].
-    top_k: number of predictions per mask.
-
-  Returns:
-    `log_prob` [B * P], that of `masked_lm_ids`; `top_ids` and `top_probs`
-    [B * P, top_k], the most probable tokens first.
-  """
+  """`log_prob` of `masked_lm_ids` [B * P], and the best [B * P, top_k]."""
   _, losses, log_probs = get_masked_lm_output(
     bert_config,
     masked_states(model),
@@ -613,12 +568,10 @@ def main(_) -> None:
 
 
 def run_phases(settings: PretrainingSettings) -> None:
-  """Runs this command once for each file of --phases, as a process of its own.
-
-  A phase begins with the weights of the one before, and with moments and a
-  schedule of its own. One that has come to its end is not run again. The model
-  of the last one becomes that of --output_dir.
-  """
+  """Runs this command once per file of --phases, each in its own process."""
+  # A phase begins with the weights of the one before, and with moments and a
+  # schedule of its own. A finished one is not run again. The model of the last
+  # one becomes that of --output_dir.
   planned = phases.read_phases(settings)
   if settings.receipt.doctor:
     phases.run_doctor(settings.run.output_dir, planned)
@@ -634,13 +587,7 @@ def train_phases(
   planned: Sequence[phases.Phase],
   receipt: receipts.Receipt,
 ) -> None:
-  """Runs all phases, and makes the model of the last one that of the folder.
-
-  Args:
-    settings: of the command.
-    planned: the phases.
-    receipt: of the run.
-  """
+  """Runs all phases, and makes the model of the last one that of the folder."""
   receipt.start(settings, settings.phases)
   phases.run_phases(settings, planned)
   if not settings.devices.is_chief:
@@ -737,12 +684,7 @@ def doctor_checks(settings: PretrainingSettings, doctor: doctor.Doctor) -> None:
 
 
 def pretrain(run: Run, data: pretraining_inputs.Data) -> None:
-  """Trains up to --num_train_steps.
-
-  Args:
-    run: the run.
-    data: the data.
-  """
+  """Trains up to --num_train_steps."""
   settings, files = run.settings, data.train_files
   if settings.num_warmup_steps >= settings.num_train_steps:
     logging.warning(
@@ -783,16 +725,7 @@ def pretrain(run: Run, data: pretraining_inputs.Data) -> None:
 def evaluate_records(
   run: Run, data: pretraining_inputs.Data, checkpoint: str | None
 ) -> dict[str, Any]:
-  """Evaluates a checkpoint on the first records of the files.
-
-  Args:
-    run: the run.
-    data: the data.
-    checkpoint: None for the model of --init_checkpoint.
-
-  Returns:
-    The metrics by name.
-  """
+  """Evaluates a checkpoint, or the initial model, on the first records."""
   settings, files = run.settings, data.eval_files
   total = data.count(files)
   batch_size = settings.run.eval_batch_size
@@ -833,17 +766,10 @@ def _log_evaluation(total: int, num_wanted: int, num_passes: int) -> None:
 def plan_evaluation(
   num_records: int, batch_size: int, max_steps: int | None, full_batches: bool
 ) -> tuple[int, int]:
-  """Steps of an evaluation, and passes over the records for these.
-
-  Args:
-    num_records: of all files.
-    batch_size: records per step.
-    max_steps: of --max_eval_steps, for which the records repeat if they are too
-      few, as in the original; None for one pass of at most 100 steps.
-    full_batches: whether the last batch has to be full, on a TPU; a second pass
-      fills it.
-  """
+  """Steps of an evaluation, and passes over the records for these."""
   one_pass = -(-num_records // batch_size)
+  # For --max_eval_steps the records repeat if they are too few, as in the
+  # original. On a TPU a second pass fills the last batch.
   num_steps = max_steps or min(one_pass, _MOST_EVAL_STEPS)
   if not (max_steps or full_batches):
     return num_steps, 1
@@ -853,13 +779,7 @@ def plan_evaluation(
 def fill_masks(
   run: Run, lines: Sequence[fill_mask.Line], checkpoint: str | None
 ) -> None:
-  """Predicts masked tokens and next sentences of --predict_file; writes them.
-
-  Args:
-    run: the run.
-    lines: the lines of the file.
-    checkpoint: None for the model of --init_checkpoint.
-  """
+  """Writes predictions of masked tokens and next sentences."""
   reader = tf.train.load_checkpoint(
     checkpoint or run.settings.model.init_checkpoint
   )

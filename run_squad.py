@@ -539,11 +539,9 @@ def check_output(settings: SquadSettings) -> None:
 
 
 def check_enough_examples(run: Run, data: squad_inputs.SquadData) -> None:
-  """Refuses a training set that is too small for one step.
-
-  Each question has at least one window. The windows are made here only if there
-  are few questions, which takes little time.
-  """
+  """Refuses a training set that is too small for one step."""
+  # Each question has at least one window. The windows are made here only if
+  # there are few questions, which takes little time.
   if step_plan.may_be_too_few(run.settings.run, len(data.train)):
     windows = squad_features.convert_examples_to_windows(
       data.train,
@@ -578,18 +576,9 @@ def doctor_checks(settings: SquadSettings, doctor: doctor.Doctor) -> None:
 def train_reader(
   run: Run,
   data: squad_inputs.SquadData,
-  dev_windows: squad_features.Windows,
+  dev_windows: squad_features.Windows,  # evaluated during training
 ) -> model_inputs.Lengths:
-  """Trains the model on the windows of the training questions.
-
-  Args:
-    run: the run.
-    data: the questions.
-    dev_windows: windows of the dev set, for evaluation during training.
-
-  Returns:
-    Lengths of the training windows.
-  """
+  """Trains the model on the windows of the training questions."""
   settings, questions = run.settings, data.train
   max_seq_length = settings.model.max_seq_length
   squad_inputs.write_unaligned(run.output_dir, data.unaligned)
@@ -628,10 +617,7 @@ def write_windows(
   rows: Iterable[int],
   is_training: bool,
 ) -> str:
-  """Writes windows as TFRecords, see `run.records_path`; returns the path.
-
-  `rows` are the indices of the windows.
-  """
+  """Writes windows, by index, as TFRecords of `run.records_path`."""
   path, max_seq_length = (
     records_path(run, name),
     run.settings.model.max_seq_length,
@@ -647,25 +633,15 @@ def write_windows(
 def predict_logits(
   run: Run,
   windows: squad_features.Windows,
-  num_questions: int,
-  checkpoint: str | None,
+  num_questions: int,  # for the log
+  checkpoint: str | None,  # None for the model of --init_checkpoint
 ) -> np.ndarray:
-  """Predicts the start and end logits of all windows.
-
-  Args:
-    run: the run.
-    windows: the windows.
-    num_questions: number of questions, for the log.
-    checkpoint: None for the model of --init_checkpoint.
-
-  Returns:
-    float32 [2, windows, max_seq_length], start and end logits; the lowest
-    float32 at padding that was not computed.
-  """
+  """Start and end logits of all windows, float32 [2, windows, S]."""
   max_seq_length = run.settings.model.max_seq_length
   num_windows = len(windows.length)
   batch_size = run.settings.run.predict_batch_size
   rows = fill_last_batch(run, range(num_windows), batch_size)
+  # The lowest float32 stays at padding that is not computed.
   logits = np.full([2, len(rows), max_seq_length], np.finfo("f").min, "f")
   if not num_windows:
     return logits
@@ -731,18 +707,10 @@ def answer_questions(
   run: Run,
   data: squad_inputs.SquadData,
   windows: squad_features.Windows,
-  logits: np.ndarray,
-  checkpoint: str | None,
+  logits: np.ndarray,  # of `predict_logits`
+  checkpoint: str | None,  # None for the model of --init_checkpoint
 ) -> run_report.Findings:
-  """Writes answers and, with --do_eval, their metrics.
-
-  Args:
-    run: the run.
-    data: the questions.
-    windows: windows of the questions.
-    logits: result of `predict_logits`.
-    checkpoint: None for the model of --init_checkpoint.
-  """
+  """Writes answers and, with --do_eval, their metrics."""
   found, settings = run_report.Findings(), run.settings
   if settings.version_2_with_negative and not settings.run.do_eval:
     log_stored_threshold(run)

@@ -273,6 +273,7 @@ def _random_next_tokens(
   rng: random.Random,
 ) -> list[str]:
   """Draws consecutive sentences of another document, about `length` tokens."""
+  # Ten draws, as in google-research/bert.
   for _ in range(10):
     other = rng.randint(0, len(all_documents) - 1)
     if other != document_index:
