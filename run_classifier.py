@@ -128,9 +128,9 @@ def create_model(
     input_ids: int32 [B, S]; [B, choices, S] for multiple choice.
     input_mask: same shape as `input_ids`; 1 at tokens, 0 at padding.
     segment_ids: same shape as `input_ids`.
-    labels: int32 [B]; float32 [B] for regression; float32 [B, L] of 0 and 1 for
-      multi-label classification.
-    num_labels: L; 1 for regression.
+    labels: int32 [B]; float32 [B] for regression; float32 [B, labels] of 0 and
+      1 for multi-label classification.
+    num_labels: number of labels; 1 for regression.
     use_one_hot_embeddings: see `modeling.BertModel`.
     kind: see `classification.Problem`.
     dropout_seed: see `modeling.dropout`.

@@ -31,7 +31,7 @@ def pool(states, input_mask, pooling: str):
 
 
 def sentence_vectors(sequence_output, input_mask, spec: EmbeddingSpec):
-  """Sentence vectors before normalization, float32 [B, D], from [B, S, H]."""
+  """Sentence vectors before normalization: [B, S, H] to float32 [B, width]."""
   if spec.projection_activation not in ACTIVATIONS:
     raise ValueError(
       f"projection_activation={spec.projection_activation!r}: not one of"

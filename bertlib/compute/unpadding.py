@@ -93,7 +93,7 @@ class UnpaddedRows:
     shape = [self.batch_size, self.seq_length, num_layers, num_heads, head_size]
     padded = tf.reshape(tf.gather(rows, self._row), shape)
     # One copy for all layers.
-    by_layer = tf.transpose(padded, [2, 0, 3, 1, 4])  # [L, B, N, S, D]
+    by_layer = tf.transpose(padded, [2, 0, 3, 1, 4])  # [layers, B, N, S, D]
     return tf.unstack(by_layer, num_layers)  # copies nothing
 
   def merge_heads(self, heads):

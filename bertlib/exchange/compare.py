@@ -37,7 +37,8 @@ from bertlib.settings import embedding_spec
 
 # Batch: int32 [B, S] for each of `model_inputs.TOKEN_FEATURES`. Outputs: float
 # [B, S, H] for "embeddings", "layer 1", "layer 2", ...; [B, H] for "pooled", if
-# the model has a pooler; [B, D] for "vector", if it is one of sentence vectors.
+# the model has a pooler; [B, width] for "vector", if it is one of sentence
+# vectors.
 Batch = Mapping[str, np.ndarray]
 Outputs = Mapping[str, np.ndarray]
 

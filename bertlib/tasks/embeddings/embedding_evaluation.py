@@ -99,6 +99,7 @@ def evaluate_retrieval(
 ) -> Evaluation:
   """Evaluates a search by cosine similarity in a corpus."""
   widths = _suffixes(dims)
+  # One more, since the document with the id of the query is left out.
   found = search(
     query_vectors, document_vectors, _MAX_RANK + 1, widths.values()
   )

@@ -252,6 +252,7 @@ class BlockRun:
             waiting[block].append(document)
             waiting_bytes += len(document)
             total_bytes += len(document)
+          # Bounds the memory of a run: 64 MiB of text wait to be written.
           if waiting_bytes > 2**26:
             flush()
             waiting_bytes = 0
