@@ -23,7 +23,7 @@ pytestmark = pytest.mark.process
 _HOLDER = """
 import sys, time
 sys.path.insert(0, {root!r})
-from bertlib import folder_lock
+from bertlib.io import folder_lock
 with folder_lock.{function}({argument}):
   print("locked", flush=True)
   time.sleep(600)
@@ -132,7 +132,7 @@ def test_the_list_of_a_killed_process_is_removed(tmp_path):
 _PARENT = """
 import os, subprocess, sys
 sys.path.insert(0, {root!r})
-from bertlib import folder_lock
+from bertlib.io import folder_lock
 with folder_lock.lock_folder({folder!r}):
   child = subprocess.Popen(["sleep", "600"], pass_fds=folder_lock.held_files())
   print(child.pid, flush=True)
@@ -306,7 +306,8 @@ def test_both_signals_are_handled_within_the_block_only():
 _LISTENER = """
 import os, signal, sys
 sys.path.insert(0, {root!r})
-from bertlib import app, files
+from bertlib.cli import app
+from bertlib.io import files
 from absl import flags
 
 def main(_):
