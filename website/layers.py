@@ -15,10 +15,10 @@ PICTURE = ROOT / "docs" / "images" / "layers.svg"
 # Rows of the picture from the top, with what is in them.
 ROWS = {
   "commands": "run_*.py, create_*.py, export_model.py, ...",
-  "bertlib/export": "SavedModels that take text",
   "bertlib/tasks": "examples, records, decoding and scores, by task",
   "bertlib/reporting": "checks before a run, receipt, report",
   "bertlib/training": "the run of an Estimator",
+  "bertlib/export": "SavedModels that take text",
   "bertlib/exchange": "other libraries, published models",
   "bertlib/checkpoints": "find, load, initialize and write models",
   "bertlib/data": "tables, TFRecords, batches, vocabularies",

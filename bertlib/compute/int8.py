@@ -16,6 +16,7 @@ import tensorflow.compat.v1 as tf
 
 import modeling
 from bertlib.compute import onednn
+from bertlib.compute.graph_state import cache_in_graph
 
 # Activations that are computed in the same pass as the product.
 _FUSED = {
@@ -85,11 +86,11 @@ def observations() -> dict[str, Observation]:
   return dict(tf.get_collection(_OBSERVED))
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)  # a key of `_constant`
 class QuantizedKernel:
   """A kernel in 8 bits."""
 
-  values: np.ndarray  # int8 [width, units]
+  values: np.ndarray | None  # int8 [width, units]
   # float32 [units]: what 127 stands for in each column, after the rows were
   # multiplied by `input_ranges`.
   ranges: np.ndarray
@@ -102,14 +103,17 @@ class QuantizedKernel:
   # Limits of the outputs if the next layer takes them in 8 bits.
   output_limits: onednn.Limits | None = None
   dtype: Any = tf.float32  # of outputs that are not in 8 bits
+  # Kernels whose units this one has, side by side; it has no values then.
+  parts: tuple[QuantizedKernel, ...] = ()
 
   @classmethod
   def concat(cls, kernels: Sequence[QuantizedKernel]) -> QuantizedKernel:
     """Concatenates the kernels of layers that have the same inputs."""
     return dataclasses.replace(
       kernels[0],
-      values=np.concatenate([kernel.values for kernel in kernels], axis=1),
+      values=None,
       ranges=np.concatenate([kernel.ranges for kernel in kernels]),
+      parts=tuple(kernels),
     )
 
   def dense(self, inputs, bias, activation: Callable | None):
@@ -123,7 +127,7 @@ class QuantizedKernel:
     output = onednn.int8_matmul(
       inputs,
       limits,
-      self.values,
+      _constant(self),
       self.ranges,
       bias,
       fused,
@@ -131,6 +135,14 @@ class QuantizedKernel:
       self.dtype,
     )
     return activation(output) if activation and not fused else output
+
+
+@cache_in_graph
+def _constant(kernel: QuantizedKernel):
+  """The values of a kernel; a graph holds those of joined kernels once."""
+  if kernel.parts:
+    return tf.concat([_constant(part) for part in kernel.parts], axis=1)
+  return tf.constant(kernel.values, tf.int8)
 
 
 def quantize_kernel(

@@ -62,7 +62,7 @@ def int8_matmul(
   ranges = np.asarray(kernel_ranges, np.float32)
   arguments = [
     inputs,
-    tf.bitcast(tf.constant(kernel, tf.int8), tf.qint8),
+    tf.bitcast(tf.convert_to_tensor(kernel, tf.int8), tf.qint8),
     bias,
     *input_limits.constants(),
     tf.constant(-ranges),

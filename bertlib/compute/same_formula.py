@@ -64,7 +64,11 @@ def _equal(compare: Callable[[], Iterator[tuple[Any, Any]]]) -> bool:
     xla.compile_nothing()
     try:
       pairs = list(compare())
-      config = tf.ConfigProto(device_count={"GPU": 0})
+      # The first session of a process starts TensorFlow's threads.
+      threads = tf.config.threading.get_intra_op_parallelism_threads()
+      config = tf.ConfigProto(
+        device_count={"GPU": 0}, intra_op_parallelism_threads=threads
+      )
       with tf.Session(config=config) as session:
         values = session.run(
           [tuple(map(tf.convert_to_tensor, p)) for p in pairs]

@@ -415,7 +415,9 @@ import estimator_api
 import tensorflow as tf
 
 age = tf.feature_column.numeric_column("age")
-word = tf.feature_column.categorical_column_with_hash_bucket("word", 10)
+word = tf.feature_column.categorical_column_with_vocabulary_list(
+  "word", ["no", "yes"]
+)
 
 def input_fn():
   features = {"age": [[0.1], [0.9]] * 8, "word": [["no"], ["yes"]] * 8}

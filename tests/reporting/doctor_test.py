@@ -437,7 +437,6 @@ BAD = [
     "teacher",
     "vectors.npy: has 3 vectors, but --train_file has 8 texts",
   ),
-  (run_embeddings, {"loss": "cosent"}, "task", "has pairs"),
   (run_embeddings, {"matryoshka_dims": "9"}, "vectors", "must be 8"),
   (
     run_embeddings,

@@ -7,6 +7,7 @@ import types
 import pytest
 import run_folders
 
+from bertlib.checkpoints.task_record import TaskRecord
 from bertlib.cli import option
 from bertlib.reporting import html_report, run_report
 from bertlib.reporting.confidence_intervals import Estimates, Interval
@@ -50,7 +51,10 @@ def make_run(tmp_path):
       selection=Selection(0, metrics[0]),
       on_tpu=False,
       task=types.SimpleNamespace(
-        name="own", metrics=metrics, description={"task": "mrpc"}
+        name="own",
+        record=TaskRecord("own"),
+        metrics=metrics,
+        description={"task": "mrpc"},
       ),
     )
 
