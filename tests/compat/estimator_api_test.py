@@ -420,7 +420,7 @@ word = tf.feature_column.categorical_column_with_vocabulary_list(
 )
 
 def input_fn():
-  features = {"age": [[0.1], [0.9]] * 8, "word": [["no"], ["yes"]] * 8}
+  features = {"age": [[0.01], [0.02]] * 8, "word": [["no"], ["yes"]] * 8}
   data = tf.data.Dataset.from_tensor_slices((features, [[0], [1]] * 8))
   return data.repeat().batch(4)
 
@@ -430,7 +430,7 @@ model = estimator_api.estimator.DNNLinearCombinedClassifier(
   dnn_feature_columns=[age],
   dnn_hidden_units=[4],
 )
-model.train(input_fn, steps=50)
+model.train(input_fn, steps=200)
 print(json.dumps(float(model.evaluate(input_fn, steps=4)["accuracy"])))
 print(any(name.split(".")[0] == "bertlib" for name in sys.modules))
 """
