@@ -805,8 +805,8 @@ def test_num_threads_reaches_the_session(checkpoint, tmp_path, monkeypatch):
   for num_threads in (None, 1, 3):
     with Loaded(str(tmp_path), checkpoint, num_threads=num_threads) as model:
       outputs.append(model.run([row_of([1, 2, 3])])[0])
-  for config, expected in zip(configs, (0, 1, 3)):
-    assert config.intra_op_parallelism_threads == expected
+    # Comparisons of kernels had sessions before it.
+    assert configs[-1].intra_op_parallelism_threads == (num_threads or 0)
   np.testing.assert_allclose(outputs, outputs[:1] * 3, rtol=0, atol=1e-5)
 
 
