@@ -1,4 +1,4 @@
-"""Who changes `modeling.py` trains, predicts and exports with the change."""
+"""Whoever edits `modeling.py` trains, predicts and exports with the edit."""
 
 import functools
 import os
@@ -87,7 +87,7 @@ def numbers(world, tmp_path_factory):
 
 
 def differ(one, other):
-  """Whether results differ: in number, as answers do, or by more than 1e-4."""
+  """True if results differ in their number, or by more than 1e-4."""
   return one.shape != other.shape or np.abs(one - other).max() > 1e-4
 
 

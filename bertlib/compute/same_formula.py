@@ -22,8 +22,8 @@ from bertlib.compute import xla
 # are large, hence a relative tolerance.
 _RTOL, _ATOL = 1e-3, 1e-4
 
-# What a module of this folder computes, in a line of the log.
-_THAN = {
+# How a line of the log ends, by the module of a kernel.
+_DIFFERENCES = {
   "fast_compute": "without padding",
   "int8": "than the 8-bit kernels",
   "onednn": "than the oneDNN kernel",
@@ -38,21 +38,26 @@ _GELU = -0.0040498, -0.1586553, -0.1146266, 0.3457312, 1.9544997
 _GELU_TANH = -0.0036374, -0.1588080, -0.1146291, 0.3457140, 1.9545977
 
 
-@functools.cache
 def is_used(part: str, kernel: Callable, draws: bool = False) -> bool:
   """True if `kernel` computes `part` as `modeling` does; logs it if not."""
   # A kernel that draws dropout masks cannot equal `modeling`, and neither can
   # one in 8 bits. The functions that they stand for are compared with numbers
   # of the released modeling.py instead.
-  if draws:
-    return is_used(part, kernel) and is_used("dropout", kernel)
+  if not _computes_the_same(part, kernel):
+    return False
+  return not draws or _computes_the_same("dropout", xla.keep_mask)
+
+
+@functools.cache
+def _computes_the_same(part: str, kernel: Callable) -> bool:
+  """Compares a kernel, once in a process; logs it if it differs."""
   module = kernel.__module__.rpartition(".")[2]
   if _equal(functools.partial(_COMPARISONS[part], kernel)):
     return True
   logging.warning(
     "%s: modeling.py computes something else %s; using modeling.py",
     part,
-    _THAN[module],
+    _DIFFERENCES[module],
   )
   return False
 

@@ -26,9 +26,9 @@ each_kernel = pytest.mark.parametrize("part, kernel", KERNELS)
 @pytest.fixture(autouse=True)
 def forget():
   """Comparisons of other tests do not count."""
-  same_formula.is_used.cache_clear()
+  same_formula._computes_the_same.cache_clear()
   yield
-  same_formula.is_used.cache_clear()
+  same_formula._computes_the_same.cache_clear()
 
 
 @each_kernel
@@ -113,6 +113,15 @@ def test_a_kernel_that_draws_masks_is_left_out_if_dropout_is_changed(
   monkeypatch.setattr(modeling, "dropout", dropout_of_rows)
   assert same_formula.is_used("normalization", xla.add_and_norm)
   assert not same_formula.is_used("normalization", xla.add_and_norm, True)
+
+
+def test_a_comparison_is_made_once(monkeypatch, caplog):
+  monkeypatch.setattr(modeling, "dropout", dropout_of_rows)
+  for kernel in (xla.add_and_norm, xla.attention_on_cpu):
+    part = "attention" if kernel is xla.attention_on_cpu else "normalization"
+    assert same_formula.is_used(part, kernel)
+    assert not same_formula.is_used(part, kernel, True)
+  assert len(caplog.records) == 1
 
 
 def test_a_function_with_other_arguments_is_used(monkeypatch):
