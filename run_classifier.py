@@ -251,8 +251,10 @@ def model_fn_builder(
 
   def predict(features):
     probabilities = build(features, False)[-1]
-    indexes = {n: t for n, t in features.items() if n == "input_index"}
-    return {"probabilities": probabilities, **indexes}
+    return {
+      "probabilities": probabilities,
+      **estimator_spec.input_index(features),
+    }
 
   def evaluate(features):
     return evaluation_outputs(kind, build(features, False), features)

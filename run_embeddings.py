@@ -174,8 +174,7 @@ def model_fn_builder(
 
   def predict(features):
     vectors = pooling.output_vectors(build(features, False), spec)
-    indexes = {n: t for n, t in features.items() if n == "input_index"}
-    return {"vectors": vectors, **indexes}
+    return {"vectors": vectors, **estimator_spec.input_index(features)}
 
   return estimator_spec.make_model_fn(arguments, training_loss, predict)
 

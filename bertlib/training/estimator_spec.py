@@ -84,6 +84,12 @@ def make_model_fn(
   return model_fn
 
 
+def input_index(features: Mapping[str, Any]) -> dict[str, Any]:
+  """`input_index` [B] of rows that are not in input order, for predictions."""
+  name = "input_index"
+  return {name: features[name]} if name in features else {}
+
+
 def train_spec(
   arguments: TrainingArguments,
   loss_fn,
