@@ -334,7 +334,7 @@ def test_readme_changelog_and_package_have_the_same_version():
   (version,) = re.findall(r'^version = "(.+)"$', package, re.M)
   (cited,) = re.findall(r"^ +version = \{(.+)\}", README, re.M)
   changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
-  newest = re.search(r"^## (\d\S+)", changes, re.M)[1]
+  newest = re.search(r"^## [\d-]+: .*?(\S+)$", changes, re.M)[1]
   citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
   (in_file,) = re.findall(r"^version: (.+)$", citation, re.M)
   assert version == cited == newest == in_file
