@@ -405,8 +405,6 @@ def test_replicas_share_their_negatives(place, tmp_path):
   [
     (["--loss=cosent"], "--loss=cosent: .* has pairs"),
     (["--matryoshka_dims=8"], "the largest must be 16"),
-    (["--matryoshka_dims=16,8,8"], "give each width once"),
-    (["--matryoshka_dims=16,8", "--matryoshka_weights=1"], "one weight"),
     (["--teacher=x.npy"], "--teacher and --loss=distillation"),
     (["--do_predict"], "--do_predict: name --predict_file"),
     (["--do_predict", "--query_file=a"], "--corpus_file is needed"),

@@ -422,6 +422,18 @@ def test_values_at_the_edge(flag, good, bad):
       "--do_train --train_file=x --text_columns=a,b --loss=infonce",
       None,
     ),
+    (
+      embeddings,
+      "--do_eval --dev_file=x --text_columns=a,b --dev_text_columns=a,a",
+      "--text_columns=a,a: has an empty or repeated name",
+    ),
+    (embeddings, "--matryoshka_dims=8,4,4", "--matryoshka_dims=8,4,4: give"),
+    (
+      embeddings,
+      "--do_predict --predict_file=x --matryoshka_dims=8,4"
+      " --matryoshka_weights=1",
+      "--matryoshka_weights=1: give one weight for each",
+    ),
     (conversion, "--input=a --output=b --last=3", "--last: needs --average"),
     (conversion, "--input=a --output=b --average", "a: --average takes sever"),
     (conversion, "--input=a --average --last=2 --output=b", None),

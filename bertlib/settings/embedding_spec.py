@@ -63,6 +63,15 @@ class VectorSettings(option.Group):
     AT_LEAST_1,
   )
 
+  def check(self) -> None:
+    """Refuses a width that is given twice."""
+    super().check()
+    dims = self.matryoshka_dims or ()
+    if len(set(dims)) < len(dims):
+      raise InputError(
+        f"--matryoshka_dims={','.join(map(str, dims))}: give each width once"
+      )
+
 
 # Schema of the entry `embedding` of `model.json`, see `json_files`.
 SCHEMA = {

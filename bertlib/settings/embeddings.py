@@ -63,6 +63,17 @@ class Columns(NamedTuple):
   label: str | None = None
 
 
+def check_weights(
+  weights: Sequence[float] | None, widths: Sequence[int] | None
+) -> None:
+  """Refuses another number of --matryoshka_weights than of widths."""
+  if weights and widths and len(weights) != len(widths):
+    raise InputError(
+      f"--matryoshka_weights={','.join(f'{w:g}' for w in weights)}: give one"
+      f" weight for each of --matryoshka_dims={','.join(map(str, widths))}"
+    )
+
+
 def kind_of(columns: Columns) -> str:
   """One of `KINDS`, by the columns that are named.
 
@@ -315,12 +326,20 @@ class EmbeddingSettings(TrainingSettings):
   @property
   def dev_columns(self) -> Columns:
     """Columns of --dev_file: those of --train_file unless others are named."""
-    columns = Columns(
-      self.dev_text_columns or (), self.dev_score_column, self.dev_label_column
-    )
-    if not any(columns):
+    if not self.names_dev_columns:
       return self.train_columns
-    return columns._replace(texts=columns.texts or self.text_columns or ())
+    return Columns(
+      self.dev_text_columns or self.text_columns or (),
+      self.dev_score_column,
+      self.dev_label_column,
+    )
+
+  @property
+  def names_dev_columns(self) -> bool:
+    """True if a column of --dev_file is named."""
+    return bool(
+      self.dev_text_columns or self.dev_score_column or self.dev_label_column
+    )
 
   def check(self) -> None:
     """Refuses flags that do not go together."""
@@ -330,6 +349,8 @@ class EmbeddingSettings(TrainingSettings):
       self.need("train_file", "do_train")
     if run.evaluates:
       self.need("dev_file", "do_eval" if run.do_eval else "eval_steps")
+      if self.names_dev_columns:
+        kind_of(self.dev_columns)
     if searches != bool(self.query_file):
       missing = "query_file" if searches else "corpus_file"
       raise InputError(f"--{missing} is needed: a search has both files")
@@ -342,6 +363,9 @@ class EmbeddingSettings(TrainingSettings):
         f"--min_score={self.min_score:g}: must be less than"
         f" --max_score={self.max_score:g}"
       )
+    check_weights(
+      self.objective.matryoshka_weights, self.vectors.matryoshka_dims
+    )
     if bool(self.objective.teacher) != (self.objective.loss == "distillation"):
       raise InputError("--teacher and --loss=distillation need each other")
     if self.query_file == self.predict_file == "-":

@@ -21,6 +21,7 @@ from bertlib.settings.embedding_spec import EmbeddingSpec
 from bertlib.settings.embeddings import (
   LOSSES_OF_KIND,
   EmbeddingSettings,
+  check_weights,
   kind_of,
 )
 from bertlib.tasks.embeddings import beir, embedding_examples
@@ -99,8 +100,6 @@ def check_widths(
   width = spec.width(hidden_size)
   dims = spec.matryoshka_dims
   shown = ",".join(map(str, dims))
-  if len(set(dims)) < len(dims):
-    raise InputError(f"--matryoshka_dims={shown}: give each width once")
   if dims and dims[0] != width:
     raise InputError(
       f"--matryoshka_dims={shown}: the largest must be {width}, the width of"
@@ -162,11 +161,7 @@ def make_loss(
     margin = 0.5 if spec.normalize else 5.0
   weights = tuple(flags.matryoshka_weights or ())
   widths = settings.vectors.matryoshka_dims or spec.matryoshka_dims
-  if weights and len(weights) != len(widths):
-    raise InputError(
-      f"--matryoshka_weights={','.join(f'{w:g}' for w in weights)}: give one"
-      f" weight for each of --matryoshka_dims={','.join(map(str, widths))}"
-    )
+  check_weights(weights, widths)
   return LossOptions(
     name,
     flags.temperature,
