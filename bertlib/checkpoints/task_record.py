@@ -52,9 +52,7 @@ class TaskRecord:
   uses: Mapping[str, str] = dataclasses.field(default_factory=dict)
   # Metrics without dev data are of the training data.
   evaluates_training_data: bool = False
-  # Scores of a run's predictions of the dev set, for `compare`.
-  score: Callable[[Any], Sequence[Any]] | None = None
-  # Compares the predictions of two runs; None for labels or numbers.
+  # Compares the predictions of two runs; None for a test of equal ones alone.
   compare: Callable[[Any, Any], Any] | None = None
   predict: PredictExample | None = None  # None where no command predicts
   # Class of a model in transformers; None if there is none.

@@ -9,10 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bertlib.cli.errors import english_list
-from bertlib.reporting import paired_tests, report_page
-from bertlib.reporting.confidence_intervals import Interval
-from bertlib.reporting.paired_tests import Comparison, PairedTest
+from bertlib.reporting import report_page, statistics
 from bertlib.reporting.recorded_runs import RecordedRun, shared_predictions
+from bertlib.reporting.statistics import Comparison, Interval, PairedTest
 from bertlib.training import dev_scores
 
 # Flags that do not change a result, which a comparison ignores.
@@ -135,17 +134,10 @@ def group_by_settings(runs: Iterable[RecordedRun]) -> list[list[RecordedRun]]:
 
 def compare_predictions(first: RecordedRun, other: RecordedRun) -> Comparison:
   """Compares the predictions of two runs; empty if they are not known."""
-  return (first.task.compare or _compare_labels)(first, other)
-
-
-def _compare_labels(first: RecordedRun, other: RecordedRun) -> Comparison:
-  """Compares predicted labels or numbers of two runs."""
-  names, gold, *predicted = shared_predictions(first, other)
-  if not gold:
-    return Comparison()
-  if isinstance(gold[0], float):
-    return paired_tests.compare_values(names, gold, *predicted)
-  return paired_tests.compare_labels(names, first.labels, gold, *predicted)
+  if first.task.compare:
+    return first.task.compare(first, other)
+  _, gold, *predicted = shared_predictions(first, other)
+  return Comparison(statistics.compare_answers(gold, *predicted))
 
 
 # Tables: rows of values by column

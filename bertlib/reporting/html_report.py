@@ -15,10 +15,10 @@ import numpy as np
 
 from bertlib.data import model_inputs
 from bertlib.reporting import report_charts, report_page
-from bertlib.reporting.confidence_intervals import Interval
 from bertlib.reporting.report_charts import MARK, Line
 from bertlib.reporting.report_page import Html, escape, percent
 from bertlib.reporting.report_page import write as write
+from bertlib.reporting.statistics import Interval
 
 # Event files
 

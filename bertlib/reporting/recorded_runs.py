@@ -6,7 +6,6 @@ import dataclasses
 import datetime
 import functools
 import hashlib
-import json
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -151,14 +150,6 @@ class RecordedRun:
     """Entries of the dev data in the receipt."""
     return self._inputs().get(DEV_DATA, [])
 
-  @property
-  def labels(self) -> list[str]:
-    """Label set of a classifier, in the order of its outputs; may be empty."""
-    results = self.evaluation.get("results") or {}
-    # The thresholds of a model of several labels are by label.
-    text = results.get("labels") or results.get("thresholds") or "[]"
-    return [*json.loads(text)]
-
   @functools.cached_property
   def dev_predictions(self) -> list[DevPrediction]:
     """Predictions that the metrics are of; empty if they are not known."""
@@ -166,11 +157,6 @@ class RecordedRun:
     if not (self.script and files.exists(path)):
       return []
     return result_files.read_dev_predictions(path)
-
-  @functools.cached_property
-  def scores(self) -> Sequence[Any]:
-    """Scores of the predictions, see `TaskRecord.score`."""
-    return self.task.score(self) if self.task.score else ()
 
   def _inputs(self) -> dict[str, list[Mapping[str, Any]]]:
     """Entries of files in the receipts by their use."""

@@ -19,7 +19,7 @@ from bertlib.reporting import (
   predict_commands,
   report_page,
 )
-from bertlib.reporting.confidence_intervals import Estimates
+from bertlib.reporting.statistics import Estimates
 from bertlib.settings.common import TrainingSettings
 from bertlib.training import model_selection, multi_run
 from bertlib.training.task import Run

@@ -268,6 +268,20 @@ def test_answers_of_two_runs_to_the_same_questions_are_tested(tmp_path):
   assert row["p-value"] == pytest.approx(0.5)  # two coins, both on one side
 
 
+@pytest.mark.parametrize("change", ["questions", "answers"])
+def test_answers_to_other_questions_are_not_compared(tmp_path, change):
+  for name in "ab":
+    answers = dict.fromkeys("xy" if change == "answers" else "xyz", "Ann")
+    path = run_folders.write_answers(tmp_path / name, answers)
+  if change == "questions":
+    path.write_text(path.read_text() + " ")
+  runs = recorded_runs.find_runs(
+    [str(tmp_path / name) for name in "ab"], records.find
+  )
+  (row,) = difference_rows(runs)
+  assert "p-value" not in row
+
+
 def test_labels_of_two_runs_are_tested(tmp_path):
   gold = ["no", "yes"] * 10
   of_run = results(accuracy=0.5, f1=0.5)
@@ -308,6 +322,34 @@ def test_tags_of_two_runs_have_an_interval_over_sentences(tmp_path):
   assert list(row) == ["run", "f1", "f1_PER"]
   assert row["f1"].startswith("+0.0000 (-0.")
   assert row["f1_PER"] == "+0.0000"
+
+
+def test_lists_of_labels_have_a_test_and_intervals(tmp_path):
+  gold = [["a"], ["a", "b"], []] * 10
+  of_run = results(accuracy=0.5, micro_f1=0.5)
+  of_run["results"]["thresholds"] = '{"a": 0.5, "b": 0.5}'
+  runs = runs_of(
+    tmp_path,
+    a=of_run | predictions(gold, [["a"]] * 30),
+    b=of_run | predictions(gold, [["b", "a"]] * 30),
+  )
+  (row,) = difference_rows(runs)
+  assert row["right in one run only"] == "10 : 10"
+  # The difference is 0.8 for the two labels, 0.667 for one, 0 for none.
+  assert re.fullmatch(r"\+0\.0000 \([-+]0\.\d+ to \+0\.\d+\)", row["micro_f1"])
+
+
+def test_labels_that_are_not_known_have_a_test_alone(tmp_path):
+  gold = ["a", "b"] * 10
+  of_run = results(f1=0.5)
+  of_run["results"]["labels"] = '["a", "c"]'
+  runs = runs_of(
+    tmp_path,
+    a=of_run | predictions(gold, gold),
+    b=of_run | predictions(gold, ["a"] * 20),
+  )
+  (row,) = difference_rows(runs)
+  assert (row["f1"], row["right in one run only"]) == ("+0.0000", "10 : 0")
 
 
 @pytest.mark.parametrize(

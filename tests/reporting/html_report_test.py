@@ -20,7 +20,7 @@ from matplotlib.figure import Figure
 
 from bertlib.data.model_inputs import Lengths
 from bertlib.reporting import html_report, report_charts, report_page
-from bertlib.reporting.confidence_intervals import Interval
+from bertlib.reporting.statistics import Interval
 
 pytestmark = pytest.mark.unit
 

@@ -1,7 +1,6 @@
 """Tests of reading what runs left in their folders."""
 
 import datetime
-import json
 
 import pytest
 import run_folders
@@ -241,27 +240,3 @@ def test_the_order_of_files_does_not_change_their_hash(tmp_path):
     run_folders.write_run(tmp_path / name, files=files)
   a, b, c = read(*(tmp_path / name for name in "abc"))
   assert a.hashes == b.hashes != c.hashes
-
-
-# Answers
-
-
-def test_answers_are_right_where_they_match(tmp_path):
-  run_folders.write_answers(
-    tmp_path / "a", {"x": "the Ann", "y": "Rome", "z": ""}
-  )
-  (run,) = read(tmp_path / "a")
-  assert [score.exact for score in run.scores] == [1, 0, 0]
-
-
-def test_answers_are_not_known_if_the_questions_changed(tmp_path):
-  path = run_folders.write_answers(tmp_path / "a", dict.fromkeys("xyz", "Ann"))
-  path.write_text(json.dumps(run_folders.QUESTIONS, indent=1))
-  (run,) = read(tmp_path / "a")
-  assert run.scores == []
-
-
-def test_answers_to_other_questions_are_not_those_of_the_run(tmp_path):
-  run_folders.write_answers(tmp_path / "a", {"x": "Ann", "y": "Ann"})
-  (run,) = read(tmp_path / "a")
-  assert run.scores == []

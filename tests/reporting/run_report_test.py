@@ -10,7 +10,7 @@ import run_folders
 from bertlib.checkpoints.task_record import TaskRecord
 from bertlib.cli import option
 from bertlib.reporting import html_report, run_report
-from bertlib.reporting.confidence_intervals import Estimates, Interval
+from bertlib.reporting.statistics import Estimates, Interval
 from bertlib.settings.classifier import ClassifierSettings
 from bertlib.training.model_selection import Selection
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,8 +11,9 @@ from typing import Any
 import numpy as np
 
 from bertlib.cli.errors import some_of
-from bertlib.reporting import confidence_intervals, html_report
-from bertlib.reporting.confidence_intervals import Estimates
+from bertlib.reporting import html_report, statistics
+from bertlib.reporting.recorded_runs import RecordedRun, shared_predictions
+from bertlib.reporting.statistics import Comparison, Estimates, Interval
 from bertlib.tasks.classification import classification_scores
 from bertlib.tasks.classification.classification import (
   ChoiceExample,
@@ -20,6 +23,9 @@ from bertlib.tasks.classification.classification import (
 
 # Labels of the largest constant prediction that is tried as a baseline.
 _MAX_CONSTANT = 20
+
+# Of a bootstrap: a metric of scikit-learn takes 3 ms for any few labels.
+_MAX_RESAMPLES = 200
 
 
 def sections(
@@ -136,24 +142,28 @@ def estimates(
   names: Sequence[str],
 ) -> Estimates:
   """Estimates for a classifier, of the metrics that it has."""
-  count = f"{len(label_ids):,} examples"
-  names = [name for name in names if name in classification_scores.METRICS]
+  gold, predicted = label_ids, logits.argmax(axis=-1)
   if problem.kind == "regression":
-    values = logits[:, 0]
-    find = confidence_intervals.of_correlation
-    return Estimates(count, {n: find(n, label_ids, values) for n in names})
-  if problem.kind == "multi_label":
+    predicted = logits[:, 0]
+  elif problem.kind == "multi_label":
     gold = label_ids > 0
     predicted = classification_scores.probabilities(problem, logits) >= 0.5
-  else:
-    gold, predicted = label_ids, logits.argmax(axis=-1)
+
+  def interval(name: str) -> Interval | None:
+    if name == "accuracy":
+      is_correct = np.reshape(gold == predicted, [len(gold), -1]).all(axis=1)
+      return statistics.fraction_interval(is_correct)
+    metric = classification_scores.METRICS[name]
+    return statistics.bootstrap(
+      metric, gold, predicted, max_resamples=_MAX_RESAMPLES
+    )
+
+  names = [name for name in names if name in classification_scores.METRICS]
+  baselines = {}
+  if problem.kind != "regression":
+    baselines = {n: _constant_baseline(n, problem, gold) for n in names}
   return Estimates(
-    count,
-    {
-      name: confidence_intervals.of_labels(name, gold, predicted)
-      for name in names
-    },
-    {name: _constant_baseline(name, problem, gold) for name in names},
+    f"{len(gold):,} examples", {n: interval(n) for n in names}, baselines
   )
 
 
@@ -161,42 +171,75 @@ def _constant_baseline(
   name: str, problem: Problem, gold: np.ndarray
 ) -> tuple[str, float]:
   """Best metric of predicting the same for all examples, described."""
-  scores = {}
   if problem.kind == "multi_label":
-    # The k most frequent labels together.
+    # The most frequent labels together.
     order = np.argsort(-gold.sum(axis=0), kind="stable")
-    for number in range(1, min(len(order), _MAX_CONSTANT) + 1):
-      labels = np.zeros(len(order), bool)
-      labels[order[:number]] = True
-      noun = f"the {number} most frequent labels"
-      if number == 1:
-        noun = str(problem.labels[order[0]])
-      scores[f"always {noun}"] = _score_of_constant(name, gold, labels)
+    numbers = range(1, min(len(order), _MAX_CONSTANT) + 1)
+    constants = [
+      (order[:n], np.isin(range(len(order)), order[:n])) for n in numbers
+    ]
   else:
-    counts = np.bincount(gold, minlength=problem.num_labels)
+    order = np.argsort(-np.bincount(gold, minlength=problem.num_labels))
     # The second one too: it may be the one that F1 is about.
-    for i in np.argsort(-counts, kind="stable")[:2]:
-      score = _score_of_constant(name, gold, i)
-      scores[f"always {problem.labels[i]}"] = score
+    constants = [([label], label) for label in order[:2]]
+  scores = {}
+  with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # no label but one is predicted
+    for labels, constant in constants:
+      text = some_of([str(problem.labels[label]) for label in labels], 3)
+      scores[f"always {text}"] = classification_scores.METRICS[name](
+        gold, np.broadcast_to(constant, gold.shape)
+      )
   best = max(scores, key=scores.__getitem__)
   return best, scores[best]
 
 
-def _score_of_constant(name: str, gold: np.ndarray, label) -> float:
-  """The metric of predicting a label, or bool [labels], for all examples."""
-  if name == "accuracy":
-    is_right = np.reshape(gold == label, [len(gold), -1]).all(axis=1)
-    return float(is_right.mean())
-  has_several = gold.ndim == 2 and gold.shape[1] > 1
-  if has_several and name in confidence_intervals.LABEL_METRICS:
-    # From counts: scikit-learn takes seconds for many examples and labels.
-    totals = gold.sum(axis=0)
-    counts = confidence_intervals.LabelCounts(
-      totals * label, len(gold) * label, totals, np.full(len(totals), True)
+# Comparison of two runs
+
+
+def compare(first: RecordedRun, other: RecordedRun) -> Comparison:
+  """Compares the predictions of two runs; empty if they are not known."""
+  names, gold, *predicted = shared_predictions(first, other)
+  if not gold:
+    return Comparison()
+  test = statistics.compare_answers(gold, *predicted)
+  columns = _arrays(first, gold, *predicted)
+  # Accuracy has the test.
+  names = [n for n in names if n in classification_scores.METRICS]
+  if columns is None:
+    return Comparison(test)
+  gold_values, *values = columns
+  # [examples, gold or predicted] or [examples, gold or predicted, labels]
+  pairs = [np.stack([gold_values, found], axis=1) for found in values]
+
+  def interval(name: str) -> Interval | None:
+    metric = classification_scores.METRICS[name]
+    return statistics.difference_interval(
+      lambda rows: metric(rows[:, 0], rows[:, 1]),
+      *pairs,
+      max_resamples=_MAX_RESAMPLES,
     )
-    return float(confidence_intervals.LABEL_METRICS[name](counts))
-  with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # no label but one is predicted
-    return classification_scores.METRICS[name](
-      gold, np.broadcast_to(label, gold.shape)
-    )
+
+  return Comparison(test, {n: interval(n) for n in names if n != "accuracy"})
+
+
+def _arrays(run: RecordedRun, *columns) -> list[np.ndarray] | None:
+  """Answers as numbers, see `METRICS`; None if a label is not of the model."""
+  from sklearn import preprocessing
+
+  gold = columns[0]
+  if isinstance(gold[0], float):
+    return [np.array(column) for column in columns]
+  results = run.evaluation.get("results") or {}
+  # The thresholds of a model of several labels are by label.
+  text = results.get("labels") or results.get("thresholds") or "[]"
+  labels = [*json.loads(text)]
+  if isinstance(gold[0], str):
+    if not {*itertools.chain(*columns)} <= {*labels}:
+      return None
+    numbers = {label: number for number, label in enumerate(labels)}
+    return [np.array([numbers[label] for label in c]) for c in columns]
+  if not {*itertools.chain(*itertools.chain(*columns))} <= {*labels}:
+    return None
+  encoder = preprocessing.MultiLabelBinarizer(classes=labels)
+  return [encoder.fit_transform(column) > 0 for column in columns]

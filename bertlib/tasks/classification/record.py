@@ -10,6 +10,9 @@ from bertlib.checkpoints.task_record import (
 from bertlib.cli import lazy_module
 from bertlib.tasks.classification import classification
 
+classification_report = lazy_module.load(
+  "bertlib.tasks.classification.classification_report"
+)
 classifier_signatures = lazy_module.load(
   "bertlib.tasks.classification.classifier_signatures"
 )
@@ -37,6 +40,7 @@ RECORD = TaskRecord(
   required={"labels": [str]},
   problem=classification.description_problem,
   primary_metrics=("matthews", "pearson", "micro_f1", "accuracy"),
+  compare=lambda *runs: classification_report.compare(*runs),
   predict=PredictExample(
     "texts.txt",
     "Labels of the lines of a file:",

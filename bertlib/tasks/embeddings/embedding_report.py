@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from bertlib.reporting import confidence_intervals, html_report
-from bertlib.reporting.confidence_intervals import Estimates
+from bertlib.reporting import html_report, statistics
+from bertlib.reporting.statistics import Estimates
 from bertlib.tasks.embeddings import (
   beir,
   embedding_evaluation,
@@ -144,7 +143,6 @@ def estimates(
   """Estimates for sentence embeddings, at the full width."""
   if dev_set is None:
     return Estimates()
-  of_mean = confidence_intervals.of_mean
   if evaluation.rankings is not None:
     values = retrieval_scores.evaluate_queries(
       dev_set.retrieval.relevance, evaluation.rankings
@@ -152,7 +150,7 @@ def estimates(
     return Estimates(
       f"{len(values):,} queries",
       {
-        name: of_mean(values[:, column])
+        name: statistics.bootstrap(np.mean, values[:, column])
         for column, name in enumerate(retrieval_scores.METRICS)
       },
     )
@@ -162,19 +160,16 @@ def estimates(
   if evaluation.cosines is None or not len(evaluation.cosines):
     return Estimates(count)
   gold = embedding_evaluation.gold_values(dev_set.kind, dev_set.examples)
-  if dev_set.kind == "scored_pairs":
-    find = functools.partial(
-      confidence_intervals.of_correlation, x=evaluation.cosines, y=gold
-    )
-    return Estimates(count, {n: find(n) for n in ("spearman", "pearson")})
+  baselines = {}
+  if dev_set.kind != "scored_pairs":
+    baselines["average_precision"] = ("random order", float(gold.mean()))
   return Estimates(
     count,
     {
-      "average_precision": confidence_intervals.of_average_precision(
-        gold, evaluation.cosines
-      )
+      name: statistics.bootstrap(metric, evaluation.cosines, gold)
+      for name, metric in similarity_scores.PAIR_METRICS[dev_set.kind].items()
     },
-    {"average_precision": ("random order", float(gold.mean()))},
+    baselines,
   )
 
 
@@ -195,10 +190,8 @@ def _neighbor_estimates(
   return Estimates(
     f"{len(found.queries):,} texts",
     {
-      "map": confidence_intervals.of_mean(found.precisions),
-      "neighbor_accuracy": confidence_intervals.of_fraction(
-        int(found.is_right.sum()), len(found.queries)
-      ),
+      "map": statistics.bootstrap(np.mean, found.precisions),
+      "neighbor_accuracy": statistics.fraction_interval(found.is_right),
     },
     baselines,
   )

@@ -37,13 +37,11 @@ def scored_pairs(
   similarities: np.ndarray, scores: np.ndarray
 ) -> dict[str, float]:
   """Spearman and Pearson correlation with gold scores; NaN if all are equal."""
-  from scipy import stats
-
   if min(np.ptp(x) if len(x) else 0 for x in (similarities, scores)) == 0:
     return dict.fromkeys(SCORED_PAIRS, float("nan"))
   return {
-    "spearman": float(stats.spearmanr(similarities, scores)[0]),
-    "pearson": float(stats.pearsonr(similarities, scores)[0]),
+    name: PAIR_METRICS["scored_pairs"][name](similarities, scores)
+    for name in SCORED_PAIRS
   }
 
 
@@ -52,8 +50,6 @@ def labeled_pairs(
 ) -> dict[str, float]:
   """Average precision; accuracy and F1 at the thresholds that are best."""
   # Similarities are in [-1, 1]; labels are 1 for pairs that belong together.
-  from sklearn import metrics
-
   nan = float("nan")
   if not len(labels):
     names = (*LABELED_PAIRS, "accuracy_threshold", "f1_threshold")
@@ -78,8 +74,8 @@ def labeled_pairs(
     )
   f1 = 2 * num_right / (num_predicted + num_gold)
   results |= _best(np.where(separates, f1, -1), thresholds, "f1")
-  precision = metrics.average_precision_score(labels, similarities)
-  return results | {"average_precision": float(precision)}
+  precision = _average_precision(similarities, labels)
+  return results | {"average_precision": precision}
 
 
 def _best(values, thresholds, name: str) -> dict[str, float]:
@@ -89,6 +85,31 @@ def _best(values, thresholds, name: str) -> dict[str, float]:
     name: float(values[best]),
     f"{name}_threshold": float(thresholds[best]),
   }
+
+
+def _spearman(similarities: np.ndarray, scores: np.ndarray) -> float:
+  from scipy import stats
+
+  return float(stats.spearmanr(similarities, scores)[0])
+
+
+def _pearson(similarities: np.ndarray, scores: np.ndarray) -> float:
+  from scipy import stats
+
+  return float(stats.pearsonr(similarities, scores)[0])
+
+
+def _average_precision(similarities: np.ndarray, labels: np.ndarray) -> float:
+  from sklearn import metrics
+
+  return float(metrics.average_precision_score(labels, similarities))
+
+
+# Those of pairs that need no threshold, of similarities and gold values.
+PAIR_METRICS = {
+  "scored_pairs": {"spearman": _spearman, "pearson": _pearson},
+  "labeled_pairs": {"average_precision": _average_precision},
+}
 
 
 class Neighbors(NamedTuple):

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
-from bertlib.reporting import confidence_intervals, html_report, paired_tests
-from bertlib.reporting.confidence_intervals import Estimates
-from bertlib.reporting.paired_tests import Comparison
+from bertlib.reporting import html_report, statistics
 from bertlib.reporting.recorded_runs import RecordedRun, shared_predictions
+from bertlib.reporting.statistics import Comparison, Estimates
 from bertlib.tasks.ner import ner_decoding, ner_scores
 from bertlib.tasks.ner.ner import Sentence
 
@@ -70,7 +69,7 @@ def estimates(
   return Estimates(
     f"{len(sentences):,} sentences with {counts[:, 2].sum():,} entities",
     {
-      name: confidence_intervals.bootstrap(ner_scores.metric(name), counts)
+      name: statistics.bootstrap(ner_scores.metric(name), counts)
       for name in ner_scores.METRICS
     },
     {"accuracy": ("always O", num_outside / max(counts[:, 4].sum(), 1))},
@@ -80,20 +79,11 @@ def estimates(
 def compare(first: RecordedRun, other: RecordedRun) -> Comparison:
   """Compares the tags of two runs; empty if they are not known."""
   names, gold, *predicted = shared_predictions(first, other)
-  return compare_tags(names, gold, *predicted) if gold else Comparison()
-
-
-def compare_tags(
-  names: Iterable[str],
-  gold: Sequence[Sequence[str]],
-  first: Sequence[Sequence[str]],
-  other: Sequence[Sequence[str]],
-) -> Comparison:
-  """Compares predicted tags of two models; examples are sentences."""
-  metrics = {
-    name: ner_scores.metric(name)
-    for name in names
-    if name in ner_scores.METRICS
-  }
-  rows = [ner_scores.count_entities(gold, tags) for tags in (first, other)]
-  return Comparison(None, paired_tests.differences(metrics, *rows))
+  counts = [ner_scores.count_entities(gold, tags) for tags in predicted]
+  return Comparison(
+    intervals={
+      name: statistics.difference_interval(ner_scores.metric(name), *counts)
+      for name in names
+      if name in ner_scores.METRICS
+    }
+  )

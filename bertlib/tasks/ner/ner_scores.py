@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
+from typing import Callable
 
 import numpy as np
 
 from bertlib.cli.errors import InputError
-from bertlib.reporting.confidence_intervals import Metric
 from bertlib.tasks.ner import ner_tags
 
 # Metrics over all entities; `entity_metrics` adds those of each type.
@@ -73,14 +72,13 @@ def count_entities(
   return np.array(rows, np.int64).reshape(len(rows), 5)
 
 
-def metric(name: str) -> Metric:
-  """One of `METRICS` from rows of `count_entities`; NaN for 0 of nothing."""
+def metric(name: str) -> Callable[[np.ndarray], float]:
+  """One of `METRICS` from rows of `count_entities`; 0 for 0 of nothing."""
   part, wholes = _QUOTIENTS[name]
 
-  def quotient(rows, counts):
-    sums = counts @ rows
-    whole = sums[wholes].mean()
-    return float(sums[part] / whole) if whole else math.nan
+  def quotient(rows):
+    sums = rows.sum(axis=0)
+    return float(sums[part] / max(sums[wholes].mean(), 1))
 
   return quotient
 

@@ -30,7 +30,6 @@ RECORD = TaskRecord(
   },
   primary_metrics=("best_f1", "f1"),
   uses={"predict_file": "dev data"},
-  score=lambda run: squad_report.answer_scores(run),
   compare=lambda *runs: squad_report.compare(*runs),
   predict=PredictExample(
     "questions.json",

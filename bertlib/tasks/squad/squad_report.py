@@ -10,16 +10,9 @@ from typing import NamedTuple
 import numpy as np
 
 from bertlib.io import files
-from bertlib.reporting import (
-  confidence_intervals,
-  html_report,
-  paired_tests,
-  receipts,
-  report_page,
-)
-from bertlib.reporting.confidence_intervals import Estimates
-from bertlib.reporting.paired_tests import Comparison
+from bertlib.reporting import html_report, receipts, report_page, statistics
 from bertlib.reporting.recorded_runs import RecordedRun
+from bertlib.reporting.statistics import Comparison, Estimates
 from bertlib.settings.squad import SquadSettings
 from bertlib.tasks.squad import squad_files, squad_scores
 from bertlib.tasks.squad.squad_scores import Score
@@ -145,7 +138,7 @@ def estimates(
   return Estimates(
     f"{len(scores):,} questions",
     {
-      name: confidence_intervals.of_mean(values[:, column])
+      name: statistics.bootstrap(np.mean, values[:, column])
       for column, name in enumerate((exact, "f1"))
     },
     baselines,
@@ -155,45 +148,39 @@ def estimates(
 # Comparison of two runs
 
 
-def answer_scores(run: RecordedRun) -> list[Score]:
-  """Scores in the order of the dev set; [] if data or answers changed."""
+def compare(first: RecordedRun, other: RecordedRun) -> Comparison:
+  """Compares exact match and F1 of two runs; empty if they are not known."""
+  scores = [_answer_scores(run) for run in (first, other)]
+  if first.dev_data != other.dev_data or not all(map(len, scores)):
+    return Comparison()
+  exact, f1 = zip(*(run.T for run in scores))
+  return Comparison(
+    statistics.mcnemar(*(values == 1 for values in exact)),
+    {"f1": statistics.difference_interval(np.mean, *(100 * v for v in f1))},
+  )
+
+
+def _answer_scores(run: RecordedRun) -> np.ndarray:
+  """Exact match and F1 of each answer; empty if data or answers changed."""
+  nothing = np.empty([0, 2])
   entries = run.dev_files()
   path = os.path.join(run.folder, "predictions.json")
   if len(entries) != 1 or not files.exists(path):
-    return []
+    return nothing
   (entry,) = entries
   if not files.exists(entry["path"]) or not receipts.is_unchanged(entry):
-    return []
+    return nothing
   questions = squad_files.read_questions(entry["path"])
   answers = squad_files.read_by_id(path, str)
+  if any(question.id not in answers for question in questions):
+    return nothing
   flags = run.evaluation.get("flags", {})
   score = squad_scores.scorer(
     flags.get("eval_metric"), flags.get("version_2_with_negative", False)
   )
-  if any(question.id not in answers for question in questions):
-    return []
-  return [
-    score(answers[question.id], [gold.text for gold in question.answers])
-    for question in questions
-  ]
-
-
-def compare(first: RecordedRun, other: RecordedRun) -> Comparison:
-  """Compares the answers of two runs; empty if they are not known."""
-  if not (first.scores and other.scores) or first.dev_data != other.dev_data:
-    return Comparison()
-  return compare_answers(first.scores, other.scores)
-
-
-def compare_answers(
-  first: Sequence[Score], other: Sequence[Score]
-) -> Comparison:
-  """Compares answers to questions: exact match, and F1 in percent."""
-  is_right = [[score.exact == 1 for score in run] for run in (first, other)]
-  rows = [
-    np.array([[100 * score.f1] for score in run]) for run in (first, other)
-  ]
-  return Comparison(
-    paired_tests.mcnemar(*is_right),
-    paired_tests.differences({"f1": confidence_intervals.mean}, *rows),
+  return np.array(
+    [
+      score(answers[question.id], [gold.text for gold in question.answers])
+      for question in questions
+    ]
   )
