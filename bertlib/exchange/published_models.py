@@ -6,6 +6,7 @@ import dataclasses
 import difflib
 import json
 import os
+import urllib.parse
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -43,6 +44,14 @@ class Model:
   # Pooling, normalization and prompts of sentence vectors, as its maker
   # describes them. The repository's own files take precedence.
   embedding: Mapping[str, Any] | None = None
+
+  @property
+  def ending(self) -> str:
+    """Of the name in the cache, of the archive or the repository's folder."""
+    if self.repository:
+      return ".download"
+    path = urllib.parse.urlsplit(self.address).path
+    return ".zip" if path.endswith(".zip") else ".tar.gz"
 
   @property
   def origin(self) -> str:

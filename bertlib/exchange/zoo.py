@@ -1,7 +1,9 @@
 """Downloading published models into a cache.
 
 Each model gets a folder with its name, `bert_config.json`, `vocab.txt` and
-`bert_model.ckpt.*`, whatever the published archive looks like.
+`bert_model.ckpt.*`, whatever the published archive looks like. Archives are
+downloaded by pooch, and repositories of the Hugging Face Hub by
+huggingface_hub, into its own cache.
 """
 
 from __future__ import annotations
@@ -9,27 +11,22 @@ from __future__ import annotations
 import contextlib
 import functools
 import gzip
-import hashlib
-import http.client
-import importlib.util
 import io
 import os
 import posixpath
+import re
+import shutil
 import stat
 import tarfile
-import time
-import urllib.error
-import urllib.parse
-import urllib.request
 import zipfile
-from collections.abc import Collection, Iterator, Mapping
-from typing import IO, Any, Callable
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import IO, Callable
 
 from absl import logging
 
 from bertlib.checkpoints import checkpoint_names, model_files
 from bertlib.cli import lazy_module, tensorflow_log, terminal
-from bertlib.cli.errors import InputError
+from bertlib.cli.errors import NO_ROOM, InputError
 from bertlib.exchange import published_models
 from bertlib.io import files, folder_lock, json_files
 from bertlib.io.files import atomic_write
@@ -38,22 +35,20 @@ from bertlib.io.files import atomic_write
 convert = lazy_module.load("bertlib.exchange.convert")
 
 # Files of a repository of the Hugging Face Hub, and those that it may lack.
-_WEIGHTS = "model.safetensors"
 _HUB_FILES = (
   "config.json",
   "vocab.txt",
   "tokenizer_config.json",
   "modules.json",
   "1_Pooling/config.json",
-  _WEIGHTS,
+  "model.safetensors",
 )
 _OPTIONAL_HUB_FILES = (
   "sentence_bert_config.json",
   "config_sentence_transformers.json",
 )
 
-_TIMEOUT = 60  # seconds without data
-_MAX_ATTEMPTS = 4  # in a row without progress
+_MAX_RETRIES = 3  # of a download that fails
 _CHUNK = 2**20  # bytes per read
 _MAX_BYTES = 2**34  # size of an unpacked archive
 
@@ -68,12 +63,7 @@ def default_cache_dir() -> str:
   return os.environ.get("BERT_CACHE_DIR") or default
 
 
-def fetch(
-  name: str,
-  cache_dir: str | None = None,
-  # waits some seconds before another attempt
-  sleep: Callable[[float], Any] = time.sleep,
-) -> str:
+def fetch(name: str, cache_dir: str | None = None) -> str:
   """Folder of a model, by name or alias; downloaded if not in the cache."""
   model = published_models.find(name)
   cache = os.path.abspath(cache_dir or default_cache_dir())
@@ -84,7 +74,7 @@ def fetch(
       # Of several processes one downloads the model, and the others wait.
       with folder_lock.wait_for_lock(folder + ".lock"):
         if not os.path.exists(folder):
-          _install(model, folder, sleep)
+          _install(model, folder)
   except OSError as error:
     error.filename = error.filename or cache
     raise
@@ -128,228 +118,142 @@ def _missing(names: Collection[str]) -> list[str]:
   return missing + checkpoint_names.missing_files(checkpoint, names)
 
 
-def _install(
-  model: published_models.Model, folder: str, sleep: Callable[[float], Any]
-) -> None:
-  """Creates a model's folder from its download, then removes the download."""
-  license = model.license or "unknown"
-  origin = model.name, model.maker, license, model.paper, model.origin
-  # The cache may have it already: `NAME.zip` or `NAME.tar.gz`, or files of a
-  # repository in `NAME.download`.
+def _install(model: published_models.Model, folder: str) -> None:
+  """Creates a model's folder from files in the cache, or else a download."""
+  origin = model.maker, model.license or "unknown", model.paper
+  logging.info("%s by %s, license %s, see %s", model.name, *origin)
+  download, is_temporary = folder + model.ending, False
   if model.repository:
-    _check_can_read_weights(model)
-    download = folder + ".download"
-    logging.info("%s by %s, license %s, see %s; from %s", *origin)
-    _download_repository(model, folder, download, sleep)
-    unpack, remove = _convert, _remove_repository
+    download, unpack = _find_repository(model, download), _convert
   else:
-    is_zip = urllib.parse.urlsplit(model.address).path.endswith(".zip")
-    download = folder + (".zip" if is_zip else ".tar.gz")
-    unpack, remove = _unpack, None
-    # What is in the cache already is used, and kept: it may be the user's.
+    unpack = _unpack
+    # An archive that is in the cache already may be the user's.
     if not os.path.exists(download):
-      logging.info("%s by %s, license %s, see %s; from %s", *origin)
-      _download(model, model.address, folder, download, sleep, model.size)
-      remove = os.remove
+      _download_archive(model, download)
+      is_temporary = True
   try:
     with files.atomic_folder(folder) as temporary_dir:
       os.mkdir(temporary_dir)
       hashes = unpack(download, model, temporary_dir)
       _check_hashes(model, folder, hashes)
   except InputError as error:
+    # In huggingface_hub's cache the folder of the whole repository.
+    download = re.sub(r"/snapshots/\w+$", "", download)
     removed = "Remove it"
-    if remove:
-      remove(download)
+    if is_temporary:
+      os.remove(download)
       removed = "It was removed"
     raise InputError(
       f"{download}: {error}. {removed}; download it again, or put files"
       f" that you trust into {folder}"
     ) from error
-  if remove:
-    remove(download)
+  if is_temporary:
+    os.remove(download)
   else:
     logging.info("%s: unpacked to %s; no longer needed", download, folder)
-
-
-def _remove_repository(download: str) -> None:
-  """Removes the files of `_download_repository`, and folders without others."""
-  folders = {download}
-  for name in (*_OPTIONAL_HUB_FILES, *_HUB_FILES):
-    path = os.path.join(download, name)
-    folders.add(os.path.dirname(path))
-    with contextlib.suppress(FileNotFoundError):
-      os.remove(path)
-  for folder in sorted(folders, reverse=True):
-    with contextlib.suppress(OSError):  # not empty, or missing
-      os.rmdir(folder)
 
 
 def _check_hashes(
   model: published_models.Model, folder: str, hashes: Mapping[str, str]
 ) -> None:
   """Compares SHA-256 hashes with those published or of the first download."""
+  path = folder + ".json"
+  recorded = {}
+  if os.path.exists(path):
+    schema = {"sha256?": dict}
+    record = json_files.read(path, schema, "Remove it, or restore it")
+    recorded = record.get("sha256", {})
   published = model.sha256 or {}
-  known = _record(folder).get("sha256", {}) | published
+  known = recorded | published
   for file, expected in known.items():
     if hashes.get(file) != expected:
       raise InputError(
         f"the SHA-256 of its {file} is {hashes.get(file)}, not {expected} as in"
-        f" {published_models.TABLE if file in published else folder + '.json'}"
+        f" {published_models.TABLE if file in published else path}"
       )
   if hashes.keys() - known.keys():
-    _record(folder, sha256=hashes)
+    with atomic_write(path) as file:
+      file.write(json_files.dumps({"sha256": hashes}, indent=2) + "\n")
     logging.info(
       "%s: not verified, its SHA-256 is not published. That of this download is"
-      " kept in %s.json and checked in later downloads. Remove the file to"
-      " accept another version",
+      " kept in %s and checked in later downloads. Remove the file to accept"
+      " another version",
       model.name,
-      folder,
-    )
-
-
-def _record(folder: str, **updates: Any) -> dict[str, Any]:
-  """Updates and returns the record of a download, `FOLDER.json`."""
-  path, record = folder + ".json", {}
-  if os.path.exists(path):
-    record = json_files.read(
       path,
-      {"sha256?": dict, "version?": (str, json_files.NULL)},
-      "Remove it, or restore it",
     )
-  if updates:
-    record |= updates
-    with atomic_write(path) as file:
-      file.write(json_files.dumps(record, indent=2) + "\n")
-  return record
+
+
+def _hashes(folder: str, names: Iterable[str]) -> dict[str, str]:
+  """SHA-256 of the files of a folder that have these names."""
+  import pooch
+
+  paths = {name: os.path.join(folder, name) for name in names}
+  return {
+    name: pooch.file_hash(path)
+    for name, path in paths.items()
+    if os.path.exists(path)
+  }
 
 
 # Downloading
 
 
-class _DownloadError(Exception):
-  """A failed attempt to download."""
+def _download_archive(model: published_models.Model, target: str) -> None:
+  import pooch
 
-  def __init__(
-    self, message: str, is_temporary: bool = True, code: int | None = None
-  ):
-    super().__init__(message)
-    self.is_temporary = is_temporary  # another attempt may succeed
-    self.code = code  # HTTP status; None for other failures
-
-
-def _download(
-  model: published_models.Model,
-  address: str,
-  folder: str,  # the model's, in the cache
-  target: str,
-  sleep: Callable[[float], Any],
-  size: int | None = None,  # published, in bytes
-) -> None:
-  """Downloads a file; retries as long as attempts make progress."""
-  largest = attempts = 0
-  with files.resumable_file(target) as part:
-    while True:
-      try:
-        _receive(address, folder, part, size)
-        return
-      except _DownloadError as error:
-        have = os.path.getsize(part) if os.path.exists(part) else 0
-        attempts = 1 if have > largest else attempts + 1
-        largest = max(have, largest)
-        if attempts == _MAX_ATTEMPTS or not error.is_temporary:
-          raise InputError(
-            f"{address}: {error}. Download it by other means, and save it"
-            f" as {target} or its files in {folder}"
-          ) from error
-        delay = 2**attempts
-        logging.info("%s: %s; trying again in %d s", model.name, error, delay)
-        sleep(delay)
+  folder, name = os.path.split(target)
+  archives = pooch.create(
+    folder,
+    base_url="",
+    registry={name: None},
+    urls={name: model.address},
+    retry_if_failed=_MAX_RETRIES,
+  )
+  bar = terminal.progress(model.size or 1, "B", unit_scale=True)
+  with _errors_of_download(model, f"save it as {target}"), bar:
+    archives.fetch(name, downloader=pooch.HTTPDownloader(bar, _CHUNK))
 
 
-def _receive(
-  address: str, folder: str, part: str, published_size: int | None
-) -> None:
-  """Downloads the rest of a file, or all of it if the server's has changed."""
-  have = os.path.getsize(part) if os.path.exists(part) else 0
-  version = _record(folder).get("version")
-  headers = {"User-Agent": "bert-estimator"}
-  if have and version:
-    have -= 1  # A server rejects an empty range, if the part is complete.
-    headers |= {"Range": f"bytes={have}-", "If-Range": version}
-  request = urllib.request.Request(address, headers=headers)
-  # The default opener caches the proxies of its first call.
-  opener = urllib.request.build_opener()
-  with _network_call(opener.open, request, timeout=_TIMEOUT) as response:
-    if response.status != http.client.PARTIAL_CONTENT:
-      have = 0
-    elif f"bytes {have}-" not in response.headers.get("Content-Range", ""):
-      raise _DownloadError("the server sent another range than requested")
-    left = response.length
-    size = published_size if left is None else have + left
-    if published_size not in (None, size):
-      raise _DownloadError(
-        f"has {size} bytes, not {published_size} as in"
-        f" {published_models.TABLE}",
-        False,
-      )
-    bar = terminal.progress(size, "B", initial=have, unit_scale=True)
-    with bar, open(part, "ab") as file:
-      file.truncate(have)
-      if not have:
-        is_weak = response.headers.get("ETag", "W/").startswith("W/")
-        version = response.headers["Last-Modified" if is_weak else "ETag"]
-        _record(folder, version=version)
-      while chunk := _network_call(response.read1, _CHUNK):
-        file.write(chunk)
-        bar.update(len(chunk))
-  have = os.path.getsize(part)
-  if size is not None and have < size:
-    raise _DownloadError(f"ended after {have} of {size} bytes")
-
-
-def _network_call(call: Callable[..., Any], *args: Any, **options: Any) -> Any:
-  """Calls a function; converts network errors to `_DownloadError`."""
+def _find_repository(model: published_models.Model, placed: str) -> str:
+  """Folder of a repository: `placed` if it has all files, or a download."""
+  if all(os.path.exists(os.path.join(placed, name)) for name in _HUB_FILES):
+    return placed
   try:
-    return call(*args, **options)
-  except urllib.error.HTTPError as error:
-    # Timeout, too early, too many requests.
-    is_temporary = error.code >= 500 or error.code in (408, 425, 429)
-    raise _DownloadError(str(error), is_temporary, error.code) from error
-  except (OSError, http.client.HTTPException) as error:
-    raise _DownloadError(str(getattr(error, "reason", error))) from error
+    import huggingface_hub
+    import safetensors  # noqa: F401 (reads the weights)
+  except ImportError as error:
+    raise InputError(
+      f"{model.name}: models of the Hugging Face Hub need huggingface_hub and"
+      " safetensors: pip install -e '.[huggingface]'"
+    ) from error
+  required = ", ".join(_HUB_FILES)
+  with _errors_of_download(model, f"save {required} in {placed}"):
+    snapshot = huggingface_hub.snapshot_download(
+      model.repository, allow_patterns=[*_HUB_FILES, *_OPTIONAL_HUB_FILES]
+    )
+    for name in _HUB_FILES:
+      os.stat(os.path.join(snapshot, name))
+  return snapshot
+
+
+@contextlib.contextmanager
+def _errors_of_download(
+  model: published_models.Model, advice: str
+) -> Iterator[None]:
+  """Makes an InputError of any error in its block but a full disk."""
+  try:
+    yield
+  except Exception as error:
+    if getattr(error, "errno", None) in NO_ROOM:
+      raise
+    reason = str(error).partition("\n")[0]
+    raise InputError(
+      f"{model.origin}: cannot be downloaded ({reason}). Download it by other"
+      f" means, and {advice}"
+    ) from error
 
 
 # The Hugging Face Hub
-
-
-def _check_can_read_weights(model: published_models.Model) -> None:
-  if not importlib.util.find_spec("safetensors"):
-    raise InputError(
-      f"{model.name}: its weights need the package safetensors:"
-      " pip install safetensors"
-    )
-
-
-def _download_repository(
-  model: published_models.Model,
-  folder: str,
-  target_dir: str,
-  sleep: Callable[[float], Any],
-) -> None:
-  """Downloads the files of a repository that are not in `target_dir`."""
-  for name in (*_OPTIONAL_HUB_FILES, *_HUB_FILES):
-    target = os.path.join(target_dir, name)
-    if os.path.exists(target):
-      continue
-    os.makedirs(os.path.dirname(target), exist_ok=True)
-    address = f"{model.origin}/resolve/main/{name}"
-    size = model.size if name == _WEIGHTS else None
-    try:
-      _download(model, address, folder, target, sleep, size)
-    except InputError as error:
-      is_missing = getattr(error.__cause__, "code", None) == 404
-      if not (is_missing and name in _OPTIONAL_HUB_FILES):
-        raise
 
 
 def _convert(
@@ -362,12 +266,7 @@ def _convert(
     convert.huggingface_to_tensorflow(download, folder)
   logging.debug("%s", report.getvalue())
   _add_prompts(model, os.path.join(folder, model_files.DESCRIPTION))
-  hashes = {}
-  for name in (*_OPTIONAL_HUB_FILES, *_HUB_FILES):
-    path = os.path.join(download, name)
-    if os.path.exists(path):
-      hashes[name] = _sha256(path)
-  return hashes
+  return _hashes(download, (*_OPTIONAL_HUB_FILES, *_HUB_FILES))
 
 
 def _add_prompts(model: published_models.Model, path: str) -> None:
@@ -382,14 +281,6 @@ def _add_prompts(model: published_models.Model, path: str) -> None:
     )
 
 
-def _sha256(path: str) -> str:
-  digest = hashlib.sha256()
-  with open(path, "rb") as file:
-    while chunk := file.read(_CHUNK):
-      digest.update(chunk)
-  return digest.hexdigest()
-
-
 # Unpacking
 
 _File = tuple[str, int, Callable[[], IO[bytes]]]  # path, bytes, open function
@@ -400,7 +291,7 @@ def _unpack(
 ) -> dict[str, str]:
   """Unpacks a model to our standard file names; returns SHA-256 by name."""
   only = model.folder
-  hashes: dict[str, str] = {}
+  names = set()
   prefixes = set()
   size = 0
   try:
@@ -418,9 +309,14 @@ def _unpack(
         name = model_files.CHECKPOINT + match["part"]
       elif name not in model_files.BY_FLAG.values():
         continue
-      if name in hashes or len(prefixes) > 1:
+      if name in names or len(prefixes) > 1:
         raise InputError(f"has more than one model ({path})")
-      hashes[name] = _copy(open_file, os.path.join(folder, name))
+      names.add(name)
+      with (
+        open_file() as packed,
+        atomic_write(os.path.join(folder, name), "wb") as file,
+      ):
+        shutil.copyfileobj(packed, file, _CHUNK)
   except InputError:
     raise
   except Exception as error:
@@ -429,10 +325,10 @@ def _unpack(
     if getattr(error, "filename", None):
       raise
     raise InputError(f"incomplete or corrupt archive ({error})") from error
-  missing = _missing(hashes)
+  missing = _missing(names)
   if missing:
     raise InputError(checkpoint_names.describe_missing(missing))
-  return hashes
+  return _hashes(folder, names)
 
 
 def _files(archive: str, only: str | None) -> Iterator[_File]:
@@ -468,13 +364,3 @@ class _Unpacked(gzip.GzipFile):
     if not 0 <= size <= _CHUNK:
       raise tarfile.ReadError(f"{size} bytes of header")
     return super().read(size)
-
-
-def _copy(open_file: Callable[[], IO[bytes]], path: str) -> str:
-  """Writes a file of an archive; returns its SHA-256."""
-  digest = hashlib.sha256()
-  with open_file() as packed, atomic_write(path, "wb") as file:
-    while chunk := packed.read(_CHUNK):
-      digest.update(chunk)
-      file.write(chunk)
-  return digest.hexdigest()

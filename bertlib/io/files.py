@@ -242,14 +242,6 @@ def atomic_files(
 
 
 @contextlib.contextmanager
-def resumable_file(path: str) -> Iterator[str]:
-  """Yields `path` + ".part", which a failed block leaves to the next one."""
-  part = f"{path}.part"
-  yield part
-  os.replace(part, path)
-
-
-@contextlib.contextmanager
 def atomic_write(path: str, mode: str = "w") -> Iterator[IO[Any]]:
   """Opens a file, as text in UTF-8 or "wb", see `atomic_path`."""
   with atomic_path(path) as temporary:

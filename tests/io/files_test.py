@@ -171,21 +171,6 @@ def test_containers_of_one_host_name_keep_their_temporary_files_apart(
   assert list(tmp_path.iterdir()) == [path]
 
 
-def test_partial_file_of_a_failed_download_is_kept(tmp_path):
-  path = tmp_path / "archive"
-  with (
-    pytest.raises(KeyError),
-    files.resumable_file(str(path)) as part,
-    open(part, "a") as file,
-  ):
-    file.write("half ")
-    raise KeyError
-  assert not path.exists()
-  with files.resumable_file(str(path)) as part, open(part, "a") as file:
-    file.write("whole")
-  assert read(tmp_path) == {"archive": "half whole"}
-
-
 def test_checkpoint_files_are_its_index_and_data(folders):
   folder, path = folders
   for name in ("m.index", "m.data-00000-of-00001", "m.meta", "m2.index"):
