@@ -73,7 +73,9 @@ def main(_) -> None:
   recipe, inputs, outputs = setup(settings)
   receipt.start(settings, inputs)
   logging.info("Text from %d files: %s", len(inputs), ", ".join(inputs[:10]))
-  with files.folders_for(outputs), folder_lock.lock_files(outputs):
+  # Shards of one name are made by one run.
+  names = files.split_names(settings.output_file)
+  with files.folders_for(outputs), folder_lock.lock_files(names):
     if settings.num_workers:
       run = pretraining_blocks.BlockRun(recipe, inputs, outputs)
       counts = run.run(settings.num_workers)

@@ -73,7 +73,7 @@ def main(argv: list[str]) -> None:
   build(pipeline, recipe, inputs, outputs)
   with (
     files.folders_for(outputs),
-    folder_lock.lock_files(outputs),
+    folder_lock.lock_files(files.split_names(settings.output_file)),
   ):
     counts = run(pipeline)
     create_pretraining_data.report(counts)
