@@ -55,7 +55,7 @@ def test_code_on_the_page_runs_in_one_program(tmp_path):
   shell = "".join(b.text for b in blocks if b.language == "shell")
   subprocess.run(["bash", "-ec", shell], cwd=tmp_path, check=True)
   python = [block.text for block in blocks if block.language == "python"]
-  assert len(python) == 6
+  assert len(python) == 5
   done = subprocess.run(
     [sys.executable, "-c", "\n".join(python)],
     capture_output=True,

@@ -295,16 +295,18 @@ def test_the_page_on_architecture_has_the_order_of_imports():
   assert shown == list(architecture_test.ORDER)
 
 
-def test_the_page_on_architecture_names_every_module():
-  tree = module_tree()
-  named, folders = set(), []
-  for indent, name in re.findall(r"^( *)([\w.]+/?)", tree, re.M):
-    folders[len(indent) // 2 :] = [name]
-    named.add("".join(folders))
-  paths = [*ROOT.glob("*.py"), *ROOT.glob("bertlib/**/[!_]*.py")]
-  assert {name for name in named if name.endswith(".py")} == {
-    path.relative_to(ROOT).as_posix() for path in paths
-  }
+def test_the_page_on_architecture_names_every_command_and_folder():
+  named = set(re.findall(r"^ *([\w.]+/?)(?: |$)", module_tree(), re.M))
+  folders = [path.parent for path in ROOT.glob("bertlib/**/__init__.py")]
+  assert {path.name for path in ROOT.glob("*.py")} <= named
+  assert {f"{folder.name}/" for folder in folders} <= named
+
+
+def test_the_page_on_architecture_names_modules_that_exist():
+  text = ARCHITECTURE.read_text(encoding="utf-8")
+  folders = (".", "bertlib", "tests", "examples")
+  for name in re.findall(r"`([\w/]+\.py)`", text):
+    assert any((ROOT / folder / name).exists() for folder in folders), name
 
 
 def test_the_page_on_architecture_names_functions_of_a_run():
