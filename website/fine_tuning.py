@@ -86,22 +86,19 @@ Each score is from a training with the command below it, and beside it the score
 of the same training by another library: the same encoder, data, number of
 steps, learning rate, batch size and precision. The encoder is {model}, with 6
 layers and hidden size 384. **It is not BERT-Base**; the last column has
-published figures of BERT-Base, which was not run here.
+published figures of BERT-Base.
 
-Scores are in percent, losses in nat. With several seeds, the score is the mean
-± the standard deviation over seeds; the table has the number of seeds here and
-of the other library. All seeds here are of one version of this project.
+Scores are in percent, losses in nat: means ± standard deviations over seeds, of
+which the table has the number here and of the other library.
 
 The difference is the mean here minus that of the other library, as its 95%
 confidence interval over seeds (Welch's t-test). If the interval contains 0, the
-seeds show no difference, and the higher mean may be luck. Of twenty intervals,
-about one excludes 0 by chance. A single seed has no interval.
+higher mean may be luck. Of twenty intervals, about one excludes 0 by chance.
 [Equal steps](#equal-steps) compares the training itself, without chance.
 
-Processor time is that of the whole command, with start and evaluation, on a
-machine that was shared with other work; [Performance](performance.md) compares
-times. `benchmarks/fine_tuning.py` runs the trainings and writes a receipt for
-each task; this page is generated from the receipts.
+Processor time is that of the whole command, on a machine that was shared with
+other work; [Performance](performance.md) compares times.
+`benchmarks/fine_tuning.py` runs the trainings.
 
 """
 
@@ -127,12 +124,10 @@ largest one of the losses of all steps, and those of the gradient norm in the
 first step. The script fails if a loss differs by more than {limit:g}.
 
 {table}
-As in google-research/bert, the gradient norm counts the rows of the word
-embeddings before those of a repeated token are summed. The norm of PyTorch
-counts them after the sum, which is the last column. The peer clips by the
-former here. [Coming from
-transformers](../coming_from/transformers.md#the-same-steps) says what else
-differs in a step.
+The peer clips by the gradient norm of google-research/bert here; the last
+column is that of PyTorch. [Coming from
+transformers](../coming_from/transformers.md#the-same-steps) says what differs
+in a step.
 
 ```shell
 {command}

@@ -28,21 +28,16 @@ _INTRODUCTION = """\
 # Performance
 
 Each row compares this project with other code that did the same work in the
-same run: in turns, on one machine, with the same number of threads. The page is
-made from files that the [benchmarks](../../benchmarks/README.md) wrote.
+same run: alternating, on one machine, with the same number of threads and the
+options that are [fastest there](../../benchmarks/README.md#reading-the-output).
 
 - **The ratio** is what the other code takes divided by what this project takes.
   Above one, this project is faster, or needs less memory. It is the median over
   the passes of a run; the lowest and the highest pass are in parentheses. If
   they lie on both sides of one, the row says "unclear".
-- **Values** are medians over the passes. They depend on the machine, and the
-  machines were shared with other work: each run has the load average at its
-  start. Compare ratios, and no values of different runs.
-- **Goals** are ratios to reach, or limits, and are compared with medians. Those
-  that are missed stay here.
-- **The other code** runs in the precision and with the options that are fastest
-  on the machine, as [described](../../benchmarks/README.md#reading-the-output).
-- **To repeat a row**, follow the link to its run.
+- **Values** are medians over the passes. The machines were shared with other
+  work: compare ratios, and no values of different runs.
+- **Goals** are ratios to reach, or limits. Those that are missed stay here.
 """
 
 
