@@ -18,11 +18,12 @@ else:  # A program that uses the Predictor.
   tensorflow_log.hide_information()
 
 import functools
+import itertools
 import math
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -32,7 +33,7 @@ from absl import flags, logging
 import modeling
 import tokenization
 from bertlib.checkpoints import loading, model_json, predictor
-from bertlib.cli import app, option
+from bertlib.cli import app, option, terminal
 from bertlib.cli.errors import InputError
 from bertlib.data import input_pipeline, model_inputs, record_check, tf_records
 from bertlib.io import files, text_files
@@ -44,39 +45,33 @@ from bertlib.reporting import (
 )
 from bertlib.settings.squad import SquadSettings
 from bertlib.tasks.squad import (
-  conversation,
+  squad_answers,
   squad_decoding,
-  squad_examples,
-  squad_features,
+  squad_files,
   squad_inputs,
   squad_report,
-  squad_results,
   squad_windows,
 )
-from bertlib.tasks.squad.record import RECORD
-from bertlib.tasks.squad.squad_answer_files import (
-  write_predictions,  # noqa: F401 (name of google-research/bert)
-)
-from bertlib.tasks.squad.squad_decoding import (  # noqa: F401 (names of google-research/bert)
-  Answer,
+from bertlib.tasks.squad.original_api import (  # noqa: F401 (their names are also here)
+  FeatureWriter,
+  InputFeatures,
   RawResult,
   _get_best_indexes,
+  _improve_answer_span,
+  convert_examples_to_features,
+  read_squad_examples,
+  write_predictions,
+)
+from bertlib.tasks.squad.record import RECORD
+from bertlib.tasks.squad.squad_decoding import (  # noqa: F401
+  Answer,
   get_final_text,
 )
 from bertlib.tasks.squad.squad_decoding import (  # noqa: F401
   compute_softmax as _compute_softmax,
 )
-from bertlib.tasks.squad.squad_examples import (  # noqa: F401
-  SquadExample,
-  read_squad_examples,
-)
-from bertlib.tasks.squad.squad_features import (  # noqa: F401
-  FeatureWriter,
-  InputFeatures,
-  convert_examples_to_features,
-)
-from bertlib.tasks.squad.squad_spans import _improve_answer_span  # noqa: F401
-from bertlib.tasks.squad.squad_spans import (  # noqa: F401
+from bertlib.tasks.squad.squad_files import SquadExample
+from bertlib.tasks.squad.squad_windows import (  # noqa: F401
   check_is_max_context as _check_is_max_context,
 )
 from bertlib.training import devices, estimator_spec, resolve, step_plan
@@ -133,7 +128,7 @@ def input_fn_builder(
   """
   return input_pipeline.record_input_fn(
     input_file,
-    squad_features.record_layout(seq_length, is_training),
+    squad_windows.record_layout(seq_length, is_training),
     is_training,
     drop_remainder,
     trim,
@@ -275,8 +270,8 @@ class Predictor(predictor.LoadedModel):
   def find_model(cls, model_dir, checkpoint=None):
     """See base class; InputError if a question leaves no room for text."""
     description, checkpoint = super().find_model(model_dir, checkpoint)
-    squad_features.check_settings(
-      squad_features.WindowSettings.of_model(description)
+    squad_windows.check_settings(
+      squad_windows.WindowSettings.of_model(description)
     )
     return description, checkpoint
 
@@ -345,15 +340,15 @@ class Predictor(predictor.LoadedModel):
     for index, (question, text) in enumerate(pairs):
       if text != last_passage:  # questions share the words of a passage
         last_passage = text
-        words, _ = squad_examples.split_words(text)
+        words, _ = squad_files.split_words(text)
         _, offsets = self.tokenizer.tokenize_with_offsets(text)
       passages.append(squad_decoding.Passage(text, offsets))
       examples.append(SquadExample(str(index), question, words))
-    settings = squad_features.WindowSettings.of_model(self.description)
-    windows = squad_features.convert_examples_to_windows(
+    settings = squad_windows.WindowSettings.of_model(self.description)
+    windows = squad_windows.convert_examples_to_windows(
       examples, self.tokenizer, settings
     )
-    rows = squad_features.window_records(windows, settings.max_seq_length)
+    rows = squad_windows.window_records(windows, settings.max_seq_length)
     return (examples, passages, windows), list(rows)
 
   def _decode(
@@ -406,9 +401,7 @@ def main(_) -> None:
     doctor.diagnose(settings, doctor_checks)
     return
   if settings.audit:
-    model = resolve.fetch_model(settings)
-    tokenizer = squad_inputs.load_audit_tokenizer(model)
-    squad_windows.print_audit(settings, tokenizer)
+    squad_inputs.print_audit(settings, resolve.fetch_model(settings))
     return
   receipt = receipts.begin(__file__, settings)
   check_output(settings)
@@ -416,14 +409,16 @@ def main(_) -> None:
   settings = run.settings
   data = squad_inputs.read_data(run)
   check_enough_examples(run, data)
-  logits = squad_inputs.load_logits(settings)
+  windows = squad_inputs.make_windows(run, data.predict, is_training=False)
+  lengths = logits = None
+  if settings.from_logits:
+    logits = squad_answers.load_logits(settings.from_logits, windows)
   check_start(run)
   with lock_output_dir(settings):
     receipt.start(settings, squad_inputs.data_files(settings, data))
     devices.log_devices(settings.devices, settings.compute)
     if settings.run.do_train or not model_json.load_description(run.output_dir):
       write_model_files(run)
-    windows, lengths = squad_inputs.load_windows(run, data.predict), None
     if run.seeds:
       train_seeds(run, "--nointeractive")
     elif settings.run.do_train:
@@ -439,7 +434,8 @@ def main(_) -> None:
           checkpoint,
           functools.partial(predict_logits, run, windows, len(data.predict)),
         )
-      squad_inputs.save_logits(settings, logits)
+      if settings.save_logits:
+        squad_answers.save_logits(settings.save_logits, windows, logits)
       found = answer_questions(run, data, windows, logits, checkpoint)
     receipt.finish(found.results, checkpoint)
     if settings.run.do_train:
@@ -458,7 +454,7 @@ def main(_) -> None:
 def make_task(settings: SquadSettings) -> Task:
   """Describes the task of answering questions."""
   metrics = ["f1", "exact_match"]
-  if settings.version_2_with_negative:
+  if settings.answers.version_2_with_negative:
     metrics = ["best_f1", "f1", "exact", "best_exact"]
   must_agree = ["do_lower_case"]
   if settings.run.do_train:
@@ -468,12 +464,12 @@ def make_task(settings: SquadSettings) -> Task:
     record=RECORD,
     model_fn_builder=model_fn_builder,
     model_arguments={"mask_padding": settings.mask_padding},
-    features=squad_features.record_layout(
+    features=squad_windows.record_layout(
       settings.model.max_seq_length, is_training=True
     ),
     metrics=metrics,
     description={
-      "version_2_with_negative": settings.version_2_with_negative,
+      "version_2_with_negative": settings.answers.version_2_with_negative,
       "doc_stride": settings.doc_stride,
       "max_query_length": settings.max_query_length,
     },
@@ -535,7 +531,7 @@ def check_output(settings: SquadSettings) -> None:
     files.check_outputs([settings.save_logits], inputs + model_files)
   if settings.interactive and settings.passage_file:
     files.find_files([settings.passage_file])
-    conversation.read_passage(settings)
+    read_passage(settings)
 
 
 def check_enough_examples(run: Run, data: squad_inputs.SquadData) -> None:
@@ -543,10 +539,10 @@ def check_enough_examples(run: Run, data: squad_inputs.SquadData) -> None:
   # Each question has at least one window. The windows are made here only if
   # there are few questions, which takes little time.
   if step_plan.may_be_too_few(run.settings.run, len(data.train)):
-    windows = squad_features.convert_examples_to_windows(
+    windows = squad_windows.convert_examples_to_windows(
       data.train,
       run.tokenizer,
-      squad_windows.window_settings(run.settings, is_training=True),
+      squad_inputs.window_settings(run.settings, is_training=True),
     )
     squad_inputs.count_steps(run.settings, len(data.train), len(windows.length))
 
@@ -576,21 +572,19 @@ def doctor_checks(settings: SquadSettings, doctor: doctor.Doctor) -> None:
 def train_reader(
   run: Run,
   data: squad_inputs.SquadData,
-  dev_windows: squad_features.Windows,  # evaluated during training
+  dev_windows: squad_windows.Windows,  # evaluated during training
 ) -> model_inputs.Lengths:
   """Trains the model on the windows of the training questions."""
   settings, questions = run.settings, data.train
   max_seq_length = settings.model.max_seq_length
   squad_inputs.write_unaligned(run.output_dir, data.unaligned)
-  windows, _ = squad_windows.load_windows(
-    settings, settings.train_file, questions, run.tokenizer, is_training=True
-  )
+  windows = squad_inputs.make_windows(run, questions, is_training=True)
   path = write_windows(
     run,
     "train",
     windows,
-    squad_features.rows_of_questions(
-      windows, squad_features.reference_order(len(questions))
+    squad_windows.rows_of_questions(
+      windows, squad_windows.reference_order(len(questions))
     ),
     is_training=True,
   )
@@ -607,13 +601,13 @@ def train_reader(
     functools.partial(evaluate_answers, run, data, dev_windows),
     functools.partial(record_check.find, [path], run.task.features),
   )
-  return squad_features.window_lengths(windows, max_seq_length)
+  return squad_windows.window_lengths(windows, max_seq_length)
 
 
 def write_windows(
   run: Run,
   name: str,
-  windows: squad_features.Windows,
+  windows: squad_windows.Windows,
   rows: Iterable[int],
   is_training: bool,
 ) -> str:
@@ -624,15 +618,15 @@ def write_windows(
   )
   tf_records.write_records(
     path,
-    squad_features.window_records(windows, max_seq_length, rows),
-    squad_features.record_layout(max_seq_length, is_training),
+    squad_windows.window_records(windows, max_seq_length, rows),
+    squad_windows.record_layout(max_seq_length, is_training),
   )
   return path
 
 
 def predict_logits(
   run: Run,
-  windows: squad_features.Windows,
+  windows: squad_windows.Windows,
   num_questions: int,  # for the log
   checkpoint: str | None,  # None for the model of --init_checkpoint
 ) -> np.ndarray:
@@ -654,7 +648,7 @@ def predict_logits(
   )
   start = time.monotonic()
   for row in predict(run, input_fn, len(rows), checkpoint):
-    index = row["unique_ids"] - squad_features.FIRST_UNIQUE_ID
+    index = row["unique_ids"] - squad_windows.FIRST_UNIQUE_ID
     for kind, name in enumerate(("start_logits", "end_logits")):
       logits[kind, index, : len(row[name])] = row[name]
   seconds = time.monotonic() - start
@@ -671,7 +665,7 @@ def predict_logits(
 def find_answers(
   run: Run,
   data: squad_inputs.SquadData,
-  windows: squad_features.Windows,
+  windows: squad_windows.Windows,
   logits: np.ndarray,
 ) -> squad_decoding.AnswerFinder:
   """Finds the answers to the questions of --predict_file."""
@@ -687,48 +681,52 @@ def find_answers(
 def evaluate_answers(
   run: Run,
   data: squad_inputs.SquadData,
-  windows: squad_features.Windows,
+  windows: squad_windows.Windows,
   checkpoint: str | None,
 ) -> dict[str, float]:
   """Metrics of a checkpoint on the questions of --predict_file."""
-  settings = run.settings
   logits = predict_logits(run, windows, len(data.predict), checkpoint)
-  return squad_results.evaluate_best(
-    settings,
-    find_answers(run, data, windows, logits),
-    data.questions,
-    settings.n_best_size,
-    settings.max_answer_length,
-    settings.null_score_diff_threshold,
+  finder = find_answers(run, data, windows, logits)
+  return squad_answers.evaluate_best(
+    finder, data.questions, run.settings.answers
   )
 
 
 def answer_questions(
   run: Run,
   data: squad_inputs.SquadData,
-  windows: squad_features.Windows,
+  windows: squad_windows.Windows,
   logits: np.ndarray,  # of `predict_logits`
   checkpoint: str | None,  # None for the model of --init_checkpoint
 ) -> run_report.Findings:
   """Writes answers and, with --do_eval, their metrics."""
-  found, settings = run_report.Findings(), run.settings
-  if settings.version_2_with_negative and not settings.run.do_eval:
+  found, settings = run_report.Findings(), run.settings.answers
+  has_negative = settings.version_2_with_negative
+  do_eval = run.settings.run.do_eval
+  if has_negative and not do_eval:
     log_stored_threshold(run)
-  found.results = squad_results.decode(
-    settings, find_answers(run, data, windows, logits), data.questions
+  answers = squad_answers.find(
+    find_answers(run, data, windows, logits), settings
   )
-  if settings.run.do_eval:
+  squad_answers.write(
+    answers,
+    run.path("predictions.json"),
+    run.path("nbest_predictions.json"),
+    run.path("null_odds.json") if has_negative else None,
+  )
+  logging.info(
+    "Answers to %d questions in %s", len(data.predict), run.output_dir
+  )
+  if do_eval:
+    found.results = squad_answers.evaluate(
+      data.questions, answers.best, answers.odds, settings
+    )
     write_metrics(run, found.results, checkpoint)
-    threshold = found.results.get("best_f1_thresh", math.inf)
-    if found.results["f1"] >= found.results.get("best_f1", math.inf):
-      # Of equally good ones, the lowest is at the odds of a question with an
-      # answer: others like it would get none.
-      threshold = settings.null_score_diff_threshold
-    if math.isfinite(threshold):  # it is not if the best is to answer nothing
-      store_thresholds(
-        run, settings.predict_file, null_score_diff_threshold=threshold
-      )
-    answered = squad_report.read_answers(settings, data.questions)
+    if has_negative:
+      store_best_threshold(run, found.results)
+    answered = squad_report.answered_questions(
+      data.questions, answers, settings
+    )
     found.sections = squad_report.sections(
       answered, found.results, settings.null_score_diff_threshold
     )
@@ -736,15 +734,36 @@ def answer_questions(
       [answer.score for answer in answered], found.results
     )
   found.warnings = run_report.collapse_warning(
-    *squad_results.answers_to_compare(run.output_dir, data.questions)
+    *squad_report.answers_to_compare(answers, data.questions)
   )
   return found
+
+
+def store_best_threshold(run: Run, results: Mapping[str, float]) -> None:
+  """Stores the threshold with the best F1 in model.json."""
+  used = run.settings.answers.null_score_diff_threshold
+  best = results["best_f1_thresh"]
+  logging.info(
+    "F1 is %.2f at --null_score_diff_threshold=%s, and best, %.2f, at %s",
+    results["f1"],
+    used,
+    results["best_f1"],
+    best,
+  )
+  if results["f1"] >= results["best_f1"]:
+    # Of equally good ones, the lowest is at the odds of a question with an
+    # answer: others like it would get none.
+    best = used
+  if math.isfinite(best):  # it is not if the best is to answer nothing
+    store_thresholds(
+      run, run.settings.predict_file, null_score_diff_threshold=best
+    )
 
 
 def log_stored_threshold(run: Run) -> None:
   """Names the tuned threshold of the model, if the answers have another."""
   description = model_json.load_trained(run.output_dir, run.trained, RECORD)
-  used = run.settings.null_score_diff_threshold
+  used = run.settings.answers.null_score_diff_threshold
   stored = description.get("null_score_diff_threshold", used)
   if stored != used:
     logging.info(
@@ -757,8 +776,21 @@ def log_stored_threshold(run: Run) -> None:
 
 
 def answer_interactively(run: Run, checkpoint: str | None) -> None:
-  """Answers questions from standard input."""
+  """Answers questions about a passage; both are from standard input."""
   settings = run.settings
+  encoding = text_files.encoding_of(*settings.text.codec)
+  logging.info("Reading a passage, a blank line, and questions, one per line")
+  lines = text_files.decode_lines(sys.stdin.buffer, "standard input", encoding)
+  passage = read_passage(settings) if settings.passage_file else ""
+  passage = passage or "".join(itertools.takewhile(str.strip, lines))
+  if not passage:
+    raise InputError(
+      "standard input: has no passage. Enter one before the questions, or give"
+      " --passage_file"
+    )
+  threshold = None  # that of the model
+  if "null_score_diff_threshold" in settings.receipt.times_given:
+    threshold = settings.answers.null_score_diff_threshold
 
   def open_model(path: str | None) -> Predictor:
     return Predictor(
@@ -766,18 +798,38 @@ def answer_interactively(run: Run, checkpoint: str | None) -> None:
       path or settings.model.init_checkpoint,
       precision=settings.compute.precision,
       calibration_file=settings.quantization.calibration_file,
-      encoding=text_files.encoding_of(*settings.text.codec),
+      encoding=encoding,
       int8_skip_layers=settings.quantization.int8_skip_layers,
     )
 
   _, opened = with_checkpoint(run, checkpoint, open_model)
   with opened as predictor:
-    lines = text_files.decode_lines(
-      sys.stdin.buffer,
-      "standard input",
-      text_files.encoding_of(*settings.text.codec),
+    for question in filter(None, map(str.strip, lines)):
+      (answers,) = predictor.predict(
+        [(question, passage)],
+        settings.answers.n_best_size,
+        settings.answers.max_answer_length,
+        threshold,
+      )
+      for answer in answers[:3]:
+        span = f"{answer.start}-{answer.end}" if answer.text else "-"
+        text = answer.text or "(no answer)"
+        terminal.show(
+          f"{answer.probability:.3f}", f"{span:>11}", text, sep="  "
+        )
+      terminal.show()
+
+
+def read_passage(settings: SquadSettings) -> str:
+  """Reads --passage_file, which must not be empty."""
+  passage = text_files.read_text(
+    settings.passage_file, text_files.encoding_of(*settings.text.codec)
+  )
+  if not passage.strip():
+    raise InputError(
+      f"{settings.passage_file}: is empty. Write a passage to it"
     )
-    conversation.interactive_loop(settings, predictor, lines)
+  return passage
 
 
 if __name__ == "__main__":

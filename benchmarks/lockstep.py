@@ -157,7 +157,7 @@ def read_rows(task: str) -> list[dict[str, Any]]:
   )
   from bertlib.tasks.embeddings import embedding_records
   from bertlib.tasks.ner import ner, ner_files
-  from bertlib.tasks.squad import squad_examples, squad_features
+  from bertlib.tasks.squad import original_api, squad_windows
 
   length = FLAGS.max_seq_length
   tokenizer = tokenization.FullTokenizer(
@@ -165,12 +165,12 @@ def read_rows(task: str) -> list[dict[str, Any]]:
   )
   if task == "spans":
     path = os.path.join(FLAGS.data_dir, "squad", "train-v1.1.part.json")
-    windows = squad_features.convert_examples_to_windows(
-      squad_examples.read_squad_examples(path, True, False),
+    windows = squad_windows.convert_examples_to_windows(
+      original_api.read_squad_examples(path, True, False),
       tokenizer,
-      squad_features.WindowSettings(length, length // 2, length // 2, True),
+      squad_windows.WindowSettings(length, length // 2, length // 2, True),
     )
-    rows = squad_features.window_records(windows, length)
+    rows = squad_windows.window_records(windows, length)
     # The softmax of transformers includes padding.
     return [row for row in rows if all(row["input_mask"])]
   if task == "tags":

@@ -53,7 +53,7 @@ WITHOUT_TENSORFLOW = (
   "bertlib.tasks.ner.ner_files",
   "bertlib.tasks.pretraining.pretraining_blocks",
   "bertlib.tasks.pretraining.pretraining_instances",
-  "bertlib.tasks.squad.squad_features",
+  "bertlib.tasks.squad.squad_windows",
   "bertlib.data.workers",
   "bertlib.tasks.embeddings.nearest_neighbors",
   "bertlib.tasks.embeddings.retrieval_scores",

@@ -25,7 +25,7 @@ import run_squad
 from bertlib.data import tf_records
 from bertlib.tasks.classification import classification_records
 from bertlib.tasks.pretraining import pretraining_instances
-from bertlib.tasks.squad import squad_features
+from bertlib.tasks.squad import squad_windows
 
 pytestmark = pytest.mark.unit
 
@@ -135,7 +135,7 @@ for training in (True, False):
     ),
     f"squad {training}": input_fn_over_records(
       run_squad.input_fn_builder,
-      squad_features.record_layout(3, training),
+      squad_windows.record_layout(3, training),
       3,
       training,
       training,
@@ -150,7 +150,7 @@ for training in (True, False):
   }
 INPUT_FNS["squad by length"] = input_fn_over_records(
   functools.partial(run_squad.input_fn_builder, by_length=True),
-  squad_features.record_layout(3, False),
+  squad_windows.record_layout(3, False),
   3,
   False,
   False,

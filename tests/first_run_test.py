@@ -21,7 +21,7 @@ from bertlib.io import folder_lock, result_files
 from bertlib.reporting import html_report
 from bertlib.settings import rerun
 from bertlib.tasks.ner import ner_decoding
-from bertlib.tasks.squad import squad_files, squad_results
+from bertlib.tasks.squad import squad_answers, squad_files, squad_report
 
 pytestmark = pytest.mark.train
 
@@ -246,17 +246,12 @@ def test_sentences_without_entities_are_one_answer():
 
 
 @pytest.mark.unit
-def test_questions_without_answers_are_one_answer(tmp_path):
-  (tmp_path / "predictions.json").write_text('{"1": "", "2": ""}')
+def test_questions_without_answers_are_one_answer():
+  answers = squad_answers.Answers({"1": "", "2": ""}, {}, {}, {})
   question = squad_files.Question("1", "?", "", (), None)
-  folder = str(tmp_path)
-  assert squad_results.answers_to_compare(folder, []) == (
-    ["no answer"] * 2,
-    None,
-  )
-  assert squad_results.answers_to_compare(folder, [question])[1] == [
-    "no answer"
-  ]
+  predicted, gold = squad_report.answers_to_compare(answers, [question])
+  assert predicted == ["no answer"] * 2
+  assert gold == ["no answer"]
 
 
 def test_a_run_logs_its_devices_and_steps(place, classify, log):

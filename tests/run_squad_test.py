@@ -23,7 +23,7 @@ import run_squad
 from bertlib.cli.errors import InputError
 from bertlib.compat import estimator_api
 from bertlib.data import input_pipeline
-from bertlib.tasks.squad import squad_features, squad_files, squad_scores
+from bertlib.tasks.squad import squad_files, squad_scores, squad_windows
 
 pytestmark = pytest.mark.process
 
@@ -111,10 +111,10 @@ def test_checkpoint_has_the_reference_variables(trained):
 
 
 def test_training_records_are_in_the_reference_s_order(trained):
-  order = squad_features.reference_order(12)
+  order = squad_windows.reference_order(12)
   (batch,) = input_pipeline.record_input_fn(
     str(trained.folder / "train.tf_record"),
-    squad_features.record_layout(24, is_training=False),
+    squad_windows.record_layout(24, is_training=False),
     is_training=False,
     drop_remainder=False,
   )({"batch_size": 99})
@@ -212,35 +212,18 @@ def test_prediction_keeps_its_threshold_and_names_the_tuned_one(
   assert run_outputs.read_json(folder / "model.json") == model
 
 
-def test_decoding_again_gives_the_same_and_sweeps(
-  answer, place, trained, capsys
-):
+def test_decoding_again_gives_the_same(answer, place, trained):
   output_dir = place / "decoded"
   answer(
     *V2,
     f"--from_logits={trained.folder.parent / 'logits.npz'}",
-    "--sweep_n_best_size=1,20",
-    "--sweep_max_answer_length=1,30",
-    "--sweep_null_threshold=-5,0,5",
     predict_file=place / "v2.json",
     output_dir=output_dir,
   )
-  table = capsys.readouterr().out
   for name in ("predictions", "nbest_predictions", "null_odds"):
     name = f"{name}.json"
     expected = (trained.folder / name).read_text()
     assert (output_dir / name).read_text() == expected, name
-  header, *rows = (line.split() for line in table.splitlines())
-  assert len(rows) == 2 * 2 * 3
-  assert header[:5] == [
-    *("n_best_size", "max_answer_length", "null_threshold", "exact", "f1")
-  ]
-  (row,) = [row for row in rows if row[:3] == ["20", "30", "0.0000"]]
-  results = run_outputs.read_results(trained.folder / "eval_results.txt")
-  assert row[3:] == [
-    f"{float(results[key]):.4f}"
-    for key in ("exact", "f1", "best_f1", "best_f1_thresh")
-  ]
 
 
 def test_predictor_and_conversation_agree_with_the_files(
@@ -284,7 +267,7 @@ def test_predictor_and_conversation_agree_with_the_files(
   ]
 
 
-def test_a_second_run_reads_its_windows_and_does_not_train_again(
+def test_a_second_run_does_not_train_again(
   answer, place, trained, tmp_path, caplog
 ):
   caplog.set_level("INFO", logger="absl")
@@ -296,7 +279,6 @@ def test_a_second_run_reads_its_windows_and_does_not_train_again(
     num_train_epochs=2,
     output_dir=shutil.copytree(trained.folder, tmp_path / "again"),
   )
-  assert caplog.text.count("Windows read from") == 2
   assert "is already at step 6 of 6: nothing is left to train" in caplog.text
 
 

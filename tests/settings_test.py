@@ -119,13 +119,13 @@ def test_settings_have_the_values_of_the_command_line():
     "--nodo_lower_case",
     "--learning_rate=1e-3",
     "--n_best_size=7",
-    "--sweep_n_best_size=1,2",
+    "--audit_doc_strides=1,2",
   )
   assert settings.model.max_seq_length == 64
   assert not settings.model.do_lower_case
   assert settings.optimizer.learning_rate == 1e-3
-  assert settings.n_best_size == 7
-  assert settings.sweep_n_best_size == [1, 2]
+  assert settings.answers.n_best_size == 7
+  assert settings.audit_doc_strides == [1, 2]
   assert "max_seq_length" in settings.model.given
   assert "vocab_file" not in settings.model.given
 
@@ -310,8 +310,8 @@ DECLARES = {
     ("max_seq_length", ["3", "1048576"], ["2", "1048577"]),
     ("num_unused", ["0", "1000000"], ["1000001"]),
     ("random_seed", ["-1", "9" * 400], []),
-    ("sweep_n_best_size", ["1,20"], ["0", "5,-1"]),
-    ("sweep_null_threshold", ["-1,0.5"], ["inf", "1,nan"]),
+    ("audit_doc_strides", ["1,20"], ["0", "5,-1"]),
+    ("matryoshka_weights", ["1,0.5"], ["inf", "1,nan"]),
   ],
 )
 def test_values_at_the_edge(flag, good, bad):

@@ -357,12 +357,6 @@ OWN_FILES += [
       ["--save_logits=precious.npz"],
       [],
     ),
-    (
-      "given names a cache that the command line does not",
-      "run_squad",
-      ["--cache_dir=precious"],
-      [],
-    ),
   )
 ]
 OWN_FILES += [

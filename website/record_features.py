@@ -44,7 +44,7 @@ def _layouts() -> dict[str, dict[str, tf_records.Layout]]:
   )
   from bertlib.tasks.embeddings import embedding_records
   from bertlib.tasks.ner import ner
-  from bertlib.tasks.squad import squad_features
+  from bertlib.tasks.squad import squad_windows
 
   labels = ["label"] * _L
   return {
@@ -60,8 +60,8 @@ def _layouts() -> dict[str, dict[str, tf_records.Layout]]:
       )
     },
     "run_squad.py": {
-      "training": squad_features.record_layout(_S, is_training=True),
-      "prediction": squad_features.record_layout(_S, is_training=False),
+      "training": squad_windows.record_layout(_S, is_training=True),
+      "prediction": squad_windows.record_layout(_S, is_training=False),
     },
     "run_ner.py": {"": ner.record_layout(_S)},
     "run_embeddings.py": {

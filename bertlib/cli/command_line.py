@@ -91,6 +91,20 @@ COUNTERPARTS = {
   ),
 }
 
+# Flags of earlier versions, and what to do instead.
+REMOVED = {
+  "cache_dir": "Leave it out; examples are made anew in each run",
+  "sweep_max_answer_length": (
+    "Run --from_logits once for each value of --max_answer_length"
+  ),
+  "sweep_n_best_size": (
+    "Run --from_logits once for each value of --n_best_size"
+  ),
+  "sweep_null_threshold": (
+    "--do_eval finds the best value of --null_score_diff_threshold"
+  ),
+}
+
 
 def parse(
   argv: Sequence[str],
@@ -215,10 +229,13 @@ def input_errors(values: flags.FlagValues) -> Iterator[None]:
   except InputError:
     raise
   except flags.UnrecognizedFlagError as error:
-    fix = _fix_of_unknown(error.flagname, values)
+    name = error.flagname
+    if name in REMOVED:
+      raise InputError(f"--{name}: removed. {REMOVED[name]}") from error
+    fix = _fix_of_unknown(name, values)
     if not fix:
       raise InputError(_one_line(error)) from error
-    raise InputError(f"--{error.flagname}: unknown flag. {fix}") from error
+    raise InputError(f"--{name}: unknown flag. {fix}") from error
   except (flags.Error, ValueError) as error:
     raise InputError(_one_line(error)) from error
 

@@ -27,6 +27,48 @@ def check_window(max_seq_length: int, max_query_length: int) -> None:
 
 
 @dataclasses.dataclass(frozen=True)
+class AnswerSettings(option.Group):
+  """How answers are found and evaluated."""
+
+  SECTION: ClassVar[str] = "evaluation"
+
+  n_best_size: int = option.integer(
+    20,
+    "Number of start and end positions to consider per window, and of answers"
+    " to list per question in nbest_predictions.json.",
+    AT_LEAST_1,
+    needs="do_predict or from_logits or eval_steps or interactive",
+  )
+  max_answer_length: int = option.integer(
+    30,
+    "Maximum length of an answer in tokens.",
+    AT_LEAST_1,
+    needs="do_predict or from_logits or eval_steps or interactive",
+  )
+  version_2_with_negative: bool = option.boolean(
+    False,
+    "Allow questions without an answer, as in SQuAD 2.0.",
+    section="data",
+    basic=True,
+  )
+  null_score_diff_threshold: float = option.number(
+    0.0,
+    "SQuAD 2.0: predict no answer if its score exceeds that of the best answer"
+    " by more than this. --do_eval stores the value with the highest F1 in"
+    " model.json, for --interactive, Predictor and exports.",
+    FINITE,
+    basic=True,
+    needs="version_2_with_negative",
+  )
+  eval_metric: str = option.choice(
+    "squad",
+    ["squad", "chinese"],
+    "Metrics of the evaluation: squad compares words; chinese compares"
+    " characters, as for CMRC 2018 and DRCD.",
+  )
+
+
+@dataclasses.dataclass(frozen=True)
 class SquadSettings(TrainingSettings):
   """Flags of run_squad.py."""
 
@@ -105,47 +147,11 @@ class SquadSettings(TrainingSettings):
     " padding.",
     section="model",
   )
-  n_best_size: int = option.integer(
-    20,
-    "Number of start and end positions to consider per window, and of answers"
-    " to list per question in nbest_predictions.json.",
-    AT_LEAST_1,
-    section="evaluation",
-    needs="do_predict or from_logits or eval_steps or interactive",
-  )
-  max_answer_length: int = option.integer(
-    30,
-    "Maximum length of an answer in tokens.",
-    AT_LEAST_1,
-    section="evaluation",
-    needs="do_predict or from_logits or eval_steps or interactive",
-  )
-  version_2_with_negative: bool = option.boolean(
-    False,
-    "Allow questions without an answer, as in SQuAD 2.0.",
-    basic=True,
-  )
-  null_score_diff_threshold: float = option.number(
-    0.0,
-    "SQuAD 2.0: predict no answer if its score exceeds that of the best answer"
-    " by more than this. --do_eval stores the value with the highest F1 in"
-    " model.json, for --interactive, Predictor and exports.",
-    FINITE,
-    section="evaluation",
-    basic=True,
-    needs="version_2_with_negative",
-  )
+  answers: AnswerSettings = option.group(AnswerSettings)
   verbose_logging: bool = option.boolean(
     False,
     "Log each truncated question, and each answer that is in no window.",
     section="output",
-  )
-  eval_metric: str = option.choice(
-    "squad",
-    ["squad", "chinese"],
-    "Metrics of the evaluation: squad compares words; chinese compares"
-    " characters, as for CMRC 2018 and DRCD.",
-    section="evaluation",
   )
   save_logits: str | None = option.path(
     None,
@@ -158,27 +164,6 @@ class SquadSettings(TrainingSettings):
     None,
     "File of --save_logits to compute answers from instead of running the"
     " model; takes seconds.",
-    section="evaluation",
-  )
-  sweep_n_best_size: Sequence[int] | None = option.integers(
-    None,
-    "Values of --n_best_size to try, separated by commas, in all combinations"
-    " with the other --sweep flags; prints the metrics of each.",
-    AT_LEAST_1,
-    section="evaluation",
-  )
-  sweep_max_answer_length: Sequence[int] | None = option.integers(
-    None,
-    "Values of --max_answer_length to try, separated by commas, in all"
-    " combinations with the other --sweep flags; prints the metrics of each.",
-    AT_LEAST_1,
-    section="evaluation",
-  )
-  sweep_null_threshold: Sequence[float] | None = option.numbers(
-    None,
-    "Values of --null_score_diff_threshold to try, separated by commas, in all"
-    " combinations with the other --sweep flags; prints the metrics of each.",
-    FINITE,
     section="evaluation",
   )
   audit: bool = option.boolean(
@@ -212,11 +197,6 @@ class SquadSettings(TrainingSettings):
     section="evaluation",
     needs="interactive",
   )
-  cache_dir: str | None = option.path(
-    None,
-    "Folder to cache converted windows in. If not given, --output_dir.",
-    is_output=True,
-  )
   num_workers: int = option.integer(
     0,
     "Number of processes that convert questions to windows; 0 for one per CPU"
@@ -236,7 +216,7 @@ class SquadSettings(TrainingSettings):
     ):
       if is_needed:
         self.need(flag, action)
-    if (run.do_eval or self.sweeps) and not self.answers_questions:
+    if run.do_eval and not self.answers_questions:
       raise InputError("there are no answers to evaluate; add --do_predict")
     check_window(self.model.max_seq_length, self.max_query_length)
 
@@ -254,12 +234,3 @@ class SquadSettings(TrainingSettings):
   def answers_questions(self) -> bool:
     """True if the questions of --predict_file are answered."""
     return bool(self.run.do_predict or self.from_logits)
-
-  @property
-  def sweeps(self) -> bool:
-    """True if a --sweep flag is given."""
-    return bool(
-      self.sweep_n_best_size
-      or self.sweep_max_answer_length
-      or self.sweep_null_threshold
-    )

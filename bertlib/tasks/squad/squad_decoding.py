@@ -7,7 +7,6 @@ WordPieces are projected back to the characters of the paragraph.
 
 from __future__ import annotations
 
-import collections
 import functools
 import itertools
 import math
@@ -18,13 +17,8 @@ import numpy as np
 
 import tokenization
 from bertlib.tasks.squad import squad_scores
-from bertlib.tasks.squad.squad_examples import SquadExample
-from bertlib.tasks.squad.squad_features import Windows
-
-# Logits of a window: `start_logits` and `end_logits`, a number per token.
-RawResult = collections.namedtuple(
-  "RawResult", ["unique_id", "start_logits", "end_logits"]
-)
+from bertlib.tasks.squad.squad_files import SquadExample
+from bertlib.tasks.squad.squad_windows import Windows
 
 # Null odds of a question without any valid span.
 CERTAIN_ODDS = 1e6
@@ -152,11 +146,6 @@ def get_best_indexes(
   # Stable: ties keep their order.
   order = np.argsort(-logits, axis=-1, kind="stable")
   return order[..., :n_best_size].astype(np.int32)
-
-
-def _get_best_indexes(logits: Sequence[float], n_best_size: int) -> list[int]:
-  """`get_best_indexes` of a list, as in google-research/bert."""
-  return get_best_indexes(np.array(logits), n_best_size).tolist()
 
 
 def compute_softmax(scores: Sequence[float]) -> list[float]:

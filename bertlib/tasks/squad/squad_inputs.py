@@ -1,16 +1,16 @@
-"""Inputs of run_squad.py: questions, windows, logits and steps."""
+"""Inputs of run_squad.py: questions, windows and steps; --audit."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from absl import logging
 
-import tokenization
 from bertlib.checkpoints import loading
+from bertlib.cli import terminal
 from bertlib.cli.errors import InputError
 from bertlib.data import example_checks, vocabulary
 from bertlib.io import json_files
@@ -18,13 +18,9 @@ from bertlib.io.files import atomic_write
 from bertlib.reporting import doctor
 from bertlib.settings.common import ModelSettings
 from bertlib.settings.squad import SquadSettings
-from bertlib.tasks.squad import (
-  squad_answer_files,
-  squad_features,
-  squad_files,
-  squad_windows,
-)
-from bertlib.tasks.squad.squad_examples import SquadExample, make_examples
+from bertlib.tasks.squad import squad_files, squad_windows
+from bertlib.tasks.squad.squad_files import SquadExample
+from bertlib.tasks.squad.squad_windows import Windows, WindowSettings
 from bertlib.training import step_plan
 from bertlib.training.task import Run
 
@@ -35,41 +31,35 @@ class SquadData(NamedTuple):
   train: Sequence[SquadExample]
   predict: Sequence[SquadExample]  # to answer
   questions: Sequence[squad_files.Question]  # the same, with gold answers
-  # Skipped training questions, see `read_squad_examples`.
-  unaligned: Sequence[Mapping[str, Any]]
+  # Skipped training questions, see `squad_files.make_examples`.
+  unaligned: Sequence[Mapping[str, str]]
 
 
 def read_data(run: Run) -> SquadData:
   """Reads the questions of the splits that the run uses."""
   settings, eval_steps = run.settings, run.selection.eval_steps
   loading.check_has_segments(run.config, settings.model.bert_config_file)
+  has_negative = settings.answers.version_2_with_negative
   data = SquadData([], [], [], [])
   to_train_on: Sequence[squad_files.Question] = ()
   if settings.run.do_train:
     to_train_on = squad_files.read_questions(settings.train_file)
-    train = make_examples(
-      to_train_on,
-      settings.train_file,
-      True,
-      settings.version_2_with_negative,
-      data.unaligned,
+    train, unaligned = squad_files.make_examples(
+      to_train_on, settings.train_file, True, has_negative
     )
     if all(example.is_impossible for example in train):
       raise InputError(
         f"{settings.train_file}: none of its {len(train)} questions has an"
         " answer, so that there is none to learn. Give the whole training set"
       )
-    data = data._replace(train=train)
+    data = data._replace(train=train, unaligned=unaligned)
   if settings.answers_questions or eval_steps:
     questions = squad_files.read_questions(settings.predict_file)
-    predict = make_examples(
-      questions,
-      settings.predict_file,
-      False,
-      settings.version_2_with_negative,
+    predict, _ = squad_files.make_examples(
+      questions, settings.predict_file, False, has_negative
     )
     data = data._replace(predict=predict)
-    if settings.run.do_eval or eval_steps or settings.sweeps:
+    if settings.run.do_eval or eval_steps:
       check_answers(settings, questions)
       data = data._replace(questions=questions)
   warn_of_faults(to_train_on, data.questions)
@@ -81,7 +71,7 @@ def check_answers(
 ) -> None:
   """Refuses to evaluate questions of --predict_file without gold answers."""
   for question in questions:
-    if not question.answers and not settings.version_2_with_negative:
+    if not question.answers and not settings.answers.version_2_with_negative:
       raise InputError(
         f"{settings.predict_file}, question {question.id}: has no gold"
         " answer. Leave out --do_eval, or give --version_2_with_negative"
@@ -107,9 +97,9 @@ def warn_of_faults(
 
 
 def write_unaligned(
-  output_dir: str, unaligned: Sequence[Mapping[str, Any]]
+  output_dir: str, unaligned: Sequence[Mapping[str, str]]
 ) -> None:
-  """Writes unaligned_answers.jsonl, see `read_squad_examples`."""
+  """Writes unaligned_answers.jsonl, see `SquadData`."""
   path = os.path.join(output_dir, "unaligned_answers.jsonl")
   with atomic_write(path) as file:
     for answer in unaligned:
@@ -124,53 +114,84 @@ def data_files(settings: SquadSettings, data: SquadData) -> list[str]:
   return [path for path, used in zip(files, data) if used]
 
 
-def load_windows(
-  run: Run, examples: Sequence[SquadExample]
-) -> squad_features.Windows:
-  """Windows of the questions in --predict_file, from the cache if there."""
-  settings = run.settings
-  if not examples:
-    return squad_features.convert_examples_to_windows(
-      [], run.tokenizer, squad_windows.window_settings(settings, False)
-    )
-  windows, _ = squad_windows.load_windows(
-    settings, settings.predict_file, examples, run.tokenizer, is_training=False
+# Windows
+
+
+def window_settings(
+  settings: SquadSettings, is_training: bool
+) -> WindowSettings:
+  """Window settings of a run."""
+  return WindowSettings(
+    settings.model.max_seq_length,
+    settings.doc_stride,
+    settings.max_query_length,
+    is_training,
   )
+
+
+def make_windows(
+  run: Run, examples: Sequence[SquadExample], is_training: bool
+) -> Windows:
+  """Makes the windows of --train_file or --predict_file, and logs counts."""
+  settings = run.settings
+  # Starting a process takes as long as converting some thousand questions.
+  num_workers = settings.num_workers or min(
+    settings.devices.num_threads or os.cpu_count(), len(examples) // 5000
+  )
+  windows = squad_windows.convert_examples_to_windows(
+    examples,
+    run.tokenizer,
+    window_settings(settings, is_training),
+    num_workers,
+    show_progress=bool(examples),
+  )
+  truncated, lost = squad_windows.find_incomplete_questions(windows)
+  if examples:
+    logging.info(
+      "%s: %d questions in %d windows; %d questions truncated to %d tokens, %d"
+      " answers in no window",
+      settings.train_file if is_training else settings.predict_file,
+      len(examples),
+      len(windows.length),
+      len(truncated),
+      settings.max_query_length,
+      len(lost),
+    )
+  if settings.verbose_logging:
+    for note, indices in (
+      ("truncated", truncated),
+      ("answer in no window", lost),
+    ):
+      for index in indices:
+        logging.info("question %s: %s", examples[index].qas_id, note)
   return windows
 
 
-def load_logits(settings: SquadSettings) -> np.ndarray | None:
-  """Loads --from_logits; None if the logits must be computed."""
-  if not settings.from_logits:
-    return None
-  return squad_answer_files.load_logits(
-    settings.from_logits, _predict_key(settings)
-  )
-
-
-def save_logits(settings: SquadSettings, logits: np.ndarray) -> None:
-  """Writes the logits to --save_logits, if given."""
-  if settings.save_logits:
-    squad_answer_files.save_logits(
-      settings.save_logits, _predict_key(settings), logits
-    )
-
-
-def _predict_key(settings: SquadSettings) -> str:
-  """Cache key of the windows of --predict_file."""
-  return squad_windows.windows_key(
-    settings, settings.predict_file, is_training=False
-  )
-
-
-def load_audit_tokenizer(model: ModelSettings) -> tokenization.FullTokenizer:
-  """Tokenizer of --audit, which needs neither a model nor --output_dir."""
+def print_audit(settings: SquadSettings, model: ModelSettings) -> None:
+  """Prints the audit of --train_file, see `squad_windows.audit`."""
+  # It needs neither a model nor --output_dir.
   if not model.vocab_file:
     raise InputError("--vocab_file is needed with --audit")
-  return vocabulary.load_tokenizer(
+  tokenizer = vocabulary.load_tokenizer(
     model.vocab_file,
     model.do_lower_case,
     init_checkpoint=model.init_checkpoint,
+  )
+  examples, unaligned = squad_files.make_examples(
+    squad_files.read_questions(settings.train_file),
+    settings.train_file,
+    True,
+    settings.answers.version_2_with_negative,
+  )
+  rows = squad_windows.audit(
+    examples,
+    tokenizer,
+    settings.audit_max_seq_lengths,
+    settings.audit_doc_strides,
+    settings.max_query_length,
+  )
+  terminal.print_table(
+    [row | {"unaligned answers": len(unaligned)} for row in rows]
   )
 
 
@@ -201,12 +222,12 @@ def check_questions(run: Run, data: SquadData) -> doctor.LengthSummary:
   """Encodes a sample of questions; warns if many lose text or answers."""
   questions = data.train or data.predict
   sample = doctor.sample(questions)
-  windows = squad_features.convert_examples_to_windows(
+  windows = squad_windows.convert_examples_to_windows(
     sample,
     run.tokenizer,
-    squad_windows.window_settings(run.settings, is_training=bool(data.train)),
+    window_settings(run.settings, is_training=bool(data.train)),
   )
-  truncated, lost = squad_features.find_incomplete_questions(windows)
+  truncated, lost = squad_windows.find_incomplete_questions(windows)
   for problem, affected in (
     ("questions are truncated", truncated),
     ("answers fall outside every window", lost),

@@ -13,8 +13,13 @@ from bertlib.io import files
 from bertlib.reporting import html_report, receipts, report_page, statistics
 from bertlib.reporting.recorded_runs import RecordedRun
 from bertlib.reporting.statistics import Comparison, Estimates
-from bertlib.settings.squad import SquadSettings
-from bertlib.tasks.squad import squad_files, squad_scores
+from bertlib.settings.squad import AnswerSettings
+from bertlib.tasks.squad import (
+  squad_answers,
+  squad_decoding,
+  squad_files,
+  squad_scores,
+)
 from bertlib.tasks.squad.squad_scores import Score
 
 # Most occurrences of a predicted answer that are marked.
@@ -30,31 +35,42 @@ class AnsweredQuestion(NamedTuple):
   score: squad_scores.Score
 
 
-def read_answers(
-  settings: SquadSettings, questions: Sequence[squad_files.Question]
+def answered_questions(
+  questions: Sequence[squad_files.Question],
+  answers: squad_answers.Answers,
+  settings: AnswerSettings,
 ) -> list[AnsweredQuestion]:
-  """Reads the answers in --output_dir."""
-  predictions, nbest = (
-    squad_files.read_json(os.path.join(settings.run.output_dir, name))
-    for name in ("predictions.json", "nbest_predictions.json")
-  )
-  score_one = squad_scores.scorer(
+  """The questions of a data set with their predicted answers."""
+  score = squad_scores.scorer(
     settings.eval_metric, settings.version_2_with_negative
   )
   answered = []
   for question in questions:
-    predicted = predictions[question.id]
+    predicted = answers.predictions[question.id]
     probability = next(
       (
-        answer["probability"]
-        for answer in nbest[question.id]
-        if answer["text"] == predicted
+        answer.probability
+        for answer in squad_decoding.answers(answers.nbest[question.id])
+        if answer.text == predicted
       ),
       0.0,
     )
-    score = score_one(predicted, [answer.text for answer in question.answers])
-    answered.append(AnsweredQuestion(question, predicted, probability, score))
+    gold = [answer.text for answer in question.answers]
+    answered.append(
+      AnsweredQuestion(question, predicted, probability, score(predicted, gold))
+    )
   return answered
+
+
+def answers_to_compare(
+  answers: squad_answers.Answers, questions: Sequence[squad_files.Question]
+) -> tuple[list[str], list[str] | None]:
+  """Predicted answers in the order of the file; first gold answers, or None."""
+  gold = [next((a.text for a in q.answers), "") for q in questions]
+  return (
+    [text or "no answer" for text in answers.predictions.values()],
+    [text or "no answer" for text in gold] or None,
+  )
 
 
 def sections(

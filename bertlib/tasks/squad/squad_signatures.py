@@ -11,7 +11,7 @@ from bertlib.export.signatures import (
   Tensors,
   text_specs,
 )
-from bertlib.tasks.squad import squad_decoding, squad_features
+from bertlib.tasks.squad import squad_decoding, squad_windows
 
 
 class QuestionAnswering(SignatureModel):
@@ -26,8 +26,8 @@ class QuestionAnswering(SignatureModel):
     self.null_score_diff_threshold = description.get(
       "null_score_diff_threshold", 0.0
     )
-    squad_features.check_settings(
-      squad_features.WindowSettings.of_model(description)._replace(
+    squad_windows.check_settings(
+      squad_windows.WindowSettings.of_model(description)._replace(
         max_seq_length=self.max_seq_length
       )
     )

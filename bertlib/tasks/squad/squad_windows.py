@@ -1,195 +1,381 @@
-"""Windows of a run: made or read from the cache, and audited.
+"""Windows of questions: each with as much of the paragraph as fits.
 
-The audit counts truncated questions and answers that no window contains.
+A question has one or more overlapping windows (Devlin et al. 2019, section
+4.2). Imports no TensorFlow, so that worker processes start fast.
 """
 
 from __future__ import annotations
 
-import ast
-import functools
-import hashlib
+import contextlib
 import itertools
-import os
-import unicodedata
-import zipfile
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Callable
+import random
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
-from absl import logging
 
 import tokenization
-from bertlib import PREFIX
 from bertlib.cli import terminal
-from bertlib.data import model_inputs
-from bertlib.io import json_files
-from bertlib.io.files import atomic_write, open_any
-from bertlib.settings.squad import SquadSettings
-from bertlib.tasks.squad import squad_examples, squad_features, squad_spans
-from bertlib.tasks.squad.squad_examples import SquadExample
-from bertlib.tasks.squad.squad_features import Windows, WindowSettings
+from bertlib.cli.errors import InputError
+from bertlib.data import model_inputs, tf_records, workers
+from bertlib.data.model_inputs import DocSpan
+from bertlib.settings.squad import check_window
+from bertlib.tasks.squad.squad_files import SquadExample
+
+# First unique id of a window, as in google-research/bert.
+FIRST_UNIQUE_ID = 1000000000
 
 
-def window_settings(
-  settings: SquadSettings, is_training: bool
-) -> WindowSettings:
-  """Window settings of a run."""
-  return WindowSettings(
-    settings.model.max_seq_length,
-    settings.doc_stride,
-    settings.max_query_length,
-    is_training,
-  )
+class Windows(NamedTuple):
+  """The windows of many questions, stored as columns."""
+
+  # int32 [windows] columns have one value per window. [tokens] columns have one
+  # value per token of all windows, without padding.
+
+  example_index: np.ndarray  # [windows], index of the question
+  doc_span_index: np.ndarray  # [windows], index within its question
+  # [windows], index in the paragraph of the first token that is part of it.
+  doc_start: np.ndarray
+  query_length: np.ndarray  # [windows], tokens of the question that are left
+  query_cut: np.ndarray  # [windows], tokens lost to truncation
+  length: np.ndarray  # [windows], of [CLS] question [SEP] paragraph [SEP]
+  # [windows], positions of the answer's first and last token; 0 if the window
+  # does not contain the answer, -1 if it is unknown.
+  start_position: np.ndarray
+  end_position: np.ndarray
+  is_impossible: np.ndarray  # [windows], 1 if the question has no answer
+  ids: np.ndarray  # int32 [tokens]
+  # int32 [tokens], index of the token's word in the paragraph; -1 at tokens
+  # outside the paragraph.
+  word: np.ndarray
+  is_max_context: np.ndarray  # bool [tokens], see `check_is_max_context`
 
 
-def windows_key(settings: SquadSettings, path: str, is_training: bool) -> str:
-  """Cache key of a data set's windows with the settings of a run."""
-  return cache_key(
-    path,
-    settings.model.vocab_file,
-    window_settings(settings, is_training)._asdict()
-    | {
-      "do_lower_case": settings.model.do_lower_case,
-      "version_2_with_negative": settings.version_2_with_negative,
-    },
-  )
+class WindowSettings(NamedTuple):
+  """How windows are made."""
+
+  max_seq_length: int
+  # Tokens from the start of one window's part of the paragraph to that of the
+  # next.
+  doc_stride: int
+  max_query_length: int  # longer questions are truncated
+  is_training: bool  # whether windows have answers
+
+  @classmethod
+  def of_model(cls, description: Mapping[str, Any]) -> WindowSettings:
+    """The prediction settings of a trained model (model.json)."""
+    names = ("max_seq_length", "doc_stride", "max_query_length")
+    return cls(*(description[name] for name in names), is_training=False)
 
 
-def load_windows(
-  settings: SquadSettings,
-  path: str,
-  examples: Sequence[SquadExample],
+def check_settings(settings: WindowSettings) -> None:
+  """Raises InputError if windows have no room for text or do not advance."""
+  check_window(settings.max_seq_length, settings.max_query_length)
+  if settings.doc_stride < 1 or settings.max_query_length < 1:
+    raise InputError(
+      f"--doc_stride={settings.doc_stride} and --max_query_length="
+      f"{settings.max_query_length} must be at least 1"
+    )
+
+
+# Word pieces
+
+
+class _Document(NamedTuple):
+  """Word pieces of a paragraph: ids, word indices, first piece of each word."""
+
+  ids: list[int]
+  words: list[int]
+  first_of_word: list[int]
+
+
+class EncodedExample(NamedTuple):
+  """A question in word pieces."""
+
+  query: list[int]  # token ids of the whole question
+  document: _Document  # the paragraph
+  # Indices of the answer's first and last piece in the paragraph; -1 if there
+  # is none.
+  start: int
+  end: int
+  is_impossible: bool
+
+
+def encode_examples(
+  examples: Iterable[SquadExample],  # grouped by paragraph
   tokenizer: tokenization.FullTokenizer,
   is_training: bool,
-) -> tuple[Windows, str]:
-  """Makes the windows of a data set, or reads them; and their cache key."""
-  key = windows_key(settings, path, is_training)
-  # Starting a process takes as long as converting some thousand questions.
-  num_workers = settings.num_workers or min(
-    settings.devices.num_threads or os.cpu_count(), len(examples) // 5000
-  )
-  windows = cached_windows(
-    settings.cache_dir or settings.run.output_dir,
-    key,
-    lambda: squad_features.convert_examples_to_windows(
-      examples,
-      tokenizer,
-      window_settings(settings, is_training),
-      num_workers,
-      True,
-    ),
-  )
-  truncated, lost = squad_features.find_incomplete_questions(windows)
-  logging.info(
-    "%s: %d questions in %d windows; %d questions truncated to %d tokens, %d"
-    " answers in no window",
-    path,
-    len(examples),
-    len(windows.length),
-    len(truncated),
-    settings.max_query_length,
-    len(lost),
-  )
-  if settings.verbose_logging:
-    for note, indices in (
-      ("truncated", truncated),
-      ("answer in no window", lost),
-    ):
-      for index in indices:
-        logging.info("question %s: %s", examples[index].qas_id, note)
-  return windows, key
+) -> Iterator[EncodedExample]:
+  """Tokenizes questions and paragraphs, each paragraph once."""
+  doc_tokens, document = None, None
+  for example in examples:
+    if example.doc_tokens is not doc_tokens:
+      doc_tokens = example.doc_tokens
+      document = _encode_document(doc_tokens, tokenizer)
+    start = end = -1
+    if is_training and not example.is_impossible:
+      start = document.first_of_word[example.start_position]
+      after = example.end_position + 1
+      if after < len(doc_tokens):
+        end = document.first_of_word[after] - 1
+      else:
+        end = len(document.ids) - 1
+      answer = tokenizer.encode(example.orig_answer_text)
+      # A Chinese paragraph is a word or two, in which the answer may occur
+      # several times.
+      word = doc_tokens[example.start_position]
+      exact = start + len(tokenizer.encode(word[: example.answer_offset]))
+      if document.ids[exact : exact + len(answer)] == answer:
+        start = exact
+      start, end = improve_answer_span(document.ids, start, end, answer)
+    yield EncodedExample(
+      tokenizer.encode(example.question_text),
+      document,
+      start,
+      end,
+      example.is_impossible,
+    )
 
 
-def cache_key(
-  data_file: str, vocab_file: str, settings: Mapping[str, Any]
-) -> str:
-  """Hash of data, vocabulary, settings, code and Python's Unicode version."""
-  digest = hashlib.sha256()
-  for path in (data_file, vocab_file, *_code_files()):
-    with open_any(path, "rb") as file:
-      digest.update(hashlib.sha256(file.read()).digest())
-  digest.update(json_files.dumps(settings, sort_keys=True).encode())
-  digest.update(unicodedata.unidata_version.encode())
-  return digest.hexdigest()
+def _encode_document(doc_tokens, tokenizer) -> _Document:
+  ids, words, first_of_word = [], [], []
+  for index, word in enumerate(doc_tokens):
+    first_of_word.append(len(ids))
+    pieces = tokenizer.encode(word)
+    ids += pieces
+    words += [index] * len(pieces)
+  return _Document(ids, words, first_of_word)
 
 
-@functools.cache
-def _code_files() -> list[str]:
-  """Source files of the code that creates windows."""
-  # Those are the modules of this project that read, split or encode text: what
-  # `squad_examples` and `squad_features` import, and what that imports.
-  # Settings are left out, since their values are part of the key.
-  found: set[str] = set()
-  waiting = [squad_examples.__name__, squad_features.__name__]
-  while waiting:
-    name = waiting.pop()
-    path = _source_file(name)
-    if path and path not in found and ".settings" not in name:
-      found.add(path)
-      with open(path, encoding="utf-8") as file:
-        waiting += _imported_names(ast.parse(file.read()))
-  return sorted(found)
+def improve_answer_span(
+  doc_tokens: Sequence[Any],  # pieces of the paragraph, or their ids
+  input_start: int,
+  input_end: int,  # inclusive
+  answer_tokens: Sequence[Any],
+) -> tuple[int, int]:
+  """Narrows the span of the answer's words to the pieces of the answer."""
+  # Words are split at white space, so a word may have pieces before and after
+  # the answer: "1895" in "(1895-1943).".
+  answer = list(answer_tokens)
+  for start in range(input_start, input_end - len(answer) + 2):
+    if answer and list(doc_tokens[start : start + len(answer)]) == answer:
+      return start, start + len(answer) - 1
+  return input_start, input_end
 
 
-def _source_file(name: str) -> str | None:
-  """Source file of a module of this project; None for other names."""
-  root = os.path.dirname(os.path.abspath(tokenization.__file__))
-  path = os.path.join(root, *name.removeprefix(PREFIX).split(".")) + ".py"
-  return path if os.path.isfile(path) else None
+# Examples to windows
 
 
-def _imported_names(code: ast.Module) -> Iterator[str]:
-  """Names of the modules that a module may import."""
-  for node in ast.walk(code):
-    if isinstance(node, ast.Import):
-      yield from (alias.name for alias in node.names)
-    elif isinstance(node, ast.ImportFrom):
-      yield node.module
-      yield from (f"{node.module}.{alias.name}" for alias in node.names)
-
-
-def cached_windows(
-  folder: str, key: str, create: Callable[[], Windows]
+def convert_examples_to_windows(
+  examples: Sequence[SquadExample],
+  tokenizer: tokenization.FullTokenizer,
+  settings: WindowSettings,
+  num_workers: int = 1,
+  show_progress: bool = False,
 ) -> Windows:
-  """Reads windows from the cache, or creates and caches them."""
-  path = os.path.join(folder, f"windows-{key[:16]}.npz")
-  try:
-    with open_any(path, "rb") as file, np.load(file) as arrays:
-      if arrays["key"].item() == key:
-        windows = Windows(*(arrays[name] for name in Windows._fields))
-        logging.info("Windows read from %s", path)
-        return windows
-  except FileNotFoundError:
-    pass
-  except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-    logging.warning("%s: is corrupt (%s); creating it again", path, error)
-  windows = create()
-  with atomic_write(path, "wb") as file:
-    np.savez(file, key=key, **windows._asdict())
-  return windows
+  """Creates the windows of all questions in their order, as columns."""
+  check_settings(settings)
+  # Questions per task of a worker process.
+  size = 500
+  chunks = [
+    (start, examples[start : start + size])
+    for start in range(0, max(len(examples), 1), size)
+  ]
+  parts = []
+  with contextlib.ExitStack() as stack:
+    if min(num_workers, len(chunks)) > 1:
+      submit = stack.enter_context(
+        workers.worker_pool(num_workers, _convert_chunk, tokenizer, settings)
+      )
+      futures = [submit(*chunk) for chunk in chunks]
+      converted = (future.result() for future in futures)
+    else:
+      converted = (
+        _convert_chunk(tokenizer, settings, *chunk) for chunk in chunks
+      )
+    bar = stack.enter_context(
+      terminal.progress(len(examples), "questions", disable=not show_progress)
+    )
+    for (_, chunk), part in zip(chunks, converted):
+      parts.append(part)
+      bar.update(len(chunk))
+  return Windows(*map(np.concatenate, zip(*parts)))
 
 
-# Audit
-
-
-def print_audit(
-  settings: SquadSettings, tokenizer: tokenization.FullTokenizer
-) -> None:
-  """Prints the audit of --train_file, see `audit`."""
-  unaligned: list[dict[str, Any]] = []
-  examples = squad_examples.read_squad_examples(
-    settings.train_file, True, settings.version_2_with_negative, unaligned
+def _convert_chunk(
+  tokenizer: tokenization.FullTokenizer,
+  settings: WindowSettings,
+  first_index: int,
+  examples: Sequence[SquadExample],
+) -> Windows:
+  """Creates the windows of questions numbered from `first_index`."""
+  rows = [
+    row
+    for example_index, example in enumerate(
+      encode_examples(examples, tokenizer, settings.is_training),
+      first_index,
+    )
+    for row in _convert_example(example_index, example, tokenizer, settings)
+  ]
+  numbers = np.array([row[0] for row in rows], np.int32).reshape(-1, 9).T
+  tokens = (
+    np.concatenate([np.zeros(0, dtype), *(row[i] for row in rows)])
+    for i, dtype in ((1, np.int32), (2, np.int32), (3, bool))
   )
-  rows = audit(
-    examples,
-    tokenizer,
-    settings.audit_max_seq_lengths,
-    settings.audit_doc_strides,
-    settings.max_query_length,
+  return Windows(*numbers, *tokens)
+
+
+def _convert_example(
+  example_index: int,
+  example: EncodedExample,
+  tokenizer: tokenization.FullTokenizer,
+  settings: WindowSettings,
+) -> Iterator[tuple[tuple[int, ...], np.ndarray, np.ndarray, np.ndarray]]:
+  """Yields the row, ids, words and `is_max_context` of each window."""
+  cls, sep = tokenizer.vocab["[CLS]"], tokenizer.vocab["[SEP]"]
+  query = example.query[: settings.max_query_length]
+  before = [cls, *query, sep]
+  document = example.document
+  room = settings.max_seq_length - len(before) - 1
+  doc_spans = model_inputs.make_doc_spans(
+    len(document.ids), room, settings.doc_stride
   )
-  terminal.print_table(
-    [row | {"unaligned answers": len(unaligned)} for row in rows]
+  reach = (room - 1) // settings.doc_stride  # windows that share tokens
+  for index, (start, length) in enumerate(doc_spans):
+    stop = start + length
+    positions = (-1, -1)
+    if settings.is_training:
+      positions = (0, 0)
+      if start <= example.start and example.end < stop:
+        shift = len(before) - start
+        positions = (example.start + shift, example.end + shift)
+    numbers = (
+      example_index,
+      index,
+      start,
+      len(query),
+      len(example.query) - len(query),
+      len(before) + length + 1,
+      *positions,
+      example.is_impossible,
+    )
+    no_words = [-1] * len(before)
+    first = max(index - reach, 0)
+    is_max_context = check_is_max_context(
+      doc_spans[first : index + reach + 1],
+      index - first,
+      np.arange(start, stop),
+    )
+    # Arrays, since a long paragraph has thousands of windows.
+    yield (
+      numbers,
+      np.array([*before, *document.ids[start:stop], sep], np.int32),
+      np.array([*no_words, *document.words[start:stop], -1], np.int32),
+      np.array([*[False] * len(before), *is_max_context, False]),
+    )
+
+
+def check_is_max_context(
+  doc_spans: Sequence[DocSpan],  # parts of the paragraph, by window
+  cur_span_index: int,  # the window
+  position: int | np.ndarray,  # of a token in the paragraph, or int [tokens]
+) -> bool | list[bool]:
+  """Returns whether a window shows a token with the most context of all."""
+  # Context is the smaller of the numbers of tokens before and after the token
+  # in the window, plus a hundredth of the window's length: of windows with the
+  # same context the longer one wins, but 100 tokens of length outweigh one of
+  # context. Ties go to the first window.
+  position = np.asarray(position)
+  columns = [(span.start, span.length) for span in doc_spans]
+  starts, lengths = np.array(columns).T[:, :, np.newaxis]
+  before = position - starts  # [windows, tokens]
+  after = lengths - 1 - before
+  context = np.minimum(before, after)
+  scores = np.where(context < 0, -np.inf, context + 0.01 * lengths)
+  score = scores[cur_span_index]
+  is_max = (score >= 0) & (scores.argmax(axis=0) == cur_span_index)
+  return is_max.reshape(position.shape).tolist()
+
+
+# Records
+
+
+def record_layout(max_seq_length: int, is_training: bool) -> tf_records.Layout:
+  """Layout of the records of windows of S tokens, with answers to train on."""
+  numbers = ["unique_ids"]
+  if is_training:
+    numbers += ["start_positions", "end_positions", "is_impossible"]
+  return tf_records.token_layout(max_seq_length) | dict.fromkeys(
+    numbers, tf_records.Feature()
   )
+
+
+def window_records(
+  windows: Windows, max_seq_length: int, rows: Iterable[int] | None = None
+) -> Iterator[dict[str, Any]]:
+  """Yields the features of windows by TFRecord keys, numbered in order."""
+  ends = np.cumsum(windows.length).tolist()
+  if rows is None:
+    rows = range(len(ends))
+  for unique_id, row in enumerate(rows, FIRST_UNIQUE_ID):
+    length = int(windows.length[row])
+    first = int(windows.query_length[row]) + 2  # of the paragraph
+    ids = windows.ids[ends[row] - length : ends[row]].tolist()
+    segment_ids = [0] * first + [1] * (length - first)
+    yield {
+      "unique_ids": unique_id,
+      "input_ids": model_inputs.pad(ids, max_seq_length),
+      "input_mask": model_inputs.pad([1] * length, max_seq_length),
+      "segment_ids": model_inputs.pad(segment_ids, max_seq_length),
+      "start_positions": int(windows.start_position[row]),
+      "end_positions": int(windows.end_position[row]),
+      "is_impossible": int(windows.is_impossible[row]),
+    }
+
+
+def rows_of_questions(windows: Windows, order: Sequence[int]) -> list[int]:
+  """Indices of the windows, question by question in the given order."""
+  rank = np.empty(len(order), np.int32)
+  rank[order] = np.arange(len(order))
+  return np.argsort(rank[windows.example_index], kind="stable").tolist()
+
+
+def reference_order(num_questions: int) -> list[int]:
+  """Order in which google-research/bert writes training questions."""
+  order = list(range(num_questions))
+  random.Random(12345).shuffle(order)
+  return order
+
+
+# Statistics
+
+
+def window_lengths(
+  windows: Windows, max_seq_length: int
+) -> model_inputs.Lengths:
+  """Lengths of windows, and how many tokens their questions lost."""
+  _, first, num_windows = np.unique(
+    windows.example_index, return_index=True, return_counts=True
+  )
+  return model_inputs.Lengths(
+    windows.length.tolist(),
+    max_seq_length,
+    windows.query_cut[first].tolist(),
+    "questions",
+    num_windows.tolist(),
+  )
+
+
+def find_incomplete_questions(
+  windows: Windows,
+) -> tuple[np.ndarray, np.ndarray]:
+  """Indices of truncated questions, and of those with a lost answer."""
+  truncated = windows.example_index[windows.query_cut > 0]
+  answerable = windows.example_index[
+    (windows.start_position >= 0) & (windows.is_impossible == 0)
+  ]
+  answered = windows.example_index[windows.start_position > 0]
+  return np.unique(truncated), np.setdiff1d(answerable, answered)
 
 
 def audit(
@@ -202,13 +388,11 @@ def audit(
   """Counts windows and lost answers for every window length and stride."""
   encoded = [
     (len(e.query), len(e.document.ids), e.start, e.end)
-    for e in squad_spans.encode_examples(examples, tokenizer, is_training=True)
+    for e in encode_examples(examples, tokenizer, is_training=True)
   ]
   rows = []
   for length, stride in itertools.product(max_seq_lengths, doc_strides):
-    squad_features.check_settings(
-      squad_features.WindowSettings(length, stride, max_query_length, True)
-    )
+    check_settings(WindowSettings(length, stride, max_query_length, True))
     num_windows = num_lost = 0
     for query_length, num_tokens, start, end in encoded:
       room = length - min(query_length, max_query_length) - 3

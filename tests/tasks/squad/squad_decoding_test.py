@@ -15,21 +15,21 @@ import reference_data
 import tokenization
 from bertlib.cli.errors import InputError
 from bertlib.tasks.squad import (
-  squad_answer_files,
+  original_api,
+  squad_answers,
   squad_decoding,
-  squad_examples,
-  squad_features,
   squad_files,
   squad_scores,
+  squad_windows,
 )
+from bertlib.tasks.squad.original_api import RawResult
 from bertlib.tasks.squad.squad_decoding import (
   NbestPrediction,
   Passage,
   PassageFinder,
-  RawResult,
 )
-from bertlib.tasks.squad.squad_examples import SquadExample
-from bertlib.tasks.squad.squad_features import WindowSettings as Settings
+from bertlib.tasks.squad.squad_files import SquadExample
+from bertlib.tasks.squad.squad_windows import WindowSettings as Settings
 
 pytestmark = pytest.mark.unit
 
@@ -58,7 +58,7 @@ def tokenizer(tmp_path_factory):
 
 def make_features(examples, tokenizer, settings):
   made = []
-  squad_features.convert_examples_to_features(
+  original_api.convert_examples_to_features(
     examples, tokenizer, *settings, made.append
   )
   return made
@@ -92,7 +92,7 @@ def test_files_equal_the_reference(golden, tmp_path, name, kind, threshold):
   ]
   with gzip.open(golden("squad", made["input"])) as file:
     (tmp_path / "data.json").write_bytes(file.read())
-  examples = squad_examples.read_squad_examples(
+  examples = original_api.read_squad_examples(
     str(tmp_path / "data.json"),
     made["is_training"],
     made["version_2_with_negative"],
@@ -110,7 +110,7 @@ def test_files_equal_the_reference(golden, tmp_path, name, kind, threshold):
     )
   ]
   ends = "predictions.json", "nbest_predictions.json", "null_odds.json"
-  squad_answer_files.write_predictions(
+  original_api.write_predictions(
     examples,
     windows,
     results[::-1],
@@ -137,9 +137,7 @@ def test_final_texts_equal_the_reference(golden):
 
 def test_order_of_indexes_equals_the_reference():
   for case in helper_cases("_get_best_indexes"):
-    order = squad_decoding._get_best_indexes(
-      case["logits"], case["n_best_size"]
-    )
+    order = original_api._get_best_indexes(case["logits"], case["n_best_size"])
     assert order == case["result"], case
 
 
@@ -172,7 +170,7 @@ def odd_case(version_2_with_negative):
 def write(folder, arguments, **options):
   names = "predictions", "nbest", "odds"
   paths = [str(folder / name) for name in names]
-  squad_answer_files.write_predictions(*arguments, *paths, **options)
+  original_api.write_predictions(*arguments, *paths, **options)
   return [
     json.loads((folder / name).read_text())
     for name in names
@@ -238,7 +236,7 @@ def test_other_languages_are_decoded_and_evaluated(tmp_path, language):
       (tmp_path / "data.json").write_bytes(file.read())
   else:
     path = reference_data.data("squad", "xquad", f"xquad.{language}.json")
-  examples = squad_examples.read_squad_examples(path, is_training=False)[:200]
+  examples = original_api.read_squad_examples(path, is_training=False)[:200]
   tokenizer = tokenization.FullTokenizer(
     reference_data.vocab("multi_cased"), do_lower_case=False
   )
@@ -247,7 +245,7 @@ def test_other_languages_are_decoded_and_evaluated(tmp_path, language):
   results = [
     RawResult(w.unique_id, *rng.normal(size=[2, 384])) for w in windows
   ]
-  finder = squad_answer_files.finder_of(examples, windows, results, False)
+  finder = original_api.finder_of(examples, windows, results, False)
   found = {
     example.qas_id: text
     for example, (text, _) in zip(examples, finder.best_predictions(20, 30))
@@ -305,7 +303,7 @@ def test_open_temporary_files_receive_the_predictions(tmp_path, tokenizer):
   windows = make_features(examples, tokenizer, Settings(8, 4, 2, False))
   results = [RawResult(w.unique_id, [0.0] * 8, [0.0] * 8) for w in windows]
   with tempfile.NamedTemporaryFile("r", dir=tmp_path) as held:
-    squad_answer_files.write_predictions(
+    original_api.write_predictions(
       examples,
       windows,
       results,
@@ -368,7 +366,7 @@ def test_spans_equal_an_exhaustive_search(tokenizer, data):
     for w in windows
   ]
   sizes = data.draw(st.tuples(st.integers(1, 9), st.integers(1, 9)))
-  finder = squad_answer_files.finder_of(examples, windows, results, True)
+  finder = original_api.finder_of(examples, windows, results, True)
   found = list(map(list, finder.prelim_predictions(*sizes)))
   assert found == find_naively(examples, windows, results, *sizes)
 
@@ -381,9 +379,9 @@ def test_one_finder_decodes_with_several_settings(tokenizer):
   results = [
     RawResult(w.unique_id, *rng.normal(size=[2, 16]).tolist()) for w in windows
   ]
-  finder = squad_answer_files.finder_of(examples, windows, results, True)
+  finder = original_api.finder_of(examples, windows, results, True)
   for sizes in ((1, 5), (20, 2), (20, 30)):
-    other = squad_answer_files.finder_of(examples, windows, results, True)
+    other = original_api.finder_of(examples, windows, results, True)
     entries, best, odds = next(finder.nbest_predictions(*sizes, True))
     assert (entries, best, odds) == next(other.nbest_predictions(*sizes, True))
     assert (best, odds) == next(finder.best_predictions(*sizes))
@@ -403,14 +401,14 @@ def test_an_answer_of_a_passage_is_the_characters_of_its_pieces(
   tokenizer, passage, seed
 ):
   rng = np.random.default_rng(seed)
-  words, _ = squad_examples.split_words(passage)
+  words, _ = squad_files.split_words(passage)
   examples = [SquadExample("q", "who", words)]
   settings = Settings(12, 3, 2, False)
-  columns = squad_features.convert_examples_to_windows(
+  columns = squad_windows.convert_examples_to_windows(
     examples, tokenizer, settings
   )
   inv_vocab = tokenizer.inv_vocab
-  windows = [*squad_features.iterate_features(columns, 12, inv_vocab)]
+  windows = [*original_api.iterate_features(columns, 12, inv_vocab)]
   logits = rng.normal(size=[2, len(windows), 12])
   tokens, offsets = tokenizer.tokenize_with_offsets(passage)
   finder = PassageFinder(
@@ -451,7 +449,7 @@ def test_an_answer_of_a_passage_is_the_characters_of_its_pieces(
 @hypothesis.example({4711: [NbestPrediction("a", 1.0, 2.0)]})  # in old code
 def test_nbest_file_equals_the_output_of_json(tmp_path_factory, n_best):
   path = tmp_path_factory.getbasetemp() / "n_best.json"
-  squad_answer_files.write_nbest_predictions(str(path), n_best)
+  squad_answers.write_nbest_predictions(str(path), n_best)
   written = json.loads(path.read_text())
   assert path.read_text() == json.dumps(written, indent=4) + "\n"
   assert {
@@ -463,40 +461,56 @@ def test_nbest_file_equals_the_output_of_json(tmp_path_factory, n_best):
   }
 
 
-def test_saved_logits_are_loaded(tmp_path):
-  logits = np.random.default_rng(0).normal(size=[2, 3, 4]).astype(np.float32)
-  path = str(tmp_path / "logits.npz")
-  squad_answer_files.save_logits(path, "a key", logits)
-  read = squad_answer_files.load_logits(path, "a key")
+def windows_of(text, tokenizer):
+  """The windows of a question about the words of a text."""
+  examples = [SquadExample("q", "who", text.split())]
+  return squad_windows.convert_examples_to_windows(
+    examples, tokenizer, Settings(8, 2, 2, False)
+  )
+
+
+@pytest.fixture
+def saved(tmp_path, tokenizer):
+  """Path of saved logits, which are those of three windows; the windows."""
+  windows = windows_of("a b c d e f g h", tokenizer)
+  path = tmp_path / "logits.npz"
+  logits = np.ones([2, 3, 8], np.float32)
+  squad_answers.save_logits(str(path), windows, logits)
+  return path, windows, logits
+
+
+def test_saved_logits_are_loaded(saved):
+  path, windows, logits = saved
+  read = squad_answers.load_logits(str(path), windows)
   np.testing.assert_array_equal(read, logits, strict=True)
   with np.load(path) as arrays:
     assert arrays["unique_ids"].tolist() == [10**9, 10**9 + 1, 10**9 + 2]
 
 
-def test_logits_of_other_windows_are_refused(tmp_path):
-  path = str(tmp_path / "logits.npz")
-  squad_answer_files.save_logits(path, "a key", np.zeros([2, 3, 4], np.float32))
+def test_logits_of_other_windows_are_refused(saved, tokenizer):
+  path, _, _ = saved
+  other = windows_of("a b c d e f h g", tokenizer)
   with pytest.raises(InputError, match="is of other questions"):
-    squad_answer_files.load_logits(path, "b key")
+    squad_answers.load_logits(str(path), other)
 
 
-def test_logits_with_a_flipped_bit_are_refused_or_the_same(tmp_path):
-  path, logits = tmp_path / "logits.npz", np.ones([2, 3, 4], np.float32)
-  squad_answer_files.save_logits(str(path), "a key", logits)
+def test_logits_with_a_flipped_bit_are_refused_or_the_same(saved):
+  path, windows, logits = saved
   content = path.read_bytes()
   for bit in range(0, 8 * len(content), 3):
     flipped = bytearray(content)
     flipped[bit // 8] ^= 1 << bit % 8
     path.write_bytes(flipped)
     try:
-      found = squad_answer_files.load_logits(str(path), "a key")
+      found = squad_answers.load_logits(str(path), windows)
     except InputError:
       continue
     np.testing.assert_array_equal(found, logits)
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b"PK\x03\x04"])
-def test_other_files_than_logits_are_refused(tmp_path, content):
-  (tmp_path / "logits.npz").write_bytes(content)
+def test_other_files_than_logits_are_refused(saved, content):
+  path, windows, _ = saved
+  path.write_bytes(content)
   with pytest.raises(InputError, match="not a file of --save_lo"):
-    squad_answer_files.load_logits(str(tmp_path / "logits.npz"), "a key")
+    squad_answers.load_logits(str(path), windows)

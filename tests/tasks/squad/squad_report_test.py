@@ -1,14 +1,14 @@
 """Tests of the report of answers to questions."""
 
-import json
 import math
 import re
 
 import pytest
 
-from bertlib.cli import option
-from bertlib.settings.squad import SquadSettings
+from bertlib.settings.squad import AnswerSettings
 from bertlib.tasks.squad import squad_report
+from bertlib.tasks.squad.squad_answers import Answers
+from bertlib.tasks.squad.squad_decoding import NbestPrediction
 from bertlib.tasks.squad.squad_files import Answer, Question
 from bertlib.tasks.squad.squad_report import AnsweredQuestion
 from bertlib.tasks.squad.squad_scores import Score
@@ -60,21 +60,19 @@ def test_a_gold_answer_with_a_wrong_position_is_not_marked():
   assert squad_report.find_spans(wrong, "") == []
 
 
-def test_answers_are_read_with_their_scores(tmp_path):
+def test_answers_have_their_probabilities_and_scores():
   texts = {"right": "Bob", "half": "Bob left", "unlikely": "Rome"}
   nbest = {
-    name: [{"text": text, "probability": 0.75}, {"text": "x"}]
+    name: [NbestPrediction(text, 2.0, -2.0), NbestPrediction("x", 0.0, 0.0)]
     for name, text in texts.items()
   }
-  nbest["unlikely"] = [{"text": "x", "probability": 0.5}]
-  for name, content in (("predictions", texts), ("nbest_predictions", nbest)):
-    (tmp_path / f"{name}.json").write_text(json.dumps(content))
-  settings = option.make(SquadSettings, output_dir=str(tmp_path))
+  nbest["unlikely"] = [NbestPrediction("x", 0.0, 0.0)]
+  answers = Answers(texts, nbest, texts, {})
   questions = [question("Bob", name=name) for name in texts]
-  found = squad_report.read_answers(settings, questions)
+  found = squad_report.answered_questions(questions, answers, AnswerSettings())
   assert [answer[:3] for answer in found] == [
-    (questions[0], "Bob", 0.75),
-    (questions[1], "Bob left", 0.75),
+    (questions[0], "Bob", 0.5),
+    (questions[1], "Bob left", 0.5),
     (questions[2], "Rome", 0.0),
   ]
   assert [answer.score for answer in found] == [

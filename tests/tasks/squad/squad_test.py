@@ -23,14 +23,9 @@ from absl import flags
 import tokenization
 from bertlib.cli.errors import InputError
 from bertlib.data import input_pipeline, model_inputs, tf_records
-from bertlib.tasks.squad import (
-  squad_examples,
-  squad_features,
-  squad_spans,
-  squad_windows,
-)
-from bertlib.tasks.squad.squad_examples import SquadExample
-from bertlib.tasks.squad.squad_features import WindowSettings as Settings
+from bertlib.tasks.squad import original_api, squad_files, squad_windows
+from bertlib.tasks.squad.squad_files import SquadExample
+from bertlib.tasks.squad.squad_windows import WindowSettings as Settings
 
 pytestmark = pytest.mark.unit
 
@@ -67,7 +62,7 @@ def read_golden_examples(run, folder, golden):
   path = folder / "data.json"
   with gzip.open(golden("squad", run["input"])) as file:
     path.write_bytes(file.read())
-  examples = squad_examples.read_squad_examples(
+  examples = original_api.read_squad_examples(
     str(path), run["is_training"], run["version_2_with_negative"]
   )
   return [e for e in examples if e.qas_id not in ALSO_TRAINED_ON]
@@ -127,6 +122,8 @@ def test_examples_equal_those_of_the_original(tmp_path, name, golden):
   run = golden_run(name, golden)
   expected = reference_data.read_jsonl(golden("squad", run["examples"]))
   examples = read_golden_examples(run, tmp_path, golden)
+  for example in examples:
+    del example.answer_offset  # which the original does not have
   assert [vars(example) for example in examples] == expected
 
 
@@ -136,7 +133,7 @@ def test_features_equal_those_of_the_original(tmp_path, name, golden):
   run = golden_run(name, golden)
   length = run["max_seq_length"]
   created = []
-  squad_features.convert_examples_to_features(
+  original_api.convert_examples_to_features(
     read_golden_examples(run, tmp_path, golden),
     tokenization.FullTokenizer(
       reference_data.vocab(run["vocab"]), run["do_lower_case"]
@@ -164,7 +161,7 @@ def test_features_equal_those_of_the_original(tmp_path, name, golden):
     assert feature.token_is_max_context == best
 
   path = str(tmp_path / "features.tf_record")
-  writer = squad_features.FeatureWriter(path, run["is_training"])
+  writer = original_api.FeatureWriter(path, run["is_training"])
   for feature in created:
     writer.process_feature(feature)
   writer.close()
@@ -190,8 +187,8 @@ def test_an_answer_is_at_its_start_although_its_word_has_it_twice(
 ):
   data = write_data(tmp_path, ("q", [("中国", start)]), context=context)
   encoder = tokenization.FullTokenizer(reference_data.vocab("chinese"))
-  (encoded,) = squad_spans.encode_examples(
-    squad_examples.read_squad_examples(data, True, False), encoder, True
+  (encoded,) = squad_windows.encode_examples(
+    original_api.read_squad_examples(data, True, False), encoder, True
   )
   assert f"{encoded.start}-{encoded.end}" == expected
 
@@ -203,11 +200,11 @@ def test_max_context_equals_that_of_the_original():
     for index in range(len(spans)):
       expected = [index in best for best in case["best_span"]]
       one_by_one = [
-        squad_spans.check_is_max_context(spans, index, position)
+        squad_windows.check_is_max_context(spans, index, position)
         for position in positions.tolist()
       ]
       assert one_by_one == expected, case
-      together = squad_spans.check_is_max_context(spans, index, positions)
+      together = squad_windows.check_is_max_context(spans, index, positions)
       assert together == expected, case
 
 
@@ -215,7 +212,7 @@ def test_improved_answer_spans_equal_those_of_the_original():
   for case in helper_cases("_improve_answer_span"):
     expected = case.pop("result")
     del case["function"]
-    span = squad_spans._improve_answer_span(
+    span = original_api._improve_answer_span(
       **case, tokenizer=tokenization.BasicTokenizer()
     )
     assert list(span) == expected, case
@@ -223,7 +220,7 @@ def test_improved_answer_spans_equal_those_of_the_original():
 
 def test_order_of_training_records_equals_that_of_the_original():
   for case in helper_cases("shuffle of the training examples"):
-    assert squad_features.reference_order(case["n"]) == case["result"]
+    assert squad_windows.reference_order(case["n"]) == case["result"]
 
 
 # Windows
@@ -251,14 +248,14 @@ def test_features_follow_a_permuted_order_of_questions(tokenizer):
   order = [2, 0, 1]
 
   windows, expected = (
-    squad_features.convert_examples_to_windows(chosen, tokenizer, settings)
+    squad_windows.convert_examples_to_windows(chosen, tokenizer, settings)
     for chosen in (examples, [examples[index] for index in order])
   )
-  rows = squad_features.rows_of_questions(windows, order)
+  rows = squad_windows.rows_of_questions(windows, order)
   assert len(rows) > len(examples)
   assert windows.doc_span_index[rows].tolist() == [*expected.doc_span_index]
-  found = squad_features.window_records(windows, 8, rows)
-  assert [*found] == [*squad_features.window_records(expected, 8)]
+  found = squad_windows.window_records(windows, 8, rows)
+  assert [*found] == [*squad_windows.window_records(expected, 8)]
 
 
 @hypothesis.given(st.integers(0, 60), st.integers(1, 20), st.integers(1, 25))
@@ -267,17 +264,17 @@ def test_max_context_of_windows_is_that_among_all_windows(
 ):
   example = SquadExample("q", "who", ["a"] * num_words)
   with mock.patch.object(
-    squad_spans,
+    squad_windows,
     "check_is_max_context",
-    wraps=squad_spans.check_is_max_context,
+    wraps=squad_windows.check_is_max_context,
   ) as check:
-    windows = squad_features.convert_examples_to_windows(
+    windows = squad_windows.convert_examples_to_windows(
       [example], tokenizer, Settings(room + 4, doc_stride, 1, False)
     )
   spans = model_inputs.make_doc_spans(num_words, room, doc_stride)
   expected = []
   for index, (start, length) in enumerate(spans):
-    is_max = squad_spans.check_is_max_context(
+    is_max = squad_windows.check_is_max_context(
       spans, index, np.arange(start, start + length)
     )
     expected += [False, False, False, *is_max, False]
@@ -293,12 +290,12 @@ def test_windows_of_a_long_paragraph_take_little_memory(tokenizer):
   settings = Settings(64, 16, 8, False)
   tracemalloc.start()
   try:
-    windows = squad_features.convert_examples_to_windows(
+    windows = squad_windows.convert_examples_to_windows(
       examples, tokenizer, settings
     )
     made, peak = tracemalloc.get_traced_memory()
     tracemalloc.reset_peak()
-    for record in squad_features.window_records(windows, 64):
+    for record in squad_windows.window_records(windows, 64):
       assert len(record["input_ids"]) == 64
     _, read = tracemalloc.get_traced_memory()
   finally:
@@ -314,15 +311,13 @@ def test_a_long_question_is_truncated_and_counted(tokenizer):
     SquadExample("q1", "what a b", ["c"]),
     SquadExample("q2", "what a", ["c"]),
   ]
-  windows = squad_features.convert_examples_to_windows(
+  windows = squad_windows.convert_examples_to_windows(
     examples, tokenizer, Settings(8, 4, 2, False)
   )
-  first, second = squad_features.iterate_features(
-    windows, 8, tokenizer.inv_vocab
-  )
+  first, second = original_api.iterate_features(windows, 8, tokenizer.inv_vocab)
   assert " ".join(first.tokens) == "[CLS] what a [SEP] c [SEP]"
   assert first.input_ids == second.input_ids
-  truncated, _ = squad_features.find_incomplete_questions(windows)
+  truncated, _ = squad_windows.find_incomplete_questions(windows)
   assert truncated.tolist() == [0]
 
 
@@ -332,10 +327,10 @@ def test_lost_tokens_are_counted_once_per_question(tokenizer):
     SquadExample("q2", "what a", []),
     SquadExample("q3", "what a", ["c"]),
   ]
-  windows = squad_features.convert_examples_to_windows(
+  windows = squad_windows.convert_examples_to_windows(
     examples, tokenizer, Settings(8, 2, 2, False)
   )
-  lengths = squad_features.window_lengths(windows, 8)
+  lengths = squad_windows.window_lengths(windows, 8)
   assert lengths == ([8, 7, 6], 8, [1, 0], "questions", [2, 1])
 
 
@@ -346,20 +341,20 @@ def test_an_answer_outside_every_window_is_found(tokenizer):
     SquadExample("short", "what", words, "b c", 1, 2),
     SquadExample("none", "what", words, "", -1, -1, is_impossible=True),
   ]
-  windows = squad_features.convert_examples_to_windows(
+  windows = squad_windows.convert_examples_to_windows(
     examples, tokenizer, Settings(7, 1, 3, True)
   )
-  _, lost = squad_features.find_incomplete_questions(windows)
+  _, lost = squad_windows.find_incomplete_questions(windows)
   assert lost.tolist() == [0]
 
 
 def test_an_empty_paragraph_has_no_windows(tokenizer):
   examples = [SquadExample("q", "who", []), SquadExample("p", "who", ["a"])]
-  windows = squad_features.convert_examples_to_windows(
+  windows = squad_windows.convert_examples_to_windows(
     examples, tokenizer, Settings(8, 4, 2, False)
   )
   assert windows.example_index.tolist() == [1]
-  windows = squad_features.convert_examples_to_windows(
+  windows = squad_windows.convert_examples_to_windows(
     examples[:1], tokenizer, Settings(8, 4, 2, False)
   )
   assert [len(column) for column in windows] == [0] * len(windows)
@@ -370,17 +365,17 @@ import sys
 sys.path.insert(0, {commands.ROOT!r})
 print("imported")
 import tokenization
-from bertlib.tasks.squad import squad_examples, squad_features
+from bertlib.tasks.squad import squad_files, squad_windows
 
 if __name__ == "__main__":
   tokenizer = tokenization.FullTokenizer(sys.argv[1])
   examples = [
-    squad_examples.SquadExample(str(i), "what a", list("abcdefgh") * (i % 4))
+    squad_files.SquadExample(str(i), "what a", list("abcdefgh") * (i % 4))
     for i in range(1600)
   ]
-  settings = squad_features.WindowSettings(16, 4, 8, False)
+  settings = squad_windows.WindowSettings(16, 4, 8, False)
   one, two = (
-    squad_features.convert_examples_to_windows(
+    squad_windows.convert_examples_to_windows(
       examples, tokenizer, settings, num_workers
     )
     for num_workers in (1, 2)
@@ -418,106 +413,9 @@ class Deadly(str):
 def test_a_worker_that_dies_is_reported(tokenizer):
   examples = [SquadExample("q", "who", [Deadly("a")])] * 1000
   with pytest.raises(InputError, match=r"a worker died .* --num_workers"):
-    squad_features.convert_examples_to_windows(
+    squad_windows.convert_examples_to_windows(
       examples, tokenizer, Settings(8, 4, 2, False), num_workers=2
     )
-
-
-# The cache
-
-
-@pytest.fixture
-def cached(tmp_path, tokenizer):
-  """A cache folder, the windows created so far, and what creates them."""
-  examples = [SquadExample("q", "who", ["a", "b"])]
-  created = []
-
-  def create():
-    created.append(
-      squad_features.convert_examples_to_windows(
-        examples, tokenizer, Settings(8, 4, 2, False)
-      )
-    )
-    return created[-1]
-
-  squad_windows.cached_windows(str(tmp_path), "a key", create)
-  return tmp_path, created, create
-
-
-def test_windows_are_created_once(cached):
-  folder, created, create = cached
-  windows = squad_windows.cached_windows(str(folder), "a key", create)
-  assert len(created) == 1
-  for column, expected in zip(windows, created[0]):
-    np.testing.assert_array_equal(column, expected, strict=True)
-
-
-def test_another_key_is_not_read_from_the_cache(cached):
-  folder, created, create = cached
-  squad_windows.cached_windows(str(folder), "b key", create)
-  assert len(created) == 2
-
-
-def test_a_file_renamed_to_another_key_is_not_read(cached):
-  folder, created, create = cached
-  (path,) = folder.iterdir()
-  path.rename(folder / "windows-b key.npz")
-  squad_windows.cached_windows(str(folder), "b key", create)
-  assert len(created) == 2
-
-
-@pytest.mark.parametrize("damage", ["empty", "truncated", "flipped", "json"])
-def test_a_corrupt_file_is_created_again(cached, damage, caplog):
-  folder, created, create = cached
-  (path,) = folder.iterdir()
-  content = bytearray(path.read_bytes())
-  if damage == "flipped":
-    content[content.index(created[0].ids.tobytes())] ^= 1
-  corrupt = {"empty": b"", "truncated": content[:-9], "json": b"{}"}
-  path.write_bytes(corrupt.get(damage, content))
-  windows = squad_windows.cached_windows(str(folder), "a key", create)
-  assert len(created) == 2
-  assert "is corrupt" in caplog.text
-  np.testing.assert_array_equal(windows.ids, created[0].ids)
-  squad_windows.cached_windows(str(folder), "a key", create)
-  assert len(created) == 2
-
-
-def test_the_cache_key_depends_on_data_vocabulary_and_settings(tmp_path):
-  data, vocab = tmp_path / "data.json", tmp_path / "vocab.txt"
-  keys = set()
-  for content, words, length in (
-    ("{}", "a", 8),
-    ("{ }", "a", 8),
-    ("{}", "b", 8),
-    ("{}", "a", 9),
-  ):
-    data.write_text(content)
-    vocab.write_text(words)
-    keys.add(squad_windows.cache_key(str(data), str(vocab), {"length": length}))
-  assert len(keys) == 4
-  again = squad_windows.cache_key(str(data), str(vocab), {"length": length})
-  assert again in keys
-
-
-@pytest.mark.parametrize(
-  "name", ["bertlib/tasks/squad/squad_files.py", "bertlib/io/text_files.py"]
-)
-def test_the_cache_key_depends_on_the_code_that_reads(
-  tmp_path, monkeypatch, name
-):
-  (tmp_path / "data.json").touch()
-  path = str(tmp_path / "data.json")
-  before = squad_windows.cache_key(path, path, {})
-  changed = tmp_path / "changed.py"
-  changed.write_text("")
-  open_any = squad_windows.open_any
-
-  def open_changed(path, mode):
-    return open_any(str(changed) if path.endswith(name) else path, mode)
-
-  monkeypatch.setattr(squad_windows, "open_any", open_changed)
-  assert squad_windows.cache_key(path, path, {}) != before
 
 
 # The audit
@@ -530,12 +428,12 @@ def test_the_audit_equals_counts_of_real_windows(tmp_path, golden):
   rows = squad_windows.audit(examples, tokenizer, [48, 128], [24, 64], 12)
   assert len(rows) == 4
   for row in rows:
-    windows = squad_features.convert_examples_to_windows(
+    windows = squad_windows.convert_examples_to_windows(
       examples,
       tokenizer,
       Settings(row["max_seq_length"], row["doc_stride"], 12, True),
     )
-    truncated, lost = squad_features.find_incomplete_questions(windows)
+    truncated, lost = squad_windows.find_incomplete_questions(windows)
     assert row["questions"] == run["count_examples"]
     assert row["windows"] == len(windows.length)
     assert row["questions truncated"] == len(truncated) > 0
@@ -547,9 +445,7 @@ def test_the_audit_equals_counts_of_real_windows(tmp_path, golden):
 
 
 def test_words_are_split_at_the_white_space_of_the_original():
-  words, starts = squad_examples.split_words(
-    "\u202f ab\tc\u00a0d\u3000e\r\nf \n"
-  )
+  words, starts = squad_files.split_words("\u202f ab\tc\u00a0d\u3000e\r\nf \n")
   assert words == ["ab", "c\u00a0d\u3000e", "f"]
   assert starts == [2, 5, 12]
 
@@ -561,7 +457,7 @@ def test_answers_that_are_not_at_their_answer_start_are_listed(
     tmp_path, ("good", [("b", 2)]), ("off", [("d", 2)]), ("split", [("x", 3)])
   )
   unaligned = []
-  examples = squad_examples.read_squad_examples(path, True, unaligned=unaligned)
+  examples = original_api.read_squad_examples(path, True, unaligned=unaligned)
   assert [example.qas_id for example in examples] == ["good"]
   assert unaligned == [
     {"id": "off", "answer": "d", "found": "b"},
@@ -573,7 +469,7 @@ def test_answers_that_are_not_at_their_answer_start_are_listed(
 def test_questions_skipped_by_the_original_are_trained_on(tmp_path, golden):
   run = golden_run("xquad_mixed_160", golden)
   read_golden_examples(run, tmp_path, golden)
-  examples = squad_examples.read_squad_examples(
+  examples = original_api.read_squad_examples(
     str(tmp_path / "data.json"), is_training=True
   )
   found = {
@@ -614,8 +510,8 @@ def test_an_answer_is_found_in_the_characters_of_its_context(
   encoder = tokenization.FullTokenizer(
     {w: i for i, w in enumerate(["[UNK]", *words])}, do_lower_case=False
   )
-  examples = squad_examples.read_squad_examples(path, is_training=True)
-  (encoded,) = squad_spans.encode_examples(examples, encoder, True)
+  examples = original_api.read_squad_examples(path, is_training=True)
+  (encoded,) = squad_windows.encode_examples(examples, encoder, True)
   _, offsets = encoder.tokenize_with_offsets(context)
   first, last = offsets[encoded.start], offsets[encoded.end]
   assert context[first[0] : last[1]] == expected
@@ -638,7 +534,7 @@ def test_an_answer_that_is_not_in_its_context_is_not_trained_on(
 ):
   path = write_data(tmp_path, ("q", [(answer, start)]), context=context)
   with pytest.raises(InputError) as refused:
-    squad_examples.read_squad_examples(path, is_training=True)
+    original_api.read_squad_examples(path, is_training=True)
   assert str(refused.value).startswith(path)
 
 
@@ -656,7 +552,7 @@ def test_an_answer_that_is_not_in_its_context_is_not_trained_on(
 def test_prediction_needs_no_answers(tmp_path, question):
   question = {"id": "q", "question": "who"} | question
   path = write_data(tmp_path, question)
-  (example,) = squad_examples.read_squad_examples(path, is_training=False)
+  (example,) = original_api.read_squad_examples(path, is_training=False)
   assert example.orig_answer_text is None
 
 
@@ -674,7 +570,7 @@ def test_prediction_needs_no_answers(tmp_path, question):
 def test_questions_with_and_without_answers_can_be_mixed(tmp_path, impossible):
   impossible = {"id": "n", "question": "who"} | impossible
   path = write_data(tmp_path, ("q", [("b", 2)]), impossible)
-  examples = squad_examples.read_squad_examples(path, True, True)
+  examples = original_api.read_squad_examples(path, True, True)
   assert [e.is_impossible for e in examples] == [False, True]
 
 
@@ -682,7 +578,7 @@ def test_empty_answers_are_refused_where_the_file_says_there_is_one(tmp_path):
   question = {"id": "n", "question": "who", "answers": []}
   path = write_data(tmp_path, question | {"is_impossible": False})
   with pytest.raises(InputError) as refused:
-    squad_examples.read_squad_examples(path, True, True)
+    original_api.read_squad_examples(path, True, True)
   assert str(refused.value) == (
     f"{path}, question n: has 0 answers, but training needs one. Keep one, or"
     " set its is_impossible to true if there is none"
@@ -699,7 +595,7 @@ def test_impossible_questions_need_version_2_with_negative(
   impossible = {"id": "n", "question": "who", "is_impossible": True}
   path = write_data(tmp_path, ("q", [("b", 2)]), impossible)
   with pytest.raises(InputError) as refused:
-    squad_examples.read_squad_examples(path, is_training)
+    original_api.read_squad_examples(path, is_training)
   assert str(refused.value) == (
     f"{path}, question n: has no answer (is_impossible), as in SQuAD 2.0. Give"
     " --version_2_with_negative"
@@ -723,7 +619,7 @@ def test_impossible_questions_need_version_2_with_negative(
 def test_invalid_training_answers_are_refused(tmp_path, answers, message):
   path = write_data(tmp_path, ("good", [("b", 2)]), ("bad", answers))
   with pytest.raises(InputError) as refused:
-    squad_examples.read_squad_examples(path, is_training=True)
+    original_api.read_squad_examples(path, is_training=True)
   assert str(refused.value).startswith(f"{path}, question bad: ")
   assert message in str(refused.value)
 
@@ -731,7 +627,7 @@ def test_invalid_training_answers_are_refused(tmp_path, answers, message):
 def test_no_question_left_to_train_on_is_refused(tmp_path):
   path = write_data(tmp_path, ("off", [("d", 2)]))
   with pytest.raises(InputError, match="no questions left to train on"):
-    squad_examples.read_squad_examples(path, is_training=True)
+    original_api.read_squad_examples(path, is_training=True)
 
 
 @pytest.mark.parametrize(
@@ -745,30 +641,30 @@ def test_windows_without_room_for_text_are_refused(
   tokenizer, settings, message
 ):
   with pytest.raises(InputError, match=message):
-    squad_features.convert_examples_to_windows([], tokenizer, settings)
+    squad_windows.convert_examples_to_windows([], tokenizer, settings)
 
 
 @pytest.mark.parametrize(("length", "query_length"), [(67, 64), (5, 2), (4, 8)])
 def test_lengths_that_the_error_names_leave_room(length, query_length):
   settings = Settings(length, 128, query_length, True)
   with pytest.raises(InputError) as refused:
-    squad_features.check_settings(settings)
+    squad_windows.check_settings(settings)
   named = re.findall(r"--(\w+)=(\d+)", str(refused.value))[2:]
   assert len(named) == 1 + (length > 4)
   for name, value in named:
-    squad_features.check_settings(settings._replace(**{name: int(value)}))
+    squad_windows.check_settings(settings._replace(**{name: int(value)}))
 
 
 def test_records_of_windows_are_read_back(tmp_path, tokenizer):
   example = SquadExample("q", "who", ["a", "b"], "b", 1, 1)
-  windows = squad_features.convert_examples_to_windows(
+  windows = squad_windows.convert_examples_to_windows(
     [example], tokenizer, Settings(8, 4, 2, True)
   )
-  (record,) = squad_features.window_records(windows, 8)
-  (feature,) = squad_features.iterate_features(windows, 8, tokenizer.inv_vocab)
-  assert squad_features.as_record(feature) == record
+  (record,) = squad_windows.window_records(windows, 8)
+  (feature,) = original_api.iterate_features(windows, 8, tokenizer.inv_vocab)
+  assert original_api.as_record(feature) == record
   path = str(tmp_path / "records")
-  layout = squad_features.record_layout(8, is_training=True)
+  layout = squad_windows.record_layout(8, is_training=True)
   tf_records.write_records(path, [record], layout)
   (batch,) = input_pipeline.record_batches(path, layout, 4, False, trim=False)
   assert {name: value.numpy().tolist() for name, value in batch.items()} == {
@@ -781,7 +677,7 @@ def test_records_of_windows_are_read_back(tmp_path, tokenizer):
 
 def make_features(examples, tokenizer, *settings):
   created = []
-  squad_features.convert_examples_to_features(
+  original_api.convert_examples_to_features(
     examples, tokenizer, *settings, created.append
   )
   return created
@@ -794,18 +690,18 @@ def test_features_can_be_modified(tokenizer):
   feature.unique_id = 7
   feature.input_ids[-1] = 3
   feature.token_is_max_context[3] = False
-  assert squad_features.as_record(feature)["unique_ids"] == 7
-  assert squad_features.as_record(feature)["input_ids"][-1] == 3
+  assert original_api.as_record(feature)["unique_ids"] == 7
+  assert original_api.as_record(feature)["input_ids"][-1] == 3
   assert feature.token_is_max_context == {3: False, 4: True}
 
 
 @pytest.mark.graph
 def test_features_created_by_callers_are_written(tmp_path):
   path = str(tmp_path / "features.tf_record")
-  feature = squad_features.InputFeatures(
+  feature = original_api.InputFeatures(
     5, 0, 0, ["a"], {}, {}, [4, 0], [1, 0], [0, 0], 1, 2
   )
-  with squad_features.FeatureWriter(path, is_training=True) as writer:
+  with original_api.FeatureWriter(path, is_training=True) as writer:
     writer.process_feature(feature)
   assert list(read_records(path)) == [
     {
@@ -825,7 +721,7 @@ def test_a_feature_file_appears_complete_or_not_at_all(tmp_path):
   path.write_bytes(b"before")
   with (
     pytest.raises(AttributeError),
-    squad_features.FeatureWriter(str(path), is_training=False) as writer,
+    original_api.FeatureWriter(str(path), is_training=False) as writer,
   ):
     writer.process_feature("no features")
   assert [p.name for p in tmp_path.iterdir()] == [path.name]
@@ -856,7 +752,7 @@ def test_text_of_an_example_is_that_of_the_original(answer, shown):
 
 
 def test_a_position_outside_every_window_has_no_max_context():
-  assert not squad_spans.check_is_max_context([Span(0, 3)], 0, 5)
+  assert not squad_windows.check_is_max_context([Span(0, 3)], 0, 5)
 
 
 def test_version_2_with_negative_defaults_to_the_flag(tmp_path):
@@ -868,11 +764,11 @@ def test_version_2_with_negative_defaults_to_the_flag(tmp_path):
   }
   path = write_data(tmp_path, question)
   with pytest.raises(InputError, match="question q"):
-    squad_examples.read_squad_examples(path, False)
+    original_api.read_squad_examples(path, False)
   values = flags.FlagValues()
   flags.DEFINE_bool(
     "version_2_with_negative", True, "Help.", flag_values=values
   )
   with mock.patch.object(flags, "FLAGS", values):
-    (example,) = squad_examples.read_squad_examples(path, False)
+    (example,) = original_api.read_squad_examples(path, False)
   assert example.qas_id == "q"

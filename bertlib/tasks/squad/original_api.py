@@ -1,0 +1,377 @@
+"""Names of google-research/bert's run_squad.py that only other programs use.
+
+Its features and results are objects of each window; this project has `Windows`
+and arrays of logits. Imports no TensorFlow.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import dataclasses
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Callable
+
+import numpy as np
+
+import tokenization
+from bertlib.cli import option
+from bertlib.cli.errors import InputError
+from bertlib.data import tf_records
+from bertlib.io.files import atomic_write, open_any
+from bertlib.settings.squad import AnswerSettings
+from bertlib.tasks.squad import (
+  squad_answers,
+  squad_decoding,
+  squad_files,
+  squad_windows,
+)
+from bertlib.tasks.squad.squad_files import SquadExample
+from bertlib.tasks.squad.squad_windows import Windows
+
+# Examples
+
+
+def read_squad_examples(
+  input_file: str,
+  is_training: bool,
+  version_2_with_negative: bool | None = None,
+  unaligned: list[dict[str, Any]] | None = None,
+) -> list[SquadExample]:
+  """Reads a SQuAD file.
+
+  Args:
+    input_file: path of a JSON file in SQuAD format.
+    is_training: whether to read answers. A question whose answer is not found
+      at its `answer_start` is skipped and logged. White space, control
+      characters, composed letters and full-width forms may be written in
+      another way in the answer than in the context.
+    version_2_with_negative: whether to accept questions without an answer, by
+      `is_impossible` or, where the file has none, by an empty answer or list of
+      answers; None to use the flag of this name, see `option.value_of`.
+    unaligned: list to which the skipped questions are appended: id, answer and
+      the words found instead.
+
+  Returns:
+    The questions, in order.
+
+  Raises:
+    InputError: the file is not in SQuAD format, or a question is not valid.
+  """
+  if version_2_with_negative is None:
+    version_2_with_negative = option.value_of("version_2_with_negative", False)
+  examples, skipped = squad_files.make_examples(
+    squad_files.read_questions(input_file),
+    input_file,
+    is_training,
+    version_2_with_negative,
+  )
+  if unaligned is not None:
+    unaligned += skipped
+  return examples
+
+
+# Features
+
+
+@dataclasses.dataclass(eq=False)
+class InputFeatures:
+  """Features of a window.
+
+  Attributes:
+    unique_id: number of the window.
+    example_index: index of the question.
+    doc_span_index: index of the window within its question.
+    tokens: word pieces, without padding.
+    token_to_orig_map: position -> index of the word in the paragraph, for the
+      tokens of the paragraph.
+    token_is_max_context: position -> whether no other window shows the token
+      with more context, for the tokens of the paragraph.
+    input_ids: token ids, padded with 0.
+    input_mask: 1 at tokens, 0 at padding.
+    segment_ids: 1 at the paragraph and the last [SEP], else 0.
+    start_position: position of the answer's first token; 0 if the window does
+      not contain the answer, None if it is unknown.
+    end_position: position of its last token, likewise.
+    is_impossible: whether the question has no answer.
+  """
+
+  unique_id: int
+  example_index: int
+  doc_span_index: int
+  tokens: list[str]
+  token_to_orig_map: dict[int, int]
+  token_is_max_context: dict[int, bool]
+  input_ids: list[int]
+  input_mask: list[int]
+  segment_ids: list[int]
+  start_position: int | None = None
+  end_position: int | None = None
+  is_impossible: bool | None = None
+
+
+def convert_examples_to_features(
+  examples: Sequence[SquadExample],
+  tokenizer: tokenization.FullTokenizer,
+  max_seq_length: int,
+  doc_stride: int,
+  max_query_length: int,
+  is_training: bool,
+  output_fn: Callable[[InputFeatures], Any],
+) -> None:
+  """Creates the windows of all questions.
+
+  Args:
+    examples: the questions, grouped by paragraph.
+    tokenizer: a WordPiece tokenizer.
+    max_seq_length: length of the features, in tokens.
+    doc_stride: tokens from the start of one window's part of the paragraph to
+      the start of the next.
+    max_query_length: maximum number of tokens per question; longer ones are
+      truncated.
+    is_training: whether the features have answers.
+    output_fn: called with the `InputFeatures` of each window.
+  """
+  windows = squad_windows.convert_examples_to_windows(
+    examples,
+    tokenizer,
+    squad_windows.WindowSettings(
+      max_seq_length, doc_stride, max_query_length, is_training
+    ),
+  )
+  for feature in iterate_features(windows, max_seq_length, tokenizer.inv_vocab):
+    output_fn(feature)
+
+
+def iterate_features(
+  windows: Windows, max_seq_length: int, inv_vocab: Mapping[int, str]
+) -> Iterator[InputFeatures]:
+  """Yields the windows as features of google-research/bert."""
+  end = 0
+  for row, record in enumerate(
+    squad_windows.window_records(windows, max_seq_length)
+  ):
+    begin, end = end, end + int(windows.length[row])
+    first = int(windows.query_length[row]) + 2
+    paragraph = slice(begin + first, end - 1)
+    position = int(windows.start_position[row])
+    yield InputFeatures(
+      record["unique_ids"],
+      int(windows.example_index[row]),
+      int(windows.doc_span_index[row]),
+      [inv_vocab[number] for number in windows.ids[begin:end].tolist()],
+      dict(enumerate(windows.word[paragraph].tolist(), first)),
+      dict(enumerate(windows.is_max_context[paragraph].tolist(), first)),
+      record["input_ids"],
+      record["input_mask"],
+      record["segment_ids"],
+      None if position < 0 else position,
+      None if position < 0 else int(windows.end_position[row]),
+      bool(windows.is_impossible[row]),
+    )
+
+
+def as_record(feature: InputFeatures) -> dict[str, Any]:
+  """The features of a window by their TFRecord keys."""
+  return {
+    "unique_ids": feature.unique_id,
+    "input_ids": feature.input_ids,
+    "input_mask": feature.input_mask,
+    "segment_ids": feature.segment_ids,
+    "start_positions": feature.start_position,
+    "end_positions": feature.end_position,
+    "is_impossible": int(bool(feature.is_impossible)),
+  }
+
+
+class FeatureWriter:
+  """Writes windows to a TFRecord file, which appears when it is closed.
+
+  As a context manager it closes the file; after an error, no file is left.
+
+  Attributes:
+    filename: path of the file.
+    is_training: whether the records have answers.
+    num_features: number of windows written so far.
+  """
+
+  def __init__(self, filename: str, is_training: bool):
+    """Opens the file."""
+    self.filename = filename
+    self.is_training = is_training
+    self.num_features = 0
+    self._stack = contextlib.ExitStack()
+    self._file = self._stack.enter_context(atomic_write(filename, "wb"))
+    # The length matters for reading only.
+    self._encode = tf_records.record_encoder(
+      squad_windows.record_layout(0, is_training)
+    )
+
+  def process_feature(self, feature: InputFeatures) -> None:
+    """Writes a window."""
+    self._file.write(tf_records.frame_record(self._encode(as_record(feature))))
+    self.num_features += 1
+
+  def close(self) -> None:
+    """Finishes the file."""
+    self._stack.close()
+
+  def __enter__(self):
+    return self
+
+  def __exit__(self, *error):
+    self._stack.__exit__(*error)
+
+
+# Answers
+
+
+# Logits of a window: `start_logits` and `end_logits`, a number per token.
+RawResult = collections.namedtuple(
+  "RawResult", ["unique_id", "start_logits", "end_logits"]
+)
+
+
+def write_predictions(
+  all_examples: Sequence[SquadExample],
+  all_features: Sequence[InputFeatures],
+  all_results: Sequence[RawResult],
+  n_best_size: int,
+  max_answer_length: int,
+  do_lower_case: bool,
+  output_prediction_file: str,
+  output_nbest_file: str,
+  output_null_log_odds_file: str,
+  version_2_with_negative: bool | None = None,
+  null_score_diff_threshold: float | None = None,
+) -> tuple[dict[str, str], dict[str, float]]:
+  """Finds the answers to all questions and writes them.
+
+  Args:
+    all_examples: the questions.
+    all_features: their windows; windows of other questions are ignored.
+    all_results: the logits of each window of these questions, in any order.
+    n_best_size: maximum number of answers per question in the n-best file.
+    max_answer_length: maximum length of an answer in tokens.
+    do_lower_case: whether the tokenizer lower-cases.
+    output_prediction_file: receives the answer by question id.
+    output_nbest_file: receives the best answers with probabilities and logits.
+    output_null_log_odds_file: receives the null odds, for SQuAD 2.0 only.
+    version_2_with_negative: whether questions may have no answer; None for the
+      flag's value.
+    null_score_diff_threshold: null odds above this mean no answer; None for the
+      flag's value.
+
+  Returns:
+    Answers by question id, regardless of the null odds; and the null odds.
+
+  Raises:
+    InputError: a window of these questions has no logits.
+  """
+  if version_2_with_negative is None:
+    version_2_with_negative = option.value_of("version_2_with_negative", False)
+  if null_score_diff_threshold is None:
+    null_score_diff_threshold = option.value_of(
+      "null_score_diff_threshold", 0.0
+    )
+  answers = squad_answers.find(
+    finder_of(all_examples, all_features, all_results, do_lower_case),
+    AnswerSettings(
+      n_best_size,
+      max_answer_length,
+      version_2_with_negative,
+      null_score_diff_threshold,
+    ),
+  )
+  paths = [output_prediction_file, output_nbest_file]
+  if version_2_with_negative:
+    paths.append(output_null_log_odds_file)
+  # An existing empty file is also written in place, since the caller may hold
+  # a handle of it (`tempfile.NamedTemporaryFile`).
+  held = {
+    path: open_any(path, "r+")
+    for path in paths
+    if os.path.isfile(path) and not os.path.getsize(path)
+  }
+  squad_answers.write(answers, *paths)
+  for path, file in held.items():
+    with file, open_any(path) as written:
+      file.write(written.read())
+  return answers.best, answers.odds
+
+
+def finder_of(
+  examples: Sequence[SquadExample],
+  features: Sequence[InputFeatures],
+  results: Sequence[RawResult],
+  do_lower_case: bool,
+) -> squad_decoding.AnswerFinder:
+  """An `AnswerFinder` of features and results of google-research/bert."""
+  features = [f for f in features if f.example_index < len(examples)]
+  by_id = {result.unique_id: result for result in results}
+  for feature in features:
+    if feature.unique_id not in by_id:
+      question = examples[feature.example_index].qas_id
+      raise InputError(
+        f"question {question}: there is no RawResult for its window"
+        f" {feature.unique_id}. Give the results of all windows of a question"
+      )
+  ordered = [by_id[feature.unique_id] for feature in features]
+  logits = [
+    squad_decoding.stack_logits([getattr(result, name) for result in ordered])
+    for name in ("start_logits", "end_logits")
+  ]
+  pieces = sorted({token for f in features for token in f.tokens})
+  return squad_decoding.AnswerFinder(
+    examples,
+    _as_windows(features, {piece: i for i, piece in enumerate(pieces)}),
+    logits,
+    do_lower_case,
+    dict(enumerate(pieces)),
+  )
+
+
+def _as_windows(
+  features: Sequence[InputFeatures], ids: Mapping[str, int]
+) -> Windows:
+  """The columns of features that an `AnswerFinder` reads; others are 0."""
+  tokens = [
+    (
+      ids[token],
+      feature.token_to_orig_map.get(position, -1),
+      feature.token_is_max_context.get(position, False),
+    )
+    for feature in features
+    for position, token in enumerate(feature.tokens)
+  ]
+  zeros = np.zeros(len(features), np.int32)
+  columns = dict.fromkeys(Windows._fields, zeros) | {
+    "example_index": np.array([f.example_index for f in features], np.int32),
+    "length": np.array([len(f.tokens) for f in features], np.int32),
+  }
+  table = np.array(tokens, np.int32).reshape(-1, 3).T
+  columns |= {"ids": table[0], "word": table[1]}
+  may_start = (table[1] >= 0) & (table[2] > 0)
+  return Windows(**columns | {"is_max_context": may_start})
+
+
+# Functions
+
+
+def _improve_answer_span(
+  doc_tokens: Sequence[str],
+  input_start: int,
+  input_end: int,
+  tokenizer: tokenization.FullTokenizer,
+  orig_answer_text: str,
+) -> tuple[int, int]:
+  """See `squad_windows.improve_answer_span`."""
+  return squad_windows.improve_answer_span(
+    doc_tokens, input_start, input_end, tokenizer.tokenize(orig_answer_text)
+  )
+
+
+def _get_best_indexes(logits: Sequence[float], n_best_size: int) -> list[int]:
+  """See `squad_decoding.get_best_indexes`."""
+  return squad_decoding.get_best_indexes(np.array(logits), n_best_size).tolist()
