@@ -6,7 +6,7 @@ of equal steps is that of `benchmarks.lockstep`, `docs/results/lockstep.jsonl`.
 
     python -m website.fine_tuning
 
-writes the page, and the short table in README.md and docs/index.md.
+writes the page, and the short table in README.md.
 """
 
 from __future__ import annotations
@@ -194,8 +194,8 @@ def page() -> str:
   return "\n".join(parts)
 
 
-# Files that contain the short table, and what surrounds it there.
-SUMMARIES = ("README.md", "docs/index.md")
+# The short table in README.md, and what surrounds it there.
+README = ROOT / "README.md"
 _BEGIN, _END = "<!-- results: begin -->\n", "<!-- results: end -->\n"
 
 
@@ -228,19 +228,17 @@ def summary() -> str:
 
 
 def with_summary(text: str) -> str:
-  """A page with the short table renewed."""
+  """README.md with its short table renewed."""
   before, _, rest = text.partition(_BEGIN)
   _, _, after = rest.partition(_END)
   return f"{before}{_BEGIN}\n{summary()}\n{_END}{after}"
 
 
 def main() -> None:
-  """Renews the page and the short tables."""
+  """Renews the page and the short table."""
   PAGE.write_text(page(), encoding="utf-8")
-  for name in SUMMARIES:
-    path = ROOT / name
-    text = with_summary(path.read_text(encoding="utf-8"))
-    path.write_text(text, encoding="utf-8")
+  text = with_summary(README.read_text(encoding="utf-8"))
+  README.write_text(text, encoding="utf-8")
 
 
 def _rows(task: str, receipt: Json, published: Json) -> Iterator[list[str]]:
