@@ -42,23 +42,13 @@ The tests run on Linux and x86-64:
 
 {runs}
 
-`make test` runs the quick tests, a step of every command among them; the run on
-`tf-nightly` is weekly. Other pairs, macOS, ARM processors and Windows are not
-part of these runs. For Python 3.14 `pip` finds wheels of all packages, but no
-test has run there. TensorFlow needs no extension: neither tensorflow-text nor
-TensorFlow Addons.
+`make test` runs the quick tests; the run on `tf-nightly` is weekly. No test has
+run on other pairs, macOS, ARM processors or Windows. TensorFlow needs no
+extension: neither tensorflow-text nor TensorFlow Addons.
 
-## Newer releases
-
-A TensorFlow that is newer than those of the table is not refused. A command
-then warns in one line that it has not been tested. If it lacks something that
-Estimator needs, the command ends with a line that names the package and the
-`pip` command that fixes it.
-
-The package tf-keras (Keras 2) asks for a TensorFlow of its own minor version,
-and has none for 2.22 yet. Its 2.21 runs on 2.22 and on `tf-nightly`; `make`
-installs it there, and [pip needs some
-help](../how_to/installation.md#tensorflow-that-is-newer-than-tf-keras).
+A TensorFlow that is newer than those of the table is not refused: a command warns
+in one line that it has not been tested. With 2.22 and `tf-nightly`, [pip needs
+some help](../how_to/installation.md#tensorflow-that-is-newer-than-tf-keras).
 """
 
 
