@@ -102,14 +102,9 @@ $(peers)/installed:
 
 demo: $(environment)-demo output/minilm/vocab.txt
 	rm -rf output/demo
-	$(python) run_classifier.py --do_train --do_eval --do_predict \
-	  --task_name=tsv --data_dir=demo --text_a_column=text \
-	  --label_column=label --predict_file=demo/sentences.txt \
-	  --bert_config_file=output/minilm/bert_config.json \
-	  --vocab_file=output/minilm/vocab.txt \
-	  --init_checkpoint=output/minilm/bert_model.ckpt \
-	  --max_seq_length=64 --train_batch_size=16 --learning_rate=4e-5 \
-	  --num_train_epochs=8 --output_dir=output/demo
+	$(python) run_classifier.py --flagfile=demo/train.flags --do_predict \
+	  --predict_file=demo/sentences.txt --init_checkpoint=output/minilm \
+	  --output_dir=output/demo
 	@echo
 	@echo 'Next: open output/demo/report.html, the report of this run.'
 	@echo 'Type ". $(VENV)/bin/activate" before the commands of README.md and docs.'
