@@ -46,9 +46,10 @@ The tests run on Linux and x86-64:
 run on other pairs, macOS, ARM processors or Windows. TensorFlow needs no
 extension: neither tensorflow-text nor TensorFlow Addons.
 
-A TensorFlow that is newer than those of the table is not refused: a command warns
-in one line that it has not been tested. With 2.22 and `tf-nightly`, [pip needs
-some help](../how_to/installation.md#tensorflow-that-is-newer-than-tf-keras).
+A TensorFlow that is newer than those of the table is not refused: a command
+warns in one line that it has not been tested. With 2.22 and `tf-nightly`, [pip
+needs some
+help](../how_to/installation.md#tensorflow-that-is-newer-than-tf-keras).
 """
 
 
