@@ -423,7 +423,6 @@ def test_doctor_makes_all_checks_of_main(script):
   done -= {
     "check_start",
     "select_checkpoint",
-    "load_audit_tokenizer",
     "load_description",
     "read_compute",
     "with_checkpoint",
@@ -431,6 +430,6 @@ def test_doctor_makes_all_checks_of_main(script):
   examined = named_in(function_of(script, "doctor_checks"))
   assert done <= examined | {
     "check_enough_examples",
-    "load_windows",
+    "make_windows",
     "load_logits",
   }
