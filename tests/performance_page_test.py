@@ -74,7 +74,9 @@ def test_kept_results_have_no_path_of_a_machine(result):
 def test_the_page_has_every_kept_result(result):
   page = performance.page().replace("\u00a0", " ")
   assert result.command in page
-  for ratio in result.ratios:
+  slowest_first = sorted(result.ratios, key=lambda r: -r.median)
+  beside_the_fastest = {(r.measure, r.side): r for r in slowest_first}
+  for ratio in beside_the_fastest.values():
     if any(ratio.measure in s.measures for s in performance.SECTIONS):
       by_side = result.values[ratio.measure]
       show = MEASURES[ratio.measure].show

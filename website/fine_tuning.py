@@ -311,7 +311,7 @@ def _equal_steps() -> str:
     for result in found
   ]
   versions = dict.fromkeys(
-    f"- {name}: {_listed(versions)}; {result.processor}\n"
+    f"- {name}: {markdown.versions(versions)}; {result.processor}\n"
     for result in found
     for name, versions in (
       ("this project", result.versions),
@@ -387,14 +387,7 @@ def _environment(run: Json) -> str:
   where = ", ".join(
     [f"{device['cpu']}, {device['cores']} {unit}", *device["gpus"]]
   )
-  return f"{_listed(run['versions'])}; {where}"
-
-
-def _listed(versions: Mapping[str, str]) -> str:
-  return ", ".join(
-    f"{name} {value[:10] if name == 'commit' else value}"
-    for name, value in versions.items()
-  )
+  return f"{markdown.versions(run['versions'])}; {where}"
 
 
 def _duration(seconds: float | None) -> str:

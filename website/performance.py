@@ -27,9 +27,10 @@ _INTRODUCTION = """\
 
 # Performance
 
-Each row compares this project with other code that did the same work in the
-same run: alternating, on one machine, with the same number of threads and the
-options that are [fastest there](../../benchmarks/README.md#reading-the-output).
+Each row compares this project with the fastest other code, or that of a goal,
+which did the same work in the same run: alternating, on one machine, with the
+same number of threads and the options that are [fastest
+there](../../benchmarks/README.md#reading-the-output).
 
 - **The ratio** is what the other code takes divided by what this project takes.
   Above one, this project is faster, or needs less memory. It is the median over
@@ -461,7 +462,7 @@ def _way(result: Result, side: str) -> str:
 def _comparisons(
   result: Result, all_goals: Iterable[Mapping[str, Any]]
 ) -> list[Ratio]:
-  """The ratios of a result, and those that goals name."""
+  """Ratios to the fastest other code of a result, and those that goals name."""
   known = {ratio[:3] for ratio in result.ratios}
   named = {
     (goal["measure"], goal["side"], goal["against"])
@@ -475,8 +476,17 @@ def _comparisons(
     for measure, by_side in result.values.items()
     for side in by_side
   ]
+  fastest: dict[tuple[str, str], Ratio] = {}
+  for ratio in sorted(result.ratios, key=lambda r: r.median):
+    fastest.setdefault((ratio.measure, ratio.side), ratio)
   return sorted(
-    [*result.ratios, *added], key=lambda r: order.index((r.measure, r.side))
+    (
+      ratio
+      for ratio in [*result.ratios, *added]
+      if ratio in fastest.values()
+      or any(_matches(goal, result, ratio) for goal in all_goals)
+    ),
+    key=lambda r: order.index((r.measure, r.side)),
   )
 
 
@@ -555,9 +565,7 @@ def _describe_run(number: int, of_run: Sequence[Result]) -> str:
       versions |= side["versions"]
   versions |= {k: v for k, v in first.versions.items() if k != "commit"}
   versions["this project"] = versions.pop("project", "")
-  libraries = ", ".join(
-    f"{name} {version}" for name, version in sorted(versions.items())
-  )
+  libraries = markdown.versions(dict(sorted(versions.items())))
   works = "; ".join(dict.fromkeys(result.work for result in of_run))
   passes = [
     len(of_side)
