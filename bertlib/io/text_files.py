@@ -10,7 +10,6 @@ import codecs
 import gzip
 import io
 import itertools
-import re
 import sys
 import zlib
 from collections.abc import Iterable, Iterator
@@ -134,19 +133,15 @@ class _Decoder:
     self._decoder = codecs.getincrementaldecoder(encoding.name)(
       "strict" if self._is_checked else encoding.errors
     )
-    self._head = b""
     self._is_first = True
-    self._is_ascii = True
     self._num_lines = 0  # complete lines so far
     self._line: list[str] = []  # parts of the incomplete line after them
     self._num_replaced = 0
 
   def decode(self, block: bytes) -> str:
     """Decodes a block; an empty block ends the file."""
-    if self._is_first and block:
-      self._head = block[:4096]
-      if self._is_checked:
-        self._check_head()
+    if self._is_first and self._is_checked:
+      self._check_mark(block)
     state = self._decoder.getstate()
     try:
       text = self._decoder.decode(block, final=not block)
@@ -160,7 +155,6 @@ class _Decoder:
       self._check_nulls(text)
     if self._is_first and text:
       text, self._is_first = text.removeprefix("\ufeff"), False
-    self._is_ascii = self._is_ascii and text.isascii()
     if num_ends := text.count("\n"):
       self._num_lines += num_ends
       self._line = []
@@ -193,188 +187,66 @@ class _Decoder:
     self._num_replaced += text.count("\ufffd") - without.count("\ufffd")
     return text.encode("utf-8", "replace").decode()
 
-  def _check_head(self) -> None:
-    """Raises InputError if the file cannot be text in the encoding."""
-    head, name = self._head, self._encoding.name
-    file_format = _known_format(head)
-    is_wide = name.startswith(("utf-16", "utf-32"))
-    if file_format:
-      raise self._error(1, 1, f"this is {file_format}, not text")
-    for mark, shown, codec in _BYTE_ORDER_MARKS:
-      if head.startswith(mark):
-        if not name.startswith(codec):
-          raise self._error(
-            1, 1, f"begins with the byte-order mark of {shown}", codec
-          )
+  def _check_mark(self, block: bytes) -> None:
+    """Raises InputError for the byte-order mark of another encoding."""
+    for mark, name in _BYTE_ORDER_MARKS:
+      if block.startswith(mark):
+        if not self._encoding.name.startswith(name):
+          fault = f"begins with the byte-order mark of {name.upper()}"
+          raise self._error(1, "", fault, name)
         return
-    if is_wide and head.isascii() and b"\0" not in head:
-      raise self._error(
-        1, 1, f"has a byte per character, unlike {name}", "utf-8"
-      )
 
   def _check_nulls(self, text: str) -> None:
-    """Raises InputError for UTF-16 and binary data; single nulls are text."""
-    name = _wide_encoding(self._head)
+    """Raises InputError for a line full of null bytes."""
     lines = "".join([*self._line, text]).split("\n")
     for number, line in enumerate(lines, self._num_lines + 1):
       num_nulls = line.count("\0")
-      if (name and num_nulls) or (num_nulls > 1 and 5 * num_nulls >= len(line)):
-        content = (
-          f"probably {name.upper()}" if name else "binary data, not text"
-        )
-        fault = f"has null bytes: this is {content}"
-        byte = len(line[: line.find("\0")].encode("utf-8", "ignore")) + 1
-        raise self._error(number, byte, fault, name)
+      # UTF-16 has one per space at least; other text may have a few.
+      if num_nulls > 1 and 30 * num_nulls >= len(line):
+        fault = "has null bytes: this is UTF-16, UTF-32 or no text"
+        raise self._error(number, line[: line.index("\0")], fault)
 
   def _refuse(self, block: bytes, state, error: UnicodeError) -> None:
     """Raises InputError for bytes that are invalid in the encoding."""
-    if not isinstance(error, UnicodeDecodeError):  # UTF-16 without a mark
-      fault = f"0x{block[0]:02X} is not {self._encoding.name.upper()}"
-      raise self._error(self._num_lines + 1, 1, fault)
-    # The decoder may have prepended bytes of the previous block.
-    start = error.start - (len(error.object) - len(block))
+    start, invalid = 0, block[:1]
+    if isinstance(error, UnicodeDecodeError):  # not UTF-16 without a mark
+      # The decoder may have prepended bytes of the previous block.
+      start = max(error.start - (len(error.object) - len(block)), 0)
+      invalid = error.object[error.start : error.start + 1]
     self._decoder.setstate(state)
-    text = self._decoder.decode(block[: max(start, 0)])
-    before = "".join([*self._line, text])
+    before = "".join([*self._line, self._decoder.decode(block[:start])])
     if not self._num_lines and b"\n" not in block:
       before = before.replace("\r", "\n")  # see `end_lines`
     number = self._num_lines + before.count("\n") + 1
-    line = before[before.rfind("\n") + 1 :]
-    name = self._encoding.name
-    byte = len(line.encode(name, "ignore")) - len("".encode(name)) + 1
-    fault = f"0x{error.object[error.start]:02X} is not {name.upper()}"
-    if name != "utf-8":
-      raise self._error(number, byte, fault)
-    if not block and not self._is_ascii:
-      raise self._error(
-        number, byte, f"{fault}: the file ends within a character"
-      )
-    codec = _wide_encoding(self._head)
-    content = f"probably {codec and codec.upper()}"
-    if not codec:
-      context = error.object[max(error.start - 1000, 0) : error.start + 3000]
-      content, codec = _probable_encoding(context)
-    raise self._error(number, byte, f"{fault}; this is {content}", codec)
+    fault = f"0x{invalid.hex().upper()} is not {self._encoding.name.upper()}"
+    if not block:
+      fault += ": the file ends within a character"
+    raise self._error(number, before[before.rfind("\n") + 1 :], fault)
 
   def _error(
-    self, line: int, byte: int, fault: str, encoding: str | None = None
+    self,
+    line: int,
+    before: str,  # text before the fault, in its line
+    fault: str,
+    encoding: str | None = None,  # the right one, if it is certain
   ) -> InputError:
-    fix = "Name a text file, or convert this one to UTF-8"
+    name = self._encoding.name
+    byte = len(before.encode(name, "ignore")) - len("".encode(name)) + 1
+    fix = "Convert it to UTF-8"
     if encoding == "utf-8":
       fix = "Leave out --encoding"
-    elif encoding and self._has_flag:
-      fix = f"Convert it to UTF-8, or give --encoding={encoding}"
-    elif encoding:
-      fix = f"Convert it from {encoding} to UTF-8"
+    elif self._has_flag and encoding:
+      fix += f", or give --encoding={encoding}"
+    elif self._has_flag:
+      fix += ", or name its encoding with --encoding"
     return InputError(f"{self._path}, line {line}, byte {byte}: {fault}. {fix}")
 
 
-# Guessing formats and encodings
-
-# First bytes of other file formats.
-_FORMATS = (
-  (b"\x1f\x8b", "a gzip file, which has to be unpacked"),
-  (b"PK\x03\x04", "a zip archive, as office documents are"),
-  (b"\x89PNG\r\n", "a PNG image"),
-  (b"\xff\xd8\xff", "a JPEG image"),
-  (b"GIF87a", "a GIF image"),
-  (b"GIF89a", "a GIF image"),
-  (b"II*\x00", "a TIFF image"),
-  (b"MM\x00*", "a TIFF image"),
-  (b"%PDF-", "a PDF document"),
-  (b"\xd0\xcf\x11\xe0", "an office document of before 2007"),
-  (b"BZh91AY", "a bzip2 file"),
-  (b"\xfd7zXZ\x00", "an xz file"),
-  (b"7z\xbc\xaf\x27\x1c", "a 7-Zip archive"),
-  (b"\x28\xb5\x2f\xfd", "a Zstandard file"),
-  (b"\x04\x22\x4d\x18", "an LZ4 file"),
-  (b"Rar!\x1a\x07", "a RAR archive"),
-  (b"\x7fELF", "a program"),
-  (b"SQLite format 3\x00", "an SQLite database"),
-  (b"PAR1", "a Parquet file"),
-  (b"ARROW1\x00", "an Arrow file"),
-  (b"\x89HDF\r\n", "an HDF5 file"),
-  (b"\x93NUMPY", "a NumPy array"),
-  (b"\x80\x02", "a Python pickle"),
-  (b"\x80\x03", "a Python pickle"),
-  (b"\x80\x04", "a Python pickle"),
-  (b"\x80\x05", "a Python pickle"),
-)
-
 _BYTE_ORDER_MARKS = (
   # UTF-32 first: its mark begins with that of UTF-16.
-  (codecs.BOM_UTF32_LE, "UTF-32", "utf-32"),
-  (codecs.BOM_UTF32_BE, "UTF-32", "utf-32"),
-  (codecs.BOM_UTF16_LE, "UTF-16", "utf-16"),
-  (codecs.BOM_UTF16_BE, "UTF-16", "utf-16"),
-  (codecs.BOM_UTF8, "UTF-8", "utf-8"),
+  (codecs.BOM_UTF32_LE, "utf-32"),
+  (codecs.BOM_UTF32_BE, "utf-32"),
+  (codecs.BOM_UTF16_LE, "utf-16"),
+  (codecs.BOM_UTF16_BE, "utf-16"),
+  (codecs.BOM_UTF8, "utf-8"),
 )
-
-# Multi-byte encodings: codec, name, letters that are typical of the language,
-# and their minimum share of the characters that are not ASCII.
-_KANA = r"[\u3040-\u30ff]"
-_MULTI_BYTE = (
-  ("euc_kr", "EUC-KR (Korean)", r"[\uac00-\ud7a3]", 0.8),
-  ("shift_jis", "Shift-JIS (Japanese)", _KANA, 0.3),
-  ("euc_jp", "EUC-JP (Japanese)", _KANA, 0.3),
-  ("gb2312", "GB2312 (Chinese)", r"[\u4e00-\u9fff]", 0.6),
-  ("big5", "Big5 (Chinese)", r"[\u4e00-\u9fff]", 0.6),
-  ("gb18030", "GB18030 (Chinese)", r"[\u4e00-\u9fff]", 0.6),
-)
-
-
-def _known_format(head: bytes) -> str | None:
-  """Name of the binary format that a file starts with, if known."""
-  if head[257:262] == b"ustar":
-    return "a tar archive"
-  return next(
-    (name for start, name in _FORMATS if head.startswith(start)), None
-  )
-
-
-# Characters that most texts consist of, in nearly all languages.
-_LETTERS = re.compile(
-  r"[\t\n\r -~\u00a0-\u07ff\u0900-\u0e7f\u2010-\u203a\u3000-\u30ff"
-  r"\u4e00-\u9fff\uac00-\ud7a3\uff00-\uff65]"
-)
-
-
-def _wide_encoding(head: bytes) -> str | None:
-  """Detects UTF-16 and UTF-32 without a byte-order mark; else None."""
-  if head.count(0) < 2:  # spaces and line ends contain null bytes
-    return None
-  for name in ("utf-32-le", "utf-32-be", "utf-16-le", "utf-16-be"):
-    text = head.decode(name, "replace")
-    if len(_LETTERS.findall(text)) > 0.95 * len(text):
-      return name
-  return None
-
-
-def _probable_encoding(content: bytes) -> tuple[str, str | None]:
-  """Guesses the encoding of bytes: its description, and its codec if known."""
-  num_controls = len(re.findall(rb"[\x00-\x08\x0e-\x1f]", content))
-  if num_controls > len(content) / 50:
-    return "binary data", None
-  text = content.decode("utf-8", "ignore")
-  num_bad = content.decode("utf-8", "replace").count("\ufffd")
-  if len(re.findall(r"[^\x00-\x7f]", text)) > 2 * num_bad:
-    return (
-      "corrupt UTF-8, or UTF-8 joined with text of another encoding"
-    ), None
-  high = re.findall(rb"[\x80-\xff]+", content)
-  num_high = sum(map(len, high))
-  if sum(len(run) for run in high if len(run) > 1) > 0.6 * num_high:
-    for name, shown, letters, share in _MULTI_BYTE:
-      # The first and last characters may be incomplete.
-      text = content.decode(name, "replace")[1:-1]
-      others = re.findall(r"[^\x00-\x7f]", text)
-      if (
-        text.count("\ufffd") <= 1
-        and len(re.findall(letters, text)) >= share * len(others) > 0
-      ):
-        return f"probably {shown}", name
-    if re.search(rb"[\xc0-\xff]{3}", content):
-      return "probably Windows-1251 or KOI8-R (Cyrillic)", "cp1251"
-  if re.search(rb"[\x80-\x9f]", content):
-    return "probably Windows-1252 (cp1252)", "cp1252"
-  return "probably Latin-1 (ISO 8859-1)", "latin-1"

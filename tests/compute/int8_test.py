@@ -413,7 +413,9 @@ def test_a_calibration_file_in_latin_1_is_to_be_converted(encoder, tmp_path):
   texts.write_bytes("a é".encode("latin-1"))
   with pytest.raises(InputError) as refused:
     quantization.find(encoder, str(texts), _refuse)
-  assert str(refused.value).endswith("Convert it from latin-1 to UTF-8")
+  assert str(refused.value).endswith(
+    "0xE9 is not UTF-8: the file ends within a character. Convert it to UTF-8"
+  )
 
 
 # Commands
