@@ -23,7 +23,8 @@ _INTRODUCTION = """\
 # Record features
 
 Features of the TFRecord files that the commands write and read, each record a
-`tf.train.Example`. Integers are int64 in the file and int32 in the model. S is
+`tf.train.Example`. Integers are int64 in the file and int32 in the model. A
+feature that is missing is an error, unless it has a default. S is
 `--max_seq_length`, P `--max_predictions_per_seq`, L the number of labels, G the
 number of texts of a group, T the width of the vectors of a teacher, without
 which there are no `teacher_vectors`.
@@ -63,13 +64,13 @@ def _layouts() -> dict[str, dict[str, tf_records.Layout]]:
       "training": squad_windows.record_layout(_S, is_training=True),
       "prediction": squad_windows.record_layout(_S, is_training=False),
     },
-    "run_ner.py": {"": ner.record_layout(_S)},
+    "run_ner.py": {"all": ner.record_layout(_S)},
     "run_embeddings.py": {
       kind: embedding_records.layout(kind, _G, _S, _T)
       for kind in embeddings.KINDS
     },
     "create_pretraining_data.py": {
-      "": pretraining_instances.record_layout(_S, _P)
+      "all": pretraining_instances.record_layout(_S, _P)
     },
   }
 
@@ -78,22 +79,23 @@ def page() -> str:
   """Text of the page."""
   parts = [_INTRODUCTION]
   for command, by_kind in _layouts().items():
-    parts.append(f"## {command}\n")
-    for kind, layout in by_kind.items():
-      if kind:
-        parts.append(f"### {kind}\n")
-      parts.append(_table(layout))
+    rows = [(kind, _features(layout)) for kind, layout in by_kind.items()]
+    table = markdown.table(("examples", "features"), rows)
+    parts.append(f"## {command}\n\n{table}")
   return "\n".join(parts)
 
 
-def _table(layout: Mapping[str, tf_records.Feature]) -> str:
-  rows = []
+def _features(layout: Mapping[str, tf_records.Feature]) -> str:
+  """Names, types, shapes and defaults."""
+  described = []
   for name, feature in layout.items():
     shape = ", ".join(_LETTERS.get(size, str(size)) for size in feature.shape)
     dtype = "float32" if feature.is_float else "int64"
-    missing = "error" if feature.default is None else f"{feature.default:g}"
-    rows.append((f"`{name}`", dtype, f"[{shape}]", missing))
-  return markdown.table(("feature", "type", "shape", "if missing"), rows)
+    text = f"`{name}` {dtype} [{shape}]"
+    if feature.default is not None:
+      text += f", default {feature.default:g}"
+    described.append(text)
+  return "<br>".join(described)
 
 
 if __name__ == "__main__":
