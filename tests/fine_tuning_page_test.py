@@ -120,7 +120,9 @@ def test_receipt_of_another_version_is_refused(tmp_path):
 def test_other_library_is_named_with_its_version(page):
   found = page([RUN], [with_accuracy(0.7, versions={"transformers": "5.0"})])
   assert "| transformers | 1 | 70.00 | 1 min 15 s |" in found
-  assert "- transformers: transformers 5.0; Example CPU, 2 cores" in found
+  assert (
+    "- transformers: transformers 5.0; bfloat16; Example CPU, 2 cores" in found
+  )
 
 
 @pytest.mark.unit

@@ -334,15 +334,13 @@ def _details(task: str, receipt: Json) -> str:
   title, about = TASKS[task]
   metrics = list(receipt["ours"]["runs"][0]["metrics"])
   heads = ["trained by", "seed", *(METRICS[name] for name in metrics)]
-  heads += ["processor time", "precision", "date"]
+  heads.append("processor time")
   rows = [
     [
       name,
       str(run["seed"]),
       *(f"{_scaled(m, run['metrics'][m]):.2f}" for m in metrics),
       _duration(run.get("processor_seconds")),
-      run["precision"],
-      run["date"],
     ]
     for name, run in _runs(receipt)
   ]
@@ -387,7 +385,7 @@ def _environment(run: Json) -> str:
   where = ", ".join(
     [f"{device['cpu']}, {device['cores']} {unit}", *device["gpus"]]
   )
-  return f"{markdown.versions(run['versions'])}; {where}"
+  return f"{markdown.versions(run['versions'])}; {run['precision']}; {where}"
 
 
 def _duration(seconds: float | None) -> str:
