@@ -26,16 +26,8 @@ import tensorflow.compat.v1 as tf
 from absl import flags, logging
 
 import modeling
-from bertlib.checkpoints import (
-  checkpoint_writer,
-  finding,
-  loading,
-  model_files,
-  model_json,
-)
 from bertlib.cli import app, option
 from bertlib.data import input_pipeline, record_check, tf_records
-from bertlib.io import result_files
 from bertlib.reporting import (
   doctor,
   receipts,
@@ -46,7 +38,6 @@ from bertlib.settings.pretraining import PretrainingSettings
 from bertlib.tasks.pretraining import (
   dynamic_masking,
   fill_mask,
-  phases,
   pretraining_inputs,
   pretraining_instances,
   pretraining_records,
@@ -516,9 +507,6 @@ def define_flags(required: bool = True) -> None:
 def main(_) -> None:
   """Trains, evaluates and predicts masked tokens, as the flags say."""
   settings = option.from_flags(PretrainingSettings)
-  if settings.phases:
-    run_phases(settings)
-    return
   if settings.receipt.doctor:
     doctor.diagnose(settings, doctor_checks)
     return
@@ -562,52 +550,6 @@ def main(_) -> None:
       run_report.write_report(
         run, run_report.Findings(results), num_examples=counts
       )
-
-
-# Phases
-
-
-def run_phases(settings: PretrainingSettings) -> None:
-  """Runs this command once per file of --phases, each in its own process."""
-  # A phase begins with the weights of the one before, and with moments and a
-  # schedule of its own. A finished one is not run again. The model of the last
-  # one becomes that of --output_dir.
-  planned = phases.read_phases(settings)
-  if settings.receipt.doctor:
-    phases.run_doctor(settings.run.output_dir, planned)
-    return
-  settings = phases.with_cluster(settings, planned)
-  receipt = receipts.begin(__file__, settings)
-  with lock_output_dir(settings):
-    train_phases(settings, planned, receipt)
-
-
-def train_phases(
-  settings: PretrainingSettings,
-  planned: Sequence[phases.Phase],
-  receipt: receipts.Receipt,
-) -> None:
-  """Runs all phases, and makes the model of the last one that of the folder."""
-  receipt.start(settings, settings.phases)
-  phases.run_phases(settings, planned)
-  if not settings.devices.is_chief:
-    return
-  last = planned[-1].folder
-  vocab_file = os.path.join(last, model_files.VOCAB)
-  model_json.write_model_files(
-    settings.run.output_dir,
-    model_json.load_description(last),
-    loading.load_config(os.path.join(last, model_files.CONFIG)),
-    vocab_file if tf.gfile.Exists(vocab_file) else None,
-  )
-  kept = checkpoint_writer.save_best(
-    settings.run.output_dir, finding.trained_checkpoint(last)
-  )
-  logging.info("The model of all phases is in %s", settings.run.output_dir)
-  results = {}
-  if planned[-1].settings.run.do_eval:
-    results = result_files.read_results(os.path.join(last, "eval_results.txt"))
-  receipt.finish(results, kept)
 
 
 # Before the run

@@ -176,8 +176,16 @@ def test_counterparts_are_flags_of_commands():
   known = {
     name for settings in SETTINGS for name, _ in option.declarations(settings)
   }
-  for name, fix in command_line.COUNTERPARTS.items():
+  fixes = [*command_line.COUNTERPARTS.items(), *command_line.REMOVED.items()]
+  for name, fix in fixes:
     assert command_line.flags_in(fix) <= known, name
+
+
+@pytest.mark.parametrize("value", ["=x", None])
+def test_removed_flags_have_a_replacement(value):
+  arguments = [f"--phases{value or ''}", *([] if value else ["x"])]
+  message = refused(pretraining.PretrainingSettings, *arguments)
+  assert message.startswith("--phases: removed. Run one command per phase")
 
 
 def test_misspelled_flags_have_suggestions():

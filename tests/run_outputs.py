@@ -1,6 +1,8 @@
 """Reads outputs of commands."""
 
+import collections
 import json
+from pathlib import Path
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -28,6 +30,20 @@ def read_variables(checkpoint):
   reader = tf.train.load_checkpoint(str(checkpoint))
   names = reader.get_variable_to_shape_map()
   return {name: reader.get_tensor(name) for name in names}
+
+
+def read_scalars(folder):
+  """TensorBoard's scalars by tag and step."""
+  found = collections.defaultdict(dict)
+  for path in sorted(Path(folder).glob("events.*")):
+    for event in tf.train.summary_iterator(str(path)):
+      for value in event.summary.value:
+        found[value.tag][event.step] = (
+          float(tf.make_ndarray(value.tensor))
+          if value.HasField("tensor")
+          else value.simple_value
+        )
+  return found
 
 
 def assert_same_bits(arrays, expected):

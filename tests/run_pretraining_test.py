@@ -267,20 +267,6 @@ def test_training_says_how_it_goes(trained):
     assert f" {word} " in last, word
 
 
-def scalars(folder):
-  """TensorBoard's scalars: tag -> {step: value}."""
-  found = collections.defaultdict(dict)
-  for path in glob.glob(f"{folder}/events.*"):
-    for event in tf.train.summary_iterator(path):
-      for value in event.summary.value:
-        found[value.tag][event.step] = (
-          tf.make_ndarray(value.tensor)
-          if value.HasField("tensor")
-          else value.simple_value
-        )
-  return found
-
-
 @pytest.mark.process
 def test_tensorboard_has_training_and_evaluation(trained):
   tags = {
@@ -290,11 +276,11 @@ def test_tensorboard_has_training_and_evaluation(trained):
     "next_sentence_accuracy",
     "next_sentence_loss",
   }
-  of_training = scalars(trained.folder)
+  of_training = run_outputs.read_scalars(trained.folder)
   assert tags | {"learning_rate", "gradient_norm"} <= set(of_training)
   # The first step and every `log_steps`, as the lines of the log.
   assert sorted(of_training["masked_lm_loss"]) == [1, 20, 40, 60]
-  of_evaluation = scalars(trained.folder / "dev")
+  of_evaluation = run_outputs.read_scalars(trained.folder / "dev")
   assert tags <= set(of_evaluation)
   results = run_outputs.read_numbers(trained.folder / "eval_results.txt")
   for tag in tags:

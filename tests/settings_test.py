@@ -391,8 +391,6 @@ def test_values_at_the_edge(flag, good, bad):
     (pretraining, "--do_train", "--input_file is needed with --do_train"),
     (pretraining, "--do_eval --eval_input_file=x", None),
     (pretraining, "--do_predict", "--predict_file is needed with --do_predic"),
-    (pretraining, "--phases=a --do_eval", "--phases is for training"),
-    (pretraining, "--phases=a --do_train", None),
     (pretraining, "--input_file=x --do_train --max_seq_length=16", None),
     (
       pretraining,
@@ -547,8 +545,6 @@ TRAIN, EVALUATE = "--task_name=tsv --do_train", "--task_name=tsv --do_eval"
       "--input_file=x --do_train --masked_lm_prob=0.3",
       ["--masked_lm_prob: has no effect without --remask"],
     ),
-    # A phase may turn it on.
-    (pretraining, "--phases=a --do_train --masked_lm_prob=0.3", []),
     (
       pretraining,
       "--input_file=x --do_train --max_seq_length=16",

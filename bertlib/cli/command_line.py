@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import re
 from collections.abc import Iterator, Sequence
 
 from absl import flags
 
-from bertlib.cli import errors, option
+from bertlib.cli import errors
 from bertlib.cli.errors import InputError
 
 # Flags of other BERT projects, and what to give here: the PyTorch port and
@@ -94,6 +93,10 @@ COUNTERPARTS = {
 # Flags of earlier versions, and what to do instead.
 REMOVED = {
   "cache_dir": "Leave it out; examples are made anew in each run",
+  "phases": (
+    "Run one command per phase, the second with --init_checkpoint=FOLDER of"
+    " the first; recipes/ has their flags"
+  ),
   "sweep_max_answer_length": (
     "Run --from_logits once for each value of --max_answer_length"
   ),
@@ -143,18 +146,6 @@ def read_flag_files(
       raise InputError(
         f"{file}: {problem}. Name a text file with one flag per line"
       ) from error
-
-
-def parse_again(
-  settings: type[option.Settings],
-  argv: Sequence[str],
-  values: flags.FlagValues = flags.FLAGS,
-) -> option.Settings:
-  """Settings of another command line of the same command."""
-  # The flags of this command line stay as they are.
-  others = copy.deepcopy(values)
-  parse(argv, others, settings.TAKES_ARGUMENTS, settings.PASSES_ON_ARGUMENTS)
-  return option.from_flags(settings, others)
 
 
 # Words that are no flags

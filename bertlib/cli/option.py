@@ -46,8 +46,6 @@ class CommandSettings(Group):
   # `initial_model.check`.
   BROUGHT_BY_MODEL: ClassVar[Sequence[str]] = ()
   REQUIRED_UNLESS: ClassVar[str | None] = None  # flag that replaces all
-  # Flag that names files with further flags.
-  OVERRIDDEN_BY: ClassVar[str | None] = None
   # Words that are not flags are arguments, before, between and after flags.
   # Otherwise they are refused.
   TAKES_ARGUMENTS: ClassVar[bool] = False
@@ -390,8 +388,6 @@ def warnings(
   made = from_flags(settings, values)
   for part in groups(made):
     yield from part.warnings()
-  if (later := settings.OVERRIDDEN_BY) and values[later].value:
-    return
   found, unused = values_of(made), {}
   for name, flag in declarations(settings):
     if values[name].present and found[name] != flag.default:

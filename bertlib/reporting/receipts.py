@@ -170,9 +170,9 @@ def _starts_of(receipt: Mapping[str, Any], folder: str) -> list[dict[str, str]]:
 
 
 def _last_save(folder: str) -> datetime.datetime | None:
-  """Time of the last checkpoint of a run, or of those for seeds or phases."""
+  """Time of the last checkpoint of a run, or of those for seeds."""
   times = []
-  for name in ("checkpoint", "seed_*/checkpoint", "phase_*/checkpoint"):
+  for name in ("checkpoint", "seed_*/checkpoint"):
     times += map(files.modification_time, files.matching(folder, name))
   if not times:
     return None

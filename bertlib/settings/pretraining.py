@@ -23,7 +23,6 @@ class PretrainingSettings(TrainingSettings):
   """Flags of run_pretraining.py."""
 
   REQUIRED: ClassVar[Sequence[str]] = ("bert_config_file", "output_dir")
-  OVERRIDDEN_BY: ClassVar[str] = "phases"
   EXAMPLE: ClassVar[str] = (
     "python run_pretraining.py --input_file=data.tfrecord"
     " --bert_config_file=bert_config.json --do_train"
@@ -82,13 +81,6 @@ class PretrainingSettings(TrainingSettings):
     " its rows of each batch, so that results do not depend on the number of"
     " workers; file reads only its share of the files, which is less I/O.",
     needs="do_train, distribution=multi_worker",
-  )
-  phases: Sequence[str] | None = option.text_list(
-    None,
-    "Files of flags, separated by commas: train once with each, in order, each"
-    " from the weights of the one before, in phase_1, phase_2, ... of"
-    " --output_dir.",
-    section="training",
   )
   num_train_steps: int = option.integer(
     100000,
@@ -150,10 +142,6 @@ class PretrainingSettings(TrainingSettings):
   def check(self) -> None:
     """Refuses an action without its file, and steps or masks that cannot be."""
     run, steps = self.run, self.num_train_steps
-    if self.phases:  # whose files have flags too: each phase checks its own
-      if not run.do_train:
-        raise InputError("--phases is for training. Add --do_train")
-      return
     super().check()
     if run.do_train and steps == 0:
       raise InputError(nothing_to_train("num_train_steps", 0))

@@ -9,23 +9,15 @@ from collections.abc import Sequence
 
 from absl import logging
 
-from bertlib.cli import command_line, option
 from bertlib.cli.errors import InputError
 from bertlib.io import folder_lock
 from bertlib.training import checkpoint_hook
 
 
-def read_settings(
-  settings: type[option.Settings], output_dir: str, flags: Sequence[str]
-) -> option.Settings:
-  """Parses the settings that the subprocess of `run` would have."""
-  return command_line.parse_again(settings, _arguments(output_dir, flags))
-
-
 def run(output_dir: str, flags: Sequence[str]) -> None:
   """Runs this command in a subprocess; a signal to this one stops both."""
   # `flags` come last, and so take precedence over those of this command.
-  script, *arguments = _arguments(output_dir, flags)
+  script, *arguments = [*sys.argv, *flags, f"--output_dir={output_dir}"]
   module = sys.modules["__main__"].__spec__
   is_module = module and module.origin == script  # `python -m MODULE`
   program = ["-m", module.name] if is_module else [script]
@@ -52,7 +44,3 @@ def run(output_dir: str, flags: Sequence[str]) -> None:
       f"{output_dir}: the run failed, see the error above. Re-run the same"
       " command to resume"
     )
-
-
-def _arguments(output_dir: str, flags: Sequence[str]) -> list[str]:
-  return [*sys.argv, *flags, f"--output_dir={output_dir}"]

@@ -166,12 +166,7 @@ def flags(workspace, output_dir, *more, config="plain"):
 
 def losses(folder):
   """The loss of each step, from the event files."""
-  found = {}
-  for path in sorted(folder.glob("events.*")):
-    for event in tf.train.summary_iterator(str(path)):
-      for value in event.summary.value:
-        if value.tag == "loss" and value.HasField("tensor"):
-          found[event.step] = float(tf.make_ndarray(value.tensor))
+  found = run_outputs.read_scalars(folder)["loss"]
   return [found[step] for step in sorted(found)]
 
 

@@ -1,0 +1,103 @@
+"""Tests of the flag files in recipes/."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import commands
+import numpy as np
+import pytest
+import run_outputs
+import tiny_pretraining
+from absl import flags
+
+from bertlib.cli import command_line, option
+from bertlib.settings.pretraining import PretrainingSettings
+
+RECIPES = sorted(Path(commands.ROOT, "recipes").glob("*.flags"))
+
+SCRIPT = "run_pretraining.py"
+NUM_STEPS = 20
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.name)
+def test_recipe_is_of_flags_that_the_command_takes(recipe):
+  values = flags.FlagValues()
+  option.define(PretrainingSettings, values)
+  added = ["--input_file=x", "--bert_config_file=x", "--output_dir=x"]
+  command_line.parse([SCRIPT, f"--flagfile={recipe}", *added], values)
+  assert option.from_flags(PretrainingSettings, values).run.do_train
+  assert list(option.warnings(PretrainingSettings, values)) == []
+
+
+def second_phase(folder, output_dir):
+  """Flags of a small second phase, from the checkpoint of the first."""
+  tiny = tiny_pretraining.flags(
+    folder,
+    bert_config_file=None,
+    init_checkpoint=folder / "phase_1",
+    num_train_steps=NUM_STEPS,
+    num_warmup_steps=10,
+    save_checkpoints_steps=4,
+    log_steps=1,
+    output_dir=output_dir,
+    xla="off",
+  )
+  return [f"--flagfile={commands.ROOT}/recipes/pretraining_512.flags", *tiny]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+  """Folder with records, and a first and a second phase trained on them."""
+  folder = tmp_path_factory.mktemp("recipes")
+  tiny_pretraining.write_data(folder)
+  commands.succeed(
+    SCRIPT,
+    f"--flagfile={commands.ROOT}/recipes/pretraining_128.flags",
+    *tiny_pretraining.flags(
+      folder,
+      vocab_file=folder / "vocab.txt",
+      num_train_steps=12,
+      output_dir=folder / "phase_1",
+      xla="off",
+    ),
+  )
+  commands.succeed(SCRIPT, *second_phase(folder, folder / "phase_2"))
+  return folder
+
+
+@pytest.mark.train
+def test_second_phase_starts_with_new_steps_moments_and_schedule(
+  folder, tmp_path
+):
+  still = ["--learning_rate=0", "--num_train_steps=1", "--num_warmup_steps=0"]
+  commands.succeed(SCRIPT, *second_phase(folder, tmp_path), *still)
+  first = run_outputs.read_variables(folder / "phase_1")
+  found = run_outputs.read_variables(tmp_path)
+  assert found["global_step"] == 1
+  for name, value in found.items():
+    if name.endswith("/adam_m"):
+      # Moments of one step, from zeros.
+      squares = found[name.removesuffix("m") + "v"]
+      np.testing.assert_allclose(value**2 / 0.1**2, squares / 1e-3, rtol=1e-3)
+    elif not name.endswith("/adam_v") and name != "global_step":
+      np.testing.assert_array_equal(value, first[name], name)
+  rates = run_outputs.read_scalars(folder / "phase_2")["learning_rate"]
+  assert rates[1] == 0
+  assert rates[6] == pytest.approx(1e-2 * 5 / 10)  # warm-up takes 10 steps
+
+
+@pytest.mark.process
+def test_killed_second_phase_resumes_by_the_same_command(folder, tmp_path):
+  arguments = second_phase(folder, tmp_path)
+  script = os.path.join(commands.ROOT, SCRIPT)
+  command = [sys.executable, script, *arguments]
+  with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
+    commands.wait_until((tmp_path / "model.ckpt-4.index").exists, process)
+    process.send_signal(signal.SIGKILL)
+  done = commands.succeed(SCRIPT, *arguments)
+  assert "from step 0 to" not in done.stderr
+  run_outputs.assert_same_variables(tmp_path, folder / "phase_2")

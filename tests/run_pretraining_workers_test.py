@@ -1,0 +1,283 @@
+"""Tests of what each worker of a pretraining reads, and of exchanges."""
+
+import collections
+import os
+import shutil
+
+import commands
+import numpy as np
+import pytest
+import run_outputs
+import tensorflow.compat.v1 as tf
+import tiny_pretraining
+from tiny_pretraining import CONFIG, NUM_PREDICTIONS, SEQ_LENGTH, VOCAB_IDS
+
+import optimization
+import run_pretraining
+from bertlib.cli.errors import InputError
+from bertlib.data import input_pipeline
+from bertlib.data.input_pipeline import Shard
+from bertlib.tasks.pretraining import dynamic_masking, pretraining_instances
+from bertlib.training import checkpoint_hook, distribution
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+  """A folder with a config, and records in several files."""
+  place = tmp_path_factory.mktemp("workers")
+  tiny_pretraining.write_data(place)
+  return place
+
+
+# What each process reads
+
+FILE_SIZES = {
+  "train-0.tfrecord": 20,
+  "train-1.tfrecord": 13,
+  "train-2.tfrecord": 9,
+}
+MASKINGS = [None, dynamic_masking.Masking(VOCAB_IDS)]
+
+
+def batches(
+  place, shard, by_file, batch_size, masking=None, first_step=0, **more
+):
+  """The endless batches of a process, or of all of them."""
+  sizes = {str(place / name): size for name, size in FILE_SIZES.items()}
+  input_fn = run_pretraining.input_fn_builder(
+    list(reversed(sizes)),
+    SEQ_LENGTH,
+    NUM_PREDICTIONS,
+    is_training=True,
+    seed=3,
+    first_step=first_step,
+    masking=masking,
+    num_records=sum(sizes.values()),
+    by_file=sizes if by_file else None,
+  )
+  return input_fn({"batch_size": batch_size, "shard": shard, **more})
+
+
+def take(dataset, number):
+  return list(dataset.take(number).as_numpy_iterator())
+
+
+def joined(parts):
+  """Batches one after the other, as one."""
+  return {
+    name: np.concatenate([part[name] for part in parts]) for name in parts[0]
+  }
+
+
+def assert_equal(batch, expected):
+  assert batch.keys() == expected.keys()
+  for name, array in expected.items():
+    np.testing.assert_array_equal(batch[name], array, name)
+
+
+@pytest.mark.graph
+@pytest.mark.parametrize("masking", MASKINGS)
+def test_by_record_all_processes_have_the_whole_batch(place, masking):
+  steps, count, num_replicas = 7, 3, 2
+  whole = take(batches(place, None, False, 12, masking), steps)
+  parts = [
+    take(
+      batches(place, Shard(index, count, num_replicas), False, 12, masking),
+      steps * num_replicas,
+    )
+    for index in range(count)
+  ]
+  for step, expected in enumerate(whole):
+    of_step = slice(step * num_replicas, (step + 1) * num_replicas)
+    found = [part for of_process in parts for part in of_process[of_step]]
+    assert_equal(joined(found), expected)
+
+
+def key(batch, row):
+  return tuple(
+    tuple(np.ravel(batch[name][row]))
+    for name in ("input_ids", "masked_lm_positions", "masked_lm_ids")
+  )
+
+
+def records_of(place, name):
+  layout = pretraining_instances.record_layout(SEQ_LENGTH, NUM_PREDICTIONS)
+  (batch,) = input_pipeline.record_batches(
+    [str(place / name)], layout, FILE_SIZES[name], False, False
+  ).as_numpy_iterator()
+  return collections.Counter(key(batch, row) for row in range(FILE_SIZES[name]))
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("num_replicas", [1, 2])
+@pytest.mark.parametrize(
+  ("index", "names"),
+  [
+    (0, ["train-0.tfrecord", "train-2.tfrecord"]),
+    (1, ["train-1.tfrecord"]),
+  ],
+)
+def test_by_file_each_record_comes_once_an_epoch(
+  place, index, names, num_replicas
+):
+  expected = sum((records_of(place, n) for n in names), collections.Counter())
+  size = sum(expected.values())
+  shard = Shard(index, 2, num_replicas)
+  parts = take(batches(place, shard, True, 2 * num_replicas), 3 * size)
+  rows = [key(part, 0) for part in parts]  # which have one row each
+  epochs = [rows[size * n : size * (n + 1)] for n in range(3)]
+  for epoch in epochs:
+    assert collections.Counter(epoch) == expected
+  assert epochs[0] != epochs[1]
+
+
+@pytest.mark.graph
+@pytest.mark.parametrize("masking", MASKINGS)
+def test_by_file_batches_go_on_where_training_was(place, masking):
+  shard = Shard(1, 2, 2)
+  straight = take(batches(place, shard, True, 8, masking), 24)
+  for first_step in (1, 4, 9):  # an epoch is of 13 records, a step of 4
+    rest = straight[2 * first_step :]
+    again = batches(place, shard, True, 8, masking, first_step)
+    for batch, expected in zip(take(again, len(rest)), rest):
+      assert_equal(batch, expected)
+
+
+@pytest.mark.unit
+def test_by_file_processes_draw_masks_of_their_own(place, tmp_path):
+  drawn = []
+  for name in ("a.tfrecord", "b.tfrecord"):  # of the same records
+    shutil.copy(place / "train-0.tfrecord", tmp_path / name)
+  sizes = {str(path): 20 for path in sorted(tmp_path.glob("*.tfrecord"))}
+  for index in range(2):
+    input_fn = run_pretraining.input_fn_builder(
+      list(sizes),
+      SEQ_LENGTH,
+      NUM_PREDICTIONS,
+      is_training=True,
+      masking=MASKINGS[1],
+      num_records=40,
+      by_file=sizes,
+    )
+    params = {"batch_size": 40, "shard": Shard(index, 2)}
+    (batch,) = take(input_fn(params), 1)
+    drawn.append(batch)
+  for name in ("input_mask", "segment_ids"):
+    np.testing.assert_array_equal(drawn[0][name], drawn[1][name])
+  assert (drawn[0]["input_ids"] != drawn[1]["input_ids"]).any()
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("by_file", [False, True])
+@pytest.mark.parametrize("masking", MASKINGS)
+def test_a_traced_step_has_the_rows_of_all_processes(place, by_file, masking):
+  step, count, num_replicas = 6, 2, 2
+  shard = Shard(0, count, num_replicas)
+  (traced,) = take(
+    batches(place, shard, by_file, 8, masking, traced_step=step), 1
+  )
+  for name in ("record_file", "record_number"):
+    assert traced.pop(name).shape == (8,)
+  first = step * num_replicas
+  trained = []
+  for index in range(count):
+    shard = Shard(index, count, num_replicas)
+    dataset = batches(place, shard, by_file, 8, masking)
+    trained += take(dataset.skip(first), num_replicas)
+  assert_equal(traced, joined(trained))
+
+
+@pytest.mark.graph
+def test_a_traced_step_by_file_names_the_files_of_all_processes(place):
+  sizes = {str(place / name): size for name, size in FILE_SIZES.items()}
+  input_fn = run_pretraining.input_fn_builder(
+    list(sizes),
+    SEQ_LENGTH,
+    NUM_PREDICTIONS,
+    is_training=True,
+    num_records=sum(sizes.values()),
+    by_file=sizes,
+  )
+  params = {"batch_size": 8, "shard": Shard(1, 2)}
+  traced = checkpoint_hook.batch_at(input_fn, params, step=3)
+  names = [os.path.basename(file) for file in traced["record_file"]]
+  assert set(names[:4]) <= {"train-0.tfrecord", "train-2.tfrecord"}
+  assert set(names[4:]) == {"train-1.tfrecord"}
+
+
+@pytest.mark.unit
+def test_fewer_files_than_processes_are_refused(place):
+  with pytest.raises(InputError, match="3 files cannot be shared by 4 proc"):
+    batches(place, Shard(0, 4), True, 8)
+
+
+@pytest.mark.train
+def test_for_one_process_by_file_is_by_record(place):
+  for name in ("record", "file"):
+    commands.succeed(
+      "run_pretraining.py",
+      "--do_train",
+      f"--shard_by={name}",
+      *tiny_pretraining.flags(
+        place,
+        output_dir=place / name,
+        num_train_steps=2,
+        num_warmup_steps=0,
+        xla="off",
+      ),
+    )
+  run_outputs.assert_same_variables(place / "record", place / "file")
+
+
+# Micro-batches and replicas
+
+
+def values_exchanged(monkeypatch, num_micro_batches):
+  """Number of values in each exchange between two replicas, per step."""
+  found = []
+  model_fn = run_pretraining.model_fn_builder(
+    CONFIG,
+    None,
+    1e-3,
+    10,
+    2,
+    use_tpu=False,
+    use_one_hot_embeddings=False,
+    options=optimization.StepOptions(
+      optimizer="lamb", num_micro_batches=num_micro_batches
+    ),
+  )
+  layout = pretraining_instances.record_layout(SEQ_LENGTH, NUM_PREDICTIONS)
+
+  @tf.autograph.experimental.do_not_convert
+  def build():
+    batch = {
+      name: tf.zeros(
+        [8, *feature.shape], tf.float32 if feature.is_float else tf.int32
+      )
+      for name, feature in layout.items()
+    }
+    spec = model_fn(batch, None, "train", {"batch_size": 16})
+    return spec.train_op
+
+  with tf.Graph().as_default():
+    strategy = distribution._local_strategy(2)
+    exchange = strategy.extended.batch_reduce_to
+
+    def counted(operation, pairs, *more):
+      pairs = list(pairs)
+      found.append(len(pairs))
+      return exchange(operation, pairs, *more)
+
+    monkeypatch.setattr(strategy.extended, "batch_reduce_to", counted)
+    with strategy.scope():
+      tf.train.get_or_create_global_step()
+      strategy.run(build)
+  return found
+
+
+@pytest.mark.train
+def test_micro_batches_cost_no_exchange_of_their_own(monkeypatch):
+  whole = values_exchanged(monkeypatch, 1)
+  assert max(whole) > 10  # the gradients, all at once
+  assert values_exchanged(monkeypatch, 4) == whole
