@@ -137,7 +137,7 @@ def flags_of(script):
   # The one on Beam, which may not be installed, has the flags of the other.
   with defined_flags(name.removesuffix("_beam")):
     # And what `app.run` adds.
-    return frozenset(flags.FLAGS) | {"tensorflow_log"}
+    return frozenset(flags.FLAGS) | {"flagfile", "tensorflow_log"}
 
 
 @contextlib.contextmanager
