@@ -594,7 +594,7 @@ class Checkout:
     self.folder, self._data = parent / "checkout", parent / "data"
     self._data.mkdir()
     copy_checkout(self.folder)
-    for path in self.folder.glob("recipes/*.flags"):
+    for path in self.folder.glob("*/*.flags"):
       path.write_text(shortened(path.read_text()))
     write_data(self._data)
     self.files = files_in(self.folder)
