@@ -56,14 +56,12 @@ class Section(NamedTuple):
     title: heading.
     benchmarks: names of scripts.
     measures: those that it shows.
-    head: head of the column of ratios.
     words: for a ratio above one, and below.
   """
 
   title: str
   benchmarks: Sequence[str]
   measures: Sequence[str]
-  head: str = "this project is … times as fast"
   words: tuple[str, str] = ("faster", "slower")
 
 
@@ -81,7 +79,6 @@ SECTIONS = [
     "Memory of a training step",
     ["peak_memory"],
     ["peak"],
-    "the other needs … times as much",
     ("less here", "more here"),
   ),
   Section(
@@ -273,7 +270,8 @@ def _tables(
   rows = list(_rows(section, of_version, runs, all_goals))
   if rows:
     yield f"Version {version} of this project:\n"
-    yield markdown.table(_heads(section), rows)
+    heads = ["work", "this project", "compared with", "ratio", "goal", "run"]
+    yield markdown.table(heads, rows)
   metrics = list(_metric_rows(section, of_version, runs))
   if metrics:
     yield f"Metrics of models of version {version}, means of all passes:\n"
@@ -345,13 +343,6 @@ def _headline_row(
 
 
 # Rows
-
-
-def _heads(section: Section) -> list[str]:
-  return [
-    *("work", "this project", "compared with"),
-    *(section.head, "goal", "run"),
-  ]
 
 
 def _rows(
@@ -558,7 +549,7 @@ def _describe_run(number: int, of_run: Sequence[Result]) -> str:
   facts += [first.device] if first.device else []
   facts.append(_threads(first))
   if first.load is not None:
-    facts.append(f"load average {first.load:g} at the start")
+    facts.append(f"load average {first.load:g}")
   versions: dict[str, str] = {}
   for result in of_run:
     for side in result.sides.values():
