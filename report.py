@@ -3,8 +3,8 @@
     python report.py output/a output/b --output_file=output/comparison.html
 
 Takes the output folders of two or more runs of any training script, or their
-`run.json`. A folder of `--seeds` stands for the run of each seed. Prints a
-table, and writes one HTML file.
+`run.json`. A folder of `--seeds` stands for the run of each seed. Prints
+tables, and writes one HTML file.
 """
 
 from __future__ import annotations
@@ -22,11 +22,12 @@ from absl import logging
 from bertlib.cli import app, option, terminal
 from bertlib.cli.errors import InputError
 from bertlib.io import files
-from bertlib.reporting import comparison, comparison_page, recorded_runs
+from bertlib.reporting import comparison, recorded_runs
 from bertlib.settings.report import ReportSettings
 from bertlib.tasks import records
 
-# The command line
+# Metrics in the tables of the terminal.
+_MAX_METRICS = 6
 
 
 def define_flags() -> None:
@@ -53,11 +54,15 @@ def main(argv: list[str]) -> None:
     for name in recorded_runs.FILES
   ]
   files.check_outputs([path], inputs)
-  terminal.print_table(comparison.terminal_table(runs))
+  found = comparison.find_differences(runs)
+  for table in comparison.tables(runs, found, _MAX_METRICS):
+    terminal.show(f"{table.title}:")
+    terminal.print_table(table.rows)
+    terminal.show()
   for warning in comparison.warnings(runs):
     logging.warning("%s", warning)
   app.import_tensorflow()  # which event files need
-  comparison_page.write_page(path, runs)
+  comparison.write_page(path, runs, found)
   logging.info("Comparison of %d runs: %s", len(runs), path)
 
 

@@ -55,7 +55,11 @@ setup(
   packages=["bert"]
   + [f"bert.{name}" for name in find_packages(include=["bertlib*"])],
   package_dir={"bert": ".", "bert.bertlib": "bertlib"},
-  package_data={"bert": ["CITATION.cff"], "bert.bertlib.exchange": ["*.json"]},
+  package_data={
+    "bert": ["CITATION.cff"],
+    "bert.bertlib.exchange": ["*.json"],
+    "bert.bertlib.reporting": ["*.css"],
+  },
   include_package_data=False,
   cmdclass={"build_py": BuildPackage, "editable_wheel": InstallEditable},
 )

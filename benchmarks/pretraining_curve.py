@@ -19,7 +19,7 @@ from absl import flags
 import tokenization
 from bertlib.cli import app
 from bertlib.io import text_files
-from bertlib.reporting import html_report
+from bertlib.reporting import event_files
 
 FLAGS = flags.FLAGS
 
@@ -40,8 +40,8 @@ def define_flags() -> None:
 def main(_: list[str]) -> None:
   """Prints both losses and plots the curve."""
   unigram = unigram_loss()
-  curve = html_report.read_scalars(FLAGS.output_dir)["masked_lm_loss"]
-  held_out_curve = html_report.read_scalars(
+  curve = event_files.read_scalars(FLAGS.output_dir)["masked_lm_loss"]
+  held_out_curve = event_files.read_scalars(
     os.path.join(FLAGS.output_dir, "dev")
   )
   step, held_out = held_out_curve["masked_lm_loss"][-1]

@@ -300,7 +300,7 @@ def test_runs_of_a_task_of_ones_own_are_compared(two_heads, tmp_path):
       f"--output_dir={folder}",
     )
   first, other = recorded_runs.find_runs(runs, records.find)
-  (found,) = comparison.differences([first, other])
+  (found,) = comparison.find_differences([first, other])
   assert list(found.metrics) == ["mean_accuracy", "label", "ends_with"]
   assert found.test and found.test.p_value <= 1
 

@@ -18,7 +18,7 @@ from bertlib.checkpoints import finding
 from bertlib.cli.errors import InputError
 from bertlib.compute import precision
 from bertlib.io import folder_lock, result_files
-from bertlib.reporting import html_report
+from bertlib.reporting import event_files
 from bertlib.settings import rerun
 from bertlib.tasks.ner import ner_decoding
 from bertlib.tasks.squad import squad_answers, squad_files, squad_report
@@ -174,7 +174,7 @@ def test_an_evaluation_goes_on_without_a_checkpoint_that_is_removed(
   assert warning.endswith(f"Using {folder}/model.ckpt-2 instead")
   results = result_files.read_results(str(folder / "eval_results.txt"))
   assert results["eval_loss"] > 0
-  ((step, _),) = html_report.read_scalars(str(folder / "dev"))["accuracy"]
+  ((step, _),) = event_files.read_scalars(str(folder / "dev"))["accuracy"]
   assert step == 3  # as in the copy
   assert "ended" in run_outputs.read_json(folder / "run.json")
 
@@ -183,14 +183,14 @@ def test_an_evaluation_goes_on_without_a_checkpoint_that_is_removed(
 
 
 def test_a_short_run_has_the_scalars_of_its_first_and_last_step(trained):
-  scalars = html_report.read_scalars(str(trained))
+  scalars = event_files.read_scalars(str(trained))
   for name in ("loss", "learning_rate", "gradient_norm"):
     assert [step for step, _ in scalars[name]] == [1, 3]
 
 
 def test_a_dev_score_has_one_name_and_one_folder(trained):
   results = result_files.read_results(str(trained / "eval_results.txt"))
-  scores = html_report.read_scalars(str(trained / "dev"))
+  scores = event_files.read_scalars(str(trained / "dev"))
   assert set(scores) == {"accuracy", "f1", "loss", "matthews"}
   ((step, accuracy),) = scores["accuracy"]
   assert (step, accuracy) == (3, pytest.approx(results["eval_accuracy"]))

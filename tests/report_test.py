@@ -21,14 +21,18 @@ def folders(tmp_path):
   ]
 
 
-def test_it_prints_a_table_and_writes_a_page(folders, tmp_path):
+def test_it_prints_tables_and_writes_a_page(folders, tmp_path):
   page = tmp_path / "page.html"
   done = commands.succeed("report.py", *folders, f"--output_file={page}")
-  head, first, second = map(str.split, done.stdout.splitlines())
+  title, *lines = done.stdout.splitlines()
+  assert title == "Runs:"
+  head, first, second = map(str.split, lines[:3])
   assert head == ["run", "accuracy", "steps", "duration"]
   duration = ["1", "h", "00", "min", "05", "s"]
   assert first == ["a", "0.5000", "9", *duration]
   assert second == ["b", "0.7500*", "9", *duration]
+  assert lines[4] == "Differences from a:"
+  assert lines[6].split() == ["b", "accuracy", "+0.2500"]
   assert "Comparison of 2 runs" in page.read_text(encoding="utf-8")
 
 

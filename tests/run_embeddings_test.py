@@ -19,7 +19,7 @@ from tiny_embeddings import PAIRS, flags, training
 import run_embeddings
 from bertlib.checkpoints import rewrite
 from bertlib.cli.errors import InputError
-from bertlib.reporting import html_report
+from bertlib.reporting import event_files
 from bertlib.training import session_hooks
 
 pytestmark = pytest.mark.process
@@ -390,7 +390,7 @@ def test_replicas_share_their_negatives(place, tmp_path):
       "--num_train_epochs=2",
       "--log_steps=1",
     )
-    steps, values = zip(*html_report.read_scalars(str(folder))["loss"])
+    steps, values = zip(*event_files.read_scalars(str(folder))["loss"])
     assert steps == (1, 2, 3, 4)
     losses.append(values)
   np.testing.assert_allclose(losses[1], losses[0], rtol=1e-4)

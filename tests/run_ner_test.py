@@ -67,10 +67,10 @@ def test_dev_predictions_are_those_of_the_results(trained):
 
 def test_the_report_has_entities_and_lengths(trained):
   page = (trained.folder / "report.html").read_text()
-  for heading in ("Dev metrics", "Entities", "Calibration"):
+  for heading in ("Curves", "Entities", "Calibration", "Lengths"):
     assert f"<h2>{heading}" in page
-  assert "<h2>Lengths of windows</h2>" in page
-  assert "16 windows of 16 sentences" in page
+  facts = dict(re.findall("<dt>(.*?)</dt><dd[^>]*>(.*?)</dd>", page))
+  assert facts["sentences"] == facts["windows"] == "16"
 
 
 def test_predictions_as_columns(trained):

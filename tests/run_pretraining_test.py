@@ -310,7 +310,7 @@ def test_the_weights_with_the_lowest_loss_are_kept(place):
   results = run_outputs.read_numbers(output_dir / "eval_results.txt")
   assert results["global_step"] == best["step"]
   assert results["masked_lm_loss"] == pytest.approx(best["masked_lm_loss"])
-  assert "<h2>Dev metrics" in (output_dir / "report.html").read_text()
+  assert "<b>dev masked_lm_loss</b>" in (output_dir / "report.html").read_text()
 
 
 @pytest.mark.process

@@ -21,7 +21,7 @@ from typing import Any
 from scipy import stats
 
 from benchmarks import lockstep, results
-from bertlib.reporting import report_page
+from bertlib.reporting import html_report
 from website import markdown
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -391,7 +391,7 @@ def _environment(run: Json) -> str:
 def _duration(seconds: float | None) -> str:
   if seconds is None:  # not measured
     return "–"
-  return report_page.format_duration(seconds)
+  return html_report.format_duration(seconds)
 
 
 def _wrapped(command: str) -> str:

@@ -1,29 +1,77 @@
-"""Compares runs with the first one: metrics, seeds, flags, and inputs."""
+"""Compares runs with the first one: tables for a terminal and an HTML page."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from bertlib.cli.errors import english_list
-from bertlib.reporting import report_page, statistics
+from bertlib.reporting import event_files, html_report, statistics
+from bertlib.reporting.html_report import Points, Section
 from bertlib.reporting.recorded_runs import RecordedRun, shared_predictions
 from bertlib.reporting.statistics import Comparison, Interval, PairedTest
 from bertlib.training import dev_scores
 
 # Flags that do not change a result, which a comparison ignores.
-_NO_SETTINGS = ("doctor", "output_dir", "rerun", "seeds")
+_IGNORED_FLAGS = ("doctor", "output_dir", "rerun", "seeds")
 
 # Numbers among the metrics of which neither high nor low is better.
 _NOT_RANKED = re.compile("entities|thresh|total")
 
-# Metrics shown in the terminal at most.
-_MAX_METRICS = 6
 
-Value = Callable[[RecordedRun], Any]
+class Table(NamedTuple):
+  """A table, with a row per mapping and a column per key."""
+
+  title: str
+  rows: Sequence[Mapping[str, str]]  # with the same keys
+  about: str = ""  # a note
+
+
+def tables(
+  runs: Sequence[RecordedRun],
+  differences: Sequence[Difference],  # see `find_differences`
+  max_metrics: int | None = None,
+) -> list[Table]:
+  """Tables of the runs: metrics, seeds, differences and settings."""
+  metrics = metric_names(runs)[:max_metrics]
+  about_tests = (
+    "Intervals are of a paired bootstrap over the examples of the dev set."
+    " McNemar's exact test is of the examples that only one of the runs"
+    " predicts right."
+  )
+  found = [
+    Table("Runs", run_rows(runs, metrics), "The best values have a star."),
+    Table(
+      "Several seeds",
+      seed_rows(runs, metrics),
+      "Mean ± sample standard deviation over runs that differ in --seed.",
+    ),
+    Table(
+      f"Differences from {runs[0].name}",
+      difference_rows(differences, metrics),
+      about_tests,
+    ),
+    Table("Settings that differ", setting_rows(runs)),
+  ]
+  return [table for table in found if table.rows]
+
+
+def write_page(
+  path: str, runs: Sequence[RecordedRun], differences: Sequence[Difference]
+) -> None:
+  """Writes the HTML page, with curves."""
+  html_report.write_page(
+    path,
+    f"Comparison of {len(runs)} runs",
+    [
+      *map(html_report.warning, warnings(runs)),
+      *(html_report.table(*table) for table in tables(runs, differences)),
+      *_curves(runs),
+    ],
+  )
 
 
 # Comparisons
@@ -95,7 +143,7 @@ def differing(
     )
     hashes = {run.hash_of_flag(name) for run in runs}
     if (
-      name not in (*_NO_SETTINGS, *without)
+      name not in (*_IGNORED_FLAGS, *without)
       and (len(hashes) > 1 or None in hashes)
       and (
         any(value != known[0] for value in known)
@@ -140,73 +188,62 @@ def compare_predictions(first: RecordedRun, other: RecordedRun) -> Comparison:
   return Comparison(statistics.compare_answers(gold, *predicted))
 
 
-# Tables: rows of values by column
+# Rows of tables
 
 
-def summary(
-  runs: Sequence[RecordedRun], max_metrics: int | None = None
-) -> list[dict[str, Any]]:
-  """Rows with metrics, steps, duration and a note per run."""
-  columns: dict[str, Value] = {
-    "run": lambda run: run.name,
-    **{
-      name: lambda run, name=name: run.metrics.get(name)
-      for name in metric_names(runs)[:max_metrics]
-    },
-    "steps": lambda run: run.num_steps,
-    "best step": lambda run: run.best_step,
-    "duration": _duration,
-    "note": lambda run: run.note,
-  }
-  filled = {
-    name: value_of
-    for name, value_of in columns.items()
-    if any(value_of(run) not in (None, "") for run in runs)
-  }
-  return [
-    {name: value_of(run) for name, value_of in filled.items()} for run in runs
-  ]
-
-
-def _duration(run: RecordedRun) -> str | None:
-  """Duration of a run as text; None if it is not known."""
-  if run.duration is None:
-    return None
-  return report_page.format_duration(run.duration.total_seconds())
-
-
-def terminal_table(runs: Sequence[RecordedRun]) -> list[dict[str, str]]:
-  """Rows of `summary` as text; the best values have a star."""
+def run_rows(
+  runs: Sequence[RecordedRun], metrics: Sequence[str]
+) -> list[dict[str, str]]:
+  """Metrics, of which the best have a star, steps, duration and a note."""
   best = best_runs(runs)
+  rows = []
+  for run in runs:
+    row = {
+      "run": run.name,
+      **{
+        name: _text(run.metrics.get(name))
+        + "*" * (run.name in best.get(name, ()))
+        for name in metrics
+      },
+      "steps": _text(run.num_steps),
+      "best step": _text(run.best_step),
+      "duration": _text(
+        run.duration
+        and html_report.format_duration(run.duration.total_seconds())
+      ),
+      "note": run.note,
+    }
+    rows.append(row)
+  filled = {
+    n for row in rows for n, text in row.items() if text not in ("", "-")
+  }
+  return [{n: text for n, text in row.items() if n in filled} for row in rows]
 
-  def shown(run: str, column: str, value: Any) -> str:
-    if value is None:
-      return "-"
-    text = f"{value:.4f}" if isinstance(value, float) else str(value)
-    if column not in best:
-      return text
-    return text + ("*" if run in best[column] else " ")
 
-  return [
-    {name: shown(row["run"], name, value) for name, value in row.items()}
-    for row in summary(runs, _MAX_METRICS)
-  ]
+def _text(value: Any) -> str:
+  """A value of a cell."""
+  if value is None:
+    return "-"
+  return f"{value:.4f}" if isinstance(value, float) else str(value)
 
 
-def seed_rows(runs: Sequence[RecordedRun]) -> list[dict[str, Any]]:
-  """Rows with mean and standard deviation of each group of several seeds."""
+def seed_rows(
+  runs: Sequence[RecordedRun], metrics: Sequence[str]
+) -> list[dict[str, str]]:
+  """Mean and standard deviation of each group of several seeds."""
   rows = []
   for group in group_by_settings(run for run in runs if run.metrics):
-    if len(group) < 2:
+    seeds = [str(run.flags.get("seed")) for run in group]
+    if len(set(seeds)) < 2:
       continue
     row = {
       "runs": ", ".join(run.name for run in group),
-      "seeds": ", ".join(str(run.flags.get("seed")) for run in group),
+      "seeds": ", ".join(seeds),
     }
-    for name in metric_names(group):
-      values = [run.metrics[name] for run in group if name in run.metrics]
-      if len(values) == len(group) and not _NOT_RANKED.search(name):
-        mean, deviation = np.mean(values), np.std(values, ddof=1)
+    for name in metrics:
+      values = [run.metrics.get(name, np.nan) for run in group]
+      mean, deviation = np.mean(values), np.std(values, ddof=1)
+      if not _NOT_RANKED.search(name):
         row[name] = f"{mean:.4f} ± {deviation:.4f}"
     rows.append(row)
   return rows
@@ -221,7 +258,7 @@ class Difference(NamedTuple):
   test: PairedTest | None
 
 
-def differences(runs: Sequence[RecordedRun]) -> list[Difference]:
+def find_differences(runs: Sequence[RecordedRun]) -> list[Difference]:
   """Compares each run with the first one, where metrics can be compared."""
   first, *others = runs
   found = []
@@ -242,91 +279,88 @@ def differences(runs: Sequence[RecordedRun]) -> list[Difference]:
   return found
 
 
-def difference_rows(found: Iterable[Difference]) -> list[dict[str, Any]]:
-  """Rows of differences; in parentheses is the interval of each."""
+def difference_rows(
+  found: Iterable[Difference], metrics: Sequence[str]
+) -> list[dict[str, str]]:
+  """A row per metric and per test, with interval or p-value."""
   rows = []
-  for run, metrics, test in found:
-    row: dict[str, Any] = {"run": run}
-    for name, (difference, interval) in metrics.items():
-      row[name] = f"{difference:+.4f}"
-      if interval:
-        row[name] += f" ({interval.low:+.4f} to {interval.high:+.4f})"
+
+  def add(run, metric, difference, interval="", p_value=""):
+    rows.append(
+      {
+        "run": run,
+        "metric": metric,
+        "difference": difference,
+        "95% interval": interval,
+        "p-value": p_value,
+      }
+    )
+
+  for run, of_metrics, test in found:
+    for name, (difference, interval) in of_metrics.items():
+      if name in metrics:
+        ends = (
+          f"{interval.low:+.4f} to {interval.high:+.4f}" if interval else ""
+        )
+        add(run, name, f"{difference:+.4f}", ends)
     if test:
-      row["right in one run only"] = f"{test.first_only} : {test.other_only}"
-      row["p-value"] = test.p_value
-    rows.append(row)
+      counts = f"{test.first_only} : {test.other_only}"
+      add(run, "McNemar's test", counts, "", f"{test.p_value:.4f}")
   return rows
 
 
-def explain_differences(found: Sequence[Difference]) -> str:
-  """Explains intervals and tests; "" without any."""
-  notes = []
-  if any(interval for d in found for _, interval in d.metrics.values()):
-    notes.append(
-      "In parentheses: 95% interval of the difference, by a paired bootstrap"
-      " over the examples of the dev set."
-    )
-  if any(difference.test for difference in found):
-    notes.append(
-      "p-value: McNemar's exact test on examples that are predicted right."
-    )
-  return " ".join(notes)
-
-
-def flag_rows(runs: Sequence[RecordedRun]) -> list[dict[str, Any]]:
-  """Rows of flags that differ."""
-  flags = {
-    f"--{name}": [f"{v:g}" if isinstance(v, float) else v for v in values]
-    for name, values in differing(runs).items()
-  }
-  return _rows([run for run in runs if run.receipt], flags, "flag")
-
-
-def input_rows(runs: Sequence[RecordedRun]) -> list[dict[str, Any]]:
-  """Rows of versions, device and hashes of inputs that differ."""
+def setting_rows(runs: Sequence[RecordedRun]) -> list[dict[str, str]]:
+  """Flags, inputs, versions and device that differ, with a column per run."""
   known = [run for run in runs if run.receipt]
-  described = [
+  found = {f"--{name}": values for name, values in differing(known).items()}
+  others = [
     {
       "script": run.script,
       **run.hashes,
       **run.receipt["versions"],
-      "commit": run.receipt["versions"].get("commit", "")[:8] or None,
+      "commit": run.receipt["versions"].get("commit", "")[:8],
       "code": run.receipt["code"].get("all", "")[:8],
-      "device": _device(run.receipt.get("device")),
+      "device": ", ".join(run.receipt["device"].get("gpus") or [])
+      or run.receipt["device"].get("cpu"),
     }
     for run in known
   ]
-  names = dict.fromkeys(name for values in described for name in values)
-  differ = {
-    name: [values.get(name) for values in described]
-    for name in names
-    if len({str(values.get(name)) for values in described}) > 1
-  }
-  return _rows(known, differ, "input")
-
-
-def _device(device: Any) -> str | None:
-  """GPUs of a receipt, or else its CPU."""
-  if not isinstance(device, Mapping):
-    return None
-  return ", ".join(map(str, device.get("gpus") or [])) or device.get("cpu")
-
-
-def _rows(
-  runs: Sequence[RecordedRun],
-  columns: Mapping[str, Sequence[Any]],
-  kind: str,
-) -> list[dict[str, Any]]:
-  """Rows of a table, with the runs or the names downwards: the longer ones."""
-  names = [run.name for run in runs]
-  if not columns:
-    return []
-  if len(columns) > len(runs):
-    return [
-      {kind: name, **dict(zip(names, values))}
-      for name, values in columns.items()
-    ]
+  for name in dict.fromkeys(name for values in others for name in values):
+    values = [of_run.get(name) or None for of_run in others]
+    if len(set(values)) > 1:
+      found[name] = values
   return [
-    {"run": run, **dict(zip(columns, values))}
-    for run, values in zip(names, zip(*columns.values()))
+    {
+      "setting": name,
+      **{run.name: _setting_text(v) for run, v in zip(known, values)},
+    }
+    for name, values in found.items()
   ]
+
+
+def _setting_text(value: Any) -> str:
+  """A flag as one types it, or another setting."""
+  return f"{value:g}" if isinstance(value, float) else _text(value)
+
+
+# Curves
+
+
+def _curves(runs: Sequence[RecordedRun]) -> list[Section]:
+  """Pictures with a line per run: losses and primary metrics."""
+  panels: dict[str, dict[str, Points]] = {}
+  for run in runs:
+    loss = event_files.read_scalars(run.folder).get("loss", [])
+    panels.setdefault("training loss", {})[run.name] = loss
+    for metric in dict.fromkeys(["loss", run.primary_metric]):
+      panels.setdefault(f"dev {metric}", {})[run.name] = [
+        (row["step"], row[metric]) for row in run.dev_scores if metric in row
+      ]
+  pictures = [
+    html_report.curves(
+      title, {n: points for n, points in lines.items() if points}
+    )
+    for title, lines in panels.items()
+    if any(len(points) > 1 for points in lines.values())
+  ]
+  return [html_report.panels("Curves", pictures)] if pictures else []

@@ -1,503 +1,358 @@
-"""Sections of the HTML report of a run: curves, metrics, and worst errors.
+"""HTML of reports: the page, and its sections of tables, curves and text.
 
-A report is one self-contained HTML file: pictures are inline, nothing is
-downloaded, and the same data always give the same bytes.
+A page is one self-contained file: pictures are inline, nothing is downloaded,
+and the same data always give the same bytes.
 """
 
 from __future__ import annotations
 
-import math
-import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+import base64
+import html
+import io
+import numbers
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Any, Callable, NamedTuple
 
 import numpy as np
 
-from bertlib.data import model_inputs
-from bertlib.reporting import report_charts, report_page
-from bertlib.reporting.report_charts import MARK, Line
-from bertlib.reporting.report_page import Html, escape, percent
-from bertlib.reporting.report_page import write as write
-from bertlib.reporting.statistics import Interval
+from bertlib.cli.errors import CONTROLS, printable
+from bertlib.io.files import atomic_write
 
-# Event files
+Points = Sequence[tuple[int, float]]  # (step, value) in order of steps
 
-
-def read_scalars(folder: str) -> dict[str, list[tuple[int, float]]]:
-  """Reads (step, value) pairs in order of steps, by tag, from event files."""
-  import tensorflow.compat.v1 as tf
-
-  if not tf.io.gfile.isdir(folder):
-    return {}
-  written = []
-  for name in sorted(tf.io.gfile.listdir(folder)):
-    path = os.path.join(folder, name)
-    if ".tfevents." not in name or tf.io.gfile.isdir(path):
-      continue
-    try:
-      records = tf.data.TFRecordDataset(path).as_numpy_iterator()
-      for event in map(tf.Event.FromString, records):
-        for value in event.summary.value:
-          number = _scalar(tf, value)
-          if number is not None:
-            written.append((event.wall_time, value.tag, event.step, number))
-    # A killed run may leave an incomplete record at the end.
-    except tf.errors.DataLossError:
-      pass
-  found: dict[str, dict[int, float]] = {}
-  # A resumed run may write a step twice: the later value is used.
-  for _, tag, step, number in sorted(written, key=lambda entry: entry[0]):
-    found.setdefault(tag, {})[step] = number
-  return {tag: sorted(found[tag].items()) for tag in sorted(found)}
+_PAGE = """<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width">
+<title>{title}</title>
+<style>
+{style}
+</style>
+</head>
+<body>
+{body}
+</body>
+</html>
+"""
 
 
-def _scalar(tf, value) -> float | None:
-  """The scalar in a summary value; None if the value is not a scalar."""
-  if value.HasField("simple_value"):
-    return value.simple_value
-  if value.HasField("tensor"):
-    array = tf.make_ndarray(value.tensor)
-    if array.shape == () and array.dtype.kind in "fiu":
-      return float(array)
-  return None
+class Html(str):
+  """Text that is HTML already, which `escape` keeps."""
+
+
+class Section(NamedTuple):
+  """A part of the page under a heading."""
+
+  title: str
+  content: str  # HTML
+
+
+def write_page(
+  path: str,
+  title: str,
+  sections: Sequence[Section],
+  subtitle: str = "",
+  top: Sequence[str] = (),  # HTML above the sections
+) -> None:
+  """Writes a page with links to its sections."""
+  links = [
+    f'<a href="#part-{number}">{escape(section.title)}</a>'
+    for number, section in enumerate(sections)
+  ]
+  parts = [
+    f'<section id="part-{number}">\n<h2>{escape(section.title)}</h2>\n'
+    f"{section.content}\n</section>"
+    for number, section in enumerate(sections)
+  ]
+  head = [f"<h1>{escape(title)}</h1>"]
+  if subtitle:
+    head.append(note(subtitle))
+  nav = "\n".join(["<nav>", *links, "</nav>"])
+  style = pathlib.Path(__file__).with_name("report.css").read_text("utf-8")
+  with atomic_write(path) as file:
+    file.write(
+      _PAGE.format(
+        title=escape(title),
+        style=style.strip(),
+        body="\n".join([*head, *top, nav, *parts]),
+      )
+    )
 
 
 # Sections
 
 
-def warning(text: str) -> str:
-  """Section with a warning about the results."""
-  return report_page.section("Warning", f'<p dir="auto">{escape(text)}</p>')
+def warning(text: str) -> Section:
+  """A warning about the results."""
+  return Section("Warning", f'<p dir="auto">{escape(text)}</p>')
 
 
-def headline(
-  name: str,
-  value: float,
-  count: str = "",
-  interval: Interval | None = None,
-  baseline: tuple[str, float] | None = None,
-  notes: Sequence[str] = (),
-) -> str:
-  """The primary metric, for the top of the page."""
-  # With as many decimals as its interval and its baseline, which is a trivial
-  # prediction and the metric of it.
-  values = [value, *(interval[:2] if interval else ())]
-  values += [baseline[1]] if baseline else []
-  shown = iter(report_page.format_column([float(v) for v in values]))
-  value = next(shown)
-  lines = []
-  if interval:
-    lines.append(
-      f"95% confidence interval {next(shown)} to {next(shown)}"
-      f" ({escape(interval.method)})"
-    )
-  if baseline:
-    lines.append(f"Baseline {next(shown)}: {escape(baseline[0])}")
-  lines += [escape(line) for line in (count, *notes) if line]
-  return "\n".join(
-    [
-      '<div class="headline">',
-      f'<p><span class="value">{value}</span><br>{escape(name)}</p>',
-      f"<p>{'<br>'.join(lines)}</p>",
-      "</div>",
-    ]
-  )
+def table(
+  title: str, rows: Sequence[Mapping[str, Any]], about: str = ""
+) -> Section:
+  """A table: a row per mapping, a column per key; and a note below."""
+  return Section(title, grid(rows) + (note(about) if about else ""))
 
 
-def with_interval(value: float, interval: Interval | None) -> float | Html:
-  """A value for the top of the page, with its confidence interval if known."""
-  if interval is None:
-    return value
-  value, low, high = report_page.format_column([value, *interval[:2]])
-  return Html(f"{value} <i>({low} to {high})</i>")
+def panels(title: str, pictures: Sequence[str], about: str = "") -> Section:
+  """Pictures in a grid, and a note below."""
+  parts = ['<div class="panels">', *pictures, "</div>"]
+  return Section(title, "\n".join(parts + [note(about)] * bool(about)))
 
 
-def losses(
-  training: Sequence[tuple[int, float]],
-  dev: Sequence[tuple[int, float]],
-  marked: tuple[int, str] | None = None,
-) -> str:
-  """Section with the losses of training and dev set in one panel."""
-  lines, shown = [], []
-  for name, line in (
-    ("solid: training", Line(training)),
-    ("dashed: dev set", Line(dev, "ink", (0, (4, 2)))),
-  ):
-    if line.points:
-      lines.append(line)
-      last = report_page.format_value(float(line.points[-1][1]))
-      shown.append(f"<span>{name}, last {last}</span>")
-  steps = [step for line in lines for step, _ in line.points]
-  steps += [marked[0]] if marked else []
-  pictures = [
-    report_charts.panel(
-      lines,
-      (min(steps), max(steps)),
-      marked and marked[0],
-      "".join(shown),
-      size,
-    )
-    for size in ((6.2, 2.5), report_charts.PANEL_SIZE)
-  ]
-  return report_page.section(
-    "Loss",
-    # The browser scales a picture with its text, so a narrow screen has one of
-    # its own.
-    *('<div class="single">', pictures[0], "</div>"),
-    *('<div class="single narrow">', pictures[1], "</div>"),
-    *_curve_notes(lines, marked),
-  )
+def errors(rows: Sequence[Mapping[str, Any]], about: str = "") -> Section:
+  """A table of the worst errors."""
+  return table("Worst errors", rows, about)
 
 
-def curves(
-  title: str,
-  named: Mapping[str, Sequence[tuple[int, float]]],
-  marked: tuple[int, str] | None = None,
-) -> str:
-  """Section with a curve for each name; `marked` is a step and its label."""
-  named = {name: points for name, points in named.items() if points}
-  steps = [step for points in named.values() for step, _ in points]
-  if not steps:
-    return report_page.section(title, report_page.note("Nothing was recorded."))
-  steps += [marked[0]] if marked else []
-  lines = {name: Line(points) for name, points in named.items()}
-  panels = [
-    report_charts.panel(
-      [line],
-      (min(steps), max(steps)),
-      marked and marked[0],
-      f'<b dir="auto">{escape(name)}</b> <span>{_last_value(line)}</span>',
-    )
-    for name, line in lines.items()
-  ]
-  return report_page.section(
-    title,
-    '<div class="panels">',
-    *panels,
-    "</div>",
-    *_curve_notes(lines.values(), marked),
-  )
-
-
-def _last_value(line: Line) -> str:
-  """The last value of a curve, and the number of NaN or Inf."""
-  summary = f"last {report_page.format_value(float(line.points[-1][1]))}"
-  num_nonfinite = sum(not math.isfinite(value) for _, value in line.points)
-  if num_nonfinite:
-    summary = f"{num_nonfinite:,} NaN or Inf, {summary}"
-  return summary
-
-
-def _curve_notes(
-  lines: Iterable[Line], marked: tuple[int, str] | None
-) -> list[str]:
-  """Notes below curves."""
-  notes = []
-  if marked:
-    step, label = marked
-    notes.append(f"{MARK} <bdi>{escape(label)}</bdi>, step {step:,}.")
-  if any(len(line.points) > report_charts.MAX_POINTS for line in lines):
-    notes.append(
-      "Lines are means over neighboring steps; the shaded band spans their"
-      " minimum and maximum."
-    )
-  return [report_page.note(content) for content in notes]
-
-
-def seeds(statistics: Mapping[str, Any]) -> str:
-  """Section on the runs of --seeds, from `multi_run.summarize_seeds`."""
-  metric, low_high = statistics["metric"], statistics["confidence_interval"]
-  rows = [
-    {
-      "seed": seed,
-      metric: score,
-      "note": ", ".join(
-        note
-        for note, applies in (
-          ("kept as the best", seed == statistics["best_seed"]),
-          ("collapsed", seed in statistics["collapsed"]),
-        )
-        if applies
-      ),
-    }
-    for seed, score in zip(statistics["seeds"], statistics["scores"])
-  ]
-  low, high = low_high
-  for name in ("median", "mean", "standard_deviation"):
-    shown = name.replace("_", " ")
-    rows.append({"seed": shown, metric: statistics[name], "note": ""})
-  rows[-2]["note"] = f"95% confidence interval {low:.4f} to {high:.4f}"
-  picture = report_charts.dots(
-    statistics["scores"],
-    [f"seed {seed}" for seed in statistics["seeds"]],
-    statistics["mean"],
-    low_high,
-    metric,
-  )
-  return report_page.section(
-    "Seeds",
-    report_page.beside(picture, report_page.grid(rows)),
-    report_page.note(
-      "A dot per run; dashed: their mean; shaded: the 95% confidence interval"
-      " of the mean (Student's t)."
-    ),
-  )
-
-
-def commands(title: str, *blocks: tuple[str, str]) -> str:
-  """Section with lines to copy, after a sentence about each block."""
-  return report_page.section(
-    title,
-    *(
-      f"<p>{escape(about)}</p>\n<pre>{escape(lines)}</pre>"
-      for about, lines in blocks
-    ),
-  )
-
-
-def table(title: str, rows: Sequence[Mapping[str, Any]], note: str = "") -> str:
-  """Section with a table: a row per mapping, a column per key; and a note."""
-  notes = [report_page.note(escape(note))] if note else []
-  return report_page.section(title, report_page.grid(rows), *notes)
-
-
-def errors(
-  rows: Sequence[Mapping[str, str | float]], shows_spans: bool = False
-) -> str:
-  """Section with a table of the worst errors; explains marked spans."""
-  notes = []
-  if shows_spans and rows:
-    notes.append(
-      report_page.note(
-        '<mark class="gold">solid underline</mark>: gold answer;'
-        ' <mark class="predicted">dashed underline</mark>: predicted answer,'
-        " wherever its text occurs."
-      )
-    )
-  return report_page.section(
-    "Worst errors", report_page.grid(rows, cards=True), *notes
-  )
-
-
-def confusion_matrix(
-  labels: Sequence[str], gold: np.ndarray, predicted: np.ndarray
-) -> str:
-  """Section with a confusion matrix of label indices, [examples] each."""
-  # Of more labels, the most frequent confusions are listed.
-  if len(labels) > 20:
-    parts = _confusions(labels, gold, predicted)
-  else:
-    counts = np.zeros([len(labels)] * 2, np.int64)
-    np.add.at(counts, (gold, predicted), 1)
-    parts = _matrix(labels, counts)
-  return report_page.section("Confusion matrix", *parts)
-
-
-def _matrix(labels: Sequence[str], counts: np.ndarray) -> list[str]:
-  """The whole matrix, with cells shaded by their share of the row."""
-  correct, gold = counts.diagonal(), counts.sum(axis=1)
-  heads = [f"<th>{escape(label)}</th>" for label in labels]
-  rows = [["<th>gold ↓ predicted →</th>", *heads, "<th>recall</th>"]]
-  for i, head in enumerate(heads):
-    cells = [head]
-    for j, count in enumerate(counts[i]):
-      kind = "right" if i == j else "wrong"
-      shade = f"--share: {70 * math.sqrt(count / (gold[i] or 1)):.0f}%"
-      kind = f'"{kind}" style="{shade}"' if count else '"edge"'
-      cells.append(f"<td class={kind}>{count:,}</td>")
-    rows.append([*cells, _edge(correct[i], gold[i])])
-  precision = map(_edge, correct, counts.sum(axis=0))
-  accuracy = _edge(correct.sum(), counts.sum())
-  rows.append(["<th>precision</th>", *precision, accuracy])
-  many = " many" if len(labels) > 8 else ""
-  return [
-    f'<div class="wide"><table class="matrix{many}">',
-    *(f"<tr>{''.join(cells)}</tr>" for cells in rows),
-    "</table></div>",
-    report_page.note("The bottom right cell is the accuracy."),
-  ]
-
-
-def _edge(part: int, whole: int) -> str:
-  """A cell of recall or precision at the edge of the matrix."""
-  return f'<td class="edge">{percent(part, whole)}</td>'
-
-
-def _confusions(
-  labels: Sequence[str], gold: np.ndarray, predicted: np.ndarray
-) -> list[str]:
-  """The most frequent confusions, if there are too many labels for a matrix."""
-  is_right = gold == predicted
-  num_correct, num_gold, num_predicted = (
-    np.bincount(ids, minlength=len(labels))
-    for ids in (gold[is_right], gold, predicted)
-  )
-  pairs, counts = np.unique(
-    np.stack([gold, predicted])[:, ~is_right], axis=1, return_counts=True
-  )
-  worst = [
-    {
-      "gold": labels[pairs[0, i]],
-      "predicted": labels[pairs[1, i]],
-      "count": counts[i],
-      "share of gold label": counts[i] / num_gold[pairs[0, i]],
-    }
-    for i in np.argsort(-counts, kind="stable")[:20]
-  ]
-  shown, which = shown_labels(num_gold)
-  single = [
-    {
-      "label": labels[i],
-      "examples": num_gold[i],
-      "recall": num_correct[i] / num_gold[i] if num_gold[i] else None,
-      "precision": (
-        num_correct[i] / num_predicted[i] if num_predicted[i] else None
-      ),
-    }
-    for i in shown
-  ]
-  return [
-    f"<p>{percent(num_correct.sum(), len(gold))} of {len(gold):,} predictions"
-    " are correct. Most frequent confusions:</p>",
-    report_page.grid(worst),
-    f"<details><summary>{which}</summary>",
-    report_page.grid(single),
-    "</details>",
-  ]
-
-
-# Labels in a table, which would fill many screens with more of them.
-_MAX_LABELS = 200
-
-
-def shown_labels(counts: np.ndarray) -> tuple[np.ndarray, str]:
-  """Indices of all or the most frequent labels, and words for them."""
-  if len(counts) <= _MAX_LABELS:
-    return np.arange(len(counts)), f"All {len(counts)} labels"
-  shown = np.sort(np.argsort(-counts, kind="stable")[:_MAX_LABELS])
-  return shown, f"The {_MAX_LABELS} most frequent of {len(counts):,} labels"
-
-
-def calibration(confidences: Sequence[float], correct: Sequence[bool]) -> str:
-  """Section with a reliability diagram and the expected calibration error."""
+def calibration(
+  confidences: Sequence[float], correct: Sequence[bool]
+) -> Section:
+  """Reliability diagram and expected calibration error (Guo et al. 2017)."""
   confidence = np.asarray(confidences, float)
   is_correct = np.asarray(correct, float)
   if not len(confidence):
-    return report_page.section(
-      "Calibration", report_page.note("There are no predictions.")
-    )
+    return Section("Calibration", note("There are no predictions."))
   bins = np.digitize(confidence, np.arange(1, 10) / 10)
-  counts = np.bincount(bins, minlength=10)
-  confidence_by_bin = np.bincount(bins, confidence, 10)
-  correct_by_bin = np.bincount(bins, is_correct, 10)
-  error = np.abs(confidence_by_bin - correct_by_bin).sum() / len(confidence)
+  counts, confidence_sums, correct_sums = (
+    np.bincount(bins, weights, 10) for weights in (None, confidence, is_correct)
+  )
+  error = np.abs(confidence_sums - correct_sums).sum() / len(confidence)
 
   def draw(axes):
-    middles = np.arange(10) / 10 + 0.05
-    with np.errstate(invalid="ignore"):  # an empty bin has no point
-      points = confidence_by_bin / counts, correct_by_bin / counts
-    axes.bar(middles, points[1], 0.092, alpha=0.3)
+    filled = counts > 0
+    accuracy = correct_sums[filled] / counts[filled]
+    axes.bar(np.arange(0.05, 1, 0.1)[filled], accuracy, 0.092, alpha=0.3)
+    axes.plot([0, 1], [0, 1], color=_QUIET, linestyle="--")
     axes.plot(
-      [0, 1], [0, 1], color=report_charts.LIGHT["quiet"], linestyle=(0, (3, 2))
+      confidence_sums[filled] / counts[filled], accuracy, "o", clip_on=False
     )
-    axes.plot(*points, "o", clip_on=False)
-    for middle, count in zip(middles, counts):
-      axes.text(middle, 1.04, _short(count), ha="center")
-    axes.set(xlabel="confidence", ylabel="accuracy")
-    axes.set(xlim=(0, 1), ylim=(0, 1), xticks=np.arange(11) / 10)
+    axes.set(xlabel="confidence", ylabel="accuracy", xlim=(0, 1), ylim=(0, 1))
 
-  return report_page.section(
-    "Calibration",
-    report_page.beside(
-      report_charts.picture((4.2, 2.8), draw),
-      f"<p><b>Expected calibration error {error:.4f}.</b> The mean confidence"
-      f" is {confidence.mean():.1%}, and {is_correct.mean():.1%} of"
-      f" {len(confidence):,} predictions are correct.</p>",
-      report_page.note(
-        "Each point is a bin: mean confidence, accuracy and, at the top, count."
-        " Below the dashed line the model is overconfident. The error is the"
-        " mean of |confidence − accuracy| over ten bins of equal width,"
-        " weighted by their counts (Guo et al. 2017)."
-      ),
-    ),
+  summary = (
+    f"Expected calibration error {error:.4f}: the mean confidence is"
+    f" {confidence.mean():.1%}, and {is_correct.mean():.1%} of"
+    f" {len(confidence):,} predictions are correct."
+  )
+  about = (
+    "Points are ten bins of predictions. Below the dashed line the model is"
+    " overconfident. The error is the mean distance from the line, weighted by"
+    " the number of predictions."
+  )
+  return Section(
+    "Calibration", f"<p>{summary}</p>\n{picture(draw)}\n{note(about)}"
   )
 
 
-def _short(count: int) -> str:
-  """A count with two or three digits: 950, 1.7k, 12k."""
-  if count < 1000:
-    return str(count)
-  return f"{count / 1000:.1f}k" if count < 9950 else f"{count / 1000:,.0f}k"
+# Pieces of a section
 
 
-def lengths(lengths: model_inputs.Lengths) -> str:
-  """Section with a histogram of example or window lengths before truncation."""
-  num_tokens, limit = lengths.num_tokens, lengths.limit
-  unit = "windows" if lengths.num_windows else lengths.examples
-  title = "Lengths of windows" if lengths.num_windows else "Lengths"
-  if not len(num_tokens):
-    return report_page.section(
-      title, report_page.note("There are no examples.")
-    )
-  longest = max(num_tokens)
-  # A few very long examples would squeeze all other bars.
-  top = max(limit, min(longest, 2 * limit))
-  width = math.ceil(top / 60)
-  # Bars are aligned so that the limit falls between two of them.
-  starts = np.arange(limit % width - width, top, width) + 0.5
-  counts, _ = np.histogram(
-    np.minimum(num_tokens, top), [*starts, starts[-1] + width]
+def note(text: str) -> str:
+  """A paragraph in a lighter color."""
+  return f'<p class="quiet">{escape(text)}</p>'
+
+
+def facts(values: Mapping[str, Any]) -> str:
+  """Values by name, in two columns where the page is wide."""
+  rows = [
+    f"<div><dt>{escape(name)}</dt>"
+    f'<dd dir="auto">{format_value(value)}</dd></div>'
+    for name, value in values.items()
+  ]
+  return "\n".join(["<dl>", *rows, "</dl>"])
+
+
+def grid(rows: Sequence[Mapping[str, Any]]) -> str:
+  """A table: a row per mapping, a column per key."""
+  if not rows:
+    return note("There are none.")
+  heads, columns = [], []
+  for name in dict.fromkeys(name for row in rows for name in row):
+    values = [row.get(name) for row in rows]
+    if all(isinstance(v, (numbers.Real, type(None))) for v in values):
+      start, end = '<td class="number">', "</td>"
+      heads.append(f'<th class="number">{escape(name)}</th>')
+    else:
+      start, end = '<td><div dir="auto">', "</div></td>"
+      heads.append(f"<th>{escape(name)}</th>")
+    columns.append([f"{start}{format_value(value)}{end}" for value in values])
+  lines = [heads, *zip(*columns)]
+  return "\n".join(
+    [
+      '<div class="wide"><table>',
+      *(f"<tr>{''.join(cells)}</tr>" for cells in lines),
+      "</table></div>",
+    ]
   )
+
+
+def marked_text(
+  content: str, spans: Sequence[tuple[int, int, str]], margin: int = 160
+) -> Html:
+  """Text with marked spans, shortened where it is far from all of them."""
+  # A span is its first character, the one after the last, and "gold" or
+  # "predicted". Spans may overlap.
+  ends = {index for start, end, _ in spans for index in (start, end)}
+  parts = []
+  for first, last in _excerpts(content, spans, margin):
+    parts.append("" if first == 0 else "… ")
+    cuts = sorted({first, last} | {i for i in ends if first < i < last})
+    for start, end in zip(cuts, cuts[1:]):
+      piece = escape(content[start:end])
+      kinds = {kind for a, b, kind in spans if a <= start and end <= b}
+      if kinds:
+        piece = f'<mark class="{" ".join(sorted(kinds))}">{piece}</mark>'
+      parts.append(piece)
+    parts.append("" if last == len(content) else " …\n")
+  return Html("".join(parts).rstrip("\n"))
+
+
+def _excerpts(
+  content: str, spans: Sequence[tuple[int, int, str]], margin: int
+) -> list[tuple[int, int]]:
+  """Segments of a text, of whole words, that have all spans."""
+  found: list[tuple[int, int]] = []
+  for start, end, _ in sorted(spans) or [(0, margin, "")]:
+    first, last = max(0, start - margin), min(len(content), end + margin)
+    while first > 0 and not content[first - 1].isspace() and first < start:
+      first += 1
+    while last < len(content) and not content[last].isspace() and last > end:
+      last -= 1
+    if found and first <= found[-1][1]:
+      first, last = found[-1][0], max(last, found.pop()[1])
+    found.append((first, last))
+  return found
+
+
+# Pictures
+
+# Colors of lines and text, legible in the light and the dark theme.
+_COLORS = (
+  "#3b82c4",
+  "#d4722a",
+  "#3d9a50",
+  "#c94f6d",
+  "#8f6fd0",
+  "#a5784b",
+  "#2f9a9a",
+  "#8a8f98",
+)
+_QUIET = "#7d8590"
+
+_MAX_POINTS = 200  # drawn of a line
+
+
+def curves(
+  title: str, lines: Mapping[str, Points], marked_step: int | None = None
+) -> str:
+  """A picture of lines by name; `marked_step` has a vertical line."""
+  styles = {
+    name: (
+      _COLORS[number % len(_COLORS)],
+      "-" if number < len(_COLORS) else ":",
+    )
+    for number, name in enumerate(lines)
+  }
 
   def draw(axes):
-    colors = [
-      report_charts.LIGHT["main" if x < limit else "other"] for x in starts
-    ]
-    axes.bar(starts, counts, width * 0.9, align="edge", color=colors)
-    axes.set(xlim=(0, None), xlabel="tokens", ylabel=unit)
-    report_charts.mark(axes, limit + 0.5)
+    for name, points in lines.items():
+      color, style = styles[name]
+      marker = "o" if len(points) < 40 else ""
+      axes.plot(*_thin_out(points), style, color=color, marker=marker)
+    if marked_step is not None:
+      axes.axvline(marked_step, color=_QUIET, linestyle="--")
+    axes.set(xlabel="step")
     axes.xaxis.set_major_formatter("{x:,.0f}")
-    axes.yaxis.set_major_formatter("{x:,.0f}")
-    axes.locator_params(integer=True)
+    axes.yaxis.set_major_formatter("{x:.10g}")
+    axes.locator_params(axis="x", integer=True)
 
-  overflow = (
-    f" The last bar includes all above {top:,}." if longest > top else ""
-  )
-  return report_page.section(
-    title,
-    report_page.beside(
-      report_charts.picture((4.2, 2.1), draw),
-      *(f"<p>{text}</p>" for text in _truncation(lengths)),
-      report_page.note(
-        f"Median length {np.median(num_tokens):,.0f} tokens, maximum"
-        f" {longest:,}. {MARK} Limit {limit:,}.{overflow}"
-      ),
-    ),
-  )
+  names = [f"<b>{escape(title)}</b>"]
+  for name, points in lines.items():
+    color = f'<span style="color: {styles[name][0]}">━</span> ' if name else ""
+    last = format_value(float(points[-1][1]))
+    names.append(f'<span dir="auto">{color}{escape(name)} last {last}</span>')
+  return picture(draw, "\n".join(names))
 
 
-def _truncation(lengths: model_inputs.Lengths) -> Iterator[str]:
-  """Yields sentences on division into windows and truncation."""
-  name, count = lengths.examples, len(lengths.num_cut)
-  if lengths.num_windows:
-    num_divided = sum(number > 1 for number in lengths.num_windows)
-    yield (
-      f"<b>{len(lengths.num_tokens):,} windows of {count:,} {name}</b>:"
-      f" {num_divided:,} ({percent(num_divided, count)}) did not fit into one"
-      " window and were divided into overlapping ones."
-    )
-  num_truncated, num_cut = sum(map(bool, lengths.num_cut)), sum(lengths.num_cut)
-  if not num_truncated:
-    yield f"<b>None of {count:,} {name}</b> was truncated."
-    return
-  truncated = (
-    f"<b>{num_truncated:,} of {count:,} {name}</b>"
-    f" ({percent(num_truncated, count)}) were truncated, which removed"
-    f" {num_cut:,}"
+def _thin_out(points: Points) -> np.ndarray:
+  """Means over neighboring points: [2, at most `_MAX_POINTS`]."""
+  pairs = np.array(points, np.float64)
+  groups = np.array_split(pairs, min(len(pairs), _MAX_POINTS))
+  with np.errstate(invalid="ignore"):  # NaN and Inf are gaps
+    return np.array([group.mean(axis=0) for group in groups]).T
+
+
+def picture(draw: Callable[[Any], None], caption: str = "") -> str:
+  """A <figure> that `draw` draws on the axes of Matplotlib; HTML above it."""
+  import matplotlib
+  from matplotlib.figure import Figure
+
+  settings = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "report",
+    "font.size": 8.5,
+    "text.color": _QUIET,
+    "xtick.labelcolor": _QUIET,
+    "ytick.labelcolor": _QUIET,
+    "axes.labelcolor": _QUIET,
+    "xtick.major.size": 0,
+    "ytick.major.size": 0,
+    "axes.prop_cycle": matplotlib.cycler(color=_COLORS),
+    "axes.grid": True,
+    "axes.grid.axis": "y",
+    "grid.alpha": 0.4,
+    "lines.linewidth": 1.4,
+    "lines.markersize": 3.5,
+  }
+  for side in ("left", "right", "top", "bottom"):
+    settings[f"axes.spines.{side}"] = False
+  # Nothing that differs between two runs.
+  metadata = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+  file = io.BytesIO()
+  with matplotlib.rc_context(settings):
+    figure = Figure((3.5, 2.1), layout="constrained")
+    draw(figure.subplots())
+    figure.savefig(file, format="svg", transparent=True, metadata=metadata)
+  data = base64.b64encode(file.getvalue()).decode()
+  return (
+    f"<figure><figcaption>{caption}</figcaption>\n"
+    f'<img alt="" src="data:image/svg+xml;base64,{data}"></figure>'
   )
-  if lengths.num_windows:
-    yield f"{truncated} tokens."
-  else:
-    total = sum(lengths.num_tokens)
-    share = percent(num_cut, total)
-    yield f"{truncated} of {total:,} tokens ({share})."
+
+
+# Text and numbers
+
+
+def format_value(value: Any) -> str:
+  """Formats a value as HTML, floats with four digits or so."""
+  if value is None:
+    return "–"
+  if not isinstance(value, (float, np.floating)):
+    return escape(value)
+  size = abs(value)
+  if size and not 1e-3 <= size < 1e7:
+    return f"{value:.4g}"
+  return f"{value:.4f}" if size < 10 else f"{value:.2f}"
+
+
+def format_duration(seconds: float) -> str:
+  """Hours, minutes and seconds, such as "1 h 02 min 03 s"."""
+  minutes, seconds = divmod(round(seconds), 60)
+  hours, minutes = divmod(minutes, 60)
+  if hours:
+    return f"{hours} h {minutes:02} min {seconds:02} s"
+  return f"{minutes} min {seconds:02} s" if minutes else f"{seconds} s"
+
+
+def escape(value: Any) -> str:
+  """Text as HTML; control characters become escapes such as `\\x00`."""
+  if isinstance(value, Html):
+    return value
+  # Line breaks and tabs are the layout of a text.
+  text = CONTROLS.sub(
+    lambda match: match[0] if match[0] in "\n\t" else printable(match[0]),
+    str(value),
+  )
+  return html.escape(text)

@@ -8,18 +8,16 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import numpy as np
 from absl import logging
 
 from bertlib.cli import option
 from bertlib.cli.errors import some_of
 from bertlib.data import model_inputs
 from bertlib.io import receipt_file, result_files
-from bertlib.reporting import (
-  html_report,
-  predict_commands,
-  report_page,
-)
-from bertlib.reporting.statistics import Estimates
+from bertlib.reporting import event_files, html_report, predict_commands
+from bertlib.reporting.html_report import Section, escape, format_value
+from bertlib.reporting.statistics import Estimates, Interval
 from bertlib.settings.common import TrainingSettings
 from bertlib.training import model_selection, multi_run
 from bertlib.training.task import Run
@@ -41,9 +39,9 @@ class Findings:
   # Metrics, as in `eval_results.txt`.
   results: dict[str, Any] = dataclasses.field(default_factory=dict)
   # Sections of the report on the predictions.
-  sections: list[str] = dataclasses.field(default_factory=list)
+  sections: list[Section] = dataclasses.field(default_factory=list)
   # Sections of `collapse_warning`, which come first.
-  warnings: list[str] = dataclasses.field(default_factory=list)
+  warnings: list[Section] = dataclasses.field(default_factory=list)
   # Intervals and baselines of the metrics.
   estimates: Estimates = dataclasses.field(default_factory=Estimates)
 
@@ -55,34 +53,34 @@ def write_report(
   num_examples: Mapping[str, int] | None = None,
 ) -> None:
   """Writes the `report.html` of a training run."""
-  seeds = None
-  if run.seeds:
-    seeds = multi_run.read_statistics(run.output_dir)
+  seeds = multi_run.read_statistics(run.output_dir) if run.seeds else None
   scores = model_selection.plain_scores(found.results)
   # `Receipt.finish` has been called: it has device, versions, date and
   # duration.
   receipt = next(receipt_file.read_all(run.output_dir), {})
-  parts = [*found.warnings, *([html_report.seeds(seeds)] if seeds else [])]
-  parts += [*_curves(run), *found.sections]
+  sections = [*found.warnings]
+  if seeds:
+    sections.append(_seeds(seeds))
+  sections += [*_curves(run), *found.sections]
   if lengths:
-    parts.append(html_report.lengths(lengths))
+    sections.append(_lengths(lengths))
+  sections += [*_predict_commands(run), _settings(run.settings)]
   intervals = found.estimates.intervals
-  predict = predict_commands.blocks(run)
-  if predict:
-    parts.append(html_report.commands("Predict with this model", *predict))
-  parts.append(html_report.table("Settings", _settings(run.settings)))
+  values = {
+    name: _with_interval(value, intervals.get(name))
+    for name, value in scores.items()
+  }
   path = os.path.join(run.output_dir, "report.html")
-  html_report.write(
+  html_report.write_page(
     path,
     os.path.basename(os.path.abspath(run.output_dir)),
-    {
-      name: html_report.with_interval(value, intervals.get(name))
-      for name, value in scores.items()
-    },
-    parts,
-    subtitle=_subtitle(run, receipt),
-    headline=_headline(run, scores, found.estimates, seeds),
-    details=_details(run, receipt, num_examples or {}),
+    sections,
+    _subtitle(run, receipt),
+    [
+      _headline(run, scores, found.estimates, seeds),
+      html_report.facts(values),
+      html_report.facts(_details(run, receipt, num_examples or {})),
+    ],
   )
   logging.info("Report of the run: %s", path)
 
@@ -119,22 +117,36 @@ def _headline(
   )
   if metric is None:
     return ""
-  notes = []
+  interval = estimates.intervals.get(metric)
+  baseline = estimates.baselines.get(metric)
+  lines = []
+  if interval:
+    low, high = map(format_value, interval[:2])
+    lines.append(f"95% confidence interval {low} to {high} ({interval.method})")
+  if baseline:
+    lines.append(f"Baseline {format_value(baseline[1])}: {baseline[0]}")
+  if estimates.count:
+    lines.append(estimates.count)
   if seeds:
     low, high = seeds["confidence_interval"]
-    notes = [
+    lines.append(
       f"Best of {len(seeds['seeds'])} seeds, by {seeds['metric']}: mean"
       f" {seeds['mean']:.4f}, 95% confidence interval of the mean {low:.4f} to"
       f" {high:.4f}"
-    ]
-  return html_report.headline(
-    metric,
-    scores[metric],
-    estimates.count,
-    estimates.intervals.get(metric),
-    estimates.baselines.get(metric),
-    notes,
+    )
+  return (
+    '<div class="headline">\n'
+    f"<p><b>{format_value(scores[metric])}</b><br>{escape(metric)}</p>\n"
+    f"<p>{'<br>'.join(map(escape, lines))}</p>\n</div>"
   )
+
+
+def _with_interval(value: float, interval: Interval | None) -> str:
+  """A metric with its confidence interval, if there is one."""
+  if interval is None:
+    return format_value(value)
+  value, low, high = map(format_value, (value, interval.low, interval.high))
+  return f"{value} ({low} to {high})"
 
 
 def _details(
@@ -148,7 +160,7 @@ def _details(
     details["started"] = starts[0]["started"].replace("T", " ")
     duration = receipt_file.duration(receipt)
     if duration is not None:
-      text = report_page.format_duration(duration.total_seconds())
+      text = html_report.format_duration(duration.total_seconds())
       of_several = f" in {len(starts)} starts" if len(starts) > 1 else ""
       details["duration"] = text + of_several
     device = _describe_device(receipt["device"])
@@ -180,39 +192,108 @@ def _describe_device(device: Mapping[str, Any]) -> str:
 # Sections
 
 
-def _curves(run: Run) -> list[str]:
-  """Sections with losses, and then the other curves."""
+def _curves(run: Run) -> list[Section]:
+  """Losses of training and dev set in one picture, and then other curves."""
   dev_scores = model_selection.DevScores(run.output_dir, run.selection)
-  best = dev_scores.best
-  marked = best and (best["step"], f"best {run.selection.metric}")
-  training = html_report.read_scalars(run.output_dir)
+  training = event_files.read_scalars(run.output_dir)
   dev = dev_scores.by_name()
-  shown = dict(dev)
-  if training and not dev:  # the evaluation at the end
-    dev = html_report.read_scalars(run.path("dev"))
-  parts = []
-  losses = training.pop("loss", []), dev.get("loss", [])
-  shown.pop("loss", None)
-  if any(losses):
-    parts.append(html_report.losses(*losses, marked))
-  for title, named in (("Training", training), ("Dev metrics", shown)):
-    if named:
-      parts.append(html_report.curves(title, named, marked))
-  return parts
+  # Without --eval_steps, the dev loss is that of the end.
+  at_end = {} if dev else event_files.read_scalars(run.path("dev"))
+  loss = {
+    "training": training.pop("loss", []),
+    "dev set": dev.pop("loss", at_end.get("loss", [])),
+  }
+  panels = {
+    "loss": {name: points for name, points in loss.items() if points},
+    **{f"dev {name}": {"": points} for name, points in dev.items()},
+    **{name: {"": points} for name, points in training.items()},
+  }
+  best = dev_scores.best
+  step = best and best["step"]
+  pictures = [
+    html_report.curves(title, lines, step)
+    for title, lines in panels.items()
+    if lines
+  ]
+  if not pictures:
+    return []
+  about = f"Dashed: best {run.selection.metric}, step {step:,}." if best else ""
+  return [html_report.panels("Curves", pictures, about)]
 
 
-def _settings(settings: TrainingSettings) -> list[dict[str, Any]]:
+def _seeds(statistics: Mapping[str, Any]) -> Section:
+  """Metrics of the runs of --seeds, from `multi_run.summarize_seeds`."""
+  metric = statistics["metric"]
+  rows = []
+  for seed, score in zip(statistics["seeds"], statistics["scores"]):
+    is_best = seed == statistics["best_seed"]
+    notes = ["kept as the best"] * is_best
+    notes += ["collapsed"] * (seed in statistics["collapsed"])
+    rows.append({"seed": str(seed), metric: score, "note": ", ".join(notes)})
+  for name in ("median", "mean", "standard_deviation"):
+    shown = name.replace("_", " ")
+    rows.append({"seed": shown, metric: statistics[name], "note": ""})
+  low, high = statistics["confidence_interval"]
+  about = (
+    f"95% confidence interval of the mean (Student's t): {low:.4f} to"
+    f" {high:.4f}."
+  )
+  return html_report.table("Seeds", rows, about)
+
+
+def _lengths(lengths: model_inputs.Lengths) -> Section:
+  """Lengths before truncation, and what was truncated or divided."""
+  num_tokens, count = lengths.num_tokens, len(lengths.num_cut)
+  rows = {lengths.examples: f"{count:,}"}
+  if lengths.num_windows:
+    num_divided = sum(number > 1 for number in lengths.num_windows)
+    rows["windows"] = f"{len(num_tokens):,}"
+    rows["divided into several windows"] = _share(num_divided, count)
+  if len(num_tokens):
+    rows["median length"] = f"{np.median(num_tokens):,.0f} tokens"
+    rows["maximum"] = f"{max(num_tokens):,} tokens"
+  rows["limit"] = f"{lengths.limit:,} tokens"
+  rows[f"truncated {lengths.examples}"] = _share(
+    sum(map(bool, lengths.num_cut)), count
+  )
+  # Windows overlap: their tokens are not those of the examples.
+  total = 0 if lengths.num_windows else sum(num_tokens)
+  rows["removed tokens"] = _share(sum(lengths.num_cut), total)
+  return Section("Lengths", html_report.facts(rows))
+
+
+def _share(part: int, whole: int) -> str:
+  """A count and its percentage of another one."""
+  return f"{part:,} ({part / whole:.1%})" if whole else f"{part:,}"
+
+
+def _predict_commands(run: Run) -> list[Section]:
+  """Lines to copy that predict with the model."""
+  blocks = [
+    f"<p>{escape(about)}</p>\n<pre>{escape(lines)}</pre>"
+    for about, lines in predict_commands.blocks(run)
+  ]
+  return (
+    [Section("Predict with this model", "\n".join(blocks))] if blocks else []
+  )
+
+
+def _settings(settings: TrainingSettings) -> Section:
   """Rows of the flags given, and of the values chosen for `auto`."""
   values = option.values_of(settings)
   given = {name: values[name] for name in sorted(settings.receipt.times_given)}
   for name in sorted(settings.compute.automatic):
     given[name] = f"auto: {values[name]}"
-  return [{"flag": f"--{n}", "value": value} for n, value in given.items()]
+  rows = [{"flag": f"--{n}", "value": str(v)} for n, v in given.items()]
+  return html_report.table("Settings", rows)
+
+
+# Warnings
 
 
 def collapse_warning(
   answers: Iterable[str], gold: Iterable[str] | None = None
-) -> list[str]:
+) -> list[Section]:
   """Logs and returns a warning of `describe_collapse`, if there is one."""
   text = describe_collapse(answers, gold)
   if not text:
@@ -240,7 +321,7 @@ def describe_collapse(
 
 def missing_labels_warning(
   predicted: Iterable[str], gold: Iterable[str], fix: str
-) -> list[str]:
+) -> list[Section]:
   """Logs and returns a warning of gold labels that are never predicted."""
   predicted, counts = set(predicted), collections.Counter(gold)
   missing = [

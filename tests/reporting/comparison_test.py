@@ -6,6 +6,8 @@ import statistics
 
 import pytest
 import run_folders
+from event_files_test import write_events
+from html_pages import Page
 
 from bertlib.reporting import comparison, recorded_runs
 from bertlib.tasks import records
@@ -22,6 +24,7 @@ def runs_of(tmp_path, **by_name):
   return recorded_runs.find_runs(folders, records.find)
 
 
+TEST = "McNemar's test"
 OTHER_DEV = {"train_file": "a" * 64, "dev_file": "f" * 64}
 
 
@@ -30,7 +33,18 @@ def results(**metrics):
 
 
 def difference_rows(runs):
-  return comparison.difference_rows(comparison.differences(runs))
+  """Difference, interval and p-value, by run and metric."""
+  rows = comparison.difference_rows(
+    comparison.find_differences(runs), comparison.metric_names(runs)
+  )
+  return {
+    (row["run"], row["metric"]): (
+      row["difference"],
+      row["95% interval"],
+      row["p-value"],
+    )
+    for row in rows
+  }
 
 
 # Metrics
@@ -66,7 +80,7 @@ def test_runs_on_other_dev_data_are_named_and_not_compared(tmp_path):
   (warning,) = comparison.warnings(runs)
   assert warning.endswith("for runs with other dev data than a: b.")
   assert comparison.best_runs(runs) == {"accuracy": {"c"}}
-  assert [row["run"] for row in difference_rows(runs)] == ["c"]
+  assert [*difference_rows(runs)] == [("c", "accuracy")]
 
 
 def test_runs_of_another_script_are_named_and_not_compared(tmp_path):
@@ -76,7 +90,7 @@ def test_runs_of_another_script_are_named_and_not_compared(tmp_path):
     b=results(accuracy=0.9) | {"script": "run_ner.py"},
   )
   assert "of another script than a: b" in comparison.warnings(runs)[0]
-  assert difference_rows(runs) == []
+  assert difference_rows(runs) == {}
 
 
 def test_a_run_without_receipt_is_compared(tmp_path):
@@ -85,8 +99,7 @@ def test_a_run_without_receipt_is_compared(tmp_path):
   (tmp_path / "old" / "eval_results.txt").write_text("eval_accuracy = 0.4\n")
   runs = recorded_runs.find_runs([folder, str(tmp_path / "old")], records.find)
   assert comparison.warnings(runs) == []
-  (row,) = difference_rows(runs)
-  assert row == {"run": "old", "accuracy": "-0.1000"}
+  assert difference_rows(runs) == {("old", "accuracy"): ("-0.1000", "", "")}
 
 
 def test_the_table_begins_with_primary_metrics(tmp_path):
@@ -97,16 +110,11 @@ def test_the_table_begins_with_primary_metrics(tmp_path):
     | {"flags": {"best_metric": "f1"}},
     c={"results": None},
   )
-  rows = comparison.summary(runs)
+  rows = comparison.run_rows(runs, comparison.metric_names(runs))
   assert list(rows[0]) == ["run", "accuracy", "f1", "loss", "duration", "note"]
-  assert rows[2] == {
-    "run": "c",
-    "accuracy": None,
-    "f1": None,
-    "loss": None,
-    "duration": "1 h 00 min 05 s",
-    "note": "not finished",
-  }
+  assert [*rows[2].values()] == [
+    *("c", "-", "-", "-", "1 h 00 min 05 s", "not finished")
+  ]
 
 
 def test_the_terminal_has_few_metrics_and_stars(tmp_path):
@@ -116,12 +124,12 @@ def test_the_terminal_has_few_metrics_and_stars(tmp_path):
     a=results(accuracy=0.5, **many),
     b=results(accuracy=0.75, **many),
   )
-  first, second = comparison.terminal_table(runs)
-  assert first["accuracy"] == "0.5000 "
-  assert second["accuracy"] == "0.7500*"
-  assert [name for name in first if name.startswith("m")] == [
-    "m0", "m1", "m2", "m3", "m4",
-  ]  # fmt: skip
+  table, *_ = comparison.tables(runs, [], max_metrics=2)
+  assert [[*row.values()][:3] for row in table.rows] == [
+    ["a", "0.5000", "0.5000"],
+    ["b", "0.7500*", "0.5000"],
+  ]
+  assert list(table.rows[0]) == ["run", "accuracy", "m0", "duration"]
 
 
 # Settings
@@ -201,7 +209,7 @@ def test_seeds_have_mean_and_standard_deviation(tmp_path):
     unfinished={"results": None},
   )
   mean, deviation = statistics.mean(scores), statistics.stdev(scores)
-  assert comparison.seed_rows(runs) == [
+  assert comparison.seed_rows(runs, ["accuracy"]) == [
     {
       "runs": "run0, run1, run2",
       "seeds": "0, 1, 2",
@@ -210,36 +218,21 @@ def test_seeds_have_mean_and_standard_deviation(tmp_path):
   ]
 
 
-def test_inputs_and_versions_that_differ_are_listed(tmp_path):
+def test_settings_that_differ_are_shown_as_one_types_them(tmp_path):
   runs = runs_of(
     tmp_path,
-    a={},
-    b={"versions": {"python": "3.12.1"}, "data": OTHER_DEV},
+    a={"flags": {"rate": 1.0, "same": 2.0}},
+    b={
+      "flags": {"rate": 5e-5, "same": 2.0},
+      "versions": {"python": "3.12.1"},
+      "data": OTHER_DEV,
+    },
   )
-  assert comparison.input_rows(runs) == [
-    {"run": "a", "dev data": "b" * 8, "python": "3.11.7"},
-    {"run": "b", "dev data": "f" * 8, "python": "3.12.1"},
+  assert [[*row.values()] for row in comparison.setting_rows(runs)] == [
+    ["--rate", "1", "5e-05"],
+    ["dev data", "b" * 8, "f" * 8],
+    ["python", "3.11.7", "3.12.1"],
   ]
-
-
-def test_the_longer_side_of_a_table_goes_downwards(tmp_path):
-  runs = runs_of(
-    tmp_path,
-    a={"flags": {"x": 1, "y": 2, "z": 3}},
-    b={"flags": {"x": 4, "y": 5, "z": 6}},
-  )
-  assert comparison.flag_rows(runs) == [
-    {"flag": "--x", "a": 1, "b": 4},
-    {"flag": "--y", "a": 2, "b": 5},
-    {"flag": "--z", "a": 3, "b": 6},
-  ]
-
-
-def test_flags_are_shown_as_one_types_them(tmp_path):
-  rates = (1.0, "1"), (5e-5, "5e-05")
-  first, other = ({"flags": {"rate": rate}} for rate, _ in rates)
-  rows = comparison.flag_rows(runs_of(tmp_path, a=first, b=other))
-  assert [row["--rate"] for row in rows] == [shown for _, shown in rates]
 
 
 # Predictions
@@ -263,9 +256,8 @@ def test_answers_of_two_runs_to_the_same_questions_are_tested(tmp_path):
   runs = recorded_runs.find_runs(
     [str(tmp_path / name) for name in "ab"], records.find
   )
-  (row,) = difference_rows(runs)
-  assert row["right in one run only"] == "2 : 0"
-  assert row["p-value"] == pytest.approx(0.5)  # two coins, both on one side
+  # Two coins, both on one side.
+  assert difference_rows(runs)["b", TEST] == ("2 : 0", "", "0.5000")
 
 
 @pytest.mark.parametrize("change", ["questions", "answers"])
@@ -278,8 +270,7 @@ def test_answers_to_other_questions_are_not_compared(tmp_path, change):
   runs = recorded_runs.find_runs(
     [str(tmp_path / name) for name in "ab"], records.find
   )
-  (row,) = difference_rows(runs)
-  assert "p-value" not in row
+  assert [*difference_rows(runs)] == [("b", "accuracy")]
 
 
 def test_labels_of_two_runs_are_tested(tmp_path):
@@ -291,11 +282,11 @@ def test_labels_of_two_runs_are_tested(tmp_path):
     a=of_run | predictions(gold, gold[:17] + ["no"] * 3),
     b=of_run | predictions(gold, ["no"] * 5 + gold[5:]),
   )
-  (row,) = difference_rows(runs)
-  assert row["right in one run only"] == "2 : 2"
-  assert row["p-value"] == 1
-  assert re.fullmatch(r"\+0\.0000 \(-0\.\d+ to \+0\.\d+\)", row["f1"])
-  assert row["accuracy"] == "+0.0000"
+  rows = difference_rows(runs)
+  assert rows["b", TEST] == ("2 : 2", "", "1.0000")
+  assert rows["b", "f1"][0] == "+0.0000"
+  assert re.fullmatch(r"-0\.\d+ to \+0\.\d+", rows["b", "f1"][1])
+  assert rows["b", "accuracy"] == ("+0.0000", "", "")
 
 
 def test_values_of_two_runs_have_an_interval(tmp_path):
@@ -305,9 +296,9 @@ def test_values_of_two_runs_have_an_interval(tmp_path):
     a=results(pearson=0.5, loss=1.0) | predictions(gold, gold[::-1]),
     b=results(pearson=0.75, loss=0.5) | predictions(gold, gold[1:] + gold[:1]),
   )
-  (row,) = difference_rows(runs)
-  assert row["pearson"].startswith("+0.2500 (+1.")
-  assert list(row) == ["run", "pearson", "loss"]
+  rows = difference_rows(runs)
+  assert [*rows] == [("b", "pearson"), ("b", "loss")]
+  assert rows["b", "pearson"][1].startswith("+1.")
 
 
 def test_tags_of_two_runs_have_an_interval_over_sentences(tmp_path):
@@ -318,10 +309,10 @@ def test_tags_of_two_runs_have_an_interval_over_sentences(tmp_path):
     a=of_run | predictions(gold, gold),
     b=of_run | predictions(gold, [["B-PER", "O"], ["O"] * 3] * 10),
   )
-  (row,) = difference_rows(runs)
-  assert list(row) == ["run", "f1", "f1_PER"]
-  assert row["f1"].startswith("+0.0000 (-0.")
-  assert row["f1_PER"] == "+0.0000"
+  rows = difference_rows(runs)
+  assert [*rows] == [("b", "f1"), ("b", "f1_PER")]
+  assert rows["b", "f1"][1].startswith("-0.")
+  assert rows["b", "f1_PER"] == ("+0.0000", "", "")
 
 
 def test_lists_of_labels_have_a_test_and_intervals(tmp_path):
@@ -333,10 +324,9 @@ def test_lists_of_labels_have_a_test_and_intervals(tmp_path):
     a=of_run | predictions(gold, [["a"]] * 30),
     b=of_run | predictions(gold, [["b", "a"]] * 30),
   )
-  (row,) = difference_rows(runs)
-  assert row["right in one run only"] == "10 : 10"
-  # The difference is 0.8 for the two labels, 0.667 for one, 0 for none.
-  assert re.fullmatch(r"\+0\.0000 \([-+]0\.\d+ to \+0\.\d+\)", row["micro_f1"])
+  rows = difference_rows(runs)
+  assert rows["b", TEST] == ("10 : 10", "", "1.0000")
+  assert re.fullmatch(r"[-+]0\.\d+ to \+0\.\d+", rows["b", "micro_f1"][1])
 
 
 def test_labels_that_are_not_known_have_a_test_alone(tmp_path):
@@ -348,8 +338,10 @@ def test_labels_that_are_not_known_have_a_test_alone(tmp_path):
     a=of_run | predictions(gold, gold),
     b=of_run | predictions(gold, ["a"] * 20),
   )
-  (row,) = difference_rows(runs)
-  assert (row["f1"], row["right in one run only"]) == ("+0.0000", "10 : 0")
+  assert difference_rows(runs) == {
+    ("b", "f1"): ("+0.0000", "", ""),
+    ("b", TEST): ("10 : 0", "", "0.0020"),
+  }
 
 
 @pytest.mark.parametrize(
@@ -363,5 +355,38 @@ def test_predictions_of_other_examples_are_not_compared(tmp_path, gold):
     b=of_run | predictions(gold, gold),
     without_predictions=of_run,
   )
-  for row in difference_rows(runs):
-    assert list(row) == ["run", "accuracy"]
+  for _, metric in difference_rows(runs):
+    assert metric == "accuracy"
+
+
+# The page
+
+
+def test_the_page_has_tables_and_a_line_per_run(tmp_path):
+  gold, predicted = ["no", "yes"] * 10, [["yes", "no"] * 10, ["no"] * 20]
+  for name, labels in zip(("a", "b<i>"), predicted):
+    run_folders.write_run(
+      tmp_path / name,
+      **results(macro_f1=0.5),
+      flags={"best_metric": "macro_f1"},
+      dev_scores=[{"step": n, "macro_f1": 0.1 * n} for n in (1, 2)],
+      **predictions(gold, labels),
+    )
+    write_events(tmp_path / name, (1, 1, {"loss": 0.9}), (2, 2, {"loss": 0.8}))
+  run_folders.write_run(tmp_path / "other", data=OTHER_DEV)
+  runs = recorded_runs.find_runs(
+    [str(tmp_path / name) for name in ("a", "b<i>", "other")], records.find
+  )
+  path = tmp_path / "page.html"
+  comparison.write_page(str(path), runs, comparison.find_differences(runs))
+  page = Page(path.read_text(encoding="utf-8"))
+  assert page.texts("h2") == [
+    "Warning",
+    "Runs",
+    "Differences from a",
+    "Settings that differ",
+    "Curves",
+  ]
+  training, dev = (" ".join(t.split()) for t in page.texts("figcaption"))
+  assert training == "training loss ━ a last 0.8000 ━ b<i> last 0.8000"
+  assert dev == "dev macro_f1 ━ a last 0.2000 ━ b<i> last 0.2000"

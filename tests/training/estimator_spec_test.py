@@ -8,7 +8,7 @@ import tensorflow.compat.v1 as tf
 import modeling
 from bertlib.compat import estimator_api
 from bertlib.compute.fast_compute import FastCompute
-from bertlib.reporting import html_report
+from bertlib.reporting import event_files
 from bertlib.training import estimator_spec
 from optimization import StepOptions
 
@@ -196,7 +196,7 @@ def test_scalars_reach_tensorboard(tmp_path):
     )
 
   estimator.train(input_fn, max_steps=5)
-  scalars = html_report.read_scalars(str(tmp_path))
+  scalars = event_files.read_scalars(str(tmp_path))
   speeds = scalars.pop("examples/s")
   assert [step for step, _ in speeds] == [2, 4, 5]
   assert all(speed > 0 for _, speed in speeds)

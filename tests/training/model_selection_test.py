@@ -19,7 +19,7 @@ import run_classifier
 from bertlib.checkpoints import checkpoint_writer, finding
 from bertlib.cli.errors import InputError
 from bertlib.io import json_files, result_files
-from bertlib.reporting import html_report
+from bertlib.reporting import event_files
 from bertlib.settings.common import ComputeSettings
 from bertlib.training import model_selection, multi_run, step_plan
 from bertlib.training.model_selection import DevScores, Selection
@@ -137,10 +137,10 @@ def test_by_name_has_steps_and_values_of_each_metric(tmp_path):
 
 def test_scores_are_written_to_tensorboard(tmp_path):
   scores_of(tmp_path, "f1", 0.25, 0.75)
-  assert html_report.read_scalars(str(tmp_path / "dev")) == {
+  assert event_files.read_scalars(str(tmp_path / "dev")) == {
     "f1": [(1, 0.25), (2, 0.75)]
   }
-  assert html_report.read_scalars(str(tmp_path)) == {}
+  assert event_files.read_scalars(str(tmp_path)) == {}
 
 
 # While training, without a model
@@ -547,7 +547,7 @@ def test_killed_run_resumes_to_the_same_scores(workspace, stopped, main):
   run_outputs.assert_same_variables(
     killed / "model.ckpt-6", stopped / "model.ckpt-6"
   )
-  assert html_report.read_scalars(str(killed / "dev"))["loss"] == [
+  assert event_files.read_scalars(str(killed / "dev"))["loss"] == [
     (row["step"], pytest.approx(row["loss"], rel=1e-6))
     for row in rows_of(stopped)
   ]

@@ -31,7 +31,7 @@ from bertlib.checkpoints import model_json
 from bertlib.cli.errors import InputError
 from bertlib.compat import estimator_api
 from bertlib.data import input_pipeline, tf_records
-from bertlib.reporting import html_report
+from bertlib.reporting import event_files
 from bertlib.settings.classifier import ClassifierSettings
 from bertlib.tasks.classification import classification_records
 from bertlib.tasks.classification.classification import Problem
@@ -456,7 +456,7 @@ def test_host_call_writes_the_mean_over_cores(tmp_path, one_core):
     tf.zeros([2], step.dtype),
     *(tf.constant([1.0, 3.0], t.dtype) for t in others),
   )
-  written = html_report.read_scalars(str(tmp_path))
+  written = event_files.read_scalars(str(tmp_path))
   assert set(written) == {"loss", "learning_rate", "gradient_norm"}
   assert all(values == [(0, 2.0)] for values in written.values())
 

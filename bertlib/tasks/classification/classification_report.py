@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
 from bertlib.cli.errors import some_of
 from bertlib.reporting import html_report, statistics
+from bertlib.reporting.html_report import Section, escape
 from bertlib.reporting.recorded_runs import RecordedRun, shared_predictions
 from bertlib.reporting.statistics import Comparison, Estimates, Interval
 from bertlib.tasks.classification import classification_scores
@@ -20,6 +21,10 @@ from bertlib.tasks.classification.classification import (
   InputExample,
   Problem,
 )
+
+# Labels up to which there is a confusion matrix, confusions of more labels, and
+# rows of the table of labels.
+_MAX_MATRIX, _MAX_CONFUSIONS, _MAX_LABELS = 20, 20, 200
 
 # Labels of the largest constant prediction that is tried as a baseline.
 _MAX_CONSTANT = 20
@@ -35,8 +40,8 @@ def sections(
   logits: np.ndarray,  # float [examples, labels]
   num_errors: int = 30,
   thresholds: Mapping[str, float] | None = None,  # tuned, by label
-) -> list[str]:
-  """Sections on the predictions of a classifier, for `html_report.write`."""
+) -> list[Section]:
+  """Sections on the predictions of a classifier, for `run_report.Findings`."""
   predicted = classification_scores.probabilities(problem, logits)
   if problem.kind == "regression":
     error = np.abs(predicted[:, 0] - label_ids)
@@ -46,64 +51,107 @@ def sections(
     correct = (predicted >= 0.5) == gold
     confidence = np.maximum(predicted, 1 - predicted)
     error = np.where(correct, 0.0, confidence).max(axis=1)
-    tables = [_label_table("Labels (threshold 0.5)", problem, gold, predicted)]
+    title = "Labels (threshold 0.5)"
+    tables = [_label_table(title, problem, gold, predicted >= 0.5)]
     if thresholds:
+      tuned = np.array([thresholds[label] for label in problem.labels])
       title = "Labels (tuned thresholds)"
-      tables.append(_label_table(title, problem, gold, predicted, thresholds))
-    return [
-      *tables,
-      html_report.calibration(confidence.ravel(), correct.ravel()),
-      _errors(problem, examples, predicted, error, num_errors),
+      tables.append(
+        _label_table(title, problem, gold, predicted >= tuned, tuned)
+      )
+  else:
+    predicted_ids = predicted.argmax(axis=1)
+    correct, confidence = predicted_ids == label_ids, predicted.max(axis=1)
+    error = np.where(correct, 0.0, confidence)
+    tables = [
+      _confusion_matrix(problem, label_ids, predicted_ids),
+      _label_table("Labels", problem, label_ids, predicted_ids),
     ]
-  predicted_ids = predicted.argmax(axis=1)
-  correct = predicted_ids == label_ids
-  confidence = predicted.max(axis=1)
   return [
-    html_report.confusion_matrix(problem.labels, label_ids, predicted_ids),
-    html_report.calibration(confidence, correct),
-    _errors(
-      problem,
-      examples,
-      predicted,
-      np.where(correct, 0.0, confidence),
-      num_errors,
-    ),
+    *tables,
+    html_report.calibration(confidence.ravel(), correct.ravel()),
+    _errors(problem, examples, predicted, error, num_errors),
   ]
+
+
+def _confusion_matrix(
+  problem: Problem, gold: np.ndarray, predicted: np.ndarray
+) -> Section:
+  """Counts by gold and predicted label; of many labels, the most frequent."""
+  from sklearn import metrics
+
+  title = "Confusion matrix"
+  if problem.num_labels > _MAX_MATRIX:
+    pairs, counts = np.unique(
+      np.stack([gold, predicted])[:, gold != predicted],
+      axis=1,
+      return_counts=True,
+    )
+    rows = [
+      {
+        "gold": problem.labels[pairs[0, index]],
+        "predicted": problem.labels[pairs[1, index]],
+        "count": int(counts[index]),
+      }
+      for index in np.argsort(-counts, kind="stable")[:_MAX_CONFUSIONS]
+    ]
+    return html_report.table(title, rows, "The most frequent confusions.")
+  matrix = metrics.confusion_matrix(
+    gold, predicted, labels=range(problem.num_labels)
+  )
+  heads = [f"<th>{escape(label)}</th>" for label in problem.labels]
+  lines = ["".join(["<th>gold ↓ predicted →</th>", *heads])]
+  for index, (head, counts) in enumerate(zip(heads, matrix)):
+    cells = []
+    for column, count in enumerate(counts):
+      kind = "right" if column == index else "wrong"
+      share = 70 * math.sqrt(count / max(counts.sum(), 1))
+      cells.append(
+        f'<td class="{kind}" style="--share: {share:.0f}%">{count:,}</td>'
+      )
+    lines.append(head + "".join(cells))
+  lines = [f"<tr>{line}</tr>" for line in lines]
+  table = ['<div class="wide"><table class="matrix">', *lines, "</table></div>"]
+  return Section(title, "\n".join(table))
 
 
 def _label_table(
   title: str,
   problem: Problem,
+  # Label ids [examples], or bool [examples, labels].
   gold: np.ndarray,
   predicted: np.ndarray,
-  thresholds: Mapping[str, float] | None = None,
-) -> str:
-  """Section with the metrics of each label of a multi-label problem."""
-  rows = []
-  shown, which = html_report.shown_labels(gold.sum(axis=0))
-  for index in shown:
-    label = problem.labels[index]
-    row: dict[str, Any] = {"label": label}
-    threshold = 0.5
-    if thresholds:
-      threshold = row["threshold"] = thresholds[label]
-    is_predicted = predicted[:, index] >= threshold
-    rows.append(row | _precision_and_recall(gold[:, index], is_predicted))
-  note = f"{which}." if len(shown) < problem.num_labels else ""
-  return html_report.table(title, rows, note)
-
-
-def _precision_and_recall(gold, predicted) -> dict[str, float]:
+  thresholds: np.ndarray | None = None,  # [labels]
+) -> Section:
+  """Metrics of each label, of many labels the most frequent ones."""
   from sklearn import metrics
 
-  values = metrics.precision_recall_fscore_support(
-    gold, predicted, average="binary", zero_division=0
+  # A single column of labels is of label 1 for scikit-learn.
+  labels = [1] if problem.num_labels == 1 else range(problem.num_labels)
+  precision, recall, f1, counts = metrics.precision_recall_fscore_support(
+    gold, predicted, labels=labels, zero_division=0
   )
-  names = ("precision", "recall", "f1")
-  return dict(zip(names, map(float, values))) | {"texts": int(gold.sum())}
+  rows = []
+  for index in sorted(np.argsort(-counts, kind="stable")[:_MAX_LABELS]):
+    row = {"label": problem.labels[index]}
+    if thresholds is not None:
+      row["threshold"] = thresholds[index]
+    rows.append(
+      {
+        **row,
+        "precision": precision[index],
+        "recall": recall[index],
+        "f1": f1[index],
+        "examples": int(counts[index]),
+      }
+    )
+  about = ""
+  if len(rows) < problem.num_labels:
+    about = f"The most frequent of {problem.num_labels:,} labels."
+  return html_report.table(title, rows, about)
 
 
-def _errors(problem, examples, predicted, error, num_errors: int) -> str:
+def _errors(problem, examples, predicted, error, num_errors: int) -> Section:
   """Section on the examples with the largest errors."""
   worst = np.argsort(-error, kind="stable")[:num_errors]
   rows = []

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from bertlib.reporting import html_report, statistics
+from bertlib.reporting.html_report import Section
 from bertlib.reporting.statistics import Estimates
 from bertlib.tasks.embeddings import (
   beir,
@@ -24,8 +25,8 @@ def sections(
   dev_set: embedding_inputs.DevSet | None,
   evaluation: Evaluation,
   num_errors: int = 30,
-) -> list[str]:
-  """Sections on sentence embeddings, for `html_report.write`."""
+) -> list[Section]:
+  """Sections on sentence embeddings, for `run_report.Findings`."""
   if dev_set and evaluation.rankings:
     return [_search_errors(dev_set.retrieval, evaluation.rankings, num_errors)]
   if dev_set and evaluation.neighbors:
@@ -85,7 +86,7 @@ def _neighbor_errors(
   examples: Sequence[Example],
   neighbors: similarity_scores.Neighbors,
   num_errors: int,
-) -> str:
+) -> Section:
   """Section on the texts that are most similar to one with another label."""
   (wrong,) = np.nonzero(~neighbors.is_right.astype(bool))
   order = np.argsort(-neighbors.cosines[wrong], kind="stable")[:num_errors]
@@ -111,7 +112,7 @@ def _search_errors(
   retrieval: beir.Retrieval,
   rankings: Mapping[str, Sequence[str]],
   num_errors: int,
-) -> str:
+) -> Section:
   """Section on the queries whose right document is ranked lowest."""
   lowest = []
   for query, found in rankings.items():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from bertlib.reporting import html_report, statistics
+from bertlib.reporting.html_report import Section
 from bertlib.reporting.recorded_runs import RecordedRun, shared_predictions
 from bertlib.reporting.statistics import Comparison, Estimates
 from bertlib.tasks.ner import ner_decoding, ner_scores
@@ -17,8 +18,8 @@ def sections(
   predicted: Sequence[tuple[Sequence[str], Sequence[float]]],
   results: Mapping[str, float],  # of `ner_scores.evaluate_tags`
   num_errors: int = 30,
-) -> list[str]:
-  """Sections on the predictions of a tagger, for `html_report.write`."""
+) -> list[Section]:
+  """Sections on the predictions of a tagger, for `run_report.Findings`."""
   names = ("precision", "recall", "f1", "entities")
   types = [n.removeprefix("eval_f1_") for n in results if "eval_f1_" in n]
   rows = [

@@ -10,7 +10,8 @@ from typing import NamedTuple
 import numpy as np
 
 from bertlib.io import files
-from bertlib.reporting import html_report, receipts, report_page, statistics
+from bertlib.reporting import html_report, receipts, statistics
+from bertlib.reporting.html_report import Html, Section
 from bertlib.reporting.recorded_runs import RecordedRun
 from bertlib.reporting.statistics import Comparison, Estimates
 from bertlib.settings.squad import AnswerSettings
@@ -24,6 +25,12 @@ from bertlib.tasks.squad.squad_scores import Score
 
 # Most occurrences of a predicted answer that are marked.
 _MAX_PLACES = 5
+
+_ABOUT_MARKS = Html(
+  '<mark class="gold">solid underline</mark>: gold answer;'
+  ' <mark class="predicted">dashed underline</mark>: predicted answer, wherever'
+  " its text occurs."
+)
 
 
 class AnsweredQuestion(NamedTuple):
@@ -78,8 +85,8 @@ def sections(
   results: Mapping[str, float],
   threshold: float,
   num_errors: int = 30,
-) -> list[str]:
-  """Sections on answers to questions, for `html_report.write`."""
+) -> list[Section]:
+  """Sections on answers to questions, for `run_report.Findings`."""
   sections = [
     html_report.calibration(
       [answer.probability for answer in answered],
@@ -97,16 +104,16 @@ def sections(
       or "no answer",
       "predicted": answer.predicted or "no answer",
       "probability": answer.probability,
-      "text": report_page.marked_text(
+      "text": html_report.marked_text(
         answer.question.context, find_spans(answer.question, answer.predicted)
       ),
     }
     for answer in errors[:num_errors]
   ]
-  return [*sections, html_report.errors(rows, shows_spans=True)]
+  return [*sections, html_report.errors(rows, _ABOUT_MARKS)]
 
 
-def _threshold_table(results: Mapping[str, float], threshold: float) -> str:
+def _threshold_table(results: Mapping[str, float], threshold: float) -> Section:
   """Section on the tuned thresholds of SQuAD 2.0."""
   rows = [
     {"threshold": threshold, "exact": results["exact"], "F1": results["f1"]},

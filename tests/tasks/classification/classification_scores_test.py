@@ -4,6 +4,7 @@ import hypothesis
 import hypothesis.strategies as st
 import numpy as np
 import pytest
+from html_pages import Page, rows_of
 
 from bertlib.tasks.classification import (
   classification_report,
@@ -240,7 +241,7 @@ REPORTED = {
 
 @pytest.mark.parametrize("kind", REPORTED)
 def test_report_lists_the_worst_errors_first(kind):
-  page = classification_report.sections(*REPORTED[kind])[-1]
+  page = classification_report.sections(*REPORTED[kind])[-1].content
   indexes = [page.index(f">{guid}<") for guid in ("first", "second", "third")]
   assert indexes == sorted(indexes)
   assert ">right<" not in page
@@ -249,7 +250,7 @@ def test_report_lists_the_worst_errors_first(kind):
 
 def test_report_limits_the_number_of_errors():
   for reported in REPORTED.values():
-    page = classification_report.sections(*reported, num_errors=1)[-1]
+    page = classification_report.sections(*reported, num_errors=1)[-1].content
     assert ">first<" in page and ">second<" not in page
 
 
@@ -257,20 +258,24 @@ def test_report_limits_the_number_of_errors():
   ("kind", "titles"),
   [
     ("regression", ["Worst errors"]),
-    ("classification", ["Confusion matrix", "Calibration", "Worst errors"]),
+    (
+      "classification",
+      ["Confusion matrix", "Labels", "Calibration", "Worst errors"],
+    ),
     ("multi_label", ["Labels (threshold 0.5)", "Calibration", "Worst errors"]),
-    ("multiple_choice", ["Confusion matrix", "Calibration", "Worst errors"]),
+    (
+      "multiple_choice",
+      ["Confusion matrix", "Labels", "Calibration", "Worst errors"],
+    ),
   ],
 )
 def test_report_sections_of_each_kind(kind, titles):
-  pages = classification_report.sections(*REPORTED[kind])
-  assert len(pages) == len(titles)
-  for page, title in zip(pages, titles):
-    assert f">{title}</h2>" in page
+  found = classification_report.sections(*REPORTED[kind])
+  assert [section.title for section in found] == titles
 
 
 def test_report_lists_confused_labels():
-  page = classification_report.sections(*REPORTED["multi_label"])[-1]
+  page = classification_report.sections(*REPORTED["multi_label"])[-1].content
   row = page[page.index(">first<") :].partition("</tr>")[0]
   assert ">art, law<" in row and ">art<" in row
   row = page[page.index(">third<") :].partition("</tr>")[0]
@@ -281,19 +286,20 @@ def test_report_of_thousands_of_labels_is_short():
   labels = [f"topic {i}" for i in range(3000)]
   gold = np.zeros([20, 3000])
   gold[:, 2999] = 1
-  sections = classification_report.sections(
+  found = classification_report.sections(
     Problem("multi_label", labels),
     [example_of("a", ["topic 2999"])] * 20,
     gold,
     np.ones([20, 3000]),
     thresholds=dict.fromkeys(labels, 0.5),
   )
-  assert sum(map(len, sections)) < 200_000
-  for table in sections[:2]:
+  pages = [section.content for section in found]
+  assert sum(map(len, pages)) < 200_000
+  for table in pages[:2]:
     assert table.count("<tr>") == 201
     assert ">topic 2999<" in table
-    assert "The 200 most frequent of 3,000 labels." in table
-  assert "topic 19 and 2,980 more<" in sections[-1]
+    assert "The most frequent of 3,000 labels." in table
+  assert "topic 19 and 2,980 more<" in pages[-1]
 
 
 def test_report_without_errors():
@@ -302,5 +308,46 @@ def test_report_without_errors():
     (only,) = (e for e in examples if e.guid == "right")
     page = classification_report.sections(
       problem, [only], label_ids[right], logits[right]
-    )[-1]
+    )[-1].content
     assert "There are none." in page
+
+
+def classifier_tables(labels, matrix):
+  """Confusion matrix and labels of examples with these counts."""
+  cells = np.argwhere(np.array(matrix) >= 0)
+  gold, predicted = np.repeat(cells, np.ravel(matrix), axis=0).T
+  found = classification_report.sections(
+    Problem("classification", labels),
+    [example_of("a", "a")] * len(gold),
+    gold,
+    np.eye(len(labels))[predicted],
+  )
+  return [section.content for section in found[:2]]
+
+
+def test_confusion_matrix_and_metrics_of_each_label():
+  matrix, table = classifier_tables([*"abc"], [[6, 2, 0], [1, 3, 0], [0] * 3])
+  assert rows_of(matrix)[1:] == [
+    ["a", "6", "2", "0"],
+    ["b", "1", "3", "0"],
+    ["c", "0", "0", "0"],
+  ]
+  kinds = [a["class"] for tag, a, _ in Page(matrix).elements if tag == "td"]
+  assert kinds == (["right"] + ["wrong"] * 3) * 2 + ["right"]
+  assert rows_of(table)[1:] == [
+    ["a", "0.8571", "0.7500", "0.8000", "8"],
+    ["b", "0.6000", "0.7500", "0.6667", "4"],
+    ["c", "0.0000", "0.0000", "0.0000", "0"],
+  ]
+
+
+def test_many_labels_show_the_most_frequent_confusions():
+  counts = np.diag(np.full(100, 8))
+  counts[5, 7], counts[7, 5], counts[40, 2] = 2, 4, 3
+  matrix, table = classifier_tables([f"l{i}" for i in range(100)], counts)
+  assert rows_of(matrix)[1:] == [
+    ["l7", "l5", "4"],
+    ["l40", "l2", "3"],
+    ["l5", "l7", "2"],
+  ]
+  assert len(rows_of(table)) == 101

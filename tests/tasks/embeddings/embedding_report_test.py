@@ -1,7 +1,6 @@
 """Tests of the report of sentence embeddings."""
 
-import re
-
+import html_pages
 import numpy as np
 import pytest
 
@@ -20,10 +19,7 @@ pytestmark = pytest.mark.unit
 def rows_of(dev_set, evaluation, **options):
   """Cells of the table of worst errors, and its heads."""
   (section,) = embedding_report.sections(dev_set, evaluation, **options)
-  heads, *rows = [
-    re.findall(r"<t[hd][^>]*>(?:<div[^>]*>)?([^<]*)", row)
-    for row in re.findall(r"<tr>(.*?)</tr>", section, re.DOTALL)
-  ]
+  heads, *rows = html_pages.rows_of(section.content)
   return heads, rows
 
 

@@ -1,9 +1,9 @@
 """Tests of the report of answers to questions."""
 
 import math
-import re
 
 import pytest
+from html_pages import rows_of
 
 from bertlib.settings.squad import AnswerSettings
 from bertlib.tasks.squad import squad_report
@@ -98,10 +98,10 @@ def test_confident_errors_come_first():
     {"exact_match": 33.3, "f1": 33.3},
     0.0,
   )
-  predicted = re.findall('data-label="predicted"><div[^>]*>(.*?)</div>', errors)
-  assert predicted == ["June", "Ann"]
-  assert '<mark class="gold">Bob</mark>' in errors
-  assert '<mark class="predicted">June</mark>' in errors
+  heads, *rows = rows_of(errors.content)
+  assert [row[heads.index("predicted")] for row in rows] == ["June", "Ann"]
+  assert '<mark class="gold">Bob</mark>' in errors.content
+  assert '<mark class="predicted">June</mark>' in errors.content
 
 
 def test_squad_2_shows_the_thresholds():
@@ -113,14 +113,10 @@ def test_squad_2_shows_the_thresholds():
     "best_f1": 65.0,
     "best_f1_thresh": -math.inf,
   }
-  page, *_ = squad_report.sections([], results, 0.25)
-  assert "Tuned --null_score_diff_threshold" in page
-  rows = [
-    re.findall("<div[^>]*>(.*?)</div>", row)
-    for row in re.findall("<tr>(.*?)</tr>", page, re.DOTALL)[1:]
-  ]
-  assert rows == [
-    ["of this run", "0.250", "50.00", "55.50"],
-    ["best exact match", "-1.500", "60.00", "–"],
+  thresholds, *_ = squad_report.sections([], results, 0.25)
+  assert thresholds.title == "Tuned --null_score_diff_threshold"
+  assert rows_of(thresholds.content)[1:] == [
+    ["of this run", "0.2500", "50.00", "55.50"],
+    ["best exact match", "-1.5000", "60.00", "–"],
     ["best F1", "-inf", "–", "65.00"],
   ]
