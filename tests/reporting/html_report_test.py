@@ -289,7 +289,7 @@ CONFIDENCES = st.one_of(
 @hypothesis.given(
   st.lists(st.tuples(CONFIDENCES, st.booleans()), min_size=1, max_size=40)
 )
-def test_calibration_error_matches_a_plain_loop(cases, monkeypatch):
+def test_calibration_error_matches_a_plain_loop(monkeypatch, cases):
   monkeypatch.setattr(html_report, "picture", lambda draw: "")
   confidences, correct = zip(*cases)
   shown = re.search(
