@@ -29,8 +29,9 @@ from typing import Any
 
 from absl import flags, logging
 
-from bertlib.cli import app, option
+from bertlib.cli import app, option, steps
 from bertlib.cli.errors import InputError
+from bertlib.cli.steps import Steps
 from bertlib.data import vocabulary
 from bertlib.io import files, folder_lock, text_files
 from bertlib.reporting import doctor, receipts
@@ -66,11 +67,10 @@ def define_flags(required: bool = True) -> None:
 def main(_) -> None:
   """Creates the records of --input_file."""
   settings = option.from_flags(PretrainingDataSettings)
-  if settings.receipt.doctor:
-    doctor.diagnose(settings, doctor_checks)
+  with receipts.begin(__file__, settings) as (receipt, step):
+    recipe, inputs, outputs = setup(settings, step=step)
+  if step.is_dry_run:
     return
-  receipt = receipts.begin(__file__, settings)
-  recipe, inputs, outputs = setup(settings)
   receipt.start(settings, inputs)
   logging.info("Text from %d files: %s", len(inputs), ", ".join(inputs[:10]))
   # Shards of one name are made by one run.
@@ -89,15 +89,25 @@ def main(_) -> None:
 
 def setup(
   settings: PretrainingDataSettings,
-  # Module with `find_files` of `bertlib.io.files`.
+  # Module with `find_files`, `open_any` and `file_state` of `bertlib.io.files`.
   file_system: Any = files,
+  step: Steps = steps.RUN,
 ) -> tuple[pretraining_text.Recipe, list[str], list[str]]:
   """Finds the files of a run; checks everything but the text itself."""
-  recipe = make_recipe(settings)
-  load_tokenizer(recipe)
-  inputs = file_system.find_files(files.split_names(settings.input_file))
-  outputs = output_paths(settings)
-  check_overwriting(settings, recipe, inputs, outputs)
+  with step("flags"):
+    recipe = make_recipe(settings)
+  with step("vocabulary"):
+    tokenizer = load_tokenizer(recipe)
+  with step("input"):
+    inputs = file_system.find_files(files.split_names(settings.input_file))
+  with step("output"):
+    outputs = output_paths(settings)
+    check_overwriting(settings, recipe, inputs, outputs)
+  if step.is_dry_run:
+    with step("text"):
+      num_bytes = check_text(recipe, tokenizer, inputs, file_system)
+    with step("disk"):
+      check_disk(recipe, num_bytes, outputs)
   return recipe, inputs, outputs
 
 
@@ -193,28 +203,7 @@ def report(counts: collections.Counter[str]) -> None:
     )
 
 
-# --doctor
-
-
-def doctor_checks(
-  settings: PretrainingDataSettings,
-  doctor: doctor.Doctor,
-  # Module with `find_files`, `open_any` and `file_state`.
-  file_system: Any = files,
-) -> None:
-  """Makes the checks of `setup`, and checks text and disk space."""
-  recipe = doctor.check("flags", make_recipe, settings)
-  tokenizer = doctor.check("vocabulary", load_tokenizer, recipe)
-  names = files.split_names(settings.input_file)
-  inputs = doctor.check("input", file_system.find_files, names)
-  outputs = doctor.check("output", output_paths, settings)
-  doctor.check(
-    "overwriting", check_overwriting, settings, recipe, inputs, outputs
-  )
-  num_bytes = doctor.check(
-    "text", check_text, recipe, tokenizer, inputs, file_system
-  )
-  doctor.check("disk", check_disk, recipe, num_bytes, outputs)
+# Of a dry run
 
 
 def check_text(

@@ -34,7 +34,7 @@ from bertlib.cli import app, option
 from bertlib.cli.errors import InputError
 from bertlib.data import tf_records
 from bertlib.io import files, folder_lock, text_files
-from bertlib.reporting import doctor, receipts
+from bertlib.reporting import receipts
 from bertlib.settings.pretraining_data import BeamDataSettings
 from bertlib.tasks.pretraining import pretraining_blocks, pretraining_text
 
@@ -63,11 +63,12 @@ def define_flags(required: bool = True) -> None:
 def main(argv: list[str]) -> None:
   """Creates the records of --input_file."""
   settings = option.from_flags(BeamDataSettings)
-  if settings.receipt.doctor:
-    doctor.diagnose(settings, doctor_checks)
+  with receipts.begin(__file__, settings, beam_files) as (receipt, step):
+    recipe, inputs, outputs = create_pretraining_data.setup(
+      settings, beam_files, step
+    )
+  if step.is_dry_run:
     return
-  receipt = receipts.begin(__file__, settings, beam_files)
-  recipe, inputs, outputs = create_pretraining_data.setup(settings, beam_files)
   receipt.start(settings, inputs)
   pipeline = beam.Pipeline(options=PipelineOptions(argv[1:]))
   build(pipeline, recipe, inputs, outputs)
@@ -83,11 +84,6 @@ def main(argv: list[str]) -> None:
     for file in receipts.fingerprints(outputs, beam_files.open_any)
   ]
   receipt.finish({**counts, "sha256": hashes})
-
-
-def doctor_checks(settings: BeamDataSettings, doctor: doctor.Doctor) -> None:
-  """Makes the checks of `create_pretraining_data.doctor_checks`."""
-  create_pretraining_data.doctor_checks(settings, doctor, beam_files)
 
 
 def run(pipeline: beam.Pipeline) -> collections.Counter[str]:

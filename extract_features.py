@@ -38,6 +38,7 @@ from bertlib.checkpoints import (
 )
 from bertlib.cli import app, option
 from bertlib.cli.errors import InputError
+from bertlib.cli.steps import Steps
 from bertlib.compat import estimator_api
 from bertlib.compute.pooling import output_vectors, pool, sentence_vectors
 from bertlib.data import input_pipeline, model_inputs, tf_records
@@ -420,24 +421,17 @@ class Vectors(NamedTuple):
 def main(_) -> None:
   """Writes the features of every line of --input_file to --output_file."""
   settings = option.from_flags(FeatureSettings)
-  if settings.receipt.doctor:
-    doctor.diagnose(settings, doctor_checks)
+  with receipts.begin(__file__, settings) as (receipt, step):
+    settings, *model = prepare(settings, step)
+  if step.is_dry_run:
     return
-  receipt = receipts.begin(__file__, settings)
-  model = fetch_model(settings)
-  settings = dataclasses.replace(resolve.find_devices(settings), model=model)
-  config = resolve.load_config(model)
-  check_output(settings)
-  tokenizer = resolve.load_tokenizer(model, config)
-  finding.check_checkpoint(model.init_checkpoint)
-  vectors = find_vectors(settings, config)
   receipt.start(settings, [settings.input_file])
   devices.log_devices(settings.devices, settings.compute)
   with (
     folder_lock.lock_files([settings.output_file]),
     tempfile.TemporaryDirectory() as folder,
   ):
-    num_texts = write_features(settings, config, tokenizer, vectors, folder)
+    num_texts = write_features(settings, *model, folder)
   logging.info("Features of %d texts in %s", num_texts, settings.output_file)
   receipt.finish(
     {
@@ -561,22 +555,35 @@ def texts_per_block(
 # Checks
 
 
-def doctor_checks(settings: FeatureSettings, doctor: doctor.Doctor) -> None:
-  """Makes the checks of --doctor."""
-  check = doctor.check
-  model = check("model", fetch_model, settings)
-  found = check("devices", resolve.find_devices, settings)
-  settings = dataclasses.replace(
-    doctor.or_else(found, settings), model=doctor.or_else(model, settings.model)
-  )
-  config = check("config", resolve.load_config, model)
-  check("output", check_output, settings, after=config)
-  tokenizer = check("vocabulary", resolve.load_tokenizer, model, config)
-  check("checkpoint", finding.check_checkpoint, settings.model.init_checkpoint)
-  vectors = check("layers", find_vectors, settings, config)
-  check("weights", check_weights, settings, config, vectors)
-  lengths = check("texts", check_texts, settings, config, tokenizer, vectors)
-  check("disk", check_disk, settings, config, vectors, lengths)
+def prepare(
+  settings: FeatureSettings, step: Steps
+) -> tuple[
+  FeatureSettings, modeling.BertConfig, tokenization.FullTokenizer, Vectors
+]:
+  """Loads the model and checks it; writes nothing."""
+  with step("model"):
+    model = fetch_model(settings)
+    settings = dataclasses.replace(settings, model=model)
+  with step("devices"):
+    settings = resolve.find_devices(settings)
+  with step("config"):
+    config = resolve.load_config(model)
+  with step("output"):
+    check_output(settings)
+  with step("vocabulary"):
+    tokenizer = resolve.load_tokenizer(model, config)
+  with step("checkpoint"):
+    finding.check_checkpoint(settings.model.init_checkpoint)
+  with step("layers"):
+    vectors = find_vectors(settings, config)
+  if step.is_dry_run:
+    with step("weights"):
+      check_weights(settings, config, vectors)
+    with step("texts"):
+      lengths = check_texts(settings, config, tokenizer, vectors)
+    with step("disk"):
+      check_disk(settings, config, vectors, lengths)
+  return settings, config, tokenizer, vectors
 
 
 def fetch_model(settings: FeatureSettings) -> ModelSettings:

@@ -36,15 +36,10 @@ from bertlib.checkpoints import model_json, predictor
 from bertlib.cli import app, option
 from bertlib.cli.errors import InputError, some_of
 from bertlib.cli.ranges import FRACTION
+from bertlib.cli.steps import Steps
 from bertlib.data import model_inputs, record_check, tf_records
-from bertlib.data.model_inputs import _truncate_seq_pair  # noqa: F401
 from bertlib.io import result_files
-from bertlib.reporting import (
-  doctor,
-  receipts,
-  run_report,
-  training_checks,
-)
+from bertlib.reporting import command, receipts, run_report, training_checks
 from bertlib.settings.classifier import ClassifierSettings
 from bertlib.tasks.classification import (
   class_weights,
@@ -55,49 +50,23 @@ from bertlib.tasks.classification import (
   classification_scores,
   classifier_inputs,
 )
-from bertlib.tasks.classification.classification import (  # noqa: F401 (their names are also here)
-  ChoiceExample,
-  ColaProcessor,
-  DataProcessor,
-  InputExample,
-  MnliProcessor,
-  MrpcProcessor,
-  PaddingInputExample,
-  Problem,
-  XnliProcessor,
-)
-from bertlib.tasks.classification.classification_records import (  # noqa: F401
-  InputFeatures,
-  convert_examples_to_features,
-  convert_single_example,
-  file_based_convert_examples_to_features,
-  file_based_input_fn_builder,
-  input_fn_builder,
-)
-from bertlib.tasks.classification.classification_scores import (
-  Prediction,
-  prediction,
-)
+from bertlib.tasks.classification.classification_scores import Prediction
 from bertlib.tasks.classification.record import RECORD
-from bertlib.training import devices, estimator_spec, step_plan
-from bertlib.training.run import (
-  Evaluation,
-  check_output_dir,
-  check_start,
-  evaluate,
-  input_options,
-  lock_output_dir,
-  predict,
-  select_checkpoint,
-  setup,
-  store_thresholds,
-  train,
-  train_seeds,
-  with_checkpoint,
-  write_metrics,
-  write_model_files,
-)
+from bertlib.training import estimator_spec, lifecycle, step_plan
 from bertlib.training.task import Run, Task
+
+# isort: off
+# Names of google-research/bert, which other code imports from here.
+from bertlib.data.model_inputs import _truncate_seq_pair  # noqa: F401
+from bertlib.tasks.classification.classification import (  # noqa: F401
+  ChoiceExample, ColaProcessor, DataProcessor, InputExample, MnliProcessor,
+  MrpcProcessor, PaddingInputExample, Problem, XnliProcessor,
+)  # fmt: skip
+from bertlib.tasks.classification.classification_records import (  # noqa: F401
+  InputFeatures, convert_examples_to_features, convert_single_example,
+  file_based_convert_examples_to_features, file_based_input_fn_builder,
+  input_fn_builder,
+)  # fmt: skip
 
 FLAGS = flags.FLAGS
 
@@ -428,7 +397,7 @@ class Predictor(predictor.LoadedModel):
       logits = np.reshape(outputs, [num_texts, problem.num_labels])
       outputs = classification_scores.probabilities(problem, logits)
     for output in outputs:
-      yield prediction(problem, output, thresholds)
+      yield classification_scores.prediction(problem, output, thresholds)
 
 
 # The command line
@@ -440,62 +409,63 @@ def define_flags(required: bool = True) -> None:
 
 
 def main(_) -> None:
-  """Trains, evaluates and predicts, as the flags say."""
+  """Trains, evaluates and predicts, depending on the flags."""
   settings = option.from_flags(ClassifierSettings)
-  if settings.receipt.doctor:
-    doctor.diagnose(settings, doctor_checks)
+  with receipts.begin(__file__, settings) as (receipt, step):
+    run, processor, examples = prepare(settings, step)
+  if step.is_dry_run:
     return
-  receipt = receipts.begin(__file__, settings)
-  processor = classifier_inputs.make_processor(settings)
-  run = setup(settings, make_task(settings, processor))
-  warn_if_untrained(run)
   settings = run.settings
-  examples = classifier_inputs.read_examples(settings, processor)
-  check_output(settings, processor)
-  classifier_inputs.check_pairs(run, examples)
-  run = with_class_weights(run, processor, examples)
-  check_start(run)
-  with lock_output_dir(settings):
-    receipt.start(settings, classifier_inputs.data_files(settings, processor))
-    devices.log_devices(settings.devices, settings.compute)
-    if settings.run.do_train:
-      write_model_files(
-        run, has_pairs=classifier_inputs.has_pairs(examples.train)
-      )
-    if run.is_chief:
-      result_files.write_bad_rows(run.output_dir, processor.bad_rows)
+  files_read = classifier_inputs.data_files(settings, processor)
+  with command.started(receipt, run, files_read) as outcome:
     dev_sets = classifier_inputs.write_dev_sets(run, processor, examples)
-    lengths = None
     if run.seeds:
-      train_seeds(run, "--nodo_predict")
+      lifecycle.train_seeds(run, "--nodo_predict")
     elif settings.run.do_train:
-      lengths = train_classifier(run, processor, examples.train, dev_sets)
-    if not run.is_chief:
-      return
-    checkpoint = select_checkpoint(run)
-    found, thresholds = run_report.Findings(), None
-    if settings.run.do_eval:
-      checkpoint, (found, thresholds) = with_checkpoint(
-        run,
-        checkpoint,
-        functools.partial(evaluate_sets, run, processor, dev_sets),
+      outcome.lengths = train_classifier(
+        run, processor, examples.train, dev_sets
       )
-    if settings.run.do_predict:
-      _, warnings = with_checkpoint(
-        run,
-        checkpoint,
-        functools.partial(predict_sets, run, processor, examples, thresholds),
+    outcome.checkpoint = lifecycle.select_checkpoint(run)
+    thresholds = None
+    if run.evaluates:
+      outcome.found, thresholds = outcome.with_checkpoint(
+        evaluate_sets, run, processor, dev_sets
       )
-      found.warnings += warnings
-    receipt.finish(found.results, checkpoint)
-    if settings.run.do_train:
-      counts = {"training examples": len(examples.train)}
-      for ending, dev_set in dev_sets.items():
-        counts[f"dev examples{ending}"] = len(dev_set.examples)
-      run_report.write_report(run, found, lengths, counts)
+    if run.predicts:
+      outcome.found.warnings += outcome.with_checkpoint(
+        predict_sets, run, processor, examples, thresholds
+      )
+    outcome.num_examples = examples.num_examples
 
 
 # Before the run
+
+
+def prepare(
+  settings: ClassifierSettings, step: Steps
+) -> tuple[Run, DataProcessor, classifier_inputs.Examples]:
+  """Loads the model and reads the examples; writes nothing."""
+  with step("task"):
+    processor = classifier_inputs.make_processor(settings)
+  with step("run"):
+    run = lifecycle.setup(settings, make_task(settings, processor), step)
+    warn_if_untrained(run)
+  with step("data"):
+    examples = classifier_inputs.read_examples(settings, processor)
+  with step("output"):
+    check_output(settings, processor)
+  with step("texts"):
+    run = classifier_inputs.with_pairs(run, examples)
+  with step("classes"):
+    run = with_class_weights(run, processor, examples)
+  plan = lifecycle.check_start(run, step)
+  if step.is_dry_run:
+    with step("labels"):
+      classifier_inputs.check_labels(processor, examples)
+    with step("tokens"):
+      lengths = classifier_inputs.check_texts(run, processor, examples)
+    training_checks.estimate_training(step, run, plan, lengths)
+  return run, processor, examples
 
 
 def make_task(settings: ClassifierSettings, processor: DataProcessor) -> Task:
@@ -527,7 +497,7 @@ def check_output(
   settings: ClassifierSettings, processor: DataProcessor
 ) -> None:
   """Refuses an --output_dir in which data would be overwritten."""
-  check_output_dir(
+  lifecycle.check_output_dir(
     settings,
     ["*.tf_record", "predictions*", "test_results*", "*_bad_rows.txt"],
     [*processor.files_read, settings.predict_file],
@@ -559,29 +529,6 @@ def with_class_weights(
   return run.with_arguments(label_weights=weights)
 
 
-def doctor_checks(settings: ClassifierSettings, doctor: doctor.Doctor) -> None:
-  """Runs the checks of --doctor."""
-  check = doctor.check
-  processor = check("task", classifier_inputs.make_processor, settings)
-  task = doctor.unless_skipped(processor, make_task, settings, processor)
-  run = training_checks.check_setup(doctor, settings, task)
-  examples = check("data", classifier_inputs.read_examples, settings, processor)
-  check("output", check_output, settings, processor, after=examples)
-  check("texts", classifier_inputs.check_pairs, run, examples, after=run.config)
-  if settings.class_weights:
-    check("classes", with_class_weights, run, processor, examples)
-  check("labels", classifier_inputs.check_labels, processor, examples)
-  lengths = check(
-    "tokens",
-    classifier_inputs.check_texts,
-    run,
-    processor,
-    examples,
-    after=run.tokenizer,
-  )
-  training_checks.check_training(doctor, run, lengths)
-
-
 # Training, evaluation, prediction
 
 
@@ -595,14 +542,14 @@ def train_classifier(
   path, lengths = classifier_inputs.write_records(
     run, processor, "train", examples
   )
-  train(
+  lifecycle.train(
     run,
     file_based_input_fn_builder(
       path,
       run.settings.model.max_seq_length,
       problem=processor.problem,
       by_length=run.settings.run.group_by_length and not run.on_tpu,
-      **input_options(run, is_training=True),
+      **lifecycle.input_options(run, is_training=True),
     ),
     step_plan.count_steps(run.settings.run, len(examples), "examples"),
     f"{len(examples)} examples",
@@ -619,18 +566,20 @@ def evaluate_set(
   processor: DataProcessor,  # names the metrics
   dev_set: classifier_inputs.DevSet,
   checkpoint: str | None,  # None for the model of --init_checkpoint
-) -> Evaluation:
+) -> lifecycle.Evaluation:
   """Evaluates a checkpoint on a dev set."""
   num_examples = len(dev_set.examples)
   logging.info("Evaluating on %d examples", num_examples)
   num_steps = -(-num_examples // run.settings.run.eval_batch_size)
-  results, arrays = evaluate(run, dev_set.input_fn, num_steps, checkpoint)
+  results, arrays = lifecycle.evaluate(
+    run, dev_set.input_fn, num_steps, checkpoint
+  )
   if not arrays:
     logging.info(
       "On a TPU only loss and accuracy are computed, and no predictions of the"
       " dev set are kept"
     )
-    return Evaluation(results, arrays)
+    return lifecycle.Evaluation(results, arrays)
   # Logits are [examples, labels], label ids [examples] or the same.
   scores = classification_scores.evaluate(
     processor.metrics, arrays["label_ids"], arrays["logits"], processor.problem
@@ -641,7 +590,7 @@ def evaluate_set(
   if matrix:
     results["confusion_matrix"] = matrix
     results["labels"] = json.dumps(processor.get_labels(), ensure_ascii=False)
-  return Evaluation(results, arrays)
+  return lifecycle.Evaluation(results, arrays)
 
 
 def evaluate_sets(
@@ -666,11 +615,11 @@ def evaluate_sets(
         thresholds, tuned = classification_results.tune_thresholds(
           problem, **arrays
         )
-        store_thresholds(
+        lifecycle.store_thresholds(
           run, classifier_inputs.dev_path(run.settings), thresholds=thresholds
         )
         results |= tuned
-    write_metrics(run, results, checkpoint, ending, predictions)
+    lifecycle.write_metrics(run, results, checkpoint, ending, predictions)
     found.results |= {f"{name}{ending}": v for name, v in results.items()}
     if problem.num_labels > classification_scores.MAX_MATRIX_LABELS:
       logging.info(
@@ -752,9 +701,9 @@ def predict_sets(
       run.settings.model.max_seq_length,
       problem=problem,
       by_length=not run.on_tpu,
-      **input_options(run, is_training=False),
+      **lifecycle.input_options(run, is_training=False),
     )
-    found = predict(run, input_fn, len(of_set), checkpoint)
+    found = lifecycle.predict(run, input_fn, len(of_set), checkpoint)
     rows = [
       row["probabilities"] for row in tf_records.restore_input_order(found)
     ]

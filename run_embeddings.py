@@ -29,17 +29,12 @@ import tensorflow.compat.v1 as tf
 import modeling
 from bertlib.checkpoints import loading, model_files, predictor
 from bertlib.cli import app, option
+from bertlib.cli.steps import Steps
 from bertlib.compute import pooling
 from bertlib.data import input_pipeline, model_inputs, record_check, tf_records
 from bertlib.exchange import published_models, zoo
 from bertlib.io import result_files
-from bertlib.reporting import (
-  doctor,
-  receipts,
-  run_report,
-  training_checks,
-)
-from bertlib.reporting.doctor import SKIPPED
+from bertlib.reporting import command, receipts, run_report, training_checks
 from bertlib.settings import embedding_spec
 from bertlib.settings.embedding_spec import EmbeddingSpec
 from bertlib.settings.embeddings import EmbeddingSettings
@@ -54,22 +49,7 @@ from bertlib.tasks.embeddings import (
 )
 from bertlib.tasks.embeddings.embedding_examples import Example
 from bertlib.tasks.embeddings.record import RECORD
-from bertlib.training import devices, estimator_spec, step_plan
-from bertlib.training.run import (
-  check_output_dir,
-  check_start,
-  input_options,
-  lock_output_dir,
-  predict,
-  records_path,
-  select_checkpoint,
-  setup,
-  train,
-  train_seeds,
-  with_checkpoint,
-  write_metrics,
-  write_model_files,
-)
+from bertlib.training import estimator_spec, lifecycle, step_plan
 from bertlib.training.task import Run, Task
 
 # The model
@@ -266,58 +246,56 @@ def define_flags(required: bool = True) -> None:
 
 
 def main(_) -> None:
-  """Trains, evaluates and predicts, as the flags say."""
+  """Trains, evaluates and predicts, depending on the flags."""
   settings = option.from_flags(EmbeddingSettings)
-  if settings.receipt.doctor:
-    doctor.diagnose(settings, doctor_checks)
+  with receipts.begin(__file__, settings) as (receipt, step):
+    run, data, teacher = prepare(settings, step)
+  if step.is_dry_run:
     return
-  receipt = receipts.begin(__file__, settings)
-  check_output(settings)
-  settings = embedding_inputs.fetch_model(settings)
-  data = embedding_inputs.read_data(settings)
-  teacher = find_teacher(settings, data.train)
-  run = setup(settings, make_task(settings, data, teacher))
-  settings = run.settings
-  check_vectors(run, teacher)
-  check_start(run)
-  with lock_output_dir(settings):
-    receipt.start(settings, embedding_inputs.data_files(settings))
-    devices.log_devices(settings.devices, settings.compute)
-    if settings.run.do_train:
-      write_model_files(run)
+  files_read = embedding_inputs.data_files(settings)
+  with command.started(receipt, run, files_read) as outcome:
     if run.is_chief:
       result_files.write_bad_rows(run.output_dir, data.bad_rows)
     dev_set = data.dev and write_dev_set(run, data.dev)
-    lengths = None
     if run.seeds:
-      train_seeds(run, "--nodo_predict")
+      lifecycle.train_seeds(run, "--nodo_predict")
     elif settings.run.do_train:
-      lengths = train_embeddings(run, data, dev_set, teacher)
-    if not run.is_chief:
-      return
-    checkpoint = select_checkpoint(run)
-    evaluation = embedding_evaluation.Evaluation({})
-    if settings.run.do_eval:
-      checkpoint, evaluation = with_checkpoint(
-        run, checkpoint, functools.partial(evaluate_dev_set, run, dev_set)
-      )
-      write_metrics(run, evaluation.results, checkpoint)
-    if settings.run.do_predict:
-      with_checkpoint(
-        run, checkpoint, functools.partial(write_predictions, run, data)
-      )
-    receipt.finish(evaluation.results, checkpoint)
-    if settings.run.do_train:
-      found = run_report.Findings(
-        evaluation.results,
-        embedding_report.sections(data.dev, evaluation),
-        estimates=embedding_report.estimates(data.dev, evaluation),
-      )
-      counts = {"training examples": len(data.train)}
-      run_report.write_report(run, found, lengths, counts)
+      outcome.lengths = train_embeddings(run, data, dev_set, teacher)
+    outcome.checkpoint = lifecycle.select_checkpoint(run)
+    if run.evaluates:
+      outcome.found = outcome.with_checkpoint(report_dev_set, run, dev_set)
+    if run.predicts:
+      outcome.with_checkpoint(write_predictions, run, data)
+    outcome.num_examples = {"training examples": len(data.train)}
 
 
 # Before the run
+
+
+def prepare(
+  settings: EmbeddingSettings, step: Steps
+) -> tuple[Run, embedding_inputs.Data, Teacher | None]:
+  """Loads the model and reads the texts; writes nothing."""
+  with step("output"):
+    check_output(settings)
+  with step("texts"):
+    data = embedding_inputs.read_data(settings)
+  with step("teacher"):
+    teacher = find_teacher(settings, data.train)
+  with step("files"):
+    completed = embedding_inputs.fetch_model(settings)
+  with step("task"):
+    task = make_task(completed, data, teacher)
+  with step("run"):
+    run = lifecycle.setup(completed, task, step)
+  with step("vectors"):
+    check_vectors(run, teacher)
+  plan = lifecycle.check_start(run, step)
+  if step.is_dry_run:
+    with step("tokens"):
+      lengths = embedding_inputs.check_text_groups(run, data)
+    training_checks.estimate_training(step, run, plan, lengths)
+  return run, data, teacher
 
 
 class Teacher(NamedTuple):
@@ -404,34 +382,11 @@ def check_vectors(run: Run, teacher: Teacher | None) -> None:
 
 def check_output(settings: EmbeddingSettings) -> None:
   """Refuses an --output_dir in which data would be overwritten."""
-  check_output_dir(
+  lifecycle.check_output_dir(
     settings,
     ["*.tf_record", "*_vectors.npy", "*_results.jsonl", "*_bad_rows.txt"],
     embedding_inputs.data_files(settings),
   )
-
-
-def doctor_checks(settings: EmbeddingSettings, doctor: doctor.Doctor) -> None:
-  """Runs the checks of --doctor."""
-  check = doctor.check
-  check("output", check_output, settings)
-  found = check("files", embedding_inputs.fetch_model, settings)
-  data = check("texts", embedding_inputs.read_data, settings)
-  train_set = doctor.unless_skipped(data, lambda value: value.train, data)
-  teacher = check("teacher", find_teacher, settings, train_set)
-  if found is SKIPPED:  # everything else needs the model
-    return
-  task = check("task", make_task, found, data, teacher)
-  run = training_checks.check_setup(doctor, found, task)
-  check("vectors", check_vectors, run, teacher, after=(run.config, task))
-  lengths = check(
-    "tokens",
-    embedding_inputs.check_text_groups,
-    run,
-    data,
-    after=(run.tokenizer, task),
-  )
-  training_checks.check_training(doctor, run, lengths)
 
 
 # Training and encoding
@@ -459,13 +414,13 @@ def train_embeddings(
     embedding_inputs.prefixes(spec, data.kind),
     teacher_vectors,
   )
-  train(
+  lifecycle.train(
     run,
     input_pipeline.record_input_fn(
       path,
       run.task.features,
       by_length=settings.run.group_by_length and not run.on_tpu,
-      **input_options(run, is_training=True),
+      **lifecycle.input_options(run, is_training=True),
     ),
     step_plan.count_steps(settings.run, len(data.train), run.task.unit),
     f"{len(data.train)} {run.task.unit}",
@@ -487,7 +442,7 @@ def write_texts(
   run: Run, name: str, texts: Iterable[str], batch_size: int
 ) -> TextSet:
   """Writes the records of texts with prefixes; batches are full on a TPU."""
-  path = records_path(run, name)
+  path = lifecycle.records_path(run, name)
   num_texts = embedding_records.write_texts(
     path,
     texts,
@@ -506,9 +461,11 @@ def encode(
     texts.path,
     tf_records.token_layout(run.settings.model.max_seq_length),
     by_length=not run.on_tpu,
-    **input_options(run, is_training=False),
+    **lifecycle.input_options(run, is_training=False),
   )
-  rows = predict(run, input_fn, texts.num_texts, checkpoint, texts.batch_size)
+  rows = lifecycle.predict(
+    run, input_fn, texts.num_texts, checkpoint, texts.batch_size
+  )
   for row in itertools.islice(
     tf_records.restore_input_order(rows), texts.num_texts
   ):
@@ -576,6 +533,19 @@ def evaluate_dev_set(
     vectors,
     data.retrieval.relevance,
     dims,
+  )
+
+
+def report_dev_set(
+  run: Run, dev_set: EncodedDevSet, checkpoint: str | None
+) -> run_report.Findings:
+  """Evaluates a checkpoint on the dev set; writes the metrics."""
+  evaluation = evaluate_dev_set(run, dev_set, checkpoint)
+  lifecycle.write_metrics(run, evaluation.results, checkpoint)
+  return run_report.Findings(
+    evaluation.results,
+    embedding_report.sections(dev_set.data, evaluation),
+    estimates=embedding_report.estimates(dev_set.data, evaluation),
   )
 
 

@@ -28,14 +28,10 @@ from absl import logging
 import modeling
 from bertlib.checkpoints import predictor
 from bertlib.cli import app, option
+from bertlib.cli.steps import Steps
 from bertlib.data import input_pipeline, model_inputs, record_check, tf_records
 from bertlib.io import result_files
-from bertlib.reporting import (
-  doctor,
-  receipts,
-  run_report,
-  training_checks,
-)
+from bertlib.reporting import command, receipts, run_report, training_checks
 from bertlib.settings.ner import NerSettings
 from bertlib.tasks.ner import (
   ner,
@@ -47,23 +43,7 @@ from bertlib.tasks.ner import (
 )
 from bertlib.tasks.ner.ner import Sentence
 from bertlib.tasks.ner.record import RECORD
-from bertlib.training import devices, estimator_spec, step_plan
-from bertlib.training.run import (
-  check_output_dir,
-  check_start,
-  fill_last_batch,
-  input_options,
-  lock_output_dir,
-  predict,
-  records_path,
-  select_checkpoint,
-  setup,
-  train,
-  train_seeds,
-  with_checkpoint,
-  write_metrics,
-  write_model_files,
-)
+from bertlib.training import estimator_spec, lifecycle, step_plan
 from bertlib.training.task import Run, Task
 
 # The model
@@ -262,60 +242,64 @@ def define_flags(required: bool = True) -> None:
 
 
 def main(_) -> None:
-  """Trains, evaluates and predicts, as the flags say."""
+  """Trains, evaluates and predicts, depending on the flags."""
   settings = option.from_flags(NerSettings)
-  if settings.receipt.doctor:
-    doctor.diagnose(settings, doctor_checks)
+  with receipts.begin(__file__, settings) as (receipt, step):
+    run, labels, data = prepare(settings, step)
+  if step.is_dry_run:
     return
-  receipt = receipts.begin(__file__, settings)
-  check_output(settings)
-  train_set = ner_inputs.read_training_set(settings)
-  labels = ner_inputs.find_labels(settings, train_set)
-  run = setup(settings, make_task(settings, labels))
-  settings = run.settings
-  data = ner_inputs.read_data(run, train_set, labels)
-  check_enough_examples(run, data)
-  check_start(run)
-  with lock_output_dir(settings):
-    receipt.start(settings, ner_inputs.data_files(settings, data))
-    devices.log_devices(settings.devices, settings.compute)
-    if settings.run.do_train:
-      write_model_files(run)
-    dev_set, lengths = None, None
+  settings, files_read = run.settings, ner_inputs.data_files(settings, data)
+  with command.started(receipt, run, files_read) as outcome:
+    dev_set = None
     if data.dev:
       batch_size = settings.run.eval_batch_size
       dev_set = write_windows(run, "eval", data.dev, labels, batch_size)
     if run.seeds:
-      train_seeds(run, "--nodo_predict")
+      lifecycle.train_seeds(run, "--nodo_predict")
     elif settings.run.do_train:
-      lengths = train_tagger(run, data, labels, dev_set)
-    if not run.is_chief:
-      return
-    checkpoint = select_checkpoint(run)
-    found = run_report.Findings()
-    if settings.run.do_eval:
-      checkpoint, found = with_checkpoint(
-        run,
-        checkpoint,
-        functools.partial(evaluate_dev_set, run, dev_set, labels),
+      outcome.lengths = train_tagger(run, data, labels, dev_set)
+    outcome.checkpoint = lifecycle.select_checkpoint(run)
+    if run.evaluates:
+      outcome.found = outcome.with_checkpoint(
+        evaluate_dev_set, run, dev_set, labels
       )
-    if settings.run.do_predict:
-      _, warnings = with_checkpoint(
-        run,
-        checkpoint,
-        functools.partial(tag_file, run, data.predict, labels),
+    if run.predicts:
+      outcome.found.warnings += outcome.with_checkpoint(
+        tag_file, run, data.predict, labels
       )
-      found.warnings += warnings
-    receipt.finish(found.results, checkpoint)
-    if settings.run.do_train:
-      counts = {
-        "training sentences": len(data.train),
-        "dev sentences": len(data.dev),
-      }
-      run_report.write_report(run, found, lengths, counts)
+    outcome.num_examples = data.num_sentences
 
 
 # Before the run
+
+
+def prepare(
+  settings: NerSettings, step: Steps
+) -> tuple[Run, list[str], ner_inputs.Data]:
+  """Loads the model and reads the data; writes nothing.
+
+  Returns:
+    The run, the tags of the model, and the sentences.
+  """
+  with step("output"):
+    check_output(settings)
+  with step("sentences"):
+    train_set = ner_inputs.read_training_set(settings)
+  with step("tags"):
+    labels = ner_inputs.find_labels(settings, train_set)
+  with step("run"):
+    run = lifecycle.setup(settings, make_task(settings, labels), step)
+  with step("data"):
+    data = ner_inputs.read_data(run, train_set, labels)
+    check_enough_examples(run, data)
+  plan = lifecycle.check_start(run, step)
+  if step.is_dry_run:
+    with step("labels"):
+      ner_inputs.check_tags(labels, data)
+    with step("tokens"):
+      lengths = ner_inputs.check_sentences(run, data)
+    training_checks.estimate_training(step, run, plan, lengths)
+  return run, labels, data
 
 
 def make_task(settings: NerSettings, labels: Sequence[str]) -> Task:
@@ -336,7 +320,7 @@ def make_task(settings: NerSettings, labels: Sequence[str]) -> Task:
 
 def check_output(settings: NerSettings) -> None:
   """Refuses an --output_dir in which data would be overwritten."""
-  check_output_dir(
+  lifecycle.check_output_dir(
     settings,
     ["*.tf_record", "predictions*", "test_predictions*"],
     [settings.train_file, settings.dev_file, settings.predict_file],
@@ -355,22 +339,6 @@ def check_enough_examples(run: Run, data: ner_inputs.Data) -> None:
     step_plan.count_steps(run.settings.run, len(list(windows)), run.task.unit)
 
 
-def doctor_checks(settings: NerSettings, doctor: doctor.Doctor) -> None:
-  """Runs the checks of --doctor."""
-  check = doctor.check
-  check("output", check_output, settings)
-  train_set = check("sentences", ner_inputs.read_training_set, settings)
-  labels = check("tags", ner_inputs.find_labels, settings, train_set)
-  task = doctor.unless_skipped(labels, make_task, settings, labels)
-  run = training_checks.check_setup(doctor, settings, task)
-  data = check("data", ner_inputs.read_data, run, train_set, labels)
-  check("labels", ner_inputs.check_tags, labels, data)
-  lengths = check(
-    "tokens", ner_inputs.check_sentences, run, data, after=run.tokenizer
-  )
-  training_checks.check_training(doctor, run, lengths)
-
-
 # Training and tagging
 
 
@@ -385,7 +353,7 @@ class WindowSet(NamedTuple):
 
 def write_windows(
   run: Run,
-  name: str,  # of the file, see `run.records_path`
+  name: str,  # of the file, see `lifecycle.records_path`
   sentences: Sequence[Sentence],
   labels: Sequence[str],
   batch_size: int,  # all batches are full on a TPU
@@ -393,10 +361,10 @@ def write_windows(
   """Makes windows of sentences, and writes their records."""
   max_seq_length = run.settings.model.max_seq_length
   windows = list(ner.make_windows(sentences, run.tokenizer, max_seq_length))
-  path = records_path(run, name)
+  path = lifecycle.records_path(run, name)
   records = ner.window_records(sentences, windows, max_seq_length, labels)
   if name != "train":
-    records = fill_last_batch(run, records, batch_size)
+    records = lifecycle.fill_last_batch(run, records, batch_size)
   tf_records.write_records(path, records, run.task.features)
   per_sentence = Counter(window.sentence for window in windows)
   logging.info(
@@ -420,13 +388,13 @@ def train_tagger(
   _, windows, path, _ = write_windows(
     run, "train", data.train, labels, settings.run.train_batch_size
   )
-  train(
+  lifecycle.train(
     run,
     input_pipeline.record_input_fn(
       path,
       run.task.features,
       by_length=settings.run.group_by_length and not run.on_tpu,
-      **input_options(run, is_training=True),
+      **lifecycle.input_options(run, is_training=True),
     ),
     step_plan.count_steps(settings.run, len(windows), run.task.unit),
     f"{len(windows)} windows",
@@ -452,9 +420,9 @@ def predict_tags(
     path,
     run.task.features,
     by_length=not run.on_tpu,
-    **input_options(run, is_training=False),
+    **lifecycle.input_options(run, is_training=False),
   )
-  rows = predict(run, input_fn, len(windows), checkpoint, batch_size)
+  rows = lifecycle.predict(run, input_fn, len(windows), checkpoint, batch_size)
   probabilities = (
     (int(row["unique_ids"]), row["probabilities"]) for row in rows
   )
@@ -471,7 +439,7 @@ def evaluate_dev_set(
   predicted = predict_tags(run, dev_set, labels, checkpoint)
   results = ner_decoding.evaluate_tags(dev_set.sentences, predicted)
   sentences = dev_set.sentences
-  write_metrics(
+  lifecycle.write_metrics(
     run,
     results,
     checkpoint,

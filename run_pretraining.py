@@ -27,13 +27,9 @@ from absl import flags, logging
 
 import modeling
 from bertlib.cli import app, option
+from bertlib.cli.steps import Steps
 from bertlib.data import input_pipeline, record_check, tf_records
-from bertlib.reporting import (
-  doctor,
-  receipts,
-  run_report,
-  training_checks,
-)
+from bertlib.reporting import command, receipts, training_checks
 from bertlib.settings.pretraining import PretrainingSettings
 from bertlib.tasks.pretraining import (
   dynamic_masking,
@@ -43,21 +39,7 @@ from bertlib.tasks.pretraining import (
   pretraining_records,
 )
 from bertlib.tasks.pretraining.record import RECORD
-from bertlib.training import devices, estimator_spec
-from bertlib.training.run import (
-  check_output_dir,
-  check_start,
-  evaluate,
-  input_options,
-  lock_output_dir,
-  predict,
-  select_checkpoint,
-  setup,
-  train,
-  with_checkpoint,
-  write_metrics,
-  write_model_files,
-)
+from bertlib.training import estimator_spec, lifecycle
 from bertlib.training.task import Run, Task
 
 FLAGS = flags.FLAGS
@@ -505,54 +487,51 @@ def define_flags(required: bool = True) -> None:
 
 
 def main(_) -> None:
-  """Trains, evaluates and predicts masked tokens, as the flags say."""
+  """Trains, evaluates and predicts masked tokens, depending on the flags."""
   settings = option.from_flags(PretrainingSettings)
-  if settings.receipt.doctor:
-    doctor.diagnose(settings, doctor_checks)
+  with receipts.begin(__file__, settings) as (receipt, step):
+    run, data = prepare(settings, step)
+  if step.is_dry_run:
     return
-  receipt = receipts.begin(__file__, settings)
-  settings = pretraining_inputs.with_vocabulary(settings)
-  run = setup(settings, make_task(settings))
   settings = run.settings
-  pretraining_inputs.check_vocabulary(run)
-  data = pretraining_inputs.find_data(run)
-  check_output(settings, data)
-  check_start(run)
-  with lock_output_dir(settings):
-    receipt.start(settings, pretraining_inputs.data_files(settings, data))
-    devices.log_devices(settings.devices, settings.compute)
-    if data.eval_files and not settings.eval_input_file:
-      logging.warning(
-        "Evaluating on --input_file, which is training data: metrics include"
-        " memorized text. Name held-out records with --eval_input_file"
-      )
+  files_read = pretraining_inputs.data_files(settings, data)
+  with command.started(receipt, run, files_read) as outcome:
     if settings.run.do_train:
-      write_model_files(run)
       pretrain(run, data)
-    if not run.is_chief:
-      return
-    checkpoint = select_checkpoint(run)
-    results = {}
-    if settings.run.do_eval:
-      checkpoint, results = with_checkpoint(
-        run, checkpoint, functools.partial(evaluate_records, run, data)
+    outcome.checkpoint = lifecycle.select_checkpoint(run)
+    if run.evaluates:
+      outcome.found.results = outcome.with_checkpoint(
+        evaluate_records, run, data
       )
-      write_metrics(run, results, checkpoint)
-    if settings.run.do_predict:
-      with_checkpoint(
-        run, checkpoint, functools.partial(fill_masks, run, data.lines)
-      )
-    receipt.finish(results, checkpoint)
-    if settings.run.do_train:
-      counts = {"training records": data.count(data.train_files)}
-      if settings.run.do_eval:
-        counts["dev records"] = data.count(data.eval_files)
-      run_report.write_report(
-        run, run_report.Findings(results), num_examples=counts
-      )
+      lifecycle.write_metrics(run, outcome.found.results, outcome.checkpoint)
+    if run.predicts:
+      outcome.with_checkpoint(fill_masks, run, data.lines)
+    outcome.num_examples = pretraining_inputs.count(settings, data)
 
 
 # Before the run
+
+
+def prepare(
+  settings: PretrainingSettings, step: Steps
+) -> tuple[Run, pretraining_inputs.Data]:
+  """Loads the model and checks the records; writes nothing."""
+  settings = pretraining_inputs.with_vocabulary(settings)
+  with step("run"):
+    run = lifecycle.setup(settings, make_task(settings), step)
+    pretraining_inputs.check_vocabulary(run)
+  with step("data"):
+    data = pretraining_inputs.find_data(run)
+  with step("output"):
+    check_output(settings, data)
+  plan = lifecycle.check_start(run, step)
+  if step.is_dry_run:
+    with step("records"):
+      lengths = pretraining_inputs.check_records(run, data)
+    training_checks.estimate_training(
+      step, run, plan, lengths, lambda _: settings.num_train_steps, False
+    )
+  return run, data
 
 
 def make_task(settings: PretrainingSettings) -> Task:
@@ -589,36 +568,8 @@ def check_output(
   settings: PretrainingSettings, data: pretraining_inputs.Data
 ) -> None:
   """Refuses an --output_dir in which data would be overwritten."""
-  check_output_dir(
+  lifecycle.check_output_dir(
     settings, ["predictions*"], [*data.num_records, settings.predict_file]
-  )
-
-
-def doctor_checks(settings: PretrainingSettings, doctor: doctor.Doctor) -> None:
-  """Runs the checks of --doctor."""
-  check = doctor.check
-  settings = pretraining_inputs.with_vocabulary(settings)
-  run = training_checks.check_setup(doctor, settings, make_task(settings))
-  check(
-    "vocabulary",
-    pretraining_inputs.check_vocabulary,
-    run,
-    after=run.tokenizer,
-  )
-  data = check(
-    "data",
-    pretraining_inputs.find_data,
-    run,
-    after=(run.config, run.tokenizer, run.selection),
-  )
-  check("output", check_output, settings, data)
-  lengths = check("records", pretraining_inputs.check_records, run, data)
-  training_checks.check_training(
-    doctor,
-    run,
-    lengths,
-    lambda _: settings.num_train_steps,
-    writes_records=False,
   )
 
 
@@ -645,7 +596,7 @@ def pretrain(run: Run, data: pretraining_inputs.Data) -> None:
       settings.run.seed,
     )
   epochs = settings.num_train_steps * settings.run.train_batch_size / total
-  train(
+  lifecycle.train(
     run,
     input_fn_builder(
       files,
@@ -654,7 +605,7 @@ def pretrain(run: Run, data: pretraining_inputs.Data) -> None:
       masking=masking,
       num_records=total,
       by_file=data.num_records if settings.shard_by == "file" else None,
-      **input_options(run, is_training=True),
+      **lifecycle.input_options(run, is_training=True),
     ),
     settings.num_train_steps,
     f"{total} records in {len(files)} files ({epochs:.3g} epochs)",
@@ -684,13 +635,13 @@ def evaluate_records(
     settings.model.max_seq_length,
     settings.max_predictions_per_seq,
     num_records=total,
-    **input_options(run, is_training=False),
+    **lifecycle.input_options(run, is_training=False),
   )
   find_bad_record = pretraining_inputs.bad_record_finder(
     run, data.first_files(files, num_read), num_read
   )
   with record_check.report_bad_record(find_bad_record):
-    results = evaluate(run, input_fn, num_steps, checkpoint).results
+    results = lifecycle.evaluate(run, input_fn, num_steps, checkpoint).results
   if not all(map(np.isfinite, results.values())):
     record_check.raise_if_bad_record(find_bad_record)
   return results
@@ -748,7 +699,7 @@ def fill_masks(
         trim=not run.on_tpu,
       )
 
-    rows = predict(run, input_fn, num_rows, checkpoint)
+    rows = lifecycle.predict(run, input_fn, num_rows, checkpoint)
     fill_mask.write_predictions(
       run.path("predictions.jsonl"),
       fill_mask.describe_lines(lines, rows, run.tokenizer, next_sentence),

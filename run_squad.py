@@ -35,14 +35,10 @@ import tokenization
 from bertlib.checkpoints import loading, model_json, predictor
 from bertlib.cli import app, option, terminal
 from bertlib.cli.errors import InputError
+from bertlib.cli.steps import Steps
 from bertlib.data import input_pipeline, model_inputs, record_check, tf_records
 from bertlib.io import files, text_files
-from bertlib.reporting import (
-  doctor,
-  receipts,
-  run_report,
-  training_checks,
-)
+from bertlib.reporting import command, receipts, run_report, training_checks
 from bertlib.settings.squad import SquadSettings
 from bertlib.tasks.squad import (
   squad_answers,
@@ -52,47 +48,24 @@ from bertlib.tasks.squad import (
   squad_report,
   squad_windows,
 )
-from bertlib.tasks.squad.original_api import (  # noqa: F401 (their names are also here)
-  FeatureWriter,
-  InputFeatures,
-  RawResult,
-  _get_best_indexes,
-  _improve_answer_span,
-  convert_examples_to_features,
-  read_squad_examples,
-  write_predictions,
-)
 from bertlib.tasks.squad.record import RECORD
+from bertlib.training import estimator_spec, lifecycle, step_plan
+from bertlib.training.task import Run, Task
+
+# isort: off
+# Names of google-research/bert, which other code imports from here.
+from bertlib.tasks.squad.original_api import (  # noqa: F401
+  FeatureWriter, InputFeatures, RawResult, _get_best_indexes,
+  _improve_answer_span, convert_examples_to_features, read_squad_examples,
+  write_predictions,
+)  # fmt: skip
 from bertlib.tasks.squad.squad_decoding import (  # noqa: F401
-  Answer,
-  get_final_text,
-)
-from bertlib.tasks.squad.squad_decoding import (  # noqa: F401
-  compute_softmax as _compute_softmax,
-)
+  Answer, compute_softmax as _compute_softmax, get_final_text,
+)  # fmt: skip
 from bertlib.tasks.squad.squad_files import SquadExample
 from bertlib.tasks.squad.squad_windows import (  # noqa: F401
   check_is_max_context as _check_is_max_context,
 )
-from bertlib.training import devices, estimator_spec, resolve, step_plan
-from bertlib.training.run import (
-  check_output_dir,
-  check_start,
-  fill_last_batch,
-  input_options,
-  lock_output_dir,
-  predict,
-  records_path,
-  select_checkpoint,
-  setup,
-  store_thresholds,
-  train,
-  train_seeds,
-  with_checkpoint,
-  write_metrics,
-  write_model_files,
-)
-from bertlib.training.task import Run, Task
 
 FLAGS = flags.FLAGS
 
@@ -395,60 +368,75 @@ def define_flags(required: bool = True) -> None:
 
 
 def main(_) -> None:
-  """Trains, predicts and evaluates, as the flags say."""
+  """Trains, predicts and evaluates, depending on the flags."""
   settings = option.from_flags(SquadSettings)
-  if settings.receipt.doctor:
-    doctor.diagnose(settings, doctor_checks)
-    return
   if settings.audit:
-    squad_inputs.print_audit(settings, resolve.fetch_model(settings))
+    squad_inputs.print_audit(settings)
     return
-  receipt = receipts.begin(__file__, settings)
-  check_output(settings)
-  run = setup(settings, make_task(settings))
-  settings = run.settings
-  data = squad_inputs.read_data(run)
-  check_enough_examples(run, data)
-  windows = squad_inputs.make_windows(run, data.predict, is_training=False)
-  lengths = logits = None
-  if settings.from_logits:
-    logits = squad_answers.load_logits(settings.from_logits, windows)
-  check_start(run)
-  with lock_output_dir(settings):
-    receipt.start(settings, squad_inputs.data_files(settings, data))
-    devices.log_devices(settings.devices, settings.compute)
-    if settings.run.do_train or not model_json.load_description(run.output_dir):
-      write_model_files(run)
+  with receipts.begin(__file__, settings) as (receipt, step):
+    run, data, windows, logits = prepare(settings, step)
+  if step.is_dry_run:
+    return
+  settings, files_read = run.settings, squad_inputs.data_files(settings, data)
+  with command.started(receipt, run, files_read) as outcome:
+    if not model_json.load_description(run.output_dir):
+      lifecycle.write_model_files(run)
     if run.seeds:
-      train_seeds(run, "--nointeractive")
+      lifecycle.train_seeds(run, "--nointeractive")
     elif settings.run.do_train:
-      lengths = train_reader(run, data, windows)
-    if not run.is_chief:
-      return
-    checkpoint = select_checkpoint(run)
-    found = run_report.Findings()
-    if settings.answers_questions:
+      outcome.lengths = train_reader(run, data, windows)
+    outcome.checkpoint = lifecycle.select_checkpoint(run)
+    if settings.answers_questions and run.is_chief:
       if logits is None:
-        checkpoint, logits = with_checkpoint(
-          run,
-          checkpoint,
-          functools.partial(predict_logits, run, windows, len(data.predict)),
+        logits = outcome.with_checkpoint(
+          predict_logits, run, windows, len(data.predict)
         )
-      if settings.save_logits:
-        squad_answers.save_logits(settings.save_logits, windows, logits)
-      found = answer_questions(run, data, windows, logits, checkpoint)
-    receipt.finish(found.results, checkpoint)
-    if settings.run.do_train:
-      counts = {
-        "training questions": len(data.train),
-        "dev questions": len(data.predict),
-      }
-      run_report.write_report(run, found, lengths, counts)
-    if settings.interactive:
-      answer_interactively(run, checkpoint)
+      outcome.found = answer_questions(
+        run, data, windows, logits, outcome.checkpoint
+      )
+    outcome.num_examples = data.num_questions
+  if settings.interactive and run.is_chief:
+    answer_interactively(run, outcome.checkpoint)
 
 
 # Before the run
+
+
+def prepare(
+  settings: SquadSettings, step: Steps
+) -> tuple[
+  Run, squad_inputs.SquadData, squad_windows.Windows, np.ndarray | None
+]:
+  """Loads the model and reads the questions; writes nothing.
+
+  Returns:
+    The run, its questions, the windows of those of --predict_file, and the
+    logits of --from_logits.
+  """
+  with step("output"):
+    check_output(settings)
+  with step("run"):
+    run = lifecycle.setup(settings, make_task(settings), step)
+  with step("data"):
+    data = squad_inputs.read_data(run)
+    check_enough_examples(run, data)
+  logits = None
+  with step("windows"):
+    windows = squad_inputs.make_windows(run, data.predict, is_training=False)
+    if settings.from_logits:
+      logits = squad_answers.load_logits(settings.from_logits, windows)
+  plan = lifecycle.check_start(run, step)
+  if step.is_dry_run:
+    with step("tokens"):
+      lengths = squad_inputs.check_questions(run, data)
+    training_checks.estimate_training(
+      step,
+      run,
+      plan,
+      lengths,
+      functools.partial(squad_inputs.count_steps, settings, len(data.train)),
+    )
+  return run, data, windows, logits
 
 
 def make_task(settings: SquadSettings) -> Task:
@@ -511,7 +499,7 @@ def check_output(settings: SquadSettings) -> None:
     settings.passage_file,
     settings.from_logits,
   ]
-  check_output_dir(
+  lifecycle.check_output_dir(
     settings,
     [
       "*.tf_record",
@@ -547,25 +535,6 @@ def check_enough_examples(run: Run, data: squad_inputs.SquadData) -> None:
     squad_inputs.count_steps(run.settings, len(data.train), len(windows.length))
 
 
-def doctor_checks(settings: SquadSettings, doctor: doctor.Doctor) -> None:
-  """Runs the checks of --doctor."""
-  check = doctor.check
-  check("output", check_output, settings)
-  run = training_checks.check_setup(doctor, settings, make_task(settings))
-  data = check("data", squad_inputs.read_data, run, after=run.selection)
-  lengths = check(
-    "tokens", squad_inputs.check_questions, run, data, after=run.tokenizer
-  )
-  training_checks.check_training(
-    doctor,
-    run,
-    lengths,
-    lambda num_windows: squad_inputs.count_steps(
-      settings, len(data.train), num_windows
-    ),
-  )
-
-
 # Training, prediction, answers
 
 
@@ -588,13 +557,13 @@ def train_reader(
     ),
     is_training=True,
   )
-  train(
+  lifecycle.train(
     run,
     input_fn_builder(
       path,
       max_seq_length,
       by_length=settings.run.group_by_length and not run.on_tpu,
-      **input_options(run, is_training=True),
+      **lifecycle.input_options(run, is_training=True),
     ),
     squad_inputs.count_steps(settings, len(questions), len(windows.length)),
     f"{len(questions)} questions in {len(windows.length)} windows",
@@ -611,9 +580,9 @@ def write_windows(
   rows: Iterable[int],
   is_training: bool,
 ) -> str:
-  """Writes windows, by index, as TFRecords of `run.records_path`."""
+  """Writes windows, by index, as TFRecords of `lifecycle.records_path`."""
   path, max_seq_length = (
-    records_path(run, name),
+    lifecycle.records_path(run, name),
     run.settings.model.max_seq_length,
   )
   tf_records.write_records(
@@ -634,12 +603,12 @@ def predict_logits(
   max_seq_length = run.settings.model.max_seq_length
   num_windows = len(windows.length)
   batch_size = run.settings.run.predict_batch_size
-  rows = fill_last_batch(run, range(num_windows), batch_size)
+  rows = lifecycle.fill_last_batch(run, range(num_windows), batch_size)
   # The lowest float32 stays at padding that is not computed.
   logits = np.full([2, len(rows), max_seq_length], np.finfo("f").min, "f")
   if not num_windows:
     return logits
-  options = input_options(run, is_training=False)
+  options = lifecycle.input_options(run, is_training=False)
   input_fn = input_fn_builder(
     write_windows(run, "eval", windows, rows, is_training=False),
     max_seq_length,
@@ -647,7 +616,7 @@ def predict_logits(
     **options,
   )
   start = time.monotonic()
-  for row in predict(run, input_fn, len(rows), checkpoint):
+  for row in lifecycle.predict(run, input_fn, len(rows), checkpoint):
     index = row["unique_ids"] - squad_windows.FIRST_UNIQUE_ID
     for kind, name in enumerate(("start_logits", "end_logits")):
       logits[kind, index, : len(row[name])] = row[name]
@@ -700,6 +669,8 @@ def answer_questions(
   checkpoint: str | None,  # None for the model of --init_checkpoint
 ) -> run_report.Findings:
   """Writes answers and, with --do_eval, their metrics."""
+  if run.settings.save_logits:
+    squad_answers.save_logits(run.settings.save_logits, windows, logits)
   found, settings = run_report.Findings(), run.settings.answers
   has_negative = settings.version_2_with_negative
   do_eval = run.settings.run.do_eval
@@ -721,7 +692,7 @@ def answer_questions(
     found.results = squad_answers.evaluate(
       data.questions, answers.best, answers.odds, settings
     )
-    write_metrics(run, found.results, checkpoint)
+    lifecycle.write_metrics(run, found.results, checkpoint)
     if has_negative:
       store_best_threshold(run, found.results)
     answered = squad_report.answered_questions(
@@ -755,7 +726,7 @@ def store_best_threshold(run: Run, results: Mapping[str, float]) -> None:
     # answer: others like it would get none.
     best = used
   if math.isfinite(best):  # it is not if the best is to answer nothing
-    store_thresholds(
+    lifecycle.store_thresholds(
       run, run.settings.predict_file, null_score_diff_threshold=best
     )
 
@@ -802,7 +773,7 @@ def answer_interactively(run: Run, checkpoint: str | None) -> None:
       int8_skip_layers=settings.quantization.int8_skip_layers,
     )
 
-  _, opened = with_checkpoint(run, checkpoint, open_model)
+  _, opened = lifecycle.with_checkpoint(run, checkpoint, open_model)
   with opened as predictor:
     for question in filter(None, map(str.strip, lines)):
       (answers,) = predictor.predict(

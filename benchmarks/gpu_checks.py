@@ -26,7 +26,7 @@ from benchmarks.side_by_side import Answer, timed
 from bertlib.compat import estimator_api
 from bertlib.compute import precision
 from bertlib.reporting import training_checks
-from bertlib.training import run
+from bertlib.training import lifecycle
 from bertlib.training.task import Run
 
 TASKS = ("classification", "squad", "ner", "pretraining")
@@ -208,7 +208,9 @@ def planned_memory(settings: SimpleNamespace) -> Iterator[Answer]:
       sized = SimpleNamespace(**{**vars(settings), **sizes})
     peak = _train(sized, task, 3, flags=flags, padding=False).peak_bytes
     made = _make_run(sized, task, flags)
-    estimate = training_checks.planned_bytes(made, run.plan_training(made))
+    estimate = training_checks.planned_bytes(
+      made, lifecycle.plan_training(made)
+    )
     passed &= abs(estimate / max(peak, 1) - 1) < 0.1
     shown.append(
       f"{task}, {sizes['check_layers']} layers, {sizes['check_batch_size']} x"
@@ -378,7 +380,7 @@ def _training_step(
     batches = rows.batch(batch_size, drop_remainder=True).prefetch(1)
   iterator = tf.data.make_initializable_iterator(batches)
   tf.add_to_collection(tf.GraphKeys.TABLE_INITIALIZERS, iterator.initializer)
-  model_fn = run.make_model_fn(made, num_train_steps=1000)
+  model_fn = lifecycle.make_model_fn(made, num_train_steps=1000)
   mode = estimator_api.ModeKeys.TRAIN
   params = {"batch_size": batch_size}
   spec = model_fn(iterator.get_next(), None, mode, params)

@@ -28,13 +28,13 @@ from bertlib.checkpoints import model_json
 from bertlib.checkpoints.task_record import PredictExample, TaskRecord
 from bertlib.cli import app, option
 from bertlib.cli.errors import InputError
+from bertlib.cli.steps import Steps
 from bertlib.data import input_pipeline, model_inputs, tables, tf_records
 from bertlib.export import signatures
 from bertlib.io import files, result_files, text_files
-from bertlib.reporting import doctor, receipts, run_report, training_checks
+from bertlib.reporting import command, receipts
 from bertlib.settings.common import TrainingSettings
-from bertlib.training import estimator_spec, step_plan
-from bertlib.training import run as training
+from bertlib.training import estimator_spec, lifecycle, step_plan
 from bertlib.training.task import Run, Task
 
 
@@ -118,7 +118,7 @@ def check_labels(path, examples, label_sets) -> None:
 
 def make_input_fn(run: Run, name: str, examples: Sequence[Example]):
   """Writes examples as records; the `input_fn` that reads them."""
-  path = training.records_path(run, name)
+  path = lifecycle.records_path(run, name)
   length = run.settings.model.max_seq_length
 
   def encode(example):
@@ -128,7 +128,7 @@ def make_input_fn(run: Run, name: str, examples: Sequence[Example]):
     return row._asdict() | {"label_ids": ids}
 
   tf_records.write_records(path, map(encode, examples), run.task.features)
-  options = training.input_options(run, is_training=name == "train")
+  options = lifecycle.input_options(run, is_training=name == "train")
   return input_pipeline.record_input_fn(path, run.task.features, **options)
 
 
@@ -231,7 +231,7 @@ RECORD = TaskRecord(
 def make_task(
   settings: TwoHeadSettings, label_sets: Sequence[Sequence[str]]
 ) -> Task:
-  """Describes the task for `bertlib.training.run`."""
+  """Describes the task for `bertlib.training.lifecycle`."""
   return Task(
     record=RECORD,
     model_fn_builder=model_fn_builder,
@@ -252,9 +252,11 @@ def predict(
   checkpoint: str | None,
 ) -> list[list[str]]:
   """The labels of each text."""
-  rows = training.fill_last_batch(run, examples, batch_size)
+  rows = lifecycle.fill_last_batch(run, examples, batch_size)
   input_fn = make_input_fn(run, name, rows)
-  predicted = training.predict(run, input_fn, len(rows), checkpoint, batch_size)
+  predicted = lifecycle.predict(
+    run, input_fn, len(rows), checkpoint, batch_size
+  )
   label_sets = run.task.description["label_sets"]
   labels = [
     [known[i] for known, i in zip(label_sets, row["label_ids"])]
@@ -277,6 +279,15 @@ def measure(run: Run, dev_set: Sequence[Example], checkpoint: str | None):
   return results | {"mean_accuracy": np.mean(of_heads)}, predictions
 
 
+def evaluate(
+  run: Run, dev_set: Sequence[Example], checkpoint: str | None
+) -> dict[str, float]:
+  """Accuracy of each head and their mean, which it also writes."""
+  results, predictions = measure(run, dev_set, checkpoint)
+  lifecycle.write_metrics(run, results, checkpoint, predictions=predictions)
+  return results
+
+
 def label_texts(
   run: Run, texts: Sequence[Example], checkpoint: str | None
 ) -> None:
@@ -288,56 +299,48 @@ def label_texts(
     file.writelines("\t".join(labels) + "\n" for labels in rows)
 
 
-def doctor_checks(settings: TwoHeadSettings, doctor: doctor.Doctor) -> None:
-  """Makes the checks of --doctor."""
-  train_set = doctor.check("data", read_examples, settings, "train_file")
-  labels = doctor.check("labels", find_labels, settings, train_set)
-  task = doctor.unless_skipped(labels, make_task, settings, labels)
-  training_checks.check_setup(doctor, settings, task)
+def prepare(
+  settings: TwoHeadSettings, step: Steps
+) -> tuple[Run, list[Sequence[Example]]]:
+  """Loads the model and reads the examples of each file; writes nothing."""
+  actions = settings.run
+  with step("data"):
+    train_set = read_examples(settings, "train_file", actions.do_train)
+    dev_set = read_examples(settings, "dev_file", actions.evaluates)
+    texts = read_examples(settings, "predict_file", actions.do_predict)
+  with step("labels"):
+    label_sets = find_labels(settings, train_set)
+    check_labels(settings.dev_file, dev_set, label_sets)
+  with step("run"):
+    run = lifecycle.setup(settings, make_task(settings, label_sets), step)
+  lifecycle.check_start(run, step)
+  return run, [train_set, dev_set, texts]
 
 
 def main(_) -> None:
   """Trains, evaluates and predicts."""
   settings = option.from_flags(TwoHeadSettings)
-  if settings.receipt.doctor:
-    doctor.diagnose(settings, doctor_checks)
+  with receipts.begin(__file__, settings) as (receipt, step):
+    run, (train_set, dev_set, texts) = prepare(settings, step)
+  if step.is_dry_run:
     return
-  receipt, actions = receipts.begin(__file__, settings), settings.run
-  train_set = read_examples(settings, "train_file", actions.do_train)
-  dev_set = read_examples(
-    settings, "dev_file", bool(actions.do_eval or actions.eval_steps)
-  )
-  texts = read_examples(settings, "predict_file", actions.do_predict)
-  label_sets = find_labels(settings, train_set)
-  check_labels(settings.dev_file, dev_set, label_sets)
-  run = training.setup(settings, make_task(settings, label_sets))
-  training.check_start(run)
-  with training.lock_output_dir(run.settings):
-    paths = settings.train_file, settings.dev_file, settings.predict_file
-    receipt.start(run.settings, filter(None, paths))
-    if actions.do_train:
-      training.write_model_files(run)
+  paths = settings.train_file, settings.dev_file, settings.predict_file
+  with command.started(receipt, run, filter(None, paths)) as outcome:
     if run.seeds:
-      training.train_seeds(run, "--nodo_predict")
-    elif actions.do_train:
-      training.train(
+      lifecycle.train_seeds(run, "--nodo_predict")
+    elif settings.run.do_train:
+      lifecycle.train(
         run,
         make_input_fn(run, "train", train_set),
-        step_plan.count_steps(actions, len(train_set), "texts"),
+        step_plan.count_steps(settings.run, len(train_set), "texts"),
         f"{len(train_set)} texts",
         lambda checkpoint: measure(run, dev_set, checkpoint)[0],
       )
-    if not run.is_chief:
-      return
-    checkpoint, results = training.select_checkpoint(run), {}
-    if actions.do_eval:
-      results, predictions = measure(run, dev_set, checkpoint)
-      training.write_metrics(run, results, checkpoint, predictions=predictions)
-    if actions.do_predict:
-      label_texts(run, texts, checkpoint)
-    receipt.finish(results, checkpoint)
-    if actions.do_train:
-      run_report.write_report(run, run_report.Findings(results))
+    outcome.checkpoint = lifecycle.select_checkpoint(run)
+    if run.evaluates:
+      outcome.found.results = outcome.with_checkpoint(evaluate, run, dev_set)
+    if run.predicts:
+      outcome.with_checkpoint(label_texts, run, texts)
 
 
 if __name__ == "__main__":

@@ -43,6 +43,7 @@ WITHOUT_TENSORFLOW = (
   "tokenization",
   "bertlib.cli.app",
   "bertlib.checkpoints.checkpoint_names",
+  "bertlib.cli.steps",
   "bertlib.exchange.huggingface_runner",
   "bertlib.training.initial_model",
   "bertlib.checkpoints.model_files",
@@ -362,74 +363,3 @@ def test_data_creation_starts_without_tensorflow():
     text=True,
   )
   assert done.stdout == "False\n"
-
-
-def function_of(module, name):
-  """Syntax tree of a top-level function."""
-  (found,) = (
-    node
-    for node in parse(module).body
-    if isinstance(node, ast.FunctionDef) and node.name == name
-  )
-  return found
-
-
-def called_in(function):
-  """Names of the functions that a function calls, without their modules."""
-  return {
-    getattr(node.func, "attr", getattr(node.func, "id", None))
-    for node in ast.walk(function)
-    if isinstance(node, ast.Call)
-  }
-
-
-def named_in(function):
-  """Names that a function uses, with their modules or without."""
-  return {
-    getattr(node, "attr", getattr(node, "id", None))
-    for node in ast.walk(function)
-    if isinstance(node, (ast.Attribute, ast.Name))
-  }
-
-
-def test_doctor_makes_all_checks_of_setup():
-  done = called_in(function_of("bertlib.training.run", "setup"))
-  checked = named_in(
-    function_of("bertlib.reporting.training_checks", "check_setup")
-  )
-  assert done <= checked
-
-
-@pytest.mark.parametrize(
-  "script",
-  [
-    "extract_features",
-    "run_classifier",
-    "run_embeddings",
-    "run_ner",
-    "run_pretraining",
-    "run_squad",
-  ],
-)
-def test_doctor_makes_all_checks_of_main(script):
-  beginnings = ("check_", "find_", "load_", "make_", "read_", "with_")
-  done = {
-    name
-    for name in called_in(function_of(script, "main"))
-    if name.startswith(beginnings)
-  }
-  # These are no checks, or of what comes after training. The parts of
-  # `check_start` are checks of `check_setup` and `check_training`.
-  done -= {
-    "check_start",
-    "select_checkpoint",
-    "load_description",
-    "read_compute",
-    "with_checkpoint",
-  }
-  examined = named_in(function_of(script, "doctor_checks"))
-  assert done <= examined | {
-    "check_enough_examples",
-    "make_windows",
-    "load_logits",
-  }

@@ -2,7 +2,6 @@
 
 import gzip
 import hashlib
-import inspect
 import itertools
 import json
 import os
@@ -20,10 +19,8 @@ from pretraining_corpus import Corpus, read_file
 
 import create_pretraining_data
 import tokenization
-from bertlib.cli import option
 from bertlib.io import files
 from bertlib.reporting import receipts
-from bertlib.settings.pretraining_data import PretrainingDataSettings
 from bertlib.tasks.pretraining import pretraining_text
 from bertlib.tasks.pretraining.pretraining_text import Recipe
 
@@ -316,34 +313,6 @@ def test_records_do_not_depend_on_the_encoding(tmp_path, vocab_file):
     create_pretraining_data.write_in_memory(recipe, *files)
     found.add((tmp_path / "out").read_bytes())
   assert len(found) == 1
-
-
-def test_doctor_makes_the_checks_of_a_run(flags):
-  functions = []
-
-  class Recorder:
-    def check(self, name, function, *arguments):
-      functions.append(function)
-      return function(*arguments)
-
-  checked = []
-
-  def profile(frame, event, _):
-    if event == "call":
-      checked.append(frame.f_code)
-
-  with commands.in_process(create_pretraining_data), flagsaver.flagsaver():
-    absl.flags.FLAGS([SCRIPT, *flags()])
-    settings = option.from_flags(PretrainingDataSettings)
-  pretraining_text.load_tokenizer.cache_clear()
-  sys.setprofile(profile)
-  try:
-    create_pretraining_data.setup(settings)
-  finally:
-    sys.setprofile(None)
-  create_pretraining_data.doctor_checks(settings, Recorder())
-  codes = [inspect.unwrap(function).__code__ for function in functions]
-  assert [code for code in checked if code in codes] == codes[:5]
 
 
 def test_folders_created_for_a_failed_run_are_removed(tmp_path):

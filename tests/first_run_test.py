@@ -22,6 +22,7 @@ from bertlib.reporting import event_files
 from bertlib.settings import rerun
 from bertlib.tasks.ner import ner_decoding
 from bertlib.tasks.squad import squad_answers, squad_files, squad_report
+from bertlib.training import lifecycle
 
 pytestmark = pytest.mark.train
 
@@ -157,7 +158,7 @@ def test_an_evaluation_goes_on_without_a_checkpoint_that_is_removed(
   pruned, classify, monkeypatch, caplog, moment
 ):
   folder, remove = pruned
-  evaluate = run_classifier.evaluate
+  evaluate = lifecycle.evaluate
 
   def evaluate_and_remove(*arguments):
     if moment == "before":
@@ -166,7 +167,7 @@ def test_an_evaluation_goes_on_without_a_checkpoint_that_is_removed(
     remove()
     return result
 
-  monkeypatch.setattr(run_classifier, "evaluate", evaluate_and_remove)
+  monkeypatch.setattr(lifecycle, "evaluate", evaluate_and_remove)
   (folder / "eval_results.txt").unlink()
   shutil.rmtree(folder / "dev")
   classify(folder, "--do_eval", "--do_predict")

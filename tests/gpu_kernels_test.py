@@ -18,7 +18,7 @@ from benchmarks import gpu_placement, task_models
 from benchmarks.task_models import BATCH_SIZE
 from bertlib.compat import estimator_api
 from bertlib.data import input_pipeline
-from bertlib.training import run, step_plan
+from bertlib.training import lifecycle, step_plan
 
 pytestmark = pytest.mark.graph
 
@@ -109,7 +109,7 @@ def training_step(
   if not unpads:
     padded = dataclasses.replace(made.task, masks_padding=False)
     made = dataclasses.replace(made, task=padded)
-  model_fn = run.make_model_fn(made, num_train_steps=50)
+  model_fn = lifecycle.make_model_fn(made, num_train_steps=50)
   features = make_batch(made.task.features)
   mode = estimator_api.ModeKeys.TRAIN
   spec = model_fn(features, None, mode, {"batch_size": BATCH_SIZE})

@@ -311,7 +311,7 @@ def test_the_page_on_architecture_names_modules_that_exist():
 
 def test_the_page_on_architecture_names_functions_of_a_run():
   page = ARCHITECTURE.read_text(encoding="utf-8")
-  source = (ROOT / "bertlib" / "training" / "run.py").read_text()
+  source = (ROOT / "bertlib" / "training" / "lifecycle.py").read_text()
   arguments_of = {
     node.name: [argument.arg for argument in node.args.args]
     for node in ast.parse(source).body

@@ -20,7 +20,7 @@ import run_embeddings
 from bertlib.checkpoints import rewrite
 from bertlib.cli.errors import InputError
 from bertlib.reporting import event_files
-from bertlib.training import session_hooks
+from bertlib.training import lifecycle, session_hooks
 
 pytestmark = pytest.mark.process
 
@@ -254,7 +254,7 @@ def test_a_teacher_is_open_only_while_it_encodes(
     raise InputError("stop here")
 
   for name in ("train", "train_seeds"):
-    monkeypatch.setattr(run_embeddings, name, lambda *_, n=name: stop_at(n))
+    monkeypatch.setattr(lifecycle, name, lambda *_, n=name: stop_at(n))
   (tmp_path / "texts.tsv").write_text("text\na\nb\n")
   stopped = pytest.raises(InputError, match="stop here")
   with commands.in_process(run_embeddings) as main, stopped:

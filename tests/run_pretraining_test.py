@@ -51,7 +51,7 @@ from bertlib.tasks.pretraining import (
   pretraining_instances,
   pretraining_records,
 )
-from bertlib.training import run
+from bertlib.training import lifecycle
 from bertlib.training.task import Run
 
 pytestmark = pytest.mark.graph
@@ -237,7 +237,7 @@ def test_input_files_set_from_python_are_split_at_commas(place):
     flag_values.input_file = ", ".join(files)
     settings = option.from_flags(PretrainingSettings)
     task = run_pretraining.make_task(settings)
-    selection = run.read_selection(settings.run, task.metrics)
+    selection = lifecycle.read_selection(settings.run, task.metrics)
     data = pretraining_inputs.find_data(
       Run(settings, task, CONFIG, None, None, selection)
     )

@@ -1,112 +1,22 @@
-"""The doctor: `--doctor` checks a run without starting it, one line per check.
+"""Estimates of a dry run: labels and lengths of a sample, and disk space.
 
-Functions named `check_` raise InputError for what would stop the run, and log a
-warning for what would not. Imports no TensorFlow.
+A dry run (`--doctor`) makes them after the steps of the run, see
+`bertlib.cli.steps`. Imports no TensorFlow.
 """
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import shutil
-import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Callable, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from absl import logging
 
-from bertlib.cli.errors import InputError, some_of, user_error_message
+from bertlib.cli.errors import InputError, some_of
 from bertlib.io import files
-from bertlib.reporting import receipts
-from bertlib.settings.common import RecordedSettings
-
-_WARNING = logging.converter.STANDARD_WARNING
-
-# The value of a check that failed or was skipped.
-SKIPPED: Any = object()
-
-
-class Doctor:
-  """Runs checks one after the other and prints a line for each."""
-
-  def __init__(self, print_line: Callable[[str], Any] = print):
-    self._print_line = print_line
-    self.num_failed = 0
-
-  def check(
-    self, name: str, check_fn: Callable, *args: Any, after: Any = None
-  ) -> Any:
-    """Runs a check; returns its value, or `SKIPPED` if it has none."""
-    # A check is skipped if an argument, or a value of `after`, is. Its line
-    # shows what it logs; a warning in the log makes it warn.
-    after = after if isinstance(after, tuple) else (after,)
-    if any(value is SKIPPED for value in (*args, *after)):
-      self._report("skip", name, "skipped: depends on a failed check")
-      return SKIPPED
-    with _collect_log() as records:
-      try:
-        value = check_fn(*args)
-      except Exception as error:
-        # Only errors that a run would report in one line are failures.
-        message = user_error_message(error)
-        if message is None:
-          raise
-        self.num_failed += 1
-        self._report("fail", name, message)
-        return SKIPPED
-    warns = any(record.levelno >= _WARNING for record in records)
-    text = "; ".join(dict.fromkeys(r.getMessage().strip() for r in records))
-    self._report("warn" if warns else "pass", name, text)
-    return value
-
-  @staticmethod
-  def unless_skipped(value: Any, function: Callable, *args: Any) -> Any:
-    """Returns `function(*args)`, or `SKIPPED` if `value` is `SKIPPED`."""
-    return SKIPPED if value is SKIPPED else function(*args)
-
-  @staticmethod
-  def or_else(value: Any, other: Any) -> Any:
-    """Returns `value`, or `other` if `value` is `SKIPPED`."""
-    return other if value is SKIPPED else value
-
-  def _report(self, status: str, name: str, text: str) -> None:
-    self._print_line(f"{status}  {name:<11} {text}".rstrip())
-
-
-@contextlib.contextmanager
-def _collect_log() -> Iterator[list]:
-  """Collects log records instead of printing them."""
-  records: list = []
-
-  def keep(record):
-    if record.levelno >= logging.converter.STANDARD_INFO:
-      records.append(record)
-    return False
-
-  logger = logging.get_absl_logger()
-  logger.addFilter(keep)
-  try:
-    yield records
-  finally:
-    logger.removeFilter(keep)
-
-
-def diagnose(
-  settings: RecordedSettings, examine: Callable[[Any, Doctor], Any]
-) -> None:
-  """Runs `examine(settings, doctor)`; exits with status 1 if a check fails."""
-  doctor = Doctor()
-  if settings.receipt.rerun:
-    doctor.check("rerun", receipts.check_rerun, settings)
-  examine(settings, doctor)
-  if doctor.num_failed:
-    logging.info("Failed checks: %d", doctor.num_failed)
-    sys.exit(1)
-
-
-# Checks that several commands share
 
 
 def sample(items: Sequence, number: int = 2000) -> Sequence:

@@ -17,13 +17,14 @@ import platform
 import re
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from absl import logging
 
 from bertlib.cli import errors, option
 from bertlib.cli.errors import InputError
+from bertlib.cli.steps import Steps
 from bertlib.data import read_ahead
 from bertlib.io import files, json_files, receipt_file
 from bertlib.io.files import open_any
@@ -206,13 +207,22 @@ def _warn_of_other_data(folder: str, now: Mapping[str, Any]) -> None:
     )
 
 
+@contextlib.contextmanager
 def begin(
   script: str, settings: RecordedSettings, file_system: Any = files
-) -> Receipt:
-  """Starts the receipt of a run; with --rerun, checks the inputs first."""
-  if settings.receipt.rerun:
-    check_rerun(settings, file_system)
-  return Receipt(script, settings, file_system)
+) -> Iterator[tuple[Receipt, Steps]]:
+  """Begins a command; the steps of its block come before the first write.
+
+  Yields:
+    The receipt, and what runs a step. With --rerun, the first one compares the
+    inputs of that run with those of now.
+  """
+  step = Steps(settings.receipt.doctor)
+  with step.until_end():
+    if settings.receipt.rerun:
+      with step("rerun"):
+        check_rerun(settings, file_system)
+    yield Receipt(script, settings, file_system), step
 
 
 def check_rerun(settings: RecordedSettings, file_system: Any = files) -> None:

@@ -1,9 +1,8 @@
-"""The doctor's checks of training: weights, steps, disk, memory and time."""
+"""Estimates of a dry run about training: steps, disk, memory and time."""
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import datetime
 import os
 import re
@@ -14,51 +13,12 @@ import tensorflow.compat.v1 as tf
 from absl import logging
 
 from bertlib.checkpoints import loading
+from bertlib.cli.steps import Steps
 from bertlib.compute import precision
-from bertlib.reporting.doctor import (
-  SKIPPED,
-  Doctor,
-  LengthSummary,
-  check_disk,
-  size_in_words,
-)
+from bertlib.reporting.doctor import LengthSummary, check_disk, size_in_words
 from bertlib.settings.common import TrainingSettings
-from bertlib.training import devices, memory_plan, resolve, step_plan
-from bertlib.training import run as run_skeleton
-from bertlib.training.task import Run, Task
-
-
-def check_setup(doctor: Doctor, settings: TrainingSettings, task: Task) -> Run:
-  """Runs the steps of `run.setup` as checks."""
-  check = doctor.check
-  devices.share_gpus()  # "auto" computes; later, free memory is read
-  model = check("model", resolve.fetch_model, settings)
-  found = check("devices", resolve.find_devices, settings)
-  settings = dataclasses.replace(
-    doctor.or_else(found, settings), model=doctor.or_else(model, settings.model)
-  )
-  known = Task if task is SKIPPED else task  # the class has the defaults
-  config = check("config", resolve.load_config, model, known.min_seq_length)
-  tokenizer = check(
-    "vocabulary",
-    resolve.load_tokenizer,
-    model,
-    config,
-    known.never_split,
-    known.needs_vocabulary,
-  )
-  trained = check("checkpoint", run_skeleton.find_trained, settings, task)
-  metrics = doctor.unless_skipped(task, lambda: task.metrics)
-  selection = check(
-    "metric", run_skeleton.read_selection, settings.run, metrics
-  )
-  if selection is not SKIPPED:
-    settings = run_skeleton.with_best_metric(settings, selection)
-  # `SKIPPED` stands for each value whose check failed.
-  run = Run(settings, task, config, tokenizer, trained, selection)
-  check("folder", run_skeleton.check_folder, run, after=(config, task))
-  check("weights", run_skeleton.check_weights, run, after=(config, trained))
-  return run
+from bertlib.training import memory_plan, step_plan
+from bertlib.training.task import Run
 
 
 def check_memory(
@@ -66,10 +26,10 @@ def check_memory(
 ) -> None:
   """Warns if training may need more memory than `available`, if known."""
   if available is None:
-    logging.info("needs up to %s", size_in_words(num_bytes))
+    logging.info("memory: needs up to %s", size_in_words(num_bytes))
   elif num_bytes <= available:
     logging.info(
-      "needs up to %s, %s free",
+      "memory: needs up to %s, %s free",
       size_in_words(num_bytes),
       size_in_words(available),
     )
@@ -81,7 +41,7 @@ def check_memory(
     if loss_bytes > available:
       advice = f": {memory_plan.loss_too_large(loss_bytes)}"
     logging.warning(
-      "needs up to %s, only %s free%s",
+      "memory: needs up to %s, only %s free%s",
       size_in_words(num_bytes),
       size_in_words(available),
       advice,
@@ -112,7 +72,7 @@ def estimate_duration(num_flops: float, rate: float, num_runs: int = 1) -> None:
   # All other operations together take about as long as the matrix products.
   seconds = round(2 * num_flops / rate)
   logging.info(
-    "estimated %s of training%s, for %.3g operations at %.3g per second",
+    "time: estimated %s of training%s, for %.3g operations at %.3g per second",
     datetime.timedelta(seconds=seconds) if seconds else "less than a second",
     f" with {num_runs} seeds" if num_runs > 1 else "",
     num_flops,
@@ -120,32 +80,26 @@ def estimate_duration(num_flops: float, rate: float, num_runs: int = 1) -> None:
   )
 
 
-def check_training(
-  doctor: Doctor,
+def estimate_training(
+  step: Steps,
   run: Run,
+  plan: step_plan.Plan | None,  # of `lifecycle.check_start`
   lengths: LengthSummary,
   count_steps: Callable[[int], int] | None = None,
   writes_records: bool = True,
 ) -> None:
-  """Checks steps, disk, memory and time of the training."""
-  settings, config = run.settings, run.config
-  needs = (lengths, config)
-  if not settings.run.do_train:
-    doctor.check(
-      "disk", _check_disk, run, 0, lengths, writes_records, after=needs
-    )
-    return
-  num_steps = doctor.check("steps", _count_steps, run, lengths, count_steps)
-  plan = doctor.check(
-    "batches", run_skeleton.plan_training, run, after=(config, num_steps)
-  )
-  doctor.check(
-    "disk", _check_disk, run, num_steps, lengths, writes_records, after=needs
-  )
-  doctor.check("memory", _check_memory, run, plan, after=needs)
-  doctor.check(
-    "time", _estimate_time, run, plan, num_steps, lengths, after=needs
-  )
+  """Estimates steps, disk, memory and time of a run, in steps of a dry run."""
+  num_steps = 0
+  if run.settings.run.do_train:
+    with step("steps"):
+      num_steps = _count_steps(run, lengths, count_steps)
+  with step("disk"):
+    _check_disk(run, num_steps, lengths, writes_records)
+  if num_steps and plan:
+    with step("memory"):
+      _check_memory(run, plan)
+    with step("time"):
+      _estimate_time(run, plan, num_steps, lengths)
 
 
 def _count_steps(run: Run, lengths: LengthSummary, count_steps) -> int:
@@ -157,7 +111,7 @@ def _count_steps(run: Run, lengths: LengthSummary, count_steps) -> int:
       run.settings.run, lengths.num_examples, run.task.unit
     )
   logging.info(
-    "%d with batch size %d, training set of %d",
+    "steps: %d with batch size %d, training set of %d",
     num_steps,
     run.settings.run.train_batch_size,
     lengths.num_examples,

@@ -325,7 +325,8 @@ class ReceiptSettings(option.Group):
 
   doctor: bool = option.boolean(
     False,
-    "Check everything that the run needs, print one line per check, and exit.",
+    "Dry run: take the steps of the run up to its first write, print one line"
+    " per step, estimate memory and time, and exit.",
     basic=True,
   )
   rerun: str | None = option.path(

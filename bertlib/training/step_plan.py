@@ -24,6 +24,9 @@ from bertlib.settings.training import OptimizerSettings, RunSettings
 from bertlib.training import memory_plan
 from bertlib.training.memory_plan import StepShape
 
+# Computation and options of a training step.
+Plan = tuple[FastCompute, optimization.StepOptions]
+
 
 def choice_flags(compute: ComputeSettings) -> list[str]:
   """Flags that give a subprocess the choices of this one for "auto"."""
@@ -79,7 +82,7 @@ def plan_training(
   compute: FastCompute,
   config: modeling.BertConfig,
   shape: StepShape,
-) -> tuple[FastCompute, optimization.StepOptions]:
+) -> Plan:
   """Computation and options of a training step, from the flags."""
   _check_flags(settings, config)
   batch_size = memory_plan.replica_batch_size(

@@ -116,6 +116,16 @@ class Run:
     return self.settings.devices.is_chief
 
   @property
+  def evaluates(self) -> bool:
+    """True if this process evaluates the dev set after training."""
+    return self.settings.run.do_eval and self.is_chief
+
+  @property
+  def predicts(self) -> bool:
+    """True if this process predicts."""
+    return self.settings.run.do_predict and self.is_chief
+
+  @property
   def step_shape(self) -> StepShape:
     """Sizes of a training step."""
     return StepShape(
@@ -138,5 +148,12 @@ class Run:
   def with_arguments(self, **model_arguments: Any) -> Run:
     """The run with further arguments for its `model_fn_builder`."""
     arguments = {**self.task.model_arguments, **model_arguments}
-    task = dataclasses.replace(self.task, model_arguments=arguments)
+    return self._with_task(model_arguments=arguments)
+
+  def with_description(self, **description: Any) -> Run:
+    """The run with further entries of `model.json`."""
+    return self._with_task(description={**self.task.description, **description})
+
+  def _with_task(self, **changes: Any) -> Run:
+    task = dataclasses.replace(self.task, **changes)
     return dataclasses.replace(self, task=task)

@@ -39,7 +39,7 @@ def start(tmp_path, monkeypatch):
       settings.receipt, command_line=command_line
     )
     settings = dataclasses.replace(settings, receipt=of_receipt)
-    receipt = receipts.begin("run_classifier.py", settings)
+    receipt = receipts.Receipt("run_classifier.py", settings)
     receipt.start(settings, [])
     return receipt
 
@@ -139,7 +139,7 @@ def test_a_flag_may_name_several_data_files(tmp_path, names):
     input_file=names.replace("wiki", f"{tmp_path}/wiki"),
     output_dir=str(tmp_path / "output"),
   )
-  receipt = receipts.begin("run_pretraining.py", settings)
+  receipt = receipts.Receipt("run_pretraining.py", settings)
   receipt.start(settings, [f"{tmp_path}/wiki-0", f"{tmp_path}/news-0"])
   recorded = json.loads((tmp_path / "output" / "run.json").read_text())
   found = [file["flags"] for file in recorded["files"]]
@@ -290,7 +290,7 @@ def resume(tmp_path, monkeypatch, caplog):
     )
     given = dataclasses.replace(settings.receipt, command_line=[str(flags)])
     settings = dataclasses.replace(settings, receipt=given)
-    receipt = receipts.begin("run_classifier.py", settings)
+    receipt = receipts.Receipt("run_classifier.py", settings)
     receipt.start(settings, map(str, paths))
 
   def resume(before, now, **flags):

@@ -12,7 +12,7 @@ import tensorflow.compat.v1 as tf
 from bertlib.checkpoints import finding, loading, model_json
 from bertlib.cli.errors import InputError
 from bertlib.data import example_checks, model_inputs, tables
-from bertlib.io import text_files
+from bertlib.io import result_files, text_files
 from bertlib.reporting import doctor
 from bertlib.settings.classifier import ClassifierSettings, unknown_task
 from bertlib.tasks.classification import (
@@ -31,8 +31,7 @@ from bertlib.tasks.classification.classification_records import (
   file_based_convert_examples_to_features,
 )
 from bertlib.tasks.classification.record import RECORD
-from bertlib.training import resolve, step_plan
-from bertlib.training.run import fill_last_batch, input_options, records_path
+from bertlib.training import lifecycle, resolve, step_plan
 from bertlib.training.task import Run
 
 
@@ -101,10 +100,26 @@ class Examples(NamedTuple):
   eval_sets: Mapping[str, Sequence[InputExample | ChoiceExample]]
   predict_sets: Mapping[str, Sequence[InputExample | ChoiceExample]]
 
+  @property
+  def num_examples(self) -> dict[str, int]:
+    """Number of examples of the training set and each dev set, by its name."""
+    return {"training examples": len(self.train)} | {
+      f"dev examples{suffix}": len(dev_set)
+      for suffix, dev_set in self.eval_sets.items()
+    }
+
 
 def has_pairs(examples: Iterable[InputExample | ChoiceExample]) -> bool:
   """True if any example is a pair of texts."""
   return any(getattr(example, "text_b", None) for example in examples)
+
+
+def with_pairs(run: Run, examples: Examples) -> Run:
+  """Adds to the model's description whether it is trained on pairs."""
+  check_pairs(run, examples)
+  if not run.settings.run.do_train:
+    return run
+  return run.with_description(has_pairs=has_pairs(examples.train))
 
 
 def check_pairs(run: Run, examples: Examples) -> None:
@@ -153,7 +168,13 @@ class DevSet(NamedTuple):
 def write_dev_sets(
   run: Run, processor: DataProcessor, examples: Examples
 ) -> dict[str, DevSet]:
-  """Writes the records of the dev sets; returns them by results suffix."""
+  """Writes the dev sets as records, and lists the rows that were skipped.
+
+  Returns:
+    The dev sets by the suffix of their results.
+  """
+  if run.is_chief:
+    result_files.write_bad_rows(run.output_dir, processor.bad_rows)
   dev_sets = {}
   for suffix, dev_set in examples.eval_sets.items():
     batch_size = run.settings.run.eval_batch_size
@@ -166,7 +187,7 @@ def write_dev_sets(
         path,
         run.settings.model.max_seq_length,
         problem=processor.problem,
-        **input_options(run, is_training=False),
+        **lifecycle.input_options(run, is_training=False),
       ),
     )
   return dev_sets
@@ -181,9 +202,9 @@ def write_records(
   batch_size: int = 1,
 ) -> tuple[str, model_inputs.Lengths]:
   """Writes the records of examples; returns their path and lengths."""
-  path = records_path(run, name)
+  path = lifecycle.records_path(run, name)
   lengths = file_based_convert_examples_to_features(
-    fill_last_batch(run, examples, batch_size, PaddingInputExample()),
+    lifecycle.fill_last_batch(run, examples, batch_size, PaddingInputExample()),
     processor.problem.labels,
     run.settings.model.max_seq_length,
     run.tokenizer,
@@ -305,7 +326,7 @@ def data_files(
   return [*processor.files_read, *([settings.predict_file] if predicts else [])]
 
 
-# Checks of --doctor
+# Of a dry run
 
 
 def check_labels(processor: DataProcessor, examples: Examples) -> None:

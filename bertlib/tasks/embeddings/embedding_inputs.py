@@ -337,7 +337,7 @@ def data_files(settings: EmbeddingSettings) -> list[str]:
   return [path for path in paths if path]
 
 
-# Checks of --doctor
+# Of a dry run
 
 
 def check_text_groups(run: Run, data: Data) -> doctor.LengthSummary:

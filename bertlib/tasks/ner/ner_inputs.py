@@ -26,6 +26,14 @@ class Data(NamedTuple):
   dev: Sequence[Sentence]
   predict: Sequence[Sentence]
 
+  @property
+  def num_sentences(self) -> dict[str, int]:
+    """Number of sentences of each split, by its name."""
+    return {
+      "training sentences": len(self.train),
+      "dev sentences": len(self.dev),
+    }
+
 
 def read_training_set(settings: NerSettings) -> list[Sentence]:
   """Reads --train_file; empty without --do_train."""
@@ -192,7 +200,7 @@ def data_files(settings: NerSettings, data: Data) -> list[str]:
   return [path for path, used in zip(files, data) if used]
 
 
-# Checks of --doctor
+# Of a dry run
 
 
 def check_tags(labels: Sequence[str], data: Data) -> None:

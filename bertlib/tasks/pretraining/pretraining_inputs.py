@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import tensorflow.compat.v1 as tf
+from absl import logging
 
 import modeling
 from bertlib.checkpoints import loading, model_files, model_json
@@ -54,6 +55,14 @@ class Data(NamedTuple):
     return [path for path, start in zip(paths, before) if start < number]
 
 
+def count(settings: PretrainingSettings, data: Data) -> dict[str, int]:
+  """Number of records of the training set and the dev set, by their names."""
+  counts = {"training records": data.count(data.train_files)}
+  if settings.run.do_eval:
+    counts["dev records"] = data.count(data.eval_files)
+  return counts
+
+
 def bad_record_finder(
   run: Run, files: Sequence[str], max_records: int | None = None
 ) -> record_check.FindBadRecord:
@@ -82,6 +91,11 @@ def find_data(run: Run) -> Data:
     eval_files = find_files(
       split_names(settings.eval_input_file or settings.input_file)
     )
+    if not settings.eval_input_file:
+      logging.warning(
+        "Evaluating on --input_file, which is training data: metrics include"
+        " memorized text. Name held-out records with --eval_input_file"
+      )
   if settings.run.do_predict:
     lines = read_lines(run)
   num_records = check_files(run, list(dict.fromkeys(train_files + eval_files)))
@@ -160,7 +174,7 @@ def check_vocabulary(run: Run) -> None:
     )
 
 
-# Checks of --doctor
+# Of a dry run
 
 
 def check_records(

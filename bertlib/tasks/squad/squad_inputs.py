@@ -16,12 +16,11 @@ from bertlib.data import example_checks, vocabulary
 from bertlib.io import json_files
 from bertlib.io.files import atomic_write
 from bertlib.reporting import doctor
-from bertlib.settings.common import ModelSettings
 from bertlib.settings.squad import SquadSettings
 from bertlib.tasks.squad import squad_files, squad_windows
 from bertlib.tasks.squad.squad_files import SquadExample
 from bertlib.tasks.squad.squad_windows import Windows, WindowSettings
-from bertlib.training import step_plan
+from bertlib.training import resolve, step_plan
 from bertlib.training.task import Run
 
 
@@ -33,6 +32,14 @@ class SquadData(NamedTuple):
   questions: Sequence[squad_files.Question]  # the same, with gold answers
   # Skipped training questions, see `squad_files.make_examples`.
   unaligned: Sequence[Mapping[str, str]]
+
+  @property
+  def num_questions(self) -> dict[str, int]:
+    """Number of questions of each split, by its name."""
+    return {
+      "training questions": len(self.train),
+      "dev questions": len(self.predict),
+    }
 
 
 def read_data(run: Run) -> SquadData:
@@ -167,8 +174,9 @@ def make_windows(
   return windows
 
 
-def print_audit(settings: SquadSettings, model: ModelSettings) -> None:
+def print_audit(settings: SquadSettings) -> None:
   """Prints the audit of --train_file, see `squad_windows.audit`."""
+  model = resolve.fetch_model(settings)
   # It needs neither a model nor --output_dir.
   if not model.vocab_file:
     raise InputError("--vocab_file is needed with --audit")
@@ -215,7 +223,7 @@ def count_steps(
   return num_steps
 
 
-# Checks of --doctor
+# Of a dry run
 
 
 def check_questions(run: Run, data: SquadData) -> doctor.LengthSummary:

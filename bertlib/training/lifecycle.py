@@ -17,10 +17,10 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 from absl import logging
 
-import optimization
 from bertlib.checkpoints import finding, model_files, model_json, quantization
-from bertlib.cli import terminal
+from bertlib.cli import steps, terminal
 from bertlib.cli.errors import InputError
+from bertlib.cli.steps import Steps
 from bertlib.compute.fast_compute import FastCompute
 from bertlib.data import record_check, tf_records
 from bertlib.io import files, folder_lock, result_files, text_files
@@ -30,6 +30,7 @@ from bertlib.settings.training import RunSettings
 from bertlib.training import (
   checkpoint_hook,
   dev_scores,
+  devices,
   estimators,
   inference,
   model_selection,
@@ -82,7 +83,9 @@ def check_output_dir(
   files.check_output_dir(settings.run.output_dir, [*_RUN_FILES, *names], inputs)
 
 
-def setup(settings: TrainingSettings, task: Task) -> Run:
+def setup(
+  settings: TrainingSettings, task: Task, step: Steps = steps.RUN
+) -> Run:
   """Loads what a run starts from, and checks it; writes nothing.
 
   Downloads a model that is given by name, and connects to a TPU.
@@ -90,17 +93,27 @@ def setup(settings: TrainingSettings, task: Task) -> Run:
   Raises:
     InputError: model, devices, folder or flags are not as the run needs them.
   """
-  model = resolve.fetch_model(settings)
-  settings = dataclasses.replace(resolve.find_devices(settings), model=model)
-  config = resolve.load_config(model, task.min_seq_length)
-  tokenizer = resolve.load_tokenizer(
-    model, config, task.never_split, task.needs_vocabulary
-  )
-  trained = find_trained(settings, task)
-  selection = read_selection(settings.run, task.metrics)
-  settings = with_best_metric(settings, selection)
-  run = Run(settings, task, config, tokenizer, trained, selection)
-  check_folder(run)
+  with step("model"):
+    model = resolve.fetch_model(settings)
+    settings = dataclasses.replace(settings, model=model)
+  with step("devices"):
+    if step.is_dry_run:  # which reads later how much memory is free
+      devices.share_gpus()
+    settings = resolve.find_devices(settings)
+  with step("config"):
+    config = resolve.load_config(model, task.min_seq_length)
+  with step("vocabulary"):
+    tokenizer = resolve.load_tokenizer(
+      model, config, task.never_split, task.needs_vocabulary
+    )
+  with step("checkpoint"):
+    trained = find_trained(settings, task)
+  with step("metric"):
+    selection = read_selection(settings.run, task.metrics)
+    settings = with_best_metric(settings, selection)
+  with step("folder"):
+    run = Run(settings, task, config, tokenizer, trained, selection)
+    check_folder(run)
   return run
 
 
@@ -176,13 +189,23 @@ def check_weights(run: Run) -> None:
   )
 
 
-def check_start(run: Run) -> None:
-  """Checks step and weights, after the data and before the first write."""
-  with terminal.quiet(logging.WARNING):  # training logs the rest again
+def check_start(run: Run, step: Steps = steps.RUN) -> step_plan.Plan | None:
+  """Checks step and weights, after the data and before the first write.
+
+  Returns:
+    The plan of a training step; None without training.
+  """
+  plan = None
+  # Training logs the rest again.
+  quiet = functools.partial(terminal.quiet, logging.WARNING)
+  with contextlib.nullcontext() if step.is_dry_run else quiet():
     if run.settings.run.do_train:
-      plan_training(run)
+      with step("batches"):
+        plan = plan_training(run)
     if run.trained or run.settings.model.init_checkpoint:
-      check_weights(run)
+      with step("weights"):
+        check_weights(run)
+  return plan
 
 
 # The model
@@ -245,7 +268,7 @@ def read_compute(run: Run) -> FastCompute:
   return step_plan.read_compute(run.settings, run.task.masks_padding)
 
 
-def plan_training(run: Run) -> tuple[FastCompute, optimization.StepOptions]:
+def plan_training(run: Run) -> step_plan.Plan:
   """Computation and options of a training step; see `step_plan`."""
   return step_plan.plan_training(
     run.settings,
@@ -322,15 +345,12 @@ def _name_records(folder: str) -> None:
       tf.gfile.Rename(path, os.path.join(folder, name), overwrite=True)
 
 
-def write_model_files(run: Run, **description: Any) -> None:
-  """Writes `model.json`, config and vocabulary to --output_dir.
-
-  Existing files are replaced only by training. `description` has further
-  entries of `model.json`.
-  """
+def write_model_files(run: Run) -> None:
+  """Writes `model.json`, config and vocabulary to --output_dir."""
+  # Existing files are replaced only by training.
   model_json.write_model_files(
     run.output_dir,
-    describe_model(run) | description,
+    describe_model(run),
     run.config,
     run.settings.model.vocab_file,
     overwrite=run.settings.run.do_train,

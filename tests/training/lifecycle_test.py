@@ -26,9 +26,9 @@ from bertlib.settings.classifier import ClassifierSettings
 from bertlib.training import (
   distribution,
   estimators,
+  lifecycle,
   memory_plan,
   resolve,
-  run,
   session_hooks,
   step_plan,
   tpu,
@@ -125,7 +125,7 @@ def test_where_nothing_is_trained_there_is_nothing_to_plan(flags):
 
   task = Task(TaskRecord("script"), builder, {}, ["loss"])
   this_run = Run(settings, task, CONFIG, None, None, None)
-  assert run.make_model_fn(this_run, num_train_steps=0) == (
+  assert lifecycle.make_model_fn(this_run, num_train_steps=0) == (
     step_plan.read_compute(settings),
     None,
   )
@@ -294,7 +294,9 @@ def test_each_choice_of_an_example_takes_memory(flags):
     task = Task(TaskRecord("a_script"), None, features, ["loss"])
     settings = settings_of(flags)
     config = modeling.BertConfig(30522)
-    _, options = run.plan_training(Run(settings, task, config, *[None] * 3))
+    _, options = lifecycle.plan_training(
+      Run(settings, task, config, *[None] * 3)
+    )
     found.append(options.num_micro_batches)
   assert 4 * found[0] == found[1]
 
@@ -388,15 +390,15 @@ def test_evaluations_at_once_have_records_of_their_own(
   )
 
   def write(text):
-    path = pathlib.Path(run.records_path(this_run, "eval"))
+    path = pathlib.Path(lifecycle.records_path(this_run, "eval"))
     path.write_text(text)
     return path
 
-  with run.lock_output_dir(this_run.settings):
+  with lifecycle.lock_output_dir(this_run.settings):
     path = write("of the first")
     with monkeypatch.context() as other_process:
       other_process.setattr(os, "getpid", lambda: 1)
-      with run.lock_output_dir(this_run.settings):
+      with lifecycle.lock_output_dir(this_run.settings):
         write("of the other")
     assert path.read_text() == "of the first"
     (records,) = tmp_path.glob("eval.tf_record")
@@ -574,7 +576,7 @@ def test_predictions_of_an_earlier_evaluation_are_removed(tmp_path):
   this_run = written_by(tmp_path, "float32")
   earlier = [result_files.DevPrediction("dev-1", "yes", "no")]
   for predictions in (earlier, None):  # as on a TPU
-    run.write_metrics(this_run, {"a": 1}, None, predictions=predictions)
+    lifecycle.write_metrics(this_run, {"a": 1}, None, predictions=predictions)
     path = tmp_path / "eval_predictions.jsonl"
     assert path.exists() == bool(predictions)
   assert (tmp_path / "eval_results.txt").read_text() == "a = 1\n"
@@ -582,7 +584,7 @@ def test_predictions_of_an_earlier_evaluation_are_removed(tmp_path):
 
 def test_results_name_another_precision_than_float32(tmp_path):
   for name, line in (("int8", "precision = int8\n"), ("float32", "")):
-    run.write_metrics(written_by(tmp_path, name), {"a": 1}, None)
+    lifecycle.write_metrics(written_by(tmp_path, name), {"a": 1}, None)
     found = (tmp_path / "eval_results.txt").read_text()
     assert found == f"a = 1\n{line}"
 
