@@ -43,8 +43,7 @@ def _file_system(path: str) -> Any:
       remove=os.remove,
       replace=os.replace,
       rmtree=shutil.rmtree,
-      state=_state_of_local,
-      changed=os.path.getmtime,
+      stat=os.stat,
     )
   from tensorflow.io import gfile
 
@@ -57,14 +56,15 @@ def _file_system(path: str) -> Any:
     remove=gfile.remove,
     replace=functools.partial(gfile.rename, overwrite=True),
     rmtree=gfile.rmtree,
-    state=lambda path: (gfile.stat(path).length, 0),
-    changed=lambda path: gfile.stat(path).mtime_nsec / 1e9,
+    stat=_stat_remote,
   )
 
 
-def _state_of_local(path: str) -> tuple[int, int]:
-  state = os.stat(path)
-  return state.st_size, state.st_mtime_ns
+def _stat_remote(path: str) -> Any:
+  from tensorflow.io import gfile
+
+  found = gfile.stat(path)
+  return SimpleNamespace(st_size=found.length, st_mtime_ns=found.mtime_nsec)
 
 
 def _open_local(path: str, mode: str) -> IO[Any]:
@@ -273,13 +273,9 @@ def remove_file(path: str) -> None:
 
 
 def file_state(path: str) -> tuple[int, int]:
-  """Size of a file in bytes and, if it is local, its modification time."""
-  return _file_system(path).state(path)
-
-
-def modification_time(path: str) -> float:
-  """Seconds since 1970 of the last change of a file, local or remote."""
-  return _file_system(path).changed(path)
+  """Bytes of a file, and nanoseconds since 1970 of its last change."""
+  state = _file_system(path).stat(path)
+  return state.st_size, state.st_mtime_ns
 
 
 def make_folder(path: str) -> None:

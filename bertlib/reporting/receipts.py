@@ -174,10 +174,10 @@ def _last_save(folder: str) -> datetime.datetime | None:
   """Time of the last checkpoint of a run, or of those for seeds."""
   times = []
   for name in ("checkpoint", "seed_*/checkpoint"):
-    times += map(files.modification_time, files.matching(folder, name))
+    times += (files.file_state(p)[1] for p in files.matching(folder, name))
   if not times:
     return None
-  return datetime.datetime.fromtimestamp(max(times)).astimezone()
+  return datetime.datetime.fromtimestamp(max(times) / 1e9).astimezone()
 
 
 def _warn_of_other_data(folder: str, now: Mapping[str, Any]) -> None:

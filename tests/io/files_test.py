@@ -181,14 +181,8 @@ def test_checkpoint_files_are_its_index_and_data(folders):
   ]
 
 
-def test_file_state_contains_the_size(folders):
+def test_the_state_of_a_file_is_its_size_and_last_change(folders):
   folder, path = folders
   (folder / "a").write_text("12345")
-  assert files.file_state(f"{path}/a")[0] == 5
-
-
-def test_modification_time_is_in_seconds(folders):
-  folder, path = folders
-  (folder / "a").touch()
-  os.utime(folder / "a", (0, 1_800_000_000))
-  assert files.modification_time(f"{path}/a") == 1_800_000_000
+  os.utime(folder / "a", ns=(0, 1_800_000_000 * 10**9))
+  assert files.file_state(f"{path}/a") == (5, 1_800_000_000 * 10**9)
