@@ -36,28 +36,19 @@ from bertlib.tasks.squad.squad_windows import Windows
 def read_squad_examples(
   input_file: str,
   is_training: bool,
-  version_2_with_negative: bool | None = None,
-  unaligned: list[dict[str, Any]] | None = None,
+  version_2_with_negative: bool | None = None,  # None for the flag's value
+  unaligned: list[dict[str, str]] | None = None,
 ) -> list[SquadExample]:
-  """Reads a SQuAD file.
+  """Reads a file in SQuAD format, see `squad_files.make_examples`.
 
   Args:
-    input_file: path of a JSON file in SQuAD format.
-    is_training: whether to read answers. A question whose answer is not found
-      at its `answer_start` is skipped and logged. White space, control
-      characters, composed letters and full-width forms may be written in
-      another way in the answer than in the context.
-    version_2_with_negative: whether to accept questions without an answer, by
-      `is_impossible` or, where the file has none, by an empty answer or list of
-      answers; None to use the flag of this name, see `option.value_of`.
-    unaligned: list to which the skipped questions are appended: id, answer and
-      the words found instead.
+    input_file: path of the file.
+    is_training: whether to read answers.
+    version_2_with_negative: whether to accept questions without an answer.
+    unaligned: list to which the skipped questions are appended.
 
   Returns:
     The questions, in order.
-
-  Raises:
-    InputError: the file is not in SQuAD format, or a question is not valid.
   """
   if version_2_with_negative is None:
     version_2_with_negative = option.value_of("version_2_with_negative", False)
@@ -77,42 +68,28 @@ def read_squad_examples(
 
 @dataclasses.dataclass(eq=False)
 class InputFeatures:
-  """Features of a window.
-
-  Attributes:
-    unique_id: number of the window.
-    example_index: index of the question.
-    doc_span_index: index of the window within its question.
-    tokens: word pieces, without padding.
-    token_to_orig_map: position -> index of the word in the paragraph, for the
-      tokens of the paragraph.
-    token_is_max_context: position -> whether no other window shows the token
-      with more context, for the tokens of the paragraph.
-    input_ids: token ids, padded with 0.
-    input_mask: 1 at tokens, 0 at padding.
-    segment_ids: 1 at the paragraph and the last [SEP], else 0.
-    start_position: position of the answer's first token; 0 if the window does
-      not contain the answer, None if it is unknown.
-    end_position: position of its last token, likewise.
-    is_impossible: whether the question has no answer.
-  """
+  """Features of a window."""
 
   unique_id: int
-  example_index: int
-  doc_span_index: int
-  tokens: list[str]
+  example_index: int  # of the question
+  doc_span_index: int  # of the window within its question
+  tokens: list[str]  # without padding
+  # By position of a token of the paragraph: index of its word; whether no other
+  # window shows it with more context.
   token_to_orig_map: dict[int, int]
   token_is_max_context: dict[int, bool]
-  input_ids: list[int]
+  input_ids: list[int]  # padded with 0, as are the next two
   input_mask: list[int]
   segment_ids: list[int]
+  # Positions of the answer's first and last token; 0 if the window does not
+  # contain the answer, None if it is unknown.
   start_position: int | None = None
   end_position: int | None = None
-  is_impossible: bool | None = None
+  is_impossible: bool | None = None  # whether the question has no answer
 
 
 def convert_examples_to_features(
-  examples: Sequence[SquadExample],
+  examples: Sequence[SquadExample],  # grouped by paragraph
   tokenizer: tokenization.FullTokenizer,
   max_seq_length: int,
   doc_stride: int,
@@ -120,19 +97,7 @@ def convert_examples_to_features(
   is_training: bool,
   output_fn: Callable[[InputFeatures], Any],
 ) -> None:
-  """Creates the windows of all questions.
-
-  Args:
-    examples: the questions, grouped by paragraph.
-    tokenizer: a WordPiece tokenizer.
-    max_seq_length: length of the features, in tokens.
-    doc_stride: tokens from the start of one window's part of the paragraph to
-      the start of the next.
-    max_query_length: maximum number of tokens per question; longer ones are
-      truncated.
-    is_training: whether the features have answers.
-    output_fn: called with the `InputFeatures` of each window.
-  """
+  """Calls `output_fn` with each window of all questions."""
   windows = squad_windows.convert_examples_to_windows(
     examples,
     tokenizer,
@@ -172,32 +137,12 @@ def iterate_features(
     )
 
 
-def as_record(feature: InputFeatures) -> dict[str, Any]:
-  """The features of a window by their TFRecord keys."""
-  return {
-    "unique_ids": feature.unique_id,
-    "input_ids": feature.input_ids,
-    "input_mask": feature.input_mask,
-    "segment_ids": feature.segment_ids,
-    "start_positions": feature.start_position,
-    "end_positions": feature.end_position,
-    "is_impossible": int(bool(feature.is_impossible)),
-  }
-
-
 class FeatureWriter:
-  """Writes windows to a TFRecord file, which appears when it is closed.
+  """Writes windows to a TFRecord file, which appears when it is closed."""
 
-  As a context manager it closes the file; after an error, no file is left.
-
-  Attributes:
-    filename: path of the file.
-    is_training: whether the records have answers.
-    num_features: number of windows written so far.
-  """
-
+  # As a context manager it closes the file; after an error, no file is left.
   def __init__(self, filename: str, is_training: bool):
-    """Opens the file."""
+    """Opens the file; training records have answers."""
     self.filename = filename
     self.is_training = is_training
     self.num_features = 0
@@ -210,7 +155,16 @@ class FeatureWriter:
 
   def process_feature(self, feature: InputFeatures) -> None:
     """Writes a window."""
-    self._file.write(tf_records.frame_record(self._encode(as_record(feature))))
+    record = {
+      "unique_ids": feature.unique_id,
+      "input_ids": feature.input_ids,
+      "input_mask": feature.input_mask,
+      "segment_ids": feature.segment_ids,
+      "start_positions": feature.start_position,
+      "end_positions": feature.end_position,
+      "is_impossible": int(bool(feature.is_impossible)),
+    }
+    self._file.write(tf_records.frame_record(self._encode(record)))
     self.num_features += 1
 
   def close(self) -> None:
@@ -226,7 +180,6 @@ class FeatureWriter:
 
 # Answers
 
-
 # Logits of a window: `start_logits` and `end_logits`, a number per token.
 RawResult = collections.namedtuple(
   "RawResult", ["unique_id", "start_logits", "end_logits"]
@@ -235,40 +188,18 @@ RawResult = collections.namedtuple(
 
 def write_predictions(
   all_examples: Sequence[SquadExample],
-  all_features: Sequence[InputFeatures],
-  all_results: Sequence[RawResult],
+  all_features: Sequence[InputFeatures],  # those of other questions are ignored
+  all_results: Sequence[RawResult],  # of each window of the questions
   n_best_size: int,
   max_answer_length: int,
   do_lower_case: bool,
   output_prediction_file: str,
   output_nbest_file: str,
-  output_null_log_odds_file: str,
-  version_2_with_negative: bool | None = None,
-  null_score_diff_threshold: float | None = None,
+  output_null_log_odds_file: str,  # for SQuAD 2.0 only
+  version_2_with_negative: bool | None = None,  # None for the flag's value
+  null_score_diff_threshold: float | None = None,  # likewise
 ) -> tuple[dict[str, str], dict[str, float]]:
-  """Finds the answers to all questions and writes them.
-
-  Args:
-    all_examples: the questions.
-    all_features: their windows; windows of other questions are ignored.
-    all_results: the logits of each window of these questions, in any order.
-    n_best_size: maximum number of answers per question in the n-best file.
-    max_answer_length: maximum length of an answer in tokens.
-    do_lower_case: whether the tokenizer lower-cases.
-    output_prediction_file: receives the answer by question id.
-    output_nbest_file: receives the best answers with probabilities and logits.
-    output_null_log_odds_file: receives the null odds, for SQuAD 2.0 only.
-    version_2_with_negative: whether questions may have no answer; None for the
-      flag's value.
-    null_score_diff_threshold: null odds above this mean no answer; None for the
-      flag's value.
-
-  Returns:
-    Answers by question id, regardless of the null odds; and the null odds.
-
-  Raises:
-    InputError: a window of these questions has no logits.
-  """
+  """Writes answers; returns those regardless of the null odds, and the odds."""
   if version_2_with_negative is None:
     version_2_with_negative = option.value_of("version_2_with_negative", False)
   if null_score_diff_threshold is None:
