@@ -39,7 +39,7 @@ from bertlib.cli.steps import Steps
 from bertlib.data import input_pipeline, model_inputs, record_check, tf_records
 from bertlib.io import files, text_files
 from bertlib.reporting import command, receipts, run_report, training_checks
-from bertlib.settings.squad import SquadSettings
+from bertlib.settings.squad import AnswerSettings, SquadSettings
 from bertlib.tasks.squad import (
   squad_answers,
   squad_decoding,
@@ -85,19 +85,8 @@ def input_fn_builder(
 ):
   """`input_pipeline.record_input_fn` for a file written by `FeatureWriter`.
 
-  Args:
-    input_file: see `record_input_fn`.
-    seq_length: S, length of its windows.
-    is_training: see `record_input_fn`; training records also contain the answer
-      positions.
-    drop_remainder: see `record_input_fn`.
-    trim: see `record_input_fn`.
-    seed: see `record_input_fn`.
-    first_step: see `record_input_fn`.
-    by_length: see `record_input_fn`.
-
-  Returns:
-    A function of `params`, a mapping with `batch_size`.
+  `seq_length` is S, the length of its windows. Training records also contain
+  the positions of answers.
   """
   return input_pipeline.record_input_fn(
     input_file,
@@ -117,31 +106,19 @@ def input_fn_builder(
 def create_model(
   bert_config: modeling.BertConfig,
   is_training: bool,
-  input_ids,
-  input_mask,
-  segment_ids,
+  input_ids,  # int32 [B, S]
+  input_mask,  # int32 [B, S], 1 at tokens, 0 at padding
+  segment_ids,  # int32 [B, S]
   use_one_hot_embeddings: bool,
   mask_padding: bool = False,
   dropout_seed=None,
-  compute: modeling.Compute | None = None,
+  compute: modeling.Compute | None = None,  # None for `modeling.Compute()`
 ):
-  """Builds the encoder with start and end logits of the answer span.
+  """Builds the encoder; returns start and end logits, float32 [B, S].
 
-  Args:
-    bert_config: config of the encoder.
-    is_training: whether dropout is on.
-    input_ids: int32 [B, S].
-    input_mask: int32 [B, S], 1 at tokens, 0 at padding.
-    segment_ids: int32 [B, S].
-    use_one_hot_embeddings: see `modeling.BertModel`.
-    mask_padding: whether logits at padding are the lowest float32. The
-      original computes them like those of tokens.
-    dropout_seed: see `modeling.dropout`.
-    compute: None for `modeling.Compute()`. Unpadding sets hidden states at
-      padding to 0, so it needs `mask_padding`.
-
-  Returns:
-    start_logits and end_logits, float32 [B, S].
+  With `mask_padding`, logits at padding are the lowest float32; the original
+  computes them like those of tokens. Unpadding needs it, since it sets hidden
+  states at padding to 0.
   """
   model = modeling.BertModel(
     config=bert_config,
@@ -291,20 +268,19 @@ class Predictor(predictor.LoadedModel):
       null_score_diff_threshold = self.description.get(
         "null_score_diff_threshold", 0.0
       )
-    for name, value in (
-      ("n_best_size", n_best_size),
-      ("max_answer_length", max_answer_length),
-      ("null_score_diff_threshold", null_score_diff_threshold),
-    ):
-      option.check_argument(
-        name, value, option.declaration(SquadSettings, name)
-      )
+    settings = AnswerSettings(
+      n_best_size,
+      max_answer_length,
+      self.description["version_2_with_negative"],
+      null_score_diff_threshold,
+    )
+    for name, flag in option.declarations(AnswerSettings):
+      if flag.within:
+        option.check_argument(name, getattr(settings, name), flag)
     pairs = predictor.checked(
       pairs, predictor.is_pair, "a question and a passage, both str", "pairs"
     )
-    decode = functools.partial(
-      self._decode, n_best_size, max_answer_length, null_score_diff_threshold
-    )
+    decode = functools.partial(self._decode, settings)
     return self.predict_blocks(pairs, self._encode, decode)
 
   def _encode(self, pairs):
@@ -325,38 +301,22 @@ class Predictor(predictor.LoadedModel):
     return (examples, passages, windows), list(rows)
 
   def _decode(
-    self,
-    n_best_size: int,
-    max_answer_length: int,
-    null_score_diff_threshold: float,
-    encoded,
-    outputs,
+    self, settings: AnswerSettings, encoded, outputs
   ) -> Iterator[list[Answer]]:
     """The answers to each question."""
     examples, passages, windows = encoded
-    finder = squad_decoding.PassageFinder(
+    logits = [
+      squad_decoding.stack_logits([output[kind] for output in outputs])
+      for kind in range(2)
+    ]
+    return squad_decoding.PassageFinder(
       passages,
       examples,
       windows,
-      [
-        squad_decoding.stack_logits([output[kind] for output in outputs])
-        for kind in range(2)
-      ],
+      logits,
       self.description["do_lower_case"],
       self.tokenizer.inv_vocab,
-    )
-    allows_null = self.description["version_2_with_negative"]
-    found = finder.nbest_predictions(
-      n_best_size, max_answer_length, allows_null
-    )
-    for predictions, best, odds in found:
-      candidates = []
-      if best or allows_null:
-        candidates = squad_decoding.answers(predictions)
-      if allows_null:
-        chosen = "" if odds > null_score_diff_threshold else best
-        candidates.sort(key=lambda answer: answer.text != chosen)
-      yield candidates
+    ).answers(settings)
 
 
 # The command line
@@ -475,15 +435,7 @@ def make_task(settings: SquadSettings) -> Task:
 
 
 def validate_flags_or_throw(bert_config: modeling.BertConfig) -> None:
-  """Checks the flags, on their own and against the config of the model.
-
-  Args:
-    bert_config: config of the encoder.
-
-  Raises:
-    InputError: a flag is missing, or contradicts another flag, the config or
-      the checkpoint.
-  """
+  """Checks the flags, on their own and against the config of the model."""
   settings = option.from_flags(SquadSettings)
   loading.check_max_seq_length(settings.model.max_seq_length, bert_config)
   tokenization.validate_case_matches_checkpoint(

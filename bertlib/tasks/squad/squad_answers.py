@@ -40,10 +40,9 @@ def find(finder: AnswerFinder, settings: AnswerSettings) -> Answers:
   """Finds the answers to all questions of a finder."""
   answers = Answers({}, {}, {}, {})
   has_negative = settings.version_2_with_negative
-  found = finder.nbest_predictions(
-    settings.n_best_size, settings.max_answer_length, has_negative
-  )
-  for example, (nbest, best, odds) in zip(finder.examples, found):
+  for example, (nbest, best, odds) in zip(
+    finder.examples, finder.nbest_predictions(settings)
+  ):
     key = example.qas_id
     if not has_negative:
       best = nbest[0].text
@@ -136,9 +135,7 @@ def evaluate_best(
 ) -> dict[str, float]:
   """Metrics of the best answers of a finder, in percent."""
   names = [example.qas_id for example in finder.examples]
-  texts, odds = zip(
-    *finder.best_predictions(settings.n_best_size, settings.max_answer_length)
-  )
+  texts, odds = zip(*finder.best_predictions(settings))
   best = dict(zip(names, texts))
   return evaluate(questions, best, dict(zip(names, odds)), settings)
 

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import tokenization
+from bertlib.settings.squad import AnswerSettings
 from bertlib.tasks.squad import squad_scores
 from bertlib.tasks.squad.squad_files import SquadExample
 from bertlib.tasks.squad.squad_windows import Windows
@@ -256,13 +257,13 @@ class AnswerFinder:
     return NbestPrediction(text, prelim.start_logit, prelim.end_logit)
 
   def nbest_predictions(
-    self,
-    n_best_size: int,
-    max_answer_length: int,
-    version_2_with_negative: bool = False,
+    self, settings: AnswerSettings
   ) -> Iterator[tuple[list[NbestPrediction], str, float]]:
     """Yields the n best answers of each question, the best, and null odds."""
-    prelims = self.prelim_predictions(n_best_size, max_answer_length)
+    has_negative = settings.version_2_with_negative
+    prelims = self.prelim_predictions(
+      settings.n_best_size, settings.max_answer_length
+    )
     for spans, null, null_score in zip(
       prelims, self._null_predictions, self._null_scores
     ):
@@ -270,25 +271,27 @@ class AnswerFinder:
       best = next(predictions, None)
       if best is not None:
         predictions = itertools.chain([best], predictions)
-      if version_2_with_negative:
+      if has_negative:
         predictions = _with_null(predictions, null)
       by_text: dict[str, NbestPrediction] = {}
       for prediction in predictions:
         by_text.setdefault(prediction.text, prediction)
-        if len(by_text) == n_best_size:
+        if len(by_text) == settings.n_best_size:
           break
-      if version_2_with_negative:
+      if has_negative:
         by_text.setdefault("", null)
       elif not by_text:
         by_text["empty"] = NbestPrediction("empty", 0.0, 0.0)
       yield list(by_text.values()), *_text_and_odds(best, null_score)
 
   def best_predictions(
-    self, n_best_size: int, max_answer_length: int
+    self, settings: AnswerSettings
   ) -> Iterator[tuple[str, float]]:
     """Yields the best answer of each question, or "", and null odds."""
     # The odds are the score of the null answer minus that of the best answer.
-    prelims = self.prelim_predictions(n_best_size, max_answer_length)
+    prelims = self.prelim_predictions(
+      settings.n_best_size, settings.max_answer_length
+    )
     for spans, null_score in zip(prelims, self._null_scores):
       best = next(map(self.with_text, spans), None)
       yield _text_and_odds(best, null_score)
@@ -322,6 +325,17 @@ class PassageFinder(AnswerFinder):
     return NbestPrediction(
       passage.text[start:end], prelim.start_logit, prelim.end_logit, start, end
     )
+
+  def answers(self, settings: AnswerSettings) -> Iterator[list[Answer]]:
+    """Yields the answers to each question, best first; none without words."""
+    has_negative = settings.version_2_with_negative
+    for predictions, best, odds in self.nbest_predictions(settings):
+      found = answers(predictions) if best or has_negative else []
+      if has_negative:
+        is_null = odds > settings.null_score_diff_threshold
+        chosen = "" if is_null else best
+        found.sort(key=lambda answer: answer.text != chosen)
+      yield found
 
 
 def _text_and_odds(

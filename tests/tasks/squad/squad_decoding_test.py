@@ -14,6 +14,7 @@ import reference_data
 
 import tokenization
 from bertlib.cli.errors import InputError
+from bertlib.settings.squad import AnswerSettings
 from bertlib.tasks.squad import (
   original_api,
   squad_answers,
@@ -248,7 +249,9 @@ def test_other_languages_are_decoded_and_evaluated(tmp_path, language):
   finder = original_api.finder_of(examples, windows, results, False)
   found = {
     example.qas_id: text
-    for example, (text, _) in zip(examples, finder.best_predictions(20, 30))
+    for example, (text, _) in zip(
+      examples, finder.best_predictions(AnswerSettings())
+    )
   }
   for example in examples:
     assert found[example.qas_id] in " ".join(example.doc_tokens)
@@ -381,10 +384,11 @@ def test_one_finder_decodes_with_several_settings(tokenizer):
   ]
   finder = original_api.finder_of(examples, windows, results, True)
   for sizes in ((1, 5), (20, 2), (20, 30)):
+    settings = AnswerSettings(*sizes, version_2_with_negative=True)
     other = original_api.finder_of(examples, windows, results, True)
-    entries, best, odds = next(finder.nbest_predictions(*sizes, True))
-    assert (entries, best, odds) == next(other.nbest_predictions(*sizes, True))
-    assert (best, odds) == next(finder.best_predictions(*sizes))
+    entries, best, odds = next(finder.nbest_predictions(settings))
+    assert (entries, best, odds) == next(other.nbest_predictions(settings))
+    assert (best, odds) == next(finder.best_predictions(settings))
     texts = [entry.text for entry in entries]
     assert len(set(texts)) == len(texts)
     assert "" in texts and best in texts
