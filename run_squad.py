@@ -457,7 +457,6 @@ def check_output(settings: SquadSettings) -> None:
       "*.tf_record",
       "*predictions.json",
       "null_odds.json",
-      "unaligned_answers.jsonl",
     ],
     inputs,
   )
@@ -498,7 +497,6 @@ def train_reader(
   """Trains the model on the windows of the training questions."""
   settings, questions = run.settings, data.train
   max_seq_length = settings.model.max_seq_length
-  squad_inputs.write_unaligned(run.output_dir, data.unaligned)
   windows = squad_inputs.make_windows(run, questions, is_training=True)
   path = write_windows(
     run,

@@ -150,7 +150,8 @@ class SquadSettings(TrainingSettings):
   answers: AnswerSettings = option.group(AnswerSettings)
   verbose_logging: bool = option.boolean(
     False,
-    "Log each truncated question, and each answer that is in no window.",
+    "Log each question that is skipped or truncated, and each answer that is in"
+    " no window.",
     section="output",
   )
   save_logits: str | None = option.path(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -13,8 +13,6 @@ from bertlib.checkpoints import loading
 from bertlib.cli import terminal
 from bertlib.cli.errors import InputError
 from bertlib.data import example_checks, vocabulary
-from bertlib.io import json_files
-from bertlib.io.files import atomic_write
 from bertlib.reporting import doctor
 from bertlib.settings.squad import SquadSettings
 from bertlib.tasks.squad import squad_files, squad_windows
@@ -30,8 +28,6 @@ class SquadData(NamedTuple):
   train: Sequence[SquadExample]
   predict: Sequence[SquadExample]  # to answer
   questions: Sequence[squad_files.Question]  # the same, with gold answers
-  # Skipped training questions, see `squad_files.make_examples`.
-  unaligned: Sequence[Mapping[str, str]]
 
   @property
   def num_questions(self) -> dict[str, int]:
@@ -47,11 +43,11 @@ def read_data(run: Run) -> SquadData:
   settings, eval_steps = run.settings, run.selection.eval_steps
   loading.check_has_segments(run.config, settings.model.bert_config_file)
   has_negative = settings.answers.version_2_with_negative
-  data = SquadData([], [], [], [])
+  data = SquadData([], [], [])
   to_train_on: Sequence[squad_files.Question] = ()
   if settings.run.do_train:
     to_train_on = squad_files.read_questions(settings.train_file)
-    train, unaligned = squad_files.make_examples(
+    train, skipped = squad_files.make_examples(
       to_train_on, settings.train_file, True, has_negative
     )
     if all(example.is_impossible for example in train):
@@ -59,7 +55,14 @@ def read_data(run: Run) -> SquadData:
         f"{settings.train_file}: none of its {len(train)} questions has an"
         " answer, so that there is none to learn. Give the whole training set"
       )
-    data = data._replace(train=train, unaligned=unaligned)
+    data = data._replace(train=train)
+    if settings.verbose_logging:
+      for question in skipped:
+        logging.info(
+          "question %(id)s: its answer is %(answer)r, but %(found)r is at its"
+          " answer_start",
+          question,
+        )
   if settings.answers_questions or eval_steps:
     questions = squad_files.read_questions(settings.predict_file)
     predict, _ = squad_files.make_examples(
@@ -101,18 +104,6 @@ def warn_of_faults(
     for questions in (train, dev)
   )
   example_checks.warn_of_faults(train, {"the dev set": dev})
-
-
-def write_unaligned(
-  output_dir: str, unaligned: Sequence[Mapping[str, str]]
-) -> None:
-  """Writes unaligned_answers.jsonl, see `SquadData`."""
-  path = os.path.join(output_dir, "unaligned_answers.jsonl")
-  with atomic_write(path) as file:
-    for answer in unaligned:
-      file.write(json_files.dumps(answer, ensure_ascii=False) + "\n")
-  if unaligned:
-    logging.info("Skipped training answers are listed in %s", path)
 
 
 def data_files(settings: SquadSettings, data: SquadData) -> list[str]:
