@@ -468,18 +468,6 @@ def export_quantized(
 # Command
 
 
-def set_threshold(source: Source, threshold: float) -> None:
-  """Replaces the threshold of a model that may answer nothing."""
-  if not source.description.get("version_2_with_negative"):
-    raise InputError(
-      f"--null_score_diff_threshold={threshold}: the model always answers."
-      " Leave the flag out, or name a model of run_squad.py"
-      " --version_2_with_negative"
-    )
-  source.description["null_score_diff_threshold"] = threshold
-  source.description.pop("tuned_on", None)
-
-
 def define_flags() -> None:
   """Defines the flags."""
   option.define(ExportSettings)
@@ -508,8 +496,6 @@ def _export(settings: ExportSettings) -> None:
     model.max_seq_length,
     settings.task_module and records.load(settings.task_module),
   )
-  if settings.null_score_diff_threshold is not None:
-    set_threshold(source, settings.null_score_diff_threshold)
   options = {
     "export_dir": settings.export_dir,
     "encoder": settings.encoder,

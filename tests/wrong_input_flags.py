@@ -87,7 +87,6 @@ _OUT_OF_RANGE = [
       ("extract_features", "--max_seq_length=0"),
       ("export_model", "--seq_length=1"),
       ("export_model", "--max_seq_length=-5"),
-      ("export_model", "--null_score_diff_threshold=nan"),
       ("convert_checkpoint", "--average --last=1"),
       ("convert_checkpoint", "--tolerance=nan"),
       ("squad_metrics", "--na-prob-thresh=nan"),
@@ -698,7 +697,6 @@ _EARLY = [
       ("run_pretraining", "nan"),
     )
   ),
-  found_early("export_model", "--null_score_diff_threshold=1.0"),
   found_early(
     "run_squad",
     "--nodo_train",

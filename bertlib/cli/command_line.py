@@ -93,6 +93,10 @@ COUNTERPARTS = {
 # Flags of earlier versions, and what to do instead.
 REMOVED = {
   "cache_dir": "Leave it out; examples are made anew in each run",
+  "null_score_diff_threshold": (
+    "An export has the one in model.json, where --do_eval stores it; its output"
+    " null_odds allows any other"
+  ),
   "phases": (
     "Run one command per phase, the second with --init_checkpoint=FOLDER of"
     " the first; recipes/ has their flags"

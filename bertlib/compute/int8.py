@@ -36,7 +36,7 @@ _SMOOTHING = 0.65
 # Upper limit of intermediate (FFN) activations, as a multiple of their 99.99th
 # percentile. Outliers, such as those of [CLS], would waste most of the 8-bit
 # range: the maximum is 24 in MiniLM's first layer, where 99.99% are below 4.2.
-# As limit it cost 0.6 points of F1 on SQuAD 1.1
+# As limit it cost 0.6 points of F1 in question answering
 # (docs/results/earlier.md).
 _INNER_LIMIT = 2.0
 

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from bertlib.cli import option
 from bertlib.cli.errors import InputError
-from bertlib.cli.ranges import FINITE, SEQ_LENGTH
+from bertlib.cli.ranges import SEQ_LENGTH
 from bertlib.settings.common import ModelSettings, QuantizationSettings
 
 
@@ -82,13 +82,6 @@ class ExportSettings(option.CommandSettings):
       "section": "output",
     },
     int8_skip_layers={"section": "output"},
-  )
-  null_score_diff_threshold: float | None = option.number(
-    None,
-    "Of models with --version_2_with_negative: answer nothing if the score of"
-    " no answer exceeds that of the best answer by more than this. If not"
-    " given, the one in model.json that run_squad.py --do_eval tuned, or 0.",
-    FINITE,
   )
   model: ModelSettings = option.group(
     ModelSettings,

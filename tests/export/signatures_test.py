@@ -532,15 +532,6 @@ def test_answers_are_the_predictor_s_characters(models, kind, pairs):
   assert ("null_odds" in outputs) == (kind == "squad_2")
 
 
-def test_a_given_threshold_replaces_the_tuned_one(models):
-  source = source_of(models("squad_2")[0])
-  export_model.set_threshold(source, -1e9)
-  assert {text for text, *_ in answer(unsaved(source), SIMPLE)[1]} == {""}
-  always_answers = source_of(models("squad_1")[0])
-  with pytest.raises(InputError, match="--null_score_diff_threshold=1: "):
-    export_model.set_threshold(always_answers, 1)
-
-
 def test_null_odds_equal_those_of_the_predictor(models):
   _, model, host = models("squad_2")
   pairs = [*SIMPLE, *DIFFICULT]
