@@ -28,21 +28,13 @@ SAME_DOCUMENT = "random next sentences from the same document"
 
 @dataclasses.dataclass(eq=False, repr=False)
 class TrainingInstance:
-  """Two segments of text with masked tokens, which become one record.
+  """Two segments of text with masked tokens, which become one record."""
 
-  Attributes:
-    tokens: [CLS] A [SEP] B [SEP], some of them masked.
-    segment_ids: 0 at [CLS] A [SEP], 1 at B [SEP].
-    masked_lm_positions: positions of the masked tokens, ascending.
-    masked_lm_labels: the original token at each of these positions.
-    is_random_next: whether B is a random segment, not the one after A.
-  """
-
-  tokens: list[str]
-  segment_ids: list[int]
-  masked_lm_positions: list[int]
-  masked_lm_labels: list[str]
-  is_random_next: bool
+  tokens: list[str]  # [CLS] A [SEP] B [SEP], some of them masked
+  segment_ids: list[int]  # 0 at [CLS] A [SEP], 1 at B [SEP]
+  masked_lm_positions: list[int]  # ascending
+  masked_lm_labels: list[str]  # the original token at each of them
+  is_random_next: bool  # whether B is a random segment, not the one after A
 
   def __str__(self) -> str:
     shown = {
@@ -61,15 +53,10 @@ class TrainingInstance:
 
 
 class MaskedLmInstance(NamedTuple):
-  """A masked token.
+  """A masked token."""
 
-  Attributes:
-    index: its position.
-    label: the original token.
-  """
-
-  index: int
-  label: str
+  index: int  # its position
+  label: str  # the original token
 
 
 # Text to instances
@@ -77,9 +64,9 @@ class MaskedLmInstance(NamedTuple):
 
 def create_training_instances(
   input_files: Iterable[str],
-  tokenizer,
+  tokenizer,  # has `tokenize` and the dictionary `vocab`
   max_seq_length: int,
-  dupe_factor: int,
+  dupe_factor: int,  # number of passes over the documents
   short_seq_prob: float,
   masked_lm_prob: float,
   max_predictions_per_seq: int,
@@ -88,40 +75,19 @@ def create_training_instances(
   whole_word_draw: str = "piece",
   truncate_prob: float = 0.0,
   split_sentences: str = "",
+  # Incremented by the numbers of what was read and created.
   counts: collections.Counter[str] | None = None,
+  # Converts each instance, such as to its record, which takes a third of the
+  # memory.
   convert: Callable[[TrainingInstance], Any] | None = None,
   encoding: text_files.Encoding = text_files.AS_ORIGINAL,
 ) -> list[TrainingInstance]:
-  """Creates the instances of a corpus that fits in memory.
+  """Creates the instances of a corpus that fits in memory, and shuffles them.
 
-  Args:
-    input_files: text files, one sentence per line, a blank line between
-      documents; a document may continue in the next file. .gz files are
-      decompressed.
-    tokenizer: has `tokenize` and the dictionary `vocab`.
-    max_seq_length: maximum number of tokens per instance.
-    dupe_factor: number of passes over the documents, with different masks.
-    short_seq_prob: see `create_instances_from_document`.
-    masked_lm_prob: see `create_masked_lm_predictions`.
-    max_predictions_per_seq: maximum number of masked tokens per instance.
-    rng: source of all draws.
-    do_whole_word_mask: see `create_masked_lm_predictions`.
-    whole_word_draw: see `create_masked_lm_predictions`.
-    truncate_prob: see `read_documents`.
-    split_sentences: see `read_documents`.
-    counts: incremented by the numbers of what was read and created.
-    convert: converts each instance, such as to its record, which takes a third
-      of the memory; None to return instances.
-    encoding: encoding of the files; by default bytes that are not UTF-8 are
-      dropped.
-
-  Returns:
-    The instances, or what they are converted to, shuffled. An empty list if
-    there is no text.
-
-  Raises:
-    InputError: a byte is not valid in the encoding, or a gzip file is
-      incomplete.
+  The files have a sentence per line and a blank line between documents; a
+  document may continue in the next file. .gz files are decompressed. By default
+  bytes that are not UTF-8 are dropped. Arguments that are not explained are
+  those of the functions below and of `read_documents`.
   """
   counts = collections.Counter() if counts is None else counts
   lines = read_corpus(input_files, encoding)
@@ -182,23 +148,10 @@ def create_instances_from_document(
 ) -> list[TrainingInstance]:
   """Splits a document into pairs of segments, and masks each pair.
 
-  Args:
-    all_documents: lists of sentences, each a list of tokens; the source of
-      random next sentences.
-    document_index: index of the document to split.
-    max_seq_length: maximum number of tokens per instance, [CLS] and both [SEP]
-      included.
-    short_seq_prob: probability that the document's instances get a random,
-      shorter target length.
-    masked_lm_prob: see `create_masked_lm_predictions`.
-    max_predictions_per_seq: see `create_masked_lm_predictions`.
-    vocab_words: see `create_masked_lm_predictions`.
-    rng: source of all draws.
-    do_whole_word_mask: see `create_masked_lm_predictions`.
-    whole_word_draw: see `create_masked_lm_predictions`.
-
-  Returns:
-    The instances, in the order of the document.
+  `max_seq_length` includes [CLS] and both [SEP]. With the probability
+  `short_seq_prob` the document's instances get a random, shorter length. Random
+  next sentences are of `all_documents`, lists of sentences, each a list of
+  tokens. The other arguments are those of `create_masked_lm_predictions`.
   """
   instances = []
   for tokens_a, tokens_b, is_random_next in _segment_pairs(
@@ -297,10 +250,7 @@ def create_masked_lm_predictions(
   do_whole_word_mask: bool = False,
   whole_word_draw: str = "piece",
 ) -> tuple[list[str], list[int], list[str]]:
-  """Masks tokens at random.
-
-  Of the masked tokens 80% become [MASK], 10% a random entry of the vocabulary,
-  and 10% are unchanged.
+  """Masks tokens at random: 80% [MASK], 10% a random piece, 10% unchanged.
 
   Args:
     tokens: an instance; its [CLS] and [SEP] are never masked.
@@ -385,14 +335,8 @@ def truncate_seq_pair(
   max_num_tokens: int,
   rng: random.Random,
 ) -> None:
-  """Removes tokens from the longer segment, at either end, until both fit.
-
-  Args:
-    tokens_a: the first segment; truncated in place.
-    tokens_b: the second segment; truncated in place.
-    max_num_tokens: maximum length of both together.
-    rng: draws which end loses a token.
-  """
+  """Removes tokens from the longer segment, in place, until both fit."""
+  # `rng` draws the end that loses a token.
   starts, ends = [0, 0], [len(tokens_a), len(tokens_b)]
   length_a, length_b = ends
   while length_a + length_b > max_num_tokens:
@@ -435,18 +379,7 @@ def write_instance_to_example_files(
   max_predictions_per_seq: int,
   output_files: Sequence[str],
 ) -> None:
-  """Writes instances as TFRecord files, one record to each file in turn.
-
-  Args:
-    instances: instances, in the order in which to write them.
-    tokenizer: has `convert_tokens_to_ids`.
-    max_seq_length: tokens per record; shorter instances are padded.
-    max_predictions_per_seq: masked tokens per record, likewise.
-    output_files: paths; each file appears complete or not at all.
-
-  Raises:
-    ValueError: an instance is longer than a record.
-  """
+  """Writes instances as TFRecord files, one record to each file in turn."""
   encode = instance_encoder(tokenizer, max_seq_length, max_predictions_per_seq)
   write_in_turn(list(map(encode, instances)), output_files)
 
