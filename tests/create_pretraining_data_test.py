@@ -7,7 +7,6 @@ import json
 import os
 import random
 import re
-import subprocess
 import sys
 
 import absl.flags
@@ -27,19 +26,6 @@ from bertlib.tasks.pretraining.pretraining_text import Recipe
 pytestmark = pytest.mark.unit
 
 SCRIPT = "create_pretraining_data.py"
-
-
-@pytest.mark.process
-def test_importing_does_not_load_tensorflow():
-  loaded = subprocess.run(
-    [sys.executable, "-c", f"import {SCRIPT[:-3]}, sys; print(*sys.modules)"],
-    cwd=commands.ROOT,
-    capture_output=True,
-    text=True,
-    check=True,
-  ).stdout.split()
-  assert "create_pretraining_data" in loaded
-  assert "tensorflow" not in loaded
 
 
 # Records of the reference

@@ -318,51 +318,7 @@ def test_an_audit_needs_a_vocabulary(refuse):
   assert "--vocab_file" in refuse("--audit", **needless)
 
 
-@pytest.mark.graph
-def test_without_an_audit_a_folder_is_needed(answer):
-  with pytest.raises(InputError, match="--output_dir"):
-    answer("--do_train", output_dir=None)
-
-
 # The reference's own results
-
-
-@pytest.mark.graph
-def test_flags_have_the_reference_s_defaults(main):
-  defaults = {
-    "bert_config_file": None,
-    "vocab_file": None,
-    "output_dir": None,
-    "train_file": None,
-    "predict_file": None,
-    "init_checkpoint": None,
-    "do_lower_case": True,
-    "max_seq_length": 384,
-    "doc_stride": 128,
-    "max_query_length": 64,
-    "do_train": False,
-    "do_predict": False,
-    "train_batch_size": 32,
-    "predict_batch_size": 8,
-    "learning_rate": 5e-5,
-    "num_train_epochs": 3.0,
-    "warmup_proportion": 0.1,
-    "save_checkpoints_steps": 1000,
-    "iterations_per_loop": 1000,
-    "n_best_size": 20,
-    "max_answer_length": 30,
-    "use_tpu": False,
-    "tpu_name": None,
-    "tpu_zone": None,
-    "gcp_project": None,
-    "master": None,
-    "num_tpu_cores": 8,
-    "verbose_logging": False,
-    "version_2_with_negative": False,
-    "null_score_diff_threshold": 0.0,
-  }
-  FLAGS = absl.flags.FLAGS
-  assert {name: FLAGS[name].default for name in defaults} == defaults
 
 
 @pytest.mark.smoke
@@ -405,30 +361,6 @@ def test_program_equals_the_reference(main, tmp_path, name, golden):
 
 def load_golden(folder, name):
   return np.load(reference_data.golden(folder, name))
-
-
-@pytest.mark.graph
-def test_create_model_equals_the_reference():
-  inputs = load_golden("modeling/tiny", "inputs.npz")
-  heads = load_golden("modeling/tiny", "heads.npz")
-  config = modeling.BertConfig.from_json_file(
-    reference_data.golden("modeling", "tiny", "bert_config.json")
-  )
-  checkpoint = reference_data.golden(
-    "modeling", "tiny", "bert_model.ckpt.index"
-  ).removesuffix(".index")
-  with tf.Graph().as_default(), tf.Session() as session:
-    names = ("input_ids", "input_mask", "segment_ids")
-    logits = run_squad.create_model(
-      config, False, *(tf.constant(inputs[name]) for name in names), False
-    )
-    tf.train.init_from_checkpoint(checkpoint, {"bert/": "bert/"})
-    session.run(tf.global_variables_initializer())
-    for variable in tf.trainable_variables("cls/squad"):
-      variable.load(heads[f"weights/{variable.op.name}"], session)
-    logits = session.run(logits)
-  for name, ours in zip(("start_logits", "end_logits"), logits):
-    np.testing.assert_allclose(ours, heads[f"squad/{name}"], rtol=0, atol=1e-5)
 
 
 @pytest.mark.graph
@@ -552,20 +484,6 @@ def test_trimming_changes_nothing_where_padding_is_masked(batch):
 # What is refused, and how
 
 
-@pytest.mark.graph
-def test_nothing_to_do(refuse):
-  line = refuse("--nodo_train")
-  assert "nothing to do" in line and "--do_train, --do_predict" in line
-
-
-@pytest.mark.graph
-def test_flags_that_need_others(refuse):
-  line = refuse("--do_train", "--do_eval")
-  assert "no answers to evaluate; add --do_predict" in line
-  line = refuse("--do_predict", predict_file=None)
-  assert "--predict_file is needed with --do_predict" in line
-
-
 def test_a_checkpoint_that_answers_no_questions(refuse, trained, tmp_path):
   with tf.Graph().as_default(), tf.Session() as session:
     modeling.BertModel(CONFIG, False, tf.zeros([1, 1], tf.int32))
@@ -585,31 +503,6 @@ def test_an_untrained_folder(refuse, place):
 def test_a_folder_of_the_other_version(refuse, trained):
   line = refuse(output_dir=trained.folder)
   assert "version_2_with_negative True, but this run's is False" in line
-
-
-def test_a_folder_of_another_script(refuse, place, trained):
-  folder = place / "classifier"
-  shutil.copytree(trained.folder, folder)
-  (folder / "model.json").write_text('{"script": "run_classifier"}')
-  line = refuse("--do_predict", output_dir=folder)
-  assert "script 'run_classifier', but this run's is 'run_squad'" in line
-
-
-def test_the_command_ends_with_one_line(place):
-  line = commands.fail(
-    "run_squad.py", "--do_train", *flags(place, train_file=place)
-  )
-  assert f"{place}: cannot be read (Is a directory)" in line
-
-
-@pytest.mark.graph
-def test_broken_data_makes_no_folder(refuse, place):
-  content = (place / "v1.json").read_text()
-  (place / "cut.json").write_text(content[: content.index('"3-who"') + 9])
-  line = refuse(train_file=place / "cut.json", output_dir=place / "not_made")
-  assert f"{place}/cut.json: is not JSON" in line
-  assert "after question 3-who" in line
-  assert not os.path.exists(place / "not_made")
 
 
 @pytest.mark.graph

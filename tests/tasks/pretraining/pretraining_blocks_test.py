@@ -202,14 +202,6 @@ def made(tmp_path, vocab_file, text_file):
 
 
 @pytest.mark.process
-def test_files_of_a_finished_run_are_kept(made):
-  text, _, recipe, outputs = made
-  before = write_times(outputs)
-  run_blocks(recipe, text, outputs)
-  assert write_times(outputs) == before
-
-
-@pytest.mark.process
 def test_only_a_missing_or_truncated_file_is_written_again(made):
   text, _, recipe, outputs = made
   content = [path.read_bytes() for path in outputs]

@@ -339,33 +339,6 @@ def test_masking_keeps_the_original_tokens_as_labels(whole_words, seed):
     assert len(positions) == 4
 
 
-def test_create_instances_from_document():
-  documents = [
-    [["a", "b"], ["c"], ["d", "e", "f"]],
-    [["x", "y"], ["z"]],
-  ]
-  rng = random.Random(0)
-  is_random = Counter()
-  for _ in range(50):
-    for instance in pretraining_instances.create_instances_from_document(
-      documents, 0, 9, 0.1, 0.15, 2, VOCAB_WORDS, rng
-    ):
-      assert len(instance.tokens) == len(instance.segment_ids) <= 9
-      assert instance.tokens[0] == "[CLS]"
-      assert instance.tokens.count("[SEP]") == 2
-      second = instance.segment_ids.index(1)
-      original = list(instance.tokens)
-      for position, label in zip(
-        instance.masked_lm_positions, instance.masked_lm_labels
-      ):
-        original[position] = label
-      own = set("xyz" if instance.is_random_next else "abcdef")
-      assert set(original[1 : second - 1]) <= set("abcdef")
-      assert set(original[second:-1]) <= own
-      is_random[instance.is_random_next] += 1
-  assert set(is_random) == {False, True}
-
-
 def test_a_pair_of_segments_is_truncated_in_place():
   ends = set()
   for seed in range(20):

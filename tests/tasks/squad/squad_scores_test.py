@@ -412,14 +412,6 @@ def refuse(path):
   return str(refused.value)
 
 
-def test_missing_file_is_refused(tmp_path):
-  assert "cannot be read (No such file" in refuse(tmp_path / "gone.json")
-
-
-def test_directory_instead_of_a_file_is_refused(tmp_path):
-  assert "cannot be read (Is a directory)" in refuse(tmp_path)
-
-
 @pytest.mark.parametrize("left", [0.3, 0.5, 0.7, 0.9])
 def test_truncated_json_is_refused(tmp_path, left):
   names = [f"question-{number}" for number in range(9)]

@@ -22,7 +22,7 @@ from absl import flags
 
 import tokenization
 from bertlib.cli.errors import InputError
-from bertlib.data import input_pipeline, model_inputs, tf_records
+from bertlib.data import model_inputs
 from bertlib.tasks.squad import original_api, squad_files, squad_windows
 from bertlib.tasks.squad.squad_files import SquadExample
 from bertlib.tasks.squad.squad_windows import WindowSettings as Settings
@@ -466,23 +466,6 @@ def test_answers_that_are_not_at_their_answer_start_are_listed(
   assert f"{path}: 2 of 3 questions skipped" in caplog.text
 
 
-def test_questions_skipped_by_the_original_are_trained_on(tmp_path, golden):
-  run = golden_run("xquad_mixed_160", golden)
-  read_golden_examples(run, tmp_path, golden)
-  examples = original_api.read_squad_examples(
-    str(tmp_path / "data.json"), is_training=True
-  )
-  found = {
-    e.qas_id: e.doc_tokens[e.start_position : e.end_position + 1]
-    for e in examples
-    if e.qas_id in ALSO_TRAINED_ON
-  }
-  assert found == {
-    "ws-5": ["The\u00a0Japanese"],
-    "ws-8": ["large\u3000here"],
-  }
-
-
 @pytest.mark.parametrize(
   ("context", "start", "answer", "expected"),
   [
@@ -655,42 +638,7 @@ def test_lengths_that_the_error_names_leave_room(length, query_length):
     squad_windows.check_settings(settings._replace(**{name: int(value)}))
 
 
-def test_records_of_windows_are_read_back(tmp_path, tokenizer):
-  example = SquadExample("q", "who", ["a", "b"], "b", 1, 1)
-  windows = squad_windows.convert_examples_to_windows(
-    [example], tokenizer, Settings(8, 4, 2, True)
-  )
-  (record,) = squad_windows.window_records(windows, 8)
-  path = str(tmp_path / "records")
-  layout = squad_windows.record_layout(8, is_training=True)
-  tf_records.write_records(path, [record], layout)
-  (batch,) = input_pipeline.record_batches(path, layout, 4, False, trim=False)
-  assert {name: value.numpy().tolist() for name, value in batch.items()} == {
-    name: [value] for name, value in record.items()
-  }
-
-
 # For code written for google-research/bert
-
-
-def make_features(examples, tokenizer, *settings):
-  created = []
-  original_api.convert_examples_to_features(
-    examples, tokenizer, *settings, created.append
-  )
-  return created
-
-
-def test_features_can_be_modified(tokenizer):
-  (feature,) = make_features(
-    [SquadExample("q", "who", ["a", "b"])], tokenizer, 8, 2, 4, False
-  )
-  feature.unique_id = 7
-  feature.input_ids[-1] = 3
-  feature.token_is_max_context[3] = False
-  assert feature.unique_id == 7
-  assert feature.input_ids[-1] == 3
-  assert feature.token_is_max_context == {3: False, 4: True}
 
 
 @pytest.mark.graph
