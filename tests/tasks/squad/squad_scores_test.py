@@ -430,63 +430,44 @@ def test_json_truncated_within_a_character_is_refused(tmp_path):
   assert f"{tmp_path}/cut.json, line 1, byte " in refuse(tmp_path / "cut.json")
 
 
+PARAGRAPH = ("data", 0, "paragraphs", 0)
+SECOND = (*PARAGRAPH, "qas", 1)
+
+
 @pytest.mark.parametrize(
-  ("path", "message"),
+  ("path", "value", "message"),
   [
-    ([], ": has no 'data'"),
-    (["data", 0], ", article 1: has no 'paragraphs'"),
-    (["data", 0, "paragraphs", 0], ", article 1, paragraph 1: has no "),
-    (["data", 0, "paragraphs", 0, "qas", 1], ", article 1, paragraph 1, quest"),
+    (("data",), None, ": 'data' is of the type NoneType, not list"),
+    (("data", 0), {}, ", article 1: has no 'paragraphs'"),
+    (PARAGRAPH, {}, ", article 1, paragraph 1: has no 'context'"),
+    (SECOND, {}, ", article 1, paragraph 1, question 2: has no 'id'"),
+    (
+      (*SECOND, "id"),
+      True,
+      "'id' is of the type bool, not str or int or float",
+    ),
+    ((*SECOND, "id"), None, "'id' is of the type NoneType"),
+    ((*SECOND, "question"), 7, "question b: 'question' is of the type int"),
+    ((*SECOND, "answers"), "cat", "question b: 'answers' is of the type str"),
+    ((*SECOND, "answers"), [{"answer_start": 0}], "question b: has no 'text'"),
+    ((*SECOND, "answers"), ["cat"], "question b: has no 'text'"),
+    (
+      (*SECOND, "answers"),
+      [{"text": "cat", "answer_start": True}],
+      "question b: 'answer_start' is of the type bool",
+    ),
+    ((*SECOND, "is_impossible"), "no", "'is_impossible' is of the type str"),
   ],
 )
-def test_data_set_with_missing_keys_is_refused(tmp_path, path, message):
+def test_a_data_set_in_another_format_is_refused(
+  tmp_path, path, value, message
+):
   data = as_json(*QUESTIONS)
   part = data
-  for step in path:
+  for step in path[:-1]:
     part = part[step]
-  part.clear()
+  part[path[-1]] = value
   assert message in refuse(write(tmp_path / "data.json", data))
-
-
-@pytest.mark.parametrize(
-  ("key", "value", "message"),
-  [
-    ("question", None, "has no 'question'"),
-    ("question", 7, "'question' is of the type int, not str"),
-    ("answers", "cat", "'answers' is of the type str, not list"),
-    ("answers", [{"answer_start": 0}], "has no 'text'"),
-    ("answers", [{"text": "cat", "answer_start": "0"}], "'answer_start' is of"),
-    (
-      "answers",
-      [{"text": "cat", "answer_start": True}],
-      "'answer_start' is of",
-    ),
-    ("answers", ["cat"], "has no 'text'"),
-    ("is_impossible", "no", "'is_impossible' is of the type str, not bool"),
-  ],
-)
-def test_invalid_question_is_refused(tmp_path, key, value, message):
-  data = as_json(*QUESTIONS)
-  bad = data["data"][0]["paragraphs"][0]["qas"][1]
-  if value is None:
-    del bad[key]
-  else:
-    bad[key] = value
-  path = write(tmp_path / "data.json", data)
-  assert f"{path}, question b: {message}" in refuse(path)
-
-
-@pytest.mark.parametrize(
-  ("id_", "message"),
-  [
-    (True, "'id' is of the type bool, not str or int or float"),
-    (None, "'id' is of the type NoneType"),
-    (["b"], "'id' is of the type list"),
-  ],
-)
-def test_an_id_is_text_or_a_number(tmp_path, id_, message):
-  path = write(tmp_path / "data.json", as_json(question(id_)))
-  assert f", paragraph 1, question 1: {message}" in refuse(path)
 
 
 def test_ids_that_are_numbers_become_text(tmp_path):
