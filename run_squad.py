@@ -271,7 +271,7 @@ class Predictor(predictor.LoadedModel):
     settings = AnswerSettings(
       n_best_size,
       max_answer_length,
-      self.description["version_2_with_negative"],
+      self.description.get("version_2_with_negative", False),
       null_score_diff_threshold,
     )
     for name, flag in option.declarations(AnswerSettings):
