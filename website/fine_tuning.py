@@ -98,7 +98,7 @@ higher mean may be luck. Of twenty intervals, about one excludes 0 by chance.
 
 Processor time is that of the whole command, on a machine that was shared with
 other work; [Performance](performance.md) compares times.
-`benchmarks/fine_tuning.py` runs the trainings.
+`benchmarks/fine_tuning.py` runs the trainings; receipts have hashes of data.
 
 """
 
@@ -358,8 +358,7 @@ def _details(task: str, receipt: Json) -> str:
     f"## {title}\n\n"
     f"{about[0].upper()}{about[1:]}.\n\n{markdown.table(heads, rows)}\n"
     f"```shell\n{commands}\n```\n\n"
-    f"{''.join(facts)}- [Receipt](fine_tuning/{task}.json), with hashes of the"
-    " data\n"
+    f"{''.join(facts)}- [Receipt](fine_tuning/{task}.json)\n"
   )
 
 
