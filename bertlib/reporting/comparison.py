@@ -137,7 +137,7 @@ def differing(
     # A flag that one run lacks, being of another script or an older version,
     # differs only if it was given to the others. Paths of equal files do not
     # differ.
-    known = [_with_text(value) for value in values if value is not None]
+    known = [value for value in values if value is not None]
     is_given = any(
       name in run.given and run.flags.get(name) is not None for run in runs
     )
@@ -152,13 +152,6 @@ def differing(
     ):
       found[name] = values
   return found
-
-
-def _with_text(value: Any) -> Any:
-  """A flag's value; items of a list as text, as in receipts before 0.14."""
-  if not isinstance(value, list):
-    return value
-  return [f"{v:g}" if isinstance(v, float) else str(v) for v in value]
 
 
 def group_by_settings(runs: Iterable[RecordedRun]) -> list[list[RecordedRun]]:

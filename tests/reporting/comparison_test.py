@@ -25,6 +25,7 @@ def runs_of(tmp_path, **by_name):
 
 
 TEST = "McNemar's test"
+INTERVAL = r"[-+]\d[.]\d+ to [+]\d[.]\d+"
 OTHER_DEV = {"train_file": "a" * 64, "dev_file": "f" * 64}
 
 
@@ -53,44 +54,33 @@ def difference_rows(runs):
 def test_best_values_are_highest_or_of_a_loss_lowest(tmp_path):
   runs = runs_of(
     tmp_path,
-    a=results(accuracy=0.5, loss=0.3, f1=0.2),
-    b=results(accuracy=0.7, loss=0.4, f1=0.2),
-    c=results(accuracy=0.7, loss=math.nan),
+    # Counts and thresholds are neither good nor bad.
+    a=results(accuracy=0.5, loss=0.3, f1=0.2, total=3, best_f1_thresh=-1.0),
+    b=results(accuracy=0.7, loss=0.4, f1=0.2, total=4, best_f1_thresh=-2.0),
+    c=results(accuracy=0.7, loss=math.nan, entities_PER=5),
   )
   best = comparison.best_runs(runs)
   assert best == {"accuracy": {"b", "c"}, "loss": {"a"}}
 
 
-def test_counts_and_thresholds_have_no_best_value(tmp_path):
-  runs = runs_of(
-    tmp_path,
-    a=results(total=3, best_f1_thresh=-1.0, entities_PER=5),
-    b=results(total=4, best_f1_thresh=-2.0, entities_PER=6),
-  )
-  assert comparison.best_runs(runs) == {}
-
-
-def test_runs_on_other_dev_data_are_named_and_not_compared(tmp_path):
+@pytest.mark.parametrize(
+  ("change", "warning"),
+  [
+    ({"data": OTHER_DEV}, "for runs with other dev data than a: b."),
+    ({"script": "run_ner.py"}, "for runs of another script than a: b."),
+  ],
+)
+def test_runs_that_cannot_be_compared_are_named(tmp_path, change, warning):
   runs = runs_of(
     tmp_path,
     a=results(accuracy=0.5),
-    b=results(accuracy=0.9) | {"data": OTHER_DEV},
+    b=results(accuracy=0.9) | change,
     c=results(accuracy=0.6),
   )
-  (warning,) = comparison.warnings(runs)
-  assert warning.endswith("for runs with other dev data than a: b.")
+  (found,) = comparison.warnings(runs)
+  assert found.endswith(warning)
   assert comparison.best_runs(runs) == {"accuracy": {"c"}}
   assert [*difference_rows(runs)] == [("c", "accuracy")]
-
-
-def test_runs_of_another_script_are_named_and_not_compared(tmp_path):
-  runs = runs_of(
-    tmp_path,
-    a=results(accuracy=0.5),
-    b=results(accuracy=0.9) | {"script": "run_ner.py"},
-  )
-  assert "of another script than a: b" in comparison.warnings(runs)[0]
-  assert difference_rows(runs) == {}
 
 
 def test_a_run_without_receipt_is_compared(tmp_path):
@@ -135,49 +125,33 @@ def test_the_terminal_has_few_metrics_and_stars(tmp_path):
 # Settings
 
 
-def test_flags_differ_by_value(tmp_path):
-  runs = runs_of(
-    tmp_path,
-    a={"flags": {"learning_rate": 1e-4}},
-    b={"flags": {"learning_rate": 2e-4}},
-  )
-  assert comparison.differing(runs) == {"learning_rate": [1e-4, 2e-4]}
-
-
-def test_lists_of_numbers_may_be_text_in_a_receipt(tmp_path):
-  numbers = {"matryoshka_dims": [768, 64], "matryoshka_weights": [1.0, 0.5]}
-  text = {"matryoshka_dims": ["768", "64"], "matryoshka_weights": ["1", "0.5"]}
-  other = text | {"matryoshka_dims": ["768", "32"]}
-  runs = runs_of(
-    tmp_path, **{n: {"flags": f} for n, f in zip("abc", (numbers, text, other))}
-  )
-  assert comparison.differing(runs[:2]) == {}
-  assert comparison.group_by_settings(runs) == [runs[:2], runs[2:]]
-  assert [*comparison.differing(runs)] == ["matryoshka_dims"]
-
-
-def test_paths_of_equal_files_do_not_differ(tmp_path):
-  runs = runs_of(
-    tmp_path,
-    a={"flags": {"train_file": "a.tsv", "dev_file": "a.tsv"}},
-    b={
-      "flags": {"train_file": "b.tsv", "dev_file": "b.tsv"},
-      "data": OTHER_DEV,
-    },
-  )
-  assert comparison.differing(runs) == {"dev_file": ["a.tsv", "b.tsv"]}
-
-
-def test_a_flag_that_one_script_lacks_differs_if_it_was_given(tmp_path):
-  runs = runs_of(
-    tmp_path,
-    a={
-      "flags": {"task_name": "MRPC", "language": "zh"},
-      "given": ["task_name"],
-    },
-    b={},
-  )
-  assert comparison.differing(runs) == {"task_name": ["MRPC", None]}
+@pytest.mark.parametrize(
+  ("first", "other", "names"),
+  [
+    ({"flags": {"rate": 1e-4}}, {"flags": {"rate": 2e-4}}, ["rate"]),
+    # Paths of equal files do not differ.
+    (
+      {"flags": {"train_file": "a.tsv", "dev_file": "a.tsv"}},
+      {
+        "flags": {"train_file": "b.tsv", "dev_file": "b.tsv"},
+        "data": OTHER_DEV,
+      },
+      ["dev_file"],
+    ),
+    # A flag that one script lacks differs if it was given.
+    (
+      {
+        "flags": {"task_name": "MRPC", "language": "zh"},
+        "given": ["task_name"],
+      },
+      {},
+      ["task_name"],
+    ),
+  ],
+  ids=["value", "file", "given"],
+)
+def test_flags_that_differ(tmp_path, first, other, names):
+  assert [*comparison.differing(runs_of(tmp_path, a=first, b=other))] == names
 
 
 def test_runs_that_differ_in_their_seed_are_grouped(tmp_path):
@@ -273,75 +247,71 @@ def test_answers_to_other_questions_are_not_compared(tmp_path, change):
   assert [*difference_rows(runs)] == [("b", "accuracy")]
 
 
-def test_labels_of_two_runs_are_tested(tmp_path):
-  gold = ["no", "yes"] * 10
-  of_run = results(accuracy=0.5, f1=0.5)
-  of_run["results"]["labels"] = '["no", "yes"]'
+LABELS = [*"ab"] * 10
+LISTS = [["a"], ["a", "b"], []] * 10
+NUMBERS = [n / 4 for n in range(20)]
+TAGS = [["B-PER", "O"], ["O", "O", "B-LOC"]] * 10
+
+
+@pytest.mark.parametrize(
+  ("changed", "gold", "first", "other", "expected"),
+  [
+    (
+      {"eval_f1": 0.5, "eval_accuracy": 0.5, "labels": '["a", "b"]'},
+      LABELS,
+      LABELS[:17] + ["a"] * 3,
+      ["a"] * 5 + LABELS[5:],
+      {"f1": INTERVAL, "accuracy": "", TEST: "2 : 2 1.0000"},
+    ),
+    (
+      {"eval_f1": 0.5, "labels": '["a"]'},  # "b" is not of the model
+      LABELS,
+      LABELS,
+      ["a"] * 20,
+      {"f1": "", TEST: "10 : 0 0.0020"},
+    ),
+    (
+      {"eval_micro_f1": 0.5, "thresholds": '{"a": 0.5, "b": 0.5}'},
+      LISTS,
+      [["a"]] * 30,
+      [["b", "a"]] * 30,
+      {"micro_f1": INTERVAL, TEST: "10 : 10 1.0000"},
+    ),
+    (
+      {"eval_pearson": 0.5, "loss": 1.0},
+      NUMBERS,
+      NUMBERS[::-1],
+      NUMBERS[1:] + NUMBERS[:1],
+      {"pearson": r"[+]1[.]\d+ to [+]2[.]\d+", "loss": ""},
+    ),
+    (
+      {"eval_f1": 0.5, "eval_f1_PER": 0.5},
+      TAGS,
+      TAGS,
+      [["B-PER", "O"], ["O"] * 3] * 10,
+      {"f1": r"-0[.]\d+ to -0[.]\d+", "f1_PER": ""},
+    ),
+  ],
+  ids=["labels", "unknown", "lists", "numbers", "tags"],
+)
+def test_predictions_of_two_runs_have_tests_and_intervals(
+  tmp_path, changed, gold, first, other, expected
+):
+  script = "run_ner.py" if gold is TAGS else "run_classifier.py"
+  of_run = {"results": changed, "script": script}
   runs = runs_of(
     tmp_path,
-    a=of_run | predictions(gold, gold[:17] + ["no"] * 3),
-    b=of_run | predictions(gold, ["no"] * 5 + gold[5:]),
+    a=of_run | predictions(gold, first),
+    b=of_run | predictions(gold, other),
   )
   rows = difference_rows(runs)
-  assert rows["b", TEST] == ("2 : 2", "", "1.0000")
-  assert rows["b", "f1"][0] == "+0.0000"
-  assert re.fullmatch(r"-0\.\d+ to \+0\.\d+", rows["b", "f1"][1])
-  assert rows["b", "accuracy"] == ("+0.0000", "", "")
-
-
-def test_values_of_two_runs_have_an_interval(tmp_path):
-  gold = [n / 4 for n in range(20)]
-  runs = runs_of(
-    tmp_path,
-    a=results(pearson=0.5, loss=1.0) | predictions(gold, gold[::-1]),
-    b=results(pearson=0.75, loss=0.5) | predictions(gold, gold[1:] + gold[:1]),
-  )
-  rows = difference_rows(runs)
-  assert [*rows] == [("b", "pearson"), ("b", "loss")]
-  assert rows["b", "pearson"][1].startswith("+1.")
-
-
-def test_tags_of_two_runs_have_an_interval_over_sentences(tmp_path):
-  gold = [["B-PER", "O"], ["O", "O", "B-LOC"]] * 10
-  of_run = results(f1=0.5, f1_PER=0.5) | {"script": "run_ner.py"}
-  runs = runs_of(
-    tmp_path,
-    a=of_run | predictions(gold, gold),
-    b=of_run | predictions(gold, [["B-PER", "O"], ["O"] * 3] * 10),
-  )
-  rows = difference_rows(runs)
-  assert [*rows] == [("b", "f1"), ("b", "f1_PER")]
-  assert rows["b", "f1"][1].startswith("-0.")
-  assert rows["b", "f1_PER"] == ("+0.0000", "", "")
-
-
-def test_lists_of_labels_have_a_test_and_intervals(tmp_path):
-  gold = [["a"], ["a", "b"], []] * 10
-  of_run = results(accuracy=0.5, micro_f1=0.5)
-  of_run["results"]["thresholds"] = '{"a": 0.5, "b": 0.5}'
-  runs = runs_of(
-    tmp_path,
-    a=of_run | predictions(gold, [["a"]] * 30),
-    b=of_run | predictions(gold, [["b", "a"]] * 30),
-  )
-  rows = difference_rows(runs)
-  assert rows["b", TEST] == ("10 : 10", "", "1.0000")
-  assert re.fullmatch(r"[-+]0\.\d+ to \+0\.\d+", rows["b", "micro_f1"][1])
-
-
-def test_labels_that_are_not_known_have_a_test_alone(tmp_path):
-  gold = ["a", "b"] * 10
-  of_run = results(f1=0.5)
-  of_run["results"]["labels"] = '["a", "c"]'
-  runs = runs_of(
-    tmp_path,
-    a=of_run | predictions(gold, gold),
-    b=of_run | predictions(gold, ["a"] * 20),
-  )
-  assert difference_rows(runs) == {
-    ("b", "f1"): ("+0.0000", "", ""),
-    ("b", TEST): ("10 : 0", "", "0.0020"),
-  }
+  assert {metric for _, metric in rows} == {*expected}
+  for (_, metric), (difference, interval, p_value) in rows.items():
+    if metric == TEST:
+      assert f"{difference} {p_value}" == expected[TEST]
+    else:
+      assert difference == "+0.0000"
+      assert re.fullmatch(expected[metric], interval)
 
 
 @pytest.mark.parametrize(

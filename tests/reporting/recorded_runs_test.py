@@ -151,11 +151,8 @@ def test_a_run_of_a_folder_of_seeds_is_not_given_again(tmp_path):
 @pytest.mark.parametrize(
   ("script", "metrics", "primary"),
   [
-    ("run_classifier.py", ["accuracy", "matthews"], "matthews"),
-    ("run_classifier.py", ["loss", "accuracy", "f1"], "accuracy"),
-    ("run_ner.py", ["precision", "f1"], "f1"),
+    ("run_classifier.py", ["loss", "f1", "accuracy"], "accuracy"),
     ("run_squad.py", ["exact", "f1", "best_f1"], "best_f1"),
-    ("run_embeddings.py", ["spearman", "pearson"], "spearman"),
     ("two_heads.py", ["sum", "product"], "sum"),
   ],
 )
