@@ -2,7 +2,7 @@
 
 A check is a side of `side_by_side` that answers once: `description` says what
 was seen; `passed` is True or False, or None if it needs a GPU and there is
-none. On a GPU of `emulated_gpu`, those of numbers show only that training runs.
+none.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 import modeling
-from benchmarks import emulated_gpu, gpu_placement, gpu_speed, task_models
+from benchmarks import gpu_speed, task_models
 from benchmarks.side_by_side import Answer, timed
 from bertlib.compat import estimator_api
 from bertlib.compute import precision
@@ -61,7 +61,6 @@ MEMORY_CASES = (
     "--gradient_accumulation_steps=4",
   ),
 )
-_LISTS = os.path.join("tests", "golden", "gpu_kernels")
 
 
 class Trained(NamedTuple):
@@ -81,15 +80,8 @@ class Trained(NamedTuple):
 
 
 def has_gpu() -> bool:
-  """True if TensorFlow finds a GPU, or an emulated one."""
+  """True if TensorFlow finds a GPU."""
   return bool(tf.config.list_physical_devices("GPU"))
-
-
-def is_emulated() -> bool:
-  """True if the first GPU is that of `emulated_gpu`, which computes nothing."""
-  gpus = tf.config.list_physical_devices("GPU")
-  details = tf.config.experimental.get_device_details
-  return bool(gpus) and details(gpus[0]).get("device_name") == emulated_gpu.NAME
 
 
 # The checks, in order
@@ -109,55 +101,6 @@ def graph_tests(settings: SimpleNamespace) -> Iterator[Answer]:
   )
   last = (done.stdout.strip().splitlines() or ["no output"])[-1]
   yield _answer(done.returncode == 0, last)
-
-
-def placement(settings: SimpleNamespace) -> Iterator[Answer]:
-  """TensorFlow places operations where `gpu_placement` says, and copies as few.
-
-  Without Grappler, which renames operations.
-  """
-  if not has_gpu():
-    yield _answer(None, "no GPU")
-    return
-  kernels = gpu_placement.read_kernels(
-    os.path.join(_LISTS, f"tensorflow-{_release()}.json")
-  )
-  differences, num_operations = [], 0
-  for task in TASKS[:1] if settings.toy else TASKS:
-    with tf.Graph().as_default() as graph:
-      outputs = _training_step(settings, task)
-      nodes = gpu_placement.place(graph, outputs, kernels)
-      placed = _run_unchanged(outputs)
-    num_operations += len(nodes)
-    differences += [
-      f"{task}: {node.name} is on {node.device}"
-      for node in placed
-      if node.name in nodes
-      and bool(nodes[node.name].why_on_cpu) != ("CPU" in node.device)
-    ]
-    predicted = {made.name for made, _ in gpu_placement.copies_to_host(nodes)}
-    fetched = {outputs[0].op.name}
-    copied = set(gpu_placement.actual_copies(placed))
-    differences += [
-      f"{task}: {name} is copied" for name in copied - predicted - fetched
-    ]
-  yield _answer(
-    not differences,
-    f"{num_operations} operations, {len(differences)} differ"
-    + "".join(f"; {difference}" for difference in differences[:5]),
-  )
-
-
-def _run_unchanged(outputs: Sequence[Any]) -> list[Any]:
-  """Runs operations as they are; returns their nodes, with devices."""
-  found = tf.RunMetadata()
-  options = tf.RunOptions(output_partition_graphs=True)
-  config = tf.ConfigProto(allow_soft_placement=True)
-  config.graph_options.rewrite_options.disable_meta_optimizer = True
-  with tf.Session(config=config) as session:
-    _initialize(session)
-    session.run(outputs, None, options, found)
-  return [node for part in found.partition_graphs for node in part.node]
 
 
 def cpu_numbers(settings: SimpleNamespace) -> Iterator[Answer]:
@@ -255,20 +198,8 @@ def float16_run(settings: SimpleNamespace) -> Iterator[Answer]:
   )
 
 
-# Those that compare numbers. On an emulated GPU they only run.
-OF_NUMBERS = (
-  graph_tests,
-  cpu_numbers,
-  precision_auto,
-  xla,
-  unpadding,
-  defaults,
-  optimizer_on_cpu,
-  float16_run,
-)
 CHECKS = (
   graph_tests,
-  placement,
   cpu_numbers,
   precision_auto,
   xla,
@@ -286,10 +217,6 @@ CHECKS = (
 def _answer(passed: bool | None, description: str) -> Answer:
   passed = None if passed is None else bool(passed)
   return {"passed": passed, "description": description}
-
-
-def _release() -> str:
-  return ".".join(tf.__version__.split(".")[:2])
 
 
 def _same_losses(

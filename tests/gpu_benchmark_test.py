@@ -69,13 +69,13 @@ def test_command_checks_measures_and_writes_json(tmp_path):
   done = subprocess.run(
     [
       *(sys.executable, "-m", "benchmarks.gpu", "--toy", f"--json_file={path}"),
-      *("--checks=placement", "--passes=1", "--steps=1", "--peer_python="),
+      *("--checks=planned_memory", "--passes=1", "--steps=1", "--peer_python="),
     ],
     capture_output=True,
     text=True,
   )
   assert done.returncode == 0, done.stderr
-  assert "not run placement" in done.stdout
+  assert "not run planned_memory" in done.stdout
   checks, speed = results.read(path)
   assert [c["passed"] for c in checks.more["checks"]] == [None]
   assert speed.values["a step"]["ours"][0] > 0

@@ -205,17 +205,22 @@ static void release(void *memory) {
 
 int cuMemGetInfo_v2(size_t *available, size_t *total) {
   *total = MEMORY;
-  *available = MEMORY - taken;
+  *available = MEMORY - taken / num_devices();
   return SUCCESS;
 }
 int cuMemAlloc_v2(void **memory, size_t size) {
   if (taken + size > MEMORY * num_devices()) return OUT_OF_MEMORY;
-  taken += size;
   report("allocate %zu\n", size);
   *memory = take(size);
-  return *memory ? SUCCESS : OUT_OF_MEMORY;
+  if (!*memory) return OUT_OF_MEMORY;
+  __sync_fetch_and_add(&taken, size);
+  return SUCCESS;
 }
 int cuMemFree_v2(void *memory) {
+  if (memory) {
+    size_t size = *(size_t *)((char *)memory - HEAD) - HEAD;
+    __sync_fetch_and_sub(&taken, size);
+  }
   release(memory);
   return SUCCESS;
 }
@@ -223,7 +228,10 @@ int cuMemHostAlloc(void **memory, size_t size, unsigned flags) {
   *memory = take(size);
   return *memory ? SUCCESS : OUT_OF_MEMORY;
 }
-int cuMemFreeHost(void *memory) { return cuMemFree_v2(memory); }
+int cuMemFreeHost(void *memory) {
+  release(memory);
+  return SUCCESS;
+}
 int cuPointerGetAttribute(void *value, int attribute, address memory) {
   return set(value, attribute == 2 ? 2 : 0);  // its kind: of a device
 }

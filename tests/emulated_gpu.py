@@ -1,13 +1,17 @@
 """Runs Python with an emulated GPU, on a machine without one.
 
-    python -m benchmarks.emulated_gpu -- run_classifier.py --do_train ...
-    python -m benchmarks.emulated_gpu -- -m benchmarks.gpu --nospeed
+    python tests/emulated_gpu.py -m pytest -m slow tests/gpu_placement_test.py
+    python tests/emulated_gpu.py run_classifier.py --do_train ...
 
 TensorFlow then finds a GPU, places operations on it, allocates its memory and
 launches its kernels, as on a machine with one. Kernels compute nothing, so all
 numbers are wrong and GPU times mean nothing. What is real: placement, copies
-between host and GPU, the memory of TensorFlow's allocator, the number of kernel
-launches, and the time that the host takes for them.
+between host and GPU, the memory of TensorFlow's allocator, and the number of
+kernel launches.
+
+Environment variables: EMULATED_GPUS is the number of GPUs, 1 by default;
+EMULATED_COMPUTE_CAPABILITY the major version, 9 by default; with
+EMULATED_GPU_LOG=PATH a process lists copies and kernels in PATH.PROCESS.
 
 Needs gcc, and the package `tensorflow`, since `tensorflow-cpu` has no kernels
 for GPUs.
@@ -15,16 +19,12 @@ for GPUs.
 
 from __future__ import annotations
 
-import argparse
-import collections
 import importlib.util
 import os
 import pathlib
 import subprocess
 import sys
 import tempfile
-
-from bertlib.cli.errors import InputError
 
 # The libraries that TensorFlow opens: all are the emulated one.
 _LIBRARIES = (
@@ -42,16 +42,10 @@ _LIBRARIES = (
   "libnvidia-ml.so.1",
 )
 _PREFIXES = ("__cuda", "cu", "nccl", "nvml")
-NAME = "emulated GPU"
 
 
 def build(folder: str) -> None:
-  """Compiles the emulated libraries for the installed TensorFlow.
-
-  Raises:
-    InputError: that TensorFlow has no kernels for GPUs.
-    OSError: there is no gcc.
-  """
+  """Compiles the emulated libraries for the installed TensorFlow."""
   source = pathlib.Path(__file__).with_suffix(".c")
   emulated = os.path.join(folder, "emulated.o")
   library = os.path.join(folder, _LIBRARIES[0])
@@ -75,7 +69,7 @@ def _called_by_tensorflow() -> set[str]:
   library = os.path.join(package, "libtensorflow_framework.so.2")
   found = {n for n in _functions(library, "-D") if n.startswith(_PREFIXES)}
   if "cuInit" not in found:
-    raise InputError(
+    sys.exit(
       f"{package}: this TensorFlow has no kernels for GPUs. Install the package"
       " `tensorflow`"
     )
@@ -95,49 +89,17 @@ def _functions(library: str, *options: str) -> set[str]:
   return {name.split("@")[0] for _, kind, name in fields if kind in "TW"}
 
 
-def read_log(path: str) -> collections.Counter[str]:
-  """Counts what a process has done with its emulated GPUs.
-
-  Args:
-    path: file that --log has made.
-
-  Returns:
-    Numbers of lines such as "copy HtoD 512", with the number of bytes, or
-    "kernel NAME".
-  """
-  with open(path) as file:
-    return collections.Counter(line.rstrip("\n") for line in file)
-
-
 def main() -> int:
-  """Runs Python; returns its exit status."""
-  parser = argparse.ArgumentParser(prog="emulated_gpu.py")
-  parser.add_argument("--num_gpus", type=int, default=1, help="GPUs to emulate")
-  parser.add_argument(
-    "--compute_capability", type=int, default=9, help="its major version"
-  )
-  parser.add_argument(
-    "--log", help="list copies and kernels in files with this name and .PROCESS"
-  )
-  parser.add_argument("arguments", nargs="+", help="of Python, after --")
-  options = parser.parse_args()
+  """Runs Python with the arguments of this script; returns its status."""
   with tempfile.TemporaryDirectory() as folder:
-    try:
-      build(folder)
-    except (InputError, OSError) as error:
-      print(f"emulated_gpu.py: error: {error}", file=sys.stderr)
-      return 1
+    build(folder)
     environment = {
       **os.environ,
       "LD_LIBRARY_PATH": folder,
-      "EMULATED_GPUS": str(options.num_gpus),
-      "EMULATED_COMPUTE_CAPABILITY": str(options.compute_capability),
       # TensorFlow would ask for all memory at once.
       "TF_FORCE_GPU_ALLOW_GROWTH": "true",
     }
-    if options.log:
-      environment["EMULATED_GPU_LOG"] = options.log
-    command = [sys.executable, *options.arguments]
+    command = [sys.executable, *sys.argv[1:]]
     return subprocess.run(command, env=environment).returncode
 
 
