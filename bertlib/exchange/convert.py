@@ -26,7 +26,7 @@ from bertlib.checkpoints.task_record import TaskRecord
 from bertlib.cli import terminal
 from bertlib.cli.errors import InputError
 from bertlib.data import vocabulary
-from bertlib.exchange import compare, sentence_transformers
+from bertlib.exchange import sentence_transformers
 from bertlib.io import files, json_files, text_files
 
 # The name table
@@ -715,5 +715,19 @@ def read_weights(path: str) -> dict[str, np.ndarray]:
     variables, _ = _read_as_variables(encoder_dir, config)
     return variables | (sentence.projection if sentence else {})
   if model_format == "saved_model":
-    return compare.saved_model_weights(path)
+    return _saved_model_weights(path)
   return rewrite.read_weights(finding.find_checkpoint(path))
+
+
+def _saved_model_weights(folder: str) -> dict[str, np.ndarray]:
+  """Reads the weights of any SavedModel, by checkpoint name."""
+  import tensorflow as tf
+
+  loaded = tf.saved_model.load(folder)
+  weights = {
+    variable.name.partition(":")[0]: variable.numpy()
+    for signature in loaded.signatures.values()
+    for variable in signature.variables
+  }
+  print(f"read: {folder}, {len(weights)} tensors")
+  return weights

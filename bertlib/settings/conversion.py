@@ -125,8 +125,9 @@ class ConversionSettings(option.CommandSettings):
   compare: str | None = option.path(
     None,
     "Second model, to compare --input with: a TensorFlow checkpoint, a Hugging"
-    " Face folder or an exported SavedModel. Compares outputs if --text_file"
-    " is given, otherwise weights; exits with status 1 if they differ.",
+    " Face folder or, for its weights, an exported SavedModel. Compares outputs"
+    " if --text_file is given, otherwise weights; exits with status 1 if they"
+    " differ.",
     section="evaluation",
     basic=True,
   )

@@ -7,7 +7,6 @@ formats of two releases, and its vectors of some texts.
 import importlib.util
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -19,11 +18,9 @@ import reference_data
 import run_outputs
 from safetensors.numpy import load_file
 
-from bertlib.checkpoints import model_json
+import run_embeddings
 from bertlib.cli.errors import InputError
-from bertlib.data import model_inputs, vocabulary
-from bertlib.exchange import compare, convert
-from bertlib.settings import embedding_spec
+from bertlib.exchange import convert
 from bertlib.tasks import records
 
 pytestmark = pytest.mark.graph
@@ -109,26 +106,9 @@ def write(folder, tmp_path):
 
 
 def vectors_of(folder, texts, prompt=None):
-  """Vectors by modeling.py of a folder of ours."""
-  description = model_json.load_description(folder)
-  model_json.check_description(
-    folder, description, records.find("run_embeddings")
-  )
-  spec = embedding_spec.from_json(description["embedding"])
-  tokenizer = vocabulary.load_tokenizer(
-    f"{folder}/vocab.txt", description["do_lower_case"]
-  )
-  rows = [
-    model_inputs.encode_pair(
-      tokenizer, spec.prompt(prompt) + text, None, description["max_seq_length"]
-    )
-    for text in texts
-  ]
-  batch = {
-    name: np.array([getattr(row, name) for row in rows], np.int32)
-    for name in model_inputs.TOKEN_FEATURES
-  }
-  return compare.load(str(folder)).run(batch)["vector"]
+  """Vectors of a folder of ours."""
+  predictor = run_embeddings.Predictor(str(folder), precision="float32")
+  return predictor.encode(texts, prompt)
 
 
 # Reading
@@ -383,29 +363,13 @@ without_sentence_transformers = pytest.mark.skipif(
 )
 
 
-@pytest.mark.slow
-@without_sentence_transformers
-@pytest.mark.parametrize("release", RELEASES)
-def test_a_folder_and_its_conversion_are_compared_by_vectors(
-  release, tmp_path, capsys
-):
-  folder = read(published(release), tmp_path)
-  texts = tmp_path / "texts.txt"
-  texts.write_text("The cat sat on the mat.\nTHE END\n")
-  paths = [str(folder), published(release)]
-  assert compare.compare_on_text(paths, str(texts), tolerance=1e-5)
-  out = capsys.readouterr().out
-  assert re.search(r"^vector +\d", out, re.M)
-  assert re.search("^second: .*, sentence-transformers ", out, re.M)
-
-
-def test_another_projection_than_described_is_not_compared(tmp_path):
+def test_another_projection_than_described_is_not_converted(tmp_path):
   folder = read(published(NEW), tmp_path)
   description = run_outputs.read_json(folder / "model.json")
   description["embedding"]["projection_dim"] = None
   (folder / "model.json").write_text(json.dumps(description))
   with pytest.raises(InputError, match="has a projection of width"):
-    compare.load(str(folder))
+    write(folder, tmp_path)
 
 
 ENCODE = """
