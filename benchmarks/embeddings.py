@@ -161,12 +161,7 @@ def write_data(folder: str) -> Iterator[tuple[str, dict[str, str]]]:
 
 
 def write_retrieval(folder: str, pairs: list[tuple[str, str]]) -> None:
-  """Writes queries and the documents to find, in the layout of BEIR.
-
-  Args:
-    folder: of the files.
-    pairs: a query and its document each.
-  """
+  """Writes queries and the documents to find, in the layout of BEIR."""
   os.makedirs(os.path.join(folder, "qrels"))
   id_of: dict[str, str] = {}
   for _, document in pairs:
@@ -265,19 +260,7 @@ def passes(
   description: str,
   libraries: Iterable[str],
 ) -> Iterator[Answer]:
-  """A side that trains once per pass.
-
-  Args:
-    settings: the flags, `model_dir` and `data`.
-    command: trains if `train_file` is among its flags, and evaluates; returns
-      times and metrics.
-    precision: of training.
-    description: to print.
-    libraries: those that the command runs on, but for ours.
-
-  Yields:
-    See `side_by_side`.
-  """
+  """A side that trains once per pass."""
   versions = side_by_side.versions()
   versions |= {name: importlib.metadata.version(name) for name in libraries}
   first: Answer = {"description": description, "versions": versions}
@@ -310,17 +293,7 @@ def training_flags(settings: SimpleNamespace, precision: str) -> dict[str, Any]:
 def run(
   settings: SimpleNamespace, *command: str, **options: Any
 ) -> tuple[Answer, str]:
-  """Runs a command of Python, and measures the time of training.
-
-  Args:
-    settings: the flags.
-    *command: script, or -m and module, and flags.
-    **options: more flags by name.
-
-  Returns:
-    Seconds of the whole `command` and, if it trains, of `training` per step,
-    without the first step; and its standard output.
-  """
+  """Runs a command of Python, and measures the time of training."""
   start = time.perf_counter()
   steps: list[tuple[int, float]] = []
   log = []
@@ -365,11 +338,7 @@ def describe(metrics: Mapping[str, float]) -> str:
 
 
 def print_metrics(values: Mapping[str, Mapping[str, list[float]]]) -> None:
-  """Prints means, and differences to ours.
-
-  Args:
-    values: value of each pass, by metric and side.
-  """
+  """Prints means, and differences to ours."""
   for metric, by_side in values.items():
     for name, of_passes in by_side.items():
       mean = statistics.fmean(of_passes)

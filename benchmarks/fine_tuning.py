@@ -82,18 +82,17 @@ def glue(
 
 def squad(train: str, dev: str, metrics: dict[str, str], more="") -> Recipe:
   """Recipe of a version of SQuAD, with one seed."""
-  data = (
-    f" --train_file=$DATA_DIR/squad/{train}"
-    f" --predict_file=$DATA_DIR/squad/{dev}{more}"
-  )
+  train, dev = f"$DATA_DIR/squad/{train}", f"$DATA_DIR/squad/{dev}"
   return Recipe(
     metrics,
     (
-      f"run_squad.py --do_train --do_predict --do_eval --mask_padding{data}"
+      "run_squad.py --do_train --do_predict --do_eval --mask_padding"
+      f" --train_file={train} --predict_file={dev}{more}"
       " --max_seq_length=384 --doc_stride=128 --train_batch_size=12"
       f" --learning_rate=1e-4 --num_train_epochs=2{_MODEL}",
     ),
-    f"-m benchmarks.finetune_transformers_squad{data} --batch_size=12"
+    f"-m benchmarks.finetune_transformers --task=questions --train_file={train}"
+    f" --dev_file={dev}{more} --max_seq_length=384 --batch_size=12"
     f" --learning_rate=1e-4 --epochs=2 --threads=$THREADS{_PEER}",
     num_seeds=1,
   )
@@ -113,8 +112,8 @@ def entities(train: str, test: str, epochs: int) -> Recipe:
       " --max_seq_length=128 --train_batch_size=32 --learning_rate=1e-4"
       f" --num_train_epochs={epochs}{_MODEL}",
     ),
-    f"-m benchmarks.finetune_transformers_ner --train_file={train}"
-    f" --test_file={test} --learning_rate=1e-4 --epochs={epochs}"
+    f"-m benchmarks.finetune_transformers --task=entities --train_file={train}"
+    f" --dev_file={test} --learning_rate=1e-4 --epochs={epochs}"
     f" --threads=$THREADS{_PEER}",
   )
 
@@ -263,11 +262,7 @@ def run_seed(task: str, recipe: Recipe, seed: int) -> None:
 
 
 def read_receipt(path: str, task: str, recipe: Recipe) -> dict[str, Any]:
-  """The receipt of a task, empty if there is none.
-
-  Raises:
-    InputError: it is of other commands, or of another version.
-  """
+  """The receipt of a task, empty if there is none."""
   commands = {
     "ours": [f"python {command}" for command in recipe.commands],
     "peer": [f"python {recipe.peer}"] if recipe.peer else [],

@@ -123,11 +123,7 @@ def run_check(name: str) -> dict[str, Any]:
 
 
 def measure_speed(device: str) -> Iterator[dict[str, Any]]:
-  """Reports each model, length and kind of work on a device.
-
-  Yields:
-    What `print_table` shows.
-  """
+  """Reports each model, length and kind of work on a device."""
   peak = measure_peak()
   models = {"toy": {"layers": 1, "hidden": 16, "heads": 2}}
   if not FLAGS.toy:
@@ -168,12 +164,7 @@ def measure_peak() -> float:
 
 
 def time_in_turns(work: dict[str, Any]) -> dict[str, Any]:
-  """Times ours and transformers with the largest batch that both can hold.
-
-  Returns:
-    `batch_size`, and by side `seconds`, those of a step in each pass, and
-    `sides`, the first answers.
-  """
+  """Times ours and transformers with the largest batch that both can hold."""
   tokens = 64 if FLAGS.toy else FLAGS.tokens_per_batch
   sides = [("ours", gpu_speed.ours, sys.executable)]
   if FLAGS.peer_python:
@@ -198,13 +189,7 @@ def time_in_turns(work: dict[str, Any]) -> dict[str, Any]:
 def time_sides(
   sides, work: dict[str, Any], seconds: dict[str, list]
 ) -> dict[str, Any]:
-  """Appends the seconds of each pass, one side after the other.
-
-  Each side alone has the memory of the GPU; the order of sides alternates.
-
-  Returns:
-    First answer of each side.
-  """
+  """Appends the seconds of each pass, one side after the other."""
   is_second = any(seconds.values())
   answers = dict.fromkeys(seconds)
   for name, side, python in sides[:: -1 if is_second else 1]:
@@ -218,13 +203,7 @@ def time_sides(
 def summary(
   work: dict[str, Any], measured: dict[str, Any], peak: float
 ) -> dict[str, Any]:
-  """Sequences per second, share of the peak, and ratio to transformers.
-
-  Args:
-    work: sizes of the model and kind of work.
-    measured: of `time_in_turns`.
-    peak: FLOP/s of large products.
-  """
+  """Sequences per second, share of the peak, and ratio to transformers."""
   import modeling
   from bertlib.training import memory_plan
 

@@ -179,13 +179,7 @@ def chosen_sides() -> Iterator[tuple[str, Side, str]]:
 
 
 def compare(model: str, task: str, works: list[str]) -> None:
-  """Compares and times the sides of a model; reports the results.
-
-  Args:
-    model: one of `--models`.
-    task: one of `inference_works.TASKS`.
-    works: names of works of that task.
-  """
+  """Compares and times the sides of a model; reports the results."""
   print(f"\n{model}, {task}")
   with contextlib.ExitStack() as stack:
     folder = stack.enter_context(tempfile.TemporaryDirectory())
@@ -220,15 +214,7 @@ def reporting(name: str) -> Iterator[None]:
 
 
 def compare_outputs(workers: list[Worker], work: str) -> list[Worker]:
-  """Warms up the sides, and compares their outputs with those of the first.
-
-  Args:
-    workers: the sides.
-    work: name of the work.
-
-  Returns:
-    The sides that can do this work.
-  """
+  """Warms up the sides, and compares their outputs with those of the first."""
   outputs = {}
   for worker in workers:
     with reporting(worker.name):

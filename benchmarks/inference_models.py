@@ -20,15 +20,7 @@ SIZES = {
 
 
 def make_model(settings: SimpleNamespace) -> Iterator[Answer]:
-  """Writes a model, its head random, for ours and for transformers.
-
-  Args:
-    settings: the flags, and `model`, `task` and `folder`. In `folder`, `ours`
-      is like the --output_dir of a run, and `hugging_face` has the same model.
-
-  Yields:
-    See `side_by_side`.
-  """
+  """Writes a model, its head random, for ours and for transformers."""
   import tensorflow.compat.v1 as tf
 
   from bertlib.checkpoints import loading, model_files, model_json
@@ -92,15 +84,7 @@ def write_checkpoint(
   encoder: str | None,
   checkpoint: str,
 ) -> None:
-  """Writes a checkpoint of an encoder and, if it has one, a random head.
-
-  Args:
-    settings: the flags, and what `make_model` gets.
-    description: contents of `model.json`.
-    config: config of the encoder.
-    encoder: its checkpoint; None for random weights.
-    checkpoint: path to write.
-  """
+  """Writes a checkpoint of an encoder and, if it has one, a random head."""
   import numpy as np
   import tensorflow.compat.v1 as tf
 

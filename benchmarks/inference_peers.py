@@ -123,12 +123,7 @@ def serve_sentence_transformers(
 def torch_runners(
   settings: SimpleNamespace, name: str, model: Any, autocast: bool = False
 ) -> dict[str, Callable]:
-  """Functions from padded batches, tensors by name, to lists of outputs.
-
-  Returns:
-    That of the model and that of the compiled model, by name of the variant, as
-    `--torch_compile` says.
-  """
+  """Functions from padded batches, tensors by name, to lists of outputs."""
   import torch
 
   def runner(forward):
@@ -173,11 +168,7 @@ def onnx_runtime(settings: SimpleNamespace) -> Iterator[Answer]:
 
 
 def write_onnx_models(settings: SimpleNamespace, folder: str) -> dict[str, str]:
-  """Writes the models of which ONNX Runtime runs the fastest.
-
-  Returns:
-    Their paths, by description.
-  """
+  """Writes the models of which ONNX Runtime runs the fastest."""
   import torch
   from onnxruntime import quantization
   from onnxruntime.quantization.shape_inference import quant_pre_process
@@ -356,15 +347,7 @@ def load_tokenizer(settings: SimpleNamespace) -> Any:
 
 
 def peer_predictor(settings: SimpleNamespace, run: Callable) -> Callable:
-  """Makes a function of texts from one of padded batches.
-
-  It sorts texts by length and restores their order.
-
-  Args:
-    settings: see the module.
-    run: function of a batch, tensors by name, to a list of float tensors:
-      logits [B, 2], start and end logits [B, S], or vectors [B, H].
-  """
+  """Makes a function of texts from one of padded batches."""
   import torch
 
   tokenizer = load_tokenizer(settings)
@@ -420,17 +403,7 @@ def peer_predictor(settings: SimpleNamespace, run: Callable) -> Callable:
 def best_spans(
   encoded: Any, rows: list[int], starts: Any, ends: Any
 ) -> list[tuple[float, int, int]]:
-  """The best span of each window: at most 30 tokens of the passage.
-
-  Args:
-    encoded: output of the tokenizer.
-    rows: windows of the batch.
-    starts: float [B, S].
-    ends: float [B, S].
-
-  Returns:
-    Score, first and last token of each.
-  """
+  """The best span of each window: at most 30 tokens of the passage."""
   import torch
 
   segments = torch.nn.utils.rnn.pad_sequence(

@@ -94,17 +94,7 @@ WORKS = {
 
 
 def read_texts(settings: SimpleNamespace, name: str) -> list[tuple[str, ...]]:
-  """Texts of one set: an evenly spaced sample.
-
-  Args:
-    settings: the flags, and what `make_model` gets.
-    name: "mrpc" or "sst2" (test sets); "squad" (dev set); "tokens" (texts of
-      128 tokens); "lines" (of --text_file); or "calibration" (256 texts of the
-      task).
-
-  Returns:
-    Tuples of one text, of a pair, or of a question and its passage.
-  """
+  """Texts of one set: an evenly spaced sample."""
   count = settings.max_texts
   if name == "calibration":
     count = 256
@@ -163,18 +153,7 @@ def full_texts(vocab_file: str, count: int) -> list[tuple[str]]:
 def serve(
   settings: SimpleNamespace, description: str, predict: Callable
 ) -> Iterator[Answer]:
-  """A side of `side_by_side`, whose requests are "try WORK" and "time WORK".
-
-  Args:
-    settings: the flags, and what `make_model` gets.
-    description: how this side computes, to print.
-    predict: maps texts to outputs: the probability of the second label, the
-      answer, or the `checksums`, of each.
-
-  Yields:
-    The description; then, per request, the outputs, or seconds per text by
-    measure.
-  """
+  """A side of `side_by_side`, whose requests are "try WORK" and "time WORK"."""
   answer: Answer = {"description": description}
   while True:
     request = yield answer
@@ -220,16 +199,7 @@ def require_task(settings: SimpleNamespace, task: str) -> None:
 def in_sorted_batches(
   settings: SimpleNamespace, lengths: list[int], run: Callable
 ) -> list[Any]:
-  """Outputs of all rows, computed in batches of similar length.
-
-  Args:
-    settings: the flags.
-    lengths: lengths of the rows.
-    run: function of a list of rows to a list of their outputs.
-
-  Returns:
-    Outputs, in the order of `lengths`.
-  """
+  """Outputs of all rows, computed in batches of similar length."""
   order = sorted(range(len(lengths)), key=lengths.__getitem__, reverse=True)
   outputs: list[Any] = [None] * len(order)
   first = 0

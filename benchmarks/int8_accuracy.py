@@ -60,12 +60,7 @@ def main(argv: Sequence[str]) -> None:
 
 
 def evaluate(model_dir: str, command: Sequence[str]) -> list[dict[str, float]]:
-  """Metrics of a model in each precision, by key of `eval_results.txt`.
-
-  Args:
-    model_dir: output folder of a run.
-    command: a training script, and its flags for an evaluation.
-  """
+  """Metrics of a model in each precision, by key of `eval_results.txt`."""
   results = []
   with tempfile.TemporaryDirectory() as temporary:
     folder = os.path.join(temporary, "model")

@@ -80,13 +80,7 @@ def main(_: list[str]) -> None:
 
 
 def compare(task: str) -> results.Result:
-  """Trains both sides on one task.
-
-  Returns:
-    The result; `more` has by side the losses of all steps and the gradient
-    norms of the first; those of the peer are that of google-research/bert and
-    that of PyTorch.
-  """
+  """Trains both sides on one task."""
   with tempfile.TemporaryDirectory() as folder:
     path = os.path.join(folder, "batches.npz")
     write_batches(task, path)

@@ -191,15 +191,7 @@ def steps_per_epoch(settings: SimpleNamespace, num_examples: int) -> int:
 def padded(
   encoded: Mapping[str, list[list[int]]], indices: list[int]
 ) -> dict[str, Any]:
-  """A PyTorch batch of the output of a transformers tokenizer.
-
-  Args:
-    encoded: lists by name.
-    indices: indices of the examples of the batch.
-
-  Returns:
-    Tensors by name, int64 [B, S], padded with zeros.
-  """
+  """A PyTorch batch of the output of a transformers tokenizer."""
   import torch
 
   return {
@@ -224,17 +216,7 @@ def graph_side(
   input_options: dict[str, Any],
   **keywords: Any,
 ) -> Iterator[Answer]:
-  """A side of ours or of the original, whose functions have the same names.
-
-  Args:
-    settings: the flags.
-    description: how this side computes, to print.
-    input_options: arguments that only our `file_based_input_fn_builder` has.
-    **keywords: arguments of the model that only ours has.
-
-  Yields:
-    See `side_by_side`.
-  """
+  """A side of ours or of the original, whose functions have the same names."""
   import tensorflow.compat.v1 as tf
 
   import run_classifier

@@ -155,11 +155,7 @@ def main(_: list[str]) -> None:
 
 
 def read_phases() -> list[Phase]:
-  """Reads the phases from the flags.
-
-  Raises:
-    InputError: lists differ in length, or a file has no pretraining records.
-  """
+  """Reads the phases from the flags."""
   record_bytes = [
     os.path.getsize(path) / tf_records.count_records(path)
     for path in FLAGS.record_files
@@ -205,17 +201,7 @@ def exchanged_bytes(config: modeling.BertConfig, num_devices: int) -> float:
 def share(
   config: modeling.BertConfig, phase: Phase, num_devices: int, bandwidth: float
 ) -> Share:
-  """Computes one device's share of a phase.
-
-  Args:
-    config: the model's config.
-    phase: the phase.
-    num_devices: number of devices.
-    bandwidth: bytes per second that each device can send.
-
-  Raises:
-    InputError: the batch cannot be divided evenly.
-  """
+  """Computes one device's share of a phase."""
   if phase.batch_size % num_devices:
     raise InputError(
       f"--train_batch_size={phase.batch_size} cannot be divided among"

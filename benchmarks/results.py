@@ -151,16 +151,7 @@ def make(
   threads: int,
   **optional: Any,
 ) -> Result:
-  """The result of the running benchmark.
-
-  Args:
-    work: what was done, in words.
-    sides: first answers of the sides, see `side_by_side`.
-    values: value of each pass, by measure and side.
-    ratios: comparisons of sides.
-    threads: number of threads of each side.
-    **optional: other fields.
-  """
+  """The result of the running benchmark."""
   from bertlib.reporting import receipts
 
   return Result(
@@ -220,12 +211,7 @@ def processor() -> dict[str, str]:
 def compare(
   values: Values, pairs: Iterable[tuple[str, str, str]]
 ) -> list[Ratio]:
-  """Compares sides pass by pass.
-
-  Args:
-    values: value of each pass, by measure and side.
-    pairs: measure, side and what it is compared with.
-  """
+  """Compares sides pass by pass."""
   found = []
   for measure, side, against in pairs:
     by_side = values[measure]
@@ -291,11 +277,7 @@ def append(path: str, result: Result) -> None:
 
 
 def read(path: str) -> list[Result]:
-  """Reads a file of results.
-
-  Raises:
-    TypeError: a line lacks a field, or has one that is not known.
-  """
+  """Reads a file of results."""
   found = []
   with open(path, encoding="utf-8") as file:
     for line in file:

@@ -122,12 +122,7 @@ def define_reference_flags() -> None:
 
 
 def compare(sides: list[Callable], work: str) -> None:
-  """Runs the sides in turns, and reports ratios with their range.
-
-  Args:
-    sides: generator functions of the script, ours first.
-    work: what they do, in words.
-  """
+  """Runs the sides in turns, and reports ratios with their range."""
   with contextlib.ExitStack() as stack:
     workers = [stack.enter_context(Worker(*side)) for side in chosen(sides)]
     for worker in workers[1:]:
@@ -137,15 +132,7 @@ def compare(sides: list[Callable], work: str) -> None:
 
 
 def alternate(workers: list[Worker], request: str = "") -> Values:
-  """Lets workers do their work in turns; prints the values of each pass.
-
-  Args:
-    workers: warm, one per side.
-    request: names the work, for sides that have several.
-
-  Returns:
-    Value of each pass, by measure and side.
-  """
+  """Lets workers do their work in turns; prints the values of each pass."""
   values: Values = {}
   for number in range(FLAGS.passes):
     for worker in workers[:: -1 if number % 2 else 1]:
@@ -164,17 +151,7 @@ def report(
   threads: int | None = None,
   **optional: Any,
 ) -> None:
-  """Prints a result, and appends it to `--json_file`.
-
-  Args:
-    work: what was done, in words.
-    sides: first answers of the sides, ours first.
-    values: value of each pass, by measure and side.
-    pairs: measure, side and what it is compared with; default: ours and each
-      other side in all measures but metrics.
-    threads: number of threads of each side; default: that of the flags.
-    **optional: other fields of a `results.Result`.
-  """
+  """Prints a result, and appends it to `--json_file`."""
   if pairs is None:
     pairs = results.pairs_with(next(iter(sides)), values)
   if threads is None:
@@ -225,17 +202,7 @@ class Worker:
   """
 
   def __init__(self, name: str, side: Callable, python: str, **more: Any):
-    """Starts the process and waits until it is warm.
-
-    Args:
-      name: name of the side.
-      side: a function of the running script, or of another module.
-      python: Python of its environment.
-      **more: values that the side gets beside those of the flags.
-
-    Raises:
-      InputError: the process fails.
-    """
+    """Starts the process and waits until it is warm."""
     self.name = name
     self._stderr = tempfile.TemporaryFile("w+")  # noqa: SIM115 (closed at exit)
     module = side.__module__
@@ -298,13 +265,7 @@ class Worker:
 
 
 def work(module: str, side: str, settings: str) -> None:
-  """Runs a side in this process: answers each line of standard input.
-
-  Args:
-    module: module of the side.
-    side: name of its function.
-    settings: the flags, as JSON.
-  """
+  """Runs a side in this process: answers each line of standard input."""
   answers = os.fdopen(os.dup(1), "w")
   os.dup2(2, 1)  # output of libraries is not an answer
   function = getattr(importlib.import_module(module), side)
@@ -343,15 +304,7 @@ def timed(function: Callable, *args: Any) -> float:
 
 
 def best_precision(run: Callable[[str], Any], asked: str) -> tuple[str, str]:
-  """The precision in which a peer is fastest on this machine.
-
-  Args:
-    run: does some work in the given precision.
-    asked: `--peer_precision`.
-
-  Returns:
-    The precision, and a description of the choice.
-  """
+  """The precision in which a peer is fastest on this machine."""
   (precision, _), description = best_variant(
     lambda precision, compiles: run(precision), asked, "off"
   )
@@ -361,16 +314,7 @@ def best_precision(run: Callable[[str], Any], asked: str) -> tuple[str, str]:
 def best_variant(
   run: Callable[[str, bool], Any], precision: str, torch_compile: str
 ) -> tuple[tuple[str, bool], str]:
-  """How a peer is fastest on this machine.
-
-  Args:
-    run: does some work in the given precision, compiled or not.
-    precision: `--peer_precision`.
-    torch_compile: `--torch_compile`.
-
-  Returns:
-    Precision and whether to compile, and a description of the choice.
-  """
+  """How a peer is fastest on this machine."""
   precisions, note = [precision], ""
   if precision == "auto":
     precisions = PRECISIONS

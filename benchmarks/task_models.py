@@ -48,12 +48,7 @@ LABELS = ("a", "b", "c")
 
 
 def settings_of(command, *arguments: str):
-  """Settings of a command, without looking for devices.
-
-  Args:
-    command: class of the settings.
-    *arguments: flags, which come after those of a tiny run.
-  """
+  """Settings of a command, without looking for devices."""
   values = flags.FlagValues()
   option.define(command, values, required=False)
   values(
@@ -74,14 +69,7 @@ def settings_of(command, *arguments: str):
 def run_of(
   name: str, *arguments: str, config: modeling.BertConfig = CONFIG
 ) -> Run:
-  """A run of a task, without loading anything.
-
-  Args:
-    name: "squad", "ner", "pretraining", "embeddings " and a kind of data, or a
-      kind of classification, which may be followed by " weighted".
-    *arguments: flags of the run.
-    config: config of the encoder.
-  """
+  """A run of a task, without loading anything."""
   if name == "squad":
     settings = settings_of(SquadSettings, "--warmup_proportion=0", *arguments)
     task = run_squad.make_task(settings)
@@ -135,16 +123,7 @@ def random_batch(
   batch_size: int = BATCH_SIZE,
   vocab_size: int = VOCAB_SIZE,
 ) -> Mapping[str, Any]:
-  """Examples with some padding, and targets in range.
-
-  Args:
-    layout: layout of the records.
-    batch_size: number of examples.
-    vocab_size: exclusive limit of the ids.
-
-  Returns:
-    int32 or float32 arrays [batch_size, ...] by feature name.
-  """
+  """Examples with some padding, and targets in range."""
   random = np.random.default_rng(0)
   length = layout["input_ids"].shape[-1]
   limits = {

@@ -8,13 +8,7 @@ import torch
 def make_optimizer(
   model: torch.nn.Module, learning_rate: float, fused: bool = True
 ) -> torch.optim.Optimizer:
-  """AdamW, without decay of biases and layer normalization.
-
-  Args:
-    model: named as in transformers.
-    learning_rate: the rate, or its peak.
-    fused: whether one kernel updates all weights.
-  """
+  """AdamW, without decay of biases and layer normalization."""
   decayed, free = [], []
   for name, weight in model.named_parameters():
     (free if "bias" in name or "LayerNorm" in name else decayed).append(weight)

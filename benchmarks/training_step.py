@@ -140,12 +140,7 @@ def random_batch(settings: SimpleNamespace) -> dict[str, Any]:
 
 
 def import_from(reference: str) -> None:
-  """Puts the modules of the original before ours on the path.
-
-  Args:
-    reference: a checkout, or the folder `bert` of the package bert-tensorflow,
-      whose modules import each other from `bert`.
-  """
+  """Puts the modules of the original before ours on the path."""
   folder = os.path.abspath(reference)
   sys.path[:0] = [folder, os.path.dirname(folder)]
 
@@ -207,16 +202,7 @@ def describe(keywords: dict[str, Any]) -> str:
 def graph_side(
   settings: SimpleNamespace, description: str, **keywords: Any
 ) -> Iterator[Answer]:
-  """A side of ours or of the original, whose functions have the same names.
-
-  Args:
-    settings: the flags.
-    description: how this side computes, to print.
-    **keywords: arguments that only ours has.
-
-  Yields:
-    See `side_by_side`.
-  """
+  """A side of ours or of the original, whose functions have the same names."""
   session, train_op, feed = make_step(settings, **keywords)
   repeat(2, session.run, train_op, feed)
   yield {"description": description}
@@ -251,19 +237,7 @@ def make_step(
 def training_session(
   make_features: Callable, config: Any, batch_size: int, **more: Any
 ) -> tuple[Any, Any, Any]:
-  """A session with the graph of a training step and its weights.
-
-  Uses the `run_classifier` that is first on the path: ours or the original's.
-
-  Args:
-    make_features: makes the features, in the graph.
-    config: config of the encoder.
-    batch_size: examples per step.
-    **more: further arguments of `run_classifier.model_fn_builder`.
-
-  Returns:
-    The session, the features and the op of the step.
-  """
+  """A session with the graph of a training step and its weights."""
   import tensorflow.compat.v1 as tf
 
   import run_classifier
@@ -294,18 +268,7 @@ def torch_step(
   dynamic: bool | None = None,
   device: str = "cpu",
 ) -> Callable:
-  """Makes a training step of a PyTorch model.
-
-  Args:
-    model: a model of transformers, trained with clipping and AdamW.
-    num_micro_batches: micro-batches per step.
-    dynamic: of `torch.compile`.
-    device: "cpu" or "cuda".
-
-  Returns:
-    A function of a batch, a precision, and whether `torch.compile` compiles the
-    model.
-  """
+  """Makes a training step of a PyTorch model."""
   import torch
 
   from benchmarks.torch_optimizer import make_optimizer

@@ -2,23 +2,15 @@
 
 import pytest
 
-from website import (
-  compatibility,
-  fine_tuning,
-  performance,
-  record_features,
-  signatures,
-)
+from website import fine_tuning, performance, record_features
 
 
 @pytest.mark.parametrize(
   "module",
   [
-    pytest.param(compatibility, marks=pytest.mark.unit),
     pytest.param(fine_tuning, marks=pytest.mark.unit),
     pytest.param(performance, marks=pytest.mark.unit),
     pytest.param(record_features, marks=pytest.mark.graph),  # TensorFlow
-    pytest.param(signatures, marks=pytest.mark.train),  # traces nine models
   ],
   ids=lambda module: module.__name__,
 )

@@ -1,24 +1,15 @@
 """Tests of the site of the documentation."""
 
 import re
-import shutil
 import sys
 import urllib.parse
 
 import pytest
 
 from bertlib.cli import option
-from website import build, layers, reference
+from website import build, reference
 
 pytestmark = pytest.mark.process
-
-
-def test_the_picture_of_folders_is_that_of_their_imports():
-  # If this fails: python -m website.layers
-  assert layers.PICTURE.read_text("utf-8") == layers.picture()
-  rows = list(layers.ROWS)
-  for row, targets in layers.imports().items():
-    assert all(rows.index(target) > rows.index(row) for target in targets)
 
 
 @pytest.mark.unit
@@ -44,12 +35,14 @@ def links_in(html):
   return re.findall(r'\s(?:href|src)="?([^\s">]+)', html)
 
 
-def test_no_page_loads_anything_from_a_network(site):
+def test_pages_load_nothing_else_from_a_network(site):
   for page in site.rglob("*.html"):
     html = page.read_text(encoding="utf-8")
     tags = re.findall(r"<(?:script|link|img|iframe)\b[^>]*>", html)
     loaded = [link for tag in tags for link in links_in(tag)]
-    assert [link for link in loaded if "://" in link] == [], page
+    links = {link for link in loaded if "://" in link}
+    # For the search of pages that are opened as files.
+    assert links <= {"https://unpkg.com/iframe-worker/shim"}, page
 
 
 def test_links_of_the_site_lead_to_files_and_anchors(site):
@@ -94,41 +87,3 @@ def test_every_flag_of_a_command_is_on_its_page(site):
     html = (site / "reference" / "flags" / f"{command}.html").read_text("utf-8")
     shown = set(re.findall(r'<h3 id="?([^\s">]+)', html))
     assert shown == {name for name, _ in option.declarations(settings)}
-
-
-@pytest.fixture
-def browser():
-  """A headless Chromium."""
-  selenium = pytest.importorskip("selenium.webdriver")
-  paths = [shutil.which(name) for name in ("chromium", "chromedriver")]
-  if not all(paths):
-    pytest.skip("apt-get install chromium chromium-driver")
-  options = selenium.ChromeOptions()
-  options.binary_location = paths[0]
-  flags = "headless=new no-sandbox disable-dev-shm-usage window-size=1200,900"
-  for flag in flags.split():
-    options.add_argument(f"--{flag}")
-  driver = selenium.Chrome(options, selenium.ChromeService(paths[1]))
-  driver.implicitly_wait(20)
-  yield driver
-  driver.quit()
-
-
-def test_search_of_pages_opened_as_files_keeps_every_letter(site, browser):
-  from selenium.webdriver import ActionChains
-  from selenium.webdriver.support.wait import WebDriverWait
-
-  def search_box(expression):
-    # The box and its results are in a shadow tree.
-    root = "document.activeElement?.shadowRoot"
-    return browser.execute_script(f"return {root}?.{expression}")
-
-  browser.get((site / "index.html").as_uri())
-  browser.find_element("css selector", ".md-search__button").click()
-  wait = WebDriverWait(browser, 20).until
-  wait(lambda _: search_box("activeElement") is not None)
-  for letter in "bad_rows":
-    # As slow as a person: the answer to a letter comes before the next one.
-    ActionChains(browser).send_keys(letter).pause(0.3).perform()
-  wait(lambda _: "results--bad_rows" in search_box("textContent"))
-  assert search_box("activeElement.value") == "bad_rows"

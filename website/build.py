@@ -38,9 +38,6 @@ class BrokenSite(Exception):
   """A page cannot be rendered, or has a broken link."""
 
 
-# What Zensical's offline search loads for pages that are opened as files.
-_WORKER = "https://unpkg.com/iframe-worker/shim"
-
 _LINK = re.compile(r"(?<=\]\()(?![a-z]+:|#)([^)#\s]+)")
 
 
@@ -72,8 +69,7 @@ def write_pages(folder: pathlib.Path) -> None:
   for page, text in generated.items():
     (folder / page).parent.mkdir(parents=True, exist_ok=True)
     (folder / page).write_text(text(), encoding="utf-8")
-  for name in ("style.css", "file_worker.js"):
-    shutil.copy(ROOT / "website" / name, folder)
+  shutil.copy(ROOT / "website" / "style.css", folder)
 
 
 def _links_within_site(
@@ -93,7 +89,7 @@ def _links_within_site(
 def check_output(output: pathlib.Path) -> None:
   """Refuses a folder that is neither empty nor a site of this script."""
   names = {path.name for path in output.glob("*")}
-  is_site = {"index.html", "file_worker.js"} <= names
+  is_site = {"index.html", "style.css"} <= names
   if output.is_file() or (names and not is_site):
     raise BrokenSite(
       f"--output={output}: has other files than a site, which would be lost."
@@ -127,18 +123,9 @@ def build(output: pathlib.Path) -> None:
     )
     if done.returncode:
       raise BrokenSite("Zensical: see its messages above.")
-    _use_own_worker(project / "site")
     shutil.rmtree(output, ignore_errors=True)
     output.parent.mkdir(parents=True, exist_ok=True)
     shutil.move(project / "site", output)
-
-
-def _use_own_worker(site: pathlib.Path) -> None:
-  """Replaces a script that Zensical would load from a network."""
-  for page in site.rglob("*.html"):
-    own = os.path.relpath(site / "file_worker.js", page.parent)
-    html = page.read_text(encoding="utf-8")
-    page.write_text(html.replace(_WORKER, own), encoding="utf-8")
 
 
 def main() -> None:

@@ -91,7 +91,6 @@ SECTIONS = [
     ["pretraining_data"],
     ["whole command", "its processor time"],
   ),
-  Section("Several workers", ["scaling"], ["training"]),
   Section("GPUs", ["gpu"], ["a step"]),
 ]
 
