@@ -29,7 +29,7 @@ from bertlib.settings.squad import SquadSettings
 from bertlib.tasks.classification.classification import Problem
 from bertlib.tasks.embeddings import embedding_inputs
 from bertlib.tasks.embeddings.embedding_examples import Example
-from bertlib.training import devices, run
+from bertlib.training import devices, lifecycle
 from bertlib.training.task import Run
 
 VOCAB_SIZE = 23
@@ -115,7 +115,7 @@ def run_of(
 def model_of(name: str, *arguments: str):
   """A task's `model_fn` and the layout of its features, see `run_of`."""
   made = run_of(name, *arguments)
-  return run.make_model_fn(made, num_train_steps=50), made.task.features
+  return lifecycle.make_model_fn(made, num_train_steps=50), made.task.features
 
 
 def random_batch(

@@ -36,7 +36,7 @@ from bertlib.reporting import event_files
 from bertlib.settings.classifier import ClassifierSettings
 from bertlib.tasks.classification import classification_records
 from bertlib.tasks.classification.classification import Problem
-from bertlib.training import estimators, resolve, run
+from bertlib.training import estimators, lifecycle, resolve
 
 pytestmark = pytest.mark.graph
 
@@ -269,7 +269,7 @@ def estimator_of(folder, *arguments):
   )
   settings = resolve.find_devices(settings)
   made = dataclasses.replace(run_of("classification"), settings=settings)
-  model_fn = run.make_model_fn(made, num_train_steps=50)
+  model_fn = lifecycle.make_model_fn(made, num_train_steps=50)
   return estimators.build(settings, model_fn, folder, trains=True)
 
 
