@@ -1,7 +1,8 @@
 """95% confidence intervals of metrics, and a test of two models.
 
 Both are over the examples of a data set. An interval is None where it says
-nothing: for too few examples, or the same metric in every resample.
+nothing: for very few or very many examples, or the same metric in every
+resample.
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ LEVEL = 0.95
 
 # Examples that a bootstrap needs; resamples of fewer are too much alike.
 _MIN_EXAMPLES = 10
-# Resamples of a bootstrap, fewer for large data sets, so that it takes seconds.
-_MAX_RESAMPLES, _MIN_RESAMPLES = 500, 100
-_NUM_DRAWN = 10**7
+# Resamples of a bootstrap, fewer for large data sets, so that it takes seconds;
+# one that leaves less than the minimum is so large that chance matters little.
+_MAX_RESAMPLES, _MIN_RESAMPLES = 500, 50
+_MAX_DRAWN = 5 * 10**7  # values of all resamples
 _SEED = 1  # the same data always give the same report
 
 
@@ -84,13 +86,15 @@ def bootstrap(
   num_examples = len(tables[0])
   if num_examples < _MIN_EXAMPLES:
     return None
-  num_resamples = _NUM_DRAWN // sum(table.size for table in tables)
+  num_resamples = _MAX_DRAWN // sum(table.size for table in tables)
+  if num_resamples < _MIN_RESAMPLES:
+    return None
   with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # a resample may lack a label
     found = stats.bootstrap(
       [np.arange(num_examples)],
-      lambda drawn: metric(*(table[drawn] for table in tables)),
-      n_resamples=min(max(num_resamples, _MIN_RESAMPLES), max_resamples),
+      lambda drawn: float(metric(*(table[drawn] for table in tables))),
+      n_resamples=min(num_resamples, max_resamples),
       batch=1,
       vectorized=False,
       confidence_level=LEVEL,

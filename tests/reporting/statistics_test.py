@@ -62,15 +62,16 @@ def test_means_without_an_interval(values):
   assert statistics.bootstrap(np.mean, np.array(values)) is None
 
 
-def test_large_data_sets_have_fewer_resamples():
-  sizes = []
+@pytest.mark.parametrize(("width", "num_resamples"), [(20, 50), (30, 0)])
+def test_large_data_sets_have_fewer_resamples_or_none(width, num_resamples):
+  values = []
 
-  def metric(values):
-    sizes.append(len(values))
-    return values.mean()
+  def metric(drawn):
+    values.append(len(drawn))
+    return drawn[0, 0]
 
-  statistics.bootstrap(metric, np.arange(100_000))
-  assert len(sizes) < 150 and set(sizes) == {100_000}
+  statistics.bootstrap(metric, np.zeros([50_000, width], bool))
+  assert values == [50_000] * num_resamples
 
 
 # McNemar's test

@@ -27,9 +27,9 @@ from bertlib.tasks.classification.classification import (
 _MAX_MATRIX, _MAX_CONFUSIONS, _MAX_LABELS = 20, 20, 200
 
 # Labels of the largest constant prediction that is tried as a baseline.
-_MAX_CONSTANT = 20
+_MAX_CONSTANT = 5
 
-# Of a bootstrap: a metric of scikit-learn takes 3 ms for any few labels.
+# Of a bootstrap: a metric of scikit-learn takes 3 ms at least.
 _MAX_RESAMPLES = 200
 
 
@@ -227,7 +227,8 @@ def _constant_baseline(
       (order[:n], np.isin(range(len(order)), order[:n])) for n in numbers
     ]
   else:
-    order = np.argsort(-np.bincount(gold, minlength=problem.num_labels))
+    counts = np.bincount(gold, minlength=problem.num_labels)
+    order = np.argsort(-counts, kind="stable")
     # The second one too: it may be the one that F1 is about.
     constants = [([label], label) for label in order[:2]]
   scores = {}
@@ -252,8 +253,6 @@ def compare(first: RecordedRun, other: RecordedRun) -> Comparison:
     return Comparison()
   test = statistics.compare_answers(gold, *predicted)
   columns = _arrays(first, gold, *predicted)
-  # Accuracy has the test.
-  names = [n for n in names if n in classification_scores.METRICS]
   if columns is None:
     return Comparison(test)
   gold_values, *values = columns
@@ -268,7 +267,9 @@ def compare(first: RecordedRun, other: RecordedRun) -> Comparison:
       max_resamples=_MAX_RESAMPLES,
     )
 
-  return Comparison(test, {n: interval(n) for n in names if n != "accuracy"})
+  # Accuracy has the test.
+  names = {*names} & {*classification_scores.METRICS} - {"accuracy"}
+  return Comparison(test, {name: interval(name) for name in names})
 
 
 def _arrays(run: RecordedRun, *columns) -> list[np.ndarray] | None:
