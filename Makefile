@@ -98,6 +98,15 @@ $(peers)/installed:
 	  onnx onnxruntime onnxscript 'sentence-transformers[train]'
 	touch $@
 
+# Apache Beam wants another NumPy than TensorFlow. Its command needs none.
+
+beam = .venv-beam
+$(beam)/installed:
+	$(PYTHON) -m venv --clear --upgrade-deps $(beam)
+	$(beam)/bin/python -m pip install 'apache-beam[dask]' absl-py \
+	  google-crc32c hypothesis numpy pytest tqdm
+	touch $@
+
 # Tasks
 
 demo: $(environment)-demo output/minilm/vocab.txt
@@ -124,8 +133,12 @@ pytest = $(python) -m pytest -n auto --dist worksteal $(TESTS)
 test: $(environment)-test
 	$(pytest) $(quick)
 
-test-all: $(environment)-test
+test-all: $(environment)-test test-beam
 	$(pytest) -m "not slow"
+
+test-beam: $(beam)/installed
+	$(beam)/bin/python -m pytest -m "not slow" \
+	  tests/create_pretraining_data_beam_test.py
 
 coverage: $(environment)-test
 	$(pytest) $(quick) --cov --cov-report=term:skip-covered
@@ -154,6 +167,6 @@ lint: $(environment)-test
 	$(python) -m ruff format --check
 
 clean:
-	rm -rf $(VENV) $(peers) output/minilm output/demo
+	rm -rf $(VENV) $(beam) $(peers) output/minilm output/demo
 
-.PHONY: help demo test test-all coverage docs bench snapshots lint clean
+.PHONY: help demo test test-all test-beam coverage docs bench snapshots lint clean

@@ -70,15 +70,18 @@ def main(argv: list[str]) -> None:
   if step.is_dry_run:
     return
   receipt.start(settings, inputs)
-  pipeline = beam.Pipeline(options=PipelineOptions(argv[1:]))
+  pipeline = make_pipeline(argv[1:])
   build(pipeline, recipe, inputs, outputs)
   with (
     files.folders_for(outputs),
     folder_lock.lock_files(files.split_names(settings.output_file)),
   ):
     counts = run(pipeline)
+  if counts:
     create_pretraining_data.report(counts)
-  logging.info("%d records in %d files", counts["records"], len(outputs))
+    logging.info("%d records in %d files", counts["records"], len(outputs))
+  else:
+    logging.info("%d files; this runner counts no records", len(outputs))
   hashes = [
     file["sha256"]
     for file in receipts.fingerprints(outputs, beam_files.open_any)
@@ -86,15 +89,31 @@ def main(argv: list[str]) -> None:
   receipt.finish({**counts, "sha256": hashes})
 
 
+def make_pipeline(arguments: Sequence[str]) -> beam.Pipeline:
+  """An empty pipeline with the options after `--`."""
+  try:
+    return beam.Pipeline(options=PipelineOptions(arguments))
+  except (AttributeError, ImportError, ValueError) as error:
+    line, *_ = str(error).splitlines()
+    raise InputError(
+      f"-- {' '.join(arguments)}: {line.rstrip('.')}. Name a runner of Apache"
+      " Beam, and install the packages that it needs"
+    ) from error
+
+
 def run(pipeline: beam.Pipeline) -> collections.Counter[str]:
   """Runs a pipeline to its end; returns its counters."""
   with _input_errors():
     result = pipeline.run()
     result.wait_until_finish()
+  try:
+    counters = result.metrics().query()["counters"]
+  except NotImplementedError:  # the DaskRunner has none
+    counters = []
   return collections.Counter(
     {
       counter.key.metric.name: counter.result
-      for counter in result.metrics().query()["counters"]
+      for counter in counters
       if counter.key.metric.namespace == COUNTS
     }
   )

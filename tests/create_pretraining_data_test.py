@@ -2,6 +2,7 @@
 
 import gzip
 import hashlib
+import importlib
 import itertools
 import json
 import os
@@ -327,3 +328,9 @@ def test_vocabulary_of_the_other_casing_logs_a_warning(tmp_path, caplog):
       Recipe(str(vocab), do_lower_case=do_lower_case)
     )
     assert caplog.text.count("is uncased") == num_warnings
+
+
+def test_missing_beam_error_contains_the_pip_command(monkeypatch):
+  monkeypatch.setitem(sys.modules, "apache_beam", None)
+  with pytest.raises(SystemExit, match=r"needs Apache Beam: pip install"):
+    importlib.import_module("create_pretraining_data_beam")

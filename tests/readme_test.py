@@ -228,8 +228,10 @@ def test_commands_have_the_flags_they_are_given(block):
     assert flag_names(arguments) <= known, script
 
 
-# Of pip, TensorBoard, absl and Slurm.
+# Of pip, TensorBoard, absl, Beam and Slurm.
 _OTHERS = {
+  *("dask_client_address", "direct_num_workers", "direct_running_mode"),
+  *("flink_master", "region", "runner", "spark_master_url", "temp_location"),
   *("index-url", "logdir", "no-deps", "undefok"),
   *("exclusive", "gpus-per-node", "gpus-per-task", "ntasks-per-node"),
   *("signal", "wait"),
