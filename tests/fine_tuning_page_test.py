@@ -88,7 +88,7 @@ def test_score_of_one_seed_has_no_deviation(page):
 def test_difference_is_an_interval(page, ours, peer, shown):
   found = page(*([*map(with_accuracy, side)] for side in (ours, peer)))
   row = next(line for line in found.splitlines() if "| accuracy |" in line)
-  assert f" {len(ours)} / {len(peer)} | {shown} | 1.2.0 |" in row
+  assert f" {len(ours)} / {len(peer)} | {shown} |" in row
 
 
 @pytest.mark.unit

@@ -109,7 +109,6 @@ _HEADS = (
   "other library",
   "seeds",
   "difference, 95% interval",
-  "version",
   "BERT-Base, not run here",
 )
 
@@ -257,7 +256,6 @@ def _rows(task: str, receipt: Json, published: Json) -> Iterator[list[str]]:
       *(_score(side, metric) for side in sides),
       " / ".join(str(len(side["runs"])) for side in sides),
       _difference(*sides, metric),
-      _version(receipt["ours"]["runs"][0]),
       figure,
     ]
 
