@@ -19,7 +19,8 @@ from pretraining_corpus import Corpus, read_file
 
 import create_pretraining_data
 import tokenization
-from bertlib.io import files
+from bertlib.cli.errors import InputError
+from bertlib.io import files, folder_lock
 from bertlib.reporting import receipts
 from bertlib.tasks.pretraining import pretraining_text
 from bertlib.tasks.pretraining.pretraining_text import Recipe
@@ -315,6 +316,15 @@ def test_folders_created_for_a_failed_run_are_removed(tmp_path):
     assert all(map(os.path.isdir, map(os.path.dirname, paths)))
     raise ZeroDivisionError
   assert [path.name for path in tmp_path.rglob("*")] == ["kept"]
+
+
+def test_shards_of_one_name_are_written_by_one_run(tmp_path, flags):
+  with (
+    commands.in_process(create_pretraining_data) as main,
+    folder_lock.lock_files([str(tmp_path / "out")]),
+    pytest.raises(InputError, match=r"out: process .* another --output_file$"),
+  ):
+    main(*flags(num_shards=500))
 
 
 @pytest.mark.unit

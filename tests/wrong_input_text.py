@@ -66,7 +66,7 @@ TEXT = [
   own("not an encoding of text", LATIN, rule="text", error="--encoding",
       arguments=["--encoding=base64"]),
   own("a wrong encoding", LATIN, rule="text",
-      error="{case}/train.tsv, line 1, byte ",
+      error="{case}/train.tsv: is not UTF-16",
       arguments=["--encoding=utf-16"]),
   pretraining("Latin-1", b"the cat\n\nann s\xe4t\n",
               error="{case}/corpus.txt, line 3, byte 6: "),

@@ -13,7 +13,7 @@ import itertools
 import sys
 import zlib
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from absl import logging
 
@@ -21,6 +21,15 @@ from bertlib.cli.errors import InputError
 from bertlib.io.files import open_any
 
 _BLOCK_BYTES = 2**16  # fits into the processor's cache, which is faster
+
+_BYTE_ORDER_MARKS = (
+  # UTF-32 first: its mark begins with that of UTF-16.
+  (codecs.BOM_UTF32_LE, "utf-32"),
+  (codecs.BOM_UTF32_BE, "utf-32"),
+  (codecs.BOM_UTF16_LE, "utf-16"),
+  (codecs.BOM_UTF16_BE, "utf-16"),
+  (codecs.BOM_UTF8, "utf-8"),
+)
 
 
 class Encoding(NamedTuple):
@@ -53,63 +62,48 @@ def read_lines(
   path: str, encoding: Encoding | None = None, open_file=open_any
 ) -> Iterator[str]:
   """Yields lines with their line ends; "-" is stdin, .gz is decompressed."""
-  for chunk in _read_chunks(path, encoding, open_file, unpacks=True):
+  for text in _read_chunks(path, encoding, open_file):
     # Only a line feed ends a line; in a file without any, a carriage return.
-    yield from io.StringIO(chunk, newline="\n")
+    yield from io.StringIO(text, newline="\n")
 
 
 def read_utf8_lines(
   path: str, encoding: Encoding | None = None, open_file=open_any
 ) -> Iterator[bytes]:
   """Reads lines like `read_lines`, each encoded as UTF-8."""
-  for chunk in _read_chunks(path, encoding, open_file, unpacks=True):
-    yield from io.BytesIO(chunk.encode())
+  for text in _read_chunks(path, encoding, open_file):
+    yield from io.BytesIO(text.encode())
 
 
 def decode_lines(
   lines: Iterable[bytes], name: str, encoding: Encoding | None = None
 ) -> Iterator[str]:
   """Decodes lines of bytes as they arrive, for interactive use."""
-  decoder = _Decoder(name, encoding)
-  rest = ""
-  for block in itertools.chain(lines, [b""]):
-    *whole, rest = (rest + decoder.decode(block)).split("\n")
-    yield from (f"{line}\n" for line in whole)
-  yield from io.StringIO(decoder.end_lines(rest), newline="\n")
+  for text in _Decoder(name, encoding).decode(lines):
+    yield from io.StringIO(text, newline="\n")
 
 
 def read_text(path: str, encoding: Encoding | None = None) -> str:
   """Reads a whole text file, without decompression; see `read_lines`."""
-  return "".join(_read_chunks(path, encoding))
+  return "".join(_Decoder(path, encoding).decode(_read_blocks(path)))
 
 
 def _read_chunks(
-  path: str,
-  encoding: Encoding | None = None,
-  open_file=open_any,
-  unpacks: bool = False,
+  path: str, encoding: Encoding | None, open_file
 ) -> Iterator[str]:
-  """Reads text in chunks that end at line ends."""
-  decoder = _Decoder("standard input" if path == "-" else path, encoding)
-  line: list[str] = []  # parts of a line that is not complete yet
-  for block in itertools.chain(_read_blocks(path, open_file, unpacks), [b""]):
-    text = decoder.decode(block)
-    end = text.rfind("\n") + 1
-    if end:
-      yield "".join([*line, text[:end]])
-      line = []
-    line.append(text[end:])
-  rest = decoder.end_lines("".join(line))
-  if rest:
-    yield rest
+  blocks = _read_blocks(path, open_file, unpacks=path.endswith(".gz"))
+  name = "standard input" if path == "-" else path
+  return _Decoder(name, encoding).decode(blocks)
 
 
-def _read_blocks(path: str, open_file, unpacks: bool) -> Iterator[bytes]:
+def _read_blocks(
+  path: str, open_file=open_any, unpacks: bool = False
+) -> Iterator[bytes]:
   if path == "-":
     yield from iter(lambda: sys.stdin.buffer.read(_BLOCK_BYTES), b"")
     return
   with open_file(path, "rb") as file:
-    if not (unpacks and path.endswith(".gz")):
+    if not unpacks:
       yield from iter(lambda: file.read(_BLOCK_BYTES), b"")
       return
     try:
@@ -122,131 +116,126 @@ def _read_blocks(path: str, open_file, unpacks: bool) -> Iterator[bytes]:
       ) from error
 
 
+def _whole_lines(blocks: Iterable[bytes]) -> Iterator[bytes]:
+  """Joins blocks to chunks that end at line ends."""
+  line = []  # parts of a line that is not complete yet
+  for block in blocks:
+    end = block.rfind(b"\n") + 1
+    if end:
+      yield b"".join([*line, block[:end]])
+      line = []
+    line.append(block[end:])
+  yield b"".join(line)
+
+
 class _Decoder:
-  """Decodes a file block by block; errors name the line and byte."""
+  """Decodes a file; errors name the line and byte."""
 
   def __init__(self, path: str, encoding: Encoding | None):
     self._path = path
     self._has_flag = encoding is not None
-    self._encoding = encoding = encoding or UTF8
-    self._is_checked = encoding.errors in ("strict", "replace")
-    self._decoder = codecs.getincrementaldecoder(encoding.name)(
-      "strict" if self._is_checked else encoding.errors
-    )
-    self._is_first = True
-    self._num_lines = 0  # complete lines so far
-    self._line: list[str] = []  # parts of the incomplete line after them
+    self._name, self._errors = encoding or UTF8
+    self._is_checked = self._errors in ("strict", "replace")
+    self._num_lines = 0  # so far
     self._num_replaced = 0
 
-  def decode(self, block: bytes) -> str:
-    """Decodes a block; an empty block ends the file."""
-    if self._is_first and self._is_checked:
-      self._check_mark(block)
-    state = self._decoder.getstate()
-    try:
-      text = self._decoder.decode(block, final=not block)
-      if self._is_checked and self._encoding.name != "utf-8":
-        text.encode()  # raises at lone surrogates
-    except UnicodeError as error:
-      if self._encoding.errors != "replace":
-        self._refuse(block, state, error)
-      text = self._replace(block, state)
-    if self._is_checked and "\0" in text:
-      self._check_nulls(text)
-    if self._is_first and text:
-      text, self._is_first = text.removeprefix("\ufeff"), False
-    if num_ends := text.count("\n"):
-      self._num_lines += num_ends
-      self._line = []
-    self._line.append(text[text.rfind("\n") + 1 :])
-    if not block and self._num_replaced:
+  def decode(self, blocks: Iterable[bytes]) -> Iterator[str]:
+    """Yields text in chunks that end at line ends."""
+    blocks = iter(blocks)
+    first = next(blocks, b"")
+    if self._is_checked:
+      self._check_mark(first)
+    blocks, codec = itertools.chain([first], blocks), self._name
+    # In UTF-16 a byte of that value is no line feed.
+    if "\n".encode(codec) != b"\n":
+      blocks, codec = self._as_utf8(blocks), "utf-8"
+    for chunk in _whole_lines(blocks):
+      if not self._num_lines and not chunk.endswith(b"\n") and b"\r" in chunk:
+        logging.info("%s: its lines end in CR, without LF", self._path)
+        chunk = chunk.replace(b"\r", b"\n")
+      text = self._decode_lines(chunk, codec)
+      yield text if self._num_lines else text.removeprefix("\ufeff")
+      self._num_lines += chunk.count(b"\n")
+    if self._num_replaced:
       logging.warning(
         "%s: %d byte sequences are not %s, and were replaced by U+FFFD",
         self._path,
         self._num_replaced,
-        self._encoding.name,
+        self._name,
       )
+
+  def _as_utf8(self, blocks: Iterable[bytes]) -> Iterator[bytes]:
+    try:
+      for text in codecs.iterdecode(blocks, self._name, self._errors):
+        self._num_replaced += text.count("\ufffd")
+        yield text.encode()
+    except UnicodeError as error:
+      reason = getattr(error, "reason", error)
+      fault = f"is not {self._name.upper()} ({reason})"
+      raise InputError(f"{self._path}: {fault}. {self._fix()}") from error
+
+  def _decode_lines(self, chunk: bytes, codec: str) -> str:
+    """Decodes whole lines, and checks them."""
+    if not self._is_checked:
+      return chunk.decode(codec, self._errors)
+    try:
+      text = chunk.decode(codec)
+      if codec != "utf-8":
+        text.encode()  # raises at lone surrogates
+    except UnicodeError as error:
+      if self._errors == "strict":
+        raise self._refusal(chunk, error) from error
+      text = chunk.decode(codec, "replace").encode("utf-8", "replace").decode()
+      others = chunk.decode(codec, "ignore")
+      self._num_replaced += text.count("\ufffd") - others.count("\ufffd")
+    if "\0" in text:
+      self._check_nulls(chunk)
     return text
 
-  def end_lines(self, rest: str) -> str:
-    """Makes line feeds of the carriage returns of a file without line feeds."""
-    # `rest` is the text after the last line feed.
-    if self._num_lines or "\r" not in rest:
-      return rest
-    logging.info("%s: its lines end in CR, without LF", self._path)
-    return rest.replace("\r", "\n")
-
-  def _replace(self, block: bytes, state) -> str:
-    texts = []
-    for errors in ("ignore", "replace"):
-      self._decoder.setstate(state)
-      self._decoder.errors = errors
-      texts.append(self._decoder.decode(block, final=not block))
-    self._decoder.errors = "strict"
-    without, text = texts
-    self._num_replaced += text.count("\ufffd") - without.count("\ufffd")
-    return text.encode("utf-8", "replace").decode()
-
-  def _check_mark(self, block: bytes) -> None:
+  def _check_mark(self, first: bytes) -> None:
     """Raises InputError for the byte-order mark of another encoding."""
     for mark, name in _BYTE_ORDER_MARKS:
-      if block.startswith(mark):
-        if not self._encoding.name.startswith(name):
+      if first.startswith(mark):
+        if not self._name.startswith(name):
           fault = f"begins with the byte-order mark of {name.upper()}"
-          raise self._error(1, "", fault, name)
+          raise self._error(b"", fault, name)
         return
 
-  def _check_nulls(self, text: str) -> None:
+  def _check_nulls(self, chunk: bytes) -> None:
     """Raises InputError for a line full of null bytes."""
-    lines = "".join([*self._line, text]).split("\n")
-    for number, line in enumerate(lines, self._num_lines + 1):
-      num_nulls = line.count("\0")
+    start = 0
+    for line in io.BytesIO(chunk):
+      num_nulls = line.count(b"\0")
       # UTF-16 has one per space at least; other text may have a few.
       if num_nulls > 1 and 30 * num_nulls >= len(line):
         fault = "has null bytes: this is UTF-16, UTF-32 or no text"
-        raise self._error(number, line[: line.index("\0")], fault)
+        raise self._error(chunk[: start + line.index(b"\0")], fault)
+      start += len(line)
 
-  def _refuse(self, block: bytes, state, error: UnicodeError) -> None:
-    """Raises InputError for bytes that are invalid in the encoding."""
-    start, invalid = 0, block[:1]
-    if isinstance(error, UnicodeDecodeError):  # not UTF-16 without a mark
-      # The decoder may have prepended bytes of the previous block.
-      start = max(error.start - (len(error.object) - len(block)), 0)
-      invalid = error.object[error.start : error.start + 1]
-    self._decoder.setstate(state)
-    before = "".join([*self._line, self._decoder.decode(block[:start])])
-    if not self._num_lines and b"\n" not in block:
-      before = before.replace("\r", "\n")  # see `end_lines`
-    number = self._num_lines + before.count("\n") + 1
-    fault = f"0x{invalid.hex().upper()} is not {self._encoding.name.upper()}"
-    if not block:
+  def _refusal(self, chunk: bytes, error: Any) -> InputError:
+    """The error for bytes that are invalid in the encoding."""
+    fault = f"0x{chunk[error.start]:02X} is not {self._name.upper()}"
+    if error.reason == "unexpected end of data":
       fault += ": the file ends within a character"
-    raise self._error(number, before[before.rfind("\n") + 1 :], fault)
+    return self._error(chunk[: error.start], fault)
 
   def _error(
     self,
-    line: int,
-    before: str,  # text before the fault, in its line
+    before: bytes,  # of the chunk, before the fault
     fault: str,
     encoding: str | None = None,  # the right one, if it is certain
   ) -> InputError:
-    name = self._encoding.name
-    byte = len(before.encode(name, "ignore")) - len("".encode(name)) + 1
-    fix = "Convert it to UTF-8"
+    line = self._num_lines + before.count(b"\n") + 1
+    byte = len(before) - before.rfind(b"\n")
+    where = f"line {line}, byte {byte}"
+    return InputError(f"{self._path}, {where}: {fault}. {self._fix(encoding)}")
+
+  def _fix(self, encoding: str | None = None) -> str:
     if encoding == "utf-8":
-      fix = "Leave out --encoding"
-    elif self._has_flag and encoding:
-      fix += f", or give --encoding={encoding}"
-    elif self._has_flag:
-      fix += ", or name its encoding with --encoding"
-    return InputError(f"{self._path}, line {line}, byte {byte}: {fault}. {fix}")
-
-
-_BYTE_ORDER_MARKS = (
-  # UTF-32 first: its mark begins with that of UTF-16.
-  (codecs.BOM_UTF32_LE, "utf-32"),
-  (codecs.BOM_UTF32_BE, "utf-32"),
-  (codecs.BOM_UTF16_LE, "utf-16"),
-  (codecs.BOM_UTF16_BE, "utf-16"),
-  (codecs.BOM_UTF8, "utf-8"),
-)
+      return "Leave out --encoding"
+    if not self._has_flag:
+      return "Convert it to UTF-8"
+    flag = f"give --encoding={encoding}"
+    if encoding is None:
+      flag = "name its encoding with --encoding"
+    return f"Convert it to UTF-8, or {flag}"

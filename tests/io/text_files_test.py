@@ -107,7 +107,7 @@ def test_cr_ends_lines_only_in_a_file_without_lf(
   found = list(text_files.read_utf8_lines(path, encoding))
   assert found == [line.encode() for line in lines]
   assert text_files.read_text(path, encoding) == "".join(lines)
-  pipe = [content.encode(name)]
+  pipe = io.BytesIO(content.encode(name))
   assert list(text_files.decode_lines(pipe, "pipe", encoding)) == lines
 
 
@@ -196,7 +196,7 @@ def test_text_may_begin_like_a_binary_format(tmp_path, text):
 )
 def test_wrong_encoding_is_refused(tmp_path, content, name):
   message = refusal(write(tmp_path, content), Encoding(name))
-  assert message.startswith(", line 1, byte ")
+  assert re.match(r", line 1, byte \d+: |: is not UTF-16", message)
 
 
 def test_first_invalid_byte_is_found_in_any_block(tmp_path, monkeypatch):
