@@ -25,6 +25,19 @@ def graph():
     yield graph
 
 
+def started(config=None):
+  """A session with the initial values of all variables."""
+  session = tf.Session(config=config)
+  session.run(tf.global_variables_initializer())
+  return session
+
+
+def step_of(loss, options=None, frozen=None):
+  """A step at the rate 0.1, the first of ten."""
+  gradients = optimization.gradients_of(loss, frozen=frozen)
+  return optimization.training_step(gradients, 0.1, 10, 0, options=options)
+
+
 def pretraining_loss(config, model, batch):
   lm_logits = modeling.masked_lm_logits(
     config,
@@ -101,8 +114,7 @@ def test_eight_steps_equal_the_reference(
     "learning_rate": step.learning_rate,
     "global_norm_as_clipped": step.gradient_norm,
   }
-  with tf.Session() as session:
-    session.run(tf.global_variables_initializer())
+  with started() as session:
     load_heads(session)
     for i in range(8):
       feed = {feeds[name]: array[i] for name, array in batches.items()}
@@ -248,8 +260,7 @@ def test_bare_optimizer_equals_the_reference(case):
   train_op = optimizer.apply_gradients(
     zip(gradients, weights.values()), tf.train.get_or_create_global_step()
   )
-  with tf.Session() as session:
-    session.run(tf.global_variables_initializer())
+  with started() as session:
     for step in range(1, 101):
       session.run(train_op)
       for name, value in session.run(weights).items():
@@ -257,61 +268,6 @@ def test_bare_optimizer_equals_the_reference(case):
           value, paths[name][step], rtol=0, atol=1e-6, err_msg=f"{name} {step}"
         )
     assert session.run(tf.train.get_global_step()) == 0
-
-
-def adam_in_numpy(weight, gradients, rate, decay):
-  """Kingma and Ba 2015 without bias correction, decay decoupled; float64."""
-  m = v = np.zeros_like(weight)
-  for gradient in gradients:
-    m = 0.9 * m + 0.1 * gradient
-    v = 0.999 * v + 0.001 * gradient**2
-    weight = weight - rate * (m / (np.sqrt(v) + 1e-6) + decay * weight)
-  return weight
-
-
-def test_repeated_rows_of_a_sparse_gradient_are_summed():
-  table = np.random.default_rng(0).normal(size=[5, 2])
-  ids, pull = [1, 3, 1], np.array([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
-  dense = np.zeros_like(table)
-  np.add.at(dense, ids, pull)
-  weight = tf.get_variable("table", initializer=tf.constant(table, tf.float32))
-  gradient = tf.IndexedSlices(tf.constant(pull, tf.float32), tf.constant(ids))
-  gradient = tf.IndexedSlices(gradient.values, gradient.indices, weight.shape)
-  optimizer = optimization.AdamWeightDecayOptimizer(0.1, weight_decay_rate=0.01)
-  train_op = optimizer.apply_gradients([(gradient, weight)])
-  with tf.Session() as session:
-    session.run(tf.global_variables_initializer())
-    for _ in range(3):
-      session.run(train_op)
-    expected = adam_in_numpy(table, [dense] * 3, 0.1, 0.01)
-    np.testing.assert_allclose(session.run(weight), expected, rtol=0, atol=1e-5)
-
-
-def test_bias_correction_equals_numpy():
-  gradients = np.random.default_rng(0).normal(size=[5, 3])
-  m = v = np.zeros(3)
-  expected = np.ones(3)
-  for t, gradient in enumerate(gradients, start=1):
-    m, v = 0.9 * m + 0.1 * gradient, 0.999 * v + 0.001 * gradient**2
-    m_hat, v_hat = m / (1 - 0.9**t), v / (1 - 0.999**t)
-    expected = expected - 0.1 * (
-      m_hat / (np.sqrt(v_hat) + 1e-6) + 0.01 * expected
-    )
-  weight = tf.get_variable("w", initializer=tf.ones([3]))
-  gradient = tf.placeholder(tf.float32, [3])
-  optimizer = optimization.AdamWeightDecayOptimizer(
-    0.1, weight_decay_rate=0.01, bias_correction=True
-  )
-  with tf.control_dependencies(
-    [optimizer.apply_gradients([(gradient, weight)])]
-  ):
-    train_op = tf.train.get_or_create_global_step().assign_add(1)
-  with tf.Session() as session:
-    session.run(tf.global_variables_initializer())
-    for value in gradients:
-      session.run(train_op, {gradient: value})
-    # float32 holds 1 - 0.999 to four digits.
-    np.testing.assert_allclose(session.run(weight), expected, rtol=0, atol=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -328,15 +284,8 @@ def test_gradients_are_clipped_and_the_norm_before_clipping_is_reported(
   options, clipped
 ):
   weight = tf.get_variable("w", initializer=tf.zeros([2]))
-  step = optimization.training_step(
-    optimization.gradients_of(tf.reduce_sum(weight * [3.0, 4.0])),
-    0.1,
-    10,
-    0,
-    options=options,
-  )
-  with tf.Session() as session:
-    session.run(tf.global_variables_initializer())
+  step = step_of(tf.reduce_sum(weight * [3.0, 4.0]), options)
+  with started() as session:
     norm, _ = session.run([step.gradient_norm, step.train_op])
     first_moment = session.run(
       next(v for v in tf.global_variables() if v.op.name == "w/adam_m")
@@ -363,15 +312,9 @@ def test_without_clipping_gradients_do_not_depend_on_the_norm(
   clip_norm, jit_compile
 ):
   weight = tf.get_variable("w", initializer=tf.zeros([10]))
-  step = optimization.training_step(
-    optimization.gradients_of(tf.reduce_sum(weight * 1e19)),
-    0.1,
-    10,
-    0,
-    options=StepOptions(clip_norm=clip_norm, jit_compile=jit_compile),
-  )
-  with tf.Session() as session:
-    session.run(tf.global_variables_initializer())
+  options = StepOptions(clip_norm=clip_norm, jit_compile=jit_compile)
+  step = step_of(tf.reduce_sum(weight * 1e19), options)
+  with started() as session:
     norm, _ = session.run([step.gradient_norm, step.train_op])
     assert np.isinf(norm)  # float32 holds each square, and not their sum
     # 0.1 * g / sqrt(0.001 * g ** 2)
@@ -383,8 +326,7 @@ def test_global_step_is_incremented_after_the_rate_is_read():
   step = optimization.training_step(
     optimization.gradients_of(tf.reduce_sum(weight)), 1.0, 10, 5
   )
-  with tf.Session() as session:
-    session.run(tf.global_variables_initializer())
+  with started() as session:
     rates = [session.run(list(step[:2]))[1] for _ in range(7)]
     assert session.run(tf.train.get_global_step()) == 7
   np.testing.assert_allclose(rates, [0, 0.2, 0.4, 0.6, 0.8, 0.5, 0.4])
@@ -395,8 +337,7 @@ def test_create_optimizer_returns_a_train_op():
   train_op = optimization.create_optimizer(
     tf.reduce_sum(weight), 0.1, 10, 0, False
   )
-  with tf.Session() as session:
-    session.run(tf.global_variables_initializer())
+  with started() as session:
     session.run(train_op)
     assert (session.run(weight) < 1.0).all()
     assert session.run(tf.train.get_global_step()) == 1
@@ -405,11 +346,8 @@ def test_create_optimizer_returns_a_train_op():
 def test_weight_without_gradient_is_unchanged_and_has_no_moments():
   used = tf.get_variable("used", initializer=tf.ones([1]))
   idle = tf.get_variable("idle", initializer=tf.ones([1]))
-  step = optimization.training_step(
-    optimization.gradients_of(tf.reduce_sum(used)), 0.1, 10, 0
-  )
-  with tf.Session() as session:
-    session.run(tf.global_variables_initializer())
+  step = step_of(tf.reduce_sum(used))
+  with started() as session:
     session.run(step.train_op)
     assert session.run(idle) == 1.0
   names = {v.op.name for v in tf.global_variables()}
@@ -425,7 +363,7 @@ def steps_in_numpy(weight, gradients, rates, options, is_plain):
   `is_plain` is for biases and layer normalization, which neither decay nor are
   scaled.
   """
-  is_corrected = options.optimizer != "adamw"
+  is_corrected = options.optimizer != "adamw" or options.bias_correction
   decay = {"adamw": 0.01, "adam": 0.0, "lamb": 0.01}[options.optimizer]
   if options.weight_decay is not None:
     decay = options.weight_decay
@@ -460,6 +398,7 @@ EXACT = {"beta_1": 0.75, "beta_2": 0.9375, "epsilon": 2**-6}
     (StepOptions(optimizer="adam"), 1e-4),
     (StepOptions(optimizer="lamb"), 1e-4),
     (StepOptions(optimizer="adamw", **EXACT), 2e-6),
+    (StepOptions(optimizer="adamw", bias_correction=True, **EXACT), 2e-6),
     (StepOptions(optimizer="adam", **EXACT), 2e-6),
     (StepOptions(optimizer="lamb", **EXACT), 2e-6),
     (StepOptions(optimizer="adamw", weight_decay=0.25, **EXACT), 2e-6),
@@ -494,8 +433,7 @@ def test_steps_of_each_optimizer_equal_numpy(options, tolerance, jit_compile):
   assert isinstance(gradients.gradients[0], tf.IndexedSlices)
   options = options._replace(clip_norm=None, jit_compile=jit_compile)
   step = optimization.training_step(gradients, 0.1, 8, 2, options=options)
-  with tf.Session() as session:
-    session.run(tf.global_variables_initializer())
+  with started() as session:
     for i in range(6):
       feed = {feeds[name]: values[i] for name, values in pulls.items()}
       session.run(step.train_op, feed)
@@ -519,12 +457,9 @@ def test_lamb_keeps_a_weight_whose_update_has_norm_0(jit_compile):
   options = StepOptions(
     optimizer="lamb", weight_decay=0.0, jit_compile=jit_compile
   )
-  gradients = optimization.gradients_of(tf.reduce_sum(weight * 0.0))
-  step = optimization.training_step(
-    gradients, 0.1, 10, 0, options=options._replace(clip_norm=None)
-  )
-  with tf.Session() as session:
-    session.run(tf.global_variables_initializer())
+  options = options._replace(clip_norm=None)
+  step = step_of(tf.reduce_sum(weight * 0.0), options)
+  with started() as session:
     session.run(step.train_op)
     assert session.run(weight).tolist() == [3.0, -4.0]
 
@@ -532,24 +467,15 @@ def test_lamb_keeps_a_weight_whose_update_has_norm_0(jit_compile):
 @pytest.mark.parametrize("optimizer", optimization.OPTIMIZERS)
 def test_every_optimizer_has_the_same_moment_variables(optimizer):
   weight = tf.get_variable("w", initializer=tf.ones([2]))
-  optimization.training_step(
-    optimization.gradients_of(tf.reduce_sum(weight)),
-    0.1,
-    10,
-    0,
-    options=StepOptions(optimizer=optimizer),
-  )
+  step_of(tf.reduce_sum(weight), StepOptions(optimizer=optimizer))
   names = {v.op.name for v in tf.global_variables()}
   assert names == {"w", "w/adam_m", "w/adam_v", "global_step"}
 
 
 def test_unknown_optimizer_is_rejected():
   weight = tf.get_variable("w", initializer=tf.ones([2]))
-  gradients = optimization.gradients_of(tf.reduce_sum(weight))
   with pytest.raises(ValueError, match="'sgd' is none of adamw, adam, lamb"):
-    optimization.training_step(
-      gradients, 0.1, 10, 0, options=StepOptions(optimizer="sgd")
-    )
+    step_of(tf.reduce_sum(weight), StepOptions(optimizer="sgd"))
 
 
 # Frozen layers and layer-wise learning rates
@@ -594,15 +520,11 @@ def test_layer_decay_needs_layers():
 @pytest.mark.parametrize("frozen", [Frozen(), Frozen(3)])
 def test_each_weight_is_updated_at_the_rate_of_its_layer(frozen, jit_compile):
   weights = variables_of_depths()
-  gradients = optimization.gradients_of(
-    tf.add_n([w[0] for w in weights]), frozen=frozen
-  )
   options = StepOptions(
     weight_decay=0.0, layer_decay=0.5, jit_compile=jit_compile
   )
-  step = optimization.training_step(gradients, 0.1, 10, 0, options=options)
-  with tf.Session() as session:
-    session.run(tf.global_variables_initializer())
+  step = step_of(tf.add_n([w[0] for w in weights]), options, frozen)
+  with started() as session:
     rate, _ = session.run([step.learning_rate, step.train_op])
     moves = {w.op.name: 1.0 - session.run(w)[0] for w in weights}
   assert rate == np.float32(0.1)
@@ -634,9 +556,6 @@ def test_frozen_variables_are_recognized_by_name(frozen, stay):
 def test_freezing_missing_layers_is_rejected(frozen):
   with pytest.raises(ValueError, match="the model has no such layers"):
     optimization.trained_variables(variables_of_depths(), frozen)
-
-
-def test_freezing_missing_embeddings_is_rejected():
   with pytest.raises(ValueError, match="the model has no such layers"):
     optimization.trained_variables([], Frozen(embeddings=True))
 
@@ -645,10 +564,8 @@ def test_gradient_norm_excludes_frozen_weights():
   low = tf.get_variable("bert/embeddings/table", initializer=tf.ones([2]))
   high = tf.get_variable("output_weights", initializer=tf.ones([2]))
   loss = tf.reduce_sum(low * 100.0) + tf.reduce_sum(high * [3.0, 4.0])
-  gradients = optimization.gradients_of(loss, frozen=Frozen(embeddings=True))
-  step = optimization.training_step(gradients, 0.1, 10, 0)
-  with tf.Session() as session:
-    session.run(tf.global_variables_initializer())
+  step = step_of(loss, frozen=Frozen(embeddings=True))
+  with started() as session:
     assert session.run(step.gradient_norm) == 5.0
 
 
@@ -687,35 +604,13 @@ def test_compiled_update_equals_the_plain_update(
     for scope in ("jit_compile_False", "jit_compile_True")
   )
   assert len(plain) == len(compiled) == 6  # each with its two moments
-  with tf.Session() as session:
-    session.run(tf.global_variables_initializer())
+  with started() as session:
     before = session.run(plain)
     for step, value in enumerate(pulls):
       session.run(count, {pull: value, rate: 0.1 / (step + 1)})
     for old, expected, actual in zip(before, *session.run([plain, compiled])):
       assert not np.array_equal(old, expected)
       np.testing.assert_allclose(actual, expected, rtol=1e-6, atol=1e-6)
-
-
-@pytest.mark.usefixtures("variables")
-def test_compilation_and_bias_correction_combine():
-  weights = {}
-  for options in (
-    StepOptions(bias_correction=True),
-    StepOptions(bias_correction=True, jit_compile=True),
-  ):
-    with tf.Graph().as_default():
-      weight = tf.get_variable("w", initializer=tf.constant([1.0, -2.0]))
-      gradients = optimization.gradients_of(tf.reduce_sum(weight**2))
-      step = optimization.training_step(gradients, 0.1, 10, 0, options=options)
-      with tf.Session() as session:
-        session.run(tf.global_variables_initializer())
-        for _ in range(3):
-          session.run(step.train_op)
-        weights[options.jit_compile] = session.run(weight)
-  np.testing.assert_allclose(weights[True], weights[False], rtol=0, atol=1e-6)
-  # Corrected, the first steps are as long as the rate: 0.1 + 0.09 + 0.08.
-  np.testing.assert_allclose(weights[True], [0.73, -1.73], rtol=0, atol=0.01)
 
 
 # 16-bit copies of weights
@@ -732,10 +627,8 @@ def step_with_copy(copies_weight, jit_compile=True):
   else:
     kernel = tf.cast(weight, tf.bfloat16)
   outputs = tf.cast(tf.matmul(inputs, kernel), tf.float32)
-  gradients = optimization.gradients_of(tf.reduce_mean(outputs**2))
   options = StepOptions(jit_compile=jit_compile)
-  step = optimization.training_step(gradients, 0.1, 10, 0, options=options)
-  return weight, step.train_op
+  return weight, step_of(tf.reduce_mean(outputs**2), options).train_op
 
 
 def train_with_copy(num_steps, *args):
@@ -818,22 +711,18 @@ def test_moments_and_update_stay_in_host_memory(graph, bias_correction):
   assert moments["w/adam_m"] == moments["w/adam_v"] == "/device:CPU:0"
 
 
-@pytest.mark.parametrize(("on_cpu", "device"), [(True, "CPU"), (False, "GPU")])
-@pytest.mark.parametrize("is_scaled", [False, True])
-def test_moments_are_on_the_selected_device(on_cpu, device, is_scaled):
-  with tf.device("/gpu:0"):
-    weight = tf.get_variable("w", initializer=tf.ones([3]))
-    optimization.training_step(
-      optimization.gradients_of(tf.reduce_sum(weight)),
-      0.1,
-      10,
-      0,
-      options=StepOptions(on_cpu=on_cpu),
-      loss_scale=LossScale() if is_scaled else None,
-    )
-  devices = {v.op.name: v.device for v in tf.global_variables()}
-  for moment in ("w/adam_m", "w/adam_v"):
-    assert devices[moment] == f"/device:{device}:0"
+def device_ids(session, train_op):
+  """Numbers of the devices on which a step runs, by operation."""
+  ran = tf.RunMetadata()
+  session.run(train_op, None, tf.RunOptions(output_partition_graphs=True), ran)
+  return {
+    node.name: node.device[-1:]
+    for part in ran.partition_graphs
+    for node in part.node
+  }
+
+
+TWO_CPUS = tf.ConfigProto(device_count={"CPU": 2})
 
 
 @pytest.mark.parametrize("is_scaled", [False, True])
@@ -849,23 +738,12 @@ def test_update_runs_on_the_selected_device(is_scaled):
     options=StepOptions(on_cpu=True),
     loss_scale=LossScale() if is_scaled else None,
   )
-  ran = tf.RunMetadata()
-  with tf.Session(config=tf.ConfigProto(device_count={"CPU": 2})) as session:
-    session.run(tf.global_variables_initializer())
-    session.run(
-      step.train_op, None, tf.RunOptions(output_partition_graphs=True), ran
-    )
+  with started(TWO_CPUS) as session:
+    found = device_ids(session, step.train_op)
     assert (session.run(weight) < 1.0).all()
-  device_ids = {
-    node.name: node.device[-1:]
-    for part in ran.partition_graphs
-    for node in part.node
-  }
-  assert device_ids["w"] == "1"
-  assert device_ids["w/adam_m"] == device_ids["w/adam_v"] == "0"
-  assert {device_ids[name] for name in device_ids if name.endswith("Sqrt")} == {
-    "0"
-  }
+  assert found["w"] == "1"
+  assert found["w/adam_m"] == found["w/adam_v"] == "0"
+  assert {found[name] for name in found if name.endswith("Sqrt")} == {"0"}
 
 
 def test_weight_without_a_device_is_not_moved_to_host_memory():
@@ -873,17 +751,10 @@ def test_weight_without_a_device_is_not_moved_to_host_memory():
   optimizer = optimization.AdamWeightDecayOptimizer(0.1, on_cpu=True)
   optimizer.device = "/cpu:1"  # stands in for the host, and CPU 0 for a GPU
   update = optimizer.apply_gradients([(tf.ones([3]), weight)])
-  ran = tf.RunMetadata()
-  with tf.Session(config=tf.ConfigProto(device_count={"CPU": 2})) as session:
-    session.run(tf.global_variables_initializer())
-    session.run(update, None, tf.RunOptions(output_partition_graphs=True), ran)
-  device_ids = {
-    node.name: node.device[-1:]
-    for part in ran.partition_graphs
-    for node in part.node
-  }
-  assert device_ids["w"] == "0"
-  assert device_ids["w/adam_m"] == device_ids["w/adam_v"] == "1"
+  with started(TWO_CPUS) as session:
+    found = device_ids(session, update)
+  assert found["w"] == "0"
+  assert found["w/adam_m"] == found["w/adam_v"] == "1"
 
 
 # Functions as google-research/bert calls them
@@ -904,8 +775,7 @@ def test_subclass_can_choose_which_weights_decay():
   weight = tf.get_variable("w/kernel", initializer=[1.0, 2.0])
   optimizer = NothingDecays(0.5, weight_decay_rate=0.5)
   train_op = optimizer.apply_gradients([(tf.zeros([2]), weight)])
-  with tf.Session() as session:
-    session.run(tf.global_variables_initializer())
+  with started() as session:
     session.run(train_op)
     assert session.run(weight).tolist() == [1.0, 2.0]
   assert set(optimizer.names) == {"w/kernel"}

@@ -43,6 +43,12 @@ def read_jsonl(path):
     return [json.loads(line) for line in file]
 
 
+def squad_helper_cases(function):
+  """Arguments and results of a helper function of the original's SQuAD code."""
+  cases = read_jsonl(golden("squad", "helpers.jsonl"))
+  return [case for case in cases if case["function"] == function]
+
+
 def first_rows(array, expected):
   """Cuts an array to the rows that the slice of the golden file has."""
   return array[: len(expected)] if expected.ndim else array

@@ -1,33 +1,22 @@
 """A tiny classifier of sentence pairs, and the data that it is trained on."""
 
 import commands
+import tiny_model
 
-import modeling
-
-SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 WORDS = "a the cat dog sat ran on mat home and did not it is good bad"
-WORDS = WORDS.split(" ")
+VOCAB = [*tiny_model.SPECIAL, *WORDS.split(" ")]
 SENTENCES = [
   ("the cat sat on the mat", "a cat is on a mat", "1"),
   ("the dog ran home", "it is good and bad", "0"),
   ("a dog is bad", "the dog is not good", "1"),
   ("it did not", "the cat ran on and on and on", "0"),
 ]
-CONFIG = modeling.BertConfig(
-  vocab_size=len(SPECIAL + WORDS),
-  hidden_size=16,
-  num_hidden_layers=2,
-  num_attention_heads=2,
-  intermediate_size=32,
-  max_position_embeddings=32,
-  type_vocab_size=2,
-)
+CONFIG = tiny_model.config(len(VOCAB), num_hidden_layers=2)
 
 
 def write_data(folder):
   """Writes a vocabulary, a config and MRPC into a folder."""
-  (folder / "vocab.txt").write_text("\n".join(SPECIAL + WORDS) + "\n")
-  (folder / "bert_config.json").write_text(CONFIG.to_json_string())
+  tiny_model.write_files(folder, VOCAB, CONFIG)
   header = "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String\n"
   rows = [f"{label}\t1\t2\t{a}\t{b}\n" for a, b, label in SENTENCES]
   (folder / "train.tsv").write_text(header + "".join(rows * 4))

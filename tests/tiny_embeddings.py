@@ -3,23 +3,13 @@
 import json
 
 import commands
+import tiny_model
 
-import modeling
-
-SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 NAMES = ["ann", "bob", "cat", "dan"]
 CITIES = ["paris", "rome", "oslo", "lima"]
 WORDS = ["who", "went", "to", "is", "in", "?", ".", ":", "query"]
-VOCAB = [*SPECIAL, *NAMES, *CITIES, *WORDS]
-CONFIG = modeling.BertConfig(
-  vocab_size=len(VOCAB),
-  hidden_size=16,
-  num_hidden_layers=1,
-  num_attention_heads=2,
-  intermediate_size=32,
-  max_position_embeddings=32,
-  type_vocab_size=2,
-)
+VOCAB = [*tiny_model.SPECIAL, *NAMES, *CITIES, *WORDS]
+CONFIG = tiny_model.config(len(VOCAB))
 PAIRS = [
   (f"{name} went to {city}", f"{name} is in {city} .")
   for name in NAMES
@@ -29,8 +19,7 @@ PAIRS = [
 
 def write_data(folder):
   """Writes a small model's files and data into a folder."""
-  (folder / "vocab.txt").write_text("\n".join(VOCAB) + "\n")
-  (folder / "bert_config.json").write_text(CONFIG.to_json_string())
+  tiny_model.write_files(folder, VOCAB, CONFIG)
   write_table(folder / "pairs.tsv", ["question", "answer"], PAIRS)
   triplets = [(*PAIRS[i], PAIRS[i - 1][1]) for i in range(len(PAIRS))]
   write_table(

@@ -1,23 +1,19 @@
 """A tiny model that tags words, and the data that it is trained on."""
 
 import commands
+import tiny_model
 
-import modeling
-
-SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 NAMES = ["ann", "bob", "cat", "dan"]
 CITIES = ["paris", "rome", "oslo", "lima"]
-VOCAB = [*SPECIAL, *NAMES, *CITIES, "went", "to", "and", "new", ".", "##s"]
-CONFIG = modeling.BertConfig(
-  vocab_size=len(VOCAB),
+WORDS = ["went", "to", "and", "new", ".", "##s"]
+VOCAB = [*tiny_model.SPECIAL, *NAMES, *CITIES, *WORDS]
+CONFIG = tiny_model.config(
+  len(VOCAB),
   hidden_size=32,
-  num_hidden_layers=1,
-  num_attention_heads=2,
   intermediate_size=64,
   hidden_dropout_prob=0.0,
   attention_probs_dropout_prob=0.0,
   max_position_embeddings=48,
-  type_vocab_size=2,
 )
 
 
@@ -37,8 +33,7 @@ def columns(numbers):
 
 def write_data(folder):
   """Writes a small model's files and data into a folder."""
-  (folder / "vocab.txt").write_text("\n".join(VOCAB) + "\n")
-  (folder / "bert_config.json").write_text(CONFIG.to_json_string())
+  tiny_model.write_files(folder, VOCAB, CONFIG)
   (folder / "train.conll").write_text(columns(range(16)))
   (folder / "dev.conll").write_text(columns(range(0, 16, 3)))
   (folder / "test.conll").write_text(

@@ -2,33 +2,24 @@
 
 import commands
 import numpy as np
+import tiny_model
 
-import modeling
 from bertlib.data import tf_records
 from bertlib.tasks.pretraining import pretraining_instances
 
-SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 WORDS = "a the cat dog sat ran on mat home un ( . is good bad"
 WORDS = WORDS.split(" ")
 PIECES = ["##s", "##able", "##ly", "##ing"]
-VOCAB = [*SPECIAL, *WORDS, *PIECES]
+VOCAB = [*tiny_model.SPECIAL, *WORDS, *PIECES]
 VOCAB_IDS = {token: index for index, token in enumerate(VOCAB)}
-PAD, _, CLS, SEP, MASK = range(len(SPECIAL))
+PAD, _, CLS, SEP, MASK = range(len(tiny_model.SPECIAL))
 SEQ_LENGTH, NUM_PREDICTIONS = 24, 5
-CONFIG = modeling.BertConfig(
-  vocab_size=len(VOCAB),
-  hidden_size=16,
-  num_hidden_layers=1,
-  num_attention_heads=2,
-  intermediate_size=32,
-  max_position_embeddings=32,
-  type_vocab_size=2,
-)
+CONFIG = tiny_model.config(len(VOCAB))
 
 
 def random_example(rng):
   """Ids of [CLS] a [SEP] b [SEP], with and without masks, as a record."""
-  first = len(SPECIAL)
+  first = len(tiny_model.SPECIAL)
   a, b = (
     rng.integers(first, len(VOCAB), rng.integers(2, 10)).tolist() for _ in "ab"
   )
@@ -62,8 +53,7 @@ def write_examples(path, num_records, seed):
 
 def write_data(folder):
   """Writes a vocabulary, a config and records in several files."""
-  (folder / "vocab.txt").write_text("".join(token + "\n" for token in VOCAB))
-  (folder / "bert_config.json").write_text(CONFIG.to_json_string())
+  tiny_model.write_files(folder, VOCAB, CONFIG)
   for number, num_records in enumerate([20, 13, 9]):
     write_examples(folder / f"train-{number}.tfrecord", num_records, number)
   write_examples(folder / "held_out.tfrecord", 10, seed=3)

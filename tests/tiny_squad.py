@@ -3,23 +3,13 @@
 import json
 
 import commands
+import tiny_model
 
-import modeling
-
-SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 NAMES = ["ann", "bob", "cat", "dan", "eve"]
 CITIES = ["paris", "rome", "oslo", "lima"]
-VOCAB = [*SPECIAL, *NAMES, *CITIES, "who", "where", "is", "in", "went", "to"]
-VOCAB += ["and", "then", ".", "?"]
-CONFIG = modeling.BertConfig(
-  vocab_size=len(VOCAB),
-  hidden_size=16,
-  num_hidden_layers=1,
-  num_attention_heads=2,
-  intermediate_size=32,
-  max_position_embeddings=48,
-  type_vocab_size=2,
-)
+WORDS = ["who", "where", "is", "in", "went", "to", "and", "then", ".", "?"]
+VOCAB = [*tiny_model.SPECIAL, *NAMES, *CITIES, *WORDS]
+CONFIG = tiny_model.config(len(VOCAB), max_position_embeddings=48)
 
 
 def make_data(with_negative, num_paragraphs=6):
@@ -45,8 +35,7 @@ def make_data(with_negative, num_paragraphs=6):
 
 def write_data(folder):
   """Writes a vocabulary, a config and data of both versions into a folder."""
-  (folder / "vocab.txt").write_text("\n".join(VOCAB) + "\n")
-  (folder / "bert_config.json").write_text(CONFIG.to_json_string())
+  tiny_model.write_files(folder, VOCAB, CONFIG)
   (folder / "v1.json").write_text(json.dumps(make_data(False)))
   (folder / "v2.json").write_text(json.dumps(make_data(True)))
 

@@ -24,15 +24,15 @@ import os
 
 import numpy as np
 import tensorflow.compat.v1 as tf
+import tiny_model
 
 import create_pretraining_data
 import modeling
 from bertlib.checkpoints import checkpoint_writer
 from bertlib.data import tf_records
 
-SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 WORDS = "the cat dog sat ran home ann bob went to rome oslo is good bad . ?"
-VOCAB = [*SPECIAL, *WORDS.split(), "##s", "##ing"]
+VOCAB = [*tiny_model.SPECIAL, *WORDS.split(), "##s", "##ing"]
 CONFIG = {
   "vocab_size": len(VOCAB),
   "hidden_size": 8,

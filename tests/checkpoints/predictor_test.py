@@ -212,14 +212,20 @@ def export(folder):
   export_model.export(source, f"{folder}/exported")
 
 
+USES = [
+  *((open_predictor, damage) for damage in DAMAGES),
+  (open_in_bfloat16, "more layers"),
+  (export, "more layers"),
+]
+
+
 @pytest.fixture
 def trained(world, tmp_path):
   return shutil.copytree(world / "trained", tmp_path / "model")
 
 
 @pytest.mark.graph
-@pytest.mark.parametrize("use", [open_predictor, open_in_bfloat16, export])
-@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize(("use", "damage"), USES)
 def test_parts_of_different_models_are_refused_by_one_line(
   use, damage, trained, world
 ):

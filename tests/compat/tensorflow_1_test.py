@@ -216,47 +216,6 @@ def test_a_tagger_with_lstms_and_a_crf_trains_with_early_stopping(tmp_path):
   assert result["accuracy"] == 1
 
 
-def test_modules_that_tensorflow_1_had_can_be_imported():
-  done = run("""
-import tensorflow
-from bertlib import tensorflow_1 as tf
-
-from tensorflow.contrib import tpu as contrib_tpu
-from tensorflow.contrib.crf import viterbi_decode
-from tensorflow.contrib.compiler import jit
-import tensorflow.contrib.layers as contrib_layers
-from tensorflow import estimator
-from tensorflow.compat.v1 import estimator as estimator_v1
-from tensorflow.python.estimator.estimator import Estimator
-from tensorflow.python.estimator.model_fn import EstimatorSpec
-from tensorflow.python.estimator.run_config import RunConfig
-from tensorflow.python.estimator import model_fn
-from tensorflow.python.estimator.canned import optimizers
-
-# TensorFlow 2.15 has an `estimator` of its own.
-assert estimator.RunConfig is estimator_v1.RunConfig is tf.estimator.RunConfig
-assert estimator_v1.tpu.TPUEstimator is tf.estimator.tpu.TPUEstimator
-assert Estimator is tf.estimator.Estimator
-assert EstimatorSpec is model_fn.EstimatorSpec is tf.estimator.EstimatorSpec
-assert RunConfig is tf.estimator.RunConfig
-assert contrib_tpu is tf.contrib.tpu
-assert viterbi_decode is tf.contrib.crf.viterbi_decode
-assert jit.experimental_jit_scope and contrib_layers.layer_norm
-""")
-  assert done.returncode == 0, done.stderr[-4000:]
-
-
-def test_compat_v1_is_the_module_itself():
-  done = run("""
-from bertlib import tensorflow_1 as tf
-assert tf.compat.v1 is tf
-assert tf.compat.v1.estimator.tpu.TPUEstimator
-assert tf.compat.as_text(b"a") == "a"
-assert tf.compat.v2.summary
-""")
-  assert done.returncode == 0, done.stderr[-4000:]
-
-
 IMPORTS = """
 import tensorflow as tf
 import tensorflow.compat.v1 as tf  # the same
@@ -292,18 +251,41 @@ def import_tf():
     )
 
 
-def test_no_name_of_tensorflow_is_hidden():
-  done = run("""
-from bertlib import tensorflow_1 as tf
-print(*(name for name in vars(tf) if not name.startswith("_")))
-""")
-  assert set(done.stdout.split()) == {"compat", "contrib", "estimator"}
-
-
-def test_layer_norm_is_that_of_the_model():
-  done = run("""
+NAMES = """
 import numpy as np
+import tensorflow
 from bertlib import tensorflow_1 as tf
+
+from tensorflow.contrib import tpu as contrib_tpu
+from tensorflow.contrib.crf import viterbi_decode
+from tensorflow.contrib.compiler import jit
+import tensorflow.contrib.layers as contrib_layers
+from tensorflow import estimator
+from tensorflow.compat.v1 import estimator as estimator_v1
+from tensorflow.python.estimator.estimator import Estimator
+from tensorflow.python.estimator.model_fn import EstimatorSpec
+from tensorflow.python.estimator.run_config import RunConfig
+from tensorflow.python.estimator import model_fn
+from tensorflow.python.estimator.canned import optimizers
+
+# TensorFlow 2.15 has an `estimator` of its own.
+assert estimator.RunConfig is estimator_v1.RunConfig is tf.estimator.RunConfig
+assert estimator_v1.tpu.TPUEstimator is tf.estimator.tpu.TPUEstimator
+assert Estimator is tf.estimator.Estimator
+assert EstimatorSpec is model_fn.EstimatorSpec is tf.estimator.EstimatorSpec
+assert RunConfig is tf.estimator.RunConfig
+assert contrib_tpu is tf.contrib.tpu
+assert viterbi_decode is tf.contrib.crf.viterbi_decode
+assert jit.experimental_jit_scope and contrib_layers.layer_norm
+assert tf.compat.v1 is tf
+assert tf.compat.v1.estimator.tpu.TPUEstimator
+assert tf.compat.as_text(b"a") == "a"
+assert tf.compat.v2.summary
+
+# No name of TensorFlow is hidden.
+names = {name for name in vars(tf) if not name.startswith("_")}
+assert names == {"compat", "contrib", "estimator"}, names
+
 import modeling
 
 inputs = tf.constant(np.random.RandomState(0).randn(3, 5, 8) * 2, tf.float32)
@@ -319,46 +301,45 @@ with tf.Session() as session:
 np.testing.assert_allclose(ours, reference, atol=1e-6)
 names = [variable.op.name for variable in tf.global_variables()]
 assert names[:2] == ["LayerNorm/beta", "LayerNorm/gamma"], names
-""")
-  assert done.returncode == 0, done.stderr[-4000:]
 
-
-def test_layer_norm_over_other_axes_is_refused():
-  done = run("""
-from bertlib import tensorflow_1 as tf
-tf.contrib.layers.layer_norm(
-  tf.zeros([2, 3]), begin_norm_axis=1, begin_params_axis=-1)
-""")
-  assert "ValueError: tf.contrib.layers.layer_norm: only" in done.stderr
-
-
-def test_an_unknown_name_of_contrib_names_the_page():
-  done = run("""
-from bertlib import tensorflow_1 as tf
-tf.contrib.slim
-""")
-  message = done.stderr.splitlines()[-1]
-  assert message.startswith("AttributeError: tf.contrib: ")
-  assert "'slim'" in message
-  assert str(PAGE.relative_to(commands.ROOT)) in message
-
-
-def test_an_unknown_import_of_contrib_names_the_page():
-  done = run("""
-from bertlib import tensorflow_1 as tf
-from tensorflow.contrib import slim
-""")
-  message = done.stderr.splitlines()[-1]
-  assert message.startswith("ImportError: cannot import name 'slim'")
-  assert str(PAGE.relative_to(commands.ROOT)) in message
-
-
-def test_the_page_lists_what_contrib_has():
-  done = run("""
-from bertlib import tensorflow_1 as tf
 print("\\n".join(name for name in vars(tf.contrib) if name[0] != "_"))
-""")
+"""
+
+
+def test_names_and_modules_of_tensorflow_1_are_there_and_on_the_page():
+  done = run(NAMES)
+  assert done.returncode == 0, done.stderr[-4000:]
   assert done.stdout
   text = PAGE.read_text()
   missing = [n for n in done.stdout.split() if f"| `tf.contrib.{n}" not in text]
   assert missing == []
+
+
+REFUSED = """
+from bertlib import tensorflow_1 as tf
+
+def use_other_axes():
+  tf.contrib.layers.layer_norm(
+    tf.zeros([2, 3]), begin_norm_axis=1, begin_params_axis=-1)
+
+def use_an_unknown_name():
+  tf.contrib.slim
+
+def import_an_unknown_name():
+  from tensorflow.contrib import slim
+
+for use in use_other_axes, use_an_unknown_name, import_an_unknown_name:
+  try:
+    use()
+  except Exception as error:
+    print(f"{type(error).__name__}: {error}")
+"""
+
+
+def test_what_contrib_lacks_is_refused_with_the_page():
+  axes, name, imported = run(REFUSED).stdout.splitlines()
+  assert axes.startswith("ValueError: tf.contrib.layers.layer_norm: only")
+  assert name.startswith("AttributeError: tf.contrib: ") and "'slim'" in name
+  assert imported.startswith("ImportError: cannot import name 'slim'")
+  for line in (name, imported):
+    assert str(PAGE.relative_to(commands.ROOT)) in line

@@ -10,18 +10,17 @@ import pytest
 import tensorflow.compat.v1 as tf
 import tiny_classifier
 import tiny_embeddings
+import tiny_model
 import trained_models
 
 import modeling
 import run_classifier
 import run_embeddings
-import tokenization
 from bertlib.checkpoints import quantization
 from bertlib.cli.errors import InputError
 from bertlib.compute import int8, onednn
 from bertlib.compute.fast_compute import FastCompute
 from bertlib.data import model_inputs
-from bertlib.io.text_files import Encoding
 
 
 def _runs_int8():
@@ -156,14 +155,11 @@ def test_the_range_of_inner_values_leaves_out_a_few_high_ones(clips):
 # Models
 
 
-CONFIG = modeling.BertConfig(
-  vocab_size=40,
+CONFIG = tiny_model.config(
+  40,
   hidden_size=32,
   num_hidden_layers=2,
-  num_attention_heads=2,
   intermediate_size=64,
-  max_position_embeddings=32,
-  type_vocab_size=2,
   initializer_range=0.3,
 )
 
@@ -248,16 +244,10 @@ def test_a_layer_to_skip_that_does_not_exist_is_refused(checkpoint, ranges):
       _in_int8(checkpoint, ranges, "0", part)
 
 
-def _tokenizer(folder, words):
-  path = folder / "vocab.txt"
-  path.write_text("\n".join([*tiny_classifier.SPECIAL, *words]))
-  return tokenization.FullTokenizer(str(path))
-
-
 @pytest.fixture
 def encoder(checkpoint, tmp_path):
   return quantization.TrainedEncoder(
-    CONFIG, checkpoint, str(tmp_path), _tokenizer(tmp_path, ["a", "b"]), 8
+    CONFIG, checkpoint, str(tmp_path), tiny_model.tokenizer("a", "b"), 8
   )
 
 
@@ -378,7 +368,7 @@ def test_calibration_takes_the_same_256_lines_every_time(tmp_path):
   path = tmp_path / "texts.txt"
   words = [f"w{i}" for i in range(300)]
   path.write_text("\n".join(words))
-  tokenizer = _tokenizer(tmp_path, words)
+  tokenizer = tiny_model.tokenizer(*words)
   first, second = (
     np.concatenate(
       [
@@ -397,7 +387,7 @@ def test_calibration_texts_have_the_prefix_of_the_model(tmp_path):
   paths = [tmp_path / name for name in ("plain.txt", "prefixed.txt")]
   paths[0].write_text("a\nb ||| a\n")
   paths[1].write_text("c a\nc b ||| a\n")
-  tokenizer = _tokenizer(tmp_path, ["a", "b", "c"])
+  tokenizer = tiny_model.tokenizer("a", "b", "c")
   for batch, expected in zip(
     quantization.text_batches(str(paths[0]), tokenizer, 8, "c "),
     quantization.text_batches(str(paths[1]), tokenizer, 8),
@@ -422,12 +412,11 @@ def test_a_calibration_file_in_latin_1_is_to_be_converted(encoder, tmp_path):
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-  """A trained classifier."""
-  folder = tmp_path_factory.mktemp("classifier")
-  tiny_classifier.write_data(folder)
-  tiny_classifier.train(folder)
-  return folder
+def folder(once, tmp_path_factory):
+  """The folder of a trained classifier and its data."""
+  path = tmp_path_factory.mktemp("classifier")
+  trained_models.copy(once, "classifier", path)
+  return path
 
 
 @pytest.mark.process
@@ -509,31 +498,8 @@ def test_sentences_are_encoded_in_8_bits(once, tmp_path):
   assert np.sum(vectors * expected, axis=1).min() > 0.98
 
 
-def _calibrate_by_predictor(model_dir, texts, encoding="utf-8"):
-  run_embeddings.Predictor(
-    model_dir,
-    precision="int8",
-    calibration_file=texts,
-    encoding=Encoding(encoding),
-  ).close()
-
-
-def _calibrate_by_command(model_dir, texts, encoding="utf-8"):
-  commands.succeed(
-    "run_embeddings.py",
-    f"--output_dir={model_dir}",
-    *("--do_predict", "--precision=int8", f"--predict_file={texts}"),
-    *(f"--calibration_file={texts}", f"--encoding={encoding}"),
-  )
-
-
-@pytest.mark.process
-@pytest.mark.parametrize(
-  "calibrate_by", [_calibrate_by_predictor, _calibrate_by_command]
-)
-def test_sentences_are_calibrated_with_the_default_prompt(
-  once, tmp_path, calibrate_by
-):
+@pytest.mark.train
+def test_sentences_are_calibrated_with_the_default_prompt(once, tmp_path):
   trained = trained_models.copy(once, "embeddings", tmp_path)
   ranges = []
   for prompts, prefix in (({"query": "query : "}, ""), ({}, "query : ")):
@@ -546,18 +512,15 @@ def test_sentences_are_calibrated_with_the_default_prompt(
     texts.write_text(
       "".join(f"{prefix}{a}\n" for a, _ in tiny_embeddings.PAIRS)
     )
-    calibrate_by(str(trained.folder), str(texts))
+    run_embeddings.Predictor(
+      str(trained.folder), precision="int8", calibration_file=str(texts)
+    ).close()
     ranges.append((trained.folder / quantization.FILE).read_text())
   assert ranges[0] == ranges[1]
 
 
-@pytest.mark.process
-@pytest.mark.parametrize(
-  "calibrate_by", [_calibrate_by_predictor, _calibrate_by_command]
-)
-def test_a_calibration_file_may_have_another_encoding(
-  once, tmp_path, calibrate_by
-):
+@pytest.mark.train
+def test_a_calibration_file_may_have_another_encoding(once, tmp_path):
   trained = trained_models.copy(once, "embeddings", tmp_path)
   ranges = []
   for encoding in ("utf-8", "latin-1"):
@@ -565,7 +528,12 @@ def test_a_calibration_file_may_have_another_encoding(
     texts.write_text(
       "".join(f"{a} é\n" for a, _ in tiny_embeddings.PAIRS), encoding
     )
-    calibrate_by(str(trained.folder), str(texts), encoding)
+    commands.succeed(
+      "run_embeddings.py",
+      f"--output_dir={trained.folder}",
+      *("--do_predict", "--precision=int8", f"--predict_file={texts}"),
+      *(f"--calibration_file={texts}", f"--encoding={encoding}"),
+    )
     path = trained.folder / quantization.FILE
     ranges.append(path.read_text())
     path.unlink()

@@ -1,48 +1,26 @@
 """Tests of text encoding, TFRecords and input pipelines."""
 
-import subprocess
-import sys
 from collections import Counter
 
-import commands
 import numpy as np
 import pytest
 import tensorflow as tf
+import tiny_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import tokenization
 from bertlib.cli.errors import InputError
 from bertlib.data import input_pipeline, model_inputs, tf_records
 
 pytestmark = pytest.mark.unit
 
-VOCAB = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "un", "##able", "##s"]
-VOCAB += ["cat", "dog", "sat"]
+WORDS = ["un", "##able", "##s", "cat", "dog", "sat"]
+VOCAB = [*tiny_model.SPECIAL, *WORDS]
 
 
 @pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory):
-  path = tmp_path_factory.mktemp("vocab") / "vocab.txt"
-  path.write_text("\n".join(VOCAB))
-  return tokenization.FullTokenizer(str(path))
-
-
-@pytest.mark.process
-def test_importing_does_not_load_tensorflow():
-  loaded = subprocess.run(
-    [
-      sys.executable,
-      "-c",
-      "import bertlib.data.tf_records, sys; print(*sys.modules)",
-    ],
-    cwd=commands.ROOT,
-    capture_output=True,
-    text=True,
-    check=True,
-  ).stdout.split()
-  assert "bertlib.data.tf_records" in loaded
-  assert "tensorflow" not in loaded
+def tokenizer():
+  return tiny_model.tokenizer(*WORDS)
 
 
 # Text to ids
@@ -51,14 +29,14 @@ def test_importing_does_not_load_tensorflow():
 def truncate_one_by_one(tokens_a, tokens_b, room):
   """Drops the last token of the longer list until both fit."""
   tokens_a, tokens_b = list(tokens_a), list(tokens_b)
-  while len(tokens_a) + len(tokens_b) > room:
+  while len(tokens_a) + len(tokens_b) > max(room, 0):
     longer = tokens_a if len(tokens_a) > len(tokens_b) else tokens_b
     longer.pop()
   return tokens_a, tokens_b
 
 
 @settings(deadline=None)
-@given(*[st.integers(0, 40)] * 3)
+@given(st.integers(0, 40), st.integers(0, 40), st.integers(-1, 40))
 def test_truncated_lengths_equal_removing_tokens_one_by_one(
   length_a, length_b, room
 ):
@@ -69,10 +47,6 @@ def test_truncated_lengths_equal_removing_tokens_one_by_one(
   pair = [*range(length_a)], [*range(length_b)]
   model_inputs._truncate_seq_pair(*pair, room)
   assert pair == tuple([*range(len(part))] for part in kept)
-
-
-def test_no_room_keeps_no_tokens():
-  assert model_inputs.truncated_lengths(3, 4, -1) == (0, 0)
 
 
 texts = st.lists(st.sampled_from(["cat", "dogs", "unable", "sat!"])).map(
@@ -301,12 +275,8 @@ def test_each_epoch_has_each_element_once_in_another_order():
   epochs = [order[start : start + 20] for start in range(0, 100, 20)]
   assert [sorted(epoch) for epoch in epochs] == [list(range(20))] * 5
   assert len(set(map(tuple, epochs))) == 5
-
-
-@pytest.mark.graph
-def test_order_depends_on_the_seed_alone():
-  assert shuffled(20, 50, seed=5) == shuffled(20, 50, seed=5)
-  assert shuffled(20, 50, seed=5) != shuffled(20, 50, seed=6)
+  assert shuffled(20, 50, seed=5) == order[:50]
+  assert shuffled(20, 50, seed=6) != order[:50]
 
 
 @pytest.mark.graph
@@ -573,24 +543,6 @@ def test_bucketed_batches_have_similar_lengths(uneven):
   spreads = [max(lengths) - min(lengths) for lengths in lengths_of(batches)]
   assert max(spreads) <= 6
   assert np.mean(spreads) < 4
-
-
-@pytest.mark.parametrize("block_size", [7, 10])
-def test_lengths_are_computed_in_blocks(uneven, monkeypatch, block_size):
-  expected = bucketed(uneven, 12)
-  num_tokens = input_pipeline._num_tokens
-
-  def of_one_block(serialized, layout):
-    size = tf.size(serialized)
-    with tf.control_dependencies([tf.debugging.assert_less(size, 11)]):
-      return num_tokens(tf.identity(serialized), layout)
-
-  monkeypatch.setattr(input_pipeline, "BLOCK_SIZE", block_size)
-  monkeypatch.setattr(input_pipeline, "_num_tokens", of_one_block)
-  for batch, other in zip(bucketed(uneven, 12), expected):
-    assert batch["unique_ids"].numpy().tolist() == (
-      other["unique_ids"].numpy().tolist()
-    )
 
 
 def test_bucketed_epochs_have_every_record_once(uneven):

@@ -86,21 +86,6 @@ def test_a_name_of_the_header_is_a_name_even_if_it_is_a_number(
   ]
 
 
-@pytest.mark.parametrize(
-  ("header", "columns"),
-  [
-    ("0\t1", {"text": "1", "label": "2"}),
-    ("text\t1\t7", {"text": "text", "id": "1", "label": "2"}),
-  ],
-)
-def test_a_number_that_is_no_name_where_another_is_one_is_refused(
-  tmp_path, header, columns
-):
-  message = refusal(tmp_path, f"{header}\na\tx\ty\n", **columns)
-  assert "row 1: there is no column '2' for --label_column. " in message
-  assert message.endswith(", where numbers are names")
-
-
 def test_a_first_row_with_a_number_is_no_header(tmp_path):
   content = "text\t1\t7\na\tx\ty\n"
   assert read(tmp_path, content) == [("text", "1"), ("a", "x")]
@@ -331,11 +316,6 @@ def test_blank_lines_are_counted(tmp_path, caplog, name, content):
   caplog.set_level(logging.INFO)
   assert read(tmp_path, content, name) == [("a", "x"), ("b", "y")]
   assert ": 2 blank lines " in caplog.text
-
-
-@pytest.mark.parametrize("content", [" \n", "\t\n \n", "\u3000"])
-def test_json_lines_of_white_space_are_empty(tmp_path, content):
-  assert refusal(tmp_path, content, "a.jsonl").endswith("a.jsonl: is empty")
 
 
 def test_json_that_is_not_lines_is_refused_with_its_form(tmp_path):

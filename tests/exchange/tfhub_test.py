@@ -10,27 +10,17 @@ import numpy as np
 import pytest
 import run_outputs
 import tensorflow.compat.v1 as tf
+import wrong_input_world
 
 import export_model
 import modeling
 from bertlib.checkpoints import checkpoint_writer
 from bertlib.cli.errors import InputError
 from bertlib.exchange import tfhub
-from bertlib.export import tf1_module
 
 pytestmark = pytest.mark.graph
 
-CONFIG = {
-  "vocab_size": 40,
-  "hidden_size": 8,
-  "num_hidden_layers": 2,
-  "num_attention_heads": 2,
-  "intermediate_size": 12,
-  "hidden_act": "gelu_tanh",
-  "max_position_embeddings": 16,
-  "type_vocab_size": 2,
-}
-SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+CONFIG = wrong_input_world.CONFIG | {"hidden_act": "gelu_tanh"}
 
 
 @pytest.fixture(autouse=True)
@@ -40,22 +30,13 @@ def cache(tmp_path, monkeypatch):
 
 @pytest.fixture(scope="module")
 def weights():
-  config = modeling.BertConfig.from_dict(CONFIG)
-  shapes = tf1_module.initial_weights(
-    lambda: modeling.BertModel(config, False, tf.zeros([1, 4], tf.int32))
-  )
-  random = np.random.default_rng(1)
-  return {
-    name: random.normal(size=value.shape).astype(np.float32)
-    for name, value in shapes.items()
-  }
+  return wrong_input_world.weights()
 
 
 @pytest.fixture(scope="module")
 def vocab_file(tmp_path_factory):
   path = tmp_path_factory.mktemp("vocab") / "words.txt"
-  words = [*SPECIAL, *(f"w{n}" for n in range(35))]
-  path.write_text("".join(f"{word}\n" for word in words))
+  path.write_text(wrong_input_world.vocab(*wrong_input_world.VOCAB))
   return path
 
 
@@ -164,7 +145,7 @@ def test_an_export_is_imported_bitwise(exported, weights, vocab_file):
 
 @pytest.mark.train
 def test_a_script_fine_tunes_from_an_export(exported, tmp_path):
-  (tmp_path / "train.tsv").write_text("w1 w2\ta\nw3 w4\tb\n" * 2)
+  (tmp_path / "train.tsv").write_text("the cat\ta\nann sat\tb\n" * 2)
   result = commands.succeed(
     "run_classifier.py",
     f"--bert_hub_module_handle={exported}",
@@ -205,22 +186,18 @@ def test_an_encoder_is_not_converted_by_two_processes_at_once(
 
 
 @pytest.mark.unit
-def test_the_tf1_hub_format_is_refused(tmp_path):
-  (tmp_path / "tfhub_module.pb").write_bytes(b"")
-  with pytest.raises(InputError, match=r"download_model\.py --list"):
-    tfhub.flags_for(str(tmp_path))
-
-
-@pytest.mark.unit
-def test_a_missing_folder_is_refused(tmp_path):
-  with pytest.raises(InputError, match="none: cannot be downloaded"):
-    tfhub.flags_for(str(tmp_path / "none"))
-
-
-@pytest.mark.unit
-def test_a_folder_without_saved_model_is_refused(tmp_path):
-  with pytest.raises(InputError, match="not a SavedModel"):
-    tfhub.flags_for(str(tmp_path))
+@pytest.mark.parametrize(
+  ("file", "handle", "message"),
+  [
+    ("tfhub_module.pb", "", r"download_model\.py --list"),  # of TensorFlow 1
+    ("other.pb", "", "not a SavedModel"),
+    ("other.pb", "none", "none: cannot be downloaded"),
+  ],
+)
+def test_other_handles_are_refused(tmp_path, file, handle, message):
+  (tmp_path / file).write_bytes(b"")
+  with pytest.raises(InputError, match=message):
+    tfhub.flags_for(str(tmp_path / handle))
 
 
 def test_a_saved_model_without_bert_encoder_is_refused(tmp_path):

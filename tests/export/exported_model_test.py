@@ -144,47 +144,54 @@ def test_a_damaged_export_is_refused_by_one_line(
 
 
 @pytest.fixture
-def formats(tmp_path):
-  """Writes the number formats of an export to a folder, which it returns."""
-  (tmp_path / "assets").mkdir()
+def check_format(tmp_path, monkeypatch):
+  """Checks number formats of an export on a simulated machine."""
 
-  def write(*args):
-    exported_model.write_format(str(tmp_path / "assets"), *args)
-    return str(tmp_path)
+  def check(number_formats, **machine):
+    machine = {"int8": True, "cpu": {"avx2"}, "gpus": [], "limit": 63} | machine
+    monkeypatch.setattr(exported_model, "supported_dtypes", lambda: ["float32"])
+    monkeypatch.setattr(onednn, "has_int8_matmul", lambda: machine["int8"])
+    monkeypatch.setattr(onednn, "cpu_features", lambda: machine["cpu"])
+    monkeypatch.setattr(onednn, "max_kernel_value", lambda: machine["limit"])
+    monkeypatch.setattr(
+      tf.config, "list_physical_devices", lambda _: machine["gpus"]
+    )
+    (tmp_path / "assets").mkdir()
+    exported_model.write_format(str(tmp_path / "assets"), *number_formats)
+    exported_model.check_format(str(tmp_path))
 
-  return write
+  return check
 
 
-def test_a_precision_without_instructions_is_reported(
-  formats, monkeypatch, caplog
+@pytest.mark.parametrize(
+  ("number_formats", "machine", "logged"),
+  [
+    (["float32"], {"int8": False}, None),
+    (["bfloat16"], {}, "is in bfloat16"),
+    (["float32", 63], {}, None),
+    (["float32", 63], {"gpus": ["a GPU"]}, "CUDA_VISIBLE_DEVICES=-1"),
+    (["float32", 127], {}, "sums overflow"),
+  ],
+)
+def test_what_a_machine_computes_slowly_or_differently_is_reported(
+  check_format, caplog, number_formats, machine, logged
 ):
-  monkeypatch.setattr(exported_model, "supported_dtypes", lambda: ["float32"])
-  exported_model.check_format(formats("float32"))
-  assert not caplog.messages
-  exported_model.check_format(formats("bfloat16"))
-  assert "is in bfloat16" in caplog.text
+  check_format(number_formats, **machine)
+  assert logged in caplog.text if logged else not caplog.messages
 
 
-def test_an_8_bit_model_needs_its_kernels(formats, monkeypatch):
-  monkeypatch.setattr(onednn, "has_int8_matmul", lambda: False)
-  exported_model.check_format(formats("float32"))
-  with pytest.raises(InputError, match="load an export in float32"):
-    exported_model.check_format(formats("float32", 127))
-
-
-def test_attention_in_bfloat16_needs_its_instructions(formats, monkeypatch):
-  monkeypatch.setattr(onednn, "has_int8_matmul", lambda: True)
-  monkeypatch.setattr(onednn, "cpu_features", lambda: {"avx2"})
-  exported_model.check_format(formats("float32", 63))
-  with pytest.raises(InputError, match="attention in bfloat16"):
-    exported_model.check_format(formats("bfloat16", 63))
-
-
-def test_an_8_bit_model_beside_a_gpu_is_reported(formats, monkeypatch, caplog):
-  monkeypatch.setattr(onednn, "has_int8_matmul", lambda: True)
-  monkeypatch.setattr(tf.config, "list_physical_devices", lambda _: ["a GPU"])
-  exported_model.check_format(formats("float32", 63))
-  assert "CUDA_VISIBLE_DEVICES=-1" in caplog.text
+@pytest.mark.parametrize(
+  ("number_formats", "machine", "message"),
+  [
+    (["float32", 127], {"int8": False}, "load an export in float32"),
+    (["bfloat16", 63], {}, "attention in bfloat16"),
+  ],
+)
+def test_what_a_machine_cannot_compute_is_refused(
+  check_format, number_formats, machine, message
+):
+  with pytest.raises(InputError, match=message):
+    check_format(number_formats, **machine)
 
 
 def test_text_is_tokenized_on_the_host_and_the_model_runs_anywhere(folder):
@@ -197,15 +204,6 @@ def test_text_is_tokenized_on_the_host_and_the_model_runs_anywhere(folder):
   for op in ("UnicodeDecode", "StatelessWhile", "RaggedTensorToTensor"):
     (host,) = devices[op]
     assert "CPU:0" in host
-
-
-def test_sums_that_may_overflow_are_reported(formats, monkeypatch, caplog):
-  monkeypatch.setattr(onednn, "has_int8_matmul", lambda: True)
-  monkeypatch.setattr(onednn, "max_kernel_value", lambda: 63)
-  exported_model.check_format(formats("float32", 63))
-  assert not caplog.messages
-  exported_model.check_format(formats("float32", 127))
-  assert "sums overflow" in caplog.text
 
 
 @pytest.mark.unit

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+import wrong_input_world
 
 import modeling
 from bertlib.checkpoints import checkpoint_writer
@@ -10,15 +11,7 @@ from bertlib.export import tf1_module
 
 pytestmark = pytest.mark.graph
 
-CONFIG = modeling.BertConfig(
-  vocab_size=11,
-  hidden_size=8,
-  num_hidden_layers=1,
-  num_attention_heads=2,
-  intermediate_size=12,
-  max_position_embeddings=6,
-  type_vocab_size=2,
-)
+CONFIG = modeling.BertConfig.from_dict(wrong_input_world.CONFIG)
 IDS = np.int32([[2, 5, 6, 3], [2, 7, 3, 0]])
 SPEC = [tf.TensorSpec([None, None], tf.int32)]
 
@@ -168,7 +161,7 @@ def test_a_missing_weight_is_an_error(weights):
 def test_initial_weights_come_from_the_initializers():
   weights = initial_weights()
   table = weights["bert/embeddings/word_embeddings"]
-  assert table.shape == (11, 8)
+  assert table.shape == (CONFIG.vocab_size, 8)
   assert 0.01 < table.std() < 0.03
   assert (weights["bert/embeddings/LayerNorm/gamma"] == 1).all()
 

@@ -106,7 +106,7 @@ def test_each_character_has_equal_ids(do_lower_case, tmp_path):
 # Properties
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(texts=st.lists(tokenization_test.TEXT, max_size=4))
 @example(texts=["\ud55c\u0301"])  # pieces of one character, with an accent
 def test_any_texts_have_equal_ids_and_offsets(small, texts):
@@ -119,7 +119,7 @@ def test_any_texts_have_equal_ids_and_offsets(small, texts):
   ]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
   pieces=st.lists(
     st.sampled_from(["[MASK]", "x", "[MASK]x", " ", "\t", "\u2028", "\x1c"])
@@ -204,7 +204,7 @@ def test_only_core_operations_are_used(small):
   assert not {op for op in used if op.startswith(("PyFunc", "EagerPyFunc"))}
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(texts=st.lists(tokenization_test.TEXT, max_size=3))
 @example(texts=["ΑΣ\x00dog"])  # whose sigma ends a word
 @example(texts=["abe\u0301 a\u0301\u200db", "\u0301ab", "❤\ufe0fab 中\u0301ab"])

@@ -11,12 +11,10 @@ import pytest
 import reference_data
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from refused import refusal
 
-from bertlib.cli.errors import InputError
-from bertlib.data import tables
 from bertlib.io.text_files import Encoding
-from bertlib.tasks.classification import classification, label_lists, own_tables
-from bertlib.tasks.classification.classification import InputExample
+from bertlib.tasks.classification import classification, own_tables
 from bertlib.tasks.classification.own_tables import OwnDataProcessor
 
 pytestmark = pytest.mark.unit
@@ -33,15 +31,6 @@ def as_rows(examples):
   """The examples in the format of the golden files."""
   names = ("guid", "text_a", "text_b", "label")
   return [{name: getattr(e, name) for name in names} for e in examples]
-
-
-def refusal(action, *arguments):
-  """The message of the InputError that an action raises."""
-  with pytest.raises(InputError) as refused:
-    action(*arguments)
-  message = str(refused.value)
-  assert "\n" not in message
-  return message
 
 
 # The published tasks
@@ -127,6 +116,7 @@ def test_glue_files_are_read(task, folder, split, count, columns):
 
 # Column names of each published file that has a header.
 PAIR = ["index", "sentence1", "sentence2"]
+QUESTIONS = ["question1", "question2"]
 SIMILARITY = ["genre", "filename", "year", "old_index", "source1", "source2"]
 SIMILARITY = ["index", *SIMILARITY, "sentence1", "sentence2"]
 HEADERS = {
@@ -145,7 +135,10 @@ HEADERS = {
   ("wnli", "train"): [*PAIR, "label"],
   ("wnli", "dev"): [*PAIR, "label"],
   ("wnli", "test"): PAIR,
+  ("qqp", "dev"): ["id", "qid1", "qid2", *QUESTIONS, "is_duplicate"],
+  ("qqp", "test"): ["id", *QUESTIONS],
 }
+LABEL_COLUMNS = ("label", "score", "is_duplicate")
 
 
 @pytest.mark.parametrize(("task", "split"), HEADERS)
@@ -154,7 +147,7 @@ def test_text_and_label_columns_of_published_glue_files(tmp_path, task, split):
   processor = PROCESSORS[task]()
   labels = processor.get_labels() or ["0.0", "2.75", "5.0"]
   rows = [
-    [label if name in ("label", "score") else f"{name} {n}" for name in header]
+    [label if name in LABEL_COLUMNS else f"{name} {n}" for name in header]
     for n, label in enumerate(labels)
   ]
   write_table(tmp_path / f"{split}.tsv", header, rows)
@@ -169,33 +162,6 @@ def test_text_and_label_columns_of_published_glue_files(tmp_path, task, split):
 
 def write_table(path, header, row):
   path.write_text("\n".join("\t".join(line) for line in [header, *row]) + "\n")
-
-
-def test_qqp_is_read_by_its_published_columns(tmp_path):
-  header = ["id", "qid1", "qid2", "question1", "question2", "is_duplicate"]
-  rows = [
-    ["7", "1", "2", "Who ?", "What ?", "1"],
-    ["8", "3", "4", "A", "B", "0"],
-  ]
-  write_table(tmp_path / "dev.tsv", header, rows)
-  header = ["id", "question1", "question2"]
-  write_table(tmp_path / "test.tsv", header, [["0", "Why ?", "How ?"]])
-  processor = PROCESSORS["qqp"]()
-  dev = [
-    (e.text_a, e.text_b, e.label) for e in read(processor, tmp_path, "dev")
-  ]
-  assert dev == [("Who ?", "What ?", "1"), ("A", "B", "0")]
-  (test,) = read(processor, tmp_path, "test")
-  assert (test.text_a, test.text_b) == ("Why ?", "How ?")
-
-
-@pytest.mark.needs_data
-def test_all_of_the_diagnostic_set_is_read():
-  folder = reference_data.data("glue", "diagnostic")
-  (examples,) = PROCESSORS["ax"]().read_sets(folder, "test").values()
-  assert len(examples) == 1104
-  assert examples[0].text_a == "The cat sat on the mat."
-  assert examples[0].text_b == "The cat did not sit on the mat."
 
 
 def test_diagnostic_set_uses_an_mnli_model(tmp_path):
@@ -215,7 +181,8 @@ def test_mnli_has_a_mismatched_set(tmp_path, split, num_labels):
     fields = ["11", "p", "q", kind, *["tree"] * 4, f"{kind} A", f"{kind} B"]
     fields += ["neutral"] * num_labels
     write_table(tmp_path / f"{split}_{kind}.tsv", ["name"] * 16, [fields])
-  sets = PROCESSORS["mnli"]().read_sets(str(tmp_path), split)
+  processor = PROCESSORS["mnli"]()
+  sets = processor.read_sets(f"file://{tmp_path}", split)
   read_back = {
     ending: [(e.guid, e.text_a, e.text_b) for e in examples]
     for ending, examples in sets.items()
@@ -226,12 +193,10 @@ def test_mnli_has_a_mismatched_set(tmp_path, split, num_labels):
     "": [(f"{matched}-11", "matched A", "matched B")],
     "_mismatched": [(f"{split}_mismatched-11", "mismatched A", "mismatched B")],
   }
-
-
-def test_mnli_has_a_mismatched_set_in_a_remote_folder():
-  folder = f"file://{reference_data.data('own', 'MNLI')}"
-  sets = PROCESSORS["mnli"]().read_sets(folder, "dev")
-  assert list(sets) == ["", "_mismatched"]
+  assert processor.files_read == [
+    f"file://{tmp_path}/{split}_{kind}.tsv"
+    for kind in ("matched", "mismatched")
+  ]
 
 
 def test_mnli_without_a_mismatched_set_warns(tmp_path, caplog):
@@ -306,16 +271,6 @@ def test_a_processor_lists_the_files_that_it_read(tmp_path):
     ["dev/high/1.txt", "dev/middle/1.txt"],
     ["val.csv"],
     ["dev.tsv"],
-  ]
-
-
-def test_mnli_lists_both_dev_sets():
-  folder = reference_data.data("own", "MNLI")
-  processor = PROCESSORS["mnli"]()
-  processor.read_sets(folder, "dev")
-  assert processor.files_read == [
-    f"{folder}/dev_matched.tsv",
-    f"{folder}/dev_mismatched.tsv",
   ]
 
 
@@ -399,23 +354,13 @@ def test_swag_columns_are_found_by_name(tmp_path, split, file, order):
 def test_swag_without_a_column_is_refused(tmp_path, name):
   write_swag(tmp_path / "val.csv", [c for c in SWAG_COLUMNS if c != name])
   message = refusal(read, PROCESSORS["swag"](), tmp_path, "dev")
-  assert message == (
-    f"{tmp_path}/val.csv, row 1: there is no column {name!r}, which SWAG has"
-  )
-
-
-def test_an_unknown_swag_label_is_refused(tmp_path):
-  write_swag(tmp_path / "train.csv", label="4")
-  message = refusal(read, PROCESSORS["swag"](), tmp_path, "train")
-  expected = "row 2: unknown label '4'; the labels are 0, 1, 2, 3"
-  assert message == f"{tmp_path}/train.csv, {expected}"
+  assert f"{tmp_path}/val.csv, row 1" in message and repr(name) in message
 
 
 def test_an_error_about_thousands_of_labels_is_short(tmp_path):
   (tmp_path / "dev.tsv").write_text("good\ttopic 1\ngood\tnew\n")
   labels = [f"topic {i}" for i in range(3000)]
-  path = str(tmp_path / "dev.tsv")
-  processor = OwnDataProcessor({"dev": path}, "1", None, "2", labels)
+  processor = OwnDataProcessor({"dev": "dev.tsv"}, "1", None, "2", labels)
   message = refusal(read, processor, tmp_path, "dev")
   assert message.endswith("topic 18, topic 19 and 2,980 more")
 
@@ -480,30 +425,20 @@ def test_race_without_answers_is_read(tmp_path, answers):
     {"answers": ["A"]},
     {"answers": "AB"},
     {"answers": ["A", None]},
+    {"answers": ["B", "E"]},
+    "Notes on the data.\n",
+    '["article"]',
+    '{"article": ',
   ],
 )
 def test_a_file_that_is_not_a_race_article_is_refused(tmp_path, changed):
   write_race(tmp_path, "train/middle/1.txt")
-  write_race(tmp_path, "train/middle/2.txt", **changed)
+  if isinstance(changed, str):
+    (tmp_path / "train/middle/2.txt").write_text(changed)
+  else:
+    write_race(tmp_path, "train/middle/2.txt", **changed)
   message = refusal(read, PROCESSORS["race"](), tmp_path, "train")
-  assert message.startswith(
-    f"{tmp_path}/train/middle/2.txt, row 1: is not a RACE article: "
-  )
-
-
-def test_text_that_is_not_a_json_article_is_refused(tmp_path):
-  folder = tmp_path / "dev" / "high"
-  folder.mkdir(parents=True)
-  for content in ("Notes on the data.\n", '["article"]', '{"article": '):
-    (folder / "README.txt").write_text(content)
-    message = refusal(read, PROCESSORS["race"](), tmp_path, "dev")
-    assert f"{folder}/README.txt, row 1: is not a RACE article" in message
-
-
-def test_race_answers_are_letters(tmp_path):
-  write_race(tmp_path, "train/high/1.txt", answers=["B", "E"])
-  message = refusal(read, PROCESSORS["race"](), tmp_path, "train")
-  assert "high/1.txt, row 1: unknown label 'E'; the labels are A, B," in message
+  assert message.startswith(f"{tmp_path}/train/middle/2.txt, row 1: ")
 
 
 @pytest.mark.parametrize("scheme", ["", "file://"])
@@ -522,7 +457,7 @@ def test_race_is_read_at_any_depth_of_remote_folders_and_ones_with_brackets(
 
 def test_race_without_articles_is_refused(tmp_path):
   message = refusal(read, PROCESSORS["race"](), tmp_path, "dev")
-  assert message == (f"{tmp_path}/dev: has no RACE articles (*.txt)")
+  assert message.startswith(f"{tmp_path}/dev: ")
 
 
 # Your own files
@@ -545,34 +480,36 @@ PAIRS = [("one", "two", "x"), ("three", "", "y")]
 BY_NAME = {"text_a": "first", "text_b": "second", "label": "label"}
 
 
-@pytest.mark.parametrize("name", ["data.tsv", "data.txt", "data"])
-def test_tsv_with_a_header(tmp_path, name):
-  content = "label\tfirst\tsecond\nx\tone\ttwo\ny\tthree\t\n"
-  assert own(tmp_path, content, name=name, **BY_NAME) == PAIRS
-
-
-def test_tsv_without_a_header(tmp_path):
-  content = "x\tone\ttwo\ny\tthree\t\n"
-  numbers = {"text_a": "2", "text_b": "3", "label": "1"}
-  assert own(tmp_path, content, **numbers) == PAIRS
-
-
-def test_a_column_number_is_not_taken_for_a_header(tmp_path):
-  content = "one\t1\nthree\t2\n"  # the first label equals a column number
-  assert own(tmp_path, content) == [("one", None, "1"), ("three", None, "2")]
-
-
-def test_column_names_and_numbers_may_be_mixed(tmp_path):
-  content = "label\tfirst\tsecond\nx\tone\ttwo\ny\tthree\t\n"
-  mixed = {"text_a": "2", "text_b": "second", "label": "1"}
-  assert own(tmp_path, content, **mixed) == PAIRS
-
-
-def test_quotes_mean_nothing_in_tsv(tmp_path):
-  assert own(tmp_path, '"a\tx\nb"\tx\n') == [
-    ('"a', None, "x"),
-    ('b"', None, "x"),
-  ]
+@pytest.mark.parametrize(
+  ("content", "columns", "expected"),
+  [
+    ("label\tfirst\tsecond\nx\tone\ttwo\ny\tthree\t\n", BY_NAME, PAIRS),
+    (
+      "label\tfirst\tsecond\nx\tone\ttwo\ny\tthree\t\n",
+      {"text_a": "2", "text_b": "second", "label": "1"},
+      PAIRS,
+    ),
+    (
+      "x\tone\ttwo\ny\tthree\t\n",
+      {"text_a": "2", "text_b": "3", "label": "1"},
+      PAIRS,
+    ),
+    # The first label equals a column number.
+    ("one\t1\nthree\t2\n", {}, [("one", None, "1"), ("three", None, "2")]),
+    ('"a\tx\nb"\tx\n', {}, [('"a', None, "x"), ('b"', None, "x")]),
+    ("a\tx\nb\ty\n\n\r\n\n", {}, [("a", None, "x"), ("b", None, "y")]),
+    (
+      "a\x0bb\x0cc\x1cd\x85e\u2028f\rg\tx\n",
+      {},
+      [("a\x0bb\x0cc\x1cd\x85e\u2028f\rg", None, "x")],
+    ),
+  ],
+)
+@pytest.mark.parametrize("name", ["data.tsv", "data"])
+def test_tsv_is_read_by_names_or_numbers_of_columns(
+  tmp_path, name, content, columns, expected
+):
+  assert own(tmp_path, content, name=name, **columns) == expected
 
 
 def test_csv_with_commas_quotes_and_lines_in_fields(tmp_path):
@@ -606,44 +543,15 @@ def test_csv_written_by_python_is_read(tmp_path_factory, rows):
 
 def test_jsonl(tmp_path):
   lines = [
-    {"first": "one", "second": "two", "label": "x", "more": 1},
-    {"label": "y", "second": "", "first": "three", "more": None, "most": 2},
+    {"first": "one", "second": "two", "label": True, "more": 1},
+    {"label": 2.5, "second": "", "first": "three", "more": None, "most": 2},
   ]
   content = "\n".join(json.dumps(line) for line in lines) + "\n"
+  expected = [("one", "two", "true"), ("three", "", "2.5")]
   for name in ("data.jsonl", "data.json"):
-    assert own(tmp_path, content, name=name, **BY_NAME) == PAIRS
+    assert own(tmp_path, content, name=name, **BY_NAME) == expected
   numbers = {"text_a": "1", "text_b": "2", "label": "3"}
-  assert own(tmp_path, content, name="data.jsonl", **numbers) == PAIRS
-
-
-def test_jsonl_labels_need_not_be_strings(tmp_path):
-  content = "".join(f'{{"t": "a", "l": {x}}}\n' for x in ("1", "2.5", "true"))
-  columns = {"text_a": "t", "label": "l"}
-  examples = own(tmp_path, content, name="data.jsonl", **columns)
-  assert [label for _, _, label in examples] == ["1", "2.5", "true"]
-
-
-MARKED = {
-  "data.tsv": "\ufeffa\tx\r\nb\ty\r\n",
-  "data.csv": "\ufeffa,x\r\nb,y\r\n",
-  "data.jsonl": '\ufeff{"t":"a","l":"x"}\r\n{"t":"b","l":"y"}\r\n',
-}
-
-
-@pytest.mark.parametrize("name", MARKED)
-def test_byte_order_mark_and_crlf_are_read(tmp_path, name):
-  examples = own(tmp_path, MARKED[name], name=name)
-  assert examples == [("a", None, "x"), ("b", None, "y")]
-
-
-def test_only_a_line_feed_ends_a_line(tmp_path):
-  text = "a\x0bb\x0cc\x1cd\x85e\u2028f\rg"
-  assert own(tmp_path, f"{text}\tx\n") == [(text, None, "x")]
-
-
-def test_trailing_blank_lines_are_ignored(tmp_path):
-  examples = own(tmp_path, "a\tx\nb\ty\n\n\r\n\n")
-  assert examples == [("a", None, "x"), ("b", None, "y")]
+  assert own(tmp_path, content, name="data.jsonl", **numbers) == expected
 
 
 @pytest.mark.parametrize("name", ["data.tsv", "data.csv"])
@@ -695,13 +603,6 @@ def test_white_space_around_labels_is_stripped(tmp_path):
   assert [label for *_, label in examples] == [["x", "y"], []]
 
 
-def test_a_repeated_column_name_is_refused(tmp_path):
-  message = refusal(
-    lambda: own(tmp_path, "t\tl\tl\na\tx\ty\n", text_a="t", label="l")
-  )
-  assert message.startswith(f"{tmp_path}/data.tsv, row 1: ")
-
-
 def test_files_in_other_encodings_give_the_same_examples(tmp_path):
   tables = {
     "data.tsv": "sömé\tx\r\n中文\ty\r\n",
@@ -721,44 +622,6 @@ def test_files_in_other_encodings_give_the_same_examples(tmp_path):
     processor.encoding = Encoding()
     message = refusal(lambda p=processor: read(p, tmp_path, "train"))
     assert message.startswith(f"{tmp_path}/{name}, line 1, byte ")
-
-
-def test_a_training_set_of_one_label_is_refused():
-  examples = [InputExample(str(i), "text", None, "x") for i in range(3)]
-  check = classification.check_several_labels
-  message = refusal(check, "a.tsv", examples)
-  assert message.startswith("a.tsv: ")
-  assert message.endswith("Is --label_column the right one?")
-  assert "--" not in refusal(check, "a.tsv", examples, False)
-  examples[0].label = "y"
-  classification.check_several_labels("a.tsv", examples)
-
-
-@settings(deadline=None)
-@given(content=st.binary())
-def test_bytes_that_are_not_utf_8_are_dropped_from_texts(
-  tmp_path_factory, content
-):
-  content = content.translate(None, delete=b"\t\r\n")
-  path = tmp_path_factory.mktemp("bytes") / "x.tsv"
-  path.write_bytes(b"first\t" + content)
-  (row,) = tables.read_tsv(str(path))
-  assert row.text(1) == content.decode("utf-8", "ignore")
-
-
-def test_invalid_utf_8_in_a_label_is_refused(tmp_path):
-  message = refusal(own, tmp_path, b"a\xff\tx\nb\ty\xff\n")
-  assert message.startswith(f"{tmp_path}/data.tsv, row 2: the label ")
-  assert message.endswith(" is not UTF-8")
-
-
-def test_a_given_label_set_is_used_in_its_order(tmp_path):
-  processor = OwnDataProcessor({}, "1", None, "2", labels=["z", "a"])
-  assert processor.get_labels() == ["z", "a"]
-  content = "one\tz\ntwo\ta\nthree\tb\n"
-  message = refusal(lambda: own(tmp_path, content, labels=["z", "a"]))
-  expected = "row 3: unknown label 'b'; the labels are z, a"
-  assert message == f"{tmp_path}/data.tsv, {expected}"
 
 
 def test_labels_are_read_from_the_training_file(tmp_path):
@@ -813,27 +676,6 @@ def test_a_test_file_needs_no_label_column(tmp_path, name):
   assert f"{name}, row 1: there is no column 'label'" in message
 
 
-def test_a_test_file_needs_no_numbered_label_column(tmp_path):
-  assert own(tmp_path, "one\ntwo\n", "test") == [
-    ("one", None, None),
-    ("two", None, None),
-  ]
-
-
-def test_a_missing_column_is_named_with_the_existing_ones(tmp_path):
-  message = refusal(lambda: own(tmp_path, "head\tlabel\na\tx\n", text_a="text"))
-  expected = "there is no column 'text' for --text_a_column. The first row has"
-  assert message == f"{tmp_path}/data.tsv, row 1: {expected} ['head', 'label']"
-
-
-def test_data_dir_may_be_none(tmp_path):
-  (tmp_path / "x.tsv").write_text("a\tx\n")
-  processor = OwnDataProcessor(
-    {"train": str(tmp_path / "x.tsv")}, "1", None, "2"
-  )
-  assert [e.guid for e in processor.get_train_examples(None)] == ["train-1"]
-
-
 # Multi-label examples
 
 SEVERAL = {
@@ -857,35 +699,6 @@ def test_a_text_may_have_any_number_of_labels(tmp_path, name):
     ("c", ["y", "z"]),
     ("d", ["z", "x"]),
   ]
-
-
-@pytest.mark.parametrize(
-  ("text", "delimiter", "labels"),
-  [
-    ("a|b", "|", ["a", "b"]),
-    ("a,b", "|", ["a,b"]),
-    ("a; b ", "; ", ["a", "b"]),
-    ('["a,b", 1, true]', ",", ["a,b", "1", "true"]),
-    ("1", ",", ["1"]),
-    ("1,2", ",", ["1", "2"]),
-    ('{"a": 1}', ",", ['{"a": 1}']),
-    ("", ",", []),
-    ("[]", ",", []),
-    (" , ", ",", []),
-  ],
-)
-def test_labels_are_split_at_delimiters_or_read_as_a_list(
-  text, delimiter, labels
-):
-  assert label_lists.split_labels(text, delimiter) == labels
-
-
-@pytest.mark.parametrize("name", SEVERAL)
-def test_an_unknown_label_among_several_is_refused(tmp_path, name):
-  several = {"kind": "multi_label", "labels": ["y", "x"]}
-  message = refusal(lambda: own(tmp_path, SEVERAL[name], name=name, **several))
-  expected = "row 3: unknown label 'z'; the labels are y, x"
-  assert message == f"{tmp_path}/{name}, {expected}"
 
 
 def test_the_label_set_is_the_union_of_all_labels(tmp_path):
@@ -928,80 +741,63 @@ NUM_BAD = {"data.tsv": 2, "data.csv": 1, "data.jsonl": 3}
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_a_bad_row_is_refused_by_its_number(tmp_path, name):
+def test_a_bad_row_is_refused_by_its_number_or_skipped(tmp_path, name, caplog):
   message = refusal(lambda: own(tmp_path, BAD[name], name=name))
   assert message.startswith(f"{tmp_path}/{name}, {FIRST_BAD[name]}")
-  assert "--bad_rows=skip" in message
-
-
-@pytest.mark.parametrize("name", BAD)
-def test_bad_rows_are_skipped_and_counted(tmp_path, name, caplog):
   examples = own(tmp_path, BAD[name], name=name, skip_bad_rows=True)
   assert examples == [("a", None, "x"), ("c", None, "y")]
   (record,) = caplog.records
   assert record.levelno == logging.WARNING
-  number = NUM_BAD[name]
-  assert record.getMessage().startswith(
-    "1 bad row skipped: "
-    if number == 1
-    else f"{number} bad rows skipped, the first: "
-  )
+  assert record.getMessage().startswith(f"{NUM_BAD[name]} bad row")
   assert FIRST_BAD[name] in record.getMessage()
 
 
-def test_a_missing_json_value_is_named(tmp_path):
-  content = '{"t":"a","l":"x"}\n{"t":"b","l":null}\n'
-  message = refusal(lambda: own(tmp_path, content, name="data.jsonl"))
-  assert "data.jsonl, row 2: has no l. Fix the row" in message
+NUMBERS = {"text_a": "1", "label": "2"}
+XY = {"labels": ["x", "y"]}
 
 
-def test_rows_with_unknown_labels_are_skipped(tmp_path):
-  examples = own(
-    tmp_path, "a\tx\nb\tz\n", labels=["x", "y"], skip_bad_rows=True
-  )
-  assert examples == [("a", None, "x")]
-
-
-def test_a_file_with_only_bad_rows_has_no_examples(tmp_path):
+@pytest.mark.parametrize("skip_bad_rows", [False, True])
+@pytest.mark.parametrize(
+  ("name", "content", "columns", "where"),
+  [
+    ("x.tsv", "t\tl\tl\na\tx\ty\n", {"text_a": "t", "label": "l"}, ", row 1: "),
+    ("x.tsv", "head\tlabel\na\tx\n", {"text_a": "text"}, ", row 1: "),
+    ("x.tsv", "a\nb\n", NUMBERS, ", row 1: "),
+    ("x.csv", 'a,x\n"b,y\nc,x\n', NUMBERS, ", row 2: "),  # is never closed
+    ("x.csv", 'a,x\n"b"c,y\n', NUMBERS, ", row 2: "),  # is closed too early
+    ("x.jsonl", 'x\n{"t":"a"}\n', NUMBERS, ", row 1: "),
+    ("x.tsv", "first\tsecond\tlabel\n", BY_NAME, ": has no examples"),
+    ("x.tsv", b"", {}, ": is empty"),
+    ("x.csv", b"\n\r\n\n", {}, ": is empty"),
+    ("x.jsonl", b"\xef\xbb\xbf", {}, ": is empty"),
+  ],
+)
+def test_a_file_that_cannot_be_read_is_refused(
+  tmp_path, name, content, columns, where, skip_bad_rows
+):
   message = refusal(
-    lambda: own(tmp_path, "a\tz\n", labels=["x", "y"], skip_bad_rows=True)
+    lambda: own(
+      tmp_path, content, name=name, skip_bad_rows=skip_bad_rows, **columns
+    )
   )
-  assert message == f"{tmp_path}/data.tsv: has no examples"
-
-
-def test_a_column_number_above_those_of_the_first_row_is_refused(tmp_path):
-  message = refusal(lambda: own(tmp_path, "a\nb\n", skip_bad_rows=True))
-  expected = "there is no column '2' for --label_column. The first row has"
-  assert message == f"{tmp_path}/data.tsv, row 1: {expected} ['a']"
+  assert message.startswith(f"{tmp_path}/{name}{where}")
 
 
 @pytest.mark.parametrize(
-  ("content", "row"),
+  ("name", "content", "columns"),
   [
-    ('a,x\n"b,y\nc,x\n', "row 2: "),  # the quote is never closed
-    ('a,x\n"b"c,y\n', "row 2: "),  # the quote is closed too early
+    ("x.jsonl", '{"t":"a","l":"x"}\n{"t":"b","l":null}\n', {}),
+    ("x.tsv", b"a\tx\nb\ty\xff\n", {}),
+    ("x.tsv", "a\tx\nb\tz\n", XY),
   ],
 )
-def test_csv_with_invalid_quotes_is_refused_even_with_skip_bad_rows(
-  tmp_path, content, row
+def test_a_row_without_a_label_of_the_task_is_bad(
+  tmp_path, name, content, columns
 ):
-  for skip in (False, True):
-    message = refusal(
-      lambda skip=skip: own(
-        tmp_path, content, name="data.csv", skip_bad_rows=skip
-      )
-    )
-    assert message.startswith(f"{tmp_path}/data.csv, {row}")
-
-
-def test_jsonl_whose_first_line_is_not_an_object_is_refused(tmp_path):
-  for skip in (False, True):
-    message = refusal(
-      lambda skip=skip: own(
-        tmp_path, 'x\n{"t":"a"}\n', name="x.jsonl", skip_bad_rows=skip
-      )
-    )
-    assert message == f"{tmp_path}/x.jsonl, row 1: is not a JSON object"
+  message = refusal(lambda: own(tmp_path, content, name=name, **columns))
+  assert message.startswith(f"{tmp_path}/{name}, row 2: ")
+  columns = {"name": name, "skip_bad_rows": True, **columns}
+  assert own(tmp_path, content, **columns) == [("a", None, "x")]
 
 
 def test_bad_rows_of_glue_files_are_skipped_and_counted(tmp_path, caplog):
@@ -1017,32 +813,6 @@ def test_bad_rows_of_glue_files_are_skipped_and_counted(tmp_path, caplog):
 
 
 # Files
-
-
-@pytest.mark.parametrize("name", ["x.tsv", "x.csv", "x.jsonl"])
-@pytest.mark.parametrize("content", [b"", b"\n\r\n\n", b"\xef\xbb\xbf"])
-def test_an_empty_file_is_refused(tmp_path, name, content):
-  message = refusal(lambda: own(tmp_path, content, name=name))
-  assert message == f"{tmp_path}/{name}: is empty"
-
-
-def test_a_file_with_only_a_header_is_refused(tmp_path):
-  message = refusal(lambda: own(tmp_path, "first\tsecond\tlabel\n", **BY_NAME))
-  assert message == f"{tmp_path}/data.tsv: has no examples"
-
-
-@pytest.mark.parametrize("name", ["x.tsv", "x.csv", "x.jsonl"])
-def test_a_missing_file_is_refused(tmp_path, name):
-  processor = OwnDataProcessor({"train": name}, "1", None, "2")
-  message = refusal(read, processor, tmp_path, "train")
-  expected = "cannot be read (No such file or directory)"
-  assert message == f"{tmp_path}/{name}: {expected}"
-
-
-def test_a_folder_instead_of_a_file_is_refused(tmp_path):
-  (tmp_path / "dev.tsv").mkdir()
-  message = refusal(read, PROCESSORS["mrpc"](), tmp_path, "dev")
-  assert message == f"{tmp_path}/dev.tsv: cannot be read (Is a directory)"
 
 
 def test_texts_to_classify_are_read_from_a_file_or_stdin(tmp_path, monkeypatch):
@@ -1082,10 +852,10 @@ def test_a_line_with_several_tabs_is_refused(tmp_path):
 def test_a_line_that_looks_like_a_header_is_named(
   tmp_path, caplog, content, is_header
 ):
-  path = tmp_path / "x.txt"
-  path.write_text(content)
-  assert len(own_tables.read_texts(str(path))) == content.count("\n")
-  assert ("x.txt, row 1: looks like a header" in caplog.text) == is_header
+  (tmp_path / "x.txt").write_text(content)
+  texts = own_tables.read_texts(str(tmp_path / "x.txt"))
+  assert len(texts) == content.count("\n")
+  assert ("looks like a header" in caplog.text) == is_header
 
 
 # Ids

@@ -123,31 +123,6 @@ def test_other_runs_get_the_same_dev_set(tmp_path, seed):
   assert len(dev) + len(train) == 10
 
 
-def test_dev_fraction_without_evaluation_trains_on_its_part_alone(tmp_path):
-  examples = divided(tmp_path, do_train=True)
-  assert len(examples.train) == 6 and examples.eval_sets == {}
-
-
-def test_texts_in_both_sets_are_warned_of(tmp_path, caplog):
-  for name in ("train.tsv", "dev.tsv"):
-    (tmp_path / name).write_text("a\tx\nb\ty\n")
-  settings = option.make(
-    ClassifierSettings,
-    task_name="tsv",
-    data_dir=str(tmp_path),
-    train_batch_size=1,
-    do_train=True,
-    do_eval=True,
-  )
-  processor = classifier_inputs.make_processor(settings)
-  classifier_inputs.read_examples(settings, processor)
-  (warning,) = caplog.messages
-  assert warning.startswith(
-    "the dev set: examples with a text of the training set: 2 of 2, the first:"
-    " dev-1, the text of train-1"
-  )
-
-
 @pytest.mark.parametrize(
   ("flags", "expected"),
   [

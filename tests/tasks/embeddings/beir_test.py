@@ -5,11 +5,12 @@ import json
 import logging
 import math
 import os
+import re
 import tracemalloc
 
 import pytest
+from refused import refusal
 
-from bertlib.cli.errors import InputError
 from bertlib.tasks.embeddings import beir, retrieval_scores
 from bertlib.tasks.embeddings.embedding_examples import Example
 
@@ -42,26 +43,19 @@ def write(folder, corpus=CORPUS, queries=QUERIES, qrels=QRELS, split="test"):
   return str(folder)
 
 
-def refusal(action, *arguments):
-  """The message of the InputError that an action raises."""
-  with pytest.raises(InputError) as refused:
-    action(*arguments)
-  message = str(refused.value)
-  assert "\n" not in message
-  return message
-
-
 def test_queries_with_relevant_documents_are_read(tmp_path, caplog):
-  folder = write(tmp_path)
+  corpus = [*CORPUS, {"_id": "d5", "text": " "}]
+  folder = write(tmp_path, corpus, qrels=[*QRELS, QRELS[0]])
   with caplog.at_level(logging.INFO, logger="absl"):
     queries, corpus, relevance = beir.read(folder)
   assert queries == {"q1": "who purrs?", "q2": "who barks?"}
   assert relevance == {"q2": {"d2": 2}, "q1": {"d1": 1}}
   assert caplog.messages == [
-    f"{folder}/qrels/test.tsv: 2 queries, 4 documents; 1 queries without"
-    " relevant documents left out"
+    f"{folder}/corpus.jsonl: 1 documents have no text",
+    f"{folder}/qrels/test.tsv: 2 queries, 5 documents; 1 queries without"
+    " relevant documents left out",
   ]
-  assert len(corpus) == 4
+  assert [*corpus][-1] == ("d5", "")
 
 
 def test_the_corpus_can_be_read_several_times(tmp_path):
@@ -77,7 +71,7 @@ def test_the_corpus_can_be_read_several_times(tmp_path):
   assert ("d3", "Cows moo.") in corpus and ("d3", "") not in corpus
 
 
-def test_the_path_is_a_folder_or_judgements(tmp_path):
+def test_the_path_is_a_folder_or_judgements(tmp_path, monkeypatch):
   folder = write(tmp_path, split="dev")
   write(tmp_path, qrels=QRELS[:1])
   path = f"{folder}/qrels/dev.tsv"
@@ -88,28 +82,10 @@ def test_the_path_is_a_folder_or_judgements(tmp_path):
   assert len(beir.read(folder, "dev").queries) == 2
   assert len(beir.read(path, "test").queries) == 2
   assert len(beir.read(f"{folder}/").queries) == 1
-
-
-def test_a_path_may_be_relative(tmp_path, monkeypatch):
-  write(tmp_path)
   monkeypatch.chdir(tmp_path)
   for path in (".", "qrels/test.tsv"):
     assert beir.is_beir(path)
-    retrieval = beir.read(path)
-    assert len(retrieval.queries) == 2 and len([*retrieval.corpus]) == 4
-  monkeypatch.chdir(tmp_path / "qrels")
-  assert not beir.is_beir("pairs.tsv")
-
-
-def test_a_repeated_judgement_counts_once(tmp_path):
-  folder = write(tmp_path, qrels=[*QRELS, QRELS[0]])
-  assert beir.read(folder).relevance["q2"] == {"d2": 2}
-
-
-def test_documents_without_text_are_counted(tmp_path, caplog):
-  folder = write(tmp_path, [*CORPUS, {"_id": "d5", "text": " "}])
-  assert [*beir.read(folder).corpus][-1] == ("d5", "")
-  assert f"{folder}/corpus.jsonl: 1 documents have no text" in caplog.messages
+    assert len(beir.read(path).queries) == 1
 
 
 def test_documents_that_the_corpus_lacks_are_not_found(tmp_path, caplog):
@@ -134,13 +110,6 @@ def test_documents_that_the_corpus_lacks_are_not_found(tmp_path, caplog):
 # Wrong input
 
 
-def test_judgements_of_another_corpus_are_refused(tmp_path):
-  folder = write(tmp_path, qrels=[("q1", "d9", 1), ("q2", "d8", 0)])
-  assert refusal(beir.read, folder).startswith(
-    f"{folder}/qrels/test.tsv, row 2: document 'd9' is not in {folder}/corpus"
-  )
-
-
 @pytest.mark.parametrize("name", ["corpus.jsonl", "queries.jsonl"])
 def test_a_missing_file_is_refused(tmp_path, name):
   folder = write(tmp_path)
@@ -148,82 +117,42 @@ def test_a_missing_file_is_refused(tmp_path, name):
   assert refusal(beir.read, folder).startswith(f"{folder}: has no {name}. ")
 
 
-def test_a_missing_split_is_refused_with_those_there(tmp_path):
-  folder = write(tmp_path)
-  write(tmp_path, split="train")
-  message = refusal(beir.read, folder, "dev")
-  assert message == (
-    f"{folder}/qrels/dev.tsv: no such file. Give one of the splits there: test,"
-    " train"
-  )
-
-
 @pytest.mark.parametrize(
   ("qrels", "fault"),
   [
-    ([("q9", "d1", 1)], "query 'q9' is not in {}/queries.jsonl"),
-    ([("q1", "d3", "0.5")], "the score '0.5' is not an integer"),
-    ([("q1", "d3", "")], "the score '' is not an integer"),
-    ([("q1", "d3")], "has 2 columns, but the first row has 3"),
-    (
-      [("q2", "d2", 1)],
-      "the score of query 'q2' and document 'd2' is 1, but 2 in row 2",
-    ),
+    ([*QRELS, ("q9", "d1", 1)], ", row 6: query 'q9' is not in"),
+    ([*QRELS, ("q1", "d3", "0.5")], ", row 6: the score '0.5'"),
+    ([*QRELS, ("q1", "d3", "")], ", row 6: the score ''"),
+    ([*QRELS, ("q1", "d3")], ", row 6: has 2 columns"),
+    ([*QRELS, ("q2", "d2", 1)], ", row 6: .* is 1, but 2 in row 2"),
+    ([], ": has no judgements"),
+    (QRELS[2:], ": no document is relevant"),
   ],
 )
 def test_a_wrong_judgement_is_refused(tmp_path, qrels, fault):
-  folder = write(tmp_path, qrels=[*QRELS, *qrels])
-  message = refusal(beir.read, folder)
-  fault = fault.format(folder)
-  assert message.startswith(f"{folder}/qrels/test.tsv, row 6: {fault}")
+  message = refusal(beir.read, write(tmp_path, qrels=qrels))
+  assert re.search(rf"qrels/test\.tsv{fault}", message)
   assert "bad_rows" not in message
 
 
-def test_judgements_without_a_header_are_refused(tmp_path):
-  folder = write(tmp_path)
-  (tmp_path / "qrels" / "test.tsv").write_text("q1\td1\t1\n")
-  expected = "there is no column 'query-id' for the judgements. The first row"
-  message = refusal(beir.read, folder)
-  assert message.startswith(f"{folder}/qrels/test.tsv, row 1: {expected}")
-
-
-@pytest.mark.parametrize(
-  ("qrels", "fault"),
-  [([], "has no judgements"), (QRELS[2:], "no document is relevant")],
-)
-def test_judgements_without_a_relevant_document_are_refused(
-  tmp_path, qrels, fault
-):
-  folder = write(tmp_path, qrels=qrels)
-  message = refusal(beir.read, folder)
-  assert message.startswith(f"{folder}/qrels/test.tsv: {fault}")
-
-
 @pytest.mark.parametrize("name", ["corpus", "queries"])
 @pytest.mark.parametrize(
-  ("line", "fault"),
+  "line",
   [
-    ("{", "is not JSON, or is incomplete"),
-    ('["d", "text"]', "its content is a list, not an object"),
-    ('{"text": "x"}', "has no _id"),
-    ('{"_id": "x"}', "has no text"),
-    ('{"_id": 7, "text": "x"}', "_id is 7, not text"),
+    "{",
+    '["d", "text"]',
+    '{"text": "x"}',
+    '{"_id": "x"}',
+    '{"_id": 7, "text": "x"}',
+    '{"_id": "d2", "text": "x"}',
   ],
 )
-def test_a_malformed_line_is_refused(tmp_path, name, line, fault):
+def test_a_malformed_line_is_refused(tmp_path, name, line):
   rows = {"corpus": CORPUS, "queries": QUERIES}[name]
+  line = line.replace("d2", rows[1]["_id"])
   folder = write(tmp_path, **{name: [*rows, line]})
   message = refusal(beir.read, folder)
-  assert message.startswith(f"{folder}/{name}.jsonl, line 5: {fault}")
-
-
-@pytest.mark.parametrize("name", ["corpus", "queries"])
-def test_a_repeated_id_is_refused(tmp_path, name):
-  rows = {"corpus": CORPUS, "queries": QUERIES}[name]
-  folder = write(tmp_path, **{name: [*rows, rows[1]]})
-  message = refusal(beir.read, folder)
-  expected = f"line 5: the id {rows[1]['_id']!r} is that of line 2 too. "
-  assert message.startswith(f"{folder}/{name}.jsonl, {expected}")
+  assert message.startswith(f"{folder}/{name}.jsonl, line 5: ")
 
 
 def test_ids_with_the_same_hash_are_not_repeated(tmp_path, monkeypatch):

@@ -399,13 +399,6 @@ def test_only_means_over_examples_see_one_micro_batch_at_a_time(name):
   assert is_mean != sees_whole_batch
 
 
-def test_teacher_of_another_width_is_refused():
-  vectors, features = make_batch(11, 2)
-  features["teacher_vectors"] = np.ones([5, 2, 8], np.float32)
-  with pytest.raises(ValueError, match="incompatible"):
-    evaluate(LossOptions("distillation"), vectors, features)
-
-
 # Memory
 
 

@@ -98,13 +98,6 @@ def test_accuracy_and_f1_are_the_best_of_all_thresholds(seed):
     assert metric(labels, predicted) == pytest.approx(actual[name])
 
 
-def test_average_precision_equals_hand_counts():
-  similarities = np.float32([0.9, 0.8, 0.7, 0.6, 0.5])
-  labels = np.array([1, 0, 1, 0, 1])
-  actual = similarity_scores.labeled_pairs(similarities, labels)
-  assert actual["average_precision"] == pytest.approx((1 + 2 / 3 + 3 / 5) / 3)
-
-
 def test_threshold_is_the_midpoint_between_similarities():
   similarities, labels = np.float32([0.25, 0.75, 0.5]), np.array([0, 1, 1])
   actual = similarity_scores.labeled_pairs(similarities, labels)

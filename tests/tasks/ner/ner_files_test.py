@@ -1,6 +1,7 @@
 """Tests of files of tagged sentences."""
 
 import json
+import re
 
 import pytest
 import reference_data
@@ -41,6 +42,7 @@ def test_columns_are_read_with_any_line_ends_and_blank_lines(tmp_path, text):
   assert first.tags == ["B-PER", "O"]
   assert second.words == ["Rome"]
   assert second.tags == ["B-LOC"]
+  assert [first.text[a:b] for a, b in first.offsets] == first.words
 
 
 def test_columns_and_delimiter_can_be_chosen(tmp_path):
@@ -50,45 +52,44 @@ def test_columns_and_delimiter_can_be_chosen(tmp_path):
   assert sentence.tags == ["B-LOC", "O"]
 
 
-def test_offsets_locate_the_words_in_the_text(tmp_path):
-  path = write(tmp_path, "Ann\tO\nleft\tO\n")
-  (sentence,) = ner_files.read_sentences(path, Columns())
-  assert [sentence.text[a:b] for a, b in sentence.offsets] == sentence.words
+@pytest.mark.parametrize(
+  ("text", "columns", "fault"),
+  [
+    ("Ann\tO\n\nleft\tO\nRome\n", Columns(), "line 4: has 1 columns"),
+    ("Ann\tO\n", Columns(tag=3), "line 1: "),
+    ("", Columns(), "has no sentences"),
+    ("\n\r\n", Columns(), "has no sentences"),
+    ("-DOCSTART- O\n", Columns(), "has no sentences"),
+    ("a\x02b\tO\n", Columns(item_delimiter="\x02"), "line 1: 2 words"),
+    ("Ann left .\nBob met .\n", TO_TAG, "line 1: looks like a sentence"),
+    ("Ann left .\nBob met .\nAnn met Bob .\n", TO_TAG, "line 1: looks like"),
+    ("-DOCSTART- -X- O\n\nAnn left .\n", TO_TAG, "line 3: looks like"),
+    ("我爱北京，你呢。\n好\n", TO_TAG, "line 1: looks like a sentence"),
+    ("今天天气很好。\n", TO_TAG, "line 1: looks like a sentence"),
+    ("Ann left.\nNo.\n", TO_TAG._replace(delimiter="\t"), "line 1: looks like"),
+    ("Ann left.\nNo.\n", TO_TAG._replace(delimiter="|"), "line 1: looks like"),
+    ("Ann,B-PER\nleft,O\n\nBob,B-PER\n", TO_TAG, "such as Ann,B-PER"),
+    ("# text = Ann left\n1\tAnn\tO\n", Columns(word=2), "line 1: is a comment"),
+    ("# sent_id = 1\n1\tAnn\tO\n", Columns(word=2), "line 1: is a comment"),
+    ("# newdoc\n1\tAnn\tO\n", Columns(word=2), "line 1: is a comment"),
+    ("#id = 2\n1\tAnn\tO\n", Columns(word=2), "line 1: is a comment"),
+  ],
+)
+def test_a_file_that_is_not_words_with_tags_is_refused(
+  tmp_path, text, columns, fault
+):
+  path = write(tmp_path, text)
+  with pytest.raises(InputError, match=f"^{re.escape(path)}.*{fault}"):
+    ner_files.read_sentences(path, columns)
 
 
-def test_a_single_column_has_no_tags(tmp_path):
-  (sentence,) = ner_files.read_sentences(write(tmp_path, "Ann\nleft\n"), TO_TAG)
-  assert sentence.tags is None
-
-
-def test_a_no_break_space_is_a_word(tmp_path):
-  (sentence,) = ner_files.read_sentences(
-    write(tmp_path, "\xa0\tO\nAnn\tO\n"), Columns()
-  )
-  assert sentence.words == ["\xa0", "Ann"]
-
-
-def test_a_line_with_another_number_of_columns_is_refused(tmp_path):
-  path = write(tmp_path, "Ann\tO\n\nleft\tO\nRome\n")
-  with pytest.raises(InputError, match=r"line 4: has 1 columns.*have 2"):
-    ner_files.read_sentences(path, Columns())
-
-
-def test_a_missing_column_is_refused(tmp_path):
-  path = write(tmp_path, "Ann\tO\n")
-  with pytest.raises(InputError, match=r"line 1: .*--tag_column=3"):
-    ner_files.read_sentences(path, Columns(tag=3))
-
-
-@pytest.mark.parametrize("text", ["", "\n\r\n", "-DOCSTART- O\n"])
-def test_a_file_without_sentences_is_refused(tmp_path, text):
-  with pytest.raises(InputError, match="has no sentences"):
-    ner_files.read_sentences(write(tmp_path, text), Columns())
-
-
-def test_a_missing_file_is_refused(tmp_path):
-  with pytest.raises(InputError, match="cannot be read"):
-    ner_files.read_sentences(str(tmp_path / "none"), Columns())
+@pytest.mark.parametrize(
+  ("name", "fault"), [("none", "cannot be read"), ("a.csv", "is a table")]
+)
+def test_no_file_or_a_table_is_refused(tmp_path, name, fault):
+  (tmp_path / "a.csv").write_text("id,text\n1,Ann left Rome.\n2,Bob met Ann\n")
+  with pytest.raises(InputError, match=fault):
+    ner_files.read_sentences(str(tmp_path / name), TO_TAG)
 
 
 def test_one_sentence_per_line(tmp_path):
@@ -96,12 +97,6 @@ def test_one_sentence_per_line(tmp_path):
   (sentence,) = ner_files.read_sentences(path, Columns(item_delimiter="\x02"))
   assert sentence.words == ["北", "京", "好"]
   assert sentence.tags == ["B-LOC", "I-LOC", "O"]
-
-
-def test_a_line_with_too_few_tags_is_refused(tmp_path):
-  path = write(tmp_path, "a\x02b\tO\n")
-  with pytest.raises(InputError, match="line 1: 2 words, but 1 tags"):
-    ner_files.read_sentences(path, Columns(item_delimiter="\x02"))
 
 
 def test_json_lines_with_tokens(tmp_path):
@@ -131,36 +126,6 @@ def test_json_lines_with_text_and_entities(tmp_path):
     "Dr", ".", "Ann", "-", "Marie", "left", "Rome", ".",
   ]  # fmt: skip
   assert sentence.tags == ["O", "O", "B-PER", "O", "O", "O", "B-LOC", "O"]
-
-
-@pytest.mark.parametrize(
-  "entities, message",
-  [
-    ([{"start": 0, "end": 9, "label": "X"}], "is not an entity"),
-    ([{"start": 2, "end": 2, "label": "X"}], "is not an entity"),
-    ([{"start": 0, "end": 1.5, "label": "X"}], "is not an entity"),
-    ([{"start": 0, "end": 2}], "is not an entity"),
-    (["X"], "is not an entity"),
-    (
-      [
-        {"start": 0, "end": 2, "label": "X"},
-        {"start": 1, "end": 3, "label": "Y"},
-      ],
-      "overlap",
-    ),
-  ],
-)
-def test_invalid_spans_are_refused(tmp_path, entities, message):
-  line = json.dumps({"text": "abc", "entities": entities})
-  path = write(tmp_path, line, "data.jsonl")
-  with pytest.raises(InputError, match=f"line 1: .*{message}"):
-    ner_files.read_sentences(path, Columns())
-
-
-@pytest.mark.parametrize("line", ["{", "[]", '{"words": []}'])
-def test_json_without_tokens_or_text_is_refused(tmp_path, line):
-  with pytest.raises(InputError, match="line 1: "):
-    ner_files.read_sentences(write(tmp_path, line, "data.jsonl"), Columns())
 
 
 @pytest.mark.needs_data
@@ -211,62 +176,30 @@ def test_only_names_of_columns_are_no_sentence(
   assert words_of(write(tmp_path, text), columns) == words
 
 
-def test_names_of_columns_are_logged(tmp_path, caplog):
-  path = write(tmp_path, "word tag\nParis B-LOC\n")
+@pytest.mark.parametrize(
+  ("text", "tags", "logged"),
+  [
+    ("word tag\nParis B-LOC\n", "B-LOC", "line 1: is read as the names of"),
+    (
+      "Ann PER_B\nLee PER_I\nleft O\nRome LOC_B\n",
+      "B-PER I-PER O B-LOC",
+      "PER_B is read as B-PER, others likewise; 2 entities",
+    ),
+    ("Ann PER\nleft O\nAcme ORG\n", "PER O ORG", "2 entities; seqeval finds 1"),
+    ("Ann NN\nleft VB\n", "NN VB", "no word is tagged O"),
+    ("Ann B-PER\nleft O\nRome S-LOC\n", "B-PER O S-LOC", None),
+  ],
+)
+def test_tags_that_are_unusual_are_reported(
+  tmp_path, caplog, text, tags, logged
+):
   with caplog.at_level("INFO", "absl"):
-    ner_files.read_sentences(path, Columns())
-  assert f"{path}, line 1: is read as the names of the columns" in caplog.text
-
-
-# Tags
-
-
-def test_tags_of_another_notation_are_read_and_logged(tmp_path, caplog):
-  path = write(tmp_path, "Ann PER_B\nLee PER_I\nleft O\nRome LOC_B\n")
-  with caplog.at_level("INFO", "absl"):
-    (sentence,) = ner_files.read_sentences(path, Columns())
-  assert sentence.tags == ["B-PER", "I-PER", "O", "B-LOC"]
-  assert (
-    f"{path}: PER_B is read as B-PER, others likewise; 2 ent" in caplog.text
-  )
-
-
-def test_entities_that_seqeval_finds_elsewhere_are_counted(tmp_path, caplog):
-  path = write(tmp_path, "Ann PER\nleft O\nAcme ORG\n")
-  with caplog.at_level("INFO", "absl"):
-    (sentence,) = ner_files.read_sentences(path, Columns())
-  assert sentence.tags == ["PER", "O", "ORG"]
-  assert "2 entities; seqeval finds 1 in the tags as they are" in caplog.text
-
-
-def test_tags_without_o_are_reported(tmp_path, caplog):
-  ner_files.read_sentences(write(tmp_path, "Ann NN\nleft VB\n"), Columns())
-  assert "no word is tagged O" in caplog.text
-
-
-def test_standard_tags_are_not_reported(tmp_path, caplog):
-  path = write(tmp_path, "Ann B-PER\nleft O\nRome S-LOC\n")
-  with caplog.at_level("INFO", "absl"):
-    ner_files.read_sentences(path, Columns())
-  assert not caplog.messages
+    (sentence,) = ner_files.read_sentences(write(tmp_path, text), Columns())
+  assert sentence.tags == tags.split()
+  assert logged in caplog.text if logged else not caplog.messages
 
 
 # Running text
-
-
-@pytest.mark.parametrize(
-  "text, line",
-  [
-    ("Ann left .\nBob met .\n", 1),
-    ("Ann left .\nBob met .\nAnn met Bob .\n", 1),
-    ("-DOCSTART- -X- O\n\nAnn left .\n", 3),
-    ("我爱北京，你呢。\n好\n", 1),
-    ("今天天气很好。\n", 1),
-  ],
-)
-def test_sentences_instead_of_words_are_refused(tmp_path, text, line):
-  with pytest.raises(InputError, match=f"line {line}: looks like a sentence"):
-    ner_files.read_sentences(write(tmp_path, text), TO_TAG)
 
 
 @pytest.mark.parametrize(
@@ -287,25 +220,6 @@ def test_lines_of_other_numbers_of_words_are_texts(tmp_path, texts, caplog):
   ]
 
 
-def test_a_table_to_tag_is_refused(tmp_path):
-  (tmp_path / "a.csv").write_text("id,text\n1,Ann left Rome.\n2,Bob met Ann\n")
-  with pytest.raises(InputError, match=r"a\.csv: is a table"):
-    ner_files.read_sentences(str(tmp_path / "a.csv"), TO_TAG)
-
-
-def test_words_with_their_tags_are_refused(tmp_path):
-  path = write(tmp_path, "Ann,B-PER\nleft,O\n\nBob,B-PER\n")
-  with pytest.raises(InputError, match="a tag in each word, such as Ann,B-PER"):
-    ner_files.read_sentences(path, TO_TAG)
-
-
-@pytest.mark.parametrize("delimiter", ["\t", "|"])
-def test_sentences_as_a_column_are_refused(tmp_path, delimiter):
-  path = write(tmp_path, "Ann left Rome.\nNothing happened.\n")
-  with pytest.raises(InputError, match="line 1: looks like a sentence"):
-    ner_files.read_sentences(path, TO_TAG._replace(delimiter=delimiter))
-
-
 @pytest.mark.parametrize(
   "text, columns",
   [
@@ -322,24 +236,18 @@ def test_columns_to_tag_are_read(tmp_path, text, columns):
 
 
 @pytest.mark.parametrize(
-  "words", [["http://a.b/c?d=e"], ["北京"], ["。"], ["3,5"]]
+  ("text", "columns", "words"),
+  [
+    ("http://a.b/c?d=e", TO_TAG, ["http://a.b/c?d=e"]),
+    ("北京", TO_TAG, ["北京"]),
+    ("。", TO_TAG, ["。"]),
+    ("3,5", TO_TAG, ["3,5"]),
+    ("#\tO\n#new\tO\n", Columns(), ["#", "#new"]),
+    ("\xa0\tO\nAnn\tO\n", Columns(), ["\xa0", "Ann"]),
+  ],
 )
-def test_words_with_punctuation_are_read(tmp_path, words):
-  assert words_of(write(tmp_path, "\n".join(words)), TO_TAG) == [words]
-
-
-@pytest.mark.parametrize(
-  "comment", ["# text = Ann left", "# sent_id = 1", "# newdoc", "#id = 2"]
-)
-def test_comments_are_refused(tmp_path, comment):
-  path = write(tmp_path, f"{comment}\n1\tAnn\tO\n")
-  with pytest.raises(InputError, match="line 1: is a comment"):
-    ner_files.read_sentences(path, Columns(word=2))
-
-
-def test_a_hash_is_a_word(tmp_path):
-  path = write(tmp_path, "#\tO\n#new\tO\n")
-  assert words_of(path, Columns()) == [["#", "#new"]]
+def test_words_with_punctuation_are_read(tmp_path, text, columns, words):
+  assert words_of(write(tmp_path, text), columns) == [words]
 
 
 @pytest.mark.parametrize(
@@ -354,36 +262,42 @@ def test_json_is_not_read_as_columns(tmp_path, text):
 # Keys of JSON
 
 
+def of_abc(*entities):
+  return {"text": "abc", "entities": entities}
+
+
 @pytest.mark.parametrize(
   "row, message",
   [
+    (of_abc({"start": 0, "end": 9, "label": "X"}), "is not an entity"),
+    (of_abc({"start": 2, "end": 2, "label": "X"}), "is not an entity"),
+    (of_abc({"start": 0, "end": 1.5, "label": "X"}), "is not an entity"),
+    (of_abc({"start": 0, "end": 2}), "is not an entity"),
+    (of_abc("X"), "is not an entity"),
+    (of_abc([0, 1, "X"]), "needs label, start and end"),
+    (of_abc({"start_offset": 0, "end_offset": 1, "label": "X"}), "needs label"),
     (
-      {"id": 1, "tokens": ["a"], "ner_tags": ["O"]},
-      'has no "tags", its keys are: "id", "tokens", "ner_tags"',
+      of_abc(
+        {"start": 0, "end": 2, "label": "X"},
+        {"start": 1, "end": 3, "label": "Y"},
+      ),
+      "overlap",
     ),
+    ([], ""),
+    ({"words": []}, ""),
+    ({"id": 1, "tokens": ["a"], "ner_tags": ["O"]}, '"id", "tokens", "ner_'),
     (
       {"text": "a", "label": [[0, 1, "X"]]},
-      'no "entities", .* "text", "label"',
+      'no "entities", .* "label"',
     ),
     ({"text": "a", "entities": None}, 'no "entities"'),
     ({"text": "a", "entities": 3}, '"entities" is not a list'),
     ({"words": ["a"], "tags": ["O"]}, 'its keys are: "words", "tags"'),
     ({}, "its keys are: none"),
-    (
-      {"tokens": ["a"], "tags": [3]},
-      '"tags" is not a list of strings: it has 3',
-    ),
+    ({"tokens": ["a"], "tags": [3]}, '"tags" is not a list of strings'),
     ({"tokens": [1], "tags": ["O"]}, '"tokens" is not a list of strings'),
     ({"tokens": ["a"], "tags": []}, "1 tokens, but 0 tags"),
-    ({"text": "a", "entities": [[0, 1, "X"]]}, "needs label, start and end"),
-    (
-      {
-        "text": "a",
-        "entities": [{"start_offset": 0, "end_offset": 1, "label": "X"}],
-      },
-      "needs label, start and end",
-    ),
-    ({"text": "\ud83d!", "entities": []}, r"'\\ud83d' is half of a character"),
+    ({"text": "\ud83d!", "entities": []}, "half of a character"),
     ({"tokens": ["\ude00"], "tags": ["O"]}, "half of a character"),
   ],
 )

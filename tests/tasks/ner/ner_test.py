@@ -1,10 +1,10 @@
 """Tests of sentences: words of running text, windows."""
 
 import pytest
+import tiny_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import tokenization
 from bertlib.tasks.ner import ner
 
 pytestmark = pytest.mark.unit
@@ -84,11 +84,8 @@ def test_each_chinese_character_is_a_word():
 
 
 @pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory):
-  path = tmp_path_factory.mktemp("vocab") / "vocab.txt"
-  pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "##a", "b"]
-  path.write_text("\n".join(pieces) + "\n")
-  return tokenization.FullTokenizer(str(path))
+def tokenizer():
+  return tiny_model.tokenizer("a", "##a", "b")
 
 
 @given(

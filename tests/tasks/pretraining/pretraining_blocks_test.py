@@ -94,11 +94,8 @@ def write_times(paths):
 
 def run_blocks(recipe, text_file, outputs, num_workers=1):
   """Runs in this process; returns the contents of the output files."""
-  counts = BlockRun(
-    recipe,
-    [text_file],
-    [*map(str, outputs)],
-  ).run(num_workers)
+  outputs_of_run = [*map(str, outputs)]
+  counts = BlockRun(recipe, [text_file], outputs_of_run).run(num_workers)
   content = [path.read_bytes() for path in outputs]
   assert counts["records"] == sum(len(read_file(path)) for path in outputs)
   return content
@@ -144,10 +141,8 @@ def test_files_do_not_depend_on_the_number_of_workers(
 
 
 def test_at_most_one_pass_of_a_block_is_in_memory(vocab_file):
-  recipe, counts = (
-    Recipe(vocab_file, max_seq_length=16, dupe_factor=5),
-    Counter(),
-  )
+  recipe = Recipe(vocab_file, max_seq_length=16, dupe_factor=5)
+  counts = Counter()
   tokenizer = pretraining_text.load_tokenizer(recipe)
   lines = Corpus([[[1, 1, 1]] * 12] * 8).lines * 40
   held = [
@@ -171,18 +166,10 @@ def test_remote_output_equals_local_output_and_is_kept(
   (expected,) = run_blocks(recipe, text_file, [tmp_path / "local"])
   (remote_text,) = files.find_files([f"file://{text_file}*"])
   remote = f"file://{tmp_path}/remote"
-  BlockRun(
-    recipe,
-    [remote_text],
-    [remote],
-  ).run(1)
+  BlockRun(recipe, [remote_text], [remote]).run(1)
   assert (tmp_path / "remote").read_bytes() == expected
   before = write_times([tmp_path / "remote"])
-  BlockRun(
-    recipe,
-    [remote_text],
-    [remote],
-  ).run(1)
+  BlockRun(recipe, [remote_text], [remote]).run(1)
   assert write_times([tmp_path / "remote"]) == before
 
 
@@ -327,17 +314,6 @@ def test_a_complete_run_leaves_its_files_and_a_receipt(stopped):
   assert stopped.others("whole") == {RECEIPT, "out.run.json"}
   stopped.run(commands.succeed, "again")
   assert stopped.files("again") == stopped.content
-
-
-@pytest.mark.process
-def test_a_run_logs_its_progress(stopped):
-  often = "terminal.progress = functools.partial("
-  often += "terminal.progress, delay=0, mininterval=0)"
-  lines = ["import functools", "from bertlib.cli import terminal", often]
-  stopped.run(commands.succeed, "often", *lines)
-  log = stopped.done.stderr
-  assert re.search(r"1 of 1 files, \d\d:\d\d left", log)
-  assert re.search(r"([\d.]+k) of \1 bytes, \d\d:\d\d left", log)
 
 
 @pytest.mark.process

@@ -126,78 +126,74 @@ OPTIONS = st.fixed_dictionaries(
 )
 
 
-@settings(deadline=None)
-@given(DOCUMENTS, OPTIONS)
-def test_records_are_two_segments_between_special_tokens_and_padding(
-  vocab_file, documents, options
-):
-  records, counts = make(Corpus(documents), vocab_file, **options)
-  assert len(records) == counts["records"] > 0
-  assert counts["tokens"] == sum(len(tokens(record)) for record in records)
-  for record in records:
-    first, second = parts(record)
-    assert first and second
-    assert tokens(record) == [CLS, *first, SEP, *second, SEP]
-    lengths = len(first) + 2, len(second) + 1
-    padding = [0] * (options["max_seq_length"] - sum(lengths))
-    assert record["input_ids"][sum(lengths) :] == padding
-    assert record["input_mask"] == [1] * sum(lengths) + padding
-    assert (
-      record["segment_ids"] == [0] * lengths[0] + [1] * lengths[1] + padding
-    )
+def check_layout(record, max_seq_length):
+  """[CLS] a [SEP] b [SEP] and padding."""
+  first, second = parts(record)
+  assert first and second
+  assert tokens(record) == [CLS, *first, SEP, *second, SEP]
+  lengths = len(first) + 2, len(second) + 1
+  padding = [0] * (max_seq_length - sum(lengths))
+  assert record["input_ids"][sum(lengths) :] == padding
+  assert record["input_mask"] == [1] * sum(lengths) + padding
+  assert record["segment_ids"] == [0] * lengths[0] + [1] * lengths[1] + padding
 
 
-@settings(deadline=None)
-@given(DOCUMENTS, OPTIONS)
-def test_masks_are_sorted_padded_and_of_the_requested_number(
-  vocab_file, documents, options
-):
-  records, counts = make(Corpus(documents), vocab_file, **options)
-  assert counts["masked tokens"] == sum(len(masks(r)) for r in records)
+def check_masks(record, options):
+  """Masks are sorted, padded, and of the requested number."""
   num_slots = options["max_predictions_per_seq"]
-  for record in records:
-    masked, ids = masks(record), tokens(record)
-    number = len(masked)
-    padding = [0] * (num_slots - number)
-    assert record["masked_lm_positions"] == sorted(masked) + padding
-    assert record["masked_lm_ids"] == [*masked.values(), *padding]
-    assert record["masked_lm_weights"] == [1] * number + padding
-    assert not {CLS, SEP} & set(masked.values())
-    for position, token in enumerate(ids):
-      assert position in masked or record["input_ids"][position] == token
-    requested = max(1, round(options["masked_lm_prob"] * len(ids)))
-    requested = min(requested, num_slots, len(ids) - 3)
-    if options["do_whole_word_mask"]:
-      assert number <= requested  # a word may not fit the remaining number
-    else:
-      assert number == requested
+  masked, ids = masks(record), tokens(record)
+  number = len(masked)
+  padding = [0] * (num_slots - number)
+  assert record["masked_lm_positions"] == sorted(masked) + padding
+  assert record["masked_lm_ids"] == [*masked.values(), *padding]
+  assert record["masked_lm_weights"] == [1] * number + padding
+  assert not {CLS, SEP} & set(masked.values())
+  for position, token in enumerate(ids):
+    assert position in masked or record["input_ids"][position] == token
+  requested = max(1, round(options["masked_lm_prob"] * len(ids)))
+  requested = min(requested, num_slots, len(ids) - 3)
+  if options["do_whole_word_mask"]:
+    assert number <= requested  # a word may not fit the remaining number
+  else:
+    assert number == requested
+
+
+def check_segments(record, corpus, max_seq_length):
+  """Segments are consecutive or random; whether both are of one document."""
+  ends = [
+    (corpus.positions[part[0]], corpus.positions[part[-1]])
+    for part in parts(record)
+  ]
+  ids = [
+    position
+    for (_, start, _), (_, end, _) in ends
+    for position in range(start, end + 1)
+  ]
+  assert [corpus.positions[i][1] for p in parts(record) for i in p] == ids
+  (_, (first, end, _)), ((second, next_start, _), _) = ends
+  if record["next_sentence_labels"] == [0]:
+    assert first == second
+    is_full = sum(record["input_mask"]) == max_seq_length
+    assert next_start > end if is_full else next_start == end + 1
+  return first == second
 
 
 @settings(deadline=None)
 @given(DOCUMENTS, OPTIONS)
-def test_segments_are_consecutive_or_from_two_documents(
+def test_records_are_pairs_of_segments_with_masks(
   vocab_file, documents, options
 ):
   corpus = Corpus(documents)
   records, counts = make(corpus, vocab_file, **options)
+  assert len(records) == counts["records"] > 0
+  assert counts["tokens"] == sum(len(tokens(record)) for record in records)
+  assert counts["masked tokens"] == sum(len(masks(r)) for r in records)
   same_document = 0
   for record in records:
-    (first, start, end), (second, next_start, next_end) = (
-      (
-        corpus.positions[p[0]][0],
-        corpus.positions[p[0]][1],
-        corpus.positions[p[-1]][1],
-      )
-      for p in parts(record)
-    )
-    ids = [*range(start, end + 1), *range(next_start, next_end + 1)]
-    assert [corpus.positions[i][1] for p in parts(record) for i in p] == ids
-    if record["next_sentence_labels"] == [1]:
-      same_document += first == second
-    else:
-      assert first == second
-      is_full = sum(record["input_mask"]) == options["max_seq_length"]
-      assert next_start > end if is_full else next_start == end + 1
+    check_layout(record, options["max_seq_length"])
+    check_masks(record, options)
+    is_same = check_segments(record, corpus, options["max_seq_length"])
+    same_document += is_same and record["next_sentence_labels"][0]
   assert counts["random next sentences"] == sum(
     record["next_sentence_labels"][0] for record in records
   )

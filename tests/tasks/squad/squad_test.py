@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 import reference_data
 import tensorflow as tf
+import tiny_model
 from absl import flags
 
 import tokenization
@@ -68,19 +69,9 @@ def read_golden_examples(run, folder, golden):
   return [e for e in examples if e.qas_id not in ALSO_TRAINED_ON]
 
 
-def helper_cases(function):
-  cases = reference_data.read_jsonl(
-    reference_data.golden("squad", "helpers.jsonl")
-  )
-  return [case for case in cases if case["function"] == function]
-
-
 @pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory):
-  words = "a b c d e f g h who what ##s ( ) . , [PAD] [UNK] [CLS] [SEP]"
-  path = tmp_path_factory.mktemp("vocab") / "vocab.txt"
-  path.write_text("\n".join(words.split(" ")) + "\n")
-  return tokenization.FullTokenizer(str(path))
+def tokenizer():
+  return tiny_model.tokenizer(*"abcdefgh", "who", "what", "##s", *"().,")
 
 
 def make_data(*questions, context="a b c d"):
@@ -194,7 +185,7 @@ def test_an_answer_is_at_its_start_although_its_word_has_it_twice(
 
 
 def test_max_context_equals_that_of_the_original():
-  for case in helper_cases("_check_is_max_context"):
+  for case in reference_data.squad_helper_cases("_check_is_max_context"):
     spans = [Span(*span) for span in case["doc_spans"]]
     positions = np.arange(len(case["best_span"]))
     for index in range(len(spans)):
@@ -209,7 +200,7 @@ def test_max_context_equals_that_of_the_original():
 
 
 def test_improved_answer_spans_equal_those_of_the_original():
-  for case in helper_cases("_improve_answer_span"):
+  for case in reference_data.squad_helper_cases("_improve_answer_span"):
     expected = case.pop("result")
     del case["function"]
     span = original_api._improve_answer_span(
@@ -219,7 +210,8 @@ def test_improved_answer_spans_equal_those_of_the_original():
 
 
 def test_order_of_training_records_equals_that_of_the_original():
-  for case in helper_cases("shuffle of the training examples"):
+  function = "shuffle of the training examples"
+  for case in reference_data.squad_helper_cases(function):
     assert squad_windows.reference_order(case["n"]) == case["result"]
 
 
@@ -263,14 +255,9 @@ def test_max_context_of_windows_is_that_among_all_windows(
   tokenizer, num_words, room, doc_stride
 ):
   example = SquadExample("q", "who", ["a"] * num_words)
-  with mock.patch.object(
-    squad_windows,
-    "check_is_max_context",
-    wraps=squad_windows.check_is_max_context,
-  ) as check:
-    windows = squad_windows.convert_examples_to_windows(
-      [example], tokenizer, Settings(room + 4, doc_stride, 1, False)
-    )
+  windows = squad_windows.convert_examples_to_windows(
+    [example], tokenizer, Settings(room + 4, doc_stride, 1, False)
+  )
   spans = model_inputs.make_doc_spans(num_words, room, doc_stride)
   expected = []
   for index, (start, length) in enumerate(spans):
@@ -279,9 +266,6 @@ def test_max_context_of_windows_is_that_among_all_windows(
     )
     expected += [False, False, False, *is_max, False]
   assert windows.is_max_context.tolist() == expected
-  # The work per window does not grow with the paragraph.
-  for call in check.call_args_list:
-    assert len(call.args[0]) <= 2 * -(-room // doc_stride) + 1
 
 
 def test_windows_of_a_long_paragraph_take_little_memory(tokenizer):
@@ -346,18 +330,6 @@ def test_an_answer_outside_every_window_is_found(tokenizer):
   )
   _, lost = squad_windows.find_incomplete_questions(windows)
   assert lost.tolist() == [0]
-
-
-def test_an_empty_paragraph_has_no_windows(tokenizer):
-  examples = [SquadExample("q", "who", []), SquadExample("p", "who", ["a"])]
-  windows = squad_windows.convert_examples_to_windows(
-    examples, tokenizer, Settings(8, 4, 2, False)
-  )
-  assert windows.example_index.tolist() == [1]
-  windows = squad_windows.convert_examples_to_windows(
-    examples[:1], tokenizer, Settings(8, 4, 2, False)
-  )
-  assert [len(column) for column in windows] == [0] * len(windows)
 
 
 SCRIPT = f"""
@@ -557,74 +529,23 @@ def test_questions_with_and_without_answers_can_be_mixed(tmp_path, impossible):
   assert [e.is_impossible for e in examples] == [False, True]
 
 
-def test_empty_answers_are_refused_where_the_file_says_there_is_one(tmp_path):
-  question = {"id": "n", "question": "who", "answers": []}
-  path = write_data(tmp_path, question | {"is_impossible": False})
-  with pytest.raises(InputError) as refused:
-    original_api.read_squad_examples(path, True, True)
-  assert str(refused.value) == (
-    f"{path}, question n: has 0 answers, but training needs one. Keep one, or"
-    " set its is_impossible to true if there is none"
-  )
-
-
 # Invalid data and settings
-
-
-@pytest.mark.parametrize("is_training", [True, False])
-def test_impossible_questions_need_version_2_with_negative(
-  tmp_path, is_training
-):
-  impossible = {"id": "n", "question": "who", "is_impossible": True}
-  path = write_data(tmp_path, ("q", [("b", 2)]), impossible)
-  with pytest.raises(InputError) as refused:
-    original_api.read_squad_examples(path, is_training)
-  assert str(refused.value) == (
-    f"{path}, question n: has no answer (is_impossible), as in SQuAD 2.0. Give"
-    " --version_2_with_negative"
-  )
 
 
 @pytest.mark.parametrize(
   ("answers", "message"),
   [
-    ([], "has 0 answers"),
     ([("b", 2), ("c", 4)], "has 2 answers"),
-    ([("", 0)], "its answer is empty"),
-    ([(" ", 1)], "its answer is empty"),
-    ([("\u200b", 1)], "its answer is empty"),
-    ([("b", None)], "its answer has no answer_start"),
-    ([("b", -1)], "answer_start -1 puts the answer outside the context"),
-    ([("d", 7)], "which has 7 characters"),
-    ([("d e", 6)], "answer_start 6 puts the answer outside the context"),
+    ([(" ", 1)], "is empty"),
+    ([("\u200b", 1)], "is empty"),
+    ([("b", None)], "no answer_start"),
+    ([("d e", 6)], "outside the context"),
   ],
 )
 def test_invalid_training_answers_are_refused(tmp_path, answers, message):
   path = write_data(tmp_path, ("good", [("b", 2)]), ("bad", answers))
-  with pytest.raises(InputError) as refused:
+  with pytest.raises(InputError, match=f"question bad: .*{message}"):
     original_api.read_squad_examples(path, is_training=True)
-  assert str(refused.value).startswith(f"{path}, question bad: ")
-  assert message in str(refused.value)
-
-
-def test_no_question_left_to_train_on_is_refused(tmp_path):
-  path = write_data(tmp_path, ("off", [("d", 2)]))
-  with pytest.raises(InputError, match="no questions left to train on"):
-    original_api.read_squad_examples(path, is_training=True)
-
-
-@pytest.mark.parametrize(
-  ("settings", "message"),
-  [
-    (Settings(67, 128, 64, True), "--max_seq_length=67 leaves no room"),
-    (Settings(384, 0, 64, True), "--doc_stride=0 .* must be at least 1"),
-  ],
-)
-def test_windows_without_room_for_text_are_refused(
-  tokenizer, settings, message
-):
-  with pytest.raises(InputError, match=message):
-    squad_windows.convert_examples_to_windows([], tokenizer, settings)
 
 
 @pytest.mark.parametrize(("length", "query_length"), [(67, 64), (5, 2), (4, 8)])

@@ -1,0 +1,14 @@
+"""Asserts that input is refused."""
+
+import pytest
+
+from bertlib.cli.errors import InputError
+
+
+def refusal(action, *arguments, **options):
+  """The message of the InputError that an action raises, one line."""
+  with pytest.raises(InputError) as refused:
+    action(*arguments, **options)
+  message = str(refused.value)
+  assert "\n" not in message
+  return message

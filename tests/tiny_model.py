@@ -1,0 +1,31 @@
+"""What the tiny models of the tests share: special tokens, sizes, files."""
+
+import modeling
+import tokenization
+
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+SIZES = {
+  "hidden_size": 16,
+  "num_hidden_layers": 1,
+  "num_attention_heads": 2,
+  "intermediate_size": 32,
+  "max_position_embeddings": 32,
+  "type_vocab_size": 2,
+}
+
+
+def config(vocab_size, **changed):
+  """A `BertConfig`; `changed` differs from `SIZES` or the defaults."""
+  return modeling.BertConfig(vocab_size, **(SIZES | changed))
+
+
+def write_files(folder, vocab, model_config):
+  """Writes `vocab.txt` and `bert_config.json` into a folder."""
+  (folder / "vocab.txt").write_text("".join(f"{entry}\n" for entry in vocab))
+  (folder / "bert_config.json").write_text(model_config.to_json_string())
+
+
+def tokenizer(*words):
+  """A tokenizer of the special tokens and these words."""
+  vocab = {word: index for index, word in enumerate([*SPECIAL, *words])}
+  return tokenization.FullTokenizer(vocab)
