@@ -308,11 +308,13 @@ def _read_run(
     folder,
     task,
     receipt,
-    evaluation or receipt,
-    {n: metrics[n] for n in sorted(metrics, key=lambda n: n != primary)},
-    primary,
-    rows,
-    _trained_steps(folder) or numbers.get("global_step"),
+    evaluation=evaluation or receipt,
+    metrics={
+      n: metrics[n] for n in sorted(metrics, key=lambda n: n != primary)
+    },
+    primary_metric=primary,
+    dev_scores=rows,
+    num_steps=_trained_steps(folder) or numbers.get("global_step"),
   )
 
 
@@ -321,14 +323,9 @@ def _primary_metric(
 ) -> str | None:
   """Name of the primary metric; None if there is no metric."""
   named = receipt.get("flags", {}).get("best_metric")
-  names = (
-    [dev_scores.plain_name(named)]
-    if named
-    else [
-      *task.primary_metrics,
-      *metrics,
-    ]
-  )
+  names = [*task.primary_metrics, *metrics]
+  if named:
+    names = [dev_scores.plain_name(named)]
   return next((n for n in names if n in metrics and n != "step"), None)
 
 
