@@ -49,7 +49,7 @@ from bertlib.tasks.squad import (
   squad_windows,
 )
 from bertlib.tasks.squad.record import RECORD
-from bertlib.training import estimator_spec, lifecycle, step_plan
+from bertlib.training import estimator_spec, lifecycle
 from bertlib.training.task import Run, Task
 
 # isort: off
@@ -334,7 +334,7 @@ def main(_) -> None:
     squad_inputs.print_audit(settings)
     return
   with receipts.begin(__file__, settings) as (receipt, step):
-    run, data, windows, logits = prepare(settings, step)
+    run, data, logits = prepare(settings, step)
   if step.is_dry_run:
     return
   settings, files_read = run.settings, squad_inputs.data_files(settings, data)
@@ -344,16 +344,12 @@ def main(_) -> None:
     if run.seeds:
       lifecycle.train_seeds(run, "--nointeractive")
     elif settings.run.do_train:
-      outcome.lengths = train_reader(run, data, windows)
+      outcome.lengths = train_reader(run, data)
     outcome.checkpoint = lifecycle.select_checkpoint(run)
     if settings.answers_questions and run.is_chief:
       if logits is None:
-        logits = outcome.with_checkpoint(
-          predict_logits, run, windows, len(data.predict)
-        )
-      outcome.found = answer_questions(
-        run, data, windows, logits, outcome.checkpoint
-      )
+        logits = outcome.with_checkpoint(predict_logits, run, data)
+      outcome.found = answer_questions(run, data, logits, outcome.checkpoint)
     outcome.num_examples = data.num_questions
   if settings.interactive and run.is_chief:
     answer_interactively(run, outcome.checkpoint)
@@ -364,14 +360,11 @@ def main(_) -> None:
 
 def prepare(
   settings: SquadSettings, step: Steps
-) -> tuple[
-  Run, squad_inputs.SquadData, squad_windows.Windows, np.ndarray | None
-]:
+) -> tuple[Run, squad_inputs.SquadData, np.ndarray | None]:
   """Loads the model and reads the questions; writes nothing.
 
   Returns:
-    The run, its questions, the windows of those of --predict_file, and the
-    logits of --from_logits.
+    The run, its questions, and the logits of --from_logits.
   """
   with step("output"):
     check_output(settings)
@@ -379,24 +372,19 @@ def prepare(
     run = lifecycle.setup(settings, make_task(settings), step)
   with step("data"):
     data = squad_inputs.read_data(run)
-    check_enough_examples(run, data)
   logits = None
   with step("windows"):
-    windows = squad_inputs.make_windows(run, data.predict, is_training=False)
+    data = squad_inputs.make_windows(run, data)
     if settings.from_logits:
-      logits = squad_answers.load_logits(settings.from_logits, windows)
+      logits = squad_answers.load_logits(settings.from_logits, data.windows)
   plan = lifecycle.check_start(run, step)
   if step.is_dry_run:
     with step("tokens"):
-      lengths = squad_inputs.check_questions(run, data)
+      lengths = squad_inputs.check_lengths(run, data)
     training_checks.estimate_training(
-      step,
-      run,
-      plan,
-      lengths,
-      functools.partial(squad_inputs.count_steps, settings, len(data.train)),
+      step, run, plan, lengths, lambda _: data.num_train_steps
     )
-  return run, data, windows, logits
+  return run, data, logits
 
 
 def make_task(settings: SquadSettings) -> Task:
@@ -473,54 +461,31 @@ def check_output(settings: SquadSettings) -> None:
     read_passage(settings)
 
 
-def check_enough_examples(run: Run, data: squad_inputs.SquadData) -> None:
-  """Refuses a training set that is too small for one step."""
-  # Each question has at least one window. The windows are made here only if
-  # there are few questions, which takes little time.
-  if step_plan.may_be_too_few(run.settings.run, len(data.train)):
-    windows = squad_windows.convert_examples_to_windows(
-      data.train,
-      run.tokenizer,
-      squad_inputs.window_settings(run.settings, is_training=True),
-    )
-    squad_inputs.count_steps(run.settings, len(data.train), len(windows.length))
-
-
 # Training, prediction, answers
 
 
 def train_reader(
-  run: Run,
-  data: squad_inputs.SquadData,
-  dev_windows: squad_windows.Windows,  # evaluated during training
+  run: Run, data: squad_inputs.SquadData
 ) -> model_inputs.Lengths:
   """Trains the model on the windows of the training questions."""
-  settings, questions = run.settings, data.train
-  max_seq_length = settings.model.max_seq_length
-  windows = squad_inputs.make_windows(run, questions, is_training=True)
-  path = write_windows(
-    run,
-    "train",
-    windows,
-    squad_windows.rows_of_questions(
-      windows, squad_windows.reference_order(len(questions))
-    ),
-    is_training=True,
-  )
+  settings, windows = run.settings, data.train_windows
+  order = squad_windows.reference_order(len(data.train))
+  rows = squad_windows.rows_of_questions(windows, order)
+  path = write_windows(run, "train", windows, rows, is_training=True)
   lifecycle.train(
     run,
     input_fn_builder(
       path,
-      max_seq_length,
+      settings.model.max_seq_length,
       by_length=settings.run.group_by_length and not run.on_tpu,
       **lifecycle.input_options(run, is_training=True),
     ),
-    squad_inputs.count_steps(settings, len(questions), len(windows.length)),
-    f"{len(questions)} questions in {len(windows.length)} windows",
-    functools.partial(evaluate_answers, run, data, dev_windows),
+    data.num_train_steps,
+    f"{len(data.train)} questions in {len(windows.length)} windows",
+    functools.partial(evaluate_answers, run, data),
     functools.partial(record_check.find, [path], run.task.features),
   )
-  return squad_windows.window_lengths(windows, max_seq_length)
+  return squad_windows.window_lengths(windows, settings.model.max_seq_length)
 
 
 def write_windows(
@@ -531,10 +496,8 @@ def write_windows(
   is_training: bool,
 ) -> str:
   """Writes windows, by index, as TFRecords of `lifecycle.records_path`."""
-  path, max_seq_length = (
-    lifecycle.records_path(run, name),
-    run.settings.model.max_seq_length,
-  )
+  path = lifecycle.records_path(run, name)
+  max_seq_length = run.settings.model.max_seq_length
   tf_records.write_records(
     path,
     squad_windows.window_records(windows, max_seq_length, rows),
@@ -545,13 +508,12 @@ def write_windows(
 
 def predict_logits(
   run: Run,
-  windows: squad_windows.Windows,
-  num_questions: int,  # for the log
+  data: squad_inputs.SquadData,
   checkpoint: str | None,  # None for the model of --init_checkpoint
 ) -> np.ndarray:
-  """Start and end logits of all windows, float32 [2, windows, S]."""
+  """Start and end logits of --predict_file, float32 [2, windows, S]."""
   max_seq_length = run.settings.model.max_seq_length
-  num_windows = len(windows.length)
+  num_windows = len(data.windows.length)
   batch_size = run.settings.run.predict_batch_size
   rows = lifecycle.fill_last_batch(run, range(num_windows), batch_size)
   # The lowest float32 stays at padding that is not computed.
@@ -560,7 +522,7 @@ def predict_logits(
     return logits
   options = lifecycle.input_options(run, is_training=False)
   input_fn = input_fn_builder(
-    write_windows(run, "eval", windows, rows, is_training=False),
+    write_windows(run, "eval", data.windows, rows, is_training=False),
     max_seq_length,
     by_length=options["trim"],
     **options,
@@ -574,9 +536,9 @@ def predict_logits(
   logging.info(
     "%d windows of %d questions in %.1f s: %.1f questions/s",
     num_windows,
-    num_questions,
+    len(data.predict),
     seconds,
-    num_questions / seconds,
+    len(data.predict) / seconds,
   )
   return logits[:, :num_windows]
 
@@ -584,13 +546,12 @@ def predict_logits(
 def find_answers(
   run: Run,
   data: squad_inputs.SquadData,
-  windows: squad_windows.Windows,
-  logits: np.ndarray,
+  logits: np.ndarray,  # of `predict_logits`
 ) -> squad_decoding.AnswerFinder:
   """Finds the answers to the questions of --predict_file."""
   return squad_decoding.AnswerFinder(
     data.predict,
-    windows,
+    data.windows,
     logits,
     run.settings.model.do_lower_case,
     run.tokenizer.inv_vocab,
@@ -598,14 +559,10 @@ def find_answers(
 
 
 def evaluate_answers(
-  run: Run,
-  data: squad_inputs.SquadData,
-  windows: squad_windows.Windows,
-  checkpoint: str | None,
+  run: Run, data: squad_inputs.SquadData, checkpoint: str | None
 ) -> dict[str, float]:
   """Metrics of a checkpoint on the questions of --predict_file."""
-  logits = predict_logits(run, windows, len(data.predict), checkpoint)
-  finder = find_answers(run, data, windows, logits)
+  finder = find_answers(run, data, predict_logits(run, data, checkpoint))
   return squad_answers.evaluate_best(
     finder, data.questions, run.settings.answers
   )
@@ -614,21 +571,18 @@ def evaluate_answers(
 def answer_questions(
   run: Run,
   data: squad_inputs.SquadData,
-  windows: squad_windows.Windows,
   logits: np.ndarray,  # of `predict_logits`
   checkpoint: str | None,  # None for the model of --init_checkpoint
 ) -> run_report.Findings:
   """Writes answers and, with --do_eval, their metrics."""
   if run.settings.save_logits:
-    squad_answers.save_logits(run.settings.save_logits, windows, logits)
+    squad_answers.save_logits(run.settings.save_logits, data.windows, logits)
   found, settings = run_report.Findings(), run.settings.answers
   has_negative = settings.version_2_with_negative
   do_eval = run.settings.run.do_eval
   if has_negative and not do_eval:
     log_stored_threshold(run)
-  answers = squad_answers.find(
-    find_answers(run, data, windows, logits), settings
-  )
+  answers = squad_answers.find(find_answers(run, data, logits), settings)
   squad_answers.write(
     answers,
     run.path("predictions.json"),

@@ -184,7 +184,7 @@ def test_all_steps_of_a_valid_run_pass(capsys, script):
     (run_classifier, {"class_weights": "2:1"}, "classes", "give LABEL:WEIGHT"),
     (run_classifier, {"output_dir": "file/out"}, "disk", "Not a directory"),
     (run_classifier, {"num_replicas": 3}, "batches", "among 3 replicas"),
-    (run_squad, {"train_batch_size": 9}, "data", "are not enough for one step"),
+    (run_squad, {"train_batch_size": 9}, "windows", "not enough for one step"),
     (run_ner, {"train_file": "untagged.conll"}, "sentences", "without tags"),
     (run_embeddings, {"matryoshka_dims": "9"}, "vectors", "must be 8"),
     (run_pretraining, {"input_file": "text.txt"}, "data", "text.txt: "),

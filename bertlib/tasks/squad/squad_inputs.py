@@ -6,7 +6,6 @@ import os
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-import numpy as np
 from absl import logging
 
 from bertlib.checkpoints import loading
@@ -23,11 +22,15 @@ from bertlib.training.task import Run
 
 
 class SquadData(NamedTuple):
-  """The questions that a run reads; empty if the flags do not need them."""
+  """The questions that a run uses; empty if the flags do not need them."""
 
-  train: Sequence[SquadExample]
-  predict: Sequence[SquadExample]  # to answer
-  questions: Sequence[squad_files.Question]  # the same, with gold answers
+  train: Sequence[SquadExample] = ()
+  predict: Sequence[SquadExample] = ()  # to answer
+  questions: Sequence[squad_files.Question] = ()  # the same, with gold answers
+  # Of `make_windows`.
+  train_windows: Windows | None = None
+  windows: Windows | None = None  # of `predict`
+  num_train_steps: int = 0
 
   @property
   def num_questions(self) -> dict[str, int]:
@@ -43,7 +46,7 @@ def read_data(run: Run) -> SquadData:
   settings, eval_steps = run.settings, run.selection.eval_steps
   loading.check_has_segments(run.config, settings.model.bert_config_file)
   has_negative = settings.answers.version_2_with_negative
-  data = SquadData([], [], [])
+  data = SquadData()
   to_train_on: Sequence[squad_files.Question] = ()
   if settings.run.do_train:
     to_train_on = squad_files.read_questions(settings.train_file)
@@ -115,22 +118,23 @@ def data_files(settings: SquadSettings, data: SquadData) -> list[str]:
 # Windows
 
 
-def window_settings(
-  settings: SquadSettings, is_training: bool
-) -> WindowSettings:
-  """Window settings of a run."""
-  return WindowSettings(
-    settings.model.max_seq_length,
-    settings.doc_stride,
-    settings.max_query_length,
-    is_training,
+def make_windows(run: Run, data: SquadData) -> SquadData:
+  """The data with the windows of all questions; counts the training steps."""
+  settings = run.settings
+  data = data._replace(
+    windows=_windows_of(run, data.predict, settings.predict_file, False)
   )
+  if not data.train:
+    return data
+  windows = _windows_of(run, data.train, settings.train_file, True)
+  num_steps = count_steps(settings, len(data.train), len(windows.length))
+  return data._replace(train_windows=windows, num_train_steps=num_steps)
 
 
-def make_windows(
-  run: Run, examples: Sequence[SquadExample], is_training: bool
+def _windows_of(
+  run: Run, examples: Sequence[SquadExample], path: str, is_training: bool
 ) -> Windows:
-  """Makes the windows of --train_file or --predict_file, and logs counts."""
+  """The windows of a file's questions; logs what they lost."""
   settings = run.settings
   # Starting a process takes as long as converting some thousand questions.
   num_workers = settings.num_workers or min(
@@ -139,16 +143,24 @@ def make_windows(
   windows = squad_windows.convert_examples_to_windows(
     examples,
     run.tokenizer,
-    window_settings(settings, is_training),
+    WindowSettings(
+      settings.model.max_seq_length,
+      settings.doc_stride,
+      settings.max_query_length,
+      is_training,
+    ),
     num_workers,
     show_progress=bool(examples),
   )
   truncated, lost = squad_windows.find_incomplete_questions(windows)
   if examples:
-    logging.info(
+    logging.log(
+      logging.WARNING
+      if max(len(truncated), len(lost)) > len(examples) / 20
+      else logging.INFO,
       "%s: %d questions in %d windows; %d questions truncated to %d tokens, %d"
       " answers in no window",
-      settings.train_file if is_training else settings.predict_file,
+      path,
       len(examples),
       len(windows.length),
       len(truncated),
@@ -217,28 +229,11 @@ def count_steps(
 # Of a dry run
 
 
-def check_questions(run: Run, data: SquadData) -> doctor.LengthSummary:
-  """Encodes a sample of questions; warns if many lose text or answers."""
-  questions = data.train or data.predict
-  sample = doctor.sample(questions)
-  windows = squad_windows.convert_examples_to_windows(
-    sample,
-    run.tokenizer,
-    window_settings(run.settings, is_training=bool(data.train)),
-  )
-  truncated, lost = squad_windows.find_incomplete_questions(windows)
-  for problem, affected in (
-    ("questions are truncated", truncated),
-    ("answers fall outside every window", lost),
-  ):
-    if len(affected) > len(sample) / 20:
-      logging.warning("%d of %d %s", len(affected), len(sample), problem)
-  ends = np.cumsum(windows.length)
-  return doctor.check_encoded(
-    [
-      doctor.Encoded(windows.ids[end - length : end].tolist(), int(length))
-      for end, length in zip(ends, windows.length)
-    ],
-    run.config.vocab_size,
-    len(questions) * len(ends) // max(len(sample), 1),
-  )
+def check_lengths(run: Run, data: SquadData) -> doctor.LengthSummary:
+  """Checks the ids of the windows; returns their number and mean length."""
+  windows = data.train_windows if data.train else data.windows
+  doctor.check_ids(windows.ids.tolist(), run.config.vocab_size, "windows")
+  num_windows = len(windows.length)
+  mean = len(windows.ids) / max(num_windows, 1)
+  logging.info("%d windows: mean length %.0f tokens", num_windows, mean)
+  return doctor.LengthSummary(num_windows, mean)
