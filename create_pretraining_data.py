@@ -29,7 +29,7 @@ from typing import Any
 
 from absl import flags, logging
 
-from bertlib.cli import app, option, steps
+from bertlib.cli import app, option, steps, terminal
 from bertlib.cli.errors import InputError
 from bertlib.cli.steps import Steps
 from bertlib.data import vocabulary
@@ -44,13 +44,9 @@ from bertlib.tasks.pretraining import (
 from bertlib.tasks.pretraining.pretraining_instances import (  # noqa: F401 (their names are also here)
   MaskedLmInstance,
   TrainingInstance,
-  create_float_feature,
   create_instances_from_document,
-  create_int_feature,
   create_masked_lm_predictions,
-  create_training_instances,
   truncate_seq_pair,
-  write_instance_to_example_files,
 )
 
 FLAGS = flags.FLAGS
@@ -161,20 +157,19 @@ def write_in_memory(
   """Creates the records of a corpus in memory, by one random generator."""
   tokenizer = pretraining_text.load_tokenizer(recipe)
   counts: collections.Counter[str] = collections.Counter()
-  records = create_training_instances(
-    input_files,
-    tokenizer,
-    dupe_factor=recipe.dupe_factor,
-    rng=random.Random(recipe.random_seed),
-    truncate_prob=recipe.truncate_prob,
-    split_sentences=recipe.split_sentences,
-    counts=counts,
-    convert=pretraining_instances.instance_encoder(
-      tokenizer, recipe.max_seq_length, recipe.max_predictions_per_seq
-    ),
-    encoding=recipe.text_encoding,
-    **recipe.instance_settings(),
+  encode = pretraining_instances.instance_encoder(
+    tokenizer, recipe.max_seq_length, recipe.max_predictions_per_seq
   )
+  lines = pretraining_text.read_corpus(input_files, recipe.text_encoding)
+  rng = random.Random(recipe.random_seed)
+  records: list[bytes] = []
+  with terminal.progress(recipe.dupe_factor, "passes") as bar:
+    for instances in pretraining_instances.create_passes(
+      recipe, tokenizer, lines, rng, counts
+    ):
+      records += map(encode, instances)
+      bar.update()
+  rng.shuffle(records)
   if not records:
     raise InputError("--input_file: there is no text in it")
   pretraining_instances.write_in_turn(records, output_files)
@@ -259,6 +254,69 @@ def check_disk(
   doctor.check_disk(
     os.path.dirname(outputs[0]) or ".", int(num_records * record_bytes)
   )
+
+
+# Names of google-research/bert that only other programs use
+
+
+def create_training_instances(
+  input_files: Iterable[str],
+  tokenizer,
+  max_seq_length: int,
+  dupe_factor: int,
+  short_seq_prob: float,
+  masked_lm_prob: float,
+  max_predictions_per_seq: int,
+  rng: random.Random,
+  do_whole_word_mask: bool = False,
+) -> list[TrainingInstance]:
+  """Creates the instances of text files, shuffled; drops bytes of no UTF-8."""
+  recipe = pretraining_text.Recipe(
+    vocab_file="",  # the tokenizer has it
+    max_seq_length=max_seq_length,
+    dupe_factor=dupe_factor,
+    short_seq_prob=short_seq_prob,
+    masked_lm_prob=masked_lm_prob,
+    max_predictions_per_seq=max_predictions_per_seq,
+    do_whole_word_mask=do_whole_word_mask,
+  )
+  lines = pretraining_text.read_corpus(input_files, text_files.AS_ORIGINAL)
+  passes = pretraining_instances.create_passes(
+    recipe, tokenizer, lines, rng, collections.Counter()
+  )
+  instances = [instance for one_pass in passes for instance in one_pass]
+  rng.shuffle(instances)
+  return instances
+
+
+def write_instance_to_example_files(
+  instances: Iterable[TrainingInstance],
+  tokenizer,
+  max_seq_length: int,
+  max_predictions_per_seq: int,
+  output_files: Sequence[str],
+) -> None:
+  """Writes instances as TFRecord files, one record to each file in turn."""
+  encode = pretraining_instances.instance_encoder(
+    tokenizer, max_seq_length, max_predictions_per_seq
+  )
+  pretraining_instances.write_in_turn(
+    list(map(encode, instances)), output_files
+  )
+
+
+def create_int_feature(values: Iterable[int]):
+  """Builds the int64 `tf.train.Feature` of some values."""
+  import tensorflow as tf
+
+  return tf.train.Feature(int64_list=tf.train.Int64List(value=list(values)))
+
+
+def create_float_feature(values: Iterable[float]):
+  """Builds the float32 `tf.train.Feature` of some values."""
+  import tensorflow as tf
+
+  return tf.train.Feature(float_list=tf.train.FloatList(value=list(values)))
 
 
 if __name__ == "__main__":

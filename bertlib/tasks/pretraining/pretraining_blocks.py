@@ -100,18 +100,12 @@ def create_block_records(
   """Creates the shuffled records of each pass over a block."""
   # A random stream of the block: its records do not depend on others.
   rng = random.Random(f"{recipe.random_seed} {block}")
-  documents = pretraining_text.read_documents(
-    lines, tokenizer, rng, recipe.truncate_prob, recipe.split_sentences, counts
-  )
-  rng.shuffle(documents)
-  settings = recipe.instance_settings() | {"vocab_words": [*tokenizer.vocab]}
   encode = pretraining_instances.instance_encoder(
     tokenizer, recipe.max_seq_length, recipe.max_predictions_per_seq
   )
-  for _ in range(recipe.dupe_factor):
-    instances = pretraining_instances.create_pass(
-      documents, rng, counts, **settings
-    )
+  for instances in pretraining_instances.create_passes(
+    recipe, tokenizer, lines, rng, counts
+  ):
     records = list(map(encode, instances))
     rng.shuffle(records)
     yield records

@@ -13,12 +13,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import tokenization
-from bertlib.cli import terminal
 from bertlib.data import tf_records
-from bertlib.io import text_files
 from bertlib.tasks.pretraining.pretraining_text import (
   Document,
-  read_corpus,
+  Recipe,
   read_documents,
 )
 
@@ -62,56 +60,22 @@ class MaskedLmInstance(NamedTuple):
 # Text to instances
 
 
-def create_training_instances(
-  input_files: Iterable[str],
+def create_passes(
+  recipe: Recipe,
   tokenizer,  # has `tokenize` and the dictionary `vocab`
-  max_seq_length: int,
-  dupe_factor: int,  # number of passes over the documents
-  short_seq_prob: float,
-  masked_lm_prob: float,
-  max_predictions_per_seq: int,
+  lines: Iterable[bytes],
   rng: random.Random,
-  do_whole_word_mask: bool = False,
-  whole_word_draw: str = "piece",
-  truncate_prob: float = 0.0,
-  split_sentences: str = "",
-  # Incremented by the numbers of what was read and created.
-  counts: collections.Counter[str] | None = None,
-  # Converts each instance, such as to its record, which takes a third of the
-  # memory.
-  convert: Callable[[TrainingInstance], Any] | None = None,
-  encoding: text_files.Encoding = text_files.AS_ORIGINAL,
-) -> list[TrainingInstance]:
-  """Creates the instances of a corpus that fits in memory, and shuffles them.
-
-  The files have a sentence per line and a blank line between documents; a
-  document may continue in the next file. .gz files are decompressed. By default
-  bytes that are not UTF-8 are dropped. Arguments that are not explained are
-  those of the functions below and of `read_documents`.
-  """
-  counts = collections.Counter() if counts is None else counts
-  lines = read_corpus(input_files, encoding)
-  all_documents = read_documents(
-    lines, tokenizer, rng, truncate_prob, split_sentences, counts
+  counts: collections.Counter[str],
+) -> Iterator[Iterator[TrainingInstance]]:
+  """Creates the instances of a text, pass by pass, with different masks."""
+  # `counts` is incremented by the numbers of what is read and created.
+  documents = read_documents(
+    lines, tokenizer, rng, recipe.truncate_prob, recipe.split_sentences, counts
   )
-  rng.shuffle(all_documents)
-  settings = {
-    "max_seq_length": max_seq_length,
-    "short_seq_prob": short_seq_prob,
-    "masked_lm_prob": masked_lm_prob,
-    "max_predictions_per_seq": max_predictions_per_seq,
-    "vocab_words": list(tokenizer.vocab),
-    "do_whole_word_mask": do_whole_word_mask,
-    "whole_word_draw": whole_word_draw,
-  }
-  instances: list[Any] = []
-  with terminal.progress(dupe_factor, "passes") as bar:
-    for _ in range(dupe_factor):
-      one_pass = create_pass(all_documents, rng, counts, **settings)
-      instances += map(convert, one_pass) if convert else one_pass
-      bar.update()
-  rng.shuffle(instances)
-  return instances
+  rng.shuffle(documents)
+  settings = recipe.instance_settings() | {"vocab_words": [*tokenizer.vocab]}
+  for _ in range(recipe.dupe_factor):
+    yield create_pass(documents, rng, counts, **settings)
 
 
 def create_pass(
@@ -372,18 +336,6 @@ def shuffle(items: list, rng: random.Random) -> None:
 # Instances to records
 
 
-def write_instance_to_example_files(
-  instances: Iterable[TrainingInstance],
-  tokenizer,
-  max_seq_length: int,
-  max_predictions_per_seq: int,
-  output_files: Sequence[str],
-) -> None:
-  """Writes instances as TFRecord files, one record to each file in turn."""
-  encode = instance_encoder(tokenizer, max_seq_length, max_predictions_per_seq)
-  write_in_turn(list(map(encode, instances)), output_files)
-
-
 def write_in_turn(
   records: Sequence[bytes], output_files: Sequence[str]
 ) -> None:
@@ -455,17 +407,3 @@ class _TokenVarints(dict):
   def __missing__(self, token):
     (token_id,) = self._convert_tokens_to_ids([token])
     return self.setdefault(token, tf_records.varint(token_id))
-
-
-def create_int_feature(values: Iterable[int]):
-  """Builds the int64 `tf.train.Feature` of some values."""
-  import tensorflow as tf
-
-  return tf.train.Feature(int64_list=tf.train.Int64List(value=list(values)))
-
-
-def create_float_feature(values: Iterable[float]):
-  """Builds the float32 `tf.train.Feature` of some values."""
-  import tensorflow as tf
-
-  return tf.train.Feature(float_list=tf.train.FloatList(value=list(values)))

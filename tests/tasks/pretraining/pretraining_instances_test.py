@@ -25,6 +25,7 @@ from pretraining_corpus import (
   tokens,
 )
 
+import create_pretraining_data
 import tokenization
 from bertlib.tasks.pretraining import pretraining_instances, pretraining_text
 
@@ -381,15 +382,15 @@ class OtherTokenizer:
 
 
 def write(instances, outputs, max_seq_length=8):
-  pretraining_instances.write_instance_to_example_files(
+  create_pretraining_data.write_instance_to_example_files(
     instances, OtherTokenizer(), max_seq_length, 2, [*map(str, outputs)]
   )
 
 
 @pytest.mark.graph
 def test_a_record_equals_the_example_built_by_tensorflow(tmp_path):
-  ints = pretraining_instances.create_int_feature
-  floats = pretraining_instances.create_float_feature
+  ints = create_pretraining_data.create_int_feature
+  floats = create_pretraining_data.create_float_feature
   write(iter([instance()]), [tmp_path / "out"])
   (record,) = read_file(tmp_path / "out")
   expected = {
