@@ -654,10 +654,12 @@ def answer_interactively(run: Run, checkpoint: str | None) -> None:
   """Answers questions about a passage; both are from standard input."""
   settings = run.settings
   encoding = text_files.encoding_of(*settings.text.codec)
-  logging.info("Reading a passage, a blank line, and questions, one per line")
   lines = text_files.decode_lines(sys.stdin.buffer, "standard input", encoding)
-  passage = read_passage(settings) if settings.passage_file else ""
-  passage = passage or "".join(itertools.takewhile(str.strip, lines))
+  if settings.passage_file:
+    passage = read_passage(settings)
+  else:
+    logging.info("Enter a passage, a blank line, and questions, one per line")
+    passage = "".join(itertools.takewhile(str.strip, lines))
   if not passage:
     raise InputError(
       "standard input: has no passage. Enter one before the questions, or give"

@@ -76,8 +76,8 @@ def test_training_says_how_it_goes(trained):
   log = trained.log
   assert "12 questions in 24 windows; 0 questions truncated" in log
   assert (
-    "--steps_from=questions: 2 epochs of 12 questions are 6 steps, which are"
-    " 1.00 epochs of 24 windows" in log
+    "2 epochs of 12 questions are 6 steps, which are 1.00 epochs of 24 windows"
+    in log
   )
   for word in ("loss", "learning rate", "gradient norm", "examples/s", "left"):
     assert any(

@@ -710,12 +710,6 @@ _EARLY = [
     )
     for script in _TRAINERS[:3]
   ),
-  found_early(
-    "run_squad",
-    "--steps_from=windows",
-    "--num_train_epochs=0.06",
-    error="--num_train_epochs=0.06",
-  ),
   found_early("run_classifier", "--train_batch_size=99"),
   found_early("run_classifier", "--best_metric=beauty"),
   found_early("run_classifier", "--patience=2", error="--patience"),

@@ -101,6 +101,9 @@ REMOVED = {
     "Run one command per phase, the second with --init_checkpoint=FOLDER of"
     " the first; recipes/ has their flags"
   ),
+  "steps_from": (
+    "--num_train_epochs counts questions; the log has the epochs of windows"
+  ),
   "sweep_max_answer_length": (
     "Run --from_logits once for each value of --max_answer_length"
   ),

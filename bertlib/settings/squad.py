@@ -121,14 +121,6 @@ class SquadSettings(TrainingSettings):
     basic=True,
     needs="do_predict or from_logits or eval_steps",
   )
-  steps_from: str = option.choice(
-    "questions",
-    ["questions", "windows"],
-    "Unit that --num_train_epochs counts: questions, as google-research/bert"
-    " does, or windows, of which a long paragraph has several per question.",
-    section="training",
-    needs="do_train",
-  )
   doc_stride: int = option.integer(
     128,
     "Stride between overlapping windows of a long paragraph, in tokens.",

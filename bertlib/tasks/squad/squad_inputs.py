@@ -127,7 +127,18 @@ def make_windows(run: Run, data: SquadData) -> SquadData:
   if not data.train:
     return data
   windows = _windows_of(run, data.train, settings.train_file, True)
-  num_steps = count_steps(settings, len(data.train), len(windows.length))
+  num_steps = step_plan.count_steps(settings.run, len(data.train), "questions")
+  # As in google-research/bert, an epoch is as many steps as the questions need;
+  # a long paragraph has several windows per question.
+  logging.info(
+    "%g epochs of %d questions are %d steps, which are %.2f epochs of %d"
+    " windows",
+    settings.run.num_train_epochs,
+    len(data.train),
+    num_steps,
+    num_steps * settings.run.train_batch_size / len(windows.length),
+    len(windows.length),
+  )
   return data._replace(train_windows=windows, num_train_steps=num_steps)
 
 
@@ -204,26 +215,6 @@ def print_audit(settings: SquadSettings) -> None:
   terminal.print_table(
     [row | {"unaligned answers": len(unaligned)} for row in rows]
   )
-
-
-def count_steps(
-  settings: SquadSettings, num_questions: int, num_windows: int
-) -> int:
-  """Number of training steps; logs the equivalent number of epochs."""
-  count = num_questions if settings.steps_from == "questions" else num_windows
-  num_steps = step_plan.count_steps(settings.run, count, settings.steps_from)
-  logging.info(
-    "--steps_from=%s: %g epochs of %d %s are %d steps, which are %.2f epochs of"
-    " %d windows",
-    settings.steps_from,
-    settings.run.num_train_epochs,
-    count,
-    settings.steps_from,
-    num_steps,
-    num_steps * settings.run.train_batch_size / num_windows,
-    num_windows,
-  )
-  return num_steps
 
 
 # Of a dry run
