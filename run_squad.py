@@ -78,25 +78,16 @@ def input_fn_builder(
   seq_length: int,
   is_training: bool,
   drop_remainder: bool,
-  trim: bool = False,
-  seed: int = 0,
-  first_step: int = 0,
-  by_length: bool = False,
+  **options: Any,
 ):
   """`input_pipeline.record_input_fn` for a file written by `FeatureWriter`.
 
   `seq_length` is S, the length of its windows. Training records also contain
-  the positions of answers.
+  the positions of answers. Options are those of `record_input_fn`.
   """
+  layout = squad_windows.record_layout(seq_length, is_training)
   return input_pipeline.record_input_fn(
-    input_file,
-    squad_windows.record_layout(seq_length, is_training),
-    is_training,
-    drop_remainder,
-    trim,
-    seed,
-    first_step,
-    by_length,
+    input_file, layout, is_training, drop_remainder, **options
   )
 
 

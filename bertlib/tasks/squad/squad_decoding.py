@@ -88,12 +88,9 @@ def get_final_text(pred_text: str, orig_text: str, do_lower_case: bool) -> str:
 
   Args:
     pred_text: the pieces joined to words, lower-cased if the tokens are.
-    orig_text: the paragraph's words that contain them.
+    orig_text: the paragraph's words that contain them; the result if the pieces
+      cannot be found in them.
     do_lower_case: whether the tokenizer lower-cases.
-
-  Returns:
-    The part of `orig_text` that is tokenized to `pred_text`; all of `orig_text`
-    if it cannot be found.
   """
   tok_text = _tokenize(orig_text, do_lower_case)
   start = tok_text.find(pred_text)
