@@ -362,10 +362,10 @@ def prepare(
   with step("run"):
     run = lifecycle.setup(settings, make_task(settings), step)
   with step("data"):
-    data = squad_inputs.read_data(run)
+    questions = squad_inputs.read_data(run)
   logits = None
   with step("windows"):
-    data = squad_inputs.make_windows(run, data)
+    data = squad_inputs.make_windows(run, questions)
     if settings.from_logits:
       logits = squad_answers.load_logits(settings.from_logits, data.windows)
   plan = lifecycle.check_start(run, step)
