@@ -31,6 +31,10 @@ from bertlib.data import input_pipeline
 # Seconds that workers wait for each other before training starts.
 _CONNECT_TIMEOUT = 600
 
+# Seconds that a step may take. A worker waits in it for the others: for the
+# slowest, and for the chief while it saves or evaluates.
+_STEP_TIMEOUT = 7200
+
 
 # Processes
 
@@ -342,6 +346,7 @@ class ReplicatedEstimator:
     if cluster:
       strategy = _worker_strategy(replicas)
       config = strategy.update_config_proto(config)
+      config.operation_timeout_in_ms = 1000 * _STEP_TIMEOUT
       settings["master"] = _join(replicas, config).target
     else:
       strategy = _local_strategy(replicas.num_local, replicas.on_gpu)
