@@ -186,7 +186,7 @@ def python_commands(shell):
     _, script, *arguments = words
     if script == "-m":
       script, *arguments = arguments
-    if script != "venv" and not script.startswith("output/"):
+    if script != "venv" and not script.startswith(("output/", "tests/")):
       yield script, arguments
 
 
