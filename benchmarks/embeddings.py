@@ -47,7 +47,6 @@ METRICS = [name for name, m in results.MEASURES.items() if m.is_metric]
 def define_flags() -> None:
   """Defines the flags."""
   side_by_side.define_flags(passes=3)
-  side_by_side.define_precision_flags()
   flags.adopt_module_key_flags(side_by_side)
   flags.DEFINE_string(
     "sentence_transformers_dir",

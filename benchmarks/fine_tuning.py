@@ -35,19 +35,14 @@ _PEERS = ("torch", "transformers", "sentence-transformers")
 
 
 class Recipe(NamedTuple):
-  """A task of the results page.
+  """A task of the results page."""
 
-  Attributes:
-    metrics: names of metrics in our results, by name in the peer's.
-    commands: of this project, in order; the last one trains and evaluates.
-    peer: command of the peer; "" for none.
-    num_seeds: default number of seeds.
-  """
-
+  # Names of metrics in our results, by name in the peer's.
   metrics: dict[str, str]
+  # Of this project, in order; the last one trains and evaluates.
   commands: tuple[str, ...]
-  peer: str = ""
-  num_seeds: int = 3
+  peer: str = ""  # command of the peer; "" for none
+  num_seeds: int = 3  # default number of seeds
 
 
 _MODEL = (

@@ -38,7 +38,6 @@ _MARKS = {True: "pass", False: "FAIL", None: "not run"}
 def define_flags() -> None:
   """Defines the flags."""
   side_by_side.define_flags(passes=3)
-  side_by_side.define_precision_flags()
   for module in (side_by_side, training_step):
     flags.adopt_module_key_flags(module)
   training_step.define_model_flags()

@@ -64,19 +64,12 @@ MEMORY_CASES = (
 
 
 class Trained(NamedTuple):
-  """Some steps of training.
+  """Some steps of training."""
 
-  Attributes:
-    losses: loss of each step.
-    seconds: fastest step.
-    peak_bytes: peak memory of the GPU; 0 without one.
-    loss_scale: at the end; None without one.
-  """
-
-  losses: list[float]
-  seconds: float
-  peak_bytes: int
-  loss_scale: float | None
+  losses: list[float]  # loss of each step
+  seconds: float  # fastest step
+  peak_bytes: int  # peak memory of the GPU; 0 without one
+  loss_scale: float | None  # at the end; None without one
 
 
 def has_gpu() -> bool:

@@ -1,11 +1,9 @@
 """Benchmark of inference: throughput of many texts, latency of one.
 
 From texts to probabilities, answers or sentence vectors, including
-tokenization. This project (`Predictor`, SavedModel, `estimator.predict`,
-TensorFlow Lite) in float32, bfloat16 and int8, beside transformers and
-sentence-transformers with PyTorch, ONNX Runtime and, with `--reference`, the
-original. All have the same weights, and their outputs are compared before they
-are timed.
+tokenization. The `Predictor` of this project in float32, bfloat16 and int8,
+beside transformers and sentence-transformers with PyTorch, and ONNX Runtime.
+All have the same weights, and their outputs are compared before they are timed.
 
     python -m benchmarks.inference --minilm=DIR --glue_dir=glue \
         --squad_file=squad/dev-v1.1.json
@@ -28,7 +26,6 @@ from absl import flags
 
 from benchmarks import (
   inference_models,
-  inference_ours,
   inference_peers,
   inference_works,
   results,
@@ -43,17 +40,11 @@ FLAGS = flags.FLAGS
 
 
 class Side(NamedTuple):
-  """A way to compute.
+  """A way to compute."""
 
-  Attributes:
-    function: the side, see `side_by_side`.
-    precision: "float32", "bfloat16", "int8" or "static_int8".
-    is_ours: whether it is this project.
-  """
-
-  function: Callable
-  precision: str
-  is_ours: bool
+  function: Callable  # the side, see `side_by_side`
+  precision: str  # "float32", "bfloat16", "int8" or "static_int8"
+  is_ours: bool  # whether it is this project
 
   @property
   def family(self) -> str:
@@ -73,17 +64,12 @@ def _sides(
 
 _THREE = ("float32", "bfloat16", "int8")
 SIDES = {
-  **_sides(True, inference_ours.predictor, *_THREE),
-  **_sides(True, inference_ours.saved_model, *_THREE),
-  **_sides(True, inference_ours.estimator, *_THREE),
-  **_sides(True, inference_ours.tensorflow_lite, "int8"),
+  **_sides(True, inference_models.predictor, *_THREE),
   **_sides(False, inference_peers.transformers, *_THREE),
   **_sides(False, inference_peers.sentence_transformers, *_THREE),
-  **_sides(False, inference_peers.sentence_transformers_onnx, "float32"),
   **_sides(
     False, inference_peers.onnx_runtime, "float32", "int8", "static_int8"
   ),
-  **_sides(False, inference_ours.reference, "float32"),
 }
 
 
@@ -93,8 +79,6 @@ MODELS = {"minilm": "MiniLM", "bert-base": "BERT-Base", "tiny": "a tiny model"}
 def define_flags() -> None:
   """Defines the flags."""
   side_by_side.define_flags()
-  side_by_side.define_compile_flag()
-  side_by_side.define_reference_flags()
   flags.adopt_module_key_flags(side_by_side)
   flags.DEFINE_list(
     "models",
@@ -121,7 +105,7 @@ def define_flags() -> None:
   flags.DEFINE_string(
     "vocab_file", None, "Vocabulary of random weights; default: MiniLM's."
   )
-  flags.DEFINE_string("glue_dir", None, "Folder of MRPC and SST-2.")
+  flags.DEFINE_string("glue_dir", None, "Folder of MRPC.")
   flags.DEFINE_string("squad_file", None, "SQuAD's dev-v1.1.json.")
   flags.DEFINE_string("text_file", None, "Lines to encode as vectors.")
   flags.DEFINE_integer(
@@ -136,7 +120,7 @@ def define_flags() -> None:
   flags.DEFINE_integer(
     "batch_size",
     None,
-    "Texts per batch; default: about 2048 tokens; 32 in Estimator.",
+    "Texts per batch; default: about 2048 tokens.",
     lower_bound=1,
   )
 
@@ -157,7 +141,6 @@ def chosen_works() -> list[str]:
   glue_dir = FLAGS.glue_dir or ""
   given = {
     "mrpc": os.path.isdir(os.path.join(glue_dir, "MRPC")),
-    "sst2": os.path.isdir(os.path.join(glue_dir, "SST-2")),
     "squad": FLAGS.squad_file,
     "lines": FLAGS.text_file,
     "tokens": True,
@@ -171,8 +154,6 @@ def chosen_sides() -> Iterator[tuple[str, Side, str]]:
   """Name, side and Python of the sides that the flags name."""
   for name, side in SIDES.items():
     python = sys.executable if side.is_ours else FLAGS.peer_python
-    if side.family == "reference":
-      python = FLAGS.reference and FLAGS.reference_python
     is_named = not FLAGS.sides or {name, side.family} & set(FLAGS.sides)
     if python and is_named:
       yield name, side, python

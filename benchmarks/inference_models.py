@@ -1,4 +1,4 @@
-"""Models of `inference`, the same for all sides."""
+"""Models of `inference`, the same for all sides; and this project as a side."""
 
 from __future__ import annotations
 
@@ -7,7 +7,13 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
-from benchmarks.inference_works import TASKS, in_folder, read_texts
+from benchmarks.inference_works import (
+  TASKS,
+  checksums,
+  in_folder,
+  read_texts,
+  serve,
+)
 from benchmarks.side_by_side import Answer
 from bertlib.tasks import records
 
@@ -148,3 +154,30 @@ def predictor_class(task: str):
     "answers": run_squad,
     "vectors": run_embeddings,
   }[task].Predictor
+
+
+def predictor(settings: SimpleNamespace) -> Iterator[Answer]:
+  """The `Predictor` of run_classifier, run_squad or run_embeddings."""
+  model = predictor_class(settings.task)(
+    in_folder(settings, "ours"),
+    batch_size=settings.batch_size,
+    precision=settings.precision,
+    num_threads=settings.num_threads,
+  )
+
+  def labels(texts):
+    # A text without a second one is a string.
+    texts = [text if len(text) > 1 else text[0] for text in texts]
+    return [p.probabilities["1"] for p in model.predict(texts)]
+
+  def answers(texts):
+    return [found[0].text if found else "" for found in model.predict(texts)]
+
+  def vectors(texts):
+    return checksums(model.encode(text for (text,) in texts))
+
+  return serve(
+    settings,
+    "in a session",
+    {"labels": labels, "answers": answers, "vectors": vectors}[settings.task],
+  )

@@ -80,19 +80,12 @@ def sentence_transformers(settings: SimpleNamespace) -> Iterator[Answer]:
   return serve_sentence_transformers(settings, models)
 
 
-def sentence_transformers_onnx(settings: SimpleNamespace) -> Iterator[Answer]:
-  """The model in sentence-transformers, with its ONNX backend."""
-  require_task(settings, "vectors")
-  model = load_sentence_transformer(settings, backend="onnx")
-  return serve_sentence_transformers(settings, {"as exported": model})
-
-
-def load_sentence_transformer(settings: SimpleNamespace, **options: Any) -> Any:
+def load_sentence_transformer(settings: SimpleNamespace) -> Any:
   """The model in sentence-transformers: mean pooling, normalized."""
   import sentence_transformers as library
   from sentence_transformers.sentence_transformer import modules
 
-  encoder = modules.Transformer(in_folder(settings, "hugging_face"), **options)
+  encoder = modules.Transformer(in_folder(settings, "hugging_face"))
   encoder.max_seq_length = TASKS["vectors"].description["max_seq_length"]
   pooling = modules.Pooling(encoder.get_embedding_dimension(), "mean")
   return library.SentenceTransformer(

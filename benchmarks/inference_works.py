@@ -19,17 +19,12 @@ _TOKENS_PER_BATCH = 2048
 
 
 class Task(NamedTuple):
-  """What a model is asked.
+  """What a model is asked."""
 
-  Attributes:
-    architecture: class of transformers.
-    head: scope of its output layer in our checkpoints; None without one.
-    description: contents of `model.json`.
-  """
-
-  architecture: str
+  architecture: str  # class of transformers
+  # Scope of its output layer in our checkpoints; None without one.
   head: str | None
-  description: dict[str, Any]
+  description: dict[str, Any]  # contents of `model.json`
 
 
 TASKS = {
@@ -62,26 +57,17 @@ TASKS = {
 
 
 class Work(NamedTuple):
-  """Texts to predict, and how.
+  """Texts to predict, and how."""
 
-  Attributes:
-    description: in words.
-    task: one of `TASKS`.
-    texts: name of the texts, see `read_texts`.
-    alone: one text per call, else all in batches.
-  """
-
-  description: str
-  task: str
-  texts: str
-  alone: bool
+  description: str  # in words
+  task: str  # one of `TASKS`
+  texts: str  # name of the texts, see `read_texts`
+  alone: bool  # one text per call, else all in batches
 
 
 WORKS = {
   "mrpc": Work("MRPC pairs", "labels", "mrpc", False),
   "mrpc-one": Work("one MRPC pair", "labels", "mrpc", True),
-  "sst2": Work("SST-2 sentences", "labels", "sst2", False),
-  "sst2-one": Work("one SST-2 sentence", "labels", "sst2", True),
   "tokens": Work("texts of 128 tokens", "labels", "tokens", False),
   "tokens-one": Work("one text of 128 tokens", "labels", "tokens", True),
   "squad": Work("SQuAD questions", "answers", "squad", False),
@@ -116,11 +102,10 @@ def read_texts(settings: SimpleNamespace, name: str) -> list[tuple[str, ...]]:
 
 
 def glue_texts(glue_dir: str, name: str) -> Iterator[tuple[str, ...]]:
-  """Texts or pairs of MRPC or SST-2."""
+  """Pairs of MRPC."""
   file_name, columns = {
     "mrpc-train": ("MRPC/train.tsv", [3, 4]),
     "mrpc": ("MRPC/test.tsv", [3, 4]),
-    "sst2": ("SST-2/test.tsv", [1]),
   }[name]
   path = os.path.join(glue_dir, file_name)
   with open(path, encoding="utf-8-sig") as file:

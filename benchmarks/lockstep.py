@@ -49,8 +49,7 @@ FEATURES = {
 
 def define_flags() -> None:
   """Defines the flags."""
-  side_by_side.define_process_flags()
-  side_by_side.define_json_file()
+  side_by_side.define_flags()
   flags.adopt_module_key_flags(side_by_side)
   mrpc_epoch.define_encoder_flags()
   flags.adopt_module_key_flags(mrpc_epoch)

@@ -31,9 +31,6 @@ FLAGS = flags.FLAGS
 def define_flags() -> None:
   """Defines the flags."""
   side_by_side.define_flags(passes=3)
-  side_by_side.define_precision_flags()
-  side_by_side.define_compile_flag()
-  side_by_side.define_reference_flags()
   flags.adopt_module_key_flags(side_by_side)
   define_task_flags()
   flags.DEFINE_bool(

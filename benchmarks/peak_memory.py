@@ -31,9 +31,6 @@ ESTIMATE = "estimate"
 def define_flags() -> None:
   """Defines the flags."""
   side_by_side.define_flags(passes=1)
-  side_by_side.define_precision_flags()
-  side_by_side.define_compile_flag()
-  side_by_side.define_reference_flags()
   training_step.define_model_flags()
   flags.adopt_module_key_flags(side_by_side)
   flags.adopt_module_key_flags(training_step)

@@ -39,8 +39,7 @@ def define_flags() -> None:
     "text_file", None, "Text file, one sentence per line.", required=True
   )
   flags.DEFINE_integer("dupe_factor", 5, "See create_pretraining_data.py.")
-  side_by_side.define_run_flags(passes=3)
-  side_by_side.define_reference_flags()
+  side_by_side.define_flags(passes=3)
   flags.adopt_module_key_flags(side_by_side)
 
 

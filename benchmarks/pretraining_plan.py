@@ -26,6 +26,7 @@ from bertlib.cli import app
 from bertlib.cli.errors import InputError
 from bertlib.data import tf_records
 from bertlib.training import memory_plan
+from website import markdown
 
 FLAGS = flags.FLAGS
 
@@ -81,27 +82,16 @@ _BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
 class Phase(NamedTuple):
-  """A phase of a pretraining.
+  """A phase of a pretraining."""
 
-  Attributes:
-    seq_length: S, tokens per sequence.
-    num_predictions: P, masked tokens per sequence.
-    batch_size: sequences per step, over all devices.
-    num_steps: steps.
-    at_once: largest micro-batch of a device, in sequences.
-    rate: sequences per second of one device.
-    epochs: how often each record is used.
-    record_bytes: bytes per record on disk.
-  """
-
-  seq_length: int
-  num_predictions: int
-  batch_size: int
-  num_steps: int
-  at_once: int
-  rate: float
-  epochs: float
-  record_bytes: float
+  seq_length: int  # S, tokens per sequence
+  num_predictions: int  # P, masked tokens per sequence
+  batch_size: int  # sequences per step, over all devices
+  num_steps: int  # steps
+  at_once: int  # largest micro-batch of a device, in sequences
+  rate: float  # sequences per second of one device
+  epochs: float  # how often each record is used
+  record_bytes: float  # bytes per record on disk
 
   @property
   def num_sequences(self) -> int:
@@ -124,22 +114,14 @@ class Phase(NamedTuple):
 
 
 class Share(NamedTuple):
-  """One device's share of a phase.
+  """One device's share of a phase."""
 
-  Attributes:
-    num_micro_batches: micro-batches per step.
-    at_once: sequences per micro-batch.
-    computing: seconds of computation per step.
-    exchange: seconds of all-reduce per step, which does not overlap with
-      computation.
-    hours: hours of the phase.
-  """
-
-  num_micro_batches: int
-  at_once: int
-  computing: float
+  num_micro_batches: int  # micro-batches per step
+  at_once: int  # sequences per micro-batch
+  computing: float  # seconds of computation per step
+  # Seconds of all-reduce per step, which does not overlap with computation.
   exchange: float
-  hours: float
+  hours: float  # hours of the phase
 
 
 def main(_: list[str]) -> None:
@@ -148,10 +130,11 @@ def main(_: list[str]) -> None:
   if FLAGS.bert_config_file:
     config = loading.load_config(FLAGS.bert_config_file)
   phases = read_phases()
-  print_table(phase_rows(config, phases, _BYTES[FLAGS.precision]))
-  print()
+  heads, *rows = phase_rows(config, phases, _BYTES[FLAGS.precision])
+  print(markdown.table(heads, rows))
   devices = [int(number) for number in FLAGS.devices]
-  print_table(device_rows(config, phases, devices, FLAGS.bandwidth_gb * 1e9))
+  heads, *rows = device_rows(config, phases, devices, FLAGS.bandwidth_gb * 1e9)
+  print(markdown.table(heads, rows))
 
 
 def read_phases() -> list[Phase]:
@@ -246,28 +229,17 @@ def phase_rows(
     )
     return gigabytes(needed)
 
-  weights = num_weights(config)
   add("tokens per sequence", lambda phase: f"{phase.seq_length}")
   add("sequences per step", lambda phase: f"{phase.batch_size:,}")
   add("steps", lambda phase: f"{phase.num_steps:,}")
-  add("sequences", lambda phase: f"{phase.num_sequences / 1e6:,.1f} million")
-  add("weights", lambda _: f"{weights / 1e6:.1f} million")
-  add("operations per sequence", lambda p: f"{flops(p) / 1e9:.1f} * 10^9")
   add(
     "operations", lambda p: f"{flops(p) * p.num_sequences / 1e18:.2f} * 10^18"
   )
   add("sequences per second, measured", lambda phase: f"{phase.rate:g}")
-  add(
-    "operations per second, from that",
-    lambda phase: f"{flops(phase) * phase.rate / 1e9:,.0f} * 10^9",
-  )
-  add("sequences at once", lambda phase: f"{phase.at_once}")
   add("memory per device, at most", memory)
-  add("bytes per record, measured", lambda p: f"{p.record_bytes:,.0f}")
-  add("each record is used", lambda phase: f"{phase.epochs:g} times")
   add("records", lambda phase: f"{phase.num_records / 1e6:,.1f} million")
   add("data on disk", lambda p: gigabytes(p.num_records * p.record_bytes))
-  add("a checkpoint", lambda _: gigabytes(12 * weights))
+  add("a checkpoint", lambda _: gigabytes(12 * num_weights(config)))
   return rows
 
 
@@ -278,27 +250,16 @@ def device_rows(
   bandwidth: float,
 ) -> list[list[str]]:
   """Rows of the table of devices: time and network per phase."""
-  rows = [
-    [
-      "devices",
-      "phase",
-      "micro-batches",
-      "compute per step",
-      "sent per step and device",
-      "all-reduce per step",
-      "hours",
-    ]
-  ]
+  heads = "devices, phase, micro-batches, compute per step,"
+  heads += " sent per step and device, all-reduce per step, hours"
+  rows = [heads.split(", ")]
   for number in devices:
-    hours = 0.0
     sent = gigabytes(exchanged_bytes(config, number))
-    for count, phase in enumerate(phases, start=1):
-      found = share(config, phase, number, bandwidth)
-      hours += found.hours
+    shares = [share(config, phase, number, bandwidth) for phase in phases]
+    for count, found in enumerate(shares, start=1):
       rows.append(
         [
-          f"{number}",
-          f"{count}",
+          *(f"{number}", f"{count}"),
           f"{found.num_micro_batches} of {found.at_once}",
           f"{found.computing:,.2f} s",
           sent,
@@ -306,6 +267,7 @@ def device_rows(
           f"{found.hours:,.0f}",
         ]
       )
+    hours = sum(found.hours for found in shares)
     rows.append([f"{number}", "all", "", "", "", "", f"{hours:,.0f}"])
   return rows
 
@@ -313,17 +275,6 @@ def device_rows(
 def gigabytes(num_bytes: float) -> str:
   """Formats bytes."""
   return f"{num_bytes / 1e9:,.2f} GB"
-
-
-def print_table(rows: Sequence[Sequence[str]]) -> None:
-  """Prints rows as a Markdown table; the first row is the header."""
-  widths = [max(map(len, column)) for column in zip(*rows)]
-  head, *rest = rows
-  rule = ["-" * widths[0], *("-" * (width - 1) + ":" for width in widths[1:])]
-  for row in (head, rule, *rest):
-    first = row[0].ljust(widths[0])
-    others = (cell.rjust(w) for cell, w in zip(row[1:], widths[1:]))
-    print("|", " | ".join([first, *others]), "|")
 
 
 if __name__ == "__main__":

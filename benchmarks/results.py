@@ -26,15 +26,11 @@ _LOAD = round(os.getloadavg()[0], 1) if hasattr(os, "getloadavg") else None
 
 
 class Measure(NamedTuple):
-  """What is measured.
+  """What is measured."""
 
-  Attributes:
-    show: formats a value.
-    is_metric: whether it is the quality of a model; of all others, such as
-      seconds and bytes, less is better.
-  """
-
-  show: Callable[[float], str]
+  show: Callable[[float], str]  # formats a value
+  # Whether it is the quality of a model; of all others, such as seconds and
+  # bytes, less is better.
   is_metric: bool = False
 
 
@@ -85,61 +81,37 @@ MEASURES = {
 
 
 class Ratio(NamedTuple):
-  """How much more the other side takes: above 1, `side` takes less.
+  """How much more the other side takes: above 1, `side` takes less."""
 
-  Attributes:
-    measure: one of `MEASURES`.
-    side: what is compared.
-    against: with what.
-    median: of the ratios in each pass.
-    lowest: of these ratios.
-    highest: of these ratios.
-  """
-
-  measure: str
-  side: str
-  against: str
-  median: float
-  lowest: float
-  highest: float
+  measure: str  # one of `MEASURES`
+  side: str  # what is compared
+  against: str  # with what
+  median: float  # of the ratios in each pass
+  lowest: float  # of these ratios
+  highest: float  # of these ratios
 
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-  """A work of one run.
+  """A work of one run."""
 
-  Attributes:
-    benchmark: name of the script.
-    work: what was done, in words.
-    command: command line, with base names for paths.
-    date: of the run.
-    processor: its model.
-    instruction_sets: those for vectors and matrices, as Linux names them.
-    threads: number of threads of each side.
-    versions: of this project and of what it runs on.
-    sides: `description` and `versions` of each side.
-    values: value of each pass, by measure and side.
-    ratios: comparisons of sides.
-    device: the GPU, if one was used.
-    load: load average of the machine at the start; None: unknown.
-    note: what else has to be known.
-    more: values that only this benchmark has, by name.
-  """
-
-  benchmark: str
-  work: str
-  command: str
-  date: str
-  processor: str
-  instruction_sets: str
-  threads: int
-  versions: dict[str, str]
-  sides: dict[str, dict[str, Any]]
+  benchmark: str  # name of the script
+  work: str  # what was done, in words
+  command: str  # command line, with base names for paths
+  date: str  # of the run
+  processor: str  # its model
+  instruction_sets: str  # those for vectors and matrices, as Linux names them
+  threads: int  # number of threads of each side
+  versions: dict[str, str]  # of this project and of what it runs on
+  sides: dict[str, dict[str, Any]]  # `description` and `versions` of each side
+  # Value of each pass, by measure and side.
   values: dict[str, dict[str, list[float]]]
-  ratios: list[Ratio]
-  device: str = ""
+  ratios: list[Ratio]  # comparisons of sides
+  device: str = ""  # the GPU, if one was used
+  # Load average of the machine at the start; None: unknown.
   load: float | None = None
-  note: str = ""
+  note: str = ""  # what else has to be known
+  # Values that only this benchmark has, by name.
   more: dict[str, Any] = dataclasses.field(default_factory=dict)
 
 

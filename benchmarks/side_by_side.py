@@ -48,49 +48,30 @@ _THREADS = [
 ]
 
 
-def define_run_flags(passes: int = 5) -> None:
-  """Defines the flags of benchmarks that take times."""
+def define_flags(passes: int = 5) -> None:
+  """Defines the flags that benchmarks share; each uses some."""
   flags.DEFINE_integer(
     "passes", passes, "Passes over all sides.", lower_bound=1
   )
-  define_json_file()
-
-
-def define_json_file() -> None:
-  """Defines the flag that all benchmarks share."""
   flags.DEFINE_string(
     "json_file", None, "Append the results to this file, as JSON lines."
   )
-
-
-def define_flags(passes: int = 5) -> None:
-  """Defines the flags of benchmarks that take times of processes."""
-  define_run_flags(passes)
-  define_process_flags()
-
-
-def define_process_flags() -> None:
-  """Defines the flags of the processes of the sides."""
   flags.DEFINE_integer(
     "num_threads",
     None,
     "Threads per side; default: as many as cores.",
     lower_bound=1,
   )
-  flags.DEFINE_string(
-    "peer_python",
-    ".venv-bench-peers/bin/python",
-    "Python with the peers; empty: run only ours.",
-  )
-
-
-def define_precision_flags() -> None:
-  """Defines the precision of both sides, where there are two."""
   flags.DEFINE_enum(
     "precision",
     "auto",
     ["auto", *PRECISIONS, "float16"],
     "Ours, see run_classifier.py.",
+  )
+  flags.DEFINE_string(
+    "peer_python",
+    ".venv-bench-peers/bin/python",
+    "Python with the peers; empty: run only ours.",
   )
   flags.DEFINE_enum(
     "peer_precision",
@@ -98,20 +79,12 @@ def define_precision_flags() -> None:
     ["auto", *PRECISIONS],
     "Precision of PyTorch; auto takes the faster in a trial.",
   )
-
-
-def define_compile_flag() -> None:
-  """Defines whether PyTorch compiles."""
   flags.DEFINE_enum(
     "torch_compile",
     "auto",
     ["auto", "on", "off"],
     "Whether PyTorch compiles its model; auto takes the faster in a trial.",
   )
-
-
-def define_reference_flags() -> None:
-  """Defines the flags of the original, for benchmarks that run it."""
   flags.DEFINE_string("reference", None, "Checkout of google-research/bert.")
   flags.DEFINE_string(
     "reference_python", "python3.7", "Python that runs the reference."
@@ -167,9 +140,7 @@ def chosen(sides: list[Callable]) -> list[tuple[str, Callable, str]]:
   """Name, function and Python of the sides whose Python the flags name."""
   python_of = {
     "ours": sys.executable,
-    "reference": "reference" in FLAGS
-    and FLAGS.reference
-    and FLAGS.reference_python,
+    "reference": FLAGS.reference and FLAGS.reference_python,
   }
   named = [
     (

@@ -46,7 +46,7 @@ def define_flags() -> None:
     required=True,
   )
   flags.DEFINE_bool("do_lower_case", True, "Lower-case the text.")
-  side_by_side.define_run_flags(passes=7)
+  side_by_side.define_flags(passes=7)
   flags.adopt_module_key_flags(side_by_side)
 
 

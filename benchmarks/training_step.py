@@ -28,9 +28,6 @@ FLAGS = flags.FLAGS
 def define_flags() -> None:
   """Defines the flags."""
   side_by_side.define_flags()
-  side_by_side.define_precision_flags()
-  side_by_side.define_compile_flag()
-  side_by_side.define_reference_flags()
   flags.adopt_module_key_flags(side_by_side)
   define_model_flags()
   flags.DEFINE_integer("steps", 3, "Steps per pass.", lower_bound=1)

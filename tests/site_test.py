@@ -21,6 +21,16 @@ def test_a_folder_with_other_files_than_a_site_is_not_replaced(tmp_path):
   assert (tmp_path / "notes.md").read_text() == "kept"
 
 
+@pytest.mark.unit
+def test_every_page_is_in_the_navigation():
+  settings = (build.ROOT / "website" / "zensical.toml").read_text("utf-8")
+  listed = re.findall(r'"([\w/]+\.md)"', settings)
+  pages = {*reference.pages(), *build.sources()}
+  assert sorted(listed) == sorted(
+    page for page in pages if page.endswith(".md")
+  )
+
+
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
   """Folder of the site; building it fails on a broken link between pages."""

@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 
-from website import navigation, reference
+from website import reference
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
@@ -103,14 +103,8 @@ def build(output: pathlib.Path) -> None:
   with tempfile.TemporaryDirectory() as temporary:
     project = pathlib.Path(temporary)
     write_pages(project / "pages")
-    pages = {
-      path.relative_to(project / "pages").as_posix()
-      for path in (project / "pages").rglob("*.md")
-    }
     settings = (ROOT / "website" / "zensical.toml").read_text(encoding="utf-8")
     settings = settings.replace('"ROOT"', json.dumps(str(ROOT)))
-    nav = navigation.as_toml(pages)
-    settings = settings.replace("[project]\n", f"[project]\n{nav}\n", 1)
     (project / "zensical.toml").write_text(settings, encoding="utf-8")
     if not importlib.util.find_spec("zensical"):
       raise BrokenSite(

@@ -50,18 +50,12 @@ For some there are [earlier measurements](earlier.md).
 
 
 class Section(NamedTuple):
-  """A table of the page.
+  """A table of the page."""
 
-  Attributes:
-    title: heading.
-    benchmarks: names of scripts.
-    measures: those that it shows.
-    words: for a ratio above one, and below.
-  """
-
-  title: str
-  benchmarks: Sequence[str]
-  measures: Sequence[str]
+  title: str  # heading
+  benchmarks: Sequence[str]  # names of scripts
+  measures: Sequence[str]  # those that it shows
+  # For a ratio above one, and below.
   words: tuple[str, str] = ("faster", "slower")
 
 
@@ -96,21 +90,13 @@ SECTIONS = [
 
 
 class Headline(NamedTuple):
-  """A row in README.md.
+  """A row in README.md."""
 
-  Attributes:
-    text: what is measured.
-    benchmark: name of the script.
-    work: pattern of the work.
-    measure: name of the measure.
-    side: which of this project's sides is shown.
-  """
-
-  text: str
-  benchmark: str
-  work: str
-  measure: str
-  side: str = "ours"
+  text: str  # what is measured
+  benchmark: str  # name of the script
+  work: str  # pattern of the work
+  measure: str  # name of the measure
+  side: str = "ours"  # which of this project's sides is shown
 
 
 HEADLINES = [
@@ -167,10 +153,6 @@ _OTHERS = {
   "onnx_runtime": ("ONNX Runtime", "onnxruntime"),
   "sentence transformers": ("sentence-transformers", "sentence-transformers"),
   "sentence_transformers": ("sentence-transformers", "sentence_transformers"),
-  "sentence_transformers_onnx": (
-    "sentence-transformers with ONNX",
-    "sentence_transformers",
-  ),
   "tokenizers": ("tokenizers", "tokenizers"),
   "reference": ("google-research/bert", "tensorflow"),
   "estimate": ("its estimate", ""),
