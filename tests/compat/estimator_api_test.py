@@ -236,13 +236,6 @@ def test_stand_ins_replace_only_missing_modules(name):
   assert getattr(module, "__file__", None) == expected
 
 
-@pytest.mark.unit
-def test_stand_ins_do_not_shadow_modules_not_yet_imported(monkeypatch):
-  monkeypatch.delitem(sys.modules, "this", raising=False)
-  estimator_api._stand_in("this", stood_in=True)
-  assert "this" not in sys.modules
-
-
 @pytest.mark.graph
 @pytest.mark.skipif(not ON_2_15, reason="only TensorFlow 2.15 has its own")
 @pytest.mark.parametrize("name", ["TPUEstimator", "TPUEstimatorSpec"])

@@ -383,20 +383,6 @@ def test_calibration_takes_the_same_256_lines_every_time(tmp_path):
 
 
 @pytest.mark.unit
-def test_calibration_texts_have_the_prefix_of_the_model(tmp_path):
-  paths = [tmp_path / name for name in ("plain.txt", "prefixed.txt")]
-  paths[0].write_text("a\nb ||| a\n")
-  paths[1].write_text("c a\nc b ||| a\n")
-  tokenizer = tiny_model.tokenizer("a", "b", "c")
-  for batch, expected in zip(
-    quantization.text_batches(str(paths[0]), tokenizer, 8, "c "),
-    quantization.text_batches(str(paths[1]), tokenizer, 8),
-  ):
-    for name in model_inputs.TOKEN_FEATURES:
-      np.testing.assert_array_equal(batch[name], expected[name])
-
-
-@pytest.mark.unit
 def test_a_calibration_file_in_latin_1_is_to_be_converted(encoder, tmp_path):
   """The error of a command without --encoding does not advise that flag."""
   texts = tmp_path / "texts.txt"

@@ -15,12 +15,6 @@ def test_items_come_in_order():
   assert list(read_ahead.read_ahead([])) == []
 
 
-def test_items_are_computed_in_one_other_thread():
-  threads = set(read_ahead.read_ahead(threading.get_ident() for _ in range(9)))
-  assert len(threads) == 1
-  assert threading.get_ident() not in threads
-
-
 def test_an_item_is_computed_while_the_one_before_is_used():
   computed = threading.Event()
 

@@ -158,12 +158,6 @@ def test_words_around_the_maximum_length_have_equal_ids(small):
   assert graph.tokenize(texts).ids.to_list() == expected
 
 
-def test_no_texts_and_empty_texts_have_no_ids(small):
-  _, graph = small
-  assert graph.tokenize(tf.zeros([0], tf.string)).ids.to_list() == []
-  assert graph.tokenize(["", " ", "\x0b"]).ids.to_list() == [[], [], []]
-
-
 @pytest.mark.parametrize("max_seq_length", [3, 4, 7, 8, 40])
 @pytest.mark.parametrize("pads", [True, False])
 def test_pairs_are_encoded_and_truncated_equally(small, max_seq_length, pads):
@@ -184,14 +178,6 @@ def test_pairs_are_encoded_and_truncated_equally(small, max_seq_length, pads):
     if not pads:
       rows = [row[:length] for row in rows]
     assert encoded[name].numpy().tolist() == rows
-
-
-def test_texts_without_a_second_are_encoded_equally(small):
-  tokenizer, graph = small
-  expected = model_inputs.encode_pair(tokenizer, "dog the", None, 8)
-  encoded = graph.encode_pairs(["dog the"], None, 8, True)
-  for name in model_inputs.TOKEN_FEATURES:
-    assert encoded[name].numpy().tolist() == [getattr(expected, name)]
 
 
 def test_only_core_operations_are_used(small):

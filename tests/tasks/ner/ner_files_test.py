@@ -56,6 +56,7 @@ def test_columns_and_delimiter_can_be_chosen(tmp_path):
   ("text", "columns", "fault"),
   [
     ("Ann\tO\n\nleft\tO\nRome\n", Columns(), "line 4: has 1 columns"),
+    ("Ann\tO\n\nleft\tVB\tO\n", Columns(), "line 3: has 3 columns"),
     ("Ann\tO\n", Columns(tag=3), "line 1: "),
     ("", Columns(), "has no sentences"),
     ("\n\r\n", Columns(), "has no sentences"),

@@ -110,6 +110,7 @@ def test_entities_of_white_space_are_counted(caplog):
   "span",
   [
     {"start": 3, "end": 99, "label": "X"},
+    {"start": 3, "end": 3, "label": "X"},
     {"start": 3},
     {"start": "3", "end": "7", "label": "X"},
     {"start": None, "end": 7, "label": "X"},

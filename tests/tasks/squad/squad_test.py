@@ -557,6 +557,8 @@ def test_lengths_that_the_error_names_leave_room(length, query_length):
   assert len(named) == 1 + (length > 4)
   for name, value in named:
     squad_windows.check_settings(settings._replace(**{name: int(value)}))
+  with pytest.raises(InputError, match="--doc_stride=0"):
+    squad_windows.check_settings(Settings(384, 0, 64, True))
 
 
 # For code written for google-research/bert
