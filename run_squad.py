@@ -449,7 +449,7 @@ def check_output(settings: SquadSettings) -> None:
     files.check_outputs([settings.save_logits], inputs + model_files)
   if settings.interactive and settings.passage_file:
     files.find_files([settings.passage_file])
-    read_passage(settings)
+    read_passage(settings, [])
 
 
 # Training, prediction, answers
@@ -642,36 +642,22 @@ def log_stored_threshold(run: Run) -> None:
 
 
 def answer_interactively(run: Run, checkpoint: str | None) -> None:
-  """Answers questions about a passage; both are from standard input."""
+  """Answers questions about a passage, one per line of standard input."""
   settings = run.settings
   encoding = text_files.encoding_of(*settings.text.codec)
   lines = text_files.decode_lines(sys.stdin.buffer, "standard input", encoding)
-  if settings.passage_file:
-    passage = read_passage(settings)
-  else:
-    logging.info("Enter a passage, a blank line, and questions, one per line")
-    passage = "".join(itertools.takewhile(str.strip, lines))
-  if not passage:
-    raise InputError(
-      "standard input: has no passage. Enter one before the questions, or give"
-      " --passage_file"
-    )
+  passage = read_passage(settings, lines)
   threshold = None  # that of the model
   if "null_score_diff_threshold" in settings.receipt.times_given:
     threshold = settings.answers.null_score_diff_threshold
-
-  def open_model(path: str | None) -> Predictor:
-    return Predictor(
-      run.output_dir,
-      path or settings.model.init_checkpoint,
-      precision=settings.compute.precision,
-      calibration_file=settings.quantization.calibration_file,
-      encoding=encoding,
-      int8_skip_layers=settings.quantization.int8_skip_layers,
-    )
-
-  _, opened = lifecycle.with_checkpoint(run, checkpoint, open_model)
-  with opened as predictor:
+  with Predictor(
+    run.output_dir,
+    checkpoint or settings.model.init_checkpoint,
+    precision=settings.compute.precision,
+    calibration_file=settings.quantization.calibration_file,
+    encoding=encoding,
+    int8_skip_layers=settings.quantization.int8_skip_layers,
+  ) as predictor:
     for question in filter(None, map(str.strip, lines)):
       (answers,) = predictor.predict(
         [(question, passage)],
@@ -682,20 +668,22 @@ def answer_interactively(run: Run, checkpoint: str | None) -> None:
       for answer in answers[:3]:
         span = f"{answer.start}-{answer.end}" if answer.text else "-"
         text = answer.text or "(no answer)"
-        terminal.show(
-          f"{answer.probability:.3f}", f"{span:>11}", text, sep="  "
-        )
+        terminal.show(f"{answer.probability:.3f}  {span:>11}  {text}")
       terminal.show()
 
 
-def read_passage(settings: SquadSettings) -> str:
-  """Reads --passage_file, which must not be empty."""
-  passage = text_files.read_text(
-    settings.passage_file, text_files.encoding_of(*settings.text.codec)
-  )
+def read_passage(settings: SquadSettings, lines: Iterable[str]) -> str:
+  """Reads --passage_file; if not given, the lines before a blank line."""
+  source = settings.passage_file or "standard input"
+  if settings.passage_file:
+    encoding = text_files.encoding_of(*settings.text.codec)
+    passage = text_files.read_text(settings.passage_file, encoding)
+  else:
+    logging.info("Enter a passage, a blank line, and questions, one per line")
+    passage = "".join(itertools.takewhile(str.strip, lines))
   if not passage.strip():
     raise InputError(
-      f"{settings.passage_file}: is empty. Write a passage to it"
+      f"{source}: has no passage. Write one there, before any questions"
     )
   return passage
 
