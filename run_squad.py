@@ -473,7 +473,7 @@ def train_reader(
     ),
     data.num_train_steps,
     f"{len(data.train)} questions in {len(windows.length)} windows",
-    functools.partial(evaluate_answers, run, data),
+    functools.partial(evaluate_checkpoint, run, data),
     functools.partial(record_check.find, [path], run.task.features),
   )
   return squad_windows.window_lengths(windows, settings.model.max_seq_length)
@@ -534,12 +534,12 @@ def predict_logits(
   return logits[:, :num_windows]
 
 
-def find_answers(
+def answer_finder(
   run: Run,
   data: squad_inputs.SquadData,
   logits: np.ndarray,  # of `predict_logits`
 ) -> squad_decoding.AnswerFinder:
-  """Finds the answers to the questions of --predict_file."""
+  """Finder of answers to the questions of --predict_file."""
   return squad_decoding.AnswerFinder(
     data.predict,
     data.windows,
@@ -549,11 +549,11 @@ def find_answers(
   )
 
 
-def evaluate_answers(
+def evaluate_checkpoint(
   run: Run, data: squad_inputs.SquadData, checkpoint: str | None
 ) -> dict[str, float]:
   """Metrics of a checkpoint on the questions of --predict_file."""
-  finder = find_answers(run, data, predict_logits(run, data, checkpoint))
+  finder = answer_finder(run, data, predict_logits(run, data, checkpoint))
   return squad_answers.evaluate_best(
     finder, data.questions, run.settings.answers
   )
@@ -573,8 +573,10 @@ def answer_questions(
   do_eval = run.settings.run.do_eval
   if has_negative and not do_eval:
     log_stored_threshold(run)
-  answers = squad_answers.find(find_answers(run, data, logits), settings)
-  squad_answers.write(
+  answers = squad_answers.find_answers(
+    answer_finder(run, data, logits), settings
+  )
+  squad_answers.write_answers(
     answers,
     run.path("predictions.json"),
     run.path("nbest_predictions.json"),
@@ -584,7 +586,7 @@ def answer_questions(
     "Answers to %d questions in %s", len(data.predict), run.output_dir
   )
   if do_eval:
-    found.results = squad_answers.evaluate(
+    found.results = squad_answers.evaluate_answers(
       data.questions, answers.best, answers.odds, settings
     )
     lifecycle.write_metrics(run, found.results, checkpoint)
