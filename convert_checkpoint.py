@@ -22,9 +22,9 @@ if __name__ == "__main__":  # Check flags before slow imports.
 import os
 
 from bertlib.checkpoints import finding, model_files, rewrite
-from bertlib.cli import app, option, terminal
+from bertlib.cli import app, option
 from bertlib.cli.errors import InputError
-from bertlib.exchange import compare, from_huggingface, to_huggingface
+from bertlib.exchange import compare, convert
 from bertlib.io import files, folder_lock, text_files
 from bertlib.settings.conversion import ConversionSettings
 from bertlib.tasks import records
@@ -53,24 +53,24 @@ def main(_) -> int | None:
 
 def _convert(settings: ConversionSettings) -> None:
   source = settings.input
+  is_huggingface = rewrite.model_format(source) == "huggingface"
   to_tensorflow = settings.to == "tensorflow" or (
-    settings.to is None and rewrite.model_format(source) == "huggingface"
+    is_huggingface and settings.to is None
   )
   if not settings.overwrite:  # before the weights are read
     written = model_files.CONFIG if to_tensorflow else "config.json"
     files.check_absent(settings.output, [written])
   if to_tensorflow:
-    lines = from_huggingface.convert(
+    convert.huggingface_to_tensorflow(
       source,
       settings.output,
-      records.all_records(),
       settings.vocab_file,
       settings.do_lower_case,
       settings.overwrite,
     )
   else:
     checkpoint = finding.find_checkpoint(source)
-    lines = to_huggingface.convert(
+    convert.tensorflow_to_huggingface(
       checkpoint,
       _given_or_beside(settings, "bert_config_file", checkpoint),
       _given_or_beside(settings, "vocab_file", checkpoint),
@@ -79,11 +79,8 @@ def _convert(settings: ConversionSettings) -> None:
       settings.do_lower_case,
       settings.overwrite,
       as_pytorch=settings.to == "pytorch",
-      dtype=settings.dtype,
       find_task=records.find,
     )
-  for line in lines:
-    terminal.show(line)
 
 
 def _given_or_beside(
@@ -118,7 +115,7 @@ def _compare(settings: ConversionSettings) -> bool:
   paths = (settings.input, settings.compare)
   if not settings.text_file:
     return compare.compare_weights(
-      *map(compare.read_weights, paths), settings.tolerance
+      *map(convert.read_weights, paths), settings.tolerance
     )
   return compare.compare_on_text(
     paths,

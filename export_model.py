@@ -33,13 +33,13 @@ from absl import logging
 import modeling
 from bertlib import PREFIX
 from bertlib.checkpoints import (
+  checkpoint_files,
   finding,
   initialize,
   loading,
   model_files,
   model_json,
   quantization,
-  rewrite,
 )
 from bertlib.checkpoints.task_record import TaskRecord
 from bertlib.cli import app, option, terminal
@@ -47,6 +47,7 @@ from bertlib.cli.errors import InputError
 from bertlib.compute import onednn
 from bertlib.compute.fast_compute import FastCompute
 from bertlib.data import vocabulary
+from bertlib.exchange import resolve
 from bertlib.export import exported_model, signatures, tf1_module
 from bertlib.io import files, folder_lock
 from bertlib.io.files import atomic_folder, atomic_write
@@ -54,7 +55,6 @@ from bertlib.settings import embedding_spec
 from bertlib.settings.common import QuantizationSettings
 from bertlib.settings.export import ExportSettings
 from bertlib.tasks import records
-from bertlib.training import resolve
 
 
 class Source(NamedTuple):
@@ -109,7 +109,8 @@ def find_source(
       vocab_file = in_folder
     if "script" not in description:
       logging.warning(
-        "%s: %s is missing or names no task; only the encoder is exported",
+        "%s has no %s, so the task of its model is unknown; only the encoder is"
+        " exported",
         model_dir,
         model_files.DESCRIPTION,
       )
@@ -161,9 +162,6 @@ def signature_model(
       source.config.vocab_size,
       source.checkpoint,
       model_class.never_split,
-      max_input_chars_per_word=source.description.get(
-        "max_input_chars_per_word"
-      ),
     )
   if seq_length:
     loading.check_max_seq_length(seq_length, source.config)
@@ -200,7 +198,7 @@ def read_weights(
     initialize.check_trained(checkpoint, shapes)
   except InputError as error:
     raise InputError(f"{error}; or give --encoder") from error
-  stored = rewrite.Checkpoint(checkpoint)
+  stored = checkpoint_files.Checkpoint(checkpoint)
   return {name: stored[name] for name in shapes}
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 if __name__ == "__main__":  # Check flags before slow imports.
   from bertlib.cli import app
+  from bertlib.exchange import initial_model
   from bertlib.settings.feature_extraction import FeatureSettings
-  from bertlib.training import initial_model
 
   app.parse_flags(FeatureSettings, True, [initial_model.check])
 
@@ -36,13 +36,16 @@ from bertlib.checkpoints import (
   model_json,
   quantization,
 )
-from bertlib.cli import app, option
+from bertlib.cli import app, option, terminal
 from bertlib.cli.errors import InputError
 from bertlib.cli.steps import Steps
 from bertlib.compat import estimator_api
+from bertlib.compute import fast_compute
 from bertlib.compute.pooling import output_vectors, pool, sentence_vectors
 from bertlib.data import input_pipeline, model_inputs, tf_records
 from bertlib.data.model_inputs import _truncate_seq_pair
+from bertlib.exchange import resolve
+from bertlib.hardware import devices, estimators
 from bertlib.io import files, folder_lock, json_files, result_files, text_files
 from bertlib.io.files import atomic_write
 from bertlib.reporting import doctor, receipts
@@ -51,15 +54,6 @@ from bertlib.settings.common import ModelSettings
 from bertlib.settings.embedding_spec import EmbeddingSpec
 from bertlib.settings.feature_extraction import FeatureSettings
 from bertlib.tasks.embeddings.record import RECORD
-from bertlib.training import (
-  devices,
-  estimators,
-  inference,
-  resolve,
-  session_hooks,
-  step_plan,
-  weight_check,
-)
 
 FLAGS = flags.FLAGS
 
@@ -465,7 +459,7 @@ def write_features(
       raise InputError(f"{settings.input_file}: has no lines")
     rows = predict(settings, config, tokenizer, vectors, records, folder)
     rows = tf_records.restore_input_order(
-      session_hooks.follow(rows, num_texts, "texts")
+      terminal.follow(rows, num_texts, "texts")
     )
     if is_npz:
       write_npz(output, rows, num_texts, vectors.width(config.hidden_size))
@@ -507,7 +501,7 @@ def predict(
       block_size=block_size,
     )
 
-  model_fn = inference.model_fn_for_inference(
+  model_fn = quantization.model_fn_for_inference(
     model_fn_builder(
       config,
       settings.model.init_checkpoint,
@@ -515,7 +509,7 @@ def predict(
       settings.devices.on_tpu,
       settings.use_one_hot_embeddings,
       vectors.pooling,
-      step_plan.read_compute(settings),
+      fast_compute.read_compute(settings),
       vectors.embedding,
     ),
     settings,
@@ -650,7 +644,7 @@ def check_weights(
   settings: FeatureSettings, config: modeling.BertConfig, vectors: Vectors
 ) -> None:
   """Refuses a checkpoint that is corrupt or of another model."""
-  weight_check.check(
+  estimators.check_model_fn(
     settings.model.init_checkpoint,
     model_fn_builder(
       config,
@@ -662,7 +656,6 @@ def check_weights(
       embedding=vectors.embedding,
     ),
     record_layout(settings.model.max_seq_length),
-    None,
   )
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 if __name__ == "__main__":  # Check flags before slow imports.
   from bertlib.cli import app
+  from bertlib.exchange import initial_model
   from bertlib.settings.classifier import ClassifierSettings, check_task
-  from bertlib.training import initial_model
 
   app.parse_flags(
     ClassifierSettings,
@@ -508,14 +508,14 @@ def check_output(
 
 def warn_if_untrained(run: Run) -> None:
   """Warns if a model to evaluate or predict with has no output layer."""
-  if run.trained and not tf.train.load_checkpoint(run.trained).has_tensor(
-    "output_weights"
-  ):
+  if run.start.trained and not tf.train.load_checkpoint(
+    run.start.trained
+  ).has_tensor("output_weights"):
     logging.warning(
       "%s: was not trained to classify. Its output layer is random, and so are"
       " metrics and predictions. Train it with --do_train, or name a model that"
       " was",
-      run.trained,
+      run.start.trained,
     )
 
 
@@ -678,7 +678,7 @@ def predict_sets(
   """Predicts and writes the labels of all test sets; returns warnings."""
   problem, predict_file = processor.problem, run.settings.predict_file
   if thresholds is None:
-    trained = model_json.load_trained(run.output_dir, run.trained, RECORD)
+    trained = model_json.load_trained(run.output_dir, run.start.trained, RECORD)
     thresholds = trained.get("thresholds")
     if thresholds and problem.kind == "multi_label":
       logging.info(

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 if __name__ == "__main__":  # Check flags before slow imports.
   from bertlib.cli import app
+  from bertlib.exchange import initial_model
   from bertlib.settings.ner import NerSettings
-  from bertlib.training import initial_model
 
   app.parse_flags(NerSettings, True, [initial_model.check])
 else:  # A program that uses the Predictor.

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 if __name__ == "__main__":  # Check flags before slow imports.
   from bertlib.cli import app
+  from bertlib.exchange import initial_model
   from bertlib.settings.pretraining import PretrainingSettings
-  from bertlib.training import initial_model
 
   app.parse_flags(PretrainingSettings, True, [initial_model.check])
 

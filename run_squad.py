@@ -8,8 +8,8 @@ from __future__ import annotations
 
 if __name__ == "__main__":  # Check flags before slow imports.
   from bertlib.cli import app
+  from bertlib.exchange import initial_model
   from bertlib.settings.squad import SquadSettings
-  from bertlib.training import initial_model
 
   app.parse_flags(SquadSettings, True, [initial_model.check])
 else:  # A program that uses the Predictor.
@@ -449,7 +449,7 @@ def check_output(settings: SquadSettings) -> None:
     files.check_outputs([settings.save_logits], inputs + model_files)
   if settings.interactive and settings.passage_file:
     files.find_files([settings.passage_file])
-    read_passage(settings, [])
+    read_passage(settings)
 
 
 # Training, prediction, answers
@@ -473,7 +473,7 @@ def train_reader(
     ),
     data.num_train_steps,
     f"{len(data.train)} questions in {len(windows.length)} windows",
-    functools.partial(evaluate_checkpoint, run, data),
+    functools.partial(evaluate_answers, run, data),
     functools.partial(record_check.find, [path], run.task.features),
   )
   return squad_windows.window_lengths(windows, settings.model.max_seq_length)
@@ -534,12 +534,12 @@ def predict_logits(
   return logits[:, :num_windows]
 
 
-def answer_finder(
+def find_answers(
   run: Run,
   data: squad_inputs.SquadData,
   logits: np.ndarray,  # of `predict_logits`
 ) -> squad_decoding.AnswerFinder:
-  """Finder of answers to the questions of --predict_file."""
+  """Finds the answers to the questions of --predict_file."""
   return squad_decoding.AnswerFinder(
     data.predict,
     data.windows,
@@ -549,11 +549,11 @@ def answer_finder(
   )
 
 
-def evaluate_checkpoint(
+def evaluate_answers(
   run: Run, data: squad_inputs.SquadData, checkpoint: str | None
 ) -> dict[str, float]:
   """Metrics of a checkpoint on the questions of --predict_file."""
-  finder = answer_finder(run, data, predict_logits(run, data, checkpoint))
+  finder = find_answers(run, data, predict_logits(run, data, checkpoint))
   return squad_answers.evaluate_best(
     finder, data.questions, run.settings.answers
   )
@@ -573,10 +573,8 @@ def answer_questions(
   do_eval = run.settings.run.do_eval
   if has_negative and not do_eval:
     log_stored_threshold(run)
-  answers = squad_answers.find_answers(
-    answer_finder(run, data, logits), settings
-  )
-  squad_answers.write_answers(
+  answers = squad_answers.find(find_answers(run, data, logits), settings)
+  squad_answers.write(
     answers,
     run.path("predictions.json"),
     run.path("nbest_predictions.json"),
@@ -586,7 +584,7 @@ def answer_questions(
     "Answers to %d questions in %s", len(data.predict), run.output_dir
   )
   if do_eval:
-    found.results = squad_answers.evaluate_answers(
+    found.results = squad_answers.evaluate(
       data.questions, answers.best, answers.odds, settings
     )
     lifecycle.write_metrics(run, found.results, checkpoint)
@@ -630,7 +628,9 @@ def store_best_threshold(run: Run, results: Mapping[str, float]) -> None:
 
 def log_stored_threshold(run: Run) -> None:
   """Names the tuned threshold of the model, if the answers have another."""
-  description = model_json.load_trained(run.output_dir, run.trained, RECORD)
+  description = model_json.load_trained(
+    run.output_dir, run.start.trained, RECORD
+  )
   used = run.settings.answers.null_score_diff_threshold
   stored = description.get("null_score_diff_threshold", used)
   if stored != used:
@@ -644,22 +644,36 @@ def log_stored_threshold(run: Run) -> None:
 
 
 def answer_interactively(run: Run, checkpoint: str | None) -> None:
-  """Answers questions about a passage, one per line of standard input."""
+  """Answers questions about a passage; both are from standard input."""
   settings = run.settings
   encoding = text_files.encoding_of(*settings.text.codec)
   lines = text_files.decode_lines(sys.stdin.buffer, "standard input", encoding)
-  passage = read_passage(settings, lines)
+  if settings.passage_file:
+    passage = read_passage(settings)
+  else:
+    logging.info("Enter a passage, a blank line, and questions, one per line")
+    passage = "".join(itertools.takewhile(str.strip, lines))
+  if not passage:
+    raise InputError(
+      "standard input: has no passage. Enter one before the questions, or give"
+      " --passage_file"
+    )
   threshold = None  # that of the model
   if "null_score_diff_threshold" in settings.receipt.times_given:
     threshold = settings.answers.null_score_diff_threshold
-  with Predictor(
-    run.output_dir,
-    checkpoint or settings.model.init_checkpoint,
-    precision=settings.compute.precision,
-    calibration_file=settings.quantization.calibration_file,
-    encoding=encoding,
-    int8_skip_layers=settings.quantization.int8_skip_layers,
-  ) as predictor:
+
+  def open_model(path: str | None) -> Predictor:
+    return Predictor(
+      run.output_dir,
+      path or settings.model.init_checkpoint,
+      precision=settings.compute.precision,
+      calibration_file=settings.quantization.calibration_file,
+      encoding=encoding,
+      int8_skip_layers=settings.quantization.int8_skip_layers,
+    )
+
+  _, opened = lifecycle.with_checkpoint(run, checkpoint, open_model)
+  with opened as predictor:
     for question in filter(None, map(str.strip, lines)):
       (answers,) = predictor.predict(
         [(question, passage)],
@@ -670,22 +684,20 @@ def answer_interactively(run: Run, checkpoint: str | None) -> None:
       for answer in answers[:3]:
         span = f"{answer.start}-{answer.end}" if answer.text else "-"
         text = answer.text or "(no answer)"
-        terminal.show(f"{answer.probability:.3f}  {span:>11}  {text}")
+        terminal.show(
+          f"{answer.probability:.3f}", f"{span:>11}", text, sep="  "
+        )
       terminal.show()
 
 
-def read_passage(settings: SquadSettings, lines: Iterable[str]) -> str:
-  """Reads --passage_file; if not given, the lines before a blank line."""
-  source = settings.passage_file or "standard input"
-  if settings.passage_file:
-    encoding = text_files.encoding_of(*settings.text.codec)
-    passage = text_files.read_text(settings.passage_file, encoding)
-  else:
-    logging.info("Enter a passage, a blank line, and questions, one per line")
-    passage = "".join(itertools.takewhile(str.strip, lines))
+def read_passage(settings: SquadSettings) -> str:
+  """Reads --passage_file, which must not be empty."""
+  passage = text_files.read_text(
+    settings.passage_file, text_files.encoding_of(*settings.text.codec)
+  )
   if not passage.strip():
     raise InputError(
-      f"{source}: has no passage. Write one there, before any questions"
+      f"{settings.passage_file}: is empty. Write a passage to it"
     )
   return passage
 

@@ -65,9 +65,9 @@ def make_step(
 
   import modeling
   import run_classifier
-  from bertlib.training import step_plan
+  from bertlib.compute import fast_compute
 
-  compute = step_plan.read_compute(
+  compute = fast_compute.read_compute(
     training_step.training_settings(
       precision=settings.precision, xla=settings.xla
     )

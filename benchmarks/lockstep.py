@@ -242,6 +242,7 @@ def make_model_fn(settings: SimpleNamespace, head: Any) -> tuple[Any, str]:
   import run_embeddings
   import run_ner
   import run_squad
+  from bertlib.compute import fast_compute
   from bertlib.settings import embedding_spec
   from bertlib.tasks.embeddings import embedding_losses
   from bertlib.training import step_plan
@@ -271,7 +272,7 @@ def make_model_fn(settings: SimpleNamespace, head: Any) -> tuple[Any, str]:
   modeling.dropout = lambda tensor, *_: tensor
   compute, options = step_plan.plan_training(
     own,
-    step_plan.read_compute(own),
+    fast_compute.read_compute(own),
     config,
     StepShape(settings.max_seq_length),
   )

@@ -79,6 +79,7 @@ def main(_: list[str]) -> None:
 
 def ours(settings: SimpleNamespace) -> Iterator[Answer]:
   """An epoch of ours."""
+  from bertlib.compute import fast_compute
   from bertlib.training import step_plan
   from bertlib.training.memory_plan import StepShape
 
@@ -90,7 +91,7 @@ def ours(settings: SimpleNamespace) -> Iterator[Answer]:
   )
   compute, options = step_plan.plan_training(
     own,
-    step_plan.read_compute(own),
+    fast_compute.read_compute(own),
     read_config(settings),
     StepShape(settings.max_seq_length),
   )

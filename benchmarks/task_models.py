@@ -21,6 +21,7 @@ import run_pretraining
 import run_squad
 from bertlib.cli import option
 from bertlib.data import tf_records
+from bertlib.hardware import devices
 from bertlib.settings.classifier import ClassifierSettings
 from bertlib.settings.embeddings import EmbeddingSettings
 from bertlib.settings.ner import NerSettings
@@ -29,7 +30,7 @@ from bertlib.settings.squad import SquadSettings
 from bertlib.tasks.classification.classification import Problem
 from bertlib.tasks.embeddings import embedding_inputs
 from bertlib.tasks.embeddings.embedding_examples import Example
-from bertlib.training import devices, lifecycle
+from bertlib.training import lifecycle
 from bertlib.training.task import Run
 
 VOCAB_SIZE = 23

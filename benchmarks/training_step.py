@@ -151,6 +151,7 @@ def repeat(times: int, function: Callable, *args: Any) -> None:
 def plan(settings: SimpleNamespace) -> tuple[Any, dict[str, Any]]:
   """Config of our model, and keywords for how a step is computed."""
   import modeling
+  from bertlib.compute import fast_compute
   from bertlib.training import step_plan
 
   ours = training_settings(
@@ -164,7 +165,7 @@ def plan(settings: SimpleNamespace) -> tuple[Any, dict[str, Any]]:
   )
   config = modeling.BertConfig(**sizes(settings))
   compute, options = step_plan.plan_training(
-    ours, step_plan.read_compute(ours), config, step_shape(settings)
+    ours, fast_compute.read_compute(ours), config, step_shape(settings)
   )
   return config, {"compute": compute, "options": options, "seed": 1}
 
@@ -179,8 +180,8 @@ def step_shape(settings: SimpleNamespace):
 def training_settings(**values: Any):
   """Settings of run_classifier.py, with values of flags by name."""
   from bertlib.cli import option
+  from bertlib.exchange import resolve
   from bertlib.settings.classifier import ClassifierSettings
-  from bertlib.training import resolve
 
   return resolve.find_devices(option.make(ClassifierSettings, **values))
 

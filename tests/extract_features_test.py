@@ -21,10 +21,10 @@ import tokenization
 from bertlib.checkpoints import checkpoint_writer
 from bertlib.cli.errors import InputError
 from bertlib.data import tf_records
+from bertlib.exchange import resolve
 from bertlib.io.files import open_any
 from bertlib.settings.common import ModelSettings
 from bertlib.settings.feature_extraction import FeatureSettings
-from bertlib.training import resolve
 
 pytestmark = pytest.mark.graph
 

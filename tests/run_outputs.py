@@ -7,6 +7,8 @@ from pathlib import Path
 import numpy as np
 import tensorflow.compat.v1 as tf
 
+from bertlib.checkpoints import finding
+
 
 def read_json(path):
   """The value in a JSON file."""
@@ -30,6 +32,12 @@ def read_variables(checkpoint):
   reader = tf.train.load_checkpoint(str(checkpoint))
   names = reader.get_variable_to_shape_map()
   return {name: reader.get_tensor(name) for name in names}
+
+
+def steps_done(folder):
+  """Step of the last checkpoint in a folder; 0 if there is none."""
+  checkpoint = finding.last_checkpoint(str(folder))
+  return finding.step_of(checkpoint) if checkpoint else 0
 
 
 def read_scalars(folder):

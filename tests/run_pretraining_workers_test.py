@@ -17,8 +17,9 @@ import run_pretraining
 from bertlib.cli.errors import InputError
 from bertlib.data import input_pipeline
 from bertlib.data.input_pipeline import Shard
+from bertlib.hardware import distribution
 from bertlib.tasks.pretraining import dynamic_masking, pretraining_instances
-from bertlib.training import checkpoint_hook, distribution
+from bertlib.training import checkpoint_hook
 
 
 @pytest.fixture(scope="module")

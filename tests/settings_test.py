@@ -13,7 +13,7 @@ import optimization
 import run_ner
 from bertlib.cli import option
 from bertlib.cli.errors import InputError
-from bertlib.exchange import tensor_names
+from bertlib.exchange import convert, initial_model
 from bertlib.settings import (
   classifier,
   conversion,
@@ -31,7 +31,6 @@ from bertlib.settings import (
   vocabulary,
 )
 from bertlib.tasks.classification import classification
-from bertlib.training import initial_model
 
 pytestmark = pytest.mark.unit
 
@@ -171,7 +170,7 @@ def test_choices_are_those_of_the_optimizers():
 
 
 def test_architectures_are_those_that_are_written():
-  assert tuple(tensor_names.ARCHITECTURES) == conversion.ARCHITECTURES
+  assert tuple(convert._ARCHITECTURES) == conversion.ARCHITECTURES
 
 
 @pytest.mark.parametrize(

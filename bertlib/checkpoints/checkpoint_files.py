@@ -1,11 +1,11 @@
-"""Validation of checkpoint files."""
+"""Reads and validates checkpoint files."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -185,3 +185,38 @@ def _reason(error: Exception) -> str:
     return "the checksum does not match"
   text = str(error).strip().splitlines() or [type(error).__name__]
   return f"cannot be read ({text[0].partition('. ')[0][:300].rstrip('.')})"
+
+
+class Checkpoint(Mapping[str, np.ndarray]):
+  """Variables of a TensorFlow checkpoint by name, read on access."""
+
+  def __init__(self, path: str):
+    """Opens a checkpoint, whose path is without `.index`."""
+    self.path = path
+    # Missing, incomplete or corrupt. Reading a variable can raise it too.
+    with as_input_errors(self.path):
+      self._reader = tf.train.load_checkpoint(path)
+    # Lists of ints, and `tf.DType`s, by name.
+    self.shapes = self._reader.get_variable_to_shape_map()
+    self.dtypes = self._reader.get_variable_to_dtype_map()
+
+  def __getitem__(self, name: str) -> np.ndarray:
+    if name not in self.shapes:
+      raise KeyError(name)
+    with as_input_errors(self.path):
+      return self._reader.get_tensor(name)
+
+  def __contains__(self, name: object) -> bool:
+    return name in self.shapes
+
+  def __iter__(self) -> Iterator[str]:
+    return iter(sorted(self.shapes))
+
+  def __len__(self) -> int:
+    return len(self.shapes)
+
+  def num_bytes(self, names: Iterable[str]) -> int:
+    """Size of some of the variables."""
+    return sum(
+      int(np.prod(self.shapes[name])) * self.dtypes[name].size for name in names
+    )

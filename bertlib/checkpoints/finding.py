@@ -6,7 +6,7 @@ import functools
 import os
 import re
 from collections.abc import Iterable
-from typing import Callable, TypeVar
+from typing import Callable, NamedTuple, TypeVar
 
 import tensorflow.compat.v1 as tf
 from absl import logging
@@ -151,9 +151,14 @@ def step_in_state_file(folder: str) -> int:
   return max(_step_of(named), 0) if named else 0
 
 
-def prepare_resume(folder: str) -> None:
-  """Makes the last usable checkpoint the one that Estimator restores."""
-  named, last = checkpoint_in_state_file(folder), last_checkpoint(folder)
+def prepare_resume(folder: str, last: str | None) -> None:
+  """Makes the checkpoint of `find_start` the one that Estimator restores."""
+  if last_checkpoint(folder) != last:  # found before the folder was locked
+    raise InputError(
+      f"{folder}: another run has trained there meanwhile. Re-run the same"
+      " command to resume"
+    )
+  named = checkpoint_in_state_file(folder)
   if last and last != named:
     write_state_file(
       folder,
@@ -249,31 +254,42 @@ def _warn_once(message: str) -> None:
   logging.warning("%s", message)
 
 
-def find_model(
+class Start(NamedTuple):
+  """The checkpoints that a run starts from, found once, before it begins."""
+
+  own: str | None = None  # the `trained_checkpoint` of --output_dir
+  last: str | None = None  # the last one there, from which training resumes
+  step: int = 0  # of `last`; 0 if nothing trains
+  # Has all of the model: `own`, or --init_checkpoint of a run without training.
+  trained: str | None = None
+
+
+def find_start(
   init_checkpoint: str | None, output_dir: str, may_be_new: bool
-) -> str | None:
-  """Checkpoint of a run's trained model, with its head; None for a new one."""
+) -> Start:
+  """Finds and checks what a run starts from; a new model may have nothing."""
   if init_checkpoint:
     init_checkpoint = find_checkpoint(init_checkpoint)
-  # It takes precedence over `init_checkpoint`.
-  trained = trained_checkpoint(output_dir)
-  start = last_checkpoint(output_dir) or init_checkpoint
-  if may_be_new and start:
-    checkpoint_files.check_finite(start)
-  if trained or may_be_new:
-    return trained
+  last = last_checkpoint(output_dir)
+  best = last_checkpoint(os.path.join(output_dir, BEST))
+  start = Start(best or last, last, trained=best or last)
+  if may_be_new and (last or init_checkpoint):
+    checkpoint_files.check_finite(last or init_checkpoint)
+  if may_be_new and last:
+    start = start._replace(step=step_of(last))
+  if start.own or may_be_new:
+    return start
   if not init_checkpoint:
     raise InputError(
       f"{output_dir}: holds no trained model; add --do_train, or name"
       " a trained model with --init_checkpoint"
     )
   checkpoint_files.check(init_checkpoint)
-  return init_checkpoint
+  return start._replace(trained=init_checkpoint)
 
 
-def check_resume(resume: str, output_dir: str) -> None:
+def check_resume(resume: str, output_dir: str, last: str | None) -> None:
   """Enforces --resume: "auto", "never" or "must"."""
-  last = last_checkpoint(output_dir)
   if resume == "never" and last:
     raise InputError(
       f"{output_dir}: holds {os.path.basename(last)}, and --resume=never does"
@@ -284,9 +300,3 @@ def check_resume(resume: str, output_dir: str) -> None:
       f"{output_dir}: holds no checkpoint to resume from, which --resume=must"
       " requires. Give the --output_dir of the run, or --resume=auto"
     )
-
-
-def steps_done(model_dir: str) -> int:
-  """Global step of the `last_checkpoint` in a folder; 0 if none."""
-  checkpoint = last_checkpoint(model_dir)
-  return step_of(checkpoint) if checkpoint else 0

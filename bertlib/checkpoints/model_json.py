@@ -29,7 +29,6 @@ _DESCRIPTION = {
   "labels?": [str],
   "max_seq_length?": declaration(ModelSettings, "max_seq_length"),
   "do_lower_case?": bool,
-  "max_input_chars_per_word?": int,
   "embedding?": embedding_spec.SCHEMA,
   "tuned_on?": str,
   "precision?": declaration(ComputeSettings, "precision"),
@@ -71,6 +70,7 @@ def write_model_files(
 
 def check(
   output_dir: str,
+  checkpoint: str | None,  # of the model in it
   model: Mapping[str, Any],
   config: modeling.BertConfig,
   # of the description that must match
@@ -83,7 +83,6 @@ def check(
   trained_vocab = os.path.join(output_dir, model_files.VOCAB)
   if vocab_file and tf.gfile.Exists(trained_vocab):
     vocabulary.check_same(vocab_file, trained_vocab)
-  checkpoint = finding.trained_checkpoint(output_dir)
   if checkpoint is None:
     return
   # Empty after google-research/bert, which has no `model.json`: then only

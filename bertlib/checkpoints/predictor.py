@@ -20,7 +20,6 @@ import optimization
 from bertlib.checkpoints import (
   checkpoint_files,
   finding,
-  frozen_weights,
   initialize,
   loading,
   model_files,
@@ -126,7 +125,6 @@ class LoadedModel:
       os.path.join(model_dir, model_files.VOCAB),
       self.description["do_lower_case"],
       config.vocab_size,
-      max_input_chars_per_word=self.description.get("max_input_chars_per_word"),
     )
     self._batch_size = batch_size
     self._max_length = config.max_position_embeddings
@@ -215,7 +213,7 @@ class LoadedModel:
       onednn.check_int8()
       getter = quantization.weight_getter(encoder, settings, refuse)
     else:
-      getter = frozen_weights.weight_getter(checkpoint)
+      getter = initialize.constant_getter(checkpoint)
     self._build(encoder.config, compute, getter)
     self._check_weights(checkpoint)
 

@@ -21,7 +21,7 @@ from absl import logging
 
 import modeling
 import tokenization
-from bertlib.checkpoints import checkpoint_files, frozen_weights
+from bertlib.checkpoints import checkpoint_files, initialize
 from bertlib.cli.errors import InputError
 from bertlib.cli.ranges import FINITE
 from bertlib.compute import int8, onednn, precision, same_formula
@@ -29,7 +29,7 @@ from bertlib.compute.fast_compute import FastCompute
 from bertlib.data import model_inputs
 from bertlib.io import files, json_files
 from bertlib.io.text_files import Encoding
-from bertlib.settings.common import QuantizationSettings
+from bertlib.settings.common import EstimatorSettings, QuantizationSettings
 
 FILE = "quantization.json"
 
@@ -201,7 +201,7 @@ def calibrate(
       tf.placeholder(tf.int32, [None, None], name)
       for name in model_inputs.TOKEN_FEATURES
     ]
-    getter = frozen_weights.weight_getter(checkpoint, observed)
+    getter = initialize.constant_getter(checkpoint, observed)
     with tf.variable_scope("", custom_getter=getter):
       modeling.BertModel(
         config, False, *inputs, compute=FastCompute(unpad=True)
@@ -259,7 +259,7 @@ def kernel_getter(
   """Custom getter of variables that returns the encoder's kernels in 8 bits."""
   _check_skipped(skip_layers, ranges)
   if not same_formula.is_used("8-bit dense layers", int8.QuantizedKernel):
-    return frozen_weights.weight_getter(checkpoint)
+    return initialize.constant_getter(checkpoint)
   attention_dtype = attention_dtype or best_attention_dtype()
   ranges = {
     layer: value
@@ -289,7 +289,7 @@ def kernel_getter(
       dtype=attention_dtype if "/self/" in layer else tf.float32,
     )
 
-  return frozen_weights.weight_getter(checkpoint, converted)
+  return initialize.constant_getter(checkpoint, converted)
 
 
 def _check_skipped(skip_layers: Sequence[str], ranges: Ranges) -> None:
@@ -394,3 +394,23 @@ def _hash_of_examples(batches: Iterable[Batch]) -> str:
     for name in model_inputs.TOKEN_FEATURES:
       digest.update(np.ascontiguousarray(batch[name], "<i4").tobytes())
   return digest.hexdigest()
+
+
+def model_fn_for_inference(
+  model_fn: Callable,
+  settings: EstimatorSettings,
+  encoder: TrainedEncoder,
+  default_batches: Callable,
+) -> Callable:
+  """Wraps a `model_fn` for --precision=int8; returns it for any other."""
+  if settings.compute.precision != "int8":
+    return model_fn
+  # The weights are constants of the graph, those of the checkpoint; Estimator
+  # restores only the global step.
+  getter = weight_getter(encoder, settings.quantization, default_batches)
+
+  def int8_model_fn(features, labels, mode, params, config=None):
+    with tf.variable_scope("", custom_getter=getter):
+      return model_fn(features, labels, mode, params, config)
+
+  return int8_model_fn

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -26,34 +26,15 @@ from bertlib.cli.errors import InputError
 from bertlib.data import vocabulary
 from bertlib.io import files, json_files
 
-# Weights of a Hugging Face folder, of which transformers too reads the first.
-_HUGGINGFACE_WEIGHTS = (
-  "model.safetensors",
-  "model.safetensors.index.json",
-  "pytorch_model.bin",
-  "pytorch_model.bin.index.json",
-)
+# Files that identify the format of a folder without TensorFlow checkpoints.
+_FORMATS = {"saved_model.pb": "saved_model", "config.json": "huggingface"}
 
 
 def model_format(path: str) -> str:
   """Format of a model: "saved_model", "huggingface" or "tensorflow"."""
-
-  def has(*names: str) -> bool:
-    return any(os.path.exists(os.path.join(path, name)) for name in names)
-
-  if has("saved_model.pb"):
-    return "saved_model"
-  is_huggingface = has("modules.json", *_HUGGINGFACE_WEIGHTS)
-  if not files.matching(path, "*.index"):
-    return (
-      "huggingface" if is_huggingface or has("config.json") else "tensorflow"
-    )
-  if is_huggingface:
-    raise InputError(
-      f"{path}: holds a TensorFlow checkpoint and Hugging Face weights. Name"
-      " the checkpoint, its path without .index, or give --to, the format to"
-      " write"
-    )
+  for name, found in _FORMATS.items():
+    if os.path.exists(os.path.join(path, name)):
+      return found
   return "tensorflow"
 
 
@@ -72,56 +53,21 @@ def last_checkpoints(folder: str, number: int) -> list[str]:
   return known[-number:]
 
 
-# Entry of the checkpoints of `tf.train.Checkpoint`.
-_OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
-
-
-class Checkpoint(Mapping[str, np.ndarray]):
-  """Variables of a TensorFlow checkpoint by name, read on access."""
-
-  def __init__(self, path: str):
-    """Opens a checkpoint, whose path is without `.index`."""
-    self.path = path
-    # Missing, incomplete or corrupt. Reading a variable can raise it too.
-    with checkpoint_files.as_input_errors(self.path):
-      self._reader = tf.train.load_checkpoint(path)
-    # Lists of ints, and `tf.DType`s, by name.
-    self.shapes = self._reader.get_variable_to_shape_map()
-    self.dtypes = self._reader.get_variable_to_dtype_map()
-    if _OBJECT_GRAPH in self.shapes:
-      raise InputError(
-        f"{path}: is an object-based checkpoint of TensorFlow 2, whose names"
-        " are those of Python attributes. Name a SavedModel of the model with"
-        " --bert_hub_module_handle, or the name-based checkpoint it comes from"
-      )
-
-  def __getitem__(self, name: str) -> np.ndarray:
-    if name not in self.shapes:
-      raise KeyError(name)
-    with checkpoint_files.as_input_errors(self.path):
-      return self._reader.get_tensor(name)
-
-  def __contains__(self, name: object) -> bool:
-    return name in self.shapes
-
-  def __iter__(self) -> Iterator[str]:
-    return iter(sorted(self.shapes))
-
-  def __len__(self) -> int:
-    return len(self.shapes)
-
-  def num_bytes(self, names: Iterable[str]) -> int:
-    """Size of some of the variables."""
-    return sum(
-      int(np.prod(self.shapes[name])) * self.dtypes[name].size for name in names
-    )
-
-
 def read_weights(path: str) -> dict[str, np.ndarray]:
   """Weights of a checkpoint, without optimizer state and global step."""
-  checkpoint = Checkpoint(path)
-  others = checkpoint_writer.optimizer_variables(checkpoint) | {"global_step"}
-  return {n: checkpoint[n] for n in checkpoint if n not in others}
+  checkpoint = checkpoint_files.Checkpoint(path)
+  weights = {
+    name: checkpoint[name]
+    for name in checkpoint
+    if not (
+      checkpoint_writer.is_optimizer_variable(name) or name == "global_step"
+    )
+  }
+  print(f"read: {path}, {len(checkpoint)} tensors")
+  if len(weights) < len(checkpoint):
+    num_others = len(checkpoint) - len(weights)
+    print(f"left out: {num_others} tensors of the optimizer's state")
+  return weights
 
 
 # Stripping, averaging and renaming
@@ -139,7 +85,7 @@ def rewrite(
   overwrite: bool = False,
 ) -> None:
   """Strips, averages and renames checkpoints; prints what was written."""
-  sources = [Checkpoint(path) for path in checkpoints]
+  sources = [checkpoint_files.Checkpoint(path) for path in checkpoints]
   last = sources[-1]
   _check_compatible(sources)
   for source in sources:
@@ -164,10 +110,12 @@ def rewrite(
   )
 
 
-def _without_optimizer(source: Checkpoint) -> list[str]:
+def _without_optimizer(source: checkpoint_files.Checkpoint) -> list[str]:
   """Names of all other variables; prints the number of those left out."""
-  left_out = checkpoint_writer.optimizer_variables(source)
-  kept = [name for name in source if name not in left_out]
+  kept = [
+    name for name in source if not checkpoint_writer.is_optimizer_variable(name)
+  ]
+  left_out = source.keys() - set(kept)
   print(
     f"left out: {len(left_out)} variables of the optimizer,"
     f" {source.num_bytes(left_out):,} bytes"
@@ -177,7 +125,7 @@ def _without_optimizer(source: Checkpoint) -> list[str]:
 
 def _write(
   target_dir: str,
-  sources: Sequence[Checkpoint],
+  sources: Sequence[checkpoint_files.Checkpoint],
   variables: Mapping[str, np.ndarray],
   overwrite: bool,
 ) -> str:
@@ -214,7 +162,7 @@ def warn_if_not_finite(source: str, tensors: Mapping[str, np.ndarray]) -> None:
     )
 
 
-def _check_compatible(sources: Sequence[Checkpoint]) -> None:
+def _check_compatible(sources: Sequence[checkpoint_files.Checkpoint]) -> None:
   """Rejects checkpoints of different models."""
   first = sources[0]
   for other in sources[1:]:
@@ -234,26 +182,28 @@ def _check_compatible(sources: Sequence[Checkpoint]) -> None:
       )
 
 
-def _dtype_and_shape(name: str, source: Checkpoint) -> str:
+def _dtype_and_shape(name: str, source: checkpoint_files.Checkpoint) -> str:
   if name not in source:
     return "missing"
   return f"{source.dtypes[name].name} {source.shapes[name]}"
 
 
-def _vocab(source: Checkpoint) -> list[str] | None:
+def _vocab(source: checkpoint_files.Checkpoint) -> list[str] | None:
   path = _beside(source, model_files.VOCAB)
   return vocabulary.read_entries(path) if os.path.exists(path) else None
 
 
-def _labels(source: Checkpoint) -> list[str] | None:
+def _labels(source: checkpoint_files.Checkpoint) -> list[str] | None:
   return model_json.load_description(_beside(source, "")).get("labels")
 
 
-def _beside(source: Checkpoint, name: str) -> str:
+def _beside(source: checkpoint_files.Checkpoint, name: str) -> str:
   return os.path.join(os.path.dirname(source.path), name)
 
 
-def _mean(name: str, sources: Sequence[Checkpoint]) -> np.ndarray:
+def _mean(
+  name: str, sources: Sequence[checkpoint_files.Checkpoint]
+) -> np.ndarray:
   last = sources[-1][name]
   if len(sources) == 1 or not sources[-1].dtypes[name].is_floating:
     return last
@@ -297,7 +247,13 @@ def new_names(names: Iterable[str], renames: Iterable[str]) -> dict[str, str]:
 
 def read_huggingface_weights(folder: str) -> tuple[dict[str, np.ndarray], str]:
   """Tensors of a Hugging Face folder by name, and the path of their file."""
-  for name in _HUGGINGFACE_WEIGHTS:
+  # Of several, transformers too reads the first.
+  for name in (
+    "model.safetensors",
+    "model.safetensors.index.json",
+    "pytorch_model.bin",
+    "pytorch_model.bin.index.json",
+  ):
     path = os.path.join(folder, name)
     if os.path.exists(path):
       return _read_file(path), path
@@ -313,7 +269,9 @@ def _read_file(path: str) -> dict[str, np.ndarray]:
       tensors.update(_read_file(shard))
     return tensors
   read = _read_pytorch if path.endswith(".bin") else _read_safetensors
-  return read(path)
+  tensors = read(path)
+  print(f"read: {path}, {len(tensors)} tensors")
+  return tensors
 
 
 def _shards(path: str) -> list[str]:
@@ -408,12 +366,4 @@ def write_safetensors(path: str, tensors: dict[str, np.ndarray]) -> None:
 def write_pytorch(path: str, tensors: dict[str, np.ndarray]) -> None:
   """Writes tensors as a PyTorch state dict; see `import_torch`."""
   torch = import_torch(path, "write")
-  torch.save({n: _as_torch(t) for n, t in tensors.items()}, path)
-
-
-def _as_torch(tensor: np.ndarray):
-  import torch
-
-  if tensor.dtype != tf.bfloat16.as_numpy_dtype:
-    return torch.from_numpy(tensor)
-  return torch.from_numpy(tensor.view(np.int16)).view(torch.bfloat16)
+  torch.save({n: torch.from_numpy(t) for n, t in tensors.items()}, path)

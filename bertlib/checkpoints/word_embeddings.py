@@ -8,7 +8,11 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from bertlib.checkpoints import checkpoint_writer, finding, rewrite
+from bertlib.checkpoints import (
+  checkpoint_files,
+  checkpoint_writer,
+  finding,
+)
 from bertlib.cli.errors import InputError
 from bertlib.io import files
 
@@ -44,7 +48,7 @@ def add_vocab_rows(
 def read_checkpoint(path: str, vocab_size: int) -> dict[str, np.ndarray]:
   """All tensors of a checkpoint by name, with the optimizer's state."""
   path = finding.find_checkpoint(path)
-  tensors = dict(rewrite.Checkpoint(path))
+  tensors = dict(checkpoint_files.Checkpoint(path))
   if WORD_EMBEDDINGS not in tensors:
     raise InputError(
       f"{path}: not a BERT checkpoint, it has no {WORD_EMBEDDINGS}"

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from logging import LogRecord
 from typing import Any
 
@@ -69,6 +70,20 @@ def progress(total: int, unit: str, **options: Any) -> tqdm:
     options = {"delay": 10, "mininterval": 10, "bar_format": lines} | options
     options["file"] = _LogFile()
   return tqdm(total=total, unit=unit, **options)
+
+
+def follow(rows: Iterable[Any], total: int, unit: str) -> Iterator[Any]:
+  """Yields predictions with a progress bar; `unit` is a plural noun."""
+  rows = iter(rows)
+  logging.info("Compiling the prediction step")
+  # The time before the first row is mostly compilation: the remaining time is
+  # estimated from there on.
+  first = list(itertools.islice(rows, 1))
+  with progress(total, unit, initial=len(first)) as bar:
+    yield from first
+    for row in rows:
+      bar.update()
+      yield row
 
 
 class _LogFile:

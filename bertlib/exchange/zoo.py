@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import gzip
+import io
 import os
 import posixpath
 import re
@@ -31,7 +32,7 @@ from bertlib.io import files, folder_lock, json_files
 from bertlib.io.files import atomic_write
 
 # It imports TensorFlow, which only models of the Hugging Face Hub need.
-from_huggingface = lazy_module.load("bertlib.exchange.from_huggingface")
+convert = lazy_module.load("bertlib.exchange.convert")
 
 # Files of a repository of the Hugging Face Hub, and those that it may lack.
 _HUB_FILES = (
@@ -259,9 +260,11 @@ def _convert(
   download: str, model: published_models.Model, folder: str
 ) -> dict[str, str]:
   """Converts a downloaded repository; returns the SHA-256 of its files."""
-  tensorflow_log.hide_information()
-  for line in from_huggingface.convert(download, folder):
-    logging.debug("%s", line)
+  report = io.StringIO()  # Standard output is for the flags of the model.
+  with contextlib.redirect_stdout(report):
+    tensorflow_log.hide_information()
+    convert.huggingface_to_tensorflow(download, folder)
+  logging.debug("%s", report.getvalue())
   _add_prompts(model, os.path.join(folder, model_files.DESCRIPTION))
   return _hashes(download, (*_OPTIONAL_HUB_FILES, *_HUB_FILES))
 

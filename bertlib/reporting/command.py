@@ -9,9 +9,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Callable, TypeVar
 
 from bertlib.data import model_inputs
+from bertlib.hardware import devices
 from bertlib.reporting import receipts, run_report
 from bertlib.reporting.run_report import Findings
-from bertlib.training import devices, lifecycle
+from bertlib.training import lifecycle
 from bertlib.training.task import Run
 
 _Result = TypeVar("_Result")

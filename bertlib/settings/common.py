@@ -61,12 +61,6 @@ class ModelSettings(option.Group):
     alias="do_lower",
     basic=True,
   )
-  max_input_chars_per_word: int | None = option.integer(
-    None,
-    "Longest word in characters; longer ones become [UNK]. If not given, that"
-    " of the model, or else 200, as in google-research/bert.",
-    AT_LEAST_1,
-  )
   max_seq_length: int = option.integer(
     128,
     "Maximum sequence length in tokens (WordPieces), including [CLS] and"
@@ -291,7 +285,7 @@ class DeviceSettings(option.Group):
     needs=f"{_ON_TPU}, do_train",
   )
 
-  # Set once per run, by `bertlib.training.devices.find`.
+  # Set once per run, by `bertlib.hardware.devices.find`.
   replicas: Any = None  # `distribution.Replicas` that share a batch, or None
   tpu_cluster: Any = None  # cluster resolver of the TPU, or None
 

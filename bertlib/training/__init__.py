@@ -1,1 +1,1 @@
-"""The run of an Estimator: hooks, model selection, devices, memory."""
+"""The life of a run: steps, hooks, model selection, seeds, memory."""

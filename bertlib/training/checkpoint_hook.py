@@ -189,16 +189,16 @@ class CheckpointHook(tf.train.CheckpointSaverHook):
       file.write(str(session.graph.as_graph_def(add_shapes=True)))
     writer = tf.summary.FileWriterCache.get(self._model_dir)
     writer.add_graph(session.graph)
-    restored = finding.last_checkpoint(self._model_dir)
+    self._step = int(session.run(tf.train.get_global_step(session.graph)))
     nonfinite = self._nonfinite_weights(session)
     if nonfinite:
+      start = self._path(self._step) if self._step else "initial weights"
       raise InputError(
-        f"{restored or 'initial weights'}: {nonfinite[0]} contains NaN or Inf,"
-        " so training cannot start from there. Start from another checkpoint"
+        f"{start}: {nonfinite[0]} contains NaN or Inf, so training cannot start"
+        " from there. Start from another checkpoint"
       )
-    self._step = int(session.run(tf.train.get_global_step(session.graph)))
     self._saved_step, self._saved_at = self._step, self._now()
-    if not restored:
+    if not self._step:
       self._save(session)
     if self._stop.requested:
       coord.request_stop()
@@ -269,6 +269,10 @@ class CheckpointHook(tf.train.CheckpointSaverHook):
     ]
     self._own_stop.is_over |= any(ends_training)
 
+  def _path(self, step: int) -> str:
+    """The checkpoint of a step."""
+    return os.path.join(self._model_dir, f"model.ckpt-{step}")
+
   def _nonfinite_weights(self, session) -> list[str]:
     """Names of the variables that contain NaN or Inf."""
     are_finite = session.run(self._are_finite)
@@ -292,7 +296,7 @@ class CheckpointHook(tf.train.CheckpointSaverHook):
     bad_record = record_check.find_in_batch(batch, self._layout)
     if bad_record:
       return InputError(bad_record)
-    last = finding.checkpoint_in_state_file(self._model_dir)
+    last = self._path(self._saved_step)
     return InputError(
       f"{failure}. {_describe_records(batch)}"
       f"Details: {path}; last checkpoint: {last}. Lower --learning_rate,"

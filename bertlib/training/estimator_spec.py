@@ -11,11 +11,11 @@ import tensorflow.compat.v1 as tf
 
 import modeling
 import optimization
-from bertlib.checkpoints import finding, initialize
+from bertlib.checkpoints import initialize
 from bertlib.compat import estimator_api
+from bertlib.hardware import distribution
 from bertlib.training import (
   checkpoint_hook,
-  distribution,
   gradient_caching,
   gradients,
   session_hooks,
@@ -40,6 +40,9 @@ class TrainingArguments:
   # None for the plain `modeling.Compute()`.
   compute: modeling.Compute | None = None
   options: optimization.StepOptions | None = None
+  # Checkpoint that Estimator restores, if known; the weights are then not
+  # initialized from `init_checkpoint`.
+  trained: str | None = None
 
   @property
   def step_options(self) -> optimization.StepOptions:
@@ -78,7 +81,14 @@ def make_model_fn(
     else:
       outputs = {"predictions": predict(features)}
     return estimator_api.TPUEstimatorSpec(
-      mode=mode, scaffold_fn=restore_trained(arguments, config), **outputs
+      mode=mode,
+      scaffold_fn=initialize.initialize_from_checkpoint(
+        arguments.init_checkpoint,
+        arguments.trained,
+        arguments.use_tpu,
+        uses_all=True,
+      ),
+      **outputs,
     )
 
   return model_fn
@@ -109,7 +119,7 @@ def train_spec(
   model_dir = run_config and run_config.model_dir
   scaffold_fn = initialize.initialize_from_checkpoint(
     arguments.init_checkpoint,
-    model_dir and finding.last_checkpoint(model_dir),
+    arguments.trained,
     arguments.use_tpu,
   )
   step = optimization.training_step(
@@ -269,12 +279,3 @@ def loss_normalizer(weights, arguments: TrainingArguments):
   total = optimization.sum_over_replicas(total, arguments.use_tpu)
   num_replicas = optimization.num_replicas(arguments.use_tpu)
   return total / num_replicas / arguments.step_options.num_micro_batches
-
-
-def restore_trained(arguments: TrainingArguments, run_config):
-  """Initial weights for evaluation and prediction."""
-  # A folder without a checkpoint starts from `init_checkpoint`.
-  trained = finding.trained_checkpoint(run_config and run_config.model_dir)
-  return initialize.initialize_from_checkpoint(
-    arguments.init_checkpoint, trained, arguments.use_tpu, uses_all=True
-  )

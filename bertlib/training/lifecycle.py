@@ -17,12 +17,20 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 from absl import logging
 
-from bertlib.checkpoints import finding, model_files, model_json, quantization
+from bertlib.checkpoints import (
+  finding,
+  model_files,
+  model_json,
+  quantization,
+)
 from bertlib.cli import steps, terminal
 from bertlib.cli.errors import InputError
 from bertlib.cli.steps import Steps
+from bertlib.compute import fast_compute
 from bertlib.compute.fast_compute import FastCompute
 from bertlib.data import record_check, tf_records
+from bertlib.exchange import resolve
+from bertlib.hardware import devices, estimators
 from bertlib.io import files, folder_lock, result_files, text_files
 from bertlib.settings import embedding_spec
 from bertlib.settings.common import TrainingSettings
@@ -30,15 +38,10 @@ from bertlib.settings.training import RunSettings
 from bertlib.training import (
   checkpoint_hook,
   dev_scores,
-  devices,
-  estimators,
-  inference,
   model_selection,
   multi_run,
-  resolve,
   session_hooks,
   step_plan,
-  weight_check,
 )
 from bertlib.training.model_selection import Selection
 from bertlib.training.task import Run, Task
@@ -107,28 +110,29 @@ def setup(
       model, config, task.never_split, task.needs_vocabulary
     )
   with step("checkpoint"):
-    trained = find_trained(settings, task)
+    start = find_start(settings, task)
   with step("metric"):
     selection = read_selection(settings.run, task.metrics)
     settings = with_best_metric(settings, selection)
   with step("folder"):
-    run = Run(settings, task, config, tokenizer, trained, selection)
+    run = Run(settings, task, config, tokenizer, start, selection)
     check_folder(run)
   return run
 
 
-def find_trained(settings: TrainingSettings, task: Task) -> str | None:
-  """Checkpoint that has all of the model; None for a new model."""
-  checkpoint = finding.find_model(
+def find_start(settings: TrainingSettings, task: Task) -> finding.Start:
+  """Checkpoints that the run starts from, with the task's output layers."""
+  start = finding.find_start(
     settings.model.init_checkpoint,
     settings.run.output_dir,
     may_be_new=settings.run.do_train or task.may_be_new,
   )
-  variables = dict(tf.train.list_variables(checkpoint)) if checkpoint else {}
+  trained = start.trained
+  variables = dict(tf.train.list_variables(trained)) if trained else {}
   for name, problem in task.heads.items():
-    if checkpoint and name not in variables:
-      raise InputError(f"{checkpoint}: {problem}")
-  return checkpoint
+    if trained and name not in variables:
+      raise InputError(f"{trained}: {problem}")
+  return start
 
 
 def read_selection(run: RunSettings, metrics: Sequence[str]) -> Selection:
@@ -159,11 +163,6 @@ def describe_model(run: Run) -> dict[str, Any]:
     **run.task.description,
     "max_seq_length": model.max_seq_length,
     "do_lower_case": model.do_lower_case,
-    **(
-      {"max_input_chars_per_word": model.max_input_chars_per_word}
-      if model.max_input_chars_per_word
-      else {}
-    ),
     **run.settings.compute.choices,
   }
 
@@ -172,6 +171,7 @@ def check_folder(run: Run) -> None:
   """Refuses an --output_dir of another model, or that contradicts --resume."""
   model_json.check(
     run.output_dir,
+    run.start.own,
     describe_model(run),
     run.config,
     ["script", *run.task.must_agree],
@@ -180,17 +180,20 @@ def check_folder(run: Run) -> None:
     run.task.record,
   )
   if run.settings.run.do_train and not run.seeds:
-    finding.check_resume(run.settings.run.resume, run.output_dir)
+    finding.check_resume(
+      run.settings.run.resume, run.output_dir, run.start.last
+    )
 
 
 def check_weights(run: Run) -> None:
   """Refuses a checkpoint that is corrupt, or of another model."""
+
+  def check(checkpoint):
+    model_fn = make_model_fn(run, trained=run.start.own and checkpoint)
+    estimators.check_model_fn(checkpoint, model_fn, run.task.features)
+
   with_checkpoint(
-    run,
-    run.trained or run.settings.model.init_checkpoint,
-    lambda checkpoint: weight_check.check(
-      checkpoint, make_model_fn(run), run.task.features, run.output_dir
-    ),
+    run, run.start.trained or run.settings.model.init_checkpoint, check
   )
 
 
@@ -207,7 +210,7 @@ def check_start(run: Run, step: Steps = steps.RUN) -> step_plan.Plan | None:
     if run.settings.run.do_train:
       with step("batches"):
         plan = plan_training(run)
-    if run.trained or run.settings.model.init_checkpoint:
+    if run.start.trained or run.settings.model.init_checkpoint:
       with step("weights"):
         check_weights(run)
   return plan
@@ -216,8 +219,13 @@ def check_start(run: Run, step: Steps = steps.RUN) -> step_plan.Plan | None:
 # The model
 
 
-def make_model_fn(run: Run, num_train_steps: int = 0):
-  """The `model_fn` of a run; without `num_train_steps`, for inference."""
+def make_model_fn(
+  run: Run,
+  num_train_steps: int = 0,  # 0 for inference
+  # Checkpoint that Estimator restores; None for the initial model.
+  trained: str | None = None,
+):
+  """The `model_fn` of a run."""
   settings = run.settings
   compute, options = read_compute(run), None
   if num_train_steps:
@@ -232,6 +240,7 @@ def make_model_fn(run: Run, num_train_steps: int = 0):
   return run.task.model_fn_builder(
     bert_config=run.config,
     init_checkpoint=settings.model.init_checkpoint,
+    trained=trained,
     learning_rate=settings.optimizer.learning_rate,
     num_train_steps=num_train_steps,
     num_warmup_steps=num_warmup_steps,
@@ -250,8 +259,8 @@ def make_inference_model_fn(
 ):
   """The `model_fn` for evaluation and prediction."""
   settings = run.settings
-  return inference.model_fn_for_inference(
-    make_model_fn(run),
+  return quantization.model_fn_for_inference(
+    make_model_fn(run, trained=checkpoint),
     settings,
     quantization.TrainedEncoder(
       run.config,
@@ -270,7 +279,7 @@ def make_inference_model_fn(
 
 def read_compute(run: Run) -> FastCompute:
   """Precision, unpadding and XLA compilation, from the flags."""
-  return step_plan.read_compute(run.settings, run.task.masks_padding)
+  return fast_compute.read_compute(run.settings, run.task.masks_padding)
 
 
 def plan_training(run: Run) -> step_plan.Plan:
@@ -295,7 +304,7 @@ def input_options(run: Run, is_training: bool) -> dict[str, Any]:
     "trim": run.task.masks_padding and not run.on_tpu,
     "seed": run.settings.run.seed,
     # Training resumes after the last checkpoint.
-    "first_step": finding.steps_done(run.output_dir) if is_training else 0,
+    "first_step": run.start.step if is_training else 0,
   }
 
 
@@ -397,9 +406,9 @@ def train(
     SystemExit: the run was stopped by a signal, and has been saved.
   """
   if run.is_chief:
-    finding.prepare_resume(run.output_dir)
+    finding.prepare_resume(run.output_dir, run.start.last)
   _log_start(run, num_train_steps, data)
-  model_fn = make_model_fn(run, num_train_steps)
+  model_fn = make_model_fn(run, num_train_steps, run.start.last)
   with checkpoint_hook.StopRequest() as own:
     stop, hooks = _stop_hooks(run, own)
     if run.is_chief and not run.on_tpu:
@@ -408,6 +417,7 @@ def train(
       model_selection.train(
         estimators.build(run.settings, model_fn, run.output_dir, trains=True),
         input_fn,
+        run.start.step,
         num_train_steps,
         run.selection,
         evaluate_fn if run.is_chief else None,
@@ -421,7 +431,7 @@ def train(
 
 def _log_start(run: Run, num_train_steps: int, data: str) -> None:
   """Logs the first and the last step of training."""
-  done = finding.steps_done(run.output_dir)
+  done = run.start.step
   if done >= num_train_steps:
     logging.info(
       "%s is already at step %d of %d: nothing is left to train",
@@ -470,8 +480,11 @@ def _save_hook(run: Run, input_fn, stop, own, layout):
 
 def select_checkpoint(run: Run) -> str | None:
   """The best or else last checkpoint in --output_dir; None without one."""
-  checkpoint = finding.trained_checkpoint(run.output_dir)
-  if checkpoint:
+  checkpoint = run.start.own
+  # The chief may still be writing while other workers have ended.
+  if run.settings.run.do_train and run.is_chief:
+    checkpoint = finding.trained_checkpoint(run.output_dir)
+  if checkpoint and run.is_chief:
     logging.info("The weights are those of %s", checkpoint)
   return checkpoint
 
@@ -538,7 +551,7 @@ def predict(
     run.settings, model_fn, run.output_dir, batch_size
   )
   rows = estimator.predict(input_fn, checkpoint_path=checkpoint)
-  return session_hooks.follow(rows, num_rows, run.task.unit)
+  return terminal.follow(rows, num_rows, run.task.unit)
 
 
 def write_metrics(

@@ -10,7 +10,7 @@ from typing import Any, Callable, NamedTuple
 import tensorflow.compat.v1 as tf
 from absl import logging
 
-from bertlib.checkpoints import checkpoint_writer, finding
+from bertlib.checkpoints import checkpoint_writer
 from bertlib.io import json_files
 from bertlib.io.files import atomic_write
 from bertlib.training.dev_scores import (
@@ -140,7 +140,7 @@ class EvaluationListener(tf.train.CheckpointSaverListener):
     is_last = step >= self._num_train_steps
     if step <= last or not (is_last or step // every > last // every):
       return False
-    checkpoint = finding.checkpoint_in_state_file(self._model_dir)
+    checkpoint = os.path.join(self._model_dir, f"model.ckpt-{step}")
     results = self._evaluate(checkpoint)
     is_best = self._scores.add(step, results)
     metric = self._selection.metric
@@ -161,6 +161,7 @@ class EvaluationListener(tf.train.CheckpointSaverListener):
 def train(
   estimator,
   input_fn,
+  done: int,  # steps of the last checkpoint
   num_train_steps: int,
   selection: Selection,
   evaluate: Evaluate | None,
@@ -172,7 +173,6 @@ def train(
     scores = DevScores(estimator.model_dir, selection)
     # A killed run may have saved a checkpoint without its scores, and later
     # checkpoints may have been removed.
-    done = finding.steps_done(estimator.model_dir)
     scores.rows = [row for row in scores.rows if row["step"] <= done]
     # Otherwise another process evaluates the checkpoints.
     if evaluate:
@@ -184,6 +184,8 @@ def train(
       listeners = [listener]
     if scores.is_over():
       return
+  if done >= num_train_steps:
+    return  # without waiting for other workers
   estimator.train(
     input_fn,
     hooks=hooks,

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import datetime
-import itertools
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Callable
 
 import numpy as np
@@ -14,7 +13,6 @@ import tensorflow.compat.v1 as tf
 from absl import logging
 from tqdm import tqdm
 
-from bertlib.cli.terminal import progress
 from bertlib.compat import estimator_api
 
 
@@ -138,20 +136,6 @@ class ProgressHook(tf.train.SessionRunHook):
       self._bar.close()
     if self._model_dir:
       tf.summary.FileWriterCache.get(self._model_dir).flush()
-
-
-def follow(rows: Iterable[Any], total: int, unit: str) -> Iterator[Any]:
-  """Yields predictions with a progress bar; `unit` is a plural noun."""
-  rows = iter(rows)
-  logging.info("Compiling the prediction step")
-  # The time before the first row is mostly compilation: the remaining time is
-  # estimated from there on.
-  first = list(itertools.islice(rows, 1))
-  with progress(total, unit, initial=len(first)) as bar:
-    yield from first
-    for row in rows:
-      bar.update()
-      yield row
 
 
 class PredictionCollector(tf.train.SessionRunHook):

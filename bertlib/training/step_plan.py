@@ -6,17 +6,14 @@ import dataclasses
 import functools
 import math
 
-import tensorflow.compat.v1 as tf
 from absl import logging
 
 import modeling
 import optimization
 from bertlib.cli.errors import InputError
-from bertlib.compute import onednn, precision
 from bertlib.compute.fast_compute import FastCompute
 from bertlib.settings.common import (
   ComputeSettings,
-  EstimatorSettings,
   TrainingSettings,
 )
 from bertlib.settings.rerun import repeat_choices
@@ -54,27 +51,6 @@ def may_be_too_few(run: RunSettings, num_examples: int) -> bool:
   """True if the examples make less than one training step."""
   # Only "may": each example may become several windows.
   return 0 < num_examples * run.num_train_epochs < run.train_batch_size
-
-
-def read_compute(
-  settings: EstimatorSettings, masks_padding: bool = True
-) -> FastCompute:
-  """Precision, unpadding and XLA compilation, from the resolved flags."""
-  dtype = precision.hidden_dtype(settings.compute.precision)
-  if settings.compute.compute == "plain":
-    return FastCompute(dtype)
-  on_tpu = settings.devices.on_tpu
-  on_gpu = bool(tf.config.list_physical_devices("GPU")) and not on_tpu
-  return FastCompute(
-    dtype=dtype,
-    # Padding that attention sees may not be left out.
-    unpad=masks_padding and not on_tpu,
-    jit_compile=settings.compute.xla == "on" and not on_tpu,
-    # On a GPU, --xla=auto compiles in training alone.
-    jit_inference=on_gpu and "xla" not in settings.compute.automatic,
-    on_gpu=on_gpu,
-    use_onednn=not on_tpu and onednn.is_available(),
-  )
 
 
 def plan_training(

@@ -10,6 +10,7 @@ from typing import Any, Callable
 
 import modeling
 import tokenization
+from bertlib.checkpoints import finding
 from bertlib.checkpoints.task_record import TaskRecord
 from bertlib.data import tf_records
 from bertlib.settings.common import TrainingSettings
@@ -90,8 +91,7 @@ class Run:
   config: modeling.BertConfig
   # None without a vocabulary.
   tokenizer: tokenization.FullTokenizer | None
-  # Checkpoint that has all of the model; None for a new model.
-  trained: str | None
+  start: finding.Start
   selection: Selection
 
   @property

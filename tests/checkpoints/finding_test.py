@@ -205,10 +205,21 @@ def test_model_files_can_be_loaded_again(tmp_path):
   assert (tmp_path / "vocab.txt").read_text() == "[UNK]\n[CLS]\n[SEP]\n"
 
 
+def check_folder(folder, *model, **options):
+  folder = str(folder)
+  checkpoint = finding.trained_checkpoint(folder)
+  model_json.check(folder, checkpoint, *model, **options)
+
+
+def prepare_resume(folder):
+  folder = str(folder)
+  finding.prepare_resume(folder, finding.last_checkpoint(folder))
+
+
 @pytest.mark.unit
 def test_a_folder_without_a_checkpoint_is_accepted_for_any_model(tmp_path):
   write_model_files(tmp_path)
-  model_json.check(str(tmp_path), MODEL | {"task": "other"}, CONFIG)
+  check_folder(tmp_path, MODEL | {"task": "other"}, CONFIG)
 
 
 @pytest.mark.parametrize(
@@ -225,25 +236,19 @@ def test_a_folder_of_another_model_is_refused(
 ):
   write_model_files(tmp_path)
   assert checkpoint.startswith(str(tmp_path))
-  model_json.check(str(tmp_path), MODEL, CONFIG)
+  check_folder(tmp_path, MODEL, CONFIG)
   config = tiny_model.config(**({"vocab_size": 9} | sizes))
   with pytest.raises(InputError, match=message):
-    model_json.check(str(tmp_path), MODEL | changed, config)
+    check_folder(tmp_path, MODEL | changed, config)
 
 
 def test_a_folder_without_model_json_is_checked_by_its_number_of_outputs(
   checkpoint, tmp_path
 ):
   assert checkpoint.startswith(str(tmp_path))
-  model_json.check(str(tmp_path), MODEL, CONFIG, num_outputs=2)
+  check_folder(tmp_path, MODEL, CONFIG, num_outputs=2)
   with pytest.raises(InputError, match=r"outputs 2.*is 3"):
-    model_json.check(str(tmp_path), MODEL, CONFIG, num_outputs=3)
-
-
-def test_steps_done_is_the_step_of_the_last_checkpoint(checkpoint, tmp_path):
-  assert checkpoint.startswith(str(tmp_path))
-  assert finding.steps_done(str(tmp_path)) == 7
-  assert finding.steps_done(str(tmp_path / "nothing")) == 0
+    check_folder(tmp_path, MODEL, CONFIG, num_outputs=3)
 
 
 def test_the_trained_checkpoint_is_the_best_or_else_the_last(
@@ -264,29 +269,32 @@ def test_a_model_in_output_dir_takes_precedence_over_init_checkpoint(
   checkpoint, tmp_path
 ):
   full, empty = str(tmp_path), str(tmp_path / "empty")
-  assert finding.find_model(None, full, may_be_new=False) == checkpoint
-  assert finding.find_model(checkpoint, empty, False) == checkpoint
-  assert finding.find_model(checkpoint, empty, may_be_new=True) is None
+  own = finding.Start(checkpoint, checkpoint, trained=checkpoint)
+  assert finding.find_start(None, full, may_be_new=False) == own
+  resumed = finding.find_start(None, full, may_be_new=True)
+  assert resumed == own._replace(step=7)
+  initial = finding.find_start(checkpoint, empty, may_be_new=False)
+  assert initial == finding.Start(trained=checkpoint)
+  new = finding.find_start(checkpoint, empty, may_be_new=True)
+  assert new == finding.Start()
   with pytest.raises(InputError, match="empty: holds no trained model"):
-    finding.find_model(None, empty, may_be_new=False)
+    finding.find_start(None, empty, may_be_new=False)
   with pytest.raises(InputError, match="gone: no such checkpoint"):
-    finding.find_model(str(tmp_path / "gone"), full, may_be_new=False)
+    finding.find_start(str(tmp_path / "gone"), full, may_be_new=False)
 
 
-def test_resume_never_and_must_are_enforced(checkpoint, tmp_path):
-  full, empty = str(tmp_path), str(tmp_path / "empty")
-  assert checkpoint.startswith(full)
-  for resume, folder in [
-    ("auto", full),
-    ("auto", empty),
-    ("never", empty),
-    ("must", full),
+def test_resume_never_and_must_are_enforced():
+  for resume, last in [
+    ("auto", "model.ckpt-7"),
+    ("auto", None),
+    ("never", None),
+    ("must", "model.ckpt-7"),
   ]:
-    finding.check_resume(resume, folder)
+    finding.check_resume(resume, "out", last)
   with pytest.raises(InputError, match=r"holds model\.ckpt-7.*--resume=never"):
-    finding.check_resume("never", full)
+    finding.check_resume("never", "out", "out/model.ckpt-7")
   with pytest.raises(InputError, match=r"no checkpoint.*--resume=must"):
-    finding.check_resume("must", empty)
+    finding.check_resume("must", "out", None)
 
 
 # Incomplete and corrupt checkpoints
@@ -342,7 +350,7 @@ def test_training_resumes_from_the_last_complete_checkpoint(
     finding.check_checkpoint(last)
   # Only `prepare_resume` changes the folder.
   assert tf.train.latest_checkpoint(folder) == last
-  finding.prepare_resume(folder)
+  prepare_resume(folder)
   state = tf.train.get_checkpoint_state(folder)
   assert state.model_checkpoint_path == middle
   assert list(state.all_model_checkpoint_paths) == [checkpoint, middle]
@@ -359,8 +367,8 @@ def test_training_does_not_start_from_weights_with_nan_or_inf(
   )
   empty = str(tmp_path / "empty")
   with pytest.raises(InputError, match=r"bad\.ckpt: output_bias"):
-    finding.find_model(bad, empty, may_be_new=True)
-  assert finding.find_model(bad, empty, may_be_new=False) == bad
+    finding.find_start(bad, empty, may_be_new=True)
+  assert finding.find_start(bad, empty, may_be_new=False).trained == bad
 
 
 @pytest.mark.parametrize("state", [None, b"", b"\0" * 99, b"model_check"])
@@ -394,7 +402,7 @@ def test_without_a_usable_checkpoint_training_does_not_start_over(
   for path in (last, checkpoint):
     truncate(path, DATA, 5)
   message = r"ckpt-70\.data\S+: is incomplete.*ckpt-7\.data\S+: is incomplete"
-  for use in (finding.last_checkpoint, finding.prepare_resume):
+  for use in (finding.last_checkpoint, prepare_resume):
     with pytest.raises(InputError, match=message):
       use(str(tmp_path))
 
@@ -416,9 +424,9 @@ def test_an_incomplete_checkpoint_of_step_0_is_ignored(
     path.unlink()
   name_as_last(first)
   truncate(first, ".index", 5)
-  assert finding.steps_done(str(tmp_path)) == 0
+  assert run_outputs.steps_done(tmp_path) == 0
   assert "saved at step 0" in warnings_of(caplog)[0]
-  finding.prepare_resume(str(tmp_path))
+  prepare_resume(tmp_path)
   assert not (tmp_path / "checkpoint").exists()
 
 
@@ -428,7 +436,7 @@ def test_files_of_interrupted_saves_are_removed(checkpoint, tmp_path):
   (tmp_path / "model.ckpt-9_temp" / "part-00000-of-00001.index").touch()
   (tmp_path / f"model.ckpt-9{DATA}.tempstate123").touch()
   (tmp_path / "checkpoint.tmp0123456789abcdef").touch()
-  finding.prepare_resume(str(tmp_path))
+  prepare_resume(tmp_path)
   assert {path.name for path in tmp_path.iterdir()} == kept
 
 
@@ -450,7 +458,7 @@ def test_files_of_the_user_are_kept(checkpoint, tmp_path, name):
     (folder / name).parent.mkdir(parents=True, exist_ok=True)
     (folder / name).write_text("kept")
   checkpoint_writer.save_best(str(tmp_path), checkpoint)
-  finding.prepare_resume(str(tmp_path))
+  prepare_resume(tmp_path)
   for folder in (tmp_path, best):
     assert (folder / name).read_text() == "kept"
 
@@ -494,7 +502,7 @@ def test_the_best_checkpoint_has_weights_and_model_files(checkpoint, tmp_path):
     np.testing.assert_array_equal(value, known[name], err_msg=name)
     assert value.dtype == known[name].dtype
   # `best` is a complete model folder.
-  model_json.check(best, MODEL, CONFIG, num_outputs=2)
+  check_folder(best, MODEL, CONFIG, num_outputs=2)
   written = model_json.load_description(str(tmp_path))
   assert model_json.load_description(best) == written
   copied = (tmp_path / "best" / "vocab.txt").read_text()
@@ -516,7 +524,7 @@ def test_a_better_checkpoint_replaces_the_best(checkpoint, tmp_path):
   checkpoint_writer.save_best(str(tmp_path), checkpoint)
   checkpoint_writer.save_best(str(tmp_path), later)
   best = tmp_path / "best"
-  assert finding.steps_done(str(best)) == 70
+  assert run_outputs.steps_done(best) == 70
   assert {path.name for path in best.iterdir()} == {
     "checkpoint",
     "model.ckpt-70.index",

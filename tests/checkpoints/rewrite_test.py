@@ -9,7 +9,12 @@ import run_outputs
 import tensorflow.compat.v1 as tf
 
 import optimization
-from bertlib.checkpoints import checkpoint_writer, finding, rewrite
+from bertlib.checkpoints import (
+  checkpoint_files,
+  checkpoint_writer,
+  finding,
+  rewrite,
+)
 from bertlib.cli.errors import InputError
 from bertlib.training.gradients import LossScale
 
@@ -73,7 +78,7 @@ def test_weights_are_the_trainable_variables(tmp_path):
 
 @pytest.mark.graph
 def test_a_checkpoint_is_a_mapping_of_its_variables(trained):
-  checkpoint = rewrite.Checkpoint(trained)
+  checkpoint = checkpoint_files.Checkpoint(trained)
   assert "bert/bias" in checkpoint and "bert" not in checkpoint
   assert checkpoint.get("bert") is None
   run_outputs.assert_same_bits(dict(checkpoint), TRAINED)
@@ -310,18 +315,3 @@ def test_files_are_not_replaced_by_default(trained, tmp_path):
   run_outputs.assert_same_bits(
     run_outputs.read_variables(tmp_path / "out" / "model.ckpt-70"), TRAINED
   )
-
-
-@pytest.mark.parametrize(
-  ("names", "state"),
-  [
-    (["output_bias", "global_step", "cls/predictions/output_bias"], []),
-    (["a/LayerNorm/beta", "a/LayerNorm/gamma"], []),
-    (["output_bias", "output_bias/adam_m"], ["output_bias/adam_m"]),
-    (["output_bias", "output_bias/Adam_1"], ["output_bias/Adam_1"]),
-    (["a/b", "a/b/ExponentialMovingAverage"], ["a/b/ExponentialMovingAverage"]),
-    (["loss_scale/value", "beta1_power"], ["loss_scale/value", "beta1_power"]),
-  ],
-)
-def test_the_state_of_any_optimizer_is_known_by_name(names, state):
-  assert checkpoint_writer.optimizer_variables(names) == set(state)

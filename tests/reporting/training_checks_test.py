@@ -13,12 +13,12 @@ from bertlib.cli.steps import Steps
 from bertlib.compute import precision
 from bertlib.compute.fast_compute import FastCompute
 from bertlib.data import tf_records
+from bertlib.hardware.distribution import Replicas
 from bertlib.reporting import training_checks
 from bertlib.reporting.doctor import LengthSummary
 from bertlib.settings.classifier import ClassifierSettings
 from bertlib.settings.common import DeviceSettings
 from bertlib.training import memory_plan
-from bertlib.training.distribution import Replicas
 from bertlib.training.task import Run, Task
 
 pytestmark = pytest.mark.unit

@@ -509,7 +509,7 @@ def pretrained(workspace):
 
 
 def assert_the_same_command_ends_with(expected, script, arguments, folder):
-  done = finding.steps_done(str(folder))
+  done = run_outputs.steps_done(folder)
   assert 0 < done < NUM_STEPS
   with commands.in_process(script) as main:
     main(*arguments)
@@ -525,7 +525,7 @@ def test_stopped_run_saves_first(workspace, interrupted):
   assert status == 143, log
   (last,) = re.findall(r"Stopped by SIGTERM at step (\d+); checkpoint", log)
   assert "Traceback" not in log
-  assert finding.steps_done(str(workspace / "stopped")) == int(last)
+  assert run_outputs.steps_done(workspace / "stopped") == int(last)
   # The run ends there.
   assert not (workspace / "stopped" / "report.html").exists()
 
@@ -576,7 +576,7 @@ def test_training_ignores_an_incomplete_checkpoint(workspace, pretrained):
   folder = workspace / "straight"
   (data,) = folder.glob(f"model.ckpt-{NUM_STEPS}.data*")
   os.truncate(data, 100)
-  assert finding.steps_done(str(folder)) == NUM_STEPS - 20
+  assert run_outputs.steps_done(folder) == NUM_STEPS - 20
   assert_the_same_command_ends_with(
     pretrained, run_pretraining, pretraining(workspace, "straight"), folder
   )

@@ -8,15 +8,11 @@ import modeling
 import optimization
 from bertlib.compute import pooling
 from bertlib.compute.fast_compute import FastCompute
+from bertlib.hardware import distribution
 from bertlib.settings.embedding_spec import EmbeddingSpec
 from bertlib.tasks.embeddings import embedding_losses
 from bertlib.tasks.embeddings.embedding_losses import LossOptions
-from bertlib.training import (
-  distribution,
-  estimator_spec,
-  gradient_caching,
-  gradients,
-)
+from bertlib.training import estimator_spec, gradient_caching, gradients
 from bertlib.training.gradient_caching import BatchLoss
 from optimization import Frozen, StepOptions
 

@@ -15,24 +15,17 @@ import tensorflow.compat.v1 as tf
 
 import modeling
 from bertlib.checkpoints.task_record import TaskRecord
-from bertlib.cli import option
+from bertlib.cli import option, terminal
 from bertlib.cli.errors import InputError
 from bertlib.compat import estimator_api
-from bertlib.compute import onednn, precision
+from bertlib.compute import fast_compute, onednn, precision
 from bertlib.compute.fast_compute import FastCompute
 from bertlib.data import tf_records
+from bertlib.exchange import resolve
+from bertlib.hardware import distribution, estimators, tpu
 from bertlib.io import result_files
 from bertlib.settings.classifier import ClassifierSettings
-from bertlib.training import (
-  distribution,
-  estimators,
-  lifecycle,
-  memory_plan,
-  resolve,
-  session_hooks,
-  step_plan,
-  tpu,
-)
+from bertlib.training import lifecycle, memory_plan, session_hooks, step_plan
 from bertlib.training.memory_plan import StepShape
 from bertlib.training.task import Run, Task
 from optimization import Frozen, StepOptions
@@ -72,7 +65,7 @@ def settings_of(flags):
 def plan(flags):
   """Computation and options of a training step."""
   settings = settings_of(flags)
-  compute = step_plan.read_compute(settings)
+  compute = fast_compute.read_compute(settings)
   return step_plan.plan_training(settings, compute, CONFIG, SHAPE)
 
 
@@ -126,7 +119,7 @@ def test_where_nothing_is_trained_there_is_nothing_to_plan(flags):
   task = Task(TaskRecord("script"), builder, {}, ["loss"])
   this_run = Run(settings, task, CONFIG, None, None, None)
   assert lifecycle.make_model_fn(this_run, num_train_steps=0) == (
-    step_plan.read_compute(settings),
+    fast_compute.read_compute(settings),
     None,
   )
 
@@ -143,7 +136,7 @@ def test_more_layers_than_there_are_cannot_be_frozen(flags):
 def test_auto_is_the_fastest_format(flags, monkeypatch, fastest):
   flags.precision = "auto"
   monkeypatch.setattr(precision, "fastest_dtype", lambda measures: fastest)
-  assert step_plan.read_compute(settings_of(flags)).dtype == tf.as_dtype(
+  assert fast_compute.read_compute(settings_of(flags)).dtype == tf.as_dtype(
     fastest
   )
 
@@ -214,11 +207,13 @@ def test_only_a_tpu_counts_steps_in_a_call_of_its_own(flags, on_tpu):
 
 def test_a_tpu_gets_static_shapes_and_compiles_by_itself(flags):
   flags.use_tpu, flags.precision, flags.xla = True, "auto", "on"
-  assert step_plan.read_compute(settings_of(flags)) == FastCompute(tf.bfloat16)
+  assert fast_compute.read_compute(settings_of(flags)) == FastCompute(
+    tf.bfloat16
+  )
 
 
 def test_padding_that_counts_is_kept(flags):
-  assert not step_plan.read_compute(
+  assert not fast_compute.read_compute(
     settings_of(flags), masks_padding=False
   ).unpad
 
@@ -333,7 +328,7 @@ def test_weights_are_copied_where_the_compiled_update_writes_the_copies(
     setattr(flags, name, value)
   found = settings_of(flags)
   how, _ = step_plan.plan_training(
-    found, step_plan.read_compute(found), modeling.BertConfig(30522), SHAPE
+    found, fast_compute.read_compute(found), modeling.BertConfig(30522), SHAPE
   )
   assert how.copy_weights == expected
 
@@ -501,14 +496,14 @@ def test_predictions_are_followed_from_the_first_row_on(monkeypatch, log):
     bars.append((total, unit, initial))
     return contextlib.nullcontext(types.SimpleNamespace(update=bars.append))
 
-  monkeypatch.setattr(session_hooks, "progress", progress)
-  rows = session_hooks.follow(iter("abc"), 3, "windows")
+  monkeypatch.setattr(terminal, "progress", progress)
+  rows = terminal.follow(iter("abc"), 3, "windows")
   assert next(rows) == "a" and bars == [(3, "windows", 1)]
   assert log == ["Compiling the prediction step"]
 
 
 def test_no_predictions_are_followed_too():
-  assert list(session_hooks.follow([], 0, "windows")) == []
+  assert list(terminal.follow([], 0, "windows")) == []
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 import modeling
 from bertlib.checkpoints import loading
+from bertlib.hardware.distribution import Cluster, Replicas
 from bertlib.settings.common import DeviceSettings
 from bertlib.training import memory_plan
-from bertlib.training.distribution import Cluster, Replicas
 from bertlib.training.memory_plan import StepShape
 
 pytestmark = pytest.mark.unit

@@ -167,7 +167,7 @@ class FakeEstimator:
 
   def train(self, input_fn, hooks, max_steps, saving_listeners):
     del input_fn, hooks
-    first = finding.steps_done(self.model_dir)
+    first = run_outputs.steps_done(self.model_dir)
     for step in range(first, max_steps + 1):
       if step % 2 == 0 or step == max_steps:
         self.save(step)
@@ -188,8 +188,9 @@ def train(folder, losses, killed_at=None, steps=13, every=4, patience=2):
 
   selection = Selection(every, "loss", patience)
   estimator = FakeEstimator(folder)
-  model_selection.train(estimator, None, steps, selection, evaluate)
-  return finding.steps_done(str(folder))
+  done = run_outputs.steps_done(folder)
+  model_selection.train(estimator, None, done, steps, selection, evaluate)
+  return run_outputs.steps_done(folder)
 
 
 def best_step(folder):
@@ -465,7 +466,7 @@ def test_early_stopping_ends_training(stopped):
   first, second, third = (row["loss"] for row in rows_of(stopped))
   assert first < second < third
   assert [row["step"] for row in rows_of(stopped)] == [2, 4, 6]
-  assert finding.steps_done(str(stopped)) == 6
+  assert run_outputs.steps_done(stopped) == 6
 
 
 @pytest.mark.train
@@ -516,7 +517,7 @@ def test_stopped_run_is_not_trained_further(stopped, main, log):
     line.startswith("--patience=2: best loss at step 2,") for line in log
   )
   assert before == {path: path.stat().st_mtime_ns for path in before}
-  assert finding.steps_done(str(stopped)) == 6
+  assert run_outputs.steps_done(stopped) == 6
 
 
 @pytest.mark.train
@@ -525,7 +526,7 @@ def test_evaluation_during_training_does_not_change_the_weights(
 ):
   plain = workspace / "plain"
   main(plain, "--save_checkpoints_steps=2")
-  assert finding.steps_done(str(plain)) == 12
+  assert run_outputs.steps_done(plain) == 12
   assert not (plain / "best").exists()
   run_outputs.assert_same_variables(
     plain / "model.ckpt-6", stopped / "model.ckpt-6"

@@ -9,9 +9,10 @@ from typing import Any, Callable, NamedTuple
 
 import tensorflow.compat.v1 as tf
 
-from bertlib.checkpoints import finding, loading, model_json
+from bertlib.checkpoints import loading, model_json
 from bertlib.cli.errors import InputError
 from bertlib.data import example_checks, model_inputs, tables
+from bertlib.exchange import resolve
 from bertlib.io import result_files, text_files
 from bertlib.reporting import doctor
 from bertlib.settings.classifier import ClassifierSettings, unknown_task
@@ -31,7 +32,7 @@ from bertlib.tasks.classification.classification_records import (
   file_based_convert_examples_to_features,
 )
 from bertlib.tasks.classification.record import RECORD
-from bertlib.training import lifecycle, resolve, step_plan
+from bertlib.training import lifecycle, step_plan
 from bertlib.training.task import Run
 
 
@@ -129,7 +130,7 @@ def check_pairs(run: Run, examples: Examples) -> None:
     loading.check_has_segments(run.config, settings.model.bert_config_file)
     return
   trained_on_pairs = None
-  if finding.trained_checkpoint(run.output_dir):
+  if run.start.own:
     description = model_json.load_description(run.output_dir, RECORD)
     trained_on_pairs = description.get("has_pairs")
   kinds = {True: "pairs of texts", False: "single texts"}

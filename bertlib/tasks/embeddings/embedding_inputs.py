@@ -13,6 +13,7 @@ import numpy as np
 from bertlib.checkpoints import finding, model_files, model_json
 from bertlib.cli.errors import InputError
 from bertlib.data import model_inputs
+from bertlib.exchange import resolve
 from bertlib.io import text_files
 from bertlib.io.files import open_any
 from bertlib.reporting import doctor
@@ -27,7 +28,7 @@ from bertlib.settings.embeddings import (
 from bertlib.tasks.embeddings import beir, embedding_examples
 from bertlib.tasks.embeddings.embedding_examples import Columns, Example
 from bertlib.tasks.embeddings.embedding_losses import LossOptions
-from bertlib.training import resolve, step_plan
+from bertlib.training import step_plan
 from bertlib.training.task import Run
 
 # The model
@@ -38,9 +39,7 @@ def fetch_model(settings: EmbeddingSettings) -> EmbeddingSettings:
   model = resolve.fetch_model(settings)
   folder = _model_folder(settings, model.init_checkpoint)
   model = resolve.complete_model(
-    model,
-    folder,
-    ("do_lower_case", "max_input_chars_per_word", "max_seq_length"),
+    model, folder, ("do_lower_case", "max_seq_length")
   )
   for flag, name in model_files.BY_FLAG.items():
     if not getattr(model, flag):

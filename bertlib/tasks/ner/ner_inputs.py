@@ -9,13 +9,13 @@ from absl import logging
 
 from bertlib.cli.errors import InputError
 from bertlib.data import example_checks
+from bertlib.exchange import resolve
 from bertlib.io import text_files
 from bertlib.reporting import doctor
 from bertlib.settings.ner import NerSettings
 from bertlib.tasks.ner import ner, ner_files, ner_scores, ner_tags
 from bertlib.tasks.ner.ner import Sentence
 from bertlib.tasks.ner.record import RECORD
-from bertlib.training import resolve
 from bertlib.training.task import Run
 
 

@@ -12,12 +12,13 @@ from bertlib.checkpoints import loading
 from bertlib.cli import terminal
 from bertlib.cli.errors import InputError
 from bertlib.data import example_checks, vocabulary
+from bertlib.exchange import resolve
 from bertlib.reporting import doctor
 from bertlib.settings.squad import SquadSettings
 from bertlib.tasks.squad import squad_files, squad_windows
 from bertlib.tasks.squad.squad_files import SquadExample
 from bertlib.tasks.squad.squad_windows import Windows, WindowSettings
-from bertlib.training import resolve, step_plan
+from bertlib.training import step_plan
 from bertlib.training.task import Run
 
 
@@ -198,7 +199,6 @@ def print_audit(settings: SquadSettings) -> None:
     model.vocab_file,
     model.do_lower_case,
     init_checkpoint=model.init_checkpoint,
-    max_input_chars_per_word=model.max_input_chars_per_word,
   )
   examples, unaligned = squad_files.make_examples(
     squad_files.read_questions(settings.train_file),

@@ -18,9 +18,9 @@ import tiny_pretraining
 
 import modeling
 import run_pretraining
-from bertlib.checkpoints import finding
 from bertlib.cli.errors import InputError
-from bertlib.training import checkpoint_hook, distribution, gradients
+from bertlib.hardware import distribution
+from bertlib.training import checkpoint_hook, gradients
 
 pytestmark = pytest.mark.train
 
@@ -426,7 +426,8 @@ _, root, num_local, index, *addresses = sys.argv
 del sys.argv[1:]  # a command takes flags only
 sys.path.insert(0, root)
 from bertlib.cli import app
-from bertlib.training import checkpoint_hook, distribution
+from bertlib.hardware import distribution
+from bertlib.training import checkpoint_hook
 
 def main(_):
   cluster = distribution.Cluster(addresses, int(index))
@@ -567,7 +568,7 @@ def test_workers_stop_together_at_early_stopping(workspace):
     for status, log in workers.wait():
       assert status == 0, log
   # The third evaluation ends it; the other worker learns of it a step later.
-  assert finding.steps_done(str(folder)) == 13
+  assert run_outputs.steps_done(folder) == 13
   assert (folder / "eval_results.txt").exists()
 
 
@@ -598,7 +599,7 @@ def test_run_stopped_at_one_worker_resumes(workspace, uninterrupted):
     for status, log in workers.wait():
       assert status == 128 + signal.SIGTERM, log
       assert "Stopped by SIGTERM at step" in log.splitlines()[-1]
-  assert 50 <= finding.steps_done(str(folder)) < 400
+  assert 50 <= run_outputs.steps_done(folder) < 400
   with Workers(2, arguments) as workers:
     for status, log in workers.wait():
       assert status == 0, log
@@ -617,7 +618,7 @@ def test_run_with_a_killed_worker_resumes(workspace, uninterrupted, lost):
   assert results[lost][0] == -signal.SIGKILL
   status, log = results[1 - lost]
   assert status == 1 and "another worker was lost" in log.splitlines()[-1], log
-  assert 0 < finding.steps_done(str(folder)) < 400
+  assert 0 < run_outputs.steps_done(folder) < 400
   with Workers(2, arguments) as workers:
     for status, log in workers.wait():
       assert status == 0, log

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Callable
 
+import tensorflow.compat.v1 as tf
+from absl import logging
+
+from bertlib.checkpoints import checkpoint_files
 from bertlib.compat import estimator_api
+from bertlib.data import tf_records
+from bertlib.hardware import distribution
 from bertlib.settings.common import EstimatorSettings
 from bertlib.settings.training import RunSettings
-from bertlib.training import distribution
 
 
 def build(
@@ -70,3 +75,22 @@ def _training_config(run: RunSettings, on_tpu: bool) -> dict[str, Any]:
     # number of the step.
     "log_step_count_steps": 100 if on_tpu else None,
   }
+
+
+def check_model_fn(
+  checkpoint: str | None,
+  model_fn: Callable,
+  layout: tf_records.Layout,
+) -> None:
+  """Refuses a checkpoint that is corrupt, or of another model."""
+  if checkpoint:
+    checkpoint_files.check(checkpoint)
+    num_variables = len(tf.train.list_variables(checkpoint))
+    logging.info("%s: %d variables, none corrupt", checkpoint, num_variables)
+  # Building the graph of a prediction logs what would be restored.
+  with tf.Graph().as_default():
+    batch = {
+      name: tf.zeros([1, *shape], tf.float32 if is_float else tf.int32)
+      for name, (shape, is_float, *_) in layout.items()
+    }
+    model_fn(batch, None, estimator_api.ModeKeys.PREDICT, {"batch_size": 1})

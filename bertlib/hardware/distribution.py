@@ -22,7 +22,6 @@ from typing import Any, NamedTuple
 import tensorflow.compat.v1 as tf
 from absl import logging
 
-from bertlib.checkpoints import finding
 from bertlib.cli import app
 from bertlib.cli.errors import InputError
 from bertlib.compat import estimator_api
@@ -309,8 +308,6 @@ class ReplicatedEstimator:
 
   def train(self, input_fn, max_steps: int, hooks=(), saving_listeners=()):
     """Trains until `max_steps`; `saving_listeners` are for the chief alone."""
-    if finding.steps_done(self.model_dir) >= max_steps:
-      return  # without waiting for the other workers
     cluster = self._replicas.cluster
     if cluster:
       hooks = [*hooks, _StopOnLostWorker(cluster.addresses)]
@@ -453,7 +450,7 @@ class ReplicatedEstimator:
       hooks,
       config=_session_config(self._replicas),
       checkpoint_filename_with_path=(
-        checkpoint_path or finding.last_checkpoint(self.model_dir)
+        checkpoint_path or tf.train.latest_checkpoint(self.model_dir)
       ),
     )
 

@@ -11,9 +11,10 @@ import tensorflow.compat.v1 as tf
 
 from bertlib.cli import option
 from bertlib.cli.errors import InputError
+from bertlib.exchange import resolve
+from bertlib.hardware import devices, distribution, tpu
 from bertlib.settings.classifier import ClassifierSettings
 from bertlib.settings.common import ComputeSettings, DeviceSettings
-from bertlib.training import devices, distribution, resolve, tpu
 
 pytestmark = pytest.mark.unit
 
@@ -232,7 +233,7 @@ def test_num_threads_is_what_tensorflow_reads(monkeypatch):
 SESSION = """
 import os
 from bertlib.settings.common import DeviceSettings
-from bertlib.training import devices
+from bertlib.hardware import devices
 devices.find(DeviceSettings(num_threads=3))
 import tensorflow.compat.v1 as tf
 with tf.Graph().as_default(), tf.Session() as session:

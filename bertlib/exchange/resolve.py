@@ -15,14 +15,13 @@ from bertlib.checkpoints.task_record import TaskRecord
 from bertlib.cli.errors import InputError
 from bertlib.cli.option import CommandSettings
 from bertlib.data import vocabulary
-from bertlib.exchange import published_models, tfhub, zoo
-from bertlib.io import json_files
+from bertlib.exchange import initial_model, published_models, tfhub, zoo
+from bertlib.hardware import devices
 from bertlib.io.files import exists
 from bertlib.settings.common import (
   EstimatorSettings,
   ModelSettings,
 )
-from bertlib.training import devices, initial_model
 
 Settings = TypeVar("Settings", bound=EstimatorSettings)
 
@@ -38,11 +37,6 @@ def fetch_model(settings: CommandSettings) -> ModelSettings:
   elif checkpoint and published_models.is_name(checkpoint):
     brought = zoo.flags_for(checkpoint)
   elif checkpoint:
-    if published_models.is_hidden_by(checkpoint):
-      logging.info(
-        "%s: the local folder is used; a published model has this name too",
-        checkpoint,
-      )
     found = dataclasses.replace(
       model, init_checkpoint=find_init_checkpoint(checkpoint)
     )
@@ -62,14 +56,10 @@ def fetch_model(settings: CommandSettings) -> ModelSettings:
 def complete_model(
   model: ModelSettings,
   folder: str,
-  names: Sequence[str] = ("do_lower_case", "max_input_chars_per_word"),
+  names: Sequence[str] = ("do_lower_case",),
 ) -> ModelSettings:
   """Adds a model folder's files and `model.json` entries to the settings."""
   description = model_json.load_description(folder)
-  config_file = os.path.join(folder, model_files.CONFIG)
-  if not description and exists(config_file):
-    # Earlier versions wrote the casing of a converted model there.
-    description = json_files.read(config_file, dict)
   brought: dict[str, Any] = {
     name: description[name]
     for name in names
@@ -96,11 +86,11 @@ def find_description(
   )
   if is_published and not finding.trained_checkpoint(output_dir):
     return {}, initial
-  checkpoint = finding.find_model(
+  checkpoint = finding.find_start(
     None if is_published else initial and find_init_checkpoint(initial),
     output_dir,
     may_be_new=False,
-  )
+  ).trained
   description = model_json.load_trained(output_dir, checkpoint, task)
   return description, os.path.dirname(checkpoint)
 
@@ -169,7 +159,6 @@ def load_tokenizer(
     config.vocab_size,
     model.init_checkpoint,
     never_split,
-    max_input_chars_per_word=model.max_input_chars_per_word,
   )
   logging.info(
     "%s: %d entries, text %s",

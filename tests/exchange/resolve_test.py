@@ -2,17 +2,18 @@
 
 import json
 
+import numpy as np
 import pytest
 
 import modeling
+from bertlib.checkpoints import checkpoint_writer
 from bertlib.cli import option
 from bertlib.cli.errors import InputError
-from bertlib.exchange import tfhub, zoo
+from bertlib.exchange import resolve, tfhub, zoo
 from bertlib.settings.classifier import ClassifierSettings
 from bertlib.settings.common import ModelSettings
 from bertlib.settings.ner import NerSettings
 from bertlib.tasks.classification.record import RECORD
-from bertlib.training import resolve
 
 pytestmark = pytest.mark.unit
 
@@ -61,15 +62,11 @@ def test_describing_a_model_downloads_nothing(monkeypatch, tmp_path, flag):
   assert (description, folder) == ({}, "bert-base-uncased")
 
 
-def test_a_trained_model_is_described_whatever_it_started_from(
-  monkeypatch, tmp_path
-):
+def test_a_trained_model_is_described_whatever_it_started_from(tmp_path):
   (tmp_path / "model.json").write_text(json.dumps({"script": "x"}))
-  checkpoint = str(tmp_path / "model.ckpt-1")
-  monkeypatch.setattr(
-    resolve.finding, "trained_checkpoint", lambda _: checkpoint
+  checkpoint_writer.write_variables(
+    str(tmp_path / "model.ckpt-1"), {"global_step": np.int64(1)}
   )
-  monkeypatch.setattr(resolve.finding, "last_checkpoint", lambda _: checkpoint)
   settings = option.make(
     ClassifierSettings,
     output_dir=str(tmp_path),

@@ -18,9 +18,9 @@ from absl import logging
 
 from bertlib.cli.errors import InputError, english_list
 from bertlib.compute import onednn, precision
+from bertlib.hardware import distribution, tpu
 from bertlib.settings.common import ComputeSettings, DeviceSettings
 from bertlib.settings.rerun import CHOICES
-from bertlib.training import distribution, tpu
 
 
 def find(

@@ -32,11 +32,13 @@ from bertlib.checkpoints import model_json
 from bertlib.cli.errors import InputError
 from bertlib.compat import estimator_api
 from bertlib.data import input_pipeline, tf_records
+from bertlib.exchange import resolve
+from bertlib.hardware import estimators
 from bertlib.reporting import event_files
 from bertlib.settings.classifier import ClassifierSettings
 from bertlib.tasks.classification import classification_records
 from bertlib.tasks.classification.classification import Problem
-from bertlib.training import estimators, lifecycle, resolve
+from bertlib.training import lifecycle
 
 pytestmark = pytest.mark.graph
 

@@ -1,0 +1,1 @@
+"""Devices: CPUs, GPUs, replicas, TPUs, and the Estimator that runs on them."""
