@@ -678,39 +678,6 @@ def test_training_with_copies_resumes_from_a_checkpoint_without_them(tmp_path):
 # Host memory
 
 
-@pytest.mark.parametrize("bias_correction", [False, True])
-def test_moments_and_update_stay_in_host_memory(graph, bias_correction):
-  with tf.device("/gpu:0"):
-    weight = tf.get_variable("w", initializer=tf.ones([3]))
-    tf.train.create_global_step()
-    gradient = tf.placeholder(tf.float32, [3])
-    rate = tf.placeholder(tf.float32, [])
-    before = set(graph.get_operations())
-    optimization.AdamWeightDecayOptimizer(
-      rate,
-      weight_decay_rate=0.01,
-      bias_correction=bias_correction,
-      gradient_scale=tf.placeholder(tf.float32, []),
-      on_cpu=True,
-    ).apply_gradients([(gradient, weight)], name="update")
-  made = set(graph.get_operations()) - before
-  # A variable is read and assigned on its own device; initializers may run
-  # anywhere.
-  elsewhere = {
-    op.name
-    for op in made
-    if op.device != "/device:CPU:0"
-    and op.type not in ("ReadVariableOp", "Placeholder", "NoOp")
-    and "/Initializer/" not in op.name
-    and weight.handle not in op.inputs
-  }
-  assert elsewhere == set()
-  assert {"Sqrt", "VarHandleOp", "AssignVariableOp"} < {op.type for op in made}
-  moments = {v.op.name: v.device for v in tf.global_variables()}
-  assert moments["w"] == "/device:GPU:0"
-  assert moments["w/adam_m"] == moments["w/adam_v"] == "/device:CPU:0"
-
-
 def device_ids(session, train_op):
   """Numbers of the devices on which a step runs, by operation."""
   ran = tf.RunMetadata()

@@ -186,6 +186,12 @@ def test_a_trained_model_without_a_graph_variable_is_refused(checkpoint):
       initialize.initialize_from_checkpoint(None, checkpoint)
 
 
+def test_a_checkpoint_without_its_data_file_is_refused(checkpoint, tmp_path):
+  (tmp_path / "model.ckpt-7.data-00000-of-00001").unlink()
+  with pytest.raises(InputError, match=r"lacks model\.ckpt-7\.data-0"):
+    finding.check_checkpoint(checkpoint)
+
+
 # Model folders
 
 
@@ -632,23 +638,18 @@ def loaded(checkpoint, tmp_path, monkeypatch):
     yield model
 
 
-def predict_lengths(model, lengths, encode_row=row_of):
-  """Predicts rows of these lengths: (length, logit) of each."""
-
-  def encode(block):
-    return block, [encode_row([1] * length) for length in block]
-
-  def decode(block, outputs):
-    return zip(block, [output[0] for output in outputs])
-
-  return model.predict_blocks(lengths, encode, decode)
-
-
 @pytest.mark.parametrize("num_texts", [0, 2, 3, 10])
 def test_texts_are_predicted_in_blocks_and_in_order(loaded, num_texts):
   lengths = [1 + number * 5 % 7 for number in range(num_texts)]
   expected = loaded.run([row_of([1] * length) for length in lengths])
-  predicted = predict_lengths(loaded, iter(lengths))
+
+  def encode(block):
+    return block, [row_of([1] * length) for length in block]
+
+  def decode(block, outputs):
+    return zip(block, [output[0] for output in outputs])
+
+  predicted = loaded.predict_blocks(iter(lengths), encode, decode)
   assert [length for length, _ in predicted] == lengths
   np.testing.assert_allclose(
     [logit for _, logit in predicted],
@@ -658,39 +659,13 @@ def test_texts_are_predicted_in_blocks_and_in_order(loaded, num_texts):
   )
 
 
-def test_an_error_while_texts_are_encoded_reaches_the_caller(loaded):
-  def encode_row(ids):
-    if len(ids) == 8:
-      raise InputError("the eighth text cannot be encoded")
-    return row_of(ids)
-
-  with pytest.raises(InputError, match="eighth"):
-    predict_lengths(loaded, range(1, 20), encode_row)
-  assert len(predict_lengths(loaded, range(1, 5))) == 4
-
-
-def test_texts_are_read_few_blocks_ahead(loaded):
-  num_decoded, most_ahead = 0, 0
-
-  def texts():
-    nonlocal most_ahead
-    for number in range(1, 61):
-      most_ahead = max(most_ahead, number - num_decoded)
-      yield number
-
-  def encode(block):
-    return block, [row_of([1]) for _ in block]
-
-  def decode(block, outputs):
-    nonlocal num_decoded
-    for text in block:
-      yield text
-      num_decoded += 1
-
-  predicted = loaded.predict_blocks(texts(), encode, decode)
-  assert predicted == list(range(1, 61))
-  # One block of three is decoded, one is computed, and one is encoded.
-  assert most_ahead <= 3 * 3
+def test_num_threads_does_not_change_the_outputs(checkpoint, tmp_path):
+  write_model_files(tmp_path, do_lower_case=True)
+  outputs = []
+  for num_threads in (None, 1, 3):
+    with Loaded(str(tmp_path), checkpoint, num_threads=num_threads) as model:
+      outputs.append(model.run([row_of([1, 2, 3])])[0])
+  np.testing.assert_allclose(outputs, outputs[:1] * 3, rtol=0, atol=1e-5)
 
 
 def threads_of_a_model(folder, checkpoint, num_threads):

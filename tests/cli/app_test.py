@@ -1,17 +1,15 @@
 """Tests of what all commands share: errors, flags, output files."""
 
 import errno
-import logging as python_logging
 import os
 import subprocess
 import sys
 import threading
-import types
 
 import commands
 import pytest
 import tensorflow as tf
-from absl import flags, logging
+from absl import flags
 from tensorflow.io import gfile
 
 from bertlib.cli import command_line, errors
@@ -91,21 +89,6 @@ def test_verbosity_1_prints_the_traceback(script):
 
 
 # Log
-
-
-def test_commands_of_a_test_leave_the_log_to_the_next(script, caplog):
-  caplog.set_level("INFO")
-  caplog.set_level("NOTSET", logger="absl")
-  loggers = python_logging.getLogger(), logging.get_absl_logger()
-  before = [logger.level for logger in loggers]
-  commands.succeed(script("pass"))
-  assert [logger.level for logger in loggers] == before
-  command = types.SimpleNamespace(
-    __file__="script.py", define_flags=lambda: None, main=lambda _: None
-  )
-  with commands.in_process(command) as run:
-    run()
-  assert [logger.level for logger in loggers] == before
 
 
 # Flags

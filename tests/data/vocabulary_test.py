@@ -97,6 +97,7 @@ def test_casing_of_published_vocabularies(name, cased):
     (["слово", "Слово"], True),
     (["字", "語"], False),
     (["word"] * 99 + ["DNA"], False),
+    (["word"] * 98 + ["DNA"], True),
   ],
 )
 def test_a_vocabulary_is_cased_if_over_1_percent_of_its_words_are(

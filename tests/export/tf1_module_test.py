@@ -104,29 +104,6 @@ def test_two_modules_have_separate_weights(encoder, weights):
   assert np.array_equal(encoder.predict(IDS), before)
 
 
-def test_two_modules_can_be_used_in_one_function(weights):
-  modules = [tf1_module.GraphModule(weights) for _ in range(2)]
-
-  @tf.function(autograph=False)
-  def call(input_ids):
-    outputs = []
-    for module in modules:
-      with module.scope():
-        outputs.append(build(input_ids))
-    return outputs
-
-  with tf.GradientTape() as tape:
-    first, second = call(IDS)
-    loss = tf.reduce_sum(first**2)
-  np.testing.assert_array_equal(first, second)
-  largest = [
-    max(abs(tf.convert_to_tensor(g)).numpy().max() for g in gradients)
-    for gradients in tape.gradient(loss, [module.weights for module in modules])
-  ]
-  assert largest[0] > 0.1
-  assert largest[1] == 0.0
-
-
 def test_an_assigned_weight_is_used(weights):
   encoder = Encoder(weights)
   encoder.predict(IDS)
