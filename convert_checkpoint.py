@@ -22,9 +22,9 @@ if __name__ == "__main__":  # Check flags before slow imports.
 import os
 
 from bertlib.checkpoints import finding, model_files, rewrite
-from bertlib.cli import app, option
+from bertlib.cli import app, option, terminal
 from bertlib.cli.errors import InputError
-from bertlib.exchange import compare, convert
+from bertlib.exchange import compare, from_huggingface, to_huggingface
 from bertlib.io import files, folder_lock, text_files
 from bertlib.settings.conversion import ConversionSettings
 from bertlib.tasks import records
@@ -53,24 +53,24 @@ def main(_) -> int | None:
 
 def _convert(settings: ConversionSettings) -> None:
   source = settings.input
-  is_huggingface = rewrite.model_format(source) == "huggingface"
   to_tensorflow = settings.to == "tensorflow" or (
-    is_huggingface and settings.to is None
+    settings.to is None and rewrite.model_format(source) == "huggingface"
   )
   if not settings.overwrite:  # before the weights are read
     written = model_files.CONFIG if to_tensorflow else "config.json"
     files.check_absent(settings.output, [written])
   if to_tensorflow:
-    convert.huggingface_to_tensorflow(
+    lines = from_huggingface.convert(
       source,
       settings.output,
+      records.all_records(),
       settings.vocab_file,
       settings.do_lower_case,
       settings.overwrite,
     )
   else:
     checkpoint = finding.find_checkpoint(source)
-    convert.tensorflow_to_huggingface(
+    lines = to_huggingface.convert(
       checkpoint,
       _given_or_beside(settings, "bert_config_file", checkpoint),
       _given_or_beside(settings, "vocab_file", checkpoint),
@@ -79,8 +79,11 @@ def _convert(settings: ConversionSettings) -> None:
       settings.do_lower_case,
       settings.overwrite,
       as_pytorch=settings.to == "pytorch",
+      dtype=settings.dtype,
       find_task=records.find,
     )
+  for line in lines:
+    terminal.show(line)
 
 
 def _given_or_beside(
@@ -115,7 +118,7 @@ def _compare(settings: ConversionSettings) -> bool:
   paths = (settings.input, settings.compare)
   if not settings.text_file:
     return compare.compare_weights(
-      *map(convert.read_weights, paths), settings.tolerance
+      *map(compare.read_weights, paths), settings.tolerance
     )
   return compare.compare_on_text(
     paths,

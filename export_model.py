@@ -109,8 +109,7 @@ def find_source(
       vocab_file = in_folder
     if "script" not in description:
       logging.warning(
-        "%s has no %s, so the task of its model is unknown; only the encoder is"
-        " exported",
+        "%s: %s is missing or names no task; only the encoder is exported",
         model_dir,
         model_files.DESCRIPTION,
       )
@@ -162,6 +161,9 @@ def signature_model(
       source.config.vocab_size,
       source.checkpoint,
       model_class.never_split,
+      max_input_chars_per_word=source.description.get(
+        "max_input_chars_per_word"
+      ),
     )
   if seq_length:
     loading.check_max_seq_length(seq_length, source.config)

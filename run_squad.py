@@ -449,7 +449,7 @@ def check_output(settings: SquadSettings) -> None:
     files.check_outputs([settings.save_logits], inputs + model_files)
   if settings.interactive and settings.passage_file:
     files.find_files([settings.passage_file])
-    read_passage(settings)
+    read_passage(settings, [])
 
 
 # Training, prediction, answers
@@ -473,7 +473,7 @@ def train_reader(
     ),
     data.num_train_steps,
     f"{len(data.train)} questions in {len(windows.length)} windows",
-    functools.partial(evaluate_answers, run, data),
+    functools.partial(evaluate_checkpoint, run, data),
     functools.partial(record_check.find, [path], run.task.features),
   )
   return squad_windows.window_lengths(windows, settings.model.max_seq_length)
@@ -534,12 +534,12 @@ def predict_logits(
   return logits[:, :num_windows]
 
 
-def find_answers(
+def answer_finder(
   run: Run,
   data: squad_inputs.SquadData,
   logits: np.ndarray,  # of `predict_logits`
 ) -> squad_decoding.AnswerFinder:
-  """Finds the answers to the questions of --predict_file."""
+  """Finder of answers to the questions of --predict_file."""
   return squad_decoding.AnswerFinder(
     data.predict,
     data.windows,
@@ -549,11 +549,11 @@ def find_answers(
   )
 
 
-def evaluate_answers(
+def evaluate_checkpoint(
   run: Run, data: squad_inputs.SquadData, checkpoint: str | None
 ) -> dict[str, float]:
   """Metrics of a checkpoint on the questions of --predict_file."""
-  finder = find_answers(run, data, predict_logits(run, data, checkpoint))
+  finder = answer_finder(run, data, predict_logits(run, data, checkpoint))
   return squad_answers.evaluate_best(
     finder, data.questions, run.settings.answers
   )
@@ -573,8 +573,10 @@ def answer_questions(
   do_eval = run.settings.run.do_eval
   if has_negative and not do_eval:
     log_stored_threshold(run)
-  answers = squad_answers.find(find_answers(run, data, logits), settings)
-  squad_answers.write(
+  answers = squad_answers.find_answers(
+    answer_finder(run, data, logits), settings
+  )
+  squad_answers.write_answers(
     answers,
     run.path("predictions.json"),
     run.path("nbest_predictions.json"),
@@ -584,7 +586,7 @@ def answer_questions(
     "Answers to %d questions in %s", len(data.predict), run.output_dir
   )
   if do_eval:
-    found.results = squad_answers.evaluate(
+    found.results = squad_answers.evaluate_answers(
       data.questions, answers.best, answers.odds, settings
     )
     lifecycle.write_metrics(run, found.results, checkpoint)
@@ -644,36 +646,22 @@ def log_stored_threshold(run: Run) -> None:
 
 
 def answer_interactively(run: Run, checkpoint: str | None) -> None:
-  """Answers questions about a passage; both are from standard input."""
+  """Answers questions about a passage, one per line of standard input."""
   settings = run.settings
   encoding = text_files.encoding_of(*settings.text.codec)
   lines = text_files.decode_lines(sys.stdin.buffer, "standard input", encoding)
-  if settings.passage_file:
-    passage = read_passage(settings)
-  else:
-    logging.info("Enter a passage, a blank line, and questions, one per line")
-    passage = "".join(itertools.takewhile(str.strip, lines))
-  if not passage:
-    raise InputError(
-      "standard input: has no passage. Enter one before the questions, or give"
-      " --passage_file"
-    )
+  passage = read_passage(settings, lines)
   threshold = None  # that of the model
   if "null_score_diff_threshold" in settings.receipt.times_given:
     threshold = settings.answers.null_score_diff_threshold
-
-  def open_model(path: str | None) -> Predictor:
-    return Predictor(
-      run.output_dir,
-      path or settings.model.init_checkpoint,
-      precision=settings.compute.precision,
-      calibration_file=settings.quantization.calibration_file,
-      encoding=encoding,
-      int8_skip_layers=settings.quantization.int8_skip_layers,
-    )
-
-  _, opened = lifecycle.with_checkpoint(run, checkpoint, open_model)
-  with opened as predictor:
+  with Predictor(
+    run.output_dir,
+    checkpoint or settings.model.init_checkpoint,
+    precision=settings.compute.precision,
+    calibration_file=settings.quantization.calibration_file,
+    encoding=encoding,
+    int8_skip_layers=settings.quantization.int8_skip_layers,
+  ) as predictor:
     for question in filter(None, map(str.strip, lines)):
       (answers,) = predictor.predict(
         [(question, passage)],
@@ -684,20 +672,22 @@ def answer_interactively(run: Run, checkpoint: str | None) -> None:
       for answer in answers[:3]:
         span = f"{answer.start}-{answer.end}" if answer.text else "-"
         text = answer.text or "(no answer)"
-        terminal.show(
-          f"{answer.probability:.3f}", f"{span:>11}", text, sep="  "
-        )
+        terminal.show(f"{answer.probability:.3f}  {span:>11}  {text}")
       terminal.show()
 
 
-def read_passage(settings: SquadSettings) -> str:
-  """Reads --passage_file, which must not be empty."""
-  passage = text_files.read_text(
-    settings.passage_file, text_files.encoding_of(*settings.text.codec)
-  )
+def read_passage(settings: SquadSettings, lines: Iterable[str]) -> str:
+  """Reads --passage_file; if not given, the lines before a blank line."""
+  source = settings.passage_file or "standard input"
+  if settings.passage_file:
+    encoding = text_files.encoding_of(*settings.text.codec)
+    passage = text_files.read_text(settings.passage_file, encoding)
+  else:
+    logging.info("Enter a passage, a blank line, and questions, one per line")
+    passage = "".join(itertools.takewhile(str.strip, lines))
   if not passage.strip():
     raise InputError(
-      f"{settings.passage_file}: is empty. Write a passage to it"
+      f"{source}: has no passage. Write one there, before any questions"
     )
   return passage
 

@@ -370,6 +370,10 @@ class BasicTokenizer:
     return items
 
 
+# A longer word becomes [UNK].
+MAX_INPUT_CHARS_PER_WORD = 200
+
+
 class WordpieceTokenizer:
   """Splits words into WordPieces by greedy longest match, left to right.
 
@@ -384,7 +388,7 @@ class WordpieceTokenizer:
     self,
     vocab: Mapping[str, int],
     unk_token: str = "[UNK]",
-    max_input_chars_per_word: int = 200,
+    max_input_chars_per_word: int = MAX_INPUT_CHARS_PER_WORD,
   ):
     self.vocab = vocab
     self.unk_token = unk_token
@@ -450,6 +454,7 @@ class FullTokenizer:
       model's training text.
     never_split: words to keep as single tokens ("[MASK]") if white space
       surrounds them. A word that is not in the vocabulary becomes [UNK].
+    max_input_chars_per_word: see `WordpieceTokenizer`.
 
   Raises:
     ValueError: a word of `never_split` is empty or contains white space; see
@@ -465,12 +470,15 @@ class FullTokenizer:
     vocab_file: str | os.PathLike[str] | Mapping[str, int],
     do_lower_case: bool = True,
     never_split: Iterable[str] = (),
+    max_input_chars_per_word: int = MAX_INPUT_CHARS_PER_WORD,
   ):
     is_loaded = isinstance(vocab_file, Mapping)
     self.vocab = dict(vocab_file) if is_loaded else load_vocab(vocab_file)
     self.inv_vocab = {index: token for token, index in self.vocab.items()}
     self.basic_tokenizer = BasicTokenizer(do_lower_case=do_lower_case)
-    self.wordpiece_tokenizer = WordpieceTokenizer(vocab=self.vocab)
+    self.wordpiece_tokenizer = WordpieceTokenizer(
+      self.vocab, max_input_chars_per_word=max_input_chars_per_word
+    )
     self.never_split = frozenset(never_split)
     for word in self.never_split:
       if split_chunks(word) != [word]:

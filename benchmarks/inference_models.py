@@ -30,7 +30,7 @@ def make_model(settings: SimpleNamespace) -> Iterator[Answer]:
   import tensorflow.compat.v1 as tf
 
   from bertlib.checkpoints import loading, model_files, model_json
-  from bertlib.exchange import convert
+  from bertlib.exchange import to_huggingface
 
   task = TASKS[settings.task]
   config, vocab_file, encoder = read_encoder(settings)
@@ -41,7 +41,7 @@ def make_model(settings: SimpleNamespace) -> Iterator[Answer]:
   checkpoint = in_folder(settings, "ours", "model.ckpt")
   write_checkpoint(settings, description, config, encoder, checkpoint)
   calibrate(settings, description, config, checkpoint)
-  convert.tensorflow_to_huggingface(
+  to_huggingface.convert(
     checkpoint,
     in_folder(settings, "ours", model_files.CONFIG),
     in_folder(settings, "ours", model_files.VOCAB),
@@ -57,11 +57,11 @@ def read_encoder(settings: SimpleNamespace) -> tuple[Any, str, str | None]:
   """Config, vocabulary and checkpoint of the encoder; None: random weights."""
   import modeling
   from bertlib.checkpoints import loading, model_files
-  from bertlib.exchange import convert
+  from bertlib.exchange import from_huggingface
 
   if settings.model == "minilm" and settings.minilm:
     folder = in_folder(settings, "encoder")
-    convert.huggingface_to_tensorflow(settings.minilm, folder)
+    from_huggingface.convert(settings.minilm, folder)
     config, vocab_file, checkpoint = (
       os.path.join(folder, name)
       for name in (

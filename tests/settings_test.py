@@ -13,7 +13,7 @@ import optimization
 import run_ner
 from bertlib.cli import option
 from bertlib.cli.errors import InputError
-from bertlib.exchange import convert, initial_model
+from bertlib.exchange import initial_model, tensor_names
 from bertlib.settings import (
   classifier,
   conversion,
@@ -170,7 +170,7 @@ def test_choices_are_those_of_the_optimizers():
 
 
 def test_architectures_are_those_that_are_written():
-  assert tuple(convert._ARCHITECTURES) == conversion.ARCHITECTURES
+  assert tuple(tensor_names.ARCHITECTURES) == conversion.ARCHITECTURES
 
 
 @pytest.mark.parametrize(

@@ -187,6 +187,10 @@ def _reason(error: Exception) -> str:
   return f"cannot be read ({text[0].partition('. ')[0][:300].rstrip('.')})"
 
 
+# Entry of the checkpoints of `tf.train.Checkpoint`.
+_OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
+
+
 class Checkpoint(Mapping[str, np.ndarray]):
   """Variables of a TensorFlow checkpoint by name, read on access."""
 
@@ -199,6 +203,12 @@ class Checkpoint(Mapping[str, np.ndarray]):
     # Lists of ints, and `tf.DType`s, by name.
     self.shapes = self._reader.get_variable_to_shape_map()
     self.dtypes = self._reader.get_variable_to_dtype_map()
+    if _OBJECT_GRAPH in self.shapes:
+      raise InputError(
+        f"{path}: is an object-based checkpoint of TensorFlow 2, whose names"
+        " are those of Python attributes. Name a SavedModel of the model with"
+        " --bert_hub_module_handle, or the name-based checkpoint it comes from"
+      )
 
   def __getitem__(self, name: str) -> np.ndarray:
     if name not in self.shapes:

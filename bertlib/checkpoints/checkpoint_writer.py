@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -36,10 +37,10 @@ def save_best(model_dir: str, checkpoint: str) -> str:
         os.path.join(model_dir, name), os.path.join(best_dir, name), True
       )
   reader = tf.train.load_checkpoint(checkpoint)
+  names = reader.get_variable_to_shape_map()
+  state = optimizer_variables(names)
   weights = {
-    name: reader.get_tensor(name)
-    for name in reader.get_variable_to_shape_map()
-    if not is_optimizer_variable(name)
+    name: reader.get_tensor(name) for name in names if name not in state
   }
   path = os.path.join(best_dir, os.path.basename(checkpoint))
   write_variables(path, weights)
@@ -52,6 +53,16 @@ def save_best(model_dir: str, checkpoint: str) -> str:
   return path
 
 
-def is_optimizer_variable(name: str) -> bool:
-  """True for optimizer slots and loss-scale variables."""
-  return name.endswith(("/adam_m", "/adam_v")) or name.startswith("loss_scale/")
+# State of an optimizer beside its slots.
+_STATE = re.compile(r"(.*/)?beta[12]_power(_\d+)?|loss_scale/.*")
+
+
+def optimizer_variables(names: Iterable[str]) -> set[str]:
+  """Names of an optimizer's state, and of moving averages of weights."""
+  # The name of a slot is NAME/SLOT beside the weight NAME, in any optimizer.
+  known = set(names)
+  return {
+    name
+    for name in known
+    if name.rpartition("/")[0] in known or _STATE.fullmatch(name)
+  }

@@ -117,6 +117,17 @@ def initialize_from_checkpoint(
   assignment_map, _ = modeling.get_assignment_map_from_checkpoint(
     variables, init_checkpoint
   )
+  if not uses_all:
+    others = _heads_of_another_shape(variables, assignment_map, init_checkpoint)
+    for name in others:
+      del assignment_map[name]
+    if others and is_first_replica:
+      logging.warning(
+        "%s: its output layer (%s) is that of another task and is left out; the"
+        " new one starts from random weights",
+        init_checkpoint,
+        ", ".join(sorted(others)),
+      )
   if is_first_replica:
     _check_restored(variables, assignment_map, init_checkpoint)
     if uses_all:
@@ -131,6 +142,25 @@ def initialize_from_checkpoint(
     return lambda: restore() or tf.train.Scaffold()
   restore()
   return None
+
+
+def _heads_of_another_shape(
+  variables, assignment_map: Mapping[str, str], init_checkpoint: str
+) -> set[str]:
+  """Names of weights above the encoder that do not fit, and of their layer."""
+  shapes = dict(tf.train.list_variables(init_checkpoint))
+  scopes = {
+    optimization.name_of(variable).rpartition("/")[0]
+    for variable in variables
+    if (name := optimization.name_of(variable)) in assignment_map
+    and not name.startswith("bert/")
+    and shapes[name] != variable.shape.as_list()
+  }
+  return {
+    name
+    for name in assignment_map
+    if name.rpartition("/")[0] in scopes and not name.startswith("bert/")
+  }
 
 
 def _check_restored(variables, assignment_map, init_checkpoint: str) -> None:

@@ -29,6 +29,7 @@ _DESCRIPTION = {
   "labels?": [str],
   "max_seq_length?": declaration(ModelSettings, "max_seq_length"),
   "do_lower_case?": bool,
+  "max_input_chars_per_word?": int,
   "embedding?": embedding_spec.SCHEMA,
   "tuned_on?": str,
   "precision?": declaration(ComputeSettings, "precision"),

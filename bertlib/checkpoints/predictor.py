@@ -125,6 +125,7 @@ class LoadedModel:
       os.path.join(model_dir, model_files.VOCAB),
       self.description["do_lower_case"],
       config.vocab_size,
+      max_input_chars_per_word=self.description.get("max_input_chars_per_word"),
     )
     self._batch_size = batch_size
     self._max_length = config.max_position_embeddings

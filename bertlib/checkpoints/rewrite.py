@@ -26,15 +26,34 @@ from bertlib.cli.errors import InputError
 from bertlib.data import vocabulary
 from bertlib.io import files, json_files
 
-# Files that identify the format of a folder without TensorFlow checkpoints.
-_FORMATS = {"saved_model.pb": "saved_model", "config.json": "huggingface"}
+# Weights of a Hugging Face folder, of which transformers too reads the first.
+_HUGGINGFACE_WEIGHTS = (
+  "model.safetensors",
+  "model.safetensors.index.json",
+  "pytorch_model.bin",
+  "pytorch_model.bin.index.json",
+)
 
 
 def model_format(path: str) -> str:
   """Format of a model: "saved_model", "huggingface" or "tensorflow"."""
-  for name, found in _FORMATS.items():
-    if os.path.exists(os.path.join(path, name)):
-      return found
+
+  def has(*names: str) -> bool:
+    return any(os.path.exists(os.path.join(path, name)) for name in names)
+
+  if has("saved_model.pb"):
+    return "saved_model"
+  is_huggingface = has("modules.json", *_HUGGINGFACE_WEIGHTS)
+  if not files.matching(path, "*.index"):
+    return (
+      "huggingface" if is_huggingface or has("config.json") else "tensorflow"
+    )
+  if is_huggingface:
+    raise InputError(
+      f"{path}: holds a TensorFlow checkpoint and Hugging Face weights. Name"
+      " the checkpoint, its path without .index, or give --to, the format to"
+      " write"
+    )
   return "tensorflow"
 
 
@@ -56,18 +75,8 @@ def last_checkpoints(folder: str, number: int) -> list[str]:
 def read_weights(path: str) -> dict[str, np.ndarray]:
   """Weights of a checkpoint, without optimizer state and global step."""
   checkpoint = checkpoint_files.Checkpoint(path)
-  weights = {
-    name: checkpoint[name]
-    for name in checkpoint
-    if not (
-      checkpoint_writer.is_optimizer_variable(name) or name == "global_step"
-    )
-  }
-  print(f"read: {path}, {len(checkpoint)} tensors")
-  if len(weights) < len(checkpoint):
-    num_others = len(checkpoint) - len(weights)
-    print(f"left out: {num_others} tensors of the optimizer's state")
-  return weights
+  others = checkpoint_writer.optimizer_variables(checkpoint) | {"global_step"}
+  return {n: checkpoint[n] for n in checkpoint if n not in others}
 
 
 # Stripping, averaging and renaming
@@ -112,10 +121,8 @@ def rewrite(
 
 def _without_optimizer(source: checkpoint_files.Checkpoint) -> list[str]:
   """Names of all other variables; prints the number of those left out."""
-  kept = [
-    name for name in source if not checkpoint_writer.is_optimizer_variable(name)
-  ]
-  left_out = source.keys() - set(kept)
+  left_out = checkpoint_writer.optimizer_variables(source)
+  kept = [name for name in source if name not in left_out]
   print(
     f"left out: {len(left_out)} variables of the optimizer,"
     f" {source.num_bytes(left_out):,} bytes"
@@ -247,13 +254,7 @@ def new_names(names: Iterable[str], renames: Iterable[str]) -> dict[str, str]:
 
 def read_huggingface_weights(folder: str) -> tuple[dict[str, np.ndarray], str]:
   """Tensors of a Hugging Face folder by name, and the path of their file."""
-  # Of several, transformers too reads the first.
-  for name in (
-    "model.safetensors",
-    "model.safetensors.index.json",
-    "pytorch_model.bin",
-    "pytorch_model.bin.index.json",
-  ):
+  for name in _HUGGINGFACE_WEIGHTS:
     path = os.path.join(folder, name)
     if os.path.exists(path):
       return _read_file(path), path
@@ -269,9 +270,7 @@ def _read_file(path: str) -> dict[str, np.ndarray]:
       tensors.update(_read_file(shard))
     return tensors
   read = _read_pytorch if path.endswith(".bin") else _read_safetensors
-  tensors = read(path)
-  print(f"read: {path}, {len(tensors)} tensors")
-  return tensors
+  return read(path)
 
 
 def _shards(path: str) -> list[str]:
@@ -366,4 +365,12 @@ def write_safetensors(path: str, tensors: dict[str, np.ndarray]) -> None:
 def write_pytorch(path: str, tensors: dict[str, np.ndarray]) -> None:
   """Writes tensors as a PyTorch state dict; see `import_torch`."""
   torch = import_torch(path, "write")
-  torch.save({n: torch.from_numpy(t) for n, t in tensors.items()}, path)
+  torch.save({n: _as_torch(t) for n, t in tensors.items()}, path)
+
+
+def _as_torch(tensor: np.ndarray):
+  import torch
+
+  if tensor.dtype != tf.bfloat16.as_numpy_dtype:
+    return torch.from_numpy(tensor)
+  return torch.from_numpy(tensor.view(np.int16)).view(torch.bfloat16)

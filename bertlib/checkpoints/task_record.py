@@ -13,6 +13,17 @@ from typing import Any, Callable, NamedTuple
 
 Description = Mapping[str, Any]  # contents of `model.json`
 
+# Names in transformers of what a model predicts, which determine its loss and
+# how its logits become scores.
+PROBLEM_TYPES = {
+  "classification": "single_label_classification",
+  "multi_label": "multi_label_classification",
+  "regression": "regression",
+}
+
+# Key for the function that a cross-encoder applies to its logits.
+CROSS_ENCODER_ACTIVATION = "activation_fn"
+
 
 class PredictExample(NamedTuple):
   """Example of predicting with a model, for the report of its training."""
@@ -27,7 +38,24 @@ class PredictExample(NamedTuple):
   call: Callable[[Description], str] | None = None
 
 
-def _nothing(description: Description) -> None:
+class HuggingFaceModel(NamedTuple):
+  """A Hugging Face model to describe, see `TaskRecord.from_huggingface`."""
+
+  architecture: str  # name of its class
+  labels: Sequence[str]  # names of `id2label` in their order; may be empty
+  num_labels: int  # outputs of its label head; 0 without one
+  max_seq_length: int  # in tokens
+  config: Mapping[str, Any]
+
+  @property
+  def output_names(self) -> list[str]:
+    """A name for each output of the label head."""
+    if len(self.labels) == self.num_labels:
+      return [*self.labels]
+    return [f"LABEL_{index}" for index in range(self.num_labels)]
+
+
+def _nothing(description: Description | HuggingFaceModel) -> None:
   del description
 
 
@@ -57,5 +85,8 @@ class TaskRecord:
   predict: PredictExample | None = None  # None where no command predicts
   # Class of a model in transformers; None if there is none.
   huggingface_class: Callable[[Description], str | None] = _nothing
+  # Entries of `model.json` for a model of transformers; None if it is not of
+  # this task.
+  from_huggingface: Callable[[HuggingFaceModel], Description | None] = _nothing
   # Class of the exported model, see `signatures`; None if it has none.
   export: Callable[[], type] | None = None

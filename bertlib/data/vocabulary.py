@@ -33,6 +33,7 @@ def load_tokenizer(
   init_checkpoint: str | None = None,
   never_split: Iterable[str] = (),
   checks_case: bool = True,
+  max_input_chars_per_word: int | None = None,
 ) -> tokenization.FullTokenizer:
   """Tokenizer of a vocabulary; InputError unless it fits model and text."""
   vocab = load(vocab_file)
@@ -43,7 +44,12 @@ def load_tokenizer(
     tokenization.validate_case_matches_checkpoint(
       do_lower_case, init_checkpoint
     )
-    tokenizer = tokenization.FullTokenizer(vocab, do_lower_case, never_split)
+    tokenizer = tokenization.FullTokenizer(
+      vocab,
+      do_lower_case,
+      never_split,
+      max_input_chars_per_word or tokenization.MAX_INPUT_CHARS_PER_WORD,
+    )
   except ValueError as error:
     raise InputError(f"{vocab_file}: {error}") from error
   if checks_case and has_enough_words(vocab):
@@ -68,7 +74,15 @@ def _compare_with_checkpoint(path: str, checkpoint: str) -> None:
 
 
 def read_entries(path: str) -> list[str]:
-  """Entries of a vocabulary, as `tokenization.load_vocab` reads them."""
+  """Entries of a vocabulary, without blank lines at its end."""
+  entries = _read_lines(path)
+  while entries and not entries[-1]:
+    del entries[-1]
+  return entries
+
+
+def _read_lines(path: str) -> list[str]:
+  """Lines of a vocabulary, as `tokenization.load_vocab` reads them."""
   if not files.exists(path):
     raise InputError(f"{path}: cannot be read; name a vocab.txt")
   lines = text_files.read_text(path).split("\n")
@@ -83,8 +97,8 @@ def load(path: str) -> dict[str, int]:
 
 
 def hash_of(path: str) -> str:
-  """SHA-256 of a vocabulary's entries, whatever its line ends are."""
-  return hashlib.sha256("\n".join(read_entries(path)).encode()).hexdigest()
+  """SHA-256 of a vocabulary's lines, whatever their ends are."""
+  return hashlib.sha256("\n".join(_read_lines(path)).encode()).hexdigest()
 
 
 def check(

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Callable, NamedTuple
 
 import numpy as np
+import tensorflow as tf_v2
 import tensorflow.compat.v1 as tf
 
 import modeling
@@ -25,7 +26,7 @@ from bertlib.checkpoints import (
 )
 from bertlib.cli.errors import InputError
 from bertlib.data import model_inputs, vocabulary
-from bertlib.exchange import huggingface_runner
+from bertlib.exchange import from_huggingface, huggingface_runner
 from bertlib.exchange.huggingface_runner import Batch, Outputs, numbered
 from bertlib.io import json_files, text_files
 
@@ -263,3 +264,23 @@ def _verdict(largest: Iterable[float], tolerance: float) -> bool:
   verdict = "agree" if agree else "do not agree"
   print(f"they {verdict} within {tolerance:g}")
   return agree
+
+
+def read_weights(path: str) -> dict[str, np.ndarray]:
+  """Reads the weights of a model in any format, by checkpoint name."""
+  model_format = rewrite.model_format(path)
+  if model_format == "huggingface":
+    return from_huggingface.read_variables(path)
+  if model_format == "saved_model":
+    return _saved_model_weights(path)
+  return rewrite.read_weights(finding.find_checkpoint(path))
+
+
+def _saved_model_weights(folder: str) -> dict[str, np.ndarray]:
+  """Reads the weights of any SavedModel, by checkpoint name."""
+  loaded = tf_v2.saved_model.load(folder)
+  return {
+    variable.name.partition(":")[0]: variable.numpy()
+    for signature in loaded.signatures.values()
+    for variable in signature.variables
+  }

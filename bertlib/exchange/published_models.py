@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bertlib.cli.errors import InputError
-from bertlib.io.files import open_any
+from bertlib.io.files import exists, open_any
 
 TABLE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "models.json")
 
@@ -70,8 +70,13 @@ def load_table() -> dict[str, Model]:
 
 
 def is_name(text: str) -> bool:
-  """True if a model has this name or alias."""
-  return text in _models_by_name_and_alias()
+  """True if a model has this name or alias, and no local folder has it."""
+  return text in _models_by_name_and_alias() and not exists(text)
+
+
+def is_hidden_by(folder: str) -> bool:
+  """True if a published model has the name of a local folder."""
+  return folder in _models_by_name_and_alias() and exists(folder)
 
 
 def find(name: str) -> Model:

@@ -17,6 +17,7 @@ from bertlib.cli.option import CommandSettings
 from bertlib.data import vocabulary
 from bertlib.exchange import initial_model, published_models, tfhub, zoo
 from bertlib.hardware import devices
+from bertlib.io import json_files
 from bertlib.io.files import exists
 from bertlib.settings.common import (
   EstimatorSettings,
@@ -37,6 +38,11 @@ def fetch_model(settings: CommandSettings) -> ModelSettings:
   elif checkpoint and published_models.is_name(checkpoint):
     brought = zoo.flags_for(checkpoint)
   elif checkpoint:
+    if published_models.is_hidden_by(checkpoint):
+      logging.info(
+        "%s: the local folder is used; a published model has this name too",
+        checkpoint,
+      )
     found = dataclasses.replace(
       model, init_checkpoint=find_init_checkpoint(checkpoint)
     )
@@ -56,10 +62,14 @@ def fetch_model(settings: CommandSettings) -> ModelSettings:
 def complete_model(
   model: ModelSettings,
   folder: str,
-  names: Sequence[str] = ("do_lower_case",),
+  names: Sequence[str] = ("do_lower_case", "max_input_chars_per_word"),
 ) -> ModelSettings:
   """Adds a model folder's files and `model.json` entries to the settings."""
   description = model_json.load_description(folder)
+  config_file = os.path.join(folder, model_files.CONFIG)
+  if not description and exists(config_file):
+    # Earlier versions wrote the casing of a converted model there.
+    description = json_files.read(config_file, dict)
   brought: dict[str, Any] = {
     name: description[name]
     for name in names
@@ -159,6 +169,7 @@ def load_tokenizer(
     config.vocab_size,
     model.init_checkpoint,
     never_split,
+    max_input_chars_per_word=model.max_input_chars_per_word,
   )
   logging.info(
     "%s: %d entries, text %s",

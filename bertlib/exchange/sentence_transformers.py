@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bertlib.checkpoints import rewrite
+from bertlib.checkpoints.task_record import CROSS_ENCODER_ACTIVATION
 from bertlib.cli.errors import InputError
 from bertlib.cli.ranges import FINITE, SEQ_LENGTH
 from bertlib.compute import pooling
@@ -29,6 +30,8 @@ from bertlib.settings.embedding_spec import (
 
 _MODULES = "modules.json"
 _CONFIG = "config_sentence_transformers.json"
+# Key of `config.json` in older cross-encoders.
+_OLD_CROSS_ENCODER = "sbert_ce_default_activation_function"
 _LENGTH = (int, float, NULL)  # read by `_read_length`
 _ENCODER_CONFIG = "sentence_bert_config.json"
 _KERNEL, _BIAS = f"{pooling.SCOPE}/kernel", f"{pooling.SCOPE}/bias"
@@ -102,12 +105,16 @@ def describe_vectors(description: Mapping[str, Any]) -> str:
 
 
 def read(folder: str) -> SentenceModel | None:
-  """Reads a folder, except for its encoder; None without `modules.json`."""
+  """Reads a folder, except for its encoder; None without sentence vectors."""
   if not os.path.exists(os.path.join(folder, _MODULES)):
+    return None
+  if cross_encoder(folder):
     return None
   paths = _module_paths(folder)
   encoder_dir = paths["Transformer"]
-  prompts, default_prompt = _read_prompts(folder)
+  config = _read_main_config(folder)
+  _check_similarity(folder, config, is_normalized="Normalize" in paths)
+  prompts, default_prompt = _read_prompts(folder, config)
   spec = EmbeddingSpec(
     pooling=_read_pooling(paths["Pooling"], any(prompts.values())),
     normalize="Normalize" in paths,
@@ -123,6 +130,23 @@ def read(folder: str) -> SentenceModel | None:
   return SentenceModel(
     encoder_dir, spec, projection, max_seq_length, lowercases
   )
+
+
+def cross_encoder(folder: str) -> dict[str, str]:
+  """What a cross-encoder applies to its logits; {} for another model."""
+  written, config = (
+    json_files.read(path, dict) if os.path.exists(path) else {}
+    for path in (
+      os.path.join(folder, _CONFIG),
+      os.path.join(folder, "config.json"),
+    )
+  )
+  activation = config.get(_OLD_CROSS_ENCODER)
+  if "sentence_transformers" in config:
+    activation = config["sentence_transformers"].get("activation_fn")
+  if written.get("model_type") == "CrossEncoder":
+    activation = written.get("activation_fn", activation)
+  return {CROSS_ENCODER_ACTIVATION: activation} if activation else {}
 
 
 def _module_paths(folder: str) -> dict[str, str]:
@@ -223,16 +247,42 @@ def _hidden_size(encoder_dir: str) -> int:
   return json_files.read(path, {"hidden_size": int})["hidden_size"]
 
 
-def _read_prompts(folder: str) -> tuple[dict[str, str], str | None]:
-  """Prompts by name, and the name of the default prompt."""
+def _read_main_config(folder: str) -> dict[str, Any]:
   path = os.path.join(folder, _CONFIG)
   if not os.path.exists(path):
-    return {}, None
+    return {}
   config = json_files.read(
     path,
-    {"prompts?": dict, "default_prompt_name?": (str, NULL), "model_type?": str},
+    {
+      "prompts?": dict,
+      "default_prompt_name?": (str, NULL),
+      "model_type?": str,
+      "similarity_fn_name?": (str, NULL),
+    },
   )
   json_files.check_values(config, {"model_type": "SentenceTransformer"}, path)
+  return config
+
+
+def _check_similarity(
+  folder: str, config: Mapping[str, Any], is_normalized: bool
+) -> None:
+  """Refuses a model whose vectors are not compared by their cosine."""
+  name = config.get("similarity_fn_name") or "cosine"
+  # Of normalized vectors, the dot product is the cosine.
+  if name != "cosine" and not (name == "dot" and is_normalized):
+    raise InputError(
+      f"{folder}/{_CONFIG}: similarity_fn_name is {name}, but vectors are"
+      " compared by their cosine here. Only models of normalized vectors can"
+      " be converted from dot"
+    )
+
+
+def _read_prompts(
+  folder: str, config: Mapping[str, Any]
+) -> tuple[dict[str, str], str | None]:
+  """Prompts by name, and the name of the default prompt."""
+  path = os.path.join(folder, _CONFIG)
   prompts = {
     name: prompt or "" for name, prompt in config.get("prompts", {}).items()
   }
@@ -339,8 +389,7 @@ def write(
   for name, value in written.items():
     path = os.path.join(folder, name)
     os.makedirs(os.path.dirname(path), exist_ok=True)
-    with open(path, "w", encoding="utf-8") as file:
-      file.write(json_files.dumps(value, indent=2, ensure_ascii=False) + "\n")
+    json_files.write(path, value)
   if projection:
     rewrite.write_safetensors(
       os.path.join(folder, paths[2], "model.safetensors"),

@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import gzip
-import io
 import os
 import posixpath
 import re
@@ -32,7 +31,7 @@ from bertlib.io import files, folder_lock, json_files
 from bertlib.io.files import atomic_write
 
 # It imports TensorFlow, which only models of the Hugging Face Hub need.
-convert = lazy_module.load("bertlib.exchange.convert")
+from_huggingface = lazy_module.load("bertlib.exchange.from_huggingface")
 
 # Files of a repository of the Hugging Face Hub, and those that it may lack.
 _HUB_FILES = (
@@ -260,11 +259,9 @@ def _convert(
   download: str, model: published_models.Model, folder: str
 ) -> dict[str, str]:
   """Converts a downloaded repository; returns the SHA-256 of its files."""
-  report = io.StringIO()  # Standard output is for the flags of the model.
-  with contextlib.redirect_stdout(report):
-    tensorflow_log.hide_information()
-    convert.huggingface_to_tensorflow(download, folder)
-  logging.debug("%s", report.getvalue())
+  tensorflow_log.hide_information()
+  for line in from_huggingface.convert(download, folder):
+    logging.debug("%s", line)
   _add_prompts(model, os.path.join(folder, model_files.DESCRIPTION))
   return _hashes(download, (*_OPTIONAL_HUB_FILES, *_HUB_FILES))
 

@@ -61,6 +61,12 @@ def with_nan(value: Any) -> Any:
   return math.nan if value is None else value
 
 
+def write(path: str, value: Any) -> None:
+  """Writes a value as a JSON file that people can read."""
+  with open(path, "w", encoding="utf-8") as file:
+    file.write(dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
 # Default advice for invalid files.
 _FIX = "Fix the file, or download it again"
 

@@ -61,6 +61,12 @@ class ModelSettings(option.Group):
     alias="do_lower",
     basic=True,
   )
+  max_input_chars_per_word: int | None = option.integer(
+    None,
+    "Longest word in characters; longer ones become [UNK]. If not given, that"
+    " of the model, or else 200, as in google-research/bert.",
+    AT_LEAST_1,
+  )
   max_seq_length: int = option.integer(
     128,
     "Maximum sequence length in tokens (WordPieces), including [CLS] and"

@@ -83,6 +83,13 @@ class ConversionSettings(option.CommandSettings):
     " out. If not given, the class is derived from the heads.",
     basic=True,
   )
+  dtype: str = option.choice(
+    "float32",
+    ["float32", "float16", "bfloat16"],
+    "Data type of the weights of a Hugging Face folder that is written.",
+    section="output",
+    needs="not to=tensorflow",
+  )
   do_lower_case: bool | None = option.boolean(
     None,
     "Treat the vocabulary as uncased. If not given, read from the files of"

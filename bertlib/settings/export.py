@@ -85,6 +85,7 @@ class ExportSettings(option.CommandSettings):
   )
   model: ModelSettings = option.group(
     ModelSettings,
+    omit=["max_input_chars_per_word"],
     init_checkpoint={
       "help": "Checkpoint to export: its path without .index; or the name of a"
       " published model (see download_model.py --list) or the folder of a"

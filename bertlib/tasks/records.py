@@ -10,14 +10,18 @@ from bertlib.checkpoints.task_record import TaskRecord
 from bertlib.cli.errors import InputError
 
 
+def all_records() -> list[TaskRecord]:
+  """The records of all tasks in `bertlib/tasks`."""
+  return [
+    importlib.import_module(f"{tasks.__name__}.{folder}.record").RECORD
+    for _, folder, is_folder in pkgutil.iter_modules(tasks.__path__)
+    if is_folder
+  ]
+
+
 def find(script: str | None) -> TaskRecord | None:
   """The record of a task, by its script; None for one of somebody else."""
-  for _, folder, is_folder in pkgutil.iter_modules(tasks.__path__):
-    if is_folder:
-      module = importlib.import_module(f"{tasks.__name__}.{folder}.record")
-      if module.RECORD.script == script:
-        return module.RECORD
-  return None
+  return next((r for r in all_records() if r.script == script), None)
 
 
 def load(module: str) -> TaskRecord:

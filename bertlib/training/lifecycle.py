@@ -163,6 +163,11 @@ def describe_model(run: Run) -> dict[str, Any]:
     **run.task.description,
     "max_seq_length": model.max_seq_length,
     "do_lower_case": model.do_lower_case,
+    **(
+      {"max_input_chars_per_word": model.max_input_chars_per_word}
+      if model.max_input_chars_per_word
+      else {}
+    ),
     **run.settings.compute.choices,
   }
 

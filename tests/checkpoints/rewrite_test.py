@@ -315,3 +315,18 @@ def test_files_are_not_replaced_by_default(trained, tmp_path):
   run_outputs.assert_same_bits(
     run_outputs.read_variables(tmp_path / "out" / "model.ckpt-70"), TRAINED
   )
+
+
+@pytest.mark.parametrize(
+  ("names", "state"),
+  [
+    (["output_bias", "global_step", "cls/predictions/output_bias"], []),
+    (["a/LayerNorm/beta", "a/LayerNorm/gamma"], []),
+    (["output_bias", "output_bias/adam_m"], ["output_bias/adam_m"]),
+    (["output_bias", "output_bias/Adam_1"], ["output_bias/Adam_1"]),
+    (["a/b", "a/b/ExponentialMovingAverage"], ["a/b/ExponentialMovingAverage"]),
+    (["loss_scale/value", "beta1_power"], ["loss_scale/value", "beta1_power"]),
+  ],
+)
+def test_the_state_of_any_optimizer_is_known_by_name(names, state):
+  assert checkpoint_writer.optimizer_variables(names) == set(state)

@@ -14,7 +14,7 @@ from scipy.special import log_softmax
 
 from bertlib.checkpoints import checkpoint_writer
 from bertlib.cli.errors import InputError
-from bertlib.exchange import compare, convert, huggingface_runner
+from bertlib.exchange import compare, huggingface_runner, to_huggingface
 from bertlib.tasks import records
 
 pytestmark = pytest.mark.unit
@@ -144,7 +144,7 @@ def huggingface(tiny, tmp_path):
     folder = tiny()
     if not has_pooler:
       without_pooler(folder)
-    convert.tensorflow_to_huggingface(
+    to_huggingface.convert(
       f"{folder}/bert_model.ckpt",
       f"{folder}/bert_config.json",
       f"{folder}/vocab.txt",
@@ -230,7 +230,7 @@ def test_weights_are_read_from_any_saved_model(signature, tmp_path):
   function = tf_v2.function(lambda: {"scale": module.scale + 0.0})
   function = function.get_concrete_function()
   tf_v2.saved_model.save(module, str(tmp_path), {signature: function})
-  weights = convert.read_weights(str(tmp_path))
+  weights = compare.read_weights(str(tmp_path))
   assert {n: v.tolist() for n, v in weights.items()} == {"bert/scale": [2, 3]}
   with pytest.raises(InputError, match="of which only weights"):
     compare.load(str(tmp_path))

@@ -19,7 +19,7 @@ from safetensors.numpy import load_file, save_file
 import convert_checkpoint
 import modeling
 from bertlib.cli.errors import InputError
-from bertlib.exchange import convert
+from bertlib.exchange import from_huggingface, tensor_names, to_huggingface
 from bertlib.io import folder_lock
 from bertlib.tasks import records
 
@@ -155,7 +155,7 @@ def make_tensorflow(folder, shapes, vocab=VOCAB, **config):
 
 def tensorflow_shapes(*shapes):
   """Shapes of the TensorFlow variables for Hugging Face tensors."""
-  table = convert.name_table(CONFIG["num_hidden_layers"])
+  table = tensor_names.name_table(CONFIG["num_hidden_layers"])
   rows = {row.huggingface: row for part in table.values() for row in part}
   return {
     rows[name].tensorflow: shape[::-1] if rows[name].transposed else shape
@@ -173,14 +173,17 @@ def read_checkpoint(folder):
 
 def to_tensorflow(folder, tmp_path, **options):
   target = tmp_path / "tensorflow"
-  convert.huggingface_to_tensorflow(folder, str(target), **options)
+  lines = from_huggingface.convert(
+    folder, str(target), records.all_records(), **options
+  )
+  print(*lines, sep="\n")
   return target
 
 
-def to_huggingface(checkpoint, tmp_path, **options):
+def write_huggingface(checkpoint, tmp_path, **options):
   target = tmp_path / "huggingface"
   source = os.path.dirname(checkpoint)
-  convert.tensorflow_to_huggingface(
+  lines = to_huggingface.convert(
     checkpoint,
     f"{source}/bert_config.json",
     f"{source}/vocab.txt",
@@ -188,6 +191,7 @@ def to_huggingface(checkpoint, tmp_path, **options):
     **options,
     find_task=records.find,
   )
+  print(*lines, sep="\n")
   return target
 
 
@@ -227,7 +231,7 @@ def test_round_trip_from_huggingface_is_bitwise_exact(architecture, tmp_path):
     tmp_path / "source", tensors, architectures=[architecture]
   )
   middle = to_tensorflow(source, tmp_path)
-  target = to_huggingface(f"{middle}/bert_model.ckpt", tmp_path)
+  target = write_huggingface(f"{middle}/bert_model.ckpt", tmp_path)
   run_outputs.assert_same_bits(load_file(target / "model.safetensors"), tensors)
   assert run_outputs.read_json(target / "config.json")["architectures"] == [
     architecture
@@ -364,7 +368,7 @@ def test_all_shards_are_read(tmp_path):
     source / "model.safetensors.index.json", {"weight_map": weight_map}
   )
   middle = to_tensorflow(str(source), tmp_path)
-  target = to_huggingface(f"{middle}/bert_model.ckpt", tmp_path)
+  target = write_huggingface(f"{middle}/bert_model.ckpt", tmp_path)
   run_outputs.assert_same_bits(load_file(target / "model.safetensors"), tensors)
 
 
@@ -377,7 +381,9 @@ def test_16_bit_tensors_become_float32_exactly(dtype, tmp_path, capsys):
   wide = read_checkpoint(target)["bert/embeddings/word_embeddings"]
   assert wide.dtype == np.float32
   np.testing.assert_array_equal(wide.astype(dtype), tensors[name])
-  assert "converted: 1 tensors of 16 bits" in capsys.readouterr().out
+  assert (
+    f"widened: 1 tensors of {np.dtype(dtype).name}" in capsys.readouterr().out
+  )
 
 
 def test_a_truncated_safetensors_file_is_refused(tmp_path):
@@ -406,7 +412,7 @@ def test_pytorch_weights_are_read(tmp_path):
   torch.save({n: torch.from_numpy(t) for n, t in tensors.items()}, file)
   source = make_pytorch(tmp_path / "bin", file.getvalue())
   middle = to_tensorflow(source, tmp_path)
-  target = to_huggingface(f"{middle}/bert_model.ckpt", tmp_path)
+  target = write_huggingface(f"{middle}/bert_model.ckpt", tmp_path)
   run_outputs.assert_same_bits(load_file(target / "model.safetensors"), tensors)
 
 
@@ -414,7 +420,7 @@ def test_pytorch_weights_are_written(tmp_path):
   torch = pytest.importorskip("torch")
   tensors = random_bits(ARCHITECTURES["BertForSequenceClassification"])
   middle = to_tensorflow(make_huggingface(tmp_path / "a", tensors), tmp_path)
-  target = to_huggingface(
+  target = write_huggingface(
     f"{middle}/bert_model.ckpt", tmp_path, as_pytorch=True
   )
   assert not (target / "model.safetensors").exists()
@@ -430,7 +436,7 @@ def test_without_pytorch_its_file_is_not_written(tmp_path, monkeypatch):
   checkpoint = f"{to_tensorflow(source, tmp_path)}/bert_model.ckpt"
   monkeypatch.setitem(sys.modules, "torch", None)
   with pytest.raises(InputError, match="can write it: pip install torch"):
-    to_huggingface(checkpoint, tmp_path, as_pytorch=True)
+    write_huggingface(checkpoint, tmp_path, as_pytorch=True)
   assert not (tmp_path / "huggingface").exists()
 
 
@@ -462,11 +468,11 @@ def test_a_package_that_reading_needs_is_named(
 def test_pytorch_weights_beside_others_are_refused(tmp_path, monkeypatch):
   source = make_huggingface(tmp_path / "a", random_normal(ENCODER))
   checkpoint = f"{to_tensorflow(source, tmp_path)}/bert_model.ckpt"
-  target = to_huggingface(checkpoint, tmp_path)
+  target = write_huggingface(checkpoint, tmp_path)
   before = (target / "model.safetensors").read_bytes()
   monkeypatch.setitem(sys.modules, "torch", types.SimpleNamespace())
   with pytest.raises(InputError, match="would read it instead of pytorch_mod"):
-    to_huggingface(checkpoint, tmp_path, overwrite=True, as_pytorch=True)
+    write_huggingface(checkpoint, tmp_path, overwrite=True, as_pytorch=True)
   assert (target / "model.safetensors").read_bytes() == before
 
 
@@ -516,7 +522,7 @@ def test_activations_are_renamed_both_ways(huggingface_name, name, tmp_path):
     tmp_path / "a", random_normal(ENCODER), hidden_act=huggingface_name
   )
   middle = to_tensorflow(source, tmp_path)
-  target = to_huggingface(f"{middle}/bert_model.ckpt", tmp_path)
+  target = write_huggingface(f"{middle}/bert_model.ckpt", tmp_path)
   names = [
     run_outputs.read_json(folder / file)["hidden_act"]
     for folder, file in ((middle, "bert_config.json"), (target, "config.json"))
@@ -530,14 +536,14 @@ def test_other_keys_of_the_config_survive_a_round_trip(tmp_path):
     "problem_type": "multi_label_classification",
     "id2label": {"0": "nein", "1": "vielleicht", "2": "ja"},
     "label2id": {"nein": 0, "vielleicht": 1, "ja": 2},
-    "architectures": ["BertForTokenClassification"],
+    "architectures": ["BertForSequenceClassification"],
   }
-  tensors = random_normal(ARCHITECTURES["BertForTokenClassification"])
+  tensors = random_normal(ARCHITECTURES["BertForSequenceClassification"])
   source = make_huggingface(
     tmp_path / "a", tensors, torch_dtype="float16", **keys
   )
   middle = to_tensorflow(source, tmp_path)
-  target = to_huggingface(f"{middle}/bert_model.ckpt", tmp_path)
+  target = write_huggingface(f"{middle}/bert_model.ckpt", tmp_path)
   assert run_outputs.read_json(target / "config.json") == {**CONFIG, **keys}
 
 
@@ -548,7 +554,7 @@ def test_labels_come_from_the_training_run(tmp_path):
   write_json(
     tmp_path / "run" / "model.json", {"task": "tsv", "labels": ["a", "b", "c"]}
   )
-  target = to_huggingface(checkpoint, tmp_path)
+  target = write_huggingface(checkpoint, tmp_path)
   config = run_outputs.read_json(target / "config.json")
   assert config["id2label"] == {"0": "a", "1": "b", "2": "c"}
   assert config["label2id"] == {"a": 0, "b": 1, "c": 2}
@@ -589,7 +595,7 @@ def test_the_architecture_is_that_of_the_training_run(
   if trained == "run_ner":
     description["labels"] = ["O", "B-PER", "I-PER"]
   write_json(tmp_path / "run" / "model.json", description)
-  target = to_huggingface(checkpoint, tmp_path)
+  target = write_huggingface(checkpoint, tmp_path)
   config = run_outputs.read_json(target / "config.json")
   assert config["architectures"] == [architecture]
   assert config.get("problem_type") == problem_type
@@ -601,7 +607,7 @@ def test_labels_for_a_head_of_another_size_are_ignored(tmp_path):
     tmp_path / "run", shapes, id2label={"0": "no", "1": "yes"}
   )
   config = run_outputs.read_json(
-    to_huggingface(checkpoint, tmp_path) / "config.json"
+    write_huggingface(checkpoint, tmp_path) / "config.json"
   )
   assert list(config["id2label"].values()) == ["LABEL_0", "LABEL_1", "LABEL_2"]
 
@@ -751,7 +757,7 @@ def test_casing_is_written_to_tokenizer_config(tmp_path):
   checkpoint = make_tensorflow(
     tmp_path / "run", tensorflow_shapes(ENCODER, POOLER), do_lower_case=False
   )
-  target = to_huggingface(checkpoint, tmp_path)
+  target = write_huggingface(checkpoint, tmp_path)
   config = run_outputs.read_json(target / "tokenizer_config.json")
   assert config["do_lower_case"] is False
 
@@ -780,7 +786,7 @@ def test_optimizer_state_is_left_out_and_counted(tmp_path, capsys):
     "global_step": (),
   }
   checkpoint = make_tensorflow(tmp_path / "run", {**shapes, **state})
-  target = to_huggingface(checkpoint, tmp_path)
+  target = write_huggingface(checkpoint, tmp_path)
   assert len(load_file(target / "model.safetensors")) == len(shapes)
   assert "left out: 4 tensors of the optimizer" in capsys.readouterr().out
 
@@ -809,14 +815,14 @@ def test_variables_that_no_class_has_are_refused(
   shapes = tensorflow_shapes(*parts) | more
   checkpoint = make_tensorflow(tmp_path / "run", shapes)
   with pytest.raises(InputError, match=message):
-    to_huggingface(checkpoint, tmp_path, architecture=architecture)
+    write_huggingface(checkpoint, tmp_path, architecture=architecture)
 
 
 def test_heads_that_the_architecture_lacks_are_left_out(tmp_path, capsys):
   shapes = tensorflow_shapes(ENCODER, POOLER, NEXT_SENTENCE, LABELS)
   checkpoint = make_tensorflow(tmp_path / "run", shapes)
   architecture = "BertForNextSentencePrediction"
-  target = to_huggingface(checkpoint, tmp_path, architecture=architecture)
+  target = write_huggingface(checkpoint, tmp_path, architecture=architecture)
   shapes = {
     n: t.shape for n, t in load_file(target / "model.safetensors").items()
   }
@@ -830,7 +836,7 @@ def test_an_outdated_architecture_in_the_config_is_ignored(tmp_path):
     tmp_path / "run", shapes, architectures=["BertModel"]
   )
   config = run_outputs.read_json(
-    to_huggingface(checkpoint, tmp_path) / "config.json"
+    write_huggingface(checkpoint, tmp_path) / "config.json"
   )
   assert config["architectures"] == ["BertForSequenceClassification"]
 
@@ -850,7 +856,7 @@ def test_files_are_replaced_only_with_overwrite(tmp_path):
     to_tensorflow(other, tmp_path)
   run_outputs.assert_same_bits(read_checkpoint(target), before)
   to_tensorflow(other, tmp_path, overwrite=True)
-  again = to_huggingface(f"{target}/bert_model.ckpt", tmp_path)
+  again = write_huggingface(f"{target}/bert_model.ckpt", tmp_path)
   written = load_file(again / "model.safetensors")
   run_outputs.assert_same_bits(written, tensors[1])
 
@@ -894,13 +900,15 @@ def main(tmp_path):
     yield main
 
 
-def test_a_folder_in_both_formats_is_read_as_huggingface(main, tmp_path):
+def test_a_folder_in_both_formats_is_read_as_to_asks_for(main, tmp_path):
   folder = tmp_path / "both"
   make_huggingface(folder, random_bits(ENCODER))
   converted = to_tensorflow(str(folder), tmp_path)
   for file in os.listdir(converted):
     os.replace(converted / file, folder / file)
-  assert "bert_model.ckpt.index" in main(folder)
+  with pytest.raises(InputError, match="holds a TensorFlow checkpoint and"):
+    main(folder)
+  assert "bert_model.ckpt.index" in main(folder, "--to=tensorflow")
   shutil.rmtree(tmp_path / "output")
   assert main(folder, "--to=huggingface") == [
     "config.json",
@@ -925,8 +933,9 @@ def test_the_command_prints_what_it_read_and_wrote(tmp_path):
     "convert_checkpoint.py", f"--input={source}", f"--output={target}"
   )
   assert done.stdout == (
-    "do_lower_case: True, by the capital letters in the vocabulary\n"
     f"read: {source}/model.safetensors, 46 tensors\n"
+    "do_lower_case: True, by the capital letters in the vocabulary\n"
+    "task: run_pretraining, fills masks\n"
     f"written: {target}/bert_model.ckpt, 46 tensors, 495 parameters"
     " (encoder, pooler, masked LM head, next sentence head)\n"
   )
@@ -996,7 +1005,7 @@ def test_a_checkpoint_agrees_with_its_converted_folder(
   main, run_of_two_steps, tmp_path, capsys
 ):
   checkpoint = str(run_of_two_steps / "model.ckpt-2")
-  target = to_huggingface(checkpoint, tmp_path)
+  target = write_huggingface(checkpoint, tmp_path)
   assert main(checkpoint, f"--compare={target}") == []
   assert capsys.readouterr().out.endswith(
     f"{len(ENCODER)} variables are bitwise equal, 0 are not\n"

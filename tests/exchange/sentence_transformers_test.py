@@ -20,7 +20,7 @@ from safetensors.numpy import load_file
 
 import run_embeddings
 from bertlib.cli.errors import InputError
-from bertlib.exchange import convert
+from bertlib.exchange import from_huggingface, to_huggingface
 from bertlib.tasks import records
 
 pytestmark = pytest.mark.graph
@@ -34,6 +34,7 @@ DESCRIPTION = {
   "script": "run_embeddings",
   "max_seq_length": 24,
   "do_lower_case": True,
+  "max_input_chars_per_word": 100,
   "vocab_sha256": VOCAB_HASH,
 }
 DESCRIPTIONS = {
@@ -89,13 +90,13 @@ def edit(path, **values):
 
 def read(folder, tmp_path):
   target = tmp_path / "ours"
-  convert.huggingface_to_tensorflow(str(folder), str(target))
+  from_huggingface.convert(str(folder), str(target))
   return target
 
 
 def write(folder, tmp_path):
   target = tmp_path / "theirs"
-  convert.tensorflow_to_huggingface(
+  to_huggingface.convert(
     f"{folder}/bert_model.ckpt",
     f"{folder}/bert_config.json",
     f"{folder}/vocab.txt",
@@ -203,6 +204,8 @@ ENCODER = "sentence_bert_config.json"
     (OLD, CONFIG, {"default_prompt_name": "x"}, "is x, which is not in its pr"),
     (OLD, CONFIG, {"prompts": {"x": 3}}, "the prompt x is not text"),
     (OLD, CONFIG, {"model_type": "SparseEncoder"}, "model_type is \"Sparse"),
+    (NEW, CONFIG, {"similarity_fn_name": "dot"}, "similarity_fn_name is dot"),
+    (OLD, CONFIG, {"similarity_fn_name": "euclidean"}, "name is euclidean"),
     (NEW, ENCODER, {"transformer_task": "fill-mask"}, "transformer_task is"),
     (NEW, ENCODER, {"query_length": 3}, "query_length cannot be converted"),
     (OLD, "config.json", {"model_type": "mpnet"}, 'is "mpnet"; only "bert"'),
@@ -319,7 +322,7 @@ def test_the_command_reports_the_sentence_vectors(tmp_path):
     f"--input={published(OLD)}",
     f"--output={tmp_path / 'ours'}",
   )
-  assert done.stdout.splitlines()[-1] == (
+  assert done.stdout.splitlines()[-2] == (
     "sentence vectors: cls pooling, projection to 6, normalized, at most 24"
     " tokens, prompt 'query', prompt 'passage'"
   )

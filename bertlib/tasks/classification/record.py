@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from bertlib.checkpoints.task_record import (
+  CROSS_ENCODER_ACTIVATION,
+  PROBLEM_TYPES,
   Description,
+  HuggingFaceModel,
   PredictExample,
   TaskRecord,
 )
@@ -33,6 +38,28 @@ def _huggingface_class(description: Description) -> str:
   return "BertForSequenceClassification"
 
 
+def _from_huggingface(model: HuggingFaceModel) -> dict[str, Any] | None:
+  if model.architecture == "BertForMultipleChoice":
+    # Its files do not say how many choices a question has: four, as in SWAG.
+    labels = model.labels if len(model.labels) > 2 else ["0", "1", "2", "3"]
+    return {"kind": "multiple_choice", "labels": labels}
+  if model.architecture != "BertForSequenceClassification":
+    return None
+  kinds = {name: kind for kind, name in PROBLEM_TYPES.items()}
+  kind = kinds.get(model.config.get("problem_type"), _kind_by_outputs(model))
+  if kind == "regression":
+    return {"kind": kind, "labels": []}
+  return {"kind": kind, "labels": model.output_names}
+
+
+def _kind_by_outputs(model: HuggingFaceModel) -> str:
+  """Kind of a model without `problem_type`, as its libraries take it."""
+  activation = model.config.get(CROSS_ENCODER_ACTIVATION)
+  if activation and activation.endswith("Sigmoid"):
+    return "multi_label"
+  return "regression" if model.num_labels == 1 else "classification"
+
+
 RECORD = TaskRecord(
   script="run_classifier",
   purpose="labels texts",
@@ -59,5 +86,6 @@ RECORD = TaskRecord(
     call=_call,
   ),
   huggingface_class=_huggingface_class,
+  from_huggingface=_from_huggingface,
   export=lambda: classifier_signatures.Classifier,
 )

@@ -39,7 +39,9 @@ def fetch_model(settings: EmbeddingSettings) -> EmbeddingSettings:
   model = resolve.fetch_model(settings)
   folder = _model_folder(settings, model.init_checkpoint)
   model = resolve.complete_model(
-    model, folder, ("do_lower_case", "max_seq_length")
+    model,
+    folder,
+    ("do_lower_case", "max_input_chars_per_word", "max_seq_length"),
   )
   for flag, name in model_files.BY_FLAG.items():
     if not getattr(model, flag):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bertlib.checkpoints.task_record import (
   Description,
+  HuggingFaceModel,
   PredictExample,
   TaskRecord,
 )
@@ -15,6 +16,12 @@ ner_signatures = lazy_module.load("bertlib.tasks.ner.ner_signatures")
 
 def _problem(description: Description) -> str | None:
   return "has no labels" if description.get("labels") == [] else None
+
+
+def _from_huggingface(model: HuggingFaceModel) -> Description | None:
+  if model.architecture != "BertForTokenClassification":
+    return None
+  return {"labels": model.output_names}
 
 
 RECORD = TaskRecord(
@@ -31,5 +38,6 @@ RECORD = TaskRecord(
     call=lambda description: 'predict(["Ann left Rome."])',
   ),
   huggingface_class=lambda description: "BertForTokenClassification",
+  from_huggingface=_from_huggingface,
   export=lambda: ner_signatures.Tagger,
 )

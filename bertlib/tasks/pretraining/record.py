@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
-from bertlib.checkpoints.task_record import PredictExample, TaskRecord
+from bertlib.checkpoints.task_record import (
+  Description,
+  HuggingFaceModel,
+  PredictExample,
+  TaskRecord,
+)
 from bertlib.cli import lazy_module
 
 masked_lm_signatures = lazy_module.load(
   "bertlib.tasks.pretraining.masked_lm_signatures"
 )
+
+
+def _from_huggingface(model: HuggingFaceModel) -> Description | None:
+  is_trained = model.architecture in ("BertForMaskedLM", "BertForPreTraining")
+  return {} if is_trained else None
+
 
 RECORD = TaskRecord(
   script="run_pretraining",
@@ -17,5 +28,6 @@ RECORD = TaskRecord(
   predict=PredictExample(
     "lines.txt", "Words for each [MASK] in the lines of a file:"
   ),
+  from_huggingface=_from_huggingface,
   export=lambda: masked_lm_signatures.MaskedLM,
 )

@@ -206,7 +206,7 @@ def write_predictions(
     null_score_diff_threshold = option.value_of(
       "null_score_diff_threshold", 0.0
     )
-  answers = squad_answers.find(
+  answers = squad_answers.find_answers(
     finder_of(all_examples, all_features, all_results, do_lower_case),
     AnswerSettings(
       n_best_size,
@@ -225,7 +225,7 @@ def write_predictions(
     for path in paths
     if os.path.isfile(path) and not os.path.getsize(path)
   }
-  squad_answers.write(answers, *paths)
+  squad_answers.write_answers(answers, *paths)
   for path, file in held.items():
     with file, open_any(path) as written:
       file.write(written.read())

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from bertlib.checkpoints.task_record import PredictExample, TaskRecord
+from bertlib.checkpoints.task_record import (
+  Description,
+  HuggingFaceModel,
+  PredictExample,
+  TaskRecord,
+)
 from bertlib.cli import lazy_module
 from bertlib.cli.option import declaration
 from bertlib.settings.squad import SquadSettings
@@ -11,6 +16,23 @@ squad_report = lazy_module.load("bertlib.tasks.squad.squad_report")
 squad_signatures = lazy_module.load("bertlib.tasks.squad.squad_signatures")
 
 _CALL = 'predict([("Who left?", "Ann stayed. Bob left.")])'
+
+# Longest window in the question answering of transformers.
+_HUGGINGFACE_LENGTH = 384
+
+
+def _from_huggingface(model: HuggingFaceModel) -> Description | None:
+  if model.architecture != "BertForQuestionAnswering":
+    return None
+  length = min(_HUGGINGFACE_LENGTH, model.max_seq_length)
+  # Its files do not say how it was trained: the values that transformers uses.
+  return {
+    "version_2_with_negative": False,
+    "max_seq_length": length,
+    "doc_stride": min(128, length // 2),
+    "max_query_length": min(64, length // 4),
+  }
+
 
 RECORD = TaskRecord(
   script="run_squad",
@@ -45,5 +67,7 @@ RECORD = TaskRecord(
     ),
     call=lambda description: _CALL,
   ),
+  huggingface_class=lambda description: "BertForQuestionAnswering",
+  from_huggingface=_from_huggingface,
   export=lambda: squad_signatures.QuestionAnswering,
 )

@@ -36,7 +36,7 @@ class Answers(NamedTuple):
   odds: dict[str, float]  # null odds
 
 
-def find(finder: AnswerFinder, settings: AnswerSettings) -> Answers:
+def find_answers(finder: AnswerFinder, settings: AnswerSettings) -> Answers:
   """Finds the answers to all questions of a finder."""
   answers = Answers({}, {}, {}, {})
   has_negative = settings.version_2_with_negative
@@ -61,7 +61,7 @@ def find(finder: AnswerFinder, settings: AnswerSettings) -> Answers:
   return answers
 
 
-def write(
+def write_answers(
   answers: Answers,
   prediction_file: str,
   nbest_file: str,
@@ -109,7 +109,7 @@ def write_nbest_predictions(
 # Metrics
 
 
-def evaluate(
+def evaluate_answers(
   questions: Sequence[Question],
   best: Mapping[str, str],  # answers, regardless of their null odds
   odds: Mapping[str, float],
@@ -137,7 +137,7 @@ def evaluate_best(
   names = [example.qas_id for example in finder.examples]
   texts, odds = zip(*finder.best_predictions(settings))
   best = dict(zip(names, texts))
-  return evaluate(questions, best, dict(zip(names, odds)), settings)
+  return evaluate_answers(questions, best, dict(zip(names, odds)), settings)
 
 
 # Saved logits, to decode them again

@@ -199,6 +199,7 @@ def print_audit(settings: SquadSettings) -> None:
     model.vocab_file,
     model.do_lower_case,
     init_checkpoint=model.init_checkpoint,
+    max_input_chars_per_word=model.max_input_chars_per_word,
   )
   examples, unaligned = squad_files.make_examples(
     squad_files.read_questions(settings.train_file),

@@ -1,0 +1,393 @@
+"""Hugging Face folders as models of this project.
+
+Weights are only renamed and transposed. A tensor without a counterpart is an
+error, so that no weight is dropped silently.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from bertlib.checkpoints import (
+  checkpoint_writer,
+  config_schema,
+  model_files,
+  rewrite,
+)
+from bertlib.checkpoints.task_record import HuggingFaceModel, TaskRecord
+from bertlib.cli.errors import InputError, some_of
+from bertlib.data import vocabulary
+from bertlib.exchange import (
+  huggingface_tokenizer,
+  sentence_transformers,
+  tensor_names,
+)
+from bertlib.exchange.huggingface_tokenizer import Tokenizer
+from bertlib.io import files, json_files
+
+# Hugging Face's names of activations, and those of modeling.py.
+ACTIVATIONS = {
+  "gelu": "gelu",
+  "gelu_new": "gelu_new",
+  "gelu_pytorch_tanh": "gelu_tanh",
+  "linear": "linear",
+  "relu": "relu",
+  "tanh": "tanh",
+}
+
+# Alternative names in Hugging Face files: the LayerNorm weights of 2018, and
+# the encoder of a bare BertModel.
+_ALTERNATIVE_NAMES = (
+  (r"LayerNorm\.gamma$", "LayerNorm.weight"),
+  (r"LayerNorm\.beta$", "LayerNorm.bias"),
+  (r"^(embeddings|encoder|pooler)\.", r"bert.\1."),
+)
+
+# Copies of tied tensors, which TensorFlow's graph has once.
+_TIED_COPIES = {
+  "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
+  "cls.predictions.decoder.bias": "cls.predictions.bias",
+}
+
+# Key of `config.json` for entries of `model.json` that it has no place for.
+TASK_PARAMS = "task_specific_params"
+
+_CONFIG_KEYS = (
+  "attention_probs_dropout_prob",
+  "hidden_act",
+  "hidden_dropout_prob",
+  "hidden_size",
+  "initializer_range",
+  "intermediate_size",
+  "max_position_embeddings",
+  "num_attention_heads",
+  "num_hidden_layers",
+  "type_vocab_size",
+  "vocab_size",
+)
+
+# Keys of `config.json` that describe the files, not the model.
+_FILE_KEYS = (
+  "_name_or_path",
+  "dtype",
+  "torch_dtype",
+  "transformers_version",
+)
+
+
+class ConvertedModel(NamedTuple):
+  """A model as this project has it, and what was done to get it."""
+
+  config: dict[str, Any]  # of `bert_config.json`
+  vocab: bytes  # of `vocab.txt`
+  variables: dict[str, np.ndarray]  # float32, by checkpoint name
+  description: dict[str, Any]  # of `model.json`
+  parts: list[str]  # of `tensor_names`
+  notes: list[str]  # lines for the user
+
+  def write(self, folder: str) -> None:
+    """Writes the model's files to a folder."""
+    checkpoint_writer.write_variables(
+      os.path.join(folder, model_files.CHECKPOINT), self.variables
+    )
+    vocab_path = os.path.join(folder, model_files.VOCAB)
+    with open(vocab_path, "wb") as file:
+      file.write(self.vocab)
+    hashed = {"vocab_sha256": vocabulary.hash_of(vocab_path)}
+    for name, content in (
+      (model_files.CONFIG, self.config),
+      (model_files.DESCRIPTION, self.description | hashed),
+    ):
+      json_files.write(os.path.join(folder, name), content)
+
+
+def convert(
+  source_dir: str,
+  target_dir: str,
+  tasks: Iterable[TaskRecord] = (),  # that may describe the model
+  vocab_file: str | None = None,  # None: the vocabulary in `source_dir`
+  # None for the value in `source_dir`, or else by the capital letters of the
+  # vocabulary.
+  do_lower_case: bool | None = None,
+  overwrite: bool = False,
+) -> list[str]:
+  """Writes a Hugging Face folder as a checkpoint; returns what was done."""
+  model = read(source_dir, tasks, vocab_file, do_lower_case)
+  inputs = [vocab_file] if vocab_file else []
+  for folder, _, names in os.walk(source_dir):
+    inputs += [os.path.join(folder, name) for name in names]
+  with files.atomic_files(target_dir, overwrite, inputs) as folder:
+    model.write(folder)
+  path = os.path.join(target_dir, model_files.CHECKPOINT)
+  return [*model.notes, written(path, model.variables, model.parts)]
+
+
+def read(
+  folder: str,
+  tasks: Iterable[TaskRecord] = (),
+  vocab_file: str | None = None,
+  do_lower_case: bool | None = None,
+) -> ConvertedModel:
+  """Reads a Hugging Face folder, also one of sentence-transformers."""
+  sentence = sentence_transformers.read(folder)
+  encoder_dir = sentence.encoder_dir if sentence else folder
+  config = read_config(encoder_dir)
+  tokenizer = huggingface_tokenizer.read(
+    encoder_dir, vocab_file, config["vocab_size"]
+  )
+  check_vocab_size(tokenizer.vocab, config, vocab_file or folder)
+  variables, parts, notes = _read_weights(encoder_dir, config)
+  notes += tokenizer.notes
+  if do_lower_case is None:
+    lowercases = sentence and sentence.lowercases
+    do_lower_case = True if lowercases else tokenizer.do_lower_case
+  if do_lower_case is None:
+    do_lower_case, note = case_of_vocab(tokenizer.vocab)
+    notes.append(note)
+  config["do_lower_case"] = do_lower_case
+  if sentence:
+    variables |= sentence.projection
+    description = sentence.describe(config)
+    notes.append(sentence_transformers.describe_vectors(description))
+    limit = tokenizer.max_input_chars_per_word
+    description["max_input_chars_per_word"] = limit
+  else:
+    description, about = _describe(
+      config | sentence_transformers.cross_encoder(folder),
+      tokenizer,
+      variables["output_bias"].size if "label head" in parts else 0,
+      _architecture(config, parts, folder),
+      tasks,
+    )
+    notes += about
+  for key in _FILE_KEYS:
+    config.pop(key, None)
+  return ConvertedModel(
+    config, tokenizer.vocab, variables, description, [*parts], notes
+  )
+
+
+def _architecture(
+  config: Mapping[str, Any], parts: Iterable[str], source: str
+) -> str:
+  """Class of the model: the stated one, else by its heads."""
+  stated = [*(config.get("architectures") or ())]
+  if "pooler" not in parts:
+    stated.append("BertForTokenClassification")
+  try:
+    return tensor_names.choose_architecture(parts, stated, source)
+  except InputError:  # heads of no single class, of which the encoder is used
+    return "BertModel"
+
+
+# Config and vocabulary
+
+
+def read_config(folder: str) -> dict[str, Any]:
+  """The config of a folder; of 2019 it has the name of ours."""
+  path = os.path.join(folder, "config.json")
+  if not os.path.exists(path):
+    path = os.path.join(folder, model_files.CONFIG)
+  config = check_config(path, ACTIVATIONS)
+  supported = {
+    "model_type": "bert",
+    "position_embedding_type": "absolute",
+    "is_decoder": False,
+    "add_cross_attention": False,
+  }
+  json_files.check_values(config, supported, path)
+  return config
+
+
+def check_config(path: str, activations: Mapping[str, str]) -> dict[str, Any]:
+  """Reads a model's config, with `hidden_act` renamed for the other format."""
+  config = json_files.read(path, dict)
+  config_schema.check(path, config, _CONFIG_KEYS)
+  name = config["hidden_act"]
+  if name not in activations:
+    raise InputError(
+      f"{path}: hidden_act {json_files.dumps(name)} cannot be converted; these"
+      f" can: {', '.join(activations)}"
+    )
+  return {**config, "hidden_act": activations[name]}
+
+
+def check_vocab_size(
+  vocab: bytes, config: Mapping[str, Any], source: str
+) -> None:
+  """Refuses a vocabulary with more entries than the model has embeddings."""
+  size = len(huggingface_tokenizer.pieces(vocab))
+  if size > config["vocab_size"]:
+    raise InputError(
+      f"{source}: the vocabulary has {size} pieces, the model only"
+      f" {config['vocab_size']}. Name the model's vocabulary with --vocab_file"
+    )
+
+
+def case_of_vocab(vocab: bytes) -> tuple[bool, str]:
+  """Whether text is lower-cased, by the vocabulary, and a line that says so."""
+  entries = huggingface_tokenizer.pieces(vocab)
+  do_lower_case = not vocabulary.is_cased(entries)
+  return do_lower_case, (
+    f"do_lower_case: {do_lower_case}, by the capital letters in the vocabulary"
+  )
+
+
+# Weights
+
+
+def read_variables(folder: str) -> dict[str, np.ndarray]:
+  """Weights of a Hugging Face folder by checkpoint name, float32."""
+  sentence = sentence_transformers.read(folder)
+  encoder_dir = sentence.encoder_dir if sentence else folder
+  variables, _, _ = _read_weights(encoder_dir, read_config(encoder_dir))
+  return variables | (sentence.projection if sentence else {})
+
+
+def _read_weights(
+  folder: str, config: Mapping[str, Any]
+) -> tuple[dict[str, np.ndarray], dict[str, list], list[str]]:
+  """Variables by checkpoint name, parts of the model, and what was done."""
+  tensors, file = rewrite.read_huggingface_weights(folder)
+  notes = [f"read: {file}, {len(tensors)} tensors"]
+  tensors, removed = _with_standard_names(tensors, file)
+  tensors, left_out = _without_copies(tensors, file)
+  tensors, widened = as_float32(tensors, file)
+  parts = tensor_names.find_parts(tensors, "huggingface", config, file)
+  variables = {
+    row.tensorflow: row.convert(tensors[row.huggingface])
+    for row in itertools.chain(*parts.values())
+  }
+  return variables, parts, notes + removed + left_out + widened
+
+
+def _with_standard_names(
+  tensors: Mapping[str, np.ndarray], source: str
+) -> tuple[dict[str, np.ndarray], list[str]]:
+  """Renames tensors with alternative names to those of the name table."""
+  prefix = _prefix_of_wrappers(tensors)
+  renamed = {}
+  for old, tensor in tensors.items():
+    name = old.removeprefix(prefix)
+    for pattern, replacement in _ALTERNATIVE_NAMES:
+      name = re.sub(pattern, replacement, name)
+    if name in renamed:
+      raise InputError(f"{source}: has {name} twice, once named {old}")
+    renamed[name] = tensor
+  note = f"prefix taken off all names: {prefix}"
+  return renamed, [note] if prefix else []
+
+
+def _prefix_of_wrappers(names: Iterable[str]) -> str:
+  """Prefix that all names share, such as module. and _orig_mod.; or ""."""
+  # DistributedDataParallel, torch.compile and classes around a model add it.
+  prefix = ""
+  for words in zip(*(name.split(".") for name in names)):
+    if len(set(words)) > 1 or words[0] == "bert":
+      break
+    prefix += f"{words[0]}."
+  return prefix
+
+
+def _without_copies(
+  tensors: Mapping[str, np.ndarray], source: str
+) -> tuple[dict[str, np.ndarray], list[str]]:
+  """Leaves out position ids and copies of tied tensors."""
+  kept = {
+    name: tensor
+    for name, tensor in tensors.items()
+    if not name.endswith(".position_ids")
+  }
+  for copy, original in _TIED_COPIES.items():
+    if copy in kept:
+      tensor = kept.pop(copy)
+      if not np.array_equal(kept.setdefault(original, tensor), tensor):
+        raise InputError(
+          f"{source}: {copy} differs from {original}; TensorFlow's graph has"
+          " one tensor for both"
+        )
+  return kept, left_out(tensors.keys() - kept.keys())
+
+
+def written(
+  path: str, tensors: Mapping[str, np.ndarray], parts: Iterable[str]
+) -> str:
+  """A line about a file of weights."""
+  size = sum(tensor.size for tensor in tensors.values())
+  pooler = "" if "pooler" in parts else ", no pooler"
+  return (
+    f"written: {path}, {len(tensors)} tensors, {size:,} parameters"
+    f" ({', '.join(parts)}{pooler})"
+  )
+
+
+def left_out(names: Iterable[str]) -> list[str]:
+  """A line with the names of tensors that are left out, if there are any."""
+  names = sorted(names)
+  return [f"left out: {', '.join(names)}"] if names else []
+
+
+def as_float32(
+  tensors: Mapping[str, np.ndarray], source: str
+) -> tuple[dict[str, np.ndarray], list[str]]:
+  """Widens 16-bit tensors to float32, which is exact."""
+  exact = ("float32", "float16", "bfloat16")
+  dtypes = {name: tensor.dtype.name for name, tensor in tensors.items()}
+  others = [f"{n} ({d})" for n, d in sorted(dtypes.items()) if d not in exact]
+  if others:
+    raise InputError(
+      f"{source}: not convertible to float32: {', '.join(others)}"
+    )
+  rewrite.warn_if_not_finite(source, tensors)
+  narrow = sorted({d for d in dtypes.values() if d != "float32"})
+  notes = []
+  if narrow:
+    number = sum(dtype != "float32" for dtype in dtypes.values())
+    notes.append(
+      f"widened: {number} tensors of {' and '.join(narrow)} to float32,"
+      f" exactly; --dtype={narrow[0]} writes them back"
+    )
+  return {
+    n: t.astype(np.float32, copy=False) for n, t in tensors.items()
+  }, notes
+
+
+# model.json
+
+
+def _describe(
+  config: Mapping[str, Any],
+  tokenizer: Tokenizer,
+  num_labels: int,
+  architecture: str,
+  tasks: Iterable[TaskRecord],
+) -> tuple[dict[str, Any], list[str]]:
+  """Contents of `model.json`, and lines about the task, if it has one."""
+  longest = config["max_position_embeddings"]
+  description = {
+    "max_seq_length": min(tokenizer.max_length or longest, longest),
+    "do_lower_case": config["do_lower_case"],
+    "max_input_chars_per_word": tokenizer.max_input_chars_per_word,
+  }
+  names = config.get("id2label") or {}
+  labels = [names[key] for key in sorted(names, key=int)]
+  model = HuggingFaceModel(
+    architecture, labels, num_labels, description["max_seq_length"], config
+  )
+  for task in tasks:
+    entries = task.from_huggingface(model)
+    if entries is not None:
+      # What `to_huggingface` kept there.
+      kept = (config.get(TASK_PARAMS) or {}).get(task.script) or {}
+      description = {"script": task.script} | description | entries | kept
+      notes = [f"task: {task.script}, {task.purpose}"]
+      if entries.get("labels"):
+        notes.append(f"labels: {some_of(entries['labels'])}")
+      return description, notes
+  return description, []

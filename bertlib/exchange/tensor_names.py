@@ -1,0 +1,184 @@
+"""Names and shapes of BERT's tensors here and at Hugging Face.
+
+A model has all tensors of a part or none of them, and always the encoder.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from bertlib.cli.errors import InputError, some_of
+
+
+class TensorNames(NamedTuple):
+  """One tensor's names and layout in both formats."""
+
+  tensorflow: str
+  huggingface: str
+  # Shape in TensorFlow: V vocabulary, P positions, T token types, H hidden
+  # size, I intermediate size, L labels; a digit is a fixed size.
+  axes: str
+  # Whether Hugging Face stores the transpose.
+  transposed: bool = False
+
+  def convert(self, tensor: np.ndarray) -> np.ndarray:
+    """The tensor in the layout of the other format."""
+    # safetensors ignores strides, so the array has to be contiguous.
+    return np.ascontiguousarray(tensor.T if self.transposed else tensor)
+
+
+Parts = Mapping[str, list[TensorNames]]  # by name
+
+
+def name_table(num_hidden_layers: int) -> dict[str, list[TensorNames]]:
+  """All tensors of BERT and its heads, by part."""
+  encoder = [
+    *_embedding("bert/embeddings/word_embeddings", "VH"),
+    *_embedding("bert/embeddings/position_embeddings", "PH"),
+    *_embedding("bert/embeddings/token_type_embeddings", "TH"),
+    *_layer_norm("bert/embeddings/LayerNorm"),
+  ]
+  for n in range(num_hidden_layers):
+    layer = f"bert/encoder/layer_{n}"
+    encoder += [
+      *_dense(f"{layer}/attention/self/query", "HH"),
+      *_dense(f"{layer}/attention/self/key", "HH"),
+      *_dense(f"{layer}/attention/self/value", "HH"),
+      *_dense(f"{layer}/attention/output/dense", "HH"),
+      *_layer_norm(f"{layer}/attention/output/LayerNorm"),
+      *_dense(f"{layer}/intermediate/dense", "HI"),
+      *_dense(f"{layer}/output/dense", "IH"),
+      *_layer_norm(f"{layer}/output/LayerNorm"),
+    ]
+  return {
+    "encoder": encoder,
+    "pooler": _dense("bert/pooler/dense", "HH"),
+    "masked LM head": [
+      *_dense("cls/predictions/transform/dense", "HH"),
+      *_layer_norm("cls/predictions/transform/LayerNorm"),
+      TensorNames("cls/predictions/output_bias", "cls.predictions.bias", "V"),
+    ],
+    "next sentence head": _output(
+      "cls/seq_relationship/", "cls.seq_relationship", "2"
+    ),
+    "span head": _output("cls/squad/", "qa_outputs", "2"),
+    "label head": _output("", "classifier", "L"),
+  }
+
+
+def _embedding(scope: str, axes: str) -> list[TensorNames]:
+  return [TensorNames(scope, f"{_module(scope)}.weight", axes)]
+
+
+def _dense(scope: str, axes: str) -> list[TensorNames]:
+  module = _module(scope)
+  return [
+    TensorNames(f"{scope}/kernel", f"{module}.weight", axes, transposed=True),
+    TensorNames(f"{scope}/bias", f"{module}.bias", axes[1]),
+  ]
+
+
+def _layer_norm(scope: str) -> list[TensorNames]:
+  return [
+    TensorNames(f"{scope}/gamma", f"{_module(scope)}.weight", "H"),
+    TensorNames(f"{scope}/beta", f"{_module(scope)}.bias", "H"),
+  ]
+
+
+def _output(prefix: str, module: str, num_outputs: str) -> list[TensorNames]:
+  return [
+    TensorNames(
+      f"{prefix}output_weights", f"{module}.weight", f"{num_outputs}H"
+    ),
+    TensorNames(f"{prefix}output_bias", f"{module}.bias", num_outputs),
+  ]
+
+
+def _module(scope: str) -> str:
+  return scope.replace("/layer_", "/layer.").replace("/", ".")
+
+
+# Hugging Face's classes and their heads. Of several with the same heads, the
+# first is used unless `model.json` or the config determines another.
+ARCHITECTURES = {
+  "BertModel": set(),
+  "BertForPreTraining": {"masked LM head", "next sentence head"},
+  "BertForMaskedLM": {"masked LM head"},
+  "BertForNextSentencePrediction": {"next sentence head"},
+  "BertForQuestionAnswering": {"span head"},
+  "BertForSequenceClassification": {"label head"},
+  "BertForTokenClassification": {"label head"},
+  "BertForMultipleChoice": {"label head"},
+}
+
+
+def choose_architecture(
+  parts: Iterable[str], stated: Iterable[str], source: str
+) -> str:
+  """The first stated class with just the heads of a model, or any class."""
+  heads = set(parts) - {"encoder", "pooler"}
+  matching = [name for name, has in ARCHITECTURES.items() if has == heads]
+  if not matching:
+    raise InputError(
+      f"{source}: has a {' and a '.join(sorted(heads))}, but no Hugging Face"
+      " class has all of these. Name a class with --architecture; other heads"
+      " are left out"
+    )
+  return next((name for name in stated if name in matching), matching[0])
+
+
+def find_parts(
+  tensors: Mapping[str, np.ndarray],
+  model_format: str,  # "tensorflow" or "huggingface"
+  config: Mapping[str, Any],
+  source: str,  # file, for messages
+) -> dict[str, list[TensorNames]]:
+  """Parts of the name table that a model has; InputError unless complete."""
+  table = name_table(config["num_hidden_layers"])
+  names = {
+    part: {getattr(row, model_format): row for row in rows}
+    for part, rows in table.items()
+  }
+  known = set(itertools.chain(*names.values()))
+  found = {
+    part: rows
+    for part, rows in names.items()
+    if part == "encoder" or not rows.keys().isdisjoint(tensors)
+  }
+  rows = {name: row for part in found.values() for name, row in part.items()}
+  _refuse(f"{source}: has tensors that BERT does not have:", tensors, known)
+  _refuse(f"{source}: has no", rows, tensors)
+  sizes = {
+    "V": config["vocab_size"],
+    "P": config["max_position_embeddings"],
+    "T": config["type_vocab_size"],
+    "H": config["hidden_size"],
+    "I": config["intermediate_size"],
+    "L": max((tensors[n].size for n in rows if rows[n].axes == "L"), default=0),
+    "2": 2,
+  }
+  wrong = []
+  for name, row in rows.items():
+    shape = tuple(sizes[axis] for axis in row.axes)
+    if model_format == "huggingface" and row.transposed:
+      shape = shape[::-1]
+    if tensors[name].shape != shape:
+      wrong.append(
+        f"{name} is {tensors[name].shape}, but by the config {shape}"
+      )
+  if wrong:
+    raise InputError(f"{source}: {some_of(wrong, 3)}")
+  return {part: table[part] for part in found}
+
+
+def _refuse(
+  problem: str, names: Iterable[str], allowed: Collection[str]
+) -> None:
+  """Refuses names that are not among the allowed ones, of which it names 3."""
+  others = sorted(name for name in names if name not in allowed)
+  if others:
+    raise InputError(f"{problem} {some_of(others, 3)}")

@@ -1,0 +1,273 @@
+"""Checkpoints of this project as Hugging Face folders.
+
+Heads that the class lacks are named and left out; any other tensor without a
+counterpart is an error.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Mapping
+from typing import Any, Callable
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+from bertlib.checkpoints import (
+  checkpoint_files,
+  model_json,
+  rewrite,
+)
+from bertlib.checkpoints.task_record import PROBLEM_TYPES, TaskRecord
+from bertlib.cli.errors import InputError
+from bertlib.exchange import (
+  from_huggingface,
+  huggingface_tokenizer,
+  sentence_transformers,
+  tensor_names,
+)
+from bertlib.exchange.from_huggingface import TASK_PARAMS, ConvertedModel
+from bertlib.io import files, json_files
+
+# Files of the weights, of which transformers reads the first.
+_SAFETENSORS, _PYTORCH = "model.safetensors", "pytorch_model.bin"
+
+# Entries of `model.json` that have a place of their own in the folder, or that
+# are about this project's computation.
+_PLACED = {
+  "script",
+  "task",
+  "kind",
+  "labels",
+  "max_seq_length",
+  "do_lower_case",
+  "max_input_chars_per_word",
+  "embedding",
+  "precision",
+  "xla",
+  "vocab_sha256",
+}
+
+
+def convert(
+  checkpoint: str,
+  config_file: str,
+  vocab_file: str,
+  target_dir: str,
+  # Hugging Face class; other heads are left out. None for that of the task in
+  # `model.json`, else in `config_file`, else by the checkpoint's heads.
+  architecture: str | None = None,
+  # None for the value in `model.json`, else in `config_file`, else by the
+  # capital letters of the vocabulary.
+  do_lower_case: bool | None = None,
+  overwrite: bool = False,
+  as_pytorch: bool = False,  # `pytorch_model.bin`, not safetensors
+  dtype: str = "float32",  # of the weights: or "float16", "bfloat16"
+  *,
+  find_task: Callable[[str | None], TaskRecord | None],  # by its script
+) -> list[str]:
+  """Writes a checkpoint as a Hugging Face folder; returns what was done."""
+  weights = _weights_file(target_dir, as_pytorch)
+  model = read(checkpoint, config_file, vocab_file, do_lower_case)
+  config, description = dict(model.config), model.description
+  variables, projection = _without_projection(model, checkpoint)
+  parts = tensor_names.find_parts(variables, "tensorflow", config, checkpoint)
+  if architecture:
+    _check_heads(architecture, parts, checkpoint)
+  else:
+    task = find_task(description.get("script"))
+    trained_as = task and task.huggingface_class(description)
+    stated = filter(None, [trained_as, *(config.get("architectures") or ())])
+    architecture = tensor_names.choose_architecture(parts, stated, checkpoint)
+  notes = [*model.notes, f"architecture: {architecture}"]
+  wanted = {"encoder", "pooler"} | tensor_names.ARCHITECTURES[architecture]
+  others = [parts.pop(name) for name in parts.keys() - wanted]
+  names = [row.tensorflow for row in itertools.chain(*others)]
+  notes += from_huggingface.left_out(names)
+  tensors = _as_tensors(variables, parts, architecture, dtype)
+  config.update(model_type="bert", architectures=[architecture])
+  if dtype != "float32":
+    config["dtype"] = dtype
+  _set_problem_type(config, description)
+  notes += _name_labels(config, variables, description)
+  notes += _keep_entries(config, description)
+  inputs = [config_file, vocab_file, *files.checkpoint_files(checkpoint)]
+  with files.atomic_files(target_dir, overwrite, inputs) as folder:
+    write = rewrite.write_pytorch if as_pytorch else rewrite.write_safetensors
+    write(os.path.join(folder, weights), tensors)
+    json_files.write(os.path.join(folder, "config.json"), config)
+    notes += huggingface_tokenizer.write(folder, model.vocab, description)
+    if "embedding" in description:
+      sentence_transformers.write(
+        folder, description, projection, config["hidden_size"]
+      )
+      notes.append(sentence_transformers.describe_vectors(description))
+  path = os.path.join(target_dir, weights)
+  return [*notes, from_huggingface.written(path, tensors, parts)]
+
+
+def read(
+  checkpoint: str,
+  config_file: str,
+  vocab_file: str,
+  do_lower_case: bool | None = None,
+) -> ConvertedModel:
+  """Reads a model of this project, with Hugging Face's name of `hidden_act`."""
+  config = from_huggingface.check_config(
+    config_file,
+    {name: theirs for theirs, name in from_huggingface.ACTIVATIONS.items()},
+  )
+  vocab = huggingface_tokenizer.read_vocab(vocab_file)
+  from_huggingface.check_vocab_size(vocab, config, vocab_file)
+  description = model_json.load_description(os.path.dirname(checkpoint))
+  weights = rewrite.read_weights(checkpoint)
+  variables, widened = from_huggingface.as_float32(weights, checkpoint)
+  num_others = len(checkpoint_files.Checkpoint(checkpoint)) - len(weights)
+  notes = [f"read: {checkpoint}, {len(weights)} weights"]
+  if num_others:
+    notes.append(f"left out: {num_others} tensors of the optimizer's state")
+  notes += widened
+  in_config = config.pop("do_lower_case", None)
+  for stated in (description.get("do_lower_case"), in_config):
+    do_lower_case = stated if do_lower_case is None else do_lower_case
+  if do_lower_case is None:
+    do_lower_case, note = from_huggingface.case_of_vocab(vocab)
+    notes.append(note)
+  description = {
+    "max_seq_length": config["max_position_embeddings"],
+    **description,
+    "do_lower_case": do_lower_case,
+  }
+  return ConvertedModel(config, vocab, variables, description, [], notes)
+
+
+# Weights
+
+
+def _weights_file(target_dir: str, as_pytorch: bool) -> str:
+  """Name of the file of the weights; checks that it can be written and read."""
+  if not as_pytorch:
+    return _SAFETENSORS
+  rewrite.import_torch(os.path.join(target_dir, _PYTORCH), "write")
+  other = os.path.join(target_dir, _SAFETENSORS)
+  if os.path.exists(other):
+    raise InputError(
+      f"{other}: transformers would read it instead of {_PYTORCH}. Remove it,"
+      " or give another --output"
+    )
+  return _PYTORCH
+
+
+def _without_projection(
+  model: ConvertedModel, source: str
+) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+  """BERT's variables, and those of a sentence model's projection."""
+  if "embedding" not in model.description:
+    return model.variables, {}
+  projection = sentence_transformers.find_projection(
+    model.variables, model.description, source
+  )
+  variables = {
+    name: variable
+    for name, variable in model.variables.items()
+    if name not in projection
+  }
+  return variables, projection
+
+
+def _check_heads(
+  architecture: str, parts: Mapping[str, Any], source: str
+) -> None:
+  """Refuses a class that needs heads which the checkpoint lacks."""
+  missing = tensor_names.ARCHITECTURES[architecture] - parts.keys()
+  if missing:
+    raise InputError(
+      f"{source}: has no {' and no '.join(sorted(missing))}, which"
+      f" {architecture} needs"
+    )
+
+
+def _as_tensors(
+  variables: Mapping[str, np.ndarray],
+  parts: tensor_names.Parts,
+  architecture: str,
+  dtype: str,
+) -> dict[str, np.ndarray]:
+  """The weights of `parts` as tensors of a Hugging Face class."""
+  # The tensors of a bare BertModel have no prefix "bert.".
+  prefix = "bert." if architecture == "BertModel" else ""
+  numpy_dtype = tf.as_dtype(dtype).as_numpy_dtype
+  return {
+    row.huggingface.removeprefix(prefix): row.convert(
+      variables[row.tensorflow].astype(numpy_dtype, copy=False)
+    )
+    for row in itertools.chain(*parts.values())
+  }
+
+
+# config.json
+
+
+def _set_problem_type(
+  config: dict[str, Any], description: Mapping[str, Any]
+) -> None:
+  """Sets `problem_type` of a trained model; removes that of an earlier one."""
+  if "script" not in description:
+    return
+  config.pop("problem_type", None)
+  problem_type = PROBLEM_TYPES.get(description.get("kind"))
+  is_classifier = config["architectures"] == ["BertForSequenceClassification"]
+  if problem_type and is_classifier:
+    config["problem_type"] = problem_type
+
+
+def _name_labels(
+  config: dict[str, Any],
+  variables: Mapping[str, np.ndarray],
+  description: Mapping[str, Any],
+) -> list[str]:
+  """Sets `id2label` and `label2id`, which determine the size of the head."""
+  id2label = config.pop("id2label", None) or {}
+  config.pop("label2id", None)
+  config.pop("num_labels", None)
+  if config["architectures"][0] not in (
+    "BertForSequenceClassification",
+    "BertForTokenClassification",
+  ):
+    return []
+  num_labels = variables["output_bias"].size
+  # The names that training used come first, then those of the config; either
+  # only if their number is that of the head.
+  labels = [f"LABEL_{i}" for i in range(num_labels)]
+  in_config = [id2label[i] for i in sorted(id2label, key=int)]
+  if len(in_config) == num_labels:
+    labels = in_config
+  trained = description.get("labels", [])
+  if len(trained) == num_labels:
+    labels = trained
+  config["id2label"] = dict(enumerate(labels))
+  config["label2id"] = {label: i for i, label in enumerate(labels)}
+  return [f"labels: {', '.join(labels)}"]
+
+
+def _keep_entries(
+  config: dict[str, Any], description: Mapping[str, Any]
+) -> list[str]:
+  """Keeps entries of `model.json` without a place in Hugging Face's files."""
+  script = description.get("script")
+  entries = {k: v for k, v in description.items() if k not in _PLACED}
+  if description.get("kind") == "multiple_choice" and "labels" in description:
+    entries["labels"] = description["labels"]
+  kept = dict(config.pop(TASK_PARAMS, None) or {})
+  kept.pop(script, None)
+  if script and entries:
+    kept[script] = entries
+  if kept:
+    config[TASK_PARAMS] = kept
+  if not (script and entries):
+    return []
+  return [
+    f"kept in {TASK_PARAMS} of config.json, which transformers does not use:"
+    f" {', '.join(entries)}"
+  ]
