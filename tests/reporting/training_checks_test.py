@@ -52,14 +52,21 @@ def estimate(run):
   ],
 )
 def test_memory_check_uses_the_batch_of_a_replica(
-  monkeypatch, devices, batch_size, num_sharing
+  monkeypatch, tmp_path, devices, batch_size, num_sharing
 ):
   settings = option.make(
-    ClassifierSettings, do_train=True, train_batch_size=64, max_seq_length=128
+    ClassifierSettings,
+    output_dir=str(tmp_path),
+    do_train=True,
+    train_batch_size=64,
+    max_seq_length=128,
   )
   settings = dataclasses.replace(settings, devices=DeviceSettings(**devices))
   run = Run(settings, TASK, CONFIG, None, None, None)
   checked = []
+  monkeypatch.setattr(
+    precision, "product_rates", lambda *_, **__: {"float32": 1e9}
+  )
   monkeypatch.setattr(training_checks, "available_memory", lambda: 10**10)
   monkeypatch.setattr(
     training_checks, "check_memory", lambda *sizes: checked.append(sizes)
