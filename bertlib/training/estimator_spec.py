@@ -86,7 +86,7 @@ def make_model_fn(
         arguments.init_checkpoint,
         arguments.trained,
         arguments.use_tpu,
-        uses_all=True,
+        uses_all=not arguments.num_train_steps,
       ),
       **outputs,
     )

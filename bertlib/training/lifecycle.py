@@ -192,9 +192,12 @@ def check_folder(run: Run) -> None:
 
 def check_weights(run: Run) -> None:
   """Refuses a checkpoint that is corrupt, or of another model."""
+  # A training may start from some layers, or with a new output layer.
+  num_train_steps = int(run.settings.run.do_train and not run.start.own)
 
   def check(checkpoint):
-    model_fn = make_model_fn(run, trained=run.start.own and checkpoint)
+    trained = run.start.own and checkpoint
+    model_fn = make_model_fn(run, num_train_steps, trained)
     estimators.check_model_fn(checkpoint, model_fn, run.task.features)
 
   with_checkpoint(

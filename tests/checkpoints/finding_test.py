@@ -161,6 +161,27 @@ def test_weights_are_restored_and_counted(checkpoint, log):
   assert log[2] == "Unused checkpoint variables: global_step, 1 Adam slots"
 
 
+def test_the_head_of_another_task_is_left_out_of_a_training(checkpoint, caplog):
+  with tf.Graph().as_default(), tf.Session() as session:
+    build(num_labels=5)
+    initialize.initialize_from_checkpoint(checkpoint)
+    session.run(tf.global_variables_initializer())
+    saved = tf.train.load_checkpoint(checkpoint)
+    for variable in tf.trainable_variables():
+      if variable.op.name.startswith("bert/"):
+        np.testing.assert_array_equal(
+          session.run(variable), saved.get_tensor(variable.op.name)
+        )
+  assert "(output_bias, output_weights) is that of" in warnings_of(caplog)[0]
+
+
+def test_the_head_of_another_task_is_refused_for_predictions(checkpoint):
+  with tf.Graph().as_default():
+    build(num_labels=5)
+    with pytest.raises(InputError, match="output_weights has shape"):
+      initialize.initialize_from_checkpoint(checkpoint, uses_all=True)
+
+
 def test_on_a_tpu_initialization_is_deferred_to_the_scaffold(checkpoint):
   with tf.Graph().as_default():
     build()

@@ -8,11 +8,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Callable, NamedTuple
 
 import tensorflow.compat.v1 as tf
+from absl import logging
 
 from bertlib.checkpoints import loading, model_json
-from bertlib.cli.errors import InputError
+from bertlib.cli.errors import InputError, some_of
 from bertlib.data import example_checks, model_inputs, tables
-from bertlib.exchange import resolve
+from bertlib.exchange import published_models, resolve
 from bertlib.io import result_files, text_files
 from bertlib.reporting import doctor
 from bertlib.settings.classifier import ClassifierSettings, unknown_task
@@ -57,6 +58,8 @@ def make_processor(settings: ClassifierSettings) -> DataProcessor:
   processor.encoding = text_files.encoding_of(*settings.text.codec)
   if task == "tsv":
     _find_labels(settings, processor)
+  if isinstance(getattr(processor, "labels", None), Sequence):
+    _keep_order_of_labels(settings, processor)
   return processor
 
 
@@ -91,6 +94,21 @@ def _find_labels(
       processor.labels = trained["labels"]
   if not processor.labels and processor.kind != "regression":
     processor.read_labels(settings.data_dir)
+
+
+def _keep_order_of_labels(
+  settings: ClassifierSettings, processor: DataProcessor
+) -> None:
+  """Takes the order of the labels from the model that the run starts from."""
+  value = settings.model.init_checkpoint
+  if not value or published_models.is_name(value):
+    return
+  folder = os.path.dirname(resolve.find_init_checkpoint(value))
+  known = model_json.load_description(folder, RECORD).get("labels", [])
+  labels = processor.get_labels()
+  if known != labels and sorted(known) == sorted(labels):
+    logging.info("%s: its labels keep their order: %s", folder, some_of(known))
+    processor.labels = known
 
 
 class Examples(NamedTuple):

@@ -1,6 +1,7 @@
 """Tests of the inputs of run_classifier.py."""
 
 import gzip
+import json
 
 import pytest
 
@@ -134,3 +135,29 @@ def test_other_runs_get_the_same_dev_set(tmp_path, seed):
 def test_a_tuned_threshold_names_the_table_with_the_dev_set(flags, expected):
   settings = option.make(ClassifierSettings, **flags)
   assert classifier_inputs.dev_path(settings) == expected
+
+
+@pytest.mark.parametrize(
+  ("known", "labels"),
+  [
+    (["y", "x"], ["y", "x"]),  # the same in another order
+    (["y", "z"], ["x", "y"]),  # another task
+  ],
+)
+def test_the_order_of_labels_is_that_of_the_initial_model(
+  known, labels, tmp_path
+):
+  (tmp_path / "train.tsv").write_text("text\tlabel\na\tx\nb\ty\n")
+  (tmp_path / "model").mkdir()
+  (tmp_path / "model" / "bert_model.ckpt.index").touch()
+  (tmp_path / "model" / "model.json").write_text(json.dumps({"labels": known}))
+  settings = option.make(
+    ClassifierSettings,
+    task_name="tsv",
+    data_dir=str(tmp_path),
+    text_a_column="text",
+    init_checkpoint=str(tmp_path / "model"),
+    train_batch_size=1,
+    do_train=True,
+  )
+  assert classifier_inputs.make_processor(settings).labels == labels
