@@ -449,7 +449,7 @@ def test_stored_notebook_names_no_folder_of_a_machine():
 @pytest.mark.unit
 def test_two_heads_are_measured_without_the_rows_that_fill_a_batch(monkeypatch):
   rows = [{"label_ids": ids} for ids in ([0, 1], [0, 1], [1, 1], [0, 0])]
-  training = two_heads_task.training
+  training = two_heads_task.lifecycle
   monkeypatch.setattr(training, "predict", lambda *_: iter(rows))
   monkeypatch.setattr(training, "fill_last_batch", lambda _, rows, __: rows)
   monkeypatch.setattr(two_heads_task, "make_input_fn", lambda *_: None)
