@@ -984,10 +984,14 @@ def test_without_its_head_the_next_sentence_is_not_predicted(
   expected = reference_data.read_jsonl(
     str(trained.folder / "predictions.jsonl")
   )
-  for line in expected:
-    line.pop("is_next_probability", None)
-  path = tmp_path / "out" / "predictions.jsonl"
-  assert reference_data.read_jsonl(str(path)) == expected
+  found = reference_data.read_jsonl(str(tmp_path / "out" / "predictions.jsonl"))
+  assert len(found) == len(expected)
+  for line, other in zip(found, expected):
+    other.pop("is_next_probability", None)
+    # Not bit for bit: the graph without the head is another one.
+    values = (of.pop("pseudo_perplexity") or 0 for of in (line, other))
+    np.testing.assert_allclose(*values, rtol=1e-6)
+    assert line == other
 
 
 @pytest.mark.process
