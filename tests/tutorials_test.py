@@ -59,7 +59,17 @@ def write_environment(folder):
   (folder / "bin" / "activate").write_text(f"PATH={folder / 'bin'}:$PATH\n")
 
 
-@pytest.mark.parametrize("tutorial", TUTORIALS)
+# These take over half a minute each, and CI has half an hour in all.
+SLOW = ("embedding_search", "move_a_project")
+
+
+@pytest.mark.parametrize(
+  "tutorial",
+  [
+    pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else [])
+    for name in TUTORIALS
+  ],
+)
 def test_a_tutorial_runs_as_it_is_written(tutorial, tmp_path):
   checkout, data = tmp_path / "checkout", tmp_path / "data"
   checkout.mkdir()
