@@ -56,7 +56,7 @@ def test_only_the_upper_layers_become_random(published, tmp_path, num_layers):
       assert np.array_equal(tensor, before[name]) == is_kept, name
 
 
-@pytest.mark.process
+@pytest.mark.slow
 def test_a_small_model_is_trained(published, tmp_path):
   lines = ["sentence1\tsentence2\tscore"]
   lines += [f"text {a}\ttext {b}\t{a % 6}" for a in range(8) for b in range(2)]

@@ -63,7 +63,7 @@ def test_share_of_the_peak_is_that_of_the_products():
   assert found["share_of_peak"] == pytest.approx(share, rel=0.01)
 
 
-@pytest.mark.process
+@pytest.mark.slow
 def test_command_checks_measures_and_writes_json(tmp_path):
   path = tmp_path / "gpu.jsonl"
   done = subprocess.run(

@@ -21,7 +21,15 @@ def patterns():
 
 
 @pytest.mark.parametrize(
-  "name", ["classifier", "squad", "ner", "embeddings", "pretraining"]
+  "name",
+  [
+    "classifier",
+    "squad",
+    *(
+      pytest.param(name, marks=pytest.mark.slow)
+      for name in ("ner", "embeddings", "pretraining")
+    ),
+  ],
 )
 def test_every_file_of_a_training_is_on_the_page(name, once, tmp_path):
   folder = trained_models.copy(once, name, tmp_path).folder

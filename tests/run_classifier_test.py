@@ -14,7 +14,8 @@ import run_outputs
 import tensorflow.compat.v1 as tf
 import tiny_classifier
 import trained_models
-from tiny_classifier import CONFIG, SENTENCES, SPECIAL, WORDS, flags
+from tiny_classifier import CONFIG, SENTENCES, WORDS, flags
+from tiny_model import SPECIAL
 
 import modeling
 import run_classifier
@@ -550,7 +551,9 @@ def test_a_random_output_layer_gives_a_warning(
     tf.get_variable(variable, [2])
     session.run(tf.global_variables_initializer())
     path = tf.train.Saver().save(session, str(tmp_path / "model.ckpt"))
-  run_classifier.warn_if_untrained(SimpleNamespace(trained=path))
+  run_classifier.warn_if_untrained(
+    SimpleNamespace(start=SimpleNamespace(trained=path))
+  )
   assert len(caplog.messages) == num_warnings
 
 

@@ -60,7 +60,7 @@ def write_environment(folder):
 
 
 # These take over half a minute each, and CI has half an hour in all.
-SLOW = ("embedding_search", "move_a_project")
+SLOW = ("embedding_search", "move_a_project", "serve_raw_text")
 
 
 @pytest.mark.parametrize(

@@ -589,7 +589,7 @@ def uninterrupted(workspace):
   return workspace / "uninterrupted"
 
 
-@pytest.mark.process
+@pytest.mark.slow  # a killed worker is like it
 def test_run_stopped_at_one_worker_resumes(workspace, uninterrupted):
   folder = workspace / "stopped"
   arguments = flags(workspace, folder, *LONG, config="dropout")
