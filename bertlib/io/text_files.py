@@ -170,8 +170,7 @@ class _Decoder:
         self._num_replaced += text.count("\ufffd")
         yield text.encode()
     except UnicodeError as error:
-      reason = getattr(error, "reason", error)
-      fault = f"is not {self._name.upper()} ({reason})"
+      fault = f"is not {self._name.upper()}"
       raise InputError(f"{self._path}: {fault}. {self._fix()}") from error
 
   def _decode_lines(self, chunk: bytes, codec: str) -> str:
