@@ -86,6 +86,9 @@ def initialize_from_checkpoint(
   # Whether the encoder has to use all weights; training may start from some
   # layers of a checkpoint.
   uses_all: bool = False,
+  # Whether to leave out output layers of another shape: those of another task,
+  # from which a training may start.
+  new_heads: bool = False,
 ):
   """Initializes the weights; returns a `scaffold_fn` on a TPU, else None."""
   if trained:
@@ -117,7 +120,7 @@ def initialize_from_checkpoint(
   assignment_map, _ = modeling.get_assignment_map_from_checkpoint(
     variables, init_checkpoint
   )
-  if not uses_all:
+  if new_heads:
     others = _heads_of_another_shape(variables, assignment_map, init_checkpoint)
     for name in others:
       del assignment_map[name]

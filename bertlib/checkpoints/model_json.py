@@ -61,7 +61,7 @@ def write_model_files(
     with open_any(vocab_file, "rb") as file:
       files[model_files.VOCAB] = file.read().removeprefix(codecs.BOM_UTF8)
   files[model_files.CONFIG] = config.to_json_string().encode()
-  files[model_files.DESCRIPTION] = _as_json(model).encode()
+  files[model_files.DESCRIPTION] = json_files.pretty(model).encode()
   for name, content in files.items():
     path = os.path.join(output_dir, name)
     if overwrite or not tf.gfile.Exists(path):
@@ -215,8 +215,4 @@ def add_to_description(model_dir: str, **values: Any) -> None:
   for folder in (model_dir, os.path.join(model_dir, finding.BEST)):
     if tf.gfile.Exists(os.path.join(folder, model_files.DESCRIPTION)):
       with atomic_write(os.path.join(folder, model_files.DESCRIPTION)) as file:
-        file.write(_as_json(load_description(folder) | values))
-
-
-def _as_json(description: Mapping[str, Any]) -> str:
-  return json_files.dumps(description, indent=2, ensure_ascii=False) + "\n"
+        file.write(json_files.pretty(load_description(folder) | values))

@@ -155,8 +155,6 @@ def read(
     variables |= sentence.projection
     description = sentence.describe(config)
     notes.append(sentence_transformers.describe_vectors(description))
-    limit = tokenizer.max_input_chars_per_word
-    description["max_input_chars_per_word"] = limit
   else:
     description, about = _describe(
       config | sentence_transformers.cross_encoder(folder),
@@ -166,6 +164,8 @@ def read(
       tasks,
     )
     notes += about
+  limit = tokenizer.max_input_chars_per_word
+  description["max_input_chars_per_word"] = limit
   for key in _FILE_KEYS:
     config.pop(key, None)
   return ConvertedModel(
@@ -231,7 +231,7 @@ def check_vocab_size(
 
 
 def case_of_vocab(vocab: bytes) -> tuple[bool, str]:
-  """Whether text is lower-cased, by the vocabulary, and a line that says so."""
+  """Casing by the vocabulary, true to lower-case, and a line about it."""
   entries = huggingface_tokenizer.pieces(vocab)
   do_lower_case = not vocabulary.is_cased(entries)
   return do_lower_case, (
@@ -373,7 +373,6 @@ def _describe(
   description = {
     "max_seq_length": min(tokenizer.max_length or longest, longest),
     "do_lower_case": config["do_lower_case"],
-    "max_input_chars_per_word": tokenizer.max_input_chars_per_word,
   }
   names = config.get("id2label") or {}
   labels = [names[key] for key in sorted(names, key=int)]

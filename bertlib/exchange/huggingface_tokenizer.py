@@ -1,4 +1,4 @@
-"""What the files of a Hugging Face tokenizer say: vocabulary and text rules."""
+"""Vocabulary and text rules in the files of a Hugging Face tokenizer."""
 
 from __future__ import annotations
 

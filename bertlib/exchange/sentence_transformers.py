@@ -133,7 +133,7 @@ def read(folder: str) -> SentenceModel | None:
 
 
 def cross_encoder(folder: str) -> dict[str, str]:
-  """What a cross-encoder applies to its logits; {} for another model."""
+  """Activation of a cross-encoder's logits by key; {} for another model."""
   written, config = (
     json_files.read(path, dict) if os.path.exists(path) else {}
     for path in (

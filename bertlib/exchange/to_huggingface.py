@@ -14,11 +14,7 @@ from typing import Any, Callable
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from bertlib.checkpoints import (
-  checkpoint_files,
-  model_json,
-  rewrite,
-)
+from bertlib.checkpoints import checkpoint_files, model_json, rewrite
 from bertlib.checkpoints.task_record import PROBLEM_TYPES, TaskRecord
 from bertlib.cli.errors import InputError
 from bertlib.exchange import (
@@ -128,9 +124,12 @@ def read(
   if num_others:
     notes.append(f"left out: {num_others} tensors of the optimizer's state")
   notes += widened
-  in_config = config.pop("do_lower_case", None)
-  for stated in (description.get("do_lower_case"), in_config):
-    do_lower_case = stated if do_lower_case is None else do_lower_case
+  stated = (
+    do_lower_case,
+    description.get("do_lower_case"),
+    config.pop("do_lower_case", None),
+  )
+  do_lower_case = next((case for case in stated if case is not None), None)
   if do_lower_case is None:
     do_lower_case, note = from_huggingface.case_of_vocab(vocab)
     notes.append(note)

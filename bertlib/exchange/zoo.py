@@ -273,9 +273,7 @@ def _add_prompts(model: published_models.Model, path: str) -> None:
   stored = {name: text for name, text in embedding["prompts"].items() if text}
   embedding["prompts"] = model.embedding["prompts"] | stored
   with atomic_write(path) as file:
-    file.write(
-      json_files.dumps(description, indent=2, ensure_ascii=False) + "\n"
-    )
+    file.write(json_files.pretty(description))
 
 
 # Unpacking

@@ -62,9 +62,14 @@ def with_nan(value: Any) -> Any:
 
 
 def write(path: str, value: Any) -> None:
-  """Writes a value as a JSON file that people can read."""
+  """Writes a value as `pretty` JSON to a local file."""
   with open(path, "w", encoding="utf-8") as file:
-    file.write(dumps(value, indent=2, ensure_ascii=False) + "\n")
+    file.write(pretty(value))
+
+
+def pretty(value: Any) -> str:
+  """Text of a JSON file that people can read."""
+  return dumps(value, indent=2, ensure_ascii=False) + "\n"
 
 
 # Default advice for invalid files.

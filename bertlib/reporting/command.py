@@ -20,7 +20,7 @@ _Result = TypeVar("_Result")
 
 @dataclasses.dataclass
 class Outcome:
-  """What a run has made, for its receipt and its report."""
+  """Results of a run, for its receipt and its report."""
 
   run: Run
   checkpoint: str | None = None  # to use; None for that of --init_checkpoint

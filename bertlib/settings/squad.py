@@ -28,7 +28,7 @@ def check_window(max_seq_length: int, max_query_length: int) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class AnswerSettings(option.Group):
-  """How answers are found and evaluated."""
+  """Flags of finding and evaluating answers."""
 
   SECTION: ClassVar[str] = "evaluation"
 

@@ -43,6 +43,8 @@ class TrainingArguments:
   # Checkpoint that Estimator restores, if known; the weights are then not
   # initialized from `init_checkpoint`.
   trained: str | None = None
+  # Whether a graph of predictions is checked before a training starts anew.
+  starts_training: bool = False
 
   @property
   def step_options(self) -> optimization.StepOptions:
@@ -86,7 +88,8 @@ def make_model_fn(
         arguments.init_checkpoint,
         arguments.trained,
         arguments.use_tpu,
-        uses_all=not arguments.num_train_steps,
+        uses_all=True,
+        new_heads=arguments.starts_training,
       ),
       **outputs,
     )
@@ -121,6 +124,7 @@ def train_spec(
     arguments.init_checkpoint,
     arguments.trained,
     arguments.use_tpu,
+    new_heads=True,
   )
   step = optimization.training_step(
     accumulated,

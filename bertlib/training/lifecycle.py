@@ -158,18 +158,16 @@ def with_best_metric(
 def describe_model(run: Run) -> dict[str, Any]:
   """The entries of `model.json`."""
   model = run.settings.model
-  return {
+  entries = {
     "script": run.task.name,
     **run.task.description,
     "max_seq_length": model.max_seq_length,
     "do_lower_case": model.do_lower_case,
-    **(
-      {"max_input_chars_per_word": model.max_input_chars_per_word}
-      if model.max_input_chars_per_word
-      else {}
-    ),
     **run.settings.compute.choices,
   }
+  if limit := model.max_input_chars_per_word:
+    entries["max_input_chars_per_word"] = limit
+  return entries
 
 
 def check_folder(run: Run) -> None:
@@ -192,12 +190,13 @@ def check_folder(run: Run) -> None:
 
 def check_weights(run: Run) -> None:
   """Refuses a checkpoint that is corrupt, or of another model."""
-  # A training may start from some layers, or with a new output layer.
-  num_train_steps = int(run.settings.run.do_train and not run.start.own)
 
   def check(checkpoint):
-    trained = run.start.own and checkpoint
-    model_fn = make_model_fn(run, num_train_steps, trained)
+    model_fn = make_model_fn(
+      run,
+      trained=run.start.own and checkpoint,
+      starts_training=run.settings.run.do_train and not run.start.own,
+    )
     estimators.check_model_fn(checkpoint, model_fn, run.task.features)
 
   with_checkpoint(
@@ -232,6 +231,7 @@ def make_model_fn(
   num_train_steps: int = 0,  # 0 for inference
   # Checkpoint that Estimator restores; None for the initial model.
   trained: str | None = None,
+  starts_training: bool = False,  # see `TrainingArguments`
 ):
   """The `model_fn` of a run."""
   settings = run.settings
@@ -249,6 +249,7 @@ def make_model_fn(
     bert_config=run.config,
     init_checkpoint=settings.model.init_checkpoint,
     trained=trained,
+    starts_training=starts_training,
     learning_rate=settings.optimizer.learning_rate,
     num_train_steps=num_train_steps,
     num_warmup_steps=num_warmup_steps,

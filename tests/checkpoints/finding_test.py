@@ -164,7 +164,7 @@ def test_weights_are_restored_and_counted(checkpoint, log):
 def test_the_head_of_another_task_is_left_out_of_a_training(checkpoint, caplog):
   with tf.Graph().as_default(), tf.Session() as session:
     build(num_labels=5)
-    initialize.initialize_from_checkpoint(checkpoint)
+    initialize.initialize_from_checkpoint(checkpoint, new_heads=True)
     session.run(tf.global_variables_initializer())
     saved = tf.train.load_checkpoint(checkpoint)
     for variable in tf.trainable_variables():
@@ -173,6 +173,17 @@ def test_the_head_of_another_task_is_left_out_of_a_training(checkpoint, caplog):
           session.run(variable), saved.get_tensor(variable.op.name)
         )
   assert "(output_bias, output_weights) is that of" in warnings_of(caplog)[0]
+
+
+def test_layers_left_over_are_refused_with_new_heads_too(tmp_path):
+  with tf.Graph().as_default(), tf.Session() as session:
+    build(tiny_model.config(9, num_hidden_layers=2))
+    session.run(tf.global_variables_initializer())
+    path = tf.train.Saver().save(session, str(tmp_path / "deeper.ckpt"))
+  with tf.Graph().as_default():
+    build(num_labels=5)
+    with pytest.raises(InputError, match="weights that the model does not use"):
+      initialize.initialize_from_checkpoint(path, uses_all=True, new_heads=True)
 
 
 def test_the_head_of_another_task_is_refused_for_predictions(checkpoint):

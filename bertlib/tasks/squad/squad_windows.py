@@ -52,7 +52,7 @@ class Windows(NamedTuple):
 
 
 class WindowSettings(NamedTuple):
-  """How windows are made."""
+  """Sizes of windows and their strides."""
 
   max_seq_length: int
   # Tokens from the start of one window's part of the paragraph to that of the
