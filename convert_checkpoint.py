@@ -100,15 +100,15 @@ def _given_or_beside(
 
 
 def _rewrite(settings: ConversionSettings) -> None:
-  if settings.last:
-    checkpoints = rewrite.last_checkpoints(settings.input, settings.last)
+  paths = settings.input.split(",") if settings.average else [settings.input]
+  if settings.average and len(paths) == 1:
+    checkpoints = rewrite.last_checkpoints(settings.input, settings.average)
   else:
-    paths = settings.input.split(",") if settings.average else [settings.input]
     checkpoints = [finding.find_checkpoint(path) for path in paths]
   rewrite.rewrite(
     checkpoints,
     None if settings.dry_run else settings.output,
-    settings.strip_optimizer,
+    settings.strip_optimizer or bool(settings.average),
     settings.rename,
     settings.overwrite,
   )

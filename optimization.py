@@ -60,6 +60,8 @@ class StepOptions(NamedTuple):
     epsilon: added to the root of the second moment.
     schedule: a key of `SCHEDULES`.
     power: exponent of the polynomial schedule.
+    decay_proportion: see `learning_rate`.
+    start_warmup_step: see `learning_rate`.
     layer_decay: layer-wise learning-rate decay, see `rate_factors`.
     frozen: weights that are not trained.
     clip_norm: maximum global norm of the gradients; 0 or None for no clipping.
@@ -81,6 +83,8 @@ class StepOptions(NamedTuple):
   epsilon: float = 1e-6
   schedule: str = "linear"
   power: float = 1.0
+  decay_proportion: float = 0.1
+  start_warmup_step: int = 0
   layer_decay: float = 1.0
   frozen: Frozen = Frozen()
   clip_norm: float | None = 1.0
@@ -172,6 +176,8 @@ def training_step(
     num_warmup_steps,
     options.schedule,
     options.power,
+    options.decay_proportion,
+    options.start_warmup_step,
   )
   mean, norm = mean_over_replicas(gradients, use_tpu, options.jit_norm)
   if loss_scale:
@@ -461,12 +467,14 @@ def _layer(variable) -> int | None:
 
 # Learning-rate schedules
 
-# Fraction of the peak rate, given the fraction of training done and the power.
+# Fraction of the peak rate, given the fraction of training done, the power and
+# the share of the decay.
 SCHEDULES: dict[str, Callable] = {
-  "linear": lambda done, _: 1.0 - done,
-  "constant": lambda done, _: tf.ones_like(done),
-  "cosine": lambda done, _: 0.5 * (1.0 + tf.cos(math.pi * done)),
-  "polynomial": lambda done, power: (1.0 - done) ** power,
+  "linear": lambda done, *_: 1.0 - done,
+  "constant": lambda done, *_: tf.ones_like(done),
+  "cosine": lambda done, *_: 0.5 * (1.0 + tf.cos(math.pi * done)),
+  "polynomial": lambda done, power, _: (1.0 - done) ** power,
+  "trapezoidal": lambda done, _, share: tf.minimum((1.0 - done) / share, 1.0),
 }
 
 
@@ -477,6 +485,8 @@ def learning_rate(
   num_warmup_steps: int | None,
   schedule: str = "linear",
   power: float = 1.0,
+  decay_proportion: float = 0.1,
+  start_warmup_step: int = 0,
 ):
   """Linear warm-up, then a decay computed from step 0.
 
@@ -491,6 +501,10 @@ def learning_rate(
     num_warmup_steps: steps of warm-up; None or 0 for none.
     schedule: a key of `SCHEDULES`.
     power: exponent of the polynomial schedule; 1 is linear.
+    decay_proportion: share of the steps, the last ones, over which the
+      trapezoidal schedule decays from the peak rate.
+    start_warmup_step: step at which the warm-up starts; the rate is 0 before.
+      With a negative one, training starts within the warm-up.
 
   Returns:
     float32 [].
@@ -500,8 +514,10 @@ def learning_rate(
   """
   step = tf.cast(global_step, tf.float32)
   done = tf.minimum(step / float(max(num_train_steps, 1)), 1.0)
-  rate = init_lr * _chosen(SCHEDULES, schedule)(done, power)
+  rate = init_lr * _chosen(SCHEDULES, schedule)(done, power, decay_proportion)
   if num_warmup_steps:
+    if start_warmup_step:
+      step = tf.maximum(step - start_warmup_step, 0.0)
     rising = init_lr * (step / float(num_warmup_steps))
     rate = tf.where(step < num_warmup_steps, rising, rate)
   return rate

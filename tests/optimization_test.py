@@ -195,6 +195,30 @@ def test_schedules_at_start_warm_up_middle_and_end(schedule, power, expected):
   np.testing.assert_allclose(rates, expected, rtol=2e-6, atol=0)
 
 
+@pytest.mark.parametrize("share", [0.1, 0.25, 1.0])
+def test_trapezoid_is_its_formula(share):
+  steps = np.arange(0, 48)
+  expected = 0.5 * np.minimum(
+    np.minimum(steps / 4, 1), np.maximum(1 - steps / 40, 0) / share
+  )
+  rates = rates_at(steps, 0.5, 40, 4, "trapezoidal", 1.0, share)
+  # With one share for all, warm-up and decay overlap: the warm-up wins.
+  expected[:4] = 0.5 * steps[:4] / 4
+  np.testing.assert_allclose(rates, expected, rtol=2e-6, atol=0)
+
+
+@pytest.mark.parametrize("start", [-3, 0, 5])
+def test_warm_up_starts_at_its_step(start):
+  # The formula of MLPerf's reference: polynomial decay over all steps, and
+  # until `start + 8` a line that is 0 at `start`.
+  steps = np.arange(0, 40)
+  warming = 2.0 * np.maximum(steps - start, 0) / 8
+  decaying = 2.0 * (1 - steps / 40) ** 0.5
+  expected = np.where(steps - start < 8, warming, decaying)
+  rates = rates_at(steps, 2.0, 40, 8, "polynomial", 0.5, 0.1, start)
+  np.testing.assert_allclose(rates, expected, rtol=2e-6, atol=0)
+
+
 @pytest.mark.parametrize("schedule", optimization.SCHEDULES)
 def test_schedules_without_warm_up_start_at_the_peak_rate(schedule):
   assert rates_at([0], 0.25, 8, 0, schedule, 3.0) == [0.25]

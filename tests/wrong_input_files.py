@@ -121,7 +121,7 @@ CHECKPOINTS += [
     "checkpoints",
     "one of several to average",
     "convert_checkpoint",
-    ["--average", "--input={world}/model.ckpt,{case}/model.ckpt"],
+    ["--average=2", "--input={world}/model.ckpt,{case}/model.ckpt"],
     f"{{case}}/model.ckpt{DATA}",
     checkpoint(data=flip(4000)) | {"vocab.txt": of_world("vocab.txt")},
   ),

@@ -87,7 +87,7 @@ _OUT_OF_RANGE = [
       ("extract_features", "--max_seq_length=0"),
       ("export_model", "--seq_length=1"),
       ("export_model", "--max_seq_length=-5"),
-      ("convert_checkpoint", "--average --last=1"),
+      ("convert_checkpoint", "--average=1"),
       ("convert_checkpoint", "--tolerance=nan"),
       ("squad_metrics", "--na-prob-thresh=nan"),
     )

@@ -93,6 +93,7 @@ COUNTERPARTS = {
 # Flags of earlier versions, and what to do instead.
 REMOVED = {
   "cache_dir": "Leave it out; examples are made anew in each run",
+  "last": "Give the number of checkpoints as --average=N",
   "null_score_diff_threshold": (
     "An export has the one in model.json, where --do_eval stores it; its output"
     " null_odds allows any other"

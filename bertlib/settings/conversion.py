@@ -39,7 +39,8 @@ class ConversionSettings(option.CommandSettings):
   input: str | None = option.path(
     None,
     "Model to read: a Hugging Face folder, a TensorFlow checkpoint, or a folder"
-    " with one. With --average, several checkpoints separated by commas.",
+    " with one. With --average, the folder of a training run, or several"
+    " checkpoints separated by commas.",
     basic=True,
   )
   output: str | None = option.path(
@@ -104,18 +105,14 @@ class ConversionSettings(option.CommandSettings):
     section="output",
     basic=True,
   )
-  average: bool = option.boolean(
-    False,
-    "Write the mean of several TensorFlow checkpoints.",
-    section="output",
-    basic=True,
-  )
-  last: int | None = option.integer(
+  average: int | None = option.integer(
     None,
-    "Average this many most recent checkpoints of the training run in --input."
-    " Needs --average.",
+    "Write the mean of this many TensorFlow checkpoints, without the state of"
+    " the optimizer: the last ones of the training run in --input, or those"
+    " that it lists.",
     AT_LEAST_2,
     section="output",
+    basic=True,
   )
   rename: Sequence[str] = option.texts(
     [],
@@ -174,7 +171,6 @@ class ConversionSettings(option.CommandSettings):
   def check(self) -> None:
     """Refuses flags without the one that they need, and two works at once."""
     for flag, required in (
-      ("last", "average"),
       ("dry_run", "rename"),
       ("text_file", "compare"),
     ):
@@ -187,8 +183,9 @@ class ConversionSettings(option.CommandSettings):
       )
     if not (self.output or self.dry_run or self.compare):
       raise InputError("--output: not given. Name a folder to write to")
-    if self.average and not self.last and "," not in self.input:
+    listed = len(self.input.split(","))
+    if self.average and listed not in (1, self.average):
       raise InputError(
-        f"{self.input}: --average takes several checkpoints, separated by"
-        " commas, or a folder and --last=N"
+        f"--average={self.average}: --input lists {listed} checkpoints. Give"
+        f" --average={listed}, or the folder of a training run"
       )

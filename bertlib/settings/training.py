@@ -21,7 +21,7 @@ from bertlib.cli.ranges import (
 # Keys of the tables in `optimization`, repeated here because that module
 # imports TensorFlow.
 OPTIMIZERS = ("adamw", "adam", "lamb")
-SCHEDULES = ("linear", "constant", "cosine", "polynomial")
+SCHEDULES = ("linear", "constant", "cosine", "polynomial", "trapezoidal")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,13 +99,27 @@ class OptimizerSettings(option.Group):
     "linear",
     SCHEDULES,
     "Learning-rate decay after the warm-up. constant keeps the peak rate; the"
-    " others reach 0 at the end of training.",
+    " others reach 0 at the end of training. trapezoidal keeps the peak rate up"
+    " to the last --decay_proportion.",
   )
   schedule_power: float = option.number(
     1.0,
     "Exponent of the decay with --schedule=polynomial; 1 is linear.",
     NOT_NEGATIVE,
     needs="schedule=polynomial",
+  )
+  decay_proportion: float = option.number(
+    0.1,
+    "Fraction of the training, its last part, over which the learning rate"
+    " falls to 0 with --schedule=trapezoidal.",
+    FRACTION._replace(includes_low=False),
+    needs="schedule=trapezoidal",
+  )
+  start_warmup_step: int = option.integer(
+    0,
+    "Step at which the warm-up starts; the learning rate is 0 before. With a"
+    " negative one, training starts within the warm-up.",
+    INTEGER,
   )
   layer_decay: float = option.number(
     1.0,

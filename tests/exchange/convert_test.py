@@ -973,9 +973,8 @@ BETA = "bert/embeddings/LayerNorm/beta"
 def test_checkpoints_are_averaged_stripped_and_renamed(
   form, main, run_of_two_steps, tmp_path
 ):
-  last = ["--last=2"] if form == "{0}" else []
-  flags = ["--average", "--strip_optimizer", "--rename=^bert/=>b/"]
-  main(form.format(run_of_two_steps), *flags, *last)
+  flags = ["--average=2", "--rename=^bert/=>b/"]
+  main(form.format(run_of_two_steps), *flags)
   averaged = run_outputs.read_variables(tmp_path / "output" / "model.ckpt-2")
   assert f"{BETA}/adam_m".replace("bert", "b") not in averaged
   np.testing.assert_array_equal(
@@ -987,10 +986,9 @@ def test_checkpoints_are_averaged_stripped_and_renamed(
 @pytest.mark.parametrize(
   ("flags", "message"),
   [
-    (["--last=2"], "--last: needs --average"),
     (["--dry_run"], "--dry_run: needs --rename"),
     (["--text_file=x"], "--text_file: needs --compare"),
-    (["--average"], "--average takes several checkpoints"),
+    (["--average=3"], "keeps 2 checkpoints of a training run, not 3"),
     (["--strip_optimizer", "--to=huggingface"], "with a second command"),
     (["--rename=a=>b", "--compare=x"], "with a second command"),
     (["--output="], "--output=: names no file or folder"),

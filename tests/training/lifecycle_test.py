@@ -84,6 +84,7 @@ def test_every_flag_of_a_step_arrives(flags):
   flags.optimizer, flags.weight_decay, flags.clip_norm = "lamb", 0.1, 0.0
   flags.beta_1, flags.beta_2, flags.epsilon = 0.8, 0.99, 1e-8
   flags.schedule, flags.schedule_power = "polynomial", 2.0
+  flags.decay_proportion, flags.start_warmup_step = 0.2, -3
   flags.layer_decay, flags.freeze_layers = 0.75, 1
   flags.loss_scale = 128.0
   flags.freeze_embeddings = True
@@ -92,6 +93,8 @@ def test_every_flag_of_a_step_arrives(flags):
   assert options == StepOptions(
     schedule="polynomial",
     power=2.0,
+    decay_proportion=0.2,
+    start_warmup_step=-3,
     optimizer="lamb",
     weight_decay=0.1,
     bias_correction=True,
