@@ -1,11 +1,11 @@
-"""Exports a trained model as a SavedModel that takes ids or raw text.
+"""Exports a trained model for programs that do not have this code.
 
   python export_model.py --model_dir=output/mrpc --export_dir=exported/mrpc/1
 
-It needs only core TensorFlow operations, so TensorFlow Serving can run it, and
-contains no optimizer state. With --encoder, or for a checkpoint without
-model.json, it is an encoder in the format of TensorFlow Hub, which can be
-fine-tuned.
+A SavedModel takes ids or raw text. It needs only core TensorFlow operations, so
+TensorFlow Serving can run it, and contains no optimizer state. With --encoder,
+or for a checkpoint without model.json, it is an encoder in the format of
+TensorFlow Hub, which can be fine-tuned. --format names other formats.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from bertlib.compute import onednn
 from bertlib.compute.fast_compute import FastCompute
 from bertlib.data import vocabulary
 from bertlib.exchange import resolve
-from bertlib.export import exported_model, signatures, tf1_module
+from bertlib.export import exported_model, gguf_file, signatures, tf1_module
 from bertlib.io import files, folder_lock
 from bertlib.io.files import atomic_folder, atomic_write
 from bertlib.settings import embedding_spec
@@ -467,6 +467,56 @@ def export_quantized(
   )
 
 
+# GGUF
+
+
+def export_gguf(
+  source: Source,
+  export_dir: str,
+  encoder: bool = False,
+  precision: str = "float32",  # of matrices: float32, float16 or int8
+  overwrite: bool = False,
+) -> None:
+  """Writes sentence vectors or the encoder for llama.cpp and Ollama."""
+  exported_model.check_export_dir(export_dir, overwrite)
+  model = signature_model(source, encoder, None, "float32")
+  is_encoder = isinstance(model, signatures.Encoder)
+  embedding = {} if is_encoder else source.description.get("embedding")
+  if embedding is None:
+    raise InputError(
+      "--format=gguf: llama.cpp does not compute the output layer of this task."
+      " Give --encoder to export the encoder"
+    )
+  if not model.tokenizer:
+    raise InputError(
+      "--format=gguf: needs a vocabulary. Name it by --vocab_file"
+    )
+  gguf_file.check_model(source.config, embedding)
+  shapes = weight_shapes(model)
+  shapes = {k: v for k, v in shapes.items() if gguf_file.tensor_name(k)}
+  checkpoint, weights = finding.with_checkpoint(
+    source.folder, source.checkpoint, lambda path: read_weights(path, shapes)
+  )
+  with atomic_folder(export_dir, overwrite) as temporary_dir:
+    tf.io.gfile.makedirs(temporary_dir)
+    write_assets(source, temporary_dir)
+    with terminal.quiet(logging.WARNING):  # gguf logs temporary paths
+      gguf_file.write(
+        os.path.join(temporary_dir, gguf_file.FILE),
+        source.config,
+        weights,
+        model.tokenizer.inv_vocab,
+        source.description | {"embedding": embedding},
+        precision,
+      )
+  logging.info(
+    "%s: matrices in %s, from %s",
+    os.path.join(export_dir, gguf_file.FILE),
+    precision,
+    checkpoint,
+  )
+
+
 # Command
 
 
@@ -501,9 +551,17 @@ def _export(settings: ExportSettings) -> None:
   options = {
     "export_dir": settings.export_dir,
     "encoder": settings.encoder,
-    "seq_length": settings.seq_length,
     "overwrite": settings.overwrite,
   }
+  if settings.format == "gguf":
+    precision = (
+      "float32" if settings.precision == "auto" else settings.precision
+    )
+    if settings.quantize == "int8":
+      precision = "int8"
+    export_gguf(source, **options, precision=precision)
+    return
+  options["seq_length"] = settings.seq_length
   if settings.quantize == "dynamic_int8":
     export_quantized(source, **options)
     return

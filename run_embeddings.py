@@ -96,6 +96,10 @@ def create_model(
     use_one_hot_embeddings=use_one_hot_embeddings,
     dropout_seed=dropout_seed,
     compute=compute,
+    # [CLS] pooling reads nothing else of the last layer.
+    output_positions=tf.zeros_like(input_ids[:, :1])
+    if spec.pooling == "cls"
+    else None,
   )
   vectors = pooling.sentence_vectors(
     model.get_sequence_output(), input_mask, spec
@@ -365,6 +369,7 @@ def make_task(
       data.dev.kind if data.dev else "retrieval", spec.matryoshka_dims
     ),
     loss_bytes=loss_bytes,
+    num_output_positions=1 if spec.pooling == "cls" else None,
     description={"embedding": spec.as_json()},
     must_agree=["embedding", "do_lower_case"],
     heads=heads,

@@ -192,7 +192,8 @@ def python_commands(shell):
 
 PROGRAMS = {
   *(".", "awk", "cat", "cp", "curl", "cut", "docker", "echo", "exit"),
-  *("export", "find", "for", "head", "jupyter", "make", "mkdir", "pip"),
+  *("export", "find", "for", "head", "jupyter", "llama-server", "make"),
+  *("mkdir", "ollama", "pip"),
   *("printf", "python", "saved_model_cli", "scontrol", "sed", "srun"),
   *("tail", "test", "uv"),
 }

@@ -16,10 +16,12 @@ import tiny_embeddings
 import trained_models
 from tiny_embeddings import PAIRS, flags, training
 
+import modeling
 import run_embeddings
 from bertlib.checkpoints import rewrite
 from bertlib.cli.errors import InputError
 from bertlib.reporting import event_files
+from bertlib.settings.embedding_spec import EmbeddingSpec
 from bertlib.training import lifecycle, session_hooks
 
 pytestmark = pytest.mark.process
@@ -53,6 +55,22 @@ def results(folder):
       folder / "eval_results.txt"
     ).items()
   }
+
+
+# The graph
+
+
+@pytest.mark.graph
+@pytest.mark.parametrize(("pooling", "num_rows"), [("cls", 6), ("mean", 30)])
+def test_the_last_layer_is_computed_where_it_is_pooled(pooling, num_rows):
+  config = modeling.BertConfig(9, 8, 2, 2, 16)
+  with tf.Graph().as_default() as graph:
+    ids = tf.ones([3, 2, 5], tf.int32)
+    spec = EmbeddingSpec(pooling=pooling)
+    run_embeddings.create_model(config, True, ids, ids, ids, spec, False)
+  layer = "bert/encoder/layer_{}/output/dense/MatMul:0"
+  shapes = [graph.get_tensor_by_name(layer.format(n)).shape for n in range(2)]
+  assert shapes == [[30, 8], [num_rows, 8]]
 
 
 # A trained model

@@ -15,6 +15,7 @@ from bertlib.cli.errors import InputError
 from bertlib.cli.option import declaration
 from bertlib.compute import onednn
 from bertlib.compute.precision import supported_dtypes
+from bertlib.export import gguf_file
 from bertlib.io import files, json_files
 from bertlib.io.files import atomic_write
 from bertlib.settings.common import ComputeSettings
@@ -28,9 +29,10 @@ LABELS_FILE = "labels.txt"
 # Model for TensorFlow Lite.
 TFLITE_FILE = "model.tflite"
 
-# Names in the folder of a SavedModel, and of a model for TensorFlow Lite.
+# Names in the folder of a SavedModel, and of a model in one file.
 _SAVED_MODEL = {"assets", "fingerprint.pb", "saved_model.pb", "variables"}
-_TFLITE = {TFLITE_FILE, LABELS_FILE, *model_files.COMPANIONS}
+_SINGLE_FILES = {TFLITE_FILE, gguf_file.FILE}
+_BESIDE_IT = {LABELS_FILE, *model_files.COMPANIONS}
 _GRAPH_FILE = "saved_model.pb"
 _FIX = "Export the model again"
 
@@ -145,10 +147,11 @@ def check_export_dir(folder: str, overwrite: bool) -> None:
   # --overwrite removes only what this script has written.
   in_assets = os.path.join(folder, "assets", model_files.DESCRIPTION)
   is_saved_model = names <= _SAVED_MODEL and tf.io.gfile.exists(in_assets)
-  is_tflite = (
-    names <= _TFLITE and {TFLITE_FILE, model_files.DESCRIPTION} <= names
+  models = names - _BESIDE_IT
+  is_one_file = model_files.DESCRIPTION in names and (
+    len(models) == 1 and models <= _SINGLE_FILES
   )
-  if not (is_saved_model or is_tflite):
+  if not (is_saved_model or is_one_file):
     raise InputError(
       f"--export_dir={folder}: has other files than an export of this script,"
       " which --overwrite would remove. Name another folder"

@@ -32,12 +32,19 @@ class ExportSettings(option.CommandSettings):
   )
   export_dir: str | None = option.path(
     None,
-    "Folder to create for the SavedModel.",
+    "Folder to create for the exported model.",
     basic=True,
     is_output=True,
   )
   overwrite: bool = option.boolean(
     False, "Replace an earlier export in --export_dir.", basic=True
+  )
+  format: str = option.choice(
+    "saved_model",
+    ["saved_model", "gguf"],
+    "saved_model for TensorFlow; gguf for llama.cpp and Ollama: sentence"
+    " vectors, or with --encoder hidden states.",
+    basic=True,
   )
   encoder: bool = option.boolean(
     False, "Export only the encoder, without the task's head.", basic=True
@@ -54,6 +61,7 @@ class ExportSettings(option.CommandSettings):
     " If not given, the model takes any length.",
     SEQ_LENGTH,
     basic=True,
+    needs="format=saved_model",
   )
   precision: str = option.choice(
     "auto",
@@ -69,7 +77,7 @@ class ExportSettings(option.CommandSettings):
     "int8 computes the encoder's dense layers in 8 bits, for x86 CPUs with"
     " TensorFlow 2.17 or newer. dynamic_int8 writes a TensorFlow Lite model"
     " with 8-bit weights and matrix products, which takes the token ids of"
-    " texts or pairs.",
+    " texts or pairs. With --format=gguf, int8 is Q8_0.",
     basic=True,
   )
   quantization: QuantizationSettings = option.group(
@@ -114,7 +122,17 @@ class ExportSettings(option.CommandSettings):
   given: frozenset[str] = frozenset()  # flags on the command line
 
   def check(self) -> None:
-    """Refuses a precision that the 8-bit layers do not have."""
+    """Refuses precisions that a format or the 8-bit layers do not have."""
+    if self.format == "gguf":
+      for name, value in (
+        ("precision", "bfloat16"),
+        ("quantize", "dynamic_int8"),
+      ):
+        if getattr(self, name) == value:
+          raise InputError(
+            f"--{name}={value}: not with --format=gguf. Give"
+            " --precision=float16 or --quantize=int8"
+          )
     if self.quantize == "int8" and self.precision == "float16":
       raise InputError(
         "--precision=float16: not with --quantize=int8. Give float32 or"

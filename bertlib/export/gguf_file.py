@@ -1,0 +1,163 @@
+"""Encoders as GGUF, the format of llama.cpp and Ollama.
+
+A file has weights, sizes, pooling and vocabulary. Its keys and names are those
+of llama.cpp for the architecture "bert".
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+import modeling
+from bertlib.cli.errors import InputError
+
+FILE = "model.gguf"
+
+# Names of llama.cpp by those of our variables, within a layer or the model.
+_NAMES = {
+  "embeddings/word_embeddings": "token_embd",
+  "embeddings/token_type_embeddings": "token_types",
+  "embeddings/position_embeddings": "position_embd",
+  "embeddings/LayerNorm": "token_embd_norm",
+  "attention/self/query": "attn_q",
+  "attention/self/key": "attn_k",
+  "attention/self/value": "attn_v",
+  "attention/output/dense": "attn_output",
+  "attention/output/LayerNorm": "attn_output_norm",
+  "intermediate/dense": "ffn_up",
+  "output/dense": "ffn_down",
+  "output/LayerNorm": "layer_output_norm",
+}
+_VARIABLE = re.compile(
+  r"bert/(?:encoder/layer_(\d+)/)?(?!pooler)(.+?)(?:/(kernel|gamma|bias|beta))?"
+)
+
+# Poolings that llama.cpp knows, by those of `model.json`.
+_POOLINGS = {"mean": "MEAN", "cls": "CLS"}
+
+# Types of matrices; all other weights are float32.
+_MATRICES = {"float32": "F32", "float16": "F16", "int8": "Q8_0"}
+
+_SPECIAL = {
+  "pad": "[PAD]",
+  "unk": "[UNK]",
+  "bos": "[CLS]",
+  "sep": "[SEP]",
+  "mask": "[MASK]",
+}
+
+
+def tensor_name(variable: str) -> str | None:
+  """Name in GGUF of a variable; None for one that is not of the encoder."""
+  match = _VARIABLE.fullmatch(variable)
+  if not match:
+    return None
+  layer, name, kind = match.groups()
+  block = "" if layer is None else f"blk.{layer}."
+  end = "bias" if kind in ("bias", "beta") else "weight"
+  return f"{block}{_NAMES[name]}.{end}"
+
+
+def check_model(
+  config: modeling.BertConfig, embedding: Mapping[str, Any]
+) -> None:
+  """Refuses what llama.cpp does not compute; `embedding` of `model.json`."""
+  problem = None
+  if config.hidden_act not in ("gelu", "gelu_tanh", "gelu_new"):
+    problem = f"hidden_act {config.hidden_act!r}"
+  elif embedding.get("pooling", "cls") not in _POOLINGS:
+    problem = f"pooling {embedding['pooling']!r}"
+  elif embedding.get("projection_dim"):
+    problem = "a projection"
+  if problem:
+    raise InputError(
+      f"--format=gguf: the model has {problem}, which llama.cpp does not"
+      " compute. Export it in another format"
+    )
+
+
+def write(
+  path: str,
+  config: modeling.BertConfig,
+  weights: Mapping[str, np.ndarray],
+  tokens: Mapping[int, str],
+  description: Mapping[str, Any],
+  precision: str,
+) -> None:
+  """Writes a GGUF file.
+
+  Args:
+    path: the file.
+    config: config of the encoder.
+    weights: float32 arrays by the names of variables, all of the encoder.
+    tokens: tokens by their ids.
+    description: contents of `model.json`; an empty `embedding` is no pooling.
+    precision: of matrices: float32, float16, or int8 for Q8_0.
+  """
+  try:
+    import gguf
+  except ImportError as error:
+    raise InputError(
+      "--format=gguf: needs the package gguf. Install it with pip install -e"
+      " '.[gguf]'"
+    ) from error
+  writer = gguf.GGUFWriter(path, "bert")
+  writer.add_block_count(config.num_hidden_layers)
+  # The number of position embeddings: llama.cpp takes no other.
+  writer.add_context_length(config.max_position_embeddings)
+  writer.add_embedding_length(config.hidden_size)
+  writer.add_feed_forward_length(config.intermediate_size)
+  writer.add_head_count(config.num_attention_heads)
+  writer.add_layer_norm_eps(config.layer_norm_eps)
+  writer.add_causal_attention(False)
+  # Without pooling, the program that runs the file chooses one.
+  if description["embedding"]:
+    pooling = _POOLINGS[description["embedding"]["pooling"]]
+    writer.add_pooling_type(gguf.PoolingType[pooling])
+  _add_vocabulary(writer, tokens, config, description["do_lower_case"])
+  types = gguf.GGMLQuantizationType
+  for variable, array in weights.items():
+    if variable.endswith("/kernel"):
+      array = array.T  # [out, in]
+    is_matrix = variable.endswith(("/kernel", "/word_embeddings"))
+    dtype = types[_MATRICES[precision]] if is_matrix else types.F32
+    if array.shape[-1] % gguf.GGML_QUANT_SIZES[dtype][0]:  # blocks of Q8_0
+      dtype = types.F32
+    data = gguf.quantize(np.ascontiguousarray(array), dtype)
+    writer.add_tensor(tensor_name(variable), data, raw_dtype=dtype)
+  writer.write_header_to_file()
+  writer.write_kv_data_to_file()
+  writer.write_tensors_to_file()
+  writer.close()
+
+
+def _add_vocabulary(writer, tokens, config, do_lower_case: bool) -> None:
+  """Adds the tokenizer, with a token per row of the word embeddings."""
+  from gguf import TokenType
+
+  marked, types = [], []
+  for row in range(config.vocab_size):
+    token, kind = tokens.get(row, f"[row {row}]"), TokenType.NORMAL
+    if token in _SPECIAL.values():
+      kind = TokenType.CONTROL
+    elif row not in tokens:
+      kind = TokenType.UNUSED
+    elif token.startswith("##"):
+      token = token[2:]
+    else:  # llama.cpp marks where words begin, not where they go on.
+      token = f"\u2581{token}"
+    marked.append(token)
+    types.append(kind)
+  writer.add_tokenizer_model("bert")
+  writer.add_token_list(marked)
+  writer.add_token_types(types)
+  writer.add_token_type_count(config.type_vocab_size)
+  for name, token in _SPECIAL.items():
+    if token in marked:
+      getattr(writer, f"add_{name}_token_id")(marked.index(token))
+  for rule in ("lowercase", "strip_accents"):
+    writer.add_bool(f"tokenizer.ggml.normalizer.{rule}", do_lower_case)

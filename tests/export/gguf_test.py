@@ -1,0 +1,121 @@
+"""Tests of GGUF files: llama.cpp computes what the Predictor computes."""
+
+import json
+
+import commands
+import embedder_test
+import numpy as np
+import pytest
+import signatures_test
+
+import export_model
+import run_embeddings
+from bertlib.cli.errors import InputError
+
+pytestmark = pytest.mark.train
+
+gguf = pytest.importorskip("gguf")
+TEXTS = [
+  "the cat sat",
+  "The DOG ran home!",
+  "is it good? (bad, good) " * 2,
+  "Résumé cafés",
+  "中文 the中",
+  "zebra",
+  "catsly",
+]
+
+
+@pytest.fixture(scope="module")
+def main():
+  with commands.in_process(export_model) as main:
+    yield main
+
+
+def make_model(folder, pooling, **description):
+  return signatures_test.make_model(
+    folder,
+    "run_embeddings",
+    embedding={"pooling": pooling, "normalize": True},
+    **description,
+  )
+
+
+def encode(path, texts):
+  """Vectors of texts from llama.cpp."""
+  xllamacpp = pytest.importorskip("xllamacpp")
+  params = xllamacpp.CommonParams()
+  params.model.path = str(path)
+  params.embedding = True
+  params.warmup = False
+  params.n_parallel = 1
+  params.n_ctx = params.n_batch = params.n_ubatch = 40
+  server = xllamacpp.Server(params)
+  answer = server.handle_embeddings(
+    {"input": texts, "encoding_format": "float"}
+  )
+  answer = json.loads(answer) if isinstance(answer, str) else answer
+  return np.array([row["embedding"] for row in answer["data"]], np.float32)
+
+
+@pytest.mark.parametrize(
+  ("pooling", "do_lower_case", "flags", "lowest_cosine"),
+  [
+    ("mean", True, [], 0.99999),
+    ("cls", False, [], 0.99999),
+    ("mean", True, ["--precision=float16"], 0.9999),
+    ("mean", True, ["--quantize=int8"], 0.999),
+  ],
+)
+def test_vectors_are_those_of_the_predictor(
+  main, tmp_path, pooling, do_lower_case, flags, lowest_cosine
+):
+  folder = make_model(tmp_path / "model", pooling, do_lower_case=do_lower_case)
+  exported = tmp_path / "exported"
+  main(
+    f"--model_dir={folder}", f"--export_dir={exported}", "--format=gguf", *flags
+  )
+  with run_embeddings.Predictor(str(folder)) as predictor:
+    expected = predictor.encode(TEXTS)
+  cosines = np.sum(encode(exported / "model.gguf", TEXTS) * expected, axis=1)
+  assert cosines.min() > lowest_cosine
+
+
+def test_q8_0_is_for_matrices_whose_rows_it_divides(main, tmp_path):
+  folder = make_model(tmp_path / "model", "mean")
+  main(
+    f"--model_dir={folder}",
+    f"--export_dir={tmp_path / 'exported'}",
+    "--format=gguf",
+    "--quantize=int8",
+  )
+  reader = gguf.GGUFReader(tmp_path / "exported" / "model.gguf")
+  types = {tensor.name: tensor.tensor_type.name for tensor in reader.tensors}
+  assert types["blk.0.attn_q.weight"] == "Q8_0"
+  # Its rows have 48 values, a block has 32.
+  assert types["blk.0.ffn_down.weight"] == "F32"
+  assert types["blk.0.attn_q.bias"] == types["position_embd.weight"] == "F32"
+
+
+def test_the_encoder_of_a_task_has_no_pooling(main, tmp_path):
+  folder = signatures_test.make_model(
+    tmp_path / "model", **signatures_test.MODELS["ner"]
+  )
+  flags = f"--model_dir={folder}", "--format=gguf"
+  main(*flags, f"--export_dir={tmp_path / 'exported'}", "--encoder")
+  reader = gguf.GGUFReader(tmp_path / "exported" / "model.gguf")
+  assert "bert.pooling_type" not in reader.fields
+  with pytest.raises(InputError, match="output layer of this task"):
+    main(*flags, f"--export_dir={tmp_path / 'other'}")
+
+
+@pytest.mark.parametrize("spec", ["cls", "max"])
+def test_what_llama_cpp_does_not_compute_is_refused(main, tmp_path, spec):
+  folder = embedder_test.make_model(tmp_path / "model", spec)
+  with pytest.raises(InputError, match="does not compute"):
+    main(
+      f"--model_dir={folder}",
+      f"--export_dir={tmp_path / 'exported'}",
+      "--format=gguf",
+    )
+  assert not (tmp_path / "exported").exists()
