@@ -2,7 +2,8 @@
 
 The text has one sentence per line and a blank line between documents. A record
 is a pair of segments with some tokens masked; the second segment follows the
-first or is a random one (Devlin et al. 2019, section 3.1 and appendix A.2). See
+first or is a random one (Devlin et al. 2019, section 3.1 and appendix A.2).
+With `--segments` it is text without pairs, for the masked LM alone. See
 `bertlib.tasks.pretraining.pretraining_instances`.
 
 By default all text is held in memory, and a single random generator creates the
@@ -123,7 +124,10 @@ def make_recipe(settings: PretrainingDataSettings) -> pretraining_text.Recipe:
   values = option.values_of(settings)
   return pretraining_text.Recipe(
     **{name: values[name] for name in fields}
-    | {"encoding": text_files.encoding_of(*settings.text.codec).name}
+    | {
+      "encoding": text_files.encoding_of(*settings.text.codec).name,
+      "mask_split": tuple(settings.mask_split),
+    }
   )
 
 
@@ -157,9 +161,7 @@ def write_in_memory(
   """Creates the records of a corpus in memory, by one random generator."""
   tokenizer = pretraining_text.load_tokenizer(recipe)
   counts: collections.Counter[str] = collections.Counter()
-  encode = pretraining_instances.instance_encoder(
-    tokenizer, recipe.max_seq_length, recipe.max_predictions_per_seq
-  )
+  encode = pretraining_instances.recipe_encoder(recipe, tokenizer)
   lines = pretraining_text.read_corpus(input_files, recipe.text_encoding)
   rng = random.Random(recipe.random_seed)
   records: list[bytes] = []
@@ -189,7 +191,8 @@ def report(counts: collections.Counter[str]) -> None:
       counts["random next sentences"],
     )
   num_single = counts["documents of one sentence"]
-  if num_single > counts["documents"] / 2:
+  has_pairs = "random next sentences" in counts
+  if has_pairs and num_single > counts["documents"] / 2:
     logging.warning(
       "%d of %d documents have only one sentence, which never has a true next"
       " sentence: is there a blank line after every sentence?",
@@ -232,13 +235,14 @@ def check_text(
   )
   # Next sentence prediction needs documents of several sentences.
   num_single = sum(len(document) == 1 for document in documents)
-  if num_single > len(documents) / 2:
+  has_pairs = recipe.segments == "pairs"
+  if has_pairs and num_single > len(documents) / 2:
     logging.warning(
       "%d documents have only one sentence: is there a blank line after every"
       " sentence?",
       num_single,
     )
-  if len(documents) == 1:
+  if has_pairs and len(documents) == 1:
     logging.warning("is there a blank line between documents?")
   sizes = [file_system.file_state(path)[0] for path in inputs]
   return max(num_read, sum(sizes))

@@ -69,6 +69,7 @@ def input_fn_builder(
   masking: dynamic_masking.Masking | None = None,
   num_records: int | None = None,
   by_file: Mapping[str, int] | None = None,
+  objective: str = "mlm_nsp",
 ):
   """An `input_fn` over TFRecord files of pretraining.
 
@@ -88,6 +89,7 @@ def input_fn_builder(
       that each read files of their own (see `pretraining_records.files_of`).
       None: every process reads its rows of each batch, so that batches do not
       depend on the number of processes.
+    objective: "mlm_nsp", or "mlm" to leave out the labels of next sentences.
 
   Returns:
     A function of `params`, which has `batch_size`, and may have `shard` and
@@ -98,12 +100,12 @@ def input_fn_builder(
   """
   del num_cpu_threads
   layout = pretraining_instances.record_layout(
-    max_seq_length, max_predictions_per_seq
+    max_seq_length, max_predictions_per_seq, objective == "mlm_nsp"
   )
   if num_records is None:
     num_records = sum(
       pretraining_records.count_records(
-        path, max_seq_length, max_predictions_per_seq
+        path, max_seq_length, max_predictions_per_seq, objective=objective
       )
       for path in input_files
     )
@@ -169,7 +171,8 @@ def _prepare_batches(
   def prepare(index, batch):
     if masking:
       numbers = shard.example_numbers(index, batch_size)
-      batch = dynamic_masking.remask(batch, numbers, masking)
+      of_step = masking.at_step(index // shard.num_replicas)
+      batch = dynamic_masking.remask(batch, numbers, of_step)
     return input_pipeline.trim_padding(batch) if trim else batch
 
   return (
@@ -313,7 +316,8 @@ def pretraining_loss(
   batch: Mapping[str, Any],
   total_weight=None,  # of the masked LM, see `modeling.weighted_mean`
 ):
-  """Sum of both losses, float32 [], and (values, weights) of each metric."""
+  """Sum of the losses, float32 [], and (values, weights) of each metric."""
+  # Without labels of next sentences it is the loss of the masked LM alone.
   masked_lm_loss, masked_lm_losses, masked_lm_log_probs = get_masked_lm_output(
     bert_config,
     masked_states(model),
@@ -323,11 +327,11 @@ def pretraining_loss(
     batch["masked_lm_weights"],
     total_weight,
   )
-  next_sentence_loss, next_sentence_losses, next_sentence_log_probs = (
-    get_next_sentence_output(
-      bert_config, model.get_pooled_output(), batch["next_sentence_labels"]
-    )
-  )
+  weights = tf.reshape(batch["masked_lm_weights"], [-1])
+  _, seq_length = modeling.get_shape_list(batch["input_ids"])
+  layout = pretraining_records.limited_layout(bert_config, seq_length, 0)
+  # NaN where a value of the batch is out of range.
+  mark = input_pipeline.nan_if_out_of_range(batch, layout)
 
   def is_correct(log_probs, labels):
     # A GPU compares int64; int32 would be copied to the host.
@@ -335,20 +339,20 @@ def pretraining_loss(
     return tf.cast(tf.equal(tf.argmax(log_probs, axis=-1), labels), tf.float32)
 
   masked_lm_correct = is_correct(masked_lm_log_probs, batch["masked_lm_ids"])
-  next_sentence_correct = is_correct(
-    next_sentence_log_probs, batch["next_sentence_labels"]
-  )
-  weights = tf.reshape(batch["masked_lm_weights"], [-1])
-  ones = tf.ones_like(next_sentence_losses)
-  _, seq_length = modeling.get_shape_list(batch["input_ids"])
-  layout = pretraining_records.limited_layout(bert_config, seq_length, 0)
-  # NaN where a value of the batch is out of range.
-  mark = input_pipeline.nan_if_out_of_range(batch, layout)
-  return masked_lm_loss + next_sentence_loss + mark, {
+  measured = {
     "masked_lm_accuracy": (masked_lm_correct, weights),
     "masked_lm_loss": (masked_lm_losses + mark, weights),
-    "next_sentence_accuracy": (next_sentence_correct, ones),
-    "next_sentence_loss": (next_sentence_losses + mark, ones),
+  }
+  if "next_sentence_labels" not in batch:
+    return masked_lm_loss + mark, measured
+  labels = batch["next_sentence_labels"]
+  loss, losses, log_probs = get_next_sentence_output(
+    bert_config, model.get_pooled_output(), labels
+  )
+  ones = tf.ones_like(losses)
+  return masked_lm_loss + loss + mark, measured | {
+    "next_sentence_accuracy": (is_correct(log_probs, labels), ones),
+    "next_sentence_loss": (losses + mark, ones),
   }
 
 
@@ -536,18 +540,20 @@ def prepare(
 
 def make_task(settings: PretrainingSettings) -> Task:
   """Describes the task to the functions of `run`."""
+  next_sentence = settings.objective == "mlm_nsp"
   return Task(
     record=RECORD,
     model_fn_builder=model_fn_builder,
     model_arguments={"top_k": settings.top_k},
     features=pretraining_instances.record_layout(
-      settings.model.max_seq_length, settings.max_predictions_per_seq
+      settings.model.max_seq_length,
+      settings.max_predictions_per_seq,
+      next_sentence,
     ),
     metrics=[
       "masked_lm_loss",
       "masked_lm_accuracy",
-      "next_sentence_loss",
-      "next_sentence_accuracy",
+      *(["next_sentence_loss", "next_sentence_accuracy"] * next_sentence),
       "loss",
     ],
     heads={
@@ -594,6 +600,9 @@ def pretrain(run: Run, data: pretraining_inputs.Data) -> None:
       settings.masked_lm_prob,
       settings.do_whole_word_mask,
       settings.run.seed,
+      settings.mask_split,
+      settings.masked_lm_prob_end,
+      settings.num_train_steps,
     )
   epochs = settings.num_train_steps * settings.run.train_batch_size / total
   lifecycle.train(
@@ -605,6 +614,7 @@ def pretrain(run: Run, data: pretraining_inputs.Data) -> None:
       masking=masking,
       num_records=total,
       by_file=data.num_records if settings.shard_by == "file" else None,
+      objective=settings.objective,
       **lifecycle.input_options(run, is_training=True),
     ),
     settings.num_train_steps,
@@ -635,6 +645,7 @@ def evaluate_records(
     settings.model.max_seq_length,
     settings.max_predictions_per_seq,
     num_records=total,
+    objective=settings.objective,
     **lifecycle.input_options(run, is_training=False),
   )
   find_bad_record = pretraining_inputs.bad_record_finder(

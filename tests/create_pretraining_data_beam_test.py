@@ -134,6 +134,15 @@ def test_files_and_receipt_equal_those_of_workers(folder, blocks):
   ]
 
 
+def test_files_of_text_without_pairs_equal_those_of_workers(folder):
+  options = ["--segments=documents", "--do_span_mask", "--mask_split=1,1,2"]
+  commands.succeed(
+    "create_pretraining_data.py", *flags("blocks"), *options, "--num_workers=1"
+  )
+  commands.succeed(SCRIPT, *flags("beam"), *options, *IN_PROCESS)
+  assert read_outputs(folder, "beam") == read_outputs(folder, "blocks")
+
+
 @pytest.mark.slow
 def test_dask_writes_the_same_files_and_counts_nothing(folder, blocks):
   from dask.distributed import LocalCluster

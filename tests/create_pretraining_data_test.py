@@ -267,6 +267,11 @@ def test_split_sentences_names_the_missing_package(monkeypatch, flags):
     ),
     ({"word_boundaries": "spaces"}, "add --do_whole_word_mask"),
     ({"whole_word_draw": "word"}, "add --do_whole_word_mask"),
+    (
+      {"do_span_mask": True, "do_whole_word_mask": True},
+      "Leave out --do_whole_word_mask",
+    ),
+    ({"mask_split": "80,20"}, "--mask_split=80,20: not three parts"),
   ],
   ids=str,
 )

@@ -763,6 +763,25 @@ def test_rates_of_what_stands_for_a_masked_token():
   )
 
 
+def test_tokens_are_split_and_rates_change_as_asked():
+  ids, batch = examples(1000)
+  shares = {}
+  for step, rate in ((0, 0.1), (5, 0.2), (10, 0.3)):
+    masking = dynamic_masking.Masking(
+      VOCAB_IDS, 0.1, mask_split=(0, 0, 1), masked_lm_prob_end=0.3
+    )
+    masking = masking._replace(num_train_steps=11)
+    constant = remask(batch, range(1000), masked_lm_prob=rate)
+    masked = tf.function(dynamic_masking.remask)(
+      batch, tf.range(1000, dtype=tf.int64), masking.at_step(tf.constant(step))
+    )
+    positions = masked["masked_lm_positions"].numpy()
+    np.testing.assert_array_equal(positions, constant["masked_lm_positions"])
+    np.testing.assert_array_equal(masked["input_ids"], ids)  # unchanged
+    shares[step] = float(tf.reduce_sum(masked["masked_lm_weights"]))
+  assert shares[0] < shares[5] < shares[10]
+
+
 @pytest.mark.parametrize("whole_words", [False, True])
 def test_every_word_is_as_likely_as_another(whole_words):
   _, batch = examples(1)
@@ -1079,6 +1098,57 @@ def test_records_of_another_vocabulary(place):
 def test_a_pattern_without_files(place):
   line = refuse(place, "--do_train", input_file=f"{place}/train-*,{place}/no-*")
   assert f"{place}/no-*: no such file" in line
+
+
+@pytest.fixture(scope="module")
+def without_pairs(tmp_path_factory):
+  """Records of text without pairs, and of pairs."""
+  folder = tmp_path_factory.mktemp("without_pairs")
+  tiny_pretraining.write_data(folder)
+  rng = np.random.default_rng(0)
+  rows = [random_example(rng)[1] for _ in range(20)]
+  tf_records.write_records(
+    str(folder / "mlm.tfrecord"),
+    rows,
+    pretraining_instances.record_layout(SEQ_LENGTH, NUM_PREDICTIONS, False),
+  )
+  return folder
+
+
+def test_records_without_pairs_need_the_objective_mlm(without_pairs):
+  path = without_pairs / "mlm.tfrecord"
+  line = refuse(without_pairs, "--do_train", input_file=path)
+  assert f"{path}: its records have no next_sentence_labels" in line
+  assert line.endswith("Give --objective=mlm")
+
+
+@pytest.mark.train
+def test_the_masked_lm_alone_trains_on_records_of_both_kinds(without_pairs):
+  output_dir = without_pairs / "out"
+  commands.succeed(
+    "run_pretraining.py",
+    "--do_train",
+    "--do_eval",
+    *flags(
+      without_pairs,
+      input_file=f"{without_pairs}/mlm*,{without_pairs}/train-0*",
+      eval_input_file=without_pairs / "held_out.tfrecord",
+      eval_batch_size=10,  # all records
+      objective="mlm",
+      num_train_steps=20,
+      xla="off",
+    ),
+  )
+  results = run_outputs.read_numbers(output_dir / "eval_results.txt")
+  assert set(results) == {
+    "global_step",
+    "loss",
+    "masked_lm_accuracy",
+    "masked_lm_loss",
+  }
+  assert results["loss"] == pytest.approx(results["masked_lm_loss"], abs=1e-5)
+  weights = run_outputs.read_variables(output_dir)
+  assert not [name for name in weights if "seq_relationship" in name]
 
 
 def test_new_masks_without_a_vocabulary(place):

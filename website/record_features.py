@@ -70,7 +70,8 @@ def _layouts() -> dict[str, dict[str, tf_records.Layout]]:
       for kind in embeddings.KINDS
     },
     "create_pretraining_data.py": {
-      "all": pretraining_instances.record_layout(_S, _P)
+      "pairs": pretraining_instances.written_layout(_S, _P, True),
+      "other --segments": pretraining_instances.written_layout(_S, _P, False),
     },
   }
 
@@ -91,6 +92,7 @@ def _features(layout: Mapping[str, tf_records.Feature]) -> str:
   for name, feature in layout.items():
     shape = ", ".join(_LETTERS.get(size, str(size)) for size in feature.shape)
     dtype = "float32" if feature.is_float else "int64"
+    dtype = "bytes" if feature.is_text else dtype
     text = f"`{name}` {dtype} [{shape}]"
     if feature.default is not None:
       text += f", default {feature.default:g}"

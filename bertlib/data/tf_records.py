@@ -25,6 +25,7 @@ class Feature(NamedTuple):
   limit: int | None = None
   # The last axis has a value per token: common padding may be removed.
   per_token: bool = False
+  is_text: bool = False  # bytes, a single value; written only
 
 
 # Layout of records: features by name.
@@ -113,10 +114,10 @@ def record_encoder(layout: Layout) -> Callable[[Mapping[str, Any]], bytes]:
     return bytes([tag]) + varints[len(content)] + content
 
   @functools.cache
-  def entry_start(name, is_float, size):
+  def entry_start(name, tag, size):
     """The bytes of an entry before the `size` bytes of its values."""
     values = field(0x0A, bytes(size)) if size else b""
-    one_of = field(0x12 if is_float else 0x1A, values)
+    one_of = field(tag, values)
     entry = field(0x0A, name.encode()) + field(0x12, one_of)
     return field(0x0A, entry)[: -size or None]
 
@@ -125,14 +126,15 @@ def record_encoder(layout: Layout) -> Callable[[Mapping[str, Any]], bytes]:
     for name, feature in features:
       value = row[name]
       values = [value] if feature.shape == () else value
-      if isinstance(values, bytes):
-        # already concatenated `varint`s
-        content = values
+      if isinstance(value, bytes):
+        # text, or already concatenated `varint`s
+        content = value
       elif feature.is_float:
         content = struct.pack(f"<{len(values)}f", *values)
       else:
         content = varints.encode(values)
-      entries += entry_start(name, feature.is_float, len(content)), content
+      tag = 0x0A if feature.is_text else 0x12 if feature.is_float else 0x1A
+      entries += entry_start(name, tag, len(content)), content
     return field(0x0A, b"".join(entries))
 
   return encode

@@ -10,7 +10,12 @@ from bertlib.cli import option
 from bertlib.cli.errors import InputError
 from bertlib.cli.ranges import AT_LEAST_1, COUNT, FRACTION
 from bertlib.settings.common import TrainingSettings
-from bertlib.settings.pretraining_data import check_masks, warn_of_masks
+from bertlib.settings.pretraining_data import (
+  check_mask_split,
+  check_masks,
+  mask_split_flag,
+  warn_of_masks,
+)
 from bertlib.settings.training import (
   OptimizerSettings,
   RunSettings,
@@ -74,6 +79,13 @@ class PretrainingSettings(TrainingSettings):
     AT_LEAST_1,
     basic=True,
   )
+  objective: str = option.choice(
+    "mlm_nsp",
+    ["mlm_nsp", "mlm"],
+    "Losses to train and evaluate: mlm_nsp is masked LM and next sentence"
+    " prediction; mlm is masked LM alone, on records of any --segments.",
+    basic=True,
+  )
   shard_by: str = option.choice(
     "record",
     ["record", "file"],
@@ -120,6 +132,14 @@ class PretrainingSettings(TrainingSettings):
     FRACTION,
     needs="remask",
   )
+  masked_lm_prob_end: float | None = option.number(
+    None,
+    "Fraction of the tokens to mask at the last step: the fraction changes"
+    " linearly from --masked_lm_prob. If not given, it is constant.",
+    FRACTION,
+    needs="remask",
+  )
+  mask_split: Sequence[int] = mask_split_flag(needs="remask")
   do_whole_word_mask: bool = option.boolean(
     False, "Whole word masking with --remask: mask all pieces of a word."
   )
@@ -143,6 +163,7 @@ class PretrainingSettings(TrainingSettings):
     """Refuses an action without its file, and steps or masks that cannot be."""
     run, steps = self.run, self.num_train_steps
     super().check()
+    check_mask_split(self.mask_split)
     if run.do_train and steps == 0:
       raise InputError(nothing_to_train("num_train_steps", 0))
     if (

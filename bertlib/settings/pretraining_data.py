@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Collection, Iterator, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from bertlib.cli import option
 from bertlib.cli.errors import InputError
 from bertlib.cli.ranges import (
   AT_LEAST_1,
+  COUNT,
   FINITE,
   FRACTION,
   PARALLEL,
@@ -48,6 +49,26 @@ def warn_of_masks(masks: int, length: int) -> Iterator[str]:
       f"--max_predictions_per_seq={masks} is larger than --max_seq_length="
       f"{length}: the masked positions of each record are padded to a number"
       " that is never reached"
+    )
+
+
+def mask_split_flag(needs: str = "") -> Any:
+  """The flag `--mask_split` of two commands."""
+  return option.integers(
+    [80, 10, 10],
+    "Parts of the masked tokens that become [MASK], become a random token, and"
+    " stay unchanged.",
+    COUNT,
+    needs=needs,
+  )
+
+
+def check_mask_split(split: Sequence[int]) -> None:
+  """Refuses a --mask_split without three parts, or of zeros."""
+  if len(split) != 3 or not any(split):
+    raise InputError(
+      f"--mask_split={','.join(map(str, split))}: not three parts. Give"
+      " those of [MASK], random and unchanged tokens, such as 80,10,10"
     )
 
 
@@ -117,6 +138,16 @@ class PretrainingDataSettings(RecordedSettings):
   masked_lm_prob: float = option.number(
     0.15, "Fraction of the tokens to mask.", FRACTION, basic=True
   )
+  mask_split: Sequence[int] = mask_split_flag()
+  segments: str = option.choice(
+    "pairs",
+    ["pairs", "sentences", "documents"],
+    "Text of a record: pairs is two segments, for next sentence prediction;"
+    " sentences is consecutive sentences of a document, as many as fit;"
+    " documents is the same across the borders of documents, with [SEP]"
+    " between them. The last two are for run_pretraining.py --objective=mlm.",
+    basic=True,
+  )
   short_seq_prob: float = option.number(
     0.1,
     "Fraction of the documents whose sequences get a random length below"
@@ -138,6 +169,11 @@ class PretrainingDataSettings(RecordedSettings):
   )
   do_whole_word_mask: bool = option.boolean(
     False, "Whole word masking: mask all pieces of a word.", basic=True
+  )
+  do_span_mask: bool = option.boolean(
+    False,
+    "Span masking: mask spans of 1 to 10 whole words, whose lengths are"
+    " geometrically distributed with p = 0.2 (SpanBERT).",
   )
   whole_word_draw: str = option.choice(
     "piece",
@@ -185,7 +221,13 @@ class PretrainingDataSettings(RecordedSettings):
 
   def check(self) -> None:
     """Refuses sequences without room, and flags that need another."""
-    if self.max_seq_length < 5:
+    check_mask_split(self.mask_split)
+    if self.do_span_mask and self.do_whole_word_mask:
+      raise InputError(
+        "--do_span_mask: masks whole words already. Leave out"
+        " --do_whole_word_mask"
+      )
+    if self.segments == "pairs" and self.max_seq_length < 5:
       raise InputError(
         f"--max_seq_length={self.max_seq_length}: too short for a pair of"
         " segments with [CLS] and two [SEP]. Give at least 5"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,6 +18,20 @@ class Masking(NamedTuple):
   masked_lm_prob: float = 0.15  # fraction of the tokens to mask
   do_whole_word_mask: bool = False  # masks all pieces of a word together
   seed: int = 0
+  # Parts of the masked tokens that become [MASK], become a random entry of the
+  # vocabulary, and stay unchanged.
+  mask_split: Sequence[int] = (80, 10, 10)
+  # Fraction of the tokens to mask at the last step; None for a constant one.
+  masked_lm_prob_end: float | None = None
+  num_train_steps: int = 1
+
+  def at_step(self, step) -> Masking:
+    """The masking with the fraction of a step, int64 []."""
+    if self.masked_lm_prob_end is None:
+      return self
+    done = tf.cast(step, tf.float64) / max(self.num_train_steps - 1, 1)
+    change = self.masked_lm_prob_end - self.masked_lm_prob
+    return self._replace(masked_lm_prob=self.masked_lm_prob + change * done)
 
 
 def remask(batch: Mapping[str, Any], numbers, masking: Masking):
@@ -39,11 +53,14 @@ def remask(batch: Mapping[str, Any], numbers, masking: Masking):
     input_ids, batch["input_mask"], word_order, num_predictions, masking
   )
 
-  # Of the masked tokens 80% become [MASK], 10% a random entry of the
-  # vocabulary, and 10% are unchanged (Devlin et al. 2019, A.1).
+  num_mask, num_random, num_kept = masking.mask_split
+  mask_prob, kept_prob = (
+    part / (num_mask + num_random + num_kept)
+    for part in (num_mask, num_mask + num_kept)
+  )
   random_ids = tf.cast(entry * len(masking.vocab), tf.int32)
-  replaced = tf.where_v2(fate < 0.9, input_ids, random_ids)
-  replaced = tf.where_v2(fate < 0.8, masking.vocab["[MASK]"], replaced)
+  replaced = tf.where_v2(fate < kept_prob, input_ids, random_ids)
+  replaced = tf.where_v2(fate < mask_prob, masking.vocab["[MASK]"], replaced)
 
   # Positions of the masks in ascending order, then S for padding slots.
   positions = tf.where_v2(is_masked, tf.range(seq_length), seq_length)

@@ -100,9 +100,7 @@ def create_block_records(
   """Creates the shuffled records of each pass over a block."""
   # A random stream of the block: its records do not depend on others.
   rng = random.Random(f"{recipe.random_seed} {block}")
-  encode = pretraining_instances.instance_encoder(
-    tokenizer, recipe.max_seq_length, recipe.max_predictions_per_seq
-  )
+  encode = pretraining_instances.recipe_encoder(recipe, tokenizer)
   for instances in pretraining_instances.create_passes(
     recipe, tokenizer, lines, rng, counts
   ):
@@ -176,8 +174,9 @@ class BlockRun:
     """The receipt of this run, with the finished output files."""
     with open_any(self._recipe.vocab_file, "rb") as file:
       vocab = hashlib.sha256(file.read()).hexdigest()
+    recipe = dataclasses.asdict(self._recipe) | {"vocab_file": vocab}
     wanted = {
-      "recipe": dataclasses.asdict(self._recipe) | {"vocab_file": vocab},
+      "recipe": recipe | {"mask_split": [*self._recipe.mask_split]},
       "input": [[path, *file_state(path)] for path in self._input_files],
       "output": self._output_files,
     }

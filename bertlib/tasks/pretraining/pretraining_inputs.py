@@ -33,7 +33,10 @@ def record_layout(
 ) -> tf_records.Layout:
   """Layout of the pretraining records for a model and the flags."""
   return pretraining_records.limited_layout(
-    config, settings.model.max_seq_length, settings.max_predictions_per_seq
+    config,
+    settings.model.max_seq_length,
+    settings.max_predictions_per_seq,
+    settings.objective,
   )
 
 
@@ -113,6 +116,7 @@ def check_files(run: Run, paths: Sequence[str]) -> dict[str, int]:
       settings.model.max_seq_length,
       settings.max_predictions_per_seq,
       run.tokenizer and run.tokenizer.vocab,
+      settings.objective,
     )
     problem = find_in(path, num_per_file)
     if problem:

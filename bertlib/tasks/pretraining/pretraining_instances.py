@@ -1,6 +1,7 @@
-"""Pretraining instances: masked pairs of segments, and their TFRecords.
+"""Pretraining instances: masked sequences of text, and their TFRecords.
 
-Follows Devlin et al. 2019, section 3.1 and appendix A.2. Imports no TensorFlow.
+Pairs of segments follow Devlin et al. 2019, section 3.1 and appendix A.2; text
+without pairs follows Liu et al. 2019, section 4.2. Imports no TensorFlow.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import functools
+import itertools
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -26,13 +28,14 @@ SAME_DOCUMENT = "random next sentences from the same document"
 
 @dataclasses.dataclass(eq=False, repr=False)
 class TrainingInstance:
-  """Two segments of text with masked tokens, which become one record."""
+  """A sequence of text with masked tokens, which becomes one record."""
 
   tokens: list[str]  # [CLS] A [SEP] B [SEP], some of them masked
   segment_ids: list[int]  # 0 at [CLS] A [SEP], 1 at B [SEP]
   masked_lm_positions: list[int]  # ascending
   masked_lm_labels: list[str]  # the original token at each of them
-  is_random_next: bool  # whether B is a random segment, not the one after A
+  # Whether B is a random segment, not the one after A; None for no pair.
+  is_random_next: bool | None
 
   def __str__(self) -> str:
     shown = {
@@ -82,20 +85,32 @@ def create_pass(
   all_documents: Sequence[Document],
   rng: random.Random,
   counts: collections.Counter[str],
-  **settings: Any,  # of `create_instances_from_document`
+  segments: str,  # see `Recipe`
+  max_seq_length: int,
+  short_seq_prob: float,
+  **masking: Any,  # of `create_masked_lm_predictions`
 ) -> Iterator[TrainingInstance]:
   """Creates the instances of one pass over all documents, in their order."""
-  for document_index in range(len(all_documents)):
-    for instance in create_instances_from_document(
-      all_documents, document_index, rng=rng, **settings
-    ):
-      counts["records"] += 1
-      counts["tokens"] += len(instance.tokens)
-      counts["masked tokens"] += len(instance.masked_lm_positions)
+  lengths = max_seq_length, short_seq_prob
+  if segments == "pairs":
+    parts = (
+      _segment_pairs(all_documents, index, *lengths, rng)
+      for index in range(len(all_documents))
+    )
+  elif segments == "sentences":
+    parts = (_full_sequences([each], *lengths, rng) for each in all_documents)
+  else:
+    parts = [_full_sequences(all_documents, *lengths, rng)]
+  sequences = itertools.chain.from_iterable(parts)
+  for instance in _mask_sequences(sequences, rng=rng, **masking):
+    counts["records"] += 1
+    counts["tokens"] += len(instance.tokens)
+    counts["masked tokens"] += len(instance.masked_lm_positions)
+    if instance.is_random_next is not None:
       counts["random next sentences"] += instance.is_random_next
       if len(all_documents) == 1:
         counts[SAME_DOCUMENT] += instance.is_random_next
-      yield instance
+    yield instance
 
 
 def create_instances_from_document(
@@ -107,8 +122,7 @@ def create_instances_from_document(
   max_predictions_per_seq: int,
   vocab_words: Sequence[str],
   rng: random.Random,
-  do_whole_word_mask: bool = False,
-  whole_word_draw: str = "piece",
+  **masking: Any,
 ) -> list[TrainingInstance]:
   """Splits a document into pairs of segments, and masks each pair.
 
@@ -117,31 +131,71 @@ def create_instances_from_document(
   next sentences are of `all_documents`, lists of sentences, each a list of
   tokens. The other arguments are those of `create_masked_lm_predictions`.
   """
-  instances = []
-  for tokens_a, tokens_b, is_random_next in _segment_pairs(
+  pairs = _segment_pairs(
     all_documents, document_index, max_seq_length, short_seq_prob, rng
-  ):
-    tokens, masked_lm_positions, masked_lm_labels = (
-      create_masked_lm_predictions(
-        ["[CLS]", *tokens_a, "[SEP]", *tokens_b, "[SEP]"],
-        masked_lm_prob,
-        max_predictions_per_seq,
-        vocab_words,
-        rng,
-        do_whole_word_mask,
-        whole_word_draw,
-      )
+  )
+  return list(
+    _mask_sequences(
+      pairs,
+      masked_lm_prob=masked_lm_prob,
+      max_predictions_per_seq=max_predictions_per_seq,
+      vocab_words=vocab_words,
+      rng=rng,
+      **masking,
     )
-    instances.append(
-      TrainingInstance(
-        tokens,
-        [0] * (len(tokens_a) + 2) + [1] * (len(tokens_b) + 1),
-        masked_lm_positions,
-        masked_lm_labels,
-        is_random_next,
-      )
+  )
+
+
+# The tokens, segment ids and `is_random_next` of an instance before masking.
+_Sequence = tuple[list[str], list[int], "bool | None"]
+
+
+def _mask_sequences(
+  sequences: Iterable[_Sequence], **masking: Any
+) -> Iterator[TrainingInstance]:
+  """Masks each sequence, before the next one is drawn."""
+  for tokens, segment_ids, is_random_next in sequences:
+    masked, positions, labels = create_masked_lm_predictions(tokens, **masking)
+    yield TrainingInstance(
+      masked, segment_ids, positions, labels, is_random_next
     )
-  return instances
+
+
+def _target_length(
+  max_num_tokens: int, short_seq_prob: float, rng: random.Random
+) -> int:
+  """Number of tokens to fill the sequences of a document with."""
+  if rng.random() < short_seq_prob:
+    return rng.randint(min(2, max_num_tokens), max_num_tokens)
+  return max_num_tokens
+
+
+def _full_sequences(
+  documents: Sequence[Document],
+  max_seq_length: int,
+  short_seq_prob: float,
+  rng: random.Random,
+) -> Iterator[_Sequence]:
+  """Fills sequences with consecutive sentences; [SEP] separates documents."""
+  tokens: list[str] = []
+
+  def sequence() -> _Sequence:
+    return ["[CLS]", *tokens, "[SEP]"], [0] * (len(tokens) + 2), None
+
+  for document in documents:
+    target_length = _target_length(max_seq_length - 2, short_seq_prob, rng)
+    border = ["[SEP]"] if tokens else []
+    for sentence in document:
+      # A sentence that is longer than a sequence is divided.
+      for start in range(0, len(sentence), target_length):
+        part = sentence[start : start + target_length]
+        if tokens and len(tokens) + len(border) + len(part) > target_length:
+          yield sequence()
+          tokens, border = [], []
+        tokens += border + part
+        border = []
+  if tokens:
+    yield sequence()
 
 
 def _segment_pairs(
@@ -150,15 +204,13 @@ def _segment_pairs(
   max_seq_length: int,
   short_seq_prob: float,
   rng: random.Random,
-) -> Iterator[tuple[list[str], list[str], bool]]:
+) -> Iterator[_Sequence]:
   """Splits a document into pairs of segments that fit one instance."""
   # Sentences are collected until they fill an instance, then divided at a
   # random sentence boundary.
   document = all_documents[document_index]
   max_num_tokens = max_seq_length - 3  # [CLS], [SEP] and [SEP]
-  target_length = max_num_tokens
-  if rng.random() < short_seq_prob:
-    target_length = rng.randint(2, max_num_tokens)
+  target_length = _target_length(max_num_tokens, short_seq_prob, rng)
   chunk: list[list[str]] = []
   length = position = 0
   while position < len(document):
@@ -179,7 +231,11 @@ def _segment_pairs(
     else:
       tokens_b = [token for sentence in chunk[end:] for token in sentence]
     truncate_seq_pair(tokens_a, tokens_b, max_num_tokens, rng)
-    yield tokens_a, tokens_b, is_random_next
+    yield (
+      ["[CLS]", *tokens_a, "[SEP]", *tokens_b, "[SEP]"],
+      [0] * (len(tokens_a) + 2) + [1] * (len(tokens_b) + 1),
+      is_random_next,
+    )
     chunk, length = [], 0
 
 
@@ -213,6 +269,8 @@ def create_masked_lm_predictions(
   rng: random.Random,
   do_whole_word_mask: bool = False,
   whole_word_draw: str = "piece",
+  do_span_mask: bool = False,
+  mask_split: Sequence[int] = (80, 10, 10),
 ) -> tuple[list[str], list[int], list[str]]:
   """Masks tokens at random: 80% [MASK], 10% a random piece, 10% unchanged.
 
@@ -226,6 +284,10 @@ def create_masked_lm_predictions(
       that would exceed the number of tokens to mask are skipped.
     whole_word_draw: "piece" to draw the replacement ([MASK], random or
       unchanged) of each piece of a word; "word" to draw it once per word.
+    do_span_mask: whether to mask spans of whole words, see `_draw_spans`; the
+      replacement is drawn once per span.
+    mask_split: parts of the masked tokens that become [MASK], become a random
+      piece, and stay unchanged.
 
   Returns:
     The tokens after masking; the masked positions, ascending; and the original
@@ -234,15 +296,19 @@ def create_masked_lm_predictions(
   num_to_predict = max(1, round(len(tokens) * masked_lm_prob))
   num_to_predict = min(num_to_predict, max_predictions_per_seq)
   draw_words = _draw_words if do_whole_word_mask else _draw_single_tokens
-  draw_each = whole_word_draw == "piece"
+  draw_words = _draw_spans if do_span_mask else draw_words
+  draw_each = whole_word_draw == "piece" and not do_span_mask
+  num_mask, num_random, num_kept = mask_split
+  mask_prob = num_mask / sum(mask_split)
+  kept_prob = num_kept / (num_random + num_kept or 1)  # of the others
   uniform = rng.random
   output_tokens = list(tokens)
   masked_lms: list[MaskedLmInstance] = []
   for word in draw_words(tokens, num_to_predict, rng):
     for index in word:
       if draw_each or index == word[0]:
-        is_mask = uniform() < 0.8
-        is_kept = not is_mask and uniform() < 0.5
+        is_mask = uniform() < mask_prob
+        is_kept = not is_mask and uniform() < kept_prob
       if is_mask:
         output_tokens[index] = "[MASK]"
       elif not is_kept:
@@ -274,13 +340,7 @@ def _draw_words(
   tokens: Sequence[str], num_to_predict: int, rng: random.Random
 ) -> list[list[int]]:
   """Draws whole words, as lists of positions, while they fit."""
-  words: list[list[int]] = []
-  for index, token in enumerate(tokens):
-    # `in` is three times as fast as `startswith`, and most tokens lack "##".
-    if "##" in token and words and token.startswith("##"):
-      words[-1].append(index)
-    elif token not in _NEVER_MASKED:
-      words.append([index])
+  words = _find_words(tokens)
   shuffle(words, rng)
   drawn = []
   room = num_to_predict
@@ -291,6 +351,49 @@ def _draw_words(
       drawn.append(word)
       room -= len(word)
   return drawn
+
+
+def _find_words(tokens: Sequence[str]) -> list[list[int]]:
+  """Positions of each word: a piece and the "##" pieces after it."""
+  words: list[list[int]] = []
+  for index, token in enumerate(tokens):
+    # `in` is three times as fast as `startswith`, and most tokens lack "##".
+    if "##" in token and words and token.startswith("##"):
+      words[-1].append(index)
+    elif token not in _NEVER_MASKED:
+      words.append([index])
+  return words
+
+
+# Spans have 1 to 10 words, a geometric distribution with p = 0.2.
+_SPAN_LENGTHS = range(1, 11)
+_SPAN_WEIGHTS = [0.8**length for length in _SPAN_LENGTHS]
+
+
+def _draw_spans(
+  tokens: Sequence[str], num_to_predict: int, rng: random.Random
+) -> list[list[int]]:
+  """Draws spans of words while they fit (Joshi et al. 2020, section 3.1)."""
+  words = _find_words(tokens)
+  starts = list(range(len(words)))
+  shuffle(starts, rng)
+  spans, taken, room = [], set(), num_to_predict
+  for start in starts:
+    if not room:
+      break
+    (length,) = rng.choices(_SPAN_LENGTHS, _SPAN_WEIGHTS)
+    span: list[int] = []
+    for number, word in enumerate(words[start : start + length], start):
+      # A span ends before a masked word, and before [SEP].
+      follows = not span or word[0] == span[-1] + 1
+      if number in taken or not follows or len(word) > room:
+        break
+      span += word
+      taken.add(number)
+      room -= len(word)
+    if span:
+      spans.append(span)
+  return spans
 
 
 def truncate_seq_pair(
@@ -345,24 +448,41 @@ def write_in_turn(
 
 
 def record_layout(
-  max_seq_length: int, max_predictions_per_seq: int
+  max_seq_length: int,
+  max_predictions_per_seq: int,
+  next_sentence: bool = True,  # False for sequences that are no pairs
 ) -> dict[str, tf_records.Feature]:
   """Layout of pretraining records: S tokens, P masked positions, padded."""
   masks = (max_predictions_per_seq,)
-  return tf_records.token_layout(max_seq_length) | {
+  layout = tf_records.token_layout(max_seq_length) | {
     "masked_lm_positions": tf_records.Feature(masks),
     "masked_lm_ids": tf_records.Feature(masks),
     "masked_lm_weights": tf_records.Feature(masks, is_float=True),
-    "next_sentence_labels": tf_records.Feature((1,)),
   }
+  if next_sentence:
+    layout["next_sentence_labels"] = tf_records.Feature((1,))
+  return layout
+
+
+def written_layout(
+  max_seq_length: int, max_predictions_per_seq: int, next_sentence: bool
+) -> dict[str, tf_records.Feature]:
+  """`record_layout`, with the `objective` of text without pairs."""
+  layout = record_layout(max_seq_length, max_predictions_per_seq, next_sentence)
+  if not next_sentence:
+    layout["objective"] = tf_records.Feature(is_text=True)
+  return layout
 
 
 def instance_encoder(
-  tokenizer, max_seq_length: int, max_predictions_per_seq: int
+  tokenizer,
+  max_seq_length: int,
+  max_predictions_per_seq: int,
+  next_sentence: bool = True,  # see `record_layout`
 ) -> Callable[[TrainingInstance], bytes]:
   """Function that serializes an instance; ValueError if it does not fit."""
   encode_record = tf_records.record_encoder(
-    record_layout(max_seq_length, max_predictions_per_seq)
+    written_layout(max_seq_length, max_predictions_per_seq, next_sentence)
   )
 
   varints = _TokenVarints(tokenizer)
@@ -390,11 +510,24 @@ def instance_encoder(
           encode_tokens(instance.masked_lm_labels) + bytes(no_prediction)
         ),
         "masked_lm_weights": [1.0] * num_masked + no_prediction,
-        "next_sentence_labels": [int(instance.is_random_next)],
+        "next_sentence_labels": [int(instance.is_random_next or 0)],
+        "objective": b"mlm",
       }
     )
 
   return encode
+
+
+def recipe_encoder(
+  recipe: Recipe, tokenizer
+) -> Callable[[TrainingInstance], bytes]:
+  """The `instance_encoder` of a recipe."""
+  return instance_encoder(
+    tokenizer,
+    recipe.max_seq_length,
+    recipe.max_predictions_per_seq,
+    next_sentence=recipe.segments == "pairs",
+  )
 
 
 class _TokenVarints(dict):

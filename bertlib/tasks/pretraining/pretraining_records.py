@@ -19,11 +19,17 @@ def count_records(
   max_predictions_per_seq: int,
   # Each record begins with its [CLS]; None to skip this check.
   vocab: Mapping[str, int] | None = None,
+  objective: str = "mlm_nsp",
 ) -> int:
   """Counts the records of a file, and checks the first one."""
   count = tf_records.count_records(path)
   first = next(read_records(path))
   check_lengths(path, first, max_seq_length, max_predictions_per_seq)
+  if objective == "mlm_nsp" and "next_sentence_labels" not in first:
+    raise InputError(
+      f"{path}: its records have no next_sentence_labels, as text without pairs"
+      " has none. Give --objective=mlm"
+    )
   if vocab and first["input_ids"].int64_list.value[0] != vocab["[CLS]"]:
     raise InputError(
       f"{path}: its first record does not begin with [CLS], so it was"
@@ -82,7 +88,10 @@ def shard_files(files: Sequence[str], shard: input_pipeline.Shard) -> list[str]:
 
 
 def limited_layout(
-  config: modeling.BertConfig, max_seq_length: int, max_predictions_per_seq: int
+  config: modeling.BertConfig,
+  max_seq_length: int,
+  max_predictions_per_seq: int,
+  objective: str = "mlm_nsp",
 ) -> tf_records.Layout:
   """Layout of pretraining records, with the ranges of their values."""
   limits = {
@@ -95,7 +104,7 @@ def limited_layout(
   }
   return input_pipeline.with_limits(
     pretraining_instances.record_layout(
-      max_seq_length, max_predictions_per_seq
+      max_seq_length, max_predictions_per_seq, objective == "mlm_nsp"
     ),
     limits,
   )

@@ -37,6 +37,11 @@ class Recipe:
   random_seed: int = 12345
   do_whole_word_mask: bool = False
   whole_word_draw: str = "piece"  # see `create_masked_lm_predictions`
+  do_span_mask: bool = False
+  mask_split: tuple[int, ...] = (80, 10, 10)
+  # "pairs" of segments; or "sentences" of one document, or of all "documents",
+  # that fill a sequence.
+  segments: str = "pairs"
   # "pieces" if a word is a piece and the ## pieces after it; "spaces" if spaces
   # separate words, in segmented text.
   word_boundaries: str = "pieces"
@@ -54,14 +59,17 @@ class Recipe:
     return text_files.Encoding(self.encoding, self.encoding_errors)
 
   def instance_settings(self) -> dict[str, Any]:
-    """Arguments of `create_instances_from_document` that a recipe has."""
+    """Arguments of `create_pass` that a recipe has."""
     names = (
+      "segments",
       "max_seq_length",
       "short_seq_prob",
       "masked_lm_prob",
       "max_predictions_per_seq",
       "do_whole_word_mask",
       "whole_word_draw",
+      "do_span_mask",
+      "mask_split",
     )
     return {name: getattr(self, name) for name in names}
 

@@ -140,6 +140,29 @@ def test_files_do_not_depend_on_the_number_of_workers(
   assert {len(documents) for documents in found} <= {9, 10, 11}
 
 
+@pytest.mark.process
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize(
+  "options",
+  [
+    {"segments": "sentences", "mask_split": (1, 0, 0)},
+    {"segments": "documents", "do_span_mask": True},
+  ],
+  ids=str,
+)
+def test_records_without_pairs_do_not_depend_on_the_number_of_workers(
+  tmp_path, vocab_file, text_file, options
+):
+  recipe = Recipe(vocab_file, max_seq_length=24, **options)
+  outputs = [[tmp_path / f"{run}-{n}" for n in range(2)] for run in "ab"]
+  content = run_blocks(recipe, text_file, outputs[0])
+  assert content == run_blocks(recipe, text_file, outputs[1], num_workers=2)
+  # A finished run is found again.
+  before = write_times(outputs[0])
+  assert content == run_blocks(recipe, text_file, outputs[0])
+  assert write_times(outputs[0]) == before
+
+
 def test_at_most_one_pass_of_a_block_is_in_memory(vocab_file):
   recipe = Recipe(vocab_file, max_seq_length=16, dupe_factor=5)
   counts = Counter()

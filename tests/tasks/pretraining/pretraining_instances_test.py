@@ -3,6 +3,7 @@
 import os
 import random
 from collections import Counter, defaultdict
+from itertools import chain
 
 import pytest
 import tensorflow as tf
@@ -437,3 +438,140 @@ def test_shuffle_equals_that_of_random(length, seed):
   expected_rng.shuffle(expected)
   assert items == expected
   assert rng.getstate() == expected_rng.getstate()
+
+
+# Text without pairs
+
+
+def pieces(corpus):
+  """All piece ids of a corpus, by document, in their order."""
+  by_document = defaultdict(list)
+  for piece, (document, *_) in sorted(
+    corpus.positions.items(), key=lambda item: item[1][:2]
+  ):
+    by_document[document].append(piece)
+  return list(by_document.values())
+
+
+def runs(record):
+  """The token ids between [CLS] and [SEP]s."""
+  ids = tokens(record)
+  assert ids[0] == CLS and ids[-1] == SEP
+  ends = [position for position, token in enumerate(ids) if token == SEP]
+  starts = [0, *ends[:-1]]
+  return [ids[start + 1 : end] for start, end in zip(starts, ends)]
+
+
+@settings(deadline=None)
+@given(DOCUMENTS, OPTIONS, st.integers(3, 20))
+def test_sequences_of_sentences_have_each_piece_once(
+  vocab_file, documents, options, max_seq_length
+):
+  corpus = Corpus(documents)
+  options |= {"dupe_factor": 1, "max_seq_length": max_seq_length}
+  records, counts = make(corpus, vocab_file, segments="sentences", **options)
+  assert "random next sentences" not in counts
+  found = []
+  for record in records:
+    assert "next_sentence_labels" not in record
+    assert not any(record["segment_ids"])
+    (run,) = runs(record)
+    found.append(run)
+    assert {corpus.positions[i][0] for i in run} == {
+      corpus.positions[run[0]][0]
+    }
+  found.sort(key=lambda run: corpus.positions[run[0]])
+  assert [*chain(*found)] == [*chain(*pieces(corpus))]
+  if not options["short_seq_prob"]:
+    # No sequence has room for the sentence after it.
+    for run, after in zip(found, found[1:]):
+      if corpus.positions[run[0]][0] == corpus.positions[after[0]][0]:
+        assert len(run) + len(after) > max_seq_length - 2
+
+
+@settings(deadline=None)
+@given(DOCUMENTS, OPTIONS, st.integers(3, 20))
+def test_sequences_of_documents_cross_their_borders(
+  vocab_file, documents, options, max_seq_length
+):
+  corpus = Corpus(documents)
+  options |= {"dupe_factor": 1, "max_seq_length": max_seq_length}
+  records, _ = make(corpus, vocab_file, segments="documents", **options)
+  found = defaultdict(list)
+  for record in records:
+    borders = runs(record)
+    for run in borders:
+      found[corpus.positions[run[0]][0]].append(run)
+    numbers = [corpus.positions[run[0]][0] for run in borders]
+    assert len(set(numbers)) == len(numbers)
+  for number, expected in enumerate(pieces(corpus)):
+    parts = sorted(found[number], key=lambda run: corpus.positions[run[0]][1])
+    assert [*chain(*parts)] == expected
+  if not options["short_seq_prob"] and len(records) == 1:
+    assert sum(records[0]["input_mask"]) == len(corpus.positions) + 1 + len(
+      documents
+    )
+
+
+def test_records_without_pairs_name_their_objective(vocab_file):
+  records, _ = make(Corpus(LARGE), vocab_file, segments="documents")
+  assert all("objective" in record for record in records)
+  assert "objective" not in make(Corpus(LARGE), vocab_file)[0][0]
+
+
+@pytest.mark.parametrize("split", [(80, 10, 10), (1, 1, 2), (0, 1, 0)])
+def test_masked_tokens_are_split_as_asked(vocab_file, split):
+  records, _ = make(Corpus(LARGE), vocab_file, dupe_factor=30, mask_split=split)
+  shown = [
+    (record["input_ids"][position], token)
+    for record in records
+    for position, token in masks(record).items()
+  ]
+  mask, random_token, kept = (part / sum(split) for part in split)
+  by_chance = random_token / len(VOCAB)
+  num_masked = sum(token == MASK for token, _ in shown)
+  assert_share(num_masked, len(shown), mask + by_chance)
+  num_kept = sum(token == true for token, true in shown)
+  assert_share(num_kept, len(shown), kept + by_chance)
+
+
+def spans_of(positions):
+  """Lengths of runs of consecutive positions."""
+  lengths = []
+  for before, position in zip([-2, *positions], positions):
+    if position == before + 1:
+      lengths[-1] += 1
+    else:
+      lengths.append(1)
+  return lengths
+
+
+def test_spans_have_geometric_lengths():
+  # Few words of a long text are masked, so that spans seldom meet.
+  words = ["word"] * 200_000
+  _, positions, _ = pretraining_instances.create_masked_lm_predictions(
+    words, 0.01, 2000, VOCAB_WORDS, random.Random(0), do_span_mask=True
+  )
+  counts = Counter(spans_of(positions))
+  weights = {length: 0.8**length for length in range(1, 11)}
+  for length, weight in weights.items():
+    share = weight / sum(weights.values())
+    assert_share(counts[length], sum(counts.values()), share)
+
+
+@settings(deadline=None)
+@given(documents=DOCUMENTS, options=OPTIONS)
+def test_spans_have_whole_words_and_one_replacement(
+  vocab_file, documents, options
+):
+  corpus = Corpus(documents)
+  options |= {"do_span_mask": True, "do_whole_word_mask": False}
+  records, _ = make(corpus, vocab_file, **options)
+  for record in records:
+    for word in masked_words(record, corpus):
+      assert len({shown is None for shown, _ in word}) == 1
+      replaced = {shown == MASK for shown, _ in word if shown is not None}
+      assert len(replaced) <= 1
+    masked, ids = masks(record), tokens(record)
+    wanted = max(1, round(options["masked_lm_prob"] * len(ids)))
+    assert len(masked) <= min(wanted, options["max_predictions_per_seq"])
