@@ -145,6 +145,7 @@ def training_step(
   use_tpu: bool = False,
   options: StepOptions | None = None,
   loss_scale=None,
+  progress=None,
 ) -> TrainingStep:
   """Builds the graph of one optimizer step.
 
@@ -163,6 +164,8 @@ def training_step(
       and `adapt(norm)`, which returns an op that sets the next loss scale; None
       for 1. A step whose gradient norm is NaN or Inf then counts as a step but
       changes no weight.
+    progress: amount done of what the schedule runs over, a number []; the steps
+      of schedule and warm-up count units of it. None for the global step.
 
   Raises:
     ValueError: the schedule or optimizer does not exist.
@@ -170,7 +173,7 @@ def training_step(
   options = options or StepOptions()
   global_step = tf.train.get_or_create_global_step()
   rate = learning_rate(
-    global_step,
+    global_step if progress is None else progress,
     init_lr,
     num_train_steps,
     num_warmup_steps,

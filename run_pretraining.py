@@ -16,6 +16,7 @@ if __name__ == "__main__":  # Check flags before slow imports.
 
 import functools
 import itertools
+import math
 import os
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -39,7 +40,7 @@ from bertlib.tasks.pretraining import (
   pretraining_records,
 )
 from bertlib.tasks.pretraining.record import RECORD
-from bertlib.training import estimator_spec, lifecycle
+from bertlib.training import budget, estimator_spec, lifecycle
 from bertlib.training.task import Run, Task
 
 FLAGS = flags.FLAGS
@@ -524,6 +525,8 @@ def prepare(
   with step("run"):
     run = lifecycle.setup(settings, make_task(settings), step)
     pretraining_inputs.check_vocabulary(run)
+    if settings.run.do_train:
+      budget.check(read_budget(settings), run.start.last, run.on_tpu)
   with step("data"):
     data = pretraining_inputs.find_data(run)
   with step("output"):
@@ -532,8 +535,9 @@ def prepare(
   if step.is_dry_run:
     with step("records"):
       lengths = pretraining_inputs.check_records(run, data)
+    num_steps = expected_steps(settings, lengths.num_tokens)
     training_checks.estimate_training(
-      step, run, plan, lengths, lambda _: settings.num_train_steps, False
+      step, run, plan, lengths, lambda _: num_steps, False
     )
   return run, data
 
@@ -544,7 +548,7 @@ def make_task(settings: PretrainingSettings) -> Task:
   return Task(
     record=RECORD,
     model_fn_builder=model_fn_builder,
-    model_arguments={"top_k": settings.top_k},
+    model_arguments={"top_k": settings.top_k, "budget": read_budget(settings)},
     features=pretraining_instances.record_layout(
       settings.model.max_seq_length,
       settings.max_predictions_per_seq,
@@ -564,10 +568,27 @@ def make_task(settings: PretrainingSettings) -> Task:
     unit="records",
     num_predictions=settings.max_predictions_per_seq,
     num_output_positions=settings.max_predictions_per_seq + 1,  # and [CLS]
-    num_warmup_steps=settings.num_warmup_steps,
+    num_warmup_steps=(
+      None if read_budget(settings) else settings.num_warmup_steps
+    ),
     never_split=["[MASK]"],
     needs_vocabulary=False,
   )
+
+
+def read_budget(settings: PretrainingSettings) -> budget.Budget | None:
+  """The budget of a training; None for --num_train_steps."""
+  return budget.read_budget(option.values_of(settings))
+
+
+def expected_steps(settings: PretrainingSettings, num_tokens: float) -> int:
+  """Training steps, given the mean tokens per record; 0 if nobody knows."""
+  within = read_budget(settings)
+  if not within:
+    return settings.num_train_steps
+  if within.unit != "tokens":
+    return 0
+  return math.ceil(within.amount / (settings.run.train_batch_size * num_tokens))
 
 
 def check_output(
@@ -583,9 +604,10 @@ def check_output(
 
 
 def pretrain(run: Run, data: pretraining_inputs.Data) -> None:
-  """Trains up to --num_train_steps."""
+  """Trains up to --num_train_steps, or within a budget."""
   settings, files = run.settings, data.train_files
-  if settings.num_warmup_steps >= settings.num_train_steps:
+  within = read_budget(settings)
+  if not within and settings.num_warmup_steps >= settings.num_train_steps:
     logging.warning(
       "--num_warmup_steps=%d: not less than --num_train_steps=%d, so the"
       " learning rate never reaches its peak",
@@ -604,7 +626,10 @@ def pretrain(run: Run, data: pretraining_inputs.Data) -> None:
       settings.masked_lm_prob_end,
       settings.num_train_steps,
     )
-  epochs = settings.num_train_steps * settings.run.train_batch_size / total
+  read = f"{total} records in {len(files)} files"
+  if not within:
+    epochs = settings.num_train_steps * settings.run.train_batch_size / total
+    read += f" ({epochs:.3g} epochs)"
   lifecycle.train(
     run,
     input_fn_builder(
@@ -617,11 +642,12 @@ def pretrain(run: Run, data: pretraining_inputs.Data) -> None:
       objective=settings.objective,
       **lifecycle.input_options(run, is_training=True),
     ),
-    settings.num_train_steps,
-    f"{total} records in {len(files)} files ({epochs:.3g} epochs)",
+    within.amount if within else settings.num_train_steps,
+    read,
     lambda checkpoint: evaluate_records(run, data, checkpoint),
     pretraining_inputs.bad_record_finder(run, files),
     pretraining_inputs.record_layout(settings, run.config),
+    within,
   )
 
 

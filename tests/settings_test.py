@@ -388,6 +388,45 @@ def test_values_at_the_edge(flag, good, bad):
     ),
     (embeddings, "--matryoshka_dims=8,4,4", "--matryoshka_dims=8,4,4: give"),
     (
+      pretraining,
+      "--do_train --input_file=x --token_budget=9 --time_budget_minutes=1",
+      "--token_budget and --time_budget_minutes: each is the length",
+    ),
+    (
+      pretraining,
+      "--do_train --input_file=x --token_budget=9 --num_train_steps=1",
+      "--token_budget and --num_train_steps: each is the length",
+    ),
+    (
+      pretraining,
+      "--do_train --input_file=x --token_budget=9 --num_warmup_steps=1",
+      "--num_warmup_steps: counts steps, but the schedule runs over"
+      " --token_budget",
+    ),
+    (
+      pretraining,
+      "--do_train --input_file=x --token_budget=9 --remask --vocab_file=x"
+      " --masked_lm_prob_end=0.1",
+      "--masked_lm_prob_end: changes up to the last step, which is not known",
+    ),
+    (
+      pretraining,
+      "--do_train --input_file=x --time_budget_minutes=9 --warmup_proportion=1",
+      "--time_budget_minutes: ends within the warm-up",
+    ),
+    (
+      pretraining,
+      "--do_train --input_file=x --token_budget=9 --schedule=trapezoidal"
+      " --decay_proportion=0.95",
+      "--decay_proportion=0.95: starts within the warm-up",
+    ),
+    (
+      pretraining,
+      "--do_train --input_file=x --token_budget=9 --schedule=trapezoidal"
+      " --decay_proportion=0.9",
+      None,
+    ),
+    (
       embeddings,
       "--do_predict --predict_file=x --matryoshka_dims=8,4"
       " --matryoshka_weights=1",

@@ -53,8 +53,8 @@ def save_best(model_dir: str, checkpoint: str) -> str:
   return path
 
 
-# State of an optimizer beside its slots.
-_STATE = re.compile(r"(.*/)?beta[12]_power(_\d+)?|loss_scale/.*")
+# State of an optimizer, and of a training, beside its slots.
+_STATE = re.compile(r"(.*/)?beta[12]_power(_\d+)?|loss_scale/.*|budget/.*")
 
 
 def optimizer_variables(names: Iterable[str]) -> set[str]:

@@ -111,8 +111,8 @@ def _count_steps(run: Run, lengths: LengthSummary, count_steps) -> int:
       run.settings.run, lengths.num_examples, run.task.unit
     )
   logging.info(
-    "steps: %d with batch size %d, training set of %d",
-    num_steps,
+    "steps: %s with batch size %d, training set of %d",
+    num_steps or "any number",
     run.settings.run.train_batch_size,
     lengths.num_examples,
   )

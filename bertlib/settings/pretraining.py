@@ -8,7 +8,13 @@ from typing import ClassVar
 
 from bertlib.cli import option
 from bertlib.cli.errors import InputError
-from bertlib.cli.ranges import AT_LEAST_1, COUNT, FRACTION
+from bertlib.cli.ranges import (
+  AT_LEAST_1,
+  COUNT,
+  FRACTION,
+  POSITIVE,
+  Range,
+)
 from bertlib.settings.common import TrainingSettings
 from bertlib.settings.pretraining_data import (
   check_mask_split,
@@ -35,7 +41,13 @@ class PretrainingSettings(TrainingSettings):
   )
 
   optimizer: OptimizerSettings = option.group(
-    OptimizerSettings, omit=["warmup_proportion"]
+    OptimizerSettings,
+    warmup_proportion={
+      "help": "Fraction of the budget over which the learning rate rises from 0"
+      " to --learning_rate.",
+      "basic": False,
+      "needs": "token_budget or time_budget_minutes",
+    },
   )
   run: RunSettings = option.group(
     RunSettings,
@@ -111,6 +123,22 @@ class PretrainingSettings(TrainingSettings):
     basic=True,
     needs="do_train",
   )
+  token_budget: int | None = option.integer(
+    None,
+    "Train on this many tokens, padding not counted, instead of"
+    " --num_train_steps. The learning rate follows the tokens.",
+    Range(1),
+    section="training",
+    needs="do_train",
+  )
+  time_budget_minutes: float | None = option.number(
+    None,
+    "Train for this long instead of --num_train_steps; saving and evaluation do"
+    " not count. The learning rate follows the time.",
+    POSITIVE,
+    section="training",
+    needs="do_train",
+  )
   max_eval_steps: int = option.integer(
     100,
     "Maximum number of evaluation steps. If given, records repeat when there"
@@ -164,6 +192,7 @@ class PretrainingSettings(TrainingSettings):
     run, steps = self.run, self.num_train_steps
     super().check()
     check_mask_split(self.mask_split)
+    self._check_budget()
     if run.do_train and steps == 0:
       raise InputError(nothing_to_train("num_train_steps", 0))
     if (
@@ -191,6 +220,41 @@ class PretrainingSettings(TrainingSettings):
     check_masks(
       self.max_predictions_per_seq, self.model.max_seq_length, self.given
     )
+
+  def _check_budget(self) -> None:
+    """Refuses a second length of the training, and a warm-up without end."""
+    lengths = ("token_budget", "time_budget_minutes", "num_train_steps")
+    given = [name for name in lengths if name in self.given]
+    if not set(given) - {"num_train_steps"}:
+      return
+    if len(given) > 1:
+      raise InputError(
+        f"--{given[0]} and --{given[1]}: each is the length of the training."
+        " Give one of them"
+      )
+    steps = sorted(self.given & {"num_warmup_steps", "start_warmup_step"})
+    if steps:
+      raise InputError(
+        f"--{steps[0]}: counts steps, but the schedule runs over"
+        f" --{given[0]}. Give --warmup_proportion, a fraction of that"
+      )
+    if self.masked_lm_prob_end is not None:
+      raise InputError(
+        "--masked_lm_prob_end: changes up to the last step, which is not known"
+        f" with --{given[0]}. Give --num_train_steps instead"
+      )
+    warmup = self.optimizer.warmup_proportion
+    if warmup == 1:
+      raise InputError(
+        f"--{given[0]}: ends within the warm-up. Give a --warmup_proportion"
+        " below 1"
+      )
+    decay = self.optimizer.decay_proportion
+    if self.optimizer.schedule == "trapezoidal" and warmup + decay > 1:
+      raise InputError(
+        f"--decay_proportion={decay:g}: starts within the warm-up, as"
+        f" --warmup_proportion={warmup:g}. Give less of one of them"
+      )
 
   def warnings(self) -> Iterator[str]:
     """Yields a warning of more masks than tokens."""

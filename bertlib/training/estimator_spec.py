@@ -15,6 +15,7 @@ from bertlib.checkpoints import initialize
 from bertlib.compat import estimator_api
 from bertlib.hardware import distribution
 from bertlib.training import (
+  budget,
   checkpoint_hook,
   gradient_caching,
   gradients,
@@ -28,7 +29,8 @@ class TrainingArguments:
 
   init_checkpoint: str | None
   learning_rate: float
-  # Step at which training ends; None where nothing trains.
+  # Step at which training ends, or the amount of `budget`; None where nothing
+  # trains.
   num_train_steps: int | None
   # Steps of linear warm-up; None or 0 for none.
   num_warmup_steps: int | None
@@ -45,6 +47,8 @@ class TrainingArguments:
   trained: str | None = None
   # Whether a graph of predictions is checked before a training starts anew.
   starts_training: bool = False
+  # Over which the schedule runs, instead of steps.
+  budget: budget.Budget | None = None
 
   @property
   def step_options(self) -> optimization.StepOptions:
@@ -126,6 +130,9 @@ def train_spec(
     arguments.use_tpu,
     new_heads=True,
   )
+  account = None
+  if arguments.budget:
+    account = budget.Account(arguments.budget, _count_tokens(batch))
   step = optimization.training_step(
     accumulated,
     arguments.learning_rate,
@@ -134,6 +141,7 @@ def train_spec(
     arguments.use_tpu,
     arguments.step_options,
     loss_scale,
+    account and account.used,
   )
   shown = {
     "loss": step.loss,
@@ -141,6 +149,9 @@ def train_spec(
     "learning_rate": step.learning_rate,
     "gradient_norm": step.gradient_norm,
   }
+  if account:
+    step = step._replace(train_op=account.add_after(step.train_op))
+    shown["budget_used"] = account.used / arguments.num_train_steps
   if loss_scale:
     shown["loss_scale"] = loss_scale.value
   writes_summaries = model_dir and distribution.writes_summaries()
@@ -214,6 +225,13 @@ def _with_dropout_seed(
   )
 
 
+def _count_tokens(batch: Mapping[str, Any]):
+  """Tokens of the global batch without padding, float32 []."""
+  # Exact up to 2**24 tokens per step. A GPU has no sums of int32.
+  mask = tf.cast(batch["input_mask"], tf.float32)
+  return optimization.sum_over_replicas(tf.reduce_sum(mask))
+
+
 def _progress_hook(
   arguments: TrainingArguments,
   shown: Mapping[str, Any],
@@ -228,7 +246,7 @@ def _progress_hook(
     checkpoint_hook.share_stop_requests()
   return session_hooks.ProgressHook(
     {name.replace("_", " "): value for name, value in shown.items()},
-    arguments.num_train_steps,
+    None if arguments.budget else arguments.num_train_steps,
     batch_size,
     arguments.log_steps,
     summary_dir,

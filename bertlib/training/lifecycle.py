@@ -36,6 +36,7 @@ from bertlib.settings import embedding_spec
 from bertlib.settings.common import TrainingSettings
 from bertlib.settings.training import RunSettings
 from bertlib.training import (
+  budget,
   checkpoint_hook,
   dev_scores,
   model_selection,
@@ -398,17 +399,19 @@ def train(
   evaluate_fn: model_selection.Evaluate | None = None,
   find_bad_record: record_check.FindBadRecord | None = None,
   layout: tf_records.Layout | None = None,
+  within: budget.Budget | None = None,
 ) -> None:
   """Trains to the last step, or resumes where training was stopped.
 
   Args:
     run: the run.
     input_fn: batches, from the next step on.
-    num_train_steps: the last step.
+    num_train_steps: the last step, or the amount of the budget.
     data: name of the training data, for the log.
     evaluate_fn: evaluates a checkpoint on the dev set, for --eval_steps.
     find_bad_record: finds the invalid record when reading fails.
     layout: layout of the records, to name an invalid one when the loss is NaN.
+    within: budget that ends the training, instead of steps.
 
   Raises:
     InputError: the loss is NaN or Inf, or a record is invalid.
@@ -416,10 +419,16 @@ def train(
   """
   if run.is_chief:
     finding.prepare_resume(run.output_dir, run.start.last)
-  _log_start(run, num_train_steps, data)
+  last_step = num_train_steps
+  if within:
+    is_used_up = budget.is_used_up(within, run.start.last)
+    last_step = run.start.step if is_used_up else _NO_LAST_STEP
+  _log_start(run, last_step, data, within)
   model_fn = make_model_fn(run, num_train_steps, run.start.last)
   with checkpoint_hook.StopRequest() as own:
     stop, hooks = _stop_hooks(run, own)
+    if within:
+      hooks.append(budget.BudgetHook(within, own))
     if run.is_chief and not run.on_tpu:
       hooks.append(_save_hook(run, input_fn, stop, own, layout))
     with record_check.report_bad_record(find_bad_record):
@@ -427,10 +436,11 @@ def train(
         estimators.build(run.settings, model_fn, run.output_dir, trains=True),
         input_fn,
         run.start.step,
-        num_train_steps,
+        last_step,
         run.selection,
         evaluate_fn if run.is_chief else None,
         hooks,
+        lambda: own.is_over,
       )
   # Below `main`, but only after the checkpoint is saved and all is closed.
   stop.exit_if_requested(run.output_dir)
@@ -438,7 +448,13 @@ def train(
     logging.info("This worker is done; the chief does the rest")
 
 
-def _log_start(run: Run, num_train_steps: int, data: str) -> None:
+# Step up to which a run within a budget would train.
+_NO_LAST_STEP = 2**62
+
+
+def _log_start(
+  run: Run, num_train_steps: int, data: str, within: budget.Budget | None
+) -> None:
   """Logs the first and the last step of training."""
   done = run.start.step
   if done >= num_train_steps:
@@ -450,10 +466,10 @@ def _log_start(run: Run, num_train_steps: int, data: str) -> None:
     )
   else:
     logging.info(
-      "Training on %s, from step %d to %d, %d %s per step",
+      "Training on %s, from step %d %s, %d %s per step",
       data,
       done,
-      num_train_steps,
+      f"within {within}" if within else f"to {num_train_steps}",
       run.settings.run.train_batch_size,
       run.task.unit,
     )

@@ -124,20 +124,22 @@ class EvaluationListener(tf.train.CheckpointSaverListener):
     scores: DevScores,
     evaluate: Evaluate,
     num_train_steps: int,
+    is_over: Callable[[], bool],
   ):
-    """Stores the settings; the step `num_train_steps` is always evaluated."""
+    """Stores the settings; the last step is always evaluated."""
     self._model_dir = model_dir
     self._selection = selection
     self._scores = scores
     self._evaluate = evaluate
     self._num_train_steps = num_train_steps
+    self._is_over = is_over
 
   def after_save(self, session, global_step_value):
     """Evaluates the checkpoint if it is due; True ends training."""
     del session
     step, last = int(global_step_value), self._scores.last_step
     every = self._selection.eval_steps
-    is_last = step >= self._num_train_steps
+    is_last = step >= self._num_train_steps or self._is_over()
     if step <= last or not (is_last or step // every > last // every):
       return False
     checkpoint = os.path.join(self._model_dir, f"model.ckpt-{step}")
@@ -166,6 +168,8 @@ def train(
   selection: Selection,
   evaluate: Evaluate | None,
   hooks: Sequence[tf.train.SessionRunHook] = (),
+  # True when training ends before `num_train_steps`.
+  is_over: Callable[[], bool] = lambda: False,
 ) -> None:
   """Trains until `num_train_steps` or early stopping."""
   listeners = []
@@ -177,7 +181,12 @@ def train(
     # Otherwise another process evaluates the checkpoints.
     if evaluate:
       listener = EvaluationListener(
-        estimator.model_dir, selection, scores, evaluate, num_train_steps
+        estimator.model_dir,
+        selection,
+        scores,
+        evaluate,
+        num_train_steps,
+        is_over,
       )
       if listener.after_save(None, done):
         return

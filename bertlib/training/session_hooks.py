@@ -22,12 +22,13 @@ class ProgressHook(tf.train.SessionRunHook):
   def __init__(
     self,
     tensors: Mapping[str, Any],
-    num_train_steps: int,
+    num_train_steps: int | None,
     batch_size: int,
     log_steps: int = 20,
     model_dir: str | None = None,
   ):
     """Takes scalars by displayed name; without `model_dir`, no events."""
+    # The last step is not known within a budget.
     self._model_dir = model_dir
     self._tensors = dict(tensors)
     self._num_train_steps = num_train_steps
@@ -89,9 +90,8 @@ class ProgressHook(tf.train.SessionRunHook):
       self._bar.set_postfix(shown)
     else:
       logging.info(
-        "step %d of %d: %s; compiled in %.1f s",
-        self._step,
-        self._num_train_steps,
+        "%s: %s; compiled in %.1f s",
+        self._position(),
         ", ".join(f"{name} {value}" for name, value in shown.items()),
         sum(self._seconds),
       )
@@ -111,16 +111,18 @@ class ProgressHook(tf.train.SessionRunHook):
     if self._bar is not None:
       self._bar.set_postfix(shown)
       return
-    then, first_step = self._start
-    seconds = (time.monotonic() - then) / (self._step - first_step)
-    left = round((self._num_train_steps - self._step) * seconds)
-    logging.info(
-      "step %d of %d: %s, %s left",
-      self._step,
-      self._num_train_steps,
-      ", ".join(f"{name} {value}" for name, value in shown.items()),
-      datetime.timedelta(seconds=left),
-    )
+    words = [f"{name} {value}" for name, value in shown.items()]
+    if self._num_train_steps is not None:
+      then, first_step = self._start
+      seconds = (time.monotonic() - then) / (self._step - first_step)
+      left = round((self._num_train_steps - self._step) * seconds)
+      words.append(f"{datetime.timedelta(seconds=left)} left")
+    logging.info("%s: %s", self._position(), ", ".join(words))
+
+  def _position(self) -> str:
+    """The step, and the last one if it is known."""
+    last = self._num_train_steps
+    return f"step {self._step}" + (f" of {last}" if last is not None else "")
 
   def _typical_seconds(self) -> float:
     """Mean duration of the steps since the last log line; resets them."""

@@ -1,0 +1,164 @@
+"""A budget of tokens or of time, over which the schedule of a training runs.
+
+What is used up is in variables, and so in the checkpoints: a resumed run
+continues with the rest. Within a budget of tokens it ends with the weights of
+an uninterrupted one, bit for bit.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Callable, NamedTuple
+
+import tensorflow.compat.v1 as tf
+
+import optimization
+from bertlib.cli.errors import InputError
+
+# The unit in which a budget is counted, and units per unit of its flag.
+_UNITS = {"token_budget": ("tokens", 1), "time_budget_minutes": ("seconds", 60)}
+
+# Graph collections: durations to feed, and what is used up after a step.
+_DURATIONS, _USED = "budget/durations", "budget/used"
+
+
+class Budget(NamedTuple):
+  """A budget as its flag gives it."""
+
+  flag: str  # a key of `_UNITS`; a variable of this name has the value
+  value: float
+
+  def __str__(self) -> str:
+    return f"--{self.flag}={self.value:.15g}"
+
+  @property
+  def unit(self) -> str:
+    """The unit that is counted, and the name of its variable."""
+    return _UNITS[self.flag][0]
+
+  @property
+  def amount(self) -> int:
+    """The budget in its unit."""
+    return max(round(self.value * _UNITS[self.flag][1]), 1)
+
+
+def read_budget(values: dict[str, Any]) -> Budget | None:
+  """The budget among the values of all flags."""
+  given = [Budget(flag, values[flag]) for flag in _UNITS if values[flag]]
+  return given[0] if given else None
+
+
+# Before training
+
+
+def check(budget: Budget | None, checkpoint: str | None, on_tpu: bool) -> None:
+  """Refuses a TPU, and to resume from a checkpoint of another budget."""
+  if budget and on_tpu:
+    raise InputError(
+      f"{budget}: not for a TPU, which runs many steps at once. Give"
+      " --num_train_steps"
+    )
+  if not checkpoint:
+    return
+  before = None
+  reader = tf.train.load_checkpoint(checkpoint)
+  for flag in _UNITS:
+    if reader.has_tensor(f"budget/{flag}"):
+      before = Budget(flag, float(reader.get_tensor(f"budget/{flag}")))
+  if before != budget:
+    raise InputError(
+      f"{budget or 'no budget'}: {checkpoint} was trained with"
+      f" {before or 'no budget'}, which its schedule depends on. Give that to"
+      " resume, or another --output_dir"
+    )
+
+
+def is_used_up(budget: Budget, checkpoint: str | None) -> bool:
+  """True if nothing is left of the budget of a checkpoint."""
+  if not checkpoint:
+    return False
+  reader = tf.train.load_checkpoint(checkpoint)
+  return reader.get_tensor(f"budget/{budget.unit}") >= budget.amount
+
+
+# While training
+
+
+class Account:
+  """What a training has used up, as variables of its graph."""
+
+  def __init__(self, budget: Budget, num_tokens):
+    """Makes the variables; `num_tokens`, float32 [], are of the global step."""
+    self._num_tokens = num_tokens
+
+    def variable(name, value):
+      return tf.get_variable(
+        name,
+        [],
+        tf.float64,
+        tf.constant_initializer(value),
+        trainable=False,
+        aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
+      )
+
+    with tf.variable_scope("budget"):
+      variable(budget.flag, float(budget.value))
+      self._amounts = {n: variable(n, 0.0) for n in ("tokens", "seconds")}
+    self.tokens = tf.identity(self._amounts["tokens"])
+    self._used = self._amounts[budget.unit]
+    # Before the step, in units of the budget.
+    self.used = tf.identity(self._used)
+
+  def add_after(self, train_op):
+    """Op that runs `train_op`, then adds its tokens and the last duration."""
+    duration = tf.placeholder_with_default(0.0, [])
+    tf.add_to_collection(_DURATIONS, duration)
+    # The same number for all workers: their weights must stay equal.
+    seconds = optimization.sum_over_replicas(duration)
+    seconds /= optimization.num_replicas()
+    with tf.control_dependencies([train_op]):
+      added = tf.group(
+        self._amounts["tokens"].assign_add(
+          tf.cast(self._num_tokens, tf.float64)
+        ),
+        self._amounts["seconds"].assign_add(tf.cast(seconds, tf.float64)),
+      )
+    with tf.control_dependencies([added]):
+      tf.add_to_collection(_USED, tf.identity(self._used))
+    return added
+
+
+class BudgetHook(tf.train.SessionRunHook):
+  """Times the steps, and ends training when the budget is used up."""
+
+  # Ahead of the hook that saves and evaluates: these do not count as training.
+  # The duration of a step is added in the next one, so that the last step of a
+  # run, whose weights are saved, is not in its checkpoint.
+  def __init__(
+    self,
+    budget: Budget,
+    stop: Any,
+    now: Callable[[], float] = time.monotonic,
+  ):
+    """`stop` is the `checkpoint_hook.StopRequest` of this process."""
+    self._amount = budget.amount
+    self._stop = stop
+    self._now = now
+    self._duration = 0.0
+
+  def begin(self):
+    # One per replica of this process.
+    self._durations = tf.get_collection(_DURATIONS)
+    self._used = tf.get_collection(_USED)[0]
+
+  def before_run(self, run_context):
+    del run_context
+    self._began = self._now()
+    durations = dict.fromkeys(self._durations, self._duration)
+    return tf.train.SessionRunArgs(self._used, durations)
+
+  def after_run(self, run_context, run_values):
+    self._duration = self._now() - self._began
+    if run_values.results >= self._amount:
+      self._stop.is_over = True
+      run_context.request_stop()

@@ -1,0 +1,207 @@
+"""Tests of training within a budget of tokens or of time."""
+
+import itertools
+import os
+import shutil
+import signal
+import subprocess
+import sys
+
+import commands
+import numpy as np
+import pytest
+import run_outputs
+import tensorflow.compat.v1 as tf
+import tiny_pretraining
+
+import run_pretraining
+from bertlib.cli.errors import InputError
+from bertlib.training import budget
+from bertlib.training.checkpoint_hook import StopRequest
+
+SCRIPT = "run_pretraining.py"
+NUM_TOKENS = 1500
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+  """Folder with records, and a training on them within a budget of tokens."""
+  folder = tmp_path_factory.mktemp("budget")
+  tiny_pretraining.write_data(folder)
+  commands.succeed(SCRIPT, *flags(folder, folder / "whole"))
+  return folder
+
+
+def flags(folder, output_dir, **changed):
+  values = {
+    "token_budget": NUM_TOKENS,
+    "num_train_steps": None,
+    "num_warmup_steps": None,
+    "warmup_proportion": 0.2,
+    "schedule": "trapezoidal",
+    "decay_proportion": 0.4,
+    "save_checkpoints_steps": 3,
+    "log_steps": 1,
+    "xla": "off",
+    "output_dir": output_dir,
+  }
+  return ["--do_train", *tiny_pretraining.flags(folder, **(values | changed))]
+
+
+@pytest.mark.train
+def test_rate_follows_the_tokens(folder):
+  scalars = run_outputs.read_scalars(folder / "whole")
+  used = np.array([*scalars["budget_used"].values()])
+  assert used[0] == 0 and used[-1] < 1 and (np.diff(used) > 0).all()
+  expected = 1e-2 * np.minimum(used / 0.2, 1)
+  expected = np.minimum(expected, 1e-2 * (1 - used) / 0.4)
+  rates = [*scalars["learning_rate"].values()]
+  np.testing.assert_allclose(rates, expected, rtol=1e-4)
+
+
+@pytest.mark.train
+def test_training_ends_with_the_step_that_uses_up_the_budget(folder):
+  # The first epoch has each record once.
+  files = sorted(map(str, folder.glob("train-*.tfrecord")))
+  settings = tiny_pretraining.SEQ_LENGTH, tiny_pretraining.NUM_PREDICTIONS
+  input_fn = run_pretraining.input_fn_builder(
+    files, *settings, is_training=True, seed=12345
+  )
+  batches = input_fn({"batch_size": 8}).as_numpy_iterator()
+  tokens = itertools.accumulate(batch["input_mask"].sum() for batch in batches)
+  expected = next((n, t) for n, t in enumerate(tokens, 1) if t >= NUM_TOKENS)
+  variables = run_outputs.read_variables(folder / "whole")
+  assert (variables["global_step"], variables["budget/tokens"]) == expected
+
+
+def assert_same_training(folder, other):
+  """Asserts that all but the measured time is equal, bit for bit."""
+  found, expected = map(run_outputs.read_variables, (folder, other))
+  for variables in (found, expected):
+    assert variables.pop("budget/seconds") > 0
+  assert found.keys() == expected.keys()
+  for name, value in found.items():
+    np.testing.assert_array_equal(value, expected[name], err_msg=name)
+
+
+@pytest.mark.train
+def test_resumed_run_ends_with_the_weights_of_a_whole_one(folder, tmp_path):
+  for path in (folder / "whole").glob("model.ckpt-6.*"):
+    shutil.copy(path, tmp_path)
+  done = commands.succeed(SCRIPT, *flags(folder, tmp_path))
+  assert "from step 6 within --token_budget=1500," in done.stderr
+  assert_same_training(tmp_path, folder / "whole")
+
+
+@pytest.mark.process
+@pytest.mark.slow
+def test_killed_run_ends_with_the_weights_of_a_whole_one(folder, tmp_path):
+  arguments = flags(folder, tmp_path)
+  script = os.path.join(commands.ROOT, SCRIPT)
+  command = [sys.executable, script, *arguments]
+  with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
+    commands.wait_until((tmp_path / "model.ckpt-6.index").exists, process)
+    process.send_signal(signal.SIGKILL)
+  done = commands.succeed(SCRIPT, *arguments)
+  assert "from step 0 within" not in done.stderr
+  assert_same_training(tmp_path, folder / "whole")
+
+
+@pytest.mark.train
+def test_used_up_budget_is_not_trained_further(folder):
+  last = run_outputs.steps_done(folder / "whole")
+  done = commands.succeed(SCRIPT, *flags(folder, folder / "whole"))
+  assert "nothing is left to train" in done.stderr
+  assert run_outputs.steps_done(folder / "whole") == last
+
+
+@pytest.mark.train
+def test_last_step_of_a_budget_is_evaluated(folder, tmp_path):
+  held_out = folder / "held_out.tfrecord"
+  commands.succeed(
+    SCRIPT,
+    *flags(
+      folder,
+      tmp_path,
+      token_budget=300,
+      eval_steps=999,
+      eval_input_file=held_out,
+    ),
+  )
+  (row,) = (tmp_path / "dev_scores.jsonl").read_text().splitlines()
+  last = run_outputs.read_variables(tmp_path)["global_step"]
+  assert row.startswith(f'{{"step": {last}, ')
+
+
+@pytest.mark.train
+@pytest.mark.parametrize(
+  ("changed", "words"),
+  [
+    (
+      {"token_budget": 3000},
+      "--token_budget=3000: {} was trained with --token_budget=1500, which",
+    ),
+    (
+      {"token_budget": None, "time_budget_minutes": 5},
+      "--time_budget_minutes=5: {} was trained with --token_budget=1500, which",
+    ),
+    (
+      {"token_budget": None, "warmup_proportion": None, "num_train_steps": 50},
+      "no budget: {} was trained with --token_budget=1500, which",
+    ),
+  ],
+)
+def test_another_budget_is_refused_to_resume(folder, changed, words):
+  whole = folder / "whole"
+  last = run_outputs.steps_done(whole)
+  error = commands.fail(SCRIPT, *flags(folder, whole, **changed))
+  assert words.format(whole / f"model.ckpt-{last}") in error
+
+
+# Time
+
+
+def train_within_a_minute(folder, num_steps=None):
+  """Trains with steps of 5 seconds, and saves; returns the steps done."""
+  within = budget.Budget("time_budget_minutes", 1)
+  ticks = itertools.count(0, 5)  # read as a step begins and as it ends
+  with tf.Graph().as_default():
+    step = tf.train.create_global_step()
+    account = budget.Account(within, tf.constant(7.0))
+    train_op = account.add_after(step.assign_add(1))
+    hook = budget.BudgetHook(within, StopRequest(), lambda: next(ticks))
+    saver = tf.train.Saver()
+    with tf.train.SingularMonitoredSession(
+      [hook], checkpoint_dir=str(folder)
+    ) as session:
+      done = 0
+      while not session.should_stop() and done != num_steps:
+        session.run(train_op)
+        done += 1
+      saver.save(session.raw_session(), str(folder / "model.ckpt"), step)
+  return done
+
+
+@pytest.mark.graph
+def test_a_minute_has_twelve_steps_of_five_seconds(tmp_path):
+  # The duration of a step is known in the next one.
+  assert train_within_a_minute(tmp_path) == 13
+  saved = run_outputs.read_variables(tmp_path)
+  assert saved["budget/seconds"] == 60
+  assert saved["budget/tokens"] == 13 * 7
+  assert saved["budget/time_budget_minutes"] == 1
+
+
+@pytest.mark.graph
+def test_resumed_training_continues_with_the_rest_of_the_time(tmp_path):
+  assert train_within_a_minute(tmp_path, num_steps=5) == 5
+  assert run_outputs.read_variables(tmp_path)["budget/seconds"] == 20
+  assert train_within_a_minute(tmp_path) == 9
+  within = budget.Budget("time_budget_minutes", 1)
+  assert budget.is_used_up(within, tf.train.latest_checkpoint(str(tmp_path)))
+
+
+@pytest.mark.unit
+def test_budgets_are_not_for_a_tpu():
+  with pytest.raises(InputError, match="--token_budget=7: not for a TPU"):
+    budget.check(budget.Budget("token_budget", 7), None, on_tpu=True)
