@@ -263,8 +263,14 @@ def test_training_says_how_it_goes(trained):
     "learning rate",
     "gradient norm",
     "examples/s",
+    "tokens",
+    "tokens/s",
+    "FLOP/s",
+    "of peak",
   ):
     assert f" {word} " in last, word
+  recorded = run_outputs.read_json(trained.folder / "run.json")["device_peak"]
+  assert recorded["flops_per_second"] > 1e8
 
 
 @pytest.mark.process

@@ -110,6 +110,12 @@ def product_rates(
   return {name: flops / best for name, best in seconds.items()}
 
 
+def device_peak(dtype: str) -> float:
+  """FLOP/s of a large matrix product on one device."""
+  size = 4096 if tf.config.list_physical_devices("GPU") else 1024
+  return product_rates([dtype], size, size, size, num_rounds=3)[dtype]
+
+
 def fastest_seconds(
   results: Mapping[str, Any], num_rounds: int = 7
 ) -> dict[str, float]:

@@ -109,6 +109,12 @@ class Receipt:
       self._keep_earlier(run)
       self._write()
 
+  def record(self, **entries: Any) -> None:
+    """Records what is measured during the run."""
+    self._content |= entries
+    if self._writes:
+      self._write()
+
   def finish(
     self, results: Mapping[str, Any], checkpoint: str | None = None
   ) -> None:

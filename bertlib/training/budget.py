@@ -41,6 +41,21 @@ class Budget(NamedTuple):
     """The budget in its unit."""
     return max(round(self.value * _UNITS[self.flag][1]), 1)
 
+  def is_used_up(self, checkpoint: str | None) -> bool:
+    """True if a checkpoint has nothing left of it."""
+    if not checkpoint:
+      return False
+    reader = tf.train.load_checkpoint(checkpoint)
+    return reader.get_tensor(f"budget/{self.unit}") >= self.amount
+
+  def open_account(self, num_tokens) -> Account:
+    """Makes the variables; `num_tokens`, float32 [], are of the global step."""
+    return Account(self, num_tokens)
+
+  def hook(self, stop: Any) -> BudgetHook:
+    """The hook that ends training by a `checkpoint_hook.StopRequest`."""
+    return BudgetHook(self, stop)
+
 
 def read_budget(values: dict[str, Any]) -> Budget | None:
   """The budget among the values of all flags."""
@@ -73,14 +88,6 @@ def check(budget: Budget | None, checkpoint: str | None, on_tpu: bool) -> None:
     )
 
 
-def is_used_up(budget: Budget, checkpoint: str | None) -> bool:
-  """True if nothing is left of the budget of a checkpoint."""
-  if not checkpoint:
-    return False
-  reader = tf.train.load_checkpoint(checkpoint)
-  return reader.get_tensor(f"budget/{budget.unit}") >= budget.amount
-
-
 # While training
 
 
@@ -88,7 +95,6 @@ class Account:
   """What a training has used up, as variables of its graph."""
 
   def __init__(self, budget: Budget, num_tokens):
-    """Makes the variables; `num_tokens`, float32 [], are of the global step."""
     self._num_tokens = num_tokens
 
     def variable(name, value):
@@ -140,7 +146,6 @@ class BudgetHook(tf.train.SessionRunHook):
     stop: Any,
     now: Callable[[], float] = time.monotonic,
   ):
-    """`stop` is the `checkpoint_hook.StopRequest` of this process."""
     self._amount = budget.amount
     self._stop = stop
     self._now = now

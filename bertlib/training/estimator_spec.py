@@ -15,7 +15,6 @@ from bertlib.checkpoints import initialize
 from bertlib.compat import estimator_api
 from bertlib.hardware import distribution
 from bertlib.training import (
-  budget,
   checkpoint_hook,
   gradient_caching,
   gradients,
@@ -47,8 +46,11 @@ class TrainingArguments:
   trained: str | None = None
   # Whether a graph of predictions is checked before a training starts anew.
   starts_training: bool = False
-  # Over which the schedule runs, instead of steps.
-  budget: budget.Budget | None = None
+  # `budget.Budget` over which the schedule runs, instead of steps.
+  budget: Any = None
+  # Of a `session_hooks.Throughput`, where the log shows tokens per second.
+  step_flops: Callable[[float, float], float] | None = None
+  peak_flops: float | None = None
 
   @property
   def step_options(self) -> optimization.StepOptions:
@@ -130,9 +132,11 @@ def train_spec(
     arguments.use_tpu,
     new_heads=True,
   )
-  account = None
+  tokens = account = None
+  if arguments.budget or arguments.step_flops:
+    tokens = _count_tokens(batch)
   if arguments.budget:
-    account = budget.Account(arguments.budget, _count_tokens(batch))
+    account = arguments.budget.open_account(tokens)
   step = optimization.training_step(
     accumulated,
     arguments.learning_rate,
@@ -161,7 +165,13 @@ def train_spec(
   # host.
   if not arguments.use_tpu:
     hooks.append(
-      _progress_hook(arguments, shown, params["batch_size"], summary_dir)
+      _progress_hook(
+        arguments,
+        shown,
+        params["batch_size"],
+        summary_dir,
+        _throughput(arguments, batch, tokens, account),
+      )
     )
   if summary_dir:
     host_call = write_scalars(summary_dir, step.train_op, shown, arguments)
@@ -232,11 +242,31 @@ def _count_tokens(batch: Mapping[str, Any]):
   return optimization.sum_over_replicas(tf.reduce_sum(mask))
 
 
+def _throughput(
+  arguments: TrainingArguments,
+  batch: Mapping[str, Any],
+  tokens,
+  account,
+) -> session_hooks.Throughput | None:
+  """What the log computes tokens and FLOPs per second from."""
+  if not arguments.step_flops:
+    return None
+  rows = tf.shape(batch["input_mask"])[0]
+  return session_hooks.Throughput(
+    rows * optimization.num_replicas(),
+    tokens,
+    account.tokens if account else tf.constant(0.0),
+    arguments.step_flops,
+    arguments.peak_flops,
+  )
+
+
 def _progress_hook(
   arguments: TrainingArguments,
   shown: Mapping[str, Any],
   batch_size: int,
   summary_dir: str | None,
+  throughput: session_hooks.Throughput | None,
 ):
   """Hook of the log lines; registers the NaN check and the stop requests."""
   # With a loss scale, a step whose gradient norm is NaN or Inf is skipped.
@@ -250,6 +280,7 @@ def _progress_hook(
     batch_size,
     arguments.log_steps,
     summary_dir,
+    throughput,
   )
 
 

@@ -36,7 +36,6 @@ from bertlib.settings import embedding_spec
 from bertlib.settings.common import TrainingSettings
 from bertlib.settings.training import RunSettings
 from bertlib.training import (
-  budget,
   checkpoint_hook,
   dev_scores,
   model_selection,
@@ -399,7 +398,7 @@ def train(
   evaluate_fn: model_selection.Evaluate | None = None,
   find_bad_record: record_check.FindBadRecord | None = None,
   layout: tf_records.Layout | None = None,
-  within: budget.Budget | None = None,
+  within: Any = None,
 ) -> None:
   """Trains to the last step, or resumes where training was stopped.
 
@@ -411,7 +410,7 @@ def train(
     evaluate_fn: evaluates a checkpoint on the dev set, for --eval_steps.
     find_bad_record: finds the invalid record when reading fails.
     layout: layout of the records, to name an invalid one when the loss is NaN.
-    within: budget that ends the training, instead of steps.
+    within: `budget.Budget` that ends the training, instead of steps.
 
   Raises:
     InputError: the loss is NaN or Inf, or a record is invalid.
@@ -421,14 +420,14 @@ def train(
     finding.prepare_resume(run.output_dir, run.start.last)
   last_step = num_train_steps
   if within:
-    is_used_up = budget.is_used_up(within, run.start.last)
+    is_used_up = within.is_used_up(run.start.last)
     last_step = run.start.step if is_used_up else _NO_LAST_STEP
   _log_start(run, last_step, data, within)
   model_fn = make_model_fn(run, num_train_steps, run.start.last)
   with checkpoint_hook.StopRequest() as own:
     stop, hooks = _stop_hooks(run, own)
     if within:
-      hooks.append(budget.BudgetHook(within, own))
+      hooks.append(within.hook(own))
     if run.is_chief and not run.on_tpu:
       hooks.append(_save_hook(run, input_fn, stop, own, layout))
     with record_check.report_bad_record(find_bad_record):
@@ -452,9 +451,7 @@ def train(
 _NO_LAST_STEP = 2**62
 
 
-def _log_start(
-  run: Run, num_train_steps: int, data: str, within: budget.Budget | None
-) -> None:
+def _log_start(run: Run, num_train_steps: int, data: str, within: Any) -> None:
   """Logs the first and the last step of training."""
   done = run.start.step
   if done >= num_train_steps:

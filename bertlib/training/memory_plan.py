@@ -12,7 +12,7 @@ from bertlib.settings.common import DeviceSettings
 class StepShape(NamedTuple):
   """Sizes of a training step, apart from those of model and batch."""
 
-  seq_length: int  # S, tokens of the longest sequence
+  seq_length: float  # S, tokens of the longest sequence
   num_rows: int = 1  # sequences per example
   num_predictions: int = 0  # P, masked positions per sequence
   # Positions per sequence that the last layer computes; None for all.
@@ -201,10 +201,10 @@ def replicas_per_memory(devices: DeviceSettings) -> int:
 
 def step_flops(
   config: modeling.BertConfig,
-  batch_size: int,
+  batch_size: float,
   shape: StepShape,
   recompute: bool = False,
-) -> int:
+) -> float:
   """Floating-point operations of a training step's matrix products."""
   # Heads other than the masked LM's, and padding, are left out.
   width, inner = config.hidden_size, config.intermediate_size

@@ -6,7 +6,7 @@ import datetime
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, Callable
+from typing import Any, Callable, NamedTuple
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -14,6 +14,16 @@ from absl import logging
 from tqdm import tqdm
 
 from bertlib.compat import estimator_api
+
+
+class Throughput(NamedTuple):
+  """What a training's speed is computed from."""
+
+  examples: Any  # of a step, a number []
+  tokens: Any  # of a step without padding, a number []
+  tokens_before: Any  # trained on before this process, a number []
+  step_flops: Callable[[float, float], float]  # of examples and tokens
+  peak_flops: float  # per second, of all devices
 
 
 class ProgressHook(tf.train.SessionRunHook):
@@ -26,6 +36,7 @@ class ProgressHook(tf.train.SessionRunHook):
     batch_size: int,
     log_steps: int = 20,
     model_dir: str | None = None,
+    throughput: Throughput | None = None,
   ):
     """Takes scalars by displayed name; without `model_dir`, no events."""
     # The last step is not known within a budget.
@@ -34,6 +45,14 @@ class ProgressHook(tf.train.SessionRunHook):
     self._num_train_steps = num_train_steps
     self._batch_size = batch_size
     self._log_steps = max(log_steps, 1)
+    self._throughput = throughput
+    self._counted = {}  # in each step
+    if throughput:
+      self._counted = {
+        "examples": throughput.examples,
+        "tokens": throughput.tokens,
+      }
+    self._counts: list[dict[str, float]] = []  # since the last line
     self._bar = None
     self._zeros: list[set[str]] = []  # of each of the first two shown steps
 
@@ -42,6 +61,8 @@ class ProgressHook(tf.train.SessionRunHook):
     self._step = int(session.run(tf.train.get_global_step(session.graph)))
     self._seconds = []  # of each step since the last line
     self._start = None  # time and step after the first one, which compiles
+    if self._throughput:
+      self._num_tokens = float(session.run(self._throughput.tokens_before))
     logging.info("Compiling the training step")
     if self._bar is None and sys.stderr.isatty():
       self._bar = tqdm(
@@ -54,20 +75,26 @@ class ProgressHook(tf.train.SessionRunHook):
     step = self._step + 1
     due = step % self._log_steps == 0 or step == self._num_train_steps
     due |= self._start is None
-    return tf.train.SessionRunArgs(self._tensors if due else {})
+    return tf.train.SessionRunArgs(
+      {**(self._tensors if due else {}), **self._counted}
+    )
 
   def after_run(self, run_context, run_values):
     del run_context
     self._step += 1
     self._seconds.append(time.monotonic() - self._began)
+    values = dict(run_values.results)
+    if self._counted:
+      self._counts.append({name: values.pop(name) for name in self._counted})
+      self._num_tokens += self._counts[-1]["tokens"]
     if self._bar is not None:
       self._bar.update()
-    if run_values.results and len(self._zeros) < 2:
-      self._warn_of_zeros(run_values.results)
+    if values and len(self._zeros) < 2:
+      self._warn_of_zeros(values)
     if self._start is None:
-      self._show_first(run_values.results)
-    elif run_values.results:
-      self._show(run_values.results)
+      self._show_first(values)
+    elif values:
+      self._show(values)
 
   def _warn_of_zeros(self, values: Mapping[str, float]) -> None:
     """Warns if a loss or norm is 0 in both of the first two shown steps."""
@@ -96,17 +123,19 @@ class ProgressHook(tf.train.SessionRunHook):
         sum(self._seconds),
       )
     self._start, self._seconds = (time.monotonic(), self._step), []
+    self._counts = []
 
   def _show(self, values: Mapping[str, float]) -> None:
-    examples_per_second = self._batch_size / max(self._typical_seconds(), 1e-9)
-    shown = {name: f"{value:.4g}" for name, value in values.items()}
-    shown["examples/s"] = f"{examples_per_second:.1f}"
+    speeds = self._speeds()
+    shown = {n: f"{value:.4g}" for n, value in {**values, **speeds}.items()}
+    shown["examples/s"] = f"{speeds['examples/s']:.1f}"
     if self._model_dir:
-      entry = tf.Summary.Value(
-        tag="examples/s", simple_value=examples_per_second
-      )
+      entries = [
+        tf.Summary.Value(tag=name, simple_value=value)
+        for name, value in speeds.items()
+      ]
       tf.summary.FileWriterCache.get(self._model_dir).add_summary(
-        tf.Summary(value=[entry]), self._step
+        tf.Summary(value=entries), self._step
       )
     if self._bar is not None:
       self._bar.set_postfix(shown)
@@ -118,6 +147,25 @@ class ProgressHook(tf.train.SessionRunHook):
       left = round((self._num_train_steps - self._step) * seconds)
       words.append(f"{datetime.timedelta(seconds=left)} left")
     logging.info("%s: %s", self._position(), ", ".join(words))
+
+  def _speeds(self) -> dict[str, float]:
+    """Speeds since the last log line, by displayed name."""
+    seconds = max(self._typical_seconds(), 1e-9)
+    if not self._throughput:
+      return {"examples/s": self._batch_size / seconds}
+    counts, self._counts = self._counts, []
+    examples, tokens = (
+      sum(count[name] for count in counts) / len(counts)
+      for name in self._counted
+    )
+    flops = self._throughput.step_flops(examples, tokens) / seconds
+    return {
+      "examples/s": examples / seconds,
+      "tokens": self._num_tokens,
+      "tokens/s": tokens / seconds,
+      "FLOP/s": flops,
+      "of peak": flops / self._throughput.peak_flops,
+    }
 
   def _position(self) -> str:
     """The step, and the last one if it is known."""

@@ -108,6 +108,17 @@ def test_killed_run_ends_with_the_weights_of_a_whole_one(folder, tmp_path):
 
 
 @pytest.mark.train
+def test_replicas_share_one_budget(folder, tmp_path):
+  shared = ["--distribution=mirrored", "--num_replicas=2"]
+  commands.succeed(SCRIPT, *flags(folder, tmp_path), *shared)
+  found, expected = (
+    run_outputs.read_variables(place) for place in (tmp_path, folder / "whole")
+  )
+  for name in ("global_step", "budget/tokens", "budget/token_budget"):
+    assert found[name] == expected[name]
+
+
+@pytest.mark.train
 def test_used_up_budget_is_not_trained_further(folder):
   last = run_outputs.steps_done(folder / "whole")
   done = commands.succeed(SCRIPT, *flags(folder, folder / "whole"))
@@ -198,7 +209,7 @@ def test_resumed_training_continues_with_the_rest_of_the_time(tmp_path):
   assert run_outputs.read_variables(tmp_path)["budget/seconds"] == 20
   assert train_within_a_minute(tmp_path) == 9
   within = budget.Budget("time_budget_minutes", 1)
-  assert budget.is_used_up(within, tf.train.latest_checkpoint(str(tmp_path)))
+  assert within.is_used_up(tf.train.latest_checkpoint(str(tmp_path)))
 
 
 @pytest.mark.unit

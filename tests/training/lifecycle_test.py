@@ -477,6 +477,37 @@ def test_steps_that_were_scored_do_not_count_for_speed(monkeypatch, log):
   assert "examples/s 6.0" in log[-1]
 
 
+@pytest.mark.graph
+def test_throughput_is_that_of_examples_and_tokens(monkeypatch, log):
+  # The first step takes 9 seconds, the others 2.
+  times = iter([0, 9, 9, 9, 11, 11, 13, 13])
+  clock = types.SimpleNamespace(monotonic=lambda: next(times))
+  with tf.Graph().as_default():
+    step = tf.train.create_global_step()
+    tokens = tf.cast(10 * step + 10, tf.float32)
+    with tf.control_dependencies([tokens]):
+      train_op = step.assign_add(1, read_value=False)
+    throughput = session_hooks.Throughput(
+      examples=tf.constant(4),
+      tokens=tokens,
+      tokens_before=tf.constant(1000.0),
+      step_flops=lambda examples, tokens: examples * tokens**2,
+      peak_flops=50000.0,
+    )
+    hook = session_hooks.ProgressHook(
+      {"loss": tf.constant(1.0)}, 3, 999, log_steps=3, throughput=throughput
+    )
+    with tf.train.SingularMonitoredSession(hooks=[hook]) as session:
+      monkeypatch.setattr(session_hooks, "time", clock)  # of no other module
+      for _ in range(3):
+        session.run([train_op])
+  # Without the first step 25 tokens per step; 4 * 25**2 FLOPs in 2 seconds.
+  assert log[-1] == (
+    "step 3 of 3: loss 1, examples/s 2.0, tokens 1060, tokens/s 12.5,"
+    " FLOP/s 1250, of peak 0.025, 0:00:00 left"
+  )
+
+
 def test_the_time_left_leaves_compilation_out(monkeypatch, log):
   # Seconds at which each step begins and ends, and each line is logged.
   times = iter([0, 900, 900, 900, 901, 901, 902, 902])
