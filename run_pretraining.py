@@ -77,6 +77,7 @@ def input_fn_builder(
   num_records: int | None = None,
   by_file: Mapping[str, int] | None = None,
   objective: str = "mlm_nsp",
+  num_picked: int | None = None,
 ):
   """An `input_fn` over TFRecord files of pretraining.
 
@@ -97,6 +98,8 @@ def input_fn_builder(
       None: every process reads its rows of each batch, so that batches do not
       depend on the number of processes.
     objective: "mlm_nsp", or "mlm" to leave out the labels of next sentences.
+    num_picked: number of records that an evaluation picks, see
+      `input_pipeline.pick_evenly`; None for all.
 
   Returns:
     A function of `params`, which has `batch_size`, and may have `shard` and
@@ -121,7 +124,13 @@ def input_fn_builder(
     batch_size, shard = input_pipeline.global_batch_size_and_shard(params)
     if not is_training:
       return input_pipeline.record_batches(
-        input_files, layout, batch_size, drop_remainder, trim, shard=shard
+        input_files,
+        layout,
+        batch_size,
+        drop_remainder,
+        trim,
+        shard=shard,
+        pick=num_picked and (num_picked, num_records),
       )
     shard = shard or input_pipeline.Shard()
 
@@ -687,21 +696,27 @@ def evaluate_records(
   """Evaluates a checkpoint, or the initial model, on the first records."""
   settings, files = run.settings, data.eval_files
   total = data.count(files)
+  num_picked = settings.num_eval_records
+  if num_picked is not None:
+    num_picked = min(num_picked, total)
   batch_size = settings.run.eval_batch_size
   num_steps, num_passes = plan_evaluation(
-    total,
+    num_picked or total,
     batch_size,
     settings.max_eval_steps if "max_eval_steps" in settings.given else None,
     run.on_tpu,
+    most_steps=num_picked or _MOST_EVAL_STEPS,
   )
-  _log_evaluation(total, num_steps * batch_size, num_passes)
-  num_read = min(num_steps * batch_size, total)
+  num_wanted = min(num_steps * batch_size, num_passes * (num_picked or total))
+  _log_evaluation(total, num_wanted, num_passes)
+  num_read = total if num_picked else min(num_wanted, total)
   input_fn = input_fn_builder(
     [*files] * num_passes,
     settings.model.max_seq_length,
     settings.max_predictions_per_seq,
     num_records=total,
     objective=settings.objective,
+    num_picked=num_picked,
     **lifecycle.input_options(run, is_training=False),
   )
   find_bad_record = pretraining_inputs.bad_record_finder(
@@ -724,13 +739,17 @@ def _log_evaluation(total: int, num_wanted: int, num_passes: int) -> None:
 
 
 def plan_evaluation(
-  num_records: int, batch_size: int, max_steps: int | None, full_batches: bool
+  num_records: int,
+  batch_size: int,
+  max_steps: int | None,
+  full_batches: bool,
+  most_steps: int = _MOST_EVAL_STEPS,
 ) -> tuple[int, int]:
   """Steps of an evaluation, and passes over the records for these."""
   one_pass = -(-num_records // batch_size)
   # For --max_eval_steps the records repeat if they are too few, as in the
   # original. On a TPU a second pass fills the last batch.
-  num_steps = max_steps or min(one_pass, _MOST_EVAL_STEPS)
+  num_steps = max_steps or min(one_pass, most_steps)
   if not (max_steps or full_batches):
     return num_steps, 1
   return num_steps, -(-num_steps * batch_size // num_records)

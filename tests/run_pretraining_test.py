@@ -319,6 +319,49 @@ def test_the_weights_with_the_lowest_loss_are_kept(place):
   assert "<b>dev masked_lm_loss</b>" in (output_dir / "report.html").read_text()
 
 
+@pytest.mark.train
+def test_training_ends_at_its_target_on_picked_records(place):
+  output_dir = place / "target"
+  done = commands.succeed(
+    "run_pretraining.py",
+    "--do_train",
+    *flags(
+      place,
+      output_dir=output_dir,
+      eval_input_file=place / "held_out.tfrecord",
+      num_eval_records=3,
+      num_train_steps=30,
+      eval_steps=10,
+      target_metric="masked_lm_loss",
+      target_value=99,
+      xla="off",
+    ),
+  )
+  assert "Evaluating on 3 records of 10" in done.stderr
+  assert run_outputs.steps_done(output_dir) == 10
+  # Of 10 records these are 0, 3 and 6.
+  records = tf.data.TFRecordDataset([str(place / "held_out.tfrecord")])
+  rows = [*records.as_numpy_iterator()]
+  with tf.io.TFRecordWriter(str(place / "picked.tfrecord")) as file:
+    for number in (0, 3, 6):
+      file.write(rows[number])
+  commands.succeed(
+    "run_pretraining.py",
+    "--do_eval",
+    *flags(
+      place,
+      output_dir=output_dir,
+      eval_input_file=place / "picked.tfrecord",
+      xla="off",
+    ),
+  )
+  results = run_outputs.read_numbers(output_dir / "eval_results.txt")
+  (row,) = (output_dir / "dev_scores.jsonl").read_text().splitlines()
+  for name, value in json.loads(row).items():
+    if name != "step":
+      assert value == pytest.approx(results[name], rel=1e-5)
+
+
 @pytest.mark.process
 def test_held_out_records_count_once_each(place, trained):
   assert "which is for training" not in trained.log

@@ -394,6 +394,16 @@ def test_values_at_the_edge(flag, good, bad):
     ),
     (
       pretraining,
+      "--do_train --input_file=x --eval_steps=1 --target_metric=loss",
+      "--target_metric: has no effect. Add --target_value",
+    ),
+    (
+      pretraining,
+      "--do_train --input_file=x --target_metric=loss --target_value=1",
+      "--target_metric: has no effect. Add --eval_steps",
+    ),
+    (
+      pretraining,
       "--do_train --input_file=x --token_budget=9 --num_train_steps=1",
       "--token_budget and --num_train_steps: each is the length",
     ),

@@ -148,6 +148,14 @@ class PretrainingSettings(TrainingSettings):
     basic=True,
     needs="do_eval or eval_steps",
   )
+  num_eval_records: int | None = option.integer(
+    None,
+    "Evaluate on this many records, evenly spaced: number i * n //"
+    " num_eval_records of n. If not given, on the first ones.",
+    AT_LEAST_1,
+    section="evaluation",
+    needs="do_eval or eval_steps",
+  )
   remask: bool = option.boolean(
     False,
     "Dynamic masking: draw new masks each time a record is read in training,"

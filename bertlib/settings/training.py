@@ -10,6 +10,7 @@ from bertlib.cli.errors import InputError
 from bertlib.cli.ranges import (
   AT_LEAST_1,
   COUNT,
+  FINITE,
   FRACTION,
   FRACTION_BELOW_1,
   INTEGER,
@@ -244,6 +245,19 @@ class RunSettings(option.Group):
     COUNT,
     section="evaluation",
   )
+  target_metric: str | None = option.text(
+    None,
+    "Metric whose --target_value ends training, when an evaluation of"
+    " --eval_steps reaches it.",
+    section="evaluation",
+  )
+  target_value: float | None = option.number(
+    None,
+    "Value of --target_metric that ends training: at least this, or for a loss"
+    " at most.",
+    FINITE,
+    section="evaluation",
+  )
   seed: int = option.integer(
     12345,
     "Random seed of weight initialization, example order and dropout. The same"
@@ -289,6 +303,7 @@ class RunSettings(option.Group):
         f"--patience={self.patience}: needs evaluations during training. Add"
         " --eval_steps"
       )
+    self._check_target()
     every = self.save_checkpoints_steps
     if (
       "save_checkpoints_steps" in self.given and (self.eval_steps or 0) % every
@@ -304,6 +319,14 @@ class RunSettings(option.Group):
       )
     if self.seeds == 1:
       raise InputError("--seeds=1: give 2 or more, or --seed=... for one run")
+
+  def _check_target(self) -> None:
+    """Refuses a target without its metric, value or evaluations."""
+    flags = ("target_metric", "target_value", "eval_steps")
+    missing = [name for name in flags if getattr(self, name) is None]
+    given = [name for name in flags[:2] if name not in missing]
+    if given and missing:
+      raise InputError(f"--{given[0]}: has no effect. Add --{missing[0]}")
 
   @property
   def evaluates(self) -> bool:

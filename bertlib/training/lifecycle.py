@@ -137,14 +137,26 @@ def find_start(settings: TrainingSettings, task: Task) -> finding.Start:
 
 def read_selection(run: RunSettings, metrics: Sequence[str]) -> Selection:
   """Selection of the best checkpoint; `metrics` has the primary one first."""
-  metric = dev_scores.plain_name(run.best_metric or metrics[0])
+  best = run.best_metric or metrics[0]
+  metric = _metric_named("best_metric", best, metrics)
+  target = None
+  if run.target_metric:
+    target = _metric_named("target_metric", run.target_metric, metrics)
+  eval_steps = run.eval_steps if run.do_train else None
+  return Selection(
+    eval_steps or 0, metric, run.patience, target, run.target_value
+  )
+
+
+def _metric_named(flag: str, name: str, metrics: Sequence[str]) -> str:
+  """The metric of a flag, by its plain name; InputError if there is none."""
+  metric = dev_scores.plain_name(name)
   if metric not in metrics:
     raise InputError(
-      f"--best_metric={run.best_metric}: there is no such metric; there are"
+      f"--{flag}={name}: there is no such metric; there are"
       f" {', '.join(metrics)}"
     )
-  eval_steps = run.eval_steps if run.do_train else None
-  return Selection(eval_steps or 0, metric, run.patience)
+  return metric
 
 
 def with_best_metric(

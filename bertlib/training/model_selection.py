@@ -16,6 +16,7 @@ from bertlib.io.files import atomic_write
 from bertlib.training.dev_scores import (
   SCORES_FILE,
   best_row,
+  is_better,
   plain_scores,
   read_scores,
 )
@@ -32,6 +33,9 @@ class Selection(NamedTuple):
   # Evaluations without improvement after which training ends; 0 for no early
   # stopping.
   patience: int = 0
+  # Metric and value that end training; None for none.
+  target_metric: str | None = None
+  target_value: float | None = None
 
 
 def write_events(folder: str, step: int, scores: Mapping[str, float]) -> None:
@@ -82,7 +86,9 @@ class DevScores:
     return self.rows[-1]["step"] if self.rows else 0
 
   def is_over(self) -> bool:
-    """True if patience has run out, which it also logs."""
+    """True if the target is reached or patience has run out, and logs it."""
+    if self._has_reached_target():
+      return True
     best, patience = self.best, self._selection.patience
     num_since_best = len(self.rows) - (self.rows.index(best) + 1 if best else 0)
     if not patience or num_since_best < patience:
@@ -94,6 +100,21 @@ class DevScores:
       self._selection.metric,
       best["step"] if best else "-",
       num_since_best,
+      self.last_step,
+    )
+    return True
+
+  def _has_reached_target(self) -> bool:
+    """True if the last evaluation has reached the target, which it logs."""
+    name, target = self._selection.target_metric, self._selection.target_value
+    score = self.rows[-1].get(name) if self.rows else None
+    if score is None or not (score == target or is_better(name, score, target)):
+      return False
+    logging.info(
+      "--target_value=%g: %s is %.4g; training ends at step %d",
+      target,
+      name,
+      score,
       self.last_step,
     )
     return True

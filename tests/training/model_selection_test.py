@@ -83,6 +83,29 @@ def test_patience_is_counted_from_the_best(tmp_path, values, patience, is_over):
   assert scores.is_over() == is_over
 
 
+@pytest.mark.parametrize(
+  ("metric", "target", "values", "is_over"),
+  [
+    ("accuracy", 0.72, [0.5, 0.719], False),
+    ("accuracy", 0.72, [0.5, 0.72], True),
+    ("loss", 2.0, [2.5, 2.1], False),
+    ("loss", 2.0, [2.1, 1.9], True),
+    ("loss", 2.0, [math.nan], False),
+    ("loss", 2.0, [], False),
+  ],
+)
+def test_target_that_is_reached_ends_training(
+  tmp_path, log, metric, target, values, is_over
+):
+  scores = DevScores(str(tmp_path), Selection(5, "f1", 0, metric, target))
+  for number, value in enumerate(values):
+    scores.add(10 * number, {metric: value})
+  assert scores.is_over() is is_over
+  assert [line.split(":")[0] for line in log] == (
+    [f"--target_value={target:g}"] * is_over
+  )
+
+
 def test_early_stopping_is_logged(tmp_path, log):
   scores_of(tmp_path, "f1", 0.5, 0.4, 0.3, patience=2).is_over()
   assert log == [
