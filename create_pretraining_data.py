@@ -147,7 +147,7 @@ def check_overwriting(
 ) -> None:
   """Refuses outputs or receipts that would overwrite inputs."""
   receipt_files = [
-    settings.receipt_path,
+    receipts.path_of(settings),
     pretraining_blocks.receipt_file(outputs),
   ]
   files.check_outputs([*outputs, *receipt_files], [*inputs, recipe.vocab_file])

@@ -31,7 +31,6 @@ from typing import Any, NamedTuple
 from absl import logging
 
 import tokenization
-from bertlib.checkpoints import config_schema
 from bertlib.cli import app, lazy_module, option, terminal
 from bertlib.cli.errors import InputError
 from bertlib.data import vocabulary
@@ -257,7 +256,10 @@ def insert_words(
 
 def read_config(path: str) -> dict[str, Any]:
   """Reads a `bert_config.json`, including unknown keys."""
-  return config_schema.read(path, required=["vocab_size"])
+  config = json_files.read(path, {"vocab_size": int})
+  if config["vocab_size"] < 1:
+    raise InputError(f"{path}: vocab_size is {config['vocab_size']}. Fix it")
+  return config
 
 
 # The command line

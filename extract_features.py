@@ -630,7 +630,7 @@ def find_vectors(
 def check_output(settings: FeatureSettings) -> None:
   """Refuses an --output_file that is an input."""
   files.check_outputs(
-    [settings.output_file, settings.receipt_path],
+    [settings.output_file, receipts.path_of(settings)],
     [
       settings.input_file,
       settings.model.vocab_file,

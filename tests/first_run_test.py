@@ -15,11 +15,11 @@ import modeling
 import run_classifier
 import run_pretraining
 from bertlib.checkpoints import finding
+from bertlib.cli import rerun
 from bertlib.cli.errors import InputError
 from bertlib.compute import precision
 from bertlib.io import folder_lock, result_files
 from bertlib.reporting import event_files
-from bertlib.settings import rerun
 from bertlib.tasks.ner import ner_decoding
 from bertlib.tasks.squad import squad_answers, squad_files, squad_report
 from bertlib.training import lifecycle

@@ -3,7 +3,7 @@
 import wrong_input_world
 from wrong_input_row import Row
 
-from bertlib.checkpoints import config_schema
+from bertlib.checkpoints import loading
 
 # Flags have ranges.
 
@@ -262,7 +262,7 @@ _CONFIGS = [
   # More of each kind.
   *(
     bad_config(f"no {key}", f"has no {key}", **{key: ...})
-    for key in config_schema.SIZES
+    for key in loading.SIZES
   ),
   bad_config("extra letter", "unknown key hidden_sizes", hidden_sizes=8),
   bad_config("capitals", "unknown key Hidden_Size", Hidden_Size=8),

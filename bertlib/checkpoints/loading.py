@@ -1,27 +1,164 @@
-"""Loading a model's config, and checks that depend on it."""
+"""Config of a model, `bert_config.json`: reading it, and its checks."""
 
 from __future__ import annotations
 
+import functools
+import json
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
 import tensorflow.compat.v1 as tf
+from absl import logging
 
 import modeling
-from bertlib.checkpoints import config_schema
+from bertlib.cli import ranges
 from bertlib.cli.errors import InputError
+from bertlib.io import json_files
+
+# Required: they determine the shapes of the weights.
+SIZES = (
+  "vocab_size",
+  "hidden_size",
+  "num_hidden_layers",
+  "num_attention_heads",
+  "intermediate_size",
+  "max_position_embeddings",
+  "type_vocab_size",
+)
+
+# Type and range of each value; a float may be written as an integer.
+_SCHEMA = {
+  **dict.fromkeys(SIZES, (int, ranges.AT_LEAST_1)),
+  "hidden_act": (str, None),
+  "hidden_dropout_prob": (float, ranges.FRACTION_BELOW_1),
+  "attention_probs_dropout_prob": (float, ranges.FRACTION_BELOW_1),
+  "initializer_range": (float, ranges.NOT_NEGATIVE),
+  "layer_norm_eps": (float, ranges.POSITIVE),
+}
+
+# Keys, with any value, that are read elsewhere or do not change what this model
+# computes: those of transformers, and the pooler's of multilingual models.
+_HARMLESS = re.compile(
+  r"_\w+|\w+_token_id|output_\w+|use_(cache|bfloat16)|return_dict|torchscript"
+  r"|(torch_)?dtype|transformers_version|architectures|language|name"
+  r"|id2label|label2id|num_labels|problem_type|finetuning_task"
+  r"|task_specific_params|do_lower_case|tokenizer_class|vocab_file"
+  r"|gradient_checkpointing|chunk_size_feed_forward"
+  r"|pooler_(fc_size|num_\w+|size_per_head)"
+)
+
+# Further keys of BERT's configs, with the value that this model has.
+_FIXED = {
+  "add_cross_attention": False,
+  "classifier_dropout": None,
+  "cross_attention_hidden_size": None,
+  "directionality": "bidi",
+  "is_decoder": False,
+  "is_encoder_decoder": False,
+  "model_type": "bert",
+  "pooler_type": "first_token_transform",
+  "position_embedding_type": "absolute",
+  "pruned_heads": {},
+  "tie_encoder_decoder": False,
+  "tie_word_embeddings": True,
+}
+
+_TYPE_NAMES = {int: "an integer", float: "a finite number", str: "text"}
+
+# How to fix an invalid config, for error messages.
+FIX = "Fix it, or name the model's bert_config.json"
 
 
 def load_config(path: str) -> modeling.BertConfig:
   """Reads and checks a `bert_config.json`."""
   try:
-    config = modeling.BertConfig.from_dict(config_schema.read(path))
+    config = modeling.BertConfig.from_dict(read_config(path))
   except tf.errors.NotFoundError as error:
-    raise InputError(
-      f"{path}: cannot be read (no such file). {config_schema.FIX}"
-    ) from error
+    raise InputError(f"{path}: cannot be read (no such file). {FIX}") from error
   try:
     modeling.get_activation(config.hidden_act)
   except ValueError as error:
     raise InputError(f"{path}: hidden_act: {error}") from error
   return config
+
+
+def read_config(path: str) -> dict[str, Any]:
+  """All values of a `bert_config.json` by key, checked; unknown keys too."""
+  values = json_files.read(path, fix=FIX)
+  check_config(path, values)
+  ignored = [
+    f"{key} ({json.dumps(values[key], ensure_ascii=False)})"
+    for key in sorted(values.keys() - _SCHEMA.keys())
+    if not _HARMLESS.fullmatch(key)
+    and (key not in _FIXED or values[key] != _FIXED[key])
+  ]
+  if ignored:
+    _warn_once(f"{path}: ignored keys: {', '.join(ignored)}")
+  return values
+
+
+@functools.cache
+def _warn_once(message: str) -> None:
+  """Logs a warning once per process."""
+  logging.warning("%s", message)
+
+
+def check_config(
+  path: str, values: Any, required: Iterable[str] = SIZES
+) -> None:
+  """Refuses values that are not a model's config; `path` is for messages."""
+  if not isinstance(values, Mapping):
+    raise InputError(
+      f"{path}: not a bert_config.json, which is a JSON object with the model's"
+      " sizes"
+    )
+  # `modeling.BertConfig` takes any keys, as in google-research/bert: a
+  # misspelled one would be replaced by its default.
+  for key in values.keys() - _SCHEMA.keys():
+    for known in _SCHEMA:
+      if _edit_distance(key.lower(), known) <= 2:
+        raise InputError(
+          f"{path}: unknown key {key}. Rename it to {known}, or remove it"
+        )
+  missing = [key for key in required if key not in values]
+  if missing:
+    raise InputError(
+      f"{path}: has no {', '.join(missing)}. Use the file that belongs to the"
+      " checkpoint"
+    )
+  for key, (kind, allowed) in _SCHEMA.items():
+    if key in values and not _is_valid(values[key], kind, allowed):
+      shown = json.dumps(values[key], ensure_ascii=False)
+      raise InputError(
+        f"{path}: {key} is {shown}, but must be {_TYPE_NAMES[kind]}"
+        f" {allowed or ''}".rstrip()
+      )
+  width, heads = values.get("hidden_size"), values.get("num_attention_heads")
+  if width and heads and width % heads:
+    raise InputError(
+      f"{path}: num_attention_heads is {heads}, which does not divide"
+      f" hidden_size, {width}. Use the file that belongs to the checkpoint"
+    )
+
+
+def _is_valid(value: Any, kind: type, allowed: ranges.Range | None) -> bool:
+  """True if a value has its type and is in its range."""
+  if isinstance(value, bool):  # a subclass of int
+    return False
+  if not isinstance(value, (int, float) if kind is float else kind):
+    return False
+  return allowed is None or value in allowed
+
+
+def _edit_distance(first: str, second: str) -> int:
+  """Levenshtein distance of two strings."""
+  row = list(range(len(second) + 1))
+  for i, a in enumerate(first, start=1):
+    last, row = row, [i]
+    for j, b in enumerate(second, start=1):
+      row.append(min(last[j] + 1, row[j - 1] + 1, last[j - 1] + (a != b)))
+  return row[-1]
 
 
 def check_max_seq_length(

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from bertlib.data import vocabulary
-
 CONFIG = "bert_config.json"
-VOCAB = vocabulary.VOCAB_FILE
+VOCAB = "vocab.txt"
 DESCRIPTION = "model.json"
 
 # Files that are copied together with a checkpoint.

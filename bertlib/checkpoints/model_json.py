@@ -10,7 +10,7 @@ from typing import Any
 import tensorflow.compat.v1 as tf
 
 import modeling
-from bertlib.checkpoints import config_schema, finding, loading, model_files
+from bertlib.checkpoints import finding, loading, model_files
 from bertlib.checkpoints.task_record import TaskRecord
 from bertlib.cli.errors import InputError
 from bertlib.cli.option import declaration
@@ -43,7 +43,7 @@ _FIX = "Restore it; the model cannot be used without what training wrote there"
 
 # Config keys that must not change after training. The weights' shapes do not
 # show all of them.
-_FIXED_BY_TRAINING = (*config_schema.SIZES, "hidden_act")
+_FIXED_BY_TRAINING = (*loading.SIZES, "hidden_act")
 
 
 def write_model_files(

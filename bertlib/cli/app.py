@@ -7,7 +7,6 @@ import functools
 import os
 import signal
 import sys
-import threading
 from collections.abc import Iterable, Iterator
 from logging import Formatter
 from typing import Any, Callable
@@ -19,20 +18,12 @@ from bertlib.cli import (
   errors,
   help_text,
   option,
+  rerun,
+  signals,
   tensorflow_log,
   terminal,
 )
 from bertlib.cli.option import CommandSettings
-
-
-class Stopped(SystemExit):
-  """Raised by SIGINT or SIGTERM to end the program."""
-
-  def __init__(self, number: int):
-    # An exit status as shells use it. An exception closes context managers, so
-    # that no file is left incomplete.
-    super().__init__(128 + number)
-    self.signal_name = signal.Signals(number).name
 
 
 def parse_flags(
@@ -74,7 +65,9 @@ def read_arguments(argv: list[str]) -> list[str]:
   settings = option.command_of(flags.FLAGS)
   # The flags of a receipt, --rerun=run.json, come before those of the command
   # line. Flag files are read once: one may be a pipe.
-  read, receipt = settings.with_receipt(command_line.read_flag_files(argv))
+  read, receipt = command_line.read_flag_files(argv), None
+  if "rerun" in flags.FLAGS:
+    read, receipt = rerun.with_receipt(read, option.output_flags(settings))
   if receipt:
     # Subprocesses are started with the expanded flags, not with --rerun.
     argv[:] = read
@@ -104,7 +97,7 @@ def run(main: Callable[[list[str]], Any]) -> None:
     logging.get_absl_handler().setFormatter(
       _LogFormatter("%(asctime)s %(message)s", "%H:%M:%S")
     )
-    with _one_line(), on_stop_signals(stop):
+    with _one_line(), signals.on_stop_signals(signals.stop):
       return main(argv)
 
   app.run(main_or_one_line, flags_parser=lambda argv: _arguments)
@@ -140,7 +133,7 @@ def _one_line() -> Iterator[None]:
   try:
     yield
     return
-  except Stopped as stopped:
+  except signals.Stopped as stopped:
     message, status = f"stopped by {stopped.signal_name}", stopped.code
     logging.debug("Traceback of the stop:", exc_info=True)
   except Exception as error:
@@ -156,45 +149,11 @@ def _one_line() -> Iterator[None]:
   sys.exit(status)
 
 
-# Signals
-
-
-@contextlib.contextmanager
-def on_stop_signals(react: Callable[[int], Any]) -> Iterator[None]:
-  """Handles SIGINT and SIGTERM by a function within the block."""
-  # Only the main thread can handle signals.
-  if threading.current_thread() is not threading.main_thread():
-    yield
-    return
-
-  def handle(number, frame):
-    del frame
-    # The second one ends the process at once.
-    if number == signal.SIGINT:
-      signal.signal(number, signal.SIG_DFL)
-    react(number)
-
-  before = {
-    number: signal.signal(number, handle)
-    for number in (signal.SIGINT, signal.SIGTERM)
-  }
-  try:
-    yield
-  finally:
-    for number, handler in before.items():
-      signal.signal(number, handler or signal.SIG_DFL)
-
-
-def stop(number: int) -> None:
-  """Ends the program because of a signal, by raising `Stopped`."""
-  raise Stopped(number)
-
-
 def _stop_at_once(number: int, frame: Any) -> None:
   """Signal handler for a command that is still importing modules."""
   del frame
   program = os.path.basename(sys.argv[0])
-  stopped = Stopped(number)
+  stopped = signals.Stopped(number)
   print(f"{program}: stopped by {stopped.signal_name}", file=sys.stderr)
   sys.stderr.flush()
   os._exit(stopped.code)

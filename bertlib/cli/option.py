@@ -52,11 +52,6 @@ class CommandSettings(Group):
   # Words after "--" are for another program.
   PASSES_ON_ARGUMENTS: ClassVar[bool] = False
 
-  @classmethod
-  def with_receipt(cls, argv: Sequence[str]) -> tuple[list[str], str | None]:
-    """See `rerun.with_receipt`; here for a command that has no --rerun."""
-    return [*argv], None
-
 
 Settings = TypeVar("Settings", bound=CommandSettings)
 

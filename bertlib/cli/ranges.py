@@ -1,4 +1,4 @@
-"""Ranges of numeric flags."""
+"""Ranges of numeric flags, and the values that "auto" stands for."""
 
 from __future__ import annotations
 
@@ -70,3 +70,9 @@ SEQ_LENGTH = Range(3, 2**20)
 PARALLEL = Range(0, 1024)
 # File names give the number of shards five digits.
 SHARDS = Range(0, 99999)
+
+# Values that "auto" selects from, by flag.
+AUTO_CHOICES = {
+  "precision": ("float32", "bfloat16", "float16"),
+  "xla": ("on", "off"),
+}

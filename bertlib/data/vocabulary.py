@@ -13,9 +13,6 @@ import tokenization
 from bertlib.cli.errors import InputError
 from bertlib.io import files, text_files
 
-# File name of the vocabulary in a model's folder.
-VOCAB_FILE = "vocab.txt"
-
 _SPECIAL_ENTRIES = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 # Embedding tables may be larger than the vocabulary, up to a multiple of this.
@@ -61,7 +58,7 @@ def load_tokenizer(
 
 def _compare_with_checkpoint(path: str, checkpoint: str) -> None:
   """Warns if the vocabulary in the checkpoint's folder is another."""
-  expected = os.path.join(os.path.dirname(checkpoint), VOCAB_FILE)
+  expected = os.path.join(os.path.dirname(checkpoint), "vocab.txt")
   if files.exists(expected):
     different = difference(path, expected, ignore_unused=True)
     if different:

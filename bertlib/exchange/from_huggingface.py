@@ -16,7 +16,7 @@ import numpy as np
 
 from bertlib.checkpoints import (
   checkpoint_writer,
-  config_schema,
+  loading,
   model_files,
   rewrite,
 )
@@ -208,7 +208,7 @@ def read_config(folder: str) -> dict[str, Any]:
 def check_config(path: str, activations: Mapping[str, str]) -> dict[str, Any]:
   """Reads a model's config, with `hidden_act` renamed for the other format."""
   config = json_files.read(path, dict)
-  config_schema.check(path, config, _CONFIG_KEYS)
+  loading.check_config(path, config, _CONFIG_KEYS)
   name = config["hidden_act"]
   if name not in activations:
     raise InputError(

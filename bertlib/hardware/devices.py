@@ -17,10 +17,10 @@ import tensorflow.compat.v1 as tf
 from absl import logging
 
 from bertlib.cli.errors import InputError, english_list
+from bertlib.cli.ranges import AUTO_CHOICES
 from bertlib.compute import onednn, precision
 from bertlib.hardware import distribution, tpu
 from bertlib.settings.common import ComputeSettings, DeviceSettings
-from bertlib.settings.rerun import CHOICES
 
 
 def find(
@@ -222,7 +222,9 @@ def choose(
       # A run that is resumed or evaluated elsewhere keeps its choice.
       value = (recorded or {}).get(name)
       # A run on a GPU may have chosen float16, which is not for a TPU.
-      if value not in CHOICES[name] or (value == "float16" and devices.on_tpu):
+      if value not in AUTO_CHOICES[name] or (
+        value == "float16" and devices.on_tpu
+      ):
         value = choose_value()
     chosen[name] = value
   if chosen["precision"] == "int8":

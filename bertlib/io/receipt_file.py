@@ -16,7 +16,7 @@ NAME = "run.json"
 FIX = "Name the run.json of a run, as the run left it"
 
 # Schema of the entries that are read, see `json_files`. For each flag in
-# `rerun.CHOICES` there is one too: the value that was chosen for "auto".
+# `ranges.AUTO_CHOICES` there is one too: the value that was chosen for "auto".
 _SCHEMA = {
   "script": str,
   "given": [str],

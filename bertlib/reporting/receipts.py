@@ -49,6 +49,13 @@ _MODEL_FLAGS = ("init_checkpoint", "bert_hub_module_handle")
 _LARGE, _LARGE_SET, _PART = 10**9, 4 * 10**9, 2**20
 
 
+def path_of(settings: RecordedSettings) -> str:
+  """Path of a receipt: in --output_dir, or beside --output_file."""
+  if settings.run:
+    return os.path.join(settings.output, receipt_file.NAME)
+  return f"{settings.output}.{receipt_file.NAME}"
+
+
 class Receipt:
   """Inputs, environment and results of a run."""
 
@@ -60,7 +67,7 @@ class Receipt:
   ):
     """Records the command line; `file_system` is like `bertlib.io.files`."""
     rerun = settings.receipt.rerun
-    self._path = settings.receipt_path
+    self._path = path_of(settings)
     self._repeated = receipt_file.read(rerun) if rerun else {}
     self._files = file_system
     self._writes = True
@@ -236,7 +243,7 @@ def check_rerun(settings: RecordedSettings, file_system: Any = files) -> None:
   rerun = settings.receipt.rerun
   before = receipt_file.read(rerun)
   earlier_paths = {os.path.abspath(path) for path in (rerun, before["path"])}
-  if os.path.abspath(settings.receipt_path) in earlier_paths:
+  if os.path.abspath(path_of(settings)) in earlier_paths:
     flag = "output_dir" if settings.run else "output_file"
     raise InputError(
       f"--rerun={rerun}: --{flag} holds the output of that run. Give another"

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Callable
 
 from bertlib.checkpoints.task_record import TaskRecord
+from bertlib.cli import rerun
 from bertlib.cli.errors import InputError
 from bertlib.io import (
   files,
@@ -22,7 +23,6 @@ from bertlib.io import (
 )
 from bertlib.io.receipt_file import DEV_DATA, TRAINING_DATA
 from bertlib.io.result_files import DevPrediction
-from bertlib.settings import rerun
 from bertlib.training import dev_scores
 
 # Files of a run that are read.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import codecs
 import dataclasses
-import os
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -12,13 +11,11 @@ from bertlib.cli import option
 from bertlib.cli.errors import InputError
 from bertlib.cli.ranges import (
   AT_LEAST_1,
+  AUTO_CHOICES,
   PARALLEL,
   POSITIVE,
   SEQ_LENGTH,
 )
-from bertlib.io import receipt_file
-from bertlib.settings import rerun
-from bertlib.settings.rerun import CHOICES
 from bertlib.settings.training import OptimizerSettings, RunSettings
 
 
@@ -131,7 +128,7 @@ class ComputeSettings(option.Group):
 
   precision: str = option.choice(
     "float32",
-    [*CHOICES["precision"], "int8", "auto"],
+    [*AUTO_CHOICES["precision"], "int8", "auto"],
     "Compute precision of matrix products and activations; weights stay"
     " float32. float16, with loss scaling, is for GPUs without bfloat16. int8,"
     " for evaluation and prediction on CPUs, computes the encoder's dense"
@@ -142,7 +139,7 @@ class ComputeSettings(option.Group):
   )
   xla: str = option.choice(
     "auto",
-    ["auto", *CHOICES["xla"]],
+    ["auto", *AUTO_CHOICES["xla"]],
     "Use XLA in training to fuse the operations between matrix products and"
     " the weight update. Compilation takes about a second per batch shape."
     " auto is on, unless XLA cannot compile for the GPU; the choice is recorded"
@@ -198,7 +195,7 @@ class ComputeSettings(option.Group):
   @property
   def choices(self) -> dict[str, str]:
     """Values of the flags that accept "auto", by name."""
-    return {name: getattr(self, name) for name in CHOICES}
+    return {name: getattr(self, name) for name in AUTO_CHOICES}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -363,18 +360,6 @@ class RecordedSettings(option.CommandSettings):
   run: RunSettings | None = None
   compute: ComputeSettings | None = None
   devices: DeviceSettings | None = None
-
-  @classmethod
-  def with_receipt(cls, argv: Sequence[str]) -> tuple[list[str], str | None]:
-    """See `rerun.with_receipt`."""
-    return rerun.with_receipt(argv, option.output_flags(cls))
-
-  @property
-  def receipt_path(self) -> str:
-    """Path of the receipt: in --output_dir or next to --output_file."""
-    if self.run:
-      return os.path.join(self.output, receipt_file.NAME)
-    return f"{self.output}.{receipt_file.NAME}"
 
 
 class EstimatorSettings(RecordedSettings):

@@ -11,12 +11,12 @@ from absl import logging
 import modeling
 import optimization
 from bertlib.cli.errors import InputError
+from bertlib.cli.rerun import repeat_choices
 from bertlib.compute.fast_compute import FastCompute
 from bertlib.settings.common import (
   ComputeSettings,
   TrainingSettings,
 )
-from bertlib.settings.rerun import repeat_choices
 from bertlib.settings.training import OptimizerSettings, RunSettings
 from bertlib.training import memory_plan
 from bertlib.training.memory_plan import StepShape

@@ -11,7 +11,7 @@ import time
 import commands
 import pytest
 
-from bertlib.cli import app
+from bertlib.cli import signals
 from bertlib.cli.errors import InputError
 from bertlib.io import files, folder_lock
 
@@ -244,11 +244,11 @@ def test_a_link_with_a_temporary_name_and_its_target_are_kept(tmp_path):
 # Signals
 
 
-def stopped_by(*signals):
+def stopped_by(*numbers):
   """Raises signals within `on_stop_signals`; returns those handled."""
   called = []
-  with app.on_stop_signals(called.append):
-    for number in signals:
+  with signals.on_stop_signals(called.append):
+    for number in numbers:
       os.kill(os.getpid(), number)
   return called
 
@@ -264,7 +264,7 @@ def test_both_signals_are_handled_within_the_block_only():
 _LISTENER = """
 import os, signal, sys
 sys.path.insert(0, {root!r})
-from bertlib.cli import app
+from bertlib.cli import app, signals
 from bertlib.io import files
 from absl import flags
 
@@ -301,7 +301,7 @@ def test_stopped_command_prints_one_line_and_leaves_no_files(
 
 def test_second_interrupt_ends_the_process_at_once(tmp_path):
   act = """
-    with app.on_stop_signals(print):
+    with signals.on_stop_signals(print):
       os.kill(os.getpid(), signal.SIGINT)
       os.kill(os.getpid(), signal.SIGINT)
       while True: pass"""

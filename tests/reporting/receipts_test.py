@@ -11,6 +11,7 @@ import pytest
 
 from bertlib.cli import option
 from bertlib.cli.errors import InputError
+from bertlib.cli.rerun import with_receipt
 from bertlib.io import receipt_file
 from bertlib.reporting import receipts
 from bertlib.settings.classifier import ClassifierSettings
@@ -206,7 +207,8 @@ def rerun(tmp_path):
   def rerun(given, *arguments):
     path.write_text(json.dumps(recorded(given=given)))
     argv = ["run_classifier.py", f"--rerun={path}", *arguments]
-    return ClassifierSettings.with_receipt(argv)[0][1:]
+    outputs = option.output_flags(ClassifierSettings)
+    return with_receipt(argv, outputs)[0][1:]
 
   return rerun
 

@@ -15,10 +15,10 @@ import modeling
 import run_classifier
 from bertlib.checkpoints import checkpoint_writer
 from bertlib.cli import option
+from bertlib.cli import rerun as rerun_flags
 from bertlib.cli.errors import InputError
 from bertlib.io import files
 from bertlib.reporting import receipts
-from bertlib.settings import rerun as rerun_flags
 from bertlib.settings.classifier import ClassifierSettings
 
 pytestmark = pytest.mark.train

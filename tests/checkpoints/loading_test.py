@@ -7,7 +7,7 @@ import reference_data
 import wrong_input_world
 
 import modeling
-from bertlib.checkpoints import config_schema, loading
+from bertlib.checkpoints import loading
 from bertlib.cli.errors import InputError
 
 pytestmark = pytest.mark.unit
@@ -64,12 +64,12 @@ def test_keys_that_a_reader_would_miss_are_logged_once(tmp_path, caplog):
 def test_a_byte_order_mark_is_accepted(tmp_path):
   path = tmp_path / "config.json"
   path.write_text(wrong_input_world.config(), encoding="utf-8-sig")
-  assert config_schema.read(str(path)) == wrong_input_world.CONFIG
+  assert loading.read_config(str(path)) == wrong_input_world.CONFIG
 
 
 def test_optional_keys_have_defaults(tmp_path):
   path = tmp_path / "config.json"
-  rates = wrong_input_world.CONFIG.keys() - set(config_schema.SIZES)
+  rates = wrong_input_world.CONFIG.keys() - set(loading.SIZES)
   path.write_text(wrong_input_world.config(**dict.fromkeys(rates, ...)))
   config = loading.load_config(str(path))
   assert (config.hidden_act, config.hidden_dropout_prob) == ("gelu", 0.1)
@@ -78,7 +78,7 @@ def test_optional_keys_have_defaults(tmp_path):
 @pytest.mark.parametrize("value", [0, 0.0, 0.5])
 def test_rates_may_be_integers(value):
   values = wrong_input_world.CONFIG | {"hidden_dropout_prob": value}
-  config_schema.check("config", values)
+  loading.check_config("config", values)
 
 
 @pytest.mark.parametrize(
@@ -95,10 +95,10 @@ def test_rates_may_be_integers(value):
 def test_a_key_within_two_edits_of_a_known_key_is_refused(key, is_near):
   values = wrong_input_world.CONFIG | {key: 1}
   if not is_near:
-    config_schema.check("config", values)
+    loading.check_config("config", values)
     return
   with pytest.raises(InputError, match=f"{key}.*vocab_size"):
-    config_schema.check("config", values)
+    loading.check_config("config", values)
 
 
 def test_bert_config_accepts_any_values():

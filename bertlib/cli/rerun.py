@@ -11,13 +11,8 @@ from absl import flags
 
 from bertlib.cli import command_line
 from bertlib.cli.errors import InputError
+from bertlib.cli.ranges import AUTO_CHOICES
 from bertlib.io import receipt_file
-
-# Values that "auto" selects from, by flag.
-CHOICES = {
-  "precision": ("float32", "bfloat16", "float16"),
-  "xla": ("on", "off"),
-}
 
 
 def with_receipt(
@@ -93,7 +88,7 @@ def chosen(receipt: Mapping[str, Any]) -> dict[str, str]:
   given = receipt.get("flags", {})
   return {
     name: receipt[name]
-    for name, choices in CHOICES.items()
+    for name, choices in AUTO_CHOICES.items()
     if given.get(name) == "auto" and receipt.get(name) in choices
   }
 
