@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,9 +13,9 @@ from absl import logging
 
 from bertlib.checkpoints import checkpoint_writer, finding
 from bertlib.cli.errors import InputError
-from bertlib.io import files, json_files, result_files
+from bertlib.io import files, folder_lock, json_files, result_files
 from bertlib.io.files import atomic_write
-from bertlib.training import child_run, dev_scores
+from bertlib.training import checkpoint_hook, dev_scores
 
 SEEDS_FILE = "seeds.json"
 
@@ -29,7 +32,7 @@ def train_seeds(
     folder = os.path.join(output_dir, f"seed_{seed}")
     logging.info("Seed %d (%d of %d) in %s", seed, count, len(seeds), folder)
     # A finished run returns at once: it is at its last step.
-    child_run.run(folder, [f"--seed={seed}", "--seeds=0", *extra_flags])
+    run_again(folder, [f"--seed={seed}", "--seeds=0", *extra_flags])
     results[seed] = result_files.read_results(
       os.path.join(folder, "eval_results.txt")
     )
@@ -50,6 +53,38 @@ def train_seeds(
   best = os.path.join(output_dir, f"seed_{report['best_seed']}")
   logging.info("  the best model, of seed %d, is kept", report["best_seed"])
   checkpoint_writer.save_best(output_dir, finding.trained_checkpoint(best))
+
+
+def run_again(output_dir: str, flags: Sequence[str]) -> None:
+  """Runs this command with more flags; a signal to this one stops both."""
+  # `flags` come last, and so take precedence over those of this command.
+  script, *arguments = [*sys.argv, *flags, f"--output_dir={output_dir}"]
+  module = sys.modules["__main__"].__spec__
+  is_module = module and module.origin == script  # `python -m MODULE`
+  program = ["-m", module.name] if is_module else [script]
+  command = [sys.executable, *program, *arguments]
+  with (
+    checkpoint_hook.StopRequest() as stop,
+    # The locks of this process are held until both processes have ended.
+    subprocess.Popen(command, pass_fds=folder_lock.held_files()) as process,
+  ):
+    while process.poll() is None and not stop.requested:
+      time.sleep(0.1)
+    if stop.requested:
+      process.terminate()
+  status = process.returncode
+  if status < 0:  # the signal came before its handler was set
+    status = 128 - status
+  if stop.requested or status in checkpoint_hook.STOPPED_STATUSES:
+    logging.warning(
+      "%s: stopped. Re-run the same command to resume", output_dir
+    )
+    sys.exit(stop.status if stop.requested else status)
+  if process.returncode:
+    raise InputError(
+      f"{output_dir}: the run failed, see the error above. Re-run the same"
+      " command to resume"
+    )
 
 
 def summarize_seeds(

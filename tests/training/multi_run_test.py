@@ -11,7 +11,7 @@ import commands
 import pytest
 
 from bertlib.cli.errors import InputError
-from bertlib.training import child_run
+from bertlib.training import multi_run
 
 pytestmark = pytest.mark.process
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.process
 def run_code(monkeypatch, code):
   """Runs `code` as if it were this command."""
   monkeypatch.setattr(sys, "argv", ["-c", code])
-  child_run.run("out", ["--seed=3"])
+  multi_run.run_again("out", ["--seed=3"])
 
 
 def test_further_flags_follow_those_of_the_command(monkeypatch):
@@ -35,9 +35,9 @@ def test_a_module_is_run_as_a_module(tmp_path):
   folder.mkdir()
   (folder / "job.py").write_text(
     "import sys, task\n"
-    "from bertlib.training import child_run\n"
+    "from bertlib.training import multi_run\n"
     "if '--seed=3' not in sys.argv:\n"
-    "  child_run.run('out', ['--seed=3'])\n"
+    "  multi_run.run_again('out', ['--seed=3'])\n"
   )
   subprocess.run(
     [sys.executable, "-m", "package.job"],
