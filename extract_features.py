@@ -81,7 +81,7 @@ def stream_examples(
   input_file: str, encoding: text_files.Encoding = text_files.AS_ORIGINAL
 ) -> Iterator[InputExample]:
   """Yields an example per line, even if blank; the last " ||| " separates."""
-  for index, pair in enumerate(model_inputs.read_pairs(input_file, encoding)):
+  for index, pair in enumerate(text_files.read_pairs(input_file, encoding)):
     yield InputExample(index, *pair)
 
 

@@ -125,12 +125,13 @@ def calibrate(
 ) -> None:
   """Writes `quantization.json`, for int8."""
   from bertlib.checkpoints import model_files, quantization
-  from bertlib.data import model_inputs, vocabulary
+  from bertlib.data import vocabulary
+  from bertlib.io import text_files
 
   path = in_folder(settings, "calibration.txt")
   with open(path, "w", encoding="utf-8") as file:
     for text in read_texts(settings, "calibration"):
-      print(*text, sep=model_inputs.SEPARATOR, file=file)
+      print(*text, sep=text_files.SEPARATOR, file=file)
   folder = in_folder(settings, "ours")
   tokenizer = vocabulary.load_tokenizer(
     os.path.join(folder, model_files.VOCAB), True, config.vocab_size

@@ -28,7 +28,7 @@ from bertlib.compute import int8, onednn, precision, same_formula
 from bertlib.compute.fast_compute import FastCompute
 from bertlib.data import model_inputs
 from bertlib.io import files, json_files
-from bertlib.io.text_files import Encoding
+from bertlib.io.text_files import Encoding, read_pairs
 from bertlib.settings.common import EstimatorSettings, QuantizationSettings
 
 FILE = "quantization.json"
@@ -134,7 +134,7 @@ def text_batches(
   encoding: Encoding | None = None,
 ) -> Iterator[Batch]:
   """Model inputs of a sample of a file's texts or pairs, to calibrate with."""
-  pairs = list(model_inputs.read_pairs(path, encoding))
+  pairs = list(read_pairs(path, encoding))
   if not pairs:
     raise InputError(f"{path}: has no lines")
   rows = [

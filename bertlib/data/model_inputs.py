@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 import tokenization
 from bertlib.cli.errors import InputError
-from bertlib.io import text_files
 
 # The features with one value per token, padded at the end.
 TOKEN_FEATURES = ("input_ids", "input_mask", "segment_ids")
@@ -20,24 +19,6 @@ HUB_NAMES = {
   "input_mask": "input_mask",
   "segment_ids": "input_type_ids",
 }
-
-
-# Separates the two texts of a pair on one line.
-SEPARATOR = " ||| "
-
-
-def read_pairs(
-  path: str, encoding: text_files.Encoding | None = None
-) -> Iterator[tuple[str, str | None]]:
-  """Reads (text_a, text_b) of each line, blank ones included; "-" is stdin."""
-  for line in text_files.read_lines(path, encoding):
-    yield split_pair(line.strip())
-
-
-def split_pair(text: str) -> tuple[str, str | None]:
-  """Splits at the last separator: (text_a, text_b), or (text, None)."""
-  text_a, separator, text_b = text.rpartition(SEPARATOR)
-  return (text_a, text_b) if separator else (text, None)
 
 
 class EncodedPair(NamedTuple):

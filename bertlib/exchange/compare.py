@@ -178,7 +178,7 @@ def encode_lines(
   batch_size: int = 32,
 ) -> list[Batch]:
   """Non-blank lines in batches, each as long as its longest line."""
-  pairs = filter(any, model_inputs.read_pairs(text_file, encoding))
+  pairs = filter(any, text_files.read_pairs(text_file, encoding))
   rows = [
     model_inputs.encode_pair(tokenizer, *pair, max_seq_length) for pair in pairs
   ]

@@ -49,6 +49,9 @@ AS_ORIGINAL = Encoding("utf-8", "ignore")
 
 # The command line
 
+# Separates the two texts of a pair on one line.
+SEPARATOR = " ||| "
+
 
 def encoding_of(name: str, errors: str) -> Encoding:
   """Encoding of the values of --encoding and --encoding_errors."""
@@ -81,6 +84,20 @@ def decode_lines(
   """Decodes lines of bytes as they arrive, for interactive use."""
   for text in _Decoder(name, encoding).decode(lines):
     yield from io.StringIO(text, newline="\n")
+
+
+def read_pairs(
+  path: str, encoding: Encoding | None = None
+) -> Iterator[tuple[str, str | None]]:
+  """Reads (text_a, text_b) of each line, blank ones included; "-" is stdin."""
+  for line in read_lines(path, encoding):
+    yield split_pair(line.strip())
+
+
+def split_pair(text: str) -> tuple[str, str | None]:
+  """Splits at the last separator: (text_a, text_b), or (text, None)."""
+  text_a, separator, text_b = text.rpartition(SEPARATOR)
+  return (text_a, text_b) if separator else (text, None)
 
 
 def read_text(path: str, encoding: Encoding | None = None) -> str:

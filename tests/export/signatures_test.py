@@ -26,6 +26,7 @@ from bertlib.checkpoints import checkpoint_writer, model_json
 from bertlib.compute.fast_compute import FastCompute
 from bertlib.data import model_inputs
 from bertlib.export import tf1_module
+from bertlib.io import text_files
 from bertlib.tasks.ner import ner
 from bertlib.tasks.squad import squad_decoding, squad_signatures
 
@@ -578,7 +579,7 @@ def test_masks_are_filled(models, tmp_path):
       f"--max_seq_length={MAX_SEQ_LENGTH}",
     )
   predictions = os.path.join(folder, "predictions.jsonl")
-  text_a, text_b = zip(*map(model_inputs.split_pair, lines))
+  text_a, text_b = zip(*map(text_files.split_pair, lines))
   text_b = [text or "" for text in text_b]
   outputs = call(model, "pair", text_a=text_a, text_b=text_b)
   padding = [{"token": "", "probability": 0.0}] * 5

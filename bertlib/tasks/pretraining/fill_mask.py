@@ -48,8 +48,8 @@ def read_lines(
   special = {tokenizer.vocab[token] for token in ("[CLS]", "[SEP]")}
   mask = tokenizer.vocab["[MASK]"]
   lines = []
-  for pair in model_inputs.read_pairs(path, encoding):
-    text = model_inputs.SEPARATOR.join(filter(None, pair))
+  for pair in text_files.read_pairs(path, encoding):
+    text = text_files.SEPARATOR.join(filter(None, pair))
     encoded = model_inputs.encode_pair(
       tokenizer,
       *(part and part.replace("[MASK]", " [MASK] ") for part in pair),
