@@ -118,6 +118,8 @@ class BertModel:
     dropout_seed=None,
     compute: Compute | None = None,
     output_positions=None,
+    position_ids=None,
+    sequence_ids=None,
   ):
     """Builds the graph.
 
@@ -137,6 +139,10 @@ class BertModel:
       output_positions: int32 [B, P], each in [0, S): the last layer computes
         the hidden states at these positions only. The first of each sequence
         must be 0, the position of [CLS]. None for all positions.
+      position_ids: int32 [B, S], each token's row of the position table; None
+        for 0 to S - 1.
+      sequence_ids: int32 [B, S], for several sequences packed in each row: a
+        token attends to tokens of its own id only. None for one sequence.
 
     Raises:
       ValueError: `num_attention_heads` does not divide `hidden_size`, S is
@@ -169,6 +175,9 @@ class BertModel:
           initializer_range=config.initializer_range,
           use_one_hot_embeddings=use_one_hot_embeddings,
         )
+        positions = compute.positions
+        if position_ids is not None:
+          positions = compute.unpad_input(position_ids)
         embedding_output = embedding_postprocessor(
           embedding_output,
           use_token_type=True,
@@ -179,14 +188,17 @@ class BertModel:
           dropout_prob=config.hidden_dropout_prob,
           dropout_seed=dropout_seed,
           layer_norm_eps=config.layer_norm_eps,
-          positions=compute.positions,
+          positions=positions,
         )
         embedding_output = tf.cast(embedding_output, compute.dtype)
       with tf.variable_scope("encoder"):
+        # All queries may attend to the same keys: broadcast over F.
+        attention_mask = tf.reshape(input_mask, [batch_size, 1, seq_length])
+        if sequence_ids is not None:
+          attention_mask = confine_attention(attention_mask, sequence_ids)
         self.all_encoder_layers = transformer_model(
           embedding_output,
-          # All queries may attend to the same keys: broadcast over F.
-          tf.reshape(input_mask, [batch_size, 1, seq_length]),
+          attention_mask,
           hidden_size=config.hidden_size,
           num_hidden_layers=config.num_hidden_layers,
           num_attention_heads=config.num_attention_heads,
@@ -204,8 +216,11 @@ class BertModel:
       self.embedding_output = compute.pad_output(embedding_output)
       self.sequence_output = self.all_encoder_layers[-1]
       with tf.variable_scope("pooler"):
-        self.pooled_output = dense(  # of [CLS]; without rows S may be 0
-          tf.reshape(self.sequence_output[:, :1], [-1, config.hidden_size]),
+        states = self.sequence_output
+        if sequence_ids is None:  # [CLS] alone; without rows S may be 0
+          states = tf.reshape(states[:, :1], [-1, config.hidden_size])
+        self.pooled_output = dense(
+          states,
           config.hidden_size,
           tf.tanh,
           config.initializer_range,
@@ -213,7 +228,7 @@ class BertModel:
         )
 
   def get_pooled_output(self):
-    """Float [B, H]: a dense tanh layer on the hidden state of [CLS]."""
+    """Dense tanh layer on [CLS], [B, H]; with `sequence_ids` on all outputs."""
     return self.pooled_output
 
   def get_sequence_output(self):
@@ -221,10 +236,7 @@ class BertModel:
     return self.sequence_output
 
   def get_all_encoder_layers(self):
-    """Hidden states of every layer, first to last: list of float [B, S, H].
-
-    With `output_positions` the last one is [B, P, H].
-    """
+    """Hidden states by layer: float [B, S, H]; the last maybe [B, P, H]."""
     return self.all_encoder_layers
 
   def get_embedding_output(self):
@@ -242,12 +254,8 @@ class BertModel:
 def gelu(x=None, input_tensor=None):
   """Gaussian Error Linear Unit, exact (erf) form (Hendrycks and Gimpel 2016).
 
-  Args:
-    x: float, any shape.
-    input_tensor: alias of `x`, for older code.
-
-  Returns:
-    x times the standard normal cumulative distribution function at x.
+  `x` times the standard normal cumulative distribution function at `x`, float
+  of any shape. Older code names it `input_tensor`.
   """
   if x is None:
     x = input_tensor
@@ -537,10 +545,15 @@ def create_attention_mask_from_input_mask(from_tensor, to_mask):
   """
   from_length = get_shape_list(from_tensor, expected_rank=[2, 3])[1]
   batch_size, to_length = get_shape_list(to_mask, expected_rank=2)
-  return tf.broadcast_to(
-    tf.cast(to_mask, tf.float32)[:, tf.newaxis, :],
-    [batch_size, from_length, to_length],
-  )
+  shape = [batch_size, from_length, to_length]
+  return tf.broadcast_to(tf.cast(to_mask, tf.float32)[:, tf.newaxis], shape)
+
+
+def confine_attention(attention_mask, sequence_ids):
+  """Hides other sequences: mask [B, 1, S] and ids [B, S] to float [B, S, S]."""
+  ids = tf.cast(sequence_ids, tf.float32)  # a GPU does not compare int32
+  is_same = tf.equal(ids[:, :, tf.newaxis], ids[:, tf.newaxis, :])
+  return tf.cast(is_same, ids.dtype) * tf.cast(attention_mask, ids.dtype)
 
 
 def transformer_model(
@@ -579,7 +592,7 @@ def transformer_model(
     layer_norm_eps: see `layer_norm`.
     compute: None for the plain `Compute()`.
     output_positions: int32 [B, P], the positions at which the last layer is
-      computed; None for all. Needs an attention mask [B, 1, S].
+      computed; None for all.
 
   Returns:
     The output of the last layer: float [B, S, H]; with `output_positions`,
@@ -618,16 +631,19 @@ def transformer_model(
   def layer(hidden, positions=None):
     """[R, H] to [R, H], or with `positions` [B, P] to [B * P, H]."""
     queries, query_shape = hidden, [batch_size, seq_length]
+    mask = attention_mask
     if positions is not None:
       states = reshape_from_matrix(hidden, input_shape)
       queries = compute.gather_positions(states, positions)  # [B * P, H]
       query_shape = get_shape_list(positions)
+      if mask is not None and mask.shape.as_list()[1] != 1:
+        mask = tf.gather(mask, positions, batch_dims=1)  # [B, P, S]
     with tf.variable_scope("attention"):
       with tf.variable_scope("self"):
         context = attention_layer(
           queries,
           hidden,
-          attention_mask,
+          mask,
           num_attention_heads=num_attention_heads,
           size_per_head=hidden_size // num_attention_heads,
           attention_probs_dropout_prob=attention_probs_dropout_prob,
@@ -755,15 +771,8 @@ def attention_layer(
   key = compute.split_heads(key, *to_shape)  # [B, N, T, D]
   value = compute.split_heads(value, *to_shape)  # [B, N, T, D]
 
-  context = compute.attend(
-    query,
-    key,
-    value,
-    attention_mask,
-    attention_probs_dropout_prob,
-    dropout_seed,
-  )  # [B, N, F, D]
-
+  drops = attention_probs_dropout_prob, dropout_seed
+  context = compute.attend(query, key, value, attention_mask, *drops)
   context = of_queries.merge_heads(context)  # [B * F, N * D]
   if do_return_2d_tensor:
     return context
@@ -824,7 +833,7 @@ def dense(
   name: str = "dense",
   compute: Compute | None = None,
 ):
-  """A fully connected layer, computed in the dtype of its inputs.
+  """A fully connected layer, [..., units], in the dtype of its inputs.
 
   Args:
     inputs: float [..., width]; the width must be known.
@@ -833,9 +842,6 @@ def dense(
     initializer_range: standard deviation of the initial kernel.
     name: variable scope of `kernel` [width, units] and `bias` [units].
     compute: None for the plain `Compute()`.
-
-  Returns:
-    [..., units], dtype of `inputs`.
   """
   width = inputs.shape.as_list()[-1]
   with tf.variable_scope(name):
@@ -988,9 +994,6 @@ def gather_positions(sequence, positions):
   Returns:
     [B * P, H], dtype of `sequence`; row b * P + p is
     sequence[b, positions[b, p]].
-
-  Raises:
-    ValueError: `sequence` is not of rank 3.
   """
   batch_size, seq_length, width = get_shape_list(sequence, expected_rank=3)
   starts = tf.range(batch_size) * seq_length  # [B], first row per sequence
@@ -1136,11 +1139,7 @@ def get_assignment_map_from_checkpoint(
 
 
 def reshape_to_matrix(input_tensor):
-  """Reshapes [..., width] to a matrix [R, width]; a matrix is unchanged.
-
-  Raises:
-    ValueError: the tensor has fewer than two axes.
-  """
+  """Reshapes [..., width] to a matrix [R, width]; a matrix is unchanged."""
   rank = input_tensor.shape.rank
   if rank < 2:
     raise ValueError(f"Expected at least two axes, not {input_tensor.shape}")

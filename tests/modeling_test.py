@@ -857,6 +857,108 @@ def test_last_layer_computes_states_at_output_positions_only(compute):
   }
 
 
+# Sequences of these lengths share a row of 12 tokens.
+PACKED = [[3, 5, 2], [7, 4], [12]]
+
+
+def sequences_and_rows():
+  """Sequences alone in rows of 12; rows of them; where a token is."""
+  draw = np.random.default_rng(0)
+  num_rows, length = len(PACKED), 12
+  alone, rows = (
+    {name: np.zeros([n, length], np.int32) for name in ("ids", "segments")}
+    for n in (sum(map(len, PACKED)), num_rows)
+  )
+  number = 0
+  positions, sequences = (np.zeros([num_rows, length], np.int32) for _ in "ab")
+  for row, lengths in enumerate(PACKED):
+    start = 0
+    for count, size in enumerate(lengths, start=1):
+      part = slice(start, start + size)
+      for name, high in (("ids", 99), ("segments", 2)):
+        values = draw.integers(high == 99, high, size)
+        alone[name][number, :size] = rows[name][row, part] = values
+      positions[row, part] = np.arange(size)
+      sequences[row, part] = count
+      start, number = start + size, number + 1
+  return alone, rows, positions, sequences
+
+
+def pull_of(states, weights):
+  """A number to which each state contributes in its own way."""
+  width = states.shape[-1]
+  pull = np.sin(np.arange(width, dtype=np.float32))
+  return tf.reduce_sum(tf.cast(states, tf.float32) * pull * weights)
+
+
+@pytest.mark.parametrize("picks", [False, True])
+@pytest.mark.parametrize(
+  "compute",
+  [
+    modeling.Compute(),
+    UNPADDED,
+    FastCompute(unpad=True, jit_compile=True, recompute=True),
+    FastCompute(jit_compile=True, on_gpu=True),
+  ],
+  ids=["plain", "unpadded", "all", "gpu"],
+)
+def test_packed_sequences_have_the_states_and_gradients_of_each_alone(
+  compute, picks
+):
+  alone, rows, positions, sequences = sequences_and_rows()
+  config = modeling.BertConfig(
+    **SMALL, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0
+  )
+  # All positions, or those of some tokens.
+  columns = np.array([0, 7, 3, 9, 1]) if picks else np.arange(12)
+  picked = np.tile(columns, [len(PACKED), 1])
+  with tf.variable_scope("", reuse=tf.AUTO_REUSE):
+    model, packed = (
+      modeling.BertModel(
+        config,
+        True,
+        tf.constant(batch["ids"]),
+        tf.constant(np.int32(batch["ids"] > 0)),
+        tf.constant(batch["segments"]),
+        scope="bert",
+        dropout_seed=(1, tf.constant(3)),
+        **options,
+      )
+      for batch, options in (
+        (alone, {}),
+        (
+          rows,
+          {
+            "compute": compute,
+            "position_ids": tf.constant(positions),
+            "sequence_ids": tf.constant(sequences),
+            "output_positions": tf.constant(picked) if picks else None,
+          },
+        ),
+      )
+    )
+  # The state of each picked token in the row of its sequence.
+  first = np.cumsum([0, *map(len, PACKED)])[:-1, np.newaxis]
+  where = np.stack([first + sequences - 1, positions], axis=-1)
+  where = np.take_along_axis(where, picked[:, :, np.newaxis], axis=1)
+  is_token = np.take_along_axis(sequences, picked, axis=1)[:, :, np.newaxis] > 0
+  expected = tf.gather_nd(model.get_sequence_output(), where * is_token)
+  states = packed.get_sequence_output()
+  pooled = packed.get_pooled_output()
+  with tf.variable_scope("bert/pooler", reuse=True):
+    expected_pooled = modeling.dense(expected, config.hidden_size, tf.tanh)
+
+  def results(states, pooled):
+    pull = pull_of(states, is_token) + pull_of(pooled, is_token)
+    gradients = tf.gradients(pull, tf.trainable_variables())
+    dense = [tf.convert_to_tensor(g) for g in gradients]
+    return [states * is_token, pooled * is_token, *dense]
+
+  both = results(states, pooled), results(expected, expected_pooled)
+  for actual, reference in zip(*run(both)):
+    np.testing.assert_allclose(actual, reference, rtol=1e-4, atol=1e-5)
+
+
 def test_masked_lm_logits_accept_gathered_states():
   config = modeling.BertConfig(**SMALL)
   sequence = tf.random.stateless_normal([2, 6, 32], [1, 2])

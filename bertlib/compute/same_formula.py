@@ -114,9 +114,12 @@ def _attention(kernel: Callable) -> Iterator[tuple[Any, Any]]:
     for length, scale in ((3, 4.0), (5, 1.0), (5, 30.0))
   ]
   mask = tf.constant([[[1, 1, 1, 1, 1]], [[1, 1, 0, 1, 0]]])
+  # And a mask per query, of packed sequences.
+  ids = tf.constant([[1, 1, 2, 2, 2], [1, 2, 2, 3, 0]])
   attends = modeling.Compute().attend, kernel
-  one, other = (attend(*heads, mask, 0.0, None) for attend in attends)
-  yield from _with_gradients(one, other, heads)
+  for each in (mask, modeling.confine_attention(mask, ids)[:, 1:4]):
+    one, other = (attend(*heads, each, 0.0, None) for attend in attends)
+    yield from _with_gradients(one, other, heads)
 
 
 def _dense(kernel: Callable) -> Iterator[tuple[Any, Any]]:
