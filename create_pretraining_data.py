@@ -161,15 +161,14 @@ def write_in_memory(
   """Creates the records of a corpus in memory, by one random generator."""
   tokenizer = pretraining_text.load_tokenizer(recipe)
   counts: collections.Counter[str] = collections.Counter()
-  encode = pretraining_instances.recipe_encoder(recipe, tokenizer)
   lines = pretraining_text.read_corpus(input_files, recipe.text_encoding)
   rng = random.Random(recipe.random_seed)
   records: list[bytes] = []
   with terminal.progress(recipe.dupe_factor, "passes") as bar:
-    for instances in pretraining_instances.create_passes(
+    for of_pass in pretraining_instances.create_records(
       recipe, tokenizer, lines, rng, counts
     ):
-      records += map(encode, instances)
+      records += of_pass
       bar.update()
   rng.shuffle(records)
   if not records:
@@ -182,6 +181,7 @@ def report(counts: collections.Counter[str]) -> None:
   """Logs the counts; warns of text unsuited for next sentence prediction."""
   for name, count in counts.items():
     logging.info("  %s: %d", name, count)
+  report_packing(counts)
   same = counts[pretraining_instances.SAME_DOCUMENT]
   if same > counts["random next sentences"] / 10:
     logging.warning(
@@ -198,6 +198,34 @@ def report(counts: collections.Counter[str]) -> None:
       " sentence: is there a blank line after every sentence?",
       num_single,
       counts["documents"],
+    )
+
+
+def report_packing(counts: collections.Counter[str]) -> None:
+  """Logs the share of packed rows that holds tokens; warns of short rows."""
+  num_slots = counts[pretraining_instances.SLOTS]
+  if not num_slots:
+    return
+  length = num_slots // counts["records"]
+  logging.info(
+    "Packing: tokens fill %.3f of the rows; without packing, %.3f",
+    counts["tokens"] / num_slots,
+    counts["tokens"] / (counts["sequences"] * length),
+  )
+  num_rows = counts[pretraining_instances.SHORT_ROWS]
+  num_free = num_rows * length - counts[pretraining_instances.SHORT_ROW_TOKENS]
+  if num_free > num_slots / 50:
+    most = max(
+      size for size in range(1, length) if counts[f"rows of {size} sequences"]
+    )
+    needed = -(-most * num_rows * length // (num_rows * length - num_free))
+    logging.warning(
+      "--max_sequences_per_row=%d: too small for these texts, %d rows with %d"
+      " free positions have room for more sequences. Give %d",
+      most,
+      num_rows,
+      num_free,
+      needed,
     )
 
 

@@ -110,8 +110,12 @@ def input_fn_builder(
   """
   del num_cpu_threads
   layout = pretraining_instances.record_layout(
-    max_seq_length, max_predictions_per_seq, objective == "mlm_nsp"
+    max_seq_length,
+    max_predictions_per_seq,
+    objective == "mlm_nsp",
+    pretraining_records.sequences_per_row(input_files[0]),
   )
+  per_token = [name for name, feature in layout.items() if feature.per_token]
   if num_records is None:
     num_records = sum(
       pretraining_records.count_records(
@@ -162,7 +166,8 @@ def input_fn_builder(
       parts = [read(shard, step, with_source=True) for shard in shards]
       batches = tf.data.Dataset.zip(tuple(parts)).map(_join_rows)
       shard = input_pipeline.Shard()
-    return _prepare_batches(batches, masking, step, batch_size, shard, trim)
+    trimmed = per_token if trim else []
+    return _prepare_batches(batches, masking, step, batch_size, shard, trimmed)
 
   return input_fn
 
@@ -180,7 +185,7 @@ def _prepare_batches(
   step: int,
   batch_size: int,
   shard: input_pipeline.Shard,
-  trim: bool,
+  trimmed: Sequence[str],  # features with a value per token
 ):
   """Draws new masks, if any, by step and example; removes common padding."""
 
@@ -189,7 +194,9 @@ def _prepare_batches(
       numbers = shard.example_numbers(index, batch_size)
       of_step = masking.at_step(index // shard.num_replicas)
       batch = dynamic_masking.remask(batch, numbers, of_step)
-    return input_pipeline.trim_padding(batch) if trim else batch
+    if not trimmed:
+      return batch
+    return input_pipeline.trim_padding(batch, names=trimmed)
 
   return (
     input_pipeline.numbered(batches, step * shard.num_replicas)
@@ -211,6 +218,10 @@ def create_encoder(
 ) -> modeling.BertModel:
   """Builds the encoder; the last layer only at [CLS] and masked positions."""
   positions = batch["masked_lm_positions"]
+  if "next_sentence_positions" in batch:  # every [CLS] of a packed row
+    positions = tf.concat([batch["next_sentence_positions"], positions], axis=1)
+  else:
+    positions = tf.pad(positions, [[0, 0], [1, 0]])  # [CLS] is at 0
   return modeling.BertModel(
     config=bert_config,
     is_training=is_training,
@@ -220,13 +231,15 @@ def create_encoder(
     use_one_hot_embeddings=use_one_hot_embeddings,
     dropout_seed=dropout_seed,
     compute=compute,
-    output_positions=tf.pad(positions, [[0, 0], [1, 0]]),  # after [CLS], at 0
+    output_positions=positions,
+    position_ids=batch.get("position_ids"),
+    sequence_ids=batch.get("sequence_ids"),
   )
 
 
-def masked_states(model: modeling.BertModel):
+def masked_states(model: modeling.BertModel, num_sequences: int = 1):
   """Hidden states at the masked positions of `create_encoder`, [B, P, H]."""
-  return model.get_sequence_output()[:, 1:]
+  return model.get_sequence_output()[:, num_sequences:]
 
 
 def create_model(
@@ -330,22 +343,29 @@ def pretraining_loss(
   bert_config: modeling.BertConfig,
   model: modeling.BertModel,
   batch: Mapping[str, Any],
-  total_weight=None,  # of the masked LM, see `modeling.weighted_mean`
+  # By task, see `modeling.weighted_mean`.
+  total_weights: Mapping[str, Any] | None = None,
 ):
   """Sum of the losses, float32 [], and (values, weights) of each metric."""
   # Without labels of next sentences it is the loss of the masked LM alone.
+  total_weights = total_weights or {}
+  num_sequences = 1
+  if "next_sentence_positions" in batch:
+    num_sequences = batch["next_sentence_positions"].shape[1]
   masked_lm_loss, masked_lm_losses, masked_lm_log_probs = get_masked_lm_output(
     bert_config,
-    masked_states(model),
+    masked_states(model, num_sequences),
     model.get_embedding_table(),
     None,
     batch["masked_lm_ids"],
     batch["masked_lm_weights"],
-    total_weight,
+    total_weights.get("masked_lm"),
   )
   weights = tf.reshape(batch["masked_lm_weights"], [-1])
   _, seq_length = modeling.get_shape_list(batch["input_ids"])
-  layout = pretraining_records.limited_layout(bert_config, seq_length, 0)
+  layout = pretraining_records.limited_layout(
+    bert_config, seq_length, 0, max_sequences_per_row=num_sequences
+  )
   # NaN where a value of the batch is out of range.
   mark = input_pipeline.nan_if_out_of_range(batch, layout)
 
@@ -361,23 +381,32 @@ def pretraining_loss(
   }
   if "next_sentence_labels" not in batch:
     return masked_lm_loss + mark, measured
-  labels = batch["next_sentence_labels"]
+  labels, pooled = batch["next_sentence_labels"], model.get_pooled_output()
+  if "next_sentence_weights" in batch:
+    pooled = tf.reshape(
+      pooled[:, :num_sequences], [-1, bert_config.hidden_size]
+    )
   loss, losses, log_probs = get_next_sentence_output(
-    bert_config, model.get_pooled_output(), labels
+    bert_config, pooled, labels
   )
-  ones = tf.ones_like(losses)
+  weights = tf.ones_like(losses)
+  if "next_sentence_weights" in batch:
+    weights = tf.reshape(batch["next_sentence_weights"], [-1])
+    total_weight = total_weights.get("next_sentence")
+    loss = modeling.weighted_mean(losses, weights, total_weight)
   return masked_lm_loss + loss + mark, measured | {
-    "next_sentence_accuracy": (is_correct(log_probs, labels), ones),
-    "next_sentence_loss": (losses + mark, ones),
+    "next_sentence_accuracy": (is_correct(log_probs, labels), weights),
+    "next_sentence_loss": (losses + mark, weights),
   }
 
 
-def measured_means(measured: Mapping[str, Any], total_weight) -> dict[str, Any]:
-  """Means of the metrics of `pretraining_loss`, by name."""
-  # Those of the masked LM are divided by `total_weight`, as its loss is.
+def measured_means(
+  measured: Mapping[str, Any], total_weights: Mapping[str, Any]
+) -> dict[str, Any]:
+  """Means of the metrics of `pretraining_loss`, by name, divided as a loss."""
   return {
     name: modeling.weighted_mean(
-      values, weights, total_weight if name.startswith("masked_lm") else None
+      values, weights, total_weights.get(name.rpartition("_")[0])
     )
     for name, (values, weights) in measured.items()
   }
@@ -454,14 +483,20 @@ def model_fn_builder(
   )
 
   def training_loss(features):
-    total_weight = estimator_spec.loss_normalizer(
-      features["masked_lm_weights"], arguments
-    )
+    total_weights = {
+      name.removesuffix("_weights"): estimator_spec.loss_normalizer(
+        features[name], arguments
+      )
+      for name in ("masked_lm_weights", "next_sentence_weights")
+      if name in features
+    }
 
     def loss_fn(batch, dropout_seed):
       model = build(True, batch, dropout_seed=dropout_seed)
-      loss, measured = pretraining_loss(bert_config, model, batch, total_weight)
-      return loss, measured_means(measured, total_weight)
+      loss, measured = pretraining_loss(
+        bert_config, model, batch, total_weights
+      )
+      return loss, measured_means(measured, total_weights)
 
     return loss_fn
 
@@ -685,7 +720,7 @@ def pretrain(run: Run, data: pretraining_inputs.Data) -> None:
     read,
     lambda checkpoint: evaluate_records(run, data, checkpoint),
     pretraining_inputs.bad_record_finder(run, files),
-    pretraining_inputs.record_layout(settings, run.config),
+    pretraining_inputs.record_layout(run, files),
     within,
   )
 

@@ -134,8 +134,15 @@ def test_files_and_receipt_equal_those_of_workers(folder, blocks):
   ]
 
 
-def test_files_of_text_without_pairs_equal_those_of_workers(folder):
-  options = ["--segments=documents", "--do_span_mask", "--mask_split=1,1,2"]
+@pytest.mark.parametrize(
+  "options",
+  [
+    ["--segments=documents", "--do_span_mask", "--mask_split=1,1,2"],
+    ["--segments=sentences", "--pack"],
+  ],
+  ids=" ".join,
+)
+def test_files_of_other_records_equal_those_of_workers(folder, options):
   commands.succeed(
     "create_pretraining_data.py", *flags("blocks"), *options, "--num_workers=1"
   )

@@ -271,6 +271,10 @@ def test_split_sentences_names_the_missing_package(monkeypatch, flags):
       {"do_span_mask": True, "do_whole_word_mask": True},
       "Leave out --do_whole_word_mask",
     ),
+    (
+      {"pack": True, "max_sequences_per_row": 50},
+      "--max_sequences_per_row=50: more than fit into --max_seq_length=128.",
+    ),
     ({"mask_split": "80,20"}, "--mask_split=80,20: not three parts"),
   ],
   ids=str,

@@ -25,14 +25,14 @@ _INTRODUCTION = """\
 Features of the TFRecord files that the commands write and read, each record a
 `tf.train.Example`. Integers are int64 in the file and int32 in the model. A
 feature that is missing is an error, unless it has a default. S is
-`--max_seq_length`, P `--max_predictions_per_seq`, L the number of labels, G the
-number of texts of a group, T the width of the vectors of a teacher, without
-which there are no `teacher_vectors`.
+`--max_seq_length`, P `--max_predictions_per_seq`, N `--max_sequences_per_row`,
+L the number of labels, G the number of texts of a group, T the width of the
+vectors of a teacher, without which there are no `teacher_vectors`.
 """
 
 # Sizes that stand for a letter.
-_LETTERS = {101: "S", 103: "P", 107: "L", 109: "G", 113: "T"}
-_S, _P, _L, _G, _T = _LETTERS
+_LETTERS = {101: "S", 103: "P", 107: "L", 109: "G", 113: "T", 127: "N"}
+_S, _P, _L, _G, _T, _N = _LETTERS
 
 
 def _layouts() -> dict[str, dict[str, tf_records.Layout]]:
@@ -71,7 +71,11 @@ def _layouts() -> dict[str, dict[str, tf_records.Layout]]:
     },
     "create_pretraining_data.py": {
       "pairs": pretraining_instances.written_layout(_S, _P, True),
+      "pairs, --pack": pretraining_instances.written_layout(_S, _P, True, _N),
       "other --segments": pretraining_instances.written_layout(_S, _P, False),
+      "other --segments, --pack": pretraining_instances.written_layout(
+        _S, _P, False, _N
+      ),
     },
   }
 

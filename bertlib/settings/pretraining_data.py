@@ -42,6 +42,15 @@ def check_masks(masks: int, length: int, given: Collection[str]) -> None:
     )
 
 
+def check_sequences(number: int, length: int) -> None:
+  """Refuses more sequences per row than fit with [CLS], a token and [SEP]."""
+  if number > max(length // 3, 8):
+    raise InputError(
+      f"--max_sequences_per_row={number}: more than fit into --max_seq_length="
+      f"{length}. Give at most {length // 3}"
+    )
+
+
 def warn_of_masks(masks: int, length: int) -> Iterator[str]:
   """Yields a warning if the default has more masks than there are tokens."""
   if masks > length:
@@ -148,6 +157,18 @@ class PretrainingDataSettings(RecordedSettings):
     " between them. The last two are for run_pretraining.py --objective=mlm.",
     basic=True,
   )
+  pack: bool = option.boolean(
+    False,
+    "Pack several sequences into each row of --max_seq_length tokens, so that"
+    " little of it is padding. Tokens attend to those of their own sequence.",
+    basic=True,
+  )
+  max_sequences_per_row: int = option.integer(
+    8,
+    "Maximum number of sequences to pack into a row.",
+    AT_LEAST_1,
+    needs="pack",
+  )
   short_seq_prob: float = option.number(
     0.1,
     "Fraction of the documents whose sequences get a random length below"
@@ -232,6 +253,7 @@ class PretrainingDataSettings(RecordedSettings):
         f"--max_seq_length={self.max_seq_length}: too short for a pair of"
         " segments with [CLS] and two [SEP]. Give at least 5"
       )
+    check_sequences(self.max_sequences_per_row, self.max_seq_length)
     check_masks(self.max_predictions_per_seq, self.max_seq_length, self.given)
     for name in ("word_boundaries", "whole_word_draw"):
       if name in self.given and not self.do_whole_word_mask:

@@ -100,11 +100,9 @@ def create_block_records(
   """Creates the shuffled records of each pass over a block."""
   # A random stream of the block: its records do not depend on others.
   rng = random.Random(f"{recipe.random_seed} {block}")
-  encode = pretraining_instances.recipe_encoder(recipe, tokenizer)
-  for instances in pretraining_instances.create_passes(
+  for records in pretraining_instances.create_records(
     recipe, tokenizer, lines, rng, counts
   ):
-    records = list(map(encode, instances))
     rng.shuffle(records)
     yield records
 

@@ -12,7 +12,6 @@ from typing import NamedTuple
 import tensorflow.compat.v1 as tf
 from absl import logging
 
-import modeling
 from bertlib.checkpoints import loading, model_files, model_json
 from bertlib.cli import option
 from bertlib.cli.errors import InputError
@@ -28,15 +27,15 @@ from bertlib.training.task import Run
 _NUM_CHECKED = 2000
 
 
-def record_layout(
-  settings: PretrainingSettings, config: modeling.BertConfig
-) -> tf_records.Layout:
-  """Layout of the pretraining records for a model and the flags."""
+def record_layout(run: Run, files: Sequence[str]) -> tf_records.Layout:
+  """Layout of files of pretraining records, of which the first decides."""
+  settings = run.settings
   return pretraining_records.limited_layout(
-    config,
+    run.config,
     settings.model.max_seq_length,
     settings.max_predictions_per_seq,
     settings.objective,
+    pretraining_records.sequences_per_row(files[0]),
   )
 
 
@@ -71,10 +70,7 @@ def bad_record_finder(
 ) -> record_check.FindBadRecord:
   """Returns a function that searches files, see `record_check.find`."""
   return functools.partial(
-    record_check.find,
-    files,
-    record_layout(run.settings, run.config),
-    max_records,
+    record_check.find, files, record_layout(run, files), max_records
   )
 
 
@@ -101,14 +97,19 @@ def find_data(run: Run) -> Data:
       )
   if settings.run.do_predict:
     lines = read_lines(run)
-  num_records = check_files(run, list(dict.fromkeys(train_files + eval_files)))
+  num_records = check_files(run, train_files)
+  others = [path for path in eval_files if path not in num_records]
+  num_records |= check_files(run, others)
   return Data(train_files, eval_files, lines, num_records)
 
 
 def check_files(run: Run, paths: Sequence[str]) -> dict[str, int]:
   """Counts the records of each file, and checks the first ones."""
+  if not paths:
+    return {}
   settings = run.settings
-  num_per_file = -(-_NUM_CHECKED // max(len(paths), 1))
+  num_per_file = -(-_NUM_CHECKED // len(paths))
+  packing = pretraining_records.sequences_per_row(paths[0])
 
   def check(path: str) -> int:
     count = pretraining_records.count_records(
@@ -118,12 +119,17 @@ def check_files(run: Run, paths: Sequence[str]) -> dict[str, int]:
       run.tokenizer and run.tokenizer.vocab,
       settings.objective,
     )
+    if pretraining_records.sequences_per_row(path) != packing:
+      raise InputError(
+        f"{path}: its records are packed in another way than those of"
+        f" {paths[0]}. Read files of one --pack and --max_sequences_per_row"
+      )
     problem = find_in(path, num_per_file)
     if problem:
       raise InputError(problem)
     return count
 
-  with record_check.finder(record_layout(settings, run.config)) as find_in:
+  with record_check.finder(record_layout(run, paths)) as find_in:
     return dict(zip(paths, read_ahead.map_in_threads(check, paths)))
 
 

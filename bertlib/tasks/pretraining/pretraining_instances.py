@@ -16,14 +16,22 @@ from typing import Any, NamedTuple
 
 import tokenization
 from bertlib.data import tf_records
+from bertlib.tasks.pretraining import packing
 from bertlib.tasks.pretraining.pretraining_text import (
   Document,
   Recipe,
   read_documents,
 )
 
-# Key of a count: random next sentences of a corpus with a single document.
+# Keys of counts. Random next sentences of a corpus with a single document.
 SAME_DOCUMENT = "random next sentences from the same document"
+
+
+# Positions of packed rows; rows that --max_sequences_per_row keeps from being
+# full, and their tokens.
+SLOTS = "token slots"
+SHORT_ROWS = "rows with room for more sequences"
+SHORT_ROW_TOKENS = "tokens of these rows"
 
 
 @dataclasses.dataclass(eq=False, repr=False)
@@ -103,7 +111,6 @@ def create_pass(
     parts = [_full_sequences(all_documents, *lengths, rng)]
   sequences = itertools.chain.from_iterable(parts)
   for instance in _mask_sequences(sequences, rng=rng, **masking):
-    counts["records"] += 1
     counts["tokens"] += len(instance.tokens)
     counts["masked tokens"] += len(instance.masked_lm_positions)
     if instance.is_random_next is not None:
@@ -451,6 +458,8 @@ def record_layout(
   max_seq_length: int,
   max_predictions_per_seq: int,
   next_sentence: bool = True,  # False for sequences that are no pairs
+  # Of packed rows; None for one sequence in each.
+  max_sequences_per_row: int | None = None,
 ) -> dict[str, tf_records.Feature]:
   """Layout of pretraining records: S tokens, P masked positions, padded."""
   masks = (max_predictions_per_seq,)
@@ -459,16 +468,29 @@ def record_layout(
     "masked_lm_ids": tf_records.Feature(masks),
     "masked_lm_weights": tf_records.Feature(masks, is_float=True),
   }
-  if next_sentence:
-    layout["next_sentence_labels"] = tf_records.Feature((1,))
-  return layout
+  labels = {"next_sentence_labels": tf_records.Feature((1,))}
+  if max_sequences_per_row is not None:
+    labels = packing.record_layout(max_seq_length, max_sequences_per_row)
+  return layout | {
+    name: feature
+    for name, feature in labels.items()
+    if next_sentence or not name.startswith("next_sentence")
+  }
 
 
 def written_layout(
-  max_seq_length: int, max_predictions_per_seq: int, next_sentence: bool
+  max_seq_length: int,
+  max_predictions_per_seq: int,
+  next_sentence: bool,
+  max_sequences_per_row: int | None = None,
 ) -> dict[str, tf_records.Feature]:
   """`record_layout`, with the `objective` of text without pairs."""
-  layout = record_layout(max_seq_length, max_predictions_per_seq, next_sentence)
+  layout = record_layout(
+    max_seq_length,
+    max_predictions_per_seq,
+    next_sentence,
+    max_sequences_per_row,
+  )
   if not next_sentence:
     layout["objective"] = tf_records.Feature(is_text=True)
   return layout
@@ -479,10 +501,19 @@ def instance_encoder(
   max_seq_length: int,
   max_predictions_per_seq: int,
   next_sentence: bool = True,  # see `record_layout`
-) -> Callable[[TrainingInstance], bytes]:
-  """Function that serializes an instance; ValueError if it does not fit."""
+  max_sequences_per_row: int | None = None,
+) -> Callable[..., bytes]:
+  """Function that serializes an instance, or those that share a row.
+
+  It raises ValueError if they do not fit.
+  """
   encode_record = tf_records.record_encoder(
-    written_layout(max_seq_length, max_predictions_per_seq, next_sentence)
+    written_layout(
+      max_seq_length,
+      max_predictions_per_seq,
+      next_sentence,
+      max_sequences_per_row,
+    )
   )
 
   varints = _TokenVarints(tokenizer)
@@ -490,44 +521,137 @@ def instance_encoder(
   def encode_tokens(tokens: Iterable[str]) -> bytes:
     return b"".join(map(varints.__getitem__, tokens))
 
-  def encode(instance: TrainingInstance) -> bytes:
-    num_tokens = len(instance.tokens)
-    num_masked = len(instance.masked_lm_positions)
-    if num_tokens > max_seq_length or num_masked > max_predictions_per_seq:
-      raise ValueError(
-        f"an instance of {num_tokens} tokens, {num_masked} of them masked, does"
-        f" not fit a record of {max_seq_length} and {max_predictions_per_seq}"
-      )
-    padding = [0] * (max_seq_length - num_tokens)
-    no_prediction = [0] * (max_predictions_per_seq - num_masked)
-    return encode_record(
-      {
-        "input_ids": encode_tokens(instance.tokens) + bytes(padding),
-        "input_mask": b"\1" * num_tokens + bytes(padding),
-        "segment_ids": instance.segment_ids + padding,
-        "masked_lm_positions": instance.masked_lm_positions + no_prediction,
-        "masked_lm_ids": (
-          encode_tokens(instance.masked_lm_labels) + bytes(no_prediction)
-        ),
-        "masked_lm_weights": [1.0] * num_masked + no_prediction,
-        "next_sentence_labels": [int(instance.is_random_next or 0)],
-        "objective": b"mlm",
-      }
+  return lambda *instances: encode_record(
+    row_features(
+      instances,
+      encode_tokens,
+      max_seq_length,
+      max_predictions_per_seq,
+      max_sequences_per_row,
     )
-
-  return encode
-
-
-def recipe_encoder(
-  recipe: Recipe, tokenizer
-) -> Callable[[TrainingInstance], bytes]:
-  """The `instance_encoder` of a recipe."""
-  return instance_encoder(
-    tokenizer,
-    recipe.max_seq_length,
-    recipe.max_predictions_per_seq,
-    next_sentence=recipe.segments == "pairs",
   )
+
+
+def row_features(
+  instances: Sequence[TrainingInstance],  # several of them if packed
+  ids_of: Callable[[list], list[int] | bytes],  # of tokens
+  max_seq_length: int,
+  max_predictions_per_seq: int,
+  max_sequences_per_row: int | None = None,  # if packed
+) -> dict[str, Sequence]:
+  """Values of all features of a record; ValueError if they do not fit."""
+  instance = instances[0] if len(instances) == 1 else _join(instances)
+  num_tokens = len(instance.tokens)
+  num_masked = len(instance.masked_lm_positions)
+  if num_tokens > max_seq_length or num_masked > max_predictions_per_seq:
+    raise ValueError(
+      f"an instance of {num_tokens} tokens, {num_masked} of them masked, does"
+      f" not fit a record of {max_seq_length} and {max_predictions_per_seq}"
+    )
+  labels = [int(instance.is_random_next or 0) for instance in instances]
+  others = {"next_sentence_labels": labels}
+  if max_sequences_per_row is not None:
+    lengths = [len(instance.tokens) for instance in instances]
+    others = packing.features(
+      lengths, labels, max_seq_length, max_sequences_per_row
+    )
+  padding = [0] * (max_seq_length - num_tokens)
+  no_prediction = [0] * (max_predictions_per_seq - num_masked)
+  ids, labels = map(ids_of, (instance.tokens, instance.masked_lm_labels))
+  kind = type(ids)
+  return {
+    "input_ids": ids + kind(padding),
+    "input_mask": b"\1" * num_tokens + bytes(padding),
+    "segment_ids": instance.segment_ids + padding,
+    "masked_lm_positions": instance.masked_lm_positions + no_prediction,
+    "masked_lm_ids": labels + kind(no_prediction),
+    "masked_lm_weights": [1.0] * num_masked + no_prediction,
+    "objective": b"mlm",
+    **others,
+  }
+
+
+def _join(instances: Sequence[TrainingInstance]) -> TrainingInstance:
+  """One instance with the tokens of several, one after the other."""
+
+  def joined(name: str) -> list[Any]:
+    return [item for each in instances for item in getattr(each, name)]
+
+  lengths = [len(instance.tokens) for instance in instances]
+  starts = itertools.accumulate(lengths, initial=0)
+  return TrainingInstance(
+    joined("tokens"),
+    joined("segment_ids"),
+    [
+      start + position
+      for start, instance in zip(starts, instances)
+      for position in instance.masked_lm_positions
+    ],
+    joined("masked_lm_labels"),
+    None,
+  )
+
+
+def pack(
+  instances: Sequence[TrainingInstance],
+  max_seq_length: int,
+  max_predictions_per_seq: int,
+  max_sequences_per_row: int,
+) -> list[list[TrainingInstance]]:
+  """Divides instances into the rows that they share."""
+  rows = packing.assign_rows(
+    [len(instance.tokens) for instance in instances],
+    [len(instance.masked_lm_positions) for instance in instances],
+    max_seq_length,
+    max_predictions_per_seq,
+    max_sequences_per_row,
+  )
+  return [[instances[number] for number in row] for row in rows]
+
+
+def create_records(
+  recipe: Recipe,
+  tokenizer,
+  lines: Iterable[bytes],
+  rng: random.Random,
+  counts: collections.Counter[str],
+) -> Iterator[list[bytes]]:
+  """Creates the records of each of the `create_passes`."""
+  sizes = recipe.max_seq_length, recipe.max_predictions_per_seq
+  most = recipe.max_sequences_per_row if recipe.pack else None
+  encode = instance_encoder(tokenizer, *sizes, recipe.segments == "pairs", most)
+  for instances in create_passes(recipe, tokenizer, lines, rng, counts):
+    rows: Iterable = zip(instances)
+    if recipe.pack:
+      rows = pack(list(instances), *sizes, most)
+      _count_rows(rows, recipe, counts)
+    records = list(itertools.starmap(encode, rows))
+    counts["records"] += len(records)
+    yield records
+
+
+def _count_rows(
+  rows: Sequence[Sequence[TrainingInstance]],
+  recipe: Recipe,
+  counts: collections.Counter[str],
+) -> None:
+  """Counts packed rows, with histograms of their sequences."""
+  max_length, most = recipe.max_seq_length, recipe.max_sequences_per_row
+  lengths = [[len(instance.tokens) for instance in row] for row in rows]
+  counts[SLOTS] += len(rows) * max_length
+  counts["sequences"] += sum(map(len, rows))
+  # In steps of an eighth of a row.
+  ends = [max_length * part // 8 for part in range(9)]
+  for low, high in zip(ends, ends[1:]):
+    number = sum(low < length <= high for row in lengths for length in row)
+    counts[f"sequences of {low + 1} to {high} tokens"] += number
+  for size, number in sorted(collections.Counter(map(len, rows)).items()):
+    counts[f"rows of {size} sequences"] += number
+  # Rows that have room for another sequence of their mean length.
+  full = [sum(row) for row in lengths if len(row) == most]
+  short = [size for size in full if size * (most + 1) <= max_length * most]
+  counts[SHORT_ROWS] += len(short)
+  counts[SHORT_ROW_TOKENS] += sum(short)
 
 
 class _TokenVarints(dict):

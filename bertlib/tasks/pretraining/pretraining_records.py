@@ -13,6 +13,19 @@ from bertlib.data import input_pipeline, tf_records
 from bertlib.tasks.pretraining import pretraining_instances
 
 
+def sequences_per_row(path: str) -> int | None:
+  """Entries per row of a packed file's next sentences; None if not packed."""
+  first = next(read_records(path), {})
+  if "sequence_ids" not in first:
+    return None
+  return _num_integers(first, "next_sentence_positions")
+
+
+def _num_integers(record: Mapping[str, tf.train.Feature], name: str) -> int:
+  """Number of integers of a feature; 0 if the record lacks it."""
+  return len(record[name].int64_list.value) if name in record else 0
+
+
 def count_records(
   path: str,
   max_seq_length: int,
@@ -63,7 +76,7 @@ def check_lengths(
     ("input_ids", "max_seq_length", max_seq_length),
     ("masked_lm_ids", "max_predictions_per_seq", max_predictions_per_seq),
   ):
-    length = len(record[name].int64_list.value) if name in record else 0
+    length = _num_integers(record, name)
     if not length:
       raise InputError(
         f"{path}: its records have no {name}. Name a file that"
@@ -92,6 +105,7 @@ def limited_layout(
   max_seq_length: int,
   max_predictions_per_seq: int,
   objective: str = "mlm_nsp",
+  max_sequences_per_row: int | None = None,  # of packed records
 ) -> tf_records.Layout:
   """Layout of pretraining records, with the ranges of their values."""
   limits = {
@@ -101,10 +115,16 @@ def limited_layout(
     "masked_lm_positions": max_seq_length,
     "masked_lm_ids": config.vocab_size,
     "next_sentence_labels": 2,
+    "next_sentence_positions": max_seq_length,
+    "position_ids": max_seq_length,
+    "sequence_ids": max_seq_length + 1,
   }
   return input_pipeline.with_limits(
     pretraining_instances.record_layout(
-      max_seq_length, max_predictions_per_seq, objective == "mlm_nsp"
+      max_seq_length,
+      max_predictions_per_seq,
+      objective == "mlm_nsp",
+      max_sequences_per_row,
     ),
     limits,
   )

@@ -42,6 +42,8 @@ class Recipe:
   # "pairs" of segments; or "sentences" of one document, or of all "documents",
   # that fill a sequence.
   segments: str = "pairs"
+  pack: bool = False  # whether sequences share rows
+  max_sequences_per_row: int = 8
   # "pieces" if a word is a piece and the ## pieces after it; "spaces" if spaces
   # separate words, in segmented text.
   word_boundaries: str = "pieces"

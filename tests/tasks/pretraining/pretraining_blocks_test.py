@@ -147,10 +147,11 @@ def test_files_do_not_depend_on_the_number_of_workers(
   [
     {"segments": "sentences", "mask_split": (1, 0, 0)},
     {"segments": "documents", "do_span_mask": True},
+    {"short_seq_prob": 0.9, "pack": True, "max_sequences_per_row": 4},
   ],
   ids=str,
 )
-def test_records_without_pairs_do_not_depend_on_the_number_of_workers(
+def test_other_records_do_not_depend_on_the_number_of_workers(
   tmp_path, vocab_file, text_file, options
 ):
   recipe = Recipe(vocab_file, max_seq_length=24, **options)

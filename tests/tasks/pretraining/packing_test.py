@@ -1,0 +1,192 @@
+"""Tests of packing: several sequences in one row."""
+
+import random
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pretraining_corpus import Corpus, make, parsed, read_file
+
+import create_pretraining_data
+from bertlib.tasks.pretraining import packing, pretraining_instances
+from bertlib.tasks.pretraining.pretraining_text import Recipe
+
+pytestmark = pytest.mark.unit
+
+
+@given(
+  lengths=st.lists(st.integers(1, 20)),
+  max_predictions=st.integers(4, 9),
+  max_sequences=st.integers(1, 5),
+  data=st.data(),
+)
+def test_each_sequence_is_in_one_row_that_has_room(
+  lengths, max_predictions, max_sequences, data
+):
+  num_masked = [data.draw(st.integers(0, min(4, n))) for n in lengths]
+  rows = packing.assign_rows(
+    lengths, num_masked, 20, max_predictions, max_sequences
+  )
+  numbers = [number for row in rows for number in row]
+  assert sorted(numbers) == list(range(len(lengths)))
+  for row in rows:
+    assert 1 <= len(row) <= max_sequences
+    assert sum(lengths[number] for number in row) <= 20
+    assert sum(num_masked[number] for number in row) <= max_predictions
+  assert rows == packing.assign_rows(
+    lengths, num_masked, 20, max_predictions, max_sequences
+  )
+
+
+def geometric(rng, mean):
+  return 5 + int(rng.expovariate(1 / mean))
+
+
+# Of distributions that allow to fill 0.985 of the rows.
+LENGTHS = {
+  "uniform": lambda rng: rng.randint(5, 128),
+  "half of a row": lambda rng: int(rng.gauss(64, 25)),
+  "short": lambda rng: geometric(rng, 20),
+  "shorter than a third": lambda rng: geometric(rng, 40),
+  "mostly full": lambda rng: rng.choice([128, 128, 128, rng.randint(5, 128)]),
+}
+
+
+@pytest.mark.parametrize("kind", LENGTHS)
+def test_tokens_fill_the_rows(kind):
+  rng = random.Random(0)
+  draw = LENGTHS[kind]
+  lengths = [min(max(draw(rng), 5), 128) for _ in range(5000)]
+  masks = [round(0.15 * length) for length in lengths]
+  rows = packing.assign_rows(lengths, masks, 128, 22, 8)
+  assert sum(lengths) / (128 * len(rows)) >= 0.98
+
+
+def sequences(record):
+  """The sequences of a packed record: what the record of each has."""
+  used = int(sum(record["masked_lm_weights"]))
+  masks = dict(
+    zip(record["masked_lm_positions"][:used], record["masked_lm_ids"])
+  )
+  for number in range(1, max(record["sequence_ids"]) + 1):
+    places = [
+      place for place, one in enumerate(record["sequence_ids"]) if one == number
+    ]
+    assert places == list(range(places[0], places[-1] + 1))
+    assert [record["position_ids"][place] for place in places] == list(
+      range(len(places))
+    )
+    label = None
+    if "next_sentence_labels" in record:
+      assert record["next_sentence_positions"][number - 1] == places[0]
+      assert record["next_sentence_weights"][number - 1] == 1
+      label = record["next_sentence_labels"][number - 1]
+    yield (
+      tuple(record["input_ids"][place] for place in places),
+      tuple(record["segment_ids"][place] for place in places),
+      tuple((p - places[0], masks[p]) for p in places if p in masks),
+      label,
+    )
+
+
+def alone(record):
+  """The same of a record of one sequence."""
+  length = sum(record["input_mask"])
+  used = int(sum(record["masked_lm_weights"]))
+  return (
+    tuple(record["input_ids"][:length]),
+    tuple(record["segment_ids"][:length]),
+    tuple(zip(record["masked_lm_positions"][:used], record["masked_lm_ids"])),
+    record.get("next_sentence_labels", [None])[0],
+  )
+
+
+@settings(deadline=None)
+@given(
+  documents=st.lists(
+    st.lists(
+      st.lists(st.integers(1, 3), min_size=1, max_size=6),
+      min_size=1,
+      max_size=4,
+    ),
+    min_size=1,
+    max_size=6,
+  ),
+  segments=st.sampled_from(["pairs", "sentences", "documents"]),
+  most=st.integers(1, 4),
+)
+def test_packed_records_hold_the_sequences_of_the_others(
+  vocab_file, documents, segments, most
+):
+  corpus = Corpus(documents)
+  options = {
+    "max_seq_length": 40,
+    "max_predictions_per_seq": 6,
+    "dupe_factor": 1,
+    "segments": segments,
+    "short_seq_prob": 0.5,
+  }
+  records, counts = make(corpus, vocab_file, **options)
+  packed, packed_counts = make(
+    corpus, vocab_file, **options, pack=True, max_sequences_per_row=most
+  )
+  found = [list(sequences(record)) for record in packed]
+  assert Counter(one for row in found for one in row) == Counter(
+    map(alone, records)
+  )
+  assert packed_counts["records"] == len(packed)
+  assert packed_counts["sequences"] == counts["records"] == len(records)
+  sizes = Counter(map(len, found))
+  for size in range(1, most + 1):
+    assert packed_counts[f"rows of {size} sequences"] == sizes[size]
+  by_length = {
+    name: count
+    for name, count in packed_counts.items()
+    if name.startswith("sequences of")
+  }
+  assert sum(by_length.values()) == len(records)
+  for record in packed:
+    assert record["input_mask"] == [
+      int(number > 0) for number in record["sequence_ids"]
+    ]
+    layout = pretraining_instances.written_layout(
+      40, 6, segments == "pairs", most
+    )
+    assert set(record) == set(layout)
+
+
+# Documents of one sentence of three to four tokens.
+SHORT = Corpus([[[1 + n % 2]] for n in range(60)])
+
+
+def write(vocab_file, folder, caplog, most):
+  """Packs very short sequences; returns what is logged."""
+  (folder / "text").write_bytes(b"".join(SHORT.lines * 20))
+  recipe = Recipe(
+    vocab_file,
+    max_seq_length=64,
+    dupe_factor=1,
+    segments="sentences",
+    pack=True,
+    max_sequences_per_row=most,
+  )
+  counts = create_pretraining_data.write_in_memory(
+    recipe, [str(folder / "text")], [str(folder / "out")]
+  )
+  with caplog.at_level("INFO"):
+    create_pretraining_data.report(counts)
+  return counts, [parsed(record) for record in read_file(folder / "out")]
+
+
+def test_rows_that_could_hold_more_sequences_are_reported(
+  vocab_file, tmp_path, caplog
+):
+  counts, records = write(vocab_file, tmp_path, caplog, 4)
+  assert counts["records"] == len(records) == 300
+  assert "--max_sequences_per_row=4: too small for these texts" in caplog.text
+  assert caplog.text.rstrip().endswith("Give 19")  # of 3.5 tokens each
+  caplog.clear()
+  write(vocab_file, tmp_path, caplog, 19)
+  assert "too small" not in caplog.text
+  assert "Packing: tokens fill 0.9" in caplog.text
