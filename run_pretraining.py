@@ -16,7 +16,6 @@ if __name__ == "__main__":  # Check flags before slow imports.
 
 import functools
 import itertools
-import math
 import os
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -28,6 +27,7 @@ from absl import flags, logging
 
 import modeling
 from bertlib.cli import app, option
+from bertlib.cli.errors import InputError
 from bertlib.cli.steps import Steps
 from bertlib.compute import precision
 from bertlib.data import input_pipeline, record_check, tf_records
@@ -46,6 +46,7 @@ from bertlib.training import (
   estimator_spec,
   lifecycle,
   memory_plan,
+  step_plan,
 )
 from bertlib.training.task import Run, Task
 
@@ -78,6 +79,7 @@ def input_fn_builder(
   by_file: Mapping[str, int] | None = None,
   objective: str = "mlm_nsp",
   num_picked: int | None = None,
+  sizes: pretraining_inputs.BatchSizes | None = None,
 ):
   """An `input_fn` over TFRecord files of pretraining.
 
@@ -100,6 +102,7 @@ def input_fn_builder(
     objective: "mlm_nsp", or "mlm" to leave out the labels of next sentences.
     num_picked: number of records that an evaluation picks, see
       `input_pipeline.pick_evenly`; None for all.
+    sizes: of the batches of training; None for the `batch_size` of `params`.
 
   Returns:
     A function of `params`, which has `batch_size`, and may have `shard` and
@@ -137,13 +140,16 @@ def input_fn_builder(
         pick=num_picked and (num_picked, num_records),
       )
     shard = shard or input_pipeline.Shard()
+    all_sizes = sizes or pretraining_inputs.BatchSizes(batch_size, batch_size)
 
-    def read(shard, step, with_source=False):
-      files, total, size = input_files, num_records, batch_size
+    def read(shard, stage, step, with_source=False):
+      files, total, size = input_files, num_records, stage.batch_size
+      first_record = stage.records_before(step)
       if by_file:
         files = pretraining_records.shard_files(input_files, shard)
         total = sum(by_file[path] for path in files)
-        size = batch_size // shard.count
+        size //= shard.count
+        first_record //= shard.count
         shard = input_pipeline.Shard(num_replicas=shard.num_replicas)
       return input_pipeline.streamed_record_batches(
         files,
@@ -152,22 +158,31 @@ def input_fn_builder(
         False,
         total,
         seed,
-        first_record=step * size,
+        first_record=first_record,
         shard=shard,
         with_source=with_source,
       )
 
+    trimmed = per_token if trim else []
     step = params.get("traced_step")
-    if step is None:
-      step, batches = first_step, read(shard, first_step)
-    else:  # the batch of all processes
+    if step is not None:  # the batch of all processes
+      stage = all_sizes.stage_of(step)
       count = shard.count if by_file else 1
       shards = [input_pipeline.Shard(index, count) for index in range(count)]
-      parts = [read(shard, step, with_source=True) for shard in shards]
+      parts = [read(shard, stage, step, with_source=True) for shard in shards]
       batches = tf.data.Dataset.zip(tuple(parts)).map(_join_rows)
       shard = input_pipeline.Shard()
-    trimmed = per_token if trim else []
-    return _prepare_batches(batches, masking, step, batch_size, shard, trimmed)
+      return _prepare_batches(batches, masking, step, stage, shard, trimmed)
+    batches = None
+    for stage, end in all_sizes.stages_from(first_step):
+      step = max(stage.first_step, first_step)
+      of_stage = _prepare_batches(
+        read(shard, stage, step), masking, step, stage, shard, trimmed
+      )
+      if end is not None:
+        of_stage = of_stage.take((end - step) * shard.num_replicas)
+      batches = of_stage if batches is None else batches.concatenate(of_stage)
+    return batches
 
   return input_fn
 
@@ -183,7 +198,7 @@ def _prepare_batches(
   batches,
   masking: dynamic_masking.Masking | None,
   step: int,
-  batch_size: int,
+  stage: pretraining_inputs.Stage,
   shard: input_pipeline.Shard,
   trimmed: Sequence[str],  # features with a value per token
 ):
@@ -191,7 +206,9 @@ def _prepare_batches(
 
   def prepare(index, batch):
     if masking:
-      numbers = shard.example_numbers(index, batch_size)
+      numbers = shard.example_numbers(index, stage.batch_size)
+      # As if the batches before the stage were as large as its own.
+      numbers += stage.records_before(0)
       of_step = masking.at_step(index // shard.num_replicas)
       batch = dynamic_masking.remask(batch, numbers, of_step)
     if not trimmed:
@@ -582,6 +599,9 @@ def prepare(
   with step("output"):
     check_output(settings, data)
   plan = lifecycle.check_start(run, step)
+  if settings.train_batch_size_end:
+    with step("batch sizes"):
+      check_batch_sizes(run, plan, data)
   if step.is_dry_run:
     with step("records"):
       lengths = pretraining_inputs.check_records(run, data)
@@ -618,6 +638,7 @@ def make_task(settings: PretrainingSettings) -> Task:
     unit="records",
     num_predictions=settings.max_predictions_per_seq,
     num_output_positions=settings.max_predictions_per_seq + 1,  # and [CLS]
+    largest_batch_size=settings.train_batch_size_end,
     num_warmup_steps=(
       None if read_budget(settings) else settings.num_warmup_steps
     ),
@@ -638,7 +659,40 @@ def expected_steps(settings: PretrainingSettings, num_tokens: float) -> int:
     return settings.num_train_steps
   if within.unit != "tokens":
     return 0
-  return math.ceil(within.amount / (settings.run.train_batch_size * num_tokens))
+  sizes = pretraining_inputs.batch_sizes(settings)
+  return sizes.count_steps(within.amount / num_tokens)
+
+
+def check_batch_sizes(
+  run: Run, plan: step_plan.Plan | None, data: pretraining_inputs.Data
+) -> None:
+  """Refuses growing batches that devices, memory or budget do not allow."""
+  settings = run.settings
+  if not plan:
+    return
+  if run.on_tpu:
+    raise InputError(
+      f"--train_batch_size_end={settings.train_batch_size_end}: not for a TPU,"
+      " whose batches have one size. Leave it out"
+    )
+  _, options = plan
+  num_parts = options.num_micro_batches
+  num_parts *= settings.devices.num_replicas_in_sync
+  if settings.run.train_batch_size % num_parts:
+    raise InputError(
+      f"--train_batch_size={settings.run.train_batch_size}: cannot be divided"
+      f" into {num_parts} parts, the micro-batches of all replicas. Give a"
+      " multiple of that"
+    )
+  within, growing = read_budget(settings), settings.batch_size_warmup_steps
+  if within and within.unit == "tokens":
+    lengths = pretraining_inputs.check_records(run, data)
+    num_steps = expected_steps(settings, lengths.num_tokens)
+    if num_steps <= growing:
+      raise InputError(
+        f"--batch_size_warmup_steps={growing}: {within} ends within it, after"
+        f" about {num_steps} steps. Give fewer"
+      )
 
 
 def check_output(
@@ -689,6 +743,7 @@ def pretrain(run: Run, data: pretraining_inputs.Data) -> None:
       settings.num_train_steps,
     )
   total = data.count(files)
+  sizes = pretraining_inputs.batch_sizes(settings)
   masking = None
   if settings.remask:
     masking = dynamic_masking.Masking(
@@ -702,7 +757,8 @@ def pretrain(run: Run, data: pretraining_inputs.Data) -> None:
     )
   read = f"{total} records in {len(files)} files"
   if not within:
-    epochs = settings.num_train_steps * settings.run.train_batch_size / total
+    last = settings.num_train_steps
+    epochs = sizes.stage_of(last).records_before(last) / total
     read += f" ({epochs:.3g} epochs)"
   lifecycle.train(
     run,
@@ -713,6 +769,7 @@ def pretrain(run: Run, data: pretraining_inputs.Data) -> None:
       masking=masking,
       num_records=total,
       by_file=data.num_records if settings.shard_by == "file" else None,
+      sizes=sizes,
       objective=settings.objective,
       **lifecycle.input_options(run, is_training=True),
     ),

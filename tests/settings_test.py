@@ -394,6 +394,24 @@ def test_values_at_the_edge(flag, good, bad):
     ),
     (
       pretraining,
+      "--do_train --input_file=x --batch_size_warmup_steps=9",
+      "--batch_size_warmup_steps: has no effect. Add --train_batch_size_end",
+    ),
+    (
+      pretraining,
+      "--do_train --input_file=x --train_batch_size=8"
+      " --train_batch_size_end=20 --batch_size_warmup_steps=9",
+      "--train_batch_size_end=20: is not a multiple of --train_batch_size=8",
+    ),
+    (
+      pretraining,
+      "--do_train --input_file=x --train_batch_size=8 --num_train_steps=9"
+      " --train_batch_size_end=16 --batch_size_warmup_steps=9"
+      " --num_warmup_steps=1",
+      "--batch_size_warmup_steps=9: not less than --num_train_steps=9",
+    ),
+    (
+      pretraining,
       "--do_train --input_file=x --eval_steps=1 --target_metric=loss",
       "--target_metric: has no effect. Add --target_value",
     ),

@@ -305,8 +305,12 @@ def read_compute(run: Run) -> FastCompute:
 
 def plan_training(run: Run) -> step_plan.Plan:
   """Computation and options of a training step; see `step_plan`."""
+  settings, largest = run.settings, run.task.largest_batch_size
+  if largest:
+    largest_run = dataclasses.replace(settings.run, train_batch_size=largest)
+    settings = dataclasses.replace(settings, run=largest_run)
   return step_plan.plan_training(
-    run.settings,
+    settings,
     read_compute(run),
     run.config,
     run.step_shape,

@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
+import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import tensorflow.compat.v1 as tf
@@ -36,6 +37,64 @@ def record_layout(run: Run, files: Sequence[str]) -> tf_records.Layout:
     settings.max_predictions_per_seq,
     settings.objective,
     pretraining_records.sequences_per_row(files[0]),
+  )
+
+
+class Stage(NamedTuple):
+  """Steps with batches of one size."""
+
+  first_step: int
+  batch_size: int
+  first_record: int  # counted over all epochs
+
+  def records_before(self, step: int) -> int:
+    """Number of records of all steps before one of this stage."""
+    return self.first_record + (step - self.first_step) * self.batch_size
+
+
+class BatchSizes(NamedTuple):
+  """Records per step, which may grow, by multiples of the first size."""
+
+  first: int
+  last: int
+  num_steps: int = 0  # until the last size
+
+  def stages(self) -> list[Stage]:
+    """The stages in order; the last one has no end."""
+    stages = [Stage(0, self.first, 0)]
+    count = self.last // self.first
+    for number in range(1, count):
+      start = self.num_steps * number // (count - 1)
+      before = stages[-1].records_before(start)
+      stages.append(Stage(start, self.first * (number + 1), before))
+    return stages
+
+  def stage_of(self, step: int) -> Stage:
+    """The stage of a step, counted from 0."""
+    return [s for s in self.stages() if s.first_step <= step][-1]
+
+  def stages_from(self, step: int) -> Iterator[tuple[Stage, int | None]]:
+    """Yields each stage from that of `step` on, and the step that ends it."""
+    stages = self.stages()
+    ends = [stage.first_step for stage in stages[1:]] + [None]
+    for stage, end in zip(stages, ends):
+      if end is None or end > max(step, stage.first_step):
+        yield stage, end
+
+  def count_steps(self, num_records: float) -> int:
+    """Steps for a number of records."""
+    stage = [s for s in self.stages() if s.first_record <= num_records][-1]
+    left = num_records - stage.first_record
+    return stage.first_step + math.ceil(left / stage.batch_size)
+
+
+def batch_sizes(settings: PretrainingSettings) -> BatchSizes:
+  """Records per step, as the flags have them."""
+  size = settings.run.train_batch_size
+  return BatchSizes(
+    size,
+    settings.train_batch_size_end or size,
+    settings.batch_size_warmup_steps,
   )
 
 

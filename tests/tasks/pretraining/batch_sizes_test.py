@@ -1,0 +1,165 @@
+"""Tests of batches that grow over the first steps of a pretraining."""
+
+import itertools
+import shutil
+
+import commands
+import numpy as np
+import pytest
+import run_outputs
+import tiny_pretraining
+
+import run_pretraining
+from bertlib.data.input_pipeline import Shard
+from bertlib.tasks.pretraining import dynamic_masking
+from bertlib.tasks.pretraining.pretraining_inputs import BatchSizes
+from bertlib.training import checkpoint_hook
+
+SIZES = BatchSizes(4, 12, 5)
+# 8 from half of the 5 steps on, rounded down.
+SIZE_OF_STEP = [4, 4, 8, 8, 8, 12, 12, 12]
+MASKING = dynamic_masking.Masking(tiny_pretraining.VOCAB_IDS, seed=3)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+  """Folder with records."""
+  folder = tmp_path_factory.mktemp("batch_sizes")
+  tiny_pretraining.write_data(folder)
+  return folder
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("last", [4, 8, 20])
+@pytest.mark.parametrize("num_steps", [0, 1, 3, 100])
+def test_records_and_steps_are_counted_alike(last, num_steps):
+  sizes = BatchSizes(4, last, num_steps)
+  of_step = [sizes.stage_of(step).batch_size for step in range(120)]
+  assert of_step == sorted(of_step)
+  assert of_step[num_steps] == last
+  if num_steps and last > 4:
+    assert of_step[num_steps - 1] < last
+  before = [0, *itertools.accumulate(of_step)]
+  for step in range(120):
+    assert sizes.stage_of(step).records_before(step) == before[step]
+    assert sizes.count_steps(before[step]) == step
+    assert sizes.count_steps(before[step] + 1) == step + 1
+
+
+def batches(folder, first_step, sizes=SIZES, **options):
+  """The `input_fn` of training from a step on."""
+  files = sorted(map(str, folder.glob("train-*.tfrecord")))
+  return run_pretraining.input_fn_builder(
+    files,
+    tiny_pretraining.SEQ_LENGTH,
+    tiny_pretraining.NUM_PREDICTIONS,
+    is_training=True,
+    first_step=first_step,
+    sizes=sizes,
+    **options,
+  )
+
+
+def read(folder, first_step, **options):
+  dataset = batches(folder, first_step, **options)({"batch_size": 4})
+  return [*dataset.take(len(SIZE_OF_STEP) - first_step).as_numpy_iterator()]
+
+
+@pytest.mark.unit
+def test_batches_grow_through_the_stream_of_records(folder):
+  found = read(folder, 0)
+  assert [len(batch["input_ids"]) for batch in found] == SIZE_OF_STEP
+  equal = read(folder, 0, sizes=BatchSizes(17, 17))
+  for name in ("input_ids", "masked_lm_ids"):
+    rows, expected = (
+      np.concatenate([batch[name] for batch in part]) for part in (found, equal)
+    )
+    np.testing.assert_array_equal(rows, expected[: sum(SIZE_OF_STEP)])
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("first_step", [1, 3, 4, 5, 7])
+def test_resumed_batches_are_those_of_a_whole_training(folder, first_step):
+  whole = read(folder, 0, masking=MASKING)
+  resumed = read(folder, first_step, masking=MASKING)
+  for batch, expected in zip(resumed, whole[first_step:]):
+    for name, array in batch.items():
+      np.testing.assert_array_equal(array, expected[name], err_msg=name)
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("by_file", [False, True])
+@pytest.mark.parametrize("step", [2, 3, 6])
+def test_traced_step_has_the_rows_of_all_processes(folder, step, by_file):
+  options = {"masking": MASKING}
+  if by_file:
+    counts = {"train-0": 20, "train-1": 13, "train-2": 9}
+    options["by_file"] = {
+      str(folder / f"{name}.tfrecord"): n for name, n in counts.items()
+    }
+  parts = []
+  for index in range(2):
+    params = {"batch_size": 4, "shard": Shard(index, 2)}
+    dataset = batches(folder, 0, **options)(params).skip(step).take(1)
+    parts += dataset.as_numpy_iterator()
+  traced = checkpoint_hook.batch_at(
+    batches(folder, 0, **options), {"batch_size": 4, "shard": Shard(0, 2)}, step
+  )
+  for name in ("input_ids", "masked_lm_positions"):
+    np.testing.assert_array_equal(
+      np.concatenate([part[name] for part in parts]), traced[name]
+    )
+
+
+def flags(folder, output_dir, **changed):
+  values = {
+    "train_batch_size": 4,
+    "train_batch_size_end": 12,
+    "batch_size_warmup_steps": 5,
+    "num_train_steps": 8,
+    "num_warmup_steps": 2,
+    "save_checkpoints_steps": 4,
+    "xla": "off",
+    "output_dir": output_dir,
+  }
+  return ["--do_train", *tiny_pretraining.flags(folder, **(values | changed))]
+
+
+@pytest.mark.train
+def test_resumed_training_ends_with_the_weights_of_a_whole_one(
+  folder, tmp_path
+):
+  whole, resumed = tmp_path / "whole", tmp_path / "resumed"
+  done = commands.succeed("run_pretraining.py", *flags(folder, whole))
+  # 2 * 4 + 3 * 8 + 3 * 12 of 42 records
+  assert "(1.62 epochs)" in done.stderr
+  resumed.mkdir()
+  for path in whole.glob("model.ckpt-4.*"):
+    shutil.copy(path, resumed)
+  commands.succeed("run_pretraining.py", *flags(folder, resumed))
+  run_outputs.assert_same_variables(resumed, whole)
+
+
+@pytest.mark.train
+@pytest.mark.parametrize(
+  ("changed", "words"),
+  [
+    (
+      {"train_batch_size": 3, "distribution": "mirrored", "num_replicas": 2},
+      "--train_batch_size=3: cannot be divided into 2 parts",
+    ),
+    (
+      {
+        "token_budget": 200,
+        "num_train_steps": None,
+        "num_warmup_steps": None,
+      },
+      "--batch_size_warmup_steps=5: --token_budget=200 ends within it, after",
+    ),
+  ],
+)
+def test_batches_that_cannot_grow_are_refused(folder, tmp_path, changed, words):
+  error = commands.fail(
+    "run_pretraining.py", *flags(folder, tmp_path, **changed)
+  )
+  assert words in error
