@@ -24,7 +24,7 @@ import operator
 import os
 import tempfile
 from collections.abc import Mapping
-from typing import Any, Callable, NamedTuple
+from typing import Any, Callable, NamedTuple, NoReturn
 
 import numpy as np
 import tensorflow as tf
@@ -48,7 +48,15 @@ from bertlib.compute import onednn
 from bertlib.compute.fast_compute import FastCompute
 from bertlib.data import vocabulary
 from bertlib.exchange import resolve
-from bertlib.export import exported_model, gguf_file, signatures, tf1_module
+from bertlib.export import (
+  exported_model,
+  gguf_file,
+  onnx_folder,
+  onnx_graph,
+  onnx_heads,
+  signatures,
+  tf1_module,
+)
 from bertlib.io import files, folder_lock
 from bertlib.io.files import atomic_folder, atomic_write
 from bertlib.settings import embedding_spec
@@ -212,15 +220,36 @@ def int8_weight_getter(
     raise InputError(
       f"--quantize=int8: {onednn.missing_int8()}, or export in float32"
     )
+  return quantization.weight_getter(
+    trained_encoder(source, tokenizer), settings, refuse_int8, attention_dtype
+  )
 
-  def refuse():
-    raise InputError(
-      "--quantize=int8: the ranges of the layers are not known. Name a"
-      " --calibration_file with texts of the task; or run the training script"
-      " once with --do_eval --precision=int8"
-    )
 
-  encoder = quantization.TrainedEncoder(
+def onnx_ranges(
+  source: Source, tokenizer, settings: QuantizationSettings
+) -> quantization.Ranges:
+  """Ranges of the 8-bit layers of an ONNX model, measured if necessary."""
+  ranges = quantization.find(
+    trained_encoder(source, tokenizer),
+    settings.calibration_file,
+    refuse_int8,
+    of_attention=True,
+  )
+  return quantization.without_skipped(ranges, settings.int8_skip_layers)
+
+
+def refuse_int8() -> NoReturn:
+  """Refuses to export 8-bit layers without ranges."""
+  raise InputError(
+    "--quantize=int8: the ranges of the layers are not known. Name a"
+    " --calibration_file with texts of the task; or run the training script"
+    " once with --do_eval --precision=int8"
+  )
+
+
+def trained_encoder(source: Source, tokenizer) -> quantization.TrainedEncoder:
+  """The encoder of a model, to be computed in 8 bits."""
+  return quantization.TrainedEncoder(
     source.config,
     source.checkpoint,
     source.model_dir,
@@ -228,7 +257,6 @@ def int8_weight_getter(
     source.description["max_seq_length"],
     embedding_spec.default_prefix(source.description),
   )
-  return quantization.weight_getter(encoder, settings, refuse, attention_dtype)
 
 
 def constant_getter(
@@ -517,6 +545,74 @@ def export_gguf(
   )
 
 
+# ONNX
+
+
+def export_onnx(
+  source: Source,
+  export_dir: str,
+  encoder: bool = False,
+  seq_length: int | None = None,
+  precision: str = "float32",  # of the stored weights: or "float16"
+  int8: QuantizationSettings | None = None,
+  overwrite: bool = False,
+) -> None:
+  """Writes a model, or its encoder, for ONNX Runtime and OpenVINO."""
+  exported_model.check_export_dir(export_dir, overwrite)
+  model = signature_model(source, encoder, seq_length, "float32")
+  if not model.tokenizer:
+    raise InputError(
+      "--format=onnx: needs a vocabulary. Name it by --vocab_file"
+    )
+  description = dict(source.description)
+  task = source.task or records.find(description.get("script"))
+  text = " ".join(("A text.", *model.never_split))
+  head, call = onnx_heads.hidden_states, f'predict(["{text}"])'
+  if isinstance(model, signatures.Encoder):
+    description.pop("script", None)
+  elif task and task.onnx_head:
+    head = task.onnx_head(description)
+    if task.predict.call:
+      call = task.predict.call(description)
+  else:
+    raise InputError(
+      f"--format=onnx: the output layers of {description['script']} cannot be"
+      " written. Give --encoder to export the encoder"
+    )
+  if seq_length:
+    description |= {"seq_length": seq_length, "max_seq_length": seq_length}
+  shapes = weight_shapes(model)
+
+  def write(checkpoint):
+    weights = read_weights(checkpoint, shapes)
+    own = source._replace(checkpoint=checkpoint, description=description)
+    ranges = onnx_ranges(own, model.tokenizer, int8) if int8 else {}
+    config = vars(source.config)
+    graph = onnx_graph.Graph(stores_float16=precision == "float16")
+    outputs = head(
+      onnx_graph.Encoder(graph, config, weights, ranges, seq_length)
+    )
+    with atomic_folder(export_dir, overwrite) as temporary_dir:
+      tf.io.gfile.makedirs(temporary_dir)
+      write_assets(own, temporary_dir)
+      onnx_folder.write(
+        temporary_dir,
+        graph.model(outputs),
+        description,
+        model.tokenizer.vocab,
+        model.never_split,
+        call,
+      )
+
+  finding.with_checkpoint(source.folder, source.checkpoint, write)
+  logging.info(
+    "%s: in %s, from %s",
+    os.path.join(export_dir, onnx_graph.MODEL_FILE),
+    "int8" if int8 else precision,
+    source.checkpoint,
+  )
+
+
 # Command
 
 
@@ -562,6 +658,11 @@ def _export(settings: ExportSettings) -> None:
     export_gguf(source, **options, precision=precision)
     return
   options["seq_length"] = settings.seq_length
+  if settings.format == "onnx":
+    precision = settings.precision.replace("auto", "float32")
+    int8 = settings.quantization if settings.quantize == "int8" else None
+    export_onnx(source, **options, precision=precision, int8=int8)
+    return
   if settings.quantize == "dynamic_int8":
     export_quantized(source, **options)
     return

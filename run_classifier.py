@@ -24,7 +24,7 @@ else:  # A program that uses the Predictor.
 import functools
 import itertools
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -34,8 +34,6 @@ from absl import flags, logging
 import modeling
 from bertlib.checkpoints import model_json, predictor
 from bertlib.cli import app, option
-from bertlib.cli.errors import InputError, some_of
-from bertlib.cli.ranges import FRACTION
 from bertlib.cli.steps import Steps
 from bertlib.data import model_inputs, record_check, tf_records
 from bertlib.io import result_files
@@ -50,7 +48,9 @@ from bertlib.tasks.classification import (
   classification_scores,
   classifier_inputs,
 )
-from bertlib.tasks.classification.classification_scores import Prediction
+from bertlib.tasks.classification.classifier_predictor import (
+  ClassifierPredictor,
+)
 from bertlib.tasks.classification.record import RECORD
 from bertlib.training import estimator_spec, lifecycle, step_plan
 from bertlib.training.task import Run, Task
@@ -262,18 +262,7 @@ def evaluation_outputs(
   }
 
 
-def _is_text_or_pair(value: Any) -> bool:
-  """True for a text, and for two of which the second may be None."""
-  if predictor.is_list(value) and len(value) == 2 and value[1] is None:
-    value = value[0]
-  return predictor.is_text(value) or predictor.is_pair(value)
-
-
-def _are_choices(value: Any) -> bool:
-  return predictor.is_list(value) and all(map(_is_text_or_pair, value))
-
-
-class Predictor(predictor.LoadedModel):
+class Predictor(ClassifierPredictor, predictor.LoadedModel):
   """Predicts labels of texts with a trained classifier.
 
   ```python
@@ -283,16 +272,6 @@ class Predictor(predictor.LoadedModel):
   """
 
   record = RECORD
-
-  @property
-  def labels(self) -> list[str]:
-    """The label set; empty for regression."""
-    return self.description["labels"]
-
-  @property
-  def problem(self) -> Problem:
-    """The task type and label set."""
-    return classification.problem_from_description(self.description)
 
   @staticmethod
   def build(description, config, inputs, compute):
@@ -317,87 +296,6 @@ class Predictor(predictor.LoadedModel):
       kind=kind,
       compute=compute,
     )[-1]
-
-  def predict(
-    self,
-    texts: Iterable[str | tuple[str, str] | Sequence[tuple[str, str]]],
-    thresholds: Mapping[str, float] | None = None,
-  ) -> list[Prediction]:
-    """Predicts labels.
-
-    Args:
-      texts: each a text, or a pair of texts for tasks on pairs, or a list with
-        a pair for each choice.
-      thresholds: lowest probability of a label that is predicted, by label, for
-        a multi-label model; labels without one have the model's, which
-        evaluation tunes, or 0.5.
-
-    Returns:
-      A prediction for each, in order; see
-      `bertlib.tasks.classification.classification_scores.Prediction`.
-
-    Raises:
-      InputError: a text is of another type, a question has another number of
-        choices than the model, or a threshold is not valid.
-    """
-    decode = functools.partial(self._decode, self._thresholds(thresholds or {}))
-    if self.problem.kind == "multiple_choice":
-      texts = predictor.checked(
-        texts, _are_choices, "a list with a pair of str for each choice"
-      )
-      texts = map(self._with_all_choices, itertools.count(), texts)
-    else:
-      texts = predictor.checked(
-        texts, _is_text_or_pair, "a str, or a pair of str"
-      )
-    return self.predict_blocks(texts, self._encode, decode)
-
-  def _thresholds(self, given: Mapping[str, float]) -> dict[str, float]:
-    """The thresholds of the model, replaced by given ones, after a check."""
-    labels = self.labels if self.problem.kind == "multi_label" else []
-    for label, threshold in given.items():
-      if label not in labels or threshold not in FRACTION:
-        raise InputError(
-          f"thresholds: {label!r} has {threshold!r}. Give a number {FRACTION}"
-          f" for labels of a multi-label model: {some_of(labels) or 'none'}"
-        )
-    return {**self.description.get("thresholds", {}), **given}
-
-  def _with_all_choices(self, index: int, choices: Sequence[tuple[str, str]]):
-    """The choices of the question `texts[index]`, as many as the model has."""
-    if len(choices) != self.problem.num_labels:
-      raise InputError(
-        f"texts[{index}]: has {len(choices)} choices, but the model has"
-        f" {self.problem.num_labels}. Give as many"
-      )
-    return choices
-
-  def _encode(self, texts):
-    """The number of texts, and the rows of all their pairs."""
-    pairs = texts
-    if self.problem.kind == "multiple_choice":
-      pairs = itertools.chain.from_iterable(texts)
-    length = self.description["max_seq_length"]
-    rows = [
-      model_inputs.encode_pair(
-        self.tokenizer,
-        *((pair, None) if isinstance(pair, str) else pair),
-        length,
-      )._asdict()
-      for pair in pairs
-    ]
-    return len(texts), rows
-
-  def _decode(
-    self, thresholds: Mapping[str, float], num_texts: int, outputs
-  ) -> Iterator[Prediction]:
-    """The predictions of a block."""
-    problem = self.problem
-    if problem.kind == "multiple_choice":
-      logits = np.reshape(outputs, [num_texts, problem.num_labels])
-      outputs = classification_scores.probabilities(problem, logits)
-    for output in outputs:
-      yield classification_scores.prediction(problem, output, thresholds)
 
 
 # The command line

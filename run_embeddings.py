@@ -45,9 +45,9 @@ from bertlib.tasks.embeddings import (
   embedding_records,
   embedding_report,
   nearest_neighbors,
-  similarity_scores,
 )
 from bertlib.tasks.embeddings.embedding_examples import Example
+from bertlib.tasks.embeddings.embedding_predictor import VectorPredictor
 from bertlib.tasks.embeddings.record import RECORD
 from bertlib.training import estimator_spec, lifecycle, step_plan
 from bertlib.training.task import Run, Task
@@ -163,7 +163,7 @@ def model_fn_builder(
   return estimator_spec.make_model_fn(arguments, training_loss, predict)
 
 
-class Predictor(predictor.LoadedModel):
+class Predictor(VectorPredictor, predictor.LoadedModel):
   """Encodes texts as vectors with a trained model.
 
   ```python
@@ -173,16 +173,6 @@ class Predictor(predictor.LoadedModel):
   """
 
   record = RECORD
-
-  @property
-  def spec(self) -> EmbeddingSpec:
-    """Pooling, normalization and prompts of the model."""
-    return embedding_spec.from_json(self.description["embedding"])
-
-  @property
-  def width(self) -> int:
-    """Number of values of a vector."""
-    return self._outputs.shape[-1]
 
   @staticmethod
   def build(description, config, inputs, compute):
@@ -197,48 +187,6 @@ class Predictor(predictor.LoadedModel):
       compute=compute,
     )
     return pooling.output_vectors(vectors, spec)
-
-  def encode(
-    self,
-    texts: Iterable[str],
-    prompt: str | None = None,
-    dim: int | None = None,
-  ) -> np.ndarray:
-    """Encodes texts.
-
-    Args:
-      texts: texts; longer ones than the model's length are truncated.
-      prompt: name of the prefix of the texts, such as "query"; None for the
-        model's default.
-      dim: values per vector, at most `width`; None for all.
-
-    Returns:
-      float32 [texts, dim], in order; each normalized if the model normalizes.
-
-    Raises:
-      InputError: the model has no such prompt, or a text is not a str.
-      ValueError: `dim` is not in [1, `width`].
-    """
-    prefix = self.spec.prompt(prompt)
-    rows = self.predict_blocks(
-      predictor.checked(texts, predictor.is_text, "a str"),
-      functools.partial(self._encode, prefix),
-      lambda _, vectors: vectors,
-    )
-    vectors = np.array(rows, np.float32).reshape(len(rows), self.width)
-    if dim is None:
-      return vectors
-    if not 0 < dim <= self.width:
-      raise ValueError(f"dim={dim}: vectors have {self.width} values")
-    if self.spec.normalize:
-      return similarity_scores.unit_vectors(vectors, dim)
-    return vectors[:, :dim]
-
-  def _encode(self, prefix: str, texts: Sequence[str]):
-    """Nothing that decoding needs, and the rows of the texts."""
-    return None, embedding_records.token_rows(
-      texts, self.tokenizer, self.description["max_seq_length"], prefix
-    )
 
 
 # The command line

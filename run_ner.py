@@ -42,6 +42,7 @@ from bertlib.tasks.ner import (
   ner_tags,
 )
 from bertlib.tasks.ner.ner import Sentence
+from bertlib.tasks.ner.ner_predictor import TaggerPredictor
 from bertlib.tasks.ner.record import RECORD
 from bertlib.training import estimator_spec, lifecycle, step_plan
 from bertlib.training.task import Run, Task
@@ -168,7 +169,7 @@ def model_fn_builder(
   return estimator_spec.make_model_fn(arguments, training_loss, predict)
 
 
-class Predictor(predictor.LoadedModel):
+class Predictor(TaggerPredictor, predictor.LoadedModel):
   """Predicts entities with a trained model.
 
   ```python
@@ -191,46 +192,6 @@ class Predictor(predictor.LoadedModel):
       compute=compute,
     )
     return tf.nn.softmax(logits)
-
-  def predict(
-    self, texts: Iterable[str]
-  ) -> list[list[ner_decoding.EntityPrediction]]:
-    """Finds the entities of texts.
-
-    Args:
-      texts: texts of any length.
-
-    Returns:
-      For each text its entities, in order; see
-      `bertlib.tasks.ner.ner_decoding.EntityPrediction`.
-
-    Raises:
-      InputError: a text is not a str.
-    """
-    texts = predictor.checked(texts, predictor.is_text, "a str")
-    return self.predict_blocks(texts, self._encode, self._decode)
-
-  def _encode(self, texts):
-    """The sentences and windows of texts, and the rows of the windows."""
-    sentences = [ner.from_text(text) for text in texts]
-    length = self.description["max_seq_length"]
-    windows = list(ner.make_windows(sentences, self.tokenizer, length))
-    rows = [
-      ner.window_record(window, index, length, None)
-      for index, window in enumerate(windows)
-    ]
-    return (sentences, windows), rows
-
-  def _decode(self, encoded, outputs):
-    """The entities of each text."""
-    sentences, windows = encoded
-    predicted = ner_decoding.assign_tags(
-      sentences, windows, enumerate(outputs), self.description["labels"]
-    )
-    return [
-      ner_decoding.extract_entities(sentence, *tagged)
-      for sentence, tagged in zip(sentences, predicted)
-    ]
 
 
 # The command line

@@ -23,7 +23,7 @@ import math
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -39,16 +39,16 @@ from bertlib.cli.steps import Steps
 from bertlib.data import input_pipeline, model_inputs, record_check, tf_records
 from bertlib.io import files, text_files
 from bertlib.reporting import command, receipts, run_report, training_checks
-from bertlib.settings.squad import AnswerSettings, SquadSettings
+from bertlib.settings.squad import SquadSettings
 from bertlib.tasks.squad import (
   squad_answers,
   squad_decoding,
-  squad_files,
   squad_inputs,
   squad_report,
   squad_windows,
 )
 from bertlib.tasks.squad.record import RECORD
+from bertlib.tasks.squad.squad_predictor import AnswerPredictor
 from bertlib.training import estimator_spec, lifecycle
 from bertlib.training.task import Run, Task
 
@@ -62,7 +62,7 @@ from bertlib.tasks.squad.original_api import (  # noqa: F401
 from bertlib.tasks.squad.squad_decoding import (  # noqa: F401
   Answer, compute_softmax as _compute_softmax, get_final_text,
 )  # fmt: skip
-from bertlib.tasks.squad.squad_files import SquadExample
+from bertlib.tasks.squad.squad_files import SquadExample  # noqa: F401
 from bertlib.tasks.squad.squad_windows import (  # noqa: F401
   check_is_max_context as _check_is_max_context,
 )
@@ -196,7 +196,7 @@ def model_fn_builder(
 # A trained model from Python
 
 
-class Predictor(predictor.LoadedModel):
+class Predictor(AnswerPredictor, predictor.LoadedModel):
   """Answers questions with a trained model.
 
   ```python
@@ -229,85 +229,6 @@ class Predictor(predictor.LoadedModel):
       compute=compute,
     )
     return tf.stack(logits, axis=1)
-
-  def predict(
-    self,
-    pairs: Iterable[tuple[str, str]],
-    n_best_size: int = 20,
-    max_answer_length: int = 30,
-    null_score_diff_threshold: float | None = None,
-  ) -> list[list[Answer]]:
-    """Answers questions.
-
-    Args:
-      pairs: pairs of a question and a passage.
-      n_best_size: maximum number of answers per question.
-      max_answer_length: maximum length of an answer, in tokens.
-      null_score_diff_threshold: the first answer is "" if the null score minus
-        the score of the best span is above this (SQuAD 2.0 only); None for the
-        one of the model, which --do_eval tunes, or 0.
-
-    Returns:
-      The answers to each question, best first; empty for a passage without
-      words.
-
-    Raises:
-      InputError: a pair is not two texts, or another argument is not in the
-        range of its flag.
-    """
-    if null_score_diff_threshold is None:
-      null_score_diff_threshold = self.description.get(
-        "null_score_diff_threshold", 0.0
-      )
-    settings = AnswerSettings(
-      n_best_size,
-      max_answer_length,
-      self.description.get("version_2_with_negative", False),
-      null_score_diff_threshold,
-    )
-    for name, flag in option.declarations(AnswerSettings):
-      if flag.within:
-        option.check_argument(name, getattr(settings, name), flag)
-    pairs = predictor.checked(
-      pairs, predictor.is_pair, "a question and a passage, both str", "pairs"
-    )
-    decode = functools.partial(self._decode, settings)
-    return self.predict_blocks(pairs, self._encode, decode)
-
-  def _encode(self, pairs):
-    """The questions, passages and windows of pairs, and rows of the windows."""
-    examples, passages, last_passage = [], [], None
-    for index, (question, text) in enumerate(pairs):
-      if text != last_passage:  # questions share the words of a passage
-        last_passage = text
-        words, _ = squad_files.split_words(text)
-        _, offsets = self.tokenizer.tokenize_with_offsets(text)
-      passages.append(squad_decoding.Passage(text, offsets))
-      examples.append(SquadExample(str(index), question, words))
-    settings = squad_windows.WindowSettings.of_model(self.description)
-    windows = squad_windows.convert_examples_to_windows(
-      examples, self.tokenizer, settings
-    )
-    rows = squad_windows.window_records(windows, settings.max_seq_length)
-    return (examples, passages, windows), list(rows)
-
-  def _decode(
-    self, settings: AnswerSettings, encoded, outputs
-  ) -> Iterator[list[Answer]]:
-    """The answers to each question."""
-    examples, passages, windows = encoded
-    logits = [
-      squad_decoding.stack_logits([output[kind] for output in outputs])
-      for kind in range(2)
-    ]
-    return squad_decoding.PassageFinder(
-      passages,
-      examples,
-      windows,
-      logits,
-      self.description["do_lower_case"],
-      self.tokenizer.inv_vocab,
-    ).answers(settings)
 
 
 # The command line

@@ -66,6 +66,7 @@ WITHOUT_TENSORFLOW = (
   "bertlib.tasks.ner.ner_report",
   "bertlib.tasks.pretraining.fill_mask",
   "bertlib.tasks.squad.squad_report",
+  "bertlib.tasks.onnx_model",
   "bertlib.tasks.records",
   "bertlib.reporting.doctor",
   "bertlib.reporting.html_report",

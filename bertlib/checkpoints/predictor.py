@@ -5,14 +5,10 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import itertools
 import os
-import reprlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping, Sequence
 from typing import Any, Callable
 
-import numpy as np
 import tensorflow.compat.v1 as tf
 
 import modeling
@@ -33,7 +29,7 @@ from bertlib.compute import onednn, pooling
 from bertlib.compute.fast_compute import FastCompute
 from bertlib.compute.precision import hidden_dtype
 from bertlib.data import model_inputs, vocabulary
-from bertlib.data.read_ahead import blocks, read_ahead
+from bertlib.data.batch_predictor import BatchPredictor
 from bertlib.io.text_files import Encoding
 from bertlib.settings import embedding_spec
 from bertlib.settings.common import (
@@ -46,26 +42,16 @@ from bertlib.settings.training import RunSettings
 # As --precision, but a predictor does not measure which is fastest.
 _PRECISION = declaration(ComputeSettings, "precision").without("auto")
 
-# Texts that are encoded, sorted by length and decoded together.
-_BLOCK_SIZE = 1024
-
-# Tokens of a batch. With more, hidden states no longer fit in the caches; with
-# fewer, matrix products are too small to be fast.
-_TOKENS_PER_BATCH = 2048
-
 # Batches are padded to a multiple of this length. oneDNN sets up kernels at the
 # first batch of each length, which takes half as long as computing one text.
 _LENGTH_UNIT = 8
 
 
-class LoadedModel:
+class LoadedModel(BatchPredictor):
   """A trained model, loaded once, for prediction.
 
-  Base class of each script's `Predictor`, which adds `build` and `predict`.
-
-  Attributes:
-    description: contents of the model's `model.json`.
-    tokenizer: the model's tokenizer.
+  Base class of each script's `Predictor`, which adds `build`; `predict` is that
+  of the task's `BatchPredictor`.
   """
 
   record: TaskRecord  # of the task
@@ -113,23 +99,28 @@ class LoadedModel:
     ):
       if value is not None:
         check_argument(name, value, flag)
-    self._model_dir, self._is_closed = model_dir, False
-    self.description, found = self.find_model(model_dir, checkpoint)
+    description, found = self.find_model(model_dir, checkpoint)
     config = loading.load_config(os.path.join(model_dir, model_files.CONFIG))
     loading.check_max_seq_length(
-      self.description["max_seq_length"],
+      description["max_seq_length"],
       config,
       name=f"{model_dir}/{model_files.DESCRIPTION}: max_seq_length",
     )
-    self.tokenizer = vocabulary.load_tokenizer(
+    tokenizer = vocabulary.load_tokenizer(
       os.path.join(model_dir, model_files.VOCAB),
-      self.description["do_lower_case"],
+      description["do_lower_case"],
       config.vocab_size,
-      max_input_chars_per_word=self.description.get("max_input_chars_per_word"),
+      max_input_chars_per_word=description.get("max_input_chars_per_word"),
     )
-    self._batch_size = batch_size
-    self._max_length = config.max_position_embeddings
-    self._num_threads = num_threads or os.cpu_count() or 1
+    super().__init__(
+      model_dir,
+      description,
+      vars(config),
+      tokenizer,
+      batch_size,
+      _LENGTH_UNIT,
+      num_threads or os.cpu_count() or 1,
+    )
     if num_threads:
       _limit_threads(num_threads)
     # Operations run one after the other in the thread that runs the session:
@@ -278,97 +269,10 @@ class LoadedModel:
     """Builds the graph: from inputs, int32 [B, S], to a tensor [B, ...]."""
     raise NotImplementedError
 
-  def predict_blocks(
-    self,
-    texts: Iterable[Any],
-    # A block of texts to (what `decode` needs of them, rows to compute).
-    encode: Callable[[list[Any]], tuple[Any, Sequence[Mapping[str, Any]]]],
-    # That and the outputs of the rows to a prediction per text.
-    decode: Callable[[Any, list[np.ndarray]], Iterable[Any]],
-  ) -> list[Any]:
-    """Predictions of texts, in order: encodes, computes and decodes blocks."""
-
-    def compute(encoded):
-      context, rows = encoded
-      return context, self.run(rows)
-
-    sets = blocks(texts, _BLOCK_SIZE)
-    first = next(sets, [])
-    if len(first) < _BLOCK_SIZE:  # threads would only take time
-      return list(decode(*compute(encode(first))))
-    # One thread encodes the next block and another one computes the current
-    # one, while this thread decodes the previous one. Texts are read once, at
-    # most three blocks at a time.
-    encoded = read_ahead(map(encode, itertools.chain([first], sets)))
-    return [
-      prediction
-      for computed in read_ahead(map(compute, encoded))
-      for prediction in decode(*computed)
-    ]
-
-  def run(
-    self, rows: Sequence[Mapping[str, Sequence[int]]]
-  ) -> list[np.ndarray]:
-    """Outputs of rows, in order; S is at least the length of the row."""
-    if self._is_closed:
-      raise InputError(
-        f"{self._model_dir}: this predictor is closed. Open it again"
-      )
-    # Batches of similar length, as many at once as there are threads.
-    batches = list(self._batches([sum(row["input_mask"]) for row in rows]))
-    outputs: list[Any] = [None] * len(rows)
-
-    def compute(batch: Sequence[int], length: int) -> None:
-      results = self._compute(*self._arrays(rows, batch, length))
-      for index, output in zip(batch, results):
-        outputs[index] = output
-
-    if len(batches) == 1:
-      compute(*batches[0])
-    else:
-      with ThreadPoolExecutor(self._num_threads) as threads:
-        list(threads.map(compute, *zip(*batches)))  # raises their errors
-    return outputs
-
-  def _batches(
-    self, lengths: Sequence[int]
-  ) -> Iterator[tuple[Sequence[int], int]]:
-    """Yields indices of rows and their padded length, the longest first."""
-    order = sorted(range(len(lengths)), key=lambda index: -lengths[index])
-    first = 0
-    while first < len(order):
-      length = self._padded_length(lengths[order[first]])
-      size = self._batch_size or max(_TOKENS_PER_BATCH // length, 1)
-      yield order[first : first + size], length
-      first += size
-
-  def _padded_length(self, longest: int) -> int:
-    """Length of a batch, given that of its longest row."""
-    length = max(-(-longest // _LENGTH_UNIT), 1) * _LENGTH_UNIT
-    return max(min(length, self._max_length), longest)
-
-  @staticmethod
-  def _arrays(rows, batch: Iterable[int], length: int):
-    """Yields the inputs of a batch, int32 [B, S] each."""
-    for name in model_inputs.TOKEN_FEATURES:
-      yield np.array(
-        [
-          model_inputs.pad(rows[index][name][:length], length)
-          for index in batch
-        ],
-        np.int32,
-      )
-
   def close(self) -> None:
     """Closes the session."""
-    self._is_closed = True
+    super().close()
     self._session.close()
-
-  def __enter__(self):
-    return self
-
-  def __exit__(self, *unused):
-    self.close()
 
 
 def _limit_threads(num_threads: int) -> None:
@@ -377,42 +281,6 @@ def _limit_threads(num_threads: int) -> None:
   # configuration.
   with contextlib.suppress(RuntimeError):
     tf.config.threading.set_intra_op_parallelism_threads(num_threads)
-
-
-# Texts to predict
-
-
-def checked(
-  texts: Iterable[Any],
-  is_valid: Callable[[Any], bool],
-  expected: str,  # what is valid, for messages
-  name: str = "texts",  # the argument, for messages
-) -> Iterator[Any]:
-  """Yields the texts, pairs or lists to predict, after a check of each."""
-  if isinstance(texts, (str, bytes)):
-    raise TypeError(f"predict: takes a list of {name}, not one text")
-  for index, text in enumerate(texts):
-    if not is_valid(text):
-      raise InputError(
-        f"{name}[{index}]: is {reprlib.repr(text)}. Give {expected}"
-      )
-    yield text
-
-
-def is_text(value: Any) -> bool:
-  """True for a str."""
-  return isinstance(value, str)
-
-
-def is_list(value: Any) -> bool:
-  """True for a sequence or array, but not for a text."""
-  is_sequence = isinstance(value, (Sequence, np.ndarray))
-  return is_sequence and not isinstance(value, (str, bytes))
-
-
-def is_pair(value: Any) -> bool:
-  """True for two texts."""
-  return is_list(value) and len(value) == 2 and all(map(is_text, value))
 
 
 def _weights_of(tensor) -> list[Any]:

@@ -77,6 +77,7 @@ def find(
   encoder: TrainedEncoder,
   calibration_file: str | None,  # texts the ranges have to be of
   default_batches: Callable[[], Iterable[Batch]],
+  of_attention: bool = False,  # needs those of queries, keys and values too
 ) -> Ranges:
   """Ranges of an encoder, from its folder or measured and kept there."""
   if not encoder.checkpoint:
@@ -101,6 +102,9 @@ def find(
       )
     )
   ranges = encoder.folder and load(encoder.folder, encoder.checkpoint, batches)
+  if ranges and of_attention and None in next(iter(ranges.values())):
+    logging.info("%s: has no ranges of attention; not used", FILE)
+    ranges = None
   if ranges:
     return ranges
   batches = batches or list(default_batches())
@@ -219,18 +223,21 @@ def _extremes(
   layer: str, found: Sequence[int8.Observation]
 ) -> int8.Observation:
   """Extremes of the observations of a layer in all batches."""
-  lows, highs, columns = zip(*found)
+  lows, highs, *magnitudes = zip(*found)
+  columns, outputs = (
+    [_shortened(value) for value in np.max(values, axis=0)]
+    for values in magnitudes
+  )
   return int8.Observation(
     _shortened(min(lows)),
     _shortened(max(highs)),
-    [_shortened(value) for value in np.max(columns, axis=0)]
-    if _follows_layer_norm(layer)
-    else None,
+    columns,
+    outputs if "/self/" in layer else [],
   )
 
 
 def _follows_layer_norm(layer: str) -> bool:
-  """True for a layer whose inputs have a range per column."""
+  """True for a layer whose inputs `onednn` takes with a range per column."""
   return "/self/" in layer or "/intermediate/" in layer
 
 
@@ -257,15 +264,10 @@ def kernel_getter(
   attention_dtype=None,
 ) -> Callable:
   """Custom getter of variables that returns the encoder's kernels in 8 bits."""
-  _check_skipped(skip_layers, ranges)
+  ranges = without_skipped(ranges, skip_layers)
   if not same_formula.is_used("8-bit dense layers", int8.QuantizedKernel):
     return initialize.constant_getter(checkpoint)
   attention_dtype = attention_dtype or best_attention_dtype()
-  ranges = {
-    layer: value
-    for layer, value in ranges.items()
-    if not any(f"/layer_{part}/" in f"{layer}/" for part in skip_layers)
-  }
   logging.info(
     "%d dense layers in 8 bits, attention in %s; in float32: %s",
     len(ranges),
@@ -282,9 +284,12 @@ def kernel_getter(
     following = is_inner and ranges.get(
       layer.replace("/intermediate", "/output")
     )
+    observed = ranges[layer]
+    if not _follows_layer_norm(layer):
+      observed = observed._replace(columns=None)
     return int8.quantize_kernel(
       value,
-      ranges[layer],
+      observed,
       output_limits=onednn.Limits(*following[:2]) if following else None,
       dtype=attention_dtype if "/self/" in layer else tf.float32,
     )
@@ -292,8 +297,8 @@ def kernel_getter(
   return initialize.constant_getter(checkpoint, converted)
 
 
-def _check_skipped(skip_layers: Sequence[str], ranges: Ranges) -> None:
-  """Refuses names of --int8_skip_layers that no layer has."""
+def without_skipped(ranges: Ranges, skip_layers: Sequence[str]) -> Ranges:
+  """Ranges of the layers that --int8_skip_layers does not name."""
   for part in skip_layers:
     if not any(f"/layer_{part}/" in f"{layer}/" for layer in ranges):
       parts = {layer.partition("/layer_")[2] for layer in ranges}
@@ -302,6 +307,11 @@ def _check_skipped(skip_layers: Sequence[str], ranges: Ranges) -> None:
         f"--int8_skip_layers={part}: there is no such layer. Give numbers from"
         f" 0 to {last}, or parts such as {last}/output"
       )
+  return {
+    layer: value
+    for layer, value in ranges.items()
+    if not any(f"/layer_{part}/" in f"{layer}/" for part in skip_layers)
+  }
 
 
 def best_attention_dtype():
@@ -331,8 +341,8 @@ def load(
   for name, shape in tf.train.list_variables(checkpoint):
     layer = _layer_of(name)
     if layer:
-      width = shape[0] if _follows_layer_norm(layer) else None
-      problem = _problem_of(content["ranges"].get(layer), width)
+      values = content["ranges"].get(layer)
+      problem = _problem_of(values, shape, _follows_layer_norm(layer))
       if problem:
         raise InputError(f"{path}: the range of {layer} {problem}. {fix}")
   logging.info("8-bit ranges: %s", path)
@@ -342,24 +352,31 @@ def load(
   }
 
 
-def _problem_of(values: Any, width: int | None) -> str | None:
-  """Problem of the range of a layer in the file, or None."""
-  # `width` columns have a range each; None: one range for all.
+def _problem_of(
+  values: Any, shape: Sequence[int], needs_columns: bool
+) -> str | None:
+  """Problem of the range of a layer with a kernel of this shape, or None."""
   if values is None:
     return "is missing"
-  if not isinstance(values, list) or len(values) != 3:
-    return "is not a list of low, high and columns"
-  low, high, columns = values
-  num_columns = len(columns) if isinstance(columns, list) else columns
-  if num_columns != width:
-    return f"has {num_columns or 'no'} columns, not {width or 'none'}"
-  for value in (low, high, *(columns or [])):
+  if not isinstance(values, list) or len(values) not in (3, 4):
+    return "is not a list of low, high, columns and outputs"
+  low, high, *magnitudes = values
+  # Files of earlier versions have no outputs, and not all columns.
+  for name, found, size in zip(("columns", "outputs"), magnitudes, shape):
+    is_optional = name == "outputs" or not needs_columns
+    if not found and is_optional:
+      continue
+    count = len(found) if isinstance(found, list) else found
+    if count != size:
+      return f"has {count or 'no'} {name}, not {size}"
+  for value in (low, high, *(x for row in magnitudes for x in row or ())):
     if value not in FINITE:
       return f"has {json_files.shown(value)}, which is no finite number"
   if low >= high:
     return f"is from {low} to {high}"
-  if columns and (min(columns) < 0 or max(columns) == 0):
-    return "has columns without a positive magnitude"
+  for row in filter(None, magnitudes):
+    if min(row) < 0 or max(row) == 0:
+      return "has columns without a positive magnitude"
   return None
 
 

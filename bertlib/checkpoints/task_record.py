@@ -90,3 +90,8 @@ class TaskRecord:
   from_huggingface: Callable[[HuggingFaceModel], Description | None] = _nothing
   # Class of the exported model, see `signatures`; None if it has none.
   export: Callable[[], type] | None = None
+  # Its `BatchPredictor` for use without TensorFlow; None if it has none.
+  predictor: Callable[[], type] | None = None
+  # Writes the output layer of a model to an ONNX graph, see `onnx_heads`; None
+  # where this is not possible.
+  onnx_head: Callable[[Description], Callable] | None = None

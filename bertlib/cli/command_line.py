@@ -6,9 +6,8 @@ import contextlib
 import re
 from collections.abc import Iterator, Sequence
 
-from absl import flags
-
 from bertlib.cli import errors
+from bertlib.cli.absl import flags
 from bertlib.cli.errors import InputError
 
 # Flags of other BERT projects, and what to give here: the PyTorch port and

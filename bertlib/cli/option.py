@@ -15,8 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from numbers import Integral, Real
 from typing import Any, Callable, ClassVar, TypeVar
 
-from absl import flags
-
+from bertlib.cli.absl import flags
 from bertlib.cli.errors import InputError, english_list
 from bertlib.cli.ranges import Range
 

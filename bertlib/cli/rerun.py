@@ -7,9 +7,8 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from absl import flags
-
 from bertlib.cli import command_line
+from bertlib.cli.absl import flags
 from bertlib.cli.errors import InputError
 from bertlib.cli.ranges import AUTO_CHOICES
 from bertlib.io import receipt_file

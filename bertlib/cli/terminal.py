@@ -10,10 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from logging import LogRecord
 from typing import Any
 
-from absl import logging
-from tqdm import tqdm
-
 from bertlib.cli import errors
+from bertlib.cli.absl import logging
 
 
 def show(*fields: str, sep: str = "\t") -> None:
@@ -63,8 +61,10 @@ def quiet(level: int) -> Iterator[None]:
     logger.removeFilter(is_shown)
 
 
-def progress(total: int, unit: str, **options: Any) -> tqdm:
-  """Progress bar; without a terminal, a log line every 10 seconds."""
+def progress(total: int, unit: str, **options: Any) -> Any:
+  """A tqdm bar; without a terminal, a log line every 10 seconds."""
+  from tqdm import tqdm  # not installed where an exported model predicts
+
   if not sys.stderr.isatty():
     lines = "{n_fmt} of {total_fmt} {unit}, {remaining} left"
     options = {"delay": 10, "mininterval": 10, "bar_format": lines} | options

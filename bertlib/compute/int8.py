@@ -52,6 +52,9 @@ class Observation(NamedTuple):
   high: Any
   # [width], largest magnitude of each column; None for one range of all.
   columns: Any = None
+  # [units], largest magnitude of each output, for attention in 8 bits; those of
+  # keys and values without their bias, which ONNX models add elsewhere.
+  outputs: Any = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,11 +71,18 @@ class ObservedKernel:
     high = tf.reduce_max(inputs)
     if self.clips:
       high = tf.minimum(high, _INNER_LIMIT * _high_percentile(inputs))
+    output = modeling.Compute().dense(inputs, self.kernel, bias, activation)
+    products = output if self.layer.endswith("/query") else output - bias
     observation = Observation(
-      tf.reduce_min(inputs), high, tf.reduce_max(tf.abs(inputs), axis=0)
+      tf.reduce_min(inputs), high, *map(_magnitudes, (inputs, products))
     )
     tf.add_to_collection(_OBSERVED, (self.layer, observation))
-    return modeling.Compute().dense(inputs, self.kernel, bias, activation)
+    return output
+
+
+def _magnitudes(matrix):
+  """Largest magnitude of each column."""
+  return tf.reduce_max(tf.abs(matrix), axis=0)
 
 
 def _high_percentile(values):

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from absl import logging
+
+from bertlib.cli.absl import logging
 
 
 class Labeled(NamedTuple):

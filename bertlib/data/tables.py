@@ -15,8 +15,7 @@ import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-from absl import logging
-
+from bertlib.cli.absl import logging
 from bertlib.cli.errors import InputError
 from bertlib.io import json_files, text_files
 from bertlib.io.text_files import Encoding

@@ -7,9 +7,8 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from absl import logging
-
 import tokenization
+from bertlib.cli.absl import logging
 from bertlib.cli.errors import InputError
 from bertlib.io import files, text_files
 

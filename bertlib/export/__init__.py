@@ -1,6 +1,12 @@
-"""SavedModels that take text, and graph code inside TensorFlow 2."""
+"""Exported models: SavedModels that take text, and ONNX models."""
 
-from bertlib.cli import tensorflow_log
+from typing import Any
 
-# Before a program that uses ExportedModel imports TensorFlow.
-tensorflow_log.hide_information()
+
+def __getattr__(name: str) -> Any:
+  """`OnnxModel`, whose module imports others of this folder."""
+  if name == "OnnxModel":
+    from bertlib.tasks.onnx_model import OnnxModel
+
+    return OnnxModel
+  raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

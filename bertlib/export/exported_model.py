@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import os
+import sys
 from typing import Any
+
+if "tensorflow" not in sys.modules:  # in a program that uses ExportedModel
+  from bertlib.cli import tensorflow_log
+
+  tensorflow_log.hide_information()
 
 import numpy as np
 import tensorflow as tf
@@ -15,7 +21,7 @@ from bertlib.cli.errors import InputError
 from bertlib.cli.option import declaration
 from bertlib.compute import onednn
 from bertlib.compute.precision import supported_dtypes
-from bertlib.export import gguf_file
+from bertlib.export import gguf_file, onnx_folder
 from bertlib.io import files, json_files
 from bertlib.io.files import atomic_write
 from bertlib.settings.common import ComputeSettings
@@ -29,10 +35,10 @@ LABELS_FILE = "labels.txt"
 # Model for TensorFlow Lite.
 TFLITE_FILE = "model.tflite"
 
-# Names in the folder of a SavedModel, and of a model in one file.
+# Names in the folder of a SavedModel, and of a model of another format.
 _SAVED_MODEL = {"assets", "fingerprint.pb", "saved_model.pb", "variables"}
-_SINGLE_FILES = {TFLITE_FILE, gguf_file.FILE}
-_BESIDE_IT = {LABELS_FILE, *model_files.COMPANIONS}
+_MODELS = ({TFLITE_FILE}, {gguf_file.FILE}, {*onnx_folder.FILES})
+_BESIDE_IT = {LABELS_FILE, onnx_folder.CACHE, *model_files.COMPANIONS}
 _GRAPH_FILE = "saved_model.pb"
 _FIX = "Export the model again"
 
@@ -147,11 +153,10 @@ def check_export_dir(folder: str, overwrite: bool) -> None:
   # --overwrite removes only what this script has written.
   in_assets = os.path.join(folder, "assets", model_files.DESCRIPTION)
   is_saved_model = names <= _SAVED_MODEL and tf.io.gfile.exists(in_assets)
-  models = names - _BESIDE_IT
-  is_one_file = model_files.DESCRIPTION in names and (
-    len(models) == 1 and models <= _SINGLE_FILES
+  is_of_one_model = (
+    model_files.DESCRIPTION in names and names - _BESIDE_IT in _MODELS
   )
-  if not (is_saved_model or is_one_file):
+  if not (is_saved_model or is_of_one_model):
     raise InputError(
       f"--export_dir={folder}: has other files than an export of this script,"
       " which --overwrite would remove. Name another folder"

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import IO, Any, NamedTuple
 
 import numpy as np
-from absl import logging
 
+from bertlib.cli.absl import logging
 from bertlib.cli.errors import InputError, printable
 from bertlib.io import files, json_files, text_files
 from bertlib.io.files import atomic_write

@@ -15,8 +15,7 @@ import zlib
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-from absl import logging
-
+from bertlib.cli.absl import logging
 from bertlib.cli.errors import InputError
 from bertlib.io.files import open_any
 

@@ -41,9 +41,9 @@ class ExportSettings(option.CommandSettings):
   )
   format: str = option.choice(
     "saved_model",
-    ["saved_model", "gguf"],
-    "saved_model for TensorFlow; gguf for llama.cpp and Ollama: sentence"
-    " vectors, or with --encoder hidden states.",
+    ["saved_model", "gguf", "onnx"],
+    "saved_model for TensorFlow; onnx for ONNX Runtime and OpenVINO; gguf for"
+    " llama.cpp and Ollama: sentence vectors, or with --encoder hidden states.",
     basic=True,
   )
   encoder: bool = option.boolean(
@@ -61,7 +61,7 @@ class ExportSettings(option.CommandSettings):
     " If not given, the model takes any length.",
     SEQ_LENGTH,
     basic=True,
-    needs="format=saved_model",
+    needs="not format=gguf",
   )
   precision: str = option.choice(
     "auto",
@@ -123,14 +123,14 @@ class ExportSettings(option.CommandSettings):
 
   def check(self) -> None:
     """Refuses precisions that a format or the 8-bit layers do not have."""
-    if self.format == "gguf":
+    if self.format != "saved_model":
       for name, value in (
         ("precision", "bfloat16"),
         ("quantize", "dynamic_int8"),
       ):
         if getattr(self, name) == value:
           raise InputError(
-            f"--{name}={value}: not with --format=gguf. Give"
+            f"--{name}={value}: not with --format={self.format}. Give"
             " --precision=float16 or --quantize=int8"
           )
     if self.quantize == "int8" and self.precision == "float16":

@@ -13,9 +13,8 @@ import run_classifier
 import run_embeddings
 import run_ner
 import run_squad
-from bertlib.checkpoints import predictor
 from bertlib.cli.errors import InputError
-from bertlib.data import vocabulary
+from bertlib.data import batch_predictor, vocabulary
 from bertlib.settings import embedding_spec
 
 pytestmark = pytest.mark.unit
@@ -68,7 +67,7 @@ def test_one_text_is_not_taken_for_a_list(script, text):
 
 def test_pairs_may_be_tuples_lists_or_arrays():
   for pair in (("a", "b"), ["a", "b"], np.array(["a", "b"])):
-    assert predictor.is_pair(pair)
+    assert batch_predictor.is_pair(pair)
 
 
 # Arguments

@@ -275,8 +275,8 @@ INNER = "bert/encoder/layer_1/output/dense"
   ("layer", "change", "problem"),
   [
     (SELF, lambda low, high, of: None, "is missing"),
-    (SELF, lambda low, high, of: 3.5, "is not a list of low, high and col"),
-    (SELF, lambda low, high, of: [low], "is not a list of low, high and col"),
+    (SELF, lambda low, high, of: 3.5, "is not a list of low, high"),
+    (SELF, lambda low, high, of: [low], "is not a list of low, high"),
     (SELF, lambda low, high, of: [low, high], "is not a list of low, high"),
     (SELF, lambda low, high, of: [low, high, None], "has no columns, not"),
     (SELF, lambda low, high, of: [low, high, of[1:]], "columns, not"),
@@ -288,8 +288,9 @@ INNER = "bert/encoder/layer_1/output/dense"
     (INNER, lambda low, high, of: [high, low, None], "is from"),
     (INNER, lambda low, high, of: [0, 0, None], "is from 0 to 0"),
     (INNER, lambda low, high, of: [low, "high", None], 'has "high", which'),
-    (INNER, lambda low, high, of: [low, high, [1.0]], "has 1 columns, not no"),
-    (INNER, lambda low, high, of: [low, high, 7], "has 7 columns, not none"),
+    (INNER, lambda low, high, of: [low, high, [1.0]], "has 1 columns, not 64"),
+    (INNER, lambda low, high, of: [low, high, 7], "has 7 columns, not 64"),
+    (SELF, lambda low, high, of: [low, high, of, [1]], "has 1 outputs, not 32"),
   ],
 )
 def test_ranges_in_the_file_are_checked(
@@ -298,7 +299,7 @@ def test_ranges_in_the_file_are_checked(
   quantization.find(encoder, None, _batches)
   path = tmp_path / quantization.FILE
   content = json.loads(path.read_text())
-  content["ranges"][layer] = change(*content["ranges"][layer])
+  content["ranges"][layer] = change(*content["ranges"][layer][:3])
   path.write_text(json.dumps(content))
   with pytest.raises(
     InputError, match=f"^{path}: the range of {layer} "
@@ -306,6 +307,23 @@ def test_ranges_in_the_file_are_checked(
     quantization.find(encoder, None, _refuse)
   assert problem in str(refused.value)
   assert "Delete it to calibrate again" in str(refused.value)
+
+
+@pytest.mark.graph
+def test_a_file_of_an_earlier_version_serves_all_but_attention(
+  encoder, tmp_path
+):
+  found = quantization.find(encoder, None, _batches)
+  path = tmp_path / quantization.FILE
+  content = json.loads(path.read_text())
+  for layer, values in content["ranges"].items():
+    content["ranges"][layer] = values[:3]
+    if "/output/" in layer:
+      content["ranges"][layer][2] = None
+  path.write_text(json.dumps(content))
+  assert quantization.find(encoder, None, _refuse)[SELF][:3] == found[SELF][:3]
+  with pytest.raises(AssertionError, match="calibrated again"):
+    quantization.find(encoder, None, _refuse, of_attention=True)
 
 
 @pytest.mark.graph

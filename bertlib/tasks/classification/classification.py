@@ -13,8 +13,7 @@ import types
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from absl import logging
-
+from bertlib.cli.absl import logging
 from bertlib.cli.errors import InputError, some_of
 from bertlib.cli.ranges import FRACTION
 from bertlib.data import example_checks, tables

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+import functools
+from typing import Any, Callable
 
 from bertlib.checkpoints.task_record import (
   CROSS_ENCODER_ACTIVATION,
@@ -18,15 +19,25 @@ from bertlib.tasks.classification import classification
 classification_report = lazy_module.load(
   "bertlib.tasks.classification.classification_report"
 )
+classifier_predictor = lazy_module.load(
+  "bertlib.tasks.classification.classifier_predictor"
+)
 classifier_signatures = lazy_module.load(
   "bertlib.tasks.classification.classifier_signatures"
 )
+
+onnx_heads = lazy_module.load("bertlib.export.onnx_heads")
+
+# What makes probabilities of logits, as an ONNX operation.
+_ONNX_ACTIVATIONS = {"classification": "Softmax", "multi_label": "Sigmoid"}
 
 
 def _call(description: Description) -> str:
   text = '"A text."'
   if description.get("kind") == "multiple_choice":
-    text = '[("A text", "an ending."), ("A text", "another one.")]'
+    endings = range(1, len(description["labels"]) + 1)
+    pairs = (f'("A text", "ending {n}")' for n in endings)
+    text = f"[{', '.join(pairs)}]"
   elif description.get("has_pairs"):
     text = '("A text.", "Another text.")'
   return f"predict([{text}])"
@@ -60,6 +71,13 @@ def _kind_by_outputs(model: HuggingFaceModel) -> str:
   return "regression" if model.num_labels == 1 else "classification"
 
 
+def _onnx_head(description: Description) -> Callable:
+  kind = classification.problem_from_description(description).kind
+  return functools.partial(
+    onnx_heads.classification, activation=_ONNX_ACTIVATIONS.get(kind)
+  )
+
+
 RECORD = TaskRecord(
   script="run_classifier",
   purpose="labels texts",
@@ -88,4 +106,6 @@ RECORD = TaskRecord(
   huggingface_class=_huggingface_class,
   from_huggingface=_from_huggingface,
   export=lambda: classifier_signatures.Classifier,
+  predictor=lambda: classifier_predictor.ClassifierPredictor,
+  onnx_head=_onnx_head,
 )

@@ -11,9 +11,8 @@ from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from absl import logging
-
 import tokenization
+from bertlib.cli.absl import logging
 from bertlib.data import model_inputs, tf_records
 from bertlib.tasks.embeddings.embedding_examples import Example
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from absl import logging
 
 from bertlib.cli import terminal
+from bertlib.cli.absl import logging
 from bertlib.cli.errors import InputError
 from bertlib.io import json_files
 from bertlib.io.files import atomic_write

@@ -2,13 +2,30 @@
 
 from __future__ import annotations
 
-from bertlib.checkpoints.task_record import PredictExample, TaskRecord
+import functools
+from typing import Callable
+
+from bertlib.checkpoints.task_record import (
+  Description,
+  PredictExample,
+  TaskRecord,
+)
 from bertlib.cli import lazy_module
 from bertlib.settings import embedding_spec
 
+embedding_predictor = lazy_module.load(
+  "bertlib.tasks.embeddings.embedding_predictor"
+)
 embedding_signatures = lazy_module.load(
   "bertlib.tasks.embeddings.embedding_signatures"
 )
+onnx_heads = lazy_module.load("bertlib.export.onnx_heads")
+
+
+def _onnx_head(description: Description) -> Callable:
+  spec = embedding_spec.from_json(description["embedding"])
+  return functools.partial(onnx_heads.sentence_vectors, spec=spec)
+
 
 RECORD = TaskRecord(
   script=embedding_spec.SCRIPT,
@@ -21,4 +38,6 @@ RECORD = TaskRecord(
     call=lambda description: 'encode(["A text.", "Another text."])',
   ),
   export=lambda: embedding_signatures.Embedder,
+  predictor=lambda: embedding_predictor.VectorPredictor,
+  onnx_head=_onnx_head,
 )

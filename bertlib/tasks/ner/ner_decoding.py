@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from absl import logging
 
+from bertlib.cli.absl import logging
 from bertlib.io import json_files
 from bertlib.io.files import atomic_write
 from bertlib.io.result_files import DevPrediction

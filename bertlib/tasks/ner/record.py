@@ -10,8 +10,10 @@ from bertlib.checkpoints.task_record import (
 )
 from bertlib.cli import lazy_module
 
+ner_predictor = lazy_module.load("bertlib.tasks.ner.ner_predictor")
 ner_report = lazy_module.load("bertlib.tasks.ner.ner_report")
 ner_signatures = lazy_module.load("bertlib.tasks.ner.ner_signatures")
+onnx_heads = lazy_module.load("bertlib.export.onnx_heads")
 
 
 def _problem(description: Description) -> str | None:
@@ -40,4 +42,6 @@ RECORD = TaskRecord(
   huggingface_class=lambda description: "BertForTokenClassification",
   from_huggingface=_from_huggingface,
   export=lambda: ner_signatures.Tagger,
+  predictor=lambda: ner_predictor.TaggerPredictor,
+  onnx_head=lambda description: onnx_heads.token_classification,
 )

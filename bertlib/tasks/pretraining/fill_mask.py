@@ -8,10 +8,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from absl import logging
 
 import tokenization
 from bertlib.cli import terminal
+from bertlib.cli.absl import logging
 from bertlib.cli.errors import InputError
 from bertlib.data import model_inputs, tf_records
 from bertlib.io import json_files, text_files
@@ -45,23 +45,10 @@ def read_lines(
   encoding: text_files.Encoding | None = None,
 ) -> list[Line]:
   """Reads and encodes texts, one per line; " ||| " separates a pair."""
-  special = {tokenizer.vocab[token] for token in ("[CLS]", "[SEP]")}
-  mask = tokenizer.vocab["[MASK]"]
-  lines = []
-  for pair in text_files.read_pairs(path, encoding):
-    text = text_files.SEPARATOR.join(filter(None, pair))
-    encoded = model_inputs.encode_pair(
-      tokenizer,
-      *(part and part.replace("[MASK]", " [MASK] ") for part in pair),
-      max_seq_length,
-    )
-    tokens = encoded.input_ids[: sum(encoded.input_mask)]
-    positions = [
-      position
-      for position, token in enumerate(tokens)
-      if (token == mask if "[MASK]" in text else token not in special)
-    ]
-    lines.append(Line(text, encoded, positions))
+  lines = [
+    encode_line(pair, tokenizer, max_seq_length)
+    for pair in text_files.read_pairs(path, encoding)
+  ]
   if not lines:
     raise InputError(f"{path}: has no lines")
   num_truncated = sum(line.encoded.num_cut > 0 for line in lines)
@@ -70,6 +57,29 @@ def read_lines(
       "%d lines truncated to %d tokens", num_truncated, max_seq_length
     )
   return lines
+
+
+def encode_line(
+  pair: tuple[str, str | None],
+  tokenizer: tokenization.FullTokenizer,  # must not split [MASK]
+  max_seq_length: int,
+) -> Line:
+  """Encodes a text or a pair."""
+  special = {tokenizer.vocab[token] for token in ("[CLS]", "[SEP]")}
+  mask = tokenizer.vocab["[MASK]"]
+  text = text_files.SEPARATOR.join(filter(None, pair))
+  encoded = model_inputs.encode_pair(
+    tokenizer,
+    *(part and part.replace("[MASK]", " [MASK] ") for part in pair),
+    max_seq_length,
+  )
+  tokens = encoded.input_ids[: sum(encoded.input_mask)]
+  positions = [
+    position
+    for position, token in enumerate(tokens)
+    if (token == mask if "[MASK]" in text else token not in special)
+  ]
+  return Line(text, encoded, positions)
 
 
 def prediction_records(

@@ -10,9 +10,13 @@ from bertlib.checkpoints.task_record import (
 )
 from bertlib.cli import lazy_module
 
+masked_lm_predictor = lazy_module.load(
+  "bertlib.tasks.pretraining.masked_lm_predictor"
+)
 masked_lm_signatures = lazy_module.load(
   "bertlib.tasks.pretraining.masked_lm_signatures"
 )
+onnx_heads = lazy_module.load("bertlib.export.onnx_heads")
 
 
 def _from_huggingface(model: HuggingFaceModel) -> Description | None:
@@ -30,4 +34,6 @@ RECORD = TaskRecord(
   ),
   from_huggingface=_from_huggingface,
   export=lambda: masked_lm_signatures.MaskedLM,
+  predictor=lambda: masked_lm_predictor.MaskedLMPredictor,
+  onnx_head=lambda description: onnx_heads.masked_lm,
 )

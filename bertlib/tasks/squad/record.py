@@ -12,6 +12,8 @@ from bertlib.cli import lazy_module
 from bertlib.cli.option import declaration
 from bertlib.settings.squad import SquadSettings
 
+onnx_heads = lazy_module.load("bertlib.export.onnx_heads")
+squad_predictor = lazy_module.load("bertlib.tasks.squad.squad_predictor")
 squad_report = lazy_module.load("bertlib.tasks.squad.squad_report")
 squad_signatures = lazy_module.load("bertlib.tasks.squad.squad_signatures")
 
@@ -70,4 +72,6 @@ RECORD = TaskRecord(
   huggingface_class=lambda description: "BertForQuestionAnswering",
   from_huggingface=_from_huggingface,
   export=lambda: squad_signatures.QuestionAnswering,
+  predictor=lambda: squad_predictor.AnswerPredictor,
+  onnx_head=lambda description: onnx_heads.spans,
 )

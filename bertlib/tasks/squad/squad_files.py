@@ -13,9 +13,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from absl import logging
-
 import tokenization
+from bertlib.cli.absl import logging
 from bertlib.cli.errors import InputError
 from bertlib.io import json_files
 

@@ -11,8 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Callable, NamedTuple
 
-from absl import logging
-
+from bertlib.cli.absl import logging
 from bertlib.cli.errors import InputError
 from bertlib.tasks.squad import squad_files
 

@@ -193,12 +193,13 @@ def convert_examples_to_windows(
       converted = (
         _convert_chunk(tokenizer, settings, *chunk) for chunk in chunks
       )
-    bar = stack.enter_context(
-      terminal.progress(len(examples), "questions", disable=not show_progress)
+    bar = show_progress and stack.enter_context(
+      terminal.progress(len(examples), "questions")
     )
     for (_, chunk), part in zip(chunks, converted):
       parts.append(part)
-      bar.update(len(chunk))
+      if bar:
+        bar.update(len(chunk))
   return Windows(*map(np.concatenate, zip(*parts)))
 
 

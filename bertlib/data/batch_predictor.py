@@ -1,0 +1,194 @@
+"""Predictions of texts in batches of similar length. Imports no TensorFlow."""
+
+from __future__ import annotations
+
+import itertools
+import reprlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Callable
+
+import numpy as np
+
+import tokenization
+from bertlib.cli.errors import InputError
+from bertlib.data import model_inputs
+from bertlib.data.read_ahead import blocks, read_ahead
+
+# Texts that are encoded, sorted by length and decoded together.
+_BLOCK_SIZE = 1024
+
+# Tokens of a batch. With more, hidden states no longer fit in the caches; with
+# fewer, matrix products are too small to be fast.
+_TOKENS_PER_BATCH = 2048
+
+
+class BatchPredictor:
+  """A model that predicts for any number of texts.
+
+  Base class of `LoadedModel` and `OnnxModel`, which compute, and of the class
+  of each task, which adds `predict`.
+
+  Attributes:
+    description: contents of the model's `model.json`.
+    config: contents of its `bert_config.json`.
+    tokenizer: the model's tokenizer.
+    features: names of the inputs of the model.
+  """
+
+  features: Sequence[str] = model_inputs.TOKEN_FEATURES
+  # Words that the tokenizer must not split.
+  never_split: Sequence[str] = ()
+
+  def __init__(
+    self,
+    model_dir: str,
+    description: Mapping[str, Any],
+    config: Mapping[str, Any],
+    tokenizer: tokenization.FullTokenizer,
+    batch_size: int | None,  # None for about 2048 tokens per batch
+    length_unit: int,  # batches are padded to a multiple of this length
+    num_batches: int,  # that are computed at the same time
+  ):
+    """Stores the arguments."""
+    self.description, self.config = description, config
+    self.tokenizer, self._batch_size = tokenizer, batch_size
+    self._length_unit, self._num_batches = length_unit, num_batches
+    self._model_dir, self._is_closed = model_dir, False
+
+  def predict_blocks(
+    self,
+    texts: Iterable[Any],
+    # A block of texts to (what `decode` needs of them, rows to compute).
+    encode: Callable[[list[Any]], tuple[Any, Sequence[Mapping[str, Any]]]],
+    # That and the outputs of the rows to a prediction per text.
+    decode: Callable[[Any, list[np.ndarray]], Iterable[Any]],
+  ) -> list[Any]:
+    """Predictions of texts, in order: encodes, computes and decodes blocks."""
+
+    def compute(encoded):
+      context, rows = encoded
+      return context, self.run(rows)
+
+    sets = blocks(texts, _BLOCK_SIZE)
+    first = next(sets, [])
+    if len(first) < _BLOCK_SIZE:  # threads would only take time
+      return list(decode(*compute(encode(first))))
+    # One thread encodes the next block and another one computes the current
+    # one, while this thread decodes the previous one. Texts are read once, at
+    # most three blocks at a time.
+    encoded = read_ahead(map(encode, itertools.chain([first], sets)))
+    return [
+      prediction
+      for computed in read_ahead(map(compute, encoded))
+      for prediction in decode(*computed)
+    ]
+
+  def _compute(self, *arrays: np.ndarray) -> Iterable[np.ndarray]:
+    """The output of each row of a batch, given its `features`."""
+    raise NotImplementedError
+
+  def run(
+    self, rows: Sequence[Mapping[str, Sequence[int]]]
+  ) -> list[np.ndarray]:
+    """Outputs of rows, in order; S is at least the length of the row."""
+    if self._is_closed:
+      raise InputError(
+        f"{self._model_dir}: this predictor is closed. Open it again"
+      )
+    # Batches of similar length, some at once.
+    batches = list(self._batches([sum(row["input_mask"]) for row in rows]))
+    outputs: list[Any] = [None] * len(rows)
+
+    def compute(batch: Sequence[int], length: int) -> None:
+      results = self._compute(*self._arrays(rows, batch, length))
+      for index, output in zip(batch, results):
+        outputs[index] = output
+
+    if len(batches) == 1:
+      compute(*batches[0])
+    else:
+      with ThreadPoolExecutor(self._num_batches) as threads:
+        list(threads.map(compute, *zip(*batches)))  # raises their errors
+    return outputs
+
+  def _batches(
+    self, lengths: Sequence[int]
+  ) -> Iterator[tuple[Sequence[int], int]]:
+    """Yields indices of rows and their padded length, the longest first."""
+    order = sorted(range(len(lengths)), key=lambda index: -lengths[index])
+    first = 0
+    while first < len(order):
+      length = self._padded_length(lengths[order[first]])
+      size = self._batch_size or max(_TOKENS_PER_BATCH // length, 1)
+      yield order[first : first + size], length
+      first += size
+
+  def _padded_length(self, longest: int) -> int:
+    """Length of a batch, given that of its longest row."""
+    length = max(-(-longest // self._length_unit), 1) * self._length_unit
+    return max(min(length, self.config["max_position_embeddings"]), longest)
+
+  def _arrays(self, rows, batch: Sequence[int], length: int):
+    """Yields the inputs of a batch, int32 [B, S] each; of positions [B, P]."""
+    for name in self.features:
+      width = length
+      if name not in model_inputs.TOKEN_FEATURES:
+        width = max(len(rows[index][name]) for index in batch)
+      yield np.array(
+        [model_inputs.pad(rows[index][name][:width], width) for index in batch],
+        np.int32,
+      )
+
+  def close(self) -> None:
+    """Ends the use of the model; later calls raise InputError."""
+    self._is_closed = True
+
+  def __enter__(self):
+    return self
+
+  def __exit__(self, *unused):
+    self.close()
+
+
+# Texts to predict
+
+
+def checked(
+  texts: Iterable[Any],
+  is_valid: Callable[[Any], bool],
+  expected: str,  # what is valid, for messages
+  name: str = "texts",  # the argument, for messages
+) -> Iterator[Any]:
+  """Yields the texts, pairs or lists to predict, after a check of each."""
+  if isinstance(texts, (str, bytes)):
+    raise TypeError(f"predict: takes a list of {name}, not one text")
+  for index, text in enumerate(texts):
+    if not is_valid(text):
+      raise InputError(
+        f"{name}[{index}]: is {reprlib.repr(text)}. Give {expected}"
+      )
+    yield text
+
+
+def is_text(value: Any) -> bool:
+  """True for a str."""
+  return isinstance(value, str)
+
+
+def is_list(value: Any) -> bool:
+  """True for a sequence or array, but not for a text."""
+  is_sequence = isinstance(value, (Sequence, np.ndarray))
+  return is_sequence and not isinstance(value, (str, bytes))
+
+
+def is_pair(value: Any) -> bool:
+  """True for two texts."""
+  return is_list(value) and len(value) == 2 and all(map(is_text, value))
+
+
+def is_text_or_pair(value: Any) -> bool:
+  """True for a text, and for two of which the second may be None."""
+  if is_list(value) and len(value) == 2 and value[1] is None:
+    value = value[0]
+  return is_text(value) or is_pair(value)

@@ -1,0 +1,90 @@
+"""Files beside an ONNX model: what a server needs to use it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from bertlib import PREFIX
+from bertlib.exchange import huggingface_tokenizer
+from bertlib.export.onnx_graph import MODEL_FILE
+from bertlib.io import json_files
+
+README_FILE = "README.md"
+TOKENIZER_FILE = "tokenizer.json"
+
+# Folder of the models that OpenVINO has compiled.
+CACHE = "openvino_cache"
+
+# Files of an export beside those that a checkpoint has.
+FILES = (MODEL_FILE, README_FILE, TOKENIZER_FILE)
+
+_README = """\
+# BERT in ONNX
+
+With `onnxruntime` and `tokenizers`, in this folder:
+
+```python
+import json
+import numpy as np
+import onnxruntime
+from tokenizers import Tokenizer
+
+tokenizer = Tokenizer.from_file("tokenizer.json")
+session = onnxruntime.InferenceSession("model.onnx")
+encoded = tokenizer.encode_batch({texts})
+inputs = {{
+  "input_ids": np.array([text.ids for text in encoded]),
+  "attention_mask": np.array([text.attention_mask for text in encoded]),
+  "token_type_ids": np.array([text.type_ids for text in encoded]),
+}}
+{more}print(session.run(None, inputs))
+print(json.load(open("model.json", encoding="utf-8")).get("labels"))
+```
+
+With bert-estimator, which sorts texts by length and returns labels, entities,
+answers or vectors:
+
+```python
+from {prefix}bertlib.export import OnnxModel
+
+print(OnnxModel(".").{call})
+```
+"""
+
+# Positions of the [MASK]s, for a model with such an input.
+_MASKS = """\
+mask = inputs["input_ids"] == tokenizer.token_to_id("[MASK]")
+inputs["masked_lm_positions"] = np.array([np.flatnonzero(row) for row in mask])
+"""
+
+
+def write(
+  folder: str,
+  model: Any,  # of `Graph.model`
+  description: Mapping[str, Any],  # contents of `model.json`
+  vocab: Mapping[str, int],
+  never_split: tuple[str, ...],
+  call: str,  # of a method of `OnnxModel`
+) -> None:
+  """Writes a model, its tokenizer and an example of its use to a folder."""
+  with open(os.path.join(folder, MODEL_FILE), "wb") as file:
+    file.write(model.SerializeToString())
+  json_files.write(
+    os.path.join(folder, TOKENIZER_FILE),
+    huggingface_tokenizer.fast_tokenizer(vocab, description, never_split),
+  )
+  texts = call.partition("(")[2][:-1]
+  if texts.startswith("[["):  # choices are rows of their own
+    texts = texts[1:-1]
+  has_masks = len(model.graph.input) > 3
+  with open(os.path.join(folder, README_FILE), "w", encoding="utf-8") as file:
+    file.write(
+      _README.format(
+        texts=texts,
+        call=call,
+        more=_MASKS if has_masks else "",
+        prefix=PREFIX,
+      )
+    )

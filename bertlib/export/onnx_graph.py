@@ -1,0 +1,408 @@
+"""BERT as an ONNX graph, written with the `onnx` package alone.
+
+Functions have the names of those in `modeling.py`, whose formulas they write:
+for a trained model in float32, float16, or with 8-bit matrix products. Only
+standard operations are used, in the forms that ONNX Runtime and OpenVINO fuse.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from bertlib.cli.errors import InputError
+
+MODEL_FILE = "model.onnx"
+
+# Names of the inputs, int64 [B, S], by feature: those of transformers.
+INPUT_NAMES = {
+  "input_ids": "input_ids",
+  "input_mask": "attention_mask",
+  "segment_ids": "token_type_ids",
+}
+
+# Positions: of the first token alone.
+CLS = "[CLS]"
+
+# The first versions with LayerNormalization.
+_OPSET, _IR_VERSION = 17, 8
+
+# Migration strength of 8-bit inputs, see `int8.quantize_kernel`. In MiniLM 0.8
+# is better than 0.65 and 1.
+_SMOOTHING = 0.8
+
+_TINY = 1e-20  # so that nothing is divided by 0
+
+
+def import_onnx() -> Any:
+  """The `onnx` package; InputError if it is not installed."""
+  try:
+    import onnx
+  except ImportError as error:
+    raise InputError(
+      "--format=onnx: needs the package onnx. Install it:"
+      " pip install 'bert-estimator[onnx]'"
+    ) from error
+  return onnx
+
+
+class Output(NamedTuple):
+  """An output of a graph, float32."""
+
+  tensor: str
+  shape: Sequence[Any]  # sizes, or names of what varies
+
+
+class Graph:
+  """Nodes and constants of an ONNX graph; equal ones are written once."""
+
+  def __init__(self, stores_float16: bool = False):
+    """Starts a graph; large constants may be stored in 16 bits."""
+    self._onnx = import_onnx()
+    self._stores_float16 = stores_float16
+    self._inputs: dict[str, Sequence[Any]] = {}
+    self._nodes: list[Any] = []
+    self._constants: list[Any] = []
+    self._names: dict[Any, str] = {}  # by content
+
+  def node(self, operation: str, *inputs: Any, **attributes: Any) -> str:
+    """Name of the output of an operation on tensors, or on constants."""
+    inputs = tuple(
+      x if isinstance(x, str) else self.constant(x) for x in inputs
+    )
+    key = operation, inputs, str(attributes)
+    if key not in self._names:
+      name = self._names[key] = f"{operation}_{len(self._nodes)}"
+      make = self._onnx.helper.make_node
+      self._nodes.append(
+        make(operation, inputs, [name], name=name, **attributes)
+      )
+    return self._names[key]
+
+  def constant(self, value: Any, name: str | None = None) -> str:
+    """Name of a constant tensor, float32 unless it is of integers."""
+    array = np.ascontiguousarray(value)
+    if array.dtype.kind == "f":
+      array = array.astype(np.float32)
+    is_short = self._stores_float16 and array.ndim == 2
+    if array.dtype == np.float32 and is_short:
+      array = array.astype(np.float16)
+    key = array.dtype, array.shape, hashlib.sha256(array).digest()
+    if key not in self._names:
+      self._names[key] = name or f"constant_{len(self._constants)}"
+      self._constants.append(
+        self._onnx.numpy_helper.from_array(array, self._names[key])
+      )
+    if array.dtype == np.float16:
+      return self.cast(self._names[key])
+    return self._names[key]
+
+  def cast(self, tensor: str) -> str:
+    """A tensor in float32."""
+    return self.node("Cast", tensor, to=self._onnx.TensorProto.FLOAT)
+
+  def input(self, name: str, shape: Sequence[Any]) -> str:
+    """Declares an input, int64; sizes are numbers, or names if they vary."""
+    self._inputs[name] = shape
+    return name
+
+  def model(self, outputs: Mapping[str, Output]) -> Any:
+    """The ONNX model with these outputs, by name."""
+    helper, types = self._onnx.helper, self._onnx.TensorProto
+    names = {output.tensor: name for name, output in outputs.items()}
+    for node in self._nodes:
+      for tensors in (node.input, node.output):
+        tensors[:] = [names.get(tensor, tensor) for tensor in tensors]
+    # Shapes of other tensors are left out: with them, ONNX Runtime fuses sums
+    # and layer normalizations, which is slower.
+    graph = helper.make_graph(
+      self._nodes,
+      "bert",
+      [
+        helper.make_tensor_value_info(name, types.INT64, shape)
+        for name, shape in self._inputs.items()
+      ],
+      [
+        helper.make_tensor_value_info(name, types.FLOAT, output.shape)
+        for name, output in outputs.items()
+      ],
+      self._constants,
+    )
+    return helper.make_model(
+      graph,
+      ir_version=_IR_VERSION,
+      opset_imports=[helper.make_opsetid("", _OPSET)],
+      producer_name="bert-estimator",
+    )
+
+
+class LayerNorm:
+  """Hidden states as the layer normalization of a tensor.
+
+  Each of `outputs` is a node of its own, since scales and shifts cost nothing
+  in gamma and beta.
+  """
+
+  def __init__(self, encoder: Encoder, inputs: str, scope: str):
+    """Describes the normalization of `inputs` with the weights in a scope."""
+    self._encoder, self._inputs, self._scope = encoder, inputs, scope
+
+  def outputs(self, scales: Any = 1.0, shift: Any = 0.0) -> str:
+    """The hidden states, divided by `scales`, plus `shift`."""
+    gamma, beta = (
+      self._encoder.weights[f"{self._scope}/LayerNorm/{name}"]
+      for name in ("gamma", "beta")
+    )
+    return self._encoder.graph.node(
+      "LayerNormalization",
+      self._inputs,
+      gamma / scales,
+      beta / scales + shift,
+      axis=-1,
+      epsilon=self._encoder.config["layer_norm_eps"],
+    )
+
+  def at(self, positions: str | None) -> LayerNorm:
+    """The hidden states at positions [B, P]; None for all."""
+    if positions is None:
+      return self
+    inputs = self._encoder.gather_positions(self._inputs, positions)
+    return LayerNorm(self._encoder, inputs, self._scope)
+
+
+class Encoder:
+  """The graph of an encoder, which heads are added to."""
+
+  def __init__(
+    self,
+    graph: Graph,
+    config: Mapping[str, Any],  # contents of `bert_config.json`
+    weights: Mapping[str, np.ndarray],
+    ranges: Mapping[str, Any],  # of 8-bit layers, see `quantization`
+    seq_length: int | None = None,  # of every batch; None for any
+  ):
+    """Declares the inputs of an encoder; `sequence_output` writes it."""
+    for name in INPUT_NAMES.values():
+      graph.input(name, ["batch", seq_length or "sequence"])
+    self.graph, self.weights, self.ranges = graph, weights, ranges
+    self.config = {"layer_norm_eps": 1e-12, **config}
+
+  # Of `modeling`
+
+  def sequence_output(self, positions: str | None = None) -> LayerNorm:
+    """Last hidden states [B, S, H]; at `positions` alone [B, P, H]."""
+    hidden = self.embeddings()
+    for index in range(self.config["num_hidden_layers"]):
+      is_last = index == self.config["num_hidden_layers"] - 1
+      hidden = self.layer(
+        f"bert/encoder/layer_{index}", hidden, positions if is_last else None
+      )
+    return hidden
+
+  def embeddings(self) -> LayerNorm:
+    """Sum of the embeddings of words, segments and positions."""
+    scope, node = "bert/embeddings", self.graph.node
+    length = node("Slice", node("Shape", "input_ids"), [1], [2])
+    positions = node(
+      "Slice", self.weights[f"{scope}/position_embeddings"], [0], length
+    )
+    segments = node(
+      "Gather",
+      self.weights[f"{scope}/token_type_embeddings"],
+      INPUT_NAMES["segment_ids"],
+    )
+    words = node("Add", self.embedding_lookup(), segments)
+    return self.layer_norm(node("Add", words, positions), scope)
+
+  def embedding_lookup(self) -> str:
+    """Word embeddings [B, S, H]; in 8-bit models int8 with a scale per row."""
+    table = self.weights["bert/embeddings/word_embeddings"]
+    if not self.ranges:
+      return self.graph.node("Gather", table, "input_ids")
+    values, scales = _quantize(table, axis=1)
+    rows = self.graph.node("Gather", values, "input_ids")
+    scales = self.graph.node("Gather", scales[:, np.newaxis], "input_ids")
+    return self.graph.node("Mul", self.graph.cast(rows), scales)
+
+  def layer(
+    self, scope: str, hidden: LayerNorm, positions: str | None
+  ) -> LayerNorm:
+    """A Transformer layer, at `positions` alone if they are given."""
+    queries = hidden.at(positions)
+    context, scales = self.attention_layer(
+      f"{scope}/attention/self", queries, hidden
+    )
+    attention_output = self.add_and_norm(
+      f"{scope}/attention/output", context, scales, queries
+    )
+    layer = f"{scope}/intermediate/dense"
+    states, state_scales = self.quantized_norm(layer, attention_output)
+    intermediate = self.dense(
+      layer, states, state_scales, bias=self.weights[f"{layer}/bias"]
+    )
+    intermediate = self.activation(intermediate, self.config["hidden_act"])
+    layer = f"{scope}/output/dense"
+    scales = self.scales(layer)
+    if layer in self.ranges:
+      intermediate = self.graph.node("Mul", intermediate, 1.0 / scales)
+    return self.add_and_norm(
+      f"{scope}/output", intermediate, scales, attention_output
+    )
+
+  def attention_layer(
+    self, scope: str, queries: LayerNorm, hidden: LayerNorm
+  ) -> tuple[str, Any]:
+    """Context [B, F, H], and the scales that it was divided by."""
+    num_heads = self.config["num_attention_heads"]
+    head_size = self.config["hidden_size"] // num_heads
+    scales = self.scales(scope.replace("/self", "/output/dense"))
+
+    def project(name, states, axes, factor, bias=None):
+      layer = f"{scope}/{name}"
+      inputs, input_scales = self.quantized_norm(layer, states)
+      matrix = self.dense(layer, inputs, input_scales, factor, bias)
+      heads = self.graph.node("Reshape", matrix, [0, 0, num_heads, head_size])
+      heads = self.graph.node("Transpose", heads, perm=axes)
+      if layer not in self.ranges:
+        return heads
+      limit = np.max(self.ranges[layer].outputs * factor)
+      return self.quantize(heads, -limit, limit, is_signed=True)
+
+    # A bias of the keys adds the same number to all scores of a query; that of
+    # the values adds itself to the context, and so to the bias of the output.
+    factor = np.full(self.config["hidden_size"], 1.0 / math.sqrt(head_size))
+    query_bias = self.weights[f"{scope}/query/bias"]
+    query = project("query", queries, [0, 2, 1, 3], factor, query_bias)
+    key = project("key", hidden, [0, 2, 3, 1], np.ones_like(factor))
+    value = project("value", hidden, [0, 2, 1, 3], 1.0 / scales)
+    scores = self.graph.node("MatMul", query, key)
+    scores = self.graph.node("Add", scores, self.attention_bias())
+    probs = self.graph.node("Softmax", scores, axis=-1)
+    if f"{scope}/query" in self.ranges:
+      probs = self.quantize(probs, 0.0, 1.0)
+    context = self.graph.node("MatMul", probs, value)
+    context = self.graph.node("Transpose", context, perm=[0, 2, 1, 3])
+    shape = [0, 0, self.config["hidden_size"]]
+    return self.graph.node("Reshape", context, shape), scales
+
+  def attention_bias(self) -> str:
+    """Bias of the scores [B, 1, 1, T]: -10000 at padding."""
+    mask = self.graph.node("Unsqueeze", INPUT_NAMES["input_mask"], [1, 2])
+    is_masked = self.graph.node("Sub", 1.0, self.graph.cast(mask))
+    return self.graph.node("Mul", is_masked, -10000.0)
+
+  def add_and_norm(
+    self, scope: str, states: str, scales: Any, residual: LayerNorm
+  ) -> LayerNorm:
+    """End of a sublayer: a dense layer on states / scales, sum and norm."""
+    layer = f"{scope}/dense"
+    bias = self.weights[f"{layer}/bias"]
+    if scope.endswith("/attention/output"):
+      value_bias = self.weights[f"{scope[:-6]}self/value/bias"]
+      bias = bias + value_bias @ self.weights[f"{layer}/kernel"]
+    if layer in self.ranges:
+      states = self.quantize(states, *self.limits(layer))
+    if self.ranges:  # `residual` has a node of its own
+      sums = self.dense(layer, states, scales)
+      sums = self.graph.node("Add", sums, residual.outputs(shift=bias))
+    else:
+      sums = self.dense(layer, states, scales, bias=bias)
+      sums = self.graph.node("Add", sums, residual.outputs())
+    return self.layer_norm(sums, scope)
+
+  def layer_norm(self, inputs: str, scope: str) -> LayerNorm:
+    """Layer normalization with the weights in a scope."""
+    return LayerNorm(self, inputs, scope)
+
+  def dense(
+    self,
+    layer: str,
+    inputs: str,
+    input_scales: Any = 1.0,  # that the inputs were divided by
+    factor: Any = 1.0,  # of each output
+    bias: np.ndarray | None = None,
+  ) -> str:
+    """A fully connected layer; the kernel is int8 if the layer has ranges."""
+    kernel = self.weights[f"{layer}/kernel"]
+    kernel = kernel * np.reshape(input_scales, [-1, 1]) * factor
+    if layer in self.ranges:
+      kernel = self.dequantize(*_quantize(kernel, axis=0))
+    output = self.graph.node("MatMul", inputs, kernel)
+    if bias is None:
+      return output
+    return self.graph.node("Add", output, bias * factor)
+
+  def activation(self, states: str, name: str) -> str:
+    """An activation of `modeling.get_activation`, by its name."""
+    node, name = self.graph.node, (name or "linear").lower()
+    if name == "gelu":  # in the form that engines fuse
+      erf = node("Erf", node("Div", states, math.sqrt(2.0)))
+      return node("Mul", node("Mul", states, node("Add", erf, 1.0)), 0.5)
+    if name in ("gelu_tanh", "gelu_new"):
+      cube = node(
+        "Mul", node("Mul", node("Mul", states, states), states), 0.044715
+      )
+      inner = node("Mul", node("Add", states, cube), math.sqrt(2.0 / math.pi))
+      inner = node("Add", node("Tanh", inner), 1.0)
+      return node("Mul", node("Mul", states, inner), 0.5)
+    if name == "linear":
+      return states
+    return node({"relu": "Relu", "tanh": "Tanh"}[name], states)
+
+  def gather_positions(self, states: str, positions: str) -> str:
+    """Hidden states at `positions` [B, P] or `CLS`, as [B, P, H]."""
+    if positions == CLS:
+      return self.graph.node("Slice", states, [0], [1], [1])
+    indices = self.graph.node("Unsqueeze", positions, [2])
+    return self.graph.node("GatherND", states, indices, batch_dims=1)
+
+  # Of 8-bit layers
+
+  def scales(self, layer: str) -> Any:
+    """What the columns of a layer's inputs are divided by; 1 in float."""
+    if layer not in self.ranges:
+      return np.ones(len(self.weights[f"{layer}/kernel"]))
+    return np.maximum(self.ranges[layer].columns, _TINY) ** _SMOOTHING
+
+  def limits(self, layer: str) -> tuple[float, float]:
+    """Lowest and highest input of a layer after the division by `scales`."""
+    observed, scales = self.ranges[layer], self.scales(layer)
+    columns = np.asarray(observed.columns)
+    low = np.max(np.minimum(-min(observed.low, 0.0), columns) / scales)
+    return -low, np.max(columns / scales)
+
+  def quantized_norm(self, layer: str, states: LayerNorm) -> tuple[str, Any]:
+    """Inputs of a layer and their scales."""
+    if layer not in self.ranges:
+      return states.outputs(), 1.0
+    scales = self.scales(layer)
+    return self.quantize(states.outputs(scales), *self.limits(layer)), scales
+
+  def quantize(
+    self, states: str, low: float, high: float, is_signed: bool = False
+  ) -> str:
+    """Rounds to 8 bits and back: [low, high], which contains 0."""
+    if is_signed:
+      scale, zero = high / 127.0, np.int8(0)
+    else:
+      scale = (high - low) / 255.0
+      zero = np.uint8(np.rint(-low / scale))
+    parameters = np.float32(max(scale, _TINY)), zero
+    rounded = self.graph.node("QuantizeLinear", states, *parameters)
+    return self.graph.node("DequantizeLinear", rounded, *parameters)
+
+  def dequantize(self, values: np.ndarray, scales: np.ndarray) -> str:
+    """A kernel int8 [width, units] with a scale per unit, in float32."""
+    zeros = np.zeros(len(scales), np.int8)
+    return self.graph.node("DequantizeLinear", values, scales, zeros, axis=1)
+
+
+def _quantize(matrix: np.ndarray, axis: int) -> tuple[np.ndarray, np.ndarray]:
+  """Int8 values of a matrix, with the scales of its rows (1) or columns (0)."""
+  scales = np.maximum(np.abs(matrix).max(axis=axis, keepdims=True), _TINY) / 127
+  values = np.rint(matrix / scales).astype(np.int8)
+  return values, scales.ravel().astype(np.float32)

@@ -1,0 +1,72 @@
+"""Sentence vectors from the outputs of a model. Imports no TensorFlow."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from bertlib.data import batch_predictor
+from bertlib.data.batch_predictor import BatchPredictor
+from bertlib.settings import embedding_spec
+from bertlib.settings.embedding_spec import EmbeddingSpec
+from bertlib.tasks.embeddings import embedding_records, similarity_scores
+
+
+class VectorPredictor(BatchPredictor):
+  """Encodes texts as vectors."""
+
+  @property
+  def spec(self) -> EmbeddingSpec:
+    """Pooling, normalization and prompts of the model."""
+    return embedding_spec.from_json(self.description["embedding"])
+
+  @property
+  def width(self) -> int:
+    """Number of values of a vector."""
+    return self.spec.width(self.config["hidden_size"])
+
+  def encode(
+    self,
+    texts: Iterable[str],
+    prompt: str | None = None,
+    dim: int | None = None,
+  ) -> np.ndarray:
+    """Encodes texts.
+
+    Args:
+      texts: texts; longer ones than the model's length are truncated.
+      prompt: name of the prefix of the texts, such as "query"; None for the
+        model's default.
+      dim: values per vector, at most `width`; None for all.
+
+    Returns:
+      float32 [texts, dim], in order; each normalized if the model normalizes.
+
+    Raises:
+      InputError: the model has no such prompt, or a text is not a str.
+      ValueError: `dim` is not in [1, `width`].
+    """
+    prefix = self.spec.prompt(prompt)
+    rows = self.predict_blocks(
+      batch_predictor.checked(texts, batch_predictor.is_text, "a str"),
+      functools.partial(self._encode, prefix),
+      lambda _, vectors: vectors,
+    )
+    vectors = np.array(rows, np.float32).reshape(len(rows), self.width)
+    if dim is None:
+      return vectors
+    if not 0 < dim <= self.width:
+      raise ValueError(f"dim={dim}: vectors have {self.width} values")
+    if self.spec.normalize:
+      return similarity_scores.unit_vectors(vectors, dim)
+    return vectors[:, :dim]
+
+  predict = encode  # as the method is called for other tasks
+
+  def _encode(self, prefix: str, texts: Sequence[str]):
+    """Nothing that decoding needs, and the rows of the texts."""
+    return None, embedding_records.token_rows(
+      texts, self.tokenizer, self.description["max_seq_length"], prefix
+    )
