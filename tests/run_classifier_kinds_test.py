@@ -19,7 +19,7 @@ import run_classifier
 import tokenization
 from bertlib.cli.errors import InputError
 from bertlib.compat import estimator_api
-from bertlib.data import model_inputs
+from bertlib.data import batch_predictor, model_inputs
 from bertlib.io import result_files
 from bertlib.tasks.classification import class_weights, classification_records
 from bertlib.tasks.classification.classification import (
@@ -577,7 +577,7 @@ def test_the_predictor_chooses_as_the_command(swag):
 
 def test_the_predictor_refuses_another_number_of_choices(swag, monkeypatch):
   questions = [[("a", "b")] * 4] * 3 + [[("a", "b")] * 3]
-  monkeypatch.setattr(run_classifier.predictor, "_BLOCK_SIZE", 2)
+  monkeypatch.setattr(batch_predictor, "_BLOCK_SIZE", 2)
   refused = pytest.raises(
     InputError, match=r"^texts\[3\]: has 3 choices, but the model has 4"
   )

@@ -56,7 +56,9 @@ class EncoderPredictor(BatchPredictor):
     return [row.num_tokens for row in rows], [row._asdict() for row in rows]
 
   def _decode(self, num_tokens, outputs):
-    for count, (states, *pooled) in zip(num_tokens, outputs):
+    for count, output in zip(num_tokens, outputs):
+      is_alone = isinstance(output, np.ndarray)
+      states, *pooled = [output] if is_alone else output
       yield EncoderOutputs(states[:count], *pooled)
 
 

@@ -24,7 +24,7 @@ from bertlib.checkpoints import (
   predictor,
 )
 from bertlib.cli.errors import InputError
-from bertlib.data import model_inputs
+from bertlib.data import batch_predictor, model_inputs
 from bertlib.io import files
 from bertlib.settings import embedding_spec
 from bertlib.tasks import records
@@ -646,7 +646,7 @@ def test_rows_are_computed_in_batches_and_returned_in_order(
     with Loaded(str(tmp_path), checkpoint, batch_size) as model:
       return np.array(model.run(rows))
 
-  monkeypatch.setattr(predictor, "_TOKENS_PER_BATCH", 24)
+  monkeypatch.setattr(batch_predictor, "_TOKENS_PER_BATCH", 24)
   alone = logits(1, [row_of(i) for i in ids])
   gaps = np.abs(alone[:, None] - alone).max(axis=-1)
   assert gaps[~np.eye(len(ids), dtype=bool)].min() > 1e-2
@@ -665,7 +665,7 @@ def test_rows_are_computed_in_batches_and_returned_in_order(
 def loaded(checkpoint, tmp_path, monkeypatch):
   """A model that takes texts in blocks of three."""
   write_model_files(tmp_path, do_lower_case=True)
-  monkeypatch.setattr(predictor, "_BLOCK_SIZE", 3)
+  monkeypatch.setattr(batch_predictor, "_BLOCK_SIZE", 3)
   with Loaded(str(tmp_path), checkpoint) as model:
     yield model
 
