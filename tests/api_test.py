@@ -17,10 +17,6 @@ from absl.testing import flagsaver
 
 pytestmark = pytest.mark.unit
 
-# Intended differences, with reasons.
-# "module.--flag" is a command-line flag.
-EXCEPTIONS = {}
-
 
 def names_of(api):
   """Flattens api.json: the entry of every name."""
@@ -59,14 +55,7 @@ def test_name_binds_as_in_the_original(name):
     )
   else:
     differs = difference(importlib.import_module(module), path, ORIGINAL[name])
-  if name in EXCEPTIONS:
-    assert differs, f"{name} binds now: remove it from the list"
-  else:
-    assert not differs, differs
-
-
-def test_exceptions_are_names_of_the_original():
-  assert set(EXCEPTIONS) <= set(ORIGINAL)
+  assert not differs, differs
 
 
 @pytest.mark.parametrize(

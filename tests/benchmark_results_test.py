@@ -34,24 +34,12 @@ def test_ratios_are_those_of_each_pass():
   ]
 
 
-def test_metrics_have_no_ratio():
-  assert results.pairs_with("ours", VALUES) == [("a step", "ours", "other")]
-
-
 def test_lines_are_appended_and_read_as_they_were(tmp_path):
   first, second = make(work="one"), make(work="two", device="a GPU")
   path = tmp_path / "results.jsonl"
   for result in (first, second):
     results.append(path, result)
   assert results.read(path) == [first, second]
-
-
-def test_a_line_without_a_field_is_refused(tmp_path):
-  path = tmp_path / "results.jsonl"
-  results.append(path, make())
-  path.write_text(path.read_text().replace('"command"', '"words"'))
-  with pytest.raises(TypeError, match="words"):
-    results.read(path)
 
 
 @pytest.mark.parametrize(
@@ -72,24 +60,6 @@ def test_commands_have_no_folders(words, shown, monkeypatch):
   assert command == "python -m benchmarks.a" + shown
 
 
-def test_commands_have_the_variables_that_change_results(monkeypatch):
-  variables = {"ONEDNN_MAX_CPU_ISA": "AVX2", "TF_CPP_MIN_LOG_LEVEL": "2"}
-  monkeypatch.setattr(results.os, "environ", variables)
-  command = results.command_line("benchmarks.a", [])
-  assert command == "ONEDNN_MAX_CPU_ISA=AVX2 python -m benchmarks.a"
-
-
-def test_medians_and_ratios_are_printed(capsys):
-  results.show(make())
-  assert capsys.readouterr().out == (
-    "a step, ours: 2 s\n"
-    "  other / ours: median 2.00, from 1.00 to 3.00\n"
-    "a step, other: 4 s\n"
-    "spearman, ours: 0.5000\n"
-    "spearman, other: 0.4000\n"
-  )
-
-
 def fail():
   raise OSError("no compiler")
 
@@ -102,9 +72,3 @@ def test_variant_that_cannot_be_compiled_is_named_and_skipped():
   )
   assert best == "float32"
   assert "float32, torch.compile failed: OSError" in description
-
-
-@pytest.mark.parametrize("name", ["float32", "float32, torch.compile"])
-def test_only_variant_that_fails_is_an_error(name):
-  with pytest.raises(OSError, match="no compiler"):
-    side_by_side.fastest({name: fail}, 1)

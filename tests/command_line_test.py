@@ -8,18 +8,15 @@ import pytest
 from absl import flags
 from settings_test import SETTINGS
 
-import run_ner
 from bertlib.cli import command_line, option
 from bertlib.cli.errors import InputError
 from bertlib.settings import (
   classifier,
   common,
   conversion,
-  download,
   ner,
   pretraining,
   pretraining_data,
-  report,
   squad_metrics,
 )
 
@@ -114,14 +111,6 @@ def test_flags_are_read_before_and_after_arguments(settings):
     assert values[name].present
 
 
-def test_commands_with_arguments_are_known():
-  assert {s for s in SETTINGS if s.TAKES_ARGUMENTS} == {
-    download.DownloadSettings,
-    squad_metrics.SquadMetricsSettings,
-    report.ReportSettings,
-  }
-
-
 def test_beam_gets_what_follows_two_dashes_and_only_that():
   settings = pretraining_data.BeamDataSettings
   words, values = parse(
@@ -135,14 +124,6 @@ def test_beam_gets_what_follows_two_dashes_and_only_that():
 def test_help_needs_no_correct_command_line():
   done = commands.succeed("run_ner.py", "--help", "--do_train", "true")
   assert "--train_batch_size" in done.stdout
-
-
-def test_main_in_a_test_refuses_words_too():
-  with (
-    commands.in_process(run_ner) as main,
-    pytest.raises(InputError, match=r"^true: "),
-  ):
-    main("--do_train", "true")
 
 
 # Unknown flags

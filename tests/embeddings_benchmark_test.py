@@ -22,21 +22,6 @@ def published():
 
 
 @pytest.mark.unit
-def test_documents_of_several_queries_are_written_once(tmp_path):
-  pairs = [("who ?", "one"), ("what ?", "two"), ("where ?", "one")]
-  embeddings.write_retrieval(str(tmp_path), pairs)
-  corpus, queries = (
-    {row["_id"]: row["text"] for row in map(json.loads, path.open())}
-    for path in (tmp_path / "corpus.jsonl", tmp_path / "queries.jsonl")
-  )
-  assert sorted(corpus.values()) == ["one", "two"]
-  header, *rows = (tmp_path / "qrels" / "test.tsv").read_text().splitlines()
-  assert header.split("\t") == ["query-id", "corpus-id", "score"]
-  found = [row.split("\t") for row in rows]
-  assert [(queries[q], corpus[d]) for q, d, _ in found] == pairs
-
-
-@pytest.mark.unit
 @pytest.mark.parametrize("num_layers", [0, 1])
 def test_only_the_upper_layers_become_random(published, tmp_path, num_layers):
   embeddings.reinitialize(published, str(tmp_path / "a"), num_layers)

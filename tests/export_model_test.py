@@ -1,7 +1,6 @@
 """Tests of exported models: files, loading elsewhere, fine-tuning."""
 
 import hashlib
-import importlib.metadata
 import json
 import os
 import shutil
@@ -185,7 +184,7 @@ def saved_model_cli(*arguments, folder):
   return run(program, *arguments, folder=folder)
 
 
-@pytest.mark.process
+@pytest.mark.slow  # loads what the test above loads
 def test_saved_model_cli_runs_an_export(exported, loaded, tmp_path):
   saved_model_cli(
     *("run", "--dir", exported, "--tag_set", "serve"),
@@ -337,7 +336,14 @@ class Interpreter:
 
 
 @pytest.mark.parametrize(
-  "kind", ["classification", "multiple_choice", "encoder"]
+  "kind",
+  [
+    "multiple_choice",
+    *(
+      pytest.param(kind, marks=pytest.mark.slow)
+      for kind in ("classification", "encoder")
+    ),
+  ],
 )
 def test_a_lite_model_takes_batches_of_pairs(main, tmp_path, kind):
   is_encoder = kind == "encoder"
@@ -535,49 +541,6 @@ def test_an_encoder_can_be_fine_tuned_in_keras_2(encoder_dir):
   assert losses[-1] < 0.7 * losses[0]
 
 
-KERAS_3 = """
-import json, sys
-import keras
-import numpy as np
-train_set, labels = json.loads(sys.argv[2])
-train_set = {k: np.array(v, np.int32) for k, v in train_set.items()}
-keras.utils.set_random_seed(1)
-layer = keras.layers.TFSMLayer(
-  sys.argv[1], call_endpoint="encode", call_training_endpoint="encode_training"
-)
-inputs = {
-  name: keras.Input([None], dtype="int32", name=name) for name in train_set
-}
-scores = keras.layers.Dense(2, trainable=False)(layer(inputs)["default"])
-model = keras.Model(inputs, scores)
-model.compile(
-  keras.optimizers.SGD(5e-2),
-  keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-)
-history = model.fit(
-  train_set, np.array(labels), batch_size=16, epochs=20, verbose=0
-)
-vectors = layer(train_set)["default"]
-print(json.dumps([history.history["loss"], len(layer.trainable_weights)]))
-"""
-
-
-@pytest.mark.process
-def test_an_encoder_can_be_fine_tuned_in_keras_3(encoder_dir, tmp_path):
-  if importlib.metadata.version("keras") < "3":
-    pytest.skip("Keras 3 is not installed")
-  train_set = {name: ids.tolist() for name, ids in TRAIN_SET.items()}
-  data = json.dumps([train_set, TRAIN_LABELS.tolist()])
-  without = ("env", "--unset=TF_USE_LEGACY_KERAS")
-  output = run(
-    *(*without, sys.executable, "-I", "-c", KERAS_3, encoder_dir, data),
-    folder=tmp_path,
-  )
-  losses, num_weights = json.loads(output.splitlines()[-1])
-  assert num_weights == 23
-  assert losses[-1] < 0.7 * losses[0]
-
-
 # Invalid input
 
 
@@ -635,7 +598,6 @@ def test_an_earlier_export_is_replaced(main, model_dir, tmp_path):
   flags = [f"--model_dir={model_dir}", f"--export_dir={path}", "--overwrite"]
   main(*flags, "--quantize=dynamic_int8")
   assert (path / "model.tflite").exists()
-  main(*flags, "--encoder")
   main(*flags)
   assert not (path / "model.tflite").exists()
   tf.saved_model.load(str(path))
@@ -678,11 +640,6 @@ def test_8_bits_need_their_kernels(refuse, model_dir, monkeypatch):
   monkeypatch.setattr(onednn, "has_int8_matmul", lambda: False)
   error = refuse(f"--model_dir={model_dir}", "--quantize=int8")
   assert "Install TensorFlow 2.17 or newer" in error
-
-
-def test_a_missing_checkpoint_is_refused(refuse, model_dir):
-  line = refuse(f"--model_dir={model_dir}", "--init_checkpoint=nowhere/x.ckpt")
-  assert line.startswith("--init_checkpoint=nowhere/x.ckpt: neither a file")
 
 
 def test_a_config_of_another_model_is_refused(refuse, model_dir, tmp_path):

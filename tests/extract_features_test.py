@@ -14,30 +14,26 @@ import pytest
 import reference_data
 import run_outputs
 import tensorflow.compat.v1 as tf
+import tiny_model
 
 import extract_features
 import modeling
 import tokenization
 from bertlib.checkpoints import checkpoint_writer
 from bertlib.cli.errors import InputError
-from bertlib.data import tf_records
-from bertlib.exchange import resolve
 from bertlib.io.files import open_any
 from bertlib.settings.common import ModelSettings
 from bertlib.settings.feature_extraction import FeatureSettings
 
 pytestmark = pytest.mark.graph
 
-SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-VOCAB = [*SPECIAL, "the", "cat", "dog", "sat", "ran", "on", "mat", "##s", "."]
-CONFIG = modeling.BertConfig(
-  vocab_size=len(VOCAB),
+WORDS = "the cat dog sat ran on mat ##s ."
+VOCAB = [*tiny_model.SPECIAL, *WORDS.split()]
+CONFIG = tiny_model.config(
+  len(VOCAB),
   hidden_size=8,
   num_hidden_layers=2,
-  num_attention_heads=2,
-  intermediate_size=16,
   max_position_embeddings=24,
-  type_vocab_size=2,
 )
 TEXTS = ["the cat sat", "dogs ||| cats", "", "the mat " * 9, "on", "ran ."]
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e-\d+)?")
@@ -48,8 +44,7 @@ def folder(tmp_path_factory):
   """A folder with texts and a small model with random weights."""
   folder = tmp_path_factory.mktemp("features")
   (folder / "texts.txt").write_text("".join(text + "\n" for text in TEXTS))
-  (folder / "vocab.txt").write_text("".join(token + "\n" for token in VOCAB))
-  (folder / "bert_config.json").write_text(CONFIG.to_json_string())
+  tiny_model.write_files(folder, VOCAB, CONFIG)
   with tf.Graph().as_default(), tf.Session() as session:
     modeling.BertModel(CONFIG, False, tf.zeros([1, 1], tf.int32))
     rng = np.random.default_rng(0)
@@ -167,38 +162,6 @@ def test_hidden_states_of_few_texts_wait_in_memory(
   vectors = states._replace(pooling="mean")
   block = extract_features.texts_per_block(settings, vectors, hidden_size)
   assert block == 8192
-
-
-def test_texts_are_sorted_in_blocks_that_fit_in_memory(
-  folder, extracted, tmp_path, monkeypatch
-):
-  monkeypatch.setattr(extract_features, "_MAX_WAITING", 1)
-  model = ModelSettings(
-    init_checkpoint=str(folder / "model.ckpt"), max_seq_length=16
-  )
-  settings = resolve.find_devices(
-    FeatureSettings(
-      input_file=str(folder / "texts.txt"), model=model, batch_size=4
-    )
-  )
-  states = extract_features.Vectors([-1, 0], None, None, "")
-  tokenizer = tokenization.FullTokenizer(str(folder / "vocab.txt"))
-  records = str(tmp_path / "records")
-  examples = extract_features.read_texts(settings, CONFIG, states)
-  encoded = extract_features.encode_examples(examples, tokenizer, 16)
-  layout = extract_features.record_layout(16)
-  tf_records.write_records(records, encoded, layout)
-  rows = list(
-    extract_features.predict(
-      settings, CONFIG, tokenizer, states, records, str(tmp_path / "empty")
-    )
-  )
-  assert {int(row["input_index"]) for row in rows[:4]} == {0, 1, 2, 3}
-  with open(tmp_path / "rows.jsonl", "w") as file:
-    extract_features.write_jsonl(
-      file, tf_records.restore_input_order(rows), [-1, 0], tokenizer
-    )
-  assert_same_text((tmp_path / "rows.jsonl").read_text(), extracted[0])
 
 
 def test_log_reports_truncation_and_restored_variables(extracted):
@@ -519,17 +482,6 @@ def test_pooling_of_the_flags_leaves_projection_and_prompt_out(
   np.testing.assert_allclose(vectors, expected, rtol=0, atol=1e-6)
 
 
-def test_a_sentence_model_is_found_by_its_published_name(
-  folder, tmp_path, vectors_of, monkeypatch
-):
-  model, _ = sentence_model(tmp_path / "cache" / "gte-small", folder)
-  monkeypatch.setenv("BERT_CACHE_DIR", str(tmp_path / "cache"))
-  np.testing.assert_array_equal(
-    vectors_of(LINES, init_checkpoint="gte-small", prompt="query"),
-    vectors_of(LINES, init_checkpoint=model, prompt="query"),
-  )
-
-
 # Errors
 
 
@@ -564,30 +516,10 @@ def refuse(folder, tmp_path):
   return refuse
 
 
-def test_missing_input_file_is_refused(refuse, folder):
-  line = refuse(input_file=folder / "gone.txt", layers=-1)
-  assert f"{folder}/gone.txt: No such file" in line
-
-
 def test_empty_input_file_is_refused(refuse, folder):
   (folder / "empty.txt").write_text("")
   line = refuse(input_file=folder / "empty.txt", layers=-1)
   assert f"{folder}/empty.txt: has no lines" in line
-
-
-def test_missing_checkpoint_is_refused(refuse, folder):
-  line = refuse(init_checkpoint=folder / "gone.ckpt")
-  assert f"{folder}/gone.ckpt: neither a file, a folder nor" in line
-
-
-def test_max_seq_length_above_max_position_embeddings_is_refused(refuse):
-  line = refuse(max_seq_length=25)
-  assert "--max_seq_length=25" in line and "24" in line
-
-
-def test_layers_that_the_model_lacks_are_refused(refuse):
-  line = refuse()  # the default asks for four
-  assert "--layers=-1,-2,-3,-4" in line and "from -2 to 1" in line
 
 
 @pytest.mark.unit
@@ -634,10 +566,3 @@ def test_published_model_is_found_by_name(folder, tmp_path, monkeypatch):
   given = flags(folder, **shown, output_format="npz")
   commands.succeed("extract_features.py", *given)
   assert np.array_equal(np.load(tmp_path / "vectors.npz")["vectors"], vectors)
-
-
-def test_vocab_file_is_required_without_a_published_model(folder, tmp_path):
-  given = flags(folder, vocab_file=None, output_file=tmp_path / "out")
-  done = commands.run("extract_features.py", *given)
-  assert done.returncode == 1
-  assert "--vocab_file" in done.stderr.splitlines()[-1]

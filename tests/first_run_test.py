@@ -9,14 +9,13 @@ import commands
 import numpy as np
 import pytest
 import run_outputs
+import tiny_model
 from absl import logging
 
-import modeling
 import run_classifier
 import run_pretraining
 from bertlib.checkpoints import finding
 from bertlib.cli import rerun
-from bertlib.cli.errors import InputError
 from bertlib.compute import precision
 from bertlib.io import folder_lock, result_files
 from bertlib.reporting import event_files
@@ -26,25 +25,14 @@ from bertlib.training import lifecycle
 
 pytestmark = pytest.mark.train
 
-WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-WORDS += ["good", "bad", "a", "film"]
-CONFIG = modeling.BertConfig(
-  vocab_size=len(WORDS),
-  hidden_size=8,
-  num_hidden_layers=1,
-  num_attention_heads=2,
-  intermediate_size=8,
-  max_position_embeddings=16,
-  type_vocab_size=2,
-)
+VOCAB = [*tiny_model.SPECIAL, "good", "bad", "a", "film"]
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
   """A folder with a small model and data of its own."""
   place = tmp_path_factory.mktemp("first_run")
-  (place / "vocab.txt").write_text("\n".join(WORDS) + "\n")
-  (place / "bert_config.json").write_text(CONFIG.to_json_string())
+  tiny_model.write_files(place, VOCAB, tiny_model.config(len(VOCAB)))
   rows = ["good film\tyes", "bad film\tno", "a film\tyes"]
   for split, number in (("train", 8), ("dev", 4), ("test", 4)):
     lines = ["text\tlabel", *rows * number]
@@ -253,51 +241,6 @@ def test_questions_without_answers_are_one_answer():
   predicted, gold = squad_report.answers_to_compare(answers, [question])
   assert predicted == ["no answer"] * 2
   assert gold == ["no answer"]
-
-
-def test_a_run_logs_its_devices_and_steps(place, classify, log):
-  classify(place / "logged", "--do_train", "--do_eval", "--num_replicas=1")
-  (devices,) = (line for line in log if line.startswith("Device: "))
-  assert "replicas: 1; workers: 1; precision: float32; XLA: off" in devices
-  assert "Evaluating on 12 examples" in log
-  lines = [line.split(":")[0] for line in log if line.startswith("step ")]
-  assert lines == ["step 1 of 3", "step 3 of 3"]
-
-
-def test_fine_tuning_keeps_two_checkpoints(place, classify):
-  classify(place / "kept", "--do_train", "--save_checkpoints_steps=1")
-  kept = sorted(
-    path.name for path in (place / "kept").glob("model.ckpt*.index")
-  )
-  assert kept == ["model.ckpt-2.index", "model.ckpt-3.index"]
-
-
-# What is missing or misspelled
-
-
-@pytest.mark.parametrize(
-  ("flags", "named"),
-  [
-    (["--task_name=MRCP"], ["--task_name=MRCP", " MRPC"]),
-    (["--task_name=SST3"], ["--task_name=SST3", "SST-2"]),
-    (["--data_dir=nowhere"], ["nowhere", "no such folder"]),
-    (["--num_train_epochs=0.1"], ["--num_train_epochs=0.1"]),
-    (["--train_batch_size=99"], ["--train_batch_size=99"]),
-  ],
-)
-def test_what_is_wrong_is_named(classify, tmp_path, flags, named):
-  with pytest.raises(InputError) as error:
-    classify(tmp_path / "out", "--do_train", *flags)
-  assert all(text in str(error.value) for text in named)
-  assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.unit
-def test_a_missing_folder_is_called_missing(tmp_path):
-  path = str(tmp_path / "none")
-  for read in (run_classifier.Predictor, finding.find_checkpoint):
-    with pytest.raises(InputError, match=f"{path}: no such "):
-      read(path)
 
 
 # Evaluation of pretraining

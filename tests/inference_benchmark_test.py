@@ -6,7 +6,6 @@ from types import SimpleNamespace
 
 import pytest
 
-import tokenization
 from benchmarks import inference, inference_works, results
 
 VOCAB = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "##s", "1", "one", "two"]
@@ -20,13 +19,6 @@ def vocab_file(tmp_path):
 
 
 @pytest.mark.unit
-def test_texts_of_128_tokens_have_no_more_and_no_less(vocab_file):
-  tokenizer = tokenization.FullTokenizer(vocab_file)
-  texts = inference_works.full_texts(vocab_file, 3)
-  assert [len(tokenizer.tokenize(text)) for (text,) in texts] == [126] * 3
-
-
-@pytest.mark.unit
 def test_ratios_are_to_each_peer_at_its_best():
   values = {
     "batches": {
@@ -37,15 +29,6 @@ def test_ratios_are_to_each_peer_at_its_best():
   }
   pairs = list(inference.pairs_of(values))
   assert pairs == [("batches", "predictor-float32", "transformers-int8")]
-
-
-@pytest.mark.unit
-def test_without_peers_sides_are_compared_with_the_first():
-  values = {"median": {"predictor-int8": [2.0], "predictor-float32": [1.0]}}
-  assert list(inference.pairs_of(values)) == [
-    ("median", "predictor-int8", "predictor-int8"),
-    ("median", "predictor-float32", "predictor-int8"),
-  ]
 
 
 @pytest.mark.unit

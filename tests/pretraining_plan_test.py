@@ -7,7 +7,6 @@ import run_pretraining_test
 import tensorflow.compat.v1 as tf
 import tiny_pretraining
 
-import modeling
 from benchmarks import pretraining_plan
 from benchmarks.pretraining_plan import Phase
 from bertlib.cli.errors import InputError
@@ -44,11 +43,6 @@ def test_weights_are_those_of_the_graph():
   assert pretraining_plan.num_weights(CONFIG) == sum(sizes)
 
 
-def test_weights_of_bert_base():
-  config = modeling.BertConfig(vocab_size=30522, type_vocab_size=2)
-  assert pretraining_plan.num_weights(config) == 110_106_428
-
-
 def test_a_ring_is_sent_around_twice():
   num_bytes = 4 * pretraining_plan.num_weights(CONFIG)
   sent = [pretraining_plan.exchanged_bytes(CONFIG, n) for n in (1, 2, 4)]
@@ -70,15 +64,3 @@ def test_a_share_of_a_phase():
 def test_devices_that_cannot_share_a_batch_are_refused():
   with pytest.raises(InputError, match="=48 cannot be divided among 7 devices"):
     pretraining_plan.share(CONFIG, PHASE, 7, bandwidth=1e3)
-
-
-def test_the_tables_have_all_phases_and_devices():
-  phases = [PHASE, PHASE._replace(seq_length=32)]
-  rows = pretraining_plan.phase_rows(CONFIG, phases, 4)
-  table = {row[0]: row[1:] for row in rows}
-  assert table["tokens per sequence"] == ["16", "32"]
-  assert table["data on disk"] == ["0.00 GB"] * 2
-  rows = pretraining_plan.device_rows(CONFIG, phases, [1, 8], 1e9)
-  assert [row[:2] for row in rows[1:]] == [
-    [devices, phase] for devices in "18" for phase in ("1", "2", "all")
-  ]

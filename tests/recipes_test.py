@@ -1,9 +1,6 @@
 """Tests of the flag files in recipes/."""
 
-import os
-import signal
-import subprocess
-import sys
+import shutil
 from pathlib import Path
 
 import commands
@@ -90,14 +87,13 @@ def test_second_phase_starts_with_new_steps_moments_and_schedule(
   assert rates[6] == pytest.approx(1e-2 * 5 / 10)  # warm-up takes 10 steps
 
 
-@pytest.mark.process
-def test_killed_second_phase_resumes_by_the_same_command(folder, tmp_path):
-  arguments = second_phase(folder, tmp_path)
-  script = os.path.join(commands.ROOT, SCRIPT)
-  command = [sys.executable, script, *arguments]
-  with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
-    commands.wait_until((tmp_path / "model.ckpt-4.index").exists, process)
-    process.send_signal(signal.SIGKILL)
-  done = commands.succeed(SCRIPT, *arguments)
-  assert "from step 0 to" not in done.stderr
-  run_outputs.assert_same_variables(tmp_path, folder / "phase_2")
+@pytest.mark.train
+def test_interrupted_second_phase_resumes_by_the_same_command(folder, tmp_path):
+  interrupted = shutil.copytree(folder / "phase_2", tmp_path / "interrupted")
+  for path in interrupted.glob(f"model.ckpt-{NUM_STEPS}.*"):
+    path.unlink()
+  state = 'model_checkpoint_path: "model.ckpt-16"\n'
+  (interrupted / "checkpoint").write_text(state)
+  done = commands.succeed(SCRIPT, *second_phase(folder, interrupted))
+  assert "from step 16 to" in done.stderr
+  run_outputs.assert_same_variables(interrupted, folder / "phase_2")

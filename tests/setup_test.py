@@ -1,4 +1,3 @@
-import collections
 import os
 import pathlib
 import re
@@ -43,17 +42,11 @@ def make(tmp_path, *arguments):
 
 
 @needs_make
-@pytest.mark.parametrize("minor", range(9, 16))
-def test_pip_finds_the_newest_tensorflow_for_every_python(tmp_path, minor):
-  # Without a version, pip takes a pre-release where there is no release.
-  planned = plan(tmp_path, f"3.{minor}").stdout
-  assert 'pip install "tensorflow" ' in planned
-
-
-@needs_make
 @pytest.mark.parametrize(
   ("tensorflow", "includes", "excludes"),
   [
+    # Without a version, pip takes a pre-release where there is no release.
+    ("tensorflow", "2.23.0", []),
     ("tensorflow==2.15", "2.15.1", ["2.15.0", "2.16.0"]),
     ("tensorflow-cpu==2.20.0", "2.20.0", ["2.20.1"]),
     ("tensorflow[and-cuda]==2.21", "2.21.0", ["2.22.0"]),
@@ -157,25 +150,3 @@ def test_workflows_run_the_jobs_of_ci_on_their_python():
     assert len(names) == len(pythons)
     called += zip(map("".join, names), pythons)
   assert sorted(called) == sorted(jobs)
-
-
-def demo_rows(name):
-  lines = (ROOT / "demo" / name).read_text(encoding="utf-8").splitlines()
-  assert lines[0] == "text\tlabel"
-  return [line.split("\t") for line in lines[1:]]
-
-
-@pytest.mark.unit
-def test_demo_texts_are_distinct():
-  rows = demo_rows("train.tsv") + demo_rows("dev.tsv")
-  times = collections.Counter(text.lower() for text, _ in rows)
-  assert [text for text, n in times.items() if n > 1] == []
-
-
-@pytest.mark.unit
-@pytest.mark.parametrize(("name", "each"), [("train.tsv", 75), ("dev.tsv", 25)])
-def test_demo_labels_are_balanced(name, each):
-  labels = collections.Counter(label for _, label in demo_rows(name))
-  assert labels == dict.fromkeys(
-    ["complaint", "praise", "question", "request"], each
-  )

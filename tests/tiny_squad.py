@@ -61,7 +61,7 @@ V2 = ("--do_predict", "--mask_padding", "--version_2_with_negative")
 
 
 def train(folder):
-  """Trains for six steps, predicts and evaluates; returns its output."""
+  """Trains for six steps, evaluates twice and predicts; returns its output."""
   return commands.succeed(
     "run_squad.py",
     "--do_train",
@@ -73,6 +73,7 @@ def train(folder):
       train_file=folder / "v2.json",
       predict_file=folder / "v2.json",
       num_train_epochs=2,
+      eval_steps=3,
       output_dir=folder / "trained",
     ),
     own_process=True,

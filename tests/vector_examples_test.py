@@ -104,18 +104,6 @@ def test_second_search_encodes_the_query_alone(lines, encoded):
   assert encoded == [("query", ["mice fear cats"])]
 
 
-def test_models_without_prompts_get_none(lines, encoded, monkeypatch):
-  monkeypatch.setattr(WordCounts, "spec", EmbeddingSpec())
-  search(lines, "cats")
-  assert [prompt for prompt, _ in encoded] == [None, None]
-
-
-def test_an_index_is_built_block_by_block(lines, monkeypatch):
-  monkeypatch.setattr(search_index, "_BLOCK_SIZE", 4)
-  printed = search(lines, "stars burn & shine", top_k=9)
-  assert {line.split("\t")[1] for line in printed[1:]} == {*ANIMALS, *STARS}
-
-
 def test_an_index_of_other_lines_is_refused(lines):
   search(lines, "cats")
   lines.write_text("cats\n")
@@ -130,13 +118,6 @@ def test_a_file_that_is_no_index_is_refused_and_kept(lines):
   with pytest.raises(InputError, match="index: is not an index"):
     search(lines, "cats")
   assert index.read_text() == "no index at all\n" * 10
-
-
-def test_a_corpus_without_text_is_refused(lines):
-  lines.write_text("\n \n")
-  with pytest.raises(InputError, match=r"lines\.txt: has no text"):
-    search(lines, "cats")
-  assert not (lines.parent / "index").exists()
 
 
 # The map
@@ -199,12 +180,6 @@ def test_map_needs_no_network(lines):
   assert not [a for _, a in page.tags if {"src", "href"} & set(a)]
 
 
-def test_map_is_the_same_for_the_same_seed(lines):
-  first, page = draw(lines, "--num_clusters=3")
-  second, again = draw(lines, "--num_clusters=3")
-  assert first == second and traces(page) == traces(again)
-
-
 def test_too_few_texts_are_refused(lines):
   with pytest.raises(InputError, match=r"6 lines .* --num_clusters=7"):
     draw(lines, "--num_clusters=7")
@@ -214,23 +189,6 @@ def test_clusters_are_named_after_their_own_words():
   texts = ["red apple", "green apple", "red car", "fast car", "a car"]
   names = text_map.cluster_names(texts, np.array([0, 0, 1, 1, 1]), num_words=1)
   assert names == ["apple", "car"]
-
-
-def test_words_that_are_in_all_clusters_weigh_less():
-  texts = ["new new apple apple", "new new car car"]
-  names = text_map.cluster_names(texts, np.array([0, 1]), num_words=2)
-  assert names == ["apple, new", "car, new"]
-
-
-@pytest.mark.parametrize(
-  ("texts", "names"),
-  [
-    (["!", "?"], ["cluster 0", "cluster 1"]),
-    (["of the", "apple"], ["cluster 0", "apple"]),
-  ],
-)
-def test_clusters_without_words_have_numbers(texts, names):
-  assert text_map.cluster_names(texts, np.array([0, 1])) == names
 
 
 def test_hover_text_is_escaped_and_wrapped():

@@ -402,19 +402,10 @@ def run_command(run, command, world, out, *more):
   run("-m", f"bert.{command}", *(t.format(world=world, out=out) for t in given))
 
 
-@pytest.mark.parametrize(
-  "command, more, written",
-  [
-    ("create_pretraining_data", ["--num_workers=2"], "records.tfrecord"),
-    ("export_model", [], "saved_model.pb"),
-    ("run_squad", ["--do_predict"], "predictions.json"),
-  ],
-)
-def test_a_command_runs_as_a_module(
-  run, world, tmp_path, command, more, written
-):
-  run_command(run, command, world, tmp_path / "out", *more)
-  assert (tmp_path / "out" / written).stat().st_size
+def test_a_command_and_its_workers_run_as_a_module(run, world, tmp_path):
+  out = tmp_path / "out"
+  run_command(run, "create_pretraining_data", world, out, "--num_workers=2")
+  assert (out / "records.tfrecord").stat().st_size
 
 
 def test_runs_in_subprocesses_and_their_reports_are_of_the_package(

@@ -15,7 +15,6 @@ import tiny_model
 
 import modeling
 from bertlib.checkpoints import (
-  checkpoint_files,
   checkpoint_writer,
   finding,
   initialize,
@@ -63,25 +62,6 @@ def build(config=CONFIG, num_labels=2):
 def warnings_of(caplog):
   """What was logged, but for lines of TensorFlow."""
   return [r.getMessage() for r in caplog.records if r.name == "absl"]
-
-
-def test_a_checkpoint_that_is_removed_while_it_is_read_is_skipped(
-  checkpoint, tmp_path, monkeypatch
-):
-  for path in tmp_path.glob("model.ckpt-7.*"):
-    shutil.copy(path, tmp_path / path.name.replace("-7.", "-6."))
-  why_incomplete = checkpoint_files.why_incomplete
-
-  def remove_when_found(path):
-    found = why_incomplete(path)
-    if path == checkpoint:
-      for name in tmp_path.glob("model.ckpt-7.*"):
-        name.unlink()
-    return found
-
-  monkeypatch.setattr(checkpoint_files, "why_incomplete", remove_when_found)
-  last = finding.last_checkpoint(str(tmp_path))
-  assert last == str(tmp_path / "model.ckpt-6")
 
 
 def train_on(checkpoint, folder):
@@ -689,15 +669,6 @@ def test_texts_are_predicted_in_blocks_and_in_order(loaded, num_texts):
     rtol=0,
     atol=1e-5,
   )
-
-
-def test_num_threads_does_not_change_the_outputs(checkpoint, tmp_path):
-  write_model_files(tmp_path, do_lower_case=True)
-  outputs = []
-  for num_threads in (None, 1, 3):
-    with Loaded(str(tmp_path), checkpoint, num_threads=num_threads) as model:
-      outputs.append(model.run([row_of([1, 2, 3])])[0])
-  np.testing.assert_allclose(outputs, outputs[:1] * 3, rtol=0, atol=1e-5)
 
 
 def threads_of_a_model(folder, checkpoint, num_threads):

@@ -164,7 +164,6 @@ DAMAGES = {
   "a head of more labels": (take_checkpoint("trained_ner"), "output_weights"),
   "another folder": (name_checkpoint("trained_ner"), "output_weights has"),
   "another head": (take_checkpoint("trained_squad"), "lacks output_weights"),
-  "pretraining": (take_checkpoint("trained_pretraining"), "lacks output_weigh"),
   "more labels": (
     edit_json("model.json", labels=["a", "b", "c"]),
     "output_weights has shape",
@@ -185,8 +184,6 @@ DAMAGES = {
     edit_json("model.json", max_seq_length=64),
     "64 is not between 3 and the model's max_position_embeddings, 32",
   ),
-  "no labels": (edit_json("model.json", labels=[]), "has 0 labels; classifi"),
-  "one label": (edit_json("model.json", labels=["0"]), "has 1 labels; classi"),
   "a shorter vocabulary": (
     write_vocab(ENTRIES[:-1]),
     "vocab.txt: is not the vocabulary that the model was trained with",

@@ -89,43 +89,21 @@ def shown(*arguments):
   return [line for line in lines if not LOG_LINE.match(line)]
 
 
-@pytest.mark.parametrize(
-  ("script", "flags"),
-  [
-    (
-      "create_vocab.py",
-      [
-        "--add_words={out}/words.txt",
-        "--output_config={out}/config.json",
-        "--output_checkpoint={out}/model.ckpt",
-        "--output_file={out}/vocab.txt",
-        "--grow",
-      ],
-    ),
-    (
-      "run_pretraining.py",
-      [
-        "--do_train",
-        "--remask",
-        "--input_file={world}/records.tfrecord",
-        "--num_train_steps=1",
-        "--train_batch_size=2",
-        "--max_seq_length=16",
-        "--max_predictions_per_seq=4",
-        "--output_dir={out}/run",
-      ],
-    ),
-  ],
-)
-def test_commands_show_no_log_of_tensorflow(world, tmp_path, script, flags):
+# `run_classifier_test.py` checks the log of a training.
+def test_commands_show_no_log_of_tensorflow(world, tmp_path):
   (tmp_path / "words.txt").write_text("naples\n")
-  model = [
-    "--vocab_file={world}/vocab.txt",
-    "--bert_config_file={world}/bert_config.json",
-    "--init_checkpoint={world}/model.ckpt",
-  ]
-  filled = [f.format(world=world, out=tmp_path) for f in (*model, *flags)]
-  assert shown(script, *filled) == []
+  lines = shown(
+    "create_vocab.py",
+    f"--vocab_file={world}/vocab.txt",
+    f"--bert_config_file={world}/bert_config.json",
+    f"--init_checkpoint={world}/model.ckpt",
+    f"--add_words={tmp_path}/words.txt",
+    f"--output_config={tmp_path}/config.json",
+    f"--output_checkpoint={tmp_path}/model.ckpt",
+    f"--output_file={tmp_path}/vocab.txt",
+    "--grow",
+  )
+  assert lines == []
 
 
 PROGRAM = """

@@ -423,13 +423,12 @@ def folder(once, tmp_path_factory):
   return path
 
 
-@pytest.mark.process
+@pytest.mark.train
 def test_classifier_evaluates_and_predicts_in_8_bits(folder):
   result = commands.succeed(
     "run_classifier.py",
     *("--do_eval", "--do_predict", "--precision=int8"),
     *tiny_classifier.flags(folder, output_dir=folder / "trained"),
-    own_process=True,
   )
   assert "8-bit ranges of 12 layers" in result.stderr
   assert "12 dense layers in 8 bits" in result.stderr
@@ -457,7 +456,7 @@ def test_predictor_calibrates_on_a_file(folder, tmp_path):
   assert predicted["int8"] != predicted["float32"]
 
 
-@pytest.mark.process
+@pytest.mark.train
 def test_features_are_extracted_in_8_bits(folder, tmp_path):
   (tmp_path / "texts.txt").write_text("the cat sat\nthe dog ran home\n")
   vectors = {}
@@ -472,13 +471,12 @@ def test_features_are_extracted_in_8_bits(folder, tmp_path):
       f"--init_checkpoint={folder / 'trained'}",
       f"--precision={precision}",
       *("--output_format=npz", "--pooling=mean", "--max_seq_length=16"),
-      own_process=True,
     )
     vectors[precision] = np.load(output)["vectors"].ravel()
   assert np.corrcoef(*vectors.values())[0, 1] > 0.99
 
 
-@pytest.mark.process
+@pytest.mark.train
 def test_sentences_are_encoded_in_8_bits(once, tmp_path):
   trained = trained_models.copy(once, "embeddings", tmp_path)
   texts = [text for _, text in tiny_embeddings.PAIRS]
@@ -520,25 +518,4 @@ def test_sentences_are_calibrated_with_the_default_prompt(once, tmp_path):
       str(trained.folder), precision="int8", calibration_file=str(texts)
     ).close()
     ranges.append((trained.folder / quantization.FILE).read_text())
-  assert ranges[0] == ranges[1]
-
-
-@pytest.mark.train
-def test_a_calibration_file_may_have_another_encoding(once, tmp_path):
-  trained = trained_models.copy(once, "embeddings", tmp_path)
-  ranges = []
-  for encoding in ("utf-8", "latin-1"):
-    texts = tmp_path / "texts.txt"
-    texts.write_text(
-      "".join(f"{a} é\n" for a, _ in tiny_embeddings.PAIRS), encoding
-    )
-    commands.succeed(
-      "run_embeddings.py",
-      f"--output_dir={trained.folder}",
-      *("--do_predict", "--precision=int8", f"--predict_file={texts}"),
-      *(f"--calibration_file={texts}", f"--encoding={encoding}"),
-    )
-    path = trained.folder / quantization.FILE
-    ranges.append(path.read_text())
-    path.unlink()
   assert ranges[0] == ranges[1]

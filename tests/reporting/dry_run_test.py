@@ -6,10 +6,10 @@ import os
 
 import commands
 import pytest
+import tiny_model
 
 import create_pretraining_data
 import extract_features
-import modeling
 import run_classifier
 import run_embeddings
 import run_ner
@@ -25,18 +25,9 @@ from bertlib.tasks.pretraining import pretraining_instances
 
 pytestmark = pytest.mark.graph
 
-WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-WORDS += ["a", "the", "cat", "dog", "sat", "ran", "on", "mat", "home", "is"]
-WORDS += ["good", "bad", "who", "where", "."]
-CONFIG = modeling.BertConfig(
-  vocab_size=len(WORDS),
-  hidden_size=8,
-  num_hidden_layers=1,
-  num_attention_heads=2,
-  intermediate_size=16,
-  max_position_embeddings=32,
-  type_vocab_size=2,
-)
+WORDS = "a the cat dog sat ran on mat home is good bad who where ."
+VOCAB = [*tiny_model.SPECIAL, *WORDS.split()]
+CONFIG = tiny_model.config(len(VOCAB))
 TRAINING = {
   "bert_config_file": "config.json",
   "vocab_file": "vocab.txt",
@@ -101,7 +92,7 @@ def workspace(tmp_path_factory):
   patch = pytest.MonkeyPatch()
   patch.setattr(precision, "product_rates", lambda *_, **__: {"any": 1e9})
   patch.chdir(tmp_path_factory.mktemp("dry_run"))
-  write("vocab.txt", "\n".join(WORDS))
+  write("vocab.txt", "\n".join(VOCAB))
   write("config.json", CONFIG.to_json_string())
   rows = ["the cat sat\ty", "the dog ran home\tn", "a cat is good\ty"] * 4
   write("train.tsv", "\n".join(rows))
@@ -186,7 +177,7 @@ def test_all_steps_of_a_valid_run_pass(capsys, script):
     (run_classifier, {"num_replicas": 3}, "batches", "among 3 replicas"),
     (run_squad, {"train_batch_size": 9}, "windows", "not enough for one step"),
     (run_ner, {"train_file": "untagged.conll"}, "sentences", "without tags"),
-    (run_embeddings, {"matryoshka_dims": "9"}, "vectors", "must be 8"),
+    (run_embeddings, {"matryoshka_dims": "9"}, "vectors", "must be 16"),
     (run_pretraining, {"input_file": "text.txt"}, "data", "text.txt: "),
     (extract_features, {}, "model", "a folder without a TensorFlow checkpoint"),
     (create_pretraining_data, {"input_file": "blank.txt"}, "text", "no text"),

@@ -181,6 +181,15 @@ def test_a_repeated_nan_is_identical(old, caplog):
   assert "All 1 results are identical" in caplog.text
 
 
+def test_results_that_differ_are_logged_with_their_change(caplog):
+  before, now = (
+    {"results": {"global_step": step}, "checkpoint": None} for step in (9, 3)
+  )
+  caplog.set_level("INFO", logger="absl")
+  receipts.log_differences(before, now)
+  assert "global_step was 9, is now 3 (change -6)" in caplog.text
+
+
 # --rerun
 
 

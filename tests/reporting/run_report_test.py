@@ -142,11 +142,6 @@ def test_the_primary_metric_comes_first(make_run, metrics, shown):
   assert headline(page) == [(value, shown)]
 
 
-def test_without_evaluation_no_metric_comes_first(make_run):
-  page = report(make_run(), run_report.Findings({"loss": 1.0}))
-  assert headline(page) == []
-
-
 def test_intervals_and_baselines_are_those_of_the_estimates(make_run):
   results = {"eval_accuracy": 0.75, "eval_f1": 0.5}
   intervals = {
@@ -289,8 +284,3 @@ def test_labels_that_are_never_predicted_are_named(caplog):
     "Never predicted: b (2 of 6 in the dev set), c (1 of 6 in the dev set)."
     " Do it"
   ]
-
-
-def test_a_long_answer_is_shortened():
-  text = run_report.describe_collapse(["long " * 1000] * 20)
-  assert 200 < len(text) < 400

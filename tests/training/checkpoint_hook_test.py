@@ -18,9 +18,8 @@ import numpy as np
 import pytest
 import run_outputs
 import tensorflow.compat.v1 as tf
+import tiny_model
 
-import modeling
-import run_classifier
 import run_pretraining
 from bertlib.checkpoints import checkpoint_writer, finding
 from bertlib.cli.errors import InputError
@@ -31,16 +30,7 @@ from bertlib.training import checkpoint_hook
 
 pytestmark = pytest.mark.train
 
-WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "good", "bad", "day"]
-CONFIG = modeling.BertConfig(
-  vocab_size=len(WORDS),
-  hidden_size=8,
-  num_hidden_layers=1,
-  num_attention_heads=2,
-  intermediate_size=8,
-  max_position_embeddings=8,
-  type_vocab_size=2,
-)
+VOCAB = [*tiny_model.SPECIAL, "good", "bad", "day"]
 LAYOUT = pretraining_instances.record_layout(8, 2)
 FILE_SIZES = {"a.tfrecord": 5, "b.tfrecord": 8}
 
@@ -395,15 +385,12 @@ def test_error_names_the_first_records_of_the_batch(tmp_path):
 
 @pytest.fixture(scope="module")
 def workspace(tmp_path_factory):
-  """A folder with the inputs of both scripts."""
+  """A folder with the inputs of a pretraining."""
   workspace = tmp_path_factory.mktemp("checkpoint_hook")
-  (workspace / "vocab.txt").write_text("".join(word + "\n" for word in WORDS))
-  (workspace / "bert_config.json").write_text(CONFIG.to_json_string())
+  tiny_model.write_files(workspace, VOCAB, tiny_model.config(len(VOCAB)))
   for name, size in FILE_SIZES.items():
     rows = [pretraining_row(number) for number in range(size)]
     tf_records.write_records(str(workspace / name), rows, LAYOUT)
-  rows = [f"{n % 2}\t1\t2\tgood day\t{'bad ' * n}\n" for n in range(8)]
-  (workspace / "train.tsv").write_text("header\n" + "".join(rows))
   return workspace
 
 
@@ -428,29 +415,12 @@ def pretraining(workspace, folder, **changed):
   return commands.as_flags(values | changed)
 
 
-def classification(workspace, folder):
-  values = {
-    "do_train": True,
-    "task_name": "MRPC",
-    "data_dir": workspace,
-    "vocab_file": workspace / "vocab.txt",
-    "bert_config_file": workspace / "bert_config.json",
-    "output_dir": workspace / folder,
-    "max_seq_length": 8,
-    "train_batch_size": 4,
-    "num_train_epochs": NUM_STEPS / 2,
-    "save_checkpoints_steps": 20,
-    "xla": "off",
-  }
-  return commands.as_flags(values)
-
-
 @contextlib.contextmanager
-def started(script, arguments):
-  """A subprocess that runs a script."""
-  command = [sys.executable, os.path.join(commands.ROOT, script), *arguments]
+def started(workspace, folder):
+  """A subprocess that trains."""
+  script = os.path.join(commands.ROOT, "run_pretraining.py")
   process = subprocess.Popen(
-    command,
+    [sys.executable, script, *pretraining(workspace, folder)],
     stdout=subprocess.DEVNULL,
     stderr=subprocess.PIPE,
     text=True,
@@ -466,10 +436,11 @@ def started(script, arguments):
 @pytest.fixture(scope="module")
 def interrupted(workspace):
   """Status and log of runs that are interrupted after step 40."""
-  stopped = started("run_pretraining.py", pretraining(workspace, "stopped"))
-  full = started("run_pretraining.py", pretraining(workspace, "full"))
-  killed = started("run_classifier.py", classification(workspace, "killed"))
-  with stopped as stopped, full as full, killed as killed:
+  with (
+    started(workspace, "stopped") as stopped,
+    started(workspace, "full") as full,
+    started(workspace, "killed") as killed,
+  ):
     happened = {
       "stopped": (stopped, lambda: stopped.send_signal(signal.SIGTERM)),
       "killed": (killed, lambda: killed.send_signal(signal.SIGKILL)),
@@ -508,17 +479,6 @@ def pretrained(workspace):
   return weights(workspace / "straight")
 
 
-def assert_the_same_command_ends_with(expected, script, arguments, folder):
-  done = run_outputs.steps_done(folder)
-  assert 0 < done < NUM_STEPS
-  with commands.in_process(script) as main:
-    main(*arguments)
-  assert not [path for path in folder.iterdir() if "temp" in path.name]
-  found = weights(folder)
-  assert found["global_step"] == NUM_STEPS
-  run_outputs.assert_same_bits(found, expected)
-
-
 @pytest.mark.process
 def test_stopped_run_saves_first(workspace, interrupted):
   status, log = interrupted["stopped"]
@@ -531,16 +491,6 @@ def test_stopped_run_saves_first(workspace, interrupted):
 
 
 @pytest.mark.process
-def test_stopped_run_resumes(workspace, interrupted, pretrained):
-  assert_the_same_command_ends_with(
-    pretrained,
-    run_pretraining,
-    pretraining(workspace, "stopped"),
-    workspace / "stopped",
-  )
-
-
-@pytest.mark.process
 def test_full_disk_is_an_error_of_one_line(workspace, interrupted):
   status, log = interrupted["full"]
   assert status == 1, log
@@ -550,36 +500,17 @@ def test_full_disk_is_an_error_of_one_line(workspace, interrupted):
 
 
 @pytest.mark.process
-def test_run_resumes_once_there_is_room(workspace, interrupted, pretrained):
-  assert_the_same_command_ends_with(
-    pretrained,
-    run_pretraining,
-    pretraining(workspace, "full"),
-    workspace / "full",
-  )
-
-
-@pytest.mark.process
-def test_killed_classifier_resumes(workspace, interrupted):
+@pytest.mark.parametrize("name", ["stopped", "full", "killed"])
+def test_interrupted_run_resumes(workspace, interrupted, pretrained, name):
+  folder = workspace / name
   assert interrupted["killed"][0] == -signal.SIGKILL
-  with commands.in_process(run_classifier) as main:
-    main(*classification(workspace, "unharmed"))
-  assert_the_same_command_ends_with(
-    weights(workspace / "unharmed"),
-    run_classifier,
-    classification(workspace, "killed"),
-    workspace / "killed",
-  )
-
-
-def test_training_ignores_an_incomplete_checkpoint(workspace, pretrained):
-  folder = workspace / "straight"
-  (data,) = folder.glob(f"model.ckpt-{NUM_STEPS}.data*")
-  os.truncate(data, 100)
-  assert run_outputs.steps_done(folder) == NUM_STEPS - 20
-  assert_the_same_command_ends_with(
-    pretrained, run_pretraining, pretraining(workspace, "straight"), folder
-  )
+  assert 0 < run_outputs.steps_done(folder) < NUM_STEPS
+  with commands.in_process(run_pretraining) as main:
+    main(*pretraining(workspace, folder))
+  assert not [path for path in folder.iterdir() if "temp" in path.name]
+  found = weights(folder)
+  assert found["global_step"] == NUM_STEPS
+  run_outputs.assert_same_bits(found, pretrained)
 
 
 def test_nan_loss_names_step_and_records(workspace):

@@ -357,14 +357,6 @@ def train_spec(seed=SEED, **options):
   )
 
 
-def test_training_steps_lower_the_loss():
-  with tf.Graph().as_default(), tf.Session() as session:
-    spec = train_spec()
-    draw_weights(session)
-    losses = [session.run([spec.loss, spec.train_op])[0] for _ in range(4)]
-  assert losses[3] < losses[0]
-
-
 def test_micro_batches_with_random_dropout_are_refused():
   refused = pytest.raises(ValueError, match="needs a seed")
   with tf.Graph().as_default(), refused:

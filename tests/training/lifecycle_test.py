@@ -127,14 +127,6 @@ def test_where_nothing_is_trained_there_is_nothing_to_plan(flags):
   )
 
 
-def test_more_layers_than_there_are_cannot_be_frozen(flags):
-  flags.freeze_layers = 2
-  with pytest.raises(
-    InputError, match="--freeze_layers=2: the model has 1 lay"
-  ):
-    step_plan.plan_training(settings_of(flags), FastCompute(), CONFIG, SHAPE)
-
-
 @pytest.mark.parametrize("fastest", ["float32", "bfloat16", "float16"])
 def test_auto_is_the_fastest_format(flags, monkeypatch, fastest):
   flags.precision = "auto"
@@ -219,19 +211,6 @@ def test_padding_that_counts_is_kept(flags):
   assert not fast_compute.read_compute(
     settings_of(flags), masks_padding=False
   ).unpad
-
-
-@pytest.mark.parametrize("num_micro_batches", [5, 48])
-def test_micro_batches_that_do_not_divide_the_batch_are_refused(
-  flags, num_micro_batches
-):
-  flags.gradient_accumulation_steps = num_micro_batches
-  with pytest.raises(
-    InputError,
-    match=f"--gradient_accumulation_steps={num_micro_batches} "
-    ".*--train_batch_size=24",
-  ):
-    step_plan.plan_training(settings_of(flags), FastCompute(), CONFIG, SHAPE)
 
 
 def test_micro_batches_divide_the_share_of_a_tpu_core(flags):
@@ -464,19 +443,6 @@ def test_training_that_learns_nothing_is_named(
     assert line.startswith(warning)
 
 
-def test_steps_that_were_scored_do_not_count_for_speed(monkeypatch, log):
-  times = iter([0, 1, 2, 3, 4, 104, 105, 106, *[107] * 9])
-  clock = types.SimpleNamespace(monotonic=lambda: next(times))
-  monkeypatch.setattr(session_hooks, "time", clock)  # of no other module
-  hook = session_hooks.ProgressHook({}, 4, batch_size=6, log_steps=4)
-  hook._start, hook._seconds, hook._step = (0, 0), [], 0
-  for _ in range(4):
-    hook.before_run(None)
-    hook.after_run(None, types.SimpleNamespace(results={}))
-  hook._show({"loss": 1.0})
-  assert "examples/s 6.0" in log[-1]
-
-
 @pytest.mark.graph
 def test_throughput_is_that_of_examples_and_tokens(monkeypatch, log):
   # The first step takes 9 seconds, the others 2.
@@ -534,10 +500,6 @@ def test_predictions_are_followed_from_the_first_row_on(monkeypatch, log):
   rows = terminal.follow(iter("abc"), 3, "windows")
   assert next(rows) == "a" and bars == [(3, "windows", 1)]
   assert log == ["Compiling the prediction step"]
-
-
-def test_no_predictions_are_followed_too():
-  assert list(terminal.follow([], 0, "windows")) == []
 
 
 @pytest.mark.parametrize(

@@ -248,12 +248,6 @@ def test_report_lists_the_worst_errors_first(kind):
   assert ("first ends" if kind == "multiple_choice" else "&lt;and&gt;") in page
 
 
-def test_report_limits_the_number_of_errors():
-  for reported in REPORTED.values():
-    page = classification_report.sections(*reported, num_errors=1)[-1].content
-    assert ">first<" in page and ">second<" not in page
-
-
 @pytest.mark.parametrize(
   ("kind", "titles"),
   [
@@ -300,16 +294,6 @@ def test_report_of_thousands_of_labels_is_short():
     assert ">topic 2999<" in table
     assert "The most frequent of 3,000 labels." in table
   assert "topic 19 and 2,980 more<" in pages[-1]
-
-
-def test_report_without_errors():
-  for problem, examples, label_ids, logits in REPORTED.values():
-    right = [e.guid == "right" for e in examples]
-    (only,) = (e for e in examples if e.guid == "right")
-    page = classification_report.sections(
-      problem, [only], label_ids[right], logits[right]
-    )[-1].content
-    assert "There are none." in page
 
 
 def classifier_tables(labels, matrix):

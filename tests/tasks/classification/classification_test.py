@@ -512,18 +512,6 @@ def test_tsv_is_read_by_names_or_numbers_of_columns(
   assert own(tmp_path, content, name=name, **columns) == expected
 
 
-def test_csv_with_commas_quotes_and_lines_in_fields(tmp_path):
-  rows = [("a, b", 'say "c"', "x"), ("two\nlines\n\nmore", " d ", "y,z")]
-  text = io.StringIO()
-  csv.writer(text).writerows([("first", "second", "label"), *rows])
-  content = text.getvalue()
-  assert content.count("\r\n") == 3
-  assert own(tmp_path, content, name="data.csv", **BY_NAME) == rows
-  body = content.partition("\r\n")[2]
-  numbers = {"text_a": "1", "text_b": "2", "label": "3"}
-  assert own(tmp_path, body, name="data.CSV", **numbers) == rows
-
-
 @settings(deadline=None, max_examples=50)
 @given(
   rows=st.lists(
@@ -597,27 +585,6 @@ def test_white_space_around_labels_is_stripped(tmp_path):
   content = "a\tx,\u00a0y \nb\t\u3000\n"
   examples = own(tmp_path, content, kind="multi_label", labels=["x", "y"])
   assert [label for *_, label in examples] == [["x", "y"], []]
-
-
-def test_files_in_other_encodings_give_the_same_examples(tmp_path):
-  tables = {
-    "data.tsv": "sömé\tx\r\n中文\ty\r\n",
-    "data.csv": '"sö,mé",x\n"中\n文",y\n',
-    "data.jsonl": '{"t": "sömé", "l": "x"}\n{"t": "中文", "l": "y"}\n',
-  }
-  for name, content in tables.items():
-    expected = own(tmp_path, content, name=name)
-    columns = {"text_a": "1", "text_b": None, "label": "2"}
-    for encoding in ("utf-8-sig", "utf-16", "utf-32-le", "gb18030"):
-      (tmp_path / name).write_bytes(content.encode(encoding))
-      processor = OwnDataProcessor({"train": name}, **columns)
-      processor.encoding = Encoding(encoding)
-      examples = read(processor, tmp_path, "train")
-      assert [(e.text_a, e.text_b, e.label) for e in examples] == expected
-    (tmp_path / name).write_bytes(content.encode("gb18030"))
-    processor.encoding = Encoding()
-    message = refusal(lambda p=processor: read(p, tmp_path, "train"))
-    assert message.startswith(f"{tmp_path}/{name}, line 1, byte ")
 
 
 def test_labels_are_read_from_the_training_file(tmp_path):

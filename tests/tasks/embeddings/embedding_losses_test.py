@@ -213,15 +213,6 @@ def test_matryoshka_loss_is_the_weighted_sum_over_widths(name):
   assert_equal(options, total, vectors, features)
 
 
-def test_weights_of_matryoshka_widths_are_1_by_default():
-  vectors, features = make_batch(2, 2)
-  losses = [
-    evaluate(LossOptions("infonce", dims=dims), vectors, features)[0]
-    for dims in ((6, 3), (6,), (3,))
-  ]
-  assert losses[0] == pytest.approx(losses[1] + losses[2])
-
-
 @pytest.mark.parametrize("num_texts", [2, 3])
 def test_symmetric_infonce_also_ranks_the_anchors(num_texts):
   vectors, features = make_batch(3, num_texts)

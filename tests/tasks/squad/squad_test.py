@@ -4,11 +4,9 @@ import collections
 import gzip
 import hashlib
 import json
-import os
 import re
 import subprocess
 import sys
-import tracemalloc
 from unittest import mock
 
 import commands
@@ -268,28 +266,6 @@ def test_max_context_of_windows_is_that_among_all_windows(
   assert windows.is_max_context.tolist() == expected
 
 
-def test_windows_of_a_long_paragraph_take_little_memory(tokenizer):
-  words = 4000 * ["a"]
-  examples = [SquadExample(str(number), "what", words) for number in range(10)]
-  settings = Settings(64, 16, 8, False)
-  tracemalloc.start()
-  try:
-    windows = squad_windows.convert_examples_to_windows(
-      examples, tokenizer, settings
-    )
-    made, peak = tracemalloc.get_traced_memory()
-    tracemalloc.reset_peak()
-    for record in squad_windows.window_records(windows, 64):
-      assert len(record["input_ids"]) == 64
-    _, read = tracemalloc.get_traced_memory()
-  finally:
-    tracemalloc.stop()
-  size = sum(column.nbytes for column in windows)
-  assert made < 1.5 * size
-  assert peak < 4 * size
-  assert read - made < 0.1 * size
-
-
 def test_a_long_question_is_truncated_and_counted(tokenizer):
   examples = [
     SquadExample("q1", "what a b", ["c"]),
@@ -372,22 +348,6 @@ def test_workers_create_equal_windows_without_importing_the_script(
     check=False,
   )
   assert done.stdout == "imported\nequal\n", done.stderr
-
-
-class Deadly(str):
-  """A word that kills the process that unpickles it."""
-
-  def __reduce__(self):
-    return os._exit, (9,)
-
-
-@pytest.mark.process
-def test_a_worker_that_dies_is_reported(tokenizer):
-  examples = [SquadExample("q", "who", [Deadly("a")])] * 1000
-  with pytest.raises(InputError, match=r"a worker died .* --num_workers"):
-    squad_windows.convert_examples_to_windows(
-      examples, tokenizer, Settings(8, 4, 2, False), num_workers=2
-    )
 
 
 # The audit
@@ -583,18 +543,6 @@ def test_features_created_by_callers_are_written(tmp_path):
       "is_impossible": [0],
     }
   ]
-
-
-def test_a_feature_file_appears_complete_or_not_at_all(tmp_path):
-  path = tmp_path / "features.tf_record"
-  path.write_bytes(b"before")
-  with (
-    pytest.raises(AttributeError),
-    original_api.FeatureWriter(str(path), is_training=False) as writer,
-  ):
-    writer.process_feature("no features")
-  assert [p.name for p in tmp_path.iterdir()] == [path.name]
-  assert path.read_bytes() == b"before"
 
 
 @pytest.mark.parametrize(
