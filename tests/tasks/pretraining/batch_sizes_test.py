@@ -65,7 +65,7 @@ def read(folder, first_step, **options):
   return [*dataset.take(len(SIZE_OF_STEP) - first_step).as_numpy_iterator()]
 
 
-@pytest.mark.unit
+@pytest.mark.graph
 def test_batches_grow_through_the_stream_of_records(folder):
   found = read(folder, 0)
   assert [len(batch["input_ids"]) for batch in found] == SIZE_OF_STEP
@@ -77,8 +77,8 @@ def test_batches_grow_through_the_stream_of_records(folder):
     np.testing.assert_array_equal(rows, expected[: sum(SIZE_OF_STEP)])
 
 
-@pytest.mark.unit
-@pytest.mark.parametrize("first_step", [1, 3, 4, 5, 7])
+@pytest.mark.graph
+@pytest.mark.parametrize("first_step", [1, 4])
 def test_resumed_batches_are_those_of_a_whole_training(folder, first_step):
   whole = read(folder, 0, masking=MASKING)
   resumed = read(folder, first_step, masking=MASKING)
@@ -87,10 +87,9 @@ def test_resumed_batches_are_those_of_a_whole_training(folder, first_step):
       np.testing.assert_array_equal(array, expected[name], err_msg=name)
 
 
-@pytest.mark.unit
+@pytest.mark.graph
 @pytest.mark.parametrize("by_file", [False, True])
-@pytest.mark.parametrize("step", [2, 3, 6])
-def test_traced_step_has_the_rows_of_all_processes(folder, step, by_file):
+def test_traced_step_has_the_rows_of_all_processes(folder, by_file):
   options = {"masking": MASKING}
   if by_file:
     counts = {"train-0": 20, "train-1": 13, "train-2": 9}
@@ -100,10 +99,10 @@ def test_traced_step_has_the_rows_of_all_processes(folder, step, by_file):
   parts = []
   for index in range(2):
     params = {"batch_size": 4, "shard": Shard(index, 2)}
-    dataset = batches(folder, 0, **options)(params).skip(step).take(1)
+    dataset = batches(folder, 0, **options)(params).skip(3).take(1)
     parts += dataset.as_numpy_iterator()
   traced = checkpoint_hook.batch_at(
-    batches(folder, 0, **options), {"batch_size": 4, "shard": Shard(0, 2)}, step
+    batches(folder, 0, **options), {"batch_size": 4, "shard": Shard(0, 2)}, 3
   )
   for name in ("input_ids", "masked_lm_positions"):
     np.testing.assert_array_equal(
