@@ -39,6 +39,7 @@ from bertlib.tasks.pretraining import (
   pretraining_inputs,
   pretraining_instances,
   pretraining_records,
+  window_packing,
 )
 from bertlib.tasks.pretraining.record import RECORD
 from bertlib.training import (
@@ -80,6 +81,7 @@ def input_fn_builder(
   objective: str = "mlm_nsp",
   num_picked: int | None = None,
   sizes: pretraining_inputs.BatchSizes | None = None,
+  packing: window_packing.Packing | None = None,
 ):
   """An `input_fn` over TFRecord files of pretraining.
 
@@ -103,6 +105,8 @@ def input_fn_builder(
     num_picked: number of records that an evaluation picks, see
       `input_pipeline.pick_evenly`; None for all.
     sizes: of the batches of training; None for the `batch_size` of `params`.
+    packing: how training packs records into rows, and where it begins; None to
+      read them as they are.
 
   Returns:
     A function of `params`, which has `batch_size`, and may have `shard` and
@@ -112,13 +116,14 @@ def input_fn_builder(
     InputError: see `pretraining_records.count_records`.
   """
   del num_cpu_threads
+  shape = max_seq_length, max_predictions_per_seq, objective == "mlm_nsp"
   layout = pretraining_instances.record_layout(
-    max_seq_length,
-    max_predictions_per_seq,
-    objective == "mlm_nsp",
-    pretraining_records.sequences_per_row(input_files[0]),
+    *shape, pretraining_records.sequences_per_row(input_files[0])
   )
-  per_token = [name for name, feature in layout.items() if feature.per_token]
+  packed_layout = packing and pretraining_instances.record_layout(
+    *shape, packing.max_sequences_per_row
+  )
+  per_token = [n for n, f in (packed_layout or layout).items() if f.per_token]
   if num_records is None:
     num_records = sum(
       pretraining_records.count_records(
@@ -143,6 +148,19 @@ def input_fn_builder(
     all_sizes = sizes or pretraining_inputs.BatchSizes(batch_size, batch_size)
 
     def read(shard, stage, step, with_source=False):
+      if packing:
+        windows = input_pipeline.streamed_record_batches(
+          input_files,
+          layout,
+          window_packing.WINDOW_SIZE,
+          False,
+          num_records,
+          seed,
+          first_record=packing.window * window_packing.WINDOW_SIZE,
+        )
+        return window_packing.packed_batches(
+          windows, packing, packed_layout, stage.batch_size, shard
+        )
       files, total, size = input_files, num_records, stage.batch_size
       first_record = stage.records_before(step)
       if by_file:
@@ -542,8 +560,8 @@ def model_fn_builder(
     tensors = list(itertools.chain(*measured.values()))
     return {"loss": total_loss, "eval_metrics": (metric_fn, tensors)}
 
-  return estimator_spec.make_model_fn(
-    arguments, training_loss, predict, evaluate
+  return window_packing.recording(
+    estimator_spec.make_model_fn(arguments, training_loss, predict, evaluate)
   )
 
 
@@ -594,8 +612,10 @@ def prepare(
     pretraining_inputs.check_vocabulary(run)
     if settings.run.do_train:
       budget.check(read_budget(settings), run.start.last, run.on_tpu)
+      window_packing.check(settings.pack, run.start.last)
   with step("data"):
     data = pretraining_inputs.find_data(run)
+    pretraining_inputs.check_packing(run, data)
   with step("output"):
     check_output(settings, data)
   plan = lifecycle.check_start(run, step)
@@ -755,8 +775,13 @@ def pretrain(run: Run, data: pretraining_inputs.Data) -> None:
       settings.masked_lm_prob_end,
       settings.num_train_steps,
     )
+  packing = None
+  if settings.pack:
+    packing = window_packing.resume(
+      settings.max_sequences_per_row, run.start.last
+    )
   read = f"{total} records in {len(files)} files"
-  if not within:
+  if not (within or packing):
     last = settings.num_train_steps
     epochs = sizes.stage_of(last).records_before(last) / total
     read += f" ({epochs:.3g} epochs)"
@@ -771,6 +796,7 @@ def pretrain(run: Run, data: pretraining_inputs.Data) -> None:
       by_file=data.num_records if settings.shard_by == "file" else None,
       sizes=sizes,
       objective=settings.objective,
+      packing=packing,
       **lifecycle.input_options(run, is_training=True),
     ),
     within.amount if within else settings.num_train_steps,

@@ -1,5 +1,6 @@
 """Tests of training on packed rows."""
 
+import collections
 import itertools
 import os
 import signal
@@ -23,11 +24,12 @@ from tiny_pretraining import (
 
 import run_pretraining
 from bertlib.compute.fast_compute import FastCompute
-from bertlib.data import tf_records
+from bertlib.data import input_pipeline, tf_records
 from bertlib.tasks.pretraining import (
   dynamic_masking,
   pretraining_instances,
   pretraining_records,
+  window_packing,
 )
 
 pytestmark = pytest.mark.graph
@@ -63,6 +65,18 @@ def write_packed(path, num_records, seed):
   rng = np.random.default_rng(seed)
   _, rows = pack([random_example(rng)[1] for _ in range(num_records)])
   layout = pretraining_instances.record_layout(ROW, SLOTS, True, MOST)
+  tf_records.write_records(str(path), rows, layout)
+
+
+def write_single(path, num_records, seed):
+  rng = np.random.default_rng(seed)
+  rows = [
+    pretraining_instances.row_features(
+      [sequence(random_example(rng)[1])], list, ROW, SLOTS
+    )
+    for _ in range(num_records)
+  ]
+  layout = pretraining_instances.record_layout(ROW, SLOTS)
   tf_records.write_records(str(path), rows, layout)
 
 
@@ -162,18 +176,9 @@ def folder(tmp_path_factory):
   tiny_pretraining.write_data(folder)
   write_packed(folder / "packed-0.tfrecord", 60, seed=0)
   write_packed(folder / "packed-1.tfrecord", 50, seed=1)
-  rng = np.random.default_rng(2)
-  single = [
-    pretraining_instances.row_features(
-      [sequence(random_example(rng)[1])], list, ROW, SLOTS
-    )
-    for _ in range(12)
-  ]
-  tf_records.write_records(
-    str(folder / "single.tfrecord"),
-    single,
-    pretraining_instances.record_layout(ROW, SLOTS),
-  )
+  write_single(folder / "unpacked-0.tfrecord", 300, seed=2)
+  write_single(folder / "unpacked-1.tfrecord", 250, seed=3)
+  write_single(folder / "single.tfrecord", 12, seed=4)
   return folder
 
 
@@ -194,21 +199,43 @@ def packed_flags(folder, output_dir, **changed):
   )
 
 
+# Records that are packed while training.
+WHILE_TRAINING = {
+  "pack": True,
+  "max_sequences_per_row": MOST,
+  "input_file": "{}/unpacked-*.tfrecord",
+  "num_train_steps": 40,
+  "save_checkpoints_steps": 15,
+}
+
+
 @pytest.mark.process
+@pytest.mark.parametrize(
+  "while_training", [pytest.param(False, marks=pytest.mark.slow), True]
+)
 def test_killed_training_on_packed_rows_ends_with_the_same_weights(
-  folder, tmp_path
+  folder, tmp_path, while_training
 ):
+  changed = WHILE_TRAINING if while_training else {}
+  changed = {
+    name: value.format(folder) if isinstance(value, str) else value
+    for name, value in changed.items()
+  }
   arguments = [
     "--do_train",
     "--do_eval",
     *packed_flags(
-      folder, tmp_path / "killed", eval_input_file=folder / "single.tfrecord"
+      folder,
+      tmp_path / "killed",
+      eval_input_file=folder / "single.tfrecord",
+      **changed,
     ),
   ]
   script = os.path.join(commands.ROOT, SCRIPT)
   command = [sys.executable, script, *arguments]
   with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
-    saved = tmp_path / "killed" / "model.ckpt-4.index"
+    step = changed.get("save_checkpoints_steps", 4)
+    saved = tmp_path / "killed" / f"model.ckpt-{step}.index"
     commands.wait_until(saved.exists, process)
     process.send_signal(signal.SIGKILL)
   commands.succeed(SCRIPT, *arguments)
@@ -216,7 +243,7 @@ def test_killed_training_on_packed_rows_ends_with_the_same_weights(
   results = run_outputs.read_numbers(tmp_path / "killed" / "eval_results.txt")
   assert {"masked_lm_loss", "next_sentence_loss"} <= set(results)
   commands.succeed(
-    SCRIPT, "--do_train", *packed_flags(folder, tmp_path / "whole")
+    SCRIPT, "--do_train", *packed_flags(folder, tmp_path / "whole", **changed)
   )
   run_outputs.assert_same_bits(
     run_outputs.read_variables(tmp_path / "killed"),
@@ -286,3 +313,114 @@ def test_rows_count_as_records(folder):
   single = str(folder / "single.tfrecord")
   assert pretraining_records.sequences_per_row(single) is None
   assert NUM_PREDICTIONS < SLOTS and SEQ_LENGTH < ROW
+
+
+# Packing while training
+
+
+def packed_batches(folder, packing, num_batches, batch_size=8, **params):
+  """Batches of records that are packed while they are read."""
+  input_fn = run_pretraining.input_fn_builder(
+    sorted(map(str, folder.glob("unpacked-*"))),
+    ROW,
+    SLOTS,
+    is_training=True,
+    seed=3,
+    packing=packing,
+  )
+  batches = input_fn({"batch_size": batch_size, **params}).take(num_batches)
+  return list(batches.as_numpy_iterator())
+
+
+@pytest.fixture
+def small_window(monkeypatch):
+  """Windows of 100 records, in about 50 rows."""
+  monkeypatch.setattr(window_packing, "WINDOW_SIZE", 100)
+
+
+def sequences_of(rows):
+  """The token ids of each sequence of a batch."""
+  for ids, numbers in zip(rows["input_ids"], rows["sequence_ids"]):
+    for number in range(1, numbers.max() + 1):
+      yield tuple(ids[numbers == number])
+
+
+@pytest.mark.usefixtures("small_window")
+def test_a_window_has_each_of_its_records_once(folder):
+  paths = sorted(map(str, folder.glob("unpacked-*")))
+  layout = pretraining_instances.record_layout(ROW, SLOTS)
+  windows = input_pipeline.streamed_record_batches(
+    paths, layout, 100, False, 550, 3
+  )
+  found = collections.defaultdict(collections.Counter)
+  packing = window_packing.Packing(MOST)
+  for row in packed_batches(folder, packing, 170, batch_size=1):
+    found[int(row["input_position"][0, 0])].update(sequences_of(row))
+  assert len(found) > 2
+  for number, window in enumerate(windows.take(2).as_numpy_iterator()):
+    pairs = zip(window["input_ids"], window["input_mask"])
+    expected = collections.Counter(tuple(ids[mask > 0]) for ids, mask in pairs)
+    assert found[number] == expected
+
+
+@pytest.mark.usefixtures("small_window")
+def test_packed_batches_continue_at_their_position(folder):
+  straight = packed_batches(folder, window_packing.Packing(MOST), 20)
+  windows = {int(batch["input_position"][0, 0]) for batch in straight}
+  assert len(windows) >= 3
+  for done in (1, 6, 7, 13):
+    window, row = map(int, straight[done - 1]["input_position"][0])
+    start = window_packing.Packing(MOST, window, row)
+    rest = packed_batches(folder, start, 20 - done)
+    for batch, expected in zip(rest, straight[done:]):
+      for name, array in expected.items():
+        np.testing.assert_array_equal(batch[name], array, name)
+
+
+def test_workers_read_their_rows_of_a_packed_batch(folder):
+  packing = window_packing.Packing(MOST)
+  whole = packed_batches(folder, packing, 3)
+  for index in range(2):
+    shard = input_pipeline.Shard(index, 2)
+    batches = packed_batches(folder, packing, 3, shard=shard)
+    for batch, expected in zip(batches, whole):
+      for name, array in expected.items():
+        own = array[4 * index : 4 * index + 4]
+        np.testing.assert_array_equal(batch[name], own, name)
+
+
+@pytest.mark.parametrize(
+  ("changed", "words"),
+  [
+    (
+      {"max_sequences_per_row": 1},
+      "--max_sequences_per_row=1: too small for the data.",
+    ),
+    ({"shard_by": "file"}, "--pack: packs what all workers read."),
+    (
+      {"input_file": "{}/packed-*.tfrecord"},
+      "--pack: {}/packed-0.tfrecord has packed records.",
+    ),
+  ],
+)
+def test_what_cannot_be_packed_is_refused(folder, tmp_path, changed, words):
+  changed = {name: str(v).format(folder) for name, v in changed.items()}
+  values = WHILE_TRAINING | {"input_file": folder / "unpacked-*.tfrecord"}
+  line = commands.fail(
+    SCRIPT,
+    "--do_train",
+    *packed_flags(folder, tmp_path, **(values | changed)),
+  )
+  assert words.format(folder) in line
+
+
+@pytest.mark.train
+def test_another_way_of_packing_is_refused_to_resume(folder, tmp_path):
+  values = WHILE_TRAINING | {"input_file": folder / "unpacked-*.tfrecord"}
+  arguments = packed_flags(folder, tmp_path, **values | {"num_train_steps": 6})
+  commands.succeed(SCRIPT, "--do_train", *arguments)
+  changed = values | {"pack": False}
+  line = commands.fail(
+    SCRIPT, "--do_train", *packed_flags(folder, tmp_path, **changed)
+  )
+  assert f"--pack=false: {tmp_path}/model.ckpt-6 was trained with" in line

@@ -54,7 +54,9 @@ def save_best(model_dir: str, checkpoint: str) -> str:
 
 
 # State of an optimizer, and of a training, beside its slots.
-_STATE = re.compile(r"(.*/)?beta[12]_power(_\d+)?|loss_scale/.*|budget/.*")
+_STATE = re.compile(
+  r"(.*/)?beta[12]_power(_\d+)?|loss_scale/.*|(budget|packing)/.*"
+)
 
 
 def optimizer_variables(names: Iterable[str]) -> set[str]:

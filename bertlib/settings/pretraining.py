@@ -19,7 +19,9 @@ from bertlib.settings.common import TrainingSettings
 from bertlib.settings.pretraining_data import (
   check_mask_split,
   check_masks,
+  check_sequences,
   mask_split_flag,
+  max_sequences_flag,
   warn_of_masks,
 )
 from bertlib.settings.training import (
@@ -98,6 +100,13 @@ class PretrainingSettings(TrainingSettings):
     " prediction; mlm is masked LM alone, on records of any --segments.",
     basic=True,
   )
+  pack: bool = option.boolean(
+    False,
+    "Pack several records of --input_file into each row of --max_seq_length"
+    " tokens while training. --train_batch_size and steps then count rows.",
+    needs="do_train",
+  )
+  max_sequences_per_row: int = max_sequences_flag()
   shard_by: str = option.choice(
     "record",
     ["record", "file"],
@@ -215,6 +224,17 @@ class PretrainingSettings(TrainingSettings):
     run, steps = self.run, self.num_train_steps
     super().check()
     check_mask_split(self.mask_split)
+    check_sequences(self.max_sequences_per_row, self.model.max_seq_length)
+    if self.pack and self.shard_by == "file":
+      raise InputError(
+        "--pack: packs what all workers read. Give --shard_by=record, or make"
+        " packed records by create_pretraining_data.py --pack"
+      )
+    if self.pack and self.train_batch_size_end:
+      raise InputError(
+        "--train_batch_size_end: not with --pack. Make packed records by"
+        " create_pretraining_data.py --pack, whose batches may grow"
+      )
     self._check_budget()
     self._check_batch_sizes()
     if run.do_train and steps == 0:

@@ -81,6 +81,16 @@ def check_mask_split(split: Sequence[int]) -> None:
     )
 
 
+def max_sequences_flag() -> Any:
+  """The flag `--max_sequences_per_row` of two commands."""
+  return option.integer(
+    8,
+    "Maximum number of sequences to pack into a row.",
+    AT_LEAST_1,
+    needs="pack",
+  )
+
+
 @dataclasses.dataclass(frozen=True)
 class PretrainingDataSettings(RecordedSettings):
   """Flags of create_pretraining_data.py."""
@@ -163,12 +173,7 @@ class PretrainingDataSettings(RecordedSettings):
     " little of it is padding. Tokens attend to those of their own sequence.",
     basic=True,
   )
-  max_sequences_per_row: int = option.integer(
-    8,
-    "Maximum number of sequences to pack into a row.",
-    AT_LEAST_1,
-    needs="pack",
-  )
+  max_sequences_per_row: int = max_sequences_flag()
   short_seq_prob: float = option.number(
     0.1,
     "Fraction of the documents whose sequences get a random length below"

@@ -21,7 +21,11 @@ from bertlib.io import text_files
 from bertlib.io.files import find_files, split_names
 from bertlib.reporting import doctor
 from bertlib.settings.pretraining import PretrainingSettings
-from bertlib.tasks.pretraining import fill_mask, pretraining_records
+from bertlib.tasks.pretraining import (
+  fill_mask,
+  pretraining_records,
+  window_packing,
+)
 from bertlib.training.task import Run
 
 # Records, over all files, that are checked before the run writes anything.
@@ -160,6 +164,38 @@ def find_data(run: Run) -> Data:
   others = [path for path in eval_files if path not in num_records]
   num_records |= check_files(run, others)
   return Data(train_files, eval_files, lines, num_records)
+
+
+def check_packing(run: Run, data: Data) -> None:
+  """Refuses --pack of packed records, on a TPU, or of too few per row."""
+  settings = run.settings
+  if not (settings.pack and data.train_files):
+    return
+  if run.on_tpu:
+    raise InputError(
+      "--pack: runs Python in the input pipeline, which a TPU's host does not."
+      " Make packed records by create_pretraining_data.py --pack"
+    )
+  path = data.train_files[0]
+  if pretraining_records.sequences_per_row(path) is not None:
+    raise InputError(
+      f"--pack: {path} has packed records. Leave out --pack, or name records of"
+      " single sequences"
+    )
+  first = itertools.islice(pretraining_records.read_records(path), _NUM_CHECKED)
+  sizes = [
+    (
+      sum(record["input_mask"].int64_list.value),
+      int(sum(record["masked_lm_weights"].float_list.value)),
+    )
+    for record in first
+  ]
+  window_packing.check_sequences(
+    *zip(*sizes),
+    settings.model.max_seq_length,
+    settings.max_predictions_per_seq,
+    settings.max_sequences_per_row,
+  )
 
 
 def check_files(run: Run, paths: Sequence[str]) -> dict[str, int]:

@@ -1,0 +1,32 @@
+"""Test of the benchmark of packed rows."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from benchmarks import packing
+
+
+@pytest.mark.train
+@pytest.mark.parametrize(
+  "side",
+  [packing.packed_static, packing.unpadded],
+  ids=lambda side: side.__name__,
+)
+def test_epochs_of_a_small_model_are_timed(side):
+  settings = SimpleNamespace(
+    layers=1,
+    hidden=16,
+    heads=2,
+    batch_size=2,
+    seq_length=16,
+    sequences=9,
+    precision="float32",
+    xla="off",
+    gradient_accumulation_steps=1,
+    recompute_activations=False,
+    memory_gb=None,
+  )
+  answers = side(settings)
+  assert "tokens fill" in next(answers)["description"]
+  assert next(answers)["an epoch"] > 0
