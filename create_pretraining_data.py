@@ -42,11 +42,13 @@ from bertlib.tasks.pretraining import (
   pretraining_instances,
   pretraining_text,
 )
-from bertlib.tasks.pretraining.pretraining_instances import (  # noqa: F401 (their names are also here)
+from bertlib.tasks.pretraining.masking import (  # noqa: F401 (their names are also here)
   MaskedLmInstance,
+  create_masked_lm_predictions,
+)
+from bertlib.tasks.pretraining.pretraining_instances import (  # noqa: F401
   TrainingInstance,
   create_instances_from_document,
-  create_masked_lm_predictions,
   truncate_seq_pair,
 )
 

@@ -28,7 +28,11 @@ from pretraining_corpus import (
 
 import create_pretraining_data
 import tokenization
-from bertlib.tasks.pretraining import pretraining_instances, pretraining_text
+from bertlib.tasks.pretraining import (
+  masking,
+  pretraining_instances,
+  pretraining_text,
+)
 
 pytestmark = pytest.mark.unit
 
@@ -317,10 +321,8 @@ VOCAB_WORDS = [f"new{number}" for number in range(50)]
 @pytest.mark.parametrize("whole_words", [False, True])
 @pytest.mark.parametrize("seed", range(20))
 def test_masking_keeps_the_original_tokens_as_labels(whole_words, seed):
-  tokens, positions, labels = (
-    pretraining_instances.create_masked_lm_predictions(
-      WORDS, 0.5, 20, VOCAB_WORDS, random.Random(seed), whole_words
-    )
+  tokens, positions, labels = masking.create_masked_lm_predictions(
+    WORDS, 0.5, 20, VOCAB_WORDS, random.Random(seed), whole_words
   )
   assert len(tokens) == len(WORDS)
   assert positions == sorted(set(positions))
@@ -434,7 +436,7 @@ def test_an_instance_that_does_not_fit_leaves_the_files_unchanged(tmp_path):
 def test_shuffle_equals_that_of_random(length, seed):
   rng, expected_rng = random.Random(seed), random.Random(seed)
   items, expected = list(range(length)), list(range(length))
-  pretraining_instances.shuffle(items, rng)
+  masking.shuffle(items, rng)
   expected_rng.shuffle(expected)
   assert items == expected
   assert rng.getstate() == expected_rng.getstate()
@@ -549,7 +551,7 @@ def spans_of(positions):
 def test_spans_have_geometric_lengths():
   # Few words of a long text are masked, so that spans seldom meet.
   words = ["word"] * 200_000
-  _, positions, _ = pretraining_instances.create_masked_lm_predictions(
+  _, positions, _ = masking.create_masked_lm_predictions(
     words, 0.01, 2000, VOCAB_WORDS, random.Random(0), do_span_mask=True
   )
   counts = Counter(spans_of(positions))
