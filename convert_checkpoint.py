@@ -21,13 +21,12 @@ if __name__ == "__main__":  # Check flags before slow imports.
 
 import os
 
-from bertlib.checkpoints import finding, model_files, rewrite
+from bertlib.checkpoints import finding, records, rewrite
 from bertlib.cli import app, option, terminal
 from bertlib.cli.errors import InputError
 from bertlib.exchange import compare, from_huggingface, to_huggingface
-from bertlib.io import files, folder_lock, text_files
+from bertlib.io import files, folder_lock, model_files, text_files
 from bertlib.settings.conversion import ConversionSettings
-from bertlib.tasks import records
 
 
 def define_flags() -> None:

@@ -37,9 +37,9 @@ from bertlib.checkpoints import (
   finding,
   initialize,
   loading,
-  model_files,
   model_json,
   quantization,
+  records,
 )
 from bertlib.checkpoints.task_record import TaskRecord
 from bertlib.cli import app, option, terminal
@@ -57,12 +57,11 @@ from bertlib.export import (
   signatures,
   tf1_module,
 )
-from bertlib.io import files, folder_lock
+from bertlib.io import files, folder_lock, model_files
 from bertlib.io.files import atomic_folder, atomic_write
-from bertlib.settings import embedding_spec
+from bertlib.settings import embedding_spec, model_description
 from bertlib.settings.common import QuantizationSettings
 from bertlib.settings.export import ExportSettings
-from bertlib.tasks import records
 
 
 class Source(NamedTuple):
@@ -98,9 +97,9 @@ def find_source(
   """Finds the parts of a model; those of `model_dir` where none is given."""
   description, is_given = {"do_lower_case": do_lower_case}, bool(checkpoint)
   if model_dir:
-    script = model_json.load_description(model_dir).get("script")
+    script = model_description.load(model_dir).get("script")
     task = task if task and task.script == script else records.find(script)
-    description |= model_json.load_description(model_dir, task)
+    description |= model_description.load(model_dir, task)
     if task:
       model_json.check_description(model_dir, description, task)
     model_json.check_vocabulary(model_dir, description)
@@ -634,9 +633,13 @@ def main(_) -> None:
 
 
 def _export(settings: ExportSettings) -> None:
-  model = resolve.fetch_model(settings)
+  settings = resolve.complete(settings)
+  model, model_dir = settings.model, settings.model_dir
+  # The folder of a trained model says as much by either flag.
+  if model.folder and "script" in model_description.load(model.folder):
+    model_dir = model_dir or model.folder
   source = find_source(
-    settings.model_dir,
+    model_dir,
     model.init_checkpoint,
     model.bert_config_file,
     model.vocab_file,

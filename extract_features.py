@@ -49,8 +49,7 @@ from bertlib.hardware import devices, estimators
 from bertlib.io import files, folder_lock, json_files, result_files, text_files
 from bertlib.io.files import atomic_write
 from bertlib.reporting import doctor, receipts
-from bertlib.settings import embedding_spec
-from bertlib.settings.common import ModelSettings
+from bertlib.settings import embedding_spec, model_description
 from bertlib.settings.embedding_spec import EmbeddingSpec
 from bertlib.settings.feature_extraction import FeatureSettings
 from bertlib.tasks.embeddings.record import RECORD
@@ -550,14 +549,14 @@ def texts_per_block(
 
 
 def prepare(
-  settings: FeatureSettings, step: Steps
+  asked: FeatureSettings, step: Steps
 ) -> tuple[
   FeatureSettings, modeling.BertConfig, tokenization.FullTokenizer, Vectors
 ]:
   """Loads the model and checks it; writes nothing."""
   with step("model"):
-    model = fetch_model(settings)
-    settings = dataclasses.replace(settings, model=model)
+    settings = resolve.complete(asked)
+    model = settings.model
   with step("devices"):
     settings = resolve.find_devices(settings)
   with step("config"):
@@ -580,32 +579,14 @@ def prepare(
   return settings, config, tokenizer, vectors
 
 
-def fetch_model(settings: FeatureSettings) -> ModelSettings:
-  """Fetches the model; its maximum length is that of its sentence vectors."""
-  model = resolve.fetch_model(settings)
-  description = load_description(model)
-  if "embedding" in description and "max_seq_length" not in model.given:
-    max_seq_length = description["max_seq_length"]
-    return dataclasses.replace(model, max_seq_length=max_seq_length)
-  return model
-
-
-def load_description(model: ModelSettings) -> dict[str, Any]:
-  """`model.json` beside the checkpoint; {} if there is none."""
-  folder = os.path.dirname(model.init_checkpoint or "")
-  description = model_json.load_description(folder)
-  if "embedding" in description:
-    model_json.check_description(folder, description, RECORD)
-  return description
-
-
 def find_vectors(
   settings: FeatureSettings, config: modeling.BertConfig
 ) -> Vectors:
   """Features that the flags name, or those that the model was trained for."""
-  description = load_description(settings.model)
-  spec = None
+  folder, spec = settings.model.folder, None
+  description = model_description.load(folder) if folder else {}
   if "embedding" in description:
+    model_json.check_description(folder, description, RECORD)
     spec = embedding_spec.from_json(description["embedding"])
   elif settings.prompt:
     raise InputError(

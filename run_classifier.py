@@ -32,12 +32,14 @@ import tensorflow.compat.v1 as tf
 from absl import flags, logging
 
 import modeling
-from bertlib.checkpoints import model_json, predictor
+from bertlib.checkpoints import predictor
 from bertlib.cli import app, option
 from bertlib.cli.steps import Steps
 from bertlib.data import model_inputs, record_check, tf_records
+from bertlib.exchange import resolve
 from bertlib.io import result_files
 from bertlib.reporting import command, receipts, run_report, training_checks
+from bertlib.settings import model_description
 from bertlib.settings.classifier import ClassifierSettings
 from bertlib.tasks.classification import (
   class_weights,
@@ -340,9 +342,11 @@ def main(_) -> None:
 
 
 def prepare(
-  settings: ClassifierSettings, step: Steps
+  asked: ClassifierSettings, step: Steps
 ) -> tuple[Run, DataProcessor, classifier_inputs.Examples]:
   """Loads the model and reads the examples; writes nothing."""
+  with step("model"):
+    settings = resolve.complete(asked)
   with step("task"):
     processor = classifier_inputs.make_processor(settings)
   with step("run"):
@@ -370,7 +374,6 @@ def make_task(settings: ClassifierSettings, processor: DataProcessor) -> Task:
   """Describes the task to the functions of `run`."""
   problem = processor.problem
   task = processor.model_task or settings.task
-  columns = classifier_inputs.named_columns(settings) if task == "tsv" else {}
   return Task(
     record=RECORD,
     model_fn_builder=model_fn_builder,
@@ -383,8 +386,7 @@ def make_task(settings: ClassifierSettings, processor: DataProcessor) -> Task:
       "task": task,
       "kind": problem.kind,
       "labels": problem.labels,
-    }
-    | ({"columns": columns} if columns else {}),
+    },
     must_agree=["task", "kind", "labels", "do_lower_case"],
     num_outputs=1 if problem.kind == "multiple_choice" else problem.num_labels,
     num_output_positions=1,  # [CLS]
@@ -576,7 +578,7 @@ def predict_sets(
   """Predicts and writes the labels of all test sets; returns warnings."""
   problem, predict_file = processor.problem, run.settings.predict_file
   if thresholds is None:
-    trained = model_json.load_trained(run.output_dir, run.start.trained, RECORD)
+    trained = model_description.load(run.model_folder, RECORD)
     thresholds = trained.get("thresholds")
     if thresholds and problem.kind == "multi_label":
       logging.info(

@@ -27,13 +27,13 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 import modeling
-from bertlib.checkpoints import loading, model_files, predictor
+from bertlib.checkpoints import loading, predictor
 from bertlib.cli import app, option
 from bertlib.cli.steps import Steps
 from bertlib.compute import pooling
 from bertlib.data import input_pipeline, model_inputs, record_check, tf_records
-from bertlib.exchange import published_models, zoo
-from bertlib.io import result_files
+from bertlib.exchange import published_models, resolve, zoo
+from bertlib.io import model_files, result_files
 from bertlib.reporting import command, receipts, run_report, training_checks
 from bertlib.settings import embedding_spec
 from bertlib.settings.embedding_spec import EmbeddingSpec
@@ -225,21 +225,21 @@ def main(_) -> None:
 
 
 def prepare(
-  settings: EmbeddingSettings, step: Steps
+  asked: EmbeddingSettings, step: Steps
 ) -> tuple[Run, embedding_inputs.Data, Teacher | None]:
   """Loads the model and reads the texts; writes nothing."""
+  with step("model"):
+    settings = resolve.complete(asked)
   with step("output"):
     check_output(settings)
   with step("texts"):
     data = embedding_inputs.read_data(settings)
   with step("teacher"):
     teacher = find_teacher(settings, data.train)
-  with step("files"):
-    completed = embedding_inputs.fetch_model(settings)
   with step("task"):
-    task = make_task(completed, data, teacher)
+    task = make_task(settings, data, teacher)
   with step("run"):
-    run = lifecycle.setup(completed, task, step)
+    run = lifecycle.setup(settings, task, step)
   with step("vectors"):
     check_vectors(run, teacher)
   plan = lifecycle.check_start(run, step)

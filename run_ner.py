@@ -30,6 +30,7 @@ from bertlib.checkpoints import predictor
 from bertlib.cli import app, option
 from bertlib.cli.steps import Steps
 from bertlib.data import input_pipeline, model_inputs, record_check, tf_records
+from bertlib.exchange import resolve
 from bertlib.io import result_files
 from bertlib.reporting import command, receipts, run_report, training_checks
 from bertlib.settings.ner import NerSettings
@@ -235,13 +236,15 @@ def main(_) -> None:
 
 
 def prepare(
-  settings: NerSettings, step: Steps
+  asked: NerSettings, step: Steps
 ) -> tuple[Run, list[str], ner_inputs.Data]:
   """Loads the model and reads the data; writes nothing.
 
   Returns:
     The run, the tags of the model, and the sentences.
   """
+  with step("model"):
+    settings = resolve.complete(asked)
   with step("output"):
     check_output(settings)
   with step("sentences"):

@@ -31,6 +31,7 @@ from bertlib.cli.errors import InputError
 from bertlib.cli.steps import Steps
 from bertlib.compute import precision
 from bertlib.data import input_pipeline, record_check, tf_records
+from bertlib.exchange import resolve
 from bertlib.reporting import command, receipts, training_checks
 from bertlib.settings.pretraining import PretrainingSettings
 from bertlib.tasks.pretraining import (
@@ -429,10 +430,11 @@ def main(_) -> None:
 
 
 def prepare(
-  settings: PretrainingSettings, step: Steps
+  asked: PretrainingSettings, step: Steps
 ) -> tuple[Run, pretraining_inputs.Data]:
   """Loads the model and checks the records; writes nothing."""
-  settings = pretraining_inputs.with_vocabulary(settings)
+  with step("model"):
+    settings = resolve.complete(asked)
   with step("run"):
     run = lifecycle.setup(settings, make_task(settings), step)
     pretraining_inputs.check_vocabulary(run)

@@ -32,11 +32,12 @@ from absl import flags, logging
 
 import modeling
 import tokenization
-from bertlib.checkpoints import loading, model_json, predictor
+from bertlib.checkpoints import loading, predictor
 from bertlib.cli import app, option, terminal
 from bertlib.cli.errors import InputError
 from bertlib.cli.steps import Steps
 from bertlib.data import input_pipeline, model_inputs, record_check, tf_records
+from bertlib.exchange import resolve
 from bertlib.io import files, text_files
 from bertlib.reporting import command, receipts, run_report, training_checks
 from bertlib.settings.squad import SquadSettings
@@ -63,6 +64,7 @@ from bertlib.tasks.squad.squad_decoding import (  # noqa: F401
   Answer, compute_softmax as _compute_softmax, get_final_text,
 )  # fmt: skip
 from bertlib.tasks.squad.squad_files import SquadExample  # noqa: F401
+from bertlib.settings import model_description
 from bertlib.tasks.squad.squad_windows import (  # noqa: F401
   check_is_max_context as _check_is_max_context,
 )
@@ -251,7 +253,7 @@ def main(_) -> None:
     return
   settings, files_read = run.settings, squad_inputs.data_files(settings, data)
   with command.started(receipt, run, files_read) as outcome:
-    if not model_json.load_description(run.output_dir):
+    if not model_description.load(run.model_folder):
       lifecycle.write_model_files(run)
     if run.seeds:
       lifecycle.train_seeds(run, "--nointeractive")
@@ -271,13 +273,15 @@ def main(_) -> None:
 
 
 def prepare(
-  settings: SquadSettings, step: Steps
+  asked: SquadSettings, step: Steps
 ) -> tuple[Run, squad_inputs.SquadData, np.ndarray | None]:
   """Loads the model and reads the questions; writes nothing.
 
   Returns:
     The run, its questions, and the logits of --from_logits.
   """
+  with step("model"):
+    settings = resolve.complete(asked)
   with step("output"):
     check_output(settings)
   with step("run"):
@@ -316,11 +320,6 @@ def make_task(settings: SquadSettings) -> Task:
       settings.model.max_seq_length, is_training=True
     ),
     metrics=metrics,
-    description={
-      "version_2_with_negative": settings.answers.version_2_with_negative,
-      "doc_stride": settings.doc_stride,
-      "max_query_length": settings.max_query_length,
-    },
     must_agree=must_agree,
     heads={
       head: (
@@ -551,9 +550,7 @@ def store_best_threshold(run: Run, results: Mapping[str, float]) -> None:
 
 def log_stored_threshold(run: Run) -> None:
   """Names the tuned threshold of the model, if the answers have another."""
-  description = model_json.load_trained(
-    run.output_dir, run.start.trained, RECORD
-  )
+  description = model_description.load(run.model_folder, RECORD)
   used = run.settings.answers.null_score_diff_threshold
   stored = description.get("null_score_diff_threshold", used)
   if stored != used:
@@ -575,8 +572,9 @@ def answer_interactively(run: Run, checkpoint: str | None) -> None:
   threshold = None  # that of the model
   if "null_score_diff_threshold" in settings.receipt.times_given:
     threshold = settings.answers.null_score_diff_threshold
+  is_described = bool(model_description.load(run.model_folder))
   with Predictor(
-    run.output_dir,
+    run.model_folder if is_described else run.output_dir,
     checkpoint or settings.model.init_checkpoint,
     precision=settings.compute.precision,
     calibration_file=settings.quantization.calibration_file,

@@ -15,7 +15,7 @@ from benchmarks.inference_works import (
   serve,
 )
 from benchmarks.side_by_side import Answer
-from bertlib.tasks import records
+from bertlib.checkpoints import records
 
 # Layers, hidden size and heads.
 SIZES = {
@@ -29,8 +29,9 @@ def make_model(settings: SimpleNamespace) -> Iterator[Answer]:
   """Writes a model, its head random, for ours and for transformers."""
   import tensorflow.compat.v1 as tf
 
-  from bertlib.checkpoints import loading, model_files, model_json
+  from bertlib.checkpoints import loading, model_json
   from bertlib.exchange import to_huggingface
+  from bertlib.io import model_files
 
   task = TASKS[settings.task]
   config, vocab_file, encoder = read_encoder(settings)
@@ -56,8 +57,9 @@ def make_model(settings: SimpleNamespace) -> Iterator[Answer]:
 def read_encoder(settings: SimpleNamespace) -> tuple[Any, str, str | None]:
   """Config, vocabulary and checkpoint of the encoder; None: random weights."""
   import modeling
-  from bertlib.checkpoints import loading, model_files
+  from bertlib.checkpoints import loading
   from bertlib.exchange import from_huggingface
+  from bertlib.io import model_files
 
   if settings.model == "minilm" and settings.minilm:
     folder = in_folder(settings, "encoder")
@@ -124,9 +126,9 @@ def calibrate(
   checkpoint: str,
 ) -> None:
   """Writes `quantization.json`, for int8."""
-  from bertlib.checkpoints import model_files, quantization
+  from bertlib.checkpoints import quantization
   from bertlib.data import vocabulary
-  from bertlib.io import text_files
+  from bertlib.io import model_files, text_files
 
   path = in_folder(settings, "calibration.txt")
   with open(path, "w", encoding="utf-8") as file:

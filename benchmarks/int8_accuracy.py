@@ -24,8 +24,7 @@ from collections.abc import Sequence
 
 from absl import app, flags
 
-from bertlib.checkpoints import model_files
-from bertlib.io import result_files
+from bertlib.io import model_files, result_files
 
 FLAGS = flags.FLAGS
 

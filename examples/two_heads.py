@@ -24,16 +24,17 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 import modeling
-from bertlib.checkpoints import model_json
 from bertlib.checkpoints.task_record import PredictExample, TaskRecord
 from bertlib.cli import app, option
 from bertlib.cli.errors import InputError
 from bertlib.cli.steps import Steps
 from bertlib.data import input_pipeline, model_inputs, tables, tf_records
+from bertlib.exchange import resolve
 from bertlib.export import signatures
 from bertlib.io import files, result_files, text_files
 from bertlib.reporting import command, receipts
-from bertlib.settings.common import TrainingSettings
+from bertlib.settings import model_description
+from bertlib.settings.command import TrainingSettings
 from bertlib.training import estimator_spec, lifecycle, step_plan
 from bertlib.training.task import Run, Task
 
@@ -48,14 +49,21 @@ class TwoHeadSettings(TrainingSettings):
     "output_dir",
     "label_columns",
   )
+  BROUGHT_BY_MODEL: ClassVar[Sequence[str]] = (
+    *TrainingSettings.BROUGHT_BY_MODEL,
+    "label_columns",
+  )
+  SCRIPT: ClassVar[str] = "two_heads"
   EXAMPLE: ClassVar[str] = "python -m examples.two_heads ..."
 
   train_file: str | None = option.text(None, "TSV file with a header.")
   dev_file: str | None = option.text(None, "TSV file to evaluate on.")
   predict_file: str | None = option.text(None, "A text per line to label.")
-  text_column: str = option.text("text", "Name of the column of the text.")
+  text_column: str = option.text(
+    "text", "Name of the column of the text.", kept=True
+  )
   label_columns: Sequence[str] | None = option.text_list(
-    None, "Names of the two label columns."
+    None, "Names of the two label columns.", kept=True
   )
 
 
@@ -102,7 +110,7 @@ def find_labels(
   """Labels of each head, from the training data or the trained model."""
   if train_set:
     return [sorted(set(head)) for head in zip(*(e.labels for e in train_set))]
-  trained = model_json.load_description(settings.run.output_dir, RECORD)
+  trained = model_description.load(settings.run.output_dir, RECORD)
   if "label_sets" not in trained:
     raise InputError("there is no trained model; give --train_file, --do_train")
   return trained["label_sets"]
@@ -221,9 +229,7 @@ RECORD = TaskRecord(
   script="two_heads",
   command="python -m examples.two_heads",
   required={"label_sets": [[str]]},
-  predict=PredictExample(
-    "texts.txt", "Labels of the lines of a file:", ["label_columns"]
-  ),
+  predict=PredictExample("texts.txt", "Labels of the lines of a file:"),
   export=lambda: ExportedModel,
 )
 
@@ -300,9 +306,11 @@ def label_texts(
 
 
 def prepare(
-  settings: TwoHeadSettings, step: Steps
+  asked: TwoHeadSettings, step: Steps
 ) -> tuple[Run, list[Sequence[Example]]]:
   """Loads the model and reads the examples of each file; writes nothing."""
+  with step("model"):
+    settings = resolve.complete(asked)
   actions = settings.run
   with step("data"):
     train_set = read_examples(settings, "train_file", actions.do_train)

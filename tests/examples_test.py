@@ -17,10 +17,10 @@ import tensorflow as tf
 import export_model
 import modeling
 import tokenization
+from bertlib.checkpoints import records
 from bertlib.compat import estimator_api  # noqa: F401 (before anything else uses tf.keras)
 from bertlib.data import model_inputs
 from bertlib.reporting import comparison, recorded_runs
-from bertlib.tasks import records
 from examples import custom_loop_tf2, demo_task, keras_model
 
 pytestmark = pytest.mark.train

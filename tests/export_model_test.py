@@ -19,12 +19,12 @@ from tensorflow.core.protobuf import saved_model_pb2
 import export_model
 import modeling
 import run_classifier
-from bertlib.checkpoints import model_json
 from bertlib.cli.errors import InputError
 from bertlib.compute import onednn
 from bertlib.data import model_inputs
 from bertlib.export import exported_model
 from bertlib.io import files, folder_lock
+from bertlib.settings import model_description
 
 pytestmark = pytest.mark.train
 
@@ -100,7 +100,7 @@ def test_model_files_are_assets(exported, model_dir, tmp_path):
     "max_kernel_value": None,
     "graph_sha256": hashlib.sha256(graph).hexdigest(),
   }
-  description = model_json.load_description(str(model_dir))
+  description = model_description.load(str(model_dir))
   assert json.loads(texts.pop("model.json")) == description
   assert texts == {
     name: (model_dir / name).read_text(encoding="utf-8")

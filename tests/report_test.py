@@ -5,8 +5,8 @@ import pytest
 import run_folders
 import trained_models
 
+from bertlib.checkpoints import records
 from bertlib.reporting import recorded_runs
-from bertlib.tasks import records
 
 pytestmark = pytest.mark.train
 

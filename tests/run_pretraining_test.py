@@ -38,10 +38,11 @@ import optimization
 import run_classifier
 import run_pretraining
 import tokenization
-from bertlib.checkpoints import checkpoint_writer, initialize, model_json
+from bertlib.checkpoints import checkpoint_writer, initialize
 from bertlib.cli import option
 from bertlib.cli.errors import InputError
 from bertlib.data import input_pipeline, model_inputs, tf_records
+from bertlib.settings import model_description
 from bertlib.settings.pretraining import PretrainingSettings
 from bertlib.tasks.classification import classification_records
 from bertlib.tasks.pretraining import (
@@ -395,7 +396,7 @@ def test_held_out_records_count_once_each(place, trained):
 
 @pytest.mark.process
 def test_a_folder_can_be_loaded_again(trained):
-  description = model_json.load_description(str(trained.folder))
+  description = model_description.load(str(trained.folder))
   assert description["script"] == "run_pretraining"
   names = set(os.listdir(trained.folder))
   assert {"vocab.txt", "bert_config.json", "eval_results.txt"} <= names

@@ -185,7 +185,7 @@ def test_a_named_model_stands_for_its_files(arguments):
   initial_model.check(parse(ner.NerSettings, *arguments))
 
 
-MODEL = dict.fromkeys(["bert_config.json", "vocab.txt", "model.ckpt.index"], "")
+MODEL = {"bert_config.json": "{}", "vocab.txt": "", "model.ckpt.index": ""}
 
 
 @pytest.mark.parametrize(
@@ -193,9 +193,7 @@ MODEL = dict.fromkeys(["bert_config.json", "vocab.txt", "model.ckpt.index"], "")
   [
     ({}, "nothing", "neither a file, a folder nor a published model. download"),
     ({}, "gone/model.ckpt-7", "neither a file, .* Name a checkpoint without"),
-    ({"hf/config.json": "{}"}, "hf", "is a Hugging Face folder. Convert it"),
-    ({"hf/pytorch_model.bin": ""}, "hf", "is a Hugging Face folder. Convert"),
-    ({"model.safetensors": ""}, "model.safetensors", "Convert its folder"),
+    ({"model.safetensors": ""}, "model.safetensors", "Name its folder"),
     ({"uncased.zip": ""}, "uncased.zip", "Unpack it, and name the folder"),
   ],
 )
@@ -215,9 +213,8 @@ def test_an_initial_model_that_is_none_is_named(
 @pytest.mark.parametrize(
   ("files", "arguments", "message"),
   [
-    ({}, [], "unless --init_checkpoint names a published model or the folder"),
+    ({}, ["--do_train"], "unless --init_checkpoint names a published model or"),
     (MODEL, ["--init_checkpoint=m/model.ckpt"], "or --init_checkpoint=m, "),
-    (MODEL, ["--output_dir=m"], "or --init_checkpoint=m, the folder that has"),
   ],
 )
 def test_the_folder_that_has_missing_files_is_named(
@@ -225,7 +222,7 @@ def test_the_folder_that_has_missing_files_is_named(
 ):
   monkeypatch.chdir(tmp_path)
   write({f"m/{name}": text for name, text in files.items()})
-  settings = parse(ner.NerSettings, "--output_dir=out", *arguments)
+  settings = parse(ner.NerSettings, "--output_dir=out", *arguments).completed()
   with pytest.raises(InputError) as error:
     initial_model.check(settings)
   given = "--vocab_file and --bert_config_file must be given, "
@@ -237,7 +234,10 @@ def test_the_folder_that_has_missing_files_is_named(
   ("settings", "files"),
   [
     (ner.NerSettings, MODEL),
-    (pretraining.PretrainingSettings, {"bert_config.json": ""}),
+    (
+      pretraining.PretrainingSettings,
+      {"bert_config.json": "{}", "model.ckpt.index": ""},
+    ),
   ],
 )
 def test_a_folder_stands_for_the_files_that_it_has(
@@ -246,7 +246,7 @@ def test_a_folder_stands_for_the_files_that_it_has(
   monkeypatch.chdir(tmp_path)
   write({f"m/{name}": text for name, text in files.items()})
   given = "--init_checkpoint=m", "--output_dir=out"
-  initial_model.check(parse(settings, *given))
+  initial_model.check(parse(settings, *given).completed())
 
 
 def write(files):

@@ -9,7 +9,8 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from bertlib.checkpoints import checkpoint_files, finding, model_files
+from bertlib.checkpoints import checkpoint_files, finding
+from bertlib.io import model_files
 
 
 def write_variables(prefix: str, variables: Mapping[str, np.ndarray]) -> None:

@@ -11,9 +11,10 @@ from typing import Callable, NamedTuple, TypeVar
 import tensorflow.compat.v1 as tf
 from absl import logging
 
-from bertlib.checkpoints import checkpoint_files, checkpoint_names, model_files
+from bertlib.checkpoints import checkpoint_files, checkpoint_names
 from bertlib.cli.errors import InputError
-from bertlib.io import files
+from bertlib.io import files, model_files
+from bertlib.settings import model_description
 
 _Result = TypeVar("_Result")
 
@@ -262,14 +263,23 @@ class Start(NamedTuple):
   step: int = 0  # of `last`; 0 if nothing trains
   # Has all of the model: `own`, or --init_checkpoint of a run without training.
   trained: str | None = None
+  ignored: str | None = None  # trained model in --output_dir that is not read
 
 
 def find_start(
-  init_checkpoint: str | None, output_dir: str, may_be_new: bool
+  init_checkpoint: str | None,
+  output_dir: str,
+  may_be_new: bool,
+  # Whether the model is that of --init_checkpoint in any case.
+  reads_initial: bool = False,
 ) -> Start:
   """Finds and checks what a run starts from; a new model may have nothing."""
   if init_checkpoint:
     init_checkpoint = find_checkpoint(init_checkpoint)
+  if reads_initial:
+    checkpoint_files.check(init_checkpoint)
+    ignored = trained_checkpoint(output_dir)
+    return Start(trained=init_checkpoint, ignored=ignored)
   last = last_checkpoint(output_dir)
   best = last_checkpoint(os.path.join(output_dir, BEST))
   start = Start(best or last, last, trained=best or last)
@@ -280,10 +290,7 @@ def find_start(
   if start.own or may_be_new:
     return start
   if not init_checkpoint:
-    raise InputError(
-      f"{output_dir}: holds no trained model; add --do_train, or name"
-      " a trained model with --init_checkpoint"
-    )
+    raise model_description.untrained(output_dir)
   checkpoint_files.check(init_checkpoint)
   return start._replace(trained=init_checkpoint)
 

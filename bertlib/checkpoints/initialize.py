@@ -89,6 +89,8 @@ def initialize_from_checkpoint(
   # Whether to leave out output layers of another shape: those of another task,
   # from which a training may start.
   new_heads: bool = False,
+  # With that, whether all output layers are those of another task.
+  other_task: bool = False,
 ):
   """Initializes the weights; returns a `scaffold_fn` on a TPU, else None."""
   if trained:
@@ -121,7 +123,11 @@ def initialize_from_checkpoint(
     variables, init_checkpoint
   )
   if new_heads:
-    others = _heads_of_another_shape(variables, assignment_map, init_checkpoint)
+    others = {n for n in assignment_map if not n.startswith("bert/")}
+    if not other_task:
+      others = _heads_of_another_shape(
+        variables, assignment_map, init_checkpoint
+      )
     for name in others:
       del assignment_map[name]
     if others and is_first_replica:

@@ -10,36 +10,16 @@ from typing import Any
 import tensorflow.compat.v1 as tf
 
 import modeling
-from bertlib.checkpoints import finding, loading, model_files
+from bertlib.checkpoints import finding, loading
 from bertlib.checkpoints.task_record import TaskRecord
 from bertlib.cli.errors import InputError
-from bertlib.cli.option import declaration
 from bertlib.data import vocabulary
-from bertlib.io import json_files
+from bertlib.io import json_files, model_files
 from bertlib.io.files import atomic_write, open_any
-from bertlib.settings import embedding_spec
-from bertlib.settings.common import ComputeSettings, ModelSettings
+from bertlib.settings import model_description
 
-# Schema of the keys of a description that several tasks have. A `TaskRecord`
-# has those of its task; others are allowed.
-_DESCRIPTION = {
-  "script?": str,
-  "task?": str,
-  "kind?": str,
-  "labels?": [str],
-  "max_seq_length?": declaration(ModelSettings, "max_seq_length"),
-  "do_lower_case?": bool,
-  "max_input_chars_per_word?": int,
-  "embedding?": embedding_spec.SCHEMA,
-  "tuned_on?": str,
-  "precision?": declaration(ComputeSettings, "precision"),
-  "xla?": declaration(ComputeSettings, "xla"),
-  "vocab_sha256?": str,
-}
 # What every model of a task has.
 _REQUIRED = {"do_lower_case": bool, "max_seq_length": int}
-
-_FIX = "Restore it; the model cannot be used without what training wrote there"
 
 # Config keys that must not change after training. The weights' shapes do not
 # show all of them.
@@ -88,7 +68,7 @@ def check(
     return
   # Empty after google-research/bert, which has no `model.json`: then only
   # shapes are compared.
-  description = load_description(output_dir, task)
+  description = model_description.load(output_dir, task)
   check_vocabulary(output_dir, description)
   shapes = dict(tf.train.list_variables(checkpoint))
   stored, wanted = (
@@ -115,8 +95,9 @@ def check(
     if value != wanted[key]:
       raise InputError(
         f"{output_dir}: holds a model with {key} {value!r}, but this run's is"
-        f" {wanted[key]!r}. Use the settings that it was trained with, or"
-        " another --output_dir, with this model as --init_checkpoint"
+        f" {wanted[key]!r}. Use the settings that it was trained with. To"
+        " train another model from it, name it as --init_checkpoint, with"
+        " another --output_dir"
       )
 
 
@@ -131,42 +112,11 @@ def _flatten(entries: Mapping[str, Any]) -> dict[str, Any]:
   return flat
 
 
-def load_description(
-  model_dir: str, task: TaskRecord | None = None
-) -> dict[str, Any]:
-  """Contents of `model.json`; empty if there is none."""
-  path = os.path.join(model_dir, model_files.DESCRIPTION)
-  if not tf.gfile.Exists(path):
-    return {}
-  # The entries of a task are checked only where they are used.
-  description = json_files.read(
-    path, _DESCRIPTION | dict(task.entries if task else {}), _FIX
-  )
-  problem = _problem_of_values(description, task)
-  if problem:
-    raise InputError(f"{path}: {problem}. {_FIX}")
-  return description
-
-
-def _problem_of_values(
-  description: Mapping[str, Any], task: TaskRecord | None
-) -> str | None:
-  """Problem of values that the schema cannot describe, or None."""
-  problem = embedding_spec.problem_of(description.get("embedding", {}))
-  if problem:
-    return problem
-  labels = description.get("labels", [])
-  if len(set(labels)) < len(labels):
-    return "repeats a label"
-  is_of_task = task and task.script == description.get("script")
-  return task.problem(description) if is_of_task else None
-
-
 def check_same_task(
   model_dir: str, description: Mapping[str, Any], checkpoint: str
 ) -> None:
   """Refuses a checkpoint whose own `model.json` describes another task."""
-  of_checkpoint = load_description(os.path.dirname(checkpoint))
+  of_checkpoint = model_description.load(os.path.dirname(checkpoint))
   for key in ("script", "kind", "labels"):
     found, expected = of_checkpoint.get(key), description.get(key)
     if found != expected and key in of_checkpoint and key in description:
@@ -190,16 +140,6 @@ def check_vocabulary(model_dir: str, description: Mapping[str, Any]) -> None:
     )
 
 
-def load_trained(
-  output_dir: str, checkpoint: str | None, task: TaskRecord
-) -> dict[str, Any]:
-  """Description in `output_dir`, else beside the checkpoint; may be empty."""
-  description = load_description(output_dir, task)
-  if not description and checkpoint:
-    description = load_description(os.path.dirname(checkpoint), task)
-  return description
-
-
 def check_description(
   model_dir: str, description: Mapping[str, Any], task: TaskRecord
 ) -> None:
@@ -207,7 +147,7 @@ def check_description(
   problem = json_files.mismatch(description, _REQUIRED | dict(task.required))
   if problem:
     path = os.path.join(model_dir, model_files.DESCRIPTION)
-    raise InputError(f"{path}: {problem}. {_FIX}")
+    raise InputError(f"{path}: {problem}. {model_description.FIX}")
 
 
 def add_to_description(model_dir: str, **values: Any) -> None:
@@ -215,4 +155,4 @@ def add_to_description(model_dir: str, **values: Any) -> None:
   for folder in (model_dir, os.path.join(model_dir, finding.BEST)):
     if tf.gfile.Exists(os.path.join(folder, model_files.DESCRIPTION)):
       with atomic_write(os.path.join(folder, model_files.DESCRIPTION)) as file:
-        file.write(json_files.pretty(load_description(folder) | values))
+        file.write(json_files.pretty(model_description.load(folder) | values))

@@ -18,7 +18,6 @@ from bertlib.checkpoints import (
   finding,
   initialize,
   loading,
-  model_files,
   model_json,
   quantization,
 )
@@ -30,8 +29,9 @@ from bertlib.compute.fast_compute import FastCompute
 from bertlib.compute.precision import hidden_dtype
 from bertlib.data import model_inputs, vocabulary
 from bertlib.data.batch_predictor import BatchPredictor
+from bertlib.io import model_files
 from bertlib.io.text_files import Encoding
-from bertlib.settings import embedding_spec
+from bertlib.settings import embedding_spec, model_description
 from bertlib.settings.common import (
   ComputeSettings,
   DeviceSettings,
@@ -160,7 +160,7 @@ class LoadedModel(BatchPredictor):
     """Description and checkpoint of a model of this task, both checked."""
     if not tf.gfile.IsDirectory(model_dir):
       raise InputError(f"{model_dir}: no such folder")
-    description = model_json.load_description(model_dir, cls.record)
+    description = model_description.load(model_dir, cls.record)
     if checkpoint:
       checkpoint = finding.find_checkpoint(checkpoint)
       checkpoint_files.check(checkpoint)

@@ -29,7 +29,8 @@ from bertlib.compute.fast_compute import FastCompute
 from bertlib.data import model_inputs
 from bertlib.io import files, json_files
 from bertlib.io.text_files import Encoding, read_pairs
-from bertlib.settings.common import EstimatorSettings, QuantizationSettings
+from bertlib.settings.command import EstimatorSettings
+from bertlib.settings.common import QuantizationSettings
 
 FILE = "quantization.json"
 

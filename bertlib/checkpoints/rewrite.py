@@ -19,12 +19,11 @@ from bertlib.checkpoints import (
   checkpoint_files,
   checkpoint_writer,
   finding,
-  model_files,
-  model_json,
 )
 from bertlib.cli.errors import InputError
 from bertlib.data import vocabulary
-from bertlib.io import files, json_files
+from bertlib.io import files, json_files, model_files
+from bertlib.settings import model_description
 
 # Weights of a Hugging Face folder, of which transformers too reads the first.
 _HUGGINGFACE_WEIGHTS = (
@@ -201,7 +200,7 @@ def _vocab(source: checkpoint_files.Checkpoint) -> list[str] | None:
 
 
 def _labels(source: checkpoint_files.Checkpoint) -> list[str] | None:
-  return model_json.load_description(_beside(source, "")).get("labels")
+  return model_description.load(_beside(source, "")).get("labels")
 
 
 def _beside(source: checkpoint_files.Checkpoint, name: str) -> str:

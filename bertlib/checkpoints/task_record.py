@@ -1,8 +1,8 @@
 """`TaskRecord`: the answers of a task to what shared code asks.
 
-`RECORD` in `record.py` of each folder of `bertlib/tasks`, which
-`bertlib.tasks.records` finds. It is read where TensorFlow is not imported:
-functions that need more are modules of `lazy_module.load`.
+`RECORD` in `record.py` of each folder of `bertlib/tasks`, which `records`
+finds. It is read where TensorFlow is not imported: functions that need more are
+modules of `lazy_module.load`.
 """
 
 from __future__ import annotations
@@ -30,9 +30,6 @@ class PredictExample(NamedTuple):
 
   file: str  # example of a --predict_file
   about: str  # a sentence that ends in a colon: what it gives
-  flags: Sequence[str] = ()  # of the training, needed again if given
-  # --output_dir is enough to find the model's files and settings.
-  reads_folder: bool = False
   # Call of a method of `predictor`, given the description; None for a script
   # without `Predictor`.
   call: Callable[[Description], str] | None = None

@@ -19,6 +19,8 @@ from bertlib.cli.absl import flags
 from bertlib.cli.errors import InputError, english_list
 from bertlib.cli.ranges import Range
 
+Settings = TypeVar("Settings", bound="CommandSettings")
+
 
 class Group:
   """Base of a class of flags."""
@@ -51,8 +53,9 @@ class CommandSettings(Group):
   # Words after "--" are for another program.
   PASSES_ON_ARGUMENTS: ClassVar[bool] = False
 
-
-Settings = TypeVar("Settings", bound=CommandSettings)
+  def completed(self: Settings) -> Settings:
+    """The settings with those of the model's folder, for flags not given."""
+    return self
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,6 +76,7 @@ class Flag:
     short_name: one letter.
     alias: second name.
     is_output: whether it names a file or folder to write.
+    kept: whether `model.json` keeps the value for later commands.
     needs: what the flag needs to have an effect: conditions on other flags,
       separated by commas, such as "do_train, not memory_gb" or "precision=int8
       or quantize=int8". Flags that the command lacks do not count.
@@ -90,6 +94,7 @@ class Flag:
   short_name: str | None = None
   alias: str | None = None
   is_output: bool = False
+  kept: bool = False
   needs: str = ""
 
   def allows(self, value: Any) -> bool:
@@ -369,7 +374,7 @@ def from_flags(
 ) -> Settings:
   """Settings of a command from its parsed flags, checked."""
   check_values(settings, values)
-  made = read_flags(settings, values)
+  made = read_flags(settings, values).completed()
   for part in groups(made):
     part.check()
   return made
@@ -441,17 +446,17 @@ def read_flags(
       if name not in ("doctor", "rerun")
     ),
   }
-  return _fill(make(settings, **found), filled)
+  return fill(make(settings, **found), filled)
 
 
-def _fill(settings: Any, filled: Mapping[str, Any]) -> Any:
-  """Sets the fields with these names, also in groups of flags."""
+def fill(settings: Any, filled: Mapping[str, Any]) -> Any:
+  """The settings with other values of these fields, also in groups of flags."""
   changed = {}
   for field in dataclasses.fields(settings):
     if field.name in filled:
       changed[field.name] = filled[field.name]
     elif "flags" in field.metadata:
-      changed[field.name] = _fill(getattr(settings, field.name), filled)
+      changed[field.name] = fill(getattr(settings, field.name), filled)
   return dataclasses.replace(settings, **changed)
 
 
@@ -494,6 +499,13 @@ def values_of(settings: CommandSettings) -> dict[str, Any]:
     for name in field.metadata.get("flags", {}):
       found[name] = getattr(value, name)
   return found
+
+
+def kept_values(settings: CommandSettings) -> dict[str, Any]:
+  """Values of the flags that `model.json` keeps, by name, if they are set."""
+  kept = {name for name, flag in declarations(type(settings)) if flag.kept}
+  values = values_of(settings)
+  return {n: v for n, v in values.items() if n in kept and v is not None}
 
 
 def value_of(name: str, default: Any) -> Any:

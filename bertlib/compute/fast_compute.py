@@ -18,7 +18,7 @@ import optimization
 from bertlib.compute import int8, onednn, precision, same_formula, xla
 from bertlib.compute.graph_state import custom_gradient
 from bertlib.compute.unpadding import UnpaddedRows
-from bertlib.settings.common import EstimatorSettings
+from bertlib.settings.command import EstimatorSettings
 
 
 @dataclasses.dataclass(frozen=True)

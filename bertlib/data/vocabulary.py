@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 import tokenization
 from bertlib.cli.absl import logging
 from bertlib.cli.errors import InputError
-from bertlib.io import files, text_files
+from bertlib.io import files, model_files, text_files
 
 _SPECIAL_ENTRIES = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
@@ -57,7 +57,7 @@ def load_tokenizer(
 
 def _compare_with_checkpoint(path: str, checkpoint: str) -> None:
   """Warns if the vocabulary in the checkpoint's folder is another."""
-  expected = os.path.join(os.path.dirname(checkpoint), "vocab.txt")
+  expected = os.path.join(os.path.dirname(checkpoint), model_files.VOCAB)
   if files.exists(expected):
     different = difference(path, expected, ignore_unused=True)
     if different:

@@ -21,14 +21,13 @@ from bertlib.checkpoints import (
   finding,
   initialize,
   loading,
-  model_files,
   rewrite,
 )
 from bertlib.cli.errors import InputError
 from bertlib.data import model_inputs, vocabulary
 from bertlib.exchange import from_huggingface, huggingface_runner
 from bertlib.exchange.huggingface_runner import Batch, Outputs, numbered
-from bertlib.io import json_files, text_files
+from bertlib.io import json_files, model_files, text_files
 
 
 class Model(NamedTuple):

@@ -14,12 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bertlib.checkpoints import (
-  checkpoint_writer,
-  loading,
-  model_files,
-  rewrite,
-)
+from bertlib.checkpoints import checkpoint_writer, loading, rewrite
 from bertlib.checkpoints.task_record import HuggingFaceModel, TaskRecord
 from bertlib.cli.errors import InputError, some_of
 from bertlib.data import vocabulary
@@ -29,7 +24,7 @@ from bertlib.exchange import (
   tensor_names,
 )
 from bertlib.exchange.huggingface_tokenizer import Tokenizer
-from bertlib.io import files, json_files
+from bertlib.io import files, json_files, model_files
 
 # Hugging Face's names of activations, and those of modeling.py.
 ACTIVATIONS = {

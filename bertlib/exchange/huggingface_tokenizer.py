@@ -7,9 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import tokenization
-from bertlib.checkpoints import model_files
 from bertlib.cli.errors import InputError, some_of
-from bertlib.io import json_files, text_files
+from bertlib.io import json_files, model_files, text_files
 
 # Special entries of BERT, by the keys of these files.
 _SPECIAL = {

@@ -1,65 +1,93 @@
-"""Checks --init_checkpoint and the files it brings, without TensorFlow."""
+"""Checks --init_checkpoint and what it has to bring, without TensorFlow."""
 
 from __future__ import annotations
 
 import os
 
-from bertlib.checkpoints import model_files
+from bertlib.cli import option
 from bertlib.cli.errors import InputError, english_list
 from bertlib.exchange import published_models
-from bertlib.io import files
+from bertlib.io import files, model_files
+from bertlib.settings import model_description
+from bertlib.settings.command import ModelCommand
 
-# What is needed of a folder that is to replace a flag.
-_BROUGHT = {**model_files.BY_FLAG, "init_checkpoint": ""}
+# Weights of Hugging Face folders.
+_HUGGINGFACE = ("model.safetensors", "pytorch_model.bin")
+_HUGGINGFACE_SETS = tuple(f"{name}.index.json" for name in _HUGGINGFACE)
 
 # Endings of files of models that are no checkpoints of TensorFlow, and the fix.
 _OTHER_FILES = {
-  (".bin", ".pt", ".pth", ".safetensors"): (
-    "Convert its folder with convert_checkpoint.py"
-  ),
+  (".bin", ".pt", ".pth", ".safetensors"): "Name its folder",
   (".zip", ".gz", ".tar", ".tgz"): "Unpack it, and name the folder",
 }
 
 
-def check(settings) -> None:
-  """Refuses settings without a file that the initial model does not bring."""
+def check(settings: ModelCommand, is_found: bool = False) -> None:
+  """Refuses settings without a flag that the model does not bring.
+
+  Args:
+    settings: of a command.
+    is_found: whether a model that has to be downloaded or converted has been.
+  """
   model, unless = settings.model, settings.REQUIRED_UNLESS
-  if model.bert_hub_module_handle or (unless and getattr(settings, unless)):
+  if unless and getattr(settings, unless):
     return
-  value = model.init_checkpoint or ""
-  if value and published_models.is_name(value):
+  value, handle = model.init_checkpoint or "", model.bert_hub_module_handle
+  if not is_found and (
+    handle or published_models.is_name(value) or is_huggingface(value)
+  ):
     return
+  values = option.values_of(settings)
   missing = [
     name
     for name in settings.REQUIRED
     if name in settings.BROUGHT_BY_MODEL
-    and not getattr(model, name)
-    and not (value and files.exists(os.path.join(value, _BROUGHT[name])))
+    and not values[name]
+    and not (handle and name == "vocab_file")  # not all encoders have one
   ]
   if not missing:
     return
-  if problem := value and why_no_model(value):
+  if problem := value and not is_found and why_no_model(value):
     raise InputError(problem)
+  folder = model.folder
+  if not (folder or value or settings.trains) and settings.model_dir:
+    raise model_description.untrained(settings.model_dir)
+  flags = english_list(f"--{name}" for name in missing)
   raise InputError(
-    f"{english_list(f'--{name}' for name in missing)} must be given"
-    f"{_other_ways(settings)}. For example: {settings.EXAMPLE}. --helpfull"
-    " lists all flags"
+    f"{flags} must be given{_other_ways(settings)}. --helpfull lists all flags"
   )
 
 
-def _other_ways(settings) -> str:
-  """Words for an error: alternatives that bring config and vocabulary."""
-  folders = [os.path.dirname(settings.model.init_checkpoint or "")]
-  if getattr(settings, "run", None):
-    folders.append(settings.run.output_dir or "")
-  for folder in filter(None, folders):
-    paths = [os.path.join(folder, name) for name in _BROUGHT.values()]
+def _other_ways(settings: ModelCommand) -> str:
+  """Words for an error: what could bring flags that are not given."""
+  model, folder = settings.model, settings.model.folder
+  if folder and folder not in (model.init_checkpoint, settings.model_dir):
+    paths = [os.path.join(folder, n) for n in model_files.BY_FLAG.values()]
     if all(map(files.exists, paths)):
       return f", or --init_checkpoint={folder}, the folder that has them"
+  if folder:
+    return f", which {folder} does not bring"
   return (
     ", unless --init_checkpoint names a published model or the folder of a"
-    " model"
+    f" model. For example: {settings.EXAMPLE}"
   )
+
+
+def is_huggingface(path: str) -> bool:
+  """True for a Hugging Face folder; InputError if it has two models."""
+  found = [
+    name
+    for name in (*_HUGGINGFACE, *_HUGGINGFACE_SETS, "modules.json")
+    if path and os.path.exists(os.path.join(path, name))
+  ]
+  checkpoints = found and files.matching(path, "*.index")
+  if checkpoints:
+    raise InputError(
+      f"{path}: has two models, {os.path.basename(checkpoints[0])} and"
+      f" {found[0]}. Name the checkpoint, {checkpoints[0][: -len('.index')]},"
+      " or move one of them"
+    )
+  return bool(found)
 
 
 def why_no_model(path: str) -> str | None:
@@ -68,15 +96,6 @@ def why_no_model(path: str) -> str | None:
   for endings, fix in _OTHER_FILES.items():
     if path.endswith(endings) and files.exists(path):
       return f"{flag}: not a TensorFlow checkpoint. {fix}"
-  others = "config.json", "pytorch_model.bin", "model.safetensors"
-  if any(files.exists(os.path.join(path, name)) for name in others):
-    if files.matching(path, "*.index"):
-      return None
-    return (
-      f"{flag}: is a Hugging Face folder. Convert it with"
-      f" convert_checkpoint.py --input={path} --output=FOLDER, and name that"
-      " folder"
-    )
   if files.exists(path) or files.exists(f"{path}.index"):
     return None
   if similar := published_models.similar_names(path):

@@ -5,104 +5,79 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from absl import logging
 
 import modeling
-from bertlib.checkpoints import finding, loading, model_files, model_json
-from bertlib.checkpoints.task_record import TaskRecord
+from bertlib.checkpoints import finding, loading, model_json
+from bertlib.cli import option
 from bertlib.cli.errors import InputError
-from bertlib.cli.option import CommandSettings
 from bertlib.data import vocabulary
 from bertlib.exchange import initial_model, published_models, tfhub, zoo
 from bertlib.hardware import devices
-from bertlib.io import json_files
+from bertlib.io import model_files
 from bertlib.io.files import exists
-from bertlib.settings.common import (
-  EstimatorSettings,
-  ModelSettings,
-)
+from bertlib.settings import model_description
+from bertlib.settings.command import EstimatorSettings, ModelCommand
+from bertlib.settings.common import ModelSettings
 
-Settings = TypeVar("Settings", bound=EstimatorSettings)
+Settings = TypeVar("Settings", bound=ModelCommand)
 
 
-def fetch_model(settings: CommandSettings) -> ModelSettings:
-  """Downloads a model that the flags name, and finds its files."""
-  # Flags of the command line take precedence over what a model brings.
+def complete(settings: Settings) -> Settings:
+  """Downloads or converts the initial model; completes and checks settings."""
   initial_model.check(settings)
   model = settings.model
   handle, checkpoint = model.bert_hub_module_handle, model.init_checkpoint
+  brought = {}
   if handle:
     brought = tfhub.flags_for(handle)
   elif checkpoint and published_models.is_name(checkpoint):
     brought = zoo.flags_for(checkpoint)
-  elif checkpoint:
-    if published_models.is_hidden_by(checkpoint):
-      logging.info(
-        "%s: the local folder is used; a published model has this name too",
-        checkpoint,
-      )
-    found = dataclasses.replace(
-      model, init_checkpoint=find_init_checkpoint(checkpoint)
+  elif checkpoint and initial_model.is_huggingface(checkpoint):
+    brought = {"init_checkpoint": zoo.convert(checkpoint)}
+  elif checkpoint and published_models.is_hidden_by(checkpoint):
+    logging.info(
+      "%s: the local folder is used; a published model has this name too",
+      checkpoint,
     )
-    return complete_model(found, checkpoint)
-  else:
-    return model
-  return dataclasses.replace(
-    model,
-    **{
-      name: value
-      for name, value in brought.items()
-      if name == "init_checkpoint" or name not in model.given
-    },
-  )
+  if brought:
+    settings = option.fill(
+      settings,
+      {
+        name: value
+        for name, value in brought.items()
+        if name == "init_checkpoint" or name not in model.given
+      },
+    ).completed()
+    initial_model.check(settings, is_found=True)
+    settings.check()
+  check_model_files(settings)
+  if checkpoint and not handle:
+    path = find_init_checkpoint(settings.model.init_checkpoint)
+    settings = option.fill(settings, {"init_checkpoint": path})
+  return settings
 
 
-def complete_model(
-  model: ModelSettings,
-  folder: str,
-  names: Sequence[str] = ("do_lower_case", "max_input_chars_per_word"),
-) -> ModelSettings:
-  """Adds a model folder's files and `model.json` entries to the settings."""
-  description = model_json.load_description(folder)
-  config_file = os.path.join(folder, model_files.CONFIG)
-  if not description and exists(config_file):
-    # Earlier versions wrote the casing of a converted model there.
-    description = json_files.read(config_file, dict)
-  brought: dict[str, Any] = {
-    name: description[name]
-    for name in names
-    if name in description and name not in model.given
-  }
-  for flag, name in model_files.BY_FLAG.items():
-    path = os.path.join(folder, name)
-    if not getattr(model, flag) and exists(path):
-      brought[flag] = path
-  if "vocab_file" in brought:
-    model_json.check_vocabulary(folder, description)
-  return dataclasses.replace(model, **brought)
-
-
-def find_description(
-  settings: Settings, task: TaskRecord
-) -> tuple[dict[str, Any], str]:
-  """`model.json` ({} without) and folder of the model to evaluate or export."""
-  output_dir, model = settings.run.output_dir, settings.model
-  initial = model.bert_hub_module_handle or model.init_checkpoint
-  # Downloads nothing: a published model is no model of a task.
-  is_published = model.bert_hub_module_handle or (
-    initial and published_models.is_name(initial)
-  )
-  if is_published and not finding.trained_checkpoint(output_dir):
-    return {}, initial
-  checkpoint = finding.find_start(
-    None if is_published else initial and find_init_checkpoint(initial),
-    output_dir,
-    may_be_new=False,
-  ).trained
-  description = model_json.load_trained(output_dir, checkpoint, task)
-  return description, os.path.dirname(checkpoint)
+def check_model_files(settings: ModelCommand) -> None:
+  """Refuses flags that contradict the folder of the model that is read."""
+  model = settings.model
+  if not model.folder:
+    return
+  description = model_description.load(model.folder)
+  model_json.check_vocabulary(model.folder, description)
+  if settings.trains:
+    return
+  is_lower = description.get("do_lower_case", model.do_lower_case)
+  if is_lower != model.do_lower_case:
+    raise InputError(
+      f"--do_lower_case={str(model.do_lower_case).lower()}: {model.folder} was"
+      f" trained with {str(is_lower).lower()}. Leave out the flag"
+    )
+  path = os.path.join(model.folder, model_files.VOCAB)
+  if model.vocab_file and description and exists(path):
+    vocabulary.check_same(model.vocab_file, path)
 
 
 def find_init_checkpoint(value: str) -> str:
@@ -116,7 +91,7 @@ def find_init_checkpoint(value: str) -> str:
     raise InputError(problem) from error
 
 
-def find_devices(settings: Settings) -> Settings:
+def find_devices(settings: EstimatorSettings) -> EstimatorSettings:
   """Finds the devices of a run, and what "auto" stands for on them."""
   run = settings.run
   paths = {"init_checkpoint": settings.model.init_checkpoint}
@@ -125,7 +100,7 @@ def find_devices(settings: Settings) -> Settings:
     paths["output_dir"] = run.output_dir
     # Where a run resumes, or evaluates what another has trained, "auto" is what
     # that run recorded in its folder.
-    recorded = model_json.load_description(run.output_dir)
+    recorded = model_description.load(run.output_dir)
   if run and run.seeds:  # "auto" computes here, before those runs
     devices.share_gpus()
   found = devices.find(settings.devices, paths)

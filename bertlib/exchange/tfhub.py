@@ -12,12 +12,13 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from bertlib.checkpoints import checkpoint_writer, model_files, model_json
+from bertlib.checkpoints import checkpoint_writer
 from bertlib.cli.errors import InputError
 from bertlib.compat import estimator_api  # noqa: F401 (selects Keras 2, which tensorflow_hub uses)
 from bertlib.exchange import zoo
-from bertlib.io import folder_lock, json_files
+from bertlib.io import folder_lock, json_files, model_files
 from bertlib.io.files import atomic_folder, atomic_write
+from bertlib.settings import model_description
 
 # From variable names of TensorFlow's Model Garden to BERT's.
 _NAMES = (
@@ -64,7 +65,7 @@ def flags_for(handle: str) -> dict[str, str | bool]:
   }
   if os.path.exists(path(model_files.VOCAB)):
     flags["vocab_file"] = path(model_files.VOCAB)
-  return flags | model_json.load_description(converted)
+  return flags | model_description.load(converted)
 
 
 def _resolve(handle: str) -> str:

@@ -14,7 +14,7 @@ from typing import Any, Callable
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from bertlib.checkpoints import checkpoint_files, model_json, rewrite
+from bertlib.checkpoints import checkpoint_files, rewrite
 from bertlib.checkpoints.task_record import PROBLEM_TYPES, TaskRecord
 from bertlib.cli.errors import InputError
 from bertlib.exchange import (
@@ -25,6 +25,7 @@ from bertlib.exchange import (
 )
 from bertlib.exchange.from_huggingface import TASK_PARAMS, ConvertedModel
 from bertlib.io import files, json_files
+from bertlib.settings import model_description
 
 # Files of the weights, of which transformers reads the first.
 _SAFETENSORS, _PYTORCH = "model.safetensors", "pytorch_model.bin"
@@ -116,7 +117,7 @@ def read(
   )
   vocab = huggingface_tokenizer.read_vocab(vocab_file)
   from_huggingface.check_vocab_size(vocab, config, vocab_file)
-  description = model_json.load_description(os.path.dirname(checkpoint))
+  description = model_description.load(os.path.dirname(checkpoint))
   weights = rewrite.read_weights(checkpoint)
   variables, widened = from_huggingface.as_float32(weights, checkpoint)
   num_others = len(checkpoint_files.Checkpoint(checkpoint)) - len(weights)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import gzip
+import hashlib
 import os
 import posixpath
 import re
@@ -23,12 +24,13 @@ from typing import IO, Callable
 
 from absl import logging
 
-from bertlib.checkpoints import checkpoint_names, model_files
+from bertlib.checkpoints import checkpoint_names, records
 from bertlib.cli import lazy_module, tensorflow_log, terminal
 from bertlib.cli.errors import NO_ROOM, InputError
 from bertlib.exchange import published_models
-from bertlib.io import files, folder_lock, json_files
+from bertlib.io import files, folder_lock, json_files, model_files
 from bertlib.io.files import atomic_write
+from bertlib.settings import model_description
 
 # It imports TensorFlow, which only models of the Hugging Face Hub need.
 from_huggingface = lazy_module.load("bertlib.exchange.from_huggingface")
@@ -105,6 +107,28 @@ def flags_for(name: str, cache_dir: str | None = None) -> dict[str, str | bool]:
     "init_checkpoint": checkpoint_path(folder),
     "do_lower_case": published_models.find(name).do_lower_case,
   }
+
+
+def convert(folder: str) -> str:
+  """Folder of a Hugging Face model as converted into the cache, once."""
+  source = os.path.abspath(folder)
+  paths = files.matching_below(source, "*")
+  state = [(path, *files.file_state(path)) for path in paths]
+  digest = hashlib.sha256(repr((model_description.FORMAT, state)).encode())
+  name = f"{os.path.basename(source)}-{digest.hexdigest()[:16]}"
+  cache = os.path.join(default_cache_dir(), "local")
+  converted = os.path.join(cache, name)
+  if not os.path.exists(converted):
+    os.makedirs(cache, exist_ok=True)
+    # Other processes that start from it at the same time wait.
+    with folder_lock.wait_for_lock(converted + ".lock"):
+      if not os.path.exists(converted):
+        for line in from_huggingface.convert(
+          folder, converted, records.all_records()
+        ):
+          logging.info("%s: %s", folder, line)
+  logging.info("%s: as converted to %s", folder, converted)
+  return converted
 
 
 def _missing(names: Collection[str]) -> list[str]:

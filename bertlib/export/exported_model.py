@@ -16,13 +16,12 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from bertlib.checkpoints import model_files
 from bertlib.cli.errors import InputError
 from bertlib.cli.option import declaration
 from bertlib.compute import onednn
 from bertlib.compute.precision import supported_dtypes
 from bertlib.export import gguf_file, onnx_folder
-from bertlib.io import files, json_files
+from bertlib.io import files, json_files, model_files
 from bertlib.io.files import atomic_write
 from bertlib.settings.common import ComputeSettings
 

@@ -11,7 +11,7 @@ from bertlib.checkpoints import checkpoint_files
 from bertlib.compat import estimator_api
 from bertlib.data import tf_records
 from bertlib.hardware import distribution
-from bertlib.settings.common import EstimatorSettings
+from bertlib.settings.command import EstimatorSettings
 from bertlib.settings.training import RunSettings
 
 

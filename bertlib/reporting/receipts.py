@@ -28,7 +28,7 @@ from bertlib.cli.steps import Steps
 from bertlib.data import read_ahead
 from bertlib.io import files, json_files, receipt_file
 from bertlib.io.files import open_any
-from bertlib.settings.common import RecordedSettings
+from bertlib.settings.command import RecordedSettings
 from bertlib.settings.training import RunSettings
 
 ROOT = os.path.dirname(

@@ -18,7 +18,7 @@ from bertlib.io import receipt_file, result_files
 from bertlib.reporting import event_files, html_report, predict_commands
 from bertlib.reporting.html_report import Section, escape, format_value
 from bertlib.reporting.statistics import Estimates, Interval
-from bertlib.settings.common import TrainingSettings
+from bertlib.settings.command import TrainingSettings
 from bertlib.training import model_selection, multi_run
 from bertlib.training.task import Run
 

@@ -16,7 +16,7 @@ from bertlib.checkpoints import loading
 from bertlib.cli.steps import Steps
 from bertlib.compute import precision
 from bertlib.reporting.doctor import LengthSummary, check_disk, size_in_words
-from bertlib.settings.common import TrainingSettings
+from bertlib.settings.command import TrainingSettings
 from bertlib.training import memory_plan, step_plan
 from bertlib.training.task import Run
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-from collections.abc import Sequence
-from typing import ClassVar
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 from bertlib.cli import option
 from bertlib.cli.errors import InputError
 from bertlib.cli.ranges import Range
-from bertlib.settings.common import TrainingSettings
+from bertlib.settings.command import TrainingSettings
 
 # Tasks, spelled as in their papers.
 TASKS = (
@@ -49,7 +49,7 @@ def unknown_task(name: str) -> InputError:
 
 def check_task(settings: ClassifierSettings) -> None:
   """Refuses a task that the script itself does not have."""
-  if settings.task not in _KNOWN:
+  if settings.task and settings.task not in _KNOWN:
     raise unknown_task(settings.task_name)
 
 
@@ -63,6 +63,11 @@ class ClassifierSettings(TrainingSettings):
     "bert_config_file",
     "output_dir",
   )
+  BROUGHT_BY_MODEL: ClassVar[Sequence[str]] = (
+    "task_name",
+    *TrainingSettings.BROUGHT_BY_MODEL,
+  )
+  SCRIPT: ClassVar[str] = "run_classifier"
   EXAMPLE: ClassVar[str] = (
     "python run_classifier.py --task_name=MRPC --data_dir=glue/MRPC"
     " --do_train --do_eval --init_checkpoint=bert-base-uncased"
@@ -80,6 +85,7 @@ class ClassifierSettings(TrainingSettings):
   language: str = option.text(
     "zh",
     "Language code of the XNLI files to train and evaluate on.",
+    kept=True,
     needs="task_name=xnli",
   )
   predict_file: str | None = option.path(
@@ -129,11 +135,13 @@ class ClassifierSettings(TrainingSettings):
     " name, or its number counted from 1. A name of the header is a name, even"
     " if it is a number.",
     basic=True,
+    kept=True,
     needs="task_name=tsv or predict_file",
   )
   text_b_column: str | None = option.text(
     None,
     "Column of the second text of a pair, like --text_a_column.",
+    kept=True,
     needs="task_name=tsv or predict_file",
   )
   label_column: str = option.text(
@@ -141,6 +149,7 @@ class ClassifierSettings(TrainingSettings):
     "Column of the label for --task_name=tsv: its name, or its number counted"
     " from 1.",
     basic=True,
+    kept=True,
     needs="task_name=tsv",
   )
   id_column: str | None = option.text(
@@ -165,6 +174,7 @@ class ClassifierSettings(TrainingSettings):
   label_delimiter: str = option.text(
     ",",
     "Separator between the labels of a text with --problem_type=multi_label.",
+    kept=True,
     needs="task_name=tsv, problem_type=multi_label",
   )
   class_weights: Sequence[str] | None = option.text_list(
@@ -182,6 +192,21 @@ class ClassifierSettings(TrainingSettings):
     """The --task_name in lower case without hyphens."""
     return plain_task(self.task_name or "")
 
+  def entries_as_flags(self, description: Mapping[str, Any]) -> dict[str, Any]:
+    """See base class; names, labels and kind of the task have other keys."""
+    columns = description.get("columns", {})
+    flags = {f"{role}_column": column for role, column in columns.items()}
+    flags |= super().entries_as_flags(description)
+    if labels := description.get("labels"):
+      flags["labels"] = labels
+    kind = description.get("kind")
+    if option.declaration(type(self), "problem_type").allows(kind):
+      # A converted model has no name of its task.
+      flags |= {"problem_type": kind, "task_name": "tsv"}
+    if task := description.get("task"):
+      flags["task_name"] = task
+    return flags
+
   def check(self) -> None:
     """Refuses flags that the task does not take, or that it needs."""
     super().check()
@@ -193,7 +218,10 @@ class ClassifierSettings(TrainingSettings):
     if self.task == "tsv":
       self._check_labels()
       return
-    if self.task in _KNOWN:
+    if not self.task:  # known once the model is there
+      return
+    run = self.run
+    if run.do_train or run.evaluates or not self.predict_file:
       self.need("data_dir", f"task_name={self.task_name}")
     if self.id_column and not self.predict_file:
       raise InputError(

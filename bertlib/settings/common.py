@@ -16,7 +16,6 @@ from bertlib.cli.ranges import (
   POSITIVE,
   SEQ_LENGTH,
 )
-from bertlib.settings.training import OptimizerSettings, RunSettings
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,12 +56,14 @@ class ModelSettings(option.Group):
     " cased ones.",
     alias="do_lower",
     basic=True,
+    kept=True,
   )
   max_input_chars_per_word: int | None = option.integer(
     None,
     "Longest word in characters; longer ones become [UNK]. If not given, that"
     " of the model, or else 200, as in google-research/bert.",
     AT_LEAST_1,
+    kept=True,
   )
   max_seq_length: int = option.integer(
     128,
@@ -70,10 +71,13 @@ class ModelSettings(option.Group):
     " [SEP]. Longer inputs are truncated, shorter ones padded.",
     SEQ_LENGTH,
     basic=True,
+    kept=True,
   )
   given: frozenset[str] = (
     frozenset()
   )  # names of the flags given on the command line
+  # Folder of the model that is read or gone on with, by `model_description`.
+  folder: str | None = None
 
   def check(self) -> None:
     """Refuses two initial models."""
@@ -342,131 +346,3 @@ class ReceiptSettings(option.Group):
   # name.
   command_line: Sequence[str] = ()
   times_given: Mapping[str, int] = dataclasses.field(default_factory=dict)
-
-
-class RecordedSettings(option.CommandSettings):
-  """Settings of a command that writes a receipt.
-
-  Attributes:
-    receipt: flags about the receipt.
-    output: the folder or the first file that the command writes.
-    run: None in a command without --output_dir.
-    compute: None in a command that computes nothing with a model.
-    devices: None in such a command too.
-  """
-
-  receipt: ReceiptSettings
-  output: str
-  run: RunSettings | None = None
-  compute: ComputeSettings | None = None
-  devices: DeviceSettings | None = None
-
-
-class EstimatorSettings(RecordedSettings):
-  """Settings of a command that runs a model, in training or without."""
-
-  BROUGHT_BY_MODEL: ClassVar[Sequence[str]] = (
-    "vocab_file",
-    "bert_config_file",
-    "init_checkpoint",
-  )
-
-  model: ModelSettings
-  text: TextSettings
-  compute: ComputeSettings
-  quantization: QuantizationSettings
-  devices: DeviceSettings
-
-  def check(self) -> None:
-    """Refuses a computation that the devices do not do."""
-    run, kind = self.run, self.compute.precision
-    if kind == "int8" and run and run.do_train:
-      raise InputError(
-        "--precision=int8: for evaluation and prediction only. Train with"
-        " --precision=auto, then evaluate and predict with int8"
-      )
-    if kind == "int8" and self.devices.on_tpu:
-      raise InputError(
-        "--precision=int8: for CPUs only. Give --precision=bfloat16 on a TPU"
-      )
-    if kind == "float16" and self.devices.on_tpu:
-      raise InputError(
-        "--precision=float16 cannot be used with --use_tpu: TPUs have no fast"
-        " float16. Give --precision=bfloat16"
-      )
-    if self.devices.distribution == "multi_worker":
-      if run and run.seeds:
-        raise InputError(
-          f"--seeds={run.seeds}: not with --distribution=multi_worker. Train"
-          " once per --seed, each in its own --output_dir"
-        )
-      if not (run and run.do_train):
-        raise InputError(
-          "--distribution=multi_worker is for training. Add --do_train, or"
-          " evaluate and predict on one machine"
-        )
-
-
-@dataclasses.dataclass(frozen=True)
-class TrainingSettings(EstimatorSettings):
-  """Settings of all training scripts; each adds its own.
-
-  Attributes:
-    ACTIONS: flags of which at least one must be given.
-  """
-
-  ACTIONS: ClassVar[Sequence[str]] = ("do_train", "do_eval", "do_predict")
-
-  SECTION: ClassVar[str] = "data"
-
-  model: ModelSettings = option.group(ModelSettings)
-  text: TextSettings = option.group(TextSettings)
-  run: RunSettings = option.group(RunSettings)
-  optimizer: OptimizerSettings = option.group(OptimizerSettings)
-  compute: ComputeSettings = option.group(ComputeSettings)
-  quantization: QuantizationSettings = option.group(QuantizationSettings)
-  devices: DeviceSettings = option.group(DeviceSettings)
-  receipt: ReceiptSettings = option.group(ReceiptSettings)
-
-  @property
-  def output(self) -> str:
-    """The --output_dir."""
-    return self.run.output_dir
-
-  def check(self) -> None:
-    """Refuses a run that would do nothing, or a batch that is not divided."""
-    super().check()
-    run, num_micro_batches = self.run, self.compute.gradient_accumulation_steps
-    values = option.values_of(self)
-    if not any(values[name] for name in self.ACTIONS):
-      raise InputError(
-        "nothing to do; give one or more of --" + ", --".join(self.ACTIONS)
-      )
-    evaluates_by = "eval_batch_size"
-    if evaluates_by not in values:  # but by predictions
-      evaluates_by = "predict_batch_size"
-    for flag, is_used in (
-      ("train_batch_size", run.do_train),
-      (evaluates_by, run.evaluates),
-      ("predict_batch_size", run.do_predict),
-    ):
-      size, cores = values[flag], self.devices.num_tpu_cores
-      if self.devices.on_tpu and is_used and size % cores:
-        raise InputError(
-          f"--{flag}={size} cannot be divided among {cores} TPU cores. Give a"
-          " multiple of that"
-        )
-    if (
-      run.do_train
-      and self.compute.memory_gb is None
-      and run.train_batch_size % num_micro_batches
-    ):
-      raise InputError(
-        f"--gradient_accumulation_steps={num_micro_batches} does not divide"
-        f" --train_batch_size={run.train_batch_size}"
-      )
-
-  def need(self, flag: str, action: str) -> None:
-    """Refuses a flag that is not given but needed with another."""
-    if not getattr(self, flag):
-      raise InputError(f"--{flag} is needed with --{action}")

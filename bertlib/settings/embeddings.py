@@ -9,8 +9,9 @@ from typing import ClassVar, NamedTuple
 from bertlib.cli import option
 from bertlib.cli.errors import InputError
 from bertlib.cli.ranges import AT_LEAST_1, FINITE, NOT_NEGATIVE, POSITIVE
-from bertlib.settings.common import ModelSettings, TrainingSettings
-from bertlib.settings.embedding_spec import VectorSettings
+from bertlib.settings.command import TrainingSettings
+from bertlib.settings.common import ModelSettings
+from bertlib.settings.embedding_spec import SCRIPT, VectorSettings
 from bertlib.settings.training import RunSettings
 
 # Keys of the table in `embedding_losses`, which imports TensorFlow.
@@ -162,7 +163,17 @@ class LossSettings(option.Group):
 class EmbeddingSettings(TrainingSettings):
   """Flags of run_embeddings.py."""
 
-  REQUIRED: ClassVar[Sequence[str]] = ("output_dir",)
+  REQUIRED: ClassVar[Sequence[str]] = (
+    "vocab_file",
+    "bert_config_file",
+    "output_dir",
+  )
+  SCRIPT: ClassVar[str] = SCRIPT
+  NEEDS_OWN_MODEL: ClassVar[bool] = False  # any encoder has vectors
+  KEPT_IN_TRAINING: ClassVar[Sequence[str]] = (
+    *TrainingSettings.KEPT_IN_TRAINING,
+    "max_seq_length",
+  )
   EXAMPLE: ClassVar[str] = (
     "python run_embeddings.py --train_file=train.tsv"
     " --text_columns=question,answer --do_train"
@@ -228,15 +239,17 @@ class EmbeddingSettings(TrainingSettings):
     " any number of columns of hard negatives; or two texts with a score or a"
     " label; or one text with a label.",
     basic=True,
+    kept=True,
   )
   score_column: str | None = option.text(
-    None, "Column of the similarity of two texts.", basic=True
+    None, "Column of the similarity of two texts.", basic=True, kept=True
   )
   label_column: str | None = option.text(
     None,
     "Column of the label: of a text, or 1 for two texts that belong together"
     " and 0 for others.",
     basic=True,
+    kept=True,
   )
   bad_rows: str = option.choice(
     "refuse",
@@ -248,12 +261,14 @@ class EmbeddingSettings(TrainingSettings):
     0.0,
     "Score of unrelated texts, the lowest.",
     FINITE,
+    kept=True,
     needs="score_column or dev_score_column",
   )
   max_score: float = option.number(
     1.0,
     "Score of equivalent texts, the highest.",
     FINITE,
+    kept=True,
     needs="score_column or dev_score_column",
   )
   dev_text_columns: Sequence[str] | None = option.text_list(
@@ -261,18 +276,21 @@ class EmbeddingSettings(TrainingSettings):
     "Columns of the texts of --dev_file. If none of the --dev_*_column flags is"
     " given, the columns of --train_file.",
     section="evaluation",
+    kept=True,
     needs="do_eval or eval_steps",
   )
   dev_score_column: str | None = option.text(
     None,
     "Column of the score in --dev_file.",
     section="evaluation",
+    kept=True,
     needs="do_eval or eval_steps",
   )
   dev_label_column: str | None = option.text(
     None,
     "Column of the label in --dev_file.",
     section="evaluation",
+    kept=True,
     needs="do_eval or eval_steps",
   )
   beir_split: str = option.text(

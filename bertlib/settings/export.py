@@ -9,11 +9,12 @@ from typing import ClassVar
 from bertlib.cli import option
 from bertlib.cli.errors import InputError
 from bertlib.cli.ranges import SEQ_LENGTH
+from bertlib.settings.command import ModelCommand
 from bertlib.settings.common import ModelSettings, QuantizationSettings
 
 
 @dataclasses.dataclass(frozen=True)
-class ExportSettings(option.CommandSettings):
+class ExportSettings(ModelCommand):
   """Flags of export_model.py."""
 
   REQUIRED: ClassVar[Sequence[str]] = ("export_dir",)

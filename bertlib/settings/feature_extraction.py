@@ -10,10 +10,10 @@ from typing import ClassVar
 from bertlib.cli import option
 from bertlib.cli.errors import InputError
 from bertlib.cli.ranges import AT_LEAST_1
+from bertlib.settings.command import EstimatorSettings
 from bertlib.settings.common import (
   ComputeSettings,
   DeviceSettings,
-  EstimatorSettings,
   ModelSettings,
   QuantizationSettings,
   ReceiptSettings,

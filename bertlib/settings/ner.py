@@ -9,7 +9,7 @@ from typing import ClassVar
 from bertlib.cli import option
 from bertlib.cli.errors import InputError
 from bertlib.cli.ranges import COLUMN
-from bertlib.settings.common import TrainingSettings
+from bertlib.settings.command import TrainingSettings
 from bertlib.settings.training import RunSettings
 
 
@@ -22,6 +22,7 @@ class NerSettings(TrainingSettings):
     "bert_config_file",
     "output_dir",
   )
+  SCRIPT: ClassVar[str] = "run_ner"
   EXAMPLE: ClassVar[str] = (
     "python run_ner.py --train_file=train.txt --do_train"
     " --init_checkpoint=bert-base-cased --do_lower_case=false"
@@ -64,23 +65,27 @@ class NerSettings(TrainingSettings):
     "Column of the word, counted from 1, or from -1 backwards.",
     COLUMN,
     basic=True,
+    kept=True,
   )
   tag_column: int = option.integer(
     -1,
     "Column of the tag, counted from 1, or from -1 backwards.",
     COLUMN,
     basic=True,
+    kept=True,
   )
   delimiter: str | None = option.text(
     None,
     "Separator between columns; \\t for a tab. If not given, tabs, or spaces"
     " in lines without a tab.",
+    kept=True,
   )
   item_delimiter: str | None = option.text(
     None,
     "Separator between words, and between tags, in files with one sentence per"
     " line; \\x02 for that character. If not given, files have one word per"
     " line.",
+    kept=True,
   )
   scheme: str = option.choice(
     "data",

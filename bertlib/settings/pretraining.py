@@ -15,7 +15,7 @@ from bertlib.cli.ranges import (
   POSITIVE,
   Range,
 )
-from bertlib.settings.common import TrainingSettings
+from bertlib.settings.command import TrainingSettings
 from bertlib.settings.pretraining_data import (
   check_mask_split,
   check_masks,
@@ -36,6 +36,7 @@ class PretrainingSettings(TrainingSettings):
   """Flags of run_pretraining.py."""
 
   REQUIRED: ClassVar[Sequence[str]] = ("bert_config_file", "output_dir")
+  SCRIPT: ClassVar[str] = "run_pretraining"
   EXAMPLE: ClassVar[str] = (
     "python run_pretraining.py --input_file=data.tfrecord"
     " --bert_config_file=bert_config.json --do_train"
@@ -92,6 +93,7 @@ class PretrainingSettings(TrainingSettings):
     " create_pretraining_data.py.",
     AT_LEAST_1,
     basic=True,
+    kept=True,
   )
   objective: str = option.choice(
     "mlm_nsp",
@@ -99,6 +101,7 @@ class PretrainingSettings(TrainingSettings):
     "Losses to train and evaluate: mlm_nsp is masked LM and next sentence"
     " prediction; mlm is masked LM alone, on records of any --segments.",
     basic=True,
+    kept=True,
   )
   pack: bool = option.boolean(
     False,

@@ -19,11 +19,8 @@ from bertlib.cli.ranges import (
   SHARDS,
 )
 from bertlib.io import files
-from bertlib.settings.common import (
-  ReceiptSettings,
-  RecordedSettings,
-  TextSettings,
-)
+from bertlib.settings.command import RecordedSettings
+from bertlib.settings.common import ReceiptSettings, TextSettings
 
 
 def check_masks(masks: int, length: int, given: Collection[str]) -> None:

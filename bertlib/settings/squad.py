@@ -9,7 +9,8 @@ from typing import ClassVar
 from bertlib.cli import option
 from bertlib.cli.errors import InputError
 from bertlib.cli.ranges import AT_LEAST_1, FINITE, PARALLEL, SEQ_LENGTH
-from bertlib.settings.common import ModelSettings, TrainingSettings
+from bertlib.settings.command import TrainingSettings
+from bertlib.settings.common import ModelSettings
 from bertlib.settings.training import RunSettings
 
 
@@ -37,12 +38,14 @@ class AnswerSettings(option.Group):
     "Number of start and end positions to consider per window, and of answers"
     " to list per question in nbest_predictions.json.",
     AT_LEAST_1,
+    kept=True,
     needs="do_predict or from_logits or eval_steps or interactive",
   )
   max_answer_length: int = option.integer(
     30,
     "Maximum length of an answer in tokens.",
     AT_LEAST_1,
+    kept=True,
     needs="do_predict or from_logits or eval_steps or interactive",
   )
   version_2_with_negative: bool = option.boolean(
@@ -50,6 +53,7 @@ class AnswerSettings(option.Group):
     "Allow questions without an answer, as in SQuAD 2.0.",
     section="data",
     basic=True,
+    kept=True,
   )
   null_score_diff_threshold: float = option.number(
     0.0,
@@ -58,6 +62,7 @@ class AnswerSettings(option.Group):
     " model.json, for --interactive, Predictor and exports.",
     FINITE,
     basic=True,
+    kept=True,
     needs="version_2_with_negative",
   )
   eval_metric: str = option.choice(
@@ -65,6 +70,7 @@ class AnswerSettings(option.Group):
     ["squad", "chinese"],
     "Metrics of the evaluation: squad compares words; chinese compares"
     " characters, as for CMRC 2018 and DRCD.",
+    kept=True,
   )
 
 
@@ -78,6 +84,7 @@ class SquadSettings(TrainingSettings):
     "output_dir",
   )
   REQUIRED_UNLESS: ClassVar[str] = "audit"
+  SCRIPT: ClassVar[str] = "run_squad"
   ACTIONS: ClassVar[Sequence[str]] = (
     "do_train",
     "do_predict",
@@ -126,11 +133,13 @@ class SquadSettings(TrainingSettings):
     "Stride between overlapping windows of a long paragraph, in tokens.",
     AT_LEAST_1,
     basic=True,
+    kept=True,
   )
   max_query_length: int = option.integer(
     64,
     "Maximum length of a question in tokens; longer ones are truncated.",
     AT_LEAST_1,
+    kept=True,
   )
   mask_padding: bool = option.boolean(
     False,
@@ -138,6 +147,7 @@ class SquadSettings(TrainingSettings):
     " that padding need not be computed. Faster; google-research/bert includes"
     " padding.",
     section="model",
+    kept=True,
   )
   answers: AnswerSettings = option.group(AnswerSettings)
   verbose_logging: bool = option.boolean(

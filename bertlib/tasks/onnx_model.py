@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bertlib.checkpoints import model_files
+from bertlib.checkpoints import records
 from bertlib.checkpoints.task_record import TaskRecord
 from bertlib.cli.errors import InputError
 from bertlib.cli.ranges import AT_LEAST_1
@@ -21,8 +21,7 @@ from bertlib.data import batch_predictor, model_inputs, vocabulary
 from bertlib.data.batch_predictor import BatchPredictor
 from bertlib.export import onnx_folder
 from bertlib.export.onnx_graph import INPUT_NAMES, MODEL_FILE
-from bertlib.io import json_files
-from bertlib.tasks import records
+from bertlib.io import json_files, model_files
 
 _FIX = "Export the model again"
 

@@ -46,6 +46,8 @@ class TrainingArguments:
   trained: str | None = None
   # Whether a graph of predictions is checked before a training starts anew.
   starts_training: bool = False
+  # Whether the output layers of `init_checkpoint` are those of another task.
+  other_task: bool = False
   # `budget.Budget` over which the schedule runs, instead of steps.
   budget: Any = None
   # Of a `session_hooks.Throughput`, where the log shows tokens per second.
@@ -96,6 +98,7 @@ def make_model_fn(
         arguments.use_tpu,
         uses_all=True,
         new_heads=arguments.starts_training,
+        other_task=arguments.other_task,
       ),
       **outputs,
     )
@@ -131,6 +134,7 @@ def train_spec(
     arguments.trained,
     arguments.use_tpu,
     new_heads=True,
+    other_task=arguments.other_task,
   )
   tokens = account = None
   if arguments.budget or arguments.step_flops:

@@ -17,13 +17,8 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 from absl import logging
 
-from bertlib.checkpoints import (
-  finding,
-  model_files,
-  model_json,
-  quantization,
-)
-from bertlib.cli import steps, terminal
+from bertlib.checkpoints import finding, model_json, quantization
+from bertlib.cli import option, steps, terminal
 from bertlib.cli.errors import InputError
 from bertlib.cli.steps import Steps
 from bertlib.compute import fast_compute
@@ -31,9 +26,9 @@ from bertlib.compute.fast_compute import FastCompute
 from bertlib.data import record_check, tf_records
 from bertlib.exchange import resolve
 from bertlib.hardware import devices, estimators
-from bertlib.io import files, folder_lock, result_files, text_files
-from bertlib.settings import embedding_spec
-from bertlib.settings.common import TrainingSettings
+from bertlib.io import files, folder_lock, model_files, result_files, text_files
+from bertlib.settings import embedding_spec, model_description
+from bertlib.settings.command import TrainingSettings
 from bertlib.settings.training import RunSettings
 from bertlib.training import (
   checkpoint_hook,
@@ -91,14 +86,12 @@ def setup(
 ) -> Run:
   """Loads what a run starts from, and checks it; writes nothing.
 
-  Downloads a model that is given by name, and connects to a TPU.
+  Connects to a TPU. The settings are those of `resolve.complete`.
 
   Raises:
     InputError: model, devices, folder or flags are not as the run needs them.
   """
-  with step("model"):
-    model = resolve.fetch_model(settings)
-    settings = dataclasses.replace(settings, model=model)
+  model = settings.model
   with step("devices"):
     if step.is_dry_run:  # which reads later how much memory is free
       devices.share_gpus()
@@ -122,11 +115,20 @@ def setup(
 
 def find_start(settings: TrainingSettings, task: Task) -> finding.Start:
   """Checkpoints that the run starts from, with the task's output layers."""
+  own, may_be_new = settings.run.output_dir, settings.run.do_train
+  may_be_new = may_be_new or task.may_be_new
   start = finding.find_start(
     settings.model.init_checkpoint,
-    settings.run.output_dir,
-    may_be_new=settings.run.do_train or task.may_be_new,
+    own,
+    may_be_new,
+    reads_initial=not may_be_new and settings.model.folder not in (None, own),
   )
+  if start.ignored:
+    logging.warning(
+      "%s: has a trained model too, which is not read: --init_checkpoint names"
+      " a folder",
+      own,
+    )
   trained = start.trained
   variables = dict(tf.train.list_variables(trained)) if trained else {}
   for name, problem in task.heads.items():
@@ -169,27 +171,23 @@ def with_best_metric(
 
 def describe_model(run: Run) -> dict[str, Any]:
   """The entries of `model.json`."""
-  model = run.settings.model
-  entries = {
+  return {
     "script": run.task.name,
     **run.task.description,
-    "max_seq_length": model.max_seq_length,
-    "do_lower_case": model.do_lower_case,
+    **option.kept_values(run.settings),
     **run.settings.compute.choices,
   }
-  if limit := model.max_input_chars_per_word:
-    entries["max_input_chars_per_word"] = limit
-  return entries
 
 
 def check_folder(run: Run) -> None:
-  """Refuses an --output_dir of another model, or that contradicts --resume."""
+  """Refuses the folder of another model, or that contradicts --resume."""
   model_json.check(
-    run.output_dir,
-    run.start.own,
+    run.model_folder,
+    run.start.own or run.start.trained,
     describe_model(run),
     run.config,
-    ["script", *run.task.must_agree],
+    # Some tasks read models of other scripts.
+    [*(["script"] if run.start.own else []), *run.task.must_agree],
     run.task.num_outputs,
     run.settings.model.vocab_file,
     run.task.record,
@@ -262,6 +260,7 @@ def make_model_fn(
     init_checkpoint=settings.model.init_checkpoint,
     trained=trained,
     starts_training=starts_training,
+    other_task=_starts_from_another_task(run),
     learning_rate=settings.optimizer.learning_rate,
     num_train_steps=num_train_steps,
     num_warmup_steps=num_warmup_steps,
@@ -314,6 +313,19 @@ def plan_training(run: Run) -> step_plan.Plan:
     read_compute(run),
     run.config,
     run.step_shape,
+  )
+
+
+def _starts_from_another_task(run: Run) -> bool:
+  """True if --init_checkpoint is a model of another task, by its labels too."""
+  folder = run.settings.model.folder
+  if not (folder and run.settings.run.do_train) or run.start.own:
+    return False
+  initial, own = model_description.load(folder), describe_model(run)
+  return any(
+    initial[key] != own[key]
+    for key in ("script", "kind", "labels")
+    if key in initial and key in own
   )
 
 
@@ -538,6 +550,11 @@ def with_checkpoint(
   return finding.with_checkpoint(run.output_dir, checkpoint, use)
 
 
+def _estimator_dir(run: Run) -> str:
+  """Folder of an Estimator, which reads a checkpoint there if it gets none."""
+  return "ram://initial" if run.start.ignored else run.output_dir
+
+
 def evaluate(
   run: Run, input_fn, num_steps: int, checkpoint: str | None = None
 ) -> Evaluation:
@@ -555,7 +572,7 @@ def evaluate(
   collector = session_hooks.PredictionCollector()
   if not run.on_tpu:
     model_fn = collector.watch(model_fn)
-  estimator = estimators.build(run.settings, model_fn, run.output_dir)
+  estimator = estimators.build(run.settings, model_fn, _estimator_dir(run))
   results = estimator.evaluate(input_fn, num_steps, checkpoint_path=checkpoint)
   arrays = collector.arrays
   if "is_real_example" in arrays:
@@ -586,7 +603,7 @@ def predict(
   batch_size = batch_size or run.settings.run.predict_batch_size
   model_fn = make_inference_model_fn(run, input_fn, batch_size, checkpoint)
   estimator = estimators.build(
-    run.settings, model_fn, run.output_dir, batch_size
+    run.settings, model_fn, _estimator_dir(run), batch_size
   )
   rows = estimator.predict(input_fn, checkpoint_path=checkpoint)
   return terminal.follow(rows, num_rows, run.task.unit)
@@ -628,8 +645,9 @@ def write_metrics(
 def store_thresholds(run: Run, data: str, **thresholds: Any) -> None:
   """Stores tuned thresholds in `model.json`, for `Predictor` and exports."""
   # An evaluation in 8 bits leaves those of the model's own precision.
-  is_stored = bool(model_json.load_description(run.output_dir))
-  if not is_stored or run.settings.compute.precision == "int8":
+  is_int8 = run.settings.compute.precision == "int8"
+  is_stored = bool(model_description.load(run.output_dir))
+  if not is_stored or run.start.ignored or is_int8:
     return
   model_json.add_to_description(run.output_dir, **thresholds, tuned_on=data)
   logging.info(

@@ -13,10 +13,8 @@ import optimization
 from bertlib.cli.errors import InputError
 from bertlib.cli.rerun import repeat_choices
 from bertlib.compute.fast_compute import FastCompute
-from bertlib.settings.common import (
-  ComputeSettings,
-  TrainingSettings,
-)
+from bertlib.settings.command import TrainingSettings
+from bertlib.settings.common import ComputeSettings
 from bertlib.settings.training import OptimizerSettings, RunSettings
 from bertlib.training import memory_plan
 from bertlib.training.memory_plan import StepShape

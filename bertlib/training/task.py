@@ -13,7 +13,7 @@ import tokenization
 from bertlib.checkpoints import finding
 from bertlib.checkpoints.task_record import TaskRecord
 from bertlib.data import tf_records
-from bertlib.settings.common import TrainingSettings
+from bertlib.settings.command import TrainingSettings
 from bertlib.training.memory_plan import StepShape
 from bertlib.training.model_selection import Selection
 
@@ -107,6 +107,12 @@ class Run:
   def output_dir(self) -> str:
     """The folder of the run."""
     return self.settings.run.output_dir
+
+  @property
+  def model_folder(self) -> str:
+    """The folder of the model that is trained or else read."""
+    folder = None if self.settings.run.do_train else self.settings.model.folder
+    return folder or self.output_dir
 
   @property
   def on_tpu(self) -> bool:

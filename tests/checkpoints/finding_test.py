@@ -21,12 +21,12 @@ from bertlib.checkpoints import (
   loading,
   model_json,
   predictor,
+  records,
 )
 from bertlib.cli.errors import InputError
 from bertlib.data import batch_predictor, model_inputs
 from bertlib.io import files
-from bertlib.settings import embedding_spec
-from bertlib.tasks import records
+from bertlib.settings import embedding_spec, model_description
 from bertlib.tasks.classification.record import RECORD
 
 pytestmark = pytest.mark.graph
@@ -217,7 +217,7 @@ def write_model_files(folder, **changed):
 def test_model_files_can_be_loaded_again(tmp_path):
   write_model_files(tmp_path, task="mînt")
   assert '\n  "task": "mînt"' in (tmp_path / "model.json").read_text()
-  assert model_json.load_description(str(tmp_path))["task"] == "mînt"
+  assert model_description.load(str(tmp_path))["task"] == "mînt"
   config = loading.load_config(str(tmp_path / "bert_config.json"))
   assert config.to_dict() == CONFIG.to_dict()
   assert (tmp_path / "vocab.txt").read_text() == "[UNK]\n[CLS]\n[SEP]\n"
@@ -521,8 +521,8 @@ def test_the_best_checkpoint_has_weights_and_model_files(checkpoint, tmp_path):
     assert value.dtype == known[name].dtype
   # `best` is a complete model folder.
   check_folder(best, MODEL, CONFIG, num_outputs=2)
-  written = model_json.load_description(str(tmp_path))
-  assert model_json.load_description(best) == written
+  written = model_description.load(str(tmp_path))
+  assert model_description.load(best) == written
   copied = (tmp_path / "best" / "vocab.txt").read_text()
   assert copied == "[UNK]\n[CLS]\n[SEP]\n"
 
@@ -824,8 +824,6 @@ def test_values_of_model_json_are_checked(tmp_path, changed, problem):
   path, description = tmp_path / "model.json", MODEL | changed
   path.write_text(json.dumps(description))
   with pytest.raises(InputError, match=f"^{re.escape(str(path))}: ") as refused:
-    model_json.load_description(
-      str(tmp_path), records.find(description["script"])
-    )
+    model_description.load(str(tmp_path), records.find(description["script"]))
   assert problem in str(refused.value)
   assert "\n" not in str(refused.value)

@@ -12,10 +12,9 @@ import tensorflow as tf_v2
 import tensorflow.compat.v1 as tf
 from scipy.special import log_softmax
 
-from bertlib.checkpoints import checkpoint_writer
+from bertlib.checkpoints import checkpoint_writer, records
 from bertlib.cli.errors import InputError
 from bertlib.exchange import compare, huggingface_runner, to_huggingface
-from bertlib.tasks import records
 
 pytestmark = pytest.mark.unit
 

@@ -18,10 +18,10 @@ from safetensors.numpy import load_file, save_file
 
 import convert_checkpoint
 import modeling
+from bertlib.checkpoints import records
 from bertlib.cli.errors import InputError
 from bertlib.exchange import from_huggingface, tensor_names, to_huggingface
 from bertlib.io import folder_lock
-from bertlib.tasks import records
 
 pytestmark = pytest.mark.graph
 

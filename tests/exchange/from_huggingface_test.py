@@ -7,11 +7,10 @@ import pytest
 import tensorflow.compat.v1 as tf
 from safetensors.numpy import save_file
 
-from bertlib.checkpoints import rewrite
+from bertlib.checkpoints import records, rewrite
 from bertlib.cli.errors import InputError
 from bertlib.data import vocabulary
 from bertlib.exchange import from_huggingface, tensor_names, to_huggingface
-from bertlib.tasks import records
 
 pytestmark = pytest.mark.unit
 

@@ -19,9 +19,9 @@ import run_outputs
 from safetensors.numpy import load_file
 
 import run_embeddings
+from bertlib.checkpoints import records
 from bertlib.cli.errors import InputError
 from bertlib.exchange import from_huggingface, to_huggingface
-from bertlib.tasks import records
 
 pytestmark = pytest.mark.graph
 

@@ -35,6 +35,7 @@ from bertlib.data import input_pipeline, tf_records
 from bertlib.exchange import resolve
 from bertlib.hardware import estimators
 from bertlib.reporting import event_files
+from bertlib.settings import model_description
 from bertlib.settings.classifier import ClassifierSettings
 from bertlib.tasks.classification import classification_records
 from bertlib.tasks.classification.classification import Problem
@@ -436,7 +437,7 @@ def test_model_files_are_written_to_a_remote_folder(tmp_path):
   vocab.write_text("[PAD]\n")
   folder = f"ram://{tmp_path}/out"
   model_json.write_model_files(folder, {"task": "tsv"}, CONFIG, str(vocab))
-  described = model_json.load_description(folder)
+  described = model_description.load(folder)
   assert described["task"] == "tsv"
   assert not [n for n in tf.gfile.ListDirectory(folder) if "tmp" in n]
 

@@ -9,8 +9,8 @@ import run_folders
 from event_files_test import write_events
 from html_pages import Page
 
+from bertlib.checkpoints import records
 from bertlib.reporting import comparison, recorded_runs
-from bertlib.tasks import records
 
 pytestmark = pytest.mark.unit
 

@@ -5,9 +5,9 @@ import datetime
 import pytest
 import run_folders
 
+from bertlib.checkpoints import records
 from bertlib.cli.errors import InputError
 from bertlib.reporting import recorded_runs
-from bertlib.tasks import records
 
 pytestmark = pytest.mark.unit
 

@@ -8,14 +8,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Callable, NamedTuple
 
 import tensorflow.compat.v1 as tf
-from absl import logging
 
-from bertlib.checkpoints import loading, model_json
-from bertlib.cli.errors import InputError, some_of
+from bertlib.checkpoints import loading
+from bertlib.cli.errors import InputError
 from bertlib.data import example_checks, model_inputs, tables
-from bertlib.exchange import published_models, resolve
 from bertlib.io import result_files, text_files
 from bertlib.reporting import doctor
+from bertlib.settings import model_description
 from bertlib.settings.classifier import ClassifierSettings, unknown_task
 from bertlib.tasks.classification import (
   classification,
@@ -52,14 +51,15 @@ def make_processor(settings: ClassifierSettings) -> DataProcessor:
   elif task == "xnli":
     processor = XnliProcessor(settings.language)
   else:
-    settings.need("data_dir", f"task_name={settings.task_name}")
     processor = classification.PROCESSORS[task]()
   processor.skip_bad_rows = settings.bad_rows == "skip"
   processor.encoding = text_files.encoding_of(*settings.text.codec)
-  if task == "tsv":
-    _find_labels(settings, processor)
+  if not (task != "tsv" or processor.labels or processor.kind == "regression"):
+    processor.read_labels(settings.data_dir)
   if isinstance(getattr(processor, "labels", None), Sequence):
-    _keep_order_of_labels(settings, processor)
+    processor.labels = model_description.labels_in_order(
+      settings.model.folder, processor.get_labels()
+    )
   return processor
 
 
@@ -81,34 +81,6 @@ def _own_data_processor(
     settings.id_column,
     settings.dev_fraction,
   )
-
-
-def _find_labels(
-  settings: ClassifierSettings, processor: own_tables.OwnDataProcessor
-) -> None:
-  """Sets the labels that --labels does not give."""
-  if not settings.labels and not settings.run.do_train:
-    # The labels are stored with the trained model.
-    trained, _ = resolve.find_description(settings, RECORD)
-    if trained.get("script") == RECORD.script:
-      processor.labels = trained["labels"]
-  if not processor.labels and processor.kind != "regression":
-    processor.read_labels(settings.data_dir)
-
-
-def _keep_order_of_labels(
-  settings: ClassifierSettings, processor: DataProcessor
-) -> None:
-  """Takes the order of the labels from the model that the run starts from."""
-  value = settings.model.init_checkpoint
-  if not value or published_models.is_name(value):
-    return
-  folder = os.path.dirname(resolve.find_init_checkpoint(value))
-  known = model_json.load_description(folder, RECORD).get("labels", [])
-  labels = processor.get_labels()
-  if known != labels and sorted(known) == sorted(labels):
-    logging.info("%s: its labels keep their order: %s", folder, some_of(known))
-    processor.labels = known
 
 
 class Examples(NamedTuple):
@@ -147,10 +119,8 @@ def check_pairs(run: Run, examples: Examples) -> None:
   if run.task.description["kind"] == "multiple_choice":
     loading.check_has_segments(run.config, settings.model.bert_config_file)
     return
-  trained_on_pairs = None
-  if run.start.own:
-    description = model_json.load_description(run.output_dir, RECORD)
-    trained_on_pairs = description.get("has_pairs")
+  description = model_description.load(run.model_folder, RECORD)
+  trained_on_pairs = description.get("has_pairs")
   kinds = {True: "pairs of texts", False: "single texts"}
   for split, split_examples in (
     ("train", examples.train),
@@ -171,7 +141,7 @@ def check_pairs(run: Run, examples: Examples) -> None:
       value = getattr(settings, flag)
       raise InputError(
         f"--{flag}={value}: has {kinds[is_pairs]}, but the model"
-        f" in {run.output_dir} was trained on"
+        f" in {run.model_folder} was trained on"
         f" {kinds[trained_on_pairs]}. Give texts of that kind, or another"
         " --output_dir"
       )
@@ -276,36 +246,17 @@ def read_examples(
   return Examples(train_examples, eval_sets, predict_sets)
 
 
-def named_columns(settings: ClassifierSettings) -> dict[str, str]:
-  """The columns of texts that flags name, for the model's description."""
-  columns = {"text_a": settings.text_a_column, "text_b": settings.text_b_column}
-  return {
-    role: column
-    for role, column in columns.items()
-    if column and not tables.is_number(column)
-  }
-
-
 def _read_predict_file(
   settings: ClassifierSettings, processor: DataProcessor
 ) -> list[InputExample]:
   """Reads --predict_file: a table, or a text or a pair per line."""
   path, id_column = settings.predict_file, settings.id_column
   ending = "" if path == "-" else tables.ending_of(path)
-  columns = {"text_a": settings.text_a_column, "text_b": settings.text_b_column}
-  if ending in tables.READERS and not (
-    named_columns(settings) or settings.run.do_train
-  ):
-    trained, _ = resolve.find_description(settings, RECORD)
-    columns |= trained.get("columns", {})
-  has_names = id_column or not all(
-    tables.is_number(column) for column in columns.values() if column
-  )
+  columns = settings.text_a_column, settings.text_b_column
+  has_names = id_column or not all(map(tables.is_number, filter(None, columns)))
   reading = processor.encoding, processor.skip_bad_rows, processor.bad_rows
   if ending == ".csv" or (ending in (".tsv", ".jsonl", ".json") and has_names):
-    return own_tables.read_table_texts(
-      path, *columns.values(), id_column, *reading
-    )
+    return own_tables.read_table_texts(path, *columns, id_column, *reading)
   if id_column:
     raise InputError(
       f"--predict_file={path}: its lines are texts, which have no --id_column."

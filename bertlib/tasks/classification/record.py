@@ -81,7 +81,7 @@ def _onnx_head(description: Description) -> Callable:
 RECORD = TaskRecord(
   script="run_classifier",
   purpose="labels texts",
-  entries={"columns?": dict, "has_pairs?": bool, "thresholds?": dict},
+  entries={"has_pairs?": bool, "thresholds?": dict},
   required={"labels": [str]},
   problem=classification.description_problem,
   primary_metrics=("matthews", "pearson", "micro_f1", "accuracy"),
@@ -89,18 +89,6 @@ RECORD = TaskRecord(
   predict=PredictExample(
     "texts.txt",
     "Labels of the lines of a file:",
-    (
-      "task_name",
-      "data_dir",
-      "language",
-      "train_file",
-      "text_a_column",
-      "text_b_column",
-      "label_column",
-      "labels",
-      "problem_type",
-      "label_delimiter",
-    ),
     call=_call,
   ),
   huggingface_class=_huggingface_class,

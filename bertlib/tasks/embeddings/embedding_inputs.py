@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import os
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from bertlib.checkpoints import finding, model_files, model_json
 from bertlib.cli.errors import InputError
 from bertlib.data import model_inputs
-from bertlib.exchange import resolve
 from bertlib.io import text_files
 from bertlib.io.files import open_any
 from bertlib.reporting import doctor
-from bertlib.settings import embedding_spec
+from bertlib.settings import embedding_spec, model_description
 from bertlib.settings.embedding_spec import EmbeddingSpec
 from bertlib.settings.embeddings import (
   LOSSES_OF_KIND,
@@ -34,34 +31,10 @@ from bertlib.training.task import Run
 # The model
 
 
-def fetch_model(settings: EmbeddingSettings) -> EmbeddingSettings:
-  """Completes the model's flags from its folder; downloads a named model."""
-  model = resolve.fetch_model(settings)
-  folder = _model_folder(settings, model.init_checkpoint)
-  model = resolve.complete_model(
-    model,
-    folder,
-    ("do_lower_case", "max_input_chars_per_word", "max_seq_length"),
-  )
-  for flag, name in model_files.BY_FLAG.items():
-    if not getattr(model, flag):
-      raise InputError(f"--{flag} must be given: {folder} has no {name}")
-  return dataclasses.replace(settings, model=model)
-
-
-def _model_folder(settings: EmbeddingSettings, checkpoint: str | None) -> str:
-  """Folder of the trained model, or else of the initial checkpoint."""
-  output_dir = settings.run.output_dir
-  if finding.trained_checkpoint(output_dir) or not checkpoint:
-    return output_dir
-  return os.path.dirname(checkpoint)
-
-
 def find_spec(settings: EmbeddingSettings) -> EmbeddingSpec:
   """The sentence vectors of the flags or, where none is given, of the model."""
-  flags = settings.vectors
-  folder = _model_folder(settings, settings.model.init_checkpoint)
-  description = model_json.load_description(folder)
+  flags, folder = settings.vectors, settings.model.folder
+  description = model_description.load(folder) if folder else {}
   spec = embedding_spec.from_json(description.get("embedding", {}))
   given = {
     name: getattr(flags, name)

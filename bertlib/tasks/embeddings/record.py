@@ -34,7 +34,6 @@ RECORD = TaskRecord(
   predict=PredictExample(
     "texts.txt",
     "Vectors of the lines of a file:",
-    reads_folder=True,
     call=lambda description: 'encode(["A text.", "Another text."])',
   ),
   export=lambda: embedding_signatures.Embedder,

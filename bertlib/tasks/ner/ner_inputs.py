@@ -9,9 +9,9 @@ from absl import logging
 
 from bertlib.cli.errors import InputError
 from bertlib.data import example_checks
-from bertlib.exchange import resolve
 from bertlib.io import text_files
 from bertlib.reporting import doctor
+from bertlib.settings import model_description
 from bertlib.settings.ner import NerSettings
 from bertlib.tasks.ner import ner, ner_files, ner_scores, ner_tags
 from bertlib.tasks.ner.ner import Sentence
@@ -123,12 +123,10 @@ def find_labels(
     )
   kinds = {tag[2:] for tag in tags}
   _check_types(settings.train_file, sorted(kinds))
-  return [
-    "O",
-    *sorted(
-      f"{head}-{kind}" for kind in kinds for head in scheme if head != "O"
-    ),
-  ]
+  tags = sorted(
+    f"{head}-{kind}" for kind in kinds for head in scheme if head != "O"
+  )
+  return model_description.labels_in_order(settings.model.folder, ["O", *tags])
 
 
 def _check_types(path: str, types: Sequence[str]) -> None:
@@ -149,8 +147,11 @@ def _check_types(path: str, types: Sequence[str]) -> None:
 
 
 def _trained_labels(settings: NerSettings) -> list[str]:
-  """The tags of the model in --output_dir or else --init_checkpoint."""
-  description, folder = resolve.find_description(settings, RECORD)
+  """The tags of the model that is read."""
+  folder = settings.model.folder
+  if not folder:
+    raise model_description.untrained(settings.run.output_dir)
+  description = model_description.load(folder, RECORD)
   if description.get("script") != RECORD.script:
     raise InputError(
       f"{folder}: does not list the tags of its model."

@@ -36,7 +36,6 @@ RECORD = TaskRecord(
   predict=PredictExample(
     "sentences.txt",
     "Entities in the sentences of a file, in columns like the training set:",
-    ("delimiter", "item_delimiter", "tag_column", "word_column"),
     call=lambda description: 'predict(["Ann left Rome."])',
   ),
   huggingface_class=lambda description: "BertForTokenClassification",

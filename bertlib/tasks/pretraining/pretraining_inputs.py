@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import itertools
 import math
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-import tensorflow.compat.v1 as tf
 from absl import logging
 
-from bertlib.checkpoints import loading, model_files, model_json
+from bertlib.checkpoints import loading
 from bertlib.cli import option
 from bertlib.cli.errors import InputError
 from bertlib.data import read_ahead, record_check, tf_records
@@ -245,22 +242,6 @@ def read_lines(run: Run) -> list[fill_mask.Line]:
   if any(max(line.encoded.segment_ids) for line in lines):
     loading.check_has_segments(config, settings.model.bert_config_file)
   return lines
-
-
-def with_vocabulary(settings: PretrainingSettings) -> PretrainingSettings:
-  """Adds the vocabulary in --output_dir to settings without --vocab_file."""
-  path = os.path.join(settings.run.output_dir, model_files.VOCAB)
-  if settings.model.vocab_file or not tf.gfile.Exists(path):
-    return settings
-  description = model_json.load_description(settings.run.output_dir)
-  model = dataclasses.replace(
-    settings.model,
-    vocab_file=path,
-    do_lower_case=description.get(
-      "do_lower_case", settings.model.do_lower_case
-    ),
-  )
-  return dataclasses.replace(settings, model=model)
 
 
 def check_vocabulary(run: Run) -> None:

@@ -9,7 +9,7 @@ from bertlib.checkpoints.task_record import (
   TaskRecord,
 )
 from bertlib.cli import lazy_module
-from bertlib.cli.option import declaration
+from bertlib.settings import model_description
 from bertlib.settings.squad import SquadSettings
 
 onnx_heads = lazy_module.load("bertlib.export.onnx_heads")
@@ -39,14 +39,15 @@ def _from_huggingface(model: HuggingFaceModel) -> Description | None:
 RECORD = TaskRecord(
   script="run_squad",
   purpose="answers questions",
-  entries={
-    "version_2_with_negative?": bool,
-    "doc_stride?": declaration(SquadSettings, "doc_stride"),
-    "max_query_length?": declaration(SquadSettings, "max_query_length"),
-    "null_score_diff_threshold?": declaration(
-      SquadSettings, "null_score_diff_threshold"
-    ),
-  },
+  entries=model_description.schema(
+    SquadSettings,
+    [
+      "version_2_with_negative",
+      "doc_stride",
+      "max_query_length",
+      "null_score_diff_threshold",
+    ],
+  ),
   required={
     "version_2_with_negative": bool,
     "doc_stride": int,
@@ -58,15 +59,6 @@ RECORD = TaskRecord(
   predict=PredictExample(
     "questions.json",
     "Answers to the questions of a file:",
-    (
-      "doc_stride",
-      "mask_padding",
-      "max_answer_length",
-      "max_query_length",
-      "n_best_size",
-      "null_score_diff_threshold",
-      "version_2_with_negative",
-    ),
     call=lambda description: _CALL,
   ),
   huggingface_class=lambda description: "BertForQuestionAnswering",

@@ -191,7 +191,7 @@ def _windows_of(
 
 def print_audit(settings: SquadSettings) -> None:
   """Prints the audit of --train_file, see `squad_windows.audit`."""
-  model = resolve.fetch_model(settings)
+  model = resolve.complete(settings).model
   # It needs neither a model nor --output_dir.
   if not model.vocab_file:
     raise InputError("--vocab_file is needed with --audit")

@@ -160,4 +160,5 @@ def test_the_order_of_labels_is_that_of_the_initial_model(
     train_batch_size=1,
     do_train=True,
   )
-  assert classifier_inputs.make_processor(settings).labels == labels
+  made = classifier_inputs.make_processor(settings.completed())
+  assert made.labels == labels

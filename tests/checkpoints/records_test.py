@@ -7,8 +7,8 @@ import run_embeddings
 import run_ner
 import run_pretraining
 import run_squad
+from bertlib.checkpoints import records
 from bertlib.cli.errors import InputError
-from bertlib.tasks import records
 
 pytestmark = pytest.mark.unit
 

@@ -1,4 +1,4 @@
-"""Names of the files of a model in its folder. Imports no TensorFlow."""
+"""Names of the files of a model in its folder."""
 
 from __future__ import annotations
 

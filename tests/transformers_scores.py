@@ -1,0 +1,121 @@
+"""Labels and scores of a Hugging Face folder, computed by its own libraries.
+
+A program of its own, since TensorFlow and PyTorch do not share a process:
+
+  python transformers_scores.py TASK FOLDER EXAMPLES.json SCORES.json
+
+EXAMPLES has a list, SCORES gets a list of (label, numbers) of the same length.
+"""
+
+import json
+import sys
+
+import torch
+import transformers
+
+
+def load(folder, name):
+  """The tokenizer and the model of a class, in float32."""
+  tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+  model = getattr(transformers, name).from_pretrained(folder)
+  return tokenizer, model.float().eval()
+
+
+def encode(tokenizer, *texts, **options):
+  """The inputs of a model for one text or pair."""
+  return tokenizer(*texts, truncation=True, return_tensors="pt", **options)
+
+
+def texts(folder, examples):
+  """Of texts or pairs: the label by `problem_type`, and all outputs."""
+  tokenizer, model = load(folder, "AutoModelForSequenceClassification")
+  names = model.config.id2label
+  for example in examples:
+    pair = [example] if isinstance(example, str) else example
+    logits = model(**encode(tokenizer, *pair)).logits[0]
+    if model.config.problem_type == "regression":
+      yield None, logits.tolist()
+    elif model.config.problem_type == "multi_label_classification":
+      scores = logits.sigmoid()
+      yield (
+        [names[i] for i, s in enumerate(scores) if s >= 0.5],
+        scores.tolist(),
+      )
+    else:
+      yield names[int(logits.argmax())], logits.softmax(-1).tolist()
+
+
+def choices(folder, examples):
+  """Of lists of pairs: the best choice, and the probability of each."""
+  tokenizer, model = load(folder, "AutoModelForMultipleChoice")
+  for pairs in examples:
+    inputs = encode(tokenizer, *map(list, zip(*pairs)), padding=True)
+    logits = model(**{k: v[None] for k, v in inputs.items()}).logits[0]
+    yield str(int(logits.argmax())), logits.softmax(-1).tolist()
+
+
+def words(folder, examples):
+  """Of lists of words: the tags, and their probabilities."""
+  tokenizer, model = load(folder, "AutoModelForTokenClassification")
+  for sentence in examples:
+    inputs = encode(tokenizer, sentence, is_split_into_words=True)
+    best = model(**inputs).logits[0].softmax(-1).max(-1)
+    first = {}
+    for position, word in enumerate(inputs.word_ids()):
+      if word is not None:
+        first.setdefault(word, position)
+    yield (
+      [model.config.id2label[int(best.indices[i])] for i in first.values()],
+      [float(best.values[i]) for i in first.values()],
+    )
+
+
+def questions(folder, examples):
+  """Of questions and passages: the best answer, and its two logits."""
+  tokenizer, model = load(folder, "AutoModelForQuestionAnswering")
+  for question, passage in examples:
+    inputs = encode(tokenizer, question, passage)
+    outputs = model(**inputs)
+    spans = [i for i, part in enumerate(inputs.sequence_ids()) if part == 1]
+    score, start, end = max(
+      (float(outputs.start_logits[0, i] + outputs.end_logits[0, j]), i, j)
+      for i in spans
+      for j in spans
+      if i <= j < i + 30
+    )
+    first, last = inputs.token_to_chars(start), inputs.token_to_chars(end)
+    yield passage[first.start : last.end], [score]
+
+
+def masks(folder, examples):
+  """Of texts with one [MASK]: the best words, and their probabilities."""
+  tokenizer, model = load(folder, "AutoModelForMaskedLM")
+  for text in examples:
+    inputs = encode(tokenizer, text)
+    position = inputs.input_ids[0].tolist().index(tokenizer.mask_token_id)
+    best = model(**inputs).logits[0, position].softmax(-1).topk(5)
+    yield (
+      tokenizer.convert_ids_to_tokens(best.indices.tolist()),
+      best.values.tolist(),
+    )
+
+
+def vectors(folder, examples):
+  """Of texts: no label, and the vector."""
+  import sentence_transformers
+
+  model = sentence_transformers.SentenceTransformer(folder, device="cpu")
+  for vector in model.encode(examples):
+    yield None, vector.tolist()
+
+
+def main(task, folder, examples_file, scores_file):
+  """Writes the scores of the examples of a task."""
+  with open(examples_file, encoding="utf-8") as file, torch.no_grad():
+    scores = list(globals()[task](folder, json.load(file)))
+  with open(scores_file, "w", encoding="utf-8") as file:
+    json.dump(scores, file)
+
+
+if __name__ == "__main__":
+  main(*sys.argv[1:])
