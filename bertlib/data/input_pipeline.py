@@ -206,7 +206,7 @@ def numbered(dataset, first: int = 0):
 
 
 def pick_evenly(records, number: int, total: int):
-  """Of each `total` records those with the numbers i * total // number."""
+  """Selects `number` of each `total` records: those at i * total // number."""
 
   def is_picked(index, _):
     index %= total

@@ -47,7 +47,7 @@ class Model:
 
   @property
   def ending(self) -> str:
-    """Of the name in the cache, of the archive or the repository's folder."""
+    """Name in the cache: of the archive, or of the repository's folder."""
     if self.repository:
       return ".download"
     path = urllib.parse.urlsplit(self.address).path

@@ -148,7 +148,7 @@ def _add_vocabulary(writer, tokens, config, do_lower_case: bool) -> None:
       kind = TokenType.UNUSED
     elif token.startswith("##"):
       token = token[2:]
-    else:  # llama.cpp marks where words begin, not where they go on.
+    else:  # llama.cpp marks starts of words, not continuations.
       token = f"\u2581{token}"
     marked.append(token)
     types.append(kind)

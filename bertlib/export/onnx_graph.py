@@ -363,7 +363,7 @@ class Encoder:
   # Of 8-bit layers
 
   def scales(self, layer: str) -> Any:
-    """What the columns of a layer's inputs are divided by; 1 in float."""
+    """Divisors of the columns of a layer's inputs; 1 in float."""
     if layer not in self.ranges:
       return np.ones(len(self.weights[f"{layer}/kernel"]))
     return np.maximum(self.ranges[layer].columns, _TINY) ** _SMOOTHING

@@ -1,4 +1,4 @@
-"""How hidden states become a sentence vector: pooling to normalization."""
+"""From hidden states to a sentence vector: pooling to normalization."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ def from_json(entry: Mapping[str, Any]) -> EmbeddingSpec:
 
 
 def problem_of(entry: Mapping[str, Any]) -> str | None:
-  """What is wrong with an entry that matches `SCHEMA`; None for nothing."""
+  """Problem of an entry that matches `SCHEMA`; None if there is none."""
   prompts, default = entry.get("prompts", {}), entry.get("default_prompt")
   for name, prompt in prompts.items():
     if not isinstance(prompt, str):

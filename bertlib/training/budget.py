@@ -92,7 +92,7 @@ def check(budget: Budget | None, checkpoint: str | None, on_tpu: bool) -> None:
 
 
 class Account:
-  """What a training has used up, as variables of its graph."""
+  """The used part of a budget, as variables of the training graph."""
 
   def __init__(self, budget: Budget, num_tokens):
     self._num_tokens = num_tokens

@@ -252,7 +252,7 @@ def _throughput(
   tokens,
   account,
 ) -> session_hooks.Throughput | None:
-  """What the log computes tokens and FLOPs per second from."""
+  """Tensors from which the log computes tokens and FLOPs per second."""
   if not arguments.step_flops:
     return None
   rows = tf.shape(batch["input_mask"])[0]

@@ -17,7 +17,7 @@ from bertlib.compat import estimator_api
 
 
 class Throughput(NamedTuple):
-  """What a training's speed is computed from."""
+  """Numbers from which the speed of a training is computed."""
 
   examples: Any  # of a step, a number []
   tokens: Any  # of a step without padding, a number []
