@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow.compat.v1 as tf
 
-from bertlib.data import input_pipeline
+from bertlib.data import input_pipeline, tf_records
 from bertlib.tasks.pretraining import (
   dynamic_masking,
   pretraining_inputs,
@@ -96,65 +97,124 @@ def input_fn_builder(
         shard=shard,
         pick=num_picked and (num_picked, num_records),
       )
-    shard = shard or input_pipeline.Shard()
-    all_sizes = sizes or pretraining_inputs.BatchSizes(batch_size, batch_size)
-
-    def read(shard, stage, step, with_source=False):
-      if packing:
-        windows = input_pipeline.streamed_record_batches(
-          input_files,
-          layout,
-          window_packing.WINDOW_SIZE,
-          False,
-          num_records,
-          seed,
-          first_record=packing.window * window_packing.WINDOW_SIZE,
-        )
-        return window_packing.packed_batches(
-          windows, packing, packed_layout, stage.batch_size, shard
-        )
-      files, total, size = input_files, num_records, stage.batch_size
-      first_record = stage.records_before(step)
-      if by_file:
-        files = pretraining_records.shard_files(input_files, shard)
-        total = sum(by_file[path] for path in files)
-        size //= shard.count
-        first_record //= shard.count
-        shard = input_pipeline.Shard(num_replicas=shard.num_replicas)
-      return input_pipeline.streamed_record_batches(
-        files,
-        layout,
-        size,
-        False,
-        total,
-        seed,
-        first_record=first_record,
-        shard=shard,
-        with_source=with_source,
-      )
-
-    trimmed = per_token if trim else []
-    step = params.get("traced_step")
-    if step is not None:  # the batch of all processes
-      stage = all_sizes.stage_of(step)
-      count = shard.count if by_file else 1
-      shards = [input_pipeline.Shard(index, count) for index in range(count)]
-      parts = [read(shard, stage, step, with_source=True) for shard in shards]
-      batches = tf.data.Dataset.zip(tuple(parts)).map(_join_rows)
-      shard = input_pipeline.Shard()
-      return _prepare_batches(batches, masking, step, stage, shard, trimmed)
-    batches = None
-    for stage, end in all_sizes.stages_from(first_step):
-      step = max(stage.first_step, first_step)
-      of_stage = _prepare_batches(
-        read(shard, stage, step), masking, step, stage, shard, trimmed
-      )
-      if end is not None:
-        of_stage = of_stage.take((end - step) * shard.num_replicas)
-      batches = of_stage if batches is None else batches.concatenate(of_stage)
-    return batches
+    batches = _TrainingBatches(
+      input_files,
+      layout,
+      num_records,
+      seed,
+      sizes or pretraining_inputs.BatchSizes(batch_size, batch_size),
+      shard or input_pipeline.Shard(),
+      masking,
+      per_token if trim else [],
+      by_file,
+      packing,
+      packed_layout,
+    )
+    if "traced_step" in params:
+      return batches.of_step(params["traced_step"])
+    return batches.from_step(first_step)
 
   return input_fn
+
+
+class _TrainingBatches(NamedTuple):
+  """Batches of one process, a function of the step: see `input_fn_builder`."""
+
+  files: Sequence[str]
+  layout: tf_records.Layout
+  num_records: int
+  seed: int
+  sizes: pretraining_inputs.BatchSizes
+  shard: input_pipeline.Shard
+  masking: dynamic_masking.Masking | None
+  trimmed: Sequence[str]  # features with a value per token
+  by_file: Mapping[str, int] | None
+  packing: window_packing.Packing | None
+  packed_layout: tf_records.Layout | None
+
+  def from_step(self, first_step: int):
+    """Infinite dataset that begins with this process's part of a step."""
+    stages = []
+    for stage, end in self.sizes.stages_from(first_step):
+      step = max(stage.first_step, first_step)
+      batches = self._prepare(self._read(stage, step), stage, step)
+      if end is not None:
+        batches = batches.take((end - step) * self.shard.num_replicas)
+      stages.append(batches)
+    return functools.reduce(lambda one, other: one.concatenate(other), stages)
+
+  def of_step(self, step: int):
+    """Dataset that begins with the batch of all processes, and its sources."""
+    stage = self.sizes.stage_of(step)
+    count = self.shard.count if self.by_file else 1
+    shards = [input_pipeline.Shard(index, count) for index in range(count)]
+    parts = [self._replace(shard=shard) for shard in shards]
+    read = [part._read(stage, step, with_source=True) for part in parts]
+    batches = tf.data.Dataset.zip(tuple(read)).map(_join_rows)
+    whole = self._replace(shard=input_pipeline.Shard())
+    return whole._prepare(batches, stage, step)
+
+  def _read(
+    self, stage: pretraining_inputs.Stage, step: int, with_source: bool = False
+  ):
+    """Shuffled batches of a stage, from a step on."""
+    if self.packing:
+      return self._read_packed(stage)
+    files, total, shard = self.files, self.num_records, self.shard
+    size, first_record = stage.batch_size, stage.records_before(step)
+    if self.by_file:
+      files = pretraining_records.shard_files(files, shard)
+      total = sum(self.by_file[path] for path in files)
+      size //= shard.count
+      first_record //= shard.count
+      shard = input_pipeline.Shard(num_replicas=shard.num_replicas)
+    return input_pipeline.streamed_record_batches(
+      files,
+      self.layout,
+      size,
+      False,
+      total,
+      self.seed,
+      first_record=first_record,
+      shard=shard,
+      with_source=with_source,
+    )
+
+  def _read_packed(self, stage: pretraining_inputs.Stage):
+    """Batches of packed rows, from where the packing begins."""
+    windows = input_pipeline.streamed_record_batches(
+      self.files,
+      self.layout,
+      window_packing.WINDOW_SIZE,
+      False,
+      self.num_records,
+      self.seed,
+      first_record=self.packing.window * window_packing.WINDOW_SIZE,
+    )
+    return window_packing.packed_batches(
+      windows, self.packing, self.packed_layout, stage.batch_size, self.shard
+    )
+
+  def _prepare(self, batches, stage: pretraining_inputs.Stage, step: int):
+    """Draws new masks, if any, by step and example; removes common padding."""
+    shard, masking = self.shard, self.masking
+
+    def prepare(index, batch):
+      if masking:
+        numbers = shard.example_numbers(index, stage.batch_size)
+        # As if the batches before the stage were as large as its own.
+        numbers += stage.records_before(0)
+        of_step = masking.at_step(index // shard.num_replicas)
+        batch = dynamic_masking.remask(batch, numbers, of_step)
+      if not self.trimmed:
+        return batch
+      return input_pipeline.trim_padding(batch, names=self.trimmed)
+
+    return (
+      input_pipeline.numbered(batches, step * shard.num_replicas)
+      .map(prepare, num_parallel_calls=tf.data.AUTOTUNE)
+      .prefetch(tf.data.AUTOTUNE)
+    )
 
 
 def _join_rows(*parts: Mapping[str, Any]) -> dict[str, Any]:
@@ -162,31 +222,3 @@ def _join_rows(*parts: Mapping[str, Any]) -> dict[str, Any]:
   return {
     name: tf.concat([part[name] for part in parts], axis=0) for name in parts[0]
   }
-
-
-def _prepare_batches(
-  batches,
-  masking: dynamic_masking.Masking | None,
-  step: int,
-  stage: pretraining_inputs.Stage,
-  shard: input_pipeline.Shard,
-  trimmed: Sequence[str],  # features with a value per token
-):
-  """Draws new masks, if any, by step and example; removes common padding."""
-
-  def prepare(index, batch):
-    if masking:
-      numbers = shard.example_numbers(index, stage.batch_size)
-      # As if the batches before the stage were as large as its own.
-      numbers += stage.records_before(0)
-      of_step = masking.at_step(index // shard.num_replicas)
-      batch = dynamic_masking.remask(batch, numbers, of_step)
-    if not trimmed:
-      return batch
-    return input_pipeline.trim_padding(batch, names=trimmed)
-
-  return (
-    input_pipeline.numbered(batches, step * shard.num_replicas)
-    .map(prepare, num_parallel_calls=tf.data.AUTOTUNE)
-    .prefetch(tf.data.AUTOTUNE)
-  )
