@@ -4,12 +4,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from bertlib.cli.errors import InputError
 from bertlib.io import json_files, text_files
 
 SCORES_FILE = "dev_scores.jsonl"
+
+
+class Selection(NamedTuple):
+  """Evaluation during training and early stopping."""
+
+  eval_steps: int  # steps between evaluations; 0 for none
+  metric: str  # primary metric, which selects the best checkpoint
+  # Evaluations without improvement after which training ends; 0 for no early
+  # stopping.
+  patience: int = 0
+  # Metric and value that end training; None for none.
+  target_metric: str | None = None
+  target_value: float | None = None
 
 
 def plain_name(metric: str) -> str:

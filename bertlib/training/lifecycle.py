@@ -38,7 +38,7 @@ from bertlib.training import (
   session_hooks,
   step_plan,
 )
-from bertlib.training.model_selection import Selection
+from bertlib.training.dev_scores import Selection
 from bertlib.training.task import Run, Task
 
 _Result = TypeVar("_Result")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any, Callable, NamedTuple
+from typing import Any, Callable
 
 import tensorflow.compat.v1 as tf
 from absl import logging
@@ -15,6 +15,7 @@ from bertlib.io import json_files
 from bertlib.io.files import atomic_write
 from bertlib.training.dev_scores import (
   SCORES_FILE,
+  Selection,
   best_row,
   is_better,
   plain_scores,
@@ -23,19 +24,6 @@ from bertlib.training.dev_scores import (
 
 # Evaluates a checkpoint on the dev set; returns metric values by name.
 Evaluate = Callable[[str], Mapping[str, Any]]
-
-
-class Selection(NamedTuple):
-  """Evaluation during training and early stopping."""
-
-  eval_steps: int  # steps between evaluations; 0 for none
-  metric: str  # primary metric, which selects the best checkpoint
-  # Evaluations without improvement after which training ends; 0 for no early
-  # stopping.
-  patience: int = 0
-  # Metric and value that end training; None for none.
-  target_metric: str | None = None
-  target_value: float | None = None
 
 
 def write_events(folder: str, step: int, scores: Mapping[str, float]) -> None:

@@ -14,8 +14,8 @@ from bertlib.checkpoints import finding
 from bertlib.checkpoints.task_record import TaskRecord
 from bertlib.data import tf_records
 from bertlib.settings.command import TrainingSettings
+from bertlib.training.dev_scores import Selection
 from bertlib.training.memory_plan import StepShape
-from bertlib.training.model_selection import Selection
 
 
 @dataclasses.dataclass(frozen=True)

@@ -15,7 +15,7 @@ from bertlib.data.model_inputs import Lengths
 from bertlib.reporting import html_report, run_report
 from bertlib.reporting.statistics import Estimates, Interval
 from bertlib.settings.classifier import ClassifierSettings
-from bertlib.training.model_selection import Selection
+from bertlib.training.dev_scores import Selection
 
 pytestmark = pytest.mark.graph
 

@@ -20,7 +20,8 @@ from bertlib.io import json_files, result_files
 from bertlib.reporting import event_files
 from bertlib.settings.common import ComputeSettings
 from bertlib.training import model_selection, multi_run, step_plan
-from bertlib.training.model_selection import DevScores, Selection
+from bertlib.training.dev_scores import Selection
+from bertlib.training.model_selection import DevScores
 
 pytestmark = pytest.mark.unit
 

@@ -15,6 +15,9 @@ from bertlib.data.tables import FIX_ROW, Row
 from bertlib.io.text_files import Encoding
 from bertlib.settings.embeddings import Columns, kind_of
 
+# Id of a missing negative, where texts have ids.
+MISSING = -1
+
 
 class Example(NamedTuple):
   """One row of a file; its texts have no white space around them."""

@@ -15,7 +15,7 @@ import tensorflow.compat.v1 as tf
 
 import modeling
 from bertlib.compute import pooling
-from bertlib.tasks.embeddings.embedding_records import MISSING
+from bertlib.tasks.embeddings.embedding_examples import MISSING
 from bertlib.training.gradient_caching import BatchLoss
 
 _FEATURES = ("text_ids", "scores", "label_ids", "teacher_vectors")
