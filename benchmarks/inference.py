@@ -2,7 +2,8 @@
 
 From texts to probabilities, answers or sentence vectors, including
 tokenization. The `Predictor` of this project in float32, bfloat16 and int8,
-beside transformers and sentence-transformers with PyTorch, and ONNX Runtime.
+and of its ONNX exports, beside transformers and sentence-transformers with
+PyTorch, ONNX Runtime, OpenVINO and CTranslate2.
 All have the same weights, and their outputs are compared before they are timed.
 
     python -m benchmarks.inference --minilm=DIR --glue_dir=glue \
@@ -22,10 +23,10 @@ import tempfile
 from collections.abc import Iterator
 from typing import Callable, NamedTuple
 
+import numpy as np
 from absl import flags
 
 from benchmarks import (
-  inference_models,
   inference_peers,
   inference_works,
   results,
@@ -43,7 +44,7 @@ class Side(NamedTuple):
   """A way to compute."""
 
   function: Callable  # the side, see `side_by_side`
-  precision: str  # "float32", "bfloat16", "int8" or "static_int8"
+  precision: str  # such as "int8", "static_int8" or "openvino_int8"
   is_ours: bool  # whether it is this project
 
   @property
@@ -64,12 +65,19 @@ def _sides(
 
 _THREE = ("float32", "bfloat16", "int8")
 SIDES = {
-  **_sides(True, inference_models.predictor, *_THREE),
+  **_sides(True, inference_works.predictor, *_THREE),
   **_sides(False, inference_peers.transformers, *_THREE),
   **_sides(False, inference_peers.sentence_transformers, *_THREE),
   **_sides(
     False, inference_peers.onnx_runtime, "float32", "int8", "static_int8"
   ),
+  **_sides(True, inference_works.exported, *(f"openvino_{p}" for p in _THREE)),
+  **_sides(
+    True, inference_works.exported, "onnxruntime_float32", "onnxruntime_int8"
+  ),
+  **_sides(False, inference_peers.openvino, *_THREE),
+  **_sides(False, inference_peers.openvino_as_they_come, "int8"),
+  **_sides(False, inference_peers.ctranslate2, *_THREE),
 }
 
 
@@ -165,7 +173,7 @@ def compare(model: str, task: str, works: list[str]) -> None:
   with contextlib.ExitStack() as stack:
     folder = stack.enter_context(tempfile.TemporaryDirectory())
     start = functools.partial(Worker, model=model, task=task, folder=folder)
-    with start("model", inference_models.make_model, sys.executable):
+    with start("model", inference_works.make_model, sys.executable):
       pass
     workers = []
     for name, side, python in chosen_sides():
@@ -203,13 +211,23 @@ def compare_outputs(workers: list[Worker], work: str) -> list[Worker]:
   able = list(outputs)
   for worker in able[1:]:
     pairs = list(zip(outputs[able[0]], outputs[worker]))
-    if isinstance(pairs[0][0], str):
+    if WORKS[work].task == "states":
+      found = cosines(*pairs[0])
+    elif isinstance(pairs[0][0], str):
       differ = sum(first != other for first, other in pairs)
       found = f"{differ} of {len(pairs)} differ"
     else:
       found = f"differ by at most {max(abs(a - b) for a, b in pairs):.1g}"
     print(f"outputs of {worker.name} and {able[0].name}: {found}", flush=True)
   return able
+
+
+def cosines(path: str, other: str) -> str:
+  """Cosine of the hidden states of each token in two files, in words."""
+  states, others = np.load(path), np.load(other)
+  norms = np.linalg.norm(states, axis=1) * np.linalg.norm(others, axis=1)
+  found = (states * others).sum(axis=1) / norms
+  return f"cosine per token {found.mean():.5f}, lowest {found.min():.5f}"
 
 
 # Results

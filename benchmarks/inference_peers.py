@@ -1,9 +1,9 @@
 """Sides of `inference` that are other code.
 
-transformers, sentence-transformers and ONNX Runtime.
+transformers, sentence-transformers, ONNX Runtime, OpenVINO and CTranslate2.
 
 Each is a function of the flags and of `model`, `task`, `precision` and
-`folder`, see `inference_models.make_model`. This module runs in the Python of
+`folder`, see `inference_works.make_model`. This module runs in the Python of
 the peers.
 """
 
@@ -160,9 +160,106 @@ def onnx_runtime(settings: SimpleNamespace) -> Iterator[Answer]:
   return serve(settings, description, peer_predictor(settings, run))
 
 
+def openvino(settings: SimpleNamespace) -> Iterator[Answer]:
+  """The model in OpenVINO; in int8 with the static quantization of NNCF."""
+  import openvino as library
+  import torch
+
+  core = library.Core()
+  with tempfile.TemporaryDirectory() as folder:
+    path = os.path.join(folder, "plain.onnx")
+    write_plain_model(settings, path)
+    model = core.read_model(path)
+    if settings.precision == "int8":
+      import nncf
+
+      feeds = list(calibration_feeds(settings))
+      model = nncf.quantize(
+        model,
+        nncf.Dataset(feeds),
+        model_type=nncf.ModelType.TRANSFORMER,
+        subset_size=len(feeds),
+      )
+    options = {
+      "INFERENCE_PRECISION_HINT": "bf16"
+      if settings.precision == "bfloat16"
+      else "f32"
+    }
+    if settings.num_threads:
+      options["INFERENCE_NUM_THREADS"] = settings.num_threads
+
+    def runner(hint):
+      compiled = core.compile_model(
+        model, "CPU", options | {"PERFORMANCE_HINT": hint}
+      )
+      request = compiled.create_infer_request()
+
+      def run(batch):
+        outputs = request.infer({k: v.numpy() for k, v in batch.items()})
+        return list(map(torch.from_numpy, outputs.values()))
+
+      return run
+
+    candidates = {hint: runner(hint) for hint in ("LATENCY", "THROUGHPUT")}
+  description, run = fastest(candidates, example_batch(settings))
+  return serve(settings, description, peer_predictor(settings, run))
+
+
+def openvino_as_they_come(settings: SimpleNamespace) -> Iterator[Answer]:
+  """`openvino` in batches of 32 texts in the order of the data."""
+  settings.batch_size, settings.sorts = 32, False
+  return openvino(settings)
+
+
+def ctranslate2(settings: SimpleNamespace) -> Iterator[Answer]:
+  """The encoder in CTranslate2, and its head in PyTorch."""
+  import ctranslate2 as library
+  import numpy as np
+  import torch
+  import transformers
+
+  peer = load_peer(settings)
+  with tempfile.TemporaryDirectory() as folder:
+    source = in_folder(settings, "hugging_face")
+    encoder = transformers.BertModel.from_pretrained(source)
+    # Its converter wants an entry that transformers no longer has.
+    encoder.config.position_embedding_type = "absolute"
+    encoder.save_pretrained(folder)
+    load_tokenizer(settings).save_pretrained(folder)
+    converter = library.converters.TransformersConverter(folder)
+    converter.convert(os.path.join(folder, "converted"))
+    encoder = library.Encoder(
+      os.path.join(folder, "converted"),
+      compute_type=settings.precision,
+      intra_threads=settings.num_threads or 0,
+    )
+
+  @torch.inference_mode()
+  def run(batch):
+    mask = batch["attention_mask"]
+    ids, segments = (
+      [row[: mask[i].sum()].tolist() for i, row in enumerate(batch[name])]
+      for name in ("input_ids", "token_type_ids")
+    )
+    found = encoder.forward_batch(ids, token_type_ids=segments)
+    states, pooled = (
+      torch.from_numpy(np.array(value.to(library.DataType.float32)))
+      for value in (found.last_hidden_state, found.pooler_output)
+    )
+    if settings.task == "labels":
+      return [peer.classifier(pooled)]
+    if settings.task == "answers":
+      return list(peer.qa_outputs(states).unbind(-1))
+    if settings.task == "states":
+      return [states]
+    sums = (states * mask.unsqueeze(-1)).sum(1)
+    return [torch.nn.functional.normalize(sums)]
+
+  return serve(settings, settings.precision, peer_predictor(settings, run))
+
+
 def write_onnx_models(settings: SimpleNamespace, folder: str) -> dict[str, str]:
   """Writes the models of which ONNX Runtime runs the fastest."""
-  import torch
   from onnxruntime import quantization
   from onnxruntime.quantization.shape_inference import quant_pre_process
   from onnxruntime.transformers import optimizer
@@ -171,21 +268,7 @@ def write_onnx_models(settings: SimpleNamespace, folder: str) -> dict[str, str]:
   def path(name):
     return os.path.join(folder, name + ".onnx")
 
-  # The optimizer of ONNX Runtime knows eager attention of this exporter.
-  model = load_peer(settings, attn_implementation="eager")
-  batch = example_batch(settings)
-  outputs = list(model(**batch))
-  axes = {0: "batch", 1: "sequence"}
-  torch.onnx.export(
-    model,
-    (batch,),
-    path("plain"),
-    input_names=list(batch),
-    output_names=outputs,
-    dynamic_axes=dict.fromkeys(batch, axes),
-    opset_version=17,
-    dynamo=False,
-  )
+  config = write_plain_model(settings, path("plain"))
 
   def optimize(name, fuses_attention):
     options = FusionOptions("bert")
@@ -193,8 +276,8 @@ def write_onnx_models(settings: SimpleNamespace, folder: str) -> dict[str, str]:
     optimizer.optimize_model(
       path("plain"),
       "bert",
-      model.config.num_attention_heads,
-      model.config.hidden_size,
+      config.num_attention_heads,
+      config.hidden_size,
       options,
       opt_level=0,
     ).save_model_to_file(path(name))
@@ -230,6 +313,26 @@ def write_onnx_models(settings: SimpleNamespace, folder: str) -> dict[str, str]:
   return {"static, QDQ": path("static")}
 
 
+def write_plain_model(settings: SimpleNamespace, path: str) -> Any:
+  """Writes the model in ONNX; returns its config."""
+  import torch
+
+  # The optimizer of ONNX Runtime knows eager attention of this exporter.
+  model = load_peer(settings, attn_implementation="eager")
+  batch = example_batch(settings)
+  torch.onnx.export(
+    model,
+    (batch,),
+    path,
+    input_names=list(batch),
+    output_names=list(model(**batch)),
+    dynamic_axes={name: {0: "batch", 1: "sequence"} for name in batch},
+    opset_version=17,
+    dynamo=False,
+  )
+  return model.config
+
+
 def products_of_activations(path: str) -> list[str]:
   """Names of the matrix products of an ONNX model that have no weight."""
   import onnx
@@ -247,30 +350,27 @@ def calibration_reader(settings: SimpleNamespace):
   """The calibration texts, one by one, as ONNX Runtime wants them."""
   from onnxruntime import quantization
 
-  tokenizer = load_tokenizer(settings)
-  length = TASKS[settings.task].description["max_seq_length"]
-  texts = read_texts(settings, "calibration")
-
   class Reader(quantization.CalibrationDataReader):
     """Gives one text after the other."""
 
     def __init__(self):
-      self.feeds = (
-        dict(
-          tokenizer(
-            *([part] for part in text),
-            truncation=True,
-            max_length=length,
-            return_tensors="np",
-          )
-        )
-        for text in texts
-      )
+      self.feeds = calibration_feeds(settings)
 
     def get_next(self):
       return next(self.feeds, None)
 
   return Reader()
+
+
+def calibration_feeds(settings: SimpleNamespace) -> Iterator[dict[str, Any]]:
+  """Inputs of each calibration text."""
+  tokenizer = load_tokenizer(settings)
+  length = TASKS[settings.task].description["max_seq_length"]
+  for text in read_texts(settings, "calibration"):
+    parts = ([part] for part in text)
+    yield dict(
+      tokenizer(*parts, truncation=True, max_length=length, return_tensors="np")
+    )
 
 
 def fastest(
@@ -305,17 +405,17 @@ def load_peer(settings: SimpleNamespace, **options: Any) -> Any:
   model = model_class.from_pretrained(
     in_folder(settings, "hugging_face"), dtype=torch.float32, **options
   )
-  if settings.task == "vectors":
-    model = sentence_encoder(model)
+  if settings.task in ("vectors", "states"):
+    model = sentence_encoder(model, pools=settings.task == "vectors")
   return model.eval()
 
 
-def sentence_encoder(model: Any) -> Any:
-  """A module from a padded batch to vectors [B, H]: mean, normalized."""
+def sentence_encoder(model: Any, pools: bool) -> Any:
+  """A module from a padded batch to vectors [B, H], or hidden states."""
   import torch
 
   class Encoder(torch.nn.Module):
-    """Mean of the hidden states of the tokens, of length 1."""
+    """The mean of the tokens has length 1."""
 
     def __init__(self):
       super().__init__()
@@ -323,6 +423,8 @@ def sentence_encoder(model: Any) -> Any:
 
     def forward(self, input_ids, attention_mask, token_type_ids):
       states = self.model(input_ids, attention_mask, token_type_ids)[0]
+      if not pools:
+        return {"states": states}
       weights = attention_mask.unsqueeze(-1).to(states.dtype)
       sums = (states * weights).sum(1)  # a mean, but for its length
       return {"vectors": torch.nn.functional.normalize(sums.float())}
@@ -354,12 +456,13 @@ def peer_predictor(settings: SimpleNamespace, run: Callable) -> Callable:
       lambda rows: function(rows, run(mrpc_epoch.padded(encoded, rows))),
     )
 
+  def encode(texts):
+    parts = map(list, zip(*texts))
+    return tokenizer(*parts, truncation=True, max_length=length)
+
   def labels(texts):
-    encoded = tokenizer(
-      *map(list, zip(*texts)), truncation=True, max_length=length
-    )
     return batches(
-      encoded, lambda _, out: torch.softmax(out[0], -1)[:, 1].tolist()
+      encode(texts), lambda _, out: torch.softmax(out[0], -1)[:, 1].tolist()
     )
 
   def answers(texts):
@@ -383,14 +486,25 @@ def peer_predictor(settings: SimpleNamespace, run: Callable) -> Callable:
     return [best[question][1] for question in range(len(texts))]
 
   def vectors(texts):
-    encoded = tokenizer(
-      [text for (text,) in texts], truncation=True, max_length=length
-    )
-    return batches(encoded, lambda _, out: checksums(out[0]))
+    return batches(encode(texts), lambda _, out: checksums(out[0]))
 
-  return {"labels": labels, "answers": answers, "vectors": vectors}[
-    settings.task
-  ]
+  def states(texts):
+    encoded = encode(texts)
+    lengths = list(map(len, encoded["input_ids"]))
+
+    def of_rows(rows, out):
+      return [
+        states[: lengths[row]].numpy() for row, states in zip(rows, out[0])
+      ]
+
+    return batches(encoded, of_rows)
+
+  return {
+    "labels": labels,
+    "answers": answers,
+    "vectors": vectors,
+    "states": states,
+  }[settings.task]
 
 
 def best_spans(

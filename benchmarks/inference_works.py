@@ -1,4 +1,4 @@
-"""Works of `inference`: tasks, texts, and how a side does them."""
+"""Works of `inference`: tasks, texts, models; and this project as a side."""
 
 from __future__ import annotations
 
@@ -7,12 +7,16 @@ import json
 import os
 import re
 import statistics
+import tempfile
 import time
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any, Callable, NamedTuple
 
+import numpy as np
+
 from benchmarks.side_by_side import Answer, timed
+from bertlib.checkpoints import records
 
 # As in `bertlib.checkpoints.predictor`: the hidden states fit in the caches.
 _TOKENS_PER_BATCH = 2048
@@ -53,6 +57,15 @@ TASKS = {
       "embedding": {"pooling": "mean", "normalize": True},
     },
   ),
+  "states": Task(
+    "BertModel",
+    None,
+    {
+      "script": "run_embeddings",
+      "max_seq_length": 128,
+      "embedding": {"pooling": "mean", "normalize": True},
+    },
+  ),
 }
 
 
@@ -73,6 +86,7 @@ WORKS = {
   "squad": Work("SQuAD questions", "answers", "squad", False),
   "lines": Work("vectors of lines", "vectors", "lines", False),
   "lines-one": Work("the vector of one line", "vectors", "lines", True),
+  "states": Work("hidden states of MRPC pairs", "states", "mrpc", False),
 }
 
 
@@ -85,9 +99,7 @@ def read_texts(settings: SimpleNamespace, name: str) -> list[tuple[str, ...]]:
   if name == "calibration":
     count = 256
     labels = "mrpc-train" if settings.glue_dir else "tokens"
-    name = {"answers": "squad", "labels": labels, "vectors": "lines"}[
-      settings.task
-    ]
+    name = {"answers": "squad", "vectors": "lines"}.get(settings.task, labels)
   if name == "squad":
     texts = list(squad_questions(settings.squad_file))
   elif name == "tokens":
@@ -149,7 +161,11 @@ def serve(
     if work.alone:
       calls = [[text] for text in texts[: settings.latency_runs]]
     if action == "try":
-      answer = {"outputs": list(itertools.chain(*map(predict, calls)))}
+      outputs = states = list(itertools.chain(*map(predict, calls)))
+      if work.task == "states":  # too large for an answer
+        outputs = [in_folder(settings, f"{os.getpid()}.npy")]
+        np.save(outputs[0], np.concatenate(states))
+      answer = {"outputs": outputs}
       continue
     start = time.process_time()
     seconds = sorted(timed(predict, call) for call in calls)
@@ -164,8 +180,6 @@ def serve(
 
 def checksums(vectors: Any) -> list[float]:
   """A number for each vector, float [N, D], to compare sides by."""
-  import numpy as np
-
   vectors = np.asarray(vectors, np.float32)
   return (vectors @ np.cos(np.arange(vectors.shape[1]))).tolist()
 
@@ -185,14 +199,235 @@ def in_sorted_batches(
   settings: SimpleNamespace, lengths: list[int], run: Callable
 ) -> list[Any]:
   """Outputs of all rows, computed in batches of similar length."""
-  order = sorted(range(len(lengths)), key=lengths.__getitem__, reverse=True)
+  order = list(range(len(lengths)))
+  if getattr(settings, "sorts", True):
+    order.sort(key=lengths.__getitem__, reverse=True)
   outputs: list[Any] = [None] * len(order)
   first = 0
   while first < len(order):
-    longest = max(lengths[order[first]], 1)
+    longest = max(lengths[order[first]], 1)  # if sorted
     size = settings.batch_size or max(_TOKENS_PER_BATCH // longest, 1)
     batch = order[first : first + size]
     first += size
     for row, output in zip(batch, run(batch)):
       outputs[row] = output
   return outputs
+
+
+# Models, and this project as a side
+
+# Layers, hidden size and heads.
+SIZES = {
+  "bert-base": (12, 768, 12),
+  "minilm": (6, 384, 12),
+  "tiny": (2, 128, 2),
+}
+
+
+def make_model(settings: SimpleNamespace) -> Iterator[Answer]:
+  """Writes a model, its head random, for ours and for transformers."""
+  import tensorflow.compat.v1 as tf
+
+  from bertlib.checkpoints import loading, model_json
+  from bertlib.exchange import to_huggingface
+  from bertlib.io import model_files
+
+  task = TASKS[settings.task]
+  config, vocab_file, encoder = read_encoder(settings)
+  description = {**task.description, "do_lower_case": True}
+  folder = in_folder(settings, "ours")
+  tf.gfile.MakeDirs(folder)
+  model_json.write_model_files(folder, description, config, vocab_file)
+  checkpoint = in_folder(settings, "ours", "model.ckpt")
+  write_checkpoint(settings, description, config, encoder, checkpoint)
+  calibrate(settings, description, config, checkpoint)
+  to_huggingface.convert(
+    checkpoint,
+    in_folder(settings, "ours", model_files.CONFIG),
+    in_folder(settings, "ours", model_files.VOCAB),
+    in_folder(settings, "hugging_face"),
+    task.architecture,
+    do_lower_case=True,
+    find_task=records.find,
+  )
+  yield {"description": f"{loading.num_weights(config):,} weights"}
+
+
+def read_encoder(settings: SimpleNamespace) -> tuple[Any, str, str | None]:
+  """Config, vocabulary and checkpoint of the encoder; None: random weights."""
+  import modeling
+  from bertlib.checkpoints import loading
+  from bertlib.exchange import from_huggingface
+  from bertlib.io import model_files
+
+  if settings.model == "minilm" and settings.minilm:
+    folder = in_folder(settings, "encoder")
+    from_huggingface.convert(settings.minilm, folder)
+    config, vocab_file, checkpoint = (
+      os.path.join(folder, name)
+      for name in (
+        model_files.CONFIG,
+        model_files.VOCAB,
+        model_files.CHECKPOINT,
+      )
+    )
+    return loading.load_config(config), vocab_file, checkpoint
+  layers, hidden, heads = SIZES[settings.model]
+  vocab_file = settings.vocab_file or os.path.join(
+    settings.minilm, model_files.VOCAB
+  )
+  with open(vocab_file, encoding="utf-8") as file:
+    vocab_size = file.read().rstrip("\n").count("\n") + 1
+  config = modeling.BertConfig(
+    vocab_size, hidden, layers, heads, 4 * hidden, type_vocab_size=2
+  )
+  return config, vocab_file, None
+
+
+def write_checkpoint(
+  settings: SimpleNamespace,
+  description: dict[str, Any],
+  config: Any,
+  encoder: str | None,
+  checkpoint: str,
+) -> None:
+  """Writes a checkpoint of an encoder and, if it has one, a random head."""
+  import tensorflow.compat.v1 as tf
+
+  from bertlib.checkpoints import initialize
+  from bertlib.compute.fast_compute import FastCompute
+  from bertlib.data import model_inputs
+
+  with tf.Graph().as_default(), tf.Session() as session:
+    tf.set_random_seed(1)
+    ids = tf.ones([1, 8], tf.int32)
+    inputs = dict.fromkeys(model_inputs.TOKEN_FEATURES, ids)
+    build = predictor_class(settings.task).build
+    build(description, config, inputs, FastCompute())
+    tf.train.create_global_step()  # Estimator wants one
+    if encoder:
+      initialize.initialize_from_checkpoint(encoder)
+    session.run(tf.global_variables_initializer())
+    variables = {v.op.name: v for v in tf.trainable_variables()}
+    scope = TASKS[settings.task].head
+    if scope:
+      head = variables[scope + "weights"]
+      random = np.random.RandomState(1)
+      session.run(head.assign(random.normal(scale=0.2, size=head.shape)))
+    tf.train.Saver().save(session, checkpoint)
+
+
+def calibrate(
+  settings: SimpleNamespace,
+  description: dict[str, Any],
+  config: Any,
+  checkpoint: str,
+) -> None:
+  """Writes `quantization.json`, for int8."""
+  from bertlib.checkpoints import quantization
+  from bertlib.data import vocabulary
+  from bertlib.io import model_files, text_files
+
+  path = in_folder(settings, "calibration.txt")
+  with open(path, "w", encoding="utf-8") as file:
+    for text in read_texts(settings, "calibration"):
+      print(*text, sep=text_files.SEPARATOR, file=file)
+  folder = in_folder(settings, "ours")
+  tokenizer = vocabulary.load_tokenizer(
+    os.path.join(folder, model_files.VOCAB), True, config.vocab_size
+  )
+  length = description["max_seq_length"]
+  quantization.find(
+    quantization.TrainedEncoder(config, checkpoint, folder, tokenizer, length),
+    path,
+    list,
+  )
+
+
+def predictor_class(task: str):
+  """The `Predictor` of a task."""
+  import modeling
+  import run_classifier
+  import run_embeddings
+  import run_squad
+  from bertlib.checkpoints.predictor import LoadedModel
+  from bertlib.tasks.onnx_model import EncoderPredictor
+
+  class States(EncoderPredictor, LoadedModel):
+    """Computes hidden states."""
+
+    record = run_embeddings.RECORD
+
+    @staticmethod
+    def build(description, config, inputs, compute):
+      del description
+      model = modeling.BertModel(
+        config, False, *inputs.values(), compute=compute
+      )
+      return model.get_sequence_output()
+
+  return {
+    "labels": run_classifier.Predictor,
+    "answers": run_squad.Predictor,
+    "vectors": run_embeddings.Predictor,
+    "states": States,
+  }[task]
+
+
+def predictor(settings: SimpleNamespace) -> Iterator[Answer]:
+  """The `Predictor` of run_classifier, run_squad or run_embeddings."""
+  model = predictor_class(settings.task)(
+    in_folder(settings, "ours"),
+    batch_size=settings.batch_size,
+    precision=settings.precision,
+    num_threads=settings.num_threads,
+  )
+  return serve(settings, "in a session", outputs_of(settings.task, model))
+
+
+def exported(settings: SimpleNamespace) -> Iterator[Answer]:
+  """An ONNX export of the model, by OnnxModel with an engine."""
+  import export_model
+  from bertlib.export import OnnxModel
+  from bertlib.settings.common import QuantizationSettings
+
+  folder = tempfile.mkdtemp(dir=settings.folder)
+  source = export_model.find_source(
+    in_folder(settings, "ours"), None, None, None, True, None
+  )
+  engine, precision = settings.precision.split("_")
+  is_int8 = precision == "int8"
+  export_model.export_onnx(
+    source,
+    os.path.join(folder, "onnx"),
+    encoder=settings.task == "states",
+    int8=QuantizationSettings() if is_int8 else None,
+  )
+  model = OnnxModel(
+    os.path.join(folder, "onnx"),
+    engine,
+    batch_size=settings.batch_size,
+    num_threads=settings.num_threads,
+    precision="float32" if is_int8 else precision,
+  )
+  return serve(settings, "exported", outputs_of(settings.task, model))
+
+
+def outputs_of(task: str, model: Any) -> Callable:
+  """Function from texts to outputs of a predictor, as other sides give them."""
+
+  def single(texts):  # a text without a second one is a string
+    return [text if len(text) > 1 else text[0] for text in texts]
+
+  return {
+    "labels": lambda texts: [
+      found.probabilities["1"] for found in model.predict(single(texts))
+    ],
+    "answers": lambda texts: [
+      found[0].text if found else "" for found in model.predict(texts)
+    ],
+    "vectors": lambda texts: checksums(model.encode(single(texts))),
+    "states": lambda texts: [
+      found.hidden_states for found in model.predict(single(texts))
+    ],
+  }[task]
