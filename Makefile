@@ -95,7 +95,8 @@ peers = .venv-bench-peers
 $(peers)/installed:
 	$(PYTHON) -m venv --clear --upgrade-deps $(peers)
 	$(peers)/bin/python -m pip install absl-py numpy torch==2.13.0 transformers \
-	  onnx onnxruntime onnxscript 'sentence-transformers[train]'
+	  ctranslate2 nncf onnx onnxruntime onnxscript openvino \
+	  'sentence-transformers[train]'
 	touch $@
 
 # Apache Beam wants another NumPy than TensorFlow. Its command needs none.

@@ -260,6 +260,8 @@ def versions() -> dict[str, str]:
     "transformers",
     "sentence_transformers",
     "onnxruntime",
+    "openvino",
+    "ctranslate2",
     "tokenizers",
   ):
     if name in sys.modules:
