@@ -542,6 +542,7 @@ NEEDS = {
   ],
   "docs/how_to/export_and_serving.md": ["docs/how_to/fine_tuning.md"],
   "docs/how_to/int8.md": ["docs/how_to/fine_tuning.md"],
+  "docs/how_to/onnx.md": ["docs/how_to/int8.md"],
   "docs/how_to/reproducibility.md": ["docs/how_to/fine_tuning.md"],
   "docs/tutorials/serve_raw_text.md": ["docs/tutorials/classify_your_texts.md"],
 }

@@ -103,6 +103,7 @@ class OnnxModel(BatchPredictor):
     num_threads: int | None = None,
     precision: str = "float32",
     cache_dir: str | None = None,
+    *,
     task: TaskRecord | None = None,
   ):
     """Loads a model.
