@@ -362,6 +362,19 @@ def test_resumed_batches_equal_those_of_one_run(tmp_path):
   assert lengths(first_record=12, num_batches=4) == lengths(0, 7)[3:]
 
 
+def test_a_resumed_training_goes_on_with_the_batch_of_its_step(tmp_path):
+  path = write_sorted(str(tmp_path / "sorted"), 10)
+
+  def masks(first_step, num_batches):
+    input_fn = input_pipeline.record_input_fn(
+      path, SORTED_LAYOUT, True, True, seed=3, first_step=first_step
+    )
+    batches = input_fn({"batch_size": 4}).take(num_batches)
+    return [batch["input_mask"].numpy().tolist() for batch in batches]
+
+  assert masks(first_step=3, num_batches=4) == masks(0, 7)[3:]
+
+
 @pytest.mark.parametrize(
   ("drop_remainder", "sizes"), [(False, [4, 4, 2]), (True, [4, 4])]
 )

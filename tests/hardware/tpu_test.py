@@ -152,21 +152,26 @@ def losses_of(model_fn, batch):
 @pytest.mark.parametrize(
   "case",
   [
-    ("classification weighted",),
-    ("regression", "--layer_decay=0.9"),
     ("multi_label weighted", "--freeze_layers=1", "--freeze_embeddings"),
     ("multiple_choice", "--recompute_activations"),
     ("squad", "--version_2_with_negative"),
-    ("ner", "--gradient_accumulation_steps=2"),
     (
       "embeddings triplets",
       "--symmetric",
       "--temperature=1",
       "--gradient_accumulation_steps=2",
     ),
-    ("embeddings scored_pairs", "--projection_dim=4", "--temperature=1"),
-    ("embeddings labeled_texts", "--pooling=max"),
     ("pretraining", "--optimizer=lamb"),
+    *(
+      pytest.param(case, marks=pytest.mark.slow)  # near one of the others
+      for case in (
+        ("classification weighted",),
+        ("regression", "--layer_decay=0.9"),
+        ("ner", "--gradient_accumulation_steps=2"),
+        ("embeddings scored_pairs", "--projection_dim=4", "--temperature=1"),
+        ("embeddings labeled_texts", "--pooling=max"),
+      )
+    ),
   ],
   ids=" ".join,
 )

@@ -5,7 +5,7 @@ import tiny_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertlib.tasks.ner import ner
+from bertlib.tasks.ner import ner, ner_decoding
 
 pytestmark = pytest.mark.unit
 
@@ -19,6 +19,16 @@ def test_an_entity_inside_a_word_splits_it():
   )
   assert sentence.words == ["anti", "-", "BRCA1", "x"]
   assert sentence.tags == ["O", "O", "B-G", "O"]
+
+
+def test_an_entity_reaches_to_the_end_of_its_last_word():
+  sentence = ner.from_text("Ann saw New York")
+  tags = ["B-PER", "O", "B-LOC", "I-LOC"]
+  found = ner_decoding.extract_entities(sentence, tags, [0.9, 1.0, 0.8, 0.7])
+  assert found == [
+    ("PER", "Ann", 0, 3, 0.9),
+    ("LOC", "New York", 8, 16, 0.7),
+  ]
 
 
 @given(st.text("aé1我 .\u200b", max_size=30), st.data())

@@ -182,6 +182,14 @@ def test_an_answer_is_at_its_start_although_its_word_has_it_twice(
   assert f"{encoded.start}-{encoded.end}" == expected
 
 
+def test_of_windows_with_the_same_context_the_longer_one_counts():
+  spans = [Span(0, 5), Span(2, 9)]  # each has one token beside token 3
+  found = [
+    squad_windows.check_is_max_context(spans, index, 3) for index in range(2)
+  ]
+  assert found == [False, True]
+
+
 def test_max_context_equals_that_of_the_original():
   for case in reference_data.squad_helper_cases("_check_is_max_context"):
     spans = [Span(*span) for span in case["doc_spans"]]
