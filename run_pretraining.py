@@ -111,8 +111,12 @@ def create_model(
   use_one_hot_embeddings: bool,
   dropout_seed=None,
   compute: modeling.Compute | None = None,
+  next_sentence: bool = True,
 ):
-  """Logits of the masked LM [B * P, V], and of the next sentence [B, 2]."""
+  """Logits of the masked LM [B * P, V], and of the next sentence [B, 2].
+
+  Without `next_sentence`, only the former, in a tuple too.
+  """
   model = create_encoder(
     bert_config,
     is_training,
@@ -124,6 +128,8 @@ def create_model(
   masked_lm_logits = modeling.masked_lm_logits(
     bert_config, masked_states(model), model.get_embedding_table()
   )
+  if not next_sentence:
+    return (masked_lm_logits,)
   next_sentence_logits = modeling.next_sentence_logits(
     bert_config, model.get_pooled_output()
   )
@@ -478,6 +484,7 @@ def make_task(settings: PretrainingSettings) -> Task:
       *(["next_sentence_loss", "next_sentence_accuracy"] * next_sentence),
       "loss",
     ],
+    description={} if next_sentence else {"objective": "mlm"},
     heads={
       "cls/predictions/output_bias": (
         "has no masked LM. Name a checkpoint of pretraining, not of fine-tuning"

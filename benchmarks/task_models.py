@@ -30,6 +30,7 @@ from bertlib.settings.squad import SquadSettings
 from bertlib.tasks.classification.classification import Problem
 from bertlib.tasks.embeddings import embedding_inputs
 from bertlib.tasks.embeddings.embedding_examples import Example
+from bertlib.tasks.pretraining import pretraining_instances
 from bertlib.training import lifecycle
 from bertlib.training.task import Run
 
@@ -77,7 +78,7 @@ def run_of(
   elif name == "ner":
     settings = settings_of(NerSettings, "--warmup_proportion=0", *arguments)
     task = run_ner.make_task(settings, LABELS)
-  elif name == "pretraining":
+  elif name.startswith("pretraining"):
     settings = settings_of(
       PretrainingSettings,
       "--max_predictions_per_seq=3",
@@ -85,6 +86,9 @@ def run_of(
       *arguments,
     )
     task = run_pretraining.make_task(settings)
+    if name == "pretraining packed":
+      layout = pretraining_instances.record_layout(LENGTH, 3, True, 4)
+      task = dataclasses.replace(task, features=layout)
   elif name.startswith("embeddings "):
     settings = settings_of(
       EmbeddingSettings, "--warmup_proportion=0", *arguments

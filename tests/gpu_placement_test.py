@@ -41,6 +41,7 @@ TASKS = (
   "embeddings scored_pairs",
   "embeddings labeled_texts",
   "pretraining",
+  "pretraining packed",
 )
 VARIANTS = (
   ("--precision=float32",),

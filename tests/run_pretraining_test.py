@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import reference_data
 import run_outputs
+import tensorflow as tf_v2
 import tensorflow.compat.v1 as tf
 import tiny_pretraining
 import trained_models
@@ -1199,6 +1200,14 @@ def test_the_masked_lm_alone_trains_on_records_of_both_kinds(without_pairs):
   assert results["loss"] == pytest.approx(results["masked_lm_loss"], abs=1e-5)
   weights = run_outputs.read_variables(output_dir)
   assert not [name for name in weights if "seq_relationship" in name]
+  export_dir = without_pairs / "export"
+  commands.succeed(
+    "export_model.py", f"--model_dir={output_dir}", f"--export_dir={export_dir}"
+  )
+  outputs = (
+    tf_v2.saved_model.load(str(export_dir)).signatures["ids"].structured_outputs
+  )
+  assert set(outputs) == {"masked_lm_probabilities"}
 
 
 def test_new_masks_without_a_vocabulary(place):

@@ -15,20 +15,21 @@ class MaskedLM(SignatureModel):
   top_k = 5
 
   def build(self, inputs):
-    """Masked-LM logits, float32 [B, P, V], and next-sentence logits, [B, 2]."""
-    logits, next_sentence_logits = self.build_model(
+    """Masked-LM logits, float32 [B, P, V], and next-sentence logits, [B, 2].
+
+    A model of `--objective=mlm` has only the former.
+    """
+    logits, *others = self.build_model(
       self.config,
       is_training=False,
       batch=inputs,
       use_one_hot_embeddings=False,
       compute=self.compute,
+      next_sentence=self.description.get("objective") != "mlm",
     )
     size = tf.shape(inputs["masked_lm_positions"])
     logits = tf.reshape(logits, [*tf.unstack(size), self.config.vocab_size])
-    return (
-      tf.cast(logits, tf.float32),
-      tf.cast(next_sentence_logits, tf.float32),
-    )
+    return tuple(tf.cast(each, tf.float32) for each in (logits, *others))
 
   def token_specs(self):
     """See base class; adds `masked_lm_positions`, int32 [B, P]."""
@@ -38,11 +39,8 @@ class MaskedLM(SignatureModel):
 
   def ids(self, inputs):
     """See base class."""
-    logits, next_sentence_logits = self.run(inputs)
-    return {
-      "masked_lm_probabilities": tf.nn.softmax(logits),
-      "next_sentence_probabilities": tf.nn.softmax(next_sentence_logits),
-    }
+    names = "masked_lm_probabilities", "next_sentence_probabilities"
+    return dict(zip(names, map(tf.nn.softmax, self.run(inputs))))
 
   def signatures(self):
     """See base class."""
@@ -70,7 +68,7 @@ class MaskedLM(SignatureModel):
       indices[:, 0],
       tf.shape(is_mask, tf.int64)[0],
     )
-    logits, _ = self.run(
+    logits, *_ = self.run(
       {**encoded, "masked_lm_positions": positions.to_tensor(0)}
     )
     probabilities, ids = tf.math.top_k(tf.nn.softmax(logits), self.top_k)

@@ -27,6 +27,7 @@ def _from_huggingface(model: HuggingFaceModel) -> Description | None:
 RECORD = TaskRecord(
   script="run_pretraining",
   purpose="fills masks",
+  entries={"objective?": str},  # "mlm" without next sentence prediction
   primary_metrics=("masked_lm_loss",),
   evaluates_training_data=True,
   predict=PredictExample(

@@ -1,0 +1,150 @@
+"""Compares ways of pretraining a small model on the same text.
+
+Pairs of a text, every tenth document held out: masked LM with and without next
+sentence prediction, with twice as many masks, and on packed rows, each on the
+same number of tokens, with one seed. Prints the loss on the same held-out
+masks as a Markdown table, and plots it over the tokens.
+
+    python -m benchmarks.pretraining_variants --text_file=novels.txt \
+        --vocab_file=output/novels-vocab.txt \
+        --bert_config_file=output/novels-config.json --folder=output/variants
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+
+from absl import flags
+
+from bertlib.cli import app
+from bertlib.io import text_files
+from bertlib.reporting import event_files
+from website import markdown
+
+FLAGS = flags.FLAGS
+
+# What differs, by name: flags of the data, flags of the training.
+VARIANTS = {
+  "masked LM and next sentence": ([], []),
+  "masked LM": ([], ["--objective=mlm"]),
+  "masked LM, 30% masked": (["--masked_lm_prob=0.3"], ["--objective=mlm"]),
+  # About as many tokens per step as without packing.
+  "masked LM, packed": (
+    ["--pack"],
+    ["--objective=mlm", "--train_batch_size=24"],
+  ),
+}
+SIZES = ["--max_seq_length=64", "--max_predictions_per_seq=20"]
+# Half of the documents have short sequences, so that there is what to pack.
+DATA = [*SIZES, "--short_seq_prob=0.5", "--dupe_factor=2"]
+TRAINING = [
+  *SIZES,
+  "--do_train",
+  "--do_eval",
+  "--train_batch_size=32",
+  "--eval_batch_size=32",
+  "--learning_rate=1e-3",
+  "--warmup_proportion=0.1",
+  "--bias_correction",
+  "--precision=auto",
+]
+
+
+def define_flags() -> None:
+  """Defines the flags."""
+  for name, meaning in {
+    "text_file": "Text: a sentence per line, a blank line between documents.",
+    "vocab_file": "Vocabulary.",
+    "bert_config_file": "Config of the model.",
+    "folder": "Folder for all files.",
+  }.items():
+    flags.DEFINE_string(name, None, meaning, required=True)
+  flags.DEFINE_integer("tokens", 3_000_000, "Tokens per training.")
+  flags.DEFINE_integer("eval_steps", 250, "Steps between two evaluations.")
+
+
+def main(_: list[str]) -> None:
+  """Trains all variants, and reports their losses."""
+  os.makedirs(FLAGS.folder, exist_ok=True)
+  documents = "".join(text_files.read_lines(FLAGS.text_file)).split("\n\n")
+  held_out = write_records("held_out", documents[9::10], ["--dupe_factor=1"])
+  del documents[9::10]
+  rows, curves = [], {}
+  for name, (data, training) in VARIANTS.items():
+    records = write_records(name, documents, data)
+    scalars = train(name, records, held_out, training)
+    curves[name] = scalars["masked_lm_loss"]
+    step, loss = curves[name][-1]
+    accuracy = scalars["masked_lm_accuracy"][-1][1]
+    rows.append((name, f"{step:,}", f"{loss:.3f}", f"{accuracy:.3f}"))
+  heads = ("training", "steps", "held-out masked LM loss (nat)", "accuracy")
+  print(markdown.table(heads, rows))
+  draw(curves)
+
+
+def path(name: str, ending: str = "") -> str:
+  """Path of a file or folder of a variant."""
+  return os.path.join(FLAGS.folder, re.sub(r"\W+", "_", name) + ending)
+
+
+def run(script: str, *arguments: str) -> None:
+  """Runs a command of this project."""
+  subprocess.run([sys.executable, script, *arguments], check=True)
+
+
+def write_records(name: str, documents: list[str], more: list[str]) -> str:
+  """Writes the records of some documents; returns their file."""
+  with open(path(name, ".txt"), "w", encoding="utf-8") as file:
+    file.write("\n\n".join(documents))
+  run(
+    "create_pretraining_data.py",
+    f"--input_file={path(name, '.txt')}",
+    f"--output_file={path(name, '.tfrecord')}",
+    f"--vocab_file={FLAGS.vocab_file}",
+    *DATA,
+    *more,
+  )
+  return path(name, ".tfrecord")
+
+
+def train(name: str, records: str, held_out: str, more: list[str]):
+  """Trains on records; returns the metrics of evaluations, by step."""
+  run(
+    "run_pretraining.py",
+    f"--input_file={records}",
+    f"--eval_input_file={held_out}",
+    f"--vocab_file={FLAGS.vocab_file}",
+    f"--bert_config_file={FLAGS.bert_config_file}",
+    f"--output_dir={path(name)}",
+    f"--token_budget={FLAGS.tokens}",
+    f"--eval_steps={FLAGS.eval_steps}",
+    *TRAINING,
+    *more,
+  )
+  return event_files.read_scalars(os.path.join(path(name), "dev"))
+
+
+def draw(curves: dict[str, list[tuple[int, float]]]) -> None:
+  """Plots the held-out loss over the tokens."""
+  import matplotlib
+
+  matplotlib.use("agg")
+  from matplotlib import pyplot
+
+  figure, axes = pyplot.subplots(figsize=(7, 3.6), layout="constrained")
+  for name, curve in curves.items():
+    steps, losses = zip(*curve)
+    tokens = [FLAGS.tokens * step / steps[-1] for step in steps]
+    axes.plot(tokens, losses, label=name)
+  axes.set(xlabel="tokens", ylabel="held-out masked LM loss (nat)")
+  axes.spines[["top", "right"]].set_visible(False)
+  axes.legend(frameon=False)
+  figure.savefig(path("curves", ".png"), dpi=150)
+
+
+if __name__ == "__main__":
+  define_flags()
+  app.run(main)
