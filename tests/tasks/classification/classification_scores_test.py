@@ -161,6 +161,10 @@ PROBABILITIES = st.one_of(
 @hypothesis.given(
   st.lists(st.tuples(st.booleans(), PROBABILITIES), min_size=1, max_size=12)
 )
+# 0.90625 and 0.125 are equally good.
+@hypothesis.example(
+  [(True, 0.9375), (False, 0.875), (False, 0.5), (True, 0.25)]
+)
 def test_best_threshold_equals_exhaustive_search(texts):
   truth, predicted = (np.array(values) for values in zip(*texts))
   (threshold,) = classification_scores.best_thresholds(
