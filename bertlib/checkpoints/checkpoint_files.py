@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from bertlib.checkpoints import checkpoint_names
+from bertlib.checkpoints import checkpoint_names, keras_files
 from bertlib.cli.errors import InputError
 from bertlib.io import files
 
@@ -203,16 +203,19 @@ class Checkpoint(Mapping[str, np.ndarray]):
     # Lists of ints, and `tf.DType`s, by name.
     self.shapes = self._reader.get_variable_to_shape_map()
     self.dtypes = self._reader.get_variable_to_dtype_map()
+    self._objects: dict[str, np.ndarray] = {}  # by our names
     if _OBJECT_GRAPH in self.shapes:
-      raise InputError(
-        f"{path}: is an object-based checkpoint of TensorFlow 2, whose names"
-        " are those of Python attributes. Name a SavedModel of the model with"
-        " --bert_hub_module_handle, or the name-based checkpoint it comes from"
+      self._objects = keras_files.read_objects(
+        self.shapes, self._reader.get_tensor, path
       )
+      self.shapes = {n: [*value.shape] for n, value in self._objects.items()}
+      self.dtypes = dict.fromkeys(self.shapes, tf.float32)
 
   def __getitem__(self, name: str) -> np.ndarray:
     if name not in self.shapes:
       raise KeyError(name)
+    if self._objects:
+      return self._objects[name]
     with as_input_errors(self.path):
       return self._reader.get_tensor(name)
 

@@ -19,19 +19,12 @@ from bertlib.checkpoints import (
   checkpoint_files,
   checkpoint_writer,
   finding,
+  keras_files,
 )
 from bertlib.cli.errors import InputError
 from bertlib.data import vocabulary
 from bertlib.io import files, json_files, model_files
 from bertlib.settings import model_description
-
-# Weights of a Hugging Face folder, of which transformers too reads the first.
-_HUGGINGFACE_WEIGHTS = (
-  "model.safetensors",
-  "model.safetensors.index.json",
-  "pytorch_model.bin",
-  "pytorch_model.bin.index.json",
-)
 
 
 def model_format(path: str) -> str:
@@ -42,7 +35,7 @@ def model_format(path: str) -> str:
 
   if has("saved_model.pb"):
     return "saved_model"
-  is_huggingface = has("modules.json", *_HUGGINGFACE_WEIGHTS)
+  is_huggingface = has("modules.json", *model_files.HUGGINGFACE)
   if not files.matching(path, "*.index"):
     return (
       "huggingface" if is_huggingface or has("config.json") else "tensorflow"
@@ -253,12 +246,13 @@ def new_names(names: Iterable[str], renames: Iterable[str]) -> dict[str, str]:
 
 def read_huggingface_weights(folder: str) -> tuple[dict[str, np.ndarray], str]:
   """Tensors of a Hugging Face folder by name, and the path of their file."""
-  for name in _HUGGINGFACE_WEIGHTS:
+  for name in model_files.HUGGINGFACE:
     path = os.path.join(folder, name)
     if os.path.exists(path):
       return _read_file(path), path
   raise InputError(
-    f"{folder}: has no weights (model.safetensors or pytorch_model.bin)"
+    f"{folder}: has no weights (model.safetensors, pytorch_model.bin or"
+    " tf_model.h5)"
   )
 
 
@@ -268,7 +262,8 @@ def _read_file(path: str) -> dict[str, np.ndarray]:
     for shard in _shards(path):
       tensors.update(_read_file(shard))
     return tensors
-  read = _read_pytorch if path.endswith(".bin") else _read_safetensors
+  readers = {".bin": _read_pytorch, ".h5": keras_files.read_h5}
+  read = readers.get(os.path.splitext(path)[1], _read_safetensors)
   return read(path)
 
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bertlib.checkpoints import checkpoint_writer, loading, rewrite
+from bertlib.checkpoints import checkpoint_writer, keras_files, loading, rewrite
 from bertlib.checkpoints.task_record import HuggingFaceModel, TaskRecord
 from bertlib.cli.errors import InputError, some_of
 from bertlib.data import vocabulary
@@ -203,6 +203,8 @@ def read_config(folder: str) -> dict[str, Any]:
 def check_config(path: str, activations: Mapping[str, str]) -> dict[str, Any]:
   """Reads a model's config, with `hidden_act` renamed for the other format."""
   config = json_files.read(path, dict)
+  if config.get("class_name") == "BertBackbone":
+    config = keras_files.config_of_preset(path)
   loading.check_config(path, config, _CONFIG_KEYS)
   name = config["hidden_act"]
   if name not in activations:

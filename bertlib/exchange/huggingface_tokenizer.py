@@ -56,6 +56,10 @@ def read(folder: str, vocab_file: str | None, vocab_size: int) -> Tokenizer:
       )
     )
   )
+  if "class_name" in fast:  # of KerasHub
+    preset = fast.get("config") or {}
+    rules = {"do_lower_case": "lowercase", "strip_accents": "strip_accents"}
+    config, fast = {n: preset.get(key) for n, key in rules.items()}, {}
   wordpiece = fast.get("model") or {}
   normalizer = fast.get("normalizer") or {}
   do_lower_case = config.get("do_lower_case", normalizer.get("lowercase"))
@@ -252,9 +256,10 @@ def _other_characters(
 
 def _find_vocab(folder: str, fast: Mapping[str, Any]) -> bytes:
   """Contents of `vocab.txt`, or the vocabulary in `tokenizer.json`."""
-  path = os.path.join(folder, model_files.VOCAB)
-  if os.path.exists(path):
-    return read_vocab(path)
+  for name in (model_files.VOCAB, "assets/tokenizer/vocabulary.txt"):
+    path = os.path.join(folder, name)
+    if os.path.exists(path):
+      return read_vocab(path)
   model = fast.get("model", {})
   if model.get("type", "WordPiece") != "WordPiece" or "vocab" not in model:
     raise InputError(

@@ -11,13 +11,9 @@ from bertlib.io import files, model_files
 from bertlib.settings import model_description
 from bertlib.settings.command import ModelCommand
 
-# Weights of Hugging Face folders.
-_HUGGINGFACE = ("model.safetensors", "pytorch_model.bin")
-_HUGGINGFACE_SETS = tuple(f"{name}.index.json" for name in _HUGGINGFACE)
-
 # Endings of files of models that are no checkpoints of TensorFlow, and the fix.
 _OTHER_FILES = {
-  (".bin", ".pt", ".pth", ".safetensors"): "Name its folder",
+  (".bin", ".pt", ".pth", ".safetensors", ".h5"): "Name its folder",
   (".zip", ".gz", ".tar", ".tgz"): "Unpack it, and name the folder",
 }
 
@@ -77,7 +73,7 @@ def is_huggingface(path: str) -> bool:
   """True for a Hugging Face folder; InputError if it has two models."""
   found = [
     name
-    for name in (*_HUGGINGFACE, *_HUGGINGFACE_SETS, "modules.json")
+    for name in (*model_files.HUGGINGFACE, "modules.json")
     if path and os.path.exists(os.path.join(path, name))
   ]
   checkpoints = found and files.matching(path, "*.index")

@@ -12,5 +12,16 @@ COMPANIONS = (CONFIG, VOCAB, DESCRIPTION)
 # Checkpoint of a published or converted model.
 CHECKPOINT = "bert_model.ckpt"
 
+# Weights of a folder that is converted, of which the first is read: of Hugging
+# Face, and of a preset of KerasHub.
+HUGGINGFACE = (
+  "model.safetensors",
+  "model.safetensors.index.json",
+  "pytorch_model.bin",
+  "pytorch_model.bin.index.json",
+  "tf_model.h5",
+  "model.weights.h5",
+)
+
 # Files by the flag that names them.
 BY_FLAG = {"vocab_file": VOCAB, "bert_config_file": CONFIG}

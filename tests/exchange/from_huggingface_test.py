@@ -7,7 +7,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 from safetensors.numpy import save_file
 
-from bertlib.checkpoints import records, rewrite
+from bertlib.checkpoints import keras_files, records, rewrite
 from bertlib.cli.errors import InputError
 from bertlib.data import vocabulary
 from bertlib.exchange import from_huggingface, tensor_names, to_huggingface
@@ -396,3 +396,144 @@ def test_a_checkpoint_of_objects_is_refused_in_one_line(tmp_path):
     )
   with pytest.raises(InputError, match="object-based checkpoint"):
     rewrite.read_weights(path)
+
+
+def test_objects_of_tensorflow_models_are_read_by_our_names():
+  value = "/.ATTRIBUTES/VARIABLE_VALUE"
+  rng = np.random.default_rng(0)
+  stored, expected = {}, {}
+
+  def add(name, ours, shape, plain=None):
+    stored[f"encoder/{name}{value}"] = rng.normal(size=shape)
+    tensor = stored[f"encoder/{name}{value}"]
+    expected[ours] = tensor.reshape(plain) if plain else tensor
+
+  parts = ("word", 9), ("position", 7), ("token_type", 2)
+  for number, (part, size) in enumerate(parts):
+    ours = f"bert/embeddings/{part}_embeddings"
+    add(f"layer_with_weights-{number}/embeddings", ours, [size, 6])
+  add("layer_with_weights-3/gamma", "bert/embeddings/LayerNorm/gamma", [6])
+  for number in range(2):
+    theirs = f"layer_with_weights-{number + 4}"
+    ours = f"bert/encoder/layer_{number}"
+    query = "_attention_layer/_query_dense", "attention/self/query"
+    output = "_attention_layer/_output_dense", "attention/output/dense"
+    for (scope, name), shape in ((query, [6, 2, 3]), (output, [2, 3, 6])):
+      kernel = f"{ours}/{name}/kernel"
+      add(f"{theirs}/{scope}/kernel", kernel, shape, [6, 6])
+    bias = f"{ours}/attention/self/query/bias"
+    add(f"{theirs}/_attention_layer/_query_dense/bias", bias, [2, 3], [6])
+    norm = f"{ours}/output/LayerNorm/beta"
+    add(f"{theirs}/_output_layer_norm/beta", norm, [6])
+  add("layer_with_weights-6/kernel", "bert/pooler/dense/kernel", [6, 6])
+  stored[f"masked_lm/dense/kernel{value}"] = np.zeros([6, 6])
+  slot = f"encoder/layer_with_weights-0/embeddings/.OPTIMIZER_SLOT/a/m{value}"
+  stored[slot] = np.zeros([9, 6])
+  found = keras_files.read_objects(stored, stored.get, "model")
+  assert found.keys() == expected.keys()
+  for name, tensor in expected.items():
+    np.testing.assert_array_equal(found[name], tensor, err_msg=name)
+
+
+@pytest.mark.parametrize(
+  ("theirs", "name"),
+  [
+    ("bert/tf_bert/bert/embeddings/word_embeddings/weight:0", "embeddings."),
+    ("bert/bert/embeddings/position_embeddings/embeddings:0", "embeddings."),
+    ("bert/bert/encoder/layer_._3/output/dense/kernel:0", "encoder.layer.3."),
+    ("mlm___cls/tf_bert/mlm___cls/predictions/bias:0", "cls.predictions."),
+    ("classifier/tf_bert/classifier/kernel:0", "classifier."),
+  ],
+)
+def test_names_of_keras_become_those_of_pytorch(theirs, name):
+  found, is_kernel = keras_files.name_in_huggingface(theirs)
+  assert found.startswith(name) and found.endswith((".weight", ".bias"))
+  assert is_kernel == ("/kernel" in theirs)
+
+
+def test_a_tf_model_h5_is_read(tmp_path):
+  h5py = pytest.importorskip("h5py")
+  weights = tensors("BertForSequenceClassification")
+  folder = make_folder(tmp_path / "torch", weights, **name("a", "b", "c"))
+  expected = read(folder).variables
+  (tmp_path / "torch" / "model.safetensors").unlink()
+  with h5py.File(tmp_path / "torch" / "tf_model.h5", "w") as file:
+    for tensor_name, tensor in weights.items():
+      is_kernel = tensor.ndim == 2 and "embeddings" not in tensor_name
+      path = tensor_name.replace(".", "/").replace("/layer/", "/layer_._")
+      path = path.replace("weight", "kernel") if is_kernel else path
+      path = path.replace("LayerNorm/weight", "LayerNorm/gamma")
+      path = path.replace("LayerNorm/bias", "LayerNorm/beta")
+      top = "classifier" if "classifier" in path else "bert"
+      file[f"{top}/tf_bert_for/{path}:0"] = tensor.T if is_kernel else tensor
+  found = read(folder).variables
+  assert found.keys() == expected.keys()
+  for variable, tensor in expected.items():
+    np.testing.assert_array_equal(found[variable], tensor)
+
+
+def test_a_preset_of_keras_hub_is_read(tmp_path):
+  h5py = pytest.importorskip("h5py")
+  sizes = {
+    "vocabulary_size": 8,
+    "num_layers": 2,
+    "num_heads": 2,
+    "hidden_dim": 4,
+    "intermediate_dim": 6,
+    "dropout": 0.1,
+    "max_sequence_length": 5,
+    "num_segments": 2,
+  }
+  preset = {"class_name": "BertBackbone", "config": sizes}
+  (tmp_path / "config.json").write_text(json.dumps(preset))
+  (tmp_path / "assets" / "tokenizer").mkdir(parents=True)
+  vocab = tmp_path / "assets" / "tokenizer" / "vocabulary.txt"
+  vocab.write_text("".join(f"{word}\n" for word in WORDS))
+  rules = {"class_name": "BertTokenizer", "config": {"lowercase": True}}
+  (tmp_path / "tokenizer.json").write_text(json.dumps(rules))
+  shapes = {
+    "reversible_embedding": [[8, 4]],
+    "position_embedding": [[5, 4]],
+    "embedding": [[2, 4]],
+    "layer_normalization": [[4], [4]],
+    "dense": [[4, 4], [4]],
+  }
+  for layer in ("transformer_encoder", "transformer_encoder_1"):
+    for part in ("query", "key", "value"):
+      name = f"{layer}/_self_attention_layer/{part}_dense"
+      shapes[name] = [[4, 2, 2], [2, 2]]
+    shapes |= {
+      f"{layer}/_self_attention_layer/output_dense": [[2, 2, 4], [4]],
+      f"{layer}/_self_attention_layer_norm": [[4], [4]],
+      f"{layer}/_feedforward_intermediate_dense": [[4, 6], [6]],
+      f"{layer}/_feedforward_output_dense": [[6, 4], [4]],
+      f"{layer}/_feedforward_layer_norm": [[4], [4]],
+    }
+  rng, stored = np.random.default_rng(0), {}
+  with h5py.File(tmp_path / "model.weights.h5", "w") as file:
+    for name, both in shapes.items():
+      for index, shape in enumerate(both):
+        value = rng.normal(size=shape).astype(np.float32)
+        stored[name, index] = file[f"layers/{name}/vars/{index}"] = value
+  model = read(tmp_path)
+  assert model.config["hidden_act"] == "gelu_new"
+  assert model.description["do_lower_case"]
+  assert len(model.variables) == len(stored)
+  for name, key in (
+    ("bert/embeddings/word_embeddings", ("reversible_embedding", 0)),
+    ("bert/embeddings/LayerNorm/beta", ("layer_normalization", 1)),
+    (
+      "bert/encoder/layer_1/attention/self/key/kernel",
+      ("transformer_encoder_1/_self_attention_layer/key_dense", 0),
+    ),
+    (
+      "bert/encoder/layer_0/attention/output/dense/kernel",
+      ("transformer_encoder/_self_attention_layer/output_dense", 0),
+    ),
+    (
+      "bert/encoder/layer_0/output/dense/kernel",
+      ("transformer_encoder/_feedforward_output_dense", 0),
+    ),
+  ):
+    found = model.variables[name]
+    np.testing.assert_array_equal(found, stored[key].reshape(found.shape))

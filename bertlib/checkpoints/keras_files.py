@@ -1,0 +1,207 @@
+"""BERT's weights as Keras wrote them.
+
+`tf_model.h5` of transformers up to version 4, presets of KerasHub, and
+object-based checkpoints of tensorflow/models.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any, Callable
+
+import numpy as np
+
+from bertlib.cli.errors import InputError
+from bertlib.io import json_files
+
+_VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
+
+# Objects of an encoder of tensorflow/models, by the scope of their variables.
+# A layer has a number, or a name in later versions.
+_EMBEDDINGS = (
+  (r"layer_with_weights-0|_embedding_layer", "word_embeddings"),
+  (r"layer_with_weights-1|_position_embedding_layer", "position_embeddings"),
+  (r"layer_with_weights-2|_type_embedding_layer", "token_type_embeddings"),
+  (r"layer_with_weights-3|_embedding_norm_layer", "LayerNorm"),
+)
+_IN_LAYER = {
+  "_attention_layer/_query_dense": "attention/self/query",
+  "_attention_layer/_key_dense": "attention/self/key",
+  "_attention_layer/_value_dense": "attention/self/value",
+  "_attention_layer/_output_dense": "attention/output/dense",
+  "_attention_output_dense": "attention/output/dense",
+  "_attention_layer_norm": "attention/output/LayerNorm",
+  "_intermediate_dense": "intermediate/dense",
+  "_output_dense": "output/dense",
+  "_output_layer_norm": "output/LayerNorm",
+}
+_FIRST_LAYER = 4  # number of the first Transformer layer
+
+
+# Layers of KerasHub's BertBackbone, and of its Transformer layers.
+_IN_BACKBONE = {
+  "reversible_embedding": "embeddings/word_embeddings",
+  "position_embedding": "embeddings/position_embeddings",
+  "embedding": "embeddings/token_type_embeddings",
+  "layer_normalization": "embeddings/LayerNorm",
+  "dense": "pooler/dense",
+}
+_IN_ENCODER = {
+  "_self_attention_layer/query_dense": "attention/self/query",
+  "_self_attention_layer/key_dense": "attention/self/key",
+  "_self_attention_layer/value_dense": "attention/self/value",
+  "_self_attention_layer/output_dense": "attention/output/dense",
+  "_self_attention_layer_norm": "attention/output/LayerNorm",
+  "_feedforward_intermediate_dense": "intermediate/dense",
+  "_feedforward_output_dense": "output/dense",
+  "_feedforward_layer_norm": "output/LayerNorm",
+}
+
+
+_PRESET_CONFIG = {
+  "attention_probs_dropout_prob": "dropout",
+  "hidden_dropout_prob": "dropout",
+  "hidden_size": "hidden_dim",
+  "intermediate_size": "intermediate_dim",
+  "max_position_embeddings": "max_sequence_length",
+  "num_attention_heads": "num_heads",
+  "num_hidden_layers": "num_layers",
+  "type_vocab_size": "num_segments",
+  "vocab_size": "vocabulary_size",
+}
+
+
+# HDF5
+
+
+def read_h5(path: str) -> dict[str, np.ndarray]:
+  """Tensors of an HDF5 file, with the names and layout of PyTorch's."""
+  try:
+    import h5py
+  except ImportError as error:
+    raise InputError(f"{path}: needs h5py: pip install h5py") from error
+  tensors: dict[str, np.ndarray] = {}
+
+  def add(name: str, item) -> None:
+    if not isinstance(item, h5py.Dataset):
+      return
+    value = item[()]
+    if re.search(r"/vars/\d+$", name):
+      found, is_kernel = _name_of_preset(name)
+      value = _plain_shape(found, value)
+    else:
+      found, is_kernel = name_in_huggingface(name)
+    tensors[found] = value.T if is_kernel else value
+
+  try:
+    with h5py.File(path, "r") as file:
+      file.visititems(add)
+  except OSError as error:
+    raise InputError(
+      f"{path}: is not a complete HDF5 file ({error}). Download it again"
+    ) from error
+  return tensors
+
+
+def name_in_huggingface(name: str) -> tuple[str, bool]:
+  """PyTorch's name of a weight of Keras; true if its layout is transposed."""
+  # Lists are `layer_._0`; parts with another name in Keras are `mlm___cls`.
+  name = re.sub(r"\w+___", "", name.removesuffix(":0")).replace("_._", "/")
+  # Outer models repeat: the last of these parts begins the name.
+  match = re.search(
+    r".*(?:^|/)((?:embeddings|encoder|pooler|cls|classifier|qa_outputs)/.*)",
+    name,
+  )
+  *scope, last = (match[1] if match else name).split("/")
+  renamed = {"kernel": "weight", "embeddings": "weight"}.get(last, last)
+  return ".".join([*scope, renamed]), last == "kernel"
+
+
+def _name_of_preset(name: str) -> tuple[str, bool]:
+  """As `name_in_huggingface`, of a weight of KerasHub's BertBackbone."""
+  match = re.fullmatch(
+    r"layers/(?:transformer_encoder(?:_(?P<number>\d+))?/)?(.+)/vars/(\d)", name
+  )
+  scope, index = (match[2], match[3]) if match else (name, "0")
+  if scope in _IN_BACKBONE:
+    target = _IN_BACKBONE[scope]
+  else:
+    layer = f"encoder/layer/{(match and match['number']) or 0}"
+    target = f"{layer}/{_IN_ENCODER.get(scope, scope)}"
+  is_kernel = index == "0" and not re.search(r"embeddings$|Norm$", target)
+  last = "weight" if index == "0" else "bias"
+  return f"{target}/{last}".replace("/", "."), is_kernel
+
+
+def config_of_preset(path: str) -> dict[str, Any]:
+  """The config of a BertBackbone of KerasHub, by the names of transformers."""
+  schema = {"config": dict.fromkeys(_PRESET_CONFIG.values(), (int, float))}
+  sizes = json_files.read(path, schema)["config"]
+  # What KerasHub does not say is the same in all of these models.
+  return {"hidden_act": "gelu_new", "initializer_range": 0.02} | {
+    name: sizes[key] for name, key in _PRESET_CONFIG.items()
+  }
+
+
+# Objects of tensorflow/models
+
+
+def read_objects(
+  stored: Iterable[str], read: Callable[[str], np.ndarray], source: str
+) -> dict[str, np.ndarray]:
+  """Variables of the encoder of an object-based checkpoint, by our names."""
+  names = {
+    name.removesuffix(_VALUE): name
+    for name in stored
+    if name.endswith(_VALUE) and "/.OPTIMIZER_SLOT/" not in name
+  }
+  number = _num_layers(names)
+  found = {}
+  for name, key in names.items():
+    if target := _name_of_object(name, number):
+      found[target] = _plain_shape(target, read(key))
+  if "bert/embeddings/word_embeddings" not in found or not number:
+    raise InputError(
+      f"{source}: is an object-based checkpoint of TensorFlow 2, and not of"
+      " tensorflow/models' BERT encoder. Name the model's SavedModel by"
+      " --bert_hub_module_handle"
+    )
+  return found
+
+
+def _num_layers(names: Iterable[str]) -> int:
+  """Number of Transformer layers."""
+  pattern = r".*/([\w-]+)/_attention_layer/_query_dense/kernel"
+  return sum(bool(re.fullmatch(pattern, name)) for name in names)
+
+
+def _name_of_object(name: str, num_layers: int) -> str | None:
+  """Our name of a variable of an encoder; None if that has none."""
+  scope, _, last = name.rpartition("/")
+  for pattern, target in _EMBEDDINGS:
+    if re.fullmatch(rf"(?:\w+/)*(?:{pattern})", scope):
+      scope = f"bert/embeddings/{target}"
+      return scope if last == "embeddings" else f"{scope}/{last}"
+  layer = re.fullmatch(
+    r"(?:\w+/)*(layer_with_weights-|_transformer_layers/)(\d+)/(.+)", scope
+  )
+  if layer and layer[3] in _IN_LAYER:
+    number = int(layer[2])
+    if layer[1] == "layer_with_weights-":
+      number -= _FIRST_LAYER
+    return f"bert/encoder/layer_{number}/{_IN_LAYER[layer[3]]}/{last}"
+  after = _FIRST_LAYER + num_layers
+  pooler = rf"layer_with_weights-{after}|_pooler_layer|\S*pooler_dense"
+  if re.fullmatch(rf"(?:\w+/)*(?:{pooler})", scope):
+    return f"bert/pooler/dense/{last}"
+  return None
+
+
+def _plain_shape(name: str, value: np.ndarray) -> np.ndarray:
+  """A value without an axis of heads: kernels [in, out], biases [out]."""
+  if value.ndim == 3:  # [N, D, H] of the output, else [H, N, D]
+    is_output = "output" in name
+    first, *_, last = value.shape
+    return value.reshape([-1, last] if is_output else [first, -1])
+  return value.reshape(-1) if name.endswith("bias") else value
