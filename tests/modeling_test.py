@@ -959,6 +959,24 @@ def test_packed_sequences_have_the_states_and_gradients_of_each_alone(
     np.testing.assert_allclose(actual, reference, rtol=1e-4, atol=1e-5)
 
 
+def test_each_layer_normalization_has_the_epsilon_of_the_config():
+  # With so large a one, every output is the shift, which is 0 at first.
+  config = modeling.BertConfig(9, 8, 2, 2, 16)
+  config.layer_norm_eps = 1e30
+  ids = tf.ones([2, 5], tf.int32)
+  model = modeling.BertModel(config, False, ids)
+  states = tf.random_normal([2, 5, 8], seed=1)
+  found = run(
+    [
+      model.get_embedding_output(),
+      *model.get_all_encoder_layers(),
+      modeling.masked_lm_logits(config, states, model.get_embedding_table()),
+    ]
+  )
+  for values in found:
+    np.testing.assert_allclose(values, 0.0, atol=1e-9)
+
+
 def test_masked_lm_logits_accept_gathered_states():
   config = modeling.BertConfig(**SMALL)
   sequence = tf.random.stateless_normal([2, 6, 32], [1, 2])
