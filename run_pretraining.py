@@ -268,6 +268,19 @@ def pretraining_loss(
   }
 
 
+def loss_normalizers(
+  features: Mapping[str, Any], arguments: estimator_spec.TrainingArguments
+) -> dict[str, Any]:
+  """The `estimator_spec.loss_normalizer` of each task with weights."""
+  return {
+    name.removesuffix("_weights"): estimator_spec.loss_normalizer(
+      features[name], arguments
+    )
+    for name in ("masked_lm_weights", "next_sentence_weights")
+    if name in features
+  }
+
+
 def measured_means(
   measured: Mapping[str, Any], total_weights: Mapping[str, Any]
 ) -> dict[str, Any]:
@@ -351,13 +364,7 @@ def model_fn_builder(
   )
 
   def training_loss(features):
-    total_weights = {
-      name.removesuffix("_weights"): estimator_spec.loss_normalizer(
-        features[name], arguments
-      )
-      for name in ("masked_lm_weights", "next_sentence_weights")
-      if name in features
-    }
+    total_weights = loss_normalizers(features, arguments)
 
     def loss_fn(batch, dropout_seed):
       model = build(True, batch, dropout_seed=dropout_seed)
