@@ -12,7 +12,7 @@ from bertlib.cli import command_line, option
 from bertlib.cli.errors import InputError
 from bertlib.settings import (
   classifier,
-  common,
+  command,
   conversion,
   ner,
   pretraining,
@@ -183,7 +183,7 @@ def test_misspelled_flags_have_suggestions():
   ],
 )
 def test_other_errors_of_absl_are_one_line(arguments, message):
-  assert refused(common.TrainingSettings, *arguments).startswith(message)
+  assert refused(command.TrainingSettings, *arguments).startswith(message)
 
 
 # Flag files

@@ -66,7 +66,8 @@ def read_arguments(argv: list[str]) -> list[str]:
   # The flags of a receipt, --rerun=run.json, come before those of the command
   # line. Flag files are read once: one may be a pipe.
   read, receipt = command_line.read_flag_files(argv), None
-  if "rerun" in flags.FLAGS:
+  # A program with flags of its own is no run of a command.
+  if settings is not CommandSettings and "rerun" in flags.FLAGS:
     read, receipt = rerun.with_receipt(read, option.output_flags(settings))
   if receipt:
     # Subprocesses are started with the expanded flags, not with --rerun.
