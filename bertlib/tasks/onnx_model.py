@@ -150,24 +150,13 @@ class OnnxModel(BatchPredictor):
         raise InputError(f"{name}={value!r}: is not {AT_LEAST_1}")
     if cache_dir is None and os.access(folder, os.W_OK):
       cache_dir = os.path.join(folder, onnx_folder.CACHE)
-    path = os.path.join(folder, MODEL_FILE)
-    if not os.path.exists(path):
-      raise InputError(f"{path}: no such file. {_FIX}")
-    try:
-      library = importlib.import_module(engine)
-    except ImportError as error:
-      raise InputError(
-        f"engine={engine!r}: is not installed. Install it: pip install {engine}"
-      ) from error
-    try:
-      self._engine = _ENGINES[engine](
-        library, path, num_threads, precision, cache_dir
-      )
-    except Exception as error:  # each engine has classes of its own
-      reason = str(error).strip().partition("\n")[0][:200]
-      raise InputError(
-        f"{path}: cannot be loaded ({reason}). {_FIX}"
-      ) from error
+    self._engine = _start_engine(
+      engine,
+      os.path.join(folder, MODEL_FILE),
+      num_threads,
+      precision,
+      cache_dir,
+    )
     super().__init__(
       folder,
       description,
@@ -241,3 +230,22 @@ class _OpenVino:
 
 
 _ENGINES = {"onnxruntime": _OnnxRuntime, "openvino": _OpenVino}
+
+
+def _start_engine(
+  engine: str, path: str, *options: Any
+) -> _OnnxRuntime | _OpenVino:
+  """Loads a model file in an engine; InputError if that is not possible."""
+  if not os.path.exists(path):
+    raise InputError(f"{path}: no such file. {_FIX}")
+  try:
+    library = importlib.import_module(engine)
+  except ImportError as error:
+    raise InputError(
+      f"engine={engine!r}: is not installed. Install it: pip install {engine}"
+    ) from error
+  try:
+    return _ENGINES[engine](library, path, *options)
+  except Exception as error:  # each engine has classes of its own
+    reason = str(error).strip().partition("\n")[0][:200]
+    raise InputError(f"{path}: cannot be loaded ({reason}). {_FIX}") from error
