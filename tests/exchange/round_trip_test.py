@@ -9,6 +9,7 @@ the Python of `TRANSFORMERS_PYTHON`, else this one), and read back from there by
 import csv
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -33,6 +34,8 @@ CONFIG = {
   "num_hidden_layers": 2,
   "num_attention_heads": 2,
   "intermediate_size": 128,
+  "max_position_embeddings": 128,
+  "type_vocab_size": 2,
   "initializer_range": 0.1,
 }
 
@@ -183,13 +186,15 @@ class Words(Task):
     return [f"--train_file={data('ner', 'wnut17', 'dev.conll')}"]
 
   def examples(self):
-    text = Path(data("ner", "wnut17", "test.conll")).read_text(encoding="utf-8")
+    text = Path(data("ner", "wnut17", "train.conll")).read_text(
+      encoding="utf-8"
+    )
     sentences = [
       [line.split("\t")[0] for line in block.splitlines()]
-      for block in text.split("\n\n")
+      for block in re.split(r"\n\s*\n", text)
     ]
     short = [s for s in sentences if s and sum(map(len, s)) < 60]
-    return [s for s in short if all(map(str.isalpha, s))][:NUMBER]
+    return [s for s in short if all(map(str.isascii, s))][:NUMBER]
 
   def scores(self, output, *model):
     blocks = ("\n".join(words) + "\n" for words in self.examples())
@@ -218,7 +223,7 @@ class Questions(Task):
   def flags(self, folder):
     return [
       f"--train_file={self.write(folder / 'train.json')}",
-      "--max_query_length=24",
+      *("--max_query_length=24", "--doc_stride=32", "--n_best_size=96"),
     ]
 
   def pairs(self):
@@ -229,7 +234,7 @@ class Questions(Task):
         if len(passage) < 350 and passage.isascii():
           for question in paragraph["qas"]:
             if len(question["question"]) < 90:
-              yield question, passage
+              yield question | {"answers": question["answers"][:1]}, passage
 
   def write(self, path):
     qas = [*self.pairs()][:NUMBER]
@@ -247,7 +252,8 @@ class Questions(Task):
     predict(self.script, output, file, *model)
     nbest = json.loads((output / "nbest_predictions.json").read_text())
     for best, *_ in nbest.values():
-      yield best["text"], [best["start_logit"] + best["end_logit"]]
+      # Of a span that begins within a word, the text here is that of the word.
+      yield None, [best["start_logit"] + best["end_logit"]]
 
 
 class Masks(Task):
