@@ -9,7 +9,7 @@ import modeling
 from bertlib.checkpoints import checkpoint_writer
 from bertlib.cli import option
 from bertlib.cli.errors import InputError
-from bertlib.exchange import resolve, tfhub, zoo
+from bertlib.exchange import initial_model, resolve, tfhub, zoo
 from bertlib.settings.classifier import ClassifierSettings
 from bertlib.settings.common import ModelSettings
 from bertlib.settings.embeddings import EmbeddingSettings
@@ -189,3 +189,31 @@ def test_completing_downloads_nothing(monkeypatch):
   monkeypatch.setattr(zoo, "flags_for", lambda _: pytest.fail("fetched"))
   made = completed(ClassifierSettings, init_checkpoint="bert-base-uncased")
   assert made.model.folder is None
+
+
+# Folders that are no model
+
+
+def test_a_folder_with_two_models_is_refused(tmp_path):
+  folder = model_folder(tmp_path / "m", **CLASSIFIER)
+  (tmp_path / "m" / "model.safetensors").write_bytes(b"")
+  with pytest.raises(
+    InputError,
+    match=r"m: has two models, model\.ckpt-1\.index and model\.safetensors",
+  ):
+    initial_model.is_huggingface(folder)
+
+
+@pytest.mark.parametrize(
+  ("file", "message"),
+  [
+    ("vocab.txt", "--vocab_file must be given, which .*m does not bring"),
+    ("model.ckpt-1.index", "m: holds no trained model; add --do_train"),
+  ],
+)
+def test_a_trained_folder_without_a_file_is_named(tmp_path, file, message):
+  folder = model_folder(tmp_path / "m", **CLASSIFIER)
+  (tmp_path / "m" / file).unlink()
+  made = completed(ClassifierSettings, output_dir=folder, do_predict=True)
+  with pytest.raises(InputError, match=message):
+    initial_model.check(made)
