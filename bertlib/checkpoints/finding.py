@@ -14,7 +14,6 @@ from absl import logging
 from bertlib.checkpoints import checkpoint_files, checkpoint_names
 from bertlib.cli.errors import InputError
 from bertlib.io import files, model_files
-from bertlib.settings import model_description
 
 _Result = TypeVar("_Result")
 
@@ -290,7 +289,7 @@ def find_start(
   if start.own or may_be_new:
     return start
   if not init_checkpoint:
-    raise model_description.untrained(output_dir)
+    raise model_files.untrained(output_dir)
   checkpoint_files.check(init_checkpoint)
   return start._replace(trained=init_checkpoint)
 

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import Any, Callable
+from typing import Callable
 
 import numpy as np
 
 from bertlib.cli.errors import InputError
-from bertlib.io import json_files
 
 _VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
 
@@ -57,20 +56,6 @@ _IN_ENCODER = {
   "_feedforward_output_dense": "output/dense",
   "_feedforward_layer_norm": "output/LayerNorm",
 }
-
-
-_PRESET_CONFIG = {
-  "attention_probs_dropout_prob": "dropout",
-  "hidden_dropout_prob": "dropout",
-  "hidden_size": "hidden_dim",
-  "intermediate_size": "intermediate_dim",
-  "max_position_embeddings": "max_sequence_length",
-  "num_attention_heads": "num_heads",
-  "num_hidden_layers": "num_layers",
-  "type_vocab_size": "num_segments",
-  "vocab_size": "vocabulary_size",
-}
-
 
 # HDF5
 
@@ -132,16 +117,6 @@ def _name_of_preset(name: str) -> tuple[str, bool]:
   is_kernel = index == "0" and not re.search(r"embeddings$|Norm$", target)
   last = "weight" if index == "0" else "bias"
   return f"{target}/{last}".replace("/", "."), is_kernel
-
-
-def config_of_preset(path: str) -> dict[str, Any]:
-  """The config of a BertBackbone of KerasHub, by the names of transformers."""
-  schema = {"config": dict.fromkeys(_PRESET_CONFIG.values(), (int, float))}
-  sizes = json_files.read(path, schema)["config"]
-  # What KerasHub does not say is the same in all of these models.
-  return {"hidden_act": "gelu_new", "initializer_range": 0.02} | {
-    name: sizes[key] for name, key in _PRESET_CONFIG.items()
-  }
 
 
 # Objects of tensorflow/models

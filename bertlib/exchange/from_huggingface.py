@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bertlib.checkpoints import checkpoint_writer, keras_files, loading, rewrite
+from bertlib.checkpoints import checkpoint_writer, loading, rewrite
 from bertlib.checkpoints.task_record import HuggingFaceModel, TaskRecord
 from bertlib.cli.errors import InputError, some_of
 from bertlib.data import vocabulary
@@ -25,6 +25,19 @@ from bertlib.exchange import (
 )
 from bertlib.exchange.huggingface_tokenizer import Tokenizer
 from bertlib.io import files, json_files, model_files
+
+# Sizes of a BertBackbone of KerasHub, by the names of transformers.
+_PRESET_CONFIG = {
+  "attention_probs_dropout_prob": "dropout",
+  "hidden_dropout_prob": "dropout",
+  "hidden_size": "hidden_dim",
+  "intermediate_size": "intermediate_dim",
+  "max_position_embeddings": "max_sequence_length",
+  "num_attention_heads": "num_heads",
+  "num_hidden_layers": "num_layers",
+  "type_vocab_size": "num_segments",
+  "vocab_size": "vocabulary_size",
+}
 
 # Hugging Face's names of activations, and those of modeling.py.
 ACTIVATIONS = {
@@ -200,11 +213,21 @@ def read_config(folder: str) -> dict[str, Any]:
   return config
 
 
+def _config_of_preset(path: str) -> dict[str, Any]:
+  """The config of a BertBackbone of KerasHub, by the names of transformers."""
+  schema = {"config": dict.fromkeys(_PRESET_CONFIG.values(), (int, float))}
+  sizes = json_files.read(path, schema)["config"]
+  # What KerasHub does not say is the same in all of these models.
+  return {"hidden_act": "gelu_new", "initializer_range": 0.02} | {
+    name: sizes[key] for name, key in _PRESET_CONFIG.items()
+  }
+
+
 def check_config(path: str, activations: Mapping[str, str]) -> dict[str, Any]:
   """Reads a model's config, with `hidden_act` renamed for the other format."""
   config = json_files.read(path, dict)
   if config.get("class_name") == "BertBackbone":
-    config = keras_files.config_of_preset(path)
+    config = _config_of_preset(path)
   loading.check_config(path, config, _CONFIG_KEYS)
   name = config["hidden_act"]
   if name not in activations:

@@ -8,7 +8,6 @@ from bertlib.cli import option
 from bertlib.cli.errors import InputError, english_list
 from bertlib.exchange import published_models
 from bertlib.io import files, model_files
-from bertlib.settings import model_description
 from bertlib.settings.command import ModelCommand
 
 # Endings of files of models that are no checkpoints of TensorFlow, and the fix.
@@ -47,7 +46,7 @@ def check(settings: ModelCommand, is_found: bool = False) -> None:
     raise InputError(problem)
   folder = model.folder
   if not (folder or value or settings.trains) and settings.model_dir:
-    raise model_description.untrained(settings.model_dir)
+    raise model_files.untrained(settings.model_dir)
   flags = english_list(f"--{name}" for name in missing)
   raise InputError(
     f"{flags} must be given{_other_ways(settings)}. --helpfull lists all flags"

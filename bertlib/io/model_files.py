@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bertlib.cli.errors import InputError
+
 CONFIG = "bert_config.json"
 VOCAB = "vocab.txt"
 DESCRIPTION = "model.json"
@@ -25,3 +27,11 @@ HUGGINGFACE = (
 
 # Files by the flag that names them.
 BY_FLAG = {"vocab_file": VOCAB, "bert_config_file": CONFIG}
+
+
+def untrained(folder: str) -> InputError:
+  """Error about a folder without a model to evaluate."""
+  return InputError(
+    f"{folder}: holds no trained model; add --do_train, or name a trained model"
+    " with --init_checkpoint"
+  )

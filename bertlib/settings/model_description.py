@@ -137,14 +137,6 @@ def _is_of_script(
   return bool(script) and script == settings.SCRIPT
 
 
-def untrained(folder: str) -> InputError:
-  """Error about a folder without a model to evaluate."""
-  return InputError(
-    f"{folder}: holds no trained model; add --do_train, or name a trained model"
-    " with --init_checkpoint"
-  )
-
-
 def has_checkpoint(folder: str) -> bool:
   """True if a folder has a checkpoint, complete or not."""
   return any(files.matching(folder, f"{part}*.index") for part in ("", "best/"))

@@ -9,7 +9,7 @@ from absl import logging
 
 from bertlib.cli.errors import InputError
 from bertlib.data import example_checks
-from bertlib.io import text_files
+from bertlib.io import model_files, text_files
 from bertlib.reporting import doctor
 from bertlib.settings import model_description
 from bertlib.settings.ner import NerSettings
@@ -150,7 +150,7 @@ def _trained_labels(settings: NerSettings) -> list[str]:
   """The tags of the model that is read."""
   folder = settings.model.folder
   if not folder:
-    raise model_description.untrained(settings.run.output_dir)
+    raise model_files.untrained(settings.run.output_dir)
   description = model_description.load(folder, RECORD)
   if description.get("script") != RECORD.script:
     raise InputError(
