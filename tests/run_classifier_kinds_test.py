@@ -314,7 +314,8 @@ def test_predictions_obey_the_thresholds_of_the_checkpoint(
 
 
 def test_a_model_of_several_labels_is_no_model_of_one(topics, classify):
-  flags = "--task_name=tsv", f"--labels={','.join(TOPICS)}", "--do_predict"
+  flags = f"--labels={','.join(TOPICS)}", "--do_predict"
+  flags += ("--problem_type=classification",)
   with pytest.raises(InputError, match=r"'multi_label', but .* 'classif"):
     classify(topics.parent, *flags)
 
