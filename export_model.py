@@ -633,10 +633,13 @@ def main(_) -> None:
 
 
 def _export(settings: ExportSettings) -> None:
+  named = settings.model.init_checkpoint
   settings = resolve.complete(settings)
   model, model_dir = settings.model, settings.model_dir
-  # The folder of a trained model says as much by either flag.
-  if model.folder and "script" in model_description.load(model.folder):
+  # The folder of a trained model says as much by either flag; the path of a
+  # checkpoint names an encoder.
+  is_folder = model.folder and not files.exists(f"{named}.index")
+  if is_folder and "script" in model_description.load(model.folder):
     model_dir = model_dir or model.folder
   source = find_source(
     model_dir,

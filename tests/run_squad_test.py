@@ -193,7 +193,12 @@ def test_prediction_keeps_its_threshold_and_names_the_tuned_one(
   model = run_outputs.read_json(folder / "model.json")
   model |= {"null_score_diff_threshold": -7.5, "tuned_on": "dev.json"}
   (folder / "model.json").write_text(json.dumps(model))
-  answer(*V2, predict_file=place / "v2.json", output_dir=folder)
+  answer(
+    *V2,
+    "--null_score_diff_threshold=0",
+    predict_file=place / "v2.json",
+    output_dir=folder,
+  )
   expected = run_outputs.read_json(trained.folder / "predictions.json")
   assert run_outputs.read_json(folder / "predictions.json") == expected
   assert (
