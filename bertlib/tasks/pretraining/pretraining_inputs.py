@@ -201,16 +201,17 @@ def check_files(run: Run, paths: Sequence[str]) -> dict[str, int]:
     return {}
   settings = run.settings
   num_per_file = -(-_NUM_CHECKED // len(paths))
-  packing = pretraining_records.sequences_per_row(paths[0])
 
-  def check(path: str) -> int:
-    count = pretraining_records.count_records(
+  def count(path: str) -> int:
+    return pretraining_records.count_records(
       path,
       settings.model.max_seq_length,
       settings.max_predictions_per_seq,
       run.tokenizer and run.tokenizer.vocab,
       settings.objective,
     )
+
+  def check(path: str) -> None:
     if pretraining_records.sequences_per_row(path) != packing:
       raise InputError(
         f"{path}: its records are packed in another way than those of"
@@ -219,10 +220,13 @@ def check_files(run: Run, paths: Sequence[str]) -> dict[str, int]:
     problem = find_in(path, num_per_file)
     if problem:
       raise InputError(problem)
-    return count
 
+  counts = dict(zip(paths, read_ahead.map_in_threads(count, paths)))
+  packing = pretraining_records.sequences_per_row(paths[0])
   with record_check.finder(record_layout(run, paths)) as find_in:
-    return dict(zip(paths, read_ahead.map_in_threads(check, paths)))
+    for _ in read_ahead.map_in_threads(check, paths):
+      pass
+  return counts
 
 
 def read_lines(run: Run) -> list[fill_mask.Line]:
