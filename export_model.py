@@ -23,7 +23,7 @@ import importlib
 import operator
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Callable, NamedTuple, NoReturn
 
 import numpy as np
@@ -443,6 +443,30 @@ def write_saved_model(
   )
 
 
+# Formats of one model file, with its vocabulary and labels beside it
+
+
+@contextlib.contextmanager
+def folder_of_model(
+  source: Source, export_dir: str, overwrite: bool
+) -> Iterator[str]:
+  """Yields a temporary folder that has the assets of a model already."""
+  with atomic_folder(export_dir, overwrite) as temporary_dir:
+    tf.io.gfile.makedirs(temporary_dir)
+    write_assets(source, temporary_dir)
+    yield temporary_dir
+
+
+def check_vocabulary(
+  model: signatures.SignatureModel, file_format: str
+) -> None:
+  """Refuses a model without a vocabulary, which the format contains."""
+  if not model.tokenizer:
+    raise InputError(
+      f"--format={file_format}: needs a vocabulary. Name it by --vocab_file"
+    )
+
+
 # TensorFlow Lite
 
 
@@ -456,7 +480,7 @@ def export_quantized(
   """Writes a model for TensorFlow Lite, quantized to 8 bits."""
   # Weights are int8, and activations are quantized at run time in matrix
   # products (dynamic range quantization). The model takes the ids of texts or
-  # pairs. Vocabulary and labels are written beside it.
+  # pairs.
   exported_model.check_export_dir(export_dir, overwrite)
   model = signature_model(source, encoder, seq_length, "float32")
   model.compute = FastCompute()  # without the operations of unpadding
@@ -477,11 +501,9 @@ def export_quantized(
     [function.get_concrete_function(**ids.inputs)], module
   )
   converter.optimizations = [tf.lite.Optimize.DEFAULT]
-  with atomic_folder(export_dir, overwrite) as temporary_dir:
-    with terminal.quiet(logging.ERROR):  # TensorFlow logs much here
-      tflite_model = converter.convert()
-    tf.io.gfile.makedirs(temporary_dir)
-    write_assets(source, temporary_dir)
+  with terminal.quiet(logging.ERROR):  # TensorFlow logs much here
+    tflite_model = converter.convert()
+  with folder_of_model(source, export_dir, overwrite) as temporary_dir:
     path = os.path.join(temporary_dir, exported_model.TFLITE_FILE)
     with atomic_write(path, "wb") as file:
       file.write(tflite_model)
@@ -514,28 +536,25 @@ def export_gguf(
       "--format=gguf: llama.cpp does not compute the output layer of this task."
       " Give --encoder to export the encoder"
     )
-  if not model.tokenizer:
-    raise InputError(
-      "--format=gguf: needs a vocabulary. Name it by --vocab_file"
-    )
+  check_vocabulary(model, "gguf")
   gguf_file.check_model(source.config, embedding)
   shapes = weight_shapes(model)
   shapes = {k: v for k, v in shapes.items() if gguf_file.tensor_name(k)}
   checkpoint, weights = finding.with_checkpoint(
     source.folder, source.checkpoint, lambda path: read_weights(path, shapes)
   )
-  with atomic_folder(export_dir, overwrite) as temporary_dir:
-    tf.io.gfile.makedirs(temporary_dir)
-    write_assets(source, temporary_dir)
-    with terminal.quiet(logging.WARNING):  # gguf logs temporary paths
-      gguf_file.write(
-        os.path.join(temporary_dir, gguf_file.FILE),
-        source.config,
-        weights,
-        model.tokenizer.inv_vocab,
-        source.description | {"embedding": embedding},
-        precision,
-      )
+  with (
+    folder_of_model(source, export_dir, overwrite) as temporary_dir,
+    terminal.quiet(logging.WARNING),  # gguf logs temporary paths
+  ):
+    gguf_file.write(
+      os.path.join(temporary_dir, gguf_file.FILE),
+      source.config,
+      weights,
+      model.tokenizer.inv_vocab,
+      source.description | {"embedding": embedding},
+      precision,
+    )
   logging.info(
     "%s: matrices in %s, from %s",
     os.path.join(export_dir, gguf_file.FILE),
@@ -559,10 +578,7 @@ def export_onnx(
   """Writes a model, or its encoder, for ONNX Runtime and OpenVINO."""
   exported_model.check_export_dir(export_dir, overwrite)
   model = signature_model(source, encoder, seq_length, "float32")
-  if not model.tokenizer:
-    raise InputError(
-      "--format=onnx: needs a vocabulary. Name it by --vocab_file"
-    )
+  check_vocabulary(model, "onnx")
   description = dict(source.description)
   task = source.task or records.find(description.get("script"))
   text = " ".join(("A text.", *model.never_split))
@@ -591,9 +607,7 @@ def export_onnx(
     outputs = head(
       onnx_graph.Encoder(graph, config, weights, ranges, seq_length)
     )
-    with atomic_folder(export_dir, overwrite) as temporary_dir:
-      tf.io.gfile.makedirs(temporary_dir)
-      write_assets(own, temporary_dir)
+    with folder_of_model(own, export_dir, overwrite) as temporary_dir:
       onnx_folder.write(
         temporary_dir,
         graph.model(outputs),
@@ -655,25 +669,18 @@ def _export(settings: ExportSettings) -> None:
     "encoder": settings.encoder,
     "overwrite": settings.overwrite,
   }
+  int8 = settings.quantization if settings.quantize == "int8" else None
+  stored = settings.precision.replace("auto", "float32")
   if settings.format == "gguf":
-    precision = (
-      "float32" if settings.precision == "auto" else settings.precision
-    )
-    if settings.quantize == "int8":
-      precision = "int8"
-    export_gguf(source, **options, precision=precision)
+    export_gguf(source, **options, precision="int8" if int8 else stored)
     return
   options["seq_length"] = settings.seq_length
   if settings.format == "onnx":
-    precision = settings.precision.replace("auto", "float32")
-    int8 = settings.quantization if settings.quantize == "int8" else None
-    export_onnx(source, **options, precision=precision, int8=int8)
-    return
-  if settings.quantize == "dynamic_int8":
+    export_onnx(source, **options, precision=stored, int8=int8)
+  elif settings.quantize == "dynamic_int8":
     export_quantized(source, **options)
-    return
-  int8 = settings.quantization if settings.quantize == "int8" else None
-  export(source, **options, precision=settings.precision, int8=int8)
+  else:
+    export(source, **options, precision=settings.precision, int8=int8)
 
 
 if __name__ == "__main__":
