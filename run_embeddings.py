@@ -300,7 +300,7 @@ def make_task(
     )
   heads = {}
   if spec.projection_dim:
-    heads[f"{pooling.SCOPE}/kernel"] = (
+    heads[f"{embedding_spec.PROJECTION_SCOPE}/kernel"] = (
       "has no projection. Leave out --projection_dim, or train one"
     )
   return Task(

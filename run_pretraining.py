@@ -515,7 +515,7 @@ def read_budget(settings: PretrainingSettings) -> budget.Budget | None:
 
 
 def expected_steps(settings: PretrainingSettings, num_tokens: float) -> int:
-  """Training steps, given the mean tokens per record; 0 if nobody knows."""
+  """Training steps, given the mean tokens per record; 0 if unknown."""
   within = read_budget(settings)
   if not within:
     return settings.num_train_steps

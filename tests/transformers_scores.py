@@ -27,7 +27,7 @@ def encode(tokenizer, *texts, **options):
 
 
 def texts(folder, examples):
-  """Of texts or pairs: the label by `problem_type`, and all outputs."""
+  """Label by `problem_type`, and all outputs, of texts or pairs."""
   tokenizer, model = load(folder, "AutoModelForSequenceClassification")
   names = model.config.id2label
   for example in examples:
@@ -46,7 +46,7 @@ def texts(folder, examples):
 
 
 def choices(folder, examples):
-  """Of lists of pairs: the best choice, and the probability of each."""
+  """Best choice, and the probability of each, of lists of pairs."""
   tokenizer, model = load(folder, "AutoModelForMultipleChoice")
   for pairs in examples:
     inputs = encode(tokenizer, *map(list, zip(*pairs)), padding=True)
@@ -55,7 +55,7 @@ def choices(folder, examples):
 
 
 def words(folder, examples):
-  """Of lists of words: the tags, and their probabilities."""
+  """Tags and their probabilities, of lists of words."""
   tokenizer, model = load(folder, "AutoModelForTokenClassification")
   for sentence in examples:
     inputs = encode(tokenizer, sentence, is_split_into_words=True)
@@ -71,7 +71,7 @@ def words(folder, examples):
 
 
 def questions(folder, examples):
-  """Of questions and passages: the sum of the best answer's two logits."""
+  """Sum of the best answer's two logits, of questions and passages."""
   tokenizer, model = load(folder, "AutoModelForQuestionAnswering")
   for question, passage in examples:
     inputs = encode(tokenizer, question, passage)
@@ -87,7 +87,7 @@ def questions(folder, examples):
 
 
 def masks(folder, examples):
-  """Of texts with one [MASK]: the best words, and their probabilities."""
+  """Best words and their probabilities, of texts with one [MASK]."""
   tokenizer, model = load(folder, "AutoModelForMaskedLM")
   for text in examples:
     inputs = encode(tokenizer, text)
@@ -100,7 +100,7 @@ def masks(folder, examples):
 
 
 def vectors(folder, examples):
-  """Of texts: no label, and the vector."""
+  """No label, and the vector, of texts."""
   import sentence_transformers
 
   model = sentence_transformers.SentenceTransformer(folder, device="cpu")

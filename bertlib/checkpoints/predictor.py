@@ -24,7 +24,7 @@ from bertlib.checkpoints import (
 from bertlib.checkpoints.task_record import TaskRecord
 from bertlib.cli.errors import InputError
 from bertlib.cli.option import check_argument, declaration
-from bertlib.compute import onednn, pooling
+from bertlib.compute import onednn
 from bertlib.compute.fast_compute import FastCompute
 from bertlib.compute.precision import hidden_dtype
 from bertlib.data import model_inputs, vocabulary
@@ -220,7 +220,9 @@ class LoadedModel(BatchPredictor):
 
   def _check_weights(self, checkpoint: str) -> None:
     """Rejects a checkpoint of another model."""
-    initialize.check_trained(checkpoint, self._needed, [f"{pooling.SCOPE}/"])
+    initialize.check_trained(
+      checkpoint, self._needed, [f"{embedding_spec.PROJECTION_SCOPE}/"]
+    )
 
   def _build(
     self,

@@ -5,9 +5,12 @@ from __future__ import annotations
 import tensorflow.compat.v1 as tf
 
 import modeling
-from bertlib.settings.embedding_spec import ACTIVATIONS, POOLINGS, EmbeddingSpec
-
-SCOPE = "sentence_projection"  # of the variables of the dense layer
+from bertlib.settings.embedding_spec import (
+  ACTIVATIONS,
+  POOLINGS,
+  PROJECTION_SCOPE,
+  EmbeddingSpec,
+)
 
 
 def pool(states, input_mask, pooling: str):
@@ -43,7 +46,7 @@ def sentence_vectors(sequence_output, input_mask, spec: EmbeddingSpec):
   if spec.projection_dim is None:
     return vectors
   width = vectors.shape[-1]
-  with tf.variable_scope(SCOPE):
+  with tf.variable_scope(PROJECTION_SCOPE):
     kernel = tf.get_variable(
       "kernel",
       [width, spec.projection_dim],

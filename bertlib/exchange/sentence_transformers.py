@@ -18,11 +18,11 @@ from bertlib.checkpoints import rewrite
 from bertlib.checkpoints.task_record import CROSS_ENCODER_ACTIVATION
 from bertlib.cli.errors import InputError
 from bertlib.cli.ranges import FINITE, SEQ_LENGTH
-from bertlib.compute import pooling
 from bertlib.io import json_files
 from bertlib.io.json_files import NULL
 from bertlib.settings.embedding_spec import (
   POOLINGS,
+  PROJECTION_SCOPE,
   SCRIPT,
   EmbeddingSpec,
   from_json,
@@ -34,7 +34,10 @@ _CONFIG = "config_sentence_transformers.json"
 _OLD_CROSS_ENCODER = "sbert_ce_default_activation_function"
 _LENGTH = (int, float, NULL)  # read by `_read_length`
 _ENCODER_CONFIG = "sentence_bert_config.json"
-_KERNEL, _BIAS = f"{pooling.SCOPE}/kernel", f"{pooling.SCOPE}/bias"
+_KERNEL, _BIAS = (
+  f"{PROJECTION_SCOPE}/kernel",
+  f"{PROJECTION_SCOPE}/bias",
+)
 
 # Modules that can be converted; the last two are optional.
 _ORDER = ("Transformer", "Pooling", "Dense", "Normalize")

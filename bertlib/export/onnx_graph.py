@@ -45,7 +45,7 @@ def import_onnx() -> Any:
   except ImportError as error:
     raise InputError(
       "--format=onnx: needs the package onnx. Install it:"
-      " pip install 'bert-estimator[onnx]'"
+      " pip install -e '.[onnx]'"
     ) from error
   return onnx
 

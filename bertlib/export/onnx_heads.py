@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from bertlib.export.onnx_graph import CLS, INPUT_NAMES, Encoder, Output
-from bertlib.settings.embedding_spec import EmbeddingSpec
+from bertlib.settings.embedding_spec import PROJECTION_SCOPE, EmbeddingSpec
 
 Outputs = dict[str, Output]
 
@@ -77,9 +77,8 @@ def sentence_vectors(encoder: Encoder, spec: EmbeddingSpec) -> Outputs:
   else:
     vectors = node("Squeeze", states, [1])
   if spec.projection_dim is not None:
-    scope = "sentence_projection"
-    bias = encoder.weights[f"{scope}/bias"]
-    vectors = encoder.dense(scope, vectors, bias=bias)
+    bias = encoder.weights[f"{PROJECTION_SCOPE}/bias"]
+    vectors = encoder.dense(PROJECTION_SCOPE, vectors, bias=bias)
     vectors = encoder.activation(vectors, spec.projection_activation)
   if spec.normalize:  # zero stays zero
     squares = node("ReduceSum", node("Mul", vectors, vectors), [1])

@@ -1,4 +1,4 @@
-"""Names of the files of a model in its folder."""
+"""Names of the files of a model in its folder; the error without a model."""
 
 from __future__ import annotations
 

@@ -16,6 +16,9 @@ SCRIPT = "run_embeddings"
 POOLINGS = ("mean", "cls", "max")
 ACTIVATIONS = ("linear", "tanh")
 
+# Scope of the variables of the dense layer after pooling.
+PROJECTION_SCOPE = "sentence_projection"
+
 
 @dataclasses.dataclass(frozen=True)
 class VectorSettings(option.Group):
