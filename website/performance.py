@@ -7,12 +7,11 @@ writes the page, and the tables of measurements in README.md.
 
 from __future__ import annotations
 
-import json
 import pathlib
 import re
 import statistics
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 from benchmarks import results
 from benchmarks.results import MEASURES, Ratio, Result
@@ -27,9 +26,9 @@ _INTRODUCTION = """\
 
 # Performance
 
-Each row compares this project with the fastest other code, or that of a goal,
-which did the same work in the same run: alternating, on one machine, with the
-same number of threads and the options that are [fastest
+Each row compares this project with the fastest other code that did the same work
+in the same run: alternating, on one machine, with the same number of threads and
+the options that are [fastest
 there](../../benchmarks/README.md#reading-the-output).
 
 - **The ratio** is what the other code takes divided by what this project takes.
@@ -38,14 +37,6 @@ there](../../benchmarks/README.md#reading-the-output).
   they lie on both sides of one, the row says "unclear".
 - **Values** are medians over the passes. The machines were shared with other
   work: compare ratios, and no values of different runs.
-- **Goals** are ratios to reach, or limits. Those that are missed stay here.
-"""
-
-
-_OPEN_GOALS = """\
-## Goals that no run shows
-
-For some there are [earlier measurements](earlier.md).
 """
 
 
@@ -187,41 +178,18 @@ def _work(result: Result) -> tuple[str, str]:
   return result.benchmark, result.work
 
 
-def goals() -> list[dict[str, Any]]:
-  """The goals: fields of results and ratios, and `ratio` or `at_most`."""
-  return json.loads((FOLDER / "goals.json").read_text(encoding="utf-8"))
-
-
-def page() -> str:
-  """Text of the page."""
-  return render(kept(), goals())
-
-
-def render(found: list[Result], all_goals: list[dict[str, Any]]) -> str:
-  """Text of the page of some results and goals."""
+def page(found: list[Result]) -> str:
+  """Text of the page of some results."""
   runs = list(dict.fromkeys(map(_run, found)))
   parts = [_INTRODUCTION]
   for section in SECTIONS:
     tables = [
       part
       for version, of_version in _by_version(found)
-      for part in _tables(section, version, of_version, runs, all_goals)
+      for part in _tables(section, version, of_version, runs)
     ]
     if tables:
       parts += [f"## {section.title}\n", *tables]
-  open_goals = [
-    [goal["work"], *_sides_of(goal), _goal_text(goal)]
-    for goal in all_goals
-    if not any(
-      _matches(goal, result, ratio)
-      for result in found
-      for ratio in _comparisons(result, all_goals)
-    )
-  ]
-  if open_goals:
-    parts.append(_OPEN_GOALS)
-    heads = ["work", "this project", "compared with", "goal"]
-    parts.append(markdown.table(heads, open_goals))
   if runs:
     parts.append("## Runs\n")
   for number, run in enumerate(runs, 1):
@@ -248,13 +216,12 @@ def _tables(
   version: str,
   of_version: list[Result],
   runs: list[tuple],
-  all_goals: list[dict[str, Any]],
 ) -> Iterator[str]:
   """Captions and tables of a section, of one version of this project."""
-  rows = list(_rows(section, of_version, runs, all_goals))
+  rows = list(_rows(section, of_version, runs))
   if rows:
     yield f"Version {version} of this project:\n"
-    heads = ["work", "this project", "compared with", "ratio", "goal", "run"]
+    heads = ["work", "this project", "compared with", "ratio", "run"]
     yield markdown.table(heads, rows)
   metrics = list(_metric_rows(section, of_version, runs))
   if metrics:
@@ -313,15 +280,11 @@ def _headline_row(
   headline: Headline, result: Result, runs: list[tuple]
 ) -> list[str]:
   """A row beside the fastest of other code."""
-  ratios = [ratio for ratio in result.ratios if _is_of(headline, ratio)]
-  ratio = min(ratios, key=lambda ratio: ratio.median)
+  (ratio,) = (r for r in _to_the_fastest(result) if _is_of(headline, r))
   page = PAGE.relative_to(ROOT).as_posix()
   return [
     headline.text,
-    f"{_own_name(result, ratio.side)}{_value(result, ratio, ratio.side)}",
-    f"{_other_name(result, ratio.against)}:"
-    f" {_value(result, ratio, ratio.against)}",
-    _ratio_text(SECTIONS[0], ratio),
+    *_compared(SECTIONS[0], result, ratio),
     f"`benchmarks.{result.benchmark}`, {_run_link(result, runs, page)}",
   ]
 
@@ -330,33 +293,36 @@ def _headline_row(
 
 
 def _rows(
-  section: Section,
-  found: Iterable[Result],
-  runs: list[tuple],
-  all_goals: list[dict[str, Any]],
+  section: Section, found: Iterable[Result], runs: list[tuple]
 ) -> Iterator[list[str]]:
   for result in found:
-    for ratio in _comparisons(result, all_goals):
-      if result.benchmark not in section.benchmarks:
-        continue
-      if ratio.measure not in section.measures:
-        continue
-      work = result.work
-      if len(section.measures) > 1:
-        work += f": {ratio.measure}"
-      yield [
-        work,
-        f"{_own_name(result, ratio.side)}{_value(result, ratio, ratio.side)}",
-        f"{_other_name(result, ratio.against)}:"
-        f" {_value(result, ratio, ratio.against)}",
-        _ratio_text(section, ratio),
-        "; ".join(
-          f"{_goal_text(goal)}: {_judgement(goal, result, ratio)}"
-          for goal in all_goals
-          if _matches(goal, result, ratio)
-        ),
-        _run_link(result, runs),
-      ]
+    if result.benchmark not in section.benchmarks:
+      continue
+    for ratio in _to_the_fastest(result):
+      if ratio.measure in section.measures:
+        work = result.work
+        if len(section.measures) > 1:
+          work += f": {ratio.measure}"
+        yield [work, *_compared(section, result, ratio), _run_link(result, runs)]
+
+
+def _to_the_fastest(result: Result) -> Iterator[Ratio]:
+  """Ratio of each side of ours to the fastest other code."""
+  for measure, by_side in result.values.items():
+    for side in by_side:
+      ratios = [r for r in result.ratios if r[:2] == (measure, side)]
+      if ratios:
+        yield min(ratios, key=lambda ratio: ratio.median)
+
+
+def _compared(section: Section, result: Result, ratio: Ratio) -> list[str]:
+  """Cells of both values and their ratio."""
+  return [
+    f"{_own_name(result, ratio.side)}{_value(result, ratio, ratio.side)}",
+    f"{_other_name(result, ratio.against)}:"
+    f" {_value(result, ratio, ratio.against)}",
+    _ratio_text(section, ratio),
+  ]
 
 
 def _metric_rows(
@@ -431,77 +397,6 @@ def _way(result: Result, side: str) -> str:
   return re.split(r"[;(]", result.sides[side]["description"])[0].strip()
 
 
-# Goals
-
-
-def _comparisons(
-  result: Result, all_goals: Iterable[Mapping[str, Any]]
-) -> list[Ratio]:
-  """Ratios to the fastest other code of a result, and those that goals name."""
-  known = {ratio[:3] for ratio in result.ratios}
-  named = {
-    (goal["measure"], goal["side"], goal["against"])
-    for goal in all_goals
-    if (goal["benchmark"], goal["work"]) == (result.benchmark, result.work)
-    and goal.get("against") in result.values.get(goal["measure"], {})
-  }
-  added = results.compare(result.values, sorted(named - known))
-  order = [
-    (measure, side)
-    for measure, by_side in result.values.items()
-    for side in by_side
-  ]
-  fastest: dict[tuple[str, str], Ratio] = {}
-  for ratio in sorted(result.ratios, key=lambda r: r.median):
-    fastest.setdefault((ratio.measure, ratio.side), ratio)
-  return sorted(
-    (
-      ratio
-      for ratio in [*result.ratios, *added]
-      if ratio in fastest.values()
-      or any(_matches(goal, result, ratio) for goal in all_goals)
-    ),
-    key=lambda r: order.index((r.measure, r.side)),
-  )
-
-
-def _matches(goal: Mapping[str, Any], result: Result, ratio: Ratio) -> bool:
-  """True if a goal is about this comparison."""
-  threads = goal.get("threads", result.threads)
-  against = goal.get("against", ratio.against)
-  return (
-    goal["benchmark"] == result.benchmark
-    and goal["work"] == result.work
-    and goal["measure"] == ratio.measure
-    and goal["side"] == ratio.side
-    and against in (ratio.against, ratio.against.split("-")[0])
-    and threads == result.threads
-  )
-
-
-def _sides_of(goal: Mapping[str, Any]) -> tuple[str, str]:
-  """Names of both sides of a goal: this project, and the other code."""
-  own = goal["side"].removeprefix("ours").removeprefix("predictor-")
-  family, _, precision = goal.get("against", "").partition("-")
-  other = _OTHERS.get(family, (family, ""))[0]
-  return own, ", ".join(filter(None, [other, precision]))
-
-
-def _goal_text(goal: Mapping[str, Any]) -> str:
-  if "ratio" in goal:
-    return f"{goal['ratio']:g}"
-  return MEASURES[goal["measure"]].show(goal["at_most"])
-
-
-def _judgement(goal: Mapping[str, Any], result: Result, ratio: Ratio) -> str:
-  if "ratio" in goal:
-    is_met = ratio.median >= goal["ratio"]
-  else:
-    of_passes = result.values[ratio.measure][ratio.side]
-    is_met = statistics.median(of_passes) <= goal["at_most"]
-  return "met" if is_met else "**missed**"
-
-
 # Runs
 
 
@@ -562,7 +457,7 @@ def _describe_run(number: int, of_run: Sequence[Result]) -> str:
 
 def main() -> None:
   """Renews the page and the tables of README.md."""
-  PAGE.write_text(page(), encoding="utf-8")
+  PAGE.write_text(page(kept()), encoding="utf-8")
   text = with_summary(README.read_text(encoding="utf-8"))
   README.write_text(text, encoding="utf-8")
 
