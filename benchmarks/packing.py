@@ -147,7 +147,8 @@ def make_rows(
   most = MAX_SEQUENCES if packs else None
   instances = []
   for _ in range(settings.sequences):
-    tokens = [rng.randrange(1000, 30000) for _ in range(rng.randint(5, length))]
+    size = rng.randint(3, length - 3)  # half of a row on average
+    tokens = [rng.randrange(1000, 30000) for _ in range(size)]
     masked = sorted(
       rng.sample(range(len(tokens)), max(len(tokens) * 15 // 100, 1))
     )

@@ -36,6 +36,7 @@ RESULT = Result(
   ratios=[Ratio("a step", "ours", "hugging face", 1.375, 1.25, 1.5)],
 )
 
+
 @each_kept
 def test_kept_ratios_are_those_of_the_kept_values(result):
   pairs = [ratio[:3] for ratio in result.ratios]
@@ -52,11 +53,11 @@ def test_kept_results_have_no_path_of_a_machine(result):
 
 
 def test_the_text_of_the_page_has_no_number():
-  assert not re.search(r"\d", performance.page([]))
+  assert not re.search(r"\d", performance.render([]))
 
 
 def test_a_row_has_both_values_the_ratio_and_the_versions():
-  page = performance.page([RESULT]).replace("\u00a0", " ")
+  page = performance.render([RESULT]).replace("\u00a0", " ")
   assert (
     "| a model | float32, compiled: 3 s | transformers 4.5, float32: 4 s |"
     " **1.38** faster (1.25 to 1.50) |"
@@ -72,14 +73,14 @@ def test_a_row_has_both_values_the_ratio_and_the_versions():
 )
 def test_a_ratio_says_which_is_faster(lowest, highest, word):
   ratio = RESULT.ratios[0]._replace(lowest=lowest, highest=highest)
-  page = performance.page([dataclasses.replace(RESULT, ratios=[ratio])])
+  page = performance.render([dataclasses.replace(RESULT, ratios=[ratio])])
   (found,) = re.findall(r"\*\*1\.38\*\* (\w+)", page)
   assert found == word
 
 
 def test_each_table_is_of_one_version():
   found = [of_version("0.9.0", processor="Old"), of_version("0.10.0")]
-  newer, older = performance.page(found).split("Version 0.9.0 ")
+  newer, older = performance.render(found).split("Version 0.9.0 ")
   assert newer.index("## Training step") < newer.index("Version 0.10.0 of")
   assert newer.count("#run-2)") == 1 and "#run-1)" not in newer
   assert older.count("#run-1)") == 1 and "#run-2)" not in older

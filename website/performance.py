@@ -26,9 +26,9 @@ _INTRODUCTION = """\
 
 # Performance
 
-Each row compares this project with the fastest other code that did the same work
-in the same run: alternating, on one machine, with the same number of threads and
-the options that are [fastest
+Each row compares this project with the fastest other code that did the same
+work in the same run: alternating, on one machine, with the same number of
+threads and the options that are [fastest
 there](../../benchmarks/README.md#reading-the-output).
 
 - **The ratio** is what the other code takes divided by what this project takes.
@@ -104,26 +104,29 @@ HEADLINES = [
     "STS-B, .*",
     "training",
   ),
-  Headline(
-    "MRPC pairs in batches, MiniLM",
-    "inference",
-    "MRPC pairs, MiniLM",
-    "batches",
-    "predictor-int8",
-  ),
-  Headline(
-    "One MRPC pair, MiniLM",
-    "inference",
-    "one MRPC pair, MiniLM",
-    "median",
-    "predictor-int8",
-  ),
-  Headline(
-    "One text of 128 tokens, BERT-Base",
-    "inference",
-    "one text of 128 tokens, BERT-Base",
-    "median",
-    "predictor-int8",
+  *(
+    Headline(f"{text}{end}", "inference", work, measure, side)
+    for text, work, measure, exported in (
+      (
+        "MRPC pairs in batches, MiniLM",
+        "MRPC pairs, MiniLM",
+        "batches",
+        "exported-openvino_int8",
+      ),
+      (
+        "One MRPC pair, MiniLM",
+        "one MRPC pair, MiniLM",
+        "median",
+        "exported-onnxruntime_int8",
+      ),
+      (
+        "One text of 128 tokens, BERT-Base",
+        "one text of 128 tokens, BERT-Base",
+        "median",
+        "exported-openvino_int8",
+      ),
+    )
+    for end, side in (("", "predictor-int8"), (", as ONNX", exported))
   ),
   *(
     Headline(
@@ -152,6 +155,9 @@ _OTHERS = {
   "estimate": ("its estimate", ""),
 }
 
+# Packages that run exports.
+_ENGINES = {"onnxruntime": "ONNX Runtime", "openvino": "OpenVINO"}
+
 # Makers by the start of the name of a processor.
 _MAKERS = ("AMD", "Intel")
 
@@ -178,7 +184,12 @@ def _work(result: Result) -> tuple[str, str]:
   return result.benchmark, result.work
 
 
-def page(found: list[Result]) -> str:
+def page() -> str:
+  """Text of the page."""
+  return render(kept())
+
+
+def render(found: list[Result]) -> str:
   """Text of the page of some results."""
   runs = list(dict.fromkeys(map(_run, found)))
   parts = [_INTRODUCTION]
@@ -303,7 +314,11 @@ def _rows(
         work = result.work
         if len(section.measures) > 1:
           work += f": {ratio.measure}"
-        yield [work, *_compared(section, result, ratio), _run_link(result, runs)]
+        yield [
+          work,
+          *_compared(section, result, ratio),
+          _run_link(result, runs),
+        ]
 
 
 def _to_the_fastest(result: Result) -> Iterator[Ratio]:
@@ -374,8 +389,9 @@ def _ratio_text(section: Section, ratio: Ratio) -> str:
 def _own_name(result: Result, side: str) -> str:
   """Precision and options of this project, as a prefix of a value."""
   if "-" in side:  # predictor-int8
-    family, precision = side.split("-")
-    names = [precision] if family == "predictor" else [family, precision]
+    engine, _, precision = side.partition("-")[2].rpartition("_")
+    names = [f"in {_ENGINES[engine]}"] if engine else []
+    names.append(precision)
   else:
     names = [] if side == "ours" else [side]
     names += [_way(result, side)]
@@ -387,7 +403,8 @@ def _other_name(result: Result, side: str) -> str:
   """Name, version and precision of other code."""
   family, _, precision = side.partition("-")
   name, library = _OTHERS.get(family, (family, ""))
-  version = result.sides[side]["versions"].get(library, "").split("+")[0]
+  version = result.sides[side]["versions"].get(library, "")
+  version = re.split("[+-]", version)[0]  # without its build
   names = f"{name} {version}".strip()
   return ", ".join(filter(None, [names, precision or _way(result, side)]))
 
@@ -457,7 +474,7 @@ def _describe_run(number: int, of_run: Sequence[Result]) -> str:
 
 def main() -> None:
   """Renews the page and the tables of README.md."""
-  PAGE.write_text(page(kept()), encoding="utf-8")
+  PAGE.write_text(page(), encoding="utf-8")
   text = with_summary(README.read_text(encoding="utf-8"))
   README.write_text(text, encoding="utf-8")
 
