@@ -76,12 +76,7 @@ class Source(NamedTuple):
   # Whether the checkpoint was given by its name. Another one of the folder
   # replaces it otherwise, if a training removes it.
   is_given: bool = True
-  task: TaskRecord | None = None  # None for that of its `script`
-
-  @property
-  def folder(self) -> str | None:
-    """Folder of checkpoints that may replace this one, or None."""
-    return None if self.is_given else self.model_dir
+  task: TaskRecord | None = None  # of its `script`
 
 
 def find_source(
@@ -102,7 +97,6 @@ def find_source(
     description |= model_description.load(model_dir, task)
     if task:
       model_json.check_description(model_dir, description, task)
-    model_json.check_vocabulary(model_dir, description)
     if checkpoint:
       model_json.check_same_task(model_dir, description, checkpoint)
     checkpoint = checkpoint or finding.model_checkpoint(model_dir)
@@ -110,9 +104,7 @@ def find_source(
       raise InputError(f"{model_dir}: holds no trained model")
     config_file = config_file or os.path.join(model_dir, model_files.CONFIG)
     in_folder = os.path.join(model_dir, model_files.VOCAB)
-    if tf.io.gfile.exists(in_folder):
-      if vocab_file:
-        vocabulary.check_same(vocab_file, in_folder)
+    if not vocab_file and tf.io.gfile.exists(in_folder):
       vocab_file = in_folder
     if "script" not in description:
       logging.warning(
@@ -137,29 +129,26 @@ def find_source(
   )
 
 
-def exported_class(source: Source) -> type[signatures.SignatureModel]:
-  """Class of the exported model of a task; InputError if it has none."""
-  script = source.description["script"]
-  task = source.task or records.find(script)
-  if task and task.export:
-    return task.export()
-  raise InputError(
-    f"--model_dir: is a model of {script}, whose output layers cannot be"
-    " exported. Give --task_module, which says how, or --encoder to export its"
-    " encoder"
-  )
-
-
 def signature_model(
-  source: Source, encoder: bool, seq_length: int | None, precision: str
+  source: Source,
+  encoder: bool = False,
+  seq_length: int | None = None,
+  precision: str = "float32",
 ) -> signatures.SignatureModel:
   """Creates the `signatures.SignatureModel` of a model, or of its encoder."""
   model_class, build_model = signatures.Encoder, None
-  if not encoder and "script" in source.description:
-    model_class = exported_class(source)
+  script = source.description.get("script")
+  if script and not encoder:
+    if not (source.task and source.task.export):
+      raise InputError(
+        f"--model_dir: is a model of {script}, whose output layers cannot be"
+        " exported. Give --task_module, which says how, or --encoder to export"
+        " its encoder"
+      )
+    model_class = source.task.export()
   if model_class.graph:
-    script = importlib.import_module(PREFIX + source.description["script"])
-    build_model = operator.attrgetter(model_class.graph)(script)
+    module = importlib.import_module(PREFIX + script)
+    build_model = operator.attrgetter(model_class.graph)(module)
   tokenizer = None
   if source.vocab_file:
     tokenizer = vocabulary.load_tokenizer(
@@ -211,30 +200,19 @@ def read_weights(
   return {name: stored[name] for name in shapes}
 
 
-def int8_weight_getter(
-  source: Source, tokenizer, settings: QuantizationSettings, attention_dtype
-) -> Callable:
-  """Custom getter of variables that returns the encoder's kernels in 8 bits."""
-  if not onednn.has_int8_matmul():
-    raise InputError(
-      f"--quantize=int8: {onednn.missing_int8()}, or export in float32"
-    )
-  return quantization.weight_getter(
-    trained_encoder(source, tokenizer), settings, refuse_int8, attention_dtype
-  )
+def with_weights(
+  source: Source,
+  shapes: Mapping[str, list[int]],
+  write: Callable[[Source, dict[str, np.ndarray]], None],
+) -> None:
+  """Calls `write` with the weights, and with the source they came from."""
 
+  def write_checkpoint(checkpoint):
+    weights = read_weights(checkpoint, shapes)
+    write(source._replace(checkpoint=checkpoint), weights)
 
-def onnx_ranges(
-  source: Source, tokenizer, settings: QuantizationSettings
-) -> quantization.Ranges:
-  """Ranges of the 8-bit layers of an ONNX model, measured if necessary."""
-  ranges = quantization.find(
-    trained_encoder(source, tokenizer),
-    settings.calibration_file,
-    refuse_int8,
-    of_attention=True,
-  )
-  return quantization.without_skipped(ranges, settings.int8_skip_layers)
+  folder = None if source.is_given else source.model_dir
+  finding.with_checkpoint(folder, source.checkpoint, write_checkpoint)
 
 
 def refuse_int8() -> NoReturn:
@@ -259,27 +237,22 @@ def trained_encoder(source: Source, tokenizer) -> quantization.TrainedEncoder:
 
 
 def constant_getter(
-  model: signatures.SignatureModel, weights: Mapping[str, np.ndarray], dtype
+  model: signatures.SignatureModel, checkpoint: str, size: int, dtype
 ) -> Callable | None:
-  """See `tf1_module.constant_getter`; None for weights that stay variables."""
-  size = sum(value.nbytes for value in weights.values())
+  """Getter of constant weights, kernels in 16 bits; None for variables."""
   can_be_trained = isinstance(model, signatures.Encoder)
   # Variables can be fine-tuned, but are cast to a 16-bit precision in every
   # call. A graph holds at most 2 GB of constants.
   if dtype == tf.float32 or can_be_trained or size >= 2**31:
     return None
-  return tf1_module.constant_getter(weights, dtype.as_numpy_dtype)
 
-
-def activation_dtype(precision: str, is_int8: bool):
-  """Dtype of `--precision`: of activations; with 8-bit layers, of attention."""
-  if is_int8 and precision == "float16":
-    raise InputError(
-      "--precision=float16: not with --quantize=int8. Give float32 or bfloat16"
+  def convert(name, value):
+    is_kernel = name.endswith("/kernel")
+    return tf.constant(
+      value.astype(dtype.as_numpy_dtype) if is_kernel else value
     )
-  if precision != "auto":
-    return tf.as_dtype(precision)
-  return quantization.best_attention_dtype() if is_int8 else tf.float32
+
+  return initialize.constant_getter(checkpoint, convert)
 
 
 # The SavedModel
@@ -383,64 +356,56 @@ def export(
   overwrite: bool = False,
 ) -> signatures.SignatureModel:
   """Writes a model, or its encoder, as a SavedModel; returns the model."""
-  exported_model.check_export_dir(export_dir, overwrite)
-  dtype = activation_dtype(precision, is_int8=int8 is not None)
+  # Dtype of activations; with 8-bit layers, of attention.
+  dtype = tf.float32 if precision == "auto" else tf.as_dtype(precision)
+  if int8 and precision == "auto":
+    dtype = quantization.best_attention_dtype()
   hidden_dtype = tf.float32 if int8 else dtype
   model = signature_model(source, encoder, seq_length, hidden_dtype.name)
   shapes = weight_shapes(model)
-
-  def write(checkpoint):
-    weights = read_weights(checkpoint, shapes)
-    own = source._replace(checkpoint=checkpoint)
-    write_saved_model(own, model, weights, export_dir, overwrite, dtype, int8)
-
-  finding.with_checkpoint(source.folder, source.checkpoint, write)
-  return model
-
-
-def write_saved_model(
-  source: Source,
-  model: signatures.SignatureModel,
-  weights: Mapping[str, np.ndarray],
-  export_dir: str,
-  overwrite: bool,
-  dtype,  # of `activation_dtype`
-  int8: QuantizationSettings | None,
-) -> None:
-  """Writes the SavedModel of `export`, with the weights of `read_weights`."""
-  size = sum(value.nbytes for value in weights.values())
-  if int8:
-    model.compute = dataclasses.replace(model.compute, use_onednn=True)
-    getter = int8_weight_getter(source, model.tokenizer, int8, dtype)
-  else:
-    getter = constant_getter(model, weights, dtype)
-  if getter:
-    model.freeze(getter)
-    weights = {}
   number_formats = dtype.name, onednn.max_kernel_value() if int8 else None
-  with (
-    atomic_folder(export_dir, overwrite) as temporary_dir,
-    tempfile.TemporaryDirectory() as own,
-  ):
-    write_assets(source, own)
-    exported_model.write_format(own, *number_formats)
-    saved_object, callables = saved_model_object(model, weights, own)
-    with terminal.quiet(logging.ERROR):  # TensorFlow logs much here
-      tf.saved_model.save(saved_object, temporary_dir, callables)
-    exported_model.add_graph_hash(temporary_dir)
-  logging.info(
-    "%s: %s weights (%.1f MB in float32), from %s; signatures %s (%s by"
-    " default)",
-    export_dir,
-    "fine-tunable" if weights else "constant",
-    size / 1e6,
-    source.checkpoint,
-    ", ".join(name for name in callables if name != "serving_default"),
-    model.main if model.main in callables else "ids",
-  )
+  if int8:
+    if not onednn.has_int8_matmul():
+      raise InputError(
+        f"--quantize=int8: {onednn.missing_int8()}, or export in float32"
+      )
+    model.compute = dataclasses.replace(model.compute, use_onednn=True)
+
+  def write(source, weights):
+    size = sum(value.nbytes for value in weights.values())
+    if int8:
+      trained = trained_encoder(source, model.tokenizer)
+      getter = quantization.weight_getter(trained, int8, refuse_int8, dtype)
+    else:
+      getter = constant_getter(model, source.checkpoint, size, dtype)
+    if getter:
+      model.freeze(getter)
+      weights = {}
+    with (
+      atomic_folder(export_dir, overwrite) as temporary_dir,
+      tempfile.TemporaryDirectory() as own,
+    ):
+      write_assets(source, own)
+      saved_object, callables = saved_model_object(model, weights, own)
+      with terminal.quiet(logging.ERROR):  # TensorFlow logs much here
+        tf.saved_model.save(saved_object, temporary_dir, callables)
+      exported_model.write_format(temporary_dir, *number_formats)
+    logging.info(
+      "%s: %s weights (%.1f MB in float32), from %s; signatures %s (%s by"
+      " default)",
+      export_dir,
+      "fine-tunable" if weights else "constant",
+      size / 1e6,
+      source.checkpoint,
+      ", ".join(name for name in callables if name != "serving_default"),
+      model.main if model.main in callables else "ids",
+    )
+
+  with_weights(source, shapes, write)
   logging.info(
     "%s: %s", export_dir, exported_model.requirements(*number_formats)
   )
+  return model
 
 
 # Formats of one model file, with its vocabulary and labels beside it
@@ -481,39 +446,38 @@ def export_quantized(
   # Weights are int8, and activations are quantized at run time in matrix
   # products (dynamic range quantization). The model takes the ids of texts or
   # pairs.
-  exported_model.check_export_dir(export_dir, overwrite)
-  model = signature_model(source, encoder, seq_length, "float32")
+  model = signature_model(source, encoder, seq_length)
   model.compute = FastCompute()  # without the operations of unpadding
-  shapes = weight_shapes(model)
-  checkpoint, weights = finding.with_checkpoint(
-    source.folder, source.checkpoint, lambda path: read_weights(path, shapes)
-  )
-  module = tf1_module.GraphModule(weights)
   ids = model.signatures()["ids"]
 
-  def call(**tensors):
-    with module.scope():
-      outputs = ids.function(tensors)
-    return {k: v for k, v in outputs.items() if v.dtype != tf.string}
+  def write(source, weights):
+    module = tf1_module.GraphModule(weights)
 
-  function = tf.function(call, autograph=False)
-  converter = tf.lite.TFLiteConverter.from_concrete_functions(
-    [function.get_concrete_function(**ids.inputs)], module
-  )
-  converter.optimizations = [tf.lite.Optimize.DEFAULT]
-  with terminal.quiet(logging.ERROR):  # TensorFlow logs much here
-    tflite_model = converter.convert()
-  with folder_of_model(source, export_dir, overwrite) as temporary_dir:
-    path = os.path.join(temporary_dir, exported_model.TFLITE_FILE)
-    with atomic_write(path, "wb") as file:
-      file.write(tflite_model)
-  logging.info(
-    "%s: %.1f MB of %.1f, from %s",
-    os.path.join(export_dir, exported_model.TFLITE_FILE),
-    len(tflite_model) / 1e6,
-    sum(value.nbytes for value in weights.values()) / 1e6,
-    checkpoint,
-  )
+    def call(**tensors):
+      with module.scope():
+        outputs = ids.function(tensors)
+      return {k: v for k, v in outputs.items() if v.dtype != tf.string}
+
+    function = tf.function(call, autograph=False)
+    converter = tf.lite.TFLiteConverter.from_concrete_functions(
+      [function.get_concrete_function(**ids.inputs)], module
+    )
+    converter.optimizations = [tf.lite.Optimize.DEFAULT]
+    with terminal.quiet(logging.ERROR):  # TensorFlow logs much here
+      tflite_model = converter.convert()
+    with folder_of_model(source, export_dir, overwrite) as temporary_dir:
+      path = os.path.join(temporary_dir, exported_model.TFLITE_FILE)
+      with atomic_write(path, "wb") as file:
+        file.write(tflite_model)
+    logging.info(
+      "%s: %.1f MB of %.1f, from %s",
+      os.path.join(export_dir, exported_model.TFLITE_FILE),
+      len(tflite_model) / 1e6,
+      sum(value.nbytes for value in weights.values()) / 1e6,
+      source.checkpoint,
+    )
+
+  with_weights(source, weight_shapes(model), write)
 
 
 # GGUF
@@ -527,8 +491,7 @@ def export_gguf(
   overwrite: bool = False,
 ) -> None:
   """Writes sentence vectors or the encoder for llama.cpp and Ollama."""
-  exported_model.check_export_dir(export_dir, overwrite)
-  model = signature_model(source, encoder, None, "float32")
+  model = signature_model(source, encoder)
   is_encoder = isinstance(model, signatures.Encoder)
   embedding = {} if is_encoder else source.description.get("embedding")
   if embedding is None:
@@ -538,29 +501,30 @@ def export_gguf(
     )
   check_vocabulary(model, "gguf")
   gguf_file.check_model(source.config, embedding)
+
+  def write(source, weights):
+    with (
+      folder_of_model(source, export_dir, overwrite) as temporary_dir,
+      terminal.quiet(logging.WARNING),  # gguf logs temporary paths
+    ):
+      gguf_file.write(
+        os.path.join(temporary_dir, gguf_file.FILE),
+        source.config,
+        weights,
+        model.tokenizer.inv_vocab,
+        source.description | {"embedding": embedding},
+        precision,
+      )
+    logging.info(
+      "%s: matrices in %s, from %s",
+      os.path.join(export_dir, gguf_file.FILE),
+      precision,
+      source.checkpoint,
+    )
+
   shapes = weight_shapes(model)
   shapes = {k: v for k, v in shapes.items() if gguf_file.tensor_name(k)}
-  checkpoint, weights = finding.with_checkpoint(
-    source.folder, source.checkpoint, lambda path: read_weights(path, shapes)
-  )
-  with (
-    folder_of_model(source, export_dir, overwrite) as temporary_dir,
-    terminal.quiet(logging.WARNING),  # gguf logs temporary paths
-  ):
-    gguf_file.write(
-      os.path.join(temporary_dir, gguf_file.FILE),
-      source.config,
-      weights,
-      model.tokenizer.inv_vocab,
-      source.description | {"embedding": embedding},
-      precision,
-    )
-  logging.info(
-    "%s: matrices in %s, from %s",
-    os.path.join(export_dir, gguf_file.FILE),
-    precision,
-    checkpoint,
-  )
+  with_weights(source, shapes, write)
 
 
 # ONNX
@@ -576,19 +540,15 @@ def export_onnx(
   overwrite: bool = False,
 ) -> None:
   """Writes a model, or its encoder, for ONNX Runtime and OpenVINO."""
-  exported_model.check_export_dir(export_dir, overwrite)
-  model = signature_model(source, encoder, seq_length, "float32")
+  model = signature_model(source, encoder, seq_length)
   check_vocabulary(model, "onnx")
   description = dict(source.description)
-  task = source.task or records.find(description.get("script"))
-  text = " ".join(("A text.", *model.never_split))
-  head, call = onnx_heads.hidden_states, f'predict(["{text}"])'
+  task, head = source.task, onnx_heads.hidden_states
   if isinstance(model, signatures.Encoder):
     description.pop("script", None)
-  elif task and task.onnx_head:
+    task = None
+  elif task.onnx_head:
     head = task.onnx_head(description)
-    if task.predict.call:
-      call = task.predict.call(description)
   else:
     raise InputError(
       f"--format=onnx: the output layers of {description['script']} cannot be"
@@ -596,34 +556,38 @@ def export_onnx(
     )
   if seq_length:
     description |= {"seq_length": seq_length, "max_seq_length": seq_length}
-  shapes = weight_shapes(model)
 
-  def write(checkpoint):
-    weights = read_weights(checkpoint, shapes)
-    own = source._replace(checkpoint=checkpoint, description=description)
-    ranges = onnx_ranges(own, model.tokenizer, int8) if int8 else {}
+  def write(source, weights):
+    ranges = {}
+    if int8:
+      trained = trained_encoder(source, model.tokenizer)
+      ranges = quantization.find(
+        trained, int8.calibration_file, refuse_int8, of_attention=True
+      )
+      ranges = quantization.without_skipped(ranges, int8.int8_skip_layers)
     config = vars(source.config)
     graph = onnx_graph.Graph(stores_float16=precision == "float16")
     outputs = head(
       onnx_graph.Encoder(graph, config, weights, ranges, seq_length)
     )
-    with folder_of_model(own, export_dir, overwrite) as temporary_dir:
+    with folder_of_model(source, export_dir, overwrite) as temporary_dir:
       onnx_folder.write(
         temporary_dir,
         graph.model(outputs),
         description,
         model.tokenizer.vocab,
         model.never_split,
-        call,
+        task,
       )
+    logging.info(
+      "%s: in %s, from %s",
+      os.path.join(export_dir, onnx_graph.MODEL_FILE),
+      "int8" if int8 else precision,
+      source.checkpoint,
+    )
 
-  finding.with_checkpoint(source.folder, source.checkpoint, write)
-  logging.info(
-    "%s: in %s, from %s",
-    os.path.join(export_dir, onnx_graph.MODEL_FILE),
-    "int8" if int8 else precision,
-    source.checkpoint,
-  )
+  source = source._replace(description=description)
+  with_weights(source, weight_shapes(model), write)
 
 
 # Command

@@ -11,6 +11,7 @@ import warnings
 import commands
 import numpy as np
 import pytest
+import run_outputs
 import signatures_test
 import tensorflow as tf
 from signatures_test import CONFIG, TEXTS, assert_equal, call
@@ -93,7 +94,9 @@ def test_model_files_are_assets(exported, model_dir, tmp_path):
     with open(path, encoding="utf-8") as file:
       texts[name] = file.read()
   assert texts.pop("labels.txt") == "no\nyes\nmaybe\n"
-  number_formats = json.loads(texts.pop("format.json"))
+  number_formats = run_outputs.read_json(
+    tmp_path / "elsewhere/assets/format.json"
+  )
   graph = (tmp_path / "elsewhere/saved_model.pb").read_bytes()
   assert number_formats == {
     "precision": "float32",
@@ -177,26 +180,6 @@ def test_tensorflow_alone_loads_an_export(exported, model_dir, tmp_path):
   rows = [list(p.probabilities.values()) for p in expected]
   assert_equal(probabilities, rows)
   assert labels == [p.label for p in expected]
-
-
-def saved_model_cli(*arguments, folder):
-  program = os.path.join(os.path.dirname(sys.executable), "saved_model_cli")
-  return run(program, *arguments, folder=folder)
-
-
-@pytest.mark.slow  # loads what the test above loads
-def test_saved_model_cli_runs_an_export(exported, loaded, tmp_path):
-  saved_model_cli(
-    *("run", "--dir", exported, "--tag_set", "serve"),
-    *("--signature_def", "pair", "--outdir", tmp_path),
-    *("--input_exprs", 'text_a=["the cat", ""];text_b=["a dog", "中文"]'),
-    folder=tmp_path,
-  )
-  outputs = call(
-    loaded, "pair", text_a=["the cat", ""], text_b=["a dog", "中文"]
-  )
-  expected = outputs["probabilities"]
-  assert_equal(np.load(tmp_path / "probabilities.npy"), expected)
 
 
 # 16-bit precision
@@ -384,12 +367,7 @@ def static(main, model_dir):
 def test_without_a_vocabulary_only_ids_are_accepted(static):
   assert set(static.signatures) == {"ids", "serving_default"}
   files = {os.path.basename(a.asset_path.numpy()) for a in static.assets}
-  assert files == {
-    b"bert_config.json",
-    b"format.json",
-    b"labels.txt",
-    b"model.json",
-  }
+  assert files == {b"bert_config.json", b"labels.txt", b"model.json"}
 
 
 def test_a_fixed_length_does_not_change_predictions(static, model_dir, loaded):
@@ -559,14 +537,30 @@ def refuse(main, tmp_path):
   return refuse
 
 
-def test_a_model_is_required(refuse):
-  assert "name --model_dir" in refuse()
-
-
-def test_a_folder_without_a_model_is_refused(refuse, tmp_path):
-  assert (
-    refuse(f"--model_dir={tmp_path}") == f"{tmp_path}: holds no trained model"
-  )
+@pytest.mark.parametrize(
+  ("flags", "message"),
+  [
+    ([], "name --model_dir"),
+    (["--model_dir={empty}"], "{empty}: holds no trained model"),
+    (
+      ["--model_dir={model}", "--seq_length=41"],
+      "=41 is not between 3 and the model's max_position_embeddings",
+    ),
+    (
+      ["--model_dir={model}", "--bert_config_file={empty}/other.json"],
+      f"bert/embeddings/word_embeddings has shape [{CONFIG.vocab_size}, 32],"
+      " but the model needs",
+    ),
+  ],
+)
+def test_flags_that_name_no_whole_model_are_refused(
+  flags, message, refuse, model_dir, tmp_path
+):
+  other = modeling.BertConfig.from_dict(CONFIG.to_dict() | {"hidden_size": 16})
+  (tmp_path / "other.json").write_text(other.to_json_string())
+  names = {"empty": tmp_path, "model": model_dir}
+  found = refuse(*(flag.format(**names) for flag in flags))
+  assert message.replace("{empty}", str(tmp_path)) in found
 
 
 def test_a_model_of_an_unknown_script_is_refused(refuse, model_dir, tmp_path):
@@ -642,16 +636,6 @@ def test_8_bits_need_their_kernels(refuse, model_dir, monkeypatch):
   assert "Install TensorFlow 2.17 or newer" in error
 
 
-def test_a_config_of_another_model_is_refused(refuse, model_dir, tmp_path):
-  other = modeling.BertConfig.from_dict(CONFIG.to_dict() | {"hidden_size": 16})
-  (tmp_path / "other.json").write_text(other.to_json_string())
-  line = refuse(
-    f"--model_dir={model_dir}", f"--bert_config_file={tmp_path / 'other.json'}"
-  )
-  assert "model.ckpt-7: bert/embeddings/word_embeddings has" in line
-  assert f"[{CONFIG.vocab_size}, 32], but the model needs" in line
-
-
 def test_a_checkpoint_without_the_task_is_refused(refuse, model_dir, tmp_path):
   encoder = signatures_test.make_model(
     tmp_path / "other", **signatures_test.MODELS["pretraining"]
@@ -691,8 +675,3 @@ def test_a_vocabulary_of_the_other_casing_is_refused(
     f"--vocab_file={tmp_path / 'vocab.txt'}",
   )
   assert "vocab.txt: is cased, but text is lower-cased" in line
-
-
-def test_a_length_beyond_the_positions_is_refused(refuse, model_dir):
-  line = refuse(f"--model_dir={model_dir}", "--seq_length=41")
-  assert "=41 is not between 3 and the model's max_position_embeddings" in line

@@ -30,9 +30,9 @@ class PredictExample(NamedTuple):
 
   file: str  # example of a --predict_file
   about: str  # a sentence that ends in a colon: what it gives
-  # Call of a method of `predictor`, given the description; None for a script
-  # without `Predictor`.
-  call: Callable[[Description], str] | None = None
+  # What `Predictor` takes, given the description.
+  examples: Callable[[Description], list[Any]] = lambda _: ["A text."]
+  method: str | None = None  # of `Predictor` in the script; None without one
 
 
 class HuggingFaceModel(NamedTuple):
@@ -92,3 +92,5 @@ class TaskRecord:
   # Writes the output layer of a model to an ONNX graph, see `onnx_heads`; None
   # where this is not possible.
   onnx_head: Callable[[Description], Callable] | None = None
+  # Predicts at [MASK]s, whose positions the ONNX graph takes.
+  fills_masks: bool = False

@@ -165,18 +165,14 @@ def check_export_dir(folder: str, overwrite: bool) -> None:
 def write_format(
   folder: str, precision: str, max_kernel_value: int | None = None
 ) -> None:
-  """Writes `FORMAT_FILE`: dtype of activations and range of 8-bit kernels."""
-  # With 8-bit kernels, `precision` is that of attention.
-  content = {"precision": precision, "max_kernel_value": max_kernel_value}
-  with atomic_write(os.path.join(folder, FORMAT_FILE)) as file:
-    file.write(json_files.dumps(content))
-
-
-def add_graph_hash(folder: str) -> None:
-  """Adds the hash of its graph to the `FORMAT_FILE` of a SavedModel."""
-  # Its variables have checksums, which TensorFlow verifies; its graph has none.
+  """Adds `FORMAT_FILE` to a SavedModel: number formats, hash of its graph."""
+  content = {
+    "precision": precision,  # of activations; with 8-bit kernels, of attention
+    "max_kernel_value": max_kernel_value,
+    # Its variables have checksums, which TensorFlow verifies; its graph none.
+    "graph_sha256": _hash_of_graph(folder),
+  }
   path = os.path.join(folder, "assets", FORMAT_FILE)
-  content = json_files.read(path) | {"graph_sha256": _hash_of_graph(folder)}
   with atomic_write(path) as file:
     file.write(json_files.dumps(content))
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from bertlib import PREFIX
+from bertlib.checkpoints.task_record import TaskRecord
 from bertlib.exchange import huggingface_tokenizer
 from bertlib.export.onnx_graph import MODEL_FILE
 from bertlib.io import json_files
@@ -49,7 +50,7 @@ answers or vectors:
 ```python
 from {prefix}bertlib.export import OnnxModel
 
-print(OnnxModel(".").{call})
+print(OnnxModel(".").predict({examples}))
 ```
 """
 
@@ -66,7 +67,7 @@ def write(
   description: Mapping[str, Any],  # contents of `model.json`
   vocab: Mapping[str, int],
   never_split: tuple[str, ...],
-  call: str,  # of a method of `OnnxModel`
+  task: TaskRecord | None,  # None for an encoder
 ) -> None:
   """Writes a model, its tokenizer and an example of its use to a folder."""
   with open(os.path.join(folder, MODEL_FILE), "wb") as file:
@@ -75,16 +76,17 @@ def write(
     os.path.join(folder, TOKENIZER_FILE),
     huggingface_tokenizer.fast_tokenizer(vocab, description, never_split),
   )
-  texts = call.partition("(")[2][:-1]
-  if texts.startswith("[["):  # choices are rows of their own
-    texts = texts[1:-1]
-  has_masks = len(model.graph.input) > 3
+  examples = ["A text."]
+  if task and task.predict:
+    examples = task.predict.examples(description)
+  # Choices are rows of their own.
+  texts = examples[0] if isinstance(examples[0], list) else examples
   with open(os.path.join(folder, README_FILE), "w", encoding="utf-8") as file:
     file.write(
       _README.format(
         texts=texts,
-        call=call,
-        more=_MASKS if has_masks else "",
+        examples=examples,
+        more=_MASKS if task and task.fills_masks else "",
         prefix=PREFIX,
       )
     )

@@ -97,18 +97,6 @@ class FrozenGraph:
       return self._weight_getter(getter, name, *args, **kwargs)
 
 
-def constant_getter(weights: Mapping[str, np.ndarray], dtype) -> Callable:
-  """Custom getter that returns constants; `dtype` is NumPy's, of kernels."""
-
-  def get(getter, name, *args, **kwargs):
-    del getter, args, kwargs
-    value = weights[name]
-    is_kernel = name.endswith("/kernel")
-    return tf.constant(value.astype(dtype) if is_kernel else value)
-
-  return get
-
-
 def initial_weights(
   build: Callable[[], Any], init_checkpoint: str | None = None
 ) -> dict[str, np.ndarray]:

@@ -41,10 +41,11 @@ def python_code(
   task: TaskRecord, folder: str, description: Mapping[str, Any]
 ) -> str:
   """Python lines that predict with a model; empty without a `Predictor`."""
-  if not task.predict.call:
+  if not task.predict.method:
     return ""
+  examples = task.predict.examples(description)
   return (
     f"{'from bert ' if PREFIX else ''}import {task.script}\n\n"
     f"with {task.script}.Predictor({folder!r}) as predictor:\n"
-    f"  print(predictor.{task.predict.call(description)})"
+    f"  print(predictor.{task.predict.method}({examples!r}))"
   )

@@ -1,15 +1,11 @@
 """Tests of exported sentence embeddings against `run_embeddings.Predictor`."""
 
-import commands
 import numpy as np
 import pytest
 import signatures_test
 from signatures_test import ODD, TEXTS, assert_equal, call
 
-import export_model
 import run_embeddings
-from bertlib.compute import onednn
-from bertlib.export.exported_model import ExportedModel
 
 pytestmark = pytest.mark.train
 
@@ -57,11 +53,6 @@ def test_texts_are_encoded_with_a_prompt(model, host, signature, prompt):
   assert_equal(vectors, host.encode(MANY, prompt))
 
 
-def test_prompts_give_different_vectors(host):
-  query, passage = (host.encode(["cat"], prompt) for prompt in PROMPTS)
-  assert np.abs(query - passage).max() > 0.01
-
-
 def test_ids_of_texts_are_those_of_the_predictor(model, host):
   prefix = PROMPTS["passage"]
   ids = signatures_test.encode(host, [(prefix + text, None) for text in MANY])
@@ -81,54 +72,3 @@ def test_other_vectors_are_those_of_the_predictor(tmp_path, spec):
   with run_embeddings.Predictor(str(folder)) as host:
     expected = host.encode(MANY)
   assert_equal(call(model, "embed", text=MANY)["vectors"], expected)
-
-
-def cosines(vectors, others):
-  """Cosines of the vectors in equal rows, which have length 1."""
-  return np.sum(vectors * others, axis=1)
-
-
-def test_bfloat16_is_close(folder, host):
-  source = signatures_test.source_of(folder)
-  rounded = signatures_test.unsaved(source, precision="bfloat16")
-  vectors = call(rounded, "embed", text=MANY)["vectors"]
-  assert vectors.dtype == np.float32
-  expected = host.encode(MANY)
-  assert np.abs(vectors - expected).max() > 1e-5
-  assert cosines(vectors, expected).min() > 0.999
-
-
-@pytest.fixture(scope="module")
-def main():
-  """Runs export_model.py in this process."""
-  with commands.in_process(export_model) as main:
-    yield main
-
-
-def test_an_exported_model_encodes_texts(main, folder, host, tmp_path):
-  path = tmp_path / "exported"
-  main(f"--model_dir={folder}", f"--export_dir={path}")
-  model = ExportedModel(str(path))
-  assert_equal(model(text=MANY)["vectors"], host.encode(MANY))
-  vectors = model("embed_query", text=MANY)["vectors"]
-  assert_equal(vectors, host.encode(MANY, "query"))
-
-
-@pytest.mark.skipif(
-  not onednn.has_int8_matmul(), reason="no 8-bit products in this TensorFlow"
-)
-def test_int8_is_close(main, folder, host, tmp_path):
-  path = tmp_path / "texts.txt"
-  # A file with lines of null bytes is no text.
-  texts = [" ".join(text.replace("\0", "").split()) for text in MANY]
-  path.write_text("".join(f"{text}.\n" for text in texts))
-  main(
-    f"--model_dir={folder}",
-    f"--export_dir={tmp_path / 'exported'}",
-    "--quantize=int8",
-    f"--calibration_file={path}",
-  )
-  model = ExportedModel(str(tmp_path / "exported"))
-  vectors, expected = model(text=MANY)["vectors"], host.encode(MANY)
-  assert np.abs(vectors - expected).max() > 1e-5
-  assert cosines(vectors, expected).min() > 0.98

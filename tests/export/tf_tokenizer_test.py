@@ -180,16 +180,6 @@ def test_pairs_are_encoded_and_truncated_equally(small, max_seq_length, pads):
     assert encoded[name].numpy().tolist() == rows
 
 
-def test_only_core_operations_are_used(small):
-  _, graph = small
-  function = graph.tokenize.get_concrete_function()
-  functions = function.graph.as_graph_def().library.function
-  used = {node.op for f in functions for node in f.node_def}
-  used |= {operation.type for operation in function.graph.get_operations()}
-  assert "UnicodeDecode" in used
-  assert not {op for op in used if op.startswith(("PyFunc", "EagerPyFunc"))}
-
-
 @settings(max_examples=40, deadline=None)
 @given(texts=st.lists(tokenization_test.TEXT, max_size=3))
 @example(texts=["ΑΣ\x00dog"])  # whose sigma ends a word

@@ -32,15 +32,13 @@ onnx_heads = lazy_module.load("bertlib.export.onnx_heads")
 _ONNX_ACTIVATIONS = {"classification": "Softmax", "multi_label": "Sigmoid"}
 
 
-def _call(description: Description) -> str:
-  text = '"A text."'
+def _examples(description: Description) -> list[Any]:
   if description.get("kind") == "multiple_choice":
     endings = range(1, len(description["labels"]) + 1)
-    pairs = (f'("A text", "ending {n}")' for n in endings)
-    text = f"[{', '.join(pairs)}]"
-  elif description.get("has_pairs"):
-    text = '("A text.", "Another text.")'
-  return f"predict([{text}])"
+    return [[("A text", f"ending {n}") for n in endings]]
+  if description.get("has_pairs"):
+    return [("A text.", "Another text.")]
+  return ["A text."]
 
 
 def _huggingface_class(description: Description) -> str:
@@ -89,7 +87,8 @@ RECORD = TaskRecord(
   predict=PredictExample(
     "texts.txt",
     "Labels of the lines of a file:",
-    call=_call,
+    _examples,
+    "predict",
   ),
   huggingface_class=_huggingface_class,
   from_huggingface=_from_huggingface,

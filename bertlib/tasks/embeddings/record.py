@@ -34,7 +34,8 @@ RECORD = TaskRecord(
   predict=PredictExample(
     "texts.txt",
     "Vectors of the lines of a file:",
-    call=lambda description: 'encode(["A text.", "Another text."])',
+    lambda description: ["A text.", "Another text."],
+    "encode",
   ),
   export=lambda: embedding_signatures.Embedder,
   predictor=lambda: embedding_predictor.VectorPredictor,

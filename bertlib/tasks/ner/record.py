@@ -36,7 +36,8 @@ RECORD = TaskRecord(
   predict=PredictExample(
     "sentences.txt",
     "Entities in the sentences of a file, in columns like the training set:",
-    call=lambda description: 'predict(["Ann left Rome."])',
+    lambda description: ["Ann left Rome."],
+    "predict",
   ),
   huggingface_class=lambda description: "BertForTokenClassification",
   from_huggingface=_from_huggingface,

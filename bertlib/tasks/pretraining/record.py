@@ -31,10 +31,13 @@ RECORD = TaskRecord(
   primary_metrics=("masked_lm_loss",),
   evaluates_training_data=True,
   predict=PredictExample(
-    "lines.txt", "Words for each [MASK] in the lines of a file:"
+    "lines.txt",
+    "Words for each [MASK] in the lines of a file:",
+    lambda description: ["A [MASK]."],
   ),
   from_huggingface=_from_huggingface,
   export=lambda: masked_lm_signatures.MaskedLM,
   predictor=lambda: masked_lm_predictor.MaskedLMPredictor,
   onnx_head=lambda description: onnx_heads.masked_lm,
+  fills_masks=True,
 )

@@ -17,8 +17,6 @@ squad_predictor = lazy_module.load("bertlib.tasks.squad.squad_predictor")
 squad_report = lazy_module.load("bertlib.tasks.squad.squad_report")
 squad_signatures = lazy_module.load("bertlib.tasks.squad.squad_signatures")
 
-_CALL = 'predict([("Who left?", "Ann stayed. Bob left.")])'
-
 # Longest window in the question answering of transformers.
 _HUGGINGFACE_LENGTH = 384
 
@@ -59,7 +57,8 @@ RECORD = TaskRecord(
   predict=PredictExample(
     "questions.json",
     "Answers to the questions of a file:",
-    call=lambda description: _CALL,
+    lambda description: [("Who left?", "Ann stayed. Bob left.")],
+    "predict",
   ),
   huggingface_class=lambda description: "BertForQuestionAnswering",
   from_huggingface=_from_huggingface,
