@@ -25,7 +25,7 @@ from bertlib.checkpoints import finding, records, rewrite
 from bertlib.cli import app, option, terminal
 from bertlib.cli.errors import InputError
 from bertlib.exchange import compare, from_huggingface, to_huggingface
-from bertlib.io import files, folder_lock, model_files, text_files
+from bertlib.io import files, folder_lock, model_files
 from bertlib.settings.conversion import ConversionSettings
 
 
@@ -114,21 +114,10 @@ def _rewrite(settings: ConversionSettings) -> None:
 
 
 def _compare(settings: ConversionSettings) -> bool:
-  paths = (settings.input, settings.compare)
-  if not settings.text_file:
-    return compare.compare_weights(
-      *map(compare.read_weights, paths), settings.tolerance
-    )
-  return compare.compare_on_text(
-    paths,
-    settings.text_file,
-    settings.bert_config_file,
-    settings.vocab_file,
-    settings.do_lower_case,
-    settings.max_seq_length,
-    settings.tolerance,
-    text_files.encoding_of(*settings.text.codec),
-  )
+  if settings.text_file:
+    return compare.compare_on_text(settings)
+  weights = map(compare.read_weights, (settings.input, settings.compare))
+  return compare.compare_weights(*weights, settings.tolerance)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ import optimization
 import run_ner
 from bertlib.cli import option
 from bertlib.cli.errors import InputError
-from bertlib.exchange import initial_model, tensor_names
+from bertlib.exchange import initial_model
 from bertlib.settings import (
   classifier,
   conversion,
@@ -167,10 +167,6 @@ def test_an_alias_sets_the_flag_that_it_stands_for():
 def test_choices_are_those_of_the_optimizers():
   assert list(training.OPTIMIZERS) == list(optimization.OPTIMIZERS)
   assert list(training.SCHEDULES) == list(optimization.SCHEDULES)
-
-
-def test_architectures_are_those_that_are_written():
-  assert tuple(tensor_names.ARCHITECTURES) == conversion.ARCHITECTURES
 
 
 @pytest.mark.parametrize(

@@ -191,6 +191,14 @@ def _reason(error: Exception) -> str:
 _OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 
 
+def has_objects(checkpoint: str) -> bool:
+  """True for a checkpoint of `tf.train.Checkpoint` that can be read."""
+  try:
+    return tf.train.load_checkpoint(checkpoint).has_tensor(_OBJECT_GRAPH)
+  except _ERRORS:
+    return False
+
+
 class Checkpoint(Mapping[str, np.ndarray]):
   """Variables of a TensorFlow checkpoint by name, read on access."""
 

@@ -74,7 +74,7 @@ def read_h5(path: str) -> dict[str, np.ndarray]:
     value = item[()]
     if re.search(r"/vars/\d+$", name):
       found, is_kernel = _name_of_preset(name)
-      value = _plain_shape(found, value)
+      value = plain_shape(found, value)
     else:
       found, is_kernel = name_in_huggingface(name)
     tensors[found] = value.T if is_kernel else value
@@ -135,7 +135,7 @@ def read_objects(
   found = {}
   for name, key in names.items():
     if target := _name_of_object(name, number):
-      found[target] = _plain_shape(target, read(key))
+      found[target] = plain_shape(target, read(key))
   if "bert/embeddings/word_embeddings" not in found or not number:
     raise InputError(
       f"{source}: is an object-based checkpoint of TensorFlow 2, and not of"
@@ -173,7 +173,7 @@ def _name_of_object(name: str, num_layers: int) -> str | None:
   return None
 
 
-def _plain_shape(name: str, value: np.ndarray) -> np.ndarray:
+def plain_shape(name: str, value: np.ndarray) -> np.ndarray:
   """A value without an axis of heads: kernels [in, out], biases [out]."""
   if value.ndim == 3:  # [N, D, H] of the output, else [H, N, D]
     is_output = "output" in name

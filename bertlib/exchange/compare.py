@@ -6,6 +6,7 @@ Face folder, by the package `transformers`: an independent implementation.
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Callable, NamedTuple
@@ -28,6 +29,7 @@ from bertlib.data import model_inputs, vocabulary
 from bertlib.exchange import from_huggingface, huggingface_runner
 from bertlib.exchange.huggingface_runner import Batch, Outputs, numbered
 from bertlib.io import json_files, model_files, text_files
+from bertlib.settings.conversion import ConversionSettings
 
 
 class Model(NamedTuple):
@@ -39,25 +41,21 @@ class Model(NamedTuple):
   run: Callable[[Sequence[Batch]], Iterator[Outputs]]  # outputs per batch
 
 
-def compare_on_text(
-  paths: Sequence[str],
-  text_file: str,
-  config_file: str | None = None,
-  vocab_file: str | None = None,
-  do_lower_case: bool | None = None,
-  max_seq_length: int = 128,
-  tolerance: float = 1e-4,
-  encoding: text_files.Encoding = text_files.UTF8,
-) -> bool:
+def compare_on_text(settings: ConversionSettings) -> bool:
   """Runs two models on the same lines and prints how they differ."""
-  models = [load(path, config_file) for path in paths]
+  paths = settings.input, settings.compare
+  models = [load(path, settings.bert_config_file) for path in paths]
   tokenizer = find_tokenizer(
-    paths, min(model.vocab_size for model in models), vocab_file, do_lower_case
+    paths,
+    min(model.vocab_size for model in models),
+    settings.vocab_file,
+    settings.do_lower_case,
   )
   # Lines are truncated to the positions of the smaller model too.
-  longest = min(max_seq_length, *(model.max_seq_length for model in models))
-  batches = encode_lines(text_file, tokenizer, longest, encoding)
-  return compare_outputs(models, batches, tolerance)
+  lengths = settings.max_seq_length, *(m.max_seq_length for m in models)
+  encoding = text_files.encoding_of(*settings.text.codec)
+  batches = encode_lines(settings.text_file, tokenizer, min(lengths), encoding)
+  return compare_outputs(models, batches, settings.tolerance)
 
 
 # Models
@@ -77,13 +75,8 @@ def load(path: str, config_file: str | None = None) -> Model:
       f"{path}, by transformers",
       config["vocab_size"],
       config["max_position_embeddings"],
-      lambda batches: huggingface_runner.run(path, batches),
+      functools.partial(huggingface_runner.run, path),
     )
-  return _load_checkpoint(path, config_file)
-
-
-def _load_checkpoint(path: str, config_file: str | None) -> Model:
-  """Loads a TensorFlow checkpoint into the graph of `modeling.py`."""
   checkpoint = finding.find_checkpoint(path)
   config = loading.load_config(
     config_file or os.path.join(_folder(path), model_files.CONFIG)
@@ -93,9 +86,8 @@ def _load_checkpoint(path: str, config_file: str | None) -> Model:
       name: tf.placeholder(tf.int32, [None, None], name)
       for name in model_inputs.TOKEN_FEATURES
     }
-    outputs = _build(
-      config, checkpoint_files.Checkpoint(checkpoint), *inputs.values()
-    )
+    weights = checkpoint_files.Checkpoint(checkpoint)
+    outputs = _build(config, weights, *inputs.values())
     initialize.initialize_from_checkpoint(checkpoint)
     session = tf.Session()
     with checkpoint_files.as_input_errors(checkpoint):
@@ -149,14 +141,14 @@ def find_tokenizer(
   """Tokenizer of two models; InputError if their vocabularies differ."""
   if vocab_file is None:
     files = [os.path.join(_folder(path), model_files.VOCAB) for path in paths]
-    files = [path for path in files if tf.gfile.Exists(path)]
+    files = list(filter(tf.gfile.Exists, files))
     if not files:
       raise InputError("--vocab_file: comes with neither model; give it")
-    vocab_file = files[0]
-    if different := vocabulary.difference(*files[:1], *files[-1:]):
+    vocab_file, other = files[0], files[-1]
+    if different := vocabulary.difference(vocab_file, other):
       raise InputError(
-        f"{' and '.join(files)}: differ ({different}). Set one vocabulary for"
-        " both models with --vocab_file"
+        f"{vocab_file} and {other}: differ ({different}). Set one vocabulary"
+        " for both models with --vocab_file"
       )
   if do_lower_case is None:
     entries = vocabulary.read_entries(vocab_file)
@@ -220,8 +212,7 @@ def compare_outputs(
       difference = np.abs(values - others).max()
       largest[name] = np.maximum(largest.get(name, 0.0), difference)
 
-  for ordinal, model in zip(("first", "second"), models):
-    print(f"{ordinal}: {model.name}")
+  print(f"first: {models[0].name}\nsecond: {models[1].name}")
   masks = [batch["input_mask"] for batch in batches]
   print(f"{sum(map(len, masks))} texts, {sum(m.sum() for m in masks)} tokens")
   print("largest difference")
@@ -270,14 +261,9 @@ def read_weights(path: str) -> dict[str, np.ndarray]:
   model_format = rewrite.model_format(path)
   if model_format == "huggingface":
     return from_huggingface.read_variables(path)
-  if model_format == "saved_model":
-    return _saved_model_weights(path)
-  return rewrite.read_weights(finding.find_checkpoint(path))
-
-
-def _saved_model_weights(folder: str) -> dict[str, np.ndarray]:
-  """Reads the weights of any SavedModel, by checkpoint name."""
-  loaded = tf_v2.saved_model.load(folder)
+  if model_format == "tensorflow":
+    return rewrite.read_weights(finding.find_checkpoint(path))
+  loaded = tf_v2.saved_model.load(path)
   return {
     variable.name.partition(":")[0]: variable.numpy()
     for signature in loaded.signatures.values()

@@ -33,19 +33,17 @@ def numbered(layers: Iterable[Any]) -> dict[str, Any]:
 
 def run(folder: str, batches: Sequence[Batch]) -> Iterator[Outputs]:
   """Yields the outputs of each batch."""
-  # Older releases of transformers import TensorFlow if it is installed.
-  environment = {"USE_TF": "0", "HF_HUB_OFFLINE": "1"}
-  root = pathlib.Path(__file__).absolute().parents[__name__.count(".")]
-  python_path = filter(None, [str(root), os.environ.get("PYTHONPATH")])
-  environment["PYTHONPATH"] = os.pathsep.join(python_path)
   with tempfile.TemporaryDirectory() as work:
-    for number, batch in enumerate(batches):
-      np.savez(f"{work}/{number}.npz", **batch)
+    paths = [os.path.join(work, f"{n}.npz") for n in range(len(batches))]
+    for path, batch in zip(paths, batches):
+      np.savez(path, **batch)
     done = subprocess.run(
-      [sys.executable, "-m", __name__, folder, work, str(len(batches))],
+      [sys.executable, "-m", __name__, os.path.abspath(folder), work],
+      cwd=pathlib.Path(__file__).absolute().parents[__name__.count(".")],
       stdout=subprocess.DEVNULL,
       stderr=subprocess.PIPE,
-      env={**os.environ, **environment},
+      # Older releases of transformers import TensorFlow if it is installed.
+      env=os.environ | {"USE_TF": "0", "HF_HUB_OFFLINE": "1"},
       check=False,
     )
     if done.returncode:
@@ -56,8 +54,8 @@ def run(folder: str, batches: Sequence[Batch]) -> Iterator[Outputs]:
         " and pip install -e '.[compare]', see"
         " docs/how_to/converting_checkpoints.md"
       )
-    for number, _ in enumerate(batches):
-      with np.load(f"{work}/{number}.npz") as outputs:
+    for path in paths:
+      with np.load(path) as outputs:
         yield dict(outputs)
 
 
@@ -72,8 +70,8 @@ _HEADS = {
 }
 
 
-def main(folder: str, work: str, num_batches: str) -> None:
-  """Replaces each batch in a folder by its outputs."""
+def main(folder: str, work: str) -> None:
+  """Replaces each batch, a file in the folder `work`, by its outputs."""
   import torch
   import transformers
 
@@ -86,8 +84,9 @@ def main(folder: str, work: str, num_batches: str) -> None:
   if not all("pooler" in name for name in missing):
     raise ValueError(f"has no {', '.join(sorted(missing))}")
   model = model.float().eval()
-  for number in range(int(num_batches)):
-    with np.load(f"{work}/{number}.npz") as arrays:
+  masked_lm, next_sentence = _HEADS.get(architecture, (None, None))
+  for path in list(pathlib.Path(work).iterdir()):
+    with np.load(path) as arrays:
       ids, mask, segments = (
         torch.from_numpy(a).long() for a in arrays.values()
       )
@@ -98,7 +97,6 @@ def main(folder: str, work: str, num_batches: str) -> None:
     outputs = {"embeddings": embeddings, **numbered(layers)}
     if encoded.pooler_output is not None and not missing:
       outputs["pooled"] = encoded.pooler_output
-    masked_lm, next_sentence = _HEADS.get(architecture, (None, None))
     if masked_lm:
       middle = mask.sum(-1) // 2
       outputs["masked LM"] = found[masked_lm][range(len(middle)), middle]
@@ -107,7 +105,7 @@ def main(folder: str, work: str, num_batches: str) -> None:
     if "start_logits" in found:
       logits = found.start_logits, found.end_logits
       outputs["answer spans"] = torch.stack(logits, -1)
-    np.savez(f"{work}/{number}.npz", **outputs)
+    np.savez(path, **outputs)
 
 
 if __name__ == "__main__":

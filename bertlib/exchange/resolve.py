@@ -10,7 +10,12 @@ from typing import TypeVar
 from absl import logging
 
 import modeling
-from bertlib.checkpoints import finding, loading, model_json
+from bertlib.checkpoints import (
+  checkpoint_files,
+  finding,
+  loading,
+  model_json,
+)
 from bertlib.cli import option
 from bertlib.cli.errors import InputError
 from bertlib.data import vocabulary
@@ -32,7 +37,7 @@ def complete(settings: Settings) -> Settings:
   handle, checkpoint = model.bert_hub_module_handle, model.init_checkpoint
   brought = {}
   if handle:
-    brought = tfhub.flags_for(handle)
+    brought = {"init_checkpoint": tfhub.convert(handle)}
   elif checkpoint and published_models.is_name(checkpoint):
     brought = zoo.flags_for(checkpoint)
   elif checkpoint and initial_model.is_huggingface(checkpoint):
@@ -54,8 +59,10 @@ def complete(settings: Settings) -> Settings:
     initial_model.check(settings, is_found=True)
     settings.check()
   check_model_files(settings)
-  if checkpoint and not handle:
+  if settings.model.init_checkpoint:
     path = find_init_checkpoint(settings.model.init_checkpoint)
+    if checkpoint_files.has_objects(path):
+      path = zoo.convert_objects(path)
     settings = option.fill(settings, {"init_checkpoint": path})
   return settings
 

@@ -115,9 +115,7 @@ def read(folder: str) -> SentenceModel | None:
     return None
   paths = _module_paths(folder)
   encoder_dir = paths["Transformer"]
-  config = _read_main_config(folder)
-  _check_similarity(folder, config, is_normalized="Normalize" in paths)
-  prompts, default_prompt = _read_prompts(folder, config)
+  prompts, default_prompt = _read_prompts(folder, "Normalize" in paths)
   spec = EmbeddingSpec(
     pooling=_read_pooling(paths["Pooling"], any(prompts.values())),
     normalize="Normalize" in paths,
@@ -210,10 +208,12 @@ def _read_dense(
   folder: str, encoder_dir: str, spec: EmbeddingSpec
 ) -> tuple[EmbeddingSpec, dict[str, np.ndarray]]:
   """The spec with the projection of a Dense module, and its variables."""
+  path = os.path.join(encoder_dir, "config.json")
+  hidden_size = json_files.read(path, {"hidden_size": int})["hidden_size"]
   config = _read_config(
     folder,
     {"in_features": int, "out_features": int, "activation_function?": str},
-    _OF_VECTORS | {"in_features": _hidden_size(encoder_dir)},
+    _OF_VECTORS | {"in_features": hidden_size},
   )
   tanh, _ = _ACTIVATIONS
   activation = config.get("activation_function", tanh)
@@ -245,15 +245,13 @@ def _read_dense(
   return spec, {_KERNEL: kernel, _BIAS: bias}
 
 
-def _hidden_size(encoder_dir: str) -> int:
-  path = os.path.join(encoder_dir, "config.json")
-  return json_files.read(path, {"hidden_size": int})["hidden_size"]
-
-
-def _read_main_config(folder: str) -> dict[str, Any]:
+def _read_prompts(
+  folder: str, is_normalized: bool
+) -> tuple[dict[str, str], str | None]:
+  """Prompts by name, and the name of the default prompt."""
   path = os.path.join(folder, _CONFIG)
   if not os.path.exists(path):
-    return {}
+    return {}, None
   config = json_files.read(
     path,
     {
@@ -264,28 +262,14 @@ def _read_main_config(folder: str) -> dict[str, Any]:
     },
   )
   json_files.check_values(config, {"model_type": "SentenceTransformer"}, path)
-  return config
-
-
-def _check_similarity(
-  folder: str, config: Mapping[str, Any], is_normalized: bool
-) -> None:
-  """Refuses a model whose vectors are not compared by their cosine."""
-  name = config.get("similarity_fn_name") or "cosine"
+  similarity = config.get("similarity_fn_name") or "cosine"
   # Of normalized vectors, the dot product is the cosine.
-  if name != "cosine" and not (name == "dot" and is_normalized):
+  if similarity != "cosine" and not (similarity == "dot" and is_normalized):
     raise InputError(
-      f"{folder}/{_CONFIG}: similarity_fn_name is {name}, but vectors are"
-      " compared by their cosine here. Only models of normalized vectors can"
-      " be converted from dot"
+      f"{path}: similarity_fn_name is {similarity}, but vectors are compared by"
+      " their cosine here. Only models of normalized vectors can be converted"
+      " from dot"
     )
-
-
-def _read_prompts(
-  folder: str, config: Mapping[str, Any]
-) -> tuple[dict[str, str], str | None]:
-  """Prompts by name, and the name of the default prompt."""
-  path = os.path.join(folder, _CONFIG)
   prompts = {
     name: prompt or "" for name, prompt in config.get("prompts", {}).items()
   }

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bertlib.cli.errors import InputError, some_of
+from bertlib.settings.conversion import ARCHITECTURES
 
 
 class TensorNames(NamedTuple):
@@ -100,20 +101,6 @@ def _output(prefix: str, module: str, num_outputs: str) -> list[TensorNames]:
 
 def _module(scope: str) -> str:
   return scope.replace("/layer_", "/layer.").replace("/", ".")
-
-
-# Hugging Face's classes and their heads. Of several with the same heads, the
-# first is used unless `model.json` or the config determines another.
-ARCHITECTURES = {
-  "BertModel": set(),
-  "BertForPreTraining": {"masked LM head", "next sentence head"},
-  "BertForMaskedLM": {"masked LM head"},
-  "BertForNextSentencePrediction": {"next sentence head"},
-  "BertForQuestionAnswering": {"span head"},
-  "BertForSequenceClassification": {"label head"},
-  "BertForTokenClassification": {"label head"},
-  "BertForMultipleChoice": {"label head"},
-}
 
 
 def choose_architecture(

@@ -12,13 +12,12 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from bertlib.checkpoints import checkpoint_writer
+from bertlib.checkpoints import checkpoint_writer, keras_files
 from bertlib.cli.errors import InputError
 from bertlib.compat import estimator_api  # noqa: F401 (selects Keras 2, which tensorflow_hub uses)
 from bertlib.exchange import zoo
-from bertlib.io import folder_lock, json_files, model_files
-from bertlib.io.files import atomic_folder, atomic_write
-from bertlib.settings import model_description
+from bertlib.io import json_files, model_files
+from bertlib.io.files import atomic_folder
 
 # From variable names of TensorFlow's Model Garden to BERT's.
 _NAMES = (
@@ -37,35 +36,19 @@ _NAMES = (
 )
 
 
-def flags_for(handle: str) -> dict[str, str | bool]:
-  """Converts an encoder in the cache; returns the flags to use it with."""
+def convert(handle: str) -> str:
+  """Folder of an encoder as converted into the cache, once."""
   folder = _resolve(handle)
   digest = hashlib.sha256()
   for name in ("saved_model.pb", "variables/variables.index"):
     with tf.io.gfile.GFile(os.path.join(folder, name), "rb") as file:
       digest.update(file.read())
-  cache_dir = os.path.join(zoo.default_cache_dir(), "hub")
-  converted = os.path.join(cache_dir, digest.hexdigest()[:16])
-  if not os.path.exists(converted):
-    os.makedirs(cache_dir, exist_ok=True)
-    # Other processes that request it at the same time wait.
-    with folder_lock.wait_for_lock(converted + ".lock"):
-      if not os.path.exists(converted):
-        with atomic_folder(converted) as temporary_dir:
-          _convert(handle, folder, temporary_dir)
-  logging.info("%s: converted to %s", handle, converted)
-
-  def path(name):
-    return os.path.join(converted, name)
-
-  # Flags of the vocabulary and the casing only if the encoder has them.
-  flags = {
-    "bert_config_file": path(model_files.CONFIG),
-    "init_checkpoint": path(model_files.CHECKPOINT),
-  }
-  if os.path.exists(path(model_files.VOCAB)):
-    flags["vocab_file"] = path(model_files.VOCAB)
-  return flags | model_description.load(converted)
+  converted = os.path.join(
+    zoo.default_cache_dir(), "hub", digest.hexdigest()[:16]
+  )
+  zoo.make_once(converted, lambda: _convert(handle, folder, converted))
+  logging.info("%s: as converted to %s", handle, converted)
+  return converted
 
 
 def _resolve(handle: str) -> str:
@@ -92,27 +75,27 @@ def _resolve(handle: str) -> str:
   return folder
 
 
-def _convert(handle: str, folder: str, target_dir: str) -> None:
-  os.makedirs(target_dir)
+def _convert(handle: str, folder: str, converted: str) -> None:
+  """Writes an encoder as a folder with a checkpoint."""
   loaded = tf.saved_model.load(folder)
   weights = _weights(handle, loaded)
-  checkpoint_writer.write_variables(
-    os.path.join(target_dir, model_files.CHECKPOINT), weights
-  )
-  config = os.path.join(folder, "assets", model_files.CONFIG)
-  if tf.io.gfile.exists(config):
-    tf.io.gfile.copy(config, os.path.join(target_dir, model_files.CONFIG))
-  else:
-    with atomic_write(os.path.join(target_dir, model_files.CONFIG)) as file:
-      sizes = _sizes(weights, loaded)
-      file.write(json_files.dumps(sizes, indent=2, sort_keys=True))
-  if hasattr(loaded, "vocab_file"):
-    vocab = loaded.vocab_file.asset_path.numpy().decode()
-    tf.io.gfile.copy(vocab, os.path.join(target_dir, model_files.VOCAB))
-  with atomic_write(os.path.join(target_dir, model_files.DESCRIPTION)) as file:
+  with atomic_folder(converted) as target_dir:
+    os.makedirs(target_dir)
+    checkpoint, config, vocab, description = (
+      os.path.join(target_dir, name)
+      for name in (model_files.CHECKPOINT, *model_files.COMPANIONS)
+    )
+    checkpoint_writer.write_variables(checkpoint, weights)
+    own_config = os.path.join(folder, "assets", model_files.CONFIG)
+    if tf.io.gfile.exists(own_config):
+      tf.io.gfile.copy(own_config, config)
+    else:
+      json_files.write(config, _sizes(weights, loaded))
+    if hasattr(loaded, "vocab_file"):
+      tf.io.gfile.copy(loaded.vocab_file.asset_path.numpy().decode(), vocab)
     lower = getattr(loaded, "do_lower_case", None)
-    values = {} if lower is None else {"do_lower_case": bool(lower.numpy())}
-    file.write(json_files.dumps(values))
+    casing = {} if lower is None else {"do_lower_case": bool(lower.numpy())}
+    json_files.write(description, casing)
 
 
 def _weights(handle: str, loaded: Any) -> dict[str, np.ndarray]:
@@ -124,21 +107,13 @@ def _weights(handle: str, loaded: Any) -> dict[str, np.ndarray]:
       for pattern, replacement in _NAMES:
         name = re.sub(pattern, replacement, name)
       name = f"bert/{name}"
-    weights[name] = variable.numpy()
-  word_embeddings = weights.get("bert/embeddings/word_embeddings")
-  if word_embeddings is None:
+    weights[name] = keras_files.plain_shape(name, variable.numpy())
+  if "bert/embeddings/word_embeddings" not in weights:
     raise InputError(
       f"{handle}: has no BERT encoder that can be fine-tuned; it holds"
       f" {', '.join(list(weights)[:3]) or 'no variables'}. Name an export of"
       " export_model.py --encoder, or a BERT encoder of TensorFlow Hub"
     )
-  width = word_embeddings.shape[1]
-  for name, value in weights.items():
-    # The Model Garden has an axis for heads: [H, N, D], [N, D] and [N, D, H].
-    if re.search(r"/attention/(self/\w+|output/dense)/kernel$", name):
-      weights[name] = value.reshape(width, width)
-    elif re.search(r"/attention/self/\w+/bias$", name):
-      weights[name] = value.reshape(width)
   return weights
 
 

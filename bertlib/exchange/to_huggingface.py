@@ -26,6 +26,7 @@ from bertlib.exchange import (
 from bertlib.exchange.from_huggingface import TASK_PARAMS, ConvertedModel
 from bertlib.io import files, json_files
 from bertlib.settings import model_description
+from bertlib.settings.conversion import ARCHITECTURES
 
 # Files of the weights, of which transformers reads the first.
 _SAFETENSORS, _PYTORCH = "model.safetensors", "pytorch_model.bin"
@@ -78,7 +79,7 @@ def convert(
     stated = filter(None, [trained_as, *(config.get("architectures") or ())])
     architecture = tensor_names.choose_architecture(parts, stated, checkpoint)
   notes = [*model.notes, f"architecture: {architecture}"]
-  wanted = {"encoder", "pooler"} | tensor_names.ARCHITECTURES[architecture]
+  wanted = {"encoder", "pooler"} | ARCHITECTURES[architecture]
   others = [parts.pop(name) for name in parts.keys() - wanted]
   names = [row.tensorflow for row in itertools.chain(*others)]
   notes += from_huggingface.left_out(names)
@@ -180,7 +181,7 @@ def _check_heads(
   architecture: str, parts: Mapping[str, Any], source: str
 ) -> None:
   """Refuses a class that needs heads which the checkpoint lacks."""
-  missing = tensor_names.ARCHITECTURES[architecture] - parts.keys()
+  missing = ARCHITECTURES[architecture] - parts.keys()
   if missing:
     raise InputError(
       f"{source}: has no {' and no '.join(sorted(missing))}, which"

@@ -32,7 +32,9 @@ from bertlib.io import files, folder_lock, json_files, model_files
 from bertlib.io.files import atomic_write
 from bertlib.settings import model_description
 
-# It imports TensorFlow, which only models of the Hugging Face Hub need.
+# They import TensorFlow, which only conversions need.
+checkpoint_files = lazy_module.load("bertlib.checkpoints.checkpoint_files")
+checkpoint_writer = lazy_module.load("bertlib.checkpoints.checkpoint_writer")
 from_huggingface = lazy_module.load("bertlib.exchange.from_huggingface")
 
 # Files of a repository of the Hugging Face Hub, and those that it may lack.
@@ -70,17 +72,22 @@ def fetch(name: str, cache_dir: str | None = None) -> str:
   cache = os.path.abspath(cache_dir or default_cache_dir())
   folder = os.path.join(cache, model.name)
   try:
-    if not os.path.exists(folder):
-      os.makedirs(cache, exist_ok=True)
-      # Of several processes one downloads the model, and the others wait.
-      with folder_lock.wait_for_lock(folder + ".lock"):
-        if not os.path.exists(folder):
-          _install(model, folder)
+    make_once(folder, lambda: _install(model, folder))
   except OSError as error:
     error.filename = error.filename or cache
     raise
   checkpoint_path(folder)
   return folder
+
+
+def make_once(folder: str, make: Callable[[], None]) -> None:
+  """Calls `make` if a folder of the cache is missing, in one process."""
+  if os.path.exists(folder):
+    return
+  os.makedirs(os.path.dirname(folder), exist_ok=True)
+  with folder_lock.wait_for_lock(folder + ".lock"):
+    if not os.path.exists(folder):
+      make()
 
 
 def checkpoint_path(folder: str) -> str:
@@ -111,23 +118,43 @@ def flags_for(name: str, cache_dir: str | None = None) -> dict[str, str | bool]:
 
 def convert(folder: str) -> str:
   """Folder of a Hugging Face model as converted into the cache, once."""
+
+  def write(converted):
+    for line in from_huggingface.convert(
+      folder, converted, records.all_records()
+    ):
+      logging.info("%s: %s", folder, line)
+
   source = os.path.abspath(folder)
-  paths = files.matching_below(source, "*")
+  return _convert_once(source, files.matching_below(source, "*"), write)
+
+
+def convert_objects(checkpoint: str) -> str:
+  """An object-based checkpoint of tensorflow/models, converted like that."""
+
+  def write(converted):
+    with files.atomic_folder(converted) as folder:
+      os.mkdir(folder)
+      checkpoint_writer.write_variables(
+        os.path.join(folder, model_files.CHECKPOINT),
+        dict(checkpoint_files.Checkpoint(checkpoint)),
+      )
+
+  paths = files.checkpoint_files(checkpoint)
+  converted = _convert_once(checkpoint, paths, write)
+  return os.path.join(converted, model_files.CHECKPOINT)
+
+
+def _convert_once(
+  source: str, paths: Iterable[str], write: Callable[[str], None]
+) -> str:
+  """Folder in the cache that `write` writes, for the state of these files."""
   state = [(path, *files.file_state(path)) for path in paths]
   digest = hashlib.sha256(repr((model_description.FORMAT, state)).encode())
   name = f"{os.path.basename(source)}-{digest.hexdigest()[:16]}"
-  cache = os.path.join(default_cache_dir(), "local")
-  converted = os.path.join(cache, name)
-  if not os.path.exists(converted):
-    os.makedirs(cache, exist_ok=True)
-    # Other processes that start from it at the same time wait.
-    with folder_lock.wait_for_lock(converted + ".lock"):
-      if not os.path.exists(converted):
-        for line in from_huggingface.convert(
-          folder, converted, records.all_records()
-        ):
-          logging.info("%s: %s", folder, line)
-  logging.info("%s: as converted to %s", folder, converted)
+  converted = os.path.join(default_cache_dir(), "local", name)
+  make_once(converted, lambda: write(converted))
+  logging.info("%s: as converted to %s", source, converted)
   return converted
 
 

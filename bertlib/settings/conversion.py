@@ -11,17 +11,18 @@ from bertlib.cli.errors import InputError
 from bertlib.cli.ranges import AT_LEAST_2, NOT_NEGATIVE, SEQ_LENGTH
 from bertlib.settings.common import TextSettings
 
-# Hugging Face classes.
-ARCHITECTURES = (
-  "BertModel",
-  "BertForPreTraining",
-  "BertForMaskedLM",
-  "BertForNextSentencePrediction",
-  "BertForQuestionAnswering",
-  "BertForSequenceClassification",
-  "BertForTokenClassification",
-  "BertForMultipleChoice",
-)
+# Hugging Face's classes and their heads. Of several with the same heads, the
+# first is used unless `model.json` or the config determines another.
+ARCHITECTURES = {
+  "BertModel": set(),
+  "BertForPreTraining": {"masked LM head", "next sentence head"},
+  "BertForMaskedLM": {"masked LM head"},
+  "BertForNextSentencePrediction": {"next sentence head"},
+  "BertForQuestionAnswering": {"span head"},
+  "BertForSequenceClassification": {"label head"},
+  "BertForTokenClassification": {"label head"},
+  "BertForMultipleChoice": {"label head"},
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,7 +80,7 @@ class ConversionSettings(option.CommandSettings):
   )
   architecture: str | None = option.choice(
     None,
-    ARCHITECTURES,
+    [*ARCHITECTURES],
     "Hugging Face class to write the model for; heads that it lacks are left"
     " out. If not given, the class is derived from the heads.",
     basic=True,

@@ -1,72 +1,31 @@
-"""Tests of what a converted model knows: task, labels, text and names."""
+"""Tests of Hugging Face folders as models of this project."""
 
+import io
 import json
+import os
+import pickle
+import re
+import sys
+import types
 
 import numpy as np
 import pytest
+import reference_data
 import tensorflow.compat.v1 as tf
+import tiny_huggingface
 from safetensors.numpy import save_file
+from tiny_huggingface import CONFIG, WORDS, name, read, tensors, write_folder
 
-from bertlib.checkpoints import keras_files, records, rewrite
+import modeling
+from bertlib.checkpoints import rewrite
 from bertlib.cli.errors import InputError
 from bertlib.data import vocabulary
-from bertlib.exchange import from_huggingface, tensor_names, to_huggingface
 
 pytestmark = pytest.mark.unit
 
-WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "##s"]
-CONFIG = {
-  "attention_probs_dropout_prob": 0.1,
-  "hidden_act": "gelu",
-  "hidden_dropout_prob": 0.1,
-  "hidden_size": 4,
-  "initializer_range": 0.02,
-  "intermediate_size": 6,
-  "max_position_embeddings": 400,
-  "num_attention_heads": 2,
-  "num_hidden_layers": 1,
-  "type_vocab_size": 2,
-  "vocab_size": len(WORDS),
-}
-
-
-def tensors(architecture="BertModel", num_labels=3, prefix=""):
-  """Random tensors of a Hugging Face class, by name."""
-  sizes = {"V": 8, "P": 400, "T": 2, "H": 4, "I": 6, "L": num_labels, "2": 2}
-  rng = np.random.default_rng(0)
-  parts = {"encoder", "pooler"} | tensor_names.ARCHITECTURES[architecture]
-  if architecture == "BertForTokenClassification":
-    parts -= {"pooler"}
-  found = {}
-  for part, rows in tensor_names.name_table(1).items():
-    for row in rows if part in parts else ():
-      shape = [sizes[axis] for axis in row.axes]
-      tensor = rng.normal(size=shape).astype(np.float32)
-      found[prefix + row.huggingface] = row.convert(tensor)
-  return found
-
-
-def make_folder(folder, weights, vocab=WORDS, tokenizer=(), **config):
-  folder.mkdir()
-  save_file(weights, folder / "model.safetensors", {"format": "pt"})
-  (folder / "config.json").write_text(json.dumps(CONFIG | config))
-  if vocab:
-    (folder / "vocab.txt").write_text("".join(f"{word}\n" for word in vocab))
-  for name, content in dict(tokenizer).items():
-    (folder / name).write_text(json.dumps(content))
-  return str(folder)
-
-
-def read(folder, **options):
-  return from_huggingface.read(folder, records.all_records(), **options)
-
-
-def name(*labels):
-  return {"id2label": {str(i): label for i, label in enumerate(labels)}}
-
-
 # Tasks and labels
 
+CLASSIFIER = "BertForSequenceClassification"
 _SIGMOID = {"activation_fn": "torch.nn.modules.activation.Sigmoid"}
 _IDENTITY = "torch.nn.modules.linear.Identity"
 
@@ -75,37 +34,32 @@ _IDENTITY = "torch.nn.modules.linear.Identity"
   "architecture, num_labels, config, expected",
   [
     (
-      "BertForSequenceClassification",
+      CLASSIFIER,
       3,
       name("good", "bad", "ugly"),
       {"kind": "classification", "labels": ["good", "bad", "ugly"]},
     ),
     (
-      "BertForSequenceClassification",
+      CLASSIFIER,
       2,
       {},
       {"kind": "classification", "labels": ["LABEL_0", "LABEL_1"]},
     ),
     (
-      "BertForSequenceClassification",
+      CLASSIFIER,
       2,
       {"problem_type": "multi_label_classification", **name("b", "a")},
       {"kind": "multi_label", "labels": ["b", "a"]},
     ),
+    (CLASSIFIER, 1, name("LABEL_0"), {"kind": "regression", "labels": []}),
     (
-      "BertForSequenceClassification",
-      1,
-      name("LABEL_0"),
-      {"kind": "regression", "labels": []},
-    ),
-    (
-      "BertForSequenceClassification",
+      CLASSIFIER,
       1,
       {"sentence_transformers": _SIGMOID, **name("match")},
       {"kind": "multi_label", "labels": ["match"]},
     ),
     (
-      "BertForSequenceClassification",
+      CLASSIFIER,
       1,
       {"sbert_ce_default_activation_function": _IDENTITY},
       {"kind": "regression", "labels": []},
@@ -137,73 +91,275 @@ def test_the_task_of_a_class_is_described(
   architecture, num_labels, config, expected, tmp_path
 ):
   weights = tensors(architecture, num_labels)
-  model = read(
-    make_folder(tmp_path / "a", weights, architectures=[architecture], **config)
+  folder = write_folder(
+    tmp_path / "a", weights, architectures=[architecture], **config
   )
-  assert expected.items() <= model.description.items()
-  if architecture == "BertModel":
-    assert "script" not in model.description
+  description = read(folder).description
+  assert expected.items() <= description.items()
+  assert ("script" in description) == (architecture != "BertModel")
 
 
-@pytest.mark.graph
+# Names and layouts of weights
+
+
+def test_the_name_table_matches_the_graph_of_modeling():
+  parts = tiny_huggingface
+  with tf.Graph().as_default():
+    config = modeling.BertConfig.from_dict(CONFIG)
+    model = modeling.BertModel(config, False, tf.zeros([1, 3], tf.int32))
+    states = model.get_sequence_output()
+    table, positions = model.get_embedding_table(), tf.zeros([1, 1], tf.int32)
+    modeling.masked_lm_logits(config, states, table, positions)
+    modeling.next_sentence_logits(config, model.get_pooled_output())
+    modeling.span_logits(states)
+    modeling.classification_logits(model.get_pooled_output(), 3)
+    graph = {v.op.name: tuple(v.shape.as_list()) for v in tf.global_variables()}
+  assert graph == parts.variable_shapes(
+    *(parts.ENCODER, parts.POOLER, parts.MASKED_LM, parts.NEXT_SENTENCE),
+    *(parts.SPAN, parts.LABELS),
+  )
+
+
+def test_kernels_alone_are_transposed(tmp_path):
+  weights = tensors("BertForPreTraining")
+  variables = read(write_folder(tmp_path / "a", weights)).variables
+  for variable, tensor in (
+    (
+      "encoder/layer_1/attention/self/key/kernel",
+      "1.attention.self.key.weight",
+    ),
+    ("cls/predictions/transform/dense/kernel", "transform.dense.weight"),
+    ("embeddings/word_embeddings", "word_embeddings.weight"),
+    ("cls/seq_relationship/output_weights", "seq_relationship.weight"),
+  ):
+    (found,) = (v for n, v in variables.items() if n.endswith(variable))
+    (value,) = (t for n, t in weights.items() if n.endswith(tensor))
+    expected = value.T if variable.endswith("/kernel") else value
+    np.testing.assert_array_equal(found, expected)
+
+
+def with_old_norms(weights):
+  return {
+    n.replace("Norm.weight", "Norm.gamma").replace("Norm.bias", "Norm.beta"): t
+    for n, t in weights.items()
+  }
+
+
+def with_copies(weights):
+  return weights | {
+    "bert.embeddings.position_ids": np.arange(9)[np.newaxis],
+    "cls.predictions.decoder.bias": weights["cls.predictions.bias"],
+    "cls.predictions.decoder.weight": weights[
+      "bert.embeddings.word_embeddings.weight"
+    ],
+  }
+
+
+def with_a_copy_alone(weights):
+  bias = weights["cls.predictions.bias"]
+  others = {n: t for n, t in weights.items() if n != "cls.predictions.bias"}
+  return others | {"cls.predictions.decoder.bias": bias}
+
+
+def with_prefix(prefix):
+  return lambda weights: {prefix + n: t for n, t in weights.items()}
+
+
 @pytest.mark.parametrize(
-  "script, architecture, entries",
+  ("change", "note"),
   [
+    (with_old_norms, None),
     (
-      "run_classifier",
-      "BertForSequenceClassification",
-      {
-        "kind": "multi_label",
-        "labels": ["x", "y", "z"],
-        "thresholds": {"x": 0.3, "y": 0.5, "z": 0.9},
-      },
+      with_copies,
+      "left out: bert.embeddings.position_ids, cls.predictions.decoder.bias,"
+      " cls.predictions.decoder.weight",
+    ),
+    (with_a_copy_alone, "left out: cls.predictions.decoder.bias"),
+    (with_prefix("module."), "prefix taken off all names: module."),
+    (
+      with_prefix("_orig_mod.module."),
+      "prefix taken off all names: _orig_mod.module.",
+    ),
+    (with_prefix("my.model."), "prefix taken off all names: my.model."),
+  ],
+)
+def test_other_names_are_read(change, note, tmp_path):
+  weights = tensors("BertForMaskedLM")
+  expected = read(write_folder(tmp_path / "a", weights))
+  found = read(write_folder(tmp_path / "b", change(weights)))
+  assert found.variables.keys() == expected.variables.keys()
+  for variable, value in expected.variables.items():
+    np.testing.assert_array_equal(found.variables[variable], value)
+  more = {*found.notes[1:]} - {*expected.notes[1:]}
+  assert more == ({note} if note else set())
+
+
+def test_a_folder_of_2019_is_read(tmp_path):
+  folder = write_folder(tmp_path / "a")
+  (tmp_path / "a" / "config.json").rename(tmp_path / "a" / "bert_config.json")
+  assert rewrite.model_format(folder) == "huggingface"
+  assert read(folder).config["hidden_size"] == 4
+
+
+def zeros(*shape, dtype=np.float32):
+  return np.zeros(shape, dtype)
+
+
+@pytest.mark.parametrize(
+  ("changed", "config", "message"),
+  [
+    ({"bert.embeddings.LayerNorm.gamma": zeros(4)}, {}, "Norm.weight twice"),
+    ({"cls.predictions.decoder.weight": zeros(13, 4)}, {}, "weight differs"),
+    ({"cls.predictions.decoder.bias": zeros(13)}, {}, "decoder.bias differs"),
+    (
+      {f"other.{n}": zeros(2) for n in "abcde"},
+      {},
+      "does not have: other.a, other.b, other.c and 2",
     ),
     (
-      "run_classifier",
-      "BertForMultipleChoice",
-      {"kind": "multiple_choice", "labels": ["A", "B"]},
+      {
+        "bert.encoder.layer.1.output.dense.bias": None,
+        "cls.predictions.transform.dense.weight": None,
+      },
+      {},
+      "has no bert.encoder.layer.1.output.dense.bias, cls.pred",
     ),
     (
-      "run_squad",
-      "BertForQuestionAnswering",
-      {
-        "version_2_with_negative": True,
-        "doc_stride": 32,
-        "max_query_length": 9,
-        "null_score_diff_threshold": -1.5,
-      },
+      {"bert.embeddings.LayerNorm.bias": zeros(4, dtype=np.float64)},
+      {},
+      "bert.embeddings.LayerNorm.bias (float64)",
+    ),
+    ({}, {"num_hidden_layers": 1}, "not have: bert.encoder.layer.1"),
+    ({}, {"intermediate_size": 8}, "intermediate.dense.weight is (6, 4)"),
+    ({}, {"words": "a" * 14}, "has 14 pieces, the model only 13"),
+    ({}, {"model_type": "roberta"}, 'model_type is "roberta"'),
+    ({}, {"position_embedding_type": "relative_key"}, '"relative_key"'),
+    ({}, {"is_decoder": True}, "is_decoder is true"),
+    ({}, {"add_cross_attention": True}, "add_cross_attention is true"),
+    ({}, {"hidden_act": "silu"}, 'hidden_act "silu"'),
+  ],
+)
+def test_tensors_and_models_that_do_not_fit_are_refused(
+  changed, config, message, tmp_path
+):
+  weights = tensors("BertForMaskedLM") | changed
+  weights = {n: t for n, t in weights.items() if t is not None}
+  folder = write_folder(tmp_path / "source", weights, **config)
+  with pytest.raises(InputError) as refused:
+    read(folder)
+  assert message in str(refused.value)
+
+
+# Files of weights
+
+
+def in_shards(folder, weights):
+  names = sorted(weights)
+  shards = {"one.safetensors": names[:9], "two.safetensors": names[9:]}
+  for shard, held in shards.items():
+    save_file({n: weights[n] for n in held}, folder / shard)
+  index = {"weight_map": {n: shard for shard in shards for n in shards[shard]}}
+  (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+
+
+def in_pytorch(folder, weights):
+  torch = pytest.importorskip("torch")
+  torch.save(
+    {n: torch.from_numpy(t) for n, t in weights.items()},
+    folder / "pytorch_model.bin",
+  )
+
+
+def in_h5(folder, weights):
+  h5py = pytest.importorskip("h5py")
+  with h5py.File(folder / "tf_model.h5", "w") as file:
+    for tensor_name, tensor in with_old_norms(weights).items():
+      is_kernel = tensor.ndim == 2 and "embeddings" not in tensor_name
+      path = tensor_name.replace(".", "/").replace("/layer/", "/layer_._")
+      path = path.replace("weight", "kernel") if is_kernel else path
+      path = re.sub(r"(position_embeddings)/weight", r"\1/embeddings", path)
+      scope = {"cls": "mlm___cls"}.get(path.partition("/")[0], "bert")
+      path = path.replace("cls/", "mlm___cls/")
+      file[f"{scope}/tf_bert_for/{path}:0"] = tensor.T if is_kernel else tensor
+
+
+@pytest.mark.parametrize("architecture", [CLASSIFIER, "BertForMaskedLM"])
+@pytest.mark.parametrize("write", [in_shards, in_pytorch, in_h5])
+def test_weights_are_the_same_in_other_files(write, architecture, tmp_path):
+  weights = tensors(architecture)
+  folder = write_folder(tmp_path / "a", weights)
+  expected = read(folder).variables
+  (tmp_path / "a" / "model.safetensors").unlink()
+  write(tmp_path / "a", weights)
+  found = read(folder).variables
+  assert found.keys() == expected.keys()
+  for variable, value in expected.items():
+    np.testing.assert_array_equal(found[variable], value)
+
+
+def test_a_truncated_safetensors_file_is_refused(tmp_path):
+  folder = write_folder(tmp_path / "truncated")
+  os.truncate(f"{folder}/model.safetensors", 999)
+  with pytest.raises(InputError, match="safetensors: incomplete or corrupt"):
+    read(folder)
+
+
+def write_pytorch(folder, content=b""):
+  write_folder(folder)
+  (folder / "model.safetensors").unlink()
+  (folder / "pytorch_model.bin").write_bytes(content)
+  return str(folder)
+
+
+@pytest.mark.parametrize(
+  ("write", "module", "found", "message"),
+  [
+    (write_folder, "safetensors.numpy", None, "pip install safetensors"),
+    (write_pytorch, "torch", None, "can read it: pip install torch"),
+    (
+      write_pytorch,
+      "torch",
+      types.SimpleNamespace(__version__="2.5.1+cpu"),
+      r"needs PyTorch 2\.6 .* not 2\.5\.1",
     ),
   ],
 )
-def test_a_description_survives_a_round_trip(
-  script, architecture, entries, tmp_path
+def test_a_package_that_reading_needs_is_named(
+  tmp_path, monkeypatch, write, module, found, message
 ):
-  num_labels = 1 if entries.get("kind") == "multiple_choice" else 3
-  weights = tensors(architecture, num_labels)
-  source = make_folder(tmp_path / "a", weights, architectures=[architecture])
-  ours = tmp_path / "ours"
-  from_huggingface.convert(source, str(ours), records.all_records())
-  description = {
-    "script": script,
-    "max_seq_length": 64,
-    "do_lower_case": True,
-    "max_input_chars_per_word": 100,
-    **entries,
-  }
-  (ours / "model.json").write_text(json.dumps(description))
-  lines = to_huggingface.convert(
-    str(ours / "bert_model.ckpt"),
-    str(ours / "bert_config.json"),
-    str(ours / "vocab.txt"),
-    str(tmp_path / "theirs"),
-    find_task=records.find,
-  )
-  assert f"architecture: {architecture}" in lines
-  assert any("task_specific_params" in line for line in lines)
-  assert read(str(tmp_path / "theirs")).description == description
+  source = write(tmp_path / "source")
+  monkeypatch.setitem(sys.modules, module, found)
+  with pytest.raises(InputError, match=message):
+    read(source)
 
 
-# Text
+class MakesFolder:
+  """Creates a folder when unpickled, which shows that code was executed."""
+
+  def __init__(self, path):
+    self.path = path
+
+  def __reduce__(self):
+    return os.mkdir, (self.path,)
+
+
+@pytest.mark.parametrize("form", ["pickle", "zip"])
+def test_pickled_code_is_not_executed(form, tmp_path):
+  torch = pytest.importorskip("torch")
+  mark = tmp_path / "mark"
+  harmful = {"embeddings.word_embeddings.weight": MakesFolder(str(mark))}
+  file = io.BytesIO()
+  if form == "zip":
+    torch.save(harmful, file)
+  else:
+    pickle.dump(harmful, file)
+  source = write_pytorch(tmp_path / "bin", file.getvalue())
+  with pytest.raises(InputError, match="corrupt, or contains more than weigh"):
+    read(source)
+  assert not mark.exists()
+
+
+# Vocabulary
 
 _FAST = {
   "added_tokens": [],
@@ -213,22 +369,125 @@ _FAST = {
 }
 
 
-def fast(**model):
-  return {"tokenizer.json": _FAST | {"model": _FAST["model"] | model}}
+def fast(part="model", **changed):
+  """The files of a fast tokenizer, with a part changed."""
+  return {"tokenizer.json": _FAST | {part: _FAST[part] | changed}}
+
+
+def words_of(model):
+  return model.vocab.decode().splitlines()
+
+
+@pytest.mark.parametrize("num_words", [9, 2])
+def test_the_vocabulary_comes_from_tokenizer_json(tmp_path, num_words):
+  vocab = {word: i for i, word in enumerate(WORDS[:num_words])}
+  files = fast(vocab=dict(reversed(vocab.items())))
+  files["tokenizer.json"]["added_tokens"] = [{"id": 9, "content": "[NEW]"}]
+  folder = write_folder(tmp_path / "fast", files=files)
+  (tmp_path / "fast" / "vocab.txt").unlink()
+  if num_words < 9:
+    with pytest.raises(InputError, match=r"tokenizer\.json: the ids have gaps"):
+      read(folder)
+  else:
+    assert words_of(read(folder)) == [*WORDS, "[NEW]"]
+
+
+def test_a_folder_without_vocabulary_is_refused(tmp_path):
+  folder = write_folder(tmp_path / "a")
+  (tmp_path / "a" / "vocab.txt").unlink()
+  with pytest.raises(InputError, match=r"has no vocab\.txt .* --vocab_file"):
+    read(folder)
+
+
+_NEW = [{"id": 9, "content": "dog"}, {"id": 10, "content": "cow"}]
 
 
 @pytest.mark.parametrize(
-  "tokenizer, limit",
+  "file, content",
   [
-    ({}, 100),
-    (fast(), 100),
-    (fast(max_input_chars_per_word=7), 7),
+    ("added_tokens.json", {"dog": 9, "cow": 10}),
+    (
+      "tokenizer_config.json",
+      {"added_tokens_decoder": {str(token["id"]): token for token in _NEW}},
+    ),
+    (
+      "tokenizer.json",
+      {"added_tokens": [{"id": 0, "content": "[PAD]"}, *_NEW]},
+    ),
   ],
 )
-def test_the_limit_of_characters_is_that_of_the_files(
-  tokenizer, limit, tmp_path
+def test_added_tokens_are_appended_to_the_vocabulary(file, content, tmp_path):
+  folder = write_folder(tmp_path / "a", files={file: content})
+  (tmp_path / "a" / "vocab.txt").write_text("\n".join(WORDS))  # no last newline
+  assert words_of(read(folder)) == [*WORDS, "dog", "cow"]
+
+
+@pytest.mark.parametrize(
+  "added, num_appended",
+  [
+    ({"gap": 10}, 0),
+    ({"a": 9, "two\nlines": 10, "b": 11}, 1),
+    ({"a": 9, "b": 10, "c": 11, "d": 12, "beyond vocab_size": 13}, 4),
+  ],
+)
+def test_added_tokens_that_do_not_continue_the_vocabulary_are_named(
+  added, num_appended, tmp_path
 ):
-  folder = make_folder(tmp_path / "a", tensors(), tokenizer=tokenizer)
+  files = {"added_tokens.json": added}
+  model = read(write_folder(tmp_path / "a", files=files))
+  appended, left_out = [*added][:num_appended], [*added][num_appended:]
+  assert words_of(model) == [*WORDS, *appended]
+  names = ", ".join(map(repr, left_out))
+  assert any(note.endswith(f"are left out: {names}") for note in model.notes)
+
+
+def test_blank_lines_at_the_end_are_no_entries(tmp_path):
+  folder = write_folder(tmp_path / "a", words=[*WORDS, "", ""])
+  assert words_of(read(folder)) == WORDS
+  assert vocabulary.read_entries(f"{folder}/vocab.txt") == WORDS
+
+
+_NAMED = {"cls_token": "<s>", "unk_token": "<unk>"}
+
+
+@pytest.mark.parametrize(
+  "files",
+  [
+    {"tokenizer_config.json": _NAMED},
+    {"special_tokens_map.json": _NAMED},
+    {"tokenizer_config.json": {k: {"content": v} for k, v in _NAMED.items()}},
+    {
+      "tokenizer.json": {
+        "model": {"unk_token": "<unk>"},
+        "post_processor": {"cls": ["<s>", 2], "sep": ["[SEP]", 3]},
+      }
+    },
+  ],
+)
+def test_special_entries_get_the_names_of_bert(files, tmp_path):
+  words = ["[PAD]", "<unk>", "<s>", *WORDS[3:]]
+  model = read(write_folder(tmp_path / "a", words=words, files=files))
+  assert words_of(model) == WORDS
+  assert any("<s> to [CLS]" in note for note in model.notes)
+
+
+def test_two_entries_for_one_special_token_are_refused(tmp_path):
+  words = [*WORDS[:5], "<s>", *WORDS[6:]]
+  files = {"tokenizer_config.json": {"cls_token": "<s>"}}
+  folder = write_folder(tmp_path / "a", words=words, files=files)
+  with pytest.raises(InputError, match="its cls_token is <s>, but"):
+    read(folder)
+
+
+# Text
+
+
+@pytest.mark.parametrize(
+  "files, limit",
+  [({}, 100), (fast(), 100), (fast(max_input_chars_per_word=7), 7)],
+)
+def test_the_limit_of_characters_is_that_of_the_files(files, limit, tmp_path):
+  folder = write_folder(tmp_path / "a", files=files)
   description = read(folder).description
   assert description["max_input_chars_per_word"] == limit
   tokenizer = vocabulary.load_tokenizer(
@@ -240,242 +499,76 @@ def test_the_limit_of_characters_is_that_of_the_files(
 
 
 @pytest.mark.parametrize(
-  "tokenizer, expected",
+  "files, expected",
   [
+    (fast(), None),
     ({"tokenizer_config.json": {"word_tokenizer_type": "mecab"}}, "mecab"),
     (
       {"tokenizer_config.json": {"tokenizer_class": "RoFormerTokenizer"}},
       "RoFormerTokenizer",
     ),
     (
-      {"tokenizer.json": _FAST | {"pre_tokenizer": {"type": "Whitespace"}}},
+      fast("pre_tokenizer", type="Whitespace"),
       "pre_tokenizer of tokenizer.json is Whitespace",
     ),
     (
-      {"tokenizer.json": _FAST | {"normalizer": {"type": "NFKC"}}},
+      fast("normalizer", type="NFKC"),
       "normalizer of tokenizer.json is NFKC",
     ),
-    (
-      {
-        "tokenizer.json": _FAST
-        | {
-          "normalizer": {
-            "type": "BertNormalizer",
-            "lowercase": True,
-            "strip_accents": False,
-          }
-        }
-      },
-      "strip_accents=False",
-    ),
+    (fast("normalizer", strip_accents=False), "strip_accents=False"),
     (
       {"tokenizer_config.json": {"tokenize_chinese_chars": False}},
       "tokenize_chinese_chars=False",
     ),
   ],
 )
-def test_other_rules_for_text_are_named(tokenizer, expected, tmp_path):
-  folder = make_folder(tmp_path / "a", tensors(), tokenizer=tokenizer)
-  assert any(expected in note for note in read(folder).notes)
-
-
-def test_a_plain_tokenizer_has_no_notes(tmp_path):
-  folder = make_folder(tmp_path / "a", tensors(), tokenizer=fast())
-  assert not [note for note in read(folder).notes if note.startswith("note:")]
+def test_other_rules_for_text_are_named(files, expected, tmp_path):
+  model = read(write_folder(tmp_path / "a", files=files))
+  notes = [note for note in model.notes if note.startswith("note:")]
+  assert len(notes) == (expected is not None)
+  assert (expected or "") in "".join(notes)
 
 
 @pytest.mark.parametrize(
-  "tokenizer",
+  ("files", "options", "lowercase"),
   [
-    {"tokenizer_config.json": {"cls_token": "<s>", "unk_token": "<unk>"}},
-    {"special_tokens_map.json": {"cls_token": "<s>", "unk_token": "<unk>"}},
-    {
-      "tokenizer_config.json": {
-        "cls_token": {"content": "<s>"},
-        "unk_token": {"content": "<unk>"},
-      }
-    },
-    {
-      "tokenizer.json": {
-        "model": {"unk_token": "<unk>"},
-        "post_processor": {"cls": ["<s>", 2], "sep": ["[SEP]", 3]},
-      }
-    },
+    ({"tokenizer_config.json": {"do_lower_case": False}}, {}, False),
+    ({"tokenizer_config.json": {"do_lower_case": True}}, {}, True),
+    (
+      {"tokenizer_config.json": {"do_lower_case": True}},
+      {"do_lower_case": False},
+      False,
+    ),
+    (fast("normalizer", lowercase=False), {}, False),
+    *(
+      ({}, {"vocab_file": reference_data.vocab(vocab)}, lowercase)
+      for vocab, lowercase in (
+        ("uncased", True),
+        ("cased", False),
+        ("chinese", True),
+        ("multi_cased", False),
+      )
+    ),
   ],
 )
-def test_special_entries_get_the_names_of_bert(tokenizer, tmp_path):
-  vocab = ["[PAD]", "<unk>", "<s>", *WORDS[3:]]
-  model = read(make_folder(tmp_path / "a", tensors(), vocab, tokenizer))
-  assert model.vocab.decode().split() == WORDS
-  assert any("<s> to [CLS]" in note for note in model.notes)
+def test_casing_is_that_of_the_files_or_of_the_vocabulary(
+  files, options, lowercase, tmp_path
+):
+  weights = tensors()
+  weights["embeddings.word_embeddings.weight"] = zeros(120000, 4)
+  folder = write_folder(tmp_path / "a", weights, files=files, vocab_size=120000)
+  model = read(folder, **options)
+  assert model.config["do_lower_case"] is lowercase
+  assert model.description["do_lower_case"] is lowercase
 
 
-def test_two_entries_for_one_special_token_are_refused(tmp_path):
-  vocab = [*WORDS[:5], "<s>", *WORDS[6:]]
-  tokenizer = {"tokenizer_config.json": {"cls_token": "<s>"}}
-  folder = make_folder(tmp_path / "a", tensors(), vocab, tokenizer)
-  with pytest.raises(InputError, match="its cls_token is <s>, but"):
-    read(folder)
-
-
-def test_blank_lines_at_the_end_are_no_entries(tmp_path):
-  folder = make_folder(tmp_path / "a", tensors(), [*WORDS, "", ""])
-  assert read(folder).vocab.decode().split("\n") == [*WORDS, ""]
-  assert vocabulary.read_entries(f"{folder}/vocab.txt") == WORDS
-
-
-@pytest.mark.parametrize("stated", [True, False])
-def test_the_casing_that_was_found_is_kept(stated, tmp_path):
-  tokenizer = {"tokenizer_config.json": {"do_lower_case": stated}}
-  model = read(make_folder(tmp_path / "a", tensors(), tokenizer=tokenizer))
-  assert model.description["do_lower_case"] is stated
-
-
-# Names of weights
-
-
-@pytest.mark.parametrize(
-  "prefix", ["module.", "_orig_mod.module.", "my.model."]
-)
-def test_a_prefix_of_all_names_is_taken_off(prefix, tmp_path):
-  weights = tensors("BertForSequenceClassification", prefix=prefix)
-  model = read(make_folder(tmp_path / "a", weights))
-  assert f"prefix taken off all names: {prefix}" in model.notes
-  assert "output_weights" in model.variables
-
-
-def test_names_that_begin_with_bert_have_no_prefix(tmp_path):
-  notes = read(make_folder(tmp_path / "a", tensors())).notes
-  assert not [note for note in notes if "prefix" in note]
-
-
-def test_an_error_names_three_tensors(tmp_path):
-  weights = tensors() | {f"other.{n}": np.zeros(2, np.float32) for n in "abcde"}
-  with pytest.raises(InputError, match=r"other\.a, other\.b, other\.c and 2"):
-    read(make_folder(tmp_path / "a", weights))
-
-
-def test_a_folder_of_2019_is_read(tmp_path):
-  folder = make_folder(tmp_path / "a", tensors())
-  (tmp_path / "a" / "config.json").rename(tmp_path / "a" / "bert_config.json")
-  assert rewrite.model_format(folder) == "huggingface"
-  assert read(folder).config["hidden_size"] == 4
-
-
-@pytest.mark.graph
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_16_bits_are_written_back(dtype, tmp_path):
-  numpy_dtype = tf.as_dtype(dtype).as_numpy_dtype
-  weights = {n: t.astype(numpy_dtype) for n, t in tensors().items()}
-  source = make_folder(tmp_path / "a", weights, architectures=["BertModel"])
-  ours = tmp_path / "ours"
-  lines = from_huggingface.convert(source, str(ours))
-  assert any(f"--dtype={dtype} writes them back" in line for line in lines)
-  to_huggingface.convert(
-    str(ours / "bert_model.ckpt"),
-    str(ours / "bert_config.json"),
-    str(ours / "vocab.txt"),
-    str(tmp_path / "theirs"),
-    dtype=dtype,
-    find_task=records.find,
-  )
-  written, _ = rewrite.read_huggingface_weights(str(tmp_path / "theirs"))
-  for tensor_name, tensor in weights.items():
-    found = written[tensor_name.removeprefix("bert.")]
-    assert found.dtype == numpy_dtype
-    np.testing.assert_array_equal(found, tensor, err_msg=tensor_name)
-
-
-@pytest.mark.graph
-def test_a_checkpoint_of_objects_is_refused_in_one_line(tmp_path):
-  with tf.Graph().as_default(), tf.Session() as session:
-    variable = tf.Variable([1.0])
-    session.run(variable.initializer)
-    path = tf.train.Checkpoint(weight=variable).write(
-      str(tmp_path / "model"), session=session
-    )
-  with pytest.raises(InputError, match="object-based checkpoint"):
-    rewrite.read_weights(path)
-
-
-def test_objects_of_tensorflow_models_are_read_by_our_names():
-  value = "/.ATTRIBUTES/VARIABLE_VALUE"
-  rng = np.random.default_rng(0)
-  stored, expected = {}, {}
-
-  def add(name, ours, shape, plain=None):
-    stored[f"encoder/{name}{value}"] = rng.normal(size=shape)
-    tensor = stored[f"encoder/{name}{value}"]
-    expected[ours] = tensor.reshape(plain) if plain else tensor
-
-  parts = ("word", 9), ("position", 7), ("token_type", 2)
-  for number, (part, size) in enumerate(parts):
-    ours = f"bert/embeddings/{part}_embeddings"
-    add(f"layer_with_weights-{number}/embeddings", ours, [size, 6])
-  add("layer_with_weights-3/gamma", "bert/embeddings/LayerNorm/gamma", [6])
-  for number in range(2):
-    theirs = f"layer_with_weights-{number + 4}"
-    ours = f"bert/encoder/layer_{number}"
-    query = "_attention_layer/_query_dense", "attention/self/query"
-    output = "_attention_layer/_output_dense", "attention/output/dense"
-    for (scope, name), shape in ((query, [6, 2, 3]), (output, [2, 3, 6])):
-      kernel = f"{ours}/{name}/kernel"
-      add(f"{theirs}/{scope}/kernel", kernel, shape, [6, 6])
-    bias = f"{ours}/attention/self/query/bias"
-    add(f"{theirs}/_attention_layer/_query_dense/bias", bias, [2, 3], [6])
-    norm = f"{ours}/output/LayerNorm/beta"
-    add(f"{theirs}/_output_layer_norm/beta", norm, [6])
-  add("layer_with_weights-6/kernel", "bert/pooler/dense/kernel", [6, 6])
-  stored[f"masked_lm/dense/kernel{value}"] = np.zeros([6, 6])
-  slot = f"encoder/layer_with_weights-0/embeddings/.OPTIMIZER_SLOT/a/m{value}"
-  stored[slot] = np.zeros([9, 6])
-  found = keras_files.read_objects(stored, stored.get, "model")
-  assert found.keys() == expected.keys()
-  for name, tensor in expected.items():
-    np.testing.assert_array_equal(found[name], tensor, err_msg=name)
-
-
-@pytest.mark.parametrize(
-  ("theirs", "name"),
-  [
-    ("bert/tf_bert/bert/embeddings/word_embeddings/weight:0", "embeddings."),
-    ("bert/bert/embeddings/position_embeddings/embeddings:0", "embeddings."),
-    ("bert/bert/encoder/layer_._3/output/dense/kernel:0", "encoder.layer.3."),
-    ("mlm___cls/tf_bert/mlm___cls/predictions/bias:0", "cls.predictions."),
-    ("classifier/tf_bert/classifier/kernel:0", "classifier."),
-  ],
-)
-def test_names_of_keras_become_those_of_pytorch(theirs, name):
-  found, is_kernel = keras_files.name_in_huggingface(theirs)
-  assert found.startswith(name) and found.endswith((".weight", ".bias"))
-  assert is_kernel == ("/kernel" in theirs)
-
-
-def test_a_tf_model_h5_is_read(tmp_path):
-  h5py = pytest.importorskip("h5py")
-  weights = tensors("BertForSequenceClassification")
-  folder = make_folder(tmp_path / "torch", weights, **name("a", "b", "c"))
-  expected = read(folder).variables
-  (tmp_path / "torch" / "model.safetensors").unlink()
-  with h5py.File(tmp_path / "torch" / "tf_model.h5", "w") as file:
-    for tensor_name, tensor in weights.items():
-      is_kernel = tensor.ndim == 2 and "embeddings" not in tensor_name
-      path = tensor_name.replace(".", "/").replace("/layer/", "/layer_._")
-      path = path.replace("weight", "kernel") if is_kernel else path
-      path = path.replace("LayerNorm/weight", "LayerNorm/gamma")
-      path = path.replace("LayerNorm/bias", "LayerNorm/beta")
-      top = "classifier" if "classifier" in path else "bert"
-      file[f"{top}/tf_bert_for/{path}:0"] = tensor.T if is_kernel else tensor
-  found = read(folder).variables
-  assert found.keys() == expected.keys()
-  for variable, tensor in expected.items():
-    np.testing.assert_array_equal(found[variable], tensor)
+# Weights of Keras
 
 
 def test_a_preset_of_keras_hub_is_read(tmp_path):
   h5py = pytest.importorskip("h5py")
   sizes = {
-    "vocabulary_size": 8,
+    "vocabulary_size": 9,
     "num_layers": 2,
     "num_heads": 2,
     "hidden_dim": 4,
@@ -484,24 +577,29 @@ def test_a_preset_of_keras_hub_is_read(tmp_path):
     "max_sequence_length": 5,
     "num_segments": 2,
   }
-  preset = {"class_name": "BertBackbone", "config": sizes}
-  (tmp_path / "config.json").write_text(json.dumps(preset))
-  (tmp_path / "assets" / "tokenizer").mkdir(parents=True)
   vocab = tmp_path / "assets" / "tokenizer" / "vocabulary.txt"
+  vocab.parent.mkdir(parents=True)
   vocab.write_text("".join(f"{word}\n" for word in WORDS))
-  rules = {"class_name": "BertTokenizer", "config": {"lowercase": True}}
-  (tmp_path / "tokenizer.json").write_text(json.dumps(rules))
+  for file, content in (
+    ("config.json", {"class_name": "BertBackbone", "config": sizes}),
+    (
+      "tokenizer.json",
+      {"class_name": "BertTokenizer", "config": {"lowercase": True}},
+    ),
+  ):
+    (tmp_path / file).write_text(json.dumps(content))
   shapes = {
-    "reversible_embedding": [[8, 4]],
+    "reversible_embedding": [[9, 4]],
     "position_embedding": [[5, 4]],
     "embedding": [[2, 4]],
     "layer_normalization": [[4], [4]],
     "dense": [[4, 4], [4]],
   }
   for layer in ("transformer_encoder", "transformer_encoder_1"):
-    for part in ("query", "key", "value"):
-      name = f"{layer}/_self_attention_layer/{part}_dense"
-      shapes[name] = [[4, 2, 2], [2, 2]]
+    shapes |= {
+      f"{layer}/_self_attention_layer/{part}_dense": [[4, 2, 2], [2, 2]]
+      for part in ("query", "key", "value")
+    }
     shapes |= {
       f"{layer}/_self_attention_layer/output_dense": [[2, 2, 4], [4]],
       f"{layer}/_self_attention_layer_norm": [[4], [4]],
@@ -511,15 +609,15 @@ def test_a_preset_of_keras_hub_is_read(tmp_path):
     }
   rng, stored = np.random.default_rng(0), {}
   with h5py.File(tmp_path / "model.weights.h5", "w") as file:
-    for name, both in shapes.items():
+    for scope, both in shapes.items():
       for index, shape in enumerate(both):
         value = rng.normal(size=shape).astype(np.float32)
-        stored[name, index] = file[f"layers/{name}/vars/{index}"] = value
+        stored[scope, index] = file[f"layers/{scope}/vars/{index}"] = value
   model = read(tmp_path)
   assert model.config["hidden_act"] == "gelu_new"
   assert model.description["do_lower_case"]
   assert len(model.variables) == len(stored)
-  for name, key in (
+  for variable, key in (
     ("bert/embeddings/word_embeddings", ("reversible_embedding", 0)),
     ("bert/embeddings/LayerNorm/beta", ("layer_normalization", 1)),
     (
@@ -535,5 +633,5 @@ def test_a_preset_of_keras_hub_is_read(tmp_path):
       ("transformer_encoder/_feedforward_output_dense", 0),
     ),
   ):
-    found = model.variables[name]
+    found = model.variables[variable]
     np.testing.assert_array_equal(found, stored[key].reshape(found.shape))

@@ -16,21 +16,19 @@ from bertlib.settings.embeddings import EmbeddingSettings
 from bertlib.settings.feature_extraction import FeatureSettings
 from bertlib.settings.ner import NerSettings
 from bertlib.settings.pretraining import PretrainingSettings
+from bertlib.settings.squad import SquadSettings
 
 pytestmark = pytest.mark.unit
 
 CONFIG = modeling.BertConfig(vocab_size=8)
 
 
-@pytest.fixture
-def encoder(monkeypatch):
-  """A Hub module, and a published model, without a vocabulary."""
-  brought = {"bert_config_file": "config.json", "init_checkpoint": "model"}
-  monkeypatch.setattr(tfhub, "flags_for", lambda _: brought)
-  monkeypatch.setattr(zoo, "flags_for", lambda _: brought)
-
-
-def test_an_encoder_without_vocabulary_is_one_where_none_is_needed(encoder):
+def test_an_encoder_without_vocabulary_is_one_where_none_is_needed(
+  tmp_path, monkeypatch
+):
+  folder = model_folder(tmp_path / "m")
+  (tmp_path / "m" / "vocab.txt").unlink()
+  monkeypatch.setattr(tfhub, "convert", lambda _: folder)
   asked = option.make(
     PretrainingSettings,
     bert_hub_module_handle="encoder",
@@ -38,13 +36,13 @@ def test_an_encoder_without_vocabulary_is_one_where_none_is_needed(encoder):
     predict_file="-",
   )
   model = resolve.complete(asked).model
-  assert model.init_checkpoint == "model"
+  assert model.init_checkpoint == f"{folder}/model.ckpt-1"
   assert resolve.load_tokenizer(model, CONFIG, needs_vocabulary=False) is None
   with pytest.raises(InputError, match=r"^encoder: has no vocabulary; name it"):
     resolve.load_tokenizer(model, CONFIG)
 
 
-def test_a_vocabulary_that_is_named_empty_is_refused_by_its_flag(encoder):
+def test_a_vocabulary_that_is_named_empty_is_refused_by_its_flag():
   model = ModelSettings(bert_hub_module_handle="encoder", vocab_file="")
   with pytest.raises(InputError, match=r"^--vocab_file is empty; name a vocab"):
     resolve.load_tokenizer(model, CONFIG)
@@ -77,31 +75,133 @@ def completed(settings, **flags):
   return option.make(settings, **flags).completed()
 
 
-def test_a_trained_folder_is_enough(tmp_path):
-  folder = model_folder(
-    tmp_path / "m", **CLASSIFIER, text_a_column="text", label_delimiter="|"
-  )
-  made = completed(ClassifierSettings, output_dir=folder, do_predict=True)
-  assert (made.task_name, made.problem_type) == ("tsv", "multi_label")
-  assert made.labels == ["a", "b"]
-  assert (made.text_a_column, made.label_delimiter) == ("text", "|")
-  assert (made.model.max_seq_length, made.model.do_lower_case) == (32, False)
-  assert made.model.vocab_file == f"{folder}/vocab.txt"
-  assert made.model.bert_config_file == f"{folder}/bert_config.json"
+_BRIEF = {"max_seq_length": 32, "do_lower_case": False}
+# What versions 0.10 to 0.18 wrote of other tasks than `CLASSIFIER`.
+SQUAD = _BRIEF | {
+  "script": "run_squad",
+  "version_2_with_negative": True,
+  "doc_stride": 9,
+  "max_query_length": 8,
+}
+NER = _BRIEF | {"script": "run_ner", "labels": ["O", "B-X"]}
+PRETRAINING = _BRIEF | {"script": "run_pretraining"}
+EMBEDDINGS = _BRIEF | {
+  "script": "run_embeddings",
+  "embedding": {"pooling": "cls", "normalize": False},
+}
+OUTPUT, INITIAL = "output_dir", "init_checkpoint"
+
+# By what is shown: settings, `model.json`, the flag that names the folder and
+# others; and expected values of flags.
+BROUGHT = {
+  "a classifier": (
+    ClassifierSettings,
+    CLASSIFIER | {"text_a_column": "text", "label_delimiter": "|"},
+    (OUTPUT, {"do_predict": True}),
+    {
+      "task_name": "tsv",
+      "problem_type": "multi_label",
+      "labels": ["a", "b"],
+      "text_a_column": "text",
+      "label_delimiter": "|",
+    },
+  ),
+  "a classifier of 0.10": (
+    ClassifierSettings,
+    CLASSIFIER | {"has_pairs": True, "precision": "float32", "xla": "off"},
+    (OUTPUT, {"do_predict": True}),
+    {"task_name": "tsv", "problem_type": "multi_label", "labels": ["a", "b"]},
+  ),
+  "a classifier of 0.19": (
+    ClassifierSettings,
+    CLASSIFIER | {"columns": {"text_a": "one", "text_b": "two"}},
+    (OUTPUT, {"do_eval": True}),
+    {"text_a_column": "one", "text_b_column": "two"},
+  ),
+  "a converted classifier": (
+    ClassifierSettings,
+    {k: v for k, v in CLASSIFIER.items() if k != "task"},
+    (INITIAL, {"do_eval": True}),
+    {"task_name": "tsv", "labels": ["a", "b"]},
+  ),
+  "answers of 0.10": (
+    SquadSettings,
+    SQUAD,
+    (OUTPUT, {"do_predict": True}),
+    {n: v for n, v in SQUAD.items() if n != "script"},
+  ),
+  "tags of 0.10": (NerSettings, NER, (OUTPUT, {"do_predict": True}), _BRIEF),
+  "masks of 0.16": (
+    PretrainingSettings,
+    PRETRAINING,
+    (OUTPUT, {"do_predict": True}),
+    _BRIEF,
+  ),
+  "vectors of 0.16": (
+    EmbeddingSettings,
+    EMBEDDINGS,
+    (OUTPUT, {"do_predict": True}),
+    _BRIEF,
+  ),
+  "vectors of a classifier": (
+    EmbeddingSettings,
+    CLASSIFIER,
+    (INITIAL, {}),
+    _BRIEF,
+  ),
+  "features of a classifier": (
+    FeatureSettings,
+    CLASSIFIER,
+    (INITIAL, {}),
+    _BRIEF,
+  ),
+  "casing alone to a training": (
+    ClassifierSettings,
+    CLASSIFIER,
+    (INITIAL, {"output_dir": "o", "do_train": True}),
+    {"task_name": None, "max_seq_length": 128, "do_lower_case": False},
+  ),
+  "the length too to a training of vectors": (
+    EmbeddingSettings,
+    EMBEDDINGS,
+    (INITIAL, {"do_train": True}),
+    {"max_seq_length": 32},
+  ),
+}
 
 
-def test_columns_of_earlier_versions_are_read(tmp_path):
-  columns = {"text_a": "one", "text_b": "two"}
-  folder = model_folder(tmp_path / "m", **CLASSIFIER, columns=columns)
-  made = completed(ClassifierSettings, output_dir=folder, do_eval=True)
-  assert (made.text_a_column, made.text_b_column) == ("one", "two")
-
-
-def test_a_converted_model_needs_no_name_of_a_task(tmp_path):
-  entries = {k: v for k, v in CLASSIFIER.items() if k != "task"}
+@pytest.mark.parametrize("case", BROUGHT)
+def test_a_folder_brings(case, tmp_path):
+  settings, entries, (flag, more), expected = BROUGHT[case]
   folder = model_folder(tmp_path / "m", **entries)
-  made = completed(ClassifierSettings, init_checkpoint=folder, do_eval=True)
-  assert (made.task, made.labels) == ("tsv", ["a", "b"])
+  found = option.values_of(completed(settings, **{flag: folder}, **more))
+  expected = expected | {
+    "vocab_file": f"{folder}/vocab.txt",
+    "bert_config_file": f"{folder}/bert_config.json",
+  }
+  assert {name: found[name] for name in expected} == expected
+
+
+@pytest.mark.parametrize(
+  ("settings", "missing"),
+  [
+    (
+      ClassifierSettings,
+      "--task_name, --vocab_file and --bert_config_file must be given",
+    ),
+    (SquadSettings, "--vocab_file and --bert_config_file must be given"),
+    (NerSettings, "--vocab_file and --bert_config_file must be given"),
+    (PretrainingSettings, "--bert_config_file must be given"),
+  ],
+)
+def test_a_folder_of_the_original_needs_flags(settings, missing, tmp_path):
+  path = model_folder(tmp_path / "m")
+  for name in ("vocab.txt", "bert_config.json", "model.json"):
+    (tmp_path / "m" / name).unlink()
+  made = completed(settings, output_dir=path, do_predict=True)
+  with pytest.raises(InputError) as refused:
+    initial_model.check(made)
+  assert str(refused.value).startswith(missing)
 
 
 def test_flags_that_are_given_win(tmp_path):
@@ -112,23 +212,6 @@ def test_flags_that_are_given_win(tmp_path):
   made = option.make(ClassifierSettings, output_dir=folder, labels=["c"])
   made = option.fill(made, {"model": model}).completed()
   assert (made.model.max_seq_length, made.labels) == (64, ["c"])
-
-
-def test_training_takes_the_casing_alone(tmp_path):
-  folder = model_folder(tmp_path / "m", **CLASSIFIER)
-  made = completed(
-    ClassifierSettings, init_checkpoint=folder, output_dir="o", do_train=True
-  )
-  assert (made.task_name, made.model.max_seq_length) == (None, 128)
-  assert not made.model.do_lower_case
-  assert made.model.vocab_file == f"{folder}/vocab.txt"
-
-
-def test_training_of_embeddings_takes_the_length_too(tmp_path):
-  entries = {"script": "run_embeddings", "max_seq_length": 32}
-  folder = model_folder(tmp_path / "m", **entries)
-  made = completed(EmbeddingSettings, init_checkpoint=folder, do_train=True)
-  assert made.model.max_seq_length == 32
 
 
 def test_of_two_trained_folders_that_of_the_checkpoint_is_read(tmp_path):
@@ -149,13 +232,6 @@ def test_a_checkpoint_by_its_path_brings_no_files(tmp_path):
   made = completed(FeatureSettings, init_checkpoint=f"{folder}/model.ckpt-1")
   assert made.model.vocab_file is None
   assert (made.model.max_seq_length, made.model.do_lower_case) == (32, False)
-
-
-def test_any_encoder_gives_features_and_vectors(tmp_path):
-  folder = model_folder(tmp_path / "m", **CLASSIFIER)
-  for settings in (FeatureSettings, EmbeddingSettings):
-    made = completed(settings, init_checkpoint=folder)
-    assert made.model.max_seq_length == 32
 
 
 @pytest.mark.parametrize(

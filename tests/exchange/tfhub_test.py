@@ -1,9 +1,7 @@
 """Tests of importing encoders from TensorFlow Hub."""
 
-import errno
-import fcntl
-import json
-import os
+import re
+from pathlib import Path
 
 import commands
 import numpy as np
@@ -45,34 +43,41 @@ def same(first, second):
   return all(np.array_equal(first[name], second[name]) for name in first)
 
 
+def assert_imported(folder, weights, vocab_file, do_lower_case):
+  """Asserts that a SavedModel is imported with all that it has."""
+  converted = Path(tfhub.convert(str(folder)))
+  found = run_outputs.read_variables(converted / "bert_model.ckpt")
+  assert same(found, weights)
+  config = run_outputs.read_json(converted / "bert_config.json")
+  assert CONFIG.items() <= config.items()
+  assert (converted / "vocab.txt").read_text() == vocab_file.read_text()
+  description = run_outputs.read_json(converted / "model.json")
+  assert description == {"do_lower_case": do_lower_case}
+
+
 # Names and shapes of the Model Garden
 
 
+_GARDEN = (
+  (r"^bert/", ""),
+  (r"^embeddings/LayerNorm/", "embeddings/layer_norm/"),
+  (r"^embeddings/word_embeddings$", "word_embeddings/embeddings"),
+  (r"^embeddings/position_embeddings$", "position_embedding/embeddings"),
+  (r"^embeddings/token_type_embeddings$", "type_embeddings/embeddings"),
+  (r"^encoder/", "transformer/"),
+  (r"/attention/self/", "/self_attention/"),
+  (r"/attention/output/dense/", "/self_attention/attention_output/"),
+  (r"/attention/output/LayerNorm/", "/self_attention_layer_norm/"),
+  (r"/(intermediate|output)/dense/", r"/\1/"),
+  (r"/output/LayerNorm/", "/output_layer_norm/"),
+  (r"^pooler/dense/", "pooler_transform/"),
+)
+
+
 def garden_name(name):
-  parts = name.split("/")[1:]
-  if parts[0] == "pooler":
-    return f"pooler_transform/{parts[2]}"
-  if parts[0] == "encoder":
-    layer, *rest = parts[1:]
-    if rest[:2] == ["attention", "self"]:
-      rest = ["self_attention", *rest[2:]]
-    elif rest[:2] == ["attention", "output"]:
-      rest = {
-        "dense": ["self_attention", "attention_output"],
-        "LayerNorm": ["self_attention_layer_norm"],
-      }[rest[2]] + rest[3:]
-    elif rest[0] == "intermediate":
-      rest = ["intermediate", rest[2]]
-    else:
-      part = {"dense": "output", "LayerNorm": "output_layer_norm"}[rest[1]]
-      rest = [part, rest[2]]
-    return "/".join(["transformer", layer, *rest])
-  return {
-    "word_embeddings": "word_embeddings/embeddings",
-    "position_embeddings": "position_embedding/embeddings",
-    "token_type_embeddings": "type_embeddings/embeddings",
-    "LayerNorm": "embeddings/layer_norm/" + parts[-1],
-  }[parts[1]]
+  for pattern, replacement in _GARDEN:
+    name = re.sub(pattern, replacement, name)
+  return name
 
 
 def garden_value(name, value):
@@ -109,14 +114,7 @@ def test_an_encoder_of_the_model_garden_is_imported(
     vocab_file=lambda: tensorflow.saved_model.Asset(str(vocab_file)),
     do_lower_case=lambda: tensorflow.Variable(False, trainable=False),
   )
-  flags = tfhub.flags_for(str(tmp_path / "garden"))
-  assert same(run_outputs.read_variables(flags["init_checkpoint"]), weights)
-  with open(flags["bert_config_file"]) as file:
-    sizes = json.load(file)
-  assert {key: sizes[key] for key in CONFIG} == CONFIG
-  with open(flags["vocab_file"]) as file:
-    assert file.read() == vocab_file.read_text()
-  assert flags["do_lower_case"] is False
+  assert_imported(tmp_path / "garden", weights, vocab_file, False)
 
 
 # Exports of export_model.py
@@ -136,11 +134,7 @@ def exported(tmp_path_factory, weights, vocab_file):
 
 @pytest.mark.train
 def test_an_export_is_imported_bitwise(exported, weights, vocab_file):
-  flags = tfhub.flags_for(exported)
-  assert same(run_outputs.read_variables(flags["init_checkpoint"]), weights)
-  with open(flags["bert_config_file"]) as file:
-    assert CONFIG.items() <= json.load(file).items()
-  assert flags["do_lower_case"] is True
+  assert_imported(exported, weights, vocab_file, True)
 
 
 @pytest.mark.train
@@ -162,26 +156,6 @@ def test_a_script_fine_tunes_from_an_export(exported, tmp_path):
   assert (tmp_path / "out" / "vocab.txt").exists()
 
 
-@pytest.mark.unit
-def test_an_encoder_is_not_converted_by_two_processes_at_once(
-  tmp_path, monkeypatch
-):
-  def flock(file, operation):
-    if operation & fcntl.LOCK_NB:
-      raise BlockingIOError(errno.EWOULDBLOCK, "held by the other process")
-    os.makedirs(file.name.removesuffix(".lock"))  # which converts it
-
-  monkeypatch.setattr(fcntl, "flock", flock)
-  monkeypatch.setattr(
-    tfhub, "_convert", lambda *_: pytest.fail("converted a second time")
-  )
-  (tmp_path / "variables").mkdir()
-  for name in ("saved_model.pb", "variables/variables.index"):
-    (tmp_path / name).write_bytes(b"")
-  flags = tfhub.flags_for(str(tmp_path))
-  assert os.path.isdir(os.path.dirname(flags["init_checkpoint"]))
-
-
 # Invalid handles
 
 
@@ -197,13 +171,13 @@ def test_an_encoder_is_not_converted_by_two_processes_at_once(
 def test_other_handles_are_refused(tmp_path, file, handle, message):
   (tmp_path / file).write_bytes(b"")
   with pytest.raises(InputError, match=message):
-    tfhub.flags_for(str(tmp_path / handle))
+    tfhub.convert(str(tmp_path / handle))
 
 
 def test_a_saved_model_without_bert_encoder_is_refused(tmp_path):
   save(tmp_path / "other", {"dense/kernel": np.ones([2, 2], np.float32)})
   with pytest.raises(InputError, match="holds bert/dense/kernel"):
-    tfhub.flags_for(str(tmp_path / "other"))
+    tfhub.convert(str(tmp_path / "other"))
 
 
 def test_a_handle_and_an_init_checkpoint_are_refused(tmp_path):

@@ -1,0 +1,184 @@
+"""Tiny models in the files of Hugging Face, and as checkpoints of ours."""
+
+import json
+import os
+
+import numpy as np
+import tiny_model
+from safetensors.numpy import save_file
+
+from bertlib.checkpoints import checkpoint_writer, records
+from bertlib.exchange import from_huggingface, tensor_names, to_huggingface
+
+WORDS = [*tiny_model.SPECIAL, "the", "cat", "sat", "##s"]
+# All sizes differ, so that swapped axes are noticed.
+CONFIG = {
+  "attention_probs_dropout_prob": 0.1,
+  "hidden_act": "gelu",
+  "hidden_dropout_prob": 0.1,
+  "hidden_size": 4,
+  "initializer_range": 0.02,
+  "intermediate_size": 6,
+  "max_position_embeddings": 400,
+  "model_type": "bert",
+  "num_attention_heads": 2,
+  "num_hidden_layers": 2,
+  "type_vocab_size": 5,
+  "vocab_size": 13,
+}
+
+# Shapes by name, as transformers 5 saves them.
+ENCODER = {
+  "bert.embeddings.word_embeddings.weight": (13, 4),
+  "bert.embeddings.position_embeddings.weight": (400, 4),
+  "bert.embeddings.token_type_embeddings.weight": (5, 4),
+  "bert.embeddings.LayerNorm.weight": (4,),
+  "bert.embeddings.LayerNorm.bias": (4,),
+}
+for n in range(2):
+  ENCODER |= {
+    f"bert.encoder.layer.{n}.{name}": shape
+    for name, shape in {
+      "attention.self.query.weight": (4, 4),
+      "attention.self.query.bias": (4,),
+      "attention.self.key.weight": (4, 4),
+      "attention.self.key.bias": (4,),
+      "attention.self.value.weight": (4, 4),
+      "attention.self.value.bias": (4,),
+      "attention.output.dense.weight": (4, 4),
+      "attention.output.dense.bias": (4,),
+      "attention.output.LayerNorm.weight": (4,),
+      "attention.output.LayerNorm.bias": (4,),
+      "intermediate.dense.weight": (6, 4),
+      "intermediate.dense.bias": (6,),
+      "output.dense.weight": (4, 6),
+      "output.dense.bias": (4,),
+      "output.LayerNorm.weight": (4,),
+      "output.LayerNorm.bias": (4,),
+    }.items()
+  }
+POOLER = {"bert.pooler.dense.weight": (4, 4), "bert.pooler.dense.bias": (4,)}
+MASKED_LM = {
+  "cls.predictions.bias": (13,),
+  "cls.predictions.transform.dense.weight": (4, 4),
+  "cls.predictions.transform.dense.bias": (4,),
+  "cls.predictions.transform.LayerNorm.weight": (4,),
+  "cls.predictions.transform.LayerNorm.bias": (4,),
+}
+NEXT_SENTENCE = {
+  "cls.seq_relationship.weight": (2, 4),
+  "cls.seq_relationship.bias": (2,),
+}
+LABELS = {"classifier.weight": (3, 4), "classifier.bias": (3,)}
+CHOICE = {"classifier.weight": (1, 4), "classifier.bias": (1,)}
+SPAN = {"qa_outputs.weight": (2, 4), "qa_outputs.bias": (2,)}
+ARCHITECTURES = {
+  "BertModel": {
+    name.removeprefix("bert."): shape
+    for name, shape in (ENCODER | POOLER).items()
+  },
+  "BertForPreTraining": ENCODER | POOLER | MASKED_LM | NEXT_SENTENCE,
+  "BertForMaskedLM": ENCODER | MASKED_LM,
+  "BertForNextSentencePrediction": ENCODER | POOLER | NEXT_SENTENCE,
+  "BertForSequenceClassification": ENCODER | POOLER | LABELS,
+  "BertForTokenClassification": ENCODER | LABELS,
+  "BertForMultipleChoice": ENCODER | POOLER | CHOICE,
+  "BertForQuestionAnswering": ENCODER | SPAN,
+}
+
+
+def tensors(architecture="BertModel", num_labels=None, seed=0):
+  """Random tensors of a class, by name; those of BERT alone by default."""
+  rng = np.random.default_rng(seed)
+  shapes = dict(ARCHITECTURES[architecture])
+  if num_labels is not None and "classifier.bias" in shapes:
+    shapes |= {
+      "classifier.weight": (num_labels, 4),
+      "classifier.bias": (num_labels,),
+    }
+  return {
+    name: rng.normal(size=shape).astype(np.float32)
+    for name, shape in shapes.items()
+  }
+
+
+def random_bits(architecture):
+  """Tensors of random float32 bit patterns, including NaN and Inf."""
+  rng = np.random.default_rng(0)
+  return {
+    name: rng.integers(2**32, size=shape, dtype=np.uint32).view(np.float32)
+    for name, shape in ARCHITECTURES[architecture].items()
+  }
+
+
+def write_folder(folder, weights=None, words=WORDS, files=(), **config):
+  """Writes a folder, with further JSON files by name; returns its path."""
+  folder.mkdir()
+  weights = tensors() if weights is None else weights
+  save_file(weights, folder / "model.safetensors", {"format": "pt"})
+  (folder / "vocab.txt").write_text("".join(f"{word}\n" for word in words))
+  for name, content in (*dict(files).items(), ("config.json", CONFIG | config)):
+    (folder / name).write_text(json.dumps(content))
+  return str(folder)
+
+
+def name(*labels):
+  """The entry of a config that names labels."""
+  return {"id2label": {str(i): label for i, label in enumerate(labels)}}
+
+
+def variable_shapes(*parts):
+  """Shapes of our variables for those of tensors."""
+  table = tensor_names.name_table(CONFIG["num_hidden_layers"])
+  rows = {row.huggingface: row for part in table.values() for row in part}
+  return {
+    rows[name].tensorflow: shape[::-1] if rows[name].transposed else shape
+    for part in parts
+    for name, shape in part.items()
+  }
+
+
+def write_checkpoint(folder, shapes, description=None, **config):
+  """Writes a folder of ours with random weights; returns the checkpoint."""
+  folder.mkdir()
+  rng = np.random.default_rng(0)
+  variables = {
+    name: rng.normal(size=shape).astype(np.float32)
+    for name, shape in shapes.items()
+  }
+  path = str(folder / "model.ckpt-7")
+  checkpoint_writer.write_variables(path, variables)
+  (folder / "vocab.txt").write_text("".join(f"{word}\n" for word in WORDS))
+  for name, content in (
+    ("bert_config.json", CONFIG | config),
+    ("model.json", description),
+  ):
+    if content is not None:
+      (folder / name).write_text(json.dumps(content))
+  return path
+
+
+def read(folder, **options):
+  """A folder as `from_huggingface.ConvertedModel`."""
+  return from_huggingface.read(str(folder), records.all_records(), **options)
+
+
+def convert(folder, target, **options):
+  """Converts a folder to a checkpoint; returns that and what was done."""
+  lines = from_huggingface.convert(
+    str(folder), str(target), records.all_records(), **options
+  )
+  return f"{target}/bert_model.ckpt", lines
+
+
+def convert_back(checkpoint, target, **options):
+  """Converts a checkpoint to a folder; returns what was done."""
+  folder = os.path.dirname(checkpoint)
+  return to_huggingface.convert(
+    checkpoint,
+    f"{folder}/bert_config.json",
+    f"{folder}/vocab.txt",
+    str(target),
+    find_task=records.find,
+    **options,
+  )
