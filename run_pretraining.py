@@ -466,9 +466,17 @@ def prepare(
   if step.is_dry_run:
     with step("records"):
       lengths = pretraining_inputs.check_records(run, data)
-    num_steps = expected_steps(settings, lengths.num_tokens)
     training_checks.estimate_training(
-      step, run, plan, lengths, lambda _: num_steps, False
+      step,
+      run,
+      plan,
+      lengths,
+      lambda _: expected_steps(
+        settings,
+        lengths.num_tokens,
+        plan and training_checks.seconds_per_step(run, plan, lengths),
+      ),
+      writes_records=False,
     )
   return run, data
 
@@ -514,13 +522,17 @@ def read_budget(settings: PretrainingSettings) -> budget.Budget | None:
   return budget.read_budget(option.values_of(settings))
 
 
-def expected_steps(settings: PretrainingSettings, num_tokens: float) -> int:
+def expected_steps(
+  settings: PretrainingSettings,
+  num_tokens: float,
+  seconds_per_step: float | None = None,
+) -> int:
   """Training steps, given the mean tokens per record; 0 if unknown."""
   within = read_budget(settings)
   if not within:
     return settings.num_train_steps
   if within.unit != "tokens":
-    return 0
+    return round(within.amount / seconds_per_step) if seconds_per_step else 0
   sizes = pretraining_inputs.batch_sizes(settings)
   return sizes.count_steps(within.amount / num_tokens)
 
@@ -616,6 +628,7 @@ def pretrain(run: Run, data: pretraining_inputs.Data) -> None:
       settings.mask_split,
       settings.masked_lm_prob_end,
       settings.num_train_steps,
+      settings.do_span_mask,
     )
   packing = None
   if settings.pack:

@@ -5,6 +5,7 @@ import glob
 import json
 import math
 import os
+import random
 import re
 import shutil
 
@@ -49,6 +50,7 @@ from bertlib.tasks.classification import classification_records
 from bertlib.tasks.pretraining import (
   dynamic_masking,
   fill_mask,
+  masking,
   pretraining_inputs,
   pretraining_instances,
   pretraining_records,
@@ -747,16 +749,12 @@ def test_original_tokens_come_back():
   np.testing.assert_array_equal(restored, ids)
 
 
-@pytest.mark.parametrize("whole_words", [False, True])
+@pytest.mark.parametrize("kind", [None, "whole_word", "span"])
 @pytest.mark.parametrize("masked_lm_prob", [0.0, 0.15, 0.5])
-def test_masks_follow_the_rules(masked_lm_prob, whole_words):
+def test_masks_follow_the_rules(masked_lm_prob, kind):
   ids, batch = examples(200)
-  masked = remask(
-    batch,
-    range(200),
-    masked_lm_prob=masked_lm_prob,
-    do_whole_word_mask=whole_words,
-  )
+  options = {f"do_{kind}_mask": True} if kind else {}
+  masked = remask(batch, range(200), masked_lm_prob=masked_lm_prob, **options)
   for name in ("input_mask", "segment_ids", "next_sentence_labels"):
     np.testing.assert_array_equal(masked[name], batch[name])
   for row, original in enumerate(ids):
@@ -779,7 +777,7 @@ def test_masks_follow_the_rules(masked_lm_prob, whole_words):
       masked["input_ids"][row, others], original[others]
     )
     assert not {CLS, SEP, PAD} & set(original[places])
-    if whole_words:
+    if kind:
       words = words_of(original)
       passed_over = [word for word in words if word[0] not in places]
       assert all(not set(word) & set(places) for word in passed_over)
@@ -856,6 +854,47 @@ def test_every_word_is_as_likely_as_another(whole_words):
   else:
     counts = np.bincount(places, minlength=7)[1:]
     assert all(within_bounds(count, 2000, 1 / 6) for count in counts)
+
+
+def test_spans_are_those_of_data_making():
+  half = ["cat", "dog", "##s", "the", "sat", "##s", "##ly", "a"] * 8
+  tokens = ["[CLS]", *half, "[SEP]", *half, "[SEP]"]
+  made = collections.Counter()
+  rng = random.Random(1)
+  for _ in range(4000):
+    shown, places, _ = masking.create_masked_lm_predictions(
+      tokens, 0.15, 20, VOCAB, rng, do_span_mask=True
+    )
+    made.update(spans_in(places, [t == "[MASK]" for t in shown]))
+  _, batch = examples(1)
+  batch = {name: tf.repeat(t, 1000, axis=0) for name, t in batch.items()}
+  batch |= {
+    "input_ids": tf.constant([ids_of(" ".join(tokens))] * 1000),
+    "input_mask": tf.ones([1000, len(tokens)], tf.int32),
+    "masked_lm_positions": tf.zeros([1000, 20], tf.int32),
+    "masked_lm_ids": tf.zeros([1000, 20], tf.int32),
+    "masked_lm_weights": tf.zeros([1000, 20]),
+  }
+  masked = remask(batch, range(1000), do_span_mask=True)
+  found = collections.Counter()
+  for row in range(1000):
+    num_masked = int(masked["masked_lm_weights"][row].sum())
+    places = masked["masked_lm_positions"][row, :num_masked].tolist()
+    found.update(spans_in(places, masked["input_ids"][row] == MASK))
+  num_spans = sum(found.values())
+  for key, count in made.items():
+    share = count / sum(made.values())
+    assert within_bounds(found[key], num_spans, share), key
+
+
+def spans_in(places, is_mask):
+  """Length and replacement of each run of masked positions."""
+  runs = []
+  for before, place in zip([-2, *places], places):
+    if place != before + 1:
+      runs.append([])
+    runs[-1].append(bool(is_mask[place]))
+  return [(len(run), all(run), any(run)) for run in runs]
 
 
 def test_a_record_has_the_same_masks_in_every_batch_and_others_next_time():

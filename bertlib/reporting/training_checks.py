@@ -20,6 +20,9 @@ from bertlib.settings.command import TrainingSettings
 from bertlib.training import memory_plan, step_plan
 from bertlib.training.task import Run
 
+# All other operations together take about as long as the matrix products.
+_OVERHEAD = 2
+
 
 def check_memory(
   num_bytes: int, available: int | None, loss_bytes: int = 0
@@ -69,8 +72,7 @@ def available_memory() -> int | None:
 def estimate_duration(num_flops: float, rate: float, num_runs: int = 1) -> None:
   """Logs an estimate of the training time."""
   num_flops *= num_runs
-  # All other operations together take about as long as the matrix products.
-  seconds = round(2 * num_flops / rate)
+  seconds = round(_OVERHEAD * num_flops / rate)
   logging.info(
     "time: estimated %s of training%s, for %.3g operations at %.3g per second",
     datetime.timedelta(seconds=seconds) if seconds else "less than a second",
@@ -167,6 +169,20 @@ def _estimate_time(
   run: Run, plan, num_steps: int, lengths: LengthSummary
 ) -> None:
   """Logs an estimate of the training time."""
+  num_flops, rate = _step_cost(run, plan, lengths)
+  estimate_duration(num_steps * num_flops, rate, _num_runs(run))
+
+
+def seconds_per_step(
+  run: Run, plan: step_plan.Plan, lengths: LengthSummary
+) -> float:
+  """Estimate of the time of a training step."""
+  num_flops, rate = _step_cost(run, plan, lengths)
+  return _OVERHEAD * num_flops / rate
+
+
+def _step_cost(run: Run, plan, lengths: LengthSummary) -> tuple[int, float]:
+  """Operations of a step, and operations per second of matrix products."""
   compute, _ = plan
   batch_size = run.settings.run.train_batch_size
   shape = run.step_shape._replace(seq_length=max(round(lengths.num_tokens), 1))
@@ -180,7 +196,7 @@ def _estimate_time(
     run.config.intermediate_size,
     num_rounds=3,
   ).values()
-  estimate_duration(num_steps * num_flops, rate, _num_runs(run))
+  return num_flops, rate
 
 
 def _num_runs(run: Run) -> int:

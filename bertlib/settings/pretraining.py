@@ -17,7 +17,7 @@ from bertlib.cli.ranges import (
 )
 from bertlib.settings.command import TrainingSettings
 from bertlib.settings.pretraining_data import (
-  check_mask_split,
+  check_masking,
   check_masks,
   check_sequences,
   mask_split_flag,
@@ -206,6 +206,11 @@ class PretrainingSettings(TrainingSettings):
   do_whole_word_mask: bool = option.boolean(
     False, "Whole word masking with --remask: mask all pieces of a word."
   )
+  do_span_mask: bool = option.boolean(
+    False,
+    "Span masking with --remask: mask spans of 1 to 10 whole words, as"
+    " create_pretraining_data.py does.",
+  )
   predict_file: str | None = option.path(
     None,
     'Texts for --do_predict, one per line, with " ||| " before the second text'
@@ -226,7 +231,7 @@ class PretrainingSettings(TrainingSettings):
     """Refuses an action without its file, and steps or masks that cannot be."""
     run, steps = self.run, self.num_train_steps
     super().check()
-    check_mask_split(self.mask_split)
+    check_masking(self)
     check_sequences(self.max_sequences_per_row, self.model.max_seq_length)
     if self.pack and self.shard_by == "file":
       raise InputError(
@@ -252,11 +257,12 @@ class PretrainingSettings(TrainingSettings):
         f" --num_train_steps={steps}, so the learning rate never reaches its"
         " peak. Give fewer warm-up steps"
       )
-    if self.do_whole_word_mask and not self.remask:
-      raise InputError(
-        "--do_whole_word_mask applies only to new masks: add --remask, or give"
-        " it to create_pretraining_data.py"
-      )
+    for name in ("do_whole_word_mask", "do_span_mask"):
+      if getattr(self, name) and not self.remask:
+        raise InputError(
+          f"--{name} applies only to new masks: add --remask, or give it to"
+          " create_pretraining_data.py"
+        )
     for flag, action, is_needed in (
       ("input_file", "do_train", run.do_train),
       ("input_file", "do_eval", run.evaluates and not self.eval_input_file),

@@ -69,12 +69,18 @@ def mask_split_flag(needs: str = "") -> Any:
   )
 
 
-def check_mask_split(split: Sequence[int]) -> None:
-  """Refuses a --mask_split without three parts, or of zeros."""
+def check_masking(settings: Any) -> None:
+  """Refuses a --mask_split without three parts, and two kinds of masks."""
+  split = settings.mask_split
   if len(split) != 3 or not any(split):
     raise InputError(
       f"--mask_split={','.join(map(str, split))}: not three parts. Give"
       " those of [MASK], random and unchanged tokens, such as 80,10,10"
+    )
+  if settings.do_span_mask and settings.do_whole_word_mask:
+    raise InputError(
+      "--do_span_mask: masks whole words already. Leave out"
+      " --do_whole_word_mask"
     )
 
 
@@ -244,12 +250,7 @@ class PretrainingDataSettings(RecordedSettings):
 
   def check(self) -> None:
     """Refuses sequences without room, and flags that need another."""
-    check_mask_split(self.mask_split)
-    if self.do_span_mask and self.do_whole_word_mask:
-      raise InputError(
-        "--do_span_mask: masks whole words already. Leave out"
-        " --do_whole_word_mask"
-      )
+    check_masking(self)
     if self.segments == "pairs" and self.max_seq_length < 5:
       raise InputError(
         f"--max_seq_length={self.max_seq_length}: too short for a pair of"

@@ -205,6 +205,15 @@ def test_only_dependents_of_a_failed_step_are_skipped(capsys):
 # What is estimated
 
 
+def test_a_time_budget_is_the_time_of_its_steps(log):
+  flags = FLAGS[run_pretraining] | {"time_budget_minutes": 3}
+  del flags["num_train_steps"]
+  with commands.in_process(run_pretraining) as main:
+    main("--doctor", *commands.as_flags(flags))
+  (line,) = [line for line in log if line.startswith("time: ")]
+  assert "0:03:00 of training" in line
+
+
 def test_labels_that_are_missing_or_rare_are_warnings(caplog):
   sets = {"the dev set": ["y"] * 26 + ["n"]}
   doctor.check_labels(["n", "y", "z"], sets)

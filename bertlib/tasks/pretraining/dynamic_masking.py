@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 import modeling
+from bertlib.tasks.pretraining.masking import SPAN_WEIGHTS
 
 
 class Masking(NamedTuple):
@@ -24,6 +25,7 @@ class Masking(NamedTuple):
   # Fraction of the tokens to mask at the last step; None for a constant one.
   masked_lm_prob_end: float | None = None
   num_train_steps: int = 1
+  do_span_mask: bool = False  # masks spans of whole words
 
   def at_step(self, step) -> Masking:
     """The masking with the fraction of a step, int64 []."""
@@ -40,18 +42,27 @@ def remask(batch: Mapping[str, Any], numbers, masking: Masking):
   # and the seed.
   seq_length = batch["input_ids"].shape[1]
   num_predictions = batch["masked_lm_positions"].shape[1]
+  shape = [3 + masking.do_span_mask, seq_length]
   draws = tf.map_fn(
     lambda number: tf.random.stateless_uniform(
-      [3, seq_length], [masking.seed, number], dtype=tf.float64
+      shape, [masking.seed, number], dtype=tf.float64
     ),
     numbers,
-    fn_output_signature=tf.TensorSpec([3, seq_length], tf.float64),
+    fn_output_signature=tf.TensorSpec(shape, tf.float64),
   )
-  word_order, fate, entry = tf.unstack(draws, axis=1)  # [B, S] each
+  word_order, fate, entry, *length = tf.unstack(draws, axis=1)  # [B, S] each
   input_ids = original_ids(batch)
-  is_masked = choose_masked(
-    input_ids, batch["input_mask"], word_order, num_predictions, masking
-  )
+  words = _find_words(input_ids, batch["input_mask"], masking)
+  room = _num_wanted(batch["input_mask"], num_predictions, masking)
+  if masking.do_span_mask:
+    span_of = _draw_spans(words, word_order, *length, room)
+    span = tf.gather(span_of, words.index, batch_dims=1)
+    is_masked = words.is_part & (span >= 0)
+    # A span is replaced as a whole.
+    fate = tf.gather(fate, tf.maximum(span, 0), batch_dims=1)
+  else:
+    is_taken = _draw_words(words, word_order, room)
+    is_masked = words.is_part & tf.gather(is_taken, words.index, batch_dims=1)
 
   num_mask, num_random, num_kept = masking.mask_split
   mask_prob, kept_prob = (
@@ -89,59 +100,113 @@ def original_ids(batch: Mapping[str, Any]):
   return tf.tensor_scatter_nd_update(batch["input_ids"], indices, ids)
 
 
-def choose_masked(
-  input_ids,
-  input_mask,
-  word_order,  # float [B, S], sort keys; of word w at index w
-  max_predictions_per_seq: int,
-  masking: Masking,
-):
-  """Chooses the tokens to mask, word by word in random order: bool [B, S]."""
-  is_word, words = _find_words(input_ids, input_mask, masking)
-  word_lengths = _count_per_word(is_word, words)
+class _Words(NamedTuple):
+  """The words of a batch; what is of word w has the index w."""
 
-  # The number of tokens is `masked_lm_prob` of all, rounded to the nearest
-  # integer, at least 1. A word that would exceed it is skipped.
-  num_tokens = tf.reduce_sum(tf.cast(input_mask > 0, tf.float64), axis=1)
-  num_wanted = tf.cast(tf.round(num_tokens * masking.masked_lm_prob), tf.int32)
-  num_wanted = tf.clip_by_value(num_wanted, 1, max_predictions_per_seq)  # [B]
-
-  order = tf.argsort(word_order, axis=1)
-  is_taken = _take_while_room(
-    tf.gather(word_lengths, order, batch_dims=1), num_wanted
-  )
-  # Back from random order to the order of the text.
-  is_taken = tf.gather(is_taken, tf.argsort(order), batch_dims=1)
-  return is_word & tf.gather(is_taken, words, batch_dims=1)
+  is_part: Any  # bool [B, S], whether a token is part of a word
+  index: Any  # int32 [B, S], the word of a token, or the last one before it
+  length: Any  # int32 [B, S], tokens of word w; 0 beyond the last word
+  # int32 [B, S], 1 if word w does not directly follow another.
+  starts_segment: Any
 
 
-def _find_words(input_ids, input_mask, masking: Masking):
-  """Where words are, bool [B, S], and the index of each, int32 [B, S]."""
-  # A word is a token other than [CLS] and [SEP]; with `do_whole_word_mask` it
-  # includes the "##" pieces that follow. Other positions have the index of the
-  # word before them.
+def _find_words(input_ids, input_mask, masking: Masking) -> _Words:
+  """Finds words: tokens other than [CLS] and [SEP], or whole words."""
   vocab = masking.vocab
-  is_word = input_mask > 0
+  is_part = input_mask > 0
   for special in ("[CLS]", "[SEP]"):
-    is_word &= tf.not_equal(input_ids, vocab[special])
-  starts_word = is_word
-  if masking.do_whole_word_mask:
+    is_part &= tf.not_equal(input_ids, vocab[special])
+  follows_word = tf.pad(is_part[:, :-1], [[0, 0], [1, 0]])
+  starts_word = is_part
+  if masking.do_whole_word_mask or masking.do_span_mask:
     is_piece = np.zeros(max(vocab.values()) + 1, bool)
     is_piece[[i for entry, i in vocab.items() if entry.startswith("##")]] = True
-    follows_word = tf.pad(is_word[:, :-1], [[0, 0], [1, 0]])
     starts_word &= ~(tf.gather(is_piece, input_ids) & follows_word)
-  words = tf.cumsum(tf.cast(starts_word, tf.int32), axis=1) - 1
-  return is_word, tf.maximum(words, 0)
+  index = tf.cumsum(tf.cast(starts_word, tf.int32), axis=1) - 1
+  index = tf.maximum(index, 0)
+  return _Words(
+    is_part,
+    index,
+    _count_per_word(is_part, index),
+    _count_per_word(is_part & ~follows_word, index),
+  )
 
 
-def _count_per_word(is_word, words):
-  """Number of tokens of each word, int32 [B, S]; 0 beyond the last word."""
+def _count_per_word(is_counted, words):
+  """Number of tokens of each word that are counted, int32 [B, S]."""
   batch_size, seq_length = modeling.get_shape_list(words)
   rows = tf.range(batch_size)[:, tf.newaxis] * seq_length
-  lengths = tf.math.unsorted_segment_sum(
-    tf.cast(is_word, tf.int32), rows + words, batch_size * seq_length
+  counts = tf.math.unsorted_segment_sum(
+    tf.cast(is_counted, tf.int32), rows + words, batch_size * seq_length
   )
-  return tf.reshape(lengths, [batch_size, seq_length])
+  return tf.reshape(counts, [batch_size, seq_length])
+
+
+def _num_wanted(input_mask, max_predictions_per_seq: int, masking: Masking):
+  """Number of tokens to mask, int32 [B]."""
+  # It is `masked_lm_prob` of all, rounded to the nearest integer, at least 1.
+  num_tokens = tf.reduce_sum(tf.cast(input_mask > 0, tf.float64), axis=1)
+  num_wanted = tf.cast(tf.round(num_tokens * masking.masked_lm_prob), tf.int32)
+  return tf.clip_by_value(num_wanted, 1, max_predictions_per_seq)
+
+
+def _draw_spans(words: _Words, word_order, length, room):
+  """Draws spans of words, as `masking` does; see there.
+
+  Args:
+    words: the words.
+    word_order: float [B, S], sort key of the word that starts a span.
+    length: float [B, S], uniform draw for the length of a span.
+    room: int32 [B], number of tokens to mask.
+
+  Returns:
+    The word that starts the span of each word; -1 if it is not masked: int32
+    [B, S].
+  """
+  batch_size, seq_length = modeling.get_shape_list(words.length)
+  positions = tf.range(seq_length)
+  shares = np.cumsum(SPAN_WEIGHTS) / np.sum(SPAN_WEIGHTS)
+  offsets = tf.range(len(shares))
+  num_words = 1 + tf.reduce_sum(
+    tf.cast(length[..., tf.newaxis] >= shares[:-1], tf.int32), axis=-1
+  )
+
+  def take(state, start):
+    span_of, room = state
+    start = start[:, tf.newaxis]
+    index = start + offsets  # the words of the longest span
+    is_inside = index < seq_length
+    index = tf.minimum(index, seq_length - 1)
+    sizes, breaks, taken_by = (
+      tf.gather(of_word, index, batch_dims=1)
+      for of_word in (words.length, words.starts_segment, span_of)
+    )
+    is_taken = is_inside & (offsets < tf.gather(num_words, start, batch_dims=1))
+    is_taken &= (sizes > 0) & (taken_by < 0)
+    is_taken &= (offsets == 0) | (breaks == 0)
+    is_taken &= tf.cumsum(sizes, axis=1) <= room[:, tf.newaxis]
+    # The span ends before the first word that cannot be part of it.
+    is_taken = tf.math.cumprod(tf.cast(is_taken, tf.int32), axis=1)
+    end = start + tf.reduce_sum(is_taken, axis=1, keepdims=True)
+    is_new = (positions >= start) & (positions < end)
+    span_of = tf.where_v2(is_new, start, span_of)
+    return span_of, room - tf.reduce_sum(is_taken * sizes, axis=1)
+
+  starts = tf.transpose(tf.argsort(word_order, axis=1))
+  span_of, _ = tf.foldl(
+    take, starts, (-tf.ones([batch_size, seq_length], tf.int32), room)
+  )
+  return span_of
+
+
+def _draw_words(words: _Words, word_order, room):
+  """Draws words in random order while they fit: bool [B, S]."""
+  order = tf.argsort(word_order, axis=1)
+  is_taken = _take_while_room(
+    tf.gather(words.length, order, batch_dims=1), room
+  )
+  # Back from random order to the order of the text.
+  return tf.gather(is_taken, tf.argsort(order), batch_dims=1)
 
 
 def _take_while_room(lengths, room):

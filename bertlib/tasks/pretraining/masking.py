@@ -124,7 +124,7 @@ def _find_words(tokens: Sequence[str]) -> list[list[int]]:
 
 # Spans have 1 to 10 words, a geometric distribution with p = 0.2.
 _SPAN_LENGTHS = range(1, 11)
-_SPAN_WEIGHTS = [0.8**length for length in _SPAN_LENGTHS]
+SPAN_WEIGHTS = [0.8**length for length in _SPAN_LENGTHS]
 
 
 def _draw_spans(
@@ -138,7 +138,7 @@ def _draw_spans(
   for start in starts:
     if not room:
       break
-    (length,) = rng.choices(_SPAN_LENGTHS, _SPAN_WEIGHTS)
+    (length,) = rng.choices(_SPAN_LENGTHS, SPAN_WEIGHTS)
     span: list[int] = []
     for number, word in enumerate(words[start : start + length], start):
       # A span ends before a masked word, and before [SEP].
