@@ -15,6 +15,7 @@ from scipy.special import log_softmax
 from bertlib.checkpoints import checkpoint_writer, records
 from bertlib.cli import option
 from bertlib.cli.errors import InputError
+from bertlib.data import model_inputs
 from bertlib.exchange import compare, huggingface_runner, to_huggingface
 from bertlib.settings.conversion import ConversionSettings
 
@@ -81,7 +82,8 @@ def compare_on_text(first, second, text_file, **flags):
 # Models
 
 
-def outputs_of(path, batch):
+def outputs_of(path, inputs):
+  batch = {name: inputs[name] for name in model_inputs.TOKEN_FEATURES}
   (outputs,) = compare.load(path).run([batch])
   return outputs
 
