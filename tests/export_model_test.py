@@ -318,31 +318,16 @@ class Interpreter:
     return self.interpreter.get_tensor(first["index"])
 
 
-@pytest.mark.parametrize(
-  "kind",
-  [
-    "multiple_choice",
-    *(
-      pytest.param(kind, marks=pytest.mark.slow)
-      for kind in ("classification", "encoder")
-    ),
-  ],
-)
-def test_a_lite_model_takes_batches_of_pairs(main, tmp_path, kind):
-  is_encoder = kind == "encoder"
+def test_a_lite_model_takes_batches_of_choices(main, tmp_path):
   model_dir = signatures_test.make_model(
-    tmp_path / "trained",
-    **signatures_test.MODELS["classification" if is_encoder else kind],
+    tmp_path / "trained", **signatures_test.MODELS["multiple_choice"]
   )
   flags = [f"--model_dir={model_dir}", "--quantize=dynamic_int8"]
-  main(*flags, f"--export_dir={tmp_path / 'lite'}", f"--encoder={is_encoder}")
+  main(*flags, f"--export_dir={tmp_path / 'lite'}")
   interpreter = Interpreter(tmp_path / "lite")
-  model = signatures_test.unsaved(
-    signatures_test.source_of(model_dir), is_encoder
-  )
+  model = signatures_test.unsaved(signatures_test.source_of(model_dir))
   encoded = call(model, "tokenize", **PAIRS)
-  if kind == "multiple_choice":
-    encoded = {k: v[:9].reshape(3, 3, -1) for k, v in encoded.items()}
+  encoded = {k: v[:9].reshape(3, 3, -1) for k, v in encoded.items()}
   for num_rows in (1, 3):
     rows = {name: ids[:num_rows] for name, ids in encoded.items()}
     outputs = call(model, "ids", **rows)
@@ -482,41 +467,6 @@ def test_dropout_is_only_used_in_training(encoder):
     encoder(dict(INPUTS), training=True)["default"] for _ in range(2)
   )
   assert not np.allclose(first, second, atol=1e-3)
-
-
-# The word at position 1 determines the label of a text.
-TRAIN_IDS = np.random.default_rng(1).integers(12, 22, [64, 6], np.int32)
-TRAIN_IDS[:, 0] = 2
-TRAIN_SET = {
-  "input_word_ids": TRAIN_IDS,
-  "input_mask": np.ones_like(TRAIN_IDS),
-  "input_type_ids": np.zeros_like(TRAIN_IDS),
-}
-TRAIN_LABELS = (TRAIN_IDS[:, 1] > 16).astype(np.int32)
-
-
-def test_an_encoder_can_be_fine_tuned_in_keras_2(encoder_dir):
-  import tensorflow_hub
-  from tensorflow import keras
-
-  keras.utils.set_random_seed(1)
-  layer = tensorflow_hub.KerasLayer(str(encoder_dir), trainable=True)
-  assert len(layer.trainable_weights) == len(layer.weights) == 23
-  inputs = {
-    name: keras.Input([None], dtype=tf.int32, name=name) for name in INPUTS
-  }
-  # With a frozen output layer, only the encoder can reduce the loss.
-  scores = keras.layers.Dense(2, trainable=False)(layer(inputs)["default"])
-  model = keras.Model(inputs, scores)
-  model.compile(
-    keras.optimizers.Adam(3e-3),
-    keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-  )
-  history = model.fit(
-    TRAIN_SET, TRAIN_LABELS, batch_size=16, epochs=20, verbose=0
-  )
-  losses = history.history["loss"]
-  assert losses[-1] < 0.7 * losses[0]
 
 
 # Invalid input

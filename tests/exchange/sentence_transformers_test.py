@@ -158,6 +158,16 @@ def test_a_length_of_the_tokenizer_counts(source, tmp_path, length, expected):
   assert json.dumps(found) == str(expected)
 
 
+def test_the_dot_product_of_normalized_vectors_is_their_cosine(
+  source, tmp_path
+):
+  folder = source(OLD)
+  edit(folder / CONFIG, similarity_fn_name="dot")
+  target = read(folder, tmp_path)
+  description = run_outputs.read_json(target / "model.json")
+  assert description == DESCRIPTIONS[OLD]
+
+
 def test_lower_casing_of_the_transformer_module_counts(source, tmp_path):
   folder = source(OLD)
   edit(folder / "sentence_bert_config.json", do_lower_case=True)
