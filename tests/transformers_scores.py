@@ -5,10 +5,14 @@ A program of its own, since TensorFlow and PyTorch do not share a process:
   python transformers_scores.py TASK FOLDER EXAMPLES.json SCORES.json
 
 EXAMPLES has a list, SCORES gets a list of (label, numbers) of the same length.
+The task `make` writes the folder: a random model, which EXAMPLES describes.
 """
 
 import json
+import os
+import shutil
 import sys
+import tempfile
 
 import torch
 import transformers
@@ -106,6 +110,47 @@ def vectors(folder, examples):
   model = sentence_transformers.SentenceTransformer(folder, device="cpu")
   for vector in model.encode(examples):
     yield None, vector.tolist()
+
+
+def pairs(folder, examples):
+  """Label at 0.5 and the score, of pairs, by a cross-encoder."""
+  import sentence_transformers
+
+  model = sentence_transformers.CrossEncoder(folder, device="cpu")
+  for score in model.predict(examples).tolist():
+    yield [model.config.id2label[0]] if score >= 0.5 else [], [score]
+
+
+def states(folder, examples):
+  """Tokens, and their last hidden states one after the other, of texts."""
+  tokenizer, model = load(folder, "AutoModel")
+  for text in examples:
+    inputs = encode(tokenizer, text)
+    tokens = tokenizer.convert_ids_to_tokens(inputs.input_ids[0].tolist())
+    yield tokens, model(**inputs).last_hidden_state.flatten().tolist()
+
+
+def make(folder, model):
+  """Saves a random model of a class, as its library does."""
+  torch.manual_seed(1)
+  config = transformers.BertConfig(**model["config"])
+  with tempfile.TemporaryDirectory() as plain:
+    getattr(transformers, model["class"])(config).save_pretrained(plain)
+    vocab = os.path.join(plain, "vocab.txt")
+    shutil.copy(model["vocab"], vocab)
+    tokenizer = transformers.BertTokenizerFast.from_pretrained(
+      plain, model_max_length=96
+    )
+    os.remove(vocab)
+    tokenizer.save_pretrained(plain)
+    if model["library"]:
+      import sentence_transformers
+
+      load_here = getattr(sentence_transformers, model["library"])
+      load_here(plain, device="cpu").save_pretrained(folder)
+    else:
+      shutil.copytree(plain, folder)
+  return []
 
 
 def main(task, folder, examples_file, scores_file):
