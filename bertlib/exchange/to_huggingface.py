@@ -23,7 +23,7 @@ from bertlib.exchange import (
   sentence_transformers,
   tensor_names,
 )
-from bertlib.exchange.from_huggingface import TASK_PARAMS, ConvertedModel
+from bertlib.exchange.from_huggingface import TASK_PARAMS
 from bertlib.io import files, json_files
 from bertlib.settings import model_description
 from bertlib.settings.conversion import ARCHITECTURES
@@ -67,9 +67,20 @@ def convert(
 ) -> list[str]:
   """Writes a checkpoint as a Hugging Face folder; returns what was done."""
   weights = _weights_file(target_dir, as_pytorch)
-  model = read(checkpoint, config_file, vocab_file, do_lower_case)
-  config, description = dict(model.config), model.description
-  variables, projection = _without_projection(model, checkpoint)
+  activations = {
+    o: theirs for theirs, o in from_huggingface.ACTIVATIONS.items()
+  }
+  config = from_huggingface.check_config(config_file, activations)
+  vocab = huggingface_tokenizer.read_vocab(vocab_file)
+  from_huggingface.check_vocab_size(vocab, config, vocab_file)
+  variables, notes = _read_variables(checkpoint)
+  description, about = _describe(checkpoint, config, vocab, do_lower_case)
+  projection = {}
+  if "embedding" in description:
+    projection = sentence_transformers.find_projection(
+      variables, description, checkpoint
+    )
+  variables = {n: v for n, v in variables.items() if n not in projection}
   parts = tensor_names.find_parts(variables, "tensorflow", config, checkpoint)
   if architecture:
     _check_heads(architecture, parts, checkpoint)
@@ -78,7 +89,7 @@ def convert(
     trained_as = task and task.huggingface_class(description)
     stated = filter(None, [trained_as, *(config.get("architectures") or ())])
     architecture = tensor_names.choose_architecture(parts, stated, checkpoint)
-  notes = [*model.notes, f"architecture: {architecture}"]
+  notes += [*about, f"architecture: {architecture}"]
   wanted = {"encoder", "pooler"} | ARCHITECTURES[architecture]
   others = [parts.pop(name) for name in parts.keys() - wanted]
   names = [row.tensorflow for row in itertools.chain(*others)]
@@ -95,7 +106,7 @@ def convert(
     write = rewrite.write_pytorch if as_pytorch else rewrite.write_safetensors
     write(os.path.join(folder, weights), tensors)
     json_files.write(os.path.join(folder, "config.json"), config)
-    notes += huggingface_tokenizer.write(folder, model.vocab, description)
+    notes += huggingface_tokenizer.write(folder, vocab, description)
     if "embedding" in description:
       sentence_transformers.write(
         folder, description, projection, config["hidden_size"]
@@ -105,33 +116,34 @@ def convert(
   return [*notes, from_huggingface.written(path, tensors, parts)]
 
 
-def read(
+def _read_variables(
   checkpoint: str,
-  config_file: str,
-  vocab_file: str,
-  do_lower_case: bool | None = None,
-) -> ConvertedModel:
-  """Reads a model of this project, with Hugging Face's name of `hidden_act`."""
-  config = from_huggingface.check_config(
-    config_file,
-    {name: theirs for theirs, name in from_huggingface.ACTIVATIONS.items()},
-  )
-  vocab = huggingface_tokenizer.read_vocab(vocab_file)
-  from_huggingface.check_vocab_size(vocab, config, vocab_file)
-  description = model_description.load(os.path.dirname(checkpoint))
+) -> tuple[dict[str, np.ndarray], list[str]]:
+  """The weights of a checkpoint, float32, and what was done."""
   weights = rewrite.read_weights(checkpoint)
   variables, widened = from_huggingface.as_float32(weights, checkpoint)
-  num_others = len(checkpoint_files.Checkpoint(checkpoint)) - len(weights)
   notes = [f"read: {checkpoint}, {len(weights)} weights"]
+  num_others = len(checkpoint_files.Checkpoint(checkpoint)) - len(weights)
   if num_others:
     notes.append(f"left out: {num_others} tensors of the optimizer's state")
-  notes += widened
+  return variables, notes + widened
+
+
+def _describe(
+  checkpoint: str,
+  config: dict[str, Any],
+  vocab: bytes,
+  do_lower_case: bool | None,
+) -> tuple[dict[str, Any], list[str]]:
+  """Contents of `model.json` with casing and length, and a line about them."""
+  description = model_description.load(os.path.dirname(checkpoint))
   stated = (
     do_lower_case,
     description.get("do_lower_case"),
     config.pop("do_lower_case", None),
   )
   do_lower_case = next((case for case in stated if case is not None), None)
+  notes = []
   if do_lower_case is None:
     do_lower_case, note = from_huggingface.case_of_vocab(vocab)
     notes.append(note)
@@ -140,7 +152,7 @@ def read(
     **description,
     "do_lower_case": do_lower_case,
   }
-  return ConvertedModel(config, vocab, variables, description, [], notes)
+  return description, notes
 
 
 # Weights
@@ -158,23 +170,6 @@ def _weights_file(target_dir: str, as_pytorch: bool) -> str:
       " or give another --output"
     )
   return _PYTORCH
-
-
-def _without_projection(
-  model: ConvertedModel, source: str
-) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-  """BERT's variables, and those of a sentence model's projection."""
-  if "embedding" not in model.description:
-    return model.variables, {}
-  projection = sentence_transformers.find_projection(
-    model.variables, model.description, source
-  )
-  variables = {
-    name: variable
-    for name, variable in model.variables.items()
-    if name not in projection
-  }
-  return variables, projection
 
 
 def _check_heads(
