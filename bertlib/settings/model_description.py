@@ -159,8 +159,13 @@ def _entries(settings: option.CommandSettings, folder: str) -> dict[str, Any]:
         f"{folder}: has a model of {script}.py. Name the folder of a model of"
         f" {settings.SCRIPT}.py"
       )
+    flags = dict(option.declarations(type(settings)))
     names = (*TEXT, "max_seq_length") if script else TEXT
-    entries = {name: description[name] for name in names if name in description}
+    entries = {
+      name: description[name]
+      for name in names
+      if name in description and name in flags
+    }
   problem = json_files.mismatch(entries, schema(type(settings), entries))
   if problem:
     path = os.path.join(folder, model_files.DESCRIPTION)

@@ -13,6 +13,7 @@ from bertlib.exchange import initial_model, resolve, tfhub, zoo
 from bertlib.settings.classifier import ClassifierSettings
 from bertlib.settings.common import ModelSettings
 from bertlib.settings.embeddings import EmbeddingSettings
+from bertlib.settings.export import ExportSettings
 from bertlib.settings.feature_extraction import FeatureSettings
 from bertlib.settings.ner import NerSettings
 from bertlib.settings.pretraining import PretrainingSettings
@@ -154,6 +155,12 @@ BROUGHT = {
     CLASSIFIER,
     (INITIAL, {}),
     _BRIEF,
+  ),
+  "the export of a converted model": (
+    ExportSettings,
+    EMBEDDINGS | {"max_input_chars_per_word": 100},
+    ("model_dir", {}),
+    {"do_lower_case": False},
   ),
   "casing alone to a training": (
     ClassifierSettings,
