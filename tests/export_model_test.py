@@ -600,28 +600,3 @@ def test_a_checkpoint_without_the_task_is_refused(refuse, model_dir, tmp_path):
   )
   assert "lacks output_weights, of shape [" in line
   assert "or give --encoder" in line
-
-
-def test_a_vocabulary_of_the_other_casing_is_refused(
-  refuse, model_dir, tmp_path
-):
-  words = [
-    f"{a}{b}{c}"
-    for a in "ABCDEFGHIJ"
-    for b in "klmnopqrst"
-    for c in "abcdefghij"
-  ]
-  entries = [*signatures_test.VOCAB[:5], *words]
-  (tmp_path / "vocab.txt").write_text("\n".join(entries))
-  larger = CONFIG.to_dict() | {"vocab_size": len(entries)}
-  (tmp_path / "larger.json").write_text(json.dumps(larger))
-  # Without a vocabulary in the folder, which is compared first.
-  bare = shutil.copytree(
-    model_dir, tmp_path / "bare", ignore=shutil.ignore_patterns("vocab.txt")
-  )
-  line = refuse(
-    f"--model_dir={bare}",
-    f"--bert_config_file={tmp_path / 'larger.json'}",
-    f"--vocab_file={tmp_path / 'vocab.txt'}",
-  )
-  assert "vocab.txt: is cased, but text is lower-cased" in line

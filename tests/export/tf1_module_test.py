@@ -16,8 +16,8 @@ IDS = np.int32([[2, 5, 6, 3], [2, 7, 3, 0]])
 SPEC = [tf.TensorSpec([None, None], tf.int32)]
 
 
-def build(input_ids, is_training=False):
-  model = modeling.BertModel(CONFIG, is_training, input_ids)
+def build(input_ids):
+  model = modeling.BertModel(CONFIG, False, input_ids)
   return model.get_pooled_output()
 
 
@@ -26,11 +26,6 @@ class Encoder(tf1_module.GraphModule):
   def predict(self, input_ids):
     with self.scope():
       return build(input_ids)
-
-  @tf.function(input_signature=SPEC, autograph=False)
-  def train(self, input_ids):
-    with self.scope():
-      return build(input_ids, is_training=True)
 
 
 def initial_weights(init_checkpoint=None):
@@ -62,31 +57,11 @@ def test_the_output_equals_that_of_the_graph(encoder, weights):
   np.testing.assert_allclose(encoder.predict(IDS), expected, atol=1e-6)
 
 
-def test_all_weights_are_tracked(encoder, weights):
-  names = {variable.name.partition(":")[0] for variable in encoder.variables}
-  assert names == weights.keys()
-  assert len(encoder.trainable_variables) == len(weights)
-
-
-@pytest.mark.train
-def test_training_uses_dropout_with_the_same_weights(encoder):
-  assert not np.array_equal(encoder.train(IDS), encoder.train(IDS))
-  assert np.array_equal(encoder.predict(IDS), encoder.predict(IDS))
-
-
 def test_two_modules_have_separate_weights(encoder, weights):
   other = Encoder({name: value * 0 for name, value in weights.items()})
   before = encoder.predict(IDS).numpy()
   assert not other.predict(IDS).numpy().any()
   assert np.array_equal(encoder.predict(IDS), before)
-
-
-def test_an_assigned_weight_is_used(weights):
-  encoder = Encoder(weights)
-  encoder.predict(IDS)
-  for variable in encoder.weights:
-    variable.assign(tf.zeros_like(variable))
-  assert not encoder.predict(IDS).numpy().any()
 
 
 def test_a_missing_weight_is_an_error(weights):

@@ -355,12 +355,3 @@ def test_a_damaged_model_is_refused(engine, folder_of, tmp_path):
   (folder / "model.onnx").unlink()
   with pytest.raises(InputError, match=r"model\.onnx: no such file"):
     OnnxModel(str(folder), engine)
-
-
-def test_wrong_texts_and_closed_models_are_refused(folder_of):
-  model = OnnxModel(str(folder_of("classification") / "exported"))
-  with pytest.raises(InputError, match=r"texts\[1\]: is 3. Give a str"):
-    model.predict(["a", 3])
-  model.close()
-  with pytest.raises(InputError, match="this predictor is closed"):
-    model.predict(["a"])
