@@ -270,13 +270,26 @@ def test_a_file_without_text_is_refused(tmp_path):
     encode(tmp_path, "\n \n")
 
 
-@pytest.mark.parametrize("do_lower_case", [None, True])
-def test_casing_is_that_of_the_vocabulary_unless_given(do_lower_case, tmp_path):
+@pytest.mark.parametrize(
+  ("given", "files", "is_lower"),
+  [
+    (None, {}, False),  # by the capital letters of the vocabulary
+    (True, {}, True),
+    (None, {"model.json": True}, True),
+    (None, {"config.json": None, "tokenizer_config.json": True}, True),
+    (False, {"model.json": True}, False),
+  ],
+)
+def test_casing_is_that_of_the_flag_files_or_vocabulary(
+  given, files, is_lower, tmp_path
+):
   write_vocab(tmp_path)
+  for name, do_lower_case in files.items():
+    write_json(tmp_path, name, do_lower_case=do_lower_case)
   tokenizer = compare.find_tokenizer(
-    [f"{tmp_path}/bert_model.ckpt", "other"], do_lower_case=do_lower_case
+    [str(tmp_path), "other"], do_lower_case=given
   )
-  assert tokenizer.tokenize("Mat") == (["[UNK]"] if do_lower_case else ["Mat"])
+  assert tokenizer.tokenize("Mat") == (["[UNK]"] if is_lower else ["Mat"])
 
 
 def test_models_with_different_vocabularies_are_refused(tmp_path):
