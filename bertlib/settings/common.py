@@ -88,6 +88,19 @@ class ModelSettings(option.Group):
       )
 
 
+def check_window(max_seq_length: int, max_query_length: int) -> None:
+  """Refuses a length that leaves no room for text beside a question."""
+  if max_seq_length <= max_query_length + 3:
+    shorter = (max_seq_length - 3) // 2
+    raise InputError(
+      f"--max_seq_length={max_seq_length} leaves no room for text beside a"
+      f" question of --max_query_length={max_query_length} and three special"
+      " tokens. Give "
+      + (f"--max_query_length={shorter}, or " if shorter > 0 else "")
+      + f"--max_seq_length={2 * max_query_length + 3} or more"
+    )
+
+
 @dataclasses.dataclass(frozen=True)
 class TextSettings(option.Group):
   """Encoding of input texts."""

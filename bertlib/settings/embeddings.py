@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 from bertlib.cli import option
 from bertlib.cli.errors import InputError
 from bertlib.cli.ranges import AT_LEAST_1, FINITE, NOT_NEGATIVE, POSITIVE
 from bertlib.settings.command import TrainingSettings
 from bertlib.settings.common import ModelSettings
+from bertlib.settings.embedding_data import Columns, kind_of
 from bertlib.settings.embedding_spec import SCRIPT, VectorSettings
 from bertlib.settings.training import RunSettings
 
@@ -25,20 +26,6 @@ LOSSES = (
 )
 
 
-# What the rows of a file are: two texts that belong together; the same with
-# texts that do not belong to the first (hard negatives); two texts and their
-# similarity; two texts and whether they belong together, 1 or 0; a text and its
-# class; a text.
-KINDS = (
-  "pairs",
-  "triplets",
-  "scored_pairs",
-  "labeled_pairs",
-  "labeled_texts",
-  "texts",
-)
-
-
 # Losses that a kind of data can train; the first is the default.
 LOSSES_OF_KIND = {
   "pairs": ("infonce",),
@@ -50,20 +37,6 @@ LOSSES_OF_KIND = {
 }
 
 
-class Columns(NamedTuple):
-  """Columns of a file, each by its name or its number from 1.
-
-  Attributes:
-    texts: the anchor, the positive, and the hard negatives.
-    score: similarity of the two texts, or None.
-    label: label of the two texts or of the text, or None.
-  """
-
-  texts: Sequence[str]
-  score: str | None = None
-  label: str | None = None
-
-
 def check_weights(
   weights: Sequence[float] | None, widths: Sequence[int] | None
 ) -> None:
@@ -73,41 +46,6 @@ def check_weights(
       f"--matryoshka_weights={','.join(f'{w:g}' for w in weights)}: give one"
       f" weight for each of --matryoshka_dims={','.join(map(str, widths))}"
     )
-
-
-def kind_of(columns: Columns) -> str:
-  """One of `KINDS`, by the columns that are named.
-
-  Raises:
-    InputError: the columns do not go together, or one is named twice.
-  """
-  if not columns.texts:
-    raise InputError(
-      "--text_columns must be given: the columns of the texts, such as"
-      " question,answer"
-    )
-  value = f"--text_columns={','.join(columns.texts)}"
-  if not all(columns.texts) or len(set(columns.texts)) < len(columns.texts):
-    raise InputError(
-      f"{value}: has an empty or repeated name. Name each column once"
-    )
-  has_score, has_label = columns.score is not None, columns.label is not None
-  kinds = {
-    (1, False, False): "texts",
-    (1, False, True): "labeled_texts",
-    (2, False, False): "pairs",
-    (2, True, False): "scored_pairs",
-    (2, False, True): "labeled_pairs",
-    (3, False, False): "triplets",
-  }
-  kind = kinds.get((min(len(columns.texts), 3), has_score, has_label))
-  if kind is None:
-    raise InputError(
-      f"{value} with --score_column={columns.score or ''} and"
-      f" --label_column={columns.label or ''}: a score belongs to two texts, a"
-      " label to one or two. Name the columns of one kind of data"
-    )
-  return kind
 
 
 @dataclasses.dataclass(frozen=True)

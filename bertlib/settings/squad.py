@@ -10,21 +10,8 @@ from bertlib.cli import option
 from bertlib.cli.errors import InputError
 from bertlib.cli.ranges import AT_LEAST_1, FINITE, PARALLEL, SEQ_LENGTH
 from bertlib.settings.command import TrainingSettings
-from bertlib.settings.common import ModelSettings
+from bertlib.settings.common import ModelSettings, check_window
 from bertlib.settings.training import RunSettings
-
-
-def check_window(max_seq_length: int, max_query_length: int) -> None:
-  """Refuses a length that leaves no room for text beside a question."""
-  if max_seq_length <= max_query_length + 3:
-    shorter = (max_seq_length - 3) // 2
-    raise InputError(
-      f"--max_seq_length={max_seq_length} leaves no room for text beside a"
-      f" question of --max_query_length={max_query_length} and three special"
-      " tokens. Give "
-      + (f"--max_query_length={shorter}, or " if shorter > 0 else "")
-      + f"--max_seq_length={2 * max_query_length + 3} or more"
-    )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -15,12 +15,12 @@ from bertlib.io import text_files
 from bertlib.io.files import open_any
 from bertlib.reporting import doctor
 from bertlib.settings import embedding_spec, model_description
+from bertlib.settings.embedding_data import kind_of
 from bertlib.settings.embedding_spec import EmbeddingSpec
 from bertlib.settings.embeddings import (
   LOSSES_OF_KIND,
   EmbeddingSettings,
   check_weights,
-  kind_of,
 )
 from bertlib.tasks.embeddings import beir, embedding_examples
 from bertlib.tasks.embeddings.embedding_examples import Columns, Example
@@ -197,7 +197,7 @@ def _has_candidates(examples: Sequence[Example]) -> bool:
 class DevSet(NamedTuple):
   """The dev set: examples, or queries and a corpus with judgements."""
 
-  # See `settings.embeddings.kind_of`; "retrieval" for the latter.
+  # See `settings.embedding_data.kind_of`; "retrieval" for the latter.
   kind: str
   examples: Sequence[Example]  # empty for retrieval
   retrieval: beir.Retrieval | None
@@ -206,7 +206,7 @@ class DevSet(NamedTuple):
 class Data(NamedTuple):
   """Data of the splits that the run uses."""
 
-  # Of the training data, see `settings.embeddings.kind_of`; None without.
+  # Of the training data, see `settings.embedding_data.kind_of`; None without.
   kind: str | None
   train: Sequence[Example]
   dev: DevSet | None  # None without evaluation

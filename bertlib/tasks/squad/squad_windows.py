@@ -19,7 +19,7 @@ from bertlib.cli import terminal
 from bertlib.cli.errors import InputError
 from bertlib.data import model_inputs, tf_records, workers
 from bertlib.data.model_inputs import DocSpan
-from bertlib.settings.squad import check_window
+from bertlib.settings.common import check_window
 from bertlib.tasks.squad.squad_files import SquadExample
 
 # First unique id of a window, as in google-research/bert.

@@ -9,7 +9,7 @@ import pytest
 import reference_data
 from refused import refusal
 
-from bertlib.settings import embeddings
+from bertlib.settings import embedding_data
 from bertlib.tasks.embeddings import embedding_examples
 from bertlib.tasks.embeddings.embedding_examples import Columns, Example
 
@@ -45,8 +45,8 @@ def read(folder, content, columns, name="data.tsv", **options):
   ],
 )
 def test_columns_decide_the_kind(columns, kind):
-  assert kind in embeddings.KINDS
-  assert embeddings.kind_of(columns) == kind
+  assert kind in embedding_data.KINDS
+  assert embedding_data.kind_of(columns) == kind
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_columns_decide_the_kind(columns, kind):
   ],
 )
 def test_columns_that_do_not_go_together_are_refused(columns):
-  message = refusal(embeddings.kind_of, columns)
+  message = refusal(embedding_data.kind_of, columns)
   assert message.startswith("--text_columns")
 
 
