@@ -38,7 +38,7 @@ _S, _P, _L, _G, _T, _N = _LETTERS
 def _layouts() -> dict[str, dict[str, tf_records.Layout]]:
   """Layouts by kind of example and heading."""
   # Imported here: most of these modules import TensorFlow.
-  from bertlib.settings import embeddings
+  from bertlib.settings import embedding_data
   from bertlib.tasks.classification import (
     classification,
     classification_records,
@@ -67,7 +67,7 @@ def _layouts() -> dict[str, dict[str, tf_records.Layout]]:
     "run_ner.py": {"all": ner.record_layout(_S)},
     "run_embeddings.py": {
       kind: embedding_records.layout(kind, _G, _S, _T)
-      for kind in embeddings.KINDS
+      for kind in embedding_data.KINDS
     },
     "create_pretraining_data.py": {
       "pairs": pretraining_instances.written_layout(_S, _P, True),
