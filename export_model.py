@@ -31,6 +31,7 @@ import tensorflow as tf
 from absl import logging
 
 import modeling
+import optimization
 from bertlib import PREFIX
 from bertlib.checkpoints import (
   checkpoint_files,
@@ -176,33 +177,46 @@ def signature_model(
 # Weights
 
 
-def weight_shapes(model: signatures.SignatureModel) -> dict[str, list[int]]:
+class Shapes(NamedTuple):
   """Shapes of the weights of a model's graph, by name."""
+
+  used: dict[str, list[int]]
+  # Those that no output depends on, such as the pooler of a tagger: a converted
+  # model may lack them.
+  unused: dict[str, list[int]]
+
+
+def weight_shapes(model: signatures.SignatureModel) -> Shapes:
+  """Shapes of the weights of a model's graph."""
   ids = model.signatures()["ids"]
   with tf.Graph().as_default():
     inputs = {
       name: tf.compat.v1.placeholder(tf.int32, [None] * spec.shape.rank)
       for name, spec in ids.inputs.items()
     }
-    ids.function(inputs)
-    return initialize.weights_of_graph()
+    outputs = ids.function(inputs).values()
+    used = set(map(optimization.name_of, initialize.weights_of(outputs)))
+    shapes = initialize.weights_of_graph()
+  return Shapes(
+    {name: shape for name, shape in shapes.items() if name in used},
+    {name: shape for name, shape in shapes.items() if name not in used},
+  )
 
 
-def read_weights(
-  checkpoint: str, shapes: Mapping[str, list[int]]
-) -> dict[str, np.ndarray]:
+def read_weights(checkpoint: str, shapes: Shapes) -> dict[str, np.ndarray]:
   """Weights by name; InputError if the checkpoint is not of the model."""
   try:
-    initialize.check_trained(checkpoint, shapes)
+    initialize.check_trained(checkpoint, shapes.used)
   except InputError as error:
     raise InputError(f"{error}; or give --encoder") from error
   stored = checkpoint_files.Checkpoint(checkpoint)
-  return {name: stored[name] for name in shapes}
+  zeros = {n: np.zeros(s, np.float32) for n, s in shapes.unused.items()}
+  return zeros | {name: stored[name] for name in shapes.used}
 
 
 def with_weights(
   source: Source,
-  shapes: Mapping[str, list[int]],
+  shapes: Shapes,
   write: Callable[[Source, dict[str, np.ndarray]], None],
 ) -> None:
   """Calls `write` with the weights, and with the source they came from."""
@@ -253,6 +267,17 @@ def constant_getter(
     )
 
   return initialize.constant_getter(checkpoint, convert)
+
+
+def with_unused(getter: Callable, unused: Mapping[str, list[int]]) -> Callable:
+  """A custom getter of variables with zeros for those that are not used."""
+
+  def get(inner, name, *args, **kwargs):
+    if name in unused:
+      return tf.zeros(unused[name])
+    return getter(inner, name, *args, **kwargs)
+
+  return get
 
 
 # The SavedModel
@@ -379,7 +404,7 @@ def export(
     else:
       getter = constant_getter(model, source.checkpoint, size, dtype)
     if getter:
-      model.freeze(getter)
+      model.freeze(with_unused(getter, shapes.unused))
       weights = {}
     with (
       atomic_folder(export_dir, overwrite) as temporary_dir,
@@ -522,9 +547,9 @@ def export_gguf(
       source.checkpoint,
     )
 
-  shapes = weight_shapes(model)
+  shapes = weight_shapes(model).used
   shapes = {k: v for k, v in shapes.items() if gguf_file.tensor_name(k)}
-  with_weights(source, shapes, write)
+  with_weights(source, Shapes(shapes, {}), write)
 
 
 # ONNX

@@ -20,10 +20,11 @@ from tensorflow.core.protobuf import saved_model_pb2
 import export_model
 import modeling
 import run_classifier
+from bertlib.checkpoints import checkpoint_writer, rewrite
 from bertlib.cli.errors import InputError
 from bertlib.compute import onednn
 from bertlib.data import model_inputs
-from bertlib.export import exported_model
+from bertlib.export import OnnxModel, exported_model
 from bertlib.io import files, folder_lock
 from bertlib.settings import model_description
 
@@ -67,6 +68,34 @@ def loaded(exported):
 
 
 # Files
+
+
+@pytest.mark.parametrize(
+  ("flags", "load"),
+  [
+    ([], exported_model.ExportedModel),
+    (["--precision=bfloat16"], exported_model.ExportedModel),
+    (["--format=onnx"], OnnxModel),
+  ],
+  ids=["variables", "constants", "onnx"],
+)
+def test_unused_weights_need_not_be_there(main, tmp_path, flags, load):
+  whole, part = tmp_path / "whole", tmp_path / "part"
+  signatures_test.make_model(whole, **signatures_test.MODELS["ner"])
+  shutil.copytree(whole, part)  # as transformers writes it: without pooler
+  weights = rewrite.read_weights(str(whole / "model.ckpt-7"))
+  weights = {n: v for n, v in weights.items() if "/pooler/" not in n}
+  checkpoint_writer.write_variables(str(part / "model.ckpt-7"), weights)
+  outputs = []
+  for folder in (whole, part):
+    export_dir = folder / "exported"
+    main(f"--model_dir={folder}", f"--export_dir={export_dir}", *flags)
+    model = load(str(export_dir))
+    if load is OnnxModel:
+      outputs.append(model.predict(TEXTS))
+    else:
+      outputs.append({n: v.tolist() for n, v in model(text=TEXTS).items()})
+  assert outputs[0] == outputs[1]
 
 
 def test_only_weights_are_exported(exported, model_dir):

@@ -113,12 +113,17 @@ def vectors(folder, examples):
 
 
 def pairs(folder, examples):
-  """Label at 0.5 and the score, of pairs, by a cross-encoder."""
+  """Label at 0.5 and the score, or best label and all, by a cross-encoder."""
   import sentence_transformers
 
   model = sentence_transformers.CrossEncoder(folder, device="cpu")
-  for score in model.predict(examples).tolist():
-    yield [model.config.id2label[0]] if score >= 0.5 else [], [score]
+  names = model.config.id2label
+  if len(names) == 1:
+    for score in model.predict(examples).tolist():
+      yield [names[0]] if score >= 0.5 else [], [score]
+  else:
+    for scores in model.predict(examples, apply_softmax=True):
+      yield names[int(scores.argmax())], scores.tolist()
 
 
 def states(folder, examples):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Callable
 
 import numpy as np
@@ -75,6 +75,18 @@ def weights_of_graph() -> dict[str, list[int]]:
     optimization.name_of(variable): variable.shape.as_list()
     for variable in tf.trainable_variables()
   }
+
+
+def weights_of(tensors: Iterable[Any]) -> list[Any]:
+  """The trainable variables that tensors are computed from."""
+  found = set()
+  open_ops = [tensor.op for tensor in tensors]
+  while open_ops:
+    op = open_ops.pop()
+    if op not in found:
+      found.add(op)
+      open_ops += [*(value.op for value in op.inputs), *op.control_inputs]
+  return [v for v in tf.trainable_variables() if v.op in found]
 
 
 def initialize_from_checkpoint(

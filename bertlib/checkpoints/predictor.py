@@ -251,7 +251,7 @@ class LoadedModel(BatchPredictor):
         )
       self._session = tf.Session(graph=graph, config=self._session_config)
       # A converted model may lack the pooler, which few outputs need.
-      weights = _weights_of(self._outputs)
+      weights = initialize.weights_of([self._outputs])
       for variable in tf.trainable_variables():
         if variable not in weights:
           del self._needed[optimization.name_of(variable)]
@@ -283,15 +283,3 @@ def _limit_threads(num_threads: int) -> None:
   # configuration.
   with contextlib.suppress(RuntimeError):
     tf.config.threading.set_intra_op_parallelism_threads(num_threads)
-
-
-def _weights_of(tensor) -> list[Any]:
-  """The trainable variables that a tensor is computed from."""
-  found = set()
-  open_ops = [tensor.op]
-  while open_ops:
-    op = open_ops.pop()
-    if op not in found:
-      found.add(op)
-      open_ops += [*(value.op for value in op.inputs), *op.control_inputs]
-  return [v for v in tf.trainable_variables() if v.op in found]

@@ -82,7 +82,12 @@ _IDENTITY = "torch.nn.modules.linear.Identity"
       {},
       {"script": "run_squad", "max_seq_length": 384, "doc_stride": 128},
     ),
-    ("BertForMaskedLM", 0, {}, {"script": "run_pretraining"}),
+    (
+      "BertForMaskedLM",
+      0,
+      {},
+      {"script": "run_pretraining", "objective": "mlm"},
+    ),
     ("BertForPreTraining", 0, {}, {"script": "run_pretraining"}),
     ("BertModel", 0, {}, {"max_seq_length": 400}),
   ],

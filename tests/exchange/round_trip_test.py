@@ -330,6 +330,12 @@ class Matches(Texts):
     return Pairs().examples()
 
 
+class Relations(Matches):
+  """One of several labels per pair."""
+
+  kind = "classification"
+
+
 class States(Task):
   """The hidden states of a text."""
 
@@ -470,6 +476,7 @@ MADE = [
   ("encoder", States, "BertModel", {}),
   ("sentence vectors", Vectors, "BertModel", {}, "SentenceTransformer"),
   ("cross-encoder", Matches, CLASSIFIER, {"num_labels": 1}, "CrossEncoder"),
+  ("cross-encoder of labels", Relations, CLASSIFIER, _LABELS, "CrossEncoder"),
 ]
 
 

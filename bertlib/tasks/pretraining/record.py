@@ -20,8 +20,10 @@ onnx_heads = lazy_module.load("bertlib.export.onnx_heads")
 
 
 def _from_huggingface(model: HuggingFaceModel) -> Description | None:
-  is_trained = model.architecture in ("BertForMaskedLM", "BertForPreTraining")
-  return {} if is_trained else None
+  return {
+    "BertForMaskedLM": {"objective": "mlm"},
+    "BertForPreTraining": {},
+  }.get(model.architecture)
 
 
 RECORD = TaskRecord(
