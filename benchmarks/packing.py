@@ -118,19 +118,20 @@ def epochs(
       features, None, "train", {"batch_size": settings.batch_size}
     )
     copies = tf.local_variables_initializer()  # 16-bit copies of weights
-    session = tf.Session()
-    session.run(tf.global_variables_initializer())
-    session.run(copies)
-  steps = len(rows["input_ids"]) // settings.batch_size
-  training_step.repeat(steps, session.run, spec.train_op)
-  yield {
-    "description": f"{training_step.describe(keywords)}; {steps} steps, tokens"
-    f" fill {fill:.3f} of the rows"
-  }
-  while True:
-    yield {
-      "an epoch": timed(training_step.repeat, steps, session.run, spec.train_op)
-    }
+    steps = len(rows["input_ids"]) // settings.batch_size
+    # Closed at the end: a process whose input is still read does not end.
+    with tf.Session() as session:
+      session.run(tf.global_variables_initializer())
+      session.run(copies)
+      training_step.repeat(steps, session.run, spec.train_op)
+      ways = training_step.describe(keywords)
+      yield {
+        "description": f"{ways}; {steps} steps, tokens fill {fill:.3f} of"
+        " the rows"
+      }
+      while True:
+        times = timed(training_step.repeat, steps, session.run, spec.train_op)
+        yield {"an epoch": times}
 
 
 def make_rows(

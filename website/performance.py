@@ -76,6 +76,7 @@ SECTIONS = [
     ["pretraining_data"],
     ["whole command", "its processor time"],
   ),
+  Section("Pretraining on packed rows", ["packing"], ["an epoch"]),
   Section("GPUs", ["gpu"], ["a step"]),
 ]
 
