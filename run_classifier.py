@@ -448,10 +448,10 @@ def train_classifier(
       path,
       run.settings.model.max_seq_length,
       problem=processor.problem,
-      by_length=run.settings.run.group_by_length and not run.on_tpu,
+      by_length=run.flags.group_by_length and not run.on_tpu,
       **lifecycle.input_options(run, is_training=True),
     ),
-    step_plan.count_steps(run.settings.run, len(examples), "examples"),
+    step_plan.count_steps(run.flags, len(examples), "examples"),
     f"{len(examples)} examples",
     lambda checkpoint: (
       evaluate_set(run, processor, dev_sets[""], checkpoint).results
@@ -470,7 +470,7 @@ def evaluate_set(
   """Evaluates a checkpoint on a dev set."""
   num_examples = len(dev_set.examples)
   logging.info("Evaluating on %d examples", num_examples)
-  num_steps = -(-num_examples // run.settings.run.eval_batch_size)
+  num_steps = -(-num_examples // run.flags.eval_batch_size)
   results, arrays = lifecycle.evaluate(
     run, dev_set.input_fn, num_steps, checkpoint
   )
@@ -533,7 +533,7 @@ def evaluate_sets(
       found.warnings += run_report.collapse_warning(
         *result_files.answers_to_compare(predictions)
       ) or never_predicted(problem, dev_set.examples, rows, thresholds)
-    if arrays and run.settings.run.do_train and not ending:
+    if arrays and run.flags.do_train and not ending:
       found.sections = classification_report.sections(
         problem, dev_set.examples, **arrays, thresholds=thresholds
       )
@@ -592,7 +592,7 @@ def predict_sets(
     if predict_file:
       results = result_files.predictions_name(predict_file)
       records = f"predict_{result_files.stem_of(predict_file)}"
-    batch_size = run.settings.run.predict_batch_size
+    batch_size = run.flags.predict_batch_size
     path, _ = classifier_inputs.write_records(
       run, processor, records, of_set, batch_size
     )

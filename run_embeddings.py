@@ -439,7 +439,7 @@ class EncodedDevSet(NamedTuple):
 def write_dev_set(run: Run, data: embedding_inputs.DevSet) -> EncodedDevSet:
   """Writes the records of the texts of a dev set."""
   spec, retrieval = run.task.model_arguments["spec"], data.retrieval
-  batch_size = run.settings.run.eval_batch_size
+  batch_size = run.flags.eval_batch_size
   if retrieval is None:
     texts, positions = embedding_inputs.distinct_texts(data.examples)
     # Examples without queries have the model's default prefix.

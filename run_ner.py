@@ -296,11 +296,11 @@ def check_output(settings: NerSettings) -> None:
 def check_enough_examples(run: Run, data: ner_inputs.Data) -> None:
   """Refuses a training set that is too small for one step."""
   # Each sentence makes one window or more.
-  if step_plan.may_be_too_few(run.settings.run, len(data.train)):
+  if step_plan.may_be_too_few(run.flags, len(data.train)):
     windows = ner.make_windows(
       data.train, run.tokenizer, run.settings.model.max_seq_length
     )
-    step_plan.count_steps(run.settings.run, len(list(windows)), run.task.unit)
+    step_plan.count_steps(run.flags, len(list(windows)), run.task.unit)
 
 
 # Training and tagging
@@ -444,7 +444,7 @@ def tag_file(
     f"predict_{result_files.stem_of(predict_file)}",
     sentences,
     labels,
-    run.settings.run.predict_batch_size,
+    run.flags.predict_batch_size,
   )
   predicted = predict_tags(run, window_set, labels, checkpoint)
   name = result_files.predictions_name(predict_file)

@@ -425,7 +425,7 @@ def predict_logits(
   """Start and end logits of --predict_file, float32 [2, windows, S]."""
   max_seq_length = run.settings.model.max_seq_length
   num_windows = len(data.windows.length)
-  batch_size = run.settings.run.predict_batch_size
+  batch_size = run.flags.predict_batch_size
   rows = lifecycle.fill_last_batch(run, range(num_windows), batch_size)
   # The lowest float32 stays at padding that is not computed.
   logits = np.full([2, len(rows), max_seq_length], np.finfo("f").min, "f")
@@ -490,7 +490,7 @@ def answer_questions(
     squad_answers.save_logits(run.settings.save_logits, data.windows, logits)
   found, settings = run_report.Findings(), run.settings.answers
   has_negative = settings.version_2_with_negative
-  do_eval = run.settings.run.do_eval
+  do_eval = run.flags.do_eval
   if has_negative and not do_eval:
     log_stored_threshold(run)
   answers = squad_answers.find_answers(

@@ -273,7 +273,7 @@ def predict(
 
 def measure(run: Run, dev_set: Sequence[Example], checkpoint: str | None):
   """Accuracy of each head and their mean, and the predictions."""
-  batch_size = run.settings.run.eval_batch_size
+  batch_size = run.flags.eval_batch_size
   predicted = predict(run, "dev", dev_set, batch_size, checkpoint)
   predictions = [
     result_files.DevPrediction(f"dev-{number}", example.labels, labels)
@@ -299,7 +299,7 @@ def label_texts(
 ) -> None:
   """Writes the labels of --predict_file."""
   name = result_files.predictions_name(run.settings.predict_file)
-  batch_size = run.settings.run.predict_batch_size
+  batch_size = run.flags.predict_batch_size
   rows = predict(run, "predict", texts, batch_size, checkpoint)
   with files.atomic_write(run.path(f"{name}.tsv")) as file:
     file.writelines("\t".join(labels) + "\n" for labels in rows)

@@ -37,6 +37,7 @@ there](../../benchmarks/README.md#reading-the-output).
   they lie on both sides of one, the row says "unclear".
 - **Values** are medians over the passes. The machines were shared with other
   work: compare ratios, and no values of different runs.
+- **Runs** have the version of this project, processor, threads and date.
 """
 
 
@@ -174,9 +175,10 @@ _EXTENSIONS = {
 
 
 def kept() -> list[Result]:
-  """The results in the repository, those of the same work together."""
+  """The results in the repository: by work, the newest first."""
   paths = sorted(FOLDER.glob("*.jsonl"))
   found = [result for path in paths for result in results.read(path)]
+  found.sort(key=_age, reverse=True)
   works = list(dict.fromkeys(map(_work, found)))
   return sorted(found, key=lambda result: works.index(_work(result)))
 
@@ -195,12 +197,7 @@ def render(found: list[Result]) -> str:
   runs = list(dict.fromkeys(map(_run, found)))
   parts = [_INTRODUCTION]
   for section in SECTIONS:
-    tables = [
-      part
-      for version, of_version in _by_version(found)
-      for part in _tables(section, version, of_version, runs)
-    ]
-    if tables:
+    if tables := list(_tables(section, found, runs)):
       parts += [f"## {section.title}\n", *tables]
   if runs:
     parts.append("## Runs\n")
@@ -210,63 +207,45 @@ def render(found: list[Result]) -> str:
   return "\n".join(parts)
 
 
-def _by_version(found: list[Result]) -> list[tuple[str, list[Result]]]:
-  """The results of each version of this project, the newest first."""
-  versions = sorted(set(map(_version, found)), reverse=True)
-  return [
-    (".".join(map(str, version)), [r for r in found if _version(r) == version])
-    for version in versions
-  ]
-
-
 def _version(result: Result) -> tuple[int, ...]:
   return tuple(map(int, result.versions["project"].split(".")))
 
 
 def _tables(
-  section: Section,
-  version: str,
-  of_version: list[Result],
-  runs: list[tuple],
+  section: Section, found: list[Result], runs: list[tuple]
 ) -> Iterator[str]:
-  """Captions and tables of a section, of one version of this project."""
-  rows = list(_rows(section, of_version, runs))
+  """The tables of a section: ratios, and metrics of models."""
+  rows = list(_rows(section, found, runs))
   if rows:
-    yield f"Version {version} of this project:\n"
     heads = ["work", "this project", "compared with", "ratio", "run"]
     yield markdown.table(heads, rows)
-  metrics = list(_metric_rows(section, of_version, runs))
+  metrics = list(_metric_rows(section, found, runs))
   if metrics:
-    yield f"Metrics of models of version {version}, means of all passes:\n"
+    yield "Metrics of these models, means of all passes:\n"
     heads = ["work", "metric", "this project", "compared with", "difference"]
     yield markdown.table([*heads, "run"], metrics)
 
 
-# Tables in README.md
+# The table in README.md
 
 README = ROOT / "README.md"
 _BEGIN, _END = "<!-- performance: begin -->\n", "<!-- performance: end -->\n"
 
 
 def summary(found: list[Result]) -> str:
-  """The newest run of each headline: a table per version of this project."""
+  """The newest run of each headline."""
   runs = list(dict.fromkeys(map(_run, found)))
-  newest = {
-    headline: max(measured, key=lambda r: (_version(r), r.date))
+  rows = [
+    _headline_row(headline, max(measured, key=_age), runs)
     for headline in HEADLINES
     if (measured := [r for r in found if _shows(headline, r)])
-  }
+  ]
   heads = ["work", "this project", "fastest other code", "ratio", "run"]
-  parts = []
-  for version, of_version in _by_version(list(newest.values())):
-    rows = [
-      _headline_row(headline, result, runs)
-      for headline, result in newest.items()
-      if result in of_version
-    ]
-    parts.append(f"Version {version} of this project:\n")
-    parts.append(markdown.table(heads, rows))
-  return "\n".join(parts)
+  return markdown.table(heads, rows)
+
+
+def _age(result: Result) -> tuple[tuple[int, ...], str]:
+  return _version(result), result.date
 
 
 def with_summary(text: str) -> str:
@@ -428,7 +407,8 @@ def _run_link(result: Result, runs: list[tuple], page: str = "") -> str:
   maker = next(filter(result.processor.startswith, _MAKERS), "")
   newest = _extensions(result).rpartition(", ")[2]
   where = result.device or f"{maker} {newest}".strip()
-  return f"[{where}, {_threads(result)}, {result.date}]({page}#run-{number})"
+  facts = [result.versions["project"], where, _threads(result), result.date]
+  return f"[{', '.join(facts)}]({page}#run-{number})"
 
 
 def _threads(result: Result) -> str:

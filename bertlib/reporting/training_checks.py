@@ -92,7 +92,7 @@ def estimate_training(
 ) -> None:
   """Estimates steps, disk, memory and time of a run, in steps of a dry run."""
   num_steps = 0
-  if run.settings.run.do_train:
+  if run.flags.do_train:
     with step("steps"):
       num_steps = _count_steps(run, lengths, count_steps)
   with step("disk"):
@@ -110,12 +110,12 @@ def _count_steps(run: Run, lengths: LengthSummary, count_steps) -> int:
     num_steps = count_steps(lengths.num_examples)
   else:
     num_steps = step_plan.count_steps(
-      run.settings.run, lengths.num_examples, run.task.unit
+      run.flags, lengths.num_examples, run.task.unit
     )
   logging.info(
     "steps: %s with batch size %d, training set of %d",
     num_steps or "any number",
-    run.settings.run.train_batch_size,
+    run.flags.train_batch_size,
     lengths.num_examples,
   )
   return num_steps
@@ -184,7 +184,7 @@ def seconds_per_step(
 def _step_cost(run: Run, plan, lengths: LengthSummary) -> tuple[int, float]:
   """Operations of a step, and operations per second of matrix products."""
   compute, _ = plan
-  batch_size = run.settings.run.train_batch_size
+  batch_size = run.flags.train_batch_size
   shape = run.step_shape._replace(seq_length=max(round(lengths.num_tokens), 1))
   num_flops = memory_plan.step_flops(
     run.config, batch_size, shape, compute.recompute

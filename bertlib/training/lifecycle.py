@@ -38,6 +38,7 @@ from bertlib.training import (
   session_hooks,
   step_plan,
 )
+from bertlib.training.budget import Budget
 from bertlib.training.dev_scores import Selection
 from bertlib.training.task import Run, Task
 
@@ -192,10 +193,8 @@ def check_folder(run: Run) -> None:
     run.settings.model.vocab_file,
     run.task.record,
   )
-  if run.settings.run.do_train and not run.seeds:
-    finding.check_resume(
-      run.settings.run.resume, run.output_dir, run.start.last
-    )
+  if run.flags.do_train and not run.seeds:
+    finding.check_resume(run.flags.resume, run.output_dir, run.start.last)
 
 
 def check_weights(run: Run) -> None:
@@ -205,7 +204,7 @@ def check_weights(run: Run) -> None:
     model_fn = make_model_fn(
       run,
       trained=run.start.own and checkpoint,
-      starts_training=run.settings.run.do_train and not run.start.own,
+      starts_training=run.flags.do_train and not run.start.own,
     )
     estimators.check_model_fn(checkpoint, model_fn, run.task.features)
 
@@ -224,7 +223,7 @@ def check_start(run: Run, step: Steps = steps.RUN) -> step_plan.Plan | None:
   # Training logs the rest again.
   quiet = functools.partial(terminal.quiet, logging.WARNING)
   with contextlib.nullcontext() if step.is_dry_run else quiet():
-    if run.settings.run.do_train:
+    if run.flags.do_train:
       with step("batches"):
         plan = plan_training(run)
     if run.start.trained or run.settings.model.init_checkpoint:
@@ -319,7 +318,7 @@ def plan_training(run: Run) -> step_plan.Plan:
 def _starts_from_another_task(run: Run) -> bool:
   """True if --init_checkpoint is a model of another task, by its labels too."""
   folder = run.settings.model.folder
-  if not (folder and run.settings.run.do_train) or run.start.own:
+  if not (folder and run.flags.do_train) or run.start.own:
     return False
   initial, own = model_description.load(folder), describe_model(run)
   return any(
@@ -339,7 +338,7 @@ def input_options(run: Run, is_training: bool) -> dict[str, Any]:
     # A TPU gets full batches with all their padding.
     "drop_remainder": run.on_tpu,
     "trim": run.task.masks_padding and not run.on_tpu,
-    "seed": run.settings.run.seed,
+    "seed": run.flags.seed,
     # Training resumes after the last checkpoint.
     "first_step": run.start.step if is_training else 0,
   }
@@ -381,7 +380,7 @@ def records_path(run: Run, name: str) -> str:
   # Without training, a temporary name: a concurrent run may be reading the
   # final one. Renamed when the block of `lock_output_dir` ends.
   path = run.path(f"{name}.tf_record")
-  return path if run.settings.run.do_train else files.temporary_name(path)
+  return path if run.flags.do_train else files.temporary_name(path)
 
 
 def _name_records(folder: str) -> None:
@@ -404,7 +403,7 @@ def write_model_files(run: Run) -> None:
     describe_model(run),
     run.config,
     run.settings.model.vocab_file,
-    overwrite=run.settings.run.do_train,
+    overwrite=run.flags.do_train,
   )
 
 
@@ -426,7 +425,7 @@ def train(
   evaluate_fn: model_selection.Evaluate | None = None,
   find_bad_record: record_check.FindBadRecord | None = None,
   layout: tf_records.Layout | None = None,
-  within: Any = None,
+  within: Budget | None = None,
 ) -> None:
   """Trains to the last step, or resumes where training was stopped.
 
@@ -438,7 +437,7 @@ def train(
     evaluate_fn: evaluates a checkpoint on the dev set, for --eval_steps.
     find_bad_record: finds the invalid record when reading fails.
     layout: layout of the records, to name an invalid one when the loss is NaN.
-    within: `budget.Budget` that ends the training, instead of steps.
+    within: what ends the training, instead of steps.
 
   Raises:
     InputError: the loss is NaN or Inf, or a record is invalid.
@@ -479,7 +478,9 @@ def train(
 _NO_LAST_STEP = 2**62
 
 
-def _log_start(run: Run, num_train_steps: int, data: str, within: Any) -> None:
+def _log_start(
+  run: Run, num_train_steps: int, data: str, within: Budget | None
+) -> None:
   """Logs the first and the last step of training."""
   done = run.start.step
   if done >= num_train_steps:
@@ -495,7 +496,7 @@ def _log_start(run: Run, num_train_steps: int, data: str, within: Any) -> None:
       data,
       done,
       f"within {within}" if within else f"to {num_train_steps}",
-      run.settings.run.train_batch_size,
+      run.flags.train_batch_size,
       run.task.unit,
     )
 
@@ -514,13 +515,13 @@ def _save_hook(run: Run, input_fn, stop, own, layout):
   """The hook that saves checkpoints, also when the run is stopped."""
   replicas = run.settings.devices.replicas
   params = {
-    "batch_size": run.settings.run.train_batch_size,
+    "batch_size": run.flags.train_batch_size,
     "shard": replicas and replicas.shard,
   }
   return checkpoint_hook.CheckpointHook(
     run.output_dir,
-    run.settings.run.steps_per_checkpoint,
-    run.settings.run.save_checkpoints_secs,
+    run.flags.steps_per_checkpoint,
+    run.flags.save_checkpoints_secs,
     stop,
     own,
     functools.partial(checkpoint_hook.batch_at, input_fn, params),
@@ -532,7 +533,7 @@ def select_checkpoint(run: Run) -> str | None:
   """The best or else last checkpoint in --output_dir; None without one."""
   checkpoint = run.start.own
   # The chief may still be writing while other workers have ended.
-  if run.settings.run.do_train and run.is_chief:
+  if run.flags.do_train and run.is_chief:
     checkpoint = finding.trained_checkpoint(run.output_dir)
   if checkpoint and run.is_chief:
     logging.info("The weights are those of %s", checkpoint)
@@ -567,7 +568,7 @@ def evaluate(
     checkpoint: its path; None for the model of --init_checkpoint.
   """
   model_fn = make_inference_model_fn(
-    run, input_fn, run.settings.run.eval_batch_size, checkpoint
+    run, input_fn, run.flags.eval_batch_size, checkpoint
   )
   collector = session_hooks.PredictionCollector()
   if not run.on_tpu:
@@ -600,7 +601,7 @@ def predict(
   Yields:
     The predictions of each row, by name.
   """
-  batch_size = batch_size or run.settings.run.predict_batch_size
+  batch_size = batch_size or run.flags.predict_batch_size
   model_fn = make_inference_model_fn(run, input_fn, batch_size, checkpoint)
   estimator = estimators.build(
     run.settings, model_fn, _estimator_dir(run), batch_size

@@ -14,6 +14,7 @@ from bertlib.checkpoints import finding
 from bertlib.checkpoints.task_record import TaskRecord
 from bertlib.data import tf_records
 from bertlib.settings.command import TrainingSettings
+from bertlib.settings.training import RunSettings
 from bertlib.training.dev_scores import Selection
 from bertlib.training.memory_plan import StepShape
 
@@ -98,20 +99,24 @@ class Run:
   selection: Selection
 
   @property
+  def flags(self) -> RunSettings:
+    """What is done, in which batches, from which seed."""
+    return self.settings.run
+
+  @property
   def seeds(self) -> list[int]:
     """The seeds of --seeds; empty for a single run."""
-    run = self.settings.run
-    return [run.seed + index for index in range(run.seeds)]
+    return [self.flags.seed + index for index in range(self.flags.seeds)]
 
   @property
   def output_dir(self) -> str:
     """The folder of the run."""
-    return self.settings.run.output_dir
+    return self.flags.output_dir
 
   @property
   def model_folder(self) -> str:
     """The folder of the model that is trained or else read."""
-    folder = None if self.settings.run.do_train else self.settings.model.folder
+    folder = None if self.flags.do_train else self.settings.model.folder
     return folder or self.output_dir
 
   @property
@@ -127,12 +132,12 @@ class Run:
   @property
   def evaluates(self) -> bool:
     """True if this process evaluates the dev set after training."""
-    return self.settings.run.do_eval and self.is_chief
+    return self.flags.do_eval and self.is_chief
 
   @property
   def predicts(self) -> bool:
     """True if this process predicts."""
-    return self.settings.run.do_predict and self.is_chief
+    return self.flags.do_predict and self.is_chief
 
   @property
   def step_shape(self) -> StepShape:
@@ -148,7 +153,7 @@ class Run:
   @property
   def needs_dev_set(self) -> bool:
     """True if the dev set is evaluated during or after training."""
-    return bool(self.settings.run.do_eval or self.selection.eval_steps)
+    return bool(self.flags.do_eval or self.selection.eval_steps)
 
   def path(self, name: str) -> str:
     """Path of a file in --output_dir."""

@@ -108,7 +108,7 @@ def has_pairs(examples: Iterable[InputExample | ChoiceExample]) -> bool:
 def with_pairs(run: Run, examples: Examples) -> Run:
   """Adds to the model's description whether it is trained on pairs."""
   check_pairs(run, examples)
-  if not run.settings.run.do_train:
+  if not run.flags.do_train:
     return run
   return run.with_description(has_pairs=has_pairs(examples.train))
 
@@ -166,7 +166,7 @@ def write_dev_sets(
     result_files.write_bad_rows(run.output_dir, processor.bad_rows)
   dev_sets = {}
   for suffix, dev_set in examples.eval_sets.items():
-    batch_size = run.settings.run.eval_batch_size
+    batch_size = run.flags.eval_batch_size
     path, _ = write_records(
       run, processor, f"eval{suffix}", dev_set, batch_size
     )
