@@ -15,7 +15,7 @@ if __name__ == "__main__":  # Check flags before slow imports.
 else:  # A program that uses the Predictor.
   from bertlib.cli import tensorflow_log
 
-  tensorflow_log.hide_information()
+  tensorflow_log.hide_information(keras_2=True)
 
 import functools
 from collections import Counter

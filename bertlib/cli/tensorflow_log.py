@@ -1,4 +1,4 @@
-"""Keeps TensorFlow's own log off the terminal of a command.
+"""Imports TensorFlow without its own log on the terminal, and without Keras 3.
 
 TensorFlow writes to file descriptor 2 while it is imported, before its settings
 take effect, and later through its C++ and Python loggers.
@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
+from importlib import metadata
 
 from absl import flags
 
@@ -20,9 +21,20 @@ HELP = (
 )
 
 
-def hide_information() -> None:
+def select_keras_2() -> None:
+  """Lets TensorFlow import Keras 2, which Estimator uses, and not Keras 3."""
+  # It imports one of them with itself; Keras 3 and what that imports take a
+  # third of the start of a command. TensorFlow 2.15 has Keras 2 alone.
+  with contextlib.suppress(metadata.PackageNotFoundError):
+    if not metadata.version("keras").startswith("2."):
+      os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
+
+
+def hide_information(keras_2: bool = False) -> None:
   """Imports TensorFlow, unless it is; only warnings and errors are shown."""
   # A library must not hide warnings from the process that uses it.
+  if keras_2 and "tensorflow" not in sys.modules:
+    select_keras_2()
   if (
     "tensorflow" not in sys.modules
     and os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1") != "0"

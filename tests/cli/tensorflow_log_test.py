@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+from importlib.metadata import version
 
 import commands
 import pytest
@@ -104,6 +105,38 @@ def test_commands_show_no_log_of_tensorflow(world, tmp_path):
     "--grow",
   )
   assert lines == []
+
+
+IMPORTED = """
+import sys
+from bertlib.cli import tensorflow_log
+{prepare}
+import tensorflow as tf
+tf.keras.layers
+print([name for name in ("keras", "tf_keras") if name in sys.modules])
+"""
+
+
+@pytest.mark.skipif(
+  version("keras").startswith("2."), reason="TensorFlow 2.15 has no Keras 3"
+)
+@pytest.mark.parametrize(
+  ("prepare", "imported"),
+  [
+    ("tensorflow_log.select_keras_2()", ["tf_keras"]),
+    ("tensorflow_log.hide_information(keras_2=True)", ["tf_keras"]),
+    ("tensorflow_log.hide_information()", ["keras"]),
+  ],
+)
+def test_keras_3_is_not_imported_beside_estimator(prepare, imported):
+  environment = os.environ | {"PYTHONPATH": commands.ROOT}
+  environment.pop("TF_USE_LEGACY_KERAS", None)
+  printed = subprocess.check_output(
+    [sys.executable, "-c", IMPORTED.format(prepare=prepare)],
+    env=environment,
+    text=True,
+  )
+  assert printed == f"{imported}\n"
 
 
 PROGRAM = """
