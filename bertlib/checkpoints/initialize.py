@@ -16,6 +16,7 @@ from bertlib.cli.errors import InputError
 
 # Weights of the encoder, all of which a model uses. The pooler is optional.
 _ENCODER = ("bert/embeddings/", "bert/encoder/")
+_POOLER = "bert/pooler/"
 
 _FIX = (
   "Use the bert_config.json (and the task's labels) that belong to the"
@@ -122,7 +123,8 @@ def initialize_from_checkpoint(
       check_trained(trained, weights_of_graph())
     return None
   variables = tf.trainable_variables()
-  if not variables:  # the weights are constants
+  # The weights are constants, but for a pooler that the checkpoint lacks.
+  if all(name.startswith(_POOLER) for name in weights_of_graph()):
     return None
   is_first_replica = not tf.get_variable_scope().reuse
   if not init_checkpoint:

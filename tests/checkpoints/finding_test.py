@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import re
 import shutil
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -139,6 +140,29 @@ def test_weights_are_restored_and_counted(checkpoint, log):
   assert log[0] == f"25 of 26 variables restored from {checkpoint}"
   assert log[1] == "Not found in checkpoint (randomly initialized): new"
   assert log[2] == "Unused checkpoint variables: global_step, 1 Adam slots"
+
+
+@pytest.mark.parametrize(
+  ("lacks", "error"),
+  [("bert/pooler/", None), ("output_", "weights that the model does not use")],
+)
+def test_constants_need_no_pooler(lacks, error, checkpoint, tmp_path):
+  saved = tf.train.load_checkpoint(checkpoint)
+  weights = {
+    name: saved.get_tensor(name)
+    for name in saved.get_variable_to_shape_map()
+    if not name.startswith(lacks)
+  }
+  part = str(tmp_path / "part.ckpt")
+  checkpoint_writer.write_variables(part, weights)
+  raises = pytest.raises(InputError, match=error) if error else nullcontext()
+  with tf.Graph().as_default():
+    getter = initialize.constant_getter(part)
+    with tf.variable_scope("", custom_getter=getter):
+      build()
+    assert tf.trainable_variables()
+    with raises:
+      initialize.initialize_from_checkpoint(part, uses_all=True)
 
 
 def test_the_head_of_another_task_is_left_out_of_a_training(checkpoint, caplog):
