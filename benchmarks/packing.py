@@ -119,7 +119,7 @@ def epochs(
     )
     copies = tf.local_variables_initializer()  # 16-bit copies of weights
     steps = len(rows["input_ids"]) // settings.batch_size
-    # Closed at the end: a process whose input is still read does not end.
+    # Closed at the end: a process whose input still runs does not exit.
     with tf.Session() as session:
       session.run(tf.global_variables_initializer())
       session.run(copies)

@@ -23,8 +23,8 @@ HELP = (
 
 def select_keras_2() -> None:
   """Lets TensorFlow import Keras 2, which Estimator uses, and not Keras 3."""
-  # It imports one of them with itself; Keras 3 and what that imports take a
-  # third of the start of a command. TensorFlow 2.15 has Keras 2 alone.
+  # TensorFlow imports one of the two. Keras 3 and its dependencies take a third
+  # of the start of a command. TensorFlow 2.15 has Keras 2 alone.
   with contextlib.suppress(metadata.PackageNotFoundError):
     if not metadata.version("keras").startswith("2."):
       os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
@@ -32,13 +32,12 @@ def select_keras_2() -> None:
 
 def hide_information(keras_2: bool = False) -> None:
   """Imports TensorFlow, unless it is; only warnings and errors are shown."""
-  # A library must not hide warnings from the process that uses it.
-  if keras_2 and "tensorflow" not in sys.modules:
+  if "tensorflow" in sys.modules:
+    return
+  if keras_2:
     select_keras_2()
-  if (
-    "tensorflow" not in sys.modules
-    and os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1") != "0"
-  ):
+  # A library must not hide warnings from the process that uses it.
+  if os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1") != "0":
     with stderr_on_failure():
       import tensorflow  # noqa: F401
 

@@ -100,7 +100,7 @@ class Run:
 
   @property
   def flags(self) -> RunSettings:
-    """What is done, in which batches, from which seed."""
+    """Flags of the run itself: actions, folder, batch sizes, seed."""
     return self.settings.run
 
   @property

@@ -320,20 +320,19 @@ class Vectors(Task):
       yield None, vector.tolist()
 
 
-class Matches(Texts):
-  """Whether the second text of a pair follows from the first."""
+class Relations(Texts):
+  """One of several labels per pair of texts."""
 
-  kind = "multi_label"
   about = "pairs"
 
   def examples(self):
     return Pairs().examples()
 
 
-class Relations(Matches):
-  """One of several labels per pair."""
+class Matches(Relations):
+  """A label that a pair of texts has or has not."""
 
-  kind = "classification"
+  kind = "multi_label"
 
 
 class States(Task):
