@@ -24,10 +24,12 @@ HELP = (
 def select_keras_2() -> None:
   """Lets TensorFlow import Keras 2, which Estimator uses, and not Keras 3."""
   # TensorFlow imports one of the two. Keras 3 and its dependencies take a third
-  # of the start of a command. TensorFlow 2.15 has Keras 2 alone.
+  # of the start of a command. TensorFlow 2.15 has Keras 2 alone, pre-releases
+  # have the package keras-nightly.
   with contextlib.suppress(metadata.PackageNotFoundError):
-    if not metadata.version("keras").startswith("2."):
-      os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
+    if metadata.version("keras").startswith("2."):
+      return
+  os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
 
 
 def hide_information(keras_2: bool = False) -> None:

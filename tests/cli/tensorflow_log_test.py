@@ -4,7 +4,7 @@ import os
 import re
 import subprocess
 import sys
-from importlib.metadata import version
+from importlib import metadata
 
 import commands
 import pytest
@@ -118,7 +118,8 @@ print([name for name in ("keras", "tf_keras") if name in sys.modules])
 
 
 @pytest.mark.skipif(
-  version("keras").startswith("2."), reason="TensorFlow 2.15 has no Keras 3"
+  metadata.version("tensorflow").startswith("2.15."),
+  reason="TensorFlow 2.15 has no Keras 3",
 )
 @pytest.mark.parametrize(
   ("prepare", "imported"),
