@@ -128,6 +128,7 @@ def imports_of(module):
   )
 
 
+@functools.cache
 def own_imports_of(module):
   nodes = [*ast.walk(parse(module))]
   found = {

@@ -109,6 +109,7 @@ def assert_same_text(text, expected):
 # Whole runs
 
 
+@pytest.mark.train
 def test_several_replicas_give_the_same_features(folder, extracted, tmp_path):
   replicated = tmp_path / "replicated.jsonl"
   extract(replicated, folder, layers="-1,0", num_replicas=3)

@@ -91,6 +91,7 @@ def lacks_kernel(node):
   return missing is not None and (not missing or bool(missing & types))
 
 
+@pytest.mark.train
 @cases
 def test_operations_of_a_training_step_have_gpu_kernels(task, arguments, gpu):
   with tf.Graph().as_default() as graph:

@@ -47,7 +47,7 @@ def test_batches_are_sorted_and_outputs_are_in_order(batch_size, monkeypatch):
   assert batches == [[1, 2], [0]]
 
 
-@pytest.mark.process
+@pytest.mark.slow
 def test_a_small_model_is_timed(vocab_file, tmp_path):
   json_file = tmp_path / "results.jsonl"
   process = subprocess.run(

@@ -135,6 +135,7 @@ CASES = {
 }
 
 
+@pytest.mark.train
 @pytest.mark.parametrize("script", CASES)
 def test_training_step_changes_every_part_of_the_model(script, variables):
   model_fn, more, _ = CASES[script]

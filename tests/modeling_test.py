@@ -820,6 +820,7 @@ def test_unpadding_zeroes_states_at_padding_and_keeps_those_of_tokens():
 READ = (0, 7, 2, 7, 11)
 
 
+@pytest.mark.train
 @pytest.mark.parametrize("layout", ["ragged", "full"])
 @pytest.mark.parametrize(
   "compute",
@@ -891,6 +892,7 @@ def pull_of(states, weights):
   return tf.reduce_sum(tf.cast(states, tf.float32) * pull * weights)
 
 
+@pytest.mark.train
 @pytest.mark.parametrize("picks", [False, True])
 @pytest.mark.parametrize(
   "compute",
@@ -990,6 +992,7 @@ def test_masked_lm_logits_accept_gathered_states():
   np.testing.assert_array_equal(actual, expected)
 
 
+@pytest.mark.train
 @pytest.mark.parametrize("on_gpu", [False, True])
 @pytest.mark.parametrize("unpad", [False, True])
 def test_compiled_model_trains_like_the_plain_model(unpad, on_gpu):

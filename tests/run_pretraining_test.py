@@ -571,7 +571,7 @@ def test_scores_before_training_equal_the_reference(tmp_path):
     assert results[key] == pytest.approx(value, abs=tolerance), key
 
 
-@pytest.mark.train
+@pytest.mark.slow
 @pytest.mark.needs_data
 def test_training_comes_as_far_as_the_reference(tmp_path):
   pretrain_as_the_reference(tmp_path, "--do_train=True", "--do_eval=True")

@@ -7,7 +7,7 @@ import pytest
 from benchmarks import training_step
 
 
-@pytest.mark.train
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_a_step_of_a_small_model_is_timed(precision):
   settings = SimpleNamespace(

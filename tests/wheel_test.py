@@ -408,6 +408,7 @@ def test_a_command_and_its_workers_run_as_a_module(run, world, tmp_path):
   assert (out / "records.tfrecord").stat().st_size
 
 
+@pytest.mark.slow
 def test_runs_in_subprocesses_and_their_reports_are_of_the_package(
   run, world, tmp_path
 ):

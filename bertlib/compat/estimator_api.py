@@ -236,7 +236,15 @@ def _load_estimator() -> types.ModuleType:
   try:
     _install_stand_ins()
     module = importlib.import_module("tensorflow_estimator")
-    return tf.compat.v1.estimator if _IS_2_15 else module.estimator
+    if not _IS_2_15:
+      return module.estimator
+    # The first use warns that this name is deprecated as a TensorFlow 1 name.
+    logger = tf.get_logger()
+    level = logger.level
+    logger.setLevel("ERROR")
+    tf.compat.v1.estimator.tpu.TPUEstimatorSpec  # noqa: B018
+    logger.setLevel(level)
+    return tf.compat.v1.estimator
   except Exception as error:
     raise _unusable("tensorflow-estimator", error) from error
 

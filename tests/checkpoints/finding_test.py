@@ -634,6 +634,7 @@ def row_of(ids, padding=0):
   return {name: values[name] for name in model_inputs.TOKEN_FEATURES}
 
 
+@pytest.mark.train
 def test_rows_are_computed_in_batches_and_returned_in_order(
   checkpoint, tmp_path, monkeypatch
 ):

@@ -208,6 +208,7 @@ def test_a_script_trains_and_evaluates(tmp_path):
   assert result["eval_accuracy"] == 1
 
 
+@pytest.mark.slow
 def test_a_tagger_with_lstms_and_a_crf_trains_with_early_stopping(tmp_path):
   done = run(TAGGER, str(tmp_path))
   assert done.returncode == 0, done.stderr[-4000:]

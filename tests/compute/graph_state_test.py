@@ -105,7 +105,7 @@ def norm_of_a_step():
   return optimization.mean_over_replicas(local, jit_norm=True)[1]
 
 
-@pytest.mark.graph
+@pytest.mark.train
 @pytest.mark.parametrize(
   "build",
   [
@@ -145,7 +145,9 @@ def train(folder):
 
 
 @pytest.mark.train
-@pytest.mark.parametrize("use", [predict, train])
+@pytest.mark.parametrize(
+  "use", [pytest.param(predict, marks=pytest.mark.slow), train]
+)
 def test_no_graph_is_kept(use, once, tmp_path, monkeypatch):
   # pytest keeps log records, and these their values.
   monkeypatch.setattr(logging.Logger, "callHandlers", lambda *_: None)

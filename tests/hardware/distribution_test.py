@@ -545,7 +545,7 @@ def uninterrupted(workspace):
   return workspace / "uninterrupted"
 
 
-@pytest.mark.process
+@pytest.mark.slow
 def test_two_workers_have_the_losses_of_two_replicas(train, uninterrupted):
   replicas = train("long", "--num_replicas=2", *LONG, config="dropout")
   found, expected = losses(uninterrupted), losses(replicas)

@@ -107,7 +107,7 @@ def test_killed_run_ends_with_the_weights_of_a_whole_one(folder, tmp_path):
   assert_same_training(tmp_path, folder / "whole")
 
 
-@pytest.mark.train
+@pytest.mark.slow
 def test_replicas_share_one_budget(folder, tmp_path):
   shared = ["--distribution=mirrored", "--num_replicas=2"]
   commands.succeed(SCRIPT, *flags(folder, tmp_path), *shared)

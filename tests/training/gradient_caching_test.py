@@ -184,6 +184,7 @@ def whole():
   return {name: plain_gradients(name, seeded(encoder())) for name in LOSSES}
 
 
+@pytest.mark.train
 @pytest.mark.parametrize(
   ("name", "num_micro_batches"),
   [("infonce", 1), *((name, count) for name in LOSSES for count in (2, 4))],
@@ -199,6 +200,7 @@ def test_micro_batches_give_the_gradient_of_the_whole_batch(
   assert sparse == {"bert/embeddings/word_embeddings"}
 
 
+@pytest.mark.train
 def test_options_of_computation_give_the_gradient_of_the_whole_batch(whole):
   compute = FastCompute(unpad=True, jit_compile=True, recompute=True)
   loss, found, _ = cached_gradients(
@@ -208,6 +210,7 @@ def test_options_of_computation_give_the_gradient_of_the_whole_batch(whole):
   assert_same_gradients(found, whole["infonce"][1])
 
 
+@pytest.mark.train
 @pytest.mark.parametrize(
   "compute",
   [
@@ -254,6 +257,7 @@ def test_loss_scale_scales_the_gradients_but_not_the_loss(whole):
 # Replicas
 
 
+@pytest.mark.train
 @pytest.mark.parametrize(
   ("name", "num_micro_batches"),
   [("infonce", 1), ("infonce", 2), ("cosent", 2)],

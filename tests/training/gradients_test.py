@@ -151,6 +151,7 @@ def whole():
   return take_four_steps(FastCompute())
 
 
+@pytest.mark.train
 @pytest.mark.parametrize(
   ("num_micro_batches", "compute"),
   [

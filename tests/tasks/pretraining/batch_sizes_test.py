@@ -77,7 +77,7 @@ def test_batches_grow_through_the_stream_of_records(folder):
     np.testing.assert_array_equal(rows, expected[: sum(SIZE_OF_STEP)])
 
 
-@pytest.mark.graph
+@pytest.mark.train
 @pytest.mark.parametrize("first_step", [1, 4])
 def test_resumed_batches_are_those_of_a_whole_training(folder, first_step):
   whole = read(folder, 0, masking=MASKING)
@@ -87,7 +87,7 @@ def test_resumed_batches_are_those_of_a_whole_training(folder, first_step):
       np.testing.assert_array_equal(array, expected[name], err_msg=name)
 
 
-@pytest.mark.graph
+@pytest.mark.train
 @pytest.mark.parametrize("by_file", [False, True])
 def test_traced_step_has_the_rows_of_all_processes(folder, by_file):
   options = {"masking": MASKING}
