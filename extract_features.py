@@ -40,12 +40,12 @@ from bertlib.cli import app, option, terminal
 from bertlib.cli.errors import InputError
 from bertlib.cli.steps import Steps
 from bertlib.compat import estimator_api
-from bertlib.compute import fast_compute
 from bertlib.compute.pooling import output_vectors, pool, sentence_vectors
 from bertlib.data import input_pipeline, model_inputs, tf_records
 from bertlib.data.model_inputs import _truncate_seq_pair
 from bertlib.exchange import resolve
 from bertlib.hardware import devices, estimators
+from bertlib.hardware.devices import Devices
 from bertlib.io import files, folder_lock, json_files, result_files, text_files
 from bertlib.io.files import atomic_write
 from bertlib.reporting import doctor, receipts
@@ -411,20 +411,29 @@ class Vectors(NamedTuple):
     return len(self.layer_indexes) * hidden_size
 
 
+class Model(NamedTuple):
+  """What computes the features."""
+
+  devices: Devices
+  config: modeling.BertConfig
+  tokenizer: tokenization.FullTokenizer
+  vectors: Vectors
+
+
 def main(_) -> None:
   """Writes the features of every line of --input_file to --output_file."""
   settings = option.from_flags(FeatureSettings)
   with receipts.begin(__file__, settings) as (receipt, step):
-    settings, *model = prepare(settings, step)
+    settings, model = prepare(settings, step)
   if step.is_dry_run:
     return
-  receipt.start(settings, [settings.input_file])
-  devices.log_devices(settings.devices, settings.compute)
+  receipt.start(settings, [settings.input_file], model.devices.choices)
+  devices.log_devices(model.devices)
   with (
     folder_lock.lock_files([settings.output_file]),
     tempfile.TemporaryDirectory() as folder,
   ):
-    num_texts = write_features(settings, *model, folder)
+    num_texts = write_features(settings, model, folder)
   logging.info("Features of %d texts in %s", num_texts, settings.output_file)
   receipt.finish(
     {
@@ -436,12 +445,11 @@ def main(_) -> None:
 
 def write_features(
   settings: FeatureSettings,
-  config: modeling.BertConfig,
-  tokenizer: tokenization.FullTokenizer,
-  vectors: Vectors,
+  model: Model,
   folder: str,  # for temporary files; empty
 ) -> int:
   """Writes the features of all texts; returns the number of texts."""
+  config, vectors = model.config, model.vectors
   is_npz = settings.output_format == "npz"
   with atomic_write(settings.output_file, "wb" if is_npz else "w") as output:
     records = os.path.join(folder, "input.tf_record")
@@ -449,21 +457,21 @@ def write_features(
       records,
       encode_examples(
         read_texts(settings, config, vectors),
-        tokenizer,
+        model.tokenizer,
         settings.model.max_seq_length,
       ),
       record_layout(settings.model.max_seq_length),
     )
     if not num_texts:
       raise InputError(f"{settings.input_file}: has no lines")
-    rows = predict(settings, config, tokenizer, vectors, records, folder)
+    rows = predict(settings, model, records, folder)
     rows = tf_records.restore_input_order(
       terminal.follow(rows, num_texts, "texts")
     )
     if is_npz:
       write_npz(output, rows, num_texts, vectors.width(config.hidden_size))
     else:
-      write_jsonl(output, rows, vectors.layer_indexes, tokenizer)
+      write_jsonl(output, rows, vectors.layer_indexes, model.tokenizer)
   return num_texts
 
 
@@ -479,14 +487,10 @@ def read_texts(
 
 
 def predict(
-  settings: FeatureSettings,
-  config: modeling.BertConfig,
-  tokenizer: tokenization.FullTokenizer,
-  vectors: Vectors,
-  records: str,
-  folder: str,
+  settings: FeatureSettings, model: Model, records: str, folder: str
 ) -> Iterator[Mapping[str, np.ndarray]]:
   """Computes the features of records, in batches of similar length."""
+  on_tpu, config, vectors = model.devices.on_tpu, model.config, model.vectors
   layout = record_layout(settings.model.max_seq_length)
 
   def input_fn(params, block_size=input_pipeline.BLOCK_SIZE):
@@ -495,8 +499,8 @@ def predict(
       layout,
       params["batch_size"],
       drop_remainder=False,
-      trim=not settings.devices.on_tpu,
-      by_length=not settings.devices.on_tpu,
+      trim=not on_tpu,
+      by_length=not on_tpu,
       block_size=block_size,
     )
 
@@ -505,10 +509,10 @@ def predict(
       config,
       settings.model.init_checkpoint,
       vectors.layer_indexes,
-      settings.devices.on_tpu,
+      on_tpu,
       settings.use_one_hot_embeddings,
       vectors.pooling,
-      fast_compute.read_compute(settings),
+      model.devices.compute(),
       vectors.embedding,
     ),
     settings,
@@ -516,7 +520,7 @@ def predict(
       config,
       settings.model.init_checkpoint,
       None,
-      tokenizer,
+      model.tokenizer,
       settings.model.max_seq_length,
       vectors.prefix,
       text_files.encoding_of(*settings.text.codec),
@@ -525,6 +529,7 @@ def predict(
   )
   estimator = estimators.build(
     settings,
+    model.devices,
     model_fn,
     model_dir=folder,  # empty: a checkpoint in it would take precedence
     predict_batch_size=settings.batch_size,
@@ -550,15 +555,13 @@ def texts_per_block(
 
 def prepare(
   asked: FeatureSettings, step: Steps
-) -> tuple[
-  FeatureSettings, modeling.BertConfig, tokenization.FullTokenizer, Vectors
-]:
+) -> tuple[FeatureSettings, Model]:
   """Loads the model and checks it; writes nothing."""
   with step("model"):
     settings = resolve.complete(asked)
     model = settings.model
   with step("devices"):
-    settings = resolve.find_devices(settings)
+    found = resolve.find_devices(settings)
   with step("config"):
     config = resolve.load_config(model)
   with step("output"):
@@ -576,7 +579,7 @@ def prepare(
       lengths = check_texts(settings, config, tokenizer, vectors)
     with step("disk"):
       check_disk(settings, config, vectors, lengths)
-  return settings, config, tokenizer, vectors
+  return settings, Model(found, config, tokenizer, vectors)
 
 
 def find_vectors(

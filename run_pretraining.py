@@ -551,7 +551,7 @@ def check_batch_sizes(
     )
   _, options = plan
   num_parts = options.num_micro_batches
-  num_parts *= settings.devices.num_replicas_in_sync
+  num_parts *= run.devices.num_replicas
   if settings.run.train_batch_size % num_parts:
     raise InputError(
       f"--train_batch_size={settings.run.train_batch_size}: cannot be divided"
@@ -585,8 +585,8 @@ def measure_device(run: Run, receipt: receipts.Receipt) -> Run:
   """Records the peak of the device, with which the log compares the speed."""
   if run.on_tpu:
     return run
-  dtype = lifecycle.read_compute(run).dtype.name
-  replicas = run.settings.devices.replicas
+  dtype = run.compute.dtype.name
+  replicas = run.devices.replicas
   peak = precision.device_peak(dtype)
   receipt.record(device_peak={"dtype": dtype, "flops_per_second": peak})
   num_devices = 1

@@ -576,7 +576,7 @@ def answer_interactively(run: Run, checkpoint: str | None) -> None:
   with Predictor(
     run.model_folder if is_described else run.output_dir,
     checkpoint or settings.model.init_checkpoint,
-    precision=settings.compute.precision,
+    precision=run.devices.precision,
     calibration_file=settings.quantization.calibration_file,
     encoding=encoding,
     int8_skip_layers=settings.quantization.int8_skip_layers,

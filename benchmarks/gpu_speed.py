@@ -65,13 +65,11 @@ def make_step(
 
   import modeling
   import run_classifier
-  from bertlib.compute import fast_compute
 
-  compute = fast_compute.read_compute(
-    training_step.training_settings(
-      precision=settings.precision, xla=settings.xla
-    )
+  _, found = training_step.read_flags(
+    precision=settings.precision, xla=settings.xla
   )
+  compute = found.compute()
   batch = training_step.random_batch(settings)
   with tf.Graph().as_default():
     features = {

@@ -242,10 +242,8 @@ def make_model_fn(settings: SimpleNamespace, head: Any) -> tuple[Any, str]:
   import run_embeddings
   import run_ner
   import run_squad
-  from bertlib.compute import fast_compute
   from bertlib.settings import embedding_spec
   from bertlib.tasks.embeddings import embedding_losses
-  from bertlib.training import step_plan
   from bertlib.training.memory_plan import StepShape
 
   builder, arguments = {
@@ -261,20 +259,16 @@ def make_model_fn(settings: SimpleNamespace, head: Any) -> tuple[Any, str]:
       },
     ),
   }[settings.task]
-  own = training_step.training_settings(
-    train_batch_size=settings.batch_size,
-    precision="float32",
-    bias_correction=True,
-  )
   config = mrpc_epoch.read_config(settings)
   config.hidden_dropout_prob = config.attention_probs_dropout_prob = 0.0
   # Dropout of a head is fixed, as in the original.
   modeling.dropout = lambda tensor, *_: tensor
-  compute, options = step_plan.plan_training(
-    own,
-    fast_compute.read_compute(own),
+  compute, options = training_step.training_plan(
     config,
     StepShape(settings.max_seq_length),
+    train_batch_size=settings.batch_size,
+    precision="float32",
+    bias_correction=True,
   )
   model_fn = builder.model_fn_builder(
     bert_config=config,

@@ -79,21 +79,15 @@ def main(_: list[str]) -> None:
 
 def ours(settings: SimpleNamespace) -> Iterator[Answer]:
   """An epoch of ours."""
-  from bertlib.compute import fast_compute
-  from bertlib.training import step_plan
   from bertlib.training.memory_plan import StepShape
 
-  own = training_step.training_settings(
+  compute, options = training_step.training_plan(
+    read_config(settings),
+    StepShape(settings.max_seq_length),
     train_batch_size=settings.batch_size,
     max_seq_length=settings.max_seq_length,
     precision=settings.precision,
     xla=settings.xla,
-  )
-  compute, options = step_plan.plan_training(
-    own,
-    fast_compute.read_compute(own),
-    read_config(settings),
-    StepShape(settings.max_seq_length),
   )
   keywords = {"compute": compute, "options": options, "seed": 1}
   yield from graph_side(

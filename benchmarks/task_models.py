@@ -22,6 +22,7 @@ import run_squad
 from bertlib.cli import option
 from bertlib.data import tf_records
 from bertlib.hardware import devices
+from bertlib.hardware.devices import Devices
 from bertlib.settings.classifier import ClassifierSettings
 from bertlib.settings.embeddings import EmbeddingSettings
 from bertlib.settings.ner import NerSettings
@@ -50,7 +51,7 @@ LABELS = ("a", "b", "c")
 
 
 def settings_of(command, *arguments: str):
-  """Settings of a command, without looking for devices."""
+  """Settings of a command."""
   values = flags.FlagValues()
   option.define(command, values, required=False)
   values(
@@ -63,9 +64,7 @@ def settings_of(command, *arguments: str):
       *arguments,
     ]
   )
-  settings = option.read_flags(command, values)
-  chosen = devices.choose(settings.compute, settings.devices)
-  return dataclasses.replace(settings, compute=chosen)
+  return option.read_flags(command, values)
 
 
 def run_of(
@@ -114,7 +113,9 @@ def run_of(
       weights = {"label_weights": [0.5, 1.0, 2.0]}
       arguments = {**task.model_arguments, **weights}
       task = dataclasses.replace(task, model_arguments=arguments)
-  return Run(settings, task, config, None, None, None)
+  # Without looking for devices.
+  found = devices.choose(settings.compute, Devices(settings.devices))
+  return Run(settings, found, task, config, None, None, None)
 
 
 def model_of(name: str, *arguments: str):

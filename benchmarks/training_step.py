@@ -151,10 +151,11 @@ def repeat(times: int, function: Callable, *args: Any) -> None:
 def plan(settings: SimpleNamespace) -> tuple[Any, dict[str, Any]]:
   """Config of our model, and keywords for how a step is computed."""
   import modeling
-  from bertlib.compute import fast_compute
-  from bertlib.training import step_plan
 
-  ours = training_settings(
+  config = modeling.BertConfig(**sizes(settings))
+  compute, options = training_plan(
+    config,
+    step_shape(settings),
     train_batch_size=settings.batch_size,
     max_seq_length=settings.seq_length,
     precision=settings.precision,
@@ -162,10 +163,6 @@ def plan(settings: SimpleNamespace) -> tuple[Any, dict[str, Any]]:
     gradient_accumulation_steps=settings.gradient_accumulation_steps,
     recompute_activations=settings.recompute_activations,
     memory_gb=settings.memory_gb,
-  )
-  config = modeling.BertConfig(**sizes(settings))
-  compute, options = step_plan.plan_training(
-    ours, fast_compute.read_compute(ours), config, step_shape(settings)
   )
   return config, {"compute": compute, "options": options, "seed": 1}
 
@@ -177,13 +174,22 @@ def step_shape(settings: SimpleNamespace):
   return StepShape(settings.seq_length, num_output_positions=1)
 
 
-def training_settings(**values: Any):
-  """Settings of run_classifier.py, with values of flags by name."""
+def read_flags(**values: Any):
+  """Settings of run_classifier.py with these flags, and the devices."""
   from bertlib.cli import option
   from bertlib.exchange import resolve
   from bertlib.settings.classifier import ClassifierSettings
 
-  return resolve.find_devices(option.make(ClassifierSettings, **values))
+  flags = option.make(ClassifierSettings, **values)
+  return flags, resolve.find_devices(flags)
+
+
+def training_plan(config: Any, shape: Any, **values: Any):
+  """Plan of a step of run_classifier.py, with values of flags by name."""
+  from bertlib.training import step_plan
+
+  flags, found = read_flags(**values)
+  return step_plan.plan_training(flags, found, found.compute(), config, shape)
 
 
 def describe(keywords: dict[str, Any]) -> str:

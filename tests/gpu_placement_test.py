@@ -19,7 +19,6 @@ import tensorflow.compat.v1 as tf
 from benchmarks import task_models
 from benchmarks.task_models import BATCH_SIZE
 from bertlib.compat import estimator_api
-from bertlib.compute import fast_compute
 from bertlib.training import lifecycle
 
 pytestmark = pytest.mark.graph
@@ -119,7 +118,7 @@ def test_a_type_without_gpu_kernel_is_noticed(dtype, lacks):
 
 
 def test_gpu_computes_by_xla_and_without_onednn_by_default(gpu):
-  compute = fast_compute.read_compute(task_models.run_of("ner").settings)
+  compute = task_models.run_of("ner").compute
   assert compute.unpad and compute.jit_compile and compute.on_gpu
   assert not compute.use_onednn
 
@@ -127,7 +126,7 @@ def test_gpu_computes_by_xla_and_without_onednn_by_default(gpu):
 @pytest.mark.parametrize(("xla", "compiles"), [("auto", False), ("on", True)])
 def test_prediction_on_a_gpu_is_compiled_on_request(gpu, xla, compiles):
   made = task_models.run_of("ner", f"--xla={xla}")
-  compute = fast_compute.read_compute(made.settings).for_inference()
+  compute = made.compute.for_inference()
   assert compute.jit_compile == compiles
 
 

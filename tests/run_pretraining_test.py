@@ -44,6 +44,7 @@ from bertlib.checkpoints import checkpoint_writer, initialize
 from bertlib.cli import option
 from bertlib.cli.errors import InputError
 from bertlib.data import input_pipeline, model_inputs, tf_records
+from bertlib.hardware.devices import Devices
 from bertlib.settings import model_description
 from bertlib.settings.pretraining import PretrainingSettings
 from bertlib.tasks.classification import classification_records
@@ -243,7 +244,15 @@ def test_input_files_set_from_python_are_split_at_commas(place):
     task = run_pretraining.make_task(settings)
     selection = lifecycle.read_selection(settings.run, task.metrics)
     data = pretraining_inputs.find_data(
-      Run(settings, task, CONFIG, None, None, selection)
+      Run(
+        settings,
+        Devices(settings.devices),
+        task,
+        CONFIG,
+        None,
+        None,
+        selection,
+      )
     )
   assert data.train_files == files
   assert list(data.num_records.values()) == [13, 10]

@@ -15,10 +15,9 @@ import tensorflow.compat.v1 as tf
 
 import modeling
 import optimization
-from bertlib.compute import int8, onednn, precision, same_formula, xla
+from bertlib.compute import int8, onednn, same_formula, xla
 from bertlib.compute.graph_state import custom_gradient
 from bertlib.compute.unpadding import UnpaddedRows
-from bertlib.settings.command import EstimatorSettings
 
 
 @dataclasses.dataclass(frozen=True)
@@ -289,24 +288,3 @@ def recomputed(layer: Callable, scope) -> Callable:
     return stored(tensor, *weights)
 
   return call
-
-
-def read_compute(
-  settings: EstimatorSettings, masks_padding: bool = True
-) -> FastCompute:
-  """Precision, unpadding and XLA compilation, from the resolved flags."""
-  dtype = precision.hidden_dtype(settings.compute.precision)
-  if settings.compute.compute == "plain":
-    return FastCompute(dtype)
-  on_tpu = settings.devices.on_tpu
-  on_gpu = bool(tf.config.list_physical_devices("GPU")) and not on_tpu
-  return FastCompute(
-    dtype=dtype,
-    # Padding that attention sees may not be left out.
-    unpad=masks_padding and not on_tpu,
-    jit_compile=settings.compute.xla == "on" and not on_tpu,
-    # On a GPU, --xla=auto compiles in training alone.
-    jit_inference=on_gpu and "xla" not in settings.compute.automatic,
-    on_gpu=on_gpu,
-    use_onednn=not on_tpu and onednn.is_available(),
-  )

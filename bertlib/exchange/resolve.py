@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Sequence
 from typing import TypeVar
@@ -21,6 +20,7 @@ from bertlib.cli.errors import InputError
 from bertlib.data import vocabulary
 from bertlib.exchange import initial_model, published_models, tfhub, zoo
 from bertlib.hardware import devices
+from bertlib.hardware.devices import Devices
 from bertlib.io import model_files
 from bertlib.io.files import exists
 from bertlib.settings import model_description
@@ -98,7 +98,7 @@ def find_init_checkpoint(value: str) -> str:
     raise InputError(problem) from error
 
 
-def find_devices(settings: EstimatorSettings) -> EstimatorSettings:
+def find_devices(settings: EstimatorSettings) -> Devices:
   """Finds the devices of a run, and what "auto" stands for on them."""
   run = settings.run
   paths = {"init_checkpoint": settings.model.init_checkpoint}
@@ -111,8 +111,7 @@ def find_devices(settings: EstimatorSettings) -> EstimatorSettings:
   if run and run.seeds:  # "auto" computes here, before those runs
     devices.share_gpus()
   found = devices.find(settings.devices, paths)
-  compute = devices.choose(settings.compute, found, recorded)
-  return dataclasses.replace(settings, devices=found, compute=compute)
+  return devices.choose(settings.compute, found, recorded)
 
 
 def load_config(model: ModelSettings, least: int = 3) -> modeling.BertConfig:

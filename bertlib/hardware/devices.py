@@ -19,14 +19,75 @@ from absl import logging
 from bertlib.cli.errors import InputError, english_list
 from bertlib.cli.ranges import AUTO_CHOICES
 from bertlib.compute import onednn, precision
+from bertlib.compute.fast_compute import FastCompute
 from bertlib.hardware import distribution, tpu
 from bertlib.settings.common import ComputeSettings, DeviceSettings
+
+
+@dataclasses.dataclass(frozen=True)
+class Devices:
+  """What a run computes on, and how: found once, nothing is left "auto".
+
+  Attributes:
+    flags: the flags about devices.
+    replicas: the replicas that share a batch; None for one device.
+    tpu_cluster: cluster resolver of the TPU; None without one.
+    precision: format of the hidden states, or "int8".
+    xla: "on" or "off".
+    automatic: names of the flags that were "auto".
+    is_plain: modeling.py alone computes.
+  """
+
+  flags: DeviceSettings
+  replicas: distribution.Replicas | None = None
+  tpu_cluster: Any = None
+  precision: str = "float32"
+  xla: str = "off"
+  automatic: frozenset[str] = frozenset()
+  is_plain: bool = False
+
+  @property
+  def on_tpu(self) -> bool:
+    """True on a TPU."""
+    return self.flags.on_tpu
+
+  @property
+  def num_replicas(self) -> int:
+    """Number of replicas that share a batch, not counting TPU cores."""
+    return self.replicas.count if self.replicas else 1
+
+  @property
+  def is_chief(self) -> bool:
+    """True for the process that writes the results of all workers."""
+    return not self.replicas or self.replicas.is_chief
+
+  @property
+  def choices(self) -> dict[str, str]:
+    """What the flags that accept "auto" stand for, by name."""
+    return {name: getattr(self, name) for name in AUTO_CHOICES}
+
+  def compute(self, masks_padding: bool = True) -> FastCompute:
+    """Precision, unpadding and XLA compilation of a model."""
+    dtype = precision.hidden_dtype(self.precision)
+    if self.is_plain:
+      return FastCompute(dtype)
+    on_gpu = bool(tf.config.list_physical_devices("GPU")) and not self.on_tpu
+    return FastCompute(
+      dtype=dtype,
+      # Padding that attention sees may not be left out.
+      unpad=masks_padding and not self.on_tpu,
+      jit_compile=self.xla == "on" and not self.on_tpu,
+      # On a GPU, --xla=auto compiles in training alone.
+      jit_inference=on_gpu and "xla" not in self.automatic,
+      on_gpu=on_gpu,
+      use_onednn=not self.on_tpu and onednn.is_available(),
+    )
 
 
 def find(
   settings: DeviceSettings,
   remote_paths: Mapping[str, str | None] | None = None,
-) -> DeviceSettings:
+) -> Devices:
   """Finds the devices, connects to a TPU, and limits the number of threads."""
   # Before the first session, which starts the threads.
   limit_threads(settings.num_threads)
@@ -39,7 +100,7 @@ def find(
       # Paths that the TPU must be able to read, by flag.
       dict(remote_paths or {}),
     )
-    return dataclasses.replace(settings, tpu_cluster=cluster)
+    return Devices(settings, tpu_cluster=cluster)
   for gpu in gpus_without_code():
     logging.warning(
       "%s: TensorFlow %s has no code for this GPU. It may compile for half an"
@@ -48,7 +109,7 @@ def find(
       gpu,
       tf.__version__,
     )
-  return dataclasses.replace(settings, replicas=_find_replicas(settings))
+  return Devices(settings, _find_replicas(settings))
 
 
 def limit_threads(num_threads: int) -> None:
@@ -111,26 +172,26 @@ def _find_replicas(settings: DeviceSettings) -> distribution.Replicas | None:
   return replicas if replicas.count > 1 else None
 
 
-def log_devices(devices: DeviceSettings, compute: ComputeSettings) -> None:
-  """Logs devices, precision and XLA setting, with "auto" resolved."""
+def log_devices(devices: Devices) -> None:
+  """Logs devices, precision and XLA setting."""
   gpus = tf.config.list_physical_devices("GPU")
   if devices.on_tpu:
-    shown = f"TPU with {devices.num_tpu_cores} cores"
+    shown = f"TPU with {devices.flags.num_tpu_cores} cores"
   elif gpus:
     names = Counter(map(_gpu_name, gpus))
     shown = english_list([f"{n} x {name}" for name, n in names.items()])
   else:
     shown = f"CPU with {os.cpu_count()} cores"
-    if devices.num_threads:
-      shown += f", {devices.num_threads} threads"
+    if devices.flags.num_threads:
+      shown += f", {devices.flags.num_threads} threads"
   replicas = devices.replicas
   logging.info(
     "Device: %s; replicas: %d; workers: %d; precision: %s; XLA: %s",
     shown,
-    devices.num_tpu_cores if devices.on_tpu else devices.num_replicas_in_sync,
+    devices.flags.num_tpu_cores if devices.on_tpu else devices.num_replicas,
     replicas.num_processes if replicas else 1,
-    compute.precision,
-    compute.xla,
+    devices.precision,
+    devices.xla,
   )
   if devices.on_tpu:
     return
@@ -139,13 +200,13 @@ def log_devices(devices: DeviceSettings, compute: ComputeSettings) -> None:
       "TensorFlow finds no GPU, though nvidia-smi is installed;"
       " --tensorflow_log shows why"
     )
-  if compute.precision == "int8":
+  if devices.precision == "int8":
     onednn.log_int8_speed()
-  elif compute.precision not in precision.supported_dtypes():
+  elif devices.precision not in precision.supported_dtypes():
     logging.warning(
       "--precision=%s: this device has no hardware support for it, so it may"
       " be slow",
-      compute.precision,
+      devices.precision,
     )
 
 
@@ -204,15 +265,16 @@ def _gpu_name(gpu) -> str:
 
 def choose(
   compute: ComputeSettings,
-  devices: DeviceSettings,
+  devices: Devices,
   recorded: Mapping[str, Any] | None = None,
-) -> ComputeSettings:
+) -> Devices:
   """Replaces "auto" by the choice of an earlier run or for this machine."""
   choosers = {
-    "precision": lambda: _fastest_precision(devices),
+    "precision": lambda: _fastest_precision(devices.flags),
     "xla": _xla_where_it_compiles,
   }
-  if compute.compute == "plain":  # whatever an earlier run has chosen
+  is_plain = compute.compute == "plain"
+  if is_plain:  # whatever an earlier run has chosen
     compute = dataclasses.replace(compute, xla="off")
   chosen, automatic = {}, set()
   for name, choose_value in choosers.items():
@@ -229,7 +291,9 @@ def choose(
     chosen[name] = value
   if chosen["precision"] == "int8":
     onednn.check_int8()
-  return dataclasses.replace(compute, **chosen, automatic=frozenset(automatic))
+  return dataclasses.replace(
+    devices, **chosen, automatic=frozenset(automatic), is_plain=is_plain
+  )
 
 
 def _fastest_precision(devices: DeviceSettings) -> str:

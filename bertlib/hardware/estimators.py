@@ -1,4 +1,4 @@
-"""The Estimator of a run, on the devices that the flags name."""
+"""The Estimator of a run, on its devices."""
 
 from __future__ import annotations
 
@@ -11,19 +11,21 @@ from bertlib.checkpoints import checkpoint_files
 from bertlib.compat import estimator_api
 from bertlib.data import tf_records
 from bertlib.hardware import distribution
+from bertlib.hardware.devices import Devices
 from bertlib.settings.command import EstimatorSettings
 from bertlib.settings.training import RunSettings
 
 
 def build(
   settings: EstimatorSettings,
+  devices: Devices,
   model_fn,
   model_dir: str,
   predict_batch_size: int | None = None,
   trains: bool = False,
 ):
   """Builds a TPUEstimator, which serves CPU and GPU too, or one of replicas."""
-  run, devices = settings.run, settings.devices
+  run, flags = settings.run, devices.flags
   # A command without a run, such as feature extraction, only predicts.
   sizes = {"predict_batch_size": predict_batch_size}
   if run:
@@ -40,11 +42,11 @@ def build(
   with distribution.without_tf_config():
     run_config = estimator_api.RunConfig(
       cluster=devices.tpu_cluster,
-      master=devices.master,
+      master=flags.master,
       model_dir=model_dir,
       tpu_config=estimator_api.TPUConfig(
-        iterations_per_loop=devices.iterations_per_loop,
-        num_shards=devices.num_tpu_cores,
+        iterations_per_loop=flags.iterations_per_loop,
+        num_shards=flags.num_tpu_cores,
         per_host_input_for_training=(
           estimator_api.InputPipelineConfig.PER_HOST_V2
         ),

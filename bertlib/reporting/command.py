@@ -44,9 +44,9 @@ def started(
 ) -> Iterator[Outcome]:
   """Holds the lock of --output_dir; records what its block makes of the run."""
   settings = run.settings
-  with lifecycle.lock_output_dir(settings):
-    receipt.start(settings, data_files)
-    devices.log_devices(settings.devices, settings.compute)
+  with lifecycle.lock_output_dir(run):
+    receipt.start(settings, data_files, run.devices.choices, run.is_chief)
+    devices.log_devices(run.devices)
     if settings.run.do_train:
       lifecycle.write_model_files(run)
     outcome = Outcome(run)

@@ -81,20 +81,22 @@ class Receipt:
     }
 
   def start(
-    self, settings: RecordedSettings, data_files: Iterable[str]
+    self,
+    settings: RecordedSettings,
+    data_files: Iterable[str],
+    chosen: Mapping[str, str] | None = None,  # what "auto" stands for
+    is_chief: bool = True,  # of several workers
   ) -> None:
     """Records the inputs of the run; creates --output_dir."""
-    run, compute = settings.run, settings.compute
+    run = settings.run
     if run:
       files.make_folder(run.output_dir)
-    # Of several workers, the chief writes.
-    self._writes = not settings.devices or settings.devices.is_chief
+    self._writes = is_chief
     if not self._writes:
       return
     values = option.values_of(settings)
     self._content |= {
-      "flags": values
-      | dict.fromkeys(compute.automatic if compute else (), "auto"),
+      "flags": values,
       "seeds": {
         name: values[name]
         for name in ("seed", "random_seed", "seeds")
@@ -102,7 +104,7 @@ class Receipt:
       },
       "versions": versions(),
       "device": device(),
-      **(compute.choices if compute else {}),
+      **(chosen or {}),
       "code": code_hashes(),
       "files": [
         *_model_files(settings),

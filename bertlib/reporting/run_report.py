@@ -18,7 +18,6 @@ from bertlib.io import receipt_file, result_files
 from bertlib.reporting import event_files, html_report, predict_commands
 from bertlib.reporting.html_report import Section, escape, format_value
 from bertlib.reporting.statistics import Estimates, Interval
-from bertlib.settings.command import TrainingSettings
 from bertlib.training import model_selection, multi_run
 from bertlib.training.task import Run
 
@@ -64,7 +63,7 @@ def write_report(
   sections += [*_curves(run), *found.sections]
   if lengths:
     sections.append(_lengths(lengths))
-  sections += [*_predict_commands(run), _settings(run.settings)]
+  sections += [*_predict_commands(run), _settings(run)]
   intervals = found.estimates.intervals
   values = {
     name: _with_interval(value, intervals.get(name))
@@ -165,7 +164,7 @@ def _details(
       details["duration"] = text + of_several
     device = _describe_device(receipt["device"])
     details["device"] = "TPU" if run.on_tpu else device
-  details["precision"] = settings.compute.precision
+  details["precision"] = run.devices.precision
   numbers = run.seeds or [settings.run.seed]
   name = "seed" if len(numbers) == 1 else "seeds"
   details[name] = ", ".join(map(str, numbers))
@@ -278,12 +277,13 @@ def _predict_commands(run: Run) -> list[Section]:
   )
 
 
-def _settings(settings: TrainingSettings) -> Section:
+def _settings(run: Run) -> Section:
   """Rows of the flags given, and of the values chosen for `auto`."""
-  values = option.values_of(settings)
-  given = {name: values[name] for name in sorted(settings.receipt.times_given)}
-  for name in sorted(settings.compute.automatic):
-    given[name] = f"auto: {values[name]}"
+  values = option.values_of(run.settings)
+  names = sorted(run.settings.receipt.times_given)
+  given = {name: values[name] for name in names}
+  for name in sorted(run.devices.automatic):
+    given[name] = f"auto: {run.devices.choices[name]}"
   rows = [{"flag": f"--{n}", "value": str(v)} for n, v in given.items()]
   return html_report.table("Settings", rows)
 

@@ -138,7 +138,7 @@ def _check_disk(
 
 def _check_memory(run: Run, plan) -> None:
   """Warns if a training step may need more memory than is available."""
-  num_sharing = memory_plan.replicas_per_memory(run.settings.devices)
+  num_sharing = memory_plan.replicas_per_memory(run.devices)
   check_memory(
     num_sharing * planned_bytes(run, plan),
     available_memory(),
@@ -149,9 +149,8 @@ def _check_memory(run: Run, plan) -> None:
 def planned_bytes(run: Run, plan) -> int:
   """Estimate of the memory of a training step, see `memory_plan.step_bytes`."""
   compute, options = plan
-  settings = run.settings
   batch_size = memory_plan.replica_batch_size(
-    settings.run.train_batch_size, settings.devices
+    run.flags.train_batch_size, run.devices
   )
   return memory_plan.step_bytes(
     run.config,

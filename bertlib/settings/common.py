@@ -5,7 +5,7 @@ from __future__ import annotations
 import codecs
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from bertlib.cli import option
 from bertlib.cli.errors import InputError
@@ -198,8 +198,6 @@ class ComputeSettings(option.Group):
     needs="do_train",
   )
 
-  automatic: frozenset[str] = frozenset()  # flags that were "auto"
-
   def check(self) -> None:
     """Refuses kernels where --compute=plain uses none."""
     for name, value in (("xla", "on"), ("precision", "int8")):
@@ -208,11 +206,6 @@ class ComputeSettings(option.Group):
           f"--{name}={value}: not with --compute=plain, which computes by"
           " modeling.py alone. Leave out one of them"
         )
-
-  @property
-  def choices(self) -> dict[str, str]:
-    """Values of the flags that accept "auto", by name."""
-    return {name: getattr(self, name) for name in AUTO_CHOICES}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -305,24 +298,10 @@ class DeviceSettings(option.Group):
     needs=f"{_ON_TPU}, do_train",
   )
 
-  # Set once per run, by `bertlib.hardware.devices.find`.
-  replicas: Any = None  # `distribution.Replicas` that share a batch, or None
-  tpu_cluster: Any = None  # cluster resolver of the TPU, or None
-
   @property
   def on_tpu(self) -> bool:
     """True if the run is on a TPU."""
     return self.use_tpu or self.distribution == "tpu"
-
-  @property
-  def num_replicas_in_sync(self) -> int:
-    """Number of replicas that share a batch, not counting TPU cores."""
-    return self.replicas.count if self.replicas else 1
-
-  @property
-  def is_chief(self) -> bool:
-    """True for the process that writes the results of all workers."""
-    return not self.replicas or self.replicas.is_chief
 
   def check(self) -> None:
     """Refuses kinds of distribution that contradict each other."""

@@ -21,8 +21,6 @@ from bertlib.checkpoints import finding, model_json, quantization
 from bertlib.cli import option, steps, terminal
 from bertlib.cli.errors import InputError
 from bertlib.cli.steps import Steps
-from bertlib.compute import fast_compute
-from bertlib.compute.fast_compute import FastCompute
 from bertlib.data import record_check, tf_records
 from bertlib.exchange import resolve
 from bertlib.hardware import devices, estimators
@@ -96,7 +94,7 @@ def setup(
   with step("devices"):
     if step.is_dry_run:  # which reads later how much memory is free
       devices.share_gpus()
-    settings = resolve.find_devices(settings)
+    found = resolve.find_devices(settings)
   with step("config"):
     config = resolve.load_config(model, task.min_seq_length)
   with step("vocabulary"):
@@ -109,7 +107,7 @@ def setup(
     selection = read_selection(settings.run, task.metrics)
     settings = with_best_metric(settings, selection)
   with step("folder"):
-    run = Run(settings, task, config, tokenizer, start, selection)
+    run = Run(settings, found, task, config, tokenizer, start, selection)
     check_folder(run)
   return run
 
@@ -176,7 +174,7 @@ def describe_model(run: Run) -> dict[str, Any]:
     "script": run.task.name,
     **run.task.description,
     **option.kept_values(run.settings),
-    **run.settings.compute.choices,
+    **run.devices.choices,
   }
 
 
@@ -244,7 +242,7 @@ def make_model_fn(
 ):
   """The `model_fn` of a run."""
   settings = run.settings
-  compute, options = read_compute(run), None
+  compute, options = run.compute, None
   if num_train_steps:
     compute, options = plan_training(run)
   used = compute if num_train_steps else compute.for_inference()
@@ -296,11 +294,6 @@ def make_inference_model_fn(
   )
 
 
-def read_compute(run: Run) -> FastCompute:
-  """Precision, unpadding and XLA compilation, from the flags."""
-  return fast_compute.read_compute(run.settings, run.task.masks_padding)
-
-
 def plan_training(run: Run) -> step_plan.Plan:
   """Computation and options of a training step; see `step_plan`."""
   settings, largest = run.settings, run.task.largest_batch_size
@@ -308,10 +301,7 @@ def plan_training(run: Run) -> step_plan.Plan:
     largest_run = dataclasses.replace(settings.run, train_batch_size=largest)
     settings = dataclasses.replace(settings, run=largest_run)
   return step_plan.plan_training(
-    settings,
-    read_compute(run),
-    run.config,
-    run.step_shape,
+    settings, run.devices, run.compute, run.config, run.step_shape
   )
 
 
@@ -358,17 +348,17 @@ def fill_last_batch(
 
 
 @contextlib.contextmanager
-def lock_output_dir(settings: TrainingSettings) -> Iterator[None]:
+def lock_output_dir(run: Run) -> Iterator[None]:
   """Holds the lock of --output_dir in its block, if this process trains."""
-  folder = settings.run.output_dir
+  folder = run.output_dir
   # Evaluation and prediction need no lock, see `records_path`. Of several
   # workers, the chief writes alone.
-  if not settings.run.do_train:
+  if not run.flags.do_train:
     try:
       yield
     finally:
       _name_records(folder)
-  elif settings.devices.is_chief:
+  elif run.is_chief:
     with folder_lock.lock_folder(folder):
       yield
   else:
@@ -413,7 +403,7 @@ def train_seeds(run: Run, *flags: str) -> None:
     run.output_dir,
     run.seeds,
     run.selection.metric,
-    [*flags, *step_plan.choice_flags(run.settings.compute)],
+    [*flags, *step_plan.choice_flags(run.devices)],
   )
 
 
@@ -459,7 +449,7 @@ def train(
       hooks.append(_save_hook(run, input_fn, stop, own, layout))
     with record_check.report_bad_record(find_bad_record):
       model_selection.train(
-        estimators.build(run.settings, model_fn, run.output_dir, trains=True),
+        _estimator(run, model_fn, run.output_dir, trains=True),
         input_fn,
         run.start.step,
         last_step,
@@ -503,7 +493,7 @@ def _log_start(
 
 def _stop_hooks(run: Run, own: checkpoint_hook.StopRequest):
   """The request that stops training, and the hooks that share it."""
-  replicas = run.settings.devices.replicas
+  replicas = run.devices.replicas
   if not replicas or replicas.num_processes == 1:
     return own, []
   # Several workers agree on the step at which they stop.
@@ -513,7 +503,7 @@ def _stop_hooks(run: Run, own: checkpoint_hook.StopRequest):
 
 def _save_hook(run: Run, input_fn, stop, own, layout):
   """The hook that saves checkpoints, also when the run is stopped."""
-  replicas = run.settings.devices.replicas
+  replicas = run.devices.replicas
   params = {
     "batch_size": run.flags.train_batch_size,
     "shard": replicas and replicas.shard,
@@ -551,6 +541,13 @@ def with_checkpoint(
   return finding.with_checkpoint(run.output_dir, checkpoint, use)
 
 
+def _estimator(run: Run, model_fn, folder: str, *sizes: int, trains=False):
+  """The Estimator of a run, see `estimators.build`."""
+  return estimators.build(
+    run.settings, run.devices, model_fn, folder, *sizes, trains=trains
+  )
+
+
 def _estimator_dir(run: Run) -> str:
   """Folder of an Estimator, which reads a checkpoint there if it gets none."""
   return "ram://initial" if run.start.ignored else run.output_dir
@@ -573,7 +570,7 @@ def evaluate(
   collector = session_hooks.PredictionCollector()
   if not run.on_tpu:
     model_fn = collector.watch(model_fn)
-  estimator = estimators.build(run.settings, model_fn, _estimator_dir(run))
+  estimator = _estimator(run, model_fn, _estimator_dir(run))
   results = estimator.evaluate(input_fn, num_steps, checkpoint_path=checkpoint)
   arrays = collector.arrays
   if "is_real_example" in arrays:
@@ -603,9 +600,7 @@ def predict(
   """
   batch_size = batch_size or run.flags.predict_batch_size
   model_fn = make_inference_model_fn(run, input_fn, batch_size, checkpoint)
-  estimator = estimators.build(
-    run.settings, model_fn, _estimator_dir(run), batch_size
-  )
+  estimator = _estimator(run, model_fn, _estimator_dir(run), batch_size)
   rows = estimator.predict(input_fn, checkpoint_path=checkpoint)
   return terminal.follow(rows, num_rows, run.task.unit)
 
@@ -637,7 +632,7 @@ def write_metrics(
     result_files.write_dev_predictions(path, predictions)
   else:
     files.remove_file(path)
-  precision = run.settings.compute.precision
+  precision = run.devices.precision
   if precision != "float32":
     results = {**results, "precision": precision}
   result_files.write_results(run.path(f"eval_results{ending}.txt"), results)
@@ -646,7 +641,7 @@ def write_metrics(
 def store_thresholds(run: Run, data: str, **thresholds: Any) -> None:
   """Stores tuned thresholds in `model.json`, for `Predictor` and exports."""
   # An evaluation in 8 bits leaves those of the model's own precision.
-  is_int8 = run.settings.compute.precision == "int8"
+  is_int8 = run.devices.precision == "int8"
   is_stored = bool(model_description.load(run.output_dir))
   if not is_stored or run.start.ignored or is_int8:
     return

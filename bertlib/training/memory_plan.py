@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import modeling
 from bertlib.checkpoints import loading
-from bertlib.settings.common import DeviceSettings
+from bertlib.hardware.devices import Devices
 
 
 class StepShape(NamedTuple):
@@ -186,14 +186,14 @@ def loss_too_large(loss_bytes: int) -> str:
   )
 
 
-def replica_batch_size(batch_size: int, devices: DeviceSettings) -> int:
+def replica_batch_size(batch_size: int, devices: Devices) -> int:
   """Share of a batch of one replica: a GPU, a CPU or a core of a TPU."""
   if devices.on_tpu:
-    return batch_size // devices.num_tpu_cores
-  return batch_size // devices.num_replicas_in_sync
+    return batch_size // devices.flags.num_tpu_cores
+  return batch_size // devices.num_replicas
 
 
-def replicas_per_memory(devices: DeviceSettings) -> int:
+def replicas_per_memory(devices: Devices) -> int:
   """Replicas that share one memory: more than one only on the CPU."""
   replicas = devices.replicas
   return 1 if not replicas or replicas.on_gpu else replicas.num_local

@@ -13,8 +13,8 @@ import optimization
 from bertlib.cli.errors import InputError
 from bertlib.cli.rerun import repeat_choices
 from bertlib.compute.fast_compute import FastCompute
+from bertlib.hardware.devices import Devices
 from bertlib.settings.command import TrainingSettings
-from bertlib.settings.common import ComputeSettings
 from bertlib.settings.training import OptimizerSettings, RunSettings
 from bertlib.training import memory_plan
 from bertlib.training.memory_plan import StepShape
@@ -23,11 +23,10 @@ from bertlib.training.memory_plan import StepShape
 Plan = tuple[FastCompute, optimization.StepOptions]
 
 
-def choice_flags(compute: ComputeSettings) -> list[str]:
+def choice_flags(devices: Devices) -> list[str]:
   """Flags that give a subprocess the choices of this one for "auto"."""
-  choices = compute.choices
-  automatic = sorted(compute.automatic)
-  return repeat_choices({name: choices[name] for name in automatic})
+  automatic = sorted(devices.automatic)
+  return repeat_choices({name: devices.choices[name] for name in automatic})
 
 
 def count_steps(run: RunSettings, num_examples: int, unit: str) -> int:
@@ -53,27 +52,28 @@ def may_be_too_few(run: RunSettings, num_examples: int) -> bool:
 
 def plan_training(
   settings: TrainingSettings,
+  devices: Devices,
   compute: FastCompute,
   config: modeling.BertConfig,
   shape: StepShape,
 ) -> Plan:
   """Computation and options of a training step, from the flags."""
-  _check_flags(settings, config)
+  _check_flags(settings, devices, config)
   batch_size = memory_plan.replica_batch_size(
-    settings.run.train_batch_size, settings.devices
+    settings.run.train_batch_size, devices
   )
   num_micro_batches, recompute = plan_memory(
-    settings, compute, config, batch_size, shape
+    settings, devices, compute, config, batch_size, shape
   )
   if batch_size % num_micro_batches:
-    raise InputError(_cannot_divide(settings, num_micro_batches))
+    raise InputError(_cannot_divide(settings, devices, num_micro_batches))
   on_cpu = settings.compute.optimizer_on_cpu
   has_fast_update = compute.jit_compile and not on_cpu
   copy_weights = (
     has_fast_update
     and compute.dtype.size == 2
     and not recompute
-    and not settings.devices.replicas
+    and not devices.replicas
   )
   return (
     dataclasses.replace(
@@ -89,13 +89,10 @@ def plan_training(
 
 
 def _check_flags(
-  settings: TrainingSettings, config: modeling.BertConfig
+  settings: TrainingSettings, devices: Devices, config: modeling.BertConfig
 ) -> None:
   """Refuses flags of a step that the devices or the model do not allow."""
-  replicas, batch_size = (
-    settings.devices.replicas,
-    settings.run.train_batch_size,
-  )
+  replicas, batch_size = devices.replicas, settings.run.train_batch_size
   if replicas and batch_size % replicas.count:
     raise InputError(
       f"--train_batch_size={batch_size} cannot be divided among"
@@ -113,12 +110,13 @@ def _check_flags(
     )
 
 
-def _cannot_divide(settings: TrainingSettings, num_micro_batches: int) -> str:
+def _cannot_divide(
+  settings: TrainingSettings, devices: Devices, num_micro_batches: int
+) -> str:
   """Message about micro-batches that do not divide a batch evenly."""
-  devices = settings.devices
   shared_by = ""
   if devices.on_tpu:
-    shared_by = f" shared by {devices.num_tpu_cores} TPU cores"
+    shared_by = f" shared by {devices.flags.num_tpu_cores} TPU cores"
   elif devices.replicas:
     shared_by = f" shared by {devices.replicas.count} replicas"
   return (
@@ -129,6 +127,7 @@ def _cannot_divide(settings: TrainingSettings, num_micro_batches: int) -> str:
 
 def plan_memory(
   settings: TrainingSettings,
+  devices: Devices,
   compute: FastCompute,
   config: modeling.BertConfig,
   batch_size: int,
@@ -138,7 +137,7 @@ def plan_memory(
   asked = settings.compute
   if asked.memory_gb is None:
     return asked.gradient_accumulation_steps, asked.recompute_activations
-  num_sharing = memory_plan.replicas_per_memory(settings.devices)
+  num_sharing = memory_plan.replicas_per_memory(devices)
   fit = functools.partial(
     memory_plan.fit,
     config,

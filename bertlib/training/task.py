@@ -12,7 +12,9 @@ import modeling
 import tokenization
 from bertlib.checkpoints import finding
 from bertlib.checkpoints.task_record import TaskRecord
+from bertlib.compute.fast_compute import FastCompute
 from bertlib.data import tf_records
+from bertlib.hardware.devices import Devices
 from bertlib.settings.command import TrainingSettings
 from bertlib.settings.training import RunSettings
 from bertlib.training.dev_scores import Selection
@@ -89,8 +91,8 @@ class Task:
 class Run:
   """A run that is set up: all is found and checked, nothing is written."""
 
-  # Nothing is left to decide in them: no "auto", no name of a model.
-  settings: TrainingSettings
+  settings: TrainingSettings  # those of `resolve.complete`
+  devices: Devices
   task: Task
   config: modeling.BertConfig
   # None without a vocabulary.
@@ -122,12 +124,17 @@ class Run:
   @property
   def on_tpu(self) -> bool:
     """True on a TPU."""
-    return self.settings.devices.on_tpu
+    return self.devices.on_tpu
 
   @property
   def is_chief(self) -> bool:
     """True in the process that writes checkpoints and results."""
-    return self.settings.devices.is_chief
+    return self.devices.is_chief
+
+  @property
+  def compute(self) -> FastCompute:
+    """Precision, unpadding and XLA compilation of the model."""
+    return self.devices.compute(self.task.masks_padding)
 
   @property
   def evaluates(self) -> bool:

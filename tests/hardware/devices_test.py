@@ -1,6 +1,5 @@
 """Tests of the devices and workers that flags and environment select."""
 
-import dataclasses
 import json
 import os
 import subprocess
@@ -13,6 +12,7 @@ from bertlib.cli import option
 from bertlib.cli.errors import InputError
 from bertlib.exchange import resolve
 from bertlib.hardware import devices, distribution, tpu
+from bertlib.hardware.devices import Devices
 from bertlib.settings.classifier import ClassifierSettings
 from bertlib.settings.common import ComputeSettings, DeviceSettings
 
@@ -37,17 +37,18 @@ def test_on_tpu_is_true_before_and_after_the_tpu_is_found(switch, monkeypatch):
   settings = DeviceSettings(**switch, tpu_name="local")
   found = devices.find(settings)
   assert settings.on_tpu and found.on_tpu
-  assert found == dataclasses.replace(settings, tpu_cluster="the TPU")
+  assert found == Devices(settings, tpu_cluster="the TPU")
   assert found.is_chief
 
 
 @on_each_switch
 def test_auto_precision_on_a_tpu_is_bfloat16(switch):
   settings = ComputeSettings(precision="auto", xla="off")
-  chosen = devices.choose(settings, DeviceSettings(**switch))
+  found = Devices(DeviceSettings(**switch))
+  chosen = devices.choose(settings, found)
   assert chosen.precision == "bfloat16"
   recorded = {"precision": "float16"}  # by a run on a GPU
-  again = devices.choose(settings, DeviceSettings(**switch), recorded)
+  again = devices.choose(settings, found, recorded)
   assert again.precision == "bfloat16"
 
 
@@ -142,7 +143,7 @@ def test_a_gpu_without_code_is_named_and_xla_off(build, monkeypatch, caplog):
   build(WHEEL, (12, 0))
   devices.find(DeviceSettings(distribution="off"))
   settings = ComputeSettings(precision="float32", xla="auto")
-  assert devices.choose(settings, DeviceSettings()).xla == "off"
+  assert devices.choose(settings, Devices(DeviceSettings())).xla == "off"
   assert (
     f"GPU Z (compute capability 12.0): TensorFlow {tf.__version__} has no"
     in (caplog.text)
@@ -158,7 +159,7 @@ def test_xla_is_off_if_it_cannot_compile_for_the_gpu(
   build(WHEEL, (9, 0))
   monkeypatch.setattr(tf.Session, "run", fail)
   settings = ComputeSettings(precision="float32", xla="auto")
-  assert devices.choose(settings, DeviceSettings()).xla == "off"
+  assert devices.choose(settings, Devices(DeviceSettings())).xla == "off"
   (message,) = caplog.messages
   assert "tensorflow[and-cuda]" in message and "No ptxas" in message
 

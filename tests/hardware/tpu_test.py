@@ -275,10 +275,12 @@ def estimator_of(folder, *arguments):
   settings = settings_of(
     ClassifierSettings, f"--output_dir={folder}", *arguments
   )
-  settings = resolve.find_devices(settings)
-  made = dataclasses.replace(run_of("classification"), settings=settings)
+  found = resolve.find_devices(settings)
+  made = dataclasses.replace(
+    run_of("classification"), settings=settings, devices=found
+  )
   model_fn = lifecycle.make_model_fn(made, num_train_steps=50)
-  return estimators.build(settings, model_fn, folder, trains=True)
+  return estimators.build(settings, found, model_fn, folder, trains=True)
 
 
 @pytest.mark.train

@@ -12,9 +12,11 @@ from html_pages import Page, rows_of
 from bertlib.checkpoints.task_record import TaskRecord
 from bertlib.cli import option
 from bertlib.data.model_inputs import Lengths
+from bertlib.hardware.devices import Devices
 from bertlib.reporting import html_report, run_report
 from bertlib.reporting.statistics import Estimates, Interval
 from bertlib.settings.classifier import ClassifierSettings
+from bertlib.settings.common import DeviceSettings
 from bertlib.training.dev_scores import Selection
 
 pytestmark = pytest.mark.graph
@@ -46,8 +48,8 @@ def make_run(tmp_path):
         ClassifierSettings,
         output_dir=str(tmp_path),
         seed=12,
-        precision="bfloat16",
       ),
+      devices=Devices(DeviceSettings(), precision="bfloat16"),
       seeds=list(seeds),
       output_dir=str(tmp_path),
       path=lambda name: str(tmp_path / name),

@@ -1,6 +1,5 @@
 """Tests of the doctor's checks of steps, disk, memory and time."""
 
-import dataclasses
 import re
 
 import pytest
@@ -13,11 +12,11 @@ from bertlib.cli.steps import Steps
 from bertlib.compute import precision
 from bertlib.compute.fast_compute import FastCompute
 from bertlib.data import tf_records
+from bertlib.hardware.devices import Devices
 from bertlib.hardware.distribution import Replicas
 from bertlib.reporting import training_checks
 from bertlib.reporting.doctor import LengthSummary
 from bertlib.settings.classifier import ClassifierSettings
-from bertlib.settings.common import DeviceSettings
 from bertlib.training import memory_plan
 from bertlib.training.task import Run, Task
 
@@ -61,8 +60,9 @@ def test_memory_check_uses_the_batch_of_a_replica(
     train_batch_size=64,
     max_seq_length=128,
   )
-  settings = dataclasses.replace(settings, devices=DeviceSettings(**devices))
-  run = Run(settings, TASK, CONFIG, None, None, None)
+  run = Run(
+    settings, Devices(settings.devices, **devices), TASK, CONFIG, *[None] * 3
+  )
   checked = []
   monkeypatch.setattr(
     precision, "product_rates", lambda *_, **__: {"float32": 1e9}
@@ -87,7 +87,9 @@ def test_disk_and_time_are_of_the_runs_of_all_seeds(monkeypatch, log):
   )
   for seeds in (0, 3):
     settings = option.make(ClassifierSettings, do_train=True, seeds=seeds)
-    run = Run(settings, TASK, CONFIG, None, None, None)
+    run = Run(
+      settings, Devices(settings.devices), TASK, CONFIG, None, None, None
+    )
     estimate(run)
   assert checked[1] == 3 * checked[0]
   log = [line for line in log if line.startswith("time:")]

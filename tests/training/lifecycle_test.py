@@ -18,13 +18,15 @@ from bertlib.checkpoints.task_record import TaskRecord
 from bertlib.cli import option, terminal
 from bertlib.cli.errors import InputError
 from bertlib.compat import estimator_api
-from bertlib.compute import fast_compute, onednn, precision
+from bertlib.compute import onednn, precision
 from bertlib.compute.fast_compute import FastCompute
 from bertlib.data import tf_records
 from bertlib.exchange import resolve
 from bertlib.hardware import distribution, estimators, tpu
+from bertlib.hardware.devices import Devices
 from bertlib.io import result_files
 from bertlib.settings.classifier import ClassifierSettings
+from bertlib.settings.common import DeviceSettings
 from bertlib.training import lifecycle, memory_plan, session_hooks, step_plan
 from bertlib.training.memory_plan import StepShape
 from bertlib.training.task import Run, Task
@@ -58,15 +60,26 @@ def flags(monkeypatch):
 
 
 def settings_of(flags):
-  """Settings of a command with nothing left to decide."""
-  return resolve.find_devices(option.make(ClassifierSettings, **vars(flags)))
+  """Settings of a command."""
+  return option.make(ClassifierSettings, **vars(flags))
 
 
-def plan(flags):
+def devices_of(flags):
+  """Devices of a command."""
+  return resolve.find_devices(settings_of(flags))
+
+
+def run_of(flags, task, config=CONFIG):
+  """A run of a task without a model."""
+  return Run(settings_of(flags), devices_of(flags), task, config, *[None] * 3)
+
+
+def plan(flags, compute=None, config=CONFIG, shape=SHAPE):
   """Computation and options of a training step."""
-  settings = settings_of(flags)
-  compute = fast_compute.read_compute(settings)
-  return step_plan.plan_training(settings, compute, CONFIG, SHAPE)
+  devices = devices_of(flags)
+  return step_plan.plan_training(
+    settings_of(flags), devices, compute or devices.compute(), config, shape
+  )
 
 
 def test_without_flags_a_step_is_the_reference_s(flags):
@@ -114,26 +127,20 @@ def test_every_flag_of_a_step_arrives(flags):
 def test_where_nothing_is_trained_there_is_nothing_to_plan(flags):
   flags.gradient_accumulation_steps = 5  # would not do
   flags.memory_gb = 0.001  # likewise
-  settings = settings_of(flags)
 
   def builder(compute, options, **unused):
     return compute, options
 
   task = Task(TaskRecord("script"), builder, {}, ["loss"])
-  this_run = Run(settings, task, CONFIG, None, None, None)
-  assert lifecycle.make_model_fn(this_run, num_train_steps=0) == (
-    fast_compute.read_compute(settings),
-    None,
-  )
+  found = lifecycle.make_model_fn(run_of(flags, task), num_train_steps=0)
+  assert found == (devices_of(flags).compute(), None)
 
 
 @pytest.mark.parametrize("fastest", ["float32", "bfloat16", "float16"])
 def test_auto_is_the_fastest_format(flags, monkeypatch, fastest):
   flags.precision = "auto"
   monkeypatch.setattr(precision, "fastest_dtype", lambda measures: fastest)
-  assert fast_compute.read_compute(settings_of(flags)).dtype == tf.as_dtype(
-    fastest
-  )
+  assert devices_of(flags).compute().dtype == tf.as_dtype(fastest)
 
 
 def test_workers_choose_their_format_without_measuring(flags, monkeypatch):
@@ -149,7 +156,7 @@ def test_workers_choose_their_format_without_measuring(flags, monkeypatch):
     "fastest_dtype",
     lambda measures: "float32" if measures else "bfloat16",
   )
-  assert settings_of(flags).compute.choices["precision"] == "bfloat16"
+  assert devices_of(flags).precision == "bfloat16"
 
 
 @pytest.mark.parametrize(
@@ -165,16 +172,16 @@ def test_auto_is_what_an_earlier_run_recorded(
   flags.precision, flags.output_dir = "auto", str(tmp_path)
   (tmp_path / "model.json").write_text(json.dumps(folder))
   monkeypatch.setattr(precision, "fastest_dtype", lambda measures: "float32")
-  found = settings_of(flags).compute.choices
-  assert (found["precision"], found["xla"]) == chosen
-  repeated = step_plan.choice_flags(settings_of(flags).compute)
+  found = devices_of(flags)
+  assert (found.precision, found.xla) == chosen
+  repeated = step_plan.choice_flags(found)
   assert f"--precision={chosen[0]}" in repeated
 
 
 def test_a_given_format_goes_before_the_recorded_one(flags, tmp_path):
   flags.precision, flags.output_dir = "float32", str(tmp_path)
   (tmp_path / "model.json").write_text('{"precision": "bfloat16"}')
-  assert settings_of(flags).compute.choices["precision"] == "float32"
+  assert devices_of(flags).precision == "float32"
 
 
 @pytest.mark.parametrize(
@@ -202,21 +209,17 @@ def test_only_a_tpu_counts_steps_in_a_call_of_its_own(flags, on_tpu):
 
 def test_a_tpu_gets_static_shapes_and_compiles_by_itself(flags):
   flags.use_tpu, flags.precision, flags.xla = True, "auto", "on"
-  assert fast_compute.read_compute(settings_of(flags)) == FastCompute(
-    tf.bfloat16
-  )
+  assert devices_of(flags).compute() == FastCompute(tf.bfloat16)
 
 
 def test_padding_that_counts_is_kept(flags):
-  assert not fast_compute.read_compute(
-    settings_of(flags), masks_padding=False
-  ).unpad
+  assert not devices_of(flags).compute(masks_padding=False).unpad
 
 
 def test_micro_batches_divide_the_share_of_a_tpu_core(flags):
   flags.use_tpu, flags.gradient_accumulation_steps = True, 2
   with pytest.raises(InputError, match="=24 shared by 8 TPU cores"):
-    step_plan.plan_training(settings_of(flags), FastCompute(), CONFIG, SHAPE)
+    plan(flags, FastCompute())
 
 
 def test_an_empty_vocabulary_is_refused_where_one_is_needed(flags):
@@ -238,9 +241,7 @@ LARGE = modeling.BertConfig(
 
 def test_memory_decides_the_micro_batches_and_is_logged(flags, log):
   flags.memory_gb = 12.0
-  how, options = step_plan.plan_training(
-    settings_of(flags), FastCompute(tf.bfloat16), LARGE, SHAPE
-  )
+  how, options = plan(flags, FastCompute(tf.bfloat16), LARGE)
   assert 24 % options.num_micro_batches == 0 and options.num_micro_batches > 1
   (line,) = log
   assert "--memory_gb=12: " in line
@@ -256,10 +257,9 @@ def test_positions_that_the_last_layer_leaves_out_take_no_memory(flags):
     for shape in (SHAPE, SHAPE._replace(num_output_positions=1))
   )
   flags.memory_gb = (whole + share) / 2 / 1e9
-  settings = settings_of(flags)
   for positions, num_micro_batches in ((None, 2), (1, 1)):
     shape = SHAPE._replace(num_output_positions=positions)
-    _, options = step_plan.plan_training(settings, FastCompute(), config, shape)
+    _, options = plan(flags, FastCompute(), config, shape)
     assert options.num_micro_batches == num_micro_batches
 
 
@@ -269,11 +269,8 @@ def test_each_choice_of_an_example_takes_memory(flags):
   for shape in ((384,), (4, 384)):  # a text, and four choices
     features = {"input_ids": tf_records.Feature(shape)}
     task = Task(TaskRecord("a_script"), None, features, ["loss"])
-    settings = settings_of(flags)
-    config = modeling.BertConfig(30522)
-    _, options = lifecycle.plan_training(
-      Run(settings, task, config, *[None] * 3)
-    )
+    run = run_of(flags, task, modeling.BertConfig(30522))
+    _, options = lifecycle.plan_training(run)
     found.append(options.num_micro_batches)
   assert 4 * found[0] == found[1]
 
@@ -282,13 +279,15 @@ def test_replicas_on_the_cpu_share_the_memory(flags):
   flags.memory_gb, flags.train_batch_size = 12.0, 48
   found = {}
   for on_gpu in (False, True):
-    settings = settings_of(flags)
     devices = dataclasses.replace(
-      settings.devices, replicas=distribution.Replicas(2, on_gpu=on_gpu)
+      devices_of(flags), replicas=distribution.Replicas(2, on_gpu=on_gpu)
     )
-    settings = dataclasses.replace(settings, devices=devices)
     _, found[on_gpu] = step_plan.plan_training(
-      settings, FastCompute(), modeling.BertConfig(30522), SHAPE
+      settings_of(flags),
+      devices,
+      FastCompute(),
+      modeling.BertConfig(30522),
+      SHAPE,
     )
   assert found[False].num_micro_batches > found[True].num_micro_batches
 
@@ -308,18 +307,13 @@ def test_weights_are_copied_where_the_compiled_update_writes_the_copies(
   flags.precision, flags.xla = "bfloat16", "on"
   for name, value in settings.items():
     setattr(flags, name, value)
-  found = settings_of(flags)
-  how, _ = step_plan.plan_training(
-    found, fast_compute.read_compute(found), modeling.BertConfig(30522), SHAPE
-  )
+  how, _ = plan(flags, config=modeling.BertConfig(30522))
   assert how.copy_weights == expected
 
 
 def test_memory_that_suffices_changes_nothing(flags):
   flags.memory_gb = 1000.0
-  how, options = step_plan.plan_training(
-    settings_of(flags), FastCompute(), LARGE, SHAPE
-  )
+  how, options = plan(flags, FastCompute(), LARGE)
   assert not how.recompute and options.num_micro_batches == 1
 
 
@@ -328,31 +322,29 @@ def test_too_little_memory_is_refused(flags):
   with pytest.raises(
     InputError, match=r"--memory_gb=2: .*384 tokens.*--max_seq_length"
   ):
-    step_plan.plan_training(settings_of(flags), FastCompute(), LARGE, SHAPE)
+    plan(flags, FastCompute(), LARGE)
 
 
 def test_a_loss_over_the_batch_takes_its_memory_in_each_plan(flags):
   config = modeling.BertConfig(30522)
   whole = memory_plan.step_bytes(config, 24, SHAPE) / 1e9
   flags.memory_gb = whole + 1
-  settings = settings_of(flags)
   found = []
   for loss_bytes in (0, 10**9, 2 * 10**9):
     shape = SHAPE._replace(loss_bytes=loss_bytes)
-    _, options = step_plan.plan_training(settings, FastCompute(), config, shape)
+    _, options = plan(flags, FastCompute(), config, shape)
     found.append(options.num_micro_batches)
   assert found == [1, 1, 2]
 
 
 def test_a_loss_that_alone_is_too_large_is_refused(flags):
   flags.memory_gb = 12.0
-  settings = settings_of(flags)
   with pytest.raises(
     InputError,
     match=r"--memory_gb=12: the loss .* takes 13\.5 GB .*--train_batch_size",
   ):
     shape = SHAPE._replace(loss_bytes=int(13.5e9))
-    step_plan.plan_training(settings, FastCompute(), LARGE, shape)
+    plan(flags, FastCompute(), LARGE, shape)
 
 
 # Records
@@ -362,20 +354,18 @@ def test_evaluations_at_once_have_records_of_their_own(
   flags, tmp_path, monkeypatch
 ):
   flags.output_dir, flags.do_eval = str(tmp_path), True
-  this_run = Run(
-    settings_of(flags), Task(TaskRecord("a"), None, {}, []), *[None] * 4
-  )
+  this_run = run_of(flags, Task(TaskRecord("a"), None, {}, []))
 
   def write(text):
     path = pathlib.Path(lifecycle.records_path(this_run, "eval"))
     path.write_text(text)
     return path
 
-  with lifecycle.lock_output_dir(this_run.settings):
+  with lifecycle.lock_output_dir(this_run):
     path = write("of the first")
     with monkeypatch.context() as other_process:
       other_process.setattr(os, "getpid", lambda: 1)
-      with lifecycle.lock_output_dir(this_run.settings):
+      with lifecycle.lock_output_dir(this_run):
         write("of the other")
     assert path.read_text() == "of the first"
     (records,) = tmp_path.glob("eval.tf_record")
@@ -584,5 +574,5 @@ def written_by(folder, precision):
   """A run that writes to a folder."""
   return types.SimpleNamespace(
     path=lambda name: str(folder / name),
-    settings=option.make(ClassifierSettings, precision=precision),
+    devices=Devices(DeviceSettings(), precision=precision),
   )

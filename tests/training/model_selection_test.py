@@ -1,6 +1,5 @@
 """Tests of evaluation during training, early stopping, and seeds."""
 
-import dataclasses
 import json
 import math
 import os
@@ -16,9 +15,10 @@ import tiny_model
 import run_classifier
 from bertlib.checkpoints import checkpoint_writer, finding
 from bertlib.cli.errors import InputError
+from bertlib.hardware.devices import Devices
 from bertlib.io import json_files, result_files
 from bertlib.reporting import event_files
-from bertlib.settings.common import ComputeSettings
+from bertlib.settings.common import DeviceSettings
 from bertlib.training import model_selection, multi_run, step_plan
 from bertlib.training.dev_scores import Selection
 from bertlib.training.model_selection import DevScores
@@ -397,10 +397,9 @@ def test_a_run_without_predictions_has_not_collapsed(tmp_path):
   ],
 )
 def test_a_run_of_a_seed_computes_as_its_parent(given, chosen, flags):
-  compute = ComputeSettings(xla=chosen)
   automatic = frozenset({"xla"} if given == "auto" else ())
-  compute = dataclasses.replace(compute, automatic=automatic)
-  assert step_plan.choice_flags(compute) == flags
+  devices = Devices(DeviceSettings(), xla=chosen, automatic=automatic)
+  assert step_plan.choice_flags(devices) == flags
 
 
 def test_statistics_with_nan_are_strict_json(tmp_path):
