@@ -57,6 +57,12 @@ class Devices:
     return self.replicas.count if self.replicas else 1
 
   @property
+  def replicas_per_memory(self) -> int:
+    """Replicas that share one memory: more than one only on the CPU."""
+    replicas = self.replicas
+    return 1 if not replicas or replicas.on_gpu else replicas.num_local
+
+  @property
   def is_chief(self) -> bool:
     """True for the process that writes the results of all workers."""
     return not self.replicas or self.replicas.is_chief
@@ -65,6 +71,11 @@ class Devices:
   def choices(self) -> dict[str, str]:
     """What the flags that accept "auto" stand for, by name."""
     return {name: getattr(self, name) for name in AUTO_CHOICES}
+
+  def share_of(self, batch_size: int) -> int:
+    """Share of a batch of one replica: a GPU, a CPU or a core of a TPU."""
+    num_parts = self.flags.num_tpu_cores if self.on_tpu else self.num_replicas
+    return batch_size // num_parts
 
   def compute(self, masks_padding: bool = True) -> FastCompute:
     """Precision, unpadding and XLA compilation of a model."""

@@ -138,7 +138,7 @@ def _check_disk(
 
 def _check_memory(run: Run, plan) -> None:
   """Warns if a training step may need more memory than is available."""
-  num_sharing = memory_plan.replicas_per_memory(run.devices)
+  num_sharing = run.devices.replicas_per_memory
   check_memory(
     num_sharing * planned_bytes(run, plan),
     available_memory(),
@@ -149,9 +149,7 @@ def _check_memory(run: Run, plan) -> None:
 def planned_bytes(run: Run, plan) -> int:
   """Estimate of the memory of a training step, see `memory_plan.step_bytes`."""
   compute, options = plan
-  batch_size = memory_plan.replica_batch_size(
-    run.flags.train_batch_size, run.devices
-  )
+  batch_size = run.devices.share_of(run.flags.train_batch_size)
   return memory_plan.step_bytes(
     run.config,
     batch_size // options.num_micro_batches,

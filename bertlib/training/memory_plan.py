@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 import modeling
 from bertlib.checkpoints import loading
-from bertlib.hardware.devices import Devices
 
 
 class StepShape(NamedTuple):
@@ -184,19 +183,6 @@ def loss_too_large(loss_bytes: int) -> str:
     f" {loss_bytes / 10**9:.1f} GB and no less with micro-batches. Give a"
     " smaller --train_batch_size, or a --loss without comparisons"
   )
-
-
-def replica_batch_size(batch_size: int, devices: Devices) -> int:
-  """Share of a batch of one replica: a GPU, a CPU or a core of a TPU."""
-  if devices.on_tpu:
-    return batch_size // devices.flags.num_tpu_cores
-  return batch_size // devices.num_replicas
-
-
-def replicas_per_memory(devices: Devices) -> int:
-  """Replicas that share one memory: more than one only on the CPU."""
-  replicas = devices.replicas
-  return 1 if not replicas or replicas.on_gpu else replicas.num_local
 
 
 def step_flops(

@@ -59,9 +59,7 @@ def plan_training(
 ) -> Plan:
   """Computation and options of a training step, from the flags."""
   _check_flags(settings, devices, config)
-  batch_size = memory_plan.replica_batch_size(
-    settings.run.train_batch_size, devices
-  )
+  batch_size = devices.share_of(settings.run.train_batch_size)
   num_micro_batches, recompute = plan_memory(
     settings, devices, compute, config, batch_size, shape
   )
@@ -137,7 +135,7 @@ def plan_memory(
   asked = settings.compute
   if asked.memory_gb is None:
     return asked.gradient_accumulation_steps, asked.recompute_activations
-  num_sharing = memory_plan.replicas_per_memory(devices)
+  num_sharing = devices.replicas_per_memory
   fit = functools.partial(
     memory_plan.fit,
     config,

@@ -13,6 +13,7 @@ from bertlib.cli.errors import InputError
 from bertlib.exchange import resolve
 from bertlib.hardware import devices, distribution, tpu
 from bertlib.hardware.devices import Devices
+from bertlib.hardware.distribution import Cluster, Replicas
 from bertlib.settings.classifier import ClassifierSettings
 from bertlib.settings.common import ComputeSettings, DeviceSettings
 
@@ -218,6 +219,22 @@ def test_replicas_are_on_gpus_if_there_are_any(monkeypatch):
     assert replicas == distribution.Replicas(2, on_gpu=bool(found))
 
 
+@pytest.mark.parametrize(
+  ("devices", "batch_size", "sharing"),
+  [
+    ({}, 96, 1),
+    ({"replicas": Replicas(2, on_gpu=True)}, 48, 1),
+    ({"replicas": Replicas(2)}, 48, 2),
+    ({"replicas": Replicas(1, Cluster(["a:1", "b:1", "c:1"], 0))}, 32, 1),
+    ({"flags": DeviceSettings(use_tpu=True, num_tpu_cores=8)}, 12, 1),
+  ],
+)
+def test_the_share_of_a_replica(devices, batch_size, sharing):
+  devices = Devices(**{"flags": DeviceSettings()} | devices)
+  assert devices.share_of(96) == batch_size
+  assert devices.replicas_per_memory == sharing
+
+
 THREADS = ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
 
 
@@ -234,7 +251,7 @@ def test_num_threads_is_what_tensorflow_reads(monkeypatch):
 SESSION = """
 import os
 from bertlib.settings.common import DeviceSettings
-from bertlib.hardware import devices
+from bertlib.hardware import devices, distribution, tpu
 devices.find(DeviceSettings(num_threads=3))
 import tensorflow.compat.v1 as tf
 with tf.Graph().as_default(), tf.Session() as session:

@@ -9,9 +9,6 @@ from hypothesis import strategies as st
 
 import modeling
 from bertlib.checkpoints import loading
-from bertlib.hardware.devices import Devices
-from bertlib.hardware.distribution import Cluster, Replicas
-from bertlib.settings.common import DeviceSettings
 from bertlib.training import memory_plan
 from bertlib.training.memory_plan import StepShape
 
@@ -295,22 +292,6 @@ def test_a_plan_for_a_gpu_leaves_a_tenth_of_the_memory():
   assert plan[:2] == (1, False)
   plan = memory_plan.fit(BASE, 8, shape, int(1.09 * needed), on_gpu=True)
   assert plan[:2] != (1, False)
-
-
-@pytest.mark.parametrize(
-  ("devices", "batch_size", "sharing"),
-  [
-    ({}, 96, 1),
-    ({"replicas": Replicas(2, on_gpu=True)}, 48, 1),
-    ({"replicas": Replicas(2)}, 48, 2),
-    ({"replicas": Replicas(1, Cluster(["a:1", "b:1", "c:1"], 0))}, 32, 1),
-    ({"flags": DeviceSettings(use_tpu=True, num_tpu_cores=8)}, 12, 1),
-  ],
-)
-def test_the_share_of_a_replica(devices, batch_size, sharing):
-  devices = Devices(**{"flags": DeviceSettings()} | devices)
-  assert memory_plan.replica_batch_size(96, devices) == batch_size
-  assert memory_plan.replicas_per_memory(devices) == sharing
 
 
 # How much work a step is
