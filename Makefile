@@ -25,7 +25,8 @@ MRPC ?=
 export TF_CPP_MIN_LOG_LEVEL = 2
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 python = $(VENV)/bin/python
-pip_install = $(python) -m pip install
+# Python compiles what it imports; all of TensorFlow would take half a minute.
+pip_install = $(python) -m pip install --no-compile
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -107,7 +108,7 @@ $(peers)/installed:
 beam = .venv-beam
 $(beam)/installed:
 	$(PYTHON) -m venv --clear --upgrade-deps $(beam)
-	$(beam)/bin/python -m pip install 'apache-beam[dask]' absl-py \
+	$(beam)/bin/python -m pip install --no-compile 'apache-beam[dask]' absl-py \
 	  google-crc32c hypothesis numpy pytest tqdm
 	touch $@
 
