@@ -593,7 +593,14 @@ def export_onnx(
     config = vars(source.config)
     graph = onnx_graph.Graph(stores_float16=precision == "float16")
     outputs = head(
-      onnx_graph.Encoder(graph, config, weights, ranges, seq_length)
+      onnx_graph.Encoder(
+        graph,
+        config,
+        weights,
+        ranges,
+        seq_length,
+        description["max_seq_length"],
+      )
     )
     with folder_of_model(source, export_dir, overwrite) as temporary_dir:
       onnx_folder.write(

@@ -35,6 +35,10 @@ _OPSET, _IR_VERSION = 17, 8
 # is better than 0.65 and 1.
 _SMOOTHING = 0.8
 
+# Longest model whose attention probabilities are in 8 bits. In texts of over
+# 255 tokens their mean is below the step, 1 / 255.
+_MAX_INT8_PROBS = 256
+
 _TINY = 1e-20  # so that nothing is divided by 0
 
 
@@ -184,11 +188,13 @@ class Encoder:
     weights: Mapping[str, np.ndarray],
     ranges: Mapping[str, Any],  # of 8-bit layers, see `quantization`
     seq_length: int | None = None,  # of every batch; None for any
+    max_seq_length: int = 0,  # of the model
   ):
     """Declares the inputs of an encoder; `sequence_output` writes it."""
     for name in INPUT_NAMES.values():
       graph.input(name, ["batch", seq_length or "sequence"])
     self.graph, self.weights, self.ranges = graph, weights, ranges
+    self.has_int8_probs = bool(ranges) and max_seq_length <= _MAX_INT8_PROBS
     self.config = {"layer_norm_eps": 1e-12, **config}
 
   # Of `modeling`
@@ -267,7 +273,8 @@ class Encoder:
       matrix = self.dense(layer, inputs, input_scales, factor, bias)
       heads = self.graph.node("Reshape", matrix, [0, 0, num_heads, head_size])
       heads = self.graph.node("Transpose", heads, perm=axes)
-      if layer not in self.ranges:
+      is_float = name == "value" and not self.has_int8_probs
+      if layer not in self.ranges or is_float:
         return heads
       limit = np.max(self.ranges[layer].outputs * factor)
       return self.quantize(heads, -limit, limit, is_signed=True)
@@ -282,7 +289,7 @@ class Encoder:
     scores = self.graph.node("MatMul", query, key)
     scores = self.graph.node("Add", scores, self.attention_bias())
     probs = self.graph.node("Softmax", scores, axis=-1)
-    if f"{scope}/query" in self.ranges:
+    if f"{scope}/query" in self.ranges and self.has_int8_probs:
       probs = self.quantize(probs, 0.0, 1.0)
     context = self.graph.node("MatMul", probs, value)
     context = self.graph.node("Transpose", context, perm=[0, 2, 1, 3])

@@ -6,6 +6,7 @@ import tensorflow.compat.v1 as tf
 import tiny_model
 
 import modeling
+from bertlib.compute import int8
 from bertlib.export import onnx_graph
 
 pytest.importorskip("onnx", reason="pip install -e .[onnx]")
@@ -37,6 +38,43 @@ def test_activations_are_those_of_modeling(name):
   with tf.Graph().as_default(), tf.Session() as session:
     expected = session.run(function(tf.constant(values)))
   np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize(("max_seq_length", "is_kept"), [(256, 0), (600, 1)])
+def test_attention_to_600_tokens_is_not_rounded_to_none(
+  max_seq_length, is_kept
+):
+  # Each of 600 equal probabilities is less than half a step of 8 bits.
+  identity, vector = np.eye(4, dtype=np.float32), np.zeros(4, np.float32)
+  layers = [f"a/self/{name}" for name in ("query", "key", "value")]
+  weights = dict.fromkeys([f"{layer}/kernel" for layer in layers], identity)
+  weights |= {
+    "a/self/query/kernel": 0.0 * identity,
+    "a/self/query/bias": vector,
+    "a/output/dense/kernel": identity,
+    "a/LayerNorm/gamma": vector + 1.0,
+    "a/LayerNorm/beta": vector,
+  }
+  seen = int8.Observation(-2.0, 2.0, vector + 2.0, vector + 2.0)
+  encoder = onnx_graph.Encoder(
+    onnx_graph.Graph(),
+    {"num_attention_heads": 1, "hidden_size": 4},
+    weights,
+    dict.fromkeys(layers, seen),
+    max_seq_length=max_seq_length,
+  )
+  states = np.tile(np.float32([3.0, 1.0, -1.0, -3.0]), [1, 600, 1])
+  states = encoder.graph.node("Identity", states)
+  hidden = onnx_graph.LayerNorm(encoder, states, "a")
+  context, _ = encoder.attention_layer("a/self", hidden, hidden)
+  output = onnx_graph.Output(context, [1, 600, 4])
+  model = encoder.graph.model({"context": output})
+  session = onnxruntime.InferenceSession(model.SerializeToString())
+  ids = np.ones([1, 600], np.int64)
+  inputs = dict.fromkeys(onnx_graph.INPUT_NAMES.values(), ids)
+  (found,) = session.run(None, inputs)
+  normalized = np.array([3.0, 1.0, -1.0, -3.0]) / np.sqrt(5.0)
+  np.testing.assert_allclose(found[0, 0], is_kept * normalized, atol=0.03)
 
 
 def test_equal_nodes_and_constants_are_written_once():
