@@ -59,7 +59,9 @@ def test_pip_gets_the_release_that_is_asked_for(
   tmp_path, tensorflow, includes, excludes
 ):
   planned = plan(tmp_path, "3.13", f"TENSORFLOW={tensorflow}").stdout
-  requirement = Requirement(re.search(r'pip install --no-compile "(t.*)" \|\|', planned)[1])
+  requirement = Requirement(
+    re.search(r'pip install --no-compile "(t.*)" \|\|', planned)[1]
+  )
   assert requirement.name == re.split(r"[=\[]", tensorflow)[0]
   if includes:
     assert includes in requirement.specifier
