@@ -412,7 +412,7 @@ class Vectors(NamedTuple):
 
 
 class Model(NamedTuple):
-  """What computes the features."""
+  """A loaded model, its devices, and the features to write."""
 
   devices: Devices
   config: modeling.BertConfig

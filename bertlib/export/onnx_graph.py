@@ -35,8 +35,8 @@ _OPSET, _IR_VERSION = 17, 8
 # is better than 0.65 and 1.
 _SMOOTHING = 0.8
 
-# Longest model whose attention probabilities are in 8 bits. In texts of over
-# 255 tokens their mean is below the step, 1 / 255.
+# Highest --max_seq_length with attention probabilities in 8 bits. In texts of
+# over 255 tokens their mean is below the step, 1 / 255.
 _MAX_INT8_PROBS = 256
 
 _TINY = 1e-20  # so that nothing is divided by 0

@@ -26,7 +26,7 @@ from bertlib.settings.common import ComputeSettings, DeviceSettings
 
 @dataclasses.dataclass(frozen=True)
 class Devices:
-  """What a run computes on, and how: found once, nothing is left "auto".
+  """Devices, precision and XLA setting of a run, with "auto" resolved.
 
   Attributes:
     flags: the flags about devices.
@@ -69,7 +69,7 @@ class Devices:
 
   @property
   def choices(self) -> dict[str, str]:
-    """What the flags that accept "auto" stand for, by name."""
+    """Precision and XLA setting, by the names of their flags."""
     return {name: getattr(self, name) for name in AUTO_CHOICES}
 
   def share_of(self, batch_size: int) -> int:
