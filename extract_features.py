@@ -18,9 +18,7 @@ import errno
 import functools
 import os
 import tempfile
-import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from types import SimpleNamespace
 from typing import IO, Any, NamedTuple
 
 import numpy as np
@@ -45,9 +43,7 @@ from bertlib.data import input_pipeline, model_inputs, tf_records
 from bertlib.data.model_inputs import _truncate_seq_pair
 from bertlib.exchange import resolve
 from bertlib.hardware import devices, estimators
-from bertlib.hardware.devices import Devices
 from bertlib.io import files, folder_lock, json_files, result_files, text_files
-from bertlib.io.files import atomic_write
 from bertlib.reporting import doctor, receipts
 from bertlib.settings import embedding_spec, model_description
 from bertlib.settings.embedding_spec import EmbeddingSpec
@@ -349,25 +345,6 @@ def write_jsonl(
     file.write(json_files.dumps(line) + "\n")
 
 
-def write_npz(
-  file: IO[bytes],
-  rows: Iterable[Mapping[str, np.ndarray]],
-  num_rows: int,
-  width: int,
-) -> None:
-  """Writes the array `vectors`, float32 [num_rows, width], row by row."""
-  # TensorFlow's files cannot seek while writing, and `write` returns None.
-  forward = SimpleNamespace(
-    write=lambda data: file.write(data) or len(data), flush=file.flush
-  )
-  with (
-    zipfile.ZipFile(forward, "w") as archive,
-    archive.open("vectors.npy", "w", force_zip64=True) as member,
-  ):
-    vectors = (row["vectors"] for row in rows)
-    result_files.write_array(member, vectors, num_rows, width)
-
-
 # Command line
 
 
@@ -414,7 +391,7 @@ class Vectors(NamedTuple):
 class Model(NamedTuple):
   """A loaded model, its devices, and the features to write."""
 
-  devices: Devices
+  devices: devices.Devices
   config: modeling.BertConfig
   tokenizer: tokenization.FullTokenizer
   vectors: Vectors
@@ -451,7 +428,8 @@ def write_features(
   """Writes the features of all texts; returns the number of texts."""
   config, vectors = model.config, model.vectors
   is_npz = settings.output_format == "npz"
-  with atomic_write(settings.output_file, "wb" if is_npz else "w") as output:
+  mode = "wb" if is_npz else "w"
+  with files.atomic_write(settings.output_file, mode) as output:
     records = os.path.join(folder, "input.tf_record")
     num_texts = tf_records.write_records(
       records,
@@ -469,7 +447,12 @@ def write_features(
       terminal.follow(rows, num_texts, "texts")
     )
     if is_npz:
-      write_npz(output, rows, num_texts, vectors.width(config.hidden_size))
+      result_files.write_npz(
+        output,
+        (row["vectors"] for row in rows),
+        num_texts,
+        vectors.width(config.hidden_size),
+      )
     else:
       write_jsonl(output, rows, vectors.layer_indexes, model.tokenizer)
   return num_texts

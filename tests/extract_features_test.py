@@ -21,6 +21,7 @@ import modeling
 import tokenization
 from bertlib.checkpoints import checkpoint_writer
 from bertlib.cli.errors import InputError
+from bertlib.io import result_files
 from bertlib.io.files import open_any
 from bertlib.settings.common import ModelSettings
 from bertlib.settings.feature_extraction import FeatureSettings
@@ -359,7 +360,7 @@ def test_both_formats_contain_the_same_vectors(tmp_path, scheme):
   rows = [{"unique_id": i, "vectors": row} for i, row in enumerate(vectors)]
   path = f"{scheme}{tmp_path}/vectors"
   with open_any(f"{path}.npz", "wb") as file:
-    extract_features.write_npz(file, iter(rows), num_rows=5, width=3)
+    result_files.write_npz(file, iter(vectors), num_vectors=5, width=3)
   with open_any(f"{path}.jsonl", "w") as file:
     extract_features.write_jsonl(file, iter(rows), [-1], tokenizer=None)
   with np.load(tmp_path / "vectors.npz") as arrays:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import zipfile
 from collections.abc import Iterable, Mapping, Sequence
+from types import SimpleNamespace
 from typing import IO, Any, NamedTuple
 
 import numpy as np
@@ -165,11 +167,26 @@ def write_vectors(
   with atomic_write(path, "wb") as file:
     # The header needs their number, at least 1, and width.
     rows = itertools.chain([first], vectors)
-    write_array(file, rows, num_vectors, len(first))
+    _write_array(file, rows, num_vectors, len(first))
   logging.info("%d vectors, %d wide: %s", num_vectors, len(first), path)
 
 
-def write_array(
+def write_npz(
+  file: IO[bytes], vectors: Iterable[np.ndarray], num_vectors: int, width: int
+) -> None:
+  """Writes the array `vectors`, float32 [num_vectors, width], row by row."""
+  # TensorFlow's files cannot seek while writing, and `write` returns None.
+  forward = SimpleNamespace(
+    write=lambda data: file.write(data) or len(data), flush=file.flush
+  )
+  with (
+    zipfile.ZipFile(forward, "w") as archive,
+    archive.open("vectors.npy", "w", force_zip64=True) as member,
+  ):
+    _write_array(member, vectors, num_vectors, width)
+
+
+def _write_array(
   file: IO[bytes], rows: Iterable[np.ndarray], num_rows: int, width: int
 ) -> None:
   """Writes rows, float32 [width] each, in the format .npy."""
