@@ -233,10 +233,12 @@ _BEGIN, _END = "<!-- performance: begin -->\n", "<!-- performance: end -->\n"
 
 
 def summary(found: list[Result]) -> str:
-  """The run of each headline: of those with the most threads, the newest."""
+  """A run of each headline: the newest of those with the most threads."""
   runs = list(dict.fromkeys(map(_run, found)))
   rows = [
-    _headline_row(headline, max(measured, key=_rank), runs)
+    _headline_row(
+      headline, max(measured, key=lambda r: (r.threads, _age(r))), runs
+    )
     for headline in HEADLINES
     if (measured := [r for r in found if _shows(headline, r)])
   ]
@@ -246,10 +248,6 @@ def summary(found: list[Result]) -> str:
 
 def _age(result: Result) -> tuple[tuple[int, ...], str]:
   return _version(result), result.date
-
-
-def _rank(result: Result) -> tuple[int, tuple[tuple[int, ...], str]]:
-  return result.threads, _age(result)
 
 
 def with_summary(text: str) -> str:
