@@ -42,7 +42,6 @@ from bertlib.reporting import command, receipts, run_report, training_checks
 from bertlib.settings import model_description
 from bertlib.settings.classifier import ClassifierSettings
 from bertlib.tasks.classification import (
-  class_weights,
   classification,
   classification_records,
   classification_report,
@@ -423,7 +422,7 @@ def with_class_weights(
   run: Run, processor: DataProcessor, examples: classifier_inputs.Examples
 ) -> Run:
   """Adds the label weights of --class_weights to the run."""
-  weights = class_weights.read(
+  weights = classifier_inputs.class_weights(
     run.settings.class_weights, processor.problem, examples.train
   )
   return run.with_arguments(label_weights=weights)

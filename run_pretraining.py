@@ -29,7 +29,6 @@ import modeling
 from bertlib.cli import app, option
 from bertlib.cli.errors import InputError
 from bertlib.cli.steps import Steps
-from bertlib.compute import precision
 from bertlib.data import input_pipeline, record_check, tf_records
 from bertlib.exchange import resolve
 from bertlib.reporting import command, receipts, training_checks
@@ -44,13 +43,7 @@ from bertlib.tasks.pretraining import (
 )
 from bertlib.tasks.pretraining.record import RECORD
 from bertlib.tasks.pretraining.training_batches import input_fn_builder
-from bertlib.training import (
-  budget,
-  estimator_spec,
-  lifecycle,
-  memory_plan,
-  step_plan,
-)
+from bertlib.training import budget, estimator_spec, lifecycle, step_plan
 from bertlib.training.task import Run, Task
 
 FLAGS = flags.FLAGS
@@ -427,7 +420,7 @@ def main(_) -> None:
   files_read = pretraining_inputs.data_files(settings, data)
   with command.started(receipt, run, files_read) as outcome:
     if settings.run.do_train:
-      pretrain(measure_device(run, receipt), data)
+      pretrain(training_checks.with_device_peak(run, receipt), data)
     outcome.checkpoint = lifecycle.select_checkpoint(run)
     if run.evaluates:
       outcome.found.results = outcome.with_checkpoint(
@@ -579,30 +572,6 @@ def check_output(
 
 
 # Training, evaluation, prediction
-
-
-def measure_device(run: Run, receipt: receipts.Receipt) -> Run:
-  """Records the peak of the device, with which the log compares the speed."""
-  if run.on_tpu:
-    return run
-  dtype = run.compute.dtype.name
-  replicas = run.devices.replicas
-  peak = precision.device_peak(dtype)
-  receipt.record(device_peak={"dtype": dtype, "flops_per_second": peak})
-  num_devices = 1
-  if replicas:  # those on the CPU share it
-    num_devices = replicas.count if replicas.on_gpu else replicas.num_processes
-  logging.info("Peak of the device: %.4g FLOP/s in %s", peak, dtype)
-  return run.with_arguments(
-    step_flops=functools.partial(step_flops, run),
-    peak_flops=peak * num_devices,
-  )
-
-
-def step_flops(run: Run, num_examples: float, num_tokens: float) -> float:
-  """Model FLOPs of a training step on sequences of equal lengths."""
-  shape = run.step_shape._replace(seq_length=num_tokens / num_examples)
-  return memory_plan.step_flops(run.config, num_examples, shape)
 
 
 def pretrain(run: Run, data: pretraining_inputs.Data) -> None:

@@ -22,7 +22,10 @@ from bertlib.cli.errors import InputError
 from bertlib.compat import estimator_api
 from bertlib.data import batch_predictor, model_inputs
 from bertlib.io import result_files
-from bertlib.tasks.classification import class_weights, classification_records
+from bertlib.tasks.classification import (
+  classification_records,
+  classifier_inputs,
+)
 from bertlib.tasks.classification.classification import (
   ChoiceExample,
   InputExample,
@@ -413,7 +416,7 @@ def test_weighted_parts_of_a_batch_make_the_whole(kind, labels, monkeypatch):
 
 def read_class_weights(problem, labels, *given):
   examples = [InputExample("", "", None, label) for label in labels]
-  return class_weights.read(list(given), problem, examples)
+  return classifier_inputs.class_weights(list(given), problem, examples)
 
 
 @pytest.mark.unit

@@ -1,4 +1,4 @@
-"""Estimates of a dry run about training: steps, disk, memory and time."""
+"""What training takes: estimates of a dry run, and the peak of the device."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from absl import logging
 from bertlib.checkpoints import loading
 from bertlib.cli.steps import Steps
 from bertlib.compute import precision
+from bertlib.reporting import receipts
 from bertlib.reporting.doctor import LengthSummary, check_disk, size_in_words
 from bertlib.settings.command import TrainingSettings
 from bertlib.training import memory_plan, step_plan
@@ -28,27 +29,21 @@ def check_memory(
   num_bytes: int, available: int | None, loss_bytes: int = 0
 ) -> None:
   """Warns if training may need more memory than `available`, if known."""
+  needed = f"memory: needs up to {size_in_words(num_bytes)}"
   if available is None:
-    logging.info("memory: needs up to %s", size_in_words(num_bytes))
-  elif num_bytes <= available:
-    logging.info(
-      "memory: needs up to %s, %s free",
-      size_in_words(num_bytes),
-      size_in_words(available),
-    )
-  else:
-    advice = (
-      f". Give --memory_gb={available // 10**9}, which lowers the memory use by"
-      " micro-batches and recomputation"
-    )
-    if loss_bytes > available:
-      advice = f": {memory_plan.loss_too_large(loss_bytes)}"
-    logging.warning(
-      "memory: needs up to %s, only %s free%s",
-      size_in_words(num_bytes),
-      size_in_words(available),
-      advice,
-    )
+    logging.info("%s", needed)
+    return
+  free = size_in_words(available)
+  if num_bytes <= available:
+    logging.info("%s, %s free", needed, free)
+    return
+  advice = (
+    f". Give --memory_gb={available // 10**9}, which lowers the memory use by"
+    " micro-batches and recomputation"
+  )
+  if loss_bytes > available:
+    advice = f": {memory_plan.loss_too_large(loss_bytes)}"
+  logging.warning("%s, only %s free%s", needed, free, advice)
 
 
 def available_memory() -> int | None:
@@ -67,19 +62,6 @@ def available_memory() -> int | None:
     with open("/proc/meminfo") as file:
       return int(re.search(r"MemAvailable:\s+(\d+) kB", file.read())[1]) * 1024
   return None
-
-
-def estimate_duration(num_flops: float, rate: float, num_runs: int = 1) -> None:
-  """Logs an estimate of the training time."""
-  num_flops *= num_runs
-  seconds = round(_OVERHEAD * num_flops / rate)
-  logging.info(
-    "time: estimated %s of training%s, for %.3g operations at %.3g per second",
-    datetime.timedelta(seconds=seconds) if seconds else "less than a second",
-    f" with {num_runs} seeds" if num_runs > 1 else "",
-    num_flops,
-    rate,
-  )
 
 
 def estimate_training(
@@ -167,7 +149,16 @@ def _estimate_time(
 ) -> None:
   """Logs an estimate of the training time."""
   num_flops, rate = _step_cost(run, plan, lengths)
-  estimate_duration(num_steps * num_flops, rate, _num_runs(run))
+  num_runs = _num_runs(run)
+  num_flops *= num_steps * num_runs
+  seconds = round(_OVERHEAD * num_flops / rate)
+  logging.info(
+    "time: estimated %s of training%s, for %.3g operations at %.3g per second",
+    datetime.timedelta(seconds=seconds) if seconds else "less than a second",
+    f" with {num_runs} seeds" if num_runs > 1 else "",
+    num_flops,
+    rate,
+  )
 
 
 def seconds_per_step(
@@ -211,3 +202,28 @@ def checkpoint_bytes(
   kept = min(settings.run.keep_checkpoint_max, num_train_steps // every + 1) + 1
   best = 2 if settings.run.eval_steps else 0
   return num_weights * 4 * (3 * kept + best)
+
+
+# The peak of the device
+
+
+def with_device_peak(run: Run, receipt: receipts.Receipt) -> Run:
+  """Records the peak of the device, with which the log compares the speed."""
+  if run.on_tpu:
+    return run
+  dtype = run.compute.dtype.name
+  peak = precision.device_peak(dtype)
+  receipt.record(device_peak={"dtype": dtype, "flops_per_second": peak})
+  logging.info("Peak of the device: %.4g FLOP/s in %s", peak, dtype)
+  replicas, num_devices = run.devices.replicas, 1
+  if replicas:  # those on the CPU share it
+    num_devices = replicas.count if replicas.on_gpu else replicas.num_processes
+
+  def step_flops(num_examples: float, num_tokens: float) -> float:
+    # Of sequences of equal lengths.
+    shape = run.step_shape._replace(seq_length=num_tokens / num_examples)
+    return memory_plan.step_flops(run.config, num_examples, shape)
+
+  return run.with_arguments(
+    step_flops=step_flops, peak_flops=peak * num_devices
+  )

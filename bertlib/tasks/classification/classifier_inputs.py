@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import collections
 import itertools
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Callable, NamedTuple
 
 import tensorflow.compat.v1 as tf
+from absl import logging
 
 from bertlib.checkpoints import loading
-from bertlib.cli.errors import InputError
+from bertlib.cli.errors import InputError, some_of
 from bertlib.data import example_checks, model_inputs, tables
 from bertlib.io import result_files, text_files
 from bertlib.reporting import doctor
@@ -26,6 +28,7 @@ from bertlib.tasks.classification.classification import (
   DataProcessor,
   InputExample,
   PaddingInputExample,
+  Problem,
   XnliProcessor,
 )
 from bertlib.tasks.classification.classification_records import (
@@ -294,6 +297,52 @@ def data_files(
   """Paths of the files that were read."""
   predicts = settings.run.do_predict and settings.predict_file
   return [*processor.files_read, *([settings.predict_file] if predicts else [])]
+
+
+# The loss
+
+
+def class_weights(
+  given: Sequence[str] | None,  # ["balanced"] or "LABEL:WEIGHT" strings
+  problem: Problem,
+  examples: Sequence[InputExample | ChoiceExample],
+) -> list[float] | None:
+  """The weight of each label in the loss (--class_weights), which it logs.
+
+  In the order of the labels; None to weight all equally.
+  """
+  if not given or not examples:
+    return None
+  if problem.kind not in ("classification", "multi_label"):
+    raise InputError(f"--class_weights: a {problem.kind} has no classes")
+  if given == ["balanced"]:
+    # All labels contribute equally. With several labels per text, the weight of
+    # a label is the ratio of examples without it to examples with it.
+    has_several = problem.kind == "multi_label"
+    counts = collections.Counter()
+    for example in examples:
+      counts.update(example.label if has_several else [example.label])
+    weights = [
+      (len(examples) - counts[label]) / max(counts[label], 1)
+      if has_several
+      else len(examples) / len(problem.labels) / max(counts[label], 1)
+      for label in problem.labels
+    ]
+  else:
+    by_label = dict.fromkeys(problem.labels, 1.0)
+    for pair in given:
+      label, _, text = pair.rpartition(":")
+      weight = tables.parse_number(text)
+      if label not in by_label or weight is None or weight < 0:
+        raise InputError(
+          f"--class_weights={pair}: give LABEL:WEIGHT, where LABEL is one"
+          f" of {some_of(problem.labels)} and WEIGHT at least 0; or balanced"
+        )
+      by_label[label] = weight
+    weights = list(by_label.values())
+  shown = [f"{label} x{w:.4g}" for label, w in zip(problem.labels, weights)]
+  logging.info("Weight of each label in the loss: %s", some_of(shown))
+  return weights
 
 
 # Of a dry run

@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 
 from bertlib.cli.errors import InputError
-from bertlib.tasks.classification.label_lists import split_labels
-from bertlib.tasks.classification.own_tables import OwnDataProcessor
+from bertlib.tasks.classification.own_tables import (
+  OwnDataProcessor,
+  split_labels,
+)
 
 pytestmark = pytest.mark.unit
 
