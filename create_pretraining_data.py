@@ -88,7 +88,7 @@ def main(_) -> None:
 
 def setup(
   settings: PretrainingDataSettings,
-  # Module with `find_files`, `open_any` and `file_state` of `bertlib.io.files`.
+  # A module like `bertlib.io.files`.
   file_system: Any = files,
   step: Steps = steps.RUN,
 ) -> tuple[pretraining_text.Recipe, list[str], list[str]]:
@@ -274,7 +274,7 @@ def check_text(
     )
   if has_pairs and len(documents) == 1:
     logging.warning("is there a blank line between documents?")
-  sizes = [file_system.file_state(path)[0] for path in inputs]
+  sizes = [file_system.size_and_mtime(path)[0] for path in inputs]
   return max(num_read, sum(sizes))
 
 

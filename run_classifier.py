@@ -502,7 +502,7 @@ def evaluate_sets(
   """Evaluates a checkpoint on all dev sets; writes metrics and predictions."""
   problem, found = processor.problem, run_report.Findings()
   thresholds = None
-  for ending, dev_set in dev_sets.items():
+  for suffix, dev_set in dev_sets.items():
     results, arrays = evaluate_set(run, processor, dev_set, checkpoint)
     predictions = None
     if arrays:
@@ -510,7 +510,7 @@ def evaluate_sets(
       predictions = classification_results.dev_predictions(
         problem, dev_set.examples, rows
       )
-      if problem.kind == "multi_label" and not ending:
+      if problem.kind == "multi_label" and not suffix:
         thresholds, tuned = classification_results.tune_thresholds(
           problem, **arrays
         )
@@ -518,21 +518,21 @@ def evaluate_sets(
           run, classifier_inputs.dev_path(run.settings), thresholds=thresholds
         )
         results |= tuned
-    lifecycle.write_metrics(run, results, checkpoint, ending, predictions)
-    found.results |= {f"{name}{ending}": v for name, v in results.items()}
+    lifecycle.write_metrics(run, results, checkpoint, suffix, predictions)
+    found.results |= {f"{name}{suffix}": v for name, v in results.items()}
     if problem.num_labels > classification_scores.MAX_MATRIX_LABELS:
       logging.info(
         "%d labels: there is no confusion matrix; %s%s.jsonl has the labels of"
         " each example",
         problem.num_labels,
         result_files.DEV_PREDICTIONS,
-        ending,
+        suffix,
       )
     if arrays:
       found.warnings += run_report.collapse_warning(
         *result_files.answers_to_compare(predictions)
       ) or never_predicted(problem, dev_set.examples, rows, thresholds)
-    if arrays and run.flags.do_train and not ending:
+    if arrays and run.flags.do_train and not suffix:
       found.sections = classification_report.sections(
         problem, dev_set.examples, **arrays, thresholds=thresholds
       )
@@ -585,15 +585,15 @@ def predict_sets(
         trained.get("tuned_on", "its dev set"),
       )
   warnings: list[str] = []
-  for ending, of_set in examples.predict_sets.items():
-    records, results = f"predict{ending}", f"test_results{ending}"
+  for suffix, test_set in examples.predict_sets.items():
+    records, results = f"predict{suffix}", f"test_results{suffix}"
     # Predictions of --predict_file have files of their own.
     if predict_file:
       results = result_files.predictions_name(predict_file)
       records = f"predict_{result_files.stem_of(predict_file)}"
     batch_size = run.flags.predict_batch_size
     path, _ = classifier_inputs.write_records(
-      run, processor, records, of_set, batch_size
+      run, processor, records, test_set, batch_size
     )
     input_fn = file_based_input_fn_builder(
       path,
@@ -602,14 +602,14 @@ def predict_sets(
       by_length=not run.on_tpu,
       **lifecycle.input_options(run, is_training=False),
     )
-    found = lifecycle.predict(run, input_fn, len(of_set), checkpoint)
+    found = lifecycle.predict(run, input_fn, len(test_set), checkpoint)
     rows = [
       row["probabilities"] for row in tf_records.restore_input_order(found)
     ]
-    rows = rows[: len(of_set)]  # a TPU has padding after them
+    rows = rows[: len(test_set)]  # a TPU has padding after them
     classification_results.write_predictions(
       run.path(results),
-      of_set,
+      test_set,
       rows,
       problem,
       thresholds,

@@ -279,8 +279,8 @@ def measure(run: Run, dev_set: Sequence[Example], checkpoint: str | None):
     result_files.DevPrediction(f"dev-{number}", example.labels, labels)
     for number, (example, labels) in enumerate(zip(dev_set, predicted), 1)
   ]
-  is_right = [np.equal(p.gold, p.predicted) for p in predictions]
-  of_heads = np.mean(is_right, axis=0).tolist()
+  is_correct = [np.equal(p.gold, p.predicted) for p in predictions]
+  of_heads = np.mean(is_correct, axis=0).tolist()
   results = dict(zip(run.settings.label_columns, of_heads))
   return results | {"mean_accuracy": np.mean(of_heads)}, predictions
 

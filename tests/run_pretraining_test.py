@@ -493,14 +493,14 @@ def test_scores_of_a_batch_equal_the_reference():
     loss, scores = session.run([spec.loss, updates])
   weights = inputs["masked_lm_weights"].ravel()
   guessed = expected["masked_lm_log_probs"].argmax(-1)
-  is_right = guessed == inputs["masked_lm_ids"].ravel()
+  is_correct = guessed == inputs["masked_lm_ids"].ravel()
   is_next = expected["next_sentence_log_probs"].argmax(-1)
   labels = inputs["next_sentence_labels"].ravel()
   of_tokens = expected["masked_lm_per_example_loss"]
   assert loss == pytest.approx(expected["total_loss"], abs=1e-5)
   assert scores == pytest.approx(
     {
-      "masked_lm_accuracy": np.average(is_right, weights=weights),
+      "masked_lm_accuracy": np.average(is_correct, weights=weights),
       "masked_lm_loss": np.average(of_tokens, weights=weights),
       "next_sentence_accuracy": np.mean(is_next == labels),
       "next_sentence_loss": float(expected["next_sentence_loss"]),

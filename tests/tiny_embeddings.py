@@ -55,11 +55,11 @@ def write_beir(folder):
   with open(folder / "queries.jsonl", "w") as file:
     for number, (text, _) in enumerate(PAIRS):
       file.write(json.dumps({"_id": f"q{number}", "text": text}) + "\n")
-  judgements = [(f"q{i}", f"d{i}", 1) for i in range(len(PAIRS))]
+  judgments = [(f"q{i}", f"d{i}", 1) for i in range(len(PAIRS))]
   write_table(
     folder / "qrels" / "test.tsv",
     ["query-id", "corpus-id", "score"],
-    judgements,
+    judgments,
   )
 
 

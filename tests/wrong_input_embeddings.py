@@ -1,4 +1,4 @@
-"""Wrong input: texts, scores, judgements and models of run_embeddings.py."""
+"""Wrong input: texts, scores, judgments and models of run_embeddings.py."""
 
 import io
 

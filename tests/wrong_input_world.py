@@ -346,11 +346,11 @@ def beir() -> dict[str, str]:
 
   queries, documents = zip(*QUESTIONS)
   header = ("query-id", "corpus-id", "score")
-  judgements = [(f"q{i}", f"d{i}", "1") for i in range(len(QUESTIONS))]
+  judgments = [(f"q{i}", f"d{i}", "1") for i in range(len(QUESTIONS))]
   return {
     "corpus.jsonl": lines("d", documents),
     "queries.jsonl": lines("q", queries),
-    "qrels/test.tsv": table(judgements, header),
+    "qrels/test.tsv": table(judgments, header),
   }
 
 

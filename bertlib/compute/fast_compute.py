@@ -214,24 +214,24 @@ class UnpaddedCompute(FastCompute):
 
   def _projected_together(self, heads: list) -> list | None:
     """Heads from one fused projection of query, key and value, or None."""
-    # Only constant kernels are joined, once; variables would be joined for each
+    # Only constant kernels are fused, once; variables would be fused for each
     # batch.
     products = [self.products.get(tensor.name) for tensor in heads]
     if self.is_training or None in products:
       return None
     inputs, kernels, biases = zip(*products)
-    joined = _joined(kernels)
-    if joined is None or any(each is not inputs[0] for each in inputs):
+    fused = _fused(kernels)
+    if fused is None or any(each is not inputs[0] for each in inputs):
       return None
-    if not self._is_same("projection", _joined):
+    if not self._is_same("projection", _fused):
       return None
     _, num_heads, _, head_size = heads[0].shape.as_list()
     bias = tf.concat(biases, axis=0)
-    product = super().dense(inputs[0], joined, bias, None)  # [R, 3 * N * D]
+    product = super().dense(inputs[0], fused, bias, None)  # [R, 3 * N * D]
     return self.rows.split_layers(product, 3, num_heads, head_size)
 
 
-def _joined(kernels: Sequence[Any]) -> Any | None:
+def _fused(kernels: Sequence[Any]) -> Any | None:
   """Fuses constant kernels side by side; None if one is not constant."""
   if all(isinstance(kernel, int8.QuantizedKernel) for kernel in kernels):
     return int8.QuantizedKernel.concat(kernels)

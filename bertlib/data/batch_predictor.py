@@ -13,7 +13,7 @@ import numpy as np
 import tokenization
 from bertlib.cli.errors import InputError
 from bertlib.data import model_inputs
-from bertlib.data.read_ahead import blocks, read_ahead
+from bertlib.data.prefetch import blocks, prefetch
 
 # Texts that are encoded, sorted by length and decoded together.
 _BLOCK_SIZE = 1024
@@ -77,10 +77,10 @@ class BatchPredictor:
     # One thread encodes the next block and another one computes the current
     # one, while this thread decodes the previous one. Texts are read once, at
     # most three blocks at a time.
-    encoded = read_ahead(map(encode, itertools.chain([first], sets)))
+    encoded = prefetch(map(encode, itertools.chain([first], sets)))
     return [
       prediction
-      for computed in read_ahead(map(compute, encoded))
+      for computed in prefetch(map(compute, encoded))
       for prediction in decode(*computed)
     ]
 
@@ -154,7 +154,7 @@ class BatchPredictor:
 # Texts to predict
 
 
-def checked(
+def validated(
   texts: Iterable[Any],
   is_valid: Callable[[Any], bool],
   expected: str,  # what is valid, for messages

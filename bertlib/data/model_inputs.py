@@ -27,7 +27,7 @@ class EncodedPair(NamedTuple):
   input_ids: list[int]  # [CLS] A [SEP] or [CLS] A [SEP] B [SEP], padded with 0
   input_mask: list[int]  # 1 at tokens, 0 at padding
   segment_ids: list[int]  # 1 at the tokens of B and its [SEP], else 0
-  num_cut: int  # number of truncated tokens
+  num_truncated_tokens: int  # number of truncated tokens
 
   @property
   def num_tokens(self) -> int:
@@ -48,12 +48,12 @@ def encode_pair(
   ids_b = tokenizer.encode(text_b) if text_b else []
   room = max_seq_length - (3 if ids_b else 2)
   keep_a, keep_b = truncated_lengths(len(ids_a), len(ids_b), room)
-  num_cut = len(ids_a) - keep_a + len(ids_b) - keep_b
+  num_truncated_tokens = len(ids_a) - keep_a + len(ids_b) - keep_b
   cls, sep = tokenizer.vocab["[CLS]"], tokenizer.vocab["[SEP]"]
   first = [cls, *ids_a[:keep_a], sep]
   second = [*ids_b[:keep_b], sep] if keep_b else []
   features = token_features(first, second, max_seq_length)
-  return EncodedPair(**features, num_cut=num_cut)
+  return EncodedPair(**features, num_truncated_tokens=num_truncated_tokens)
 
 
 def as_batch(rows: Sequence[EncodedPair]) -> dict[str, np.ndarray]:
@@ -109,7 +109,7 @@ class Lengths(NamedTuple):
 
   num_tokens: Sequence[int]  # per sequence, before truncation
   limit: int  # maximum length after truncation
-  num_cut: Sequence[int]  # truncated tokens per example
+  num_truncated_tokens: Sequence[int]  # truncated tokens per example
   examples: str = "examples"  # plural noun for reports, such as "questions"
   # per example; empty if examples are not divided
   num_windows: Sequence[int] = ()

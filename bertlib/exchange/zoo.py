@@ -149,7 +149,7 @@ def _convert_once(
   source: str, paths: Iterable[str], write: Callable[[str], None]
 ) -> str:
   """Folder in the cache that `write` writes, for the state of these files."""
-  state = [(path, *files.file_state(path)) for path in paths]
+  state = [(path, *files.size_and_mtime(path)) for path in paths]
   digest = hashlib.sha256(repr((model_description.FORMAT, state)).encode())
   name = f"{os.path.basename(source)}-{digest.hexdigest()[:16]}"
   converted = os.path.join(default_cache_dir(), "local", name)

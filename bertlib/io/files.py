@@ -272,7 +272,7 @@ def remove_file(path: str) -> None:
     _file_system(path).remove(path)
 
 
-def file_state(path: str) -> tuple[int, int]:
+def size_and_mtime(path: str) -> tuple[int, int]:
   """Bytes of a file, and nanoseconds since 1970 of its last change."""
   state = _file_system(path).stat(path)
   return state.st_size, state.st_mtime_ns

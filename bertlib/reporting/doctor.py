@@ -62,21 +62,21 @@ class Encoded(NamedTuple):
 
   input_ids: Sequence[int]  # with or without padding
   num_tokens: int  # without padding
-  num_cut: int = 0  # truncated tokens
+  num_truncated_tokens: int = 0  # truncated tokens
 
 
 def check_encoded(
   examples: Iterable[Encoded], vocab_size: int, num_examples: int
 ) -> LengthSummary:
   """Checks a sample of the `num_examples`; warns if many are truncated."""
-  num_tokens, num_cut = [], []
+  num_tokens, num_truncated_tokens = [], []
   for number, example in enumerate(examples, start=1):
     check_ids(example.input_ids, vocab_size, f"example {number}")
     num_tokens.append(example.num_tokens)
-    num_cut.append(example.num_cut)
+    num_truncated_tokens.append(example.num_truncated_tokens)
   count = len(num_tokens)
   mean = sum(num_tokens) / max(count, 1)
-  cut = sum(number > 0 for number in num_cut) / max(count, 1)
+  cut = sum(number > 0 for number in num_truncated_tokens) / max(count, 1)
   logging.info(
     "checked %d of %d: mean length %.0f tokens, longest %d",
     count,
@@ -90,7 +90,7 @@ def check_encoded(
       "%.1f%% are truncated, by %.0f tokens on average: consider a higher"
       " --max_seq_length",
       100 * cut,
-      sum(num_cut) / (cut * count),
+      sum(num_truncated_tokens) / (cut * count),
     )
   return LengthSummary(num_examples, mean)
 

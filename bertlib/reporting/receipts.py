@@ -25,7 +25,7 @@ from absl import logging
 from bertlib.cli import errors, option
 from bertlib.cli.errors import InputError
 from bertlib.cli.steps import Steps
-from bertlib.data import read_ahead
+from bertlib.data import prefetch
 from bertlib.io import files, json_files, receipt_file
 from bertlib.io.files import open_any
 from bertlib.settings.command import RecordedSettings
@@ -189,7 +189,7 @@ def _last_save(folder: str) -> datetime.datetime | None:
   """Time of the last checkpoint of a run, or of those for seeds."""
   times = []
   for name in ("checkpoint", "seed_*/checkpoint"):
-    times += (files.file_state(p)[1] for p in files.matching(folder, name))
+    times += (files.size_and_mtime(p)[1] for p in files.matching(folder, name))
   if not times:
     return None
   return datetime.datetime.fromtimestamp(max(times) / 1e9).astimezone()
@@ -352,7 +352,7 @@ def fingerprints(
   hash_ends = functools.partial(
     fingerprint, open_file=open_file, ends_only=True
   )
-  return [*found, *read_ahead.map_in_threads(hash_ends, remaining)]
+  return [*found, *prefetch.map_in_threads(hash_ends, remaining)]
 
 
 def is_unchanged(file: Mapping[str, Any], open_file=open_any) -> bool:
@@ -440,7 +440,7 @@ def _model_files(settings: RecordedSettings) -> list[dict[str, Any]]:
       # The index contains checksums of the data files.
       index = f"{value}.index"
       data = set(files.checkpoint_files(value)) - {index}
-      entry["data_bytes"] = sum(files.file_state(path)[0] for path in data)
+      entry["data_bytes"] = sum(files.size_and_mtime(path)[0] for path in data)
       value = index
     if files.exists(value):
       found.append({"what": what, **entry, **fingerprint(value)})

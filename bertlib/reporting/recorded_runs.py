@@ -126,7 +126,7 @@ class RecordedRun:
   def hashes(self) -> dict[str, str]:
     """Beginning of the hash of the inputs by their use."""
     return {
-      use: _together(file["sha256"] for file in used)
+      use: _combined_hash(file["sha256"] for file in used)
       for use, used in self._inputs().items()
     }
 
@@ -139,7 +139,7 @@ class RecordedRun:
 
   def hash_of_flag(self, flag: str) -> str | None:
     """Hash of the files that a flag names; None if it names none."""
-    return _together(
+    return _combined_hash(
       file["sha256"]
       for used in self._inputs().values()
       for file in used
@@ -183,7 +183,7 @@ def _given(receipt: Mapping[str, Any]) -> set[str]:
   return names | {name.removeprefix("no") for name in names}
 
 
-def _together(hashes: Iterable[str]) -> str | None:
+def _combined_hash(hashes: Iterable[str]) -> str | None:
   """Order-independent hash prefix of several files; None for no files."""
   hashes = sorted(hashes)
   if len(hashes) > 1:

@@ -242,7 +242,7 @@ def _seeds(statistics: Mapping[str, Any]) -> Section:
 
 def _lengths(lengths: model_inputs.Lengths) -> Section:
   """Lengths before truncation, and what was truncated or divided."""
-  num_tokens, count = lengths.num_tokens, len(lengths.num_cut)
+  num_tokens, count = lengths.num_tokens, len(lengths.num_truncated_tokens)
   rows = {lengths.examples: f"{count:,}"}
   if lengths.num_windows:
     num_divided = sum(number > 1 for number in lengths.num_windows)
@@ -253,11 +253,11 @@ def _lengths(lengths: model_inputs.Lengths) -> Section:
     rows["maximum"] = f"{max(num_tokens):,} tokens"
   rows["limit"] = f"{lengths.limit:,} tokens"
   rows[f"truncated {lengths.examples}"] = _share(
-    sum(map(bool, lengths.num_cut)), count
+    sum(map(bool, lengths.num_truncated_tokens)), count
   )
   # Windows overlap: their tokens are not those of the examples.
   total = 0 if lengths.num_windows else sum(num_tokens)
-  rows["removed tokens"] = _share(sum(lengths.num_cut), total)
+  rows["removed tokens"] = _share(sum(lengths.num_truncated_tokens), total)
   return Section("Lengths", html_report.facts(rows))
 
 

@@ -233,7 +233,7 @@ class EmbeddingSettings(TrainingSettings):
   )
   beir_split: str = option.text(
     "test",
-    "Judgements to use of a --dev_file in the layout of BEIR: the name of a"
+    "Judgments to use of a --dev_file in the layout of BEIR: the name of a"
     " file in qrels/ without .tsv.",
     section="evaluation",
     needs="do_eval or eval_steps",

@@ -40,7 +40,7 @@ class EncoderPredictor(BatchPredictor):
     self, texts: Iterable[str | tuple[str, str]]
   ) -> list[EncoderOutputs]:
     """Hidden states of texts or pairs, in order."""
-    texts = batch_predictor.checked(
+    texts = batch_predictor.validated(
       texts, batch_predictor.is_text_or_pair, "a str, or a pair of str"
     )
     return self.predict_blocks(texts, self._encode, self._decode)

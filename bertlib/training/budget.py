@@ -165,5 +165,5 @@ class BudgetHook(tf.train.SessionRunHook):
   def after_run(self, run_context, run_values):
     self._duration = self._now() - self._began
     if run_values.results >= self._amount:
-      self._stop.is_over = True
+      self._stop.ends_early = True
       run_context.request_stop()

@@ -50,7 +50,7 @@ class StopRequest:
     self.requested = False
     self.signal = signal.SIGTERM  # the one received
     # Whether to end training before its last step, as early stopping does.
-    self.is_over = False
+    self.ends_early = False
 
   def __enter__(self):
     # Handles no signals in other threads than the main one. A second SIGINT
@@ -107,17 +107,17 @@ class SharedStop(tf.train.SessionRunHook):
 
   def before_run(self, run_context):
     del run_context
-    own = [self._own.requested, self._own.is_over]
+    own = [self._own.requested, self._own.ends_early]
     return tf.train.SessionRunArgs(
       self._sums, dict.fromkeys(self._requests, own)
     )
 
   def after_run(self, run_context, run_values):
-    requested, is_over = run_values.results[0]
+    requested, ends_early = run_values.results[0]
     self._agreed.requested |= bool(requested)
     self._agreed.signal = self._own.signal
-    self._agreed.is_over |= bool(is_over)
-    if requested or is_over:
+    self._agreed.ends_early |= bool(ends_early)
+    if requested or ends_early:
       run_context.request_stop()
 
 
@@ -219,7 +219,7 @@ class CheckpointHook(tf.train.CheckpointSaverHook):
       raise self._failure(nonfinite)
     if self._is_due():
       self._save(run_context.session)
-    if self._stop.requested or self._stop.is_over:
+    if self._stop.requested or self._stop.ends_early:
       run_context.request_stop()
 
   def end(self, session):
@@ -267,7 +267,7 @@ class CheckpointHook(tf.train.CheckpointSaverHook):
     ends_training = [
       listener.after_save(session, self._step) for listener in self._listeners
     ]
-    self._own_stop.is_over |= any(ends_training)
+    self._own_stop.ends_early |= any(ends_training)
 
   def _path(self, step: int) -> str:
     """The checkpoint of a step."""

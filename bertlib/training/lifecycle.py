@@ -456,7 +456,7 @@ def train(
         run.selection,
         evaluate_fn if run.is_chief else None,
         hooks,
-        lambda: own.is_over,
+        lambda: own.ends_early,
       )
   # Below `main`, but only after the checkpoint is saved and all is closed.
   stop.exit_if_requested(run.output_dir)
@@ -609,7 +609,7 @@ def write_metrics(
   run: Run,
   results: Mapping[str, Any],
   checkpoint: str | None,
-  ending: str = "",
+  suffix: str = "",
   predictions: Iterable[result_files.DevPrediction] | None = None,
 ) -> None:
   """Writes metrics of a dev set to `eval_results.txt` and for TensorBoard.
@@ -618,16 +618,16 @@ def write_metrics(
     run: the run.
     results: metrics by name.
     checkpoint: the evaluated one; None for the model of --init_checkpoint.
-    ending: suffix of the file names, for a second dev set.
+    suffix: of the file names, for a second dev set.
     predictions: content of `eval_predictions.jsonl`; None removes the file
       of an earlier evaluation.
   """
   model_selection.write_events(
-    run.path(f"dev{ending}"),
+    run.path(f"dev{suffix}"),
     finding.step_of(checkpoint) if checkpoint else 0,
     dev_scores.plain_scores(results),
   )
-  path = run.path(f"{result_files.DEV_PREDICTIONS}{ending}.jsonl")
+  path = run.path(f"{result_files.DEV_PREDICTIONS}{suffix}.jsonl")
   if predictions is not None:
     result_files.write_dev_predictions(path, predictions)
   else:
@@ -635,7 +635,7 @@ def write_metrics(
   precision = run.devices.precision
   if precision != "float32":
     results = {**results, "precision": precision}
-  result_files.write_results(run.path(f"eval_results{ending}.txt"), results)
+  result_files.write_results(run.path(f"eval_results{suffix}.txt"), results)
 
 
 def store_thresholds(run: Run, data: str, **thresholds: Any) -> None:

@@ -73,7 +73,7 @@ class DevScores:
     """The step of the last evaluation; 0 if there is none."""
     return self.rows[-1]["step"] if self.rows else 0
 
-  def is_over(self) -> bool:
+  def ends_early(self) -> bool:
     """True if the target is reached or patience has run out, and logs it."""
     if self._has_reached_target():
       return True
@@ -133,7 +133,7 @@ class EvaluationListener(tf.train.CheckpointSaverListener):
     scores: DevScores,
     evaluate: Evaluate,
     num_train_steps: int,
-    is_over: Callable[[], bool],
+    ends_early: Callable[[], bool],
   ):
     """Stores the settings; the last step is always evaluated."""
     self._model_dir = model_dir
@@ -141,14 +141,14 @@ class EvaluationListener(tf.train.CheckpointSaverListener):
     self._scores = scores
     self._evaluate = evaluate
     self._num_train_steps = num_train_steps
-    self._is_over = is_over
+    self._ends_early = ends_early
 
   def after_save(self, session, global_step_value):
     """Evaluates the checkpoint if it is due; True ends training."""
     del session
     step, last = int(global_step_value), self._scores.last_step
     every = self._selection.eval_steps
-    is_last = step >= self._num_train_steps or self._is_over()
+    is_last = step >= self._num_train_steps or self._ends_early()
     if step <= last or not (is_last or step // every > last // every):
       return False
     checkpoint = os.path.join(self._model_dir, f"model.ckpt-{step}")
@@ -166,7 +166,7 @@ class EvaluationListener(tf.train.CheckpointSaverListener):
     if is_best:
       checkpoint_writer.save_best(self._model_dir, checkpoint)
     self._scores.write()
-    return not is_last and self._scores.is_over()
+    return not is_last and self._scores.ends_early()
 
 
 def train(
@@ -178,7 +178,7 @@ def train(
   evaluate: Evaluate | None,
   hooks: Sequence[tf.train.SessionRunHook] = (),
   # True when training ends before `num_train_steps`.
-  is_over: Callable[[], bool] = lambda: False,
+  ends_early: Callable[[], bool] = lambda: False,
 ) -> None:
   """Trains until `num_train_steps` or early stopping."""
   listeners = []
@@ -195,12 +195,12 @@ def train(
         scores,
         evaluate,
         num_train_steps,
-        is_over,
+        ends_early,
       )
       if listener.after_save(None, done):
         return
       listeners = [listener]
-    if scores.is_over():
+    if scores.ends_early():
       return
   if done >= num_train_steps:
     return  # without waiting for other workers

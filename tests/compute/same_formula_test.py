@@ -15,7 +15,7 @@ KERNELS = [
   ("dense layers", xla.dense_on_cpu),
   ("dense layers", xla.dense_on_gpu),
   ("8-bit dense layers", int8.QuantizedKernel),
-  ("projection", fast_compute._joined),
+  ("projection", fast_compute._fused),
   ("normalization", xla.add_and_norm),
   ("padding", fast_compute.FastCompute),
   ("dropout", xla.add_and_norm),

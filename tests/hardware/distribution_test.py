@@ -261,7 +261,7 @@ def test_replicas_share_the_loss_scale():
 def test_all_replicas_of_a_process_sum_its_stop_requests():
   """A worker that sums those of some replicas would wait for the others."""
   own = checkpoint_hook.StopRequest()
-  own.is_over = True
+  own.ends_early = True
   hook = checkpoint_hook.SharedStop(own, checkpoint_hook.StopRequest())
   with tf.Graph().as_default():
     strategy = distribution._local_strategy(2)

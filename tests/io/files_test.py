@@ -185,4 +185,4 @@ def test_the_state_of_a_file_is_its_size_and_last_change(folders):
   folder, path = folders
   (folder / "a").write_text("12345")
   os.utime(folder / "a", ns=(0, 1_800_000_000 * 10**9))
-  assert files.file_state(f"{path}/a") == (5, 1_800_000_000 * 10**9)
+  assert files.size_and_mtime(f"{path}/a") == (5, 1_800_000_000 * 10**9)

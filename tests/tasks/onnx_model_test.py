@@ -283,7 +283,7 @@ def test_the_tokenizer_file_gives_equal_ids(folder_of):
     row = model_inputs.encode_pair(model.tokenizer, *pair, 24)
     # A second text without tokens counts as none. If both are truncated, the
     # tokenizers differ in which keeps a token more.
-    if row.num_cut or not max(row.segment_ids):
+    if row.num_truncated_tokens or not max(row.segment_ids):
       row = model_inputs.encode_pair(model.tokenizer, pair[0], None, 24)
       pair = pair[:1]
     encoded = tokenizer.encode(*pair)

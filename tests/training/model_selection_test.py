@@ -65,7 +65,7 @@ def test_metric_without_values_has_no_best_score(tmp_path):
 
 
 @pytest.mark.parametrize(
-  ("values", "patience", "is_over"),
+  ("values", "patience", "ends_early"),
   [
     ([0.5, 0.4, 0.4], 0, False),  # 0 disables early stopping
     ([], 1, False),
@@ -77,13 +77,15 @@ def test_metric_without_values_has_no_best_score(tmp_path):
     ([math.nan, math.nan], 2, True),
   ],
 )
-def test_patience_is_counted_from_the_best(tmp_path, values, patience, is_over):
+def test_patience_is_counted_from_the_best(
+  tmp_path, values, patience, ends_early
+):
   scores = scores_of(tmp_path, "f1", *values, patience=patience)
-  assert scores.is_over() == is_over
+  assert scores.ends_early() == ends_early
 
 
 @pytest.mark.parametrize(
-  ("metric", "target", "values", "is_over"),
+  ("metric", "target", "values", "ends_early"),
   [
     ("accuracy", 0.72, [0.5, 0.719], False),
     ("accuracy", 0.72, [0.5, 0.72], True),
@@ -94,19 +96,19 @@ def test_patience_is_counted_from_the_best(tmp_path, values, patience, is_over):
   ],
 )
 def test_target_that_is_reached_ends_training(
-  tmp_path, log, metric, target, values, is_over
+  tmp_path, log, metric, target, values, ends_early
 ):
   scores = DevScores(str(tmp_path), Selection(5, "f1", 0, metric, target))
   for number, value in enumerate(values):
     scores.add(10 * number, {metric: value})
-  assert scores.is_over() is is_over
+  assert scores.ends_early() is ends_early
   assert [line.split(":")[0] for line in log] == (
-    [f"--target_value={target:g}"] * is_over
+    [f"--target_value={target:g}"] * ends_early
   )
 
 
 def test_early_stopping_is_logged(tmp_path, log):
-  scores_of(tmp_path, "f1", 0.5, 0.4, 0.3, patience=2).is_over()
+  scores_of(tmp_path, "f1", 0.5, 0.4, 0.3, patience=2).ends_early()
   assert log == [
     "--patience=2: best f1 at step 1, no improvement in 2 evaluations since;"
     " training ends at step 3"
@@ -119,7 +121,7 @@ def test_scores_are_restored_from_the_file(tmp_path):
   assert read.rows == written.rows
   assert read.best == {"step": 2, "f1": 0.75}
   assert read.last_step == 3
-  assert read.is_over()
+  assert read.ends_early()
   assert not read.add(4, {"f1": 0.6}) and read.add(5, {"f1": 0.8})
 
 

@@ -205,7 +205,7 @@ def file_based_convert_examples_to_features(
     InputError: a label is not in the label set.
   """
   problem = problem or _problem_from_labels(label_list)
-  num_tokens, num_cut, num_truncated = [], [], 0
+  num_tokens, num_truncated_tokens, num_truncated = [], [], 0
 
   def records():
     nonlocal num_truncated
@@ -213,9 +213,11 @@ def file_based_convert_examples_to_features(
       features, encoded = encode_example(
         index, example, problem, max_seq_length, tokenizer
       )
-      num_tokens.extend(pair.num_tokens + pair.num_cut for pair in encoded)
-      num_cut.extend(pair.num_cut for pair in encoded)
-      num_truncated += any(pair.num_cut for pair in encoded)
+      num_tokens.extend(
+        pair.num_tokens + pair.num_truncated_tokens for pair in encoded
+      )
+      num_truncated_tokens.extend(pair.num_truncated_tokens for pair in encoded)
+      num_truncated += any(pair.num_truncated_tokens for pair in encoded)
       yield features.as_record()
 
   tf_records.write_records(
@@ -228,13 +230,13 @@ def file_based_convert_examples_to_features(
     output_file,
     num_truncated,
     max_seq_length,
-    sum(num_cut),
+    sum(num_truncated_tokens),
   )
   has_choices = problem.kind == "multiple_choice"
   return model_inputs.Lengths(
     num_tokens,
     max_seq_length,
-    num_cut,
+    num_truncated_tokens,
     "choices" if has_choices else "examples",
   )
 

@@ -43,7 +43,7 @@ def predicted_label(
   row: np.ndarray,
   thresholds: Mapping[str, float] | None = None,
 ) -> str | float | list[str]:
-  """The `label` of a `prediction`, which see."""
+  """The predicted label, see `prediction`."""
   if problem.kind == "regression":
     return float(row[0])
   if problem.kind != "multi_label":

@@ -395,7 +395,7 @@ def check_texts(
     return doctor.Encoded(
       features.input_ids,
       max(row.num_tokens for row in encoded),
-      sum(row.num_cut for row in encoded),
+      sum(row.num_truncated_tokens for row in encoded),
     )
 
   return doctor.check_encoded(

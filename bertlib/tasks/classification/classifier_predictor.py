@@ -64,12 +64,12 @@ class ClassifierPredictor(BatchPredictor):
     """
     decode = functools.partial(self._decode, self._thresholds(thresholds or {}))
     if self.problem.kind == "multiple_choice":
-      texts = batch_predictor.checked(
+      texts = batch_predictor.validated(
         texts, _are_choices, "a list with a pair of str for each choice"
       )
       texts = map(self._with_all_choices, itertools.count(), texts)
     else:
-      texts = batch_predictor.checked(
+      texts = batch_predictor.validated(
         texts, batch_predictor.is_text_or_pair, "a str, or a pair of str"
       )
     return self.predict_blocks(texts, self._encode, decode)

@@ -1,4 +1,4 @@
-"""Queries, a corpus and judgements of relevance, in the file layout of BEIR.
+"""Queries, a corpus and judgments of relevance, in the file layout of BEIR.
 
 A folder has `corpus.jsonl` with `_id`, `title` and `text`, `queries.jsonl` with
 `_id` and `text`, and `qrels/SPLIT.tsv` with the columns `query-id`, `corpus-id`
@@ -30,13 +30,13 @@ from bertlib.tasks.embeddings.embedding_examples import Example
 _CORPUS = "corpus.jsonl"
 _QUERIES = "queries.jsonl"
 _QRELS = "qrels"
-# Columns of judgements.
+# Columns of judgments.
 _COLUMNS = ("query-id", "corpus-id", "score")
 _FIX = "Fix the file, or download it again"
 
 
 class Retrieval(NamedTuple):
-  """A search whose right results are known."""
+  """Queries and a corpus, with relevance judgments (qrels)."""
 
   # Text by id.
   queries: Mapping[str, str]
@@ -66,13 +66,13 @@ class _Corpus(Collection):
 
 
 def is_beir(path: str) -> bool:
-  """True for a folder, and for judgements in the layout of BEIR."""
+  """True for a folder, and for judgments in the layout of BEIR."""
   folder, _ = _find_folder(path, "")
   return os.path.isdir(path) or files.exists(os.path.join(folder, _CORPUS))
 
 
 def _find_folder(path: str, split: str) -> tuple[str, str]:
-  """The folder with corpus and queries, and the file of judgements."""
+  """The folder with corpus and queries, and the file of judgments."""
   parent = os.path.dirname(path)
   if os.path.basename(parent) == _QRELS and path.endswith(".tsv"):
     return os.path.dirname(parent), path
@@ -86,17 +86,17 @@ def data_files(path: str, split: str = "test") -> list[str]:
 
 
 def read(path: str, split: str = "test") -> Retrieval:
-  """Reads queries and judgements, checks the corpus, and logs omissions."""
+  """Reads queries and judgments, checks the corpus, and logs omissions."""
   # `path` is a folder in the layout of BEIR, or a file in its folder `qrels`;
-  # `split` names the judgements of a folder.
+  # `split` names the judgments of a folder.
   folder, qrels = _find_folder(path, split)
   _check_files(folder, qrels)
-  judgements = _read_judgements(qrels)
-  queries = _read_queries(folder, judgements)
-  num_documents = _check_corpus(folder, judgements)
+  judgments = _read_judgments(qrels)
+  queries = _read_queries(folder, judgments)
+  num_documents = _check_corpus(folder, judgments)
   relevance: dict[str, dict[str, int]] = {}
   # A document that the corpus lacks counts as not found, as in trec_eval.
-  for query, document, grade, _ in judgements:
+  for query, document, grade, _ in judgments:
     if grade > 0:
       relevance.setdefault(query, {})[document] = grade
   if not relevance:
@@ -132,10 +132,10 @@ def _check_files(folder: str, qrels: str) -> None:
     )
 
 
-# Judgements
+# Judgments
 
 
-class _Judgement(NamedTuple):
+class _Judgment(NamedTuple):
   """Grade of a document for a query, and the row that has it."""
 
   query: str
@@ -144,12 +144,12 @@ class _Judgement(NamedTuple):
   row: tables.Row
 
 
-def _read_judgements(path: str) -> list[_Judgement]:
-  """Reads all judgements, those of irrelevant documents too."""
+def _read_judgments(path: str) -> list[_Judgment]:
+  """Reads all judgments, those of irrelevant documents too."""
   table = tables.read_table(
-    path, [("the judgements", name) for name in _COLUMNS], encoding=None
+    path, [("the judgments", name) for name in _COLUMNS], encoding=None
   )
-  judgements: dict[tuple[str, str], _Judgement] = {}
+  judgments: dict[tuple[str, str], _Judgment] = {}
   for row in table.rows:
     table.check_row(row, _FIX)
     query, document, text = (row.text(column) for column in table.columns)
@@ -157,40 +157,40 @@ def _read_judgements(path: str) -> list[_Judgement]:
     if number is None or number % 1:
       raise row.error(f"the score {text!r} is not an integer. {_FIX}")
     grade = int(number)
-    earlier = judgements.get((query, document))
+    earlier = judgments.get((query, document))
     if earlier and earlier.grade != grade:
       raise row.error(
         f"the score of query {query!r} and document {document!r} is {grade},"
         f" but {earlier.grade} in row {earlier.row.number}. {_FIX}"
       )
-    judgements[query, document] = _Judgement(query, document, grade, row)
-  if not judgements:
-    raise InputError(f"{path}: has no judgements. {_FIX}")
-  return [*judgements.values()]
+    judgments[query, document] = _Judgment(query, document, grade, row)
+  if not judgments:
+    raise InputError(f"{path}: has no judgments. {_FIX}")
+  return [*judgments.values()]
 
 
-def _missing(judgement: _Judgement, field: str, path: str) -> InputError:
-  """The error of a judgement with an id that is not in a file."""
-  return judgement.row.error(
-    f"{field} {getattr(judgement, field)!r} is not in {path}. Use the"
-    f" judgements and the {os.path.basename(path)} of one data set"
+def _missing(judgment: _Judgment, field: str, path: str) -> InputError:
+  """The error of a judgment with an id that is not in a file."""
+  return judgment.row.error(
+    f"{field} {getattr(judgment, field)!r} is not in {path}. Use the"
+    f" judgments and the {os.path.basename(path)} of one data set"
   )
 
 
 def _check_documents(
-  judgements: Sequence[_Judgement], missing: Set[str], path: str
+  judgments: Sequence[_Judgment], missing: Set[str], path: str
 ) -> None:
-  """Logs the judgements of missing documents; InputError if all are missing."""
-  lost = [judged for judged in judgements if judged.document in missing]
-  if len(lost) == len(judgements):
+  """Logs the judgments of missing documents; InputError if all are missing."""
+  lost = [judged for judged in judgments if judged.document in missing]
+  if len(lost) == len(judgments):
     raise _missing(lost[0], "document", path)
   if lost:
     logging.warning(
-      "%s: lacks the documents of %d of %d judgements, such as %r; %d of them"
+      "%s: lacks the documents of %d of %d judgments, such as %r; %d of them"
       " are relevant and count as not found",
       path,
       len(lost),
-      len(judgements),
+      len(judgments),
       lost[0].document,
       sum(judged.grade > 0 for judged in lost),
     )
@@ -200,11 +200,11 @@ def _check_documents(
 
 
 def _read_queries(
-  folder: str, judgements: Sequence[_Judgement]
+  folder: str, judgments: Sequence[_Judgment]
 ) -> dict[str, str]:
-  """Texts of the queries with judgements, by id."""
+  """Texts of the queries with judgments, by id."""
   path = os.path.join(folder, _QUERIES)
-  judged = {judgement.query for judgement in judgements}
+  judged = {judgment.query for judgment in judgments}
   lines: dict[str, int] = {}
   queries = {}
   for number, query in _read_lines(path, {"_id": str, "text": str}):
@@ -218,9 +218,9 @@ def _read_queries(
           f"{path}, line {number}: query {id_!r} has no text. {_FIX}"
         )
       queries[id_] = text
-  for judgement in judgements:
-    if judgement.query not in queries:
-      raise _missing(judgement, "query", path)
+  for judgment in judgments:
+    if judgment.query not in queries:
+      raise _missing(judgment, "query", path)
   return queries
 
 
@@ -243,9 +243,9 @@ def _repeated(path: str, number: int, id_: str, earlier: int) -> InputError:
   )
 
 
-def _check_corpus(folder: str, judgements: Sequence[_Judgement]) -> int:
+def _check_corpus(folder: str, judgments: Sequence[_Judgment]) -> int:
   """Checks the ids of a corpus; returns the number of documents."""
-  missing = {judgement.document for judgement in judgements}
+  missing = {judgment.document for judgment in judgments}
   # 8 bytes per document are kept in memory.
   hashes = array("q")
   num_empty = 0
@@ -259,7 +259,7 @@ def _check_corpus(folder: str, judgements: Sequence[_Judgement]) -> int:
   distinct, counts = np.unique(hashes, return_counts=True)
   if len(distinct) < len(hashes):
     _check_distinct(path, {*distinct[counts > 1].tolist()})
-  _check_documents(judgements, missing, path)
+  _check_documents(judgments, missing, path)
   return len(hashes)
 
 

@@ -1,4 +1,4 @@
-"""Inputs of run_embeddings.py: model, groups of texts, teacher, judgements."""
+"""Inputs of run_embeddings.py: model, groups of texts, teacher, judgments."""
 
 from __future__ import annotations
 
@@ -195,7 +195,7 @@ def _has_candidates(examples: Sequence[Example]) -> bool:
 
 
 class DevSet(NamedTuple):
-  """The dev set: examples, or queries and a corpus with judgements."""
+  """The dev set: examples, or queries and a corpus with judgments."""
 
   # See `settings.embedding_data.kind_of`; "retrieval" for the latter.
   kind: str
@@ -328,7 +328,9 @@ def check_text_groups(run: Run, data: Data) -> doctor.LengthSummary:
 
   def encode(text):
     pair = model_inputs.encode_pair(run.tokenizer, text, None, max_seq_length)
-    return doctor.Encoded(pair.input_ids, pair.num_tokens, pair.num_cut)
+    return doctor.Encoded(
+      pair.input_ids, pair.num_tokens, pair.num_truncated_tokens
+    )
 
   texts = itertools.chain.from_iterable(doctor.sample(groups))
   return doctor.check_encoded(

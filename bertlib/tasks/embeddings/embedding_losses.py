@@ -129,9 +129,9 @@ def _ranking_loss(
     | _are_equal(query_ids, candidate_ids)
     | (num_found > 0.0)
   )
-  is_right = _are_equal(right, _numbers(candidate_ids))
+  is_positive = _are_equal(right, _numbers(candidate_ids))
   cosines = tf.matmul(queries, candidates, transpose_b=True)  # [B, candidates]
-  logits = _masked(cosines / temperature, is_masked & ~is_right)
+  logits = _masked(cosines / temperature, is_masked & ~is_positive)
   return tf.reduce_mean(
     tf.nn.sparse_softmax_cross_entropy_with_logits(labels=right, logits=logits)
   )

@@ -50,7 +50,7 @@ class VectorPredictor(BatchPredictor):
     """
     prefix = self.spec.prompt(prompt)
     rows = self.predict_blocks(
-      batch_predictor.checked(texts, batch_predictor.is_text, "a str"),
+      batch_predictor.validated(texts, batch_predictor.is_text, "a str"),
       functools.partial(self._encode, prefix),
       lambda _, vectors: vectors,
     )

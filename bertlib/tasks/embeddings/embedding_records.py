@@ -82,7 +82,7 @@ class _Text(NamedTuple):
   # With [CLS] and [SEP], each as a `tf_records.varint`.
   input_ids: bytes
   num_tokens: int  # of `input_ids`
-  num_cut: int  # tokens lost to truncation
+  num_truncated_tokens: int  # tokens lost to truncation
 
 
 class _GroupEncoder:
@@ -98,7 +98,7 @@ class _GroupEncoder:
     self._numbers: dict[bytes, int] = {}  # by tokens without prefix
     self._missing = self._encode_text("", MISSING)
     self._num_empty = self._num_left_out = 0
-    self._num_tokens, self._num_cut = array("i"), array("i")
+    self._num_tokens, self._num_truncated_tokens = array("i"), array("i")
 
   def encode(self, texts: Sequence[str]) -> dict[str, Any]:
     """Token features and `text_ids` of a group."""
@@ -109,10 +109,14 @@ class _GroupEncoder:
         self._texts[key] = self._encode_text(prefix + text, self._number(text))
       group.append(self._texts[key])
     self._num_left_out += len(texts) - len(group)
-    self._num_tokens.extend(text.num_tokens + text.num_cut for text in group)
-    self._num_cut.extend(text.num_cut for text in group)
+    self._num_tokens.extend(
+      text.num_tokens + text.num_truncated_tokens for text in group
+    )
+    self._num_truncated_tokens.extend(
+      text.num_truncated_tokens for text in group
+    )
     self._num_empty += sum(
-      text.num_tokens + text.num_cut == 2 for text in group
+      text.num_tokens + text.num_truncated_tokens == 2 for text in group
     )
     group += [self._missing] * (self._num_texts - len(group))
     padding = [bytes(self._max_seq_length - text.num_tokens) for text in group]
@@ -132,7 +136,7 @@ class _GroupEncoder:
       self._tokenizer, text, None, self._max_seq_length
     )
     ids = self._varints.encode(pair.input_ids[: pair.num_tokens])
-    return _Text(number, ids, pair.num_tokens, pair.num_cut)
+    return _Text(number, ids, pair.num_tokens, pair.num_truncated_tokens)
 
   def _number(self, text: str) -> int:
     ids = self._tokenizer.encode(text)[: self._max_seq_length - 2]
@@ -143,7 +147,10 @@ class _GroupEncoder:
   def lengths(self) -> model_inputs.Lengths:
     """The lengths of all texts so far."""
     return model_inputs.Lengths(
-      self._num_tokens, self._max_seq_length, self._num_cut, "texts"
+      self._num_tokens,
+      self._max_seq_length,
+      self._num_truncated_tokens,
+      "texts",
     )
 
   def log(self, path: str, num_examples: int) -> None:
@@ -157,7 +164,9 @@ class _GroupEncoder:
       path,
       num_texts - len(self._numbers),
     )
-    _log_faults(self._num_cut, self._num_empty, self._max_seq_length)
+    _log_faults(
+      self._num_truncated_tokens, self._num_empty, self._max_seq_length
+    )
     if self._num_left_out:
       logging.warning(
         "%d hard negatives left out: a group has at most %d texts",
@@ -178,7 +187,7 @@ def write_texts(
   multiple_of: int = 1,
 ) -> int:
   """Encodes single texts as TFRecords; returns the number of texts."""
-  num_cut = array("i")
+  num_truncated_tokens = array("i")
   num_empty = 0
 
   def records() -> Iterator[dict[str, Any]]:
@@ -186,18 +195,20 @@ def write_texts(
     record: dict[str, Any] = {}
     for text in texts:
       pair = model_inputs.encode_pair(tokenizer, text, None, max_seq_length)
-      num_cut.append(pair.num_cut)
-      num_empty += pair.num_tokens + pair.num_cut == 2
+      num_truncated_tokens.append(pair.num_truncated_tokens)
+      num_empty += pair.num_tokens + pair.num_truncated_tokens == 2
       record = pair._asdict()
       yield record
-    yield from itertools.repeat(record, -len(num_cut) % multiple_of)
+    yield from itertools.repeat(
+      record, -len(num_truncated_tokens) % multiple_of
+    )
 
   tf_records.write_records(
     path, records(), tf_records.token_layout(max_seq_length)
   )
-  logging.info("%d texts written to %s", len(num_cut), path)
-  _log_faults(num_cut, num_empty, max_seq_length)
-  return len(num_cut)
+  logging.info("%d texts written to %s", len(num_truncated_tokens), path)
+  _log_faults(num_truncated_tokens, num_empty, max_seq_length)
+  return len(num_truncated_tokens)
 
 
 def token_rows(
@@ -215,15 +226,17 @@ def token_rows(
   ]
 
 
-def _log_faults(num_cut: array, num_empty: int, max_seq_length: int) -> None:
+def _log_faults(
+  num_truncated_tokens: array, num_empty: int, max_seq_length: int
+) -> None:
   """Logs how many texts lost tokens, and how many have none."""
-  num_truncated = sum(map(bool, num_cut))
+  num_truncated = sum(map(bool, num_truncated_tokens))
   if num_truncated:
     logging.info(
       "%d texts were truncated to %d tokens and lost %d tokens in total",
       num_truncated,
       max_seq_length,
-      sum(num_cut),
+      sum(num_truncated_tokens),
     )
   if num_empty:
     logging.warning("%d texts have no tokens", num_empty)

@@ -88,7 +88,7 @@ def _neighbor_errors(
   num_errors: int,
 ) -> Section:
   """Section on the texts that are most similar to one with another label."""
-  (wrong,) = np.nonzero(~neighbors.is_right.astype(bool))
+  (wrong,) = np.nonzero(~neighbors.is_correct.astype(bool))
   order = np.argsort(-neighbors.cosines[wrong], kind="stable")[:num_errors]
   rows = []
   for index in wrong[order]:
@@ -192,7 +192,7 @@ def _neighbor_estimates(
     f"{len(found.queries):,} texts",
     {
       "map": statistics.bootstrap(np.mean, found.precisions),
-      "neighbor_accuracy": statistics.fraction_interval(found.is_right),
+      "neighbor_accuracy": statistics.fraction_interval(found.is_correct),
     },
     baselines,
   )

@@ -62,17 +62,17 @@ def labeled_pairs(
   # beyond all of them; of several equally good ones it is the highest.
   thresholds = (reached[1:] + reached[:-1]) / 2
   separates = reached[1:] < reached[:-1]
-  num_right = np.append(0, gold.cumsum())
+  num_correct = np.append(0, gold.cumsum())
   num_predicted = np.arange(len(gold) + 1)
   num_gold = int(gold.sum())
-  accuracies = len(gold) - num_gold - num_predicted + 2 * num_right
+  accuracies = len(gold) - num_gold - num_predicted + 2 * num_correct
   accuracies = np.where(separates, accuracies / len(gold), -1)
   results = _best(accuracies, thresholds, "accuracy")
   if not num_gold:
     return results | dict.fromkeys(
       ("average_precision", "f1", "f1_threshold"), nan
     )
-  f1 = 2 * num_right / (num_predicted + num_gold)
+  f1 = 2 * num_correct / (num_predicted + num_gold)
   results |= _best(np.where(separates, f1, -1), thresholds, "f1")
   precision = _average_precision(similarities, labels)
   return results | {"average_precision": precision}
@@ -122,7 +122,7 @@ class Neighbors(NamedTuple):
   precisions: np.ndarray
   nearest: np.ndarray  # the most similar other text
   cosines: np.ndarray  # float32, of the nearest
-  is_right: np.ndarray  # whether the nearest has the same label
+  is_correct: np.ndarray  # whether the nearest has the same label
 
 
 def labeled_texts(neighbors: Neighbors) -> dict[str, float]:
@@ -131,7 +131,7 @@ def labeled_texts(neighbors: Neighbors) -> dict[str, float]:
     return dict.fromkeys(LABELED_TEXTS, float("nan"))
   return {
     "map": float(neighbors.precisions.mean()),
-    "neighbor_accuracy": float(neighbors.is_right.mean()),
+    "neighbor_accuracy": float(neighbors.is_correct.mean()),
   }
 
 
@@ -162,7 +162,7 @@ def find_neighbors(
         precisions=np.bincount(row, precision) / found.sum(axis=1),
         nearest=nearest,
         cosines=similarities[np.arange(len(rows)), nearest],
-        is_right=found[:, 0],
+        is_correct=found[:, 0],
       )
     )
   if not blocks:

@@ -27,7 +27,7 @@ class TaggerPredictor(BatchPredictor):
     Raises:
       InputError: a text is not a str.
     """
-    texts = batch_predictor.checked(texts, batch_predictor.is_text, "a str")
+    texts = batch_predictor.validated(texts, batch_predictor.is_text, "a str")
     return self.predict_blocks(texts, self._encode, self._decode)
 
   def _encode(self, texts):

@@ -64,10 +64,10 @@ def count_entities(
     entities, found = (
       set(ner_tags.tags_to_entities(tags)) for tags in (gold, predicted)
     )
-    num_right = sum(a == b for a, b in zip(gold, predicted))
+    num_correct = sum(a == b for a, b in zip(gold, predicted))
     # Right, predicted and gold entities; right tags, and tags.
     rows.append(
-      [len(entities & found), len(found), len(entities), num_right, len(gold)]
+      [len(entities & found), len(found), len(entities), num_correct, len(gold)]
     )
   return np.array(rows, np.int64).reshape(len(rows), 5)
 

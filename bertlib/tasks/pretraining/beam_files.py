@@ -25,10 +25,10 @@ def find_files(patterns: Iterable[str]) -> list[str]:
   return files.find_files(patterns, glob)
 
 
-def file_state(path: str) -> tuple[int, int]:
-  """See `files.file_state`."""
+def size_and_mtime(path: str) -> tuple[int, int]:
+  """See `files.size_and_mtime`."""
   if not files.is_remote(path):
-    return files.file_state(path)
+    return files.size_and_mtime(path)
   return FileSystems.match([path])[0].metadata_list[0].size_in_bytes, 0
 
 

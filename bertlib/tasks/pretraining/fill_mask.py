@@ -51,7 +51,7 @@ def read_lines(
   ]
   if not lines:
     raise InputError(f"{path}: has no lines")
-  num_truncated = sum(line.encoded.num_cut > 0 for line in lines)
+  num_truncated = sum(line.encoded.num_truncated_tokens > 0 for line in lines)
   if num_truncated:
     logging.warning(
       "%d lines truncated to %d tokens", num_truncated, max_seq_length

@@ -38,7 +38,7 @@ class MaskedLMPredictor(BatchPredictor):
     Raises:
       InputError: a text is of another type.
     """
-    texts = batch_predictor.checked(
+    texts = batch_predictor.validated(
       texts, batch_predictor.is_text_or_pair, "a str, or a pair of str"
     )
     decode = functools.partial(self._decode, top_k)

@@ -27,7 +27,7 @@ from bertlib.cli import terminal
 from bertlib.cli.errors import InputError
 from bertlib.data import tf_records, workers
 from bertlib.io import files, json_files, text_files
-from bertlib.io.files import atomic_write, exists, file_state, open_any
+from bertlib.io.files import atomic_write, exists, open_any, size_and_mtime
 from bertlib.tasks.pretraining import pretraining_instances, pretraining_text
 
 # Bytes of text per block. A process holds one block at a time, in about ten
@@ -50,9 +50,9 @@ def count_blocks(
   for path in input_files:
     if path.endswith(".gz"):
       # Text is assumed to be three times as large as its gzip file.
-      text_bytes += 3 * file_system.file_state(path)[0]
+      text_bytes += 3 * file_system.size_and_mtime(path)[0]
     elif encoding.name == "utf-8":
-      text_bytes += file_system.file_state(path)[0]
+      text_bytes += file_system.size_and_mtime(path)[0]
     else:
       lines = text_files.read_utf8_lines(path, encoding, file_system.open_any)
       text_bytes += sum(map(len, lines))
@@ -175,7 +175,7 @@ class BlockRun:
     recipe = dataclasses.asdict(self._recipe) | {"vocab_file": vocab}
     wanted = {
       "recipe": recipe | {"mask_split": [*self._recipe.mask_split]},
-      "input": [[path, *file_state(path)] for path in self._input_files],
+      "input": [[path, *size_and_mtime(path)] for path in self._input_files],
       "output": self._output_files,
     }
     receipt = {"files": {}}
@@ -189,7 +189,7 @@ class BlockRun:
       "files": {
         path: state
         for path, state in finished.items()
-        if exists(path) and file_state(path)[0] == state["bytes"]
+        if exists(path) and size_and_mtime(path)[0] == state["bytes"]
       }
     }
 
@@ -317,7 +317,7 @@ class BlockRun:
     for block in blocks:
       os.remove(_records_file(folder, block))
     self._receipt["files"][path] = {
-      "bytes": file_state(path)[0],
+      "bytes": size_and_mtime(path)[0],
       "counts": dict(counts),
     }
     with atomic_write(self._receipt_file) as file:

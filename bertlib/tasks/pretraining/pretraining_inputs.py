@@ -13,7 +13,7 @@ from absl import logging
 from bertlib.checkpoints import loading
 from bertlib.cli import option
 from bertlib.cli.errors import InputError
-from bertlib.data import read_ahead, record_check, tf_records
+from bertlib.data import prefetch, record_check, tf_records
 from bertlib.io import text_files
 from bertlib.io.files import find_files, split_names
 from bertlib.reporting import doctor
@@ -221,10 +221,10 @@ def check_files(run: Run, paths: Sequence[str]) -> dict[str, int]:
     if problem:
       raise InputError(problem)
 
-  counts = dict(zip(paths, read_ahead.map_in_threads(count, paths)))
+  counts = dict(zip(paths, prefetch.map_in_threads(count, paths)))
   packing = pretraining_records.sequences_per_row(paths[0])
   with record_check.finder(record_layout(run, paths)) as find_in:
-    for _ in read_ahead.map_in_threads(check, paths):
+    for _ in prefetch.map_in_threads(check, paths):
       pass
   return counts
 

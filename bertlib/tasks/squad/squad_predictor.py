@@ -55,7 +55,7 @@ class AnswerPredictor(BatchPredictor):
     for name, flag in option.declarations(AnswerSettings):
       if flag.within:
         option.check_argument(name, getattr(settings, name), flag)
-    pairs = batch_predictor.checked(
+    pairs = batch_predictor.validated(
       pairs,
       batch_predictor.is_pair,
       "a question and a passage, both str",

@@ -1,4 +1,4 @@
-"""Tests of queries, corpora and judgements in the layout of BEIR."""
+"""Tests of queries, corpora and judgments in the layout of BEIR."""
 
 import csv
 import json
@@ -71,7 +71,7 @@ def test_the_corpus_can_be_read_several_times(tmp_path):
   assert ("d3", "Cows moo.") in corpus and ("d3", "") not in corpus
 
 
-def test_the_path_is_a_folder_or_judgements(tmp_path, monkeypatch):
+def test_the_path_is_a_folder_or_judgments(tmp_path, monkeypatch):
   folder = write(tmp_path, split="dev")
   write(tmp_path, qrels=QRELS[:1])
   path = f"{folder}/qrels/dev.tsv"
@@ -96,7 +96,7 @@ def test_documents_that_the_corpus_lacks_are_not_found(tmp_path, caplog):
     "q3": {"d98": 2}
   }
   assert (
-    f"{folder}/corpus.jsonl: lacks the documents of 3 of 7 judgements, such as"
+    f"{folder}/corpus.jsonl: lacks the documents of 3 of 7 judgments, such as"
     " 'd99'; 2 of them are relevant and count as not found"
   ) in caplog.messages
   # Everything else is ranked best: half of q1 is found, and nothing of q3.
@@ -125,11 +125,11 @@ def test_a_missing_file_is_refused(tmp_path, name):
     ([*QRELS, ("q1", "d3", "")], ", row 6: the score ''"),
     ([*QRELS, ("q1", "d3")], ", row 6: has 2 columns"),
     ([*QRELS, ("q2", "d2", 1)], ", row 6: .* is 1, but 2 in row 2"),
-    ([], ": has no judgements"),
+    ([], ": has no judgments"),
     (QRELS[2:], ": no document is relevant"),
   ],
 )
-def test_a_wrong_judgement_is_refused(tmp_path, qrels, fault):
+def test_a_wrong_judgment_is_refused(tmp_path, qrels, fault):
   message = refusal(beir.read, write(tmp_path, qrels=qrels))
   assert re.search(rf"qrels/test\.tsv{fault}", message)
   assert "bad_rows" not in message
@@ -160,7 +160,7 @@ def test_ids_with_the_same_hash_are_not_repeated(tmp_path, monkeypatch):
   assert len(beir.read(write(tmp_path)).corpus) == 4
 
 
-def test_a_query_without_text_is_refused_if_it_has_judgements(tmp_path):
+def test_a_query_without_text_is_refused_if_it_has_judgments(tmp_path):
   unused = [*QUERIES, {"_id": "q5", "text": ""}]
   assert beir.read(write(tmp_path, queries=unused)).queries
   folder = write(tmp_path, queries=[{"_id": "q1", "text": " "}])

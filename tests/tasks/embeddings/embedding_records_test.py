@@ -159,7 +159,7 @@ def test_lengths_and_faults_are_logged(tmp_path, tokenizer, caplog):
   with caplog.at_level(logging.INFO, logger="absl"):
     _, lengths = write(tmp_path, map_examples(texts), features, tokenizer)
   assert list(lengths.num_tokens) == [7, 2, 7, 4, 3]
-  assert list(lengths.num_cut) == [2, 0, 2, 0, 0]
+  assert list(lengths.num_truncated_tokens) == [2, 0, 2, 0, 0]
   assert (lengths.limit, lengths.examples) == (5, "texts")
   path = f"{tmp_path}/train.tf_record"
   assert caplog.messages == [

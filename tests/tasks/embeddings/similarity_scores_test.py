@@ -141,15 +141,15 @@ def test_retrieval_of_a_label_equals_sklearn(
   found = similarity_scores.find_neighbors(vectors, labels, dim)
   actual = similarity_scores.labeled_texts(found)
   cosines = metrics.pairwise.cosine_similarity(vectors[:, :dim])
-  precisions, are_right = [], []
+  precisions, are_correct = [], []
   for text in range(29):  # the last one's label is the only one of its kind
     others = np.arange(30) != text
     same, similarities = labels[others] == labels[text], cosines[text, others]
     precisions.append(metrics.average_precision_score(same, similarities))
-    are_right.append(same[similarities.argmax()])
+    are_correct.append(same[similarities.argmax()])
   assert actual == {
     "map": pytest.approx(np.mean(precisions)),
-    "neighbor_accuracy": pytest.approx(np.mean(are_right)),
+    "neighbor_accuracy": pytest.approx(np.mean(are_correct)),
   }
   np.testing.assert_allclose(found.precisions, precisions)
   np.fill_diagonal(cosines, -1)

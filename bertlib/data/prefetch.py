@@ -14,7 +14,7 @@ Result = TypeVar("Result")
 _END = object()
 
 
-def read_ahead(items: Iterable[Item], num_items: int = 1) -> Iterator[Item]:
+def prefetch(items: Iterable[Item], num_items: int = 1) -> Iterator[Item]:
   """Iterates over items that a thread computes in advance, in order."""
   iterator = iter(items)
   with ThreadPoolExecutor(1) as thread:
