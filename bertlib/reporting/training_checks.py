@@ -1,4 +1,4 @@
-"""What training takes: estimates of a dry run, and the peak of the device."""
+"""Costs of training: estimates of a dry run, and the peak of the device."""
 
 from __future__ import annotations
 
