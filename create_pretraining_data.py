@@ -88,7 +88,7 @@ def main(_) -> None:
 
 def setup(
   settings: PretrainingDataSettings,
-  # A module like `bertlib.io.files`.
+  # Module with `find_files`, `open_any`, `size_and_mtime`, such as `files`.
   file_system: Any = files,
   step: Steps = steps.RUN,
 ) -> tuple[pretraining_text.Recipe, list[str], list[str]]:

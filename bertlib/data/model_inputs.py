@@ -27,7 +27,7 @@ class EncodedPair(NamedTuple):
   input_ids: list[int]  # [CLS] A [SEP] or [CLS] A [SEP] B [SEP], padded with 0
   input_mask: list[int]  # 1 at tokens, 0 at padding
   segment_ids: list[int]  # 1 at the tokens of B and its [SEP], else 0
-  num_truncated_tokens: int  # number of truncated tokens
+  num_truncated_tokens: int
 
   @property
   def num_tokens(self) -> int:
@@ -109,7 +109,7 @@ class Lengths(NamedTuple):
 
   num_tokens: Sequence[int]  # per sequence, before truncation
   limit: int  # maximum length after truncation
-  num_truncated_tokens: Sequence[int]  # truncated tokens per example
+  num_truncated_tokens: Sequence[int]  # per example
   examples: str = "examples"  # plural noun for reports, such as "questions"
   # per example; empty if examples are not divided
   num_windows: Sequence[int] = ()

@@ -190,8 +190,8 @@ def encode_lines(
   ]
   if not rows:
     raise InputError(f"{text_file}: has no text")
-  if num_truncated_tokens := sum(row.num_truncated_tokens > 0 for row in rows):
-    print(f"{num_truncated_tokens} lines truncated to {max_seq_length} tokens")
+  if num_truncated := sum(row.num_truncated_tokens > 0 for row in rows):
+    print(f"{num_truncated} lines truncated to {max_seq_length} tokens")
   return [
     model_inputs.as_batch(rows[first : first + batch_size])
     for first in range(0, len(rows), batch_size)

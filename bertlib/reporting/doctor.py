@@ -62,7 +62,7 @@ class Encoded(NamedTuple):
 
   input_ids: Sequence[int]  # with or without padding
   num_tokens: int  # without padding
-  num_truncated_tokens: int = 0  # truncated tokens
+  num_truncated_tokens: int = 0
 
 
 def check_encoded(

@@ -37,7 +37,7 @@ class Windows(NamedTuple):
   # [windows], index in the paragraph of the first token that is part of it.
   doc_start: np.ndarray
   query_length: np.ndarray  # [windows], tokens of the question that are left
-  truncated_query_tokens: np.ndarray  # [windows], tokens lost to truncation
+  num_truncated_query_tokens: np.ndarray  # [windows]
   length: np.ndarray  # [windows], of [CLS] question [SEP] paragraph [SEP]
   # [windows], positions of the answer's first and last token; 0 if the window
   # does not contain the answer, -1 if it is unknown.
@@ -361,7 +361,7 @@ def window_lengths(
   return model_inputs.Lengths(
     windows.length.tolist(),
     max_seq_length,
-    windows.truncated_query_tokens[first].tolist(),
+    windows.num_truncated_query_tokens[first].tolist(),
     "questions",
     num_windows.tolist(),
   )
@@ -371,7 +371,7 @@ def find_incomplete_questions(
   windows: Windows,
 ) -> tuple[np.ndarray, np.ndarray]:
   """Indices of truncated questions, and of those with a lost answer."""
-  truncated = windows.example_index[windows.truncated_query_tokens > 0]
+  truncated = windows.example_index[windows.num_truncated_query_tokens > 0]
   answerable = windows.example_index[
     (windows.start_position >= 0) & (windows.is_impossible == 0)
   ]
