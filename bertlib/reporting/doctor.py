@@ -97,19 +97,19 @@ def check_encoded(
 
 def check_ids(ids: Iterable[int], vocab_size: int, where: str) -> None:
   """Raises InputError for ids outside the vocabulary of the model."""
-  highest, lowest = max(ids, default=0), min(ids, default=0)
-  if lowest < 0 or highest >= vocab_size:
-    bad = lowest if lowest < 0 else highest
-    raise InputError(
-      f"{where}: has the id {bad}, but the model's vocab_size is {vocab_size}."
-      " Encode the data with the vocabulary of the model"
-    )
+  for bad in min(ids, default=0), max(ids, default=0):
+    if not 0 <= bad < vocab_size:
+      raise InputError(
+        f"{where}: has the id {bad}, but the model's vocab_size is"
+        f" {vocab_size}. Encode the data with the vocabulary of the model"
+      )
 
 
 def check_disk(path: str, num_bytes: int) -> None:
   """Checks that a folder is writable and has enough free space."""
+  needs = f"{path}: needs about {size_in_words(num_bytes)}"
   if files.is_remote(path):
-    logging.info("%s: needs about %s", path, size_in_words(num_bytes))
+    logging.info("%s", needs)
     return
   folder = os.path.abspath(path)
   # The run would create the folder.
@@ -122,16 +122,10 @@ def check_disk(path: str, num_bytes: int) -> None:
   free = shutil.disk_usage(folder).free
   if free < num_bytes:
     raise InputError(
-      f"{path}: needs about {size_in_words(num_bytes)}, only"
-      f" {size_in_words(free)} free. Free space there, give another folder, or"
-      " keep fewer checkpoints (--keep_checkpoint_max)"
+      f"{needs}, only {size_in_words(free)} free. Free space there, give"
+      " another folder, or keep fewer checkpoints (--keep_checkpoint_max)"
     )
-  logging.info(
-    "%s: needs about %s, %s free",
-    path,
-    size_in_words(num_bytes),
-    size_in_words(free),
-  )
+  logging.info("%s, %s free", needs, size_in_words(free))
 
 
 def size_in_words(num_bytes: int) -> str:
