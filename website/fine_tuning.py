@@ -33,11 +33,7 @@ Json = Mapping[str, Any]
 # Heading and description of each task, in the order of the page.
 TASKS = {
   "MRPC": ("MRPC", "paraphrases, dev set"),
-  "CoLA": (
-    "CoLA",
-    "acceptable sentences, dev set; the first eight seeds alone have a"
-    " difference of −6.02 to −0.69, the next four one of −0.84 to +3.84",
-  ),
+  "CoLA": ("CoLA", "acceptable sentences, dev set"),
   "SST-2": ("SST-2", "sentiment, dev set, one epoch"),
   "STS-B": ("STS-B", "similarity of sentences, dev set"),
   "RTE": ("RTE", "entailment, dev set"),
@@ -359,8 +355,25 @@ def _details(task: str, receipt: Json) -> str:
   return (
     f"## {title}\n\n"
     f"{about[0].upper()}{about[1:]}.\n\n{markdown.table(heads, rows)}\n"
+    f"{_added_seeds(receipt, metrics[0])}"
     f"```shell\n{commands}\n```\n\n"
     f"{''.join(facts)}- [Receipt](fine_tuning/{task}.json)\n"
+  )
+
+
+def _added_seeds(receipt: Json, metric: str) -> str:
+  """Differences of the first eight seeds and of those added, if there are."""
+  sides = receipt["ours"], receipt["peer"]
+  parts = [
+    [{**side, "runs": side["runs"][part]} for side in sides]
+    for part in (slice(8), slice(8, None))
+  ]
+  if not all(side["runs"] for side in parts[1]):
+    return ""
+  first, added = (_difference(*part, metric) for part in parts)
+  return (
+    f"Difference of the first eight seeds alone, {first}; of the seeds added"
+    f" after them, {added}.\n\n"
   )
 
 

@@ -97,10 +97,10 @@ def check_encoded(
 
 def check_ids(ids: Iterable[int], vocab_size: int, where: str) -> None:
   """Raises InputError for ids outside the vocabulary of the model."""
-  for bad in min(ids, default=0), max(ids, default=0):
-    if not 0 <= bad < vocab_size:
+  for extreme in min(ids, default=0), max(ids, default=0):
+    if not 0 <= extreme < vocab_size:
       raise InputError(
-        f"{where}: has the id {bad}, but the model's vocab_size is"
+        f"{where}: has the id {extreme}, but the model's vocab_size is"
         f" {vocab_size}. Encode the data with the vocabulary of the model"
       )
 
