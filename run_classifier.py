@@ -43,13 +43,13 @@ from bertlib.settings import model_description
 from bertlib.settings.classifier import ClassifierSettings
 from bertlib.tasks.classification import (
   classification,
+  classification_decoding,
   classification_records,
   classification_report,
-  classification_results,
   classification_scores,
   classifier_inputs,
 )
-from bertlib.tasks.classification.classifier_predictor import (
+from bertlib.tasks.classification.classification_decoding import (
   ClassifierPredictor,
 )
 from bertlib.tasks.classification.record import RECORD
@@ -506,12 +506,12 @@ def evaluate_sets(
     results, arrays = evaluate_set(run, processor, dev_set, checkpoint)
     predictions = None
     if arrays:
-      rows = classification_scores.probabilities(problem, arrays["logits"])
-      predictions = classification_results.dev_predictions(
+      rows = classification_decoding.probabilities(problem, arrays["logits"])
+      predictions = classification_decoding.dev_predictions(
         problem, dev_set.examples, rows
       )
       if problem.kind == "multi_label" and not suffix:
-        thresholds, tuned = classification_results.tune_thresholds(
+        thresholds, tuned = classification_scores.tune_thresholds(
           problem, **arrays
         )
         lifecycle.store_thresholds(
@@ -552,7 +552,7 @@ def never_predicted(
   if problem.kind not in ("classification", "multi_label"):
     return []
   labels = [
-    classification_scores.predicted_label(problem, row, thresholds)
+    classification_decoding.predicted_label(problem, row, thresholds)
     for row in rows
   ]
   gold = [example.label for example in examples]
@@ -607,7 +607,7 @@ def predict_sets(
       row["probabilities"] for row in tf_records.restore_input_order(found)
     ]
     rows = rows[: len(test_set)]  # a TPU has padding after them
-    classification_results.write_predictions(
+    classification_decoding.write_predictions(
       run.path(results),
       test_set,
       rows,
@@ -617,7 +617,7 @@ def predict_sets(
       with_ids=bool(run.settings.id_column),
     )
     warnings += run_report.collapse_warning(
-      classification_scores.predicted_labels(problem, rows, thresholds)
+      classification_decoding.predicted_labels(problem, rows, thresholds)
     )
   return warnings
 

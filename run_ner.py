@@ -39,11 +39,10 @@ from bertlib.tasks.ner import (
   ner_decoding,
   ner_inputs,
   ner_report,
-  ner_scores,
   ner_tags,
 )
 from bertlib.tasks.ner.ner import Sentence
-from bertlib.tasks.ner.ner_predictor import TaggerPredictor
+from bertlib.tasks.ner.ner_decoding import TaggerPredictor
 from bertlib.tasks.ner.record import RECORD
 from bertlib.training import estimator_spec, lifecycle, step_plan
 from bertlib.training.task import Run, Task
@@ -273,7 +272,7 @@ def make_task(settings: NerSettings, labels: Sequence[str]) -> Task:
     model_fn_builder=model_fn_builder,
     model_arguments={"num_labels": len(labels)},
     features=ner.record_layout(settings.model.max_seq_length),
-    metrics=ner_scores.METRICS,
+    metrics=ner_report.METRICS,
     description={"labels": labels},
     must_agree=["labels", "do_lower_case"],
     num_outputs=len(labels),
@@ -362,8 +361,8 @@ def train_tagger(
     ),
     step_plan.count_steps(settings.run, len(windows), run.task.unit),
     f"{len(windows)} windows",
-    lambda checkpoint: ner_scores.overall(
-      ner_decoding.evaluate_tags(
+    lambda checkpoint: ner_report.overall(
+      ner_report.evaluate_tags(
         data.dev, predict_tags(run, dev_set, labels, checkpoint)
       )
     ),
@@ -401,20 +400,20 @@ def evaluate_dev_set(
 ) -> run_report.Findings:
   """Evaluates a checkpoint on the dev set; writes metrics and predictions."""
   predicted = predict_tags(run, dev_set, labels, checkpoint)
-  results = ner_decoding.evaluate_tags(dev_set.sentences, predicted)
+  results = ner_report.evaluate_tags(dev_set.sentences, predicted)
   sentences = dev_set.sentences
   lifecycle.write_metrics(
     run,
     results,
     checkpoint,
-    predictions=ner_decoding.dev_predictions(sentences, predicted),
+    predictions=ner_report.dev_predictions(sentences, predicted),
   )
   return run_report.Findings(
     results,
     ner_report.sections(sentences, predicted, results),
     run_report.collapse_warning(
-      ner_decoding.tag_texts(tags for tags, _ in predicted),
-      ner_decoding.tag_texts(sentence.tags for sentence in sentences),
+      ner_report.tag_texts(tags for tags, _ in predicted),
+      ner_report.tag_texts(sentence.tags for sentence in sentences),
     )
     or run_report.missing_labels_warning(
       entity_types(tags for tags, _ in predicted),
@@ -450,7 +449,7 @@ def tag_file(
   name = result_files.predictions_name(predict_file)
   ner_decoding.write_predictions(run.path(name), sentences, predicted)
   return run_report.collapse_warning(
-    ner_decoding.tag_texts(tags for tags, _ in predicted)
+    ner_report.tag_texts(tags for tags, _ in predicted)
   )
 
 

@@ -49,7 +49,7 @@ from bertlib.tasks.squad import (
   squad_windows,
 )
 from bertlib.tasks.squad.record import RECORD
-from bertlib.tasks.squad.squad_predictor import AnswerPredictor
+from bertlib.tasks.squad.squad_decoding import AnswerPredictor
 from bertlib.training import estimator_spec, lifecycle
 from bertlib.training.task import Run, Task
 

@@ -19,7 +19,7 @@ from bertlib.cli import rerun
 from bertlib.compute import precision
 from bertlib.io import folder_lock, result_files
 from bertlib.reporting import event_files
-from bertlib.tasks.ner import ner_decoding
+from bertlib.tasks.ner import ner_report
 from bertlib.tasks.squad import squad_answers, squad_files, squad_report
 from bertlib.training import lifecycle
 
@@ -231,7 +231,7 @@ def test_a_model_with_one_answer_is_in_log_and_report(
 @pytest.mark.unit
 def test_sentences_without_entities_are_one_answer():
   tagged = [["O", "O"], ["B-PER", "O"], ["O"]]
-  assert ner_decoding.tag_texts(tagged) == ["no entity", "B-PER O", "no entity"]
+  assert ner_report.tag_texts(tagged) == ["no entity", "B-PER O", "no entity"]
 
 
 @pytest.mark.unit

@@ -611,7 +611,7 @@ def test_every_block_runs_when_pasted(checkout, page):
 @pytest.mark.parametrize(
   "module, name",
   [
-    ("bertlib.tasks.classification.classification_scores", "Prediction"),
+    ("bertlib.tasks.classification.classification_decoding", "Prediction"),
     ("bertlib.tasks.squad.squad_decoding", "Answer"),
     ("bertlib.tasks.ner.ner_decoding", "EntityPrediction"),
   ],

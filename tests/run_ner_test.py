@@ -13,7 +13,7 @@ import trained_models
 from tiny_ner import columns, flags, training
 
 import run_ner
-from bertlib.tasks.ner import ner_files, ner_scores
+from bertlib.tasks.ner import ner_files, ner_report
 
 pytestmark = pytest.mark.process
 
@@ -57,7 +57,7 @@ def test_dev_predictions_are_those_of_the_results(trained):
   assert [line["guid"] for line in lines] == [
     f"dev-{n + 1}" for n in range(len(lines))
   ]
-  scores = ner_scores.entity_metrics(
+  scores = ner_report.entity_metrics(
     [line["gold"] for line in lines], [line["predicted"] for line in lines]
   )
   for name, value in results(trained).items():
@@ -182,14 +182,14 @@ def test_the_loss_of_parts_adds_up():
   ],
 )
 def test_scores_of_entities_in_any_scheme(gold, predicted):
-  scores = ner_scores.entity_metrics([gold.split()], [predicted.split()])
+  scores = ner_report.entity_metrics([gold.split()], [predicted.split()])
   assert [scores[f"f1{kind}"] for kind in ("", "_ORG", "_PER")] == [0.5, 0, 1]
   assert scores["entities_ORG"] == 1
 
 
 @pytest.mark.unit
 def test_scores_are_of_entities():
-  scores = ner_scores.entity_metrics(
+  scores = ner_report.entity_metrics(
     [["B-X", "I-X", "O", "B-Y"]], [["B-X", "O", "O", "B-Y"]]
   )
   assert scores["f1"] == 0.5

@@ -16,7 +16,7 @@ from bertlib.tasks.embeddings import (
 )
 from bertlib.tasks.embeddings.embedding_examples import Example
 from bertlib.tasks.embeddings.embedding_inputs import DevSet
-from bertlib.tasks.ner import ner, ner_decoding, ner_report
+from bertlib.tasks.ner import ner, ner_report
 from bertlib.tasks.squad import squad_report
 from bertlib.tasks.squad.squad_scores import Score
 
@@ -99,7 +99,7 @@ def test_a_tagger_has_intervals_over_sentences(draw):
     ([t if draw.random() < 0.7 else "O" for t in s.tags], [1.0] * 3)
     for s in sentences
   ]
-  results = ner_decoding.evaluate_tags(sentences, predicted)
+  results = ner_report.evaluate_tags(sentences, predicted)
   scores = {name.removeprefix("eval_"): v for name, v in results.items()}
   found = ner_report.estimates(sentences, predicted)
   # No entity is predicted that is not there: precision is 1 in all resamples.

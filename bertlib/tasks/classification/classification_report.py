@@ -15,7 +15,10 @@ from bertlib.reporting import html_report, statistics
 from bertlib.reporting.html_report import Section, escape
 from bertlib.reporting.recorded_runs import RecordedRun, shared_predictions
 from bertlib.reporting.statistics import Comparison, Estimates, Interval
-from bertlib.tasks.classification import classification_scores
+from bertlib.tasks.classification import (
+  classification_decoding,
+  classification_scores,
+)
 from bertlib.tasks.classification.classification import (
   ChoiceExample,
   InputExample,
@@ -42,7 +45,7 @@ def sections(
   thresholds: Mapping[str, float] | None = None,  # tuned, by label
 ) -> list[Section]:
   """Sections on the predictions of a classifier, for `run_report.Findings`."""
-  predicted = classification_scores.probabilities(problem, logits)
+  predicted = classification_decoding.probabilities(problem, logits)
   if problem.kind == "regression":
     error = np.abs(predicted[:, 0] - label_ids)
     return [_errors(problem, examples, predicted, error, num_errors)]
@@ -157,7 +160,7 @@ def _errors(problem, examples, predicted, error, num_errors: int) -> Section:
   rows = []
   for index in worst[error[worst] > 0]:
     example = examples[index]
-    label = classification_scores.predicted_label(problem, predicted[index])
+    label = classification_decoding.predicted_label(problem, predicted[index])
     if isinstance(example, ChoiceExample):
       texts = [example.choices[0][0], *(b for _, b in example.choices)]
     else:
@@ -179,7 +182,7 @@ def _errors(problem, examples, predicted, error, num_errors: int) -> Section:
 def _label_text(label: str | float | Sequence[str]) -> str:
   """Text of a label, or of the first ones of many."""
   if isinstance(label, (str, float)) or not label:
-    return classification_scores.label_text(label)
+    return classification_decoding.label_text(label)
   return some_of(label)
 
 
@@ -195,7 +198,7 @@ def estimates(
     predicted = logits[:, 0]
   elif problem.kind == "multi_label":
     gold = label_ids > 0
-    predicted = classification_scores.probabilities(problem, logits) >= 0.5
+    predicted = classification_decoding.probabilities(problem, logits) >= 0.5
 
   def interval(name: str) -> Interval | None:
     if name == "accuracy":

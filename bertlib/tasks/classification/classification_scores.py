@@ -1,80 +1,18 @@
-"""Metrics, thresholds and predictions of classification and regression."""
+"""Metrics of classification and regression, and thresholds of labels."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
+from bertlib.io import json_files
+from bertlib.tasks.classification import classification_decoding
 from bertlib.tasks.classification.classification import Problem
 
 # Labels up to which there is a confusion matrix, of a million numbers then.
 MAX_MATRIX_LABELS = 1000
-
-
-class Prediction(NamedTuple):
-  """Prediction for an example.
-
-  Attributes:
-    label: the most probable label; for regression, the value; for a multi-label
-      problem, the labels whose probability reaches their threshold.
-    probabilities: probability of every label, by label; empty for regression.
-  """
-
-  label: str | float | list[str]
-  probabilities: dict[str, float]
-
-
-def prediction(
-  problem: Problem,
-  row: np.ndarray,
-  thresholds: Mapping[str, float] | None = None,  # by label; 0.5 for others
-) -> Prediction:
-  """Converts probabilities [labels], or a regression's value [1]."""
-  if problem.kind == "regression":
-    return Prediction(float(row[0]), {})
-  by_label = {label: float(p) for label, p in zip(problem.labels, row)}
-  return Prediction(predicted_label(problem, row, thresholds), by_label)
-
-
-def predicted_label(
-  problem: Problem,
-  row: np.ndarray,
-  thresholds: Mapping[str, float] | None = None,
-) -> str | float | list[str]:
-  """The predicted label, see `prediction`."""
-  if problem.kind == "regression":
-    return float(row[0])
-  if problem.kind != "multi_label":
-    return problem.labels[int(np.argmax(row))]
-  lowest: float | list[float] = 0.5
-  if thresholds:
-    lowest = [thresholds.get(label, 0.5) for label in problem.labels]
-  (found,) = np.nonzero(np.asarray(row, np.float64) >= lowest)
-  return [problem.labels[index] for index in found]
-
-
-def predicted_labels(
-  problem: Problem,
-  rows: Iterable[np.ndarray],
-  thresholds: Mapping[str, float] | None = None,
-) -> list[str]:
-  """Predicted labels as text; none for regression. See `prediction`."""
-  if problem.kind == "regression":
-    return []
-  return [label_text(predicted_label(problem, row, thresholds)) for row in rows]
-
-
-def probabilities(problem: Problem, logits: np.ndarray) -> np.ndarray:
-  """Model output from logits [num_examples, num_labels]; see `prediction`."""
-  from scipy import special
-
-  if problem.kind == "regression":
-    return logits
-  if problem.kind == "multi_label":
-    return special.expit(logits)
-  return special.softmax(logits, axis=-1)
 
 
 def evaluate(
@@ -91,7 +29,7 @@ def evaluate(
   if problem.kind == "regression":
     return {name: METRICS[name](label_ids, logits[:, 0]) for name in names}
   if problem.kind == "multi_label":
-    predictions = probabilities(problem, logits) >= 0.5
+    predictions = classification_decoding.probabilities(problem, logits) >= 0.5
     return {name: METRICS[name](label_ids > 0, predictions) for name in names}
   predictions = logits.argmax(axis=-1)
   scores = {name: METRICS[name](label_ids, predictions) for name in names}
@@ -130,11 +68,23 @@ def best_thresholds(
   return thresholds
 
 
-def label_text(label: Any) -> str:
-  """Text of a label, a list of labels or a regression value, for reports."""
-  if isinstance(label, float):
-    return f"{label:.3g}"
-  return label if isinstance(label, str) else ", ".join(label) or "none"
+def tune_thresholds(
+  # Both arrays are [examples, labels].
+  problem: Problem,
+  label_ids: np.ndarray,
+  logits: np.ndarray,
+) -> tuple[dict[str, float], dict[str, Any]]:
+  """Thresholds by label with the best F1, and `eval_results.txt` of these."""
+  probs = classification_decoding.probabilities(problem, logits)
+  thresholds = best_thresholds(label_ids, probs)
+  results: dict[str, Any] = {}
+  # On the examples that the thresholds were tuned on.
+  for name in ("micro_f1", "macro_f1"):
+    value = METRICS[name](label_ids > 0, probs >= thresholds)
+    results[f"eval_{name}_tuned"] = np.float32(value)
+  by_label = dict(zip(problem.labels, map(float, thresholds)))
+  results["thresholds"] = json_files.dumps(by_label, ensure_ascii=False)
+  return by_label, results
 
 
 # Metrics by name

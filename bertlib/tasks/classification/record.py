@@ -19,8 +19,8 @@ from bertlib.tasks.classification import classification
 classification_report = lazy_module.load(
   "bertlib.tasks.classification.classification_report"
 )
-classifier_predictor = lazy_module.load(
-  "bertlib.tasks.classification.classifier_predictor"
+classification_decoding = lazy_module.load(
+  "bertlib.tasks.classification.classification_decoding"
 )
 classifier_signatures = lazy_module.load(
   "bertlib.tasks.classification.classifier_signatures"
@@ -93,6 +93,6 @@ RECORD = TaskRecord(
   huggingface_class=_huggingface_class,
   from_huggingface=_from_huggingface,
   export=lambda: classifier_signatures.Classifier,
-  predictor=lambda: classifier_predictor.ClassifierPredictor,
+  predictor=lambda: classification_decoding.ClassifierPredictor,
   onnx_head=_onnx_head,
 )

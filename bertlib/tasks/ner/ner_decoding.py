@@ -1,4 +1,4 @@
-"""Decoding of NER predictions: from windows to tags and entities."""
+"""Tags and entities from the outputs of a tagger. Imports no TensorFlow."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bertlib.cli.absl import logging
+from bertlib.data import batch_predictor
+from bertlib.data.batch_predictor import BatchPredictor
 from bertlib.io import json_files
 from bertlib.io.files import atomic_write
-from bertlib.io.result_files import DevPrediction
-from bertlib.tasks.ner import ner, ner_scores, ner_tags
+from bertlib.tasks.ner import ner, ner_tags
 from bertlib.tasks.ner.ner import Sentence
 
 # Characters that separate columns or lines, written as spaces.
@@ -72,35 +73,6 @@ def assign_tags(
   return predicted
 
 
-def evaluate_tags(
-  sentences: Sequence[Sentence],
-  predicted: Sequence[tuple[Sequence[str], Sequence[float]]],
-) -> dict[str, float]:
-  """Metrics of tagged sentences by key of `eval_results.txt`."""
-  scores = ner_scores.entity_metrics(
-    [s.tags for s in sentences], [tags for tags, _ in predicted]
-  )
-  return {f"eval_{name}": value for name, value in scores.items()}
-
-
-def dev_predictions(
-  sentences: Iterable[Sentence],
-  predicted: Iterable[tuple[Sequence[str], Sequence[float]]],
-) -> list[DevPrediction]:
-  """Gold and predicted tags of a dev set."""
-  return [
-    DevPrediction(f"dev-{number}", sentence.tags, tags)
-    for number, (sentence, (tags, _)) in enumerate(zip(sentences, predicted), 1)
-  ]
-
-
-def tag_texts(tagged: Iterable[Sequence[str]]) -> list[str]:
-  """Tags of each sentence as text, to detect a model that predicts only one."""
-  return [
-    " ".join(tags) if set(tags) - {"O"} else "no entity" for tags in tagged
-  ]
-
-
 def write_predictions(
   path: str,  # without the endings
   sentences: Sequence[Sentence],
@@ -127,3 +99,44 @@ def write_predictions(
   logging.info(
     "%d tagged sentences in %s.conll and .jsonl", len(predicted), path
   )
+
+
+class TaggerPredictor(BatchPredictor):
+  """Predicts entities of texts."""
+
+  def predict(self, texts: Iterable[str]) -> list[list[EntityPrediction]]:
+    """Finds the entities of texts.
+
+    Args:
+      texts: texts of any length.
+
+    Returns:
+      For each text its entities, in order.
+
+    Raises:
+      InputError: a text is not a str.
+    """
+    texts = batch_predictor.validated(texts, batch_predictor.is_text, "a str")
+    return self.predict_blocks(texts, self._encode, self._decode)
+
+  def _encode(self, texts):
+    """The sentences and windows of texts, and the rows of the windows."""
+    sentences = [ner.from_text(text) for text in texts]
+    length = self.description["max_seq_length"]
+    windows = list(ner.make_windows(sentences, self.tokenizer, length))
+    rows = [
+      ner.window_record(window, index, length, None)
+      for index, window in enumerate(windows)
+    ]
+    return (sentences, windows), rows
+
+  def _decode(self, encoded, outputs):
+    """The entities of each text."""
+    sentences, windows = encoded
+    predicted = assign_tags(
+      sentences, windows, enumerate(outputs), self.description["labels"]
+    )
+    return [
+      extract_entities(sentence, *tagged)
+      for sentence, tagged in zip(sentences, predicted)
+    ]

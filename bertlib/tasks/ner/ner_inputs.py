@@ -13,7 +13,7 @@ from bertlib.io import model_files, text_files
 from bertlib.reporting import doctor
 from bertlib.settings import model_description
 from bertlib.settings.ner import NerSettings
-from bertlib.tasks.ner import ner, ner_files, ner_scores, ner_tags
+from bertlib.tasks.ner import ner, ner_files, ner_report, ner_tags
 from bertlib.tasks.ner.ner import Sentence
 from bertlib.tasks.ner.record import RECORD
 from bertlib.training.task import Run
@@ -168,7 +168,7 @@ def read_data(
   train_set = normalize_tags(settings, "train_file", tagged, scheme, labels)
   dev_set, predict_set = [], []
   if run.needs_dev_set:
-    ner_scores.import_seqeval()
+    ner_report.import_seqeval()
     dev_set = normalize_tags(
       settings,
       "dev_file",

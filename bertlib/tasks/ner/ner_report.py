@@ -1,22 +1,149 @@
-"""The report of a tagger: errors, calibration and intervals."""
+"""Scores of a tagger, and its report: errors, calibration and intervals."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Callable
 
+import numpy as np
+
+from bertlib.cli.errors import InputError
+from bertlib.io.result_files import DevPrediction
 from bertlib.reporting import html_report, statistics
 from bertlib.reporting.html_report import Section
 from bertlib.reporting.recorded_runs import RecordedRun, shared_predictions
 from bertlib.reporting.statistics import Comparison, Estimates
-from bertlib.tasks.ner import ner_decoding, ner_scores
+from bertlib.tasks.ner import ner_decoding, ner_tags
 from bertlib.tasks.ner.ner import Sentence
+
+# Scores
+
+# Metrics over all entities; `entity_metrics` adds those of each type.
+METRICS = ("f1", "precision", "recall", "accuracy")
+
+# Each metric as a quotient of columns of `count_entities`: the part, and the
+# wholes, of which the mean is taken.
+_QUOTIENTS = {
+  "f1": (0, [1, 2]),
+  "precision": (0, [1]),
+  "recall": (0, [2]),
+  "accuracy": (3, [4]),
+}
+
+
+def entity_metrics(
+  gold_tags: Sequence[Sequence[str]], predicted_tags: Sequence[Sequence[str]]
+) -> dict[str, float]:
+  """Precision, recall and F1 of entities, by seqeval: over all and by type."""
+  metrics = import_seqeval()
+  # seqeval misreads bare classes and BILOU.
+  gold_bioes, predicted_bioes = (
+    [
+      ner_tags.entities_to_tags(
+        ner_tags.tags_to_entities(tags), len(tags), "BIOES"
+      )
+      for tags in tagged
+    ]
+    for tagged in (gold_tags, predicted_tags)
+  )
+  by_type = metrics.classification_report(
+    gold_bioes, predicted_bioes, output_dict=True, zero_division=0
+  )
+  names = {"precision": "precision", "recall": "recall", "f1": "f1-score"}
+  scores = {
+    name: float(by_type["micro avg"][key]) for name, key in names.items()
+  }
+  scores["accuracy"] = float(metrics.accuracy_score(gold_tags, predicted_tags))
+  # All are in [0, 1] but the number of gold entities.
+  for label, row in by_type.items():
+    if not label.endswith(" avg"):
+      for name, key in names.items():
+        scores[f"{name}_{label}"] = float(row[key])
+      scores[f"entities_{label}"] = int(row["support"])
+  return scores
+
+
+def count_entities(
+  gold_tags: Sequence[Sequence[str]], predicted_tags: Sequence[Sequence[str]]
+) -> np.ndarray:
+  """Counts of each sentence's entities and tags: int64 [sentences, 5]."""
+  rows = []
+  for gold, predicted in zip(gold_tags, predicted_tags):
+    entities, found = (
+      set(ner_tags.tags_to_entities(tags)) for tags in (gold, predicted)
+    )
+    num_correct = sum(a == b for a, b in zip(gold, predicted))
+    # Right, predicted and gold entities; right tags, and tags.
+    rows.append(
+      [len(entities & found), len(found), len(entities), num_correct, len(gold)]
+    )
+  return np.array(rows, np.int64).reshape(len(rows), 5)
+
+
+def metric(name: str) -> Callable[[np.ndarray], float]:
+  """One of `METRICS` from rows of `count_entities`; 0 for 0 of nothing."""
+  part, wholes = _QUOTIENTS[name]
+
+  def quotient(rows):
+    sums = rows.sum(axis=0)
+    return float(sums[part] / max(sums[wholes].mean(), 1))
+
+  return quotient
+
+
+def import_seqeval():
+  """Imports `seqeval.metrics`; InputError if the package is not installed."""
+  try:
+    from seqeval import metrics
+  except ModuleNotFoundError as error:
+    raise InputError(
+      "evaluating entities needs the package seqeval: pip install seqeval"
+    ) from error
+  return metrics
+
+
+def overall(results: Mapping[str, float]) -> dict[str, float]:
+  """Selects the results over all entity types."""
+  return {f"eval_{name}": results[f"eval_{name}"] for name in METRICS}
+
+
+def evaluate_tags(
+  sentences: Sequence[Sentence],
+  predicted: Sequence[tuple[Sequence[str], Sequence[float]]],
+) -> dict[str, float]:
+  """Metrics of tagged sentences by key of `eval_results.txt`."""
+  scores = entity_metrics(
+    [s.tags for s in sentences], [tags for tags, _ in predicted]
+  )
+  return {f"eval_{name}": value for name, value in scores.items()}
+
+
+def dev_predictions(
+  sentences: Iterable[Sentence],
+  predicted: Iterable[tuple[Sequence[str], Sequence[float]]],
+) -> list[DevPrediction]:
+  """Gold and predicted tags of a dev set."""
+  return [
+    DevPrediction(f"dev-{number}", sentence.tags, tags)
+    for number, (sentence, (tags, _)) in enumerate(zip(sentences, predicted), 1)
+  ]
+
+
+def tag_texts(tagged: Iterable[Sequence[str]]) -> list[str]:
+  """Tags of each sentence as text, to detect a model that predicts only one."""
+  return [
+    " ".join(tags) if set(tags) - {"O"} else "no entity" for tags in tagged
+  ]
+
+
+# The report
 
 
 def sections(
   sentences: Sequence[Sentence],
   # Tags and their probabilities, by sentence.
   predicted: Sequence[tuple[Sequence[str], Sequence[float]]],
-  results: Mapping[str, float],  # of `ner_scores.evaluate_tags`
+  results: Mapping[str, float],  # of `evaluate_tags`
   num_errors: int = 30,
 ) -> list[Section]:
   """Sections on the predictions of a tagger, for `run_report.Findings`."""
@@ -65,14 +192,11 @@ def estimates(
 ) -> Estimates:
   """Estimates for a tagger, over sentences."""
   gold = [sentence.tags for sentence in sentences]
-  counts = ner_scores.count_entities(gold, [tags for tags, _ in predicted])
+  counts = count_entities(gold, [tags for tags, _ in predicted])
   num_outside = sum(tag == "O" for tags in gold for tag in tags)
   return Estimates(
     f"{len(sentences):,} sentences with {counts[:, 2].sum():,} entities",
-    {
-      name: statistics.bootstrap(ner_scores.metric(name), counts)
-      for name in ner_scores.METRICS
-    },
+    {name: statistics.bootstrap(metric(name), counts) for name in METRICS},
     {"accuracy": ("always O", num_outside / max(counts[:, 4].sum(), 1))},
   )
 
@@ -80,11 +204,11 @@ def estimates(
 def compare(first: RecordedRun, other: RecordedRun) -> Comparison:
   """Compares the tags of two runs; empty if they are not known."""
   names, gold, *predicted = shared_predictions(first, other)
-  counts = [ner_scores.count_entities(gold, tags) for tags in predicted]
+  counts = [count_entities(gold, tags) for tags in predicted]
   return Comparison(
     intervals={
-      name: statistics.difference_interval(ner_scores.metric(name), *counts)
+      name: statistics.difference_interval(metric(name), *counts)
       for name in names
-      if name in ner_scores.METRICS
+      if name in METRICS
     }
   )

@@ -10,7 +10,7 @@ from bertlib.checkpoints.task_record import (
 )
 from bertlib.cli import lazy_module
 
-ner_predictor = lazy_module.load("bertlib.tasks.ner.ner_predictor")
+ner_decoding = lazy_module.load("bertlib.tasks.ner.ner_decoding")
 ner_report = lazy_module.load("bertlib.tasks.ner.ner_report")
 ner_signatures = lazy_module.load("bertlib.tasks.ner.ner_signatures")
 onnx_heads = lazy_module.load("bertlib.export.onnx_heads")
@@ -42,6 +42,6 @@ RECORD = TaskRecord(
   huggingface_class=lambda description: "BertForTokenClassification",
   from_huggingface=_from_huggingface,
   export=lambda: ner_signatures.Tagger,
-  predictor=lambda: ner_predictor.TaggerPredictor,
+  predictor=lambda: ner_decoding.TaggerPredictor,
   onnx_head=lambda description: onnx_heads.token_classification,
 )

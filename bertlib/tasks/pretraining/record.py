@@ -10,9 +10,7 @@ from bertlib.checkpoints.task_record import (
 )
 from bertlib.cli import lazy_module
 
-masked_lm_predictor = lazy_module.load(
-  "bertlib.tasks.pretraining.masked_lm_predictor"
-)
+fill_mask = lazy_module.load("bertlib.tasks.pretraining.fill_mask")
 masked_lm_signatures = lazy_module.load(
   "bertlib.tasks.pretraining.masked_lm_signatures"
 )
@@ -39,7 +37,7 @@ RECORD = TaskRecord(
   ),
   from_huggingface=_from_huggingface,
   export=lambda: masked_lm_signatures.MaskedLM,
-  predictor=lambda: masked_lm_predictor.MaskedLMPredictor,
+  predictor=lambda: fill_mask.MaskedLMPredictor,
   onnx_head=lambda description: onnx_heads.masked_lm,
   fills_masks=True,
 )

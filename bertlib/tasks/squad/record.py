@@ -13,7 +13,7 @@ from bertlib.settings import model_description
 from bertlib.settings.squad import SquadSettings
 
 onnx_heads = lazy_module.load("bertlib.export.onnx_heads")
-squad_predictor = lazy_module.load("bertlib.tasks.squad.squad_predictor")
+squad_decoding = lazy_module.load("bertlib.tasks.squad.squad_decoding")
 squad_report = lazy_module.load("bertlib.tasks.squad.squad_report")
 squad_signatures = lazy_module.load("bertlib.tasks.squad.squad_signatures")
 
@@ -63,6 +63,6 @@ RECORD = TaskRecord(
   huggingface_class=lambda description: "BertForQuestionAnswering",
   from_huggingface=_from_huggingface,
   export=lambda: squad_signatures.QuestionAnswering,
-  predictor=lambda: squad_predictor.AnswerPredictor,
+  predictor=lambda: squad_decoding.AnswerPredictor,
   onnx_head=lambda description: onnx_heads.spans,
 )

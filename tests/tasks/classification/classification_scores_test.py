@@ -7,6 +7,7 @@ import pytest
 from html_pages import Page, rows_of
 
 from bertlib.tasks.classification import (
+  classification_decoding,
   classification_report,
   classification_scores,
 )
@@ -98,13 +99,13 @@ def test_multi_label_metrics_equal_hand_counts():
 
 
 def test_regression_predicts_a_value():
-  predicted = classification_scores.prediction(NUMBERS, np.float32([2.5]))
+  predicted = classification_decoding.prediction(NUMBERS, np.float32([2.5]))
   assert predicted == (2.5, {}) and type(predicted.label) is float
 
 
 @pytest.mark.parametrize("problem", [NAMES, ENDINGS])
 def test_most_probable_label_is_predicted(problem):
-  predicted = classification_scores.prediction(
+  predicted = classification_decoding.prediction(
     problem, np.float32([0.25, 0.75])
   )
   first, second = problem.labels
@@ -125,13 +126,13 @@ def test_multi_label_predicts_labels_that_reach_their_thresholds(
   thresholds, labels
 ):
   row = np.float32([0.75, 0.5, 0.125])
-  predicted = classification_scores.prediction(TOPICS, row, thresholds)
+  predicted = classification_decoding.prediction(TOPICS, row, thresholds)
   assert predicted == (labels, {"art": 0.75, "law": 0.5, "war": 0.125})
 
 
 def test_probabilities_of_each_kind():
   logits = np.array([[0.0, 1.0, -2.0], [900.0, -900.0, 0.0]])
-  of = classification_scores.probabilities
+  of = classification_decoding.probabilities
   np.testing.assert_array_equal(of(NUMBERS, logits), logits)
   several = [1 / (1 + np.exp(-logits[0])), [1, 0, 0.5]]
   np.testing.assert_allclose(of(TOPICS, logits), several, atol=1e-15)

@@ -1,0 +1,255 @@
+"""Predicted labels from the outputs of a classifier. Imports no TensorFlow."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from bertlib.cli import terminal
+from bertlib.cli.absl import logging
+from bertlib.cli.errors import InputError, some_of
+from bertlib.cli.ranges import FRACTION
+from bertlib.data import batch_predictor, model_inputs
+from bertlib.data.batch_predictor import BatchPredictor
+from bertlib.io import json_files
+from bertlib.io.files import atomic_write
+from bertlib.io.result_files import DevPrediction
+from bertlib.tasks.classification import classification
+from bertlib.tasks.classification.classification import (
+  ChoiceExample,
+  InputExample,
+  Problem,
+)
+
+
+class Prediction(NamedTuple):
+  """Prediction for an example.
+
+  Attributes:
+    label: the most probable label; for regression, the value; for a multi-label
+      problem, the labels whose probability reaches their threshold.
+    probabilities: probability of every label, by label; empty for regression.
+  """
+
+  label: str | float | list[str]
+  probabilities: dict[str, float]
+
+
+def prediction(
+  problem: Problem,
+  row: np.ndarray,
+  thresholds: Mapping[str, float] | None = None,  # by label; 0.5 for others
+) -> Prediction:
+  """Converts probabilities [labels], or a regression's value [1]."""
+  if problem.kind == "regression":
+    return Prediction(float(row[0]), {})
+  by_label = {label: float(p) for label, p in zip(problem.labels, row)}
+  return Prediction(predicted_label(problem, row, thresholds), by_label)
+
+
+def predicted_label(
+  problem: Problem,
+  row: np.ndarray,
+  thresholds: Mapping[str, float] | None = None,
+) -> str | float | list[str]:
+  """The predicted label, see `prediction`."""
+  if problem.kind == "regression":
+    return float(row[0])
+  if problem.kind != "multi_label":
+    return problem.labels[int(np.argmax(row))]
+  lowest: float | list[float] = 0.5
+  if thresholds:
+    lowest = [thresholds.get(label, 0.5) for label in problem.labels]
+  (found,) = np.nonzero(np.asarray(row, np.float64) >= lowest)
+  return [problem.labels[index] for index in found]
+
+
+def predicted_labels(
+  problem: Problem,
+  rows: Iterable[np.ndarray],
+  thresholds: Mapping[str, float] | None = None,
+) -> list[str]:
+  """Predicted labels as text; none for regression. See `prediction`."""
+  if problem.kind == "regression":
+    return []
+  return [label_text(predicted_label(problem, row, thresholds)) for row in rows]
+
+
+def probabilities(problem: Problem, logits: np.ndarray) -> np.ndarray:
+  """Model output from logits [num_examples, num_labels]; see `prediction`."""
+  from scipy import special
+
+  if problem.kind == "regression":
+    return logits
+  if problem.kind == "multi_label":
+    return special.expit(logits)
+  return special.softmax(logits, axis=-1)
+
+
+def label_text(label: Any) -> str:
+  """Text of a label, a list of labels or a regression value, for reports."""
+  if isinstance(label, float):
+    return f"{label:.3g}"
+  return label if isinstance(label, str) else ", ".join(label) or "none"
+
+
+# Files
+
+
+def dev_predictions(
+  problem: Problem,
+  examples: Iterable[InputExample | ChoiceExample],
+  rows: Iterable[np.ndarray],
+) -> list[DevPrediction]:
+  """Gold and predicted labels of a dev set; thresholds of labels are 0.5."""
+  return [
+    DevPrediction(
+      example.guid,
+      float(example.label) if problem.kind == "regression" else example.label,
+      predicted_label(problem, row),
+    )
+    for example, row in zip(examples, rows)
+  ]
+
+
+def label_columns(predicted: Prediction) -> list[str]:
+  """Labels and probabilities, comma-separated; the value of a regression."""
+  if not predicted.probabilities:
+    return [str(predicted.label)]
+  label = predicted.label
+  labels = label if isinstance(label, list) else [label]
+  probs = (f"{predicted.probabilities[label]:.3f}" for label in labels)
+  return [",".join(labels), ",".join(probs)]
+
+
+def write_predictions(
+  path: str,  # without the endings
+  examples: Sequence[InputExample | ChoiceExample],
+  rows: Iterable[np.ndarray],  # output of the model; padding may follow
+  problem: Problem,
+  thresholds: Mapping[str, float] | None,
+  show: bool = False,  # prints label, probability and text too
+  with_ids: bool = False,  # whether a line of `.tsv` begins with the guid
+) -> None:
+  """Writes predictions to PATH.tsv and .jsonl, as they are computed."""
+  with (
+    atomic_write(path + ".tsv") as table,
+    atomic_write(path + ".jsonl") as lines,
+  ):
+    for example, row in zip(examples, rows):
+      columns = [example.guid] * with_ids + [str(value) for value in row]
+      table.write("\t".join(columns) + "\n")
+      predicted = prediction(problem, row, thresholds)
+      line = {"guid": example.guid, **predicted._asdict()}
+      lines.write(json_files.dumps(line, ensure_ascii=False) + "\n")
+      if show:
+        texts = filter(None, [example.text_a, example.text_b])
+        terminal.show(*label_columns(predicted), *texts)
+  logging.info("%d predictions in %s.tsv and .jsonl", len(examples), path)
+
+
+# From Python
+
+
+def _are_choices(value: Any) -> bool:
+  return batch_predictor.is_list(value) and all(
+    map(batch_predictor.is_text_or_pair, value)
+  )
+
+
+class ClassifierPredictor(BatchPredictor):
+  """Predicts labels of texts."""
+
+  @property
+  def labels(self) -> list[str]:
+    """The label set; empty for regression."""
+    return self.description["labels"]
+
+  @property
+  def problem(self) -> Problem:
+    """The task type and label set."""
+    return classification.problem_from_description(self.description)
+
+  def predict(
+    self,
+    texts: Iterable[str | tuple[str, str] | Sequence[tuple[str, str]]],
+    thresholds: Mapping[str, float] | None = None,
+  ) -> list[Prediction]:
+    """Predicts labels.
+
+    Args:
+      texts: each a text, or a pair of texts for tasks on pairs, or a list with
+        a pair for each choice.
+      thresholds: lowest probability of a label that is predicted, by label, for
+        a multi-label model; labels without one have the model's, which
+        evaluation tunes, or 0.5.
+
+    Returns:
+      A prediction for each, in order.
+
+    Raises:
+      InputError: a text is of another type, a question has another number of
+        choices than the model, or a threshold is not valid.
+    """
+    decode = functools.partial(self._decode, self._thresholds(thresholds or {}))
+    if self.problem.kind == "multiple_choice":
+      texts = batch_predictor.validated(
+        texts, _are_choices, "a list with a pair of str for each choice"
+      )
+      texts = map(self._with_all_choices, itertools.count(), texts)
+    else:
+      texts = batch_predictor.validated(
+        texts, batch_predictor.is_text_or_pair, "a str, or a pair of str"
+      )
+    return self.predict_blocks(texts, self._encode, decode)
+
+  def _thresholds(self, given: Mapping[str, float]) -> dict[str, float]:
+    """The thresholds of the model, replaced by given ones, after a check."""
+    labels = self.labels if self.problem.kind == "multi_label" else []
+    for label, threshold in given.items():
+      if label not in labels or threshold not in FRACTION:
+        raise InputError(
+          f"thresholds: {label!r} has {threshold!r}. Give a number {FRACTION}"
+          f" for labels of a multi-label model: {some_of(labels) or 'none'}"
+        )
+    return {**self.description.get("thresholds", {}), **given}
+
+  def _with_all_choices(self, index: int, choices: Sequence[tuple[str, str]]):
+    """The choices of the question `texts[index]`, as many as the model has."""
+    if len(choices) != self.problem.num_labels:
+      raise InputError(
+        f"texts[{index}]: has {len(choices)} choices, but the model has"
+        f" {self.problem.num_labels}. Give as many"
+      )
+    return choices
+
+  def _encode(self, texts):
+    """The number of texts, and the rows of all their pairs."""
+    pairs = texts
+    if self.problem.kind == "multiple_choice":
+      pairs = itertools.chain.from_iterable(texts)
+    length = self.description["max_seq_length"]
+    rows = [
+      model_inputs.encode_pair(
+        self.tokenizer,
+        *((pair, None) if isinstance(pair, str) else pair),
+        length,
+      )._asdict()
+      for pair in pairs
+    ]
+    return len(texts), rows
+
+  def _decode(
+    self, thresholds: Mapping[str, float], num_texts: int, outputs
+  ) -> Iterator[Prediction]:
+    """The predictions of a block."""
+    problem = self.problem
+    if problem.kind == "multiple_choice":
+      logits = np.reshape(outputs, [num_texts, problem.num_labels])
+      outputs = probabilities(problem, logits)
+    for output in outputs:
+      yield prediction(problem, output, thresholds)
