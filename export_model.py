@@ -31,7 +31,6 @@ import tensorflow as tf
 from absl import logging
 
 import modeling
-import optimization
 from bertlib import PREFIX
 from bertlib.checkpoints import (
   checkpoint_files,
@@ -195,7 +194,7 @@ def weight_shapes(model: signatures.SignatureModel) -> Shapes:
       for name, spec in ids.inputs.items()
     }
     outputs = ids.function(inputs).values()
-    used = set(map(optimization.name_of, initialize.weights_of(outputs)))
+    used = set(map(initialize.name_of, initialize.weights_of(outputs)))
     shapes = initialize.weights_of_graph()
   return Shapes(
     {name: shape for name, shape in shapes.items() if name in used},

@@ -161,7 +161,7 @@ def test_fast_compute_of_a_command_trains():
   assert len(run_mode(model_fn, features(**more), Modes.TRAIN)) > 20
 
 
-def trained_weights(copy_weights, num_micro_batches):
+def trained_weights(copy_weight, num_micro_batches):
   """Weights of a classifier after two steps in bfloat16, and its copies."""
   with tf.Graph().as_default(), tf.Session() as session:
     model_fn = run_classifier.model_fn_builder(
@@ -170,7 +170,7 @@ def trained_weights(copy_weights, num_micro_batches):
       **LEARNS,
       seed=1,
       compute=FastCompute(
-        tf.bfloat16, unpad=True, jit_compile=True, copy_weights=copy_weights
+        tf.bfloat16, unpad=True, jit_compile=True, copy_weight=copy_weight
       ),
       options=optimization.StepOptions(
         jit_compile=True, num_micro_batches=num_micro_batches
@@ -195,8 +195,8 @@ def trained_weights(copy_weights, num_micro_batches):
 def test_copies_of_weights_do_not_change_training(num_micro_batches, variables):
   if variables == "reference":
     pytest.skip("XLA fusion, and so the copies, need TensorFlow 2's variables")
-  expected, _ = trained_weights(False, num_micro_batches)
-  actual, copies = trained_weights(True, num_micro_batches)
+  expected, _ = trained_weights(None, num_micro_batches)
+  actual, copies = trained_weights(optimization.weight_copy, num_micro_batches)
   assert len(copies) == 7  # six kernels of the layer, and the pooler's
   for one, other in zip(actual, expected):
     np.testing.assert_array_equal(one, other)

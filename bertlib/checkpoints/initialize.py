@@ -10,7 +10,6 @@ import tensorflow.compat.v1 as tf
 from absl import logging
 
 import modeling
-import optimization
 from bertlib.checkpoints import checkpoint_files, finding
 from bertlib.cli.errors import InputError
 
@@ -70,10 +69,15 @@ def check_all_used(
     )
 
 
+def name_of(variable) -> str:
+  """Name of a variable in checkpoints, the same on every replica."""
+  return variable.name.partition(":")[0]
+
+
 def weights_of_graph() -> dict[str, list[int]]:
   """Shapes of the weights of the current graph, by name."""
   return {
-    optimization.name_of(variable): variable.shape.as_list()
+    name_of(variable): variable.shape.as_list()
     for variable in tf.trainable_variables()
   }
 
@@ -109,9 +113,7 @@ def initialize_from_checkpoint(
   if trained:
     known = dict(tf.train.list_variables(trained))
     missing = [
-      optimization.name_of(v)
-      for v in tf.global_variables()
-      if optimization.name_of(v) not in known
+      name_of(v) for v in tf.global_variables() if name_of(v) not in known
     ]
     if missing:
       raise InputError(
@@ -173,9 +175,9 @@ def _heads_of_another_shape(
   """Names of weights above the encoder that do not fit, and of their layer."""
   shapes = dict(tf.train.list_variables(init_checkpoint))
   scopes = {
-    optimization.name_of(variable).rpartition("/")[0]
+    name_of(variable).rpartition("/")[0]
     for variable in variables
-    if (name := optimization.name_of(variable)) in assignment_map
+    if (name := name_of(variable)) in assignment_map
     and not name.startswith("bert/")
     and shapes[name] != variable.shape.as_list()
   }
@@ -190,14 +192,10 @@ def _check_restored(variables, assignment_map, init_checkpoint: str) -> None:
   """Rejects a checkpoint of another model; logs what is restored."""
   shapes = dict(tf.train.list_variables(init_checkpoint))
   for variable in variables:
-    name, shape = optimization.name_of(variable), variable.shape.as_list()
+    name, shape = name_of(variable), variable.shape.as_list()
     if name in assignment_map:
       check_shape(init_checkpoint, name, shapes[name], shape)
-  encoder = [
-    optimization.name_of(v)
-    for v in variables
-    if optimization.name_of(v).startswith(_ENCODER)
-  ]
+  encoder = [name_of(v) for v in variables if name_of(v).startswith(_ENCODER)]
   missing = [name for name in encoder if name not in assignment_map]
   if missing and len(missing) == len(encoder):
     raise InputError(
@@ -219,11 +217,7 @@ def _check_restored(variables, assignment_map, init_checkpoint: str) -> None:
   )
   _log_names(
     "Not found in checkpoint (randomly initialized)",
-    [
-      optimization.name_of(v)
-      for v in variables
-      if optimization.name_of(v) not in assignment_map
-    ],
+    [name_of(v) for v in variables if name_of(v) not in assignment_map],
   )
   _log_names(
     "Unused checkpoint variables",

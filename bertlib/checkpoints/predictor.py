@@ -12,7 +12,6 @@ from typing import Any, Callable
 import tensorflow.compat.v1 as tf
 
 import modeling
-import optimization
 from bertlib.checkpoints import (
   checkpoint_files,
   finding,
@@ -254,7 +253,7 @@ class LoadedModel(BatchPredictor):
       weights = initialize.weights_of([self._outputs])
       for variable in tf.trainable_variables():
         if variable not in weights:
-          del self._needed[optimization.name_of(variable)]
+          del self._needed[initialize.name_of(variable)]
       self._saver = tf.train.Saver(weights) if weights else None
       self._compute = self._session.make_callable(
         self._outputs,

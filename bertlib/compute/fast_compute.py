@@ -14,7 +14,6 @@ from typing import Any, Callable
 import tensorflow.compat.v1 as tf
 
 import modeling
-import optimization
 from bertlib.compute import int8, onednn, same_formula, xla
 from bertlib.compute.graph_state import custom_gradient
 from bertlib.compute.unpadding import UnpaddedRows
@@ -35,9 +34,9 @@ class FastCompute(modeling.Compute):
     on_gpu: `jit_compile` is for a GPU.
     recompute: in training, store only the input of each layer and recompute its
       activations for the gradient (gradient checkpointing).
-    copy_weights: in 16-bit training, multiply by the copies of the kernels that
-      the weight update writes, see `optimization.weight_copy`. For one device,
-      without `recompute`.
+    copy_weight: in 16-bit training, gives the copy of a kernel that the weight
+      update writes, see `optimization.weight_copy`; None to cast kernels. For
+      one device, without `recompute`.
     use_onednn: outside training, use kernels of oneDNN; for CPUs.
     is_training: False in evaluation and prediction, see `for_inference`.
     compares: compare kernels with `modeling` before they are used.
@@ -49,7 +48,7 @@ class FastCompute(modeling.Compute):
   jit_inference: bool = False
   on_gpu: bool = False
   recompute: bool = False
-  copy_weights: bool = False
+  copy_weight: Callable | None = None
   use_onednn: bool = False
   is_training: bool = True
   compares: bool = True
@@ -61,7 +60,7 @@ class FastCompute(modeling.Compute):
       # On a CPU the kernels of oneDNN are faster than XLA's.
       jit_compile=self.jit_inference and self.jit_compile,
       recompute=False,
-      copy_weights=False,
+      copy_weight=None,
       is_training=False,
     )
 
@@ -98,8 +97,8 @@ class FastCompute(modeling.Compute):
     if not (product and self._is_same("dense layers", product)):
       return super().dense(inputs, kernel, bias, activation)
     # No kernel is cast in the forward pass: the update has done it.
-    if self.copy_weights and inputs.dtype != tf.float32:
-      kernel = optimization.weight_copy(kernel, inputs.dtype)
+    if self.copy_weight and inputs.dtype != tf.float32:
+      kernel = self.copy_weight(kernel, inputs.dtype)
     return product(inputs, kernel, bias, activation)
 
   def add_and_norm(

@@ -67,7 +67,7 @@ def plan_training(
     raise InputError(_cannot_divide(settings, devices, num_micro_batches))
   on_cpu = settings.compute.optimizer_on_cpu
   has_fast_update = compute.jit_compile and not on_cpu
-  copy_weights = (
+  has_copies = (
     has_fast_update
     and compute.dtype.size == 2
     and not recompute
@@ -75,7 +75,9 @@ def plan_training(
   )
   return (
     dataclasses.replace(
-      compute, recompute=recompute, copy_weights=copy_weights
+      compute,
+      recompute=recompute,
+      copy_weight=optimization.weight_copy if has_copies else None,
     ),
     step_options(settings.optimizer)._replace(
       num_micro_batches=num_micro_batches,
