@@ -606,7 +606,6 @@ def predict_sets(
     rows = [
       row["probabilities"] for row in tf_records.restore_input_order(found)
     ]
-    rows = rows[: len(test_set)]  # a TPU has padding after them
     classification_decoding.write_predictions(
       run.path(results),
       test_set,

@@ -419,9 +419,7 @@ def encode(
   rows = lifecycle.predict(
     run, input_fn, texts.num_texts, checkpoint, texts.batch_size
   )
-  for row in itertools.islice(
-    tf_records.restore_input_order(rows), texts.num_texts
-  ):
+  for row in tf_records.restore_input_order(rows):
     yield row["vectors"]
 
 

@@ -428,7 +428,7 @@ def predict_logits(
   batch_size = run.flags.predict_batch_size
   rows = lifecycle.fill_last_batch(run, range(num_windows), batch_size)
   # The lowest float32 stays at padding that is not computed.
-  logits = np.full([2, len(rows), max_seq_length], np.finfo("f").min, "f")
+  logits = np.full([2, num_windows, max_seq_length], np.finfo("f").min, "f")
   if not num_windows:
     return logits
   options = lifecycle.input_options(run, is_training=False)
@@ -439,7 +439,7 @@ def predict_logits(
     **options,
   )
   start = time.monotonic()
-  for row in lifecycle.predict(run, input_fn, len(rows), checkpoint):
+  for row in lifecycle.predict(run, input_fn, num_windows, checkpoint):
     index = row["unique_ids"] - squad_windows.FIRST_UNIQUE_ID
     for kind, name in enumerate(("start_logits", "end_logits")):
       logits[kind, index, : len(row[name])] = row[name]
@@ -451,7 +451,7 @@ def predict_logits(
     seconds,
     len(data.predict) / seconds,
   )
-  return logits[:, :num_windows]
+  return logits
 
 
 def answer_finder(

@@ -56,8 +56,8 @@ class TwoHeadSettings(TrainingSettings):
   SCRIPT: ClassVar[str] = "two_heads"
   EXAMPLE: ClassVar[str] = "python -m examples.two_heads ..."
 
-  train_file: str | None = option.text(None, "TSV file with a header.")
-  dev_file: str | None = option.text(None, "TSV file to evaluate on.")
+  train_file: str | None = option.text(None, "Table to train on.")
+  dev_file: str | None = option.text(None, "Table to evaluate on.")
   predict_file: str | None = option.text(None, "A text per line to label.")
   text_column: str = option.text(
     "text", "Name of the column of the text.", kept=True
@@ -65,11 +65,6 @@ class TwoHeadSettings(TrainingSettings):
   label_columns: Sequence[str] | None = option.text_list(
     None, "Names of the two label columns.", kept=True
   )
-
-
-def define_flags() -> None:
-  """Defines the flags."""
-  option.define(TwoHeadSettings)
 
 
 # The data
@@ -93,15 +88,15 @@ def read_examples(
     return []
   if flag == "predict_file":
     return [Example(line.strip()) for line in text_files.read_lines(path)]
-  header, *rows = tables.read_tsv(path)
-  columns = [settings.text_column, *settings.label_columns]
-  for name in columns:
-    if name not in header.texts:
-      raise InputError(
-        f"{path}: has no column {name!r}; it has {', '.join(header.texts)}"
-      )
-  text, *labels = map(header.texts.index, columns)
-  return [Example(r.text(text), [r.label(c) for c in labels]) for r in rows]
+  columns = [("--label_columns", name) for name in settings.label_columns]
+  table = tables.read_table(
+    path, [("--text_column", settings.text_column), *columns]
+  )
+  text, *labels = table.columns
+  return [
+    Example(row.text(text), [row.label(column) for column in labels])
+    for row in table.rows
+  ]
 
 
 def find_labels(
@@ -124,17 +119,21 @@ def check_labels(path, examples, label_sets) -> None:
         raise InputError(f"{path}: label {label!r} is not in the training data")
 
 
-def make_input_fn(run: Run, name: str, examples: Sequence[Example]):
+def make_input_fn(
+  run: Run, name: str, examples: Sequence[Example], batch_size: int
+):
   """Writes examples as records; the `input_fn` that reads them."""
   path = lifecycle.records_path(run, name)
   length = run.settings.model.max_seq_length
+  label_sets = run.task.description["label_sets"]
 
   def encode(example):
     row = model_inputs.encode_pair(run.tokenizer, example.text, None, length)
-    label_sets = run.task.description["label_sets"]
     ids = [*map(list.index, label_sets, example.labels)] or [0, 0]
     return row._asdict() | {"label_ids": ids}
 
+  if name != "train":
+    examples = lifecycle.fill_last_batch(run, examples, batch_size)
   tf_records.write_records(path, map(encode, examples), run.task.features)
   options = lifecycle.input_options(run, is_training=name == "train")
   return input_pipeline.record_input_fn(path, run.task.features, **options)
@@ -258,17 +257,12 @@ def predict(
   checkpoint: str | None,
 ) -> list[list[str]]:
   """The labels of each text."""
-  rows = lifecycle.fill_last_batch(run, examples, batch_size)
-  input_fn = make_input_fn(run, name, rows)
-  predicted = lifecycle.predict(
-    run, input_fn, len(rows), checkpoint, batch_size
-  )
+  input_fn = make_input_fn(run, name, examples, batch_size)
+  rows = lifecycle.predict(run, input_fn, len(examples), checkpoint, batch_size)
   label_sets = run.task.description["label_sets"]
-  labels = [
-    [known[i] for known, i in zip(label_sets, row["label_ids"])]
-    for row in predicted
+  return [
+    [known[i] for known, i in zip(label_sets, row["label_ids"])] for row in rows
   ]
-  return labels[: len(examples)]
 
 
 def measure(run: Run, dev_set: Sequence[Example], checkpoint: str | None):
@@ -283,15 +277,6 @@ def measure(run: Run, dev_set: Sequence[Example], checkpoint: str | None):
   of_heads = np.mean(is_correct, axis=0).tolist()
   results = dict(zip(run.settings.label_columns, of_heads))
   return results | {"mean_accuracy": np.mean(of_heads)}, predictions
-
-
-def evaluate(
-  run: Run, dev_set: Sequence[Example], checkpoint: str | None
-) -> dict[str, float]:
-  """Accuracy of each head and their mean, which it also writes."""
-  results, predictions = measure(run, dev_set, checkpoint)
-  lifecycle.write_metrics(run, results, checkpoint, predictions=predictions)
-  return results
 
 
 def label_texts(
@@ -339,18 +324,22 @@ def main(_) -> None:
     elif settings.run.do_train:
       lifecycle.train(
         run,
-        make_input_fn(run, "train", train_set),
+        make_input_fn(run, "train", train_set, run.flags.train_batch_size),
         step_plan.count_steps(settings.run, len(train_set), "texts"),
         f"{len(train_set)} texts",
         lambda checkpoint: measure(run, dev_set, checkpoint)[0],
       )
     outcome.checkpoint = lifecycle.select_checkpoint(run)
     if run.evaluates:
-      outcome.found.results = outcome.with_checkpoint(evaluate, run, dev_set)
+      results, predicted = outcome.with_checkpoint(measure, run, dev_set)
+      outcome.found.results = results
+      lifecycle.write_metrics(
+        run, results, outcome.checkpoint, predictions=predicted
+      )
     if run.predicts:
       outcome.with_checkpoint(label_texts, run, texts)
 
 
 if __name__ == "__main__":
-  define_flags()
+  option.define(TwoHeadSettings)
   app.run(main)

@@ -591,7 +591,7 @@ def predict(
   Args:
     run: the run.
     input_fn: batches to predict.
-    num_rows: rows of all batches, for the progress bar.
+    num_rows: rows to yield; those after them fill the last batch of a TPU.
     checkpoint: its path; None for the model of --init_checkpoint.
     batch_size: rows of a batch; None for --predict_batch_size.
 
@@ -602,7 +602,11 @@ def predict(
   model_fn = make_inference_model_fn(run, input_fn, batch_size, checkpoint)
   estimator = _estimator(run, model_fn, _estimator_dir(run), batch_size)
   rows = estimator.predict(input_fn, checkpoint_path=checkpoint)
-  return terminal.follow(rows, num_rows, run.task.unit)
+  followed = terminal.follow(rows, num_rows, run.task.unit)
+  # To the end of the input, where Estimator closes its session.
+  for number, row in enumerate(followed):
+    if number < num_rows:
+      yield row
 
 
 def write_metrics(
