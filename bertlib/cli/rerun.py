@@ -15,24 +15,12 @@ from bertlib.io import receipt_file
 
 
 def with_receipt(
-  argv: Sequence[str], outputs: Collection[str] = ()
+  argv: Sequence[str],
+  # Flags that name a file or folder to write. Only the command line says where:
+  # a receipt may be of another person.
+  outputs: Collection[str] = (),
 ) -> tuple[list[str], str | None]:
-  """Replaces `--rerun=run.json` by the flags that were given to that run.
-
-  Only the command line says where to write: a receipt may be of another person.
-
-  Args:
-    argv: program and arguments.
-    outputs: flags that name a file or folder to write.
-
-  Returns:
-    Program and arguments: first the receipt's flags, then the others, which
-    override them. And the receipt's path, None without `--rerun`.
-
-  Raises:
-    InputError: --rerun has no value; the receipt names an output and the
-      command line does not; or see `flags_to_repeat`.
-  """
+  """Replaces `--rerun=run.json` by that run's flags; returns its path too."""
   known = flags.FlagValues()
   known.set_gnu_getopt()
   flags.DEFINE_string("rerun", None, "A receipt.", flag_values=known)
@@ -51,24 +39,12 @@ def with_receipt(
         f"--rerun={known.rerun}: does not say where to write. Give another"
         f" --{name} than that of the receipt"
       )
+  # The last value of a flag counts.
   return [program, *repeated, *arguments], known.rerun
 
 
 def flags_to_repeat(path: str, script: str) -> list[str]:
-  """Flags that repeat a run.
-
-  Args:
-    path: its receipt.
-    script: file name of the script to repeat it with.
-
-  Returns:
-    The flags that were given to it, in which "auto" is replaced by the value
-    that it had.
-
-  Raises:
-    InputError: the receipt cannot be read, belongs to another script, or has
-      arguments that no run records.
-  """
+  """Flags of the run of a receipt, with what "auto" stood for there."""
   receipt = receipt_file.read(path)
   if receipt["script"] != script:
     raise InputError(
@@ -93,14 +69,8 @@ def chosen(receipt: Mapping[str, Any]) -> dict[str, str]:
 
 
 def repeat_choices(choices: Mapping[str, str]) -> list[str]:
-  """Flags with which another process computes as with the choices for "auto".
-
-  "auto" stays for XLA where it selected "on": as a flag, "on" would compile
-  evaluation and prediction on a GPU too.
-
-  Args:
-    choices: the value that was chosen by flag.
-  """
+  """Flags that give another process the choices for "auto"."""
+  # As a flag, "on" would compile evaluation and prediction on a GPU too.
   return [
     f"--{name}={value}"
     for name, value in choices.items()

@@ -83,21 +83,12 @@ def check_model(
 def write(
   path: str,
   config: modeling.BertConfig,
-  weights: Mapping[str, np.ndarray],
-  tokens: Mapping[int, str],
-  description: Mapping[str, Any],
-  precision: str,
+  weights: Mapping[str, np.ndarray],  # float32, by names of variables
+  tokens: Mapping[int, str],  # by their ids
+  description: Mapping[str, Any],  # an empty `embedding` is no pooling
+  precision: str,  # of matrices: float32, float16, or int8 for Q8_0
 ) -> None:
-  """Writes a GGUF file.
-
-  Args:
-    path: the file.
-    config: config of the encoder.
-    weights: float32 arrays by the names of variables, all of the encoder.
-    tokens: tokens by their ids.
-    description: contents of `model.json`; an empty `embedding` is no pooling.
-    precision: of matrices: float32, float16, or int8 for Q8_0.
-  """
+  """Writes the encoder of a model to a GGUF file."""
   try:
     import gguf
   except ImportError as error:

@@ -150,19 +150,13 @@ def _num_wanted(input_mask, max_predictions_per_seq: int, masking: Masking):
   return tf.clip_by_value(num_wanted, 1, max_predictions_per_seq)
 
 
-def _draw_spans(words: _Words, word_order, length, room):
-  """Draws spans of words, as `masking` does; see there.
-
-  Args:
-    words: the words.
-    word_order: float [B, S], sort key of the word that starts a span.
-    length: float [B, S], uniform draw for the length of a span.
-    room: int32 [B], number of tokens to mask.
-
-  Returns:
-    The word that starts the span of each word; -1 if it is not masked: int32
-    [B, S].
-  """
+def _draw_spans(
+  words: _Words,
+  word_order,  # float [B, S], sort key of the word that starts a span
+  length,  # float [B, S], uniform draw for the length of a span
+  room,  # int32 [B], number of tokens to mask
+):
+  """The first word of the span of each word, int32 [B, S]; -1 for no span."""
   batch_size, seq_length = modeling.get_shape_list(words.length)
   positions = tf.range(seq_length)
   shares = np.cumsum(SPAN_WEIGHTS) / np.sum(SPAN_WEIGHTS)
