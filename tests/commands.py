@@ -87,7 +87,8 @@ def fail(script, *flags, **options):
   assert done.returncode == 1, done.stderr
   assert "Traceback" not in done.stderr, done.stderr
   last = done.stderr.splitlines()[-1]
-  assert last.startswith(f"{script}: error: "), done.stderr
+  name = os.path.basename(script)
+  assert last.startswith(f"{name}: error: "), done.stderr
   return last
 
 
