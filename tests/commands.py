@@ -159,6 +159,16 @@ def _own_log_levels():
       logger.setLevel(level)
 
 
+def _remove_flags(names):
+  """Removes flags by name; returns them."""
+  flags, removed = absl.flags.FLAGS, absl.flags.FlagValues()
+  for name in names:
+    if name == flags[name].name:  # which brings the short name with it
+      removed[name] = flags[name]
+  flags.remove_flag_values(removed)
+  return removed
+
+
 @contextlib.contextmanager
 def _without_flags():
   """Resets all flags within the block, as in a new process."""
@@ -170,11 +180,7 @@ def _without_flags():
   ]
   before = [{key: list(row) for key, row in table.items()} for table in tables]
   was_parsed = flags.is_parsed()
-  others = absl.flags.FlagValues()
-  for name in set(flags) - _FLAGS_AT_START:
-    if name == flags[name].name:  # which brings the short name with it
-      others[name] = flags[name]
-  flags.remove_flag_values(others)
+  others = _remove_flags(set(flags) - _FLAGS_AT_START)
   try:
     with flagsaver.flagsaver():
       flags.unparse_flags()
@@ -226,10 +232,6 @@ def in_process(script):
   try:
     yield main
   finally:
-    defined = absl.flags.FlagValues()
-    for name in set(flags) - before:
-      if name == flags[name].name:  # which brings the short name with it
-        defined[name] = flags[name]
-    flags.remove_flag_values(defined)
+    _remove_flags(set(flags) - before)
     with _own_log_levels():
       flags.unparse_flags()

@@ -277,25 +277,26 @@ app.run(main)
 """
 
 
-@pytest.mark.parametrize(
-  ("act", "status", "named"),
-  [
-    ("os.kill(os.getpid(), signal.SIGTERM)", 143, "SIGTERM"),
-    ("os.kill(os.getpid(), signal.SIGINT)", 130, "SIGINT"),
-  ],
-)
-def test_stopped_command_prints_one_line_and_leaves_no_files(
-  tmp_path, act, status, named
-):
+def listen(folder, act):
+  """Runs a command that acts while it writes a file to a folder."""
   code = _LISTENER.format(
-    root=commands.ROOT, path=str(tmp_path / "out.txt"), act=act
+    root=commands.ROOT, path=str(folder / "out.txt"), act=act
   )
-  done = subprocess.run(
+  return subprocess.run(
     [sys.executable, "-c", code], capture_output=True, text=True, check=False
   )
+
+
+@pytest.mark.parametrize(
+  ("name", "status"), [("SIGTERM", 143), ("SIGINT", 130)]
+)
+def test_stopped_command_prints_one_line_and_leaves_no_files(
+  tmp_path, name, status
+):
+  done = listen(tmp_path, f"os.kill(os.getpid(), signal.{name})")
   assert done.returncode == status, done.stderr
   (line,) = done.stderr.splitlines()
-  assert named in line
+  assert name in line
   assert os.listdir(tmp_path) == []
 
 
@@ -305,10 +306,4 @@ def test_second_interrupt_ends_the_process_at_once(tmp_path):
       os.kill(os.getpid(), signal.SIGINT)
       os.kill(os.getpid(), signal.SIGINT)
       while True: pass"""
-  code = _LISTENER.format(
-    root=commands.ROOT, path=str(tmp_path / "out.txt"), act=act
-  )
-  done = subprocess.run(
-    [sys.executable, "-c", code], capture_output=True, check=False
-  )
-  assert done.returncode == -signal.SIGINT
+  assert listen(tmp_path, act).returncode == -signal.SIGINT
