@@ -1,5 +1,6 @@
 """Wrong input: folders, checkpoints, records and our own files."""
 
+import functools
 import json
 import os
 
@@ -56,10 +57,11 @@ def trained(source, description=None, **changed):
   return files
 
 
+of_checkpoint = functools.partial(Row, "checkpoints")
 USE = "--output_dir={case}/trained --nodo_train --do_predict"
 
 CHECKPOINTS = [
-  Row("checkpoints", name, "run_classifier", INIT, checkpoint(**damage))
+  of_checkpoint(name, "run_classifier", INIT, checkpoint(**damage))
   for name, damage in {
     "data flipped at the start": {"data": flip(0)},
     "data flipped in the middle": {"data": flip(4000)},
@@ -72,12 +74,8 @@ CHECKPOINTS = [
   }.items()
 ]
 CHECKPOINTS += [
-  Row(
-    "checkpoints",
-    f"{script}, data flipped",
-    script,
-    arguments,
-    checkpoint(data=flip(4000)),
+  of_checkpoint(
+    f"{script}, data flipped", script, arguments, checkpoint(data=flip(4000))
   )
   for script, arguments in (
     ("run_squad", INIT),
@@ -93,8 +91,7 @@ CHECKPOINTS += [
   )
 ]
 CHECKPOINTS += [
-  Row(
-    "checkpoints",
+  of_checkpoint(
     f"{script} evaluates a folder whose only checkpoint is corrupt",
     script,
     USE,
@@ -107,22 +104,19 @@ CHECKPOINTS += [
   )
 ]
 CHECKPOINTS += [
-  Row(
-    "checkpoints",
+  of_checkpoint(
     "one of several to average",
     "convert_checkpoint",
     "--average=2 --input={world}/model.ckpt,{case}/model.ckpt",
     checkpoint(data=flip(4000)) | {"vocab.txt": of_world("vocab.txt")},
   ),
-  Row(
-    "checkpoints",
+  of_checkpoint(
     "a folder instead of a checkpoint",
     "extract_features",
     "--init_checkpoint={world}/trained_pretraining",
     logged="",
   ),
-  Row(
-    "checkpoints",
+  of_checkpoint(
     "a folder with a released model",
     "extract_features",
     "--init_checkpoint={case}/released",
@@ -130,8 +124,7 @@ CHECKPOINTS += [
     | checkpoint(folder="released", name="other.ckpt"),
     logged="",
   ),
-  Row(
-    "checkpoints",
+  of_checkpoint(
     "a folder with two models",
     "extract_features",
     "--init_checkpoint={case}",
@@ -139,7 +132,7 @@ CHECKPOINTS += [
   ),
 ]
 CHECKPOINTS += [
-  Row("checkpoints", name, script, f"--init_checkpoint={given}")
+  of_checkpoint(name, script, f"--init_checkpoint={given}")
   for name, script, given in (
     ("a folder without a model", "run_classifier", "{world}/mrpc"),
     ("a misspelt model name", "run_classifier", "bert-base-uncasd"),
@@ -235,6 +228,7 @@ def description(**changed):
   return json.dumps({k: v for k, v in values.items() if v is not ...})
 
 
+own_file = functools.partial(Row, "own files")
 _RECEIPTS = {
   "truncated": receipt()[:40],
   "empty": "",
@@ -251,8 +245,7 @@ _RECEIPTS = {
   "results are text": receipt(results="good"),
 }
 OWN_FILES = [
-  Row(
-    "own files",
+  own_file(
     f"receipt: {name}",
     "run_classifier",
     "--rerun={case}/run.json",
@@ -262,8 +255,7 @@ OWN_FILES = [
 ]
 _WHOLE_RECEIPT = {"started": "2026-11-25T12:00:00+00:00", "device": {}}
 OWN_FILES += [
-  Row(
-    "own files",
+  own_file(
     f"receipt: {name}",
     script,
     "--rerun={case}/run.json",
@@ -281,12 +273,8 @@ OWN_FILES += [
   )
 ]
 OWN_FILES += [
-  Row(
-    "own files",
-    f"model.json: {name}",
-    "run_classifier",
-    USE,
-    trained("trained", text),
+  own_file(
+    f"model.json: {name}", "run_classifier", USE, trained("trained", text)
   )
   for name, text in {
     "truncated": description()[:10],
@@ -300,8 +288,7 @@ OWN_FILES += [
   }.items()
 ]
 OWN_FILES += [
-  Row(
-    "own files",
+  own_file(
     f"model.json to export: {name}",
     "export_model",
     "--model_dir={case}/trained",
@@ -314,8 +301,7 @@ OWN_FILES += [
   }.items()
 ]
 OWN_FILES += [
-  Row(
-    "own files",
+  own_file(
     f"{script}: another vocabulary than that of the training",
     script,
     arguments,
@@ -328,8 +314,7 @@ OWN_FILES += [
   )
 ]
 OWN_FILES += [
-  Row(
-    "own files",
+  own_file(
     f"model.json: {key} that there is not",
     "run_embeddings",
     USE + " --predict_file={world}/lines.txt",

@@ -1,5 +1,7 @@
 """Wrong input: flags, configs, vocabularies, folders of other models."""
 
+import functools
+
 import wrong_input_files
 import wrong_input_world
 from wrong_input_row import Row
@@ -8,8 +10,10 @@ from bertlib.checkpoints import loading
 
 # Flags have ranges.
 
+flags = functools.partial(Row, "flags")
+
 _OUT_OF_RANGE = [
-  Row("flags", f"{script} {arguments}", script, arguments)
+  flags(f"{script} {arguments}", script, arguments)
   for script, arguments in (
     # Cases of real use.
     ("run_classifier", "--learning_rate=-1"),
@@ -80,7 +84,7 @@ _OUT_OF_RANGE = [
 
 _OTHER_FLAGS = [
   *(
-    Row("flags", f"{script} {flag}= without a name", script, f"{flag}=")
+    flags(f"{script} {flag}= without a name", script, f"{flag}=")
     for script, flag in (
       ("run_classifier", "--output_dir"),
       ("run_squad", "--save_logits"),
@@ -94,8 +98,7 @@ _OTHER_FLAGS = [
     )
   ),
   *(
-    Row(
-      "flags",
+    flags(
       f"{flag} with a NUL",
       "run_classifier",
       "--flagfile={case}/flags",
@@ -104,7 +107,7 @@ _OTHER_FLAGS = [
     for flag in ("--output_dir", "--vocab_file", "--train_file")
   ),
   *(
-    Row("flags", name, "run_classifier", arguments)
+    flags(name, "run_classifier", arguments)
     for name, arguments in (
       (
         "a folder that TensorFlow takes for a pattern",
@@ -124,34 +127,27 @@ _OTHER_FLAGS = [
       ("8 bits on a TPU", "--nodo_train --do_eval --precision=int8 --use_tpu"),
     )
   ),
-  Row(
-    "flags",
+  flags(
     "a flag file that is not text",
     "extract_features",
     "--flagfile={case}/flags",
     {"flags": b"\xff\xfe-\x00"},
   ),
-  Row(
-    "flags",
-    "the name of another project",
-    "run_squad",
-    "--bert_model=bert-base-uncased",
+  flags(
+    "the name of another project", "run_squad", "--bert_model=bert-base-uncased"
   ),
-  Row(
-    "flags",
+  flags(
     "8 bits, distributed to a TPU",
     "run_ner",
     "--nodo_train --do_eval --precision=int8 --distribution=tpu",
   ),
-  Row(
-    "flags",
+  flags(
     "a precision of an export that has its own",
     "export_model",
     "--quantize=dynamic_int8 --precision=bfloat16",
   ),
   # At the edge, which the original takes.
-  Row(
-    "flags",
+  flags(
     "no share of tokens is masked",
     "create_pretraining_data",
     "--masked_lm_prob=0 --short_seq_prob=1 --random_seed=-1",
@@ -300,6 +296,8 @@ _VOCABULARIES = [
 
 # A folder keeps to its task and kind of input.
 
+folder = functools.partial(Row, "folder")
+
 _MRPC = use("trained_mrpc", "--data_dir={world}/mrpc --task_name=mrpc")
 _COLA = use("trained_mrpc", "--data_dir={world}/cola --task_name=cola")
 _CONFIG = "--bert_config_file={case}/config.json"
@@ -309,7 +307,7 @@ _PAIRS = "--train_file=pairs.tsv --text_b_column=2 --label_column=3"
 _SINGLE = "the cat sat\nthe dog ran\n"
 _FOLDERS = [
   *(
-    Row("folder", name, "run_classifier", arguments)
+    folder(name, "run_classifier", arguments)
     for name, arguments in (
       ("predict another task", f"{_COLA} --do_predict"),
       ("evaluate another task", f"{_COLA} --do_eval"),
@@ -335,12 +333,9 @@ _FOLDERS = [
       ("a classifier by tags", "--output_dir={world}/trained_ner"),
     )
   ),
-  Row(
-    "folder", "tags by a classifier", "run_ner", "--output_dir={world}/trained"
-  ),
+  folder("tags by a classifier", "run_ner", "--output_dir={world}/trained"),
   *(
-    Row(
-      "folder",
+    folder(
       name,
       script,
       f"{arguments} --predict_file={{case}}/{file}",
@@ -378,7 +373,7 @@ _FOLDERS = [
     )
   ),
   *(
-    Row("folder", name, script, f"{arguments} {_CONFIG}", {"config.json": text})
+    folder(name, script, f"{arguments} {_CONFIG}", {"config.json": text})
     for name, script, arguments, text in (
       (
         "another number of heads",
@@ -395,7 +390,7 @@ _FOLDERS = [
     )
   ),
   *(
-    Row("folder", name, script, f"{_CONFIG} {arguments}", _ONE_SEGMENT)
+    folder(name, script, f"{_CONFIG} {arguments}", _ONE_SEGMENT)
     for name, script, arguments in (
       ("pairs with one segment", "run_classifier", _PAIRS),
       ("questions with one segment", "run_squad", ""),
@@ -407,8 +402,7 @@ _FOLDERS = [
       ),
     )
   ),
-  Row(
-    "folder",
+  folder(
     "a folder of the original code predicts",
     "run_classifier",
     "--output_dir={case}/original --nodo_train --do_predict"
@@ -432,16 +426,16 @@ _WORKERS = (
 )
 
 
-def found_early(script, arguments, name=None, files=()):
-  """A row for an error that names the last argument, if nothing else."""
-  name = name or f"{script} {arguments}"
-  return Row("before writing", name, script, arguments, dict(files))
+early = functools.partial(Row, "before writing")
+
+
+def found_early(script, arguments):
+  return early(f"{script} {arguments}", script, arguments)
 
 
 def bad_cluster(name, text, script="run_classifier"):
   """A row for TF_CONFIG."""
-  return Row(
-    "before writing",
+  return early(
     f"{script} TF_CONFIG {name}",
     script,
     "--distribution=multi_worker",
@@ -451,15 +445,15 @@ def bad_cluster(name, text, script="run_classifier"):
 
 _EARLY = [
   *(
-    found_early(
+    early(
+      f"{script} predicts with fewer layers than are trained",
       script,
       f"--nodo_train --do_predict {more} "
       "--bert_config_file={case}/bert_config.json "
-      f"--init_checkpoint={{world}}/{folder}/model.ckpt-1",
-      f"{script} predicts with fewer layers than are trained",
+      f"--init_checkpoint={{world}}/{of}/model.ckpt-1",
       {"bert_config.json": wrong_input_world.config(num_hidden_layers=1)},
     )
-    for script, folder, more in (
+    for script, of, more in (
       ("run_classifier", "trained", ""),
       ("run_squad", "trained_squad", ""),
       ("run_ner", "trained_ner", ""),
@@ -488,8 +482,7 @@ _EARLY = [
   bad_cluster("of squad", _WORKERS % "", "run_squad"),
   bad_cluster("of tags", _WORKERS % "", "run_ner"),
   bad_cluster("of pretraining", _WORKERS % "", "run_pretraining"),
-  Row(
-    "before writing",
+  early(
     "TF_CONFIG without --distribution",
     "run_classifier",
     environment={"TF_CONFIG": _WORKERS % ', "index": 0'},
@@ -508,10 +501,11 @@ _EARLY = [
       ("run_pretraining", "nan"),
     )
   ),
-  found_early(
+  early(
+    "run_squad --nodo_train --from_logits={case}/empty.npz",
     "run_squad",
     "--nodo_train --from_logits={case}/empty.npz",
-    files={"empty.npz": b""},
+    {"empty.npz": b""},
   ),
   *(
     found_early(script, arguments)
