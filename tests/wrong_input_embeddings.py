@@ -281,23 +281,11 @@ _OUTPUTS = [
   ),
 ]
 
-_FLAGS = [
-  embedding(argument, argument)
-  for argument in (
-    "--temperature=0",
-    "--temperature=nan",
-    "--margin=-1",
-    "--top_k=0",
-    "--projection_dim=0",
-    "--matryoshka_dims=8,0",
-    "--matryoshka_weights=-1",
-    "--max_score=inf",
-    "--max_seq_length=33",
-    "--train_batch_size=5",
-    "--gradient_accumulation_steps=3",
-    "--freeze_layers=3",
-    "--best_metric=beauty",
-  )
-]
+_OUT_OF_RANGE = """
+  --temperature=0 --temperature=nan --margin=-1 --top_k=0 --projection_dim=0
+  --matryoshka_dims=8,0 --matryoshka_weights=-1 --max_score=inf
+  --max_seq_length=33 --train_batch_size=5 --gradient_accumulation_steps=3
+  --freeze_layers=3 --best_metric=beauty"""
+_FLAGS = [embedding(flag, flag) for flag in _OUT_OF_RANGE.split()]
 
 ROWS = [*_TEXTS, *_SEARCHES, *_MODELS, *_OUTPUTS, *_FLAGS]

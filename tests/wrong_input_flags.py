@@ -12,75 +12,59 @@ from bertlib.checkpoints import loading
 
 flags = functools.partial(Row, "flags")
 
-_OUT_OF_RANGE = [
-  flags(f"{script} {arguments}", script, arguments)
-  for script, arguments in (
-    # Cases of real use.
-    ("run_classifier", "--learning_rate=-1"),
-    ("run_classifier", "--do_eval --eval_batch_size=0"),
-    ("run_classifier", "--warmup_proportion=nan"),
-    ("run_classifier", "--num_train_epochs=nan"),
-    ("run_classifier", "--num_train_epochs=0"),
-    ("run_classifier", "--num_train_epochs=-1"),
-    ("run_pretraining", "--num_train_steps=0"),
-    ("run_pretraining", "--num_train_steps=-1"),
-    ("run_pretraining", "--num_warmup_steps=-5"),
-    ("run_pretraining", "--num_train_steps=9 --num_warmup_steps=10"),
-    ("run_squad", "--null_score_diff_threshold=nan"),
-    ("create_pretraining_data", "--masked_lm_prob=nan"),
-    ("create_pretraining_data", "--max_predictions_per_seq=500"),
-    # More of each command.
-    ("run_classifier", "--train_batch_size=0"),
-    ("run_classifier", "--predict_batch_size=-8"),
-    ("run_classifier", "--learning_rate=inf"),
-    ("run_classifier", "--warmup_proportion=1.5"),
-    ("run_classifier", "--num_train_epochs=inf"),
-    ("run_classifier", "--max_seq_length=2"),
-    ("run_classifier", "--save_checkpoints_steps=0"),
-    ("run_classifier", "--keep_checkpoint_max=0"),
-    ("run_classifier", "--eval_steps=0"),
-    ("run_classifier", "--num_threads=100000"),
-    ("run_classifier", "--layer_decay=1.1"),
-    ("run_classifier", "--freeze_layers=-1"),
-    ("run_classifier", "--do_eval --seeds=1"),
-    ("run_classifier", "--seed=99999999999"),
-    ("run_classifier", "--doctor --beta_1=1"),
-    ("run_squad", "--doc_stride=0"),
-    ("run_squad", "--max_query_length=0"),
-    ("run_squad", "--n_best_size=0"),
-    ("run_squad", "--max_answer_length=-1"),
-    ("run_squad", "--null_score_diff_threshold=inf"),
-    ("run_squad", "--audit --audit_doc_strides=0"),
-    ("run_squad", "--num_workers=-1"),
-    ("run_ner", "--word_column=0"),
-    ("run_ner", "--tag_column=0"),
-    ("run_ner", "--weight_decay=-0.01"),
-    ("run_ner", "--clip_norm=nan"),
-    ("run_pretraining", "--max_predictions_per_seq=0"),
-    ("run_pretraining", "--max_predictions_per_seq=17"),
-    ("run_pretraining", "--do_eval --max_eval_steps=0"),
-    ("run_pretraining", "--remask --masked_lm_prob=-0.1"),
-    ("run_pretraining", "--log_steps=-1"),
-    ("run_pretraining", "--schedule_power=nan"),
-    ("create_pretraining_data", "--masked_lm_prob=1.1"),
-    ("create_pretraining_data", "--short_seq_prob=-0.1"),
-    ("create_pretraining_data", "--dupe_factor=0"),
-    ("create_pretraining_data", "--truncate_prob=inf"),
-    ("create_pretraining_data", "--num_shards=-2"),
-    ("create_pretraining_data", "--num_workers=-1"),
-    ("create_vocab", "--min_frequency=0"),
-    ("create_vocab", "--num_unused=-1"),
-    ("create_vocab", "--limit_alphabet=0"),
-    ("create_vocab", "--vocab_size=0"),
-    ("extract_features", "--batch_size=0"),
-    ("extract_features", "--max_seq_length=0"),
-    ("export_model", "--seq_length=1"),
-    ("export_model", "--max_seq_length=-5"),
-    ("convert_checkpoint", "--average=1"),
-    ("convert_checkpoint", "--tolerance=nan"),
-    ("squad_metrics", "--na-prob-thresh=nan"),
-  )
-]
+_OUT_OF_RANGE = {
+  "run_classifier": """
+    --learning_rate=-1 --learning_rate=inf --warmup_proportion=nan
+    --warmup_proportion=1.5 --num_train_epochs=nan --num_train_epochs=0
+    --num_train_epochs=-1 --num_train_epochs=inf --train_batch_size=0
+    --predict_batch_size=-8 --max_seq_length=2 --save_checkpoints_steps=0
+    --keep_checkpoint_max=0 --eval_steps=0 --num_threads=100000
+    --layer_decay=1.1 --freeze_layers=-1 --seed=99999999999""",
+  "run_squad": """
+    --doc_stride=0 --max_query_length=0 --n_best_size=0 --max_answer_length=-1
+    --null_score_diff_threshold=nan --null_score_diff_threshold=inf
+    --num_workers=-1""",
+  "run_ner": """
+    --word_column=0 --tag_column=0 --weight_decay=-0.01 --clip_norm=nan""",
+  "run_pretraining": """
+    --num_train_steps=0 --num_train_steps=-1 --num_warmup_steps=-5
+    --max_predictions_per_seq=0 --max_predictions_per_seq=17 --log_steps=-1
+    --schedule_power=nan""",
+  "create_pretraining_data": """
+    --masked_lm_prob=nan --masked_lm_prob=1.1 --max_predictions_per_seq=500
+    --short_seq_prob=-0.1 --dupe_factor=0 --truncate_prob=inf --num_shards=-2
+    --num_workers=-1""",
+  "create_vocab": """
+    --min_frequency=0 --num_unused=-1 --limit_alphabet=0 --vocab_size=0""",
+  "extract_features": "--batch_size=0 --max_seq_length=0",
+  "export_model": "--seq_length=1 --max_seq_length=-5",
+  "convert_checkpoint": "--average=1 --tolerance=nan",
+  "squad_metrics": "--na-prob-thresh=nan",
+}
+_OUT_OF_RANGE_WITH_OTHERS = (
+  ("run_classifier", "--do_eval --eval_batch_size=0"),
+  ("run_classifier", "--do_eval --seeds=1"),
+  ("run_classifier", "--doctor --beta_1=1"),
+  ("run_squad", "--audit --audit_doc_strides=0"),
+  ("run_pretraining", "--num_train_steps=9 --num_warmup_steps=10"),
+  ("run_pretraining", "--do_eval --max_eval_steps=0"),
+  ("run_pretraining", "--remask --masked_lm_prob=-0.1"),
+)
+
+
+def by_arguments(rule, cases):
+  """Rows that are named after their arguments."""
+  return [Row(rule, " ".join(case), *case) for case in cases]
+
+
+def each_flag(flags_by_script):
+  """Pairs of a script and one of its flags."""
+  return [(s, f) for s, text in flags_by_script.items() for f in text.split()]
+
+
+_RANGES = by_arguments(
+  "flags", [*each_flag(_OUT_OF_RANGE), *_OUT_OF_RANGE_WITH_OTHERS]
+)
 
 _OTHER_FLAGS = [
   *(
@@ -429,10 +413,6 @@ _WORKERS = (
 early = functools.partial(Row, "before writing")
 
 
-def found_early(script, arguments):
-  return early(f"{script} {arguments}", script, arguments)
-
-
 def bad_cluster(name, text, script="run_classifier"):
   """A row for TF_CONFIG."""
   return early(
@@ -443,6 +423,47 @@ def bad_cluster(name, text, script="run_classifier"):
   )
 
 
+_EARLY_FLAGS = {
+  "run_classifier": """
+    --freeze_layers=9 --num_train_epochs=0.06 --train_batch_size=99
+    --best_metric=beauty --patience=2 --resume=must --dev_fraction=1
+    --class_weights=maybe:2 --class_weights=yes:1_0
+    --init_checkpoint=bert-base-uncasd --init_checkpoint={world}/wide.ckpt
+    --init_checkpoint={world}/nan.ckpt""",
+  "run_squad": """
+    --freeze_layers=3 --num_train_epochs=0.06 --seeds=3 --max_query_length=13
+    --init_checkpoint={world}/wide.ckpt --init_checkpoint={world}/nan.ckpt""",
+  "run_ner": """
+    --freeze_layers=3 --num_train_epochs=0.06
+    --init_checkpoint={world}/shallow.ckpt
+    --init_checkpoint={world}/nan.ckpt""",
+  "run_pretraining": """
+    --freeze_layers=3 --init_checkpoint={world}/shallow.ckpt
+    --init_checkpoint={world}/nan.ckpt""",
+  "extract_features": """
+    --layers=2 --layers=last --max_seq_length=33
+    --init_checkpoint={world}/wide.ckpt""",
+  "create_vocab": "--vocab_size=6",
+  "create_pretraining_data": "--max_seq_length=4",
+}
+_EARLY_ARGUMENTS = (
+  ("run_squad", "--nodo_train --from_logits={world}/records.tfrecord"),
+  ("run_squad", "--interactive --passage_file={case}/none.txt"),
+  ("run_squad", "--do_predict --save_logits={case}/none/l.npz"),
+  ("run_classifier", "--train_batch_size=2 --num_replicas=4 --memory_gb=100"),
+  ("run_classifier", "--dev_fraction=0.2 --dev_file=dev.tsv"),
+  ("run_classifier", "--dev_fraction=0.01 --do_eval"),
+  ("run_classifier", "--do_eval --dev_file=none.tsv"),
+  (
+    "run_classifier",
+    "--task_name=mrpc --data_dir={world}/mrpc --dev_fraction=0.2",
+  ),
+  ("run_ner", "--save_checkpoints_steps=2 --eval_steps=3"),
+  (
+    "run_pretraining",
+    "--nodo_train --do_predict --predict_file={world}/lines.txt --top_k=999",
+  ),
+)
 _EARLY = [
   *(
     early(
@@ -464,18 +485,23 @@ _EARLY = [
       ),
     )
   ),
-  *(
-    found_early(script, arguments)
-    for script in _TRAINERS
-    for arguments in (
-      "--gradient_accumulation_steps=3",
-      "--train_batch_size=2 --num_replicas=4",
-      "--train_batch_size=4 --num_replicas=3",
-      "--memory_gb=1e-06",
-    )
+  *by_arguments(
+    "before writing",
+    [
+      *each_flag(_EARLY_FLAGS),
+      *_EARLY_ARGUMENTS,
+      *(
+        (script, arguments)
+        for script in _TRAINERS
+        for arguments in (
+          "--gradient_accumulation_steps=3",
+          "--train_batch_size=2 --num_replicas=4",
+          "--train_batch_size=4 --num_replicas=3",
+          "--memory_gb=1e-06",
+        )
+      ),
+    ],
   ),
-  *(found_early(script, "--freeze_layers=3") for script in _TRAINERS[1:]),
-  *(found_early(script, "--num_train_epochs=0.06") for script in _TRAINERS[:3]),
   bad_cluster("without index", _WORKERS % ""),
   bad_cluster("with an index out of range", _WORKERS % ', "index": 7'),
   bad_cluster("that is no JSON", "worker 0"),
@@ -487,71 +513,16 @@ _EARLY = [
     "run_classifier",
     environment={"TF_CONFIG": _WORKERS % ', "index": 0'},
   ),
-  *(
-    found_early(script, f"--init_checkpoint={{world}}/{checkpoint}.ckpt")
-    for script, checkpoint in (
-      ("run_classifier", "wide"),
-      ("run_squad", "wide"),
-      ("run_ner", "shallow"),
-      ("run_pretraining", "shallow"),
-      ("extract_features", "wide"),
-      ("run_classifier", "nan"),
-      ("run_squad", "nan"),
-      ("run_ner", "nan"),
-      ("run_pretraining", "nan"),
-    )
-  ),
   early(
     "run_squad --nodo_train --from_logits={case}/empty.npz",
     "run_squad",
     "--nodo_train --from_logits={case}/empty.npz",
     {"empty.npz": b""},
   ),
-  *(
-    found_early(script, arguments)
-    for script, arguments in (
-      ("run_classifier", "--freeze_layers=9"),
-      ("run_classifier", "--init_checkpoint=bert-base-uncasd"),
-      ("run_squad", "--nodo_train --from_logits={world}/records.tfrecord"),
-      (
-        "run_classifier",
-        "--train_batch_size=2 --num_replicas=4 --memory_gb=100",
-      ),
-      ("run_classifier", "--train_batch_size=99"),
-      ("run_classifier", "--best_metric=beauty"),
-      ("run_classifier", "--patience=2"),
-      ("run_squad", "--seeds=3"),
-      ("run_ner", "--save_checkpoints_steps=2 --eval_steps=3"),
-      ("run_classifier", "--resume=must"),
-      ("run_classifier", "--class_weights=maybe:2"),
-      ("run_classifier", "--class_weights=yes:1_0"),
-      ("run_classifier", "--dev_fraction=0.2 --dev_file=dev.tsv"),
-      (
-        "run_classifier",
-        "--task_name=mrpc --data_dir={world}/mrpc --dev_fraction=0.2",
-      ),
-      ("run_classifier", "--dev_fraction=0.01 --do_eval"),
-      ("run_classifier", "--dev_fraction=1"),
-      ("run_classifier", "--do_eval --dev_file=none.tsv"),
-      ("run_squad", "--max_query_length=13"),
-      ("run_squad", "--interactive --passage_file={case}/none.txt"),
-      ("run_squad", "--do_predict --save_logits={case}/none/l.npz"),
-      ("extract_features", "--layers=2"),
-      ("extract_features", "--layers=last"),
-      ("extract_features", "--max_seq_length=33"),
-      (
-        "run_pretraining",
-        "--nodo_train --do_predict --predict_file={world}/lines.txt"
-        " --top_k=999",
-      ),
-      ("create_vocab", "--vocab_size=6"),
-      ("create_pretraining_data", "--max_seq_length=4"),
-    )
-  ),
 ]
 
 ROWS = [
-  *_OUT_OF_RANGE,
+  *_RANGES,
   *_OTHER_FLAGS,
   *_CONFIGS,
   *_VOCABULARIES,
