@@ -99,6 +99,9 @@ COMMANDS = {
   name for name in MODULES if "." not in name and name not in LIBRARIES
 }
 
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+IMPORTS = (ast.Import, ast.ImportFrom)
+
 pytestmark = pytest.mark.unit
 each_module = pytest.mark.parametrize("module", MODULES)
 
@@ -118,19 +121,17 @@ def modules_of(statement):
   }
 
 
+def own_modules_of(tree):
+  """The modules of the project that are imported anywhere in a tree."""
+  statements = (n for n in ast.walk(tree) if isinstance(n, IMPORTS))
+  return {m for n in statements for m in modules_of(n) if m in MODULES}
+
+
 @functools.cache
 def own_imports_of(module):
-  nodes = [*ast.walk(parse(module))]
-  found = {
-    name
-    for node in nodes
-    if isinstance(node, (ast.Import, ast.ImportFrom))
-    for name in modules_of(node)
-    if name in MODULES
-  }
-  return found | {
+  return own_modules_of(parse(module)) | {
     node.args[0].value
-    for node in nodes
+    for node in ast.walk(parse(module))
     if isinstance(node, ast.Call)
     and ast.unparse(node.func) == "lazy_module.load"
   }
@@ -168,19 +169,9 @@ def test_imports_have_no_cycles(module):
 
 @each_module
 def test_modules_of_the_project_are_imported_at_the_top(module):
-  hidden = {
-    name
-    for function in ast.walk(parse(module))
-    if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef))
-    for node in ast.walk(function)
-    if isinstance(node, (ast.Import, ast.ImportFrom))
-    for name in modules_of(node)
-    if name in MODULES
-  }
-  assert not hidden
-
-
-FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+  nodes = ast.walk(parse(module))
+  hidden = [own_modules_of(n) for n in nodes if isinstance(n, FUNCTIONS)]
+  assert not any(hidden)
 
 
 def bound_names(nodes):
@@ -188,7 +179,7 @@ def bound_names(nodes):
   for node in nodes:
     if isinstance(node, (*FUNCTIONS, ast.ClassDef)):
       yield node.name
-    elif isinstance(node, (ast.Import, ast.ImportFrom)):
+    elif isinstance(node, IMPORTS):
       yield from ((a.asname or a.name).split(".")[0] for a in node.names)
     else:
       if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
@@ -231,7 +222,7 @@ def test_names_of_other_modules_exist(module):
   modules = {
     alias.asname or alias.name: name
     for node in ast.walk(parse(module))
-    if isinstance(node, (ast.Import, ast.ImportFrom))
+    if isinstance(node, IMPORTS)
     for alias in node.names
     for name in (alias.name, f"{getattr(node, 'module', None)}.{alias.name}")
     if name in MODULES
@@ -249,7 +240,7 @@ def test_modules_are_not_too_long(module):
 
 def flag_reads(node, function=None):
   """Lines that use FLAGS outside of the functions in `READS_FLAGS`."""
-  if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+  if isinstance(node, FUNCTIONS):
     function = function or node.name
   is_flags = (isinstance(node, ast.Name) and node.id == "FLAGS") or (
     isinstance(node, ast.Attribute) and node.attr == "FLAGS"
