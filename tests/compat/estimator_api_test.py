@@ -15,6 +15,7 @@ from importlib import metadata
 import numpy as np
 import pytest
 import tensorflow as tf
+import tpu_graph
 
 from bertlib.compat import estimator_api
 
@@ -172,17 +173,7 @@ class StopBeforeSession(tf1.train.SessionRunHook):
 @pytest.fixture
 def one_tpu_core(monkeypatch):
   """Simulates a TPU with one core until the graph is built."""
-  monkeypatch.setattr(
-    sys.modules["tensorflow.python.tpu.tpu_system_metadata"],
-    "_query_tpu_system_metadata",
-    lambda *args, **kwargs: tf.tpu.experimental.TPUSystemMetadata(
-      num_cores=1,
-      num_hosts=1,
-      num_of_cores_per_host=1,
-      topology=None,
-      devices=[],
-    ),
-  )
+  tpu_graph.simulate_cores(monkeypatch, 1)
   return {"use_tpu": True, "master": "grpc://127.0.0.1:1"}
 
 
