@@ -24,9 +24,9 @@ pytestmark = [pytest.mark.graph, pytest.mark.usefixtures("graph")]
 SIZES = ["tiny", pytest.param("small", marks=pytest.mark.needs_data)]
 
 
-def started():
+def started(config=None):
   """A session with the initial values of all variables."""
-  session = tf.Session()
+  session = tf.Session(config=config)
   session.run(tf.global_variables_initializer())
   return session
 
@@ -46,6 +46,35 @@ def load(size, name):
   return dict(np.load(reference_data.golden("modeling", size, name + ".npz")))
 
 
+def pretraining_losses(config, model, inputs):
+  """Tensors of both heads of pretraining, by their golden names."""
+  lm_losses, lm_log_probs = modeling.cross_entropy(
+    modeling.masked_lm_logits(
+      config,
+      model.get_sequence_output(),
+      model.get_embedding_table(),
+      tf.convert_to_tensor(inputs["masked_lm_positions"]),
+    ),
+    tf.reshape(inputs["masked_lm_ids"], [-1]),
+  )
+  ns_losses, ns_log_probs = modeling.cross_entropy(
+    modeling.next_sentence_logits(config, model.get_pooled_output()),
+    tf.reshape(inputs["next_sentence_labels"], [-1]),
+  )
+  weights = tf.reshape(inputs["masked_lm_weights"], [-1])
+  lm_loss = modeling.weighted_mean(lm_losses, weights)
+  ns_loss = tf.reduce_mean(ns_losses)
+  return {
+    "masked_lm_log_probs": lm_log_probs,
+    "masked_lm_per_example_loss": lm_losses,
+    "masked_lm_loss": lm_loss,
+    "next_sentence_log_probs": ns_log_probs,
+    "next_sentence_per_example_loss": ns_losses,
+    "next_sentence_loss": ns_loss,
+    "total_loss": lm_loss + ns_loss,
+  }
+
+
 def pretraining_outputs(config, inputs, use_one_hot_embeddings=False):
   """All tensors in the golden files, by their golden names."""
   given = map(inputs.get, model_inputs.TOKEN_FEATURES)
@@ -60,30 +89,7 @@ def pretraining_outputs(config, inputs, use_one_hot_embeddings=False):
   }
   for i, layer in enumerate(model.get_all_encoder_layers()):
     outputs[f"encoder_layer_{i}"] = layer
-  lm_losses, outputs["masked_lm_log_probs"] = modeling.cross_entropy(
-    modeling.masked_lm_logits(
-      config,
-      model.get_sequence_output(),
-      model.get_embedding_table(),
-      tf.constant(inputs["masked_lm_positions"]),
-    ),
-    inputs["masked_lm_ids"].reshape(-1),
-  )
-  ns_losses, outputs["next_sentence_log_probs"] = modeling.cross_entropy(
-    modeling.next_sentence_logits(config, model.get_pooled_output()),
-    inputs["next_sentence_labels"].reshape(-1),
-  )
-  lm_loss = modeling.weighted_mean(
-    lm_losses, inputs["masked_lm_weights"].reshape(-1)
-  )
-  ns_loss = tf.reduce_mean(ns_losses)
-  return outputs | {
-    "masked_lm_per_example_loss": lm_losses,
-    "masked_lm_loss": lm_loss,
-    "next_sentence_per_example_loss": ns_losses,
-    "next_sentence_loss": ns_loss,
-    "total_loss": lm_loss + ns_loss,
-  }
+  return outputs | pretraining_losses(config, model, inputs)
 
 
 def restore_weights(size):
@@ -93,7 +99,6 @@ def restore_weights(size):
     tf.trainable_variables(), checkpoint
   )
   tf.train.init_from_checkpoint(checkpoint, assignment_map)
-  return assignment_map
 
 
 def assert_all_close(actual, expected, tolerance):
@@ -398,24 +403,14 @@ def test_tensor_names_that_other_code_looks_up(graph):
 
 
 @pytest.mark.usefixtures("variables")
-def test_transformer_model_takes_the_arguments_of_the_original():
+def test_transformer_model_returns_the_last_layer_or_all():
   hidden = tf.random.stateless_normal([2, 5, 8], [1, 2])
   mask = tf.ones([2, 5, 5])
   sizes = 8, 2, 2, 16, tf.tanh, 0.0, 0.0, 0.02
   last = modeling.transformer_model(hidden, mask, *sizes)
   with tf.variable_scope("", reuse=True):
     layers = modeling.transformer_model(
-      input_tensor=hidden,
-      attention_mask=mask,
-      hidden_size=8,
-      num_hidden_layers=2,
-      num_attention_heads=2,
-      intermediate_size=16,
-      intermediate_act_fn=tf.tanh,
-      hidden_dropout_prob=0.0,
-      attention_probs_dropout_prob=0.0,
-      initializer_range=0.02,
-      do_return_all_layers=True,
+      hidden, mask, *sizes, do_return_all_layers=True
     )
     unmasked = modeling.transformer_model(hidden, None, *sizes)
   assert len(layers) == 2
