@@ -2,8 +2,6 @@
 
 import ast
 import functools
-import subprocess
-import sys
 from pathlib import Path
 
 import commands
@@ -316,5 +314,5 @@ def test_modules_for_workers_do_not_import_tensorflow():
   for module in WITHOUT_TENSORFLOW:
     lines.append(f"import {module}")
     lines.append(f"assert 'tensorflow' not in sys.modules, {module!r}")
-  code = "\n".join(lines)
-  subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
+  done = commands.run_code("\n".join(lines))
+  assert done.returncode == 0, done.stderr

@@ -74,6 +74,28 @@ def run(script, *flags, own_process=False, largest_file=None, **options):
   )
 
 
+def run_code(code, *arguments, **options):
+  """Runs Python code in a process that imports the project.
+
+  Args:
+    code: the program.
+    *arguments: its arguments.
+    **options: further arguments of `subprocess.run`.
+
+  Returns:
+    See `run`.
+  """
+  environment = os.environ | {"PYTHONPATH": ROOT, "TF_CPP_MIN_LOG_LEVEL": "2"}
+  environment.pop("TF_USE_LEGACY_KERAS", None)  # selected by this process
+  return subprocess.run(
+    [sys.executable, "-c", code, *map(str, arguments)],
+    **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options,
+    text=True,
+    check=False,
+    env=environment,
+  )
+
+
 def succeed(script, *flags, **options):
   """Runs a script that must succeed; returns the result of `run`."""
   done = run(script, *flags, **options)

@@ -2,8 +2,6 @@
 
 import errno
 import os
-import subprocess
-import sys
 import threading
 
 import commands
@@ -379,13 +377,7 @@ def test_output_that_is_read_as_standard_input_is_refused(corpus):
   code += " c.check_outputs(['corpus.txt'], ['-'])"
   for name, ends_well in [("corpus.txt", False), ("other.txt", True)]:
     with open(name) as file:
-      done = subprocess.run(
-        [sys.executable, "-c", code],
-        stdin=file,
-        env=os.environ | {"PYTHONPATH": commands.ROOT},
-        capture_output=True,
-        check=False,
-      )
+      done = commands.run_code(code, stdin=file)
     assert (done.returncode == 0) == ends_well
 
 

@@ -262,8 +262,7 @@ def test_both_signals_are_handled_within_the_block_only():
 
 
 _LISTENER = """
-import os, signal, sys
-sys.path.insert(0, {root!r})
+import os, signal
 from bertlib.cli import app, signals
 from bertlib.io import files
 from absl import flags
@@ -279,12 +278,8 @@ app.run(main)
 
 def listen(folder, act):
   """Runs a command that acts while it writes a file to a folder."""
-  code = _LISTENER.format(
-    root=commands.ROOT, path=str(folder / "out.txt"), act=act
-  )
-  return subprocess.run(
-    [sys.executable, "-c", code], capture_output=True, text=True, check=False
-  )
+  path = str(folder / "out.txt")
+  return commands.run_code(_LISTENER.format(path=path, act=act))
 
 
 @pytest.mark.parametrize(
