@@ -74,6 +74,28 @@ def run(script, *flags, own_process=False, largest_file=None, **options):
   )
 
 
+def run_code(code, *arguments, **options):
+  """Runs Python code in a process that imports the project.
+
+  Args:
+    code: the program.
+    *arguments: its arguments.
+    **options: further arguments of `subprocess.run`.
+
+  Returns:
+    See `run`.
+  """
+  environment = os.environ | {"PYTHONPATH": ROOT, "TF_CPP_MIN_LOG_LEVEL": "2"}
+  environment.pop("TF_USE_LEGACY_KERAS", None)  # selected by this process
+  return subprocess.run(
+    [sys.executable, "-c", code, *map(str, arguments)],
+    **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options,
+    text=True,
+    check=False,
+    env=environment,
+  )
+
+
 def succeed(script, *flags, **options):
   """Runs a script that must succeed; returns the result of `run`."""
   done = run(script, *flags, **options)
@@ -87,7 +109,8 @@ def fail(script, *flags, **options):
   assert done.returncode == 1, done.stderr
   assert "Traceback" not in done.stderr, done.stderr
   last = done.stderr.splitlines()[-1]
-  assert last.startswith(f"{script}: error: "), done.stderr
+  name = os.path.basename(script)
+  assert last.startswith(f"{name}: error: "), done.stderr
   return last
 
 
@@ -158,6 +181,16 @@ def _own_log_levels():
       logger.setLevel(level)
 
 
+def _remove_flags(names):
+  """Removes flags by name; returns them."""
+  flags, removed = absl.flags.FLAGS, absl.flags.FlagValues()
+  for name in names:
+    if name == flags[name].name:  # which brings the short name with it
+      removed[name] = flags[name]
+  flags.remove_flag_values(removed)
+  return removed
+
+
 @contextlib.contextmanager
 def _without_flags():
   """Resets all flags within the block, as in a new process."""
@@ -169,11 +202,7 @@ def _without_flags():
   ]
   before = [{key: list(row) for key, row in table.items()} for table in tables]
   was_parsed = flags.is_parsed()
-  others = absl.flags.FlagValues()
-  for name in set(flags) - _FLAGS_AT_START:
-    if name == flags[name].name:  # which brings the short name with it
-      others[name] = flags[name]
-  flags.remove_flag_values(others)
+  others = _remove_flags(set(flags) - _FLAGS_AT_START)
   try:
     with flagsaver.flagsaver():
       flags.unparse_flags()
@@ -225,10 +254,6 @@ def in_process(script):
   try:
     yield main
   finally:
-    defined = absl.flags.FlagValues()
-    for name in set(flags) - before:
-      if name == flags[name].name:  # which brings the short name with it
-        defined[name] = flags[name]
-    flags.remove_flag_values(defined)
+    _remove_flags(set(flags) - before)
     with _own_log_levels():
       flags.unparse_flags()

@@ -40,6 +40,15 @@ def world(once, tmp_path_factory):
 
 
 @pytest.fixture
+def graph():
+  """A fresh graph, the default one of the test."""
+  import tensorflow.compat.v1 as tf
+
+  with tf.Graph().as_default() as graph:
+    yield graph
+
+
+@pytest.fixture
 def log(monkeypatch):
   """Captured log lines, a list."""
   lines = []

@@ -5,17 +5,9 @@ import sys
 from types import SimpleNamespace
 
 import pytest
+import tiny_model
 
 from benchmarks import inference, inference_works, results
-
-VOCAB = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "##s", "1", "one", "two"]
-
-
-@pytest.fixture
-def vocab_file(tmp_path):
-  path = tmp_path / "vocab.txt"
-  path.write_text("\n".join(VOCAB) + "\n")
-  return str(path)
 
 
 @pytest.mark.unit
@@ -48,7 +40,10 @@ def test_batches_are_sorted_and_outputs_are_in_order(batch_size, monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_small_model_is_timed(vocab_file, tmp_path):
+def test_a_small_model_is_timed(tmp_path):
+  vocab_file = tmp_path / "vocab.txt"
+  vocab = [*tiny_model.SPECIAL, "##s", "1", "one", "two"]
+  vocab_file.write_text("\n".join(vocab) + "\n")
   json_file = tmp_path / "results.jsonl"
   process = subprocess.run(
     [

@@ -31,17 +31,12 @@ def test_kept_results_are_of_all_tasks_and_within_the_limit():
 def settings(tmp_path, monkeypatch):
   """Settings of a step of a tiny tagger; `path` is not written."""
   import tensorflow.compat.v1 as tf
+  import tiny_model
 
   import modeling
 
   monkeypatch.setattr(modeling, "dropout", modeling.dropout)  # restored
-  config = modeling.BertConfig(
-    vocab_size=20,
-    hidden_size=8,
-    num_hidden_layers=1,
-    num_attention_heads=2,
-    intermediate_size=8,
-  )
+  config = tiny_model.config(20, hidden_size=8)
   (tmp_path / "bert_config.json").write_text(config.to_json_string())
   with tf.Graph().as_default(), tf.Session() as session:
     modeling.BertModel(config, False, tf.zeros([1, 4], tf.int32))

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import reference_data
 import tensorflow.compat.v1 as tf
+import tiny_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
@@ -16,25 +17,16 @@ from hypothesis.extra import numpy as arrays
 import modeling
 from bertlib.compute import xla
 from bertlib.compute.fast_compute import FastCompute
+from bertlib.data import model_inputs
 
-pytestmark = pytest.mark.graph
+pytestmark = [pytest.mark.graph, pytest.mark.usefixtures("graph")]
 
-SIZES = [
-  "tiny",
-  pytest.param("small", marks=pytest.mark.needs_data),
-]
+SIZES = ["tiny", pytest.param("small", marks=pytest.mark.needs_data)]
 
 
-@pytest.fixture(autouse=True)
-def graph():
-  """A fresh graph for every test."""
-  with tf.Graph().as_default() as graph:
-    yield graph
-
-
-def started():
+def started(config=None):
   """A session with the initial values of all variables."""
-  session = tf.Session()
+  session = tf.Session(config=config)
   session.run(tf.global_variables_initializer())
   return session
 
@@ -54,15 +46,41 @@ def load(size, name):
   return dict(np.load(reference_data.golden("modeling", size, name + ".npz")))
 
 
+def pretraining_losses(config, model, inputs):
+  """Tensors of both heads of pretraining, by their golden names."""
+  lm_losses, lm_log_probs = modeling.cross_entropy(
+    modeling.masked_lm_logits(
+      config,
+      model.get_sequence_output(),
+      model.get_embedding_table(),
+      tf.convert_to_tensor(inputs["masked_lm_positions"]),
+    ),
+    tf.reshape(inputs["masked_lm_ids"], [-1]),
+  )
+  ns_losses, ns_log_probs = modeling.cross_entropy(
+    modeling.next_sentence_logits(config, model.get_pooled_output()),
+    tf.reshape(inputs["next_sentence_labels"], [-1]),
+  )
+  weights = tf.reshape(inputs["masked_lm_weights"], [-1])
+  lm_loss = modeling.weighted_mean(lm_losses, weights)
+  ns_loss = tf.reduce_mean(ns_losses)
+  return {
+    "masked_lm_log_probs": lm_log_probs,
+    "masked_lm_per_example_loss": lm_losses,
+    "masked_lm_loss": lm_loss,
+    "next_sentence_log_probs": ns_log_probs,
+    "next_sentence_per_example_loss": ns_losses,
+    "next_sentence_loss": ns_loss,
+    "total_loss": lm_loss + ns_loss,
+  }
+
+
 def pretraining_outputs(config, inputs, use_one_hot_embeddings=False):
   """All tensors in the golden files, by their golden names."""
+  given = map(inputs.get, model_inputs.TOKEN_FEATURES)
+  given = [None if ids is None else tf.constant(ids) for ids in given]
   model = modeling.BertModel(
-    config,
-    is_training=False,
-    input_ids=tf.constant(inputs["input_ids"]),
-    input_mask=constant_or_none(inputs.get("input_mask")),
-    token_type_ids=constant_or_none(inputs.get("segment_ids")),
-    use_one_hot_embeddings=use_one_hot_embeddings,
+    config, False, *given, use_one_hot_embeddings=use_one_hot_embeddings
   )
   outputs = {
     "embedding_output": model.get_embedding_output(),
@@ -71,34 +89,7 @@ def pretraining_outputs(config, inputs, use_one_hot_embeddings=False):
   }
   for i, layer in enumerate(model.get_all_encoder_layers()):
     outputs[f"encoder_layer_{i}"] = layer
-  lm_losses, outputs["masked_lm_log_probs"] = modeling.cross_entropy(
-    modeling.masked_lm_logits(
-      config,
-      model.get_sequence_output(),
-      model.get_embedding_table(),
-      tf.constant(inputs["masked_lm_positions"]),
-    ),
-    inputs["masked_lm_ids"].reshape(-1),
-  )
-  ns_losses, outputs["next_sentence_log_probs"] = modeling.cross_entropy(
-    modeling.next_sentence_logits(config, model.get_pooled_output()),
-    inputs["next_sentence_labels"].reshape(-1),
-  )
-  lm_loss = modeling.weighted_mean(
-    lm_losses, inputs["masked_lm_weights"].reshape(-1)
-  )
-  ns_loss = tf.reduce_mean(ns_losses)
-  return outputs | {
-    "masked_lm_per_example_loss": lm_losses,
-    "masked_lm_loss": lm_loss,
-    "next_sentence_per_example_loss": ns_losses,
-    "next_sentence_loss": ns_loss,
-    "total_loss": lm_loss + ns_loss,
-  }
-
-
-def constant_or_none(array):
-  return None if array is None else tf.constant(array)
+  return outputs | pretraining_losses(config, model, inputs)
 
 
 def restore_weights(size):
@@ -108,7 +99,6 @@ def restore_weights(size):
     tf.trainable_variables(), checkpoint
   )
   tf.train.init_from_checkpoint(checkpoint, assignment_map)
-  return assignment_map
 
 
 def assert_all_close(actual, expected, tolerance):
@@ -187,13 +177,8 @@ def test_gradients_equal_the_reference():
 @pytest.mark.parametrize("size", SIZES)
 def test_classification_and_span_heads(size):
   inputs, heads = load(size, "inputs"), load(size, "heads")
-  model = modeling.BertModel(
-    load_config(size),
-    False,
-    tf.constant(inputs["input_ids"]),
-    tf.constant(inputs["input_mask"]),
-    tf.constant(inputs["segment_ids"]),
-  )
+  given = [tf.constant(inputs[n]) for n in model_inputs.TOKEN_FEATURES]
+  model = modeling.BertModel(load_config(size), False, *given)
   restore_weights(size)
   logits = modeling.classification_logits(model.get_pooled_output(), 3)
   losses, log_probs = modeling.cross_entropy(logits, heads["label_ids"])
@@ -224,7 +209,7 @@ def test_token_classification_uses_the_same_weights_for_every_token():
 
 
 def test_gelu_equals_the_reference_and_the_normal_distribution():
-  table = np.load(reference_data.golden("modeling", "pieces", "gelu.npz"))
+  table = load("pieces", "gelu")
   y = run(modeling.gelu(tf.constant(table["x"])))
   np.testing.assert_allclose(y, table["y"], rtol=0, atol=1e-5)
   exact = [x * 0.5 * math.erfc(-x / math.sqrt(2)) for x in table["x"].tolist()]
@@ -258,7 +243,7 @@ def test_get_activation_returns_a_function_unchanged():
 
 @pytest.mark.usefixtures("variables")
 def test_layer_norm_equals_the_reference():
-  case = np.load(reference_data.golden("modeling", "pieces", "layer_norm.npz"))
+  case = load("pieces", "layer_norm")
   y = modeling.layer_norm(tf.constant(case["x"]))
   with started() as session:
     for variable in tf.global_variables():
@@ -281,19 +266,15 @@ def test_layer_norm_equals_the_reference():
   ],
 )
 def test_attention_layer_equals_the_reference(output, as_matrix, act):
-  case = np.load(
-    reference_data.golden("modeling", "pieces", "attention_layer.npz")
-  )
+  case = load("pieces", "attention_layer")
   act = modeling.get_activation(act)
   from_tensor, to_tensor = case["from_tensor"], case["to_tensor"]
   sizes = {}
   if as_matrix:
     sizes = {"batch_size": 2, "from_seq_length": 5, "to_seq_length": 7}
-    from_tensor, to_tensor = (
-      from_tensor.reshape(10, 20),
-      to_tensor.reshape(14, 12),
-    )
-  mask = next(case[name] for name in case.files if "mask" in name)
+    from_tensor = from_tensor.reshape(10, 20)
+    to_tensor = to_tensor.reshape(14, 12)
+  mask = next(case[name] for name in case if "mask" in name)
   tensor = modeling.attention_layer(
     tf.constant(from_tensor),
     tf.constant(to_tensor),
@@ -306,7 +287,7 @@ def test_attention_layer_equals_the_reference(output, as_matrix, act):
     do_return_2d_tensor=as_matrix,
     **sizes,
   )
-  weights = {name.split("weights/")[-1]: case[name] for name in case.files}
+  weights = {name.split("weights/")[-1]: case[name] for name in case}
   with started() as session:
     for variable in tf.global_variables():
       variable.load(weights[variable.op.name], session)
@@ -315,13 +296,10 @@ def test_attention_layer_equals_the_reference(output, as_matrix, act):
 
 
 def test_attention_mask_equals_the_reference():
-  case = np.load(
-    reference_data.golden("modeling", "pieces", "attention_mask.npz")
-  )
-  names = {name: case[name] for name in case.files}
-  expected = next(v for v in names.values() if v.ndim == 3)
+  case = load("pieces", "attention_mask")
+  expected = next(v for v in case.values() if v.ndim == 3)
   mask = modeling.create_attention_mask_from_input_mask(
-    tf.constant(names["from_ids"]), tf.constant(names["to_mask"])
+    tf.constant(case["from_ids"]), tf.constant(case["to_mask"])
   )
   assert mask.dtype == tf.float32
   np.testing.assert_array_equal(run(mask), expected)
@@ -338,27 +316,20 @@ def test_bert_config_as_json():
     assert config.to_json_string() == case["to_json_string"]
 
 
-TINY = modeling.BertConfig(
-  vocab_size=9,
-  hidden_size=8,
-  num_hidden_layers=2,
-  num_attention_heads=2,
-  intermediate_size=16,
-  max_position_embeddings=12,
-)
+TINY = tiny_model.config(9, num_hidden_layers=2)
 
 
 def zeros(*shape):
   return tf.zeros(shape, tf.int32)
 
 
-THREE_HEADS = modeling.BertConfig(9, hidden_size=10, num_attention_heads=3)
+THREE_HEADS = tiny_model.config(9, num_attention_heads=3)
 
 
 @pytest.mark.parametrize(
   ("call", "message"),
   [
-    (lambda: modeling.BertModel(TINY, False, zeros(1, 13)), "13 tokens"),
+    (lambda: modeling.BertModel(TINY, False, zeros(1, 33)), "33 tokens"),
     (lambda: modeling.BertModel(THREE_HEADS, False, zeros(1, 5)), "3 does not"),
     (
       lambda: modeling.attention_layer(tf.zeros([10, 4]), tf.zeros([10, 4])),
@@ -405,60 +376,41 @@ def test_output_shapes_are_as_static_as_those_of_the_ids(batch_size):
   model = modeling.BertModel(TINY, True, ids)
   states = [model.get_embedding_output(), *model.get_all_encoder_layers()]
   for state in states:
-    assert state.shape.as_list() == [batch_size, 7, 8]
-  assert model.get_pooled_output().shape.as_list() == [batch_size, 8]
+    assert state.shape.as_list() == [batch_size, 7, 16]
+  assert model.get_pooled_output().shape.as_list() == [batch_size, 16]
   shapes = [tf.shape(state) for state in states]
   with started() as session:
     feeds = {ids: np.zeros([13, 7])}
     for _ in range(2):
-      assert np.equal(session.run(shapes, feeds), [13, 7, 8]).all()
+      assert np.equal(session.run(shapes, feeds), [13, 7, 16]).all()
 
 
 def test_tensor_names_that_other_code_looks_up(graph):
   modeling.BertModel(TINY, False, tf.placeholder(tf.int32, [None, 5]))
-  shapes = {
-    name: graph.get_tensor_by_name(f"bert/{name}:0").shape.as_list()
-    for name in (
-      "embeddings/LayerNorm/batchnorm/add_1",
-      "encoder/layer_0/attention/self/Reshape",
-      "encoder/layer_1/output/LayerNorm/batchnorm/add_1",
-      "encoder/Reshape_2",
-      "encoder/Reshape_3",
-      "pooler/dense/Tanh",
-    )
-  }
-  assert list(shapes.values()) == [
-    [None, 5, 8],
-    [None, 5, 2, 4],
-    [None, 8],
-    [None, 5, 8],
-    [None, 5, 8],
-    [None, 8],
-  ]
+  for name, shape in {
+    "embeddings/LayerNorm/batchnorm/add_1": [None, 5, 16],
+    "encoder/layer_0/attention/self/Reshape": [None, 5, 2, 8],
+    "encoder/layer_1/output/LayerNorm/batchnorm/add_1": [None, 16],
+    "encoder/Reshape_2": [None, 5, 16],
+    "encoder/Reshape_3": [None, 5, 16],
+    "pooler/dense/Tanh": [None, 16],
+  }.items():
+    found = graph.get_tensor_by_name(f"bert/{name}:0").shape
+    assert found.as_list() == shape, name
 
 
 # Functions as google-research/bert calls them
 
 
 @pytest.mark.usefixtures("variables")
-def test_transformer_model_takes_the_arguments_of_the_original():
+def test_transformer_model_returns_the_last_layer_or_all():
   hidden = tf.random.stateless_normal([2, 5, 8], [1, 2])
   mask = tf.ones([2, 5, 5])
   sizes = 8, 2, 2, 16, tf.tanh, 0.0, 0.0, 0.02
   last = modeling.transformer_model(hidden, mask, *sizes)
   with tf.variable_scope("", reuse=True):
     layers = modeling.transformer_model(
-      input_tensor=hidden,
-      attention_mask=mask,
-      hidden_size=8,
-      num_hidden_layers=2,
-      num_attention_heads=2,
-      intermediate_size=16,
-      intermediate_act_fn=tf.tanh,
-      hidden_dropout_prob=0.0,
-      attention_probs_dropout_prob=0.0,
-      initializer_range=0.02,
-      do_return_all_layers=True,
+      hidden, mask, *sizes, do_return_all_layers=True
     )
     unmasked = modeling.transformer_model(hidden, None, *sizes)
   assert len(layers) == 2
@@ -618,15 +570,12 @@ def test_take_rows_and_its_gradient_equal_those_of_gather():
   table = tf.constant(draw.normal(size=[5, 4]), tf.float32)
   indices = tf.constant([3, 0, 3, 1])
   upstream = tf.constant(draw.normal(size=[4, 4]), tf.float32)
-  taken, gathered = (
-    modeling.take_rows(table, indices),
-    tf.gather(table, indices),
-  )
+  taken = modeling.take_rows(table, indices)
+  gathered = tf.gather(table, indices)
   (gradient,) = tf.gradients(taken, table, upstream)
   (sparse,) = tf.gradients(gathered, table, upstream)
-  assert isinstance(gradient, tf.Tensor) and isinstance(
-    sparse, tf.IndexedSlices
-  )
+  assert isinstance(gradient, tf.Tensor)
+  assert isinstance(sparse, tf.IndexedSlices)
   seen = run([taken, gathered, gradient, tf.convert_to_tensor(sparse)])
   np.testing.assert_array_equal(seen[0], seen[1])
   np.testing.assert_allclose(seen[2], seen[3], rtol=0, atol=1e-6)
@@ -683,15 +632,9 @@ def test_assignment_map_names_the_variables_in_the_checkpoint():
 
 # Options of `FastCompute`
 
-SMALL = {
-  "vocab_size": 100,
-  "hidden_size": 32,
-  "num_hidden_layers": 2,
-  "num_attention_heads": 4,
-  "intermediate_size": 64,
-  "max_position_embeddings": 20,
-  "type_vocab_size": 2,
-}
+SMALL = functools.partial(
+  tiny_model.config, 100, hidden_size=32, num_hidden_layers=2
+)
 RAGGED = (3, 16, 9, 1, 12)
 LAYOUTS = {
   "ragged": (RAGGED, 16),
@@ -713,8 +656,7 @@ class TrainingModel:
   """
 
   def __init__(self, compute, dropout_prob=0.0, read=None, gathers=False):
-    config = modeling.BertConfig(
-      **SMALL,
+    config = SMALL(
       hidden_dropout_prob=dropout_prob,
       attention_probs_dropout_prob=dropout_prob,
     )
@@ -908,9 +850,7 @@ def test_packed_sequences_have_the_states_and_gradients_of_each_alone(
   compute, picks
 ):
   alone, rows, positions, sequences = sequences_and_rows()
-  config = modeling.BertConfig(
-    **SMALL, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0
-  )
+  config = SMALL(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
   # All positions, or those of some tokens.
   columns = np.array([0, 7, 3, 9, 1]) if picks else np.arange(12)
   picked = np.tile(columns, [len(PACKED), 1])
@@ -963,11 +903,11 @@ def test_packed_sequences_have_the_states_and_gradients_of_each_alone(
 
 def test_each_layer_normalization_has_the_epsilon_of_the_config():
   # With so large a one, every output is the shift, which is 0 at first.
-  config = modeling.BertConfig(9, 8, 2, 2, 16)
+  config = tiny_model.config(9)
   config.layer_norm_eps = 1e30
   ids = tf.ones([2, 5], tf.int32)
   model = modeling.BertModel(config, False, ids)
-  states = tf.random_normal([2, 5, 8], seed=1)
+  states = tf.random_normal([2, 5, 16], seed=1)
   found = run(
     [
       model.get_embedding_output(),
@@ -980,7 +920,7 @@ def test_each_layer_normalization_has_the_epsilon_of_the_config():
 
 
 def test_masked_lm_logits_accept_gathered_states():
-  config = modeling.BertConfig(**SMALL)
+  config = SMALL()
   sequence = tf.random.stateless_normal([2, 6, 32], [1, 2])
   table = tf.random.stateless_normal([100, 32], [3, 4])
   positions = tf.constant([[5, 0, 2], [1, 1, 0]])

@@ -1,35 +1,22 @@
 """Tests of the optimizer, its schedules and whole training steps."""
 
 import json
-import os
 
+import modeling_test
 import numpy as np
 import pytest
 import reference_data
 import tensorflow.compat.v1 as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from modeling_test import started
 
 import modeling
 import optimization
 from bertlib.training.gradients import LossScale
 from optimization import Frozen, StepOptions
 
-pytestmark = pytest.mark.graph
-
-
-@pytest.fixture(autouse=True)
-def graph():
-  """A fresh graph for every test."""
-  with tf.Graph().as_default() as graph:
-    yield graph
-
-
-def started(config=None):
-  """A session with the initial values of all variables."""
-  session = tf.Session(config=config)
-  session.run(tf.global_variables_initializer())
-  return session
+pytestmark = [pytest.mark.graph, pytest.mark.usefixtures("graph")]
 
 
 def step_of(loss, options=None, frozen=None):
@@ -39,21 +26,7 @@ def step_of(loss, options=None, frozen=None):
 
 
 def pretraining_loss(config, model, batch):
-  lm_logits = modeling.masked_lm_logits(
-    config,
-    model.get_sequence_output(),
-    model.get_embedding_table(),
-    batch["masked_lm_positions"],
-  )
-  lm_losses, _ = modeling.cross_entropy(
-    lm_logits, tf.reshape(batch["masked_lm_ids"], [-1])
-  )
-  ns_losses, _ = modeling.cross_entropy(
-    modeling.next_sentence_logits(config, model.get_pooled_output()),
-    tf.reshape(batch["next_sentence_labels"], [-1]),
-  )
-  weights = tf.reshape(batch["masked_lm_weights"], [-1])
-  return modeling.weighted_mean(lm_losses, weights) + tf.reduce_mean(ns_losses)
+  return modeling_test.pretraining_losses(config, model, batch)["total_loss"]
 
 
 def classifier_loss(config, model, batch):
@@ -93,9 +66,7 @@ def test_eight_steps_equal_the_reference(
 
   batches, steps, final = map(load, ["batches.npz", "steps.npz", "final.npz"])
   steps["loss"] = steps.pop("total_loss", steps.get("loss"))
-  config = modeling.BertConfig.from_json_file(
-    reference_data.golden("modeling", "tiny", "bert_config.json")
-  )
+  config = modeling_test.load_config("tiny")
   config.hidden_dropout_prob = config.attention_probs_dropout_prob = 0.0
   feeds = {
     name: tf.placeholder(array.dtype, array.shape[1:])
@@ -108,7 +79,7 @@ def test_eight_steps_equal_the_reference(
   step = optimization.training_step(
     optimization.gradients_of(loss), 1e-3, 8, num_warmup_steps
   )
-  restore_tiny()
+  modeling_test.restore_weights("tiny")
   fetches = {
     "loss": loss,
     "learning_rate": step.learning_rate,
@@ -136,17 +107,8 @@ def test_eight_steps_equal_the_reference(
     )
 
 
-def restore_tiny():
-  index = reference_data.golden("modeling", "tiny", "bert_model.ckpt.index")
-  checkpoint = os.path.splitext(index)[0]
-  assignment_map, _ = modeling.get_assignment_map_from_checkpoint(
-    tf.trainable_variables(), checkpoint
-  )
-  tf.train.init_from_checkpoint(checkpoint, assignment_map)
-
-
 def load_heads(session):
-  heads = np.load(reference_data.golden("modeling", "tiny", "heads.npz"))
+  heads = modeling_test.load("tiny", "heads")
   for variable in tf.trainable_variables():
     if "weights/" + variable.op.name in heads:
       variable.load(heads["weights/" + variable.op.name], session)
@@ -294,20 +256,22 @@ def test_bare_optimizer_equals_the_reference(case):
     assert session.run(tf.train.get_global_step()) == 0
 
 
+@pytest.mark.parametrize("jit_compile", [False, True])
 @pytest.mark.parametrize(
   ("options", "clipped"),
   [
-    (StepOptions(), [0.6, 0.8]),
-    (StepOptions(clip_norm=2.5), [1.5, 2.0]),
-    (StepOptions(clip_norm=6.0), [3.0, 4.0]),
-    (StepOptions(clip_norm=0.0), [3.0, 4.0]),
-    (StepOptions(clip_norm=None), [3.0, 4.0]),
+    ({}, [0.6, 0.8]),
+    ({"clip_norm": 2.5}, [1.5, 2.0]),
+    ({"clip_norm": 6.0}, [3.0, 4.0]),
+    ({"clip_norm": 0.0}, [3.0, 4.0]),
+    ({"clip_norm": None}, [3.0, 4.0]),
   ],
 )
 def test_gradients_are_clipped_and_the_norm_before_clipping_is_reported(
-  options, clipped
+  options, clipped, jit_compile
 ):
   weight = tf.get_variable("w", initializer=tf.zeros([2]))
+  options = StepOptions(jit_compile=jit_compile, **options)
   step = step_of(tf.reduce_sum(weight * [3.0, 4.0]), options)
   with started() as session:
     norm, _ = session.run([step.gradient_norm, step.train_op])
@@ -457,6 +421,9 @@ def test_steps_of_each_optimizer_equal_numpy(options, tolerance, jit_compile):
   assert isinstance(gradients.gradients[0], tf.IndexedSlices)
   options = options._replace(clip_norm=None, jit_compile=jit_compile)
   step = optimization.training_step(gradients, 0.1, 8, 2, options=options)
+  slots = {f"{name}/adam_{moment}" for name in initial for moment in "mv"}
+  names = {v.op.name for v in tf.global_variables()}
+  assert names == {*initial, *slots, "global_step"}
   with started() as session:
     for i in range(6):
       feed = {feeds[name]: values[i] for name, values in pulls.items()}
@@ -478,22 +445,12 @@ def test_steps_of_each_optimizer_equal_numpy(options, tolerance, jit_compile):
 @pytest.mark.parametrize("jit_compile", [False, True])
 def test_lamb_keeps_a_weight_whose_update_has_norm_0(jit_compile):
   weight = tf.get_variable("w", initializer=tf.constant([3.0, -4.0]))
-  options = StepOptions(
-    optimizer="lamb", weight_decay=0.0, jit_compile=jit_compile
-  )
-  options = options._replace(clip_norm=None)
+  options = StepOptions("lamb", weight_decay=0.0, clip_norm=None)
+  options = options._replace(jit_compile=jit_compile)
   step = step_of(tf.reduce_sum(weight * 0.0), options)
   with started() as session:
     session.run(step.train_op)
     assert session.run(weight).tolist() == [3.0, -4.0]
-
-
-@pytest.mark.parametrize("optimizer", optimization.OPTIMIZERS)
-def test_every_optimizer_has_the_same_moment_variables(optimizer):
-  weight = tf.get_variable("w", initializer=tf.ones([2]))
-  step_of(tf.reduce_sum(weight), StepOptions(optimizer=optimizer))
-  names = {v.op.name for v in tf.global_variables()}
-  assert names == {"w", "w/adam_m", "w/adam_v", "global_step"}
 
 
 def test_unknown_optimizer_is_rejected():
@@ -521,11 +478,6 @@ LOW = ("bert/embeddings/", "bert/encoder/layer_0/")
 
 def variables_of_depths():
   return [tf.get_variable(name, initializer=tf.ones([1])) for name in DEPTHS]
-
-
-def test_layer_decay_lowers_the_rates_of_lower_layers():
-  factors = optimization.rate_factors(variables_of_depths(), 0.5)
-  assert factors == {name: 0.5**depth for name, depth in DEPTHS.items()}
 
 
 def test_layers_are_ordered_by_number_not_alphabetically():
@@ -591,50 +543,6 @@ def test_gradient_norm_excludes_frozen_weights():
   step = step_of(loss, frozen=Frozen(embeddings=True))
   with started() as session:
     assert session.run(step.gradient_norm) == 5.0
-
-
-# The compiled update
-
-
-@pytest.mark.parametrize("bias_correction", [False, True])
-@pytest.mark.parametrize("weight_decay_rate", [0.0, 0.01])
-def test_compiled_update_equals_the_plain_update(
-  bias_correction, weight_decay_rate
-):
-  draw = np.random.default_rng(0)
-  pulls = draw.normal(size=[4, 3, 2])
-  pull, rate = tf.placeholder(tf.float32, [3, 2]), tf.placeholder(tf.float32)
-  initial = tf.constant(draw.normal(size=[5, 2]), tf.float32)
-  updates = []
-  for jit_compile in (False, True):
-    with tf.variable_scope(f"jit_compile_{jit_compile}"):
-      dense, table = (
-        tf.get_variable(name, initializer=initial[:size])
-        for name, size in (("dense", 3), ("table", 5))
-      )
-    rows = tf.IndexedSlices(pull, tf.constant([1, 3, 1]), table.shape)
-    optimizer = optimization.AdamWeightDecayOptimizer(
-      rate,
-      weight_decay_rate=weight_decay_rate,
-      bias_correction=bias_correction,
-      gradient_scale=tf.constant(0.5),
-      jit_compile=jit_compile,
-    )
-    updates.append(optimizer.apply_gradients([(pull, dense), (rows, table)]))
-  with tf.control_dependencies(updates):
-    count = tf.train.get_or_create_global_step().assign_add(1)
-  plain, compiled = (
-    [v for v in tf.global_variables() if v.op.name.startswith(scope)]
-    for scope in ("jit_compile_False", "jit_compile_True")
-  )
-  assert len(plain) == len(compiled) == 6  # each with its two moments
-  with started() as session:
-    before = session.run(plain)
-    for step, value in enumerate(pulls):
-      session.run(count, {pull: value, rate: 0.1 / (step + 1)})
-    for old, expected, actual in zip(before, *session.run([plain, compiled])):
-      assert not np.array_equal(old, expected)
-      np.testing.assert_allclose(actual, expected, rtol=1e-6, atol=1e-6)
 
 
 # 16-bit copies of weights

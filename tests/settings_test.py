@@ -302,70 +302,61 @@ def test_values_at_the_edge(flag, good, bad):
       option.check_values(settings, values_of(settings, f"--{flag}={text}"))
 
 
+def command_of(module):
+  """The settings that a module declares."""
+  (command,) = (s for s in SETTINGS if s.__module__ == module.__name__)
+  return command
+
+
 @pytest.mark.parametrize(
-  ("settings", "arguments", "message"),
+  ("settings", "arguments"),
   [
-    (classifier, "--task_name=tsv", "nothing to do; give"),
-    (classifier, "--task_name=tsv --do_eval --num_train_epochs=0", None),
-    (classifier, "--task_name=mrpc --do_train", "--data_dir is needed with"),
-    (classifier, "--task_name=tsv --do_train --labels=a,b", None),
-    (classifier, "--task_name=tsv --do_train --do_eval --seeds=2", None),
-    (
-      classifier,
-      "--task_name=tsv --do_train --precision=float16 --use_tpu",
-      "--precision=float16 cannot be used with --use_tpu",
-    ),
-    (
-      classifier,
-      "--task_name=tsv --do_train --train_batch_size=4 --use_tpu",
-      "--train_batch_size=4 cannot be divided among 8 TPU cores",
-    ),
-    (
-      classifier,
-      "--task_name=tsv --do_train --predict_batch_size=4 --use_tpu",
-      None,
-    ),
-    (
-      classifier,
-      "--task_name=tsv --do_predict --predict_batch_size=4 --use_tpu",
-      "--predict_batch_size=4 cannot be divided among 8 TPU cores",
-    ),
-    (
-      classifier,
-      "--task_name=tsv --do_eval --distribution=multi_worker",
-      "--distribution=multi_worker is for training",
-    ),
-    (
-      classifier,
-      "--task_name=tsv --do_train --num_replicas=2 --distribution=off",
-      "--num_replicas is for --distribution=mirrored",
-    ),
+    (classifier, "--task_name=tsv --do_eval --num_train_epochs=0"),
+    (classifier, "--task_name=tsv --do_train --labels=a,b"),
+    (classifier, "--task_name=tsv --do_train --do_eval --seeds=2"),
+    (classifier, "--task_name=tsv --do_train --predict_batch_size=4 --use_tpu"),
     (
       pretraining,
       "--input_file=x --do_train --num_warmup_steps=9 --num_train_steps=9",
-      None,
     ),
     # The default is longer.
-    (pretraining, "--input_file=x --do_train --num_train_steps=9", None),
+    (pretraining, "--input_file=x --do_train --num_train_steps=9"),
     (
       pretraining,
       "--input_file=x --do_eval --num_warmup_steps=10 --num_train_steps=9",
-      None,
     ),
-    (pretraining, "--do_train", "--input_file is needed with --do_train"),
-    (pretraining, "--do_eval --eval_input_file=x", None),
-    (pretraining, "--do_predict", "--predict_file is needed with --do_predic"),
-    (pretraining, "--input_file=x --do_train --max_seq_length=16", None),
+    (pretraining, "--do_eval --eval_input_file=x"),
+    (pretraining, "--input_file=x --do_train --max_seq_length=16"),
     (
       pretraining,
       "--input_file=x --do_train --max_seq_length=16"
       " --max_predictions_per_seq=16",
-      None,
     ),
+    (
+      pretraining,
+      "--do_train --input_file=x --token_budget=9 --schedule=trapezoidal"
+      " --decay_proportion=0.9",
+    ),
+    (squad, "--from_logits=x --predict_file=y"),
+    (embeddings, "--do_train --train_file=x --text_columns=a,b --loss=infonce"),
+    (conversion, "--input=a --average=2 --output=b"),
+    (feature_extraction, "--layers=-1"),
+  ],
+)
+def test_flags_that_fit_are_accepted(settings, arguments):
+  checked(command_of(settings), *arguments.split())
+
+
+@pytest.mark.parametrize(
+  ("settings", "arguments", "named"),
+  [
+    (classifier, "--task_name=tsv", "nothing to do; give"),
+    (classifier, "--task_name=mrpc --do_train", "--data_dir"),
+    (pretraining, "--do_train", "--input_file is needed with --do_train"),
+    (pretraining, "--do_predict", "--predict_file"),
     (ner, "--do_train", "--train_file is needed with --do_train"),
-    (ner, "--train_file=x --do_train --eval_steps=5", "--dev_file is needed"),
+    (ner, "--train_file=x --do_train --eval_steps=5", "--dev_file"),
     (squad, "--do_train --train_file=x --do_eval", "there are no answers"),
-    (squad, "--from_logits=x --predict_file=y", None),
     (embeddings, "--do_predict", "--do_predict: name --predict_file"),
     (
       embeddings,
@@ -374,106 +365,96 @@ def test_values_at_the_edge(flag, good, bad):
     ),
     (
       embeddings,
-      "--do_train --train_file=x --text_columns=a,b --loss=infonce",
-      None,
-    ),
-    (
-      embeddings,
       "--do_eval --dev_file=x --text_columns=a,b --dev_text_columns=a,a",
-      "--text_columns=a,a: has an empty or repeated name",
+      "--text_columns=a,a",
     ),
-    (embeddings, "--matryoshka_dims=8,4,4", "--matryoshka_dims=8,4,4: give"),
-    (
-      pretraining,
-      "--do_train --input_file=x --token_budget=9 --time_budget_minutes=1",
-      "--token_budget and --time_budget_minutes: each is the length",
-    ),
-    (
-      pretraining,
-      "--do_train --input_file=x --batch_size_warmup_steps=9",
-      "--batch_size_warmup_steps: has no effect. Add --train_batch_size_end",
-    ),
-    (
-      pretraining,
-      "--do_train --input_file=x --train_batch_size=8"
-      " --train_batch_size_end=20 --batch_size_warmup_steps=9",
-      "--train_batch_size_end=20: is not a multiple of --train_batch_size=8",
-    ),
-    (
-      pretraining,
-      "--do_train --input_file=x --train_batch_size=8 --num_train_steps=9"
-      " --train_batch_size_end=16 --batch_size_warmup_steps=9"
-      " --num_warmup_steps=1",
-      "--batch_size_warmup_steps=9: not less than --num_train_steps=9",
-    ),
-    (
-      pretraining,
-      "--do_train --input_file=x --eval_steps=1 --target_metric=loss",
-      "--target_metric: has no effect. Add --target_value",
-    ),
-    (
-      pretraining,
-      "--do_train --input_file=x --target_metric=loss --target_value=1",
-      "--target_metric: has no effect. Add --eval_steps",
-    ),
-    (
-      pretraining,
-      "--do_train --input_file=x --token_budget=9 --num_train_steps=1",
-      "--token_budget and --num_train_steps: each is the length",
-    ),
-    (
-      pretraining,
-      "--do_train --input_file=x --token_budget=9 --num_warmup_steps=1",
-      "--num_warmup_steps: counts steps, but the schedule runs over"
-      " --token_budget",
-    ),
-    (
-      pretraining,
-      "--do_train --input_file=x --token_budget=9 --remask --vocab_file=x"
-      " --masked_lm_prob_end=0.1",
-      "--masked_lm_prob_end: changes up to the last step, which is not known",
-    ),
-    (
-      pretraining,
-      "--do_train --input_file=x --time_budget_minutes=9 --warmup_proportion=1",
-      "--time_budget_minutes: ends within the warm-up",
-    ),
-    (
-      pretraining,
-      "--do_train --input_file=x --token_budget=9 --schedule=trapezoidal"
-      " --decay_proportion=0.95",
-      "--decay_proportion=0.95: starts within the warm-up",
-    ),
-    (
-      pretraining,
-      "--do_train --input_file=x --token_budget=9 --schedule=trapezoidal"
-      " --decay_proportion=0.9",
-      None,
-    ),
+    (embeddings, "--matryoshka_dims=8,4,4", "--matryoshka_dims=8,4,4"),
     (
       embeddings,
       "--do_predict --predict_file=x --matryoshka_dims=8,4"
       " --matryoshka_weights=1",
-      "--matryoshka_weights=1: give one weight for each",
+      "--matryoshka_weights=1",
     ),
     (
       conversion,
       "--input=a,b --output=b --average=3",
       "--average=3: --input lists 2 checkpoints. Give --average=2",
     ),
-    (conversion, "--input=a --average=2 --output=b", None),
-    (export, "--quantize=int8 --precision=float16", "--precision=float16: not"),
-    (feature_extraction, "--layers=-1", None),
+    (export, "--quantize=int8 --precision=float16", "--precision=float16"),
     (vocabulary, "--add_words=x", "--add_words needs --vocab_file"),
   ],
 )
-def test_flags_are_checked_by_values(settings, arguments, message):
-  (command,) = (s for s in SETTINGS if s.__module__ == settings.__name__)
-  if not message:
-    checked(command, *arguments.split())
-    return
-  with pytest.raises(InputError, match=f"^{re.escape(message)}"):
-    checked(command, *arguments.split())
+def test_flags_are_checked_by_values(settings, arguments, named):
+  with pytest.raises(InputError, match=f"^{re.escape(named)}"):
+    checked(command_of(settings), *arguments.split())
+
+
+@pytest.mark.parametrize(
+  ("arguments", "named"),
+  [
+    (
+      "--do_train --precision=float16 --use_tpu",
+      "--precision=float16 cannot be used with --use_tpu",
+    ),
+    ("--do_train --train_batch_size=4 --use_tpu", "--train_batch_size=4"),
+    ("--do_predict --predict_batch_size=4 --use_tpu", "--predict_batch_size=4"),
+    ("--do_eval --distribution=multi_worker", "--distribution=multi_worker"),
+    ("--do_train --num_replicas=2 --distribution=off", "--num_replicas"),
+  ],
+)
+def test_devices_are_checked(arguments, named):
+  with pytest.raises(InputError, match=f"^{named}"):
+    checked(
+      classifier.ClassifierSettings, "--task_name=tsv", *arguments.split()
+    )
+
+
+@pytest.mark.parametrize(
+  ("arguments", "named"),
+  [
+    (
+      "--token_budget=9 --time_budget_minutes=1",
+      "--token_budget and --time_budget_minutes: each is the length",
+    ),
+    ("--batch_size_warmup_steps=9", "--batch_size_warmup_steps"),
+    (
+      "--train_batch_size=8 --train_batch_size_end=20"
+      " --batch_size_warmup_steps=9",
+      "--train_batch_size_end=20: is not a multiple of --train_batch_size=8",
+    ),
+    (
+      "--train_batch_size=8 --num_train_steps=9 --train_batch_size_end=16"
+      " --batch_size_warmup_steps=9 --num_warmup_steps=1",
+      "--batch_size_warmup_steps=9: not less than --num_train_steps=9",
+    ),
+    (
+      "--eval_steps=1 --target_metric=loss",
+      "--target_metric: has no effect. Add --target_value",
+    ),
+    (
+      "--target_metric=loss --target_value=1",
+      "--target_metric: has no effect. Add --eval_steps",
+    ),
+    (
+      "--token_budget=9 --num_train_steps=1",
+      "--token_budget and --num_train_steps: each is the length",
+    ),
+    ("--token_budget=9 --num_warmup_steps=1", "--num_warmup_steps"),
+    (
+      "--token_budget=9 --remask --vocab_file=x --masked_lm_prob_end=0.1",
+      "--masked_lm_prob_end",
+    ),
+    ("--time_budget_minutes=9 --warmup_proportion=1", "--time_budget_minutes"),
+    (
+      "--token_budget=9 --schedule=trapezoidal --decay_proportion=0.95",
+      "--decay_proportion=0.95",
+    ),
+  ],
+)
+def test_budgets_of_pretraining_are_checked(arguments, named):
+  given = ["--do_train", "--input_file=x", *arguments.split()]
+  with pytest.raises(InputError, match=f"^{named}"):
+    checked(pretraining.PretrainingSettings, *given)
 
 
 def test_tasks_are_those_of_the_script():
@@ -574,7 +555,7 @@ TO_TRAIN = "--train_file=x --do_train"
   ],
 )
 def test_flags_without_effect_are_named(settings, arguments, named):
-  (command,) = (s for s in SETTINGS if s.__module__ == settings.__name__)
+  command = command_of(settings)
   values = values_of(command, *arguments.split())
   warnings = [*option.warnings(command, values)]
   assert len(warnings) == bool(named)

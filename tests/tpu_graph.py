@@ -1,9 +1,11 @@
-"""What a TPU could not compile in a graph.
+"""Graphs for a TPU, without one: what it could not compile, simulated cores.
 
 A TPU compiles the whole training step for static shapes, and reports what it
 cannot compile late and at length. Input pipelines, `host_call` and metrics run
 on the host.
 """
+
+import sys
 
 import tensorflow.compat.v1 as tf
 
@@ -73,3 +75,18 @@ def dtypes(node, op_def):
     value = node.attr[arg.type_attr or arg.type_list_attr]
     found |= {arg.type, value.type, *value.list.type}
   return found
+
+
+def simulate_cores(monkeypatch, num_cores):
+  """Makes TPUEstimator build its graph for a TPU with some cores."""
+  monkeypatch.setattr(
+    sys.modules["tensorflow.python.tpu.tpu_system_metadata"],
+    "_query_tpu_system_metadata",
+    lambda *args, **kwargs: tf.tpu.experimental.TPUSystemMetadata(
+      num_cores=num_cores,
+      num_hosts=1,
+      num_of_cores_per_host=num_cores,
+      topology=None,
+      devices=[],
+    ),
+  )

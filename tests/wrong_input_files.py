@@ -1,5 +1,6 @@
 """Wrong input: folders, checkpoints, records and our own files."""
 
+import functools
 import json
 import os
 
@@ -35,79 +36,65 @@ def flip(position):
   return change
 
 
-def checkpoint(source="model.ckpt", index=None, data=None, folder=""):
+def checkpoint(
+  source="model.ckpt", index=bytes, data=bytes, folder="", name=None
+):
   """Files of a checkpoint, one of which is changed."""
-  name = os.path.join(folder, os.path.basename(source))
+  path = os.path.join(folder, name or os.path.basename(source))
   return {
-    f"{name}.index": of_world(f"{source}.index", index or bytes),
-    f"{name}{DATA}": of_world(f"{source}{DATA}", data or bytes),
+    f"{path}.index": of_world(f"{source}.index", index),
+    f"{path}{DATA}": of_world(f"{source}{DATA}", data),
   }
 
 
-def trained(source, **changed):
-  """The folder of a trained model, its checkpoint changed."""
+def trained(source, description=None, **changed):
+  """The folder of a trained model with another description or checkpoint."""
   files = checkpoint(f"{source}/model.ckpt-1", folder="trained", **changed)
-  names = ["checkpoint", "model.json", "vocab.txt", "bert_config.json"]
-  return files | {
-    f"trained/{name}": of_world(f"{source}/{name}") for name in names
-  }
+  for name in ("checkpoint", "model.json", "vocab.txt", "bert_config.json"):
+    files[f"trained/{name}"] = of_world(f"{source}/{name}")
+  if description is not None:
+    files["trained/model.json"] = description
+  return files
 
 
-_DAMAGE = {
-  "data flipped at the start": ({"data": flip(0)}, DATA),
-  "data flipped in the middle": ({"data": flip(4000)}, DATA),
-  "data flipped at the end": ({"data": flip(-64)}, DATA),
-  "data truncated": ({"data": lambda content: content[:-5]}, DATA),
-  "data empty": ({"data": lambda content: b""}, DATA),
-  "index flipped": ({"index": flip(100)}, ".index"),
-  "index truncated": ({"index": lambda content: content[:-20]}, ".index"),
-  "index empty": ({"index": lambda content: b""}, ".index"),
-}
+of_checkpoint = functools.partial(Row, "checkpoints")
+USE = "--output_dir={case}/trained --nodo_train --do_predict"
 
 CHECKPOINTS = [
-  Row(
-    "checkpoints",
-    name,
-    "run_classifier",
-    [INIT],
-    f"{{case}}/model.ckpt{named}",
-    checkpoint(**damage),
-  )
-  for name, (damage, named) in _DAMAGE.items()
+  of_checkpoint(name, "run_classifier", INIT, checkpoint(**damage))
+  for name, damage in {
+    "data flipped at the start": {"data": flip(0)},
+    "data flipped in the middle": {"data": flip(4000)},
+    "data flipped at the end": {"data": flip(-64)},
+    "data truncated": {"data": lambda content: content[:-5]},
+    "data empty": {"data": lambda content: b""},
+    "index flipped": {"index": flip(100)},
+    "index truncated": {"index": lambda content: content[:-20]},
+    "index empty": {"index": lambda content: b""},
+  }.items()
 ]
 CHECKPOINTS += [
-  Row(
-    "checkpoints",
-    f"{script}, data flipped",
-    script,
-    arguments,
-    f"{{case}}/model.ckpt{DATA}",
-    checkpoint(data=flip(4000)),
+  of_checkpoint(
+    f"{script}, data flipped", script, arguments, checkpoint(data=flip(4000))
   )
   for script, arguments in (
-    ("run_squad", [INIT]),
-    ("run_ner", [INIT]),
-    ("run_pretraining", [INIT]),
-    ("extract_features", [INIT]),
+    ("run_squad", INIT),
+    ("run_ner", INIT),
+    ("run_pretraining", INIT),
+    ("extract_features", INIT),
     (
       "export_model",
-      [
-        "--model_dir=",
-        INIT,
-        "--bert_config_file={world}/bert_config.json",
-        "--encoder",
-      ],
+      f"--model_dir= {INIT} --bert_config_file={{world}}/bert_config.json"
+      " --encoder",
     ),
-    ("convert_checkpoint", ["--input={case}/model.ckpt", "--strip_optimizer"]),
+    ("convert_checkpoint", "--input={case}/model.ckpt --strip_optimizer"),
   )
 ]
 CHECKPOINTS += [
-  Row(
-    "checkpoints",
+  of_checkpoint(
     f"{script} evaluates a folder whose only checkpoint is corrupt",
     script,
-    ["--output_dir={case}/trained", "--nodo_train", "--do_predict"],
-    f"{{case}}/trained/model.ckpt-1{DATA}",
+    USE,
     trained(source, data=flip(900)),
   )
   for script, source in (
@@ -117,74 +104,41 @@ CHECKPOINTS += [
   )
 ]
 CHECKPOINTS += [
-  Row(
-    "checkpoints",
+  of_checkpoint(
     "one of several to average",
     "convert_checkpoint",
-    ["--average=2", "--input={world}/model.ckpt,{case}/model.ckpt"],
-    f"{{case}}/model.ckpt{DATA}",
+    "--average=2 --input={world}/model.ckpt,{case}/model.ckpt",
     checkpoint(data=flip(4000)) | {"vocab.txt": of_world("vocab.txt")},
   ),
-  Row(
-    "checkpoints",
+  of_checkpoint(
     "a folder instead of a checkpoint",
     "extract_features",
-    ["--init_checkpoint={world}/trained_pretraining"],
+    "--init_checkpoint={world}/trained_pretraining",
+    logged="",
   ),
-  Row(
-    "checkpoints",
+  of_checkpoint(
     "a folder with a released model",
     "extract_features",
-    ["--init_checkpoint={case}/released"],
-    files={
-      f"released/bert_model.ckpt{ending}": of_world(f"model.ckpt{ending}")
-      for ending in (".index", DATA)
-    }
-    | {
-      f"released/other.ckpt{ending}": of_world(f"model.ckpt{ending}")
-      for ending in (".index", DATA)
-    },
+    "--init_checkpoint={case}/released",
+    checkpoint(folder="released", name="bert_model.ckpt")
+    | checkpoint(folder="released", name="other.ckpt"),
+    logged="",
   ),
-  Row(
-    "checkpoints",
+  of_checkpoint(
     "a folder with two models",
     "extract_features",
-    ["--init_checkpoint={case}"],
-    "one.ckpt, two.ckpt",
-    {
-      f"{name}.ckpt{ending}": of_world(f"model.ckpt{ending}")
-      for ending in (".index", DATA)
-      for name in ("one", "two")
-    },
+    "--init_checkpoint={case}",
+    checkpoint(name="one.ckpt") | checkpoint(name="two.ckpt"),
   ),
-  Row(
-    "checkpoints",
-    "a folder without a model",
-    "run_classifier",
-    ["--init_checkpoint={world}/mrpc"],
-    "{world}/mrpc",
-  ),
-  Row(
-    "checkpoints",
-    "a misspelt model name",
-    "run_classifier",
-    ["--init_checkpoint=bert-base-uncasd"],
-    "bert-base-uncased",
-  ),
-  Row(
-    "checkpoints",
-    "another misspelt model name",
-    "extract_features",
-    ["--init_checkpoint=bert-large-cassed"],
-    "bert-large-cased",
-  ),
-  Row(
-    "checkpoints",
-    "a file of a checkpoint",
-    "run_classifier",
-    ["--init_checkpoint={world}/model.ckpt.index"],
-    "{world}/model.ckpt.index",
-  ),
+]
+CHECKPOINTS += [
+  of_checkpoint(name, script, f"--init_checkpoint={given}")
+  for name, script, given in (
+    ("a folder without a model", "run_classifier", "{world}/mrpc"),
+    ("a misspelt model name", "run_classifier", "bert-base-uncasd"),
+    ("another misspelt model name", "extract_features", "bert-large-cassed"),
+    ("a file of a checkpoint", "run_classifier", "{world}/model.ckpt.index"),
+  )
 ]
 
 
@@ -209,6 +163,11 @@ def records(**changed):
   return wrong_input_world.records(good, good, example(**changed), good)
 
 
+def of_records(name, content, arguments=""):
+  given = "--input_file={case}/x.tfrecord " + arguments
+  return Row("records", name, "run_pretraining", given, {"x.tfrecord": content})
+
+
 _BAD_RECORDS = {
   "id 99999": {"input_ids": [2, 99999] + [0] * 14},
   "id -1": {"input_ids": [2, -1] + [0] * 14},
@@ -225,59 +184,32 @@ _BAD_RECORDS = {
   "next_sentence_label -1": {"next_sentence_labels": [-1]},
   "another length": {"input_ids": [2, 5, 3]},
 }
-_FILE = "--input_file={case}/x.tfrecord"
 RECORDS = [
-  Row(
-    "records",
-    name,
-    "run_pretraining",
-    [_FILE],
-    "{case}/x.tfrecord: record 2 ",
-    {"x.tfrecord": records(**changed)},
-  )
-  for name, changed in _BAD_RECORDS.items()
-]
-RECORDS += [
-  Row(
-    "records",
-    f"{name} in evaluation",
-    "run_pretraining",
-    [
-      _FILE,
-      "--nodo_train",
-      "--do_eval",
-      "--output_dir={world}/trained_pretraining",
-    ],
-    "{case}/x.tfrecord: record 2 ",
-    {"x.tfrecord": records(**_BAD_RECORDS[name])},
-  )
-  for name in ("id 99999", "segment 7", "next_sentence_label 3")
-]
-RECORDS += [
-  Row(
-    "records",
-    f"byte {place} flipped",
-    "run_pretraining",
-    [_FILE],
-    "{case}/x.tfrecord: record ",
-    {"x.tfrecord": flip(place)(records())},
-  )
-  for place in (3, 40, 300, -3)
-]
-RECORDS.append(
-  Row(
-    "records",
+  *(
+    of_records(name, records(**changed))
+    for name, changed in _BAD_RECORDS.items()
+  ),
+  *(
+    of_records(
+      f"{name} in evaluation",
+      records(**_BAD_RECORDS[name]),
+      "--nodo_train --do_eval --output_dir={world}/trained_pretraining",
+    )
+    for name in ("id 99999", "segment 7", "next_sentence_label 3")
+  ),
+  *(
+    of_records(f"byte {place} flipped", flip(place)(records()))
+    for place in (3, 40, 300, -3)
+  ),
+  of_records(
     "a record that is no example",
-    "run_pretraining",
-    [_FILE],
-    "{case}/x.tfrecord: record 1 ",
-    {"x.tfrecord": wrong_input_world.records(example(), b"\xff\x00 no")},
-  )
-)
+    wrong_input_world.records(example(), b"\xff\x00 no"),
+  ),
+]
 
 
 def receipt(**changed):
-  """The text of a receipt; a value of `...` leaves its key out."""
+  """The text of a receipt."""
   values = {
     "script": "run_classifier.py",
     "path": "run.json",
@@ -286,8 +218,8 @@ def receipt(**changed):
     "code": {},
     "versions": {},
     "results": None,
-  } | changed
-  return json.dumps({k: v for k, v in values.items() if v is not ...})
+  }
+  return json.dumps(values | changed)
 
 
 def description(**changed):
@@ -296,6 +228,7 @@ def description(**changed):
   return json.dumps({k: v for k, v in values.items() if v is not ...})
 
 
+own_file = functools.partial(Row, "own files")
 _RECEIPTS = {
   "truncated": receipt()[:40],
   "empty": "",
@@ -311,73 +244,55 @@ _RECEIPTS = {
   "code is a list": receipt(code=[]),
   "results are text": receipt(results="good"),
 }
-_DESCRIPTIONS = {
-  "truncated": description()[:10],
-  "a list": "[]",
-  "labels are text": description(labels="no, yes"),
-  "labels are numbers": description(labels=[0, 1]),
-  "max_seq_length is text": description(max_seq_length="16"),
-  "do_lower_case is a number": description(do_lower_case=1),
-  "max_seq_length is negative": description(max_seq_length=-5),
-  "a kind that there is not": description(kind="clasification"),
-}
 OWN_FILES = [
-  Row(
-    "own files",
+  own_file(
     f"receipt: {name}",
     "run_classifier",
-    ["--rerun={case}/run.json"],
-    "{case}/run.json",
+    "--rerun={case}/run.json",
     {"run.json": text},
   )
   for name, text in _RECEIPTS.items()
 ]
 _WHOLE_RECEIPT = {"started": "2026-11-25T12:00:00+00:00", "device": {}}
 OWN_FILES += [
-  Row(
-    "own files",
+  own_file(
     f"receipt: {name}",
     script,
-    ["--rerun={case}/run.json", *arguments],
-    "{case}/run.json",
+    "--rerun={case}/run.json",
     {"run.json": receipt(script=f"{script}.py", given=given, **_WHOLE_RECEIPT)},
   )
-  for name, script, given, arguments in (
-    (
-      "given has a flag file",
-      "run_classifier",
-      ["--flagfile=/etc/passwd"],
-      [],
-    ),
-    ("given has a word", "extract_features", ["--layers=-1", "words"], []),
-    ("given has a terminator", "run_squad", ["--"], []),
+  for name, script, given in (
+    ("given has a flag file", "run_classifier", ["--flagfile=/etc/passwd"]),
+    ("given has a word", "extract_features", ["--layers=-1", "words"]),
+    ("given has a terminator", "run_squad", ["--"]),
     (
       "given names another output than the command line",
       "run_squad",
       ["--save_logits=precious.npz"],
-      [],
     ),
   )
 ]
 OWN_FILES += [
-  Row(
-    "own files",
-    f"model.json: {name}",
-    "run_classifier",
-    ["--output_dir={case}/trained", "--nodo_train", "--do_predict"],
-    "{case}/trained/model.json",
-    trained("trained") | {"trained/model.json": text},
+  own_file(
+    f"model.json: {name}", "run_classifier", USE, trained("trained", text)
   )
-  for name, text in _DESCRIPTIONS.items()
+  for name, text in {
+    "truncated": description()[:10],
+    "a list": "[]",
+    "labels are text": description(labels="no, yes"),
+    "labels are numbers": description(labels=[0, 1]),
+    "max_seq_length is text": description(max_seq_length="16"),
+    "do_lower_case is a number": description(do_lower_case=1),
+    "max_seq_length is negative": description(max_seq_length=-5),
+    "a kind that there is not": description(kind="clasification"),
+  }.items()
 ]
 OWN_FILES += [
-  Row(
-    "own files",
+  own_file(
     f"model.json to export: {name}",
     "export_model",
-    ["--model_dir={case}/trained"],
-    "{case}/trained/model.json",
-    trained("trained") | {"trained/model.json": text},
+    "--model_dir={case}/trained",
+    trained("trained", text),
   )
   for name, text in {
     "truncated": description()[:-3],
@@ -385,97 +300,70 @@ OWN_FILES += [
     "lacks max_seq_length": description(max_seq_length=...),
   }.items()
 ]
-
 OWN_FILES += [
-  Row(
-    "own files",
+  own_file(
     f"{script}: another vocabulary than that of the training",
     script,
     arguments,
-    "{case}/trained/vocab.txt",
-    trained("trained")
-    | {
-      "trained/model.json": description(vocab_sha256="0" * 64),
-    },
+    trained("trained", description(vocab_sha256="0" * 64)),
   )
   for script, arguments in (
-    (
-      "run_classifier",
-      [
-        "--output_dir={case}/trained",
-        "--vocab_file={case}/trained/vocab.txt",
-        *("--nodo_train", "--do_predict"),
-      ],
-    ),
-    ("export_model", ["--model_dir={case}/trained"]),
-    ("extract_features", ["--vocab_file=", "--init_checkpoint={case}/trained"]),
+    ("run_classifier", "--vocab_file={case}/trained/vocab.txt " + USE),
+    ("export_model", "--model_dir={case}/trained"),
+    ("extract_features", "--vocab_file= --init_checkpoint={case}/trained"),
   )
 ]
 OWN_FILES += [
-  Row(
-    "own files",
+  own_file(
     f"model.json: {key} that there is not",
     "run_embeddings",
-    [
-      *("--output_dir={case}/trained", "--nodo_train", "--do_predict"),
-      "--predict_file={world}/lines.txt",
-    ],
-    "{case}/trained/model.json",
-    trained("trained_embeddings")
-    | {
-      "trained/model.json": json.dumps(
+    USE + " --predict_file={world}/lines.txt",
+    trained(
+      "trained_embeddings",
+      json.dumps(
         wrong_input_world._OF_EMBEDDINGS
         | {"embedding": {"pooling": "mean", "normalize": True, key: "nosuch"}}
-      )
-    },
+      ),
+    ),
   )
   for key in ("pooling", "projection_activation")
 ]
 
 _METRICS = {"run/eval_results.txt": "eval_f1 = 0.5\n"}
 RUNS = [
-  Row("runs", name, "report", arguments, error, files)
-  for name, arguments, error, files in [
-    ("a single run", [], "{world}/evaluated: ", {}),
-    ("a folder that is not there", ["{case}/run"], "{case}/run: ", {}),
-    ("a folder of data", ["{world}/mrpc"], "{world}/mrpc: ", {}),
-    ("a run twice", ["{world}/evaluated/"], "{world}/evaluated: ", {}),
+  Row("runs", name, "report", arguments, files)
+  for name, arguments, files in [
+    ("a single run", "", {}),
+    ("a folder that is not there", "{case}/run", {}),
+    ("a folder of data", "{world}/mrpc", {}),
+    ("a run twice", "{world}/evaluated/", {}),
     (
       "an output that exists",
-      ["{world}/evaluated_too", "--output_file={world}/lines.txt"],
-      "--output_file={world}/lines.txt: ",
+      "{world}/evaluated_too --output_file={world}/lines.txt",
       {},
     ),
     (
       "an output that is metrics of a run",
-      [
-        "{world}/evaluated_too",
-        "--output_file={world}/evaluated/eval_results.txt",
-        "--overwrite",
-      ],
-      "{world}/evaluated/eval_results.txt: ",
+      "{world}/evaluated_too --overwrite"
+      " --output_file={world}/evaluated/eval_results.txt",
       {},
     ),
     (
       "metrics that are text",
-      ["{case}/run"],
-      "{case}/run/eval_results.txt, line 2: ",
+      "{case}/run",
       {"run/eval_results.txt": "eval_f1 = 0.5\nall is well\n"},
     ),
     (
       "truncated dev scores",
-      ["{case}/run"],
-      "{case}/run/dev_scores.jsonl, line 1: ",
+      "{case}/run",
       _METRICS | {"run/dev_scores.jsonl": '{"step": 1, "f'},
     ),
     (
       "a truncated receipt",
-      ["{case}/run"],
-      "{case}/run/run.json: ",
+      "{case}/run",
       _METRICS | {"run/run.json": receipt()[:40]},
     ),
   ]
 ]
-
 
 ROWS: list[Row] = [*CHECKPOINTS, *RECORDS, *OWN_FILES, *RUNS]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from bertlib.cli.errors import InputError
@@ -19,21 +19,20 @@ class Row(NamedTuple):
     rule: what it is a case of, in a word or two.
     name: of the case, unique in its rule.
     script: the command's module.
-    arguments: come after those of `wrong_input_world.COMMANDS`.
-    error: what the message names, a flag or a path; None for input that works.
+    arguments: come after those of `wrong_input_world.COMMANDS`, separated by
+      spaces.
     files: to write to `{case}`: content by name, text, bytes or a function of
       the world's path.
     environment: variables of the environment.
     stdin: bytes of standard input.
-    logged: for input that works, what the log has to contain.
+    logged: for input that works, what the log has to contain; else None.
     kind: of the error.
   """
 
   rule: str
   name: str
   script: str
-  arguments: Sequence[str]
-  error: str | None = None
+  arguments: str = ""
   files: Mapping[str, str | bytes | Callable] = {}
   environment: Mapping[str, str] = {}
   stdin: bytes = b""

@@ -33,19 +33,9 @@ from bertlib.data import tf_records
 
 WORDS = "the cat dog sat ran home ann bob went to rome oslo is good bad . ?"
 VOCAB = [*tiny_model.SPECIAL, *WORDS.split(), "##s", "##ing"]
-CONFIG = {
-  "vocab_size": len(VOCAB),
-  "hidden_size": 8,
-  "num_hidden_layers": 2,
-  "num_attention_heads": 2,
-  "intermediate_size": 16,
-  "hidden_act": "gelu",
-  "hidden_dropout_prob": 0.1,
-  "attention_probs_dropout_prob": 0.1,
-  "max_position_embeddings": 32,
-  "type_vocab_size": 2,
-  "initializer_range": 0.02,
-}
+CONFIG = tiny_model.config(
+  len(VOCAB), hidden_size=8, num_hidden_layers=2, intermediate_size=16
+).to_dict()
 TRAIN = [("the cat sat", "yes"), ("the dog ran", "no")] * 4
 PAIRS = [(text, "ann went home", label) for text, label in TRAIN]
 CORPUS = "the cat sat .\nthe dog ran home .\n\nann went to rome .\nbob sat .\n"
@@ -56,110 +46,56 @@ QUESTIONS = [
   ("who ran home ?", "the dog ran home ."),
   ("is bob good ?", "bob is good ."),
 ]
+_QUESTION = {
+  "question": "ann went to ?",
+  "answers": [{"text": "rome", "answer_start": 12}],
+}
+_PARAGRAPH = {
+  "context": "ann went to rome . the cat sat .",
+  "qas": [{"id": str(number)} | _QUESTION for number in range(4)],
+}
 SQUAD = {
   "version": "1.1",
-  "data": [
-    {
-      "title": "ann",
-      "paragraphs": [
-        {
-          "context": "ann went to rome . the cat sat .",
-          "qas": [
-            {
-              "id": str(number),
-              "question": "ann went to ?",
-              "answers": [{"text": "rome", "answer_start": 12}],
-            }
-            for number in range(4)
-          ],
-        }
-      ],
-    }
-  ],
+  "data": [{"title": "ann", "paragraphs": [_PARAGRAPH]}],
 }
 
 # What each command is given, before the arguments of a row.
-_MODEL = (
-  "--vocab_file={world}/vocab.txt",
-  "--bert_config_file={world}/bert_config.json",
-  "--init_checkpoint={world}/model.ckpt",
-)
-_TRAINING = (
-  *_MODEL,
-  "--output_dir={out}",
-  "--max_seq_length=16",
-  "--train_batch_size=4",
-  "--num_train_epochs=1",
-  "--xla=off",  # compiling takes longer than a step
-)
-COMMANDS = {
-  "run_classifier": (
-    *_TRAINING,
-    "--task_name=tsv",
-    "--data_dir={world}",
-    "--do_train",
-  ),
-  "run_squad": (
-    *_TRAINING,
-    "--train_file={world}/squad.json",
-    "--predict_file={world}/squad.json",
-    "--max_query_length=5",
-    "--doc_stride=4",
-    "--do_train",
-  ),
-  "run_ner": (
-    *_TRAINING,
-    "--train_file={world}/ner.conll",
-    "--dev_file={world}/ner.conll",
-    "--predict_file={world}/ner.conll",
-    "--train_batch_size=2",
-    "--do_train",
-  ),
-  "run_embeddings": (
-    *_TRAINING,
-    "--train_file={world}/questions.tsv",
-    "--text_columns=question,answer",
-    "--do_train",
-  ),
-  "run_pretraining": (
-    *_MODEL,
-    "--output_dir={out}",
-    "--max_seq_length=16",
-    "--max_predictions_per_seq=4",
-    "--train_batch_size=4",
-    "--input_file={world}/records.tfrecord",
-    "--num_train_steps=2",
-    "--num_warmup_steps=0",
-    "--xla=off",
-    "--do_train",
-  ),
-  "create_pretraining_data": (
-    "--vocab_file={world}/vocab.txt",
-    "--input_file={world}/corpus.txt",
-    "--output_file={out}/records.tfrecord",
-    "--max_seq_length=16",
-    "--max_predictions_per_seq=4",
-    "--dupe_factor=2",
-  ),
-  "create_vocab": (
-    "--input_file={world}/corpus.txt",
-    "--output_file={out}.txt",
-    "--vocab_size=60",
-    "--min_frequency=1",
-  ),
-  "extract_features": (
-    *_MODEL,
-    "--input_file={world}/lines.txt",
-    "--output_file={out}.jsonl",
-    "--max_seq_length=16",
-    "--layers=-1",
-  ),
-  "export_model": ("--model_dir={world}/trained", "--export_dir={out}"),
-  "convert_checkpoint": ("--input={world}/model.ckpt", "--output={out}"),
-  "squad_metrics": ("{world}/squad.json", "{world}/answers.json"),
-  "download_model": ("--cache_dir={out}",),
-  "report": ("{world}/evaluated", "--output_file={out}.html"),
+_MODEL = """--vocab_file={world}/vocab.txt
+  --bert_config_file={world}/bert_config.json
+  --init_checkpoint={world}/model.ckpt """
+# Compiling takes longer than a step.
+_TRAINING = """--output_dir={out} --max_seq_length=16 --train_batch_size=4
+  --xla=off --do_train """
+_TUNING = _MODEL + _TRAINING + "--num_train_epochs=1 "
+_COMMANDS = {
+  "run_classifier": _TUNING + "--task_name=tsv --data_dir={world}",
+  "run_squad": _TUNING
+  + """--train_file={world}/squad.json --predict_file={world}/squad.json
+    --max_query_length=5 --doc_stride=4""",
+  "run_ner": _TUNING
+  + """--train_file={world}/ner.conll --dev_file={world}/ner.conll
+    --predict_file={world}/ner.conll --train_batch_size=2""",
+  "run_embeddings": _TUNING
+  + "--train_file={world}/questions.tsv --text_columns=question,answer",
+  "run_pretraining": _MODEL
+  + _TRAINING
+  + """--input_file={world}/records.tfrecord --max_predictions_per_seq=4
+    --num_train_steps=2 --num_warmup_steps=0""",
+  "create_pretraining_data": """--vocab_file={world}/vocab.txt
+    --input_file={world}/corpus.txt --output_file={out}/records.tfrecord
+    --max_seq_length=16 --max_predictions_per_seq=4 --dupe_factor=2""",
+  "create_vocab": """--input_file={world}/corpus.txt
+    --output_file={out}.txt --vocab_size=60 --min_frequency=1""",
+  "extract_features": _MODEL
+  + """--input_file={world}/lines.txt --output_file={out}.jsonl
+    --max_seq_length=16 --layers=-1""",
+  "export_model": "--model_dir={world}/trained --export_dir={out}",
+  "convert_checkpoint": "--input={world}/model.ckpt --output={out}",
+  "squad_metrics": "{world}/squad.json {world}/answers.json",
+  "download_model": "--cache_dir={out}",
+  "report": "{world}/evaluated --output_file={out}.html",
 }
+COMMANDS = {name: text.split() for name, text in _COMMANDS.items()}
 
 
 def config(**changed) -> str:

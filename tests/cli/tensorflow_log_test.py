@@ -21,15 +21,8 @@ os.write(2, b"after\\n")
 """
 
 
-def run(last, **options):
-  return subprocess.run(
-    [sys.executable, "-c", SCRIPT.format(last=last)],
-    capture_output=True,
-    cwd=commands.ROOT,
-    text=True,
-    check=False,
-    **options,
-  )
+def run(last):
+  return commands.run_code(SCRIPT.format(last=last))
 
 
 @pytest.mark.parametrize(
@@ -57,14 +50,10 @@ def test_output_larger_than_a_pipe_buffer_is_captured():
 def test_closed_stderr_is_not_an_error():
   script = "from bertlib.cli import tensorflow_log\n"
   script += "with tensorflow_log.stderr_on_failure():\n"
-  done = subprocess.run(
-    [sys.executable, "-c", script + "  print('done')"],
-    stdout=subprocess.PIPE,
-    cwd=commands.ROOT,
-    check=True,
-    preexec_fn=lambda: os.close(2),
+  done = commands.run_code(
+    script + "  print('done')", stderr=None, preexec_fn=lambda: os.close(2)
   )
-  assert done.stdout == b"done\n"
+  assert (done.returncode, done.stdout) == (0, "done\n")
 
 
 # Commands and programs
@@ -130,14 +119,8 @@ print([name for name in ("keras", "tf_keras") if name in sys.modules])
   ],
 )
 def test_keras_3_is_not_imported_beside_estimator(prepare, imported):
-  environment = os.environ | {"PYTHONPATH": commands.ROOT}
-  environment.pop("TF_USE_LEGACY_KERAS", None)
-  printed = subprocess.check_output(
-    [sys.executable, "-c", IMPORTED.format(prepare=prepare)],
-    env=environment,
-    text=True,
-  )
-  assert printed == f"{imported}\n"
+  done = commands.run_code(IMPORTED.format(prepare=prepare))
+  assert done.stdout == f"{imported}\n", done.stderr
 
 
 PROGRAM = """

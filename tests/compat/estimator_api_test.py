@@ -12,9 +12,11 @@ import subprocess
 import sys
 from importlib import metadata
 
+import commands
 import numpy as np
 import pytest
 import tensorflow as tf
+import tpu_graph
 
 from bertlib.compat import estimator_api
 
@@ -172,17 +174,7 @@ class StopBeforeSession(tf1.train.SessionRunHook):
 @pytest.fixture
 def one_tpu_core(monkeypatch):
   """Simulates a TPU with one core until the graph is built."""
-  monkeypatch.setattr(
-    sys.modules["tensorflow.python.tpu.tpu_system_metadata"],
-    "_query_tpu_system_metadata",
-    lambda *args, **kwargs: tf.tpu.experimental.TPUSystemMetadata(
-      num_cores=1,
-      num_hosts=1,
-      num_of_cores_per_host=1,
-      topology=None,
-      devices=[],
-    ),
-  )
+  tpu_graph.simulate_cores(monkeypatch, 1)
   return {"use_tpu": True, "master": "grpc://127.0.0.1:1"}
 
 
@@ -244,22 +236,10 @@ def test_tensorflow_2_15_uses_its_own_classes(name):
   assert getattr(estimator_api, name) is own
 
 
-def run_python(program):
-  """Runs a program in a new interpreter without a selected Keras."""
-  environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-  environment.pop("TF_USE_LEGACY_KERAS", None)
-  return subprocess.run(
-    [sys.executable, "-c", program],
-    env=environment,
-    capture_output=True,
-    text=True,
-  )
-
-
 @pytest.mark.process
 def test_selects_keras_2_although_tensorflow_is_imported_first():
   keras_2 = "keras" if ON_2_15 else "tf_keras"
-  process = run_python(
+  process = commands.run_code(
     f"import tensorflow, bertlib.estimator_api, {keras_2}\n"
     "from tensorflow.keras.layers import Dense\n"
     f"print(Dense is {keras_2}.layers.Dense,"
@@ -271,7 +251,7 @@ def test_selects_keras_2_although_tensorflow_is_imported_first():
 @pytest.mark.process
 @pytest.mark.skipif(ON_2_15, reason="TensorFlow 2.15 has Keras 2")
 def test_raises_if_keras_3_is_in_use():
-  process = run_python(
+  process = commands.run_code(
     "from tensorflow.keras.layers import Dense\nimport bertlib.estimator_api"
   )
   last_line = process.stderr.splitlines()[-1]
@@ -280,7 +260,7 @@ def test_raises_if_keras_3_is_in_use():
 
 def import_error(program):
   """Last line of the error with which a program ends."""
-  return run_python(program).stderr.splitlines()[-1]
+  return commands.run_code(program).stderr.splitlines()[-1]
 
 
 @pytest.mark.process

@@ -4,11 +4,9 @@ Importing `tensorflow_1` changes the process, so each test runs a program.
 """
 
 import json
-import os
 import pathlib
 import re
 import subprocess
-import sys
 
 import commands
 import pytest
@@ -184,20 +182,10 @@ print(json.dumps({name: float(result[name]) for name in result}))
 """
 
 
-def run(code, *arguments):
-  return subprocess.run(
-    [sys.executable, "-c", code, *arguments],
-    capture_output=True,
-    check=False,
-    env=os.environ | {"PYTHONPATH": commands.ROOT, "TF_CPP_MIN_LOG_LEVEL": "2"},
-    text=True,
-  )
-
-
 def test_a_script_trains_and_evaluates(tmp_path):
   path = tmp_path / "run_words.py"
   path.write_text(SCRIPT)
-  done = run(
+  done = commands.run_code(
     f"import runpy; runpy.run_path({str(path)!r}, run_name='__main__')",
     f"--output_dir={tmp_path}",
   )
@@ -210,7 +198,7 @@ def test_a_script_trains_and_evaluates(tmp_path):
 
 @pytest.mark.slow
 def test_a_tagger_with_lstms_and_a_crf_trains_with_early_stopping(tmp_path):
-  done = run(TAGGER, str(tmp_path))
+  done = commands.run_code(TAGGER, tmp_path)
   assert done.returncode == 0, done.stderr[-4000:]
   result = json.loads(done.stdout)
   assert result["global_step"] == 80
@@ -308,7 +296,7 @@ print("\\n".join(name for name in vars(tf.contrib) if name[0] != "_"))
 
 
 def test_names_and_modules_of_tensorflow_1_are_there_and_on_the_page():
-  done = run(NAMES)
+  done = commands.run_code(NAMES)
   assert done.returncode == 0, done.stderr[-4000:]
   assert done.stdout
   text = PAGE.read_text()
@@ -338,7 +326,7 @@ for use in use_other_axes, use_an_unknown_name, import_an_unknown_name:
 
 
 def test_what_contrib_lacks_is_refused_with_the_page():
-  axes, name, imported = run(REFUSED).stdout.splitlines()
+  axes, name, imported = commands.run_code(REFUSED).stdout.splitlines()
   assert axes.startswith("ValueError: tf.contrib.layers.layer_norm: only")
   assert name.startswith("AttributeError: tf.contrib: ") and "'slim'" in name
   assert imported.startswith("ImportError: cannot import name 'slim'")

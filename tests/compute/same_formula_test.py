@@ -107,21 +107,17 @@ def test_a_kernel_is_left_out_if_modeling_is_changed(
   assert len(lines) == sum(own == part for own, _ in KERNELS)
 
 
-def test_a_kernel_that_draws_masks_is_left_out_if_dropout_is_changed(
-  monkeypatch,
+def test_kernels_that_draw_masks_are_left_out_if_dropout_is_changed(
+  monkeypatch, caplog
 ):
   monkeypatch.setattr(modeling, "dropout", dropout_of_rows)
-  assert same_formula.is_used("normalization", xla.add_and_norm)
-  assert not same_formula.is_used("normalization", xla.add_and_norm, True)
-
-
-def test_a_comparison_is_made_once(monkeypatch, caplog):
-  monkeypatch.setattr(modeling, "dropout", dropout_of_rows)
-  for kernel in (xla.add_and_norm, xla.attention_on_cpu):
-    part = "attention" if kernel is xla.attention_on_cpu else "normalization"
+  for part, kernel in (
+    ("normalization", xla.add_and_norm),
+    ("attention", xla.attention_on_cpu),
+  ):
     assert same_formula.is_used(part, kernel)
     assert not same_formula.is_used(part, kernel, True)
-  assert len(caplog.records) == 1
+  assert len(caplog.records) == 1  # dropout is compared once
 
 
 def test_a_function_with_other_arguments_is_used(monkeypatch):

@@ -27,9 +27,17 @@ TEXTS = [
 
 
 @pytest.fixture(scope="module")
-def main():
+def export():
+  """Exports the model of a folder; returns the path of the file."""
   with commands.in_process(export_model) as main:
-    yield main
+
+    def export(folder, *flags):
+      exported = folder / "exported"
+      given = f"--model_dir={folder}", f"--export_dir={exported}"
+      main(*given, "--format=gguf", *flags)
+      return exported / "model.gguf"
+
+    yield export
 
 
 def make_model(folder, pooling, **description):
@@ -68,28 +76,19 @@ def encode(path, texts):
   ],
 )
 def test_vectors_are_those_of_the_predictor(
-  main, tmp_path, pooling, do_lower_case, flags, lowest_cosine
+  export, tmp_path, pooling, do_lower_case, flags, lowest_cosine
 ):
-  folder = make_model(tmp_path / "model", pooling, do_lower_case=do_lower_case)
-  exported = tmp_path / "exported"
-  main(
-    f"--model_dir={folder}", f"--export_dir={exported}", "--format=gguf", *flags
-  )
+  folder = make_model(tmp_path, pooling, do_lower_case=do_lower_case)
+  vectors = encode(export(folder, *flags), TEXTS)
   with run_embeddings.Predictor(str(folder)) as predictor:
     expected = predictor.encode(TEXTS)
-  cosines = np.sum(encode(exported / "model.gguf", TEXTS) * expected, axis=1)
+  cosines = np.sum(vectors * expected, axis=1)
   assert cosines.min() > lowest_cosine
 
 
-def test_q8_0_is_for_matrices_whose_rows_it_divides(main, tmp_path):
-  folder = make_model(tmp_path / "model", "mean")
-  main(
-    f"--model_dir={folder}",
-    f"--export_dir={tmp_path / 'exported'}",
-    "--format=gguf",
-    "--quantize=int8",
-  )
-  reader = gguf.GGUFReader(tmp_path / "exported" / "model.gguf")
+def test_q8_0_is_for_matrices_whose_rows_it_divides(export, tmp_path):
+  path = export(make_model(tmp_path, "mean"), "--quantize=int8")
+  reader = gguf.GGUFReader(path)
   types = {tensor.name: tensor.tensor_type.name for tensor in reader.tensors}
   assert types["blk.0.attn_q.weight"] == "Q8_0"
   # Its rows have 48 values, a block has 32.
@@ -97,25 +96,17 @@ def test_q8_0_is_for_matrices_whose_rows_it_divides(main, tmp_path):
   assert types["blk.0.attn_q.bias"] == types["position_embd.weight"] == "F32"
 
 
-def test_the_encoder_of_a_task_has_no_pooling(main, tmp_path):
-  folder = signatures_test.make_model(
-    tmp_path / "model", **signatures_test.MODELS["ner"]
-  )
-  flags = f"--model_dir={folder}", "--format=gguf"
-  main(*flags, f"--export_dir={tmp_path / 'exported'}", "--encoder")
-  reader = gguf.GGUFReader(tmp_path / "exported" / "model.gguf")
-  assert "bert.pooling_type" not in reader.fields
+def test_the_encoder_of_a_task_has_no_pooling(export, tmp_path):
+  folder = signatures_test.make_model(tmp_path, **signatures_test.MODELS["ner"])
   with pytest.raises(InputError, match="output layer of this task"):
-    main(*flags, f"--export_dir={tmp_path / 'other'}")
+    export(folder)
+  reader = gguf.GGUFReader(export(folder, "--encoder"))
+  assert "bert.pooling_type" not in reader.fields
 
 
 @pytest.mark.parametrize("spec", ["cls", "max"])
-def test_what_llama_cpp_does_not_compute_is_refused(main, tmp_path, spec):
-  folder = embedder_test.make_model(tmp_path / "model", spec)
+def test_what_llama_cpp_does_not_compute_is_refused(export, tmp_path, spec):
+  folder = embedder_test.make_model(tmp_path, spec)
   with pytest.raises(InputError, match="does not compute"):
-    main(
-      f"--model_dir={folder}",
-      f"--export_dir={tmp_path / 'exported'}",
-      "--format=gguf",
-    )
+    export(folder)
   assert not (tmp_path / "exported").exists()

@@ -22,6 +22,15 @@ def encoder(**changed):
   return onnx_graph.Encoder(onnx_graph.Graph(), config, {}, {})
 
 
+def run(graph, tensor, shape, num_tokens=1):
+  """Value of a tensor of a graph."""
+  model = graph.model({"found": onnx_graph.Output(tensor, shape)})
+  session = onnxruntime.InferenceSession(model.SerializeToString())
+  ids = np.ones([1, num_tokens], np.int64)
+  names = onnx_graph.INPUT_NAMES.values()
+  return session.run(None, dict.fromkeys(names, ids))[0]
+
+
 @pytest.mark.parametrize(
   "name", ["gelu", "GELU", "gelu_tanh", "gelu_new", "relu", "tanh", "linear"]
 )
@@ -29,11 +38,7 @@ def test_activations_are_those_of_modeling(name):
   values = np.linspace(-6, 6, 101, dtype=np.float32)
   of_onnx = encoder()
   tensor = of_onnx.activation(of_onnx.graph.node("Identity", values), name)
-  model = of_onnx.graph.model({"values": onnx_graph.Output(tensor, [101])})
-  session = onnxruntime.InferenceSession(model.SerializeToString())
-  ids = np.zeros([1, 1], np.int64)
-  inputs = dict.fromkeys(onnx_graph.INPUT_NAMES.values(), ids)
-  (found,) = session.run(None, inputs)
+  found = run(of_onnx.graph, tensor, [101])
   function = modeling.get_activation(name) or tf.identity
   with tf.Graph().as_default(), tf.Session() as session:
     expected = session.run(function(tf.constant(values)))
@@ -67,12 +72,7 @@ def test_attention_to_600_tokens_is_not_rounded_to_none(
   states = encoder.graph.node("Identity", states)
   hidden = onnx_graph.LayerNorm(encoder, states, "a")
   context, _ = encoder.attention_layer("a/self", hidden, hidden)
-  output = onnx_graph.Output(context, [1, 600, 4])
-  model = encoder.graph.model({"context": output})
-  session = onnxruntime.InferenceSession(model.SerializeToString())
-  ids = np.ones([1, 600], np.int64)
-  inputs = dict.fromkeys(onnx_graph.INPUT_NAMES.values(), ids)
-  (found,) = session.run(None, inputs)
+  found = run(encoder.graph, context, [1, 600, 4], num_tokens=600)
   normalized = np.array([3.0, 1.0, -1.0, -3.0]) / np.sqrt(5.0)
   np.testing.assert_allclose(found[0, 0], is_kept * normalized, atol=0.03)
 

@@ -88,30 +88,10 @@ TEXTS = [
   "catsly [SEP] [MASK]",
 ]
 # Difficult words, and simple ones.
-ODD = [
-  "cats",
-  "catsly",
-  "résumé",
-  "re\u0301",
-  "İstanbul",
-  "ﬁ",
-  "½",
-  "한",
-  "中文",
-]
-ODD += ["zebra.", "ab", "aab", "a,a", "(cat)", "a.b.", "CAFÉ", "##s", "[SEP]"]
-ODD += [
-  "ΑΣ",
-  "_",
-  "  ",
-  "\n",
-  "\xa0",
-  "\u2028",
-  "\0",
-  "\u200b",
-  "\u0301",
-  *WORDS,
-]
+ODD = ["cats", "catsly", "résumé", "re\u0301", "İstanbul", "ﬁ", "½", "한"]
+ODD += ["中文", "zebra.", "ab", "aab", "a,a", "(cat)", "a.b.", "CAFÉ", "##s"]
+ODD += ["[SEP]", "ΑΣ", "_", "  ", "\n", "\xa0", "\u2028", "\0", "\u200b"]
+ODD += ["\u0301", *WORDS]
 
 
 def random_texts(count, longest, words, seed, separators=("", " ")):

@@ -1,5 +1,6 @@
 """Tests of the graph tokenizer against `tokenization.FullTokenizer`."""
 
+import functools
 import gzip
 
 import pytest
@@ -127,26 +128,20 @@ def test_any_texts_have_equal_ids_and_offsets(small, texts):
 )
 def test_never_split_words_have_equal_ids(small_vocab_file, pieces):
   text = "".join(pieces)
-  never = ["[MASK]", "[MASK]x"]
-  tokenizer = tokenization.FullTokenizer(small_vocab_file, True, never)
-  graph = never_splitting(small_vocab_file)
+  tokenizer, graph = cached(small_vocab_file, ("[MASK]", "[MASK]x"))
   (ids,) = graph.tokenize([text]).ids.to_list()
   assert ids == tokenizer.encode(text)
 
 
-_GRAPHS = {}
-
-
-def never_splitting(path):
-  if path not in _GRAPHS:
-    _GRAPHS[path] = tf_tokenizer.GraphTokenizer(
-      tokenization.FullTokenizer(path, True, ["[MASK]", "[MASK]x"])
-    )
-  return _GRAPHS[path]
+@functools.cache
+def cached(path, never_split=(), pattern=None):
+  """A tokenizer, and its graph version."""
+  tokenizer = tokenization.FullTokenizer(path, True, never_split)
+  return tokenizer, tf_tokenizer.GraphTokenizer(tokenizer, pattern)
 
 
 def test_a_never_split_word_does_not_span_two_texts(small_vocab_file):
-  graph = never_splitting(small_vocab_file)
+  _, graph = cached(small_vocab_file, ("[MASK]", "[MASK]x"))
   ids = graph.tokenize(["[MA", "SK]", "[MASK]"]).ids.to_list()
   assert [len(row) for row in ids] == [2, 2, 1]
 
@@ -185,10 +180,7 @@ def test_pairs_are_encoded_and_truncated_equally(small, max_seq_length, pads):
 @example(texts=["ΑΣ\x00dog"])  # whose sigma ends a word
 @example(texts=["abe\u0301 a\u0301\u200db", "\u0301ab", "❤\ufe0fab 中\u0301ab"])
 def test_words_of_a_pattern_are_tokenized_separately(small_vocab_file, texts):
-  tokenizer = tokenization.FullTokenizer(small_vocab_file)
-  graph = _GRAPHS.setdefault(
-    "words", tf_tokenizer.GraphTokenizer(tokenizer, ner.WORD)
-  )
+  tokenizer, graph = cached(small_vocab_file, pattern=ner.WORD)
   texts = [tokenization.convert_to_unicode(as_bytes(text)) for text in texts]
   tokens = graph.tokenize(tf.constant(texts, tf.string, [len(texts)]))
   sentences = [ner.from_text(text) for text in texts]

@@ -2,9 +2,9 @@
 
 import json
 import os
-import subprocess
 import sys
 
+import commands
 import pytest
 import tensorflow.compat.v1 as tf
 
@@ -269,10 +269,5 @@ print(names.count("tf_Compute"))
   not os.path.isdir("/proc/self/task"), reason="names threads as Linux does"
 )
 def test_a_session_has_the_threads_of_the_flag():
-  printed = subprocess.run(
-    [sys.executable, "-c", SESSION],
-    stdout=subprocess.PIPE,
-    check=True,
-    text=True,
-  )
-  assert printed.stdout.split() == ["3"]
+  done = commands.run_code(SESSION)
+  assert done.stdout.split() == ["3"], done.stderr

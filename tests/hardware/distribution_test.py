@@ -131,19 +131,11 @@ def test_every_task_of_slurm_finds_its_own_address(hosts, nodes, monkeypatch):
 def workspace(tmp_path_factory):
   """A folder with records, and configs with dropout and without."""
   workspace = tmp_path_factory.mktemp("replicas")
+  tiny_pretraining.write_data(workspace)
   config = tiny_pretraining.CONFIG.to_dict()
-  tokens = tiny_pretraining.VOCAB
-  (workspace / "vocab.txt").write_text(
-    "".join(token + "\n" for token in tokens)
-  )
-  for name, prob in (("dropout", 0.1), ("plain", 0.0)):
-    probs = {"hidden_dropout_prob": prob, "attention_probs_dropout_prob": prob}
-    (workspace / f"{name}.json").write_text(json.dumps(config | probs))
-  for number, num_records in enumerate([20, 13, 9]):
-    tiny_pretraining.write_examples(
-      workspace / f"train-{number}.tfrecord", num_records, number
-    )
-  tiny_pretraining.write_examples(workspace / "held_out.tfrecord", 10, 3)
+  assert config["hidden_dropout_prob"] > 0
+  probs = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+  (workspace / "plain.json").write_text(json.dumps(config | probs))
   return workspace
 
 
@@ -229,14 +221,16 @@ def test_replicas_match_one_replica_with_options(train, workspace, name, more):
   assert_same_training(*folders)
 
 
+TWO_CPUS = tf.ConfigProto(device_count={"CPU": 2})
+
+
 def run_by_two_replicas(function):
   """Results of a function in each of two replicas."""
   with tf.Graph().as_default():
     strategy = distribution._local_strategy(2)
     with strategy.scope():
       results = strategy.experimental_local_results(strategy.run(function))
-    config = tf.ConfigProto(device_count={"CPU": 2})
-    with tf.Session(config=config) as session:
+    with tf.Session(config=TWO_CPUS) as session:
       session.run(tf.global_variables_initializer())
       return session.run(results)
 
@@ -269,8 +263,7 @@ def test_all_replicas_of_a_process_sum_its_stop_requests():
       strategy.run(checkpoint_hook.share_stop_requests)
     hook.begin()
     asked = hook.before_run(None)
-    config = tf.ConfigProto(device_count={"CPU": 2})
-    with tf.Session(config=config) as session:
+    with tf.Session(config=TWO_CPUS) as session:
       sums = session.run(asked.fetches, asked.feed_dict)
   assert [total.tolist() for total in sums] == [[0, 2], [0, 2]]
 
@@ -294,15 +287,15 @@ def test_gpus_of_several_workers_communicate_by_nccl(monkeypatch, on_gpu):
 def test_interrupted_run_of_replicas_ends_with_the_same_weights(
   train, workspace, main
 ):
-  straight = train("once", "--num_replicas=2", config="dropout")
-  part = train("part", "--num_replicas=2", config="dropout")
+  straight = train("once", "--num_replicas=2", config="bert_config")
+  part = train("part", "--num_replicas=2", config="bert_config")
   step_10 = str(part / "model.ckpt-10")
   tf.train.update_checkpoint_state(str(part), step_10)
   for path in part.glob("model.ckpt-20.*"):
     path.unlink()
   main(
     "--do_train",
-    *flags(workspace, "part", "--num_replicas=2", config="dropout"),
+    *flags(workspace, "part", "--num_replicas=2", config="bert_config"),
   )
   run_outputs.assert_same_variables(straight, part)
 
@@ -372,20 +365,19 @@ def test_invalid_flags_are_refused(
 ):
   for name, value in environment.items():
     monkeypatch.setenv(name, value)
-  refused = pytest.raises(InputError, match=re.escape(message))
-  with refused:
+  with pytest.raises(InputError, match=re.escape(message)):
     main("--do_train", *flags(workspace, "refused", *more))
 
 
 # Processes
 
 
-def free_ports(number):
+def free_addresses(number):
   with contextlib.ExitStack() as stack:
     sockets = [stack.enter_context(socket.socket()) for _ in range(number)]
     for bound in sockets:
       bound.bind(("localhost", 0))
-    return [bound.getsockname()[1] for bound in sockets]
+    return [f"localhost:{bound.getsockname()[1]}" for bound in sockets]
 
 
 # A worker that joins the others while signals are requests to stop.
@@ -440,7 +432,7 @@ def joining(addresses, *nums_local):
 
 @pytest.mark.process
 def test_a_worker_that_waits_for_the_others_is_stopped_by_sigterm():
-  addresses = [f"localhost:{port}" for port in free_ports(2)]
+  addresses = free_addresses(2)
   with joining(addresses, 1) as (process,):
     assert process.stdout.readline() == "joining\n"
     host, port = addresses[0].split(":")
@@ -458,19 +450,26 @@ def is_open(host, port):
 
 @pytest.mark.process
 def test_workers_with_different_numbers_of_devices_are_refused():
-  addresses = [f"localhost:{port}" for port in free_ports(2)]
-  with joining(addresses, 2, 1) as processes:
+  with joining(free_addresses(2), 2, 1) as processes:
     logs = [process.communicate(timeout=60)[1] for process in processes]
   assert [process.returncode for process in processes] == [1, 1], logs
   # The other worker may find that this one is lost.
   assert "the same --num_replicas" in "".join(logs)
 
 
+def succeed(number, arguments):
+  """Runs workers that must succeed; returns their logs."""
+  with Workers(number, arguments) as workers:
+    statuses, logs = zip(*workers.wait())
+  assert not any(statuses), logs
+  return logs
+
+
 class Workers:
   """The worker processes of one run."""
 
   def __init__(self, number, arguments):
-    cluster = {"worker": [f"localhost:{port}" for port in free_ports(number)]}
+    cluster = {"worker": free_addresses(number)}
     script = os.path.join(commands.ROOT, "run_pretraining.py")
     self.processes = [
       subprocess.Popen(
@@ -495,6 +494,9 @@ class Workers:
     logs = [process.communicate(timeout=600)[1] for process in self.processes]
     return list(zip((p.returncode for p in self.processes), logs))
 
+  def wait_for(self, path):
+    commands.wait_until(path.exists, *self.processes)
+
   def __enter__(self):
     return self
 
@@ -508,14 +510,8 @@ class Workers:
 @pytest.mark.parametrize("number", [2, 4])
 def test_workers_have_the_same_losses_as_one(workspace, single, number):
   folder = workspace / f"workers_{number}"
-  with Workers(number, flags(workspace, folder)) as workers:
-    for status, log in workers.wait():
-      assert status == 0, log
+  succeed(number, flags(workspace, folder))
   assert_same_training(folder, single)
-
-
-def wait_for(path, workers):
-  commands.wait_until(path.exists, *workers.processes)
 
 
 @pytest.mark.slow
@@ -524,9 +520,7 @@ def test_workers_stop_together_at_early_stopping(workspace):
   more = ["--learning_rate=0", "--eval_steps=4", "--patience=2"]
   more += ["--save_checkpoints_steps=4"]
   more += ["--do_eval", f"--eval_input_file={workspace}/held_out.tfrecord"]
-  with Workers(2, flags(workspace, folder, *more)) as workers:
-    for status, log in workers.wait():
-      assert status == 0, log
+  succeed(2, flags(workspace, folder, *more))
   # The third evaluation ends it; the other worker learns of it a step later.
   assert run_outputs.steps_done(folder) == 13
   assert (folder / "eval_results.txt").exists()
@@ -538,16 +532,13 @@ LONG = ["--num_train_steps=200", "--save_checkpoints_steps=50"]
 @pytest.fixture(scope="module")
 def uninterrupted(workspace):
   """Output folder of an uninterrupted run of two workers with dropout."""
-  arguments = flags(workspace, "uninterrupted", *LONG, config="dropout")
-  with Workers(2, arguments) as workers:
-    for status, log in workers.wait():
-      assert status == 0, log
+  succeed(2, flags(workspace, "uninterrupted", *LONG, config="bert_config"))
   return workspace / "uninterrupted"
 
 
 @pytest.mark.slow
 def test_two_workers_have_the_losses_of_two_replicas(train, uninterrupted):
-  replicas = train("long", "--num_replicas=2", *LONG, config="dropout")
+  replicas = train("long", "--num_replicas=2", *LONG, config="bert_config")
   found, expected = losses(uninterrupted), losses(replicas)
   assert len(found) == len(expected) == 200
   # Later ones differ by more than rounding.
@@ -557,17 +548,15 @@ def test_two_workers_have_the_losses_of_two_replicas(train, uninterrupted):
 @pytest.mark.slow  # a killed worker is like it
 def test_run_stopped_at_one_worker_resumes(workspace, uninterrupted):
   folder = workspace / "stopped"
-  arguments = flags(workspace, folder, *LONG, config="dropout")
+  arguments = flags(workspace, folder, *LONG, config="bert_config")
   with Workers(2, arguments) as workers:
-    wait_for(folder / "model.ckpt-50.index", workers)
+    workers.wait_for(folder / "model.ckpt-50.index")
     workers.processes[1].send_signal(signal.SIGTERM)
     for status, log in workers.wait():
       assert status == 128 + signal.SIGTERM, log
       assert "Stopped by SIGTERM at step" in log.splitlines()[-1]
   assert 50 <= run_outputs.steps_done(folder) < 200
-  with Workers(2, arguments) as workers:
-    for status, log in workers.wait():
-      assert status == 0, log
+  succeed(2, arguments)
   run_outputs.assert_same_variables(folder, uninterrupted)
 
 
@@ -575,17 +564,14 @@ def test_run_stopped_at_one_worker_resumes(workspace, uninterrupted):
 @pytest.mark.parametrize("lost", [pytest.param(0, marks=pytest.mark.slow), 1])
 def test_run_with_a_killed_worker_resumes(workspace, uninterrupted, lost):
   folder = workspace / f"lost_{lost}"
-  arguments = flags(workspace, folder, *LONG, config="dropout")
+  arguments = flags(workspace, folder, *LONG, config="bert_config")
   with Workers(2, arguments) as workers:
-    wait_for(folder / "model.ckpt-50.index", workers)
+    workers.wait_for(folder / "model.ckpt-50.index")
     workers.processes[lost].send_signal(signal.SIGKILL)
     results = workers.wait()
   assert results[lost][0] == -signal.SIGKILL
   status, log = results[1 - lost]
   assert status == 1 and "another worker was lost" in log.splitlines()[-1], log
   assert 0 < run_outputs.steps_done(folder) < 200
-  with Workers(2, arguments) as workers:
-    for status, log in workers.wait():
-      assert status == 0, log
-      assert "from step 0 to" not in log
+  assert "from step 0 to" not in "".join(succeed(2, arguments))
   run_outputs.assert_same_variables(folder, uninterrupted)

@@ -7,7 +7,6 @@ also compare its numbers with those of the uncompiled step.
 
 import dataclasses
 import socket
-import sys
 import time
 import types
 
@@ -16,6 +15,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 import tpu_graph
+import wrong_input_world
 
 import modeling
 import run_classifier
@@ -25,7 +25,6 @@ from benchmarks.task_models import (
   CONFIG,
   LABELS,
   LENGTH,
-  VOCAB_SIZE,
   random_batch,
 )
 from bertlib.checkpoints import model_json
@@ -59,6 +58,10 @@ def run_of(name, *arguments):
 
 def model_of(name, *arguments):
   return task_models.model_of(name, "--use_tpu", *arguments)
+
+
+def constants(batch):
+  return {name: tf.constant(values) for name, values in batch.items()}
 
 
 @pytest.fixture
@@ -99,11 +102,8 @@ def test_memory_plan_counts_the_output_positions_of_the_last_layer(
   monkeypatch.setattr(modeling, "transformer_model", encode)
   task = run_of(name).task
   with tf.Graph().as_default():
-    batch = {
-      feature: tf.constant(values)
-      for feature, values in random_batch(task.features).items()
-    }
     model_fn, _ = model_of(name)
+    batch = constants(random_batch(task.features))
     model_fn(batch, None, TRAIN, {"batch_size": BATCH_SIZE})
   counts = [p if p is None else p.shape[1] for p in computed]
   assert counts == [positions] == [task.num_output_positions]
@@ -124,7 +124,7 @@ def losses_of(model_fn, batch):
   """The losses of some steps, without XLA and with it."""
   with tf.Graph().as_default():
     tf.set_random_seed(1)
-    batch = {name: tf.constant(values) for name, values in batch.items()}
+    batch = constants(batch)
     plain = make_step(model_fn, batch)
     # Reuses the variables of the plain step.
     step = tf.function(
@@ -253,18 +253,7 @@ def ancestors(nodes, node):
 
 @pytest.fixture
 def two_cores(monkeypatch):
-  """Makes TPUEstimator build its graph for a TPU with two cores."""
-  monkeypatch.setattr(
-    sys.modules["tensorflow.python.tpu.tpu_system_metadata"],
-    "_query_tpu_system_metadata",
-    lambda *args, **kwargs: tf.tpu.experimental.TPUSystemMetadata(
-      num_cores=2,
-      num_hosts=1,
-      num_of_cores_per_host=2,
-      topology=None,
-      devices=[],
-    ),
-  )
+  tpu_graph.simulate_cores(monkeypatch, 2)
   # A server answers, though it is not a TPU.
   with socket.create_server(("127.0.0.1", 0)) as server:
     yield f"--tpu_name=grpc://127.0.0.1:{server.getsockname()[1]}"
@@ -352,10 +341,10 @@ def test_what_a_tpu_could_not_compile_is_found(build, spec, problem):
 
 
 def evaluate(model_fn, batch):
-  """Metrics of a batch, and the logits of each example."""
+  """Metrics of a batch."""
   with tf.Graph().as_default():
     tf.set_random_seed(1)
-    batch = {name: tf.constant(values) for name, values in batch.items()}
+    batch = constants(batch)
     spec = model_fn(batch, None, EVAL, {"batch_size": BATCH_SIZE}, None)
     metric_fn, tensors = spec.eval_metrics
     metrics = metric_fn(*tensors)
@@ -363,7 +352,7 @@ def evaluate(model_fn, batch):
       session.run(tf.global_variables_initializer())
       session.run(tf.local_variables_initializer())
       session.run([update for _, update in metrics.values()])
-      return session.run(({n: v for n, (v, _) in metrics.items()}, tensors[2]))
+      return session.run({name: value for name, (value, _) in metrics.items()})
 
 
 @pytest.mark.train
@@ -371,28 +360,13 @@ def test_metrics_ignore_padding_examples():
   model_fn, layout = model_of("classification")
   batch = random_batch(layout)
   batch["is_real_example"] = np.array([1, 1, 1, 0], np.int32)
-  metrics, _ = evaluate(model_fn, batch)
-  expected, _ = evaluate(
+  metrics = evaluate(model_fn, batch)
+  expected = evaluate(
     model_fn, {name: values[:3] for name, values in batch.items()}
   )
   assert metrics == pytest.approx(expected, rel=1e-6)
   batch["is_real_example"][:] = 1
-  assert evaluate(model_fn, batch)[0] != pytest.approx(expected, rel=1e-6)
-
-
-def test_one_hot_embeddings_equal_gathered_ones():
-  problem = Problem("classification", LABELS)
-  batch = random_batch(classification_records.record_layout(LENGTH, problem))
-  gathered, one_hot_scores = (
-    evaluate(
-      run_classifier.model_fn_builder(
-        CONFIG, len(LABELS), None, 1.0, None, None, True, one_hot
-      ),
-      batch,
-    )[1]
-    for one_hot in (False, True)
-  )
-  np.testing.assert_allclose(one_hot_scores, gathered, rtol=1e-5, atol=1e-6)
+  assert evaluate(model_fn, batch) != pytest.approx(expected, rel=1e-6)
 
 
 # The host
@@ -403,9 +377,7 @@ def test_host_call_writes_the_mean_over_cores(tmp_path, one_core):
   model_fn, layout = model_of("classification")
   config = types.SimpleNamespace(model_dir=str(tmp_path))
   with tf.Graph().as_default():
-    batch = {
-      name: tf.constant(values) for name, values in random_batch(layout).items()
-    }
+    batch = constants(random_batch(layout))
     spec = model_fn(batch, None, TRAIN, {"batch_size": BATCH_SIZE}, config)
     write, tensors = spec.host_call
   assert {tuple(tensor.shape) for tensor in tensors} == {(1,)}
@@ -452,36 +424,6 @@ def test_model_files_are_written_to_a_remote_folder(tmp_path):
 # Missing TPU
 
 
-@pytest.fixture(scope="module")
-def workspace(tmp_path_factory):
-  """A folder with the inputs of a classifier."""
-  workspace = tmp_path_factory.mktemp("tpu")
-  words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "cat", "dog"]
-  words += [f"word{number}" for number in range(VOCAB_SIZE - len(words))]
-  (workspace / "vocab.txt").write_text("\n".join(words) + "\n")
-  (workspace / "bert_config.json").write_text(CONFIG.to_json_string())
-  (workspace / "train.tsv").write_text("cat\ta\ndog\tb\n" * 4)
-  return workspace
-
-
-@pytest.fixture(scope="module")
-def classify(workspace):
-  with commands.in_process(run_classifier) as main:
-
-    def classify(*flags):
-      main(
-        "--task_name=tsv",
-        "--do_train",
-        f"--data_dir={workspace}",
-        f"--vocab_file={workspace / 'vocab.txt'}",
-        f"--bert_config_file={workspace / 'bert_config.json'}",
-        "--max_seq_length=8",
-        *flags,
-      )
-
-    yield classify
-
-
 UNUSED = "grpc://127.0.0.1:1"
 
 
@@ -517,14 +459,20 @@ UNUSED = "grpc://127.0.0.1:1"
   ],
 )
 def test_missing_tpu_is_reported_within_seconds(
-  flags, expected, classify, workspace, tmp_path, monkeypatch
+  flags, expected, world, tmp_path, monkeypatch
 ):
   monkeypatch.chdir(tmp_path)
   (tmp_path / "bert_model.ckpt.index").touch()
   output_dir = tmp_path / "out"
+  given = wrong_input_world.COMMANDS["run_classifier"]
+  given = [flag.format(world=world, out=output_dir) for flag in given]
+  given += ["--init_checkpoint=", "--train_batch_size=8", "--use_tpu", *flags]
   start = time.monotonic()
-  with pytest.raises(InputError) as raised:
-    classify(f"--output_dir={output_dir}", "--use_tpu", *flags)
+  with (
+    commands.in_process(run_classifier) as main,
+    pytest.raises(InputError) as raised,
+  ):
+    main(*given)
   assert time.monotonic() - start < 15
   message = str(raised.value)
   assert message.startswith(expected)

@@ -262,8 +262,7 @@ def test_both_signals_are_handled_within_the_block_only():
 
 
 _LISTENER = """
-import os, signal, sys
-sys.path.insert(0, {root!r})
+import os, signal
 from bertlib.cli import app, signals
 from bertlib.io import files
 from absl import flags
@@ -277,25 +276,22 @@ app.run(main)
 """
 
 
+def listen(folder, act):
+  """Runs a command that acts while it writes a file to a folder."""
+  path = str(folder / "out.txt")
+  return commands.run_code(_LISTENER.format(path=path, act=act))
+
+
 @pytest.mark.parametrize(
-  ("act", "status", "named"),
-  [
-    ("os.kill(os.getpid(), signal.SIGTERM)", 143, "SIGTERM"),
-    ("os.kill(os.getpid(), signal.SIGINT)", 130, "SIGINT"),
-  ],
+  ("name", "status"), [("SIGTERM", 143), ("SIGINT", 130)]
 )
 def test_stopped_command_prints_one_line_and_leaves_no_files(
-  tmp_path, act, status, named
+  tmp_path, name, status
 ):
-  code = _LISTENER.format(
-    root=commands.ROOT, path=str(tmp_path / "out.txt"), act=act
-  )
-  done = subprocess.run(
-    [sys.executable, "-c", code], capture_output=True, text=True, check=False
-  )
+  done = listen(tmp_path, f"os.kill(os.getpid(), signal.{name})")
   assert done.returncode == status, done.stderr
   (line,) = done.stderr.splitlines()
-  assert named in line
+  assert name in line
   assert os.listdir(tmp_path) == []
 
 
@@ -305,10 +301,4 @@ def test_second_interrupt_ends_the_process_at_once(tmp_path):
       os.kill(os.getpid(), signal.SIGINT)
       os.kill(os.getpid(), signal.SIGINT)
       while True: pass"""
-  code = _LISTENER.format(
-    root=commands.ROOT, path=str(tmp_path / "out.txt"), act=act
-  )
-  done = subprocess.run(
-    [sys.executable, "-c", code], capture_output=True, check=False
-  )
-  assert done.returncode == -signal.SIGINT
+  assert listen(tmp_path, act).returncode == -signal.SIGINT
