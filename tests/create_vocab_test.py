@@ -305,7 +305,6 @@ def test_missing_extra_is_named(monkeypatch):
     ([], "either --input_file"),
     (["--input_file=text", "--add_words=text"], "either --input_file"),
     (["--add_words=text", "--vocab_size=9"], "goes with --input_file"),
-    (["--add_words=text"], "needs --vocab_file"),
     (["--add_words=text", "--vocab_file=no.txt"], "no.txt: cannot be read"),
     (["--add_words=text", "--vocab_file=text"], "has no [UNK], [CLS], [SEP]"),
     (["--add_words=empty", "--vocab_file=vocab"], "empty: has no words"),

@@ -108,11 +108,19 @@ def assert_same_text(text, expected):
 # Whole runs
 
 
-@pytest.mark.train
-def test_several_replicas_give_the_same_features(folder, extracted, tmp_path):
-  replicated = tmp_path / "replicated.jsonl"
-  extract(replicated, folder, layers="-1,0", num_replicas=3)
-  assert_same_text(replicated.read_text(), extracted[0])
+@pytest.mark.parametrize(
+  "changed",
+  [
+    {"batch_size": 1},
+    pytest.param({"num_replicas": 3}, marks=pytest.mark.train),
+  ],
+  ids=str,
+)
+def test_features_do_not_depend_on_batches_and_replicas(
+  folder, extracted, tmp_path, changed
+):
+  extract(tmp_path / "same.jsonl", folder, layers="-1,0", **changed)
+  assert_same_text((tmp_path / "same.jsonl").read_text(), extracted[0])
 
 
 def test_output_equals_the_reference(tmp_path, golden):
@@ -134,11 +142,6 @@ def test_output_equals_the_reference(tmp_path, golden):
   )
   with gzip.open(program("features_output.jsonl.gz"), "rt") as file:
     assert_same_text((tmp_path / "output.jsonl").read_text(), file.read())
-
-
-def test_features_do_not_depend_on_the_batch_size(folder, extracted, tmp_path):
-  extract(tmp_path / "one.jsonl", folder, layers="-1,0", batch_size=1)
-  assert_same_text((tmp_path / "one.jsonl").read_text(), extracted[0])
 
 
 @pytest.mark.parametrize(
@@ -464,11 +467,6 @@ def test_pooling_of_the_flags_leaves_projection_and_prompt_out(
 # Errors
 
 
-def test_a_prompt_of_a_model_without_prompts_is_refused(refuse, folder):
-  line = refuse(prompt="query")
-  assert "--prompt=query" in line and "not a model of sentence vect" in line
-
-
 def test_an_unknown_prompt_is_refused(refuse, folder):
   model, _ = sentence_model(folder / "sentences", folder)
   line = refuse(prompt="question", init_checkpoint=model)
@@ -494,10 +492,19 @@ def refuse(folder, tmp_path):
   return refuse
 
 
-def test_empty_input_file_is_refused(refuse, folder):
-  (folder / "empty.txt").write_text("")
-  line = refuse(input_file=folder / "empty.txt", layers=-1)
-  assert f"{folder}/empty.txt: has no lines" in line
+@pytest.mark.parametrize(
+  ("changed", "words"),
+  [
+    ({"prompt": "query"}, "--prompt=query: {}/model.ckpt is not a model of"),
+    ({"output_format": "npz"}, "--pooling"),
+    ({"layers": -1, "input_file": "{}/empty"}, "{}/empty: has no lines"),
+    ({"layers": -1, "output_file": "{}/none/x"}, "{}/none/x: No such file"),
+  ],
+)
+def test_wrong_input_is_refused(refuse, folder, changed, words):
+  (folder / "empty").touch()
+  changed = {name: str(value).format(folder) for name, value in changed.items()}
+  assert words.format(folder) in refuse(**changed)
 
 
 @pytest.mark.unit
@@ -505,15 +512,6 @@ def test_empty_input_file_is_refused(refuse, folder):
 def test_invalid_layers_are_refused(layers):
   with pytest.raises(InputError, match=f"--layers={layers}: .* -2 to 1, .* 2 "):
     extract_features.parse_layers(layers, num_hidden_layers=2)
-
-
-def test_npz_without_pooling_is_refused(refuse):
-  assert "--pooling" in refuse(output_format="npz")
-
-
-def test_output_file_in_a_missing_folder_is_refused(refuse, folder):
-  line = refuse(output_file=folder / "nowhere" / "x.jsonl", layers=-1)
-  assert f"{folder}/nowhere/x.jsonl" in line and "No such file" in line
 
 
 @pytest.mark.process

@@ -429,9 +429,3 @@ def test_a_full_disk_leaves_earlier_output_as_it_was(place, trained):
   )
   assert "File too large" in line and "Make room" in line
   assert {path: path.read_bytes() for path in before} == before
-
-
-@pytest.mark.graph
-def test_nothing_to_score(place):
-  line = refuse(place, "--do_eval", output_dir=place / "untrained")
-  assert "untrained: holds no trained model" in line

@@ -75,9 +75,6 @@ def test_the_score_reported_is_that_of_the_best_weights(trained):
   assert [row["step"] for row in rows] == [20, 40]
   best = max(row["ndcg@10"] for row in rows)
   assert results(trained.folder)["eval_ndcg@10"] == pytest.approx(best)
-
-
-def test_the_report_shows_the_worst_errors(trained):
   assert "<h2>Worst errors</h2>" in (trained.folder / "report.html").read_text()
 
 

@@ -273,14 +273,6 @@ def test_packed_rows_are_trimmed_in_all_features_of_tokens(folder):
   assert len(lengths) > 1
 
 
-def test_packed_and_single_sequences_do_not_mix(folder, tmp_path):
-  files = "{0}/packed-0.tfrecord,{0}/single.tfrecord"
-  line = commands.fail(
-    SCRIPT, "--do_train", *packed_flags(folder, tmp_path, input_file=files)
-  )
-  assert f"{folder}/single.tfrecord: its records are packed in another" in line
-
-
 def test_rows_count_as_records(folder):
   path = str(folder / "packed-0.tfrecord")
   assert pretraining_records.sequences_per_row(path) == MOST
@@ -368,6 +360,11 @@ def test_workers_read_their_rows_of_a_packed_batch(folder):
     ({"max_sequences_per_row": 1}, "--max_sequences_per_row=1: too small"),
     ({"shard_by": "file"}, "--pack: packs what all workers read."),
     ({"input_file": "{}/packed-*.tfrecord"}, "{}/packed-0.tfrecord has packed"),
+    (
+      {"input_file": "{0}/packed-0*,{0}/single*"}
+      | dict.fromkeys(["pack", "max_sequences_per_row"]),
+      "{}/single.tfrecord: its records are packed in another",
+    ),
   ],
 )
 def test_what_cannot_be_packed_is_refused(folder, tmp_path, changed, words):

@@ -3,7 +3,6 @@
 import collections
 import glob
 import math
-import os
 import random
 import re
 import shutil
@@ -46,7 +45,6 @@ from bertlib.cli import option
 from bertlib.cli.errors import InputError
 from bertlib.data import input_pipeline, model_inputs, tf_records
 from bertlib.hardware.devices import Devices
-from bertlib.settings import model_description
 from bertlib.settings.pretraining import PretrainingSettings
 from bertlib.tasks.classification import classification_records
 from bertlib.tasks.pretraining import (
@@ -316,15 +314,6 @@ def test_held_out_records_count_once_each(place, trained):
     expected[f"{task}_accuracy"] = np.average(correct, weights=weight)
   assert results.pop("loss")
   assert results == pytest.approx(expected, abs=1e-5)
-
-
-@pytest.mark.process
-def test_a_folder_can_be_loaded_again(trained):
-  description = model_description.load(str(trained.folder))
-  assert description["script"] == "run_pretraining"
-  names = set(os.listdir(trained.folder))
-  assert {"vocab.txt", "bert_config.json", "eval_results.txt"} <= names
-  assert not [name for name in names if name.startswith(".bert-tmp-")]
 
 
 # Stopped and started again
@@ -1094,11 +1083,6 @@ def test_the_masked_lm_alone_trains_on_records_of_both_kinds(
 def test_new_masks_without_a_vocabulary(place):
   line = refuse(place, "--do_train", "--remask")
   assert "--vocab_file is needed with --remask" in line
-
-
-def test_an_untrained_model(place):
-  line = refuse(place, "--do_predict", predict_file=place / "vocab.txt")
-  assert "out: holds no trained model" in line
 
 
 def test_a_checkpoint_without_the_masked_lm(place):

@@ -36,6 +36,7 @@ def tokenizer(*words):
 def write_encoder(path, model_config):
   """Writes a checkpoint of an untrained encoder; returns its path."""
   with tf.Graph().as_default(), tf.Session() as session:
+    tf.set_random_seed(1)
     modeling.BertModel(model_config, False, tf.zeros([1, 1], tf.int32))
     session.run(tf.global_variables_initializer())
     return tf.train.Saver().save(session, str(path))
