@@ -18,7 +18,7 @@ import tensorflow.compat.v1 as tf
 import tiny_model
 import trained_models
 from absl.testing import flagsaver
-from pretraining_corpus import read_file
+from pretraining_corpus import assert_share, read_file
 from reference_data import read_jsonl
 from scipy import special
 from tiny_pretraining import (
@@ -178,16 +178,9 @@ def test_input_files_set_from_python_are_split_at_commas(place):
     settings = option.from_flags(PretrainingSettings)
     task = run_pretraining.make_task(settings)
     selection = lifecycle.read_selection(settings.run, task.metrics)
+    devices = Devices(settings.devices)
     data = pretraining_inputs.find_data(
-      Run(
-        settings,
-        Devices(settings.devices),
-        task,
-        CONFIG,
-        None,
-        None,
-        selection,
-      )
+      Run(settings, devices, task, CONFIG, None, None, selection)
     )
   assert data.train_files == files
   assert list(data.num_records.values()) == [13, 10]
@@ -348,14 +341,9 @@ def test_batches_go_on_where_training_was(place, masking):
 def tiny_model_fn(num_warmup_steps=0):
   config = run_outputs.read_json(modeling_golden("bert_config.json"))
   config["hidden_dropout_prob"] = config["attention_probs_dropout_prob"] = 0.0
+  config = modeling.BertConfig.from_dict(config)
   return run_pretraining.model_fn_builder(
-    modeling.BertConfig.from_dict(config),
-    modeling_checkpoint(),
-    1e-3,
-    8,
-    num_warmup_steps,
-    False,
-    False,
+    config, modeling_checkpoint(), 1e-3, 8, num_warmup_steps, False, False
   )
 
 
@@ -418,12 +406,11 @@ def test_training_steps_equal_the_reference(golden):
     )
 
 
+GOLDEN_RECORDS = reference_data.golden("pretraining_data", "readme.tfrecord")
+
+
 def curve(name):
   return reference_data.golden("pretraining_curve", name)
-
-
-def golden_records():
-  return reference_data.golden("pretraining_data", "readme.tfrecord")
 
 
 def golden_checkpoint():
@@ -434,7 +421,7 @@ def pretrain_as_the_reference(output_dir, *actions):
   return commands.succeed(
     "run_pretraining.py",
     *actions,
-    f"--input_file={golden_records()}",
+    f"--input_file={GOLDEN_RECORDS}",
     f"--output_dir={output_dir}",
     f"--bert_config_file={curve('bert_config.json')}",
     f"--init_checkpoint={golden_checkpoint()}",
@@ -479,7 +466,7 @@ def test_training_comes_as_far_as_the_reference(tmp_path):
 def test_steps_in_order_equal_the_reference():
   config = modeling.BertConfig.from_json_file(curve("bert_config.json"))
   (records,) = input_pipeline.record_batches(
-    [golden_records()],
+    [GOLDEN_RECORDS],
     pretraining_instances.record_layout(128, 20),
     60,
     drop_remainder=False,
@@ -507,9 +494,7 @@ def test_steps_in_order_equal_the_reference():
           [loss, step.learning_rate, step.gradient_norm, step[0]], feed
         )
       )
-    final = {
-      v.op.name: value for v, value in zip(weights, session.run(weights))
-    }
+    final = session.run({v.op.name: v for v in weights})
   losses, rates, norms, _ = zip(*told)
   steps = np.load(curve("in_order_steps.npz"))
   np.testing.assert_allclose(losses, steps["loss"], rtol=0, atol=2e-3)
@@ -529,14 +514,11 @@ def test_steps_in_order_equal_the_reference():
 
 @pytest.mark.unit
 def test_records_of_a_run_of_the_reference_are_read():
-  paths = [
-    reference_data.data("reference_runs", "tf_examples.tfrecord"),
-    golden_records(),
-  ]
+  published = reference_data.data("reference_runs", "tf_examples.tfrecord")
   layout = pretraining_instances.record_layout(128, 20)
   (theirs,), (ours,) = (
     input_pipeline.record_batches([path], layout, 99, False, False)
-    for path in paths
+    for path in (published, GOLDEN_RECORDS)
   )
   assert len(theirs["input_ids"]) == 60
   for name, tensor in ours.items():
@@ -670,11 +652,6 @@ def test_masks_follow_the_rules(masked_lm_prob, kind):
       assert num_masked == min(wanted, sum(map(len, words_of(original))))
 
 
-def within_bounds(count, num_draws, probability):
-  deviation = math.sqrt(num_draws * probability * (1 - probability))
-  return abs(count - num_draws * probability) < 5 * deviation
-
-
 def test_rates_of_what_stands_for_a_masked_token():
   ids, batch = examples(1000)
   masked = remask(batch, range(1000), masked_lm_prob=0.3)
@@ -684,15 +661,13 @@ def test_rates_of_what_stands_for_a_masked_token():
   num_draws = len(rows)
   assert num_draws > 3000
   by_chance = 0.1 / len(VOCAB)
-  assert within_bounds((after == MASK).sum(), num_draws, 0.8 + by_chance)
-  assert within_bounds((after == before).sum(), num_draws, 0.1 + by_chance)
+  assert_share((after == MASK).sum(), num_draws, 0.8 + by_chance)
+  assert_share((after == before).sum(), num_draws, 0.1 + by_chance)
   random = after[(after != MASK) & (after != before)]
   assert set(random) == set(range(len(VOCAB))) - {MASK}
   counts = np.bincount(random)
-  assert all(
-    within_bounds(n, len(random), counts.mean() / len(random))
-    for n in np.delete(counts, MASK)
-  )
+  for count in np.delete(counts, MASK):
+    assert_share(count, len(random), counts.mean() / len(random))
 
 
 def test_tokens_are_split_and_rates_change_as_asked():
@@ -731,8 +706,8 @@ def test_every_word_is_as_likely_as_another(whole_words):
   if whole_words:
     assert set(places) == {1}
   else:
-    counts = np.bincount(places, minlength=7)[1:]
-    assert all(within_bounds(count, 2000, 1 / 6) for count in counts)
+    for count in np.bincount(places, minlength=7)[1:]:
+      assert_share(count, 2000, 1 / 6)
 
 
 def test_spans_are_those_of_data_making():
@@ -762,8 +737,7 @@ def test_spans_are_those_of_data_making():
     found.update(spans_in(places, masked["input_ids"][row] == MASK))
   num_spans = sum(found.values())
   for key, count in made.items():
-    share = count / sum(made.values())
-    assert within_bounds(found[key], num_spans, share), key
+    assert_share(found[key], num_spans, count / sum(made.values()))
 
 
 def spans_in(places, is_mask):
