@@ -39,16 +39,11 @@ class FarFileSystem(LocalFileSystem):
     return "far"
 
   def match(self, patterns, limits=None):
-    return [
-      MatchResult(
-        pattern,
-        [
-          FileMetadata(f"far://here/{path}", os.path.getsize(path))
-          for path in glob.glob(local(pattern))
-        ],
-      )
-      for pattern in patterns
-    ]
+    def found(pattern):
+      for path in glob.glob(local(pattern)):
+        yield FileMetadata(f"far://here/{path}", os.path.getsize(path))
+
+    return [MatchResult(pattern, [*found(pattern)]) for pattern in patterns]
 
   def create(self, path, *arguments, **options):
     return super().create(local(path), *arguments, **options)
@@ -91,6 +86,11 @@ def flags(output_file, num_shards=3, input_file="a.txt,b*.txt"):
     f"--output_file={output_file}",
     "--vocab_file=vocab.txt",
   ]
+
+
+def far_flags():
+  """Flags of input and output files on `FarFileSystem`."""
+  return flags("far://here/far", input_file="far://here/a.txt,far://here/b*")
 
 
 def read_json(path):
@@ -176,12 +176,8 @@ def test_unknown_runner_prints_one_line(folder, runner):
 def test_receipt_repeats_the_run(folder):
   commands.succeed(SCRIPT, *flags("beam"), *IN_PROCESS)
   receipt = "beam.run.json"
-  done = commands.succeed(
-    SCRIPT,
-    f"--rerun={receipt}",
-    "--output_file=again",
-    *IN_PROCESS,
-  )
+  again = [f"--rerun={receipt}", "--output_file=again"]
+  done = commands.succeed(SCRIPT, *again, *IN_PROCESS)
   assert "results are identical to the earlier ones" in done.stderr
   assert read_outputs(folder, "again") == read_outputs(folder, "beam")
   line = commands.fail(SCRIPT, f"--rerun={receipt}")
@@ -193,8 +189,7 @@ def test_receipt_repeats_the_run(folder):
 
 def test_files_may_be_on_any_beam_file_system(folder):
   commands.succeed(SCRIPT, *flags("near"), *IN_PROCESS)
-  far = flags("far://here/far", input_file="far://here/a.txt,far://here/b*")
-  commands.succeed(SCRIPT, *far, *IN_PROCESS)
+  commands.succeed(SCRIPT, *far_flags(), *IN_PROCESS)
   assert read_outputs(folder, "far") == read_outputs(folder, "near")
   receipt = read_json(folder / "far.run.json")
   assert [file["path"] for file in receipt["files"]] == [
@@ -209,8 +204,7 @@ def test_files_may_be_on_any_beam_file_system(folder):
 
 
 def test_doctor_reads_from_beam_file_systems(folder):
-  far = flags("far://here/far", input_file="far://here/a.txt,far://here/b*")
-  done = commands.succeed(SCRIPT, "--doctor", *far)
+  done = commands.succeed(SCRIPT, "--doctor", *far_flags())
   statuses = [line.split()[:2] for line in done.stdout.splitlines()]
   assert ["pass", "input"] in statuses and ["pass", "text"] in statuses
   assert not [status for status, _ in statuses if status != "pass"]

@@ -4,7 +4,6 @@ import gzip
 import hashlib
 import importlib
 import itertools
-import json
 import os
 import random
 import re
@@ -14,6 +13,7 @@ import absl.flags
 import commands
 import pytest
 import reference_data
+import run_outputs
 from absl.testing import flagsaver
 from pretraining_corpus import Corpus, read_file
 
@@ -39,8 +39,8 @@ def golden_run(name):
   def path(file):
     return reference_data.golden("pretraining_data", file)
 
-  with open(path("runs.json")) as file:
-    (run,) = (run for run in json.load(file) if run["name"] == name)
+  runs = run_outputs.read_json(path("runs.json"))
+  (run,) = (run for run in runs if run["name"] == name)
   inputs = [path(file) for file in run["input_files"]]
   return run, inputs, reference_data.vocab(run["vocab"])
 
@@ -167,8 +167,7 @@ def test_of_large_outputs_the_ends_are_hashed(
       f"--output_file={output}",
       "--num_shards=2",
     )
-  with open(f"{output}.run.json") as file:
-    hashes = json.load(file)["results"]["sha256"]
+  hashes = run_outputs.read_json(f"{output}.run.json")["results"]["sha256"]
   first, second = (f"{output}-0000{number}-of-00002" for number in range(2))
   assert hashes == [
     receipts.fingerprint(first)["sha256"],
@@ -196,17 +195,19 @@ def flags(tmp_path, text_file, vocab_file):
   return write
 
 
-def compressed(text_file, path):
+@pytest.fixture
+def compressed(text_file):
+  """The content of a compressed text file."""
   with open(text_file, "rb") as file:
-    path.write_bytes(gzip.compress(file.read()))
+    return gzip.compress(file.read())
 
 
 @pytest.mark.process
 @pytest.mark.parametrize("num_workers", [0, 1])
 def test_gzip_text_gives_the_same_records(
-  tmp_path, flags, text_file, num_workers
+  tmp_path, flags, compressed, num_workers
 ):
-  compressed(text_file, tmp_path / "text.txt.gz")
+  (tmp_path / "text.txt.gz").write_bytes(compressed)
   changed = {"num_workers": num_workers}
   commands.succeed(SCRIPT, *flags(**changed))
   changed |= {"input_file": tmp_path / "*.gz", "output_file": tmp_path / "gz"}
@@ -218,10 +219,9 @@ def test_corpus_of_one_document_logs_a_warning(tmp_path, flags):
   (tmp_path / "one").write_text("w0000 w0003\nw0006\nw0009\n")
   log = commands.succeed(SCRIPT, *flags(input_file=tmp_path / "one")).stderr
   assert "documents: 1" in log
-  message = re.search(
-    r"(\d+) of (\d+) random next sentences come from the same document", log
+  assert re.search(
+    r"([1-9]\d*) of \1 random next sentences come from the same document", log
   )
-  assert message and int(message[1]) == int(message[2]) > 0
 
 
 def test_blank_line_after_every_sentence_logs_a_warning(tmp_path, flags):
@@ -240,10 +240,7 @@ def test_good_corpus_logs_no_warning(flags):
 def test_split_sentences_names_the_missing_package(monkeypatch, flags):
   monkeypatch.setitem(sys.modules, "sentencex", None)
   line = commands.fail(SCRIPT, *flags(split_sentences="en", num_workers=1))
-  assert line == (
-    f"{SCRIPT}: error: --split_sentences needs the package sentencex: pip"
-    " install sentencex"
-  )
+  assert line.endswith("pip install sentencex")
 
 
 @pytest.mark.process
@@ -256,36 +253,25 @@ def test_split_sentences_names_the_missing_package(monkeypatch, flags):
     ({"input_file": "{}/empty", "num_workers": 1}, "0 documents are too few"),
     ({"input_file": "{}/cut.gz", "num_workers": 1}, "{}/cut.gz: "),
     ({"vocab_file": "{}/gone"}, "{}/gone: cannot be read; name a vocab.txt"),
-    ({"vocab_file": "{}/no_mask"}, "{}/no_mask: has no [MASK]"),
-    ({"vocab_file": "{}/cut.gz"}, "{}/cut.gz, line 1, byte "),
     ({"output_file": "{0}/a,{0}/./a"}, "--output_file: names a file twice"),
-    ({"output_file": ""}, "--output_file must be given"),
     ({"output_file": "{0}/a,{0}/b", "num_shards": 2}, "one --output_file"),
-    (
-      {"num_workers": 1, "num_shards": 21},
-      "20 documents are too few for 21 output files",
-    ),
+    ({"num_workers": 1, "num_shards": 21}, "20 documents are too few for 21"),
     ({"word_boundaries": "spaces"}, "add --do_whole_word_mask"),
     ({"whole_word_draw": "word"}, "add --do_whole_word_mask"),
     (
       {"do_span_mask": True, "do_whole_word_mask": True},
       "Leave out --do_whole_word_mask",
     ),
-    (
-      {"pack": True, "max_sequences_per_row": 50},
-      "--max_sequences_per_row=50: more than fit into --max_seq_length=128.",
-    ),
+    ({"pack": True, "max_sequences_per_row": 50}, "--max_sequences_per_row=50"),
     ({"mask_split": "80,20"}, "--mask_split=80,20: not three parts"),
   ],
   ids=str,
 )
 def test_bad_input_prints_one_line(
-  tmp_path, flags, text_file, changed, message
+  tmp_path, flags, compressed, changed, message
 ):
   (tmp_path / "empty").write_text("\n \n")
-  (tmp_path / "no_mask").write_text("[UNK]\n[CLS]\n[SEP]")
-  compressed(text_file, tmp_path / "cut.gz")
-  os.truncate(tmp_path / "cut.gz", 100)
+  (tmp_path / "cut.gz").write_bytes(compressed[:100])
   before = set(os.listdir(tmp_path))
   changed = {
     name: value.format(tmp_path) if isinstance(value, str) else value
@@ -314,14 +300,8 @@ def test_records_do_not_depend_on_the_encoding(tmp_path, vocab_file):
 
 def test_folders_created_for_a_failed_run_are_removed(tmp_path):
   (tmp_path / "kept").mkdir()
-  paths = [
-    str(tmp_path / "kept" / "new" / "a"),
-    str(tmp_path / "b" / "c" / "d"),
-  ]
-  with (
-    pytest.raises(ZeroDivisionError),
-    files.folders_for(paths),
-  ):
+  paths = [f"{tmp_path}/kept/new/a", f"{tmp_path}/b/c/d"]
+  with pytest.raises(ZeroDivisionError), files.folders_for(paths):
     assert all(map(os.path.isdir, map(os.path.dirname, paths)))
     raise ZeroDivisionError
   assert [path.name for path in tmp_path.rglob("*")] == ["kept"]
@@ -336,7 +316,6 @@ def test_shards_of_one_name_are_written_by_one_run(tmp_path, flags):
     main(*flags(num_shards=500))
 
 
-@pytest.mark.unit
 def test_vocabulary_of_the_other_casing_logs_a_warning(tmp_path, caplog):
   words = map("".join, itertools.product("abcdefghij", repeat=3))
   vocab = tmp_path / "uncased.txt"

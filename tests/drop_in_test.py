@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import readme_test
 import tensorflow.compat.v1 as tf
+import tiny_model
 from absl import flags
 from absl.testing import flagsaver
 
@@ -30,15 +31,8 @@ from bertlib.tasks.squad import squad_windows
 pytestmark = pytest.mark.unit
 
 PAGE = readme_test.ROOT / "docs" / "coming_from" / "google_research_bert.md"
-WORDS = "[PAD] [UNK] [CLS] [SEP] [MASK] who went to rome ann ? . a b good bad"
-CONFIG = {
-  "vocab_size": 16,
-  "hidden_size": 8,
-  "num_hidden_layers": 1,
-  "num_attention_heads": 2,
-  "intermediate_size": 8,
-  "max_position_embeddings": 16,
-}
+WORDS = "who went to rome ann ? . a b good bad"
+VOCAB = [*tiny_model.SPECIAL, *WORDS.split()]
 QUESTION = {"id": "q1", "question": "Who went to Rome?"}
 DATA = [{"paragraphs": [{"context": "Ann went to Rome.", "qas": [QUESTION]}]}]
 
@@ -47,8 +41,7 @@ DATA = [{"paragraphs": [{"context": "Ann went to Rome.", "qas": [QUESTION]}]}]
 def test_code_on_the_page_runs_in_one_program(tmp_path):
   for path in (*readme_test.ROOT.glob("*.py"), readme_test.ROOT / "bertlib"):
     (tmp_path / path.name).symlink_to(path)
-  (tmp_path / "vocab.txt").write_text("\n".join(WORDS.split()) + "\n")
-  (tmp_path / "bert_config.json").write_text(json.dumps(CONFIG))
+  tiny_model.write_files(tmp_path, VOCAB, tiny_model.config(len(VOCAB)))
   (tmp_path / "dev.json").write_text(json.dumps({"data": DATA}))
   (tmp_path / "a.tsv").write_text("good\tann\nbad\ta b\n")
   blocks = [b for b in readme_test.blocks_of(PAGE) if not b.remark]
@@ -108,62 +101,48 @@ def input_fn_over_records(builder, layout, *arguments):
 
   def build(path):
     row = {name: np.ones(f.shape).tolist() for name, f in layout.items()}
-    tf_records.write_records(str(path), [row] * 4, layout)
-    path = str(path)
-    if builder is run_pretraining.input_fn_builder:
-      path = [path]
-    return builder(path, *arguments)
+    tf_records.write_records(path, [row] * 4, layout)
+    is_list = builder is run_pretraining.input_fn_builder
+    return builder([path] if is_list else path, *arguments)
 
   return build
 
 
-INPUT_FNS = {}
+INPUT_FNS = {
+  "squad by length": input_fn_over_records(
+    functools.partial(run_squad.input_fn_builder, by_length=True),
+    squad_windows.record_layout(3, False),
+    *(3, False, False),
+  ),
+  "extract_features": lambda _: extract_features.input_fn_builder(TEXTS, 3),
+}
 for training in (True, False):
   INPUT_FNS |= {
-    f"classifier {training}": functools.partial(
-      lambda training, _: run_classifier.input_fn_builder(
-        FEATURES, 3, training, training
-      ),
-      training,
+    f"classifier {training}": lambda _, training=training: (
+      run_classifier.input_fn_builder(FEATURES, 3, training, training)
     ),
     f"classifier records {training}": input_fn_over_records(
       run_classifier.file_based_input_fn_builder,
       classification_records.record_layout(3),
-      3,
-      training,
-      training,
+      *(3, training, training),
     ),
     f"squad {training}": input_fn_over_records(
       run_squad.input_fn_builder,
       squad_windows.record_layout(3, training),
-      3,
-      training,
-      training,
+      *(3, training, training),
     ),
     f"pretraining {training}": input_fn_over_records(
       run_pretraining.input_fn_builder,
       pretraining_instances.record_layout(3, 1),
-      3,
-      1,
-      training,
+      *(3, 1, training),
     ),
   }
-INPUT_FNS["squad by length"] = input_fn_over_records(
-  functools.partial(run_squad.input_fn_builder, by_length=True),
-  squad_windows.record_layout(3, False),
-  3,
-  False,
-  False,
-)
-INPUT_FNS["extract_features"] = lambda _: extract_features.input_fn_builder(
-  TEXTS, 3
-)
 
 
 @pytest.mark.graph
 @pytest.mark.parametrize("name", INPUT_FNS)
 def test_datasets_have_the_iterators_of_tensorflow_1(name, tmp_path):
-  input_fn = INPUT_FNS[name](tmp_path / "a.tf_record")
+  input_fn = INPUT_FNS[name](str(tmp_path / "a.tf_record"))
   with tf.Graph().as_default(), tf.Session() as session:
     dataset = input_fn({"batch_size": 2})
     assert dataset.output_types["input_ids"] == tf.int32

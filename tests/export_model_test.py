@@ -1,8 +1,10 @@
 """Tests of exported models: files, loading elsewhere, fine-tuning."""
 
 import hashlib
+import itertools
 import json
 import os
+import pathlib
 import shutil
 import subprocess
 import sys
@@ -14,7 +16,7 @@ import pytest
 import run_outputs
 import signatures_test
 import tensorflow as tf
-from signatures_test import CONFIG, TEXTS, assert_equal, call
+from signatures_test import CONFIG, MODELS, TEXTS, assert_equal, call
 from tensorflow.core.protobuf import saved_model_pb2
 
 import export_model
@@ -45,21 +47,31 @@ def main():
 
 
 @pytest.fixture(scope="module")
+def export(main):
+  """Exports the model in a folder to a folder in it; returns that."""
+
+  def export(model_dir, name, *flags):
+    main(
+      f"--model_dir={model_dir}", f"--export_dir={model_dir / name}/", *flags
+    )
+    return model_dir / name
+
+  return export
+
+
+@pytest.fixture(scope="module")
 def model_dir(tmp_path_factory):
   """Output folder of training a classifier of pairs."""
+  folder = tmp_path_factory.mktemp("trained")
   return signatures_test.make_model(
-    tmp_path_factory.mktemp("trained"),
-    **signatures_test.MODELS["classification"],
-    has_pairs=True,
+    folder, **MODELS["classification"], has_pairs=True
   )
 
 
 @pytest.fixture(scope="module")
-def exported(main, model_dir):
+def exported(export, model_dir):
   """Folder of the exported model."""
-  path = model_dir / "exported" / "1"
-  main(f"--model_dir={model_dir}", f"--export_dir={path}/")
-  return path
+  return export(model_dir, "exported/1")
 
 
 @pytest.fixture(scope="module")
@@ -79,18 +91,16 @@ def loaded(exported):
   ],
   ids=["variables", "constants", "onnx"],
 )
-def test_unused_weights_need_not_be_there(main, tmp_path, flags, load):
+def test_unused_weights_need_not_be_there(export, tmp_path, flags, load):
   whole, part = tmp_path / "whole", tmp_path / "part"
-  signatures_test.make_model(whole, **signatures_test.MODELS["ner"])
+  signatures_test.make_model(whole, **MODELS["ner"])
   shutil.copytree(whole, part)  # as transformers writes it: without pooler
   weights = rewrite.read_weights(str(whole / "model.ckpt-7"))
   weights = {n: v for n, v in weights.items() if "/pooler/" not in n}
   checkpoint_writer.write_variables(str(part / "model.ckpt-7"), weights)
   outputs = []
   for folder in (whole, part):
-    export_dir = folder / "exported"
-    main(f"--model_dir={folder}", f"--export_dir={export_dir}", *flags)
-    model = load(str(export_dir))
+    model = load(str(export(folder, "exported", *flags)))
     if load is OnnxModel:
       outputs.append(model.predict(TEXTS))
     else:
@@ -111,23 +121,14 @@ def test_only_weights_are_exported(exported, model_dir):
 
 
 def test_model_files_are_assets(exported, model_dir, tmp_path):
-  shutil.copytree(exported, tmp_path / "elsewhere")
-  model = tf.saved_model.load(str(tmp_path / "elsewhere"))
-  paths = [asset.asset_path.numpy().decode() for asset in model.assets]
-  assert {os.path.dirname(path) for path in paths} == {
-    str(tmp_path / "elsewhere" / "assets")
-  }
-  files = {os.path.basename(path): path for path in paths}
-  texts = {}
-  for name, path in files.items():
-    with open(path, encoding="utf-8") as file:
-      texts[name] = file.read()
+  folder = shutil.copytree(exported, tmp_path / "elsewhere")
+  model = tf.saved_model.load(str(folder))
+  paths = [pathlib.Path(a.asset_path.numpy().decode()) for a in model.assets]
+  assert {path.parent for path in paths} == {folder / "assets"}
+  texts = {path.name: path.read_text(encoding="utf-8") for path in paths}
   assert texts.pop("labels.txt") == "no\nyes\nmaybe\n"
-  number_formats = run_outputs.read_json(
-    tmp_path / "elsewhere/assets/format.json"
-  )
-  graph = (tmp_path / "elsewhere/saved_model.pb").read_bytes()
-  assert number_formats == {
+  graph = (folder / "saved_model.pb").read_bytes()
+  assert run_outputs.read_json(folder / "assets" / "format.json") == {
     "precision": "float32",
     "max_kernel_value": None,
     "graph_sha256": hashlib.sha256(graph).hexdigest(),
@@ -145,10 +146,7 @@ def test_only_core_operations_are_used(exported):
     model = tf.compat.v1.saved_model.load(session, ["serve"], str(exported))
   graph = model.graph_def
   functions = {function.signature.name for function in graph.library.function}
-  used = {node.op for node in graph.node}
-  used |= {
-    node.op for function in graph.library.function for node in function.node_def
-  }
+  used = {node.op for node in nodes_of(graph)}
   assert "UnicodeDecode" in used
   assert used - functions <= set(dir(tf.raw_ops))
   assert not [op for op in used if "PyFunc" in op]
@@ -184,9 +182,10 @@ print(json.dumps([probabilities, labels]))
 """
 
 
-def run(*command, folder):
+def predict_elsewhere(exported, folder):
+  """Probabilities and labels of an export in a folder without this project."""
   done = subprocess.run(
-    [*map(str, command)],
+    [sys.executable, "-I", "-c", LOAD, exported, json.dumps(PAIRS)],
     capture_output=True,
     text=True,
     cwd=folder,
@@ -194,16 +193,12 @@ def run(*command, folder):
     env=os.environ | {"TF_CPP_MIN_LOG_LEVEL": "2"},
   )
   assert done.returncode == 0, done.stderr
-  return done.stdout
+  return json.loads(done.stdout.splitlines()[-1])
 
 
 @pytest.mark.process
 def test_tensorflow_alone_loads_an_export(exported, model_dir, tmp_path):
-  output = run(
-    *(sys.executable, "-I", "-c", LOAD, exported, json.dumps(PAIRS)),
-    folder=tmp_path,
-  )
-  probabilities, labels = json.loads(output.splitlines()[-1])
+  probabilities, labels = predict_elsewhere(exported, tmp_path)
   with run_classifier.Predictor(str(model_dir)) as host:
     expected = host.predict(list(zip(*PAIRS.values())))
   rows = [list(p.probabilities.values()) for p in expected]
@@ -215,25 +210,24 @@ def test_tensorflow_alone_loads_an_export(exported, model_dir, tmp_path):
 
 
 @pytest.fixture(scope="module")
-def rounded(main, model_dir):
+def rounded(export, model_dir):
   """Folder of the model exported in bfloat16."""
-  path = model_dir / "rounded"
-  flags = [f"--model_dir={model_dir}", f"--export_dir={path}"]
-  main(*flags, "--precision=bfloat16")
-  return path
+  return export(model_dir, "rounded", "--precision=bfloat16")
+
+
+def nodes_of(graph):
+  """The nodes of a graph and of its functions."""
+  functions = (function.node_def for function in graph.library.function)
+  return [*graph.node, *itertools.chain(*functions)]
 
 
 def constants(folder, dtype):
   """Sizes of the matrices of a dtype among a SavedModel's constants."""
   saved = saved_model_pb2.SavedModel()
   saved.ParseFromString((folder / "saved_model.pb").read_bytes())
-  graph = saved.meta_graphs[0].graph_def
-  nodes = [*graph.node]
-  for function in graph.library.function:
-    nodes.extend(function.node_def)
   shapes = [
     tf.TensorShape(node.attr["value"].tensor.tensor_shape)
-    for node in nodes
+    for node in nodes_of(saved.meta_graphs[0].graph_def)
     if node.op == "Const" and node.attr["dtype"].type == dtype.as_datatype_enum
   ]
   return sorted(shape.as_list() for shape in shapes if shape.rank == 2)
@@ -262,30 +256,24 @@ def test_signatures_are_equal_in_bfloat16(rounded, loaded):
 
 
 @pytest.fixture(scope="module")
-def calibration_file(model_dir):
+def to_8_bits(model_dir):
+  """Flags of an export in 8 bits."""
   path = model_dir / "calibration.txt"
   lines = [f"{a} ||| {b}\n" for a, b in zip(*PAIRS.values()) if a.strip()]
   path.write_text("".join(lines), encoding="utf-8")
-  return path
+  return "--quantize=int8", f"--calibration_file={path}"
 
 
 @pytest.fixture(scope="module")
-def in_8_bits(main, model_dir, calibration_file):
+def in_8_bits(export, model_dir, to_8_bits):
   """Folder of the model exported in 8 bits."""
-  path = model_dir / "int8"
-  flags = [f"--model_dir={model_dir}", f"--export_dir={path}"]
-  main(*flags, "--quantize=int8", f"--calibration_file={calibration_file}")
-  return path
+  return export(model_dir, "int8", *to_8_bits)
 
 
 @NEEDS_INT8
 @pytest.mark.process
 def test_tensorflow_alone_runs_an_8_bit_export(in_8_bits, loaded, tmp_path):
-  output = run(
-    *(sys.executable, "-I", "-c", LOAD, in_8_bits, json.dumps(PAIRS)),
-    folder=tmp_path,
-  )
-  probabilities, _ = json.loads(output.splitlines()[-1])
+  probabilities, _ = predict_elsewhere(in_8_bits, tmp_path)
   expected = call(loaded, "pair", **PAIRS)["probabilities"]
   assert 1e-4 < abs(np.array(probabilities) - expected).max() < 0.1
 
@@ -298,15 +286,9 @@ def test_kernels_of_the_encoder_are_stored_in_8_bits(in_8_bits):
 
 
 @NEEDS_INT8
-def test_skipped_layers_and_encoders_are_exported(
-  main, model_dir, calibration_file
-):
-  path = model_dir / "int8_encoder"
-  main(
-    *(f"--model_dir={model_dir}", "--encoder", f"--export_dir={path}"),
-    *("--quantize=int8", "--int8_skip_layers=0/output"),
-    *("--precision=float32", f"--calibration_file={calibration_file}"),
-  )
+def test_skipped_layers_and_encoders_are_exported(export, model_dir, to_8_bits):
+  flags = "--encoder", "--int8_skip_layers=0/output", "--precision=float32"
+  path = export(model_dir, "int8_encoder", *to_8_bits, *flags)
   width, inner = CONFIG.hidden_size, CONFIG.intermediate_size
   num_values = sum(a * b for a, b in constants(path, tf.int8))
   assert num_values == 4 * width * width + width * inner
@@ -321,60 +303,35 @@ def test_skipped_layers_and_encoders_are_exported(
 # TensorFlow Lite
 
 
-class Interpreter:
-  """Calls a TensorFlow Lite model with batches of any size."""
-
-  def __init__(self, folder):
-    path = str(folder / exported_model.TFLITE_FILE)
-    with warnings.catch_warnings():
-      warnings.simplefilter("ignore")
-      self.interpreter = tf.lite.Interpreter(path, num_threads=2)
-    self.inputs = {
-      detail["name"].removeprefix("serving_default_").removesuffix(":0"): detail
-      for detail in self.interpreter.get_input_details()
-    }
-
-  def __call__(self, **inputs):
-    for name, value in inputs.items():
-      index = self.inputs[name]["index"]
-      self.interpreter.resize_tensor_input(index, value.shape)
-    self.interpreter.allocate_tensors()
-    for name, value in inputs.items():
-      self.interpreter.set_tensor(self.inputs[name]["index"], value)
-    self.interpreter.invoke()
-    details = self.interpreter.get_output_details()
-    first = min(details, key=lambda detail: detail["name"])
-    return self.interpreter.get_tensor(first["index"])
-
-
-def test_a_lite_model_takes_batches_of_choices(main, tmp_path):
+def test_a_lite_model_takes_batches_of_choices(export, tmp_path):
   model_dir = signatures_test.make_model(
-    tmp_path / "trained", **signatures_test.MODELS["multiple_choice"]
+    tmp_path / "trained", **MODELS["multiple_choice"]
   )
-  flags = [f"--model_dir={model_dir}", "--quantize=dynamic_int8"]
-  main(*flags, f"--export_dir={tmp_path / 'lite'}")
-  interpreter = Interpreter(tmp_path / "lite")
+  folder = export(model_dir, "lite", "--quantize=dynamic_int8")
+  with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    interpreter = tf.lite.Interpreter(
+      str(folder / exported_model.TFLITE_FILE), num_threads=2
+    )
+  run = interpreter.get_signature_runner("serving_default")
   model = signatures_test.unsaved(signatures_test.source_of(model_dir))
   encoded = call(model, "tokenize", **PAIRS)
   encoded = {k: v[:9].reshape(3, 3, -1) for k, v in encoded.items()}
   for num_rows in (1, 3):
     rows = {name: ids[:num_rows] for name, ids in encoded.items()}
-    outputs = call(model, "ids", **rows)
-    first = outputs[min(outputs.keys() - {"label"})]
-    assert abs(interpreter(**rows) - first).max() < 0.05
+    expected = call(model, "ids", **rows)["probabilities"]
+    assert abs(run(**rows)["probabilities"] - expected).max() < 0.05
 
 
 # Fixed length
 
 
 @pytest.fixture(scope="module")
-def static(main, model_dir):
+def static(export, model_dir):
   """The model exported with a fixed length and without a vocabulary."""
-  folder, path = model_dir / "without_vocab", model_dir / "static"
   names = shutil.ignore_patterns("exported", "vocab.txt")
-  shutil.copytree(model_dir, folder, ignore=names)
-  flags = [f"--model_dir={folder}", f"--export_dir={path}"]
-  main(*flags, "--seq_length=16")
+  folder = shutil.copytree(model_dir, model_dir / "without_vocab", ignore=names)
+  path = export(folder, "static", "--seq_length=16")
   return tf.saved_model.load(str(path))
 
 
@@ -407,23 +364,17 @@ def test_a_fixed_length_does_not_change_predictions(static, model_dir, loaded):
 
 
 @pytest.fixture(scope="module")
-def encoder_dir(main, model_dir):
-  """Folder of the model's encoder, exported from only its checkpoint."""
-  path = model_dir / "encoder"
+def encoder(main, model_dir):
+  """The model's encoder, exported from only its checkpoint."""
+  import tensorflow_hub
+
   main(
     f"--init_checkpoint={model_dir / 'model.ckpt-7'}",
     f"--bert_config_file={model_dir / 'bert_config.json'}",
     "--max_seq_length=24",
-    f"--export_dir={path}",
+    f"--export_dir={model_dir / 'encoder'}",
   )
-  return path
-
-
-@pytest.fixture(scope="module")
-def encoder(encoder_dir):
-  import tensorflow_hub
-
-  return tensorflow_hub.load(str(encoder_dir))
+  return tensorflow_hub.load(str(model_dir / "encoder"))
 
 
 IDS = np.array(
@@ -527,8 +478,7 @@ def refuse(main, tmp_path):
     ),
     (
       ["--model_dir={model}", "--bert_config_file={empty}/other.json"],
-      f"bert/embeddings/word_embeddings has shape [{CONFIG.vocab_size}, 32],"
-      " but the model needs",
+      "word_embeddings has shape",
     ),
   ],
 )
@@ -599,14 +549,10 @@ def test_only_an_export_is_replaced(main, tmp_path, names):
 
 @NEEDS_INT8
 def test_8_bits_need_texts_or_ranges(refuse, model_dir, tmp_path):
-  (tmp_path / "model").mkdir()
-  for file in model_dir.iterdir():
-    if file.is_file() and file.name != "quantization.json":
-      shutil.copy(file, tmp_path / "model")
-  flags = [f"--model_dir={tmp_path / 'model'}", "--quantize=int8"]
+  names = shutil.ignore_patterns("exported", "quantization.json")
+  shutil.copytree(model_dir, tmp_path / "model", ignore=names)
+  flags = f"--model_dir={tmp_path / 'model'}", "--quantize=int8"
   assert "Name a --calibration_file" in refuse(*flags)
-  error = refuse(*flags, "--precision=float16")
-  assert "--precision=float16: not with" in error
 
 
 def test_8_bits_need_their_kernels(refuse, model_dir, monkeypatch):
@@ -616,16 +562,10 @@ def test_8_bits_need_their_kernels(refuse, model_dir, monkeypatch):
 
 
 def test_a_checkpoint_without_the_task_is_refused(refuse, model_dir, tmp_path):
-  encoder = signatures_test.make_model(
-    tmp_path / "other", **signatures_test.MODELS["pretraining"]
-  )
-  line = refuse(
-    f"--model_dir={model_dir}", f"--init_checkpoint={encoder / 'model.ckpt-7'}"
-  )
-  assert "is of a model with script 'run_pretraining'" in line
-  (encoder / "model.json").unlink()
-  line = refuse(
-    f"--model_dir={model_dir}", f"--init_checkpoint={encoder / 'model.ckpt-7'}"
-  )
+  other = signatures_test.make_model(tmp_path / "a", **MODELS["pretraining"])
+  flags = f"--model_dir={model_dir}", f"--init_checkpoint={other}/model.ckpt-7"
+  assert "is of a model with script 'run_pretraining'" in refuse(*flags)
+  (other / "model.json").unlink()
+  line = refuse(*flags)
   assert "lacks output_weights, of shape [" in line
   assert "or give --encoder" in line

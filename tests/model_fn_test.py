@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
+import tiny_model
 
 import extract_features
-import modeling
 import optimization
 import run_classifier
 import run_embeddings
@@ -19,15 +19,7 @@ from bertlib.tasks.embeddings import embedding_losses
 
 pytestmark = pytest.mark.graph
 
-CONFIG = modeling.BertConfig(
-  vocab_size=30,
-  hidden_size=8,
-  num_hidden_layers=1,
-  num_attention_heads=2,
-  intermediate_size=16,
-  max_position_embeddings=12,
-  type_vocab_size=2,
-)
+CONFIG = tiny_model.config(30, hidden_size=8, intermediate_size=16)
 LEARNS = {
   "init_checkpoint": None,
   "learning_rate": 0.1,
@@ -70,11 +62,11 @@ def groups():
 
 
 def run_mode(model_fn, batch, mode):
-  """Runs one step of a mode; after a training step, returns what changed."""
+  """Predictions or the loss; after training, the names of what changed."""
   spec = model_fn(batch, None, mode, {"batch_size": 2})
   with tf.Session() as session:
-    weights = tf.trainable_variables()
-    session.run([tf.global_variables_initializer()])
+    weights = {v.op.name: v for v in tf.trainable_variables()}
+    session.run(tf.global_variables_initializer())
     session.run(tf.local_variables_initializer())
     if mode == Modes.PREDICT:
       return session.run(spec.predictions)
@@ -85,8 +77,7 @@ def run_mode(model_fn, batch, mode):
       loss, _ = session.run([spec.loss, spec.train_op])
     assert np.isfinite(loss)
     after = session.run(weights)
-  moved = [not np.array_equal(*pair) for pair in zip(before, after)]
-  return {v.op.name for v, moves in zip(weights, moved) if moves}
+  return {name for name in weights if (before[name] != after[name]).any()}
 
 
 CASES = {
@@ -97,11 +88,7 @@ CASES = {
   ),
   "squad": (
     run_squad.model_fn_builder(CONFIG, **LEARNS),
-    {
-      "unique_ids": [7, 8],
-      "start_positions": [1, 0],
-      "end_positions": [2, 0],
-    },
+    {"unique_ids": [7, 8], "start_positions": [1, 0], "end_positions": [2, 0]},
     {"unique_ids", "start_logits", "end_logits"},
   ),
   "ner": (
@@ -163,20 +150,17 @@ def test_fast_compute_of_a_command_trains():
 
 def trained_weights(copy_weight, num_micro_batches):
   """Weights of a classifier after two steps in bfloat16, and its copies."""
+  compute = FastCompute(
+    tf.bfloat16, unpad=True, jit_compile=True, copy_weight=copy_weight
+  )
+  options = optimization.StepOptions(
+    jit_compile=True, num_micro_batches=num_micro_batches
+  )
+  model_fn = run_classifier.model_fn_builder(
+    CONFIG, 3, **LEARNS, seed=1, compute=compute, options=options
+  )
+  _, more, _ = CASES["classifier"]
   with tf.Graph().as_default(), tf.Session() as session:
-    model_fn = run_classifier.model_fn_builder(
-      CONFIG,
-      3,
-      **LEARNS,
-      seed=1,
-      compute=FastCompute(
-        tf.bfloat16, unpad=True, jit_compile=True, copy_weight=copy_weight
-      ),
-      options=optimization.StepOptions(
-        jit_compile=True, num_micro_batches=num_micro_batches
-      ),
-    )
-    _, more, _ = CASES["classifier"]
     batch = features(**more)
     spec = model_fn(batch, None, Modes.TRAIN, {"batch_size": 2})
     weights = tf.trainable_variables()

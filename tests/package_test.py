@@ -47,6 +47,20 @@ with tf.Graph().as_default():
 """
 
 
+def run(program, text, *arguments):
+  """Runs a program, whose folder is first on its path; returns its output."""
+  program.write_text(text)
+  done = subprocess.run(
+    [sys.executable, program, *arguments],
+    capture_output=True,
+    text=True,
+    check=False,
+    env={k: v for k, v in os.environ.items() if k != "PYTHONPATH"},
+  )
+  assert done.returncode == 0, done.stderr
+  return done.stdout
+
+
 def test_libraries_work_as_a_package_of_copies_or_links(tmp_path):
   for folder, place in (("bert", shutil.copy), ("linked", os.symlink)):
     (tmp_path / folder).mkdir()
@@ -54,17 +68,8 @@ def test_libraries_work_as_a_package_of_copies_or_links(tmp_path):
     for name in LIBRARIES:
       place(os.path.join(commands.ROOT, name), tmp_path / folder / name)
   shutil.copy(os.path.join(commands.ROOT, "modeling.py"), tmp_path)
-  program = tmp_path / "program.py"
-  program.write_text(PROGRAM)
-  done = subprocess.run(
-    [sys.executable, program],  # whose folder is first on its path
-    capture_output=True,
-    text=True,
-    check=False,
-    env={k: v for k, v in os.environ.items() if k != "PYTHONPATH"},
-  )
-  assert done.returncode == 0, done.stderr
-  assert done.stdout.split() == ["ResourceVariable", "RefVariable"]
+  output = run(tmp_path / "program.py", PROGRAM)
+  assert output.split() == ["ResourceVariable", "RefVariable"]
 
 
 ALONE = """
@@ -127,25 +132,15 @@ def test_each_library_works_alone_in_an_empty_folder(tmp_path, mode):
     folder.mkdir()
     shutil.copy(os.path.join(commands.ROOT, name), folder)
   (tmp_path / "program").mkdir()
-  program = tmp_path / "program" / "program.py"
-  program.write_text(ALONE)
-  done = subprocess.run(
-    [sys.executable, program, tmp_path, mode],
-    capture_output=True,
-    text=True,
-    check=False,
-    env={k: v for k, v in os.environ.items() if k != "PYTHONPATH"},
-  )
-  assert done.returncode == 0, done.stderr
+  output = run(tmp_path / "program" / "program.py", ALONE, tmp_path, mode)
   # An installed copy of the project is not what made it work.
-  modules = dict(line.split("=", 1) for line in done.stdout.splitlines())
-  ours = {p.stem for p in pathlib.Path(commands.ROOT).glob("*.py")}
-  ours |= {p.stem for p in pathlib.Path(commands.ROOT).glob("bertlib*")}
-  ours.discard("setup")
+  modules = dict(line.split("=", 1) for line in output.splitlines())
+  ours = {path.stem for path in pathlib.Path(commands.ROOT).glob("*.py")}
+  ours = ours - {"setup"} | {"bertlib"}
   imported = {
     name: path for name, path in modules.items() if name.split(".")[0] in ours
   }
   assert imported == {
-    name: str(tmp_path / name / f"{name}.py")
-    for name in ("modeling", "optimization", "tokenization")
+    name.removesuffix(".py"): str(tmp_path / name.removesuffix(".py") / name)
+    for name in LIBRARIES
   }

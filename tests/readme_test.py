@@ -7,7 +7,6 @@ block of README.md and docs/ in a copy of the checkout, on tiny data:
 """
 
 import ast
-import contextlib
 import functools
 import importlib
 import json
@@ -24,7 +23,9 @@ import time
 from typing import NamedTuple
 
 import architecture_test
+import commands
 import pytest
+import tiny_squad
 from absl import flags
 
 from website import build, reference
@@ -120,26 +121,9 @@ def flags_of(script):
   if "import argparse" in source:
     return frozenset(re.findall(r'add_argument\(\s*"--(\w+)', source))
   # The one on Beam, which may not be installed, has the flags of the other.
-  with defined_flags(name.removesuffix("_beam")):
+  with commands.in_process(importlib.import_module(name.removesuffix("_beam"))):
     # And what `app.run` adds.
     return frozenset(flags.FLAGS) | {"flagfile", "tensorflow_log"}
-
-
-@contextlib.contextmanager
-def defined_flags(name):
-  """Defines the flags of a module meanwhile; gives their names."""
-  module = importlib.import_module(name)
-  before = set(flags.FLAGS)
-  module.define_flags()
-  # Without short names, which come along with the others.
-  names = {flags.FLAGS[name].name for name in set(flags.FLAGS) - before}
-  try:
-    yield names
-  finally:
-    found = flags.FlagValues()
-    for name in names:
-      found[name] = flags.FLAGS[name]
-    flags.FLAGS.remove_flag_values(found)
 
 
 COMMANDS = sorted(
@@ -169,9 +153,8 @@ def python_commands(shell):
 PROGRAMS = {
   *(".", "awk", "cat", "cp", "curl", "cut", "docker", "echo", "exit"),
   *("export", "find", "for", "head", "jupyter", "llama-server", "make"),
-  *("mkdir", "ollama", "pip"),
-  *("printf", "python", "saved_model_cli", "scontrol", "sed", "srun"),
-  *("tail", "test", "uv"),
+  *("mkdir", "ollama", "pip", "printf", "python", "saved_model_cli"),
+  *("scontrol", "sed", "srun", "tail", "test", "uv"),
 }
 
 
@@ -227,13 +210,12 @@ OTHERS_FLAGS = [
 )
 def test_flags_named_in_the_text_exist(document):
   text = prose_of(document)
-  scripts = {*COMMANDS}
-  scripts |= {
+  scripts = {
     f"{folder}.{path.stem}"
     for folder in ("examples", "benchmarks")
     for path in (ROOT / folder).glob("*.py")
     if '__name__ == "__main__"' in path.read_text()
-  }
+  }.union(COMMANDS)
   known = _OTHERS.union(*map(flags_of, scripts))
   named = set(re.findall(r"(?<![\w-])--([a-z][\w-]*)", text))
   named -= {name for name in named if name.endswith("_")}
@@ -350,15 +332,13 @@ def test_links_lead_to_files_and_headings(document):
 
 
 def test_pages_of_the_site_link_to_pages_of_the_site():
-  pages = set(build.sources().values()) | generated_pages()
-  documents = [
-    path for path in build.sources().values() if path.suffix == ".md"
-  ]
+  sources = build.sources().values()
   assert [
     (document, path)
-    for document in documents
+    for document in sources
+    if document.suffix == ".md"
     for path, _ in links_in(document)
-    if path not in pages
+    if path not in {*sources, *generated_pages()}
   ] == []
 
 
@@ -413,31 +393,11 @@ def write_data(folder):
       f"It made {i} million ." if i % 2 else f"Rain fell on day {i} .",
     ],
   )
-  passage = "Ann stayed in Rome. Bob left for Paris on Monday."
-  questions = [("Who left?", "Bob"), ("Where did Ann stay?", "Rome")]
-  squad = folder / "squad"
-  squad.mkdir()
+  (folder / "squad").mkdir()
   for split, number in (("train", 12), ("dev", 4)):
-    paragraphs = [
-      {
-        "context": passage,
-        "qas": [
-          {
-            "id": f"{split}-{i}-{answer}",
-            "question": question,
-            "answers": [
-              {"text": answer, "answer_start": passage.index(answer)}
-            ],
-          }
-          for question, answer in questions
-        ],
-      }
-      for i in range(number)
-    ]
-    articles = [{"title": "Ann", "paragraphs": paragraphs}]
-    (squad / f"{split}-v1.1.json").write_text(
-      json.dumps({"version": "1.1", "data": articles})
-    )
+    data = {"version": "1.1"} | tiny_squad.make_data(False, number)
+    path = folder / "squad" / f"{split}-v1.1.json"
+    path.write_text(json.dumps(data))
   sentence = "Ann\tB-person\nleft\tO\nNew\tB-location\nYork\tI-location\n.\tO\n"
   (folder / "ner").mkdir()
   for split, number in (("train", 32), ("dev", 8), ("test", 4)):
@@ -520,16 +480,13 @@ NAVIGATION = re.findall(
 
 # README.md and the pages in the order of the site, without the one whose code
 # tests/drop_in_test.py runs.
-PAGES = [
-  "README.md",
-  *(
-    f"docs/{page}"
-    for page in NAVIGATION
-    if (ROOT / "docs" / page).exists()
-    and ROOT / "docs" / page not in RESULTS
-    and "/" in page
-    and "google_research" not in page
-  ),
+PAGES = ["README.md"]
+PAGES += [
+  f"docs/{page}"
+  for page in NAVIGATION
+  if ROOT / "docs" / page in DOCUMENTS
+  and "/" in page
+  and "google_research" not in page
 ]
 
 # Pages whose commands read output of other pages; all read that of the README.

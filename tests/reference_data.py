@@ -38,7 +38,7 @@ def vocab(name):
 
 def read_jsonl(path):
   """The JSON values of a `.jsonl` or `.jsonl.gz` file, as a list."""
-  opener = gzip.open if path.endswith(".gz") else open
+  opener = gzip.open if str(path).endswith(".gz") else open
   with opener(path, "rt", encoding="utf-8") as file:
     return [json.loads(line) for line in file]
 

@@ -14,11 +14,12 @@ import run_outputs
 import tensorflow.compat.v1 as tf
 import tiny_embeddings
 import trained_models
+from reference_data import read_jsonl
 from tiny_embeddings import PAIRS, flags, training
 
 import modeling
 import run_embeddings
-from bertlib.checkpoints import rewrite
+from bertlib.checkpoints import checkpoint_writer, rewrite
 from bertlib.reporting import event_files
 from bertlib.settings.embedding_spec import EmbeddingSpec
 from bertlib.training import session_hooks
@@ -26,19 +27,8 @@ from bertlib.training import session_hooks
 pytestmark = pytest.mark.process
 
 
-@pytest.fixture(scope="module")
-def place(tmp_path_factory):
-  """A folder with a small model's files and data."""
-  place = tmp_path_factory.mktemp("embeddings")
-  tiny_embeddings.write_data(place)
-  return place
-
-
-@pytest.fixture(scope="module")
-def trained(once, tmp_path_factory):
-  """A model trained for 40 steps."""
-  path = tmp_path_factory.mktemp("trained")
-  return trained_models.copy(once, "embeddings", path)
+place = trained_models.data_fixture("embeddings")
+trained = trained_models.fixture("embeddings")  # for 40 steps
 
 
 @pytest.fixture(scope="module")
@@ -47,13 +37,12 @@ def predictor(trained):
     yield predictor
 
 
+def embed(*arguments):
+  commands.succeed("run_embeddings.py", *arguments)
+
+
 def results(folder):
-  return {
-    name: float(value)
-    for name, value in run_outputs.read_results(
-      folder / "eval_results.txt"
-    ).items()
-  }
+  return run_outputs.read_numbers(folder / "eval_results.txt")
 
 
 # The graph
@@ -82,14 +71,10 @@ def test_it_learns_to_find_the_answer(trained):
 
 
 def test_the_score_reported_is_that_of_the_best_weights(trained):
-  with open(trained.folder / "dev_scores.jsonl") as file:
-    rows = list(map(json.loads, file))
+  rows = read_jsonl(trained.folder / "dev_scores.jsonl")
   assert [row["step"] for row in rows] == [20, 40]
   best = max(row["ndcg@10"] for row in rows)
   assert results(trained.folder)["eval_ndcg@10"] == pytest.approx(best)
-
-
-def test_the_report_shows_the_worst_errors(trained):
   assert "<h2>Worst errors</h2>" in (trained.folder / "report.html").read_text()
 
 
@@ -111,27 +96,12 @@ def test_vectors_of_any_width_have_length_one(predictor):
   np.testing.assert_allclose(short, cut, rtol=1e-5)
 
 
-def test_a_folder_with_a_released_checkpoint_is_a_model(
+def test_a_released_checkpoint_without_a_pooler_is_a_model(
   trained, predictor, tmp_path
 ):
-  best = next((trained.folder / "best").glob("model.ckpt-*.index")).stem
-  for path in (trained.folder / "best").glob(f"{best}.*"):
-    shutil.copy(path, tmp_path / f"bert_model.ckpt{path.name[len(best) :]}")
-  for name in ("model.json", "bert_config.json", "vocab.txt"):
-    shutil.copy(trained.folder / name, tmp_path)
-  with run_embeddings.Predictor(str(tmp_path)) as published:
-    vectors = published.encode(["ann went to rome"])
-  np.testing.assert_array_equal(vectors, predictor.encode(["ann went to rome"]))
-
-
-def test_vectors_need_no_pooler(trained, predictor, tmp_path):
   weights = rewrite.read_weights(str(trained.folder / "best"))
-  with tf.Graph().as_default(), tf.Session() as session:
-    for name, value in weights.items():
-      if "/pooler/" not in name:
-        tf.get_variable(name, initializer=value)
-    session.run(tf.global_variables_initializer())
-    tf.train.Saver().save(session, str(tmp_path / "bert_model.ckpt"))
+  weights = {n: v for n, v in weights.items() if "/pooler/" not in n}
+  checkpoint_writer.write_variables(str(tmp_path / "bert_model.ckpt"), weights)
   for name in ("model.json", "bert_config.json", "vocab.txt"):
     shutil.copy(trained.folder / name, tmp_path)
   texts = ["ann went to rome"]
@@ -148,8 +118,7 @@ def test_vectors_need_no_pooler(trained, predictor, tmp_path):
   )
   vectors = np.load(tmp_path / "vectors.npz")["vectors"]
   np.testing.assert_allclose(vectors, expected, atol=1e-6)
-  commands.succeed(
-    "run_embeddings.py",
+  embed(
     f"--init_checkpoint={tmp_path}",
     f"--output_dir={tmp_path / 'out'}",
     "--do_predict",
@@ -164,8 +133,7 @@ def test_no_texts_have_no_vectors(predictor):
 
 
 def test_search_results_are_the_most_similar_lines(trained, predictor):
-  with open(trained.folder / "queries_results.jsonl") as file:
-    found = list(map(json.loads, file))
+  found = read_jsonl(trained.folder / "queries_results.jsonl")
   cosines = (
     predictor.encode(query for query, _ in PAIRS)
     @ predictor.encode(text for _, text in PAIRS).T
@@ -182,15 +150,11 @@ def test_search_results_are_the_most_similar_lines(trained, predictor):
 
 def test_a_trained_model_needs_no_other_files(trained, place, tmp_path):
   folder = shutil.copytree(trained.folder, tmp_path / "trained")
-  commands.succeed(
-    "run_embeddings.py",
-    f"--output_dir={folder}",
-    "--do_eval",
-    f"--dev_file={place / 'beir'}",
-  )
-  # The pairs in the layout of BEIR have the scores of the pairs.
-  for name, value in results(trained.folder).items():
-    assert results(folder)[name] == pytest.approx(value, abs=1e-6)
+  data = f"--dev_file={place / 'beir'}"  # the pairs in the layout of BEIR
+  embed(f"--output_dir={folder}", "--do_eval", data)
+  expected = results(trained.folder)
+  found = {name: results(folder)[name] for name in expected}
+  assert found == pytest.approx(expected, abs=1e-6)
 
 
 # Losses and kinds of data
@@ -207,8 +171,7 @@ def test_a_trained_model_needs_no_other_files(trained, place, tmp_path):
   ],
 )
 def test_each_loss_learns(place, tmp_path, kind, loss, metric, low):
-  commands.succeed(
-    "run_embeddings.py",
+  embed(
     *flags(place, *training(place, kind), output_dir=tmp_path),
     f"--loss={loss}",
     "--do_eval",
@@ -218,12 +181,12 @@ def test_each_loss_learns(place, tmp_path, kind, loss, metric, low):
 
 
 @pytest.mark.train
-def test_a_student_learns_the_vectors_of_its_teacher(trained, place, tmp_path):
-  (tmp_path / "texts.tsv").write_text(
-    "text\n" + "".join(f"{text}\n" for pair in PAIRS for text in pair)
-  )
-  commands.succeed(
-    "run_embeddings.py",
+def test_a_student_learns_the_vectors_of_its_teacher(
+  trained, predictor, place, tmp_path
+):
+  texts = [text for pair in PAIRS for text in pair]
+  (tmp_path / "texts.tsv").write_text("\n".join(["text", *texts, ""]))
+  embed(
     *flags(place, *training(place), output_dir=tmp_path / "out"),
     f"--train_file={tmp_path / 'texts.tsv'}",
     "--text_columns=text",
@@ -231,18 +194,15 @@ def test_a_student_learns_the_vectors_of_its_teacher(trained, place, tmp_path):
     f"--teacher={trained.folder}",
     "--num_train_epochs=60",
   )
-  texts = [text for pair in PAIRS for text in pair]
   with run_embeddings.Predictor(str(tmp_path / "out")) as student:
     learned = student.encode(texts)
-  with run_embeddings.Predictor(str(trained.folder)) as teacher:
-    cosines = np.sum(learned * teacher.encode(texts), axis=1)
+  cosines = np.sum(learned * predictor.encode(texts), axis=1)
   assert cosines.mean() > 0.9
 
 
 @pytest.mark.train
 def test_model_and_dev_set_may_differ_from_the_defaults(place, tmp_path):
-  commands.succeed(
-    "run_embeddings.py",
+  embed(
     *flags(place, *training(place), output_dir=tmp_path),
     "--num_train_epochs=1",
     "--do_eval",
@@ -294,11 +254,10 @@ def test_a_run_stopped_by_a_signal_ends_with_the_same_weights(
     assert run(tmp_path / "stopped") == 128 + signal.SIGTERM
   assert not (tmp_path / "stopped" / "model.ckpt-6.index").exists()
   assert run(tmp_path / "stopped") == 0
-  found, expected = (
-    rewrite.read_weights(str(tmp_path / name / "model.ckpt-6"))
-    for name in ("stopped", "straight")
+  checkpoints = (
+    tmp_path / name / "model.ckpt-6" for name in ("stopped", "straight")
   )
-  run_outputs.assert_same_bits(found, expected)
+  run_outputs.assert_same_variables(*checkpoints)
 
 
 # Replicas
@@ -314,8 +273,7 @@ def test_replicas_share_their_negatives(place, tmp_path):
   losses = []
   for count in (1, 2):
     folder = tmp_path / f"replicas_{count}"
-    commands.succeed(
-      "run_embeddings.py",
+    embed(
       *flags(place, *training(place, "triplets"), output_dir=folder),
       f"--bert_config_file={tmp_path / 'config.json'}",
       f"--num_replicas={count}",

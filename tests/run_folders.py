@@ -3,26 +3,17 @@
 import hashlib
 import json
 
+_ANSWERS = {
+  "question": "who?",
+  "answers": [{"text": "Ann", "answer_start": 0}],
+}
+_PARAGRAPH = {
+  "context": "Ann went to Rome.",
+  "qas": [{"id": name, **_ANSWERS} for name in "xyz"],
+}
 QUESTIONS = {
   "version": "1.1",
-  "data": [
-    {
-      "title": "t",
-      "paragraphs": [
-        {
-          "context": "Ann went to Rome.",
-          "qas": [
-            {
-              "id": name,
-              "question": "who?",
-              "answers": [{"text": "Ann", "answer_start": 0}],
-            }
-            for name in "xyz"
-          ],
-        }
-      ],
-    }
-  ],
+  "data": [{"title": "t", "paragraphs": [_PARAGRAPH]}],
 }
 
 DATA = {"train_file": "a" * 64, "dev_file": "b" * 64}
@@ -93,13 +84,11 @@ def write(folder, *receipts, dev_scores=(), step=None, predictions=()):
   names += [f"run-{n}.json" for n in range(len(receipts) - 1, 0, -1)]
   for name, content in zip(names, receipts):
     (folder / name).write_text(json.dumps(content))
-  for name, rows in (
-    ("dev_scores.jsonl", dev_scores),
-    ("eval_predictions.jsonl", predictions),
-  ):
+  tables = {"dev_scores": dev_scores, "eval_predictions": predictions}
+  for name, rows in tables.items():
     if rows:
       lines = "".join(json.dumps(row) + "\n" for row in rows)
-      (folder / name).write_text(lines)
+      (folder / f"{name}.jsonl").write_text(lines)
   if step is not None:
     state = f'model_checkpoint_path: "model.ckpt-{step}"\n'
     (folder / "checkpoint").write_text(state)

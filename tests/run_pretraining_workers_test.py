@@ -10,6 +10,7 @@ import pytest
 import run_outputs
 import tensorflow.compat.v1 as tf
 import tiny_pretraining
+import trained_models
 from tiny_pretraining import CONFIG, NUM_PREDICTIONS, SEQ_LENGTH, VOCAB_IDS
 
 import optimization
@@ -21,14 +22,7 @@ from bertlib.hardware import distribution
 from bertlib.tasks.pretraining import dynamic_masking, pretraining_instances
 from bertlib.training import checkpoint_hook
 
-
-@pytest.fixture(scope="module")
-def place(tmp_path_factory):
-  """A folder with a config, and records in several files."""
-  place = tmp_path_factory.mktemp("workers")
-  tiny_pretraining.write_data(place)
-  return place
-
+place = trained_models.data_fixture("pretraining")
 
 # What each process reads
 
@@ -38,6 +32,7 @@ FILE_SIZES = {
   "train-2.tfrecord": 9,
 }
 MASKINGS = [None, dynamic_masking.Masking(VOCAB_IDS)]
+LAYOUT = pretraining_instances.record_layout(SEQ_LENGTH, NUM_PREDICTIONS)
 
 
 def batches(
@@ -81,12 +76,10 @@ def assert_equal(batch, expected):
 def test_by_record_all_processes_have_the_whole_batch(place, masking):
   steps, count, num_replicas = 7, 3, 2
   whole = take(batches(place, None, False, 12, masking), steps)
+  shards = [Shard(index, count, num_replicas) for index in range(count)]
   parts = [
-    take(
-      batches(place, Shard(index, count, num_replicas), False, 12, masking),
-      steps * num_replicas,
-    )
-    for index in range(count)
+    take(batches(place, shard, False, 12, masking), steps * num_replicas)
+    for shard in shards
   ]
   for step, expected in enumerate(whole):
     of_step = slice(step * num_replicas, (step + 1) * num_replicas)
@@ -102,9 +95,8 @@ def key(batch, row):
 
 
 def records_of(place, name):
-  layout = pretraining_instances.record_layout(SEQ_LENGTH, NUM_PREDICTIONS)
   (batch,) = input_pipeline.record_batches(
-    [str(place / name)], layout, FILE_SIZES[name], False, False
+    [str(place / name)], LAYOUT, FILE_SIZES[name], False, False
   ).as_numpy_iterator()
   return collections.Counter(key(batch, row) for row in range(FILE_SIZES[name]))
 
@@ -113,10 +105,7 @@ def records_of(place, name):
 @pytest.mark.parametrize("num_replicas", [1, 2])
 @pytest.mark.parametrize(
   ("index", "names"),
-  [
-    (0, ["train-0.tfrecord", "train-2.tfrecord"]),
-    (1, ["train-1.tfrecord"]),
-  ],
+  [(0, ["train-0.tfrecord", "train-2.tfrecord"]), (1, ["train-1.tfrecord"])],
 )
 def test_by_file_each_record_comes_once_an_epoch(
   place, index, names, num_replicas
@@ -214,18 +203,13 @@ def test_fewer_files_than_processes_are_refused(place):
 
 @pytest.mark.train
 def test_for_one_process_by_file_is_by_record(place):
+  changed = {"num_train_steps": 2, "num_warmup_steps": 0, "xla": "off"}
   for name in ("record", "file"):
     commands.succeed(
       "run_pretraining.py",
       "--do_train",
       f"--shard_by={name}",
-      *tiny_pretraining.flags(
-        place,
-        output_dir=place / name,
-        num_train_steps=2,
-        num_warmup_steps=0,
-        xla="off",
-      ),
+      *tiny_pretraining.flags(place, output_dir=place / name, **changed),
     )
   run_outputs.assert_same_variables(place / "record", place / "file")
 
@@ -236,19 +220,12 @@ def test_for_one_process_by_file_is_by_record(place):
 def values_exchanged(monkeypatch, num_micro_batches):
   """Number of values in each exchange between two replicas, per step."""
   found = []
-  model_fn = run_pretraining.model_fn_builder(
-    CONFIG,
-    None,
-    1e-3,
-    10,
-    2,
-    use_tpu=False,
-    use_one_hot_embeddings=False,
-    options=optimization.StepOptions(
-      optimizer="lamb", num_micro_batches=num_micro_batches
-    ),
+  options = optimization.StepOptions(
+    optimizer="lamb", num_micro_batches=num_micro_batches
   )
-  layout = pretraining_instances.record_layout(SEQ_LENGTH, NUM_PREDICTIONS)
+  model_fn = run_pretraining.model_fn_builder(
+    *(CONFIG, None, 1e-3, 10, 2, False, False), options=options
+  )
 
   @tf.autograph.experimental.do_not_convert
   def build():
@@ -256,7 +233,7 @@ def values_exchanged(monkeypatch, num_micro_batches):
       name: tf.zeros(
         [8, *feature.shape], tf.float32 if feature.is_float else tf.int32
       )
-      for name, feature in layout.items()
+      for name, feature in LAYOUT.items()
     }
     spec = model_fn(batch, None, "train", {"batch_size": 16})
     return spec.train_op

@@ -1,5 +1,7 @@
 """What the tiny models of the tests share: special tokens, sizes, files."""
 
+import tensorflow.compat.v1 as tf
+
 import modeling
 import tokenization
 
@@ -29,3 +31,12 @@ def tokenizer(*words):
   """A tokenizer of the special tokens and these words."""
   vocab = {word: index for index, word in enumerate([*SPECIAL, *words])}
   return tokenization.FullTokenizer(vocab)
+
+
+def write_encoder(path, model_config):
+  """Writes a checkpoint of an untrained encoder; returns its path."""
+  with tf.Graph().as_default(), tf.Session() as session:
+    tf.set_random_seed(1)
+    modeling.BertModel(model_config, False, tf.zeros([1, 1], tf.int32))
+    session.run(tf.global_variables_initializer())
+    return tf.train.Saver().save(session, str(path))

@@ -7,6 +7,7 @@ line to its last.
 from pathlib import Path
 from typing import NamedTuple
 
+import pytest
 import tiny_classifier
 import tiny_embeddings
 import tiny_ner
@@ -60,3 +61,25 @@ def copy(once, name, path):
     (path / "log.txt").read_text(),
     (path / "stdout.txt").read_text(),
   )
+
+
+def fixture(name):
+  """A fixture for a module: its copy of a trained model."""
+
+  @pytest.fixture(scope="module")
+  def trained(once, tmp_path_factory):
+    return copy(once, name, tmp_path_factory.mktemp("trained"))
+
+  return trained
+
+
+def data_fixture(name):
+  """A fixture for a module: a folder with the data, vocabulary and config."""
+
+  @pytest.fixture(scope="module")
+  def place(tmp_path_factory):
+    place = tmp_path_factory.mktemp(name)
+    _MODULES[name].write_data(place)
+    return place
+
+  return place

@@ -34,14 +34,6 @@ NAMES = ["bertlib", *COMMANDS, "modeling", "optimization", "tokenization"]
 _OTHERS = ["pandas"]
 
 
-def copy_of_checkout(folder):
-  """Copies what pip reads; a build writes beside it."""
-  for path in ROOT.iterdir():
-    if path.is_file() and not path.name.startswith("."):
-      shutil.copy(path, folder)
-  shutil.copytree(ROOT / "bertlib", folder / "bertlib")
-
-
 def install(python, wheel, *options):
   """Installs a wheel; fails if something that it requires is not there."""
   pip = [sys.executable, "-m", "pip", "--python", python]
@@ -54,15 +46,15 @@ def install(python, wheel, *options):
 
 def build(folder, hook="build_wheel"):
   """Builds a wheel, by the call with which pip does."""
+  program = f"from setuptools import build_meta; build_meta.{hook}('{folder}')"
   with tempfile.TemporaryDirectory() as source:
-    copy_of_checkout(pathlib.Path(source))
+    # A copy of what pip reads: a build writes beside it.
+    for path in ROOT.glob("[!.]*"):
+      if path.is_file():
+        shutil.copy(path, source)
+    shutil.copytree(ROOT / "bertlib", f"{source}/bertlib")
     subprocess.run(
-      [
-        sys.executable,
-        "-c",
-        f"from setuptools.build_meta import {hook} as build\n"
-        f"build({str(folder)!r})",
-      ],
+      [sys.executable, "-c", program],
       cwd=source,
       stdout=subprocess.DEVNULL,
       check=True,
@@ -199,10 +191,8 @@ def test_a_folder_named_bert_earlier_on_the_path_comes_first(
 
 
 def test_an_editable_installation_has_no_module(run, editable_python):
-  program = """
-import importlib.util, sys
-print([name for name in sys.argv[1:] if importlib.util.find_spec(name)])
-"""
+  program = "import sys; from importlib.util import find_spec as find\n"
+  program += "print([*filter(find, sys.argv[1:])])"
   # Not where the names are those of other modules.
   isolated = run("-I", "-c", program, "bert", *NAMES, python=editable_python)
   assert isolated == "[]\n"
@@ -243,19 +233,14 @@ def features_of(examples):
   )
 
 
-train_features, test_features = (
-  features_of(
-    rows.apply(
-      lambda row: run_classifier.InputExample(
-        guid=None,
-        text_a=row["sentence"],
-        text_b=None,
-        label=row["polarity"],
-      ),
-      axis=1,
-    )
+def example_of(row):
+  return run_classifier.InputExample(
+    guid=None, text_a=row["sentence"], text_b=None, label=row["polarity"]
   )
-  for rows in (train, test)
+
+
+train_features, test_features = (
+  features_of(rows.apply(example_of, axis=1)) for rows in (train, test)
 )
 
 
@@ -320,10 +305,9 @@ estimator.train(input_fn=input_fn(train_features, True), max_steps=STEPS)
 scores = estimator.evaluate(input_fn=input_fn(test_features, False), steps=None)
 assert scores["accuracy"] > 0.8 and scores["global_step"] == STEPS, scores
 
-asked = ["A good cast", "That story was dull"]
 examples = [
   run_classifier.InputExample(guid="", text_a=text, text_b=None, label=0)
-  for text in asked
+  for text in ("A good cast", "That story was dull")
 ]
 answers = estimator.predict(input_fn(features_of(examples), False))
 print([LABELS[answer["labels"]] for answer in answers])
@@ -397,25 +381,28 @@ def test_every_command_shows_how_it_is_typed(run):
     assert f"  python -m bert.{name}" in run("-m", f"bert.{name}", "--help")
 
 
-def run_command(run, command, world, out, *more):
-  given = (*wrong_input_world.COMMANDS[command], *more)
-  run("-m", f"bert.{command}", *(t.format(world=world, out=out) for t in given))
+@pytest.fixture
+def run_command(run, world, tmp_path):
+  """Runs a command as a module of the package; returns its output folder."""
+
+  def run_command(command, *more):
+    given = (*wrong_input_world.COMMANDS[command], *more)
+    out = tmp_path / "out"
+    flags = (text.format(world=world, out=out) for text in given)
+    run("-m", f"bert.{command}", *flags)
+    return out
+
+  return run_command
 
 
-def test_a_command_and_its_workers_run_as_a_module(run, world, tmp_path):
-  out = tmp_path / "out"
-  run_command(run, "create_pretraining_data", world, out, "--num_workers=2")
+def test_a_command_and_its_workers_run_as_a_module(run_command):
+  out = run_command("create_pretraining_data", "--num_workers=2")
   assert (out / "records.tfrecord").stat().st_size
 
 
 @pytest.mark.slow
-def test_runs_in_subprocesses_and_their_reports_are_of_the_package(
-  run, world, tmp_path
-):
-  out = tmp_path / "out"
-  run_command(
-    run, "run_classifier", world, out, "--do_eval", "--seed=1", "--seeds=2"
-  )
+def test_runs_in_subprocesses_and_their_reports_are_of_the_package(run_command):
+  out = run_command("run_classifier", "--do_eval", "--seed=1", "--seeds=2")
   report = (out / "seed_2" / "report.html").read_text()
   assert "python -m bert.run_classifier" in report
   assert "from bert import run_classifier" in report
