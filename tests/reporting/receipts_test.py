@@ -25,24 +25,31 @@ def clock(time):
   return datetime.datetime.fromisoformat(f"2026-11-23T{time}:00+00:00")
 
 
-@pytest.fixture
-def start(tmp_path, monkeypatch):
-  """Starts a training at a time; returns its receipt."""
+@pytest.fixture(autouse=True)
+def environment(monkeypatch):
+  """Spares hashing the code and finding versions."""
   monkeypatch.setattr(receipts, "code_hashes", dict)
   monkeypatch.setattr(receipts, "versions", dict)
 
+
+def begin(files=(), command_line=(), **flags):
+  """Begins a run with some flags; returns its receipt."""
+  settings = option.make(ClassifierSettings, **flags)
+  given = dataclasses.replace(settings.receipt, command_line=command_line)
+  settings = dataclasses.replace(settings, receipt=given)
+  receipt = receipts.Receipt("run_classifier.py", settings)
+  receipt.start(settings, files)
+  return receipt
+
+
+@pytest.fixture
+def start(tmp_path, monkeypatch):
+  """Starts a training at a time; returns its receipt."""
+
   def start(time, do_train=True, command_line=()):
     monkeypatch.setattr(receipts, "_now", clock(time).isoformat)
-    settings = option.make(
-      ClassifierSettings, output_dir=str(tmp_path), do_train=do_train
-    )
-    of_receipt = dataclasses.replace(
-      settings.receipt, command_line=command_line
-    )
-    settings = dataclasses.replace(settings, receipt=of_receipt)
-    receipt = receipts.Receipt("run_classifier.py", settings)
-    receipt.start(settings, [])
-    return receipt
+    folder = str(tmp_path)
+    return begin((), command_line, output_dir=folder, do_train=do_train)
 
   return start
 
@@ -116,11 +123,13 @@ def test_an_evaluation_is_not_resumed(start, finish, tmp_path):
 
 
 def test_starts_of_another_run_do_not_count(start, finish, tmp_path):
-  start("10:00", command_line=["--seed=1"])
-  save(tmp_path / "checkpoint", "10:20")
+  for seed in (1, 2, 2):
+    start("10:00", command_line=[f"--seed={seed}"])
+    save(tmp_path / "checkpoint", "10:20")
   assert minutes(finish(start("12:00"), "12:05")) == 5
-  other = json.loads((tmp_path / "run-1.json").read_text())
-  assert other["given"] == ["--seed=1"]
+  for number in (1, 2):
+    other = json.loads((tmp_path / f"run-{number}.json").read_text())
+    assert other["given"] == [f"--seed={number}"]
 
 
 def test_paths_may_be_no_utf_8(start, finish):
@@ -213,13 +222,51 @@ def rerun(tmp_path):
   """The command line that repeats a run with some flags."""
   path = tmp_path / "run.json"
 
-  def rerun(given, *arguments):
-    path.write_text(json.dumps(recorded(given=given)))
+  def rerun(given, *arguments, **more):
+    path.write_text(json.dumps(recorded(given=given, **more)))
     argv = ["run_classifier.py", f"--rerun={path}", *arguments]
     outputs = option.output_flags(ClassifierSettings)
     return with_receipt(argv, outputs)[0][1:]
 
   return rerun
+
+
+def test_flags_of_the_command_follow_those_of_the_receipt(tmp_path):
+  path = str(tmp_path / "run.json")
+  receipt = recorded(given=["--a=1", "--b"])
+  (tmp_path / "run.json").write_text(json.dumps(receipt))
+  script = "run_classifier.py"
+  for named in ([f"--rerun={path}"], ["--rerun", path]):
+    found = with_receipt([script, "--c", "2", *named, "--a=3"])
+    assert found == ([script, "--a=1", "--b", "--c", "2", "--a=3"], path)
+  assert with_receipt(["x.py", "--a"]) == (["x.py", "--a"], None)
+  with pytest.raises(InputError, match=r"is of run_classifier\.py"):
+    with_receipt(["x.py", f"--rerun={path}"])
+
+
+@pytest.mark.parametrize(
+  ("precision", "xla", "recorded_values", "chosen"),
+  [
+    (
+      "auto",
+      "auto",
+      ("bfloat16", "off"),
+      ["--precision=bfloat16", "--xla=off"],
+    ),
+    ("float32", "auto", ("float32", "off"), ["--xla=off"]),
+    ("auto", "on", ("float64", "on"), []),
+    # --xla=on would compile evaluation on a GPU, which the run did not.
+    ("float32", "auto", ("float32", "on"), []),
+    (None, None, ("bfloat16", "off"), []),
+  ],
+)
+def test_rerun_uses_the_values_chosen_for_auto(
+  rerun, precision, xla, recorded_values, chosen
+):
+  flags = {"precision": precision, "xla": xla}
+  values = dict(zip(flags, recorded_values))
+  found = rerun(["--a=1"], "--b", flags=flags, **values)
+  assert found == ["--a=1", *chosen, "--b"]
 
 
 def test_outputs_of_a_receipt_are_not_written(rerun):
@@ -284,25 +331,19 @@ def test_only_regular_files_are_read(tmp_path, kind):
 
 
 @pytest.fixture
-def resume(tmp_path, monkeypatch, caplog):
+def resume(tmp_path, caplog):
   """Trains, then resumes with files; returns the warning."""
-  monkeypatch.setattr(receipts, "code_hashes", dict)
-  monkeypatch.setattr(receipts, "versions", dict)
 
   def train(contents, **flags):
-    paths = [tmp_path / name for name in contents]
-    for path, text in zip(paths, contents.values()):
-      path.write_text(text)
-    settings = option.make(
-      ClassifierSettings,
+    for name, text in contents.items():
+      (tmp_path / name).write_text(text)
+    begin(
+      [str(tmp_path / name) for name in contents],
+      [str(flags)],
       output_dir=str(tmp_path / "output"),
       data_dir=str(tmp_path),
       **{"do_train": True} | flags,
     )
-    given = dataclasses.replace(settings.receipt, command_line=[str(flags)])
-    settings = dataclasses.replace(settings, receipt=given)
-    receipt = receipts.Receipt("run_classifier.py", settings)
-    receipt.start(settings, map(str, paths))
 
   def resume(before, now, **flags):
     train(before)
