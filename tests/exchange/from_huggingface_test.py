@@ -43,12 +43,7 @@ _MASKS = {"script": "run_pretraining"}
     ({}, "classification", ["LABEL_0", "LABEL_1"], 2),
     (_MULTI_LABEL | name("b", "a"), "multi_label", ["b", "a"], 2),
     (name("LABEL_0"), "regression", [], 1),
-    (
-      {"sentence_transformers": _SIGMOID, **name("match")},
-      "multi_label",
-      ["match"],
-      1,
-    ),
+    ({"sentence_transformers": _SIGMOID, **name("a")}, "multi_label", ["a"], 1),
     ({"sbert_ce_default_activation_function": _IDENTITY}, "regression", [], 1),
   ],
 )
@@ -105,10 +100,7 @@ def test_kernels_alone_are_transposed(tmp_path):
   weights = tensors("BertForPreTraining")
   variables = read(write_folder(tmp_path / "a", weights)).variables
   for variable, tensor in (
-    (
-      "encoder/layer_1/attention/self/key/kernel",
-      "1.attention.self.key.weight",
-    ),
+    ("layer_1/attention/self/key/kernel", "1.attention.self.key.weight"),
     ("cls/predictions/transform/dense/kernel", "transform.dense.weight"),
     ("embeddings/word_embeddings", "word_embeddings.weight"),
     ("cls/seq_relationship/output_weights", "seq_relationship.weight"),
@@ -182,6 +174,10 @@ def test_a_folder_of_2019_is_read(tmp_path):
   assert read(folder).config["hidden_size"] == 4
 
 
+_BIAS = "bert.encoder.layer.1.output.dense.bias"
+_WEIGHT = "cls.predictions.transform.dense.weight"
+
+
 def zeros(*shape, dtype=np.float32):
   return np.zeros(shape, dtype)
 
@@ -192,24 +188,9 @@ def zeros(*shape, dtype=np.float32):
     ({"bert.embeddings.LayerNorm.gamma": zeros(4)}, {}, "Norm.weight twice"),
     ({"cls.predictions.decoder.weight": zeros(13, 4)}, {}, "weight differs"),
     ({"cls.predictions.decoder.bias": zeros(13)}, {}, "decoder.bias differs"),
-    (
-      {f"other.{n}": zeros(2) for n in "abcde"},
-      {},
-      "does not have: other.a, other.b, other.c and 2",
-    ),
-    (
-      {
-        "bert.encoder.layer.1.output.dense.bias": None,
-        "cls.predictions.transform.dense.weight": None,
-      },
-      {},
-      "has no bert.encoder.layer.1.output.dense.bias, cls.pred",
-    ),
-    (
-      {"bert.embeddings.LayerNorm.bias": zeros(4, dtype=np.float64)},
-      {},
-      "bert.embeddings.LayerNorm.bias (float64)",
-    ),
+    (dict.fromkeys("abcde", zeros(2)), {}, "does not have: a, b, c and 2"),
+    ({_BIAS: None, _WEIGHT: None}, {}, f"has no {_BIAS}, {_WEIGHT}"),
+    ({_BIAS: zeros(4, dtype=np.float64)}, {}, f"{_BIAS} (float64)"),
     ({}, {"num_hidden_layers": 1}, "not have: bert.encoder.layer.1"),
     ({}, {"intermediate_size": 8}, "intermediate.dense.weight is (6, 4)"),
     ({}, {"words": "a" * 14}, "has 14 pieces, the model only 13"),
@@ -292,17 +273,15 @@ def write_pytorch(folder, content=b""):
   return str(folder)
 
 
+_OLD_TORCH = types.SimpleNamespace(__version__="2.5.1+cpu")
+
+
 @pytest.mark.parametrize(
   ("write", "module", "found", "message"),
   [
     (write_folder, "safetensors.numpy", None, "pip install safetensors"),
     (write_pytorch, "torch", None, "can read it: pip install torch"),
-    (
-      write_pytorch,
-      "torch",
-      types.SimpleNamespace(__version__="2.5.1+cpu"),
-      r"needs PyTorch 2\.6 .* not 2\.5\.1",
-    ),
+    (write_pytorch, "torch", _OLD_TORCH, r"needs PyTorch 2\.6 .* not 2\.5\.1"),
   ],
 )
 def test_a_package_that_reading_needs_is_named(
@@ -429,7 +408,9 @@ def test_blank_lines_at_the_end_are_no_entries(tmp_path):
   assert vocabulary.read_entries(f"{folder}/vocab.txt") == WORDS
 
 
-_NAMED = {"cls_token": "<s>", "unk_token": "<unk>"}
+_UNKNOWN = {"unk_token": "<unk>"}
+_ENDS = {"cls": ["<s>", 2], "sep": ["[SEP]", 3]}
+_NAMED = {"cls_token": "<s>", **_UNKNOWN}
 
 
 @pytest.mark.parametrize(
@@ -438,12 +419,7 @@ _NAMED = {"cls_token": "<s>", "unk_token": "<unk>"}
     {"tokenizer_config.json": _NAMED},
     {"special_tokens_map.json": _NAMED},
     {"tokenizer_config.json": {k: {"content": v} for k, v in _NAMED.items()}},
-    {
-      "tokenizer.json": {
-        "model": {"unk_token": "<unk>"},
-        "post_processor": {"cls": ["<s>", 2], "sep": ["[SEP]", 3]},
-      }
-    },
+    {"tokenizer.json": {"model": _UNKNOWN, "post_processor": _ENDS}},
   ],
 )
 def test_special_entries_get_the_names_of_bert(files, tmp_path):

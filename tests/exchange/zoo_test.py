@@ -357,9 +357,8 @@ def test_the_folder_of_a_model_is_found_in_an_archive(publish, fetch):
 # Names
 
 
-def test_an_alias_stands_for_its_model(publish, fetch, cache):
-  publish(zipped(FILES.items()))
-  assert fetch("small") == str(cache / "tiny")
+def test_an_alias_is_a_name(publish, cache):
+  publish(b"")
   assert published_models.is_name("small")
   assert not published_models.is_name(str(cache / "tiny"))
 
@@ -384,7 +383,7 @@ def test_a_model_is_downloaded_once_and_its_archive_is_removed(
   publish, fetch, site, cache, log
 ):
   publish(zipped(FILES.items()), license="MIT", paper="arxiv.org/abs/1")
-  assert fetch() == fetch() == str(cache / "tiny")
+  assert fetch() == fetch("small") == str(cache / "tiny")
   assert log[0] == "tiny by us, license MIT, see arxiv.org/abs/1"
   assert len(site.seen) == 1
   assert set(os.listdir(cache)) == {"tiny", "tiny.json", "tiny.lock"}
@@ -539,13 +538,11 @@ def publish_repository(site, publish, tmp_path, monkeypatch):
     if name.partition(".")[0] == "huggingface_hub":
       monkeypatch.delitem(sys.modules, name)
 
-  def publish_repository(**entry):
+  def publish_repository():
     site.repository = repository_files()
     embedding = {"pooling": "cls", "normalize": True}
-    embedding["prompts"] = {"query": PROMPT}
-    publish(
-      b"", address=None, repository="us/tiny", embedding=embedding, **entry
-    )
+    entry = {"embedding": embedding | {"prompts": {"query": PROMPT}}}
+    publish(b"", address=None, repository="us/tiny", **entry)
     return repository_files()
 
   return publish_repository
@@ -646,9 +643,11 @@ def test_a_missing_package_is_named_before_the_download(
 
 
 COMPLETE = within("m", FILES)
-LINK = {"type": tarfile.SYMTYPE, "linkname": "/etc/passwd"}
-HARD_LINK = {"type": tarfile.LNKTYPE, "linkname": "../../../table.json"}
-DEVICE = {"type": tarfile.CHRTYPE, "devmajor": 1, "devminor": 5}
+LINKS = {
+  "link": {"type": tarfile.SYMTYPE, "linkname": "/etc/passwd"},
+  "hard link": {"type": tarfile.LNKTYPE, "linkname": "../../../table.json"},
+  "device": {"type": tarfile.CHRTYPE, "devmajor": 1, "devminor": 5},
+}
 PACKED = {".zip": zipped, ".tar.gz": tarred}
 
 
@@ -698,29 +697,20 @@ ZIP, TAR = PACKED
 # By name: archive, its ending, and the reason for refusing it.
 HOSTILE = {
   "link in a zip": (zip_with_link(), ZIP, NO_VOCAB),
-  "file twice": (
-    tarred([*COMPLETE, ("m/vocab.txt", b"another")]),
-    TAR,
-    TWO_MODELS,
-  ),
+  "file twice": (tarred([*COMPLETE, ("m/vocab.txt", b"2")]), TAR, TWO_MODELS),
   "parts of two checkpoints": (
     zipped([*without(f"bert_model.ckpt.{DATA}"), (f"m/other.{DATA}", b"")]),
     ZIP,
     TWO_MODELS,
   ),
   "huge file": (header_of("m/vocab.txt", 2**40), TAR, TOO_LARGE),
-  "huge header": (
-    header_of("m", 2**40, tarfile.XHDTYPE),
-    TAR,
-    "1099511627776 bytes of header",
-  ),
+  "huge header": (header_of("m", 2**40, tarfile.XHDTYPE), TAR, "of header"),
   "deeply nested": (nested(50), TAR, "lacks bert_config.json, vocab"),
   "web page for a zip": (WEB_PAGE, ZIP, CORRUPT),
   "web page for a tar": (WEB_PAGE, TAR, CORRUPT),
   "encrypted": (zip_with_flags(0x1), ZIP, CORRUPT),
   "strongly encrypted": (zip_with_flags(0x40), ZIP, CORRUPT),
 }
-LINKS = {"link": LINK, "hard link": HARD_LINK, "device": DEVICE}
 for name, kind in LINKS.items():
   archive = tarred([*without("vocab.txt"), ("m/vocab.txt", kind)])
   HOSTILE[f"{name} instead of a file"] = archive, TAR, NO_VOCAB
