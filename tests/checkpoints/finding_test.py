@@ -192,10 +192,8 @@ def test_the_head_of_another_task_is_refused_for_predictions(checkpoint):
 def test_on_a_tpu_initialization_is_deferred_to_the_scaffold(checkpoint):
   with tf.Graph().as_default():
     build()
-    scaffold_fn = initialize.initialize_from_checkpoint(
-      checkpoint, use_tpu=True
-    )
-    assert isinstance(scaffold_fn(), tf.train.Scaffold)
+    defer = initialize.initialize_from_checkpoint(checkpoint, use_tpu=True)
+    assert isinstance(defer(), tf.train.Scaffold)
 
 
 def test_a_trained_model_that_lacks_a_variable_is_refused(checkpoint):
@@ -263,7 +261,6 @@ def test_a_folder_of_another_model_is_refused(
   checkpoint, tmp_path, changed, sizes, message
 ):
   write_model_files(tmp_path)
-  assert checkpoint.startswith(str(tmp_path))
   check_folder(tmp_path, MODEL, CONFIG)
   config = tiny_model.config(**({"vocab_size": 9} | sizes))
   with pytest.raises(InputError, match=message):
@@ -273,15 +270,12 @@ def test_a_folder_of_another_model_is_refused(
 def test_a_folder_without_model_json_is_checked_by_its_number_of_outputs(
   checkpoint, tmp_path
 ):
-  assert checkpoint.startswith(str(tmp_path))
   check_folder(tmp_path, MODEL, CONFIG, num_outputs=2)
   with pytest.raises(InputError, match=r"outputs 2.*is 3"):
     check_folder(tmp_path, MODEL, CONFIG, num_outputs=3)
 
 
-def test_the_trained_checkpoint_is_the_best_or_else_the_last(
-  checkpoint, tmp_path
-):
+def test_the_trained_checkpoint_is_the_best_or_the_last(checkpoint, tmp_path):
   folder = str(tmp_path)
   assert finding.trained_checkpoint(None) is None
   assert finding.trained_checkpoint(str(tmp_path / "nothing")) is None
@@ -411,17 +405,13 @@ def test_without_a_state_file_the_highest_step_is_the_last(
   ]
 
 
-def test_the_state_file_may_name_an_older_checkpoint(
-  checkpoint, tmp_path, caplog
-):
+def test_a_state_file_may_name_an_older_step(checkpoint, tmp_path, caplog):
   as_step(checkpoint, 70)
   assert finding.last_checkpoint(str(tmp_path)) == checkpoint
   assert not warnings_of(caplog)
 
 
-def test_without_a_usable_checkpoint_training_does_not_start_over(
-  checkpoint, tmp_path
-):
+def test_without_usable_checkpoint_nothing_starts_over(checkpoint, tmp_path):
   last = as_step(checkpoint, 70)
   name_as_last(last)
   for path in (last, checkpoint):
@@ -432,18 +422,14 @@ def test_without_a_usable_checkpoint_training_does_not_start_over(
       use(str(tmp_path))
 
 
-def test_deleted_checkpoints_in_the_state_file_are_an_error(
-  checkpoint, tmp_path
-):
+def test_deleted_checkpoints_in_a_state_file_are_an_error(checkpoint, tmp_path):
   for path in tmp_path.glob("model.ckpt-*"):
     path.unlink()
   with pytest.raises(InputError, match=r"ckpt-7: there is no such"):
     finding.last_checkpoint(str(tmp_path))
 
 
-def test_an_incomplete_checkpoint_of_step_0_is_ignored(
-  checkpoint, tmp_path, caplog
-):
+def test_an_incomplete_step_0_is_ignored(checkpoint, tmp_path, caplog):
   first = as_step(checkpoint, 0)
   for path in tmp_path.glob("model.ckpt-7.*"):
     path.unlink()
@@ -729,9 +715,8 @@ def test_a_model_whose_training_goes_on_is_loaded(
   monkeypatch.setattr(initialize, "check_trained", train_on_first)
   with Loaded(str(tmp_path), precision=precision) as model:
     (after,) = model.run([row])
-  np.testing.assert_allclose(
-    np.float32(after), np.float32(before) + 1, rtol=0, atol=0.02
-  )
+  before, after = np.float32([before, after])
+  np.testing.assert_allclose(after, before + 1, rtol=0, atol=0.02)
 
 
 @pytest.mark.parametrize("changed", [{"script": "run_ner"}, {}])
@@ -776,10 +761,7 @@ EMBEDDING = {"pooling": "mean", "normalize": True}
     ({"thresholds": {"0": "0.5"}}, "thresholds.0 is '0.5'"),
     ({"thresholds": {"2": 0.5}}, "has a threshold of '2', no label"),
     ({"pooling": "nosuch"}, 'pooling is "nosuch", not one of mean, cls, max'),
-    (
-      {"projection_activation": "relu"},
-      'projection_activation is "relu", not one of linear, tanh',
-    ),
+    ({"projection_activation": "relu"}, '"relu", not one of linear, tanh'),
     ({"projection_dim": 0}, "projection_dim is 0, not an integer from 1"),
     ({"matryoshka_dims": [8, 0]}, "matryoshka_dims is [8, 0]"),
     ({"null_score_diff_threshold": float("nan")}, "null_score_diff_threshold"),
