@@ -38,13 +38,10 @@ def truncate_one_by_one(tokens_a, tokens_b, room):
 
 @settings(deadline=None)
 @given(st.integers(0, 40), st.integers(0, 40), st.integers(-1, 40))
-def test_truncated_lengths_equal_removing_tokens_one_by_one(
-  length_a, length_b, room
-):
+def test_truncated_lengths_equal_removing_one_by_one(length_a, length_b, room):
   kept = truncate_one_by_one(range(length_a), range(length_b), room)
-  assert model_inputs.truncated_lengths(length_a, length_b, room) == tuple(
-    map(len, kept)
-  )
+  lengths = model_inputs.truncated_lengths(length_a, length_b, room)
+  assert lengths == tuple(map(len, kept))
   pair = [*range(length_a)], [*range(length_b)]
   model_inputs._truncate_seq_pair(*pair, room)
   assert pair == tuple([*range(len(part))] for part in kept)
@@ -149,11 +146,9 @@ def test_records_read_back_as_int32_and_float32(tmp_path):
 
 
 def test_a_feature_with_a_default_may_be_missing():
-  layout = {
-    "label": tf_records.Feature(),
-    "real": tf_records.Feature(default=1),
-  }
-  old = tf_records.record_encoder({"label": layout["label"]})({"label": 4})
+  layout = {"label": tf_records.Feature()}
+  old = tf_records.record_encoder(layout)({"label": 4})
+  layout["real"] = tf_records.Feature(default=1)
   parsed = input_pipeline.parse_records([old], layout)
   assert [int(parsed["label"][0]), int(parsed["real"][0])] == [4, 1]
 
@@ -217,9 +212,8 @@ def test_a_file_truncated_anywhere_is_refused_with_its_record(
 def test_a_record_length_beyond_the_end_is_refused(tmp_path):
   path = tmp_path / "wrong"
   content, starts = write_serialized(path, RECORDS)
-  path.write_bytes(
-    content[: starts[1]] + b"\xff" * 8 + content[starts[1] + 8 :]
-  )
+  second = content[starts[1] + 8 :]
+  path.write_bytes(content[: starts[1]] + b"\xff" * 8 + second)
   with pytest.raises(InputError, match=f"^{path}: record 1 "):
     tf_records.count_records(str(path))
 
@@ -360,10 +354,8 @@ def test_unshuffled_batches_are_in_order(tmp_path, drop_remainder, sizes):
 
 
 def test_several_files_are_read_one_after_the_other(tmp_path):
-  paths = [
-    write_sorted(str(tmp_path / name), rows)
-    for name, rows in (("a", 3), ("b", 2))
-  ]
+  sizes = {str(tmp_path / "a"): 3, str(tmp_path / "b"): 2}
+  paths = [write_sorted(path, size) for path, size in sizes.items()]
   batches = input_pipeline.record_batches(paths, SORTED_LAYOUT, 8, False, False)
   assert lengths_of(batches) == [[1, 2, 3, 1, 2]]
 
@@ -421,9 +413,7 @@ def test_only_common_padding_is_removed(mask, multiple, length):
 
 
 @pytest.mark.parametrize("num_labels", [12, 16])
-def test_labels_are_trimmed_only_if_there_is_one_per_token(
-  tmp_path, num_labels
-):
+def test_labels_are_trimmed_only_if_one_per_token(tmp_path, num_labels):
   labels = {"label_ids": tf_records.Feature((num_labels,))}
   tags = {"tags": tf_records.Feature((16,), per_token=True)}
   layout = tf_records.token_layout(16) | labels | tags
