@@ -78,9 +78,8 @@ def test_receipt_has_flags_versions_and_code(receipt):
   assert {"python", "tensorflow-estimator", "numpy"} < set(receipt["versions"])
   assert receipt["versions"]["project"]
   assert receipt["device"]["cpu"] and receipt["device"]["cores"]
-  assert {"all", "modeling.py", "bertlib/reporting/doctor.py"} < set(
-    receipt["code"]
-  )
+  names = {"all", "modeling.py", "bertlib/reporting/doctor.py"}
+  assert names < set(receipt["code"])
   assert receipt["started"] <= receipt["ended"]
 
 
@@ -171,9 +170,7 @@ def test_rerun_accepts_a_changed_file_that_is_given_again(spoil, start):
   start("--rerun=run/run.json", *given)
 
 
-def test_changed_code_and_versions_are_warnings(
-  receipt, start, monkeypatch, caplog
-):
+def test_changed_code_and_versions_warn(receipt, start, monkeypatch, caplog):
   hashes = receipt["code"] | {"modeling.py": "0"}
   monkeypatch.setattr(receipts, "code_hashes", lambda: hashes)
   found = receipts.versions() | {"numpy": "9.9"}
@@ -231,9 +228,7 @@ def test_fingerprint_of_a_large_file_covers_its_ends(tmp_path, monkeypatch):
 
 
 @pytest.mark.graph
-def test_of_a_large_data_set_the_ends_of_later_files_are_hashed(
-  tmp_path, monkeypatch
-):
+def test_a_large_data_set_hashes_ends_of_later_files(tmp_path, monkeypatch):
   monkeypatch.setattr(receipts, "_LARGE_SET", 10**6)
   paths = [str(tmp_path / name) for name in "abc"]
   for path, size in zip(paths, (3 * 10**6, 3 * 10**6, 10**6)):
