@@ -3,6 +3,9 @@
 import hashlib
 import json
 
+from bertlib.checkpoints import records
+from bertlib.reporting import recorded_runs
+
 _ANSWERS = {
   "question": "who?",
   "answers": [{"text": "Ann", "answer_start": 0}],
@@ -17,6 +20,23 @@ QUESTIONS = {
 }
 
 DATA = {"train_file": "a" * 64, "dev_file": "b" * 64}
+
+
+def read(*folders):
+  """Reads the runs of some folders, as report.py does."""
+  return recorded_runs.find_runs(list(map(str, folders)), records.find)
+
+
+def data_file(path, flags, sha256, num_bytes=9):
+  """The entry of a data file in a receipt."""
+  return {
+    "what": "data",
+    "flags": flags,
+    "path": str(path),
+    "bytes": num_bytes,
+    "sha256": sha256,
+    "hashed": "all",
+  }
 
 
 def receipt(folder, flags=None, given=None, data=None, **changed):
@@ -51,14 +71,7 @@ def receipt(folder, flags=None, given=None, data=None, **changed):
     "device": {"cpu": "a CPU", "gpus": []},
     "code": {"all": "c" * 64},
     "files": [
-      {
-        "what": "data",
-        "flags": [flag],
-        "path": f"data/{flag}.tsv",
-        "bytes": 9,
-        "sha256": sha256,
-        "hashed": "all",
-      }
+      data_file(f"data/{flag}.tsv", [flag], sha256)
       for flag, sha256 in (DATA if data is None else data).items()
     ],
     "results": {"eval_accuracy": 0.5},
@@ -107,14 +120,8 @@ def write_answers(folder, answers, flags=None):
   """A run of run_squad.py with answers; returns the path of its questions."""
   path = folder / "questions.json"
   text = json.dumps(QUESTIONS)
-  entry = {
-    "what": "data",
-    "flags": ["predict_file"],
-    "path": str(path),
-    "bytes": len(text),
-    "sha256": hashlib.sha256(text.encode()).hexdigest(),
-    "hashed": "all",
-  }
+  sha256 = hashlib.sha256(text.encode()).hexdigest()
+  entry = data_file(path, ["predict_file"], sha256, len(text))
   write_run(folder, script="run_squad.py", flags=flags, files=[entry])
   path.write_text(text)
   (folder / "predictions.json").write_text(json.dumps(answers))

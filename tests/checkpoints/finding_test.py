@@ -1,6 +1,5 @@
 """Tests of finding and initializing from checkpoints, and of model folders."""
 
-import concurrent.futures
 import json
 import multiprocessing
 import os
@@ -46,8 +45,7 @@ MODEL = {
 def checkpoint(tmp_path):
   """A classifier's checkpoint of step 7."""
   with tf.Graph().as_default(), tf.Session() as session:
-    model = modeling.BertModel(CONFIG, False, tf.zeros([1, 3], tf.int32))
-    modeling.classification_logits(model.get_pooled_output(), 2)
+    build()
     tf.get_variable("output_bias/adam_m", [2])
     step = tf.train.create_global_step()
     session.run(tf.global_variables_initializer())
@@ -126,17 +124,20 @@ def test_an_error_of_a_checkpoint_that_nothing_replaces_is_raised(
 # Initialization from a checkpoint
 
 
+def assert_restored(session, variables, checkpoint):
+  saved = run_outputs.read_variables(checkpoint)
+  for variable in variables:
+    value = session.run(variable)
+    np.testing.assert_array_equal(value, saved[variable.op.name])
+
+
 def test_weights_are_restored_and_counted(checkpoint, log):
   with tf.Graph().as_default(), tf.Session() as session:
     build()
     tf.get_variable("new", [1])
     assert initialize.initialize_from_checkpoint(checkpoint) is None
     session.run(tf.global_variables_initializer())
-    saved = tf.train.load_checkpoint(checkpoint)
-    for variable in tf.trainable_variables()[:-1]:
-      np.testing.assert_array_equal(
-        session.run(variable), saved.get_tensor(variable.op.name)
-      )
+    assert_restored(session, tf.trainable_variables()[:-1], checkpoint)
   assert log[0] == f"25 of 26 variables restored from {checkpoint}"
   assert log[1] == "Not found in checkpoint (randomly initialized): new"
   assert log[2] == "Unused checkpoint variables: global_step, 1 Adam slots"
@@ -147,12 +148,8 @@ def test_weights_are_restored_and_counted(checkpoint, log):
   [("bert/pooler/", None), ("output_", "weights that the model does not use")],
 )
 def test_constants_need_no_pooler(lacks, error, checkpoint, tmp_path):
-  saved = tf.train.load_checkpoint(checkpoint)
-  weights = {
-    name: saved.get_tensor(name)
-    for name in saved.get_variable_to_shape_map()
-    if not name.startswith(lacks)
-  }
+  saved = run_outputs.read_variables(checkpoint)
+  weights = {n: v for n, v in saved.items() if not n.startswith(lacks)}
   part = str(tmp_path / "part.ckpt")
   checkpoint_writer.write_variables(part, weights)
   raises = pytest.raises(InputError, match=error) if error else nullcontext()
@@ -170,12 +167,7 @@ def test_the_head_of_another_task_is_left_out_of_a_training(checkpoint, caplog):
     build(num_labels=5)
     initialize.initialize_from_checkpoint(checkpoint, new_heads=True)
     session.run(tf.global_variables_initializer())
-    saved = tf.train.load_checkpoint(checkpoint)
-    for variable in tf.trainable_variables():
-      if variable.op.name.startswith("bert/"):
-        np.testing.assert_array_equal(
-          session.run(variable), saved.get_tensor(variable.op.name)
-        )
+    assert_restored(session, tf.trainable_variables("bert/"), checkpoint)
   assert "(output_bias, output_weights) is that of" in warnings_of(caplog)[0]
 
 
@@ -200,23 +192,15 @@ def test_the_head_of_another_task_is_refused_for_predictions(checkpoint):
 def test_on_a_tpu_initialization_is_deferred_to_the_scaffold(checkpoint):
   with tf.Graph().as_default():
     build()
-    scaffold_fn = initialize.initialize_from_checkpoint(
-      checkpoint, use_tpu=True
-    )
-    assert isinstance(scaffold_fn(), tf.train.Scaffold)
+    defer = initialize.initialize_from_checkpoint(checkpoint, use_tpu=True)
+    assert isinstance(defer(), tf.train.Scaffold)
 
 
-def test_a_trained_model_takes_precedence_over_init_checkpoint(checkpoint):
+def test_a_trained_model_that_lacks_a_variable_is_refused(checkpoint):
   with tf.Graph().as_default():
     build()
-    assert (
-      initialize.initialize_from_checkpoint("not there", checkpoint) is None
-    )
-
-
-def test_a_trained_model_without_a_graph_variable_is_refused(checkpoint):
-  with tf.Graph().as_default():
-    build()
+    # It takes precedence over init_checkpoint.
+    initialize.initialize_from_checkpoint("not there", checkpoint)
     tf.get_variable("loss_scale/value", [])
     with pytest.raises(InputError, match=r"ckpt-7: lacks loss_scale/value, so"):
       initialize.initialize_from_checkpoint(None, checkpoint)
@@ -277,7 +261,6 @@ def test_a_folder_of_another_model_is_refused(
   checkpoint, tmp_path, changed, sizes, message
 ):
   write_model_files(tmp_path)
-  assert checkpoint.startswith(str(tmp_path))
   check_folder(tmp_path, MODEL, CONFIG)
   config = tiny_model.config(**({"vocab_size": 9} | sizes))
   with pytest.raises(InputError, match=message):
@@ -287,15 +270,12 @@ def test_a_folder_of_another_model_is_refused(
 def test_a_folder_without_model_json_is_checked_by_its_number_of_outputs(
   checkpoint, tmp_path
 ):
-  assert checkpoint.startswith(str(tmp_path))
   check_folder(tmp_path, MODEL, CONFIG, num_outputs=2)
   with pytest.raises(InputError, match=r"outputs 2.*is 3"):
     check_folder(tmp_path, MODEL, CONFIG, num_outputs=3)
 
 
-def test_the_trained_checkpoint_is_the_best_or_else_the_last(
-  checkpoint, tmp_path
-):
+def test_the_trained_checkpoint_is_the_best_or_the_last(checkpoint, tmp_path):
   folder = str(tmp_path)
   assert finding.trained_checkpoint(None) is None
   assert finding.trained_checkpoint(str(tmp_path / "nothing")) is None
@@ -326,15 +306,12 @@ def test_a_model_in_output_dir_takes_precedence_over_init_checkpoint(
 
 
 def test_resume_never_and_must_are_enforced():
-  for resume, last in [
-    ("auto", "model.ckpt-7"),
-    ("auto", None),
-    ("never", None),
-    ("must", "model.ckpt-7"),
-  ]:
-    finding.check_resume(resume, "out", last)
+  last = "out/model.ckpt-7"
+  for resume, found in {"auto": last, "never": None, "must": last}.items():
+    finding.check_resume(resume, "out", found)
+  finding.check_resume("auto", "out", None)
   with pytest.raises(InputError, match=r"holds model\.ckpt-7.*--resume=never"):
-    finding.check_resume("never", "out", "out/model.ckpt-7")
+    finding.check_resume("never", "out", last)
   with pytest.raises(InputError, match=r"no checkpoint.*--resume=must"):
     finding.check_resume("must", "out", None)
 
@@ -428,17 +405,13 @@ def test_without_a_state_file_the_highest_step_is_the_last(
   ]
 
 
-def test_the_state_file_may_name_an_older_checkpoint(
-  checkpoint, tmp_path, caplog
-):
+def test_a_state_file_may_name_an_older_step(checkpoint, tmp_path, caplog):
   as_step(checkpoint, 70)
   assert finding.last_checkpoint(str(tmp_path)) == checkpoint
   assert not warnings_of(caplog)
 
 
-def test_without_a_usable_checkpoint_training_does_not_start_over(
-  checkpoint, tmp_path
-):
+def test_without_usable_checkpoint_nothing_starts_over(checkpoint, tmp_path):
   last = as_step(checkpoint, 70)
   name_as_last(last)
   for path in (last, checkpoint):
@@ -449,18 +422,14 @@ def test_without_a_usable_checkpoint_training_does_not_start_over(
       use(str(tmp_path))
 
 
-def test_deleted_checkpoints_in_the_state_file_are_an_error(
-  checkpoint, tmp_path
-):
+def test_deleted_checkpoints_in_a_state_file_are_an_error(checkpoint, tmp_path):
   for path in tmp_path.glob("model.ckpt-*"):
     path.unlink()
   with pytest.raises(InputError, match=r"ckpt-7: there is no such"):
     finding.last_checkpoint(str(tmp_path))
 
 
-def test_an_incomplete_checkpoint_of_step_0_is_ignored(
-  checkpoint, tmp_path, caplog
-):
+def test_an_incomplete_step_0_is_ignored(checkpoint, tmp_path, caplog):
   first = as_step(checkpoint, 0)
   for path in tmp_path.glob("model.ckpt-7.*"):
     path.unlink()
@@ -545,10 +514,9 @@ def test_the_best_checkpoint_has_weights_and_model_files(checkpoint, tmp_path):
     assert value.dtype == known[name].dtype
   # `best` is a complete model folder.
   check_folder(best, MODEL, CONFIG, num_outputs=2)
-  written = model_description.load(str(tmp_path))
-  assert model_description.load(best) == written
-  copied = (tmp_path / "best" / "vocab.txt").read_text()
-  assert copied == "[UNK]\n[CLS]\n[SEP]\n"
+  for name in ("model.json", "vocab.txt"):
+    copied = (tmp_path / "best" / name).read_text()
+    assert copied == (tmp_path / name).read_text()
 
 
 def as_step(checkpoint, step):
@@ -559,19 +527,6 @@ def as_step(checkpoint, step):
     run_outputs.read_variables(checkpoint) | {"global_step": np.int64(step)},
   )
   return path
-
-
-def test_a_better_checkpoint_replaces_the_best(checkpoint, tmp_path):
-  later = as_step(checkpoint, 70)
-  checkpoint_writer.save_best(str(tmp_path), checkpoint)
-  checkpoint_writer.save_best(str(tmp_path), later)
-  best = tmp_path / "best"
-  assert run_outputs.steps_done(best) == 70
-  assert {path.name for path in best.iterdir()} == {
-    "checkpoint",
-    "model.ckpt-70.index",
-    "model.ckpt-70.data-00000-of-00001",
-  }
 
 
 def test_the_old_best_stays_until_the_new_one_is_complete(
@@ -593,14 +548,15 @@ def test_the_old_best_stays_until_the_new_one_is_complete(
     finding.check_checkpoint(old)
   new = checkpoint_writer.save_best(str(tmp_path), later)
   assert finding.trained_checkpoint(str(tmp_path)) == new
+  assert {path.name for path in (tmp_path / "best").iterdir()} == {
+    *("checkpoint", "model.ckpt-8.index", f"model.ckpt-8{DATA}")
+  }
 
 
 def test_the_best_folder_can_be_moved(checkpoint, tmp_path):
   checkpoint_writer.save_best(str(tmp_path), checkpoint)
-  shutil.move(tmp_path / "best", tmp_path / "moved")
-  assert finding.trained_checkpoint(str(tmp_path / "moved")) == (
-    str(tmp_path / "moved" / "model.ckpt-7")
-  )
+  moved = shutil.move(tmp_path / "best", tmp_path / "moved")
+  assert finding.trained_checkpoint(str(moved)) == f"{moved}/model.ckpt-7"
 
 
 # Loaded models
@@ -613,32 +569,23 @@ class Loaded(predictor.LoadedModel):
 
   @staticmethod
   def build(description, config, inputs, compute):
-    model = modeling.BertModel(
-      config,
-      False,
-      inputs["input_ids"],
-      inputs["input_mask"],
-      inputs["segment_ids"],
-      compute=compute,
-    )
+    tokens = (inputs[name] for name in model_inputs.TOKEN_FEATURES)
+    model = modeling.BertModel(config, False, *tokens, compute=compute)
     return modeling.classification_logits(model.get_pooled_output(), 2)
 
 
 def row_of(ids, padding=0):
   zeros = [0] * padding
-  values = {
-    "input_ids": [*ids, *zeros],
-    "input_mask": [1] * len(ids) + zeros,
-    "segment_ids": [i % 2 for i in range(len(ids))] + zeros,
-  }
-  return {name: values[name] for name in model_inputs.TOKEN_FEATURES}
+  mask, segments = [1] * len(ids), [i % 2 for i in range(len(ids))]
+  rows = ([*row, *zeros] for row in (ids, mask, segments))
+  return dict(zip(model_inputs.TOKEN_FEATURES, rows))
 
 
 @pytest.mark.train
 def test_rows_are_computed_in_batches_and_returned_in_order(
   checkpoint, tmp_path, monkeypatch
 ):
-  write_model_files(tmp_path, do_lower_case=True)
+  write_model_files(tmp_path)
   rng = np.random.default_rng(3)
   random_weights = {  # so that rows differ
     name: rng.normal(size=value.shape).astype(value.dtype)
@@ -657,19 +604,15 @@ def test_rows_are_computed_in_batches_and_returned_in_order(
   assert gaps[~np.eye(len(ids), dtype=bool)].min() > 1e-2
   for batch_size in (2, 4, 32, None):
     for padding in (0, 4):
-      np.testing.assert_allclose(
-        logits(batch_size, [row_of(i, padding) for i in ids]),
-        alone,
-        rtol=0,
-        atol=1e-5,
-      )
+      found = logits(batch_size, [row_of(i, padding) for i in ids])
+      np.testing.assert_allclose(found, alone, rtol=0, atol=1e-5)
   assert logits(4, []).size == 0
 
 
 @pytest.fixture
 def loaded(checkpoint, tmp_path, monkeypatch):
   """A model that takes texts in blocks of three."""
-  write_model_files(tmp_path, do_lower_case=True)
+  write_model_files(tmp_path)
   monkeypatch.setattr(batch_predictor, "_BLOCK_SIZE", 3)
   with Loaded(str(tmp_path), checkpoint) as model:
     yield model
@@ -688,12 +631,9 @@ def test_texts_are_predicted_in_blocks_and_in_order(loaded, num_texts):
 
   predicted = loaded.predict_blocks(iter(lengths), encode, decode)
   assert [length for length, _ in predicted] == lengths
-  np.testing.assert_allclose(
-    [logit for _, logit in predicted],
-    [output[0] for output in expected],
-    rtol=0,
-    atol=1e-5,
-  )
+  logits = [logit for _, logit in predicted]
+  expected = [output[0] for output in expected]
+  np.testing.assert_allclose(logits, expected, rtol=0, atol=1e-5)
 
 
 def threads_of_a_model(folder, checkpoint, num_threads):
@@ -705,18 +645,13 @@ def threads_of_a_model(folder, checkpoint, num_threads):
 @pytest.mark.process
 @pytest.mark.skipif(not os.path.exists("/proc/self/task"), reason="needs Linux")
 def test_num_threads_is_the_number_of_threads(checkpoint, tmp_path):
-  write_model_files(tmp_path, do_lower_case=True)
+  write_model_files(tmp_path)
   counts = []
   for num_threads in (1, 9):
     # TensorFlow starts its threads once per process.
-    with concurrent.futures.ProcessPoolExecutor(
-      1, multiprocessing.get_context("spawn")
-    ) as process:
-      counts.append(
-        process.submit(
-          threads_of_a_model, str(tmp_path), checkpoint, num_threads
-        ).result()
-      )
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+      arguments = str(tmp_path), checkpoint, num_threads
+      counts.append(pool.apply(threads_of_a_model, arguments))
   assert counts[1] - counts[0] == 8
 
 
@@ -728,7 +663,7 @@ ROUNDING = {"bfloat16": 2.0**-8, "float16": 2.0**-11}
 def test_constants_and_variables_agree_within_rounding(
   checkpoint, tmp_path, monkeypatch, precision
 ):
-  write_model_files(tmp_path, do_lower_case=True)
+  write_model_files(tmp_path)
   rows = [row_of([1, 2, 3]), row_of([4, 5])]
 
   def load():
@@ -748,7 +683,7 @@ def test_constants_and_variables_agree_within_rounding(
 
 
 def test_the_best_weights_are_loaded(checkpoint, tmp_path):
-  write_model_files(tmp_path, do_lower_case=True)
+  write_model_files(tmp_path)
   variables = run_outputs.read_variables(checkpoint)
   best = str(tmp_path / "better.ckpt-9")
   checkpoint_writer.write_variables(
@@ -767,7 +702,7 @@ def test_the_best_weights_are_loaded(checkpoint, tmp_path):
 def test_a_model_whose_training_goes_on_is_loaded(
   checkpoint, tmp_path, monkeypatch, precision
 ):
-  write_model_files(tmp_path, do_lower_case=True)
+  write_model_files(tmp_path)
   check_trained, row = initialize.check_trained, row_of([1, 2, 3])
   with Loaded(str(tmp_path), precision=precision) as model:
     (before,) = model.run([row])
@@ -780,9 +715,8 @@ def test_a_model_whose_training_goes_on_is_loaded(
   monkeypatch.setattr(initialize, "check_trained", train_on_first)
   with Loaded(str(tmp_path), precision=precision) as model:
     (after,) = model.run([row])
-  np.testing.assert_allclose(
-    np.float32(after), np.float32(before) + 1, rtol=0, atol=0.02
-  )
+  before, after = np.float32([before, after])
+  np.testing.assert_allclose(after, before + 1, rtol=0, atol=0.02)
 
 
 @pytest.mark.parametrize("changed", [{"script": "run_ner"}, {}])
@@ -827,10 +761,7 @@ EMBEDDING = {"pooling": "mean", "normalize": True}
     ({"thresholds": {"0": "0.5"}}, "thresholds.0 is '0.5'"),
     ({"thresholds": {"2": 0.5}}, "has a threshold of '2', no label"),
     ({"pooling": "nosuch"}, 'pooling is "nosuch", not one of mean, cls, max'),
-    (
-      {"projection_activation": "relu"},
-      'projection_activation is "relu", not one of linear, tanh',
-    ),
+    ({"projection_activation": "relu"}, '"relu", not one of linear, tanh'),
     ({"projection_dim": 0}, "projection_dim is 0, not an integer from 1"),
     ({"matryoshka_dims": [8, 0]}, "matryoshka_dims is [8, 0]"),
     ({"null_score_diff_threshold": float("nan")}, "null_score_diff_threshold"),

@@ -53,6 +53,18 @@ def trained(tmp_path):
   return write(tmp_path / "run" / "model.ckpt-70", TRAINED)
 
 
+@pytest.fixture
+def rewritten(tmp_path):
+  """Rewrites checkpoints to `out`; returns the variables there."""
+
+  def rewritten(*sources, **options):
+    rewrite.rewrite([*sources], str(tmp_path / "out"), **options)
+    name = os.path.basename(sources[-1])
+    return run_outputs.read_variables(tmp_path / "out" / name)
+
+  return rewritten
+
+
 # Reading
 
 
@@ -112,81 +124,66 @@ def test_asking_for_more_checkpoints_than_kept_is_refused(number, tmp_path):
 
 
 @pytest.mark.graph
-def test_stripping_keeps_the_weights_bitwise(trained, tmp_path, capsys):
-  rewrite.rewrite([trained], str(tmp_path / "out"), strip_optimizer=True)
+def test_stripping_keeps_the_weights_bitwise(trained, rewritten, capsys):
   kept = ("bert/kernel", "bert/bias", "global_step")
   run_outputs.assert_same_bits(
-    run_outputs.read_variables(tmp_path / "out" / "model.ckpt-70"),
+    rewritten(trained, strip_optimizer=True),
     {name: TRAINED[name] for name in kept},
   )
   # Two slots of twelve values, a scale and a counter, of four bytes each.
-  assert "left out: 4 variables of the optimizer, 104 bytes\n" in (
-    capsys.readouterr().out
-  )
+  printed = capsys.readouterr().out
+  assert "left out: 4 variables of the optimizer, 104 bytes\n" in printed
 
 
 # Averaging
 
 
+def write_each(tmp_path, arrays):
+  """Checkpoints of one array each."""
+  return [
+    write(tmp_path / str(n) / "model.ckpt", {"kernel": array})
+    for n, array in enumerate(arrays)
+  ]
+
+
 @pytest.mark.graph
-def test_averages_are_computed_in_float64(tmp_path):
+def test_averages_are_computed_in_float64(tmp_path, rewritten):
   # A sum in float32 would lose their last digits.
   rng = np.random.default_rng(0)
   arrays = [
     (rng.normal(size=(50, 4)) * 10.0**power).astype(np.float32)
     for power in (6, 0, -6)
   ]
-  sources = [
-    write(tmp_path / str(n) / "model.ckpt", {"kernel": array})
-    for n, array in enumerate(arrays)
-  ]
-  rewrite.rewrite(sources, str(tmp_path / "out"))
   expected = np.mean(arrays, axis=0, dtype=np.float64).astype(np.float32)
-  run_outputs.assert_same_bits(
-    run_outputs.read_variables(tmp_path / "out" / "model.ckpt"),
-    {"kernel": expected},
-  )
+  found = rewritten(*write_each(tmp_path, arrays))
+  run_outputs.assert_same_bits(found, {"kernel": expected})
 
 
 @pytest.mark.graph
 @pytest.mark.parametrize("dtype", [np.float16, BFLOAT16, np.float64])
-def test_averages_keep_the_dtype(dtype, tmp_path):
-  sources = [
-    write(tmp_path / str(n) / "model.ckpt", {"w": np.array(values, dtype)})
-    for n, values in enumerate([[1.0, 2.0], [2.0, 5.0]])
-  ]
-  rewrite.rewrite(sources, str(tmp_path / "out"))
-  run_outputs.assert_same_bits(
-    run_outputs.read_variables(tmp_path / "out" / "model.ckpt"),
-    {"w": np.array([1.5, 3.5], dtype)},
-  )
+def test_averages_keep_the_dtype(dtype, tmp_path, rewritten):
+  arrays = [np.array(values, dtype) for values in ([1.0, 2.0], [2.0, 5.0])]
+  found = rewritten(*write_each(tmp_path, arrays))
+  run_outputs.assert_same_bits(found, {"kernel": np.array([1.5, 3.5], dtype)})
+
+
+def zeros(size, dtype=np.float32):
+  return np.zeros(size, dtype)
 
 
 @pytest.mark.graph
 @pytest.mark.parametrize(
   ("other", "named"),
   [
-    ({"bias": np.zeros(2, np.float32)}, r"kernel \(float32 \[3\], missing\)"),
-    (
-      {"bias": np.zeros(2, np.float32), "kernel": np.zeros(4, np.float32)},
-      r"kernel \(float32 \[3\], float32 \[4\]\)",
-    ),
-    (
-      {"bias": np.zeros(2, BFLOAT16), "kernel": np.zeros(3, np.float32)},
-      r"bias \(float32 \[2\], bfloat16 \[2\]\)",
-    ),
+    ({"bias": zeros(2)}, r"kernel \(float32 \[3\], missing\)"),
+    ({"bias": zeros(2), "kernel": zeros(4)}, r"kernel .*, float32 \[4\]\)"),
+    ({"bias": zeros(2, BFLOAT16), "kernel": zeros(3)}, r"bias .*, bfloat16 .*"),
   ],
 )
-def test_checkpoints_that_differ_cannot_be_averaged(other, named, tmp_path):
-  sources = [
-    write(
-      tmp_path / "one",
-      {"bias": np.zeros(2, np.float32), "kernel": np.zeros(3, np.float32)},
-    ),
-    write(tmp_path / "two", other),
-  ]
+def test_different_ones_are_not_averaged(other, named, tmp_path, rewritten):
+  one = write(tmp_path / "one", {"bias": zeros(2), "kernel": zeros(3)})
   with pytest.raises(InputError, match=f"They differ in {named}$"):
-    rewrite.rewrite(sources, str(tmp_path / "out"))
+    rewritten(one, write(tmp_path / "two", other))
 
 
 @pytest.mark.graph
@@ -198,14 +195,14 @@ def test_checkpoints_that_differ_cannot_be_averaged(other, named, tmp_path):
   ],
 )
 def test_different_vocabularies_or_labels_cannot_be_averaged(
-  name, texts, noun, tmp_path
+  name, texts, noun, tmp_path, rewritten
 ):
   sources = []
   for folder, text in zip("ab", texts):
     sources.append(write(tmp_path / folder / "model.ckpt", {"w": [0.5]}))
     (tmp_path / folder / name).write_text(text)
   with pytest.raises(InputError, match=f"They differ in the {noun}"):
-    rewrite.rewrite(sources, str(tmp_path / "out"))
+    rewritten(*sources)
 
 
 # Renaming
@@ -240,12 +237,9 @@ def test_invalid_rename_rules_are_refused(rule, message):
 
 
 @pytest.mark.graph
-def test_renaming_keeps_values_bitwise(trained, tmp_path):
-  rewrite.rewrite(
-    [trained], str(tmp_path / "out"), renames=["^bert/=>roberta/"]
-  )
+def test_renaming_keeps_values_bitwise(trained, rewritten):
   run_outputs.assert_same_bits(
-    run_outputs.read_variables(tmp_path / "out" / "model.ckpt-70"),
+    rewritten(trained, renames=["^bert/=>roberta/"]),
     {name.replace("bert/", "roberta/"): v for name, v in TRAINED.items()},
   )
 
@@ -266,7 +260,7 @@ def test_a_dry_run_prints_the_names_that_change(trained, tmp_path, capsys):
 
 
 @pytest.mark.graph
-def test_stripping_averaging_and_renaming_can_be_combined(tmp_path):
+def test_stripping_averaging_and_renaming_can_be_combined(tmp_path, rewritten):
   sources = [
     write(
       tmp_path / f"model.ckpt-{step}",
@@ -274,13 +268,8 @@ def test_stripping_averaging_and_renaming_can_be_combined(tmp_path):
     )
     for step, value in ((1, 1.0), (2, 4.0))
   ]
-  rewrite.rewrite(
-    sources, str(tmp_path / "out"), strip_optimizer=True, renames=["^w=>v"]
-  )
-  assert run_outputs.read_variables(tmp_path / "out" / "model.ckpt-2") == {
-    "v": 2.5,
-    "global_step": 2,
-  }
+  found = rewritten(*sources, strip_optimizer=True, renames=["^w=>v"])
+  assert found == {"v": 2.5, "global_step": 2}
 
 
 @pytest.mark.graph
@@ -299,22 +288,21 @@ def test_model_files_beside_the_last_checkpoint_are_copied(trained, tmp_path):
 
 
 @pytest.mark.graph
-def test_the_output_folder_is_that_of_a_trained_model(trained, tmp_path):
-  rewrite.rewrite([trained], str(tmp_path / "out"))
+def test_the_output_is_the_folder_of_a_model(trained, tmp_path, rewritten):
+  rewritten(trained)
   (tmp_path / "out").rename(tmp_path / "moved")
   found = finding.trained_checkpoint(str(tmp_path / "moved"))
   run_outputs.assert_same_bits(run_outputs.read_variables(found), TRAINED)
 
 
 @pytest.mark.graph
-def test_files_are_not_replaced_by_default(trained, tmp_path):
+def test_files_are_not_replaced_by_default(trained, tmp_path, rewritten):
+  rewritten(trained)
   other = write(tmp_path / "other" / "model.ckpt-70", {"w": [0.5]})
-  rewrite.rewrite([trained], str(tmp_path / "out"))
   with pytest.raises(InputError, match=r"out: has .*model.ckpt-70.index .*"):
-    rewrite.rewrite([other], str(tmp_path / "out"))
-  run_outputs.assert_same_bits(
-    run_outputs.read_variables(tmp_path / "out" / "model.ckpt-70"), TRAINED
-  )
+    rewritten(other)
+  found = run_outputs.read_variables(tmp_path / "out" / "model.ckpt-70")
+  run_outputs.assert_same_bits(found, TRAINED)
 
 
 @pytest.mark.parametrize(

@@ -71,9 +71,7 @@ def test_equal_texts_with_different_labels_are_counted(caplog):
   st.lists(st.tuples(st.sampled_from("abcdefgh"), st.sampled_from("xyz"))),
   st.floats(0.05, 0.95),
 )
-def test_the_parts_are_a_partition_that_keeps_equal_texts_together(
-  table, fraction
-):
+def test_the_parts_are_a_partition_that_keeps_equal_texts(table, fraction):
   examples = rows(*table)
   train, dev = example_checks.draw_dev_set(examples, fraction)
   assert sorted(train + dev) == list(range(len(table)))

@@ -1,5 +1,6 @@
 """Tests of text encoding, TFRecords and input pipelines."""
 
+import itertools
 from collections import Counter
 
 import numpy as np
@@ -37,13 +38,10 @@ def truncate_one_by_one(tokens_a, tokens_b, room):
 
 @settings(deadline=None)
 @given(st.integers(0, 40), st.integers(0, 40), st.integers(-1, 40))
-def test_truncated_lengths_equal_removing_tokens_one_by_one(
-  length_a, length_b, room
-):
+def test_truncated_lengths_equal_removing_one_by_one(length_a, length_b, room):
   kept = truncate_one_by_one(range(length_a), range(length_b), room)
-  assert model_inputs.truncated_lengths(length_a, length_b, room) == tuple(
-    map(len, kept)
-  )
+  lengths = model_inputs.truncated_lengths(length_a, length_b, room)
+  assert lengths == tuple(map(len, kept))
   pair = [*range(length_a)], [*range(length_b)]
   model_inputs._truncate_seq_pair(*pair, room)
   assert pair == tuple([*range(len(part))] for part in kept)
@@ -106,24 +104,6 @@ ROWS = [
 ]
 
 
-def read_serialized(path):
-  return list(tf.data.TFRecordDataset(str(path)).as_numpy_iterator())
-
-
-@pytest.mark.graph
-def test_records_are_examples_of_int64_and_float(tmp_path):
-  path = str(tmp_path / "rows")
-  assert tf_records.write_records(path, ROWS, LAYOUT) == 2
-  for serialized, row in zip(read_serialized(path), ROWS):
-    feature = tf.train.Example.FromString(serialized).features.feature
-    assert set(feature) == set(LAYOUT)
-    assert list(feature["ids"].int64_list.value) == row["ids"]
-    assert list(feature["label"].int64_list.value) == [row["label"]]
-    assert list(feature["score"].float_list.value) == [np.float32(row["score"])]
-    weights = np.float32(row["weights"])
-    assert list(feature["weights"].float_list.value) == list(weights)
-
-
 @given(
   ids=st.lists(st.integers(-(2**63), 2**63 - 1)),
   label=st.integers(-(2**63), 2**63 - 1),
@@ -136,20 +116,13 @@ def test_record_encoder_equals_protocol_buffers(ids, label, weights):
     "weights": tf_records.Feature((None,), is_float=True),
   }
   row = {"ids": ids, "label": label, "weights": weights}
-  expected = tf.train.Example(
-    features=tf.train.Features(
-      feature={
-        "ids": tf.train.Feature(int64_list=tf.train.Int64List(value=ids)),
-        "label": tf.train.Feature(int64_list=tf.train.Int64List(value=[label])),
-        "weights": tf.train.Feature(
-          float_list=tf.train.FloatList(value=weights)
-        ),
-      }
-    )
-  )
-  assert tf_records.record_encoder(layout)(row) == expected.SerializeToString(
-    deterministic=True
-  )
+  expected = tf.train.Example()
+  feature = expected.features.feature
+  feature["ids"].int64_list.value.extend(ids)
+  feature["label"].int64_list.value.append(label)
+  feature["weights"].float_list.value.extend(weights)
+  serialized = expected.SerializeToString(deterministic=True)
+  assert tf_records.record_encoder(layout)(row) == serialized
 
 
 @pytest.mark.graph
@@ -162,8 +135,9 @@ def test_files_equal_those_of_tensorflow(tmp_path):
 @pytest.mark.graph
 def test_records_read_back_as_int32_and_float32(tmp_path):
   path = str(tmp_path / "rows")
-  tf_records.write_records(path, ROWS, LAYOUT)
-  parsed = input_pipeline.parse_records(read_serialized(path), LAYOUT)
+  assert tf_records.write_records(path, ROWS, LAYOUT) == 2
+  serialized = [*tf.data.TFRecordDataset(path).as_numpy_iterator()]
+  parsed = input_pipeline.parse_records(serialized, LAYOUT)
   assert list(parsed) == list(LAYOUT)
   for name, feature in LAYOUT.items():
     assert parsed[name].dtype == (tf.float32 if feature.is_float else tf.int32)
@@ -172,13 +146,9 @@ def test_records_read_back_as_int32_and_float32(tmp_path):
 
 
 def test_a_feature_with_a_default_may_be_missing():
-  layout = {
-    "label": tf_records.Feature(),
-    "real": tf_records.Feature(default=1),
-  }
-  label = tf.train.Feature(int64_list=tf.train.Int64List(value=[4]))
-  records = tf.train.Features(feature={"label": label})
-  old = tf.train.Example(features=records).SerializeToString()
+  layout = {"label": tf_records.Feature()}
+  old = tf_records.record_encoder(layout)({"label": 4})
+  layout["real"] = tf_records.Feature(default=1)
   parsed = input_pipeline.parse_records([old], layout)
   assert [int(parsed["label"][0]), int(parsed["real"][0])] == [4, 1]
 
@@ -202,12 +172,10 @@ def write_serialized(path, records):
   with tf.io.TFRecordWriter(str(path)) as writer:
     for record in records:
       writer.write(record)
+  sizes = [8 + 4 + len(record) + 4 for record in records]
   content = path.read_bytes()
-  starts = [0]
-  for record in records:
-    starts.append(starts[-1] + 8 + 4 + len(record) + 4)
-  assert starts.pop() == len(content)
-  return content, starts
+  assert sum(sizes) == len(content)
+  return content, [0, *itertools.accumulate(sizes[:-1])]
 
 
 RECORDS = [b"first", b"", b"the third of three"]
@@ -244,9 +212,8 @@ def test_a_file_truncated_anywhere_is_refused_with_its_record(
 def test_a_record_length_beyond_the_end_is_refused(tmp_path):
   path = tmp_path / "wrong"
   content, starts = write_serialized(path, RECORDS)
-  path.write_bytes(
-    content[: starts[1]] + b"\xff" * 8 + content[starts[1] + 8 :]
-  )
+  second = content[starts[1] + 8 :]
+  path.write_bytes(content[: starts[1]] + b"\xff" * 8 + second)
   with pytest.raises(InputError, match=f"^{path}: record 1 "):
     tf_records.count_records(str(path))
 
@@ -325,6 +292,10 @@ def test_structured_elements_stay_together():
 # Batches
 
 
+def lengths_of(batches):
+  return [batch["input_mask"].numpy().sum(axis=1).tolist() for batch in batches]
+
+
 def write_sorted(path, num_rows):
   """Writes records of 16 positions with 1 to 6 tokens, sorted by label."""
   rows = []
@@ -340,26 +311,22 @@ def write_sorted(path, num_rows):
 SORTED_LAYOUT = tf_records.token_layout(16) | {"label": tf_records.Feature()}
 
 
+def sorted_batches(tmp_path, is_shuffled, size, num_records=10, **options):
+  """Batches of sorted records."""
+  path = write_sorted(str(tmp_path / "sorted"), num_records)
+  if is_shuffled:
+    options |= {"num_records": num_records, "seed": 0}
+    batches = input_pipeline.shuffled_record_batches
+  else:
+    options = {"drop_remainder": True} | options
+    batches = input_pipeline.record_batches
+  return batches(path, SORTED_LAYOUT, size, **options)
+
+
 def test_sorted_files_are_shuffled(tmp_path):
-  path = write_sorted(str(tmp_path / "sorted"), 64)
-  batches = input_pipeline.shuffled_record_batches(
-    path, SORTED_LAYOUT, 8, trim=False, num_records=64, seed=0
-  )
+  batches = sorted_batches(tmp_path, True, 8, 64, trim=False)
   for batch in batches.take(16):
     assert set(batch["label"].numpy()) == {0, 1}
-
-
-def test_resumed_batches_equal_those_of_one_run(tmp_path):
-  path = write_sorted(str(tmp_path / "sorted"), 10)
-
-  def lengths(first_record, num_batches):
-    batches = input_pipeline.shuffled_record_batches(
-      path, SORTED_LAYOUT, 4, False, 10, seed=3, first_record=first_record
-    )
-    masks = [batch["input_mask"].numpy() for batch in batches.take(num_batches)]
-    return [mask.sum(axis=1).tolist() for mask in masks]
-
-  assert lengths(first_record=12, num_batches=4) == lengths(0, 7)[3:]
 
 
 def test_a_resumed_training_goes_on_with_the_batch_of_its_step(tmp_path):
@@ -379,38 +346,23 @@ def test_a_resumed_training_goes_on_with_the_batch_of_its_step(tmp_path):
   ("drop_remainder", "sizes"), [(False, [4, 4, 2]), (True, [4, 4])]
 )
 def test_unshuffled_batches_are_in_order(tmp_path, drop_remainder, sizes):
-  path = write_sorted(str(tmp_path / "sorted"), 10)
-  batches = list(
-    input_pipeline.record_batches(
-      path, SORTED_LAYOUT, 4, drop_remainder, trim=False
-    )
-  )
+  options = {"drop_remainder": drop_remainder, "trim": False}
+  batches = [*sorted_batches(tmp_path, False, 4, **options)]
   assert [len(batch["label"]) for batch in batches] == sizes
-  lengths = np.concatenate([b["input_mask"] for b in batches]).sum(axis=1)
-  assert list(lengths) == [n % 6 + 1 for n in range(sum(sizes))]
+  lengths = [*itertools.chain(*lengths_of(batches))]
+  assert lengths == [n % 6 + 1 for n in range(sum(sizes))]
 
 
 def test_several_files_are_read_one_after_the_other(tmp_path):
-  paths = [
-    write_sorted(str(tmp_path / name), rows)
-    for name, rows in (("a", 3), ("b", 2))
-  ]
-  (batch,) = input_pipeline.record_batches(
-    paths, SORTED_LAYOUT, 8, False, False
-  )
-  lengths = batch["input_mask"].numpy().sum(axis=1)
-  assert list(lengths) == [1, 2, 3, 1, 2]
+  sizes = {str(tmp_path / "a"): 3, str(tmp_path / "b"): 2}
+  paths = [write_sorted(path, size) for path, size in sizes.items()]
+  batches = input_pipeline.record_batches(paths, SORTED_LAYOUT, 8, False, False)
+  assert lengths_of(batches) == [[1, 2, 3, 1, 2]]
 
 
 @pytest.mark.parametrize("is_shuffled", [False, True])
 def test_shapes_are_static(tmp_path, is_shuffled):
-  path = write_sorted(str(tmp_path / "sorted"), 10)
-  if is_shuffled:
-    batches = input_pipeline.shuffled_record_batches(
-      path, SORTED_LAYOUT, 4, False, num_records=10, seed=0
-    )
-  else:
-    batches = input_pipeline.record_batches(path, SORTED_LAYOUT, 4, True, False)
+  batches = sorted_batches(tmp_path, is_shuffled, 4, trim=False)
   shapes = {name: spec.shape for name, spec in batches.element_spec.items()}
   expected = {name: [4, 16] for name in model_inputs.TOKEN_FEATURES}
   expected["label"] = [4]
@@ -419,13 +371,7 @@ def test_shapes_are_static(tmp_path, is_shuffled):
 
 @pytest.mark.parametrize("is_shuffled", [False, True])
 def test_trimmed_batches_are_as_long_as_the_longest_row(tmp_path, is_shuffled):
-  path = write_sorted(str(tmp_path / "sorted"), 10)
-  if is_shuffled:
-    batches = input_pipeline.shuffled_record_batches(
-      path, SORTED_LAYOUT, 5, True, num_records=10, seed=0
-    )
-  else:
-    batches = input_pipeline.record_batches(path, SORTED_LAYOUT, 5, False, True)
+  batches = sorted_batches(tmp_path, is_shuffled, 5, trim=True)
   for batch in batches.take(2):
     for name in model_inputs.TOKEN_FEATURES:
       assert batch[name].shape == [5, 8]
@@ -467,9 +413,7 @@ def test_only_common_padding_is_removed(mask, multiple, length):
 
 
 @pytest.mark.parametrize("num_labels", [12, 16])
-def test_labels_are_trimmed_only_if_there_is_one_per_token(
-  tmp_path, num_labels
-):
+def test_labels_are_trimmed_only_if_one_per_token(tmp_path, num_labels):
   labels = {"label_ids": tf_records.Feature((num_labels,))}
   tags = {"tags": tf_records.Feature((16,), per_token=True)}
   layout = tf_records.token_layout(16) | labels | tags
@@ -482,53 +426,30 @@ def test_labels_are_trimmed_only_if_there_is_one_per_token(
   assert batch["label_ids"].numpy().tolist() == [list(range(num_labels))] * 2
 
 
-def lengths_of(batches):
-  return [batch["input_mask"].numpy().sum(axis=1).tolist() for batch in batches]
-
-
 @pytest.fixture
 def uneven(tmp_path):
   """A file of 50 records of 1 to 20 tokens, and their layout."""
   layout = tf_records.token_layout(20) | {"unique_ids": tf_records.Feature()}
-  rng = np.random.default_rng(5)
   path = str(tmp_path / "uneven.tf_record")
   rows = []
-  for number in range(50):
-    length = int(rng.integers(1, 21))
+  for number, length in enumerate(np.random.default_rng(5).integers(1, 21, 50)):
     mask = [1] * length + [0] * (20 - length)
-    rows.append(
-      dict.fromkeys(model_inputs.TOKEN_FEATURES, mask) | {"unique_ids": number}
-    )
+    row = dict.fromkeys(model_inputs.TOKEN_FEATURES, mask)
+    rows.append(row | {"unique_ids": number})
   tf_records.write_records(path, rows, layout)
   return path, layout
 
 
+def ids_of(batches, name="unique_ids"):
+  return [number for b in batches for number in b[name].numpy().tolist()]
+
+
 def test_sorted_records_come_longest_first_with_their_input_index(uneven):
   path, layout = uneven
-  batches = list(
-    input_pipeline.record_batches(path, layout, 8, False, True, True)
-  )
-  lengths = [length for batch in lengths_of(batches) for length in batch]
+  batches = [*input_pipeline.record_batches(path, layout, 8, False, True, True)]
+  lengths = [*itertools.chain(*lengths_of(batches))]
   assert lengths == sorted(lengths, reverse=True)
-  for batch in batches:
-    assert (
-      batch["input_index"].numpy().tolist()
-      == batch["unique_ids"].numpy().tolist()
-    )
-
-
-def test_sorted_rows_return_to_input_order(uneven):
-  path, layout = uneven
-  batches = input_pipeline.record_batches(path, layout, 8, False, True, True)
-  rows = [
-    {"input_index": index}
-    for batch in batches
-    for index in batch["input_index"].numpy()
-  ]
-  indices = [
-    int(row["input_index"]) for row in tf_records.restore_input_order(rows)
-  ]
-  assert indices == list(range(50))
+  assert ids_of(batches, "input_index") == ids_of(batches)
 
 
 @pytest.mark.parametrize("block_size", [8, 16, 50])
@@ -541,16 +462,15 @@ def test_rows_wait_for_those_of_their_block_only(uneven, block_size):
 
   def rows():
     nonlocal num_read
-    for batch in batches:
-      for index in batch["input_index"].numpy():
-        num_read += 1
-        yield {"input_index": index}
+    for index in ids_of(batches, "input_index"):
+      num_read += 1
+      yield {"input_index": index}
 
-  num_waiting = [
-    num_read - num_restored
-    for num_restored, _ in enumerate(tf_records.restore_input_order(rows()))
-  ]
-  assert len(num_waiting) == 50
+  order, num_waiting = [], []
+  for row in tf_records.restore_input_order(rows()):
+    num_waiting.append(num_read - len(order))
+    order.append(row["input_index"])
+  assert order == list(range(50))
   assert block_size // 2 < max(num_waiting) <= block_size
 
 
@@ -571,11 +491,7 @@ def test_bucketed_batches_have_similar_lengths(uneven):
 
 
 def test_bucketed_epochs_have_every_record_once(uneven):
-  ids = [
-    number
-    for batch in bucketed(uneven, 25)
-    for number in batch["unique_ids"].numpy().tolist()
-  ]
+  ids = ids_of(bucketed(uneven, 25))
   for epoch in range(4):
     assert sorted(ids[50 * epoch : 50 * (epoch + 1)]) == list(range(50))
 
@@ -586,9 +502,5 @@ def test_bucketed_batches_come_in_random_order(uneven):
 
 
 def test_resumed_bucketed_batches_equal_those_of_one_run(uneven):
-  whole = bucketed(uneven, 12)
   rest = bucketed(uneven, 5, first_record=7 * 8)
-  for batch, again in zip(whole[7:], rest):
-    assert batch["unique_ids"].numpy().tolist() == (
-      again["unique_ids"].numpy().tolist()
-    )
+  assert ids_of(rest) == ids_of(bucketed(uneven, 12)[7:])

@@ -7,6 +7,7 @@ import commands
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
+import wrong_input_files
 import wrong_input_world
 
 import run_pretraining
@@ -63,9 +64,8 @@ def test_a_value_out_of_range_is_found(tmp_path, name, value):
 def test_the_first_bad_record_of_many_is_found(tmp_path, number):
   good = write(tmp_path / "good")
   is_bad = {"segment_ids": [7] * 4}
-  bad = write(
-    tmp_path / "bad", **{f"record_{n}": is_bad for n in (number, 2999)}
-  )
+  records = {f"record_{n}": is_bad for n in (number, 2999)}
+  bad = write(tmp_path / "bad", **records)
   assert record_check.find([good], LAYOUT) is None
   found = record_check.find([good, bad], LAYOUT)
   assert f"{bad}: record {number} " in found
@@ -78,9 +78,7 @@ def test_the_first_bad_record_of_many_is_found(tmp_path, number):
   ("max_records", "logged"),
   [(None, ["Searching 2 files for a bad record"]), (2, [])],
 )
-def test_reading_all_records_is_announced(
-  tmp_path, caplog, max_records, logged
-):
+def test_reading_all_is_announced(tmp_path, caplog, max_records, logged):
   caplog.set_level("INFO", logger="absl")
   paths = [write(tmp_path / name) for name in "ab"]
   assert record_check.find([*paths, paths[0]], LAYOUT, max_records) is None
@@ -113,10 +111,8 @@ def test_a_flipped_bit_is_found(tmp_path, offset):
 @pytest.mark.parametrize("name", ["segment_ids", "masked_lm_weights"])
 def test_a_bad_record_is_found_in_a_batch(name):
   batch = {feature: np.array([value] * 3) for feature, value in ROW.items()}
-  batch |= {
-    "record_file": np.array(["a", "b", "c"]),
-    "record_number": np.array([7, 8, 9]),
-  }
+  batch["record_file"] = np.array(["a", "b", "c"])
+  batch["record_number"] = np.array([7, 8, 9])
   assert record_check.find_in_batch(batch, LAYOUT) is None
   batch[name][1, 0] = 7 if name == "segment_ids" else np.nan
   found = record_check.find_in_batch(batch, LAYOUT)
@@ -126,14 +122,9 @@ def test_a_bad_record_is_found_in_a_batch(name):
 def test_first_files_have_the_first_records():
   num_records = {"a": 3, "b": 2, "c": 9}
   data = pretraining_inputs.Data([], [*num_records], [], num_records)
-  for number, expected in (
-    (1, "a"),
-    (3, "a"),
-    (4, "ab"),
-    (5, "ab"),
-    (6, "abc"),
-  ):
-    assert data.first_files([*num_records], number) == [*expected]
+  expected = {1: "a", 3: "a", 4: "ab", 5: "ab", 6: "abc"}
+  for number, files in expected.items():
+    assert data.first_files([*num_records], number) == [*files]
 
 
 @pytest.mark.parametrize("find", [None, lambda: None])
@@ -198,27 +189,15 @@ def test_training_and_evaluation_name_the_record(
   caplog.set_level("INFO", logger="absl")
   # As if the record were not among those checked before training.
   monkeypatch.setattr(pretraining_inputs, "_NUM_CHECKED", 0)
-  path = str(tmp_path / "records")
-  row = {
-    "input_ids": [2, *[5] * 14, 3],
-    "input_mask": [1] * 16,
-    "segment_ids": [0] * 16,
-    "masked_lm_positions": [1, 2, 0, 0],
-    "masked_lm_ids": [5, 6, 0, 0],
-    "masked_lm_weights": [1.0, 1.0, 0.0, 0.0],
-    "next_sentence_labels": [0],
-  }
-  rows = [row] * 5 + [row | {name: BAD[name]}] + [row] * 2
-  tf_records.write_records(
-    path, rows, pretraining_instances.record_layout(16, 4)
-  )
+  path = tmp_path / "records"
+  path.write_bytes(wrong_input_files.records(**{name: BAD[name]}))
   arguments = [
     argument.format(world=world, out=tmp_path / "out")
     for argument in wrong_input_world.COMMANDS["run_pretraining"]
   ]
   with (
     commands.in_process(run_pretraining) as main,
-    pytest.raises(InputError, match=re.escape(f"{path}: record 5 ")) as raised,
+    pytest.raises(InputError, match=re.escape(f"{path}: record 2 ")) as raised,
   ):
     main(*arguments, f"--input_file={path}", "--do_eval", action)
   assert name in str(raised.value)

@@ -1,9 +1,11 @@
 """Tests of tables: headers, columns by name and number, quotes, bad rows."""
 
+import functools
 import json
 import logging
 
 import pytest
+import refused
 
 from bertlib.cli.errors import InputError
 from bertlib.data import tables
@@ -42,12 +44,7 @@ def read(
   )
 
 
-def refusal(*arguments, **columns):
-  with pytest.raises(InputError) as raised:
-    read(*arguments, **columns)
-  message = str(raised.value)
-  assert "\n" not in message
-  return message
+refusal = functools.partial(refused.refusal, read)
 
 
 # Headers
@@ -104,9 +101,7 @@ def test_flags_decide_whether_a_file_has_a_header(tmp_path, caplog):
   "header",
   ["text\tlabel", "Sentence1\tClass", "question\tid", "review_text\tSentiment"],
 )
-def test_a_header_is_no_example_where_columns_are_given_by_number(
-  tmp_path, header
-):
+def test_a_header_is_no_example_of_columns_given_by_number(tmp_path, header):
   content = f"{header}\na\tx\n{header}\nb\ty\n"
   message = refusal(tmp_path, content)
   assert ", row 1: looks like a header, but the columns are given " in message
@@ -247,17 +242,13 @@ def test_rows_of_xnli_may_be_lists():
 
 
 @pytest.mark.parametrize(
-  ("row", "where"),
-  [
-    (r'"say \"no\" now",x', "row 3 (line 4): "),
-    ('"say "no" now",x', "row 3 (line 4): "),
-    (r'"never \"closed,x', "row 3 (line 4): "),
-  ],
+  "row",
+  [r'"say \"no\" now",x', '"say "no" now",x', r'"never \"closed,x'],
 )
-def test_quotes_of_a_csv_that_are_not_doubled_are_refused(tmp_path, row, where):
+def test_quotes_of_a_csv_that_are_not_doubled_are_refused(tmp_path, row):
   content = f'text,label\n"two\nlines",x\n{row}\n'
   message = refusal(tmp_path, content, "data.csv", **BY_NAME)
-  assert where in message
+  assert "row 3 (line 4): " in message
   assert message.endswith("has to be doubled, not escaped by a backslash")
 
 
@@ -294,12 +285,8 @@ def test_bad_rows_are_listed_by_row_and_line(tmp_path, caplog):
   )
   assert [text for text, _ in examples] == ["a\n\nb", "d", "g"]
   fault = "has 1 columns, but the first row has 2"
-  assert bad_rows == {
-    path: [
-      f"{path}, row 3 (line 5): {fault}",
-      f"{path}, row 5 (line 7): {fault}",
-    ]
-  }
+  rows = "row 3 (line 5)", "row 5 (line 7)"
+  assert bad_rows == {path: [f"{path}, {row}: {fault}" for row in rows]}
   for message in bad_rows[path]:
     assert message in caplog.text
 

@@ -11,12 +11,16 @@ from bertlib.data import vocabulary
 pytestmark = pytest.mark.unit
 
 
-@pytest.mark.parametrize("name", ["uncased", "cased", "chinese", "multi_cased"])
-def test_published_vocabularies_pass_without_a_warning(name, caplog):
+@pytest.mark.parametrize(
+  ("name", "cased"),
+  [("uncased", 0), ("chinese", 0), ("cased", 1), ("multi_cased", 1)],
+)
+def test_published_vocabularies_pass_with_their_casing(name, cased, caplog):
   path = reference_data.vocab(name)
   vocab = tokenization.load_vocab(path)
   vocabulary.check(path, vocab, len(vocab))
   assert not caplog.messages
+  assert vocabulary.is_cased(vocab) == cased
 
 
 def write(path, *entries, end="\n"):
@@ -26,9 +30,8 @@ def write(path, *entries, end="\n"):
 
 def test_line_ends_and_white_space_do_not_matter(tmp_path):
   path = write(tmp_path / "vocab.txt", "a", "b ", end="\r\n")
-  assert not vocabulary.difference(
-    path, write(tmp_path / "other.txt", "a", "b")
-  )
+  other = write(tmp_path / "other.txt", "a", "b")
+  assert not vocabulary.difference(path, other)
 
 
 @pytest.mark.parametrize(
@@ -48,27 +51,21 @@ def test_words_may_replace_unused_entries(tmp_path, entries, is_same):
   assert (not different) == is_same
 
 
-def test_a_vocabulary_much_smaller_than_the_embedding_table_warns(
-  tmp_path, caplog
-):
+def test_a_vocabulary_much_smaller_than_the_table_warns(tmp_path, caplog):
   path = write(tmp_path / "vocab.txt", *tiny_model.SPECIAL)
   vocab = tokenization.load_vocab(path)
   vocabulary.check(path, vocab, 100)
   assert not caplog.messages
   vocabulary.check(path, vocab, 30522)
-  assert "5 entries" in caplog.text
-  assert "30522" in caplog.text
+  assert "5 entries" in caplog.text and "30522" in caplog.text
 
 
 def test_cr_ends_lines_only_in_a_vocabulary_without_lf(tmp_path):
   path = tmp_path / "vocab.txt"
-  for content, entries in (
-    (b"[PAD]\ra\r", 2),
-    (b"[PAD]\ra\rb", 3),
-    (b"a\rb\n", 1),
-  ):
+  contents = {b"[PAD]\ra\r": 2, b"[PAD]\ra\rb": 3, b"a\rb\n": 1}
+  for content, num_entries in contents.items():
     path.write_bytes(content)
-    assert len(tokenization.load_vocab(path)) == entries
+    assert len(tokenization.load_vocab(path)) == num_entries
     assert vocabulary.load(str(path)) == tokenization.load_vocab(path)
 
 
@@ -78,15 +75,6 @@ def test_cr_ends_lines_only_in_a_vocabulary_without_lf(tmp_path):
 def test_a_missing_vocabulary_is_refused(tmp_path):
   with pytest.raises(InputError, match=r"cannot be read; name a vocab\.txt"):
     vocabulary.load_tokenizer(str(tmp_path / "none.txt"), True)
-
-
-@pytest.mark.parametrize(
-  ("name", "cased"),
-  [("uncased", 0), ("chinese", 0), ("cased", 1), ("multi_cased", 1)],
-)
-def test_casing_of_published_vocabularies(name, cased):
-  vocab = tokenization.load_vocab(reference_data.vocab(name))
-  assert vocabulary.is_cased(vocab) == cased
 
 
 @pytest.mark.parametrize(
@@ -100,9 +88,7 @@ def test_casing_of_published_vocabularies(name, cased):
     (["word"] * 98 + ["DNA"], True),
   ],
 )
-def test_a_vocabulary_is_cased_if_over_1_percent_of_its_words_are(
-  entries, cased
-):
+def test_a_vocabulary_is_cased_if_over_1_percent_of_words_are(entries, cased):
   assert vocabulary.is_cased(entries) == cased
 
 

@@ -1,7 +1,6 @@
 """Tests of convert_checkpoint.py: its outputs, its modes, what it refuses."""
 
 import errno
-import json
 import os
 import shutil
 
@@ -10,19 +9,12 @@ import numpy as np
 import pytest
 import run_outputs
 import tensorflow.compat.v1 as tf
-import tiny_huggingface
+import tiny_huggingface as tiny
 from safetensors.numpy import load_file
-from tiny_huggingface import (
-  ENCODER,
-  convert,
-  convert_back,
-  tensors,
-  variable_shapes,
-  write_checkpoint,
-  write_folder,
-)
+from tiny_huggingface import ENCODER
 
 import convert_checkpoint
+from bertlib.checkpoints import checkpoint_writer
 from bertlib.cli.errors import InputError
 from bertlib.io import folder_lock
 
@@ -43,8 +35,8 @@ def main(tmp_path):
 
 
 def test_the_command_prints_what_it_read_and_wrote(tmp_path):
-  weights = tensors("BertForPreTraining")
-  source = write_folder(tmp_path / "source", weights)
+  weights = tiny.tensors("BertForPreTraining")
+  source = tiny.write_folder(tmp_path / "source", weights)
   target = tmp_path / "target"
   done = commands.succeed(
     "convert_checkpoint.py", f"--input={source}", f"--output={target}"
@@ -63,16 +55,16 @@ def test_the_command_prints_what_it_read_and_wrote(tmp_path):
 
 
 def test_files_are_replaced_only_with_overwrite(tmp_path):
-  first, other = (tensors(seed=seed) for seed in range(2))
+  first, other = (tiny.tensors(seed=seed) for seed in range(2))
   target = tmp_path / "ours"
-  checkpoint, _ = convert(write_folder(tmp_path / "1", first), target)
+  checkpoint, _ = tiny.convert(tiny.write_folder(tmp_path / "1", first), target)
   before = run_outputs.read_variables(checkpoint)
-  source = write_folder(tmp_path / "2", other)
+  source = tiny.write_folder(tmp_path / "2", other)
   with pytest.raises(InputError, match=r"bert_config.json, .* --overwrite"):
-    convert(source, target)
+    tiny.convert(source, target)
   run_outputs.assert_same_bits(run_outputs.read_variables(checkpoint), before)
-  convert(source, target, overwrite=True)
-  convert_back(checkpoint, tmp_path / "again")
+  tiny.convert(source, target, overwrite=True)
+  tiny.convert_back(checkpoint, tmp_path / "again")
   written = load_file(tmp_path / "again" / "model.safetensors")
   run_outputs.assert_same_bits(written, other)
 
@@ -80,11 +72,11 @@ def test_files_are_replaced_only_with_overwrite(tmp_path):
 @pytest.mark.process
 @pytest.mark.parametrize("kind", ["source", "ours"])
 def test_a_full_disk_leaves_no_incomplete_folder(kind, tmp_path):
-  weights = tensors()
+  weights = tiny.tensors()
   name = "embeddings.word_embeddings.weight"
   weights[name] = np.zeros((9000, 4), np.float32)
-  source = write_folder(tmp_path / "source", weights, vocab_size=9000)
-  convert(source, tmp_path / "ours")
+  source = tiny.write_folder(tmp_path / "source", weights, vocab_size=9000)
+  tiny.convert(source, tmp_path / "ours")
   line = commands.fail(
     "convert_checkpoint.py",
     f"--input={tmp_path / kind}",
@@ -124,8 +116,8 @@ def test_an_output_that_another_process_writes_is_refused(main, tmp_path):
 
 def test_a_folder_in_both_formats_is_read_as_to_asks_for(main, tmp_path):
   folder = tmp_path / "both"
-  write_folder(folder)
-  convert(folder, tmp_path / "ours")
+  tiny.write_folder(folder)
+  tiny.convert(folder, tmp_path / "ours")
   for file in os.listdir(tmp_path / "ours"):
     os.replace(tmp_path / "ours" / file, folder / file)
   with pytest.raises(InputError, match="holds a TensorFlow checkpoint and"):
@@ -141,7 +133,8 @@ def test_a_folder_in_both_formats_is_read_as_to_asks_for(main, tmp_path):
 
 
 def test_a_missing_config_is_refused(main, tmp_path):
-  checkpoint = write_checkpoint(tmp_path / "run", variable_shapes(ENCODER))
+  shapes = tiny.variable_shapes(ENCODER)
+  checkpoint = tiny.write_checkpoint(tmp_path / "run", shapes)
   (tmp_path / "run" / "bert_config.json").unlink()
   with pytest.raises(InputError, match="Name the file with --bert_config"):
     main(checkpoint)
@@ -150,43 +143,31 @@ def test_a_missing_config_is_refused(main, tmp_path):
 # Rewriting and comparing
 
 
-@pytest.fixture
-def run_of_two_steps(tmp_path):
-  """Output folder of training, with two checkpoints whose weights differ."""
-  folder = tmp_path / "run"
-  folder.mkdir()
-  (folder / "bert_config.json").write_text(json.dumps(tiny_huggingface.CONFIG))
-  (folder / "vocab.txt").write_text("\n".join(tiny_huggingface.WORDS))
-  rng = np.random.default_rng(0)
-  with tf.Graph().as_default(), tf.Session() as session:
-    variables = [
-      tf.get_variable(name, initializer=rng.normal(size=shape).astype("f4"))
-      for name, shape in variable_shapes(ENCODER).items()
-    ]
-    tf.get_variable("bert/embeddings/LayerNorm/beta/adam_m", [4])
-    step = tf.train.create_global_step()
-    session.run(tf.global_variables_initializer())
-    saver = tf.train.Saver()
-    for _ in range(2):
-      session.run([step.assign_add(1), [v.assign_add(v) for v in variables]])
-      saver.save(session, str(folder / "model.ckpt"), step)
-  return folder
-
-
 BETA = "bert/embeddings/LayerNorm/beta"
 
 
-@pytest.mark.parametrize("form", ["{0}/model.ckpt-1,{0}/model.ckpt-2", "{0}"])
+@pytest.fixture
+def run_of_two_steps(tmp_path):
+  """Output folder of training, with two checkpoints whose weights differ."""
+  shapes = tiny.variable_shapes(ENCODER) | {f"{BETA}/adam_m": (4,)}
+  first = tiny.write_checkpoint(tmp_path / "run", shapes)
+  last = str(tmp_path / "run" / "model.ckpt-9")
+  doubled = {n: 2 * v for n, v in run_outputs.read_variables(first).items()}
+  checkpoint_writer.write_variables(last, doubled)
+  tf.train.update_checkpoint_state(str(tmp_path / "run"), last, [first, last])
+  return tmp_path / "run"
+
+
+@pytest.mark.parametrize("form", ["{0}/model.ckpt-7,{0}/model.ckpt-9", "{0}"])
 def test_checkpoints_are_averaged_stripped_and_renamed(
   form, main, run_of_two_steps, tmp_path
 ):
-  flags = ["--average=2", "--rename=^bert/=>b/"]
-  main(form.format(run_of_two_steps), *flags)
-  averaged = run_outputs.read_variables(tmp_path / "output" / "model.ckpt-2")
+  main(form.format(run_of_two_steps), "--average=2", "--rename=^bert/=>b/")
+  averaged = run_outputs.read_variables(tmp_path / "output" / "model.ckpt-9")
   assert f"{BETA}/adam_m".replace("bert", "b") not in averaged
   np.testing.assert_array_equal(
     averaged[BETA.replace("bert", "b")],
-    1.5 * run_outputs.read_variables(run_of_two_steps / "model.ckpt-1")[BETA],
+    1.5 * run_outputs.read_variables(run_of_two_steps / "model.ckpt-7")[BETA],
   )
 
 
@@ -209,8 +190,8 @@ def test_incompatible_flags_are_refused(flags, message, main, run_of_two_steps):
 def test_a_checkpoint_agrees_with_its_converted_folder(
   main, run_of_two_steps, tmp_path, capsys
 ):
-  checkpoint = str(run_of_two_steps / "model.ckpt-2")
-  convert_back(checkpoint, tmp_path / "theirs")
+  checkpoint = str(run_of_two_steps / "model.ckpt-9")
+  tiny.convert_back(checkpoint, tmp_path / "theirs")
   assert main(checkpoint, f"--compare={tmp_path / 'theirs'}") == []
   assert capsys.readouterr().out.endswith(
     f"{len(ENCODER)} variables are bitwise equal, 0 are not\n"
@@ -223,7 +204,7 @@ def test_the_exit_status_is_1_if_models_differ(run_of_two_steps, tmp_path):
   text_file.write_text("the cat sat\n")
   done = commands.run(
     "convert_checkpoint.py",
-    f"--input={run_of_two_steps}/model.ckpt-1",
+    f"--input={run_of_two_steps}/model.ckpt-7",
     f"--compare={run_of_two_steps}",
     f"--text_file={text_file}",
     "--do_lower_case",

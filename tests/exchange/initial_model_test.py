@@ -67,10 +67,7 @@ _QUERY = "_attention_layer/_query_dense", "attention/self/query"
 _OUTPUT = "_attention_layer/_output_dense", "attention/output/dense"
 OBJECTS = {
   "layer_with_weights-0/embeddings": ("embeddings/word_embeddings", [9, 6]),
-  "layer_with_weights-1/embeddings": (
-    "embeddings/position_embeddings",
-    [7, 6],
-  ),
+  "layer_with_weights-1/embeddings": ("embeddings/position_embeddings", [7, 6]),
   "layer_with_weights-2/embeddings": (
     "embeddings/token_type_embeddings",
     [2, 6],
@@ -104,9 +101,7 @@ def write_objects(prefix, values):
 
 def test_objects_of_tensorflow_models_are_converted_once(tmp_path, cache):
   rng = np.random.default_rng(0)
-  values = {
-    name: rng.normal(size=shape) for name, (_, shape) in OBJECTS.items()
-  }
+  values = {n: rng.normal(size=shape) for n, (_, shape) in OBJECTS.items()}
   others = {"masked_lm/dense/kernel": np.zeros([6, 6])}
   path = write_objects(
     tmp_path / "bert_model.ckpt-1",
@@ -115,13 +110,10 @@ def test_objects_of_tensorflow_models_are_converted_once(tmp_path, cache):
   found = {resolved(path, **FILES).init_checkpoint for _ in range(2)}
   assert len(found) == len(list(cache.glob("*/bert_model.ckpt.index"))) == 1
   variables = run_outputs.read_variables(found.pop())
-  expected = {
-    f"bert/{ours}": values[name] for name, (ours, _) in OBJECTS.items()
-  }
-  assert variables.keys() == expected.keys()
-  for name, value in expected.items():
-    plain = value.reshape(variables[name].shape)
-    np.testing.assert_array_equal(variables[name], plain, err_msg=name)
+  assert variables.keys() == {f"bert/{ours}" for ours, _ in OBJECTS.values()}
+  for name, (ours, _) in OBJECTS.items():
+    found = variables[f"bert/{ours}"]
+    np.testing.assert_array_equal(found, values[name].reshape(found.shape))
   assert variables["bert/encoder/layer_1/attention/self/query/kernel"].ndim == 2
 
 

@@ -55,9 +55,8 @@ def model_folder(folder, **description):
   for name in ("vocab.txt", "bert_config.json"):
     (folder / name).write_text("{}")
   (folder / "model.json").write_text(json.dumps(description))
-  checkpoint_writer.write_variables(
-    str(folder / "model.ckpt-1"), {"global_step": np.int64(1)}
-  )
+  checkpoint, step = str(folder / "model.ckpt-1"), {"global_step": np.int64(1)}
+  checkpoint_writer.write_variables(checkpoint, step)
   return str(folder)
 
 
@@ -78,108 +77,77 @@ def completed(settings, **flags):
 
 _BRIEF = {"max_seq_length": 32, "do_lower_case": False}
 # What versions 0.10 to 0.18 wrote of other tasks than `CLASSIFIER`.
-SQUAD = _BRIEF | {
-  "script": "run_squad",
-  "version_2_with_negative": True,
-  "doc_stride": 9,
-  "max_query_length": 8,
-}
+WINDOWS = {"doc_stride": 9, "max_query_length": 8}
+ANSWERS = _BRIEF | WINDOWS | {"version_2_with_negative": True}
+SQUAD = ANSWERS | {"script": "run_squad"}
 NER = _BRIEF | {"script": "run_ner", "labels": ["O", "B-X"]}
 PRETRAINING = _BRIEF | {"script": "run_pretraining"}
-EMBEDDINGS = _BRIEF | {
-  "script": "run_embeddings",
-  "embedding": {"pooling": "cls", "normalize": False},
-}
-OUTPUT, INITIAL = "output_dir", "init_checkpoint"
+VECTORS = {"pooling": "cls", "normalize": False}
+EMBEDDINGS = _BRIEF | {"script": "run_embeddings", "embedding": VECTORS}
+PREDICTS = "output_dir", {"do_predict": True}
+STARTS = "init_checkpoint", {}
+LABELED = {"task_name": "tsv", "labels": ["a", "b"]}
+COLUMNS = {"text_a_column": "text", "label_delimiter": "|"}
 
-# By what is shown: settings, `model.json`, the flag that names the folder and
-# others; and expected values of flags.
+# By settings and what is shown: `model.json`, the flag that names the folder
+# and others; and expected values of flags.
 BROUGHT = {
-  "a classifier": (
-    ClassifierSettings,
-    CLASSIFIER | {"text_a_column": "text", "label_delimiter": "|"},
-    (OUTPUT, {"do_predict": True}),
-    {
-      "task_name": "tsv",
-      "problem_type": "multi_label",
-      "labels": ["a", "b"],
-      "text_a_column": "text",
-      "label_delimiter": "|",
-    },
-  ),
-  "a classifier of 0.10": (
-    ClassifierSettings,
-    CLASSIFIER | {"has_pairs": True, "precision": "float32", "xla": "off"},
-    (OUTPUT, {"do_predict": True}),
-    {"task_name": "tsv", "problem_type": "multi_label", "labels": ["a", "b"]},
-  ),
-  "a classifier of 0.19": (
-    ClassifierSettings,
-    CLASSIFIER | {"columns": {"text_a": "one", "text_b": "two"}},
-    (OUTPUT, {"do_eval": True}),
-    {"text_a_column": "one", "text_b_column": "two"},
-  ),
-  "a converted classifier": (
-    ClassifierSettings,
-    {k: v for k, v in CLASSIFIER.items() if k != "task"},
-    (INITIAL, {"do_eval": True}),
-    {"task_name": "tsv", "labels": ["a", "b"]},
-  ),
-  "answers of 0.10": (
-    SquadSettings,
-    SQUAD,
-    (OUTPUT, {"do_predict": True}),
-    {n: v for n, v in SQUAD.items() if n != "script"},
-  ),
-  "tags of 0.10": (NerSettings, NER, (OUTPUT, {"do_predict": True}), _BRIEF),
-  "masks of 0.16": (
-    PretrainingSettings,
-    PRETRAINING,
-    (OUTPUT, {"do_predict": True}),
-    _BRIEF,
-  ),
-  "vectors of 0.16": (
-    EmbeddingSettings,
-    EMBEDDINGS,
-    (OUTPUT, {"do_predict": True}),
-    _BRIEF,
-  ),
-  "vectors of a classifier": (
-    EmbeddingSettings,
-    CLASSIFIER,
-    (INITIAL, {}),
-    _BRIEF,
-  ),
-  "features of a classifier": (
-    FeatureSettings,
-    CLASSIFIER,
-    (INITIAL, {}),
-    _BRIEF,
-  ),
-  "the export of a converted model": (
-    ExportSettings,
-    EMBEDDINGS | {"max_input_chars_per_word": 100},
-    ("model_dir", {}),
-    {"do_lower_case": False},
-  ),
-  "casing alone to a training": (
-    ClassifierSettings,
-    CLASSIFIER,
-    (INITIAL, {"output_dir": "o", "do_train": True}),
-    {"task_name": None, "max_seq_length": 128, "do_lower_case": False},
-  ),
-  "the length too to a training of vectors": (
-    EmbeddingSettings,
-    EMBEDDINGS,
-    (INITIAL, {"do_train": True}),
-    {"max_seq_length": 32},
-  ),
+  ClassifierSettings: {
+    "its own": (
+      CLASSIFIER | COLUMNS,
+      PREDICTS,
+      LABELED | COLUMNS | {"problem_type": "multi_label"},
+    ),
+    "its own of 0.10": (
+      CLASSIFIER | {"has_pairs": True, "precision": "float32", "xla": "off"},
+      PREDICTS,
+      LABELED | {"problem_type": "multi_label"},
+    ),
+    "its own of 0.19": (
+      CLASSIFIER | {"columns": {"text_a": "one", "text_b": "two"}},
+      ("output_dir", {"do_eval": True}),
+      {"text_a_column": "one", "text_b_column": "two"},
+    ),
+    "a converted one": (
+      {k: v for k, v in CLASSIFIER.items() if k != "task"},
+      ("init_checkpoint", {"do_eval": True}),
+      LABELED,
+    ),
+    "casing alone to a training": (
+      CLASSIFIER,
+      ("init_checkpoint", {"output_dir": "o", "do_train": True}),
+      {"task_name": None, "max_seq_length": 128, "do_lower_case": False},
+    ),
+  },
+  SquadSettings: {"its own of 0.10": (SQUAD, PREDICTS, ANSWERS)},
+  NerSettings: {"its own of 0.10": (NER, PREDICTS, _BRIEF)},
+  PretrainingSettings: {"its own of 0.16": (PRETRAINING, PREDICTS, _BRIEF)},
+  EmbeddingSettings: {
+    "its own of 0.16": (EMBEDDINGS, PREDICTS, _BRIEF),
+    "a classifier": (CLASSIFIER, STARTS, _BRIEF),
+    "the length too to a training": (
+      EMBEDDINGS,
+      ("init_checkpoint", {"do_train": True}),
+      {"max_seq_length": 32},
+    ),
+  },
+  FeatureSettings: {"a classifier": (CLASSIFIER, STARTS, _BRIEF)},
+  ExportSettings: {
+    "a converted one": (
+      EMBEDDINGS | {"max_input_chars_per_word": 100},
+      ("model_dir", {}),
+      {"do_lower_case": False},
+    )
+  },
 }
 
 
-@pytest.mark.parametrize("case", BROUGHT)
-def test_a_folder_brings(case, tmp_path):
-  settings, entries, (flag, more), expected = BROUGHT[case]
+@pytest.mark.parametrize(
+  ("settings", "case"),
+  [(settings, case) for settings in BROUGHT for case in BROUGHT[settings]],
+)
+def test_a_folder_brings(settings, case, tmp_path):
+  entries, (flag, more), expected = BROUGHT[settings][case]
   folder = model_folder(tmp_path / "m", **entries)
   found = option.values_of(completed(settings, **{flag: folder}, **more))
   expected = expected | {
@@ -192,13 +160,10 @@ def test_a_folder_brings(case, tmp_path):
 @pytest.mark.parametrize(
   ("settings", "missing"),
   [
-    (
-      ClassifierSettings,
-      "--task_name, --vocab_file and --bert_config_file must be given",
-    ),
-    (SquadSettings, "--vocab_file and --bert_config_file must be given"),
-    (NerSettings, "--vocab_file and --bert_config_file must be given"),
-    (PretrainingSettings, "--bert_config_file must be given"),
+    (ClassifierSettings, "--task_name, --vocab_file and --bert_config_file"),
+    (SquadSettings, "--vocab_file and --bert_config_file must"),
+    (NerSettings, "--vocab_file and --bert_config_file must"),
+    (PretrainingSettings, "--bert_config_file must"),
   ],
 )
 def test_a_folder_of_the_original_needs_flags(settings, missing, tmp_path):
@@ -206,16 +171,14 @@ def test_a_folder_of_the_original_needs_flags(settings, missing, tmp_path):
   for name in ("vocab.txt", "bert_config.json", "model.json"):
     (tmp_path / "m" / name).unlink()
   made = completed(settings, output_dir=path, do_predict=True)
-  with pytest.raises(InputError) as refused:
+  with pytest.raises(InputError, match=f"^{missing}"):
     initial_model.check(made)
-  assert str(refused.value).startswith(missing)
 
 
 def test_flags_that_are_given_win(tmp_path):
   folder = model_folder(tmp_path / "m", **CLASSIFIER)
-  model = ModelSettings(
-    max_seq_length=64, given=frozenset({"max_seq_length", "labels"})
-  )
+  given = frozenset({"max_seq_length", "labels"})
+  model = ModelSettings(max_seq_length=64, given=given)
   made = option.make(ClassifierSettings, output_dir=folder, labels=["c"])
   made = option.fill(made, {"model": model}).completed()
   assert (made.model.max_seq_length, made.labels) == (64, ["c"])
@@ -246,15 +209,10 @@ def test_a_checkpoint_by_its_path_brings_no_files(tmp_path):
   [
     (CLASSIFIER, "m: has a model of run_classifier.py. Name the folder of a"),
     ({"script": "run_ner", "word_column": 0}, "word_column is 0, not an"),
-    (
-      {"script": "run_ner", "format": 2},
-      "format, 2, is of a newer version",
-    ),
+    ({"script": "run_ner", "format": 2}, "format, 2, is of a newer version"),
   ],
 )
-def test_a_folder_that_is_not_of_the_task_is_one_line(
-  tmp_path, entries, message
-):
+def test_a_folder_that_is_not_of_a_task_is_one_line(tmp_path, entries, message):
   folder = model_folder(tmp_path / "m", **entries)
   with pytest.raises(InputError, match=message):
     completed(NerSettings, output_dir=folder, do_predict=True)
@@ -280,10 +238,7 @@ def test_completing_downloads_nothing(monkeypatch):
 def test_a_folder_with_two_models_is_refused(tmp_path):
   folder = model_folder(tmp_path / "m", **CLASSIFIER)
   (tmp_path / "m" / "model.safetensors").write_bytes(b"")
-  with pytest.raises(
-    InputError,
-    match=r"m: has two models, model\.ckpt-1\.index and model\.safetensors",
-  ):
+  with pytest.raises(InputError, match=r"m: .*ckpt-1\.index and model\.safe"):
     initial_model.is_huggingface(folder)
 
 

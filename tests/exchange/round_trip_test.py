@@ -18,7 +18,7 @@ from pathlib import Path
 import commands
 import numpy as np
 import pytest
-from reference_data import data, vocab
+from reference_data import data, read_jsonl, vocab
 
 import run_classifier
 from bertlib.io.text_files import read_lines
@@ -47,21 +47,15 @@ def rows_of(*parts):
   return [line.rstrip("\n").split("\t") for line in lines][1:]
 
 
-def write_tsv(path, *rows):
-  """Writes rows of fields."""
-  path.write_text("".join("\t".join(row) + "\n" for row in rows))
-  return path
-
-
 def write_lines(path, lines):
   """Writes one example per line."""
   path.write_text("".join(f"{line}\n" for line in lines))
   return path
 
 
-def json_lines(path):
-  """The values of a file of JSON Lines."""
-  return [json.loads(line) for line in path.read_text().splitlines()]
+def write_tsv(path, *rows):
+  """Writes rows of fields."""
+  return write_lines(path, map("\t".join, rows))
 
 
 class Task:
@@ -76,9 +70,20 @@ class Task:
 
   def examples(self):
     """`NUMBER` examples, as `transformers_scores` takes them."""
+    return [text for text, _ in rows_of("glue", "SST-2", "dev.tsv")[:NUMBER]]
+
+  def write_examples(self, path):
+    """Writes the examples to predict; returns the path of the file."""
+    return write_lines(path.with_suffix(".txt"), self.examples())
 
   def scores(self, output, *model):
     """(label, numbers) of each example, by the flags that name a model."""
+    lines = self.write_examples(output)
+    predict(self.script, output, lines, *model)
+    return self.read(output, f"{output}/{lines.stem}")
+
+  def read(self, output, prefix):
+    """Yields the `scores` in an output folder, whose files have a prefix."""
 
 
 class Texts(Task):
@@ -91,24 +96,18 @@ class Texts(Task):
     return "good" if label == "1" else "bad"
 
   def flags(self, folder):
-    rows = [
-      (t, self.label(t, n)) for t, n in rows_of("glue", "SST-2", "dev.tsv")
-    ]
-    write_tsv(folder / "train.tsv", *rows)
+    rows = rows_of("glue", "SST-2", "dev.tsv")
+    write_tsv(folder / "train.tsv", *((t, self.label(t, n)) for t, n in rows))
     return (
       f"--task_name=tsv --data_dir={folder} --problem_type={self.kind}".split()
     )
 
-  def examples(self):
-    return [text for text, _ in rows_of("glue", "SST-2", "dev.tsv")[:NUMBER]]
+  def write_examples(self, path):
+    rows = ([e] if isinstance(e, str) else e for e in self.examples())
+    return write_tsv(path.with_suffix(".txt"), *rows)
 
-  def scores(self, output, *model):
-    lines = write_lines(
-      output.with_suffix(".txt"),
-      ("\t".join([e] if isinstance(e, str) else e) for e in self.examples()),
-    )
-    predict(self.script, output, lines, *model)
-    for row in json_lines(output / f"{lines.stem}_predictions.jsonl"):
+  def read(self, output, prefix):
+    for row in read_jsonl(f"{prefix}_predictions.jsonl"):
       if self.kind == "regression":
         yield None, [row["label"]]
       else:
@@ -132,16 +131,13 @@ class Pairs(Texts):
   kind = "regression"
 
   def flags(self, folder):
+    flags = super().flags(folder)
     rows = rows_of("glue", "STS-B", "dev.tsv")
-    write_tsv(folder / "train.tsv", *((r[7], r[8], r[9]) for r in rows))
-    return [
-      *f"--task_name=tsv --data_dir={folder} --problem_type=regression".split(),
-      *("--text_b_column=2", "--label_column=3"),
-    ]
+    write_tsv(folder / "train.tsv", *(row[7:10] for row in rows))
+    return [*flags, "--text_b_column=2", "--label_column=3"]
 
   def examples(self):
-    rows = rows_of("glue", "STS-B", "dev.tsv")[:NUMBER]
-    return [(row[7], row[8]) for row in rows]
+    return [row[7:9] for row in rows_of("glue", "STS-B", "dev.tsv")[:NUMBER]]
 
 
 class Choices(Task):
@@ -207,14 +203,14 @@ class Words(Task):
   def examples(self):
     return self.sentences("train.conll")[:NUMBER]
 
-  def scores(self, output, *model):
+  def write_examples(self, path):
     blocks = ("\n".join(words) + "\n" for words in self.examples())
-    lines = write_lines(output.with_suffix(".conll"), blocks)
-    predict(self.script, output, lines, *model)
-    name = output / f"{lines.stem}_predictions"
-    tagged = Path(f"{name}.conll").read_text().strip().split("\n\n")
-    entities = json_lines(Path(f"{name}.jsonl"))
-    for block, row in zip(tagged, entities):
+    return write_lines(path.with_suffix(".conll"), blocks)
+
+  def read(self, output, prefix):
+    tagged = Path(f"{prefix}_predictions.conll").read_text().strip()
+    entities = read_jsonl(f"{prefix}_predictions.jsonl")
+    for block, row in zip(tagged.split("\n\n"), entities):
       tags = [line.split()[-1] for line in block.splitlines()]
       yield tags, [entity["probability"] for entity in row["entities"]]
 
@@ -233,7 +229,7 @@ class Questions(Task):
   options = ("--max_query_length=24", "--n_best_size=96")
 
   def flags(self, folder):
-    train_file = self.write(folder / "train.json")
+    train_file = self.write_examples(folder / "train")
     return [f"--train_file={train_file}", *self.options, "--doc_stride=32"]
 
   def pairs(self):
@@ -247,20 +243,16 @@ class Questions(Task):
           if num_words < 68 and text.isascii():
             yield question | {"answers": question["answers"][:1]}, passage
 
-  def write(self, path):
+  def write_examples(self, path):
     qas = [*self.pairs()][:NUMBER]
     paragraphs = [{"context": p, "qas": [q]} for q, p in qas]
-    path.write_text(
-      json.dumps({"data": [{"title": "", "paragraphs": paragraphs}]})
-    )
-    return path
+    content = json.dumps({"data": [{"title": "", "paragraphs": paragraphs}]})
+    return write_lines(path.with_suffix(".json"), [content])
 
   def examples(self):
     return [(q["question"], p) for q, p in self.pairs()][:NUMBER]
 
-  def scores(self, output, *model):
-    file = self.write(output.with_suffix(".json"))
-    predict(self.script, output, file, *model)
+  def read(self, output, prefix):
     nbest = json.loads((output / "nbest_predictions.json").read_text())
     for best, *_ in nbest.values():
       # Of a span that begins within a word, the text here is that of the word.
@@ -288,10 +280,8 @@ class Masks(Task):
     texts = [words for words in texts if len(words) > 5][:NUMBER]
     return [" ".join([*words[:3], "[MASK]", *words[4:]]) for words in texts]
 
-  def scores(self, output, *model):
-    lines = write_lines(output.with_suffix(".txt"), self.examples())
-    predict(self.script, output, lines, *model)
-    for row in json_lines(output / "predictions.jsonl"):
+  def read(self, output, prefix):
+    for row in read_jsonl(f"{output}/predictions.jsonl"):
       found = row["masks"][0]
       yield [f["token"] for f in found], [f["probability"] for f in found]
 
@@ -310,13 +300,8 @@ class Vectors(Task):
       *("--label_column=label", "--projection_dim=32", "--pooling=cls"),
     ]
 
-  def examples(self):
-    return Texts().examples()
-
-  def scores(self, output, *model):
-    lines = write_lines(output.with_suffix(".txt"), self.examples())
-    predict(self.script, output, lines, *model)
-    for vector in np.load(output / f"{lines.stem}_vectors.npy"):
+  def read(self, output, prefix):
+    for vector in np.load(f"{prefix}_vectors.npy"):
       yield None, vector.tolist()
 
 
@@ -340,12 +325,8 @@ class States(Task):
 
   about = "states"
 
-  def examples(self):
-    return Texts().examples()
-
   def scores(self, output, *model):
-    lines = write_lines(output.with_suffix(".txt"), self.examples())
-    features = output.with_suffix(".jsonl")
+    lines, features = self.write_examples(output), f"{output}.jsonl"
     commands.succeed(
       "extract_features.py",
       f"--input_file={lines}",
@@ -353,12 +334,10 @@ class States(Task):
       "--layers=-1",
       *model,
     )
-    for row in json_lines(features):
+    for row in read_jsonl(features):
       tokens = row["features"]
-      yield (
-        [token["token"] for token in tokens],
-        [x for token in tokens for x in token["layers"][0]["values"]],
-      )
+      values = [x for token in tokens for x in token["layers"][0]["values"]]
+      yield [token["token"] for token in tokens], values
 
 
 def predict(script, output, file, *model):
@@ -451,22 +430,14 @@ def test_a_model_is_the_same_there_and_back(task, tmp_path, monkeypatch):
 
 _LABELS = {"id2label": {0: "a", 1: "b", 2: "c"}}
 _TAGS = {"id2label": {0: "O", 1: "B-A", 2: "B-B", 3: "B-C"}}
+_MULTI_LABEL = {"problem_type": "multi_label_classification"}
+_REGRESSION = {"problem_type": "regression", "num_labels": 1}
 CLASSIFIER = "BertForSequenceClassification"
 # Name, task, class, what its config has; and the library that writes it.
 MADE = [
   ("single label", Texts, CLASSIFIER, _LABELS),
-  (
-    "multi-label",
-    MultiLabel,
-    CLASSIFIER,
-    {"problem_type": "multi_label_classification"} | _LABELS,
-  ),
-  (
-    "regression",
-    Pairs,
-    CLASSIFIER,
-    {"problem_type": "regression", "num_labels": 1},
-  ),
+  ("multi-label", MultiLabel, CLASSIFIER, _MULTI_LABEL | _LABELS),
+  ("regression", Pairs, CLASSIFIER, _REGRESSION),
   ("tags", Words, "BertForTokenClassification", _TAGS),
   ("answers", Questions, "BertForQuestionAnswering", {}),
   ("choices", Choices, "BertForMultipleChoice", {}),
@@ -480,9 +451,7 @@ MADE = [
 
 
 @pytest.mark.parametrize("made", MADE, ids=lambda made: made[0])
-def test_a_model_of_another_library_is_the_same_here(
-  made, tmp_path, monkeypatch
-):
+def test_a_model_of_another_library_is_equal_here(made, tmp_path, monkeypatch):
   name, task, of_class, config, *library = made
   monkeypatch.setenv("BERT_CACHE_DIR", str(tmp_path / "cache"))
   task, there = task(), tmp_path / "huggingface"

@@ -7,6 +7,7 @@ import commands
 import numpy as np
 import pytest
 import run_outputs
+import tensorflow as tf_v2
 import tensorflow.compat.v1 as tf
 import wrong_input_world
 
@@ -38,16 +39,11 @@ def vocab_file(tmp_path_factory):
   return path
 
 
-def same(first, second):
-  assert first.keys() == second.keys()
-  return all(np.array_equal(first[name], second[name]) for name in first)
-
-
 def assert_imported(folder, weights, vocab_file, do_lower_case):
   """Asserts that a SavedModel is imported with all that it has."""
   converted = Path(tfhub.convert(str(folder)))
   found = run_outputs.read_variables(converted / "bert_model.ckpt")
-  assert same(found, weights)
+  run_outputs.assert_same_bits(found, weights)
   config = run_outputs.read_json(converted / "bert_config.json")
   assert CONFIG.items() <= config.items()
   assert (converted / "vocab.txt").read_text() == vocab_file.read_text()
@@ -97,22 +93,18 @@ def save(folder, variables, **attributes):
     ]
     for name, value in attributes.items():
       setattr(encoder, name, value())
-  import tensorflow
-
-  tensorflow.saved_model.save(encoder, str(folder))
+  tf_v2.saved_model.save(encoder, str(folder))
 
 
 def test_an_encoder_of_the_model_garden_is_imported(
   tmp_path, weights, vocab_file
 ):
-  import tensorflow
-
   garden = {garden_name(n): garden_value(n, v) for n, v in weights.items()}
   save(
     tmp_path / "garden",
     garden,
-    vocab_file=lambda: tensorflow.saved_model.Asset(str(vocab_file)),
-    do_lower_case=lambda: tensorflow.Variable(False, trainable=False),
+    vocab_file=lambda: tf_v2.saved_model.Asset(str(vocab_file)),
+    do_lower_case=lambda: tf_v2.Variable(False, trainable=False),
   )
   assert_imported(tmp_path / "garden", weights, vocab_file, False)
 

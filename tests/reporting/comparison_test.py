@@ -9,19 +9,16 @@ import run_folders
 from event_files_test import write_events
 from html_pages import Page
 
-from bertlib.checkpoints import records
-from bertlib.reporting import comparison, recorded_runs
+from bertlib.reporting import comparison
 
 pytestmark = pytest.mark.unit
 
 
 def runs_of(tmp_path, **by_name):
   """Runs with these changes of a receipt, see `run_folders.receipt`."""
-  folders = [
+  for name, changed in by_name.items():
     run_folders.write_run(tmp_path / name, **changed)
-    for name, changed in by_name.items()
-  ]
-  return recorded_runs.find_runs(folders, records.find)
+  return run_folders.read(*(tmp_path / name for name in by_name))
 
 
 TEST = "McNemar's test"
@@ -38,12 +35,9 @@ def difference_rows(runs):
   rows = comparison.difference_rows(
     comparison.find_differences(runs), comparison.metric_names(runs)
   )
+  shown = "difference", "95% interval", "p-value"
   return {
-    (row["run"], row["metric"]): (
-      row["difference"],
-      row["95% interval"],
-      row["p-value"],
-    )
+    (row["run"], row["metric"]): tuple(row[name] for name in shown)
     for row in rows
   }
 
@@ -84,10 +78,10 @@ def test_runs_that_cannot_be_compared_are_named(tmp_path, change, warning):
 
 
 def test_a_run_without_receipt_is_compared(tmp_path):
-  folder = run_folders.write_run(tmp_path / "a", **results(accuracy=0.5))
   (tmp_path / "old").mkdir()
   (tmp_path / "old" / "eval_results.txt").write_text("eval_accuracy = 0.4\n")
-  runs = recorded_runs.find_runs([folder, str(tmp_path / "old")], records.find)
+  (run,) = runs_of(tmp_path, a=results(accuracy=0.5))
+  runs = [run, *run_folders.read(tmp_path / "old")]
   assert comparison.warnings(runs) == []
   assert difference_rows(runs) == {("old", "accuracy"): ("-0.1000", "", "")}
 
@@ -102,18 +96,14 @@ def test_the_table_begins_with_primary_metrics(tmp_path):
   )
   rows = comparison.run_rows(runs, comparison.metric_names(runs))
   assert list(rows[0]) == ["run", "accuracy", "f1", "loss", "duration", "note"]
-  assert [*rows[2].values()] == [
-    *("c", "-", "-", "-", "1 h 00 min 05 s", "not finished")
-  ]
+  values = "c", "-", "-", "-", "1 h 00 min 05 s", "not finished"
+  assert tuple(rows[2].values()) == values
 
 
 def test_the_terminal_has_few_metrics_and_stars(tmp_path):
   many = {f"m{n}": 0.5 for n in range(9)}
-  runs = runs_of(
-    tmp_path,
-    a=results(accuracy=0.5, **many),
-    b=results(accuracy=0.75, **many),
-  )
+  first, other = (results(accuracy=value, **many) for value in (0.5, 0.75))
+  runs = runs_of(tmp_path, a=first, b=other)
   table, *_ = comparison.tables(runs, [], max_metrics=2)
   assert [[*row.values()][:3] for row in table.rows] == [
     ["a", "0.5000", "0.5000"],
@@ -124,31 +114,23 @@ def test_the_terminal_has_few_metrics_and_stars(tmp_path):
 
 # Settings
 
+_TASK = {"task_name": "MRPC", "language": "zh"}
+
 
 @pytest.mark.parametrize(
   ("first", "other", "names"),
   [
     ({"flags": {"rate": 1e-4}}, {"flags": {"rate": 2e-4}}, ["rate"]),
+    # A flag that one script lacks differs if it was given.
+    ({"flags": _TASK, "given": ["task_name"]}, {}, ["task_name"]),
     # Paths of equal files do not differ.
     (
-      {"flags": {"train_file": "a.tsv", "dev_file": "a.tsv"}},
-      {
-        "flags": {"train_file": "b.tsv", "dev_file": "b.tsv"},
-        "data": OTHER_DEV,
-      },
+      {"flags": dict.fromkeys(OTHER_DEV, "a.tsv")},
+      {"flags": dict.fromkeys(OTHER_DEV, "b.tsv"), "data": OTHER_DEV},
       ["dev_file"],
     ),
-    # A flag that one script lacks differs if it was given.
-    (
-      {
-        "flags": {"task_name": "MRPC", "language": "zh"},
-        "given": ["task_name"],
-      },
-      {},
-      ["task_name"],
-    ),
   ],
-  ids=["value", "file", "given"],
+  ids=["value", "given", "file"],
 )
 def test_flags_that_differ(tmp_path, first, other, names):
   assert [*comparison.differing(runs_of(tmp_path, a=first, b=other))] == names
@@ -164,12 +146,8 @@ def test_runs_that_differ_in_their_seed_are_grouped(tmp_path):
     ner={"script": "run_ner.py"},
   )
   groups = comparison.group_by_settings(runs)
-  assert [[run.name for run in group] for group in groups] == [
-    ["a", "b"],
-    ["longer"],
-    ["other"],
-    ["ner"],
-  ]
+  names = [[run.name for run in group] for group in groups]
+  assert names == [["a", "b"], ["longer"], ["other"], ["ner"]]
 
 
 def test_seeds_have_mean_and_standard_deviation(tmp_path):
@@ -183,12 +161,9 @@ def test_seeds_have_mean_and_standard_deviation(tmp_path):
     unfinished={"results": None},
   )
   mean, deviation = statistics.mean(scores), statistics.stdev(scores)
+  shown = f"{mean:.4f} ± {deviation:.4f}"
   assert comparison.seed_rows(runs, ["accuracy"]) == [
-    {
-      "runs": "run0, run1, run2",
-      "seeds": "0, 1, 2",
-      "accuracy": f"{mean:.4f} ± {deviation:.4f}",
-    }
+    {"runs": "run0, run1, run2", "seeds": "0, 1, 2", "accuracy": shown}
   ]
 
 
@@ -224,12 +199,9 @@ def predictions(gold, predicted):
 
 def test_answers_of_two_runs_to_the_same_questions_are_tested(tmp_path):
   for name, answer in (("a", "Ann"), ("b", "Rome")):
-    run_folders.write_answers(
-      tmp_path / name, {"x": "Ann", "y": answer, "z": answer}
-    )
-  runs = recorded_runs.find_runs(
-    [str(tmp_path / name) for name in "ab"], records.find
-  )
+    answers = {"x": "Ann", "y": answer, "z": answer}
+    run_folders.write_answers(tmp_path / name, answers)
+  runs = run_folders.read(tmp_path / "a", tmp_path / "b")
   # Two coins, both on one side.
   assert difference_rows(runs)["b", TEST] == ("2 : 0", "", "0.5000")
 
@@ -241,9 +213,7 @@ def test_answers_to_other_questions_are_not_compared(tmp_path, change):
     path = run_folders.write_answers(tmp_path / name, answers)
   if change == "questions":
     path.write_text(path.read_text() + " ")
-  runs = recorded_runs.find_runs(
-    [str(tmp_path / name) for name in "ab"], records.find
-  )
+  runs = run_folders.read(tmp_path / "a", tmp_path / "b")
   assert [*difference_rows(runs)] == [("b", "accuracy")]
 
 
@@ -344,19 +314,12 @@ def test_the_page_has_tables_and_a_line_per_run(tmp_path):
     )
     write_events(tmp_path / name, (1, 1, {"loss": 0.9}), (2, 2, {"loss": 0.8}))
   run_folders.write_run(tmp_path / "other", data=OTHER_DEV)
-  runs = recorded_runs.find_runs(
-    [str(tmp_path / name) for name in ("a", "b<i>", "other")], records.find
-  )
+  runs = run_folders.read(*(tmp_path / name for name in ("a", "b<i>", "other")))
   path = tmp_path / "page.html"
   comparison.write_page(str(path), runs, comparison.find_differences(runs))
   page = Page(path.read_text(encoding="utf-8"))
-  assert page.texts("h2") == [
-    "Warning",
-    "Runs",
-    "Differences from a",
-    "Settings that differ",
-    "Curves",
-  ]
+  titles = ["Warning", "Runs", "Differences from a", "Settings that differ"]
+  assert page.texts("h2") == [*titles, "Curves"]
   training, dev = (" ".join(t.split()) for t in page.texts("figcaption"))
   assert training == "training loss ━ a last 0.8000 ━ b<i> last 0.8000"
   assert dev == "dev macro_f1 ━ a last 0.2000 ━ b<i> last 0.2000"

@@ -16,24 +16,18 @@ def write_events(folder, *events, suffix=""):
   with tf.Graph().as_default():  # FileWriter needs graph mode
     writer = tf.summary.FileWriter(str(folder), filename_suffix=suffix)
   for time, step, values in events:
-    summary = tf.Summary(
-      value=[
-        tf.Summary.Value(tag=tag, simple_value=value)
-        for tag, value in values.items()
-      ]
-    )
-    writer.add_event(tf.Event(wall_time=time, step=step, summary=summary))
+    event = tf.Event(wall_time=time, step=step)
+    for tag, value in values.items():
+      event.summary.value.add(tag=tag, simple_value=value)
+    writer.add_event(event)
   writer.close()
 
 
 def test_scalars_of_a_file_writer_are_read(tmp_path):
-  write_events(
-    tmp_path, (1, 20, {"loss": 0.5}), (2, 10, {"loss": 1.5, "rate": 2.0})
-  )
-  assert event_files.read_scalars(str(tmp_path)) == {
-    "loss": [(10, 1.5), (20, 0.5)],
-    "rate": [(10, 2.0)],
-  }
+  first, second = {"loss": 0.5}, {"loss": 1.5, "rate": 2.0}
+  write_events(tmp_path, (1, 20, first), (2, 10, second))
+  found = event_files.read_scalars(str(tmp_path))
+  assert found == {"loss": [(10, 1.5), (20, 0.5)], "rate": [(10, 2.0)]}
 
 
 def test_scalars_of_tensorflow_2_are_read(tmp_path):
@@ -42,18 +36,16 @@ def test_scalars_of_tensorflow_2_are_read(tmp_path):
       tf2.summary.write("loss", step / 2, step)
       tf2.summary.write("note", "not a number", step)
       tf2.summary.write("weights", [1.0, 2.0], step)
-  assert event_files.read_scalars(str(tmp_path)) == {
-    "loss": [(3, 1.5), (5, 2.5)]
-  }
+  found = event_files.read_scalars(str(tmp_path))
+  assert found == {"loss": [(3, 1.5), (5, 2.5)]}
 
 
 def test_later_value_of_a_step_written_twice_is_used(tmp_path):
   # The file that sorts first was written last.
   write_events(tmp_path, (50, 2, {"a": 9.0}), (60, 3, {"a": 8.0}), suffix=".a")
   write_events(tmp_path, (10, 1, {"a": 1.0}), (20, 2, {"a": 2.0}), suffix=".b")
-  assert event_files.read_scalars(str(tmp_path)) == {
-    "a": [(1, 1.0), (2, 9.0), (3, 8.0)]
-  }
+  found = event_files.read_scalars(str(tmp_path))
+  assert found == {"a": [(1, 1.0), (2, 9.0), (3, 8.0)]}
 
 
 @pytest.mark.parametrize("num_lost", [1, 8, 20])

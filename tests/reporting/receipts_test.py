@@ -8,6 +8,7 @@ import math
 import os
 
 import pytest
+import run_folders
 
 from bertlib.cli import option
 from bertlib.cli.errors import InputError
@@ -25,24 +26,31 @@ def clock(time):
   return datetime.datetime.fromisoformat(f"2026-11-23T{time}:00+00:00")
 
 
-@pytest.fixture
-def start(tmp_path, monkeypatch):
-  """Starts a training at a time; returns its receipt."""
+@pytest.fixture(autouse=True)
+def environment(monkeypatch):
+  """Spares hashing the code and finding versions."""
   monkeypatch.setattr(receipts, "code_hashes", dict)
   monkeypatch.setattr(receipts, "versions", dict)
 
+
+def begin(files=(), command_line=(), **flags):
+  """Begins a run with some flags; returns its receipt."""
+  settings = option.make(ClassifierSettings, **flags)
+  given = dataclasses.replace(settings.receipt, command_line=command_line)
+  settings = dataclasses.replace(settings, receipt=given)
+  receipt = receipts.Receipt("run_classifier.py", settings)
+  receipt.start(settings, files)
+  return receipt
+
+
+@pytest.fixture
+def start(tmp_path, monkeypatch):
+  """Starts a training at a time; returns its receipt."""
+
   def start(time, do_train=True, command_line=()):
     monkeypatch.setattr(receipts, "_now", clock(time).isoformat)
-    settings = option.make(
-      ClassifierSettings, output_dir=str(tmp_path), do_train=do_train
-    )
-    of_receipt = dataclasses.replace(
-      settings.receipt, command_line=command_line
-    )
-    settings = dataclasses.replace(settings, receipt=of_receipt)
-    receipt = receipts.Receipt("run_classifier.py", settings)
-    receipt.start(settings, [])
-    return receipt
+    folder = str(tmp_path)
+    return begin((), command_line, output_dir=folder, do_train=do_train)
 
   return start
 
@@ -80,11 +88,8 @@ def test_an_interrupted_start_counts_until_its_last_checkpoint(
   save(tmp_path / name, "12:30")
   done = finish(start("14:00"), "14:05")
   assert minutes(done) == 20 + 30 + 5
-  assert [s["started"][11:16] for s in receipt_file.starts(done)] == [
-    "10:00",
-    "12:00",
-    "14:00",
-  ]
+  starts = [s["started"][11:16] for s in receipt_file.starts(done)]
+  assert starts == ["10:00", "12:00", "14:00"]
 
 
 def test_a_start_that_ended_counts_until_its_end(start, finish, tmp_path):
@@ -116,11 +121,13 @@ def test_an_evaluation_is_not_resumed(start, finish, tmp_path):
 
 
 def test_starts_of_another_run_do_not_count(start, finish, tmp_path):
-  start("10:00", command_line=["--seed=1"])
-  save(tmp_path / "checkpoint", "10:20")
+  for seed in (1, 2, 2):
+    start("10:00", command_line=[f"--seed={seed}"])
+    save(tmp_path / "checkpoint", "10:20")
   assert minutes(finish(start("12:00"), "12:05")) == 5
-  other = json.loads((tmp_path / "run-1.json").read_text())
-  assert other["given"] == ["--seed=1"]
+  for number in (1, 2):
+    other = json.loads((tmp_path / f"run-{number}.json").read_text())
+    assert other["given"] == [f"--seed={number}"]
 
 
 def test_paths_may_be_no_utf_8(start, finish):
@@ -170,24 +177,21 @@ def test_a_receipt_is_strict_json(start, tmp_path):
   assert receipt["results"] == {"eval_pearson": None, "best_f1_thresh": None}
 
 
-@pytest.mark.parametrize("old", [math.nan, None])
-def test_a_repeated_nan_is_identical(old, caplog):
+@pytest.mark.parametrize(
+  ("old", "new", "line"),
+  [
+    (math.nan, None, "All 1 results are identical"),
+    (None, None, "All 1 results are identical"),
+    (9, 3, "eval_loss was 9, is now 3 (change -6)"),
+  ],
+)
+def test_results_are_compared_with_those_before(old, new, line, caplog):
   before, now = (
-    {"results": {"eval_pearson": value}, "checkpoint": None}
-    for value in (old, None)
+    {"results": {"eval_loss": v}, "checkpoint": None} for v in (old, new)
   )
   caplog.set_level("INFO", logger="absl")
   receipts.log_differences(before, now)
-  assert "All 1 results are identical" in caplog.text
-
-
-def test_results_that_differ_are_logged_with_their_change(caplog):
-  before, now = (
-    {"results": {"global_step": step}, "checkpoint": None} for step in (9, 3)
-  )
-  caplog.set_level("INFO", logger="absl")
-  receipts.log_differences(before, now)
-  assert "global_step was 9, is now 3 (change -6)" in caplog.text
+  assert line in caplog.text
 
 
 # --rerun
@@ -213,13 +217,45 @@ def rerun(tmp_path):
   """The command line that repeats a run with some flags."""
   path = tmp_path / "run.json"
 
-  def rerun(given, *arguments):
-    path.write_text(json.dumps(recorded(given=given)))
+  def rerun(given, *arguments, **more):
+    path.write_text(json.dumps(recorded(given=given, **more)))
     argv = ["run_classifier.py", f"--rerun={path}", *arguments]
     outputs = option.output_flags(ClassifierSettings)
     return with_receipt(argv, outputs)[0][1:]
 
   return rerun
+
+
+def test_flags_of_the_command_follow_those_of_the_receipt(tmp_path):
+  path = str(tmp_path / "run.json")
+  receipt = recorded(given=["--a=1", "--b"])
+  (tmp_path / "run.json").write_text(json.dumps(receipt))
+  script = "run_classifier.py"
+  for named in ([f"--rerun={path}"], ["--rerun", path]):
+    found = with_receipt([script, "--c", "2", *named, "--a=3"])
+    assert found == ([script, "--a=1", "--b", "--c", "2", "--a=3"], path)
+  assert with_receipt(["x.py", "--a"]) == (["x.py", "--a"], None)
+  with pytest.raises(InputError, match=r"is of run_classifier\.py"):
+    with_receipt(["x.py", f"--rerun={path}"])
+
+
+@pytest.mark.parametrize(
+  ("flags", "values", "chosen"),
+  [
+    ("auto auto", "bfloat16 off", "--precision=bfloat16 --xla=off"),
+    ("float32 auto", "float32 off", "--xla=off"),
+    ("auto on", "float64 on", ""),
+    # --xla=on would compile evaluation on a GPU, which the run did not.
+    ("float32 auto", "float32 on", ""),
+    ("", "bfloat16 off", ""),
+  ],
+)
+def test_rerun_uses_the_values_chosen_for_auto(rerun, flags, values, chosen):
+  flags, values = (
+    dict(zip(("precision", "xla"), text.split())) for text in (flags, values)
+  )
+  found = rerun(["--a=1"], "--b", flags=flags, **values)
+  assert found == ["--a=1", *chosen.split(), "--b"]
 
 
 def test_outputs_of_a_receipt_are_not_written(rerun):
@@ -261,16 +297,11 @@ def test_other_spellings_of_an_output_are_left_out(rerun, argument):
 @pytest.mark.parametrize("kind", ["pipe", "device", "folder"])
 def test_only_regular_files_are_read(tmp_path, kind):
   path = tmp_path / kind
-  if kind == "pipe":
-    os.mkfifo(path)
-  elif kind == "device":
-    path.symlink_to("/dev/zero")
-  else:
-    path.mkdir()
+  make = {"pipe": os.mkfifo, "folder": os.mkdir}
+  make.get(kind, lambda path: path.symlink_to("/dev/zero"))(path)
   assert receipts.fingerprint(str(path))["hashed"] == "nothing"
   digest = hashlib.sha256().hexdigest()
-  entry = {"what": "data", "flags": ["train_file"], "path": str(path)}
-  entry |= {"bytes": 0, "sha256": digest, "hashed": "all"}
+  entry = run_folders.data_file(path, ["train_file"], digest, 0)
   receipt = tmp_path / "run.json"
   receipt.write_text(json.dumps(recorded(files=[entry])))
   settings = option.make(
@@ -284,25 +315,19 @@ def test_only_regular_files_are_read(tmp_path, kind):
 
 
 @pytest.fixture
-def resume(tmp_path, monkeypatch, caplog):
+def resume(tmp_path, caplog):
   """Trains, then resumes with files; returns the warning."""
-  monkeypatch.setattr(receipts, "code_hashes", dict)
-  monkeypatch.setattr(receipts, "versions", dict)
 
   def train(contents, **flags):
-    paths = [tmp_path / name for name in contents]
-    for path, text in zip(paths, contents.values()):
-      path.write_text(text)
-    settings = option.make(
-      ClassifierSettings,
+    for name, text in contents.items():
+      (tmp_path / name).write_text(text)
+    begin(
+      [str(tmp_path / name) for name in contents],
+      [str(flags)],
       output_dir=str(tmp_path / "output"),
       data_dir=str(tmp_path),
       **{"do_train": True} | flags,
     )
-    given = dataclasses.replace(settings.receipt, command_line=[str(flags)])
-    settings = dataclasses.replace(settings, receipt=given)
-    receipt = receipts.Receipt("run_classifier.py", settings)
-    receipt.start(settings, map(str, paths))
 
   def resume(before, now, **flags):
     train(before)

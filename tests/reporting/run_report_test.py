@@ -43,15 +43,12 @@ def make_run(tmp_path):
   def make(metrics=("accuracy", "f1", "loss"), seeds=(), receipt=RECEIPT):
     if receipt:
       (tmp_path / "run.json").write_text(json.dumps(receipt))
+    folder = str(tmp_path)
     return types.SimpleNamespace(
-      settings=option.make(
-        ClassifierSettings,
-        output_dir=str(tmp_path),
-        seed=12,
-      ),
+      settings=option.make(ClassifierSettings, output_dir=folder, seed=12),
       devices=Devices(DeviceSettings(), precision="bfloat16"),
       seeds=list(seeds),
-      output_dir=str(tmp_path),
+      output_dir=folder,
       path=lambda name: str(tmp_path / name),
       selection=Selection(0, metrics[0]),
       on_tpu=False,
@@ -100,8 +97,7 @@ def test_the_top_says_what_the_run_was_made_with(make_run):
 
 
 @pytest.mark.parametrize(
-  ("gpus", "text"),
-  [(["H200"], "H200"), (["A", "B", "A"], "2 × A, B")],
+  ("gpus", "text"), [(["H200"], "H200"), (["A", "B", "A"], "2 × A, B")]
 )
 def test_gpus_are_the_device(make_run, gpus, text):
   receipt = RECEIPT | {"device": {**RECEIPT["device"], "gpus": gpus}}
@@ -109,13 +105,9 @@ def test_gpus_are_the_device(make_run, gpus, text):
 
 
 def test_a_resumed_run_has_the_duration_of_all_starts(make_run):
-  starts = [
-    {
-      "started": "2026-11-20T10:00:00+00:00",
-      "ended": "2026-11-20T12:00:00+00:00",
-    }
-  ]
-  page = report(make_run(receipt=RECEIPT | {"earlier_starts": starts}))
+  times = "2026-11-20T10:00:00+00:00", "2026-11-20T12:00:00+00:00"
+  start = dict(zip(("started", "ended"), times))
+  page = report(make_run(receipt=RECEIPT | {"earlier_starts": [start]}))
   assert facts(page)["duration"] == "3 h 02 min 03 s in 2 starts"
   assert facts(page)["started"] == "2026-11-20 10:00:00+00:00"
   assert "mrpc · 2026-11-20</p>" in page
@@ -179,25 +171,18 @@ def test_all_seeds_come_first_and_are_named(make_run, tmp_path):
   page = report(make_run(seeds=[3, 4]), found)
   assert facts(page)["seeds"] == "3, 4"
   assert "Best of 2 seeds, by accuracy: mean 0.6250" in page
-  assert re.findall("<h2>(.*?)</h2>", page) == [
-    *("Warning", "Seeds", "Of the task", "Settings")
-  ]
-  assert rows_of(page)[1:3] == [
-    ["3", "0.5000", "collapsed"],
-    ["4", "0.7500", "kept as the best"],
-  ]
+  titles = re.findall("<h2>(.*?)</h2>", page)
+  assert titles == ["Warning", "Seeds", "Of the task", "Settings"]
+  rows = [["3", "0.5000", "collapsed"], ["4", "0.7500", "kept as the best"]]
+  assert rows_of(page)[1:3] == rows
 
 
 def test_losses_are_in_one_picture_with_the_best_step(make_run, tmp_path):
-  write_events(
-    tmp_path, (1, 1, {"loss": 0.9, "rate": 2.0}), (2, 2, {"loss": 0.8})
+  first, second = {"loss": 0.9, "rate": 2.0}, {"loss": 0.8}
+  write_events(tmp_path, (1, 1, first), (2, 2, second))
+  (tmp_path / "dev_scores.jsonl").write_text(
+    '{"step": 1, "loss": 0.7, "accuracy": 0.1}\n{"step": 2, "accuracy": 0.0}\n'
   )
-  rows = [
-    {"step": 1, "loss": 0.7, "accuracy": 0.1},
-    {"step": 2, "accuracy": 0.0},
-  ]
-  lines = "".join(json.dumps(row) + "\n" for row in rows)
-  (tmp_path / "dev_scores.jsonl").write_text(lines)
   page = report(make_run())
   captions = [" ".join(text.split()) for text in Page(page).texts("figcaption")]
   assert captions == [

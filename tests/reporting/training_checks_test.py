@@ -5,7 +5,6 @@ import re
 import pytest
 
 import modeling
-import optimization
 from bertlib.checkpoints.task_record import TaskRecord
 from bertlib.cli import option
 from bertlib.cli.steps import Steps
@@ -19,6 +18,7 @@ from bertlib.reporting.doctor import LengthSummary
 from bertlib.settings.classifier import ClassifierSettings
 from bertlib.training import memory_plan
 from bertlib.training.task import Run, Task
+from optimization import StepOptions
 
 pytestmark = pytest.mark.unit
 
@@ -35,11 +35,21 @@ TASK = Task(
 )
 
 
-def estimate(run):
+@pytest.fixture
+def estimate(monkeypatch):
   """Estimates training on 100 examples of 50 tokens each."""
-  lengths = LengthSummary(100, 50.0)
-  plan = FastCompute(), optimization.StepOptions()
-  training_checks.estimate_training(Steps(True), run, plan, lengths)
+  monkeypatch.setattr(
+    precision, "product_rates", lambda *_, **__: {"float32": 1e9}
+  )
+
+  def estimate(devices, **flags):
+    settings = option.make(ClassifierSettings, do_train=True, **flags)
+    devices = Devices(settings.devices, **devices)
+    run = Run(settings, devices, TASK, CONFIG, None, None, None)
+    plan, lengths = (FastCompute(), StepOptions()), LengthSummary(100, 50.0)
+    training_checks.estimate_training(Steps(True), run, plan, lengths)
+
+  return estimate
 
 
 @pytest.mark.parametrize(
@@ -51,46 +61,27 @@ def estimate(run):
   ],
 )
 def test_memory_check_uses_the_batch_of_a_replica(
-  monkeypatch, tmp_path, devices, batch_size, num_sharing
+  monkeypatch, tmp_path, estimate, devices, batch_size, num_sharing
 ):
-  settings = option.make(
-    ClassifierSettings,
-    output_dir=str(tmp_path),
-    do_train=True,
-    train_batch_size=64,
-    max_seq_length=128,
-  )
-  run = Run(
-    settings, Devices(settings.devices, **devices), TASK, CONFIG, *[None] * 3
-  )
   checked = []
-  monkeypatch.setattr(
-    precision, "product_rates", lambda *_, **__: {"float32": 1e9}
-  )
   monkeypatch.setattr(training_checks, "available_memory", lambda: 10**10)
   monkeypatch.setattr(
     training_checks, "check_memory", lambda *sizes: checked.append(sizes)
   )
-  estimate(run)
+  flags = {"train_batch_size": 64, "max_seq_length": 128}
+  estimate(devices, output_dir=str(tmp_path), **flags)
   shape = memory_plan.StepShape(128, num_output_positions=1)
   one = memory_plan.step_bytes(CONFIG, batch_size, shape)
   assert checked == [(num_sharing * (one + 10**8), 10**10, num_sharing * 10**8)]
 
 
-def test_disk_and_time_are_of_the_runs_of_all_seeds(monkeypatch, log):
-  monkeypatch.setattr(
-    precision, "product_rates", lambda *_, **__: {"float32": 1e9}
-  )
+def test_disk_and_time_are_of_the_runs_of_all_seeds(monkeypatch, estimate, log):
   checked = []
   monkeypatch.setattr(
     training_checks, "check_disk", lambda _, size: checked.append(size)
   )
   for seeds in (0, 3):
-    settings = option.make(ClassifierSettings, do_train=True, seeds=seeds)
-    run = Run(
-      settings, Devices(settings.devices), TASK, CONFIG, None, None, None
-    )
-    estimate(run)
+    estimate({}, seeds=seeds)
   assert checked[1] == 3 * checked[0]
   log = [line for line in log if line.startswith("time:")]
   one, three = (float(re.search(r"for (\S+) operations", m)[1]) for m in log)
@@ -101,10 +92,7 @@ def test_disk_and_time_are_of_the_runs_of_all_seeds(monkeypatch, log):
 
 @pytest.mark.parametrize(
   ("loss_bytes", "advice"),
-  [
-    (10**9, ". Give --memory_gb=4,"),
-    (5 * 10**9, "Give a smaller --train_batch"),
-  ],
+  [(10**9, ". Give --memory_gb=4,"), (5 * 10**9, "a smaller --train_batch")],
 )
 def test_too_little_memory_names_what_helps(caplog, loss_bytes, advice):
   training_checks.check_memory(6 * 10**9, 4 * 10**9, loss_bytes)
