@@ -9,6 +9,7 @@ import shutil
 
 import pytest
 import reference_data
+import run_outputs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from refused import refusal
@@ -42,8 +43,7 @@ def as_rows(examples):
   + [(task, split) for task in ("mnli", "xnli") for split in ("train", "dev")],
 )
 def test_examples_equal_those_of_the_original(task, split, golden):
-  with open(golden("classifier", "runs.json")) as file:
-    runs = json.load(file)["examples"]
+  runs = run_outputs.read_json(golden("classifier", "runs.json"))["examples"]
   (run,) = [run for run in runs if (run["task"], run["split"]) == (task, split)]
   processor = PROCESSORS[task]()
   assert processor.get_labels() == run["labels"]

@@ -1,11 +1,11 @@
 """Tests of retrieval metrics beside trec_eval, and of their names."""
 
-import json
 import math
 
 import numpy as np
 import pytest
 import reference_data
+import run_outputs
 import tensorflow.compat.v1 as tf
 
 from bertlib.io import result_files
@@ -14,10 +14,9 @@ from bertlib.training import dev_scores, model_selection
 
 pytestmark = pytest.mark.unit
 
-with open(
-  reference_data.golden("retrieval", "trec_eval.json"), encoding="utf-8"
-) as golden_file:
-  GOLDEN = json.load(golden_file)
+GOLDEN = run_outputs.read_json(
+  reference_data.golden("retrieval", "trec_eval.json")
+)
 
 
 def ranked(scores):

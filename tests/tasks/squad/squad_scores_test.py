@@ -9,6 +9,7 @@ import hypothesis.strategies as st
 import pytest
 import reference_data
 import run_outputs
+from refused import refusal
 
 from bertlib.cli.errors import InputError
 from bertlib.tasks.squad import squad_files, squad_scores
@@ -377,10 +378,9 @@ def test_empty_answers_without_is_impossible_are_those_of_2_0(tmp_path):
 
 
 def refuse(path):
-  with pytest.raises(InputError) as refused:
-    squad_files.read_questions(str(path))
-  assert str(refused.value).startswith(f"{path}")
-  return str(refused.value)
+  message = refusal(squad_files.read_questions, str(path))
+  assert message.startswith(f"{path}")
+  return message
 
 
 PARAGRAPH = ("data", 0, "paragraphs", 0)
