@@ -10,6 +10,7 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 import reference_data
+import run_outputs
 import tiny_model
 
 import tokenization
@@ -67,8 +68,7 @@ def make_features(examples, tokenizer, settings):
 
 @pytest.mark.parametrize(("name", "kind", "threshold"), DECODED)
 def test_files_equal_the_reference(golden, tmp_path, name, kind, threshold):
-  with open(golden("squad", "runs.json")) as file:
-    runs = json.load(file)["predictions"]
+  runs = run_outputs.read_json(golden("squad", "runs.json"))["predictions"]
   logits_name = f"{name}_{kind}_logits.npz"
   (run,) = [
     run
