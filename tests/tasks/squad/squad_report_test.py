@@ -23,44 +23,36 @@ def question(*answers, context=CONTEXT, name="q"):
   return Question(name, "Who left?", context, tuple(found), not answers)
 
 
-GOLD, PREDICTED = "gold", "predicted"
+def test_spans_of_gold_and_predicted_answers_are_found():
+  spans = squad_report.find_spans(question("Bob", "in June"), "Bob left")
+  assert [(CONTEXT[a:b], kind) for a, b, kind in spans] == [
+    ("Bob", "gold"),
+    ("Bob left", "predicted"),
+    ("in June", "gold"),
+  ]
 
 
-@pytest.mark.parametrize(
-  ("context", "answers", "predicted", "expected"),
-  [
-    (
-      CONTEXT,
-      ["Bob", "in June"],
-      "Bob left",
-      [("Bob", GOLD), ("Bob left", PREDICTED), ("in June", GOLD)],
-    ),
-    # Each place of a predicted answer is marked.
-    (
-      CONTEXT,
-      ["Bob"],
-      "Ann",
-      [("Ann", PREDICTED), ("Bob", GOLD), ("Ann", PREDICTED)],
-    ),
-    # White space may differ, and words are whole.
-    (
-      "the  tall\nman and the tall mane",
-      [],
-      "tall man",
-      [("tall\nman", PREDICTED)],
-    ),
-    # Text without spaces has no words.
-    ("他在一九九八年去世", [], "一九九八年", [("一九九八年", PREDICTED)]),
-    (CONTEXT, [], "", []),
-    (CONTEXT, [], "not in the text", []),
-  ],
-)
-def test_spans_of_gold_and_predicted_answers_are_found(
-  context, answers, predicted, expected
-):
-  asked = question(*answers, context=context)
-  spans = squad_report.find_spans(asked, predicted)
-  assert [(context[a:b], kind) for a, b, kind in spans] == expected
+def test_each_place_of_a_predicted_answer_is_marked():
+  spans = squad_report.find_spans(question("Bob"), "Ann")
+  assert [a for a, _, kind in spans if kind == "predicted"] == [0, 44]
+
+
+def test_white_space_of_the_context_may_differ():
+  context = "the  tall\nman and the tall mane"
+  spans = squad_report.find_spans(question("man", context=context), "tall man")
+  marked = [context[a:b] for a, b, kind in spans if kind == "predicted"]
+  assert marked == ["tall\nman"]
+
+
+def test_text_without_spaces_is_marked_inside_of_words():
+  context = "他在一九九八年去世"
+  spans = squad_report.find_spans(question(context=context), "一九九八年")
+  assert spans == [(2, 7, "predicted")]
+
+
+@pytest.mark.parametrize("predicted", ["", "not in the text"])
+def test_an_answer_that_is_not_in_the_context_has_no_span(predicted):
+  assert squad_report.find_spans(question(), predicted) == []
 
 
 def test_a_gold_answer_with_a_wrong_position_is_not_marked():
