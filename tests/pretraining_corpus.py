@@ -6,6 +6,7 @@ Also a pytest plugin with the fixtures `vocab_file` and `text_file`.
 from collections import Counter
 
 import pytest
+from hypothesis import strategies as st
 
 from bertlib.tasks.pretraining import pretraining_blocks, pretraining_text
 from bertlib.tasks.pretraining.pretraining_text import Recipe
@@ -25,6 +26,16 @@ def vocab_file(tmp_path_factory):
   path = tmp_path_factory.mktemp("vocab") / "vocab.txt"
   path.write_text("\n".join(VOCAB), encoding="utf-8")
   return str(path)
+
+
+# Documents: sentences: words: numbers of pieces.
+DOCUMENTS = st.lists(
+  st.lists(
+    st.lists(st.integers(1, 3), min_size=1, max_size=6), min_size=1, max_size=4
+  ),
+  min_size=1,
+  max_size=4,
+)
 
 
 class Corpus:

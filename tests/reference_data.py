@@ -49,6 +49,22 @@ def squad_helper_cases(function):
   return [case for case in cases if case["function"] == function]
 
 
+def squad_features(name, golden=golden):
+  """The entry of the original's features of a SQuAD data set in `runs.json`."""
+  with open(golden("squad", "runs.json")) as file:
+    runs = json.load(file)["features"]
+  (run,) = [r for r in runs if r["features"] == f"{name}_features.jsonl.gz"]
+  return run
+
+
+def unpacked(path, folder):
+  """Path of a copy of a `.gz` file in a folder, decompressed."""
+  target = folder / os.path.basename(path).removesuffix(".gz")
+  with gzip.open(path) as file:
+    target.write_bytes(file.read())
+  return str(target)
+
+
 def first_rows(array, expected):
   """Cuts an array to the rows that the slice of the golden file has."""
   return array[: len(expected)] if expected.ndim else array

@@ -74,6 +74,11 @@ def folder_of(main, tmp_path_factory):
   return folder_of
 
 
+def load(folder, engine="onnxruntime", **options):
+  """The model that is exported in a folder."""
+  return OnnxModel(str(folder / "exported"), engine=engine, **options)
+
+
 def assert_equal(found, expected, path=""):
   """Asserts equality of nested results, of numbers within 1e-5."""
   if isinstance(expected, dict):
@@ -96,7 +101,7 @@ def test_predictions_are_those_of_the_predictor(kind, engine, folder_of):
   name = "encode" if "embeddings" in kind else "predict"
   with PREDICTORS[KINDS[kind]["script"]](str(folder)) as predictor:
     expected = getattr(predictor, name)(inputs_of(kind))
-  with OnnxModel(str(folder / "exported"), engine=engine) as model:
+  with load(folder, engine) as model:
     found = getattr(model, name)(inputs_of(kind))
     assert_equal(found, expected)
     assert_equal(model.predict(inputs_of(kind)[:1]), expected[:1])
@@ -112,7 +117,7 @@ def test_masks_are_filled_as_by_the_saved_model(engine, folder_of):
     "text",
     text_a=texts,
   )
-  found = OnnxModel(str(folder / "exported"), engine=engine).predict(texts)
+  found = load(folder, engine).predict(texts)
   assert [len(masks) for masks in found] == [1, 2, 0]
   for text, masks in enumerate(found):
     for mask, words in enumerate(masks):
@@ -134,7 +139,7 @@ def test_hidden_states_are_those_of_the_saved_model(engine, folder_of):
   )
   text_a, text_b = zip(*PAIRS)
   expected = call(model, "pair", text_a=text_a, text_b=text_b)
-  found = OnnxModel(str(folder / "exported"), engine=engine).predict(PAIRS)
+  found = load(folder, engine).predict(PAIRS)
   assert len({len(outputs.hidden_states) for outputs in found}) > 3
   for row, outputs in enumerate(found):
     states = expected["sequence_output"][row, : len(outputs.hidden_states)]
@@ -146,7 +151,7 @@ def test_hidden_states_are_those_of_the_saved_model(engine, folder_of):
 
 
 def hidden_states(folder, engine="onnxruntime"):
-  with OnnxModel(str(folder / "exported"), engine=engine) as model:
+  with load(folder, engine) as model:
     found = model.predict(PAIRS)
   return np.concatenate([outputs.hidden_states for outputs in found])
 
@@ -198,12 +203,9 @@ def test_weights_in_16_bits_take_half_the_space(folder_of):
 
 
 def test_every_batch_of_a_fixed_length_has_that_length(folder_of):
-  folder = folder_of("classification", "--seq_length=24")
-  expected = OnnxModel(str(folder_of("classification") / "exported")).predict(
-    PAIRS
-  )
-  found = OnnxModel(str(folder / "exported")).predict(PAIRS)
-  assert_equal(found, expected)
+  expected = load(folder_of("classification")).predict(PAIRS)
+  fixed = load(folder_of("classification", "--seq_length=24"))
+  assert_equal(fixed.predict(PAIRS), expected)
 
 
 # Use without TensorFlow
@@ -296,8 +298,7 @@ def test_the_tokenizer_file_gives_equal_ids(folder_of):
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_threads_may_share_a_model(engine, folder_of):
-  folder = str(folder_of("classification") / "exported")
-  model = OnnxModel(folder, engine=engine, num_threads=1)
+  model = load(folder_of("classification"), engine, num_threads=1)
   expected = [model.predict([pair]) for pair in PAIRS]
   with ThreadPoolExecutor(4) as threads:
     found = list(threads.map(lambda pair: model.predict([pair]), PAIRS))
@@ -305,29 +306,27 @@ def test_threads_may_share_a_model(engine, folder_of):
 
 
 def test_openvino_keeps_its_compiled_model(folder_of, tmp_path):
-  folder = str(folder_of("classification") / "exported")
+  folder = folder_of("classification")
   for _ in range(2):
-    OnnxModel(folder, "openvino", cache_dir=str(tmp_path)).predict(["a"])
+    load(folder, "openvino", cache_dir=str(tmp_path)).predict(["a"])
     assert len(list(tmp_path.iterdir())) == 1
 
 
 def test_an_earlier_export_is_replaced(main, folder_of):
   folder = folder_of("squad_1")
-  OnnxModel(str(folder / "exported"), "openvino")  # adds its cache
+  load(folder, "openvino")  # adds its cache
   flags = [f"--model_dir={folder}", f"--export_dir={folder}/exported"]
   main(*flags, "--format=onnx", "--overwrite")
   assert (folder / "exported" / "model.onnx").exists()
 
 
 def test_models_of_other_tasks_need_their_record(folder_of, tmp_path):
-  folder = tmp_path / "exported"
-  shutil.copytree(folder_of("squad_1") / "exported", folder)
-  path = folder / "model.json"
+  shutil.copytree(folder_of("squad_1") / "exported", tmp_path / "exported")
+  path = tmp_path / "exported" / "model.json"
   path.write_text(path.read_text().replace("run_squad", "of_mine"))
   with pytest.raises(InputError, match=r"is a model of of_mine.*Give task"):
-    OnnxModel(str(folder))
-  pair = ("Who sat?", "the cat sat")
-  assert OnnxModel(str(folder), task=RECORD).predict([pair])
+    load(tmp_path)
+  assert load(tmp_path, task=RECORD).predict([("Who sat?", "the cat sat")])
 
 
 @pytest.mark.parametrize(
@@ -340,18 +339,18 @@ def test_models_of_other_tasks_need_their_record(folder_of, tmp_path):
   ],
 )
 def test_arguments_out_of_range_are_refused(arguments, problem, folder_of):
-  folder = str(folder_of("classification") / "exported")
   with pytest.raises(InputError, match=problem):
-    OnnxModel(folder, **arguments)
+    load(folder_of("classification"), **arguments)
 
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_damaged_model_is_refused(engine, folder_of, tmp_path):
-  folder = tmp_path / "exported"
-  shutil.copytree(folder_of("classification") / "exported", folder)
-  (folder / "model.onnx").write_bytes(b"no model")
+  exported = folder_of("classification") / "exported"
+  shutil.copytree(exported, tmp_path / "exported")
+  path = tmp_path / "exported" / "model.onnx"
+  path.write_bytes(b"no model")
   with pytest.raises(InputError, match=r"model\.onnx: cannot be loaded"):
-    OnnxModel(str(folder), engine)
-  (folder / "model.onnx").unlink()
+    load(tmp_path, engine)
+  path.unlink()
   with pytest.raises(InputError, match=r"model\.onnx: no such file"):
-    OnnxModel(str(folder), engine)
+    load(tmp_path, engine)

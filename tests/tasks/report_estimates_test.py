@@ -37,16 +37,24 @@ def check_intervals(estimates, scores, names):
     assert interval.low < scores[name] < interval.high, name
 
 
-def test_a_classifier_has_intervals_and_the_majority_baseline(draw):
-  problem = Problem("classification", ["no", "yes"])
-  gold = np.array([1] * 40 + [0] * 20, np.int32)
-  logits = draw.normal(size=[NUM_EXAMPLES, 2]) + np.eye(2)[gold]
-  names = ("accuracy", "f1", "matthews", "macro_f1")
+def classified(problem, gold, logits, names, *more):
+  """Estimates of a classifier, whose metrics are in their intervals."""
   found = classification_report.estimates(
-    problem, gold, logits, [*names, "loss", "of_a_processor"]
+    problem, gold, logits, [*names, *more]
   )
   scores = classification_scores.evaluate(names, gold, logits, problem)
   check_intervals(found, scores, names)
+  return found
+
+
+BINARY = Problem("classification", ["no", "yes"])
+
+
+def test_a_classifier_has_intervals_and_the_majority_baseline(draw):
+  gold = np.array([1] * 40 + [0] * 20, np.int32)
+  logits = draw.normal(size=[NUM_EXAMPLES, 2]) + np.eye(2)[gold]
+  names = ("accuracy", "f1", "matthews", "macro_f1")
+  found = classified(BINARY, gold, logits, names, "loss", "of_a_processor")
   assert found.count == "60 examples"
   assert found.baselines == {
     "accuracy": ("always yes", pytest.approx(2 / 3)),
@@ -57,10 +65,9 @@ def test_a_classifier_has_intervals_and_the_majority_baseline(draw):
 
 
 def test_f1_of_a_rare_label_has_the_baseline_of_predicting_it(draw):
-  problem = Problem("classification", ["no", "yes"])
   gold = np.array([1] * 10 + [0] * 50)
   logits = draw.normal(size=[NUM_EXAMPLES, 2])
-  found = classification_report.estimates(problem, gold, logits, ["f1"])
+  found = classification_report.estimates(BINARY, gold, logits, ["f1"])
   assert found.baselines["f1"] == ("always yes", pytest.approx(20 / 70))
 
 
@@ -68,10 +75,7 @@ def test_several_labels_have_intervals_and_a_constant_baseline(draw):
   problem = Problem("multi_label", ["a", "b", "c"])
   gold = np.float32(draw.random([NUM_EXAMPLES, 3]) < [0.8, 0.6, 0.05])
   logits = draw.normal(size=gold.shape) + 2 * gold - 1
-  names = ("micro_f1", "macro_f1")
-  found = classification_report.estimates(problem, gold, logits, names)
-  scores = classification_scores.evaluate(names, gold, logits, problem)
-  check_intervals(found, scores, names)
+  found = classified(problem, gold, logits, ("micro_f1", "macro_f1"))
   text, value = found.baselines["micro_f1"]
   assert text == "always a, b"
   right = gold[:, :2].sum()
@@ -82,10 +86,7 @@ def test_regression_has_intervals_of_correlations(draw):
   gold = draw.random(NUM_EXAMPLES)
   logits = (gold + 0.1 * draw.normal(size=NUM_EXAMPLES))[:, np.newaxis]
   problem = Problem("regression", [])
-  names = ("pearson", "spearman")
-  found = classification_report.estimates(problem, gold, logits, names)
-  scores = classification_scores.evaluate(names, gold, logits, problem)
-  check_intervals(found, scores, names)
+  found = classified(problem, gold, logits, ("pearson", "spearman"))
   assert not found.baselines
 
 
@@ -138,41 +139,37 @@ def test_baseline_of_squad_2_is_to_answer_nothing():
   assert found.baselines["f1"] == ("never answering", 0.0)
 
 
-def embeddings(kind, examples, vectors):
-  positions = np.arange(len(vectors)).reshape(len(examples), -1)
+def embedded(draw, kind, examples, names):
+  """Estimates of random embeddings, whose metrics are in their intervals."""
+  positions = np.arange(sum(len(example.texts) for example in examples))
+  vectors = np.float32(draw.normal(size=[len(positions), 4]))
   evaluation = embedding_evaluation.evaluate_examples(
-    kind, examples, vectors, positions, ()
+    kind, examples, vectors, positions.reshape(len(examples), -1), ()
   )
   scores = {n.removeprefix("eval_"): v for n, v in evaluation.results.items()}
   dev_set = DevSet(kind, examples, None)
-  return embedding_report.estimates(dev_set, evaluation), scores
+  found = embedding_report.estimates(dev_set, evaluation)
+  check_intervals(found, scores, names)
+  return found
 
 
 def test_scored_pairs_have_intervals(draw):
   examples = [Example(["a", "b"], score=s) for s in draw.random(NUM_EXAMPLES)]
-  found, scores = embeddings(
-    "scored_pairs", examples, np.float32(draw.normal(size=[120, 4]))
-  )
-  check_intervals(found, scores, ("spearman", "pearson"))
+  embedded(draw, "scored_pairs", examples, ("spearman", "pearson"))
 
 
 def test_labeled_pairs_have_the_baseline_of_a_random_order(draw):
   labels = ["1"] * 15 + ["0"] * 45
   examples = [Example(["a", "b"], label=label) for label in labels]
-  found, scores = embeddings(
-    "labeled_pairs", examples, np.float32(draw.normal(size=[120, 4]))
-  )
-  check_intervals(found, scores, ["average_precision"])
+  found = embedded(draw, "labeled_pairs", examples, ["average_precision"])
   assert found.baselines == {"average_precision": ("random order", 0.25)}
 
 
 def test_labeled_texts_have_intervals(draw):
   labels = ["x"] * 30 + ["y"] * 29 + ["only one"]
   examples = [Example(["a"], label=label) for label in labels]
-  found, scores = embeddings(
-    "labeled_texts", examples, np.float32(draw.normal(size=[60, 4]))
-  )
-  check_intervals(found, scores, ("map", "neighbor_accuracy"))
+  names = ("map", "neighbor_accuracy")
+  found = embedded(draw, "labeled_texts", examples, names)
   assert found.count == "59 texts"
   chance = (30 * 29 + 29 * 28) / 59 / 59
   baseline = found.baselines["neighbor_accuracy"]

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 import run_outputs
 import tensorflow.compat.v1 as tf
-import tiny_model
+import tiny_pretraining
 
 import run_pretraining
 from bertlib.checkpoints import checkpoint_writer, finding
@@ -30,38 +30,22 @@ from bertlib.training import checkpoint_hook
 
 pytestmark = pytest.mark.train
 
-VOCAB = [*tiny_model.SPECIAL, "good", "bad", "day"]
-LAYOUT = pretraining_instances.record_layout(8, 2)
-FILE_SIZES = {"a.tfrecord": 5, "b.tfrecord": 8}
-
-
 # Records of a batch
 
 
-def pretraining_row(number):
-  """A record of 3 to 8 tokens."""
-  length = 3 + number % 6
-  padding = [0] * (8 - length)
-  return {
-    "input_ids": [2, *[5] * (length - 2), 3, *padding],
-    "input_mask": [1] * length + padding,
-    "segment_ids": [0] * 8,
-    "masked_lm_positions": [1, 0],
-    "masked_lm_ids": [6, 0],
-    "masked_lm_weights": [1.0, 0.0],
-    "next_sentence_labels": [number % 2],
-  }
-
-
-NUMBERED = tf_records.token_layout(8) | {"number": tf_records.Feature()}
+NUMBERED = tf_records.token_layout(tiny_pretraining.SEQ_LENGTH)
+NUMBERED |= {"number": tf_records.Feature()}
 
 
 @pytest.fixture
 def numbered(tmp_path):
   """Files of numbered records, and the (file, index) of each number."""
-  rows = [pretraining_row(n) | {"number": n} for n in range(13)]
+  rng = np.random.default_rng(0)
+  rows = [
+    tiny_pretraining.random_example(rng)[1] | {"number": n} for n in range(13)
+  ]
   locations, first = [], 0
-  for name, size in FILE_SIZES.items():
+  for name, size in (("a", 5), ("b", 8)):
     path = str(tmp_path / name)
     tf_records.write_records(path, rows[first : first + size], NUMBERED)
     locations += [(path, number) for number in range(size)]
@@ -256,6 +240,14 @@ def test_failed_save_keeps_the_earlier_checkpoints(tmp_path, monkeypatch):
 # Stopping
 
 
+def check_stopped(folder, stop, status):
+  """Checks that training ended after step 6, the process with this status."""
+  assert saved_steps(folder) == [6]
+  with pytest.raises(SystemExit) as ended:
+    stop.exit_if_requested(str(folder))
+  assert ended.value.code == status
+
+
 @pytest.mark.process
 def test_sigterm_saves_and_stops_at_the_end_of_the_step(tmp_path):
   before = signal.getsignal(signal.SIGTERM)
@@ -268,13 +260,10 @@ def test_sigterm_saves_and_stops_at_the_end_of_the_step(tmp_path):
   with checkpoint_hook.StopRequest() as stop:
     hooks = [AtStep(5, terminate)]
     train(tmp_path, 99, hooks, [listener], save_steps=10, stop=stop)
-  assert saved_steps(tmp_path) == [6]
+  check_stopped(tmp_path, stop, 143)
   # Evaluating the checkpoint would take too long.
   assert listener.steps == [0]
   assert signal.getsignal(signal.SIGTERM) == before
-  with pytest.raises(SystemExit) as ended:
-    stop.exit_if_requested(str(tmp_path))
-  assert ended.value.code == 143
 
 
 @pytest.mark.process
@@ -285,11 +274,8 @@ def test_sigint_stops_with_status_130(tmp_path):
     train(tmp_path, 99, hooks, save_steps=10, stop=stop)
     # The next one ends the process.
     assert signal.getsignal(signal.SIGINT) == signal.SIG_DFL
+  check_stopped(tmp_path, stop, 130)
   assert signal.getsignal(signal.SIGINT) == before
-  assert saved_steps(tmp_path) == [6]
-  with pytest.raises(SystemExit) as ended:
-    stop.exit_if_requested(str(tmp_path))
-  assert ended.value.code == 130
 
 
 @pytest.mark.unit
@@ -387,10 +373,7 @@ def test_error_names_the_first_records_of_the_batch(tmp_path):
 def workspace(tmp_path_factory):
   """A folder with the inputs of a pretraining."""
   workspace = tmp_path_factory.mktemp("checkpoint_hook")
-  tiny_model.write_files(workspace, VOCAB, tiny_model.config(len(VOCAB)))
-  for name, size in FILE_SIZES.items():
-    rows = [pretraining_row(number) for number in range(size)]
-    tf_records.write_records(str(workspace / name), rows, LAYOUT)
+  tiny_pretraining.write_data(workspace)
   return workspace
 
 
@@ -399,20 +382,13 @@ NUM_STEPS = 200
 
 def pretraining(workspace, folder, **changed):
   values = {
-    "do_train": True,
-    "input_file": workspace / "*.tfrecord",
-    "bert_config_file": workspace / "bert_config.json",
     "output_dir": workspace / folder,
-    "max_seq_length": 8,
-    "max_predictions_per_seq": 2,
-    "train_batch_size": 4,
-    "learning_rate": 1e-3,
     "num_train_steps": NUM_STEPS,
-    "num_warmup_steps": 5,
     "save_checkpoints_steps": 20,
     "xla": "off",
   }
-  return commands.as_flags(values | changed)
+  flags = tiny_pretraining.flags(workspace, **(values | changed))
+  return ["--do_train", *flags]
 
 
 @contextlib.contextmanager
@@ -526,11 +502,13 @@ def test_nan_loss_names_step_and_records(workspace):
   message = str(failed.value)
   step = int(re.match(r"step (\d+): loss (nan|inf)", message)[1])
   batches = input_pipeline.streamed_record_batches(
-    [str(workspace / name) for name in FILE_SIZES],
-    LAYOUT,
-    4,
+    sorted(map(str, workspace.glob("train-*.tfrecord"))),
+    pretraining_instances.record_layout(
+      tiny_pretraining.SEQ_LENGTH, tiny_pretraining.NUM_PREDICTIONS
+    ),
+    8,
     trim=True,
-    num_records=sum(FILE_SIZES.values()),
+    num_records=20 + 13 + 9,
     seed=12345,
   )
   (batch,) = batches.skip(step - 1).take(1).as_numpy_iterator()

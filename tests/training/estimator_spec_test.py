@@ -130,16 +130,17 @@ def test_losses_of_tpu_cores_have_one_normalizer(on_core):
 
 
 @pytest.mark.parametrize(
-  ("dtype", "scales_loss"),
-  [(tf.float32, False), (tf.bfloat16, False), (tf.float16, True)],
+  ("values", "scales_loss"),
+  [
+    ({}, False),
+    ({"compute": modeling.Compute()}, False),
+    ({"compute": FastCompute(tf.float32)}, False),
+    ({"compute": FastCompute(tf.bfloat16)}, False),
+    ({"compute": FastCompute(tf.float16)}, True),
+  ],
 )
-def test_float16_has_its_loss_scaled(dtype, scales_loss):
-  assert arguments_of(compute=FastCompute(dtype)).scales_loss == scales_loss
-
-
-def test_plain_computation_has_no_loss_scale():
-  assert not arguments_of().scales_loss
-  assert not arguments_of(compute=modeling.Compute()).scales_loss
+def test_float16_has_its_loss_scaled(values, scales_loss):
+  assert arguments_of(**values).scales_loss == scales_loss
 
 
 @pytest.mark.parametrize(
@@ -152,9 +153,8 @@ def test_a_scaled_loss_is_shown_as_it_is_with_its_scale(log, fixed, shown):
       compute=FastCompute(tf.float16),
       options=StepOptions(loss_scale=fixed),
     )
-    with tf.train.SingularMonitoredSession(
-      hooks=spec.training_hooks
-    ) as session:
+    hooks = spec.training_hooks
+    with tf.train.SingularMonitoredSession(hooks=hooks) as session:
       session.run(spec.train_op)
   (line,) = (line for line in log if line.startswith("step 1 of 10"))
   assert "loss 1," in line and f"loss scale {shown};" in line

@@ -6,6 +6,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
+import tiny_model
 
 import modeling
 import optimization
@@ -31,17 +32,15 @@ def graph():
 
 # Gradient accumulation and frozen weights
 
-SMALL = {
-  "vocab_size": 100,
-  "hidden_size": 32,
-  "num_hidden_layers": 2,
-  "num_attention_heads": 4,
-  "intermediate_size": 64,
-  "max_position_embeddings": 16,
-  "type_vocab_size": 2,
-  "hidden_dropout_prob": 0.0,
-  "attention_probs_dropout_prob": 0.0,
-}
+SMALL = tiny_model.config(
+  100,
+  hidden_size=32,
+  num_hidden_layers=2,
+  num_attention_heads=4,
+  intermediate_size=64,
+  hidden_dropout_prob=0.0,
+  attention_probs_dropout_prob=0.0,
+)
 
 
 def small_batch():
@@ -67,11 +66,7 @@ def small_loss(compute):
 
   def loss_fn(batch, _):
     model = modeling.BertModel(
-      modeling.BertConfig(**SMALL),
-      True,
-      batch["input_ids"],
-      batch["input_mask"],
-      compute=compute,
+      SMALL, True, batch["input_ids"], batch["input_mask"], compute=compute
     )
     logits = modeling.classification_logits(model.get_pooled_output(), 3)
     losses, log_probs = modeling.cross_entropy(logits, batch["label_ids"])
@@ -81,23 +76,14 @@ def small_loss(compute):
 
 
 class Results(NamedTuple):
-  """Results of four training steps.
+  """Results of four training steps; weights and scalars are by name."""
 
-  Attributes:
-    scalars: loss, gradient norm and other scalars of each step, by name.
-    weights: final weights by name.
-    global_step: final global step.
-    sparse: names of the variables with sparse gradients.
-    initial_weights: initial weights by name.
-    variables: names of all variables.
-  """
-
-  scalars: list
+  scalars: list  # loss, gradient norm and others of each step
   weights: dict
   global_step: int
-  sparse: list
+  sparse: list  # names of the variables with sparse gradients
   initial_weights: dict
-  variables: set
+  variables: set  # names of all variables
 
 
 def take_four_steps(compute, scales_loss=False, **options):
@@ -151,6 +137,17 @@ def whole():
   return take_four_steps(FastCompute())
 
 
+def assert_same_steps(found, expected):
+  """Asserts equal results of steps but for rounding."""
+  for one, other in zip(expected.scalars, found.scalars):
+    for name, value in one.items():
+      assert other[name] == pytest.approx(value, rel=0, abs=2e-6), name
+  for name, value in expected.weights.items():
+    np.testing.assert_allclose(
+      found.weights[name], value, rtol=0, atol=1e-6, err_msg=name
+    )
+
+
 @pytest.mark.train
 @pytest.mark.parametrize(
   ("num_micro_batches", "compute"),
@@ -163,13 +160,7 @@ def test_micro_batches_give_the_step_of_the_whole_batch(
   whole, num_micro_batches, compute
 ):
   split = take_four_steps(compute, num_micro_batches=num_micro_batches)
-  for one, other in zip(whole.scalars, split.scalars):
-    for name, value in one.items():
-      assert other[name] == pytest.approx(value, rel=0, abs=2e-6), name
-  for name, value in whole.weights.items():
-    np.testing.assert_allclose(
-      split.weights[name], value, rtol=0, atol=1e-6, err_msg=name
-    )
+  assert_same_steps(split, whole)
   assert split.global_step == whole.global_step == 4
   assert split.sparse == whole.sparse == ["bert/embeddings/word_embeddings"]
 
@@ -189,13 +180,7 @@ def test_scaled_micro_batches_give_the_step_of_the_whole_batch(options):
   split = take_four_steps(
     FastCompute(), num_micro_batches=4, scales_loss=True, **options
   )
-  for one, other in zip(whole.scalars, split.scalars):
-    for name, value in one.items():
-      assert other[name] == pytest.approx(value, rel=0, abs=2e-6), name
-  for name, value in whole.weights.items():
-    np.testing.assert_allclose(
-      split.weights[name], value, rtol=0, atol=1e-6, err_msg=name
-    )
+  assert_same_steps(split, whole)
   scale_variables = {"loss_scale/scale", "loss_scale/good_steps"}
   assert split.variables - scale_variables == whole.variables
 
@@ -304,26 +289,24 @@ def test_rows_of_a_sparse_gradient_are_concatenated_in_order(num_micro_batches):
 
 
 @pytest.mark.parametrize("num_micro_batches", [1, 2, 4])
-def test_the_norm_does_not_sum_gradients_of_repeated_ids(num_micro_batches):
+@pytest.mark.parametrize(
+  ("loss_fn", "expected"),
+  [
+    # Summed by id first, it would be sqrt(1.5 ** 2 + 2 ** 2).
+    (table_loss, np.sqrt(2 * (0.75**2 + 1.0**2))),
+    (tied_loss, np.hypot(1.5 + 3.5, 2.0)),
+  ],
+)
+def test_the_norm_sums_gradients_of_tied_embeddings_but_not_of_repeated_ids(
+  num_micro_batches, loss_fn, expected
+):
   batch = {"ids": tf.constant(IDS)}
-  gradients = compute_gradients(table_loss, batch, num_micro_batches)
+  gradients = compute_gradients(loss_fn, batch, num_micro_batches)
   step = optimization.training_step(gradients, 0.1, 10, 0)
   with tf.Session() as session:
     session.run(tf.global_variables_initializer())
     norm = session.run(step.gradient_norm)
-  # Summed by id first, it would be sqrt(1.5 ** 2 + 2 ** 2).
-  assert norm == pytest.approx(np.sqrt(2 * (0.75**2 + 1.0**2)), rel=1e-6)
-
-
-@pytest.mark.parametrize("num_micro_batches", [1, 2, 4])
-def test_both_gradients_of_tied_embeddings_are_summed(num_micro_batches):
-  batch = {"ids": tf.constant(IDS)}
-  gradients = compute_gradients(tied_loss, batch, num_micro_batches)
-  step = optimization.training_step(gradients, 0.1, 10, 0)
-  with tf.Session() as session:
-    session.run(tf.global_variables_initializer())
-    norm = session.run(step.gradient_norm)
-  assert norm == pytest.approx(np.hypot(1.5 + 3.5, 2.0), rel=1e-6)
+  assert norm == pytest.approx(expected, rel=1e-6)
 
 
 @pytest.mark.parametrize("num_micro_batches", [2, 4])
@@ -359,20 +342,12 @@ class ScaledTraining:
     weight = tf.get_variable("w", initializer=tf.constant([1.0, -2.0]))
     batch = {"x": tf.constant([[1.0, 3.0], [2.0, 5.0]])}
     gradients = compute_gradients(
-      lambda batch, _: (
-        tf.reduce_mean(batch["x"] * weight) * self._factor,
-        {},
-      ),
+      lambda batch, _: (tf.reduce_mean(batch["x"] * weight) * self._factor, {}),
       batch,
       loss_scale=self.loss_scale,
     )
     self.step = optimization.training_step(
-      gradients,
-      0.1,
-      100,
-      0,
-      options=options,
-      loss_scale=self.loss_scale,
+      gradients, 0.1, 100, 0, options=options, loss_scale=self.loss_scale
     )
     self._variables = {v.op.name: v for v in tf.global_variables()}
 
@@ -420,26 +395,29 @@ def test_a_step_with_nan_or_inf_is_counted_but_changes_no_weight(
   assert {"w", "w/adam_m", "w/adam_v"} < set(before)
 
 
-def test_overflow_halves_the_scale_and_good_steps_double_it(session):
-  scaled = ScaledTraining(initial=8.0, num_good_steps=3)
+INF = np.inf
+
+
+@pytest.mark.parametrize(
+  ("constants", "factors", "scales"),
+  [
+    (
+      {"initial": 8.0, "num_good_steps": 3},
+      [1, 1, 1, 1, INF, 1, 1, 1, 1],
+      [8, 8, 16, 16, 8, 8, 8, 16, 16],
+    ),
+    ({"initial": 2.0}, [INF] * 3, [1.0] * 3),
+    # Only the scaled gradient overflows, and its norm first, which is limited
+    # by the square root of the largest float32, 3.4e38.
+    ({"initial": 2.0**15}, [1e17, 1e10], [2.0**14] * 2),
+  ],
+)
+def test_overflow_halves_the_scale_down_to_1_and_good_steps_double_it(
+  session, constants, factors, scales
+):
+  scaled = ScaledTraining(**constants)
   session.run(tf.global_variables_initializer())
-  factors = [1, 1, 1, 1, np.inf, 1, 1, 1, 1]
-  scales = [8, 8, 16, 16, 8, 8, 8, 16, 16]
   assert scaled.scales(session, factors) == scales
-
-
-def test_the_scale_is_never_below_1(session):
-  scaled = ScaledTraining(initial=2.0)
-  session.run(tf.global_variables_initializer())
-  assert scaled.scales(session, [np.inf] * 3) == [1.0] * 3
-
-
-def test_overflow_of_only_the_scaled_gradient_halves_the_scale(session):
-  scaled = ScaledTraining(initial=2.0**15)
-  session.run(tf.global_variables_initializer())
-  # The norm overflows first: it is limited by the square root of the largest
-  # float32, 3.4e38.
-  assert scaled.scales(session, [1e17, 1e10]) == [2.0**14] * 2
   assert np.isfinite(scaled.values(session)["w"]).all()
 
 
@@ -492,9 +470,7 @@ def test_gradients_that_underflow_in_float16_take_effect_only_if_scaled(
   loss_scale = LossScale() if is_scaled else None
   half = tf.reduce_sum(tf.cast(weight, tf.float16) * 1e-4)
   gradients = compute_gradients(
-    lambda *_: (tf.cast(half, tf.float32) * 1e-5, {}),
-    {},
-    loss_scale=loss_scale,
+    lambda *_: (tf.cast(half, tf.float32) * 1e-5, {}), {}, loss_scale=loss_scale
   )
   step = optimization.training_step(
     gradients, 1.0, 10, 0, loss_scale=loss_scale

@@ -12,6 +12,7 @@ import types
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
+import tiny_model
 
 import modeling
 from bertlib.checkpoints.task_record import TaskRecord
@@ -34,17 +35,9 @@ from optimization import Frozen, StepOptions
 
 pytestmark = pytest.mark.unit
 
-CONFIG = modeling.BertConfig(
-  vocab_size=9,
-  hidden_size=8,
-  num_hidden_layers=1,
-  num_attention_heads=2,
-  intermediate_size=8,
-  max_position_embeddings=12,
-  type_vocab_size=2,
-)
-
-
+CONFIG = tiny_model.config(9)
+BASE = modeling.BertConfig(30522)
+LARGE = modeling.BertConfig(30522, 1024, 24, 16, 4096)
 SHAPE = StepShape(384)  # --max_seq_length below
 
 
@@ -91,36 +84,33 @@ def test_without_flags_a_step_is_the_reference_s(flags):
 
 
 def test_every_flag_of_a_step_arrives(flags):
-  flags.gradient_accumulation_steps = 3
-  flags.recompute_activations = flags.bias_correction = True
-  flags.optimizer_on_cpu = True
-  flags.optimizer, flags.weight_decay, flags.clip_norm = "lamb", 0.1, 0.0
-  flags.beta_1, flags.beta_2, flags.epsilon = 0.8, 0.99, 1e-8
-  flags.schedule, flags.schedule_power = "polynomial", 2.0
-  flags.decay_proportion, flags.start_warmup_step = 0.2, -3
-  flags.layer_decay, flags.freeze_layers = 0.75, 1
-  flags.loss_scale = 128.0
-  flags.freeze_embeddings = True
+  of_equal_names = {
+    "schedule": "polynomial",
+    "decay_proportion": 0.2,
+    "start_warmup_step": -3,
+    "optimizer": "lamb",
+    "weight_decay": 0.1,
+    "bias_correction": True,
+    "beta_1": 0.8,
+    "beta_2": 0.99,
+    "epsilon": 1e-8,
+    "clip_norm": 0.0,
+    "layer_decay": 0.75,
+    "loss_scale": 128.0,
+  }
+  vars(flags).update(of_equal_names)
+  flags.gradient_accumulation_steps, flags.schedule_power = 3, 2.0
+  flags.freeze_layers, flags.freeze_embeddings = 1, True
+  flags.recompute_activations = flags.optimizer_on_cpu = True
   how, options = plan(flags)
   assert how.recompute
   assert options == StepOptions(
-    schedule="polynomial",
+    **of_equal_names,
     power=2.0,
-    decay_proportion=0.2,
-    start_warmup_step=-3,
-    optimizer="lamb",
-    weight_decay=0.1,
-    bias_correction=True,
-    beta_1=0.8,
-    beta_2=0.99,
-    epsilon=1e-8,
-    clip_norm=0.0,
-    layer_decay=0.75,
     frozen=Frozen(1, True),
     num_micro_batches=3,
     jit_compile=False,
     on_cpu=True,
-    loss_scale=128.0,
   )
 
 
@@ -160,28 +150,23 @@ def test_workers_choose_their_format_without_measuring(flags, monkeypatch):
 
 
 @pytest.mark.parametrize(
-  ("folder", "chosen"),
+  ("given", "recorded", "chosen"),
   [
-    ({"precision": "bfloat16", "xla": "off"}, ("bfloat16", "off")),
-    ({}, ("float32", "on")),
+    ("auto", {"precision": "bfloat16", "xla": "off"}, ("bfloat16", "off")),
+    ("auto", {}, ("float32", "on")),
+    ("float32", {"precision": "bfloat16"}, ("float32", "on")),
   ],
 )
 def test_auto_is_what_an_earlier_run_recorded(
-  flags, monkeypatch, tmp_path, folder, chosen
+  flags, monkeypatch, tmp_path, given, recorded, chosen
 ):
-  flags.precision, flags.output_dir = "auto", str(tmp_path)
-  (tmp_path / "model.json").write_text(json.dumps(folder))
+  flags.precision, flags.output_dir = given, str(tmp_path)
+  (tmp_path / "model.json").write_text(json.dumps(recorded))
   monkeypatch.setattr(precision, "fastest_dtype", lambda measures: "float32")
   found = devices_of(flags)
   assert (found.precision, found.xla) == chosen
-  repeated = step_plan.choice_flags(found)
-  assert f"--precision={chosen[0]}" in repeated
-
-
-def test_a_given_format_goes_before_the_recorded_one(flags, tmp_path):
-  flags.precision, flags.output_dir = "float32", str(tmp_path)
-  (tmp_path / "model.json").write_text('{"precision": "bfloat16"}')
-  assert devices_of(flags).precision == "float32"
+  repeated = f"--precision={chosen[0]}" in step_plan.choice_flags(found)
+  assert repeated == (given == "auto")
 
 
 @pytest.mark.parametrize(
@@ -222,23 +207,6 @@ def test_micro_batches_divide_the_share_of_a_tpu_core(flags):
     plan(flags, FastCompute())
 
 
-def test_an_empty_vocabulary_is_refused_where_one_is_needed(flags):
-  flags.vocab_file = ""
-  model = settings_of(flags).model
-  with pytest.raises(InputError, match="--vocab_file is empty"):
-    resolve.load_tokenizer(model, CONFIG)
-  assert resolve.load_tokenizer(model, CONFIG, needs_vocabulary=False) is None
-
-
-LARGE = modeling.BertConfig(
-  30522,
-  hidden_size=1024,
-  num_hidden_layers=24,
-  num_attention_heads=16,
-  intermediate_size=4096,
-)
-
-
 def test_memory_decides_the_micro_batches_and_is_logged(flags, log):
   flags.memory_gb = 12.0
   how, options = plan(flags, FastCompute(tf.bfloat16), LARGE)
@@ -250,26 +218,13 @@ def test_memory_decides_the_micro_batches_and_is_logged(flags, log):
   assert f"--{no}recompute_activations" in line
 
 
-def test_positions_that_the_last_layer_leaves_out_take_no_memory(flags):
-  config = modeling.BertConfig(30522)
-  whole, share = (
-    memory_plan.step_bytes(config, 24, shape)
-    for shape in (SHAPE, SHAPE._replace(num_output_positions=1))
-  )
-  flags.memory_gb = (whole + share) / 2 / 1e9
-  for positions, num_micro_batches in ((None, 2), (1, 1)):
-    shape = SHAPE._replace(num_output_positions=positions)
-    _, options = plan(flags, FastCompute(), config, shape)
-    assert options.num_micro_batches == num_micro_batches
-
-
 def test_each_choice_of_an_example_takes_memory(flags):
   flags.memory_gb = 12.0
   found = []
   for shape in ((384,), (4, 384)):  # a text, and four choices
     features = {"input_ids": tf_records.Feature(shape)}
     task = Task(TaskRecord("a_script"), None, features, ["loss"])
-    run = run_of(flags, task, modeling.BertConfig(30522))
+    run = run_of(flags, task, BASE)
     _, options = lifecycle.plan_training(run)
     found.append(options.num_micro_batches)
   assert 4 * found[0] == found[1]
@@ -283,11 +238,7 @@ def test_replicas_on_the_cpu_share_the_memory(flags):
       devices_of(flags), replicas=distribution.Replicas(2, on_gpu=on_gpu)
     )
     _, found[on_gpu] = step_plan.plan_training(
-      settings_of(flags),
-      devices,
-      FastCompute(),
-      modeling.BertConfig(30522),
-      SHAPE,
+      settings_of(flags), devices, FastCompute(), BASE, SHAPE
     )
   assert found[False].num_micro_batches > found[True].num_micro_batches
 
@@ -307,7 +258,7 @@ def test_weights_are_copied_where_the_compiled_update_writes_the_copies(
   flags.precision, flags.xla = "bfloat16", "on"
   for name, value in settings.items():
     setattr(flags, name, value)
-  how, _ = plan(flags, config=modeling.BertConfig(30522))
+  how, _ = plan(flags, config=BASE)
   assert bool(how.copy_weight) == expected
 
 
@@ -317,33 +268,28 @@ def test_memory_that_suffices_changes_nothing(flags):
   assert not how.recompute and options.num_micro_batches == 1
 
 
-def test_too_little_memory_is_refused(flags):
-  flags.memory_gb = 2.0
-  with pytest.raises(
-    InputError, match=r"--memory_gb=2: .*384 tokens.*--max_seq_length"
-  ):
-    plan(flags, FastCompute(), LARGE)
-
-
 def test_a_loss_over_the_batch_takes_its_memory_in_each_plan(flags):
-  config = modeling.BertConfig(30522)
-  whole = memory_plan.step_bytes(config, 24, SHAPE) / 1e9
+  whole = memory_plan.step_bytes(BASE, 24, SHAPE) / 1e9
   flags.memory_gb = whole + 1
   found = []
   for loss_bytes in (0, 10**9, 2 * 10**9):
     shape = SHAPE._replace(loss_bytes=loss_bytes)
-    _, options = plan(flags, FastCompute(), config, shape)
+    _, options = plan(flags, FastCompute(), BASE, shape)
     found.append(options.num_micro_batches)
   assert found == [1, 1, 2]
 
 
-def test_a_loss_that_alone_is_too_large_is_refused(flags):
-  flags.memory_gb = 12.0
-  with pytest.raises(
-    InputError,
-    match=r"--memory_gb=12: the loss .* takes 13\.5 GB .*--train_batch_size",
-  ):
-    shape = SHAPE._replace(loss_bytes=int(13.5e9))
+@pytest.mark.parametrize(
+  ("memory_gb", "loss_bytes", "problem"),
+  [
+    (2, 0, "384 tokens.*--max_seq_length"),
+    (12, int(13.5e9), r"the loss .* takes 13\.5 GB .*--train_batch_size"),
+  ],
+)
+def test_too_little_memory_is_refused(flags, memory_gb, loss_bytes, problem):
+  flags.memory_gb = float(memory_gb)
+  shape = SHAPE._replace(loss_bytes=loss_bytes)
+  with pytest.raises(InputError, match=f"--memory_gb={memory_gb}: .*{problem}"):
     plan(flags, FastCompute(), LARGE, shape)
 
 
@@ -377,17 +323,20 @@ def test_evaluations_at_once_have_records_of_their_own(
 # Hooks and results
 
 
+def run_steps(num_steps, log_steps):
+  """Runs a training whose loss is 0.5, with a `ProgressHook`."""
+  with tf.Graph().as_default():
+    train_op = tf.train.create_global_step().assign_add(1, read_value=False)
+    losses = {"loss": tf.constant(0.5)}
+    hook = session_hooks.ProgressHook(losses, num_steps, 4, log_steps)
+    with tf.train.SingularMonitoredSession(hooks=[hook]) as session:
+      for _ in range(num_steps):
+        session.run(train_op)
+
+
 @pytest.mark.graph
 def test_progress_shows_every_so_many_steps_and_the_last(log):
-  with tf.Graph().as_default():
-    step = tf.train.create_global_step()
-    train_op = step.assign_add(1, read_value=False)
-    hook = session_hooks.ProgressHook(
-      {"loss": tf.cast(step, tf.float32) * 0.5}, 5, batch_size=4, log_steps=2
-    )
-    with tf.train.SingularMonitoredSession(hooks=[hook]) as session:
-      for _ in range(5):
-        session.run(train_op)
+  run_steps(5, log_steps=2)
   shown = [line for line in log if line.startswith("step")]
   assert log[0] == "Compiling the training step"
   assert re.fullmatch(r"step 1 of 5: loss [\d.]+; compiled in .* s", shown[0])
@@ -400,37 +349,34 @@ def test_progress_shows_every_so_many_steps_and_the_last(log):
   assert re.fullmatch(pattern, shown[-1])
 
 
+def begin(hook):
+  """Lets a hook begin at step 0."""
+  with tf.Graph().as_default(), tf.Session() as session:
+    session.run(tf.train.create_global_step().initializer)
+    hook.after_create_session(session, None)
+
+
+def take_step(hook, **values):
+  hook.before_run(None)
+  hook.after_run(None, types.SimpleNamespace(results=values))
+
+
 @pytest.mark.parametrize(
-  ("losses", "norms", "warning"),
+  ("losses", "norms", "warnings"),
   [
-    (
-      [0, 0, 0],
-      [0, 0, 0],
-      "step 2: loss and gradient norm are exactly 0 again",
-    ),
-    ([1, 1, 1], [0, 0, 0], "step 2: gradient norm is exactly 0 again"),
-    ([0, 1, 0], [1, 0, 0], None),
-    ([1, 0, 0], [1, 0, 0], None),
+    ([0, 0, 0], [0, 0, 0], ["step 2: loss and norm are exactly 0"]),
+    ([1, 1, 1], [0, 0, 0], ["step 2: norm is exactly 0"]),
+    ([0, 1, 0], [1, 0, 0], []),
+    ([1, 0, 0], [1, 0, 0], []),
   ],
 )
-def test_training_that_learns_nothing_is_named(
-  losses, norms, warning, log, monkeypatch
-):
-  warnings = []
-  monkeypatch.setattr(
-    session_hooks.logging, "warning", lambda line, *v: warnings.append(line % v)
-  )
+def test_training_that_learns_nothing_is_named(losses, norms, warnings, caplog):
   hook = session_hooks.ProgressHook({}, 3, batch_size=6, log_steps=1)
-  hook._start, hook._seconds, hook._step = None, [], 0
+  begin(hook)
   for loss, norm in zip(losses, norms):
-    hook.before_run(None)
-    values = {"loss": loss, "learning rate": 0, "gradient norm": norm}
-    hook.after_run(None, types.SimpleNamespace(results=values))
-  if warning is None:
-    assert not warnings
-  else:
-    (line,) = warnings
-    assert line.startswith(warning)
+    take_step(hook, loss=loss, rate=0, norm=norm)
+  lines = [line for line in caplog.messages if line.startswith("step ")]
+  assert [line.partition(" again")[0] for line in lines] == warnings
 
 
 @pytest.mark.graph
@@ -470,13 +416,11 @@ def test_the_time_left_leaves_compilation_out(monkeypatch, log):
   clock = types.SimpleNamespace(monotonic=lambda: next(times))
   monkeypatch.setattr(session_hooks, "time", clock)  # of no other module
   hook = session_hooks.ProgressHook({}, 12, batch_size=6, log_steps=3)
-  hook._start, hook._seconds, hook._step = None, [], 0
-  for _ in range(3):
-    hook.before_run(None)
-    hook.after_run(None, types.SimpleNamespace(results={}))
-  hook._show({"loss": 1.0})
-  assert "compiled in 900.0 s" in log[0]
-  assert log[1].endswith(" examples/s 6.0, 0:00:09 left")
+  begin(hook)
+  for values in ({}, {}, {"loss": 1.0}):
+    take_step(hook, **values)
+  assert "compiled in 900.0 s" in log[1]
+  assert log[2].endswith(" examples/s 6.0, 0:00:09 left")
 
 
 def test_predictions_are_followed_from_the_first_row_on(monkeypatch, log):
@@ -507,15 +451,7 @@ def test_predictions_are_named_after_their_texts(path, name):
 @pytest.mark.graph
 def test_on_a_terminal_progress_is_a_bar(monkeypatch, capsys, log):
   monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-  with tf.Graph().as_default():
-    step = tf.train.create_global_step()
-    train_op = step.assign_add(1, read_value=False)
-    hook = session_hooks.ProgressHook(
-      {"loss": tf.constant(0.5)}, 3, 4, log_steps=1
-    )
-    with tf.train.SingularMonitoredSession(hooks=[hook]) as session:
-      for _ in range(3):
-        session.run(train_op)
+  run_steps(3, log_steps=1)
   bar = capsys.readouterr().err
   assert "3/3" in bar and "loss=0.5" in bar and "examples/s=" in bar
   assert log == ["Compiling the training step"]

@@ -48,24 +48,19 @@ def test_a_module_is_run_as_a_module(tmp_path):
 
 
 @pytest.mark.parametrize(
-  "code",
+  ("code", "error", "shown"),
   [
-    "import sys; sys.exit(143)",
-    "import os; os.kill(os.getpid(), 15)",
+    ("sys.exit(143)", SystemExit, "^143$"),
+    ("os.kill(os.getpid(), 15)", SystemExit, "^143$"),
+    ("sys.exit(1)", InputError, "out: the run failed"),
+    ("os.kill(os.getpid(), 9)", InputError, "out: the run failed"),
   ],
 )
-def test_stopped_subprocess_exits_with_status_143(monkeypatch, code):
-  with pytest.raises(SystemExit) as stopped:
-    run_code(monkeypatch, code)
-  assert stopped.value.code == 143
-
-
-@pytest.mark.parametrize(
-  "code", ["import sys; sys.exit(1)", "import os; os.kill(os.getpid(), 9)"]
-)
-def test_failed_subprocess_is_an_input_error(monkeypatch, code):
-  with pytest.raises(InputError, match="out: the run failed"):
-    run_code(monkeypatch, code)
+def test_a_stopped_subprocess_stops_the_command_and_a_failed_one_is_an_error(
+  monkeypatch, code, error, shown
+):
+  with pytest.raises(error, match=shown):
+    run_code(monkeypatch, f"import os, sys; {code}")
 
 
 def test_sigterm_is_passed_to_the_subprocess(tmp_path, monkeypatch):

@@ -9,6 +9,7 @@ import shutil
 
 import pytest
 import reference_data
+import run_outputs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from refused import refusal
@@ -42,8 +43,7 @@ def as_rows(examples):
   + [(task, split) for task in ("mnli", "xnli") for split in ("train", "dev")],
 )
 def test_examples_equal_those_of_the_original(task, split, golden):
-  with open(golden("classifier", "runs.json")) as file:
-    runs = json.load(file)["examples"]
+  runs = run_outputs.read_json(golden("classifier", "runs.json"))["examples"]
   (run,) = [run for run in runs if (run["task"], run["split"]) == (task, split)]
   processor = PROCESSORS[task]()
   assert processor.get_labels() == run["labels"]
@@ -114,36 +114,32 @@ def test_glue_files_are_read(task, folder, split, count, columns):
         assert label is None or example.label == label
 
 
-# Column names of each published file that has a header.
+# Column names of published files: of train and dev, and of test.
 PAIR = ["index", "sentence1", "sentence2"]
 QUESTIONS = ["question1", "question2"]
 SIMILARITY = ["genre", "filename", "year", "old_index", "source1", "source2"]
 SIMILARITY = ["index", *SIMILARITY, "sentence1", "sentence2"]
 HEADERS = {
-  ("sst2", "train"): ["sentence", "label"],
-  ("sst2", "dev"): ["sentence", "label"],
-  ("sst2", "test"): ["index", "sentence"],
-  ("stsb", "train"): [*SIMILARITY, "score"],
-  ("stsb", "dev"): [*SIMILARITY, "score"],
-  ("stsb", "test"): SIMILARITY,
-  ("qnli", "train"): ["index", "question", "sentence", "label"],
-  ("qnli", "dev"): ["index", "question", "sentence", "label"],
-  ("qnli", "test"): ["index", "question", "sentence"],
-  ("rte", "train"): [*PAIR, "label"],
-  ("rte", "dev"): [*PAIR, "label"],
-  ("rte", "test"): PAIR,
-  ("wnli", "train"): [*PAIR, "label"],
-  ("wnli", "dev"): [*PAIR, "label"],
-  ("wnli", "test"): PAIR,
-  ("qqp", "dev"): ["id", "qid1", "qid2", *QUESTIONS, "is_duplicate"],
-  ("qqp", "test"): ["id", *QUESTIONS],
+  "sst2": (["sentence", "label"], ["index", "sentence"]),
+  "stsb": ([*SIMILARITY, "score"], SIMILARITY),
+  "qnli": (
+    ["index", "question", "sentence", "label"],
+    ["index", "question", "sentence"],
+  ),
+  "rte": ([*PAIR, "label"], PAIR),
+  "wnli": ([*PAIR, "label"], PAIR),
+  "qqp": (
+    ["id", "qid1", "qid2", *QUESTIONS, "is_duplicate"],
+    ["id", *QUESTIONS],
+  ),
 }
 LABEL_COLUMNS = ("label", "score", "is_duplicate")
 
 
-@pytest.mark.parametrize(("task", "split"), HEADERS)
+@pytest.mark.parametrize("split", SPLITS)
+@pytest.mark.parametrize("task", HEADERS)
 def test_text_and_label_columns_of_published_glue_files(tmp_path, task, split):
-  header = HEADERS[task, split]
+  header = HEADERS[task][split == "test"]
   processor = PROCESSORS[task]()
   labels = processor.get_labels() or ["0.0", "2.75", "5.0"]
   rows = [
@@ -245,33 +241,25 @@ def test_read_tsv_of_a_processor_reads_in_its_encoding(tmp_path):
   assert "0xE9 is not UTF-8" in refusal(read, processor, tmp_path, "dev")
 
 
-def write_own_files(folder):
-  for split in SPLITS:
-    write_table(folder / f"{split}.tsv", ["text", "label"], [["a", "x"]])
-  return OwnDataProcessor(
-    {split: f"{split}.tsv" for split in SPLITS}, "text", None, "label"
-  )
-
-
 def test_a_processor_lists_the_files_that_it_read(tmp_path):
-  own = write_own_files(tmp_path)
+  files = {split: f"{split}.tsv" for split in SPLITS}
+  for name in files.values():
+    write_table(tmp_path / name, ["text", "label"], [["a", "x"]])
+  own = OwnDataProcessor(files, "text", None, "label")
   own.read_labels(str(tmp_path))
   for split in SPLITS:
     read(own, tmp_path, split)
-  write_race(tmp_path, "dev/high/1.txt", "dev/middle/1.txt")
   write_swag(tmp_path / "val.csv")
-  processors = [PROCESSORS["race"](), PROCESSORS["swag"](), ReviewProcessor()]
+  processors = [PROCESSORS["swag"](), ReviewProcessor()]
   for processor in processors:
     read(processor, tmp_path, "dev")
   assert [
     [path.removeprefix(f"{tmp_path}/") for path in processor.files_read]
     for processor in [own, *processors]
-  ] == [
-    ["train.tsv", "dev.tsv", "test.tsv"],
-    ["dev/high/1.txt", "dev/middle/1.txt"],
-    ["val.csv"],
-    ["dev.tsv"],
-  ]
+  ] == [["train.tsv", "dev.tsv", "test.tsv"], ["val.csv"], ["dev.tsv"]]
+
+
+MNLI = "7 - - - - - - - A B"
 
 
 @pytest.mark.parametrize(
@@ -284,15 +272,10 @@ def test_a_processor_lists_the_files_that_it_read(tmp_path):
     (
       "mnli",
       "dev_matched",
-      ["header", "7 - - - - - - - A B neutral"],
+      ["header", f"{MNLI} neutral"],
       ("dev_matched-7", "A", "B", "neutral"),
     ),
-    (
-      "mnli",
-      "test",
-      ["header", "7 - - - - - - - A B"],
-      ("test-7", "A", "B", "contradiction"),
-    ),
+    ("mnli", "test", ["", MNLI], ("test-7", "A", "B", "contradiction")),
   ],
 )
 def test_create_examples_accepts_lists_of_columns(
@@ -478,22 +461,17 @@ def own(folder, content, split="train", name="data.tsv", **columns):
 
 PAIRS = [("one", "two", "x"), ("three", "", "y")]
 BY_NAME = {"text_a": "first", "text_b": "second", "label": "label"}
+MIXED = {"text_a": "2", "text_b": "second", "label": "1"}
+ROWS = "x\tone\ttwo\ny\tthree\t\n"
+TABLE = f"label\tfirst\tsecond\n{ROWS}"
 
 
 @pytest.mark.parametrize(
   ("content", "columns", "expected"),
   [
-    ("label\tfirst\tsecond\nx\tone\ttwo\ny\tthree\t\n", BY_NAME, PAIRS),
-    (
-      "label\tfirst\tsecond\nx\tone\ttwo\ny\tthree\t\n",
-      {"text_a": "2", "text_b": "second", "label": "1"},
-      PAIRS,
-    ),
-    (
-      "x\tone\ttwo\ny\tthree\t\n",
-      {"text_a": "2", "text_b": "3", "label": "1"},
-      PAIRS,
-    ),
+    (TABLE, BY_NAME, PAIRS),
+    (TABLE, MIXED, PAIRS),
+    (ROWS, MIXED | {"text_b": "3"}, PAIRS),
     # The first label equals a column number.
     ("one\t1\nthree\t2\n", {}, [("one", None, "1"), ("three", None, "2")]),
     ('"a\tx\nb"\tx\n', {}, [('"a', None, "x"), ('b"', None, "x")]),
@@ -684,35 +662,34 @@ def test_the_label_set_is_the_union_of_all_labels(tmp_path):
 
 # Bad rows
 
-BAD = {
-  "data.tsv": "a\tx\n\nb\nc\ty\n",
-  "data.csv": "a,x\n\nb\nc,y\n",
-  "data.jsonl": """\
+BAD_LINES = """\
 {"t": "a", "l": "x"}
 {"t":
 {"t": "b"}
 ["c"]
 {"t": "c", "l": "y"}
-""",
-}
-FIRST_BAD = {
-  "data.tsv": "row 2: ",
-  "data.csv": "row 3: ",
-  "data.jsonl": "row 2: ",
-}
-NUM_BAD = {"data.tsv": 2, "data.csv": 1, "data.jsonl": 3}
+"""
 
 
-@pytest.mark.parametrize("name", BAD)
-def test_a_bad_row_is_refused_by_its_number_or_skipped(tmp_path, name, caplog):
-  message = refusal(lambda: own(tmp_path, BAD[name], name=name))
-  assert message.startswith(f"{tmp_path}/{name}, {FIRST_BAD[name]}")
-  examples = own(tmp_path, BAD[name], name=name, skip_bad_rows=True)
+@pytest.mark.parametrize(
+  ("name", "content", "first", "number"),
+  [
+    ("data.tsv", "a\tx\n\nb\nc\ty\n", "row 2: ", 2),
+    ("data.csv", "a,x\n\nb\nc,y\n", "row 3: ", 1),
+    ("data.jsonl", BAD_LINES, "row 2: ", 3),
+  ],
+)
+def test_a_bad_row_is_refused_by_its_number_or_skipped(
+  tmp_path, caplog, name, content, first, number
+):
+  message = refusal(lambda: own(tmp_path, content, name=name))
+  assert message.startswith(f"{tmp_path}/{name}, {first}")
+  examples = own(tmp_path, content, name=name, skip_bad_rows=True)
   assert examples == [("a", None, "x"), ("c", None, "y")]
   (record,) = caplog.records
   assert record.levelno == logging.WARNING
-  assert record.getMessage().startswith(f"{NUM_BAD[name]} bad row")
-  assert FIRST_BAD[name] in record.getMessage()
+  assert record.getMessage().startswith(f"{number} bad row")
+  assert first in record.getMessage()
 
 
 NUMBERS = {"text_a": "1", "label": "2"}

@@ -17,17 +17,22 @@ from bertlib.tasks.classification.classification import (
 pytestmark = pytest.mark.unit
 
 
-def test_bad_rows_are_skipped_while_labels_are_read(tmp_path, caplog):
-  (tmp_path / "train.tsv").write_text("text\tlabel\na\tx\nb\nc\ty\n")
-  settings = option.make(
+def settings_of(folder, content, **flags):
+  """Settings of a run on a table, which is written to the folder."""
+  (folder / "train.tsv").write_text(content)
+  return option.make(
     ClassifierSettings,
     task_name="tsv",
-    data_dir=str(tmp_path),
+    data_dir=str(folder),
     text_a_column="text",
-    bad_rows="skip",
     train_batch_size=1,
-    do_train=True,
+    **flags,
   )
+
+
+def test_bad_rows_are_skipped_while_labels_are_read(tmp_path, caplog):
+  content = "text\tlabel\na\tx\nb\nc\ty\n"
+  settings = settings_of(tmp_path, content, bad_rows="skip", do_train=True)
   processor = classifier_inputs.make_processor(settings)
   examples = classifier_inputs.read_examples(settings, processor).train
   assert processor.labels == ["x", "y"]
@@ -89,17 +94,9 @@ def test_dev_examples_without_label_are_refused_before_training():
 def divided(tmp_path, **flags):
   """Examples of a table of ten rows, half of it the dev set."""
   rows = [f"text {number}\t{'xy'[number % 2]}" for number in range(10)]
-  (tmp_path / "train.tsv").write_text("\n".join(["text\tlabel", *rows, ""]))
-  settings = option.make(
-    ClassifierSettings,
-    task_name="tsv",
-    data_dir=str(tmp_path),
-    text_a_column="text",
-    label_column="label",
-    train_batch_size=1,
-    labels=["x", "y"],
-    dev_fraction=0.4,
-    **flags,
+  content = "\n".join(["text\tlabel", *rows, ""])
+  settings = settings_of(
+    tmp_path, content, labels=["x", "y"], dev_fraction=0.4, **flags
   )
   processor = classifier_inputs.make_processor(settings)
   return classifier_inputs.read_examples(settings, processor)
@@ -147,17 +144,14 @@ def test_a_tuned_threshold_names_the_table_with_the_dev_set(flags, expected):
 def test_the_order_of_labels_is_that_of_the_initial_model(
   known, labels, tmp_path
 ):
-  (tmp_path / "train.tsv").write_text("text\tlabel\na\tx\nb\ty\n")
-  (tmp_path / "model").mkdir()
-  (tmp_path / "model" / "bert_model.ckpt.index").touch()
-  (tmp_path / "model" / "model.json").write_text(json.dumps({"labels": known}))
-  settings = option.make(
-    ClassifierSettings,
-    task_name="tsv",
-    data_dir=str(tmp_path),
-    text_a_column="text",
-    init_checkpoint=str(tmp_path / "model"),
-    train_batch_size=1,
+  model = tmp_path / "model"
+  model.mkdir()
+  (model / "bert_model.ckpt.index").touch()
+  (model / "model.json").write_text(json.dumps({"labels": known}))
+  settings = settings_of(
+    tmp_path,
+    "text\tlabel\na\tx\nb\ty\n",
+    init_checkpoint=str(model),
     do_train=True,
   )
   made = classifier_inputs.make_processor(settings.completed())

@@ -23,15 +23,19 @@ def rows_of(dev_set, evaluation, **options):
   return heads, rows
 
 
-def test_scored_pairs_are_listed_by_difference_of_ranks():
+def rows_of_pairs(kind, name, values, cosines):
+  """The same of pairs with these scores or labels, and cosines."""
   examples = [
-    Example([f"a{i}", f"b{i}"], score=score)
-    for i, score in enumerate([0.0, 0.2, 0.4, 0.6, 1.0])
+    Example([f"a{i}", f"b{i}"], **{name: value})
+    for i, value in enumerate(values)
   ]
-  cosines = np.array([0.9, 0.2, 0.3, 0.4, 0.8], np.float32)
-  heads, rows = rows_of(
-    DevSet("scored_pairs", examples, None), Evaluation({}, cosines)
-  )
+  evaluation = Evaluation({}, np.array(cosines, np.float32))
+  return rows_of(DevSet(kind, examples, None), evaluation)
+
+
+def test_scored_pairs_are_listed_by_difference_of_ranks():
+  scores, cosines = [0.0, 0.2, 0.4, 0.6, 1.0], [0.9, 0.2, 0.3, 0.4, 0.8]
+  heads, rows = rows_of_pairs("scored_pairs", "score", scores, cosines)
   assert heads == ["gold", "cosine", "error", "text"]
   # Ranks by cosine are 5 1 2 3 4, those by score 1 2 3 4 5.
   assert [row[-1].split() for row in rows] == [
@@ -41,14 +45,8 @@ def test_scored_pairs_are_listed_by_difference_of_ranks():
 
 
 def test_pairs_on_the_wrong_side_are_listed():
-  labels = ["1", "1", "1", "0", "0"]
-  examples = [
-    Example([f"a{i}", f"b{i}"], label=label) for i, label in enumerate(labels)
-  ]
-  cosines = np.array([0.9, 0.1, 0.7, 0.8, 0.0], np.float32)
-  _, rows = rows_of(
-    DevSet("labeled_pairs", examples, None), Evaluation({}, cosines)
-  )
+  cosines = [0.9, 0.1, 0.7, 0.8, 0.0]
+  _, rows = rows_of_pairs("labeled_pairs", "label", "11100", cosines)
   found = [(row[0], row[-1].split()[0], float(row[2])) for row in rows]
   assert found == [
     ("0", "a3", pytest.approx(2 / 3, abs=1e-4)),

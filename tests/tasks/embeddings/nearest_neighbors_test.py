@@ -40,19 +40,6 @@ def test_results_equal_a_stable_sort_of_all_scores(k, block_size):
   )
 
 
-def test_lower_indices_are_kept_among_equal_documents():
-  documents = np.ones([23, 2], np.float32)
-  scores, indices = search(documents[:4], documents, 7, 4)
-  np.testing.assert_array_equal(indices, [range(7)] * 4)
-  np.testing.assert_array_equal(scores, np.full([4, 7], 2.0))
-
-
-def test_documents_that_are_better_than_all_before_are_found():
-  documents = np.arange(1.0, 31.0, dtype=np.float32)[:, np.newaxis]
-  _, indices = search(np.ones([1, 1], np.float32), documents, 4, 6)
-  np.testing.assert_array_equal(indices, [[29, 28, 27, 26]])
-
-
 def test_fewer_documents_than_k_give_fewer_columns():
   documents = whole_numbers(3, 4)
   scores, indices = search(whole_numbers(2, 4, seed=1), documents, 10, 2)

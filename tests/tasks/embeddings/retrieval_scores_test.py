@@ -1,11 +1,11 @@
 """Tests of retrieval metrics beside trec_eval, and of their names."""
 
-import json
 import math
 
 import numpy as np
 import pytest
 import reference_data
+import run_outputs
 import tensorflow.compat.v1 as tf
 
 from bertlib.io import result_files
@@ -14,10 +14,9 @@ from bertlib.training import dev_scores, model_selection
 
 pytestmark = pytest.mark.unit
 
-with open(
-  reference_data.golden("retrieval", "trec_eval.json"), encoding="utf-8"
-) as golden_file:
-  GOLDEN = json.load(golden_file)
+GOLDEN = run_outputs.read_json(
+  reference_data.golden("retrieval", "trec_eval.json")
+)
 
 
 def ranked(scores):
@@ -25,6 +24,7 @@ def ranked(scores):
   return sorted(scores, key=lambda doc: (scores[doc], doc), reverse=True)
 
 
+IDEAL = {str(i): 1 + i % 3 for i in range(20)}
 RANKINGS = {query: ranked(scores) for query, scores in GOLDEN["scores"].items()}
 
 
@@ -50,28 +50,20 @@ def test_metrics_are_means_over_queries_with_relevant_documents():
     assert value == pytest.approx(sum(found) / len(counted), abs=1e-12)
 
 
-def test_ideal_ranking_has_all_metrics_1_but_recall():
-  gains = {str(i): 1 + i % 3 for i in range(20)}
-  actual = retrieval_scores.evaluate({"q": gains}, {"q": ranked(gains)})
-  recalls = {"recall@1": 1 / 20, "recall@10": 10 / 20, "recall@100": 1.0}
-  assert actual == pytest.approx(
-    {"ndcg@10": 1.0, "mrr@10": 1.0, "map": 1.0, **recalls}
-  )
-
-
-def test_a_document_at_rank_11_is_beyond_10():
-  ranking = [f"d{i}" for i in range(11)]
-  actual = retrieval_scores.evaluate({"q": {"d10": 1}}, {"q": ranking})
-  assert actual == pytest.approx(
-    {
-      "ndcg@10": 0.0,
-      "mrr@10": 0.0,
-      "recall@1": 0.0,
-      "recall@10": 0.0,
-      "recall@100": 1.0,
-      "map": 1 / 11,
-    }
-  )
+@pytest.mark.parametrize(
+  ("gains", "ranking", "ndcg", "mrr", "recalls", "average"),
+  [
+    # The ideal ranking of 20 documents.
+    (IDEAL, ranked(IDEAL), 1.0, 1.0, (1 / 20, 10 / 20, 1.0), 1.0),
+    # Rank 11 is beyond 10.
+    ({"10": 1}, [str(i) for i in range(11)], 0.0, 0.0, (0.0, 0.0, 1.0), 1 / 11),
+  ],
+)
+def test_metrics_of_one_ranking(gains, ranking, ndcg, mrr, recalls, average):
+  actual = retrieval_scores.evaluate({"q": gains}, {"q": ranking})
+  expected = {"ndcg@10": ndcg, "mrr@10": mrr, "map": average}
+  expected |= {f"recall@{k}": r for k, r in zip((1, 10, 100), recalls)}
+  assert actual == pytest.approx(expected)
 
 
 def test_metrics_are_nan_without_relevant_documents():

@@ -45,11 +45,29 @@ def test_columns_are_read_with_any_line_ends_and_blank_lines(tmp_path, text):
   assert [first.text[a:b] for a, b in first.offsets] == first.words
 
 
-def test_columns_and_delimiter_can_be_chosen(tmp_path):
-  path = write(tmp_path, "1|NNP|New York|B-LOC|x\n2|VB|is|O|y\n")
-  (sentence,) = ner_files.read_sentences(path, Columns(3, -2, "|"))
-  assert sentence.words == ["New York", "is"]
-  assert sentence.tags == ["B-LOC", "O"]
+@pytest.mark.parametrize(
+  ("text", "columns", "words", "tags"),
+  [
+    (
+      "1|NNP|New York|B-LOC|x\n2|VB|is|O|y\n",
+      Columns(3, -2, "|"),
+      ["New York", "is"],
+      ["B-LOC", "O"],
+    ),
+    # One sentence per line.
+    (
+      "text_a\tlabel\n北\x02京\x02好\tB-LOC\x02I-LOC\x02O\n",
+      Columns(item_delimiter="\x02"),
+      ["北", "京", "好"],
+      ["B-LOC", "I-LOC", "O"],
+    ),
+  ],
+)
+def test_columns_and_delimiters_can_be_chosen(
+  tmp_path, text, columns, words, tags
+):
+  (sentence,) = ner_files.read_sentences(write(tmp_path, text), columns)
+  assert (sentence.words, sentence.tags) == (words, tags)
 
 
 @pytest.mark.parametrize(
@@ -91,13 +109,6 @@ def test_no_file_or_a_table_is_refused(tmp_path, name, fault):
   (tmp_path / "a.csv").write_text("id,text\n1,Ann left Rome.\n2,Bob met Ann\n")
   with pytest.raises(InputError, match=fault):
     ner_files.read_sentences(str(tmp_path / name), TO_TAG)
-
-
-def test_one_sentence_per_line(tmp_path):
-  path = write(tmp_path, "text_a\tlabel\n北\x02京\x02好\tB-LOC\x02I-LOC\x02O\n")
-  (sentence,) = ner_files.read_sentences(path, Columns(item_delimiter="\x02"))
-  assert sentence.words == ["北", "京", "好"]
-  assert sentence.tags == ["B-LOC", "I-LOC", "O"]
 
 
 def test_json_lines_with_tokens(tmp_path):
@@ -222,23 +233,15 @@ def test_lines_of_other_numbers_of_words_are_texts(tmp_path, texts, caplog):
 
 
 @pytest.mark.parametrize(
-  "text, columns",
-  [
-    ("Ann NNP B-PER\nleft VBD O\n", TO_TAG),
-    ("Ann PER\nleft O\n", TO_TAG),
-    ("Ann NNP\nleft VBD\n", TO_TAG._replace(delimiter=" ")),
-    ("Ann\tNNP\nleft\tVBD\n", TO_TAG),
-    ("1 Ann NNP\n2 left VBD\n", TO_TAG._replace(word=2)),
-    ("Ann\nleft\n", TO_TAG),
-  ],
-)
-def test_columns_to_tag_are_read(tmp_path, text, columns):
-  assert words_of(write(tmp_path, text), columns) == [["Ann", "left"]]
-
-
-@pytest.mark.parametrize(
   ("text", "columns", "words"),
   [
+    ("Ann NNP B-PER\nleft VBD O\n", TO_TAG, ["Ann", "left"]),
+    ("Ann PER\nleft O\n", TO_TAG, ["Ann", "left"]),
+    ("Ann NNP\nleft VBD\n", TO_TAG._replace(delimiter=" "), ["Ann", "left"]),
+    ("Ann\tNNP\nleft\tVBD\n", TO_TAG, ["Ann", "left"]),
+    ("1 Ann NNP\n2 left VBD\n", TO_TAG._replace(word=2), ["Ann", "left"]),
+    ("Ann\nleft\n", TO_TAG, ["Ann", "left"]),
+    # Punctuation.
     ("http://a.b/c?d=e", TO_TAG, ["http://a.b/c?d=e"]),
     ("北京", TO_TAG, ["北京"]),
     ("。", TO_TAG, ["。"]),
@@ -247,7 +250,7 @@ def test_columns_to_tag_are_read(tmp_path, text, columns):
     ("\xa0\tO\nAnn\tO\n", Columns(), ["\xa0", "Ann"]),
   ],
 )
-def test_words_with_punctuation_are_read(tmp_path, text, columns, words):
+def test_words_of_columns_are_read(tmp_path, text, columns, words):
   assert words_of(write(tmp_path, text), columns) == [words]
 
 
@@ -287,10 +290,7 @@ def of_abc(*entities):
     ([], ""),
     ({"words": []}, ""),
     ({"id": 1, "tokens": ["a"], "ner_tags": ["O"]}, '"id", "tokens", "ner_'),
-    (
-      {"text": "a", "label": [[0, 1, "X"]]},
-      'no "entities", .* "label"',
-    ),
+    ({"text": "a", "label": [[0, 1, "X"]]}, 'no "entities", .* "label"'),
     ({"text": "a", "entities": None}, 'no "entities"'),
     ({"text": "a", "entities": 3}, '"entities" is not a list'),
     ({"words": ["a"], "tags": ["O"]}, 'its keys are: "words", "tags"'),

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from seqeval.metrics.sequence_labeling import get_entities
 
 from bertlib.cli.errors import InputError
-from bertlib.tasks.ner import ner, ner_tags
+from bertlib.tasks.ner import ner_tags
 from bertlib.tasks.ner.ner_tags import Entity
 
 pytestmark = pytest.mark.unit
@@ -165,13 +165,6 @@ def test_entities_survive_conversion_to_tags(drawn, scheme):
 )
 def test_other_schemes_and_invalid_tags_are_accepted(tags, entities):
   assert ner_tags.tags_to_entities(tags) == entities
-
-
-def test_repair_tags_counts_the_changed_tags():
-  sentence = ner.from_text("a b c")._replace(tags=["O", "I-X", "I-X"])
-  (repaired,), count = ner.repair_tags([sentence], "BIO")
-  assert repaired.tags == ["O", "B-X", "I-X"]
-  assert count == 1
 
 
 @pytest.mark.parametrize(

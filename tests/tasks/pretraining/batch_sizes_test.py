@@ -148,11 +148,7 @@ def test_resumed_training_ends_with_the_weights_of_a_whole_one(
       "--train_batch_size=3: cannot be divided into 2 parts",
     ),
     (
-      {
-        "token_budget": 200,
-        "num_train_steps": None,
-        "num_warmup_steps": None,
-      },
+      {"token_budget": 200, "num_train_steps": None, "num_warmup_steps": None},
       "--batch_size_warmup_steps=5: --token_budget=200 ends within it, after",
     ),
   ],

@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pretraining_corpus import Corpus, make, parsed, read_file
+from pretraining_corpus import DOCUMENTS, Corpus, make, parsed, read_file
 
 import create_pretraining_data
 from bertlib.tasks.pretraining import packing, pretraining_instances
@@ -25,30 +25,23 @@ def test_each_sequence_is_in_one_row_that_has_room(
   lengths, max_predictions, max_sequences, data
 ):
   num_masked = [data.draw(st.integers(0, min(4, n))) for n in lengths]
-  rows = packing.assign_rows(
-    lengths, num_masked, 20, max_predictions, max_sequences
-  )
+  arguments = lengths, num_masked, 20, max_predictions, max_sequences
+  rows = packing.assign_rows(*arguments)
   numbers = [number for row in rows for number in row]
   assert sorted(numbers) == list(range(len(lengths)))
   for row in rows:
     assert 1 <= len(row) <= max_sequences
     assert sum(lengths[number] for number in row) <= 20
     assert sum(num_masked[number] for number in row) <= max_predictions
-  assert rows == packing.assign_rows(
-    lengths, num_masked, 20, max_predictions, max_sequences
-  )
-
-
-def geometric(rng, mean):
-  return 5 + int(rng.expovariate(1 / mean))
+  assert rows == packing.assign_rows(*arguments)
 
 
 # Of distributions that allow to fill 0.985 of the rows.
 LENGTHS = {
   "uniform": lambda rng: rng.randint(5, 128),
   "half of a row": lambda rng: int(rng.gauss(64, 25)),
-  "short": lambda rng: geometric(rng, 20),
-  "shorter than a third": lambda rng: geometric(rng, 40),
+  "short": lambda rng: 5 + int(rng.expovariate(1 / 20)),
+  "shorter than a third": lambda rng: 5 + int(rng.expovariate(1 / 40)),
   "mostly full": lambda rng: rng.choice([128, 128, 128, rng.randint(5, 128)]),
 }
 
@@ -104,15 +97,7 @@ def alone(record):
 
 @settings(deadline=None)
 @given(
-  documents=st.lists(
-    st.lists(
-      st.lists(st.integers(1, 3), min_size=1, max_size=6),
-      min_size=1,
-      max_size=4,
-    ),
-    min_size=1,
-    max_size=6,
-  ),
+  documents=DOCUMENTS,
   segments=st.sampled_from(["pairs", "sentences", "documents"]),
   most=st.integers(1, 4),
 )
@@ -140,19 +125,14 @@ def test_packed_records_hold_the_sequences_of_the_others(
   sizes = Counter(map(len, found))
   for size in range(1, most + 1):
     assert packed_counts[f"rows of {size} sequences"] == sizes[size]
-  by_length = {
-    name: count
-    for name, count in packed_counts.items()
-    if name.startswith("sequences of")
-  }
-  assert sum(by_length.values()) == len(records)
+  by_length = [n for n in packed_counts if n.startswith("sequences of")]
+  assert sum(packed_counts[name] for name in by_length) == len(records)
+  layout = pretraining_instances.written_layout(
+    40, 6, segments == "pairs", most
+  )
   for record in packed:
-    assert record["input_mask"] == [
-      int(number > 0) for number in record["sequence_ids"]
-    ]
-    layout = pretraining_instances.written_layout(
-      40, 6, segments == "pairs", most
-    )
+    is_used = [int(number > 0) for number in record["sequence_ids"]]
+    assert record["input_mask"] == is_used
     assert set(record) == set(layout)
 
 

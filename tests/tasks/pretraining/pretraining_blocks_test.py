@@ -367,9 +367,7 @@ def test_a_killed_run_resumes_with_the_missing_files(stopped):
 
 
 @pytest.mark.process
-def test_a_dead_worker_is_a_one_line_error_and_complete_files_are_kept(
-  stopped,
-):
+def test_a_dead_worker_is_a_one_line_error_and_complete_files_are_kept(stopped):
   die = (
     "[os.kill(child.pid, signal.SIGKILL)"
     " for child in multiprocessing.active_children()]"

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from pretraining_corpus import (
   CHINESE,
   CLS,
+  DOCUMENTS,
   LATIN,
   MASK,
   SEP,
@@ -110,14 +111,6 @@ def test_running_text_is_split_into_sentences(vocab_file):
 # Pieces to records
 
 
-# Documents: sentences: words: numbers of pieces.
-DOCUMENTS = st.lists(
-  st.lists(
-    st.lists(st.integers(1, 3), min_size=1, max_size=6), min_size=1, max_size=4
-  ),
-  min_size=1,
-  max_size=4,
-)
 OPTIONS = st.fixed_dictionaries(
   {
     "max_seq_length": st.integers(5, 40),
@@ -225,24 +218,32 @@ def test_half_of_the_second_segments_are_from_another_document(vocab_file):
 LARGE = [[[3] * 5] * 5] * 10
 
 
-@pytest.mark.parametrize("whole_words", [False, True])
-def test_masked_tokens_are_replaced_with_the_probabilities_of_the_paper(
-  vocab_file, whole_words
+@pytest.mark.parametrize(
+  ("options", "split"),
+  [
+    ({}, (80, 10, 10)),
+    ({"do_whole_word_mask": True}, (80, 10, 10)),
+    ({"mask_split": (1, 1, 2)}, (1, 1, 2)),
+    ({"mask_split": (0, 1, 0)}, (0, 1, 0)),
+  ],
+)
+def test_masked_tokens_are_replaced_as_in_the_paper_or_as_asked(
+  vocab_file, options, split
 ):
-  records, _ = make(
-    Corpus(LARGE), vocab_file, dupe_factor=50, do_whole_word_mask=whole_words
-  )
+  records, _ = make(Corpus(LARGE), vocab_file, dupe_factor=50, **options)
   shown = [
     (record["input_ids"][position], token)
     for record in records
     for position, token in masks(record).items()
   ]
   drawn = [token for token, true in shown if token not in (MASK, true)]
-  by_chance = 0.1 / len(VOCAB)  # a random entry may be [MASK] or the original
-  masked = sum(token == MASK for token, _ in shown)
-  assert_share(masked, len(shown), 0.8 + by_chance)
-  unchanged = sum(token == true for token, true in shown)
-  assert_share(unchanged, len(shown), 0.1 + by_chance)
+  mask, random_token, kept = (part / sum(split) for part in split)
+  # A random entry may be [MASK] or the original.
+  by_chance = random_token / len(VOCAB)
+  num_masked = sum(token == MASK for token, _ in shown)
+  assert_share(num_masked, len(shown), mask + by_chance)
+  num_kept = sum(token == true for token, true in shown)
+  assert_share(num_kept, len(shown), kept + by_chance)
   assert_share(sum(t < len(VOCAB) / 2 for t in drawn), len(drawn), 0.5)
 
 
@@ -519,22 +520,6 @@ def test_records_without_pairs_name_their_objective(vocab_file):
   records, _ = make(Corpus(LARGE), vocab_file, segments="documents")
   assert all("objective" in record for record in records)
   assert "objective" not in make(Corpus(LARGE), vocab_file)[0][0]
-
-
-@pytest.mark.parametrize("split", [(80, 10, 10), (1, 1, 2), (0, 1, 0)])
-def test_masked_tokens_are_split_as_asked(vocab_file, split):
-  records, _ = make(Corpus(LARGE), vocab_file, dupe_factor=30, mask_split=split)
-  shown = [
-    (record["input_ids"][position], token)
-    for record in records
-    for position, token in masks(record).items()
-  ]
-  mask, random_token, kept = (part / sum(split) for part in split)
-  by_chance = random_token / len(VOCAB)
-  num_masked = sum(token == MASK for token, _ in shown)
-  assert_share(num_masked, len(shown), mask + by_chance)
-  num_kept = sum(token == true for token, true in shown)
-  assert_share(num_kept, len(shown), kept + by_chance)
 
 
 def spans_of(positions):

@@ -1,6 +1,5 @@
 """Tests of decoding SQuAD answers from logits."""
 
-import gzip
 import hashlib
 import json
 import tempfile
@@ -11,6 +10,7 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 import reference_data
+import run_outputs
 import tiny_model
 
 import tokenization
@@ -68,24 +68,17 @@ def make_features(examples, tokenizer, settings):
 
 @pytest.mark.parametrize(("name", "kind", "threshold"), DECODED)
 def test_files_equal_the_reference(golden, tmp_path, name, kind, threshold):
-  with open(golden("squad", "runs.json")) as file:
-    runs = json.load(file)
+  runs = run_outputs.read_json(golden("squad", "runs.json"))["predictions"]
   logits_name = f"{name}_{kind}_logits.npz"
   (run,) = [
     run
-    for run in runs["predictions"]
+    for run in runs
     if (run["logits"], run["null_score_diff_threshold"])
     == (logits_name, threshold)
   ]
-  (made,) = [
-    run
-    for run in runs["features"]
-    if run["features"] == f"{name}_features.jsonl.gz"
-  ]
-  with gzip.open(golden("squad", made["input"])) as file:
-    (tmp_path / "data.json").write_bytes(file.read())
+  made = reference_data.squad_features(name, golden)
   examples = original_api.read_squad_examples(
-    str(tmp_path / "data.json"),
+    reference_data.unpacked(golden("squad", made["input"]), tmp_path),
     made["is_training"],
     made["version_2_with_negative"],
   )
@@ -189,12 +182,17 @@ def test_question_without_spans_in_2_0_has_no_answer(tmp_path):
   assert [entry["text"] for entry in n_best["q"]] == [""]
 
 
+def zero_results(examples, tokenizer):
+  """Arguments of `write` for logits that are all 0."""
+  windows = make_features(examples, tokenizer, Settings(8, 4, 2, False))
+  results = [RawResult(w.unique_id, [0.0] * 8, [0.0] * 8) for w in windows]
+  return examples, windows, results, 20, 30, True
+
+
 def test_empty_paragraph_has_no_answer(tmp_path, tokenizer):
   """The reference fails here too."""
   examples = [SquadExample("q", "who", []), SquadExample("p", "who", ["a"])]
-  windows = make_features(examples, tokenizer, Settings(8, 4, 2, False))
-  results = [RawResult(w.unique_id, [0.0] * 8, [0.0] * 8) for w in windows]
-  arguments = examples, windows, results, 20, 30, True
+  arguments = zero_results(examples, tokenizer)
   predictions, _, odds = write(
     tmp_path, arguments, version_2_with_negative=True
   )
@@ -222,10 +220,8 @@ def test_data_set_without_windows_is_decoded(tmp_path):
 )
 def test_other_languages_are_decoded_and_evaluated(tmp_path, language):
   if language == "mixed":
-    path = str(tmp_path / "data.json")
-    packed = reference_data.golden("squad", "xquad_mixed.json.gz")
-    with gzip.open(packed) as file:
-      (tmp_path / "data.json").write_bytes(file.read())
+    path = reference_data.golden("squad", "xquad_mixed.json.gz")
+    path = reference_data.unpacked(path, tmp_path)
   else:
     path = reference_data.data("squad", "xquad", f"xquad.{language}.json")
   examples = original_api.read_squad_examples(path, is_training=False)[:200]
@@ -293,21 +289,10 @@ def test_results_may_have_different_lengths(tmp_path, tokenizer):
 
 
 def test_open_temporary_files_receive_the_predictions(tmp_path, tokenizer):
-  examples = [SquadExample("q", "who", ["a"])]
-  windows = make_features(examples, tokenizer, Settings(8, 4, 2, False))
-  results = [RawResult(w.unique_id, [0.0] * 8, [0.0] * 8) for w in windows]
+  arguments = zero_results([SquadExample("q", "who", ["a"])], tokenizer)
   with tempfile.NamedTemporaryFile("r", dir=tmp_path) as held:
-    original_api.write_predictions(
-      examples,
-      windows,
-      results,
-      20,
-      30,
-      True,
-      held.name,
-      str(tmp_path / "nbest"),
-      str(tmp_path / "odds"),
-    )
+    others = (str(tmp_path / name) for name in ("nbest", "odds"))
+    original_api.write_predictions(*arguments, held.name, *others)
     assert json.load(held) == {"q": "a"}
     with open(held.name) as file:
       assert json.load(file) == {"q": "a"}
@@ -324,23 +309,15 @@ def find_naively(examples, windows, results, n_best_size, max_answer_length):
       sorted(range(len(scores)), key=lambda i: -scores[i])[:n_best_size]
       for scores in result[1:]
     )
-    for start in starts:
-      for end in ends:
-        words = window.token_to_orig_map
-        if start not in words or end not in words or end < start:
-          continue
-        if end - start >= max_answer_length:
-          continue
-        if window.token_is_max_context[start]:
-          found[window.example_index].append(
-            (
-              index,
-              start,
-              end,
-              result.start_logits[start],
-              result.end_logits[end],
-            )
-          )
+    words = window.token_to_orig_map
+    found[window.example_index] += [
+      (index, start, end, result.start_logits[start], result.end_logits[end])
+      for start in starts
+      for end in ends
+      if start in words and end in words
+      if start <= end < start + max_answer_length
+      if window.token_is_max_context[start]
+    ]
   return [sorted(spans, key=lambda s: -(s[3] + s[4])) for spans in found]
 
 
@@ -431,9 +408,7 @@ def test_an_answer_of_a_passage_is_the_characters_of_its_pieces(
     st.text(),
     st.lists(
       st.builds(
-        NbestPrediction,
-        st.text(),
-        *[st.floats(-1e4, 1e4, width=32)] * 2,
+        NbestPrediction, st.text(), *[st.floats(-1e4, 1e4, width=32)] * 2
       ),
       min_size=1,
       max_size=4,

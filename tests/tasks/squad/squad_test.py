@@ -1,7 +1,6 @@
 """Tests of SQuAD examples, windows, their cache and the audit."""
 
 import collections
-import gzip
 import hashlib
 import json
 import re
@@ -41,7 +40,6 @@ RUNS = [
   "xquad_mixed_160",
 ]
 
-
 # Questions that the original does not train on: the answers have no-break and
 # ideographic spaces.
 ALSO_TRAINED_ON = {"ws-5", "ws-8"}
@@ -50,19 +48,11 @@ ALSO_TRAINED_ON = {"ws-5", "ws-8"}
 Span = collections.namedtuple("Span", ["start", "length"])
 
 
-def golden_run(name, golden):
-  with open(golden("squad", "runs.json")) as file:
-    runs = json.load(file)["features"]
-  (run,) = [r for r in runs if r["features"] == f"{name}_features.jsonl.gz"]
-  return run
-
-
 def read_golden_examples(run, folder, golden):
-  path = folder / "data.json"
-  with gzip.open(golden("squad", run["input"])) as file:
-    path.write_bytes(file.read())
   examples = original_api.read_squad_examples(
-    str(path), run["is_training"], run["version_2_with_negative"]
+    reference_data.unpacked(golden("squad", run["input"]), folder),
+    run["is_training"],
+    run["version_2_with_negative"],
   )
   return [e for e in examples if e.qas_id not in ALSO_TRAINED_ON]
 
@@ -72,8 +62,8 @@ def tokenizer():
   return tiny_model.tokenizer(*"abcdefgh", "who", "what", "##s", *"().,")
 
 
-def make_data(*questions, context="a b c d"):
-  """A data set; a question is (id, answers) or a complete JSON object."""
+def write_data(folder, *questions, context="a b c d"):
+  """Writes data; a question is (id, answers) or a complete JSON object."""
   qas = [
     q
     if isinstance(q, dict)
@@ -84,12 +74,9 @@ def make_data(*questions, context="a b c d"):
     }
     for q in questions
   ]
-  return {"data": [{"paragraphs": [{"context": context, "qas": qas}]}]}
-
-
-def write_data(folder, *questions, **options):
   path = folder / "data.json"
-  path.write_text(json.dumps(make_data(*questions, **options)))
+  data = {"data": [{"paragraphs": [{"context": context, "qas": qas}]}]}
+  path.write_text(json.dumps(data))
   return str(path)
 
 
@@ -108,7 +95,7 @@ def read_records(path):
 
 @pytest.mark.parametrize("name", RUNS)
 def test_examples_equal_those_of_the_original(tmp_path, name, golden):
-  run = golden_run(name, golden)
+  run = reference_data.squad_features(name, golden)
   expected = reference_data.read_jsonl(golden("squad", run["examples"]))
   examples = read_golden_examples(run, tmp_path, golden)
   for example in examples:
@@ -119,7 +106,7 @@ def test_examples_equal_those_of_the_original(tmp_path, name, golden):
 @pytest.mark.graph
 @pytest.mark.parametrize("name", RUNS)
 def test_features_equal_those_of_the_original(tmp_path, name, golden):
-  run = golden_run(name, golden)
+  run = reference_data.squad_features(name, golden)
   length = run["max_seq_length"]
   created = []
   original_api.convert_examples_to_features(
@@ -182,12 +169,18 @@ def test_an_answer_is_at_its_start_although_its_word_has_it_twice(
   assert f"{encoded.start}-{encoded.end}" == expected
 
 
-def test_of_windows_with_the_same_context_the_longer_one_counts():
-  spans = [Span(0, 5), Span(2, 9)]  # each has one token beside token 3
-  found = [
-    squad_windows.check_is_max_context(spans, index, 3) for index in range(2)
-  ]
-  assert found == [False, True]
+@pytest.mark.parametrize(
+  ("spans", "expected"),
+  [
+    # With the same context, one token beside token 3, the longer one counts.
+    ([Span(0, 5), Span(2, 9)], [False, True]),
+    ([Span(0, 3)], [False]),
+  ],
+)
+def test_max_context_of_token_3(spans, expected):
+  indices = range(len(spans))
+  found = [squad_windows.check_is_max_context(spans, i, 3) for i in indices]
+  assert found == expected
 
 
 def test_max_context_equals_that_of_the_original():
@@ -362,7 +355,7 @@ def test_workers_create_equal_windows_without_importing_the_script(
 
 
 def test_the_audit_equals_counts_of_real_windows(tmp_path, golden):
-  run = golden_run("v20_one_answer_128", golden)
+  run = reference_data.squad_features("v20_one_answer_128", golden)
   examples = read_golden_examples(run, tmp_path, golden)
   tokenizer = tokenization.FullTokenizer(reference_data.vocab("uncased"))
   rows = squad_windows.audit(examples, tokenizer, [48, 128], [24, 64], 12)
@@ -576,17 +569,8 @@ def test_text_of_an_example_is_that_of_the_original(answer, shown):
   assert str(example) == repr(example) == expected
 
 
-def test_a_position_outside_every_window_has_no_max_context():
-  assert not squad_windows.check_is_max_context([Span(0, 3)], 0, 5)
-
-
 def test_version_2_with_negative_defaults_to_the_flag(tmp_path):
-  question = {
-    "id": "q",
-    "question": "what",
-    "answers": [],
-    "is_impossible": True,
-  }
+  question = {"id": "q", "question": "what", "is_impossible": True}
   path = write_data(tmp_path, question)
   with pytest.raises(InputError, match="question q"):
     original_api.read_squad_examples(path, False)
