@@ -15,6 +15,7 @@ import tensorflow.compat.v1 as tf
 import tiny_model
 
 import modeling
+from bertlib.checkpoints import finding
 from bertlib.checkpoints.task_record import TaskRecord
 from bertlib.cli import option, terminal
 from bertlib.cli.errors import InputError
@@ -434,6 +435,24 @@ def test_predictions_are_followed_from_the_first_row_on(monkeypatch, log):
   rows = terminal.follow(iter("abc"), 3, "windows")
   assert next(rows) == "a" and bars == [(3, "windows", 1)]
   assert log == ["Compiling the prediction step"]
+
+
+def test_rows_that_fill_the_last_batch_are_left_out(flags, monkeypatch):
+  ended = []
+
+  def predict(input_fn, checkpoint_path):
+    yield from ({"label": number} for number in range(8))
+    ended.append(True)
+
+  estimator = types.SimpleNamespace(predict=predict)
+  monkeypatch.setattr(estimators, "build", lambda *_, **options: estimator)
+  monkeypatch.setattr(lifecycle, "make_inference_model_fn", lambda *_: None)
+  run = dataclasses.replace(
+    run_of(flags, Task(TaskRecord("a"), None, {}, [])), start=finding.Start()
+  )
+  rows = lifecycle.predict(run, None, 5)
+  assert [row["label"] for row in rows] == [0, 1, 2, 3, 4]
+  assert ended  # Estimator has closed its session
 
 
 @pytest.mark.parametrize(
