@@ -8,11 +8,7 @@ from benchmarks import packing
 
 
 @pytest.mark.train
-@pytest.mark.parametrize(
-  "side",
-  [packing.packed_static, packing.unpadded],
-  ids=lambda side: side.__name__,
-)
+@pytest.mark.parametrize("side", ["packed static", "unpadded"])
 def test_epochs_of_a_small_model_are_timed(side):
   settings = SimpleNamespace(
     layers=1,
@@ -26,7 +22,8 @@ def test_epochs_of_a_small_model_are_timed(side):
     gradient_accumulation_steps=1,
     recompute_activations=False,
     memory_gb=None,
+    **packing.SIDES[side],
   )
-  answers = side(settings)
+  answers = packing.epochs(settings)
   assert "tokens fill" in next(answers)["description"]
   assert next(answers)["an epoch"] > 0
