@@ -18,14 +18,13 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
 from absl import flags
 from scipy import stats
 
-from bertlib.cli import app
+from benchmarks import side_by_side
 from bertlib.data import tables
 from bertlib.export import OnnxModel
 from bertlib.tasks.ner import ner_files, ner_tags
@@ -34,17 +33,16 @@ from website import markdown
 
 FLAGS = flags.FLAGS
 
-# Numbers of the columns of the texts and of the label.
-COLUMNS = {"MRPC": ((3, 4), 0), "STS-B": ((7, 8), 9)}
+# Numbers of the columns of both texts and of the label.
+MRPC, STSB = (3, 4, 0), (7, 8, 9)
 
 Metrics = dict[str, float]
 
 
 def define_flags() -> None:
   """Defines the flags."""
-  flags.DEFINE_string("model_dir", None, "A trained folder.", required=True)
-  flags.DEFINE_string("file", None, "What to predict.", required=True)
-  flags.DEFINE_string("calibration_file", None, "See export_model.py.")
+  side_by_side.require(model_dir="A trained folder.", file="What to predict.")
+  side_by_side.define(calibration_file=(str, "See export_model.py."))
 
 
 def main(_: list[str]) -> None:
@@ -52,7 +50,13 @@ def main(_: list[str]) -> None:
   rows = []
   with tempfile.TemporaryDirectory() as folder:
     for precision in ("float32", "int8"):
-      export(os.path.join(folder, precision), precision)
+      command = ["export_model.py", f"--model_dir={FLAGS.model_dir}"]
+      command += ["--format=onnx", f"--export_dir={folder}/{precision}"]
+      if precision == "int8":
+        command.append("--quantize=int8")
+        if FLAGS.calibration_file:
+          command.append(f"--calibration_file={FLAGS.calibration_file}")
+      subprocess.run([sys.executable, *command], check=True)
     for engine in ("onnxruntime", "openvino"):
       for precision in ("float32", "int8"):
         model = OnnxModel(os.path.join(folder, precision), engine=engine)
@@ -62,29 +66,18 @@ def main(_: list[str]) -> None:
   print(markdown.table(["engine", "precision", *metrics], rows))
 
 
-def export(folder: str, precision: str) -> None:
-  """Exports the model to ONNX."""
-  command = ["export_model.py", f"--model_dir={FLAGS.model_dir}"]
-  command += ["--format=onnx", f"--export_dir={folder}"]
-  if precision == "int8":
-    command.append("--quantize=int8")
-    if FLAGS.calibration_file:
-      command.append(f"--calibration_file={FLAGS.calibration_file}")
-  subprocess.run([sys.executable, *command], check=True)
-
-
-def read_pairs(columns: tuple[tuple[int, int], int]) -> tuple[list, list[str]]:
-  """Pairs of texts and their labels, of a table with a header."""
-  texts, label = columns
+def read_pairs(
+  first: int, second: int, label: int
+) -> tuple[list[tuple[str, str]], list[str]]:
+  """Pairs of texts and their labels, of columns of a table with a header."""
   rows = [row.texts for row in tables.read_tsv(FLAGS.file)][1:]
-  pairs = [tuple(row[column] for column in texts) for row in rows]
-  return pairs, [row[label] for row in rows]
+  return [(row[first], row[second]) for row in rows], [r[label] for r in rows]
 
 
 def evaluate_classifier(model: OnnxModel) -> Metrics:
   """Accuracy, or the correlation of a regression."""
   is_regression = model.description["kind"] == "regression"
-  pairs, labels = read_pairs(COLUMNS["STS-B" if is_regression else "MRPC"])
+  pairs, labels = read_pairs(*(STSB if is_regression else MRPC))
   predicted = [prediction.label for prediction in model.predict(pairs)]
   if is_regression:
     return {"Pearson": stats.pearsonr(predicted, np.float64(labels))[0]}
@@ -93,7 +86,7 @@ def evaluate_classifier(model: OnnxModel) -> Metrics:
 
 def evaluate_vectors(model: OnnxModel) -> Metrics:
   """Correlation of cosines of two vectors with the scores of STS-B."""
-  pairs, labels = read_pairs(COLUMNS["STS-B"])
+  pairs, labels = read_pairs(*STSB)
   first, second = (model.predict(list(texts)) for texts in zip(*pairs))
   cosines = np.sum(np.multiply(first, second), axis=1)
   return {"Spearman": stats.spearmanr(cosines, np.float64(labels))[0]}
@@ -103,26 +96,17 @@ def evaluate_tagger(model: OnnxModel) -> Metrics:
   """F1 of entities, whose boundaries are those of characters."""
   sentences = ner_files.read_sentences(FLAGS.file, ner_files.Columns())
   predicted = model.predict([sentence.text for sentence in sentences])
-  found = [{entity[:1] + entity[2:4] for entity in row} for row in predicted]
-  return {"F1": f1([gold_entities(sentence) for sentence in sentences], found)}
-
-
-def gold_entities(sentence: Any) -> set[tuple[str, int, int]]:
-  """Label, first and last character of each entity of a sentence."""
-  return {
-    (
-      entity.label,
-      sentence.offsets[entity.start][0],
-      sentence.offsets[entity.end - 1][1],
-    )
-    for entity in ner_tags.tags_to_entities(sentence.tags)
-  }
-
-
-def f1(gold: Sequence[set], predicted: Sequence[set]) -> float:
-  """F1 of sets of entities over all sentences."""
-  right = sum(len(a & b) for a, b in zip(gold, predicted))
-  return 2 * right / sum(len(found) for found in [*gold, *predicted])
+  num_right = num_found = 0
+  for sentence, row in zip(sentences, predicted):
+    offsets = sentence.offsets
+    gold = {
+      (entity.label, offsets[entity.start][0], offsets[entity.end - 1][1])
+      for entity in ner_tags.tags_to_entities(sentence.tags)
+    }
+    found = {entity[:1] + entity[2:4] for entity in row}
+    num_right += len(gold & found)
+    num_found += len(gold) + len(found)
+  return {"F1": 2 * num_right / num_found}
 
 
 def evaluate_answers(model: OnnxModel) -> Metrics:
@@ -133,10 +117,8 @@ def evaluate_answers(model: OnnxModel) -> Metrics:
     question.id: found[0].text if found else ""
     for question, found in zip(questions, answers)
   }
-  return {
-    name: value / 100
-    for name, value in squad_scores.evaluate_v1(questions, best).items()
-  }
+  scores = squad_scores.evaluate_v1(questions, best)
+  return {name: value / 100 for name, value in scores.items()}
 
 
 EVALUATIONS: dict[str, Callable[[OnnxModel], Metrics]] = {
@@ -148,5 +130,4 @@ EVALUATIONS: dict[str, Callable[[OnnxModel], Metrics]] = {
 
 
 if __name__ == "__main__":
-  define_flags()
-  app.run(main)
+  side_by_side.run(main, define_flags)

@@ -19,13 +19,13 @@ import json
 import os
 import shlex
 import string
-import subprocess
 import sys
 from typing import Any, NamedTuple
 
 from absl import flags
 
-from bertlib.cli import app
+from benchmarks import side_by_side
+from benchmarks.side_by_side import Done, run_command
 from bertlib.cli.errors import InputError
 from bertlib.io import files
 from bertlib.reporting import receipts
@@ -113,57 +113,24 @@ def entities(train: str, test: str, epochs: int) -> Recipe:
   )
 
 
-def embeddings() -> Recipe:
-  """Recipe of sentence embeddings on STS-B."""
-  settings = (
-    " --train_file=$DATA_DIR/glue/STS-B/train.tsv"
-    " --dev_file=$DATA_DIR/glue/STS-B/dev.tsv"
-    " --text_columns=sentence1,sentence2 --score_column=score --max_score=5"
-    " --loss=cosent --max_seq_length=128 --train_batch_size=32"
-    " --learning_rate=5e-5 --num_train_epochs=1"
-  )
-  return Recipe(
-    {"spearman": "eval_spearman", "pearson": "eval_pearson"},
-    (f"run_embeddings.py --do_train --do_eval{settings}{_MODEL}",),
-    f"-m benchmarks.finetune_sentence_transformers{settings}{_PEER}",
-  )
+_STSB = (
+  " --train_file=$DATA_DIR/glue/STS-B/train.tsv"
+  " --dev_file=$DATA_DIR/glue/STS-B/dev.tsv"
+  " --text_columns=sentence1,sentence2 --score_column=score --max_score=5"
+  " --loss=cosent --max_seq_length=128 --train_batch_size=32"
+  " --learning_rate=5e-5 --num_train_epochs=1"
+)
+_LOSSES = ("masked_lm_accuracy", "masked_lm_loss", "next_sentence_accuracy")
+_RECORDS = " --max_seq_length=64 --max_predictions_per_seq=10"
+_VOCABULARY = " --vocab_file=$OUTPUT_DIR-data/vocab.txt"
 
 
-def pretraining() -> Recipe:
-  """Recipe of pretraining from random weights on four novels."""
-  records = " --max_seq_length=64 --max_predictions_per_seq=10"
-  vocabulary = " --vocab_file=$OUTPUT_DIR-data/vocab.txt"
-
-  def write(part: str, dupe_factor: int) -> str:
-    return (
-      f"create_pretraining_data.py --input_file=$TEXT_DIR/{part}.txt"
-      f" --output_file=$OUTPUT_DIR-data/{part}.tfrecord{vocabulary}{records}"
-      f" --dupe_factor={dupe_factor}"
-    )
-
-  return Recipe(
-    {
-      name: name
-      for name in (
-        "masked_lm_accuracy",
-        "masked_lm_loss",
-        "next_sentence_accuracy",
-      )
-    },
-    (
-      "create_vocab.py --input_file=$TEXT_DIR/train.txt"
-      " --output_file=$OUTPUT_DIR-data/vocab.txt --vocab_size=8000",
-      write("train", 5),
-      write("heldout", 1),
-      "run_pretraining.py --do_train --do_eval"
-      " --input_file=$OUTPUT_DIR-data/train.tfrecord"
-      " --eval_input_file=$OUTPUT_DIR-data/heldout.tfrecord"
-      " --eval_batch_size=32 --bert_config_file=$TEXT_DIR/bert_config.json"
-      f"{vocabulary}{records} --train_batch_size=32 --learning_rate=1e-3"
-      " --num_train_steps=3600 --num_warmup_steps=300 --bias_correction"
-      " --precision=auto --seed=$SEED --output_dir=$OUTPUT_DIR",
-    ),
-    num_seeds=1,
+def records(part: str, dupe_factor: int) -> str:
+  """Command that writes records of pretraining."""
+  return (
+    f"create_pretraining_data.py --input_file=$TEXT_DIR/{part}.txt"
+    f" --output_file=$OUTPUT_DIR-data/{part}.tfrecord{_VOCABULARY}{_RECORDS}"
+    f" --dupe_factor={dupe_factor}"
   )
 
 
@@ -190,36 +157,46 @@ RECIPES = {
   "NCBI-disease": entities(
     "ncbi-disease/train.tsv", "ncbi-disease/test.tsv", 3
   ),
-  "STS-B-embeddings": embeddings(),
-  "pretraining": pretraining(),
+  "STS-B-embeddings": Recipe(
+    {"spearman": "eval_spearman", "pearson": "eval_pearson"},
+    (f"run_embeddings.py --do_train --do_eval{_STSB}{_MODEL}",),
+    f"-m benchmarks.finetune_sentence_transformers{_STSB}{_PEER}",
+  ),
+  "pretraining": Recipe(  # from random weights, on four novels
+    dict(zip(_LOSSES, _LOSSES)),
+    (
+      "create_vocab.py --input_file=$TEXT_DIR/train.txt"
+      " --output_file=$OUTPUT_DIR-data/vocab.txt --vocab_size=8000",
+      records("train", 5),
+      records("heldout", 1),
+      "run_pretraining.py --do_train --do_eval"
+      " --input_file=$OUTPUT_DIR-data/train.tfrecord"
+      " --eval_input_file=$OUTPUT_DIR-data/heldout.tfrecord"
+      " --eval_batch_size=32 --bert_config_file=$TEXT_DIR/bert_config.json"
+      f"{_VOCABULARY}{_RECORDS} --train_batch_size=32 --learning_rate=1e-3"
+      " --num_train_steps=3600 --num_warmup_steps=300 --bias_correction"
+      " --precision=auto --seed=$SEED --output_dir=$OUTPUT_DIR",
+    ),
+    num_seeds=1,
+  ),
 }
 
 
 def define_flags() -> None:
   """Defines the flags."""
-  flags.DEFINE_list("tasks", list(RECIPES), f"Some of {', '.join(RECIPES)}.")
-  flags.DEFINE_string("data_dir", None, "Folder of all data.", required=True)
-  flags.DEFINE_string(
-    "text_dir", None, "train.txt, heldout.txt, bert_config.json: pretraining."
+  side_by_side.require(
+    data_dir="Folder of all data.",
+    model_dir="Encoder for this project.",
+    hugging_face_dir="The same encoder for peers.",
   )
-  flags.DEFINE_string(
-    "model_dir", None, "Encoder for this project.", required=True
-  )
-  flags.DEFINE_string(
-    "hugging_face_dir", None, "The same encoder for peers.", required=True
-  )
-  flags.DEFINE_string("model_name", "all-MiniLM-L6-v2", "Name of the encoder.")
-  flags.DEFINE_string("work_dir", "output/fine_tuning", "Trained models.")
-  flags.DEFINE_string(
-    "receipts", "docs/results/fine_tuning", "Folder of the receipts."
-  )
-  flags.DEFINE_integer(
-    "num_seeds", None, "Seeds 1, 2, ...; default: those of the task."
-  )
-  flags.DEFINE_string(
-    "peer_python",
-    ".venv-bench-peers/bin/python",
-    "Python with the peers; empty: run only ours.",
+  side_by_side.define(
+    peer_python=side_by_side.PEER_PYTHON,
+    tasks=(list(RECIPES), f"Some of {', '.join(RECIPES)}."),
+    text_dir=(str, "train.txt, heldout.txt, bert_config.json: pretraining."),
+    model_name=("all-MiniLM-L6-v2", "Name of the encoder."),
+    work_dir=("output/fine_tuning", "Trained models."),
+    receipts=("docs/results/fine_tuning", "Folder of the receipts."),
+    num_seeds=(int, "Seeds 1, 2, ...; default: those of the task."),
   )
 
 
@@ -232,25 +209,23 @@ def main(_: list[str]) -> None:
       f" {', '.join(RECIPES)}"
     )
   for task in FLAGS.tasks:
-    recipe = RECIPES[task]
-    for seed in range(1, (FLAGS.num_seeds or recipe.num_seeds) + 1):
-      run_seed(task, recipe, seed)
+    for seed in range(1, (FLAGS.num_seeds or RECIPES[task].num_seeds) + 1):
+      run_seed(task, RECIPES[task], seed)
 
 
 def run_seed(task: str, recipe: Recipe, seed: int) -> None:
   """Trains both sides with a seed, and adds the results to the receipt."""
   path = os.path.join(FLAGS.receipts, f"{task}.json")
   receipt = read_receipt(path, task, recipe)
-  ours = find_run(receipt["ours"], seed)
-  if ours is None:
-    ours = train_ours(task, recipe, seed, receipt)
-    receipt["ours"]["runs"].append(ours)
+  ours, peer = (receipt[side]["runs"] for side in ("ours", "peer"))
+  own = [run for run in ours if run["seed"] == seed]
+  if not own:
+    own.append(train_ours(task, recipe, seed, receipt))
+    ours += own
     write_receipt(path, receipt)
-  if not (recipe.peer and FLAGS.peer_python):
-    return
-  if find_run(receipt["peer"], seed) is None:
-    precision = ours["precision"]
-    receipt["peer"]["runs"].append(train_peer(recipe, seed, precision))
+  has_peer = any(run["seed"] == seed for run in peer)
+  if recipe.peer and FLAGS.peer_python and not has_peer:
+    peer.append(train_peer(recipe, seed, own[0]["precision"]))
     write_receipt(path, receipt)
 
 
@@ -290,11 +265,6 @@ def write_receipt(path: str, receipt: dict[str, Any]) -> None:
     file.write("\n")
 
 
-def find_run(side: dict[str, Any], seed: int) -> dict[str, Any] | None:
-  """The run with a seed, if there is one."""
-  return next((run for run in side["runs"] if run["seed"] == seed), None)
-
-
 # Trainings
 
 
@@ -305,9 +275,8 @@ def train_ours(
   output_dir = os.path.join(FLAGS.work_dir, f"{task}-{seed}")
   os.makedirs(f"{output_dir}-data", exist_ok=True)
   values = {"SEED": str(seed), "OUTPUT_DIR": output_dir}
-  for command in recipe.commands[:-1]:
-    run(sys.executable, command, values)
-  _, seconds = run(sys.executable, recipe.commands[-1], values)
+  for command in recipe.commands:
+    done = run(sys.executable, command, values)
   with open(os.path.join(output_dir, "run.json"), encoding="utf-8") as file:
     own = json.load(file)
   receipt["data"] = {
@@ -318,7 +287,7 @@ def train_ours(
   return {
     "seed": seed,
     "date": own["ended"][:10],
-    "processor_seconds": round(seconds, 1),
+    "processor_seconds": round(done.processor_seconds, 1),
     "precision": own["precision"],
     "device": device(),
     "versions": own["versions"],
@@ -331,14 +300,14 @@ def train_peer(recipe: Recipe, seed: int, precision: str) -> dict[str, Any]:
   values = {
     "SEED": str(seed),
     "PRECISION": precision,
-    "THREADS": str(num_cores()),
+    "THREADS": str(device()["cores"]),
   }
-  output, seconds = run(FLAGS.peer_python, recipe.peer, values)
-  found = json.loads(output.splitlines()[-1])
+  done = run(FLAGS.peer_python, recipe.peer, values)
+  found = json.loads(done.output.splitlines()[-1])
   return {
     "seed": seed,
     "date": datetime.date.today().isoformat(),
-    "processor_seconds": round(seconds, 1),
+    "processor_seconds": round(done.processor_seconds, 1),
     "precision": precision,
     "device": device(),
     "versions": peer_versions(),
@@ -346,16 +315,12 @@ def train_peer(recipe: Recipe, seed: int, precision: str) -> dict[str, Any]:
   }
 
 
-def num_cores() -> int:
-  """Cores that this process may use."""
-  if hasattr(os, "sched_getaffinity"):
-    return len(os.sched_getaffinity(0))
-  return os.cpu_count() or 1
-
-
 def device() -> dict[str, Any]:
-  """Device of the trainings."""
-  return {**receipts.device(), "cores": num_cores()}
+  """Device of the trainings, and the cores that they may use."""
+  cores = os.cpu_count() or 1
+  if hasattr(os, "sched_getaffinity"):
+    cores = len(os.sched_getaffinity(0))
+  return {**receipts.device(), "cores": cores}
 
 
 @functools.cache
@@ -368,14 +333,11 @@ def peer_versions() -> dict[str, str]:
     "print(json.dumps({'python': platform.python_version()}"
     " | {n: found[n] for n in names if n in found}))"
   )
-  output = subprocess.run(
-    [FLAGS.peer_python, "-c", code], stdout=subprocess.PIPE, check=True
-  ).stdout
-  return json.loads(output)
+  return json.loads(run_command([FLAGS.peer_python, "-c", code]).output)
 
 
-def run(python: str, command: str, values: dict[str, str]) -> tuple[str, float]:
-  """Runs a command; returns its output, and the processor's seconds."""
+def run(python: str, command: str, values: dict[str, str]) -> Done:
+  """Runs a command, with folders and values in place of their names."""
   folders = {
     "DATA_DIR": FLAGS.data_dir,
     "TEXT_DIR": FLAGS.text_dir,
@@ -387,21 +349,10 @@ def run(python: str, command: str, values: dict[str, str]) -> tuple[str, float]:
     for word in shlex.split(command)
   ]
   print("$", "python", *words, flush=True)
-  start = os.times()
-  done = subprocess.run(
-    [python, *words], stdout=subprocess.PIPE, text=True, check=False
-  )
-  end = os.times()
-  if done.returncode:
-    raise InputError(f"{words[0]}: failed, see its messages above")
-  print(done.stdout, flush=True)
-  user, system = end.children_user, end.children_system
-  return (
-    done.stdout,
-    user + system - start.children_user - start.children_system,
-  )
+  done = run_command([python, *words], watch=sys.stderr.write)
+  print(done.output, flush=True)
+  return done
 
 
 if __name__ == "__main__":
-  define_flags()
-  app.run(main)
+  side_by_side.run(main, define_flags)

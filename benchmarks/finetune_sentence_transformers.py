@@ -105,25 +105,17 @@ def make_evaluator(args: argparse.Namespace) -> Callable:
   if not os.path.isdir(args.dev_file):
     anchors, others, scores = read_pairs(args, args.dev_file).to_dict().values()
     return evaluation.EmbeddingSimilarityEvaluator(anchors, others, scores)
-  corpus, queries = (
-    {
-      row["_id"]: row["text"]
-      for row in read_rows(os.path.join(args.dev_file, name))
-    }
-    for name in ("corpus.jsonl", "queries.jsonl")
-  )
+
+  def texts(name):
+    rows = read_rows(os.path.join(args.dev_file, name))
+    return {row["_id"]: row["text"] for row in rows}
+
   relevant: dict[str, set[str]] = {}
   for row in read_rows(os.path.join(args.dev_file, "qrels", "test.tsv")):
     relevant.setdefault(row["query-id"], set()).add(row["corpus-id"])
-  return evaluation.InformationRetrievalEvaluator(queries, corpus, relevant)
-
-
-def evaluate(args: argparse.Namespace, model: Any) -> dict[str, float]:
-  """Metrics of the model, by the names of run_embeddings.py."""
-  found = make_evaluator(args)(model)
-  return {
-    METRICS[name]: float(found[name]) for name in METRICS if name in found
-  }
+  return evaluation.InformationRetrievalEvaluator(
+    texts("queries.jsonl"), texts("corpus.jsonl"), relevant
+  )
 
 
 class Progress(transformers.TrainerCallback):
@@ -183,7 +175,9 @@ def main() -> None:
   model.max_seq_length = args.max_seq_length
   if args.train_file:
     train(args, model)
-  print(json.dumps(evaluate(args, model)))
+  found = make_evaluator(args)(model)
+  names = {name: ours for name, ours in METRICS.items() if name in found}
+  print(json.dumps({ours: float(found[name]) for name, ours in names.items()}))
 
 
 if __name__ == "__main__":

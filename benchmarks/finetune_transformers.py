@@ -29,7 +29,6 @@ import json
 import math
 import os
 import sys
-import time
 from collections.abc import Iterable, Sequence
 from typing import Any, Callable, NamedTuple
 
@@ -39,6 +38,7 @@ import transformers
 
 from benchmarks.torch_optimizer import make_optimizer, make_schedule
 
+Args = argparse.Namespace
 NO_TAG = -100  # ignored by torch's cross entropy
 MAX_QUERY_LENGTH = 64  # tokens, as by default in run_squad.py
 
@@ -76,7 +76,7 @@ class Job(NamedTuple):
   evaluate: Callable[[], dict[str, float]]
 
 
-def parse_args() -> argparse.Namespace:
+def parse_args() -> Args:
   """Parses the command line; most names are those of this project's flags."""
   parser = argparse.ArgumentParser(
     description=__doc__.splitlines()[0],
@@ -91,7 +91,6 @@ def parse_args() -> argparse.Namespace:
   add("--epochs", type=float, default=3.0, help="passes over the training set")
   add("--batch_size", type=int, default=32, help="rows per step")
   add("--learning_rate", type=float, default=5e-5, help="its peak")
-  add("--max_steps", type=int, help="stop after so many, for a quick trial")
   add("--seed", type=int, default=1, help="of the output layer, order, dropout")
   add("--threads", type=int, default=1, help="threads per operation")
   add("--precision", choices=("float32", "bfloat16"), default="float32")
@@ -104,19 +103,26 @@ def parse_args() -> argparse.Namespace:
 # GLUE
 
 
-def classification(args: argparse.Namespace, tokenizer: Any) -> Job:
+def classification(args: Args, tokenizer: Any) -> Job:
   """A classifier, or a regression."""
+  from scipy import stats
+  from sklearn import metrics
+
   columns = GLUE[args.task]
   train_rows, dev_rows = (
-    read_examples(
-      os.path.join(args.data_dir, name), columns, tokenizer, args.max_seq_length
-    )
-    for name in ("train.tsv", "dev.tsv")
+    read_examples(args, name, tokenizer) for name in ("train.tsv", "dev.tsv")
   )
   model = transformers.BertForSequenceClassification.from_pretrained(
     args.model_dir, num_labels=len(columns.labels) or 1, dtype=torch.float32
   )
   collate = transformers.DataCollatorWithPadding(tokenizer)
+  metric_of = {
+    "accuracy": metrics.accuracy_score,
+    "f1": metrics.f1_score,
+    "matthews": metrics.matthews_corrcoef,
+    "pearson": lambda *pair: stats.pearsonr(*pair)[0],
+    "spearman": lambda *pair: stats.spearmanr(*pair)[0],
+  }
 
   def evaluate():
     batches = torch.utils.data.DataLoader(
@@ -124,35 +130,25 @@ def classification(args: argparse.Namespace, tokenizer: Any) -> Job:
     )
     predictions = predict(model, batches).numpy()
     labels = [row["label"] for row in dev_rows]
-    return {name: metric(name, labels, predictions) for name in columns.metrics}
+    return {
+      name: metric_of[name](labels, predictions) for name in columns.metrics
+    }
 
   return Job(model, train_rows, len(train_rows), collate, evaluate)
 
 
-def metric(name: str, labels: Sequence[Any], predictions: Any) -> float:
-  """A metric of GLUE."""
-  from scipy import stats
-  from sklearn import metrics
-
-  return {
-    "accuracy": metrics.accuracy_score,
-    "f1": metrics.f1_score,
-    "matthews": metrics.matthews_corrcoef,
-    "pearson": lambda *pair: stats.pearsonr(*pair)[0],
-    "spearman": lambda *pair: stats.spearmanr(*pair)[0],
-  }[name](labels, predictions)
-
-
 def read_examples(
-  path: str, columns: Columns, tokenizer: Any, max_seq_length: int
+  args: Args, name: str, tokenizer: Any
 ) -> list[dict[str, Any]]:
   """Tokenizes a TSV file without quoting."""
+  columns = GLUE[args.task]
+  path = os.path.join(args.data_dir, name)
   with open(path, encoding="utf-8-sig", newline="") as file:
     rows = list(csv.reader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
   rows = rows[columns.has_header :]
   texts = [[row[column] for row in rows] for column in columns.texts]
   features = tokenizer(
-    *texts, truncation="longest_first", max_length=max_seq_length
+    *texts, truncation="longest_first", max_length=args.max_seq_length
   )
   to_number = columns.labels.index if columns.labels else float
   features["label"] = [to_number(row[columns.label]) for row in rows]
@@ -162,7 +158,7 @@ def read_examples(
 # Entities
 
 
-def entities(args: argparse.Namespace, tokenizer: Any) -> Job:
+def entities(args: Args, tokenizer: Any) -> Job:
   """A tagger: the first piece of a word carries its tag."""
   from seqeval import metrics
 
@@ -197,12 +193,10 @@ def entities(args: argparse.Namespace, tokenizer: Any) -> Job:
 def read_sentences(path: str) -> list[tuple[list[str], list[str]]]:
   """Words and tags of each sentence of a CoNLL file."""
   with open(path, encoding="utf-8-sig") as file:
-    blocks = "".join(line if line.strip() else "\n" for line in file).split(
-      "\n\n"
-    )
+    text = "".join(line if line.strip() else "\n" for line in file)
   rows = [
     [line.rsplit("\t", 1) for line in block.splitlines() if line]
-    for block in blocks
+    for block in text.split("\n\n")
   ]
   return [tuple(map(list, zip(*block))) for block in rows if block]
 
@@ -246,19 +240,15 @@ class Window(NamedTuple):
   offsets: np.ndarray  # int [tokens, 2], characters of each token
 
 
-def questions(args: argparse.Namespace, tokenizer: Any) -> Job:
+def questions(args: Args, tokenizer: Any) -> Job:
   """A model that answers questions."""
-  from bertlib.tasks.squad import squad_files
+  from bertlib.tasks.squad import squad_files, squad_scores
 
   train_set, dev_set = map(
     squad_files.read_questions, (args.train_file, args.dev_file)
   )
-  train_windows, windows = (
-    make_windows(
-      some, tokenizer, args.max_seq_length, args.doc_stride, is_training
-    )
-    for some, is_training in ((train_set, True), (dev_set, False))
-  )
+  train_windows = make_windows(args, train_set, tokenizer, is_training=True)
+  windows = make_windows(args, dev_set, tokenizer, is_training=False)
   model = transformers.AutoModelForQuestionAnswering.from_pretrained(
     args.model_dir, dtype=torch.float32
   )
@@ -267,42 +257,26 @@ def questions(args: argparse.Namespace, tokenizer: Any) -> Job:
   def evaluate():
     logits = predict_logits(model, windows, collate, args.batch_size)
     answers, odds = find_answers(dev_set, windows, logits)
-    return squad_metrics(dev_set, answers, odds, args.version_2_with_negative)
+    if not args.version_2_with_negative:
+      found = squad_scores.evaluate_v1(dev_set, answers)
+      return {"exact_match": found["exact_match"], "f1": found["f1"]}
+    found = squad_scores.evaluate_v2(
+      dev_set, answers, odds, na_prob_thresh=0.0, answer_nothing=-math.inf
+    )
+    return {
+      "exact_match": found["exact"],
+      "f1": found["f1"],
+      "best_exact_match": found["best_exact"],
+      "best_f1": found["best_f1"],
+    }
 
   rows = [window.inputs for window in train_windows]
   # An epoch is a pass over the questions, of which some have many windows.
   return Job(model, rows, len(train_set), collate, evaluate)
 
 
-def squad_metrics(
-  questions: Sequence[Any],
-  answers: dict[str, str],
-  odds: dict[str, float],
-  version_2_with_negative: bool,
-) -> dict[str, float]:
-  """Metrics in percent, by the evaluators of squad_metrics.py."""
-  from bertlib.tasks.squad import squad_scores
-
-  if not version_2_with_negative:
-    found = squad_scores.evaluate_v1(questions, answers)
-    return {"exact_match": found["exact_match"], "f1": found["f1"]}
-  found = squad_scores.evaluate_v2(
-    questions, answers, odds, na_prob_thresh=0.0, answer_nothing=-math.inf
-  )
-  return {
-    "exact_match": found["exact"],
-    "f1": found["f1"],
-    "best_exact_match": found["best_exact"],
-    "best_f1": found["best_f1"],
-  }
-
-
 def make_windows(
-  questions: Sequence[Any],
-  tokenizer: Any,
-  max_seq_length: int,
-  doc_stride: int,
-  is_training: bool,
+  args: Args, questions: Sequence[Any], tokenizer: Any, is_training: bool
 ) -> list[Window]:
   """Splits paragraphs into windows that start `doc_stride` tokens apart."""
   queries = tokenizer(
@@ -330,8 +304,8 @@ def make_windows(
     ids, offsets = paragraphs[question.context]
     answer = answer_span(question, offsets) if is_training else None
     prefix = cls + query + sep
-    capacity = max_seq_length - len(prefix) - 1
-    step = min(doc_stride, capacity)
+    capacity = args.max_seq_length - len(prefix) - 1
+    step = min(args.doc_stride, capacity)
     num_windows = 1 + max(0, math.ceil((len(ids) - capacity) / step))
     for start in range(0, num_windows * step, step):
       part = ids[start : start + capacity]
@@ -362,18 +336,15 @@ def answer_span(question: Any, offsets: np.ndarray) -> tuple[int, int] | None:
 
 @torch.inference_mode()
 def predict_logits(
-  model: torch.nn.Module,
-  windows: Sequence[Window],
-  collate: Any,
-  batch_size: int,
+  model: torch.nn.Module, windows: Sequence[Window], collate: Any, size: int
 ) -> list[np.ndarray]:
   """Start and end logits of each window: float32 [2, tokens]."""
   model.eval()
   lengths = [len(window.inputs["input_ids"]) for window in windows]
   order = np.argsort(lengths, kind="stable")
   logits: list[Any] = [None] * len(windows)
-  for i in range(0, len(order), batch_size):
-    rows = order[i : i + batch_size]
+  for i in range(0, len(order), size):
+    rows = order[i : i + size]
     output = model(**collate([windows[row].inputs for row in rows]))
     batch = torch.stack([output.start_logits, output.end_logits], 1)
     for row, values in zip(rows, batch.float().numpy()):
@@ -382,10 +353,7 @@ def predict_logits(
 
 
 def best_span(
-  window: Window,
-  logits: np.ndarray,
-  n_best_size: int = 20,
-  max_answer_length: int = 30,
+  window: Window, logits: np.ndarray, n_best_size=20, max_answer_length=30
 ) -> tuple[float, int, int]:
   """Score of the best answer in a window, and its range of characters."""
   starts, ends = np.argsort(-logits, axis=1, kind="stable")[:, :n_best_size]
@@ -404,9 +372,7 @@ def best_span(
 
 
 def find_answers(
-  questions: Sequence[Any],
-  windows: Sequence[Window],
-  logits: Sequence[np.ndarray],
+  questions: Sequence[Any], windows: Sequence[Window], logits: list[np.ndarray]
 ) -> tuple[dict[str, str], dict[str, float]]:
   """Best answer and null odds of each question, by id.
 
@@ -416,14 +382,10 @@ def find_answers(
   best = [(-math.inf, 0, 0)] * len(questions)
   null = [math.inf] * len(questions)
   for window, values in zip(windows, logits):
-    span = best_span(window, values)
-    # The earlier window wins a tie.
-    best[window.question] = max(
-      best[window.question], span, key=lambda span: span[0]
-    )
-    null[window.question] = min(
-      null[window.question], float(values[:, 0].sum())
-    )
+    index, span = window.question, best_span(window, values)
+    if span[0] > best[index][0]:  # the earlier window wins a tie
+      best[index] = span
+    null[index] = min(null[index], float(values[:, 0].sum()))
   answers, odds = {}, {}
   for question, (score, begin, end), null_score in zip(questions, best, null):
     answers[question.id] = question.context[begin:end]
@@ -434,41 +396,30 @@ def find_answers(
 # Training
 
 
-def shuffled_batches(
-  num_examples: int, batch_size: int, epochs: float
-) -> list[list[int]]:
-  """Example indices of each step; each epoch is shuffled differently.
+def train(args: Args, job: Job) -> int:
+  """Trains the model; returns the number of steps.
 
-  The remainder of an epoch begins the first batch of the next; only the
-  remainder of the last epoch is dropped.
+  Each epoch is shuffled differently. The remainder of an epoch begins the first
+  batch of the next; only the remainder of the last epoch is dropped.
   """
-  order = torch.cat(
-    [torch.randperm(num_examples) for _ in range(math.ceil(epochs))]
+  orders = [
+    torch.randperm(len(job.rows)) for _ in range(math.ceil(args.epochs))
+  ]
+  num_steps = int(len(job.rows) / args.batch_size * args.epochs)
+  order = torch.cat(orders)[: num_steps * args.batch_size]
+  num_steps = int(job.num_examples / args.batch_size * args.epochs)
+  steps = order.view(-1, args.batch_size).tolist()[:num_steps]
+  batches = torch.utils.data.DataLoader(
+    job.rows, batch_sampler=steps, collate_fn=job.collate
   )
-  num_steps = int(num_examples / batch_size * epochs)
-  return order[: num_steps * batch_size].view(-1, batch_size).tolist()
-
-
-def use_precision(model: torch.nn.Module, precision: str) -> None:
-  """Computes in bfloat16 if asked for.
-
-  Each call has a context of its own: autocast keeps its casts of the weights as
-  long as the context is open, so that one around a training would never see
-  what the training changes.
-  """
-  if precision == "bfloat16":
+  model = job.model
+  if args.precision == "bfloat16":
+    # Each call has a context of its own: autocast keeps its casts of the
+    # weights as long as the context is open, so that one around a training
+    # would never see what the training changes.
     model.forward = torch.autocast("cpu", torch.bfloat16)(model.forward)
-
-
-def train(
-  model: torch.nn.Module,
-  batches: Iterable[Any],
-  num_steps: int,
-  learning_rate: float,
-) -> None:
-  """Takes `num_steps` steps and logs the loss of some."""
-  optimizer = make_optimizer(model, learning_rate, fused=False)
-  schedule = make_schedule(optimizer, num_steps)
+  optimizer = make_optimizer(model, args.learning_rate, fused=False)
+  schedule = make_schedule(optimizer, len(steps))
   model.train()
   for step, batch in enumerate(batches, start=1):
     loss = model(**batch).loss
@@ -477,8 +428,9 @@ def train(
     optimizer.step()
     schedule.step()
     optimizer.zero_grad()
-    if step % 50 == 0 or step == num_steps:
-      print(f"step {step}/{num_steps}: loss {loss:.4f}", file=sys.stderr)
+    if step % 50 == 0 or step == len(steps):
+      print(f"step {step}/{len(steps)}: loss {loss:.4f}", file=sys.stderr)
+  return len(steps)
 
 
 @torch.inference_mode()
@@ -497,23 +449,11 @@ def main() -> None:
   tokenizer = transformers.BertTokenizerFast.from_pretrained(args.model_dir)
   make_job = {"entities": entities, "questions": questions}
   job = make_job.get(args.task, classification)(args, tokenizer)
-  num_steps = int(job.num_examples / args.batch_size * args.epochs)
-  steps = shuffled_batches(len(job.rows), args.batch_size, args.epochs)
-  steps = steps[: min(num_steps, args.max_steps or num_steps)]
-  batches = torch.utils.data.DataLoader(
-    job.rows, batch_sampler=steps, collate_fn=job.collate
-  )
-  use_precision(job.model, args.precision)
-  started = time.perf_counter()
-  train(job.model, batches, len(steps), args.learning_rate)
-  seconds = time.perf_counter() - started
+  num_steps = train(args, job)
+  names = ("task", "seed", "precision", "threads")
   line = {
-    "task": args.task,
-    "seed": args.seed,
-    "precision": args.precision,
-    "threads": args.threads,
-    "steps": len(steps),
-    "examples_per_second": round(len(steps) * args.batch_size / seconds, 2),
+    **{name: getattr(args, name) for name in names},
+    "steps": num_steps,
     **{name: round(float(v), 4) for name, v in job.evaluate().items()},
   }
   print(json.dumps(line))

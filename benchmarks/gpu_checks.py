@@ -7,13 +7,12 @@ none.
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -21,8 +20,8 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 import modeling
-from benchmarks import gpu_speed, task_models
-from benchmarks.side_by_side import Answer, timed
+from benchmarks import gpu_speed, task_models, training_step
+from benchmarks.side_by_side import Answer, Answers, Settings, timed
 from bertlib.compat import estimator_api
 from bertlib.compute import precision
 from bertlib.reporting import training_checks
@@ -32,15 +31,15 @@ from bertlib.training.task import Run
 TASKS = ("classification", "squad", "ner", "pretraining")
 
 
+def _sizes(model: dict[str, int], length: int, batch_size: int):
+  """Settings of a check: sizes of model and batch."""
+  return {**model, "seq_length": length, "batch_size": batch_size}
+
+
 _MINILM = {"layers": 6, "hidden": 384, "heads": 12}
 _BASE, _LARGE = gpu_speed.MODELS["base"], gpu_speed.MODELS["large"]
-
-
-def _sizes(model: dict[str, int], length: int, batch_size: int):
-  """Settings of a check in `MEMORY_CASES`."""
-  sizes = {**model, "length": length, "batch_size": batch_size}
-  return {f"check_{name}": size for name, size in sizes.items()}
-
+SIZES = _sizes({"layers": 4, "hidden": 256, "heads": 4}, 128, 16)
+TOY = _sizes({"layers": 1, "hidden": 8, "heads": 2}, 12, 4)
 
 _FLOAT32, _BFLOAT16 = "--precision=float32", "--precision=bfloat16"
 _XLA, _NO_XLA = "--xla=on", "--xla=off"
@@ -80,7 +79,7 @@ def has_gpu() -> bool:
 # The checks, in order
 
 
-def graph_tests(settings: SimpleNamespace) -> Iterator[Answer]:
+def graph_tests(settings: Settings) -> Answers:
   """The graph tests of modeling and optimization, in float32 without TF32."""
   names = ["tests/modeling_test.py", "tests/optimization_test.py"]
   chosen = ["-m", "graph"]
@@ -96,7 +95,7 @@ def graph_tests(settings: SimpleNamespace) -> Iterator[Answer]:
   yield _answer(done.returncode == 0, last)
 
 
-def cpu_numbers(settings: SimpleNamespace) -> Iterator[Answer]:
+def cpu_numbers(settings: Settings) -> Answers:
   """Losses of 20 steps of each script: relative 1e-4 to those of the CPU."""
   tf.config.experimental.enable_tensor_float_32_execution(False)
   differences = {}
@@ -109,7 +108,7 @@ def cpu_numbers(settings: SimpleNamespace) -> Iterator[Answer]:
   yield _answer(max(differences.values()) < 1e-4, shown)
 
 
-def precision_auto(settings: SimpleNamespace) -> Iterator[Answer]:
+def precision_auto(settings: Settings) -> Answers:
   """--precision=auto takes the dtype of the fastest products."""
   del settings
   dtypes = precision.supported_dtypes()
@@ -120,22 +119,22 @@ def precision_auto(settings: SimpleNamespace) -> Iterator[Answer]:
   yield _answer(passed, f"{chosen}; {shown}")
 
 
-def xla(settings: SimpleNamespace) -> Iterator[Answer]:
+def xla(settings: Settings) -> Answers:
   """--xla=off, then on: the same losses without dropout."""
   yield _same_losses(settings, {}, {"flags": [_XLA, _FLOAT32]})
 
 
-def unpadding(settings: SimpleNamespace) -> Iterator[Answer]:
+def unpadding(settings: Settings) -> Answers:
   """With padding, then without: the same losses without dropout."""
   yield _same_losses(settings, {"unpads": False}, {})
 
 
-def defaults(settings: SimpleNamespace) -> Iterator[Answer]:
+def defaults(settings: Settings) -> Answers:
   """In float32, then with the default flags: losses differ by at most 2%."""
   yield _same_losses(settings, {}, {"flags": []}, tolerance=0.02)
 
 
-def planned_memory(settings: SimpleNamespace) -> Iterator[Answer]:
+def planned_memory(settings: Settings) -> Answers:
   """Peak memory is within 10% of what `memory_plan` estimates."""
   shown, passed = [], True
   for task, sizes, *flags in MEMORY_CASES[: 2 if settings.toy else None]:
@@ -149,14 +148,14 @@ def planned_memory(settings: SimpleNamespace) -> Iterator[Answer]:
     )
     passed &= abs(estimate / max(peak, 1) - 1) < 0.1
     shown.append(
-      f"{task}, {sizes['check_layers']} layers, {sizes['check_batch_size']} x"
-      f" {sizes['check_length']}, {' '.join(flags)}: {peak / 1e9:.2f} GB,"
+      f"{task}, {sizes['layers']} layers, {sizes['batch_size']} x"
+      f" {sizes['seq_length']}, {' '.join(flags)}: {peak / 1e9:.2f} GB,"
       f" estimate {estimate / 1e9:.2f} GB"
     )
   yield _answer(passed if has_gpu() else None, "\n  ".join(["", *shown]))
 
 
-def optimizer_on_cpu(settings: SimpleNamespace) -> Iterator[Answer]:
+def optimizer_on_cpu(settings: Settings) -> Answers:
   """--optimizer_on_cpu: the same losses with less memory of the GPU."""
   plain = _train(settings, "classification")
   flags = [_NO_XLA, _FLOAT32, "--optimizer_on_cpu"]
@@ -173,7 +172,7 @@ def optimizer_on_cpu(settings: SimpleNamespace) -> Iterator[Answer]:
   )
 
 
-def float16_run(settings: SimpleNamespace) -> Iterator[Answer]:
+def float16_run(settings: Settings) -> Answers:
   """200 steps in float16 with a loss scale: finite, and the loss falls."""
   num_steps = 5 if settings.toy else 200
   flags = [_NO_XLA, "--precision=float16"]
@@ -213,16 +212,9 @@ def _answer(passed: bool | None, description: str) -> Answer:
 
 
 def _same_losses(
-  settings: SimpleNamespace,
-  first: dict[str, Any],
-  second: dict[str, Any],
-  tolerance: float = 1e-4,
+  settings: Settings, first: dict, second: dict, tolerance: float = 1e-4
 ) -> Answer:
-  """Trains in two ways without dropout, and compares losses and times.
-
-  `first` and `second` are arguments of `_training_step`, `tolerance` the
-  allowed relative difference.
-  """
+  """Trains in two ways without dropout, and compares losses and times."""
   tf.config.experimental.enable_tensor_float_32_execution(False)
   one, other = (
     _train(settings, "classification", dropout=False, **arguments)
@@ -242,31 +234,17 @@ def _difference(some: Sequence[float], others: Sequence[float]) -> float:
   return float(np.max(np.abs(np.divide(some, others) - 1)))
 
 
-def _config(settings: SimpleNamespace) -> modeling.BertConfig:
-  return modeling.BertConfig(
-    vocab_size=100 if settings.toy else 30522,
-    hidden_size=settings.check_hidden,
-    num_hidden_layers=settings.check_layers,
-    num_attention_heads=settings.check_heads,
-    intermediate_size=4 * settings.check_hidden,
-    type_vocab_size=2,
-  )
-
-
 def _make_run(
-  settings: SimpleNamespace,
-  task: str,
-  flags: Sequence[str],
-  dropout: bool = True,
+  settings: Settings, task: str, flags: Sequence[str], dropout: bool = True
 ) -> Run:
   """A run of a task at the sizes of the checks."""
-  config = copy.copy(_config(settings))
+  config = modeling.BertConfig(**training_step.sizes(settings))
   if not dropout:
     config.hidden_dropout_prob = config.attention_probs_dropout_prob = 0.0
   return task_models.run_of(
     task,
-    f"--max_seq_length={settings.check_length}",
-    f"--train_batch_size={settings.check_batch_size}",
+    f"--max_seq_length={settings.seq_length}",
+    f"--train_batch_size={settings.batch_size}",
     "--learning_rate=1e-4",
     *flags,
     config=config,
@@ -274,19 +252,16 @@ def _make_run(
 
 
 def _training_step(
-  settings: SimpleNamespace,
+  settings: Settings,
   task: str,
   flags: Sequence[str] = (_NO_XLA, _FLOAT32),
   dropout: bool = True,
   unpads: bool = True,
   padding: bool = True,
 ) -> list[Any]:
-  """Builds a training step; returns its loss and its op.
-
-  `unpads` is for batches with `padding`.
-  """
+  """A training step: its loss and its op; `unpads` is for `padding`."""
   made = _make_run(settings, task, flags, dropout)
-  batch_size = settings.check_batch_size
+  batch_size = settings.batch_size
   if not unpads:
     padded = dataclasses.replace(made.task, masks_padding=False)
     made = dataclasses.replace(made, task=padded)
@@ -322,11 +297,7 @@ def _initialize(session: tf.Session) -> None:
 
 
 def _train(
-  settings: SimpleNamespace,
-  task: str,
-  num_steps: int | None = None,
-  device: str | None = None,
-  **arguments: Any,
+  settings: Settings, task: str, num_steps=None, device=None, **arguments: Any
 ) -> Trained:
   """Trains a new model for some steps, see `_training_step`."""
   num_steps = num_steps or (3 if settings.toy else 20)

@@ -15,121 +15,71 @@ All have the same weights, and their outputs are compared before they are timed.
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import statistics
 import sys
 import tempfile
 from collections.abc import Iterator
-from typing import Callable, NamedTuple
 
 import numpy as np
 from absl import flags
 
-from benchmarks import (
-  inference_peers,
-  inference_works,
-  results,
-  side_by_side,
-)
+from benchmarks import inference_peers, inference_works, results, side_by_side
 from benchmarks.inference_works import WORKS
-from benchmarks.side_by_side import Worker
-from bertlib.cli import app
+from benchmarks.side_by_side import Side, Worker
 from bertlib.cli.errors import InputError
 
 FLAGS = flags.FLAGS
 
 
-class Side(NamedTuple):
-  """A way to compute."""
-
-  function: Callable  # the side, see `side_by_side`
-  precision: str  # such as "int8", "static_int8" or "openvino_int8"
-  is_ours: bool  # whether it is this project
-
-  @property
-  def family(self) -> str:
-    """Name without precision."""
-    return self.function.__name__
-
-
-def _sides(
-  is_ours: bool, function: Callable, *precisions: str
-) -> dict[str, Side]:
-  """Sides by name, such as predictor-int8."""
-  return {
-    f"{function.__name__}-{precision}": Side(function, precision, is_ours)
-    for precision in precisions
-  }
-
-
+OURS = ("predictor", "exported")  # sides that are this project
 _THREE = ("float32", "bfloat16", "int8")
-SIDES = {
-  **_sides(True, inference_works.predictor, *_THREE),
-  **_sides(False, inference_peers.transformers, *_THREE),
-  **_sides(False, inference_peers.sentence_transformers, *_THREE),
-  **_sides(
-    False, inference_peers.onnx_runtime, "float32", "int8", "static_int8"
+# Functions of sides, and the precisions that they have.
+FUNCTIONS = {
+  inference_works.predictor: _THREE,
+  inference_peers.transformers: _THREE,
+  inference_peers.sentence_transformers: _THREE,
+  inference_peers.onnx_runtime: ("float32", "int8", "static_int8"),
+  inference_works.exported: (
+    *(f"openvino_{precision}" for precision in _THREE),
+    *("onnxruntime_float32", "onnxruntime_int8"),
   ),
-  **_sides(True, inference_works.exported, *(f"openvino_{p}" for p in _THREE)),
-  **_sides(
-    True, inference_works.exported, "onnxruntime_float32", "onnxruntime_int8"
-  ),
-  **_sides(False, inference_peers.openvino, *_THREE),
-  **_sides(False, inference_peers.openvino_as_they_come, "int8"),
-  **_sides(False, inference_peers.ctranslate2, *_THREE),
+  inference_peers.openvino: _THREE,
+  inference_peers.openvino_as_they_come: ("int8",),
+  inference_peers.ctranslate2: _THREE,
 }
-
-
 MODELS = {"minilm": "MiniLM", "bert-base": "BERT-Base", "tiny": "a tiny model"}
 
 
 def define_flags() -> None:
   """Defines the flags."""
   side_by_side.define_flags()
-  flags.adopt_module_key_flags(side_by_side)
-  flags.DEFINE_list(
-    "models",
-    ["minilm", "bert-base"],
-    "Models: minilm; bert-base and tiny, which have random weights.",
-  )
-  flags.DEFINE_list(
-    "works",
-    None,
-    f"Some of {', '.join(WORKS)}: -one is the latency of one text alone, tokens"
-    " are texts of 128 tokens; default: those whose data is given.",
-  )
-  flags.DEFINE_list(
-    "sides",
-    None,
-    "Sides such as predictor or predictor-int8; default: all. Those of others"
-    " are compared with; without any, the first side is.",
-  )
-  flags.DEFINE_string(
-    "minilm",
-    None,
-    "MiniLM in the format of Hugging Face; default: random weights.",
-  )
-  flags.DEFINE_string(
-    "vocab_file", None, "Vocabulary of random weights; default: MiniLM's."
-  )
-  flags.DEFINE_string("glue_dir", None, "Folder of MRPC.")
-  flags.DEFINE_string("squad_file", None, "SQuAD's dev-v1.1.json.")
-  flags.DEFINE_string("text_file", None, "Lines to encode as vectors.")
-  flags.DEFINE_integer(
-    "max_texts",
-    256,
-    "Number of texts of each work, evenly spaced in the data.",
-    lower_bound=1,
-  )
-  flags.DEFINE_integer(
-    "latency_runs", 100, "Texts predicted alone per pass.", lower_bound=1
-  )
-  flags.DEFINE_integer(
-    "batch_size",
-    None,
-    "Texts per batch; default: about 2048 tokens.",
-    lower_bound=1,
+  side_by_side.define(
+    models=(
+      ["minilm", "bert-base"],
+      "Models: minilm; bert-base and tiny, which have random weights.",
+    ),
+    works=(
+      [],
+      f"Some of {', '.join(WORKS)}: -one is the latency of one text alone,"
+      " tokens are texts of 128 tokens; default: those whose data is given.",
+    ),
+    sides=(
+      [],
+      "Sides such as predictor or predictor-int8; default: all. Those of others"
+      " are compared with; without any, the first side is.",
+    ),
+    minilm=(
+      str,
+      "MiniLM in the format of Hugging Face; default: random weights.",
+    ),
+    vocab_file=(str, "Vocabulary of random weights; default: MiniLM's."),
+    glue_dir=(str, "Folder of MRPC."),
+    squad_file=(str, "SQuAD's dev-v1.1.json."),
+    text_file=(str, "Lines to encode as vectors."),
+    max_texts=(256, "Number of texts of each work, evenly spaced in the data."),
+    latency_runs=(100, "Texts predicted alone per pass."),
+    batch_size=(int, "Texts per batch; default: about 2048 tokens."),
   )
 
 
@@ -137,34 +87,31 @@ def main(_: list[str]) -> None:
   """Times all works with all sides, and prints ratios."""
   if not FLAGS.minilm and not FLAGS.vocab_file:
     raise InputError("--minilm or --vocab_file: not given. Name one")
-  for model in FLAGS.models:
-    for task in inference_works.TASKS:
-      works = [work for work in chosen_works() if WORKS[work].task == task]
-      if works:
-        compare(model, task, works)
-
-
-def chosen_works() -> list[str]:
-  """The works of `--works`, or those whose data is there."""
-  glue_dir = FLAGS.glue_dir or ""
   given = {
-    "mrpc": os.path.isdir(os.path.join(glue_dir, "MRPC")),
+    "mrpc": os.path.isdir(os.path.join(FLAGS.glue_dir or "", "MRPC")),
     "squad": FLAGS.squad_file,
     "lines": FLAGS.text_file,
     "tokens": True,
   }
-  return FLAGS.works or [
-    name for name, work in WORKS.items() if given[work.texts]
-  ]
+  chosen = FLAGS.works or [n for n, work in WORKS.items() if given[work.texts]]
+  for model in FLAGS.models:
+    for task in inference_works.TASKS:
+      works = [name for name in chosen if WORKS[name].task == task]
+      if works:
+        compare(model, task, works)
 
 
-def chosen_sides() -> Iterator[tuple[str, Side, str]]:
-  """Name, side and Python of the sides that the flags name."""
-  for name, side in SIDES.items():
-    python = sys.executable if side.is_ours else FLAGS.peer_python
-    is_named = not FLAGS.sides or {name, side.family} & set(FLAGS.sides)
-    if python and is_named:
-      yield name, side, python
+def chosen_sides(**settings: str) -> Iterator[Side]:
+  """The sides that the flags name."""
+  for function, precisions in FUNCTIONS.items():
+    family = function.__name__
+    python = sys.executable if family in OURS else FLAGS.peer_python
+    for precision in precisions:
+      name = f"{family}-{precision}"
+      is_named = not FLAGS.sides or {name, family} & set(FLAGS.sides)
+      if python and is_named:
+        own = {**settings, "precision": precision}
+        yield Side(name, function, python, own)
 
 
 def compare(model: str, task: str, works: list[str]) -> None:
@@ -172,14 +119,14 @@ def compare(model: str, task: str, works: list[str]) -> None:
   print(f"\n{model}, {task}")
   with contextlib.ExitStack() as stack:
     folder = stack.enter_context(tempfile.TemporaryDirectory())
-    start = functools.partial(Worker, model=model, task=task, folder=folder)
-    with start("model", inference_works.make_model, sys.executable):
+    settings = {"model": model, "task": task, "folder": folder}
+    maker = Side("model", inference_works.make_model, settings=settings)
+    with Worker(maker):
       pass
     workers = []
-    for name, side, python in chosen_sides():
-      with reporting(name):
-        worker = start(name, side.function, python, precision=side.precision)
-        workers.append(stack.enter_context(worker))
+    for side in chosen_sides(**settings):
+      with reporting(side.name):
+        workers.append(stack.enter_context(Worker(side)))
     for work in works:
       print(f"\n{model}, {work}")
       workers = compare_outputs(workers, work)
@@ -212,7 +159,11 @@ def compare_outputs(workers: list[Worker], work: str) -> list[Worker]:
   for worker in able[1:]:
     pairs = list(zip(outputs[able[0]], outputs[worker]))
     if WORKS[work].task == "states":
-      found = cosines(*pairs[0])
+      states, others = map(np.load, pairs[0])
+      norms = np.linalg.norm(states, axis=1) * np.linalg.norm(others, axis=1)
+      cosines = (states * others).sum(axis=1) / norms
+      found = f"cosine {cosines.mean():.5f} per token"
+      found += f", lowest {cosines.min():.5f}"
     elif isinstance(pairs[0][0], str):
       differ = sum(first != other for first, other in pairs)
       found = f"{differ} of {len(pairs)} differ"
@@ -222,17 +173,6 @@ def compare_outputs(workers: list[Worker], work: str) -> list[Worker]:
   return able
 
 
-def cosines(path: str, other: str) -> str:
-  """Cosine of the hidden states of each token in two files, in words."""
-  states, others = np.load(path), np.load(other)
-  norms = np.linalg.norm(states, axis=1) * np.linalg.norm(others, axis=1)
-  found = (states * others).sum(axis=1) / norms
-  return f"cosine per token {found.mean():.5f}, lowest {found.min():.5f}"
-
-
-# Results
-
-
 def pairs_of(values: results.Values) -> Iterator[tuple[str, str, str]]:
   """Measure, side of ours, and each of the others at its best.
 
@@ -240,16 +180,15 @@ def pairs_of(values: results.Values) -> Iterator[tuple[str, str, str]]:
   """
   for measure, by_side in values.items():
     medians = {name: statistics.median(s) for name, s in by_side.items()}
+    own = [name for name in by_side if name.partition("-")[0] in OURS]
     best: dict[str, str] = {}
     for name in sorted(medians, key=medians.__getitem__):
-      if not SIDES[name].is_ours:
-        best.setdefault(SIDES[name].family, name)
-    for name in by_side:
-      if SIDES[name].is_ours:
-        for other in best.values() or [next(iter(by_side))]:
-          yield measure, name, other
+      if name not in own:
+        best.setdefault(name.partition("-")[0], name)
+    for name in own:
+      for other in best.values() or [next(iter(by_side))]:
+        yield measure, name, other
 
 
 if __name__ == "__main__":
-  define_flags()
-  app.run(main)
+  side_by_side.run(main, define_flags)

@@ -13,7 +13,6 @@ import functools
 import os
 import tempfile
 from collections.abc import Iterator
-from types import SimpleNamespace
 from typing import Any, Callable
 
 from benchmarks import mrpc_epoch, side_by_side
@@ -23,103 +22,32 @@ from benchmarks.inference_works import (
   in_folder,
   in_sorted_batches,
   read_texts,
-  require_task,
   serve,
 )
-from benchmarks.side_by_side import Answer, with_compiled
+from benchmarks.side_by_side import Answers, Settings, with_compiled
 
 
-def transformers(settings: SimpleNamespace) -> Iterator[Answer]:
+def transformers(settings: Settings) -> Answers:
   """The model in transformers, with PyTorch and sdpa attention."""
   import torch
 
-  runners = functools.partial(torch_runners, settings)
   if settings.precision == "float32":
-    candidates = runners("sdpa", load_peer(settings))
+    models = {"sdpa": load_peer(settings)}
   elif settings.precision == "bfloat16":
-    candidates = runners("autocast", load_peer(settings), autocast=True)
-    candidates |= runners(
-      "weights in bfloat16", load_peer(settings).to(torch.bfloat16)
-    )
+    models = {
+      "autocast": load_peer(settings),
+      "weights in bfloat16": load_peer(settings).to(torch.bfloat16),
+    }
   else:
-    torch.backends.quantized.engine = "onednn"
-    model = torch.ao.quantization.quantize_dynamic(
-      load_peer(settings), {torch.nn.Linear}, torch.qint8
-    )
-    candidates = runners("dynamic, per tensor", model)
-    model = torch.ao.quantization.quantize_dynamic(
-      load_peer(settings),
-      {torch.nn.Linear: torch.ao.quantization.per_channel_dynamic_qconfig},
-    )
-    candidates |= runners("dynamic, per channel", model)
-  description, run = fastest(candidates, example_batch(settings))
-  return serve(settings, description, peer_predictor(settings, run))
+    models = {
+      "dynamic, per tensor": quantized(load_peer(settings)),
+      "dynamic, per channel": quantized(
+        load_peer(settings),
+        {torch.nn.Linear: torch.ao.quantization.per_channel_dynamic_qconfig},
+      ),
+    }
 
-
-def sentence_transformers(settings: SimpleNamespace) -> Iterator[Answer]:
-  """The model in sentence-transformers, with PyTorch."""
-  import torch
-
-  require_task(settings, "vectors")
-  name = {"float32": "sdpa", "bfloat16": "weights in bfloat16"}.get(
-    settings.precision, "dynamic"
-  )
-  models = {}
-  for variant, compiles in with_compiled(name, settings.torch_compile).items():
-    model = load_sentence_transformer(settings)
-    if settings.precision == "bfloat16":
-      model = model.to(torch.bfloat16)
-    elif settings.precision == "int8":
-      torch.backends.quantized.engine = "onednn"
-      model = torch.ao.quantization.quantize_dynamic(
-        model, {torch.nn.Linear}, torch.qint8
-      )
-    if compiles:
-      model[0].auto_model.compile(dynamic=True)
-    models[variant] = model
-  return serve_sentence_transformers(settings, models)
-
-
-def load_sentence_transformer(settings: SimpleNamespace) -> Any:
-  """The model in sentence-transformers: mean pooling, normalized."""
-  import sentence_transformers as library
-  from sentence_transformers.sentence_transformer import modules
-
-  encoder = modules.Transformer(in_folder(settings, "hugging_face"))
-  encoder.max_seq_length = TASKS["vectors"].description["max_seq_length"]
-  pooling = modules.Pooling(encoder.get_embedding_dimension(), "mean")
-  return library.SentenceTransformer(
-    modules=[encoder, pooling, modules.Normalize()], device="cpu"
-  )
-
-
-def serve_sentence_transformers(
-  settings: SimpleNamespace, models: dict[str, Any]
-) -> Iterator[Answer]:
-  """Serves the fastest of some models and batch sizes."""
-
-  def runner(model, size):
-    return lambda texts: checksums(
-      model.encode([text for (text,) in texts], batch_size=size)
-    )
-
-  sizes = [settings.batch_size] if settings.batch_size else [8, 32, 128]
-  candidates = {
-    f"{name}, batches of {size}": runner(model, size)
-    for name, model in models.items()
-    for size in sizes
-  }
-  trial = read_texts(settings, "calibration")
-  return serve(settings, *fastest(candidates, trial))
-
-
-def torch_runners(
-  settings: SimpleNamespace, name: str, model: Any, autocast: bool = False
-) -> dict[str, Callable]:
-  """Functions from padded batches, tensors by name, to lists of outputs."""
-  import torch
-
-  def runner(forward):
+  def runner(forward, autocast):
     @torch.inference_mode()
     def run(batch):
       with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
@@ -128,13 +56,63 @@ def torch_runners(
 
     return run
 
-  return {
-    variant: runner(torch.compile(model, dynamic=True) if compiles else model)
-    for variant, compiles in with_compiled(name, settings.torch_compile).items()
-  }
+  candidates = {}
+  for name, model in models.items():
+    variants = with_compiled(name, settings.torch_compile)
+    for variant, compiles in variants.items():
+      forward = torch.compile(model, dynamic=True) if compiles else model
+      candidates[variant] = runner(forward, name == "autocast")
+  return serve_fastest(settings, candidates)
 
 
-def onnx_runtime(settings: SimpleNamespace) -> Iterator[Answer]:
+def quantized(model: Any, layers: Any = None) -> Any:
+  """The model with dynamic int8 of PyTorch."""
+  import torch
+
+  torch.backends.quantized.engine = "onednn"
+  return torch.ao.quantization.quantize_dynamic(
+    model, layers or {torch.nn.Linear}, torch.qint8
+  )
+
+
+def sentence_transformers(settings: Settings) -> Answers:
+  """The model in sentence-transformers: mean pooling, normalized."""
+  import sentence_transformers as library
+  import torch
+  from sentence_transformers.sentence_transformer import modules
+
+  if settings.task != "vectors":
+    raise NotImplementedError(f"does not do the task {settings.task}")
+  name = {"float32": "sdpa", "bfloat16": "weights in bfloat16"}.get(
+    settings.precision, "dynamic"
+  )
+
+  def runner(model, size):
+    return lambda texts: checksums(
+      model.encode([text for (text,) in texts], batch_size=size)
+    )
+
+  candidates = {}
+  for variant, compiles in with_compiled(name, settings.torch_compile).items():
+    encoder = modules.Transformer(in_folder(settings, "hugging_face"))
+    encoder.max_seq_length = TASKS["vectors"].description["max_seq_length"]
+    pooling = modules.Pooling(encoder.get_embedding_dimension(), "mean")
+    model = library.SentenceTransformer(
+      modules=[encoder, pooling, modules.Normalize()], device="cpu"
+    )
+    if settings.precision == "bfloat16":
+      model = model.to(torch.bfloat16)
+    elif settings.precision == "int8":
+      model = quantized(model)
+    if compiles:
+      model[0].auto_model.compile(dynamic=True)
+    for size in [settings.batch_size] if settings.batch_size else [8, 32, 128]:
+      candidates[f"{variant}, batches of {size}"] = runner(model, size)
+  trial = read_texts(settings, "calibration")
+  return serve(settings, *fastest(candidates, trial))
+
+
+def onnx_runtime(settings: Settings) -> Answers:
   """The model in ONNX Runtime, with its fusions and quantization."""
   import onnxruntime
   import torch
@@ -156,11 +134,10 @@ def onnx_runtime(settings: SimpleNamespace) -> Iterator[Answer]:
   with tempfile.TemporaryDirectory() as folder:
     paths = write_onnx_models(settings, folder)
     candidates = {name: runner(path) for name, path in paths.items()}
-  description, run = fastest(candidates, example_batch(settings))
-  return serve(settings, description, peer_predictor(settings, run))
+  return serve_fastest(settings, candidates)
 
 
-def openvino(settings: SimpleNamespace) -> Iterator[Answer]:
+def openvino(settings: Settings) -> Answers:
   """The model in OpenVINO; in int8 with the static quantization of NNCF."""
   import openvino as library
   import torch
@@ -180,11 +157,8 @@ def openvino(settings: SimpleNamespace) -> Iterator[Answer]:
         model_type=nncf.ModelType.TRANSFORMER,
         subset_size=len(feeds),
       )
-    options = {
-      "INFERENCE_PRECISION_HINT": "bf16"
-      if settings.precision == "bfloat16"
-      else "f32"
-    }
+    is_bfloat16 = settings.precision == "bfloat16"
+    options = {"INFERENCE_PRECISION_HINT": "bf16" if is_bfloat16 else "f32"}
     if settings.num_threads:
       options["INFERENCE_NUM_THREADS"] = settings.num_threads
 
@@ -201,17 +175,16 @@ def openvino(settings: SimpleNamespace) -> Iterator[Answer]:
       return run
 
     candidates = {hint: runner(hint) for hint in ("LATENCY", "THROUGHPUT")}
-  description, run = fastest(candidates, example_batch(settings))
-  return serve(settings, description, peer_predictor(settings, run))
+  return serve_fastest(settings, candidates)
 
 
-def openvino_as_they_come(settings: SimpleNamespace) -> Iterator[Answer]:
+def openvino_as_they_come(settings: Settings) -> Answers:
   """`openvino` in batches of 32 texts in the order of the data."""
   settings.batch_size, settings.sorts = 32, False
   return openvino(settings)
 
 
-def ctranslate2(settings: SimpleNamespace) -> Iterator[Answer]:
+def ctranslate2(settings: Settings) -> Answers:
   """The encoder in CTranslate2, and its head in PyTorch."""
   import ctranslate2 as library
   import numpy as np
@@ -258,8 +231,9 @@ def ctranslate2(settings: SimpleNamespace) -> Iterator[Answer]:
   return serve(settings, settings.precision, peer_predictor(settings, run))
 
 
-def write_onnx_models(settings: SimpleNamespace, folder: str) -> dict[str, str]:
+def write_onnx_models(settings: Settings, folder: str) -> dict[str, str]:
   """Writes the models of which ONNX Runtime runs the fastest."""
+  import onnx
   from onnxruntime import quantization
   from onnxruntime.quantization.shape_inference import quant_pre_process
   from onnxruntime.transformers import optimizer
@@ -285,27 +259,38 @@ def write_onnx_models(settings: SimpleNamespace, folder: str) -> dict[str, str]:
       path(name), path(name), skip_optimization=True, auto_merge=True
     )
 
-  if settings.precision == "float32":
+  if settings.precision != "static_int8":
     optimize("fused", fuses_attention=True)
-    return {"plain": path("plain"), "fused": path("fused")}
-  if settings.precision == "int8":
-    optimize("fused", fuses_attention=True)
-    for name in ("plain", "fused"):
+    if settings.precision == "float32":
+      return {name: path(name) for name in ("plain", "fused")}
+    names = {"dynamic": "plain", "dynamic, fused": "fused"}
+    for name in names.values():
       quantization.quantize_dynamic(
         path(name), path(name + "-int8"), per_channel=True
       )
-    return {
-      "dynamic": path("plain-int8"),
-      "dynamic, fused": path("fused-int8"),
-    }
+    return {variant: path(name + "-int8") for variant, name in names.items()}
   # ONNX Runtime has no fused attention whose activations are static.
   optimize("fused", fuses_attention=False)
+  graph = onnx.load(path("fused")).graph
+  weights = {weight.name for weight in graph.initializer}
+  products = [node for node in graph.node if node.op_type == "MatMul"]
+  feeds = calibration_feeds(settings)
+
+  class Reader(quantization.CalibrationDataReader):
+    """The calibration texts, one by one."""
+
+    def get_next(self):
+      return next(feeds, None)
+
   quantization.quantize_static(
     path("fused"),
     path("static"),
-    calibration_reader(settings),
+    Reader(),
     op_types_to_quantize=["MatMul"],
-    nodes_to_exclude=products_of_activations(path("fused")),
+    # Those of two activations.
+    nodes_to_exclude=[
+      node.name for node in products if not weights.intersection(node.input)
+    ],
     per_channel=True,
     activation_type=quantization.QuantType.QUInt8,
     weight_type=quantization.QuantType.QInt8,
@@ -313,7 +298,7 @@ def write_onnx_models(settings: SimpleNamespace, folder: str) -> dict[str, str]:
   return {"static, QDQ": path("static")}
 
 
-def write_plain_model(settings: SimpleNamespace, path: str) -> Any:
+def write_plain_model(settings: Settings, path: str) -> Any:
   """Writes the model in ONNX; returns its config."""
   import torch
 
@@ -333,36 +318,7 @@ def write_plain_model(settings: SimpleNamespace, path: str) -> Any:
   return model.config
 
 
-def products_of_activations(path: str) -> list[str]:
-  """Names of the matrix products of an ONNX model that have no weight."""
-  import onnx
-
-  graph = onnx.load(path).graph
-  weights = {weight.name for weight in graph.initializer}
-  return [
-    node.name
-    for node in graph.node
-    if node.op_type == "MatMul" and not weights.intersection(node.input)
-  ]
-
-
-def calibration_reader(settings: SimpleNamespace):
-  """The calibration texts, one by one, as ONNX Runtime wants them."""
-  from onnxruntime import quantization
-
-  class Reader(quantization.CalibrationDataReader):
-    """Gives one text after the other."""
-
-    def __init__(self):
-      self.feeds = calibration_feeds(settings)
-
-    def get_next(self):
-      return next(self.feeds, None)
-
-  return Reader()
-
-
-def calibration_feeds(settings: SimpleNamespace) -> Iterator[dict[str, Any]]:
+def calibration_feeds(settings: Settings) -> Iterator[dict[str, Any]]:
   """Inputs of each calibration text."""
   tokenizer = load_tokenizer(settings)
   length = TASKS[settings.task].description["max_seq_length"]
@@ -384,7 +340,15 @@ def fastest(
   return description, candidates[best]
 
 
-def example_batch(settings: SimpleNamespace) -> dict[str, Any]:
+def serve_fastest(
+  settings: Settings, candidates: dict[str, Callable]
+) -> Answers:
+  """Serves by the fastest of some functions of padded batches."""
+  description, run = fastest(candidates, example_batch(settings))
+  return serve(settings, description, peer_predictor(settings, run))
+
+
+def example_batch(settings: Settings) -> dict[str, Any]:
   """A PyTorch batch of 64 tokens, int64 [B, 64] by name."""
   import torch
 
@@ -396,7 +360,7 @@ def example_batch(settings: SimpleNamespace) -> dict[str, Any]:
   }
 
 
-def load_peer(settings: SimpleNamespace, **options: Any) -> Any:
+def load_peer(settings: Settings, **options: Any) -> Any:
   """The model in transformers, float32."""
   import torch
   import transformers
@@ -405,17 +369,12 @@ def load_peer(settings: SimpleNamespace, **options: Any) -> Any:
   model = model_class.from_pretrained(
     in_folder(settings, "hugging_face"), dtype=torch.float32, **options
   )
-  if settings.task in ("vectors", "states"):
-    model = sentence_encoder(model, pools=settings.task == "vectors")
-  return model.eval()
-
-
-def sentence_encoder(model: Any, pools: bool) -> Any:
-  """A module from a padded batch to vectors [B, H], or hidden states."""
-  import torch
+  if settings.task not in ("vectors", "states"):
+    return model.eval()
+  pools = settings.task == "vectors"
 
   class Encoder(torch.nn.Module):
-    """The mean of the tokens has length 1."""
+    """From a padded batch to hidden states, or to vectors of length 1."""
 
     def __init__(self):
       super().__init__()
@@ -429,10 +388,10 @@ def sentence_encoder(model: Any, pools: bool) -> Any:
       sums = (states * weights).sum(1)  # a mean, but for its length
       return {"vectors": torch.nn.functional.normalize(sums.float())}
 
-  return Encoder()
+  return Encoder().eval()
 
 
-def load_tokenizer(settings: SimpleNamespace) -> Any:
+def load_tokenizer(settings: Settings) -> Any:
   """The tokenizer of transformers."""
   import transformers
 
@@ -441,7 +400,7 @@ def load_tokenizer(settings: SimpleNamespace) -> Any:
   )
 
 
-def peer_predictor(settings: SimpleNamespace, run: Callable) -> Callable:
+def peer_predictor(settings: Settings, run: Callable) -> Callable:
   """Makes a function of texts from one of padded batches."""
   import torch
 
@@ -456,14 +415,23 @@ def peer_predictor(settings: SimpleNamespace, run: Callable) -> Callable:
       lambda rows: function(rows, run(mrpc_epoch.padded(encoded, rows))),
     )
 
-  def encode(texts):
-    parts = map(list, zip(*texts))
-    return tokenizer(*parts, truncation=True, max_length=length)
+  if settings.task != "answers":
 
-  def labels(texts):
-    return batches(
-      encode(texts), lambda _, out: torch.softmax(out[0], -1)[:, 1].tolist()
-    )
+    def predict(texts):
+      parts = map(list, zip(*texts))
+      encoded = tokenizer(*parts, truncation=True, max_length=length)
+
+      def outputs_of(rows, out):
+        if settings.task == "labels":
+          return torch.softmax(out[0], -1)[:, 1].tolist()
+        if settings.task == "vectors":
+          return checksums(out[0])
+        sizes = [len(encoded["input_ids"][row]) for row in rows]
+        return [states[:size].numpy() for size, states in zip(sizes, out[0])]
+
+      return batches(encoded, outputs_of)
+
+    return predict
 
   def answers(texts):
     encoded = tokenizer(
@@ -485,26 +453,7 @@ def peer_predictor(settings: SimpleNamespace, run: Callable) -> Callable:
         best[question] = score, texts[question][1][start:end]
     return [best[question][1] for question in range(len(texts))]
 
-  def vectors(texts):
-    return batches(encode(texts), lambda _, out: checksums(out[0]))
-
-  def states(texts):
-    encoded = encode(texts)
-    lengths = list(map(len, encoded["input_ids"]))
-
-    def of_rows(rows, out):
-      return [
-        states[: lengths[row]].numpy() for row, states in zip(rows, out[0])
-      ]
-
-    return batches(encoded, of_rows)
-
-  return {
-    "labels": labels,
-    "answers": answers,
-    "vectors": vectors,
-    "states": states,
-  }[settings.task]
+  return answers
 
 
 def best_spans(

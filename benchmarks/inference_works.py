@@ -10,12 +10,11 @@ import statistics
 import tempfile
 import time
 from collections.abc import Iterator
-from types import SimpleNamespace
 from typing import Any, Callable, NamedTuple
 
 import numpy as np
 
-from benchmarks.side_by_side import Answer, timed
+from benchmarks.side_by_side import Answer, Answers, Settings, timed
 from bertlib.checkpoints import records
 
 # As in `bertlib.checkpoints.predictor`: the hidden states fit in the caches.
@@ -31,6 +30,10 @@ class Task(NamedTuple):
   description: dict[str, Any]  # contents of `model.json`
 
 
+_EMBEDDINGS = {
+  "script": "run_embeddings",
+  "embedding": {"pooling": "mean", "normalize": True},
+}
 TASKS = {
   "labels": Task(
     "BertForSequenceClassification",
@@ -48,24 +51,8 @@ TASKS = {
       "version_2_with_negative": False,
     },
   ),
-  "vectors": Task(
-    "BertModel",
-    None,
-    {
-      "script": "run_embeddings",
-      "max_seq_length": 256,
-      "embedding": {"pooling": "mean", "normalize": True},
-    },
-  ),
-  "states": Task(
-    "BertModel",
-    None,
-    {
-      "script": "run_embeddings",
-      "max_seq_length": 128,
-      "embedding": {"pooling": "mean", "normalize": True},
-    },
-  ),
+  "vectors": Task("BertModel", None, {**_EMBEDDINGS, "max_seq_length": 256}),
+  "states": Task("BertModel", None, {**_EMBEDDINGS, "max_seq_length": 128}),
 }
 
 
@@ -93,7 +80,7 @@ WORKS = {
 # Texts
 
 
-def read_texts(settings: SimpleNamespace, name: str) -> list[tuple[str, ...]]:
+def read_texts(settings: Settings, name: str) -> list[tuple[str, ...]]:
   """Texts of one set: an evenly spaced sample."""
   count = settings.max_texts
   if name == "calibration":
@@ -102,28 +89,22 @@ def read_texts(settings: SimpleNamespace, name: str) -> list[tuple[str, ...]]:
     name = {"answers": "squad", "vectors": "lines"}.get(settings.task, labels)
   if name == "squad":
     texts = list(squad_questions(settings.squad_file))
-  elif name == "tokens":
-    texts = full_texts(in_folder(settings, "ours", "vocab.txt"), count)
+  elif name == "tokens":  # whole words: 128 tokens with [CLS] and [SEP]
+    path = in_folder(settings, "ours", "vocab.txt")
+    with open(path, encoding="utf-8") as file:
+      words = itertools.cycle(re.findall(r"(?m)^[a-z]+$", file.read()))
+    texts = [(" ".join(itertools.islice(words, 126)),) for _ in range(count)]
   elif name == "lines":
     with open(settings.text_file, encoding="utf-8") as file:
       texts = [(line.strip(),) for line in file if line.strip()]
   else:
-    texts = list(glue_texts(settings.glue_dir, name))
+    file_name = "train.tsv" if name == "mrpc-train" else "test.tsv"
+    path = os.path.join(settings.glue_dir, "MRPC", file_name)
+    with open(path, encoding="utf-8-sig") as file:
+      rows = [line.rstrip("\n").split("\t") for line in file][1:]
+    texts = [(row[3], row[4]) for row in rows]
   count = min(len(texts), count)
   return [texts[index * len(texts) // count] for index in range(count)]
-
-
-def glue_texts(glue_dir: str, name: str) -> Iterator[tuple[str, ...]]:
-  """Pairs of MRPC."""
-  file_name, columns = {
-    "mrpc-train": ("MRPC/train.tsv", [3, 4]),
-    "mrpc": ("MRPC/test.tsv", [3, 4]),
-  }[name]
-  path = os.path.join(glue_dir, file_name)
-  with open(path, encoding="utf-8-sig") as file:
-    for line in itertools.islice(file, 1, None):
-      row = line.rstrip("\n").split("\t")
-      yield tuple(row[column] for column in columns)
 
 
 def squad_questions(path: str) -> Iterator[tuple[str, str]]:
@@ -136,20 +117,10 @@ def squad_questions(path: str) -> Iterator[tuple[str, str]]:
         yield question["question"], paragraph["context"]
 
 
-def full_texts(vocab_file: str, count: int) -> list[tuple[str]]:
-  """Texts of whole words that are 128 tokens with [CLS] and [SEP]."""
-  with open(vocab_file, encoding="utf-8") as file:
-    words = re.findall(r"(?m)^[a-z]+$", file.read())
-  endless = itertools.cycle(words)
-  return [(" ".join(itertools.islice(endless, 126)),) for _ in range(count)]
-
-
 # Sides
 
 
-def serve(
-  settings: SimpleNamespace, description: str, predict: Callable
-) -> Iterator[Answer]:
+def serve(settings: Settings, description: str, predict: Callable) -> Answers:
   """A side of `side_by_side`, whose requests are "try WORK" and "time WORK"."""
   answer: Answer = {"description": description}
   while True:
@@ -184,19 +155,13 @@ def checksums(vectors: Any) -> list[float]:
   return (vectors @ np.cos(np.arange(vectors.shape[1]))).tolist()
 
 
-def in_folder(settings: SimpleNamespace, *names: str) -> str:
+def in_folder(settings: Settings, *names: str) -> str:
   """Path of a file that `make_model` wrote."""
   return os.path.join(settings.folder, *names)
 
 
-def require_task(settings: SimpleNamespace, task: str) -> None:
-  """Ends a side that does only one task."""
-  if settings.task != task:
-    raise NotImplementedError(f"does not do the task {settings.task}")
-
-
 def in_sorted_batches(
-  settings: SimpleNamespace, lengths: list[int], run: Callable
+  settings: Settings, lengths: list[int], run: Callable
 ) -> list[Any]:
   """Outputs of all rows, computed in batches of similar length."""
   order = list(range(len(lengths)))
@@ -224,7 +189,7 @@ SIZES = {
 }
 
 
-def make_model(settings: SimpleNamespace) -> Iterator[Answer]:
+def make_model(settings: Settings) -> Answers:
   """Writes a model, its head random, for ours and for transformers."""
   import tensorflow.compat.v1 as tf
 
@@ -238,13 +203,13 @@ def make_model(settings: SimpleNamespace) -> Iterator[Answer]:
   folder = in_folder(settings, "ours")
   tf.gfile.MakeDirs(folder)
   model_json.write_model_files(folder, description, config, vocab_file)
-  checkpoint = in_folder(settings, "ours", "model.ckpt")
-  write_checkpoint(settings, description, config, encoder, checkpoint)
-  calibrate(settings, description, config, checkpoint)
+  checkpoint = os.path.join(folder, "model.ckpt")
+  write_checkpoint(settings, config, encoder, checkpoint)
+  calibrate(settings, config, checkpoint)
   to_huggingface.convert(
     checkpoint,
-    in_folder(settings, "ours", model_files.CONFIG),
-    in_folder(settings, "ours", model_files.VOCAB),
+    os.path.join(folder, model_files.CONFIG),
+    os.path.join(folder, model_files.VOCAB),
     in_folder(settings, "hugging_face"),
     task.architecture,
     do_lower_case=True,
@@ -253,7 +218,7 @@ def make_model(settings: SimpleNamespace) -> Iterator[Answer]:
   yield {"description": f"{loading.num_weights(config):,} weights"}
 
 
-def read_encoder(settings: SimpleNamespace) -> tuple[Any, str, str | None]:
+def read_encoder(settings: Settings) -> tuple[Any, str, str | None]:
   """Config, vocabulary and checkpoint of the encoder; None: random weights."""
   import modeling
   from bertlib.checkpoints import loading
@@ -263,15 +228,9 @@ def read_encoder(settings: SimpleNamespace) -> tuple[Any, str, str | None]:
   if settings.model == "minilm" and settings.minilm:
     folder = in_folder(settings, "encoder")
     from_huggingface.convert(settings.minilm, folder)
-    config, vocab_file, checkpoint = (
-      os.path.join(folder, name)
-      for name in (
-        model_files.CONFIG,
-        model_files.VOCAB,
-        model_files.CHECKPOINT,
-      )
-    )
-    return loading.load_config(config), vocab_file, checkpoint
+    names = (model_files.CONFIG, model_files.VOCAB, model_files.CHECKPOINT)
+    config, *others = (os.path.join(folder, name) for name in names)
+    return (loading.load_config(config), *others)
   layers, hidden, heads = SIZES[settings.model]
   vocab_file = settings.vocab_file or os.path.join(
     settings.minilm, model_files.VOCAB
@@ -285,11 +244,7 @@ def read_encoder(settings: SimpleNamespace) -> tuple[Any, str, str | None]:
 
 
 def write_checkpoint(
-  settings: SimpleNamespace,
-  description: dict[str, Any],
-  config: Any,
-  encoder: str | None,
-  checkpoint: str,
+  settings: Settings, config: Any, encoder: str | None, checkpoint: str
 ) -> None:
   """Writes a checkpoint of an encoder and, if it has one, a random head."""
   import tensorflow.compat.v1 as tf
@@ -303,26 +258,21 @@ def write_checkpoint(
     ids = tf.ones([1, 8], tf.int32)
     inputs = dict.fromkeys(model_inputs.TOKEN_FEATURES, ids)
     build = predictor_class(settings.task).build
-    build(description, config, inputs, FastCompute())
+    task = TASKS[settings.task]
+    build(task.description, config, inputs, FastCompute())
     tf.train.create_global_step()  # Estimator wants one
     if encoder:
       initialize.initialize_from_checkpoint(encoder)
     session.run(tf.global_variables_initializer())
-    variables = {v.op.name: v for v in tf.trainable_variables()}
-    scope = TASKS[settings.task].head
-    if scope:
-      head = variables[scope + "weights"]
-      random = np.random.RandomState(1)
-      session.run(head.assign(random.normal(scale=0.2, size=head.shape)))
+    for variable in tf.trainable_variables():
+      if task.head and variable.op.name == task.head + "weights":
+        random = np.random.RandomState(1)
+        values = random.normal(scale=0.2, size=variable.shape)
+        session.run(variable.assign(values))
     tf.train.Saver().save(session, checkpoint)
 
 
-def calibrate(
-  settings: SimpleNamespace,
-  description: dict[str, Any],
-  config: Any,
-  checkpoint: str,
-) -> None:
+def calibrate(settings: Settings, config: Any, checkpoint: str) -> None:
   """Writes `quantization.json`, for int8."""
   from bertlib.checkpoints import quantization
   from bertlib.data import vocabulary
@@ -336,12 +286,11 @@ def calibrate(
   tokenizer = vocabulary.load_tokenizer(
     os.path.join(folder, model_files.VOCAB), True, config.vocab_size
   )
-  length = description["max_seq_length"]
-  quantization.find(
-    quantization.TrainedEncoder(config, checkpoint, folder, tokenizer, length),
-    path,
-    list,
+  length = TASKS[settings.task].description["max_seq_length"]
+  encoder = quantization.TrainedEncoder(
+    config, checkpoint, folder, tokenizer, length
   )
+  quantization.find(encoder, path, list)
 
 
 def predictor_class(task: str):
@@ -374,7 +323,7 @@ def predictor_class(task: str):
   }[task]
 
 
-def predictor(settings: SimpleNamespace) -> Iterator[Answer]:
+def predictor(settings: Settings) -> Answers:
   """The `Predictor` of run_classifier, run_squad or run_embeddings."""
   model = predictor_class(settings.task)(
     in_folder(settings, "ours"),
@@ -385,7 +334,7 @@ def predictor(settings: SimpleNamespace) -> Iterator[Answer]:
   return serve(settings, "in a session", outputs_of(settings.task, model))
 
 
-def exported(settings: SimpleNamespace) -> Iterator[Answer]:
+def exported(settings: Settings) -> Answers:
   """An ONNX export of the model, by OnnxModel with an engine."""
   import export_model
   from bertlib.export import OnnxModel

@@ -17,28 +17,23 @@ from __future__ import annotations
 import os
 import shutil
 import statistics
-import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
 
 from absl import app, flags
 
+from benchmarks import side_by_side
 from bertlib.io import model_files, result_files
 
 FLAGS = flags.FLAGS
+PRECISIONS = ("float32", "bfloat16", "int8")
 
 
 def define_flags() -> None:
   """Defines the flags."""
   flags.DEFINE_multi_string(
     "model_dir", None, "Output folder of a trained model.", required=True
-  )
-  flags.DEFINE_list(
-    "precisions", ["float32", "bfloat16", "int8"], "Values of --precision."
-  )
-  flags.DEFINE_list(
-    "metrics", [], "Keys of eval_results.txt; all numbers if not given."
   )
 
 
@@ -53,7 +48,7 @@ def main(argv: Sequence[str]) -> None:
     for rows in zip(*results)
   ]
   for name, columns in zip([*FLAGS.model_dir, "mean"], [*results, means]):
-    print(f"{name:28}", *(f"{p:>10}" for p in FLAGS.precisions))
+    print(f"{name:28}", *(f"{p:>10}" for p in PRECISIONS))
     for key in columns[0]:
       print(f"  {key:26}", *(f"{column[key]:10.4f}" for column in columns))
 
@@ -65,39 +60,20 @@ def evaluate(model_dir: str, command: Sequence[str]) -> list[dict[str, float]]:
     folder = os.path.join(temporary, "model")
     unneeded = shutil.ignore_patterns("events.*", "*.tf_record", "*.meta")
     shutil.copytree(model_dir, folder, ignore=unneeded)
-    for precision in FLAGS.precisions:
-      options = {
-        "precision": precision,
-        "output_dir": folder,
-        "vocab_file": os.path.join(folder, model_files.VOCAB),
-        "bert_config_file": os.path.join(folder, model_files.CONFIG),
-      }
-      done = subprocess.run(
-        [
-          sys.executable,
-          *command,
-          *(f"--{name}={value}" for name, value in options.items()),
-        ],
-        stderr=subprocess.PIPE,
-        text=True,
-        check=False,
-      )
-      if done.returncode:
-        sys.exit(f"{model_dir}, {precision}:\n{done.stderr}")
-      results.append(read_metrics(folder))
+    for precision in PRECISIONS:
+      words = [
+        f"--precision={precision}",
+        f"--output_dir={folder}",
+        f"--vocab_file={os.path.join(folder, model_files.VOCAB)}",
+        f"--bert_config_file={os.path.join(folder, model_files.CONFIG)}",
+      ]
+      side_by_side.run_command([sys.executable, *command, *words])
+      path = os.path.join(folder, "eval_results.txt")
+      found = result_files.read_results(path).items()
+      found = {k: v for k, v in found if isinstance(v, (int, float))}
+      found.pop("global_step", None)
+      results.append(found)
   return results
-
-
-def read_metrics(folder: str) -> dict[str, float]:
-  """The metrics of `eval_results.txt` that `--metrics` names."""
-  found = result_files.read_results(os.path.join(folder, "eval_results.txt"))
-  if FLAGS.metrics:
-    return {key: found[key] for key in FLAGS.metrics}
-  return {
-    key: value
-    for key, value in found.items()
-    if isinstance(value, (int, float)) and key != "global_step"
-  }
 
 
 if __name__ == "__main__":

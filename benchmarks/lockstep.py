@@ -13,19 +13,17 @@ differs by more than `MAX_DIFFERENCE`.
 from __future__ import annotations
 
 import os
-import sys
 import tempfile
-from collections.abc import Iterator
-from types import SimpleNamespace
 from typing import Any
 
 from absl import flags
 
 from benchmarks import mrpc_epoch, results, side_by_side, training_step
-from benchmarks.side_by_side import Answer
+from benchmarks.side_by_side import Answers, Settings
 
 FLAGS = flags.FLAGS
 MAX_DIFFERENCE = 1e-4  # of losses, relative
+HEADS = ("task", "loss", "gradient norm", "norm of PyTorch")
 
 # Model of the peer, by task.
 TASKS = {
@@ -41,24 +39,20 @@ FEATURES = {
   "input_mask": "attention_mask",
   "segment_ids": "token_type_ids",
   "label_ids": "labels",
-  "start_positions": "start_positions",
-  "end_positions": "end_positions",
-  "scores": "scores",
+  **{n: n for n in ("start_positions", "end_positions", "scores")},
 }
 
 
 def define_flags() -> None:
   """Defines the flags."""
   side_by_side.define_flags()
-  flags.adopt_module_key_flags(side_by_side)
-  mrpc_epoch.define_encoder_flags()
-  flags.adopt_module_key_flags(mrpc_epoch)
-  flags.DEFINE_string(
-    "data_dir", None, "Folder with glue, squad and ner.", required=True
+  side_by_side.define_encoder_flags()
+  side_by_side.require(data_dir="Folder with glue, squad and ner.")
+  side_by_side.define(
+    tasks=(list(TASKS), f"Some of {', '.join(TASKS)}."),
+    steps=(50, "Training steps."),
+    learning_rate=(5e-5, "Its peak."),
   )
-  flags.DEFINE_list("tasks", list(TASKS), f"Some of {', '.join(TASKS)}.")
-  flags.DEFINE_integer("steps", 50, "Training steps.", lower_bound=1)
-  flags.DEFINE_float("learning_rate", 5e-5, "Its peak.")
 
 
 def main(_: list[str]) -> None:
@@ -66,11 +60,9 @@ def main(_: list[str]) -> None:
   from bertlib.cli.errors import InputError
 
   found = [compare(task) for task in FLAGS.tasks]
-  print("task | loss | gradient norm | norm of PyTorch")
+  print(*HEADS, sep=" | ")
   for result in found:
     print(result.work, *map("{:.1e}".format, differences(result)), sep=" | ")
-    if FLAGS.json_file:
-      results.append(FLAGS.json_file, result)
   failed = [r.work for r in found if differences(r)[0] > MAX_DIFFERENCE]
   if failed:
     raise InputError(
@@ -83,17 +75,14 @@ def compare(task: str) -> results.Result:
   with tempfile.TemporaryDirectory() as folder:
     path = os.path.join(folder, "batches.npz")
     write_batches(task, path)
-    answers = {}
-    for side, python in ((ours, sys.executable), (pytorch, FLAGS.peer_python)):
-      name = side.__name__
-      with side_by_side.Worker(name, side, python, task=task, path=path) as it:
-        answers[name] = it.first_answer
-  threads = FLAGS.num_threads or os.cpu_count()
+    answers, _ = side_by_side.one_by_one(
+      side_by_side.chosen([ours, pytorch], task=task, path=path), 1, 0
+    )
   more = {
     key: {name: answer[key] for name, answer in answers.items()}
     for key in ("losses", "norms")
   }
-  return results.make(task, answers, {}, [], threads, more=more)
+  return side_by_side.report(task, answers, {}, [], more=more)
 
 
 def differences(result: results.Result) -> list[float]:
@@ -156,8 +145,9 @@ def read_rows(task: str) -> list[dict[str, Any]]:
   tokenizer = tokenization.FullTokenizer(
     mrpc_epoch.in_model_dir(FLAGS, "vocab.txt")
   )
+  folder = FLAGS.data_dir
   if task == "spans":
-    path = os.path.join(FLAGS.data_dir, "squad", "train-v1.1.part.json")
+    path = os.path.join(folder, "squad", "train-v1.1.part.json")
     windows = squad_windows.convert_examples_to_windows(
       original_api.read_squad_examples(path, True, False),
       tokenizer,
@@ -167,16 +157,14 @@ def read_rows(task: str) -> list[dict[str, Any]]:
     # The softmax of transformers includes padding.
     return [row for row in rows if all(row["input_mask"])]
   if task == "tags":
-    path = os.path.join(FLAGS.data_dir, "ner", "wnut17", "train.conll")
+    path = os.path.join(folder, "ner", "wnut17", "train.conll")
     sentences = ner_files.read_sentences(path, ner_files.Columns())
     labels = sorted({tag for sentence in sentences for tag in sentence.tags})
     windows = list(ner.make_windows(sentences, tokenizer, length))
     return ner.window_records(sentences, windows, length, labels)
   name = "MRPC" if task == "classification" else "STS-B"
   processor = classification.PROCESSORS[name.lower().replace("-", "")]()
-  examples = processor.get_train_examples(
-    os.path.join(FLAGS.data_dir, "glue", name)
-  )
+  examples = processor.get_train_examples(os.path.join(folder, "glue", name))
   if task == "CoSENT":
     pairs = (
       embedding_records.token_rows([e.text_a, e.text_b], tokenizer, length)
@@ -196,7 +184,7 @@ def read_rows(task: str) -> list[dict[str, Any]]:
 # Sides
 
 
-def ours(settings: SimpleNamespace) -> Iterator[Answer]:
+def ours(settings: Settings) -> Answers:
   """Steps of this project."""
   import numpy as np
   import tensorflow.compat.v1 as tf
@@ -212,12 +200,10 @@ def ours(settings: SimpleNamespace) -> Iterator[Answer]:
       for name, array in data.items()
     }
     model_fn, description = make_model_fn(settings, head)
-    spec = model_fn(
-      features, None, "train", {"batch_size": settings.batch_size}
-    )
-    _, norm = optimization.mean_over_replicas(
-      optimization.gradients_of(spec.loss)
-    )
+    params = {"batch_size": settings.batch_size}
+    spec = model_fn(features, None, "train", params)
+    gradients = optimization.gradients_of(spec.loss)
+    _, norm = optimization.mean_over_replicas(gradients)
     session.run(tf.global_variables_initializer())
     for variable in tf.trainable_variables():
       if optimization.name_of(variable).endswith("output_weights"):
@@ -235,7 +221,7 @@ def ours(settings: SimpleNamespace) -> Iterator[Answer]:
   }
 
 
-def make_model_fn(settings: SimpleNamespace, head: Any) -> tuple[Any, str]:
+def make_model_fn(settings: Settings, head: Any) -> tuple[Any, str]:
   """The `model_fn` of the task without dropout, and how it is computed."""
   import modeling
   import run_classifier
@@ -244,7 +230,6 @@ def make_model_fn(settings: SimpleNamespace, head: Any) -> tuple[Any, str]:
   import run_squad
   from bertlib.settings import embedding_spec
   from bertlib.tasks.embeddings import embedding_losses
-  from bertlib.training.memory_plan import StepShape
 
   builder, arguments = {
     "classification": (run_classifier, {"num_labels": 2}),
@@ -263,9 +248,9 @@ def make_model_fn(settings: SimpleNamespace, head: Any) -> tuple[Any, str]:
   config.hidden_dropout_prob = config.attention_probs_dropout_prob = 0.0
   # Dropout of a head is fixed, as in the original.
   modeling.dropout = lambda tensor, *_: tensor
-  compute, options = training_step.training_plan(
+  keywords = training_step.training_plan(
     config,
-    StepShape(settings.max_seq_length),
+    {"seq_length": settings.max_seq_length},
     train_batch_size=settings.batch_size,
     precision="float32",
     bias_correction=True,
@@ -278,16 +263,13 @@ def make_model_fn(settings: SimpleNamespace, head: Any) -> tuple[Any, str]:
     num_warmup_steps=int(0.1 * settings.steps),
     use_tpu=False,
     use_one_hot_embeddings=False,
-    compute=compute,
-    options=options,
+    **keywords,
     **arguments,
   )
-  return model_fn, training_step.describe(
-    {"compute": compute, "options": options}
-  )
+  return model_fn, training_step.describe(keywords)
 
 
-def pytorch(settings: SimpleNamespace) -> Iterator[Answer]:
+def pytorch(settings: Settings) -> Answers:
   """Steps of transformers, or of sentence-transformers."""
   import numpy as np
   import torch
@@ -295,8 +277,14 @@ def pytorch(settings: SimpleNamespace) -> Iterator[Answer]:
   from benchmarks.torch_optimizer import make_optimizer, make_schedule
 
   with np.load(settings.path) as file:
-    data = {name: torch.from_numpy(file[name]) for name in file}
-  head = data.pop("head", None)
+    batches = {name: torch.from_numpy(file[name]) for name in file}
+  head = batches.pop("head", None)
+  data = {}
+  for name, tensor in batches.items():
+    if not tensor.is_floating_point():
+      # transformers has -100 at positions without a label.
+      tensor = tensor.long().masked_fill(tensor < 0, -100)
+    data[FEATURES[name]] = tensor
   model, loss_fn = make_peer(settings, head)
   model.eval()  # no dropout
   embeddings = next(
@@ -329,8 +317,8 @@ def pytorch(settings: SimpleNamespace) -> Iterator[Answer]:
   yield {"description": "float32", "losses": losses, "norms": norms}
 
 
-def make_peer(settings: SimpleNamespace, head: Any) -> tuple[Any, Any]:
-  """The peer's model, and its loss as a function of a batch of ours."""
+def make_peer(settings: Settings, head: Any) -> tuple[Any, Any]:
+  """The peer's model, and its loss as a function of a batch."""
   if settings.task == "CoSENT":
     import sentence_transformers
     from sentence_transformers.sentence_transformer import losses
@@ -341,10 +329,9 @@ def make_peer(settings: SimpleNamespace, head: Any) -> tuple[Any, Any]:
     cosent = losses.CoSENTLoss(model)
 
     def pair_loss(batch):
-      inputs = in_peer_names(batch)
-      scores = inputs.pop("scores")
+      scores = batch.pop("scores")
       return cosent(
-        [{n: t[:, text] for n, t in inputs.items()} for text in (0, 1)], scores
+        [{n: t[:, text] for n, t in batch.items()} for text in (0, 1)], scores
       )
 
     return model, pair_loss
@@ -359,22 +346,8 @@ def make_peer(settings: SimpleNamespace, head: Any) -> tuple[Any, Any]:
   with torch.no_grad():
     layer.weight.copy_(head)
     layer.bias.zero_()
-  return model, lambda batch: model(**in_peer_names(batch)).loss
-
-
-def in_peer_names(batch: dict[str, Any]) -> dict[str, Any]:
-  """A batch of ours as transformers has it."""
-  found = {}
-  for name, tensor in batch.items():
-    if not tensor.is_floating_point():
-      # transformers has -100 at positions without a label.
-      tensor = tensor.long().masked_fill(tensor < 0, -100)
-    found[FEATURES[name]] = tensor
-  return found
+  return model, lambda batch: model(**batch).loss
 
 
 if __name__ == "__main__":
-  from bertlib.cli import app
-
-  define_flags()
-  app.run(main)
+  side_by_side.run(main, define_flags)

@@ -16,14 +16,13 @@ from __future__ import annotations
 import functools
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
-from types import SimpleNamespace
+from collections.abc import Mapping
 from typing import Any, Callable
 
 from absl import flags
 
 from benchmarks import side_by_side, training_step
-from benchmarks.side_by_side import Answer, timed
+from benchmarks.side_by_side import Answers, Settings, passes, repeat, timed
 
 FLAGS = flags.FLAGS
 
@@ -31,80 +30,46 @@ FLAGS = flags.FLAGS
 def define_flags() -> None:
   """Defines the flags."""
   side_by_side.define_flags(passes=3)
-  flags.adopt_module_key_flags(side_by_side)
-  define_task_flags()
-  flags.DEFINE_bool(
-    "group_by_length", True, "Length bucketing; not in the original."
-  )
-  flags.DEFINE_enum("xla", "auto", ["auto", "on", "off"], "Ours.")
-  flags.DEFINE_integer(
-    "max_steps", None, "Shortens the epoch, for a quick trial."
-  )
-
-
-def define_task_flags() -> None:
-  """Defines the flags of data, model and batch size."""
-  flags.DEFINE_string("data_dir", None, "Folder of MRPC.", required=True)
-  define_encoder_flags()
-
-
-def define_encoder_flags() -> None:
-  """Defines the flags of the model, for both sides."""
-  flags.DEFINE_string(
-    "model_dir",
-    None,
-    "Folder with bert_config.json, vocab.txt and bert_model.ckpt, such as"
-    " convert_checkpoint.py writes.",
-    required=True,
-  )
-  flags.DEFINE_string(
-    "hugging_face_dir", None, "The same model for transformers.", required=True
-  )
-  flags.DEFINE_integer("batch_size", 32, "Examples per batch.")
-  flags.DEFINE_integer(
-    "max_seq_length", 128, "Tokens; longer pairs are truncated."
+  side_by_side.define_encoder_flags()
+  side_by_side.require(data_dir="Folder of MRPC.")
+  side_by_side.define(
+    group_by_length=(True, "Length bucketing; not in the original.")
   )
 
 
 def main(_: list[str]) -> None:
   """Times epochs and reports ratios."""
   work = f"MRPC, {os.path.basename(FLAGS.model_dir.rstrip('/'))}"
-  if FLAGS.max_steps:
-    work += f", {FLAGS.max_steps} steps"
-  side_by_side.compare([ours, hugging_face, reference], work)
+  sides = side_by_side.chosen([ours, hugging_face, reference])
+  side_by_side.compare(sides, work)
 
 
-# Sides
-
-
-def ours(settings: SimpleNamespace) -> Iterator[Answer]:
+def ours(settings: Settings) -> Answers:
   """An epoch of ours."""
-  from bertlib.training.memory_plan import StepShape
-
-  compute, options = training_step.training_plan(
+  keywords = training_step.training_plan(
     read_config(settings),
-    StepShape(settings.max_seq_length),
+    {"seq_length": settings.max_seq_length},
     train_batch_size=settings.batch_size,
     max_seq_length=settings.max_seq_length,
     precision=settings.precision,
     xla=settings.xla,
   )
-  keywords = {"compute": compute, "options": options, "seed": 1}
   yield from graph_side(
     settings,
     training_step.describe(keywords),
     {"trim": True, "by_length": settings.group_by_length},
+    seed=1,
     **keywords,
   )
 
 
-def reference(settings: SimpleNamespace) -> Iterator[Answer]:
+def reference(settings: Settings) -> Answers:
   """An epoch of the original."""
   training_step.import_from(settings.reference)
   yield from graph_side(settings, "float32", {})
 
 
-def hugging_face(settings: SimpleNamespace) -> Iterator[Answer]:
+def hugging_face(settings: Settings) -> Answers:
   """An epoch of transformers."""
   import torch
   import transformers
@@ -114,10 +79,11 @@ def hugging_face(settings: SimpleNamespace) -> Iterator[Answer]:
   tokenizer = transformers.AutoTokenizer.from_pretrained(
     settings.hugging_face_dir
   )
-  rows = read_rows(settings.data_dir, "train")
+  path = os.path.join(settings.data_dir, "train.tsv")
+  with open(path, encoding="utf-8-sig") as file:
+    rows = [line.rstrip("\n").split("\t") for line in file][1:]
   encoded = tokenizer(
-    [row[3] for row in rows],
-    [row[4] for row in rows],
+    *([row[column] for row in rows] for column in (3, 4)),
     truncation=True,
     max_length=settings.max_seq_length,
   )
@@ -134,9 +100,7 @@ def hugging_face(settings: SimpleNamespace) -> Iterator[Answer]:
   longest = sorted(range(len(rows)), key=lengths.__getitem__)
   trial = make_batch(longest[-settings.batch_size :])
   variant, description = side_by_side.best_variant(
-    functools.partial(step, trial),
-    settings.peer_precision,
-    settings.torch_compile,
+    functools.partial(step, trial), settings
   )
 
   def epoch():
@@ -144,7 +108,7 @@ def hugging_face(settings: SimpleNamespace) -> Iterator[Answer]:
       order = get_length_grouped_indices(lengths, settings.batch_size)
     else:
       order = torch.randperm(len(rows)).tolist()
-    for number in range(steps_per_epoch(settings, len(rows))):
+    for number in range(len(rows) // settings.batch_size):
       first = number * settings.batch_size
       indices = order[first : first + settings.batch_size]
       step(make_batch(indices), *variant)
@@ -152,32 +116,17 @@ def hugging_face(settings: SimpleNamespace) -> Iterator[Answer]:
   yield from epochs(description, epoch)
 
 
-# Helpers
-
-
-def in_model_dir(settings: SimpleNamespace, name: str) -> str:
+def in_model_dir(settings: Settings, name: str) -> str:
   """Path of a file in --model_dir."""
   return os.path.join(settings.model_dir, name)
 
 
-def read_config(settings: SimpleNamespace) -> Any:
+def read_config(settings: Settings) -> Any:
   """Config of our model, as ours or the original's `BertConfig`."""
   import modeling
 
   path = in_model_dir(settings, "bert_config.json")
   return modeling.BertConfig.from_json_file(path)
-
-
-def read_rows(data_dir: str, split: str) -> list[list[str]]:
-  """Rows of a file of MRPC: label or number, two ids, two texts."""
-  path = os.path.join(data_dir, split + ".tsv")
-  with open(path, encoding="utf-8-sig") as file:
-    return [line.rstrip("\n").split("\t") for line in file][1:]
-
-
-def steps_per_epoch(settings: SimpleNamespace, num_examples: int) -> int:
-  """Number of full batches per epoch, or of --max_steps if given."""
-  return settings.max_steps or num_examples // settings.batch_size
 
 
 def padded(
@@ -194,20 +143,18 @@ def padded(
   }
 
 
-def epochs(description: str, epoch: Callable[[], None]) -> Iterator[Answer]:
+def epochs(description: str, epoch: Callable[[], None]) -> Answers:
   """A side that runs one epoch to warm up, then times an epoch per pass."""
-  first = timed(epoch)
-  yield {"description": f"{description}; first epoch {first:.1f} s"}
-  while True:
-    yield {"an epoch": timed(epoch)}
+  description += f"; first epoch {timed(epoch):.1f} s"
+  yield from passes(description, "an epoch", 1, epoch)
 
 
 def graph_side(
-  settings: SimpleNamespace,
+  settings: Settings,
   description: str,
   input_options: dict[str, Any],
   **keywords: Any,
-) -> Iterator[Answer]:
+) -> Answers:
   """A side of ours or of the original, whose functions have the same names."""
   import tensorflow.compat.v1 as tf
 
@@ -236,23 +183,20 @@ def graph_side(
       dataset = input_fn({"batch_size": settings.batch_size})
       return tf.data.make_one_shot_iterator(dataset).get_next()
 
-    num_steps = steps_per_epoch(settings, len(examples))
-    session, _, train_op = training_step.training_session(
-      next_batch,
+    num_steps = len(examples) // settings.batch_size
+    model_fn = training_step.classifier(
       read_config(settings),
-      settings.batch_size,
       num_train_steps=num_steps * (settings.passes + 1),
       init_checkpoint=in_model_dir(settings, "bert_model.ckpt"),
       **keywords,
     )
+    session, _, spec = training_step.start_session(
+      model_fn, next_batch, settings.batch_size
+    )
     yield from epochs(
-      description,
-      lambda: training_step.repeat(num_steps, session.run, train_op),
+      description, lambda: repeat(num_steps, session.run, spec.train_op)
     )
 
 
 if __name__ == "__main__":
-  from bertlib.cli import app
-
-  define_flags()
-  app.run(main)
+  side_by_side.run(main, define_flags)

@@ -14,60 +14,44 @@ Runs on Linux, since it reads /proc.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from types import SimpleNamespace
 
 from absl import flags
 
-from benchmarks import results, side_by_side, training_step
-from benchmarks.side_by_side import Answer
+from benchmarks import side_by_side, training_step
+from benchmarks.side_by_side import Answers, Settings
 
 FLAGS = flags.FLAGS
-
-# Name of the estimate, which is compared as a side is.
-ESTIMATE = "estimate"
 
 
 def define_flags() -> None:
   """Defines the flags."""
   side_by_side.define_flags(passes=1)
-  training_step.define_model_flags()
-  flags.adopt_module_key_flags(side_by_side)
-  flags.adopt_module_key_flags(training_step)
+  side_by_side.define_model_flags()
   # A trial would measure the peak of all variants.
   FLAGS.set_default("peer_precision", "float32")
   FLAGS.set_default("torch_compile", "off")
-  flags.DEFINE_integer("steps", 2, "Steps per pass, after the first two.")
-  flags.DEFINE_bool(
-    "hugging_face", False, "Whether to measure transformers too."
+  side_by_side.define(
+    steps=(2, "Steps per pass, after the first two."),
+    hugging_face=(False, "Whether to measure transformers too."),
   )
 
 
 def main(_: list[str]) -> None:
   """Measures peaks and reports ratios."""
   sides = [ours, *[hugging_face] * FLAGS.hugging_face, reference]
-  sides = side_by_side.chosen(sides)
-  answers: dict[str, Answer] = {}
-  peaks: dict[str, list[float]] = {}
-  for number in range(FLAGS.passes):
-    for side in sides:
-      with side_by_side.Worker(*side) as worker:
-        answers[worker.name] = worker.first_answer
-        peaks.setdefault(worker.name, []).append(worker.ask()["peak"])
-    planned = answers["ours"]["estimate"]
-    peaks.setdefault(ESTIMATE, []).append(planned)
-    results.show_pass(number + 1, {"peak": peaks})
-  answers[ESTIMATE] = {"description": "of memory_plan", "versions": {}}
+  answers, values = side_by_side.one_by_one(
+    side_by_side.chosen(sides), FLAGS.passes, 1
+  )
+  # The estimate is compared as a side is.
+  values["peak"]["estimate"] = [answers["ours"]["estimate"]] * FLAGS.passes
+  answers["estimate"] = {"description": "of memory_plan", "versions": {}}
   work = training_step.name_of_work()
   if FLAGS.memory_gb:
     work += f", within {FLAGS.memory_gb:g} GB"
-  side_by_side.report(work, answers, {"peak": peaks})
+  side_by_side.report(work, answers, values)
 
 
-# Sides
-
-
-def ours(settings: SimpleNamespace) -> Iterator[Answer]:
+def ours(settings: Settings) -> Answers:
   """A step of ours, and its estimate."""
   from bertlib.training import memory_plan
 
@@ -76,7 +60,7 @@ def ours(settings: SimpleNamespace) -> Iterator[Answer]:
   planned = memory_plan.step_bytes(
     config,
     settings.batch_size // options.num_micro_batches,
-    training_step.step_shape(settings),
+    memory_plan.StepShape(settings.seq_length, num_output_positions=1),
     compute.recompute,
     options.num_micro_batches > 1,
     compute.dtype.size,
@@ -87,17 +71,17 @@ def ours(settings: SimpleNamespace) -> Iterator[Answer]:
   yield from side
 
 
-def hugging_face(settings: SimpleNamespace) -> Iterator[Answer]:
+def hugging_face(settings: Settings) -> Answers:
   """A step of transformers."""
   yield from peaks(training_step.hugging_face(settings))
 
 
-def reference(settings: SimpleNamespace) -> Iterator[Answer]:
+def reference(settings: Settings) -> Answers:
   """A step of the original."""
   yield from peaks(training_step.reference(settings))
 
 
-def peaks(side: Iterator[Answer]) -> Iterator[Answer]:
+def peaks(side: Answers) -> Answers:
   """A side that trains as another does and gives its peak in bytes."""
   yield next(side)
   for _ in side:
@@ -107,7 +91,4 @@ def peaks(side: Iterator[Answer]) -> Iterator[Answer]:
 
 
 if __name__ == "__main__":
-  from bertlib.cli import app
-
-  define_flags()
-  app.run(main)
+  side_by_side.run(main, define_flags)

@@ -17,7 +17,7 @@ import tensorflow as tf
 from absl import flags
 
 import tokenization
-from bertlib.cli import app
+from benchmarks import side_by_side
 from bertlib.io import text_files
 from bertlib.reporting import event_files
 
@@ -26,25 +26,24 @@ FLAGS = flags.FLAGS
 
 def define_flags() -> None:
   """Defines the flags."""
-  for name, meaning in {
-    "output_dir": "Output folder of run_pretraining.py --do_train --do_eval.",
-    "vocab_file": "Vocabulary.",
-    "train_text": "Text of the training records.",
-    "eval_input_file": "Held-out records.",
-    "picture": "PNG file to write.",
-  }.items():
-    flags.DEFINE_string(name, None, meaning, required=True)
-  flags.DEFINE_bool("do_lower_case", True, "Lower-case the text.")
+  side_by_side.require(
+    output_dir="Output folder of run_pretraining.py --do_train --do_eval.",
+    vocab_file="Vocabulary.",
+    train_text="Text of the training records.",
+    eval_input_file="Held-out records.",
+    picture="PNG file to write.",
+  )
+  side_by_side.define(do_lower_case=(True, "Lower-case the text."))
 
 
 def main(_: list[str]) -> None:
   """Prints both losses and plots the curve."""
   unigram = unigram_loss()
-  curve = event_files.read_scalars(FLAGS.output_dir)["masked_lm_loss"]
-  held_out_curve = event_files.read_scalars(
-    os.path.join(FLAGS.output_dir, "dev")
+  curve, held_out_curve = (
+    event_files.read_scalars(folder)["masked_lm_loss"]
+    for folder in (FLAGS.output_dir, os.path.join(FLAGS.output_dir, "dev"))
   )
-  step, held_out = held_out_curve["masked_lm_loss"][-1]
+  step, held_out = held_out_curve[-1]
   print(f"unigram loss on the held-out masked tokens: {unigram:.3f} nat")
   print(f"masked LM loss on them after {step} steps: {held_out:.3f} nat")
   print(f"difference: {unigram - held_out:.3f} nat")
@@ -96,5 +95,4 @@ def draw(curve, held_out: tuple[int, float], unigram: float) -> None:
 
 
 if __name__ == "__main__":
-  define_flags()
-  app.run(main)
+  side_by_side.run(main, define_flags)

@@ -16,100 +16,66 @@ less on other load of the machine; for two workers, wall-clock time.
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import tempfile
-import time
-from typing import NamedTuple
 
 from absl import flags
 
 from benchmarks import results, side_by_side
-from bertlib.cli import app
 from bertlib.cli.errors import InputError
 
 FLAGS = flags.FLAGS
-OURS = [sys.executable, "create_pretraining_data.py"]
 
 
 def define_flags() -> None:
   """Defines the flags."""
-  flags.DEFINE_string("vocab_file", None, "Vocabulary.", required=True)
-  flags.DEFINE_string(
-    "text_file", None, "Text file, one sentence per line.", required=True
-  )
-  flags.DEFINE_integer("dupe_factor", 5, "See create_pretraining_data.py.")
   side_by_side.define_flags(passes=3)
-  flags.adopt_module_key_flags(side_by_side)
-
-
-class Seconds(NamedTuple):
-  """Wall-clock and processor time of a command."""
-
-  clock: float
-  processor: float
+  side_by_side.require(
+    vocab_file="Vocabulary.", text_file="Text file, one sentence per line."
+  )
+  side_by_side.define(dupe_factor=(5, "See create_pretraining_data.py."))
 
 
 def main(_: list[str]) -> None:
   """Times the commands and reports ratios."""
-  with tempfile.TemporaryDirectory() as folder:
-    flag_values = [
-      f"--input_file={FLAGS.text_file}",
-      f"--vocab_file={FLAGS.vocab_file}",
-      f"--dupe_factor={FLAGS.dupe_factor}",
-    ]
-
-    def make(command, name, *more):
-      output = f"--output_file={os.path.join(folder, name)}"
-      return timed([*command, *flag_values, output, *more])
-
-    values: results.Values = {"whole command": {}, "its processor time": {}}
-    for number in range(FLAGS.passes):
-      seconds = {
-        "ours": make(OURS, "ours"),
-        "one worker": make(OURS, f"one-{number}", "--num_workers=1"),
-        "two workers": make(OURS, f"two-{number}", "--num_workers=2"),
-      }
-      if FLAGS.reference:
-        script = os.path.join(FLAGS.reference, "create_pretraining_data.py")
-        seconds["reference"] = make([FLAGS.reference_python, script], "theirs")
-        if not number:
-          check_equal(
-            os.path.join(folder, "ours"), os.path.join(folder, "theirs")
-          )
-      for by_side, index in zip(values.values(), (0, 1)):
-        for name, times in seconds.items():
-          by_side.setdefault(name, []).append(times[index])
-      results.show_pass(number + 1, values)
+  script = "create_pretraining_data.py"
+  sides = {
+    "ours": [sys.executable, script],
+    "one worker": [sys.executable, script, "--num_workers=1"],
+    "two workers": [sys.executable, script, "--num_workers=2"],
+  }
   pairs = [("whole command", "two workers", "one worker")]
   if FLAGS.reference:
+    original = os.path.join(FLAGS.reference, script)
+    sides["reference"] = [FLAGS.reference_python, original]
     pairs += [
       ("its processor time", "ours", "reference"),
       ("whole command", "two workers", "reference"),
     ]
+  words = [
+    f"--input_file={FLAGS.text_file}",
+    f"--vocab_file={FLAGS.vocab_file}",
+    f"--dupe_factor={FLAGS.dupe_factor}",
+  ]
+  measures = ("whole command", "its processor time")
+  values = {measure: {name: [] for name in sides} for measure in measures}
+  for number in range(FLAGS.passes):
+    with tempfile.TemporaryDirectory() as folder:
+      paths = {name: os.path.join(folder, name) for name in sides}
+      for name, command in sides.items():
+        output = f"--output_file={paths[name]}"
+        done = side_by_side.run_command([*command, *words, output])
+        for measure, value in zip(measures, done[1:]):
+          values[measure][name].append(value)
+      if FLAGS.reference and not number:
+        check_equal(paths["ours"], paths["reference"])
+    results.show_pass(number + 1, values)
   side_by_side.report(
     f"{os.path.basename(FLAGS.text_file)}, {FLAGS.dupe_factor} duplicates",
-    {name: {"description": "", "versions": {}} for name in seconds},
+    {name: {"description": "", "versions": {}} for name in sides},
     values,
     pairs,
     threads=os.cpu_count(),
-  )
-
-
-def timed(command: list[str]) -> Seconds:
-  """Runs a command that has to succeed; returns its times."""
-  start = time.monotonic()
-  before = os.times()
-  done = subprocess.run(command, capture_output=True, text=True, check=False)
-  after = os.times()
-  if done.returncode:
-    raise InputError(f"{' '.join(command)}: failed: {done.stderr[-2000:]}")
-  return Seconds(
-    time.monotonic() - start,
-    after.children_user
-    - before.children_user
-    + after.children_system
-    - before.children_system,
   )
 
 
@@ -130,5 +96,4 @@ def check_equal(ours: str, theirs: str) -> None:
 
 
 if __name__ == "__main__":
-  define_flags()
-  app.run(main)
+  side_by_side.run(main, define_flags)

@@ -15,14 +15,14 @@ Prints two tables: the cost of each phase, and its time on 1, 8 and 64 devices.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from absl import flags
 
 import modeling
+from benchmarks import side_by_side
 from bertlib.checkpoints import loading
-from bertlib.cli import app
 from bertlib.cli.errors import InputError
 from bertlib.data import tf_records
 from bertlib.training import memory_plan
@@ -31,54 +31,40 @@ from website import markdown
 FLAGS = flags.FLAGS
 
 
-def define_flags() -> None:
-  """Defines the flags."""
-  flags.DEFINE_string(
-    "bert_config_file", None, "Config of the model; default: BERT-Base."
-  )
-  flags.DEFINE_list("max_seq_length", ["128", "512"], "Tokens per sequence.")
-  flags.DEFINE_list(
-    "max_predictions_per_seq", ["20", "80"], "Masked tokens per sequence."
-  )
-  flags.DEFINE_list(
-    "train_batch_size", ["256"], "Global batch size, in sequences."
-  )
-  flags.DEFINE_list("num_train_steps", ["900000", "100000"], "Steps.")
-  flags.DEFINE_list(
-    "record_files",
-    None,
-    "Records of create_pretraining_data.py; only their size is used.",
-    required=True,
-  )
-  flags.DEFINE_list(
-    "sequences_per_second",
-    None,
-    "Throughput of one device, as measured.",
-    required=True,
-  )
-  flags.DEFINE_list(
-    "sequences_at_once",
-    None,
-    "Sequences per micro-batch: the number with which the throughput was"
-    " measured. Larger batches are split.",
-    required=True,
-  )
-  flags.DEFINE_enum(
-    "precision", "float32", list(_BYTES), "Precision of the measurement."
-  )
-  flags.DEFINE_list("epochs", ["9", "4"], "Number of passes over the records.")
-  flags.DEFINE_list("devices", ["1", "8", "64"], "Numbers of devices.")
-  flags.DEFINE_float(
-    "bandwidth_gb",
-    1.25,
-    "Bandwidth in GB/s (10^9 bytes) that a device sends while it receives as"
-    " much. 1.25 is Ethernet of 10 Gbit/s.",
-    lower_bound=0.0,
-  )
-
-
 # Bytes per activation.
 _BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+
+
+def define_flags() -> None:
+  """Defines the flags."""
+  side_by_side.define(
+    bert_config_file=(str, "Config of the model; default: BERT-Base."),
+    max_seq_length=(["128", "512"], "Tokens per sequence."),
+    max_predictions_per_seq=(["20", "80"], "Masked tokens per sequence."),
+    train_batch_size=(["256"], "Global batch size, in sequences."),
+    num_train_steps=(["900000", "100000"], "Steps."),
+    precision=(tuple(_BYTES), "Precision of the measurement."),
+    epochs=(["9", "4"], "Number of passes over the records."),
+    devices=(["1", "8", "64"], "Numbers of devices."),
+    bandwidth_gb=(
+      1.25,
+      "Bandwidth in GB/s (10^9 bytes) that a device sends while it receives as"
+      " much. 1.25 is Ethernet of 10 Gbit/s.",
+    ),
+  )
+  for name, meaning in (
+    (
+      "record_files",
+      "Records of create_pretraining_data.py; only their size is used.",
+    ),
+    ("sequences_per_second", "Throughput of one device, as measured."),
+    (
+      "sequences_at_once",
+      "Sequences per micro-batch: the number with which the throughput was"
+      " measured. Larger batches are split.",
+    ),
+  ):
+    flags.DEFINE_list(name, None, meaning, required=True)
 
 
 class Phase(NamedTuple):
@@ -113,6 +99,19 @@ class Phase(NamedTuple):
     return self.num_sequences / self.epochs
 
 
+# Flags of the phases, in the order of the fields.
+COLUMNS: dict[str, Callable] = {
+  "max_seq_length": int,
+  "max_predictions_per_seq": int,
+  "train_batch_size": int,
+  "num_train_steps": int,
+  "sequences_at_once": int,
+  "sequences_per_second": float,
+  "epochs": float,
+  "record_files": lambda p: os.path.getsize(p) / tf_records.count_records(p),
+}
+
+
 class Share(NamedTuple):
   """One device's share of a phase."""
 
@@ -130,39 +129,22 @@ def main(_: list[str]) -> None:
   if FLAGS.bert_config_file:
     config = loading.load_config(FLAGS.bert_config_file)
   phases = read_phases()
-  heads, *rows = phase_rows(config, phases, _BYTES[FLAGS.precision])
-  print(markdown.table(heads, rows))
-  devices = [int(number) for number in FLAGS.devices]
-  heads, *rows = device_rows(config, phases, devices, FLAGS.bandwidth_gb * 1e9)
-  print(markdown.table(heads, rows))
+  for heads, *rows in (phase_rows(config, phases), device_rows(config, phases)):
+    print(markdown.table(heads, rows))
 
 
 def read_phases() -> list[Phase]:
   """Reads the phases from the flags."""
-  record_bytes = [
-    os.path.getsize(path) / tf_records.count_records(path)
-    for path in FLAGS.record_files
-  ]
   columns = {
-    "max_seq_length": map(int, FLAGS.max_seq_length),
-    "max_predictions_per_seq": map(int, FLAGS.max_predictions_per_seq),
-    "train_batch_size": map(int, FLAGS.train_batch_size),
-    "num_train_steps": map(int, FLAGS.num_train_steps),
-    "sequences_at_once": map(int, FLAGS.sequences_at_once),
-    "sequences_per_second": map(float, FLAGS.sequences_per_second),
-    "epochs": map(float, FLAGS.epochs),
-    "record_files": record_bytes,
+    name: [kind(value) for value in getattr(FLAGS, name)]
+    for name, kind in COLUMNS.items()
   }
-  columns = {name: [*values] for name, values in columns.items()}
   number = max(map(len, columns.values()))
   for name, values in columns.items():
     if len(values) not in (1, number):
       raise InputError(f"--{name}: give one value, or one for each phase")
     columns[name] = values * (number // len(values))
   return [Phase(*values) for values in zip(*columns.values())]
-
-
-# Cost
 
 
 def num_weights(config: modeling.BertConfig) -> int:
@@ -202,13 +184,8 @@ def share(
   )
 
 
-# Tables
-
-
 def phase_rows(
-  config: modeling.BertConfig,
-  phases: Sequence[Phase],
-  dtype_size: int,
+  config: modeling.BertConfig, phases: Sequence[Phase]
 ) -> list[list[str]]:
   """Rows of the table of phases, which do not depend on the devices."""
   rows = [["", *(f"phase {n}" for n, _ in enumerate(phases, start=1))]]
@@ -216,25 +193,21 @@ def phase_rows(
   def add(name, value):
     rows.append([name, *map(value, phases)])
 
-  def flops(phase):
-    return memory_plan.step_flops(config, 1, phase.step_shape)
+  def operations(phase):
+    flops = memory_plan.step_flops(config, 1, phase.step_shape)
+    return f"{flops * phase.num_sequences / 1e18:.2f} * 10^18"
 
   def memory(phase):
-    needed = memory_plan.step_bytes(
-      config,
-      phase.at_once,
-      phase.step_shape,
-      accumulates=True,
-      dtype_size=dtype_size,
+    options = {"accumulates": True, "dtype_size": _BYTES[FLAGS.precision]}
+    shape = phase.step_shape
+    return gigabytes(
+      memory_plan.step_bytes(config, phase.at_once, shape, **options)
     )
-    return gigabytes(needed)
 
   add("tokens per sequence", lambda phase: f"{phase.seq_length}")
   add("sequences per step", lambda phase: f"{phase.batch_size:,}")
   add("steps", lambda phase: f"{phase.num_steps:,}")
-  add(
-    "operations", lambda p: f"{flops(p) * p.num_sequences / 1e18:.2f} * 10^18"
-  )
+  add("operations", operations)
   add("sequences per second, measured", lambda phase: f"{phase.rate:g}")
   add("memory per device, at most", memory)
   add("records", lambda phase: f"{phase.num_records / 1e6:,.1f} million")
@@ -244,29 +217,21 @@ def phase_rows(
 
 
 def device_rows(
-  config: modeling.BertConfig,
-  phases: Sequence[Phase],
-  devices: Sequence[int],
-  bandwidth: float,
+  config: modeling.BertConfig, phases: Sequence[Phase]
 ) -> list[list[str]]:
   """Rows of the table of devices: time and network per phase."""
-  heads = "devices, phase, micro-batches, compute per step,"
-  heads += " sent per step and device, all-reduce per step, hours"
-  rows = [heads.split(", ")]
-  for number in devices:
+  heads = ["devices", "phase", "micro-batches", "compute per step"]
+  heads += ["sent per step and device", "all-reduce per step", "hours"]
+  rows = [heads]
+  bandwidth = FLAGS.bandwidth_gb * 1e9
+  for number in map(int, FLAGS.devices):
     sent = gigabytes(exchanged_bytes(config, number))
     shares = [share(config, phase, number, bandwidth) for phase in phases]
     for count, found in enumerate(shares, start=1):
-      rows.append(
-        [
-          *(f"{number}", f"{count}"),
-          f"{found.num_micro_batches} of {found.at_once}",
-          f"{found.computing:,.2f} s",
-          sent,
-          f"{found.exchange:.2f} s",
-          f"{found.hours:,.0f}",
-        ]
-      )
+      batches = f"{found.num_micro_batches} of {found.at_once}"
+      times = f"{found.computing:,.2f} s", sent, f"{found.exchange:.2f} s"
+      hours = f"{found.hours:,.0f}"
+      rows.append([f"{number}", f"{count}", batches, *times, hours])
     hours = sum(found.hours for found in shares)
     rows.append([f"{number}", "all", "", "", "", "", f"{hours:,.0f}"])
   return rows
@@ -278,5 +243,4 @@ def gigabytes(num_bytes: float) -> str:
 
 
 if __name__ == "__main__":
-  define_flags()
-  app.run(main)
+  side_by_side.run(main, define_flags)

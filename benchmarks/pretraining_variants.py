@@ -19,7 +19,7 @@ import sys
 
 from absl import flags
 
-from bertlib.cli import app
+from benchmarks import side_by_side
 from bertlib.io import text_files
 from bertlib.reporting import event_files
 from website import markdown
@@ -42,28 +42,21 @@ SIZES = ["--max_seq_length=64", "--max_predictions_per_seq=20"]
 DATA = [*SIZES, "--short_seq_prob=1", "--dupe_factor=2"]
 TRAINING = [
   *SIZES,
-  "--do_train",
-  "--do_eval",
-  "--train_batch_size=32",
-  "--eval_batch_size=32",
-  "--learning_rate=1e-3",
-  "--warmup_proportion=0.1",
-  "--bias_correction",
-  "--precision=auto",
+  *("--do_train", "--do_eval", "--eval_steps=250", "--eval_batch_size=32"),
+  *("--train_batch_size=32", "--learning_rate=1e-3", "--bias_correction"),
+  *("--warmup_proportion=0.1", "--precision=auto"),
 ]
 
 
 def define_flags() -> None:
   """Defines the flags."""
-  for name, meaning in {
-    "text_file": "Text: a sentence per line, a blank line between documents.",
-    "vocab_file": "Vocabulary.",
-    "bert_config_file": "Config of the model.",
-    "folder": "Folder for all files.",
-  }.items():
-    flags.DEFINE_string(name, None, meaning, required=True)
-  flags.DEFINE_integer("tokens", 3_000_000, "Tokens per training.")
-  flags.DEFINE_integer("eval_steps", 250, "Steps between two evaluations.")
+  side_by_side.require(
+    text_file="Text: a sentence per line, a blank line between documents.",
+    vocab_file="Vocabulary.",
+    bert_config_file="Config of the model.",
+    folder="Folder for all files.",
+  )
+  side_by_side.define(tokens=(3_000_000, "Tokens per training."))
 
 
 def main(_: list[str]) -> None:
@@ -120,7 +113,6 @@ def train(name: str, records: str, held_out: str, more: list[str]):
     f"--bert_config_file={FLAGS.bert_config_file}",
     f"--output_dir={path(name)}",
     f"--token_budget={FLAGS.tokens}",
-    f"--eval_steps={FLAGS.eval_steps}",
     *TRAINING,
     *more,
   )
@@ -146,5 +138,4 @@ def draw(curves: dict[str, list[tuple[int, float]]]) -> None:
 
 
 if __name__ == "__main__":
-  define_flags()
-  app.run(main)
+  side_by_side.run(main, define_flags)

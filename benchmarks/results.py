@@ -7,14 +7,12 @@ lines in docs/results/performance.
 from __future__ import annotations
 
 import dataclasses
-import datetime
 import json
 import os
 import re
 import shlex
 import statistics
-import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any, Callable, NamedTuple
 
 # Value of each pass, by measure and side.
@@ -22,7 +20,7 @@ Values = dict
 
 # Other work of the machine: processes that ran or waited, before the benchmark
 # added its own.
-_LOAD = round(os.getloadavg()[0], 1) if hasattr(os, "getloadavg") else None
+LOAD = round(os.getloadavg()[0], 1) if hasattr(os, "getloadavg") else None
 
 
 class Measure(NamedTuple):
@@ -32,6 +30,8 @@ class Measure(NamedTuple):
   # Whether it is the quality of a model; of all others, such as seconds and
   # bytes, less is better.
   is_metric: bool = False
+  # For a ratio above one, and below.
+  words: tuple[str, str] = ("faster", "slower")
 
 
 def _seconds(value: float) -> str:
@@ -52,12 +52,6 @@ def _rate(unit: str) -> Callable[[float], str]:
   return show
 
 
-def _gigabytes(value: float) -> str:
-  return f"{value / 1e9:.2f} GB"
-
-
-_METRIC = Measure("{:.4f}".format, is_metric=True)
-
 MEASURES = {
   "a step": Measure(_seconds),
   "an epoch": Measure(_seconds),
@@ -71,12 +65,13 @@ MEASURES = {
   "ids": Measure(_rate("lines")),
   "tokens with offsets": Measure(_rate("lines")),
   "tokenization": Measure(_rate("lines")),  # of results before 0.17
-  "peak": Measure(_gigabytes),
-  "spearman": _METRIC,
-  "pearson": _METRIC,
-  "ndcg@10": _METRIC,
-  "mrr@10": _METRIC,
-  "recall@10": _METRIC,
+  "peak": Measure(
+    lambda value: f"{value / 1e9:.2f} GB", words=("less here", "more here")
+  ),
+  **dict.fromkeys(
+    ("spearman", "pearson", "ndcg@10", "mrr@10", "recall@10"),
+    Measure("{:.4f}".format, is_metric=True),
+  ),
 }
 
 
@@ -115,54 +110,14 @@ class Result:
   more: dict[str, Any] = dataclasses.field(default_factory=dict)
 
 
-def make(
-  work: str,
-  sides: Mapping[str, Mapping[str, Any]],
-  values: Values,
-  ratios: Iterable[Ratio],
-  threads: int,
-  **optional: Any,
-) -> Result:
-  """The result of the running benchmark."""
-  from bertlib.reporting import receipts
-
-  return Result(
-    benchmark=_main_module().rpartition(".")[2],
-    work=work,
-    command=command_line(_main_module(), sys.argv[1:]),
-    date=datetime.date.today().isoformat(),
-    **processor(),
-    threads=threads,
-    versions=receipts.versions(),
-    sides={
-      name: {key: answer.get(key) for key in ("description", "versions")}
-      for name, answer in sides.items()
-    },
-    values=values,
-    ratios=list(ratios),
-    load=_LOAD,
-    **optional,
-  )
-
-
-def _main_module() -> str:
-  return sys.modules["__main__"].__spec__.name
-
-
 def command_line(module: str, arguments: Iterable[str]) -> str:
   """A command to repeat: without folders and the file of results."""
   words = [re.sub(r"[^=,]*/(?=[^/])", "", word) for word in arguments]
-  words = [f"{n}={v}" for n, v in _variables()] + [
-    *("python", "-m", module),
-    *words,
-  ]
+  # Those that change how TensorFlow computes.
+  changes = re.compile(r"(ONEDNN|OMP|TF_(ENABLE|NUM|XLA))_").match
+  variables = [f"{n}={v}" for n, v in sorted(os.environ.items()) if changes(n)]
+  words = [*variables, "python", "-m", module, *words]
   return re.sub(r" --?json_file[= ]\S+", "", shlex.join(words))
-
-
-def _variables() -> Iterable[tuple[str, str]]:
-  """Variables of the environment that change how TensorFlow computes."""
-  names = re.compile(r"(ONEDNN|OMP|TF_(ENABLE|NUM|XLA))_")
-  return [(n, v) for n, v in sorted(os.environ.items()) if names.match(n)]
 
 
 def processor() -> dict[str, str]:
@@ -188,16 +143,8 @@ def compare(
   for measure, side, against in pairs:
     by_side = values[measure]
     ratios = [b / a for a, b in zip(by_side[side], by_side[against])]
-    found.append(
-      Ratio(
-        measure,
-        side,
-        against,
-        statistics.median(ratios),
-        min(ratios),
-        max(ratios),
-      )
-    )
+    spread = statistics.median(ratios), min(ratios), max(ratios)
+    found.append(Ratio(measure, side, against, *spread))
   return found
 
 
@@ -209,9 +156,6 @@ def pairs_with(first: str, values: Values) -> list[tuple[str, str, str]]:
     for other in by_side
     if other != first and not MEASURES[measure].is_metric
   ]
-
-
-# Printing and keeping
 
 
 def show_pass(number: int, values: Values) -> None:

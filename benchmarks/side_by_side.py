@@ -16,18 +16,21 @@ module import `bertlib` only in the driver.
 from __future__ import annotations
 
 import contextlib
+import datetime
 import functools
 import importlib
 import json
 import os
 import platform
+import shlex
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
-from typing import Any, Callable
+from typing import Any, Callable, NamedTuple
 
 from absl import flags
 
@@ -35,8 +38,15 @@ from benchmarks import results
 from benchmarks.results import Values
 
 FLAGS = flags.FLAGS
+flags.disclaim_key_flags()  # those defined here are those of the benchmark
 Answer = dict  # an answer of a side: values by name
+Answers = Iterator  # of the answers of a side that runs
+Settings = SimpleNamespace  # the flags, and the settings of a side
 PRECISIONS = ["float32", "bfloat16"]
+PEER_PYTHON = (
+  ".venv-bench-peers/bin/python",
+  "Python with the peers; empty: run only ours.",
+)
 _COMPILED = ", torch.compile"
 
 # Variables that set the number of threads of TensorFlow, PyTorch, tokenizers.
@@ -48,60 +58,128 @@ _THREADS = [
 ]
 
 
+def define(**meanings: tuple[Any, str]) -> None:
+  """Defines flags by name: the default, and what the flag means.
+
+  A type stands for no default, a tuple for choices, the first of which is the
+  default. Integers are at least 1, or 0 if that is the default; floats are at
+  least 0.
+  """
+  for name, (default, meaning) in meanings.items():
+    kind = default if isinstance(default, type) else type(default)
+    value = None if kind is default else default
+    if kind is tuple:
+      flags.DEFINE_enum(name, value[0], value, meaning)
+    elif kind in (int, float):
+      least = 1 if kind is int and value != 0 else 0
+      number = flags.DEFINE_integer if kind is int else flags.DEFINE_float
+      number(name, value, meaning, lower_bound=least)
+    else:
+      others = {bool: flags.DEFINE_bool, list: flags.DEFINE_list}
+      others.get(kind, flags.DEFINE_string)(name, value, meaning)
+
+
+def require(**meanings: str) -> None:
+  """Defines flags that have to be given: texts, by name."""
+  for name, meaning in meanings.items():
+    flags.DEFINE_string(name, None, meaning, required=True)
+
+
 def define_flags(passes: int = 5) -> None:
   """Defines the flags that benchmarks share; each uses some."""
-  flags.DEFINE_integer(
-    "passes", passes, "Passes over all sides.", lower_bound=1
+  precisions = ("auto", *PRECISIONS)
+  trial = "auto takes the faster in a trial."
+  define(
+    peer_python=PEER_PYTHON,
+    passes=(passes, "Passes over all sides."),
+    json_file=(str, "Append the results to this file, as JSON lines."),
+    num_threads=(int, "Threads per side; default: as many as cores."),
+    precision=((*precisions, "float16"), "Ours, see run_classifier.py."),
+    xla=(("auto", "on", "off"), "Ours."),
+    peer_precision=(precisions, f"Precision of PyTorch; {trial}"),
+    torch_compile=(
+      ("auto", "on", "off"),
+      f"Whether PyTorch compiles its model; {trial}",
+    ),
+    reference=(str, "Checkout of google-research/bert."),
+    reference_python=("python3.7", "Python that runs the reference."),
   )
-  flags.DEFINE_string(
-    "json_file", None, "Append the results to this file, as JSON lines."
+
+
+def define_model_flags() -> None:
+  """Defines the flags of a model with random weights, its batch and memory."""
+  define(
+    layers=(12, "Layers."),
+    hidden=(768, "Hidden size H; the intermediate size is 4 H."),
+    heads=(12, "Attention heads."),
+    batch_size=(16, "Examples per step."),
+    seq_length=(128, "Tokens per example."),
+    gradient_accumulation_steps=(1, "Micro-batches."),
+    recompute_activations=(False, "Gradient checkpointing, on both sides."),
+    memory_gb=(float, "Ours: sets the two flags above."),
   )
-  flags.DEFINE_integer(
-    "num_threads",
-    None,
-    "Threads per side; default: as many as cores.",
-    lower_bound=1,
+
+
+def define_encoder_flags() -> None:
+  """Defines the flags of a trained encoder, for both sides, and its batch."""
+  require(
+    model_dir="Folder with bert_config.json, vocab.txt and bert_model.ckpt,"
+    " such as convert_checkpoint.py writes.",
+    hugging_face_dir="The same model for transformers.",
   )
-  flags.DEFINE_enum(
-    "precision",
-    "auto",
-    ["auto", *PRECISIONS, "float16"],
-    "Ours, see run_classifier.py.",
-  )
-  flags.DEFINE_string(
-    "peer_python",
-    ".venv-bench-peers/bin/python",
-    "Python with the peers; empty: run only ours.",
-  )
-  flags.DEFINE_enum(
-    "peer_precision",
-    "auto",
-    ["auto", *PRECISIONS],
-    "Precision of PyTorch; auto takes the faster in a trial.",
-  )
-  flags.DEFINE_enum(
-    "torch_compile",
-    "auto",
-    ["auto", "on", "off"],
-    "Whether PyTorch compiles its model; auto takes the faster in a trial.",
-  )
-  flags.DEFINE_string("reference", None, "Checkout of google-research/bert.")
-  flags.DEFINE_string(
-    "reference_python", "python3.7", "Python that runs the reference."
+  define(
+    batch_size=(32, "Examples per batch."),
+    max_seq_length=(128, "Tokens; longer pairs are truncated."),
   )
 
 
 # The driver
 
 
-def compare(sides: list[Callable], work: str) -> None:
+class Side(NamedTuple):
+  """A way to do the work, see above."""
+
+  name: str
+  function: Callable
+  python: str = sys.executable
+  settings: Any = None  # what the function gets besides the flags, by name
+
+
+def run(main: Callable, define_flags: Callable) -> None:
+  """Runs a benchmark as a command."""
+  from bertlib.cli import app
+
+  define_flags()
+  app.run(main)
+
+
+def chosen(sides: list[Callable], **settings: Any) -> list[Side]:
+  """The sides whose Python the flags name."""
+  python_of = {
+    "ours": sys.executable,
+    "reference": FLAGS.reference and FLAGS.reference_python,
+  }
+  found = []
+  for side in sides:
+    name = side.__name__
+    python = python_of.get(name, FLAGS.peer_python)
+    found.append(Side(name.replace("_", " "), side, python, settings))
+  return [side for side in found if side.python]
+
+
+def compare(sides: list[Side], work: str, pairs: Any = None) -> Values:
   """Runs the sides in turns, and reports ratios with their range."""
   with contextlib.ExitStack() as stack:
-    workers = [stack.enter_context(Worker(*side)) for side in chosen(sides)]
-    for worker in workers[1:]:
-      print_difference(workers[0], worker)
+    workers = [stack.enter_context(Worker(side)) for side in sides]
+    first, *others = (worker.first_answer.get("outputs") for worker in workers)
+    for worker, outputs in zip(workers[1:], others):
+      if first and outputs:
+        largest = max(abs(a - b) for a, b in zip(first, outputs))
+        name = worker.name
+        print(f"outputs of {name} and ours differ by at most {largest:.1g}")
     values = alternate(workers)
-  report(work, {w.name: w.first_answer for w in workers}, values)
+  report(work, {w.name: w.first_answer for w in workers}, values, pairs)
+  return values
 
 
 def alternate(workers: list[Worker], request: str = "") -> Values:
@@ -116,76 +194,80 @@ def alternate(workers: list[Worker], request: str = "") -> Values:
   return values
 
 
+def one_by_one(
+  sides: list[Side], rounds: int, asks: int
+) -> tuple[dict[str, Answer], Values]:
+  """Runs one side at a time, in a new process per round, in turns.
+
+  Returns the first answers, and the values of all works, `asks` per process.
+  """
+  answers: dict[str, Answer] = {}
+  values: Values = {}
+  for number in range(rounds):
+    for side in sides[:: -1 if number % 2 else 1]:
+      with Worker(side) as worker:
+        answers[side.name] = worker.first_answer
+        for _ in range(asks):
+          for measure, value in worker.ask().items():
+            by_side = values.setdefault(measure, {s.name: [] for s in sides})
+            by_side[side.name].append(value)
+    results.show_pass(number + 1, values)
+  return answers, values
+
+
 def report(
   work: str,
   sides: dict[str, Answer],
   values: Values,
   pairs: list[tuple[str, str, str]] | None = None,
-  threads: int | None = None,
   **optional: Any,
-) -> None:
-  """Prints a result, and appends it to `--json_file`."""
+) -> results.Result:
+  """Prints a result, appends it to `--json_file`, and returns it."""
+  from bertlib.reporting import receipts
+
   if pairs is None:
     pairs = results.pairs_with(next(iter(sides)), values)
-  if threads is None:
-    threads = FLAGS.num_threads or os.cpu_count()
-  ratios = results.compare(values, pairs)
-  result = results.make(work, sides, values, ratios, threads, **optional)
+  module = sys.modules["__main__"].__spec__.name
+  result = results.Result(
+    benchmark=module.rpartition(".")[2],
+    work=work,
+    command=results.command_line(module, sys.argv[1:]),
+    date=datetime.date.today().isoformat(),
+    **results.processor(),
+    versions=receipts.versions(),
+    sides={
+      name: {key: answer.get(key) for key in ("description", "versions")}
+      for name, answer in sides.items()
+    },
+    values=values,
+    ratios=results.compare(values, pairs),
+    load=results.LOAD,
+    **{"threads": FLAGS.num_threads or os.cpu_count(), **optional},
+  )
   results.show(result)
   if FLAGS.json_file:
     results.append(FLAGS.json_file, result)
-
-
-def chosen(sides: list[Callable]) -> list[tuple[str, Callable, str]]:
-  """Name, function and Python of the sides whose Python the flags name."""
-  python_of = {
-    "ours": sys.executable,
-    "reference": FLAGS.reference and FLAGS.reference_python,
-  }
-  named = [
-    (
-      side.__name__.replace("_", " "),
-      side,
-      python_of.get(side.__name__, FLAGS.peer_python),
-    )
-    for side in sides
-  ]
-  return [side for side in named if side[-1]]
-
-
-def print_difference(ours: Worker, theirs: Worker) -> None:
-  """Prints the largest difference between outputs."""
-  if "outputs" in ours.first_answer and "outputs" in theirs.first_answer:
-    pairs = zip(ours.first_answer["outputs"], theirs.first_answer["outputs"])
-    largest = max(abs(a - b) for a, b in pairs)
-    print(
-      f"largest difference between outputs of {theirs.name} and ours:"
-      f" {largest:.1g}"
-    )
+  return result
 
 
 class Worker:
-  """The process of a side, as a context manager.
+  """The process of a side, and its `first_answer`, as a context manager."""
 
-  Attributes:
-    name: name of the side.
-    first_answer: `description`, `versions` and `outputs` of the side.
-  """
-
-  def __init__(self, name: str, side: Callable, python: str, **more: Any):
+  def __init__(self, side: Side):
     """Starts the process and waits until it is warm."""
-    self.name = name
+    self.name = side.name
     self._stderr = tempfile.TemporaryFile("w+")  # noqa: SIM115 (closed at exit)
-    module = side.__module__
+    module = side.function.__module__
     if module == "__main__":
       module = sys.modules["__main__"].__spec__.name
-    settings = json.dumps({**FLAGS.flag_values_dict(), **more})
+    settings = {**FLAGS.flag_values_dict(), **(side.settings or {})}
+    words = ["-m", __spec__.name, module, side.function.__name__]
     # TensorFlow leaves oneDNN off on processors without VNNI unless asked.
     environment = {"TF_ENABLE_ONEDNN_OPTS": "1", "TF_CPP_MIN_LOG_LEVEL": "2"}
     if FLAGS.num_threads:
       environment.update(dict.fromkeys(_THREADS, str(FLAGS.num_threads)))
     self._process = subprocess.Popen(
-      [python, "-m", __spec__.name, module, side.__name__, settings],
+      [side.python, *words, json.dumps(settings)],
       stdin=subprocess.PIPE,
       stdout=subprocess.PIPE,
       stderr=self._stderr,
@@ -240,7 +322,7 @@ def work(module: str, side: str, settings: str) -> None:
   answers = os.fdopen(os.dup(1), "w")
   os.dup2(2, 1)  # output of libraries is not an answer
   function = getattr(importlib.import_module(module), side)
-  running = function(SimpleNamespace(**json.loads(settings)))
+  running = function(Settings(**json.loads(settings)))
   answer = next(running)
   answer.setdefault("versions", versions())
   while True:
@@ -276,37 +358,72 @@ def timed(function: Callable, *args: Any) -> float:
   return time.perf_counter() - start
 
 
-def best_precision(run: Callable[[str], Any], asked: str) -> tuple[str, str]:
-  """The precision in which a peer is fastest on this machine."""
-  (precision, _), description = best_variant(
-    lambda precision, compiles: run(precision), asked, "off"
-  )
-  return precision, description
+def repeat(times: int, function: Callable, *args: Any) -> None:
+  """Calls a function several times."""
+  for _ in range(times):
+    function(*args)
+
+
+def passes(
+  description: str, measure: str, times: int, function: Callable, *args: Any
+) -> Answers:
+  """A side that makes `times` calls per pass, and gives the time of one."""
+  yield {"description": description}
+  while True:
+    yield {measure: timed(repeat, times, function, *args) / times}
+
+
+class Done(NamedTuple):
+  """A command that has ended."""
+
+  output: str  # its standard output
+  seconds: float  # wall-clock time
+  processor_seconds: float  # of all its threads
+
+
+def run_command(
+  words: Sequence[str], watch: Callable[[str], Any] = lambda line: None
+) -> Done:
+  """Runs a command that has to succeed; `watch` gets its lines of progress."""
+  start, before = time.perf_counter(), os.times()
+  log = []
+  with tempfile.TemporaryFile("w+") as output:
+    process = subprocess.Popen(
+      words, stdout=output, stderr=subprocess.PIPE, text=True
+    )
+    for line in process.stderr:
+      log.append(line)
+      watch(line)
+    if process.wait():
+      from bertlib.cli.errors import InputError
+
+      raise InputError(f"{shlex.join(words)}: failed: {''.join(log)[-2000:]}")
+    seconds, after = time.perf_counter() - start, os.times()
+    user = after.children_user - before.children_user
+    system = after.children_system - before.children_system
+    output.seek(0)
+    return Done(output.read(), seconds, user + system)
 
 
 def best_variant(
-  run: Callable[[str, bool], Any], precision: str, torch_compile: str
+  run: Callable[[str, bool], Any], settings: Settings
 ) -> tuple[tuple[str, bool], str]:
   """How a peer is fastest on this machine."""
-  precisions, note = [precision], ""
-  if precision == "auto":
+  precisions, note = [settings.peer_precision], ""
+  if precisions == ["auto"]:
     precisions = PRECISIONS
     slower = product_seconds("bfloat16") / product_seconds("float32")
     if slower > 4:  # a trial would take minutes
       precisions = ["float32"]
       note = f"; products in bfloat16 take {slower:.0f} times as long"
+  asked = settings.torch_compile
   variants = {
     name: (precision, compiles)
     for precision in precisions
-    for name, compiles in with_compiled(precision, torch_compile).items()
+    for name, compiles in with_compiled(precision, asked).items()
   }
-  best, description = fastest(
-    {
-      name: functools.partial(run, *variant)
-      for name, variant in variants.items()
-    },
-    repeats=1,
-  )
+  runs = {name: functools.partial(run, *how) for name, how in variants.items()}
+  best, description = fastest(runs, repeats=1)
   return variants[best], description + note
 
 

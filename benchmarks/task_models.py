@@ -71,45 +71,36 @@ def run_of(
   name: str, *arguments: str, config: modeling.BertConfig = CONFIG
 ) -> Run:
   """A run of a task, without loading anything."""
-  if name == "squad":
-    settings = settings_of(SquadSettings, "--warmup_proportion=0", *arguments)
+  first, _, kind = name.partition(" ")
+  command = {
+    "squad": SquadSettings,
+    "ner": NerSettings,
+    "pretraining": PretrainingSettings,
+    "embeddings": EmbeddingSettings,
+  }.get(first, ClassifierSettings)
+  more = ["--warmup_proportion=0"]
+  if first == "pretraining":
+    more = ["--max_predictions_per_seq=3", "--num_warmup_steps=0"]
+  settings = settings_of(command, *more, *arguments)
+  if first == "squad":
     task = run_squad.make_task(settings)
-  elif name == "ner":
-    settings = settings_of(NerSettings, "--warmup_proportion=0", *arguments)
+  elif first == "ner":
     task = run_ner.make_task(settings, LABELS)
-  elif name.startswith("pretraining"):
-    settings = settings_of(
-      PretrainingSettings,
-      "--max_predictions_per_seq=3",
-      "--num_warmup_steps=0",
-      *arguments,
-    )
+  elif first == "pretraining":
     task = run_pretraining.make_task(settings)
-    if name == "pretraining packed":
+    if kind == "packed":
       layout = pretraining_instances.record_layout(LENGTH, 3, True, 4)
       task = dataclasses.replace(task, features=layout)
-  elif name.startswith("embeddings "):
-    settings = settings_of(
-      EmbeddingSettings, "--warmup_proportion=0", *arguments
-    )
-    kind = name.partition(" ")[2]
+  elif first == "embeddings":
     texts = LABELS[: {"triplets": 3, "labeled_texts": 1}.get(kind, 2)]
     train_set = [Example(list(texts), score) for score in (0.0, 1.0)]
-    task = run_embeddings.make_task(
-      settings,
-      embedding_inputs.Data(kind, train_set, None, (), (), (), {}),
-    )
+    data = embedding_inputs.Data(kind, train_set, None, (), (), (), {})
+    task = run_embeddings.make_task(settings, data)
   else:
-    settings = settings_of(
-      ClassifierSettings, "--warmup_proportion=0", *arguments
-    )
-    kind, _, weighted = name.partition(" ")
-    problem = Problem(kind, () if kind == "regression" else LABELS)
-    task = run_classifier.make_task(
-      settings,
-      types.SimpleNamespace(problem=problem, metrics=[], model_task="task"),
-    )
-    if weighted:
+    problem = Problem(first, () if first == "regression" else LABELS)
+    data = types.SimpleNamespace(problem=problem, metrics=[], model_task="task")
+    task = run_classifier.make_task(settings, data)
+    if kind == "weighted":
       weights = {"label_weights": [0.5, 1.0, 2.0]}
       arguments = {**task.model_arguments, **weights}
       task = dataclasses.replace(task, model_arguments=arguments)

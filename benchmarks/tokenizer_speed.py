@@ -24,13 +24,12 @@ import random
 import time
 import tracemalloc
 from collections.abc import Iterable, Iterator
-from typing import Any, Callable
+from typing import Any
 
 from absl import flags
 
 import tokenization
 from benchmarks import results, side_by_side
-from bertlib.cli import app
 from bertlib.cli.errors import InputError
 
 FLAGS = flags.FLAGS
@@ -38,36 +37,37 @@ FLAGS = flags.FLAGS
 
 def define_flags() -> None:
   """Defines the flags."""
-  flags.DEFINE_string("vocab_file", None, "Vocabulary.", required=True)
-  flags.DEFINE_string(
-    "text_file",
-    None,
-    "UTF-8 text, one text per line; may be gzipped.",
-    required=True,
-  )
-  flags.DEFINE_bool("do_lower_case", True, "Lower-case the text.")
   side_by_side.define_flags(passes=7)
-  flags.adopt_module_key_flags(side_by_side)
+  side_by_side.require(
+    vocab_file="Vocabulary.",
+    text_file="UTF-8 text, one text per line; may be gzipped.",
+  )
+  side_by_side.define(do_lower_case=(True, "Lower-case the text."))
 
 
 def main(_: list[str]) -> None:
   """Compares the results of both, times them and measures the cache."""
   os.environ["TOKENIZERS_PARALLELISM"] = "false"
-  lines = read_lines(FLAGS.text_file)
+  opener = gzip.open if FLAGS.text_file.endswith(".gz") else open
+  with opener(FLAGS.text_file, "rt", encoding="utf-8") as file:
+    lines = [line.rstrip("\n") for line in file if line.strip()]
   print(check_equal(lines), flush=True)
   values = {kind: {side: [] for side in sides} for kind, sides in KINDS.items()}
   for number in range(FLAGS.passes):
     for kind, sides in KINDS.items():
       for side in list(sides)[:: -1 if number % 2 else 1]:
-        seconds = processor_seconds(sides[side], MAKERS[side](), lines)
+        tokenizer = MAKERS[side]()
+        gc.collect()
+        start = time.process_time()
+        result = sides[side](tokenizer, lines)
+        seconds = time.process_time() - start
+        del result  # freed after the time is taken
         values[kind][side].append(seconds / len(lines))
     results.show_pass(number + 1, values)
+  answer = {"description": "", "versions": side_by_side.versions()}
   side_by_side.report(
     f"{len(lines):,} lines of {os.path.basename(FLAGS.text_file)}",
-    {
-      side: {"description": "", "versions": side_by_side.versions()}
-      for side in MAKERS
-    },
+    dict.fromkeys(MAKERS, answer),
     values,
     threads=1,
   )
@@ -75,13 +75,6 @@ def main(_: list[str]) -> None:
     print(f"cache of {kind} for this text: {cache_peak(kind, lines)}")
     peak = cache_peak(kind, shuffled(lines), most_chunks=300_000)
     print(f"cache of {kind} for shuffled characters: {peak}", flush=True)
-
-
-def read_lines(path: str) -> list[str]:
-  """Non-empty lines of a text file, without line ends."""
-  opener = gzip.open if path.endswith(".gz") else open
-  with opener(path, "rt", encoding="utf-8") as file:
-    return [line.rstrip("\n") for line in file if line.strip()]
 
 
 def ours() -> tokenization.FullTokenizer:
@@ -109,67 +102,42 @@ def peer() -> Any:
   return tokenizer
 
 
-def our_ids(
-  tokenizer: tokenization.FullTokenizer, lines: Iterable[str]
-) -> list[list[int]]:
-  """Ids of each line."""
-  return [tokenizer.encode(line) for line in lines]
-
-
-def our_offsets(
-  tokenizer: tokenization.FullTokenizer, lines: Iterable[str]
-) -> list[tuple[list[str], list[tuple[int, int]]]]:
-  """Tokens of each line, and their ranges."""
-  return [tokenizer.tokenize_with_offsets(line) for line in lines]
-
-
-def peer_ids(tokenizer: Any, lines: list[str]) -> list[list[int]]:
-  """Ids of each line, by `tokenizers`."""
-  encodings = tokenizer.encode_batch_fast(lines, add_special_tokens=False)
-  return [encoding.ids for encoding in encodings]
-
-
-def peer_offsets(
-  tokenizer: Any, lines: list[str]
-) -> list[tuple[list[str], list[tuple[int, int]]]]:
-  """Tokens of each line, and their ranges, by `tokenizers`."""
-  encodings = tokenizer.encode_batch(lines, add_special_tokens=False)
-  return [(encoding.tokens, encoding.offsets) for encoding in encodings]
-
-
 MAKERS = {"ours": ours, "tokenizers": peer}
+# Functions of a tokenizer and lines.
 KINDS = {
-  "ids": {"ours": our_ids, "tokenizers": peer_ids},
-  "tokens with offsets": {"ours": our_offsets, "tokenizers": peer_offsets},
+  "ids": {
+    "ours": lambda own, lines: [own.encode(line) for line in lines],
+    "tokenizers": lambda other, lines: [
+      encoding.ids
+      for encoding in other.encode_batch_fast(lines, add_special_tokens=False)
+    ],
+  },
+  "tokens with offsets": {
+    "ours": lambda own, lines: [
+      own.tokenize_with_offsets(line) for line in lines
+    ],
+    "tokenizers": lambda other, lines: [
+      (encoding.tokens, encoding.offsets)
+      for encoding in other.encode_batch(lines, add_special_tokens=False)
+    ],
+  },
 }
 
 
 def check_equal(lines: list[str]) -> str:
   """Compares both tokenizers; returns what is equal, in words."""
-  own, other = ours(), peer()
+  sides = {name: make() for name, make in MAKERS.items()}
+  ids, tokens = KINDS.values()
   num_equal = 0
   for line in lines:
-    [(our_tokens, our_ranges)] = our_offsets(own, [line])
-    [(peer_tokens, peer_ranges)] = peer_offsets(other, [line])
-    same_ids = our_ids(own, [line]) == peer_ids(other, [line])
-    if not same_ids or our_tokens != peer_tokens:
+    own_ids, peer_ids = (ids[name](sides[name], [line]) for name in sides)
+    [own], [other] = (tokens[name](sides[name], [line]) for name in sides)
+    if own_ids != peer_ids or own[0] != other[0]:
       raise InputError(f"{FLAGS.text_file}: ids differ for the line {line!r}")
-    num_equal += our_ranges == peer_ranges
+    num_equal += own[1] == other[1]
   return (
     f"ids and tokens of {len(lines)} lines equal, offsets of {num_equal} lines"
   )
-
-
-def processor_seconds(
-  function: Callable[[Any, list[str]], Any], tokenizer: Any, lines: list[str]
-) -> float:
-  """Processor seconds of a call."""
-  gc.collect()
-  start = time.process_time()
-  result = function(tokenizer, lines)
-  seconds = time.process_time() - start
-  del result  # freed after the time is taken
-  return seconds
 
 
 def shuffled(lines: list[str]) -> Iterator[str]:
@@ -198,5 +166,4 @@ def cache_peak(
 
 
 if __name__ == "__main__":
-  define_flags()
-  app.run(main)
+  side_by_side.run(main, define_flags)

@@ -13,14 +13,12 @@ from __future__ import annotations
 import functools
 import os
 import sys
-from collections.abc import Iterator
-from types import SimpleNamespace
 from typing import Any, Callable
 
 from absl import flags
 
 from benchmarks import side_by_side
-from benchmarks.side_by_side import Answer, timed
+from benchmarks.side_by_side import Answers, Settings, passes, repeat
 
 FLAGS = flags.FLAGS
 
@@ -28,59 +26,35 @@ FLAGS = flags.FLAGS
 def define_flags() -> None:
   """Defines the flags."""
   side_by_side.define_flags()
-  flags.adopt_module_key_flags(side_by_side)
-  define_model_flags()
-  flags.DEFINE_integer("steps", 3, "Steps per pass.", lower_bound=1)
-
-
-def define_model_flags() -> None:
-  """Defines the flags of model, batch and memory."""
-  flags.DEFINE_integer("layers", 12, "Layers.")
-  flags.DEFINE_integer(
-    "hidden", 768, "Hidden size H; the intermediate size is 4 H."
-  )
-  flags.DEFINE_integer("heads", 12, "Attention heads.")
-  flags.DEFINE_integer("batch_size", 16, "Examples per step.")
-  flags.DEFINE_integer("seq_length", 128, "Tokens per example.")
-  flags.DEFINE_enum("xla", "auto", ["auto", "on", "off"], "Ours.")
-  flags.DEFINE_integer("gradient_accumulation_steps", 1, "Micro-batches.")
-  flags.DEFINE_bool(
-    "recompute_activations", False, "Gradient checkpointing, on both sides."
-  )
-  flags.DEFINE_float("memory_gb", None, "Ours: sets the two flags above.")
+  side_by_side.define_model_flags()
+  side_by_side.define(steps=(3, "Steps per pass."))
 
 
 def main(_: list[str]) -> None:
   """Times steps and reports ratios."""
-  side_by_side.compare([ours, hugging_face, reference], name_of_work())
+  sides = side_by_side.chosen([ours, hugging_face, reference])
+  side_by_side.compare(sides, name_of_work())
 
 
-# Sides
-
-
-def ours(settings: SimpleNamespace) -> Iterator[Answer]:
+def ours(settings: Settings) -> Answers:
   """A step of ours, as in run_classifier.py."""
   _, keywords = plan(settings)
   yield from graph_side(settings, describe(keywords), **keywords)
 
 
-def reference(settings: SimpleNamespace) -> Iterator[Answer]:
+def reference(settings: Settings) -> Answers:
   """A step of the original."""
   import_from(settings.reference)
   yield from graph_side(settings, "float32")
 
 
-def hugging_face(settings: SimpleNamespace) -> Iterator[Answer]:
+def hugging_face(settings: Settings) -> Answers:
   """A step of transformers."""
   import torch
   import transformers
 
   torch.manual_seed(1)
-  names = ["input_ids", "attention_mask", "token_type_ids", "labels"]
-  batch = {
-    name: torch.tensor(array, dtype=torch.int64)
-    for name, array in zip(names, random_batch(settings).values())
-  }
+  batch = torch_batch(settings)
   model = transformers.AutoModelForSequenceClassification.from_config(
     transformers.BertConfig(**sizes(settings))
   )
@@ -88,17 +62,11 @@ def hugging_face(settings: SimpleNamespace) -> Iterator[Answer]:
     model.gradient_checkpointing_enable()
   step = torch_step(model, settings.gradient_accumulation_steps)
   variant, description = side_by_side.best_variant(
-    functools.partial(step, batch),
-    settings.peer_precision,
-    settings.torch_compile,
+    functools.partial(step, batch), settings
   )
-  yield {"description": description}
-  while True:
-    seconds = timed(repeat, settings.steps, step, batch, *variant)
-    yield {"a step": seconds / settings.steps}
-
-
-# Helpers
+  yield from passes(
+    description, "a step", settings.steps, step, batch, *variant
+  )
 
 
 def name_of_work() -> str:
@@ -109,7 +77,7 @@ def name_of_work() -> str:
   return f"{model}, {FLAGS.batch_size} x {FLAGS.seq_length} tokens"
 
 
-def sizes(settings: SimpleNamespace) -> dict[str, int]:
+def sizes(settings: Settings) -> dict[str, int]:
   """Sizes of the model, by the names that all sides use."""
   return {
     "vocab_size": 30522,
@@ -121,7 +89,7 @@ def sizes(settings: SimpleNamespace) -> dict[str, int]:
   }
 
 
-def random_batch(settings: SimpleNamespace) -> dict[str, Any]:
+def random_batch(settings: Settings) -> dict[str, Any]:
   """Features of a batch without padding, int32."""
   import numpy as np
 
@@ -136,42 +104,39 @@ def random_batch(settings: SimpleNamespace) -> dict[str, Any]:
   return {name: array.astype(np.int32) for name, array in batch.items()}
 
 
+def torch_batch(settings: Settings, device: str = "cpu") -> dict[str, Any]:
+  """The same batch for transformers, int64."""
+  import torch
+
+  names = ["input_ids", "attention_mask", "token_type_ids", "labels"]
+  return {
+    name: torch.tensor(array, dtype=torch.int64, device=device)
+    for name, array in zip(names, random_batch(settings).values())
+  }
+
+
 def import_from(reference: str) -> None:
   """Puts the modules of the original before ours on the path."""
   folder = os.path.abspath(reference)
   sys.path[:0] = [folder, os.path.dirname(folder)]
 
 
-def repeat(times: int, function: Callable, *args: Any) -> None:
-  """Calls a function several times."""
-  for _ in range(times):
-    function(*args)
-
-
-def plan(settings: SimpleNamespace) -> tuple[Any, dict[str, Any]]:
+def plan(settings: Settings) -> tuple[Any, dict[str, Any]]:
   """Config of our model, and keywords for how a step is computed."""
   import modeling
 
   config = modeling.BertConfig(**sizes(settings))
-  compute, options = training_plan(
+  names = ("precision", "xla", "memory_gb")
+  names += ("gradient_accumulation_steps", "recompute_activations")
+  keywords = training_plan(
     config,
-    step_shape(settings),
+    # The last layer computes only [CLS].
+    {"seq_length": settings.seq_length, "num_output_positions": 1},
     train_batch_size=settings.batch_size,
     max_seq_length=settings.seq_length,
-    precision=settings.precision,
-    xla=settings.xla,
-    gradient_accumulation_steps=settings.gradient_accumulation_steps,
-    recompute_activations=settings.recompute_activations,
-    memory_gb=settings.memory_gb,
+    **{name: getattr(settings, name) for name in names},
   )
-  return config, {"compute": compute, "options": options, "seed": 1}
-
-
-def step_shape(settings: SimpleNamespace):
-  """Sizes of a step of a classifier, whose last layer computes only [CLS]."""
-  from bertlib.training.memory_plan import StepShape
-
-  return StepShape(settings.seq_length, num_output_positions=1)
+  return config, {**keywords, "seed": 1}
 
 
 def read_flags(**values: Any):
@@ -184,12 +149,18 @@ def read_flags(**values: Any):
   return flags, resolve.find_devices(flags)
 
 
-def training_plan(config: Any, shape: Any, **values: Any):
-  """Plan of a step of run_classifier.py, with values of flags by name."""
-  from bertlib.training import step_plan
+def training_plan(
+  config: Any, sizes: dict[str, int], **values: Any
+) -> dict[str, Any]:
+  """How run_classifier.py computes a step, with values of flags by name."""
+  from bertlib.training import memory_plan, step_plan
 
   flags, found = read_flags(**values)
-  return step_plan.plan_training(flags, found, found.compute(), config, shape)
+  shape = memory_plan.StepShape(**sizes)
+  planned = step_plan.plan_training(
+    flags, found, found.compute(), config, shape
+  )
+  return dict(zip(("compute", "options"), planned))
 
 
 def describe(keywords: dict[str, Any]) -> str:
@@ -204,46 +175,44 @@ def describe(keywords: dict[str, Any]) -> str:
 
 
 def graph_side(
-  settings: SimpleNamespace, description: str, **keywords: Any
-) -> Iterator[Answer]:
+  settings: Settings, description: str, **keywords: Any
+) -> Answers:
   """A side of ours or of the original, whose functions have the same names."""
-  session, train_op, feed = make_step(settings, **keywords)
-  repeat(2, session.run, train_op, feed)
-  yield {"description": description}
-  while True:
-    seconds = timed(repeat, settings.steps, session.run, train_op, feed)
-    yield {"a step": seconds / settings.steps}
+  call = make_step(settings, "train", **keywords)
+  repeat(2, *call)
+  yield from passes(description, "a step", settings.steps, *call)
 
 
 def make_step(
-  settings: SimpleNamespace, **keywords: Any
-) -> tuple[Any, Any, dict[Any, Any]]:
-  """A session with a training step, its op, and the batch to feed."""
+  settings: Settings, mode: str, **keywords: Any
+) -> tuple[Callable, Any, dict[Any, Any]]:
+  """A function that does a step of training or "infer", and its arguments."""
   import tensorflow.compat.v1 as tf
 
   import modeling
 
   batch = random_batch(settings)
+  batch_size = settings.batch_size if mode == "train" else None
 
   def placeholders():
     return {
-      name: tf.placeholder(tf.int32, [settings.batch_size, None][: array.ndim])
+      name: tf.placeholder(tf.int32, [batch_size, None][: array.ndim])
       for name, array in batch.items()
     }
 
-  config = modeling.BertConfig(**sizes(settings))
-  session, features, train_op = training_session(
-    placeholders, config, settings.batch_size, num_train_steps=1000, **keywords
+  session, features, spec = start_session(
+    classifier(modeling.BertConfig(**sizes(settings)), **keywords),
+    placeholders,
+    settings.batch_size,
+    mode,
   )
-  return session, train_op, {features[n]: array for n, array in batch.items()}
+  feed = {features[name]: array for name, array in batch.items()}
+  fetches = spec.train_op if mode == "train" else spec.predictions
+  return session.run, fetches, feed
 
 
-def training_session(
-  make_features: Callable, config: Any, batch_size: int, **more: Any
-) -> tuple[Any, Any, Any]:
-  """A session with the graph of a training step and its weights."""
-  import tensorflow.compat.v1 as tf
-
+def classifier(config: Any, **more: Any) -> Callable:
+  """The `model_fn` of a classifier, of ours or of the original."""
   import run_classifier
 
   arguments = {
@@ -251,19 +220,28 @@ def training_session(
     "num_labels": 2,
     "init_checkpoint": None,
     "learning_rate": 5e-5,
+    "num_train_steps": 1000,
     "num_warmup_steps": 10,
     "use_tpu": False,
     "use_one_hot_embeddings": False,
   }
-  model_fn = run_classifier.model_fn_builder(**{**arguments, **more})
+  return run_classifier.model_fn_builder(**{**arguments, **more})
+
+
+def start_session(
+  model_fn: Callable, make_features: Callable, batch_size: int, mode="train"
+) -> tuple[Any, Any, Any]:
+  """A session with new weights, features and spec of the graph of a model."""
+  import tensorflow.compat.v1 as tf
+
   with tf.Graph().as_default():
     features = make_features()
-    spec = model_fn(features, None, "train", {"batch_size": batch_size})
+    spec = model_fn(features, None, mode, {"batch_size": batch_size})
     copies = tf.local_variables_initializer()  # 16-bit copies of weights
     session = tf.Session()
     session.run(tf.global_variables_initializer())
     session.run(copies)
-  return session, features, spec.train_op
+  return session, features, spec
 
 
 def torch_step(
@@ -298,7 +276,4 @@ def torch_step(
 
 
 if __name__ == "__main__":
-  from bertlib.cli import app
-
-  define_flags()
-  app.run(main)
+  side_by_side.run(main, define_flags)

@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from website import fine_tuning
+from website import fine_tuning, markdown
 
 RUN = {
   "seed": 1,
@@ -100,5 +100,6 @@ def test_score_is_that_of_the_newest_version_alone(page):
 @pytest.mark.unit
 def test_short_table_is_that_of_the_receipts():
   # If this fails: python -m website.fine_tuning
-  text = fine_tuning.README.read_text(encoding="utf-8")
-  assert text == fine_tuning.with_summary(text)
+  text = markdown.README.read_text(encoding="utf-8")
+  table = fine_tuning.summary()
+  assert text == markdown.with_table(text, "results", table)

@@ -8,14 +8,7 @@ import pytest
 
 from benchmarks import gpu, gpu_checks, results
 
-TOY = SimpleNamespace(
-  toy=True,
-  check_layers=1,
-  check_hidden=8,
-  check_heads=2,
-  check_length=12,
-  check_batch_size=4,
-)
+TOY = SimpleNamespace(toy=True, **gpu_checks.TOY)
 
 
 @pytest.mark.train
@@ -51,9 +44,7 @@ def test_share_of_the_peak_is_that_of_the_products():
   work = {"layers": 12, "hidden": 768, "heads": 12, "seq_length": 128}
   seconds = {"ours": [0.2, 0.1, 0.3], "transformers": [0.4, 0.3, 0.2]}
   found = gpu.summary(
-    {**work, "is_training": True},
-    {"batch_size": 100, "seconds": seconds},
-    peak=1e15,
+    {**work, "is_training": True, "batch_size": 100}, seconds, peak=1e15
   )
   assert found["sequences_per_second"] == 500
   assert found["ratio"] == pytest.approx(1.5)

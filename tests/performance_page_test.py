@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks import results
 from benchmarks.results import Ratio, Result
-from website import performance
+from website import markdown, performance
 
 pytestmark = pytest.mark.unit
 
@@ -103,8 +103,9 @@ def test_results_of_the_same_work_begin_with_the_newest():
 
 def test_the_table_of_the_readme_is_that_of_the_results():
   # If this fails: python -m website.performance
-  text = performance.README.read_text(encoding="utf-8")
-  assert text == performance.with_summary(text)
+  text = markdown.README.read_text(encoding="utf-8")
+  table = performance.summary(KEPT)
+  assert text == markdown.with_table(text, "performance", table)
 
 
 STEP = dataclasses.replace(

@@ -31,14 +31,11 @@ def test_a_step_of_a_small_model_is_timed(precision):
 
 
 @pytest.mark.train
-@pytest.mark.parametrize(
-  "side",
-  [packing.packed_static, packing.unpadded],
-  ids=lambda side: side.__name__,
-)
+@pytest.mark.parametrize("side", ["packed static", "unpadded"])
 def test_epochs_of_packed_rows_are_timed(side):
-  answers = side(
-    settings(precision="float32", xla="off", seq_length=16, sequences=9)
+  sizes = {"seq_length": 16, "sequences": 9}
+  answers = packing.epochs(
+    settings(precision="float32", xla="off", **sizes, **packing.SIDES[side])
   )
   assert "tokens fill" in next(answers)["description"]
   assert next(answers)["an epoch"] > 0

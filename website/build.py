@@ -20,9 +20,9 @@ import subprocess
 import sys
 import tempfile
 
-from website import reference
+from website import markdown, reference
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+ROOT = markdown.ROOT
 
 # Pages of the site from outside of docs/, by their path in the site.
 OTHER_PAGES = {
@@ -48,8 +48,7 @@ def sources() -> dict[str, pathlib.Path]:
     for path in sorted((ROOT / "docs").rglob("*"))
     if path.is_file()
   }
-  found |= {page: ROOT / path for page, path in OTHER_PAGES.items()}
-  return found
+  return found | {page: ROOT / path for page, path in OTHER_PAGES.items()}
 
 
 def write_pages(folder: pathlib.Path) -> None:
@@ -60,12 +59,11 @@ def write_pages(folder: pathlib.Path) -> None:
   page_of |= {ROOT / "docs" / page: page for page in generated}
   for page, path in files.items():
     (folder / page).parent.mkdir(parents=True, exist_ok=True)
-    if path.suffix != ".md":
+    if path.suffix == ".md":
+      text = _links_within_site(path, page, page_of)
+      (folder / page).write_text(text, encoding="utf-8")
+    else:
       shutil.copy(path, folder / page)
-      continue
-
-    text = _links_within_site(path, page, page_of)
-    (folder / page).write_text(text, encoding="utf-8")
   for page, text in generated.items():
     (folder / page).parent.mkdir(parents=True, exist_ok=True)
     (folder / page).write_text(text(), encoding="utf-8")
@@ -86,8 +84,8 @@ def _links_within_site(
   return _LINK.sub(link, path.read_text(encoding="utf-8"))
 
 
-def check_output(output: pathlib.Path) -> None:
-  """Refuses a folder that is neither empty nor a site of this script."""
+def build(output: pathlib.Path) -> None:
+  """Builds the site in a folder; an earlier site there is replaced."""
   names = {path.name for path in output.glob("*")}
   is_site = {"index.html", "style.css"} <= names
   if output.is_file() or (names and not is_site):
@@ -95,11 +93,6 @@ def check_output(output: pathlib.Path) -> None:
       f"--output={output}: has other files than a site, which would be lost."
       " Name another folder"
     )
-
-
-def build(output: pathlib.Path) -> None:
-  """Builds the site in a folder; an earlier site there is replaced."""
-  check_output(output)
   with tempfile.TemporaryDirectory() as temporary:
     project = pathlib.Path(temporary)
     write_pages(project / "pages")

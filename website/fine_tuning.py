@@ -12,10 +12,9 @@ writes the page, and the short table in README.md.
 from __future__ import annotations
 
 import json
-import pathlib
 import statistics
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from scipy import stats
@@ -24,8 +23,7 @@ from benchmarks import lockstep, results
 from bertlib.reporting import html_report
 from website import markdown
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
-FOLDER = ROOT / "docs" / "results"
+FOLDER = markdown.ROOT / "docs" / "results"
 PAGE = FOLDER / "fine_tuning.md"
 
 Json = Mapping[str, Any]
@@ -102,15 +100,8 @@ other work; [Performance](performance.md) compares times.
 
 """
 
-_HEADS = (
-  "task",
-  "metric",
-  "here",
-  "other library",
-  "seeds",
-  "difference, 95% interval",
-  "BERT-Base, not run here",
-)
+_HEADS = ("task", "metric", "here", "other library", "seeds")
+_HEADS = (*_HEADS, "difference, 95% interval")
 
 _EQUAL_STEPS = """\
 ## Equal steps
@@ -154,7 +145,7 @@ def receipts() -> dict[str, Json]:
   for path in (FOLDER / "fine_tuning").glob("*.json"):
     receipt = json.loads(path.read_text(encoding="utf-8"))
     ours = receipt["ours"]
-    newest = max(map(_version, ours["runs"]), key=_version_order)
+    newest = max(map(_version, ours["runs"]), key=markdown.version_order)
     ours["runs"] = [run for run in ours["runs"] if _version(run) == newest]
     found[path.stem] = receipt
   return {task: found[task] for task in TASKS if task in found}
@@ -164,28 +155,30 @@ def _version(run: Json) -> str:
   return run["versions"]["project"]
 
 
-def _version_order(version: str) -> list[int]:
-  return [int(part) for part in version.split(".")]
-
-
 def page() -> str:
   """The page."""
   kept = receipts()
   published = json.loads(
     (FOLDER / "published.json").read_text(encoding="utf-8")
   )
+  sources = published["sources"]
+  rows = []
+  for task, receipt in kept.items():
+    title, _ = TASKS[task]
+    figures = published["tasks"].get(task, {})
+    for metric in _metrics(receipt):
+      figure = "–"
+      if metric in figures:
+        url = sources[figures["source"]]["url"]
+        figure = f"[{figures[metric]:g}]({url})"
+      link = f"[{title}](#{markdown.anchor(title)})"
+      rows.append([link, *_cells(receipt, metric), figure])
   models = dict.fromkeys(receipt["model"] for receipt in kept.values())
+  listed = (f"- [{s['text']}]({s['url']})\n" for s in sources.values())
   parts = [
     _INTRODUCTION.format(model=", ".join(models))
-    + markdown.table(
-      _HEADS,
-      (
-        row
-        for task, receipt in kept.items()
-        for row in _rows(task, receipt, published)
-      ),
-    ),
-    _sources(published),
+    + markdown.table([*_HEADS, "BERT-Base, not run here"], rows),
+    "Published figures are those of:\n\n" + "".join(listed),
     _equal_steps(),
     *(_details(task, receipt) for task, receipt in kept.items()),
     _FORMAT_CHECKS,
@@ -193,79 +186,34 @@ def page() -> str:
   return "\n".join(parts)
 
 
-# The short table in README.md, and what surrounds it there.
-README = ROOT / "README.md"
-_BEGIN, _END = "<!-- results: begin -->\n", "<!-- results: end -->\n"
-
-
 def summary() -> str:
-  """The short table: the first metric of each task."""
+  """The short table of README.md: the first metric of each task."""
   rows, versions = [], set()
   for task, receipt in receipts().items():
-    metric = next(iter(receipt["ours"]["runs"][0]["metrics"]))
-    ours, peer = receipt["ours"], receipt["peer"]
-    other = _score(peer, metric)
-    if peer["runs"]:
-      other = f"{_library(peer)}: {other}"
     title, _ = TASKS[task]
-    seeds = f"{len(ours['runs'])} / {len(peer['runs'])}"
-    versions.add(_version(ours["runs"][0]))
-    rows.append(
-      [
-        title,
-        METRICS[metric],
-        _score(ours, metric),
-        other,
-        seeds,
-        _difference(ours, peer, metric),
-      ]
-    )
-  heads = ["task", "metric", "here", "other library", "seeds"]
-  table = markdown.table([*heads, "difference, 95% interval"], rows)
-  listed = ", ".join(sorted(versions, key=_version_order))
+    name, ours, other, *more = _cells(receipt, _metrics(receipt)[0])
+    if receipt["peer"]["runs"]:
+      other = f"{_library(receipt['peer'])}: {other}"
+    versions.add(_version(receipt["ours"]["runs"][0]))
+    rows.append([title, name, ours, other, *more])
+  listed = ", ".join(sorted(versions, key=markdown.version_order))
+  table = markdown.table(_HEADS, rows)
   return f"{table}\nEach row is of one version: {listed}.\n"
 
 
-def with_summary(text: str) -> str:
-  """README.md with its short table renewed."""
-  before, _, rest = text.partition(_BEGIN)
-  _, _, after = rest.partition(_END)
-  return f"{before}{_BEGIN}\n{summary()}\n{_END}{after}"
+def _metrics(receipt: Json) -> list[str]:
+  return list(receipt["ours"]["runs"][0]["metrics"])
 
 
-def main() -> None:
-  """Renews the page and the short table."""
-  PAGE.write_text(page(), encoding="utf-8")
-  text = with_summary(README.read_text(encoding="utf-8"))
-  README.write_text(text, encoding="utf-8")
-
-
-def _rows(task: str, receipt: Json, published: Json) -> Iterator[list[str]]:
-  """Rows of the first table: one per metric."""
-  title, _ = TASKS[task]
+def _cells(receipt: Json, metric: str) -> list[str]:
+  """Cells that both tables have: a metric on both sides."""
   sides = receipt["ours"], receipt["peer"]
-  figures = published["tasks"].get(task, {})
-  for metric in receipt["ours"]["runs"][0]["metrics"]:
-    figure = "–"
-    if metric in figures:
-      source = published["sources"][figures["source"]]
-      figure = f"[{figures[metric]:g}]({source['url']})"
-    yield [
-      f"[{title}](#{markdown.anchor(title)})",
-      METRICS[metric],
-      *(_score(side, metric) for side in sides),
-      " / ".join(str(len(side["runs"])) for side in sides),
-      _difference(*sides, metric),
-      figure,
-    ]
-
-
-def _sources(published: Json) -> str:
-  """The list of the sources of published figures."""
-  return "Published figures are those of:\n\n" + "".join(
-    f"- [{source['text']}]({source['url']})\n"
-    for source in published["sources"].values()
-  )
+  return [
+    METRICS[metric],
+    *(_score(side, metric) for side in sides),
+    " / ".join(str(len(side["runs"])) for side in sides),
+    _difference(*sides, metric),
+  ]
 
 
 def _score(side: Json, metric: str) -> str:
@@ -294,11 +242,8 @@ def _difference(ours: Json, peer: Json, metric: str) -> str:
 
 
 def _values(side: Json, metric: str) -> list[float]:
-  return [_scaled(metric, run["metrics"][metric]) for run in side["runs"]]
-
-
-def _scaled(metric: str, value: float) -> float:
-  return value if metric in _UNSCALED else 100 * value
+  scale = 1 if metric in _UNSCALED else 100
+  return [scale * run["metrics"][metric] for run in side["runs"]]
 
 
 def _equal_steps() -> str:
@@ -319,9 +264,7 @@ def _equal_steps() -> str:
   return _EQUAL_STEPS.format(
     steps=len(found[0].more["losses"]["ours"]),
     limit=lockstep.MAX_DIFFERENCE,
-    table=markdown.table(
-      ["task", "loss", "gradient norm", "norm of PyTorch"], rows
-    ),
+    table=markdown.table(lockstep.HEADS, rows),
     command=_wrapped(found[0].command),
     versions="".join(sorted(versions, reverse=True)),
   )
@@ -330,31 +273,26 @@ def _equal_steps() -> str:
 def _details(task: str, receipt: Json) -> str:
   """Section of a task: commands, and a row per training."""
   title, about = TASKS[task]
-  metrics = list(receipt["ours"]["runs"][0]["metrics"])
+  metrics = _metrics(receipt)
   heads = ["trained by", "seed", *(METRICS[name] for name in metrics)]
-  heads.append("processor time")
-  rows = [
-    [
-      name,
-      str(run["seed"]),
-      *(f"{_scaled(m, run['metrics'][m]):.2f}" for m in metrics),
-      _duration(run.get("processor_seconds")),
-    ]
-    for name, run in _runs(receipt)
-  ]
-  commands = "\n".join(
-    _wrapped(command)
-    for side in ("ours", "peer")
-    for command in receipt[side]["commands"]
-  )
-  facts = [
-    f"- {_library(receipt[side])}: {text}\n"
-    for side in ("ours", "peer")
-    for text in dict.fromkeys(map(_environment, receipt[side]["runs"]))
-  ]
+  rows, commands, facts = [], [], []
+  for side in (receipt["ours"], receipt["peer"]):
+    library = _library(side)
+    commands += map(_wrapped, side["commands"])
+    ways = dict.fromkeys(map(_environment, side["runs"]))
+    facts += [f"- {library}: {way}\n" for way in ways]
+    scores = zip(*(_values(side, name) for name in metrics))
+    for run, values in zip(side["runs"], scores):
+      cells = [library, str(run["seed"]), *map("{:.2f}".format, values)]
+      seconds = run.get("processor_seconds")
+      is_measured = seconds is not None
+      cells.append(html_report.format_duration(seconds) if is_measured else "–")
+      rows.append(cells)
+  table = markdown.table([*heads, "processor time"], rows)
+  commands = "\n".join(commands)
   return (
     f"## {title}\n\n"
-    f"{about[0].upper()}{about[1:]}.\n\n{markdown.table(heads, rows)}\n"
+    f"{about[0].upper()}{about[1:]}.\n\n{table}\n"
     f"{_added_seeds(receipt, metrics[0])}"
     f"```shell\n{commands}\n```\n\n"
     f"{''.join(facts)}- [Receipt](fine_tuning/{task}.json)\n"
@@ -377,17 +315,11 @@ def _added_seeds(receipt: Json, metric: str) -> str:
   )
 
 
-def _runs(receipt: Json) -> Iterator[tuple[str, Json]]:
-  """Name of the library and run, of all runs."""
-  for side in ("ours", "peer"):
-    for run in receipt[side]["runs"]:
-      yield _library(receipt[side]), run
-
-
 def _library(side: Json) -> str:
-  if "benchmarks.finetune_sentence_transformers" in side["commands"][-1]:
+  commands = " ".join(side["commands"])
+  if "benchmarks.finetune_sentence_transformers" in commands:
     return "sentence-transformers"
-  if "benchmarks.finetune_" in side["commands"][-1]:
+  if "benchmarks.finetune_" in commands:
     return "transformers"
   return "this project"
 
@@ -400,12 +332,6 @@ def _environment(run: Json) -> str:
     [f"{device['cpu']}, {device['cores']} {unit}", *device["gpus"]]
   )
   return f"{markdown.versions(run['versions'])}; {run['precision']}; {where}"
-
-
-def _duration(seconds: float | None) -> str:
-  if seconds is None:  # not measured
-    return "–"
-  return html_report.format_duration(seconds)
 
 
 def _wrapped(command: str) -> str:
@@ -421,4 +347,4 @@ def _wrapped(command: str) -> str:
 
 
 if __name__ == "__main__":
-  main()
+  markdown.write(PAGE, page(), "results", summary())

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import pathlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+README = ROOT / "README.md"
+
 # Packages whose versions only the files with the results have.
 _UNLISTED = {
-  *("numpy", "python", "tensorflow-cpu", "tensorflow-estimator", "tf-keras"),
+  *("numpy", "python", "tensorflow-cpu", "tensorflow-estimator", "tf-keras")
 }
 
 
@@ -29,3 +33,23 @@ def versions(by_name: Mapping[str, str]) -> str:
 def anchor(heading: str) -> str:
   """Anchor of a heading, the same on GitHub and on the site."""
   return re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-")
+
+
+def version_order(version: str) -> tuple[int, ...]:
+  """Key by which versions of this project are sorted."""
+  return tuple(map(int, version.split(".")))
+
+
+def with_table(text: str, name: str, table: str) -> str:
+  """The text of README.md with one of its tables renewed."""
+  begin, end = f"<!-- {name}: begin -->\n", f"<!-- {name}: end -->\n"
+  before, _, rest = text.partition(begin)
+  _, _, after = rest.partition(end)
+  return f"{before}{begin}\n{table}\n{end}{after}"
+
+
+def write(page: pathlib.Path, text: str, name: str, table: str) -> None:
+  """Writes a generated page, and its short table in README.md."""
+  page.write_text(text, encoding="utf-8")
+  readme = with_table(README.read_text(encoding="utf-8"), name, table)
+  README.write_text(readme, encoding="utf-8")

@@ -7,18 +7,15 @@ writes the page, and the tables of measurements in README.md.
 
 from __future__ import annotations
 
-import pathlib
 import re
 import statistics
-from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
 
 from benchmarks import results
 from benchmarks.results import MEASURES, Ratio, Result
 from website import markdown
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
-PAGE = ROOT / "docs" / "results" / "performance.md"
+PAGE = markdown.ROOT / "docs" / "results" / "performance.md"
 FOLDER = PAGE.with_suffix("")
 
 _INTRODUCTION = """\
@@ -41,106 +38,77 @@ there](../../benchmarks/README.md#reading-the-output).
 """
 
 
-class Section(NamedTuple):
-  """A table of the page."""
-
-  title: str  # heading
-  benchmarks: Sequence[str]  # names of scripts
-  measures: Sequence[str]  # those that it shows
-  # For a ratio above one, and below.
-  words: tuple[str, str] = ("faster", "slower")
-
-
-SECTIONS = [
-  Section("Training step", ["training_step"], ["a step"]),
-  Section("Epoch of fine-tuning", ["mrpc_epoch"], ["an epoch"]),
-  Section("Inference, throughput", ["inference"], ["batches"]),
-  Section("Inference, median latency", ["inference"], ["median"]),
-  Section(
-    "Training of sentence embeddings",
-    ["embeddings"],
-    ["training", "whole command"],
+# Tables of the page: script, and the measures that are shown.
+SECTIONS = {
+  "Training step": ("training_step", "a step"),
+  "Epoch of fine-tuning": ("mrpc_epoch", "an epoch"),
+  "Inference, throughput": ("inference", "batches"),
+  "Inference, median latency": ("inference", "median"),
+  "Training of sentence embeddings": (
+    "embeddings",
+    "training",
+    "whole command",
   ),
-  Section(
-    "Memory of a training step",
-    ["peak_memory"],
-    ["peak"],
-    ("less here", "more here"),
+  "Memory of a training step": ("peak_memory", "peak"),
+  "Tokenization": (
+    "tokenizer_speed",
+    "ids",
+    "tokens with offsets",
+    "tokenization",
   ),
-  Section(
-    "Tokenization",
-    ["tokenizer_speed"],
-    ["ids", "tokens with offsets", "tokenization"],
+  "Pretraining data": (
+    "pretraining_data",
+    "whole command",
+    "its processor time",
   ),
-  Section(
-    "Pretraining data",
-    ["pretraining_data"],
-    ["whole command", "its processor time"],
-  ),
-  Section("Pretraining on packed rows", ["packing"], ["an epoch"]),
-  Section("GPUs", ["gpu"], ["a step"]),
-]
+  "Pretraining on packed rows": ("packing", "an epoch"),
+  "GPUs": ("gpu", "a step"),
+}
 
-
-class Headline(NamedTuple):
-  """A row in README.md."""
-
-  text: str  # what is measured
-  benchmark: str  # name of the script
-  work: str  # pattern of the work
-  measure: str  # name of the measure
-  side: str = "ours"  # which of this project's sides is shown
-
-
-HEADLINES = [
-  Headline(
-    "Training step of BERT-Base, 16 x 128 tokens",
+# Rows of README.md: script, pattern of the work, measure, and which of this
+# project's sides is shown.
+HEADLINES = {
+  "Training step of BERT-Base, 16 x 128 tokens": (
     "training_step",
     "BERT-Base, 16 x 128 tokens",
     "a step",
+    "ours",
   ),
-  Headline("Epoch of MRPC, MiniLM", "mrpc_epoch", "MRPC, minilm", "an epoch"),
-  Headline(
-    "Training sentence embeddings, MiniLM",
+  "Epoch of MRPC, MiniLM": ("mrpc_epoch", "MRPC, minilm", "an epoch", "ours"),
+  "Training sentence embeddings, MiniLM": (
     "embeddings",
     "STS-B, .*",
     "training",
+    "ours",
   ),
-  *(
-    Headline(f"{text}{end}", "inference", work, measure, side)
-    for text, work, measure, exported in (
-      (
-        "MRPC pairs in batches, MiniLM",
-        "MRPC pairs, MiniLM",
-        "batches",
-        "exported-openvino_int8",
-      ),
-      (
-        "One MRPC pair, MiniLM",
-        "one MRPC pair, MiniLM",
-        "median",
-        "exported-onnxruntime_int8",
-      ),
-      (
-        "One text of 128 tokens, BERT-Base",
-        "one text of 128 tokens, BERT-Base",
-        "median",
-        "exported-openvino_int8",
-      ),
+  **{
+    work[:1].upper() + work[1:].replace("pairs", "pairs in batches") + end: (
+      "inference",
+      work,
+      measure,
+      side,
+    )
+    for work, measure, exported in (
+      ("MRPC pairs, MiniLM", "batches", "exported-openvino_int8"),
+      ("one MRPC pair, MiniLM", "median", "exported-onnxruntime_int8"),
+      ("one text of 128 tokens, BERT-Base", "median", "exported-openvino_int8"),
     )
     for end, side in (("", "predictor-int8"), (", as ONNX", exported))
-  ),
-  *(
-    Headline(
-      f"{text} to {kind}, as Python lists", "tokenizer_speed", work, kind
+  },
+  **{
+    f"{text} to {kind}, as Python lists": (
+      "tokenizer_speed",
+      work,
+      kind,
+      "ours",
     )
     for kind in ("ids", "tokens with offsets")
     for text, work in (
       ("English text", r".* of (?!.*_zh_).*"),
       ("Chinese text", r".* of .*_zh_.*"),
     )
-  ),
-]
+  },
+}
 
 # Names of sides, and the library whose version belongs to them.
 _OTHERS = {
@@ -179,12 +147,8 @@ def kept() -> list[Result]:
   paths = sorted(FOLDER.glob("*.jsonl"))
   found = [result for path in paths for result in results.read(path)]
   found.sort(key=_age, reverse=True)
-  works = list(dict.fromkeys(map(_work, found)))
-  return sorted(found, key=lambda result: works.index(_work(result)))
-
-
-def _work(result: Result) -> tuple[str, str]:
-  return result.benchmark, result.work
+  works = list(dict.fromkeys((r.benchmark, r.work) for r in found))
+  return sorted(found, key=lambda r: works.index((r.benchmark, r.work)))
 
 
 def page() -> str:
@@ -196,9 +160,10 @@ def render(found: list[Result]) -> str:
   """Text of the page of some results."""
   runs = list(dict.fromkeys(map(_run, found)))
   parts = [_INTRODUCTION]
-  for section in SECTIONS:
-    if tables := list(_tables(section, found, runs)):
-      parts += [f"## {section.title}\n", *tables]
+  for title, (benchmark, *measures) in SECTIONS.items():
+    of_benchmark = [r for r in found if r.benchmark == benchmark]
+    if tables := list(_tables(of_benchmark, measures, runs)):
+      parts += [f"## {title}\n", *tables]
   if runs:
     parts.append("## Runs\n")
   for number, run in enumerate(runs, 1):
@@ -207,100 +172,54 @@ def render(found: list[Result]) -> str:
   return "\n".join(parts)
 
 
-def _version(result: Result) -> tuple[int, ...]:
-  return tuple(map(int, result.versions["project"].split(".")))
-
-
-def _tables(
-  section: Section, found: list[Result], runs: list[tuple]
-) -> Iterator[str]:
-  """The tables of a section: ratios, and metrics of models."""
-  rows = list(_rows(section, found, runs))
-  if rows:
-    heads = ["work", "this project", "compared with", "ratio", "run"]
-    yield markdown.table(heads, rows)
-  metrics = list(_metric_rows(section, found, runs))
-  if metrics:
-    yield "Metrics of these models, means of all passes:\n"
-    heads = ["work", "metric", "this project", "compared with", "difference"]
-    yield markdown.table([*heads, "run"], metrics)
-
-
-# The table in README.md
-
-README = ROOT / "README.md"
-_BEGIN, _END = "<!-- performance: begin -->\n", "<!-- performance: end -->\n"
+def _age(result: Result) -> tuple[tuple[int, ...], str]:
+  return markdown.version_order(result.versions["project"]), result.date
 
 
 def summary(found: list[Result]) -> str:
-  """A run of each headline: the newest of those with the most threads."""
+  """The table of README.md: of each headline the newest of most threads."""
   runs = list(dict.fromkeys(map(_run, found)))
-  rows = [
-    _headline_row(
-      headline, max(measured, key=lambda r: (r.threads, _age(r))), runs
-    )
-    for headline in HEADLINES
-    if (measured := [r for r in found if _shows(headline, r)])
-  ]
+  page = PAGE.relative_to(markdown.ROOT).as_posix()
+  rows = []
+  for text, (benchmark, work, *what) in HEADLINES.items():
+    measured = [
+      (result, ratio)
+      for result in found
+      if result.benchmark == benchmark and re.fullmatch(work, result.work)
+      for ratio in _to_the_fastest(result)
+      if [ratio.measure, ratio.side] == what
+    ]
+    if measured:
+      best = max(measured, key=lambda pair: (pair[0].threads, _age(pair[0])))
+      link = f"`benchmarks.{benchmark}`, {_run_link(best[0], runs, page)}"
+      rows.append([text, *_compared(*best), link])
   heads = ["work", "this project", "fastest other code", "ratio", "run"]
   return markdown.table(heads, rows)
 
 
-def _age(result: Result) -> tuple[tuple[int, ...], str]:
-  return _version(result), result.date
-
-
-def with_summary(text: str) -> str:
-  """README.md with its tables of measurements renewed."""
-  before, _, rest = text.partition(_BEGIN)
-  _, _, after = rest.partition(_END)
-  return f"{before}{_BEGIN}\n{summary(kept())}\n{_END}{after}"
-
-
-def _shows(headline: Headline, result: Result) -> bool:
-  return (
-    headline.benchmark == result.benchmark
-    and bool(re.fullmatch(headline.work, result.work))
-    and any(_is_of(headline, ratio) for ratio in result.ratios)
-  )
-
-
-def _is_of(headline: Headline, ratio: Ratio) -> bool:
-  return (headline.measure, headline.side) == (ratio.measure, ratio.side)
-
-
-def _headline_row(
-  headline: Headline, result: Result, runs: list[tuple]
-) -> list[str]:
-  """A row beside the fastest of other code."""
-  (ratio,) = (r for r in _to_the_fastest(result) if _is_of(headline, r))
-  page = PAGE.relative_to(ROOT).as_posix()
-  return [
-    headline.text,
-    *_compared(SECTIONS[0], result, ratio),
-    f"`benchmarks.{result.benchmark}`, {_run_link(result, runs, page)}",
-  ]
-
-
-# Rows
-
-
-def _rows(
-  section: Section, found: Iterable[Result], runs: list[tuple]
-) -> Iterator[list[str]]:
+def _tables(
+  found: list[Result], measures: Sequence[str], runs: list[tuple]
+) -> Iterator[str]:
+  """The tables of a section: ratios, and metrics of models."""
+  rows, metrics = [], []
   for result in found:
-    if result.benchmark not in section.benchmarks:
-      continue
+    link = _run_link(result, runs)
     for ratio in _to_the_fastest(result):
-      if ratio.measure in section.measures:
-        work = result.work
-        if len(section.measures) > 1:
-          work += f": {ratio.measure}"
-        yield [
-          work,
-          *_compared(section, result, ratio),
-          _run_link(result, runs),
-        ]
+      if ratio.measure in measures:
+        measure = f": {ratio.measure}" if len(measures) > 1 else ""
+        cells = _compared(result, ratio)
+        rows.append([f"{result.work}{measure}", *cells, link])
+    for measure, by_side in result.values.items():
+      if MEASURES[measure].is_metric:
+        cells = _compared_metrics(result, measure, by_side)
+        metrics += ([result.work, measure, *row, link] for row in cells)
+  if rows:
+    heads = ["work", "this project", "compared with", "ratio", "run"]
+    yield markdown.table(heads, rows)
+  if metrics:
+    yield "Metrics of these models, means of all passes:\n"
+    heads = ["work", "metric", "this project", "compared with", "difference"]
+    yield markdown.table([*heads, "run"], metrics)
 
 
 def _to_the_fastest(result: Result) -> Iterator[Ratio]:
@@ -312,60 +231,48 @@ def _to_the_fastest(result: Result) -> Iterator[Ratio]:
         yield min(ratios, key=lambda ratio: ratio.median)
 
 
-def _compared(section: Section, result: Result, ratio: Ratio) -> list[str]:
+def _compared(result: Result, ratio: Ratio) -> list[str]:
   """Cells of both values and their ratio."""
+  measure = MEASURES[ratio.measure]
+  by_side = result.values[ratio.measure]
+  own, other = (
+    _unbroken(measure.show(statistics.median(by_side[side])))
+    for side in (ratio.side, ratio.against)
+  )
+  word = "unclear"
+  if ratio.lowest > 1:
+    word = measure.words[0]
+  elif ratio.highest < 1:
+    word = measure.words[1]
+  text = f"**{ratio.median:.2f}** {word}"
+  if ratio.lowest < ratio.highest:
+    passes = f"({ratio.lowest:.2f} to {ratio.highest:.2f})"
+    text += f" {_unbroken(passes)}"
   return [
-    f"{_own_name(result, ratio.side)}{_value(result, ratio, ratio.side)}",
-    f"{_other_name(result, ratio.against)}:"
-    f" {_value(result, ratio, ratio.against)}",
-    _ratio_text(section, ratio),
+    f"{_own_name(result, ratio.side)}{own}",
+    f"{_other_name(result, ratio.against)}: {other}",
+    text,
   ]
 
 
-def _metric_rows(
-  section: Section, found: Iterable[Result], runs: list[tuple]
+def _compared_metrics(
+  result: Result, measure: str, by_side: dict[str, list[float]]
 ) -> Iterator[list[str]]:
-  for result in found:
-    if result.benchmark not in section.benchmarks:
-      continue
-    for measure, by_side in result.values.items():
-      if not MEASURES[measure].is_metric:
-        continue
-      means = {side: statistics.fmean(v) for side, v in by_side.items()}
-      (own, value), *others = means.items()
-      show = MEASURES[measure].show
-      for other, theirs in others:
-        yield [
-          result.work,
-          measure,
-          f"{_own_name(result, own)}{show(value)}",
-          f"{_other_name(result, other)}: {show(theirs)}",
-          f"{value - theirs:+.4f}",
-          _run_link(result, runs),
-        ]
-
-
-def _value(result: Result, ratio: Ratio, side: str) -> str:
-  of_passes = result.values[ratio.measure][side]
-  return _unbroken(MEASURES[ratio.measure].show(statistics.median(of_passes)))
+  """Cells of both means and their difference, for each other side."""
+  show = MEASURES[measure].show
+  means = {side: statistics.fmean(found) for side, found in by_side.items()}
+  (own, value), *others = means.items()
+  for other, theirs in others:
+    yield [
+      f"{_own_name(result, own)}{show(value)}",
+      f"{_other_name(result, other)}: {show(theirs)}",
+      f"{value - theirs:+.4f}",
+    ]
 
 
 def _unbroken(text: str) -> str:
   """The text on one line also in a narrow column."""
   return text.replace(" ", "\u00a0")
-
-
-def _ratio_text(section: Section, ratio: Ratio) -> str:
-  word = "unclear"
-  if ratio.lowest > 1:
-    word = section.words[0]
-  elif ratio.highest < 1:
-    word = section.words[1]
-  text = f"**{ratio.median:.2f}** {word}"
-  if ratio.lowest < ratio.highest:
-    passes = f"({ratio.lowest:.2f} to {ratio.highest:.2f})"
-    text += f" {_unbroken(passes)}"
-  return text
 
 
 def _own_name(result: Result, side: str) -> str:
@@ -437,13 +344,13 @@ def _describe_run(number: int, of_run: Sequence[Result]) -> str:
   versions["this project"] = versions.pop("project", "")
   libraries = markdown.versions(dict(sorted(versions.items())))
   works = "; ".join(dict.fromkeys(result.work for result in of_run))
-  passes = [
+  lengths = [
     len(of_side)
     for result in of_run
     for by_side in result.values.values()
     for of_side in by_side.values()
   ]
-  passes = max(passes, default=1)
+  passes = max(lengths, default=1)
   notes = "".join(
     f"\n{note}\n" for note in dict.fromkeys(r.note for r in of_run) if note
   )
@@ -455,12 +362,5 @@ def _describe_run(number: int, of_run: Sequence[Result]) -> str:
   )
 
 
-def main() -> None:
-  """Renews the page and the tables of README.md."""
-  PAGE.write_text(page(), encoding="utf-8")
-  text = with_summary(README.read_text(encoding="utf-8"))
-  README.write_text(text, encoding="utf-8")
-
-
 if __name__ == "__main__":
-  main()
+  markdown.write(PAGE, page(), "performance", summary(kept()))

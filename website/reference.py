@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import functools
 import importlib
-import pathlib
 import re
 import textwrap
 from collections import defaultdict
@@ -15,8 +14,6 @@ from typing import Any
 from bertlib.cli import help_text, option
 from bertlib.cli.option import Flag
 from website import markdown
-
-ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 _INTRODUCTION = """\
 # Flags of all commands
@@ -33,7 +30,7 @@ ignores flags that the command does not have.
 
 def commands() -> Iterator[tuple[str, str, type]]:
   """Name, summary and settings class of each command."""
-  for path in sorted(ROOT.glob("*.py")):
+  for path in sorted(markdown.ROOT.glob("*.py")):
     module = ast.parse(path.read_text(encoding="utf-8"))
     imported = {
       alias.name: node.module
@@ -42,14 +39,11 @@ def commands() -> Iterator[tuple[str, str, type]]:
       for alias in node.names
     }
     for node in ast.walk(module):
-      if isinstance(node, ast.Call) and _is_parse_flags(node.func):
+      function = getattr(node, "func", None)  # if it is a call
+      if getattr(function, "attr", "") == "parse_flags":
         name = node.args[0].id
         settings = getattr(importlib.import_module(imported[name]), name)
         yield path.stem, ast.get_docstring(module).split("\n")[0], settings
-
-
-def _is_parse_flags(function: ast.expr) -> bool:
-  return isinstance(function, ast.Attribute) and function.attr == "parse_flags"
 
 
 def pages() -> dict[str, Callable[[], str]]:
@@ -87,27 +81,20 @@ def _command_page(
   flags = dict(option.declarations(settings))
   required = set(settings.REQUIRED)
   example = textwrap.dedent(help_text.command_line(settings.EXAMPLE))
-  parts = [
-    f"# {command}.py\n\n{summary}\n\n```shell\n{example}\n```\n",
-  ]
+  parts = [f"# {command}.py\n\n{summary}\n\n```shell\n{example}\n```\n"]
   for section, title in help_text.SECTIONS.items():
     listed = [item for item in flags.items() if item[1].section == section]
     listed.sort(key=lambda item: not item[1].basic)
-    entries = [
-      _entry(name, flag, name in required, flags) for name, flag in listed
-    ]
-    if entries:
-      parts += [f"## {title}\n", *entries]
+    if listed:
+      parts.append(f"## {title}\n")
+    parts += (_entry(name, f, name in required, flags) for name, f in listed)
   return "\n".join(parts)
 
 
 def _entry(name: str, flag: Flag, is_required: bool, flags: dict) -> str:
   """Heading, kind of value, default and description of a flag."""
   names = ", ".join(f"`--{n}`" for n in (name, flag.alias) if n)
-  facts = [_kind(flag)]
-  facts.append(
-    "required" if is_required else f"default {_default(flag.default)}"
-  )
+  default = "required" if is_required else f"default {_default(flag.default)}"
   text = re.sub(r"([*_<\[\]`|])", r"\\\1", flag.help)
 
   def linked(found):
@@ -116,9 +103,8 @@ def _entry(name: str, flag: Flag, is_required: bool, flags: dict) -> str:
     return f"[{shown}](#{known})" if known in flags else shown
 
   text = re.sub(r"--((?:\w|\\_)+)", linked, text)
-  return (
-    f"### {names} {{ #{name} }}\n\n{'; '.join(facts)}\n{{ .flag }}\n\n{text}\n"
-  )
+  facts = f"{_kind(flag)}; {default}"
+  return f"### {names} {{ #{name} }}\n\n{facts}\n{{ .flag }}\n\n{text}\n"
 
 
 def _kind(flag: Flag) -> str:
