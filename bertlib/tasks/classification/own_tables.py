@@ -16,14 +16,14 @@ from bertlib.data import example_checks, tables
 from bertlib.io import files
 from bertlib.io.text_files import Encoding
 from bertlib.tasks.classification.classification import (
+  DataProcessor,
   InputExample,
-  SplitProcessor,
   check_label,
   labeled,
 )
 
 
-class OwnDataProcessor(SplitProcessor):
+class OwnDataProcessor(DataProcessor):
   """Your own files: TSV, CSV or JSON Lines, columns by name or number."""
 
   def __init__(
@@ -72,7 +72,7 @@ class OwnDataProcessor(SplitProcessor):
 
   def read_labels(self, data_dir: str) -> None:
     """Sets the label set to the sorted labels of the training file."""
-    examples = self._train_examples = self._read(data_dir, "train")
+    examples = self._train_examples = self.read(data_dir, "train")
     if self.kind == "multi_label":
       self.labels = sorted({label for e in examples for label in e.label})
       path, counts = self._files["train"], {len(e.label) for e in examples}
@@ -104,7 +104,7 @@ class OwnDataProcessor(SplitProcessor):
     self, data_dir: str
   ) -> tuple[list[InputExample], list[InputExample]]:
     """Examples of the training file to train on, and to evaluate on."""
-    examples = self._train_examples or self._read(data_dir, "train")
+    examples = self._train_examples or self.read(data_dir, "train")
     if self._dev_fraction is None:
       return examples, []
     train, dev = example_checks.draw_dev_set(
@@ -117,9 +117,10 @@ class OwnDataProcessor(SplitProcessor):
       )
     return [examples[i] for i in train], [examples[i] for i in dev]
 
-  def _read(self, data_dir: str, split: str) -> list[InputExample]:
-    path = os.path.join(data_dir or "", self._files[split])
-    if split == "dev" and not files.exists(path):
+  def read(self, data_dir: str, set_type: str) -> list[InputExample]:
+    """See base class."""
+    path = os.path.join(data_dir or "", self._files[set_type])
+    if set_type == "dev" and not files.exists(path):
       raise InputError(
         f"{path}: there is no such file. Give a --dev_file; or"
         " --dev_fraction=0.2, a part of --train_file"
@@ -129,7 +130,7 @@ class OwnDataProcessor(SplitProcessor):
       path,
       [(f"--{role}_column", name) for role, name in self._columns.items()],
       self.encoding,
-      ["--label_column"] if split == "test" else [],
+      ["--label_column"] if set_type == "test" else [],
     )
     text_a, text_b, label_column, id_column = table.columns
     if self._columns["label"] is None and not table.has_names:
@@ -154,7 +155,7 @@ class OwnDataProcessor(SplitProcessor):
         None if column is None else _text(row, column)
         for column in (text_a, text_b)
       ]
-      guid = f"{split}-{row.number}"
+      guid = f"{set_type}-{row.number}"
       if id_column is not None:
         guid = _id(row, id_column, rows_of_ids)
       if isinstance(label, str):
@@ -369,7 +370,7 @@ def read_table_texts(
     {"text": path}, text_a, text_b, None, id_column=id_column
   )
   processor.encoding, processor.skip_bad_rows = encoding, skip_bad_rows
-  examples = processor._read("", "text")
+  examples = processor.read("", "text")
   if bad_rows is not None:
     bad_rows |= processor.bad_rows
   return examples

@@ -211,21 +211,6 @@ def write_texts(
   return len(num_truncated_tokens)
 
 
-def token_rows(
-  texts: Iterable[str],
-  tokenizer: tokenization.FullTokenizer,
-  max_seq_length: int,
-  prefix: str = "",
-) -> list[dict[str, Any]]:
-  """Token features [S] of single texts, see `write_texts`."""
-  return [
-    model_inputs.encode_pair(
-      tokenizer, prefix + text, None, max_seq_length
-    )._asdict()
-    for text in texts
-  ]
-
-
 def _log_faults(
   num_truncated_tokens: array, num_empty: int, max_seq_length: int
 ) -> None:
