@@ -29,6 +29,7 @@ import tensorflow.compat.v1 as tf
 import modeling
 from bertlib.checkpoints import loading, predictor
 from bertlib.cli import app, option
+from bertlib.cli.errors import InputError
 from bertlib.cli.steps import Steps
 from bertlib.compute import pooling
 from bertlib.data import input_pipeline, model_inputs, record_check, tf_records
@@ -326,11 +327,18 @@ def make_task(
 
 def check_vectors(run: Run, teacher: Teacher | None) -> None:
   """Refuses widths that do not fit the model."""
-  embedding_inputs.check_widths(
-    run.task.model_arguments["spec"],
-    run.config.hidden_size,
-    teacher and teacher.width,
-  )
+  spec = run.task.model_arguments["spec"]
+  width, dims = spec.width(run.config.hidden_size), spec.matryoshka_dims
+  if dims and dims[0] != width:
+    raise InputError(
+      f"--matryoshka_dims={','.join(map(str, dims))}: the largest must be"
+      f" {width}, the width of the vectors. --projection_dim changes that width"
+    )
+  if teacher and teacher.width != width:
+    raise InputError(
+      f"--teacher: its vectors have {teacher.width} values, but those of the"
+      f" model {width}. Give --projection_dim={teacher.width}"
+    )
 
 
 def check_output(settings: EmbeddingSettings) -> None:

@@ -140,7 +140,8 @@ def _ranking_loss(
 def _triplet(vectors, features, options: LossOptions):
   """Triplet loss with Euclidean distances (Reimers and Gurevych 2019)."""
   text_ids = features["text_ids"]
-  distances = _distance(vectors[:, :1], vectors[:, 1:])  # [B, texts - 1]
+  squares = _sum(tf.square(vectors[:, :1] - vectors[:, 1:]))  # [B, texts - 1]
+  distances = tf.sqrt(tf.maximum(squares, 1e-12))  # with a gradient of 0 at 0
   losses = tf.nn.relu(distances[:, :1] - distances[:, 1:] + options.margin)
   negative_ids = text_ids[:, 2:]
   # Missing hard negatives, and copies of the anchor or the positive, do not
@@ -264,9 +265,3 @@ def _sum(tensor):
 def _pair_cosines(vectors):
   """Cosine of the two texts of each example: [B, 2, width] to [B]."""
   return _sum(vectors[:, 0] * vectors[:, 1])
-
-
-def _distance(vectors, others):
-  """Euclidean distance along the last axis, with a gradient of 0 at 0."""
-  squares = _sum(tf.square(vectors - others))
-  return tf.sqrt(tf.maximum(squares, 1e-12))
