@@ -42,7 +42,7 @@ from bertlib.tasks.ner import (
   ner_tags,
 )
 from bertlib.tasks.ner.ner import Sentence
-from bertlib.tasks.ner.ner_decoding import TaggerPredictor
+from bertlib.tasks.ner.ner_decoding import Tagged, TaggerPredictor
 from bertlib.tasks.ner.record import RECORD
 from bertlib.training import estimator_spec, lifecycle, step_plan
 from bertlib.training.task import Run, Task
@@ -247,7 +247,9 @@ def prepare(
   with step("output"):
     check_output(settings)
   with step("sentences"):
-    train_set = ner_inputs.read_training_set(settings)
+    train_set = []
+    if settings.run.do_train:
+      train_set = ner_inputs.read_sentences(settings, "train_file")
   with step("tags"):
     labels = ner_inputs.find_labels(settings, train_set)
   with step("run"):
@@ -376,7 +378,7 @@ def predict_tags(
   window_set: WindowSet,
   labels: Sequence[str],
   checkpoint: str | None,  # None for the model of --init_checkpoint
-) -> list[tuple[list[str], list[float]]]:
+) -> list[Tagged]:
   """Tags that a model predicts, and their probabilities, by sentence."""
   sentences, windows, path, batch_size = window_set
   input_fn = input_pipeline.record_input_fn(
