@@ -382,11 +382,7 @@ def make_task(settings: ClassifierSettings, processor: DataProcessor) -> Task:
       settings.model.max_seq_length, problem
     ),
     metrics=[*processor.metrics, "loss"],
-    description={
-      "task": task,
-      "kind": problem.kind,
-      "labels": problem.labels,
-    },
+    description={"task": task, "kind": problem.kind, "labels": problem.labels},
     must_agree=["task", "kind", "labels", "do_lower_case"],
     num_outputs=1 if problem.kind == "multiple_choice" else problem.num_labels,
     num_output_positions=1,  # [CLS]

@@ -351,13 +351,7 @@ def check_output(settings: SquadSettings) -> None:
     settings.from_logits,
   ]
   lifecycle.check_output_dir(
-    settings,
-    [
-      "*.tf_record",
-      "*predictions.json",
-      "null_odds.json",
-    ],
-    inputs,
+    settings, ["*.tf_record", "*predictions.json", "null_odds.json"], inputs
   )
   if settings.save_logits:
     folder = os.path.dirname(settings.save_logits)

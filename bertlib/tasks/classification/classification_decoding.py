@@ -19,10 +19,7 @@ from bertlib.io import json_files
 from bertlib.io.files import atomic_write
 from bertlib.io.result_files import DevPrediction
 from bertlib.tasks.classification import classification
-from bertlib.tasks.classification.classification import (
-  Example,
-  Problem,
-)
+from bertlib.tasks.classification.classification import Example, Problem
 
 
 class Prediction(NamedTuple):
@@ -100,9 +97,7 @@ def label_text(label: Any) -> str:
 
 
 def dev_predictions(
-  problem: Problem,
-  examples: Iterable[Example],
-  rows: Iterable[np.ndarray],
+  problem: Problem, examples: Iterable[Example], rows: Iterable[np.ndarray]
 ) -> list[DevPrediction]:
   """Gold and predicted labels of a dev set; thresholds of labels are 0.5."""
   return [

@@ -285,13 +285,11 @@ def input_fn_builder(
   """
   del seq_length
   records = [feature.as_record() for feature in features]
-  arrays = {
-    name: np.array([record[name] for record in records]) for name in records[0]
-  }
-  arrays = {
-    name: array.astype(np.float32 if array.dtype.kind == "f" else np.int32)
-    for name, array in arrays.items()
-  }
+  arrays = {}
+  for name in records[0]:
+    array = np.array([record[name] for record in records])
+    dtype = np.float32 if array.dtype.kind == "f" else np.int32
+    arrays[name] = array.astype(dtype)
 
   def input_fn(params):
     dataset = tf.data.Dataset.from_tensor_slices(arrays)

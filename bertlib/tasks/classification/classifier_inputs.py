@@ -96,6 +96,13 @@ class Examples(NamedTuple):
       for suffix, dev_set in self.eval_sets.items()
     }
 
+  @property
+  def dev_sets(self) -> dict[str, Sequence[Example]]:
+    """The dev sets by their names in messages."""
+    return {
+      f"the dev set{s}": examples for s, examples in self.eval_sets.items()
+    }
+
 
 def has_pairs(examples: Iterable[Example]) -> bool:
   """True if any example is a pair of texts."""
@@ -231,16 +238,15 @@ def read_examples(
     predict_sets = {"": _read_predict_file(settings, processor)}
   elif settings.run.do_predict:
     predict_sets = processor.read_sets(settings.data_dir, "test")
+  examples = Examples(train_examples, eval_sets, predict_sets)
   example_checks.warn_of_faults(
     [classification.labeled(e, processor.kind) for e in train_examples],
     {
-      f"the dev set{suffix}": [
-        classification.labeled(e, processor.kind) for e in dev_set
-      ]
-      for suffix, dev_set in eval_sets.items()
+      name: [classification.labeled(e, processor.kind) for e in dev_set]
+      for name, dev_set in examples.dev_sets.items()
     },
   )
-  return Examples(train_examples, eval_sets, predict_sets)
+  return examples
 
 
 def _read_predict_file(
@@ -291,6 +297,12 @@ def data_files(
   return [*processor.files_read, *([settings.predict_file] if predicts else [])]
 
 
+def _labels_of(example: Example) -> Sequence[str]:
+  """The label of an example, or its labels."""
+  label = example.label
+  return [label] if isinstance(label, str) else label or ()
+
+
 # The loss
 
 
@@ -311,9 +323,9 @@ def class_weights(
     # All labels contribute equally. With several labels per text, the weight of
     # a label is the ratio of examples without it to examples with it.
     has_several = problem.kind == "multi_label"
-    counts = collections.Counter()
-    for example in examples:
-      counts.update(example.label if has_several else [example.label])
+    counts = collections.Counter(
+      itertools.chain.from_iterable(map(_labels_of, examples))
+    )
     weights = [
       (len(examples) - counts[label]) / max(counts[label], 1)
       if has_several
@@ -343,33 +355,20 @@ def class_weights(
 def check_labels(processor: DataProcessor, examples: Examples) -> None:
   """Warns of labels that are missing or rare."""
   labels = processor.problem.labels
-  sets = {"the training set": examples.train}
-  sets |= {
-    f"the dev set{suffix}": dev_set
-    for suffix, dev_set in examples.eval_sets.items()
-  }
-  doctor.check_labels(
-    labels,
-    {
-      name: [
-        label
-        for example in split
-        for label in (
-          [example.label]
-          if isinstance(example.label, str)
-          else example.label or ()
-        )
-      ]
-      for name, split in sets.items()
-      if labels and split
-    },
-  )
+  sets = {"the training set": examples.train, **examples.dev_sets}
+  if labels:
+    doctor.check_labels(
+      labels,
+      {
+        name: [label for example in split for label in _labels_of(example)]
+        for name, split in sets.items()
+        if split
+      },
+    )
 
 
 def check_texts(
-  run: Run,
-  processor: DataProcessor,
-  examples: Examples,
+  run: Run, processor: DataProcessor, examples: Examples
 ) -> doctor.LengthSummary:
   """Encodes a sample of the examples; warns if many are truncated."""
   others = [*examples.eval_sets.values(), *examples.predict_sets.values()]

@@ -370,7 +370,6 @@ def read_table_texts(
     {"text": path}, text_a, text_b, None, id_column=id_column
   )
   processor.encoding, processor.skip_bad_rows = encoding, skip_bad_rows
-  examples = processor.read("", "text")
   if bad_rows is not None:
-    bad_rows |= processor.bad_rows
-  return examples
+    processor.bad_rows = bad_rows
+  return processor.read("", "text")
