@@ -59,29 +59,17 @@ from bertlib.training.task import Run, Task
 def create_model(
   bert_config: modeling.BertConfig,
   is_training: bool,
-  input_ids,
-  input_mask,
-  segment_ids,
-  spec: EmbeddingSpec,
+  input_ids,  # int32 [..., S], any number of texts
+  input_mask,  # int32 [..., S], 1 at tokens, 0 at padding
+  segment_ids,  # int32 [..., S]
+  spec: EmbeddingSpec,  # from hidden states to vectors
   use_one_hot_embeddings: bool,
   dropout_seed=None,
-  compute: modeling.Compute | None = None,
+  compute: modeling.Compute | None = None,  # None for `modeling.Compute()`
 ):
-  """Builds the encoder with a vector for each text.
+  """Builds the encoder; returns vectors of texts, float32 [..., width].
 
-  Args:
-    bert_config: config of the encoder.
-    is_training: whether dropout is on.
-    input_ids: int32 [..., S], any number of texts.
-    input_mask: int32 [..., S], 1 at tokens, 0 at padding.
-    segment_ids: int32 [..., S].
-    spec: from hidden states to vectors.
-    use_one_hot_embeddings: see `modeling.BertModel`.
-    dropout_seed: see `modeling.dropout`.
-    compute: None for `modeling.Compute()`.
-
-  Returns:
-    Vectors before normalization, float32 [..., width].
+  They are not normalized yet.
   """
   *outer, length = modeling.get_shape_list(input_ids)
   input_ids, input_mask, segment_ids = (

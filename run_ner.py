@@ -53,30 +53,15 @@ from bertlib.training.task import Run, Task
 def create_model(
   bert_config: modeling.BertConfig,
   is_training: bool,
-  input_ids,
-  input_mask,
-  segment_ids,
-  num_labels: int,
+  input_ids,  # int32 [B, S]
+  input_mask,  # int32 [B, S], 1 at tokens, 0 at padding
+  segment_ids,  # int32 [B, S]
+  num_labels: int,  # tags
   use_one_hot_embeddings: bool,
   dropout_seed=None,
-  compute: modeling.Compute | None = None,
+  compute: modeling.Compute | None = None,  # None for `modeling.Compute()`
 ):
-  """Builds the encoder with a tag classifier on every token.
-
-  Args:
-    bert_config: config of the encoder.
-    is_training: whether dropout is on.
-    input_ids: int32 [B, S].
-    input_mask: int32 [B, S], 1 at tokens, 0 at padding.
-    segment_ids: int32 [B, S].
-    num_labels: number of tags.
-    use_one_hot_embeddings: see `modeling.BertModel`.
-    dropout_seed: see `modeling.dropout`.
-    compute: None for `modeling.Compute()`.
-
-  Returns:
-    Logits, float32 [B, S, labels].
-  """
+  """Builds the encoder; returns tag logits, float32 [B, S, labels]."""
   model = modeling.BertModel(
     config=bert_config,
     is_training=is_training,
@@ -237,11 +222,7 @@ def main(_) -> None:
 def prepare(
   asked: NerSettings, step: Steps
 ) -> tuple[Run, list[str], ner_inputs.Data]:
-  """Loads the model and reads the data; writes nothing.
-
-  Returns:
-    The run, the tags of the model, and the sentences.
-  """
+  """Loads the model, its tags and the sentences; writes nothing."""
   with step("model"):
     settings = resolve.complete(asked)
   with step("output"):

@@ -275,11 +275,7 @@ def main(_) -> None:
 def prepare(
   asked: SquadSettings, step: Steps
 ) -> tuple[Run, squad_inputs.SquadData, np.ndarray | None]:
-  """Loads the model and reads the questions; writes nothing.
-
-  Returns:
-    The run, its questions, and the logits of --from_logits.
-  """
+  """Loads the model, the questions and --from_logits; writes nothing."""
   with step("model"):
     settings = resolve.complete(asked)
   with step("output"):

@@ -222,16 +222,6 @@ class TableProcessor(DataProcessor):
     """Makes examples of the rows of a file, which include the header.
 
     A subclass for another format overrides this method or `columns`.
-
-    Args:
-      lines: the column texts of each row.
-      set_type: see `read`.
-
-    Returns:
-      One example per row.
-
-    Raises:
-      InputError: a row cannot be read, or there are no rows.
     """
     columns = self.columns(set_type)
     rows = [

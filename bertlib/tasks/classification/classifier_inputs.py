@@ -161,11 +161,7 @@ class DevSet(NamedTuple):
 def write_dev_sets(
   run: Run, processor: DataProcessor, examples: Examples
 ) -> dict[str, DevSet]:
-  """Writes the dev sets as records, and lists the rows that were skipped.
-
-  Returns:
-    The dev sets by the suffix of their results.
-  """
+  """Writes records of the dev sets, by suffix, and lists of skipped rows."""
   if run.is_chief:
     result_files.write_bad_rows(run.output_dir, processor.bad_rows)
   dev_sets = {}

@@ -59,27 +59,21 @@ def training_loss(
 def make_loss(options: LossOptions) -> Callable[[Any, Mapping[str, Any]], Any]:
   """Function of vectors [B, texts, width], not normalized, and features."""
   loss = LOSSES[options.name]
+  compares_by_cosine = loss not in (_triplet, _distillation)
+  normalizes = options.normalize or options.dims or compares_by_cosine
   dims = options.dims or (None,)
   weights = options.weights or (1.0,) * len(dims)
 
   def loss_fn(vectors, features):
     if "teacher_vectors" in features:
       vectors.shape.assert_is_compatible_with(features["teacher_vectors"].shape)
-    losses = [
-      weight * loss(_outputs(vectors, dim, options), features, options)
-      for dim, weight in zip(dims, weights)
-    ]
+    losses = []
+    for dim, weight in zip(dims, weights):
+      compared = pooling.normalize(vectors, dim) if normalizes else vectors
+      losses.append(weight * loss(compared, features, options))
     return tf.add_n(losses)
 
   return loss_fn
-
-
-def _outputs(vectors, dim: int | None, options: LossOptions):
-  """The vectors that a loss compares: of width `dim`, mostly normalized."""
-  compares_by_cosine = LOSSES[options.name] not in (_triplet, _distillation)
-  if options.normalize or options.dims or compares_by_cosine:
-    return pooling.normalize(vectors, dim)
-  return vectors
 
 
 # Losses: each takes vectors of one width, of length 1 where it needs cosines

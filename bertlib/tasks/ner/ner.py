@@ -6,6 +6,7 @@ bare classes (PER PER O).
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import unicodedata
@@ -49,10 +50,8 @@ def from_words(
   words: list[str], tags: list[str] | None, where: str
 ) -> Sentence:
   """A sentence whose text is its words joined by spaces."""
-  offsets, start = [], 0
-  for word in words:
-    offsets.append((start, start + len(word)))
-    start += len(word) + 1
+  starts = itertools.accumulate((len(word) + 1 for word in words), initial=0)
+  offsets = [(start, start + len(word)) for start, word in zip(starts, words)]
   return Sentence(words, tags, " ".join(words), offsets, where)
 
 
