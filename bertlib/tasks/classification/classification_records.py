@@ -242,25 +242,16 @@ def file_based_input_fn_builder(
   is_training: bool,
   drop_remainder: bool,
   problem: Problem | None = None,
-  trim: bool = False,
-  seed: int = 0,
-  first_step: int = 0,
-  by_length: bool = False,
+  **options: Any,
 ):
   """Builds the `input_fn` of a TFRecord file with S = `seq_length`.
 
-  See `input_pipeline.record_input_fn` for the other arguments; `problem` None
-  is classification.
+  `problem` None is classification. The other arguments and options are those of
+  `input_pipeline.record_input_fn`.
   """
+  layout = record_layout(seq_length, problem)
   return input_pipeline.record_input_fn(
-    input_file,
-    record_layout(seq_length, problem),
-    is_training,
-    drop_remainder,
-    trim,
-    seed,
-    first_step,
-    by_length,
+    input_file, layout, is_training, drop_remainder, **options
   )
 
 

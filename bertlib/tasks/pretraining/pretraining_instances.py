@@ -331,12 +331,8 @@ def written_layout(
   max_sequences_per_row: int | None = None,
 ) -> dict[str, tf_records.Feature]:
   """`record_layout`, with the `objective` of text without pairs."""
-  layout = record_layout(
-    max_seq_length,
-    max_predictions_per_seq,
-    next_sentence,
-    max_sequences_per_row,
-  )
+  sizes = max_seq_length, max_predictions_per_seq
+  layout = record_layout(*sizes, next_sentence, max_sequences_per_row)
   if not next_sentence:
     layout["objective"] = tf_records.Feature(is_text=True)
   return layout
@@ -353,28 +349,16 @@ def instance_encoder(
 
   It raises ValueError if they do not fit.
   """
-  encode_record = tf_records.record_encoder(
-    written_layout(
-      max_seq_length,
-      max_predictions_per_seq,
-      next_sentence,
-      max_sequences_per_row,
-    )
-  )
-
+  sizes = max_seq_length, max_predictions_per_seq
+  layout = written_layout(*sizes, next_sentence, max_sequences_per_row)
+  encode_record = tf_records.record_encoder(layout)
   varints = _TokenVarints(tokenizer)
 
   def encode_tokens(tokens: Iterable[str]) -> bytes:
     return b"".join(map(varints.__getitem__, tokens))
 
   return lambda *instances: encode_record(
-    row_features(
-      instances,
-      encode_tokens,
-      max_seq_length,
-      max_predictions_per_seq,
-      max_sequences_per_row,
-    )
+    row_features(instances, encode_tokens, *sizes, max_sequences_per_row)
   )
 
 
