@@ -173,15 +173,12 @@ def _neighbor_estimates(
     labels, return_inverse=True, return_counts=True
   )
   num_same = counts[numbers][found.queries.astype(int)] - 1
-  baselines = {}
-  if len(num_same):
-    chance = float(num_same.mean()) / (len(labels) - 1)
-    baselines["neighbor_accuracy"] = ("any other text", chance)
+  chance = float(num_same.mean()) / (len(labels) - 1)
   return Estimates(
     f"{len(found.queries):,} texts",
     {
       "map": statistics.bootstrap(np.mean, found.precisions),
       "neighbor_accuracy": statistics.fraction_interval(found.is_correct),
     },
-    baselines,
+    {"neighbor_accuracy": ("any other text", chance)},
   )
