@@ -293,12 +293,6 @@ def data_files(
   return [*processor.files_read, *([settings.predict_file] if predicts else [])]
 
 
-def _labels_of(example: Example) -> Sequence[str]:
-  """The label of an example, or its labels."""
-  label = example.label
-  return [label] if isinstance(label, str) else label or ()
-
-
 # The loss
 
 
@@ -319,9 +313,9 @@ def class_weights(
     # All labels contribute equally. With several labels per text, the weight of
     # a label is the ratio of examples without it to examples with it.
     has_several = problem.kind == "multi_label"
-    counts = collections.Counter(
-      itertools.chain.from_iterable(map(_labels_of, examples))
-    )
+    counts = collections.Counter()
+    for example in examples:
+      counts.update(example.label if has_several else [example.label])
     weights = [
       (len(examples) - counts[label]) / max(counts[label], 1)
       if has_several
@@ -356,7 +350,15 @@ def check_labels(processor: DataProcessor, examples: Examples) -> None:
     doctor.check_labels(
       labels,
       {
-        name: [label for example in split for label in _labels_of(example)]
+        name: [
+          label
+          for example in split
+          for label in (
+            [example.label]
+            if isinstance(example.label, str)
+            else example.label or ()
+          )
+        ]
         for name, split in sets.items()
         if split
       },
