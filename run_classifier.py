@@ -49,6 +49,7 @@ from bertlib.tasks.classification import (
   classification_scores,
   classifier_inputs,
 )
+from bertlib.tasks.classification.classification import Example
 from bertlib.tasks.classification.classification_decoding import (
   ClassifierPredictor,
 )
@@ -381,11 +382,7 @@ def make_task(settings: ClassifierSettings, processor: DataProcessor) -> Task:
       settings.model.max_seq_length, problem
     ),
     metrics=[*processor.metrics, "loss"],
-    description={
-      "task": task,
-      "kind": problem.kind,
-      "labels": problem.labels,
-    },
+    description={"task": task, "kind": problem.kind, "labels": problem.labels},
     must_agree=["task", "kind", "labels", "do_lower_case"],
     num_outputs=1 if problem.kind == "multiple_choice" else problem.num_labels,
     num_output_positions=1,  # [CLS]
@@ -434,7 +431,7 @@ def with_class_weights(
 def train_classifier(
   run: Run,
   processor: DataProcessor,  # names the metrics
-  examples: Sequence[InputExample | ChoiceExample],
+  examples: Sequence[Example],
   dev_sets: Mapping[str, classifier_inputs.DevSet],
 ) -> model_inputs.Lengths:
   """Trains the classifier; evaluates the dev set without a suffix meanwhile."""
@@ -544,7 +541,7 @@ def evaluate_sets(
 
 def never_predicted(
   problem: Problem,
-  examples: Sequence[InputExample | ChoiceExample],
+  examples: Sequence[Example],
   rows: np.ndarray,
   thresholds: Mapping[str, float] | None,
 ) -> list[str]:

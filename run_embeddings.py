@@ -29,6 +29,7 @@ import tensorflow.compat.v1 as tf
 import modeling
 from bertlib.checkpoints import loading, predictor
 from bertlib.cli import app, option
+from bertlib.cli.errors import InputError
 from bertlib.cli.steps import Steps
 from bertlib.compute import pooling
 from bertlib.data import input_pipeline, model_inputs, record_check, tf_records
@@ -58,29 +59,17 @@ from bertlib.training.task import Run, Task
 def create_model(
   bert_config: modeling.BertConfig,
   is_training: bool,
-  input_ids,
-  input_mask,
-  segment_ids,
-  spec: EmbeddingSpec,
+  input_ids,  # int32 [..., S], any number of texts
+  input_mask,  # int32 [..., S], 1 at tokens, 0 at padding
+  segment_ids,  # int32 [..., S]
+  spec: EmbeddingSpec,  # from hidden states to vectors
   use_one_hot_embeddings: bool,
   dropout_seed=None,
-  compute: modeling.Compute | None = None,
+  compute: modeling.Compute | None = None,  # None for `modeling.Compute()`
 ):
-  """Builds the encoder with a vector for each text.
+  """Builds the encoder; returns vectors of texts, float32 [..., width].
 
-  Args:
-    bert_config: config of the encoder.
-    is_training: whether dropout is on.
-    input_ids: int32 [..., S], any number of texts.
-    input_mask: int32 [..., S], 1 at tokens, 0 at padding.
-    segment_ids: int32 [..., S].
-    spec: from hidden states to vectors.
-    use_one_hot_embeddings: see `modeling.BertModel`.
-    dropout_seed: see `modeling.dropout`.
-    compute: None for `modeling.Compute()`.
-
-  Returns:
-    Vectors before normalization, float32 [..., width].
+  They are not normalized yet.
   """
   *outer, length = modeling.get_shape_list(input_ids)
   input_ids, input_mask, segment_ids = (
@@ -326,11 +315,18 @@ def make_task(
 
 def check_vectors(run: Run, teacher: Teacher | None) -> None:
   """Refuses widths that do not fit the model."""
-  embedding_inputs.check_widths(
-    run.task.model_arguments["spec"],
-    run.config.hidden_size,
-    teacher and teacher.width,
-  )
+  spec = run.task.model_arguments["spec"]
+  width, dims = spec.width(run.config.hidden_size), spec.matryoshka_dims
+  if dims and dims[0] != width:
+    raise InputError(
+      f"--matryoshka_dims={','.join(map(str, dims))}: the largest must be"
+      f" {width}, the width of the vectors. --projection_dim changes that width"
+    )
+  if teacher and teacher.width != width:
+    raise InputError(
+      f"--teacher: its vectors have {teacher.width} values, but those of the"
+      f" model {width}. Give --projection_dim={teacher.width}"
+    )
 
 
 def check_output(settings: EmbeddingSettings) -> None:

@@ -42,7 +42,7 @@ from bertlib.tasks.ner import (
   ner_tags,
 )
 from bertlib.tasks.ner.ner import Sentence
-from bertlib.tasks.ner.ner_decoding import TaggerPredictor
+from bertlib.tasks.ner.ner_decoding import Tagged, TaggerPredictor
 from bertlib.tasks.ner.record import RECORD
 from bertlib.training import estimator_spec, lifecycle, step_plan
 from bertlib.training.task import Run, Task
@@ -53,30 +53,15 @@ from bertlib.training.task import Run, Task
 def create_model(
   bert_config: modeling.BertConfig,
   is_training: bool,
-  input_ids,
-  input_mask,
-  segment_ids,
-  num_labels: int,
+  input_ids,  # int32 [B, S]
+  input_mask,  # int32 [B, S], 1 at tokens, 0 at padding
+  segment_ids,  # int32 [B, S]
+  num_labels: int,  # tags
   use_one_hot_embeddings: bool,
   dropout_seed=None,
-  compute: modeling.Compute | None = None,
+  compute: modeling.Compute | None = None,  # None for `modeling.Compute()`
 ):
-  """Builds the encoder with a tag classifier on every token.
-
-  Args:
-    bert_config: config of the encoder.
-    is_training: whether dropout is on.
-    input_ids: int32 [B, S].
-    input_mask: int32 [B, S], 1 at tokens, 0 at padding.
-    segment_ids: int32 [B, S].
-    num_labels: number of tags.
-    use_one_hot_embeddings: see `modeling.BertModel`.
-    dropout_seed: see `modeling.dropout`.
-    compute: None for `modeling.Compute()`.
-
-  Returns:
-    Logits, float32 [B, S, labels].
-  """
+  """Builds the encoder; returns tag logits, float32 [B, S, labels]."""
   model = modeling.BertModel(
     config=bert_config,
     is_training=is_training,
@@ -237,17 +222,15 @@ def main(_) -> None:
 def prepare(
   asked: NerSettings, step: Steps
 ) -> tuple[Run, list[str], ner_inputs.Data]:
-  """Loads the model and reads the data; writes nothing.
-
-  Returns:
-    The run, the tags of the model, and the sentences.
-  """
+  """Loads the model, its tags and the sentences; writes nothing."""
   with step("model"):
     settings = resolve.complete(asked)
   with step("output"):
     check_output(settings)
   with step("sentences"):
-    train_set = ner_inputs.read_training_set(settings)
+    train_set = []
+    if settings.run.do_train:
+      train_set = ner_inputs.read_sentences(settings, "train_file")
   with step("tags"):
     labels = ner_inputs.find_labels(settings, train_set)
   with step("run"):
@@ -376,7 +359,7 @@ def predict_tags(
   window_set: WindowSet,
   labels: Sequence[str],
   checkpoint: str | None,  # None for the model of --init_checkpoint
-) -> list[tuple[list[str], list[float]]]:
+) -> list[Tagged]:
   """Tags that a model predicts, and their probabilities, by sentence."""
   sentences, windows, path, batch_size = window_set
   input_fn = input_pipeline.record_input_fn(

@@ -543,8 +543,7 @@ def check_batch_sizes(
       " whose batches have one size. Leave it out"
     )
   _, options = plan
-  num_parts = options.num_micro_batches
-  num_parts *= run.devices.num_replicas
+  num_parts = options.num_micro_batches * run.devices.num_replicas
   if settings.run.train_batch_size % num_parts:
     raise InputError(
       f"--train_batch_size={settings.run.train_batch_size}: cannot be divided"

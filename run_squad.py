@@ -275,11 +275,7 @@ def main(_) -> None:
 def prepare(
   asked: SquadSettings, step: Steps
 ) -> tuple[Run, squad_inputs.SquadData, np.ndarray | None]:
-  """Loads the model and reads the questions; writes nothing.
-
-  Returns:
-    The run, its questions, and the logits of --from_logits.
-  """
+  """Loads the model, the questions and --from_logits; writes nothing."""
   with step("model"):
     settings = resolve.complete(asked)
   with step("output"):
@@ -351,13 +347,7 @@ def check_output(settings: SquadSettings) -> None:
     settings.from_logits,
   ]
   lifecycle.check_output_dir(
-    settings,
-    [
-      "*.tf_record",
-      "*predictions.json",
-      "null_odds.json",
-    ],
-    inputs,
+    settings, ["*.tf_record", "*predictions.json", "null_odds.json"], inputs
   )
   if settings.save_logits:
     folder = os.path.dirname(settings.save_logits)

@@ -50,9 +50,7 @@ def main(argv: list[str]) -> None:
   metric = settings.metric
   if metric == "auto":
     metric = "2.0" if is_v2 else "1.1"
-  indent = None
   if metric == "2.0":
-    indent = 2
     na_probs = None
     if settings.na_prob_file:
       na_probs = squad_files.read_by_id(settings.na_prob_file, (int, float))
@@ -62,7 +60,7 @@ def main(argv: list[str]) -> None:
   else:
     score = squad_scores.scorer(metric)
     results = squad_scores.evaluate_v1(questions, predictions, score)
-  line = json_files.dumps(results, indent=indent)
+  line = json_files.dumps(results, indent=2 if metric == "2.0" else None)
   if settings.out_file:
     with atomic_write(settings.out_file) as file:
       file.write(line)

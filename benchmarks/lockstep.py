@@ -133,11 +133,11 @@ def write_batches(task: str, path: str) -> None:
 def read_rows(task: str) -> list[dict[str, Any]]:
   """The training set of a task, padded: features by name."""
   import tokenization
+  from bertlib.data import model_inputs
   from bertlib.tasks.classification import (
     classification,
     classification_records,
   )
-  from bertlib.tasks.embeddings import embedding_records
   from bertlib.tasks.ner import ner, ner_files
   from bertlib.tasks.squad import original_api, squad_windows
 
@@ -167,7 +167,10 @@ def read_rows(task: str) -> list[dict[str, Any]]:
   examples = processor.get_train_examples(os.path.join(folder, "glue", name))
   if task == "CoSENT":
     pairs = (
-      embedding_records.token_rows([e.text_a, e.text_b], tokenizer, length)
+      [
+        model_inputs.encode_pair(tokenizer, text, None, length)._asdict()
+        for text in (e.text_a, e.text_b)
+      ]
       for e in examples
     )
     return [

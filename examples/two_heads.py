@@ -67,6 +67,11 @@ class TwoHeadSettings(TrainingSettings):
   )
 
 
+def define_flags() -> None:
+  """Defines the flags."""
+  option.define(TwoHeadSettings)
+
+
 # The data
 
 
@@ -341,5 +346,5 @@ def main(_) -> None:
 
 
 if __name__ == "__main__":
-  option.define(TwoHeadSettings)
+  define_flags()
   app.run(main)

@@ -589,7 +589,7 @@ def test_batches_of_choices_are_trimmed_and_keep_all_tokens(
 
   def read(trim):
     input_fn = classification_records.file_based_input_fn_builder(
-      path, 32, False, False, problem, trim, by_length=by_length
+      path, 32, False, False, problem, trim=trim, by_length=by_length
     )
     return list(input_fn({"batch_size": 2}).as_numpy_iterator())
 

@@ -13,6 +13,7 @@ import numpy as np
 import tokenization
 from bertlib.cli.errors import InputError
 from bertlib.data import model_inputs
+from bertlib.data.model_inputs import EncodedPair
 from bertlib.data.prefetch import blocks, prefetch
 
 # Texts that are encoded, sorted by length and decoded together.
@@ -82,6 +83,14 @@ class BatchPredictor:
       prediction
       for computed in prefetch(map(compute, encoded))
       for prediction in decode(*computed)
+    ]
+
+  def encode_texts(self, texts: Iterable[Any]) -> list[EncodedPair]:
+    """Inputs of the model for texts and pairs."""
+    pairs = ((text, None) if is_text(text) else text for text in texts)
+    length = self.description["max_seq_length"]
+    return [
+      model_inputs.encode_pair(self.tokenizer, *pair, length) for pair in pairs
     ]
 
   def _compute(self, *arrays: np.ndarray) -> Iterable[np.ndarray]:

@@ -17,7 +17,7 @@ from bertlib.checkpoints import records
 from bertlib.checkpoints.task_record import TaskRecord
 from bertlib.cli.errors import InputError
 from bertlib.cli.ranges import AT_LEAST_1
-from bertlib.data import batch_predictor, model_inputs, vocabulary
+from bertlib.data import batch_predictor, vocabulary
 from bertlib.data.batch_predictor import BatchPredictor
 from bertlib.export import onnx_folder
 from bertlib.export.onnx_graph import INPUT_NAMES, MODEL_FILE
@@ -47,11 +47,7 @@ class EncoderPredictor(BatchPredictor):
 
   def _encode(self, texts):
     """The numbers of tokens, and the rows of the texts."""
-    length = self.description["max_seq_length"]
-    pairs = ((x, None) if isinstance(x, str) else x for x in texts)
-    rows = [
-      model_inputs.encode_pair(self.tokenizer, *pair, length) for pair in pairs
-    ]
+    rows = self.encode_texts(texts)
     return [row.num_tokens for row in rows], [row._asdict() for row in rows]
 
   def _decode(self, num_tokens, outputs):

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from bertlib.reporting.statistics import Estimates
 from bertlib.tasks.classification import (
   classification_report,
   classification_scores,
@@ -190,8 +189,3 @@ def test_a_search_has_intervals_over_queries(draw):
   assert found.count == "20 queries"
   assert found.intervals["ndcg@10"].low < found.intervals["ndcg@10"].high
   assert found.intervals["recall@100"] is None  # all is found
-
-
-def test_without_a_dev_set_there_are_no_estimates():
-  found = embedding_report.estimates(None, embedding_evaluation.Evaluation({}))
-  assert found == Estimates()

@@ -6,12 +6,13 @@ one is a subclass of `TableProcessor` with its `Columns`.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
 import os
 import types
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Union
 
 from bertlib.cli.absl import logging
 from bertlib.cli.errors import InputError, some_of
@@ -20,29 +21,22 @@ from bertlib.data import example_checks, tables
 from bertlib.io import files
 
 
+@dataclasses.dataclass(eq=False, repr=False)
 class InputExample:
-  """A text or a pair of texts with its label."""
+  """A text or a pair of texts, untokenized, with its label.
 
-  def __init__(
-    self,
-    guid: str,
-    text_a: str,
-    text_b: str | None = None,
-    label: str | Sequence[str] | None = None,
-  ):
-    """Stores untokenized texts.
+  Attributes:
+    guid: unique id of the example.
+    text_a: the first text.
+    text_b: the second text, for tasks on pairs.
+    label: a member of the label set, a list of members for multi-label
+      classification, or a number as text for regression; None if unknown.
+  """
 
-    Args:
-      guid: unique id of the example.
-      text_a: the first text.
-      text_b: the second text, for tasks on pairs.
-      label: a member of the label set, a list of members for multi-label
-        classification, or a number as text for regression; None if unknown.
-    """
-    self.guid = guid
-    self.text_a = text_a
-    self.text_b = text_b
-    self.label = label
+  guid: str
+  text_a: str
+  text_b: str | None = None
+  label: str | Sequence[str] | None = None
 
 
 class ChoiceExample(NamedTuple):
@@ -54,9 +48,10 @@ class ChoiceExample(NamedTuple):
   label: str | None = None  # of the correct choice; None if unknown
 
 
-def labeled(
-  example: InputExample | ChoiceExample, kind: str
-) -> example_checks.Labeled:
+Example = Union[InputExample, ChoiceExample]
+
+
+def labeled(example: Example, kind: str) -> example_checks.Labeled:
   """Texts and label of an example for checks, given its `Problem.kind`."""
   if isinstance(example, ChoiceExample):
     texts = tuple(itertools.chain.from_iterable(example.choices))
@@ -127,8 +122,9 @@ class DataProcessor:
   # Metrics of the task, from `classification_scores.METRICS`, the primary one
   # first.
   metrics: tuple[str, ...] = ("accuracy",)
-  # See `Problem`.
+  # See `Problem`. A processor with `get_labels` of its own needs no `labels`.
   kind = "classification"
+  labels: Sequence[str] | None = None
   # Whether to skip and count rows that cannot be read.
   skip_bad_rows = False
   # Encoding of the files.
@@ -146,30 +142,34 @@ class DataProcessor:
     """Messages of the rows skipped so far, by file."""
     return {}
 
-  def get_train_examples(self, data_dir: str) -> list[InputExample]:
+  def get_train_examples(self, data_dir: str) -> list[Example]:
     """The training set."""
-    raise NotImplementedError
+    return self.read(data_dir, "train")
 
-  def get_dev_examples(self, data_dir: str) -> list[InputExample]:
+  def get_dev_examples(self, data_dir: str) -> list[Example]:
     """The dev set, for evaluation."""
-    raise NotImplementedError
+    return self.read(data_dir, "dev")
 
-  def get_test_examples(self, data_dir: str) -> list[InputExample]:
+  def get_test_examples(self, data_dir: str) -> list[Example]:
     """The test set, for prediction."""
+    return self.read(data_dir, "test")
+
+  def read(self, data_dir: str, set_type: str) -> list[Example]:
+    """Reads "train", "dev" or "test", for the methods above."""
     raise NotImplementedError
 
   def get_labels(self) -> list[str]:
     """The label set in the order of the model's outputs."""
-    raise NotImplementedError
+    if self.labels is None:
+      raise NotImplementedError
+    return list(self.labels)
 
   @property
   def problem(self) -> Problem:
     """The task type and its labels."""
     return Problem(self.kind, self.get_labels())
 
-  def read_sets(
-    self, data_dir: str, split: str
-  ) -> dict[str, list[InputExample]]:
+  def read_sets(self, data_dir: str, split: str) -> dict[str, list[Example]]:
     """All sets of a split ("dev" or "test") by the suffix of their results."""
     if split == "dev":
       return {"": self.get_dev_examples(data_dir)}
@@ -189,26 +189,10 @@ class DataProcessor:
 class TableProcessor(DataProcessor):
   """A data set of tab-separated files, described by `Columns` per split."""
 
-  labels: tuple[str, ...] = ("0", "1")
+  labels = ("0", "1")
   train: Columns | None = None
   dev: Columns | None = None
   test: Columns | None = None
-
-  def get_train_examples(self, data_dir: str) -> list[InputExample]:
-    """See base class."""
-    return self.read(data_dir, "train")
-
-  def get_dev_examples(self, data_dir: str) -> list[InputExample]:
-    """See base class."""
-    return self.read(data_dir, "dev")
-
-  def get_test_examples(self, data_dir: str) -> list[InputExample]:
-    """See base class."""
-    return self.read(data_dir, "test")
-
-  def get_labels(self) -> list[str]:
-    """See base class."""
-    return list(self.labels)
 
   def columns(self, set_type: str) -> Columns | None:
     """File and columns of a set; None if the task has no such set."""
@@ -238,16 +222,6 @@ class TableProcessor(DataProcessor):
     """Makes examples of the rows of a file, which include the header.
 
     A subclass for another format overrides this method or `columns`.
-
-    Args:
-      lines: the column texts of each row.
-      set_type: see `read`.
-
-    Returns:
-      One example per row.
-
-    Raises:
-      InputError: a row cannot be read, or there are no rows.
     """
     columns = self.columns(set_type)
     rows = [
@@ -358,9 +332,7 @@ class MnliProcessor(TableProcessor):
     """See base class."""
     return self.read(data_dir, "dev_matched")
 
-  def read_sets(
-    self, data_dir: str, split: str
-  ) -> dict[str, list[InputExample]]:
+  def read_sets(self, data_dir: str, split: str) -> dict[str, list[Example]]:
     """See base class; adds the mismatched set if its file exists."""
     sets = super().read_sets(data_dir, split)
     mismatched = f"{split}_mismatched"
@@ -427,48 +399,15 @@ class XnliProcessor(TableProcessor):
     return set_type == "train" or row.fields[0] == self.language
 
 
-class SplitProcessor(DataProcessor):
-  """A data set whose splits are all read by `_read` of the subclass."""
-
-  labels: Sequence[str] = ()
-
-  def get_train_examples(
-    self, data_dir: str
-  ) -> list[InputExample | ChoiceExample]:
-    """See base class."""
-    return self._read(data_dir, "train")
-
-  def get_dev_examples(
-    self, data_dir: str
-  ) -> list[InputExample | ChoiceExample]:
-    """See base class."""
-    return self._read(data_dir, "dev")
-
-  def get_test_examples(
-    self, data_dir: str
-  ) -> list[InputExample | ChoiceExample]:
-    """See base class."""
-    return self._read(data_dir, "test")
-
-  def get_labels(self) -> list[str]:
-    """See base class."""
-    return list(self.labels)
-
-  def _read(
-    self, data_dir: str, split: str
-  ) -> list[InputExample | ChoiceExample]:
-    """Reads "train", "dev" or "test"."""
-    raise NotImplementedError
-
-
-class SwagProcessor(SplitProcessor):
+class SwagProcessor(DataProcessor):
   """SWAG: which of four endings continues the two sentences?"""
 
   kind = "multiple_choice"
   labels = ("0", "1", "2", "3")
 
-  def _read(self, data_dir: str, split: str) -> list[ChoiceExample]:
-    split = "val" if split == "dev" else split
+  def read(self, data_dir: str, set_type: str) -> list[ChoiceExample]:
+    """See base class."""
+    split = "val" if set_type == "dev" else set_type
     path = os.path.join(data_dir, f"{split}.csv")
     self.files_read.append(path)
     rows = tables.read_csv(path, self.encoding)
@@ -497,18 +436,19 @@ class SwagProcessor(SplitProcessor):
     )
 
 
-class RaceProcessor(SplitProcessor):
+class RaceProcessor(DataProcessor):
   """RACE: which of four answers is correct, given the article?"""
 
   kind = "multiple_choice"
   labels = ("A", "B", "C", "D")
 
-  def _read(self, data_dir: str, split: str) -> list[ChoiceExample]:
-    folder = os.path.join(data_dir, split)
+  def read(self, data_dir: str, set_type: str) -> list[ChoiceExample]:
+    """See base class."""
+    folder = os.path.join(data_dir, set_type)
     paths = files.matching_below(folder, "*.txt")
     if not paths:
       raise InputError(f"{folder}: has no RACE articles (*.txt)")
-    return [example for path in paths for example in self._article(path, split)]
+    return [e for path in paths for e in self._article(path, set_type)]
 
   def _article(self, path: str, split: str) -> Iterator[ChoiceExample]:
     """Reads the questions of an article, a file with one JSON object."""

@@ -13,17 +13,13 @@ from bertlib.cli import terminal
 from bertlib.cli.absl import logging
 from bertlib.cli.errors import InputError, some_of
 from bertlib.cli.ranges import FRACTION
-from bertlib.data import batch_predictor, model_inputs
+from bertlib.data import batch_predictor
 from bertlib.data.batch_predictor import BatchPredictor
 from bertlib.io import json_files
 from bertlib.io.files import atomic_write
 from bertlib.io.result_files import DevPrediction
 from bertlib.tasks.classification import classification
-from bertlib.tasks.classification.classification import (
-  ChoiceExample,
-  InputExample,
-  Problem,
-)
+from bertlib.tasks.classification.classification import Example, Problem
 
 
 class Prediction(NamedTuple):
@@ -101,9 +97,7 @@ def label_text(label: Any) -> str:
 
 
 def dev_predictions(
-  problem: Problem,
-  examples: Iterable[InputExample | ChoiceExample],
-  rows: Iterable[np.ndarray],
+  problem: Problem, examples: Iterable[Example], rows: Iterable[np.ndarray]
 ) -> list[DevPrediction]:
   """Gold and predicted labels of a dev set; thresholds of labels are 0.5."""
   return [
@@ -128,7 +122,7 @@ def label_columns(predicted: Prediction) -> list[str]:
 
 def write_predictions(
   path: str,  # without the endings
-  examples: Sequence[InputExample | ChoiceExample],
+  examples: Sequence[Example],
   rows: Iterable[np.ndarray],  # output of the model; padding may follow
   problem: Problem,
   thresholds: Mapping[str, float] | None,
@@ -232,16 +226,7 @@ class ClassifierPredictor(BatchPredictor):
     pairs = texts
     if self.problem.kind == "multiple_choice":
       pairs = itertools.chain.from_iterable(texts)
-    length = self.description["max_seq_length"]
-    rows = [
-      model_inputs.encode_pair(
-        self.tokenizer,
-        *((pair, None) if isinstance(pair, str) else pair),
-        length,
-      )._asdict()
-      for pair in pairs
-    ]
-    return len(texts), rows
+    return len(texts), [row._asdict() for row in self.encode_texts(pairs)]
 
   def _decode(
     self, thresholds: Mapping[str, float], num_texts: int, outputs

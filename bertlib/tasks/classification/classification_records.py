@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -16,6 +17,7 @@ from bertlib.data import input_pipeline, model_inputs, tf_records
 from bertlib.data.input_pipeline import shuffle_epochs
 from bertlib.tasks.classification.classification import (
   ChoiceExample,
+  Example,
   InputExample,
   PaddingInputExample,
   Problem,
@@ -24,27 +26,17 @@ from bertlib.tasks.classification.classification import (
 # Examples to features
 
 
+@dataclasses.dataclass(eq=False, repr=False)
 class InputFeatures:
   """The model inputs of one example."""
 
-  def __init__(
-    self, input_ids, input_mask, segment_ids, label_id, is_real_example=True
-  ):
-    """Stores the features.
-
-    Args:
-      input_ids: token ids, padded with 0.
-      input_mask: 1 at tokens, 0 at padding.
-      segment_ids: 1 in the second text, else 0.
-      label_id: index of the label; a float for regression; a 0/1 vector over
-        the labels for multi-label classification.
-      is_real_example: false for an example that pads the last batch.
-    """
-    self.input_ids = input_ids
-    self.input_mask = input_mask
-    self.segment_ids = segment_ids
-    self.label_id = label_id
-    self.is_real_example = is_real_example
+  input_ids: list[int]  # padded with 0
+  input_mask: list[int]  # 1 at tokens, 0 at padding
+  segment_ids: list[int]  # 1 in the second text, else 0
+  # Index of the label; a float for regression; a 0/1 vector over the labels for
+  # multi-label classification.
+  label_id: int | float | list[float]
+  is_real_example: bool = True  # False for an example that pads the last batch
 
   def as_record(self) -> dict[str, Any]:
     """The features by their TFRecord keys."""
@@ -77,7 +69,7 @@ def record_layout(
 
 def convert_single_example(
   ex_index: int,
-  example: InputExample | ChoiceExample | PaddingInputExample,
+  example: Example | PaddingInputExample,
   label_list: Sequence[str],
   max_seq_length: int,
   tokenizer: tokenization.FullTokenizer,
@@ -147,7 +139,7 @@ def encode_example(
   return features, encoded
 
 
-def _label_id(example: InputExample | ChoiceExample, problem: Problem):
+def _label_id(example: Example, problem: Problem):
   """Converts a label to `InputFeatures.label_id`."""
   if problem.kind == "multi_label":
     return [float(label in (example.label or ())) for label in problem.labels]
@@ -179,7 +171,7 @@ def convert_examples_to_features(
 
 
 def file_based_convert_examples_to_features(
-  examples: Sequence[InputExample | ChoiceExample | PaddingInputExample],
+  examples: Sequence[Example | PaddingInputExample],
   label_list: Sequence[str],
   max_seq_length: int,
   tokenizer: tokenization.FullTokenizer,
@@ -250,25 +242,16 @@ def file_based_input_fn_builder(
   is_training: bool,
   drop_remainder: bool,
   problem: Problem | None = None,
-  trim: bool = False,
-  seed: int = 0,
-  first_step: int = 0,
-  by_length: bool = False,
+  **options: Any,
 ):
   """Builds the `input_fn` of a TFRecord file with S = `seq_length`.
 
-  See `input_pipeline.record_input_fn` for the other arguments; `problem` None
-  is classification.
+  `problem` None is classification. The other arguments and options are those of
+  `input_pipeline.record_input_fn`.
   """
+  layout = record_layout(seq_length, problem)
   return input_pipeline.record_input_fn(
-    input_file,
-    record_layout(seq_length, problem),
-    is_training,
-    drop_remainder,
-    trim,
-    seed,
-    first_step,
-    by_length,
+    input_file, layout, is_training, drop_remainder, **options
   )
 
 
@@ -293,13 +276,11 @@ def input_fn_builder(
   """
   del seq_length
   records = [feature.as_record() for feature in features]
-  arrays = {
-    name: np.array([record[name] for record in records]) for name in records[0]
-  }
-  arrays = {
-    name: array.astype(np.float32 if array.dtype.kind == "f" else np.int32)
-    for name, array in arrays.items()
-  }
+  arrays = {}
+  for name in records[0]:
+    array = np.array([record[name] for record in records])
+    dtype = np.float32 if array.dtype.kind == "f" else np.int32
+    arrays[name] = array.astype(dtype)
 
   def input_fn(params):
     dataset = tf.data.Dataset.from_tensor_slices(arrays)

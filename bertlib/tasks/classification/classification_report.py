@@ -21,7 +21,7 @@ from bertlib.tasks.classification import (
 )
 from bertlib.tasks.classification.classification import (
   ChoiceExample,
-  InputExample,
+  Example,
   Problem,
 )
 
@@ -38,7 +38,7 @@ _MAX_RESAMPLES = 200
 
 def sections(
   problem: Problem,
-  examples: Sequence[InputExample | ChoiceExample],
+  examples: Sequence[Example],
   label_ids: np.ndarray,  # gold, see `classification_scores.evaluate`
   logits: np.ndarray,  # float [examples, labels]
   num_errors: int = 30,
@@ -193,12 +193,9 @@ def estimates(
   names: Sequence[str],
 ) -> Estimates:
   """Estimates for a classifier, of the metrics that it has."""
-  gold, predicted = label_ids, logits.argmax(axis=-1)
-  if problem.kind == "regression":
-    predicted = logits[:, 0]
-  elif problem.kind == "multi_label":
-    gold = label_ids > 0
-    predicted = classification_decoding.probabilities(problem, logits) >= 0.5
+  gold, predicted = classification_scores.gold_and_predicted(
+    label_ids, logits, problem
+  )
 
   def interval(name: str) -> Interval | None:
     if name == "accuracy":

@@ -26,20 +26,27 @@ def evaluate(
   """Metrics by name, and the confusion matrix of single-label problems."""
   from sklearn import metrics
 
-  if problem.kind == "regression":
-    return {name: METRICS[name](label_ids, logits[:, 0]) for name in names}
-  if problem.kind == "multi_label":
-    predictions = classification_decoding.probabilities(problem, logits) >= 0.5
-    return {name: METRICS[name](label_ids > 0, predictions) for name in names}
-  predictions = logits.argmax(axis=-1)
-  scores = {name: METRICS[name](label_ids, predictions) for name in names}
-  if logits.shape[1] > MAX_MATRIX_LABELS:
+  gold, predicted = gold_and_predicted(label_ids, logits, problem)
+  scores = {name: METRICS[name](gold, predicted) for name in names}
+  num_labels = logits.shape[1]
+  is_single = problem.kind not in ("regression", "multi_label")
+  if not is_single or num_labels > MAX_MATRIX_LABELS:
     return scores
   # A row per gold label, a column per predicted label.
-  matrix = metrics.confusion_matrix(
-    label_ids, predictions, labels=range(logits.shape[1])
-  )
+  matrix = metrics.confusion_matrix(gold, predicted, labels=range(num_labels))
   return scores | {"confusion_matrix": matrix.tolist()}
+
+
+def gold_and_predicted(
+  label_ids: np.ndarray, logits: np.ndarray, problem: Problem
+) -> tuple[np.ndarray, np.ndarray]:
+  """The two arguments of `METRICS`, from those of `evaluate`."""
+  if problem.kind == "regression":
+    return label_ids, logits[:, 0]
+  if problem.kind == "multi_label":
+    probs = classification_decoding.probabilities(problem, logits)
+    return label_ids > 0, probs >= 0.5
+  return label_ids, logits.argmax(axis=-1)
 
 
 def best_thresholds(

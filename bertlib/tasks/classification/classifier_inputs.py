@@ -24,8 +24,8 @@ from bertlib.tasks.classification import (
   own_tables,
 )
 from bertlib.tasks.classification.classification import (
-  ChoiceExample,
   DataProcessor,
+  Example,
   InputExample,
   PaddingInputExample,
   Problem,
@@ -48,7 +48,21 @@ def make_processor(settings: ClassifierSettings) -> DataProcessor:
     )
   task = settings.task
   if task == "tsv":
-    processor = _own_data_processor(settings)
+    processor = own_tables.OwnDataProcessor(
+      {
+        "train": settings.train_file,
+        "dev": settings.dev_file,
+        "test": settings.test_file,
+      },
+      settings.text_a_column,
+      settings.text_b_column,
+      settings.label_column,
+      settings.labels,
+      settings.problem_type,
+      settings.label_delimiter,
+      settings.id_column,
+      settings.dev_fraction,
+    )
   elif task not in classification.PROCESSORS:
     raise unknown_task(settings.task_name)
   elif task == "xnli":
@@ -57,42 +71,22 @@ def make_processor(settings: ClassifierSettings) -> DataProcessor:
     processor = classification.PROCESSORS[task]()
   processor.skip_bad_rows = settings.bad_rows == "skip"
   processor.encoding = text_files.encoding_of(*settings.text.codec)
-  if not (task != "tsv" or processor.labels or processor.kind == "regression"):
+  if task == "tsv" and not processor.labels and processor.kind != "regression":
     processor.read_labels(settings.data_dir)
-  if isinstance(getattr(processor, "labels", None), Sequence):
+  if isinstance(processor.labels, Sequence):
     processor.labels = model_description.labels_in_order(
       settings.model.folder, processor.get_labels()
     )
   return processor
 
 
-def _own_data_processor(
-  settings: ClassifierSettings,
-) -> own_tables.OwnDataProcessor:
-  return own_tables.OwnDataProcessor(
-    {
-      "train": settings.train_file,
-      "dev": settings.dev_file,
-      "test": settings.test_file,
-    },
-    settings.text_a_column,
-    settings.text_b_column,
-    settings.label_column,
-    settings.labels,
-    settings.problem_type,
-    settings.label_delimiter,
-    settings.id_column,
-    settings.dev_fraction,
-  )
-
-
 class Examples(NamedTuple):
   """Examples of the splits that the run uses."""
 
-  train: Sequence[InputExample | ChoiceExample]
+  train: Sequence[Example]
   # By the suffix of their results files.
-  eval_sets: Mapping[str, Sequence[InputExample | ChoiceExample]]
-  predict_sets: Mapping[str, Sequence[InputExample | ChoiceExample]]
+  eval_sets: Mapping[str, Sequence[Example]]
+  predict_sets: Mapping[str, Sequence[Example]]
 
   @property
   def num_examples(self) -> dict[str, int]:
@@ -102,8 +96,15 @@ class Examples(NamedTuple):
       for suffix, dev_set in self.eval_sets.items()
     }
 
+  @property
+  def dev_sets(self) -> dict[str, Sequence[Example]]:
+    """The dev sets by their names in messages."""
+    return {
+      f"the dev set{s}": examples for s, examples in self.eval_sets.items()
+    }
 
-def has_pairs(examples: Iterable[InputExample | ChoiceExample]) -> bool:
+
+def has_pairs(examples: Iterable[Example]) -> bool:
   """True if any example is a pair of texts."""
   return any(getattr(example, "text_b", None) for example in examples)
 
@@ -153,18 +154,14 @@ def check_pairs(run: Run, examples: Examples) -> None:
 class DevSet(NamedTuple):
   """A dev set and the input of its records, in order."""
 
-  examples: Sequence[InputExample | ChoiceExample]
+  examples: Sequence[Example]
   input_fn: Callable[..., Any]
 
 
 def write_dev_sets(
   run: Run, processor: DataProcessor, examples: Examples
 ) -> dict[str, DevSet]:
-  """Writes the dev sets as records, and lists the rows that were skipped.
-
-  Returns:
-    The dev sets by the suffix of their results.
-  """
+  """Writes records of the dev sets, by suffix, and lists of skipped rows."""
   if run.is_chief:
     result_files.write_bad_rows(run.output_dir, processor.bad_rows)
   dev_sets = {}
@@ -189,7 +186,7 @@ def write_records(
   run: Run,
   processor: DataProcessor,
   name: str,
-  examples: Sequence[InputExample | ChoiceExample],
+  examples: Sequence[Example],
   # On a TPU, padding examples fill the last batch of this size.
   batch_size: int = 1,
 ) -> tuple[str, model_inputs.Lengths]:
@@ -237,16 +234,15 @@ def read_examples(
     predict_sets = {"": _read_predict_file(settings, processor)}
   elif settings.run.do_predict:
     predict_sets = processor.read_sets(settings.data_dir, "test")
+  examples = Examples(train_examples, eval_sets, predict_sets)
   example_checks.warn_of_faults(
     [classification.labeled(e, processor.kind) for e in train_examples],
     {
-      f"the dev set{suffix}": [
-        classification.labeled(e, processor.kind) for e in dev_set
-      ]
-      for suffix, dev_set in eval_sets.items()
+      name: [classification.labeled(e, processor.kind) for e in dev_set]
+      for name, dev_set in examples.dev_sets.items()
     },
   )
-  return Examples(train_examples, eval_sets, predict_sets)
+  return examples
 
 
 def _read_predict_file(
@@ -275,9 +271,7 @@ def _read_predict_file(
   return own_tables.read_texts(path, *reading)
 
 
-def _check_labeled(
-  examples: Iterable[InputExample | ChoiceExample], action: str
-) -> None:
+def _check_labeled(examples: Iterable[Example], action: str) -> None:
   for example in examples:
     if example.label is None:
       raise InputError(
@@ -305,7 +299,7 @@ def data_files(
 def class_weights(
   given: Sequence[str] | None,  # ["balanced"] or "LABEL:WEIGHT" strings
   problem: Problem,
-  examples: Sequence[InputExample | ChoiceExample],
+  examples: Sequence[Example],
 ) -> list[float] | None:
   """The weight of each label in the loss (--class_weights), which it logs.
 
@@ -351,33 +345,28 @@ def class_weights(
 def check_labels(processor: DataProcessor, examples: Examples) -> None:
   """Warns of labels that are missing or rare."""
   labels = processor.problem.labels
-  sets = {"the training set": examples.train}
-  sets |= {
-    f"the dev set{suffix}": dev_set
-    for suffix, dev_set in examples.eval_sets.items()
-  }
-  doctor.check_labels(
-    labels,
-    {
-      name: [
-        label
-        for example in split
-        for label in (
-          [example.label]
-          if isinstance(example.label, str)
-          else example.label or ()
-        )
-      ]
-      for name, split in sets.items()
-      if labels and split
-    },
-  )
+  sets = {"the training set": examples.train, **examples.dev_sets}
+  if labels:
+    doctor.check_labels(
+      labels,
+      {
+        name: [
+          label
+          for example in split
+          for label in (
+            [example.label]
+            if isinstance(example.label, str)
+            else example.label or ()
+          )
+        ]
+        for name, split in sets.items()
+        if split
+      },
+    )
 
 
 def check_texts(
-  run: Run,
-  processor: DataProcessor,
-  examples: Examples,
+  run: Run, processor: DataProcessor, examples: Examples
 ) -> doctor.LengthSummary:
   """Encodes a sample of the examples; warns if many are truncated."""
   others = [*examples.eval_sets.values(), *examples.predict_sets.values()]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import json
 import os
 import re
@@ -16,45 +17,36 @@ from bertlib.data import example_checks, tables
 from bertlib.io import files
 from bertlib.io.text_files import Encoding
 from bertlib.tasks.classification.classification import (
+  DataProcessor,
   InputExample,
-  SplitProcessor,
   check_label,
   labeled,
 )
 
+# Flags of the columns, in the order of `OwnDataProcessor.read`.
+_FLAGS = ("--text_a_column", "--text_b_column", "--label_column", "--id_column")
 
-class OwnDataProcessor(SplitProcessor):
+
+@dataclasses.dataclass(eq=False, repr=False)
+class OwnDataProcessor(DataProcessor):
   """Your own files: TSV, CSV or JSON Lines, columns by name or number."""
 
-  def __init__(
-    self,
-    files: dict[str, str],  # paths by split: "train", "dev" and "test"
-    text_a: str,  # column: its name, or its number from 1
-    text_b: str | None,
-    label: str | None,  # may be missing in the test file
-    # In the order of vectors of 0 and 1; None to read the label set from the
-    # training file.
-    labels: Sequence[str] | None = None,
-    kind: str = "classification",  # see `Problem`
-    label_delimiter: str = ",",
-    # Column of the `guid`; None for the split and the row number.
-    id_column: str | None = None,
-    # Share of the training file that is the dev set; None if that has a file.
-    dev_fraction: float | None = None,
-  ):
-    """Stores where files, texts and labels are; reads nothing."""
-    self._files = files
-    self._columns = {
-      "text_a": text_a,
-      "text_b": text_b,
-      "label": label,
-      "id": id_column,
-    }
-    self._delimiter = label_delimiter
-    self._vector_labels = list(labels or ())
-    self._dev_fraction = dev_fraction
-    self.labels = list(labels or ())
-    self.kind = kind
+  files: dict[str, str]  # paths by split: "train", "dev" and "test"
+  text_a: str  # column: its name, or its number from 1
+  text_b: str | None
+  label: str | None  # may be missing in the test file
+  # In the order of vectors of 0 and 1; None to read the label set from the
+  # training file.
+  labels: Sequence[str] | None = None
+  kind: str = "classification"  # see `Problem`
+  label_delimiter: str = ","
+  # Column of the `guid`; None for the split and the row number.
+  id_column: str | None = None
+  # Share of the training file that is the dev set; None if that has a file.
+  dev_fraction: float | None = None
+
+  def __post_init__(self):
+    self.labels = self._vector_labels = list(self.labels or ())
     self._train_examples: list[InputExample] = []
 
   @property
@@ -72,10 +64,10 @@ class OwnDataProcessor(SplitProcessor):
 
   def read_labels(self, data_dir: str) -> None:
     """Sets the label set to the sorted labels of the training file."""
-    examples = self._train_examples = self._read(data_dir, "train")
+    examples = self._train_examples = self.read(data_dir, "train")
     if self.kind == "multi_label":
       self.labels = sorted({label for e in examples for label in e.label})
-      path, counts = self._files["train"], {len(e.label) for e in examples}
+      path, counts = self.files["train"], {len(e.label) for e in examples}
       if not self.labels:
         raise InputError(f"{path}: no example has a label")
       if self.labels == ["0", "1"] and counts == {2}:
@@ -96,7 +88,7 @@ class OwnDataProcessor(SplitProcessor):
 
   def get_dev_examples(self, data_dir: str) -> list[InputExample]:
     """See base class."""
-    if self._dev_fraction is None:
+    if self.dev_fraction is None:
       return super().get_dev_examples(data_dir)
     return self._divided(data_dir)[1]
 
@@ -104,35 +96,37 @@ class OwnDataProcessor(SplitProcessor):
     self, data_dir: str
   ) -> tuple[list[InputExample], list[InputExample]]:
     """Examples of the training file to train on, and to evaluate on."""
-    examples = self._train_examples or self._read(data_dir, "train")
-    if self._dev_fraction is None:
+    examples = self._train_examples or self.read(data_dir, "train")
+    if self.dev_fraction is None:
       return examples, []
     train, dev = example_checks.draw_dev_set(
-      [labeled(example, self.kind) for example in examples], self._dev_fraction
+      [labeled(example, self.kind) for example in examples], self.dev_fraction
     )
     if not dev:
       raise InputError(
-        f"--dev_fraction={self._dev_fraction}: leaves no dev example of"
+        f"--dev_fraction={self.dev_fraction}: leaves no dev example of"
         f" {len(examples)}. Give a higher value, or --dev_file"
       )
     return [examples[i] for i in train], [examples[i] for i in dev]
 
-  def _read(self, data_dir: str, split: str) -> list[InputExample]:
-    path = os.path.join(data_dir or "", self._files[split])
-    if split == "dev" and not files.exists(path):
+  def read(self, data_dir: str, set_type: str) -> list[InputExample]:
+    """See base class."""
+    path = os.path.join(data_dir or "", self.files[set_type])
+    if set_type == "dev" and not files.exists(path):
       raise InputError(
         f"{path}: there is no such file. Give a --dev_file; or"
         " --dev_fraction=0.2, a part of --train_file"
       )
     self.files_read.append(path)
+    columns = self.text_a, self.text_b, self.label, self.id_column
     table = tables.read_table(
       path,
-      [(f"--{role}_column", name) for role, name in self._columns.items()],
+      [*zip(_FLAGS, columns)],
       self.encoding,
-      ["--label_column"] if split == "test" else [],
+      ["--label_column"] if set_type == "test" else [],
     )
     text_a, text_b, label_column, id_column = table.columns
-    if self._columns["label"] is None and not table.has_names:
+    if self.label is None and not table.has_names:
       num_unread = len({*range(len(table.names))} - {*table.columns})
       if num_unread:
         logging.warning(
@@ -154,7 +148,7 @@ class OwnDataProcessor(SplitProcessor):
         None if column is None else _text(row, column)
         for column in (text_a, text_b)
       ]
-      guid = f"{split}-{row.number}"
+      guid = f"{set_type}-{row.number}"
       if id_column is not None:
         guid = _id(row, id_column, rows_of_ids)
       if isinstance(label, str):
@@ -173,7 +167,7 @@ class OwnDataProcessor(SplitProcessor):
     label = row.label(column)
     if self.kind == "multi_label":
       try:
-        label = split_labels(label, self._delimiter, self._vector_labels)
+        label = split_labels(label, self.label_delimiter, self._vector_labels)
       except ValueError as error:
         raise row.error(str(error)) from error
     elif self.kind == "classification":
@@ -369,7 +363,6 @@ def read_table_texts(
     {"text": path}, text_a, text_b, None, id_column=id_column
   )
   processor.encoding, processor.skip_bad_rows = encoding, skip_bad_rows
-  examples = processor._read("", "text")
   if bad_rows is not None:
-    bad_rows |= processor.bad_rows
-  return examples
+    processor.bad_rows = bad_rows
+  return processor.read("", "text")

@@ -7,6 +7,7 @@ and `score` (Thakur et al. 2021). Imports no TensorFlow.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from array import array
 from collections.abc import (
@@ -48,21 +49,18 @@ class Retrieval(NamedTuple):
   relevance: Mapping[str, Mapping[str, int]]
 
 
-class _Corpus(Collection):
+@dataclasses.dataclass
+class _Corpus:
   """The documents of a folder, read anew in each iteration."""
 
-  def __init__(self, folder: str, num_documents: int):
-    self._folder = folder
-    self._num_documents = num_documents
+  folder: str
+  num_documents: int
 
   def __iter__(self) -> Iterator[tuple[str, str]]:
-    return stream_corpus(self._folder)
+    return stream_corpus(self.folder)
 
   def __len__(self) -> int:
-    return self._num_documents
-
-  def __contains__(self, document: object) -> bool:
-    return any(document == other for other in self)
+    return self.num_documents
 
 
 def is_beir(path: str) -> bool:

@@ -104,17 +104,17 @@ def evaluate_retrieval(
     query_vectors, document_vectors, _MAX_RANK + 1, widths.values()
   )
   results: dict[str, float] = {}
-  by_width = []
-  for suffix, (_, indices) in zip(widths, found):
-    # Without the document that has the id of the query, as in BEIR.
-    rankings = {
-      query: [document_ids[i] for i in row if document_ids[i] != query]
+  # Without the document that has the id of the query, as in BEIR.
+  by_width = [
+    {
+      query: [id_ for i in row if (id_ := document_ids[i]) != query][:_MAX_RANK]
       for query, row in zip(query_ids, indices)
     }
-    rankings = {query: ids[:_MAX_RANK] for query, ids in rankings.items()}
+    for _, indices in found
+  ]
+  for suffix, rankings in zip(widths, by_width):
     scores = retrieval_scores.evaluate(relevance, rankings)
     results |= {f"eval_{name}{suffix}": v for name, v in scores.items()}
-    by_width.append(rankings)
   return Evaluation(results, rankings=by_width[0])
 
 

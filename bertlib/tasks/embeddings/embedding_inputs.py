@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -36,30 +36,20 @@ def find_spec(settings: EmbeddingSettings) -> EmbeddingSpec:
   flags, folder = settings.vectors, settings.model.folder
   description = model_description.load(folder) if folder else {}
   spec = embedding_spec.from_json(description.get("embedding", {}))
-  given = {
-    name: getattr(flags, name)
-    for name in (
-      "pooling",
-      "normalize",
-      "projection_dim",
-      "projection_activation",
-    )
-    if getattr(flags, name) is not None
-  }
-  prompts = {
-    name: prefix
-    for name, prefix in (
-      ("query", flags.query_prefix),
-      ("passage", flags.passage_prefix),
-    )
-    if prefix is not None
-  }
+  names = "pooling", "normalize", "projection_dim", "projection_activation"
+  values = {name: getattr(flags, name) for name in names}
   if flags.matryoshka_dims:
-    given["matryoshka_dims"] = sorted(flags.matryoshka_dims, reverse=True)
-  prompts = {**spec.prompts, **prompts}
-  spec = dataclasses.replace(spec, **given, prompts=prompts)
+    values["matryoshka_dims"] = sorted(flags.matryoshka_dims, reverse=True)
+  prompts = {"query": flags.query_prefix, "passage": flags.passage_prefix}
+  spec = dataclasses.replace(
+    spec, **_given(values), prompts={**spec.prompts, **_given(prompts)}
+  )
   spec.prompt(settings.prompt)
   return spec
+
+
+def _given(values: Mapping[str, Any]) -> dict[str, Any]:
+  return {name: value for name, value in values.items() if value is not None}
 
 
 def prefixes(spec: EmbeddingSpec, kind: str) -> tuple[str, str]:
@@ -67,25 +57,6 @@ def prefixes(spec: EmbeddingSpec, kind: str) -> tuple[str, str]:
   if kind in ("pairs", "triplets"):
     return spec.query_prefix, spec.passage_prefix
   return spec.prompt(None), spec.prompt(None)
-
-
-def check_widths(
-  spec: EmbeddingSpec, hidden_size: int, teacher_width: int | None = None
-) -> None:
-  """Refuses widths that the vectors do not have."""
-  width = spec.width(hidden_size)
-  dims = spec.matryoshka_dims
-  shown = ",".join(map(str, dims))
-  if dims and dims[0] != width:
-    raise InputError(
-      f"--matryoshka_dims={shown}: the largest must be {width}, the width of"
-      " the vectors. --projection_dim changes that width"
-    )
-  if teacher_width not in (None, width):
-    raise InputError(
-      f"--teacher: its vectors have {teacher_width} values, but those of the"
-      f" model {width}. Give --projection_dim={teacher_width}"
-    )
 
 
 def is_vector_file(teacher: str) -> bool:
@@ -216,9 +187,7 @@ class Data(NamedTuple):
   bad_rows: Mapping[str, Sequence[str]]  # messages of the skipped rows, by file
 
 
-def distinct_texts(
-  examples: Sequence[Example],
-) -> tuple[list[str], np.ndarray]:
+def distinct_texts(examples: Sequence[Example]) -> tuple[list[str], np.ndarray]:
   """Distinct texts, and the positions of those of each example among them."""
   numbers: dict[str, int] = {}
   positions = [

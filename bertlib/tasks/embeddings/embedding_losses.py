@@ -59,27 +59,21 @@ def training_loss(
 def make_loss(options: LossOptions) -> Callable[[Any, Mapping[str, Any]], Any]:
   """Function of vectors [B, texts, width], not normalized, and features."""
   loss = LOSSES[options.name]
+  compares_by_cosine = loss not in (_triplet, _distillation)
+  normalizes = options.normalize or options.dims or compares_by_cosine
   dims = options.dims or (None,)
   weights = options.weights or (1.0,) * len(dims)
 
   def loss_fn(vectors, features):
     if "teacher_vectors" in features:
       vectors.shape.assert_is_compatible_with(features["teacher_vectors"].shape)
-    losses = [
-      weight * loss(_outputs(vectors, dim, options), features, options)
-      for dim, weight in zip(dims, weights)
-    ]
+    losses = []
+    for dim, weight in zip(dims, weights):
+      compared = pooling.normalize(vectors, dim) if normalizes else vectors
+      losses.append(weight * loss(compared, features, options))
     return tf.add_n(losses)
 
   return loss_fn
-
-
-def _outputs(vectors, dim: int | None, options: LossOptions):
-  """The vectors that a loss compares: of width `dim`, mostly normalized."""
-  compares_by_cosine = LOSSES[options.name] not in (_triplet, _distillation)
-  if options.normalize or options.dims or compares_by_cosine:
-    return pooling.normalize(vectors, dim)
-  return vectors
 
 
 # Losses: each takes vectors of one width, of length 1 where it needs cosines
@@ -140,7 +134,8 @@ def _ranking_loss(
 def _triplet(vectors, features, options: LossOptions):
   """Triplet loss with Euclidean distances (Reimers and Gurevych 2019)."""
   text_ids = features["text_ids"]
-  distances = _distance(vectors[:, :1], vectors[:, 1:])  # [B, texts - 1]
+  squares = _sum(tf.square(vectors[:, :1] - vectors[:, 1:]))  # [B, texts - 1]
+  distances = tf.sqrt(tf.maximum(squares, 1e-12))  # with a gradient of 0 at 0
   losses = tf.nn.relu(distances[:, :1] - distances[:, 1:] + options.margin)
   negative_ids = text_ids[:, 2:]
   # Missing hard negatives, and copies of the anchor or the positive, do not
@@ -264,9 +259,3 @@ def _sum(tensor):
 def _pair_cosines(vectors):
   """Cosine of the two texts of each example: [B, 2, width] to [B]."""
   return _sum(vectors[:, 0] * vectors[:, 1])
-
-
-def _distance(vectors, others):
-  """Euclidean distance along the last axis, with a gradient of 0 at 0."""
-  squares = _sum(tf.square(vectors - others))
-  return tf.sqrt(tf.maximum(squares, 1e-12))

@@ -11,7 +11,7 @@ from bertlib.data import batch_predictor
 from bertlib.data.batch_predictor import BatchPredictor
 from bertlib.settings import embedding_spec
 from bertlib.settings.embedding_spec import EmbeddingSpec
-from bertlib.tasks.embeddings import embedding_records, similarity_scores
+from bertlib.tasks.embeddings import similarity_scores
 
 
 class VectorPredictor(BatchPredictor):
@@ -67,6 +67,5 @@ class VectorPredictor(BatchPredictor):
 
   def _encode(self, prefix: str, texts: Sequence[str]):
     """Nothing that decoding needs, and the rows of the texts."""
-    return None, embedding_records.token_rows(
-      texts, self.tokenizer, self.description["max_seq_length"], prefix
-    )
+    rows = self.encode_texts(prefix + text for text in texts)
+    return None, [row._asdict() for row in rows]

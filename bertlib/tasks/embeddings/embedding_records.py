@@ -97,7 +97,7 @@ class _GroupEncoder:
     self._texts: dict[tuple[str, str], _Text] = {}  # by text and prefix
     self._numbers: dict[bytes, int] = {}  # by tokens without prefix
     self._missing = self._encode_text("", MISSING)
-    self._num_empty = self._num_left_out = 0
+    self._num_left_out = 0
     self._num_tokens, self._num_truncated_tokens = array("i"), array("i")
 
   def encode(self, texts: Sequence[str]) -> dict[str, Any]:
@@ -109,15 +109,9 @@ class _GroupEncoder:
         self._texts[key] = self._encode_text(prefix + text, self._number(text))
       group.append(self._texts[key])
     self._num_left_out += len(texts) - len(group)
-    self._num_tokens.extend(
-      text.num_tokens + text.num_truncated_tokens for text in group
-    )
-    self._num_truncated_tokens.extend(
-      text.num_truncated_tokens for text in group
-    )
-    self._num_empty += sum(
-      text.num_tokens + text.num_truncated_tokens == 2 for text in group
-    )
+    for text in group:
+      self._num_tokens.append(text.num_tokens + text.num_truncated_tokens)
+      self._num_truncated_tokens.append(text.num_truncated_tokens)
     group += [self._missing] * (self._num_texts - len(group))
     padding = [bytes(self._max_seq_length - text.num_tokens) for text in group]
     return {
@@ -165,7 +159,9 @@ class _GroupEncoder:
       num_texts - len(self._numbers),
     )
     _log_faults(
-      self._num_truncated_tokens, self._num_empty, self._max_seq_length
+      self._num_truncated_tokens,
+      self._num_tokens.count(2),  # [CLS] and [SEP] alone
+      self._max_seq_length,
     )
     if self._num_left_out:
       logging.warning(
@@ -209,21 +205,6 @@ def write_texts(
   logging.info("%d texts written to %s", len(num_truncated_tokens), path)
   _log_faults(num_truncated_tokens, num_empty, max_seq_length)
   return len(num_truncated_tokens)
-
-
-def token_rows(
-  texts: Iterable[str],
-  tokenizer: tokenization.FullTokenizer,
-  max_seq_length: int,
-  prefix: str = "",
-) -> list[dict[str, Any]]:
-  """Token features [S] of single texts, see `write_texts`."""
-  return [
-    model_inputs.encode_pair(
-      tokenizer, prefix + text, None, max_seq_length
-    )._asdict()
-    for text in texts
-  ]
 
 
 def _log_faults(

@@ -22,19 +22,15 @@ from bertlib.tasks.embeddings.embedding_examples import Example
 
 
 def sections(
-  dev_set: embedding_inputs.DevSet | None,
-  evaluation: Evaluation,
-  num_errors: int = 30,
+  dev_set: embedding_inputs.DevSet, evaluation: Evaluation, num_errors: int = 30
 ) -> list[Section]:
   """Sections on sentence embeddings, for `run_report.Findings`."""
-  if dev_set and evaluation.rankings:
+  if evaluation.rankings is not None:
     return [_search_errors(dev_set.retrieval, evaluation.rankings, num_errors)]
-  if dev_set and evaluation.neighbors:
+  if evaluation.neighbors is not None:
     return [
       _neighbor_errors(dev_set.examples, evaluation.neighbors, num_errors)
     ]
-  if dev_set is None or evaluation.cosines is None:
-    return []
   find_errors = _rank_errors
   if dev_set.kind == "labeled_pairs":
     find_errors = _order_errors
@@ -76,9 +72,7 @@ def _order_errors(
   num_above = len(others) - np.searchsorted(others, cosines, "right")
   num_below = np.searchsorted(matches, cosines, "left")
   return np.where(
-    is_match,
-    num_above / max(len(others), 1),
-    num_below / max(len(matches), 1),
+    is_match, num_above / max(len(others), 1), num_below / max(len(matches), 1)
   )
 
 
@@ -139,11 +133,9 @@ def _search_errors(
 
 
 def estimates(
-  dev_set: embedding_inputs.DevSet | None, evaluation: Evaluation
+  dev_set: embedding_inputs.DevSet, evaluation: Evaluation
 ) -> Estimates:
   """Estimates for sentence embeddings, at the full width."""
-  if dev_set is None:
-    return Estimates()
   if evaluation.rankings is not None:
     values = retrieval_scores.evaluate_queries(
       dev_set.retrieval.relevance, evaluation.rankings
@@ -157,15 +149,12 @@ def estimates(
     )
   if evaluation.neighbors is not None:
     return _neighbor_estimates(dev_set, evaluation)
-  count = f"{len(dev_set.examples):,} pairs"
-  if evaluation.cosines is None or not len(evaluation.cosines):
-    return Estimates(count)
   gold = embedding_evaluation.gold_values(dev_set.kind, dev_set.examples)
   baselines = {}
   if dev_set.kind != "scored_pairs":
     baselines["average_precision"] = ("random order", float(gold.mean()))
   return Estimates(
-    count,
+    f"{len(dev_set.examples):,} pairs",
     {
       name: statistics.bootstrap(metric, evaluation.cosines, gold)
       for name, metric in similarity_scores.PAIR_METRICS[dev_set.kind].items()
@@ -184,15 +173,12 @@ def _neighbor_estimates(
     labels, return_inverse=True, return_counts=True
   )
   num_same = counts[numbers][found.queries.astype(int)] - 1
-  baselines = {}
-  if len(num_same):
-    chance = float(num_same.mean()) / (len(labels) - 1)
-    baselines["neighbor_accuracy"] = ("any other text", chance)
+  chance = float(num_same.mean()) / (len(labels) - 1)
   return Estimates(
     f"{len(found.queries):,} texts",
     {
       "map": statistics.bootstrap(np.mean, found.precisions),
       "neighbor_accuracy": statistics.fraction_interval(found.is_correct),
     },
-    baselines,
+    {"neighbor_accuracy": ("any other text", chance)},
   )

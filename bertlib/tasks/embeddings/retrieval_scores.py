@@ -19,8 +19,7 @@ def evaluate(
   rankings: Mapping[str, Sequence[str]],
 ) -> dict[str, float]:
   """`METRICS`, as in trec_eval: means over queries with a relevant document."""
-  rows = evaluate_queries(relevance, rankings)
-  means = rows.mean(axis=0) if len(rows) else [float("nan")] * len(METRICS)
+  means = evaluate_queries(relevance, rankings).mean(axis=0)
   return dict(zip(METRICS, map(float, means)))
 
 
@@ -34,7 +33,7 @@ def evaluate_queries(
     for query, judgments in relevance.items()
     if (gains := {doc: r for doc, r in judgments.items() if r > 0})
   ]
-  return np.array(rows, np.float64).reshape(len(rows), len(METRICS))
+  return np.array(rows, np.float64)
 
 
 def _metrics_of_query(

@@ -37,7 +37,7 @@ def scored_pairs(
   similarities: np.ndarray, scores: np.ndarray
 ) -> dict[str, float]:
   """Spearman and Pearson correlation with gold scores; NaN if all are equal."""
-  if min(np.ptp(x) if len(x) else 0 for x in (similarities, scores)) == 0:
+  if min(map(np.ptp, (similarities, scores))) == 0:
     return dict.fromkeys(SCORED_PAIRS, float("nan"))
   return {
     name: PAIR_METRICS["scored_pairs"][name](similarities, scores)
@@ -50,10 +50,6 @@ def labeled_pairs(
 ) -> dict[str, float]:
   """Average precision; accuracy and F1 at the thresholds that are best."""
   # Similarities are in [-1, 1]; labels are 1 for pairs that belong together.
-  nan = float("nan")
-  if not len(labels):
-    names = (*LABELED_PAIRS, "accuracy_threshold", "f1_threshold")
-    return dict.fromkeys(names, nan)
   order = np.argsort(-similarities, kind="stable")
   gold = labels[order] > 0
   # Element i of these is about the threshold that i pairs reach.
@@ -69,9 +65,8 @@ def labeled_pairs(
   accuracies = np.where(separates, accuracies / len(gold), -1)
   results = _best(accuracies, thresholds, "accuracy")
   if not num_gold:
-    return results | dict.fromkeys(
-      ("average_precision", "f1", "f1_threshold"), nan
-    )
+    names = ("average_precision", "f1", "f1_threshold")
+    return results | dict.fromkeys(names, float("nan"))
   f1 = 2 * num_correct / (num_predicted + num_gold)
   results |= _best(np.where(separates, f1, -1), thresholds, "f1")
   precision = _average_precision(similarities, labels)
@@ -126,9 +121,7 @@ class Neighbors(NamedTuple):
 
 
 def labeled_texts(neighbors: Neighbors) -> dict[str, float]:
-  """Retrieval of the texts with the same label; NaN if no two have the same."""
-  if not len(neighbors.queries):
-    return dict.fromkeys(LABELED_TEXTS, float("nan"))
+  """Retrieval of the texts with the same label."""
   return {
     "map": float(neighbors.precisions.mean()),
     "neighbor_accuracy": float(neighbors.is_correct.mean()),
@@ -139,13 +132,14 @@ def find_neighbors(
   vectors: np.ndarray, labels: np.ndarray, dim: int | None = None
 ) -> Neighbors:
   """Ranks all other texts by cosine similarity, for each text."""
+  # At least two texts have the same label, see `embedding_examples`.
   vectors = unit_vectors(vectors, dim)
   _, numbers, counts = np.unique(
     labels, return_inverse=True, return_counts=True
   )
   (queries,) = np.nonzero(counts[numbers] > 1)
   blocks = []
-  num_rows = max(1, _NUM_SIMILARITIES // max(1, len(vectors)))
+  num_rows = max(1, _NUM_SIMILARITIES // len(vectors))
   for start in range(0, len(queries), num_rows):
     rows = queries[start : start + num_rows]
     similarities = vectors[rows] @ vectors.T
@@ -165,6 +159,4 @@ def find_neighbors(
         is_correct=found[:, 0],
       )
     )
-  if not blocks:
-    return Neighbors(queries, *np.empty([4, 0]))
   return Neighbors(*map(np.concatenate, zip(*blocks)))

@@ -6,6 +6,7 @@ bare classes (PER PER O).
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import unicodedata
@@ -49,10 +50,8 @@ def from_words(
   words: list[str], tags: list[str] | None, where: str
 ) -> Sentence:
   """A sentence whose text is its words joined by spaces."""
-  offsets, start = [], 0
-  for word in words:
-    offsets.append((start, start + len(word)))
-    start += len(word) + 1
+  starts = itertools.accumulate((len(word) + 1 for word in words), initial=0)
+  offsets = [(start, start + len(word)) for start, word in zip(starts, words)]
   return Sentence(words, tags, " ".join(words), offsets, where)
 
 
@@ -181,37 +180,27 @@ def record_layout(max_seq_length: int) -> tf_records.Layout:
   }
 
 
-def window_record(
-  window: Window,
-  unique_id: int,  # number of the window
-  max_seq_length: int,
-  # Of the words of its sentence; None if they are unknown.
-  tag_ids: Sequence[int] | None,
-) -> dict[str, Any]:
-  """Record of a window; `label_ids` is -1 at positions without a label."""
-  label_ids = [
-    -1 if tag_ids is None or word < 0 else tag_ids[word]
-    for word in window.words
-  ]
-  return model_inputs.token_features(window.input_ids, [], max_seq_length) | {
-    "label_ids": model_inputs.pad(label_ids, max_seq_length, -1),
-    "unique_ids": unique_id,
-  }
-
-
 def window_records(
   sentences: Sequence[Sentence],
   windows: Sequence[Window],
   max_seq_length: int,
-  labels: Sequence[str],
+  labels: Sequence[str] = (),
 ) -> list[dict[str, Any]]:
   """Records of windows, numbered from 0; tags not in `labels` have no label."""
-  label_ids = {label: index for index, label in enumerate(labels)}
-  tag_ids = [
-    [label_ids.get(tag, -1) for tag in s.tags] if s.tags else None
-    for s in sentences
-  ]
-  return [
-    window_record(window, index, max_seq_length, tag_ids[window.sentence])
-    for index, window in enumerate(windows)
-  ]
+  numbers = {label: index for index, label in enumerate(labels)}
+  tag_ids = [[numbers.get(tag, -1) for tag in s.tags or ()] for s in sentences]
+  records = []
+  for index, window in enumerate(windows):
+    tags = tag_ids[window.sentence]
+    # -1 at positions without a label.
+    label_ids = [
+      tags[word] if tags and word >= 0 else -1 for word in window.words
+    ]
+    records.append(
+      model_inputs.token_features(window.input_ids, [], max_seq_length)
+      | {
+        "label_ids": model_inputs.pad(label_ids, max_seq_length, -1),
+        "unique_ids": index,
+      }
+    )
+  return records

@@ -21,6 +21,10 @@ _SEPARATORS = dict.fromkeys(
 )
 
 
+# Tags of a sentence, one per word, and their probabilities.
+Tagged = tuple[Sequence[str], Sequence[float]]
+
+
 class EntityPrediction(NamedTuple):
   """A predicted entity.
 
@@ -58,7 +62,7 @@ def assign_tags(
   # Index and probabilities [S, labels] of each window.
   rows: Iterable[tuple[int, np.ndarray]],
   labels: Sequence[str],
-) -> list[tuple[list[str], list[float]]]:
+) -> list[Tagged]:
   """Most probable tag of each word and its probability, by sentence."""
   # A word that is in no window stays "O", with probability 1.
   predicted = [(["O"] * len(s.words), [1.0] * len(s.words)) for s in sentences]
@@ -76,8 +80,7 @@ def assign_tags(
 def write_predictions(
   path: str,  # without the endings
   sentences: Sequence[Sentence],
-  # Tags and their probabilities, by sentence.
-  predicted: Sequence[tuple[Sequence[str], Sequence[float]]],
+  predicted: Sequence[Tagged],
 ) -> None:
   """Writes PATH.conll with a tag per word, and PATH.jsonl with entities."""
   with (
@@ -124,10 +127,7 @@ class TaggerPredictor(BatchPredictor):
     sentences = [ner.from_text(text) for text in texts]
     length = self.description["max_seq_length"]
     windows = list(ner.make_windows(sentences, self.tokenizer, length))
-    rows = [
-      ner.window_record(window, index, length, None)
-      for index, window in enumerate(windows)
-    ]
+    rows = ner.window_records(sentences, windows, length)
     return (sentences, windows), rows
 
   def _decode(self, encoded, outputs):

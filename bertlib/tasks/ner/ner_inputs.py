@@ -35,11 +35,6 @@ class Data(NamedTuple):
     }
 
 
-def read_training_set(settings: NerSettings) -> list[Sentence]:
-  """Reads --train_file; empty without --do_train."""
-  return read_tagged(settings, "train_file") if settings.run.do_train else []
-
-
 def columns(settings: NerSettings) -> ner_files.Columns:
   """The column settings of the flags."""
   return ner_files.Columns(
@@ -50,11 +45,13 @@ def columns(settings: NerSettings) -> ner_files.Columns:
   )
 
 
-def read_tagged(settings: NerSettings, flag: str) -> list[Sentence]:
-  """Reads the file named by `flag`, which must have tags."""
+def read_sentences(
+  settings: NerSettings, flag: str, needs_tags: bool = True
+) -> list[Sentence]:
+  """Reads the file named by `flag`."""
   return ner_files.read_sentences(
     getattr(settings, flag),
-    columns(settings),
+    columns(settings)._replace(needs_tags=needs_tags),
     text_files.encoding_of(*settings.text.codec),
   )
 
@@ -169,22 +166,13 @@ def read_data(
   dev_set, predict_set = [], []
   if run.needs_dev_set:
     ner_report.import_seqeval()
-    dev_set = normalize_tags(
-      settings,
-      "dev_file",
-      read_tagged(settings, "dev_file"),
-      scheme,
-      labels,
-    )
+    tagged = read_sentences(settings, "dev_file")
+    dev_set = normalize_tags(settings, "dev_file", tagged, scheme, labels)
   example_checks.warn_of_faults(
     _labeled(train_set), {"the dev set": _labeled(dev_set)}
   )
   if settings.run.do_predict:
-    predict_set = ner_files.read_sentences(
-      settings.predict_file,
-      columns(settings)._replace(needs_tags=False),
-      text_files.encoding_of(*settings.text.codec),
-    )
+    predict_set = read_sentences(settings, "predict_file", needs_tags=False)
   return Data(train_set, dev_set, predict_set)
 
 

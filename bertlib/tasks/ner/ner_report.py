@@ -15,6 +15,7 @@ from bertlib.reporting.recorded_runs import RecordedRun, shared_predictions
 from bertlib.reporting.statistics import Comparison, Estimates
 from bertlib.tasks.ner import ner_decoding, ner_tags
 from bertlib.tasks.ner.ner import Sentence
+from bertlib.tasks.ner.ner_decoding import Tagged
 
 # Scores
 
@@ -108,8 +109,7 @@ def overall(results: Mapping[str, float]) -> dict[str, float]:
 
 
 def evaluate_tags(
-  sentences: Sequence[Sentence],
-  predicted: Sequence[tuple[Sequence[str], Sequence[float]]],
+  sentences: Sequence[Sentence], predicted: Sequence[Tagged]
 ) -> dict[str, float]:
   """Metrics of tagged sentences by key of `eval_results.txt`."""
   scores = entity_metrics(
@@ -119,8 +119,7 @@ def evaluate_tags(
 
 
 def dev_predictions(
-  sentences: Iterable[Sentence],
-  predicted: Iterable[tuple[Sequence[str], Sequence[float]]],
+  sentences: Iterable[Sentence], predicted: Iterable[Tagged]
 ) -> list[DevPrediction]:
   """Gold and predicted tags of a dev set."""
   return [
@@ -141,8 +140,7 @@ def tag_texts(tagged: Iterable[Sequence[str]]) -> list[str]:
 
 def sections(
   sentences: Sequence[Sentence],
-  # Tags and their probabilities, by sentence.
-  predicted: Sequence[tuple[Sequence[str], Sequence[float]]],
+  predicted: Sequence[Tagged],
   results: Mapping[str, float],  # of `evaluate_tags`
   num_errors: int = 30,
 ) -> list[Section]:
@@ -186,9 +184,7 @@ def sections(
 
 
 def estimates(
-  sentences: Sequence[Sentence],
-  # Tags and their probabilities, by sentence.
-  predicted: Sequence[tuple[Sequence[str], Sequence[float]]],
+  sentences: Sequence[Sentence], predicted: Sequence[Tagged]
 ) -> Estimates:
   """Estimates for a tagger, over sentences."""
   gold = [sentence.tags for sentence in sentences]

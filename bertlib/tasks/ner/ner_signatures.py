@@ -27,10 +27,9 @@ class Tagger(SignatureModel):
 
   def signatures(self):
     """See base class."""
-    signatures = super().signatures()
+    signatures = {"ids": Signature(self.token_specs(), self.ids)}
     if self.text:
-      text = Signature(text_specs("text"), self.tag)
-      signatures = {"ids": signatures["ids"], "text": text}
+      signatures["text"] = Signature(text_specs("text"), self.tag)
     return signatures
 
   def tag(self, texts: Tensors) -> Tensors:

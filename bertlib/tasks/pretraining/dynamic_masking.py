@@ -194,18 +194,9 @@ def _draw_spans(
 
 
 def _draw_words(words: _Words, word_order, room):
-  """Draws words in random order while they fit: bool [B, S]."""
+  """Draws words in random order, skipping any that do not fit: bool [B, S]."""
   order = tf.argsort(word_order, axis=1)
-  is_taken = _take_while_room(
-    tf.gather(words.length, order, batch_dims=1), room
-  )
-  # Back from random order to the order of the text.
-  return tf.gather(is_taken, tf.argsort(order), batch_dims=1)
-
-
-def _take_while_room(lengths, room):
-  """Takes words in order, skipping those that exceed the room: bool [B, S]."""
-  # `lengths` [B, S] are the tokens per word, `room` [B] their maximum number.
+  lengths = tf.gather(words.length, order, batch_dims=1)
 
   def take_if_it_fits(state, word):
     num_taken, _ = state
@@ -221,4 +212,6 @@ def _take_while_room(lengths, room):
   )
   # As float32, because TensorFlow with oneDNN logs an error line where it
   # transposes other types.
-  return tf.transpose(fits) > 0
+  is_taken = tf.transpose(fits) > 0
+  # Back from random order to the order of the text.
+  return tf.gather(is_taken, tf.argsort(order), batch_dims=1)

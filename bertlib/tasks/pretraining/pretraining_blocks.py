@@ -111,12 +111,7 @@ def create_block_records(
 
 
 # Fields of the receipt of finished files and their types, see `json_files`.
-_RECEIPT = {
-  "recipe": dict,
-  "input": list,
-  "output": [str],
-  "files": dict,
-}
+_RECEIPT = {"recipe": dict, "input": list, "output": [str], "files": dict}
 
 
 class BlockRun:
@@ -326,13 +321,8 @@ class BlockRun:
 
 def receipt_file(output_files: Sequence[str]) -> str:
   """Path of the hidden receipt that lists the finished output files."""
-  return _hidden_beside(output_files[0], ".receipt.json")
-
-
-def _hidden_beside(path: str, ending: str) -> str:
-  """Hidden path beside `path`, which wildcards do not match."""
-  folder, name = os.path.split(path)
-  return os.path.join(folder, f".{name}{ending}")
+  folder, name = os.path.split(output_files[0])
+  return os.path.join(folder, f".{name}.receipt.json")
 
 
 def _text_file(folder: str, block: int) -> str:

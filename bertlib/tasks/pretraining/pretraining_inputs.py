@@ -267,14 +267,12 @@ def check_vocabulary(run: Run) -> None:
 # Of a dry run
 
 
-def check_records(
-  run: Run, data: Data, number: int = 2000
-) -> doctor.LengthSummary:
-  """Checks `number` of the records; returns their count and mean length."""
+def check_records(run: Run, data: Data) -> doctor.LengthSummary:
+  """Checks some of the records; returns their count and mean length."""
 
   def encoded():
     for path in data.num_records:
-      num_per_file = -(-number // len(data.num_records))
+      num_per_file = -(-_NUM_CHECKED // len(data.num_records))
       records = itertools.islice(
         pretraining_records.read_records(path), num_per_file
       )
@@ -294,5 +292,5 @@ def check_records(
           sum(record["input_mask"].int64_list.value),
         )
 
-  total = sum(data.num_records[path] for path in data.train_files)
+  total = data.count(data.train_files)
   return doctor.check_encoded(encoded(), run.config.vocab_size, total)

@@ -77,33 +77,40 @@ def create_passes(
     lines, tokenizer, rng, recipe.truncate_prob, recipe.split_sentences, counts
   )
   rng.shuffle(documents)
-  settings = recipe.instance_settings() | {"vocab_words": [*tokenizer.vocab]}
+  vocab_words = [*tokenizer.vocab]
   for _ in range(recipe.dupe_factor):
-    yield create_pass(documents, rng, counts, **settings)
+    yield _create_pass(recipe, documents, vocab_words, rng, counts)
 
 
-def create_pass(
+def _create_pass(
+  recipe: Recipe,
   all_documents: Sequence[Document],
+  vocab_words: Sequence[str],
   rng: random.Random,
   counts: collections.Counter[str],
-  segments: str,  # see `Recipe`
-  max_seq_length: int,
-  short_seq_prob: float,
-  **masking: Any,  # of `create_masked_lm_predictions`
 ) -> Iterator[TrainingInstance]:
   """Creates the instances of one pass over all documents, in their order."""
-  lengths = max_seq_length, short_seq_prob
-  if segments == "pairs":
+  lengths = recipe.max_seq_length, recipe.short_seq_prob
+  if recipe.segments == "pairs":
     parts = (
       _segment_pairs(all_documents, index, *lengths, rng)
       for index in range(len(all_documents))
     )
-  elif segments == "sentences":
+  elif recipe.segments == "sentences":
     parts = (_full_sequences([each], *lengths, rng) for each in all_documents)
   else:
     parts = [_full_sequences(all_documents, *lengths, rng)]
-  sequences = itertools.chain.from_iterable(parts)
-  for instance in _mask_sequences(sequences, rng=rng, **masking):
+  for instance in _mask_sequences(
+    itertools.chain.from_iterable(parts),
+    recipe.masked_lm_prob,
+    recipe.max_predictions_per_seq,
+    vocab_words,
+    rng,
+    recipe.do_whole_word_mask,
+    recipe.whole_word_draw,
+    recipe.do_span_mask,
+    recipe.mask_split,
+  ):
     counts["tokens"] += len(instance.tokens)
     counts["masked tokens"] += len(instance.masked_lm_positions)
     if instance.is_random_next is not None:
@@ -134,16 +141,10 @@ def create_instances_from_document(
   pairs = _segment_pairs(
     all_documents, document_index, max_seq_length, short_seq_prob, rng
   )
-  return list(
-    _mask_sequences(
-      pairs,
-      masked_lm_prob=masked_lm_prob,
-      max_predictions_per_seq=max_predictions_per_seq,
-      vocab_words=vocab_words,
-      rng=rng,
-      **masking,
-    )
+  masked = _mask_sequences(
+    pairs, masked_lm_prob, max_predictions_per_seq, vocab_words, rng, **masking
   )
+  return list(masked)
 
 
 # The tokens, segment ids and `is_random_next` of an instance before masking.
@@ -151,11 +152,14 @@ _Sequence = tuple[list[str], list[int], "bool | None"]
 
 
 def _mask_sequences(
-  sequences: Iterable[_Sequence], **masking: Any
+  sequences: Iterable[_Sequence], *masking: Any, **more: Any
 ) -> Iterator[TrainingInstance]:
   """Masks each sequence, before the next one is drawn."""
+  # The other arguments are those of `create_masked_lm_predictions`.
   for tokens, segment_ids, is_random_next in sequences:
-    masked, positions, labels = create_masked_lm_predictions(tokens, **masking)
+    masked, positions, labels = create_masked_lm_predictions(
+      tokens, *masking, **more
+    )
     yield TrainingInstance(
       masked, segment_ids, positions, labels, is_random_next
     )
@@ -327,12 +331,8 @@ def written_layout(
   max_sequences_per_row: int | None = None,
 ) -> dict[str, tf_records.Feature]:
   """`record_layout`, with the `objective` of text without pairs."""
-  layout = record_layout(
-    max_seq_length,
-    max_predictions_per_seq,
-    next_sentence,
-    max_sequences_per_row,
-  )
+  sizes = max_seq_length, max_predictions_per_seq
+  layout = record_layout(*sizes, next_sentence, max_sequences_per_row)
   if not next_sentence:
     layout["objective"] = tf_records.Feature(is_text=True)
   return layout
@@ -349,28 +349,16 @@ def instance_encoder(
 
   It raises ValueError if they do not fit.
   """
-  encode_record = tf_records.record_encoder(
-    written_layout(
-      max_seq_length,
-      max_predictions_per_seq,
-      next_sentence,
-      max_sequences_per_row,
-    )
-  )
-
+  sizes = max_seq_length, max_predictions_per_seq
+  layout = written_layout(*sizes, next_sentence, max_sequences_per_row)
+  encode_record = tf_records.record_encoder(layout)
   varints = _TokenVarints(tokenizer)
 
   def encode_tokens(tokens: Iterable[str]) -> bytes:
     return b"".join(map(varints.__getitem__, tokens))
 
   return lambda *instances: encode_record(
-    row_features(
-      instances,
-      encode_tokens,
-      max_seq_length,
-      max_predictions_per_seq,
-      max_sequences_per_row,
-    )
+    row_features(instances, encode_tokens, *sizes, max_sequences_per_row)
   )
 
 

@@ -10,7 +10,6 @@ import dataclasses
 import functools
 import random
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 import tokenization
 from bertlib.cli.errors import InputError
@@ -59,21 +58,6 @@ class Recipe:
   def text_encoding(self) -> text_files.Encoding:
     """Encoding of the text."""
     return text_files.Encoding(self.encoding, self.encoding_errors)
-
-  def instance_settings(self) -> dict[str, Any]:
-    """Arguments of `create_pass` that a recipe has."""
-    names = (
-      "segments",
-      "max_seq_length",
-      "short_seq_prob",
-      "masked_lm_prob",
-      "max_predictions_per_seq",
-      "do_whole_word_mask",
-      "whole_word_draw",
-      "do_span_mask",
-      "mask_split",
-    )
-    return {name: getattr(self, name) for name in names}
 
 
 class SegmentedTextTokenizer:

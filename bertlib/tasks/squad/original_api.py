@@ -37,19 +37,9 @@ def read_squad_examples(
   input_file: str,
   is_training: bool,
   version_2_with_negative: bool | None = None,  # None for the flag's value
-  unaligned: list[dict[str, str]] | None = None,
+  unaligned: list[dict[str, str]] | None = None,  # receives skipped questions
 ) -> list[SquadExample]:
-  """Reads a file in SQuAD format, see `squad_files.make_examples`.
-
-  Args:
-    input_file: path of the file.
-    is_training: whether to read answers.
-    version_2_with_negative: whether to accept questions without an answer.
-    unaligned: list to which the skipped questions are appended.
-
-  Returns:
-    The questions, in order.
-  """
+  """Reads a file in SQuAD format, see `squad_files.make_examples`."""
   if version_2_with_negative is None:
     version_2_with_negative = option.value_of("version_2_with_negative", False)
   examples, skipped = squad_files.make_examples(

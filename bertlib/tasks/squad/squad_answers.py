@@ -129,9 +129,7 @@ def evaluate_answers(
 
 
 def evaluate_best(
-  finder: AnswerFinder,
-  questions: Sequence[Question],
-  settings: AnswerSettings,
+  finder: AnswerFinder, questions: Sequence[Question], settings: AnswerSettings
 ) -> dict[str, float]:
   """Metrics of the best answers of a finder, in percent."""
   names = [example.qas_id for example in finder.examples]

@@ -245,10 +245,7 @@ def _has_no_answer(question: Question) -> bool:
 
 
 def _find_answer(
-  context: str,
-  answer: Answer,
-  words: list[str],
-  starts: Sequence[int],
+  context: str, answer: Answer, words: list[str], starts: Sequence[int]
 ) -> tuple[Answer, tuple[int, int] | None]:
   """The answer as in the context, and its first and last word."""
   first, last = _words_of(answer, starts)

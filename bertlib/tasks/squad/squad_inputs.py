@@ -47,8 +47,7 @@ def read_data(run: Run) -> SquadData:
   settings, eval_steps = run.settings, run.selection.eval_steps
   loading.check_has_segments(run.config, settings.model.bert_config_file)
   has_negative = settings.answers.version_2_with_negative
-  data = SquadData()
-  to_train_on: Sequence[squad_files.Question] = ()
+  train, predict, to_train_on, to_evaluate = (), (), (), ()
   if settings.run.do_train:
     to_train_on = squad_files.read_questions(settings.train_file)
     train, skipped = squad_files.make_examples(
@@ -59,7 +58,6 @@ def read_data(run: Run) -> SquadData:
         f"{settings.train_file}: none of its {len(train)} questions has an"
         " answer, so that there is none to learn. Give the whole training set"
       )
-    data = data._replace(train=train)
     if settings.verbose_logging:
       for question in skipped:
         logging.info(
@@ -72,12 +70,11 @@ def read_data(run: Run) -> SquadData:
     predict, _ = squad_files.make_examples(
       questions, settings.predict_file, False, has_negative
     )
-    data = data._replace(predict=predict)
     if settings.run.do_eval or eval_steps:
       check_answers(settings, questions)
-      data = data._replace(questions=questions)
-  warn_of_faults(to_train_on, data.questions)
-  return data
+      to_evaluate = questions
+  warn_of_faults(to_train_on, to_evaluate)
+  return SquadData(train, predict, to_evaluate)
 
 
 def check_answers(

@@ -39,10 +39,10 @@ class QuestionAnswering(SignatureModel):
 
   def signatures(self):
     """See base class."""
-    signatures = super().signatures()
+    signatures = {"ids": Signature(self.token_specs(), self.ids)}
     if self.text:
-      text = Signature(text_specs("question", "passage"), self.answer)
-      signatures = {"ids": signatures["ids"], "text": text}
+      inputs = text_specs("question", "passage")
+      signatures["text"] = Signature(inputs, self.answer)
     return signatures
 
   def answer(self, texts: Tensors) -> Tensors:

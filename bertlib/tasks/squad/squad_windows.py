@@ -213,8 +213,7 @@ def _convert_chunk(
   rows = [
     row
     for example_index, example in enumerate(
-      encode_examples(examples, tokenizer, settings.is_training),
-      first_index,
+      encode_examples(examples, tokenizer, settings.is_training), first_index
     )
     for row in _convert_example(example_index, example, tokenizer, settings)
   ]

@@ -107,7 +107,3 @@ def test_texts_whose_neighbor_has_another_label_are_listed():
     ["x", "y", "0.8557", "text 1", "text 3"],
   ]
   assert rows_of(dev_set, evaluation, num_errors=1)[1] == rows[:1]
-
-
-def test_without_a_dev_set_there_is_no_section():
-  assert embedding_report.sections(None, Evaluation({})) == []

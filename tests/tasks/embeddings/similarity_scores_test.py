@@ -67,7 +67,7 @@ def test_correlations_equal_numpy_with_ties():
 
 @pytest.mark.parametrize(
   ("similarities", "scores"),
-  [([0.5, 0.5, 0.5], [1, 2, 3]), ([0.1, 0.2], [4, 4]), ([0.1], [1]), ([], [])],
+  [([0.5, 0.5, 0.5], [1, 2, 3]), ([0.1, 0.2], [4, 4]), ([0.1], [1])],
 )
 def test_undefined_correlations_are_nan(similarities, scores):
   actual = similarity_scores.scored_pairs(
@@ -122,11 +122,6 @@ def test_pairs_with_one_label_have_a_threshold_beyond_all(label):
   assert found == (set() if label else undefined)
 
 
-def test_metrics_without_pairs_are_nan():
-  actual = similarity_scores.labeled_pairs(np.empty(0), np.empty(0, int))
-  assert len(actual) == 5 and all(map(math.isnan, actual.values()))
-
-
 # Labeled texts
 
 
@@ -166,13 +161,3 @@ def test_copies_of_a_text_do_not_find_themselves():
   # The first finds texts 1, 2, 3; the second 0, 2, 3; and so on.
   expected = {"map": (1 / 2 + 1 / 3 + 1 + 1 / 2) / 4, "neighbor_accuracy": 0.25}
   assert actual == pytest.approx(expected)
-
-
-@pytest.mark.parametrize("labels", [[], [0], [0, 1, 2]])
-def test_metrics_are_nan_if_no_label_occurs_twice(labels):
-  vectors = random_vectors(len(labels), 2)
-  actual = similarity_scores.labeled_texts(
-    similarity_scores.find_neighbors(vectors, np.array(labels))
-  )
-  assert list(actual) == ["map", "neighbor_accuracy"]
-  assert all(map(math.isnan, actual.values()))

@@ -115,9 +115,9 @@ def test_windows_are_counted_per_sentence(tokenizer):
 
 
 def test_a_record_has_labels_where_tags_are_predicted(tokenizer):
-  sentence = ner.from_text("aa b")
-  (window,) = ner.make_windows([sentence], tokenizer, 8)
-  record = ner.window_record(window, 7, 8, [3, 5])
-  assert record["label_ids"] == [-1, 3, -1, 5, -1, -1, -1, -1]
+  sentence = ner.from_text("aa b")._replace(tags=["B-X", "O"])
+  windows = [*ner.make_windows([sentence], tokenizer, 8)] * 2
+  _, record = ner.window_records([sentence], windows, 8, ["O", "B-X"])
+  assert record["label_ids"] == [-1, 1, -1, 0, -1, -1, -1, -1]
   assert record["input_mask"] == [1, 1, 1, 1, 1, 0, 0, 0]
-  assert record["unique_ids"] == 7
+  assert record["unique_ids"] == 1
