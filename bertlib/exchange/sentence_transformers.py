@@ -133,14 +133,13 @@ def _module_paths(folder: str) -> dict[str, str]:
   """Folder of each module, by the name of its class."""
   path = os.path.join(folder, _MODULES)
   modules = json_files.read(path, [{"type": str, "path": str}])
-  classes = [module["type"].rpartition(".")[2] for module in modules]
-  are_known = all(
-    module["type"].startswith("sentence_transformers.") for module in modules
-  )
+  types = [module["type"] for module in modules]
+  classes = [name.rpartition(".")[2] for name in types]
+  are_known = all(name.startswith("sentence_transformers.") for name in types)
   optional = [name for name in _ORDER[2:] if name in classes]
   if not are_known or classes != [*_ORDER[:2], *optional]:
     raise InputError(
-      f"{path}: its modules are {', '.join(m['type'] for m in modules)}."
+      f"{path}: its modules are {', '.join(types)}."
       " Only Transformer and Pooling, then at most one Dense and one Normalize,"
       " in this order, can be converted"
     )

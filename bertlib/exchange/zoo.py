@@ -354,12 +354,10 @@ def _unpack(
         atomic_write(os.path.join(folder, name), "wb") as file,
       ):
         shutil.copyfileobj(packed, file, _CHUNK)
-  except InputError:
-    raise
   except Exception as error:
     # Archive readers raise errors of any class. Errors about our own files,
     # such as a full disk, have a file name.
-    if getattr(error, "filename", None):
+    if isinstance(error, InputError) or getattr(error, "filename", None):
       raise
     raise InputError(f"incomplete or corrupt archive ({error})") from error
   if missing := _missing(names):
