@@ -68,8 +68,6 @@ def as_input_errors(checkpoint: str) -> Iterator[None]:
   """Converts TensorFlow's errors while reading a checkpoint to `InputError`."""
   try:
     yield
-  except InputError:
-    raise
   except _ERRORS as error:
     problem = inspect(checkpoint).problem
     raise _input_error(problem or f"{checkpoint}: {_reason(error)}") from error
