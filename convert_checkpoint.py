@@ -43,10 +43,7 @@ def main(_) -> int | None:
   if settings.dry_run:
     return write(settings)
   output = settings.output.rstrip("/")
-  with (
-    files.folders_for([output]),
-    folder_lock.lock_files([output], "output"),
-  ):
+  with files.folders_for([output]), folder_lock.lock_files([output], "output"):
     return write(settings)
 
 

@@ -32,7 +32,7 @@ from absl import logging
 
 import tokenization
 from bertlib.cli import app, lazy_module, option, terminal
-from bertlib.cli.errors import InputError
+from bertlib.cli.errors import InputError, needs_package
 from bertlib.data import vocabulary
 from bertlib.io import files, folder_lock, json_files, text_files
 from bertlib.io.files import atomic_write
@@ -143,13 +143,10 @@ def learn_vocab(
 
 
 def _import_tokenizers():
-  try:
+  with needs_package(
+    "learning a vocabulary needs the package tokenizers: pip install tokenizers"
+  ):
     import tokenizers
-  except ImportError as error:
-    raise InputError(
-      "learning a vocabulary needs the package tokenizers:"
-      " pip install tokenizers"
-    ) from error
   return tokenizers
 
 
@@ -357,8 +354,7 @@ def _add(settings: VocabularySettings) -> None:
       tensors = word_embeddings.add_vocab_rows(tensors, pieces, len(entries))
       config["vocab_size"] = len(tensors[word_embeddings.WORD_EMBEDDINGS])
       with atomic_write(settings.output_config) as config_file:
-        text = json_files.dumps(config, indent=2, ensure_ascii=False)
-        config_file.write(f"{text}\n")
+        config_file.write(json_files.pretty(config))
         word_embeddings.write_checkpoint(settings.output_checkpoint, tensors)
 
   appended = len(entries) - len(vocab)

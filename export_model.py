@@ -363,8 +363,7 @@ def write_assets(source: Source, folder: str) -> None:
   model_json.write_model_files(
     folder, source.description, source.config, source.vocab_file
   )
-  labels = source.description.get("labels")
-  if labels:
+  if labels := source.description.get("labels"):
     path = os.path.join(folder, exported_model.LABELS_FILE)
     with atomic_write(path) as file:
       file.write("".join(f"{label}\n" for label in labels))

@@ -55,13 +55,10 @@ class SavedFile(NamedTuple):
 
 def saved_files(folder: str) -> list[SavedFile]:
   """Files in a folder that training saved; the user's own are left out."""
-  matches = [
-    checkpoint_names.SAVED_FILE.fullmatch(path)
-    for path in files.matching(folder, "*.ckpt-*")
-  ]
+  paths = files.matching(folder, "*.ckpt-*")
   return [
     SavedFile(match[0], match["checkpoint"], bool(match["temporary"]))
-    for match in matches
+    for match in map(checkpoint_names.SAVED_FILE.fullmatch, paths)
     if match and not tf.gfile.IsDirectory(match[0])
   ]
 
@@ -71,8 +68,6 @@ def as_input_errors(checkpoint: str) -> Iterator[None]:
   """Converts TensorFlow's errors while reading a checkpoint to `InputError`."""
   try:
     yield
-  except InputError:
-    raise
   except _ERRORS as error:
     problem = inspect(checkpoint).problem
     raise _input_error(problem or f"{checkpoint}: {_reason(error)}") from error
@@ -83,16 +78,14 @@ def check(checkpoint: str) -> None:
   # An index file (`.index`) has a checksum of itself and of each variable.
   # TensorFlow verifies those of what it reads: read all once, before a run
   # depends on it.
-  problem = inspect(checkpoint).problem
-  if problem:
+  if problem := inspect(checkpoint).problem:
     raise _input_error(problem)
 
 
 def check_finite(checkpoint: str) -> None:
   """Refuses a checkpoint that is unreadable or contains NaN or Inf."""
   check(checkpoint)
-  names = inspect(checkpoint).non_finite
-  if names:
+  if names := inspect(checkpoint).non_finite:
     raise InputError(
       f"{checkpoint}: {names[0]} contains NaN or Inf, so training cannot start"
       " from it. Start from another checkpoint"
@@ -124,8 +117,7 @@ def inspect(checkpoint: str) -> Inspection:
 @functools.lru_cache(maxsize=64)
 def _inspect(checkpoint: str, states: tuple) -> Inspection:
   (index, *_), *data = states
-  missing = why_incomplete(checkpoint)
-  if missing:
+  if missing := why_incomplete(checkpoint):
     return Inspection(missing)
   reader = tf.train.load_checkpoint(checkpoint)
   data_path = data[0][0] if len(data) == 1 else f"{checkpoint}.data-*"

@@ -33,18 +33,13 @@ def save_best(model_dir: str, checkpoint: str) -> str:
   best_dir = os.path.join(model_dir, finding.BEST)
   tf.gfile.MakeDirs(best_dir)
   for name in model_files.COMPANIONS:
-    if tf.gfile.Exists(os.path.join(model_dir, name)):
-      tf.gfile.Copy(
-        os.path.join(model_dir, name), os.path.join(best_dir, name), True
-      )
-  reader = tf.train.load_checkpoint(checkpoint)
-  names = reader.get_variable_to_shape_map()
-  state = optimizer_variables(names)
-  weights = {
-    name: reader.get_tensor(name) for name in names if name not in state
-  }
+    source = os.path.join(model_dir, name)
+    if tf.gfile.Exists(source):
+      tf.gfile.Copy(source, os.path.join(best_dir, name), overwrite=True)
+  stored = checkpoint_files.Checkpoint(checkpoint)
+  state = optimizer_variables(stored)
   path = os.path.join(best_dir, os.path.basename(checkpoint))
-  write_variables(path, weights)
+  write_variables(path, {n: stored[n] for n in stored if n not in state})
   # The state file switches to the new checkpoint atomically.
   finding.write_state_file(best_dir, path)
   # Last, so that there is a complete checkpoint at any time.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import re
 from collections.abc import Iterable
@@ -12,6 +11,7 @@ import tensorflow.compat.v1 as tf
 from absl import logging
 
 from bertlib.checkpoints import checkpoint_files, checkpoint_names
+from bertlib.cli import terminal
 from bertlib.cli.errors import InputError
 from bertlib.io import files, model_files
 
@@ -34,8 +34,7 @@ def find_checkpoint(path: str) -> str:
       f"{path}: no such checkpoint or folder. Name its files without .index or"
       " .data-00000-of-00001, or its folder"
     )
-  trained = trained_checkpoint(path)
-  if trained:
+  if trained := trained_checkpoint(path):
     return trained
   indexes = files.matching(path, "*.index")
   found = [index.removesuffix(".index") for index in indexes]
@@ -47,13 +46,11 @@ def find_checkpoint(path: str) -> str:
   if found:
     names = ", ".join(map(os.path.basename, found))
     raise InputError(f"{path}: has several checkpoints: {names}. Name one")
+  fix = "Name a folder that contains one"
+  if tf.gfile.Exists(os.path.join(path, "config.json")):
+    fix = "Convert this Hugging Face model with convert_checkpoint.py"
   raise InputError(
-    f"{path}: is a folder without a TensorFlow checkpoint."
-    + (
-      " Convert this Hugging Face model with convert_checkpoint.py"
-      if tf.gfile.Exists(os.path.join(path, "config.json"))
-      else " Name a folder that contains one"
-    )
+    f"{path}: is a folder without a TensorFlow checkpoint. {fix}"
   )
 
 
@@ -131,7 +128,7 @@ def last_checkpoint(folder: str) -> str | None:
         reasons = problems or [
           f"{folder}: no `{STATE_FILE}` file names the last checkpoint"
         ]
-        _warn_once(f"{'; '.join(reasons)}. Using {checkpoint} instead")
+        terminal.warn_once(f"{'; '.join(reasons)}. Using {checkpoint} instead")
       return checkpoint
     problems.append(problem)
   # A run recreates a checkpoint of step 0.
@@ -141,14 +138,13 @@ def last_checkpoint(folder: str) -> str | None:
       f" restore one, or remove these and `{STATE_FILE}` to start over"
     )
   if problems:
-    _warn_once(f"{problems[0]}. Ignored: it was saved at step 0")
+    terminal.warn_once(f"{problems[0]}. Ignored: it was saved at step 0")
   return None
 
 
 def step_in_state_file(folder: str) -> int:
   """Step of the checkpoint that the `checkpoint` file names; 0 if none."""
-  named = checkpoint_in_state_file(folder)
-  return max(_step_of(named), 0) if named else 0
+  return max(_step_of(checkpoint_in_state_file(folder) or ""), 0)
 
 
 def prepare_resume(folder: str, last: str | None) -> None:
@@ -160,16 +156,13 @@ def prepare_resume(folder: str, last: str | None) -> None:
     )
   named = checkpoint_in_state_file(folder)
   if last and last != named:
-    write_state_file(
-      folder,
-      last,
-      [
-        checkpoint
-        for checkpoint in sorted(_checkpoints_in(folder), key=_step_of)
-        if _step_of(checkpoint) < _step_of(last)
-        and not checkpoint_files.why_incomplete(checkpoint)
-      ],
-    )
+    before = [
+      checkpoint
+      for checkpoint in sorted(_checkpoints_in(folder), key=_step_of)
+      if _step_of(checkpoint) < _step_of(last)
+      and not checkpoint_files.why_incomplete(checkpoint)
+    ]
+    write_state_file(folder, last, before)
   elif named and not last:
     tf.gfile.Remove(os.path.join(folder, STATE_FILE))
   for checkpoint_dir in (folder, os.path.join(folder, BEST)):
@@ -185,7 +178,9 @@ def remove_incomplete(folder: str) -> None:
   for path in files.matching(folder, "*.ckpt-*_temp*"):
     is_temporary = checkpoint_names.TEMPORARY_FOLDER.fullmatch(path)
     if is_temporary and tf.gfile.IsDirectory(path):
-      _remove_parts(path)
+      is_part = checkpoint_names.TEMPORARY_PART.fullmatch
+      if all(map(is_part, tf.gfile.ListDirectory(path))):  # no other files
+        tf.gfile.DeleteRecursively(path)
   saved: dict[str, list[str]] = {}
   for path, checkpoint, is_temporary in checkpoint_files.saved_files(folder):
     if is_temporary:
@@ -196,13 +191,6 @@ def remove_incomplete(folder: str) -> None:
     if checkpoint_files.why_incomplete(checkpoint):
       for path in paths:
         tf.gfile.Remove(path)
-
-
-def _remove_parts(folder: str) -> None:
-  """Removes a folder of an interrupted save, unless it has other files."""
-  is_part = checkpoint_names.TEMPORARY_PART.fullmatch
-  if all(map(is_part, tf.gfile.ListDirectory(folder))):
-    tf.gfile.DeleteRecursively(folder)
 
 
 def checkpoint_in_state_file(folder: str) -> str | None:
@@ -246,12 +234,6 @@ def _step_of(checkpoint: str) -> int:
   """Step in a checkpoint's name; -1 if it has none."""
   number = re.search(r"-(\d+)$", checkpoint)
   return int(number[1]) if number else -1
-
-
-@functools.cache
-def _warn_once(message: str) -> None:
-  """Logs a warning once per process."""
-  logging.warning("%s", message)
 
 
 class Start(NamedTuple):

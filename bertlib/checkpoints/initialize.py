@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Callable
 
 import numpy as np
@@ -12,6 +12,7 @@ from absl import logging
 import modeling
 from bertlib.checkpoints import checkpoint_files, finding
 from bertlib.cli.errors import InputError
+from bertlib.data import model_inputs
 
 # Weights of the encoder, all of which a model uses. The pooler is optional.
 _ENCODER = ("bert/embeddings/", "bert/encoder/")
@@ -69,6 +70,14 @@ def check_all_used(
     )
 
 
+def token_placeholders() -> dict[str, Any]:
+  """Placeholders, int32 [B, S], for each of `model_inputs.TOKEN_FEATURES`."""
+  return {
+    name: tf.placeholder(tf.int32, [None, None], name)
+    for name in model_inputs.TOKEN_FEATURES
+  }
+
+
 def name_of(variable) -> str:
   """Name of a variable in checkpoints, the same on every replica."""
   return variable.name.partition(":")[0]
@@ -124,9 +133,9 @@ def initialize_from_checkpoint(
     if tf.trainable_variables():  # else they are constants
       check_trained(trained, weights_of_graph())
     return None
-  variables = tf.trainable_variables()
+  needed = weights_of_graph()
   # The weights are constants, but for a pooler that the checkpoint lacks.
-  if all(name.startswith(_POOLER) for name in weights_of_graph()):
+  if all(name.startswith(_POOLER) for name in needed):
     return None
   is_first_replica = not tf.get_variable_scope().reuse
   if not init_checkpoint:
@@ -135,15 +144,14 @@ def initialize_from_checkpoint(
     return None
   init_checkpoint = finding.find_checkpoint(init_checkpoint)
   checkpoint_files.check(init_checkpoint)
+  stored = dict(tf.train.list_variables(init_checkpoint))
   assignment_map, _ = modeling.get_assignment_map_from_checkpoint(
-    variables, init_checkpoint
+    tf.trainable_variables(), init_checkpoint
   )
   if new_heads:
     others = {n for n in assignment_map if not n.startswith("bert/")}
     if not other_task:
-      others = _heads_of_another_shape(
-        variables, assignment_map, init_checkpoint
-      )
+      others = _of_another_shape(others, stored, needed)
     for name in others:
       del assignment_map[name]
     if others and is_first_replica:
@@ -154,10 +162,9 @@ def initialize_from_checkpoint(
         ", ".join(sorted(others)),
       )
   if is_first_replica:
-    _check_restored(variables, assignment_map, init_checkpoint)
+    _check_restored(init_checkpoint, stored, needed, assignment_map)
     if uses_all:
-      stored = dict(tf.train.list_variables(init_checkpoint))
-      check_all_used(init_checkpoint, stored, weights_of_graph())
+      check_all_used(init_checkpoint, stored, needed)
 
   def restore():
     tf.train.init_from_checkpoint(init_checkpoint, assignment_map)
@@ -169,38 +176,30 @@ def initialize_from_checkpoint(
   return None
 
 
-def _heads_of_another_shape(
-  variables, assignment_map: Mapping[str, str], init_checkpoint: str
+def _of_another_shape(
+  heads: Iterable[str], stored: Shapes, needed: Shapes
 ) -> set[str]:
-  """Names of weights above the encoder that do not fit, and of their layer."""
-  shapes = dict(tf.train.list_variables(init_checkpoint))
-  scopes = {
-    name_of(variable).rpartition("/")[0]
-    for variable in variables
-    if (name := name_of(variable)) in assignment_map
-    and not name.startswith("bert/")
-    and shapes[name] != variable.shape.as_list()
-  }
-  return {
-    name
-    for name in assignment_map
-    if name.rpartition("/")[0] in scopes and not name.startswith("bert/")
-  }
+  """Names of the weights that do not fit, and of the others in their layer."""
+  scopes = {n.rpartition("/")[0] for n in heads if stored[n] != needed[n]}
+  return {name for name in heads if name.rpartition("/")[0] in scopes}
 
 
-def _check_restored(variables, assignment_map, init_checkpoint: str) -> None:
+def _check_restored(
+  init_checkpoint: str,
+  stored: Shapes,
+  needed: Shapes,
+  restored: Collection[str],
+) -> None:
   """Rejects a checkpoint of another model; logs what is restored."""
-  shapes = dict(tf.train.list_variables(init_checkpoint))
-  for variable in variables:
-    name, shape = name_of(variable), variable.shape.as_list()
-    if name in assignment_map:
-      check_shape(init_checkpoint, name, shapes[name], shape)
-  encoder = [name_of(v) for v in variables if name_of(v).startswith(_ENCODER)]
-  missing = [name for name in encoder if name not in assignment_map]
+  for name, shape in needed.items():
+    if name in restored:
+      check_shape(init_checkpoint, name, stored[name], shape)
+  encoder = [name for name in needed if name.startswith(_ENCODER)]
+  missing = [name for name in encoder if name not in restored]
   if missing and len(missing) == len(encoder):
     raise InputError(
       f"{init_checkpoint}: has none of the encoder's variables (such as"
-      f" {encoder[0]}; its first is {next(iter(shapes), 'none')}). Name a BERT"
+      f" {encoder[0]}; its first is {next(iter(stored), 'none')}). Name a BERT"
       " checkpoint; convert one of another library first"
     )
   if missing:
@@ -211,17 +210,17 @@ def _check_restored(variables, assignment_map, init_checkpoint: str) -> None:
     )
   logging.info(
     "%d of %d variables restored from %s",
-    len(assignment_map),
-    len(variables),
+    len(restored),
+    len(needed),
     init_checkpoint,
   )
   _log_names(
     "Not found in checkpoint (randomly initialized)",
-    [name_of(v) for v in variables if name_of(v) not in assignment_map],
+    [name for name in needed if name not in restored],
   )
   _log_names(
     "Unused checkpoint variables",
-    [name for name in shapes if name not in assignment_map],
+    [name for name in stored if name not in restored],
   )
 
 

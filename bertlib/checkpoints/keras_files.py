@@ -12,7 +12,7 @@ from typing import Callable
 
 import numpy as np
 
-from bertlib.cli.errors import InputError
+from bertlib.cli.errors import InputError, needs_package
 
 _VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
 
@@ -62,10 +62,8 @@ _IN_ENCODER = {
 
 def read_h5(path: str) -> dict[str, np.ndarray]:
   """Tensors of an HDF5 file, with the names and layout of PyTorch's."""
-  try:
+  with needs_package(f"{path}: needs h5py: pip install h5py"):
     import h5py
-  except ImportError as error:
-    raise InputError(f"{path}: needs h5py: pip install h5py") from error
   tensors: dict[str, np.ndarray] = {}
 
   def add(name: str, item) -> None:
@@ -131,24 +129,19 @@ def read_objects(
     for name in stored
     if name.endswith(_VALUE) and "/.OPTIMIZER_SLOT/" not in name
   }
-  number = _num_layers(names)
+  query = r".*/([\w-]+)/_attention_layer/_query_dense/kernel"
+  num_layers = sum(bool(re.fullmatch(query, name)) for name in names)
   found = {}
   for name, key in names.items():
-    if target := _name_of_object(name, number):
+    if target := _name_of_object(name, num_layers):
       found[target] = plain_shape(target, read(key))
-  if "bert/embeddings/word_embeddings" not in found or not number:
+  if "bert/embeddings/word_embeddings" not in found or not num_layers:
     raise InputError(
       f"{source}: is an object-based checkpoint of TensorFlow 2, and not of"
       " tensorflow/models' BERT encoder. Name the model's SavedModel by"
       " --bert_hub_module_handle"
     )
   return found
-
-
-def _num_layers(names: Iterable[str]) -> int:
-  """Number of Transformer layers."""
-  pattern = r".*/([\w-]+)/_attention_layer/_query_dense/kernel"
-  return sum(bool(re.fullmatch(pattern, name)) for name in names)
 
 
 def _name_of_object(name: str, num_layers: int) -> str | None:

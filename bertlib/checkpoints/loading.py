@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import tensorflow.compat.v1 as tf
-from absl import logging
 
 import modeling
-from bertlib.cli import ranges
+from bertlib.cli import ranges, terminal
 from bertlib.cli.errors import InputError
 from bertlib.io import json_files
 
@@ -94,14 +92,8 @@ def read_config(path: str) -> dict[str, Any]:
     and (key not in _FIXED or values[key] != _FIXED[key])
   ]
   if ignored:
-    _warn_once(f"{path}: ignored keys: {', '.join(ignored)}")
+    terminal.warn_once(f"{path}: ignored keys: {', '.join(ignored)}")
   return values
-
-
-@functools.cache
-def _warn_once(message: str) -> None:
-  """Logs a warning once per process."""
-  logging.warning("%s", message)
 
 
 def check_config(
@@ -128,7 +120,10 @@ def check_config(
       " checkpoint"
     )
   for key, (kind, allowed) in _SCHEMA.items():
-    if key in values and not _is_valid(values[key], kind, allowed):
+    if key not in values:
+      continue
+    is_of_kind = json_files.mismatch(values[key], kind) is None
+    if not is_of_kind or (allowed and values[key] not in allowed):
       shown = json.dumps(values[key], ensure_ascii=False)
       raise InputError(
         f"{path}: {key} is {shown}, but must be {_TYPE_NAMES[kind]}"
@@ -140,15 +135,6 @@ def check_config(
       f"{path}: num_attention_heads is {heads}, which does not divide"
       f" hidden_size, {width}. Use the file that belongs to the checkpoint"
     )
-
-
-def _is_valid(value: Any, kind: type, allowed: ranges.Range | None) -> bool:
-  """True if a value has its type and is in its range."""
-  if isinstance(value, bool):  # a subclass of int
-    return False
-  if not isinstance(value, (int, float) if kind is float else kind):
-    return False
-  return allowed is None or value in allowed
 
 
 def _edit_distance(first: str, second: str) -> int:

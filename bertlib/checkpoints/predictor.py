@@ -26,7 +26,7 @@ from bertlib.cli.option import check_argument, declaration
 from bertlib.compute import onednn
 from bertlib.compute.fast_compute import FastCompute
 from bertlib.compute.precision import hidden_dtype
-from bertlib.data import model_inputs, vocabulary
+from bertlib.data import vocabulary
 from bertlib.data.batch_predictor import BatchPredictor
 from bertlib.io import model_files
 from bertlib.io.text_files import Encoding
@@ -88,16 +88,12 @@ class LoadedModel(BatchPredictor):
         there are no 8-bit ranges; see also `quantization.weight_getter`.
     """
     check_argument("precision", precision, _PRECISION)
-    for name, value, flag in (
-      (
-        "batch_size",
-        batch_size,
-        declaration(RunSettings, "predict_batch_size"),
-      ),
-      ("num_threads", num_threads, declaration(DeviceSettings, "num_threads")),
-    ):
-      if value is not None:
-        check_argument(name, value, flag)
+    if batch_size is not None:
+      flag = declaration(RunSettings, "predict_batch_size")
+      check_argument("batch_size", batch_size, flag)
+    if num_threads is not None:
+      flag = declaration(DeviceSettings, "num_threads")
+      check_argument("num_threads", num_threads, flag)
     description, found = self.find_model(model_dir, checkpoint)
     config = loading.load_config(os.path.join(model_dir, model_files.CONFIG))
     loading.check_max_seq_length(
@@ -140,14 +136,17 @@ class LoadedModel(BatchPredictor):
     compute = FastCompute(
       hidden_dtype(precision), unpad=True, use_onednn=onednn.is_available()
     )
-    use = functools.partial(
-      self._build_with_constants,
-      encoder,
-      precision,
-      QuantizationSettings(calibration_file, int8_skip_layers),
-      compute,
-    )
-    if not self._has_constants(config, precision):
+    # A graph holds at most 2 GB of constants.
+    is_small = loading.num_weights(config) < 2**29
+    if precision == "int8" or (precision != "float32" and is_small):
+      use = functools.partial(
+        self._build_with_constants,
+        encoder,
+        precision,
+        QuantizationSettings(calibration_file, int8_skip_layers),
+        compute,
+      )
+    else:
       self._build(config, compute)
       use = self._restore
     finding.with_checkpoint(None if checkpoint else model_dir, found, use)
@@ -174,13 +173,6 @@ class LoadedModel(BatchPredictor):
     model_json.check_description(model_dir, description, cls.record)
     model_json.check_vocabulary(model_dir, description)
     return description, checkpoint
-
-  @staticmethod
-  def _has_constants(config: modeling.BertConfig, precision: str) -> bool:
-    """True if the weights are constants of the graph, not variables."""
-    # A graph holds at most 2 GB of constants.
-    is_small = loading.num_weights(config) < 2**29
-    return precision == "int8" or (precision != "float32" and is_small)
 
   def _build_with_constants(
     self,
@@ -237,27 +229,21 @@ class LoadedModel(BatchPredictor):
       return getter(name, shape=shape, **kwargs)
 
     with tf.Graph().as_default() as graph:
-      self._inputs = {
-        name: tf.placeholder(tf.int32, [None, None], name)
-        for name in model_inputs.TOKEN_FEATURES
-      }
+      inputs = initialize.token_placeholders()
       with (
         tf.variable_scope("", custom_getter=constants),
         tf.variable_scope("", custom_getter=note),
       ):
-        self._outputs = self.build(
-          self.description, config, self._inputs, compute
-        )
+        outputs = self.build(self.description, config, inputs, compute)
       self._session = tf.Session(graph=graph, config=self._session_config)
       # A converted model may lack the pooler, which few outputs need.
-      weights = initialize.weights_of([self._outputs])
+      weights = initialize.weights_of([outputs])
       for variable in tf.trainable_variables():
         if variable not in weights:
           del self._needed[initialize.name_of(variable)]
       self._saver = tf.train.Saver(weights) if weights else None
       self._compute = self._session.make_callable(
-        self._outputs,
-        [self._inputs[name] for name in model_inputs.TOKEN_FEATURES],
+        outputs, list(inputs.values())
       )
 
   @staticmethod

@@ -58,22 +58,6 @@ class TrainedEncoder:
   encoding: Encoding | None = None
 
 
-def weight_getter(
-  encoder: TrainedEncoder,
-  settings: QuantizationSettings,
-  # Examples where there are neither ranges nor a calibration file.
-  default_batches: Callable[[], Iterable[Batch]],
-  attention_dtype=None,
-) -> Callable:
-  """Custom getter of variables: kernels in 8 bits, calibrated if necessary."""
-  return kernel_getter(
-    encoder.checkpoint,
-    find(encoder, settings.calibration_file, default_batches),
-    settings.int8_skip_layers,
-    attention_dtype,
-  )
-
-
 def find(
   encoder: TrainedEncoder,
   calibration_file: str | None,  # texts the ranges have to be of
@@ -88,20 +72,7 @@ def find(
     )
   batches = None
   if calibration_file:
-    if not encoder.tokenizer:
-      raise InputError(
-        f"{calibration_file}: cannot be tokenized without the model's"
-        " vocabulary. Name a --vocab_file"
-      )
-    batches = list(
-      text_batches(
-        calibration_file,
-        encoder.tokenizer,
-        encoder.max_seq_length,
-        encoder.prefix,
-        encoder.encoding,
-      )
-    )
+    batches = list(text_batches(encoder, calibration_file))
   ranges = encoder.folder and load(encoder.folder, encoder.checkpoint, batches)
   if ranges and of_attention and None in next(iter(ranges.values())):
     logging.info("%s: has no ranges of attention; not used", FILE)
@@ -131,20 +102,21 @@ def find(
 # Examples to calibrate with
 
 
-def text_batches(
-  path: str,
-  tokenizer,
-  max_seq_length: int,
-  prefix: str = "",
-  encoding: Encoding | None = None,
-) -> Iterator[Batch]:
+def text_batches(encoder: TrainedEncoder, path: str) -> Iterator[Batch]:
   """Model inputs of a sample of a file's texts or pairs, to calibrate with."""
-  pairs = list(read_pairs(path, encoding))
+  if not encoder.tokenizer:
+    raise InputError(
+      f"{path}: cannot be tokenized without the model's vocabulary. Name a"
+      " --vocab_file"
+    )
+  pairs = list(read_pairs(path, encoder.encoding))
   if not pairs:
     raise InputError(f"{path}: has no lines")
   rows = [
-    model_inputs.encode_pair(tokenizer, prefix + first, second, max_seq_length)
-    for first, second in _sample(pairs, NUM_EXAMPLES)
+    model_inputs.encode_pair(
+      encoder.tokenizer, encoder.prefix + first, second, encoder.max_seq_length
+    )
+    for first, second in _sample(pairs)
   ]
   rows.sort(key=lambda row: row.num_tokens)
   for first in range(0, len(rows), _BATCH_SIZE):
@@ -174,12 +146,12 @@ def input_batches(input_fn, batch_size: int) -> list[Batch]:
   return [dict(zip(model_inputs.TOKEN_FEATURES, batch)) for batch in batches]
 
 
-def _sample(items: Sequence[Any], count: int) -> list[Any]:
-  """At most `count` items, chosen with a fixed seed."""
-  if len(items) <= count:
-    return list(items)
+def _sample(items: Sequence[Any]) -> Sequence[Any]:
+  """At most `NUM_EXAMPLES` items, chosen with a fixed seed."""
+  if len(items) <= NUM_EXAMPLES:
+    return items
   generator = np.random.RandomState(_SEED)
-  chosen = generator.choice(len(items), count, replace=False)
+  chosen = generator.choice(len(items), NUM_EXAMPLES, replace=False)
   return [items[index] for index in sorted(chosen)]
 
 
@@ -202,19 +174,16 @@ def calibrate(
 
   seen: dict[str, list[int8.Observation]] = collections.defaultdict(list)
   with tf.Graph().as_default(), tf.Session() as session:
-    inputs = [
-      tf.placeholder(tf.int32, [None, None], name)
-      for name in model_inputs.TOKEN_FEATURES
-    ]
+    inputs = initialize.token_placeholders()
     getter = initialize.constant_getter(checkpoint, observed)
     with tf.variable_scope("", custom_getter=getter):
       modeling.BertModel(
-        config, False, *inputs, compute=FastCompute(unpad=True)
+        config, False, *inputs.values(), compute=FastCompute(unpad=True)
       )
     observations = int8.observations()
     session.run(tf.global_variables_initializer())
     for batch in batches:
-      feed = {tensor: batch[tensor.op.name] for tensor in inputs}
+      feed = {tensor: batch[name] for name, tensor in inputs.items()}
       for layer, found in session.run(observations, feed).items():
         seen[layer].append(found)
   return {layer: _extremes(layer, found) for layer, found in seen.items()}
@@ -256,24 +225,27 @@ def _layer_of(name: str) -> str | None:
 # Kernels
 
 
-def kernel_getter(
-  checkpoint: str,
-  ranges: Ranges,
-  skip_layers: Sequence[str] = (),
+def weight_getter(
+  encoder: TrainedEncoder,
+  settings: QuantizationSettings,
+  # Examples where there are neither ranges nor a calibration file.
+  default_batches: Callable[[], Iterable[Batch]],
   # Of queries, keys and values; None for bfloat16 where the processor has
   # instructions for it, else float32.
   attention_dtype=None,
 ) -> Callable:
-  """Custom getter of variables that returns the encoder's kernels in 8 bits."""
-  ranges = without_skipped(ranges, skip_layers)
+  """Custom getter of variables: kernels in 8 bits, calibrated if necessary."""
+  skipped = settings.int8_skip_layers
+  ranges = find(encoder, settings.calibration_file, default_batches)
+  ranges = without_skipped(ranges, skipped)
   if not same_formula.is_used("8-bit dense layers", int8.QuantizedKernel):
-    return initialize.constant_getter(checkpoint)
+    return initialize.constant_getter(encoder.checkpoint)
   attention_dtype = attention_dtype or best_attention_dtype()
   logging.info(
     "%d dense layers in 8 bits, attention in %s; in float32: %s",
     len(ranges),
     attention_dtype.name,
-    ", ".join(skip_layers) or "output layers only",
+    ", ".join(skipped) or "output layers only",
   )
 
   def converted(name: str, value: np.ndarray):
@@ -295,7 +267,7 @@ def kernel_getter(
       dtype=attention_dtype if "/self/" in layer else tf.float32,
     )
 
-  return initialize.constant_getter(checkpoint, converted)
+  return initialize.constant_getter(encoder.checkpoint, converted)
 
 
 def without_skipped(ranges: Ranges, skip_layers: Sequence[str]) -> Ranges:
@@ -340,8 +312,7 @@ def load(
     logging.info("%s: is of other examples; not used", path)
     return None
   for name, shape in tf.train.list_variables(checkpoint):
-    layer = _layer_of(name)
-    if layer:
+    if layer := _layer_of(name):
       values = content["ranges"].get(layer)
       problem = _problem_of(values, shape, _follows_layer_norm(layer))
       if problem:

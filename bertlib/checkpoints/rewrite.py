@@ -21,7 +21,7 @@ from bertlib.checkpoints import (
   finding,
   keras_files,
 )
-from bertlib.cli.errors import InputError
+from bertlib.cli.errors import InputError, needs_package, some_of
 from bertlib.data import vocabulary
 from bertlib.io import files, json_files, model_files
 from bertlib.settings import model_description
@@ -155,10 +155,7 @@ def warn_if_not_finite(source: str, tensors: Mapping[str, np.ndarray]) -> None:
     if tensor.dtype.kind in "fV" and not np.isfinite(tensor).all()
   ]
   if names:
-    more = f" and {len(names) - 5} more" if len(names) > 5 else ""
-    logging.warning(
-      "%s: NaN or Inf in %s%s", source, ", ".join(names[:5]), more
-    )
+    logging.warning("%s: NaN or Inf in %s", source, some_of(names, 5))
 
 
 def _check_compatible(sources: Sequence[checkpoint_files.Checkpoint]) -> None:
@@ -298,24 +295,19 @@ def _read_safetensors(path: str) -> dict[str, np.ndarray]:
 
 
 def _import_safetensors():
-  try:
+  with needs_package(
+    "Hugging Face weights need the package safetensors: pip install safetensors"
+  ):
     import safetensors.numpy
-  except ImportError as error:
-    raise InputError(
-      "Hugging Face weights need the package safetensors:"
-      " pip install safetensors"
-    ) from error
   return safetensors
 
 
 def import_torch(path: str, action: str):
   """Imports PyTorch; `action`, for the message, is "read" or "write"."""
-  try:
+  with needs_package(
+    f"{path}: only PyTorch can {action} it: pip install torch"
+  ):
     import torch
-  except ImportError as error:
-    raise InputError(
-      f"{path}: only PyTorch can {action} it: pip install torch"
-    ) from error
   return torch
 
 
@@ -327,24 +319,22 @@ def _read_pytorch(path: str) -> dict[str, np.ndarray]:
       f"{path}: needs PyTorch 2.6 to be read safely, not {torch.__version__}:"
       " pip install --upgrade torch"
     )
+
+  def as_numpy(tensor) -> np.ndarray:
+    tensor = tensor.detach()
+    if tensor.dtype != torch.bfloat16:
+      return tensor.numpy()
+    # PyTorch cannot export bfloat16 to NumPy: copy the bits as integers.
+    return tensor.view(torch.int16).numpy().view(tf.bfloat16.as_numpy_dtype)
+
   try:
     tensors = torch.load(path, map_location="cpu", weights_only=True)
-    return {name: _as_numpy(tensor) for name, tensor in tensors.items()}
+    return {name: as_numpy(tensor) for name, tensor in tensors.items()}
   except Exception as error:  # corrupt files can raise anything
     raise InputError(
       f"{path}: corrupt, or contains more than weights. It was not loaded. Use"
       " a safetensors file of the model"
     ) from error
-
-
-def _as_numpy(tensor) -> np.ndarray:
-  import torch
-
-  tensor = tensor.detach()
-  if tensor.dtype != torch.bfloat16:
-    return tensor.numpy()
-  # PyTorch cannot export bfloat16 to NumPy: copy the bits as integers.
-  return tensor.view(torch.int16).numpy().view(tf.bfloat16.as_numpy_dtype)
 
 
 def write_safetensors(path: str, tensors: dict[str, np.ndarray]) -> None:
@@ -359,12 +349,10 @@ def write_safetensors(path: str, tensors: dict[str, np.ndarray]) -> None:
 def write_pytorch(path: str, tensors: dict[str, np.ndarray]) -> None:
   """Writes tensors as a PyTorch state dict; see `import_torch`."""
   torch = import_torch(path, "write")
-  torch.save({n: _as_torch(t) for n, t in tensors.items()}, path)
 
+  def as_torch(tensor: np.ndarray):
+    if tensor.dtype != tf.bfloat16.as_numpy_dtype:
+      return torch.from_numpy(tensor)
+    return torch.from_numpy(tensor.view(np.int16)).view(torch.bfloat16)
 
-def _as_torch(tensor: np.ndarray):
-  import torch
-
-  if tensor.dtype != tf.bfloat16.as_numpy_dtype:
-    return torch.from_numpy(tensor)
-  return torch.from_numpy(tensor.view(np.int16)).view(torch.bfloat16)
+  torch.save({n: as_torch(t) for n, t in tensors.items()}, path)

@@ -8,11 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from bertlib.checkpoints import (
-  checkpoint_files,
-  checkpoint_writer,
-  finding,
-)
+from bertlib.checkpoints import checkpoint_files, checkpoint_writer, finding
 from bertlib.cli.errors import InputError
 from bertlib.io import files
 
@@ -32,8 +28,7 @@ def add_vocab_rows(
   """Tensors with rows for new entries, given the ids of their pieces by id."""
   extended = dict(tensors)
   for name, old in tensors.items():
-    match = _PER_ENTRY.fullmatch(name)
-    if match:
+    if match := _PER_ENTRY.fullmatch(name):
       # A table may have more rows than the vocabulary has entries.
       num_rows = max(len(old), num_entries)
       new = np.zeros((num_rows, *old.shape[1:]), old.dtype)

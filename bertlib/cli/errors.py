@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 # Errors of a full or read-only disk.
 NO_ROOM = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT, errno.EROFS)
@@ -13,6 +14,15 @@ NO_ROOM = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT, errno.EROFS)
 
 class InputError(ValueError):
   """An error that the user can fix: a command prints only its message."""
+
+
+@contextlib.contextmanager
+def needs_package(problem: str) -> Iterator[None]:
+  """Makes an InputError of an import that fails."""
+  try:
+    yield
+  except ImportError as error:
+    raise InputError(problem) from error
 
 
 def english_list(words: Iterable[str]) -> str:

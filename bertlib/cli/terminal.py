@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import os
 import sys
@@ -41,6 +42,12 @@ def print_table(rows: Sequence[Mapping[str, Any]]) -> None:
   widths = [max(map(len, column)) for column in zip(*cells)]
   for row in cells:
     show(*map(str.rjust, row, widths), sep="  ")
+
+
+@functools.cache
+def warn_once(message: str) -> None:
+  """Logs a warning once per process."""
+  logging.warning("%s", message)
 
 
 @contextlib.contextmanager

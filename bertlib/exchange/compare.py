@@ -87,10 +87,7 @@ def load(path: str, config_file: str | None = None) -> Model:
     config_file or os.path.join(_folder(path), model_files.CONFIG)
   )
   with tf.Graph().as_default():
-    inputs = {
-      name: tf.placeholder(tf.int32, [None, None], name)
-      for name in model_inputs.TOKEN_FEATURES
-    }
+    inputs = initialize.token_placeholders()
     weights = checkpoint_files.Checkpoint(checkpoint)
     outputs = _build(config, weights, *inputs.values())
     initialize.initialize_from_checkpoint(checkpoint)

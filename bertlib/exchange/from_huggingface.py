@@ -23,8 +23,8 @@ from bertlib.exchange import (
   sentence_transformers,
   tensor_names,
 )
-from bertlib.exchange.huggingface_tokenizer import Tokenizer
 from bertlib.io import files, json_files, model_files
+from bertlib.settings.embedding_spec import SCRIPT
 
 # Sizes of a BertBackbone of KerasHub, by the names of transformers.
 _PRESET_CONFIG = {
@@ -66,27 +66,18 @@ _TIED_COPIES = {
 # Key of `config.json` for entries of `model.json` that it has no place for.
 TASK_PARAMS = "task_specific_params"
 
-_CONFIG_KEYS = (
-  "attention_probs_dropout_prob",
-  "hidden_act",
-  "hidden_dropout_prob",
-  "hidden_size",
-  "initializer_range",
-  "intermediate_size",
-  "max_position_embeddings",
-  "num_attention_heads",
-  "num_hidden_layers",
-  "type_vocab_size",
-  "vocab_size",
+_CONFIG_KEYS = sorted(
+  {
+    *loading.SIZES,
+    "attention_probs_dropout_prob",
+    "hidden_act",
+    "hidden_dropout_prob",
+    "initializer_range",
+  }
 )
 
 # Keys of `config.json` that describe the files, not the model.
-_FILE_KEYS = (
-  "_name_or_path",
-  "dtype",
-  "torch_dtype",
-  "transformers_version",
-)
+_FILE_KEYS = ("_name_or_path", "dtype", "torch_dtype", "transformers_version")
 
 
 class ConvertedModel(NamedTuple):
@@ -108,11 +99,9 @@ class ConvertedModel(NamedTuple):
     with open(vocab_path, "wb") as file:
       file.write(self.vocab)
     hashed = {"vocab_sha256": vocabulary.hash_of(vocab_path)}
-    for name, content in (
-      (model_files.CONFIG, self.config),
-      (model_files.DESCRIPTION, self.description | hashed),
-    ):
-      json_files.write(os.path.join(folder, name), content)
+    json_files.write(os.path.join(folder, model_files.CONFIG), self.config)
+    description_path = os.path.join(folder, model_files.DESCRIPTION)
+    json_files.write(description_path, self.description | hashed)
 
 
 def convert(
@@ -159,14 +148,21 @@ def read(
     do_lower_case, note = case_of_vocab(tokenizer.vocab)
     notes.append(note)
   config["do_lower_case"] = do_lower_case
+  longest = config["max_position_embeddings"]
+  max_length = (sentence or tokenizer).max_length or longest
+  description = {
+    "max_seq_length": min(max_length, longest),
+    "do_lower_case": do_lower_case,
+  }
   if sentence:
     variables |= sentence.projection
-    description = sentence.describe(config)
+    description = {"script": SCRIPT} | description
+    description["embedding"] = sentence.spec.as_json()
     notes.append(sentence_transformers.describe_vectors(description))
   else:
     description, about = _describe(
+      description,
       config | sentence_transformers.cross_encoder(folder),
-      tokenizer,
       variables["output_bias"].size if "label head" in parts else 0,
       _architecture(config, parts, folder),
       tasks,
@@ -365,35 +361,28 @@ def as_float32(
       f"{source}: not convertible to float32: {', '.join(others)}"
     )
   rewrite.warn_if_not_finite(source, tensors)
-  narrow = sorted({d for d in dtypes.values() if d != "float32"})
-  notes = []
-  if narrow:
-    number = sum(dtype != "float32" for dtype in dtypes.values())
-    notes.append(
-      f"widened: {number} tensors of {' and '.join(narrow)} to float32,"
-      f" exactly; --dtype={narrow[0]} writes them back"
-    )
-  return {
-    n: t.astype(np.float32, copy=False) for n, t in tensors.items()
-  }, notes
+  wide = {n: t.astype(np.float32, copy=False) for n, t in tensors.items()}
+  narrow = [dtype for dtype in dtypes.values() if dtype != "float32"]
+  if not narrow:
+    return wide, []
+  kinds = sorted({*narrow})
+  return wide, [
+    f"widened: {len(narrow)} tensors of {' and '.join(kinds)} to float32,"
+    f" exactly; --dtype={kinds[0]} writes them back"
+  ]
 
 
 # model.json
 
 
 def _describe(
+  description: dict[str, Any],
   config: Mapping[str, Any],
-  tokenizer: Tokenizer,
   num_labels: int,
   architecture: str,
   tasks: Iterable[TaskRecord],
 ) -> tuple[dict[str, Any], list[str]]:
-  """Contents of `model.json`, and lines about the task, if it has one."""
-  longest = config["max_position_embeddings"]
-  description = {
-    "max_seq_length": min(tokenizer.max_length or longest, longest),
-    "do_lower_case": config["do_lower_case"],
-  }
+  """`model.json` with the entries of the model's task, and lines about it."""
   names = config.get("id2label") or {}
   labels = [names[key] for key in sorted(names, key=int)]
   model = HuggingFaceModel(
@@ -404,9 +393,8 @@ def _describe(
     if entries is not None:
       # What `to_huggingface` kept there.
       kept = (config.get(TASK_PARAMS) or {}).get(task.script) or {}
-      description = {"script": task.script} | description | entries | kept
       notes = [f"task: {task.script}, {task.purpose}"]
       if entries.get("labels"):
         notes.append(f"labels: {some_of(entries['labels'])}")
-      return description, notes
+      return {"script": task.script} | description | entries | kept, notes
   return description, []

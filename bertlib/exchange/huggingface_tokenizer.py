@@ -43,18 +43,13 @@ class Tokenizer(NamedTuple):
 
 def read(folder: str, vocab_file: str | None, vocab_size: int) -> Tokenizer:
   """Reads a tokenizer; a `vocab_file` replaces the folder's vocabulary."""
-  config, special, added, fast, model = (
-    json_files.read(path, dict) if os.path.exists(path) else {}
-    for path in (
-      os.path.join(folder, name)
-      for name in (
-        "tokenizer_config.json",
-        "special_tokens_map.json",
-        "added_tokens.json",
-        "tokenizer.json",
-        "config.json",
-      )
-    )
+  config, special, added, fast, model = read_files(
+    folder,
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "tokenizer.json",
+    "config.json",
   )
   if "class_name" in fast:  # of KerasHub
     preset = fast.get("config") or {}
@@ -77,15 +72,20 @@ def read(folder: str, vocab_file: str | None, vocab_size: int) -> Tokenizer:
   names = _special_names(fast) | special | config
   vocab, renamed = _with_standard_names(vocab, names, folder)
   length = config.get("model_max_length")
+  is_limit = isinstance(length, (int, float)) and length < 2**31
   return Tokenizer(
     vocab,
     do_lower_case,
     wordpiece.get("max_input_chars_per_word", _MAX_CHARS_PER_WORD),
-    int(length)
-    if isinstance(length, (int, float)) and length < 2**31
-    else None,
+    int(length) if is_limit else None,
     notes + renamed,
   )
+
+
+def read_files(folder: str, *names: str) -> Iterator[dict[str, Any]]:
+  """Yields the contents of JSON files in a folder; {} for a missing one."""
+  for path in (os.path.join(folder, name) for name in names):
+    yield json_files.read(path, dict) if os.path.exists(path) else {}
 
 
 def write(
@@ -117,10 +117,8 @@ def fast_tokenizer(
   never_split: Sequence[str] = (),
 ) -> dict[str, Any]:
   """Contents of `tokenizer.json`: the ids of `model_inputs.encode_pair`."""
-  length, limit = (
-    description.get("seq_length"),
-    description.get("max_input_chars_per_word"),
-  )
+  length = description.get("seq_length")
+  limit = description.get("max_input_chars_per_word")
 
   def piece(kind, name, segment):
     return {kind: {"id": name, "type_id": segment}}
@@ -309,15 +307,13 @@ def _with_added_tokens(
 
 def _special_names(fast: Mapping[str, Any]) -> dict[str, str]:
   """Names of special tokens in `tokenizer.json`."""
-  processor, names = fast.get("post_processor") or {}, {}
-  for key, name in (
-    ("unk_token", (fast.get("model") or {}).get("unk_token")),
-    ("cls_token", (processor.get("cls") or [None])[0]),
-    ("sep_token", (processor.get("sep") or [None])[0]),
-  ):
-    if name:
-      names[key] = name
-  return names
+  processor = fast.get("post_processor") or {}
+  names = {
+    "unk_token": (fast.get("model") or {}).get("unk_token"),
+    "cls_token": (processor.get("cls") or [None])[0],
+    "sep_token": (processor.get("sep") or [None])[0],
+  }
+  return {key: name for key, name in names.items() if name}
 
 
 def _with_standard_names(

@@ -17,13 +17,11 @@ _OTHER_FILES = {
 }
 
 
-def check(settings: ModelCommand, is_found: bool = False) -> None:
-  """Refuses settings without a flag that the model does not bring.
-
-  Args:
-    settings: of a command.
-    is_found: whether a model that has to be downloaded or converted has been.
-  """
+def check(
+  settings: ModelCommand,
+  is_found: bool = False,  # the model has been downloaded or converted
+) -> None:
+  """Refuses settings without a flag that the model does not bring."""
   model, unless = settings.model, settings.REQUIRED_UNLESS
   if unless and getattr(settings, unless):
     return
@@ -75,8 +73,7 @@ def is_huggingface(path: str) -> bool:
     for name in (*model_files.HUGGINGFACE, "modules.json")
     if path and os.path.exists(os.path.join(path, name))
   ]
-  checkpoints = found and files.matching(path, "*.index")
-  if checkpoints:
+  if checkpoints := found and files.matching(path, "*.index"):
     raise InputError(
       f"{path}: has two models, {os.path.basename(checkpoints[0])} and"
       f" {found[0]}. Name the checkpoint, {checkpoints[0][: -len('.index')]},"

@@ -9,12 +9,7 @@ from typing import TypeVar
 from absl import logging
 
 import modeling
-from bertlib.checkpoints import (
-  checkpoint_files,
-  finding,
-  loading,
-  model_json,
-)
+from bertlib.checkpoints import checkpoint_files, finding, loading, model_json
 from bertlib.cli import option
 from bertlib.cli.errors import InputError
 from bertlib.data import vocabulary

@@ -18,12 +18,12 @@ from bertlib.checkpoints import rewrite
 from bertlib.checkpoints.task_record import CROSS_ENCODER_ACTIVATION
 from bertlib.cli.errors import InputError
 from bertlib.cli.ranges import FINITE, SEQ_LENGTH
+from bertlib.exchange.huggingface_tokenizer import read_files
 from bertlib.io import json_files
 from bertlib.io.json_files import NULL
 from bertlib.settings.embedding_spec import (
   POOLINGS,
   PROJECTION_SCOPE,
-  SCRIPT,
   EmbeddingSpec,
   from_json,
 )
@@ -34,10 +34,7 @@ _CONFIG = "config_sentence_transformers.json"
 _OLD_CROSS_ENCODER = "sbert_ce_default_activation_function"
 _LENGTH = (int, float, NULL)  # read by `_read_length`
 _ENCODER_CONFIG = "sentence_bert_config.json"
-_KERNEL, _BIAS = (
-  f"{PROJECTION_SCOPE}/kernel",
-  f"{PROJECTION_SCOPE}/bias",
-)
+_KERNEL, _BIAS = (f"{PROJECTION_SCOPE}/kernel", f"{PROJECTION_SCOPE}/bias")
 
 # Modules that can be converted; the last two are optional.
 _ORDER = ("Transformer", "Pooling", "Dense", "Normalize")
@@ -78,18 +75,8 @@ class SentenceModel(NamedTuple):
   encoder_dir: str  # Hugging Face folder of the encoder
   spec: EmbeddingSpec
   projection: dict[str, np.ndarray]  # float32, by checkpoint name
-  max_seq_length: int | None  # in tokens; None for all positions
+  max_length: int | None  # in tokens; None for all positions
   lowercases: bool  # even if the tokenizer keeps case
-
-  def describe(self, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Contents of `model.json`, given those of `bert_config.json`."""
-    longest = config["max_position_embeddings"]
-    return {
-      "script": SCRIPT,
-      "max_seq_length": min(self.max_seq_length or longest, longest),
-      "do_lower_case": config["do_lower_case"],
-      "embedding": self.spec.as_json(),
-    }
 
 
 def describe_vectors(description: Mapping[str, Any]) -> str:
@@ -127,21 +114,13 @@ def read(folder: str) -> SentenceModel | None:
     _read_config(paths["Normalize"], {}, _OF_VECTORS)
   if "Dense" in paths:
     spec, projection = _read_dense(paths["Dense"], encoder_dir, spec)
-  max_seq_length, lowercases = _read_encoder(encoder_dir)
-  return SentenceModel(
-    encoder_dir, spec, projection, max_seq_length, lowercases
-  )
+  max_length, lowercases = _read_encoder(encoder_dir)
+  return SentenceModel(encoder_dir, spec, projection, max_length, lowercases)
 
 
 def cross_encoder(folder: str) -> dict[str, str]:
   """Activation of a cross-encoder's logits by key; {} for another model."""
-  written, config = (
-    json_files.read(path, dict) if os.path.exists(path) else {}
-    for path in (
-      os.path.join(folder, _CONFIG),
-      os.path.join(folder, "config.json"),
-    )
-  )
+  written, config = read_files(folder, _CONFIG, "config.json")
   activation = config.get(_OLD_CROSS_ENCODER)
   if "sentence_transformers" in config:
     activation = config["sentence_transformers"].get("activation_fn")
@@ -154,14 +133,13 @@ def _module_paths(folder: str) -> dict[str, str]:
   """Folder of each module, by the name of its class."""
   path = os.path.join(folder, _MODULES)
   modules = json_files.read(path, [{"type": str, "path": str}])
-  classes = [module["type"].rpartition(".")[2] for module in modules]
-  are_known = all(
-    module["type"].startswith("sentence_transformers.") for module in modules
-  )
+  types = [module["type"] for module in modules]
+  classes = [name.rpartition(".")[2] for name in types]
+  are_known = all(name.startswith("sentence_transformers.") for name in types)
   optional = [name for name in _ORDER[2:] if name in classes]
   if not are_known or classes != [*_ORDER[:2], *optional]:
     raise InputError(
-      f"{path}: its modules are {', '.join(m['type'] for m in modules)}."
+      f"{path}: its modules are {', '.join(types)}."
       " Only Transformer and Pooling, then at most one Dense and one Normalize,"
       " in this order, can be converted"
     )
@@ -236,9 +214,7 @@ def _read_dense(
       f"{file}: has {shapes}, but by its config {expected}. Download it again"
     )
   spec = dataclasses.replace(
-    spec,
-    projection_dim=width,
-    projection_activation=_ACTIVATIONS[activation],
+    spec, projection_dim=width, projection_activation=_ACTIVATIONS[activation]
   )
   kernel = np.ascontiguousarray(tensors["linear.weight"].T, np.float32)
   bias = tensors["linear.bias"].astype(np.float32)

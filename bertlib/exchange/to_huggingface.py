@@ -116,9 +116,7 @@ def convert(
   return [*notes, from_huggingface.written(path, tensors, parts)]
 
 
-def _read_variables(
-  checkpoint: str,
-) -> tuple[dict[str, np.ndarray], list[str]]:
+def _read_variables(checkpoint: str) -> tuple[dict[str, np.ndarray], list[str]]:
   """The weights of a checkpoint, float32, and what was done."""
   weights = rewrite.read_weights(checkpoint)
   variables, widened = from_huggingface.as_float32(weights, checkpoint)
@@ -176,8 +174,7 @@ def _check_heads(
   architecture: str, parts: Mapping[str, Any], source: str
 ) -> None:
   """Refuses a class that needs heads which the checkpoint lacks."""
-  missing = ARCHITECTURES[architecture] - parts.keys()
-  if missing:
+  if missing := ARCHITECTURES[architecture] - parts.keys():
     raise InputError(
       f"{source}: has no {' and no '.join(sorted(missing))}, which"
       f" {architecture} needs"
@@ -235,13 +232,12 @@ def _name_labels(
   num_labels = variables["output_bias"].size
   # The names that training used come first, then those of the config; either
   # only if their number is that of the head.
-  labels = [f"LABEL_{i}" for i in range(num_labels)]
-  in_config = [id2label[i] for i in sorted(id2label, key=int)]
-  if len(in_config) == num_labels:
-    labels = in_config
-  trained = description.get("labels", [])
-  if len(trained) == num_labels:
-    labels = trained
+  candidates = (
+    description.get("labels", []),
+    [id2label[i] for i in sorted(id2label, key=int)],
+    [f"LABEL_{i}" for i in range(num_labels)],
+  )
+  labels = next(names for names in candidates if len(names) == num_labels)
   config["id2label"] = dict(enumerate(labels))
   config["label2id"] = {label: i for i, label in enumerate(labels)}
   return [f"labels: {', '.join(labels)}"]

@@ -26,7 +26,7 @@ from absl import logging
 
 from bertlib.checkpoints import checkpoint_names, records
 from bertlib.cli import lazy_module, tensorflow_log, terminal
-from bertlib.cli.errors import NO_ROOM, InputError
+from bertlib.cli.errors import NO_ROOM, InputError, needs_package
 from bertlib.exchange import published_models
 from bertlib.io import files, folder_lock, json_files, model_files
 from bertlib.io.files import atomic_write
@@ -93,14 +93,13 @@ def make_once(folder: str, make: Callable[[], None]) -> None:
 def checkpoint_path(folder: str) -> str:
   """Path of the checkpoint in a model's folder, without `.index`."""
   names = os.listdir(folder)
-  missing = _missing(names)
-  if missing:
+  if missing := _missing(names):
     raise InputError(
       f"{folder}: {checkpoint_names.describe_missing(missing)}. Add it, or"
       " remove the folder and run the command again to download the model"
     )
   index = next(name for name in names if name.endswith(".index"))
-  return os.path.join(folder, index[: -len(".index")])
+  return os.path.join(folder, index.removesuffix(".index"))
 
 
 def flags_for(name: str, cache_dir: str | None = None) -> dict[str, str | bool]:
@@ -172,15 +171,13 @@ def _install(model: published_models.Model, folder: str) -> None:
   """Creates a model's folder from files in the cache, or else a download."""
   origin = model.maker, model.license or "unknown", model.paper
   logging.info("%s by %s, license %s, see %s", model.name, *origin)
-  download, is_temporary = folder + model.ending, False
+  download, unpack = folder + model.ending, _unpack
+  # An archive that is in the cache already may be the user's.
+  is_temporary = not (model.repository or os.path.exists(download))
   if model.repository:
     download, unpack = _find_repository(model, download), _convert
-  else:
-    unpack = _unpack
-    # An archive that is in the cache already may be the user's.
-    if not os.path.exists(download):
-      _download_archive(model, download)
-      is_temporary = True
+  elif is_temporary:
+    _download_archive(model, download)
   try:
     with files.atomic_folder(folder) as temporary_dir:
       os.mkdir(temporary_dir)
@@ -268,14 +265,12 @@ def _find_repository(model: published_models.Model, placed: str) -> str:
   """Folder of a repository: `placed` if it has all files, or a download."""
   if all(os.path.exists(os.path.join(placed, name)) for name in _HUB_FILES):
     return placed
-  try:
+  with needs_package(
+    f"{model.name}: models of the Hugging Face Hub need huggingface_hub and"
+    " safetensors: pip install -e '.[huggingface]'"
+  ):
     import huggingface_hub
     import safetensors  # noqa: F401 (reads the weights)
-  except ImportError as error:
-    raise InputError(
-      f"{model.name}: models of the Hugging Face Hub need huggingface_hub and"
-      " safetensors: pip install -e '.[huggingface]'"
-    ) from error
   required = ", ".join(_HUB_FILES)
   with _errors_of_download(model, f"save {required} in {placed}"):
     snapshot = huggingface_hub.snapshot_download(
@@ -313,18 +308,14 @@ def _convert(
   tensorflow_log.hide_information()
   for line in from_huggingface.convert(download, folder):
     logging.debug("%s", line)
-  _add_prompts(model, os.path.join(folder, model_files.DESCRIPTION))
-  return _hashes(download, (*_OPTIONAL_HUB_FILES, *_HUB_FILES))
-
-
-def _add_prompts(model: published_models.Model, path: str) -> None:
-  """Adds prompts of the model's card that its files lack to `model.json`."""
+  # Prompts of the model's card that its files lack.
+  path = os.path.join(folder, model_files.DESCRIPTION)
   description = json_files.read(path, {"embedding": {"prompts": dict}})
   embedding = description["embedding"]
   stored = {name: text for name, text in embedding["prompts"].items() if text}
   embedding["prompts"] = model.embedding["prompts"] | stored
-  with atomic_write(path) as file:
-    file.write(json_files.pretty(description))
+  json_files.write(path, description)
+  return _hashes(download, (*_OPTIONAL_HUB_FILES, *_HUB_FILES))
 
 
 # Unpacking
@@ -363,16 +354,13 @@ def _unpack(
         atomic_write(os.path.join(folder, name), "wb") as file,
       ):
         shutil.copyfileobj(packed, file, _CHUNK)
-  except InputError:
-    raise
   except Exception as error:
     # Archive readers raise errors of any class. Errors about our own files,
     # such as a full disk, have a file name.
-    if getattr(error, "filename", None):
+    if isinstance(error, InputError) or getattr(error, "filename", None):
       raise
     raise InputError(f"incomplete or corrupt archive ({error})") from error
-  missing = _missing(names)
-  if missing:
+  if missing := _missing(names):
     raise InputError(checkpoint_names.describe_missing(missing))
   return _hashes(folder, names)
 

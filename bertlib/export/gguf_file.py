@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 import modeling
-from bertlib.cli.errors import InputError
+from bertlib.cli.errors import InputError, needs_package
 
 FILE = "model.gguf"
 
@@ -89,13 +89,11 @@ def write(
   precision: str,  # of matrices: float32, float16, or int8 for Q8_0
 ) -> None:
   """Writes the encoder of a model to a GGUF file."""
-  try:
+  with needs_package(
+    "--format=gguf: needs the package gguf. Install it with pip install -e"
+    " '.[gguf]'"
+  ):
     import gguf
-  except ImportError as error:
-    raise InputError(
-      "--format=gguf: needs the package gguf. Install it with pip install -e"
-      " '.[gguf]'"
-    ) from error
   writer = gguf.GGUFWriter(path, "bert")
   writer.add_block_count(config.num_hidden_layers)
   # The number of position embeddings: llama.cpp takes no other.

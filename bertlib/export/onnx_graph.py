@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bertlib.cli.errors import InputError
+from bertlib.cli.errors import needs_package
 
 MODEL_FILE = "model.onnx"
 
@@ -42,18 +42,6 @@ _MAX_INT8_PROBS = 256
 _TINY = 1e-20  # so that nothing is divided by 0
 
 
-def import_onnx() -> Any:
-  """The `onnx` package; InputError if it is not installed."""
-  try:
-    import onnx
-  except ImportError as error:
-    raise InputError(
-      "--format=onnx: needs the package onnx. Install it:"
-      " pip install -e '.[onnx]'"
-    ) from error
-  return onnx
-
-
 class Output(NamedTuple):
   """An output of a graph, float32."""
 
@@ -66,7 +54,12 @@ class Graph:
 
   def __init__(self, stores_float16: bool = False):
     """Starts a graph; large constants may be stored in 16 bits."""
-    self._onnx = import_onnx()
+    with needs_package(
+      "--format=onnx: needs the package onnx. Install it:"
+      " pip install -e '.[onnx]'"
+    ):
+      import onnx
+    self._onnx = onnx
     self._stores_float16 = stores_float16
     self._inputs: dict[str, Sequence[Any]] = {}
     self._nodes: list[Any] = []
@@ -337,7 +330,11 @@ class Encoder:
     kernel = self.weights[f"{layer}/kernel"]
     kernel = kernel * np.reshape(input_scales, [-1, 1]) * factor
     if layer in self.ranges:
-      kernel = self.dequantize(*_quantize(kernel, axis=0))
+      values, scales = _quantize(kernel, axis=0)  # [width, units], [units]
+      zeros = np.zeros(len(scales), np.int8)
+      kernel = self.graph.node(
+        "DequantizeLinear", values, scales, zeros, axis=1
+      )
     output = self.graph.node("MatMul", inputs, kernel)
     if bias is None:
       return output
@@ -401,11 +398,6 @@ class Encoder:
     parameters = np.float32(max(scale, _TINY)), zero
     rounded = self.graph.node("QuantizeLinear", states, *parameters)
     return self.graph.node("DequantizeLinear", rounded, *parameters)
-
-  def dequantize(self, values: np.ndarray, scales: np.ndarray) -> str:
-    """A kernel int8 [width, units] with a scale per unit, in float32."""
-    zeros = np.zeros(len(scales), np.int8)
-    return self.graph.node("DequantizeLinear", values, scales, zeros, axis=1)
 
 
 def _quantize(matrix: np.ndarray, axis: int) -> tuple[np.ndarray, np.ndarray]:

@@ -16,6 +16,7 @@ Outputs = dict[str, Output]
 MASKED_LM_POSITIONS = "masked_lm_positions"
 
 _POOLER = "bert/pooler/dense"
+_LOWEST = np.finfo(np.float32).min
 
 
 def hidden_states(encoder: Encoder) -> Outputs:
@@ -56,8 +57,7 @@ def spans(encoder: Encoder) -> Outputs:
   states = encoder.sequence_output().outputs()
   logits = _output_layer(encoder, states, "cls/squad/")
   logits = node("Transpose", logits, perm=[0, 2, 1])
-  lowest = np.finfo(np.float32).min
-  logits = node("Where", _is_token(encoder, 1), logits, lowest)
+  logits = node("Where", _is_token(encoder, 1), logits, _LOWEST)
   return {"logits": Output(logits, ["batch", 2, "sequence"])}
 
 
@@ -71,8 +71,7 @@ def sentence_vectors(encoder: Encoder, spec: EmbeddingSpec) -> Outputs:
     sums = node("ReduceSum", node("Mul", states, weights), [1], keepdims=0)
     vectors = node("Div", sums, node("ReduceSum", weights, [1], keepdims=0))
   elif spec.pooling == "max":
-    lowest = np.finfo(np.float32).min
-    states = node("Where", _is_token(encoder, 2), states, lowest)
+    states = node("Where", _is_token(encoder, 2), states, _LOWEST)
     vectors = node("ReduceMax", states, axes=[1], keepdims=0)
   else:
     vectors = node("Squeeze", states, [1])

@@ -83,17 +83,17 @@ class SignatureModel:
 
   def signatures(self) -> dict[str, Signature]:
     """All signatures, by name."""
-    specs = self.token_specs()
-    signatures = {"ids": Signature(specs, self.ids)}
+    signatures = {"ids": Signature(self.token_specs(), self.ids)}
     if self.text:
+      one, two = text_specs("text_a"), text_specs("text_a", "text_b")
+
+      def encoded_ids(texts: Tensors) -> Tensors:
+        return self.ids(self.encode(texts))
+
       signatures |= {
-        "text": Signature(
-          text_specs("text_a"), lambda x: self.ids(self.encode(x))
-        ),
-        "pair": Signature(
-          text_specs("text_a", "text_b"), lambda x: self.ids(self.encode(x))
-        ),
-        "tokenize": Signature(text_specs("text_a", "text_b"), self.encode),
+        "text": Signature(one, encoded_ids),
+        "pair": Signature(two, encoded_ids),
+        "tokenize": Signature(two, self.encode),
       }
     return signatures
 

@@ -21,6 +21,7 @@ from bertlib.cli.errors import InputError
 from bertlib.compute import int8, onednn
 from bertlib.compute.fast_compute import FastCompute
 from bertlib.data import model_inputs
+from bertlib.settings.common import QuantizationSettings
 
 
 def _runs_int8():
@@ -200,13 +201,16 @@ def checkpoint(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def ranges(checkpoint):
-  return quantization.calibrate(CONFIG, checkpoint, _batches())
+def ranges(checkpoint, tmp_path_factory):
+  return str(tmp_path_factory.mktemp("ranges"))  # kept by the first test
 
 
 def _in_int8(checkpoint, ranges, *skipped):
-  getter = quantization.kernel_getter(
-    checkpoint, ranges, skipped, attention_dtype=tf.float32
+  getter = quantization.weight_getter(
+    quantization.TrainedEncoder(CONFIG, checkpoint, ranges, None, 8),
+    QuantizationSettings(int8_skip_layers=skipped),
+    _batches,
+    attention_dtype=tf.float32,
   )
   compute = FastCompute(unpad=True, use_onednn=True)
   return _hidden_states(checkpoint, getter, compute)
@@ -383,12 +387,14 @@ def test_calibration_takes_the_same_256_lines_every_time(tmp_path):
   path = tmp_path / "texts.txt"
   words = [f"w{i}" for i in range(300)]
   path.write_text("\n".join(words))
-  tokenizer = tiny_model.tokenizer(*words)
+  encoder = quantization.TrainedEncoder(
+    CONFIG, None, None, tiny_model.tokenizer(*words), 8
+  )
   first, second = (
     np.concatenate(
       [
         batch["input_ids"][:, 1]
-        for batch in quantization.text_batches(str(path), tokenizer, 8)
+        for batch in quantization.text_batches(encoder, str(path))
       ]
     )
     for _ in range(2)
