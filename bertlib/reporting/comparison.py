@@ -100,11 +100,8 @@ def best_runs(runs: Sequence[RecordedRun]) -> dict[str, set[str]]:
     }
     if len(set(values.values())) < 2 or _NOT_RANKED.search(metric):
       continue
-    best = None
-    for value in values.values():
-      if dev_scores.is_better(metric, value, best):
-        best = value
-    found[metric] = {name for name, value in values.items() if value == best}
+    best = dev_scores.best_row([r.metrics for r in comparable], metric)
+    found[metric] = {n for n, v in values.items() if best and v == best[metric]}
   return found
 
 
@@ -189,9 +186,8 @@ def run_rows(
 ) -> list[dict[str, str]]:
   """Metrics, of which the best have a star, steps, duration and a note."""
   best = best_runs(runs)
-  rows = []
-  for run in runs:
-    row = {
+  rows = [
+    {
       "run": run.name,
       **{
         name: _text(run.metrics.get(name))
@@ -206,7 +202,8 @@ def run_rows(
       ),
       "note": run.note,
     }
-    rows.append(row)
+    for run in runs
+  ]
   filled = {
     n for row in rows for n, text in row.items() if text not in ("", "-")
   }

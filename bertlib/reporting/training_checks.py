@@ -81,7 +81,12 @@ def estimate_training(
     _check_disk(run, num_steps, lengths, writes_records)
   if num_steps and plan:
     with step("memory"):
-      _check_memory(run, plan)
+      num_sharing = run.devices.replicas_per_memory
+      check_memory(
+        num_sharing * planned_bytes(run, plan),
+        available_memory(),
+        num_sharing * run.task.loss_bytes,
+      )
     with step("time"):
       _estimate_time(run, plan, num_steps, lengths)
 
@@ -116,16 +121,6 @@ def _check_disk(
       settings, loading.num_weights(run.config), num_steps
     )
   check_disk(run.output_dir, _num_runs(run) * num_bytes)
-
-
-def _check_memory(run: Run, plan) -> None:
-  """Warns if a training step may need more memory than is available."""
-  num_sharing = run.devices.replicas_per_memory
-  check_memory(
-    num_sharing * planned_bytes(run, plan),
-    available_memory(),
-    num_sharing * run.task.loss_bytes,
-  )
 
 
 def planned_bytes(run: Run, plan) -> int:

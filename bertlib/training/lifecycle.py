@@ -11,7 +11,7 @@ import dataclasses
 import functools
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Callable, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -39,8 +39,6 @@ from bertlib.training import (
 from bertlib.training.budget import Budget
 from bertlib.training.dev_scores import Selection
 from bertlib.training.task import Run, Task
-
-_Result = TypeVar("_Result")
 
 # Files that every training run writes to --output_dir, except vocabulary and
 # config, which may be inputs from the same folder.
@@ -206,9 +204,8 @@ def check_weights(run: Run) -> None:
     )
     estimators.check_model_fn(checkpoint, model_fn, run.task.features)
 
-  with_checkpoint(
-    run, run.start.trained or run.settings.model.init_checkpoint, check
-  )
+  checkpoint = run.start.trained or run.settings.model.init_checkpoint
+  finding.with_checkpoint(run.output_dir, checkpoint, check)
 
 
 def check_start(run: Run, step: Steps = steps.RUN) -> step_plan.Plan | None:
@@ -528,17 +525,6 @@ def select_checkpoint(run: Run) -> str | None:
   if checkpoint and run.is_chief:
     logging.info("The weights are those of %s", checkpoint)
   return checkpoint
-
-
-def with_checkpoint(
-  run: Run, checkpoint: str | None, use: Callable[[str | None], _Result]
-) -> tuple[str | None, _Result]:
-  """Calls `use` with a checkpoint, again if a training has removed it.
-
-  Returns:
-    The checkpoint that was used last, and the result.
-  """
-  return finding.with_checkpoint(run.output_dir, checkpoint, use)
 
 
 def _estimator(run: Run, model_fn, folder: str, *sizes: int, trains=False):
