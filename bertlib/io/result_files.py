@@ -20,7 +20,6 @@ from bertlib.io.files import atomic_write
 # Name, without ending, of the file with predictions of the dev set.
 DEV_PREDICTIONS = "eval_predictions"
 
-
 # Equal predictions of fewer examples, without gold answers, may be chance.
 _MIN_PREDICTIONS = 20
 

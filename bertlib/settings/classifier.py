@@ -57,12 +57,7 @@ def check_task(settings: ClassifierSettings) -> None:
 class ClassifierSettings(TrainingSettings):
   """Flags of run_classifier.py."""
 
-  REQUIRED: ClassVar[Sequence[str]] = (
-    "task_name",
-    "vocab_file",
-    "bert_config_file",
-    "output_dir",
-  )
+  REQUIRED: ClassVar[Sequence[str]] = ("task_name", *TrainingSettings.REQUIRED)
   BROUGHT_BY_MODEL: ClassVar[Sequence[str]] = (
     "task_name",
     *TrainingSettings.BROUGHT_BY_MODEL,

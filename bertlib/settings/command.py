@@ -123,7 +123,13 @@ class TrainingSettings(EstimatorSettings):
     ACTIONS: flags of which at least one must be given.
   """
 
+  REQUIRED: ClassVar[Sequence[str]] = (
+    "vocab_file",
+    "bert_config_file",
+    "output_dir",
+  )
   ACTIONS: ClassVar[Sequence[str]] = ("do_train", "do_eval", "do_predict")
+  NEEDS_OWN_MODEL: ClassVar[bool] = True
 
   SECTION: ClassVar[str] = "data"
 
@@ -135,8 +141,6 @@ class TrainingSettings(EstimatorSettings):
   quantization: QuantizationSettings = option.group(QuantizationSettings)
   devices: DeviceSettings = option.group(DeviceSettings)
   receipt: ReceiptSettings = option.group(ReceiptSettings)
-
-  NEEDS_OWN_MODEL: ClassVar[bool] = True
 
   @property
   def output(self) -> str:
@@ -186,7 +190,7 @@ class TrainingSettings(EstimatorSettings):
         f" --train_batch_size={run.train_batch_size}"
       )
 
-  def need(self, flag: str, action: str) -> None:
+  def need(self, flag: str, action: str, is_needed: bool = True) -> None:
     """Refuses a flag that is not given but needed with another."""
-    if not getattr(self, flag):
+    if is_needed and not getattr(self, flag):
       raise InputError(f"--{flag} is needed with --{action}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import codecs
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from bertlib.cli import option
 from bertlib.cli.errors import InputError
@@ -16,6 +16,18 @@ from bertlib.cli.ranges import (
   POSITIVE,
   SEQ_LENGTH,
 )
+from bertlib.io.text_files import Encoding
+
+
+def lower_case_flag(**attributes: Any) -> Any:
+  """The flag `--do_lower_case` of several commands."""
+  return option.boolean(
+    True,
+    "Lowercase the text and strip accents: true for uncased models, false for"
+    " cased ones.",
+    basic=True,
+    **attributes,
+  )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,14 +62,7 @@ class ModelSettings(option.Group):
     " --init_checkpoint. It brings its config, and its vocabulary if it has"
     " one.",
   )
-  do_lower_case: bool = option.boolean(
-    True,
-    "Lowercase the text and strip accents: true for uncased models, false for"
-    " cased ones.",
-    alias="do_lower",
-    basic=True,
-    kept=True,
-  )
+  do_lower_case: bool = lower_case_flag(alias="do_lower", kept=True)
   max_input_chars_per_word: int | None = option.integer(
     None,
     "Longest word in characters; longer ones become [UNK]. If not given, that"
@@ -73,9 +78,7 @@ class ModelSettings(option.Group):
     basic=True,
     kept=True,
   )
-  given: frozenset[str] = (
-    frozenset()
-  )  # names of the flags given on the command line
+  given: frozenset[str] = frozenset()  # flags on the command line
   # Folder of the model that is read or gone on with, by `model_description`.
   folder: str | None = None
 
@@ -121,9 +124,9 @@ class TextSettings(option.Group):
   )
 
   @property
-  def codec(self) -> tuple[str, str]:
-    """Arguments of `text_files.encoding_of`."""
-    return self.encoding, self.encoding_errors
+  def codec(self) -> Encoding:
+    """The encoding, by Python's name for it."""
+    return Encoding(codecs.lookup(self.encoding).name, self.encoding_errors)
 
   def check(self) -> None:
     """Refuses an unknown encoding, and one that is not for text."""

@@ -101,11 +101,6 @@ class LossSettings(option.Group):
 class EmbeddingSettings(TrainingSettings):
   """Flags of run_embeddings.py."""
 
-  REQUIRED: ClassVar[Sequence[str]] = (
-    "vocab_file",
-    "bert_config_file",
-    "output_dir",
-  )
   SCRIPT: ClassVar[str] = SCRIPT
   NEEDS_OWN_MODEL: ClassVar[bool] = False  # any encoder has vectors
   KEPT_IN_TRAINING: ClassVar[Sequence[str]] = (
@@ -301,12 +296,11 @@ class EmbeddingSettings(TrainingSettings):
     """Refuses flags that do not go together."""
     super().check()
     run, searches = self.run, bool(self.corpus_file)
-    if run.do_train:
-      self.need("train_file", "do_train")
-    if run.evaluates:
-      self.need("dev_file", "do_eval" if run.do_eval else "eval_steps")
-      if self.names_dev_columns:
-        kind_of(self.dev_columns)
+    self.need("train_file", "do_train", run.do_train)
+    evaluation = "do_eval" if run.do_eval else "eval_steps"
+    self.need("dev_file", evaluation, run.evaluates)
+    if run.evaluates and self.names_dev_columns:
+      kind_of(self.dev_columns)
     if searches != bool(self.query_file):
       missing = "query_file" if searches else "corpus_file"
       raise InputError(f"--{missing} is needed: a search has both files")

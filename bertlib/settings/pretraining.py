@@ -263,13 +263,10 @@ class PretrainingSettings(TrainingSettings):
           f"--{name} applies only to new masks: add --remask, or give it to"
           " create_pretraining_data.py"
         )
-    for flag, action, is_needed in (
-      ("input_file", "do_train", run.do_train),
-      ("input_file", "do_eval", run.evaluates and not self.eval_input_file),
-      ("predict_file", "do_predict", run.do_predict),
-    ):
-      if is_needed:
-        self.need(flag, action)
+    reads_input = run.evaluates and not self.eval_input_file
+    self.need("input_file", "do_train", run.do_train)
+    self.need("input_file", "do_eval", reads_input)
+    self.need("predict_file", "do_predict", run.do_predict)
     check_masks(
       self.max_predictions_per_seq, self.model.max_seq_length, self.given
     )

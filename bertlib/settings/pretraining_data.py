@@ -20,17 +20,15 @@ from bertlib.cli.ranges import (
 )
 from bertlib.io import files
 from bertlib.settings.command import RecordedSettings
-from bertlib.settings.common import ReceiptSettings, TextSettings
+from bertlib.settings.common import (
+  ReceiptSettings,
+  TextSettings,
+  lower_case_flag,
+)
 
 
 def check_masks(masks: int, length: int, given: Collection[str]) -> None:
-  """Refuses more masked tokens than a sequence has tokens, if they are given.
-
-  Args:
-    masks: --max_predictions_per_seq.
-    length: --max_seq_length.
-    given: names of the flags on the command line.
-  """
+  """Refuses more masks than a sequence has tokens, if their number is given."""
   if masks > length and "max_predictions_per_seq" in given:
     raise InputError(
       f"--max_predictions_per_seq={masks}: more masked tokens than a sequence"
@@ -137,14 +135,7 @@ class PretrainingDataSettings(RecordedSettings):
     section="model",
     basic=True,
   )
-  do_lower_case: bool = option.boolean(
-    True,
-    "Lowercase the text and strip accents: true for uncased models, false for"
-    " cased ones.",
-    alias="do_lower",
-    section="model",
-    basic=True,
-  )
+  do_lower_case: bool = lower_case_flag(alias="do_lower", section="model")
   max_seq_length: int = option.integer(
     128,
     "Maximum sequence length in tokens, including [CLS] and [SEP].",

@@ -9,7 +9,7 @@ from typing import ClassVar
 from bertlib.cli import option
 from bertlib.cli.errors import InputError
 from bertlib.cli.ranges import AT_LEAST_1, Range
-from bertlib.settings.common import TextSettings
+from bertlib.settings.common import TextSettings, lower_case_flag
 
 # Flags of the two modes, and those that come together.
 LEARN_FLAGS = ("vocab_size", "min_frequency", "num_unused", "limit_alphabet")
@@ -53,12 +53,7 @@ class VocabularySettings(option.CommandSettings):
     section="output",
     basic=True,
   )
-  do_lower_case: bool = option.boolean(
-    True,
-    "Lowercase the text and strip accents: true for uncased models, false for"
-    " cased ones.",
-    basic=True,
-  )
+  do_lower_case: bool = lower_case_flag()
   vocab_size: int = option.integer(
     30522,
     "Maximum number of vocabulary entries.",

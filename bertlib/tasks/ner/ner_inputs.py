@@ -9,7 +9,7 @@ from absl import logging
 
 from bertlib.cli.errors import InputError
 from bertlib.data import example_checks
-from bertlib.io import model_files, text_files
+from bertlib.io import model_files
 from bertlib.reporting import doctor
 from bertlib.settings import model_description
 from bertlib.settings.ner import NerSettings
@@ -55,7 +55,7 @@ def read_tagged(settings: NerSettings, flag: str) -> list[Sentence]:
   return ner_files.read_sentences(
     getattr(settings, flag),
     columns(settings),
-    text_files.encoding_of(*settings.text.codec),
+    settings.text.codec,
   )
 
 
@@ -167,7 +167,7 @@ def read_data(
   settings, scheme = run.settings, ner_tags.find_scheme(labels)
   train_set = normalize_tags(settings, "train_file", tagged, scheme, labels)
   dev_set, predict_set = [], []
-  if run.needs_dev_set:
+  if run.flags.evaluates:
     ner_report.import_seqeval()
     dev_set = normalize_tags(
       settings,
@@ -183,7 +183,7 @@ def read_data(
     predict_set = ner_files.read_sentences(
       settings.predict_file,
       columns(settings)._replace(needs_tags=False),
-      text_files.encoding_of(*settings.text.codec),
+      settings.text.codec,
     )
   return Data(train_set, dev_set, predict_set)
 
