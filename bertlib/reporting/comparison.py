@@ -322,15 +322,14 @@ def setting_rows(runs: Sequence[RecordedRun]) -> list[dict[str, str]]:
   return [
     {
       "setting": name,
-      **{run.name: _setting_text(v) for run, v in zip(known, values)},
+      **{
+        # As one types it.
+        run.name: f"{value:g}" if isinstance(value, float) else _text(value)
+        for run, value in zip(known, values)
+      },
     }
     for name, values in found.items()
   ]
-
-
-def _setting_text(value: Any) -> str:
-  """A flag as one types it, or another setting."""
-  return f"{value:g}" if isinstance(value, float) else _text(value)
 
 
 # Curves

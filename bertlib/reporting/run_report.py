@@ -22,7 +22,7 @@ from bertlib.reporting import event_files, html_report
 from bertlib.reporting.html_report import Section, escape, format_value
 from bertlib.reporting.statistics import Estimates, Interval
 from bertlib.settings import model_description
-from bertlib.training import model_selection, multi_run
+from bertlib.training import dev_scores, model_selection, multi_run
 from bertlib.training.task import Run
 
 # Versions shown, by their names in the receipt.
@@ -57,7 +57,7 @@ def write_report(
 ) -> None:
   """Writes the `report.html` of a training run."""
   seeds = multi_run.read_statistics(run.output_dir) if run.seeds else None
-  scores = model_selection.plain_scores(found.results)
+  scores = dev_scores.plain_scores(found.results)
   # `Receipt.finish` has been called: it has device, versions, date and
   # duration.
   receipt = next(receipt_file.read_all(run.output_dir), {})
@@ -197,9 +197,9 @@ def _describe_device(device: Mapping[str, Any]) -> str:
 
 def _curves(run: Run) -> list[Section]:
   """Losses of training and dev set in one picture, and then other curves."""
-  dev_scores = model_selection.DevScores(run.output_dir, run.selection)
+  evaluations = model_selection.DevScores(run.output_dir, run.selection)
   training = event_files.read_scalars(run.output_dir)
-  dev = dev_scores.by_name()
+  dev = evaluations.by_name()
   # Without --eval_steps, the dev loss is that of the end.
   at_end = {} if dev else event_files.read_scalars(run.path("dev"))
   loss = {
@@ -211,7 +211,7 @@ def _curves(run: Run) -> list[Section]:
     **{f"dev {name}": {"": points} for name, points in dev.items()},
     **{name: {"": points} for name, points in training.items()},
   }
-  best = dev_scores.best
+  best = evaluations.best
   step = best and best["step"]
   pictures = [
     html_report.curves(title, lines, step)

@@ -120,7 +120,8 @@ def _check_disk(
     num_bytes += checkpoint_bytes(
       settings, loading.num_weights(run.config), num_steps
     )
-  check_disk(run.output_dir, _num_runs(run) * num_bytes)
+  num_runs = max(len(run.seeds), 1)  # each has a folder of its own
+  check_disk(run.output_dir, num_runs * num_bytes)
 
 
 def planned_bytes(run: Run, plan) -> int:
@@ -144,7 +145,7 @@ def _estimate_time(
 ) -> None:
   """Logs an estimate of the training time."""
   num_flops, rate = _step_cost(run, plan, lengths)
-  num_runs = _num_runs(run)
+  num_runs = max(len(run.seeds), 1)
   num_flops *= num_steps * num_runs
   seconds = round(_OVERHEAD * num_flops / rate)
   logging.info(
@@ -180,11 +181,6 @@ def _step_cost(run: Run, plan, lengths: LengthSummary) -> tuple[int, float]:
     num_rounds=3,
   ).values()
   return num_flops, rate
-
-
-def _num_runs(run: Run) -> int:
-  """Number of trainings, each with a folder of its own: one per seed."""
-  return max(len(run.seeds), 1)
 
 
 def checkpoint_bytes(
