@@ -74,11 +74,7 @@ class ModelCommand(option.CommandSettings):
 class EstimatorSettings(RecordedSettings, ModelCommand):
   """Settings of a command that runs a model, in training or without."""
 
-  BROUGHT_BY_MODEL: ClassVar[Sequence[str]] = (
-    "vocab_file",
-    "bert_config_file",
-    "init_checkpoint",
-  )
+  BROUGHT_BY_MODEL = ("vocab_file", "bert_config_file", "init_checkpoint")
 
   text: TextSettings
   compute: ComputeSettings
@@ -123,15 +119,10 @@ class TrainingSettings(EstimatorSettings):
     ACTIONS: flags of which at least one must be given.
   """
 
-  REQUIRED: ClassVar[Sequence[str]] = (
-    "vocab_file",
-    "bert_config_file",
-    "output_dir",
-  )
+  REQUIRED = ("vocab_file", "bert_config_file", "output_dir")
   ACTIONS: ClassVar[Sequence[str]] = ("do_train", "do_eval", "do_predict")
-  NEEDS_OWN_MODEL: ClassVar[bool] = True
-
-  SECTION: ClassVar[str] = "data"
+  NEEDS_OWN_MODEL = True
+  SECTION = "data"
 
   model: ModelSettings = option.group(ModelSettings)
   text: TextSettings = option.group(TextSettings)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import codecs
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from bertlib.cli import option
 from bertlib.cli.errors import InputError
@@ -34,7 +34,7 @@ def lower_case_flag(**attributes: Any) -> Any:
 class ModelSettings(option.Group):
   """The model: config, vocabulary, initial checkpoint, casing, length."""
 
-  SECTION: ClassVar[str] = "model"
+  SECTION = "model"
 
   init_checkpoint: str | None = option.path(
     None,
@@ -108,7 +108,7 @@ def check_window(max_seq_length: int, max_query_length: int) -> None:
 class TextSettings(option.Group):
   """Encoding of input texts."""
 
-  SECTION: ClassVar[str] = "data"
+  SECTION = "data"
 
   encoding: str = option.text(
     "utf-8",
@@ -144,7 +144,7 @@ class TextSettings(option.Group):
 class ComputeSettings(option.Group):
   """Speed and memory of the computation; results stay the same."""
 
-  SECTION: ClassVar[str] = "devices"
+  SECTION = "devices"
 
   precision: str = option.choice(
     "float32",
@@ -215,8 +215,8 @@ class ComputeSettings(option.Group):
 class QuantizationSettings(option.Group):
   """Dense layers in 8 bits."""
 
-  SECTION: ClassVar[str] = "devices"
-  NEEDS: ClassVar[str] = "quantize=int8 or precision=int8"
+  SECTION = "devices"
+  NEEDS = "quantize=int8 or precision=int8"
 
   calibration_file: str | None = option.path(
     None,
@@ -240,7 +240,7 @@ _ON_TPU = "use_tpu or distribution=tpu"
 class DeviceSettings(option.Group):
   """Devices, replicas, workers and TPU."""
 
-  SECTION: ClassVar[str] = "devices"
+  SECTION = "devices"
 
   distribution: str | None = option.choice(
     None,
@@ -289,10 +289,7 @@ class DeviceSettings(option.Group):
     needs=f"{_ON_TPU}, not tpu_name",
   )
   num_tpu_cores: int = option.integer(
-    8,
-    "Number of TPU cores to use.",
-    AT_LEAST_1,
-    needs=_ON_TPU,
+    8, "Number of TPU cores to use.", AT_LEAST_1, needs=_ON_TPU
   )
   iterations_per_loop: int = option.integer(
     1000,
@@ -323,7 +320,7 @@ class DeviceSettings(option.Group):
 class ReceiptSettings(option.Group):
   """Checks without a run, and repetition of an earlier run."""
 
-  SECTION: ClassVar[str] = "output"
+  SECTION = "output"
 
   doctor: bool = option.boolean(
     False,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from bertlib.cli import option
 from bertlib.cli.errors import InputError
@@ -24,7 +24,7 @@ PROJECTION_SCOPE = "sentence_projection"
 class VectorSettings(option.Group):
   """From hidden states to a sentence vector."""
 
-  SECTION: ClassVar[str] = "model"
+  SECTION = "model"
 
   pooling: str | None = option.choice(
     None,

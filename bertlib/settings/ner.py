@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import ClassVar
 
 from bertlib.cli import option
 from bertlib.cli.errors import InputError
@@ -16,8 +15,8 @@ from bertlib.settings.training import RunSettings
 class NerSettings(TrainingSettings):
   """Flags of run_ner.py."""
 
-  SCRIPT: ClassVar[str] = "run_ner"
-  EXAMPLE: ClassVar[str] = (
+  SCRIPT = "run_ner"
+  EXAMPLE = (
     "python run_ner.py --train_file=train.txt --do_train"
     " --init_checkpoint=bert-base-cased --do_lower_case=false"
     " --output_dir=output/ner"

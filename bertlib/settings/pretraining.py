@@ -4,17 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Sequence
-from typing import ClassVar
 
 from bertlib.cli import option
 from bertlib.cli.errors import InputError
-from bertlib.cli.ranges import (
-  AT_LEAST_1,
-  COUNT,
-  FRACTION,
-  POSITIVE,
-  Range,
-)
+from bertlib.cli.ranges import AT_LEAST_1, COUNT, FRACTION, POSITIVE, Range
 from bertlib.settings.command import TrainingSettings
 from bertlib.settings.pretraining_data import (
   check_masking,
@@ -35,9 +28,9 @@ from bertlib.settings.training import (
 class PretrainingSettings(TrainingSettings):
   """Flags of run_pretraining.py."""
 
-  REQUIRED: ClassVar[Sequence[str]] = ("bert_config_file", "output_dir")
-  SCRIPT: ClassVar[str] = "run_pretraining"
-  EXAMPLE: ClassVar[str] = (
+  REQUIRED = ("bert_config_file", "output_dir")
+  SCRIPT = "run_pretraining"
+  EXAMPLE = (
     "python run_pretraining.py --input_file=data.tfrecord"
     " --bert_config_file=bert_config.json --do_train"
     " --output_dir=output/pretraining"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Collection, Iterator, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from bertlib.cli import option
 from bertlib.cli.errors import InputError
@@ -96,17 +96,12 @@ def max_sequences_flag() -> Any:
 class PretrainingDataSettings(RecordedSettings):
   """Flags of create_pretraining_data.py."""
 
-  REQUIRED: ClassVar[Sequence[str]] = (
-    "input_file",
-    "output_file",
-    "vocab_file",
-  )
-  EXAMPLE: ClassVar[str] = (
+  REQUIRED = ("input_file", "output_file", "vocab_file")
+  EXAMPLE = (
     "python create_pretraining_data.py --input_file=text.txt"
     " --vocab_file=vocab.txt --output_file=data.tfrecord"
   )
-
-  SECTION: ClassVar[str] = "data"
+  SECTION = "data"
 
   input_file: str | None = option.path(
     None,
@@ -143,10 +138,7 @@ class PretrainingDataSettings(RecordedSettings):
     basic=True,
   )
   max_predictions_per_seq: int = option.integer(
-    20,
-    "Maximum number of masked tokens per sequence.",
-    AT_LEAST_1,
-    basic=True,
+    20, "Maximum number of masked tokens per sequence.", AT_LEAST_1, basic=True
   )
   masked_lm_prob: float = option.number(
     0.15, "Fraction of the tokens to mask.", FRACTION, basic=True
@@ -271,9 +263,8 @@ class PretrainingDataSettings(RecordedSettings):
 class BeamDataSettings(PretrainingDataSettings):
   """Flags of create_pretraining_data_beam.py."""
 
-  PASSES_ON_ARGUMENTS: ClassVar[bool] = True
-
-  EXAMPLE: ClassVar[str] = (
+  PASSES_ON_ARGUMENTS = True
+  EXAMPLE = (
     "python create_pretraining_data_beam.py --input_file=text.txt"
     " --vocab_file=vocab.txt --output_file=data.tfrecord --num_shards=500"
     " -- --runner=FlinkRunner"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Sequence
-from typing import ClassVar
 
 from bertlib.cli import option
 from bertlib.cli.errors import InputError
@@ -18,7 +17,7 @@ from bertlib.settings.training import RunSettings
 class AnswerSettings(option.Group):
   """Flags of finding and evaluating answers."""
 
-  SECTION: ClassVar[str] = "evaluation"
+  SECTION = "evaluation"
 
   n_best_size: int = option.integer(
     20,
@@ -65,16 +64,10 @@ class AnswerSettings(option.Group):
 class SquadSettings(TrainingSettings):
   """Flags of run_squad.py."""
 
-  REQUIRED_UNLESS: ClassVar[str] = "audit"
-  SCRIPT: ClassVar[str] = "run_squad"
-  ACTIONS: ClassVar[Sequence[str]] = (
-    "do_train",
-    "do_predict",
-    "audit",
-    "interactive",
-    "from_logits",
-  )
-  EXAMPLE: ClassVar[str] = (
+  REQUIRED_UNLESS = "audit"
+  SCRIPT = "run_squad"
+  ACTIONS = ("do_train", "do_predict", "audit", "interactive", "from_logits")
+  EXAMPLE = (
     "python run_squad.py --train_file=train-v1.1.json --do_train"
     " --init_checkpoint=bert-base-uncased --output_dir=output/squad"
   )

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
-from typing import ClassVar
 
 from bertlib.cli import option
 from bertlib.cli.errors import InputError
@@ -26,12 +24,11 @@ _ADD_FLAGS = ("vocab_file", "grow", *_MODEL_FLAGS)
 class VocabularySettings(option.CommandSettings):
   """Flags of create_vocab.py."""
 
-  REQUIRED: ClassVar[Sequence[str]] = ("output_file",)
-  EXAMPLE: ClassVar[str] = (
+  REQUIRED = ("output_file",)
+  EXAMPLE = (
     "python create_vocab.py --input_file=text.txt --output_file=vocab.txt"
   )
-
-  SECTION: ClassVar[str] = "data"
+  SECTION = "data"
 
   input_file: str | None = option.path(
     None,
