@@ -98,9 +98,7 @@ def as_installed(command: str) -> str:
 
 
 def _section(
-  title: str,
-  listed: Iterable[tuple[str, Flag]],
-  required: Container[str] = (),
+  title: str, listed: Iterable[tuple[str, Flag]], required: Container[str] = ()
 ) -> str:
   """A heading and its flags; "" if there are none."""
   entries = [_entry(name, flag, name in required) for name, flag in listed]

@@ -248,10 +248,7 @@ def _count_tokens(batch: Mapping[str, Any]):
 
 
 def _throughput(
-  arguments: TrainingArguments,
-  batch: Mapping[str, Any],
-  tokens,
-  account,
+  arguments: TrainingArguments, batch: Mapping[str, Any], tokens, account
 ) -> session_hooks.Throughput | None:
   """Tensors from which the log computes tokens and FLOPs per second."""
   if not arguments.step_flops:

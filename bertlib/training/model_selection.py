@@ -186,8 +186,5 @@ def train(
   if done >= num_train_steps:
     return  # without waiting for other workers
   estimator.train(
-    input_fn,
-    hooks=hooks,
-    max_steps=num_train_steps,
-    saving_listeners=listeners,
+    input_fn, hooks=hooks, max_steps=num_train_steps, saving_listeners=listeners
   )
