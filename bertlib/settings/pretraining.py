@@ -11,8 +11,6 @@ from bertlib.cli.ranges import AT_LEAST_1, COUNT, FRACTION, POSITIVE, Range
 from bertlib.settings.command import TrainingSettings
 from bertlib.settings.pretraining_data import (
   check_masking,
-  check_masks,
-  check_sequences,
   mask_split_flag,
   max_sequences_flag,
   warn_of_masks,
@@ -224,8 +222,7 @@ class PretrainingSettings(TrainingSettings):
     """Refuses an action without its file, and steps or masks that cannot be."""
     run, steps = self.run, self.num_train_steps
     super().check()
-    check_masking(self)
-    check_sequences(self.max_sequences_per_row, self.model.max_seq_length)
+    check_masking(self, self.model.max_seq_length)
     if self.pack and self.shard_by == "file":
       raise InputError(
         "--pack: packs what all workers read. Give --shard_by=record, or make"
@@ -260,9 +257,6 @@ class PretrainingSettings(TrainingSettings):
     self.need("input_file", "do_train", run.do_train)
     self.need("input_file", "do_eval", reads_input)
     self.need("predict_file", "do_predict", run.do_predict)
-    check_masks(
-      self.max_predictions_per_seq, self.model.max_seq_length, self.given
-    )
 
   def _check_batch_sizes(self) -> None:
     """Refuses batches that cannot grow, or not to their last size."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from bertlib.cli import option
@@ -25,25 +25,6 @@ from bertlib.settings.common import (
   TextSettings,
   lower_case_flag,
 )
-
-
-def check_masks(masks: int, length: int, given: Collection[str]) -> None:
-  """Refuses more masks than a sequence has tokens, if their number is given."""
-  if masks > length and "max_predictions_per_seq" in given:
-    raise InputError(
-      f"--max_predictions_per_seq={masks}: more masked tokens than a sequence"
-      f" has tokens, --max_seq_length={length}. Give fewer; typical is"
-      " --max_seq_length times --masked_lm_prob"
-    )
-
-
-def check_sequences(number: int, length: int) -> None:
-  """Refuses more sequences per row than fit with [CLS], a token and [SEP]."""
-  if number > max(length // 3, 8):
-    raise InputError(
-      f"--max_sequences_per_row={number}: more than fit into --max_seq_length="
-      f"{length}. Give at most {length // 3}"
-    )
 
 
 def warn_of_masks(masks: int, length: int) -> Iterator[str]:
@@ -67,8 +48,8 @@ def mask_split_flag(needs: str = "") -> Any:
   )
 
 
-def check_masking(settings: Any) -> None:
-  """Refuses a --mask_split without three parts, and two kinds of masks."""
+def check_masking(settings: Any, length: int) -> None:
+  """Refuses masks and packed rows that sequences of `length` cannot have."""
   split = settings.mask_split
   if len(split) != 3 or not any(split):
     raise InputError(
@@ -79,6 +60,20 @@ def check_masking(settings: Any) -> None:
     raise InputError(
       "--do_span_mask: masks whole words already. Leave out"
       " --do_whole_word_mask"
+    )
+  number = settings.max_sequences_per_row
+  # Each has [CLS], a token and [SEP].
+  if number > max(length // 3, 8):
+    raise InputError(
+      f"--max_sequences_per_row={number}: more than fit into --max_seq_length="
+      f"{length}. Give at most {length // 3}"
+    )
+  masks = settings.max_predictions_per_seq
+  if masks > length and "max_predictions_per_seq" in settings.given:
+    raise InputError(
+      f"--max_predictions_per_seq={masks}: more masked tokens than a sequence"
+      f" has tokens, --max_seq_length={length}. Give fewer; typical is"
+      " --max_seq_length times --masked_lm_prob"
     )
 
 
@@ -233,14 +228,12 @@ class PretrainingDataSettings(RecordedSettings):
 
   def check(self) -> None:
     """Refuses sequences without room, and flags that need another."""
-    check_masking(self)
+    check_masking(self, self.max_seq_length)
     if self.segments == "pairs" and self.max_seq_length < 5:
       raise InputError(
         f"--max_seq_length={self.max_seq_length}: too short for a pair of"
         " segments with [CLS] and two [SEP]. Give at least 5"
       )
-    check_sequences(self.max_sequences_per_row, self.max_seq_length)
-    check_masks(self.max_predictions_per_seq, self.max_seq_length, self.given)
     for name in ("word_boundaries", "whole_word_draw"):
       if name in self.given and not self.do_whole_word_mask:
         raise InputError(
