@@ -127,7 +127,7 @@ def make_recipe(settings: PretrainingDataSettings) -> pretraining_text.Recipe:
   return pretraining_text.Recipe(
     **{name: values[name] for name in fields}
     | {
-      "encoding": text_files.encoding_of(*settings.text.codec).name,
+      "encoding": settings.text.codec.name,
       "mask_split": tuple(settings.mask_split),
     }
   )

@@ -299,7 +299,7 @@ def _learn(settings: VocabularySettings) -> None:
   paths = files.find_files(files.split_names(settings.input_file))
   files.check_outputs([settings.output_file], paths)
   check_new(settings)
-  lines = read_text(paths, text_files.encoding_of(*settings.text.codec))
+  lines = read_text(paths, settings.text.codec)
   words = count_words(lines, settings.do_lower_case)
   if not words:
     raise InputError(f"{settings.input_file}: has no words")
@@ -338,7 +338,7 @@ def _add(settings: VocabularySettings) -> None:
   vocab = read_vocab(
     settings.vocab_file, settings.do_lower_case, config.get("vocab_size")
   )
-  lines = read_text(paths, text_files.encoding_of(*settings.text.codec))
+  lines = read_text(paths, settings.text.codec)
   words, rejected = normalize_words(lines, settings.do_lower_case)
   if not words:
     raise InputError(f"{settings.add_words}: has no words that can be entries")

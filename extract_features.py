@@ -462,9 +462,7 @@ def read_texts(
   settings: FeatureSettings, config: modeling.BertConfig, vectors: Vectors
 ) -> Iterator[InputExample]:
   """Reads the texts of --input_file, with the prefix of the prompt."""
-  examples = stream_examples(
-    settings.input_file, text_files.encoding_of(*settings.text.codec)
-  )
+  examples = stream_examples(settings.input_file, settings.text.codec)
   for example in validate_pairs(settings, examples, config):
     yield example._replace(text_a=vectors.prefix + example.text_a)
 
@@ -506,7 +504,7 @@ def predict(
       model.tokenizer,
       settings.model.max_seq_length,
       vectors.prefix,
-      text_files.encoding_of(*settings.text.codec),
+      settings.text.codec,
     ),
     lambda: quantization.input_batches(input_fn, settings.batch_size),
   )

@@ -556,7 +556,7 @@ def log_stored_threshold(run: Run) -> None:
 def answer_interactively(run: Run, checkpoint: str | None) -> None:
   """Answers questions about a passage, one per line of standard input."""
   settings = run.settings
-  encoding = text_files.encoding_of(*settings.text.codec)
+  encoding = settings.text.codec
   lines = text_files.decode_lines(sys.stdin.buffer, "standard input", encoding)
   passage = read_passage(settings, lines)
   threshold = None  # that of the model
@@ -589,7 +589,7 @@ def read_passage(settings: SquadSettings, lines: Iterable[str]) -> str:
   """Reads --passage_file; if not given, the lines before a blank line."""
   source = settings.passage_file or "standard input"
   if settings.passage_file:
-    encoding = text_files.encoding_of(*settings.text.codec)
+    encoding = settings.text.codec
     passage = text_files.read_text(settings.passage_file, encoding)
   else:
     logging.info("Enter a passage, a blank line, and questions, one per line")

@@ -75,12 +75,11 @@ WITHOUT_TENSORFLOW = (
 
 MAX_LINES = {"modeling": 1200}
 
-# Parses flags, or defines one of TensorFlow's log.
+# Parses flags.
 PARSES_FLAGS = (
   "bertlib.cli.app",
   "bertlib.cli.command_line",
   "bertlib.cli.option",
-  "bertlib.cli.tensorflow_log",
 )
 
 # May look for the scheme of a path: the module of files, and a library of the

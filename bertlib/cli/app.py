@@ -35,7 +35,12 @@ def parse_flags(
   """Parses and checks the flags of a command, before it imports TensorFlow."""
   if settings:
     option.define(settings)
-  tensorflow_log.define_flag()
+  flags.DEFINE_bool(
+    "tensorflow_log",
+    False,
+    "Show TensorFlow's own log: devices, compilers and warnings. Errors are"
+    " always shown.",
+  )
   app.define_help_flags()
   if settings:
     for name in ("help", "helpfull"):

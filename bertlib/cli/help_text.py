@@ -98,9 +98,7 @@ def as_installed(command: str) -> str:
 
 
 def _section(
-  title: str,
-  listed: Iterable[tuple[str, Flag]],
-  required: Container[str] = (),
+  title: str, listed: Iterable[tuple[str, Flag]], required: Container[str] = ()
 ) -> str:
   """A heading and its flags; "" if there are none."""
   entries = [_entry(name, flag, name in required) for name, flag in listed]
@@ -117,7 +115,16 @@ def _entry(name: str, flag: Flag, is_required: bool) -> str:
       line = listed
     else:
       body += f" One of {', '.join(flag.choices)}."
-  return f"{line}\n{_indented(body)}"
+  indent = " " * 6
+  body = textwrap.fill(
+    body,
+    _WIDTH,
+    initial_indent=indent,
+    subsequent_indent=indent,
+    break_on_hyphens=False,
+    break_long_words=False,
+  )
+  return f"{line}\n{body}"
 
 
 def _names(name: str, flag: Flag, placeholder: str | None) -> str:
@@ -140,18 +147,6 @@ def _default(value: Any) -> str:
   elif isinstance(value, list):
     value = ",".join(map(str, value))
   return f" (default: {value})"
-
-
-def _indented(text: str) -> str:
-  indent = " " * 6
-  return textwrap.fill(
-    text,
-    _WIDTH,
-    initial_indent=indent,
-    subsequent_indent=indent,
-    break_on_hyphens=False,
-    break_long_words=False,
-  )
 
 
 def _declaration(flag: flags.Flag) -> Flag:

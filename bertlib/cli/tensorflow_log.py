@@ -13,13 +13,6 @@ import sys
 from collections.abc import Iterator
 from importlib import metadata
 
-from absl import flags
-
-HELP = (
-  "Show TensorFlow's own log: devices, compilers and warnings. Errors are"
-  " always shown."
-)
-
 
 def select_keras_2() -> None:
   """Lets TensorFlow import Keras 2, which Estimator uses, and not Keras 3."""
@@ -55,11 +48,6 @@ def import_quietly() -> None:
   with stderr_on_failure():
     import tensorflow as tf
   tf.get_logger().setLevel("ERROR")
-
-
-def define_flag(flag_values: flags.FlagValues = flags.FLAGS) -> None:
-  """Defines `--tensorflow_log`, which commands read before they import it."""
-  flags.DEFINE_bool("tensorflow_log", False, HELP, flag_values=flag_values)
 
 
 @contextlib.contextmanager

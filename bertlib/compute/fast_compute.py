@@ -234,13 +234,9 @@ def _fused(kernels: Sequence[Any]) -> Any | None:
   """Fuses constant kernels side by side; None if one is not constant."""
   if all(isinstance(kernel, int8.QuantizedKernel) for kernel in kernels):
     return int8.QuantizedKernel.concat(kernels)
-  if all(map(_is_constant, kernels)):
+  if all(isinstance(k, tf.Tensor) and k.op.type == "Const" for k in kernels):
     return tf.concat(kernels, axis=1)
   return None
-
-
-def _is_constant(kernel) -> bool:
-  return isinstance(kernel, tf.Tensor) and kernel.op.type == "Const"
 
 
 # Recomputation

@@ -128,15 +128,13 @@ class BatchPredictor:
     order = sorted(range(len(lengths)), key=lambda index: -lengths[index])
     first = 0
     while first < len(order):
-      length = self._padded_length(lengths[order[first]])
+      longest, unit = lengths[order[first]], self._length_unit
+      length = max(-(-longest // unit), 1) * unit
+      max_length = self.config["max_position_embeddings"]
+      length = max(min(length, max_length), longest)
       size = self._batch_size or max(_TOKENS_PER_BATCH // length, 1)
       yield order[first : first + size], length
       first += size
-
-  def _padded_length(self, longest: int) -> int:
-    """Length of a batch, given that of its longest row."""
-    length = max(-(-longest // self._length_unit), 1) * self._length_unit
-    return max(min(length, self.config["max_position_embeddings"]), longest)
 
   def _arrays(self, rows, batch: Sequence[int], length: int):
     """Yields the inputs of a batch, int32 [B, S] each; of positions [B, P]."""

@@ -42,18 +42,20 @@ def nan_if_out_of_range(batch: Mapping[str, Any], layout: tf_records.Layout):
 
 def parse_records(serialized, layout: tf_records.Layout) -> dict[str, Any]:
   """Parses records, string [B], to int32 or float32 [B, ...] by feature."""
+  return narrow_integers(parse_as_stored(serialized, layout))
 
-  def fixed_length(feature):
-    return tf.io.FixedLenFeature(
+
+def parse_as_stored(serialized, layout: tf_records.Layout) -> dict[str, Any]:
+  """Parses records, string [B], to int64 or float32 [B, ...] by feature."""
+  specs = {
+    name: tf.io.FixedLenFeature(
       feature.shape,
       tf.float32 if feature.is_float else tf.int64,
       feature.default,
     )
-
-  parsed = tf.io.parse_example(
-    serialized, {name: fixed_length(f) for name, f in layout.items()}
-  )
-  return narrow_integers(parsed)
+    for name, feature in layout.items()
+  }
+  return tf.io.parse_example(serialized, specs)
 
 
 def narrow_integers(tensors: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import itertools
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,20 +13,15 @@ Result = TypeVar("Result")
 _END = object()
 
 
-def prefetch(items: Iterable[Item], num_items: int = 1) -> Iterator[Item]:
-  """Iterates over items that a thread computes in advance, in order."""
+def prefetch(items: Iterable[Item]) -> Iterator[Item]:
+  """Iterates over items that a thread computes one in advance, in order."""
   iterator = iter(items)
   with ThreadPoolExecutor(1) as thread:
     try:
-      pending = collections.deque(
-        thread.submit(next, iterator, _END) for _ in range(num_items)
-      )
-      while True:
-        # Raises the thread's error in the position of its item.
-        item = pending.popleft().result()
-        if item is _END:
-          return
-        pending.append(thread.submit(next, iterator, _END))
+      pending = thread.submit(next, iterator, _END)
+      # Raises the thread's error in the position of its item.
+      while (item := pending.result()) is not _END:
+        pending = thread.submit(next, iterator, _END)
         yield item
     finally:
       thread.shutdown(wait=False, cancel_futures=True)

@@ -12,7 +12,7 @@ import tensorflow.compat.v1 as tf
 from absl import logging
 
 from bertlib.cli.errors import InputError, printable
-from bertlib.data import tf_records
+from bertlib.data import input_pipeline, tf_records
 
 # Describes the bad record in one line; None if there is none.
 # The input pipeline relies on TensorFlow's own checks, for speed. When reading
@@ -57,19 +57,11 @@ def finder(
   layout: tf_records.Layout,
 ) -> Iterator[Callable[[str, int | None], str | None]]:
   """Opens a session; yields a thread-safe `find` of (path, max_records)."""
-  specs = {
-    name: tf.io.FixedLenFeature(
-      feature.shape,
-      tf.float32 if feature.is_float else tf.int64,
-      feature.default,
-    )
-    for name, feature in layout.items()
-  }
   # Parsing needs no GPU, whose memory a session would take.
   on_cpu = tf.ConfigProto(device_count={"GPU": 0})
   with tf.Graph().as_default(), tf.Session(config=on_cpu) as session:
     serialized = tf.placeholder(tf.string, [None])
-    parsed = tf.io.parse_example(serialized, specs)
+    parsed = input_pipeline.parse_as_stored(serialized, layout)
 
     def parse(records):
       return session.run(parsed, {serialized: records})

@@ -381,29 +381,29 @@ def _with_warning_of_quotes(
   path: str, rows: Iterable[Row], is_csv: bool
 ) -> Iterator[Row]:
   """Yields rows; then warns of quotes that stay, but were meant as marks."""
-  is_unread = _has_unread_quote if is_csv else _looks_quoted
+  is_unread, warning = (
+    _looks_quoted,
+    (
+      "%s: fields of %d rows look quoted, the first is row %d; in .tsv quotes"
+      " have no meaning and stay. Save it as .csv if they are not text"
+    ),
+  )
+  if is_csv:
+    is_unread, warning = (
+      _has_unread_quote,
+      (
+        "%s: %d rows have a backslash before a quote, or white space before a"
+        " quoted field, the first is row %d; both stay, and the quotes. Save it"
+        " with doubled quotes, without white space"
+      ),
+    )
   first = number = 0
   for row in rows:
     if is_unread(row):
       first, number = first or row.number, number + 1
     yield row
-  if first and is_csv:
-    logging.warning(
-      "%s: %d rows have a backslash before a quote, or white space before a"
-      " quoted field, the first is row %d; both stay, and the quotes. Save it"
-      " with doubled quotes, without white space",
-      path,
-      number,
-      first,
-    )
-  elif first:
-    logging.warning(
-      "%s: fields of %d rows look quoted, the first is row %d; in .tsv quotes"
-      " have no meaning and stay. Save it as .csv if they are not text",
-      path,
-      number,
-      first,
-    )
+  if first:
+    logging.warning(warning, path, number, first)
 
 
 def _has_unread_quote(row: Row) -> bool:

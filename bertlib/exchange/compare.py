@@ -58,7 +58,7 @@ def compare_on_text(settings: ConversionSettings) -> bool:
   )
   # Lines are truncated to the positions of the smaller model too.
   lengths = settings.max_seq_length, *(m.max_seq_length for m in models)
-  encoding = text_files.encoding_of(*settings.text.codec)
+  encoding = settings.text.codec
   batches = encode_lines(settings.text_file, tokenizer, min(lengths), encoding)
   return compare_outputs(models, batches, settings.tolerance)
 

@@ -97,20 +97,18 @@ class Devices:
 
 def find(
   settings: DeviceSettings,
+  # Paths that a TPU must be able to read, by flag.
   remote_paths: Mapping[str, str | None] | None = None,
 ) -> Devices:
   """Finds the devices, connects to a TPU, and limits the number of threads."""
-  # Before the first session, which starts the threads.
-  limit_threads(settings.num_threads)
+  # All sessions of a process share their threads, which the first one starts.
+  # TensorFlow reads the number from the environment, which the processes that
+  # this one starts inherit.
+  if settings.num_threads:
+    for name in ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS"):
+      os.environ[name] = str(settings.num_threads)
   if settings.on_tpu:
-    cluster = tpu.find_cluster(
-      settings.tpu_name,
-      settings.master,
-      settings.tpu_zone,
-      settings.gcp_project,
-      # Paths that the TPU must be able to read, by flag.
-      dict(remote_paths or {}),
-    )
+    cluster = tpu.find_cluster(settings, remote_paths or {})
     return Devices(settings, tpu_cluster=cluster)
   for gpu in gpus_without_code():
     logging.warning(
@@ -121,15 +119,6 @@ def find(
       tf.__version__,
     )
   return Devices(settings, _find_replicas(settings))
-
-
-def limit_threads(num_threads: int) -> None:
-  """Sets the number of threads that compute on the CPU; 0 for all cores."""
-  # All sessions of a process share their threads. TensorFlow reads the number
-  # from the environment, which the processes that this one starts inherit.
-  if num_threads:
-    for name in ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS"):
-      os.environ[name] = str(num_threads)
 
 
 def share_gpus() -> None:

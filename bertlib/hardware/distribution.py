@@ -46,11 +46,6 @@ class Cluster(NamedTuple):
   addresses: Sequence[str]
   index: int  # of this process
 
-  @property
-  def is_chief(self) -> bool:
-    """True for the first process."""
-    return self.index == 0
-
 
 def read_cluster(environment: Mapping[str, str]) -> Cluster | None:
   """Cluster of `TF_CONFIG` or else Slurm; None for a single process."""
@@ -227,7 +222,7 @@ class Replicas(NamedTuple):
   @property
   def is_chief(self) -> bool:
     """True in the process that writes checkpoints and results."""
-    return not self.cluster or self.cluster.is_chief
+    return not self.cluster or self.cluster.index == 0
 
   @property
   def shard(self) -> input_pipeline.Shard:

@@ -54,10 +54,7 @@ def build(
       **for_training,
     )
   estimator = estimator_api.TPUEstimator(
-    use_tpu=devices.on_tpu,
-    model_fn=model_fn,
-    config=run_config,
-    **sizes,
+    use_tpu=devices.on_tpu, model_fn=model_fn, config=run_config, **sizes
   )
   # What it writes for TensorBoard is dropped: `run.write_metrics` writes
   # the same under the names that training has.
@@ -80,9 +77,7 @@ def _training_config(run: RunSettings, on_tpu: bool) -> dict[str, Any]:
 
 
 def check_model_fn(
-  checkpoint: str | None,
-  model_fn: Callable,
-  layout: tf_records.Layout,
+  checkpoint: str | None, model_fn: Callable, layout: tf_records.Layout
 ) -> None:
   """Refuses a checkpoint that is corrupt, or of another model."""
   if checkpoint:

@@ -10,16 +10,12 @@ import tensorflow.compat.v1 as tf
 
 from bertlib.cli.errors import InputError
 from bertlib.io.files import is_remote
+from bertlib.settings.common import DeviceSettings
 
 
-def find_cluster(
-  tpu_name: str | None,
-  master: str | None,
-  zone: str | None = None,
-  project: str | None = None,
-  files: Mapping[str, str | None] | None = None,
-):
+def find_cluster(flags: DeviceSettings, files: Mapping[str, str | None]):
   """Finds a TPU that answers and can read `files`; None for a `master`."""
+  tpu_name, master = flags.tpu_name, flags.master
   named = tpu_name or master
   if not named:
     raise InputError(
@@ -27,7 +23,7 @@ def find_cluster(
       " --tpu_name=grpc://HOST:PORT, or --tpu_name=local on a TPU VM"
     )
   # `files` are the paths that the TPU reads and writes, by flag.
-  for flag, path in (files or {}).items():
+  for flag, path in files.items():
     if path and not is_remote(path) and not _is_local(named):
       raise InputError(
         f"--{flag}={path}: is on this machine, where the TPU {named} cannot"
@@ -38,7 +34,7 @@ def find_cluster(
     return None
   try:
     cluster = tf.distribute.cluster_resolver.TPUClusterResolver(
-      tpu_name, zone=zone, project=project
+      tpu_name, zone=flags.tpu_zone, project=flags.gcp_project
     )
     address = cluster.master()
   except Exception as error:  # network, missing library, credentials, ...

@@ -191,9 +191,7 @@ def _replace_folder(source: str, path: str) -> None:
 
 @contextlib.contextmanager
 def _moved_on_success(
-  path: str,
-  remove: Callable[[str], Any],
-  replace: Callable[[str, str], Any],
+  path: str, remove: Callable[[str], Any], replace: Callable[[str, str], Any]
 ) -> Iterator[str]:
   """Yields a temporary path: `replace` renames it, or `remove` removes it."""
   remove_stale_files(glob.escape(path))

@@ -20,7 +20,6 @@ from bertlib.io.files import atomic_write
 # Name, without ending, of the file with predictions of the dev set.
 DEV_PREDICTIONS = "eval_predictions"
 
-
 # Equal predictions of fewer examples, without gold answers, may be chance.
 _MIN_PREDICTIONS = 20
 
@@ -190,11 +189,7 @@ def _write_array(
   file: IO[bytes], rows: Iterable[np.ndarray], num_rows: int, width: int
 ) -> None:
   """Writes rows, float32 [width] each, in the format .npy."""
-  header = {
-    "descr": "<f4",
-    "fortran_order": False,
-    "shape": (num_rows, width),
-  }
+  header = {"descr": "<f4", "fortran_order": False, "shape": (num_rows, width)}
   np.lib.format.write_array_header_1_0(file, header)
   for row in rows:
     file.write(row.astype("<f4").tobytes())

@@ -46,15 +46,8 @@ UTF8 = Encoding()
 AS_ORIGINAL = Encoding("utf-8", "ignore")
 
 
-# The command line
-
 # Separates the two texts of a pair on one line.
 SEPARATOR = " ||| "
-
-
-def encoding_of(name: str, errors: str) -> Encoding:
-  """Encoding of the values of --encoding and --encoding_errors."""
-  return Encoding(codecs.lookup(name).name, errors)
 
 
 # Reading

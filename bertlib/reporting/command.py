@@ -8,6 +8,7 @@ import functools
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Callable, TypeVar
 
+from bertlib.checkpoints import finding
 from bertlib.data import model_inputs
 from bertlib.hardware import devices
 from bertlib.reporting import receipts, run_report
@@ -30,8 +31,8 @@ class Outcome:
 
   def with_checkpoint(self, use: Callable[..., _Result], *args) -> _Result:
     """Calls `use`, the checkpoint last; again if a training has removed it."""
-    self.checkpoint, result = lifecycle.with_checkpoint(
-      self.run, self.checkpoint, functools.partial(use, *args)
+    self.checkpoint, result = finding.with_checkpoint(
+      self.run.output_dir, self.checkpoint, functools.partial(use, *args)
     )
     return result
 

@@ -100,11 +100,8 @@ def best_runs(runs: Sequence[RecordedRun]) -> dict[str, set[str]]:
     }
     if len(set(values.values())) < 2 or _NOT_RANKED.search(metric):
       continue
-    best = None
-    for value in values.values():
-      if dev_scores.is_better(metric, value, best):
-        best = value
-    found[metric] = {name for name, value in values.items() if value == best}
+    best = dev_scores.best_row([r.metrics for r in comparable], metric)
+    found[metric] = {n for n, v in values.items() if best and v == best[metric]}
   return found
 
 
@@ -189,9 +186,8 @@ def run_rows(
 ) -> list[dict[str, str]]:
   """Metrics, of which the best have a star, steps, duration and a note."""
   best = best_runs(runs)
-  rows = []
-  for run in runs:
-    row = {
+  rows = [
+    {
       "run": run.name,
       **{
         name: _text(run.metrics.get(name))
@@ -206,7 +202,8 @@ def run_rows(
       ),
       "note": run.note,
     }
-    rows.append(row)
+    for run in runs
+  ]
   filled = {
     n for row in rows for n, text in row.items() if text not in ("", "-")
   }
@@ -325,15 +322,14 @@ def setting_rows(runs: Sequence[RecordedRun]) -> list[dict[str, str]]:
   return [
     {
       "setting": name,
-      **{run.name: _setting_text(v) for run, v in zip(known, values)},
+      **{
+        # As one types it.
+        run.name: f"{value:g}" if isinstance(value, float) else _text(value)
+        for run, value in zip(known, values)
+      },
     }
     for name, values in found.items()
   ]
-
-
-def _setting_text(value: Any) -> str:
-  """A flag as one types it, or another setting."""
-  return f"{value:g}" if isinstance(value, float) else _text(value)
 
 
 # Curves

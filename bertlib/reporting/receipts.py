@@ -31,10 +31,7 @@ from bertlib.io.files import open_any
 from bertlib.settings.command import RecordedSettings
 from bertlib.settings.training import RunSettings
 
-ROOT = os.path.dirname(
-  os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-)
-
+ROOT = os.path.abspath(os.path.join(__file__, "../../.."))
 
 # The receipt
 
@@ -187,9 +184,11 @@ def _starts_of(receipt: Mapping[str, Any], folder: str) -> list[dict[str, str]]:
 
 def _last_save(folder: str) -> datetime.datetime | None:
   """Time of the last checkpoint of a run, or of those for seeds."""
-  times = []
-  for name in ("checkpoint", "seed_*/checkpoint"):
-    times += (files.size_and_mtime(p)[1] for p in files.matching(folder, name))
+  times = [
+    files.size_and_mtime(path)[1]
+    for name in ("checkpoint", "seed_*/checkpoint")
+    for path in files.matching(folder, name)
+  ]
   if not times:
     return None
   return datetime.datetime.fromtimestamp(max(times) / 1e9).astimezone()
@@ -312,7 +311,7 @@ def fingerprint(
 ) -> dict[str, Any]:
   """Size and hash of a file, and in `hashed` which part the hash is of."""
   # A device or pipe may have no end.
-  if not files.is_remote(path) and _is_device(path):
+  if os.path.exists(path) and not os.path.isfile(path):
     return {"path": path, "bytes": 0, "sha256": "", "hashed": "nothing"}
   digest = hashlib.sha256()
   with open_file(path, "rb") as file:
@@ -330,11 +329,6 @@ def fingerprint(
     "sha256": digest.hexdigest(),
     "hashed": "size, first and last MiB" if is_large else "all",
   }
-
-
-def _is_device(path: str) -> bool:
-  """True for a local device, pipe or folder."""
-  return os.path.exists(path) and not os.path.isfile(path)
 
 
 def fingerprints(

@@ -14,13 +14,7 @@ from typing import Any, Callable
 from bertlib.checkpoints.task_record import TaskRecord
 from bertlib.cli import rerun
 from bertlib.cli.errors import InputError
-from bertlib.io import (
-  files,
-  json_files,
-  receipt_file,
-  result_files,
-  text_files,
-)
+from bertlib.io import files, json_files, receipt_file, result_files, text_files
 from bertlib.io.receipt_file import DEV_DATA, TRAINING_DATA
 from bertlib.io.result_files import DevPrediction
 from bertlib.training import dev_scores

@@ -5,20 +5,24 @@ from __future__ import annotations
 import collections
 import dataclasses
 import os
+import shlex
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 from absl import logging
 
-from bertlib.cli import option
+from bertlib import PREFIX
+from bertlib.checkpoints.task_record import TaskRecord
+from bertlib.cli import help_text, option
 from bertlib.cli.errors import some_of
 from bertlib.data import model_inputs
 from bertlib.io import receipt_file, result_files
-from bertlib.reporting import event_files, html_report, predict_commands
+from bertlib.reporting import event_files, html_report
 from bertlib.reporting.html_report import Section, escape, format_value
 from bertlib.reporting.statistics import Estimates, Interval
-from bertlib.training import model_selection, multi_run
+from bertlib.settings import model_description
+from bertlib.training import dev_scores, model_selection, multi_run
 from bertlib.training.task import Run
 
 # Versions shown, by their names in the receipt.
@@ -48,12 +52,12 @@ class Findings:
 def write_report(
   run: Run,
   found: Findings,
-  lengths: model_inputs.Lengths | None = None,
-  num_examples: Mapping[str, int] | None = None,
+  lengths: model_inputs.Lengths | None,
+  num_examples: Mapping[str, int],
 ) -> None:
   """Writes the `report.html` of a training run."""
   seeds = multi_run.read_statistics(run.output_dir) if run.seeds else None
-  scores = model_selection.plain_scores(found.results)
+  scores = dev_scores.plain_scores(found.results)
   # `Receipt.finish` has been called: it has device, versions, date and
   # duration.
   receipt = next(receipt_file.read_all(run.output_dir), {})
@@ -63,7 +67,7 @@ def write_report(
   sections += [*_curves(run), *found.sections]
   if lengths:
     sections.append(_lengths(lengths))
-  sections += [*_predict_commands(run), _settings(run)]
+  sections += [*predict_commands(run), _settings(run)]
   intervals = found.estimates.intervals
   values = {
     name: _with_interval(value, intervals.get(name))
@@ -78,7 +82,7 @@ def write_report(
     [
       _headline(run, scores, found.estimates, seeds),
       html_report.facts(values),
-      html_report.facts(_details(run, receipt, num_examples or {})),
+      html_report.facts(_details(run, receipt, num_examples)),
     ],
   )
   logging.info("Report of the run: %s", path)
@@ -193,9 +197,9 @@ def _describe_device(device: Mapping[str, Any]) -> str:
 
 def _curves(run: Run) -> list[Section]:
   """Losses of training and dev set in one picture, and then other curves."""
-  dev_scores = model_selection.DevScores(run.output_dir, run.selection)
+  evaluations = model_selection.DevScores(run.output_dir, run.selection)
   training = event_files.read_scalars(run.output_dir)
-  dev = dev_scores.by_name()
+  dev = evaluations.by_name()
   # Without --eval_steps, the dev loss is that of the end.
   at_end = {} if dev else event_files.read_scalars(run.path("dev"))
   loss = {
@@ -207,7 +211,7 @@ def _curves(run: Run) -> list[Section]:
     **{f"dev {name}": {"": points} for name, points in dev.items()},
     **{name: {"": points} for name, points in training.items()},
   }
-  best = dev_scores.best
+  best = evaluations.best
   step = best and best["step"]
   pictures = [
     html_report.curves(title, lines, step)
@@ -266,14 +270,46 @@ def _share(part: int, whole: int) -> str:
   return f"{part:,} ({part / whole:.1%})" if whole else f"{part:,}"
 
 
-def _predict_commands(run: Run) -> list[Section]:
-  """Lines to copy that predict with the model."""
+def predict_commands(run: Run) -> list[Section]:
+  """Lines to copy that predict with the model: a command, and Python code."""
+  task = run.task.record
+  if not task.predict:
+    return []
+  description = model_description.load(run.output_dir, task)
   blocks = [
     f"<p>{escape(about)}</p>\n<pre>{escape(lines)}</pre>"
-    for about, lines in predict_commands.blocks(run)
+    for about, lines in (
+      (task.predict.about, predict_command(task, run.output_dir)),
+      ("From Python:", predict_code(task, run.output_dir, description)),
+    )
+    if lines
   ]
+  return [Section("Predict with this model", "\n".join(blocks))]
+
+
+def predict_command(task: TaskRecord, folder: str) -> str:
+  """The command that predicts with a model, over several lines."""
+  return " \\\n  ".join(
+    [
+      help_text.as_installed(task.command or f"python {task.script}.py"),
+      "--do_predict",
+      f"--predict_file={task.predict.file}",
+      f"--output_dir={shlex.quote(folder)}",
+    ]
+  )
+
+
+def predict_code(
+  task: TaskRecord, folder: str, description: Mapping[str, Any]
+) -> str:
+  """Python lines that predict with a model; empty without a `Predictor`."""
+  if not task.predict.method:
+    return ""
+  examples = task.predict.examples(description)
   return (
-    [Section("Predict with this model", "\n".join(blocks))] if blocks else []
+    f"{'from bert ' if PREFIX else ''}import {task.script}\n\n"
+    f"with {task.script}.Predictor({folder!r}) as predictor:\n"
+    f"  print(predictor.{task.predict.method}({examples!r}))"
   )
 
 
@@ -294,26 +330,16 @@ def _settings(run: Run) -> Section:
 def collapse_warning(
   answers: Iterable[str], gold: Iterable[str] | None = None
 ) -> list[Section]:
-  """Logs and returns a warning of `describe_collapse`, if there is one."""
-  text = describe_collapse(answers, gold)
-  if not text:
-    return []
-  logging.warning("%s", text)
-  return [html_report.warning(text)]
-
-
-def describe_collapse(
-  answers: Iterable[str], gold: Iterable[str] | None = None
-) -> str | None:
-  """Describes a model that predicts the same for every example, or None."""
+  """Warns of a model that predicts the same for every example."""
   answers = list(answers)
   gold = None if gold is None else list(gold)
   # Equal predictions are fine if the gold answers are all equal; without these,
   # a few are.
   if not result_files.are_all_equal(answers, gold):
-    return None
-  return (
-    f"All {len(answers)} predictions are {_start_of(answers[0])!r}: the model"
+    return []
+  shown = answers[0] if len(answers[0]) <= 200 else f"{answers[0][:200]}…"
+  return _warning(
+    f"All {len(answers)} predictions are {shown!r}: the model"
     " may have collapsed to one answer. Train longer, with a lower"
     " --learning_rate or with --bias_correction"
   )
@@ -322,7 +348,7 @@ def describe_collapse(
 def missing_labels_warning(
   predicted: Iterable[str], gold: Iterable[str], fix: str
 ) -> list[Section]:
-  """Logs and returns a warning of gold labels that are never predicted."""
+  """Warns of gold labels that are never predicted."""
   predicted, counts = set(predicted), collections.Counter(gold)
   missing = [
     f"{label} ({counts[label]} of {sum(counts.values())} in the dev set)"
@@ -330,11 +356,10 @@ def missing_labels_warning(
   ]
   if not missing:
     return []
-  text = f"Never predicted: {some_of(missing)}. {fix}"
+  return _warning(f"Never predicted: {some_of(missing)}. {fix}")
+
+
+def _warning(text: str) -> list[Section]:
+  """Logs a warning, and returns it for the report."""
   logging.warning("%s", text)
   return [html_report.warning(text)]
-
-
-def _start_of(text: str, limit: int = 200) -> str:
-  """The first characters of a text."""
-  return text if len(text) <= limit else f"{text[:limit]}…"

@@ -81,7 +81,12 @@ def estimate_training(
     _check_disk(run, num_steps, lengths, writes_records)
   if num_steps and plan:
     with step("memory"):
-      _check_memory(run, plan)
+      num_sharing = run.devices.replicas_per_memory
+      check_memory(
+        num_sharing * planned_bytes(run, plan),
+        available_memory(),
+        num_sharing * run.task.loss_bytes,
+      )
     with step("time"):
       _estimate_time(run, plan, num_steps, lengths)
 
@@ -115,17 +120,8 @@ def _check_disk(
     num_bytes += checkpoint_bytes(
       settings, loading.num_weights(run.config), num_steps
     )
-  check_disk(run.output_dir, _num_runs(run) * num_bytes)
-
-
-def _check_memory(run: Run, plan) -> None:
-  """Warns if a training step may need more memory than is available."""
-  num_sharing = run.devices.replicas_per_memory
-  check_memory(
-    num_sharing * planned_bytes(run, plan),
-    available_memory(),
-    num_sharing * run.task.loss_bytes,
-  )
+  num_runs = max(len(run.seeds), 1)  # each has a folder of its own
+  check_disk(run.output_dir, num_runs * num_bytes)
 
 
 def planned_bytes(run: Run, plan) -> int:
@@ -149,7 +145,7 @@ def _estimate_time(
 ) -> None:
   """Logs an estimate of the training time."""
   num_flops, rate = _step_cost(run, plan, lengths)
-  num_runs = _num_runs(run)
+  num_runs = max(len(run.seeds), 1)
   num_flops *= num_steps * num_runs
   seconds = round(_OVERHEAD * num_flops / rate)
   logging.info(
@@ -185,11 +181,6 @@ def _step_cost(run: Run, plan, lengths: LengthSummary) -> tuple[int, float]:
     num_rounds=3,
   ).values()
   return num_flops, rate
-
-
-def _num_runs(run: Run) -> int:
-  """Number of trainings, each with a folder of its own: one per seed."""
-  return max(len(run.seeds), 1)
 
 
 def checkpoint_bytes(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from bertlib.cli import option
 from bertlib.cli.errors import InputError
@@ -57,27 +57,17 @@ def check_task(settings: ClassifierSettings) -> None:
 class ClassifierSettings(TrainingSettings):
   """Flags of run_classifier.py."""
 
-  REQUIRED: ClassVar[Sequence[str]] = (
-    "task_name",
-    "vocab_file",
-    "bert_config_file",
-    "output_dir",
-  )
-  BROUGHT_BY_MODEL: ClassVar[Sequence[str]] = (
-    "task_name",
-    *TrainingSettings.BROUGHT_BY_MODEL,
-  )
-  SCRIPT: ClassVar[str] = "run_classifier"
-  EXAMPLE: ClassVar[str] = (
+  REQUIRED = ("task_name", *TrainingSettings.REQUIRED)
+  BROUGHT_BY_MODEL = ("task_name", *TrainingSettings.BROUGHT_BY_MODEL)
+  SCRIPT = "run_classifier"
+  EXAMPLE = (
     "python run_classifier.py --task_name=MRPC --data_dir=glue/MRPC"
     " --do_train --do_eval --init_checkpoint=bert-base-uncased"
     " --output_dir=output/mrpc"
   )
 
   task_name: str | None = option.text(
-    None,
-    f"Task: {', '.join(TASKS)}; or tsv for your own files.",
-    basic=True,
+    None, f"Task: {', '.join(TASKS)}; or tsv for your own files.", basic=True
   )
   data_dir: str | None = option.path(
     None, "Folder of the dataset, with the task's files.", basic=True

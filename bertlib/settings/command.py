@@ -74,11 +74,7 @@ class ModelCommand(option.CommandSettings):
 class EstimatorSettings(RecordedSettings, ModelCommand):
   """Settings of a command that runs a model, in training or without."""
 
-  BROUGHT_BY_MODEL: ClassVar[Sequence[str]] = (
-    "vocab_file",
-    "bert_config_file",
-    "init_checkpoint",
-  )
+  BROUGHT_BY_MODEL = ("vocab_file", "bert_config_file", "init_checkpoint")
 
   text: TextSettings
   compute: ComputeSettings
@@ -123,9 +119,10 @@ class TrainingSettings(EstimatorSettings):
     ACTIONS: flags of which at least one must be given.
   """
 
+  REQUIRED = ("vocab_file", "bert_config_file", "output_dir")
   ACTIONS: ClassVar[Sequence[str]] = ("do_train", "do_eval", "do_predict")
-
-  SECTION: ClassVar[str] = "data"
+  NEEDS_OWN_MODEL = True
+  SECTION = "data"
 
   model: ModelSettings = option.group(ModelSettings)
   text: TextSettings = option.group(TextSettings)
@@ -135,8 +132,6 @@ class TrainingSettings(EstimatorSettings):
   quantization: QuantizationSettings = option.group(QuantizationSettings)
   devices: DeviceSettings = option.group(DeviceSettings)
   receipt: ReceiptSettings = option.group(ReceiptSettings)
-
-  NEEDS_OWN_MODEL: ClassVar[bool] = True
 
   @property
   def output(self) -> str:
@@ -186,7 +181,7 @@ class TrainingSettings(EstimatorSettings):
         f" --train_batch_size={run.train_batch_size}"
       )
 
-  def need(self, flag: str, action: str) -> None:
+  def need(self, flag: str, action: str, is_needed: bool = True) -> None:
     """Refuses a flag that is not given but needed with another."""
-    if not getattr(self, flag):
+    if is_needed and not getattr(self, flag):
       raise InputError(f"--{flag} is needed with --{action}")

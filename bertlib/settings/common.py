@@ -5,7 +5,7 @@ from __future__ import annotations
 import codecs
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import ClassVar
+from typing import Any
 
 from bertlib.cli import option
 from bertlib.cli.errors import InputError
@@ -16,13 +16,25 @@ from bertlib.cli.ranges import (
   POSITIVE,
   SEQ_LENGTH,
 )
+from bertlib.io.text_files import Encoding
+
+
+def lower_case_flag(**attributes: Any) -> Any:
+  """The flag `--do_lower_case` of several commands."""
+  return option.boolean(
+    True,
+    "Lowercase the text and strip accents: true for uncased models, false for"
+    " cased ones.",
+    basic=True,
+    **attributes,
+  )
 
 
 @dataclasses.dataclass(frozen=True)
 class ModelSettings(option.Group):
   """The model: config, vocabulary, initial checkpoint, casing, length."""
 
-  SECTION: ClassVar[str] = "model"
+  SECTION = "model"
 
   init_checkpoint: str | None = option.path(
     None,
@@ -50,14 +62,7 @@ class ModelSettings(option.Group):
     " --init_checkpoint. It brings its config, and its vocabulary if it has"
     " one.",
   )
-  do_lower_case: bool = option.boolean(
-    True,
-    "Lowercase the text and strip accents: true for uncased models, false for"
-    " cased ones.",
-    alias="do_lower",
-    basic=True,
-    kept=True,
-  )
+  do_lower_case: bool = lower_case_flag(alias="do_lower", kept=True)
   max_input_chars_per_word: int | None = option.integer(
     None,
     "Longest word in characters; longer ones become [UNK]. If not given, that"
@@ -73,9 +78,7 @@ class ModelSettings(option.Group):
     basic=True,
     kept=True,
   )
-  given: frozenset[str] = (
-    frozenset()
-  )  # names of the flags given on the command line
+  given: frozenset[str] = frozenset()  # flags on the command line
   # Folder of the model that is read or gone on with, by `model_description`.
   folder: str | None = None
 
@@ -105,7 +108,7 @@ def check_window(max_seq_length: int, max_query_length: int) -> None:
 class TextSettings(option.Group):
   """Encoding of input texts."""
 
-  SECTION: ClassVar[str] = "data"
+  SECTION = "data"
 
   encoding: str = option.text(
     "utf-8",
@@ -121,9 +124,9 @@ class TextSettings(option.Group):
   )
 
   @property
-  def codec(self) -> tuple[str, str]:
-    """Arguments of `text_files.encoding_of`."""
-    return self.encoding, self.encoding_errors
+  def codec(self) -> Encoding:
+    """The encoding, by Python's name for it."""
+    return Encoding(codecs.lookup(self.encoding).name, self.encoding_errors)
 
   def check(self) -> None:
     """Refuses an unknown encoding, and one that is not for text."""
@@ -141,7 +144,7 @@ class TextSettings(option.Group):
 class ComputeSettings(option.Group):
   """Speed and memory of the computation; results stay the same."""
 
-  SECTION: ClassVar[str] = "devices"
+  SECTION = "devices"
 
   precision: str = option.choice(
     "float32",
@@ -212,8 +215,8 @@ class ComputeSettings(option.Group):
 class QuantizationSettings(option.Group):
   """Dense layers in 8 bits."""
 
-  SECTION: ClassVar[str] = "devices"
-  NEEDS: ClassVar[str] = "quantize=int8 or precision=int8"
+  SECTION = "devices"
+  NEEDS = "quantize=int8 or precision=int8"
 
   calibration_file: str | None = option.path(
     None,
@@ -237,7 +240,7 @@ _ON_TPU = "use_tpu or distribution=tpu"
 class DeviceSettings(option.Group):
   """Devices, replicas, workers and TPU."""
 
-  SECTION: ClassVar[str] = "devices"
+  SECTION = "devices"
 
   distribution: str | None = option.choice(
     None,
@@ -286,10 +289,7 @@ class DeviceSettings(option.Group):
     needs=f"{_ON_TPU}, not tpu_name",
   )
   num_tpu_cores: int = option.integer(
-    8,
-    "Number of TPU cores to use.",
-    AT_LEAST_1,
-    needs=_ON_TPU,
+    8, "Number of TPU cores to use.", AT_LEAST_1, needs=_ON_TPU
   )
   iterations_per_loop: int = option.integer(
     1000,
@@ -320,7 +320,7 @@ class DeviceSettings(option.Group):
 class ReceiptSettings(option.Group):
   """Checks without a run, and repetition of an earlier run."""
 
-  SECTION: ClassVar[str] = "output"
+  SECTION = "output"
 
   doctor: bool = option.boolean(
     False,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import ClassVar
 
 from bertlib.cli import option
 from bertlib.cli.errors import InputError
@@ -29,13 +28,12 @@ ARCHITECTURES = {
 class ConversionSettings(option.CommandSettings):
   """Flags of convert_checkpoint.py."""
 
-  REQUIRED: ClassVar[Sequence[str]] = ("input",)
-  EXAMPLE: ClassVar[str] = (
+  REQUIRED = ("input",)
+  EXAMPLE = (
     "python convert_checkpoint.py --input=hugging_face_folder"
     " --output=converted"
   )
-
-  SECTION: ClassVar[str] = "model"
+  SECTION = "model"
 
   input: str | None = option.path(
     None,
@@ -52,10 +50,7 @@ class ConversionSettings(option.CommandSettings):
     is_output=True,
   )
   overwrite: bool = option.boolean(
-    False,
-    "Replace existing files in --output.",
-    section="output",
-    basic=True,
+    False, "Replace existing files in --output.", section="output", basic=True
   )
   to: str | None = option.choice(
     None,
@@ -171,10 +166,7 @@ class ConversionSettings(option.CommandSettings):
 
   def check(self) -> None:
     """Refuses flags without the one that they need, and two works at once."""
-    for flag, required in (
-      ("dry_run", "rename"),
-      ("text_file", "compare"),
-    ):
+    for flag, required in (("dry_run", "rename"), ("text_file", "compare")):
       if getattr(self, flag) and not getattr(self, required):
         raise InputError(f"--{flag}: needs --{required}")
     if self.rewrites and (self.compare or self.to):

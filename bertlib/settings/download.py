@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import ClassVar
 
 from bertlib.cli import option
 
@@ -12,10 +11,9 @@ from bertlib.cli import option
 class DownloadSettings(option.CommandSettings):
   """Flags of download_model.py."""
 
-  TAKES_ARGUMENTS: ClassVar[bool] = True
-
-  SECTION: ClassVar[str] = "model"
-  EXAMPLE: ClassVar[str] = "python download_model.py bert-base-uncased"
+  TAKES_ARGUMENTS = True
+  SECTION = "model"
+  EXAMPLE = "python download_model.py bert-base-uncased"
 
   list: bool = option.boolean(
     False, "Print a table of the published models and exit.", basic=True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from bertlib.cli import option
 from bertlib.cli.errors import InputError
@@ -24,7 +24,7 @@ PROJECTION_SCOPE = "sentence_projection"
 class VectorSettings(option.Group):
   """From hidden states to a sentence vector."""
 
-  SECTION: ClassVar[str] = "model"
+  SECTION = "model"
 
   pooling: str | None = option.choice(
     None,
@@ -68,7 +68,6 @@ class VectorSettings(option.Group):
 
   def check(self) -> None:
     """Refuses a width that is given twice."""
-    super().check()
     dims = self.matryoshka_dims or ()
     if len(set(dims)) < len(dims):
       raise InputError(
@@ -155,12 +154,7 @@ class EmbeddingSpec:
 
 
 def default_prefix(description: Mapping[str, Any]) -> str:
-  """Prefix of texts for which no prompt is named.
-
-  Args:
-    description: contents of `model.json`, of any model; one without sentence
-      vectors has no prefix.
-  """
+  """Prefix of texts without a named prompt, by any model's `model.json`."""
   return from_json(description.get("embedding", {})).prompt(None)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import ClassVar
 
 from bertlib.cli import option
 from bertlib.cli.errors import InputError
@@ -52,8 +51,8 @@ def check_weights(
 class LossSettings(option.Group):
   """The training objective."""
 
-  SECTION: ClassVar[str] = "training"
-  NEEDS: ClassVar[str] = "do_train"
+  SECTION = "training"
+  NEEDS = "do_train"
 
   loss: str | None = option.choice(
     None,
@@ -101,18 +100,10 @@ class LossSettings(option.Group):
 class EmbeddingSettings(TrainingSettings):
   """Flags of run_embeddings.py."""
 
-  REQUIRED: ClassVar[Sequence[str]] = (
-    "vocab_file",
-    "bert_config_file",
-    "output_dir",
-  )
-  SCRIPT: ClassVar[str] = SCRIPT
-  NEEDS_OWN_MODEL: ClassVar[bool] = False  # any encoder has vectors
-  KEPT_IN_TRAINING: ClassVar[Sequence[str]] = (
-    *TrainingSettings.KEPT_IN_TRAINING,
-    "max_seq_length",
-  )
-  EXAMPLE: ClassVar[str] = (
+  SCRIPT = SCRIPT
+  NEEDS_OWN_MODEL = False  # any encoder has vectors
+  KEPT_IN_TRAINING = (*TrainingSettings.KEPT_IN_TRAINING, "max_seq_length")
+  EXAMPLE = (
     "python run_embeddings.py --train_file=train.tsv"
     " --text_columns=question,answer --do_train"
     " --init_checkpoint=all-MiniLM-L6-v2 --output_dir=output/search"
@@ -253,10 +244,7 @@ class EmbeddingSettings(TrainingSettings):
     needs="do_predict, predict_file",
   )
   corpus_file: str | None = option.path(
-    None,
-    "Texts to search, one per line.",
-    basic=True,
-    needs="do_predict",
+    None, "Texts to search, one per line.", basic=True, needs="do_predict"
   )
   query_file: str | None = option.path(
     None,
@@ -301,12 +289,11 @@ class EmbeddingSettings(TrainingSettings):
     """Refuses flags that do not go together."""
     super().check()
     run, searches = self.run, bool(self.corpus_file)
-    if run.do_train:
-      self.need("train_file", "do_train")
-    if run.evaluates:
-      self.need("dev_file", "do_eval" if run.do_eval else "eval_steps")
-      if self.names_dev_columns:
-        kind_of(self.dev_columns)
+    self.need("train_file", "do_train", run.do_train)
+    evaluation = "do_eval" if run.do_eval else "eval_steps"
+    self.need("dev_file", evaluation, run.evaluates)
+    if run.evaluates and self.names_dev_columns:
+      kind_of(self.dev_columns)
     if searches != bool(self.query_file):
       missing = "query_file" if searches else "corpus_file"
       raise InputError(f"--{missing} is needed: a search has both files")

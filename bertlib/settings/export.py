@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
-from typing import ClassVar
 
 from bertlib.cli import option
 from bertlib.cli.errors import InputError
@@ -17,12 +15,11 @@ from bertlib.settings.common import ModelSettings, QuantizationSettings
 class ExportSettings(ModelCommand):
   """Flags of export_model.py."""
 
-  REQUIRED: ClassVar[Sequence[str]] = ("export_dir",)
-  EXAMPLE: ClassVar[str] = (
+  REQUIRED = ("export_dir",)
+  EXAMPLE = (
     "python export_model.py --model_dir=output/mrpc --export_dir=exported"
   )
-
-  SECTION: ClassVar[str] = "output"
+  SECTION = "output"
 
   model_dir: str | None = option.path(
     None,
@@ -32,10 +29,7 @@ class ExportSettings(ModelCommand):
     basic=True,
   )
   export_dir: str | None = option.path(
-    None,
-    "Folder to create for the exported model.",
-    basic=True,
-    is_output=True,
+    None, "Folder to create for the exported model.", basic=True, is_output=True
   )
   overwrite: bool = option.boolean(
     False, "Replace an earlier export in --export_dir.", basic=True

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Sequence
-from typing import ClassVar
 
 from bertlib.cli import option
 from bertlib.cli.errors import InputError
@@ -25,19 +23,18 @@ from bertlib.settings.common import (
 class FeatureSettings(EstimatorSettings):
   """Flags of extract_features.py."""
 
-  REQUIRED: ClassVar[Sequence[str]] = (
+  REQUIRED = (
     "input_file",
     "output_file",
     "vocab_file",
     "bert_config_file",
     "init_checkpoint",
   )
-  EXAMPLE: ClassVar[str] = (
+  EXAMPLE = (
     "python extract_features.py --input_file=text.txt"
     " --init_checkpoint=bert-base-uncased --output_file=features.jsonl"
   )
-
-  SECTION: ClassVar[str] = "output"
+  SECTION = "output"
 
   input_file: str | None = option.path(
     None,
@@ -80,11 +77,7 @@ class FeatureSettings(EstimatorSettings):
     basic=True,
   )
   batch_size: int = option.integer(
-    32,
-    "Number of texts per step.",
-    AT_LEAST_1,
-    section="devices",
-    basic=True,
+    32, "Number of texts per step.", AT_LEAST_1, section="devices", basic=True
   )
   use_one_hot_embeddings: bool = option.boolean(
     False,

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
-from typing import ClassVar
 
 from bertlib.cli import option
 from bertlib.cli.errors import InputError
@@ -17,13 +15,8 @@ from bertlib.settings.training import RunSettings
 class NerSettings(TrainingSettings):
   """Flags of run_ner.py."""
 
-  REQUIRED: ClassVar[Sequence[str]] = (
-    "vocab_file",
-    "bert_config_file",
-    "output_dir",
-  )
-  SCRIPT: ClassVar[str] = "run_ner"
-  EXAMPLE: ClassVar[str] = (
+  SCRIPT = "run_ner"
+  EXAMPLE = (
     "python run_ner.py --train_file=train.txt --do_train"
     " --init_checkpoint=bert-base-cased --do_lower_case=false"
     " --output_dir=output/ner"
@@ -99,13 +92,10 @@ class NerSettings(TrainingSettings):
     """Refuses an action without its file, and delimiters that are none."""
     super().check()
     run = self.run
-    for flag, action, is_needed in (
-      ("train_file", "do_train", run.do_train),
-      ("dev_file", "do_eval" if run.do_eval else "eval_steps", run.evaluates),
-      ("predict_file", "do_predict", run.do_predict),
-    ):
-      if is_needed:
-        self.need(flag, action)
+    evaluation = "do_eval" if run.do_eval else "eval_steps"
+    self.need("train_file", "do_train", run.do_train)
+    self.need("dev_file", evaluation, run.evaluates)
+    self.need("predict_file", "do_predict", run.do_predict)
     for flag in ("delimiter", "item_delimiter"):
       self.unescaped(flag)
 

@@ -4,22 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Sequence
-from typing import ClassVar
 
 from bertlib.cli import option
 from bertlib.cli.errors import InputError
-from bertlib.cli.ranges import (
-  AT_LEAST_1,
-  COUNT,
-  FRACTION,
-  POSITIVE,
-  Range,
-)
+from bertlib.cli.ranges import AT_LEAST_1, COUNT, FRACTION, POSITIVE, Range
 from bertlib.settings.command import TrainingSettings
 from bertlib.settings.pretraining_data import (
   check_masking,
-  check_masks,
-  check_sequences,
   mask_split_flag,
   max_sequences_flag,
   warn_of_masks,
@@ -35,9 +26,9 @@ from bertlib.settings.training import (
 class PretrainingSettings(TrainingSettings):
   """Flags of run_pretraining.py."""
 
-  REQUIRED: ClassVar[Sequence[str]] = ("bert_config_file", "output_dir")
-  SCRIPT: ClassVar[str] = "run_pretraining"
-  EXAMPLE: ClassVar[str] = (
+  REQUIRED = ("bert_config_file", "output_dir")
+  SCRIPT = "run_pretraining"
+  EXAMPLE = (
     "python run_pretraining.py --input_file=data.tfrecord"
     " --bert_config_file=bert_config.json --do_train"
     " --output_dir=output/pretraining"
@@ -231,8 +222,7 @@ class PretrainingSettings(TrainingSettings):
     """Refuses an action without its file, and steps or masks that cannot be."""
     run, steps = self.run, self.num_train_steps
     super().check()
-    check_masking(self)
-    check_sequences(self.max_sequences_per_row, self.model.max_seq_length)
+    check_masking(self, self.model.max_seq_length)
     if self.pack and self.shard_by == "file":
       raise InputError(
         "--pack: packs what all workers read. Give --shard_by=record, or make"
@@ -263,16 +253,10 @@ class PretrainingSettings(TrainingSettings):
           f"--{name} applies only to new masks: add --remask, or give it to"
           " create_pretraining_data.py"
         )
-    for flag, action, is_needed in (
-      ("input_file", "do_train", run.do_train),
-      ("input_file", "do_eval", run.evaluates and not self.eval_input_file),
-      ("predict_file", "do_predict", run.do_predict),
-    ):
-      if is_needed:
-        self.need(flag, action)
-    check_masks(
-      self.max_predictions_per_seq, self.model.max_seq_length, self.given
-    )
+    reads_input = run.evaluates and not self.eval_input_file
+    self.need("input_file", "do_train", run.do_train)
+    self.need("input_file", "do_eval", reads_input)
+    self.need("predict_file", "do_predict", run.do_predict)
 
   def _check_batch_sizes(self) -> None:
     """Refuses batches that cannot grow, or not to their last size."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Collection, Iterator, Sequence
-from typing import Any, ClassVar
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from bertlib.cli import option
 from bertlib.cli.errors import InputError
@@ -20,32 +20,11 @@ from bertlib.cli.ranges import (
 )
 from bertlib.io import files
 from bertlib.settings.command import RecordedSettings
-from bertlib.settings.common import ReceiptSettings, TextSettings
-
-
-def check_masks(masks: int, length: int, given: Collection[str]) -> None:
-  """Refuses more masked tokens than a sequence has tokens, if they are given.
-
-  Args:
-    masks: --max_predictions_per_seq.
-    length: --max_seq_length.
-    given: names of the flags on the command line.
-  """
-  if masks > length and "max_predictions_per_seq" in given:
-    raise InputError(
-      f"--max_predictions_per_seq={masks}: more masked tokens than a sequence"
-      f" has tokens, --max_seq_length={length}. Give fewer; typical is"
-      " --max_seq_length times --masked_lm_prob"
-    )
-
-
-def check_sequences(number: int, length: int) -> None:
-  """Refuses more sequences per row than fit with [CLS], a token and [SEP]."""
-  if number > max(length // 3, 8):
-    raise InputError(
-      f"--max_sequences_per_row={number}: more than fit into --max_seq_length="
-      f"{length}. Give at most {length // 3}"
-    )
+from bertlib.settings.common import (
+  ReceiptSettings,
+  TextSettings,
+  lower_case_flag,
+)
 
 
 def warn_of_masks(masks: int, length: int) -> Iterator[str]:
@@ -69,8 +48,8 @@ def mask_split_flag(needs: str = "") -> Any:
   )
 
 
-def check_masking(settings: Any) -> None:
-  """Refuses a --mask_split without three parts, and two kinds of masks."""
+def check_masking(settings: Any, length: int) -> None:
+  """Refuses masks and packed rows that sequences of `length` cannot have."""
   split = settings.mask_split
   if len(split) != 3 or not any(split):
     raise InputError(
@@ -81,6 +60,20 @@ def check_masking(settings: Any) -> None:
     raise InputError(
       "--do_span_mask: masks whole words already. Leave out"
       " --do_whole_word_mask"
+    )
+  number = settings.max_sequences_per_row
+  # Each has [CLS], a token and [SEP].
+  if number > max(length // 3, 8):
+    raise InputError(
+      f"--max_sequences_per_row={number}: more than fit into --max_seq_length="
+      f"{length}. Give at most {length // 3}"
+    )
+  masks = settings.max_predictions_per_seq
+  if masks > length and "max_predictions_per_seq" in settings.given:
+    raise InputError(
+      f"--max_predictions_per_seq={masks}: more masked tokens than a sequence"
+      f" has tokens, --max_seq_length={length}. Give fewer; typical is"
+      " --max_seq_length times --masked_lm_prob"
     )
 
 
@@ -98,17 +91,12 @@ def max_sequences_flag() -> Any:
 class PretrainingDataSettings(RecordedSettings):
   """Flags of create_pretraining_data.py."""
 
-  REQUIRED: ClassVar[Sequence[str]] = (
-    "input_file",
-    "output_file",
-    "vocab_file",
-  )
-  EXAMPLE: ClassVar[str] = (
+  REQUIRED = ("input_file", "output_file", "vocab_file")
+  EXAMPLE = (
     "python create_pretraining_data.py --input_file=text.txt"
     " --vocab_file=vocab.txt --output_file=data.tfrecord"
   )
-
-  SECTION: ClassVar[str] = "data"
+  SECTION = "data"
 
   input_file: str | None = option.path(
     None,
@@ -137,14 +125,7 @@ class PretrainingDataSettings(RecordedSettings):
     section="model",
     basic=True,
   )
-  do_lower_case: bool = option.boolean(
-    True,
-    "Lowercase the text and strip accents: true for uncased models, false for"
-    " cased ones.",
-    alias="do_lower",
-    section="model",
-    basic=True,
-  )
+  do_lower_case: bool = lower_case_flag(alias="do_lower", section="model")
   max_seq_length: int = option.integer(
     128,
     "Maximum sequence length in tokens, including [CLS] and [SEP].",
@@ -152,10 +133,7 @@ class PretrainingDataSettings(RecordedSettings):
     basic=True,
   )
   max_predictions_per_seq: int = option.integer(
-    20,
-    "Maximum number of masked tokens per sequence.",
-    AT_LEAST_1,
-    basic=True,
+    20, "Maximum number of masked tokens per sequence.", AT_LEAST_1, basic=True
   )
   masked_lm_prob: float = option.number(
     0.15, "Fraction of the tokens to mask.", FRACTION, basic=True
@@ -250,14 +228,12 @@ class PretrainingDataSettings(RecordedSettings):
 
   def check(self) -> None:
     """Refuses sequences without room, and flags that need another."""
-    check_masking(self)
+    check_masking(self, self.max_seq_length)
     if self.segments == "pairs" and self.max_seq_length < 5:
       raise InputError(
         f"--max_seq_length={self.max_seq_length}: too short for a pair of"
         " segments with [CLS] and two [SEP]. Give at least 5"
       )
-    check_sequences(self.max_sequences_per_row, self.max_seq_length)
-    check_masks(self.max_predictions_per_seq, self.max_seq_length, self.given)
     for name in ("word_boundaries", "whole_word_draw"):
       if name in self.given and not self.do_whole_word_mask:
         raise InputError(
@@ -280,9 +256,8 @@ class PretrainingDataSettings(RecordedSettings):
 class BeamDataSettings(PretrainingDataSettings):
   """Flags of create_pretraining_data_beam.py."""
 
-  PASSES_ON_ARGUMENTS: ClassVar[bool] = True
-
-  EXAMPLE: ClassVar[str] = (
+  PASSES_ON_ARGUMENTS = True
+  EXAMPLE = (
     "python create_pretraining_data_beam.py --input_file=text.txt"
     " --vocab_file=vocab.txt --output_file=data.tfrecord --num_shards=500"
     " -- --runner=FlinkRunner"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import ClassVar
 
 from bertlib.cli import option
 
@@ -12,10 +11,9 @@ from bertlib.cli import option
 class ReportSettings(option.CommandSettings):
   """Flags of report.py."""
 
-  TAKES_ARGUMENTS: ClassVar[bool] = True
-
-  SECTION: ClassVar[str] = "output"
-  EXAMPLE: ClassVar[str] = (
+  TAKES_ARGUMENTS = True
+  SECTION = "output"
+  EXAMPLE = (
     "python report.py output/a output/b --output_file=output/comparison.html"
   )
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Sequence
-from typing import ClassVar
 
 from bertlib.cli import option
 from bertlib.cli.errors import InputError
@@ -18,7 +17,7 @@ from bertlib.settings.training import RunSettings
 class AnswerSettings(option.Group):
   """Flags of finding and evaluating answers."""
 
-  SECTION: ClassVar[str] = "evaluation"
+  SECTION = "evaluation"
 
   n_best_size: int = option.integer(
     20,
@@ -65,21 +64,10 @@ class AnswerSettings(option.Group):
 class SquadSettings(TrainingSettings):
   """Flags of run_squad.py."""
 
-  REQUIRED: ClassVar[Sequence[str]] = (
-    "vocab_file",
-    "bert_config_file",
-    "output_dir",
-  )
-  REQUIRED_UNLESS: ClassVar[str] = "audit"
-  SCRIPT: ClassVar[str] = "run_squad"
-  ACTIONS: ClassVar[Sequence[str]] = (
-    "do_train",
-    "do_predict",
-    "audit",
-    "interactive",
-    "from_logits",
-  )
-  EXAMPLE: ClassVar[str] = (
+  REQUIRED_UNLESS = "audit"
+  SCRIPT = "run_squad"
+  ACTIONS = ("do_train", "do_predict", "audit", "interactive", "from_logits")
+  EXAMPLE = (
     "python run_squad.py --train_file=train-v1.1.json --do_train"
     " --init_checkpoint=bert-base-uncased --output_dir=output/squad"
   )
@@ -199,13 +187,9 @@ class SquadSettings(TrainingSettings):
     """Refuses an action without its file, and windows without room for text."""
     super().check()
     run = self.run
-    for flag, action, is_needed in (
-      ("train_file", "do_train and --audit", run.do_train or self.audit),
-      ("predict_file", "do_predict", self.answers_questions),
-      ("predict_file", "eval_steps", run.do_train and run.eval_steps),
-    ):
-      if is_needed:
-        self.need(flag, action)
+    self.need("train_file", "do_train and --audit", run.do_train or self.audit)
+    self.need("predict_file", "do_predict", self.answers_questions)
+    self.need("predict_file", "eval_steps", run.do_train and run.eval_steps)
     if run.do_eval and not self.answers_questions:
       raise InputError("there are no answers to evaluate; add --do_predict")
     check_window(self.model.max_seq_length, self.max_query_length)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import ClassVar
 
 from bertlib.cli import option
 from bertlib.cli.ranges import FINITE
@@ -13,10 +12,9 @@ from bertlib.cli.ranges import FINITE
 class SquadMetricsSettings(option.CommandSettings):
   """Flags of squad_metrics.py."""
 
-  TAKES_ARGUMENTS: ClassVar[bool] = True
-
-  SECTION: ClassVar[str] = "evaluation"
-  EXAMPLE: ClassVar[str] = (
+  TAKES_ARGUMENTS = True
+  SECTION = "evaluation"
+  EXAMPLE = (
     "python squad_metrics.py dev-v2.0.json predictions.json"
     " --na-prob-file=null_odds.json"
   )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import ClassVar
 
 from bertlib.cli import option
 from bertlib.cli.errors import InputError
@@ -29,8 +28,8 @@ SCHEDULES = ("linear", "constant", "cosine", "polynomial", "trapezoidal")
 class OptimizerSettings(option.Group):
   """Optimizer, learning-rate schedule, clipping and frozen layers."""
 
-  SECTION: ClassVar[str] = "training"
-  NEEDS: ClassVar[str] = "do_train"
+  SECTION = "training"
+  NEEDS = "do_train"
 
   learning_rate: float = option.number(
     5e-05,
@@ -129,9 +128,7 @@ class OptimizerSettings(option.Group):
     FRACTION,
   )
   freeze_layers: int = option.integer(
-    0,
-    "Number of encoder layers to freeze, counted from the lowest.",
-    COUNT,
+    0, "Number of encoder layers to freeze, counted from the lowest.", COUNT
   )
   freeze_embeddings: bool = option.boolean(False, "Freeze the embeddings.")
 
@@ -140,7 +137,7 @@ class OptimizerSettings(option.Group):
 class RunSettings(option.Group):
   """A run: output folder, actions, batches, length, saving, evaluation."""
 
-  SECTION: ClassVar[str] = "training"
+  SECTION = "training"
 
   output_dir: str | None = option.path(
     None,

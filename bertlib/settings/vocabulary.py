@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
-from typing import ClassVar
 
 from bertlib.cli import option
 from bertlib.cli.errors import InputError
 from bertlib.cli.ranges import AT_LEAST_1, Range
-from bertlib.settings.common import TextSettings
+from bertlib.settings.common import TextSettings, lower_case_flag
 
 # Flags of the two modes, and those that come together.
 LEARN_FLAGS = ("vocab_size", "min_frequency", "num_unused", "limit_alphabet")
@@ -26,12 +24,11 @@ _ADD_FLAGS = ("vocab_file", "grow", *_MODEL_FLAGS)
 class VocabularySettings(option.CommandSettings):
   """Flags of create_vocab.py."""
 
-  REQUIRED: ClassVar[Sequence[str]] = ("output_file",)
-  EXAMPLE: ClassVar[str] = (
+  REQUIRED = ("output_file",)
+  EXAMPLE = (
     "python create_vocab.py --input_file=text.txt --output_file=vocab.txt"
   )
-
-  SECTION: ClassVar[str] = "data"
+  SECTION = "data"
 
   input_file: str | None = option.path(
     None,
@@ -53,12 +50,7 @@ class VocabularySettings(option.CommandSettings):
     section="output",
     basic=True,
   )
-  do_lower_case: bool = option.boolean(
-    True,
-    "Lowercase the text and strip accents: true for uncased models, false for"
-    " cased ones.",
-    basic=True,
-  )
+  do_lower_case: bool = lower_case_flag()
   vocab_size: int = option.integer(
     30522,
     "Maximum number of vocabulary entries.",

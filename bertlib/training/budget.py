@@ -48,14 +48,6 @@ class Budget(NamedTuple):
     reader = tf.train.load_checkpoint(checkpoint)
     return reader.get_tensor(f"budget/{self.unit}") >= self.amount
 
-  def open_account(self, num_tokens) -> Account:
-    """Makes the variables; `num_tokens`, float32 [], are of the global step."""
-    return Account(self, num_tokens)
-
-  def hook(self, stop: Any) -> BudgetHook:
-    """The hook that ends training by a `checkpoint_hook.StopRequest`."""
-    return BudgetHook(self, stop)
-
 
 def read_budget(values: dict[str, Any]) -> Budget | None:
   """The budget among the values of all flags."""
@@ -95,7 +87,7 @@ class Account:
   """The used part of a budget, as variables of the training graph."""
 
   def __init__(self, budget: Budget, num_tokens):
-    self._num_tokens = num_tokens
+    self._num_tokens = num_tokens  # of the global step, float32 []
 
     def variable(name, value):
       return tf.get_variable(
@@ -143,7 +135,7 @@ class BudgetHook(tf.train.SessionRunHook):
   def __init__(
     self,
     budget: Budget,
-    stop: Any,
+    stop: Any,  # a `checkpoint_hook.StopRequest`
     now: Callable[[], float] = time.monotonic,
   ):
     self._amount = budget.amount

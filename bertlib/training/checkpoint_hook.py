@@ -6,6 +6,7 @@ the step and the records of its batch.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
 import sys
@@ -93,13 +94,12 @@ def share_stop_requests() -> None:
   )
 
 
+@dataclasses.dataclass(eq=False)
 class SharedStop(tf.train.SessionRunHook):
   """Stops all workers at the same step as soon as one of them has to stop."""
 
-  def __init__(self, own: StopRequest, agreed: StopRequest):
-    """`own` is of this process; `agreed` is set when any worker stops."""
-    self._own = own
-    self._agreed = agreed
+  own: StopRequest  # of this process
+  agreed: StopRequest  # set when any worker stops
 
   def begin(self):
     # One per replica of this process: the sum waits for all of them.
@@ -107,16 +107,16 @@ class SharedStop(tf.train.SessionRunHook):
 
   def before_run(self, run_context):
     del run_context
-    own = [self._own.requested, self._own.ends_early]
+    own = [self.own.requested, self.own.ends_early]
     return tf.train.SessionRunArgs(
       self._sums, dict.fromkeys(self._requests, own)
     )
 
   def after_run(self, run_context, run_values):
     requested, ends_early = run_values.results[0]
-    self._agreed.requested |= bool(requested)
-    self._agreed.signal = self._own.signal
-    self._agreed.ends_early |= bool(ends_early)
+    self.agreed.requested |= bool(requested)
+    self.agreed.signal = self.own.signal
+    self.agreed.ends_early |= bool(ends_early)
     if requested or ends_early:
       run_context.request_stop()
 

@@ -15,6 +15,7 @@ from bertlib.checkpoints import initialize
 from bertlib.compat import estimator_api
 from bertlib.hardware import distribution
 from bertlib.training import (
+  budget,
   checkpoint_hook,
   gradient_caching,
   gradients,
@@ -48,8 +49,8 @@ class TrainingArguments:
   starts_training: bool = False
   # Whether the output layers of `init_checkpoint` are those of another task.
   other_task: bool = False
-  # `budget.Budget` over which the schedule runs, instead of steps.
-  budget: Any = None
+  # Over it the schedule runs, instead of steps.
+  budget: budget.Budget | None = None
   # Of a `session_hooks.Throughput`, where the log shows tokens per second.
   step_flops: Callable[[float, float], float] | None = None
   peak_flops: float | None = None
@@ -140,7 +141,7 @@ def train_spec(
   if arguments.budget or arguments.step_flops:
     tokens = _count_tokens(batch)
   if arguments.budget:
-    account = arguments.budget.open_account(tokens)
+    account = budget.Account(arguments.budget, tokens)
   step = optimization.training_step(
     accumulated,
     arguments.learning_rate,
@@ -247,10 +248,7 @@ def _count_tokens(batch: Mapping[str, Any]):
 
 
 def _throughput(
-  arguments: TrainingArguments,
-  batch: Mapping[str, Any],
-  tokens,
-  account,
+  arguments: TrainingArguments, batch: Mapping[str, Any], tokens, account
 ) -> session_hooks.Throughput | None:
   """Tensors from which the log computes tokens and FLOPs per second."""
   if not arguments.step_flops:

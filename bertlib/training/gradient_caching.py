@@ -74,10 +74,7 @@ def _encode_all(first, encode: Callable[[Any], Any], num_micro_batches: int):
   if num_micro_batches == 1:
     return first
   arrays = tf.TensorArray(
-    first.dtype,
-    num_micro_batches,
-    infer_shape=False,
-    element_shape=first.shape,
+    first.dtype, num_micro_batches, infer_shape=False, element_shape=first.shape
   )
 
   def add(index, arrays):

@@ -49,8 +49,7 @@ def micro_batches(
     return lambda _: dict(batch)
   divided = {
     name: tf.reshape(
-      tensor,
-      tf.concat([[num_micro_batches, -1], tf.shape(tensor)[1:]], axis=0),
+      tensor, tf.concat([[num_micro_batches, -1], tf.shape(tensor)[1:]], axis=0)
     )
     for name, tensor in batch.items()
   }

@@ -11,7 +11,7 @@ import dataclasses
 import functools
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Callable, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -24,7 +24,7 @@ from bertlib.cli.steps import Steps
 from bertlib.data import record_check, tf_records
 from bertlib.exchange import resolve
 from bertlib.hardware import devices, estimators
-from bertlib.io import files, folder_lock, model_files, result_files, text_files
+from bertlib.io import files, folder_lock, model_files, result_files
 from bertlib.settings import embedding_spec, model_description
 from bertlib.settings.command import TrainingSettings
 from bertlib.settings.training import RunSettings
@@ -36,11 +36,9 @@ from bertlib.training import (
   session_hooks,
   step_plan,
 )
-from bertlib.training.budget import Budget
+from bertlib.training.budget import Budget, BudgetHook
 from bertlib.training.dev_scores import Selection
 from bertlib.training.task import Run, Task
-
-_Result = TypeVar("_Result")
 
 # Files that every training run writes to --output_dir, except vocabulary and
 # config, which may be inputs from the same folder.
@@ -105,7 +103,9 @@ def setup(
     start = find_start(settings, task)
   with step("metric"):
     selection = read_selection(settings.run, task.metrics)
-    settings = with_best_metric(settings, selection)
+    # In the receipt is the metric that was used.
+    flags = dataclasses.replace(settings.run, best_metric=selection.metric)
+    settings = dataclasses.replace(settings, run=flags)
   with step("folder"):
     run = Run(settings, found, task, config, tokenizer, start, selection)
     check_folder(run)
@@ -160,14 +160,6 @@ def _metric_named(flag: str, name: str, metrics: Sequence[str]) -> str:
   return metric
 
 
-def with_best_metric(
-  settings: TrainingSettings, selection: Selection
-) -> TrainingSettings:
-  """Settings with the metric that is used as --best_metric."""
-  run = dataclasses.replace(settings.run, best_metric=selection.metric)
-  return dataclasses.replace(settings, run=run)
-
-
 def describe_model(run: Run) -> dict[str, Any]:
   """The entries of `model.json`."""
   return {
@@ -206,9 +198,8 @@ def check_weights(run: Run) -> None:
     )
     estimators.check_model_fn(checkpoint, model_fn, run.task.features)
 
-  with_checkpoint(
-    run, run.start.trained or run.settings.model.init_checkpoint, check
-  )
+  checkpoint = run.start.trained or run.settings.model.init_checkpoint
+  finding.with_checkpoint(run.output_dir, checkpoint, check)
 
 
 def check_start(run: Run, step: Steps = steps.RUN) -> step_plan.Plan | None:
@@ -219,8 +210,8 @@ def check_start(run: Run, step: Steps = steps.RUN) -> step_plan.Plan | None:
   """
   plan = None
   # Training logs the rest again.
-  quiet = functools.partial(terminal.quiet, logging.WARNING)
-  with contextlib.nullcontext() if step.is_dry_run else quiet():
+  quiet = terminal.quiet(logging.WARNING)
+  with contextlib.nullcontext() if step.is_dry_run else quiet:
     if run.flags.do_train:
       with step("batches"):
         plan = plan_training(run)
@@ -286,7 +277,7 @@ def make_inference_model_fn(
       run.tokenizer,
       settings.model.max_seq_length,
       embedding_spec.default_prefix(run.task.description),
-      text_files.encoding_of(*settings.text.codec),
+      settings.text.codec,
     ),
     # Calibrates --precision=int8 if there are neither ranges in --output_dir
     # nor a --calibration_file.
@@ -444,12 +435,12 @@ def train(
   with checkpoint_hook.StopRequest() as own:
     stop, hooks = _stop_hooks(run, own)
     if within:
-      hooks.append(within.hook(own))
+      hooks.append(BudgetHook(within, own))
     if run.is_chief and not run.on_tpu:
       hooks.append(_save_hook(run, input_fn, stop, own, layout))
     with record_check.report_bad_record(find_bad_record):
       model_selection.train(
-        _estimator(run, model_fn, run.output_dir, trains=True),
+        _estimator(run, model_fn, trains=True),
         input_fn,
         run.start.step,
         last_step,
@@ -530,27 +521,13 @@ def select_checkpoint(run: Run) -> str | None:
   return checkpoint
 
 
-def with_checkpoint(
-  run: Run, checkpoint: str | None, use: Callable[[str | None], _Result]
-) -> tuple[str | None, _Result]:
-  """Calls `use` with a checkpoint, again if a training has removed it.
-
-  Returns:
-    The checkpoint that was used last, and the result.
-  """
-  return finding.with_checkpoint(run.output_dir, checkpoint, use)
-
-
-def _estimator(run: Run, model_fn, folder: str, *sizes: int, trains=False):
+def _estimator(run: Run, model_fn, *sizes: int, trains: bool = False):
   """The Estimator of a run, see `estimators.build`."""
+  # It reads a checkpoint in its folder if it gets none.
+  folder = "ram://initial" if run.start.ignored else run.output_dir
   return estimators.build(
     run.settings, run.devices, model_fn, folder, *sizes, trains=trains
   )
-
-
-def _estimator_dir(run: Run) -> str:
-  """Folder of an Estimator, which reads a checkpoint there if it gets none."""
-  return "ram://initial" if run.start.ignored else run.output_dir
 
 
 def evaluate(
@@ -570,7 +547,7 @@ def evaluate(
   collector = session_hooks.PredictionCollector()
   if not run.on_tpu:
     model_fn = collector.watch(model_fn)
-  estimator = _estimator(run, model_fn, _estimator_dir(run))
+  estimator = _estimator(run, model_fn)
   results = estimator.evaluate(input_fn, num_steps, checkpoint_path=checkpoint)
   arrays = collector.arrays
   if "is_real_example" in arrays:
@@ -600,7 +577,7 @@ def predict(
   """
   batch_size = batch_size or run.flags.predict_batch_size
   model_fn = make_inference_model_fn(run, input_fn, batch_size, checkpoint)
-  estimator = _estimator(run, model_fn, _estimator_dir(run), batch_size)
+  estimator = _estimator(run, model_fn, batch_size)
   rows = estimator.predict(input_fn, checkpoint_path=checkpoint)
   followed = terminal.follow(rows, num_rows, run.task.unit)
   # To the end of the input, where Estimator closes its session.

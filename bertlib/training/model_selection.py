@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import os
 from collections.abc import Mapping, Sequence
@@ -13,14 +14,8 @@ from absl import logging
 from bertlib.checkpoints import checkpoint_writer
 from bertlib.io import json_files
 from bertlib.io.files import atomic_write
-from bertlib.training.dev_scores import (
-  SCORES_FILE,
-  Selection,
-  best_row,
-  is_better,
-  plain_scores,
-  read_scores,
-)
+from bertlib.training import dev_scores
+from bertlib.training.dev_scores import Selection
 
 # Evaluates a checkpoint on the dev set; returns metric values by name.
 Evaluate = Callable[[str], Mapping[str, Any]]
@@ -46,18 +41,18 @@ class DevScores:
 
   def __init__(self, model_dir: str, selection: Selection):
     """Reads the metrics in `model_dir`, if there are any."""
-    self._model_dir = model_dir
-    self._selection = selection
-    self._path = os.path.join(model_dir, SCORES_FILE)
+    self.model_dir = model_dir
+    self.selection = selection
+    self._path = os.path.join(model_dir, dev_scores.SCORES_FILE)
     # The `step` and the scores by name of each evaluation, in order.
     self.rows: list[dict[str, Any]] = []
     if tf.gfile.Exists(self._path):
-      self.rows = read_scores(self._path)
+      self.rows = dev_scores.read_scores(self._path)
 
   @property
   def best(self) -> dict[str, Any] | None:
     """The first row with the best primary metric; None if there is none."""
-    return best_row(self.rows, self._selection.metric)
+    return dev_scores.best_row(self.rows, self.selection.metric)
 
   def by_name(self) -> dict[str, list[tuple[int, float]]]:
     """(step, value) pairs of each metric."""
@@ -77,7 +72,7 @@ class DevScores:
     """True if the target is reached or patience has run out, and logs it."""
     if self._has_reached_target():
       return True
-    best, patience = self.best, self._selection.patience
+    best, patience = self.best, self.selection.patience
     num_since_best = len(self.rows) - (self.rows.index(best) + 1 if best else 0)
     if not patience or num_since_best < patience:
       return False
@@ -85,7 +80,7 @@ class DevScores:
       "--patience=%d: best %s at step %s, no improvement in %d evaluations"
       " since; training ends at step %d",
       patience,
-      self._selection.metric,
+      self.selection.metric,
       best["step"] if best else "-",
       num_since_best,
       self.last_step,
@@ -94,9 +89,11 @@ class DevScores:
 
   def _has_reached_target(self) -> bool:
     """True if the last evaluation has reached the target, which it logs."""
-    name, target = self._selection.target_metric, self._selection.target_value
+    name, target = self.selection.target_metric, self.selection.target_value
     score = self.rows[-1].get(name) if self.rows else None
-    if score is None or not (score == target or is_better(name, score, target)):
+    if score is None or not (
+      score == target or dev_scores.is_better(name, score, target)
+    ):
       return False
     logging.info(
       "--target_value=%g: %s is %.4g; training ends at step %d",
@@ -109,7 +106,7 @@ class DevScores:
 
   def add(self, step: int, scores: Mapping[str, Any]) -> bool:
     """Adds the metrics of a step; True if they are the best so far."""
-    row = {"step": step, **plain_scores(scores)}
+    row = {"step": step, **dev_scores.plain_scores(scores)}
     # Later rows are of a training that was resumed from an earlier step.
     self.rows = [r for r in self.rows if r["step"] < step] + [row]
     return self.best is row
@@ -119,54 +116,43 @@ class DevScores:
     with atomic_write(self._path) as file:
       file.writelines(json_files.dumps(row) + "\n" for row in self.rows)
     scores = {n: v for n, v in self.rows[-1].items() if n != "step"}
-    folder = os.path.join(self._model_dir, "dev")
+    folder = os.path.join(self.model_dir, "dev")
     write_events(folder, self.last_step, scores)
 
 
+@dataclasses.dataclass(eq=False)
 class EvaluationListener(tf.train.CheckpointSaverListener):
   """Evaluates saved checkpoints, keeps the best, and ends training early."""
 
-  def __init__(
-    self,
-    model_dir: str,
-    selection: Selection,
-    scores: DevScores,
-    evaluate: Evaluate,
-    num_train_steps: int,
-    ends_early: Callable[[], bool],
-  ):
-    """Stores the settings; the last step is always evaluated."""
-    self._model_dir = model_dir
-    self._selection = selection
-    self._scores = scores
-    self._evaluate = evaluate
-    self._num_train_steps = num_train_steps
-    self._ends_early = ends_early
+  scores: DevScores
+  evaluate: Evaluate
+  num_train_steps: int  # the last step is always evaluated
+  ends_early: Callable[[], bool]  # see `train`
 
   def after_save(self, session, global_step_value):
     """Evaluates the checkpoint if it is due; True ends training."""
     del session
-    step, last = int(global_step_value), self._scores.last_step
-    every = self._selection.eval_steps
-    is_last = step >= self._num_train_steps or self._ends_early()
+    step, last = int(global_step_value), self.scores.last_step
+    folder, selection = self.scores.model_dir, self.scores.selection
+    every = selection.eval_steps
+    is_last = step >= self.num_train_steps or self.ends_early()
     if step <= last or not (is_last or step // every > last // every):
       return False
-    checkpoint = os.path.join(self._model_dir, f"model.ckpt-{step}")
-    results = self._evaluate(checkpoint)
-    is_best = self._scores.add(step, results)
-    metric = self._selection.metric
+    checkpoint = os.path.join(folder, f"model.ckpt-{step}")
+    results = self.evaluate(checkpoint)
+    is_best = self.scores.add(step, results)
     logging.info(
       "step %d: dev %s %.4g%s",
       step,
-      metric,
-      self._scores.rows[-1].get(metric, math.nan),
+      selection.metric,
+      self.scores.rows[-1].get(selection.metric, math.nan),
       ", the best so far" if is_best else "",
     )
     # Written last: a run killed before this evaluates the checkpoint again.
     if is_best:
-      checkpoint_writer.save_best(self._model_dir, checkpoint)
-    self._scores.write()
-    return not is_last and self._scores.ends_early()
+      checkpoint_writer.save_best(folder, checkpoint)
+    self.scores.write()
+    return not is_last and self.scores.ends_early()
 
 
 def train(
@@ -190,12 +176,7 @@ def train(
     # Otherwise another process evaluates the checkpoints.
     if evaluate:
       listener = EvaluationListener(
-        estimator.model_dir,
-        selection,
-        scores,
-        evaluate,
-        num_train_steps,
-        ends_early,
+        scores, evaluate, num_train_steps, ends_early
       )
       if listener.after_save(None, done):
         return
@@ -205,8 +186,5 @@ def train(
   if done >= num_train_steps:
     return  # without waiting for other workers
   estimator.train(
-    input_fn,
-    hooks=hooks,
-    max_steps=num_train_steps,
-    saving_listeners=listeners,
+    input_fn, hooks=hooks, max_steps=num_train_steps, saving_listeners=listeners
   )

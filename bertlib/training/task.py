@@ -157,11 +157,6 @@ class Run:
       self.task.loss_bytes,
     )
 
-  @property
-  def needs_dev_set(self) -> bool:
-    """True if the dev set is evaluated during or after training."""
-    return bool(self.flags.do_eval or self.selection.eval_steps)
-
   def path(self, name: str) -> str:
     """Path of a file in --output_dir."""
     return os.path.join(self.output_dir, name)

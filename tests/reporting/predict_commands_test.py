@@ -8,7 +8,7 @@ import pytest
 
 from bertlib.checkpoints import records
 from bertlib.checkpoints.task_record import TaskRecord
-from bertlib.reporting import predict_commands
+from bertlib.reporting import run_report
 
 pytestmark = pytest.mark.unit
 
@@ -21,14 +21,6 @@ SETTINGS = [
 ]
 
 
-def run_of(script, folder):
-  """A run of a script in a folder."""
-  return types.SimpleNamespace(
-    task=types.SimpleNamespace(record=records.find(script)),
-    output_dir=str(folder),
-  )
-
-
 def split(command):
   """The words of a command; unlike `shlex`, a shell joins its lines."""
   return shlex.split(command.replace(" \\\n", " "))
@@ -37,7 +29,7 @@ def split(command):
 @pytest.mark.parametrize("script", SETTINGS)
 def test_the_command_needs_the_folder_and_its_input(script, tmp_path):
   folder = tmp_path / "a model's folder; $HOME"
-  command = predict_commands.command_line(run_of(script, folder))
+  command = run_report.predict_command(records.find(script), str(folder))
   python, file, *flags = split(command)
   assert (python, file) == ("python", f"{script}.py")
   named = {flag.partition("=")[0] for flag in flags}
@@ -48,7 +40,7 @@ def test_the_command_needs_the_folder_and_its_input(script, tmp_path):
 @pytest.mark.parametrize("script", sorted(set(SETTINGS) - {"run_pretraining"}))
 def test_python_code_is_valid(script):
   folder = 'a "model\'s" folder\\'
-  code = predict_commands.python_code(records.find(script), folder, {})
+  code = run_report.predict_code(records.find(script), folder, {})
   assert folder in [
     node.value
     for node in ast.walk(ast.parse(code))
@@ -65,7 +57,7 @@ def test_python_code_is_valid(script):
   ],
 )
 def test_python_code_has_texts_of_the_task(description, shape):
-  code = predict_commands.python_code(
+  code = run_report.predict_code(
     records.find("run_classifier"), "m", description
   )
   (call,) = (
@@ -80,4 +72,4 @@ def test_python_code_has_texts_of_the_task(description, shape):
 def test_a_record_without_an_example_has_no_commands():
   task = types.SimpleNamespace(record=TaskRecord("a_script"))
   run = types.SimpleNamespace(task=task)
-  assert predict_commands.blocks(run) == []
+  assert run_report.predict_commands(run) == []

@@ -63,9 +63,9 @@ def make_run(tmp_path):
   return make
 
 
-def report(run, found=None, **arguments):
+def report(run, found=None, lengths=None, num_examples=None):
   found = found or run_report.Findings()
-  run_report.write_report(run, found, **arguments)
+  run_report.write_report(run, found, lengths, num_examples or {})
   with open(run.path("report.html"), encoding="utf-8") as file:
     return file.read()
 
@@ -256,9 +256,10 @@ def test_equal_runs_have_equal_reports(make_run):
   ],
 )
 def test_equal_predictions_are_described(answers, gold, collapsed):
-  text = run_report.describe_collapse(answers, gold)
-  assert bool(text) == collapsed
-  assert not text or ("'yes'" in text and str(len(answers)) in text)
+  sections = run_report.collapse_warning(answers, gold)
+  assert bool(sections) == collapsed
+  for _, text in sections:
+    assert "&#x27;yes&#x27;" in text and str(len(answers)) in text
 
 
 def test_labels_that_are_never_predicted_are_named(caplog):

@@ -14,7 +14,7 @@ from absl import logging
 from bertlib.checkpoints import loading
 from bertlib.cli.errors import InputError, some_of
 from bertlib.data import example_checks, model_inputs, tables
-from bertlib.io import result_files, text_files
+from bertlib.io import result_files
 from bertlib.reporting import doctor
 from bertlib.settings import model_description
 from bertlib.settings.classifier import ClassifierSettings, unknown_task
@@ -70,7 +70,7 @@ def make_processor(settings: ClassifierSettings) -> DataProcessor:
   else:
     processor = classification.PROCESSORS[task]()
   processor.skip_bad_rows = settings.bad_rows == "skip"
-  processor.encoding = text_files.encoding_of(*settings.text.codec)
+  processor.encoding = settings.text.codec
   if task == "tsv" and not processor.labels and processor.kind != "regression":
     processor.read_labels(settings.data_dir)
   if isinstance(processor.labels, Sequence):

@@ -11,7 +11,6 @@ import numpy as np
 
 from bertlib.cli.errors import InputError
 from bertlib.data import model_inputs
-from bertlib.io import text_files
 from bertlib.io.files import open_any
 from bertlib.reporting import doctor
 from bertlib.settings import embedding_spec, model_description
@@ -246,7 +245,7 @@ def _read_examples(
     columns,
     settings.min_score,
     settings.max_score,
-    text_files.encoding_of(*settings.text.codec),
+    settings.text.codec,
     settings.bad_rows == "skip",
     bad_rows,
   )
@@ -260,7 +259,7 @@ def _read_texts(
     return ()
   return embedding_examples.read_texts(
     path,
-    text_files.encoding_of(*settings.text.codec),
+    settings.text.codec,
     settings.text_columns or (),
     settings.bad_rows == "skip",
     bad_rows,

@@ -9,7 +9,7 @@ from absl import logging
 
 from bertlib.cli.errors import InputError
 from bertlib.data import example_checks
-from bertlib.io import model_files, text_files
+from bertlib.io import model_files
 from bertlib.reporting import doctor
 from bertlib.settings import model_description
 from bertlib.settings.ner import NerSettings
@@ -52,7 +52,7 @@ def read_sentences(
   return ner_files.read_sentences(
     getattr(settings, flag),
     columns(settings)._replace(needs_tags=needs_tags),
-    text_files.encoding_of(*settings.text.codec),
+    settings.text.codec,
   )
 
 
@@ -164,7 +164,7 @@ def read_data(
   settings, scheme = run.settings, ner_tags.find_scheme(labels)
   train_set = normalize_tags(settings, "train_file", tagged, scheme, labels)
   dev_set, predict_set = [], []
-  if run.needs_dev_set:
+  if run.flags.evaluates:
     ner_report.import_seqeval()
     tagged = read_sentences(settings, "dev_file")
     dev_set = normalize_tags(settings, "dev_file", tagged, scheme, labels)

@@ -14,7 +14,6 @@ from bertlib.checkpoints import loading
 from bertlib.cli import option
 from bertlib.cli.errors import InputError
 from bertlib.data import prefetch, record_check, tf_records
-from bertlib.io import text_files
 from bertlib.io.files import find_files, split_names
 from bertlib.reporting import doctor
 from bertlib.settings.pretraining import PretrainingSettings
@@ -146,7 +145,7 @@ def find_data(run: Run) -> Data:
   train_files, eval_files, lines = [], [], []
   if settings.run.do_train:
     train_files = find_files(split_names(settings.input_file))
-  if run.needs_dev_set:
+  if run.flags.evaluates:
     eval_files = find_files(
       split_names(settings.eval_input_file or settings.input_file)
     )
@@ -241,7 +240,7 @@ def read_lines(run: Run) -> list[fill_mask.Line]:
     settings.predict_file,
     run.tokenizer,
     settings.model.max_seq_length,
-    text_files.encoding_of(*settings.text.codec),
+    settings.text.codec,
   )
   if any(max(line.encoded.segment_ids) for line in lines):
     loading.check_has_segments(config, settings.model.bert_config_file)
