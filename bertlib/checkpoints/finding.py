@@ -34,15 +34,12 @@ def find_checkpoint(path: str) -> str:
       f"{path}: no such checkpoint or folder. Name its files without .index or"
       " .data-00000-of-00001, or its folder"
     )
-  if trained := trained_checkpoint(path):
-    return trained
+  if checkpoint := model_checkpoint(path):
+    return checkpoint
   indexes = files.matching(path, "*.index")
   found = [index.removesuffix(".index") for index in indexes]
-  released = [
-    name for name in found if os.path.basename(name) == model_files.CHECKPOINT
-  ]
-  if len(released or found) == 1:
-    return (released or found)[0]
+  if len(found) == 1:
+    return found[0]
   if found:
     names = ", ".join(map(os.path.basename, found))
     raise InputError(f"{path}: has several checkpoints: {names}. Name one")

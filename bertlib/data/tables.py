@@ -286,6 +286,13 @@ def ending_of(path: str) -> str:
   return os.path.splitext(path.removesuffix(".gz"))[1].lower()
 
 
+def holds_objects(path: str, encoding: Encoding | None) -> bool:
+  """True for a .jsonl or .json file whose first line is an object."""
+  if path == "-" or ending_of(path) not in (".jsonl", ".json"):
+    return False
+  return bool(json_object(next(read_lines(path, encoding))))
+
+
 def is_number(column: str) -> bool:
   """True for a column's number, from 1."""
   return column.isascii() and column.isdigit() and int(column) > 0

@@ -37,7 +37,7 @@ def check_labels(
       shown[5:-5] = ["..."]
     logging.info("%s has %s", name, ", ".join(shown) or "none")
     if missing:
-      logging.warning("%s has no %s", name, some_of(missing))
+      logging.warning("%s has no %s", name, some_of([*map(str, missing)]))
     if not found:
       continue
     frequent, rare = max(found, key=counts.get), min(found, key=counts.get)

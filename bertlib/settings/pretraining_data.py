@@ -62,11 +62,12 @@ def check_masking(settings: Any, length: int) -> None:
       " --do_whole_word_mask"
     )
   number = settings.max_sequences_per_row
-  # Each has [CLS], a token and [SEP].
-  if number > max(length // 3, 8):
+  # Each has [CLS], a token and [SEP]. The default is for rows of any length.
+  most = max(length // 3, 8)
+  if number > most:
     raise InputError(
       f"--max_sequences_per_row={number}: more than fit into --max_seq_length="
-      f"{length}. Give at most {length // 3}"
+      f"{length}. Give at most {most}"
     )
   masks = settings.max_predictions_per_seq
   if masks > length and "max_predictions_per_seq" in settings.given:

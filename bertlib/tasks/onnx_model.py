@@ -15,7 +15,7 @@ import numpy as np
 
 from bertlib.checkpoints import records
 from bertlib.checkpoints.task_record import TaskRecord
-from bertlib.cli.errors import InputError
+from bertlib.cli.errors import InputError, needs_package
 from bertlib.cli.ranges import AT_LEAST_1
 from bertlib.data import batch_predictor, vocabulary
 from bertlib.data.batch_predictor import BatchPredictor
@@ -234,12 +234,10 @@ def _start_engine(
   """Loads a model file in an engine; InputError if that is not possible."""
   if not os.path.exists(path):
     raise InputError(f"{path}: no such file. {_FIX}")
-  try:
+  with needs_package(
+    f"engine={engine!r}: is not installed. Install it: pip install {engine}"
+  ):
     library = importlib.import_module(engine)
-  except ImportError as error:
-    raise InputError(
-      f"engine={engine!r}: is not installed. Install it: pip install {engine}"
-    ) from error
   try:
     return _ENGINES[engine](library, path, *options)
   except Exception as error:  # each engine has classes of its own

@@ -275,6 +275,15 @@ def test_a_folder_without_model_json_is_checked_by_its_number_of_outputs(
     check_folder(tmp_path, MODEL, CONFIG, num_outputs=3)
 
 
+def test_a_released_checkpoint_may_have_the_format_of_one_file(tmp_path):
+  with tf.Graph().as_default(), tf.Session() as session:
+    tf.get_variable("weight", [2])
+    session.run(tf.global_variables_initializer())
+    saver = tf.train.Saver(write_version=tf.train.SaverDef.V1)
+    path = saver.save(session, f"{tmp_path}/bert_model.ckpt")
+  assert finding.find_checkpoint(str(tmp_path)) == path
+
+
 def test_the_trained_checkpoint_is_the_best_or_the_last(checkpoint, tmp_path):
   folder = str(tmp_path)
   assert finding.trained_checkpoint(None) is None

@@ -448,6 +448,10 @@ UNUSED = "grpc://127.0.0.1:1"
       "--output_dir=here: is on this machine, where the TPU my-tpu cannot",
     ),
     (
+      ("--tpu_name=grpc://[::1", "--output_dir=here"),
+      "--output_dir=here: is on this machine, where the TPU grpc://[::1 cannot",
+    ),
+    (
       (
         "--tpu_name=grpc://10.0.0.2:8470",
         "--output_dir=ram://out",

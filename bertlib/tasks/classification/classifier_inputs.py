@@ -261,9 +261,7 @@ def _read_predict_file(
       f"--predict_file={path}: its lines are texts, which have no --id_column."
       " Give a .csv file, or leave out --id_column"
     )
-  if ending in (".jsonl", ".json") and tables.json_object(
-    next(tables.read_lines(path, processor.encoding))
-  ):
+  if tables.holds_objects(path, processor.encoding):
     raise InputError(
       f"--predict_file={path}: has objects of JSON. Name their text by"
       " --text_a_column"
@@ -354,9 +352,9 @@ def check_labels(processor: DataProcessor, examples: Examples) -> None:
           label
           for example in split
           for label in (
-            [example.label]
-            if isinstance(example.label, str)
-            else example.label or ()
+            example.label
+            if isinstance(example.label, (list, tuple))
+            else [example.label]
           )
         ]
         for name, split in sets.items()

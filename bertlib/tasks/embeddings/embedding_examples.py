@@ -156,7 +156,8 @@ def read_texts(
   bad_rows: dict[str, list[str]] | None = None,
 ) -> list[str]:
   """Reads texts, one per line, without white space around them."""
-  if _is_table(path, encoding):
+  is_csv = path != "-" and tables.ending_of(path) == ".csv"
+  if is_csv or tables.holds_objects(path, encoding):
     if len(columns) != 1:
       raise InputError(
         f"{path}: is a table. Name the column of its texts by --text_columns,"
@@ -178,12 +179,3 @@ def read_texts(
         f"{path}, line {number}: is empty. Remove the line, or write a text"
       )
   return texts
-
-
-def _is_table(path: str, encoding: Encoding | None) -> bool:
-  """True for a .csv file, and one whose first line is an object of JSON."""
-  ending = "" if path == "-" else tables.ending_of(path)
-  return ending == ".csv" or (
-    ending in (".jsonl", ".json")
-    and bool(tables.json_object(next(tables.read_lines(path, encoding))))
-  )

@@ -7,7 +7,7 @@ from typing import Callable
 
 import numpy as np
 
-from bertlib.cli.errors import InputError
+from bertlib.cli.errors import needs_package
 from bertlib.io.result_files import DevPrediction
 from bertlib.reporting import html_report, statistics
 from bertlib.reporting.html_report import Section
@@ -94,12 +94,10 @@ def metric(name: str) -> Callable[[np.ndarray], float]:
 
 def import_seqeval():
   """Imports `seqeval.metrics`; InputError if the package is not installed."""
-  try:
+  with needs_package(
+    "evaluating entities needs the package seqeval: pip install seqeval"
+  ):
     from seqeval import metrics
-  except ModuleNotFoundError as error:
-    raise InputError(
-      "evaluating entities needs the package seqeval: pip install seqeval"
-    ) from error
   return metrics
 
 

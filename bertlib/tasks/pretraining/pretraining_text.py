@@ -12,7 +12,7 @@ import random
 from collections.abc import Iterable, Iterator
 
 import tokenization
-from bertlib.cli.errors import InputError
+from bertlib.cli.errors import InputError, needs_package
 from bertlib.data import vocabulary
 from bertlib.io import files, text_files
 
@@ -114,12 +114,10 @@ def load_tokenizer(
 
 def sentence_splitter():
   """Imports the function of `sentencex` that splits text into sentences."""
-  try:
+  with needs_package(
+    "--split_sentences needs the package sentencex: pip install sentencex"
+  ):
     from sentencex import segment
-  except ImportError as error:
-    raise InputError(
-      "--split_sentences needs the package sentencex: pip install sentencex"
-    ) from error
   return segment
 
 

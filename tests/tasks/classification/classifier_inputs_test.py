@@ -156,3 +156,12 @@ def test_the_order_of_labels_is_that_of_the_initial_model(
   )
   made = classifier_inputs.make_processor(settings.completed())
   assert made.labels == labels
+
+
+def test_a_dry_run_counts_labels_that_are_integers(caplog):
+  processor = DataProcessor()
+  processor.labels = [0, 1]
+  train = [InputExample("a", "a text", label=0)]
+  examples = classifier_inputs.Examples(train, {}, {})
+  classifier_inputs.check_labels(processor, examples)
+  assert caplog.messages == ["the training set has no 1"]
