@@ -159,6 +159,7 @@ def test_entities_survive_conversion_to_tags(drawn, scheme):
   [
     (["X", "X", "O", "Y"], [Entity("X", 0, 2), Entity("Y", 3, 4)]),
     (["U-X", "B-Y", "L-Y"], [Entity("X", 0, 1), Entity("Y", 1, 3)]),
+    (["U-X", "I-X"], [Entity("X", 0, 1), Entity("X", 1, 2)]),
     (["O", "I-X", "I-X"], [Entity("X", 1, 3)]),
     (["E-X", "E-X"], [Entity("X", 0, 1), Entity("X", 1, 2)]),
   ],
