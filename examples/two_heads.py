@@ -18,7 +18,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -43,18 +43,10 @@ from bertlib.training.task import Run, Task
 class TwoHeadSettings(TrainingSettings):
   """The flags of all training scripts, and those of this one."""
 
-  REQUIRED: ClassVar[Sequence[str]] = (
-    "vocab_file",
-    "bert_config_file",
-    "output_dir",
-    "label_columns",
-  )
-  BROUGHT_BY_MODEL: ClassVar[Sequence[str]] = (
-    *TrainingSettings.BROUGHT_BY_MODEL,
-    "label_columns",
-  )
-  SCRIPT: ClassVar[str] = "two_heads"
-  EXAMPLE: ClassVar[str] = "python -m examples.two_heads ..."
+  REQUIRED = (*TrainingSettings.REQUIRED, "label_columns")
+  BROUGHT_BY_MODEL = (*TrainingSettings.BROUGHT_BY_MODEL, "label_columns")
+  SCRIPT = "two_heads"
+  EXAMPLE = "python -m examples.two_heads ..."
 
   train_file: str | None = option.text(None, "Table to train on.")
   dev_file: str | None = option.text(None, "Table to evaluate on.")

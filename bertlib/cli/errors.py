@@ -18,7 +18,7 @@ class InputError(ValueError):
 
 @contextlib.contextmanager
 def needs_package(problem: str) -> Iterator[None]:
-  """Makes an InputError of an import that fails."""
+  """Turns a failed import in its block into an InputError."""
   try:
     yield
   except ImportError as error:

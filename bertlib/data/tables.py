@@ -48,6 +48,17 @@ _SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars", ",": "commas"}
 # a backslash, or around the field after white space.
 _UNREAD_QUOTE = re.compile(r'(?s).*\\"|\s+"[^"]*"\Z')
 
+# Warnings of quotes that stay, with the file, the number of rows and the first.
+_QUOTES_IN_CSV = (
+  "%s: %d rows have a backslash before a quote, or white space before a quoted"
+  " field, the first is row %d; both stay, and the quotes. Save it with doubled"
+  " quotes, without white space"
+)
+_QUOTES_IN_TSV = (
+  "%s: fields of %d rows look quoted, the first is row %d; in .tsv quotes have"
+  " no meaning and stay. Save it as .csv if they are not text"
+)
+
 # Bad rows that are logged, at most.
 _MAX_LOGGED = 20
 
@@ -388,22 +399,9 @@ def _with_warning_of_quotes(
   path: str, rows: Iterable[Row], is_csv: bool
 ) -> Iterator[Row]:
   """Yields rows; then warns of quotes that stay, but were meant as marks."""
-  is_unread, warning = (
-    _looks_quoted,
-    (
-      "%s: fields of %d rows look quoted, the first is row %d; in .tsv quotes"
-      " have no meaning and stay. Save it as .csv if they are not text"
-    ),
-  )
+  is_unread, warning = _looks_quoted, _QUOTES_IN_TSV
   if is_csv:
-    is_unread, warning = (
-      _has_unread_quote,
-      (
-        "%s: %d rows have a backslash before a quote, or white space before a"
-        " quoted field, the first is row %d; both stay, and the quotes. Save it"
-        " with doubled quotes, without white space"
-      ),
-    )
+    is_unread, warning = _has_unread_quote, _QUOTES_IN_CSV
   first = number = 0
   for row in rows:
     if is_unread(row):

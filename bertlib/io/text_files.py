@@ -45,7 +45,6 @@ UTF8 = Encoding()
 # bytes.
 AS_ORIGINAL = Encoding("utf-8", "ignore")
 
-
 # Separates the two texts of a pair on one line.
 SEPARATOR = " ||| "
 

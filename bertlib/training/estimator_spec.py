@@ -49,7 +49,7 @@ class TrainingArguments:
   starts_training: bool = False
   # Whether the output layers of `init_checkpoint` are those of another task.
   other_task: bool = False
-  # Over it the schedule runs, instead of steps.
+  # The schedule runs over it instead of steps.
   budget: budget.Budget | None = None
   # Of a `session_hooks.Throughput`, where the log shows tokens per second.
   step_flops: Callable[[float, float], float] | None = None

@@ -103,7 +103,7 @@ def setup(
     start = find_start(settings, task)
   with step("metric"):
     selection = read_selection(settings.run, task.metrics)
-    # In the receipt is the metric that was used.
+    # The receipt names the metric that was used.
     flags = dataclasses.replace(settings.run, best_metric=selection.metric)
     settings = dataclasses.replace(settings, run=flags)
   with step("folder"):
