@@ -77,7 +77,8 @@ class TaskRecord:
   uses: Mapping[str, str] = dataclasses.field(default_factory=dict)
   # Metrics without dev data are of the training data.
   evaluates_training_data: bool = False
-  # Compares the predictions of two runs; None for a test of equal ones alone.
+  # Compares the predictions of two `recorded_runs.RecordedRun`; None for a test
+  # of equal ones alone.
   compare: Callable[[Any, Any], Any] | None = None
   predict: PredictExample | None = None  # None where no command predicts
   # Class of a model in transformers; None if there is none.

@@ -11,7 +11,7 @@ import numpy as np
 from bertlib.cli.errors import english_list
 from bertlib.reporting import event_files, html_report, statistics
 from bertlib.reporting.html_report import Points, Section
-from bertlib.reporting.recorded_runs import RecordedRun, shared_predictions
+from bertlib.reporting.recorded_runs import RecordedRun
 from bertlib.reporting.statistics import Comparison, Interval, PairedTest
 from bertlib.training import dev_scores
 
@@ -174,7 +174,7 @@ def compare_predictions(first: RecordedRun, other: RecordedRun) -> Comparison:
   """Compares the predictions of two runs; empty if they are not known."""
   if first.task.compare:
     return first.task.compare(first, other)
-  _, gold, *predicted = shared_predictions(first, other)
+  _, gold, *predicted = first.shared_predictions(other)
   return Comparison(statistics.compare_answers(gold, *predicted))
 
 

@@ -152,6 +152,24 @@ class RecordedRun:
       return []
     return result_files.read_dev_predictions(path)
 
+  def shared_predictions(
+    self, other: RecordedRun
+  ) -> tuple[list[str], list[Any], list[Any], list[Any]]:
+    """Metric names, gold answers and both predictions of the same examples."""
+    pairs = [*zip(self.dev_predictions, other.dev_predictions)]
+    is_same = len(self.dev_predictions) == len(other.dev_predictions) and all(
+      a.guid == b.guid and a.gold == b.gold for a, b in pairs
+    )
+    # Examples or gold answers differ, or are not known.
+    if not is_same:
+      pairs = []
+    return (
+      [name for name in self.metrics if name in other.metrics],
+      [a.gold for a, _ in pairs],
+      [a.predicted for a, _ in pairs],
+      [b.predicted for _, b in pairs],
+    )
+
   def _inputs(self) -> dict[str, list[Mapping[str, Any]]]:
     """Entries of files in the receipts by their use."""
     found: dict[str, list[Mapping[str, Any]]] = {}
@@ -183,25 +201,6 @@ def _combined_hash(hashes: Iterable[str]) -> str | None:
   if len(hashes) > 1:
     hashes = [hashlib.sha256("".join(hashes).encode()).hexdigest()]
   return hashes[0][:8] if hashes else None
-
-
-def shared_predictions(
-  first: RecordedRun, other: RecordedRun
-) -> tuple[list[str], list[Any], list[Any], list[Any]]:
-  """Metric names, gold answers and predictions of two runs' same examples."""
-  pairs = [*zip(first.dev_predictions, other.dev_predictions)]
-  is_same = len(first.dev_predictions) == len(other.dev_predictions) and all(
-    a.guid == b.guid and a.gold == b.gold for a, b in pairs
-  )
-  # Examples or gold answers differ, or are not known.
-  if not is_same:
-    pairs = []
-  return (
-    [name for name in first.metrics if name in other.metrics],
-    [a.gold for a, _ in pairs],
-    [a.predicted for a, _ in pairs],
-    [b.predicted for _, b in pairs],
-  )
 
 
 # Reading

@@ -41,6 +41,14 @@ class Budget(NamedTuple):
     """The budget in its unit."""
     return max(round(self.value * _UNITS[self.flag][1]), 1)
 
+  def account(self, num_tokens) -> Account:
+    """Counts what is used up, in the graph of a training step."""
+    return Account(self, num_tokens)
+
+  def hook(self, stop: Any) -> BudgetHook:
+    """Hook that ends training by a `StopRequest`."""
+    return BudgetHook(self, stop)
+
   def is_used_up(self, checkpoint: str | None) -> bool:
     """True if a checkpoint has nothing left of it."""
     if not checkpoint:

@@ -15,9 +15,7 @@ from bertlib.checkpoints import initialize
 from bertlib.compat import estimator_api
 from bertlib.hardware import distribution
 from bertlib.training import (
-  budget,
   checkpoint_hook,
-  gradient_caching,
   gradients,
   session_hooks,
 )
@@ -49,8 +47,8 @@ class TrainingArguments:
   starts_training: bool = False
   # Whether the output layers of `init_checkpoint` are those of another task.
   other_task: bool = False
-  # The schedule runs over it instead of steps.
-  budget: budget.Budget | None = None
+  # A `budget.Budget`, over which the schedule runs instead of steps.
+  budget: Any = None
   # Of a `session_hooks.Throughput`, where the log shows tokens per second.
   step_flops: Callable[[float, float], float] | None = None
   peak_flops: float | None = None
@@ -124,7 +122,7 @@ def train_spec(
   # `loss_fn` takes a batch or micro-batch and a `dropout_seed`, see
   # `modeling.dropout`. It returns the mean loss of its examples, float32 [],
   # and further means to report by name. Or it is a
-  # `gradient_caching.BatchLoss`.
+  # `gradient_caching.BatchLoss`, which compares the examples of a whole batch.
   loss_scale = _make_loss_scale(arguments)
   accumulated = _compute_gradients(
     arguments, loss_fn, batch, params, loss_scale
@@ -141,7 +139,7 @@ def train_spec(
   if arguments.budget or arguments.step_flops:
     tokens = _count_tokens(batch)
   if arguments.budget:
-    account = budget.Account(arguments.budget, tokens)
+    account = arguments.budget.account(tokens)
   step = optimization.training_step(
     accumulated,
     arguments.learning_rate,
@@ -213,15 +211,14 @@ def _compute_gradients(
   if arguments.use_tpu and "context" in params:  # of TPUEstimator
     num_tpu_cores = params["context"].num_replicas
   common = batch, options.num_micro_batches, loss_scale, options.frozen
-  if not isinstance(loss_fn, gradient_caching.BatchLoss):
+  if callable(loss_fn):
     seeded = _with_dropout_seed(loss_fn, arguments, num_tpu_cores)
     return gradients.compute_gradients(seeded, *common)
   if arguments.seed is None and options.num_micro_batches > 1:
     raise ValueError("Gradient caching needs a seed: it repeats dropout masks")
   seeded = _with_dropout_seed(loss_fn.encode_fn, arguments, num_tpu_cores)
-  return gradient_caching.compute_gradients(
-    loss_fn._replace(encode_fn=seeded), *common, num_tpu_cores
-  )
+  batch_loss = loss_fn._replace(encode_fn=seeded)
+  return batch_loss.compute_gradients(*common, num_tpu_cores)
 
 
 def _with_dropout_seed(

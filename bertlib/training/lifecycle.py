@@ -36,7 +36,6 @@ from bertlib.training import (
   session_hooks,
   step_plan,
 )
-from bertlib.training.budget import Budget, BudgetHook
 from bertlib.training.dev_scores import Selection
 from bertlib.training.task import Run, Task
 
@@ -406,7 +405,7 @@ def train(
   evaluate_fn: model_selection.Evaluate | None = None,
   find_bad_record: record_check.FindBadRecord | None = None,
   layout: tf_records.Layout | None = None,
-  within: Budget | None = None,
+  within: Any = None,
 ) -> None:
   """Trains to the last step, or resumes where training was stopped.
 
@@ -418,7 +417,7 @@ def train(
     evaluate_fn: evaluates a checkpoint on the dev set, for --eval_steps.
     find_bad_record: finds the invalid record when reading fails.
     layout: layout of the records, to name an invalid one when the loss is NaN.
-    within: what ends the training, instead of steps.
+    within: a `budget.Budget` that ends the training instead of steps, or None.
 
   Raises:
     InputError: the loss is NaN or Inf, or a record is invalid.
@@ -435,7 +434,7 @@ def train(
   with checkpoint_hook.StopRequest() as own:
     stop, hooks = _stop_hooks(run, own)
     if within:
-      hooks.append(BudgetHook(within, own))
+      hooks.append(within.hook(own))
     if run.is_chief and not run.on_tpu:
       hooks.append(_save_hook(run, input_fn, stop, own, layout))
     with record_check.report_bad_record(find_bad_record):
@@ -459,9 +458,7 @@ def train(
 _NO_LAST_STEP = 2**62
 
 
-def _log_start(
-  run: Run, num_train_steps: int, data: str, within: Budget | None
-) -> None:
+def _log_start(run: Run, num_train_steps: int, data: str, within: Any) -> None:
   """Logs the first and the last step of training."""
   done = run.start.step
   if done >= num_train_steps:

@@ -11,7 +11,7 @@ import tensorflow.compat.v1 as tf
 from bertlib.cli import option
 from bertlib.cli.errors import InputError
 from bertlib.exchange import resolve
-from bertlib.hardware import devices, distribution, tpu
+from bertlib.hardware import devices, distribution
 from bertlib.hardware.devices import Devices
 from bertlib.hardware.distribution import Cluster, Replicas
 from bertlib.settings.classifier import ClassifierSettings
@@ -34,7 +34,7 @@ def name_cluster(monkeypatch, index):
 
 @on_each_switch
 def test_on_tpu_is_true_before_and_after_the_tpu_is_found(switch, monkeypatch):
-  monkeypatch.setattr(tpu, "find_cluster", lambda *_: "the TPU")
+  monkeypatch.setattr(devices, "find_tpu", lambda *_: "the TPU")
   settings = DeviceSettings(**switch, tpu_name="local")
   found = devices.find(settings)
   assert settings.on_tpu and found.on_tpu
@@ -168,7 +168,7 @@ def test_xla_is_off_if_it_cannot_compile_for_the_gpu(
 @on_each_switch
 def test_tf_config_is_ignored_on_a_tpu(switch, monkeypatch):
   name_cluster(monkeypatch, 1)
-  monkeypatch.setattr(tpu, "find_cluster", lambda *_: "the TPU")
+  monkeypatch.setattr(devices, "find_tpu", lambda *_: "the TPU")
   settings = DeviceSettings(**switch, tpu_name="local")
   assert devices.find_cluster(settings) is None
   assert devices.find(settings).is_chief
@@ -251,7 +251,7 @@ def test_num_threads_is_what_tensorflow_reads(monkeypatch):
 SESSION = """
 import os
 from bertlib.settings.common import DeviceSettings
-from bertlib.hardware import devices, distribution, tpu
+from bertlib.hardware import devices
 devices.find(DeviceSettings(num_threads=3))
 import tensorflow.compat.v1 as tf
 with tf.Graph().as_default(), tf.Session() as session:

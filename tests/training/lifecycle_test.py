@@ -24,7 +24,7 @@ from bertlib.compute import onednn, precision
 from bertlib.compute.fast_compute import FastCompute
 from bertlib.data import tf_records
 from bertlib.exchange import resolve
-from bertlib.hardware import distribution, estimators, tpu
+from bertlib.hardware import devices, distribution, estimators
 from bertlib.hardware.devices import Devices
 from bertlib.io import result_files
 from bertlib.settings.classifier import ClassifierSettings
@@ -49,7 +49,7 @@ SHAPE = StepShape(384)  # --max_seq_length below
 def flags(monkeypatch):
   """Values of flags of a training run, on a machine without a GPU."""
   monkeypatch.setattr(tf.config, "list_physical_devices", lambda _: [])
-  monkeypatch.setattr(tpu, "find_cluster", lambda *_: None)
+  monkeypatch.setattr(devices, "find_tpu", lambda *_: None)
   return types.SimpleNamespace(train_batch_size=24, max_seq_length=384)
 
 

@@ -7,13 +7,13 @@ import json
 import math
 import warnings
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from bertlib.cli.errors import some_of
 from bertlib.reporting import html_report, statistics
 from bertlib.reporting.html_report import Section, escape
-from bertlib.reporting.recorded_runs import RecordedRun, shared_predictions
 from bertlib.reporting.statistics import Comparison, Estimates, Interval
 from bertlib.tasks.classification import (
   classification_decoding,
@@ -246,9 +246,9 @@ def _constant_baseline(
 # Comparison of two runs
 
 
-def compare(first: RecordedRun, other: RecordedRun) -> Comparison:
+def compare(first: Any, other: Any) -> Comparison:
   """Compares the predictions of two runs; empty if they are not known."""
-  names, gold, *predicted = shared_predictions(first, other)
+  names, gold, *predicted = first.shared_predictions(other)
   if not gold:
     return Comparison()
   test = statistics.compare_answers(gold, *predicted)
@@ -272,7 +272,7 @@ def compare(first: RecordedRun, other: RecordedRun) -> Comparison:
   return Comparison(test, {name: interval(name) for name in names})
 
 
-def _arrays(run: RecordedRun, *columns) -> list[np.ndarray] | None:
+def _arrays(run: Any, *columns) -> list[np.ndarray] | None:
   """Answers as numbers, see `METRICS`; None if a label is not of the model."""
   from sklearn import preprocessing
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Callable
+from typing import Any, Callable
 
 import numpy as np
 
@@ -11,7 +11,6 @@ from bertlib.cli.errors import needs_package
 from bertlib.io.result_files import DevPrediction
 from bertlib.reporting import html_report, statistics
 from bertlib.reporting.html_report import Section
-from bertlib.reporting.recorded_runs import RecordedRun, shared_predictions
 from bertlib.reporting.statistics import Comparison, Estimates
 from bertlib.tasks.ner import ner_decoding, ner_tags
 from bertlib.tasks.ner.ner import Sentence
@@ -195,9 +194,9 @@ def estimates(
   )
 
 
-def compare(first: RecordedRun, other: RecordedRun) -> Comparison:
+def compare(first: Any, other: Any) -> Comparison:
   """Compares the tags of two runs; empty if they are not known."""
-  names, gold, *predicted = shared_predictions(first, other)
+  names, gold, *predicted = first.shared_predictions(other)
   counts = [count_entities(gold, tags) for tags in predicted]
   return Comparison(
     intervals={

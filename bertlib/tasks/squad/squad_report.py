@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from bertlib.io import files
 from bertlib.reporting import html_report, receipts, statistics
 from bertlib.reporting.html_report import Html, Section
-from bertlib.reporting.recorded_runs import RecordedRun
 from bertlib.reporting.statistics import Comparison, Estimates
 from bertlib.settings.squad import AnswerSettings
 from bertlib.tasks.squad import (
@@ -171,7 +170,7 @@ def estimates(
 # Comparison of two runs
 
 
-def compare(first: RecordedRun, other: RecordedRun) -> Comparison:
+def compare(first: Any, other: Any) -> Comparison:
   """Compares exact match and F1 of two runs; empty if they are not known."""
   scores = [_answer_scores(run) for run in (first, other)]
   if first.dev_data != other.dev_data or not all(map(len, scores)):
@@ -183,7 +182,7 @@ def compare(first: RecordedRun, other: RecordedRun) -> Comparison:
   )
 
 
-def _answer_scores(run: RecordedRun) -> np.ndarray:
+def _answer_scores(run: Any) -> np.ndarray:
   """Exact match and F1 of each answer; empty if data or answers changed."""
   nothing = np.empty([0, 2])
   entries = run.dev_files()
