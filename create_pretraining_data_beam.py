@@ -27,14 +27,11 @@ import re
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 
-from absl import logging
-
 import create_pretraining_data
 from bertlib.cli import app, option
 from bertlib.cli.errors import InputError
 from bertlib.data import tf_records
-from bertlib.io import files, folder_lock, text_files
-from bertlib.reporting import receipts
+from bertlib.io import files, text_files
 from bertlib.settings.pretraining_data import BeamDataSettings
 from bertlib.tasks.pretraining import pretraining_blocks, pretraining_text
 
@@ -63,30 +60,13 @@ def define_flags(required: bool = True) -> None:
 def main(argv: list[str]) -> None:
   """Creates the records of --input_file."""
   settings = option.from_flags(BeamDataSettings)
-  with receipts.begin(__file__, settings, beam_files) as (receipt, step):
-    recipe, inputs, outputs = create_pretraining_data.setup(
-      settings, beam_files, step
-    )
-  if step.is_dry_run:
-    return
-  receipt.start(settings, inputs)
-  pipeline = make_pipeline(argv[1:])
-  build(pipeline, recipe, inputs, outputs)
-  with (
-    files.folders_for(outputs),
-    folder_lock.lock_files(files.split_names(settings.output_file)),
-  ):
-    counts = run(pipeline)
-  if counts:
-    create_pretraining_data.report(counts)
-    logging.info("%d records in %d files", counts["records"], len(outputs))
-  else:
-    logging.info("%d files; this runner counts no records", len(outputs))
-  hashes = [
-    file["sha256"]
-    for file in receipts.fingerprints(outputs, beam_files.open_any)
-  ]
-  receipt.finish({**counts, "sha256": hashes})
+
+  def make_records(*arguments):
+    pipeline = make_pipeline(argv[1:])
+    build(pipeline, *arguments)
+    return run(pipeline)
+
+  create_pretraining_data.create(__file__, settings, make_records, beam_files)
 
 
 def make_pipeline(arguments: Sequence[str]) -> beam.Pipeline:

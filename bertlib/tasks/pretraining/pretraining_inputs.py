@@ -17,11 +17,7 @@ from bertlib.data import prefetch, record_check, tf_records
 from bertlib.io.files import find_files, split_names
 from bertlib.reporting import doctor
 from bertlib.settings.pretraining import PretrainingSettings
-from bertlib.tasks.pretraining import (
-  fill_mask,
-  pretraining_records,
-  window_packing,
-)
+from bertlib.tasks.pretraining import fill_mask, pretraining_records
 from bertlib.training.task import Run
 
 # Records, over all files, that are checked before the run writes anything.
@@ -163,7 +159,7 @@ def find_data(run: Run) -> Data:
 
 
 def check_packing(run: Run, data: Data) -> None:
-  """Refuses --pack of packed records, on a TPU, or of too few per row."""
+  """Refuses --pack of packed records, or on a TPU."""
   settings = run.settings
   if not (settings.pack and data.train_files):
     return
@@ -178,20 +174,6 @@ def check_packing(run: Run, data: Data) -> None:
       f"--pack: {path} has packed records. Leave out --pack, or name records of"
       " single sequences"
     )
-  first = itertools.islice(pretraining_records.read_records(path), _NUM_CHECKED)
-  sizes = [
-    (
-      sum(record["input_mask"].int64_list.value),
-      int(sum(record["masked_lm_weights"].float_list.value)),
-    )
-    for record in first
-  ]
-  window_packing.check_sequences(
-    *zip(*sizes),
-    settings.model.max_seq_length,
-    settings.max_predictions_per_seq,
-    settings.max_sequences_per_row,
-  )
 
 
 def check_files(run: Run, paths: Sequence[str]) -> dict[str, int]:
@@ -268,24 +250,12 @@ def check_vocabulary(run: Run) -> None:
 
 def check_records(run: Run, data: Data) -> doctor.LengthSummary:
   """Checks some of the records; returns their count and mean length."""
+  num_per_file = -(-_NUM_CHECKED // max(len(data.num_records), 1))
 
   def encoded():
     for path in data.num_records:
-      num_per_file = -(-_NUM_CHECKED // len(data.num_records))
-      records = itertools.islice(
-        pretraining_records.read_records(path), num_per_file
-      )
-      for count, record in enumerate(records, start=1):
-        where = f"{path}, record {count}"
-        pretraining_records.check_lengths(
-          where,
-          record,
-          run.settings.model.max_seq_length,
-          run.settings.max_predictions_per_seq,
-        )
-        for name in ("input_ids", "masked_lm_ids"):
-          ids = record[name].int64_list.value
-          doctor.check_ids(ids, run.config.vocab_size, where)
+      records = pretraining_records.read_records(path)
+      for record in itertools.islice(records, num_per_file):
         yield doctor.Encoded(
           record["input_ids"].int64_list.value,
           sum(record["input_mask"].int64_list.value),

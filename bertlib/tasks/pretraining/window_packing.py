@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -10,7 +10,7 @@ import tensorflow.compat.v1 as tf
 
 from bertlib.cli.errors import InputError
 from bertlib.data import input_pipeline, tf_records
-from bertlib.tasks.pretraining import packing, pretraining_instances
+from bertlib.tasks.pretraining import pretraining_instances
 from bertlib.tasks.pretraining.pretraining_instances import TrainingInstance
 
 # Records that are packed together: enough to fill their rows, and packed in a
@@ -47,30 +47,6 @@ def resume(max_sequences_per_row: int, checkpoint: str | None) -> Packing:
   """The packing that begins after the last step of a checkpoint."""
   position = tf.train.load_variable(checkpoint, _VARIABLE) if checkpoint else ()
   return Packing(max_sequences_per_row, *map(int, position))
-
-
-def check_sequences(
-  lengths: Sequence[int],  # of some records
-  num_masked: Sequence[int],
-  max_seq_length: int,
-  max_predictions_per_seq: int,
-  max_sequences_per_row: int,
-) -> None:
-  """Refuses rows that could hold more sequences than they may."""
-
-  def pack(most: int) -> list[list[int]]:
-    sizes = max_seq_length, max_predictions_per_seq, most
-    return packing.assign_rows(lengths, num_masked, *sizes)
-
-  rows, fewest = pack(max_sequences_per_row), pack(max_seq_length)
-  sizes = sorted(map(len, rows), reverse=True)
-  if len(rows) > 1.02 * len(fewest):
-    raise InputError(
-      f"--max_sequences_per_row={max_sequences_per_row}: too small for the"
-      f" data. {len(fewest)} rows could hold the first {len(lengths)} records,"
-      f" but {sum(sizes[len(fewest) :])} of them fall out. Give"
-      f" --max_sequences_per_row={max(map(len, fewest))}"
-    )
 
 
 def packed_batches(
