@@ -455,7 +455,7 @@ def prepare(
   plan = lifecycle.check_start(run, step)
   if settings.train_batch_size_end:
     with step("batch sizes"):
-      check_batch_sizes(run, plan, data)
+      check_batch_sizes(run, plan)
   if step.is_dry_run:
     with step("records"):
       lengths = pretraining_inputs.check_records(run, data)
@@ -530,10 +530,8 @@ def expected_steps(
   return sizes.count_steps(within.amount / num_tokens)
 
 
-def check_batch_sizes(
-  run: Run, plan: step_plan.Plan | None, data: pretraining_inputs.Data
-) -> None:
-  """Refuses growing batches that devices, memory or budget do not allow."""
+def check_batch_sizes(run: Run, plan: step_plan.Plan | None) -> None:
+  """Refuses growing batches that devices or memory do not allow."""
   settings = run.settings
   if not plan:
     return
@@ -550,15 +548,6 @@ def check_batch_sizes(
       f" into {num_parts} parts, the micro-batches of all replicas. Give a"
       " multiple of that"
     )
-  within, growing = read_budget(settings), settings.batch_size_warmup_steps
-  if within and within.unit == "tokens":
-    lengths = pretraining_inputs.check_records(run, data)
-    num_steps = expected_steps(settings, lengths.num_tokens)
-    if num_steps <= growing:
-      raise InputError(
-        f"--batch_size_warmup_steps={growing}: {within} ends within it, after"
-        f" about {num_steps} steps. Give fewer"
-      )
 
 
 def check_output(
@@ -649,7 +638,7 @@ def evaluate_records(
     most_steps=num_picked or _MOST_EVAL_STEPS,
   )
   num_wanted = min(num_steps * batch_size, num_passes * (num_picked or total))
-  _log_evaluation(total, num_wanted, num_passes)
+  logging.info("Evaluating on %d records of %d", num_wanted, total)
   num_read = total if num_picked else min(num_wanted, total)
   input_fn = input_fn_builder(
     [*files] * num_passes,
@@ -668,15 +657,6 @@ def evaluate_records(
   if not all(map(np.isfinite, results.values())):
     record_check.raise_if_bad_record(find_bad_record)
   return results
-
-
-def _log_evaluation(total: int, num_wanted: int, num_passes: int) -> None:
-  """Logs the number of records of an evaluation."""
-  number = min(num_wanted, total * num_passes)
-  which = f" of {total}" if number < total else ""
-  if number > total:
-    which = f", {total} of them different"
-  logging.info("Evaluating on %d records%s", number, which)
 
 
 def plan_evaluation(

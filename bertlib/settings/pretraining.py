@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from bertlib.cli import option
 from bertlib.cli.errors import InputError
@@ -13,7 +13,6 @@ from bertlib.settings.pretraining_data import (
   check_masking,
   mask_split_flag,
   max_sequences_flag,
-  warn_of_masks,
 )
 from bertlib.settings.training import (
   OptimizerSettings,
@@ -302,21 +301,11 @@ class PretrainingSettings(TrainingSettings):
         "--masked_lm_prob_end: changes up to the last step, which is not known"
         f" with --{given[0]}. Give --num_train_steps instead"
       )
-    warmup = self.optimizer.warmup_proportion
-    if warmup == 1:
+    warmup, decay = self.optimizer.warmup_proportion, 0.0
+    if self.optimizer.schedule == "trapezoidal":
+      decay = self.optimizer.decay_proportion
+    if warmup == 1 or warmup + decay > 1:
       raise InputError(
-        f"--{given[0]}: ends within the warm-up. Give a --warmup_proportion"
-        " below 1"
+        f"--warmup_proportion={warmup:g}: too large for the rest of the"
+        f" schedule over --{given[0]}. Give less"
       )
-    decay = self.optimizer.decay_proportion
-    if self.optimizer.schedule == "trapezoidal" and warmup + decay > 1:
-      raise InputError(
-        f"--decay_proportion={decay:g}: starts within the warm-up, as"
-        f" --warmup_proportion={warmup:g}. Give less of one of them"
-      )
-
-  def warnings(self) -> Iterator[str]:
-    """Yields a warning of more masks than tokens."""
-    yield from warn_of_masks(
-      self.max_predictions_per_seq, self.model.max_seq_length
-    )

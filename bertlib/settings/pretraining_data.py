@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from bertlib.cli import option
@@ -25,16 +25,6 @@ from bertlib.settings.common import (
   TextSettings,
   lower_case_flag,
 )
-
-
-def warn_of_masks(masks: int, length: int) -> Iterator[str]:
-  """Yields a warning if the default has more masks than there are tokens."""
-  if masks > length:
-    yield (
-      f"--max_predictions_per_seq={masks} is larger than --max_seq_length="
-      f"{length}: the masked positions of each record are padded to a number"
-      " that is never reached"
-    )
 
 
 def mask_split_flag(needs: str = "") -> Any:
@@ -247,10 +237,6 @@ class PretrainingDataSettings(RecordedSettings):
       raise InputError("--num_shards goes with one --output_file")
     if len(set(map(os.path.normpath, names))) < len(names):
       raise InputError("--output_file: names a file twice")
-
-  def warnings(self) -> Iterator[str]:
-    """Yields a warning of more masks than tokens."""
-    yield from warn_of_masks(self.max_predictions_per_seq, self.max_seq_length)
 
 
 @dataclasses.dataclass(frozen=True)
