@@ -464,11 +464,7 @@ def prepare(
       run,
       plan,
       lengths,
-      lambda _: expected_steps(
-        settings,
-        lengths.num_tokens,
-        plan and training_checks.seconds_per_step(run, plan, lengths),
-      ),
+      lambda _: expected_steps(settings, lengths.num_tokens),
       writes_records=False,
     )
   return run, data
@@ -515,17 +511,13 @@ def read_budget(settings: PretrainingSettings) -> budget.Budget | None:
   return budget.read_budget(option.values_of(settings))
 
 
-def expected_steps(
-  settings: PretrainingSettings,
-  num_tokens: float,
-  seconds_per_step: float | None = None,
-) -> int:
+def expected_steps(settings: PretrainingSettings, num_tokens: float) -> int:
   """Training steps, given the mean tokens per record; 0 if unknown."""
   within = read_budget(settings)
   if not within:
     return settings.num_train_steps
   if within.unit != "tokens":
-    return round(within.amount / seconds_per_step) if seconds_per_step else 0
+    return 0
   sizes = pretraining_inputs.batch_sizes(settings)
   return sizes.count_steps(within.amount / num_tokens)
 
@@ -649,9 +641,7 @@ def evaluate_records(
     num_picked=num_picked,
     **lifecycle.input_options(run, is_training=False),
   )
-  find_bad_record = pretraining_inputs.bad_record_finder(
-    run, data.first_files(files, num_read), num_read
-  )
+  find_bad_record = pretraining_inputs.bad_record_finder(run, files, num_read)
   with record_check.report_bad_record(find_bad_record):
     results = lifecycle.evaluate(run, input_fn, num_steps, checkpoint).results
   if not all(map(np.isfinite, results.values())):

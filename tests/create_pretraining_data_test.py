@@ -257,13 +257,6 @@ def test_split_sentences_names_the_missing_package(monkeypatch, flags):
     ({"output_file": "{0}/a,{0}/./a"}, "--output_file: names a file twice"),
     ({"output_file": "{0}/a,{0}/b", "num_shards": 2}, "one --output_file"),
     ({"num_workers": 1, "num_shards": 21}, "20 documents are too few for 21"),
-    ({"word_boundaries": "spaces"}, "add --do_whole_word_mask"),
-    ({"whole_word_draw": "word"}, "add --do_whole_word_mask"),
-    (
-      {"do_span_mask": True, "do_whole_word_mask": True},
-      "Leave out --do_whole_word_mask",
-    ),
-    ({"pack": True, "max_sequences_per_row": 50}, "--max_sequences_per_row=50"),
     ({"mask_split": "80,20"}, "--mask_split=80,20: not three parts"),
   ],
   ids=str,

@@ -382,13 +382,6 @@ def test_flags_that_fit_are_accepted(settings, arguments):
     ),
     (export, "--quantize=int8 --precision=float16", "--precision=float16"),
     (vocabulary, "--add_words=x", "--add_words needs --vocab_file"),
-    (
-      pretraining_data,
-      "--input_file=a --output_file=b --vocab_file=c --max_seq_length=16"
-      " --pack --max_sequences_per_row=9",
-      "--max_sequences_per_row=9: more than fit into --max_seq_length=16. Give"
-      " at most 8",
-    ),
   ],
 )
 def test_flags_are_checked_by_values(settings, arguments, named):

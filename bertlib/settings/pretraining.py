@@ -194,12 +194,15 @@ class PretrainingSettings(TrainingSettings):
   )
   mask_split: Sequence[int] = mask_split_flag(needs="remask")
   do_whole_word_mask: bool = option.boolean(
-    False, "Whole word masking with --remask: mask all pieces of a word."
+    False,
+    "Whole word masking with --remask: mask all pieces of a word.",
+    needs="remask",
   )
   do_span_mask: bool = option.boolean(
     False,
     "Span masking with --remask: mask spans of 1 to 10 whole words, as"
     " create_pretraining_data.py does.",
+    needs="remask",
   )
   predict_file: str | None = option.path(
     None,
@@ -246,12 +249,6 @@ class PretrainingSettings(TrainingSettings):
         f" --num_train_steps={steps}, so the learning rate never reaches its"
         " peak. Give fewer warm-up steps"
       )
-    for name in ("do_whole_word_mask", "do_span_mask"):
-      if getattr(self, name) and not self.remask:
-        raise InputError(
-          f"--{name} applies only to new masks: add --remask, or give it to"
-          " create_pretraining_data.py"
-        )
     reads_input = run.evaluates and not self.eval_input_file
     self.need("input_file", "do_train", run.do_train)
     self.need("input_file", "do_eval", reads_input)

@@ -39,25 +39,12 @@ def mask_split_flag(needs: str = "") -> Any:
 
 
 def check_masking(settings: Any, length: int) -> None:
-  """Refuses masks and packed rows that sequences of `length` cannot have."""
+  """Refuses masks that sequences of `length` cannot have."""
   split = settings.mask_split
   if len(split) != 3 or not any(split):
     raise InputError(
       f"--mask_split={','.join(map(str, split))}: not three parts. Give"
       " those of [MASK], random and unchanged tokens, such as 80,10,10"
-    )
-  if settings.do_span_mask and settings.do_whole_word_mask:
-    raise InputError(
-      "--do_span_mask: masks whole words already. Leave out"
-      " --do_whole_word_mask"
-    )
-  number = settings.max_sequences_per_row
-  # Each has [CLS], a token and [SEP]. The default is for rows of any length.
-  most = max(length // 3, 8)
-  if number > most:
-    raise InputError(
-      f"--max_sequences_per_row={number}: more than fit into --max_seq_length="
-      f"{length}. Give at most {most}"
     )
   masks = settings.max_predictions_per_seq
   if masks > length and "max_predictions_per_seq" in settings.given:
@@ -179,6 +166,7 @@ class PretrainingDataSettings(RecordedSettings):
     "With --do_whole_word_mask: piece decides for each piece of a masked word"
     " whether it becomes [MASK], a random piece or stays; word decides once"
     " for all pieces of the word.",
+    needs="do_whole_word_mask",
   )
   word_boundaries: str = option.choice(
     "pieces",
@@ -186,6 +174,7 @@ class PretrainingDataSettings(RecordedSettings):
     "Definition of a word for --do_whole_word_mask: pieces is a piece and the"
     " ## pieces after it; spaces is the text between two spaces, for text that"
     " is already segmented, such as Chinese.",
+    needs="do_whole_word_mask",
   )
   truncate_prob: float = option.number(
     0.0,
@@ -225,11 +214,6 @@ class PretrainingDataSettings(RecordedSettings):
         f"--max_seq_length={self.max_seq_length}: too short for a pair of"
         " segments with [CLS] and two [SEP]. Give at least 5"
       )
-    for name in ("word_boundaries", "whole_word_draw"):
-      if name in self.given and not self.do_whole_word_mask:
-        raise InputError(
-          f"--{name} needs whole word masking: add --do_whole_word_mask"
-        )
     names = files.split_names(self.output_file)
     if not all(names or [""]):
       raise InputError("--output_file: names no file, or an empty name")

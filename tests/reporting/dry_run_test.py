@@ -98,16 +98,6 @@ def test_only_dependents_of_a_failed_step_are_skipped(dry_run):
 # What is estimated
 
 
-def test_a_time_budget_is_the_time_of_its_steps(dry_run, log, monkeypatch):
-  given = wrong_input_world.COMMANDS["run_pretraining"]
-  given = [flag for flag in given if "_steps" not in flag]
-  monkeypatch.setitem(wrong_input_world.COMMANDS, "run_pretraining", given)
-  _, error = dry_run(run_pretraining, "--time_budget_minutes=3")
-  assert error is None
-  (line,) = [line for line in log if line.startswith("time: ")]
-  assert "0:03:00 of training" in line
-
-
 def test_labels_that_are_missing_or_rare_are_warnings(caplog):
   sets = {"the dev set": ["y"] * 26 + ["n"]}
   doctor.check_labels(["n", "y", "z"], sets)

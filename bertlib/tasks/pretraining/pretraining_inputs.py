@@ -106,11 +106,6 @@ class Data(NamedTuple):
     """Number of records in some of the files."""
     return sum(self.num_records[path] for path in paths)
 
-  def first_files(self, paths: Sequence[str], number: int) -> list[str]:
-    """The files with the first `number` records."""
-    before = itertools.accumulate(map(self.num_records.get, paths), initial=0)
-    return [path for path, start in zip(paths, before) if start < number]
-
 
 def count(settings: PretrainingSettings, data: Data) -> dict[str, int]:
   """Number of records of the training set and the dev set, by their names."""
