@@ -38,8 +38,7 @@ from bertlib.tasks.pretraining import (
   fill_mask,
   pretraining_inputs,
   pretraining_instances,
-  pretraining_records,
-  window_packing,
+  training_batches,
 )
 from bertlib.tasks.pretraining.record import RECORD
 from bertlib.tasks.pretraining.training_batches import input_fn_builder
@@ -224,7 +223,7 @@ def pretraining_loss(
   )
   weights = tf.reshape(batch["masked_lm_weights"], [-1])
   _, seq_length = modeling.get_shape_list(batch["input_ids"])
-  layout = pretraining_records.limited_layout(
+  layout = pretraining_inputs.limited_layout(
     bert_config, seq_length, 0, max_sequences_per_row=num_sequences
   )
   # NaN where a value of the batch is out of range.
@@ -393,7 +392,7 @@ def model_fn_builder(
     tensors = list(itertools.chain(*measured.values()))
     return {"loss": total_loss, "eval_metrics": (metric_fn, tensors)}
 
-  return window_packing.recording(
+  return training_batches.recording_position(
     estimator_spec.make_model_fn(arguments, training_loss, predict, evaluate)
   )
 
@@ -446,7 +445,7 @@ def prepare(
     pretraining_inputs.check_vocabulary(run)
     if settings.run.do_train:
       budget.check(read_budget(settings), run.start.last, run.on_tpu)
-      window_packing.check(settings.pack, run.start.last)
+      training_batches.check_same_packing(settings.pack, run.start.last)
   with step("data"):
     data = pretraining_inputs.find_data(run)
     pretraining_inputs.check_packing(run, data)
@@ -518,7 +517,7 @@ def expected_steps(settings: PretrainingSettings, num_tokens: float) -> int:
     return settings.num_train_steps
   if within.unit != "tokens":
     return 0
-  sizes = pretraining_inputs.batch_sizes(settings)
+  sizes = training_batches.batch_sizes(settings)
   return sizes.count_steps(within.amount / num_tokens)
 
 
@@ -566,7 +565,7 @@ def pretrain(run: Run, data: pretraining_inputs.Data) -> None:
       settings.num_train_steps,
     )
   total = data.count(files)
-  sizes = pretraining_inputs.batch_sizes(settings)
+  sizes = training_batches.batch_sizes(settings)
   masking = None
   if settings.remask:
     masking = dynamic_masking.Masking(
@@ -581,7 +580,7 @@ def pretrain(run: Run, data: pretraining_inputs.Data) -> None:
     )
   packing = None
   if settings.pack:
-    packing = window_packing.resume(
+    packing = training_batches.resume_packing(
       settings.max_sequences_per_row, run.start.last
     )
   read = f"{total} records in {len(files)} files"

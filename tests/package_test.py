@@ -39,11 +39,6 @@ assert tokenization.BasicTokenizer().tokenize("A,b") == ["a", ",", "b"]
 tf.disable_v2_behavior()
 from bert import modeling as copied, optimization
 print(train(copied, optimization))
-
-import modeling as alone  # one copied file
-with tf.Graph().as_default():
-  config = alone.BertConfig(9, 8, 1, 2)
-  alone.BertModel(config, True, tf.constant([[1]]))
 """
 
 
@@ -67,7 +62,6 @@ def test_libraries_work_as_a_package_of_copies_or_links(tmp_path):
     (tmp_path / folder / "__init__.py").touch()
     for name in LIBRARIES:
       place(os.path.join(commands.ROOT, name), tmp_path / folder / name)
-  shutil.copy(os.path.join(commands.ROOT, "modeling.py"), tmp_path)
   output = run(tmp_path / "program.py", PROGRAM)
   assert output.split() == ["ResourceVariable", "RefVariable"]
 

@@ -1,7 +1,6 @@
 """Tests of pretraining: its input, its masks, and its command line."""
 
 import collections
-import glob
 import math
 import random
 import re
@@ -53,7 +52,6 @@ from bertlib.tasks.pretraining import (
   masking,
   pretraining_inputs,
   pretraining_instances,
-  pretraining_records,
 )
 from bertlib.training import lifecycle
 from bertlib.training.task import Run
@@ -307,32 +305,6 @@ def test_held_out_records_count_once_each(place, trained):
     expected[f"{task}_accuracy"] = np.average(correct, weights=weight)
   assert results.pop("loss")
   assert results == pytest.approx(expected, abs=1e-5)
-
-
-# Stopped and started again
-
-
-@pytest.mark.parametrize("masking", [None, dynamic_masking.Masking(VOCAB_IDS)])
-def test_batches_go_on_where_training_was(place, masking):
-  def batches(first_step, last_step):
-    input_fn = run_pretraining.input_fn_builder(
-      sorted(glob.glob(f"{place}/train-*")),
-      SEQ_LENGTH,
-      NUM_PREDICTIONS,
-      is_training=True,
-      trim=True,
-      seed=3,
-      first_step=first_step,
-      masking=masking,
-    )
-    num_steps = last_step - first_step
-    return input_fn({"batch_size": 8}).take(num_steps).as_numpy_iterator()
-
-  straight = list(batches(0, 12))
-  for first_step in (1, 5, 8):
-    for batch, expected in zip(batches(first_step, 12), straight[first_step:]):
-      for name, array in expected.items():
-        np.testing.assert_array_equal(batch[name], array, name)
 
 
 # The reference's own results
@@ -946,64 +918,32 @@ def test_the_vocabulary_is_that_of_the_folder(place, trained, tmp_path):
 # What is refused, and how
 
 
-def count(path):
-  return pretraining_records.count_records(
-    str(path), SEQ_LENGTH, NUM_PREDICTIONS, {"[CLS]": CLS}
-  )
-
-
-@pytest.mark.unit
-def test_records_that_fit_are_counted(place):
-  assert count(place / "train-1.tfrecord") == 13
-
-
-@pytest.mark.unit
-def test_a_file_cut_off(place):
-  content = (place / "train-0.tfrecord").read_bytes()
-  (place / "cut").write_bytes(content[:-7])
-  with pytest.raises(InputError, match=r"cut: truncated at byte.*record 20"):
-    count(place / "cut")
-
-
 @pytest.mark.unit
 @pytest.mark.parametrize(
-  ("flag", "lengths"),
+  ("lengths", "words"),
   [
-    ("max_seq_length", (SEQ_LENGTH + 1, NUM_PREDICTIONS)),
-    ("max_predictions_per_seq", (SEQ_LENGTH, NUM_PREDICTIONS - 2)),
+    ((SEQ_LENGTH + 1, NUM_PREDICTIONS), r"Give --max_seq_length=\d+$"),
+    ((SEQ_LENGTH, 2), r"Give --max_predictions_per_seq=\d+$"),
+    ((SEQ_LENGTH, NUM_PREDICTIONS, {"[CLS]": 101}), "another vocabulary"),
   ],
 )
-def test_records_of_another_length(place, flag, lengths):
+def test_records_of_another_kind_of_data_are_refused(place, lengths, words):
   path = str(place / "train-0.tfrecord")
-  with pytest.raises(InputError, match=rf"{path}: .*Give --{flag}=\d+$"):
-    pretraining_records.count_records(path, *lengths)
+  with pytest.raises(InputError, match=f"^{path}: .*{words}"):
+    pretraining_inputs.count_records(path, *lengths)
 
 
-def test_records_of_another_kind(tmp_path):
+def test_records_of_another_task_are_refused(tmp_path):
   path = str(tmp_path / "classifier.tf_record")
   layout = classification_records.record_layout(SEQ_LENGTH)
   row = {name: np.zeros(f.shape, int).tolist() for name, f in layout.items()}
   tf_records.write_records(path, [row], layout)
   with pytest.raises(InputError, match="have no masked_lm_ids"):
-    count(path)
+    pretraining_inputs.count_records(path, SEQ_LENGTH, NUM_PREDICTIONS)
   with tf.io.TFRecordWriter(path) as writer:
     writer.write(b"text")
   with pytest.raises(InputError, match="have no input_ids"):
-    count(path)
-
-
-@pytest.mark.unit
-def test_records_of_another_vocabulary(place):
-  path = str(place / "train-0.tfrecord")
-  with pytest.raises(InputError, match="another vocabulary"):
-    pretraining_records.count_records(
-      path, SEQ_LENGTH, NUM_PREDICTIONS, {"[CLS]": 101}
-    )
-
-
-def test_a_pattern_without_files(place):
-  line = refuse(place, "--do_train", input_file=f"{place}/train-*,{place}/no-*")
-  assert f"{place}/no-*: no such file" in line
+    pretraining_inputs.count_records(path, SEQ_LENGTH, NUM_PREDICTIONS)
 
 
 @pytest.fixture(scope="module")

@@ -10,10 +10,8 @@ import run_outputs
 import tiny_pretraining
 
 import run_pretraining
-from bertlib.data.input_pipeline import Shard
 from bertlib.tasks.pretraining import dynamic_masking
-from bertlib.tasks.pretraining.pretraining_inputs import BatchSizes
-from bertlib.training import checkpoint_hook
+from bertlib.tasks.pretraining.training_batches import BatchSizes
 
 SIZES = BatchSizes(4, 12, 5)
 # 8 from half of the 5 steps on, rounded down.
@@ -85,29 +83,6 @@ def test_resumed_batches_are_those_of_a_whole_training(folder, first_step):
   for batch, expected in zip(resumed, whole[first_step:]):
     for name, array in batch.items():
       np.testing.assert_array_equal(array, expected[name], err_msg=name)
-
-
-@pytest.mark.train
-@pytest.mark.parametrize("by_file", [False, True])
-def test_traced_step_has_the_rows_of_all_processes(folder, by_file):
-  options = {"masking": MASKING}
-  if by_file:
-    counts = {"train-0": 20, "train-1": 13, "train-2": 9}
-    options["by_file"] = {
-      str(folder / f"{name}.tfrecord"): n for name, n in counts.items()
-    }
-  parts = []
-  for index in range(2):
-    params = {"batch_size": 4, "shard": Shard(index, 2)}
-    dataset = batches(folder, 0, **options)(params).skip(3).take(1)
-    parts += dataset.as_numpy_iterator()
-  traced = checkpoint_hook.batch_at(
-    batches(folder, 0, **options), {"batch_size": 4, "shard": Shard(0, 2)}, 3
-  )
-  for name in ("input_ids", "masked_lm_positions"):
-    np.testing.assert_array_equal(
-      np.concatenate([part[name] for part in parts]), traced[name]
-    )
 
 
 def flags(folder, output_dir, **changed):

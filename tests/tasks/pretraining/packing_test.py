@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pretraining_corpus import DOCUMENTS, Corpus, make
 
-from bertlib.tasks.pretraining import packing, pretraining_instances
+from bertlib.tasks.pretraining import pretraining_instances
 
 pytestmark = pytest.mark.unit
 
@@ -24,14 +24,14 @@ def test_each_sequence_is_in_one_row_that_has_room(
 ):
   num_masked = [data.draw(st.integers(0, min(4, n))) for n in lengths]
   arguments = lengths, num_masked, 20, max_predictions, max_sequences
-  rows = packing.assign_rows(*arguments)
+  rows = pretraining_instances.assign_rows(*arguments)
   numbers = [number for row in rows for number in row]
   assert sorted(numbers) == list(range(len(lengths)))
   for row in rows:
     assert 1 <= len(row) <= max_sequences
     assert sum(lengths[number] for number in row) <= 20
     assert sum(num_masked[number] for number in row) <= max_predictions
-  assert rows == packing.assign_rows(*arguments)
+  assert rows == pretraining_instances.assign_rows(*arguments)
 
 
 # Of distributions that allow to fill 0.985 of the rows.
@@ -50,7 +50,7 @@ def test_tokens_fill_the_rows(kind):
   draw = LENGTHS[kind]
   lengths = [min(max(draw(rng), 5), 128) for _ in range(5000)]
   masks = [round(0.15 * length) for length in lengths]
-  rows = packing.assign_rows(lengths, masks, 128, 22, 8)
+  rows = pretraining_instances.assign_rows(lengths, masks, 128, 22, 8)
   assert sum(lengths) / (128 * len(rows)) >= 0.98
 
 
