@@ -36,7 +36,7 @@ from bertlib.cli.steps import Steps
 from bertlib.data import vocabulary
 from bertlib.io import files, folder_lock, text_files
 from bertlib.reporting import receipts
-from bertlib.settings.pretraining_data import PretrainingDataSettings
+from bertlib.settings.pretraining_data import PretrainingDataSettings, Recipe
 from bertlib.tasks.pretraining import (
   pretraining_blocks,
   pretraining_instances,
@@ -106,24 +106,29 @@ def create(
 
 def setup(
   settings: PretrainingDataSettings, file_system: Any, step: Steps
-) -> tuple[pretraining_text.Recipe, list[str], list[str]]:
+) -> tuple[Recipe, list[str], list[str]]:
   """Finds the files of a run; checks everything but the text itself."""
-  with step("flags"):
-    recipe = make_recipe(settings)
+  recipe = settings.recipe
   with step("vocabulary"):
     tokenizer = load_tokenizer(recipe)
   with step("input"):
     inputs = file_system.find_files(files.split_names(settings.input_file))
   with step("output"):
     outputs = output_paths(settings)
-    check_overwriting(settings, recipe, inputs, outputs)
+    receipt_files = [
+      receipts.path_of(settings),
+      pretraining_blocks.receipt_file(outputs),
+    ]
+    files.check_outputs(
+      [*outputs, *receipt_files], [*inputs, recipe.vocab_file]
+    )
   if step.is_dry_run:
     with step("text"):
       check_text(recipe, tokenizer, inputs, file_system)
   return recipe, inputs, outputs
 
 
-def load_tokenizer(recipe: pretraining_text.Recipe):
+def load_tokenizer(recipe: Recipe):
   """Loads the tokenizer; warns of a vocabulary of the other casing."""
   tokenizer = pretraining_text.load_tokenizer(recipe)
   if vocabulary.has_enough_words(tokenizer.vocab):
@@ -131,19 +136,6 @@ def load_tokenizer(recipe: pretraining_text.Recipe):
     if problem:
       logging.warning("%s: %s", recipe.vocab_file, problem)
   return tokenizer
-
-
-def make_recipe(settings: PretrainingDataSettings) -> pretraining_text.Recipe:
-  """Creates the recipe from the flags."""
-  fields = [field.name for field in dataclasses.fields(pretraining_text.Recipe)]
-  values = option.values_of(settings)
-  return pretraining_text.Recipe(
-    **{name: values[name] for name in fields}
-    | {
-      "encoding": settings.text.codec.name,
-      "mask_split": tuple(settings.mask_split),
-    }
-  )
 
 
 def output_paths(settings: PretrainingDataSettings) -> list[str]:
@@ -154,29 +146,15 @@ def output_paths(settings: PretrainingDataSettings) -> list[str]:
   return [f"{names[0]}-{i:05}-of-{number:05}" for i in range(number)]
 
 
-def check_overwriting(
-  settings: PretrainingDataSettings,
-  recipe: pretraining_text.Recipe,
-  inputs: Iterable[str],
-  outputs: Sequence[str],
-) -> None:
-  """Refuses outputs or receipts that would overwrite inputs."""
-  receipt_files = [
-    receipts.path_of(settings),
-    pretraining_blocks.receipt_file(outputs),
-  ]
-  files.check_outputs([*outputs, *receipt_files], [*inputs, recipe.vocab_file])
-
-
 def write_in_memory(
-  recipe: pretraining_text.Recipe,
+  recipe: Recipe,
   input_files: Iterable[str],
   output_files: Sequence[str],
 ) -> collections.Counter[str]:
   """Creates the records of a corpus in memory, by one random generator."""
   tokenizer = pretraining_text.load_tokenizer(recipe)
   counts: collections.Counter[str] = collections.Counter()
-  lines = pretraining_text.read_corpus(input_files, recipe.text_encoding)
+  lines = pretraining_text.read_corpus(input_files, recipe.codec)
   rng = random.Random(recipe.random_seed)
   records: list[bytes] = []
   with terminal.progress(recipe.dupe_factor, "passes") as bar:
@@ -192,9 +170,7 @@ def write_in_memory(
   return counts
 
 
-def report(
-  counts: collections.Counter[str], recipe: pretraining_text.Recipe
-) -> None:
+def report(counts: collections.Counter[str], recipe: Recipe) -> None:
   """Logs the counts; warns of text unsuited for next sentence prediction."""
   if not counts:  # some runners of Apache Beam have none
     return
@@ -224,14 +200,14 @@ def report(
 
 
 def check_text(
-  recipe: pretraining_text.Recipe,
+  recipe: Recipe,
   tokenizer,
   inputs: Sequence[str],
   file_system: Any,
 ) -> None:
   """Creates one pass over the first lines, and reports on it."""
   lines = pretraining_text.read_corpus(
-    inputs, recipe.text_encoding, file_system.open_any
+    inputs, recipe.codec, file_system.open_any
   )
   recipe = dataclasses.replace(recipe, dupe_factor=1)
   counts: collections.Counter[str] = collections.Counter()
@@ -259,7 +235,7 @@ def create_training_instances(
   do_whole_word_mask: bool = False,
 ) -> list[TrainingInstance]:
   """Creates the instances of text files, shuffled; drops bytes of no UTF-8."""
-  recipe = pretraining_text.Recipe(
+  recipe = Recipe(
     vocab_file="",  # the tokenizer has it
     max_seq_length=max_seq_length,
     dupe_factor=dupe_factor,

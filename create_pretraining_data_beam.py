@@ -32,7 +32,7 @@ from bertlib.cli import app, option
 from bertlib.cli.errors import InputError
 from bertlib.data import tf_records
 from bertlib.io import files, text_files
-from bertlib.settings.pretraining_data import BeamDataSettings
+from bertlib.settings.pretraining_data import BeamDataSettings, Recipe
 from bertlib.tasks.pretraining import pretraining_blocks, pretraining_text
 
 try:
@@ -121,13 +121,13 @@ def _input_errors() -> Iterator[None]:
 
 def build(
   pipeline: beam.Pipeline,
-  recipe: pretraining_text.Recipe,
+  recipe: Recipe,
   input_files: Sequence[str],
   output_files: Sequence[str],
 ) -> None:
   """Adds the creation of records to a pipeline."""
   num_blocks = pretraining_blocks.count_blocks(
-    input_files, len(output_files), recipe.text_encoding, beam_files
+    input_files, len(output_files), recipe.codec, beam_files
   )
   with files.open_any(recipe.vocab_file, "rb") as file:
     # Part of the pipeline, since the file may not exist on workers.
@@ -147,13 +147,11 @@ def build(
 
 
 def _deal(
-  file: tuple[int, str], recipe: pretraining_text.Recipe, num_blocks: int
+  file: tuple[int, str], recipe: Recipe, num_blocks: int
 ) -> Iterator[tuple[int, tuple[int, int, bytes]]]:
   """Yields the documents of a file with their blocks and positions."""
   file_number, path = file
-  lines = text_files.read_utf8_lines(
-    path, recipe.text_encoding, beam_files.open_any
-  )
+  lines = text_files.read_utf8_lines(path, recipe.codec, beam_files.open_any)
   dealt = pretraining_blocks.deal_documents(
     lines, file_number, num_blocks, recipe.random_seed
   )
@@ -164,9 +162,7 @@ def _deal(
 class _MakeBlock(beam.DoFn):
   """Creates the records of a block, which are part of an output file."""
 
-  def __init__(
-    self, recipe: pretraining_text.Recipe, vocab: bytes, num_outputs: int
-  ):
+  def __init__(self, recipe: Recipe, vocab: bytes, num_outputs: int):
     self._recipe = recipe
     self._vocab = vocab
     self._num_outputs = num_outputs

@@ -21,8 +21,7 @@ import create_pretraining_data
 import tokenization
 from bertlib.cli.errors import InputError
 from bertlib.io import files, folder_lock
-from bertlib.tasks.pretraining import pretraining_text
-from bertlib.tasks.pretraining.pretraining_text import Recipe
+from bertlib.settings.pretraining_data import Recipe
 
 pytestmark = pytest.mark.unit
 
@@ -71,7 +70,7 @@ def assert_golden(paths, run):
 def test_records_equal_the_reference(name, tmp_path):
   run, inputs, vocab = golden_run(name)
   outputs = [str(tmp_path / output["file"]) for output in run["outputs"]]
-  recipe = Recipe(vocab, **run["flags"])
+  recipe = Recipe(vocab_file=vocab, **run["flags"])
   counts = create_pretraining_data.write_in_memory(recipe, inputs, outputs)
   assert_golden(outputs, run)
   for count, field in [
@@ -89,7 +88,7 @@ def test_records_equal_the_reference(name, tmp_path):
 def test_instances_written_by_a_caller_equal_the_reference(name, tmp_path):
   run, inputs, vocab = golden_run(name)
   outputs = [str(tmp_path / output["file"]) for output in run["outputs"]]
-  recipe = Recipe(vocab, **run["flags"])
+  recipe = Recipe(vocab_file=vocab, **run["flags"])
   tokenizer = tokenization.FullTokenizer(vocab, recipe.do_lower_case)
   instances = create_pretraining_data.create_training_instances(
     inputs,
@@ -256,8 +255,8 @@ def test_records_do_not_depend_on_the_encoding(tmp_path, vocab_file):
   found = set()
   for encoding in ("utf-8", "utf-8-sig", "utf-16", "gb18030"):
     (tmp_path / "text").write_bytes(text.encode(encoding))
-    recipe = pretraining_text.Recipe(
-      str(vocab_file), dupe_factor=2, encoding=encoding
+    recipe = Recipe(
+      vocab_file=str(vocab_file), dupe_factor=2, encoding=encoding
     )
     files = [str(tmp_path / "text")], [str(tmp_path / "out")]
     create_pretraining_data.write_in_memory(recipe, *files)
@@ -290,7 +289,7 @@ def test_vocabulary_of_the_other_casing_logs_a_warning(tmp_path, caplog):
   for do_lower_case, num_warnings in ((True, 0), (False, 1)):
     caplog.clear()
     create_pretraining_data.load_tokenizer(
-      Recipe(str(vocab), do_lower_case=do_lower_case)
+      Recipe(vocab_file=str(vocab), do_lower_case=do_lower_case)
     )
     assert caplog.text.count("is uncased") == num_warnings
 

@@ -224,16 +224,11 @@ class PretrainingSettings(TrainingSettings):
     """Refuses an action without its file, and steps or masks that cannot be."""
     run, steps = self.run, self.num_train_steps
     super().check()
-    check_masking(self, self.model.max_seq_length)
-    if self.pack and self.shard_by == "file":
+    check_masking(self, self.model.max_seq_length, self.given)
+    if self.pack and (self.shard_by == "file" or self.train_batch_size_end):
       raise InputError(
-        "--pack: packs what all workers read. Give --shard_by=record, or make"
+        "--pack: not with --shard_by=file or --train_batch_size_end. Make"
         " packed records by create_pretraining_data.py --pack"
-      )
-    if self.pack and self.train_batch_size_end:
-      raise InputError(
-        "--train_batch_size_end: not with --pack. Make packed records by"
-        " create_pretraining_data.py --pack, whose batches may grow"
       )
     self._check_budget()
     self._check_batch_sizes()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import Any
 
 from bertlib.cli import option
@@ -38,7 +38,7 @@ def mask_split_flag(needs: str = "") -> Any:
   )
 
 
-def check_masking(settings: Any, length: int) -> None:
+def check_masking(settings: Any, length: int, given: Set[str]) -> None:
   """Refuses masks that sequences of `length` cannot have."""
   split = settings.mask_split
   if len(split) != 3 or not any(split):
@@ -47,7 +47,7 @@ def check_masking(settings: Any, length: int) -> None:
       " those of [MASK], random and unchanged tokens, such as 80,10,10"
     )
   masks = settings.max_predictions_per_seq
-  if masks > length and "max_predictions_per_seq" in settings.given:
+  if masks > length and "max_predictions_per_seq" in given:
     raise InputError(
       f"--max_predictions_per_seq={masks}: more masked tokens than a sequence"
       f" has tokens, --max_seq_length={length}. Give fewer; typical is"
@@ -66,37 +66,9 @@ def max_sequences_flag() -> Any:
 
 
 @dataclasses.dataclass(frozen=True)
-class PretrainingDataSettings(RecordedSettings):
-  """Flags of create_pretraining_data.py."""
+class Recipe(TextSettings):
+  """Flags that determine the records of a text."""
 
-  REQUIRED = ("input_file", "output_file", "vocab_file")
-  EXAMPLE = (
-    "python create_pretraining_data.py --input_file=text.txt"
-    " --vocab_file=vocab.txt --output_file=data.tfrecord"
-  )
-  SECTION = "data"
-
-  input_file: str | None = option.path(
-    None,
-    "Text files, plain or .gz: names or glob patterns, separated by commas. One"
-    " sentence per line, a blank line between documents.",
-    basic=True,
-  )
-  output_file: str | None = option.path(
-    None,
-    "TFRecord files to write, separated by commas.",
-    section="output",
-    basic=True,
-    is_output=True,
-  )
-  num_shards: int = option.integer(
-    0,
-    "Number of files to split a single --output_file into, named"
-    " NAME-00000-of-00010 and so on. 0 writes --output_file itself.",
-    SHARDS,
-    section="output",
-    basic=True,
-  )
   vocab_file: str | None = option.path(
     None,
     "Vocabulary file with one WordPiece per line.",
@@ -188,6 +160,41 @@ class PretrainingDataSettings(RecordedSettings):
     " line, to split it into sentences. If empty, the text has one sentence per"
     " line.",
   )
+
+
+@dataclasses.dataclass(frozen=True)
+class PretrainingDataSettings(RecordedSettings):
+  """Flags of create_pretraining_data.py."""
+
+  REQUIRED = ("input_file", "output_file", "vocab_file")
+  EXAMPLE = (
+    "python create_pretraining_data.py --input_file=text.txt"
+    " --vocab_file=vocab.txt --output_file=data.tfrecord"
+  )
+  SECTION = "data"
+
+  input_file: str | None = option.path(
+    None,
+    "Text files, plain or .gz: names or glob patterns, separated by commas. One"
+    " sentence per line, a blank line between documents.",
+    basic=True,
+  )
+  output_file: str | None = option.path(
+    None,
+    "TFRecord files to write, separated by commas.",
+    section="output",
+    basic=True,
+    is_output=True,
+  )
+  num_shards: int = option.integer(
+    0,
+    "Number of files to split a single --output_file into, named"
+    " NAME-00000-of-00010 and so on. 0 writes --output_file itself.",
+    SHARDS,
+    section="output",
+    basic=True,
+  )
+  recipe: Recipe = option.group(Recipe)
   num_workers: int = option.integer(
     0,
     "Number of processes that work on blocks of the text, for a corpus of any"
@@ -197,7 +204,6 @@ class PretrainingDataSettings(RecordedSettings):
     section="devices",
     basic=True,
   )
-  text: TextSettings = option.group(TextSettings)
   receipt: ReceiptSettings = option.group(ReceiptSettings)
   given: frozenset[str] = frozenset()  # flags on the command line
 
@@ -208,10 +214,11 @@ class PretrainingDataSettings(RecordedSettings):
 
   def check(self) -> None:
     """Refuses sequences without room, and flags that need another."""
-    check_masking(self, self.max_seq_length)
-    if self.segments == "pairs" and self.max_seq_length < 5:
+    length = self.recipe.max_seq_length
+    check_masking(self.recipe, length, self.given)
+    if self.recipe.segments == "pairs" and length < 5:
       raise InputError(
-        f"--max_seq_length={self.max_seq_length}: too short for a pair of"
+        f"--max_seq_length={length}: too short for a pair of"
         " segments with [CLS] and two [SEP]. Give at least 5"
       )
     names = files.split_names(self.output_file)

@@ -58,7 +58,7 @@ def dry_run(world, capsys, monkeypatch):
 def test_all_steps_of_a_valid_run_pass(dry_run, script, more):
   found, error = dry_run(script, *more)
   assert {status for status, *_ in found.values()} == {"pass"}
-  assert len(found) >= 5 and error is None
+  assert len(found) > 3 and error is None
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,7 @@ from bertlib.cli.errors import InputError
 from bertlib.data import tf_records, workers
 from bertlib.io import files, json_files, text_files
 from bertlib.io.files import atomic_write, exists, open_any, size_and_mtime
+from bertlib.settings.pretraining_data import Recipe
 from bertlib.tasks.pretraining import pretraining_instances, pretraining_text
 
 # Bytes of text per block. A process holds one block at a time, in about ten
@@ -91,7 +92,7 @@ def _raw_documents(lines: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def create_block_records(
-  recipe: pretraining_text.Recipe,
+  recipe: Recipe,
   tokenizer,
   block: int,
   lines: Iterable[bytes],
@@ -124,7 +125,7 @@ class BlockRun:
   # of its text, then the second, so that copies of a text are far apart.
   def __init__(
     self,
-    recipe: pretraining_text.Recipe,
+    recipe: Recipe,
     input_files: Sequence[str],
     output_files: list[str],
   ):
@@ -133,7 +134,7 @@ class BlockRun:
     self._input_files = input_files
     self._output_files = output_files
     self._num_blocks = count_blocks(
-      input_files, len(output_files), recipe.text_encoding
+      input_files, len(output_files), recipe.codec
     )
     self._receipt_file = receipt_file(output_files)
     self._receipt = self._read_receipt()
@@ -223,7 +224,7 @@ class BlockRun:
     with terminal.progress(len(self._input_files), "files") as bar:
       for number, path in enumerate(self._input_files):
         for block, document in deal_documents(
-          text_files.read_utf8_lines(path, self._recipe.text_encoding),
+          text_files.read_utf8_lines(path, self._recipe.codec),
           number,
           self._num_blocks,
           self._recipe.random_seed,
@@ -319,7 +320,7 @@ def _records_file(folder: str, block: int) -> str:
 
 
 def _make_block(
-  recipe: pretraining_text.Recipe, folder: str, stop, block: int
+  recipe: Recipe, folder: str, stop, block: int
 ) -> tuple[dict[str, int], list[int]]:
   """Writes a block's records; returns counts, and bytes of each pass."""
   # `stop` is shared, and set when the run ends early.

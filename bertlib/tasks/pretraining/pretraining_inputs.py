@@ -13,7 +13,6 @@ from google.protobuf.message import DecodeError
 
 import modeling
 from bertlib.checkpoints import loading
-from bertlib.cli import option
 from bertlib.cli.errors import InputError
 from bertlib.data import input_pipeline, prefetch, record_check, tf_records
 from bertlib.io.files import find_files, split_names
@@ -289,22 +288,6 @@ def read_lines(run: Run) -> list[fill_mask.Line]:
   if any(max(line.encoded.segment_ids) for line in lines):
     loading.check_has_segments(config, settings.model.bert_config_file)
   return lines
-
-
-def check_vocabulary(run: Run) -> None:
-  """Refuses --remask and --do_predict without [MASK] in the vocabulary."""
-  values = option.values_of(run.settings)
-  uses = [name for name in ("remask", "do_predict") if values[name]]
-  if not uses:
-    return
-  if not run.tokenizer:
-    raise InputError(f"--vocab_file is needed with --{uses[0]}")
-  if "[MASK]" not in run.tokenizer.vocab:
-    vocab_file = run.settings.model.vocab_file
-    raise InputError(
-      f"{vocab_file}: has no [MASK], which --{uses[0]} needs. Give another"
-      " --vocab_file"
-    )
 
 
 # Of a dry run

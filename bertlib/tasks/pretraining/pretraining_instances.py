@@ -15,12 +15,9 @@ from typing import Any
 
 import tokenization
 from bertlib.data import tf_records
+from bertlib.settings.pretraining_data import Recipe
 from bertlib.tasks.pretraining.masking import create_masked_lm_predictions
-from bertlib.tasks.pretraining.pretraining_text import (
-  Document,
-  Recipe,
-  read_documents,
-)
+from bertlib.tasks.pretraining.pretraining_text import Document, read_documents
 
 # Key of counts: random next sentences of a corpus with a single document.
 SAME_DOCUMENT = "random next sentences from the same document"
