@@ -26,7 +26,6 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
 
 from absl import logging
 
@@ -228,17 +227,6 @@ def insert_words(
   return entries, pieces
 
 
-# Adding words to a checkpoint
-
-
-def read_config(path: str) -> dict[str, Any]:
-  """Reads a `bert_config.json`, including unknown keys."""
-  config = json_files.read(path, {"vocab_size": int})
-  if config["vocab_size"] < 1:
-    raise InputError(f"{path}: vocab_size is {config['vocab_size']}. Fix it")
-  return config
-
-
 # The command line
 
 
@@ -313,7 +301,9 @@ def _learn(settings: VocabularySettings, lines: Iterable[str]) -> None:
 
 def _add(settings: VocabularySettings, lines: Iterable[str]) -> None:
   has_model = bool(settings.init_checkpoint)
-  config = read_config(settings.bert_config_file) if has_model else {}
+  config = {}
+  if has_model:
+    config = json_files.read(settings.bert_config_file, {"vocab_size": int})
   vocab = read_vocab(
     settings.vocab_file, settings.do_lower_case, config.get("vocab_size")
   )

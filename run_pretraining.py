@@ -38,6 +38,7 @@ from bertlib.tasks.pretraining import (
   fill_mask,
   pretraining_inputs,
   pretraining_instances,
+  pretraining_text,
   training_batches,
 )
 from bertlib.tasks.pretraining.record import RECORD
@@ -442,7 +443,9 @@ def prepare(
     settings = resolve.complete(asked)
   with step("run"):
     run = lifecycle.setup(settings, make_task(settings), step)
-    pretraining_inputs.check_vocabulary(run)
+    if run.task.needs_vocabulary:
+      vocab_file = settings.model.vocab_file
+      pretraining_text.check_has_mask(vocab_file, run.tokenizer.vocab)
     if settings.run.do_train:
       budget.check(read_budget(settings), run.start.last, run.on_tpu)
       training_batches.check_same_packing(settings.pack, run.start.last)
@@ -450,7 +453,11 @@ def prepare(
     data = pretraining_inputs.find_data(run)
     pretraining_inputs.check_packing(run, data)
   with step("output"):
-    check_output(settings, data)
+    lifecycle.check_output_dir(
+      settings,
+      ["predictions*"],
+      [*data.num_records, settings.predict_file],
+    )
   plan = lifecycle.check_start(run, step)
   if settings.train_batch_size_end:
     with step("batch sizes"):
@@ -501,7 +508,7 @@ def make_task(settings: PretrainingSettings) -> Task:
       None if read_budget(settings) else settings.num_warmup_steps
     ),
     never_split=["[MASK]"],
-    needs_vocabulary=False,
+    needs_vocabulary=settings.remask or settings.run.do_predict,
   )
 
 
@@ -539,15 +546,6 @@ def check_batch_sizes(run: Run, plan: step_plan.Plan | None) -> None:
       f" into {num_parts} parts, the micro-batches of all replicas. Give a"
       " multiple of that"
     )
-
-
-def check_output(
-  settings: PretrainingSettings, data: pretraining_inputs.Data
-) -> None:
-  """Refuses an --output_dir in which data would be overwritten."""
-  lifecycle.check_output_dir(
-    settings, ["predictions*"], [*data.num_records, settings.predict_file]
-  )
 
 
 # Training, evaluation, prediction

@@ -346,7 +346,7 @@ def test_workers_read_their_rows_of_a_packed_batch(folder):
 @pytest.mark.parametrize(
   ("changed", "words"),
   [
-    ({"shard_by": "file"}, "--pack: packs what all workers read."),
+    ({"shard_by": "file"}, "--pack: not with --shard_by=file"),
     ({"input_file": "{}/packed-*.tfrecord"}, "{}/packed-0.tfrecord has packed"),
     (
       {"input_file": "{0}/packed-0*,{0}/single*"}

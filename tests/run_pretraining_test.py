@@ -6,7 +6,6 @@ import random
 import re
 import shutil
 
-import absl.flags
 import commands
 import numpy as np
 import pytest
@@ -16,7 +15,6 @@ import tensorflow as tf_v2
 import tensorflow.compat.v1 as tf
 import tiny_model
 import trained_models
-from absl.testing import flagsaver
 from pretraining_corpus import assert_share, read_file
 from reference_data import read_jsonl
 from scipy import special
@@ -40,11 +38,8 @@ import optimization
 import run_pretraining
 import tokenization
 from bertlib.checkpoints import checkpoint_writer, initialize
-from bertlib.cli import option
 from bertlib.cli.errors import InputError
 from bertlib.data import input_pipeline, model_inputs, tf_records
-from bertlib.hardware.devices import Devices
-from bertlib.settings.pretraining import PretrainingSettings
 from bertlib.tasks.classification import classification_records
 from bertlib.tasks.pretraining import (
   dynamic_masking,
@@ -53,8 +48,6 @@ from bertlib.tasks.pretraining import (
   pretraining_inputs,
   pretraining_instances,
 )
-from bertlib.training import lifecycle
-from bertlib.training.task import Run
 
 pytestmark = pytest.mark.graph
 
@@ -163,25 +156,6 @@ def test_a_decoded_record_has_int32(place):
   assert decoded["masked_lm_weights"].dtype == tf.float32
   assert decoded["input_ids"].dtype == tf.int32
   assert decoded["input_ids"][0] == CLS
-
-
-def test_input_files_set_from_python_are_split_at_commas(place):
-  files = [str(place / "train-1.tfrecord"), str(place / "held_out.tfrecord")]
-  flag_values = absl.flags.FLAGS
-  with commands.in_process(run_pretraining), flagsaver.flagsaver():
-    flag_values(
-      ["run_pretraining.py", *flags(place, input_file="", do_train=True)]
-    )
-    flag_values.input_file = ", ".join(files)
-    settings = option.from_flags(PretrainingSettings)
-    task = run_pretraining.make_task(settings)
-    selection = lifecycle.read_selection(settings.run, task.metrics)
-    devices = Devices(settings.devices)
-    data = pretraining_inputs.find_data(
-      Run(settings, devices, task, CONFIG, None, None, selection)
-    )
-  assert data.train_files == files
-  assert list(data.num_records.values()) == [13, 10]
 
 
 # A run
@@ -996,7 +970,7 @@ def test_the_masked_lm_alone_trains_on_records_of_both_kinds(
 
 def test_new_masks_without_a_vocabulary(place):
   line = refuse(place, "--do_train", "--remask")
-  assert "--vocab_file is needed with --remask" in line
+  assert "--vocab_file is empty; name a vocab.txt" in line
 
 
 def test_a_checkpoint_without_the_masked_lm(place):

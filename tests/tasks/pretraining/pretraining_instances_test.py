@@ -69,33 +69,17 @@ def test_line_ends_invalid_bytes_and_extra_blank_lines_do_not_matter(
 LONG = Corpus([[[1, 2, 3]] * 30])
 
 
-def test_truncated_sentences_keep_their_beginning(vocab_file):
-  (whole,), _ = read(LONG.lines, vocab_file)
-  (truncated,), counts = read(LONG.lines, vocab_file, truncate_prob=1)
-  assert counts["sentences truncated"] == len(truncated) == 30
-  for before, after in zip(whole, truncated):
-    assert 0 < len(after) < len(before)
-    assert after == before[: len(after)]
-  assert {len(sentence) for sentence in truncated} == {1, 2, 3, 4, 5}
-
-
-def test_truncate_prob_is_the_fraction_of_sentences_truncated(vocab_file):
-  lines = LONG.lines * 20
-  whole, _ = read(lines, vocab_file)
-  truncated, counts = read(lines, vocab_file, truncate_prob=0.3)
-  differ = sum(
-    before != after
-    for documents in zip(whole, truncated)
-    for before, after in zip(*documents)
-  )
-  assert counts["sentences truncated"] == differ
-  assert_share(differ, 600, 0.3)
-
-
-def test_a_sentence_of_one_piece_is_not_truncated(vocab_file):
-  documents, counts = read([b"w0000\n"], vocab_file, truncate_prob=1)
-  assert documents == [[["w0000"]]]
-  assert not counts["sentences truncated"]
+def test_a_fraction_of_the_sentences_keeps_only_its_beginning(vocab_file):
+  lines = [*LONG.lines * 20, *[b"w0000\n"] * 100]
+  (*whole, short), _ = read(lines, vocab_file)
+  (*truncated, same), counts = read(lines, vocab_file, truncate_prob=0.3)
+  assert same == short  # of one piece
+  num_truncated = 0
+  for before, after in zip(chain(*whole), chain(*truncated)):
+    assert after and after == before[: len(after)]
+    num_truncated += len(after) < len(before)
+  assert counts["sentences truncated"] == num_truncated
+  assert_share(num_truncated, 600, 0.3)
 
 
 def test_running_text_is_split_into_sentences(vocab_file):
