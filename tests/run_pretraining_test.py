@@ -37,7 +37,7 @@ import modeling
 import optimization
 import run_pretraining
 import tokenization
-from bertlib.checkpoints import checkpoint_writer, initialize
+from bertlib.checkpoints import initialize
 from bertlib.cli.errors import InputError
 from bertlib.data import input_pipeline, model_inputs, tf_records
 from bertlib.tasks.classification import classification_records
@@ -843,38 +843,6 @@ def test_pairs_get_the_probability_that_the_second_text_is_next(trained):
 
 
 @pytest.mark.process
-def test_without_its_head_the_next_sentence_is_not_predicted(
-  place, trained, tmp_path
-):
-  variables = {
-    name: value
-    for name, value in run_outputs.read_variables(trained.folder).items()
-    if name.startswith(("bert/", "cls/predictions/")) and "adam" not in name
-  }
-  path = str(tmp_path / "bert_model.ckpt")
-  checkpoint_writer.write_variables(path, variables)
-  pretrain(
-    place,
-    "--do_predict",
-    input_file=None,
-    vocab_file=place / "vocab.txt",
-    init_checkpoint=path,
-    output_dir=tmp_path / "out",
-    predict_file=trained.folder.parent / "texts.txt",
-    top_k=3,
-  )
-  expected = read_jsonl(trained.folder / "predictions.jsonl")
-  found = read_jsonl(tmp_path / "out" / "predictions.jsonl")
-  assert len(found) == len(expected)
-  for line, other in zip(found, expected):
-    other.pop("is_next_probability", None)
-    # Not bit for bit: the graph without the head is another one.
-    values = (of.pop("pseudo_perplexity", None) or 0 for of in (line, other))
-    np.testing.assert_allclose(*values, rtol=1e-6)
-    assert line == other
-
-
-@pytest.mark.process
 def test_the_vocabulary_is_that_of_the_folder(place, trained, tmp_path):
   folder = shutil.copytree(trained.folder, tmp_path / "trained")
   before = read_jsonl(trained.folder / "predictions.jsonl")
@@ -944,10 +912,14 @@ def test_the_masked_lm_alone_trains_on_records_of_both_kinds(
   place, without_pairs, tmp_path
 ):
   output_dir = tmp_path / "out"
+  (tmp_path / "lines").write_text("the [MASK] ||| ran\n")
   pretrain(
     place,
     "--do_train",
     "--do_eval",
+    "--do_predict",
+    predict_file=tmp_path / "lines",
+    vocab_file=place / "vocab.txt",
     input_file=f"{without_pairs},{place}/train-0*",
     eval_input_file=place / "held_out.tfrecord",
     eval_batch_size=10,  # all records
@@ -959,6 +931,8 @@ def test_the_masked_lm_alone_trains_on_records_of_both_kinds(
   scores = {"masked_lm_accuracy", "masked_lm_loss"}
   assert set(results) == {"global_step", "loss", *scores}
   assert results["loss"] == pytest.approx(results["masked_lm_loss"], abs=1e-5)
+  (line,) = read_jsonl(output_dir / "predictions.jsonl")
+  assert set(line) == {"text", "masks"}
   weights = run_outputs.read_variables(output_dir)
   assert not [name for name in weights if "seq_relationship" in name]
   export = f"--model_dir={output_dir}", f"--export_dir={tmp_path / 'export'}"

@@ -435,12 +435,6 @@ def test_sequences_of_documents_cross_their_borders(
     )
 
 
-def test_records_without_pairs_name_their_objective(vocab_file):
-  records, _ = make(Corpus(LARGE), vocab_file, segments="documents")
-  assert all("objective" in record for record in records)
-  assert "objective" not in make(Corpus(LARGE), vocab_file)[0][0]
-
-
 def spans_of(positions):
   """Lengths of runs of consecutive positions."""
   lengths = []
