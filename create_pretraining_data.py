@@ -23,20 +23,20 @@ if __name__ == "__main__":  # Check flags before slow imports.
 
 import collections
 import dataclasses
-import os
+import itertools
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from absl import flags, logging
 
-from bertlib.cli import app, option, steps, terminal
+from bertlib.cli import app, option, terminal
 from bertlib.cli.errors import InputError
 from bertlib.cli.steps import Steps
 from bertlib.data import vocabulary
 from bertlib.io import files, folder_lock, text_files
-from bertlib.reporting import doctor, receipts
-from bertlib.settings.pretraining_data import PretrainingDataSettings
+from bertlib.reporting import receipts
+from bertlib.settings.pretraining_data import PretrainingDataSettings, Recipe
 from bertlib.tasks.pretraining import (
   pretraining_blocks,
   pretraining_instances,
@@ -66,8 +66,27 @@ def define_flags(required: bool = True) -> None:
 def main(_) -> None:
   """Creates the records of --input_file."""
   settings = option.from_flags(PretrainingDataSettings)
-  with receipts.begin(__file__, settings) as (receipt, step):
-    recipe, inputs, outputs = setup(settings, step=step)
+
+  def make_records(*arguments):
+    if not settings.num_workers:
+      return write_in_memory(*arguments)
+    return pretraining_blocks.BlockRun(*arguments).run(settings.num_workers)
+
+  create(__file__, settings, make_records)
+
+
+def create(
+  script: str,
+  settings: PretrainingDataSettings,
+  # Writes the records of a recipe and of input files to output files; returns
+  # the counts.
+  make_records: Callable[..., collections.Counter[str]],
+  # Module with `find_files`, `open_any`, `size_and_mtime`, such as `files`.
+  file_system: Any = files,
+) -> None:
+  """Creates the records of --input_file, and their receipt."""
+  with receipts.begin(script, settings, file_system) as (receipt, step):
+    recipe, inputs, outputs = setup(settings, file_system, step)
   if step.is_dry_run:
     return
   receipt.start(settings, inputs)
@@ -75,42 +94,41 @@ def main(_) -> None:
   # Shards of one name are made by one run.
   names = files.split_names(settings.output_file)
   with files.folders_for(outputs), folder_lock.lock_files(names):
-    if settings.num_workers:
-      run = pretraining_blocks.BlockRun(recipe, inputs, outputs)
-      counts = run.run(settings.num_workers)
-    else:
-      counts = write_in_memory(recipe, inputs, outputs)
-  report(counts)
-  logging.info("%d records in %s", counts["records"], ", ".join(outputs[:10]))
-  hashes = [file["sha256"] for file in receipts.fingerprints(outputs)]
+    counts = make_records(recipe, inputs, outputs)
+  report(counts, recipe)
+  logging.info("Records in %s", ", ".join(outputs[:10]))
+  hashes = [
+    file["sha256"]
+    for file in receipts.fingerprints(outputs, file_system.open_any)
+  ]
   receipt.finish({**counts, "sha256": hashes})
 
 
 def setup(
-  settings: PretrainingDataSettings,
-  # Module with `find_files`, `open_any`, `size_and_mtime`, such as `files`.
-  file_system: Any = files,
-  step: Steps = steps.RUN,
-) -> tuple[pretraining_text.Recipe, list[str], list[str]]:
+  settings: PretrainingDataSettings, file_system: Any, step: Steps
+) -> tuple[Recipe, list[str], list[str]]:
   """Finds the files of a run; checks everything but the text itself."""
-  with step("flags"):
-    recipe = make_recipe(settings)
+  recipe = settings.recipe
   with step("vocabulary"):
     tokenizer = load_tokenizer(recipe)
   with step("input"):
     inputs = file_system.find_files(files.split_names(settings.input_file))
   with step("output"):
     outputs = output_paths(settings)
-    check_overwriting(settings, recipe, inputs, outputs)
+    receipt_files = [
+      receipts.path_of(settings),
+      pretraining_blocks.receipt_file(outputs),
+    ]
+    files.check_outputs(
+      [*outputs, *receipt_files], [*inputs, recipe.vocab_file]
+    )
   if step.is_dry_run:
     with step("text"):
-      num_bytes = check_text(recipe, tokenizer, inputs, file_system)
-    with step("disk"):
-      check_disk(recipe, num_bytes, outputs)
+      check_text(recipe, tokenizer, inputs, file_system)
   return recipe, inputs, outputs
 
 
-def load_tokenizer(recipe: pretraining_text.Recipe):
+def load_tokenizer(recipe: Recipe):
   """Loads the tokenizer; warns of a vocabulary of the other casing."""
   tokenizer = pretraining_text.load_tokenizer(recipe)
   if vocabulary.has_enough_words(tokenizer.vocab):
@@ -118,19 +136,6 @@ def load_tokenizer(recipe: pretraining_text.Recipe):
     if problem:
       logging.warning("%s: %s", recipe.vocab_file, problem)
   return tokenizer
-
-
-def make_recipe(settings: PretrainingDataSettings) -> pretraining_text.Recipe:
-  """Creates the recipe from the flags."""
-  fields = [field.name for field in dataclasses.fields(pretraining_text.Recipe)]
-  values = option.values_of(settings)
-  return pretraining_text.Recipe(
-    **{name: values[name] for name in fields}
-    | {
-      "encoding": settings.text.codec.name,
-      "mask_split": tuple(settings.mask_split),
-    }
-  )
 
 
 def output_paths(settings: PretrainingDataSettings) -> list[str]:
@@ -141,29 +146,15 @@ def output_paths(settings: PretrainingDataSettings) -> list[str]:
   return [f"{names[0]}-{i:05}-of-{number:05}" for i in range(number)]
 
 
-def check_overwriting(
-  settings: PretrainingDataSettings,
-  recipe: pretraining_text.Recipe,
-  inputs: Iterable[str],
-  outputs: Sequence[str],
-) -> None:
-  """Refuses outputs or receipts that would overwrite inputs."""
-  receipt_files = [
-    receipts.path_of(settings),
-    pretraining_blocks.receipt_file(outputs),
-  ]
-  files.check_outputs([*outputs, *receipt_files], [*inputs, recipe.vocab_file])
-
-
 def write_in_memory(
-  recipe: pretraining_text.Recipe,
+  recipe: Recipe,
   input_files: Iterable[str],
   output_files: Sequence[str],
 ) -> collections.Counter[str]:
   """Creates the records of a corpus in memory, by one random generator."""
   tokenizer = pretraining_text.load_tokenizer(recipe)
   counts: collections.Counter[str] = collections.Counter()
-  lines = pretraining_text.read_corpus(input_files, recipe.text_encoding)
+  lines = pretraining_text.read_corpus(input_files, recipe.codec)
   rng = random.Random(recipe.random_seed)
   records: list[bytes] = []
   with terminal.progress(recipe.dupe_factor, "passes") as bar:
@@ -179,11 +170,17 @@ def write_in_memory(
   return counts
 
 
-def report(counts: collections.Counter[str]) -> None:
+def report(counts: collections.Counter[str], recipe: Recipe) -> None:
   """Logs the counts; warns of text unsuited for next sentence prediction."""
+  if not counts:  # some runners of Apache Beam have none
+    return
   for name, count in counts.items():
     logging.info("  %s: %d", name, count)
-  report_packing(counts)
+  num_positions = counts["records"] * recipe.max_seq_length
+  logging.info(
+    "Tokens fill %.3f of the records; the rest is padding",
+    counts["tokens"] / num_positions,
+  )
   same = counts[pretraining_instances.SAME_DOCUMENT]
   if same > counts["random next sentences"] / 10:
     logging.warning(
@@ -193,8 +190,7 @@ def report(counts: collections.Counter[str]) -> None:
       counts["random next sentences"],
     )
   num_single = counts["documents of one sentence"]
-  has_pairs = "random next sentences" in counts
-  if has_pairs and num_single > counts["documents"] / 2:
+  if recipe.segments == "pairs" and num_single > counts["documents"] / 2:
     logging.warning(
       "%d of %d documents have only one sentence, which never has a true next"
       " sentence: is there a blank line after every sentence?",
@@ -203,91 +199,25 @@ def report(counts: collections.Counter[str]) -> None:
     )
 
 
-def report_packing(counts: collections.Counter[str]) -> None:
-  """Logs the share of packed rows that holds tokens; warns of short rows."""
-  num_slots = counts[pretraining_instances.SLOTS]
-  if not num_slots:
-    return
-  length = num_slots // counts["records"]
-  logging.info(
-    "Packing: tokens fill %.3f of the rows; without packing, %.3f",
-    counts["tokens"] / num_slots,
-    counts["tokens"] / (counts["sequences"] * length),
-  )
-  num_rows = counts[pretraining_instances.SHORT_ROWS]
-  num_free = num_rows * length - counts[pretraining_instances.SHORT_ROW_TOKENS]
-  if num_free > num_slots / 50:
-    most = max(
-      size for size in range(1, length) if counts[f"rows of {size} sequences"]
-    )
-    needed = -(-most * num_rows * length // (num_rows * length - num_free))
-    logging.warning(
-      "--max_sequences_per_row=%d: too small for these texts, %d rows with %d"
-      " free positions have room for more sequences. Give %d",
-      most,
-      num_rows,
-      num_free,
-      needed,
-    )
-
-
-# Of a dry run
-
-
 def check_text(
-  recipe: pretraining_text.Recipe,
+  recipe: Recipe,
   tokenizer,
   inputs: Sequence[str],
   file_system: Any,
-  max_bytes: int = 2**27,  # of text that is read
-) -> int:
-  """Reads text, warns if it is unsuited, and returns the bytes of all of it."""
-  sample: list[bytes] = []
-  num_read = 0
-  for line in pretraining_text.read_corpus(
-    inputs, recipe.text_encoding, file_system.open_any
-  ):
-    num_read += len(line)
-    if len(sample) < 5000:
-      sample.append(line)
-    if num_read > max_bytes:
-      break
-  documents = pretraining_text.read_documents(
-    sample, tokenizer, random.Random(0), split_sentences=recipe.split_sentences
-  )
-  if not documents:
-    raise InputError("--input_file: there is no text in it")
-  logging.info(
-    "%.1f MB read; %d lines contain %d documents",
-    num_read / 1e6,
-    len(sample),
-    len(documents),
-  )
-  # Next sentence prediction needs documents of several sentences.
-  num_single = sum(len(document) == 1 for document in documents)
-  has_pairs = recipe.segments == "pairs"
-  if has_pairs and num_single > len(documents) / 2:
-    logging.warning(
-      "%d documents have only one sentence: is there a blank line after every"
-      " sentence?",
-      num_single,
-    )
-  if has_pairs and len(documents) == 1:
-    logging.warning("is there a blank line between documents?")
-  sizes = [file_system.size_and_mtime(path)[0] for path in inputs]
-  return max(num_read, sum(sizes))
-
-
-def check_disk(
-  recipe: pretraining_text.Recipe, num_bytes: int, outputs: Sequence[str]
 ) -> None:
-  """Refuses an output folder with too little disk space for the records."""
-  # A token is about four characters of text and five bytes of a record.
-  record_bytes = 5 * recipe.max_seq_length + 10 * recipe.max_predictions_per_seq
-  num_records = recipe.dupe_factor * num_bytes / 4 / recipe.max_seq_length
-  doctor.check_disk(
-    os.path.dirname(outputs[0]) or ".", int(num_records * record_bytes)
+  """Creates one pass over the first lines, and reports on it."""
+  lines = pretraining_text.read_corpus(
+    inputs, recipe.codec, file_system.open_any
   )
+  recipe = dataclasses.replace(recipe, dupe_factor=1)
+  counts: collections.Counter[str] = collections.Counter()
+  for _ in pretraining_instances.create_records(
+    recipe, tokenizer, itertools.islice(lines, 5000), random.Random(0), counts
+  ):
+    pass
+  if not counts["records"]:
+    raise InputError("--input_file: there is no text in it")
+  report(counts, recipe)
 
 
 # Names of google-research/bert that only other programs use
@@ -305,7 +235,7 @@ def create_training_instances(
   do_whole_word_mask: bool = False,
 ) -> list[TrainingInstance]:
   """Creates the instances of text files, shuffled; drops bytes of no UTF-8."""
-  recipe = pretraining_text.Recipe(
+  recipe = Recipe(
     vocab_file="",  # the tokenizer has it
     max_seq_length=max_seq_length,
     dupe_factor=dupe_factor,

@@ -27,15 +27,12 @@ import re
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 
-from absl import logging
-
 import create_pretraining_data
 from bertlib.cli import app, option
 from bertlib.cli.errors import InputError
 from bertlib.data import tf_records
-from bertlib.io import files, folder_lock, text_files
-from bertlib.reporting import receipts
-from bertlib.settings.pretraining_data import BeamDataSettings
+from bertlib.io import files, text_files
+from bertlib.settings.pretraining_data import BeamDataSettings, Recipe
 from bertlib.tasks.pretraining import pretraining_blocks, pretraining_text
 
 try:
@@ -63,30 +60,13 @@ def define_flags(required: bool = True) -> None:
 def main(argv: list[str]) -> None:
   """Creates the records of --input_file."""
   settings = option.from_flags(BeamDataSettings)
-  with receipts.begin(__file__, settings, beam_files) as (receipt, step):
-    recipe, inputs, outputs = create_pretraining_data.setup(
-      settings, beam_files, step
-    )
-  if step.is_dry_run:
-    return
-  receipt.start(settings, inputs)
-  pipeline = make_pipeline(argv[1:])
-  build(pipeline, recipe, inputs, outputs)
-  with (
-    files.folders_for(outputs),
-    folder_lock.lock_files(files.split_names(settings.output_file)),
-  ):
-    counts = run(pipeline)
-  if counts:
-    create_pretraining_data.report(counts)
-    logging.info("%d records in %d files", counts["records"], len(outputs))
-  else:
-    logging.info("%d files; this runner counts no records", len(outputs))
-  hashes = [
-    file["sha256"]
-    for file in receipts.fingerprints(outputs, beam_files.open_any)
-  ]
-  receipt.finish({**counts, "sha256": hashes})
+
+  def make_records(*arguments):
+    pipeline = make_pipeline(argv[1:])
+    build(pipeline, *arguments)
+    return run(pipeline)
+
+  create_pretraining_data.create(__file__, settings, make_records, beam_files)
 
 
 def make_pipeline(arguments: Sequence[str]) -> beam.Pipeline:
@@ -141,13 +121,13 @@ def _input_errors() -> Iterator[None]:
 
 def build(
   pipeline: beam.Pipeline,
-  recipe: pretraining_text.Recipe,
+  recipe: Recipe,
   input_files: Sequence[str],
   output_files: Sequence[str],
 ) -> None:
   """Adds the creation of records to a pipeline."""
   num_blocks = pretraining_blocks.count_blocks(
-    input_files, len(output_files), recipe.text_encoding, beam_files
+    input_files, len(output_files), recipe.codec, beam_files
   )
   with files.open_any(recipe.vocab_file, "rb") as file:
     # Part of the pipeline, since the file may not exist on workers.
@@ -167,13 +147,11 @@ def build(
 
 
 def _deal(
-  file: tuple[int, str], recipe: pretraining_text.Recipe, num_blocks: int
+  file: tuple[int, str], recipe: Recipe, num_blocks: int
 ) -> Iterator[tuple[int, tuple[int, int, bytes]]]:
   """Yields the documents of a file with their blocks and positions."""
   file_number, path = file
-  lines = text_files.read_utf8_lines(
-    path, recipe.text_encoding, beam_files.open_any
-  )
+  lines = text_files.read_utf8_lines(path, recipe.codec, beam_files.open_any)
   dealt = pretraining_blocks.deal_documents(
     lines, file_number, num_blocks, recipe.random_seed
   )
@@ -184,9 +162,7 @@ def _deal(
 class _MakeBlock(beam.DoFn):
   """Creates the records of a block, which are part of an output file."""
 
-  def __init__(
-    self, recipe: pretraining_text.Recipe, vocab: bytes, num_outputs: int
-  ):
+  def __init__(self, recipe: Recipe, vocab: bytes, num_outputs: int):
     self._recipe = recipe
     self._vocab = vocab
     self._num_outputs = num_outputs

@@ -26,7 +26,6 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
 
 from absl import logging
 
@@ -117,7 +116,11 @@ def learn_vocab(
     )
   # A word with other characters is [UNK] as a whole: do not learn from it.
   split = WordpieceTokenizer(dict.fromkeys(alphabet, 0)).tokenize
+  total = sum(words.values())
   words = {w: count for w, count in words.items() if split(w) != ["[UNK]"]}
+  logging.info(
+    "%.3f%% of the words become [UNK]", 100 - 100 * sum(words.values()) / total
+  )
   scale = 1 + sum((len(w) - 1) * n for w, n in words.items()) // _MAX_PAIRS
   if scale > 1:
     logging.info("Counts are divided by %d, to fit into 32 bits", scale)
@@ -162,30 +165,6 @@ def _alphabet(
   chars = sorted(sorted(chars, key=lambda c: (-counts[c], c))[:limit])
   split = BasicTokenizer(do_lower_case=False).tokenize
   return chars + [f"##{char}" for char in chars if len(split(2 * char)) == 1]
-
-
-class Coverage(NamedTuple):
-  """Statistics of a text split into pieces of a vocabulary."""
-
-  num_words: int
-  whole: float  # fraction of words that are a single piece
-  pieces: float  # per word, including [UNK]
-  unknown: float  # fraction of words that are [UNK]
-
-
-def measure_coverage(
-  entries: Iterable[str], words: Mapping[str, int]
-) -> Coverage:
-  """Measures how the vocabulary `entries` splits `words` (word -> count)."""
-  split = WordpieceTokenizer(dict.fromkeys(entries, 0)).tokenize
-  whole = num_pieces = unknown = 0
-  for word, count in words.items():
-    pieces = split(word)
-    whole += count * (pieces == [word])
-    unknown += count * (pieces == ["[UNK]"])
-    num_pieces += count * len(pieces)
-  total = sum(words.values())
-  return Coverage(total, whole / total, num_pieces / total, unknown / total)
 
 
 # Adding words to a vocabulary
@@ -248,17 +227,6 @@ def insert_words(
   return entries, pieces
 
 
-# Adding words to a checkpoint
-
-
-def read_config(path: str) -> dict[str, Any]:
-  """Reads a `bert_config.json`, including unknown keys."""
-  config = json_files.read(path, {"vocab_size": int})
-  if config["vocab_size"] < 1:
-    raise InputError(f"{path}: vocab_size is {config['vocab_size']}. Fix it")
-  return config
-
-
 # The command line
 
 
@@ -272,9 +240,14 @@ def main(_) -> None:
   settings = option.from_flags(VocabularySettings)
   with folder_lock.lock_files(output_files(settings).values()):
     if settings.input_file is not None:
-      _learn(settings)
+      _import_tokenizers()  # fails before the text is read
+      paths = files.find_files(files.split_names(settings.input_file))
+      check_outputs(settings, paths)
+      _learn(settings, read_text(paths, settings.text.codec))
     else:
-      _add(settings)
+      paths = files.find_files([settings.add_words])
+      check_outputs(settings, paths)
+      _add(settings, read_text(paths, settings.text.codec))
 
 
 def output_files(settings: VocabularySettings) -> dict[str, str]:
@@ -288,18 +261,25 @@ def output_files(settings: VocabularySettings) -> dict[str, str]:
   return {flag: path for flag, path in found.items() if path}
 
 
-def check_new(settings: VocabularySettings) -> None:
-  """Refuses existing outputs without --overwrite."""
-  for flag, path in output_files(settings).items():
+def check_outputs(
+  settings: VocabularySettings, text_paths: Sequence[str]
+) -> None:
+  """Refuses outputs that are inputs and, without --overwrite, existing ones."""
+  outputs = output_files(settings)
+  files.check_outputs(
+    [*outputs.values(), *files.checkpoint_files(settings.output_checkpoint)],
+    [
+      *text_paths,
+      settings.vocab_file,
+      settings.bert_config_file,
+      *files.checkpoint_files(settings.init_checkpoint),
+    ],
+  )
+  for flag, path in outputs.items():
     files.check_new(flag, path, settings.overwrite)
 
 
-def _learn(settings: VocabularySettings) -> None:
-  _import_tokenizers()  # fails before the text is read
-  paths = files.find_files(files.split_names(settings.input_file))
-  files.check_outputs([settings.output_file], paths)
-  check_new(settings)
-  lines = read_text(paths, settings.text.codec)
+def _learn(settings: VocabularySettings, lines: Iterable[str]) -> None:
   words = count_words(lines, settings.do_lower_case)
   if not words:
     raise InputError(f"{settings.input_file}: has no words")
@@ -317,28 +297,16 @@ def _learn(settings: VocabularySettings) -> None:
       len(entries),
       settings.vocab_size,
     )
-  coverage = measure_coverage(entries, words)
-  logging.info(
-    "Of %d words (%d distinct), %.2f%% are one piece and %.3f%% [UNK];"
-    " %.3f pieces per word",
-    coverage.num_words,
-    len(words),
-    100 * coverage.whole,
-    100 * coverage.unknown,
-    coverage.pieces,
-  )
 
 
-def _add(settings: VocabularySettings) -> None:
+def _add(settings: VocabularySettings, lines: Iterable[str]) -> None:
   has_model = bool(settings.init_checkpoint)
-  paths = files.find_files([settings.add_words])
-  check_overwriting(settings, paths)
-  check_new(settings)
-  config = read_config(settings.bert_config_file) if has_model else {}
+  config = {}
+  if has_model:
+    config = json_files.read(settings.bert_config_file, {"vocab_size": int})
   vocab = read_vocab(
     settings.vocab_file, settings.do_lower_case, config.get("vocab_size")
   )
-  lines = read_text(paths, settings.text.codec)
   words, rejected = normalize_words(lines, settings.do_lower_case)
   if not words:
     raise InputError(f"{settings.add_words}: has no words that can be entries")
@@ -369,31 +337,6 @@ def _add(settings: VocabularySettings) -> None:
   unknown = [entries[i] for i, ids in pieces.items() if ids == [vocab["[UNK]"]]]
   _warn("words were [UNK] and start from its embedding", unknown)
   logging.info("%s: %d entries", settings.output_file, len(entries))
-  if has_model:
-    logging.info(
-      "%s: %d tensors, vocab_size %d",
-      settings.output_checkpoint,
-      len(tensors),
-      config["vocab_size"],
-    )
-
-
-def check_overwriting(
-  settings: VocabularySettings, word_files: Sequence[str]
-) -> None:
-  """Refuses outputs that are inputs."""
-  outputs = [settings.output_file, settings.output_config]
-  if settings.output_checkpoint:
-    outputs += files.checkpoint_files(settings.output_checkpoint)
-  files.check_outputs(
-    filter(None, outputs),
-    [
-      *word_files,
-      settings.vocab_file,
-      settings.bert_config_file,
-      *files.checkpoint_files(settings.init_checkpoint),
-    ],
-  )
 
 
 def _warn(message: str, words: Sequence[str]) -> None:

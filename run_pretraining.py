@@ -38,8 +38,8 @@ from bertlib.tasks.pretraining import (
   fill_mask,
   pretraining_inputs,
   pretraining_instances,
-  pretraining_records,
-  window_packing,
+  pretraining_text,
+  training_batches,
 )
 from bertlib.tasks.pretraining.record import RECORD
 from bertlib.tasks.pretraining.training_batches import input_fn_builder
@@ -224,7 +224,7 @@ def pretraining_loss(
   )
   weights = tf.reshape(batch["masked_lm_weights"], [-1])
   _, seq_length = modeling.get_shape_list(batch["input_ids"])
-  layout = pretraining_records.limited_layout(
+  layout = pretraining_inputs.limited_layout(
     bert_config, seq_length, 0, max_sequences_per_row=num_sequences
   )
   # NaN where a value of the batch is out of range.
@@ -393,7 +393,7 @@ def model_fn_builder(
     tensors = list(itertools.chain(*measured.values()))
     return {"loss": total_loss, "eval_metrics": (metric_fn, tensors)}
 
-  return window_packing.recording(
+  return training_batches.recording_position(
     estimator_spec.make_model_fn(arguments, training_loss, predict, evaluate)
   )
 
@@ -443,19 +443,25 @@ def prepare(
     settings = resolve.complete(asked)
   with step("run"):
     run = lifecycle.setup(settings, make_task(settings), step)
-    pretraining_inputs.check_vocabulary(run)
+    if run.task.needs_vocabulary:
+      vocab_file = settings.model.vocab_file
+      pretraining_text.check_has_mask(vocab_file, run.tokenizer.vocab)
     if settings.run.do_train:
       budget.check(read_budget(settings), run.start.last, run.on_tpu)
-      window_packing.check(settings.pack, run.start.last)
+      training_batches.check_same_packing(settings.pack, run.start.last)
   with step("data"):
     data = pretraining_inputs.find_data(run)
     pretraining_inputs.check_packing(run, data)
   with step("output"):
-    check_output(settings, data)
+    lifecycle.check_output_dir(
+      settings,
+      ["predictions*"],
+      [*data.num_records, settings.predict_file],
+    )
   plan = lifecycle.check_start(run, step)
   if settings.train_batch_size_end:
     with step("batch sizes"):
-      check_batch_sizes(run, plan, data)
+      check_batch_sizes(run, plan)
   if step.is_dry_run:
     with step("records"):
       lengths = pretraining_inputs.check_records(run, data)
@@ -464,11 +470,7 @@ def prepare(
       run,
       plan,
       lengths,
-      lambda _: expected_steps(
-        settings,
-        lengths.num_tokens,
-        plan and training_checks.seconds_per_step(run, plan, lengths),
-      ),
+      lambda _: expected_steps(settings, lengths.num_tokens),
       writes_records=False,
     )
   return run, data
@@ -506,7 +508,7 @@ def make_task(settings: PretrainingSettings) -> Task:
       None if read_budget(settings) else settings.num_warmup_steps
     ),
     never_split=["[MASK]"],
-    needs_vocabulary=False,
+    needs_vocabulary=settings.remask or settings.run.do_predict,
   )
 
 
@@ -515,25 +517,19 @@ def read_budget(settings: PretrainingSettings) -> budget.Budget | None:
   return budget.read_budget(option.values_of(settings))
 
 
-def expected_steps(
-  settings: PretrainingSettings,
-  num_tokens: float,
-  seconds_per_step: float | None = None,
-) -> int:
+def expected_steps(settings: PretrainingSettings, num_tokens: float) -> int:
   """Training steps, given the mean tokens per record; 0 if unknown."""
   within = read_budget(settings)
   if not within:
     return settings.num_train_steps
   if within.unit != "tokens":
-    return round(within.amount / seconds_per_step) if seconds_per_step else 0
-  sizes = pretraining_inputs.batch_sizes(settings)
+    return 0
+  sizes = training_batches.batch_sizes(settings)
   return sizes.count_steps(within.amount / num_tokens)
 
 
-def check_batch_sizes(
-  run: Run, plan: step_plan.Plan | None, data: pretraining_inputs.Data
-) -> None:
-  """Refuses growing batches that devices, memory or budget do not allow."""
+def check_batch_sizes(run: Run, plan: step_plan.Plan | None) -> None:
+  """Refuses growing batches that devices or memory do not allow."""
   settings = run.settings
   if not plan:
     return
@@ -550,24 +546,6 @@ def check_batch_sizes(
       f" into {num_parts} parts, the micro-batches of all replicas. Give a"
       " multiple of that"
     )
-  within, growing = read_budget(settings), settings.batch_size_warmup_steps
-  if within and within.unit == "tokens":
-    lengths = pretraining_inputs.check_records(run, data)
-    num_steps = expected_steps(settings, lengths.num_tokens)
-    if num_steps <= growing:
-      raise InputError(
-        f"--batch_size_warmup_steps={growing}: {within} ends within it, after"
-        f" about {num_steps} steps. Give fewer"
-      )
-
-
-def check_output(
-  settings: PretrainingSettings, data: pretraining_inputs.Data
-) -> None:
-  """Refuses an --output_dir in which data would be overwritten."""
-  lifecycle.check_output_dir(
-    settings, ["predictions*"], [*data.num_records, settings.predict_file]
-  )
 
 
 # Training, evaluation, prediction
@@ -585,7 +563,7 @@ def pretrain(run: Run, data: pretraining_inputs.Data) -> None:
       settings.num_train_steps,
     )
   total = data.count(files)
-  sizes = pretraining_inputs.batch_sizes(settings)
+  sizes = training_batches.batch_sizes(settings)
   masking = None
   if settings.remask:
     masking = dynamic_masking.Masking(
@@ -600,7 +578,7 @@ def pretrain(run: Run, data: pretraining_inputs.Data) -> None:
     )
   packing = None
   if settings.pack:
-    packing = window_packing.resume(
+    packing = training_batches.resume_packing(
       settings.max_sequences_per_row, run.start.last
     )
   read = f"{total} records in {len(files)} files"
@@ -649,7 +627,7 @@ def evaluate_records(
     most_steps=num_picked or _MOST_EVAL_STEPS,
   )
   num_wanted = min(num_steps * batch_size, num_passes * (num_picked or total))
-  _log_evaluation(total, num_wanted, num_passes)
+  logging.info("Evaluating on %d records of %d", num_wanted, total)
   num_read = total if num_picked else min(num_wanted, total)
   input_fn = input_fn_builder(
     [*files] * num_passes,
@@ -660,23 +638,12 @@ def evaluate_records(
     num_picked=num_picked,
     **lifecycle.input_options(run, is_training=False),
   )
-  find_bad_record = pretraining_inputs.bad_record_finder(
-    run, data.first_files(files, num_read), num_read
-  )
+  find_bad_record = pretraining_inputs.bad_record_finder(run, files, num_read)
   with record_check.report_bad_record(find_bad_record):
     results = lifecycle.evaluate(run, input_fn, num_steps, checkpoint).results
   if not all(map(np.isfinite, results.values())):
     record_check.raise_if_bad_record(find_bad_record)
   return results
-
-
-def _log_evaluation(total: int, num_wanted: int, num_passes: int) -> None:
-  """Logs the number of records of an evaluation."""
-  number = min(num_wanted, total * num_passes)
-  which = f" of {total}" if number < total else ""
-  if number > total:
-    which = f", {total} of them different"
-  logging.info("Evaluating on %d records%s", number, which)
 
 
 def plan_evaluation(

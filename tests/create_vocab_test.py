@@ -22,7 +22,6 @@ import tokenization
 from bertlib.checkpoints import checkpoint_writer, word_embeddings
 from bertlib.cli import option
 from bertlib.cli.errors import InputError
-from bertlib.io import files
 from bertlib.settings.vocabulary import VocabularySettings
 
 pytestmark = pytest.mark.unit
@@ -77,13 +76,10 @@ def test_words_are_split_by_basic_tokenizer(lines, lower_case, max_chunks):
 
 def test_plain_and_gz_files_are_read(tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
-  for name in ("b1.txt", "b2.txt", "c[1].txt"):
-    write(tmp_path / name, f"{name}\nlast")
+  write(tmp_path / "b.txt", "first\nlast")
   (tmp_path / "a.gz").write_bytes(gzip.compress("à\n中\r\n\n".encode()))
-  paths = files.find_files(["c[1].txt", "b?.txt", "a.gz"])
-  assert paths == ["c[1].txt", "b1.txt", "b2.txt", "a.gz"]
-  lines = [*("c[1].txt", "last", "b1.txt", "last", "b2.txt", "last")]
-  assert list(create_vocab.read_text(paths)) == [*lines, "à", "中\r", ""]
+  lines = ["first", "last", "à", "中\r", ""]
+  assert list(create_vocab.read_text(["b.txt", "a.gz"])) == lines
   (tmp_path / "latin").write_bytes(b"\xe9\n")
   encoding = create_vocab.text_files.Encoding("latin-1")
   assert list(create_vocab.read_text(["latin"], encoding)) == ["é"]
@@ -173,14 +169,6 @@ def test_only_words_with_other_characters_are_unknown(text, other, lower_case):
     assert (cut(word) == ["[UNK]"]) == (not set(word) <= set("".join(words)))
 
 
-@given(WORDS, st.randoms())
-def test_order_of_words_does_not_matter(words, rng):
-  shuffled = list(words.items())
-  rng.shuffle(shuffled)
-  learned = create_vocab.learn_vocab(dict(shuffled), 30, 1)
-  assert learned == create_vocab.learn_vocab(words, 30, 1)
-
-
 def test_special_and_unused_entries_come_first():
   entries = learn("to be or not to be", num_unused=2)
   special = ["[PAD]", "[unused0]", "[unused1]"]
@@ -210,13 +198,6 @@ def test_counts_too_large_for_the_library_are_divided(monkeypatch):
   # Divided by 4, the counts are 2, 2 and 1, and the minimum frequency 2.
   joined = create_vocab.learn_vocab(words, 40, min_frequency=8)[17:]
   assert joined == ["ab", "cd"]
-
-
-def test_coverage_weights_words_by_their_counts():
-  entries = ["[UNK]", "a", "ab", "##b", "##c"]
-  words = {"ab": 5, "abc": 2, "abb": 1, "x": 2}
-  coverage = create_vocab.measure_coverage(entries, words)
-  assert coverage == (10, 5 / 10, (5 + 4 + 2 + 2) / 10, 2 / 10)
 
 
 @pytest.mark.parametrize("lower_case", [True, False])
@@ -264,10 +245,12 @@ def test_command_is_deterministic(tmp_path):
   words = create_vocab.count_words(create_vocab.read_text([SAMPLE]), True)
   entries = create_vocab.learn_vocab(words, 250, 2, 3, 30)
   assert read_lines(outputs[0]) == entries
-  coverage = create_vocab.measure_coverage(entries, words)
   assert f"{outputs[2]}: 250 entries" in done.stderr
-  assert f"{100 * coverage.whole:.2f}% are one piece" in done.stderr
-  assert f"{coverage.pieces:.3f} pieces per word" in done.stderr
+  split = tokenization.WordpieceTokenizer(dict.fromkeys(entries)).tokenize
+  unknown = sum(n for word, n in words.items() if split(word) == ["[UNK]"])
+  assert (
+    f"{100 * unknown / sum(words.values()):.3f}% of the words" in done.stderr
+  )
 
 
 def test_command_warns_if_there_are_fewer_pieces(tmp_path):
@@ -441,34 +424,17 @@ def expected_tensors(tensors, rows, vocab_size):
   return expected
 
 
-@pytest.mark.parametrize("num_spare", [0, 2, 5])
-def test_new_rows_are_means_and_all_others_unchanged(num_spare):
-  old_size = len(ENTRIES) + num_spare  # rows beyond the last entry
-  tensors = random_tensors(old_size)
-  words = ["abba", "therapy", "xyz", "thea"]
-  entries, pieces = create_vocab.insert_words(ids_of(ENTRIES), words, grow=True)
-  ids = ids_of(ENTRIES)
-  rows = {
-    1: [ids[piece] for piece in ("ab", "##b", "##a")],
-    6: [ids["the"], ids["##rapy"]],
-    len(ENTRIES): [ids["[UNK]"]],
-    len(ENTRIES) + 1: [ids["the"], ids["##a"]],
-  }
-  assert pieces == rows
-  grown = word_embeddings.add_vocab_rows(tensors, pieces, len(entries))
-  new_size = len(ENTRIES) + max(2, num_spare)
-  run_outputs.assert_same_bits(grown, expected_tensors(tensors, rows, new_size))
-
-
-def test_command_grows_a_model(tmp_path):
-  tensors = make_model(tmp_path, len(ENTRIES))
+@pytest.mark.parametrize("num_spare", [0, 2])  # rows beyond the last entry
+def test_command_grows_a_model(tmp_path, num_spare):
+  tensors = make_model(tmp_path, len(ENTRIES) + num_spare)
   write(tmp_path / "words.txt", "Abba\nthe\ntherapy\nnot one\nquay\nabba\n")
   done = commands.succeed("create_vocab.py", *grow_flags(f"file://{tmp_path}"))
   entries = list(ENTRIES)
   entries[1], entries[6] = "abba", "therapy"
   assert read_lines(tmp_path / "new_vocab.txt") == [*entries, "quay"]
   config = json.loads((tmp_path / "new_config.json").read_text("utf-8"))
-  assert config == {"hidden_size": 3, "vocab_size": 19, "note": "é"}
+  vocab_size = max(19, 18 + num_spare)
+  assert config == {"hidden_size": 3, "vocab_size": vocab_size, "note": "é"}
   path = str(tmp_path / "new.ckpt")
   old = ids_of(ENTRIES)
   rows = {
@@ -477,8 +443,8 @@ def test_command_grows_a_model(tmp_path):
     18: [old["[UNK]"]],
   }
   run_outputs.assert_same_bits(
-    word_embeddings.read_checkpoint(path, 19),
-    expected_tensors(tensors, rows, 19),
+    word_embeddings.read_checkpoint(path, vocab_size),
+    expected_tensors(tensors, rows, vocab_size),
   )
   log = done.stderr
   assert "Of 4 words, 1 were entries, 2 replaced [unusedN], 1 were" in log
@@ -496,8 +462,9 @@ def test_an_existing_output_is_refused(tmp_path, name):
   )
   write(tmp_path / name, "earlier")
   with pytest.raises(InputError, match=rf"^--output_\w+=.*/{name}: .*overwr"):
-    create_vocab.check_new(settings)
-  create_vocab.check_new(dataclasses.replace(settings, overwrite=True))
+    create_vocab.check_outputs(settings, [])
+  settings = dataclasses.replace(settings, overwrite=True)
+  create_vocab.check_outputs(settings, [])
 
 
 @pytest.mark.process
@@ -538,10 +505,3 @@ def test_incompatible_checkpoint_is_refused(tmp_path):
   word_embeddings.write_checkpoint(path, {"w": np.zeros(20)})
   with pytest.raises(InputError, match="not a BERT checkpoint"):
     word_embeddings.read_checkpoint(path, 20)
-
-
-@pytest.mark.parametrize("text", ["{", "[1]", "{}", '{"vocab_size": "9"}'])
-def test_config_without_a_vocab_size_is_refused(text, tmp_path):
-  path = write(tmp_path / "config.json", text)
-  with pytest.raises(InputError, match=f"^{path}: "):
-    create_vocab.read_config(path)

@@ -8,8 +8,8 @@ from collections import Counter
 import pytest
 from hypothesis import strategies as st
 
+from bertlib.settings.pretraining_data import Recipe
 from bertlib.tasks.pretraining import pretraining_blocks, pretraining_text
-from bertlib.tasks.pretraining.pretraining_text import Recipe
 
 # Words of up to three pieces, each unique to its word: w0000, ##w0001, ##w0002;
 # and as many Chinese characters.
@@ -74,7 +74,7 @@ class Corpus:
 
 def make(corpus, vocab_file, **options):
   """Creates the records of a corpus; returns them and the counts."""
-  recipe, counts = Recipe(vocab_file, **options), Counter()
+  recipe, counts = Recipe(vocab_file=vocab_file, **options), Counter()
   passes = pretraining_blocks.create_block_records(
     recipe,
     pretraining_text.load_tokenizer(recipe),

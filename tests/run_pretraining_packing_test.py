@@ -14,8 +14,6 @@ import tensorflow.compat.v1 as tf
 import tiny_pretraining
 from tiny_pretraining import (
   CONFIG,
-  NUM_PREDICTIONS,
-  SEQ_LENGTH,
   VOCAB_IDS,
   flags,
   random_example,
@@ -26,8 +24,7 @@ from bertlib.compute.fast_compute import FastCompute
 from bertlib.data import input_pipeline, tf_records
 from bertlib.tasks.pretraining import (
   dynamic_masking,
-  pretraining_records,
-  window_packing,
+  training_batches,
 )
 from bertlib.tasks.pretraining.pretraining_instances import (
   TrainingInstance,
@@ -273,14 +270,6 @@ def test_packed_rows_are_trimmed_in_all_features_of_tokens(tmp_path):
   assert length < ROW
 
 
-def test_rows_count_as_records(folder):
-  path = str(folder / "packed-0.tfrecord")
-  assert pretraining_records.sequences_per_row(path) == MOST
-  single = str(folder / "single.tfrecord")
-  assert pretraining_records.sequences_per_row(single) is None
-  assert NUM_PREDICTIONS < SLOTS and SEQ_LENGTH < ROW
-
-
 # Packing while training
 
 
@@ -301,7 +290,7 @@ def packed_batches(folder, packing, num_batches, batch_size=8, **params):
 @pytest.fixture
 def small_window(monkeypatch):
   """Windows of 100 records, in about 50 rows."""
-  monkeypatch.setattr(window_packing, "WINDOW_SIZE", 100)
+  monkeypatch.setattr(training_batches, "WINDOW_SIZE", 100)
 
 
 def sequences_of(rows):
@@ -318,7 +307,7 @@ def test_a_window_has_each_of_its_records_once(folder):
     paths, SINGLE, 100, False, 550, 3
   )
   found = collections.defaultdict(collections.Counter)
-  packing = window_packing.Packing(MOST)
+  packing = training_batches.Packing(MOST)
   for row in packed_batches(folder, packing, 170, batch_size=1):
     found[int(row["input_position"][0, 0])].update(sequences_of(row))
   assert len(found) > 2
@@ -330,12 +319,12 @@ def test_a_window_has_each_of_its_records_once(folder):
 
 @pytest.mark.usefixtures("small_window")
 def test_packed_batches_continue_at_their_position(folder):
-  straight = packed_batches(folder, window_packing.Packing(MOST), 20)
+  straight = packed_batches(folder, training_batches.Packing(MOST), 20)
   windows = {int(batch["input_position"][0, 0]) for batch in straight}
   assert len(windows) >= 3
   for done in (1, 6, 7, 13):
     window, row = map(int, straight[done - 1]["input_position"][0])
-    start = window_packing.Packing(MOST, window, row)
+    start = training_batches.Packing(MOST, window, row)
     rest = packed_batches(folder, start, 20 - done)
     for batch, expected in zip(rest, straight[done:]):
       for name, array in expected.items():
@@ -343,7 +332,7 @@ def test_packed_batches_continue_at_their_position(folder):
 
 
 def test_workers_read_their_rows_of_a_packed_batch(folder):
-  packing = window_packing.Packing(MOST)
+  packing = training_batches.Packing(MOST)
   whole = packed_batches(folder, packing, 3)
   for index in range(2):
     shard = input_pipeline.Shard(index, 2)
@@ -357,8 +346,7 @@ def test_workers_read_their_rows_of_a_packed_batch(folder):
 @pytest.mark.parametrize(
   ("changed", "words"),
   [
-    ({"max_sequences_per_row": 1}, "--max_sequences_per_row=1: too small"),
-    ({"shard_by": "file"}, "--pack: packs what all workers read."),
+    ({"shard_by": "file"}, "--pack: not with --shard_by=file"),
     ({"input_file": "{}/packed-*.tfrecord"}, "{}/packed-0.tfrecord has packed"),
     (
       {"input_file": "{0}/packed-0*,{0}/single*"}

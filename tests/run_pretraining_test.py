@@ -1,13 +1,11 @@
 """Tests of pretraining: its input, its masks, and its command line."""
 
 import collections
-import glob
 import math
 import random
 import re
 import shutil
 
-import absl.flags
 import commands
 import numpy as np
 import pytest
@@ -17,7 +15,6 @@ import tensorflow as tf_v2
 import tensorflow.compat.v1 as tf
 import tiny_model
 import trained_models
-from absl.testing import flagsaver
 from pretraining_corpus import assert_share, read_file
 from reference_data import read_jsonl
 from scipy import special
@@ -40,12 +37,9 @@ import modeling
 import optimization
 import run_pretraining
 import tokenization
-from bertlib.checkpoints import checkpoint_writer, initialize
-from bertlib.cli import option
+from bertlib.checkpoints import initialize
 from bertlib.cli.errors import InputError
 from bertlib.data import input_pipeline, model_inputs, tf_records
-from bertlib.hardware.devices import Devices
-from bertlib.settings.pretraining import PretrainingSettings
 from bertlib.tasks.classification import classification_records
 from bertlib.tasks.pretraining import (
   dynamic_masking,
@@ -53,10 +47,7 @@ from bertlib.tasks.pretraining import (
   masking,
   pretraining_inputs,
   pretraining_instances,
-  pretraining_records,
 )
-from bertlib.training import lifecycle
-from bertlib.training.task import Run
 
 pytestmark = pytest.mark.graph
 
@@ -165,25 +156,6 @@ def test_a_decoded_record_has_int32(place):
   assert decoded["masked_lm_weights"].dtype == tf.float32
   assert decoded["input_ids"].dtype == tf.int32
   assert decoded["input_ids"][0] == CLS
-
-
-def test_input_files_set_from_python_are_split_at_commas(place):
-  files = [str(place / "train-1.tfrecord"), str(place / "held_out.tfrecord")]
-  flag_values = absl.flags.FLAGS
-  with commands.in_process(run_pretraining), flagsaver.flagsaver():
-    flag_values(
-      ["run_pretraining.py", *flags(place, input_file="", do_train=True)]
-    )
-    flag_values.input_file = ", ".join(files)
-    settings = option.from_flags(PretrainingSettings)
-    task = run_pretraining.make_task(settings)
-    selection = lifecycle.read_selection(settings.run, task.metrics)
-    devices = Devices(settings.devices)
-    data = pretraining_inputs.find_data(
-      Run(settings, devices, task, CONFIG, None, None, selection)
-    )
-  assert data.train_files == files
-  assert list(data.num_records.values()) == [13, 10]
 
 
 # A run
@@ -307,32 +279,6 @@ def test_held_out_records_count_once_each(place, trained):
     expected[f"{task}_accuracy"] = np.average(correct, weights=weight)
   assert results.pop("loss")
   assert results == pytest.approx(expected, abs=1e-5)
-
-
-# Stopped and started again
-
-
-@pytest.mark.parametrize("masking", [None, dynamic_masking.Masking(VOCAB_IDS)])
-def test_batches_go_on_where_training_was(place, masking):
-  def batches(first_step, last_step):
-    input_fn = run_pretraining.input_fn_builder(
-      sorted(glob.glob(f"{place}/train-*")),
-      SEQ_LENGTH,
-      NUM_PREDICTIONS,
-      is_training=True,
-      trim=True,
-      seed=3,
-      first_step=first_step,
-      masking=masking,
-    )
-    num_steps = last_step - first_step
-    return input_fn({"batch_size": 8}).take(num_steps).as_numpy_iterator()
-
-  straight = list(batches(0, 12))
-  for first_step in (1, 5, 8):
-    for batch, expected in zip(batches(first_step, 12), straight[first_step:]):
-      for name, array in expected.items():
-        np.testing.assert_array_equal(batch[name], array, name)
 
 
 # The reference's own results
@@ -897,38 +843,6 @@ def test_pairs_get_the_probability_that_the_second_text_is_next(trained):
 
 
 @pytest.mark.process
-def test_without_its_head_the_next_sentence_is_not_predicted(
-  place, trained, tmp_path
-):
-  variables = {
-    name: value
-    for name, value in run_outputs.read_variables(trained.folder).items()
-    if name.startswith(("bert/", "cls/predictions/")) and "adam" not in name
-  }
-  path = str(tmp_path / "bert_model.ckpt")
-  checkpoint_writer.write_variables(path, variables)
-  pretrain(
-    place,
-    "--do_predict",
-    input_file=None,
-    vocab_file=place / "vocab.txt",
-    init_checkpoint=path,
-    output_dir=tmp_path / "out",
-    predict_file=trained.folder.parent / "texts.txt",
-    top_k=3,
-  )
-  expected = read_jsonl(trained.folder / "predictions.jsonl")
-  found = read_jsonl(tmp_path / "out" / "predictions.jsonl")
-  assert len(found) == len(expected)
-  for line, other in zip(found, expected):
-    other.pop("is_next_probability", None)
-    # Not bit for bit: the graph without the head is another one.
-    values = (of.pop("pseudo_perplexity", None) or 0 for of in (line, other))
-    np.testing.assert_allclose(*values, rtol=1e-6)
-    assert line == other
-
-
-@pytest.mark.process
 def test_the_vocabulary_is_that_of_the_folder(place, trained, tmp_path):
   folder = shutil.copytree(trained.folder, tmp_path / "trained")
   before = read_jsonl(trained.folder / "predictions.jsonl")
@@ -946,64 +860,32 @@ def test_the_vocabulary_is_that_of_the_folder(place, trained, tmp_path):
 # What is refused, and how
 
 
-def count(path):
-  return pretraining_records.count_records(
-    str(path), SEQ_LENGTH, NUM_PREDICTIONS, {"[CLS]": CLS}
-  )
-
-
-@pytest.mark.unit
-def test_records_that_fit_are_counted(place):
-  assert count(place / "train-1.tfrecord") == 13
-
-
-@pytest.mark.unit
-def test_a_file_cut_off(place):
-  content = (place / "train-0.tfrecord").read_bytes()
-  (place / "cut").write_bytes(content[:-7])
-  with pytest.raises(InputError, match=r"cut: truncated at byte.*record 20"):
-    count(place / "cut")
-
-
 @pytest.mark.unit
 @pytest.mark.parametrize(
-  ("flag", "lengths"),
+  ("lengths", "words"),
   [
-    ("max_seq_length", (SEQ_LENGTH + 1, NUM_PREDICTIONS)),
-    ("max_predictions_per_seq", (SEQ_LENGTH, NUM_PREDICTIONS - 2)),
+    ((SEQ_LENGTH + 1, NUM_PREDICTIONS), r"Give --max_seq_length=\d+$"),
+    ((SEQ_LENGTH, 2), r"Give --max_predictions_per_seq=\d+$"),
+    ((SEQ_LENGTH, NUM_PREDICTIONS, {"[CLS]": 101}), "another vocabulary"),
   ],
 )
-def test_records_of_another_length(place, flag, lengths):
+def test_records_of_another_kind_of_data_are_refused(place, lengths, words):
   path = str(place / "train-0.tfrecord")
-  with pytest.raises(InputError, match=rf"{path}: .*Give --{flag}=\d+$"):
-    pretraining_records.count_records(path, *lengths)
+  with pytest.raises(InputError, match=f"^{path}: .*{words}"):
+    pretraining_inputs.count_records(path, *lengths)
 
 
-def test_records_of_another_kind(tmp_path):
+def test_records_of_another_task_are_refused(tmp_path):
   path = str(tmp_path / "classifier.tf_record")
   layout = classification_records.record_layout(SEQ_LENGTH)
   row = {name: np.zeros(f.shape, int).tolist() for name, f in layout.items()}
   tf_records.write_records(path, [row], layout)
   with pytest.raises(InputError, match="have no masked_lm_ids"):
-    count(path)
+    pretraining_inputs.count_records(path, SEQ_LENGTH, NUM_PREDICTIONS)
   with tf.io.TFRecordWriter(path) as writer:
     writer.write(b"text")
   with pytest.raises(InputError, match="have no input_ids"):
-    count(path)
-
-
-@pytest.mark.unit
-def test_records_of_another_vocabulary(place):
-  path = str(place / "train-0.tfrecord")
-  with pytest.raises(InputError, match="another vocabulary"):
-    pretraining_records.count_records(
-      path, SEQ_LENGTH, NUM_PREDICTIONS, {"[CLS]": 101}
-    )
-
-
-def test_a_pattern_without_files(place):
-  line = refuse(place, "--do_train", input_file=f"{place}/train-*,{place}/no-*")
-  assert f"{place}/no-*: no such file" in line
+    pretraining_inputs.count_records(path, SEQ_LENGTH, NUM_PREDICTIONS)
 
 
 @pytest.fixture(scope="module")
@@ -1030,10 +912,14 @@ def test_the_masked_lm_alone_trains_on_records_of_both_kinds(
   place, without_pairs, tmp_path
 ):
   output_dir = tmp_path / "out"
+  (tmp_path / "lines").write_text("the [MASK] ||| ran\n")
   pretrain(
     place,
     "--do_train",
     "--do_eval",
+    "--do_predict",
+    predict_file=tmp_path / "lines",
+    vocab_file=place / "vocab.txt",
     input_file=f"{without_pairs},{place}/train-0*",
     eval_input_file=place / "held_out.tfrecord",
     eval_batch_size=10,  # all records
@@ -1045,6 +931,8 @@ def test_the_masked_lm_alone_trains_on_records_of_both_kinds(
   scores = {"masked_lm_accuracy", "masked_lm_loss"}
   assert set(results) == {"global_step", "loss", *scores}
   assert results["loss"] == pytest.approx(results["masked_lm_loss"], abs=1e-5)
+  (line,) = read_jsonl(output_dir / "predictions.jsonl")
+  assert set(line) == {"text", "masks"}
   weights = run_outputs.read_variables(output_dir)
   assert not [name for name in weights if "seq_relationship" in name]
   export = f"--model_dir={output_dir}", f"--export_dir={tmp_path / 'export'}"
@@ -1056,7 +944,7 @@ def test_the_masked_lm_alone_trains_on_records_of_both_kinds(
 
 def test_new_masks_without_a_vocabulary(place):
   line = refuse(place, "--do_train", "--remask")
-  assert "--vocab_file is needed with --remask" in line
+  assert "--vocab_file is empty; name a vocab.txt" in line
 
 
 def test_a_checkpoint_without_the_masked_lm(place):

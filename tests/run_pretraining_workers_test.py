@@ -20,7 +20,7 @@ from bertlib.data import input_pipeline
 from bertlib.data.input_pipeline import Shard
 from bertlib.hardware import distribution
 from bertlib.tasks.pretraining import dynamic_masking, pretraining_instances
-from bertlib.training import checkpoint_hook
+from bertlib.tasks.pretraining.training_batches import BatchSizes
 
 place = trained_models.data_fixture("pretraining")
 
@@ -36,7 +36,14 @@ LAYOUT = pretraining_instances.record_layout(SEQ_LENGTH, NUM_PREDICTIONS)
 
 
 def batches(
-  place, shard, by_file, batch_size, masking=None, first_step=0, **more
+  place,
+  shard,
+  by_file,
+  batch_size,
+  masking=None,
+  first_step=0,
+  sizes_of_batches=None,
+  **more,
 ):
   """The endless batches of a process, or of all of them."""
   sizes = {str(place / name): size for name, size in FILE_SIZES.items()}
@@ -50,6 +57,7 @@ def batches(
     masking=masking,
     num_records=sum(sizes.values()),
     by_file=sizes if by_file else None,
+    sizes=sizes_of_batches,
   )
   return input_fn({"batch_size": batch_size, "shard": shard, **more})
 
@@ -160,39 +168,34 @@ def test_by_file_processes_draw_masks_of_their_own(place, tmp_path):
 @pytest.mark.unit
 @pytest.mark.parametrize("by_file", [False, True])
 @pytest.mark.parametrize("masking", MASKINGS)
-def test_a_traced_step_has_the_rows_of_all_processes(place, by_file, masking):
+@pytest.mark.parametrize("last_size", [8, 16])
+def test_a_traced_step_has_the_rows_of_all_processes(
+  place, by_file, masking, last_size
+):
   step, count, num_replicas = 6, 2, 2
+  sizes = BatchSizes(8, last_size, 5)
+
+  def take_from(shard, first, number, **more):
+    dataset = batches(
+      place, shard, by_file, 8, masking, sizes_of_batches=sizes, **more
+    )
+    return take(dataset.skip(first), number)
+
   shard = Shard(0, count, num_replicas)
-  (traced,) = take(
-    batches(place, shard, by_file, 8, masking, traced_step=step), 1
-  )
-  for name in ("record_file", "record_number"):
-    assert traced.pop(name).shape == (8,)
-  first = step * num_replicas
+  (traced,) = take_from(shard, 0, 1, traced_step=step)
+  assert traced.pop("record_number").shape == (last_size,)
+  paths = map(os.path.basename, traced.pop("record_file"))
+  names = [name.decode() for name in paths]
+  assert len(names) == last_size
+  if by_file:
+    own, of_the_other = names[: last_size // 2], names[last_size // 2 :]
+    assert set(own) <= {"train-0.tfrecord", "train-2.tfrecord"}
+    assert set(of_the_other) == {"train-1.tfrecord"}
   trained = []
   for index in range(count):
     shard = Shard(index, count, num_replicas)
-    dataset = batches(place, shard, by_file, 8, masking)
-    trained += take(dataset.skip(first), num_replicas)
+    trained += take_from(shard, step * num_replicas, num_replicas)
   assert_equal(traced, joined(trained))
-
-
-@pytest.mark.graph
-def test_a_traced_step_by_file_names_the_files_of_all_processes(place):
-  sizes = {str(place / name): size for name, size in FILE_SIZES.items()}
-  input_fn = run_pretraining.input_fn_builder(
-    list(sizes),
-    SEQ_LENGTH,
-    NUM_PREDICTIONS,
-    is_training=True,
-    num_records=sum(sizes.values()),
-    by_file=sizes,
-  )
-  params = {"batch_size": 8, "shard": Shard(1, 2)}
-  traced = checkpoint_hook.batch_at(input_fn, params, step=3)
-  names = [os.path.basename(file) for file in traced["record_file"]]
-  assert set(names[:4]) <= {"train-0.tfrecord", "train-2.tfrecord"}
-  assert set(names[4:]) == {"train-1.tfrecord"}
 
 
 @pytest.mark.unit

@@ -198,8 +198,8 @@ def test_an_editable_installation_has_no_module(run, editable_python):
   assert isolated == "[]\n"
 
 
-# The steps of predicting_movie_reviews_with_bert_on_tf_hub.ipynb, with a new
-# model in place of a TensorFlow Hub module.
+# Steps of predicting_movie_reviews_with_bert_on_tf_hub.ipynb, with a new model
+# in place of a TensorFlow Hub module.
 NOTEBOOK = """
 import sys
 
@@ -223,14 +223,6 @@ reviews = pd.DataFrame(
     for what in WORDS[8:]
   ]
 )
-train = reviews.sample(frac=0.75, random_state=1)
-test = reviews.drop(train.index)
-
-
-def features_of(examples):
-  return bert.run_classifier.convert_examples_to_features(
-    examples, LABELS, LENGTH, tokenizer
-  )
 
 
 def example_of(row):
@@ -239,24 +231,27 @@ def example_of(row):
   )
 
 
-train_features, test_features = (
-  features_of(rows.apply(example_of, axis=1)) for rows in (train, test)
+features_of_reviews = bert.run_classifier.convert_examples_to_features(
+  reviews.apply(example_of, axis=1), LABELS, LENGTH, tokenizer
 )
+
+
+def input_fn(is_training):
+  return bert.run_classifier.input_fn_builder(
+    features=features_of_reviews,
+    seq_length=LENGTH,
+    is_training=is_training,
+    drop_remainder=False,
+  )
 
 
 def model_fn(features, labels, mode, params):
   config = modeling.BertConfig(
-    len(tokenizer.vocab),
-    hidden_size=16,
-    num_hidden_layers=1,
-    num_attention_heads=2,
-    intermediate_size=16,
-    max_position_embeddings=LENGTH,
+    len(tokenizer.vocab), 16, 1, 2, 16, max_position_embeddings=LENGTH
   )
-  training = mode == tf.estimator.ModeKeys.TRAIN
   model = modeling.BertModel(
     config=config,
-    is_training=training,
+    is_training=mode == tf.estimator.ModeKeys.TRAIN,
     input_ids=features["input_ids"],
     input_mask=features["input_mask"],
     token_type_ids=features["segment_ids"],
@@ -264,25 +259,15 @@ def model_fn(features, labels, mode, params):
   pooled = model.get_pooled_output()
   weights = tf.get_variable("weights", [len(LABELS), pooled.shape[-1].value])
   log_probs = tf.nn.log_softmax(tf.matmul(pooled, weights, transpose_b=True))
-  predicted = tf.argmax(log_probs, axis=-1, output_type=tf.int32)
   if mode == tf.estimator.ModeKeys.PREDICT:
-    return tf.estimator.EstimatorSpec(
-      mode, predictions={"probabilities": log_probs, "labels": predicted}
-    )
-  gold = features["label_ids"]
-  loss = -tf.reduce_mean(
-    tf.reduce_sum(tf.one_hot(gold, len(LABELS)) * log_probs, axis=-1)
+    predicted = tf.argmax(log_probs, axis=-1)
+    return tf.estimator.EstimatorSpec(mode, predictions={"labels": predicted})
+  gold = tf.one_hot(features["label_ids"], len(LABELS))
+  loss = -tf.reduce_mean(tf.reduce_sum(gold * log_probs, axis=-1))
+  train_op = optimization.create_optimizer(
+    loss, params["learning_rate"], STEPS, STEPS // 10, use_tpu=False
   )
-  if training:
-    train_op = optimization.create_optimizer(
-      loss, params["learning_rate"], STEPS, STEPS // 10, use_tpu=False
-    )
-    return tf.estimator.EstimatorSpec(mode, loss=loss, train_op=train_op)
-  metrics = {
-    "accuracy": tf.metrics.accuracy(gold, predicted),
-    "auc": tf.metrics.auc(gold, predicted),
-  }
-  return tf.estimator.EstimatorSpec(mode, loss=loss, eval_metric_ops=metrics)
+  return tf.estimator.EstimatorSpec(mode, loss=loss, train_op=train_op)
 
 
 estimator = tf.estimator.Estimator(
@@ -290,33 +275,15 @@ estimator = tf.estimator.Estimator(
   config=tf.estimator.RunConfig(model_dir="model", tf_random_seed=1),
   params={"batch_size": 9, "learning_rate": 1e-2},
 )
-
-
-def input_fn(features, is_training):
-  return bert.run_classifier.input_fn_builder(
-    features=features,
-    seq_length=LENGTH,
-    is_training=is_training,
-    drop_remainder=False,
-  )
-
-
-estimator.train(input_fn=input_fn(train_features, True), max_steps=STEPS)
-scores = estimator.evaluate(input_fn=input_fn(test_features, False), steps=None)
-assert scores["accuracy"] > 0.8 and scores["global_step"] == STEPS, scores
-
-examples = [
-  run_classifier.InputExample(guid="", text_a=text, text_b=None, label=0)
-  for text in ("A good cast", "That story was dull")
-]
-answers = estimator.predict(input_fn(features_of(examples), False))
-print([LABELS[answer["labels"]] for answer in answers])
+estimator.train(input_fn=input_fn(True), max_steps=STEPS)
+predicted = [answer["labels"] for answer in estimator.predict(input_fn(False))]
 assert not {*sys.argv[1:]} & {*sys.modules}
+print((reviews["polarity"] == predicted).mean())
 """
 
 
 def test_the_steps_of_the_notebook_of_movie_reviews_run(run):
-  assert run("-c", NOTEBOOK, *NAMES).endswith("[1, 0]\n")
+  assert float(run("-c", NOTEBOOK, *NAMES).splitlines()[-1]) > 0.9
 
 
 IMPORTS = """

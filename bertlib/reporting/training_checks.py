@@ -144,29 +144,6 @@ def _estimate_time(
   run: Run, plan, num_steps: int, lengths: LengthSummary
 ) -> None:
   """Logs an estimate of the training time."""
-  num_flops, rate = _step_cost(run, plan, lengths)
-  num_runs = max(len(run.seeds), 1)
-  num_flops *= num_steps * num_runs
-  seconds = round(_OVERHEAD * num_flops / rate)
-  logging.info(
-    "time: estimated %s of training%s, for %.3g operations at %.3g per second",
-    datetime.timedelta(seconds=seconds) if seconds else "less than a second",
-    f" with {num_runs} seeds" if num_runs > 1 else "",
-    num_flops,
-    rate,
-  )
-
-
-def seconds_per_step(
-  run: Run, plan: step_plan.Plan, lengths: LengthSummary
-) -> float:
-  """Estimate of the time of a training step."""
-  num_flops, rate = _step_cost(run, plan, lengths)
-  return _OVERHEAD * num_flops / rate
-
-
-def _step_cost(run: Run, plan, lengths: LengthSummary) -> tuple[int, float]:
-  """Operations of a step, and operations per second of matrix products."""
   compute, _ = plan
   batch_size = run.flags.train_batch_size
   shape = run.step_shape._replace(seq_length=max(round(lengths.num_tokens), 1))
@@ -180,7 +157,16 @@ def _step_cost(run: Run, plan, lengths: LengthSummary) -> tuple[int, float]:
     run.config.intermediate_size,
     num_rounds=3,
   ).values()
-  return num_flops, rate
+  num_runs = max(len(run.seeds), 1)
+  num_flops *= num_steps * num_runs
+  seconds = round(_OVERHEAD * num_flops / rate)
+  logging.info(
+    "time: estimated %s of training%s, for %.3g operations at %.3g per second",
+    datetime.timedelta(seconds=seconds) if seconds else "less than a second",
+    f" with {num_runs} seeds" if num_runs > 1 else "",
+    num_flops,
+    rate,
+  )
 
 
 def checkpoint_bytes(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from bertlib.cli import option
 from bertlib.cli.errors import InputError
@@ -13,7 +13,6 @@ from bertlib.settings.pretraining_data import (
   check_masking,
   mask_split_flag,
   max_sequences_flag,
-  warn_of_masks,
 )
 from bertlib.settings.training import (
   OptimizerSettings,
@@ -195,12 +194,15 @@ class PretrainingSettings(TrainingSettings):
   )
   mask_split: Sequence[int] = mask_split_flag(needs="remask")
   do_whole_word_mask: bool = option.boolean(
-    False, "Whole word masking with --remask: mask all pieces of a word."
+    False,
+    "Whole word masking with --remask: mask all pieces of a word.",
+    needs="remask",
   )
   do_span_mask: bool = option.boolean(
     False,
     "Span masking with --remask: mask spans of 1 to 10 whole words, as"
     " create_pretraining_data.py does.",
+    needs="remask",
   )
   predict_file: str | None = option.path(
     None,
@@ -222,16 +224,11 @@ class PretrainingSettings(TrainingSettings):
     """Refuses an action without its file, and steps or masks that cannot be."""
     run, steps = self.run, self.num_train_steps
     super().check()
-    check_masking(self, self.model.max_seq_length)
-    if self.pack and self.shard_by == "file":
+    check_masking(self, self.model.max_seq_length, self.given)
+    if self.pack and (self.shard_by == "file" or self.train_batch_size_end):
       raise InputError(
-        "--pack: packs what all workers read. Give --shard_by=record, or make"
+        "--pack: not with --shard_by=file or --train_batch_size_end. Make"
         " packed records by create_pretraining_data.py --pack"
-      )
-    if self.pack and self.train_batch_size_end:
-      raise InputError(
-        "--train_batch_size_end: not with --pack. Make packed records by"
-        " create_pretraining_data.py --pack, whose batches may grow"
       )
     self._check_budget()
     self._check_batch_sizes()
@@ -247,12 +244,6 @@ class PretrainingSettings(TrainingSettings):
         f" --num_train_steps={steps}, so the learning rate never reaches its"
         " peak. Give fewer warm-up steps"
       )
-    for name in ("do_whole_word_mask", "do_span_mask"):
-      if getattr(self, name) and not self.remask:
-        raise InputError(
-          f"--{name} applies only to new masks: add --remask, or give it to"
-          " create_pretraining_data.py"
-        )
     reads_input = run.evaluates and not self.eval_input_file
     self.need("input_file", "do_train", run.do_train)
     self.need("input_file", "do_eval", reads_input)
@@ -302,21 +293,11 @@ class PretrainingSettings(TrainingSettings):
         "--masked_lm_prob_end: changes up to the last step, which is not known"
         f" with --{given[0]}. Give --num_train_steps instead"
       )
-    warmup = self.optimizer.warmup_proportion
-    if warmup == 1:
+    warmup, decay = self.optimizer.warmup_proportion, 0.0
+    if self.optimizer.schedule == "trapezoidal":
+      decay = self.optimizer.decay_proportion
+    if warmup == 1 or warmup + decay > 1:
       raise InputError(
-        f"--{given[0]}: ends within the warm-up. Give a --warmup_proportion"
-        " below 1"
+        f"--warmup_proportion={warmup:g}: too large for the rest of the"
+        f" schedule over --{given[0]}. Give less"
       )
-    decay = self.optimizer.decay_proportion
-    if self.optimizer.schedule == "trapezoidal" and warmup + decay > 1:
-      raise InputError(
-        f"--decay_proportion={decay:g}: starts within the warm-up, as"
-        f" --warmup_proportion={warmup:g}. Give less of one of them"
-      )
-
-  def warnings(self) -> Iterator[str]:
-    """Yields a warning of more masks than tokens."""
-    yield from warn_of_masks(
-      self.max_predictions_per_seq, self.model.max_seq_length
-    )

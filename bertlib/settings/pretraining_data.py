@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence, Set
 from typing import Any
 
 from bertlib.cli import option
@@ -27,16 +27,6 @@ from bertlib.settings.common import (
 )
 
 
-def warn_of_masks(masks: int, length: int) -> Iterator[str]:
-  """Yields a warning if the default has more masks than there are tokens."""
-  if masks > length:
-    yield (
-      f"--max_predictions_per_seq={masks} is larger than --max_seq_length="
-      f"{length}: the masked positions of each record are padded to a number"
-      " that is never reached"
-    )
-
-
 def mask_split_flag(needs: str = "") -> Any:
   """The flag `--mask_split` of two commands."""
   return option.integers(
@@ -48,29 +38,16 @@ def mask_split_flag(needs: str = "") -> Any:
   )
 
 
-def check_masking(settings: Any, length: int) -> None:
-  """Refuses masks and packed rows that sequences of `length` cannot have."""
+def check_masking(settings: Any, length: int, given: Set[str]) -> None:
+  """Refuses masks that sequences of `length` cannot have."""
   split = settings.mask_split
   if len(split) != 3 or not any(split):
     raise InputError(
       f"--mask_split={','.join(map(str, split))}: not three parts. Give"
       " those of [MASK], random and unchanged tokens, such as 80,10,10"
     )
-  if settings.do_span_mask and settings.do_whole_word_mask:
-    raise InputError(
-      "--do_span_mask: masks whole words already. Leave out"
-      " --do_whole_word_mask"
-    )
-  number = settings.max_sequences_per_row
-  # Each has [CLS], a token and [SEP]. The default is for rows of any length.
-  most = max(length // 3, 8)
-  if number > most:
-    raise InputError(
-      f"--max_sequences_per_row={number}: more than fit into --max_seq_length="
-      f"{length}. Give at most {most}"
-    )
   masks = settings.max_predictions_per_seq
-  if masks > length and "max_predictions_per_seq" in settings.given:
+  if masks > length and "max_predictions_per_seq" in given:
     raise InputError(
       f"--max_predictions_per_seq={masks}: more masked tokens than a sequence"
       f" has tokens, --max_seq_length={length}. Give fewer; typical is"
@@ -89,37 +66,9 @@ def max_sequences_flag() -> Any:
 
 
 @dataclasses.dataclass(frozen=True)
-class PretrainingDataSettings(RecordedSettings):
-  """Flags of create_pretraining_data.py."""
+class Recipe(TextSettings):
+  """Flags that determine the records of a text."""
 
-  REQUIRED = ("input_file", "output_file", "vocab_file")
-  EXAMPLE = (
-    "python create_pretraining_data.py --input_file=text.txt"
-    " --vocab_file=vocab.txt --output_file=data.tfrecord"
-  )
-  SECTION = "data"
-
-  input_file: str | None = option.path(
-    None,
-    "Text files, plain or .gz: names or glob patterns, separated by commas. One"
-    " sentence per line, a blank line between documents.",
-    basic=True,
-  )
-  output_file: str | None = option.path(
-    None,
-    "TFRecord files to write, separated by commas.",
-    section="output",
-    basic=True,
-    is_output=True,
-  )
-  num_shards: int = option.integer(
-    0,
-    "Number of files to split a single --output_file into, named"
-    " NAME-00000-of-00010 and so on. 0 writes --output_file itself.",
-    SHARDS,
-    section="output",
-    basic=True,
-  )
   vocab_file: str | None = option.path(
     None,
     "Vocabulary file with one WordPiece per line.",
@@ -189,6 +138,7 @@ class PretrainingDataSettings(RecordedSettings):
     "With --do_whole_word_mask: piece decides for each piece of a masked word"
     " whether it becomes [MASK], a random piece or stays; word decides once"
     " for all pieces of the word.",
+    needs="do_whole_word_mask",
   )
   word_boundaries: str = option.choice(
     "pieces",
@@ -196,6 +146,7 @@ class PretrainingDataSettings(RecordedSettings):
     "Definition of a word for --do_whole_word_mask: pieces is a piece and the"
     " ## pieces after it; spaces is the text between two spaces, for text that"
     " is already segmented, such as Chinese.",
+    needs="do_whole_word_mask",
   )
   truncate_prob: float = option.number(
     0.0,
@@ -209,6 +160,41 @@ class PretrainingDataSettings(RecordedSettings):
     " line, to split it into sentences. If empty, the text has one sentence per"
     " line.",
   )
+
+
+@dataclasses.dataclass(frozen=True)
+class PretrainingDataSettings(RecordedSettings):
+  """Flags of create_pretraining_data.py."""
+
+  REQUIRED = ("input_file", "output_file", "vocab_file")
+  EXAMPLE = (
+    "python create_pretraining_data.py --input_file=text.txt"
+    " --vocab_file=vocab.txt --output_file=data.tfrecord"
+  )
+  SECTION = "data"
+
+  input_file: str | None = option.path(
+    None,
+    "Text files, plain or .gz: names or glob patterns, separated by commas. One"
+    " sentence per line, a blank line between documents.",
+    basic=True,
+  )
+  output_file: str | None = option.path(
+    None,
+    "TFRecord files to write, separated by commas.",
+    section="output",
+    basic=True,
+    is_output=True,
+  )
+  num_shards: int = option.integer(
+    0,
+    "Number of files to split a single --output_file into, named"
+    " NAME-00000-of-00010 and so on. 0 writes --output_file itself.",
+    SHARDS,
+    section="output",
+    basic=True,
+  )
+  recipe: Recipe = option.group(Recipe)
   num_workers: int = option.integer(
     0,
     "Number of processes that work on blocks of the text, for a corpus of any"
@@ -218,7 +204,6 @@ class PretrainingDataSettings(RecordedSettings):
     section="devices",
     basic=True,
   )
-  text: TextSettings = option.group(TextSettings)
   receipt: ReceiptSettings = option.group(ReceiptSettings)
   given: frozenset[str] = frozenset()  # flags on the command line
 
@@ -229,17 +214,13 @@ class PretrainingDataSettings(RecordedSettings):
 
   def check(self) -> None:
     """Refuses sequences without room, and flags that need another."""
-    check_masking(self, self.max_seq_length)
-    if self.segments == "pairs" and self.max_seq_length < 5:
+    length = self.recipe.max_seq_length
+    check_masking(self.recipe, length, self.given)
+    if self.recipe.segments == "pairs" and length < 5:
       raise InputError(
-        f"--max_seq_length={self.max_seq_length}: too short for a pair of"
+        f"--max_seq_length={length}: too short for a pair of"
         " segments with [CLS] and two [SEP]. Give at least 5"
       )
-    for name in ("word_boundaries", "whole_word_draw"):
-      if name in self.given and not self.do_whole_word_mask:
-        raise InputError(
-          f"--{name} needs whole word masking: add --do_whole_word_mask"
-        )
     names = files.split_names(self.output_file)
     if not all(names or [""]):
       raise InputError("--output_file: names no file, or an empty name")
@@ -247,10 +228,6 @@ class PretrainingDataSettings(RecordedSettings):
       raise InputError("--num_shards goes with one --output_file")
     if len(set(map(os.path.normpath, names))) < len(names):
       raise InputError("--output_file: names a file twice")
-
-  def warnings(self) -> Iterator[str]:
-    """Yields a warning of more masks than tokens."""
-    yield from warn_of_masks(self.max_predictions_per_seq, self.max_seq_length)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -119,14 +119,6 @@ def test_a_bad_record_is_found_in_a_batch(name):
   assert found.startswith(f"b: record 8 (the first is 0): {name} has ")
 
 
-def test_first_files_have_the_first_records():
-  num_records = {"a": 3, "b": 2, "c": 9}
-  data = pretraining_inputs.Data([], [*num_records], [], num_records)
-  expected = {1: "a", 3: "a", 4: "ab", 5: "ab", 6: "abc"}
-  for number, files in expected.items():
-    assert data.first_files([*num_records], number) == [*files]
-
-
 @pytest.mark.parametrize("find", [None, lambda: None])
 def test_other_errors_are_unchanged(find):
   with (

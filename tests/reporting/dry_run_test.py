@@ -58,7 +58,7 @@ def dry_run(world, capsys, monkeypatch):
 def test_all_steps_of_a_valid_run_pass(dry_run, script, more):
   found, error = dry_run(script, *more)
   assert {status for status, *_ in found.values()} == {"pass"}
-  assert len(found) > 5 and error is None
+  assert len(found) > 3 and error is None
 
 
 @pytest.mark.parametrize(
@@ -96,16 +96,6 @@ def test_only_dependents_of_a_failed_step_are_skipped(dry_run):
 
 
 # What is estimated
-
-
-def test_a_time_budget_is_the_time_of_its_steps(dry_run, log, monkeypatch):
-  given = wrong_input_world.COMMANDS["run_pretraining"]
-  given = [flag for flag in given if "_steps" not in flag]
-  monkeypatch.setitem(wrong_input_world.COMMANDS, "run_pretraining", given)
-  _, error = dry_run(run_pretraining, "--time_budget_minutes=3")
-  assert error is None
-  (line,) = [line for line in log if line.startswith("time: ")]
-  assert "0:03:00 of training" in line
 
 
 def test_labels_that_are_missing_or_rare_are_warnings(caplog):

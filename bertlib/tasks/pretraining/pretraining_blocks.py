@@ -28,6 +28,7 @@ from bertlib.cli.errors import InputError
 from bertlib.data import tf_records, workers
 from bertlib.io import files, json_files, text_files
 from bertlib.io.files import atomic_write, exists, open_any, size_and_mtime
+from bertlib.settings.pretraining_data import Recipe
 from bertlib.tasks.pretraining import pretraining_instances, pretraining_text
 
 # Bytes of text per block. A process holds one block at a time, in about ten
@@ -91,7 +92,7 @@ def _raw_documents(lines: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def create_block_records(
-  recipe: pretraining_text.Recipe,
+  recipe: Recipe,
   tokenizer,
   block: int,
   lines: Iterable[bytes],
@@ -124,7 +125,7 @@ class BlockRun:
   # of its text, then the second, so that copies of a text are far apart.
   def __init__(
     self,
-    recipe: pretraining_text.Recipe,
+    recipe: Recipe,
     input_files: Sequence[str],
     output_files: list[str],
   ):
@@ -133,7 +134,7 @@ class BlockRun:
     self._input_files = input_files
     self._output_files = output_files
     self._num_blocks = count_blocks(
-      input_files, len(output_files), recipe.text_encoding
+      input_files, len(output_files), recipe.codec
     )
     self._receipt_file = receipt_file(output_files)
     self._receipt = self._read_receipt()
@@ -156,8 +157,8 @@ class BlockRun:
       )
     with self._scratch_folder() as folder:
       if self._blocks_of:
-        num_bytes = self._write_texts(folder)
-        self._write_outputs(folder, num_workers, num_bytes)
+        self._write_texts(folder)
+        self._write_outputs(folder, num_workers)
     counts: collections.Counter[str] = collections.Counter()
     for state in self._receipt["files"].values():
       counts.update(state["counts"])
@@ -203,23 +204,18 @@ class BlockRun:
     finally:
       shutil.rmtree(folder, ignore_errors=True)
 
-  def _write_texts(self, folder: str) -> int:
-    """Writes the text of each unfinished block; returns the total bytes."""
+  def _write_texts(self, folder: str) -> None:
+    """Writes the text of each unfinished block."""
     wanted = {b for blocks in self._blocks_of.values() for b in blocks}
     waiting: dict[int, list[bytes]] = collections.defaultdict(list)
-    waiting_bytes = total_bytes = 0
+    waiting_bytes = 0
     num_outputs = len(self._output_files)
     num_documents: collections.Counter[int] = collections.Counter()
 
     def flush():
       for block, documents in waiting.items():
-        path = _text_file(folder, block)
-        try:
-          with open(path, "ab") as file:
-            file.writelines(documents)
-        except OSError as error:
-          error.filename = path
-          raise
+        with open(_text_file(folder, block), "ab") as file:
+          file.writelines(documents)
       waiting.clear()
 
     for block in wanted:
@@ -228,7 +224,7 @@ class BlockRun:
     with terminal.progress(len(self._input_files), "files") as bar:
       for number, path in enumerate(self._input_files):
         for block, document in deal_documents(
-          text_files.read_utf8_lines(path, self._recipe.text_encoding),
+          text_files.read_utf8_lines(path, self._recipe.codec),
           number,
           self._num_blocks,
           self._recipe.random_seed,
@@ -237,7 +233,6 @@ class BlockRun:
           if block in wanted:
             waiting[block].append(document)
             waiting_bytes += len(document)
-            total_bytes += len(document)
           # Bounds the memory of a run: 64 MiB of text wait to be written.
           if waiting_bytes > 2**26:
             flush()
@@ -250,14 +245,10 @@ class BlockRun:
         f" {num_outputs} output files. Ask for fewer files, or put a blank"
         " line after each document"
       )
-    return total_bytes
 
-  def _write_outputs(
-    self, folder: str, num_workers: int, num_bytes: int
-  ) -> None:
+  def _write_outputs(self, folder: str, num_workers: int) -> None:
     """Creates the records of the unfinished blocks; joins them in files."""
-    # No locks: a killed worker would never release them.
-    bytes_done = multiprocessing.RawArray("q", self._num_blocks)
+    # No lock: a killed worker would never release it.
     stop = multiprocessing.RawValue("b", False)
     num_pending = {
       path: len(blocks) for path, blocks in self._blocks_of.items()
@@ -265,15 +256,12 @@ class BlockRun:
     counts = {path: collections.Counter() for path in num_pending}
     sizes: dict[int, list[int]] = {}
     with (
-      terminal.progress(
-        num_bytes * self._recipe.dupe_factor, "bytes", unit_scale=True
-      ) as bar,
+      terminal.progress(sum(num_pending.values()), "blocks") as bar,
       workers.worker_pool(
         num_workers,
         _make_block,
         self._recipe,
         folder,
-        bytes_done,
         stop,
         kept="; complete output files are kept",
       ) as submit,
@@ -284,19 +272,14 @@ class BlockRun:
           for path, blocks in self._blocks_of.items()
           for block in blocks
         }
-        pending = set(jobs)
-        while pending:
-          finished, pending = concurrent.futures.wait(
-            pending, 1, concurrent.futures.FIRST_COMPLETED
-          )
-          bar.update(sum(bytes_done) - bar.n)
-          for future in finished:
-            path, block = jobs[future]
-            block_counts, sizes[block] = future.result()
-            counts[path].update(block_counts)
-            num_pending[path] -= 1
-            if not num_pending[path]:
-              self._finish(path, folder, counts[path], sizes)
+        for future in concurrent.futures.as_completed(jobs):
+          path, block = jobs[future]
+          block_counts, sizes[block] = future.result()
+          counts[path].update(block_counts)
+          num_pending[path] -= 1
+          if not num_pending[path]:
+            self._finish(path, folder, counts[path], sizes)
+          bar.update()
       finally:
         stop.value = True
 
@@ -337,10 +320,10 @@ def _records_file(folder: str, block: int) -> str:
 
 
 def _make_block(
-  recipe: pretraining_text.Recipe, folder: str, bytes_done, stop, block: int
+  recipe: Recipe, folder: str, stop, block: int
 ) -> tuple[dict[str, int], list[int]]:
   """Writes a block's records; returns counts, and bytes of each pass."""
-  # `bytes_done` (by block) and `stop`, set when the run ends early, are shared.
+  # `stop` is shared, and set when the run ends early.
   counts: collections.Counter[str] = collections.Counter()
   sizes: list[int] = []
   text_file = _text_file(folder, block)
@@ -352,7 +335,6 @@ def _make_block(
       ):
         sizes.append(sum(map(tf_records.framed_bytes, one_pass)))
         yield from one_pass
-        bytes_done[block] += os.path.getsize(text_file)
         if stop.value:
           raise InterruptedError
 

@@ -4,98 +4,160 @@ from __future__ import annotations
 
 import functools
 import itertools
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+import tensorflow.compat.v1 as tf
 from absl import logging
+from google.protobuf.message import DecodeError
 
+import modeling
 from bertlib.checkpoints import loading
-from bertlib.cli import option
 from bertlib.cli.errors import InputError
-from bertlib.data import prefetch, record_check, tf_records
+from bertlib.data import input_pipeline, prefetch, record_check, tf_records
 from bertlib.io.files import find_files, split_names
 from bertlib.reporting import doctor
 from bertlib.settings.pretraining import PretrainingSettings
-from bertlib.tasks.pretraining import (
-  fill_mask,
-  pretraining_records,
-  window_packing,
-)
+from bertlib.tasks.pretraining import fill_mask, pretraining_instances
 from bertlib.training.task import Run
 
 # Records, over all files, that are checked before the run writes anything.
 _NUM_CHECKED = 2000
 
 
+# Records
+
+
+def sequences_per_row(path: str) -> int | None:
+  """Entries per row of a packed file's next sentences; None if not packed."""
+  first = next(read_records(path), {})
+  if "sequence_ids" not in first:
+    return None
+  return _num_integers(first, "next_sentence_positions")
+
+
+def _num_integers(record: Mapping[str, tf.train.Feature], name: str) -> int:
+  """Number of integers of a feature; 0 if the record lacks it."""
+  return len(record[name].int64_list.value) if name in record else 0
+
+
+def count_records(
+  path: str,
+  max_seq_length: int,
+  max_predictions_per_seq: int,
+  # Each record begins with its [CLS]; None to skip this check.
+  vocab: Mapping[str, int] | None = None,
+  objective: str = "mlm_nsp",
+) -> int:
+  """Counts the records of a file, and checks the first one."""
+  count = tf_records.count_records(path)
+  first = next(read_records(path))
+  check_lengths(path, first, max_seq_length, max_predictions_per_seq)
+  if objective == "mlm_nsp" and "next_sentence_labels" not in first:
+    raise InputError(
+      f"{path}: its records have no next_sentence_labels, as text without pairs"
+      " has none. Give --objective=mlm"
+    )
+  if vocab and first["input_ids"].int64_list.value[0] != vocab["[CLS]"]:
+    raise InputError(
+      f"{path}: its first record does not begin with [CLS], so it was"
+      " made with another vocabulary. Give that one with --vocab_file"
+    )
+  return count
+
+
+def read_records(path: str) -> Iterator[Mapping[str, tf.train.Feature]]:
+  """Features of each record of a file; InputError if one is corrupt."""
+  for number, record in enumerate(tf_records.read_serialized(path)):
+    if record is None:
+      raise InputError(
+        f"{path}: record {number} (the first is 0) is corrupt. Copy or make the"
+        " file again"
+      )
+    try:
+      yield tf.train.Example.FromString(record).features.feature
+    except DecodeError:
+      yield {}
+
+
+def check_lengths(
+  path: str,
+  record: Mapping[str, tf.train.Feature],
+  max_seq_length: int,
+  max_predictions_per_seq: int,
+) -> None:
+  """Refuses a record whose S or P is not the expected one."""
+  for name, flag, expected in (
+    ("input_ids", "max_seq_length", max_seq_length),
+    ("masked_lm_ids", "max_predictions_per_seq", max_predictions_per_seq),
+  ):
+    length = _num_integers(record, name)
+    if not length:
+      raise InputError(
+        f"{path}: its records have no {name}. Name a file that"
+        " create_pretraining_data.py wrote"
+      )
+    if length != expected:
+      raise InputError(
+        f"{path}: its records were made with --{flag}={length}, not"
+        f" {expected}. Give --{flag}={length}"
+      )
+
+
+def shard_files(files: Sequence[str], shard: input_pipeline.Shard) -> list[str]:
+  """Selects the files that one of several processes reads."""
+  if len(files) < shard.count:
+    raise InputError(
+      f"--shard_by=file: {len(files)} files cannot be shared by {shard.count}"
+      " processes. Make more of them (create_pretraining_data.py"
+      " --num_shards), or give --shard_by=record"
+    )
+  return sorted(files)[shard.index :: shard.count]
+
+
+def limited_layout(
+  config: modeling.BertConfig,
+  max_seq_length: int,
+  max_predictions_per_seq: int,
+  objective: str = "mlm_nsp",
+  max_sequences_per_row: int | None = None,  # of packed records
+) -> tf_records.Layout:
+  """Layout of pretraining records, with the ranges of their values."""
+  limits = {
+    "input_ids": config.vocab_size,
+    "input_mask": 2,
+    "segment_ids": config.type_vocab_size,
+    "masked_lm_positions": max_seq_length,
+    "masked_lm_ids": config.vocab_size,
+    "next_sentence_labels": 2,
+    "next_sentence_positions": max_seq_length,
+    "position_ids": max_seq_length,
+    "sequence_ids": max_seq_length + 1,
+  }
+  return input_pipeline.with_limits(
+    pretraining_instances.record_layout(
+      max_seq_length,
+      max_predictions_per_seq,
+      objective == "mlm_nsp",
+      max_sequences_per_row,
+    ),
+    limits,
+  )
+
+
 def record_layout(run: Run, files: Sequence[str]) -> tf_records.Layout:
   """Layout of files of pretraining records, of which the first decides."""
   settings = run.settings
-  return pretraining_records.limited_layout(
+  return limited_layout(
     run.config,
     settings.model.max_seq_length,
     settings.max_predictions_per_seq,
     settings.objective,
-    pretraining_records.sequences_per_row(files[0]),
+    sequences_per_row(files[0]),
   )
 
 
-class Stage(NamedTuple):
-  """Steps with batches of one size."""
-
-  first_step: int
-  batch_size: int
-  first_record: int  # counted over all epochs
-
-  def records_before(self, step: int) -> int:
-    """Number of records of all steps before one of this stage."""
-    return self.first_record + (step - self.first_step) * self.batch_size
-
-
-class BatchSizes(NamedTuple):
-  """Records per step, which may grow, by multiples of the first size."""
-
-  first: int
-  last: int
-  num_steps: int = 0  # until the last size
-
-  def stages(self) -> list[Stage]:
-    """The stages in order; the last one has no end."""
-    stages = [Stage(0, self.first, 0)]
-    count = self.last // self.first
-    for number in range(1, count):
-      start = self.num_steps * number // (count - 1)
-      before = stages[-1].records_before(start)
-      stages.append(Stage(start, self.first * (number + 1), before))
-    return stages
-
-  def stage_of(self, step: int) -> Stage:
-    """The stage of a step, counted from 0."""
-    return [s for s in self.stages() if s.first_step <= step][-1]
-
-  def stages_from(self, step: int) -> Iterator[tuple[Stage, int | None]]:
-    """Yields each stage from that of `step` on, and the step that ends it."""
-    stages = self.stages()
-    ends = [stage.first_step for stage in stages[1:]] + [None]
-    for stage, end in zip(stages, ends):
-      if end is None or end > max(step, stage.first_step):
-        yield stage, end
-
-  def count_steps(self, num_records: float) -> int:
-    """Steps for a number of records."""
-    stage = [s for s in self.stages() if s.first_record <= num_records][-1]
-    left = num_records - stage.first_record
-    return stage.first_step + math.ceil(left / stage.batch_size)
-
-
-def batch_sizes(settings: PretrainingSettings) -> BatchSizes:
-  """Records per step, as the flags have them."""
-  size = settings.run.train_batch_size
-  return BatchSizes(
-    size,
-    settings.train_batch_size_end or size,
-    settings.batch_size_warmup_steps,
-  )
+# Data of a run
 
 
 class Data(NamedTuple):
@@ -109,11 +171,6 @@ class Data(NamedTuple):
   def count(self, paths: Sequence[str]) -> int:
     """Number of records in some of the files."""
     return sum(self.num_records[path] for path in paths)
-
-  def first_files(self, paths: Sequence[str], number: int) -> list[str]:
-    """The files with the first `number` records."""
-    before = itertools.accumulate(map(self.num_records.get, paths), initial=0)
-    return [path for path, start in zip(paths, before) if start < number]
 
 
 def count(settings: PretrainingSettings, data: Data) -> dict[str, int]:
@@ -163,7 +220,7 @@ def find_data(run: Run) -> Data:
 
 
 def check_packing(run: Run, data: Data) -> None:
-  """Refuses --pack of packed records, on a TPU, or of too few per row."""
+  """Refuses --pack of packed records, or on a TPU."""
   settings = run.settings
   if not (settings.pack and data.train_files):
     return
@@ -173,25 +230,11 @@ def check_packing(run: Run, data: Data) -> None:
       " Make packed records by create_pretraining_data.py --pack"
     )
   path = data.train_files[0]
-  if pretraining_records.sequences_per_row(path) is not None:
+  if sequences_per_row(path) is not None:
     raise InputError(
       f"--pack: {path} has packed records. Leave out --pack, or name records of"
       " single sequences"
     )
-  first = itertools.islice(pretraining_records.read_records(path), _NUM_CHECKED)
-  sizes = [
-    (
-      sum(record["input_mask"].int64_list.value),
-      int(sum(record["masked_lm_weights"].float_list.value)),
-    )
-    for record in first
-  ]
-  window_packing.check_sequences(
-    *zip(*sizes),
-    settings.model.max_seq_length,
-    settings.max_predictions_per_seq,
-    settings.max_sequences_per_row,
-  )
 
 
 def check_files(run: Run, paths: Sequence[str]) -> dict[str, int]:
@@ -202,7 +245,7 @@ def check_files(run: Run, paths: Sequence[str]) -> dict[str, int]:
   num_per_file = -(-_NUM_CHECKED // len(paths))
 
   def count(path: str) -> int:
-    return pretraining_records.count_records(
+    return count_records(
       path,
       settings.model.max_seq_length,
       settings.max_predictions_per_seq,
@@ -211,7 +254,7 @@ def check_files(run: Run, paths: Sequence[str]) -> dict[str, int]:
     )
 
   def check(path: str) -> None:
-    if pretraining_records.sequences_per_row(path) != packing:
+    if sequences_per_row(path) != packing:
       raise InputError(
         f"{path}: its records are packed in another way than those of"
         f" {paths[0]}. Read files of one --pack and --max_sequences_per_row"
@@ -221,7 +264,7 @@ def check_files(run: Run, paths: Sequence[str]) -> dict[str, int]:
       raise InputError(problem)
 
   counts = dict(zip(paths, prefetch.map_in_threads(count, paths)))
-  packing = pretraining_records.sequences_per_row(paths[0])
+  packing = sequences_per_row(paths[0])
   with record_check.finder(record_layout(run, paths)) as find_in:
     for _ in prefetch.map_in_threads(check, paths):
       pass
@@ -247,45 +290,17 @@ def read_lines(run: Run) -> list[fill_mask.Line]:
   return lines
 
 
-def check_vocabulary(run: Run) -> None:
-  """Refuses --remask and --do_predict without [MASK] in the vocabulary."""
-  values = option.values_of(run.settings)
-  uses = [name for name in ("remask", "do_predict") if values[name]]
-  if not uses:
-    return
-  if not run.tokenizer:
-    raise InputError(f"--vocab_file is needed with --{uses[0]}")
-  if "[MASK]" not in run.tokenizer.vocab:
-    vocab_file = run.settings.model.vocab_file
-    raise InputError(
-      f"{vocab_file}: has no [MASK], which --{uses[0]} needs. Give another"
-      " --vocab_file"
-    )
-
-
 # Of a dry run
 
 
 def check_records(run: Run, data: Data) -> doctor.LengthSummary:
   """Checks some of the records; returns their count and mean length."""
+  num_per_file = -(-_NUM_CHECKED // max(len(data.num_records), 1))
 
   def encoded():
     for path in data.num_records:
-      num_per_file = -(-_NUM_CHECKED // len(data.num_records))
-      records = itertools.islice(
-        pretraining_records.read_records(path), num_per_file
-      )
-      for count, record in enumerate(records, start=1):
-        where = f"{path}, record {count}"
-        pretraining_records.check_lengths(
-          where,
-          record,
-          run.settings.model.max_seq_length,
-          run.settings.max_predictions_per_seq,
-        )
-        for name in ("input_ids", "masked_lm_ids"):
-          ids = record[name].int64_list.value
-          doctor.check_ids(ids, run.config.vocab_size, where)
+      records = read_records(path)
+      for record in itertools.islice(records, num_per_file):
         yield doctor.Encoded(
           record["input_ids"].int64_list.value,
           sum(record["input_mask"].int64_list.value),

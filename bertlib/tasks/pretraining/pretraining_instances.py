@@ -15,23 +15,12 @@ from typing import Any
 
 import tokenization
 from bertlib.data import tf_records
-from bertlib.tasks.pretraining import packing
+from bertlib.settings.pretraining_data import Recipe
 from bertlib.tasks.pretraining.masking import create_masked_lm_predictions
-from bertlib.tasks.pretraining.pretraining_text import (
-  Document,
-  Recipe,
-  read_documents,
-)
+from bertlib.tasks.pretraining.pretraining_text import Document, read_documents
 
-# Keys of counts. Random next sentences of a corpus with a single document.
+# Key of counts: random next sentences of a corpus with a single document.
 SAME_DOCUMENT = "random next sentences from the same document"
-
-
-# Positions of packed rows; rows that --max_sequences_per_row keeps from being
-# full, and their tokens.
-SLOTS = "token slots"
-SHORT_ROWS = "rows with room for more sequences"
-SHORT_ROW_TOKENS = "tokens of these rows"
 
 
 @dataclasses.dataclass(eq=False, repr=False)
@@ -289,6 +278,115 @@ def truncate_seq_pair(
   tokens_b[:] = tokens_b[starts[1] : ends[1]]
 
 
+# Packing: several sequences in one row of S tokens
+
+
+def pack(
+  instances: Sequence[TrainingInstance],
+  max_seq_length: int,
+  max_predictions_per_seq: int,
+  max_sequences_per_row: int,
+) -> list[list[TrainingInstance]]:
+  """Divides instances into the rows that they share."""
+  rows = assign_rows(
+    [len(instance.tokens) for instance in instances],
+    [len(instance.masked_lm_positions) for instance in instances],
+    max_seq_length,
+    max_predictions_per_seq,
+    max_sequences_per_row,
+  )
+  return [[instances[number] for number in row] for row in rows]
+
+
+def assign_rows(
+  lengths: Sequence[int],  # tokens per sequence
+  num_masked: Sequence[int],  # masked tokens per sequence
+  max_seq_length: int,
+  max_predictions_per_seq: int,  # masked tokens per row
+  max_sequences_per_row: int,
+) -> list[list[int]]:
+  """Assigns sequences, by number, to rows, so that few positions are free."""
+  limits = max_seq_length, max_predictions_per_seq, max_sequences_per_row
+  ways = (
+    _fill(lengths, num_masked, *limits, spread) for spread in (False, True)
+  )
+  return min(ways, key=len)
+
+
+def _fill(
+  lengths: Sequence[int],
+  num_masked: Sequence[int],
+  max_seq_length: int,
+  max_predictions_per_seq: int,
+  max_sequences_per_row: int,
+  spread: bool,
+) -> list[list[int]]:
+  """Fills row after row, beginning with the longest sequence that is left."""
+  # Then come the longest that fit. With `spread`, it is as many of equal length
+  # as fit on average: that uses up short ones, which without long ones would
+  # reach `max_sequences_per_row` before a row is full.
+  by_length: list[list[int]] = [[] for _ in range(max_seq_length + 1)]
+  for number, length in enumerate(lengths):
+    by_length[length].append(number)
+  num_left, num_tokens = len(lengths), sum(lengths)
+  rows: list[list[int]] = []
+  while num_left:
+    row: list[int] = []
+    room, slots = max_seq_length, max_predictions_per_seq
+    while num_left and room and len(row) < max_sequences_per_row:
+      wanted = room
+      if row and spread:
+        average = room * num_left // num_tokens
+        parts = min(average, max_sequences_per_row - len(row))
+        wanted = room // max(parts, 1)
+      for length in (*range(wanted, 0, -1), *range(wanted + 1, room + 1)):
+        found = by_length[length]
+        if found and num_masked[found[-1]] <= slots:
+          break
+      else:
+        break  # nothing fits
+      row.append(found.pop())
+      room, slots = room - length, slots - num_masked[row[-1]]
+      num_left, num_tokens = num_left - 1, num_tokens - length
+    rows.append(row)
+  return rows
+
+
+def _packed_layout(
+  max_seq_length: int, max_sequences_per_row: int
+) -> dict[str, tf_records.Feature]:
+  """Layout of the `_packed_features` of a row."""
+  tokens = tf_records.Feature((max_seq_length,), per_token=True)
+  sequences = tf_records.Feature((max_sequences_per_row,))
+  return {
+    "sequence_ids": tokens,
+    "position_ids": tokens,
+    "next_sentence_positions": sequences,
+    "next_sentence_labels": sequences,
+    "next_sentence_weights": sequences._replace(is_float=True),
+  }
+
+
+def _packed_features(
+  lengths: Sequence[int],  # tokens per sequence of the row
+  is_random_next: Sequence[int],  # labels of the sequences
+  max_seq_length: int,
+  max_sequences_per_row: int,
+) -> dict[str, list[int]]:
+  """Features of a row: which tokens are of a sequence, and where it starts."""
+  padding = [0] * (max_seq_length - sum(lengths))
+  unused = [0] * (max_sequences_per_row - len(lengths))
+  ids = ([number] * size for number, size in enumerate(lengths, start=1))
+  starts = itertools.accumulate(lengths[:-1], initial=0)
+  return {
+    "sequence_ids": [*itertools.chain.from_iterable(ids), *padding],
+    "position_ids": [*itertools.chain(*map(range, lengths)), *padding],
+    "next_sentence_positions": [*starts, *unused],
+    "next_sentence_labels": [*is_random_next, *unused],
+    "next_sentence_weights": [1] * len(lengths) + unused,
+  }
+
+
 # Instances to records
 
 
@@ -316,7 +414,7 @@ def record_layout(
   }
   labels = {"next_sentence_labels": tf_records.Feature((1,))}
   if max_sequences_per_row is not None:
-    labels = packing.record_layout(max_seq_length, max_sequences_per_row)
+    labels = _packed_layout(max_seq_length, max_sequences_per_row)
   return layout | {
     name: feature
     for name, feature in labels.items()
@@ -382,7 +480,7 @@ def row_features(
   others = {"next_sentence_labels": labels}
   if max_sequences_per_row is not None:
     lengths = [len(instance.tokens) for instance in instances]
-    others = packing.features(
+    others = _packed_features(
       lengths, labels, max_seq_length, max_sequences_per_row
     )
   padding = [0] * (max_seq_length - num_tokens)
@@ -422,23 +520,6 @@ def _join(instances: Sequence[TrainingInstance]) -> TrainingInstance:
   )
 
 
-def pack(
-  instances: Sequence[TrainingInstance],
-  max_seq_length: int,
-  max_predictions_per_seq: int,
-  max_sequences_per_row: int,
-) -> list[list[TrainingInstance]]:
-  """Divides instances into the rows that they share."""
-  rows = packing.assign_rows(
-    [len(instance.tokens) for instance in instances],
-    [len(instance.masked_lm_positions) for instance in instances],
-    max_seq_length,
-    max_predictions_per_seq,
-    max_sequences_per_row,
-  )
-  return [[instances[number] for number in row] for row in rows]
-
-
 def create_records(
   recipe: Recipe,
   tokenizer,
@@ -454,34 +535,10 @@ def create_records(
     rows: Iterable = zip(instances)
     if recipe.pack:
       rows = pack(list(instances), *sizes, most)
-      _count_rows(rows, recipe, counts)
+      counts["sequences"] += sum(map(len, rows))
     records = list(itertools.starmap(encode, rows))
     counts["records"] += len(records)
     yield records
-
-
-def _count_rows(
-  rows: Sequence[Sequence[TrainingInstance]],
-  recipe: Recipe,
-  counts: collections.Counter[str],
-) -> None:
-  """Counts packed rows, with histograms of their sequences."""
-  max_length, most = recipe.max_seq_length, recipe.max_sequences_per_row
-  lengths = [[len(instance.tokens) for instance in row] for row in rows]
-  counts[SLOTS] += len(rows) * max_length
-  counts["sequences"] += sum(map(len, rows))
-  # In steps of an eighth of a row.
-  ends = [max_length * part // 8 for part in range(9)]
-  for low, high in zip(ends, ends[1:]):
-    number = sum(low < length <= high for row in lengths for length in row)
-    counts[f"sequences of {low + 1} to {high} tokens"] += number
-  for size, number in sorted(collections.Counter(map(len, rows)).items()):
-    counts[f"rows of {size} sequences"] += number
-  # Rows that have room for another sequence of their mean length.
-  full = [sum(row) for row in lengths if len(row) == most]
-  short = [size for size in full if size * (most + 1) <= max_length * most]
-  counts[SHORT_ROWS] += len(short)
-  counts[SHORT_ROW_TOKENS] += sum(short)
 
 
 class _TokenVarints(dict):

@@ -1,4 +1,4 @@
-"""Text of pretraining data: settings, tokenizer and documents.
+"""Text of pretraining data: tokenizer and documents.
 
 Imports no TensorFlow.
 """
@@ -6,58 +6,18 @@ Imports no TensorFlow.
 from __future__ import annotations
 
 import collections
-import dataclasses
 import functools
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 import tokenization
 from bertlib.cli.errors import InputError, needs_package
 from bertlib.data import vocabulary
 from bertlib.io import files, text_files
+from bertlib.settings.pretraining_data import Recipe
 
 # A list of sentences, each a non-empty list of tokens.
 Document = list
-
-
-@dataclasses.dataclass(frozen=True)
-class Recipe:
-  """Settings that determine the records of a text."""
-
-  vocab_file: str
-  do_lower_case: bool = True
-  max_seq_length: int = 128  # [CLS] and both [SEP] included
-  max_predictions_per_seq: int = 20  # maximum number of masked tokens
-  masked_lm_prob: float = 0.15  # fraction of the tokens to mask
-  # Fraction of the documents split into shorter sequences.
-  short_seq_prob: float = 0.1
-  # Number of passes over the text, with different masks.
-  dupe_factor: int = 10
-  random_seed: int = 12345
-  do_whole_word_mask: bool = False
-  whole_word_draw: str = "piece"  # see `create_masked_lm_predictions`
-  do_span_mask: bool = False
-  mask_split: tuple[int, ...] = (80, 10, 10)
-  # "pairs" of segments; or "sentences" of one document, or of all "documents",
-  # that fill a sequence.
-  segments: str = "pairs"
-  pack: bool = False  # whether sequences share rows
-  max_sequences_per_row: int = 8
-  # "pieces" if a word is a piece and the ## pieces after it; "spaces" if spaces
-  # separate words, in segmented text.
-  word_boundaries: str = "pieces"
-  # Fraction of the sentences truncated at a random position.
-  truncate_prob: float = 0.0
-  # Language code ("en") of running text, which is split into sentences; "" if
-  # each line is a sentence.
-  split_sentences: str = ""
-  encoding: str = "utf-8"  # Python codec of the text
-  encoding_errors: str = "strict"  # see `text_files.Encoding`
-
-  @property
-  def text_encoding(self) -> text_files.Encoding:
-    """Encoding of the text."""
-    return text_files.Encoding(self.encoding, self.encoding_errors)
 
 
 class SegmentedTextTokenizer:
@@ -91,25 +51,32 @@ class SegmentedTextTokenizer:
     return tokenization.convert_by_vocab(self._ids, tokens)
 
 
-@functools.lru_cache(maxsize=1)
 def load_tokenizer(
   recipe: Recipe,
 ) -> tokenization.FullTokenizer | SegmentedTextTokenizer:
   """Loads the tokenizer of a recipe; InputError without [MASK]."""
-  vocab_file = recipe.vocab_file
-  tokenizer = vocabulary.load_tokenizer(
-    vocab_file, recipe.do_lower_case, checks_case=False
-  )
-  if "[MASK]" not in tokenizer.vocab:
-    raise InputError(
-      f"{vocab_file}: has no [MASK], which pretraining needs. Give a vocab.txt"
-      " that has one"
-    )
   if recipe.split_sentences:
     sentence_splitter()
-  if recipe.do_whole_word_mask and recipe.word_boundaries == "spaces":
-    return SegmentedTextTokenizer(tokenizer)
-  return tokenizer
+  has_spaces = recipe.do_whole_word_mask and recipe.word_boundaries == "spaces"
+  return _load_tokenizer(recipe.vocab_file, recipe.do_lower_case, has_spaces)
+
+
+@functools.lru_cache(maxsize=1)
+def _load_tokenizer(vocab_file: str, do_lower_case: bool, has_spaces: bool):
+  tokenizer = vocabulary.load_tokenizer(
+    vocab_file, do_lower_case, checks_case=False
+  )
+  check_has_mask(vocab_file, tokenizer.vocab)
+  return SegmentedTextTokenizer(tokenizer) if has_spaces else tokenizer
+
+
+def check_has_mask(path: str, vocab: Mapping[str, int]) -> None:
+  """Refuses a vocabulary without [MASK]."""
+  if "[MASK]" not in vocab:
+    raise InputError(
+      f"{path}: has no [MASK], which pretraining needs. Give a vocab.txt that"
+      " has one"
+    )
 
 
 def sentence_splitter():

@@ -3,19 +3,226 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import tensorflow.compat.v1 as tf
 
+from bertlib.cli.errors import InputError
 from bertlib.data import input_pipeline, tf_records
+from bertlib.settings.pretraining import PretrainingSettings
 from bertlib.tasks.pretraining import (
   dynamic_masking,
   pretraining_inputs,
   pretraining_instances,
-  pretraining_records,
-  window_packing,
 )
+from bertlib.tasks.pretraining.pretraining_instances import TrainingInstance
+
+# Batch sizes
+
+
+class Stage(NamedTuple):
+  """Steps with batches of one size."""
+
+  first_step: int
+  batch_size: int
+  first_record: int  # counted over all epochs
+
+  def records_before(self, step: int) -> int:
+    """Number of records of all steps before one of this stage."""
+    return self.first_record + (step - self.first_step) * self.batch_size
+
+
+class BatchSizes(NamedTuple):
+  """Records per step, which may grow, by multiples of the first size."""
+
+  first: int
+  last: int
+  num_steps: int = 0  # until the last size
+
+  def stages(self) -> list[Stage]:
+    """The stages in order; the last one has no end."""
+    stages = [Stage(0, self.first, 0)]
+    count = self.last // self.first
+    for number in range(1, count):
+      start = self.num_steps * number // (count - 1)
+      before = stages[-1].records_before(start)
+      stages.append(Stage(start, self.first * (number + 1), before))
+    return stages
+
+  def stage_of(self, step: int) -> Stage:
+    """The stage of a step, counted from 0."""
+    return [s for s in self.stages() if s.first_step <= step][-1]
+
+  def stages_from(self, step: int) -> Iterator[tuple[Stage, int | None]]:
+    """Yields each stage from that of `step` on, and the step that ends it."""
+    stages = self.stages()
+    ends = [stage.first_step for stage in stages[1:]] + [None]
+    for stage, end in zip(stages, ends):
+      if end is None or end > max(step, stage.first_step):
+        yield stage, end
+
+  def count_steps(self, num_records: float) -> int:
+    """Steps for a number of records."""
+    stage = [s for s in self.stages() if s.first_record <= num_records][-1]
+    left = num_records - stage.first_record
+    return stage.first_step + math.ceil(left / stage.batch_size)
+
+
+def batch_sizes(settings: PretrainingSettings) -> BatchSizes:
+  """Records per step, as the flags have them."""
+  size = settings.run.train_batch_size
+  return BatchSizes(
+    size,
+    settings.train_batch_size_end or size,
+    settings.batch_size_warmup_steps,
+  )
+
+
+# Packing while training: windows of shuffled records become packed rows
+
+# Records that are packed together: enough to fill their rows, and packed in a
+# fraction of a second.
+WINDOW_SIZE = 2**12
+
+# Feature of a batch of packed rows, and variable of their training: the window
+# and the number of its rows that have been read after this batch, int32 [2].
+_POSITION, _VARIABLE = "input_position", "packing/position"
+
+
+class Packing(NamedTuple):
+  """Settings of packing, and where the input begins."""
+
+  max_sequences_per_row: int
+  window: int = 0
+  row: int = 0  # of this window
+
+
+def check_same_packing(pack: bool, checkpoint: str | None) -> None:
+  """Refuses to resume with another way of packing."""
+  if not checkpoint:
+    return
+  reader = tf.train.load_checkpoint(checkpoint)
+  if reader.has_tensor(_VARIABLE) != pack:
+    raise InputError(
+      f"--pack={str(pack).lower()}: {checkpoint} was trained with"
+      f" --pack={str(not pack).lower()}, which decides what a step reads. Give"
+      " that to resume, or another --output_dir"
+    )
+
+
+def resume_packing(
+  max_sequences_per_row: int, checkpoint: str | None
+) -> Packing:
+  """The packing that begins after the last step of a checkpoint."""
+  position = tf.train.load_variable(checkpoint, _VARIABLE) if checkpoint else ()
+  return Packing(max_sequences_per_row, *map(int, position))
+
+
+def _packed_batches(
+  windows,  # dataset of batches of `WINDOW_SIZE` records, from the first on
+  start: Packing,
+  layout: tf_records.Layout,  # of packed rows
+  batch_size: int,
+  shard: input_pipeline.Shard,
+):
+  """Dataset of batches of packed rows, each with its position."""
+  dtypes = [tf.float32 if f.is_float else tf.int32 for f in layout.values()]
+
+  def pack_window(number, window):
+    names = list(window)
+
+    def pack(*arrays):
+      records = dict(zip(names, arrays))
+      return _pack_window(records, layout, start.max_sequences_per_row)
+
+    columns = tf.numpy_function(pack, list(window.values()), dtypes)
+    for column, feature in zip(columns, layout.values()):
+      column.set_shape([None, *feature.shape])
+    num_read = tf.range(tf.shape(columns[0])[0]) + 1
+    position = tf.stack(
+      [tf.fill(tf.shape(num_read), tf.cast(number, tf.int32)), num_read], axis=1
+    )
+    return tf.data.Dataset.from_tensor_slices(
+      {**dict(zip(layout, columns)), _POSITION: position}
+    )
+
+  def split_by_replica(batch):
+    # All replicas get the position after the whole batch.
+    batch[_POSITION] = tf.tile(batch[_POSITION][-1:], [batch_size, 1])
+    own = {name: shard.split(rows, batch_size) for name, rows in batch.items()}
+    return tf.data.Dataset.from_tensor_slices(own)
+
+  numbered = input_pipeline.numbered(windows, start.window)
+  rows = numbered.flat_map(pack_window).skip(start.row)
+  batches = rows.batch(batch_size, drop_remainder=True)
+  return batches.flat_map(split_by_replica).prefetch(tf.data.AUTOTUNE)
+
+
+def _pack_window(
+  records: Mapping[str, np.ndarray], layout: tf_records.Layout, most: int
+) -> list[np.ndarray]:
+  """Packs arrays [records, ...]; returns arrays [rows, ...] of the layout."""
+  labels = records.get("next_sentence_labels")
+  instances = []
+  for index in range(len(records["input_ids"])):
+
+    def values(name, count, index=index):
+      return records[name][index, :count].tolist()
+
+    length = records["input_mask"][index].sum()
+    num_masked = int(records["masked_lm_weights"][index].sum())
+    instances.append(
+      TrainingInstance(
+        values("input_ids", length),
+        values("segment_ids", length),
+        values("masked_lm_positions", num_masked),
+        values("masked_lm_ids", num_masked),
+        None if labels is None else labels[index, 0],
+      )
+    )
+  sizes = [
+    records[name].shape[1] for name in ("input_ids", "masked_lm_positions")
+  ]
+  rows = [
+    pretraining_instances.row_features(row, list, *sizes, most)
+    for row in pretraining_instances.pack(instances, *sizes, most)
+  ]
+  return [
+    np.array(
+      [list(row[name]) for row in rows],
+      np.float32 if feature.is_float else np.int32,
+    )
+    for name, feature in layout.items()
+  ]
+
+
+def recording_position(model_fn):
+  """The `model_fn` that also keeps the position of its input in a variable."""
+
+  def recorded(features, labels, mode, params, config=None):
+    features = dict(features)
+    position = features.pop(_POSITION, None)
+    spec = model_fn(features, labels, mode, params, config)
+    if position is None:
+      return spec
+    variable = tf.get_variable(
+      _VARIABLE,
+      [2],
+      tf.int32,
+      tf.zeros_initializer(),
+      trainable=False,
+      aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
+    )
+    assigned = variable.assign(position[0])
+    return spec._replace(train_op=tf.group(spec.train_op, assigned))
+
+  return recorded
+
+
+# Batches
 
 
 def input_fn_builder(
@@ -33,8 +240,8 @@ def input_fn_builder(
   by_file: Mapping[str, int] | None = None,
   objective: str = "mlm_nsp",
   num_picked: int | None = None,
-  sizes: pretraining_inputs.BatchSizes | None = None,
-  packing: window_packing.Packing | None = None,
+  sizes: BatchSizes | None = None,
+  packing: Packing | None = None,
 ):
   """An `input_fn` over TFRecord files of pretraining.
 
@@ -51,7 +258,7 @@ def input_fn_builder(
     masking: how training draws new masks; None for those of the records.
     num_records: number of records; None to count them.
     by_file: number of records per file, for training with several processes
-      that each read files of their own (see `pretraining_records.files_of`).
+      that each read files of their own (see `pretraining_inputs.shard_files`).
       None: every process reads its rows of each batch, so that batches do not
       depend on the number of processes.
     objective: "mlm_nsp", or "mlm" to leave out the labels of next sentences.
@@ -66,12 +273,12 @@ def input_fn_builder(
     `traced_step`, see `input_pipeline.record_input_fn`.
 
   Raises:
-    InputError: see `pretraining_records.count_records`.
+    InputError: see `pretraining_inputs.count_records`.
   """
   del num_cpu_threads
   shape = max_seq_length, max_predictions_per_seq, objective == "mlm_nsp"
   layout = pretraining_instances.record_layout(
-    *shape, pretraining_records.sequences_per_row(input_files[0])
+    *shape, pretraining_inputs.sequences_per_row(input_files[0])
   )
   packed_layout = packing and pretraining_instances.record_layout(
     *shape, packing.max_sequences_per_row
@@ -79,7 +286,7 @@ def input_fn_builder(
   per_token = [n for n, f in (packed_layout or layout).items() if f.per_token]
   if num_records is None:
     num_records = sum(
-      pretraining_records.count_records(
+      pretraining_inputs.count_records(
         path, max_seq_length, max_predictions_per_seq, objective=objective
       )
       for path in input_files
@@ -102,7 +309,7 @@ def input_fn_builder(
       layout,
       num_records,
       seed,
-      sizes or pretraining_inputs.BatchSizes(batch_size, batch_size),
+      sizes or BatchSizes(batch_size, batch_size),
       shard or input_pipeline.Shard(),
       masking,
       per_token if trim else [],
@@ -124,12 +331,12 @@ class _TrainingBatches(NamedTuple):
   layout: tf_records.Layout
   num_records: int
   seed: int
-  sizes: pretraining_inputs.BatchSizes
+  sizes: BatchSizes
   shard: input_pipeline.Shard
   masking: dynamic_masking.Masking | None
   trimmed: Sequence[str]  # features with a value per token
   by_file: Mapping[str, int] | None
-  packing: window_packing.Packing | None
+  packing: Packing | None
   packed_layout: tf_records.Layout | None
 
   def from_step(self, first_step: int):
@@ -154,16 +361,14 @@ class _TrainingBatches(NamedTuple):
     whole = self._replace(shard=input_pipeline.Shard())
     return whole._prepare(batches, stage, step)
 
-  def _read(
-    self, stage: pretraining_inputs.Stage, step: int, with_source: bool = False
-  ):
+  def _read(self, stage: Stage, step: int, with_source: bool = False):
     """Shuffled batches of a stage, from a step on."""
     if self.packing:
       return self._read_packed(stage)
     files, total, shard = self.files, self.num_records, self.shard
     size, first_record = stage.batch_size, stage.records_before(step)
     if self.by_file:
-      files = pretraining_records.shard_files(files, shard)
+      files = pretraining_inputs.shard_files(files, shard)
       total = sum(self.by_file[path] for path in files)
       size //= shard.count
       first_record //= shard.count
@@ -180,22 +385,22 @@ class _TrainingBatches(NamedTuple):
       with_source=with_source,
     )
 
-  def _read_packed(self, stage: pretraining_inputs.Stage):
+  def _read_packed(self, stage: Stage):
     """Batches of packed rows, from where the packing begins."""
     windows = input_pipeline.streamed_record_batches(
       self.files,
       self.layout,
-      window_packing.WINDOW_SIZE,
+      WINDOW_SIZE,
       False,
       self.num_records,
       self.seed,
-      first_record=self.packing.window * window_packing.WINDOW_SIZE,
+      first_record=self.packing.window * WINDOW_SIZE,
     )
-    return window_packing.packed_batches(
+    return _packed_batches(
       windows, self.packing, self.packed_layout, stage.batch_size, self.shard
     )
 
-  def _prepare(self, batches, stage: pretraining_inputs.Stage, step: int):
+  def _prepare(self, batches, stage: Stage, step: int):
     """Draws new masks, if any, by step and example; removes common padding."""
     shard, masking = self.shard, self.masking
 

@@ -10,15 +10,11 @@ import run_outputs
 import tiny_pretraining
 
 import run_pretraining
-from bertlib.data.input_pipeline import Shard
-from bertlib.tasks.pretraining import dynamic_masking
-from bertlib.tasks.pretraining.pretraining_inputs import BatchSizes
-from bertlib.training import checkpoint_hook
+from bertlib.tasks.pretraining.training_batches import BatchSizes
 
 SIZES = BatchSizes(4, 12, 5)
 # 8 from half of the 5 steps on, rounded down.
 SIZE_OF_STEP = [4, 4, 8, 8, 8, 12, 12, 12]
-MASKING = dynamic_masking.Masking(tiny_pretraining.VOCAB_IDS, seed=3)
 
 
 @pytest.fixture(scope="module")
@@ -46,68 +42,26 @@ def test_records_and_steps_are_counted_alike(last, num_steps):
     assert sizes.count_steps(before[step] + 1) == step + 1
 
 
-def batches(folder, first_step, sizes=SIZES, **options):
-  """The `input_fn` of training from a step on."""
-  files = sorted(map(str, folder.glob("train-*.tfrecord")))
-  return run_pretraining.input_fn_builder(
-    files,
-    tiny_pretraining.SEQ_LENGTH,
-    tiny_pretraining.NUM_PREDICTIONS,
-    is_training=True,
-    first_step=first_step,
-    sizes=sizes,
-    **options,
-  )
-
-
-def read(folder, first_step, **options):
-  dataset = batches(folder, first_step, **options)({"batch_size": 4})
-  return [*dataset.take(len(SIZE_OF_STEP) - first_step).as_numpy_iterator()]
-
-
 @pytest.mark.graph
 def test_batches_grow_through_the_stream_of_records(folder):
-  found = read(folder, 0)
+  def read(sizes):
+    input_fn = run_pretraining.input_fn_builder(
+      sorted(map(str, folder.glob("train-*.tfrecord"))),
+      tiny_pretraining.SEQ_LENGTH,
+      tiny_pretraining.NUM_PREDICTIONS,
+      is_training=True,
+      sizes=sizes,
+    )
+    batches = input_fn({"batch_size": 4}).take(len(SIZE_OF_STEP))
+    return [*batches.as_numpy_iterator()]
+
+  found, equal = read(SIZES), read(BatchSizes(17, 17))
   assert [len(batch["input_ids"]) for batch in found] == SIZE_OF_STEP
-  equal = read(folder, 0, sizes=BatchSizes(17, 17))
   for name in ("input_ids", "masked_lm_ids"):
     rows, expected = (
       np.concatenate([batch[name] for batch in part]) for part in (found, equal)
     )
     np.testing.assert_array_equal(rows, expected[: sum(SIZE_OF_STEP)])
-
-
-@pytest.mark.train
-@pytest.mark.parametrize("first_step", [1, 4])
-def test_resumed_batches_are_those_of_a_whole_training(folder, first_step):
-  whole = read(folder, 0, masking=MASKING)
-  resumed = read(folder, first_step, masking=MASKING)
-  for batch, expected in zip(resumed, whole[first_step:]):
-    for name, array in batch.items():
-      np.testing.assert_array_equal(array, expected[name], err_msg=name)
-
-
-@pytest.mark.train
-@pytest.mark.parametrize("by_file", [False, True])
-def test_traced_step_has_the_rows_of_all_processes(folder, by_file):
-  options = {"masking": MASKING}
-  if by_file:
-    counts = {"train-0": 20, "train-1": 13, "train-2": 9}
-    options["by_file"] = {
-      str(folder / f"{name}.tfrecord"): n for name, n in counts.items()
-    }
-  parts = []
-  for index in range(2):
-    params = {"batch_size": 4, "shard": Shard(index, 2)}
-    dataset = batches(folder, 0, **options)(params).skip(3).take(1)
-    parts += dataset.as_numpy_iterator()
-  traced = checkpoint_hook.batch_at(
-    batches(folder, 0, **options), {"batch_size": 4, "shard": Shard(0, 2)}, 3
-  )
-  for name in ("input_ids", "masked_lm_positions"):
-    np.testing.assert_array_equal(
-      np.concatenate([part[name] for part in parts]), traced[name]
-    )
 
 
 def flags(folder, output_dir, **changed):
@@ -118,6 +72,8 @@ def flags(folder, output_dir, **changed):
     "num_train_steps": 8,
     "num_warmup_steps": 2,
     "save_checkpoints_steps": 4,
+    "remask": True,
+    "vocab_file": folder / "vocab.txt",
     "xla": "off",
     "output_dir": output_dir,
   }
@@ -140,21 +96,10 @@ def test_resumed_training_ends_with_the_weights_of_a_whole_one(
 
 
 @pytest.mark.train
-@pytest.mark.parametrize(
-  ("changed", "words"),
-  [
-    (
-      {"train_batch_size": 3, "distribution": "mirrored", "num_replicas": 2},
-      "--train_batch_size=3: cannot be divided into 2 parts",
-    ),
-    (
-      {"token_budget": 200, "num_train_steps": None, "num_warmup_steps": None},
-      "--batch_size_warmup_steps=5: --token_budget=200 ends within it, after",
-    ),
-  ],
-)
-def test_batches_that_cannot_grow_are_refused(folder, tmp_path, changed, words):
+def test_batches_that_cannot_grow_are_refused(folder, tmp_path):
+  replicas = {"distribution": "mirrored", "num_replicas": 2}
   error = commands.fail(
-    "run_pretraining.py", *flags(folder, tmp_path, **changed)
+    "run_pretraining.py",
+    *flags(folder, tmp_path, train_batch_size=3, **replicas),
   )
-  assert words in error
+  assert "--train_batch_size=3: cannot be divided into 2 parts" in error
