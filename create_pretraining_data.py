@@ -181,6 +181,7 @@ def report(counts: collections.Counter[str], recipe: Recipe) -> None:
     "Tokens fill %.3f of the records; the rest is padding",
     counts["tokens"] / num_positions,
   )
+  _warn_of_short_rows(counts, recipe)
   same = counts[pretraining_instances.SAME_DOCUMENT]
   if same > counts["random next sentences"] / 10:
     logging.warning(
@@ -197,6 +198,26 @@ def report(counts: collections.Counter[str], recipe: Recipe) -> None:
       num_single,
       counts["documents"],
     )
+
+
+def _warn_of_short_rows(
+  counts: collections.Counter[str], recipe: Recipe
+) -> None:
+  """Warns if --max_sequences_per_row leaves packed rows unfilled."""
+  num_rows = counts[pretraining_instances.SHORT_ROWS]
+  num_tokens = counts[pretraining_instances.SHORT_ROW_TOKENS]
+  num_free = num_rows * recipe.max_seq_length - num_tokens
+  if num_free * 50 <= counts["records"] * recipe.max_seq_length:
+    return
+  most = recipe.max_sequences_per_row
+  logging.warning(
+    "--max_sequences_per_row=%d: too small for these texts, %d rows with %d"
+    " free positions have room for more sequences. Give %d",
+    most,
+    num_rows,
+    num_free,
+    -(-most * num_rows * recipe.max_seq_length // num_tokens),
+  )
 
 
 def check_text(

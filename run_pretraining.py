@@ -461,7 +461,7 @@ def prepare(
   plan = lifecycle.check_start(run, step)
   if settings.train_batch_size_end:
     with step("batch sizes"):
-      check_batch_sizes(run, plan)
+      check_batch_sizes(run, plan, data)
   if step.is_dry_run:
     with step("records"):
       lengths = pretraining_inputs.check_records(run, data)
@@ -528,8 +528,10 @@ def expected_steps(settings: PretrainingSettings, num_tokens: float) -> int:
   return sizes.count_steps(within.amount / num_tokens)
 
 
-def check_batch_sizes(run: Run, plan: step_plan.Plan | None) -> None:
-  """Refuses growing batches that devices or memory do not allow."""
+def check_batch_sizes(
+  run: Run, plan: step_plan.Plan | None, data: pretraining_inputs.Data
+) -> None:
+  """Refuses growing batches that devices, memory or budget do not allow."""
   settings = run.settings
   if not plan:
     return
@@ -546,6 +548,15 @@ def check_batch_sizes(run: Run, plan: step_plan.Plan | None) -> None:
       f" into {num_parts} parts, the micro-batches of all replicas. Give a"
       " multiple of that"
     )
+  within, growing = read_budget(settings), settings.batch_size_warmup_steps
+  if within and within.unit == "tokens":
+    lengths = pretraining_inputs.check_records(run, data)
+    num_steps = expected_steps(settings, lengths.num_tokens)
+    if num_steps <= growing:
+      raise InputError(
+        f"--batch_size_warmup_steps={growing}: {within} ends within it, after"
+        f" about {num_steps} steps. Give fewer"
+      )
 
 
 # Training, evaluation, prediction

@@ -79,7 +79,7 @@ def estimate_training(
       num_steps = _count_steps(run, lengths, count_steps)
   with step("disk"):
     _check_disk(run, num_steps, lengths, writes_records)
-  if num_steps and plan:
+  if plan:
     with step("memory"):
       num_sharing = run.devices.replicas_per_memory
       check_memory(
@@ -87,6 +87,7 @@ def estimate_training(
         available_memory(),
         num_sharing * run.task.loss_bytes,
       )
+  if num_steps and plan:
     with step("time"):
       _estimate_time(run, plan, num_steps, lengths)
 

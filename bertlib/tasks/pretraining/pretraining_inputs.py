@@ -220,7 +220,7 @@ def find_data(run: Run) -> Data:
 
 
 def check_packing(run: Run, data: Data) -> None:
-  """Refuses --pack of packed records, or on a TPU."""
+  """Refuses --pack of packed records, on a TPU, or of too few per row."""
   settings = run.settings
   if not (settings.pack and data.train_files):
     return
@@ -234,6 +234,32 @@ def check_packing(run: Run, data: Data) -> None:
     raise InputError(
       f"--pack: {path} has packed records. Leave out --pack, or name records of"
       " single sequences"
+    )
+  sizes = [
+    (
+      sum(record["input_mask"].int64_list.value),
+      int(sum(record["masked_lm_weights"].float_list.value)),
+    )
+    for record in itertools.islice(read_records(path), _NUM_CHECKED)
+  ]
+
+  def pack(most: int) -> list[list[int]]:
+    return pretraining_instances.assign_rows(
+      *zip(*sizes),
+      settings.model.max_seq_length,
+      settings.max_predictions_per_seq,
+      most,
+    )
+
+  most = settings.max_sequences_per_row
+  rows, fewest = pack(most), pack(settings.model.max_seq_length)
+  if len(rows) > 1.02 * len(fewest):
+    by_size = sorted(map(len, rows), reverse=True)
+    raise InputError(
+      f"--max_sequences_per_row={most}: too small for the data. {len(fewest)}"
+      f" rows could hold the first {len(sizes)} records, but"
+      f" {sum(by_size[len(fewest) :])} of them fall out. Give"
+      f" --max_sequences_per_row={max(map(len, fewest))}"
     )
 
 

@@ -19,8 +19,11 @@ from bertlib.settings.pretraining_data import Recipe
 from bertlib.tasks.pretraining.masking import create_masked_lm_predictions
 from bertlib.tasks.pretraining.pretraining_text import Document, read_documents
 
-# Key of counts: random next sentences of a corpus with a single document.
+# Keys of counts. Random next sentences of a corpus with a single document; rows
+# that --max_sequences_per_row keeps from being full, and their tokens.
 SAME_DOCUMENT = "random next sentences from the same document"
+SHORT_ROWS = "rows with room for more sequences"
+SHORT_ROW_TOKENS = "tokens of these rows"
 
 
 @dataclasses.dataclass(eq=False, repr=False)
@@ -535,10 +538,33 @@ def create_records(
     rows: Iterable = zip(instances)
     if recipe.pack:
       rows = pack(list(instances), *sizes, most)
-      counts["sequences"] += sum(map(len, rows))
+      _count_rows(rows, recipe, counts)
     records = list(itertools.starmap(encode, rows))
     counts["records"] += len(records)
     yield records
+
+
+def _count_rows(
+  rows: Sequence[Sequence[TrainingInstance]],
+  recipe: Recipe,
+  counts: collections.Counter[str],
+) -> None:
+  """Counts packed rows, with histograms of their sequences."""
+  max_length, most = recipe.max_seq_length, recipe.max_sequences_per_row
+  lengths = [[len(instance.tokens) for instance in row] for row in rows]
+  counts["sequences"] += sum(map(len, rows))
+  # In steps of an eighth of a row.
+  ends = [max_length * part // 8 for part in range(9)]
+  for low, high in zip(ends, ends[1:]):
+    number = sum(low < length <= high for row in lengths for length in row)
+    counts[f"sequences of {low + 1} to {high} tokens"] += number
+  for size, number in sorted(collections.Counter(map(len, rows)).items()):
+    counts[f"rows of {size} sequences"] += number
+  # Rows that have room for another sequence of their mean length.
+  full = [sum(row) for row in lengths if len(row) == most]
+  short = [size for size in full if size * (most + 1) <= max_length * most]
+  counts[SHORT_ROWS] += len(short)
+  counts[SHORT_ROW_TOKENS] += sum(short)
 
 
 class _TokenVarints(dict):

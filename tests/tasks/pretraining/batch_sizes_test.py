@@ -96,10 +96,21 @@ def test_resumed_training_ends_with_the_weights_of_a_whole_one(
 
 
 @pytest.mark.train
-def test_batches_that_cannot_grow_are_refused(folder, tmp_path):
-  replicas = {"distribution": "mirrored", "num_replicas": 2}
+@pytest.mark.parametrize(
+  ("changed", "words"),
+  [
+    (
+      {"train_batch_size": 3, "distribution": "mirrored", "num_replicas": 2},
+      "--train_batch_size=3: cannot be divided into 2 parts",
+    ),
+    (
+      {"token_budget": 200, "num_train_steps": None, "num_warmup_steps": None},
+      "--batch_size_warmup_steps=5: --token_budget=200 ends within it, after",
+    ),
+  ],
+)
+def test_batches_that_cannot_grow_are_refused(folder, tmp_path, changed, words):
   error = commands.fail(
-    "run_pretraining.py",
-    *flags(folder, tmp_path, train_batch_size=3, **replicas),
+    "run_pretraining.py", *flags(folder, tmp_path, **changed)
   )
-  assert "--train_batch_size=3: cannot be divided into 2 parts" in error
+  assert words in error

@@ -8,6 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pretraining_corpus import DOCUMENTS, Corpus, make
 
+import create_pretraining_data
+from bertlib.settings.pretraining_data import Recipe
 from bertlib.tasks.pretraining import pretraining_instances
 
 pytestmark = pytest.mark.unit
@@ -120,7 +122,11 @@ def test_packed_records_hold_the_sequences_of_the_others(
   )
   assert packed_counts["records"] == len(packed)
   assert packed_counts["sequences"] == counts["records"] == len(records)
-  assert all(len(row) <= most for row in found)
+  sizes = Counter(map(len, found))
+  for size in range(1, most + 1):
+    assert packed_counts[f"rows of {size} sequences"] == sizes[size]
+  by_length = [n for n in packed_counts if n.startswith("sequences of")]
+  assert sum(packed_counts[name] for name in by_length) == len(records)
   layout = pretraining_instances.written_layout(
     40, 6, segments == "pairs", most
   )
@@ -128,3 +134,35 @@ def test_packed_records_hold_the_sequences_of_the_others(
     is_used = [int(number > 0) for number in record["sequence_ids"]]
     assert record["input_mask"] == is_used
     assert set(record) == set(layout)
+
+
+# Documents of one sentence of three to four tokens.
+SHORT = Corpus([[[1 + n % 2]] for n in range(60)])
+
+
+def test_rows_that_could_hold_more_sequences_are_reported(
+  vocab_file, tmp_path, caplog
+):
+  (tmp_path / "text").write_bytes(b"".join(SHORT.lines * 20))
+
+  def report(most):
+    recipe = Recipe(
+      vocab_file=vocab_file,
+      max_seq_length=64,
+      dupe_factor=1,
+      segments="sentences",
+      pack=True,
+      max_sequences_per_row=most,
+    )
+    paths = [str(tmp_path / "text")], [str(tmp_path / "out")]
+    counts = create_pretraining_data.write_in_memory(recipe, *paths)
+    caplog.clear()
+    with caplog.at_level("INFO"):
+      create_pretraining_data.report(counts, recipe)
+    return caplog.text
+
+  text = report(4)
+  assert "--max_sequences_per_row=4: too small for these texts" in text
+  assert text.rstrip().endswith("Give 19")  # of 3.5 tokens each
+  text = report(19)
+  assert "too small" not in text and "Tokens fill 0.9" in text
