@@ -5,7 +5,6 @@ import pytest
 
 from bertlib.tasks.classification import (
   classification_report,
-  classification_scores,
 )
 from bertlib.tasks.classification.classification import Problem
 from bertlib.tasks.embeddings import (
@@ -41,7 +40,7 @@ def classified(problem, gold, logits, names, *more):
   found = classification_report.estimates(
     problem, gold, logits, [*names, *more]
   )
-  scores = classification_scores.evaluate(names, gold, logits, problem)
+  scores = classification_report.evaluate(names, gold, logits, problem)
   check_intervals(found, scores, names)
   return found
 

@@ -119,7 +119,7 @@ class _ClassOrObjectMethod(classmethod):
 class DataProcessor:
   """Reader of a data set; base class of all processors."""
 
-  # Metrics of the task, from `classification_scores.METRICS`, the primary one
+  # Metrics of the task, from `classification_report.METRICS`, the primary one
   # first.
   metrics: tuple[str, ...] = ("accuracy",)
   # See `Problem`. A processor with `get_labels` of its own needs no `labels`.
@@ -230,11 +230,8 @@ class TableProcessor(DataProcessor):
       else tables.Row(set_type, number, [*line])
       for number, line in enumerate(lines, start=1)
     ]
-    path = rows[0].path if rows else set_type
-    if self.skip_bad_rows and rows:
-      rows = [*tables.mark_broken_rows(rows, len(rows[0].fields))]
     return tables.collect_examples(
-      path,
+      rows[0].path if rows else set_type,
       (
         row
         for row in rows[bool(columns.header) :]
@@ -511,21 +508,14 @@ PROCESSORS = {
 }
 
 
-def check_several_labels(
-  path: str, examples: Sequence[InputExample], has_columns: bool = True
-) -> None:
+def check_several_labels(path: str, examples: Sequence[InputExample]) -> None:
   """Raises an InputError if all examples of a training set have one label."""
   first = examples[0].label
   if all(example.label == first for example in examples):
-    shown = "no label" if first == [] else f"the label {first!r}"
     raise InputError(
-      f"{path}: all {len(examples)} examples have {shown};"
-      " training needs two labels or more. "
-      + (
-        "Is --label_column the right one?"
-        if has_columns
-        else "Give the whole training set"
-      )
+      f"{path}: all {len(examples)} examples have the label {first!r}; training"
+      " needs two labels or more. Give the whole training set, or another"
+      " --label_column"
     )
 
 

@@ -212,12 +212,8 @@ def read_examples(
     train_examples = processor.get_train_examples(settings.data_dir)
     _check_labeled(train_examples, "Training")
     if processor.kind != "multiple_choice":
-      path, is_own = settings.data_dir, settings.task == "tsv"
-      if is_own:
-        path = os.path.join(settings.data_dir or "", settings.train_file)
-      elif processor.files_read:
-        path = processor.files_read[-1]
-      classification.check_several_labels(path, train_examples, is_own)
+      path = [settings.data_dir, *processor.files_read][-1]
+      classification.check_several_labels(path, train_examples)
     step_plan.count_steps(settings.run, len(train_examples), "examples")
   if settings.run.do_eval or (
     settings.run.do_train and settings.run.eval_steps

@@ -7,14 +7,13 @@ import dataclasses
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from absl import logging
 
 from bertlib.cli.errors import InputError
 from bertlib.data import example_checks, tables
-from bertlib.io import files
 from bertlib.io.text_files import Encoding
 from bertlib.tasks.classification.classification import (
   DataProcessor,
@@ -112,11 +111,6 @@ class OwnDataProcessor(DataProcessor):
   def read(self, data_dir: str, set_type: str) -> list[InputExample]:
     """See base class."""
     path = os.path.join(data_dir or "", self.files[set_type])
-    if set_type == "dev" and not files.exists(path):
-      raise InputError(
-        f"{path}: there is no such file. Give a --dev_file; or"
-        " --dev_fraction=0.2, a part of --train_file"
-      )
     self.files_read.append(path)
     columns = self.text_a, self.text_b, self.label, self.id_column
     table = tables.read_table(
@@ -137,7 +131,6 @@ class OwnDataProcessor(DataProcessor):
           len(table.names),
         )
     rows_of_ids: dict[str, int] = {}
-    lone: dict[str, tables.Row | None] = {}  # rows of labels that occur once
 
     def example(row):
       table.check_row(row)
@@ -151,16 +144,11 @@ class OwnDataProcessor(DataProcessor):
       guid = f"{set_type}-{row.number}"
       if id_column is not None:
         guid = _id(row, id_column, rows_of_ids)
-      if isinstance(label, str):
-        lone[label] = None if label in lone else row
       return InputExample(guid, *texts, label)
 
-    examples = tables.collect_examples(
+    return tables.collect_examples(
       path, table.rows, example, self.skip_bad_rows, self.bad_rows
     )
-    if self.kind == "classification" and label_column is not None:
-      _warn_of_header(table, text_a, label_column, lone)
-    return examples
 
   def _label(self, row: tables.Row, column: int) -> str | list[str]:
     """The label of a row, or its labels; InputError if it has none."""
@@ -207,32 +195,6 @@ def _id(row: tables.Row, column: int, rows_of_ids: dict[str, int]) -> str:
     )
   rows_of_ids[id_] = row.number
   return id_
-
-
-def _warn_of_header(
-  table: tables.Table,
-  text_column: int,
-  label_column: int,
-  lone: Mapping[str, tables.Row | None],
-) -> None:
-  """Warns of an example that may be a header, by the rows of lone labels."""
-  found = [(label, row) for label, row in lone.items() if row is not None]
-  if len(found) != 1 or len(lone) < 3:
-    return
-  ((label, row),) = found
-  if table.has_names:
-    is_header = label == table.names[label_column]
-  else:
-    is_header = row.number == table.header.number and not re.search(
-      r"\s", row.text(text_column)
-    )
-  if is_header:
-    logging.warning(
-      "%s: looks like a header. Its label %r occurs once. If it is one, %s",
-      row.where,
-      label,
-      "remove the row" if table.has_names else "give the columns by name",
-    )
 
 
 # Labels of a cell
@@ -327,12 +289,6 @@ def read_texts(
   """Reads texts to classify, one per line; a tab separates a pair."""
 
   def example(row):
-    if row.number == 1 and tables.has_usual_names(row.fields):
-      logging.warning(
-        "%s: looks like a header, but is read as a text. Name the column of the"
-        " texts by --text_a_column",
-        row.where,
-      )
     if len(row.fields) > 2:
       raise row.error(
         f"has {len(row.fields) - 1} tabs, but a line is a text, or two with a"
