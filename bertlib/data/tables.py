@@ -61,7 +61,6 @@ class Row(Sequence):
   fault: str | None = None  # why columns are missing; None: the row is short
   # JSON values of the columns; `fields` are their texts
   values: Sequence[Any] = ()
-  line: int | None = None  # line in the file, from 1; None if equal to `number`
 
   @functools.cached_property
   def texts(self) -> list[str]:
@@ -89,10 +88,8 @@ class Row(Sequence):
 
   @property
   def where(self) -> str:
-    """File and row, and its line if that is another number."""
-    has_line = self.line not in (None, self.number)
-    line = f" (line {self.line})" if has_line else ""
-    return f"{self.path}, row {self.number}{line}"
+    """File and row."""
+    return f"{self.path}, row {self.number}"
 
   def error(self, message: str) -> InputError:
     """An error that names this row."""
@@ -124,15 +121,14 @@ def read_csv(path: str, encoding: Encoding | None = LENIENT) -> Iterator[Row]:
   rows = csv.reader(text, strict=True)
   # Texts may be longer than csv's default of 128 KB per field.
   csv.field_size_limit(sys.maxsize)
-  number, line = 0, 1
+  number = 0
   try:
     for fields in rows:
       number += 1
       if fields:
-        yield Row(path, number, fields, line=line)
-      line = rows.line_num + 1
+        yield Row(path, number, fields)
   except csv.Error as error:
-    raise Row(path, number + 1, [], line=line).error(
+    raise Row(path, number + 1, []).error(
       f"{error}. A quote within a quoted field has to be doubled, not escaped"
       " by a backslash"
     ) from error

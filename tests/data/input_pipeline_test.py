@@ -145,14 +145,6 @@ def test_records_read_back_as_int32_and_float32(tmp_path):
     np.testing.assert_array_equal(parsed[name], expected, name)
 
 
-def test_a_feature_with_a_default_may_be_missing():
-  layout = {"label": tf_records.Feature()}
-  old = tf_records.record_encoder(layout)({"label": 4})
-  layout["real"] = tf_records.Feature(default=1)
-  parsed = input_pipeline.parse_records([old], layout)
-  assert [int(parsed["label"][0]), int(parsed["real"][0])] == [4, 1]
-
-
 def test_a_failed_write_keeps_the_previous_file(tmp_path):
   def rows():
     yield ROWS[0]

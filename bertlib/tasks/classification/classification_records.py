@@ -62,8 +62,7 @@ def record_layout(
       (problem.num_labels,) if problem.kind == "multi_label" else (),
       is_float=problem.kind in ("regression", "multi_label"),
     ),
-    # Records written by the first releases lack it.
-    "is_real_example": tf_records.Feature(default=1),
+    "is_real_example": tf_records.Feature(),
   }
 
 

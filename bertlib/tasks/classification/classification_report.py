@@ -31,9 +31,6 @@ _MAX_MATRIX_LABELS = 1000
 # rows of the table of labels.
 _MAX_MATRIX, _MAX_CONFUSIONS, _MAX_LABELS = 20, 20, 200
 
-# Labels of the largest constant prediction that is tried as a baseline.
-_MAX_CONSTANT = 5
-
 # Of a bootstrap: a metric of scikit-learn takes 3 ms at least.
 _MAX_RESAMPLES = 200
 
@@ -338,25 +335,19 @@ def estimates(
 def _constant_baseline(
   name: str, problem: Problem, gold: np.ndarray
 ) -> tuple[str, float]:
-  """Best metric of predicting the same for all examples, described."""
-  if problem.kind == "multi_label":
-    # The most frequent labels together.
-    order = np.argsort(-gold.sum(axis=0), kind="stable")
-    numbers = range(1, min(len(order), _MAX_CONSTANT) + 1)
-    constants = [
-      (order[:n], np.isin(range(len(order)), order[:n])) for n in numbers
-    ]
+  """Best metric of predicting one label for all examples, described."""
+  is_multi_label = problem.kind == "multi_label"
+  if is_multi_label:
+    counts = gold.sum(axis=0)
   else:
     counts = np.bincount(gold, minlength=problem.num_labels)
-    order = np.argsort(-counts, kind="stable")
-    # The second one too: it may be the one that F1 is about.
-    constants = [([label], label) for label in order[:2]]
   scores = {}
   with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # no label but one is predicted
-    for labels, constant in constants:
-      text = some_of([str(problem.labels[label]) for label in labels], 3)
-      scores[f"always {text}"] = METRICS[name](
+    # The second one too: it may be the one that F1 is about.
+    for label in np.argsort(-counts, kind="stable")[:2]:
+      constant = np.arange(len(counts)) == label if is_multi_label else label
+      scores[f"always {problem.labels[label]}"] = METRICS[name](
         gold, np.broadcast_to(constant, gold.shape)
       )
   best = max(scores, key=scores.__getitem__)

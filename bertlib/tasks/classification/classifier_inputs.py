@@ -127,7 +127,7 @@ def check_pairs(run: Run, examples: Examples) -> None:
   trained_on_pairs = description.get("has_pairs")
   kinds = {True: "pairs of texts", False: "single texts"}
   for split, split_examples in (
-    ("train", examples.train),
+    ("training", examples.train),
     *(("dev", dev_set) for dev_set in examples.eval_sets.values()),
     *(("test", test_set) for test_set in examples.predict_sets.values()),
   ):
@@ -137,17 +137,10 @@ def check_pairs(run: Run, examples: Examples) -> None:
     if is_pairs:
       loading.check_has_segments(run.config, settings.model.bert_config_file)
     if trained_on_pairs not in (None, is_pairs):
-      flag = "data_dir"
-      if split == "test" and settings.predict_file:
-        flag = "predict_file"
-      elif settings.task == "tsv":
-        flag = f"{split}_file"
-      value = getattr(settings, flag)
       raise InputError(
-        f"--{flag}={value}: has {kinds[is_pairs]}, but the model"
-        f" in {run.model_folder} was trained on"
-        f" {kinds[trained_on_pairs]}. Give texts of that kind, or another"
-        " --output_dir"
+        f"{run.model_folder}: was trained on {kinds[trained_on_pairs]}, but the"
+        f" {split} set has {kinds[is_pairs]}. Give texts of that kind, or"
+        " another --output_dir"
       )
 
 
