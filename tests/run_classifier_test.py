@@ -359,30 +359,10 @@ def test_input_fn_builder_feeds_features_from_memory(place):
 # What is refused, and how
 
 
-def test_a_folder_of_the_reference_is_known_by_its_shapes(place, trained):
-  folder = place / "reference_folder"
-  folder.mkdir()
-  for pattern in ("checkpoint", "model.ckpt*"):
-    for path in trained.folder.glob(pattern):
-      shutil.copy(path, folder)
-  assert "outputs 2" in refuse(place, task_name="MNLI", output_dir=folder)
-
-
 @pytest.mark.graph
 def test_a_missing_file(place):
   line = refuse(place, data_dir=place / "nowhere")
   assert f"--data_dir={place}/nowhere: " in line
-
-
-@pytest.mark.graph
-def test_the_wrong_case(place):
-  name = "cased_L-12_H-768_A-12.json"
-  line = refuse(
-    place,
-    vocab_file=reference_data.vocab("cased"),
-    bert_config_file=reference_data.data("bert", "config", name),
-  )
-  assert "--do_lower_case=False" in line
 
 
 @pytest.mark.graph

@@ -191,8 +191,7 @@ class Table(NamedTuple):
   """A custom table, and the columns that flags name."""
 
   path: str
-  header: Row  # the first row
-  names: Sequence[str]  # its fields, stripped
+  names: Sequence[str]  # fields of the first row, stripped
   has_names: bool  # whether it names the columns
   columns: list[int | None]  # index of each; None: not named, or not there
   rows: Iterator[Row]  # without a header
@@ -219,7 +218,7 @@ class Table(NamedTuple):
       if self.has_names:
         raise row.error(f"is the header again. {fix}")
       cells = [self.names[index] for index in self.columns if index is not None]
-      if has_usual_names(cells):
+      if all(map(_USUAL_NAME.fullmatch, cells)):
         raise row.error(
           "looks like a header, but the columns are given by number. Give the"
           " names of the columns, or remove the row"
@@ -256,12 +255,7 @@ def read_table(
   is_tsv = reader is read_tsv
   if is_tsv:
     rows = _with_warning_of_quotes(path, rows)
-  return Table(path, header, names, has_names, found, rows, is_tsv)
-
-
-def has_usual_names(cells: Iterable[str]) -> bool:
-  """True if all cells are usual names of columns, so that they are a header."""
-  return all(map(_USUAL_NAME.fullmatch, map(strip_label, cells)))
+  return Table(path, names, has_names, found, rows, is_tsv)
 
 
 def ending_of(path: str) -> str:
@@ -316,12 +310,9 @@ def _find_columns(
     elif strip_label(column) in names:
       index = names.index(strip_label(column))
     if index is None and column is not None and flag not in optional:
-      note = ""
-      if is_number(column) and numbers_are_names:
-        note = ", where numbers are names"
       raise header.error(
         f"there is no column {column!r} for {flag}. The first row has"
-        f" {header.fields}{note}"
+        f" {header.fields}"
       )
     found.append(index)
   return found

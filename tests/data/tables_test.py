@@ -7,7 +7,6 @@ import pytest
 import refused
 
 from bertlib.data import tables
-from bertlib.tasks.classification.classification import XnliProcessor
 
 pytestmark = pytest.mark.unit
 
@@ -151,15 +150,6 @@ def test_fields_of_a_tsv_that_look_quoted_stay_and_are_counted(
 def test_a_tsv_with_quoted_line_breaks_is_refused(tmp_path, content, skip):
   message = refusal(tmp_path, content, skip=skip)
   assert "Quotes have no meaning in .tsv. Save quoted fields as " in message
-
-
-def test_rows_of_xnli_may_be_lists():
-  rows = [["premise", "hypothesis", "label"], ["a", "b", "contradictory"]]
-  (example,) = XnliProcessor()._create_examples(rows, "train")
-  assert example.label == "contradiction"
-  rows = [["language"] * 8, ["zh", "neutral", *"cdefgh"], ["de", *"bcdefgh"]]
-  (example,) = XnliProcessor()._create_examples(rows, "dev")
-  assert (example.text_a, example.text_b) == ("g", "h")
 
 
 @pytest.mark.parametrize(

@@ -173,21 +173,16 @@ def sections(
     correct = (predicted >= 0.5) == gold
     confidence = np.maximum(predicted, 1 - predicted)
     error = np.where(correct, 0.0, confidence).max(axis=1)
-    title = "Labels (threshold 0.5)"
-    tables = [_label_table(title, problem, gold, predicted >= 0.5)]
-    if thresholds:
-      tuned = np.array([thresholds[label] for label in problem.labels])
-      title = "Labels (tuned thresholds)"
-      tables.append(
-        _label_table(title, problem, gold, predicted >= tuned, tuned)
-      )
+    by_label = thresholds or {}
+    lowest = np.array([by_label.get(label, 0.5) for label in problem.labels])
+    tables = [_label_table(problem, gold, predicted >= lowest, lowest)]
   else:
     predicted_ids = predicted.argmax(axis=1)
     correct, confidence = predicted_ids == label_ids, predicted.max(axis=1)
     error = np.where(correct, 0.0, confidence)
     tables = [
       _confusion_matrix(problem, label_ids, predicted_ids),
-      _label_table("Labels", problem, label_ids, predicted_ids),
+      _label_table(problem, label_ids, predicted_ids),
     ]
   return [
     *tables,
@@ -238,7 +233,6 @@ def _confusion_matrix(
 
 
 def _label_table(
-  title: str,
   problem: Problem,
   # Label ids [examples], or bool [examples, labels].
   gold: np.ndarray,
@@ -270,7 +264,7 @@ def _label_table(
   about = ""
   if len(rows) < problem.num_labels:
     about = f"The most frequent of {problem.num_labels:,} labels."
-  return html_report.table(title, rows, about)
+  return html_report.table("Labels", rows, about)
 
 
 def _errors(problem, examples, predicted, error, num_errors: int) -> Section:

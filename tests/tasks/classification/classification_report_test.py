@@ -251,11 +251,7 @@ CLASSES = ["Confusion matrix", "Labels", "Calibration", "Worst errors"]
   [
     ("regression", ["Worst errors"], "&lt;and&gt;"),
     ("classification", CLASSES, "&lt;and&gt;"),
-    (
-      "multi_label",
-      ["Labels (threshold 0.5)", "Calibration", "Worst errors"],
-      "&lt;and&gt;",
-    ),
+    ("multi_label", CLASSES[1:], "&lt;and&gt;"),
     ("multiple_choice", CLASSES, "first ends"),
   ],
 )
@@ -290,10 +286,9 @@ def test_report_of_thousands_of_labels_is_short():
   )
   pages = [section.content for section in found]
   assert sum(map(len, pages)) < 200_000
-  for table in pages[:2]:
-    assert table.count("<tr>") == 201
-    assert ">topic 2999<" in table
-    assert "The most frequent of 3,000 labels." in table
+  assert pages[0].count("<tr>") == 201
+  assert ">topic 2999<" in pages[0]
+  assert "The most frequent of 3,000 labels." in pages[0]
   assert "topic 19 and 2,980 more<" in pages[-1]
 
 
