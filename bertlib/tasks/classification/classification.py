@@ -11,7 +11,7 @@ import functools
 import itertools
 import os
 import types
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Union
 
 from bertlib.cli.absl import logging
@@ -158,6 +158,17 @@ class DataProcessor:
     """Reads "train", "dev" or "test", for the methods above."""
     raise NotImplementedError
 
+  def collect(
+    self,
+    path: str,
+    rows: Iterable[tables.Row],
+    make_example: Callable[[tables.Row], Example],
+  ) -> list[Example]:
+    """Examples of rows, at least one; see `tables.collect_examples`."""
+    return tables.collect_examples(
+      path, rows, make_example, self.skip_bad_rows, self.bad_rows
+    )
+
   def get_labels(self) -> list[str]:
     """The label set in the order of the model's outputs."""
     if self.labels is None:
@@ -230,16 +241,15 @@ class TableProcessor(DataProcessor):
       else tables.Row(set_type, number, [*line])
       for number, line in enumerate(lines, start=1)
     ]
-    return tables.collect_examples(
+    included = (
+      row
+      for row in rows[bool(columns.header) :]
+      if self.is_included(row, set_type)
+    )
+    return self.collect(
       rows[0].path if rows else set_type,
-      (
-        row
-        for row in rows[bool(columns.header) :]
-        if self.is_included(row, set_type)
-      ),
+      included,
       lambda row: self.example(row, columns, set_type),
-      self.skip_bad_rows,
-      self.bad_rows,
     )
 
   def example(
@@ -428,9 +438,7 @@ class SwagProcessor(DataProcessor):
         label,
       )
 
-    return tables.collect_examples(
-      path, rows, example, self.skip_bad_rows, self.bad_rows
-    )
+    return self.collect(path, rows, example)
 
 
 class RaceProcessor(DataProcessor):

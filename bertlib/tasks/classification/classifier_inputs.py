@@ -242,9 +242,8 @@ def _read_predict_file(
   ending = "" if path == "-" else tables.ending_of(path)
   columns = settings.text_a_column, settings.text_b_column
   has_names = id_column or not all(map(tables.is_number, filter(None, columns)))
-  reading = processor.encoding, processor.skip_bad_rows, processor.bad_rows
   if ending == ".csv" or (ending in (".tsv", ".jsonl", ".json") and has_names):
-    return own_tables.read_table_texts(path, *columns, id_column, *reading)
+    return own_tables.read_table_texts(path, *columns, id_column, processor)
   if id_column:
     raise InputError(
       f"--predict_file={path}: its lines are texts, which have no --id_column."
@@ -255,7 +254,7 @@ def _read_predict_file(
       f"--predict_file={path}: has objects of JSON. Name their text by"
       " --text_a_column"
     )
-  return own_tables.read_texts(path, *reading)
+  return own_tables.read_texts(path, processor)
 
 
 def _check_labeled(examples: Iterable[Example], action: str) -> None:
@@ -333,23 +332,21 @@ def check_labels(processor: DataProcessor, examples: Examples) -> None:
   """Warns of labels that are missing or rare."""
   labels = processor.problem.labels
   sets = {"the training set": examples.train, **examples.dev_sets}
-  if labels:
-    doctor.check_labels(
-      labels,
-      {
-        name: [
-          label
-          for example in split
-          for label in (
-            example.label
-            if isinstance(example.label, (list, tuple))
-            else [example.label]
-          )
-        ]
-        for name, split in sets.items()
-        if split
-      },
-    )
+  if not labels:
+    return
+
+  def labels_of(example):
+    is_list = isinstance(example.label, (list, tuple))
+    return example.label if is_list else [example.label]
+
+  doctor.check_labels(
+    labels,
+    {
+      name: itertools.chain.from_iterable(map(labels_of, split))
+      for name, split in sets.items()
+      if split
+    },
+  )
 
 
 def check_texts(

@@ -14,7 +14,6 @@ from absl import logging
 
 from bertlib.cli.errors import InputError
 from bertlib.data import example_checks, tables
-from bertlib.io.text_files import Encoding
 from bertlib.tasks.classification.classification import (
   DataProcessor,
   InputExample,
@@ -146,9 +145,7 @@ class OwnDataProcessor(DataProcessor):
         guid = _id(row, id_column, rows_of_ids)
       return InputExample(guid, *texts, label)
 
-    return tables.collect_examples(
-      path, table.rows, example, self.skip_bad_rows, self.bad_rows
-    )
+    return self.collect(path, table.rows, example)
 
   def _label(self, row: tables.Row, column: int) -> str | list[str]:
     """The label of a row, or its labels; InputError if it has none."""
@@ -282,9 +279,7 @@ def _check_no_list(text: str, parts: Sequence[str]) -> None:
 
 def read_texts(
   path: str,  # "-" for standard input
-  encoding: Encoding = tables.LENIENT,
-  skip_bad_rows: bool = False,
-  bad_rows: dict[str, list[str]] | None = None,
+  processor: DataProcessor,  # has the encoding, and the treatment of bad rows
 ) -> list[InputExample]:
   """Reads texts to classify, one per line; a tab separates a pair."""
 
@@ -300,9 +295,8 @@ def read_texts(
       text_b=row.text(1) if len(row.fields) > 1 else None,
     )
 
-  return tables.collect_examples(
-    path, tables.read_tsv(path, encoding), example, skip_bad_rows, bad_rows
-  )
+  rows = tables.read_tsv(path, processor.encoding)
+  return processor.collect(path, rows, example)
 
 
 def read_table_texts(
@@ -310,15 +304,12 @@ def read_table_texts(
   text_a: str,
   text_b: str | None,
   id_column: str | None,
-  encoding: Encoding = tables.LENIENT,
-  skip_bad_rows: bool = False,
-  bad_rows: dict[str, list[str]] | None = None,
+  processor: DataProcessor,  # see `read_texts`
 ) -> list[InputExample]:
   """Reads texts to classify from a table; see `OwnDataProcessor`."""
-  processor = OwnDataProcessor(
+  table = OwnDataProcessor(
     {"text": path}, text_a, text_b, None, id_column=id_column
   )
-  processor.encoding, processor.skip_bad_rows = encoding, skip_bad_rows
-  if bad_rows is not None:
-    processor.bad_rows = bad_rows
-  return processor.read("", "text")
+  table.encoding, table.bad_rows = processor.encoding, processor.bad_rows
+  table.skip_bad_rows = processor.skip_bad_rows
+  return table.read("", "text")

@@ -747,7 +747,7 @@ def test_texts_to_classify_are_read_from_a_file_or_stdin(tmp_path, monkeypatch):
   (tmp_path / "x").write_bytes(content)
   monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(content)))
   for path in (str(tmp_path / "x"), "-"):
-    rows = as_rows(own_tables.read_texts(path))
+    rows = as_rows(own_tables.read_texts(path, classification.DataProcessor()))
     assert [(row["text_a"], row["text_b"]) for row in rows] == [
       ("one text", None),
       ("half", "and half"),
@@ -757,14 +757,13 @@ def test_texts_to_classify_are_read_from_a_file_or_stdin(tmp_path, monkeypatch):
 def test_a_line_with_several_tabs_is_refused(tmp_path):
   path = tmp_path / "x.txt"
   path.write_text("a\tb\nc\td\te\nf\n")
-  message = refusal(own_tables.read_texts, str(path))
+  processor = classification.DataProcessor()
+  message = refusal(own_tables.read_texts, str(path), processor)
   assert message.startswith(f"{path}, row 2: has 2 tabs, but a line is ")
-  bad_rows = {}
-  examples = own_tables.read_texts(
-    str(path), skip_bad_rows=True, bad_rows=bad_rows
-  )
+  processor.skip_bad_rows = True
+  examples = own_tables.read_texts(str(path), processor)
   assert [example.guid for example in examples] == ["text-1", "text-3"]
-  assert len(bad_rows[str(path)]) == 1
+  assert len(processor.bad_rows[str(path)]) == 1
 
 
 # Ids
@@ -787,7 +786,7 @@ def test_ids_are_guids(tmp_path, split, column):
     examples = read(processor, tmp_path, split)
     assert [example.guid for example in examples] == ["K-7", "8"]
     texts = own_tables.read_table_texts(
-      str(tmp_path / name), "text", None, column
+      str(tmp_path / name), "text", None, column, processor
     )
     assert [example.guid for example in texts] == ["K-7", "8"]
     assert [example.label for example in texts] == [None, None]
@@ -805,17 +804,21 @@ def test_ids_are_guids(tmp_path, split, column):
 )
 def test_ids_are_unique_and_on_one_line(tmp_path, id_, fault):
   (tmp_path / "a.csv").write_text(f'text,id\na,7\nb,"{id_}"\nc,8\n')
-  arguments = str(tmp_path / "a.csv"), "text", None, "id"
+  processor = classification.DataProcessor()
+  arguments = str(tmp_path / "a.csv"), "text", None, "id", processor
   message = refusal(own_tables.read_table_texts, *arguments)
   assert "a.csv, row 3" in message and fault in message
-  examples = own_tables.read_table_texts(*arguments, skip_bad_rows=True)
+  processor.skip_bad_rows = True
+  examples = own_tables.read_table_texts(*arguments)
   assert [example.guid for example in examples] == ["7", "8"]
 
 
 def test_texts_of_a_table_are_named_by_row(tmp_path, caplog):
   (tmp_path / "a.csv").write_text('"one\ntwo",7,x\nthree,8,y\n')
   path = str(tmp_path / "a.csv")
-  examples = own_tables.read_table_texts(path, "1", "3", None)
+  examples = own_tables.read_table_texts(
+    path, "1", "3", None, classification.DataProcessor()
+  )
   assert [(e.guid, e.text_a, e.text_b) for e in examples] == [
     ("text-1", "one\ntwo", "x"),
     ("text-2", "three", "y"),
