@@ -565,13 +565,9 @@ def predict_sets(
   """Predicts and writes the labels of all test sets; returns warnings."""
   problem, predict_file = processor.problem, run.settings.predict_file
   if thresholds is None:
-    trained = model_description.load(run.model_folder, RECORD)
-    thresholds = trained.get("thresholds")
-    if thresholds and problem.kind == "multi_label":
-      logging.info(
-        "Labels by the thresholds of the model, tuned on %s",
-        trained.get("tuned_on", "its dev set"),
-      )
+    thresholds = model_description.load(run.model_folder, RECORD).get(
+      "thresholds"
+    )
   warnings: list[str] = []
   for suffix, test_set in examples.predict_sets.items():
     records, results = f"predict{suffix}", f"test_results{suffix}"

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from bertlib.cli.errors import some_of
 from bertlib.io import json_files
 from bertlib.reporting import html_report, statistics
 from bertlib.reporting.html_report import Section, escape
@@ -281,8 +280,8 @@ def _errors(problem, examples, predicted, error, num_errors: int) -> Section:
     rows.append(
       {
         "example": example.guid,
-        "gold": _label_text(example.label),
-        "predicted": _label_text(label),
+        "gold": classification_decoding.label_text(example.label),
+        "predicted": classification_decoding.label_text(label),
         "error" if problem.kind == "regression" else "probability": float(
           error[index]
         ),
@@ -290,13 +289,6 @@ def _errors(problem, examples, predicted, error, num_errors: int) -> Section:
       }
     )
   return html_report.errors(rows)
-
-
-def _label_text(label: str | float | Sequence[str]) -> str:
-  """Text of a label, or of the first ones of many."""
-  if isinstance(label, (str, float)) or not label:
-    return classification_decoding.label_text(label)
-  return some_of(label)
 
 
 def estimates(
