@@ -119,16 +119,6 @@ class OwnDataProcessor(DataProcessor):
       ["--label_column"] if set_type == "test" else [],
     )
     text_a, text_b, label_column, id_column = table.columns
-    if self.label is None and not table.has_names:
-      num_unread = len({*range(len(table.names))} - {*table.columns})
-      if num_unread:
-        logging.warning(
-          "%s: %d of its %d columns are not read. Name the text by"
-          " --text_a_column",
-          path,
-          num_unread,
-          len(table.names),
-        )
     rows_of_ids: dict[str, int] = {}
 
     def example(row):

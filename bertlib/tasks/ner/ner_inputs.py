@@ -90,7 +90,7 @@ _TAG_NAMES = ("label", "labels", "ner", "ner_tag", "ner_tags", "tag", "tags")
 # Several words: with spaces, or with Chinese or Japanese punctuation; or a word
 # and its tag, in columns with another delimiter.
 _SEVERAL_WORDS = re.compile(
-  r".*\S +\S.*|.*\w[、。，！？；]\w.*|.*\w\w[。！？]|.+[,;|](O|[BIES]-\S+)"
+  r".*\S +\S.*|.*\w[、。，！？；]\w.*|.*\w\w[。！？]|.+[,;|][BIES]-\S+"
 )
 
 
