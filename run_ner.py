@@ -39,6 +39,7 @@ from bertlib.tasks.ner import (
   ner_decoding,
   ner_inputs,
   ner_report,
+  ner_tags,
 )
 from bertlib.tasks.ner.ner import Sentence
 from bertlib.tasks.ner.ner_decoding import Tagged, TaggerPredictor
@@ -409,7 +410,7 @@ def evaluate_dev_set(
 def entity_types(tagged: Iterable[Sequence[str]]) -> Iterator[str]:
   """The type of each entity."""
   for tags in tagged:
-    yield from (entity.label for entity in ner.tags_to_entities(tags))
+    yield from (entity.label for entity in ner_tags.tags_to_entities(tags))
 
 
 def tag_file(

@@ -27,7 +27,7 @@ from scipy import stats
 from benchmarks import side_by_side
 from bertlib.data import tables
 from bertlib.export import OnnxModel
-from bertlib.tasks.ner import ner, ner_inputs
+from bertlib.tasks.ner import ner_files, ner_tags
 from bertlib.tasks.squad import squad_files, squad_scores
 from website import markdown
 
@@ -94,14 +94,14 @@ def evaluate_vectors(model: OnnxModel) -> Metrics:
 
 def evaluate_tagger(model: OnnxModel) -> Metrics:
   """F1 of entities, whose boundaries are those of characters."""
-  sentences = ner_inputs.read_file(FLAGS.file, ner_inputs.Columns())
+  sentences = ner_files.read_sentences(FLAGS.file, ner_files.Columns())
   predicted = model.predict([sentence.text for sentence in sentences])
   num_right = num_found = 0
   for sentence, row in zip(sentences, predicted):
     offsets = sentence.offsets
     gold = {
       (entity.label, offsets[entity.start][0], offsets[entity.end - 1][1])
-      for entity in ner.tags_to_entities(sentence.tags)
+      for entity in ner_tags.tags_to_entities(sentence.tags)
     }
     found = {entity[:1] + entity[2:4] for entity in row}
     num_right += len(gold & found)

@@ -138,7 +138,7 @@ def read_rows(task: str) -> list[dict[str, Any]]:
     classification,
     classification_records,
   )
-  from bertlib.tasks.ner import ner, ner_inputs
+  from bertlib.tasks.ner import ner, ner_files
   from bertlib.tasks.squad import original_api, squad_windows
 
   length = FLAGS.max_seq_length
@@ -158,7 +158,7 @@ def read_rows(task: str) -> list[dict[str, Any]]:
     return [row for row in rows if all(row["input_mask"])]
   if task == "tags":
     path = os.path.join(folder, "ner", "wnut17", "train.conll")
-    sentences = ner_inputs.read_file(path, ner_inputs.Columns())
+    sentences = ner_files.read_sentences(path, ner_files.Columns())
     labels = sorted({tag for sentence in sentences for tag in sentence.tags})
     windows = list(ner.make_windows(sentences, tokenizer, length))
     return ner.window_records(sentences, windows, length, labels)

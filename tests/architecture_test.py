@@ -50,6 +50,7 @@ WITHOUT_TENSORFLOW = (
   "bertlib.tasks.classification.classification",
   "bertlib.tasks.embeddings.embedding_examples",
   "bertlib.tasks.embeddings.embedding_records",
+  "bertlib.tasks.ner.ner_files",
   "bertlib.tasks.pretraining.pretraining_blocks",
   "bertlib.tasks.pretraining.pretraining_instances",
   "bertlib.tasks.squad.squad_windows",

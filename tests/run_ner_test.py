@@ -15,7 +15,7 @@ from scipy import special
 from tiny_ner import columns, flags, training
 
 import run_ner
-from bertlib.tasks.ner import ner_inputs, ner_report
+from bertlib.tasks.ner import ner_files, ner_report
 
 pytestmark = pytest.mark.process
 
@@ -60,8 +60,8 @@ def test_the_report_has_entities_and_lengths(trained):
 
 def test_predictions_as_columns(trained):
   text = (trained.folder / "test_predictions.conll").read_text()
-  said = ner_inputs.read_file(
-    str(trained.folder / "test_predictions.conll"), ner_inputs.Columns()
+  said = ner_files.read_sentences(
+    str(trained.folder / "test_predictions.conll"), ner_files.Columns()
   )
   assert said[0].tags == ["B-PER", "O", "O", "B-LOC", "I-LOC"]
   assert len(said[1].words) == 31

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import tokenization
 from bertlib.cli.errors import InputError
 from bertlib.data import model_inputs, tf_records
+from bertlib.tasks.ner import ner_tags
 
 _HAN = r"\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 
@@ -49,8 +50,6 @@ def from_words(
   words: list[str], tags: list[str] | None, where: str
 ) -> Sentence:
   """A sentence whose text is its words joined by spaces."""
-  if tags is not None and len(tags) != len(words):
-    raise InputError(f"{where}: {len(words)} words, but {len(tags)} tags")
   starts = itertools.accumulate((len(word) + 1 for word in words), initial=0)
   offsets = [(start, start + len(word)) for start, word in zip(starts, words)]
   return Sentence(words, tags, " ".join(words), offsets, where)
@@ -88,71 +87,16 @@ def from_text(text: str, spans=None, where: str = "") -> Sentence:
       first = bisect_left(starts, span["start"])
       after = bisect_right(ends, span["end"])
       if first < after:
-        entities.append(Entity(span["label"].strip(), first, after))
+        entities.append(ner_tags.Entity(span["label"].strip(), first, after))
     entities.sort(key=lambda entity: entity.start)
     for entity, following in zip(entities, entities[1:]):
       if following.start < entity.end:
         raise InputError(
           f"{where}: the entities {entity.label} and {following.label} overlap"
         )
-    tags = entities_to_tags(entities, len(offsets), "BIO")
+    tags = ner_tags.entities_to_tags(entities, len(offsets), "BIO")
   words = [text[start:end] for start, end in offsets]
   return Sentence(words, tags, text, offsets, where)
-
-
-# Tags
-
-
-class Entity(NamedTuple):
-  """A named entity: words [start, end) of a sentence."""
-
-  label: str
-  start: int
-  end: int
-
-
-def find_scheme(tags: Iterable[str]) -> str:
-  """Tagging scheme: "BIOES", "BIO", or "" for bare classes."""
-  heads = {tag[0] for tag in tags if tag[1:2] == "-"}
-  if not heads:
-    return ""
-  return "BIOES" if heads & set("ESLU") else "BIO"
-
-
-def tags_to_entities(tags: Sequence[str]) -> list[Entity]:
-  """Entities of a sentence, in order; of BIO, BIOES, BILOU or bare classes."""
-  # Invalid tags are accepted as by the CoNLL 2003 evaluation: an I- tag that
-  # continues no entity starts one.
-  found: list[Entity] = []
-  label, start, is_open = None, 0, False
-  for index, tag in enumerate([*tags, "O"]):
-    head, _, kind = tag.partition("-") if tag[1:2] == "-" else ("I", "", tag)
-    if tag == "O":
-      head, kind = "O", None
-    continues = is_open and head in "IEL" and kind == label
-    if is_open and not continues:
-      found.append(Entity(label, start, index))
-    if not continues:
-      label, start = kind, index
-    is_open = head != "O"
-    if head in "ESLU":
-      found.append(Entity(label, start, index + 1))
-      is_open = False
-  return found
-
-
-def entities_to_tags(
-  entities: Iterable[Entity], num_words: int, scheme: str
-) -> list[str]:
-  """Tags the words of a sentence with its entities, which do not overlap."""
-  tags = ["O"] * num_words
-  for label, start, end in entities:
-    tags[start:end] = [f"I-{label}" if scheme else label] * (end - start)
-    if scheme:
-      tags[start] = f"B-{label}"
-    if scheme == "BIOES":
-      tags[end - 1] = f"S-{label}" if end - start == 1 else f"E-{label}"
-  return tags
 
 
 def repair_tags(
@@ -162,8 +106,8 @@ def repair_tags(
   result, num_changed = [], 0
   for sentence in sentences:
     if sentence.tags is not None:
-      entities = tags_to_entities(sentence.tags)
-      tags = entities_to_tags(entities, len(sentence.words), scheme)
+      entities = ner_tags.tags_to_entities(sentence.tags)
+      tags = ner_tags.entities_to_tags(entities, len(sentence.words), scheme)
       num_changed += sum(old != new for old, new in zip(sentence.tags, tags))
       sentence = sentence._replace(tags=tags)
     result.append(sentence)

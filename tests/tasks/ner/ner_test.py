@@ -1,13 +1,11 @@
-"""Tests of sentences: words of running text, entities, windows."""
+"""Tests of sentences: words of running text, windows."""
 
 import pytest
 import tiny_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from seqeval.metrics.sequence_labeling import get_entities
 
 from bertlib.tasks.ner import ner, ner_decoding
-from bertlib.tasks.ner.ner import Entity
 
 pytestmark = pytest.mark.unit
 
@@ -73,64 +71,6 @@ def test_each_chinese_character_is_a_word():
   assert ner.from_text("我爱New York。").words == [
     "我", "爱", "New", "York", "。",
   ]  # fmt: skip
-
-
-# Entities
-
-TAGS = st.lists(
-  st.sampled_from(
-    ["O", *(f"{head}-{kind}" for head in "BIES" for kind in "XY")]
-  ),
-  max_size=12,
-)
-
-
-@given(TAGS)
-@settings(deadline=None)
-def test_entities_of_any_tags_equal_those_of_seqeval(tags):
-  entities = [(e.label, e.start, e.end - 1) for e in ner.tags_to_entities(tags)]
-  assert entities == get_entities(tags)
-
-
-@st.composite
-def entity_lists(draw):
-  """Adjacent and separate entities, and the number of words."""
-  entities, end = [], 0
-  for _ in range(draw(st.integers(0, 4))):
-    start = end + draw(st.integers(0, 2))
-    end = start + draw(st.integers(1, 3))
-    entities.append(Entity(draw(st.sampled_from("XY")), start, end))
-  return entities, end + draw(st.integers(0, 2))
-
-
-@given(entity_lists(), st.sampled_from(["BIO", "BIOES"]))
-@settings(deadline=None)
-def test_entities_survive_conversion_to_tags(drawn, scheme):
-  entities, num_words = drawn
-  tags = ner.entities_to_tags(entities, num_words, scheme)
-  assert ner.tags_to_entities(tags) == entities
-
-
-@pytest.mark.parametrize(
-  "tags, entities",
-  [
-    (["X", "X", "O", "Y"], [Entity("X", 0, 2), Entity("Y", 3, 4)]),
-    (["U-X", "B-Y", "L-Y"], [Entity("X", 0, 1), Entity("Y", 1, 3)]),
-    (["U-X", "I-X"], [Entity("X", 0, 1), Entity("X", 1, 2)]),
-    (["O", "I-X", "I-X"], [Entity("X", 1, 3)]),
-    (["E-X", "E-X"], [Entity("X", 0, 1), Entity("X", 1, 2)]),
-  ],
-)
-def test_other_schemes_and_invalid_tags_are_accepted(tags, entities):
-  assert ner.tags_to_entities(tags) == entities
-
-
-@pytest.mark.parametrize(
-  "tags, scheme",
-  [(["O", "B-X"], "BIO"), (["S-X"], "BIOES"), (["X", "O"], ""), (["O"], "")],
-)
-def test_find_scheme(tags, scheme):
-  assert ner.find_scheme(tags) == scheme
 
 
 # Windows

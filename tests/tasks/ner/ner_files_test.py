@@ -1,0 +1,356 @@
+"""Tests of files of tagged sentences."""
+
+import json
+import re
+
+import pytest
+import reference_data
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bertlib.cli.errors import InputError
+from bertlib.tasks.ner import ner, ner_decoding, ner_files, ner_tags
+from bertlib.tasks.ner.ner_files import Columns
+
+pytestmark = pytest.mark.unit
+
+
+TO_TAG = Columns(needs_tags=False)
+
+
+def write(tmp_path, text, name="data.conll"):
+  path = tmp_path / name
+  path.write_bytes(text.encode())
+  return str(path)
+
+
+@pytest.mark.parametrize(
+  "text",
+  [
+    "Ann\tB-PER\nleft\tO\n\nRome\tB-LOC\n",
+    "Ann\tB-PER\nleft\tO\n\nRome\tB-LOC\n\n\n",
+    "Ann\tB-PER\nleft\tO\n\nRome\tB-LOC",
+    "Ann\tB-PER\r\nleft\tO\r\n\r\nRome\tB-LOC\r\n\r\n",
+    "\ufeffAnn\tB-PER\nleft\tO\n\t\nRome\tB-LOC\n",
+    "-DOCSTART- -X-\n\nAnn B-PER\nleft O\n\nRome B-LOC\n",
+    "Ann  B-PER\nleft   O\n\nRome  B-LOC\n",
+  ],
+)
+def test_columns_are_read_with_any_line_ends_and_blank_lines(tmp_path, text):
+  first, second = ner_files.read_sentences(write(tmp_path, text), Columns())
+  assert first.words == ["Ann", "left"]
+  assert first.tags == ["B-PER", "O"]
+  assert second.words == ["Rome"]
+  assert second.tags == ["B-LOC"]
+  assert [first.text[a:b] for a, b in first.offsets] == first.words
+
+
+@pytest.mark.parametrize(
+  ("text", "columns", "words", "tags"),
+  [
+    (
+      "1|NNP|New York|B-LOC|x\n2|VB|is|O|y\n",
+      Columns(3, -2, "|"),
+      ["New York", "is"],
+      ["B-LOC", "O"],
+    ),
+    # One sentence per line.
+    (
+      "text_a\tlabel\n北\x02京\x02好\tB-LOC\x02I-LOC\x02O\n",
+      Columns(item_delimiter="\x02"),
+      ["北", "京", "好"],
+      ["B-LOC", "I-LOC", "O"],
+    ),
+  ],
+)
+def test_columns_and_delimiters_can_be_chosen(
+  tmp_path, text, columns, words, tags
+):
+  (sentence,) = ner_files.read_sentences(write(tmp_path, text), columns)
+  assert (sentence.words, sentence.tags) == (words, tags)
+
+
+@pytest.mark.parametrize(
+  ("text", "columns", "fault"),
+  [
+    ("Ann\tO\n\nleft\tO\nRome\n", Columns(), "line 4: has 1 columns"),
+    ("Ann\tO\n\nleft\tVB\tO\n", Columns(), "line 3: has 3 columns"),
+    ("Ann\tO\n", Columns(tag=3), "line 1: "),
+    ("", Columns(), "has no sentences"),
+    ("\n\r\n", Columns(), "has no sentences"),
+    ("-DOCSTART- O\n", Columns(), "has no sentences"),
+    ("a\x02b\tO\n", Columns(item_delimiter="\x02"), "line 1: 2 words"),
+    ("Ann left .\nBob met .\n", TO_TAG, "line 1: looks like a sentence"),
+    ("Ann left .\nBob met .\nAnn met Bob .\n", TO_TAG, "line 1: looks like"),
+    ("-DOCSTART- -X- O\n\nAnn left .\n", TO_TAG, "line 3: looks like"),
+    ("我爱北京，你呢。\n好\n", TO_TAG, "line 1: looks like a sentence"),
+    ("今天天气很好。\n", TO_TAG, "line 1: looks like a sentence"),
+    ("Ann left.\nNo.\n", TO_TAG._replace(delimiter="\t"), "line 1: looks like"),
+    ("Ann left.\nNo.\n", TO_TAG._replace(delimiter="|"), "line 1: looks like"),
+    ("Ann,B-PER\nleft,O\n\nBob,B-PER\n", TO_TAG, "such as Ann,B-PER"),
+    ("# text = Ann left\n1\tAnn\tO\n", Columns(word=2), "line 1: is a comment"),
+    ("# sent_id = 1\n1\tAnn\tO\n", Columns(word=2), "line 1: is a comment"),
+    ("# newdoc\n1\tAnn\tO\n", Columns(word=2), "line 1: is a comment"),
+    ("#id = 2\n1\tAnn\tO\n", Columns(word=2), "line 1: is a comment"),
+  ],
+)
+def test_a_file_that_is_not_words_with_tags_is_refused(
+  tmp_path, text, columns, fault
+):
+  path = write(tmp_path, text)
+  with pytest.raises(InputError, match=f"^{re.escape(path)}.*{fault}"):
+    ner_files.read_sentences(path, columns)
+
+
+@pytest.mark.parametrize(
+  ("name", "fault"), [("none", "cannot be read"), ("a.csv", "is a table")]
+)
+def test_no_file_or_a_table_is_refused(tmp_path, name, fault):
+  (tmp_path / "a.csv").write_text("id,text\n1,Ann left Rome.\n2,Bob met Ann\n")
+  with pytest.raises(InputError, match=fault):
+    ner_files.read_sentences(str(tmp_path / name), TO_TAG)
+
+
+def test_json_lines_with_tokens(tmp_path):
+  path = write(
+    tmp_path,
+    '{"tokens": ["Ann", "left"], "tags": ["B-PER", "O"]}\n'
+    '\n{"tokens": ["x"], "tags": ["O"]}\n',
+    "data.jsonl",
+  )
+  first, second = ner_files.read_sentences(path, Columns())
+  assert first.tags == ["B-PER", "O"]
+  assert second.words == ["x"]
+  assert ner_files.read_sentences(path, TO_TAG)[0].tags is None
+
+
+def test_json_lines_with_text_and_entities(tmp_path):
+  row = {
+    "text": "Dr. Ann-Marie left Rome.",
+    "entities": [
+      {"start": 4, "end": 7, "label": "PER"},
+      {"start": 19, "end": 23, "label": "LOC"},
+    ],
+  }
+  path = write(tmp_path, json.dumps(row), "data.jsonl")
+  (sentence,) = ner_files.read_sentences(path, Columns())
+  assert sentence.words == [
+    "Dr", ".", "Ann", "-", "Marie", "left", "Rome", ".",
+  ]  # fmt: skip
+  assert sentence.tags == ["O", "O", "B-PER", "O", "O", "O", "B-LOC", "O"]
+
+
+@pytest.mark.needs_data
+@pytest.mark.parametrize(
+  "name, item_delimiter, num_sentences, num_entities",
+  [
+    ("wnut17/train.conll", None, 3394, 1975),
+    ("wnut17/test.conll", None, 1287, 1079),
+    ("ncbi-disease/train.tsv", None, 5432, 5145),
+    ("msra/dev.tsv", "\x02", 2318, 3819),
+  ],
+)
+def test_published_data_sets_are_read_completely(
+  name, item_delimiter, num_sentences, num_entities
+):
+  sentences = ner_files.read_sentences(
+    str(reference_data.data(f"ner/{name}")),
+    Columns(item_delimiter=item_delimiter),
+  )
+  assert len(sentences) == num_sentences
+  found = sum(len(ner_tags.tags_to_entities(s.tags)) for s in sentences)
+  assert found == num_entities
+
+
+# First lines
+
+
+def words_of(path, columns):
+  return [s.words for s in ner_files.read_sentences(path, columns)]
+
+
+@pytest.mark.parametrize("needs_tags", [True, False])
+@pytest.mark.parametrize(
+  "text, item_delimiter, words",
+  [
+    ("Hello\tO\nParis is\tB-LOC O\n", " ", [["Hello"], ["Paris", "is"]]),
+    ("text\tO\nParis\tB-LOC\n", " ", [["text"], ["Paris"]]),
+    ("Paris\tLOC\nRome\tLOC\n", " ", [["Paris"], ["Rome"]]),
+    ("text\tLabels\nParis\tB-LOC\n", " ", [["Paris"]]),
+    ("word\ttag\nParis\tB-LOC\n", None, [["Paris"]]),
+    ("tag\tO\nParis\tB-LOC\n", None, [["tag", "Paris"]]),
+  ],
+)
+def test_only_names_of_columns_are_no_sentence(
+  tmp_path, text, item_delimiter, words, needs_tags
+):
+  columns = Columns(item_delimiter=item_delimiter, needs_tags=needs_tags)
+  assert words_of(write(tmp_path, text), columns) == words
+
+
+@pytest.mark.parametrize(
+  ("text", "tags", "logged"),
+  [
+    ("word tag\nParis B-LOC\n", "B-LOC", "line 1: is read as the names of"),
+    (
+      "Ann PER_B\nLee PER_I\nleft O\nRome LOC_B\n",
+      "B-PER I-PER O B-LOC",
+      "PER_B is read as B-PER, others likewise; 2 entities",
+    ),
+    ("Ann PER\nleft O\nAcme ORG\n", "PER O ORG", "2 entities; seqeval finds 1"),
+    ("Ann NN\nleft VB\n", "NN VB", "no word is tagged O"),
+    ("Ann B-PER\nleft O\nRome S-LOC\n", "B-PER O S-LOC", None),
+  ],
+)
+def test_tags_that_are_unusual_are_reported(
+  tmp_path, caplog, text, tags, logged
+):
+  with caplog.at_level("INFO", "absl"):
+    (sentence,) = ner_files.read_sentences(write(tmp_path, text), Columns())
+  assert sentence.tags == tags.split()
+  assert logged in caplog.text if logged else not caplog.messages
+
+
+# Running text
+
+
+@pytest.mark.parametrize(
+  "texts",
+  [
+    ["Ann left Rome.", "Bob met Ann Lee.", "Nothing happened."],
+    ["Ann", "Ann left.", "Ann, Bob met Cy."],
+  ],
+)
+def test_lines_of_other_numbers_of_words_are_texts(tmp_path, texts, caplog):
+  path = write(tmp_path, "\n\n".join(texts))
+  with caplog.at_level("INFO", "absl"):
+    sentences = ner_files.read_sentences(path, TO_TAG)
+  assert [s.words for s in sentences] == [ner.from_text(t).words for t in texts]
+  assert [s.text for s in sentences] == texts
+  assert caplog.messages == [
+    f"{path}: each line is read as a text, not as columns"
+  ]
+
+
+@pytest.mark.parametrize(
+  ("text", "columns", "words"),
+  [
+    ("Ann NNP B-PER\nleft VBD O\n", TO_TAG, ["Ann", "left"]),
+    ("Ann PER\nleft O\n", TO_TAG, ["Ann", "left"]),
+    ("Ann NNP\nleft VBD\n", TO_TAG._replace(delimiter=" "), ["Ann", "left"]),
+    ("Ann\tNNP\nleft\tVBD\n", TO_TAG, ["Ann", "left"]),
+    ("1 Ann NNP\n2 left VBD\n", TO_TAG._replace(word=2), ["Ann", "left"]),
+    ("Ann\nleft\n", TO_TAG, ["Ann", "left"]),
+    # Punctuation.
+    ("http://a.b/c?d=e", TO_TAG, ["http://a.b/c?d=e"]),
+    ("北京", TO_TAG, ["北京"]),
+    ("。", TO_TAG, ["。"]),
+    ("3,5", TO_TAG, ["3,5"]),
+    ("#\tO\n#new\tO\n", Columns(), ["#", "#new"]),
+    ("\xa0\tO\nAnn\tO\n", Columns(), ["\xa0", "Ann"]),
+  ],
+)
+def test_words_of_columns_are_read(tmp_path, text, columns, words):
+  assert words_of(write(tmp_path, text), columns) == [words]
+
+
+@pytest.mark.parametrize(
+  "text",
+  ['{"tokens": ["a"], "tags": ["O"]}\n', '[{"text": "a b"}]\n', "[\n{\n}\n]\n"],
+)
+def test_json_is_not_read_as_columns(tmp_path, text):
+  with pytest.raises(InputError, match=r"data\.json: is JSON"):
+    ner_files.read_sentences(write(tmp_path, text, "data.json"), TO_TAG)
+
+
+# Keys of JSON
+
+
+def of_abc(*entities):
+  return {"text": "abc", "entities": entities}
+
+
+@pytest.mark.parametrize(
+  "row, message",
+  [
+    (of_abc({"start": 0, "end": 9, "label": "X"}), "is not an entity"),
+    (of_abc({"start": 2, "end": 2, "label": "X"}), "is not an entity"),
+    (of_abc({"start": 0, "end": 1.5, "label": "X"}), "is not an entity"),
+    (of_abc({"start": 0, "end": 2}), "is not an entity"),
+    (of_abc("X"), "is not an entity"),
+    (of_abc([0, 1, "X"]), "needs label, start and end"),
+    (of_abc({"start_offset": 0, "end_offset": 1, "label": "X"}), "needs label"),
+    (
+      of_abc(
+        {"start": 0, "end": 2, "label": "X"},
+        {"start": 1, "end": 3, "label": "Y"},
+      ),
+      "overlap",
+    ),
+    ([], ""),
+    ({"words": []}, ""),
+    ({"id": 1, "tokens": ["a"], "ner_tags": ["O"]}, '"id", "tokens", "ner_'),
+    ({"text": "a", "label": [[0, 1, "X"]]}, 'no "entities", .* "label"'),
+    ({"text": "a", "entities": None}, 'no "entities"'),
+    ({"text": "a", "entities": 3}, '"entities" is not a list'),
+    ({"words": ["a"], "tags": ["O"]}, 'its keys are: "words", "tags"'),
+    ({}, "its keys are: none"),
+    ({"tokens": ["a"], "tags": [3]}, '"tags" is not a list of strings'),
+    ({"tokens": [1], "tags": ["O"]}, '"tokens" is not a list of strings'),
+    ({"tokens": ["a"], "tags": []}, "1 tokens, but 0 tags"),
+    ({"text": "\ud83d!", "entities": []}, "half of a character"),
+    ({"tokens": ["\ude00"], "tags": ["O"]}, "half of a character"),
+  ],
+)
+def test_a_row_without_its_annotation_is_refused(tmp_path, row, message):
+  path = write(tmp_path, json.dumps(row), "data.jsonl")
+  with pytest.raises(InputError, match=f"line 1: .*{message}"):
+    ner_files.read_sentences(path, Columns())
+
+
+@pytest.mark.parametrize("columns", [Columns(), TO_TAG])
+def test_a_row_without_words_is_a_sentence(tmp_path, columns):
+  rows = [
+    {"tokens": [], "tags": []},
+    {"tokens": ["a"], "tags": ["O"]},
+    {"text": "", "entities": []},
+  ]
+  path = write(tmp_path, "\n".join(map(json.dumps, rows)), "data.jsonl")
+  assert words_of(path, columns) == [[], ["a"], []]
+
+
+# Predictions
+
+
+@given(
+  st.lists(
+    st.lists(
+      st.text("aB# \t\n\r\v\x1c\x85\u2028\xa0\u200b我", max_size=4),
+      min_size=1,
+      max_size=5,
+    ),
+    min_size=1,
+    max_size=4,
+  )
+)
+@settings(deadline=None)
+def test_written_predictions_are_read_again(tmp_path_factory, sentences):
+  path = tmp_path_factory.mktemp("predictions") / "data"
+  rows = "\n".join(json.dumps({"tokens": words}) for words in sentences)
+  source = path.with_suffix(".in.jsonl")
+  source.write_text(rows)
+  read = ner_files.read_sentences(str(source), TO_TAG)
+  tags = [["S-X"] * len(words) for words in sentences]
+  ner_decoding.write_predictions(
+    str(path), read, [(row, [1.0] * len(row)) for row in tags]
+  )
+  table = path.with_suffix(".conll").read_bytes().decode()
+  assert len(table.splitlines()) == sum(len(row) + 1 for row in tags)
+  again = ner_files.read_sentences(str(path) + ".conll", Columns())
+  assert [s.tags for s in again] == tags
+  spaced = str.maketrans(dict.fromkeys("\t\n\r\v\x1c\x85\u2028", " "))
+  assert [s.words for s in again] == [
+    [word.translate(spaced) for word in words] for words in sentences
+  ]
+  with_text = ner_files.read_sentences(str(path) + ".jsonl", TO_TAG)
+  assert [s.text for s in with_text] == [" ".join(words) for words in sentences]
