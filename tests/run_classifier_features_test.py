@@ -217,6 +217,22 @@ def test_records_of_several_files_may_be_written_later(tmp_path, is_training):
   assert sorted(batch["label_ids"].numpy()) == [3, 5]
 
 
+def test_records_of_the_first_releases_are_read(tmp_path):
+  """They lack `is_real_example`, and all are real."""
+  layout = classification_records.record_layout(4)
+  del layout["is_real_example"]
+  row = dict.fromkeys(model_inputs.TOKEN_FEATURES, (1, 1, 1, 0))
+  row["label_ids"] = 2
+  path = str(tmp_path / "old")
+  tf_records.write_records(path, [row] * 3, layout)
+  input_fn = classification_records.file_based_input_fn_builder(
+    path, seq_length=4, is_training=False, drop_remainder=False
+  )
+  (batch,) = input_fn({"batch_size": 8})
+  assert batch["is_real_example"].numpy().tolist() == [1, 1, 1]
+  assert batch["label_ids"].numpy().tolist() == [2, 2, 2]
+
+
 def test_what_is_cut_is_counted(tmp_path, tokenizer, caplog):
   examples = [
     InputExample("1", "one two three four", "five six", "0"),

@@ -22,7 +22,7 @@ _INTRODUCTION = """\
 
 Features of the TFRecord files that the commands write and read, each record a
 `tf.train.Example`. Integers are int64 in the file and int32 in the model. A
-feature that is missing is an error. S is
+feature that is missing is an error, unless it has a default. S is
 `--max_seq_length`, P `--max_predictions_per_seq`, N `--max_sequences_per_row`,
 L the number of labels, G the number of texts of a group, T the width of the
 vectors of a teacher, without which there are no `teacher_vectors`.
@@ -90,13 +90,15 @@ def page() -> str:
 
 
 def _features(layout: Mapping[str, tf_records.Feature]) -> str:
-  """Names, types and shapes."""
+  """Names, types, shapes and defaults."""
   described = []
   for name, feature in layout.items():
     shape = ", ".join(_LETTERS.get(size, str(size)) for size in feature.shape)
     dtype = "float32" if feature.is_float else "int64"
     dtype = "bytes" if feature.is_text else dtype
     text = f"`{name}` {dtype} [{shape}]"
+    if feature.default is not None:
+      text += f", default {feature.default:g}"
     described.append(text)
   return "<br>".join(described)
 

@@ -49,7 +49,9 @@ def parse_as_stored(serialized, layout: tf_records.Layout) -> dict[str, Any]:
   """Parses records, string [B], to int64 or float32 [B, ...] by feature."""
   specs = {
     name: tf.io.FixedLenFeature(
-      feature.shape, tf.float32 if feature.is_float else tf.int64
+      feature.shape,
+      tf.float32 if feature.is_float else tf.int64,
+      feature.default,
     )
     for name, feature in layout.items()
   }

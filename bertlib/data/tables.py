@@ -37,7 +37,16 @@ _USUAL_NAME = re.compile(
 
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 
-# Warning of quotes that stay, with the file, the number of rows and the first.
+# A field of a .csv with a quote that is text, but may be meant as a mark: after
+# a backslash, or around the field after white space.
+_UNREAD_QUOTE = re.compile(r'(?s).*\\"|\s+"[^"]*"\Z')
+
+# Warnings of quotes that stay, with the file, the number of rows and the first.
+_QUOTES_IN_CSV = (
+  "%s: %d rows have a backslash before a quote, or white space before a quoted"
+  " field, the first is row %d; both stay, and the quotes. Save it with doubled"
+  " quotes, without white space"
+)
 _QUOTES_IN_TSV = (
   "%s: fields of %d rows look quoted, the first is row %d; in .tsv quotes have"
   " no meaning and stay. Save it as .csv if they are not text"
@@ -61,6 +70,7 @@ class Row(Sequence):
   fault: str | None = None  # why columns are missing; None: the row is short
   # JSON values of the columns; `fields` are their texts
   values: Sequence[Any] = ()
+  line: int | None = None  # line in the file, from 1; None if equal to `number`
 
   @functools.cached_property
   def texts(self) -> list[str]:
@@ -88,8 +98,10 @@ class Row(Sequence):
 
   @property
   def where(self) -> str:
-    """File and row."""
-    return f"{self.path}, row {self.number}"
+    """File and row, and its line if that is another number."""
+    has_line = self.line not in (None, self.number)
+    line = f" (line {self.line})" if has_line else ""
+    return f"{self.path}, row {self.number}{line}"
 
   def error(self, message: str) -> InputError:
     """An error that names this row."""
@@ -121,14 +133,15 @@ def read_csv(path: str, encoding: Encoding | None = LENIENT) -> Iterator[Row]:
   rows = csv.reader(text, strict=True)
   # Texts may be longer than csv's default of 128 KB per field.
   csv.field_size_limit(sys.maxsize)
-  number = 0
+  number, line = 0, 1
   try:
     for fields in rows:
       number += 1
       if fields:
-        yield Row(path, number, fields)
+        yield Row(path, number, fields, line=line)
+      line = rows.line_num + 1
   except csv.Error as error:
-    raise Row(path, number + 1, []).error(
+    raise Row(path, number + 1, [], line=line).error(
       f"{error}. A quote within a quoted field has to be doubled, not escaped"
       " by a backslash"
     ) from error
@@ -200,16 +213,9 @@ class Table(NamedTuple):
   def check_row(self, row: Row, fix: str = FIX_ROW) -> None:
     """Raises an InputError for a row that is a header, or has another width."""
     if len(row.fields) != len(self.names):
-      fault = (
-        f"has {len(row.fields)} columns, but the first row has"
-        f" {len(self.names)}"
-      )
-      if self.is_tsv and _is_divided(row):
-        # Its other lines may be whole rows, which --bad_rows=skip would keep.
-        raise DividedRowError(
-          f"{row.where}: {fault}. Quotes have no meaning in .tsv. Save quoted"
-          " fields as .csv, or remove the row"
-        )
+      fault = _other_width(row, len(self.names))
+      if self.is_tsv:
+        check_not_divided(row, len(self.names))
       raise row.error(f"{fault}. {fix}")
     if all(
       strip_label(field or "") == name
@@ -218,11 +224,16 @@ class Table(NamedTuple):
       if self.has_names:
         raise row.error(f"is the header again. {fix}")
       cells = [self.names[index] for index in self.columns if index is not None]
-      if all(map(_USUAL_NAME.fullmatch, cells)):
+      if has_usual_names(cells):
         raise row.error(
           "looks like a header, but the columns are given by number. Give the"
           " names of the columns, or remove the row"
         )
+
+
+def has_usual_names(cells: Iterable[str]) -> bool:
+  """True if all cells are usual names of columns."""
+  return all(map(_USUAL_NAME.fullmatch, cells))
 
 
 def read_table(
@@ -253,8 +264,8 @@ def read_table(
   if has_names and not is_known and reader is not read_jsonl:
     logging.warning("%s: the first row, %s, is a header", path, header.fields)
   is_tsv = reader is read_tsv
-  if is_tsv:
-    rows = _with_warning_of_quotes(path, rows)
+  if reader is not read_jsonl:
+    rows = _with_warning_of_quotes(path, rows, is_tsv)
   return Table(path, names, has_names, found, rows, is_tsv)
 
 
@@ -321,23 +332,42 @@ def _find_columns(
 # Quotes
 
 
-def _is_divided(row: Row) -> bool:
-  """True if a field opens or closes a quote, and does not do both."""
-  return any(
+def check_not_divided(row: Row, width: int) -> None:
+  """Refuses a row of a .tsv that a quoted line break seems to divide."""
+  # Its other lines may be whole rows, which --bad_rows=skip would keep.
+  opens_quote = any(
     field and '"' in (field[0], field[-1]) and field.count('"') % 2
     for field in row.fields
   )
+  if opens_quote and len(row.fields) != width:
+    raise DividedRowError(
+      f"{row.where}: {_other_width(row, width)}. Quotes have no meaning in"
+      " .tsv. Save quoted fields as .csv, or remove the row"
+    )
 
 
-def _with_warning_of_quotes(path: str, rows: Iterable[Row]) -> Iterator[Row]:
+def _other_width(row: Row, width: int) -> str:
+  return f"has {len(row.fields)} columns, but the first row has {width}"
+
+
+def _with_warning_of_quotes(
+  path: str, rows: Iterable[Row], is_tsv: bool
+) -> Iterator[Row]:
   """Yields rows; then warns of quotes that stay, but were meant as marks."""
+  is_unread, warning = _has_unread_quote, _QUOTES_IN_CSV
+  if is_tsv:
+    is_unread, warning = _looks_quoted, _QUOTES_IN_TSV
   first = number = 0
   for row in rows:
-    if _looks_quoted(row):
+    if is_unread(row):
       first, number = first or row.number, number + 1
     yield row
   if first:
-    logging.warning(_QUOTES_IN_TSV, path, number, first)
+    logging.warning(warning, path, number, first)
+
+
+def _has_unread_quote(row: Row) -> bool:
+  return any(map(_UNREAD_QUOTE.match, row.fields))
 
 
 def _looks_quoted(row: Row) -> bool:

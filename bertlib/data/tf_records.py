@@ -19,6 +19,7 @@ class Feature(NamedTuple):
 
   shape: tuple[int, ...] = ()  # per example; () for a single value
   is_float: bool = False  # float32; else int64 in files and int32 in tensors
+  default: float | None = None  # of a record without it; None: required
   # Integers must be in [0, limit). Only `record_check` and
   # `input_pipeline.nan_if_out_of_range` check it.
   limit: int | None = None

@@ -1,6 +1,7 @@
 """Tests of text encoding, TFRecords and input pipelines."""
 
 import itertools
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -144,6 +145,14 @@ def test_records_read_back_as_int32_and_float32(tmp_path):
     np.testing.assert_array_equal(parsed[name], expected, name)
 
 
+def test_a_feature_with_a_default_may_be_missing():
+  layout = {"label": tf_records.Feature()}
+  old = tf_records.record_encoder(layout)({"label": 4})
+  layout["real"] = tf_records.Feature(default=1)
+  parsed = input_pipeline.parse_records([old], layout)
+  assert [int(parsed["label"][0]), int(parsed["real"][0])] == [4, 1]
+
+
 def test_a_failed_write_keeps_the_previous_file(tmp_path):
   def rows():
     yield ROWS[0]
@@ -262,6 +271,15 @@ def test_a_resumed_run_sees_the_same_elements(done):
 
 
 @pytest.mark.graph
+def test_all_orders_are_equally_likely():
+  order = shuffled(3, 3 * 1200, seed=0)
+  counts = Counter(zip(order[::3], order[1::3], order[2::3]))
+  assert len(counts) == 6
+  deviation = sum((count - 200) ** 2 / 200 for count in counts.values())
+  assert deviation < 20.5  # chi-squared, 5 degrees of freedom: 0.1 %
+
+
+@pytest.mark.graph
 def test_structured_elements_stay_together():
   dataset = tf.data.Dataset.from_tensor_slices(
     {"number": tf.range(9), "text": [str(n) for n in range(9)]}
@@ -305,6 +323,12 @@ def sorted_batches(tmp_path, is_shuffled, size, num_records=10, **options):
   return batches(path, SORTED_LAYOUT, size, **options)
 
 
+def test_sorted_files_are_shuffled(tmp_path):
+  batches = sorted_batches(tmp_path, True, 8, 64, trim=False)
+  for batch in batches.take(16):
+    assert set(batch["label"].numpy()) == {0, 1}
+
+
 def test_a_resumed_training_goes_on_with_the_batch_of_its_step(tmp_path):
   path = write_sorted(str(tmp_path / "sorted"), 10)
 
@@ -327,6 +351,13 @@ def test_unshuffled_batches_are_in_order(tmp_path, drop_remainder, sizes):
   assert [len(batch["label"]) for batch in batches] == sizes
   lengths = [*itertools.chain(*lengths_of(batches))]
   assert lengths == [n % 6 + 1 for n in range(sum(sizes))]
+
+
+def test_several_files_are_read_one_after_the_other(tmp_path):
+  sizes = {str(tmp_path / "a"): 3, str(tmp_path / "b"): 2}
+  paths = [write_sorted(path, size) for path, size in sizes.items()]
+  batches = input_pipeline.record_batches(paths, SORTED_LAYOUT, 8, False, False)
+  assert lengths_of(batches) == [[1, 2, 3, 1, 2]]
 
 
 @pytest.mark.parametrize("is_shuffled", [False, True])

@@ -6,7 +6,10 @@ import json
 import pytest
 import refused
 
+from bertlib.cli.errors import InputError
 from bertlib.data import tables
+from bertlib.tasks.classification.classification import XnliProcessor
+from bertlib.tasks.classification.own_tables import OwnDataProcessor
 
 pytestmark = pytest.mark.unit
 
@@ -114,6 +117,26 @@ def test_a_header_of_a_joined_file_is_a_bad_row(tmp_path, mark):
     assert examples == [("a", "x"), ("b", "y")]
 
 
+@pytest.mark.parametrize(
+  ("content", "columns", "row"),
+  [
+    ("Satz\tUrteil\na b\tx\na c\tx\nd\ty\ne\ty\n", ("1", "2"), 1),
+    ("good one\tz\na b\tx\na c\tx\nd\ty\ne\ty\n", ("1", "2"), None),
+    ("Satz\tUrteil\na b\tx\na c\tw\nd\ty\ne\ty\n", ("1", "2"), None),
+  ],
+)
+def test_a_label_that_occurs_once_and_looks_like_a_header_is_named(
+  tmp_path, caplog, content, columns, row
+):
+  (tmp_path / "train.tsv").write_text(content)
+  text, label = columns
+  processor = OwnDataProcessor({"train": "train.tsv"}, text, None, label)
+  processor.read_labels(str(tmp_path))
+  assert [
+    f", row {row}: looks like a header. " in m for m in caplog.messages
+  ] == [True] * bool(row)
+
+
 # Quotes
 
 
@@ -159,14 +182,14 @@ def test_a_tsv_with_quoted_line_breaks_is_refused(tmp_path, content, skip):
 def test_quotes_of_a_csv_that_are_not_doubled_are_refused(tmp_path, row):
   content = f'text,label\n"two\nlines",x\n{row}\n'
   message = refusal(tmp_path, content, "data.csv", **BY_NAME)
-  assert "row 3: " in message
+  assert "row 3 (line 4): " in message
   assert message.endswith("has to be doubled, not escaped by a backslash")
 
 
 # Bad rows
 
 
-def test_bad_rows_are_listed_by_row(tmp_path, caplog):
+def test_bad_rows_are_listed_by_row_and_line(tmp_path, caplog):
   content = 'text,label\n"a\n\nb",x\nc\nd,y\n"e\nf"\ng,y\n'
   path, bad_rows = str(tmp_path / "data.csv"), {}
   examples = read(
@@ -174,7 +197,7 @@ def test_bad_rows_are_listed_by_row(tmp_path, caplog):
   )
   assert [text for text, _ in examples] == ["a\n\nb", "d", "g"]
   fault = "has 1 columns, but the first row has 2"
-  rows = "row 3", "row 5"
+  rows = "row 3 (line 5)", "row 5 (line 7)"
   assert bad_rows == {path: [f"{path}, {row}: {fault}" for row in rows]}
   assert f"bad rows skipped: 2, the first: {bad_rows[path][0]}" in caplog.text
 
@@ -210,3 +233,41 @@ def test_json_that_is_not_lines_is_refused_with_its_form(tmp_path):
 )
 def test_a_number_is_what_everyone_writes_as_one(text, number):
   assert tables.parse_number(text) == number
+
+
+@pytest.mark.parametrize(
+  ("row", "number"),
+  [
+    (r"say \"no\" now,y", 1),
+    ('a, "b"', 1),
+    (' "a b" ,y', 0),
+    ('   ,"y"', 0),
+    ('say "no" now, y', 0),
+  ],
+)
+def test_quotes_of_a_csv_that_stay_are_counted(tmp_path, caplog, row, number):
+  assert len(read(tmp_path, f"a,x\n{row}\n", "a.csv")) == 2
+  assert (f": {number} rows have a backslash " in caplog.text) == bool(number)
+
+
+def test_a_divided_row_of_a_published_task_is_not_skipped(tmp_path):
+  (tmp_path / "xnli.dev.tsv").write_text(
+    "language\tlabel\t3\t4\t5\t6\ta\tb\n"
+    'zh\tneutral\t\t\t\t\tone\t"two\n'
+    'three"\n'
+    "zh\tneutral\t\t\t\t\tfour\tfive\n"
+  )
+  processor = XnliProcessor()
+  assert len(processor.get_dev_examples(str(tmp_path))) == 2
+  processor.skip_bad_rows = True
+  with pytest.raises(InputError, match=", row 3: has 1 columns"):
+    processor.get_dev_examples(str(tmp_path))
+
+
+def test_rows_of_xnli_may_be_lists():
+  rows = [["premise", "hypothesis", "label"], ["a", "b", "contradictory"]]
+  (example,) = XnliProcessor()._create_examples(rows, "train")
+  assert example.label == "contradiction"
+  rows = [["language"] * 8, ["zh", "neutral", *"cdefgh"], ["de", *"bcdefgh"]]
+  (example,) = XnliProcessor()._create_examples(rows, "dev")
+  assert (example.text_a, example.text_b) == ("g", "h")

@@ -241,6 +241,9 @@ class TableProcessor(DataProcessor):
       else tables.Row(set_type, number, [*line])
       for number, line in enumerate(lines, start=1)
     ]
+    if self.skip_bad_rows:
+      for row in rows:
+        tables.check_not_divided(row, len(rows[0].fields))
     included = (
       row
       for row in rows[bool(columns.header) :]

@@ -7,7 +7,7 @@ import dataclasses
 import json
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from absl import logging
@@ -120,6 +120,7 @@ class OwnDataProcessor(DataProcessor):
     )
     text_a, text_b, label_column, id_column = table.columns
     rows_of_ids: dict[str, int] = {}
+    lone: dict[str, tables.Row | None] = {}  # rows of labels that occur once
 
     def example(row):
       table.check_row(row)
@@ -133,9 +134,14 @@ class OwnDataProcessor(DataProcessor):
       guid = f"{set_type}-{row.number}"
       if id_column is not None:
         guid = _id(row, id_column, rows_of_ids)
+      if isinstance(label, str):
+        lone[label] = None if label in lone else row
       return InputExample(guid, *texts, label)
 
-    return self.collect(path, table.rows, example)
+    examples = self.collect(path, table.rows, example)
+    if self.kind == "classification" and not table.has_names:
+      _warn_of_header(text_a, lone)
+    return examples
 
   def _label(self, row: tables.Row, column: int) -> str | list[str]:
     """The label of a row, or its labels; InputError if it has none."""
@@ -182,6 +188,23 @@ def _id(row: tables.Row, column: int, rows_of_ids: dict[str, int]) -> str:
     )
   rows_of_ids[id_] = row.number
   return id_
+
+
+def _warn_of_header(
+  text_column: int, lone: Mapping[str, tables.Row | None]
+) -> None:
+  """Warns of a first example that may be a header, by its lone label."""
+  found = [row for row in lone.values() if row is not None]
+  if len(found) != 1 or len(lone) < 3:
+    return
+  (row,) = found
+  is_word = not re.search(r"\s", row.text(text_column))
+  if row.number == 1 and is_word:
+    logging.warning(
+      "%s: looks like a header. No other row has its label. If it is one, give"
+      " the columns by name",
+      row.where,
+    )
 
 
 # Labels of a cell
@@ -274,6 +297,12 @@ def read_texts(
   """Reads texts to classify, one per line; a tab separates a pair."""
 
   def example(row):
+    if row.number == 1 and tables.has_usual_names(row.fields):
+      logging.warning(
+        "%s: looks like a header, but is read as a text. Name the column of the"
+        " texts by --text_a_column",
+        row.where,
+      )
     if len(row.fields) > 2:
       raise row.error(
         f"has {len(row.fields) - 1} tabs, but a line is a text, or two with a"
