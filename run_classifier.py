@@ -46,7 +46,6 @@ from bertlib.tasks.classification import (
   classification_decoding,
   classification_records,
   classification_report,
-  classification_scores,
   classifier_inputs,
 )
 from bertlib.tasks.classification.classification import Example
@@ -477,7 +476,7 @@ def evaluate_set(
     )
     return lifecycle.Evaluation(results, arrays)
   # Logits are [examples, labels], label ids [examples] or the same.
-  scores = classification_scores.evaluate(
+  scores = classification_report.evaluate(
     processor.metrics, arrays["label_ids"], arrays["logits"], processor.problem
   )
   matrix = scores.pop("confusion_matrix", None)
@@ -508,7 +507,7 @@ def evaluate_sets(
         problem, dev_set.examples, rows
       )
       if problem.kind == "multi_label" and not suffix:
-        thresholds, tuned = classification_scores.tune_thresholds(
+        thresholds, tuned = classification_report.tune_thresholds(
           problem, **arrays
         )
         lifecycle.store_thresholds(
@@ -517,14 +516,6 @@ def evaluate_sets(
         results |= tuned
     lifecycle.write_metrics(run, results, checkpoint, suffix, predictions)
     found.results |= {f"{name}{suffix}": v for name, v in results.items()}
-    if problem.num_labels > classification_scores.MAX_MATRIX_LABELS:
-      logging.info(
-        "%d labels: there is no confusion matrix; %s%s.jsonl has the labels of"
-        " each example",
-        problem.num_labels,
-        result_files.DEV_PREDICTIONS,
-        suffix,
-      )
     if arrays:
       found.warnings += run_report.collapse_warning(
         *result_files.answers_to_compare(predictions)
@@ -574,13 +565,9 @@ def predict_sets(
   """Predicts and writes the labels of all test sets; returns warnings."""
   problem, predict_file = processor.problem, run.settings.predict_file
   if thresholds is None:
-    trained = model_description.load(run.model_folder, RECORD)
-    thresholds = trained.get("thresholds")
-    if thresholds and problem.kind == "multi_label":
-      logging.info(
-        "Labels by the thresholds of the model, tuned on %s",
-        trained.get("tuned_on", "its dev set"),
-      )
+    thresholds = model_description.load(run.model_folder, RECORD).get(
+      "thresholds"
+    )
   warnings: list[str] = []
   for suffix, test_set in examples.predict_sets.items():
     records, results = f"predict{suffix}", f"test_results{suffix}"

@@ -34,13 +34,7 @@ from bertlib.exchange import resolve
 from bertlib.io import result_files
 from bertlib.reporting import command, receipts, run_report, training_checks
 from bertlib.settings.ner import NerSettings
-from bertlib.tasks.ner import (
-  ner,
-  ner_decoding,
-  ner_inputs,
-  ner_report,
-  ner_tags,
-)
+from bertlib.tasks.ner import ner, ner_decoding, ner_inputs, ner_report
 from bertlib.tasks.ner.ner import Sentence
 from bertlib.tasks.ner.ner_decoding import Tagged, TaggerPredictor
 from bertlib.tasks.ner.record import RECORD
@@ -410,7 +404,7 @@ def evaluate_dev_set(
 def entity_types(tagged: Iterable[Sequence[str]]) -> Iterator[str]:
   """The type of each entity."""
   for tags in tagged:
-    yield from (entity.label for entity in ner_tags.tags_to_entities(tags))
+    yield from (entity.label for entity in ner.tags_to_entities(tags))
 
 
 def tag_file(

@@ -27,7 +27,7 @@ from scipy import stats
 from benchmarks import side_by_side
 from bertlib.data import tables
 from bertlib.export import OnnxModel
-from bertlib.tasks.ner import ner_files, ner_tags
+from bertlib.tasks.ner import ner, ner_files
 from bertlib.tasks.squad import squad_files, squad_scores
 from website import markdown
 
@@ -101,7 +101,7 @@ def evaluate_tagger(model: OnnxModel) -> Metrics:
     offsets = sentence.offsets
     gold = {
       (entity.label, offsets[entity.start][0], offsets[entity.end - 1][1])
-      for entity in ner_tags.tags_to_entities(sentence.tags)
+      for entity in ner.tags_to_entities(sentence.tags)
     }
     found = {entity[:1] + entity[2:4] for entity in row}
     num_right += len(gold & found)

@@ -60,7 +60,7 @@ WITHOUT_TENSORFLOW = (
   "bertlib.tasks.embeddings.retrieval_scores",
   "bertlib.tasks.embeddings.similarity_scores",
   "bertlib.tasks.classification.classification_decoding",
-  "bertlib.tasks.classification.classification_scores",
+  "bertlib.tasks.classification.classification_report",
   "bertlib.tasks.ner.ner_decoding",
   "bertlib.tasks.squad.squad_decoding",
   "bertlib.tasks.ner.ner_report",

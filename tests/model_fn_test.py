@@ -134,20 +134,6 @@ def test_training_step_changes_every_part_of_the_model(script, variables):
   assert table.dtype.name.endswith("_ref") == (variables == "reference")
 
 
-@pytest.mark.train
-def test_fast_compute_of_a_command_trains():
-  model_fn = run_classifier.model_fn_builder(
-    CONFIG,
-    3,
-    **LEARNS,
-    seed=1,
-    compute=FastCompute(unpad=True, jit_compile=True, recompute=True),
-    options=optimization.StepOptions(jit_compile=True, num_micro_batches=2),
-  )
-  _, more, _ = CASES["classifier"]
-  assert len(run_mode(model_fn, features(**more), Modes.TRAIN)) > 20
-
-
 def trained_weights(copy_weight, num_micro_batches):
   """Weights of a classifier after two steps in bfloat16, and its copies."""
   compute = FastCompute(

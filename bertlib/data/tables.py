@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import csv
 import dataclasses
 import functools
@@ -27,9 +26,6 @@ LENIENT = Encoding("utf-8", "surrogateescape")
 # The advice of errors about a row.
 FIX_ROW = "Fix the row, or skip such rows with --bad_rows=skip"
 
-# The hint of errors about a first row that may be a header.
-_IF_HEADER = "If it is a header, give the columns by name"
-
 # Usual names of columns: a row of nothing else is a header.
 _USUAL_NAME = re.compile(
   r"(text|sentence|sent|question|query|answer|passage|document|premise"
@@ -40,9 +36,6 @@ _USUAL_NAME = re.compile(
 )
 
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
-
-# Separators that only some tables have, and their names.
-_SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars", ",": "commas"}
 
 # A field of a .csv with a quote that is text, but may be meant as a mark: after
 # a backslash, or around the field after white space.
@@ -58,12 +51,6 @@ _QUOTES_IN_TSV = (
   "%s: fields of %d rows look quoted, the first is row %d; in .tsv quotes have"
   " no meaning and stay. Save it as .csv if they are not text"
 )
-
-# Bad rows that are logged, at most.
-_MAX_LOGGED = 20
-
-# Lines of a quoted field, at most; see `mark_broken_rows`.
-_MAX_QUOTED_LINES = 100
 
 # White space around labels, zero-width characters included.
 _WHITE_SPACE_AROUND = re.compile(
@@ -84,8 +71,6 @@ class Row(Sequence):
   # JSON values of the columns; `fields` are their texts
   values: Sequence[Any] = ()
   line: int | None = None  # line in the file, from 1; None if equal to `number`
-  flaw: str | None = None  # why it is no example, whatever its fields
-  hint: str | None = None  # end of every error about the row
 
   @functools.cached_property
   def texts(self) -> list[str]:
@@ -120,8 +105,7 @@ class Row(Sequence):
 
   def error(self, message: str) -> InputError:
     """An error that names this row."""
-    hint = f". {self.hint}" if self.hint else ""
-    return InputError(f"{self.where}: {message}{hint}")
+    return InputError(f"{self.where}: {message}")
 
   def _field(self, column: int) -> str:
     length = len(self.fields)
@@ -149,39 +133,35 @@ def read_csv(path: str, encoding: Encoding | None = LENIENT) -> Iterator[Row]:
   rows = csv.reader(text, strict=True)
   # Texts may be longer than csv's default of 128 KB per field.
   csv.field_size_limit(sys.maxsize)
-  number = num_blank = 0
-  line = 1
+  number, line = 0, 1
   try:
     for fields in rows:
       number += 1
       if fields:
         yield Row(path, number, fields, line=line)
-      num_blank += not fields
       line = rows.line_num + 1
   except csv.Error as error:
     raise Row(path, number + 1, [], line=line).error(
       f"{error}. A quote within a quoted field has to be doubled, not escaped"
       " by a backslash"
     ) from error
-  _log_blank_lines(path, num_blank)
 
 
 def read_jsonl(path: str, encoding: Encoding | None = LENIENT) -> Iterator[Row]:
   """Rows of a JSON Lines file; the first has the keys of the first object."""
   keys: list[str] = []
-  num_blank = 0
   for number, line in enumerate(read_lines(path, encoding), start=1):
     line = line.removeprefix("\ufeff")
     if not line.strip():
-      num_blank += 1
       continue
     values = json_object(line)
     if not keys:
       keys = list(values)
       if not keys:
-        is_longer = line.lstrip().startswith(("[", "{"))
-        fix = ". Write one object per line, without a list" * is_longer
-        raise InputError(f"{path}, row {number}: is not a JSON object{fix}")
+        raise InputError(
+          f"{path}, row {number}: is not a JSON object. Write one object per"
+          " line, without a list"
+        )
       yield Row(path, number, keys)
     columns = [values.get(key) for key in keys]
     # Of a line that is not an object, all are.
@@ -195,7 +175,6 @@ def read_jsonl(path: str, encoding: Encoding | None = LENIENT) -> Iterator[Row]:
     )
   if not keys:
     raise InputError(f"{path}: is empty")
-  _log_blank_lines(path, num_blank)
 
 
 def parse_number(text: str) -> float | None:
@@ -208,11 +187,6 @@ def parse_number(text: str) -> float | None:
   return number if abs(number) < 2.0**128 else None
 
 
-def _log_blank_lines(path: str, number: int) -> None:
-  if number:
-    logging.info("%s: %d blank lines are not rows", path, number)
-
-
 READERS = {
   ".tsv": read_tsv,
   ".txt": read_tsv,
@@ -222,23 +196,27 @@ READERS = {
 }
 
 
+class DividedRowError(InputError):
+  """A part of a row that --bad_rows=skip must not skip alone."""
+
+
 class Table(NamedTuple):
   """A custom table, and the columns that flags name."""
 
   path: str
-  header: Row  # the first row
-  names: Sequence[str]  # its fields, stripped
+  names: Sequence[str]  # fields of the first row, stripped
   has_names: bool  # whether it names the columns
   columns: list[int | None]  # index of each; None: not named, or not there
   rows: Iterator[Row]  # without a header
+  is_tsv: bool
 
   def check_row(self, row: Row, fix: str = FIX_ROW) -> None:
     """Raises an InputError for a row that is a header, or has another width."""
     if len(row.fields) != len(self.names):
-      raise row.error(
-        f"has {len(row.fields)} columns, but the first row has"
-        f" {len(self.names)}{_quoting_hint(row)}. {fix}"
-      )
+      fault = _other_width(row, len(self.names))
+      if self.is_tsv:
+        check_not_divided(row, len(self.names))
+      raise row.error(f"{fault}. {fix}")
     if all(
       strip_label(field or "") == name
       for field, name in zip(row.fields, self.names)
@@ -247,10 +225,15 @@ class Table(NamedTuple):
         raise row.error(f"is the header again. {fix}")
       cells = [self.names[index] for index in self.columns if index is not None]
       if has_usual_names(cells):
-        raise dataclasses.replace(row, hint=None).error(
+        raise row.error(
           "looks like a header, but the columns are given by number. Give the"
           " names of the columns, or remove the row"
         )
+
+
+def has_usual_names(cells: Iterable[str]) -> bool:
+  """True if all cells are usual names of columns."""
+  return all(map(_USUAL_NAME.fullmatch, cells))
 
 
 def read_table(
@@ -273,23 +256,17 @@ def read_table(
     or _are_numbers_in_order(names)
   )
   found = _find_columns(header, names, has_names, columns, optional)
-  if reader is read_tsv:
-    rows = mark_broken_rows(rows, len(names))
   if not has_names:
-    rows = itertools.chain([dataclasses.replace(header, hint=_IF_HEADER)], rows)
+    rows = itertools.chain([header], rows)
+  is_known = any(
+    strip_label(column) in names for column in given if not is_number(column)
+  )
+  if has_names and not is_known and reader is not read_jsonl:
+    logging.warning("%s: the first row, %s, is a header", path, header.fields)
+  is_tsv = reader is read_tsv
   if reader is not read_jsonl:
-    if has_names and not any(
-      strip_label(column) in names for column in given if not is_number(column)
-    ):
-      logging.warning("%s: the first row, %s, is a header", path, header.fields)
-    _warn_of_separator(header)
-    rows = _with_warning_of_quotes(path, rows, reader is read_csv)
-  return Table(path, header, names, has_names, found, rows)
-
-
-def has_usual_names(cells: Iterable[str]) -> bool:
-  """True if all cells are usual names of columns, so that they are a header."""
-  return all(map(_USUAL_NAME.fullmatch, map(strip_label, cells)))
+    rows = _with_warning_of_quotes(path, rows, is_tsv)
+  return Table(path, names, has_names, found, rows, is_tsv)
 
 
 def ending_of(path: str) -> str:
@@ -344,64 +321,42 @@ def _find_columns(
     elif strip_label(column) in names:
       index = names.index(strip_label(column))
     if index is None and column is not None and flag not in optional:
-      note = ""
-      if is_number(column) and numbers_are_names:
-        note = ", where numbers are names"
       raise header.error(
         f"there is no column {column!r} for {flag}. The first row has"
-        f" {header.fields}{note}{_separator_hint(header)}"
+        f" {header.fields}"
       )
     found.append(index)
   return found
 
 
-def _separator_hint(header: Row) -> str:
-  """The end of an error about a header whose columns are not separated."""
-  (field, *others) = header.fields
-  for separator, name in _SEPARATORS.items():
-    if not others and separator in field:
-      return (
-        f". Its columns seem to be separated by {name}: save it with commas as"
-        " .csv, or with tabs as .tsv"
-      )
-  return ""
-
-
-def _warn_of_separator(header: Row) -> None:
-  """Warns of a table that is read as one column, and looks like several."""
-  (field, *others) = header.fields
-  if not others and re.fullmatch(r"\w+([;\t|]\w+)+|sep=.", field):
-    logging.warning(
-      "%s: has one column, which begins with %r%s",
-      header.path,
-      field,
-      _separator_hint(header),
-    )
-
-
 # Quotes
 
 
-def _quoting_hint(row: Row) -> str:
-  """The middle of an error about a row with quotes that were not read."""
-  is_csv = ending_of(row.path) == ".csv"
-  if not any(
-    field and field.lstrip().startswith('"') and field.count('"') % 2
+def check_not_divided(row: Row, width: int) -> None:
+  """Refuses a row of a .tsv that a quoted line break seems to divide."""
+  # Its other lines may be whole rows, which --bad_rows=skip would keep.
+  opens_quote = any(
+    field and '"' in (field[0], field[-1]) and field.count('"') % 2
     for field in row.fields
-  ):
-    return ""
-  if is_csv:
-    return "; white space before a quote makes it text: remove the white space"
-  return "; quotes have no meaning in .tsv: save quoted fields as .csv"
+  )
+  if opens_quote and len(row.fields) != width:
+    raise DividedRowError(
+      f"{row.where}: {_other_width(row, width)}. Quotes have no meaning in"
+      " .tsv. Save quoted fields as .csv, or remove the row"
+    )
+
+
+def _other_width(row: Row, width: int) -> str:
+  return f"has {len(row.fields)} columns, but the first row has {width}"
 
 
 def _with_warning_of_quotes(
-  path: str, rows: Iterable[Row], is_csv: bool
+  path: str, rows: Iterable[Row], is_tsv: bool
 ) -> Iterator[Row]:
   """Yields rows; then warns of quotes that stay, but were meant as marks."""
-  is_unread, warning = _looks_quoted, _QUOTES_IN_TSV
-  if is_csv:
-    is_unread, warning = _has_unread_quote, _QUOTES_IN_CSV
+  is_unread, warning = _has_unread_quote, _QUOTES_IN_CSV
+  if is_tsv:
+    is_unread, warning = _looks_quoted, _QUOTES_IN_TSV
   first = number = 0
   for row in rows:
     if is_unread(row):
@@ -420,52 +375,6 @@ def _looks_quoted(row: Row) -> bool:
   quoted = [f[1:-1] for f in row.fields if len(f) > 1 and f[0] == f[-1] == '"']
   return len(quoted) == len(row.fields) > 1 or any(
     '""' in field and '"' not in field.replace('""', "") for field in quoted
-  )
-
-
-def mark_broken_rows(rows: Iterable[Row], width: int) -> Iterator[Row]:
-  """Gives a `flaw` to rows of a .tsv that quoted line breaks divide."""
-  rows = iter(rows)
-  ahead: collections.deque[Row] = collections.deque()
-
-  def take() -> Row | None:
-    return ahead.popleft() if ahead else next(rows, None)
-
-  while (first := take()) is not None:
-    parts = [first]
-    while _is_open(parts, width) and (row := take()) is not None:
-      parts.append(row)
-    # Parts of one row, if together they have its width and the quote that opens
-    # in the first closes in the last.
-    if (
-      len(parts) > 1
-      and _num_columns(parts) == width
-      and not _is_open(parts, width)
-    ):
-      flaw = (
-        f"rows {first.number} to {parts[-1].number} are one row whose quoted"
-        " field has line breaks; quotes have no meaning in .tsv. Save it as"
-        " .csv"
-      )
-      yield from (dataclasses.replace(part, flaw=flaw) for part in parts)
-    else:
-      yield first
-      ahead.extendleft(reversed(parts[1:]))
-
-
-def _num_columns(parts: Sequence[Row]) -> int:
-  return 1 + sum(len(part.fields) - 1 for part in parts)
-
-
-def _is_open(parts: Sequence[Row], width: int) -> bool:
-  """True if a quote opens in the first part, and may close in a next one."""
-  num_quotes = [sum(f.count('"') for f in part.fields) for part in parts]
-  return (
-    parts[0].fields[-1].startswith('"')
-    and num_quotes[0] % 2 == 1
-    and sum(num_quotes) % 2 == 1
-    and 1 < width >= _num_columns(parts)
-    and len(parts) < _MAX_QUOTED_LINES
   )
 
 
@@ -488,21 +397,15 @@ def collect_examples(
   bad: list[str] = []
   for row in rows:
     try:
-      if row.flaw:
-        raise row.error(row.flaw)
       examples.append(make_example(row))
     except InputError as error:
-      if not skip_bad_rows:
+      if not skip_bad_rows or isinstance(error, DividedRowError):
         raise
       bad.append(str(error).replace(f". {FIX_ROW}", ""))
   if bad_rows is not None:
     bad_rows[path] = bad
-  if len(bad) == 1:
-    logging.warning("1 bad row skipped: %s", bad[0])
-  elif bad:
-    logging.warning("%d bad rows skipped, the first: %s", len(bad), bad[0])
-    for message in bad[1:_MAX_LOGGED]:
-      logging.info("Skipped: %s", message)
+  if bad:
+    logging.warning("bad rows skipped: %d, the first: %s", len(bad), bad[0])
   if not examples:
     raise InputError(f"{path}: has no examples")
   return examples
@@ -518,16 +421,13 @@ def read_lines(path: str, encoding: Encoding | None) -> Iterator[str]:
   try:
     lines = list(text_files.read_lines(path, encoding))
   except OSError as error:
-    raise InputError(f"{path}: cannot be read ({error.strerror})") from error
-  num_lines = len(lines)
+    raise InputError(
+      f"{path}: cannot be read ({error.strerror}). Name another file"
+    ) from error
   while lines and lines[-1] in ("\n", "\r\n", "\r"):
     del lines[-1]
   if not lines:
     raise InputError(f"{path}: is empty")
-  if len(lines) < num_lines:
-    logging.info(
-      "%s: %d blank lines at its end are left out", path, num_lines - len(lines)
-    )
   for line in lines:
     yield line.removesuffix("\n").removesuffix("\r")
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections import Counter
 from collections.abc import Iterable, Mapping
 
 import tokenization
 from bertlib.cli.absl import logging
-from bertlib.cli.errors import InputError
+from bertlib.cli.errors import InputError, some_of
 from bertlib.io import files, model_files, text_files
 
 _SPECIAL_ENTRIES = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
@@ -125,29 +124,24 @@ def check(
 def _check_repeated(path: str) -> None:
   """Warns of repeated entries; refuses repeated special ones."""
   entries = read_entries(path)
-  repeated = [entry for entry, n in Counter(entries).items() if n > 1 and entry]
-  for entry in repeated:
+  lines: dict[str, int] = {}  # first line of each entry, from 1
+  repeated: dict[str, str] = {}
+  for line, entry in enumerate(entries, start=1):
+    first = lines.setdefault(entry, line)
+    if first == line or not entry:
+      continue
+    repeated[entry] = f"{entry} (lines {first}, {line})"
     if entry in _SPECIAL_ENTRIES:
       raise InputError(
-        f"{path}, line {_lines_of(entry, entries)[1]}: repeats {entry}. Make"
-        " each line different"
+        f"{path}, line {line}: repeats {entry}. Make each line different"
       )
   if repeated:
-    shown = ", ".join(
-      f"{entry} (lines {', '.join(map(str, _lines_of(entry, entries)))})"
-      for entry in repeated[:3]
-    )
     logging.warning(
       "%s: %d entries occur more than once; the last occurrence counts: %s",
       path,
       len(repeated),
-      shown,
+      some_of([*repeated.values()], 3),
     )
-
-
-def _lines_of(entry: str, entries: list[str]) -> list[int]:
-  """Numbers of the lines, from 1, that hold an entry."""
-  return [n for n, other in enumerate(entries, start=1) if other == entry]
 
 
 def is_cased(entries: Iterable[str]) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -35,15 +34,13 @@ def plain_task(name: str) -> str:
   return name.lower().replace("-", "").replace("_", "")
 
 
-_KNOWN = {plain_task(name): name for name in (*TASKS, "tsv")}
+_KNOWN = {plain_task(name) for name in (*TASKS, "tsv")}
 
 
 def unknown_task(name: str) -> InputError:
   """Error about a --task_name that is none."""
-  near = difflib.get_close_matches(plain_task(name), _KNOWN) or _KNOWN
   return InputError(
-    f"--task_name={name}: there is no such task. Give"
-    f" {' or '.join(_KNOWN[task] for task in near)}"
+    f"--task_name={name}: there is no such task. Give {', '.join(TASKS)} or tsv"
   )
 
 

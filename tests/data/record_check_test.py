@@ -74,18 +74,6 @@ def test_the_first_bad_record_of_many_is_found(tmp_path, number):
 
 
 @pytest.mark.graph
-@pytest.mark.parametrize(
-  ("max_records", "logged"),
-  [(None, ["Searching 2 files for a bad record"]), (2, [])],
-)
-def test_reading_all_is_announced(tmp_path, caplog, max_records, logged):
-  caplog.set_level("INFO", logger="absl")
-  paths = [write(tmp_path / name) for name in "ab"]
-  assert record_check.find([*paths, paths[0]], LAYOUT, max_records) is None
-  assert caplog.messages == logged
-
-
-@pytest.mark.graph
 def test_a_record_with_other_lengths_is_found(tmp_path):
   path = write(tmp_path / "bad", record_1500={"segment_ids": [0] * 5})
   assert f"{path}: record 1500 " in record_check.find([path], LAYOUT)

@@ -22,7 +22,7 @@ from reference_data import data, read_jsonl, vocab
 
 import run_classifier
 from bertlib.io.text_files import read_lines
-from bertlib.tasks.ner import ner_tags
+from bertlib.tasks.ner import ner
 
 pytestmark = pytest.mark.slow
 
@@ -217,7 +217,7 @@ class Words(Task):
   @staticmethod
   def of_words(tags, scores):
     """The scores of the entities, given those of the words."""
-    spans = ner_tags.tags_to_entities(tags)
+    spans = ner.tags_to_entities(tags)
     return [min(scores[s.start : s.end]) for s in spans]
 
 

@@ -11,7 +11,7 @@ import functools
 import itertools
 import os
 import types
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Union
 
 from bertlib.cli.absl import logging
@@ -119,7 +119,7 @@ class _ClassOrObjectMethod(classmethod):
 class DataProcessor:
   """Reader of a data set; base class of all processors."""
 
-  # Metrics of the task, from `classification_scores.METRICS`, the primary one
+  # Metrics of the task, from `classification_report.METRICS`, the primary one
   # first.
   metrics: tuple[str, ...] = ("accuracy",)
   # See `Problem`. A processor with `get_labels` of its own needs no `labels`.
@@ -157,6 +157,17 @@ class DataProcessor:
   def read(self, data_dir: str, set_type: str) -> list[Example]:
     """Reads "train", "dev" or "test", for the methods above."""
     raise NotImplementedError
+
+  def collect(
+    self,
+    path: str,
+    rows: Iterable[tables.Row],
+    make_example: Callable[[tables.Row], Example],
+  ) -> list[Example]:
+    """Examples of rows, at least one; see `tables.collect_examples`."""
+    return tables.collect_examples(
+      path, rows, make_example, self.skip_bad_rows, self.bad_rows
+    )
 
   def get_labels(self) -> list[str]:
     """The label set in the order of the model's outputs."""
@@ -230,19 +241,18 @@ class TableProcessor(DataProcessor):
       else tables.Row(set_type, number, [*line])
       for number, line in enumerate(lines, start=1)
     ]
-    path = rows[0].path if rows else set_type
-    if self.skip_bad_rows and rows:
-      rows = [*tables.mark_broken_rows(rows, len(rows[0].fields))]
-    return tables.collect_examples(
-      path,
-      (
-        row
-        for row in rows[bool(columns.header) :]
-        if self.is_included(row, set_type)
-      ),
+    if self.skip_bad_rows:
+      for row in rows:
+        tables.check_not_divided(row, len(rows[0].fields))
+    included = (
+      row
+      for row in rows[bool(columns.header) :]
+      if self.is_included(row, set_type)
+    )
+    return self.collect(
+      rows[0].path if rows else set_type,
+      included,
       lambda row: self.example(row, columns, set_type),
-      self.skip_bad_rows,
-      self.bad_rows,
     )
 
   def example(
@@ -431,9 +441,7 @@ class SwagProcessor(DataProcessor):
         label,
       )
 
-    return tables.collect_examples(
-      path, rows, example, self.skip_bad_rows, self.bad_rows
-    )
+    return self.collect(path, rows, example)
 
 
 class RaceProcessor(DataProcessor):
@@ -511,21 +519,14 @@ PROCESSORS = {
 }
 
 
-def check_several_labels(
-  path: str, examples: Sequence[InputExample], has_columns: bool = True
-) -> None:
+def check_several_labels(path: str, examples: Sequence[InputExample]) -> None:
   """Raises an InputError if all examples of a training set have one label."""
   first = examples[0].label
   if all(example.label == first for example in examples):
-    shown = "no label" if first == [] else f"the label {first!r}"
     raise InputError(
-      f"{path}: all {len(examples)} examples have {shown};"
-      " training needs two labels or more. "
-      + (
-        "Is --label_column the right one?"
-        if has_columns
-        else "Give the whole training set"
-      )
+      f"{path}: all {len(examples)} examples have the label {first!r}; training"
+      " needs two labels or more. Give the whole training set, or another"
+      " --label_column"
     )
 
 

@@ -90,7 +90,7 @@ def label_text(label: Any) -> str:
   """Text of a label, a list of labels or a regression value, for reports."""
   if isinstance(label, float):
     return f"{label:.3g}"
-  return label if isinstance(label, str) else ", ".join(label) or "none"
+  return label if isinstance(label, str) else some_of(label) or "none"
 
 
 # Files

@@ -62,7 +62,7 @@ def record_layout(
       (problem.num_labels,) if problem.kind == "multi_label" else (),
       is_float=problem.kind in ("regression", "multi_label"),
     ),
-    # Records written by the first releases lack it.
+    # Records of the first releases, and of NVIDIA's BERT, lack it.
     "is_real_example": tf_records.Feature(default=1),
   }
 

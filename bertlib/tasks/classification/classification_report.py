@@ -1,4 +1,4 @@
-"""The report of a classifier: errors, calibration, intervals and baselines."""
+"""Metrics of a classifier, thresholds of its labels, and its report."""
 
 from __future__ import annotations
 
@@ -11,35 +11,152 @@ from typing import Any
 
 import numpy as np
 
-from bertlib.cli.errors import some_of
+from bertlib.io import json_files
 from bertlib.reporting import html_report, statistics
 from bertlib.reporting.html_report import Section, escape
 from bertlib.reporting.statistics import Comparison, Estimates, Interval
-from bertlib.tasks.classification import (
-  classification_decoding,
-  classification_scores,
-)
+from bertlib.tasks.classification import classification_decoding
 from bertlib.tasks.classification.classification import (
   ChoiceExample,
   Example,
   Problem,
 )
 
+# Labels up to which there is a confusion matrix, of a million numbers then.
+_MAX_MATRIX_LABELS = 1000
+
 # Labels up to which there is a confusion matrix, confusions of more labels, and
 # rows of the table of labels.
 _MAX_MATRIX, _MAX_CONFUSIONS, _MAX_LABELS = 20, 20, 200
-
-# Labels of the largest constant prediction that is tried as a baseline.
-_MAX_CONSTANT = 5
 
 # Of a bootstrap: a metric of scikit-learn takes 3 ms at least.
 _MAX_RESAMPLES = 200
 
 
+# Metrics and thresholds
+
+
+def evaluate(
+  names: Sequence[str],
+  # [examples], ids or the values of a regression; of a multi-label problem 0 or
+  # 1, [examples, labels].
+  label_ids: np.ndarray,
+  logits: np.ndarray,  # float [examples, labels]
+  problem: Problem,
+) -> dict[str, Any]:
+  """Metrics by name, and the confusion matrix of single-label problems."""
+  from sklearn import metrics
+
+  gold, predicted = gold_and_predicted(label_ids, logits, problem)
+  scores = {name: METRICS[name](gold, predicted) for name in names}
+  num_labels = logits.shape[1]
+  is_single = problem.kind not in ("regression", "multi_label")
+  if not is_single or num_labels > _MAX_MATRIX_LABELS:
+    return scores
+  # A row per gold label, a column per predicted label.
+  matrix = metrics.confusion_matrix(gold, predicted, labels=range(num_labels))
+  return scores | {"confusion_matrix": matrix.tolist()}
+
+
+def gold_and_predicted(
+  label_ids: np.ndarray, logits: np.ndarray, problem: Problem
+) -> tuple[np.ndarray, np.ndarray]:
+  """The two arguments of `METRICS`, from those of `evaluate`."""
+  if problem.kind == "regression":
+    return label_ids, logits[:, 0]
+  if problem.kind == "multi_label":
+    probs = classification_decoding.probabilities(problem, logits)
+    return label_ids > 0, probs >= 0.5
+  return label_ids, logits.argmax(axis=-1)
+
+
+def best_thresholds(
+  # Both are [examples, labels]; ids are 0 or 1.
+  label_ids: np.ndarray,
+  label_probabilities: np.ndarray,
+) -> np.ndarray:
+  """Threshold of each label that maximizes its F1: float [labels]."""
+  thresholds = np.full(label_ids.shape[1], 0.5)
+  for label, (gold, probs) in enumerate(
+    zip(label_ids.T, label_probabilities.T)
+  ):
+    order = np.argsort(-probs, kind="stable")
+    gold, probs = gold[order] > 0, probs[order]
+    if not gold.any():
+      continue
+    # Element i of `f1` is F1 if the first i + 1 examples get the label.
+    num_predicted = np.arange(1, len(probs) + 1)
+    f1 = 2 * gold.cumsum() / (num_predicted + gold.sum())
+    # A threshold is the midpoint between two adjacent probabilities; of several
+    # equally good ones, the one nearest to 0.5.
+    midpoints = (probs + np.append(probs[1:], 0.0)) / 2
+    f1[:-1][probs[:-1] == probs[1:]] = -1  # no threshold separates the two
+    best = np.flatnonzero(f1 == f1.max())
+    thresholds[label] = min(midpoints[best], key=lambda t: abs(t - 0.5))
+  return thresholds
+
+
+def tune_thresholds(
+  # Both arrays are [examples, labels].
+  problem: Problem,
+  label_ids: np.ndarray,
+  logits: np.ndarray,
+) -> tuple[dict[str, float], dict[str, Any]]:
+  """Thresholds by label with the best F1, and `eval_results.txt` of these."""
+  probs = classification_decoding.probabilities(problem, logits)
+  thresholds = best_thresholds(label_ids, probs)
+  results: dict[str, Any] = {}
+  # On the examples that the thresholds were tuned on.
+  for name in ("micro_f1", "macro_f1"):
+    value = METRICS[name](label_ids > 0, probs >= thresholds)
+    results[f"eval_{name}_tuned"] = np.float32(value)
+  by_label = dict(zip(problem.labels, map(float, thresholds)))
+  results["thresholds"] = json_files.dumps(by_label, ensure_ascii=False)
+  return by_label, results
+
+
+# Metrics by name
+
+
+def _from_sklearn(name: str, **arguments):
+  def call(label_ids, predictions):
+    from sklearn import metrics
+
+    value = getattr(metrics, name)(label_ids, predictions, **arguments)
+    return float(value)
+
+  return call
+
+
+def _from_scipy(name: str):
+  def call(label_ids, predictions):
+    from scipy import stats
+
+    if len(label_ids) < 2:  # which scipy refuses
+      return float("nan")
+    return float(getattr(stats, name)(label_ids, predictions)[0])
+
+  return call
+
+
+METRICS = {
+  "accuracy": _from_sklearn("accuracy_score"),
+  "f1": _from_sklearn("f1_score", zero_division=0),
+  "macro_f1": _from_sklearn("f1_score", average="macro", zero_division=0),
+  "micro_f1": _from_sklearn("f1_score", average="micro", zero_division=0),
+  "matthews": _from_sklearn("matthews_corrcoef"),
+  "pearson": _from_scipy("pearsonr"),
+  "spearman": _from_scipy("spearmanr"),
+}
+
+
+# The report
+
+
 def sections(
   problem: Problem,
   examples: Sequence[Example],
-  label_ids: np.ndarray,  # gold, see `classification_scores.evaluate`
+  label_ids: np.ndarray,  # gold, see `evaluate`
   logits: np.ndarray,  # float [examples, labels]
   num_errors: int = 30,
   thresholds: Mapping[str, float] | None = None,  # tuned, by label
@@ -54,21 +171,16 @@ def sections(
     correct = (predicted >= 0.5) == gold
     confidence = np.maximum(predicted, 1 - predicted)
     error = np.where(correct, 0.0, confidence).max(axis=1)
-    title = "Labels (threshold 0.5)"
-    tables = [_label_table(title, problem, gold, predicted >= 0.5)]
-    if thresholds:
-      tuned = np.array([thresholds[label] for label in problem.labels])
-      title = "Labels (tuned thresholds)"
-      tables.append(
-        _label_table(title, problem, gold, predicted >= tuned, tuned)
-      )
+    by_label = thresholds or {}
+    lowest = np.array([by_label.get(label, 0.5) for label in problem.labels])
+    tables = [_label_table(problem, gold, predicted >= lowest, lowest)]
   else:
     predicted_ids = predicted.argmax(axis=1)
     correct, confidence = predicted_ids == label_ids, predicted.max(axis=1)
     error = np.where(correct, 0.0, confidence)
     tables = [
       _confusion_matrix(problem, label_ids, predicted_ids),
-      _label_table("Labels", problem, label_ids, predicted_ids),
+      _label_table(problem, label_ids, predicted_ids),
     ]
   return [
     *tables,
@@ -119,7 +231,6 @@ def _confusion_matrix(
 
 
 def _label_table(
-  title: str,
   problem: Problem,
   # Label ids [examples], or bool [examples, labels].
   gold: np.ndarray,
@@ -151,7 +262,7 @@ def _label_table(
   about = ""
   if len(rows) < problem.num_labels:
     about = f"The most frequent of {problem.num_labels:,} labels."
-  return html_report.table(title, rows, about)
+  return html_report.table("Labels", rows, about)
 
 
 def _errors(problem, examples, predicted, error, num_errors: int) -> Section:
@@ -168,8 +279,8 @@ def _errors(problem, examples, predicted, error, num_errors: int) -> Section:
     rows.append(
       {
         "example": example.guid,
-        "gold": _label_text(example.label),
-        "predicted": _label_text(label),
+        "gold": classification_decoding.label_text(example.label),
+        "predicted": classification_decoding.label_text(label),
         "error" if problem.kind == "regression" else "probability": float(
           error[index]
         ),
@@ -179,34 +290,25 @@ def _errors(problem, examples, predicted, error, num_errors: int) -> Section:
   return html_report.errors(rows)
 
 
-def _label_text(label: str | float | Sequence[str]) -> str:
-  """Text of a label, or of the first ones of many."""
-  if isinstance(label, (str, float)) or not label:
-    return classification_decoding.label_text(label)
-  return some_of(label)
-
-
 def estimates(
   problem: Problem,
-  label_ids: np.ndarray,  # gold, see `classification_scores.evaluate`
+  label_ids: np.ndarray,  # gold, see `evaluate`
   logits: np.ndarray,  # float [examples, labels]
   names: Sequence[str],
 ) -> Estimates:
   """Estimates for a classifier, of the metrics that it has."""
-  gold, predicted = classification_scores.gold_and_predicted(
-    label_ids, logits, problem
-  )
+  gold, predicted = gold_and_predicted(label_ids, logits, problem)
 
   def interval(name: str) -> Interval | None:
     if name == "accuracy":
       is_correct = np.reshape(gold == predicted, [len(gold), -1]).all(axis=1)
       return statistics.fraction_interval(is_correct)
-    metric = classification_scores.METRICS[name]
+    metric = METRICS[name]
     return statistics.bootstrap(
       metric, gold, predicted, max_resamples=_MAX_RESAMPLES
     )
 
-  names = [name for name in names if name in classification_scores.METRICS]
+  names = [name for name in names if name in METRICS]
   baselines = {}
   if problem.kind != "regression":
     baselines = {n: _constant_baseline(n, problem, gold) for n in names}
@@ -218,25 +320,19 @@ def estimates(
 def _constant_baseline(
   name: str, problem: Problem, gold: np.ndarray
 ) -> tuple[str, float]:
-  """Best metric of predicting the same for all examples, described."""
-  if problem.kind == "multi_label":
-    # The most frequent labels together.
-    order = np.argsort(-gold.sum(axis=0), kind="stable")
-    numbers = range(1, min(len(order), _MAX_CONSTANT) + 1)
-    constants = [
-      (order[:n], np.isin(range(len(order)), order[:n])) for n in numbers
-    ]
+  """Best metric of predicting one label for all examples, described."""
+  is_multi_label = problem.kind == "multi_label"
+  if is_multi_label:
+    counts = gold.sum(axis=0)
   else:
     counts = np.bincount(gold, minlength=problem.num_labels)
-    order = np.argsort(-counts, kind="stable")
-    # The second one too: it may be the one that F1 is about.
-    constants = [([label], label) for label in order[:2]]
   scores = {}
   with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # no label but one is predicted
-    for labels, constant in constants:
-      text = some_of([str(problem.labels[label]) for label in labels], 3)
-      scores[f"always {text}"] = classification_scores.METRICS[name](
+    # The second one too: it may be the one that F1 is about.
+    for label in np.argsort(-counts, kind="stable")[:2]:
+      constant = np.arange(len(counts)) == label if is_multi_label else label
+      scores[f"always {problem.labels[label]}"] = METRICS[name](
         gold, np.broadcast_to(constant, gold.shape)
       )
   best = max(scores, key=scores.__getitem__)
@@ -260,7 +356,7 @@ def compare(first: Any, other: Any) -> Comparison:
   pairs = [np.stack([gold_values, found], axis=1) for found in values]
 
   def interval(name: str) -> Interval | None:
-    metric = classification_scores.METRICS[name]
+    metric = METRICS[name]
     return statistics.difference_interval(
       lambda rows: metric(rows[:, 0], rows[:, 1]),
       *pairs,
@@ -268,7 +364,7 @@ def compare(first: Any, other: Any) -> Comparison:
     )
 
   # Accuracy has the test.
-  names = {*names} & {*classification_scores.METRICS} - {"accuracy"}
+  names = {*names} & {*METRICS} - {"accuracy"}
   return Comparison(test, {name: interval(name) for name in names})
 
 

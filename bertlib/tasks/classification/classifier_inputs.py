@@ -127,7 +127,7 @@ def check_pairs(run: Run, examples: Examples) -> None:
   trained_on_pairs = description.get("has_pairs")
   kinds = {True: "pairs of texts", False: "single texts"}
   for split, split_examples in (
-    ("train", examples.train),
+    ("training", examples.train),
     *(("dev", dev_set) for dev_set in examples.eval_sets.values()),
     *(("test", test_set) for test_set in examples.predict_sets.values()),
   ):
@@ -137,17 +137,10 @@ def check_pairs(run: Run, examples: Examples) -> None:
     if is_pairs:
       loading.check_has_segments(run.config, settings.model.bert_config_file)
     if trained_on_pairs not in (None, is_pairs):
-      flag = "data_dir"
-      if split == "test" and settings.predict_file:
-        flag = "predict_file"
-      elif settings.task == "tsv":
-        flag = f"{split}_file"
-      value = getattr(settings, flag)
       raise InputError(
-        f"--{flag}={value}: has {kinds[is_pairs]}, but the model"
-        f" in {run.model_folder} was trained on"
-        f" {kinds[trained_on_pairs]}. Give texts of that kind, or another"
-        " --output_dir"
+        f"{run.model_folder}: was trained on {kinds[trained_on_pairs]}, but the"
+        f" {split} set has {kinds[is_pairs]}. Give texts of that kind, or"
+        " another --output_dir"
       )
 
 
@@ -212,12 +205,8 @@ def read_examples(
     train_examples = processor.get_train_examples(settings.data_dir)
     _check_labeled(train_examples, "Training")
     if processor.kind != "multiple_choice":
-      path, is_own = settings.data_dir, settings.task == "tsv"
-      if is_own:
-        path = os.path.join(settings.data_dir or "", settings.train_file)
-      elif processor.files_read:
-        path = processor.files_read[-1]
-      classification.check_several_labels(path, train_examples, is_own)
+      path = [settings.data_dir, *processor.files_read][-1]
+      classification.check_several_labels(path, train_examples)
     step_plan.count_steps(settings.run, len(train_examples), "examples")
   if settings.run.do_eval or (
     settings.run.do_train and settings.run.eval_steps
@@ -253,9 +242,8 @@ def _read_predict_file(
   ending = "" if path == "-" else tables.ending_of(path)
   columns = settings.text_a_column, settings.text_b_column
   has_names = id_column or not all(map(tables.is_number, filter(None, columns)))
-  reading = processor.encoding, processor.skip_bad_rows, processor.bad_rows
   if ending == ".csv" or (ending in (".tsv", ".jsonl", ".json") and has_names):
-    return own_tables.read_table_texts(path, *columns, id_column, *reading)
+    return own_tables.read_table_texts(path, *columns, id_column, processor)
   if id_column:
     raise InputError(
       f"--predict_file={path}: its lines are texts, which have no --id_column."
@@ -266,7 +254,7 @@ def _read_predict_file(
       f"--predict_file={path}: has objects of JSON. Name their text by"
       " --text_a_column"
     )
-  return own_tables.read_texts(path, *reading)
+  return own_tables.read_texts(path, processor)
 
 
 def _check_labeled(examples: Iterable[Example], action: str) -> None:
@@ -344,23 +332,21 @@ def check_labels(processor: DataProcessor, examples: Examples) -> None:
   """Warns of labels that are missing or rare."""
   labels = processor.problem.labels
   sets = {"the training set": examples.train, **examples.dev_sets}
-  if labels:
-    doctor.check_labels(
-      labels,
-      {
-        name: [
-          label
-          for example in split
-          for label in (
-            example.label
-            if isinstance(example.label, (list, tuple))
-            else [example.label]
-          )
-        ]
-        for name, split in sets.items()
-        if split
-      },
-    )
+  if not labels:
+    return
+
+  def labels_of(example):
+    is_list = isinstance(example.label, (list, tuple))
+    return example.label if is_list else [example.label]
+
+  doctor.check_labels(
+    labels,
+    {
+      name: itertools.chain.from_iterable(map(labels_of, split))
+      for name, split in sets.items()
+      if split
+    },
+  )
 
 
 def check_texts(

@@ -14,8 +14,6 @@ from absl import logging
 
 from bertlib.cli.errors import InputError
 from bertlib.data import example_checks, tables
-from bertlib.io import files
-from bertlib.io.text_files import Encoding
 from bertlib.tasks.classification.classification import (
   DataProcessor,
   InputExample,
@@ -112,11 +110,6 @@ class OwnDataProcessor(DataProcessor):
   def read(self, data_dir: str, set_type: str) -> list[InputExample]:
     """See base class."""
     path = os.path.join(data_dir or "", self.files[set_type])
-    if set_type == "dev" and not files.exists(path):
-      raise InputError(
-        f"{path}: there is no such file. Give a --dev_file; or"
-        " --dev_fraction=0.2, a part of --train_file"
-      )
     self.files_read.append(path)
     columns = self.text_a, self.text_b, self.label, self.id_column
     table = tables.read_table(
@@ -126,16 +119,6 @@ class OwnDataProcessor(DataProcessor):
       ["--label_column"] if set_type == "test" else [],
     )
     text_a, text_b, label_column, id_column = table.columns
-    if self.label is None and not table.has_names:
-      num_unread = len({*range(len(table.names))} - {*table.columns})
-      if num_unread:
-        logging.warning(
-          "%s: %d of its %d columns are not read. Name the text by"
-          " --text_a_column",
-          path,
-          num_unread,
-          len(table.names),
-        )
     rows_of_ids: dict[str, int] = {}
     lone: dict[str, tables.Row | None] = {}  # rows of labels that occur once
 
@@ -155,11 +138,9 @@ class OwnDataProcessor(DataProcessor):
         lone[label] = None if label in lone else row
       return InputExample(guid, *texts, label)
 
-    examples = tables.collect_examples(
-      path, table.rows, example, self.skip_bad_rows, self.bad_rows
-    )
-    if self.kind == "classification" and label_column is not None:
-      _warn_of_header(table, text_a, label_column, lone)
+    examples = self.collect(path, table.rows, example)
+    if self.kind == "classification" and not table.has_names:
+      _warn_of_header(text_a, lone)
     return examples
 
   def _label(self, row: tables.Row, column: int) -> str | list[str]:
@@ -210,28 +191,19 @@ def _id(row: tables.Row, column: int, rows_of_ids: dict[str, int]) -> str:
 
 
 def _warn_of_header(
-  table: tables.Table,
-  text_column: int,
-  label_column: int,
-  lone: Mapping[str, tables.Row | None],
+  text_column: int, lone: Mapping[str, tables.Row | None]
 ) -> None:
-  """Warns of an example that may be a header, by the rows of lone labels."""
-  found = [(label, row) for label, row in lone.items() if row is not None]
+  """Warns of a first example that may be a header, by its lone label."""
+  found = [row for row in lone.values() if row is not None]
   if len(found) != 1 or len(lone) < 3:
     return
-  ((label, row),) = found
-  if table.has_names:
-    is_header = label == table.names[label_column]
-  else:
-    is_header = row.number == table.header.number and not re.search(
-      r"\s", row.text(text_column)
-    )
-  if is_header:
+  (row,) = found
+  is_word = not re.search(r"\s", row.text(text_column))
+  if row.number == 1 and is_word:
     logging.warning(
-      "%s: looks like a header. Its label %r occurs once. If it is one, %s",
+      "%s: looks like a header. No other row has its label. If it is one, give"
+      " the columns by name",
       row.where,
-      label,
-      "remove the row" if table.has_names else "give the columns by name",
     )
 
 
@@ -320,9 +292,7 @@ def _check_no_list(text: str, parts: Sequence[str]) -> None:
 
 def read_texts(
   path: str,  # "-" for standard input
-  encoding: Encoding = tables.LENIENT,
-  skip_bad_rows: bool = False,
-  bad_rows: dict[str, list[str]] | None = None,
+  processor: DataProcessor,  # has the encoding, and the treatment of bad rows
 ) -> list[InputExample]:
   """Reads texts to classify, one per line; a tab separates a pair."""
 
@@ -344,9 +314,8 @@ def read_texts(
       text_b=row.text(1) if len(row.fields) > 1 else None,
     )
 
-  return tables.collect_examples(
-    path, tables.read_tsv(path, encoding), example, skip_bad_rows, bad_rows
-  )
+  rows = tables.read_tsv(path, processor.encoding)
+  return processor.collect(path, rows, example)
 
 
 def read_table_texts(
@@ -354,15 +323,12 @@ def read_table_texts(
   text_a: str,
   text_b: str | None,
   id_column: str | None,
-  encoding: Encoding = tables.LENIENT,
-  skip_bad_rows: bool = False,
-  bad_rows: dict[str, list[str]] | None = None,
+  processor: DataProcessor,  # see `read_texts`
 ) -> list[InputExample]:
   """Reads texts to classify from a table; see `OwnDataProcessor`."""
-  processor = OwnDataProcessor(
+  table = OwnDataProcessor(
     {"text": path}, text_a, text_b, None, id_column=id_column
   )
-  processor.encoding, processor.skip_bad_rows = encoding, skip_bad_rows
-  if bad_rows is not None:
-    processor.bad_rows = bad_rows
-  return processor.read("", "text")
+  table.encoding, table.bad_rows = processor.encoding, processor.bad_rows
+  table.skip_bad_rows = processor.skip_bad_rows
+  return table.read("", "text")

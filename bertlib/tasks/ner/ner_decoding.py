@@ -12,7 +12,7 @@ from bertlib.data import batch_predictor
 from bertlib.data.batch_predictor import BatchPredictor
 from bertlib.io import json_files
 from bertlib.io.files import atomic_write
-from bertlib.tasks.ner import ner, ner_tags
+from bertlib.tasks.ner import ner
 from bertlib.tasks.ner.ner import Sentence
 
 # Characters that separate columns or lines, written as spaces.
@@ -48,7 +48,7 @@ def extract_entities(
 ) -> list[EntityPrediction]:
   """Converts the tags of a sentence, one per word, to entities, in order."""
   entities = []
-  for label, first, last in ner_tags.tags_to_entities(tags):
+  for label, first, last in ner.tags_to_entities(tags):
     start, end = sentence.offsets[first][0], sentence.offsets[last - 1][1]
     text = sentence.text[start:end]
     probability = float(min(probabilities[first:last]))

@@ -13,7 +13,7 @@ from absl import logging
 from bertlib.cli.errors import InputError
 from bertlib.io import json_files, text_files
 from bertlib.io.text_files import Encoding
-from bertlib.tasks.ner import ner, ner_tags
+from bertlib.tasks.ner import ner
 from bertlib.tasks.ner.ner import Sentence
 
 _FORMATS = (
@@ -65,18 +65,18 @@ def read_sentences(
 def _read_tags(
   path: str, sentences: list[Sentence], tag_locations: Mapping[str, str]
 ) -> list[Sentence]:
-  """Replaces tags by those that they mean, see `ner_tags.read_tags`."""
-  meanings = ner_tags.read_tags(tag_locations)
+  """Replaces tags by those that they mean, see `ner.read_tags`."""
+  meanings = ner.read_tags(tag_locations)
   found = [tag for tag in meanings if tag != "O"]
   changed = [tag for tag in found if meanings[tag] != tag]
-  if not found or not (changed or ner_tags.find_scheme(found) == ""):
+  if not found or not (changed or ner.find_scheme(found) == ""):
     return sentences
   result = [
     sentence._replace(tags=[meanings.get(tag, tag) for tag in sentence.tags])
     for sentence in sentences
   ]
-  entities = [ner_tags.tags_to_entities(sentence.tags) for sentence in result]
-  by_seqeval = ner_tags.count_by_seqeval(
+  entities = [ner.tags_to_entities(sentence.tags) for sentence in result]
+  by_seqeval = ner.count_by_seqeval(
     (sentence.tags, of_sentence)
     for sentence, of_sentence in zip(sentences, entities)
   )
@@ -226,7 +226,7 @@ def _is_running_text(path: str, lines: Sequence[str], columns: Columns) -> bool:
       is_text = bool(_SEVERAL_WORDS.fullmatch(line))
     else:
       is_text = columns.delimiter is None and "\t" not in line
-      if any(map(ner_tags.is_standard, _at(fields, columns.tag))):
+      if any(map(ner.is_standard, _at(fields, columns.tag))):
         return False
     if is_text and suspect is None:
       suspect = number

@@ -13,7 +13,7 @@ from bertlib.io import model_files
 from bertlib.reporting import doctor
 from bertlib.settings import model_description
 from bertlib.settings.ner import NerSettings
-from bertlib.tasks.ner import ner, ner_files, ner_report, ner_tags
+from bertlib.tasks.ner import ner, ner_files, ner_report
 from bertlib.tasks.ner.ner import Sentence
 from bertlib.tasks.ner.record import RECORD
 from bertlib.training.task import Run
@@ -65,23 +65,21 @@ def normalize_tags(
 ) -> list[Sentence]:
   """Repairs invalid tags, logs their number, and converts to the scheme."""
   kinds = {
-    entity.label
-    for label in labels
-    for entity in ner_tags.tags_to_entities([label])
+    entity.label for label in labels for entity in ner.tags_to_entities([label])
   }
   for sentence in sentences:
-    for entity in ner_tags.tags_to_entities(sentence.tags):
+    for entity in ner.tags_to_entities(sentence.tags):
       if entity.label not in kinds:
         raise InputError(
           f"{sentence.location}: {entity.label!r} (at"
           f" {sentence.words[entity.start]!r}) is not an entity type of"
           f" the model. Use {', '.join(sorted(kinds))}"
         )
-  data_scheme = ner_tags.find_scheme(
+  data_scheme = ner.find_scheme(
     tag for sentence in sentences for tag in sentence.tags
   )
   repaired, num_invalid = ner.repair_tags(sentences, data_scheme)
-  is_iob1 = data_scheme == "BIO" and ner_tags.is_iob1(
+  is_iob1 = data_scheme == "BIO" and ner.is_iob1(
     sentence.tags for sentence in sentences
   )
   if num_invalid and is_iob1:
@@ -110,7 +108,7 @@ def find_labels(
     return _trained_labels(settings)
   seen = {tag for sentence in train_set for tag in sentence.tags}
   scheme = settings.scheme if settings.scheme != "data" else ""
-  scheme = scheme or ner_tags.find_scheme(seen) or "BIO"
+  scheme = scheme or ner.find_scheme(seen) or "BIO"
   repaired, _ = ner.repair_tags(train_set, scheme)
   tags = {tag for sentence in repaired for tag in sentence.tags} - {"O"}
   if not tags:
@@ -161,7 +159,7 @@ def read_data(
   run: Run, tagged: Sequence[Sentence], labels: Sequence[str]
 ) -> Data:
   """Reads the sentences of the splits that the run uses; makes tags valid."""
-  settings, scheme = run.settings, ner_tags.find_scheme(labels)
+  settings, scheme = run.settings, ner.find_scheme(labels)
   train_set = normalize_tags(settings, "train_file", tagged, scheme, labels)
   dev_set, predict_set = [], []
   if run.flags.evaluates:
@@ -201,7 +199,7 @@ def check_tags(labels: Sequence[str], data: Data) -> None:
       name: [
         entity.label
         for sentence in sentences
-        for entity in ner_tags.tags_to_entities(sentence.tags)
+        for entity in ner.tags_to_entities(sentence.tags)
       ]
       for name, sentences in sets.items()
       if sentences

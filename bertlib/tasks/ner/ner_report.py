@@ -12,7 +12,7 @@ from bertlib.io.result_files import DevPrediction
 from bertlib.reporting import html_report, statistics
 from bertlib.reporting.html_report import Section
 from bertlib.reporting.statistics import Comparison, Estimates
-from bertlib.tasks.ner import ner_decoding, ner_tags
+from bertlib.tasks.ner import ner, ner_decoding
 from bertlib.tasks.ner.ner import Sentence
 from bertlib.tasks.ner.ner_decoding import Tagged
 
@@ -39,9 +39,7 @@ def entity_metrics(
   # seqeval misreads bare classes and BILOU.
   gold_bioes, predicted_bioes = (
     [
-      ner_tags.entities_to_tags(
-        ner_tags.tags_to_entities(tags), len(tags), "BIOES"
-      )
+      ner.entities_to_tags(ner.tags_to_entities(tags), len(tags), "BIOES")
       for tags in tagged
     ]
     for tagged in (gold_tags, predicted_tags)
@@ -70,7 +68,7 @@ def count_entities(
   rows = []
   for gold, predicted in zip(gold_tags, predicted_tags):
     entities, found = (
-      set(ner_tags.tags_to_entities(tags)) for tags in (gold, predicted)
+      set(ner.tags_to_entities(tags)) for tags in (gold, predicted)
     )
     num_correct = sum(a == b for a, b in zip(gold, predicted))
     # Right, predicted and gold entities; right tags, and tags.

@@ -38,7 +38,7 @@ def test_bad_rows_are_skipped_while_labels_are_read(tmp_path, caplog):
   assert processor.labels == ["x", "y"]
   assert [example.text_a for example in examples] == ["a", "c"]
   (warning,) = caplog.messages
-  assert "1 bad row skipped" in warning and "row 3: has 1 columns" in warning
+  assert "bad rows skipped: 1," in warning and "row 3: has 1 columns" in warning
 
 
 @pytest.mark.parametrize(

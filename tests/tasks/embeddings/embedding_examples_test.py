@@ -222,7 +222,7 @@ def test_a_wrong_row_is_refused_or_skipped(
   with caplog.at_level(logging.WARNING):
     examples = read(tmp_path, content, columns, skip_bad_rows=True)
   assert len(examples) == 3
-  assert "1 bad row skipped: " in caplog.text
+  assert "bad rows skipped: 1, " in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertlib.cli.errors import InputError
-from bertlib.tasks.ner import ner, ner_decoding, ner_files, ner_tags
+from bertlib.tasks.ner import ner, ner_decoding, ner_files
 from bertlib.tasks.ner.ner_files import Columns
 
 pytestmark = pytest.mark.unit
@@ -158,7 +158,7 @@ def test_published_data_sets_are_read_completely(
     Columns(item_delimiter=item_delimiter),
   )
   assert len(sentences) == num_sentences
-  found = sum(len(ner_tags.tags_to_entities(s.tags)) for s in sentences)
+  found = sum(len(ner.tags_to_entities(s.tags)) for s in sentences)
   assert found == num_entities
 
 

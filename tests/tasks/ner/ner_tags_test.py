@@ -6,15 +6,15 @@ from hypothesis import strategies as st
 from seqeval.metrics.sequence_labeling import get_entities
 
 from bertlib.cli.errors import InputError
-from bertlib.tasks.ner import ner_tags
-from bertlib.tasks.ner.ner_tags import Entity
+from bertlib.tasks.ner import ner
+from bertlib.tasks.ner.ner import Entity
 
 pytestmark = pytest.mark.unit
 
 
 def read(tags):
   """Tags in BIO or BIOES for tags of which each is in a line of its own."""
-  meanings = ner_tags.read_tags({tag: f"line {tag}" for tag in tags})
+  meanings = ner.read_tags({tag: f"line {tag}" for tag in tags})
   return [meanings[tag] for tag in tags]
 
 
@@ -129,9 +129,7 @@ TAGS = st.lists(
 @given(TAGS)
 @settings(deadline=None)
 def test_entities_of_any_tags_equal_those_of_seqeval(tags):
-  entities = [
-    (e.label, e.start, e.end - 1) for e in ner_tags.tags_to_entities(tags)
-  ]
+  entities = [(e.label, e.start, e.end - 1) for e in ner.tags_to_entities(tags)]
   assert entities == get_entities(tags)
 
 
@@ -150,8 +148,8 @@ def entity_lists(draw):
 @settings(deadline=None)
 def test_entities_survive_conversion_to_tags(drawn, scheme):
   entities, num_words = drawn
-  tags = ner_tags.entities_to_tags(entities, num_words, scheme)
-  assert ner_tags.tags_to_entities(tags) == entities
+  tags = ner.entities_to_tags(entities, num_words, scheme)
+  assert ner.tags_to_entities(tags) == entities
 
 
 @pytest.mark.parametrize(
@@ -165,7 +163,7 @@ def test_entities_survive_conversion_to_tags(drawn, scheme):
   ],
 )
 def test_other_schemes_and_invalid_tags_are_accepted(tags, entities):
-  assert ner_tags.tags_to_entities(tags) == entities
+  assert ner.tags_to_entities(tags) == entities
 
 
 @pytest.mark.parametrize(
@@ -173,7 +171,7 @@ def test_other_schemes_and_invalid_tags_are_accepted(tags, entities):
   [(["O", "B-X"], "BIO"), (["S-X"], "BIOES"), (["X", "O"], ""), (["O"], "")],
 )
 def test_find_scheme(tags, scheme):
-  assert ner_tags.find_scheme(tags) == scheme
+  assert ner.find_scheme(tags) == scheme
 
 
 @pytest.mark.parametrize(
@@ -189,8 +187,8 @@ def test_find_scheme(tags, scheme):
 )
 def test_other_entities_of_seqeval_are_counted(tags, count):
   tags = tags.split()
-  entities = ner_tags.tags_to_entities(read(tags))
-  assert ner_tags.count_by_seqeval([(tags, entities)]) == count
+  entities = ner.tags_to_entities(read(tags))
+  assert ner.count_by_seqeval([(tags, entities)]) == count
 
 
 @pytest.mark.parametrize(
@@ -204,4 +202,4 @@ def test_other_entities_of_seqeval_are_counted(tags, count):
   ],
 )
 def test_iob1_has_b_only_between_entities_of_a_type(tags, expected):
-  assert ner_tags.is_iob1([["O"], tags.split()]) == expected
+  assert ner.is_iob1([["O"], tags.split()]) == expected
