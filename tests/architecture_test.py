@@ -256,16 +256,6 @@ def test_flags_are_read_only_by_main_and_settings(module):
 
 
 @each_module
-def test_training_does_not_use_receipts(module):
-  if module.startswith("bertlib.training."):
-    names = {
-      getattr(node, "attr", None) or getattr(node, "id", "")
-      for node in ast.walk(parse(module))
-    }
-    assert not [name for name in names if "receipt" in name]
-
-
-@each_module
 def test_importing_a_module_does_not_define_flags(module):
   calls = [
     ast.unparse(node.func)

@@ -102,7 +102,7 @@ def check_effect(numbers, edit, scripts):
     np.testing.assert_allclose(
       np.ravel(found[name]), found[CLASSIFIER], atol=1e-5, err_msg=name
     )
-  line = f"{EDITS[edit][2]}: modeling.py computes something else than the XLA"
+  line = f"{EDITS[edit][2]}: modeling.py computes something else than"
   assert (line in log) == (EDITS[edit][2] is not None)
   return found
 

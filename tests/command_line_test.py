@@ -14,7 +14,6 @@ from bertlib.settings import (
   classifier,
   command,
   conversion,
-  ner,
   pretraining,
   pretraining_data,
   squad_metrics,
@@ -48,40 +47,20 @@ def refused(settings, *arguments):
 
 
 @pytest.mark.parametrize(
-  ("arguments", "word", "fix"),
+  "arguments",
   [
-    (["--do_train", "true", "--learning_rate=1"], "true", "--do_train=true"),
-    (["-do_train", "False"], "False", "-do_train=False"),
-    (["--nodo_eval", "0"], "0", "--nodo_eval=0"),
-    (["--do_train", "yes"], "yes", "takes no value after a space. Remove"),
-    (["--do_eval", "do_train=true"], "do_train=true", "--do_train=true"),
-    (["–do_train"], "–do_train", "Write --do_train"),
-    (["—output_dir=a=b"], "—output_dir=a=b", "Write --output_dir=a=b"),
-    (["\ufeff--do_train"], "\ufeff--do_train", "Write --do_train"),
-    (["nodo_train"], "nodo_train", "Write --nodo_train"),
-    (["--output_dir=", "out"], "out", "Write --output_dir=out"),
-    (["--data_dir=my", "data"], "data", "belongs to --data_dir, quote"),
-    (["--train_file", "a.tsv", "b.tsv"], "b.tsv", "--train_file, quote"),
-    (["--do_train", " "], "' '", "last character of its line"),
-    ([""], "''", "Remove it"),
-    (["train"], "train", "flags begin with --"),
-    (["-"], "-", "flags begin with --"),
-    (["--", "train"], "train", "flags begin with --"),
-    (["--", "--do_train"], "--do_train", "Write --do_train"),
-    (["--undefok=x", "--x", "3"], "3", "Remove it"),
+    ["--do_train", "true", "--seed=1"],
+    ["--seed=1", "–do_train"],
+    ["--seed=1", ""],
+    ["--seed=1", "-"],
+    ["--seed=1", "--", "--do_train"],
+    ["--undefok=x", "--x", "3", "--seed=1"],
   ],
 )
-def test_a_word_that_is_no_flag_is_refused_with_a_fix(arguments, word, fix):
+def test_a_word_that_is_no_flag_is_refused(arguments):
   message = refused(classifier.ClassifierSettings, *arguments)
-  assert message.startswith(f"{word}: not a flag")
-  assert fix in message
-
-
-def test_the_word_is_named_before_flags_that_are_missing():
-  values = flags.FlagValues()
-  option.define(ner.NerSettings, values)
-  with pytest.raises(InputError, match=r"^true: "):
-    command_line.parse(["run_ner.py", "--do_train", "true"], values)
+  (word,) = {repr(word) for word in arguments if f"{word!r}: not" in message}
+  assert message.startswith(f"{word}: not a flag. Write flags as --NAME=VALUE")
 
 
 def test_values_after_a_space_are_no_words():
@@ -97,7 +76,7 @@ def test_values_after_a_space_are_no_words():
   "settings", [s for s in SETTINGS if not s.TAKES_ARGUMENTS]
 )
 def test_commands_without_arguments_refuse_words(settings):
-  assert refused(settings, "word").startswith("word: not a flag")
+  assert refused(settings, "word").startswith("'word': not a flag")
 
 
 @pytest.mark.parametrize("settings", [s for s in SETTINGS if s.TAKES_ARGUMENTS])
@@ -118,7 +97,9 @@ def test_beam_gets_what_follows_two_dashes_and_only_that():
   )
   assert words == ["x", "--runner=A", "--num_shards=4"]
   assert values["num_shards"].value == 3
-  assert refused(settings, "x", "--", "--runner=A").startswith("x: not a flag")
+  assert refused(settings, "x", "--", "--runner=A").startswith(
+    "'x': not a flag"
+  )
 
 
 def test_help_needs_no_correct_command_line():
@@ -197,10 +178,8 @@ def test_other_errors_of_absl_are_one_line(arguments, message):
     (b"\x00\xff\x7fELF", "{path}: not UTF-8 text. "),
     ("--output_dir=Größe".encode("latin-1"), "{path}: not UTF-8 text. "),
     ("--do_train".encode("utf-16"), "{path}: not UTF-8 text. "),
-    (b"--learning_rate 1e-3", "--learning_rate 1e-3: unknown flag. Write"),
-    (b"--do_train true\n", "--do_train true: unknown flag. Write --do_train="),
-    (b"do_train=true\n", "do_train=true: not a flag. Write --do_train=true"),
-    (b"\xef\xbb\xbf--do_train", "\ufeff--do_train: not a flag. Write --do_t"),
+    (b"--seed 1", "--seed 1: unknown flag. Did you mean: seed"),
+    (b"do_train=true\n", "'do_train=true': not a flag. "),
   ],
 )
 def test_flag_files_that_cannot_be_used_are_refused(tmp_path, content, message):
@@ -218,20 +197,6 @@ def test_a_flag_file_that_another_one_names_is_named(tmp_path):
   path.write_text(f"--flagfile={tmp_path}/missing\n")
   found = refused(classifier.ClassifierSettings, f"--flagfile={path}")
   assert found.startswith(f"--flagfile={tmp_path}/missing: No such file")
-
-
-def test_flag_files_that_name_each_other_end(tmp_path):
-  for name, other in ("ab", "ba"):
-    text = f"--flagfile={tmp_path}/{other}\n--seed={ord(name)}\n"
-    (tmp_path / name).write_text(text)
-  _, values = parse(classifier.ClassifierSettings, f"--flagfile={tmp_path}/a")
-  assert values["seed"].value == ord("a")
-
-
-@pytest.mark.parametrize("script", ["run_ner.py", "download_model.py"])
-def test_commands_report_a_missing_flag_file(script):
-  line = commands.fail(script, "--flagfile=missing.flags")
-  assert "--flagfile=missing.flags: No such file" in line
 
 
 def test_a_flag_file_may_be_a_pipe(tmp_path):

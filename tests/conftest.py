@@ -1,6 +1,5 @@
 """Costs of tests, and fixtures of several test files."""
 
-import math
 import os
 
 import hypothesis
@@ -63,63 +62,32 @@ def log(monkeypatch):
 # Every test has one of these marks: its own, or that of its class or module.
 COSTS = ("unit", "graph", "train", "process", "slow")
 
-# Limits in seconds; slower tests are reported.
-EXPECTED_SECONDS = {"unit": 5, "graph": 20}
 
-
-def _costs(item):
-  """The closest cost marks of a test: a list of one name, if all is well.
+def _cost(item):
+  """The closest cost mark of a test, or None.
 
   A parameter that makes a test slow outdoes the mark of its function.
   """
   for node in reversed(item.listchain()):
     found = [mark.name for mark in node.own_markers if mark.name in COSTS]
     if found:
-      return ["slow"] if "slow" in found else found
-  return []
-
-
-@pytest.hookimpl(hookwrapper=True)
-def pytest_make_collect_report(collector):
-  """Refuses a module or class with a test that does not have one cost."""
-  outcome = yield
-  report = outcome.get_result()
-  refused = [
-    f"{item.nodeid}: has {len(_costs(item))} cost marks. Mark the test, or "
-    f"its module by pytestmark, with one of {', '.join(COSTS)}."
-    for item in report.result or []
-    if isinstance(item, pytest.Item) and len(_costs(item)) != 1
-  ]
-  if refused:
-    report.outcome = "failed"
-    report.longrepr = "\n".join(refused)
-    report.result = []
+      return "slow" if "slow" in found else found[0]
+  return None
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
   """Leaves each test its closest cost only, so that `-m` selects by that."""
-  costs = [_costs(item)[0] for item in items]
+  costs = [_cost(item) for item in items]
+  unmarked = [item.nodeid for item, cost in zip(items, costs) if not cost]
+  if unmarked:
+    raise pytest.UsageError(f"without one of {COSTS}: {unmarked}")
   for node in {node for item in items for node in item.listchain()}:
     node.own_markers = [
       mark for mark in node.own_markers if mark.name not in COSTS
     ]
   for item, cost in zip(items, costs):
     item.add_marker(cost)
-    item.user_properties.append(("cost", cost))
-
-
-def pytest_terminal_summary(terminalreporter):
-  """Lists the tests that took longer than their mark allows."""
-  lines = []
-  for report in terminalreporter.getreports("passed"):
-    cost = dict(report.user_properties).get("cost")
-    if report.duration > EXPECTED_SECONDS.get(cost, math.inf):
-      lines.append(f"{report.duration:.1f} s, {cost}: {report.nodeid}")
-  if lines:
-    terminalreporter.section("longer than expected of their marks")
-    for line in lines:
-      terminalreporter.line(line)
 
 
 # What `tf.disable_v2_behavior()` turns off for the graphs of this process, but

@@ -14,9 +14,8 @@ import tiny_model
 import run_classifier
 import run_pretraining
 from bertlib.checkpoints import finding
-from bertlib.cli import rerun
 from bertlib.compute import precision
-from bertlib.io import folder_lock, result_files
+from bertlib.io import folder_lock, receipt_file, result_files
 from bertlib.reporting import event_files
 from bertlib.tasks.ner import ner_report
 from bertlib.tasks.squad import squad_answers, squad_files, squad_report
@@ -101,7 +100,7 @@ def test_later_runs_take_the_recorded_format(
   check_precision(trained / "run.json")
   folder = f"--output_dir={place / 'again'}"
   again = ["run_classifier.py", f"--rerun={trained / 'run.json'}", folder]
-  (_, *flags), _ = rerun.with_receipt(again, ["output_dir"])
+  (_, *flags), _ = receipt_file.with_receipt(again, ["output_dir"])
   classify(trained, *flags, "--do_train", "--nodo_predict")
   check_precision(place / "again" / "model.json")
 

@@ -460,11 +460,6 @@ def test_embedding_postprocessor_adds_the_selected_embeddings():
 
 
 def test_sequences_longer_than_the_position_table_fail():
-  with (
-    tf.variable_scope("static"),
-    pytest.raises(ValueError, match="max_position_embeddings = 2"),
-  ):
-    postprocessed(tf.zeros([1, 3, 4]), max_position_embeddings=2)
   words = tf.placeholder(tf.float32, [1, None, 4])
   output = postprocessed(words, max_position_embeddings=2)
   with started() as session:
@@ -510,17 +505,6 @@ def test_second_model_has_its_own_weights_except_under_reuse():
   assert scopes.count("bert") == scopes.count("bert_1")
 
 
-def test_reshape_to_matrix_and_back():
-  tensor = tf.placeholder(tf.float32, [None, 3, 4])
-  matrix = modeling.reshape_to_matrix(tensor)
-  assert matrix.shape.as_list() == [None, 4]
-  assert modeling.reshape_to_matrix(matrix) is matrix
-  shape = modeling.get_shape_list(tensor)
-  back = modeling.reshape_from_matrix(matrix[:, :2], shape)
-  assert back.shape.as_list() == [None, 3, 2]
-  assert modeling.reshape_from_matrix(matrix, [6, 9]) is matrix
-
-
 def test_gelu_accepts_either_name_of_its_argument():
   x = tf.constant([1.0])
   one, other = run([modeling.gelu(x=x), modeling.gelu(input_tensor=x)])
@@ -547,22 +531,6 @@ def test_dropout_is_a_function_of_seed_step_and_scope():
   for mask in masks.values():
     assert set(mask.tolist()) == {0.0, np.float32(1 / 0.75)}
     assert abs((mask == 0).mean() - 0.25) < 0.06
-
-
-def test_dropout_without_probability_returns_the_tensor():
-  x = tf.ones([3])
-  assert modeling.dropout(x, 0.0) is x
-  assert modeling.dropout(x, None) is x
-
-
-def test_gather_positions_picks_rows():
-  sequence = np.arange(24, dtype=np.float32).reshape(2, 4, 3)
-  positions = np.array([[3, 0], [1, 1]], np.int32)
-  picked = modeling.gather_positions(
-    tf.constant(sequence), tf.constant(positions)
-  )
-  expected = np.concatenate([sequence[b, p] for b, p in enumerate(positions)])
-  np.testing.assert_array_equal(run(picked), expected)
 
 
 def test_take_rows_and_its_gradient_equal_those_of_gather():
@@ -606,15 +574,6 @@ def test_weighted_mean_ignores_padding():
     3.0, rel=1e-4
   )
   assert run(modeling.weighted_mean(losses, weights * 0)) == 0.0
-
-
-def test_get_shape_list_returns_ints_for_known_sizes():
-  tensor = tf.placeholder(tf.float32, [None, 3])
-  batch, width = modeling.get_shape_list(tensor, expected_rank=2)
-  assert width == 3
-  with tf.Session() as session:
-    assert session.run(batch, {tensor: np.zeros([5, 3])}) == 5
-  assert modeling.get_shape_list(tf.zeros([2, 3])) == [2, 3]
 
 
 def test_assignment_map_names_the_variables_in_the_checkpoint():
@@ -743,19 +702,6 @@ PLAIN, UNPADDED = FastCompute(), FastCompute(unpad=True)
 def test_unpadding_gives_the_loss_and_gradients_of_padded_rows(layout):
   padded = training_model(PLAIN).run(*LAYOUTS[layout])
   assert_all_close(training_model(UNPADDED).run(*LAYOUTS[layout]), padded, 1e-5)
-
-
-def test_unpadding_zeroes_states_at_padding_and_keeps_those_of_tokens():
-  padded, unpadded = (
-    model.run(RAGGED, 20, model.states)
-    for model in map(training_model, (PLAIN, UNPADDED))
-  )
-  is_token = np.arange(20) < np.array(RAGGED)[:, np.newaxis]
-  for expected, actual in zip(padded, unpadded):
-    assert (actual[~is_token] == 0.0).all()
-    np.testing.assert_allclose(
-      actual[is_token], expected[is_token], rtol=0, atol=1e-5
-    )
 
 
 # [CLS], one position twice, and one that is padding in some rows.

@@ -150,27 +150,6 @@ def python_commands(shell):
       yield script, arguments
 
 
-PROGRAMS = {
-  *(".", "awk", "cat", "cp", "curl", "cut", "docker", "echo", "exit"),
-  *("export", "find", "for", "head", "jupyter", "llama-server", "make"),
-  *("mkdir", "ollama", "pip", "printf", "python", "saved_model_cli"),
-  *("scontrol", "sed", "srun", "tail", "test", "uv"),
-}
-
-
-@each_shell_block
-def test_programs_and_scripts_are_there(block):
-  for words in commands_in(block.text):
-    name = words[0].rpartition("/")[2] or words[0]
-    assert name in PROGRAMS or "=" in name
-    if name == "make":
-      targets = re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.M)
-      assert {word for word in words[1:] if "=" not in word} <= set(targets)
-  for script, _ in python_commands(block.text):
-    path = script.removesuffix(".py").replace(".", "/") + ".py"
-    assert (ROOT / path).exists()
-
-
 def flag_names(words):
   """Names of the flags among words, up to a `--`."""
   if "--" in words:
@@ -340,10 +319,6 @@ def test_pages_of_the_site_link_to_pages_of_the_site():
     for path, _ in links_in(document)
     if path not in {*sources, *generated_pages()}
   ] == []
-
-
-def test_the_readme_is_short():
-  assert len(README.splitlines()) <= 200
 
 
 # Running the blocks

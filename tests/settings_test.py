@@ -358,23 +358,7 @@ def test_flags_that_fit_are_accepted(settings, arguments):
     (ner, "--train_file=x --do_train --eval_steps=5", "--dev_file"),
     (squad, "--do_train --train_file=x --do_eval", "there are no answers"),
     (embeddings, "--do_predict", "--do_predict: name --predict_file"),
-    (
-      embeddings,
-      "--do_train --train_file=x --text_columns=a,b --loss=cosent",
-      "--loss=cosent: x has pairs, which train infonce",
-    ),
-    (
-      embeddings,
-      "--do_eval --dev_file=x --text_columns=a,b --dev_text_columns=a,a",
-      "--text_columns=a,a",
-    ),
     (embeddings, "--matryoshka_dims=8,4,4", "--matryoshka_dims=8,4,4"),
-    (
-      embeddings,
-      "--do_predict --predict_file=x --matryoshka_dims=8,4"
-      " --matryoshka_weights=1",
-      "--matryoshka_weights=1",
-    ),
     (
       conversion,
       "--input=a,b --output=b --average=3",
@@ -504,12 +488,9 @@ TO_TRAIN = "--train_file=x --do_train"
     # A flag file of a training, of which another action is wanted now.
     (classifier, f"{TRAIN} --epsilon=1e-8 --nodo_train --do_eval", ""),
     (classifier, f"{TRAIN} --loss_scale=128", "--loss_scale: .* --precision"),
-    (classifier, f"{TRAIN} --loss_scale=128 --precision=float16", ""),
     (classifier, f"{TRAIN} --loss_scale=128 --precision=auto", ""),
     (classifier, f"{EVALUATE} --calibration_file=x", "--calibration_file: "),
     (classifier, f"{EVALUATE} --calibration_file=x --precision=int8", ""),
-    (export, "--int8_skip_layers=1", "--int8_skip_layers: .* --quantize=int8"),
-    (export, "--int8_skip_layers=1 --quantize=int8", ""),
     (
       classifier,
       f"{TRAIN} --memory_gb=4 --recompute_activations",
@@ -536,11 +517,6 @@ TO_TRAIN = "--train_file=x --do_train"
     ),
     (squad, f"{TO_TRAIN} --doc_stride=382", "--doc_stride=382 is longer than"),
     (squad, f"{TO_TRAIN} --doc_stride=381", ""),
-    (
-      embeddings,
-      f"{TO_TRAIN} --text_columns=a,b,c --loss=triplet --temperature=1",
-      "--temperature: .* --loss=triplet",
-    ),
     (conversion, "--input=a --output=b --tolerance=1", "--tolerance: "),
     (
       squad_metrics,

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from bertlib.cli import help_text, option
+from bertlib.cli import command_line, option
 from bertlib.cli.option import Flag
 from website import markdown
 
@@ -80,9 +80,9 @@ def _command_page(
 ) -> str:
   flags = dict(option.declarations(settings))
   required = set(settings.REQUIRED)
-  example = textwrap.dedent(help_text.command_line(settings.EXAMPLE))
+  example = textwrap.dedent(command_line.example_lines(settings.EXAMPLE))
   parts = [f"# {command}.py\n\n{summary}\n\n```shell\n{example}\n```\n"]
-  for section, title in help_text.SECTIONS.items():
+  for section, title in command_line.SECTIONS.items():
     listed = [item for item in flags.items() if item[1].section == section]
     listed.sort(key=lambda item: not item[1].basic)
     if listed:

@@ -10,7 +10,7 @@ from typing import Any
 import tensorflow.compat.v1 as tf
 
 import modeling
-from bertlib.cli import ranges, terminal
+from bertlib.cli import option, terminal
 from bertlib.cli.errors import InputError
 from bertlib.io import json_files
 
@@ -27,12 +27,12 @@ SIZES = (
 
 # Type and range of each value; a float may be written as an integer.
 _SCHEMA = {
-  **dict.fromkeys(SIZES, (int, ranges.AT_LEAST_1)),
+  **dict.fromkeys(SIZES, (int, option.AT_LEAST_1)),
   "hidden_act": (str, None),
-  "hidden_dropout_prob": (float, ranges.FRACTION_BELOW_1),
-  "attention_probs_dropout_prob": (float, ranges.FRACTION_BELOW_1),
-  "initializer_range": (float, ranges.NOT_NEGATIVE),
-  "layer_norm_eps": (float, ranges.POSITIVE),
+  "hidden_dropout_prob": (float, option.FRACTION_BELOW_1),
+  "attention_probs_dropout_prob": (float, option.FRACTION_BELOW_1),
+  "initializer_range": (float, option.NOT_NEGATIVE),
+  "layer_norm_eps": (float, option.POSITIVE),
 }
 
 # Keys, with any value, that are read elsewhere or do not change what this model

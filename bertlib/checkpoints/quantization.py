@@ -23,7 +23,7 @@ import modeling
 import tokenization
 from bertlib.checkpoints import checkpoint_files, initialize
 from bertlib.cli.errors import InputError
-from bertlib.cli.ranges import FINITE
+from bertlib.cli.option import FINITE
 from bertlib.compute import int8, onednn, precision, same_formula
 from bertlib.compute.fast_compute import FastCompute
 from bertlib.data import model_inputs

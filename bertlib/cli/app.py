@@ -7,6 +7,7 @@ import functools
 import os
 import signal
 import sys
+import threading
 from collections.abc import Iterable, Iterator
 from logging import Formatter
 from typing import Any, Callable
@@ -16,14 +17,12 @@ from absl import app, flags, logging
 from bertlib.cli import (
   command_line,
   errors,
-  help_text,
   option,
-  rerun,
-  signals,
   tensorflow_log,
   terminal,
 )
 from bertlib.cli.option import CommandSettings
+from bertlib.io import receipt_file
 
 
 def parse_flags(
@@ -48,13 +47,14 @@ def parse_flags(
         _print_help, settings, name == "helpfull"
       )
   flags.FLAGS.set_default("verbosity", logging.INFO)
-  signal.signal(signal.SIGINT, _stop_at_once)
-  with _one_line(), _end_after_help():
+  # While modules are imported, there is nothing to end but the process.
+  signal.signal(signal.SIGINT, signal.SIG_DFL)
+  with _one_line():
     _arguments[:] = read_arguments(sys.argv)
     for check in checks:
       check(option.from_flags(settings))
   if not flags.FLAGS.tensorflow_log:
-    tensorflow_log.show_errors_only()
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
   if imports_tensorflow:
     import_tensorflow()
 
@@ -74,7 +74,9 @@ def read_arguments(argv: list[str]) -> list[str]:
   read, receipt = command_line.read_flag_files(argv), None
   # A program with flags of its own is no run of a command.
   if settings is not CommandSettings and "rerun" in flags.FLAGS:
-    read, receipt = rerun.with_receipt(read, option.output_flags(settings))
+    read, receipt = receipt_file.with_receipt(
+      read, option.output_flags(settings)
+    )
   if receipt:
     # Subprocesses are started with the expanded flags, not with --rerun.
     argv[:] = read
@@ -104,7 +106,7 @@ def run(main: Callable[[list[str]], Any]) -> None:
     logging.get_absl_handler().setFormatter(
       _LogFormatter("%(asctime)s %(message)s", "%H:%M:%S")
     )
-    with _one_line(), signals.on_stop_signals(signals.stop):
+    with _one_line(), on_stop_signals(stop):
       return main(argv)
 
   app.run(main_or_one_line, flags_parser=lambda argv: _arguments)
@@ -117,21 +119,9 @@ def _print_help(
   if not flags.BooleanParser().parse(value):
     return
   summary, *_ = (sys.modules["__main__"].__doc__ or "").splitlines() or [""]
-  print(help_text.render(settings, flags.FLAGS, full, summary))
+  for line in command_line.help_text(settings, full, summary).splitlines():
+    terminal.show(line)
   sys.exit(0)
-
-
-@contextlib.contextmanager
-def _end_after_help() -> Iterator[None]:
-  """Ends the program with status 0 where a help flag ends it."""
-  try:
-    yield
-  except (SystemExit, BrokenPipeError):
-    try:
-      sys.stdout.flush()
-    except BrokenPipeError:  # as by `--help | head`
-      terminal.discard_output()
-    sys.exit(0)
 
 
 @contextlib.contextmanager
@@ -140,7 +130,7 @@ def _one_line() -> Iterator[None]:
   try:
     yield
     return
-  except signals.Stopped as stopped:
+  except Stopped as stopped:
     message, status = f"stopped by {stopped.signal_name}", stopped.code
     logging.debug("Traceback of the stop:", exc_info=True)
   except Exception as error:
@@ -156,19 +146,55 @@ def _one_line() -> Iterator[None]:
   sys.exit(status)
 
 
-def _stop_at_once(number: int, frame: Any) -> None:
-  """Signal handler for a command that is still importing modules."""
-  del frame
-  program = os.path.basename(sys.argv[0])
-  stopped = signals.Stopped(number)
-  print(f"{program}: stopped by {stopped.signal_name}", file=sys.stderr)
-  sys.stderr.flush()
-  os._exit(stopped.code)
-
-
 class _LogFormatter(Formatter):
   """Formats a record as one line, and a traceback on the lines after it."""
 
   def formatMessage(self, record) -> str:
     record.message = errors.printable(record.message)
     return super().formatMessage(record)
+
+
+# Signals
+
+
+class Stopped(SystemExit):
+  """Raised by SIGINT or SIGTERM to end the program.
+
+  An exception closes context managers, so that no file is left incomplete.
+  """
+
+  def __init__(self, number: int):
+    # An exit status as shells use it.
+    super().__init__(128 + number)
+    self.signal_name = signal.Signals(number).name
+
+
+@contextlib.contextmanager
+def on_stop_signals(react: Callable[[int], Any]) -> Iterator[None]:
+  """Handles SIGINT and SIGTERM by a function within the block."""
+  # Only the main thread can handle signals.
+  if threading.current_thread() is not threading.main_thread():
+    yield
+    return
+
+  def handle(number, frame):
+    del frame
+    # The second one ends the process at once.
+    if number == signal.SIGINT:
+      signal.signal(number, signal.SIG_DFL)
+    react(number)
+
+  before = {
+    number: signal.signal(number, handle)
+    for number in (signal.SIGINT, signal.SIGTERM)
+  }
+  try:
+    yield
+  finally:
+    for number, handler in before.items():
+      signal.signal(number, handler or signal.SIG_DFL)
+
+
+def stop(number: int) -> None:
+  """Ends the program because of a signal, by raising `Stopped`."""
+  raise Stopped(number)

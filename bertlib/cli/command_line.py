@@ -1,14 +1,18 @@
-"""Parsing of command lines; errors say how to fix them."""
+"""Command lines: parsing, errors that say how to fix them, and `--help`."""
 
 from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator, Sequence
+import textwrap
+from collections.abc import Container, Iterable, Iterator, Sequence
+from typing import Any
 
-from bertlib.cli import errors
+from bertlib import PREFIX
+from bertlib.cli import option
 from bertlib.cli.absl import flags
 from bertlib.cli.errors import InputError
+from bertlib.cli.option import Flag
 
 # Flags of other BERT projects, and what to give here: the PyTorch port and
 # transformers, GluonNLP, NVIDIA. Of several entries, separated by "|", the
@@ -128,11 +132,12 @@ def parse(
     end = argv.index("--")
     argv, passed_on = argv[:end], argv[end + 1 :]
   with input_errors(values):
-    if not takes_arguments:
-      _check_words(argv[1:], values)
     program, *words = values(argv)
-  if words and not takes_arguments:  # after an unknown flag in --undefok
-    raise InputError(_refusal("", words[0], values))
+  if words and not takes_arguments:
+    raise InputError(
+      f"{words[0]!r}: not a flag. Write flags as --NAME=VALUE, booleans as"
+      " --NAME or --noNAME, and quote values with spaces"
+    )
   return [program, *words, *passed_on]
 
 
@@ -140,6 +145,8 @@ def read_flag_files(
   argv: Sequence[str], values: flags.FlagValues = flags.FLAGS
 ) -> list[str]:
   """Puts the flags of each --flagfile in its position."""
+  # Otherwise absl would ignore all flags after the first word that is none.
+  values.set_gnu_getopt()
   with input_errors(values):
     try:
       return [argv[0], *values.read_flags_from_files(argv[1:])]
@@ -155,70 +162,6 @@ def read_flag_files(
       ) from error
 
 
-# Words that are no flags
-
-
-def _check_words(arguments: Sequence[str], values: flags.FlagValues) -> None:
-  """Refuses words that are neither flags nor values of flags."""
-  # absl stops at the first such word: a program that does not check its
-  # arguments would ignore all flags after it.
-  rest, previous = iter(arguments), ""
-  for argument in rest:
-    name = argument.lstrip("-")
-    if name.startswith("help"):
-      return
-    if argument == "--":
-      continue
-    if not argument.startswith("-") or not name:
-      raise InputError(_refusal(previous, argument, values))
-    if "=" not in name and not _is_switch(name, values):
-      # The next word may be the value of a flag that is not defined.
-      if name not in {*values, "undefok"}:
-        return
-      next(rest, None)
-    previous = argument
-
-
-def _is_switch(name: str, values: flags.FlagValues) -> bool:
-  """True for a boolean flag, or its negation `noNAME`."""
-  names = name, name.removeprefix("no")
-  return any(each in values and values[each].boolean for each in names)
-
-
-def _is_flag(name: str, values: flags.FlagValues) -> bool:
-  return name in values or _is_switch(name, values)
-
-
-def _refusal(previous: str, word: str, values: flags.FlagValues) -> str:
-  """Message for a word that is no flag, with the likely fix."""
-  # Without dashes, or with typographic ones or a byte-order mark.
-  as_flag = re.fullmatch(r"\W*(\w[\w-]*)(=.*)?", word, re.DOTALL)
-  name, has_value, _ = previous.lstrip("-").partition("=")
-  problem = "not a flag"
-  if not word.strip():
-    fix = "Remove it; a backslash must be the last character of its line"
-    word = repr(word)
-  elif as_flag and _is_flag(as_flag[1], values):
-    fix = f"Write --{as_flag[1]}{as_flag[2] or ''}"
-  elif previous.endswith("="):
-    fix = f"Write {previous}{word}"
-  elif not has_value and _is_switch(name, values):
-    is_value = word.lower() in ("true", "false", "t", "f", "1", "0")
-    problem += f", and {previous} takes no value after a space"
-    fix = f"Write {previous}={word}" if is_value else "Remove it"
-  elif previous:
-    fix = (
-      f"If it belongs to --{name}, quote a value with spaces, and separate"
-      " several values by commas"
-    )
-  else:
-    fix = "Remove it; flags begin with --"
-  return f"{word}: {problem}. {fix}"
-
-
-# Errors of absl
-
-
 @contextlib.contextmanager
 def input_errors(values: flags.FlagValues) -> Iterator[None]:
   """Turns absl's errors into InputError."""
@@ -226,36 +169,22 @@ def input_errors(values: flags.FlagValues) -> Iterator[None]:
     yield
   except InputError:
     raise
-  except flags.UnrecognizedFlagError as error:
-    name = error.flagname
+  except (flags.Error, ValueError) as error:
+    name = getattr(error, "flagname", None)
     if name in REMOVED:
       raise InputError(f"--{name}: removed. {REMOVED[name]}") from error
-    fix = _fix_of_unknown(name, values)
-    if not fix:
-      raise InputError(_one_line(error)) from error
-    raise InputError(f"--{name}: unknown flag. {fix}") from error
-  except (flags.Error, ValueError) as error:
-    raise InputError(_one_line(error)) from error
-
-
-def _one_line(error: Exception) -> str:
-  """Absl's message in one line."""
-  message = "; ".join(_flag_errors(str(error))).rstrip(" .")
-  if message.endswith("?"):
-    return f"{message.rstrip(' ?')}? --helpfull lists all flags"
-  return f"{message}. --helpfull lists all flags"
-
-
-def _fix_of_unknown(name: str, values: flags.FlagValues) -> str | None:
-  """Counterpart of an unknown flag, or None."""
-  written, space, value = name.partition(" ")
-  if space and _is_flag(written, values):
-    # A line of a flag file is one argument.
-    return f"Write --{written}={value.strip()}"
-  for fix in COUNTERPARTS.get(name.replace("-", "_"), "").split("|"):
-    if fix and flags_in(fix) <= {*values}:
-      return f"Here it is {fix.strip()}"
-  return None
+    for fix in COUNTERPARTS.get(str(name).replace("-", "_"), "").split("|"):
+      if fix and flags_in(fix) <= {*values}:
+        raise InputError(
+          f"--{name}: unknown flag. Here it is {fix.strip()}"
+        ) from error
+    lines = str(error).splitlines()
+    message = "; ".join(re.sub("^flags? .*?: (?=--)", "", x) for x in lines)
+    message = message.replace(" ?", "?").rstrip(" .")
+    named = f"Unknown command line flag '{name}'"
+    message = message.replace(named, f"--{name}: unknown flag")
+    end = "" if message.endswith("?") else "."
+    raise InputError(f"{message}{end} --helpfull lists all flags") from error
 
 
 def flags_in(text: str) -> set[str]:
@@ -263,16 +192,114 @@ def flags_in(text: str) -> set[str]:
   return {*re.findall(r"--(\w+)", text)}
 
 
-def _flag_errors(message: str) -> list[str]:
-  """Rewrites absl's lines about flags; merges those about required flags."""
-  required = re.compile(r"flag --(\w+)=None: Flag .* other than None\.")
-  names = required.findall(message)
-  others = [
-    re.sub(r"^flags? .*?: (?=--)", "", line)
-    for line in message.splitlines()
-    if not required.fullmatch(line)
-  ]
-  if not names:
-    return others
-  named = errors.english_list(f"--{name}" for name in names)
-  return [f"{named} {'are' if names[1:] else 'is'} required", *others]
+# Help
+
+SECTIONS = {
+  "data": "Data",
+  "model": "Model",
+  "training": "Training",
+  "evaluation": "Evaluation and prediction",
+  "devices": "Devices, speed and memory",
+  "output": "Output",
+}
+
+_OF_ALL_COMMANDS = """\
+Flags of all commands: --flagfile=PATH reads flags from a file, one per line;
+--undefok=NAME,NAME ignores flags that the command does not have;
+--tensorflow_log shows TensorFlow's own log; --verbosity=1 shows tracebacks.
+--helpxml lists all flags of libraries."""
+
+# Fixed, so that the text does not depend on the terminal.
+_WIDTH = 80
+
+
+def help_text(
+  settings: type[option.CommandSettings], full: bool, summary: str = ""
+) -> str:
+  """Help of a command: its basic flags or, if `full`, all flags."""
+  own = dict(option.declarations(settings))
+  required = set(settings.REQUIRED)
+  if "init_checkpoint" in own:  # a published model brings them
+    required -= {"bert_config_file", "vocab_file"}
+  parts = [f"Example:\n{example_lines(settings.EXAMPLE)}", summary]
+  for section, title in SECTIONS.items():
+    listed = [
+      (name, flag)
+      for name, flag in own.items()
+      if flag.section == section and (full or flag.basic)
+    ]
+    listed.sort(key=lambda item: not item[1].basic)
+    parts.append(_section(title, listed, required))
+  parts.append(_OF_ALL_COMMANDS if full else "--helpfull lists all flags.")
+  return "\n\n".join(filter(None, parts))
+
+
+def example_lines(example: str) -> str:
+  """The command line on several lines, joined by backslashes as in a shell."""
+  lines = textwrap.wrap(
+    as_installed(example),
+    _WIDTH - 2,
+    initial_indent="  ",
+    subsequent_indent="    ",
+    break_on_hyphens=False,
+  )
+  return " \\\n".join(lines)
+
+
+def as_installed(command: str) -> str:
+  """The command `python SCRIPT.py ...` in the form for an installed package."""
+  if not PREFIX:
+    return command
+  return re.sub(r"^python (\w+)\.py", rf"python -m {PREFIX}\1", command)
+
+
+def _section(
+  title: str, listed: Iterable[tuple[str, Flag]], required: Container[str]
+) -> str:
+  """A heading and its flags; "" if there are none."""
+  entries = [_entry(name, flag, name in required) for name, flag in listed]
+  return "\n".join([f"{title}:", *entries]) if entries else ""
+
+
+def _entry(name: str, flag: Flag, is_required: bool) -> str:
+  """Names, default and description of a flag."""
+  end = " (required)" if is_required else _default(flag.default)
+  body, line = flag.help, _names(name, flag, flag.placeholder) + end
+  if flag.choices:
+    listed = _names(name, flag, "|".join(flag.choices)) + end
+    if len(listed) <= _WIDTH:
+      line = listed
+    else:
+      body += f" One of {', '.join(flag.choices)}."
+  indent = " " * 6
+  body = textwrap.fill(
+    body,
+    _WIDTH,
+    initial_indent=indent,
+    subsequent_indent=indent,
+    break_on_hyphens=False,
+    break_long_words=False,
+  )
+  return f"{line}\n{body}"
+
+
+def _names(name: str, flag: Flag, placeholder: str | None) -> str:
+  """The names of a flag and its kind of value, indented."""
+  long_names = [n for n in (name, flag.alias) if n]
+  if placeholder:
+    shown = [f"--{n}={placeholder}" for n in long_names]
+  else:
+    shown = [f"--[no]{n}" for n in long_names]
+  if flag.short_name:
+    shown.insert(0, f"-{flag.short_name}")
+  return f"  {', '.join(shown)}"
+
+
+def _default(value: Any) -> str:
+  if value in (None, "", [], {}):
+    return ""
+  if isinstance(value, bool):
+    value = str(value).lower()
+  elif isinstance(value, list):
+    value = ",".join(map(str, value))
+  return f" (default: {value})"

@@ -9,15 +9,102 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from numbers import Integral, Real
-from typing import Any, Callable, ClassVar, TypeVar
+from typing import Any, Callable, ClassVar, NamedTuple, TypeVar
 
 from bertlib.cli.absl import flags
 from bertlib.cli.errors import InputError, english_list
-from bertlib.cli.ranges import Range
+
+# Ranges of numbers
+
+# TensorFlow takes many counts as int32.
+_MAX_INT = 2**31 - 1
+
+
+class Range(NamedTuple):
+  """Allowed values of a number; NaN and Inf never are."""
+
+  low: float
+  high: float = math.inf
+  includes_low: bool = True  # whether `low` itself is allowed
+  includes_high: bool = True
+  excluded: float | None = None  # value between the bounds
+
+  def __contains__(self, value: object) -> bool:
+    # All comparisons with NaN are false.
+    return (
+      isinstance(value, Real)
+      and -math.inf < value < math.inf
+      and (self.low <= value if self.includes_low else self.low < value)
+      and (value <= self.high if self.includes_high else value < self.high)
+      and value != self.excluded
+    )
+
+  def __str__(self) -> str:
+    """The range as words that follow "a number"; "" if it has no bounds."""
+    if self.excluded is not None:  # more likely than a number that is too large
+      return f"other than {self.excluded}"
+    words = []
+    has_low, has_high = self.low > -math.inf, self.high < math.inf
+    if has_low and has_high and self.includes_low and self.includes_high:
+      words.append(f"from {self.low} to {self.high}")
+    else:
+      if has_low:
+        low = f"of {self.low} or more"
+        words.append(low if self.includes_low else f"above {self.low}")
+      if has_high:
+        high = f"up to {self.high}"
+        words.append(high if self.includes_high else f"below {self.high}")
+    return ", ".join(words)
+
+  def describe(self, kind: str) -> str:
+    """The range with the kind of its numbers, such as "an integer"."""
+    if not str(self):
+      kind = kind.replace("number", "finite number")
+    return f"{kind} {self}".rstrip()
+
+
+FINITE = Range(-math.inf)
+NOT_NEGATIVE = Range(0)
+POSITIVE = Range(0, includes_low=False)
+FRACTION = Range(0, 1)
+FRACTION_BELOW_1 = Range(0, 1, includes_high=False)
+INTEGER = Range(-_MAX_INT - 1, _MAX_INT)
+COUNT = Range(0, _MAX_INT)
+AT_LEAST_1 = Range(1, _MAX_INT)
+AT_LEAST_2 = Range(2, _MAX_INT)
+COLUMN = INTEGER._replace(excluded=0)
+# [CLS], a token and [SEP]; and arrays of one sequence that fit into memory.
+SEQ_LENGTH = Range(3, 2**20)
+# Threads or processes of one machine. TensorFlow crashes if it cannot start
+# them; 0 is one per core.
+PARALLEL = Range(0, 1024)
+# File names give the number of shards five digits.
+SHARDS = Range(0, 99999)
+
+
+# Values that "auto" selects from, by flag.
+AUTO_CHOICES = {
+  "precision": ("float32", "bfloat16", "float16"),
+  "xla": ("on", "off"),
+}
+
+
+def repeat_choices(choices: Mapping[str, str]) -> list[str]:
+  """Flags that give another process the choices for "auto"."""
+  # As a flag, "on" would compile evaluation and prediction on a GPU too.
+  return [
+    f"--{name}={value}"
+    for name, value in choices.items()
+    if (name, value) != ("xla", "on")
+  ]
+
+
+# Declarations
 
 Settings = TypeVar("Settings", bound="CommandSettings")
 
@@ -25,7 +112,7 @@ Settings = TypeVar("Settings", bound="CommandSettings")
 class Group:
   """Base of a class of flags."""
 
-  # Heading of the help for flags that name none, a key of `help_text.SECTIONS`.
+  # Heading of the help for flags that name none, see `Flag`.
   SECTION: ClassVar[str]
   # What all flags need to have an effect, see `Flag`.
   NEEDS: ClassVar[str] = ""
@@ -69,7 +156,7 @@ class Flag:
     placeholder: word for the value in the help; None for a boolean flag.
     within: allowed values of a number, or of each number of a list.
     choices: allowed values of an enum.
-    section: heading of the help, a key of `help_text.SECTIONS`. If None, the
+    section: heading of the help, a key of `command_line.SECTIONS`. If None, the
       `SECTION` of the class.
     basic: list the flag under `--help` too, not only under `--helpfull`.
     name: name of the flag if it differs from the field's.
@@ -119,78 +206,6 @@ class Flag:
     return self.within.describe("an integer" if is_integer else "a number")
 
 
-def _field(flag: Flag) -> Any:
-  default = flag.default
-  if isinstance(default, list):  # dataclasses refuse mutable defaults
-    default = tuple(default)
-  return dataclasses.field(default=default, metadata={"flag": flag})
-
-
-def text(default: str | None, help: str, **attributes: Any) -> Any:
-  """A flag with a string."""
-  return _field(Flag(flags.DEFINE_string, default, help, "TEXT", **attributes))
-
-
-def path(default: str | None, help: str, **attributes: Any) -> Any:
-  """A flag with the path of a file or folder."""
-  return _field(Flag(flags.DEFINE_string, default, help, "PATH", **attributes))
-
-
-def boolean(default: bool | None, help: str, **attributes: Any) -> Any:
-  """A flag `--name` or `--noname`."""
-  return _field(Flag(flags.DEFINE_bool, default, help, **attributes))
-
-
-def integer(
-  default: int | None, help: str, within: Range, **attributes: Any
-) -> Any:
-  """A flag with an integer."""
-  return _field(
-    Flag(flags.DEFINE_integer, default, help, "INTEGER", within, **attributes)
-  )
-
-
-def number(
-  default: float | None, help: str, within: Range, **attributes: Any
-) -> Any:
-  """A flag with a float."""
-  return _field(
-    Flag(flags.DEFINE_float, default, help, "NUMBER", within, **attributes)
-  )
-
-
-def choice(
-  default: str | None, choices: Sequence[str], help: str, **attributes: Any
-) -> Any:
-  """A flag with one of several strings."""
-  return _field(
-    Flag(
-      flags.DEFINE_enum, default, help, "NAME", choices=choices, **attributes
-    )
-  )
-
-
-def text_list(default: list[str] | None, help: str, **attributes: Any) -> Any:
-  """A flag with strings, separated by commas."""
-  return _field(Flag(flags.DEFINE_list, default, help, "LIST", **attributes))
-
-
-def integers(
-  default: list[int] | None, help: str, within: Range, **attributes: Any
-) -> Any:
-  """A flag with integers, separated by commas."""
-  define = _define_numbers(int, "integers")
-  return _field(Flag(define, default, help, "LIST", within, **attributes))
-
-
-def numbers(
-  default: list[float] | None, help: str, within: Range, **attributes: Any
-) -> Any:
-  """A flag with floats, separated by commas."""
-  define = _define_numbers(float, "numbers")
-  return _field(Flag(define, default, help, "LIST", within, **attributes))
-
-
 def _define_numbers(kind: type, noun: str) -> Callable[..., Any]:
   """A function like `flags.DEFINE_list`, for a list of numbers."""
   return functools.partial(
@@ -217,11 +232,42 @@ class _NumberList(flags.ArgumentParser):
       raise ValueError(f"give {self.syntactic_help}") from error
 
 
-def texts(default: list[str], help: str, **attributes: Any) -> Any:
-  """A flag with a string that can be given several times."""
-  return _field(
-    Flag(flags.DEFINE_multi_string, default, help, "TEXT", **attributes)
-  )
+def _declare(
+  define: Callable[..., Any],
+  placeholder: str | None,
+  default: Any,
+  help: str,
+  within: Range | None = None,
+  **attributes: Any,
+) -> Any:
+  """A field that is a flag; the arguments are attributes of `Flag`."""
+  flag = Flag(define, default, help, placeholder, within, **attributes)
+  if isinstance(default, list):  # dataclasses refuse mutable defaults
+    default = tuple(default)
+  return dataclasses.field(default=default, metadata={"flag": flag})
+
+
+# Fields by the kind of flag, which take the arguments of `_declare` from
+# `default` on. A number needs `within`.
+text = functools.partial(_declare, flags.DEFINE_string, "TEXT")
+path = functools.partial(_declare, flags.DEFINE_string, "PATH")
+boolean = functools.partial(_declare, flags.DEFINE_bool, None)
+integer = functools.partial(_declare, flags.DEFINE_integer, "INTEGER")
+number = functools.partial(_declare, flags.DEFINE_float, "NUMBER")
+# Separated by commas.
+text_list = functools.partial(_declare, flags.DEFINE_list, "LIST")
+integers = functools.partial(_declare, _define_numbers(int, "integers"), "LIST")
+numbers = functools.partial(_declare, _define_numbers(float, "numbers"), "LIST")
+# One that can be given several times.
+texts = functools.partial(_declare, flags.DEFINE_multi_string, "TEXT")
+
+
+def choice(
+  default: str | None, choices: Sequence[str], help: str, **attributes: Any
+) -> Any:
+  """A field with one of several strings."""
+  attributes["choices"] = choices
+  return _declare(flags.DEFINE_enum, "NAME", default, help, **attributes)
 
 
 def group(settings: type, omit: Sequence[str] = (), **changes: Any) -> Any:
@@ -292,7 +338,6 @@ def define(
   required: bool = True,
 ) -> None:
   """Defines the flags of a settings class as flags of the command."""
-  values.set_gnu_getopt(settings.TAKES_ARGUMENTS)
   command = sys.argv[0]  # absl's name of the main module
   for name, flag in declarations(settings):
     others = {} if flag.choices is None else {"enum_values": flag.choices}

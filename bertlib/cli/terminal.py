@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import itertools
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -23,13 +22,8 @@ def show(*fields: str, sep: str = "\t") -> None:
     print(*fields, sep=sep, flush=True)
   except BrokenPipeError:
     # The reader of a pipe has ended, as in `| head`. The command continues: it
-    # may write files too.
-    discard_output()
-
-
-def discard_output() -> None:
-  """Discards what is printed from now on, and what was not written yet."""
-  os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    # may write files too. What was not written yet is discarded.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def print_table(rows: Sequence[Mapping[str, Any]]) -> None:
@@ -81,13 +75,8 @@ def progress(total: int, unit: str, **options: Any) -> Any:
 
 def follow(rows: Iterable[Any], total: int, unit: str) -> Iterator[Any]:
   """Yields predictions with a progress bar; `unit` is a plural noun."""
-  rows = iter(rows)
   logging.info("Compiling the prediction step")
-  # The time before the first row is mostly compilation: the remaining time is
-  # estimated from there on.
-  first = list(itertools.islice(rows, 1))
-  with progress(total, unit, initial=len(first)) as bar:
-    yield from first
+  with progress(total, unit) as bar:
     for row in rows:
       bar.update()
       yield row

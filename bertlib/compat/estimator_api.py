@@ -65,9 +65,7 @@ def _check_release(release: str) -> None:
     )
 
 
-def _unusable(
-  package: str, problem: Exception | str, release: str = _RELEASE
-) -> ImportError:
+def _unusable(package: str, problem: Exception | str) -> ImportError:
   """Error for a package that is missing or fails; names the fix."""
   try:
     found = metadata.version(package)
@@ -78,19 +76,15 @@ def _unusable(
   fixes = {
     "keras": "keras~=2.15.0",
     # A newer one may need a newer TensorFlow.
-    "tf-keras": f"tf-keras<2.{_minor(release) + 1}",
+    "tf-keras": f"tf-keras<2.{_minor(_RELEASE) + 1}",
     "tensorflow-estimator": "tensorflow-estimator==2.15.0",
     "protobuf": "protobuf<7",
   }
   # Without --no-deps, tf-keras would install the package `tensorflow` on top of
   # `tensorflow-cpu`.
-  fix = f'pip install --no-deps "{fixes[package]}"'
-  if found != "none" and _minor(release) > _minor(_NEWEST_TESTED):
-    tested = f"tensorflow<2.{_minor(_NEWEST_TESTED) + 1}"
-    fix += f', or a TensorFlow that was tested: pip install "{tested}"'
   return ImportError(
-    f"Estimator on TensorFlow {release} cannot use {package}, found {found}"
-    f" ({problem}): {fix}"
+    f"Estimator on TensorFlow {_RELEASE} cannot use {package}, found {found}"
+    f' ({problem}): pip install --no-deps "{fixes[package]}"'
   )
 
 
@@ -236,15 +230,7 @@ def _load_estimator() -> types.ModuleType:
   try:
     _install_stand_ins()
     module = importlib.import_module("tensorflow_estimator")
-    if not _IS_2_15:
-      return module.estimator
-    # The first use warns that this name is deprecated as a TensorFlow 1 name.
-    logger = tf.get_logger()
-    level = logger.level
-    logger.setLevel("ERROR")
-    tf.compat.v1.estimator.tpu.TPUEstimatorSpec  # noqa: B018
-    logger.setLevel(level)
-    return tf.compat.v1.estimator
+    return tf.compat.v1.estimator if _IS_2_15 else module.estimator
   except Exception as error:
     raise _unusable("tensorflow-estimator", error) from error
 

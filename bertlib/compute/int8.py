@@ -16,7 +16,7 @@ import tensorflow.compat.v1 as tf
 
 import modeling
 from bertlib.compute import onednn
-from bertlib.compute.graph_state import cache_in_graph
+from bertlib.compute.xla import cache_in_graph
 
 # Activations that are computed in the same pass as the product.
 _FUSED = {

@@ -13,12 +13,11 @@ from typing import NamedTuple
 
 import numpy as np
 import tensorflow.compat.v1 as tf
-from absl import logging
 from tensorflow.python.framework import kernels, op_def_library
 
 import modeling
 from bertlib.cli.errors import InputError
-from bertlib.compute.precision import cpu_features, fastest_seconds
+from bertlib.compute.precision import cpu_features
 
 # The first release whose packages for x86 have `int8_matmul`.
 FIRST_INT8_RELEASE = "2.17"
@@ -239,30 +238,3 @@ def _has_kernel(operation: str) -> bool:
 
 def _gpus() -> list:
   return tf.config.list_physical_devices("GPU")
-
-
-def log_int8_speed() -> None:
-  """Logs the speed of 8-bit products; warns if float32 is faster."""
-  rows, inner, columns = 512, 768, 3072
-  with tf.Graph().as_default():
-    inputs = tf.get_variable("inputs", [rows, inner])
-    kernel = tf.get_variable("kernel", [inner, columns])
-    int8_product = int8_matmul(
-      quantize(inputs, np.ones([inner], np.float32)),
-      Limits(-1.0, 1.0),
-      np.ones([inner, columns], np.int8),
-      np.ones([columns], np.float32),
-      tf.zeros([columns]),
-    )
-    seconds = fastest_seconds(
-      {"float32": tf.matmul(inputs, kernel).op, "int8": int8_product.op}
-    )
-  ratio = seconds["int8"] / seconds["float32"]
-  logging.info(
-    "--precision=int8: products take %.2f of the time of float32", ratio
-  )
-  if ratio > 1:
-    logging.warning(
-      "--precision=int8: slower than float32 on this processor, which has no"
-      " instructions for 8-bit products"
-    )

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import functools
+import math
 import re
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import tensorflow.compat.v1 as tf
 from absl import logging
@@ -105,7 +105,20 @@ def product_rates(
         first = tf.matmul(wide, second, transpose_b=True)  # [rows, inner]
       return tf.reduce_sum(tf.matmul(first, second)[:1])
 
-    seconds = fastest_seconds({n: product(n) for n in dtypes}, num_rounds)
+    results = {name: product(name) for name in dtypes}
+    seconds = dict.fromkeys(dtypes, math.inf)
+    with tf.Session() as session:
+      session.run(tf.global_variables_initializer())
+      for result in results.values():  # kernels are chosen at the first call
+        session.run(result)
+      # In turn: other load on the machine changes the order only if it slows
+      # down all rounds of one dtype and some round of another not at all.
+      for _ in range(num_rounds):
+        for name, result in results.items():
+          start = time.perf_counter()
+          session.run(result)
+          elapsed = time.perf_counter() - start
+          seconds[name] = min(seconds[name], elapsed)
   flops = 2 * rows * inner * columns * (2 * num_pairs + 1)
   return {name: flops / best for name, best in seconds.items()}
 
@@ -114,23 +127,3 @@ def device_peak(dtype: str) -> float:
   """FLOP/s of a large matrix product on one device."""
   size = 4096 if tf.config.list_physical_devices("GPU") else 1024
   return product_rates([dtype], size, size, size, num_rounds=3)[dtype]
-
-
-def fastest_seconds(
-  results: Mapping[str, Any], num_rounds: int = 7
-) -> dict[str, float]:
-  """Seconds of each result of the current graph: the best of several rounds."""
-  seconds = dict.fromkeys(results, float("inf"))
-  with tf.Session() as session:
-    session.run(tf.global_variables_initializer())
-    for result in results.values():  # kernels are chosen at the first call
-      session.run(result)
-    # In turn: other load on the machine changes the order only if it slows down
-    # all rounds of one result and some round of another not at all.
-    for _ in range(num_rounds):
-      for name, result in results.items():
-        start = time.perf_counter()
-        session.run(result)
-        elapsed = time.perf_counter() - start
-        seconds[name] = min(seconds[name], elapsed)
-  return seconds

@@ -51,13 +51,12 @@ def is_used(part: str, kernel: Callable, draws: bool = False) -> bool:
 @functools.cache
 def _computes_the_same(part: str, kernel: Callable) -> bool:
   """Compares a kernel, once in a process; logs it if it differs."""
-  module = kernel.__module__.rpartition(".")[2]
   if _equal(functools.partial(_COMPARISONS[part], kernel)):
     return True
   logging.warning(
     "%s: modeling.py computes something else %s; using modeling.py",
     part,
-    _DIFFERENCES[module],
+    _DIFFERENCES[kernel.__module__.rpartition(".")[2]],
   )
   return False
 

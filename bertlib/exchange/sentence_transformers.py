@@ -17,7 +17,7 @@ import numpy as np
 from bertlib.checkpoints import rewrite
 from bertlib.checkpoints.task_record import CROSS_ENCODER_ACTIVATION
 from bertlib.cli.errors import InputError
-from bertlib.cli.ranges import FINITE, SEQ_LENGTH
+from bertlib.cli.option import FINITE, SEQ_LENGTH
 from bertlib.exchange.huggingface_tokenizer import read_files
 from bertlib.io import json_files
 from bertlib.io.json_files import NULL

@@ -19,7 +19,7 @@ import tensorflow.compat.v1 as tf
 from absl import logging
 
 from bertlib.cli.errors import InputError, english_list
-from bertlib.cli.ranges import AUTO_CHOICES
+from bertlib.cli.option import AUTO_CHOICES
 from bertlib.compute import onednn, precision
 from bertlib.compute.fast_compute import FastCompute
 from bertlib.hardware import distribution
@@ -276,9 +276,10 @@ def log_devices(devices: Devices) -> None:
       "TensorFlow finds no GPU, though nvidia-smi is installed;"
       " --tensorflow_log shows why"
     )
-  if devices.precision == "int8":
-    onednn.log_int8_speed()
-  elif devices.precision not in precision.supported_dtypes():
+  supported = precision.supported_dtypes()
+  if onednn.max_kernel_value() == onednn.MAX_INT8:
+    supported.append("int8")
+  if devices.precision not in supported:
     logging.warning(
       "--precision=%s: this device has no hardware support for it, so it may"
       " be slow",

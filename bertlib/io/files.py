@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import glob
-import hashlib
 import json
 import os
 import re
@@ -18,6 +17,7 @@ import socket
 import stat
 import time
 import uuid
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from types import SimpleNamespace
 from typing import IO, Any, Callable
@@ -98,10 +98,8 @@ def _host() -> str:
   # Containers may share host name and file system, and each has a process 1.
   names = [socket.gethostname()]
   with contextlib.suppress(OSError):  # not on Linux
-    with open("/proc/sys/kernel/random/boot_id") as file:
-      names.append(file.read())
     names.append(os.readlink("/proc/self/ns/pid"))
-  return hashlib.sha256(" ".join(names).encode()).hexdigest()[:8]
+  return f"{zlib.crc32(' '.join(names).encode()):08x}"
 
 
 def remove_stale_files(pattern: str) -> None:

@@ -7,8 +7,8 @@ lock when the process ends for any reason: a killed run leaves none behind.
 from __future__ import annotations
 
 import contextlib
-import datetime
 import errno
+import fcntl
 import glob
 import os
 import socket
@@ -19,11 +19,6 @@ from absl import logging
 
 from bertlib.cli.errors import InputError
 from bertlib.io import files
-
-try:
-  import fcntl
-except ImportError:  # not on Windows
-  fcntl = None  # type: ignore[assignment]
 
 # Name of a folder's lock file; of other lock files, the ending.
 LOCK_FILE = ".lock"
@@ -50,7 +45,7 @@ def lock_folder(folder: str) -> Iterator[None]:
 
 def is_locked(folder: str) -> bool:
   """True if a process holds the lock of an output folder."""
-  if fcntl is None or files.is_remote(folder):
+  if files.is_remote(folder):
     return False
   try:
     with open(os.path.join(folder, LOCK_FILE)) as file:
@@ -135,9 +130,7 @@ def _acquire(lock_file: str, target: str, flag: str) -> int:
   if not _is_at(descriptor, lock_file):
     os.close(descriptor)  # the previous holder has just removed the file
     return _acquire(lock_file, target, flag)
-  since = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
-  process = f"process {os.getpid()} on {socket.gethostname()}"
-  content = f"{process} (or one that it started), since {since},"
+  content = f"process {os.getpid()} on {socket.gethostname()}"
   os.ftruncate(descriptor, 0)
   os.write(descriptor, content.encode())
   return descriptor
@@ -146,14 +139,12 @@ def _acquire(lock_file: str, target: str, flag: str) -> int:
 def _flock(file: IO[str] | int, target: str, waits: bool = False) -> None:
   """Locks an open file; where locks do not work, a warning."""
   try:
-    if fcntl:
-      fcntl.flock(file, fcntl.LOCK_EX | (0 if waits else fcntl.LOCK_NB))
-      return
+    fcntl.flock(file, fcntl.LOCK_EX | (0 if waits else fcntl.LOCK_NB))
   except OSError as error:
     error.filename = target
     if error.errno not in _NO_LOCKS:
       raise
-  _warn_unlocked(target)
+    _warn_unlocked(target)
 
 
 def _is_at(descriptor: int, path: str) -> bool:

@@ -1,4 +1,4 @@
-"""The file of a receipt (run.json): its path and content; reads it."""
+"""The file of a receipt (run.json): its path and content, and --rerun."""
 
 from __future__ import annotations
 
@@ -6,9 +6,14 @@ import contextlib
 import datetime
 import itertools
 import os
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
+from bertlib.cli import command_line
+from bertlib.cli.absl import flags
+from bertlib.cli.errors import InputError
+from bertlib.cli.option import AUTO_CHOICES, repeat_choices
 from bertlib.io import files, json_files
 
 NAME = "run.json"
@@ -16,7 +21,7 @@ NAME = "run.json"
 FIX = "Name the run.json of a run, as the run left it"
 
 # Schema of the entries that are read, see `json_files`. For each flag in
-# `ranges.AUTO_CHOICES` there is one too: the value that was chosen for "auto".
+# `option.AUTO_CHOICES` there is one too: the value that was chosen for "auto".
 _SCHEMA = {
   "script": str,
   "given": [str],
@@ -122,3 +127,64 @@ def use_of(
 def trains(receipt: Mapping[str, Any]) -> bool:
   """True for the receipt of a training."""
   return bool(receipt.get("flags", {}).get("do_train"))
+
+
+# --rerun
+
+
+def with_receipt(
+  argv: Sequence[str],
+  # Flags that name a file or folder to write. Only the command line says where:
+  # a receipt may be of another person.
+  outputs: Collection[str] = (),
+) -> tuple[list[str], str | None]:
+  """Replaces `--rerun=run.json` by that run's flags; returns its path too."""
+  known = flags.FlagValues()
+  known.set_gnu_getopt()
+  flags.DEFINE_string("rerun", None, "A receipt.", flag_values=known)
+  with command_line.input_errors(known):
+    program, *arguments = known(argv, known_only=True)
+  if not known.rerun:
+    return [*argv], None
+  own = set(map(_name_of_flag, arguments))
+  repeated = []
+  for argument in flags_to_repeat(known.rerun, os.path.basename(program)):
+    name = _name_of_flag(argument)
+    if name not in outputs:
+      repeated.append(argument)
+    elif name not in own:
+      raise InputError(
+        f"--rerun={known.rerun}: does not say where to write. Give another"
+        f" --{name} than that of the receipt"
+      )
+  # The last value of a flag counts.
+  return [program, *repeated, *arguments], known.rerun
+
+
+def flags_to_repeat(path: str, script: str) -> list[str]:
+  """Flags of the run of a receipt, with what "auto" stood for there."""
+  receipt = read(path)
+  if receipt["script"] != script:
+    raise InputError(
+      f"{path}: is of {receipt['script']}; repeat it with that script"
+    )
+  for argument in receipt["given"]:
+    if _name_of_flag(argument) in (None, "flagfile", "undefok", "rerun"):
+      raise InputError(f"{path}: {argument!r} is not a flag of a run. {FIX}")
+  return [*receipt["given"], *repeat_choices(chosen(receipt))]
+
+
+def chosen(receipt: Mapping[str, Any]) -> dict[str, str]:
+  """Values that were chosen for "auto", by flag."""
+  given = receipt.get("flags", {})
+  return {
+    name: receipt[name]
+    for name, choices in AUTO_CHOICES.items()
+    if given.get(name) == "auto" and receipt.get(name) in choices
+  }
+
+
+def _name_of_flag(argument: str) -> str | None:
+  """Name in an argument `--NAME` or `--NAME=VALUE`; None for any other."""
+  match = re.fullmatch(r"--?([a-zA-Z][\w-]*)(=.*)?", argument, re.DOTALL)
+  return match and match[1]

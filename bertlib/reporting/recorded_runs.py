@@ -12,7 +12,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Callable
 
 from bertlib.checkpoints.task_record import TaskRecord
-from bertlib.cli import rerun
 from bertlib.cli.errors import InputError
 from bertlib.io import files, json_files, receipt_file, result_files, text_files
 from bertlib.io.receipt_file import DEV_DATA, TRAINING_DATA
@@ -183,7 +182,7 @@ class RecordedRun:
 
 def _flags(receipt: Mapping[str, Any]) -> dict[str, Any]:
   """Values of the flags of a receipt; for "auto", the chosen value."""
-  return {**receipt.get("flags", {}), **rerun.chosen(receipt)}
+  return {**receipt.get("flags", {}), **receipt_file.chosen(receipt)}
 
 
 def _given(receipt: Mapping[str, Any]) -> set[str]:

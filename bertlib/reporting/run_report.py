@@ -14,7 +14,7 @@ from absl import logging
 
 from bertlib import PREFIX
 from bertlib.checkpoints.task_record import TaskRecord
-from bertlib.cli import help_text, option
+from bertlib.cli import command_line, option
 from bertlib.cli.errors import some_of
 from bertlib.data import model_inputs
 from bertlib.io import receipt_file, result_files
@@ -291,7 +291,7 @@ def predict_command(task: TaskRecord, folder: str) -> str:
   """The command that predicts with a model, over several lines."""
   return " \\\n  ".join(
     [
-      help_text.as_installed(task.command or f"python {task.script}.py"),
+      command_line.as_installed(task.command or f"python {task.script}.py"),
       "--do_predict",
       f"--predict_file={task.predict.file}",
       f"--output_dir={shlex.quote(folder)}",

@@ -8,7 +8,7 @@ from typing import Any
 
 from bertlib.cli import option
 from bertlib.cli.errors import InputError
-from bertlib.cli.ranges import Range
+from bertlib.cli.option import Range
 from bertlib.settings.command import TrainingSettings
 
 # Tasks, spelled as in their papers.

@@ -9,7 +9,7 @@ from typing import Any
 
 from bertlib.cli import option
 from bertlib.cli.errors import InputError
-from bertlib.cli.ranges import (
+from bertlib.cli.option import (
   AT_LEAST_1,
   AUTO_CHOICES,
   PARALLEL,
@@ -94,13 +94,10 @@ class ModelSettings(option.Group):
 def check_window(max_seq_length: int, max_query_length: int) -> None:
   """Refuses a length that leaves no room for text beside a question."""
   if max_seq_length <= max_query_length + 3:
-    shorter = (max_seq_length - 3) // 2
     raise InputError(
       f"--max_seq_length={max_seq_length} leaves no room for text beside a"
       f" question of --max_query_length={max_query_length} and three special"
-      " tokens. Give "
-      + (f"--max_query_length={shorter}, or " if shorter > 0 else "")
-      + f"--max_seq_length={2 * max_query_length + 3} or more"
+      f" tokens. Give --max_seq_length={2 * max_query_length + 3} or more"
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from bertlib.cli import option
 from bertlib.cli.errors import InputError
-from bertlib.cli.ranges import AT_LEAST_2, NOT_NEGATIVE, SEQ_LENGTH
+from bertlib.cli.option import AT_LEAST_2, NOT_NEGATIVE, SEQ_LENGTH
 from bertlib.settings.common import TextSettings
 
 # Hugging Face's classes and their heads. Of several with the same heads, the

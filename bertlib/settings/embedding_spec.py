@@ -8,7 +8,7 @@ from typing import Any
 
 from bertlib.cli import option
 from bertlib.cli.errors import InputError
-from bertlib.cli.ranges import AT_LEAST_1
+from bertlib.cli.option import AT_LEAST_1
 
 # `script` in the `model.json` of a model of sentence vectors.
 SCRIPT = "run_embeddings"

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from bertlib.cli import option
 from bertlib.cli.errors import InputError
-from bertlib.cli.ranges import AT_LEAST_1, FINITE, NOT_NEGATIVE, POSITIVE
+from bertlib.cli.option import AT_LEAST_1, FINITE, NOT_NEGATIVE, POSITIVE
 from bertlib.settings.command import TrainingSettings
 from bertlib.settings.common import ModelSettings
 from bertlib.settings.embedding_data import Columns, kind_of

@@ -6,7 +6,7 @@ import dataclasses
 
 from bertlib.cli import option
 from bertlib.cli.errors import InputError
-from bertlib.cli.ranges import SEQ_LENGTH
+from bertlib.cli.option import SEQ_LENGTH
 from bertlib.settings.command import ModelCommand
 from bertlib.settings.common import ModelSettings, QuantizationSettings
 

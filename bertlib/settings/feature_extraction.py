@@ -7,7 +7,7 @@ import re
 
 from bertlib.cli import option
 from bertlib.cli.errors import InputError
-from bertlib.cli.ranges import AT_LEAST_1
+from bertlib.cli.option import AT_LEAST_1
 from bertlib.settings.command import EstimatorSettings
 from bertlib.settings.common import (
   ComputeSettings,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from bertlib.cli import option
 from bertlib.cli.errors import InputError
-from bertlib.cli.ranges import AT_LEAST_1, COUNT, FRACTION, POSITIVE, Range
+from bertlib.cli.option import AT_LEAST_1, COUNT, FRACTION, POSITIVE, Range
 from bertlib.settings.command import TrainingSettings
 from bertlib.settings.pretraining_data import (
   check_masking,

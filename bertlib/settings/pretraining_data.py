@@ -9,7 +9,7 @@ from typing import Any
 
 from bertlib.cli import option
 from bertlib.cli.errors import InputError
-from bertlib.cli.ranges import (
+from bertlib.cli.option import (
   AT_LEAST_1,
   COUNT,
   FINITE,

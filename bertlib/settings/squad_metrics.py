@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from bertlib.cli import option
-from bertlib.cli.ranges import FINITE
+from bertlib.cli.option import FINITE
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,7 +6,7 @@ import dataclasses
 
 from bertlib.cli import option
 from bertlib.cli.errors import InputError
-from bertlib.cli.ranges import (
+from bertlib.cli.option import (
   AT_LEAST_1,
   COUNT,
   FINITE,

@@ -6,7 +6,7 @@ import dataclasses
 
 from bertlib.cli import option
 from bertlib.cli.errors import InputError
-from bertlib.cli.ranges import AT_LEAST_1, Range
+from bertlib.cli.option import AT_LEAST_1, Range
 from bertlib.settings.common import TextSettings, lower_case_flag
 
 # Flags of the two modes, and those that come together.

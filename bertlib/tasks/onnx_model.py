@@ -16,7 +16,7 @@ import numpy as np
 from bertlib.checkpoints import records
 from bertlib.checkpoints.task_record import TaskRecord
 from bertlib.cli.errors import InputError, needs_package
-from bertlib.cli.ranges import AT_LEAST_1
+from bertlib.cli.option import AT_LEAST_1
 from bertlib.data import batch_predictor, vocabulary
 from bertlib.data.batch_predictor import BatchPredictor
 from bertlib.export import onnx_folder

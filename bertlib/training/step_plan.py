@@ -11,7 +11,7 @@ from absl import logging
 import modeling
 import optimization
 from bertlib.cli.errors import InputError
-from bertlib.cli.rerun import repeat_choices
+from bertlib.cli.option import repeat_choices
 from bertlib.compute.fast_compute import FastCompute
 from bertlib.hardware.devices import Devices
 from bertlib.settings.command import TrainingSettings

@@ -7,10 +7,9 @@ import threading
 import commands
 import pytest
 import tensorflow as tf
-from absl import flags
 from tensorflow.io import gfile
 
-from bertlib.cli import command_line, errors
+from bertlib.cli import errors
 from bertlib.cli.errors import InputError
 from bertlib.io import files
 
@@ -58,7 +57,7 @@ def test_main_receives_the_arguments_and_exits_with_0(script):
 
 def test_a_program_without_arguments_refuses_them(script):
   line = commands.fail(script("print(argv)"), "a")
-  assert line.startswith("script.py: error: a: not a flag")
+  assert line.startswith("script.py: error: 'a': not a flag")
 
 
 def test_input_error_prints_one_line_and_exits_with_1(script):
@@ -75,44 +74,6 @@ def test_verbosity_1_prints_the_traceback(script):
   assert "Traceback" in done.stderr
   assert "in main\n" in done.stderr
   assert done.stderr.endswith("script.py: error: fix it\n")
-
-
-# Flags
-
-
-@pytest.fixture
-def flag_errors():
-  """Returns the one-line error about flags of a model."""
-
-  def line(*arguments):
-    found = flags.FlagValues()
-    flags.DEFINE_string("task", None, "", found, required=True)
-    flags.DEFINE_string("folder", None, "", found, required=True)
-    flags.DEFINE_integer("steps", 1, "", 1, flag_values=found)
-    with pytest.raises(InputError) as refused:
-      command_line.parse(["script.py", *arguments], found)
-    message = str(refused.value)
-    assert "\n" not in message and "--help" in message
-    return message
-
-  return line
-
-
-@pytest.mark.parametrize(
-  ("arguments", "named", "not_named"),
-  [
-    ([], ["--task", "--folder"], "--steps"),
-    (["--task=x"], ["--folder"], "--task"),
-    (["--task=x", "--folder=y", "--steps=0"], ["steps"], "--task"),
-    (["--task=x", "--folder=y", "--step=1"], ["step"], "--task"),
-    (["--task=x", "--folder=y", "--steps=x"], ["steps"], "--task"),
-  ],
-)
-def test_missing_and_invalid_flags_are_named_in_one_line(
-  flag_errors, arguments, named, not_named
-):
-  line = flag_errors(*arguments)
-  assert all(name in line for name in named) and not_named not in line
 
 
 @pytest.mark.parametrize("joined", ["a", "a and b", "a, b and c"])
@@ -216,16 +177,6 @@ def test_full_disk_keeps_the_earlier_file(script, tmp_path, writer):
   assert str(path) in line and ": File too large. Make room there" in line
   assert path.read_text() == "earlier"
   assert sorted(os.listdir(tmp_path)) == ["out", "script.py"]
-
-
-@pytest.mark.parametrize("writer", WRITERS)
-def test_full_device_is_named(script, tmp_path, writer):
-  path = tmp_path / "out"
-  path.symlink_to("/dev/full")
-  fails = script(*WRITERS[writer].format(str(path)).splitlines())
-  line = commands.fail(fails)
-  assert f"{path}: No space left on device. Make room there" in line
-  assert path.is_char_device()
 
 
 def test_only_the_file_on_the_full_disk_is_named(script, tmp_path):

@@ -5,8 +5,6 @@ Importing `tensorflow_1` changes the process, so each test runs a program.
 
 import json
 import pathlib
-import re
-import subprocess
 
 import commands
 import pytest
@@ -125,62 +123,6 @@ if __name__ == "__main__":
   tf.app.run()
 """
 
-# A tagger: LSTMs, a conditional random field and early stopping of tf.contrib,
-# and the modules that such scripts import them from.
-TAGGER = """
-import json
-import sys
-
-import numpy as np
-from bertlib import tensorflow_1 as tf
-from tensorflow.contrib import crf
-from tensorflow.contrib import rnn
-from tensorflow.contrib.layers.python.layers import initializers
-
-IDS = np.random.RandomState(0).randint(1, 5, size=[64, 6]).astype(np.int32)
-
-
-def input_fn():
-  d = tf.data.Dataset.from_tensor_slices({"ids": IDS, "tags": IDS % 2})
-  return d.repeat(20).batch(8)
-
-
-def model_fn(features, labels, mode, params):
-  embedded = tf.one_hot(features["ids"], 5)
-  lengths = tf.reduce_sum(tf.sign(tf.abs(features["ids"])), reduction_indices=1)
-  cells = [rnn.DropoutWrapper(rnn.LSTMCell(8), output_keep_prob=0.9),
-           rnn.MultiRNNCell([rnn.GRUCell(8)] * 1, state_is_tuple=True)]
-  outputs, _ = tf.nn.bidirectional_dynamic_rnn(
-      *cells, embedded, dtype=tf.float32)
-  logits = tf.layers.dense(tf.concat(outputs, axis=2), 2)
-  trans = tf.get_variable("transitions", shape=[2, 2],
-                          initializer=initializers.xavier_initializer())
-  log_likelihood, trans = tf.contrib.crf.crf_log_likelihood(
-      inputs=logits, tag_indices=features["tags"], transition_params=trans,
-      sequence_lengths=lengths)
-  pred_ids, _ = crf.crf_decode(
-      potentials=logits, transition_params=trans, sequence_length=lengths)
-  loss = tf.reduce_mean(-log_likelihood)
-  train_op = tf.train.AdamOptimizer(0.05).minimize(
-      loss, global_step=tf.train.get_global_step())
-  return tf.estimator.EstimatorSpec(
-      mode, loss=loss, train_op=train_op, predictions={"tags": pred_ids},
-      eval_metric_ops={"accuracy": tf.metrics.accuracy(
-          features["tags"], pred_ids)})
-
-
-estimator = tf.estimator.Estimator(model_fn, sys.argv[1], params={})
-hook = tf.contrib.estimator.stop_if_no_decrease_hook(
-    estimator=estimator, metric_name="loss", max_steps_without_decrease=100,
-    run_every_secs=None, run_every_steps=40)
-tf.estimator.train_and_evaluate(
-    estimator,
-    tf.estimator.TrainSpec(input_fn, max_steps=80, hooks=[hook]),
-    tf.estimator.EvalSpec(input_fn))
-result = estimator.evaluate(input_fn)
-print(json.dumps({name: float(result[name]) for name in result}))
-"""
-
 
 def test_a_script_trains_and_evaluates(tmp_path):
   path = tmp_path / "run_words.py"
@@ -194,50 +136,6 @@ def test_a_script_trains_and_evaluates(tmp_path):
   result = json.loads(done.stdout)
   assert result["global_step"] == 30
   assert result["eval_accuracy"] == 1
-
-
-@pytest.mark.slow
-def test_a_tagger_with_lstms_and_a_crf_trains_with_early_stopping(tmp_path):
-  done = commands.run_code(TAGGER, tmp_path)
-  assert done.returncode == 0, done.stderr[-4000:]
-  result = json.loads(done.stdout)
-  assert result["global_step"] == 80
-  assert result["accuracy"] == 1
-
-
-IMPORTS = """
-import tensorflow as tf
-import tensorflow.compat.v1 as tf  # the same
-import tensorflow_hub as hub
-def import_tf():
-  import tensorflow as tf
-\timport tensorflow as tf
-# import tensorflow as tf
-"""
-
-
-def test_sed_of_the_page_changes_all_imports_of_all_files(tmp_path):
-  (block,) = re.findall(r"```shell\n(find .*?)```", PAGE.read_text(), re.DOTALL)
-  folder = tmp_path / "output/project/a/b"
-  folder.mkdir(parents=True)
-  paths = [folder / "inner.py", tmp_path / "output/project/outer.py"]
-  for path in paths:
-    path.write_text(IMPORTS)
-  subprocess.run(["bash", "-ec", block], cwd=tmp_path, check=True)
-  ours = "from bertlib import tensorflow_1 as tf"
-  for path in paths:
-    assert (
-      path.read_text()
-      == f"""
-{ours}
-{ours}  # the same
-import tensorflow_hub as hub
-def import_tf():
-  {ours}
-\t{ours}
-# import tensorflow as tf
-"""
-    )
 
 
 NAMES = """

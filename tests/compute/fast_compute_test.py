@@ -11,7 +11,6 @@ from hypothesis.extra import numpy as arrays
 
 import modeling
 from bertlib.compute import fast_compute, onednn, xla
-from bertlib.compute.unpadding import UnpaddedRows
 
 pytestmark = [pytest.mark.graph, pytest.mark.usefixtures("graph")]
 
@@ -44,7 +43,7 @@ def unpadding():
     mask = tf.placeholder(tf.int32, shape[:2])
     tensor = tf.placeholder(tf.float32, shape)
     upstream = tf.placeholder(tf.float32, shape)
-    rows = UnpaddedRows(mask)
+    rows = fast_compute.UnpaddedRows(mask)
     indices = tf.range(tf.size(mask))
 
     def unpadded(by_position):
@@ -133,7 +132,7 @@ def row_counts(lengths, num_positions):
   """Numbers of rows of one sequence, by its number of tokens."""
   length = tf.placeholder(tf.int32, [])
   mask = tf.cast(tf.range(num_positions) < length, tf.int32)
-  rows = tf.size(UnpaddedRows(mask[tf.newaxis]).positions)
+  rows = tf.size(fast_compute.UnpaddedRows(mask[tf.newaxis]).positions)
   with tf.Session() as session:
     return {n: session.run(rows, {length: n}) for n in lengths}
 
@@ -154,7 +153,7 @@ def test_rows_are_no_more_than_positions():
 
 @pytest.mark.parametrize("from_mask", [[[0, 0], [1, 1]], [[1, 1], [0, 0]]])
 def test_sequence_without_tokens_is_all_0(from_mask):
-  rows = UnpaddedRows(tf.constant(from_mask))
+  rows = fast_compute.UnpaddedRows(tf.constant(from_mask))
   states = tf.ones([2, NUM_HEADS * HEAD_SIZE])
   heads = rows.split_heads(states, NUM_HEADS, HEAD_SIZE)
   _, sequence = run([heads, rows.pad(rows.merge_heads(heads))])
@@ -233,13 +232,6 @@ def test_masks_of_two_steps_are_independent():
   first, second = run([keep_mask([SIZE], 0.5, (11, step)) for step in (3, 4)])
   both = (first & second).mean()
   assert abs(both - 0.25) < 4 * math.sqrt(0.25 * 0.75 / SIZE)
-
-
-@pytest.mark.parametrize("shape", [[1], [7], [3, 5], [2, 4, 3]])
-def test_keep_mask_has_the_given_shape(shape):
-  for of in (shape, tf.constant(shape)):
-    mask = run(keep_mask(of, 0.5, (1, 0)))
-    assert mask.shape == tuple(shape) and mask.dtype == bool
 
 
 def test_keep_mask_is_a_function_of_seed_step_and_scope():

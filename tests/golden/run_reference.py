@@ -1,8 +1,8 @@
 """Lets google-research/bert compute what the slice lacks for want of free text.
 
-`python tests/golden/run_reference.py BERT`, after take_slice.py, takes a
-checkout of it at commit f39e881 and writes, for the sentences of `data/own`,
-what its `run_classifier.py` reads, converts and predicts: `classifier/*` and
+`python tests/golden/run_reference.py BERT` takes a checkout of it at commit
+f39e881 and writes, for the sentences of `data/own`, what its
+`run_classifier.py` reads, converts and predicts: `classifier/*` and
 `programs/classifier_*`. It runs on today's TensorFlow, whose missing
 `tf.contrib` is stood in for by `layer_norm` alone.
 """

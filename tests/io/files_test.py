@@ -29,14 +29,6 @@ def read(folder):
   return {path.name: path.read_text() for path in folder.iterdir()}
 
 
-@pytest.mark.parametrize(
-  ("path", "remote"),
-  [("gs://bucket/file", True), ("file:///file", True), ("/a/b:c", False)],
-)
-def test_remote_paths_have_a_scheme(path, remote):
-  assert files.is_remote(path) == remote
-
-
 def test_a_folder_is_replaced_as_a_whole(folders):
   folder, path = folders
   for content in ({"a": "old", "b": "old"}, {"a": "new"}):
@@ -133,6 +125,23 @@ def test_half_of_an_emoji_is_written_as_its_escape_in_json(tmp_path):
   assert json.loads(written) == json.loads(text)
 
 
+def test_checkpoint_files_are_its_index_and_data(folders):
+  folder, path = folders
+  for name in ("m.index", "m.data-00000-of-00001", "m.meta", "m2.index"):
+    (folder / name).touch()
+  assert files.checkpoint_files(f"{path}/m") == [
+    f"{path}/m.index",
+    f"{path}/m.data-00000-of-00001",
+  ]
+
+
+def test_the_state_of_a_file_is_its_size_and_last_change(folders):
+  folder, path = folders
+  (folder / "a").write_text("12345")
+  os.utime(folder / "a", ns=(0, 1_800_000_000 * 10**9))
+  assert files.size_and_mtime(f"{path}/a") == (5, 1_800_000_000 * 10**9)
+
+
 @pytest.fixture
 def enter_container(monkeypatch):
   """Has this process run in another container of the same host name."""
@@ -169,20 +178,3 @@ def test_containers_of_one_host_name_keep_their_temporary_files_apart(
   enter_container(1)
   files.remove_stale_files(str(path))
   assert list(tmp_path.iterdir()) == [path]
-
-
-def test_checkpoint_files_are_its_index_and_data(folders):
-  folder, path = folders
-  for name in ("m.index", "m.data-00000-of-00001", "m.meta", "m2.index"):
-    (folder / name).touch()
-  assert files.checkpoint_files(f"{path}/m") == [
-    f"{path}/m.index",
-    f"{path}/m.data-00000-of-00001",
-  ]
-
-
-def test_the_state_of_a_file_is_its_size_and_last_change(folders):
-  folder, path = folders
-  (folder / "a").write_text("12345")
-  os.utime(folder / "a", ns=(0, 1_800_000_000 * 10**9))
-  assert files.size_and_mtime(f"{path}/a") == (5, 1_800_000_000 * 10**9)

@@ -45,14 +45,6 @@ def test_missing_file_is_named_with_its_fix(tmp_path):
   )
 
 
-def test_position_of_a_syntax_error_is_described(write):
-  path = write(b'{"id": 7, "b": }')
-  with pytest.raises(InputError, match=r"\) after 'id': 7, 'b': '\. Fix the"):
-    json_files.read(
-      path, position=lambda text: " after " + text[1:].replace('"', "'") + "'"
-    )
-
-
 @pytest.mark.parametrize(
   ("schema", "problem"),
   [

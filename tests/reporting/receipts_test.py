@@ -12,8 +12,8 @@ import run_folders
 
 from bertlib.cli import option
 from bertlib.cli.errors import InputError
-from bertlib.cli.rerun import with_receipt
 from bertlib.io import receipt_file
+from bertlib.io.receipt_file import with_receipt
 from bertlib.reporting import receipts
 from bertlib.settings.classifier import ClassifierSettings
 from bertlib.settings.pretraining import PretrainingSettings

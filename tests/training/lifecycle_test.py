@@ -1,6 +1,5 @@
 """Tests of what the scripts share."""
 
-import contextlib
 import dataclasses
 import json
 import os
@@ -17,7 +16,7 @@ import tiny_model
 import modeling
 from bertlib.checkpoints import finding
 from bertlib.checkpoints.task_record import TaskRecord
-from bertlib.cli import option, terminal
+from bertlib.cli import option
 from bertlib.cli.errors import InputError
 from bertlib.compat import estimator_api
 from bertlib.compute import onednn, precision
@@ -422,19 +421,6 @@ def test_the_time_left_leaves_compilation_out(monkeypatch, log):
     take_step(hook, **values)
   assert "compiled in 900.0 s" in log[1]
   assert log[2].endswith(" examples/s 6.0, 0:00:09 left")
-
-
-def test_predictions_are_followed_from_the_first_row_on(monkeypatch, log):
-  bars = []
-
-  def progress(total, unit, initial):
-    bars.append((total, unit, initial))
-    return contextlib.nullcontext(types.SimpleNamespace(update=bars.append))
-
-  monkeypatch.setattr(terminal, "progress", progress)
-  rows = terminal.follow(iter("abc"), 3, "windows")
-  assert next(rows) == "a" and bars == [(3, "windows", 1)]
-  assert log == ["Compiling the prediction step"]
 
 
 def test_rows_that_fill_the_last_batch_are_left_out(flags, monkeypatch):

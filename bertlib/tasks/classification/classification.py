@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Union
 
 from bertlib.cli.absl import logging
 from bertlib.cli.errors import InputError, some_of
-from bertlib.cli.ranges import FRACTION
+from bertlib.cli.option import FRACTION
 from bertlib.data import example_checks, tables
 from bertlib.io import files
 

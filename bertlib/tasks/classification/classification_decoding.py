@@ -12,7 +12,7 @@ import numpy as np
 from bertlib.cli import terminal
 from bertlib.cli.absl import logging
 from bertlib.cli.errors import InputError, some_of
-from bertlib.cli.ranges import FRACTION
+from bertlib.cli.option import FRACTION
 from bertlib.data import batch_predictor
 from bertlib.data.batch_predictor import BatchPredictor
 from bertlib.io import json_files

@@ -13,7 +13,7 @@ import trained_models
 
 import optimization
 import run_classifier
-from bertlib.compute import graph_state, xla
+from bertlib.compute import xla
 from bertlib.compute.fast_compute import FastCompute
 
 
@@ -26,7 +26,7 @@ def count_graphs():
 # Functions
 
 
-@graph_state.custom_gradient
+@xla.custom_gradient
 def tripled(x, weight):
   """Product with a gradient of its own."""
   return x * weight, lambda gradient: (3.0 * gradient, None)
