@@ -53,7 +53,7 @@ def main(argv: list[str]) -> None:
   if metric == "2.0":
     na_probs = None
     if settings.na_prob_file:
-      na_probs = squad_files.read_by_id(settings.na_prob_file, (int, float))
+      na_probs = squad_files.read_by_id(settings.na_prob_file, float)
     results = squad_scores.evaluate_v2(
       questions, predictions, na_probs, settings.na_prob_thresh
     )

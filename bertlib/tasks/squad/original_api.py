@@ -17,7 +17,6 @@ import numpy as np
 
 import tokenization
 from bertlib.cli import option
-from bertlib.cli.errors import InputError
 from bertlib.data import tf_records
 from bertlib.io.files import atomic_write, open_any
 from bertlib.settings.squad import AnswerSettings
@@ -231,13 +230,6 @@ def finder_of(
   """An `AnswerFinder` of features and results of google-research/bert."""
   features = [f for f in features if f.example_index < len(examples)]
   by_id = {result.unique_id: result for result in results}
-  for feature in features:
-    if feature.unique_id not in by_id:
-      question = examples[feature.example_index].qas_id
-      raise InputError(
-        f"question {question}: there is no RawResult for its window"
-        f" {feature.unique_id}. Give the results of all windows of a question"
-      )
   ordered = [by_id[feature.unique_id] for feature in features]
   logits = [
     squad_decoding.stack_logits([getattr(result, name) for result in ordered])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -140,11 +141,11 @@ def find_spans(
   # The file of predictions has no positions: the first occurrences of the text
   # are marked.
   words = r"\s+".join(map(re.escape, predicted.split()))
-  places: list[re.Match] = []
-  if words:
-    places = [*re.finditer(rf"(?<!\w){words}(?!\w)", context)]
-    places = places or [*re.finditer(words, context)]
-  spans |= {(*place.span(), "predicted") for place in places[:_MAX_PLACES]}
+  found = re.finditer(words, context) if words else ()
+  spans |= {
+    (*place.span(), "predicted")
+    for place in itertools.islice(found, _MAX_PLACES)
+  }
   return sorted(spans)
 
 
