@@ -23,8 +23,6 @@ from bertlib.checkpoints import checkpoint_writer
 from bertlib.cli.errors import InputError
 from bertlib.io import result_files
 from bertlib.io.files import open_any
-from bertlib.settings.common import ModelSettings
-from bertlib.settings.feature_extraction import FeatureSettings
 
 pytestmark = pytest.mark.graph
 
@@ -142,28 +140,6 @@ def test_output_equals_the_reference(tmp_path, golden):
   )
   with gzip.open(program("features_output.jsonl.gz"), "rt") as file:
     assert_same_text((tmp_path / "output.jsonl").read_text(), file.read())
-
-
-@pytest.mark.parametrize(
-  ("max_seq_length", "batch_size", "hidden_size", "num_texts"),
-  [
-    (128, 32, 768, 160),  # 170 texts of 1.5 MB, in whole batches
-    (512, 64, 1024, 64),  # 32 texts: at least one batch
-    (16, 32, 8, 8192),
-  ],
-)
-def test_hidden_states_of_few_texts_wait_in_memory(
-  max_seq_length, batch_size, hidden_size, num_texts
-):
-  settings = FeatureSettings(
-    model=ModelSettings(max_seq_length=max_seq_length), batch_size=batch_size
-  )
-  states = extract_features.Vectors([-1, -2, -3, -4], None, None, "")
-  block = extract_features.texts_per_block(settings, states, hidden_size)
-  assert block == num_texts
-  vectors = states._replace(pooling="mean")
-  block = extract_features.texts_per_block(settings, vectors, hidden_size)
-  assert block == 8192
 
 
 def test_log_reports_truncation_and_restored_variables(extracted):
