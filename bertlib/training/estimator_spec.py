@@ -17,7 +17,6 @@ from bertlib.hardware import distribution
 from bertlib.training import (
   budget,
   checkpoint_hook,
-  gradient_caching,
   gradients,
   session_hooks,
 )
@@ -123,8 +122,8 @@ def train_spec(
   """Builds the training step of a `model_fn`: a `TPUEstimatorSpec`."""
   # `loss_fn` takes a batch or micro-batch and a `dropout_seed`, see
   # `modeling.dropout`. It returns the mean loss of its examples, float32 [],
-  # and further means to report by name. Or it is a
-  # `gradient_caching.BatchLoss`.
+  # and further means to report by name. Or it is no function, but a
+  # `gradient_caching.BatchLoss`, which only tasks that use it import.
   loss_scale = _make_loss_scale(arguments)
   accumulated = _compute_gradients(
     arguments, loss_fn, batch, params, loss_scale
@@ -213,15 +212,14 @@ def _compute_gradients(
   if arguments.use_tpu and "context" in params:  # of TPUEstimator
     num_tpu_cores = params["context"].num_replicas
   common = batch, options.num_micro_batches, loss_scale, options.frozen
-  if not isinstance(loss_fn, gradient_caching.BatchLoss):
+  if callable(loss_fn):
     seeded = _with_dropout_seed(loss_fn, arguments, num_tpu_cores)
     return gradients.compute_gradients(seeded, *common)
   if arguments.seed is None and options.num_micro_batches > 1:
     raise ValueError("Gradient caching needs a seed: it repeats dropout masks")
   seeded = _with_dropout_seed(loss_fn.encode_fn, arguments, num_tpu_cores)
-  return gradient_caching.compute_gradients(
-    loss_fn._replace(encode_fn=seeded), *common, num_tpu_cores
-  )
+  batch_loss = loss_fn._replace(encode_fn=seeded)
+  return batch_loss.compute_gradients(*common, num_tpu_cores)
 
 
 def _with_dropout_seed(

@@ -24,49 +24,48 @@ class BatchLoss(NamedTuple):
   # Names of the features that `loss_fn` takes, where the batch has them.
   features: Sequence[str]
 
+  def compute_gradients(
+    self,
+    batch: Mapping[str, Any],
+    num_micro_batches: int = 1,
+    loss_scale: gradients.LossScale | gradients.FixedLossScale | None = None,
+    frozen: Frozen | None = None,
+    num_tpu_cores: int = 1,
+  ) -> Gradients:
+    """Gradients of a whole batch in the memory of a micro-batch."""
+    # Gradient caching (Gao et al. 2021): all micro-batches are encoded without
+    # storing activations; the loss gives the gradients of their vectors; then
+    # the micro-batches are encoded again, with the same dropout masks, and the
+    # gradients propagated to the weights. `encode_fn` takes the index of a
+    # micro-batch instead of a dropout seed.
+    factor = loss_scale.value if loss_scale else None
+    micro_batch = gradients.micro_batches(batch, num_micro_batches)
 
-def compute_gradients(
-  batch_loss: BatchLoss,
-  batch: Mapping[str, Any],
-  num_micro_batches: int = 1,
-  loss_scale: gradients.LossScale | gradients.FixedLossScale | None = None,
-  frozen: Frozen | None = None,
-  num_tpu_cores: int = 1,
-) -> Gradients:
-  """Gradients of a whole batch in the memory of a micro-batch."""
-  # Gradient caching (Gao et al. 2021): all micro-batches are encoded without
-  # storing activations; the loss gives the gradients of their vectors; then the
-  # micro-batches are encoded again, with the same dropout masks, and the
-  # gradients propagated to the weights. `encode_fn` takes the index of a
-  # micro-batch instead of a dropout seed.
-  factor = loss_scale.value if loss_scale else None
-  micro_batch = gradients.micro_batches(batch, num_micro_batches)
+    def encode(index):
+      return self.encode_fn(micro_batch(index), index)
 
-  def encode(index):
-    return batch_loss.encode_fn(micro_batch(index), index)
+    def propagate(vectors, index):
+      # The gradient of this sum w.r.t. the vectors is that of the loss.
+      total = tf.reduce_sum(vectors * vector_gradients[index])
+      return optimization.gradients_of(total, None, factor, frozen)
 
-  def propagate(vectors, index):
-    # The gradient of this sum w.r.t. the vectors is that of the loss.
-    total = tf.reduce_sum(vectors * vector_gradients[index])
-    return optimization.gradients_of(total, None, factor, frozen)
-
-  # Encoded once: its activations are stored. It also makes the variables.
-  first = encode(tf.constant(0))
-  vectors = _encode_all(first, encode, num_micro_batches)
-  features = {n: batch[n] for n in batch_loss.features if n in batch}
-  loss, vector_gradients = _global_loss(
-    batch_loss.loss_fn, vectors, features, num_tpu_cores
-  )
-  vector_gradients = tf.reshape(
-    tf.stop_gradient(vector_gradients),
-    [num_micro_batches, *modeling.get_shape_list(first)],
-  )
-  accumulated = gradients.accumulate(
-    propagate(first, 0),
-    lambda index: propagate(encode(index), index),
-    num_micro_batches,
-  )
-  return accumulated._replace(loss=loss)
+    # Encoded once: its activations are stored. It also makes the variables.
+    first = encode(tf.constant(0))
+    vectors = _encode_all(first, encode, num_micro_batches)
+    features = {n: batch[n] for n in self.features if n in batch}
+    loss, vector_gradients = _global_loss(
+      self.loss_fn, vectors, features, num_tpu_cores
+    )
+    vector_gradients = tf.reshape(
+      tf.stop_gradient(vector_gradients),
+      [num_micro_batches, *modeling.get_shape_list(first)],
+    )
+    accumulated = gradients.accumulate(
+      propagate(first, 0),
+      lambda index: propagate(encode(index), index),
+      num_micro_batches,
+    )
+    return accumulated._replace(loss=loss)
 
 
 def _encode_all(first, encode: Callable[[Any], Any], num_micro_batches: int):
