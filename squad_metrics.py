@@ -13,7 +13,7 @@ from __future__ import annotations
 
 if __name__ == "__main__":  # Check flags before slow imports.
   from bertlib.cli import app
-  from bertlib.settings.squad_metrics import SquadMetricsSettings
+  from bertlib.settings.squad import SquadMetricsSettings
 
   app.parse_flags(SquadMetricsSettings)
 
@@ -22,7 +22,7 @@ from bertlib.cli import app, option
 from bertlib.cli.errors import InputError
 from bertlib.io import files, json_files
 from bertlib.io.files import atomic_write
-from bertlib.settings.squad_metrics import SquadMetricsSettings
+from bertlib.settings.squad import SquadMetricsSettings
 from bertlib.tasks.squad import squad_files, squad_scores
 
 # The command line

@@ -21,7 +21,6 @@ from bertlib.data import tf_records
 from bertlib.io.files import atomic_write, open_any
 from bertlib.settings.squad import AnswerSettings
 from bertlib.tasks.squad import (
-  squad_answers,
   squad_decoding,
   squad_files,
   squad_windows,
@@ -195,7 +194,7 @@ def write_predictions(
     null_score_diff_threshold = option.value_of(
       "null_score_diff_threshold", 0.0
     )
-  answers = squad_answers.find_answers(
+  answers = squad_decoding.find_answers(
     finder_of(all_examples, all_features, all_results, do_lower_case),
     AnswerSettings(
       n_best_size,
@@ -214,7 +213,7 @@ def write_predictions(
     for path in paths
     if os.path.isfile(path) and not os.path.getsize(path)
   }
-  squad_answers.write_answers(answers, *paths)
+  squad_decoding.write_answers(answers, *paths)
   for path, file in held.items():
     with file, open_any(path) as written:
       file.write(written.read())

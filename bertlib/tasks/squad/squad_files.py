@@ -293,23 +293,17 @@ def _only_answer(question: Question, where: str) -> Answer:
       " --version_2_with_negative"
     )
   (answer,) = question.answers
-  if not any(map(_characters, answer.text)):
+  length, start = len(question.context), answer.start
+  has_text = any(map(_characters, answer.text))
+  # A composed letter may be several characters of the answer.
+  is_inside = (start is not None and start >= 0) and (
+    start + len(answer.text) <= length
+    or _locate(question.context, answer) is not None
+  )
+  if not has_text or not is_inside:
     raise InputError(
-      f"{where}: its answer is empty. Remove the question; or set its"
-      " is_impossible to true, and give --version_2_with_negative"
-    )
-  if answer.start is None:
-    raise InputError(
-      f"{where}: its answer has no answer_start, which training needs. Add the"
-      " index of its first character in the context"
-    )
-  is_inside = 0 <= answer.start <= len(question.context) - len(answer.text)
-  if not is_inside and (
-    answer.start < 0 or not _locate(question.context, answer)
-  ):
-    raise InputError(
-      f"{where}: answer_start {answer.start} puts the answer outside the"
-      f" context, which has {len(question.context)} characters. Give the index"
-      " of its first character there"
+      f"{where}: its answer {answer.text!r} cannot be at answer_start {start}"
+      f" of a context of {length} characters. Give its text, and the index of"
+      " its first character there"
     )
   return answer

@@ -17,15 +17,14 @@ from bertlib.reporting.recorded_runs import RecordedRun
 from bertlib.reporting.statistics import Comparison, Estimates
 from bertlib.settings.squad import AnswerSettings
 from bertlib.tasks.squad import (
-  squad_answers,
   squad_decoding,
   squad_files,
   squad_scores,
 )
 from bertlib.tasks.squad.squad_scores import Score
 
-# Most occurrences of a predicted answer that are marked.
-_MAX_PLACES = 5
+# Errors that are shown, and occurrences of a predicted answer that are marked.
+_NUM_ERRORS, _MAX_PLACES = 30, 5
 
 _ABOUT_MARKS = Html(
   '<mark class="gold">solid underline</mark>: gold answer;'
@@ -45,7 +44,7 @@ class AnsweredQuestion(NamedTuple):
 
 def answered_questions(
   questions: Sequence[squad_files.Question],
-  answers: squad_answers.Answers,
+  answers: squad_decoding.Answers,
   settings: AnswerSettings,
 ) -> list[AnsweredQuestion]:
   """The questions of a data set with their predicted answers."""
@@ -71,7 +70,7 @@ def answered_questions(
 
 
 def answers_to_compare(
-  answers: squad_answers.Answers, questions: Sequence[squad_files.Question]
+  answers: squad_decoding.Answers, questions: Sequence[squad_files.Question]
 ) -> tuple[list[str], list[str] | None]:
   """Predicted answers in the order of the file; first gold answers, or None."""
   gold = [next((a.text for a in q.answers), "") for q in questions]
@@ -85,7 +84,6 @@ def sections(
   answered: Sequence[AnsweredQuestion],
   results: Mapping[str, float],
   threshold: float,
-  num_errors: int = 30,
 ) -> list[Section]:
   """Sections on answers to questions, for `run_report.Findings`."""
   sections = [
@@ -109,7 +107,7 @@ def sections(
         answer.question.context, find_spans(answer.question, answer.predicted)
       ),
     }
-    for answer in errors[:num_errors]
+    for answer in errors[:_NUM_ERRORS]
   ]
   return [*sections, html_report.errors(rows, _ABOUT_MARKS)]
 

@@ -127,10 +127,10 @@ def score_all(
   missing = [q.id for q in questions if q.id not in scores]
   if missing:
     logging.warning(
-      "%d of %d questions have no answer and score 0: %s",
+      "%d of %d questions have no answer and score 0, such as %s",
       len(missing),
       len(questions),
-      ", ".join(missing[:5]) + (", ..." if missing[5:] else ""),
+      missing[0],
     )
   if len(predictions) > len(scores):
     logging.warning(

@@ -7,7 +7,10 @@ A question has one or more overlapping windows (Devlin et al. 2019, section
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import random
+import zipfile
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -18,6 +21,7 @@ from bertlib.cli import terminal
 from bertlib.cli.errors import InputError
 from bertlib.data import model_inputs, tf_records, workers
 from bertlib.data.model_inputs import DocSpan
+from bertlib.io.files import atomic_write, open_any
 from bertlib.settings.common import check_window
 from bertlib.tasks.squad.squad_files import SquadExample
 
@@ -375,3 +379,61 @@ def find_incomplete_questions(
   ]
   answered = windows.example_index[windows.start_position > 0]
   return np.unique(truncated), np.setdiff1d(answerable, answered)
+
+
+# Saved logits, to decode them again
+
+# Errors of NumPy and `zipfile` for a file of another format, or with flipped
+# bytes: an array without a context, an offset out of the file, a flag of
+# encryption or an unknown method of compression.
+_NOT_LOGITS = (
+  AttributeError,
+  EOFError,
+  KeyError,
+  OSError,
+  RuntimeError,
+  TypeError,
+  ValueError,
+  zipfile.BadZipFile,
+  zlib.error,
+)
+
+
+def save_logits(path: str, windows: Windows, logits: np.ndarray) -> None:
+  """Saves start and end logits of windows, float32 [2, windows, S], as .npz."""
+  unique_ids = np.arange(logits.shape[1]) + FIRST_UNIQUE_ID
+  with atomic_write(path, "wb") as file:
+    np.savez(
+      file,
+      key=_digest(windows),
+      unique_ids=unique_ids,
+      start_logits=logits[0],
+      end_logits=logits[1],
+    )
+
+
+def load_logits(path: str, windows: Windows) -> np.ndarray:
+  """Loads logits saved for the same windows: float32 [2, windows, S]."""
+  with open_any(path, "rb") as file:
+    try:
+      with np.load(file) as arrays:
+        saved_key = arrays["key"].item()
+        logits = np.stack([arrays["start_logits"], arrays["end_logits"]])
+    except _NOT_LOGITS as error:
+      raise InputError(
+        f"{path}: not a file of --save_logits. Name one, or predict again"
+        " without --from_logits"
+      ) from error
+  if saved_key != _digest(windows):
+    raise InputError(
+      f"{path}: is of other questions or other windows. Pass the flags with"
+      " which it was saved (data, vocabulary, lengths), or save it again"
+    )
+  return logits
+
+
+def _digest(windows: Windows) -> str:
+  digest = hashlib.sha256()
+  for column in windows:
+    digest.update(column.tobytes())
+  return digest.hexdigest()

@@ -7,8 +7,7 @@ from html_pages import rows_of
 
 from bertlib.settings.squad import AnswerSettings
 from bertlib.tasks.squad import squad_report
-from bertlib.tasks.squad.squad_answers import Answers
-from bertlib.tasks.squad.squad_decoding import NbestPrediction
+from bertlib.tasks.squad.squad_decoding import Answers, NbestPrediction
 from bertlib.tasks.squad.squad_files import Answer, Question
 from bertlib.tasks.squad.squad_report import AnsweredQuestion
 from bertlib.tasks.squad.squad_scores import Score

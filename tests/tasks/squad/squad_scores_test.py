@@ -246,7 +246,9 @@ def test_missing_answer_scores_0_and_is_logged(caplog):
   answers = {"q1": "cat", "other": "dog"}
   results = squad_scores.evaluate_v1(questions, answers)
   assert results == {"exact_match": 50.0, "f1": 50.0}
-  assert "1 of 2 questions have no answer and score 0: q2" in caplog.text
+  assert (
+    "1 of 2 questions have no answer and score 0, such as q2" in caplog.text
+  )
   assert "1 answers are to other questions" in caplog.text
 
 
