@@ -183,12 +183,8 @@ def encode_examples(
 def record_layout(max_seq_length: int) -> tf_records.Layout:
   """Layout of records with `max_seq_length` tokens."""
   tokens = tf_records.Feature((max_seq_length,), per_token=True)
-  return {
-    "unique_ids": tf_records.Feature(),
-    "input_ids": tokens,
-    "input_mask": tokens,
-    "input_type_ids": tokens,
-  }
+  names = "input_ids", "input_mask", "input_type_ids"
+  return {"unique_ids": tf_records.Feature(), **dict.fromkeys(names, tokens)}
 
 
 def input_fn_builder(features: Sequence[InputFeatures], seq_length: int):

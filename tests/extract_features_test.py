@@ -21,8 +21,6 @@ import modeling
 import tokenization
 from bertlib.checkpoints import checkpoint_writer
 from bertlib.cli.errors import InputError
-from bertlib.io import result_files
-from bertlib.io.files import open_any
 
 pytestmark = pytest.mark.graph
 
@@ -194,20 +192,6 @@ def test_lines_are_split_into_pairs_like_the_reference(tmp_path_factory, lines):
   assert list(extract_features.read_examples(str(path))) == expected
 
 
-@pytest.mark.graph
-def test_byte_order_marks_line_ends_and_invalid_bytes_are_dropped(folder):
-  (folder / "odd.txt").write_bytes(b"\xef\xbb\xbfthe c\xe9at\r\non ||| mat")
-  examples = extract_features.read_examples(str(folder / "odd.txt"))
-  tokenizer = tokenization.FullTokenizer(str(folder / "vocab.txt"))
-  encoded = extract_features.convert_examples_to_features(
-    examples, 8, tokenizer
-  )
-  assert [" ".join(line.tokens) for line in encoded] == [
-    "[CLS] the cat [SEP]",
-    "[CLS] on [SEP] mat [SEP]",
-  ]
-
-
 # Functions of google-research/bert
 
 
@@ -310,29 +294,6 @@ def test_pooling_equals_numpy_over_tokens_only(pooling):
     reduce[pooling](row[:n], axis=0).ravel() for row, n in zip(states, lengths)
   ]
   np.testing.assert_allclose(pooled, expected, rtol=1e-6)
-
-
-# Output files
-
-
-@pytest.mark.unit
-@pytest.mark.parametrize("scheme", ["", "file://"])
-def test_both_formats_contain_the_same_vectors(tmp_path, scheme):
-  vectors = np.random.default_rng(0).normal(size=[5, 3]).astype(np.float32)
-  rows = [{"unique_id": i, "vectors": row} for i, row in enumerate(vectors)]
-  path = f"{scheme}{tmp_path}/vectors"
-  with open_any(f"{path}.npz", "wb") as file:
-    result_files.write_npz(file, iter(vectors), num_vectors=5, width=3)
-  with open_any(f"{path}.jsonl", "w") as file:
-    extract_features.write_jsonl(file, iter(rows), [-1], tokenizer=None)
-  with np.load(tmp_path / "vectors.npz") as arrays:
-    assert arrays.files == ["vectors"]
-    np.testing.assert_array_equal(arrays["vectors"], vectors, strict=True)
-  lines = reference_data.read_jsonl(str(tmp_path / "vectors.jsonl"))
-  assert lines == [
-    {"linex_index": i, "vector": [round(float(x), 6) for x in row]}
-    for i, row in enumerate(vectors)
-  ]
 
 
 # Models of sentence vectors
