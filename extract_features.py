@@ -48,7 +48,6 @@ from bertlib.reporting import doctor, receipts
 from bertlib.settings import embedding_spec, model_description
 from bertlib.settings.embedding_spec import EmbeddingSpec
 from bertlib.settings.feature_extraction import FeatureSettings
-from bertlib.tasks.embeddings.record import RECORD
 
 FLAGS = flags.FLAGS
 
@@ -546,7 +545,7 @@ def find_vectors(
   folder, spec = settings.model.folder, None
   description = model_description.load(folder) if folder else {}
   if "embedding" in description:
-    model_json.check_description(folder, description, RECORD)
+    model_json.check_description(folder, description, {})
     spec = embedding_spec.from_json(description["embedding"])
   elif settings.prompt:
     raise InputError(
