@@ -217,6 +217,7 @@ def print_audit(settings: SquadSettings) -> None:
       tokenizer,
       WindowSettings(length, stride, settings.max_query_length, True),
       _num_workers(settings, len(examples)),
+      show_progress=True,
     )
     truncated, lost = squad_windows.find_incomplete_questions(windows)
     rows.append(
