@@ -58,6 +58,7 @@ def main(argv: list[str]) -> None:
       questions, predictions, na_probs, settings.na_prob_thresh
     )
   else:
+    squad_files.check_gold_answers(questions, argv[1])
     score = squad_scores.scorer(metric)
     results = squad_scores.evaluate_v1(questions, predictions, score)
   line = json_files.dumps(results, indent=2 if metric == "2.0" else None)

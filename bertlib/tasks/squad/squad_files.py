@@ -94,6 +94,17 @@ def _make_question(path: str, context: str, entry: dict[str, Any]) -> Question:
   )
 
 
+def check_gold_answers(questions: Iterable[Question], path: str) -> None:
+  """Refuses to evaluate questions without gold answers as SQuAD 1.1."""
+  for question in questions:
+    if not question.answers:
+      raise InputError(
+        f"{path}, question {question.id}: has no gold answer. Evaluate such"
+        " data as SQuAD 2.0: --version_2_with_negative, or --metric=2.0 of"
+        " squad_metrics.py"
+      )
+
+
 def _read_json(path: str, schema: Any) -> Any:
   """Reads a JSON file; a syntax error names the last question before it."""
   return json_files.read(path, schema, _FIX, position=_last_question)

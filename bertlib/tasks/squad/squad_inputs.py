@@ -72,22 +72,11 @@ def read_data(run: Run) -> SquadData:
       questions, settings.predict_file, False, has_negative
     )
     if settings.run.do_eval or eval_steps:
-      check_answers(settings, questions)
+      if not has_negative:
+        squad_files.check_gold_answers(questions, settings.predict_file)
       to_evaluate = questions
   warn_of_faults(to_train_on, to_evaluate)
   return SquadData(train, predict, to_evaluate)
-
-
-def check_answers(
-  settings: SquadSettings, questions: Iterable[squad_files.Question]
-) -> None:
-  """Refuses to evaluate questions of --predict_file without gold answers."""
-  for question in questions:
-    if not question.answers and not settings.answers.version_2_with_negative:
-      raise InputError(
-        f"{settings.predict_file}, question {question.id}: has no gold"
-        " answer. Leave out --do_eval, or give --version_2_with_negative"
-      )
 
 
 def warn_of_faults(
