@@ -96,7 +96,7 @@ def find_source(
     task = task if task and task.script == script else records.find(script)
     description |= model_description.load(model_dir, task)
     if task:
-      model_json.check_description(model_dir, description, task)
+      model_json.check_description(model_dir, description, task.required)
     if checkpoint:
       model_json.check_same_task(model_dir, description, checkpoint)
     checkpoint = checkpoint or finding.model_checkpoint(model_dir)

@@ -48,12 +48,11 @@ from bertlib.reporting import doctor, receipts
 from bertlib.settings import embedding_spec, model_description
 from bertlib.settings.embedding_spec import EmbeddingSpec
 from bertlib.settings.feature_extraction import FeatureSettings
-from bertlib.tasks.embeddings.record import RECORD
 
 FLAGS = flags.FLAGS
 
-# Bytes of features that wait for those of earlier texts.
-_MAX_WAITING = 2**28
+# Batches of texts whose hidden states wait in memory for those of earlier ones.
+_MAX_WAITING_BATCHES = 4
 
 # Records
 
@@ -83,18 +82,6 @@ def stream_examples(
 def read_examples(input_file: str) -> list[InputExample]:
   """Reads all examples of a file; bytes that are not UTF-8 are dropped."""
   return list(stream_examples(input_file))
-
-
-def validate_pairs(
-  settings: FeatureSettings,
-  examples: Iterable[InputExample],
-  config: modeling.BertConfig,
-) -> Iterator[InputExample]:
-  """Yields examples; raises InputError at a pair if the model takes none."""
-  for example in examples:
-    if example.text_b is not None:
-      loading.check_has_segments(config, settings.model.bert_config_file)
-    yield example
 
 
 @dataclasses.dataclass
@@ -195,12 +182,8 @@ def encode_examples(
 def record_layout(max_seq_length: int) -> tf_records.Layout:
   """Layout of records with `max_seq_length` tokens."""
   tokens = tf_records.Feature((max_seq_length,), per_token=True)
-  return {
-    "unique_ids": tf_records.Feature(),
-    "input_ids": tokens,
-    "input_mask": tokens,
-    "input_type_ids": tokens,
-  }
+  names = "input_ids", "input_mask", "input_type_ids"
+  return {"unique_ids": tf_records.Feature(), **dict.fromkeys(names, tokens)}
 
 
 def input_fn_builder(features: Sequence[InputFeatures], seq_length: int):
@@ -462,8 +445,9 @@ def read_texts(
   settings: FeatureSettings, config: modeling.BertConfig, vectors: Vectors
 ) -> Iterator[InputExample]:
   """Reads the texts of --input_file, with the prefix of the prompt."""
-  examples = stream_examples(settings.input_file, settings.text.codec)
-  for example in validate_pairs(settings, examples, config):
+  for example in stream_examples(settings.input_file, settings.text.codec):
+    if example.text_b is not None:
+      loading.check_has_segments(config, settings.model.bert_config_file)
     yield example._replace(text_a=vectors.prefix + example.text_a)
 
 
@@ -515,20 +499,11 @@ def predict(
     model_dir=folder,  # empty: a checkpoint in it would take precedence
     predict_batch_size=settings.batch_size,
   )
-  block_size = texts_per_block(settings, vectors, config.hidden_size)
-  return estimator.predict(functools.partial(input_fn, block_size=block_size))
-
-
-def texts_per_block(
-  settings: FeatureSettings, vectors: Vectors, hidden_size: int
-) -> int:
-  """Texts to sort by length at a time: their features wait in memory."""
-  size = 4 * vectors.width(hidden_size)
+  # Texts to sort by length at a time.
+  block_size = input_pipeline.BLOCK_SIZE
   if not vectors.is_per_text:
-    size *= settings.model.max_seq_length
-  num_texts = min(_MAX_WAITING // size, input_pipeline.BLOCK_SIZE)
-  batch_size = settings.batch_size
-  return max(num_texts // batch_size, 1) * batch_size
+    block_size = _MAX_WAITING_BATCHES * settings.batch_size
+  return estimator.predict(functools.partial(input_fn, block_size=block_size))
 
 
 # Checks
@@ -570,7 +545,7 @@ def find_vectors(
   folder, spec = settings.model.folder, None
   description = model_description.load(folder) if folder else {}
   if "embedding" in description:
-    model_json.check_description(folder, description, RECORD)
+    model_json.check_description(folder, description, {})
     spec = embedding_spec.from_json(description["embedding"])
   elif settings.prompt:
     raise InputError(

@@ -42,7 +42,6 @@ from bertlib.io import files, text_files
 from bertlib.reporting import command, receipts, run_report, training_checks
 from bertlib.settings.squad import SquadSettings
 from bertlib.tasks.squad import (
-  squad_answers,
   squad_decoding,
   squad_inputs,
   squad_report,
@@ -288,7 +287,7 @@ def prepare(
   with step("windows"):
     data = squad_inputs.make_windows(run, questions)
     if settings.from_logits:
-      logits = squad_answers.load_logits(settings.from_logits, data.windows)
+      logits = squad_windows.load_logits(settings.from_logits, data.windows)
   plan = lifecycle.check_start(run, step)
   if step.is_dry_run:
     with step("tokens"):
@@ -464,7 +463,7 @@ def evaluate_checkpoint(
 ) -> dict[str, float]:
   """Metrics of a checkpoint on the questions of --predict_file."""
   finder = answer_finder(run, data, predict_logits(run, data, checkpoint))
-  return squad_answers.evaluate_best(
+  return squad_decoding.evaluate_best(
     finder, data.questions, run.settings.answers
   )
 
@@ -477,16 +476,16 @@ def answer_questions(
 ) -> run_report.Findings:
   """Writes answers and, with --do_eval, their metrics."""
   if run.settings.save_logits:
-    squad_answers.save_logits(run.settings.save_logits, data.windows, logits)
+    squad_windows.save_logits(run.settings.save_logits, data.windows, logits)
   found, settings = run_report.Findings(), run.settings.answers
   has_negative = settings.version_2_with_negative
   do_eval = run.flags.do_eval
   if has_negative and not do_eval:
     log_stored_threshold(run)
-  answers = squad_answers.find_answers(
+  answers = squad_decoding.find_answers(
     answer_finder(run, data, logits), settings
   )
-  squad_answers.write_answers(
+  squad_decoding.write_answers(
     answers,
     run.path("predictions.json"),
     run.path("nbest_predictions.json"),
@@ -496,7 +495,7 @@ def answer_questions(
     "Answers to %d questions in %s", len(data.predict), run.output_dir
   )
   if do_eval:
-    found.results = squad_answers.evaluate_answers(
+    found.results = squad_decoding.evaluate_answers(
       data.questions, answers.best, answers.odds, settings
     )
     lifecycle.write_metrics(run, found.results, checkpoint)

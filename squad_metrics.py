@@ -13,7 +13,7 @@ from __future__ import annotations
 
 if __name__ == "__main__":  # Check flags before slow imports.
   from bertlib.cli import app
-  from bertlib.settings.squad_metrics import SquadMetricsSettings
+  from bertlib.settings.squad import SquadMetricsSettings
 
   app.parse_flags(SquadMetricsSettings)
 
@@ -22,7 +22,7 @@ from bertlib.cli import app, option
 from bertlib.cli.errors import InputError
 from bertlib.io import files, json_files
 from bertlib.io.files import atomic_write
-from bertlib.settings.squad_metrics import SquadMetricsSettings
+from bertlib.settings.squad import SquadMetricsSettings
 from bertlib.tasks.squad import squad_files, squad_scores
 
 # The command line
@@ -53,11 +53,12 @@ def main(argv: list[str]) -> None:
   if metric == "2.0":
     na_probs = None
     if settings.na_prob_file:
-      na_probs = squad_files.read_by_id(settings.na_prob_file, (int, float))
+      na_probs = squad_files.read_by_id(settings.na_prob_file, float)
     results = squad_scores.evaluate_v2(
       questions, predictions, na_probs, settings.na_prob_thresh
     )
   else:
+    squad_files.check_gold_answers(questions, argv[1])
     score = squad_scores.scorer(metric)
     results = squad_scores.evaluate_v1(questions, predictions, score)
   line = json_files.dumps(results, indent=2 if metric == "2.0" else None)

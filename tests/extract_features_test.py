@@ -21,10 +21,6 @@ import modeling
 import tokenization
 from bertlib.checkpoints import checkpoint_writer
 from bertlib.cli.errors import InputError
-from bertlib.io import result_files
-from bertlib.io.files import open_any
-from bertlib.settings.common import ModelSettings
-from bertlib.settings.feature_extraction import FeatureSettings
 
 pytestmark = pytest.mark.graph
 
@@ -144,28 +140,6 @@ def test_output_equals_the_reference(tmp_path, golden):
     assert_same_text((tmp_path / "output.jsonl").read_text(), file.read())
 
 
-@pytest.mark.parametrize(
-  ("max_seq_length", "batch_size", "hidden_size", "num_texts"),
-  [
-    (128, 32, 768, 160),  # 170 texts of 1.5 MB, in whole batches
-    (512, 64, 1024, 64),  # 32 texts: at least one batch
-    (16, 32, 8, 8192),
-  ],
-)
-def test_hidden_states_of_few_texts_wait_in_memory(
-  max_seq_length, batch_size, hidden_size, num_texts
-):
-  settings = FeatureSettings(
-    model=ModelSettings(max_seq_length=max_seq_length), batch_size=batch_size
-  )
-  states = extract_features.Vectors([-1, -2, -3, -4], None, None, "")
-  block = extract_features.texts_per_block(settings, states, hidden_size)
-  assert block == num_texts
-  vectors = states._replace(pooling="mean")
-  block = extract_features.texts_per_block(settings, vectors, hidden_size)
-  assert block == 8192
-
-
 def test_log_reports_truncation_and_restored_variables(extracted):
   _, log = extracted
   assert "1 lines truncated to 16 tokens" in log
@@ -216,20 +190,6 @@ def test_lines_are_split_into_pairs_like_the_reference(tmp_path_factory, lines):
     texts = pair.groups() if pair else (line.strip(), None)
     expected.append((index, *texts))
   assert list(extract_features.read_examples(str(path))) == expected
-
-
-@pytest.mark.graph
-def test_byte_order_marks_line_ends_and_invalid_bytes_are_dropped(folder):
-  (folder / "odd.txt").write_bytes(b"\xef\xbb\xbfthe c\xe9at\r\non ||| mat")
-  examples = extract_features.read_examples(str(folder / "odd.txt"))
-  tokenizer = tokenization.FullTokenizer(str(folder / "vocab.txt"))
-  encoded = extract_features.convert_examples_to_features(
-    examples, 8, tokenizer
-  )
-  assert [" ".join(line.tokens) for line in encoded] == [
-    "[CLS] the cat [SEP]",
-    "[CLS] on [SEP] mat [SEP]",
-  ]
 
 
 # Functions of google-research/bert
@@ -334,29 +294,6 @@ def test_pooling_equals_numpy_over_tokens_only(pooling):
     reduce[pooling](row[:n], axis=0).ravel() for row, n in zip(states, lengths)
   ]
   np.testing.assert_allclose(pooled, expected, rtol=1e-6)
-
-
-# Output files
-
-
-@pytest.mark.unit
-@pytest.mark.parametrize("scheme", ["", "file://"])
-def test_both_formats_contain_the_same_vectors(tmp_path, scheme):
-  vectors = np.random.default_rng(0).normal(size=[5, 3]).astype(np.float32)
-  rows = [{"unique_id": i, "vectors": row} for i, row in enumerate(vectors)]
-  path = f"{scheme}{tmp_path}/vectors"
-  with open_any(f"{path}.npz", "wb") as file:
-    result_files.write_npz(file, iter(vectors), num_vectors=5, width=3)
-  with open_any(f"{path}.jsonl", "w") as file:
-    extract_features.write_jsonl(file, iter(rows), [-1], tokenizer=None)
-  with np.load(tmp_path / "vectors.npz") as arrays:
-    assert arrays.files == ["vectors"]
-    np.testing.assert_array_equal(arrays["vectors"], vectors, strict=True)
-  lines = reference_data.read_jsonl(str(tmp_path / "vectors.jsonl"))
-  assert lines == [
-    {"linex_index": i, "vector": [round(float(x), 6) for x in row]}
-    for i, row in enumerate(vectors)
-  ]
 
 
 # Models of sentence vectors

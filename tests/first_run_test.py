@@ -18,7 +18,7 @@ from bertlib.compute import precision
 from bertlib.io import folder_lock, receipt_file, result_files
 from bertlib.reporting import event_files
 from bertlib.tasks.ner import ner_report
-from bertlib.tasks.squad import squad_answers, squad_files, squad_report
+from bertlib.tasks.squad import squad_decoding, squad_files, squad_report
 from bertlib.training import lifecycle
 
 pytestmark = pytest.mark.train
@@ -222,7 +222,7 @@ def test_sentences_without_entities_are_one_answer():
 
 @pytest.mark.unit
 def test_questions_without_answers_are_one_answer():
-  answers = squad_answers.Answers({"1": "", "2": ""}, {}, {}, {})
+  answers = squad_decoding.Answers({"1": "", "2": ""}, {}, {}, {})
   question = squad_files.Question("1", "?", "", (), None)
   predicted, gold = squad_report.answers_to_compare(answers, [question])
   assert predicted == ["no answer"] * 2

@@ -88,6 +88,7 @@ def test_the_vectors_written_are_those_of_the_predictor(trained, predictor):
 def test_vectors_of_any_width_have_length_one(predictor):
   texts = [text for text, _ in PAIRS]
   full, short = predictor.encode(texts), predictor.encode(texts, dim=8)
+  assert predictor.encode([]).shape == (0, 16)
   assert (full.shape, short.shape) == ((16, 16), (16, 8))
   for vectors in (full, short):
     norms = np.linalg.norm(vectors, axis=1)
@@ -126,10 +127,6 @@ def test_a_released_checkpoint_without_a_pooler_is_a_model(
   )
   vectors = np.load(tmp_path / "out" / "texts_vectors.npy")
   np.testing.assert_allclose(vectors, expected, atol=1e-6)
-
-
-def test_no_texts_have_no_vectors(predictor):
-  assert predictor.encode([]).shape[0] == 0
 
 
 def test_search_results_are_the_most_similar_lines(trained, predictor):

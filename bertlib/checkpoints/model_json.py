@@ -141,10 +141,12 @@ def check_vocabulary(model_dir: str, description: Mapping[str, Any]) -> None:
 
 
 def check_description(
-  model_dir: str, description: Mapping[str, Any], task: TaskRecord
+  model_dir: str,
+  description: Mapping[str, Any],
+  required: Mapping[str, Any],  # of a `TaskRecord`
 ) -> None:
   """Refuses a description that lacks keys which models of the task need."""
-  problem = json_files.mismatch(description, _REQUIRED | dict(task.required))
+  problem = json_files.mismatch(description, _REQUIRED | dict(required))
   if problem:
     path = os.path.join(model_dir, model_files.DESCRIPTION)
     raise InputError(f"{path}: {problem}. {model_description.FIX}")

@@ -170,7 +170,7 @@ class LoadedModel(BatchPredictor):
         f"{model_dir}: holds no model that {cls.record.purpose}; name the"
         f" --output_dir of a run of {cls.record.script}.py"
       )
-    model_json.check_description(model_dir, description, cls.record)
+    model_json.check_description(model_dir, description, cls.record.required)
     model_json.check_vocabulary(model_dir, description)
     return description, checkpoint
 

@@ -6,11 +6,12 @@ import tensorflow.compat.v1 as tf
 
 import modeling
 from bertlib.settings.embedding_spec import (
-  ACTIVATIONS,
   POOLINGS,
   PROJECTION_SCOPE,
   EmbeddingSpec,
 )
+
+_ACTIVATIONS = {"linear": lambda vectors: vectors, "tanh": tf.tanh}
 
 
 def pool(states, input_mask, pooling: str):
@@ -35,11 +36,6 @@ def pool(states, input_mask, pooling: str):
 
 def sentence_vectors(sequence_output, input_mask, spec: EmbeddingSpec):
   """Sentence vectors before normalization: [B, S, H] to float32 [B, width]."""
-  if spec.projection_activation not in ACTIVATIONS:
-    raise ValueError(
-      f"projection_activation={spec.projection_activation!r}: not one of"
-      f" {', '.join(ACTIVATIONS)}"
-    )
   states = tf.cast(sequence_output, tf.float32)[:, :, tf.newaxis]
   # Reimers and Gurevych 2019: pooling, then an optional dense layer.
   vectors = pool(states, input_mask, spec.pooling)
@@ -56,7 +52,7 @@ def sentence_vectors(sequence_output, input_mask, spec: EmbeddingSpec):
       "bias", [spec.projection_dim], initializer=tf.zeros_initializer()
     )
   vectors = tf.nn.bias_add(tf.matmul(vectors, kernel), bias)
-  return tf.tanh(vectors) if spec.projection_activation == "tanh" else vectors
+  return _ACTIVATIONS[spec.projection_activation](vectors)
 
 
 def output_vectors(vectors, spec: EmbeddingSpec):

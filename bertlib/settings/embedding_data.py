@@ -7,19 +7,6 @@ from typing import NamedTuple
 
 from bertlib.cli.errors import InputError
 
-# Two texts that belong together; the same with
-# texts that do not belong to the first (hard negatives); two texts and their
-# similarity; two texts and whether they belong together, 1 or 0; a text and its
-# class; a text.
-KINDS = (
-  "pairs",
-  "triplets",
-  "scored_pairs",
-  "labeled_pairs",
-  "labeled_texts",
-  "texts",
-)
-
 
 class Columns(NamedTuple):
   """Columns of a file, each by its name or its number from 1.
@@ -36,7 +23,7 @@ class Columns(NamedTuple):
 
 
 def kind_of(columns: Columns) -> str:
-  """One of `KINDS`, by the columns that are named.
+  """Kind of the rows, by the columns that are named.
 
   Raises:
     InputError: the columns do not go together, or one is named twice.
@@ -53,6 +40,8 @@ def kind_of(columns: Columns) -> str:
     )
   has_score, has_label = columns.score is not None, columns.label is not None
   kinds = {
+    # Two texts that belong together are a pair; with more that do not belong to
+    # the first (hard negatives), a triplet.
     (1, False, False): "texts",
     (1, False, True): "labeled_texts",
     (2, False, False): "pairs",

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 
 from bertlib.cli import option
-from bertlib.cli.errors import InputError
 from bertlib.cli.option import AT_LEAST_1
 from bertlib.settings.command import EstimatorSettings
 from bertlib.settings.common import (
@@ -134,11 +132,3 @@ class FeatureSettings(EstimatorSettings):
   def output(self) -> str:
     """The --output_file."""
     return self.output_file
-
-  def check(self) -> None:
-    """Refuses --layers that are no numbers."""
-    super().check()
-    if not re.fullmatch(r"\s*[-+]?\d+\s*(,\s*[-+]?\d+\s*)*", self.layers):
-      raise InputError(
-        f"--layers={self.layers}: give comma-separated integers, such as -1,-2"
-      )

@@ -121,7 +121,7 @@ def train_spec(
   """Builds the training step of a `model_fn`: a `TPUEstimatorSpec`."""
   # `loss_fn` takes a batch or micro-batch and a `dropout_seed`, see
   # `modeling.dropout`. It returns the mean loss of its examples, float32 [],
-  # and further means to report by name. Or it is a
+  # and further means to report by name. Or it is no function, but a
   # `gradient_caching.BatchLoss`, which compares the examples of a whole batch.
   loss_scale = _make_loss_scale(arguments)
   accumulated = _compute_gradients(

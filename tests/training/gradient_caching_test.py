@@ -144,8 +144,7 @@ def plain_gradients(name, encode_fn, num_micro_batches=1):
 
 def cached_gradients(name, encode_fn, num_micro_batches, **options):
   with tf.Graph().as_default():
-    found = BatchLoss.compute_gradients(
-      batch_loss(name, encode_fn),
+    found = batch_loss(name, encode_fn).compute_gradients(
       of_unknown_size(make_batch(name)),
       num_micro_batches,
       **options,
@@ -224,8 +223,7 @@ def test_frozen_weights_have_no_gradient(whole):
 
 def test_loss_scale_scales_the_gradients_but_not_the_loss(whole):
   with tf.Graph().as_default():
-    scaled = BatchLoss.compute_gradients(
-      batch_loss("infonce", seeded(encoder())),
+    scaled = batch_loss("infonce", seeded(encoder())).compute_gradients(
       of_unknown_size(make_batch("infonce")),
       2,
       gradients.LossScale(initial=1024.0),
@@ -255,8 +253,7 @@ def test_replicas_give_the_gradient_of_the_global_batch(
       n: tf.constant(array.reshape(2, NUM_EXAMPLES // 2, *array.shape[1:]))
       for n, array in make_batch(name).items()
     }
-    local = BatchLoss.compute_gradients(
-      batch_loss(name, seeded(encoder())),
+    local = batch_loss(name, seeded(encoder())).compute_gradients(
       {n: tensor[number] for n, tensor in batch.items()},
       num_micro_batches,
     )
@@ -304,11 +301,10 @@ def test_only_one_micro_batch_has_activations_at_a_time():
     return layer(batch["x"], weight)
 
   with tf.Graph().as_default(), tf.Session() as session:
-    found = BatchLoss.compute_gradients(
-      BatchLoss(encode_fn, lambda vectors, _: tf.reduce_sum(vectors**2), ()),
-      {"x": tf.range(8.0)},
-      4,
+    loss = BatchLoss(
+      encode_fn, lambda vectors, _: tf.reduce_sum(vectors**2), ()
     )
+    found = loss.compute_gradients({"x": tf.range(8.0)}, 4)
     session.run(tf.global_variables_initializer())
     loss, gradient = session.run([found.loss, found.gradients])
   assert loss == 140.0 and gradient == [280.0]

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from array import array
 from collections.abc import (
   Collection,
   Iterable,
@@ -18,9 +17,8 @@ from collections.abc import (
   Sequence,
   Set,
 )
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import numpy as np
 from absl import logging
 
 from bertlib.cli.errors import InputError
@@ -57,7 +55,8 @@ class _Corpus:
   num_documents: int
 
   def __iter__(self) -> Iterator[tuple[str, str]]:
-    return stream_corpus(self.folder)
+    for _, id_, text in _read_lines(os.path.join(self.folder, _CORPUS)):
+      yield id_, text
 
   def __len__(self) -> int:
     return self.num_documents
@@ -88,7 +87,12 @@ def read(path: str, split: str = "test") -> Retrieval:
   # `path` is a folder in the layout of BEIR, or a file in its folder `qrels`;
   # `split` names the judgments of a folder.
   folder, qrels = _find_folder(path, split)
-  _check_files(folder, qrels)
+  for name in data_files(path, split):
+    if not files.exists(name):
+      raise InputError(
+        f"{name}: no such file. Give a folder with {_CORPUS}, {_QUERIES} and"
+        f" {_QRELS}/SPLIT.tsv, and name SPLIT by --beir_split"
+      )
   judgments = _read_judgments(qrels)
   queries = _read_queries(folder, judgments)
   num_documents = _check_corpus(folder, judgments)
@@ -111,23 +115,6 @@ def read(path: str, split: str = "test") -> Retrieval:
   )
   queries = {id_: text for id_, text in queries.items() if id_ in relevance}
   return Retrieval(queries, _Corpus(folder, num_documents), relevance)
-
-
-def _check_files(folder: str, qrels: str) -> None:
-  """Raises an InputError if a file is missing."""
-  for name in (_CORPUS, _QUERIES):
-    if not files.exists(os.path.join(folder, name)):
-      raise InputError(
-        f"{folder}: has no {name}. Give a folder with {_CORPUS}, {_QUERIES} and"
-        f" {_QRELS}/SPLIT.tsv"
-      )
-  if not files.exists(qrels):
-    found = files.find_files([os.path.join(os.path.dirname(qrels), "*.tsv")])
-    splits = [os.path.basename(name).removesuffix(".tsv") for name in found]
-    raise InputError(
-      f"{qrels}: no such file. Give one of the splits there:"
-      f" {', '.join(splits)}"
-    )
 
 
 # Judgments
@@ -203,13 +190,8 @@ def _read_queries(
   """Texts of the queries with judgments, by id."""
   path = os.path.join(folder, _QUERIES)
   judged = {judgment.query for judgment in judgments}
-  lines: dict[str, int] = {}
   queries = {}
-  for number, query in _read_lines(path, {"_id": str, "text": str}):
-    id_, text = query["_id"], query["text"].strip()
-    if id_ in lines:
-      raise _repeated(path, number, id_, lines[id_])
-    lines[id_] = number
+  for number, id_, text in _read_unique(path):
     if id_ in judged:
       if not text:
         raise InputError(
@@ -222,54 +204,39 @@ def _read_queries(
   return queries
 
 
-def stream_corpus(folder: str) -> Iterator[tuple[str, str]]:
-  """Id, and title and text joined by a space, of one document at a time."""
+def _read_unique(path: str) -> Iterator[tuple[int, str, str]]:
+  """`_read_lines`; raises InputError if an id occurs twice."""
+  ids: set[str] = set()
+  for number, id_, text in _read_lines(path):
+    if id_ in ids:
+      raise InputError(
+        f"{path}, line {number}: the id {id_!r} is that of an earlier line too."
+        f" {_FIX}"
+      )
+    ids.add(id_)
+    yield number, id_, text
+
+
+def _read_lines(path: str) -> Iterator[tuple[int, str, str]]:
+  """Line, id, and title (if any) and text joined by a space, one at a time."""
   schema = {"_id": str, "title?": (str, json_files.NULL), "text": str}
-  for _, document in _read_lines(os.path.join(folder, _CORPUS), schema):
-    text = f"{document.get('title') or ''} {document['text']}"
-    yield document["_id"], text.strip()
-
-
-def _read_lines(path: str, schema: Any) -> Iterator[tuple[int, Any]]:
-  return json_files.parse_lines(text_files.read_lines(path), path, schema, _FIX)
-
-
-def _repeated(path: str, number: int, id_: str, earlier: int) -> InputError:
-  return InputError(
-    f"{path}, line {number}: the id {id_!r} is that of line {earlier} too."
-    f" {_FIX}"
-  )
+  for number, entry in json_files.parse_lines(
+    text_files.read_lines(path), path, schema, _FIX
+  ):
+    text = f"{entry.get('title') or ''} {entry['text']}"
+    yield number, entry["_id"], text.strip()
 
 
 def _check_corpus(folder: str, judgments: Sequence[_Judgment]) -> int:
   """Checks the ids of a corpus; returns the number of documents."""
-  missing = {judgment.document for judgment in judgments}
-  # 8 bytes per document are kept in memory.
-  hashes = array("q")
-  num_empty = 0
-  for id_, text in stream_corpus(folder):
-    hashes.append(hash(id_))
-    missing.discard(id_)
-    num_empty += not text
   path = os.path.join(folder, _CORPUS)
-  if num_empty:
-    logging.warning("%s: %d documents have no text", path, num_empty)
-  distinct, counts = np.unique(hashes, return_counts=True)
-  if len(distinct) < len(hashes):
-    _check_distinct(path, {*distinct[counts > 1].tolist()})
+  missing = {judgment.document for judgment in judgments}
+  num_documents = 0
+  for _, id_, _ in _read_unique(path):
+    missing.discard(id_)
+    num_documents += 1
   _check_documents(judgments, missing, path)
-  return len(hashes)
-
-
-def _check_distinct(path: str, hashes: Set[int]) -> None:
-  """Raises an InputError if ids with these hashes are repeated."""
-  lines: dict[str, int] = {}
-  for number, document in _read_lines(path, {"_id": str}):
-    id_ = document["_id"]
-    if hash(id_) in hashes:
-      if id_ in lines:
-        raise _repeated(path, number, id_, lines[id_])
-      lines[id_] = number
+  return num_documents
 
 
 # Pairs

@@ -134,16 +134,11 @@ def _check_label(row: Row, label: str, kind: str) -> None:
 def _check_classes(path: str, examples: Sequence[Example]) -> None:
   """Raises an InputError if no two texts have one label, or all have it."""
   counts = Counter(example.label for example in examples)
-  if max(counts.values()) == 1:
+  if max(counts.values()) == 1 or len(counts) == 1:
     raise InputError(
-      f"{path}: each of the {len(counts)} labels occurs only once, so that no"
-      " texts belong together. Is --label_column the right one?"
-    )
-  if len(counts) == 1:
-    raise InputError(
-      f"{path}: all {len(examples)} texts have the label"
-      f" {examples[0].label!r}; two labels or more are needed. Is"
-      " --label_column the right one?"
+      f"{path}: {len(examples)} texts have {len(counts)} labels, but two labels"
+      " or more are needed, and two texts of one label. Is --label_column the"
+      " right one?"
     )
 
 

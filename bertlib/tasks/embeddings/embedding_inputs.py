@@ -68,30 +68,23 @@ def read_vectors(path: str, num_vectors: int) -> np.ndarray:
   try:
     with open_any(path, "rb") as file:
       vectors = np.lib.format.read_array(file)
-  except ValueError as error:
-    raise InputError(f"{path}: is not an .npy file of numbers") from error
-  if vectors.ndim != 2 or vectors.dtype.kind != "f":
+  except ValueError:  # of another format
+    vectors = np.empty(0)
+  is_table = vectors.ndim == 2 and vectors.dtype.kind == "f"
+  if not is_table or len(vectors) != num_vectors:
     raise InputError(
-      f"{path}: has {vectors.dtype} {list(vectors.shape)}, not float"
-      f" [{num_vectors}, D]. Save one vector per row of --train_file"
-    )
-  if len(vectors) != num_vectors:
-    raise InputError(
-      f"{path}: has {len(vectors)} vectors, but --train_file has {num_vectors}"
-      " texts. Save one vector per text, in the same order"
+      f"{path}: is not an .npy file of float [{num_vectors}, D]. Save one"
+      " vector per row of --train_file, in the same order"
     )
   with np.errstate(over="ignore"):
     vectors = vectors.astype(np.float32)
-  (bad_rows,) = np.nonzero(~np.isfinite(vectors).all(axis=1))
-  if len(bad_rows):
+  is_constant = not vectors.any() or (
+    len(vectors) > 1 and not np.ptp(vectors, 0).any()
+  )
+  if is_constant or not np.isfinite(vectors).all():
     raise InputError(
-      f"{path}: {len(bad_rows)} vectors are not finite in float32, the first"
-      f" of them vector {bad_rows[0]}, counted from 0. Compute them again"
-    )
-  if not vectors.any() or (len(vectors) > 1 and not np.ptp(vectors, 0).any()):
-    raise InputError(
-      f"{path}: all vectors are {'equal' if vectors.any() else '0'}, so that"
-      " there is nothing to learn. Compute them again"
+      f"{path}: its vectors are all equal, or not all finite in float32, so"
+      " that nothing can be learned from them. Compute them again"
     )
   return vectors
 
@@ -123,7 +116,6 @@ def check_learns(
   settings: EmbeddingSettings, loss: str, examples: Sequence[Example]
 ) -> None:
   """Refuses a training set on which every gradient of a loss would be 0."""
-  path, number = settings.train_file, len(examples)
   has_negatives = any(len(example.texts) > 2 for example in examples)
   compares = loss in ("cosent", "supervised_contrastive")
   compares |= loss == "infonce" and not has_negatives
@@ -132,23 +124,17 @@ def check_learns(
       f"--train_batch_size=1: --loss={loss} compares the examples of a batch"
       " with each other. Give 2 or more"
     )
+  problem = None
   if loss == "cosent" and len({(e.score, e.label) for e in examples}) == 1:
-    name = "score" if examples[0].label is None else "label"
+    problem = "all pairs have the same score or label"
+  elif loss == "triplet" and not has_negatives:
+    problem = "no row has a hard negative"
+  elif loss == "infonce" and not _has_candidates(examples):
+    problem = "all rows have the same first or the same second text"
+  if problem:
     raise InputError(
-      f"{path}: all {number} pairs have the same {name}, but --loss=cosent"
-      f" compares pairs of different ones. Is --{name}_column the right one?"
-      " Texts that all belong together are pairs without it"
-    )
-  if loss == "triplet" and not has_negatives:
-    raise InputError(
-      f"{path}: none of its {number} rows has a hard negative, which"
-      " --loss=triplet needs. Give --loss=infonce"
-    )
-  if loss == "infonce" and not _has_candidates(examples):
-    raise InputError(
-      f"{path}: all {number} rows have the same first or the same second text,"
-      " so that no text is a negative of another. Is --text_columns="
-      f"{','.join(settings.text_columns or ())} right?"
+      f"{settings.train_file}: {problem}, so that --loss={loss} has nothing to"
+      " learn. Name other columns, or another loss"
     )
 
 

@@ -65,8 +65,6 @@ def make_loss(options: LossOptions) -> Callable[[Any, Mapping[str, Any]], Any]:
   weights = options.weights or (1.0,) * len(dims)
 
   def loss_fn(vectors, features):
-    if "teacher_vectors" in features:
-      vectors.shape.assert_is_compatible_with(features["teacher_vectors"].shape)
     losses = []
     for dim, weight in zip(dims, weights):
       compared = pooling.normalize(vectors, dim) if normalizes else vectors
@@ -191,9 +189,7 @@ def _distillation(vectors, features, options: LossOptions):
   teacher = features["teacher_vectors"]
   if options.normalize or options.dims:
     teacher = pooling.normalize(teacher, vectors.shape[-1])
-  losses = _sum(tf.square(vectors - teacher))  # [B, texts]
-  is_text = tf.not_equal(features["text_ids"], MISSING)
-  return tf.reduce_mean(_mean(losses, is_text))
+  return tf.reduce_mean(_sum(tf.square(vectors - teacher)))
 
 
 LOSSES: dict[str, Callable] = {

@@ -41,7 +41,6 @@ def layout(
 
 def write_records(
   path: str,
-  # Texts beyond those of the layout are left out, and counted in the log.
   examples: Sequence[Example],
   features: tf_records.Layout,
   tokenizer: tokenization.FullTokenizer,
@@ -97,7 +96,6 @@ class _GroupEncoder:
     self._texts: dict[tuple[str, str], _Text] = {}  # by text and prefix
     self._numbers: dict[bytes, int] = {}  # by tokens without prefix
     self._missing = self._encode_text("", MISSING)
-    self._num_left_out = 0
     self._num_tokens, self._num_truncated_tokens = array("i"), array("i")
 
   def encode(self, texts: Sequence[str]) -> dict[str, Any]:
@@ -108,7 +106,6 @@ class _GroupEncoder:
         text, prefix = key
         self._texts[key] = self._encode_text(prefix + text, self._number(text))
       group.append(self._texts[key])
-    self._num_left_out += len(texts) - len(group)
     for text in group:
       self._num_tokens.append(text.num_tokens + text.num_truncated_tokens)
       self._num_truncated_tokens.append(text.num_truncated_tokens)
@@ -163,12 +160,6 @@ class _GroupEncoder:
       self._num_tokens.count(2),  # [CLS] and [SEP] alone
       self._max_seq_length,
     )
-    if self._num_left_out:
-      logging.warning(
-        "%d hard negatives left out: a group has at most %d texts",
-        self._num_left_out,
-        self._num_texts,
-      )
 
 
 # Texts to encode

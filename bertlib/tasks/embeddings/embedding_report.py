@@ -20,22 +20,26 @@ from bertlib.tasks.embeddings import (
 from bertlib.tasks.embeddings.embedding_evaluation import Evaluation
 from bertlib.tasks.embeddings.embedding_examples import Example
 
+# Errors that the report shows.
+_NUM_ERRORS = 30
+
 
 def sections(
-  dev_set: embedding_inputs.DevSet, evaluation: Evaluation, num_errors: int = 30
+  dev_set: embedding_inputs.DevSet, evaluation: Evaluation
 ) -> list[Section]:
   """Sections on sentence embeddings, for `run_report.Findings`."""
   if evaluation.rankings is not None:
-    return [_search_errors(dev_set.retrieval, evaluation.rankings, num_errors)]
+    return [_search_errors(dev_set.retrieval, evaluation.rankings)]
   if evaluation.neighbors is not None:
-    return [
-      _neighbor_errors(dev_set.examples, evaluation.neighbors, num_errors)
-    ]
-  find_errors = _rank_errors
+    return [_neighbor_errors(dev_set.examples, evaluation.neighbors)]
+  gold = embedding_evaluation.gold_values(dev_set.kind, dev_set.examples)
   if dev_set.kind == "labeled_pairs":
-    find_errors = _order_errors
-  errors = find_errors(dev_set.examples, evaluation.cosines)
-  worst = np.argsort(-errors, kind="stable")[:num_errors]
+    # Distance from the threshold of pairs on its wrong side.
+    threshold = evaluation.results["eval_accuracy_threshold"]
+    errors = (1 - 2 * gold) * (evaluation.cosines - threshold)
+  else:
+    errors = _rank_errors(gold, evaluation.cosines)
+  worst = np.argsort(-errors, kind="stable")[:_NUM_ERRORS]
   rows = []
   for index in worst[errors[worst] > 0]:
     example = dev_set.examples[index]
@@ -50,40 +54,20 @@ def sections(
   return [html_report.errors(rows)]
 
 
-def _rank_errors(
-  examples: Sequence[Example], cosines: np.ndarray
-) -> np.ndarray:
+def _rank_errors(scores: np.ndarray, cosines: np.ndarray) -> np.ndarray:
   """Differences between ranks by cosine and by score, from 0 to 1: [pairs]."""
   from scipy import stats
 
-  scores = [example.score for example in examples]
   difference = stats.rankdata(cosines) - stats.rankdata(scores)
-  return np.abs(difference) / max(len(examples) - 1, 1)
-
-
-def _order_errors(
-  examples: Sequence[Example], cosines: np.ndarray
-) -> np.ndarray:
-  """Share of the pairs with the other label on the wrong side: [pairs]."""
-  # Above a pair with label 1 there should be no cosine of one with label 0, and
-  # below the latter none of the former.
-  is_match = np.array([example.label == "1" for example in examples])
-  matches, others = np.sort(cosines[is_match]), np.sort(cosines[~is_match])
-  num_above = len(others) - np.searchsorted(others, cosines, "right")
-  num_below = np.searchsorted(matches, cosines, "left")
-  return np.where(
-    is_match, num_above / max(len(others), 1), num_below / max(len(matches), 1)
-  )
+  return np.abs(difference) / max(len(scores) - 1, 1)
 
 
 def _neighbor_errors(
-  examples: Sequence[Example],
-  neighbors: similarity_scores.Neighbors,
-  num_errors: int,
+  examples: Sequence[Example], neighbors: similarity_scores.Neighbors
 ) -> Section:
   """Section on the texts that are most similar to one with another label."""
   (wrong,) = np.nonzero(~neighbors.is_correct.astype(bool))
-  order = np.argsort(-neighbors.cosines[wrong], kind="stable")[:num_errors]
+  order = np.argsort(-neighbors.cosines[wrong], kind="stable")[:_NUM_ERRORS]
   rows = []
   for index in wrong[order]:
     text, other = (
@@ -103,9 +87,7 @@ def _neighbor_errors(
 
 
 def _search_errors(
-  retrieval: beir.Retrieval,
-  rankings: Mapping[str, Sequence[str]],
-  num_errors: int,
+  retrieval: beir.Retrieval, rankings: Mapping[str, Sequence[str]]
 ) -> Section:
   """Section on the queries whose right document is ranked lowest."""
   lowest = []
@@ -117,7 +99,7 @@ def _search_errors(
     )
     if rank > 1 and found:
       lowest.append((rank, query, found[0], right))
-  lowest = sorted(lowest, key=lambda error: -error[0])[:num_errors]
+  lowest = sorted(lowest, key=lambda error: -error[0])[:_NUM_ERRORS]
   needed = {id_ for _, _, *ids in lowest for id_ in ids}
   texts = {id_: text for id_, text in retrieval.corpus if id_ in needed}
   rows: list[dict[str, Any]] = [

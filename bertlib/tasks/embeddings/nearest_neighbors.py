@@ -113,7 +113,6 @@ def write_search_results(
   corpus: Sequence[str],
   scores: np.ndarray,  # float32 [queries, k]
   indices: np.ndarray,  # into the corpus, [queries, k]
-  num_shown: int = 3,  # queries whose best text is printed
 ) -> None:
   """Writes the results of a search as JSON Lines, and prints the first ones."""
   with atomic_write(path) as file:
@@ -125,7 +124,7 @@ def write_search_results(
       ]
       line = {"query": query, "results": results}
       file.write(json_files.dumps(line, ensure_ascii=False) + "\n")
-      if number < num_shown:
+      if number < 3:
         best = results[0]
         terminal.show(query)
         terminal.show(f"  {best['score']:.3f}", best["text"], sep="  ")

@@ -17,12 +17,10 @@ import numpy as np
 
 import tokenization
 from bertlib.cli import option
-from bertlib.cli.errors import InputError
 from bertlib.data import tf_records
 from bertlib.io.files import atomic_write, open_any
 from bertlib.settings.squad import AnswerSettings
 from bertlib.tasks.squad import (
-  squad_answers,
   squad_decoding,
   squad_files,
   squad_windows,
@@ -196,7 +194,7 @@ def write_predictions(
     null_score_diff_threshold = option.value_of(
       "null_score_diff_threshold", 0.0
     )
-  answers = squad_answers.find_answers(
+  answers = squad_decoding.find_answers(
     finder_of(all_examples, all_features, all_results, do_lower_case),
     AnswerSettings(
       n_best_size,
@@ -215,7 +213,7 @@ def write_predictions(
     for path in paths
     if os.path.isfile(path) and not os.path.getsize(path)
   }
-  squad_answers.write_answers(answers, *paths)
+  squad_decoding.write_answers(answers, *paths)
   for path, file in held.items():
     with file, open_any(path) as written:
       file.write(written.read())
@@ -231,13 +229,6 @@ def finder_of(
   """An `AnswerFinder` of features and results of google-research/bert."""
   features = [f for f in features if f.example_index < len(examples)]
   by_id = {result.unique_id: result for result in results}
-  for feature in features:
-    if feature.unique_id not in by_id:
-      question = examples[feature.example_index].qas_id
-      raise InputError(
-        f"question {question}: there is no RawResult for its window"
-        f" {feature.unique_id}. Give the results of all windows of a question"
-      )
   ordered = [by_id[feature.unique_id] for feature in features]
   logits = [
     squad_decoding.stack_logits([getattr(result, name) for result in ordered])

@@ -1,4 +1,4 @@
-"""Decoding of SQuAD answers: the best spans from logits, and their text.
+"""Answers from logits: the best spans, their text, their files and metrics.
 
 A model computes a start logit and an end logit for every token of every window.
 The best spans of a question are searched over all of its windows, and their
@@ -18,11 +18,14 @@ import numpy as np
 
 import tokenization
 from bertlib.cli import option
+from bertlib.cli.absl import logging
 from bertlib.data import batch_predictor
 from bertlib.data.batch_predictor import BatchPredictor
+from bertlib.io import json_files
+from bertlib.io.files import atomic_write
 from bertlib.settings.squad import AnswerSettings
 from bertlib.tasks.squad import squad_files, squad_scores, squad_windows
-from bertlib.tasks.squad.squad_files import SquadExample
+from bertlib.tasks.squad.squad_files import Question, SquadExample
 from bertlib.tasks.squad.squad_windows import Windows
 
 # Null odds of a question without any valid span.
@@ -360,6 +363,117 @@ def _with_null(
   else:
     yield null
   yield from predictions
+
+
+# Answers of a run: found, written and evaluated
+
+
+class Answers(NamedTuple):
+  """Answers by question id."""
+
+  predictions: dict[str, str]  # "" for no answer
+  nbest: dict[str, list[NbestPrediction]]
+  best: dict[str, str]  # regardless of the null odds
+  odds: dict[str, float]  # null odds
+
+
+def find_answers(finder: AnswerFinder, settings: AnswerSettings) -> Answers:
+  """Finds the answers to all questions of a finder."""
+  found = Answers({}, {}, {}, {})
+  has_negative = settings.version_2_with_negative
+  for example, (nbest, best, odds) in zip(
+    finder.examples, finder.nbest_predictions(settings)
+  ):
+    key = example.qas_id
+    if not has_negative:
+      best = nbest[0].text
+    is_null = has_negative and odds > settings.null_score_diff_threshold
+    found.predictions[key] = "" if is_null else best
+    found.nbest[key] = nbest
+    found.best[key] = best
+    found.odds[key] = odds
+  without = [key for key, odds in found.odds.items() if odds == CERTAIN_ODDS]
+  if without:
+    logging.warning(
+      "%d questions have no valid answer span, such as %s",
+      len(without),
+      without[0],
+    )
+  return found
+
+
+def write_answers(
+  answers: Answers,
+  prediction_file: str,
+  nbest_file: str,
+  null_odds_file: str | None = None,
+) -> None:
+  """Writes the files of google-research/bert; null odds are of SQuAD 2.0."""
+  _write_json(prediction_file, answers.predictions)
+  write_nbest_predictions(nbest_file, answers.nbest)
+  if null_odds_file:
+    _write_json(null_odds_file, answers.odds)
+
+
+def _write_json(path: str, values: Mapping[str, str | float]) -> None:
+  with atomic_write(path) as file:
+    file.write(json_files.dumps(values, indent=4) + "\n")
+
+
+def write_nbest_predictions(
+  path: str, nbest: Mapping[str, Sequence[NbestPrediction]]
+) -> None:
+  """Writes the best answers of each question with their probabilities."""
+
+  # Same output as `_write_json`, which would take a third of the decoding time.
+  def number(value):
+    return repr(value) if math.isfinite(value) else "null"
+
+  questions = []
+  for name, predictions in nbest.items():
+    probabilities = compute_softmax([p.score for p in predictions])
+    lines = [
+      f"""        {{
+            "text": {json_files.dumps(prediction.text)},
+            "probability": {number(probability)},
+            "start_logit": {number(prediction.start_logit)},
+            "end_logit": {number(prediction.end_logit)}
+        }}"""
+      for prediction, probability in zip(predictions, probabilities)
+    ]
+    entries = ",\n".join(lines)
+    questions.append(f"    {json_files.dumps(str(name))}: [\n{entries}\n    ]")
+  with atomic_write(path) as file:
+    file.write("{\n" + ",\n".join(questions) + "\n}\n")
+
+
+def evaluate_answers(
+  questions: Sequence[Question],
+  best: Mapping[str, str],  # answers, regardless of their null odds
+  odds: Mapping[str, float],
+  settings: AnswerSettings,
+) -> dict[str, float]:
+  """Metrics of answers, in percent."""
+  if settings.version_2_with_negative:
+    return squad_scores.evaluate_v2(
+      questions,
+      best,
+      odds,
+      settings.null_score_diff_threshold,
+      answer_nothing=-math.inf,
+    )
+  score = squad_scores.scorer(settings.eval_metric)
+  return squad_scores.evaluate_v1(questions, best, score)
+
+
+def evaluate_best(
+  finder: AnswerFinder, questions: Sequence[Question], settings: AnswerSettings
+) -> dict[str, float]:
+  """Metrics of the best answers of a finder, in percent."""
+  names = [example.qas_id for example in finder.examples]
+  texts, odds = zip(*finder.best_predictions(settings))
+  best = dict(zip(names, texts))
+  return evaluate_answers(questions, best, dict(zip(names, odds)), settings)
 
 
 # From Python

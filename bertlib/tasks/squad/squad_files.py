@@ -10,7 +10,7 @@ import dataclasses
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import tokenization
@@ -44,11 +44,30 @@ class Question(NamedTuple):
   is_impossible: bool | None
 
 
+# Schemas of data sets, and of the parts that only the question's id can locate;
+# see `json_files`.
+_DATA = {
+  "data": [
+    {"paragraphs": [{"context": str, "qas": [{"id": (str, int, float)}]}]}
+  ]
+}
+_QUESTION = {
+  "question": str,
+  "answers?": (list, json_files.NULL),
+  "is_impossible?": (bool, json_files.NULL),
+}
+_ANSWERS = [{"text": str, "answer_start?": (int, json_files.NULL)}]
+_FIX = "Fetch or make the file again"
+
+
 def read_questions(path: str) -> list[Question]:
   """Reads the questions of a file in SQuAD format, in order."""
-  questions = list(
-    _read_questions(path, _field(read_json(path), "data", list, path))
-  )
+  questions = [
+    _make_question(path, paragraph["context"], question)
+    for article in _read_json(path, _DATA)["data"]
+    for paragraph in article["paragraphs"]
+    for question in paragraph["qas"]
+  ]
   if not questions:
     raise InputError(f"{path}: has no questions")
   repeated = Counter(question.id for question in questions).most_common(1)[0]
@@ -60,35 +79,35 @@ def read_questions(path: str) -> list[Question]:
   return questions
 
 
-def _read_questions(path: str, articles: list[Any]) -> Iterator[Question]:
-  for i, article in enumerate(articles, 1):
-    location = f"{path}, article {i}"
-    paragraphs = _field(article, "paragraphs", list, location)
-    for j, paragraph in enumerate(paragraphs, 1):
-      location = f"{path}, article {i}, paragraph {j}"
-      context = _field(paragraph, "context", str, location)
-      for k, question in enumerate(_field(paragraph, "qas", list, location), 1):
-        location = f"{path}, article {i}, paragraph {j}, question {k}"
-        name = str(_field(question, "id", (str, int, float), location))
-        location = f"{path}, question {name}"
-        answers = tuple(
-          Answer(
-            _field(answer, "text", str, location),
-            _optional_field(answer, "answer_start", int, location),
-          )
-          for answer in _optional_field(question, "answers", list, location)
-          or ()
-        )
-        impossible = _optional_field(question, "is_impossible", bool, location)
-        text = _field(question, "question", str, location)
-        yield Question(name, text, context, answers, impossible)
-
-
-def read_json(path: str) -> Any:
-  """Reads a UTF-8 JSON file; an error names the last question before it."""
-  return json_files.read(
-    path, fix="Fetch or make the file again", position=_last_question
+def _make_question(path: str, context: str, entry: dict[str, Any]) -> Question:
+  name, answers = str(entry["id"]), entry.get("answers") or []
+  problem = json_files.mismatch(entry, _QUESTION)
+  problem = problem or json_files.mismatch(answers, _ANSWERS, "answers")
+  if problem:
+    raise InputError(f"{path}, question {name}: {problem}. {_FIX}")
+  return Question(
+    name,
+    entry["question"],
+    context,
+    tuple(Answer(a["text"], a.get("answer_start")) for a in answers),
+    entry.get("is_impossible"),
   )
+
+
+def check_gold_answers(questions: Iterable[Question], path: str) -> None:
+  """Refuses to evaluate questions without gold answers as SQuAD 1.1."""
+  for question in questions:
+    if not question.answers:
+      raise InputError(
+        f"{path}, question {question.id}: has no gold answer. Evaluate such"
+        " data as SQuAD 2.0: --version_2_with_negative, or --metric=2.0 of"
+        " squad_metrics.py"
+      )
+
+
+def _read_json(path: str, schema: Any) -> Any:
+  """Reads a JSON file; a syntax error names the last question before it."""
+  return json_files.read(path, schema, _FIX, position=_last_question)
 
 
 def _last_question(text: str) -> str:
@@ -96,41 +115,13 @@ def _last_question(text: str) -> str:
   return f" after question {''.join(ids[-1])}" if ids else ""
 
 
-def _field(
-  value: Any, key: str, kind: type | tuple[type, ...], location: str
-) -> Any:
-  """Returns `value[key]`; InputError if it is missing or of another type."""
-  if not isinstance(value, dict) or key not in value:
-    raise InputError(f"{location}: has no {key!r}")
-  field = value[key]
-  kinds = kind if isinstance(kind, tuple) else (kind,)
-  # To Python, true and false are integers.
-  is_bool = isinstance(field, bool) and bool not in kinds
-  if not isinstance(field, kinds) or is_bool:
-    raise InputError(
-      f"{location}: {key!r} is of the type {type(field).__name__}, not"
-      f" {' or '.join(kind.__name__ for kind in kinds)}"
-    )
-  return field
-
-
-def _optional_field(value: Any, key: str, kind: type, location: str) -> Any:
-  """`_field`, or None if the key is missing or has no value."""
-  if isinstance(value, dict) and value.get(key) is None:
-    return None
-  return _field(value, key, kind, location)
-
-
-def read_by_id(path: str, kind: type | tuple[type, ...]) -> dict[str, Any]:
+def read_by_id(path: str, kind: type) -> dict[str, Any]:
   """Reads a JSON file of values by question id, such as predictions.json."""
-  values = read_json(path)
-  if not isinstance(values, dict):
-    raise InputError(f"{path}: is not a JSON object with question ids as keys")
+  values = _read_json(path, dict)
   for name, value in values.items():
-    if not isinstance(value, kind):
-      raise InputError(
-        f"{path}, question {name}: has the invalid value {value!r}"
-      )
+    problem = json_files.mismatch(value, kind, f"the value of question {name}")
+    if problem:
+      raise InputError(f"{path}: {problem}. {_FIX}")
   return values
 
 
@@ -212,7 +203,7 @@ def make_examples(
         SquadExample(question.id, question.text, words, "", -1, -1, True)
       )
     else:
-      answer = _only_answer(question, where, version_2_with_negative)
+      answer = _only_answer(question, where)
       found, span = _find_answer(context, answer, words, starts)
       if span:
         examples.append(_make_example(question, words, starts, found, span))
@@ -304,36 +295,26 @@ def _make_example(
   return example
 
 
-def _only_answer(
-  question: Question, where: str, version_2_with_negative: bool
-) -> Answer:
+def _only_answer(question: Question, where: str) -> Answer:
   """The only answer of a training question; InputError if it is not valid."""
   if len(question.answers) != 1:
-    fix = "give --version_2_with_negative if there is none"
-    if version_2_with_negative:
-      fix = "set its is_impossible to true if there is none"
     raise InputError(
-      f"{where}: has {len(question.answers)} answers, but training needs"
-      f" one. Keep one, or {fix}"
+      f"{where}: has {len(question.answers)} answers, but training needs one."
+      " Keep one. If there is none, set its is_impossible to true, and give"
+      " --version_2_with_negative"
     )
   (answer,) = question.answers
-  if not any(map(_characters, answer.text)):
+  length, start = len(question.context), answer.start
+  has_text = any(map(_characters, answer.text))
+  # A composed letter may be several characters of the answer.
+  is_inside = (start is not None and start >= 0) and (
+    start + len(answer.text) <= length
+    or _locate(question.context, answer) is not None
+  )
+  if not has_text or not is_inside:
     raise InputError(
-      f"{where}: its answer is empty. Remove the question; or set its"
-      " is_impossible to true, and give --version_2_with_negative"
-    )
-  if answer.start is None:
-    raise InputError(
-      f"{where}: its answer has no answer_start, which training needs. Add the"
-      " index of its first character in the context"
-    )
-  is_inside = 0 <= answer.start <= len(question.context) - len(answer.text)
-  if not is_inside and (
-    answer.start < 0 or not _locate(question.context, answer)
-  ):
-    raise InputError(
-      f"{where}: answer_start {answer.start} puts the answer outside the"
-      f" context, which has {len(question.context)} characters. Give the index"
-      " of its first character there"
+      f"{where}: its answer {answer.text!r} cannot be at answer_start {start}"
+      f" of a context of {length} characters. Give its text, and the index of"
+      " its first character there"
     )
   return answer

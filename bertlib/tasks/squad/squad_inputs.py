@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
@@ -71,22 +72,11 @@ def read_data(run: Run) -> SquadData:
       questions, settings.predict_file, False, has_negative
     )
     if settings.run.do_eval or eval_steps:
-      check_answers(settings, questions)
+      if not has_negative:
+        squad_files.check_gold_answers(questions, settings.predict_file)
       to_evaluate = questions
   warn_of_faults(to_train_on, to_evaluate)
   return SquadData(train, predict, to_evaluate)
-
-
-def check_answers(
-  settings: SquadSettings, questions: Iterable[squad_files.Question]
-) -> None:
-  """Refuses to evaluate questions of --predict_file without gold answers."""
-  for question in questions:
-    if not question.answers and not settings.answers.version_2_with_negative:
-      raise InputError(
-        f"{settings.predict_file}, question {question.id}: has no gold"
-        " answer. Leave out --do_eval, or give --version_2_with_negative"
-      )
 
 
 def warn_of_faults(
@@ -145,10 +135,6 @@ def _windows_of(
 ) -> Windows:
   """The windows of a file's questions; logs what they lost."""
   settings = run.settings
-  # Starting a process takes as long as converting some thousand questions.
-  num_workers = settings.num_workers or min(
-    settings.devices.num_threads or os.cpu_count(), len(examples) // 5000
-  )
   windows = squad_windows.convert_examples_to_windows(
     examples,
     run.tokenizer,
@@ -158,7 +144,7 @@ def _windows_of(
       settings.max_query_length,
       is_training,
     ),
-    num_workers,
+    _num_workers(settings, len(examples)),
     show_progress=bool(examples),
   )
   truncated, lost = squad_windows.find_incomplete_questions(windows)
@@ -186,8 +172,15 @@ def _windows_of(
   return windows
 
 
+def _num_workers(settings: SquadSettings, num_examples: int) -> int:
+  # Starting a process takes as long as converting some thousand questions.
+  return settings.num_workers or min(
+    settings.devices.num_threads or os.cpu_count(), num_examples // 5000
+  )
+
+
 def print_audit(settings: SquadSettings) -> None:
-  """Prints the audit of --train_file, see `squad_windows.audit`."""
+  """Prints what each length and stride would lose of --train_file."""
   model = resolve.complete(settings).model
   # It needs neither a model nor --output_dir.
   if not model.vocab_file:
@@ -204,16 +197,30 @@ def print_audit(settings: SquadSettings) -> None:
     True,
     settings.answers.version_2_with_negative,
   )
-  rows = squad_windows.audit(
-    examples,
-    tokenizer,
-    settings.audit_max_seq_lengths,
-    settings.audit_doc_strides,
-    settings.max_query_length,
-  )
-  terminal.print_table(
-    [row | {"unaligned answers": len(unaligned)} for row in rows]
-  )
+  rows = []
+  for length, stride in itertools.product(
+    settings.audit_max_seq_lengths, settings.audit_doc_strides
+  ):
+    windows = squad_windows.convert_examples_to_windows(
+      examples,
+      tokenizer,
+      WindowSettings(length, stride, settings.max_query_length, True),
+      _num_workers(settings, len(examples)),
+      show_progress=True,
+    )
+    truncated, lost = squad_windows.find_incomplete_questions(windows)
+    rows.append(
+      {
+        "max_seq_length": length,
+        "doc_stride": stride,
+        "questions": len(examples),
+        "windows": len(windows.length),
+        "questions truncated": len(truncated),
+        "answers in no window": len(lost),
+        "unaligned answers": len(unaligned),
+      }
+    )
+  terminal.print_table(rows)
 
 
 # Of a dry run

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -15,15 +16,14 @@ from bertlib.reporting.html_report import Html, Section
 from bertlib.reporting.statistics import Comparison, Estimates
 from bertlib.settings.squad import AnswerSettings
 from bertlib.tasks.squad import (
-  squad_answers,
   squad_decoding,
   squad_files,
   squad_scores,
 )
 from bertlib.tasks.squad.squad_scores import Score
 
-# Most occurrences of a predicted answer that are marked.
-_MAX_PLACES = 5
+# Errors that are shown, and occurrences of a predicted answer that are marked.
+_NUM_ERRORS, _MAX_PLACES = 30, 5
 
 _ABOUT_MARKS = Html(
   '<mark class="gold">solid underline</mark>: gold answer;'
@@ -43,7 +43,7 @@ class AnsweredQuestion(NamedTuple):
 
 def answered_questions(
   questions: Sequence[squad_files.Question],
-  answers: squad_answers.Answers,
+  answers: squad_decoding.Answers,
   settings: AnswerSettings,
 ) -> list[AnsweredQuestion]:
   """The questions of a data set with their predicted answers."""
@@ -69,7 +69,7 @@ def answered_questions(
 
 
 def answers_to_compare(
-  answers: squad_answers.Answers, questions: Sequence[squad_files.Question]
+  answers: squad_decoding.Answers, questions: Sequence[squad_files.Question]
 ) -> tuple[list[str], list[str] | None]:
   """Predicted answers in the order of the file; first gold answers, or None."""
   gold = [next((a.text for a in q.answers), "") for q in questions]
@@ -83,7 +83,6 @@ def sections(
   answered: Sequence[AnsweredQuestion],
   results: Mapping[str, float],
   threshold: float,
-  num_errors: int = 30,
 ) -> list[Section]:
   """Sections on answers to questions, for `run_report.Findings`."""
   sections = [
@@ -107,7 +106,7 @@ def sections(
         answer.question.context, find_spans(answer.question, answer.predicted)
       ),
     }
-    for answer in errors[:num_errors]
+    for answer in errors[:_NUM_ERRORS]
   ]
   return [*sections, html_report.errors(rows, _ABOUT_MARKS)]
 
@@ -139,11 +138,11 @@ def find_spans(
   # The file of predictions has no positions: the first occurrences of the text
   # are marked.
   words = r"\s+".join(map(re.escape, predicted.split()))
-  places: list[re.Match] = []
-  if words:
-    places = [*re.finditer(rf"(?<!\w){words}(?!\w)", context)]
-    places = places or [*re.finditer(words, context)]
-  spans |= {(*place.span(), "predicted") for place in places[:_MAX_PLACES]}
+  found = re.finditer(words, context) if words else ()
+  spans |= {
+    (*place.span(), "predicted")
+    for place in itertools.islice(found, _MAX_PLACES)
+  }
   return sorted(spans)
 
 

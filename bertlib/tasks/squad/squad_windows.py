@@ -7,7 +7,7 @@ A question has one or more overlapping windows (Devlin et al. 2019, section
 from __future__ import annotations
 
 import contextlib
-import itertools
+import hashlib
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -19,6 +19,7 @@ from bertlib.cli import terminal
 from bertlib.cli.errors import InputError
 from bertlib.data import model_inputs, tf_records, workers
 from bertlib.data.model_inputs import DocSpan
+from bertlib.io.files import atomic_write, open_any
 from bertlib.settings.common import check_window
 from bertlib.tasks.squad.squad_files import SquadExample
 
@@ -378,39 +379,44 @@ def find_incomplete_questions(
   return np.unique(truncated), np.setdiff1d(answerable, answered)
 
 
-def audit(
-  examples: Sequence[SquadExample],
-  tokenizer: tokenization.FullTokenizer,
-  max_seq_lengths: Sequence[int],
-  doc_strides: Sequence[int],
-  max_query_length: int,
-) -> list[dict[str, int]]:
-  """Counts windows and lost answers for every window length and stride."""
-  encoded = [
-    (len(e.query), len(e.document.ids), e.start, e.end)
-    for e in encode_examples(examples, tokenizer, is_training=True)
-  ]
-  rows = []
-  for length, stride in itertools.product(max_seq_lengths, doc_strides):
-    check_settings(WindowSettings(length, stride, max_query_length, True))
-    num_windows = num_lost = 0
-    for query_length, num_tokens, start, end in encoded:
-      room = length - min(query_length, max_query_length) - 3
-      spans = model_inputs.make_doc_spans(num_tokens, room, stride)
-      num_windows += len(spans)
-      num_lost += start >= 0 and not any(
-        first <= start and end < first + size for first, size in spans
-      )
-    rows.append(
-      {
-        "max_seq_length": length,
-        "doc_stride": stride,
-        "questions": len(examples),
-        "windows": num_windows,
-        "questions truncated": sum(
-          row[0] > max_query_length for row in encoded
-        ),
-        "answers in no window": num_lost,
-      }
+# Saved logits, to decode them again
+
+
+def save_logits(path: str, windows: Windows, logits: np.ndarray) -> None:
+  """Saves start and end logits of windows, float32 [2, windows, S], as .npz."""
+  unique_ids = np.arange(logits.shape[1]) + FIRST_UNIQUE_ID
+  with atomic_write(path, "wb") as file:
+    np.savez(
+      file,
+      key=_digest(windows),
+      unique_ids=unique_ids,
+      start_logits=logits[0],
+      end_logits=logits[1],
     )
-  return rows
+
+
+def load_logits(path: str, windows: Windows) -> np.ndarray:
+  """Loads logits saved for the same windows: float32 [2, windows, S]."""
+  with open_any(path, "rb") as file:
+    try:
+      with np.load(file) as arrays:
+        saved_key = arrays["key"].item()
+        logits = np.stack([arrays["start_logits"], arrays["end_logits"]])
+    except Exception as error:  # damaged files can raise almost anything
+      raise InputError(
+        f"{path}: not a file of --save_logits. Name one, or predict again"
+        " without --from_logits"
+      ) from error
+  if saved_key != _digest(windows):
+    raise InputError(
+      f"{path}: is of other questions or other windows. Pass the flags with"
+      " which it was saved (data, vocabulary, lengths), or save it again"
+    )
+  return logits
+
+
+def _digest(windows: Windows) -> str:
+  digest = hashlib.sha256()
+  for column in windows:
+    digest.update(column.tobytes())
+  return digest.hexdigest()

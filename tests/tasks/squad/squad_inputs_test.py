@@ -8,7 +8,7 @@ import tiny_squad
 
 from bertlib.cli import option
 from bertlib.settings.squad import SquadSettings
-from bertlib.tasks.squad import squad_files, squad_inputs
+from bertlib.tasks.squad import squad_inputs
 
 pytestmark = pytest.mark.unit
 
@@ -44,23 +44,4 @@ def test_faults_of_the_data_are_counted(tmp_path, caplog):
     "the training set: examples with an empty text: 1 of 12",
     "the training set: texts with different labels: 1",
     "the dev set: examples with a text of the training set: 10 of 12",
-  ]
-
-
-def test_predicted_and_evaluated_questions_are_of_one_reading(
-  tmp_path, monkeypatch
-):
-  tiny_squad.write_data(tmp_path)
-  path = tmp_path / "v1.json"
-  read_questions = squad_files.read_questions
-
-  def read_and_remove(name):
-    questions = read_questions(name)
-    path.unlink()
-    return questions
-
-  monkeypatch.setattr(squad_files, "read_questions", read_and_remove)
-  data = read(do_predict=True, do_eval=True, predict_file=str(path))
-  assert [example.qas_id for example in data.predict] == [
-    question.id for question in data.questions
   ]

