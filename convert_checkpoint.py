@@ -21,7 +21,7 @@ if __name__ == "__main__":  # Check flags before slow imports.
 
 import os
 
-from bertlib.checkpoints import finding, records, rewrite
+from bertlib.checkpoints import finding, rewrite, task_record
 from bertlib.cli import app, option, terminal
 from bertlib.cli.errors import InputError
 from bertlib.exchange import compare, from_huggingface, to_huggingface
@@ -59,7 +59,7 @@ def _convert(settings: ConversionSettings) -> None:
     lines = from_huggingface.convert(
       source,
       settings.output,
-      records.all_records(),
+      task_record.all_records(),
       settings.vocab_file,
       settings.do_lower_case,
       settings.overwrite,
@@ -76,7 +76,7 @@ def _convert(settings: ConversionSettings) -> None:
       settings.overwrite,
       as_pytorch=settings.to == "pytorch",
       dtype=settings.dtype,
-      find_task=records.find,
+      find_task=task_record.find,
     )
   for line in lines:
     terminal.show(line)

@@ -39,7 +39,7 @@ from bertlib.checkpoints import (
   loading,
   model_json,
   quantization,
-  records,
+  task_record,
 )
 from bertlib.checkpoints.task_record import TaskRecord
 from bertlib.cli import app, option, terminal
@@ -93,7 +93,7 @@ def find_source(
   description, is_given = {"do_lower_case": do_lower_case}, bool(checkpoint)
   if model_dir:
     script = model_description.load(model_dir).get("script")
-    task = task if task and task.script == script else records.find(script)
+    task = task if task and task.script == script else task_record.find(script)
     description |= model_description.load(model_dir, task)
     if task:
       model_json.check_description(model_dir, description, task.required)
@@ -656,7 +656,7 @@ def _export(settings: ExportSettings) -> None:
     model.vocab_file,
     model.do_lower_case,
     model.max_seq_length,
-    settings.task_module and records.load(settings.task_module),
+    settings.task_module and task_record.load(settings.task_module),
   )
   options = {
     "export_dir": settings.export_dir,

@@ -19,7 +19,7 @@ import os
 
 from absl import logging
 
-from bertlib.checkpoints import records
+from bertlib.checkpoints import task_record
 from bertlib.cli import app, option, terminal
 from bertlib.cli.errors import InputError
 from bertlib.io import files
@@ -42,7 +42,7 @@ def main(argv: list[str]) -> None:
   if len(argv) < 2:
     raise InputError("name the output folders of two or more runs")
   files.check_new("output_file", path, settings.overwrite)
-  runs = recorded_runs.find_runs(argv[1:], records.find)
+  runs = recorded_runs.find_runs(argv[1:], task_record.find)
   if len(runs) < 2:
     raise InputError(
       f"{argv[1]}: is a single run, which its report.html describes. Name"

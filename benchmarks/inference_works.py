@@ -15,7 +15,7 @@ from typing import Any, Callable, NamedTuple
 import numpy as np
 
 from benchmarks.side_by_side import Answer, Answers, Settings, timed
-from bertlib.checkpoints import records
+from bertlib.checkpoints import task_record
 
 # As in `bertlib.checkpoints.predictor`: the hidden states fit in the caches.
 _TOKENS_PER_BATCH = 2048
@@ -213,7 +213,7 @@ def make_model(settings: Settings) -> Answers:
     in_folder(settings, "hugging_face"),
     task.architecture,
     do_lower_case=True,
-    find_task=records.find,
+    find_task=task_record.find,
   )
   yield {"description": f"{loading.num_weights(config):,} weights"}
 

@@ -67,7 +67,7 @@ WITHOUT_TENSORFLOW = (
   "bertlib.tasks.pretraining.fill_mask",
   "bertlib.tasks.squad.squad_report",
   "bertlib.tasks.onnx_model",
-  "bertlib.checkpoints.records",
+  "bertlib.checkpoints.task_record",
   "bertlib.reporting.doctor",
   "bertlib.reporting.html_report",
   "bertlib.reporting.receipts",

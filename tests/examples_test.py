@@ -19,7 +19,7 @@ import tiny_model
 import export_model
 import modeling
 import tokenization
-from bertlib.checkpoints import records
+from bertlib.checkpoints import task_record
 from bertlib.compat import estimator_api  # noqa: F401 (before anything else uses tf.keras)
 from bertlib.data import model_inputs
 from bertlib.reporting import comparison, recorded_runs
@@ -280,7 +280,7 @@ def test_runs_of_a_task_of_ones_own_are_compared(two_heads, tmp_path):
     f"--output_dir={tmp_path}",
   )
   runs = [str(folder), str(tmp_path)]
-  first, other = recorded_runs.find_runs(runs, records.find)
+  first, other = recorded_runs.find_runs(runs, task_record.find)
   (found,) = comparison.find_differences([first, other])
   assert list(found.metrics) == ["mean_accuracy", "label", "ends_with"]
   assert found.test and found.test.p_value <= 1

@@ -5,7 +5,7 @@ import pytest
 import run_folders
 import trained_models
 
-from bertlib.checkpoints import records
+from bertlib.checkpoints import task_record
 from bertlib.reporting import recorded_runs
 
 pytestmark = pytest.mark.train
@@ -83,7 +83,7 @@ def test_a_missing_folder_is_refused_before_tensorflow_is_imported(
 )
 def test_runs_of_every_script_are_read(name, metric, once, tmp_path):
   folder = trained_models.copy(once, name, tmp_path).folder
-  (run,) = recorded_runs.find_runs([str(folder)], records.find)
+  (run,) = recorded_runs.find_runs([str(folder)], task_record.find)
   assert (run.note, run.primary_metric) == ("", metric)
   assert run.flags["best_metric"] == metric
   assert run.num_steps and run.duration and run.dev_data

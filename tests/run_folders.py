@@ -3,7 +3,7 @@
 import hashlib
 import json
 
-from bertlib.checkpoints import records
+from bertlib.checkpoints import task_record
 from bertlib.reporting import recorded_runs
 
 _ANSWERS = {
@@ -24,7 +24,7 @@ DATA = {"train_file": "a" * 64, "dev_file": "b" * 64}
 
 def read(*folders):
   """Reads the runs of some folders, as report.py does."""
-  return recorded_runs.find_runs(list(map(str, folders)), records.find)
+  return recorded_runs.find_runs(list(map(str, folders)), task_record.find)
 
 
 def data_file(path, flags, sha256, num_bytes=9):

@@ -7,7 +7,7 @@ import numpy as np
 import tiny_model
 from safetensors.numpy import save_file
 
-from bertlib.checkpoints import checkpoint_writer, records
+from bertlib.checkpoints import checkpoint_writer, task_record
 from bertlib.exchange import from_huggingface, tensor_names, to_huggingface
 
 WORDS = [*tiny_model.SPECIAL, "the", "cat", "sat", "##s"]
@@ -160,13 +160,15 @@ def write_checkpoint(folder, shapes, description=None, **config):
 
 def read(folder, **options):
   """A folder as `from_huggingface.ConvertedModel`."""
-  return from_huggingface.read(str(folder), records.all_records(), **options)
+  return from_huggingface.read(
+    str(folder), task_record.all_records(), **options
+  )
 
 
 def convert(folder, target, **options):
   """Converts a folder to a checkpoint; returns that and what was done."""
   lines = from_huggingface.convert(
-    str(folder), str(target), records.all_records(), **options
+    str(folder), str(target), task_record.all_records(), **options
   )
   return f"{target}/bert_model.ckpt", lines
 
@@ -179,6 +181,6 @@ def convert_back(checkpoint, target, **options):
     f"{folder}/bert_config.json",
     f"{folder}/vocab.txt",
     str(target),
-    find_task=records.find,
+    find_task=task_record.find,
     **options,
   )

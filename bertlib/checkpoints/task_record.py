@@ -1,15 +1,20 @@
 """`TaskRecord`: the answers of a task to what shared code asks.
 
-`RECORD` in `record.py` of each folder of `bertlib/tasks`, which `records`
-finds. It is read where TensorFlow is not imported: functions that need more are
-modules of `lazy_module.load`.
+`RECORD` in `record.py` of each folder of `bertlib/tasks`. It is read where
+TensorFlow is not imported: functions that need more are modules of
+`lazy_module.load`.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import importlib
+import pkgutil
 from collections.abc import Mapping, Sequence
 from typing import Any, Callable, NamedTuple
+
+from bertlib import tasks
+from bertlib.cli.errors import InputError
 
 Description = Mapping[str, Any]  # contents of `model.json`
 
@@ -95,3 +100,31 @@ class TaskRecord:
   onnx_head: Callable[[Description], Callable] | None = None
   # Predicts at [MASK]s, whose positions the ONNX graph takes.
   fills_masks: bool = False
+
+
+def all_records() -> list[TaskRecord]:
+  """The records of all tasks in `bertlib/tasks`."""
+  return [
+    importlib.import_module(f"{tasks.__name__}.{folder}.record").RECORD
+    for _, folder, is_folder in pkgutil.iter_modules(tasks.__path__)
+    if is_folder
+  ]
+
+
+def find(script: str | None) -> TaskRecord | None:
+  """The record of a task, by its script; None for one of somebody else."""
+  return next((r for r in all_records() if r.script == script), None)
+
+
+def load(module: str) -> TaskRecord:
+  """The record of a task outside `bertlib/tasks`, for --task_module."""
+  try:
+    return importlib.import_module(module).RECORD
+  except ModuleNotFoundError as error:
+    problem = f"no module named {error.name!r}"
+  except AttributeError:
+    problem = "has no RECORD"
+  raise InputError(
+    f"--task_module={module}: {problem}. Name the module of a task, such as"
+    " examples.two_heads"
+  )

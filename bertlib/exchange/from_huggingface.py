@@ -63,7 +63,7 @@ _TIED_COPIES = {
   "cls.predictions.decoder.bias": "cls.predictions.bias",
 }
 
-# Key of `config.json` for entries of `model.json` that it has no place for.
+# Key of `config.json` for entries of `model.json` that it has no key for.
 TASK_PARAMS = "task_specific_params"
 
 _CONFIG_KEYS = sorted(

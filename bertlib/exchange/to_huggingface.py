@@ -31,7 +31,7 @@ from bertlib.settings.conversion import ARCHITECTURES
 # Files of the weights, of which transformers reads the first.
 _SAFETENSORS, _PYTORCH = "model.safetensors", "pytorch_model.bin"
 
-# Entries of `model.json` that have a place of their own in the folder, or that
+# Entries of `model.json` that have an equivalent in the folder, or that
 # are about this project's computation.
 _PLACED = {
   "script",
@@ -246,7 +246,7 @@ def _name_labels(
 def _keep_entries(
   config: dict[str, Any], description: Mapping[str, Any]
 ) -> list[str]:
-  """Keeps entries of `model.json` without a place in Hugging Face's files."""
+  """Keeps entries of `model.json` that Hugging Face's files do not have."""
   script = description.get("script")
   entries = {k: v for k, v in description.items() if k not in _PLACED}
   if description.get("kind") == "multiple_choice" and "labels" in description:

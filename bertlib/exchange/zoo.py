@@ -24,7 +24,7 @@ from typing import IO, Callable
 
 from absl import logging
 
-from bertlib.checkpoints import checkpoint_names, records
+from bertlib.checkpoints import checkpoint_names, task_record
 from bertlib.cli import lazy_module, tensorflow_log, terminal
 from bertlib.cli.errors import NO_ROOM, InputError, needs_package
 from bertlib.exchange import published_models
@@ -120,7 +120,7 @@ def convert(folder: str) -> str:
 
   def write(converted):
     for line in from_huggingface.convert(
-      folder, converted, records.all_records()
+      folder, converted, task_record.all_records()
     ):
       logging.info("%s: %s", folder, line)
 

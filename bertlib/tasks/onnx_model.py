@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bertlib.checkpoints import records
+from bertlib.checkpoints import task_record
 from bertlib.checkpoints.task_record import TaskRecord
 from bertlib.cli.errors import InputError, needs_package
 from bertlib.cli.option import AT_LEAST_1
@@ -78,7 +78,7 @@ class OnnxModel(BatchPredictor):
       _FIX,
     )
     script = description.get("script")
-    task = more.get("task") or records.find(script)
+    task = more.get("task") or task_record.find(script)
     predictor: type = EncoderPredictor
     if script:
       if not (task and task.predictor):

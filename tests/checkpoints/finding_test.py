@@ -21,7 +21,7 @@ from bertlib.checkpoints import (
   loading,
   model_json,
   predictor,
-  records,
+  task_record,
 )
 from bertlib.cli.errors import InputError
 from bertlib.data import batch_predictor, model_inputs
@@ -789,6 +789,8 @@ def test_values_of_model_json_are_checked(tmp_path, changed, problem):
   path, description = tmp_path / "model.json", MODEL | changed
   path.write_text(json.dumps(description))
   with pytest.raises(InputError, match=f"^{re.escape(str(path))}: ") as refused:
-    model_description.load(str(tmp_path), records.find(description["script"]))
+    model_description.load(
+      str(tmp_path), task_record.find(description["script"])
+    )
   assert problem in str(refused.value)
   assert "\n" not in str(refused.value)

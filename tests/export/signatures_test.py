@@ -22,7 +22,7 @@ import run_ner
 import run_pretraining
 import run_squad
 import tokenization
-from bertlib.checkpoints import checkpoint_writer, model_json, records
+from bertlib.checkpoints import checkpoint_writer, model_json, task_record
 from bertlib.compute.fast_compute import FastCompute
 from bertlib.data import model_inputs
 from bertlib.export import tf1_module
@@ -607,7 +607,7 @@ def call_golden(signature, seq_length, **description):
     None, index[: -len(".index")], config_file, None, True, 17
   )
   source.description.update(description)
-  source = source._replace(task=records.find(description.get("script")))
+  source = source._replace(task=task_record.find(description.get("script")))
   inputs = golden("inputs")
   inputs |= zip(HUB_NAMES, map(inputs.get, model_inputs.TOKEN_FEATURES))
   names = HUB_NAMES

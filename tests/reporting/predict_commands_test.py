@@ -6,7 +6,7 @@ import types
 
 import pytest
 
-from bertlib.checkpoints import records
+from bertlib.checkpoints import task_record
 from bertlib.checkpoints.task_record import TaskRecord
 from bertlib.reporting import run_report
 
@@ -29,7 +29,7 @@ def split(command):
 @pytest.mark.parametrize("script", SETTINGS)
 def test_the_command_needs_the_folder_and_its_input(script, tmp_path):
   folder = tmp_path / "a model's folder; $HOME"
-  command = run_report.predict_command(records.find(script), str(folder))
+  command = run_report.predict_command(task_record.find(script), str(folder))
   python, file, *flags = split(command)
   assert (python, file) == ("python", f"{script}.py")
   named = {flag.partition("=")[0] for flag in flags}
@@ -40,7 +40,7 @@ def test_the_command_needs_the_folder_and_its_input(script, tmp_path):
 @pytest.mark.parametrize("script", sorted(set(SETTINGS) - {"run_pretraining"}))
 def test_python_code_is_valid(script):
   folder = 'a "model\'s" folder\\'
-  code = run_report.predict_code(records.find(script), folder, {})
+  code = run_report.predict_code(task_record.find(script), folder, {})
   assert folder in [
     node.value
     for node in ast.walk(ast.parse(code))
@@ -58,7 +58,7 @@ def test_python_code_is_valid(script):
 )
 def test_python_code_has_texts_of_the_task(description, shape):
   code = run_report.predict_code(
-    records.find("run_classifier"), "m", description
+    task_record.find("run_classifier"), "m", description
   )
   (call,) = (
     node

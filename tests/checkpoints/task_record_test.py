@@ -7,7 +7,7 @@ import run_embeddings
 import run_ner
 import run_pretraining
 import run_squad
-from bertlib.checkpoints import records
+from bertlib.checkpoints import task_record
 from bertlib.cli.errors import InputError
 
 pytestmark = pytest.mark.unit
@@ -17,7 +17,7 @@ SCRIPTS = (run_classifier, run_embeddings, run_ner, run_pretraining, run_squad)
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.__name__)
 def test_the_record_of_a_script_is_found_by_its_name(script):
-  record = records.find(script.__name__)
+  record = task_record.find(script.__name__)
   assert record.script == script.__name__
   if hasattr(script, "Predictor"):
     assert script.Predictor.record is record
@@ -31,9 +31,9 @@ def test_the_record_of_a_script_is_found_by_its_name(script):
 
 @pytest.mark.parametrize("script", [None, "", "examples.two_heads"])
 def test_other_scripts_have_no_record(script):
-  assert records.find(script) is None
+  assert task_record.find(script) is None
 
 
 def test_a_module_that_is_not_there_is_named():
   with pytest.raises(InputError, match=r"^--task_module=a\.b: no module named"):
-    records.load("a.b")
+    task_record.load("a.b")
