@@ -36,7 +36,8 @@ from bertlib.cli.steps import Steps
 from bertlib.data import vocabulary
 from bertlib.io import files, folder_lock, text_files
 from bertlib.reporting import receipts
-from bertlib.settings.pretraining_data import PretrainingDataSettings, Recipe
+from bertlib.settings.pretraining_data import PretrainingDataSettings
+from bertlib.settings.recipe import Recipe
 from bertlib.tasks.pretraining import (
   pretraining_blocks,
   pretraining_instances,

@@ -32,7 +32,8 @@ from bertlib.cli import app, option
 from bertlib.cli.errors import InputError
 from bertlib.data import tf_records
 from bertlib.io import files, text_files
-from bertlib.settings.pretraining_data import BeamDataSettings, Recipe
+from bertlib.settings.pretraining_data import BeamDataSettings
+from bertlib.settings.recipe import Recipe
 from bertlib.tasks.pretraining import pretraining_blocks, pretraining_text
 
 try:

@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 from hypothesis import strategies as st
 
-from bertlib.settings.pretraining_data import Recipe
+from bertlib.settings.recipe import Recipe
 from bertlib.tasks.pretraining import pretraining_blocks, pretraining_text
 
 # Words of up to three pieces, each unique to its word: w0000, ##w0001, ##w0002;

@@ -7,7 +7,6 @@ import functools
 import os
 import signal
 import sys
-import threading
 from collections.abc import Iterable, Iterator
 from logging import Formatter
 from typing import Any, Callable
@@ -106,7 +105,7 @@ def run(main: Callable[[list[str]], Any]) -> None:
     logging.get_absl_handler().setFormatter(
       _LogFormatter("%(asctime)s %(message)s", "%H:%M:%S")
     )
-    with _one_line(), on_stop_signals(stop):
+    with _one_line(), terminal.on_stop_signals(terminal.stop):
       return main(argv)
 
   app.run(main_or_one_line, flags_parser=lambda argv: _arguments)
@@ -130,7 +129,7 @@ def _one_line() -> Iterator[None]:
   try:
     yield
     return
-  except Stopped as stopped:
+  except terminal.Stopped as stopped:
     message, status = f"stopped by {stopped.signal_name}", stopped.code
     logging.debug("Traceback of the stop:", exc_info=True)
   except Exception as error:
@@ -152,49 +151,3 @@ class _LogFormatter(Formatter):
   def formatMessage(self, record) -> str:
     record.message = errors.printable(record.message)
     return super().formatMessage(record)
-
-
-# Signals
-
-
-class Stopped(SystemExit):
-  """Raised by SIGINT or SIGTERM to end the program.
-
-  An exception closes context managers, so that no file is left incomplete.
-  """
-
-  def __init__(self, number: int):
-    # An exit status as shells use it.
-    super().__init__(128 + number)
-    self.signal_name = signal.Signals(number).name
-
-
-@contextlib.contextmanager
-def on_stop_signals(react: Callable[[int], Any]) -> Iterator[None]:
-  """Handles SIGINT and SIGTERM by a function within the block."""
-  # Only the main thread can handle signals.
-  if threading.current_thread() is not threading.main_thread():
-    yield
-    return
-
-  def handle(number, frame):
-    del frame
-    # The second one ends the process at once.
-    if number == signal.SIGINT:
-      signal.signal(number, signal.SIG_DFL)
-    react(number)
-
-  before = {
-    number: signal.signal(number, handle)
-    for number in (signal.SIGINT, signal.SIGTERM)
-  }
-  try:
-    yield
-  finally:
-    for number, handler in before.items():
-      signal.signal(number, handler or signal.SIG_DFL)
-
-
-def stop(number: int) -> None:
-  """Ends the program because of a signal, by raising `Stopped`."""
-  raise Stopped(number)

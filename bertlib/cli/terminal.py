@@ -1,14 +1,16 @@
-"""Output of a command: data, tables, progress bars, a quiet log."""
+"""The terminal of a command: output, progress, a quiet log, and signals."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
 import os
+import signal
 import sys
+import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from logging import LogRecord
-from typing import Any
+from typing import Any, Callable
 
 from bertlib.cli import errors
 from bertlib.cli.absl import logging
@@ -91,3 +93,49 @@ class _LogFile:
 
   def flush(self) -> None:
     pass
+
+
+# Signals
+
+
+class Stopped(SystemExit):
+  """Raised by SIGINT or SIGTERM to end the program.
+
+  An exception closes context managers, so that no file is left incomplete.
+  """
+
+  def __init__(self, number: int):
+    # An exit status as shells use it.
+    super().__init__(128 + number)
+    self.signal_name = signal.Signals(number).name
+
+
+@contextlib.contextmanager
+def on_stop_signals(react: Callable[[int], Any]) -> Iterator[None]:
+  """Handles SIGINT and SIGTERM by a function within the block."""
+  # Only the main thread can handle signals.
+  if threading.current_thread() is not threading.main_thread():
+    yield
+    return
+
+  def handle(number, frame):
+    del frame
+    # The second one ends the process at once.
+    if number == signal.SIGINT:
+      signal.signal(number, signal.SIG_DFL)
+    react(number)
+
+  before = {
+    number: signal.signal(number, handle)
+    for number in (signal.SIGINT, signal.SIGTERM)
+  }
+  try:
+    yield
+  finally:
+    for number, handler in before.items():
+      signal.signal(number, handler or signal.SIG_DFL)
+
+
+def stop(number: int) -> None:
+  """Ends the program because of a signal, by raising `Stopped`."""
+  raise Stopped(number)

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import tensorflow.compat.v1 as tf
 from absl import logging
 
-from bertlib.cli import app
+from bertlib.cli import terminal
 from bertlib.cli.errors import InputError
 from bertlib.compat import estimator_api
 from bertlib.data import input_pipeline
@@ -115,7 +115,7 @@ def _cluster_of_slurm(environment: Mapping[str, str]) -> Cluster:
   return Cluster(addresses, on_host[int(environment["SLURM_LOCALID"])])
 
 
-@app.on_stop_signals(app.stop)  # nothing is to be saved yet
+@terminal.on_stop_signals(terminal.stop)  # nothing is to be saved yet
 def _join(replicas: Replicas, config: tf.ConfigProto) -> tf.distribute.Server:
   """Starts this worker's server and waits for those of all others."""
   cluster = replicas.cluster

@@ -9,7 +9,7 @@ from bertlib.cli import option
 from bertlib.cli.errors import InputError
 from bertlib.cli.option import AT_LEAST_1, COUNT, FRACTION, POSITIVE, Range
 from bertlib.settings.command import TrainingSettings
-from bertlib.settings.pretraining_data import (
+from bertlib.settings.recipe import (
   check_masking,
   mask_split_flag,
   max_sequences_flag,

@@ -20,8 +20,8 @@ from absl import logging
 
 import optimization
 from bertlib.checkpoints import finding
-from bertlib.cli.app import on_stop_signals
 from bertlib.cli.errors import InputError, user_error_message
+from bertlib.cli.terminal import on_stop_signals
 from bertlib.data import record_check, tf_records
 from bertlib.io.files import atomic_write
 

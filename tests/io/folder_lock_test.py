@@ -11,7 +11,7 @@ import time
 import commands
 import pytest
 
-from bertlib.cli import app
+from bertlib.cli import terminal
 from bertlib.cli.errors import InputError
 from bertlib.io import files, folder_lock
 
@@ -247,7 +247,7 @@ def test_a_link_with_a_temporary_name_and_its_target_are_kept(tmp_path):
 def stopped_by(*numbers):
   """Raises signals within `on_stop_signals`; returns those handled."""
   called = []
-  with app.on_stop_signals(called.append):
+  with terminal.on_stop_signals(called.append):
     for number in numbers:
       os.kill(os.getpid(), number)
   return called
@@ -297,7 +297,7 @@ def test_stopped_command_prints_one_line_and_leaves_no_files(
 
 def test_second_interrupt_ends_the_process_at_once(tmp_path):
   act = """
-    with app.on_stop_signals(print):
+    with terminal.on_stop_signals(print):
       os.kill(os.getpid(), signal.SIGINT)
       os.kill(os.getpid(), signal.SIGINT)
       while True: pass"""

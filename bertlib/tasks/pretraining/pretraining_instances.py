@@ -15,7 +15,7 @@ from typing import Any
 
 import tokenization
 from bertlib.data import tf_records
-from bertlib.settings.pretraining_data import Recipe
+from bertlib.settings.recipe import Recipe
 from bertlib.tasks.pretraining.masking import create_masked_lm_predictions
 from bertlib.tasks.pretraining.pretraining_text import Document, read_documents
 

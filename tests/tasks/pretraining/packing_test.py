@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from pretraining_corpus import DOCUMENTS, Corpus, make
 
 import create_pretraining_data
-from bertlib.settings.pretraining_data import Recipe
+from bertlib.settings.recipe import Recipe
 from bertlib.tasks.pretraining import pretraining_instances
 
 pytestmark = pytest.mark.unit

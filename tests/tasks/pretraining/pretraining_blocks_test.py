@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from pretraining_corpus import Corpus, parsed, parts, read_file
 
 from bertlib.io import files, text_files
-from bertlib.settings.pretraining_data import Recipe
+from bertlib.settings.recipe import Recipe
 from bertlib.tasks.pretraining import pretraining_blocks, pretraining_text
 from bertlib.tasks.pretraining.pretraining_blocks import BlockRun
 
