@@ -16,7 +16,7 @@ from bertlib.settings import (
   conversion,
   pretraining,
   pretraining_data,
-  squad_metrics,
+  squad,
 )
 
 pytestmark = pytest.mark.unit
@@ -130,7 +130,7 @@ def test_flags_of_other_projects_have_a_counterpart(settings, flag, fix, value):
 
 
 def test_a_counterpart_that_the_command_lacks_is_not_named():
-  message = refused(squad_metrics.SquadMetricsSettings, "--bert_model=x")
+  message = refused(squad.SquadMetricsSettings, "--bert_model=x")
   assert "init_checkpoint" not in message
 
 

@@ -444,12 +444,6 @@ def test_tasks_are_those_of_the_script():
   assert plain == {*classification.PROCESSORS}
 
 
-def test_a_task_with_a_similar_name_is_suggested():
-  settings = parse(classifier.ClassifierSettings, "--task_name=MPRC")
-  with pytest.raises(InputError, match=r"no such task. Give MRPC$"):
-    classifier.check_task(settings)
-
-
 @pytest.mark.parametrize("settings", SETTINGS)
 def test_what_a_flag_needs_are_values_of_other_flags(settings):
   declared = {
