@@ -94,8 +94,8 @@ confidence interval over seeds (Welch's t-test). If the interval contains 0, the
 higher mean may be luck. Of twenty intervals, about one excludes 0 by chance.
 [Equal steps](#equal-steps) compares the training itself, without chance.
 
-Processor time is that of the whole command, on a machine that was shared with
-other work; [Performance](performance.md) compares times.
+Processor time is the median of the whole commands, on machines that were shared
+with other work; [Performance](performance.md) compares times.
 `benchmarks/fine_tuning.py` runs the trainings; receipts have hashes of data.
 
 """
@@ -271,24 +271,23 @@ def _equal_steps() -> str:
 
 
 def _details(task: str, receipt: Json) -> str:
-  """Section of a task: commands, and a row per training."""
+  """Section of a task: commands, and the score of each training."""
   title, about = TASKS[task]
   metrics = _metrics(receipt)
-  heads = ["trained by", "seed", *(METRICS[name] for name in metrics)]
   rows, commands, facts = [], [], []
   for side in (receipt["ours"], receipt["peer"]):
+    if not side["runs"]:
+      continue
     library = _library(side)
     commands += map(_wrapped, side["commands"])
     ways = dict.fromkeys(map(_environment, side["runs"]))
     facts += [f"- {library}: {way}\n" for way in ways]
-    scores = zip(*(_values(side, name) for name in metrics))
-    for run, values in zip(side["runs"], scores):
-      cells = [library, str(run["seed"]), *map("{:.2f}".format, values)]
-      seconds = run.get("processor_seconds")
-      is_measured = seconds is not None
-      cells.append(html_report.format_duration(seconds) if is_measured else "–")
-      rows.append(cells)
-  table = markdown.table([*heads, "processor time"], rows)
+    for name in metrics:
+      scores = ", ".join(map("{:.2f}".format, _values(side, name)))
+      row = [library, METRICS[name], _seeds(side), scores]
+      rows.append([*row, _processor_time(side)])
+  heads = ["trained by", "metric", "seeds", "score of each", "processor time"]
+  table = markdown.table(heads, rows)
   commands = "\n".join(commands)
   return (
     f"## {title}\n\n"
@@ -297,6 +296,20 @@ def _details(task: str, receipt: Json) -> str:
     f"```shell\n{commands}\n```\n\n"
     f"{''.join(facts)}- [Receipt](fine_tuning/{task}.json)\n"
   )
+
+
+def _seeds(side: Json) -> str:
+  first, *others = (str(run["seed"]) for run in side["runs"])
+  return f"{first} to {others[-1]}" if others else first
+
+
+def _processor_time(side: Json) -> str:
+  """Median over the trainings whose time was measured."""
+  measured = [run.get("processor_seconds") for run in side["runs"]]
+  seconds = [time for time in measured if time is not None]
+  if not seconds:
+    return "–"
+  return html_report.format_duration(statistics.median(seconds))
 
 
 def _added_seeds(receipt: Json, metric: str) -> str:
