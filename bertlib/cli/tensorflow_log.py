@@ -47,6 +47,9 @@ def import_quietly() -> None:
 @contextlib.contextmanager
 def stderr_on_failure() -> Iterator[None]:
   """Captures file descriptor 2; prints it only if the block raises."""
+  if sys.stderr is None:  # it is closed
+    yield
+    return
   terminal = os.dup(2)
   with tempfile.TemporaryFile() as captured:
     os.dup2(captured.fileno(), 2)

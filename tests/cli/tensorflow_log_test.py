@@ -41,6 +41,15 @@ def test_captured_output_is_printed_if_the_block_fails(last, shown):
   assert all(text in done.stderr for text in shown)
 
 
+def test_closed_stderr_is_not_an_error():
+  script = "from bertlib.cli import tensorflow_log\n"
+  script += "with tensorflow_log.stderr_on_failure():\n"
+  done = commands.run_code(
+    script + "  print('done')", stderr=None, preexec_fn=lambda: os.close(2)
+  )
+  assert (done.returncode, done.stdout) == (0, "done\n")
+
+
 # Commands and programs
 
 
