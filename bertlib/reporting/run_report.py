@@ -95,7 +95,7 @@ def _subtitle(run: Run, receipt: Mapping[str, Any]) -> str:
   """Script, task and date."""
   script = receipt.get("script", f"{run.task.name}.py")
   task = run.task.description.get("task")
-  date = receipt_file.starts(receipt)[0]["started"][:10] if receipt else None
+  date = receipt.get("started", "")[:10]
   return " · ".join(filter(None, [script, task, date]))
 
 
@@ -159,13 +159,11 @@ def _details(
   settings = run.settings
   details = {}
   if receipt:
-    starts = receipt_file.starts(receipt)
-    details["started"] = starts[0]["started"].replace("T", " ")
+    details["started"] = receipt["started"].replace("T", " ")
     duration = receipt_file.duration(receipt)
     if duration is not None:
-      text = html_report.format_duration(duration.total_seconds())
-      of_several = f" in {len(starts)} starts" if len(starts) > 1 else ""
-      details["duration"] = text + of_several
+      seconds = duration.total_seconds()
+      details["duration"] = html_report.format_duration(seconds)
     device = _describe_device(receipt["device"])
     details["device"] = "TPU" if run.on_tpu else device
   details["precision"] = run.devices.precision

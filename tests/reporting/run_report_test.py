@@ -104,15 +104,6 @@ def test_gpus_are_the_device(make_run, gpus, text):
   assert facts(report(make_run(receipt=receipt)))["device"] == text
 
 
-def test_a_resumed_run_has_the_duration_of_all_starts(make_run):
-  times = "2026-11-20T10:00:00+00:00", "2026-11-20T12:00:00+00:00"
-  start = dict(zip(("started", "ended"), times))
-  page = report(make_run(receipt=RECEIPT | {"earlier_starts": [start]}))
-  assert facts(page)["duration"] == "3 h 02 min 03 s in 2 starts"
-  assert facts(page)["started"] == "2026-11-20 10:00:00+00:00"
-  assert "mrpc · 2026-11-20</p>" in page
-
-
 def test_without_a_receipt_the_settings_are_shown(make_run):
   page = report(make_run(receipt=None))
   assert facts(page) == {"precision": "bfloat16", "seed": "12"}
