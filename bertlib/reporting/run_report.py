@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 from absl import logging
 
-from bertlib import PREFIX
 from bertlib.checkpoints.task_record import TaskRecord
 from bertlib.cli import help_text, option
 from bertlib.cli.errors import some_of
@@ -21,7 +20,6 @@ from bertlib.io import receipt_file, result_files
 from bertlib.reporting import event_files, html_report
 from bertlib.reporting.html_report import Section, escape, format_value
 from bertlib.reporting.statistics import Estimates, Interval
-from bertlib.settings import model_description
 from bertlib.training import dev_scores, model_selection, multi_run
 from bertlib.training.task import Run
 
@@ -67,7 +65,8 @@ def write_report(
   sections += [*_curves(run), *found.sections]
   if lengths:
     sections.append(_lengths(lengths))
-  sections += [*predict_commands(run), _settings(run)]
+  sections += predict_command(run.task.record, run.output_dir)
+  sections.append(_settings(run))
   intervals = found.estimates.intervals
   values = {
     name: _with_interval(value, intervals.get(name))
@@ -268,47 +267,19 @@ def _share(part: int, whole: int) -> str:
   return f"{part:,} ({part / whole:.1%})" if whole else f"{part:,}"
 
 
-def predict_commands(run: Run) -> list[Section]:
-  """Lines to copy that predict with the model: a command, and Python code."""
-  task = run.task.record
+def predict_command(task: TaskRecord, folder: str) -> list[Section]:
+  """The command that predicts with a model, over several lines."""
   if not task.predict:
     return []
-  description = model_description.load(run.output_dir, task)
-  blocks = [
-    f"<p>{escape(about)}</p>\n<pre>{escape(lines)}</pre>"
-    for about, lines in (
-      (task.predict.about, predict_command(task, run.output_dir)),
-      ("From Python:", predict_code(task, run.output_dir, description)),
-    )
-    if lines
+  lines = [
+    help_text.as_installed(task.command or f"python {task.script}.py"),
+    "--do_predict",
+    f"--predict_file={task.predict.file}",
+    f"--output_dir={shlex.quote(folder)}",
   ]
-  return [Section("Predict with this model", "\n".join(blocks))]
-
-
-def predict_command(task: TaskRecord, folder: str) -> str:
-  """The command that predicts with a model, over several lines."""
-  return " \\\n  ".join(
-    [
-      help_text.as_installed(task.command or f"python {task.script}.py"),
-      "--do_predict",
-      f"--predict_file={task.predict.file}",
-      f"--output_dir={shlex.quote(folder)}",
-    ]
-  )
-
-
-def predict_code(
-  task: TaskRecord, folder: str, description: Mapping[str, Any]
-) -> str:
-  """Python lines that predict with a model; empty without a `Predictor`."""
-  if not task.predict.method:
-    return ""
-  examples = task.predict.examples(description)
-  return (
-    f"{'from bert ' if PREFIX else ''}import {task.script}\n\n"
-    f"with {task.script}.Predictor({folder!r}) as predictor:\n"
-    f"  print(predictor.{task.predict.method}({examples!r}))"
-  )
+  command = escape(" \\\n  ".join(lines))
+  content = f"<p>{escape(task.predict.about)}</p>\n<pre>{command}</pre>"
+  return [Section("Predict with this model", content)]
 
 
 def _settings(run: Run) -> Section:

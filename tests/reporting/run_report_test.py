@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 import types
 
 import pytest
@@ -9,6 +10,7 @@ import run_folders
 from event_files_test import write_events
 from html_pages import Page, rows_of
 
+from bertlib.checkpoints import records
 from bertlib.checkpoints.task_record import TaskRecord
 from bertlib.cli import option
 from bertlib.data.model_inputs import Lengths
@@ -231,6 +233,20 @@ def test_lengths_are_those_before_truncation(make_run, lengths, expected):
 def test_equal_runs_have_equal_reports(make_run):
   found = run_report.Findings({"eval_accuracy": 0.75})
   assert report(make_run(), found) == report(make_run(), found)
+
+
+@pytest.mark.parametrize("script", ["run_classifier", "run_pretraining"])
+def test_the_command_to_predict_needs_the_folder_and_its_input(script):
+  folder = "a model's folder; $HOME"
+  ((_, shown),) = run_report.predict_command(records.find(script), folder)
+  (command,) = Page(shown).texts("pre")
+  # A shell joins the lines, unlike `shlex`.
+  start, *flags = shlex.split(command.replace("\\\n", " "))[1:]
+  assert start == f"{script}.py"
+  named = {flag.partition("=")[0] for flag in flags}
+  assert named == {"--do_predict", "--predict_file", "--output_dir"}
+  assert f"--output_dir={folder}" in flags
+  assert run_report.predict_command(TaskRecord("a_script"), folder) == []
 
 
 @pytest.mark.parametrize(
