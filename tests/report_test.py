@@ -23,7 +23,11 @@ def folders(tmp_path):
 
 def test_it_prints_tables_and_writes_a_page(folders, tmp_path):
   page = tmp_path / "page.html"
-  done = commands.succeed("report.py", *folders, f"--output_file={page}")
+  data = {"train_file": "a" * 64, "dev_file": "f" * 64}
+  run_folders.write_run(tmp_path / "other", data=data)
+  done = commands.succeed(
+    "report.py", "a", "b", "other", f"--output_file={page}", cwd=tmp_path
+  )
   title, *lines = done.stdout.splitlines()
   assert title == "Runs:"
   head, first, second = map(str.split, lines[:3])
@@ -31,9 +35,10 @@ def test_it_prints_tables_and_writes_a_page(folders, tmp_path):
   duration = ["1", "h", "00", "min", "05", "s"]
   assert first == ["a", "0.5000", "9", *duration]
   assert second == ["b", "0.7500*", "9", *duration]
-  assert lines[4] == "Differences from a:"
-  assert lines[6].split() == ["b", "accuracy", "+0.2500"]
-  assert "Comparison of 2 runs" in page.read_text(encoding="utf-8")
+  assert lines[5] == "Differences from a:"
+  assert lines[7].split() == ["b", "accuracy", "+0.2500"]
+  assert "with other dev data than a: other" in done.stderr
+  assert "Comparison of 3 runs" in page.read_text(encoding="utf-8")
 
 
 def test_an_existing_page_is_replaced_only_with_overwrite(folders, tmp_path):
@@ -49,14 +54,6 @@ def test_an_existing_page_is_replaced_only_with_overwrite(folders, tmp_path):
 def test_without_arguments_folders_are_asked_for(tmp_path):
   last = commands.fail("report.py", cwd=tmp_path)
   assert "name the output folders" in last
-
-
-def test_a_warning_names_runs_on_other_data(folders, tmp_path):
-  other = {"train_file": "a" * 64, "dev_file": "f" * 64}
-  folder = run_folders.write_run(tmp_path / "other", data=other)
-  page = f"--output_file={tmp_path}/page.html"
-  done = commands.succeed("report.py", folders[0], folder, page)
-  assert "with other dev data than a: other" in done.stderr
 
 
 @pytest.mark.process

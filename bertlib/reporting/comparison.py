@@ -50,7 +50,7 @@ def tables(
       "Mean ± sample standard deviation over runs that differ in --seed.",
     ),
     Table(
-      f"Differences from {runs[0].name}",
+      f"Differences from {runs[0].folder}",
       difference_rows(differences, metrics),
       about_tests,
     ),
@@ -96,7 +96,7 @@ def best_runs(runs: Sequence[RecordedRun]) -> dict[str, set[str]]:
   found = {}
   for metric in metric_names(comparable):
     values = {
-      r.name: r.metrics[metric] for r in comparable if metric in r.metrics
+      r.folder: r.metrics[metric] for r in comparable if metric in r.metrics
     }
     if len(set(values.values())) < 2 or _NOT_RANKED.search(metric):
       continue
@@ -114,10 +114,10 @@ def warnings(runs: Sequence[RecordedRun]) -> list[str]:
     ("with other dev data than", lambda run: run.dev_data),
   ):
     expected = value_of(first)
-    differ = [r.name for r in others if value_of(r) not in (None, expected)]
+    differ = [r.folder for r in others if value_of(r) not in (None, expected)]
     if differ and expected is not None:
       found.append(
-        f"Metrics are not compared for runs {what} {first.name}:"
+        f"Metrics are not compared for runs {what} {first.folder}:"
         f" {english_list(differ)}."
       )
   return found
@@ -131,22 +131,8 @@ def differing(
   found = {}
   for name in sorted({name for run in runs for name in run.flags}):
     values = [run.flags.get(name) for run in runs]
-    # A flag that one run lacks, being of another script or an older version,
-    # differs only if it was given to the others. Paths of equal files do not
-    # differ.
-    known = [value for value in values if value is not None]
-    is_given = any(
-      name in run.given and run.flags.get(name) is not None for run in runs
-    )
-    hashes = {run.hash_of_flag(name) for run in runs}
-    if (
-      name not in (*_IGNORED_FLAGS, *without)
-      and (len(hashes) > 1 or None in hashes)
-      and (
-        any(value != known[0] for value in known)
-        or (is_given and len(known) < len(values))
-      )
-    ):
+    is_ignored = name in (*_IGNORED_FLAGS, *without)
+    if not is_ignored and any(value != values[0] for value in values):
       found[name] = values
   return found
 
@@ -188,10 +174,10 @@ def run_rows(
   best = best_runs(runs)
   rows = [
     {
-      "run": run.name,
+      "run": run.folder,
       **{
         name: _text(run.metrics.get(name))
-        + "*" * (run.name in best.get(name, ()))
+        + "*" * (run.folder in best.get(name, ()))
         for name in metrics
       },
       "steps": _text(run.num_steps),
@@ -227,7 +213,7 @@ def seed_rows(
     if len(set(seeds)) < 2:
       continue
     row = {
-      "runs": ", ".join(run.name for run in group),
+      "runs": ", ".join(run.folder for run in group),
       "seeds": ", ".join(seeds),
     }
     for name in metrics:
@@ -242,7 +228,7 @@ def seed_rows(
 class Difference(NamedTuple):
   """Differences of the metrics of a run from those of the first one."""
 
-  run: str  # its name
+  run: str  # its folder
   # Difference of each metric, and its interval if there is one.
   metrics: Mapping[str, tuple[float, Interval | None]]
   test: PairedTest | None
@@ -265,7 +251,7 @@ def find_differences(runs: Sequence[RecordedRun]) -> list[Difference]:
       name: (run.metrics[name] - first.metrics[name], intervals.get(name))
       for name in names
     }
-    found.append(Difference(run.name, metrics, test))
+    found.append(Difference(run.folder, metrics, test))
   return found
 
 
@@ -324,7 +310,7 @@ def setting_rows(runs: Sequence[RecordedRun]) -> list[dict[str, str]]:
       "setting": name,
       **{
         # As one types it.
-        run.name: f"{value:g}" if isinstance(value, float) else _text(value)
+        run.folder: f"{value:g}" if isinstance(value, float) else _text(value)
         for run, value in zip(known, values)
       },
     }
@@ -340,9 +326,9 @@ def _curves(runs: Sequence[RecordedRun]) -> list[Section]:
   panels: dict[str, dict[str, Points]] = {}
   for run in runs:
     loss = event_files.read_scalars(run.folder).get("loss", [])
-    panels.setdefault("training loss", {})[run.name] = loss
+    panels.setdefault("training loss", {})[run.folder] = loss
     for metric in dict.fromkeys(["loss", run.primary_metric]):
-      panels.setdefault(f"dev {metric}", {})[run.name] = [
+      panels.setdefault(f"dev {metric}", {})[run.folder] = [
         (row["step"], row[metric]) for row in run.dev_scores if metric in row
       ]
   pictures = [

@@ -28,26 +28,11 @@ FILES = (
   "checkpoint",
 )
 
-# Flags of an evaluation that change its metrics. Precision counts even if it is
-# not given, since evaluation need not have that of the training.
-_OF_METRICS = {
-  "int8_skip_layers",
-  "max_seq_length",
-  "max_eval_steps",
-  "doc_stride",
-  "max_query_length",
-  "max_answer_length",
-  "n_best_size",
-  "null_score_diff_threshold",
-}
-
 
 @dataclasses.dataclass(frozen=True)
 class RecordedRun:
   """A run, as the files in its folder describe it."""
 
-  # Unique among the runs of a comparison.
-  name: str
   folder: str  # its --output_dir
   # One that says nothing if the task is not known.
   task: TaskRecord
@@ -72,27 +57,7 @@ class RecordedRun:
   @functools.cached_property
   def flags(self) -> dict[str, Any]:
     """Values of the flags; for "auto", the value that was chosen."""
-    values = _flags(self.receipt)
-    if not self.is_evaluated_later:
-      return values
-    # The metrics are of the later value: the text has both.
-    later = _flags(self.evaluation)
-    changed = {
-      name: f"{values[name]}, evaluated with {later[name]}"
-      for name in {"precision", *(_given(self.evaluation) & _OF_METRICS)}
-      if name in values and name in later and values[name] != later[name]
-    }
-    return {**values, **changed}
-
-  @property
-  def given(self) -> set[str]:
-    """Names of the flags on the command line."""
-    return _given(self.receipt)
-
-  @property
-  def is_evaluated_later(self) -> bool:
-    """True if the metrics are of a later command than the training."""
-    return self.evaluation is not self.receipt
+    return {**self.receipt.get("flags", {}), **rerun.chosen(self.receipt)}
 
   @property
   def best_step(self) -> int | None:
@@ -114,7 +79,8 @@ class RecordedRun:
       return "no run.json" if self.metrics else "not started"
     if self.receipt["results"] is None:
       return "not finished"
-    return "evaluated by a later command" if self.is_evaluated_later else ""
+    is_later = self.evaluation is not self.receipt
+    return "evaluated by a later command" if is_later else ""
 
   @functools.cached_property
   def hashes(self) -> dict[str, str]:
@@ -130,15 +96,6 @@ class RecordedRun:
     evaluates_own = self.task.evaluates_training_data
     use = TRAINING_DATA if evaluates_own else DEV_DATA
     return self.hashes.get(DEV_DATA) or self.hashes.get(use)
-
-  def hash_of_flag(self, flag: str) -> str | None:
-    """Hash of the files that a flag names; None if it names none."""
-    return _combined_hash(
-      file["sha256"]
-      for used in self._inputs().values()
-      for file in used
-      if flag in file["flags"]
-    )
 
   def dev_files(self) -> list[Mapping[str, Any]]:
     """Entries of the dev data in the receipt."""
@@ -181,20 +138,6 @@ class RecordedRun:
     return found
 
 
-def _flags(receipt: Mapping[str, Any]) -> dict[str, Any]:
-  """Values of the flags of a receipt; for "auto", the chosen value."""
-  return {**receipt.get("flags", {}), **rerun.chosen(receipt)}
-
-
-def _given(receipt: Mapping[str, Any]) -> set[str]:
-  """Names of the flags that a receipt's command line has."""
-  names = {
-    argument.partition("=")[0].lstrip("-")
-    for argument in receipt.get("given", ())
-  }
-  return names | {name.removeprefix("no") for name in names}
-
-
 def _combined_hash(hashes: Iterable[str]) -> str | None:
   """Order-independent hash prefix of several files; None for no files."""
   hashes = sorted(hashes)
@@ -210,21 +153,12 @@ def find_runs(
   paths: Sequence[str], find_task: Callable[[str], TaskRecord | None]
 ) -> list[RecordedRun]:
   """Reads the runs in folders; one of `--seeds` gives a run per seed."""
-  folders = [_folder(path) for path in paths]
   runs = []
-  for name, folder in zip(_short_names(folders), folders):
-    seeds = _seeds(folder)
+  for folder in map(_folder, paths):
     runs += [
-      _read_run(
-        f"{name}/seed_{n}", os.path.join(folder, f"seed_{n}"), find_task, True
-      )
-      for n in seeds
-    ] or [_read_run(name, folder, find_task)]
-  found = set()
-  for run in runs:
-    if run.folder in found:
-      raise InputError(f"{run.folder}: is given twice. Name each run once")
-    found.add(run.folder)
+      _read_run(os.path.join(folder, f"seed_{n}"), find_task, True)
+      for n in _seeds(folder)
+    ] or [_read_run(folder, find_task)]
   return runs
 
 
@@ -237,19 +171,6 @@ def _folder(path: str) -> str:
   return path if files.is_remote(path) else os.path.normpath(path)
 
 
-def _short_names(folders: Sequence[str]) -> list[str]:
-  """The shortest ends of the paths that differ from each other."""
-  parts = [
-    (f if files.is_remote(f) else os.path.abspath(f)).rstrip("/").split("/")
-    for f in folders
-  ]
-  for length in range(1, max(map(len, parts))):
-    names = ["/".join(path[-length:]) for path in parts]
-    if len(set(names)) == len(names):
-      return names
-  return [*folders]
-
-
 def _seeds(folder: str) -> list[int]:
   """The seeds of a folder of --seeds; empty for that of a single run."""
   receipt = next(filter(receipt_file.trains, receipt_file.read_all(folder)), {})
@@ -258,7 +179,6 @@ def _seeds(folder: str) -> list[int]:
 
 
 def _read_run(
-  name: str,
   folder: str,
   find_task: Callable[[str], TaskRecord | None],
   may_be_missing: bool = False,
@@ -297,7 +217,6 @@ def _read_run(
     receipt, task, metrics or (rows[-1] if rows else {})
   )
   return RecordedRun(
-    name,
     folder,
     task,
     receipt,

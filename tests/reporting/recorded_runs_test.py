@@ -19,7 +19,7 @@ def test_a_finished_run_is_read(tmp_path):
     step=30,
   )
   (run,) = read(tmp_path / "a")
-  assert (run.name, run.script, run.note) == ("a", "run_classifier.py", "")
+  assert (run.script, run.note) == ("run_classifier.py", "")
   assert list(run.metrics.items()) == [("accuracy", 0.5), ("loss", 0.25)]
   assert (run.num_steps, run.best_step) == (30, 10)
   assert run.duration == datetime.timedelta(hours=1, seconds=5)
@@ -38,21 +38,6 @@ def test_a_receipt_lacks_nothing_of_its_files(tmp_path, key):
   run_folders.write(tmp_path / "a", receipt)
   with pytest.raises(InputError, match=rf"has no files\[0\]\.{key}"):
     read(tmp_path / "a")
-
-
-@pytest.mark.parametrize(
-  ("folders", "names"),
-  [
-    (["x/a", "x/b"], ["a", "b"]),
-    (["x/a", "y/a"], ["x/a", "y/a"]),
-    (["x/a", "x/y/a"], ["x/a", "y/a"]),
-  ],
-)
-def test_names_are_the_shortest_that_differ(tmp_path, folders, names):
-  for folder in folders:
-    run_folders.write_run(tmp_path / folder)
-  runs = read(*(tmp_path / folder for folder in folders))
-  assert [run.name for run in runs] == names
 
 
 def test_an_unfinished_run_has_a_note_and_no_metrics(tmp_path):
@@ -74,15 +59,10 @@ def test_metrics_without_a_receipt_are_read(tmp_path):
 
 
 def test_a_later_evaluation_gives_metrics_and_the_training_flags(tmp_path):
-  lengths = {"max_seq_length": 128, "doc_stride": 64}
-  training = run_folders.receipt(
-    tmp_path / "a", flags={"precision": "float32", **lengths}, results={}
-  )
-  other = {"precision": "int8", "max_seq_length": 64, "doc_stride": 32}
+  training = run_folders.receipt(tmp_path / "a", results={})
   evaluation = run_folders.receipt(
     tmp_path / "a",
-    flags={"do_train": False, "learning_rate": 9.0, **other},
-    given=["do_train", "learning_rate", "max_seq_length"],
+    flags={"do_train": False, "learning_rate": 9.0},
     data={"dev_file": "d" * 64},
     results={"eval_accuracy": 0.7},
   )
@@ -91,9 +71,6 @@ def test_a_later_evaluation_gives_metrics_and_the_training_flags(tmp_path):
   assert run.note == "evaluated by a later command"
   assert run.metrics == {"accuracy": 0.7}
   assert run.hashes == {"training data": "a" * 8, "dev data": "d" * 8}
-  assert run.flags["precision"] == "float32, evaluated with int8"
-  assert run.flags["max_seq_length"] == "128, evaluated with 64"
-  assert run.flags["doc_stride"] == 64  # a default of the evaluation
   assert run.flags["learning_rate"] == 1e-4
   assert run.flags["do_train"] is True
 
@@ -111,15 +88,9 @@ def test_a_folder_of_seeds_stands_for_their_runs(tmp_path):
   for seed in (5, 6):
     run_folders.write_run(tmp_path / "s" / f"seed_{seed}", flags={"seed": seed})
   runs = read(tmp_path / "s")
-  assert [run.name for run in runs] == ["s/seed_5", "s/seed_6", "s/seed_7"]
+  seeds = [str(tmp_path / "s" / f"seed_{seed}") for seed in (5, 6, 7)]
+  assert [run.folder for run in runs] == seeds
   assert [run.note for run in runs] == ["", "", "not started"]
-
-
-def test_a_run_of_a_folder_of_seeds_is_not_given_again(tmp_path):
-  run_folders.write_run(tmp_path / "s", flags={"seeds": 2, "seed": 5})
-  run_folders.write_run(tmp_path / "s" / "seed_5")
-  with pytest.raises(InputError, match="seed_5: is given twice"):
-    read(tmp_path / "s", tmp_path / "s" / "seed_5")
 
 
 @pytest.mark.parametrize(
