@@ -5,7 +5,6 @@ import dataclasses
 import gzip
 import json
 import os
-import subprocess
 import sys
 
 import commands
@@ -138,11 +137,6 @@ def test_learned_pieces_equal_the_naive_algorithm(
     assert learned == expected
 
 
-def test_large_counts_reach_the_library_unchanged():
-  words = {"ab": 1999, "cd": 2001, "ef": 2000}
-  assert create_vocab.learn_vocab(words, 19)[-2:] == ["cd", "ef"]
-
-
 @given(TEXT, st.booleans())
 def test_every_entry_can_occur_in_text(text, lower_case):
   tokenizer = tokenization.BasicTokenizer(lower_case)
@@ -263,12 +257,6 @@ def test_command_warns_if_there_are_fewer_pieces(tmp_path):
   entries = read_lines(tmp_path / "vocab.txt")
   assert entries[5:] == ["a", "b", "##a", "##b", "ab"]
   assert "vocab_size must be 10, not 30522" in done.stderr
-
-
-@pytest.mark.process
-def test_learning_does_not_need_tensorflow():
-  program = "import create_vocab, sys; sys.exit('tensorflow' in sys.modules)"
-  subprocess.run([sys.executable, "-c", program], cwd=commands.ROOT, check=True)
 
 
 def test_missing_extra_is_named(monkeypatch):

@@ -158,46 +158,6 @@ def test_saved_model_and_checkpoint_hold_the_model_that_was_scored(
   assert accuracy(output) == pytest.approx(right, abs=0.005)
 
 
-def call(model, rows, is_training):
-  function = tf.function(model.logits, autograph=False)
-  return function(rows, is_training).numpy()
-
-
-@pytest.mark.graph
-def test_dropout_is_all_that_training_changes(bert_dir, config):
-  model = custom_loop_tf2.Classifier(config, str(bert_dir / "bert_model.ckpt"))
-  rows = some_rows(config)
-  predicted = call(model, rows, False)
-  assert np.abs(call(model, rows, True) - predicted).max() > 1e-3
-  model.config = modeling.BertConfig.from_dict(
-    config.to_dict()
-    | {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-  )
-  np.testing.assert_allclose(call(model, rows, True), predicted, atol=1e-6)
-
-
-@pytest.mark.graph
-def test_gradients_reach_all_variables(bert_dir, config):
-  model = custom_loop_tf2.Classifier(config, str(bert_dir / "bert_model.ckpt"))
-
-  @tf.function(autograph=False)
-  def gradients():
-    with tf.GradientTape() as tape:
-      logits = model.logits(some_rows(config), is_training=True)
-      loss = tf.reduce_mean(modeling.cross_entropy(logits, [0, 1])[0])
-    found = tape.gradient(loss, model.trainable_variables)
-    return [tf.norm(tf.convert_to_tensor(gradient)) for gradient in found]
-
-  # A key bias shifts all attention scores of a query equally: no gradient.
-  without = [
-    variable.name
-    for variable, norm in zip(model.trainable_variables, gradients())
-    if norm < 1e-6
-  ]
-  assert all("key/bias" in name for name in without), without
-  assert len(model.trainable_variables) == 5 + 16 + 2 + 2
-
-
 # A task in one file
 
 

@@ -215,11 +215,8 @@ def find_tpu(flags: DeviceSettings, files: Mapping[str, str | None]):
 
 def _is_local(named: str) -> bool:
   """True if a TPU, by name or address, is in this machine."""
-  hosts = ("localhost", "127.0.0.1", "::1")
-  try:
-    return named == "local" or urlsplit(named).hostname in hosts
-  except ValueError:  # an address such as grpc://[::1
-    return False
+  hosts = r"(localhost|127\.0\.0\.1|\[::1\])"
+  return named == "local" or bool(re.match(rf"\w+://{hosts}(:|$)", named))
 
 
 def _check_answers(address: str) -> None:

@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bertlib.cli.errors import english_list
-from bertlib.reporting import event_files, html_report, statistics
-from bertlib.reporting.html_report import Points, Section
+from bertlib.reporting import html_report, statistics
 from bertlib.reporting.recorded_runs import RecordedRun
 from bertlib.reporting.statistics import Comparison, Interval, PairedTest
 from bertlib.training import dev_scores
@@ -62,14 +61,13 @@ def tables(
 def write_page(
   path: str, runs: Sequence[RecordedRun], differences: Sequence[Difference]
 ) -> None:
-  """Writes the HTML page, with curves."""
+  """Writes the HTML page."""
   html_report.write_page(
     path,
     f"Comparison of {len(runs)} runs",
     [
       *map(html_report.warning, warnings(runs)),
       *(html_report.table(*table) for table in tables(runs, differences)),
-      *_curves(runs),
     ],
   )
 
@@ -79,8 +77,10 @@ def write_page(
 
 def is_comparable(run: RecordedRun, other: RecordedRun) -> bool:
   """False if script or dev data of two runs are known to differ."""
-  pairs = ((run.script, other.script), (run.dev_data, other.dev_data))
-  return all(a is None or b is None or a == b for a, b in pairs)
+  is_same_data = None in (run.dev_data, other.dev_data) or (
+    run.dev_data == other.dev_data
+  )
+  return run.script == other.script and is_same_data
 
 
 def metric_names(runs: Iterable[RecordedRun]) -> list[str]:
@@ -127,7 +127,6 @@ def differing(
   runs: Sequence[RecordedRun], without: Iterable[str] = ()
 ) -> dict[str, list[Any]]:
   """Flags whose values differ, with the value of each run."""
-  runs = [run for run in runs if run.receipt]
   found = {}
   for name in sorted({name for run in runs for name in run.flags}):
     values = [run.flags.get(name) for run in runs]
@@ -144,8 +143,7 @@ def group_by_settings(runs: Iterable[RecordedRun]) -> list[list[RecordedRun]]:
     for group in groups:
       first = group[0]
       if (
-        run.receipt
-        and run.script == first.script
+        run.script == first.script
         and run.hashes == first.hashes
         and not differing([first, run], without=["seed"])
       ):
@@ -287,8 +285,7 @@ def difference_rows(
 
 def setting_rows(runs: Sequence[RecordedRun]) -> list[dict[str, str]]:
   """Flags, inputs, versions and device that differ, with a column per run."""
-  known = [run for run in runs if run.receipt]
-  found = {f"--{name}": values for name, values in differing(known).items()}
+  found = {f"--{name}": values for name, values in differing(runs).items()}
   others = [
     {
       "script": run.script,
@@ -299,7 +296,7 @@ def setting_rows(runs: Sequence[RecordedRun]) -> list[dict[str, str]]:
       "device": ", ".join(run.receipt["device"].get("gpus") or [])
       or run.receipt["device"].get("cpu"),
     }
-    for run in known
+    for run in runs
   ]
   for name in dict.fromkeys(name for values in others for name in values):
     values = [of_run.get(name) or None for of_run in others]
@@ -311,31 +308,8 @@ def setting_rows(runs: Sequence[RecordedRun]) -> list[dict[str, str]]:
       **{
         # As one types it.
         run.folder: f"{value:g}" if isinstance(value, float) else _text(value)
-        for run, value in zip(known, values)
+        for run, value in zip(runs, values)
       },
     }
     for name, values in found.items()
   ]
-
-
-# Curves
-
-
-def _curves(runs: Sequence[RecordedRun]) -> list[Section]:
-  """Pictures with a line per run: losses and primary metrics."""
-  panels: dict[str, dict[str, Points]] = {}
-  for run in runs:
-    loss = event_files.read_scalars(run.folder).get("loss", [])
-    panels.setdefault("training loss", {})[run.folder] = loss
-    for metric in dict.fromkeys(["loss", run.primary_metric]):
-      panels.setdefault(f"dev {metric}", {})[run.folder] = [
-        (row["step"], row[metric]) for row in run.dev_scores if metric in row
-      ]
-  pictures = [
-    html_report.curves(
-      title, {n: points for n, points in lines.items() if points}
-    )
-    for title, lines in panels.items()
-    if any(len(points) > 1 for points in lines.values())
-  ]
-  return [html_report.panels("Curves", pictures)] if pictures else []

@@ -19,7 +19,7 @@ from bertlib.io.receipt_file import DEV_DATA, TRAINING_DATA
 from bertlib.io.result_files import DevPrediction
 from bertlib.training import dev_scores
 
-# Files of a run that are read.
+# Files of a run that a comparison may not replace.
 FILES = (
   receipt_file.NAME,
   "eval_results.txt",
@@ -36,23 +36,20 @@ class RecordedRun:
   folder: str  # its --output_dir
   # One that says nothing if the task is not known.
   task: TaskRecord
-  # Of the training, or else the last one; empty without any.
-  receipt: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  receipt: Mapping[str, Any]  # of the training, or else the last one
   # Receipt with the metrics, of the training or of a later evaluation in the
-  # same folder; empty without any.
-  evaluation: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-  # On the dev set, by plain name.
-  metrics: Mapping[str, float] = dataclasses.field(default_factory=dict)
-  primary_metric: str | None = None
+  # same folder.
+  evaluation: Mapping[str, Any]
+  metrics: Mapping[str, float]  # on the dev set, by plain name
+  primary_metric: str | None
   # Rows of `dev_scores.jsonl`: step and metrics during training.
-  dev_scores: Sequence[Mapping[str, Any]] = ()
-  # Steps of the training; None if they are not known.
-  num_steps: int | None = None
+  dev_scores: Sequence[Mapping[str, Any]]
+  num_steps: int | None  # of the training; None if they are not known
 
   @property
-  def script(self) -> str | None:
-    """File name of the script; None without a receipt."""
-    return self.receipt.get("script")
+  def script(self) -> str:
+    """File name of the script."""
+    return self.receipt["script"]
 
   @functools.cached_property
   def flags(self) -> dict[str, Any]:
@@ -75,8 +72,6 @@ class RecordedRun:
   @property
   def note(self) -> str:
     """Remark on an unusual run; "" for none."""
-    if not self.receipt:
-      return "no run.json" if self.metrics else "not started"
     if self.receipt["results"] is None:
       return "not finished"
     is_later = self.evaluation is not self.receipt
@@ -105,9 +100,7 @@ class RecordedRun:
   def dev_predictions(self) -> list[DevPrediction]:
     """Predictions that the metrics are of; empty if they are not known."""
     path = os.path.join(self.folder, "eval_predictions.jsonl")
-    if not (self.script and files.exists(path)):
-      return []
-    return result_files.read_dev_predictions(path)
+    return result_files.read_dev_predictions(path) if files.exists(path) else []
 
   def shared_predictions(
     self, other: RecordedRun
@@ -131,7 +124,7 @@ class RecordedRun:
     """Entries of files in the receipts by their use."""
     found: dict[str, list[Mapping[str, Any]]] = {}
     for is_dev, receipt in ((False, self.receipt), (True, self.evaluation)):
-      for file in receipt.get("files", ()):
+      for file in receipt["files"]:
         use = receipt_file.use_of(file, receipt, self.task.uses)
         if use and is_dev == (use == DEV_DATA):
           found.setdefault(use, []).append(file)
@@ -155,10 +148,12 @@ def find_runs(
   """Reads the runs in folders; one of `--seeds` gives a run per seed."""
   runs = []
   for folder in map(_folder, paths):
-    runs += [
-      _read_run(os.path.join(folder, f"seed_{n}"), find_task, True)
-      for n in _seeds(folder)
-    ] or [_read_run(folder, find_task)]
+    seeds = _seed_folders(folder) or [folder]
+    runs += [_read_run(of_run, find_task) for of_run in seeds]
+  folders = [run.folder for run in runs]
+  for folder in folders:
+    if folders.count(folder) > 1:
+      raise InputError(f"{folder}: is given twice. Name each run once")
   return runs
 
 
@@ -171,43 +166,45 @@ def _folder(path: str) -> str:
   return path if files.is_remote(path) else os.path.normpath(path)
 
 
-def _seeds(folder: str) -> list[int]:
-  """The seeds of a folder of --seeds; empty for that of a single run."""
+def _seed_folders(folder: str) -> list[str]:
+  """Folders of the runs of --seeds that have begun; empty for a single run."""
   receipt = next(filter(receipt_file.trains, receipt_file.read_all(folder)), {})
   flags = receipt.get("flags", {})
-  return [flags["seed"] + index for index in range(flags.get("seeds") or 0)]
+  folders = [
+    os.path.join(folder, f"seed_{flags['seed'] + index}")
+    for index in range(flags.get("seeds") or 0)
+  ]
+  return [
+    path
+    for path in folders
+    if files.exists(os.path.join(path, receipt_file.NAME))
+  ]
 
 
 def _read_run(
-  folder: str,
-  find_task: Callable[[str], TaskRecord | None],
-  may_be_missing: bool = False,
+  folder: str, find_task: Callable[[str], TaskRecord | None]
 ) -> RecordedRun:
-  """Reads a run's folder, which has receipt or metrics or `may_be_missing`."""
+  """Reads the folder of a run."""
   found = []  # of the training, and of evaluations after it
   for receipt in receipt_file.read_all(folder):
     found.append(receipt)
     if receipt_file.trains(receipt):
       break
-  evaluation = next((r for r in found if r["results"]), {})
-  results = evaluation.get("results", {})
-  results_file = os.path.join(folder, "eval_results.txt")
   if not found:
-    if files.exists(results_file):
-      results = result_files.read_results(results_file)
-    elif not may_be_missing:
-      raise InputError(
-        f"{folder}: is not the folder of a run, since it has neither run.json"
-        " nor eval_results.txt. Name the --output_dir of a run"
-      )
-  receipt = next(filter(receipt_file.trains, found), found[0] if found else {})
+    raise InputError(
+      f"{folder}: is not the folder of a run, since it has no run.json. Name"
+      " the --output_dir of a run"
+    )
+  receipt = next(filter(receipt_file.trains, found), found[0])
+  evaluation = next((r for r in found if r["results"]), receipt)
+  results = evaluation["results"] or {}
   numbers = {
     name: value
     for name, value in json_files.with_nan(results).items()
     if type(value) in (int, float)
   }
   metrics = dev_scores.plain_scores(numbers)
-  script = receipt.get("script", "").removesuffix(".py")
+  script = receipt["script"].removesuffix(".py")
   task = find_task(script) or TaskRecord(script)
   scores_file = os.path.join(folder, dev_scores.SCORES_FILE)
   rows = []
@@ -220,7 +217,7 @@ def _read_run(
     folder,
     task,
     receipt,
-    evaluation=evaluation or receipt,
+    evaluation,
     metrics={
       n: metrics[n] for n in sorted(metrics, key=lambda n: n != primary)
     },

@@ -1,27 +1,33 @@
-"""Writes the report of a training run (report.html)."""
+"""A training command around its task: lock, receipt, and report.html."""
 
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
+import functools
 import os
 import shlex
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Callable, TypeVar
 
 import numpy as np
 from absl import logging
 
+from bertlib.checkpoints import finding
 from bertlib.checkpoints.task_record import TaskRecord
 from bertlib.cli import help_text, option
 from bertlib.cli.errors import some_of
 from bertlib.data import model_inputs
+from bertlib.hardware import devices
 from bertlib.io import receipt_file, result_files
-from bertlib.reporting import event_files, html_report
+from bertlib.reporting import event_files, html_report, receipts
 from bertlib.reporting.html_report import Section, escape, format_value
 from bertlib.reporting.statistics import Estimates, Interval
-from bertlib.training import dev_scores, model_selection, multi_run
+from bertlib.training import dev_scores, lifecycle, model_selection, multi_run
 from bertlib.training.task import Run
+
+_Result = TypeVar("_Result")
 
 # Versions shown, by their names in the receipt.
 _VERSIONS = {
@@ -47,6 +53,46 @@ class Findings:
   estimates: Estimates = dataclasses.field(default_factory=Estimates)
 
 
+@dataclasses.dataclass
+class Outcome:
+  """Results of a run, for its receipt and its report."""
+
+  run: Run
+  checkpoint: str | None = None  # to use; None for that of --init_checkpoint
+  found: Findings = dataclasses.field(default_factory=Findings)
+  lengths: model_inputs.Lengths | None = None  # of the training data
+  num_examples: Mapping[str, int] = dataclasses.field(default_factory=dict)
+
+  def with_checkpoint(self, use: Callable[..., _Result], *args) -> _Result:
+    """Calls `use`, the checkpoint last; again if a training has removed it."""
+    self.checkpoint, result = finding.with_checkpoint(
+      self.run.output_dir, self.checkpoint, functools.partial(use, *args)
+    )
+    return result
+
+
+@contextlib.contextmanager
+def started(
+  receipt: receipts.Receipt,
+  run: Run,
+  data_files: Iterable[str],  # that were read
+) -> Iterator[Outcome]:
+  """Holds the lock of --output_dir; records what its block makes of the run."""
+  settings = run.settings
+  with lifecycle.lock_output_dir(run):
+    receipt.start(settings, data_files, run.devices.choices, run.is_chief)
+    devices.log_devices(run.devices)
+    if settings.run.do_train:
+      lifecycle.write_model_files(run)
+    outcome = Outcome(run)
+    yield outcome
+    if not run.is_chief:
+      return
+    receipt.finish(outcome.found.results, outcome.checkpoint)
+    if settings.run.do_train:
+      write_report(run, outcome.found, outcome.lengths, outcome.num_examples)
+
+
 def write_report(
   run: Run,
   found: Findings,
@@ -58,7 +104,7 @@ def write_report(
   scores = dev_scores.plain_scores(found.results)
   # `Receipt.finish` has been called: it has device, versions, date and
   # duration.
-  receipt = next(receipt_file.read_all(run.output_dir), {})
+  receipt = next(receipt_file.read_all(run.output_dir))
   sections = [*found.warnings]
   if seeds:
     sections.append(_seeds(seeds))
@@ -92,10 +138,9 @@ def write_report(
 
 def _subtitle(run: Run, receipt: Mapping[str, Any]) -> str:
   """Script, task and date."""
-  script = receipt.get("script", f"{run.task.name}.py")
   task = run.task.description.get("task")
-  date = receipt.get("started", "")[:10]
-  return " · ".join(filter(None, [script, task, date]))
+  date = receipt["started"][:10]
+  return " · ".join(filter(None, [receipt["script"], task, date]))
 
 
 def _headline(
@@ -156,21 +201,19 @@ def _details(
 ) -> dict[str, str]:
   """Date, duration, device, precision, seeds and versions, by name."""
   settings = run.settings
-  details = {}
-  if receipt:
-    details["started"] = receipt["started"].replace("T", " ")
-    duration = receipt_file.duration(receipt)
-    if duration is not None:
-      seconds = duration.total_seconds()
-      details["duration"] = html_report.format_duration(seconds)
-    device = _describe_device(receipt["device"])
-    details["device"] = "TPU" if run.on_tpu else device
+  details = {"started": receipt["started"].replace("T", " ")}
+  duration = receipt_file.duration(receipt)
+  if duration is not None:
+    seconds = duration.total_seconds()
+    details["duration"] = html_report.format_duration(seconds)
+  device = _describe_device(receipt["device"])
+  details["device"] = "TPU" if run.on_tpu else device
   details["precision"] = run.devices.precision
   numbers = run.seeds or [settings.run.seed]
   name = "seed" if len(numbers) == 1 else "seeds"
   details[name] = ", ".join(map(str, numbers))
   details |= {name: f"{n:,}" for name, n in num_examples.items() if n}
-  versions = receipt.get("versions", {})
+  versions = receipt["versions"]
   for key, name in _VERSIONS.items():
     if versions.get(key):
       details[name] = versions[key][:12]  # of a commit

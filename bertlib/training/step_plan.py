@@ -64,7 +64,12 @@ def plan_training(
     settings, devices, compute, config, batch_size, shape
   )
   if batch_size % num_micro_batches:
-    raise InputError(_cannot_divide(settings, devices, num_micro_batches))
+    num_parts = settings.run.train_batch_size // batch_size
+    shared_by = f" shared by {num_parts} replicas" if num_parts > 1 else ""
+    raise InputError(
+      f"--gradient_accumulation_steps={num_micro_batches} does not divide"
+      f" --train_batch_size={settings.run.train_batch_size}{shared_by}"
+    )
   on_cpu = settings.compute.optimizer_on_cpu
   has_fast_update = compute.jit_compile and not on_cpu
   has_copies = (
@@ -108,21 +113,6 @@ def _check_flags(
       f"--freeze_layers={settings.optimizer.freeze_layers}: the model has"
       f" {config.num_hidden_layers} layers"
     )
-
-
-def _cannot_divide(
-  settings: TrainingSettings, devices: Devices, num_micro_batches: int
-) -> str:
-  """Message about micro-batches that do not divide a batch evenly."""
-  shared_by = ""
-  if devices.on_tpu:
-    shared_by = f" shared by {devices.flags.num_tpu_cores} TPU cores"
-  elif devices.replicas:
-    shared_by = f" shared by {devices.replicas.count} replicas"
-  return (
-    f"--gradient_accumulation_steps={num_micro_batches} does not divide"
-    f" --train_batch_size={settings.run.train_batch_size}{shared_by}"
-  )
 
 
 def plan_memory(

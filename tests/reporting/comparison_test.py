@@ -7,7 +7,6 @@ import statistics
 
 import pytest
 import run_folders
-from event_files_test import write_events
 from html_pages import Page
 
 from bertlib.reporting import comparison
@@ -80,16 +79,6 @@ def test_runs_that_cannot_be_compared_are_named(change, warning):
   assert found.endswith(warning)
   assert comparison.best_runs(runs) == {"accuracy": {"c"}}
   assert [*difference_rows(runs)] == [("c", "accuracy")]
-
-
-def test_a_run_without_receipt_is_compared():
-  path = pathlib.Path("old", "eval_results.txt")
-  path.parent.mkdir()
-  path.write_text("eval_accuracy = 0.4\n")
-  (run,) = runs_of(a=results(accuracy=0.5))
-  runs = [run, *run_folders.read("old")]
-  assert comparison.warnings(runs) == []
-  assert difference_rows(runs) == {("old", "accuracy"): ("-0.1000", "", "")}
 
 
 def test_the_table_begins_with_primary_metrics():
@@ -282,24 +271,19 @@ def test_predictions_of_other_examples_are_not_compared(gold):
 # The page
 
 
-def test_the_page_has_tables_and_a_line_per_run():
+def test_the_page_has_tables_and_warnings():
   gold, predicted = ["no", "yes"] * 10, [["yes", "no"] * 10, ["no"] * 20]
   for name, labels in zip(("a", "b<i>"), predicted):
     run_folders.write_run(
       pathlib.Path(name),
       **results(macro_f1=0.5),
       flags={"best_metric": "macro_f1"},
-      dev_scores=[{"step": n, "macro_f1": 0.1 * n} for n in (1, 2)],
       **predictions(gold, labels),
     )
-    write_events(name, (1, 1, {"loss": 0.9}), (2, 2, {"loss": 0.8}))
   run_folders.write_run(pathlib.Path("other"), data=OTHER_DEV)
   runs = run_folders.read("a", "b<i>", "other")
   path = pathlib.Path("page.html")
   comparison.write_page(str(path), runs, comparison.find_differences(runs))
   page = Page(path.read_text(encoding="utf-8"))
   titles = ["Warning", "Runs", "Differences from a", "Settings that differ"]
-  assert page.texts("h2") == [*titles, "Curves"]
-  training, dev = (" ".join(t.split()) for t in page.texts("figcaption"))
-  assert training == "training loss ━ a last 0.8000 ━ b<i> last 0.8000"
-  assert dev == "dev macro_f1 ━ a last 0.2000 ━ b<i> last 0.2000"
+  assert page.texts("h2") == titles

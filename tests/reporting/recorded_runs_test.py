@@ -49,15 +49,6 @@ def test_an_unfinished_run_has_a_note_and_no_metrics(tmp_path):
   assert (run.num_steps, run.duration) == (7, None)
 
 
-def test_metrics_without_a_receipt_are_read(tmp_path):
-  (tmp_path / "eval_results.txt").write_text(
-    'eval_f1 = 0.75\nglobal_step = 9\nlabels = ["a"]\n'
-  )
-  (run,) = read(tmp_path)
-  assert (run.note, run.metrics) == ("no run.json", {"f1": 0.75})
-  assert (run.script, run.num_steps, run.dev_data) == (None, 9, None)
-
-
 def test_a_later_evaluation_gives_metrics_and_the_training_flags(tmp_path):
   training = run_folders.receipt(tmp_path / "a", results={})
   evaluation = run_folders.receipt(
@@ -88,9 +79,8 @@ def test_a_folder_of_seeds_stands_for_their_runs(tmp_path):
   for seed in (5, 6):
     run_folders.write_run(tmp_path / "s" / f"seed_{seed}", flags={"seed": seed})
   runs = read(tmp_path / "s")
-  seeds = [str(tmp_path / "s" / f"seed_{seed}") for seed in (5, 6, 7)]
+  seeds = [str(tmp_path / "s" / f"seed_{seed}") for seed in (5, 6)]
   assert [run.folder for run in runs] == seeds
-  assert [run.note for run in runs] == ["", "", "not started"]
 
 
 @pytest.mark.parametrize(

@@ -43,8 +43,7 @@ def make_run(tmp_path):
   """Makes a run; `metrics` are those of its task, the primary one first."""
 
   def make(metrics=("accuracy", "f1", "loss"), seeds=(), receipt=RECEIPT):
-    if receipt:
-      (tmp_path / "run.json").write_text(json.dumps(receipt))
+    (tmp_path / "run.json").write_text(json.dumps(receipt))
     folder = str(tmp_path)
     return types.SimpleNamespace(
       settings=option.make(ClassifierSettings, output_dir=folder, seed=12),
@@ -104,12 +103,6 @@ def test_the_top_says_what_the_run_was_made_with(make_run):
 def test_gpus_are_the_device(make_run, gpus, text):
   receipt = RECEIPT | {"device": {**RECEIPT["device"], "gpus": gpus}}
   assert facts(report(make_run(receipt=receipt)))["device"] == text
-
-
-def test_without_a_receipt_the_settings_are_shown(make_run):
-  page = report(make_run(receipt=None))
-  assert facts(page) == {"precision": "bfloat16", "seed": "12"}
-  assert "own.py · mrpc</p>" in page
 
 
 @pytest.mark.parametrize(
@@ -214,25 +207,11 @@ def test_losses_are_in_one_picture_with_the_best_step(make_run, tmp_path):
         "removed tokens": "4",
       },
     ),
-    (
-      Lengths([], 128, []),
-      {
-        "examples": "0",
-        "limit": "128 tokens",
-        "truncated examples": "0",
-        "removed tokens": "0",
-      },
-    ),
   ],
 )
 def test_lengths_are_those_before_truncation(make_run, lengths, expected):
   page = report(make_run(), lengths=lengths)
   assert facts(page.partition(">Lengths</h2>")[2]) == expected
-
-
-def test_equal_runs_have_equal_reports(make_run):
-  found = run_report.Findings({"eval_accuracy": 0.75})
-  assert report(make_run(), found) == report(make_run(), found)
 
 
 @pytest.mark.parametrize("script", ["run_classifier", "run_pretraining"])
@@ -256,9 +235,7 @@ def test_the_command_to_predict_needs_the_folder_and_its_input(script):
     (["yes"] * 19, None, False),  # may be chance
     (["yes"] * 19 + ["no"], None, False),
     (["yes"] * 3, ["yes", "no", "no"], True),
-    (["yes"] * 3, ["yes"] * 3, False),
     (["yes"] * 3, ["no"] * 3, False),
-    ([], None, False),
     ([], [], False),
   ],
 )

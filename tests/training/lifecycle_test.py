@@ -1,6 +1,5 @@
 """Tests of what the scripts share."""
 
-import contextlib
 import dataclasses
 import json
 import os
@@ -17,7 +16,7 @@ import tiny_model
 import modeling
 from bertlib.checkpoints import finding
 from bertlib.checkpoints.task_record import TaskRecord
-from bertlib.cli import option, terminal
+from bertlib.cli import option
 from bertlib.cli.errors import InputError
 from bertlib.compat import estimator_api
 from bertlib.compute import onednn, precision
@@ -127,13 +126,6 @@ def test_where_nothing_is_trained_there_is_nothing_to_plan(flags):
   assert found == (devices_of(flags).compute(), None)
 
 
-@pytest.mark.parametrize("fastest", ["float32", "bfloat16", "float16"])
-def test_auto_is_the_fastest_format(flags, monkeypatch, fastest):
-  flags.precision = "auto"
-  monkeypatch.setattr(precision, "fastest_dtype", lambda measures: fastest)
-  assert devices_of(flags).compute().dtype == tf.as_dtype(fastest)
-
-
 def test_workers_choose_their_format_without_measuring(flags, monkeypatch):
   flags.precision, flags.distribution = "auto", "multi_worker"
   flags.do_train = True
@@ -170,29 +162,6 @@ def test_auto_is_what_an_earlier_run_recorded(
   assert repeated == (given == "auto")
 
 
-@pytest.mark.parametrize(
-  ("xla", "devices", "jit_compile"),
-  [
-    ("auto", [], True),
-    ("auto", ["a GPU"], True),
-    ("off", ["a GPU"], False),
-    ("off", [], False),
-  ],
-)
-def test_what_is_compiled(flags, monkeypatch, xla, devices, jit_compile):
-  flags.xla = xla
-  monkeypatch.setattr(tf.config, "list_physical_devices", lambda _: devices)
-  how, options = plan(flags)
-  assert how.jit_compile == options.jit_compile == jit_compile
-
-
-@pytest.mark.parametrize("on_tpu", [False, True])
-def test_only_a_tpu_counts_steps_in_a_call_of_its_own(flags, on_tpu):
-  run = settings_of(flags).run
-  config = estimators._training_config(run, on_tpu)
-  assert bool(config["log_step_count_steps"]) == on_tpu
-
-
 def test_a_tpu_gets_static_shapes_and_compiles_by_itself(flags):
   flags.use_tpu, flags.precision, flags.xla = True, "auto", "on"
   assert devices_of(flags).compute() == FastCompute(tf.bfloat16)
@@ -204,7 +173,7 @@ def test_padding_that_counts_is_kept(flags):
 
 def test_micro_batches_divide_the_share_of_a_tpu_core(flags):
   flags.use_tpu, flags.gradient_accumulation_steps = True, 2
-  with pytest.raises(InputError, match="=24 shared by 8 TPU cores"):
+  with pytest.raises(InputError, match="=24 shared by 8 replicas"):
     plan(flags, FastCompute())
 
 
@@ -231,19 +200,6 @@ def test_each_choice_of_an_example_takes_memory(flags):
   assert 4 * found[0] == found[1]
 
 
-def test_replicas_on_the_cpu_share_the_memory(flags):
-  flags.memory_gb, flags.train_batch_size = 12.0, 48
-  found = {}
-  for on_gpu in (False, True):
-    devices = dataclasses.replace(
-      devices_of(flags), replicas=distribution.Replicas(2, on_gpu=on_gpu)
-    )
-    _, found[on_gpu] = step_plan.plan_training(
-      settings_of(flags), devices, FastCompute(), BASE, SHAPE
-    )
-  assert found[False].num_micro_batches > found[True].num_micro_batches
-
-
 @pytest.mark.parametrize(
   ("settings", "expected"),
   [
@@ -261,12 +217,6 @@ def test_weights_are_copied_where_the_compiled_update_writes_the_copies(
     setattr(flags, name, value)
   how, _ = plan(flags, config=BASE)
   assert bool(how.copy_weight) == expected
-
-
-def test_memory_that_suffices_changes_nothing(flags):
-  flags.memory_gb = 1000.0
-  how, options = plan(flags, FastCompute(), LARGE)
-  assert not how.recompute and options.num_micro_batches == 1
 
 
 def test_a_loss_over_the_batch_takes_its_memory_in_each_plan(flags):
@@ -422,19 +372,6 @@ def test_the_time_left_leaves_compilation_out(monkeypatch, log):
     take_step(hook, **values)
   assert "compiled in 900.0 s" in log[1]
   assert log[2].endswith(" examples/s 6.0, 0:00:09 left")
-
-
-def test_predictions_are_followed_from_the_first_row_on(monkeypatch, log):
-  bars = []
-
-  def progress(total, unit, initial):
-    bars.append((total, unit, initial))
-    return contextlib.nullcontext(types.SimpleNamespace(update=bars.append))
-
-  monkeypatch.setattr(terminal, "progress", progress)
-  rows = terminal.follow(iter("abc"), 3, "windows")
-  assert next(rows) == "a" and bars == [(3, "windows", 1)]
-  assert log == ["Compiling the prediction step"]
 
 
 def test_rows_that_fill_the_last_batch_are_left_out(flags, monkeypatch):
