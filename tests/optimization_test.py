@@ -631,17 +631,6 @@ def test_update_runs_on_the_selected_device(is_scaled):
   assert {found[name] for name in found if name.endswith("Sqrt")} == {"0"}
 
 
-def test_weight_without_a_device_is_not_moved_to_host_memory():
-  weight = tf.get_variable("w", initializer=tf.ones([3]))
-  optimizer = optimization.AdamWeightDecayOptimizer(0.1, on_cpu=True)
-  optimizer.device = "/cpu:1"  # stands in for the host, and CPU 0 for a GPU
-  update = optimizer.apply_gradients([(tf.ones([3]), weight)])
-  with started(TWO_CPUS) as session:
-    found = device_ids(session, update)
-  assert found["w"] == "0"
-  assert found["w/adam_m"] == found["w/adam_v"] == "1"
-
-
 # Functions as google-research/bert calls them
 
 

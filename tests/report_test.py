@@ -15,7 +15,8 @@ pytestmark = pytest.mark.train
 def folders(tmp_path):
   return [
     run_folders.write_run(
-      tmp_path / name, results={"eval_accuracy": accuracy}, step=9
+      tmp_path / name,
+      results={"eval_accuracy": accuracy, "global_step": 9},
     )
     for name, accuracy in (("a", 0.5), ("b", 0.75))
   ]
@@ -23,10 +24,13 @@ def folders(tmp_path):
 
 def test_it_prints_tables_and_writes_a_page(folders, tmp_path):
   page = tmp_path / "page.html"
+  page.write_text("an earlier one")
   data = {"train_file": "a" * 64, "dev_file": "f" * 64}
   run_folders.write_run(tmp_path / "other", data=data)
   done = commands.succeed(
-    "report.py", "a", "b", "other", f"--output_file={page}", cwd=tmp_path
+    *("report.py", "a", "b", "other"),
+    *(f"--output_file={page}", "--overwrite"),
+    cwd=tmp_path,
   )
   title, *lines = done.stdout.splitlines()
   assert title == "Runs:"
@@ -39,16 +43,6 @@ def test_it_prints_tables_and_writes_a_page(folders, tmp_path):
   assert lines[7].split() == ["b", "accuracy", "+0.2500"]
   assert "with other dev data than a: other" in done.stderr
   assert "Comparison of 3 runs" in page.read_text(encoding="utf-8")
-
-
-def test_an_existing_page_is_replaced_only_with_overwrite(folders, tmp_path):
-  page = tmp_path / "comparison.html"
-  page.write_text("mine")
-  last = commands.fail("report.py", *folders, cwd=tmp_path)
-  assert "--output_file=comparison.html: exists already" in last
-  assert page.read_text() == "mine"
-  commands.succeed("report.py", *folders, "--overwrite", cwd=tmp_path)
-  assert "Comparison of 2 runs" in page.read_text(encoding="utf-8")
 
 
 def test_without_arguments_folders_are_asked_for(tmp_path):

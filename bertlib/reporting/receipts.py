@@ -261,8 +261,7 @@ def log_differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
   if before.get("results") is None:
     logging.warning("The earlier run did not finish: no results to compare")
     return
-  # Receipts of older versions may have NaN, which differs from itself.
-  old, new = map(json_files.finite, (before["results"], now["results"]))
+  old, new = before["results"], now["results"]
   differ = _differences(old, new)
   for name in differ:
     values = old.get(name), new.get(name)

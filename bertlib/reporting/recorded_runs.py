@@ -7,14 +7,13 @@ import datetime
 import functools
 import hashlib
 import os
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Callable
 
 from bertlib.checkpoints.task_record import TaskRecord
 from bertlib.cli import rerun
 from bertlib.cli.errors import InputError
-from bertlib.io import files, json_files, receipt_file, result_files, text_files
+from bertlib.io import files, json_files, receipt_file, result_files
 from bertlib.io.receipt_file import DEV_DATA, TRAINING_DATA
 from bertlib.io.result_files import DevPrediction
 from bertlib.training import dev_scores
@@ -44,7 +43,7 @@ class RecordedRun:
   primary_metric: str | None
   # Rows of `dev_scores.jsonl`: step and metrics during training.
   dev_scores: Sequence[Mapping[str, Any]]
-  num_steps: int | None  # of the training; None if they are not known
+  num_steps: int | None  # up to the last evaluation; None without one
 
   @property
   def script(self) -> str:
@@ -223,7 +222,7 @@ def _read_run(
     },
     primary_metric=primary,
     dev_scores=rows,
-    num_steps=_trained_steps(folder) or numbers.get("global_step"),
+    num_steps=rows[-1]["step"] if rows else numbers.get("global_step"),
   )
 
 
@@ -236,14 +235,3 @@ def _primary_metric(
   if named:
     names = [dev_scores.plain_name(named)]
   return next((n for n in names if n in metrics and n != "step"), None)
-
-
-def _trained_steps(folder: str) -> int | None:
-  """Step of the last checkpoint in a folder; None without one."""
-  path = os.path.join(folder, "checkpoint")
-  if not files.exists(path):
-    return None
-  last = re.search(
-    r'^model_checkpoint_path: ".*-(\d+)"$', text_files.read_text(path), re.M
-  )
-  return int(last[1]) if last else None

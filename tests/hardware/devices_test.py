@@ -74,6 +74,21 @@ def test_only_several_workers_need_a_flag(monkeypatch, kind, text, is_refused):
     devices.find_cluster(settings)
 
 
+@pytest.mark.parametrize(
+  ("index", "flags", "problem"),
+  [
+    (0, {"num_replicas": 2}, "without GPUs each worker has one replica"),
+    (None, {}, "there is only one worker"),
+  ],
+)
+def test_workers_that_cannot_be_are_refused(monkeypatch, index, flags, problem):
+  monkeypatch.delenv("TF_CONFIG", raising=False)
+  if index is not None:
+    name_cluster(monkeypatch, index)
+  with pytest.raises(InputError, match=problem):
+    devices.find(DeviceSettings(distribution="multi_worker", **flags))
+
+
 WHEEL = ["sm_60", "sm_70", "sm_80", "sm_89", "compute_90"]
 
 

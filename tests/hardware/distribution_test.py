@@ -3,7 +3,6 @@
 import contextlib
 import json
 import os
-import re
 import signal
 import socket
 import subprocess
@@ -295,35 +294,6 @@ def test_replicas_evaluate_and_predict_like_one(workspace, single, main):
   np.testing.assert_allclose(*numbers, rtol=1e-4)
 
 
-# Bad input
-
-
-@pytest.mark.graph
-@pytest.mark.parametrize(
-  "more, environment, message",
-  [
-    (
-      ["--num_replicas=2", "--optimizer_on_cpu"],
-      {},
-      "--optimizer_on_cpu is for one device",
-    ),
-    (
-      ["--num_replicas=2", "--distribution=multi_worker"],
-      tf_config({"worker": ADDRESSES}, "worker", 0),
-      "without GPUs each worker has one replica",
-    ),
-    (["--distribution=multi_worker"], {}, "there is only one worker"),
-  ],
-)
-def test_invalid_flags_are_refused(
-  workspace, main, monkeypatch, more, environment, message
-):
-  for name, value in environment.items():
-    monkeypatch.setenv(name, value)
-  with pytest.raises(InputError, match=re.escape(message)):
-    main("--do_train", *flags(workspace, "refused", *more))
-
-
 # Processes
 
 
@@ -459,6 +429,13 @@ class Workers:
     for process in self.processes:
       process.kill()
       process.communicate()
+
+
+@pytest.mark.slow  # two workers are compared below
+def test_four_workers_have_the_same_losses_as_one(workspace, single):
+  folder = workspace / "workers"
+  succeed(4, flags(workspace, folder))
+  assert_same_training(folder, single)
 
 
 @pytest.mark.slow

@@ -141,7 +141,6 @@ def test_a_receipt_is_strict_json(start, tmp_path):
 @pytest.mark.parametrize(
   ("old", "new", "line"),
   [
-    (math.nan, None, "All 1 results are identical"),
     (None, None, "All 1 results are identical"),
     (9, 3, "eval_loss was 9, is now 3 (change -6)"),
   ],

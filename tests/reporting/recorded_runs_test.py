@@ -14,14 +14,13 @@ pytestmark = pytest.mark.unit
 def test_a_finished_run_is_read(tmp_path):
   run_folders.write_run(
     tmp_path / "a",
-    results={"eval_loss": 0.25, "eval_accuracy": 0.5, "global_step": 20},
+    results={"eval_loss": 0.25, "eval_accuracy": 0.5, "global_step": 10},
     dev_scores=[{"step": 10, "accuracy": 0.5}, {"step": 20, "accuracy": 0.4}],
-    step=30,
   )
   (run,) = read(tmp_path / "a")
   assert (run.script, run.note) == ("run_classifier.py", "")
   assert list(run.metrics.items()) == [("accuracy", 0.5), ("loss", 0.25)]
-  assert (run.num_steps, run.best_step) == (30, 10)
+  assert (run.num_steps, run.best_step) == (20, 10)
   assert run.duration == datetime.timedelta(hours=1, seconds=5)
 
 
@@ -43,10 +42,10 @@ def test_a_receipt_lacks_nothing_of_its_files(tmp_path, key):
 def test_an_unfinished_run_has_a_note_and_no_metrics(tmp_path):
   receipt = run_folders.receipt(tmp_path / "a", results=None)
   del receipt["ended"]
-  run_folders.write(tmp_path / "a", receipt, step=7)
+  run_folders.write(tmp_path / "a", receipt)
   (run,) = read(tmp_path / "a")
   assert (run.note, run.metrics) == ("not finished", {})
-  assert (run.num_steps, run.duration) == (7, None)
+  assert (run.num_steps, run.duration) == (None, None)
 
 
 def test_a_later_evaluation_gives_metrics_and_the_training_flags(tmp_path):

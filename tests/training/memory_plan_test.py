@@ -5,7 +5,7 @@ import math
 
 import pytest
 import tensorflow.compat.v1 as tf
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 import modeling
@@ -66,7 +66,7 @@ def bytes_of(task, num_micro_batches, recompute):
 
 
 def ways(task):
-  """All ways to compute a batch: recomputed or not, micro-batches."""
+  """All ways to compute a batch, the fastest first: (recomputed, parts)."""
   size = task["batch_size"]
   divisors = [n for n in range(1, size + 1) if size % n == 0]
   return [(again, n) for again in (False, True) for n in divisors]
@@ -82,47 +82,11 @@ def budgets(draw):
 
 
 @given(budgets())
-def test_a_plan_keeps_to_its_budget(case):
+def test_a_plan_is_the_fastest_that_fits(case):
   task, budget = case
-  plan = memory_plan.fit(num_bytes=budget, **task)
-  assume(plan is not None)
-  assert plan.num_bytes <= budget
-  assert task["batch_size"] % plan.num_micro_batches == 0
-  needed = bytes_of(task, plan.num_micro_batches, plan.recompute)
-  assert plan.num_bytes == needed
-
-
-@given(budgets())
-def test_there_is_a_plan_if_anything_fits(case):
-  task, budget = case
-  fits = any(bytes_of(task, n, again) <= budget for again, n in ways(task))
-  assert (memory_plan.fit(num_bytes=budget, **task) is not None) == fits
-
-
-@given(budgets())
-def test_a_plan_recomputes_only_where_it_must(case):
-  task, budget = case
-  plan = memory_plan.fit(num_bytes=budget, **task)
-  assume(plan is not None)
-  fits = [
-    again for again, n in ways(task) if bytes_of(task, n, again) <= budget
-  ]
-  assert plan.recompute == all(fits)
-
-
-@given(budgets(), st.integers(0, 10**11))
-def test_more_memory_gives_no_slower_plan(case, more):
-  task, budget = case
-  less, much = (
-    memory_plan.fit(num_bytes=b, **task) for b in (budget, budget + more)
-  )
-  assume(less is not None)
-  # Without recomputation there may be more micro-batches: a whole batch that is
-  # recomputed is slower.
-  assert (much.recompute, much.num_micro_batches) <= (
-    less.recompute,
-    less.num_micro_batches,
-  )
+  plans = [(n, again, bytes_of(task, n, again)) for again, n in ways(task)]
+  expected = next((plan for plan in plans if plan[2] <= budget), None)
+  assert memory_plan.fit(num_bytes=budget, **task) == expected
 
 
 def test_the_large_model_trains_in_12_gb():
