@@ -5,7 +5,6 @@ import importlib.util
 import io
 import os
 import re
-import shutil
 import subprocess
 import sys
 
@@ -16,7 +15,6 @@ import run_outputs
 import tensorflow as tf
 import tiny_model
 
-import export_model
 import modeling
 import tokenization
 from bertlib.checkpoints import records
@@ -258,22 +256,8 @@ def test_the_doctor_checks_a_task_of_ones_own(two_heads):
 # Keras
 
 
-@pytest.fixture(scope="module")
-def export_once(tmp_path_factory):
-  """`export_model.export`, for one encoder that is wanted several times."""
-  folder = tmp_path_factory.mktemp("exported") / "encoder"
-  export = export_model.export
-
-  def export_or_copy(source, export_dir, encoder):
-    if not folder.exists():
-      export(source, str(folder), encoder)
-    shutil.copytree(folder, export_dir)
-
-  return export_or_copy
-
-
 @pytest.fixture(scope="module", params=KERAS)
-def fitted(request, bert_dir, config, export_once):
+def fitted(request, bert_dir, config):
   """Output of fitting, and pooled outputs before and after it."""
   rows = dict(zip(keras_model.INPUTS, some_rows(config).values()))
   pooled = []
@@ -286,7 +270,6 @@ def fitted(request, bert_dir, config, export_once):
       return build_model(keras, encoder, optimizer)
 
     patch.setattr(keras_model, "build_model", build_and_keep)
-    patch.setattr(export_model, "export", export_once)
     output = run(keras_model, *flags_for(bert_dir), f"--keras={request.param}")
   compute, before = pooled
   return output, before, compute()
