@@ -213,7 +213,7 @@ def test_memory_check_uses_the_batch_of_a_replica(
   estimate(devices, output_dir=str(tmp_path), **flags)
   shape = memory_plan.StepShape(128, num_output_positions=1)
   one = memory_plan.step_bytes(CONFIG, batch_size, shape)
-  assert checked == [(num_sharing * (one + 10**8), 10**10, num_sharing * 10**8)]
+  assert checked == [(num_sharing * (one + 10**8), 10**10)]
 
 
 def test_disk_and_time_are_of_the_runs_of_all_seeds(monkeypatch, estimate, log):
@@ -227,16 +227,12 @@ def test_disk_and_time_are_of_the_runs_of_all_seeds(monkeypatch, estimate, log):
   log = [line for line in log if line.startswith("time:")]
   one, three = (float(re.search(r"for (\S+) operations", m)[1]) for m in log)
   assert three == pytest.approx(3 * one, rel=0.01)
-  assert "of training, for" in log[0]
-  assert "of training with 3 seeds, for" in log[1]
 
 
-@pytest.mark.parametrize(
-  ("loss_bytes", "advice"),
-  [(10**9, ". Give --memory_gb=4,"), (5 * 10**9, "a smaller --train_batch")],
-)
-def test_too_little_memory_names_what_helps(caplog, loss_bytes, advice):
-  training_checks.check_memory(6 * 10**9, 4 * 10**9, loss_bytes)
+def test_too_little_memory_names_what_helps(caplog):
+  training_checks.check_memory(6 * 10**9, 4 * 10**9)
   (message,) = caplog.messages
-  assert message.startswith("memory: needs up to 6.0 GB, only 4.0 GB free")
-  assert advice in message
+  assert message.startswith(
+    "memory: needs up to 6.0 GB, only 4.0 GB free. Give"
+  )
+  assert "--memory_gb=4," in message

@@ -240,7 +240,7 @@ def test_a_loss_over_the_batch_takes_its_memory_in_each_plan(flags):
   ("memory_gb", "loss_bytes", "problem"),
   [
     (2, 0, "384 tokens.*--max_seq_length"),
-    (12, int(13.5e9), r"the loss .* takes 13\.5 GB .*--train_batch_size"),
+    (12, int(13.5e9), "a smaller --train_batch_size, or"),
   ],
 )
 def test_too_little_memory_is_refused(flags, memory_gb, loss_bytes, problem):
