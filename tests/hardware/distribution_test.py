@@ -243,6 +243,21 @@ def test_all_replicas_of_a_process_sum_its_stop_requests():
   assert [total.tolist() for total in sums] == [[0, 2], [0, 2]]
 
 
+@pytest.mark.parametrize("on_gpu", [True, False])
+@pytest.mark.unit
+def test_gpus_of_several_workers_communicate_by_nccl(monkeypatch, on_gpu):
+  asked = {}
+  monkeypatch.setattr(
+    tf.distribute.experimental,
+    "MultiWorkerMirroredStrategy",
+    lambda **arguments: asked.update(arguments),
+  )
+  cluster = distribution.Cluster(["a:1", "b:1"], 0)
+  distribution._worker_strategy(distribution.Replicas(2, cluster, on_gpu))
+  kinds = tf.distribute.experimental.CollectiveCommunication
+  assert asked["communication"] == (kinds.NCCL if on_gpu else kinds.AUTO)
+
+
 @pytest.mark.slow
 def test_interrupted_run_of_replicas_ends_with_the_same_weights(
   train, workspace, main

@@ -369,6 +369,7 @@ def test_collapse_is_detected_from_dev_predictions(
   [([""] * 20, True), (["Rome"] * 20, True), ([""] * 19 + ["Rome"], False)],
 )
 def test_collapse_is_detected_from_answers(tmp_path, answers, collapsed):
+  assert not multi_run.has_collapsed(str(tmp_path))
   content = {str(number): answer for number, answer in enumerate(answers)}
   (tmp_path / "predictions.json").write_text(json.dumps(content))
   assert multi_run.has_collapsed(str(tmp_path)) == collapsed
