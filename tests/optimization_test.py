@@ -181,11 +181,6 @@ def test_warm_up_starts_at_its_step(start):
   np.testing.assert_allclose(rates, expected, rtol=2e-6, atol=0)
 
 
-@pytest.mark.parametrize("schedule", optimization.SCHEDULES)
-def test_schedules_without_warm_up_start_at_the_peak_rate(schedule):
-  assert rates_at([0], 0.25, 8, 0, schedule, 3.0) == [0.25]
-
-
 @settings(max_examples=15, deadline=None)
 @given(
   st.sampled_from(list(optimization.SCHEDULES)),

@@ -298,26 +298,19 @@ def test_loop_and_core_flags_reach_tpu_estimator(two_cores, tmp_path):
 VECTOR = tf.TensorSpec([4], tf.float32)
 
 
-def count(x):
-  """A loop with a dynamic shape in its body."""
-  step = lambda n, x: (n + 1, tf.reshape(tf.where_v2(x)[:4], [4]))  # noqa: E731
-  return tf.while_loop(lambda n, _: n < 3, step, (0, tf.cast(x, tf.int64)))
-
-
 @pytest.mark.parametrize(
   ("build", "spec", "problem"),
   [
     (tf.strings.as_string, VECTOR, "AsString (AsString) has strings"),
     (lambda x: tf.py_func(np.square, [x], x.dtype), VECTOR, "calls Python"),
     (tf.where_v2, VECTOR, "Where (Where) has the shape (None, 1)"),
-    (count, VECTOR, "Where (Where) has the shape (None, 1)"),
     (
       lambda ids: ids + 1,
       tf.TensorSpec([4, None], tf.int32, "input_ids"),
       "input_ids (Placeholder) has the shape (4, None)",
     ),
   ],
-  ids=["string", "Python", "dynamic", "loop", "length"],
+  ids=["string", "Python", "dynamic", "length"],
 )
 def test_what_a_tpu_could_not_compile_is_found(build, spec, problem):
   with tf.Graph().as_default():

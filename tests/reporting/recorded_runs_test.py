@@ -6,8 +6,6 @@ import pytest
 import run_folders
 from run_folders import read
 
-from bertlib.cli.errors import InputError
-
 pytestmark = pytest.mark.unit
 
 
@@ -28,15 +26,6 @@ def test_a_receipt_stands_for_its_folder(tmp_path):
   folder = run_folders.write_run(tmp_path / "a")
   (run,) = read(f"{folder}/run.json")
   assert run.folder == folder
-
-
-@pytest.mark.parametrize("key", ["path", "sha256", "hashed"])
-def test_a_receipt_lacks_nothing_of_its_files(tmp_path, key):
-  receipt = run_folders.receipt(tmp_path / "a")
-  del receipt["files"][0][key]
-  run_folders.write(tmp_path / "a", receipt)
-  with pytest.raises(InputError, match=rf"has no files\[0\]\.{key}"):
-    read(tmp_path / "a")
 
 
 def test_an_unfinished_run_has_a_note_and_no_metrics(tmp_path):
