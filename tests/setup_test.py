@@ -70,25 +70,6 @@ def test_pip_gets_the_release_that_is_asked_for(
   assert has_stand_in == (requirement.name != "tensorflow")
 
 
-FREEZE = """\
-numpy==2.4.6
-tensorflow_cpu==2.22.0rc0
-tensorflow-estimator==2.15.0
-"""
-
-
-@needs_make
-def test_keras_2_is_the_newest_up_to_tensorflow(tmp_path):
-  planned = plan(tmp_path, "3.13", "TENSORFLOW=tensorflow-cpu").stdout
-  (command,) = re.findall(
-    r"--no-deps \"\$\(\S+ -m pip freeze (.*)\)\"", planned
-  )
-  done = subprocess.run(
-    f"printf '{FREEZE}' {command}", shell=True, capture_output=True, text=True
-  )
-  assert done.stdout == "tf-keras<=2.22.99\n"
-
-
 @needs_make
 @pytest.mark.parametrize("python", ["2.7", "3.8", ""])
 def test_an_old_or_missing_python_is_refused_in_one_line(tmp_path, python):

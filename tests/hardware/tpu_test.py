@@ -32,7 +32,7 @@ from bertlib.cli.errors import InputError
 from bertlib.compat import estimator_api
 from bertlib.data import input_pipeline, tf_records
 from bertlib.exchange import resolve
-from bertlib.hardware import estimators
+from bertlib.hardware import devices
 from bertlib.reporting import event_files
 from bertlib.settings import model_description
 from bertlib.settings.classifier import ClassifierSettings
@@ -259,7 +259,7 @@ def estimator_of(folder, *arguments):
     run_of("classification"), settings=settings, devices=found
   )
   model_fn = lifecycle.make_model_fn(made, num_train_steps=50)
-  return estimators.build(settings, found, model_fn, folder, trains=True)
+  return devices.make_estimator(settings, found, model_fn, folder, trains=True)
 
 
 @pytest.mark.train

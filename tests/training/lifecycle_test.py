@@ -23,7 +23,7 @@ from bertlib.compute import onednn, precision
 from bertlib.compute.fast_compute import FastCompute
 from bertlib.data import tf_records
 from bertlib.exchange import resolve
-from bertlib.hardware import devices, distribution, estimators
+from bertlib.hardware import devices, distribution
 from bertlib.hardware.devices import Devices
 from bertlib.io import result_files
 from bertlib.settings.classifier import ClassifierSettings
@@ -376,7 +376,9 @@ def test_rows_that_fill_the_last_batch_are_left_out(flags, monkeypatch):
     ended.append(True)
 
   estimator = types.SimpleNamespace(predict=predict)
-  monkeypatch.setattr(estimators, "build", lambda *_, **options: estimator)
+  monkeypatch.setattr(
+    devices, "make_estimator", lambda *_, **options: estimator
+  )
   monkeypatch.setattr(lifecycle, "make_inference_model_fn", lambda *_: None)
   run = dataclasses.replace(
     run_of(flags, Task(TaskRecord("a"), None, {}, [])), start=finding.Start()
