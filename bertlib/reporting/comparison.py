@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -15,7 +16,7 @@ from bertlib.reporting.statistics import Comparison, Interval, PairedTest
 from bertlib.training import dev_scores
 
 # Flags that do not change a result, which a comparison ignores.
-_IGNORED_FLAGS = ("doctor", "output_dir", "rerun", "seeds")
+_IGNORED_FLAGS = {"doctor", "output_dir", "rerun", "seeds"}
 
 # Numbers among the metrics of which neither high nor low is better.
 _NOT_RANKED = re.compile("entities|thresh|total")
@@ -123,35 +124,32 @@ def warnings(runs: Sequence[RecordedRun]) -> list[str]:
   return found
 
 
-def differing(
-  runs: Sequence[RecordedRun], without: Iterable[str] = ()
-) -> dict[str, list[Any]]:
+def differing(runs: Sequence[RecordedRun]) -> dict[str, list[Any]]:
   """Flags whose values differ, with the value of each run."""
-  found = {}
-  for name in sorted({name for run in runs for name in run.flags}):
-    values = [run.flags.get(name) for run in runs]
-    is_ignored = name in (*_IGNORED_FLAGS, *without)
-    if not is_ignored and any(value != values[0] for value in values):
-      found[name] = values
-  return found
+  names = {name for run in runs for name in run.flags}
+  values = {
+    name: [run.flags.get(name) for run in runs]
+    for name in sorted(names - _IGNORED_FLAGS)
+  }
+  return {
+    name: of_runs
+    for name, of_runs in values.items()
+    if any(value != of_runs[0] for value in of_runs)
+  }
 
 
 def group_by_settings(runs: Iterable[RecordedRun]) -> list[list[RecordedRun]]:
   """Groups runs that differ in nothing but their seed."""
-  groups: list[list[RecordedRun]] = []
+  groups: dict[str, list[RecordedRun]] = {}
   for run in runs:
-    for group in groups:
-      first = group[0]
-      if (
-        run.script == first.script
-        and run.hashes == first.hashes
-        and not differing([first, run], without=["seed"])
-      ):
-        group.append(run)
-        break
-    else:
-      groups.append([run])
-  return groups
+    flags = {
+      name: value
+      for name, value in sorted(run.flags.items())
+      if value is not None and name not in {"seed", *_IGNORED_FLAGS}
+    }
+    settings = json.dumps([run.script, sorted(run.hashes.items()), flags])
+    groups.setdefault(settings, []).append(run)
+  return [*groups.values()]
 
 
 def compare_predictions(first: RecordedRun, other: RecordedRun) -> Comparison:
@@ -257,30 +255,19 @@ def difference_rows(
   found: Iterable[Difference], metrics: Sequence[str]
 ) -> list[dict[str, str]]:
   """A row per metric and per test, with interval or p-value."""
+  columns = "run", "metric", "difference", "95% interval", "p-value"
   rows = []
-
-  def add(run, metric, difference, interval="", p_value=""):
-    rows.append(
-      {
-        "run": run,
-        "metric": metric,
-        "difference": difference,
-        "95% interval": interval,
-        "p-value": p_value,
-      }
-    )
-
   for run, of_metrics, test in found:
     for name, (difference, interval) in of_metrics.items():
       if name in metrics:
         ends = (
           f"{interval.low:+.4f} to {interval.high:+.4f}" if interval else ""
         )
-        add(run, name, f"{difference:+.4f}", ends)
+        rows.append((run, name, f"{difference:+.4f}", ends, ""))
     if test:
       counts = f"{test.first_only} : {test.other_only}"
-      add(run, "McNemar's test", counts, "", f"{test.p_value:.4f}")
-  return rows
+      rows.append((run, "McNemar's test", counts, "", f"{test.p_value:.4f}"))
+  return [dict(zip(columns, row)) for row in rows]
 
 
 def setting_rows(runs: Sequence[RecordedRun]) -> list[dict[str, str]]:
