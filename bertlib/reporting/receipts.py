@@ -109,10 +109,9 @@ class Receipt:
       "results": None,
     }
     if run:
-      if run.do_train:
+      if run.do_train and _has_checkpoint(run.output_dir):
+        self._content["resumed"] = True
         _warn_of_other_data(run.output_dir, self._content)
-        if _has_checkpoint(run.output_dir):
-          self._content["resumed"] = True
       self._keep_earlier()
       self._write()
 
@@ -178,7 +177,7 @@ def _warn_of_other_data(folder: str, now: Mapping[str, Any]) -> None:
   with contextlib.suppress(InputError):
     trainings = filter(receipt_file.trains, receipt_file.read_all(folder))
     before = next(trainings, None)
-  if not (before and _has_checkpoint(folder)):
+  if not before:
     return
   old, new = (
     {
@@ -264,10 +263,7 @@ def log_differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
   old, new = before["results"], now["results"]
   differ = _differences(old, new)
   for name in differ:
-    values = old.get(name), new.get(name)
-    is_number = all(isinstance(value, (int, float)) for value in values)
-    change = f" (change {values[1] - values[0]:+.3g})" if is_number else ""
-    logging.warning("%s was %s, is now %s%s", name, *values, change)
+    logging.warning("%s was %s, is now %s", name, old.get(name), new.get(name))
   if old and not differ:
     logging.info("All %d results are identical to the earlier ones", len(old))
   weights = [
