@@ -90,16 +90,12 @@ def started(
       return
     receipt.finish(outcome.found.results, outcome.checkpoint)
     if settings.run.do_train:
-      write_report(run, outcome.found, outcome.lengths, outcome.num_examples)
+      write_report(outcome)
 
 
-def write_report(
-  run: Run,
-  found: Findings,
-  lengths: model_inputs.Lengths | None,
-  num_examples: Mapping[str, int],
-) -> None:
+def write_report(outcome: Outcome) -> None:
   """Writes the `report.html` of a training run."""
+  run, found = outcome.run, outcome.found
   seeds = multi_run.read_statistics(run.output_dir) if run.seeds else None
   scores = dev_scores.plain_scores(found.results)
   # `Receipt.finish` has been called: it has device, versions, date and
@@ -109,8 +105,8 @@ def write_report(
   if seeds:
     sections.append(_seeds(seeds))
   sections += [*_curves(run), *found.sections]
-  if lengths:
-    sections.append(_lengths(lengths))
+  if outcome.lengths:
+    sections.append(_lengths(outcome.lengths))
   sections += predict_command(run.task.record, run.output_dir)
   sections.append(_settings(run))
   intervals = found.estimates.intervals
@@ -127,7 +123,7 @@ def write_report(
     [
       _headline(run, scores, found.estimates, seeds),
       html_report.facts(values),
-      html_report.facts(_details(run, receipt, num_examples)),
+      html_report.facts(_details(run, receipt, outcome.num_examples)),
     ],
   )
   logging.info("Report of the run: %s", path)

@@ -66,7 +66,8 @@ def make_run(tmp_path):
 
 def report(run, found=None, lengths=None, num_examples=None):
   found = found or run_report.Findings()
-  run_report.write_report(run, found, lengths, num_examples or {})
+  outcome = run_report.Outcome(run, None, found, lengths, num_examples or {})
+  run_report.write_report(outcome)
   with open(run.path("report.html"), encoding="utf-8") as file:
     return file.read()
 
