@@ -42,7 +42,7 @@ from bertlib.compute.pooling import output_vectors, pool, sentence_vectors
 from bertlib.data import input_pipeline, model_inputs, tf_records
 from bertlib.data.model_inputs import _truncate_seq_pair
 from bertlib.exchange import resolve
-from bertlib.hardware import devices, estimators
+from bertlib.hardware import devices
 from bertlib.io import files, folder_lock, json_files, result_files, text_files
 from bertlib.reporting import doctor, receipts
 from bertlib.settings import embedding_spec, model_description
@@ -492,7 +492,7 @@ def predict(
     ),
     lambda: quantization.input_batches(input_fn, settings.batch_size),
   )
-  estimator = estimators.build(
+  estimator = devices.make_estimator(
     settings,
     model.devices,
     model_fn,
@@ -584,7 +584,7 @@ def check_weights(
   settings: FeatureSettings, config: modeling.BertConfig, vectors: Vectors
 ) -> None:
   """Refuses a checkpoint that is corrupt or of another model."""
-  estimators.check_model_fn(
+  devices.check_model_fn(
     settings.model.init_checkpoint,
     model_fn_builder(
       config,

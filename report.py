@@ -1,4 +1,4 @@
-"""Compares runs: metrics, seeds, flags, inputs and learning curves.
+"""Compares runs: metrics, seeds, flags and inputs.
 
     python report.py output/a output/b --output_file=output/comparison.html
 
@@ -61,7 +61,6 @@ def main(argv: list[str]) -> None:
     terminal.show()
   for warning in comparison.warnings(runs):
     logging.warning("%s", warning)
-  app.import_tensorflow()  # which event files need
   comparison.write_page(path, runs, found)
   logging.info("Comparison of %d runs: %s", len(runs), path)
 

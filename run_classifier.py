@@ -38,7 +38,7 @@ from bertlib.cli.steps import Steps
 from bertlib.data import model_inputs, record_check, tf_records
 from bertlib.exchange import resolve
 from bertlib.io import result_files
-from bertlib.reporting import command, receipts, run_report, training_checks
+from bertlib.reporting import receipts, run_report, training_checks
 from bertlib.settings import model_description
 from bertlib.settings.classifier import ClassifierSettings
 from bertlib.tasks.classification import (
@@ -316,7 +316,7 @@ def main(_) -> None:
     return
   settings = run.settings
   files_read = classifier_inputs.data_files(settings, processor)
-  with command.started(receipt, run, files_read) as outcome:
+  with run_report.started(receipt, run, files_read) as outcome:
     dev_sets = classifier_inputs.write_dev_sets(run, processor, examples)
     if run.seeds:
       lifecycle.train_seeds(run, "--nodo_predict")

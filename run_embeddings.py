@@ -35,7 +35,7 @@ from bertlib.compute import pooling
 from bertlib.data import input_pipeline, model_inputs, record_check, tf_records
 from bertlib.exchange import published_models, resolve, zoo
 from bertlib.io import model_files, result_files
-from bertlib.reporting import command, receipts, run_report, training_checks
+from bertlib.reporting import receipts, run_report, training_checks
 from bertlib.settings import embedding_spec
 from bertlib.settings.embedding_spec import EmbeddingSpec
 from bertlib.settings.embeddings import EmbeddingSettings
@@ -194,7 +194,7 @@ def main(_) -> None:
   if step.is_dry_run:
     return
   files_read = embedding_inputs.data_files(settings)
-  with command.started(receipt, run, files_read) as outcome:
+  with run_report.started(receipt, run, files_read) as outcome:
     if run.is_chief:
       result_files.write_bad_rows(run.output_dir, data.bad_rows)
     dev_set = data.dev and write_dev_set(run, data.dev)

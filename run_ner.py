@@ -32,7 +32,7 @@ from bertlib.cli.steps import Steps
 from bertlib.data import input_pipeline, model_inputs, record_check, tf_records
 from bertlib.exchange import resolve
 from bertlib.io import result_files
-from bertlib.reporting import command, receipts, run_report, training_checks
+from bertlib.reporting import receipts, run_report, training_checks
 from bertlib.settings.ner import NerSettings
 from bertlib.tasks.ner import ner, ner_decoding, ner_inputs, ner_report
 from bertlib.tasks.ner.ner import Sentence
@@ -189,7 +189,7 @@ def main(_) -> None:
   if step.is_dry_run:
     return
   settings, files_read = run.settings, ner_inputs.data_files(settings, data)
-  with command.started(receipt, run, files_read) as outcome:
+  with run_report.started(receipt, run, files_read) as outcome:
     dev_set = None
     if data.dev:
       batch_size = settings.run.eval_batch_size

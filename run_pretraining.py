@@ -31,7 +31,7 @@ from bertlib.cli.errors import InputError
 from bertlib.cli.steps import Steps
 from bertlib.data import input_pipeline, record_check, tf_records
 from bertlib.exchange import resolve
-from bertlib.reporting import command, receipts, training_checks
+from bertlib.reporting import receipts, run_report, training_checks
 from bertlib.settings.pretraining import PretrainingSettings
 from bertlib.tasks.pretraining import (
   dynamic_masking,
@@ -418,7 +418,7 @@ def main(_) -> None:
     return
   settings = run.settings
   files_read = pretraining_inputs.data_files(settings, data)
-  with command.started(receipt, run, files_read) as outcome:
+  with run_report.started(receipt, run, files_read) as outcome:
     if settings.run.do_train:
       pretrain(training_checks.with_device_peak(run, receipt), data)
     outcome.checkpoint = lifecycle.select_checkpoint(run)

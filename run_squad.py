@@ -39,7 +39,7 @@ from bertlib.cli.steps import Steps
 from bertlib.data import input_pipeline, model_inputs, record_check, tf_records
 from bertlib.exchange import resolve
 from bertlib.io import files, text_files
-from bertlib.reporting import command, receipts, run_report, training_checks
+from bertlib.reporting import receipts, run_report, training_checks
 from bertlib.settings.squad import SquadSettings
 from bertlib.tasks.squad import (
   squad_decoding,
@@ -251,7 +251,7 @@ def main(_) -> None:
   if step.is_dry_run:
     return
   settings, files_read = run.settings, squad_inputs.data_files(settings, data)
-  with command.started(receipt, run, files_read) as outcome:
+  with run_report.started(receipt, run, files_read) as outcome:
     if not model_description.load(run.model_folder):
       lifecycle.write_model_files(run)
     if run.seeds:

@@ -32,7 +32,7 @@ from bertlib.data import input_pipeline, model_inputs, tables, tf_records
 from bertlib.exchange import resolve
 from bertlib.export import signatures
 from bertlib.io import files, result_files, text_files
-from bertlib.reporting import command, receipts
+from bertlib.reporting import receipts, run_report
 from bertlib.settings import model_description
 from bertlib.settings.command import TrainingSettings
 from bertlib.training import estimator_spec, lifecycle, step_plan
@@ -315,7 +315,7 @@ def main(_) -> None:
   if step.is_dry_run:
     return
   paths = settings.train_file, settings.dev_file, settings.predict_file
-  with command.started(receipt, run, filter(None, paths)) as outcome:
+  with run_report.started(receipt, run, filter(None, paths)) as outcome:
     if run.seeds:
       lifecycle.train_seeds(run, "--nodo_predict")
     elif settings.run.do_train:

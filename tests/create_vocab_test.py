@@ -5,7 +5,6 @@ import dataclasses
 import gzip
 import json
 import os
-import subprocess
 import sys
 
 import commands
@@ -138,11 +137,6 @@ def test_learned_pieces_equal_the_naive_algorithm(
     assert learned == expected
 
 
-def test_large_counts_reach_the_library_unchanged():
-  words = {"ab": 1999, "cd": 2001, "ef": 2000}
-  assert create_vocab.learn_vocab(words, 19)[-2:] == ["cd", "ef"]
-
-
 @given(TEXT, st.booleans())
 def test_every_entry_can_occur_in_text(text, lower_case):
   tokenizer = tokenization.BasicTokenizer(lower_case)
@@ -265,12 +259,6 @@ def test_command_warns_if_there_are_fewer_pieces(tmp_path):
   assert "vocab_size must be 10, not 30522" in done.stderr
 
 
-@pytest.mark.process
-def test_learning_does_not_need_tensorflow():
-  program = "import create_vocab, sys; sys.exit('tensorflow' in sys.modules)"
-  subprocess.run([sys.executable, "-c", program], cwd=commands.ROOT, check=True)
-
-
 def test_missing_extra_is_named(monkeypatch):
   monkeypatch.setitem(sys.modules, "tokenizers", None)
   with pytest.raises(InputError, match=r"pip install tokenizers"):
@@ -281,19 +269,15 @@ def test_missing_extra_is_named(monkeypatch):
   ("flags", "expected"),
   [
     (["--input_file=no.txt"], "no.txt: no such file"),
-    (["--input_file=text,no*"], "no*: no such file"),
     (["--input_file=empty"], "empty: has no words"),
     (["--input_file=cut.gz"], "cut.gz: "),
     (["--input_file=text", "--grow"], "--grow goes with --add_words"),
-    ([], "either --input_file"),
     (["--input_file=text", "--add_words=text"], "either --input_file"),
     (["--add_words=text", "--vocab_size=9"], "goes with --input_file"),
-    (["--add_words=text", "--vocab_file=no.txt"], "no.txt: cannot be read"),
     (["--add_words=text", "--vocab_file=text"], "has no [UNK], [CLS], [SEP]"),
     (["--add_words=empty", "--vocab_file=vocab"], "empty: has no words"),
     (["--add_words=text", "--vocab_file=twice"], "twice: has an entry twice"),
     (["--add_words=text", "--vocab_file=cased"], "--do_lower_case=False"),
-    (["--add_words=text", "--vocab_file=cut.gz"], "cut.gz, line 1, byte "),
     (
       ["--add_words=text", "--vocab_file=vocab", "--init_checkpoint=c"],
       "give --output_checkpoint, --bert_config_file, --output_config too",

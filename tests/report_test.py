@@ -15,7 +15,8 @@ pytestmark = pytest.mark.train
 def folders(tmp_path):
   return [
     run_folders.write_run(
-      tmp_path / name, results={"eval_accuracy": accuracy}, step=9
+      tmp_path / name,
+      results={"eval_accuracy": accuracy, "global_step": 9},
     )
     for name, accuracy in (("a", 0.5), ("b", 0.75))
   ]
@@ -23,7 +24,14 @@ def folders(tmp_path):
 
 def test_it_prints_tables_and_writes_a_page(folders, tmp_path):
   page = tmp_path / "page.html"
-  done = commands.succeed("report.py", *folders, f"--output_file={page}")
+  page.write_text("an earlier one")
+  data = {"train_file": "a" * 64, "dev_file": "f" * 64}
+  run_folders.write_run(tmp_path / "other", data=data)
+  done = commands.succeed(
+    *("report.py", "a", "b", "other"),
+    *(f"--output_file={page}", "--overwrite"),
+    cwd=tmp_path,
+  )
   title, *lines = done.stdout.splitlines()
   assert title == "Runs:"
   head, first, second = map(str.split, lines[:3])
@@ -31,32 +39,15 @@ def test_it_prints_tables_and_writes_a_page(folders, tmp_path):
   duration = ["1", "h", "00", "min", "05", "s"]
   assert first == ["a", "0.5000", "9", *duration]
   assert second == ["b", "0.7500*", "9", *duration]
-  assert lines[4] == "Differences from a:"
-  assert lines[6].split() == ["b", "accuracy", "+0.2500"]
-  assert "Comparison of 2 runs" in page.read_text(encoding="utf-8")
-
-
-def test_an_existing_page_is_replaced_only_with_overwrite(folders, tmp_path):
-  page = tmp_path / "comparison.html"
-  page.write_text("mine")
-  last = commands.fail("report.py", *folders, cwd=tmp_path)
-  assert "--output_file=comparison.html: exists already" in last
-  assert page.read_text() == "mine"
-  commands.succeed("report.py", *folders, "--overwrite", cwd=tmp_path)
-  assert "Comparison of 2 runs" in page.read_text(encoding="utf-8")
+  assert lines[5] == "Differences from a:"
+  assert lines[7].split() == ["b", "accuracy", "+0.2500"]
+  assert "with other dev data than a: other" in done.stderr
+  assert "Comparison of 3 runs" in page.read_text(encoding="utf-8")
 
 
 def test_without_arguments_folders_are_asked_for(tmp_path):
   last = commands.fail("report.py", cwd=tmp_path)
   assert "name the output folders" in last
-
-
-def test_a_warning_names_runs_on_other_data(folders, tmp_path):
-  other = {"train_file": "a" * 64, "dev_file": "f" * 64}
-  folder = run_folders.write_run(tmp_path / "other", data=other)
-  page = f"--output_file={tmp_path}/page.html"
-  done = commands.succeed("report.py", folders[0], folder, page)
-  assert "with other dev data than a: other" in done.stderr
 
 
 @pytest.mark.process

@@ -79,14 +79,13 @@ def receipt(folder, flags=None, given=None, data=None, **changed):
   }
 
 
-def write(folder, *receipts, dev_scores=(), step=None, predictions=()):
+def write(folder, *receipts, dev_scores=(), predictions=()):
   """Writes a folder of a run.
 
   Args:
     folder: path of the folder.
     *receipts: its receipts, the last one first.
     dev_scores: rows of `dev_scores.jsonl`.
-    step: step of the last checkpoint, or None.
     predictions: rows of `eval_predictions.jsonl`.
 
   Returns:
@@ -102,18 +101,13 @@ def write(folder, *receipts, dev_scores=(), step=None, predictions=()):
     if rows:
       lines = "".join(json.dumps(row) + "\n" for row in rows)
       (folder / f"{name}.jsonl").write_text(lines)
-  if step is not None:
-    state = f'model_checkpoint_path: "model.ckpt-{step}"\n'
-    (folder / "checkpoint").write_text(state)
   return str(folder)
 
 
-def write_run(folder, dev_scores=(), step=None, predictions=(), **changed):
+def write_run(folder, dev_scores=(), predictions=(), **changed):
   """Writes the folder of one run; see `write` and `receipt`."""
   one = receipt(folder, **changed)
-  return write(
-    folder, one, dev_scores=dev_scores, step=step, predictions=predictions
-  )
+  return write(folder, one, dev_scores=dev_scores, predictions=predictions)
 
 
 def write_answers(folder, answers, flags=None):

@@ -1,24 +1,20 @@
-"""Tests of what each worker of a pretraining reads, and of exchanges."""
+"""Tests of what each worker of a pretraining reads."""
 
 import collections
 import os
-import shutil
 
 import commands
 import numpy as np
 import pytest
 import run_outputs
-import tensorflow.compat.v1 as tf
 import tiny_pretraining
 import trained_models
-from tiny_pretraining import CONFIG, NUM_PREDICTIONS, SEQ_LENGTH, VOCAB_IDS
+from tiny_pretraining import NUM_PREDICTIONS, SEQ_LENGTH, VOCAB_IDS
 
-import optimization
 import run_pretraining
 from bertlib.cli.errors import InputError
 from bertlib.data import input_pipeline
 from bertlib.data.input_pipeline import Shard
-from bertlib.hardware import distribution
 from bertlib.tasks.pretraining import dynamic_masking, pretraining_instances
 from bertlib.tasks.pretraining.training_batches import BatchSizes
 
@@ -142,30 +138,6 @@ def test_by_file_batches_go_on_where_training_was(place, masking):
 
 
 @pytest.mark.unit
-def test_by_file_processes_draw_masks_of_their_own(place, tmp_path):
-  drawn = []
-  for name in ("a.tfrecord", "b.tfrecord"):  # of the same records
-    shutil.copy(place / "train-0.tfrecord", tmp_path / name)
-  sizes = {str(path): 20 for path in sorted(tmp_path.glob("*.tfrecord"))}
-  for index in range(2):
-    input_fn = run_pretraining.input_fn_builder(
-      list(sizes),
-      SEQ_LENGTH,
-      NUM_PREDICTIONS,
-      is_training=True,
-      masking=MASKINGS[1],
-      num_records=40,
-      by_file=sizes,
-    )
-    params = {"batch_size": 40, "shard": Shard(index, 2)}
-    (batch,) = take(input_fn(params), 1)
-    drawn.append(batch)
-  for name in ("input_mask", "segment_ids"):
-    np.testing.assert_array_equal(drawn[0][name], drawn[1][name])
-  assert (drawn[0]["input_ids"] != drawn[1]["input_ids"]).any()
-
-
-@pytest.mark.unit
 @pytest.mark.parametrize("by_file", [False, True])
 @pytest.mark.parametrize("masking", MASKINGS)
 @pytest.mark.parametrize("last_size", [8, 16])
@@ -215,50 +187,3 @@ def test_for_one_process_by_file_is_by_record(place):
       *tiny_pretraining.flags(place, output_dir=place / name, **changed),
     )
   run_outputs.assert_same_variables(place / "record", place / "file")
-
-
-# Micro-batches and replicas
-
-
-def values_exchanged(monkeypatch, num_micro_batches):
-  """Number of values in each exchange between two replicas, per step."""
-  found = []
-  options = optimization.StepOptions(
-    optimizer="lamb", num_micro_batches=num_micro_batches
-  )
-  model_fn = run_pretraining.model_fn_builder(
-    *(CONFIG, None, 1e-3, 10, 2, False, False), options=options
-  )
-
-  @tf.autograph.experimental.do_not_convert
-  def build():
-    batch = {
-      name: tf.zeros(
-        [8, *feature.shape], tf.float32 if feature.is_float else tf.int32
-      )
-      for name, feature in LAYOUT.items()
-    }
-    spec = model_fn(batch, None, "train", {"batch_size": 16})
-    return spec.train_op
-
-  with tf.Graph().as_default():
-    strategy = distribution._local_strategy(2)
-    exchange = strategy.extended.batch_reduce_to
-
-    def counted(operation, pairs, *more):
-      pairs = list(pairs)
-      found.append(len(pairs))
-      return exchange(operation, pairs, *more)
-
-    monkeypatch.setattr(strategy.extended, "batch_reduce_to", counted)
-    with strategy.scope():
-      tf.train.get_or_create_global_step()
-      strategy.run(build)
-  return found
-
-
-@pytest.mark.train
-def test_micro_batches_cost_no_exchange_of_their_own(monkeypatch):
-  whole = values_exchanged(monkeypatch, 1)
-  assert max(whole) > 10  # the gradients, all at once
-  assert values_exchanged(monkeypatch, 4) == whole

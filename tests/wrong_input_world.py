@@ -23,6 +23,7 @@ import json
 import os
 
 import numpy as np
+import run_folders
 import tensorflow.compat.v1 as tf
 import tiny_model
 
@@ -233,8 +234,9 @@ def make(folder: str, in_process) -> None:
     "corpus.txt": CORPUS * 4,
     "lines.txt": "the cat sat\nann went ||| to rome\n",
     "evaluated/eval_results.txt": "eval_f1 = 0.5\n",
-    "evaluated_too/eval_results.txt": "eval_f1 = 0.6\n",
   }
+  for name in ("evaluated", "evaluated_too"):
+    texts[f"{name}/run.json"] = json.dumps(run_folders.receipt(name))
   mrpc = ["1", "12", "13", "the cat sat", "the dog ran"]
   for split in ("train", "dev", "test"):
     texts[f"mrpc/{split}.tsv"] = table(

@@ -35,9 +35,8 @@ class PredictExample(NamedTuple):
 
   file: str  # example of a --predict_file
   about: str  # a sentence that ends in a colon: what it gives
-  # What `Predictor` takes, given the description.
+  # What a predictor takes, given the description.
   examples: Callable[[Description], list[Any]] = lambda _: ["A text."]
-  method: str | None = None  # of `Predictor` in the script; None without one
 
 
 class HuggingFaceModel(NamedTuple):

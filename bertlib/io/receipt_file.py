@@ -38,7 +38,6 @@ _SCHEMA = {
   ],
   "code": dict,
   "versions": dict,
-  "earlier_starts?": [{"started": str, "ended": str}],
   "flags?": dict,
   "results": (dict, json_files.NULL),
   "checkpoint?": (dict, json_files.NULL),
@@ -85,23 +84,16 @@ def read_all(folder: str) -> Iterator[dict[str, Any]]:
       yield read(path)
 
 
-def starts(receipt: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-  """Starts of a run, the last one being that of its receipt."""
-  # All but the last have the time when they `ended`; one that was interrupted
-  # did so with its last checkpoint.
-  return [*receipt.get("earlier_starts", ()), receipt]
-
-
 def duration(receipt: Mapping[str, Any]) -> datetime.timedelta | None:
-  """Time of a run, over all its starts; None if the last one did not end."""
-  total = datetime.timedelta()
+  """Time of a run; None if it did not end, or resumed an earlier start."""
+  # Versions up to 0.21 wrote `earlier_starts`.
+  if {"resumed", "earlier_starts"} & receipt.keys():
+    return None
   with contextlib.suppress(KeyError, TypeError, ValueError):
-    for start in starts(receipt):
-      started, ended = map(
-        datetime.datetime.fromisoformat, (start["started"], start["ended"])
-      )
-      total += ended - started
-    return total
+    started, ended = map(
+      datetime.datetime.fromisoformat, (receipt["started"], receipt["ended"])
+    )
+    return ended - started
   return None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -9,14 +10,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bertlib.cli.errors import english_list
-from bertlib.reporting import event_files, html_report, statistics
-from bertlib.reporting.html_report import Points, Section
+from bertlib.reporting import html_report, statistics
 from bertlib.reporting.recorded_runs import RecordedRun
 from bertlib.reporting.statistics import Comparison, Interval, PairedTest
 from bertlib.training import dev_scores
 
 # Flags that do not change a result, which a comparison ignores.
-_IGNORED_FLAGS = ("doctor", "output_dir", "rerun", "seeds")
+_IGNORED_FLAGS = {"doctor", "output_dir", "rerun", "seeds"}
 
 # Numbers among the metrics of which neither high nor low is better.
 _NOT_RANKED = re.compile("entities|thresh|total")
@@ -50,7 +50,7 @@ def tables(
       "Mean ± sample standard deviation over runs that differ in --seed.",
     ),
     Table(
-      f"Differences from {runs[0].name}",
+      f"Differences from {runs[0].folder}",
       difference_rows(differences, metrics),
       about_tests,
     ),
@@ -62,14 +62,13 @@ def tables(
 def write_page(
   path: str, runs: Sequence[RecordedRun], differences: Sequence[Difference]
 ) -> None:
-  """Writes the HTML page, with curves."""
+  """Writes the HTML page."""
   html_report.write_page(
     path,
     f"Comparison of {len(runs)} runs",
     [
       *map(html_report.warning, warnings(runs)),
       *(html_report.table(*table) for table in tables(runs, differences)),
-      *_curves(runs),
     ],
   )
 
@@ -79,8 +78,10 @@ def write_page(
 
 def is_comparable(run: RecordedRun, other: RecordedRun) -> bool:
   """False if script or dev data of two runs are known to differ."""
-  pairs = ((run.script, other.script), (run.dev_data, other.dev_data))
-  return all(a is None or b is None or a == b for a, b in pairs)
+  is_same_data = None in (run.dev_data, other.dev_data) or (
+    run.dev_data == other.dev_data
+  )
+  return run.script == other.script and is_same_data
 
 
 def metric_names(runs: Iterable[RecordedRun]) -> list[str]:
@@ -96,7 +97,7 @@ def best_runs(runs: Sequence[RecordedRun]) -> dict[str, set[str]]:
   found = {}
   for metric in metric_names(comparable):
     values = {
-      r.name: r.metrics[metric] for r in comparable if metric in r.metrics
+      r.folder: r.metrics[metric] for r in comparable if metric in r.metrics
     }
     if len(set(values.values())) < 2 or _NOT_RANKED.search(metric):
       continue
@@ -114,60 +115,41 @@ def warnings(runs: Sequence[RecordedRun]) -> list[str]:
     ("with other dev data than", lambda run: run.dev_data),
   ):
     expected = value_of(first)
-    differ = [r.name for r in others if value_of(r) not in (None, expected)]
+    differ = [r.folder for r in others if value_of(r) not in (None, expected)]
     if differ and expected is not None:
       found.append(
-        f"Metrics are not compared for runs {what} {first.name}:"
+        f"Metrics are not compared for runs {what} {first.folder}:"
         f" {english_list(differ)}."
       )
   return found
 
 
-def differing(
-  runs: Sequence[RecordedRun], without: Iterable[str] = ()
-) -> dict[str, list[Any]]:
+def differing(runs: Sequence[RecordedRun]) -> dict[str, list[Any]]:
   """Flags whose values differ, with the value of each run."""
-  runs = [run for run in runs if run.receipt]
-  found = {}
-  for name in sorted({name for run in runs for name in run.flags}):
-    values = [run.flags.get(name) for run in runs]
-    # A flag that one run lacks, being of another script or an older version,
-    # differs only if it was given to the others. Paths of equal files do not
-    # differ.
-    known = [value for value in values if value is not None]
-    is_given = any(
-      name in run.given and run.flags.get(name) is not None for run in runs
-    )
-    hashes = {run.hash_of_flag(name) for run in runs}
-    if (
-      name not in (*_IGNORED_FLAGS, *without)
-      and (len(hashes) > 1 or None in hashes)
-      and (
-        any(value != known[0] for value in known)
-        or (is_given and len(known) < len(values))
-      )
-    ):
-      found[name] = values
-  return found
+  names = {name for run in runs for name in run.flags}
+  values = {
+    name: [run.flags.get(name) for run in runs]
+    for name in sorted(names - _IGNORED_FLAGS)
+  }
+  return {
+    name: of_runs
+    for name, of_runs in values.items()
+    if any(value != of_runs[0] for value in of_runs)
+  }
 
 
 def group_by_settings(runs: Iterable[RecordedRun]) -> list[list[RecordedRun]]:
   """Groups runs that differ in nothing but their seed."""
-  groups: list[list[RecordedRun]] = []
+  groups: dict[str, list[RecordedRun]] = {}
   for run in runs:
-    for group in groups:
-      first = group[0]
-      if (
-        run.receipt
-        and run.script == first.script
-        and run.hashes == first.hashes
-        and not differing([first, run], without=["seed"])
-      ):
-        group.append(run)
-        break
-    else:
-      groups.append([run])
-  return groups
+    flags = {
+      name: value
+      for name, value in sorted(run.flags.items())
+      if value is not None and name not in {"seed", *_IGNORED_FLAGS}
+    }
+    settings = json.dumps([run.script, sorted(run.hashes.items()), flags])
+    groups.setdefault(settings, []).append(run)
+  return [*groups.values()]
 
 
 def compare_predictions(first: RecordedRun, other: RecordedRun) -> Comparison:
@@ -188,10 +170,10 @@ def run_rows(
   best = best_runs(runs)
   rows = [
     {
-      "run": run.name,
+      "run": run.folder,
       **{
         name: _text(run.metrics.get(name))
-        + "*" * (run.name in best.get(name, ()))
+        + "*" * (run.folder in best.get(name, ()))
         for name in metrics
       },
       "steps": _text(run.num_steps),
@@ -227,7 +209,7 @@ def seed_rows(
     if len(set(seeds)) < 2:
       continue
     row = {
-      "runs": ", ".join(run.name for run in group),
+      "runs": ", ".join(run.folder for run in group),
       "seeds": ", ".join(seeds),
     }
     for name in metrics:
@@ -242,7 +224,7 @@ def seed_rows(
 class Difference(NamedTuple):
   """Differences of the metrics of a run from those of the first one."""
 
-  run: str  # its name
+  run: str  # its folder
   # Difference of each metric, and its interval if there is one.
   metrics: Mapping[str, tuple[float, Interval | None]]
   test: PairedTest | None
@@ -265,7 +247,7 @@ def find_differences(runs: Sequence[RecordedRun]) -> list[Difference]:
       name: (run.metrics[name] - first.metrics[name], intervals.get(name))
       for name in names
     }
-    found.append(Difference(run.name, metrics, test))
+    found.append(Difference(run.folder, metrics, test))
   return found
 
 
@@ -273,36 +255,24 @@ def difference_rows(
   found: Iterable[Difference], metrics: Sequence[str]
 ) -> list[dict[str, str]]:
   """A row per metric and per test, with interval or p-value."""
+  columns = "run", "metric", "difference", "95% interval", "p-value"
   rows = []
-
-  def add(run, metric, difference, interval="", p_value=""):
-    rows.append(
-      {
-        "run": run,
-        "metric": metric,
-        "difference": difference,
-        "95% interval": interval,
-        "p-value": p_value,
-      }
-    )
-
   for run, of_metrics, test in found:
     for name, (difference, interval) in of_metrics.items():
       if name in metrics:
         ends = (
           f"{interval.low:+.4f} to {interval.high:+.4f}" if interval else ""
         )
-        add(run, name, f"{difference:+.4f}", ends)
+        rows.append((run, name, f"{difference:+.4f}", ends, ""))
     if test:
       counts = f"{test.first_only} : {test.other_only}"
-      add(run, "McNemar's test", counts, "", f"{test.p_value:.4f}")
-  return rows
+      rows.append((run, "McNemar's test", counts, "", f"{test.p_value:.4f}"))
+  return [dict(zip(columns, row)) for row in rows]
 
 
 def setting_rows(runs: Sequence[RecordedRun]) -> list[dict[str, str]]:
   """Flags, inputs, versions and device that differ, with a column per run."""
-  known = [run for run in runs if run.receipt]
-  found = {f"--{name}": values for name, values in differing(known).items()}
+  found = {f"--{name}": values for name, values in differing(runs).items()}
   others = [
     {
       "script": run.script,
@@ -313,7 +283,7 @@ def setting_rows(runs: Sequence[RecordedRun]) -> list[dict[str, str]]:
       "device": ", ".join(run.receipt["device"].get("gpus") or [])
       or run.receipt["device"].get("cpu"),
     }
-    for run in known
+    for run in runs
   ]
   for name in dict.fromkeys(name for values in others for name in values):
     values = [of_run.get(name) or None for of_run in others]
@@ -324,32 +294,9 @@ def setting_rows(runs: Sequence[RecordedRun]) -> list[dict[str, str]]:
       "setting": name,
       **{
         # As one types it.
-        run.name: f"{value:g}" if isinstance(value, float) else _text(value)
-        for run, value in zip(known, values)
+        run.folder: f"{value:g}" if isinstance(value, float) else _text(value)
+        for run, value in zip(runs, values)
       },
     }
     for name, values in found.items()
   ]
-
-
-# Curves
-
-
-def _curves(runs: Sequence[RecordedRun]) -> list[Section]:
-  """Pictures with a line per run: losses and primary metrics."""
-  panels: dict[str, dict[str, Points]] = {}
-  for run in runs:
-    loss = event_files.read_scalars(run.folder).get("loss", [])
-    panels.setdefault("training loss", {})[run.name] = loss
-    for metric in dict.fromkeys(["loss", run.primary_metric]):
-      panels.setdefault(f"dev {metric}", {})[run.name] = [
-        (row["step"], row[metric]) for row in run.dev_scores if metric in row
-      ]
-  pictures = [
-    html_report.curves(
-      title, {n: points for n, points in lines.items() if points}
-    )
-    for title, lines in panels.items()
-    if any(len(points) > 1 for points in lines.values())
-  ]
-  return [html_report.panels("Curves", pictures)] if pictures else []

@@ -27,7 +27,7 @@ def sample(items: Sequence, number: int = 2000) -> Sequence:
 def check_labels(
   labels: Sequence[str], sets: Mapping[str, Iterable[str]]
 ) -> None:
-  """Warns of labels that are missing or rare in a split."""
+  """Logs the labels of each split; warns of those that are missing."""
   for name, example_labels in sets.items():
     counts = Counter(example_labels)
     found = [label for label in labels if counts[label]]
@@ -38,16 +38,6 @@ def check_labels(
     logging.info("%s has %s", name, ", ".join(shown) or "none")
     if missing:
       logging.warning("%s has no %s", name, some_of([*map(str, missing)]))
-    if not found:
-      continue
-    frequent, rare = max(found, key=counts.get), min(found, key=counts.get)
-    if counts[frequent] > 10 * counts[rare]:
-      logging.warning(
-        "%s is %.0f times as frequent as %s",
-        frequent,
-        counts[frequent] / counts[rare],
-        rare,
-      )
 
 
 class LengthSummary(NamedTuple):

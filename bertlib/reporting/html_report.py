@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import html
 import io
+import itertools
 import numbers
 import pathlib
 from collections.abc import Mapping, Sequence
@@ -248,19 +249,12 @@ def curves(
   title: str, lines: Mapping[str, Points], marked_step: int | None = None
 ) -> str:
   """A picture of lines by name; `marked_step` has a vertical line."""
-  styles = {
-    name: (
-      _COLORS[number % len(_COLORS)],
-      "-" if number < len(_COLORS) else ":",
-    )
-    for number, name in enumerate(lines)
-  }
+  colors = dict(zip(lines, itertools.cycle(_COLORS)))
 
   def draw(axes):
     for name, points in lines.items():
-      color, style = styles[name]
       marker = "o" if len(points) < 40 else ""
-      axes.plot(*_thin_out(points), style, color=color, marker=marker)
+      axes.plot(*_thin_out(points), color=colors[name], marker=marker)
     if marked_step is not None:
       axes.axvline(marked_step, color=_QUIET, linestyle="--")
     axes.set(xlabel="step")
@@ -270,7 +264,7 @@ def curves(
 
   names = [f"<b>{escape(title)}</b>"]
   for name, points in lines.items():
-    color = f'<span style="color: {styles[name][0]}">━</span> ' if name else ""
+    color = f'<span style="color: {colors[name]}">━</span> ' if name else ""
     last = format_value(float(points[-1][1]))
     names.append(f'<span dir="auto">{color}{escape(name)} last {last}</span>')
   return picture(draw, "\n".join(names))

@@ -29,7 +29,6 @@ from bertlib.data import prefetch
 from bertlib.io import files, json_files, receipt_file
 from bertlib.io.files import open_any
 from bertlib.settings.command import RecordedSettings
-from bertlib.settings.training import RunSettings
 
 ROOT = os.path.abspath(os.path.join(__file__, "../../.."))
 
@@ -110,9 +109,10 @@ class Receipt:
       "results": None,
     }
     if run:
-      if run.do_train:
+      if run.do_train and _has_checkpoint(run.output_dir):
+        self._content["resumed"] = True
         _warn_of_other_data(run.output_dir, self._content)
-      self._keep_earlier(run)
+      self._keep_earlier()
       self._write()
 
   def record(self, **entries: Any) -> None:
@@ -140,8 +140,8 @@ class Receipt:
     if self._repeated:
       log_differences(self._repeated, self._content)
 
-  def _keep_earlier(self, run: RunSettings) -> None:
-    """Renames the receipt of another run; takes over the starts of this one."""
+  def _keep_earlier(self) -> None:
+    """Renames the receipt of another run."""
     if not self._files.exists(self._path):
       return
     with contextlib.suppress(ValueError):
@@ -149,8 +149,6 @@ class Receipt:
       # With the same flags, this run resumes that one. Others are kept as
       # `run-1.json` and so on.
       if receipt["given"] == self._content["given"]:
-        if run.do_train:
-          self._content["earlier_starts"] = _starts_of(receipt, run.output_dir)
         return
     paths = receipt_file.earlier_paths(self._path)
     free = next(path for path in paths if not self._files.exists(path))
@@ -167,31 +165,10 @@ class Receipt:
       file.write(text.encode(errors="backslashreplace").decode())
 
 
-def _starts_of(receipt: Mapping[str, Any], folder: str) -> list[dict[str, str]]:
-  """Starts of a training to be resumed, see `receipt_file.starts`."""
-  saved = _last_save(folder)
-  # Without a checkpoint nothing is left of them.
-  if not saved:
-    return []
-  last = {
-    "started": receipt["started"],
-    "ended": receipt.get("ended", saved.isoformat(timespec="seconds")),
-  }
-  earlier = receipt.get("earlier_starts", [])
-  is_saved = datetime.datetime.fromisoformat(last["started"]) < saved
-  return [*earlier, last] if is_saved else earlier
-
-
-def _last_save(folder: str) -> datetime.datetime | None:
-  """Time of the last checkpoint of a run, or of those for seeds."""
-  times = [
-    files.size_and_mtime(path)[1]
-    for name in ("checkpoint", "seed_*/checkpoint")
-    for path in files.matching(folder, name)
-  ]
-  if not times:
-    return None
-  return datetime.datetime.fromtimestamp(max(times) / 1e9).astimezone()
+def _has_checkpoint(folder: str) -> bool:
+  """True if a run, or one of its seeds, has saved a checkpoint."""
+  names = ("checkpoint", "seed_*/checkpoint")
+  return any(files.matching(folder, name) for name in names)
 
 
 def _warn_of_other_data(folder: str, now: Mapping[str, Any]) -> None:
@@ -200,7 +177,7 @@ def _warn_of_other_data(folder: str, now: Mapping[str, Any]) -> None:
   with contextlib.suppress(InputError):
     trainings = filter(receipt_file.trains, receipt_file.read_all(folder))
     before = next(trainings, None)
-  if not (before and _last_save(folder)):
+  if not before:
     return
   old, new = (
     {
@@ -283,14 +260,10 @@ def log_differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
   if before.get("results") is None:
     logging.warning("The earlier run did not finish: no results to compare")
     return
-  # Receipts of older versions may have NaN, which differs from itself.
-  old, new = map(json_files.finite, (before["results"], now["results"]))
+  old, new = before["results"], now["results"]
   differ = _differences(old, new)
   for name in differ:
-    values = old.get(name), new.get(name)
-    is_number = all(isinstance(value, (int, float)) for value in values)
-    change = f" (change {values[1] - values[0]:+.3g})" if is_number else ""
-    logging.warning("%s was %s, is now %s%s", name, *values, change)
+    logging.warning("%s was %s, is now %s", name, old.get(name), new.get(name))
   if old and not differ:
     logging.info("All %d results are identical to the earlier ones", len(old))
   weights = [

@@ -7,18 +7,17 @@ import datetime
 import functools
 import hashlib
 import os
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Callable
 
 from bertlib.checkpoints.task_record import TaskRecord
 from bertlib.cli.errors import InputError
-from bertlib.io import files, json_files, receipt_file, result_files, text_files
+from bertlib.io import files, json_files, receipt_file, result_files
 from bertlib.io.receipt_file import DEV_DATA, TRAINING_DATA
 from bertlib.io.result_files import DevPrediction
 from bertlib.training import dev_scores
 
-# Files of a run that are read.
+# Files of a run that a comparison may not replace.
 FILES = (
   receipt_file.NAME,
   "eval_results.txt",
@@ -27,71 +26,36 @@ FILES = (
   "checkpoint",
 )
 
-# Flags of an evaluation that change its metrics. Precision counts even if it is
-# not given, since evaluation need not have that of the training.
-_OF_METRICS = {
-  "int8_skip_layers",
-  "max_seq_length",
-  "max_eval_steps",
-  "doc_stride",
-  "max_query_length",
-  "max_answer_length",
-  "n_best_size",
-  "null_score_diff_threshold",
-}
-
 
 @dataclasses.dataclass(frozen=True)
 class RecordedRun:
   """A run, as the files in its folder describe it."""
 
-  # Unique among the runs of a comparison.
-  name: str
   folder: str  # its --output_dir
   # One that says nothing if the task is not known.
   task: TaskRecord
-  # Of the training, or else the last one; empty without any.
-  receipt: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  receipt: Mapping[str, Any]  # of the training, or else the last one
   # Receipt with the metrics, of the training or of a later evaluation in the
-  # same folder; empty without any.
-  evaluation: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-  # On the dev set, by plain name.
-  metrics: Mapping[str, float] = dataclasses.field(default_factory=dict)
-  primary_metric: str | None = None
+  # same folder.
+  evaluation: Mapping[str, Any]
+  metrics: Mapping[str, float]  # on the dev set, by plain name
+  primary_metric: str | None
   # Rows of `dev_scores.jsonl`: step and metrics during training.
-  dev_scores: Sequence[Mapping[str, Any]] = ()
-  # Steps of the training; None if they are not known.
-  num_steps: int | None = None
+  dev_scores: Sequence[Mapping[str, Any]]
+  num_steps: int | None  # up to the last evaluation; None without one
 
   @property
-  def script(self) -> str | None:
-    """File name of the script; None without a receipt."""
-    return self.receipt.get("script")
+  def script(self) -> str:
+    """File name of the script."""
+    return self.receipt["script"]
 
   @functools.cached_property
   def flags(self) -> dict[str, Any]:
     """Values of the flags; for "auto", the value that was chosen."""
-    values = _flags(self.receipt)
-    if not self.is_evaluated_later:
-      return values
-    # The metrics are of the later value: the text has both.
-    later = _flags(self.evaluation)
-    changed = {
-      name: f"{values[name]}, evaluated with {later[name]}"
-      for name in {"precision", *(_given(self.evaluation) & _OF_METRICS)}
-      if name in values and name in later and values[name] != later[name]
+    return {
+      **self.receipt.get("flags", {}),
+      **receipt_file.chosen(self.receipt),
     }
-    return {**values, **changed}
-
-  @property
-  def given(self) -> set[str]:
-    """Names of the flags on the command line."""
-    return _given(self.receipt)
-
-  @property
-  def is_evaluated_later(self) -> bool:
-    """True if the metrics are of a later command than the training."""
-    return self.evaluation is not self.receipt
 
   @property
   def best_step(self) -> int | None:
@@ -109,11 +73,10 @@ class RecordedRun:
   @property
   def note(self) -> str:
     """Remark on an unusual run; "" for none."""
-    if not self.receipt:
-      return "no run.json" if self.metrics else "not started"
     if self.receipt["results"] is None:
       return "not finished"
-    return "evaluated by a later command" if self.is_evaluated_later else ""
+    is_later = self.evaluation is not self.receipt
+    return "evaluated by a later command" if is_later else ""
 
   @functools.cached_property
   def hashes(self) -> dict[str, str]:
@@ -130,15 +93,6 @@ class RecordedRun:
     use = TRAINING_DATA if evaluates_own else DEV_DATA
     return self.hashes.get(DEV_DATA) or self.hashes.get(use)
 
-  def hash_of_flag(self, flag: str) -> str | None:
-    """Hash of the files that a flag names; None if it names none."""
-    return _combined_hash(
-      file["sha256"]
-      for used in self._inputs().values()
-      for file in used
-      if flag in file["flags"]
-    )
-
   def dev_files(self) -> list[Mapping[str, Any]]:
     """Entries of the dev data in the receipt."""
     return self._inputs().get(DEV_DATA, [])
@@ -147,9 +101,7 @@ class RecordedRun:
   def dev_predictions(self) -> list[DevPrediction]:
     """Predictions that the metrics are of; empty if they are not known."""
     path = os.path.join(self.folder, "eval_predictions.jsonl")
-    if not (self.script and files.exists(path)):
-      return []
-    return result_files.read_dev_predictions(path)
+    return result_files.read_dev_predictions(path) if files.exists(path) else []
 
   def shared_predictions(
     self, other: RecordedRun
@@ -173,25 +125,11 @@ class RecordedRun:
     """Entries of files in the receipts by their use."""
     found: dict[str, list[Mapping[str, Any]]] = {}
     for is_dev, receipt in ((False, self.receipt), (True, self.evaluation)):
-      for file in receipt.get("files", ()):
+      for file in receipt["files"]:
         use = receipt_file.use_of(file, receipt, self.task.uses)
         if use and is_dev == (use == DEV_DATA):
           found.setdefault(use, []).append(file)
     return found
-
-
-def _flags(receipt: Mapping[str, Any]) -> dict[str, Any]:
-  """Values of the flags of a receipt; for "auto", the chosen value."""
-  return {**receipt.get("flags", {}), **receipt_file.chosen(receipt)}
-
-
-def _given(receipt: Mapping[str, Any]) -> set[str]:
-  """Names of the flags that a receipt's command line has."""
-  names = {
-    argument.partition("=")[0].lstrip("-")
-    for argument in receipt.get("given", ())
-  }
-  return names | {name.removeprefix("no") for name in names}
 
 
 def _combined_hash(hashes: Iterable[str]) -> str | None:
@@ -209,21 +147,14 @@ def find_runs(
   paths: Sequence[str], find_task: Callable[[str], TaskRecord | None]
 ) -> list[RecordedRun]:
   """Reads the runs in folders; one of `--seeds` gives a run per seed."""
-  folders = [_folder(path) for path in paths]
   runs = []
-  for name, folder in zip(_short_names(folders), folders):
-    seeds = _seeds(folder)
-    runs += [
-      _read_run(
-        f"{name}/seed_{n}", os.path.join(folder, f"seed_{n}"), find_task, True
-      )
-      for n in seeds
-    ] or [_read_run(name, folder, find_task)]
-  found = set()
-  for run in runs:
-    if run.folder in found:
-      raise InputError(f"{run.folder}: is given twice. Name each run once")
-    found.add(run.folder)
+  for folder in map(_folder, paths):
+    seeds = _seed_folders(folder) or [folder]
+    runs += [_read_run(of_run, find_task) for of_run in seeds]
+  folders = [run.folder for run in runs]
+  for folder in folders:
+    if folders.count(folder) > 1:
+      raise InputError(f"{folder}: is given twice. Name each run once")
   return runs
 
 
@@ -236,57 +167,45 @@ def _folder(path: str) -> str:
   return path if files.is_remote(path) else os.path.normpath(path)
 
 
-def _short_names(folders: Sequence[str]) -> list[str]:
-  """The shortest ends of the paths that differ from each other."""
-  parts = [
-    (f if files.is_remote(f) else os.path.abspath(f)).rstrip("/").split("/")
-    for f in folders
-  ]
-  for length in range(1, max(map(len, parts))):
-    names = ["/".join(path[-length:]) for path in parts]
-    if len(set(names)) == len(names):
-      return names
-  return [*folders]
-
-
-def _seeds(folder: str) -> list[int]:
-  """The seeds of a folder of --seeds; empty for that of a single run."""
+def _seed_folders(folder: str) -> list[str]:
+  """Folders of the runs of --seeds that have begun; empty for a single run."""
   receipt = next(filter(receipt_file.trains, receipt_file.read_all(folder)), {})
   flags = receipt.get("flags", {})
-  return [flags["seed"] + index for index in range(flags.get("seeds") or 0)]
+  folders = [
+    os.path.join(folder, f"seed_{flags['seed'] + index}")
+    for index in range(flags.get("seeds") or 0)
+  ]
+  return [
+    path
+    for path in folders
+    if files.exists(os.path.join(path, receipt_file.NAME))
+  ]
 
 
 def _read_run(
-  name: str,
-  folder: str,
-  find_task: Callable[[str], TaskRecord | None],
-  may_be_missing: bool = False,
+  folder: str, find_task: Callable[[str], TaskRecord | None]
 ) -> RecordedRun:
-  """Reads a run's folder, which has receipt or metrics or `may_be_missing`."""
+  """Reads the folder of a run."""
   found = []  # of the training, and of evaluations after it
   for receipt in receipt_file.read_all(folder):
     found.append(receipt)
     if receipt_file.trains(receipt):
       break
-  evaluation = next((r for r in found if r["results"]), {})
-  results = evaluation.get("results", {})
-  results_file = os.path.join(folder, "eval_results.txt")
   if not found:
-    if files.exists(results_file):
-      results = result_files.read_results(results_file)
-    elif not may_be_missing:
-      raise InputError(
-        f"{folder}: is not the folder of a run, since it has neither run.json"
-        " nor eval_results.txt. Name the --output_dir of a run"
-      )
-  receipt = next(filter(receipt_file.trains, found), found[0] if found else {})
+    raise InputError(
+      f"{folder}: is not the folder of a run, since it has no run.json. Name"
+      " the --output_dir of a run"
+    )
+  receipt = next(filter(receipt_file.trains, found), found[0])
+  evaluation = next((r for r in found if r["results"]), receipt)
+  results = evaluation["results"] or {}
   numbers = {
     name: value
     for name, value in json_files.with_nan(results).items()
     if type(value) in (int, float)
   }
   metrics = dev_scores.plain_scores(numbers)
-  script = receipt.get("script", "").removesuffix(".py")
+  script = receipt["script"].removesuffix(".py")
   task = find_task(script) or TaskRecord(script)
   scores_file = os.path.join(folder, dev_scores.SCORES_FILE)
   rows = []
@@ -296,17 +215,16 @@ def _read_run(
     receipt, task, metrics or (rows[-1] if rows else {})
   )
   return RecordedRun(
-    name,
     folder,
     task,
     receipt,
-    evaluation=evaluation or receipt,
+    evaluation,
     metrics={
       n: metrics[n] for n in sorted(metrics, key=lambda n: n != primary)
     },
     primary_metric=primary,
     dev_scores=rows,
-    num_steps=_trained_steps(folder) or numbers.get("global_step"),
+    num_steps=rows[-1]["step"] if rows else numbers.get("global_step"),
   )
 
 
@@ -319,14 +237,3 @@ def _primary_metric(
   if named:
     names = [dev_scores.plain_name(named)]
   return next((n for n in names if n in metrics and n != "step"), None)
-
-
-def _trained_steps(folder: str) -> int | None:
-  """Step of the last checkpoint in a folder; None without one."""
-  path = os.path.join(folder, "checkpoint")
-  if not files.exists(path):
-    return None
-  last = re.search(
-    r'^model_checkpoint_path: ".*-(\d+)"$', text_files.read_text(path), re.M
-  )
-  return int(last[1]) if last else None

@@ -1,29 +1,33 @@
-"""Writes the report of a training run (report.html)."""
+"""A training command around its task: lock, receipt, and report.html."""
 
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
+import functools
 import os
 import shlex
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Callable, TypeVar
 
 import numpy as np
 from absl import logging
 
-from bertlib import PREFIX
+from bertlib.checkpoints import finding
 from bertlib.checkpoints.task_record import TaskRecord
 from bertlib.cli import command_line, option
 from bertlib.cli.errors import some_of
 from bertlib.data import model_inputs
+from bertlib.hardware import devices
 from bertlib.io import receipt_file, result_files
-from bertlib.reporting import event_files, html_report
+from bertlib.reporting import event_files, html_report, receipts
 from bertlib.reporting.html_report import Section, escape, format_value
 from bertlib.reporting.statistics import Estimates, Interval
-from bertlib.settings import model_description
-from bertlib.training import dev_scores, model_selection, multi_run
+from bertlib.training import dev_scores, lifecycle, model_selection, multi_run
 from bertlib.training.task import Run
+
+_Result = TypeVar("_Result")
 
 # Versions shown, by their names in the receipt.
 _VERSIONS = {
@@ -49,25 +53,62 @@ class Findings:
   estimates: Estimates = dataclasses.field(default_factory=Estimates)
 
 
-def write_report(
+@dataclasses.dataclass
+class Outcome:
+  """Results of a run, for its receipt and its report."""
+
+  run: Run
+  checkpoint: str | None = None  # to use; None for that of --init_checkpoint
+  found: Findings = dataclasses.field(default_factory=Findings)
+  lengths: model_inputs.Lengths | None = None  # of the training data
+  num_examples: Mapping[str, int] = dataclasses.field(default_factory=dict)
+
+  def with_checkpoint(self, use: Callable[..., _Result], *args) -> _Result:
+    """Calls `use`, the checkpoint last; again if a training has removed it."""
+    self.checkpoint, result = finding.with_checkpoint(
+      self.run.output_dir, self.checkpoint, functools.partial(use, *args)
+    )
+    return result
+
+
+@contextlib.contextmanager
+def started(
+  receipt: receipts.Receipt,
   run: Run,
-  found: Findings,
-  lengths: model_inputs.Lengths | None,
-  num_examples: Mapping[str, int],
-) -> None:
+  data_files: Iterable[str],  # that were read
+) -> Iterator[Outcome]:
+  """Holds the lock of --output_dir; records what its block makes of the run."""
+  settings = run.settings
+  with lifecycle.lock_output_dir(run):
+    receipt.start(settings, data_files, run.devices.choices, run.is_chief)
+    devices.log_devices(run.devices)
+    if settings.run.do_train:
+      lifecycle.write_model_files(run)
+    outcome = Outcome(run)
+    yield outcome
+    if not run.is_chief:
+      return
+    receipt.finish(outcome.found.results, outcome.checkpoint)
+    if settings.run.do_train:
+      write_report(outcome)
+
+
+def write_report(outcome: Outcome) -> None:
   """Writes the `report.html` of a training run."""
+  run, found = outcome.run, outcome.found
   seeds = multi_run.read_statistics(run.output_dir) if run.seeds else None
   scores = dev_scores.plain_scores(found.results)
   # `Receipt.finish` has been called: it has device, versions, date and
   # duration.
-  receipt = next(receipt_file.read_all(run.output_dir), {})
+  receipt = next(receipt_file.read_all(run.output_dir))
   sections = [*found.warnings]
   if seeds:
     sections.append(_seeds(seeds))
   sections += [*_curves(run), *found.sections]
-  if lengths:
-    sections.append(_lengths(lengths))
-  sections += [*predict_commands(run), _settings(run)]
+  if outcome.lengths:
+    sections.append(_lengths(outcome.lengths))
+  sections += predict_command(run.task.record, run.output_dir)
+  sections.append(_settings(run))
   intervals = found.estimates.intervals
   values = {
     name: _with_interval(value, intervals.get(name))
@@ -82,7 +123,7 @@ def write_report(
     [
       _headline(run, scores, found.estimates, seeds),
       html_report.facts(values),
-      html_report.facts(_details(run, receipt, num_examples)),
+      html_report.facts(_details(run, receipt, outcome.num_examples)),
     ],
   )
   logging.info("Report of the run: %s", path)
@@ -93,10 +134,9 @@ def write_report(
 
 def _subtitle(run: Run, receipt: Mapping[str, Any]) -> str:
   """Script, task and date."""
-  script = receipt.get("script", f"{run.task.name}.py")
   task = run.task.description.get("task")
-  date = receipt_file.starts(receipt)[0]["started"][:10] if receipt else None
-  return " · ".join(filter(None, [script, task, date]))
+  date = receipt["started"][:10]
+  return " · ".join(filter(None, [receipt["script"], task, date]))
 
 
 def _headline(
@@ -157,23 +197,19 @@ def _details(
 ) -> dict[str, str]:
   """Date, duration, device, precision, seeds and versions, by name."""
   settings = run.settings
-  details = {}
-  if receipt:
-    starts = receipt_file.starts(receipt)
-    details["started"] = starts[0]["started"].replace("T", " ")
-    duration = receipt_file.duration(receipt)
-    if duration is not None:
-      text = html_report.format_duration(duration.total_seconds())
-      of_several = f" in {len(starts)} starts" if len(starts) > 1 else ""
-      details["duration"] = text + of_several
-    device = _describe_device(receipt["device"])
-    details["device"] = "TPU" if run.on_tpu else device
+  details = {"started": receipt["started"].replace("T", " ")}
+  duration = receipt_file.duration(receipt)
+  if duration is not None:
+    seconds = duration.total_seconds()
+    details["duration"] = html_report.format_duration(seconds)
+  device = _describe_device(receipt["device"])
+  details["device"] = "TPU" if run.on_tpu else device
   details["precision"] = run.devices.precision
   numbers = run.seeds or [settings.run.seed]
   name = "seed" if len(numbers) == 1 else "seeds"
   details[name] = ", ".join(map(str, numbers))
   details |= {name: f"{n:,}" for name, n in num_examples.items() if n}
-  versions = receipt.get("versions", {})
+  versions = receipt["versions"]
   for key, name in _VERSIONS.items():
     if versions.get(key):
       details[name] = versions[key][:12]  # of a commit
@@ -270,47 +306,19 @@ def _share(part: int, whole: int) -> str:
   return f"{part:,} ({part / whole:.1%})" if whole else f"{part:,}"
 
 
-def predict_commands(run: Run) -> list[Section]:
-  """Lines to copy that predict with the model: a command, and Python code."""
-  task = run.task.record
+def predict_command(task: TaskRecord, folder: str) -> list[Section]:
+  """The command that predicts with a model, over several lines."""
   if not task.predict:
     return []
-  description = model_description.load(run.output_dir, task)
-  blocks = [
-    f"<p>{escape(about)}</p>\n<pre>{escape(lines)}</pre>"
-    for about, lines in (
-      (task.predict.about, predict_command(task, run.output_dir)),
-      ("From Python:", predict_code(task, run.output_dir, description)),
-    )
-    if lines
+  lines = [
+    command_line.as_installed(task.command or f"python {task.script}.py"),
+    "--do_predict",
+    f"--predict_file={task.predict.file}",
+    f"--output_dir={shlex.quote(folder)}",
   ]
-  return [Section("Predict with this model", "\n".join(blocks))]
-
-
-def predict_command(task: TaskRecord, folder: str) -> str:
-  """The command that predicts with a model, over several lines."""
-  return " \\\n  ".join(
-    [
-      command_line.as_installed(task.command or f"python {task.script}.py"),
-      "--do_predict",
-      f"--predict_file={task.predict.file}",
-      f"--output_dir={shlex.quote(folder)}",
-    ]
-  )
-
-
-def predict_code(
-  task: TaskRecord, folder: str, description: Mapping[str, Any]
-) -> str:
-  """Python lines that predict with a model; empty without a `Predictor`."""
-  if not task.predict.method:
-    return ""
-  examples = task.predict.examples(description)
-  return (
-    f"{'from bert ' if PREFIX else ''}import {task.script}\n\n"
-    f"with {task.script}.Predictor({folder!r}) as predictor:\n"
-    f"  print(predictor.{task.predict.method}({examples!r}))"
-  )
+  command = escape(" \\\n  ".join(lines))
+  content = f"<p>{escape(task.predict.about)}</p>\n<pre>{command}</pre>"
+  return [Section("Predict with this model", content)]
 
 
 def _settings(run: Run) -> Section:

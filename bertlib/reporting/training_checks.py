@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import math
 import os
 import re
 import subprocess
@@ -25,25 +26,21 @@ from bertlib.training.task import Run
 _OVERHEAD = 2
 
 
-def check_memory(
-  num_bytes: int, available: int | None, loss_bytes: int = 0
-) -> None:
+def check_memory(num_bytes: int, available: int | None) -> None:
   """Warns if training may need more memory than `available`, if known."""
   needed = f"memory: needs up to {size_in_words(num_bytes)}"
   if available is None:
     logging.info("%s", needed)
-    return
-  free = size_in_words(available)
-  if num_bytes <= available:
-    logging.info("%s, %s free", needed, free)
-    return
-  advice = (
-    f". Give --memory_gb={available // 10**9}, which lowers the memory use by"
-    " micro-batches and recomputation"
-  )
-  if loss_bytes > available:
-    advice = f": {memory_plan.loss_too_large(loss_bytes)}"
-  logging.warning("%s, only %s free%s", needed, free, advice)
+  elif num_bytes <= available:
+    logging.info("%s, %s free", needed, size_in_words(available))
+  else:
+    logging.warning(
+      "%s, only %s free. Give --memory_gb=%d, which lowers the memory use by"
+      " micro-batches and recomputation",
+      needed,
+      size_in_words(available),
+      available // 10**9,
+    )
 
 
 def available_memory() -> int | None:
@@ -81,12 +78,8 @@ def estimate_training(
     _check_disk(run, num_steps, lengths, writes_records)
   if plan:
     with step("memory"):
-      num_sharing = run.devices.replicas_per_memory
-      check_memory(
-        num_sharing * planned_bytes(run, plan),
-        available_memory(),
-        num_sharing * run.task.loss_bytes,
-      )
+      num_bytes = run.devices.replicas_per_memory * planned_bytes(run, plan)
+      check_memory(num_bytes, available_memory())
   if num_steps and plan:
     with step("time"):
       _estimate_time(run, plan, num_steps, lengths)
@@ -121,8 +114,12 @@ def _check_disk(
     num_bytes += checkpoint_bytes(
       settings, loading.num_weights(run.config), num_steps
     )
-  num_runs = max(len(run.seeds), 1)  # each has a folder of its own
-  check_disk(run.output_dir, num_runs * num_bytes)
+  check_disk(run.output_dir, _count_runs(run) * num_bytes)
+
+
+def _count_runs(run: Run) -> int:
+  """Number of trainings, each in a folder of its own."""
+  return max(len(run.seeds), 1)
 
 
 def planned_bytes(run: Run, plan) -> int:
@@ -158,13 +155,11 @@ def _estimate_time(
     run.config.intermediate_size,
     num_rounds=3,
   ).values()
-  num_runs = max(len(run.seeds), 1)
-  num_flops *= num_steps * num_runs
-  seconds = round(_OVERHEAD * num_flops / rate)
+  num_flops *= num_steps * _count_runs(run)
+  seconds = math.ceil(_OVERHEAD * num_flops / rate)
   logging.info(
-    "time: estimated %s of training%s, for %.3g operations at %.3g per second",
-    datetime.timedelta(seconds=seconds) if seconds else "less than a second",
-    f" with {num_runs} seeds" if num_runs > 1 else "",
+    "time: estimated %s of training, for %.3g operations at %.3g per second",
+    datetime.timedelta(seconds=seconds),
     num_flops,
     rate,
   )

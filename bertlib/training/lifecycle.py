@@ -23,7 +23,7 @@ from bertlib.cli.errors import InputError
 from bertlib.cli.steps import Steps
 from bertlib.data import record_check, tf_records
 from bertlib.exchange import resolve
-from bertlib.hardware import devices, estimators
+from bertlib.hardware import devices
 from bertlib.io import files, folder_lock, model_files, result_files
 from bertlib.settings import embedding_spec, model_description
 from bertlib.settings.command import TrainingSettings
@@ -195,7 +195,7 @@ def check_weights(run: Run) -> None:
       trained=run.start.own and checkpoint,
       starts_training=run.flags.do_train and not run.start.own,
     )
-    estimators.check_model_fn(checkpoint, model_fn, run.task.features)
+    devices.check_model_fn(checkpoint, model_fn, run.task.features)
 
   checkpoint = run.start.trained or run.settings.model.init_checkpoint
   finding.with_checkpoint(run.output_dir, checkpoint, check)
@@ -519,10 +519,10 @@ def select_checkpoint(run: Run) -> str | None:
 
 
 def _estimator(run: Run, model_fn, *sizes: int, trains: bool = False):
-  """The Estimator of a run, see `estimators.build`."""
+  """The Estimator of a run, see `devices.make_estimator`."""
   # It reads a checkpoint in its folder if it gets none.
   folder = "ram://initial" if run.start.ignored else run.output_dir
-  return estimators.build(
+  return devices.make_estimator(
     run.settings, run.devices, model_fn, folder, *sizes, trains=trains
   )
 

@@ -176,15 +176,6 @@ def _sizes_on_gpu(
   )
 
 
-def loss_too_large(loss_bytes: int) -> str:
-  """Message about a loss over the batch that does not fit."""
-  return (
-    "the loss compares all examples of the batch with each other, which takes"
-    f" {loss_bytes / 10**9:.1f} GB and no less with micro-batches. Give a"
-    " smaller --train_batch_size, or a --loss without comparisons"
-  )
-
-
 def step_flops(
   config: modeling.BertConfig,
   batch_size: float,

@@ -125,25 +125,10 @@ def summarize_seeds(
   }
 
 
-def read_statistics(output_dir: str) -> dict[str, Any] | None:
-  """Reads the statistics that `train_seeds` wrote; None if there are none."""
+def read_statistics(output_dir: str) -> dict[str, Any]:
+  """Reads the statistics that `train_seeds` wrote."""
   path = os.path.join(output_dir, SEEDS_FILE)
-  if not files.exists(path):
-    return None
-  number = (float, json_files.NULL)
-  schema = {
-    "metric": str,
-    "seeds": [int],
-    "scores": [number],
-    "median": number,
-    "mean": number,
-    "standard_deviation": number,
-    "confidence_interval": [number],
-    "collapsed": [int],
-    "best_seed": int,
-  }
-  fix = "Remove it, or repeat the run"
-  return json_files.with_nan(json_files.read(path, schema, fix))
+  return json_files.with_nan(json_files.read(path, dict))
 
 
 def has_collapsed(folder: str) -> bool:

@@ -91,10 +91,11 @@ class ProgressHook(tf.train.SessionRunHook):
       self._bar.update()
     if values and len(self._zeros) < 2:
       self._warn_of_zeros(values)
-    if self._start is None:
-      self._show_first(values)
-    elif values:
+    if values:
       self._show(values)
+    if self._start is None:
+      self._start, self._seconds = (time.monotonic(), self._step), []
+      self._counts = []
 
   def _warn_of_zeros(self, values: Mapping[str, float]) -> None:
     """Warns if a loss or norm is 0 in both of the first two shown steps."""
@@ -110,25 +111,28 @@ class ProgressHook(tf.train.SessionRunHook):
         + (" are" if len(zeros) > 1 else " is"),
       )
 
-  def _show_first(self, values: Mapping[str, float]) -> None:
-    """Logs the first step, which includes compilation."""
-    shown = {name: f"{value:.4g}" for name, value in values.items()}
+  def _show(self, values: Mapping[str, float]) -> None:
+    """Shows a step: the first one, which compiles, without its speed."""
+    speeds = self._speeds() if self._start else {}
+    shown = {n: f"{value:.4g}" for n, value in {**values, **speeds}.items()}
+    if speeds:
+      shown["examples/s"] = f"{speeds['examples/s']:.1f}"
+      self._write_events(speeds)
     if self._bar is not None:
       self._bar.set_postfix(shown)
-    else:
-      logging.info(
-        "%s: %s; compiled in %.1f s",
-        self._position(),
-        ", ".join(f"{name} {value}" for name, value in shown.items()),
-        sum(self._seconds),
-      )
-    self._start, self._seconds = (time.monotonic(), self._step), []
-    self._counts = []
+      return
+    line = ", ".join(f"{name} {value}" for name, value in shown.items())
+    if not self._start:
+      line += f"; compiled in {sum(self._seconds):.1f} s"
+    elif self._num_train_steps is not None:
+      then, first_step = self._start
+      seconds = (time.monotonic() - then) / (self._step - first_step)
+      left = round((self._num_train_steps - self._step) * seconds)
+      line += f", {datetime.timedelta(seconds=left)} left"
+    logging.info("%s: %s", self._position(), line)
 
-  def _show(self, values: Mapping[str, float]) -> None:
-    speeds = self._speeds()
-    shown = {n: f"{value:.4g}" for n, value in {**values, **speeds}.items()}
-    shown["examples/s"] = f"{speeds['examples/s']:.1f}"
+  def _write_events(self, speeds: Mapping[str, float]) -> None:
+    """Writes the speeds for TensorBoard."""
     if self._model_dir:
       entries = [
         tf.Summary.Value(tag=name, simple_value=value)
@@ -137,16 +141,6 @@ class ProgressHook(tf.train.SessionRunHook):
       tf.summary.FileWriterCache.get(self._model_dir).add_summary(
         tf.Summary(value=entries), self._step
       )
-    if self._bar is not None:
-      self._bar.set_postfix(shown)
-      return
-    words = [f"{name} {value}" for name, value in shown.items()]
-    if self._num_train_steps is not None:
-      then, first_step = self._start
-      seconds = (time.monotonic() - then) / (self._step - first_step)
-      left = round((self._num_train_steps - self._step) * seconds)
-      words.append(f"{datetime.timedelta(seconds=left)} left")
-    logging.info("%s: %s", self._position(), ", ".join(words))
 
   def _speeds(self) -> dict[str, float]:
     """Speeds since the last log line, by displayed name."""

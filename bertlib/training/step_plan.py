@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
 
 from absl import logging
@@ -64,7 +63,12 @@ def plan_training(
     settings, devices, compute, config, batch_size, shape
   )
   if batch_size % num_micro_batches:
-    raise InputError(_cannot_divide(settings, devices, num_micro_batches))
+    num_parts = settings.run.train_batch_size // batch_size
+    shared_by = f" shared by {num_parts} replicas" if num_parts > 1 else ""
+    raise InputError(
+      f"--gradient_accumulation_steps={num_micro_batches} does not divide"
+      f" --train_batch_size={settings.run.train_batch_size}{shared_by}"
+    )
   on_cpu = settings.compute.optimizer_on_cpu
   has_fast_update = compute.jit_compile and not on_cpu
   has_copies = (
@@ -110,21 +114,6 @@ def _check_flags(
     )
 
 
-def _cannot_divide(
-  settings: TrainingSettings, devices: Devices, num_micro_batches: int
-) -> str:
-  """Message about micro-batches that do not divide a batch evenly."""
-  shared_by = ""
-  if devices.on_tpu:
-    shared_by = f" shared by {devices.flags.num_tpu_cores} TPU cores"
-  elif devices.replicas:
-    shared_by = f" shared by {devices.replicas.count} replicas"
-  return (
-    f"--gradient_accumulation_steps={num_micro_batches} does not divide"
-    f" --train_batch_size={settings.run.train_batch_size}{shared_by}"
-  )
-
-
 def plan_memory(
   settings: TrainingSettings,
   devices: Devices,
@@ -138,25 +127,23 @@ def plan_memory(
   if asked.memory_gb is None:
     return asked.gradient_accumulation_steps, asked.recompute_activations
   num_sharing = devices.replicas_per_memory
-  fit = functools.partial(
-    memory_plan.fit,
+  plan = memory_plan.fit(
     config,
     batch_size,
+    shape,
     num_bytes=int(asked.memory_gb * 10**9) // num_sharing,
     dtype_size=compute.dtype.size,
     on_gpu=compute.on_gpu,
     jit_compile=compute.jit_compile,
   )
-  plan = fit(shape)
   if plan is None:
-    problem = (
-      f"not even one sequence of {shape.seq_length} tokens fits. Give more, or"
-      " a lower --max_seq_length"
+    # A loss of the whole batch takes the same with micro-batches.
+    smaller = ", a smaller --train_batch_size" if shape.loss_bytes else ""
+    raise InputError(
+      f"--memory_gb={asked.memory_gb:g}: not even one sequence of"
+      f" {shape.seq_length} tokens fits. Give more{smaller}, or a lower"
+      " --max_seq_length"
     )
-    # The loss compares examples of the whole batch; micro-batches do not help.
-    if fit(shape._replace(loss_bytes=0)):
-      problem = memory_plan.loss_too_large(num_sharing * shape.loss_bytes)
-    raise InputError(f"--memory_gb={asked.memory_gb:g}: {problem}")
   logging.info(
     "--memory_gb=%g: --gradient_accumulation_steps=%d, %d sequences at once,"
     " --%srecompute_activations; takes %.1f GB at most",

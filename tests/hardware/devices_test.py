@@ -4,7 +4,6 @@ import json
 import os
 import sys
 
-import commands
 import pytest
 import tensorflow.compat.v1 as tf
 
@@ -34,8 +33,10 @@ def name_cluster(monkeypatch, index):
 
 @on_each_switch
 def test_on_tpu_is_true_before_and_after_the_tpu_is_found(switch, monkeypatch):
+  name_cluster(monkeypatch, 1)  # which a TPU ignores
   monkeypatch.setattr(devices, "find_tpu", lambda *_: "the TPU")
   settings = DeviceSettings(**switch, tpu_name="local")
+  assert devices.find_cluster(settings) is None
   found = devices.find(settings)
   assert settings.on_tpu and found.on_tpu
   assert found == Devices(settings, tpu_cluster="the TPU")
@@ -73,6 +74,21 @@ def test_only_several_workers_need_a_flag(monkeypatch, kind, text, is_refused):
     devices.find_cluster(settings)
 
 
+@pytest.mark.parametrize(
+  ("index", "flags", "problem"),
+  [
+    (0, {"num_replicas": 2}, "without GPUs each worker has one replica"),
+    (None, {}, "there is only one worker"),
+  ],
+)
+def test_workers_that_cannot_be_are_refused(monkeypatch, index, flags, problem):
+  monkeypatch.delenv("TF_CONFIG", raising=False)
+  if index is not None:
+    name_cluster(monkeypatch, index)
+  with pytest.raises(InputError, match=problem):
+    devices.find(DeviceSettings(distribution="multi_worker", **flags))
+
+
 WHEEL = ["sm_60", "sm_70", "sm_80", "sm_89", "compute_90"]
 
 
@@ -103,7 +119,6 @@ def build(monkeypatch):
     (WHEEL, (9, 0), True),
     (WHEEL, (10, 0), False),
     (WHEEL, (12, 0), False),
-    (["sm_50", "sm_75", "compute_80"], (9, 0), False),
     (["sm_89"], (8, 6), False),
     (["compute_120"], (12, 1), True),
     (["sm_90a", "12.0"], (12, 0), True),
@@ -165,15 +180,6 @@ def test_xla_is_off_if_it_cannot_compile_for_the_gpu(
   assert "tensorflow[and-cuda]" in message and "No ptxas" in message
 
 
-@on_each_switch
-def test_tf_config_is_ignored_on_a_tpu(switch, monkeypatch):
-  name_cluster(monkeypatch, 1)
-  monkeypatch.setattr(devices, "find_tpu", lambda *_: "the TPU")
-  settings = DeviceSettings(**switch, tpu_name="local")
-  assert devices.find_cluster(settings) is None
-  assert devices.find(settings).is_chief
-
-
 @pytest.mark.parametrize("index", [0, 1])
 def test_chief_is_the_first_worker_of_tf_config(index, monkeypatch):
   name_cluster(monkeypatch, index)
@@ -181,12 +187,8 @@ def test_chief_is_the_first_worker_of_tf_config(index, monkeypatch):
   found = devices.find(settings)
   assert found.replicas.cluster == devices.find_cluster(settings)
   assert found.is_chief == (index == 0)
-
-
-def test_single_process_is_its_own_chief(monkeypatch):
-  name_cluster(monkeypatch, 1)
-  found = devices.find(DeviceSettings(distribution="off"))
-  assert found.is_chief and found.replicas is None
+  alone = devices.find(DeviceSettings(distribution="off"))
+  assert alone.is_chief and alone.replicas is None
 
 
 GROWTH = "TF_FORCE_GPU_ALLOW_GROWTH"
@@ -245,29 +247,3 @@ def test_num_threads_is_what_tensorflow_reads(monkeypatch):
   assert [os.environ[name] for name in THREADS] == ["7", "7"]
   devices.find(DeviceSettings(num_threads=3))
   assert [os.environ[name] for name in THREADS] == ["3", "3"]
-
-
-# Prints how many threads run the operations of a session.
-SESSION = """
-import os
-from bertlib.settings.common import DeviceSettings
-from bertlib.hardware import devices
-devices.find(DeviceSettings(num_threads=3))
-import tensorflow.compat.v1 as tf
-with tf.Graph().as_default(), tf.Session() as session:
-  session.run(tf.random.uniform([9, 9]))
-names = [
-  open(f"/proc/self/task/{number}/comm").read().strip()
-  for number in os.listdir("/proc/self/task")
-]
-print(names.count("tf_Compute"))
-"""
-
-
-@pytest.mark.process
-@pytest.mark.skipif(
-  not os.path.isdir("/proc/self/task"), reason="names threads as Linux does"
-)
-def test_a_session_has_the_threads_of_the_flag():
-  done = commands.run_code(SESSION)
-  assert done.stdout.split() == ["3"], done.stderr

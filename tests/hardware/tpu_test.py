@@ -32,7 +32,7 @@ from bertlib.cli.errors import InputError
 from bertlib.compat import estimator_api
 from bertlib.data import input_pipeline, tf_records
 from bertlib.exchange import resolve
-from bertlib.hardware import estimators
+from bertlib.hardware import devices
 from bertlib.reporting import event_files
 from bertlib.settings import model_description
 from bertlib.settings.classifier import ClassifierSettings
@@ -162,16 +162,6 @@ def losses_of(model_fn, batch):
       "--gradient_accumulation_steps=2",
     ),
     ("pretraining", "--optimizer=lamb"),
-    *(
-      pytest.param(case, marks=pytest.mark.slow)  # near one of the others
-      for case in (
-        ("classification weighted",),
-        ("regression", "--layer_decay=0.9"),
-        ("ner", "--gradient_accumulation_steps=2"),
-        ("embeddings scored_pairs", "--projection_dim=4", "--temperature=1"),
-        ("embeddings labeled_texts", "--pooling=max"),
-      )
-    ),
   ],
   ids=" ".join,
 )
@@ -269,7 +259,7 @@ def estimator_of(folder, *arguments):
     run_of("classification"), settings=settings, devices=found
   )
   model_fn = lifecycle.make_model_fn(made, num_train_steps=50)
-  return estimators.build(settings, found, model_fn, folder, trains=True)
+  return devices.make_estimator(settings, found, model_fn, folder, trains=True)
 
 
 @pytest.mark.train
@@ -308,27 +298,19 @@ def test_loop_and_core_flags_reach_tpu_estimator(two_cores, tmp_path):
 VECTOR = tf.TensorSpec([4], tf.float32)
 
 
-def count(x):
-  """A loop with a dynamic shape in its body."""
-  step = lambda n, x: (n + 1, tf.reshape(tf.where_v2(x)[:4], [4]))  # noqa: E731
-  return tf.while_loop(lambda n, _: n < 3, step, (0, tf.cast(x, tf.int64)))
-
-
 @pytest.mark.parametrize(
   ("build", "spec", "problem"),
   [
     (tf.strings.as_string, VECTOR, "AsString (AsString) has strings"),
-    (tf.identity, tf.TensorSpec([4], tf.string), "Identity) has strings"),
     (lambda x: tf.py_func(np.square, [x], x.dtype), VECTOR, "calls Python"),
     (tf.where_v2, VECTOR, "Where (Where) has the shape (None, 1)"),
-    (count, VECTOR, "Where (Where) has the shape (None, 1)"),
     (
       lambda ids: ids + 1,
       tf.TensorSpec([4, None], tf.int32, "input_ids"),
       "input_ids (Placeholder) has the shape (4, None)",
     ),
   ],
-  ids=["string", "generic", "Python", "dynamic", "loop", "length"],
+  ids=["string", "Python", "dynamic", "length"],
 )
 def test_what_a_tpu_could_not_compile_is_found(build, spec, problem):
   with tf.Graph().as_default():
@@ -432,10 +414,6 @@ UNUSED = "grpc://127.0.0.1:1"
   [
     ((), "--use_tpu: no TPU is named. Give --tpu_name=NAME or"),
     ((f"--tpu_name={UNUSED}",), f"{UNUSED}: no TPU answers there"),
-    (
-      (f"--tpu_name={UNUSED}", "--distribution=tpu"),
-      f"{UNUSED}: no TPU answers there",
-    ),
     ((f"--master={UNUSED}",), f"{UNUSED}: no TPU answers there"),
     (("--master=grpc://127.0.0.1",), "grpc://127.0.0.1: no TPU answers there"),
     (("--tpu_name=local",), "--tpu_name=local: TensorFlow finds no TPU in"),
@@ -446,10 +424,6 @@ UNUSED = "grpc://127.0.0.1:1"
     (
       ("--tpu_name=my-tpu", "--output_dir=here"),
       "--output_dir=here: is on this machine, where the TPU my-tpu cannot",
-    ),
-    (
-      ("--tpu_name=grpc://[::1", "--output_dir=here"),
-      "--output_dir=here: is on this machine, where the TPU grpc://[::1 cannot",
     ),
     (
       (

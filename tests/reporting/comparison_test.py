@@ -1,12 +1,12 @@
 """Tests of the comparison of runs."""
 
 import math
+import pathlib
 import re
 import statistics
 
 import pytest
 import run_folders
-from event_files_test import write_events
 from html_pages import Page
 
 from bertlib.reporting import comparison
@@ -14,11 +14,17 @@ from bertlib.reporting import comparison
 pytestmark = pytest.mark.unit
 
 
-def runs_of(tmp_path, **by_name):
+@pytest.fixture(autouse=True)
+def in_folder(tmp_path, monkeypatch):
+  """Runs are named by paths in a folder of the test."""
+  monkeypatch.chdir(tmp_path)
+
+
+def runs_of(**by_name):
   """Runs with these changes of a receipt, see `run_folders.receipt`."""
   for name, changed in by_name.items():
-    run_folders.write_run(tmp_path / name, **changed)
-  return run_folders.read(*(tmp_path / name for name in by_name))
+    run_folders.write_run(pathlib.Path(name), **changed)
+  return run_folders.read(*by_name)
 
 
 TEST = "McNemar's test"
@@ -45,9 +51,8 @@ def difference_rows(runs):
 # Metrics
 
 
-def test_best_values_are_highest_or_of_a_loss_lowest(tmp_path):
+def test_best_values_are_highest_or_of_a_loss_lowest():
   runs = runs_of(
-    tmp_path,
     # Counts and thresholds are neither good nor bad.
     a=results(accuracy=0.5, loss=0.3, f1=0.2, total=3, best_f1_thresh=-1.0),
     b=results(accuracy=0.7, loss=0.4, f1=0.2, total=4, best_f1_thresh=-2.0),
@@ -64,9 +69,8 @@ def test_best_values_are_highest_or_of_a_loss_lowest(tmp_path):
     ({"script": "run_ner.py"}, "for runs of another script than a: b."),
   ],
 )
-def test_runs_that_cannot_be_compared_are_named(tmp_path, change, warning):
+def test_runs_that_cannot_be_compared_are_named(change, warning):
   runs = runs_of(
-    tmp_path,
     a=results(accuracy=0.5),
     b=results(accuracy=0.9) | change,
     c=results(accuracy=0.6),
@@ -77,68 +81,27 @@ def test_runs_that_cannot_be_compared_are_named(tmp_path, change, warning):
   assert [*difference_rows(runs)] == [("c", "accuracy")]
 
 
-def test_a_run_without_receipt_is_compared(tmp_path):
-  (tmp_path / "old").mkdir()
-  (tmp_path / "old" / "eval_results.txt").write_text("eval_accuracy = 0.4\n")
-  (run,) = runs_of(tmp_path, a=results(accuracy=0.5))
-  runs = [run, *run_folders.read(tmp_path / "old")]
-  assert comparison.warnings(runs) == []
-  assert difference_rows(runs) == {("old", "accuracy"): ("-0.1000", "", "")}
-
-
-def test_the_table_begins_with_primary_metrics(tmp_path):
+def test_the_table_begins_with_primary_metrics():
   runs = runs_of(
-    tmp_path,
     a=results(loss=0.25, accuracy=0.5),
     b={"results": {"eval_f1": 0.5, "eval_loss": 0.5}}
     | {"flags": {"best_metric": "f1"}},
     c={"results": None},
   )
+  table, *_ = comparison.tables(runs, [], max_metrics=1)
+  columns = ["run", "accuracy", "duration", "note"]
+  assert [list(row) for row in table.rows] == [columns] * 3
   rows = comparison.run_rows(runs, comparison.metric_names(runs))
   assert list(rows[0]) == ["run", "accuracy", "f1", "loss", "duration", "note"]
   values = "c", "-", "-", "-", "1 h 00 min 05 s", "not finished"
   assert tuple(rows[2].values()) == values
 
 
-def test_the_terminal_has_few_metrics_and_stars(tmp_path):
-  many = {f"m{n}": 0.5 for n in range(9)}
-  first, other = (results(accuracy=value, **many) for value in (0.5, 0.75))
-  runs = runs_of(tmp_path, a=first, b=other)
-  table, *_ = comparison.tables(runs, [], max_metrics=2)
-  assert [[*row.values()][:3] for row in table.rows] == [
-    ["a", "0.5000", "0.5000"],
-    ["b", "0.7500*", "0.5000"],
-  ]
-  assert list(table.rows[0]) == ["run", "accuracy", "m0", "duration"]
-
-
 # Settings
 
-_TASK = {"task_name": "MRPC", "language": "zh"}
 
-
-@pytest.mark.parametrize(
-  ("first", "other", "names"),
-  [
-    ({"flags": {"rate": 1e-4}}, {"flags": {"rate": 2e-4}}, ["rate"]),
-    # A flag that one script lacks differs if it was given.
-    ({"flags": _TASK, "given": ["task_name"]}, {}, ["task_name"]),
-    # Paths of equal files do not differ.
-    (
-      {"flags": dict.fromkeys(OTHER_DEV, "a.tsv")},
-      {"flags": dict.fromkeys(OTHER_DEV, "b.tsv"), "data": OTHER_DEV},
-      ["dev_file"],
-    ),
-  ],
-  ids=["value", "given", "file"],
-)
-def test_flags_that_differ(tmp_path, first, other, names):
-  assert [*comparison.differing(runs_of(tmp_path, a=first, b=other))] == names
-
-
-def test_runs_that_differ_in_their_seed_are_grouped(tmp_path):
+def test_runs_that_differ_in_their_seed_are_grouped():
   runs = runs_of(
-    tmp_path,
     a={"flags": {"seed": 1}},
     b={"flags": {"seed": 2}},
     longer={"flags": {"seed": 2, "num_train_epochs": 9.0}},
@@ -146,14 +109,13 @@ def test_runs_that_differ_in_their_seed_are_grouped(tmp_path):
     ner={"script": "run_ner.py"},
   )
   groups = comparison.group_by_settings(runs)
-  names = [[run.name for run in group] for group in groups]
+  names = [[run.folder for run in group] for group in groups]
   assert names == [["a", "b"], ["longer"], ["other"], ["ner"]]
 
 
-def test_seeds_have_mean_and_standard_deviation(tmp_path):
+def test_seeds_have_mean_and_standard_deviation():
   scores = [0.5, 0.6, 0.9]
   runs = runs_of(
-    tmp_path,
     **{
       f"run{seed}": results(accuracy=score) | {"flags": {"seed": seed}}
       for seed, score in enumerate(scores)
@@ -167,10 +129,9 @@ def test_seeds_have_mean_and_standard_deviation(tmp_path):
   ]
 
 
-def test_settings_that_differ_are_shown_as_one_types_them(tmp_path):
+def test_settings_that_differ_are_shown_as_one_types_them():
   runs = runs_of(
-    tmp_path,
-    a={"flags": {"rate": 1.0, "same": 2.0}},
+    a={"flags": {"rate": 1.0, "same": 2.0, "task": "MRPC"}},
     b={
       "flags": {"rate": 5e-5, "same": 2.0},
       "versions": {"python": "3.12.1"},
@@ -179,6 +140,7 @@ def test_settings_that_differ_are_shown_as_one_types_them(tmp_path):
   )
   assert [[*row.values()] for row in comparison.setting_rows(runs)] == [
     ["--rate", "1", "5e-05"],
+    ["--task", "MRPC", "-"],
     ["dev data", "b" * 8, "f" * 8],
     ["python", "3.11.7", "3.12.1"],
   ]
@@ -197,23 +159,23 @@ def predictions(gold, predicted):
   }
 
 
-def test_answers_of_two_runs_to_the_same_questions_are_tested(tmp_path):
+def test_answers_of_two_runs_to_the_same_questions_are_tested():
   for name, answer in (("a", "Ann"), ("b", "Rome")):
     answers = {"x": "Ann", "y": answer, "z": answer}
-    run_folders.write_answers(tmp_path / name, answers)
-  runs = run_folders.read(tmp_path / "a", tmp_path / "b")
+    run_folders.write_answers(pathlib.Path(name), answers)
+  runs = run_folders.read("a", "b")
   # Two coins, both on one side.
   assert difference_rows(runs)["b", TEST] == ("2 : 0", "", "0.5000")
 
 
 @pytest.mark.parametrize("change", ["questions", "answers"])
-def test_answers_to_other_questions_are_not_compared(tmp_path, change):
+def test_answers_to_other_questions_are_not_compared(change):
   for name in "ab":
     answers = dict.fromkeys("xy" if change == "answers" else "xyz", "Ann")
-    path = run_folders.write_answers(tmp_path / name, answers)
+    path = run_folders.write_answers(pathlib.Path(name), answers)
   if change == "questions":
     path.write_text(path.read_text() + " ")
-  runs = run_folders.read(tmp_path / "a", tmp_path / "b")
+  runs = run_folders.read("a", "b")
   assert [*difference_rows(runs)] == [("b", "accuracy")]
 
 
@@ -265,12 +227,11 @@ TAGS = [["B-PER", "O"], ["O", "O", "B-LOC"]] * 10
   ids=["labels", "unknown", "lists", "numbers", "tags"],
 )
 def test_predictions_of_two_runs_have_tests_and_intervals(
-  tmp_path, changed, gold, first, other, expected
+  changed, gold, first, other, expected
 ):
   script = "run_ner.py" if gold is TAGS else "run_classifier.py"
   of_run = {"results": changed, "script": script}
   runs = runs_of(
-    tmp_path,
     a=of_run | predictions(gold, first),
     b=of_run | predictions(gold, other),
   )
@@ -287,10 +248,9 @@ def test_predictions_of_two_runs_have_tests_and_intervals(
 @pytest.mark.parametrize(
   "gold", [["a"] * 19, ["a"] * 19 + ["b"]], ids=["fewer", "other"]
 )
-def test_predictions_of_other_examples_are_not_compared(tmp_path, gold):
+def test_predictions_of_other_examples_are_not_compared(gold):
   of_run = results(accuracy=0.5)
   runs = runs_of(
-    tmp_path,
     a=of_run | predictions(["a"] * 20, ["a"] * 20),
     b=of_run | predictions(gold, gold),
     without_predictions=of_run,
@@ -302,24 +262,19 @@ def test_predictions_of_other_examples_are_not_compared(tmp_path, gold):
 # The page
 
 
-def test_the_page_has_tables_and_a_line_per_run(tmp_path):
+def test_the_page_has_tables_and_warnings():
   gold, predicted = ["no", "yes"] * 10, [["yes", "no"] * 10, ["no"] * 20]
   for name, labels in zip(("a", "b<i>"), predicted):
     run_folders.write_run(
-      tmp_path / name,
+      pathlib.Path(name),
       **results(macro_f1=0.5),
       flags={"best_metric": "macro_f1"},
-      dev_scores=[{"step": n, "macro_f1": 0.1 * n} for n in (1, 2)],
       **predictions(gold, labels),
     )
-    write_events(tmp_path / name, (1, 1, {"loss": 0.9}), (2, 2, {"loss": 0.8}))
-  run_folders.write_run(tmp_path / "other", data=OTHER_DEV)
-  runs = run_folders.read(*(tmp_path / name for name in ("a", "b<i>", "other")))
-  path = tmp_path / "page.html"
+  run_folders.write_run(pathlib.Path("other"), data=OTHER_DEV)
+  runs = run_folders.read("a", "b<i>", "other")
+  path = pathlib.Path("page.html")
   comparison.write_page(str(path), runs, comparison.find_differences(runs))
   page = Page(path.read_text(encoding="utf-8"))
   titles = ["Warning", "Runs", "Differences from a", "Settings that differ"]
-  assert page.texts("h2") == [*titles, "Curves"]
-  training, dev = (" ".join(t.split()) for t in page.texts("figcaption"))
-  assert training == "training loss ━ a last 0.8000 ━ b<i> last 0.8000"
-  assert dev == "dev macro_f1 ━ a last 0.2000 ━ b<i> last 0.2000"
+  assert page.texts("h2") == titles

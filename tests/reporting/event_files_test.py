@@ -48,7 +48,7 @@ def test_later_value_of_a_step_written_twice_is_used(tmp_path):
   assert found == {"a": [(1, 1.0), (2, 9.0), (3, 8.0)]}
 
 
-@pytest.mark.parametrize("num_lost", [1, 8, 20])
+@pytest.mark.parametrize("num_lost", [1, 20])
 def test_incomplete_record_ends_its_file(tmp_path, num_lost):
   write_events(tmp_path, (1, 1, {"a": 1.0}), (2, 2, {"a": 2.0}))
   (path,) = tmp_path.iterdir()
@@ -59,8 +59,5 @@ def test_incomplete_record_ends_its_file(tmp_path, num_lost):
 def test_other_files_and_folders_are_ignored(tmp_path):
   write_events(tmp_path / "eval", (1, 1, {"a": 1.0}))
   (tmp_path / "checkpoint").write_text("no events")
-  assert event_files.read_scalars(str(tmp_path)) == {}
-
-
-def test_missing_folder_has_no_scalars(tmp_path):
-  assert event_files.read_scalars(str(tmp_path / "absent")) == {}
+  for folder in (tmp_path, tmp_path / "absent"):
+    assert event_files.read_scalars(str(folder)) == {}

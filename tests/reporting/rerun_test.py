@@ -1,6 +1,5 @@
 """Tests of receipts of runs, and of --rerun."""
 
-import json
 import logging as python_logging
 import os
 from pathlib import Path
@@ -107,16 +106,6 @@ def test_receipt_has_the_results(receipt):
   assert receipt["checkpoint"]["path"] == "run/model.ckpt-2.index"
 
 
-def test_single_process_of_a_cluster_writes_a_receipt(start, monkeypatch):
-  cluster = {"worker": ["a:1", "b:2"]}
-  task = {"type": "worker", "index": 1}
-  text = json.dumps({"cluster": cluster, "task": task})
-  monkeypatch.setenv("TF_CONFIG", text)
-  start(*TRAINING, "--distribution=off", "--output_dir=alone")
-  written = run_outputs.read_json("alone/run.json")
-  assert (written["script"], written["results"]) == ("run_classifier.py", None)
-
-
 def test_rerun_repeats_bit_for_bit(receipt, caplog):
   with caplog.at_level(python_logging.INFO, logger="absl"):
     rerun("--output_dir=again")
@@ -151,7 +140,6 @@ def spoil(receipt):
   [
     ("train.tsv", "train_file"),
     ("vocab.txt", "vocab_file"),
-    ("bert_config.json", "bert_config_file"),
     ("model.ckpt.index", "init_checkpoint"),
   ],
 )

@@ -240,49 +240,35 @@ def test_failed_save_keeps_the_earlier_checkpoints(tmp_path, monkeypatch):
 # Stopping
 
 
-def check_stopped(folder, stop, status):
-  """Checks that training ended after step 6, the process with this status."""
-  assert saved_steps(folder) == [6]
-  with pytest.raises(SystemExit) as ended:
-    stop.exit_if_requested(str(folder))
-  assert ended.value.code == status
-
-
 @pytest.mark.process
-def test_sigterm_saves_and_stops_at_the_end_of_the_step(tmp_path):
-  before = signal.getsignal(signal.SIGTERM)
-  listener = Listener()
+@pytest.mark.parametrize(
+  ("number", "times", "after", "status"),
+  [
+    (signal.SIGTERM, 2, None, 143),
+    # The next one ends the process.
+    (signal.SIGINT, 1, signal.SIG_DFL, 130),
+  ],
+)
+def test_a_signal_saves_and_stops_at_the_end_of_the_step(
+  tmp_path, number, times, after, status
+):
+  before, listener = signal.getsignal(number), Listener()
 
-  def terminate():
-    os.kill(os.getpid(), signal.SIGTERM)
-    os.kill(os.getpid(), signal.SIGTERM)
+  def interrupt():
+    for _ in range(times):
+      os.kill(os.getpid(), number)
 
   with checkpoint_hook.StopRequest() as stop:
-    hooks = [AtStep(5, terminate)]
+    hooks = [AtStep(5, interrupt)]
     train(tmp_path, 99, hooks, [listener], save_steps=10, stop=stop)
-  check_stopped(tmp_path, stop, 143)
+    assert after in (None, signal.getsignal(number))
+  assert saved_steps(tmp_path) == [6]
+  with pytest.raises(SystemExit) as ended:
+    stop.exit_if_requested(str(tmp_path))
+  assert ended.value.code == status
   # Evaluating the checkpoint would take too long.
   assert listener.steps == [0]
-  assert signal.getsignal(signal.SIGTERM) == before
-
-
-@pytest.mark.process
-def test_sigint_stops_with_status_130(tmp_path):
-  before = signal.getsignal(signal.SIGINT)
-  with checkpoint_hook.StopRequest() as stop:
-    hooks = [AtStep(5, lambda: os.kill(os.getpid(), signal.SIGINT))]
-    train(tmp_path, 99, hooks, save_steps=10, stop=stop)
-    # The next one ends the process.
-    assert signal.getsignal(signal.SIGINT) == signal.SIG_DFL
-  check_stopped(tmp_path, stop, 130)
-  assert signal.getsignal(signal.SIGINT) == before
-
-
-@pytest.mark.unit
-def test_without_a_stop_request_the_process_continues(tmp_path):
-  with checkpoint_hook.StopRequest() as stop:
-    pass
-  stop.exit_if_requested(str(tmp_path))
+  assert signal.getsignal(number) == before
 
 
 def test_stop_before_the_first_step_trains_nothing(tmp_path):

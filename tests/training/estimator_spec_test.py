@@ -5,7 +5,6 @@ import types
 import pytest
 import tensorflow.compat.v1 as tf
 
-import modeling
 from bertlib.compat import estimator_api
 from bertlib.compute.fast_compute import FastCompute
 from bertlib.reporting import event_files
@@ -127,20 +126,6 @@ def test_losses_of_tpu_cores_have_one_normalizer(on_core):
     weights = tf.constant([1, 0, 1, 1])
     normalizer = estimator_spec.loss_normalizer(weights, arguments)
     assert session.run(normalizer) == 1.5
-
-
-@pytest.mark.parametrize(
-  ("values", "scales_loss"),
-  [
-    ({}, False),
-    ({"compute": modeling.Compute()}, False),
-    ({"compute": FastCompute(tf.float32)}, False),
-    ({"compute": FastCompute(tf.bfloat16)}, False),
-    ({"compute": FastCompute(tf.float16)}, True),
-  ],
-)
-def test_float16_has_its_loss_scaled(values, scales_loss):
-  assert arguments_of(**values).scales_loss == scales_loss
 
 
 @pytest.mark.parametrize(

@@ -258,14 +258,11 @@ ROW_GRADIENTS = np.array([3.0, 4.0, 12.0, 84.0], np.float32)
 IDS = [0, 1, 1, 0]
 
 
-def table_loss(batch, index):
+def table_loss(batch, _):
   """Loss of the rows of a table with these ids, which may repeat."""
   table = tf.get_variable("table", initializer=tf.ones([4, 1]))
   rows = tf.gather(table, batch["ids"])[:, 0]
-  index = tf.cast(index, tf.float32)
-  return tf.reduce_mean(rows * tf.gather(ROW_GRADIENTS, batch["ids"])), {
-    "index": index
-  }
+  return tf.reduce_mean(rows * tf.gather(ROW_GRADIENTS, batch["ids"])), {}
 
 
 def tied_loss(batch, index):
@@ -307,16 +304,6 @@ def test_the_norm_sums_gradients_of_tied_embeddings_but_not_of_repeated_ids(
     session.run(tf.global_variables_initializer())
     norm = session.run(step.gradient_norm)
   assert norm == pytest.approx(expected, rel=1e-6)
-
-
-@pytest.mark.parametrize("num_micro_batches", [2, 4])
-def test_each_micro_batch_gets_its_index(num_micro_batches):
-  batch = {"ids": tf.constant(IDS)}
-  gradients = compute_gradients(table_loss, batch, num_micro_batches)
-  with tf.Session() as session:
-    session.run(tf.global_variables_initializer())
-    mean = session.run(gradients.scalars["index"])
-  assert mean == pytest.approx((num_micro_batches - 1) / 2)
 
 
 def test_an_unused_weight_has_no_gradient():
@@ -460,21 +447,3 @@ def test_the_scale_is_saved_and_not_trained(session, tmp_path):
   assert saved.get_tensor("loss_scale/scale") == 4.0
   assert saved.get_tensor("loss_scale/good_steps") == 0
   assert [v.op.name for v in tf.trainable_variables()] == ["w"]
-
-
-@pytest.mark.parametrize(("is_scaled", "num_changed"), [(False, 0), (True, 3)])
-def test_gradients_that_underflow_in_float16_take_effect_only_if_scaled(
-  session, is_scaled, num_changed
-):
-  weight = tf.get_variable("w", initializer=tf.zeros([3]))
-  loss_scale = LossScale() if is_scaled else None
-  half = tf.reduce_sum(tf.cast(weight, tf.float16) * 1e-4)
-  gradients = compute_gradients(
-    lambda *_: (tf.cast(half, tf.float32) * 1e-5, {}), {}, loss_scale=loss_scale
-  )
-  step = optimization.training_step(
-    gradients, 1.0, 10, 0, loss_scale=loss_scale
-  )
-  session.run(tf.global_variables_initializer())
-  session.run(step.train_op)
-  assert np.count_nonzero(session.run(weight)) == num_changed

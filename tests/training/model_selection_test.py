@@ -15,17 +15,61 @@ import tiny_classifier
 import run_classifier
 from bertlib.checkpoints import checkpoint_writer, finding
 from bertlib.cli.errors import InputError
-from bertlib.hardware.devices import Devices
 from bertlib.io import json_files, result_files
 from bertlib.reporting import event_files
-from bertlib.settings.common import DeviceSettings
-from bertlib.training import model_selection, multi_run, step_plan
+from bertlib.training import dev_scores, model_selection, multi_run
 from bertlib.training.dev_scores import Selection
 from bertlib.training.model_selection import DevScores
 
 pytestmark = pytest.mark.unit
 
 # Scores and their file
+
+
+@pytest.mark.parametrize(
+  ("metric", "score", "than", "better"),
+  [
+    ("f1", 0.5, None, True),
+    ("f1", 0.5, 0.4, True),
+    ("f1", 0.5, 0.5, False),
+    ("f1", 0.4, 0.5, False),
+    ("loss", 0.4, 0.5, True),
+    ("loss", 0.5, 0.5, False),
+    ("masked_lm_loss", 0.6, 0.5, False),
+    ("f1", math.nan, None, False),
+    ("f1", math.nan, 0.5, False),
+    ("loss", math.nan, 0.5, False),
+    ("f1", 0.0, math.nan, True),
+    ("loss", 9.0, math.nan, True),
+    ("f1", math.nan, math.nan, False),
+  ],
+)
+def test_higher_is_better_except_for_losses(metric, score, than, better):
+  assert dev_scores.is_better(metric, score, than) == better
+
+
+def test_each_score_has_one_name():
+  results = {"eval_loss": 0.25, "loss": 0.5, "eval_f1": 1, "global_step": 3}
+  results |= {"confusion_matrix": [[1]], "labels": "[]", "exact_match": 50.0}
+  assert dev_scores.plain_scores(results) == {
+    "loss": 0.25,
+    "f1": 1.0,
+    "exact_match": 50.0,
+  }
+
+
+@pytest.mark.parametrize(
+  ("metric", "best_step"),
+  [("f1", 2), ("loss", 1), ("recall", 3), ("accuracy", None)],
+)
+def test_best_row_is_the_first_with_the_best_score(metric, best_step):
+  rows = [
+    {"step": 1, "f1": 0.1, "loss": 0.5},
+    {"step": 2, "f1": 0.9, "loss": 0.5},
+    {"step": 3, "f1": 0.9, "loss": 0.6, "recall": 0.2},
+  ]
+  best = dev_scores.best_row(rows, metric)
+  assert (best and best["step"]) == best_step
 
 
 def scores_of(folder, metric, *values, patience=0):
@@ -80,14 +124,6 @@ def test_target_that_is_reached_ends_training(
   )
 
 
-def test_early_stopping_is_logged(tmp_path, log):
-  scores_of(tmp_path, "f1", 0.5, 0.4, 0.3, patience=2).ends_early()
-  assert log == [
-    "--patience=2: best f1 at step 1, no improvement in 2 evaluations since;"
-    " training ends at step 3"
-  ]
-
-
 def test_scores_are_restored_from_the_file(tmp_path):
   written = scores_of(tmp_path, "f1", 0.25, 0.75, 0.5)
   read = DevScores(str(tmp_path), Selection(1, "f1", 1))
@@ -107,13 +143,6 @@ def test_evaluating_a_step_again_replaces_it_and_later_steps(tmp_path):
     {"step": 1, "f1": 0.1},
     {"step": 2, "f1": 0.9},
   ]
-
-
-def test_by_name_has_steps_and_values_of_each_metric(tmp_path):
-  scores = DevScores(str(tmp_path), Selection(1, "f1"))
-  scores.add(2, {"f1": 0.5, "loss": 1.0})
-  scores.add(4, {"f1": 0.25})
-  assert scores.by_name() == {"f1": [(2, 0.5), (4, 0.25)], "loss": [(2, 1.0)]}
 
 
 def test_scores_are_written_to_tensorboard(tmp_path):
@@ -291,10 +320,8 @@ def test_statistics_over_seeds_match_the_textbook():
 @pytest.mark.parametrize(
   ("metric", "values", "best"),
   [
-    ("loss", [0.5, 0.3, 0.4], 1),
     ("f1", [0.3, 0.5, 0.5], 1),
-    ("pearson", ["nan", 0.1, 0.2], 2),
-    ("loss", ["nan", 0.1, 0.2], 1),
+    ("loss", ["nan", 0.2, 0.1], 2),
   ],
 )
 def test_best_seed_has_the_best_score(metric, values, best):
@@ -342,27 +369,10 @@ def test_collapse_is_detected_from_dev_predictions(
   [([""] * 20, True), (["Rome"] * 20, True), ([""] * 19 + ["Rome"], False)],
 )
 def test_collapse_is_detected_from_answers(tmp_path, answers, collapsed):
+  assert not multi_run.has_collapsed(str(tmp_path))
   content = {str(number): answer for number, answer in enumerate(answers)}
   (tmp_path / "predictions.json").write_text(json.dumps(content))
   assert multi_run.has_collapsed(str(tmp_path)) == collapsed
-
-
-def test_a_run_without_predictions_has_not_collapsed(tmp_path):
-  assert not multi_run.has_collapsed(str(tmp_path))
-
-
-@pytest.mark.parametrize(
-  ("given", "chosen", "flags"),
-  [
-    ("auto", "on", []),
-    ("auto", "off", ["--xla=off"]),
-    ("on", "on", []),  # is in the command line
-  ],
-)
-def test_a_run_of_a_seed_computes_as_its_parent(given, chosen, flags):
-  automatic = frozenset({"xla"} if given == "auto" else ())
-  devices = Devices(DeviceSettings(), xla=chosen, automatic=automatic)
-  assert step_plan.choice_flags(devices) == flags
 
 
 def test_statistics_with_nan_are_strict_json(tmp_path):

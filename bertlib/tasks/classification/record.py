@@ -85,7 +85,7 @@ RECORD = TaskRecord(
   primary_metrics=("matthews", "pearson", "micro_f1", "accuracy"),
   compare=lambda *runs: classification_report.compare(*runs),
   predict=PredictExample(
-    "texts.txt", "Labels of the lines of a file:", _examples, "predict"
+    "texts.txt", "Labels of the lines of a file:", _examples
   ),
   huggingface_class=_huggingface_class,
   from_huggingface=_from_huggingface,

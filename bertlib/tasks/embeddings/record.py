@@ -35,7 +35,6 @@ RECORD = TaskRecord(
     "texts.txt",
     "Vectors of the lines of a file:",
     lambda description: ["A text.", "Another text."],
-    "encode",
   ),
   export=lambda: embedding_signatures.Embedder,
   predictor=lambda: embedding_predictor.VectorPredictor,

@@ -37,7 +37,6 @@ RECORD = TaskRecord(
     "sentences.txt",
     "Entities in the sentences of a file, in columns like the training set:",
     lambda description: ["Ann left Rome."],
-    "predict",
   ),
   huggingface_class=lambda description: "BertForTokenClassification",
   from_huggingface=_from_huggingface,

@@ -58,7 +58,6 @@ RECORD = TaskRecord(
     "questions.json",
     "Answers to the questions of a file:",
     lambda description: [("Who left?", "Ann stayed. Bob left.")],
-    "predict",
   ),
   huggingface_class=lambda description: "BertForQuestionAnswering",
   from_huggingface=_from_huggingface,
