@@ -11,9 +11,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from bertlib.checkpoints import checkpoint_names, keras_files
+from bertlib.checkpoints import checkpoint_names
+from bertlib.cli import lazy_module
 from bertlib.cli.errors import InputError
 from bertlib.io import files
+
+# Of object-based checkpoints, which are rare.
+keras_files = lazy_module.load("bertlib.checkpoints.keras_files")
 
 # What TensorFlow raises for a corrupt file; IndexError for a truncated one.
 _ERRORS = (tf.errors.OpError, ValueError, RuntimeError, IndexError)

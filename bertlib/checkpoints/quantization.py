@@ -29,7 +29,6 @@ from bertlib.compute.fast_compute import FastCompute
 from bertlib.data import model_inputs
 from bertlib.io import files, json_files
 from bertlib.io.text_files import Encoding, read_pairs
-from bertlib.settings.command import EstimatorSettings
 from bertlib.settings.common import QuantizationSettings
 
 FILE = "quantization.json"
@@ -385,21 +384,19 @@ def _hash_of_examples(batches: Iterable[Batch]) -> str:
   return digest.hexdigest()
 
 
-def model_fn_for_inference(
+def int8_model_fn(
   model_fn: Callable,
-  settings: EstimatorSettings,
+  settings: QuantizationSettings,
   encoder: TrainedEncoder,
   default_batches: Callable,
 ) -> Callable:
-  """Wraps a `model_fn` for --precision=int8; returns it for any other."""
-  if settings.compute.precision != "int8":
-    return model_fn
+  """A `model_fn` for --precision=int8."""
   # The weights are constants of the graph, those of the checkpoint; Estimator
   # restores only the global step.
-  getter = weight_getter(encoder, settings.quantization, default_batches)
+  getter = weight_getter(encoder, settings, default_batches)
 
-  def int8_model_fn(features, labels, mode, params, config=None):
+  def with_constants(features, labels, mode, params, config=None):
     with tf.variable_scope("", custom_getter=getter):
       return model_fn(features, labels, mode, params, config)
 
-  return int8_model_fn
+  return with_constants

@@ -10,10 +10,10 @@ from absl import logging
 
 import modeling
 from bertlib.checkpoints import checkpoint_files, finding, loading, model_json
-from bertlib.cli import option
+from bertlib.cli import lazy_module, option
 from bertlib.cli.errors import InputError
 from bertlib.data import vocabulary
-from bertlib.exchange import initial_model, published_models, tfhub, zoo
+from bertlib.exchange import initial_model, published_models
 from bertlib.hardware import devices
 from bertlib.hardware.devices import Devices
 from bertlib.io import model_files
@@ -21,6 +21,10 @@ from bertlib.io.files import exists
 from bertlib.settings import model_description
 from bertlib.settings.command import EstimatorSettings, ModelCommand
 from bertlib.settings.common import ModelSettings
+
+# Of models that are downloaded or converted.
+tfhub = lazy_module.load("bertlib.exchange.tfhub")
+zoo = lazy_module.load("bertlib.exchange.zoo")
 
 Settings = TypeVar("Settings", bound=ModelCommand)
 
