@@ -174,14 +174,6 @@ class LoadedModel(BatchPredictor):
     checkpoint: str,
   ) -> None:
     """Builds the graph with the weights of a checkpoint in 8 bits."""
-
-    def refuse():
-      raise InputError(
-        f"{self._model_dir}: has no {quantization.FILE} of this checkpoint,"
-        f" which 8-bit inference needs. Run {self.record.script}.py once with"
-        " --do_eval --precision=int8, or name a --calibration_file"
-      )
-
     onednn.check_int8()
     encoder = quantization.TrainedEncoder(
       config,
@@ -192,7 +184,7 @@ class LoadedModel(BatchPredictor):
       embedding_spec.default_prefix(self.description),
       encoding,
     )
-    getter = quantization.weight_getter(encoder, settings, refuse)
+    getter = quantization.weight_getter(encoder, settings)
     self._build(config, compute, getter)
     self._check_weights(checkpoint)
 
