@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -231,9 +231,3 @@ class Checkpoint(Mapping[str, np.ndarray]):
 
   def __len__(self) -> int:
     return len(self.shapes)
-
-  def num_bytes(self, names: Iterable[str]) -> int:
-    """Size of some of the variables."""
-    return sum(
-      int(np.prod(self.shapes[name])) * self.dtypes[name].size for name in names
-    )

@@ -30,6 +30,8 @@ _CLASSES = (
 # The limit of transformers where no file names one.
 _MAX_CHARS_PER_WORD = 100
 
+_NO_LIMIT = 2**31
+
 
 class Tokenizer(NamedTuple):
   """Vocabulary and rules of a tokenizer."""
@@ -37,7 +39,7 @@ class Tokenizer(NamedTuple):
   vocab: bytes  # contents of `vocab.txt`
   do_lower_case: bool | None  # None if no file says it
   max_input_chars_per_word: int
-  max_length: int | None  # in tokens
+  max_length: int  # in tokens; a large one for no limit
   notes: list[str]  # what is different here
 
 
@@ -58,8 +60,10 @@ def read(folder: str, vocab_file: str | None, vocab_size: int) -> Tokenizer:
   wordpiece = fast.get("model") or {}
   normalizer = fast.get("normalizer") or {}
   do_lower_case = config.get("do_lower_case", normalizer.get("lowercase"))
-  notes = [*_other_words(model | config, fast)]
-  notes += _other_characters(normalizer | config, bool(do_lower_case))
+  parts = ("normalizer", "pre_tokenizer")
+  types = {part: (fast.get(part) or {}).get("type") for part in parts}
+  rules = normalizer | model | config | types
+  notes = _other_rules(rules, bool(do_lower_case))
   if vocab_file is not None:
     vocab = read_vocab(vocab_file)
   else:
@@ -72,12 +76,12 @@ def read(folder: str, vocab_file: str | None, vocab_size: int) -> Tokenizer:
   names = _special_names(fast) | special | config
   vocab, renamed = _with_standard_names(vocab, names, folder)
   length = config.get("model_max_length")
-  is_limit = isinstance(length, (int, float)) and length < 2**31
+  is_limit = isinstance(length, (int, float)) and length < _NO_LIMIT
   return Tokenizer(
     vocab,
     do_lower_case,
     wordpiece.get("max_input_chars_per_word", _MAX_CHARS_PER_WORD),
-    int(length) if is_limit else None,
+    int(length) if is_limit else _NO_LIMIT,
     notes + renamed,
   )
 
@@ -203,50 +207,24 @@ def pieces(vocab: bytes) -> list[str]:
 # Rules
 
 
-def _other_words(
-  config: Mapping[str, Any], fast: Mapping[str, Any]
-) -> Iterator[str]:
-  """Notes on words that are not split as in BERT."""
-  kind = config.get("word_tokenizer_type") or "basic"
-  if kind != "basic":
-    yield (
-      f"note: words of this model come from {kind} (word_tokenizer_type);"
-      " tokenization.py does not segment them. Give it segmented text"
-    )
-  name = config.get("tokenizer_class") or _CLASSES[0]
-  if name not in _CLASSES and kind == "basic":
-    yield (
-      f"note: tokenizer_class is {name}; tokenization.py splits text as"
-      f" {_CLASSES[0]} does"
-    )
-  for part, expected in (
-    ("normalizer", "BertNormalizer"),
-    ("pre_tokenizer", "BertPreTokenizer"),
-  ):
-    found = (fast.get(part) or {}).get("type", expected)
-    if found != expected:
-      yield (
-        f"note: {part} of tokenizer.json is {found}; tokenization.py does what"
-        f" {expected} does, so that some words are tokenized differently"
-      )
-
-
-def _other_characters(
-  config: Mapping[str, Any], do_lower_case: bool
-) -> Iterator[str]:
-  """Notes on characters that are not changed as in BERT."""
+def _other_rules(found: Mapping[str, Any], do_lower_case: bool) -> list[str]:
+  """Notes on rules that `tokenization.py` does not have."""
   supported = {
-    "strip_accents": do_lower_case,
-    "tokenize_chinese_chars": True,
-    "handle_chinese_chars": True,
-    "clean_text": True,
+    "word_tokenizer_type": ("basic",),
+    "tokenizer_class": _CLASSES,
+    "normalizer": ("BertNormalizer",),
+    "pre_tokenizer": ("BertPreTokenizer",),
+    "strip_accents": (do_lower_case,),
+    "tokenize_chinese_chars": (True,),
+    "handle_chinese_chars": (True,),
+    "clean_text": (True,),
   }
-  for key, value in supported.items():
-    if config.get(key) not in (None, value):
-      yield (
-        f"note: tokenization.py does not support {key}={config[key]}; some"
-        " words will be tokenized differently"
-      )
+  return [
+    f"note: tokenization.py does not support {key}={found[key]}; some words"
+    " will be tokenized differently"
+    for key, values in supported.items()
+    if found.get(key) not in (None, *values)
+  ]
 
 
 # Vocabulary

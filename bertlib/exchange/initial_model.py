@@ -53,18 +53,27 @@ def check(
 
 def is_huggingface(path: str) -> bool:
   """True for a Hugging Face folder; InputError if it has two models."""
+  return model_format(path) == "huggingface"
+
+
+def model_format(path: str) -> str:
+  """Format of a model: "saved_model", "huggingface" or "tensorflow"."""
+  names = "saved_model.pb", "modules.json", *model_files.HUGGINGFACE
   found = [
     name
-    for name in (*model_files.HUGGINGFACE, "modules.json")
+    for name in (*names, "config.json")
     if path and os.path.exists(os.path.join(path, name))
   ]
-  if checkpoints := found and files.matching(path, "*.index"):
+  if "saved_model.pb" in found:
+    return "saved_model"
+  checkpoints = found and files.matching(path, "*.index")
+  if checkpoints and found != ["config.json"]:
     raise InputError(
       f"{path}: has two models, {os.path.basename(checkpoints[0])} and"
       f" {found[0]}. Name the checkpoint, {checkpoints[0][: -len('.index')]},"
       " or move one of them"
     )
-  return bool(found)
+  return "huggingface" if found and not checkpoints else "tensorflow"
 
 
 def why_no_model(path: str) -> str | None:

@@ -17,9 +17,9 @@ from safetensors.numpy import save_file
 from tiny_huggingface import CONFIG, WORDS, name, read, tensors, write_folder
 
 import modeling
-from bertlib.checkpoints import rewrite
 from bertlib.cli.errors import InputError
 from bertlib.data import vocabulary
+from bertlib.exchange import initial_model
 
 pytestmark = pytest.mark.unit
 
@@ -170,7 +170,7 @@ def test_other_names_are_read(change, note, tmp_path):
 def test_a_folder_of_2019_is_read(tmp_path):
   folder = write_folder(tmp_path / "a")
   (tmp_path / "a" / "config.json").rename(tmp_path / "a" / "bert_config.json")
-  assert rewrite.model_format(folder) == "huggingface"
+  assert initial_model.is_huggingface(folder)
   assert read(folder).config["hidden_size"] == 4
 
 
@@ -462,8 +462,8 @@ def test_the_limit_of_characters_is_that_of_the_files(files, limit, tmp_path):
     (fast(), None),
     (slow(word_tokenizer_type="mecab"), "mecab"),
     (slow(tokenizer_class="RoFormerTokenizer"), "RoFormerTokenizer"),
-    (fast("pre_tokenizer", type="Whitespace"), "pre_tokenizer of tokenizer"),
-    (fast("normalizer", type="NFKC"), "normalizer of tokenizer.json is NFKC"),
+    (fast("pre_tokenizer", type="Whitespace"), "pre_tokenizer=Whitespace"),
+    (fast("normalizer", type="NFKC"), "normalizer=NFKC"),
     (fast("normalizer", strip_accents=False), "strip_accents=False"),
     (slow(tokenize_chinese_chars=False), "tokenize_chinese_chars=False"),
   ],

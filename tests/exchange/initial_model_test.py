@@ -42,7 +42,7 @@ FILES = {"vocab_file": "vocab.txt", "bert_config_file": "bert_config.json"}
 
 
 def num_converted(log):
-  return sum("written: " in line for line in log)
+  return sum("read: " in line for line in log)
 
 
 def test_a_folder_is_converted_once_until_it_changes(tmp_path, cache, log):

@@ -235,13 +235,6 @@ def test_completing_downloads_nothing(monkeypatch):
 # Folders that are no model
 
 
-def test_a_folder_with_two_models_is_refused(tmp_path):
-  folder = model_folder(tmp_path / "m", **CLASSIFIER)
-  (tmp_path / "m" / "model.safetensors").write_bytes(b"")
-  with pytest.raises(InputError, match=r"m: .*ckpt-1\.index and model\.safe"):
-    initial_model.is_huggingface(folder)
-
-
 @pytest.mark.parametrize(
   ("file", "message"),
   [
