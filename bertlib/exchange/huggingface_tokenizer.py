@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-import tokenization
 from bertlib.cli.errors import InputError, some_of
 from bertlib.io import json_files, model_files, text_files
 
@@ -113,82 +112,6 @@ def write(
     f"note: words over {_MAX_CHARS_PER_WORD} characters become [UNK] in"
     f" transformers, here those over {limit or 200}"
   ]
-
-
-def fast_tokenizer(
-  vocab: Mapping[str, int],
-  description: Mapping[str, Any],
-  never_split: Sequence[str] = (),
-) -> dict[str, Any]:
-  """Contents of `tokenizer.json`: the ids of `model_inputs.encode_pair`."""
-  length = description.get("seq_length")
-  limit = description.get("max_input_chars_per_word")
-
-  def piece(kind, name, segment):
-    return {kind: {"id": name, "type_id": segment}}
-
-  first = [
-    piece("SpecialToken", "[CLS]", 0),
-    piece("Sequence", "A", 0),
-    piece("SpecialToken", "[SEP]", 0),
-  ]
-  second = [piece("Sequence", "B", 1), piece("SpecialToken", "[SEP]", 1)]
-  return {
-    "version": "1.0",
-    "truncation": {
-      "direction": "Right",
-      "max_length": description["max_seq_length"],
-      "strategy": "LongestFirst",
-      "stride": 0,
-    },
-    "padding": {
-      "strategy": {"Fixed": length} if length else "BatchLongest",
-      "direction": "Right",
-      "pad_to_multiple_of": None,
-      "pad_id": 0,
-      "pad_type_id": 0,
-      "pad_token": "[PAD]",
-    },
-    # Texts with the names of special entries are split like all others.
-    "added_tokens": [
-      {
-        "id": vocab[word],
-        "content": word,
-        "single_word": False,
-        "lstrip": False,
-        "rstrip": False,
-        "normalized": False,
-        "special": True,
-      }
-      for word in never_split
-    ],
-    "normalizer": {
-      "type": "BertNormalizer",
-      "clean_text": True,
-      "handle_chinese_chars": True,
-      "strip_accents": None,
-      "lowercase": description["do_lower_case"],
-    },
-    "pre_tokenizer": {"type": "BertPreTokenizer"},
-    "post_processor": {
-      "type": "TemplateProcessing",
-      "single": first,
-      "pair": first + second,
-      "special_tokens": {
-        word: {"id": word, "ids": [vocab[word]], "tokens": [word]}
-        for word in ("[CLS]", "[SEP]")
-      },
-    },
-    "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": True},
-    "model": {
-      "type": "WordPiece",
-      "unk_token": "[UNK]",
-      "continuing_subword_prefix": "##",
-      "max_input_chars_per_word": limit
-      or tokenization.MAX_INPUT_CHARS_PER_WORD,
-      "vocab": dict(vocab),
-    },
-  }
 
 
 def read_vocab(path: str) -> bytes:
