@@ -57,9 +57,6 @@ def _convert(settings: ConversionSettings) -> None:
   to_tensorflow = settings.to == "tensorflow" or (
     settings.to is None and initial_model.is_huggingface(source)
   )
-  if not settings.overwrite:  # before the weights are read
-    written = model_files.CONFIG if to_tensorflow else "config.json"
-    files.check_absent(settings.output, [written])
   if to_tensorflow:
     lines = from_huggingface.convert(
       source,

@@ -141,12 +141,11 @@ def read(
   check_vocab_size(tokenizer.vocab, config, vocab_file or folder)
   variables, parts, notes = _read_weights(encoder_dir, config)
   notes += tokenizer.notes
-  if do_lower_case is None:
-    lowercases = sentence and sentence.lowercases
-    do_lower_case = True if lowercases else tokenizer.do_lower_case
-  if do_lower_case is None:
-    do_lower_case, note = case_of_vocab(tokenizer.vocab)
-    notes.append(note)
+  lowercases = True if sentence and sentence.lowercases else None
+  do_lower_case, about = choose_casing(
+    [do_lower_case, lowercases, tokenizer.do_lower_case], tokenizer.vocab
+  )
+  notes += about
   config["do_lower_case"] = do_lower_case
   longest = config["max_position_embeddings"]
   max_length = sentence and sentence.max_length
@@ -244,13 +243,18 @@ def check_vocab_size(
     )
 
 
-def case_of_vocab(vocab: bytes) -> tuple[bool, str]:
-  """Casing by the vocabulary, true to lower-case, and a line about it."""
+def choose_casing(
+  stated: Iterable[bool | None], vocab: bytes
+) -> tuple[bool, list[str]]:
+  """The first stated casing, else that of the vocabulary with a line."""
+  for do_lower_case in stated:
+    if do_lower_case is not None:
+      return do_lower_case, []
   entries = huggingface_tokenizer.pieces(vocab)
   do_lower_case = not vocabulary.is_cased(entries)
-  return do_lower_case, (
+  return do_lower_case, [
     f"do_lower_case: {do_lower_case}, by the capital letters in the vocabulary"
-  )
+  ]
 
 
 # Weights

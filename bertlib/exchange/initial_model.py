@@ -34,8 +34,8 @@ def check(
   ]
   if not missing:
     return
-  if problem := value and not is_found and why_no_model(value):
-    raise InputError(problem)
+  if value and not is_found:
+    check_exists(value)
   folder = model.folder
   if not (folder or value or settings.trains) and settings.model_dir:
     raise model_files.untrained(settings.model_dir)
@@ -76,14 +76,14 @@ def model_format(path: str) -> str:
   return "huggingface" if found and not checkpoints else "tensorflow"
 
 
-def why_no_model(path: str) -> str | None:
-  """Error about an --init_checkpoint that names no model; None if it may."""
+def check_exists(path: str) -> None:
+  """Refuses an --init_checkpoint that names no model."""
   if files.exists(path) or files.exists(f"{path}.index"):
-    return None
+    return
   fix = "download_model.py --list shows the models"
   if os.path.dirname(path):
     fix = "Name a checkpoint without .index or .data-00000-of-00001"
-  return (
+  raise InputError(
     f"--init_checkpoint={path}: neither a file, a folder nor a published model."
     f" {fix}"
   )

@@ -58,8 +58,9 @@ def complete(settings: Settings) -> Settings:
     initial_model.check(settings, is_found=True)
     settings.check()
   check_model_files(settings)
-  if settings.model.init_checkpoint:
-    path = find_init_checkpoint(settings.model.init_checkpoint)
+  if path := settings.model.init_checkpoint:
+    initial_model.check_exists(path)
+    path = finding.find_checkpoint(path)
     if checkpoint_files.has_objects(path):
       path = zoo.convert_objects(path)
     settings = option.fill(settings, {"init_checkpoint": path})
@@ -84,17 +85,6 @@ def check_model_files(settings: ModelCommand) -> None:
   path = os.path.join(model.folder, model_files.VOCAB)
   if model.vocab_file and description and exists(path):
     vocabulary.check_same(model.vocab_file, path)
-
-
-def find_init_checkpoint(value: str) -> str:
-  """Checkpoint that --init_checkpoint names, itself or its folder."""
-  try:
-    return finding.find_checkpoint(value)
-  except InputError as error:
-    problem = initial_model.why_no_model(value)
-    if not problem:
-      raise
-    raise InputError(problem) from error
 
 
 def find_devices(settings: EstimatorSettings) -> Devices:

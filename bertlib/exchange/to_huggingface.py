@@ -139,11 +139,7 @@ def _describe(
     description.get("do_lower_case"),
     config.pop("do_lower_case", None),
   )
-  do_lower_case = next((case for case in stated if case is not None), None)
-  notes = []
-  if do_lower_case is None:
-    do_lower_case, note = from_huggingface.case_of_vocab(vocab)
-    notes.append(note)
+  do_lower_case, notes = from_huggingface.choose_casing(stated, vocab)
   description = {
     "max_seq_length": config["max_position_embeddings"],
     **description,

@@ -200,8 +200,6 @@ def _install(model: published_models.Model, folder: str) -> None:
     ) from error
   if is_temporary:
     os.remove(download)
-  else:
-    logging.info("%s: unpacked to %s; no longer needed", download, folder)
 
 
 def _check_hashes(
@@ -310,14 +308,12 @@ def _convert(
 ) -> dict[str, str]:
   """Converts a downloaded repository; returns the SHA-256 of its files."""
   tensorflow_log.hide_information()
-  from_huggingface.read(download).write(folder)
+  converted = from_huggingface.read(download)
+  embedding = converted.description["embedding"]
   # Prompts of the model's card that its files lack.
-  path = os.path.join(folder, model_files.DESCRIPTION)
-  description = json_files.read(path, {"embedding": {"prompts": dict}})
-  embedding = description["embedding"]
   stored = {name: text for name, text in embedding["prompts"].items() if text}
   embedding["prompts"] = model.embedding["prompts"] | stored
-  json_files.write(path, description)
+  converted.write(folder)
   return _hashes(download, (*_OPTIONAL_HUB_FILES, *_HUB_FILES))
 
 

@@ -209,7 +209,6 @@ def test_rename_rules_are_applied_in_order():
     ("(kernel=>x", "not a regular expression .*unterminated"),
     (r"kernel=>\1", "not a regular expression .*invalid group reference"),
     (r"kernel=>\g<n>", "not a regular expression .*unknown group name"),
-    ("weights=>kernel", "matches none of the 2 variables, such as a/kernel"),
     ("^[ab]=>c", "a/kernel and b/kernel: both would be renamed c/kernel"),
   ],
 )

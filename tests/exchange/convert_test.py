@@ -86,21 +86,6 @@ def test_a_full_disk_leaves_no_incomplete_folder(kind, tmp_path):
   assert sorted(os.listdir(tmp_path)) == ["ours", "source"]
 
 
-@pytest.mark.parametrize(
-  ("to", "name"),
-  [("tensorflow", "bert_config.json"), ("huggingface", "config.json")],
-)
-def test_an_existing_output_is_refused_before_weights_are_read(
-  main, tmp_path, to, name
-):
-  source, target = tmp_path / "source", tmp_path / "output"
-  for folder, file in ((source, "config.json"), (target, name)):
-    folder.mkdir()
-    (folder / file).write_text("{}")
-  with pytest.raises(InputError, match=rf"output: has {name} already"):
-    main(source, f"--to={to}")
-
-
 def test_an_output_that_another_process_writes_is_refused(main, tmp_path):
   target = str(tmp_path / "output")
   with (

@@ -542,15 +542,6 @@ def test_prompts_of_the_repository_take_precedence(
   assert description["embedding"]["prompts"] == {"query": "q: "}
 
 
-def test_a_repository_in_the_cache_of_the_hub_needs_no_network(
-  publish_repository, fetch, site, cache, monkeypatch
-):
-  publish_repository()
-  os.rename(fetch(), cache / "moved")
-  site.plans = [status(503)] * 99
-  assert contents(fetch()) == contents(cache / "moved")
-
-
 def test_a_repository_that_was_placed_in_the_cache_is_used_and_kept(
   publish_repository, fetch, cache, site
 ):
