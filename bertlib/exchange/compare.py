@@ -67,13 +67,7 @@ def compare_on_text(settings: ConversionSettings) -> bool:
 
 def load(path: str, config_file: str | None = None) -> Model:
   """Loads a checkpoint or a Hugging Face folder."""
-  model_format = initial_model.model_format(path)
-  if model_format == "saved_model":
-    raise InputError(
-      f"{path}: is a SavedModel, of which only weights can be compared. Leave"
-      " out --text_file"
-    )
-  if model_format == "huggingface":
+  if initial_model.is_huggingface(path):
     config = json_files.read(os.path.join(path, "config.json"), dict)
     return Model(
       f"{path}, by transformers",
