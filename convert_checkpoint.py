@@ -24,7 +24,12 @@ import os
 from bertlib.checkpoints import finding, rewrite, task_record
 from bertlib.cli import app, option, terminal
 from bertlib.cli.errors import InputError
-from bertlib.exchange import compare, from_huggingface, to_huggingface
+from bertlib.exchange import (
+  compare,
+  from_huggingface,
+  initial_model,
+  to_huggingface,
+)
 from bertlib.io import files, folder_lock, model_files
 from bertlib.settings.conversion import ConversionSettings
 
@@ -50,11 +55,8 @@ def main(_) -> int | None:
 def _convert(settings: ConversionSettings) -> None:
   source = settings.input
   to_tensorflow = settings.to == "tensorflow" or (
-    settings.to is None and rewrite.model_format(source) == "huggingface"
+    settings.to is None and initial_model.is_huggingface(source)
   )
-  if not settings.overwrite:  # before the weights are read
-    written = model_files.CONFIG if to_tensorflow else "config.json"
-    files.check_absent(settings.output, [written])
   if to_tensorflow:
     lines = from_huggingface.convert(
       source,

@@ -24,7 +24,7 @@ import operator
 import os
 import tempfile
 from collections.abc import Iterator, Mapping
-from typing import Any, Callable, NamedTuple, NoReturn
+from typing import Any, Callable, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -228,15 +228,6 @@ def with_weights(
   finding.with_checkpoint(folder, source.checkpoint, write_checkpoint)
 
 
-def refuse_int8() -> NoReturn:
-  """Refuses to export 8-bit layers without ranges."""
-  raise InputError(
-    "--quantize=int8: the ranges of the layers are not known. Name a"
-    " --calibration_file with texts of the task; or run the training script"
-    " once with --do_eval --precision=int8"
-  )
-
-
 def trained_encoder(source: Source, tokenizer) -> quantization.TrainedEncoder:
   """The encoder of a model, to be computed in 8 bits."""
   return quantization.TrainedEncoder(
@@ -398,7 +389,7 @@ def export(
     size = sum(value.nbytes for value in weights.values())
     if int8:
       trained = trained_encoder(source, model.tokenizer)
-      getter = quantization.weight_getter(trained, int8, refuse_int8, dtype)
+      getter = quantization.weight_getter(trained, int8, attention_dtype=dtype)
     else:
       getter = constant_getter(model, source.checkpoint, size, dtype)
     if getter:
@@ -413,21 +404,10 @@ def export(
       with terminal.quiet(logging.ERROR):  # TensorFlow logs much here
         tf.saved_model.save(saved_object, temporary_dir, callables)
       exported_model.write_format(temporary_dir, *number_formats)
-    logging.info(
-      "%s: %s weights (%.1f MB in float32), from %s; signatures %s (%s by"
-      " default)",
-      export_dir,
-      "fine-tunable" if weights else "constant",
-      size / 1e6,
-      source.checkpoint,
-      ", ".join(name for name in callables if name != "serving_default"),
-      model.main if model.main in callables else "ids",
-    )
+    logging.info("%s: exported from %s", export_dir, source.checkpoint)
+    logging.info("signatures: %s", ", ".join(callables))
 
   with_weights(source, shapes, write)
-  logging.info(
-    "%s: %s", export_dir, exported_model.requirements(*number_formats)
-  )
   return model
 
 
@@ -443,6 +423,7 @@ def folder_of_model(
     tf.io.gfile.makedirs(temporary_dir)
     write_assets(source, temporary_dir)
     yield temporary_dir
+  logging.info("%s: exported from %s", export_dir, source.checkpoint)
 
 
 def check_vocabulary(
@@ -492,13 +473,6 @@ def export_quantized(
       path = os.path.join(temporary_dir, exported_model.TFLITE_FILE)
       with atomic_write(path, "wb") as file:
         file.write(tflite_model)
-    logging.info(
-      "%s: %.1f MB of %.1f, from %s",
-      os.path.join(export_dir, exported_model.TFLITE_FILE),
-      len(tflite_model) / 1e6,
-      sum(value.nbytes for value in weights.values()) / 1e6,
-      source.checkpoint,
-    )
 
   with_weights(source, weight_shapes(model), write)
 
@@ -538,12 +512,6 @@ def export_gguf(
         source.description | {"embedding": embedding},
         precision,
       )
-    logging.info(
-      "%s: matrices in %s, from %s",
-      os.path.join(export_dir, gguf_file.FILE),
-      precision,
-      source.checkpoint,
-    )
 
   shapes = weight_shapes(model).used
   shapes = {k: v for k, v in shapes.items() if gguf_file.tensor_name(k)}
@@ -585,7 +553,7 @@ def export_onnx(
     if int8:
       trained = trained_encoder(source, model.tokenizer)
       ranges = quantization.find(
-        trained, int8.calibration_file, refuse_int8, of_attention=True
+        trained, int8.calibration_file, of_attention=True
       )
       ranges = quantization.without_skipped(ranges, int8.int8_skip_layers)
     config = vars(source.config)
@@ -609,12 +577,6 @@ def export_onnx(
         model.never_split,
         task,
       )
-    logging.info(
-      "%s: in %s, from %s",
-      os.path.join(export_dir, onnx_graph.MODEL_FILE),
-      "int8" if int8 else precision,
-      source.checkpoint,
-    )
 
   source = source._replace(description=description)
   with_weights(source, weight_shapes(model), write)

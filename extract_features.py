@@ -27,14 +27,8 @@ from absl import flags, logging
 
 import modeling
 import tokenization
-from bertlib.checkpoints import (
-  finding,
-  initialize,
-  loading,
-  model_json,
-  quantization,
-)
-from bertlib.cli import app, option, terminal
+from bertlib.checkpoints import finding, initialize, loading, model_json
+from bertlib.cli import app, lazy_module, option, terminal
 from bertlib.cli.errors import InputError
 from bertlib.cli.steps import Steps
 from bertlib.compat import estimator_api
@@ -48,6 +42,8 @@ from bertlib.reporting import doctor, receipts
 from bertlib.settings import embedding_spec, model_description
 from bertlib.settings.embedding_spec import EmbeddingSpec
 from bertlib.settings.feature_extraction import FeatureSettings
+
+quantization = lazy_module.load("bertlib.checkpoints.quantization")
 
 FLAGS = flags.FLAGS
 
@@ -469,29 +465,31 @@ def predict(
       block_size=block_size,
     )
 
-  model_fn = quantization.model_fn_for_inference(
-    model_fn_builder(
-      config,
-      settings.model.init_checkpoint,
-      vectors.layer_indexes,
-      on_tpu,
-      settings.use_one_hot_embeddings,
-      vectors.pooling,
-      model.devices.compute(),
-      vectors.embedding,
-    ),
-    settings,
-    quantization.TrainedEncoder(
-      config,
-      settings.model.init_checkpoint,
-      None,
-      model.tokenizer,
-      settings.model.max_seq_length,
-      vectors.prefix,
-      settings.text.codec,
-    ),
-    lambda: quantization.input_batches(input_fn, settings.batch_size),
+  model_fn = model_fn_builder(
+    config,
+    settings.model.init_checkpoint,
+    vectors.layer_indexes,
+    on_tpu,
+    settings.use_one_hot_embeddings,
+    vectors.pooling,
+    model.devices.compute(),
+    vectors.embedding,
   )
+  if settings.compute.precision == "int8":
+    model_fn = quantization.int8_model_fn(
+      model_fn,
+      settings.quantization,
+      quantization.TrainedEncoder(
+        config,
+        settings.model.init_checkpoint,
+        None,
+        model.tokenizer,
+        settings.model.max_seq_length,
+        vectors.prefix,
+        settings.text.codec,
+      ),
+      lambda: quantization.input_batches(input_fn, settings.batch_size),
+    )
   estimator = devices.make_estimator(
     settings,
     model.devices,

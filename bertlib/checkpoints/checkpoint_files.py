@@ -5,15 +5,19 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from bertlib.checkpoints import checkpoint_names, keras_files
+from bertlib.checkpoints import checkpoint_names
+from bertlib.cli import lazy_module
 from bertlib.cli.errors import InputError
 from bertlib.io import files
+
+# Of object-based checkpoints, which are rare.
+keras_files = lazy_module.load("bertlib.checkpoints.keras_files")
 
 # What TensorFlow raises for a corrupt file; IndexError for a truncated one.
 _ERRORS = (tf.errors.OpError, ValueError, RuntimeError, IndexError)
@@ -227,9 +231,3 @@ class Checkpoint(Mapping[str, np.ndarray]):
 
   def __len__(self) -> int:
     return len(self.shapes)
-
-  def num_bytes(self, names: Iterable[str]) -> int:
-    """Size of some of the variables."""
-    return sum(
-      int(np.prod(self.shapes[name])) * self.dtypes[name].size for name in names
-    )

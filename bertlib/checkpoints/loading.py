@@ -83,7 +83,7 @@ def load_config(path: str) -> modeling.BertConfig:
 
 def read_config(path: str) -> dict[str, Any]:
   """All values of a `bert_config.json` by key, checked; unknown keys too."""
-  values = json_files.read(path, fix=FIX)
+  values = json_files.read(path, dict, FIX)
   check_config(path, values)
   ignored = [
     f"{key} ({json.dumps(values[key], ensure_ascii=False)})"
@@ -97,14 +97,9 @@ def read_config(path: str) -> dict[str, Any]:
 
 
 def check_config(
-  path: str, values: Any, required: Iterable[str] = SIZES
+  path: str, values: Mapping[str, Any], required: Iterable[str] = SIZES
 ) -> None:
   """Refuses values that are not a model's config; `path` is for messages."""
-  if not isinstance(values, Mapping):
-    raise InputError(
-      f"{path}: not a bert_config.json, which is a JSON object with the model's"
-      " sizes"
-    )
   # `modeling.BertConfig` takes any keys, as in google-research/bert: a
   # misspelled one would be replaced by its default.
   for key in values.keys() - _SCHEMA.keys():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import os
 from collections.abc import Mapping, Sequence
@@ -18,9 +17,9 @@ from bertlib.checkpoints import (
   initialize,
   loading,
   model_json,
-  quantization,
 )
 from bertlib.checkpoints.task_record import TaskRecord
+from bertlib.cli import lazy_module
 from bertlib.cli.errors import InputError
 from bertlib.cli.option import check_argument, declaration
 from bertlib.compute import onednn
@@ -37,6 +36,8 @@ from bertlib.settings.common import (
   QuantizationSettings,
 )
 from bertlib.settings.training import RunSettings
+
+quantization = lazy_module.load("bertlib.checkpoints.quantization")
 
 # As --precision, but a predictor does not measure which is fastest.
 _PRECISION = declaration(ComputeSettings, "precision").without("auto")
@@ -124,28 +125,18 @@ class LoadedModel(BatchPredictor):
       intra_op_parallelism_threads=num_threads or 0,
       inter_op_parallelism_threads=-1,
     )
-    encoder = quantization.TrainedEncoder(
-      config,
-      found,
-      model_dir,
-      self.tokenizer,
-      self.description["max_seq_length"],
-      embedding_spec.default_prefix(self.description),
-      encoding,
-    )
     compute = FastCompute(
       hidden_dtype(precision), unpad=True, use_onednn=onednn.is_available()
     )
     # A graph holds at most 2 GB of constants.
     is_small = loading.num_weights(config) < 2**29
-    if precision == "int8" or (precision != "float32" and is_small):
+    if precision == "int8":
+      settings = QuantizationSettings(calibration_file, int8_skip_layers)
       use = functools.partial(
-        self._build_with_constants,
-        encoder,
-        precision,
-        QuantizationSettings(calibration_file, int8_skip_layers),
-        compute,
+        self._build_in_8_bits, config, compute, settings, encoding
       )
+    elif precision != "float32" and is_small:
+      use = functools.partial(self._build_with_constants, config, compute)
     else:
       self._build(config, compute)
       use = self._restore
@@ -174,30 +165,34 @@ class LoadedModel(BatchPredictor):
     model_json.check_vocabulary(model_dir, description)
     return description, checkpoint
 
-  def _build_with_constants(
+  def _build_in_8_bits(
     self,
-    encoder: quantization.TrainedEncoder,
-    precision: str,
-    settings: QuantizationSettings,
+    config: modeling.BertConfig,
     compute: FastCompute,
+    settings: QuantizationSettings,
+    encoding: Encoding | None,
     checkpoint: str,
   ) -> None:
-    """Builds the graph with the weights of a checkpoint."""
-    encoder = dataclasses.replace(encoder, checkpoint=checkpoint)
+    """Builds the graph with the weights of a checkpoint in 8 bits."""
+    onednn.check_int8()
+    encoder = quantization.TrainedEncoder(
+      config,
+      checkpoint,
+      self._model_dir,
+      self.tokenizer,
+      self.description["max_seq_length"],
+      embedding_spec.default_prefix(self.description),
+      encoding,
+    )
+    getter = quantization.weight_getter(encoder, settings)
+    self._build(config, compute, getter)
+    self._check_weights(checkpoint)
 
-    def refuse():
-      raise InputError(
-        f"{encoder.folder}: has no {quantization.FILE} of this checkpoint,"
-        f" which 8-bit inference needs. Run {self.record.script}.py once with"
-        " --do_eval --precision=int8, or name a --calibration_file"
-      )
-
-    if precision == "int8":
-      onednn.check_int8()
-      getter = quantization.weight_getter(encoder, settings, refuse)
-    else:
-      getter = initialize.constant_getter(checkpoint)
-    self._build(encoder.config, compute, getter)
+  def _build_with_constants(
+    self, config: modeling.BertConfig, compute: FastCompute, checkpoint: str
+  ) -> None:
+    """Builds the graph with the weights of a checkpoint as constants."""
+    self._build(config, compute, initialize.constant_getter(checkpoint))
     self._check_weights(checkpoint)
 
   def _restore(self, checkpoint: str) -> None:

@@ -29,7 +29,6 @@ from bertlib.compute.fast_compute import FastCompute
 from bertlib.data import model_inputs
 from bertlib.io import files, json_files
 from bertlib.io.text_files import Encoding, read_pairs
-from bertlib.settings.command import EstimatorSettings
 from bertlib.settings.common import QuantizationSettings
 
 FILE = "quantization.json"
@@ -61,7 +60,9 @@ class TrainedEncoder:
 def find(
   encoder: TrainedEncoder,
   calibration_file: str | None,  # texts the ranges have to be of
-  default_batches: Callable[[], Iterable[Batch]],
+  # Examples where there are neither ranges nor a calibration file; None to
+  # refuse the model.
+  default_batches: Callable[[], Iterable[Batch]] | None = None,
   of_attention: bool = False,  # needs those of queries, keys and values too
 ) -> Ranges:
   """Ranges of an encoder, from its folder or measured and kept there."""
@@ -79,6 +80,12 @@ def find(
     ranges = None
   if ranges:
     return ranges
+  if not (batches or default_batches):
+    raise InputError(
+      f"{encoder.folder or encoder.checkpoint}: has no {FILE} of this"
+      " checkpoint, which 8 bits need. Name a --calibration_file with texts of"
+      " the task; or run its script once with --do_eval --precision=int8"
+    )
   batches = batches or list(default_batches())
   ranges = calibrate(encoder.config, encoder.checkpoint, batches)
   logging.info(
@@ -228,8 +235,7 @@ def _layer_of(name: str) -> str | None:
 def weight_getter(
   encoder: TrainedEncoder,
   settings: QuantizationSettings,
-  # Examples where there are neither ranges nor a calibration file.
-  default_batches: Callable[[], Iterable[Batch]],
+  default_batches: Callable[[], Iterable[Batch]] | None = None,  # see `find`
   # Of queries, keys and values; None for bfloat16 where the processor has
   # instructions for it, else float32.
   attention_dtype=None,
@@ -274,11 +280,9 @@ def without_skipped(ranges: Ranges, skip_layers: Sequence[str]) -> Ranges:
   """Ranges of the layers that --int8_skip_layers does not name."""
   for part in skip_layers:
     if not any(f"/layer_{part}/" in f"{layer}/" for layer in ranges):
-      parts = {layer.partition("/layer_")[2] for layer in ranges}
-      last = max(int(part.partition("/")[0]) for part in parts)
       raise InputError(
-        f"--int8_skip_layers={part}: there is no such layer. Give numbers from"
-        f" 0 to {last}, or parts such as {last}/output"
+        f"--int8_skip_layers={part}: there is no such layer. Give numbers, of"
+        " which 0 is the first, or parts such as 0/output"
       )
   return {
     layer: value
@@ -314,9 +318,8 @@ def load(
   for name, shape in tf.train.list_variables(checkpoint):
     if layer := _layer_of(name):
       values = content["ranges"].get(layer)
-      problem = _problem_of(values, shape, _follows_layer_norm(layer))
-      if problem:
-        raise InputError(f"{path}: the range of {layer} {problem}. {fix}")
+      if not _is_valid(values, shape, _follows_layer_norm(layer)):
+        raise InputError(f"{path}: the range of {layer} is not valid. {fix}")
   logging.info("8-bit ranges: %s", path)
   return {
     layer: int8.Observation(*values)
@@ -324,32 +327,20 @@ def load(
   }
 
 
-def _problem_of(
-  values: Any, shape: Sequence[int], needs_columns: bool
-) -> str | None:
-  """Problem of the range of a layer with a kernel of this shape, or None."""
-  if values is None:
-    return "is missing"
-  if not isinstance(values, list) or len(values) not in (3, 4):
-    return "is not a list of low, high, columns and outputs"
-  low, high, *magnitudes = values
+def _is_valid(values: Any, shape: Sequence[int], needs_columns: bool) -> bool:
+  """True for low, high, columns and outputs of a kernel of this shape."""
   # Files of earlier versions have no outputs, and not all columns.
-  for name, found, size in zip(("columns", "outputs"), magnitudes, shape):
-    is_optional = name == "outputs" or not needs_columns
-    if not found and is_optional:
-      continue
-    count = len(found) if isinstance(found, list) else found
-    if count != size:
-      return f"has {count or 'no'} {name}, not {size}"
-  for value in (low, high, *(x for row in magnitudes for x in row or ())):
-    if value not in FINITE:
-      return f"has {json_files.shown(value)}, which is no finite number"
-  if low >= high:
-    return f"is from {low} to {high}"
-  for row in filter(None, magnitudes):
-    if min(row) < 0 or max(row) == 0:
-      return "has columns without a positive magnitude"
-  return None
+  if not isinstance(values, list) or len(values) not in (3, 4):
+    return False
+  low, high, *magnitudes = values
+  if needs_columns and not magnitudes[0]:
+    return False
+  for row, size in zip(magnitudes, shape):
+    if row and not (isinstance(row, list) and len(row) == size):
+      return False
+    if row and not (all(x in FINITE and x >= 0 for x in row) and max(row) > 0):
+      return False
+  return low in FINITE and high in FINITE and low < high
 
 
 def save(
@@ -385,21 +376,19 @@ def _hash_of_examples(batches: Iterable[Batch]) -> str:
   return digest.hexdigest()
 
 
-def model_fn_for_inference(
+def int8_model_fn(
   model_fn: Callable,
-  settings: EstimatorSettings,
+  settings: QuantizationSettings,
   encoder: TrainedEncoder,
   default_batches: Callable,
 ) -> Callable:
-  """Wraps a `model_fn` for --precision=int8; returns it for any other."""
-  if settings.compute.precision != "int8":
-    return model_fn
+  """A `model_fn` for --precision=int8."""
   # The weights are constants of the graph, those of the checkpoint; Estimator
   # restores only the global step.
-  getter = weight_getter(encoder, settings.quantization, default_batches)
+  getter = weight_getter(encoder, settings, default_batches)
 
-  def int8_model_fn(features, labels, mode, params, config=None):
+  def with_constants(features, labels, mode, params, config=None):
     with tf.variable_scope("", custom_getter=getter):
       return model_fn(features, labels, mode, params, config)
 
-  return int8_model_fn
+  return with_constants

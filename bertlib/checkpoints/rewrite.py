@@ -26,29 +26,6 @@ from bertlib.data import vocabulary
 from bertlib.io import files, json_files, model_files
 from bertlib.settings import model_description
 
-
-def model_format(path: str) -> str:
-  """Format of a model: "saved_model", "huggingface" or "tensorflow"."""
-
-  def has(*names: str) -> bool:
-    return any(os.path.exists(os.path.join(path, name)) for name in names)
-
-  if has("saved_model.pb"):
-    return "saved_model"
-  is_huggingface = has("modules.json", *model_files.HUGGINGFACE)
-  if not files.matching(path, "*.index"):
-    return (
-      "huggingface" if is_huggingface or has("config.json") else "tensorflow"
-    )
-  if is_huggingface:
-    raise InputError(
-      f"{path}: holds a TensorFlow checkpoint and Hugging Face weights. Name"
-      " the checkpoint, its path without .index, or give --to, the format to"
-      " write"
-    )
-  return "tensorflow"
-
-
 # TensorFlow checkpoints
 
 
@@ -105,20 +82,14 @@ def rewrite(
   variables = {new: _mean(old, sources) for old, new in names.items()}
   warn_if_not_finite(last.path, variables)
   path = _write(target_dir, sources, variables, overwrite)
-  print(
-    f"written: {path}, {len(names)} variables, {last.num_bytes(kept):,} bytes"
-    + (f", the mean of {len(sources)}" if len(sources) > 1 else "")
-  )
+  print(f"written: {path}, {len(names)} variables")
 
 
 def _without_optimizer(source: checkpoint_files.Checkpoint) -> list[str]:
   """Names of all other variables; prints the number of those left out."""
   left_out = checkpoint_writer.optimizer_variables(source)
   kept = [name for name in source if name not in left_out]
-  print(
-    f"left out: {len(left_out)} variables of the optimizer,"
-    f" {source.num_bytes(left_out):,} bytes"
-  )
+  print(f"left out: {len(left_out)} variables of the optimizer")
   return kept
 
 
@@ -216,21 +187,14 @@ def new_names(names: Iterable[str], renames: Iterable[str]) -> dict[str, str]:
     pattern, arrow, replacement = rule.partition("=>")
     if not arrow:
       raise InputError(f"--rename={rule}: is not PATTERN=>REPLACEMENT")
-    num_matches = 0
     for old, name in renamed.items():
       try:
-        renamed[old], number = re.subn(pattern, replacement, name)
+        renamed[old] = re.sub(pattern, replacement, name)
       except (re.error, IndexError) as error:
         raise InputError(
           f"--rename={rule}: not a regular expression with its replacement"
           f" ({error})"
         ) from error
-      num_matches += number
-    if not num_matches:
-      raise InputError(
-        f"--rename={rule}: matches none of the {len(renamed)} variables, such"
-        f" as {next(iter(renamed.values()), 'none')}"
-      )
   owners: dict[str, str] = {}
   for old, new in renamed.items():
     if owners.setdefault(new, old) != old:

@@ -29,11 +29,10 @@ from bertlib.data import model_inputs, vocabulary
 from bertlib.exchange import (
   from_huggingface,
   huggingface_runner,
-  huggingface_tokenizer,
+  initial_model,
 )
 from bertlib.exchange.huggingface_runner import Batch, Outputs, numbered
 from bertlib.io import json_files, model_files, text_files
-from bertlib.settings import model_description
 from bertlib.settings.conversion import ConversionSettings
 
 
@@ -68,13 +67,7 @@ def compare_on_text(settings: ConversionSettings) -> bool:
 
 def load(path: str, config_file: str | None = None) -> Model:
   """Loads a checkpoint or a Hugging Face folder."""
-  model_format = rewrite.model_format(path)
-  if model_format == "saved_model":
-    raise InputError(
-      f"{path}: is a SavedModel, of which only weights can be compared. Leave"
-      " out --text_file"
-    )
-  if model_format == "huggingface":
+  if initial_model.is_huggingface(path):
     config = json_files.read(os.path.join(path, "config.json"), dict)
     return Model(
       f"{path}, by transformers",
@@ -138,8 +131,7 @@ def find_tokenizer(
   paths: Sequence[str],
   vocab_size: int | None = None,  # maximum number of entries
   vocab_file: str | None = None,  # None: `vocab.txt` in the models' folders
-  # None: as the files of the models say, else as the vocabulary is.
-  do_lower_case: bool | None = None,
+  do_lower_case: bool | None = None,  # None: as the vocabulary is
 ) -> tokenization.FullTokenizer:
   """Tokenizer of two models; InputError if their vocabularies differ."""
   if vocab_file is None:
@@ -153,19 +145,10 @@ def find_tokenizer(
         f"{vocab_file} and {other}: differ ({different}). Set one vocabulary"
         " for both models with --vocab_file"
       )
-  stated = [do_lower_case, *(_stated_case(p, vocab_file) for p in paths)]
-  do_lower_case = next((case for case in stated if case is not None), None)
   if do_lower_case is None:
     entries = vocabulary.read_entries(vocab_file)
     do_lower_case = not vocabulary.is_cased(entries)
   return vocabulary.load_tokenizer(vocab_file, do_lower_case, vocab_size)
-
-
-def _stated_case(path: str, vocab_file: str) -> bool | None:
-  """Casing in the files of a model; None if they do not say it."""
-  if rewrite.model_format(path) == "huggingface":
-    return huggingface_tokenizer.read(path, vocab_file, 0).do_lower_case
-  return model_description.load(_folder(path)).get("do_lower_case")
 
 
 def _folder(path: str) -> str:
@@ -270,7 +253,7 @@ def _verdict(largest: Iterable[float], tolerance: float) -> bool:
 
 def read_weights(path: str) -> dict[str, np.ndarray]:
   """Reads the weights of a model in any format, by checkpoint name."""
-  model_format = rewrite.model_format(path)
+  model_format = initial_model.model_format(path)
   if model_format == "huggingface":
     return from_huggingface.read_variables(path)
   if model_format == "tensorflow":

@@ -16,7 +16,7 @@ import numpy as np
 
 from bertlib.checkpoints import checkpoint_writer, loading, rewrite
 from bertlib.checkpoints.task_record import HuggingFaceModel, TaskRecord
-from bertlib.cli.errors import InputError, some_of
+from bertlib.cli.errors import InputError
 from bertlib.data import vocabulary
 from bertlib.exchange import (
   huggingface_tokenizer,
@@ -63,7 +63,7 @@ _TIED_COPIES = {
   "cls.predictions.decoder.bias": "cls.predictions.bias",
 }
 
-# Key of `config.json` for entries of `model.json` that it has no key for.
+# Key of `config.json` for entries of `model.json` without a key of their own.
 TASK_PARAMS = "task_specific_params"
 
 _CONFIG_KEYS = sorted(
@@ -141,33 +141,30 @@ def read(
   check_vocab_size(tokenizer.vocab, config, vocab_file or folder)
   variables, parts, notes = _read_weights(encoder_dir, config)
   notes += tokenizer.notes
-  if do_lower_case is None:
-    lowercases = sentence and sentence.lowercases
-    do_lower_case = True if lowercases else tokenizer.do_lower_case
-  if do_lower_case is None:
-    do_lower_case, note = case_of_vocab(tokenizer.vocab)
-    notes.append(note)
+  lowercases = True if sentence and sentence.lowercases else None
+  do_lower_case, about = choose_casing(
+    [do_lower_case, lowercases, tokenizer.do_lower_case], tokenizer.vocab
+  )
+  notes += about
   config["do_lower_case"] = do_lower_case
   longest = config["max_position_embeddings"]
-  max_length = (sentence or tokenizer).max_length or longest
+  max_length = sentence and sentence.max_length
   description = {
-    "max_seq_length": min(max_length, longest),
+    "max_seq_length": min(max_length or tokenizer.max_length, longest),
     "do_lower_case": do_lower_case,
   }
   if sentence:
     variables |= sentence.projection
     description = {"script": SCRIPT} | description
     description["embedding"] = sentence.spec.as_json()
-    notes.append(sentence_transformers.describe_vectors(description))
   else:
-    description, about = _describe(
+    description = _describe(
       description,
       config | sentence_transformers.cross_encoder(folder),
       variables["output_bias"].size if "label head" in parts else 0,
       _architecture(config, parts, folder),
       tasks,
     )
-    notes += about
   limit = tokenizer.max_input_chars_per_word
   description["max_input_chars_per_word"] = limit
   for key in _FILE_KEYS:
@@ -246,13 +243,18 @@ def check_vocab_size(
     )
 
 
-def case_of_vocab(vocab: bytes) -> tuple[bool, str]:
-  """Casing by the vocabulary, true to lower-case, and a line about it."""
+def choose_casing(
+  stated: Iterable[bool | None], vocab: bytes
+) -> tuple[bool, list[str]]:
+  """The first stated casing, else that of the vocabulary with a line."""
+  for do_lower_case in stated:
+    if do_lower_case is not None:
+      return do_lower_case, []
   entries = huggingface_tokenizer.pieces(vocab)
   do_lower_case = not vocabulary.is_cased(entries)
-  return do_lower_case, (
+  return do_lower_case, [
     f"do_lower_case: {do_lower_case}, by the capital letters in the vocabulary"
-  )
+  ]
 
 
 # Weights
@@ -381,8 +383,8 @@ def _describe(
   num_labels: int,
   architecture: str,
   tasks: Iterable[TaskRecord],
-) -> tuple[dict[str, Any], list[str]]:
-  """`model.json` with the entries of the model's task, and lines about it."""
+) -> dict[str, Any]:
+  """`model.json` with the entries of the model's task."""
   names = config.get("id2label") or {}
   labels = [names[key] for key in sorted(names, key=int)]
   model = HuggingFaceModel(
@@ -393,8 +395,5 @@ def _describe(
     if entries is not None:
       # What `to_huggingface` kept there.
       kept = (config.get(TASK_PARAMS) or {}).get(task.script) or {}
-      notes = [f"task: {task.script}, {task.purpose}"]
-      if entries.get("labels"):
-        notes.append(f"labels: {some_of(entries['labels'])}")
-      return {"script": task.script} | description | entries | kept, notes
-  return description, []
+      return {"script": task.script} | description | entries | kept
+  return description

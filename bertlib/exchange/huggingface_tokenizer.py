@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-import tokenization
 from bertlib.cli.errors import InputError, some_of
 from bertlib.io import json_files, model_files, text_files
 
@@ -30,6 +29,8 @@ _CLASSES = (
 # The limit of transformers where no file names one.
 _MAX_CHARS_PER_WORD = 100
 
+_NO_LIMIT = 2**31
+
 
 class Tokenizer(NamedTuple):
   """Vocabulary and rules of a tokenizer."""
@@ -37,7 +38,7 @@ class Tokenizer(NamedTuple):
   vocab: bytes  # contents of `vocab.txt`
   do_lower_case: bool | None  # None if no file says it
   max_input_chars_per_word: int
-  max_length: int | None  # in tokens
+  max_length: int  # in tokens; a large one for no limit
   notes: list[str]  # what is different here
 
 
@@ -58,8 +59,10 @@ def read(folder: str, vocab_file: str | None, vocab_size: int) -> Tokenizer:
   wordpiece = fast.get("model") or {}
   normalizer = fast.get("normalizer") or {}
   do_lower_case = config.get("do_lower_case", normalizer.get("lowercase"))
-  notes = [*_other_words(model | config, fast)]
-  notes += _other_characters(normalizer | config, bool(do_lower_case))
+  parts = ("normalizer", "pre_tokenizer")
+  types = {part: (fast.get(part) or {}).get("type") for part in parts}
+  rules = normalizer | model | config | types
+  notes = _other_rules(rules, bool(do_lower_case))
   if vocab_file is not None:
     vocab = read_vocab(vocab_file)
   else:
@@ -72,12 +75,12 @@ def read(folder: str, vocab_file: str | None, vocab_size: int) -> Tokenizer:
   names = _special_names(fast) | special | config
   vocab, renamed = _with_standard_names(vocab, names, folder)
   length = config.get("model_max_length")
-  is_limit = isinstance(length, (int, float)) and length < 2**31
+  is_limit = isinstance(length, (int, float)) and length < _NO_LIMIT
   return Tokenizer(
     vocab,
     do_lower_case,
     wordpiece.get("max_input_chars_per_word", _MAX_CHARS_PER_WORD),
-    int(length) if is_limit else None,
+    int(length) if is_limit else _NO_LIMIT,
     notes + renamed,
   )
 
@@ -111,82 +114,6 @@ def write(
   ]
 
 
-def fast_tokenizer(
-  vocab: Mapping[str, int],
-  description: Mapping[str, Any],
-  never_split: Sequence[str] = (),
-) -> dict[str, Any]:
-  """Contents of `tokenizer.json`: the ids of `model_inputs.encode_pair`."""
-  length = description.get("seq_length")
-  limit = description.get("max_input_chars_per_word")
-
-  def piece(kind, name, segment):
-    return {kind: {"id": name, "type_id": segment}}
-
-  first = [
-    piece("SpecialToken", "[CLS]", 0),
-    piece("Sequence", "A", 0),
-    piece("SpecialToken", "[SEP]", 0),
-  ]
-  second = [piece("Sequence", "B", 1), piece("SpecialToken", "[SEP]", 1)]
-  return {
-    "version": "1.0",
-    "truncation": {
-      "direction": "Right",
-      "max_length": description["max_seq_length"],
-      "strategy": "LongestFirst",
-      "stride": 0,
-    },
-    "padding": {
-      "strategy": {"Fixed": length} if length else "BatchLongest",
-      "direction": "Right",
-      "pad_to_multiple_of": None,
-      "pad_id": 0,
-      "pad_type_id": 0,
-      "pad_token": "[PAD]",
-    },
-    # Texts with the names of special entries are split like all others.
-    "added_tokens": [
-      {
-        "id": vocab[word],
-        "content": word,
-        "single_word": False,
-        "lstrip": False,
-        "rstrip": False,
-        "normalized": False,
-        "special": True,
-      }
-      for word in never_split
-    ],
-    "normalizer": {
-      "type": "BertNormalizer",
-      "clean_text": True,
-      "handle_chinese_chars": True,
-      "strip_accents": None,
-      "lowercase": description["do_lower_case"],
-    },
-    "pre_tokenizer": {"type": "BertPreTokenizer"},
-    "post_processor": {
-      "type": "TemplateProcessing",
-      "single": first,
-      "pair": first + second,
-      "special_tokens": {
-        word: {"id": word, "ids": [vocab[word]], "tokens": [word]}
-        for word in ("[CLS]", "[SEP]")
-      },
-    },
-    "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": True},
-    "model": {
-      "type": "WordPiece",
-      "unk_token": "[UNK]",
-      "continuing_subword_prefix": "##",
-      "max_input_chars_per_word": limit
-      or tokenization.MAX_INPUT_CHARS_PER_WORD,
-      "vocab": dict(vocab),
-    },
-  }
-
-
 def read_vocab(path: str) -> bytes:
   """A vocabulary in UTF-8, without a byte-order mark and blank last lines."""
   lines = text_files.read_text(path).split("\n")
@@ -203,50 +130,24 @@ def pieces(vocab: bytes) -> list[str]:
 # Rules
 
 
-def _other_words(
-  config: Mapping[str, Any], fast: Mapping[str, Any]
-) -> Iterator[str]:
-  """Notes on words that are not split as in BERT."""
-  kind = config.get("word_tokenizer_type") or "basic"
-  if kind != "basic":
-    yield (
-      f"note: words of this model come from {kind} (word_tokenizer_type);"
-      " tokenization.py does not segment them. Give it segmented text"
-    )
-  name = config.get("tokenizer_class") or _CLASSES[0]
-  if name not in _CLASSES and kind == "basic":
-    yield (
-      f"note: tokenizer_class is {name}; tokenization.py splits text as"
-      f" {_CLASSES[0]} does"
-    )
-  for part, expected in (
-    ("normalizer", "BertNormalizer"),
-    ("pre_tokenizer", "BertPreTokenizer"),
-  ):
-    found = (fast.get(part) or {}).get("type", expected)
-    if found != expected:
-      yield (
-        f"note: {part} of tokenizer.json is {found}; tokenization.py does what"
-        f" {expected} does, so that some words are tokenized differently"
-      )
-
-
-def _other_characters(
-  config: Mapping[str, Any], do_lower_case: bool
-) -> Iterator[str]:
-  """Notes on characters that are not changed as in BERT."""
+def _other_rules(found: Mapping[str, Any], do_lower_case: bool) -> list[str]:
+  """Notes on rules that `tokenization.py` does not have."""
   supported = {
-    "strip_accents": do_lower_case,
-    "tokenize_chinese_chars": True,
-    "handle_chinese_chars": True,
-    "clean_text": True,
+    "word_tokenizer_type": ("basic",),
+    "tokenizer_class": _CLASSES,
+    "normalizer": ("BertNormalizer",),
+    "pre_tokenizer": ("BertPreTokenizer",),
+    "strip_accents": (do_lower_case,),
+    "tokenize_chinese_chars": (True,),
+    "handle_chinese_chars": (True,),
+    "clean_text": (True,),
   }
-  for key, value in supported.items():
-    if config.get(key) not in (None, value):
-      yield (
-        f"note: tokenization.py does not support {key}={config[key]}; some"
-        " words will be tokenized differently"
-      )
+  return [
+    f"note: tokenization.py does not support {key}={found[key]}; some words"
+    " will be tokenized differently"
+    for key, values in supported.items()
+    if found.get(key) not in (None, *values)
+  ]
 
 
 # Vocabulary

@@ -10,12 +10,6 @@ from bertlib.exchange import published_models
 from bertlib.io import files, model_files
 from bertlib.settings.command import ModelCommand
 
-# Endings of files of models that are no checkpoints of TensorFlow, and the fix.
-_OTHER_FILES = {
-  (".bin", ".pt", ".pth", ".safetensors", ".h5"): "Name its folder",
-  (".zip", ".gz", ".tar", ".tgz"): "Unpack it, and name the folder",
-}
-
 
 def check(
   settings: ModelCommand,
@@ -40,60 +34,56 @@ def check(
   ]
   if not missing:
     return
-  if problem := value and not is_found and why_no_model(value):
-    raise InputError(problem)
+  if value and not is_found:
+    check_exists(value)
   folder = model.folder
   if not (folder or value or settings.trains) and settings.model_dir:
     raise model_files.untrained(settings.model_dir)
   flags = english_list(f"--{name}" for name in missing)
-  raise InputError(
-    f"{flags} must be given{_other_ways(settings)}. --helpfull lists all flags"
-  )
-
-
-def _other_ways(settings: ModelCommand) -> str:
-  """Words for an error: what could bring flags that are not given."""
-  model, folder = settings.model, settings.model.folder
-  if folder and folder not in (model.init_checkpoint, settings.model_dir):
-    paths = [os.path.join(folder, n) for n in model_files.BY_FLAG.values()]
-    if all(map(files.exists, paths)):
-      return f", or --init_checkpoint={folder}, the folder that has them"
-  if folder:
-    return f", which {folder} does not bring"
-  return (
-    ", unless --init_checkpoint names a published model or the folder of a"
+  others = (
+    f"which {folder} does not bring"
+    if folder
+    else "unless --init_checkpoint names a published model or the folder of a"
     f" model. For example: {settings.EXAMPLE}"
+  )
+  raise InputError(
+    f"{flags} must be given, {others}. --helpfull lists all flags"
   )
 
 
 def is_huggingface(path: str) -> bool:
   """True for a Hugging Face folder; InputError if it has two models."""
+  return model_format(path) == "huggingface"
+
+
+def model_format(path: str) -> str:
+  """Format of a model: "saved_model", "huggingface" or "tensorflow"."""
+  names = "saved_model.pb", "modules.json", *model_files.HUGGINGFACE
   found = [
     name
-    for name in (*model_files.HUGGINGFACE, "modules.json")
+    for name in (*names, "config.json")
     if path and os.path.exists(os.path.join(path, name))
   ]
-  if checkpoints := found and files.matching(path, "*.index"):
+  if "saved_model.pb" in found:
+    return "saved_model"
+  checkpoints = found and files.matching(path, "*.index")
+  if checkpoints and found != ["config.json"]:
     raise InputError(
       f"{path}: has two models, {os.path.basename(checkpoints[0])} and"
       f" {found[0]}. Name the checkpoint, {checkpoints[0][: -len('.index')]},"
       " or move one of them"
     )
-  return bool(found)
+  return "huggingface" if found and not checkpoints else "tensorflow"
 
 
-def why_no_model(path: str) -> str | None:
-  """Error about an --init_checkpoint that names no model; None if it may."""
-  flag = f"--init_checkpoint={path}"
-  for endings, fix in _OTHER_FILES.items():
-    if path.endswith(endings) and files.exists(path):
-      return f"{flag}: not a TensorFlow checkpoint. {fix}"
+def check_exists(path: str) -> None:
+  """Refuses an --init_checkpoint that names no model."""
   if files.exists(path) or files.exists(f"{path}.index"):
-    return None
-  if similar := published_models.similar_names(path):
-    fix = f"Did you mean {' or '.join(similar)}?"
-  elif os.path.dirname(path):
+    return
+  fix = "download_model.py --list shows the models"
+  if os.path.dirname(path):
     fix = "Name a checkpoint without .index or .data-00000-of-00001"
-  else:
-    fix = "download_model.py --list shows the models"
-  return f"{flag}: neither a file, a folder nor a published model. {fix}"
+  raise InputError(
+    f"--init_checkpoint={path}: neither a file, a folder nor a published model."
+    f" {fix}"
+  )

@@ -10,10 +10,10 @@ from absl import logging
 
 import modeling
 from bertlib.checkpoints import checkpoint_files, finding, loading, model_json
-from bertlib.cli import option
+from bertlib.cli import lazy_module, option
 from bertlib.cli.errors import InputError
 from bertlib.data import vocabulary
-from bertlib.exchange import initial_model, published_models, tfhub, zoo
+from bertlib.exchange import initial_model, published_models
 from bertlib.hardware import devices
 from bertlib.hardware.devices import Devices
 from bertlib.io import model_files
@@ -21,6 +21,10 @@ from bertlib.io.files import exists
 from bertlib.settings import model_description
 from bertlib.settings.command import EstimatorSettings, ModelCommand
 from bertlib.settings.common import ModelSettings
+
+# Of models that are downloaded or converted.
+tfhub = lazy_module.load("bertlib.exchange.tfhub")
+zoo = lazy_module.load("bertlib.exchange.zoo")
 
 Settings = TypeVar("Settings", bound=ModelCommand)
 
@@ -54,8 +58,9 @@ def complete(settings: Settings) -> Settings:
     initial_model.check(settings, is_found=True)
     settings.check()
   check_model_files(settings)
-  if settings.model.init_checkpoint:
-    path = find_init_checkpoint(settings.model.init_checkpoint)
+  if path := settings.model.init_checkpoint:
+    initial_model.check_exists(path)
+    path = finding.find_checkpoint(path)
     if checkpoint_files.has_objects(path):
       path = zoo.convert_objects(path)
     settings = option.fill(settings, {"init_checkpoint": path})
@@ -80,17 +85,6 @@ def check_model_files(settings: ModelCommand) -> None:
   path = os.path.join(model.folder, model_files.VOCAB)
   if model.vocab_file and description and exists(path):
     vocabulary.check_same(model.vocab_file, path)
-
-
-def find_init_checkpoint(value: str) -> str:
-  """Checkpoint that --init_checkpoint names, itself or its folder."""
-  try:
-    return finding.find_checkpoint(value)
-  except InputError as error:
-    problem = initial_model.why_no_model(value)
-    if not problem:
-      raise
-    raise InputError(problem) from error
 
 
 def find_devices(settings: EstimatorSettings) -> Devices:

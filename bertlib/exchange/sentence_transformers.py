@@ -17,22 +17,24 @@ import numpy as np
 from bertlib.checkpoints import rewrite
 from bertlib.checkpoints.task_record import CROSS_ENCODER_ACTIVATION
 from bertlib.cli.errors import InputError
-from bertlib.cli.option import FINITE, SEQ_LENGTH
+from bertlib.cli.option import declaration
 from bertlib.exchange.huggingface_tokenizer import read_files
 from bertlib.io import json_files
 from bertlib.io.json_files import NULL
+from bertlib.settings.common import ModelSettings
 from bertlib.settings.embedding_spec import (
   POOLINGS,
   PROJECTION_SCOPE,
   EmbeddingSpec,
   from_json,
+  problem_of,
 )
 
 _MODULES = "modules.json"
 _CONFIG = "config_sentence_transformers.json"
 # Key of `config.json` in older cross-encoders.
 _OLD_CROSS_ENCODER = "sbert_ce_default_activation_function"
-_LENGTH = (int, float, NULL)  # read by `_read_length`
+_LENGTH = (declaration(ModelSettings, "max_seq_length"), NULL)
 _ENCODER_CONFIG = "sentence_bert_config.json"
 _KERNEL, _BIAS = (f"{PROJECTION_SCOPE}/kernel", f"{PROJECTION_SCOPE}/bias")
 
@@ -75,20 +77,8 @@ class SentenceModel(NamedTuple):
   encoder_dir: str  # Hugging Face folder of the encoder
   spec: EmbeddingSpec
   projection: dict[str, np.ndarray]  # float32, by checkpoint name
-  max_length: int | None  # in tokens; None for all positions
+  max_length: int | None  # in tokens; None for that of the tokenizer
   lowercases: bool  # even if the tokenizer keeps case
-
-
-def describe_vectors(description: Mapping[str, Any]) -> str:
-  """One line about the sentence vectors that `model.json` describes."""
-  spec = from_json(description["embedding"])
-  parts = [f"{spec.pooling} pooling"]
-  if spec.projection_dim:
-    parts.append(f"projection to {spec.projection_dim}")
-  parts.append("normalized" if spec.normalize else "not normalized")
-  parts.append(f"at most {description['max_seq_length']} tokens")
-  parts += [f"prompt {name!r}" for name, text in spec.prompts.items() if text]
-  return f"sentence vectors: {', '.join(parts)}"
 
 
 # Reading
@@ -250,13 +240,9 @@ def _read_prompts(
     name: prompt or "" for name, prompt in config.get("prompts", {}).items()
   }
   default = config.get("default_prompt_name")
-  wrong = [name for name, p in prompts.items() if not isinstance(p, str)]
-  if wrong:
-    raise InputError(f"{path}: the prompt {wrong[0]} is not text")
-  if default is not None and default not in prompts:
-    raise InputError(
-      f"{path}: default_prompt_name is {default}, which is not in its prompts"
-    )
+  problem = problem_of({"prompts": prompts, "default_prompt": default})
+  if problem:
+    raise InputError(f"{path}: {problem}")
   return prompts, default
 
 
@@ -268,7 +254,7 @@ def _read_encoder(folder: str) -> tuple[int | None, bool]:
     config = json_files.read(
       path, {"max_seq_length?": _LENGTH, "do_lower_case?": (bool, NULL)}
     )
-  max_seq_length = _read_length(path, config.pop("max_seq_length", None))
+  max_seq_length = config.pop("max_seq_length", None)
   lowercases = bool(config.pop("do_lower_case", None))
   config.pop("unpad_inputs", None)  # is about speed
   json_files.check_values(config, _OF_ENCODER, path)
@@ -280,24 +266,7 @@ def _read_encoder(folder: str) -> tuple[int | None, bool]:
       f"{path}: {', '.join(others)} cannot be converted, only a maximum length"
       " and lower-casing"
     )
-  tokenizer = os.path.join(folder, "tokenizer_config.json")
-  if max_seq_length is None and os.path.exists(tokenizer):
-    config = json_files.read(tokenizer, {"model_max_length?": _LENGTH})
-    max_seq_length = _read_length(tokenizer, config.get("model_max_length"))
   return max_seq_length, lowercases
-
-
-def _read_length(path: str, length: float | None) -> int | None:
-  """Length in tokens, which may be written as a float."""
-  lowest = SEQ_LENGTH.low
-  if length is None:
-    return None
-  if length in FINITE and length == int(length) and length >= lowest:
-    return int(length)
-  raise InputError(
-    f"{path}: the maximum length is {json_files.shown(length)}, not an integer"
-    f" of {lowest} or more. Fix it"
-  )
 
 
 # Writing

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 from collections.abc import Mapping
@@ -10,14 +9,12 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from absl import logging
 
 from bertlib.checkpoints import checkpoint_writer, keras_files
 from bertlib.cli.errors import InputError
 from bertlib.compat import estimator_api  # noqa: F401 (selects Keras 2, which tensorflow_hub uses)
 from bertlib.exchange import zoo
 from bertlib.io import json_files, model_files
-from bertlib.io.files import atomic_folder
 
 # From variable names of TensorFlow's Model Garden to BERT's.
 _NAMES = (
@@ -39,16 +36,11 @@ _NAMES = (
 def convert(handle: str) -> str:
   """Folder of an encoder as converted into the cache, once."""
   folder = _resolve(handle)
-  digest = hashlib.sha256()
-  for name in ("saved_model.pb", "variables/variables.index"):
-    with tf.io.gfile.GFile(os.path.join(folder, name), "rb") as file:
-      digest.update(file.read())
-  converted = os.path.join(
-    zoo.default_cache_dir(), "hub", digest.hexdigest()[:16]
+  names = ("saved_model.pb", "variables/variables.index")
+  paths = [os.path.join(folder, name) for name in names]
+  return zoo.convert_once(
+    folder, paths, lambda target_dir: _convert(handle, folder, target_dir)
   )
-  zoo.make_once(converted, lambda: _convert(handle, folder, converted))
-  logging.info("%s: as converted to %s", handle, converted)
-  return converted
 
 
 def _resolve(handle: str) -> str:
@@ -75,27 +67,25 @@ def _resolve(handle: str) -> str:
   return folder
 
 
-def _convert(handle: str, folder: str, converted: str) -> None:
-  """Writes an encoder as a folder with a checkpoint."""
+def _convert(handle: str, folder: str, target_dir: str) -> None:
+  """Writes an encoder as a checkpoint with its files to a folder."""
   loaded = tf.saved_model.load(folder)
   weights = _weights(handle, loaded)
-  with atomic_folder(converted) as target_dir:
-    os.makedirs(target_dir)
-    checkpoint, config, vocab, description = (
-      os.path.join(target_dir, name)
-      for name in (model_files.CHECKPOINT, *model_files.COMPANIONS)
-    )
-    checkpoint_writer.write_variables(checkpoint, weights)
-    own_config = os.path.join(folder, "assets", model_files.CONFIG)
-    if tf.io.gfile.exists(own_config):
-      tf.io.gfile.copy(own_config, config)
-    else:
-      json_files.write(config, _sizes(weights, loaded))
-    if hasattr(loaded, "vocab_file"):
-      tf.io.gfile.copy(loaded.vocab_file.asset_path.numpy().decode(), vocab)
-    lower = getattr(loaded, "do_lower_case", None)
-    casing = {} if lower is None else {"do_lower_case": bool(lower.numpy())}
-    json_files.write(description, casing)
+  checkpoint, config, vocab, description = (
+    os.path.join(target_dir, name)
+    for name in (model_files.CHECKPOINT, *model_files.COMPANIONS)
+  )
+  checkpoint_writer.write_variables(checkpoint, weights)
+  own_config = os.path.join(folder, "assets", model_files.CONFIG)
+  if tf.io.gfile.exists(own_config):
+    tf.io.gfile.copy(own_config, config)
+  else:
+    json_files.write(config, _sizes(weights, loaded))
+  if hasattr(loaded, "vocab_file"):
+    tf.io.gfile.copy(loaded.vocab_file.asset_path.numpy().decode(), vocab)
+  lower = getattr(loaded, "do_lower_case", None)
+  casing = {} if lower is None else {"do_lower_case": bool(lower.numpy())}
+  json_files.write(description, casing)
 
 
 def _weights(handle: str, loaded: Any) -> dict[str, np.ndarray]:

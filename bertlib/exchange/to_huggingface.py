@@ -31,9 +31,9 @@ from bertlib.settings.conversion import ARCHITECTURES
 # Files of the weights, of which transformers reads the first.
 _SAFETENSORS, _PYTORCH = "model.safetensors", "pytorch_model.bin"
 
-# Entries of `model.json` that have an equivalent in the folder, or that
+# Entries of `model.json` that have a key of their own in the folder, or that
 # are about this project's computation.
-_PLACED = {
+_CONVERTED = {
   "script",
   "task",
   "kind",
@@ -99,7 +99,7 @@ def convert(
   if dtype != "float32":
     config["dtype"] = dtype
   _set_problem_type(config, description)
-  notes += _name_labels(config, variables, description)
+  _name_labels(config, variables, description)
   notes += _keep_entries(config, description)
   inputs = [config_file, vocab_file, *files.checkpoint_files(checkpoint)]
   with files.atomic_files(target_dir, overwrite, inputs) as folder:
@@ -111,7 +111,6 @@ def convert(
       sentence_transformers.write(
         folder, description, projection, config["hidden_size"]
       )
-      notes.append(sentence_transformers.describe_vectors(description))
   path = os.path.join(target_dir, weights)
   return [*notes, from_huggingface.written(path, tensors, parts)]
 
@@ -140,11 +139,7 @@ def _describe(
     description.get("do_lower_case"),
     config.pop("do_lower_case", None),
   )
-  do_lower_case = next((case for case in stated if case is not None), None)
-  notes = []
-  if do_lower_case is None:
-    do_lower_case, note = from_huggingface.case_of_vocab(vocab)
-    notes.append(note)
+  do_lower_case, notes = from_huggingface.choose_casing(stated, vocab)
   description = {
     "max_seq_length": config["max_position_embeddings"],
     **description,
@@ -219,7 +214,7 @@ def _name_labels(
   config: dict[str, Any],
   variables: Mapping[str, np.ndarray],
   description: Mapping[str, Any],
-) -> list[str]:
+) -> None:
   """Sets `id2label` and `label2id`, which determine the size of the head."""
   id2label = config.pop("id2label", None) or {}
   config.pop("label2id", None)
@@ -228,7 +223,7 @@ def _name_labels(
     "BertForSequenceClassification",
     "BertForTokenClassification",
   ):
-    return []
+    return
   num_labels = variables["output_bias"].size
   # The names that training used come first, then those of the config; either
   # only if their number is that of the head.
@@ -240,15 +235,14 @@ def _name_labels(
   labels = next(names for names in candidates if len(names) == num_labels)
   config["id2label"] = dict(enumerate(labels))
   config["label2id"] = {label: i for i, label in enumerate(labels)}
-  return [f"labels: {', '.join(labels)}"]
 
 
 def _keep_entries(
   config: dict[str, Any], description: Mapping[str, Any]
 ) -> list[str]:
-  """Keeps entries of `model.json` that Hugging Face's files do not have."""
+  """Keeps entries of `model.json` without a key in Hugging Face's files."""
   script = description.get("script")
-  entries = {k: v for k, v in description.items() if k not in _PLACED}
+  entries = {k: v for k, v in description.items() if k not in _CONVERTED}
   if description.get("kind") == "multiple_choice" and "labels" in description:
     entries["labels"] = description["labels"]
   kept = dict(config.pop(TASK_PARAMS, None) or {})

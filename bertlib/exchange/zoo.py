@@ -118,41 +118,45 @@ def flags_for(name: str, cache_dir: str | None = None) -> dict[str, str | bool]:
 def convert(folder: str) -> str:
   """Folder of a Hugging Face model as converted into the cache, once."""
 
-  def write(converted):
-    for line in from_huggingface.convert(
-      folder, converted, task_record.all_records()
-    ):
-      logging.info("%s: %s", folder, line)
+  def write(target_dir):
+    model = from_huggingface.read(folder, task_record.all_records())
+    for note in model.notes:
+      logging.info("%s: %s", folder, note)
+    model.write(target_dir)
 
   source = os.path.abspath(folder)
-  return _convert_once(source, files.matching_below(source, "*"), write)
+  return convert_once(source, files.matching_below(source, "*"), write)
 
 
 def convert_objects(checkpoint: str) -> str:
   """An object-based checkpoint of tensorflow/models, converted like that."""
 
-  def write(converted):
-    with files.atomic_folder(converted) as folder:
-      os.mkdir(folder)
-      checkpoint_writer.write_variables(
-        os.path.join(folder, model_files.CHECKPOINT),
-        dict(checkpoint_files.Checkpoint(checkpoint)),
-      )
+  def write(target_dir):
+    checkpoint_writer.write_variables(
+      os.path.join(target_dir, model_files.CHECKPOINT),
+      dict(checkpoint_files.Checkpoint(checkpoint)),
+    )
 
   paths = files.checkpoint_files(checkpoint)
-  converted = _convert_once(checkpoint, paths, write)
+  converted = convert_once(checkpoint, paths, write)
   return os.path.join(converted, model_files.CHECKPOINT)
 
 
-def _convert_once(
+def convert_once(
   source: str, paths: Iterable[str], write: Callable[[str], None]
 ) -> str:
-  """Folder in the cache that `write` writes, for the state of these files."""
+  """Folder in the cache that `write` fills, for the state of these files."""
+
+  def make():
+    with files.atomic_folder(converted) as target_dir:
+      os.mkdir(target_dir)
+      write(target_dir)
+
   state = [(path, *files.size_and_mtime(path)) for path in paths]
   digest = hashlib.sha256(repr((model_description.FORMAT, state)).encode())
   name = f"{os.path.basename(source)}-{digest.hexdigest()[:16]}"
   converted = os.path.join(default_cache_dir(), "local", name)
-  make_once(converted, lambda: write(converted))
+  make_once(converted, make)
   logging.info("%s: as converted to %s", source, converted)
   return converted
 
@@ -196,8 +200,6 @@ def _install(model: published_models.Model, folder: str) -> None:
     ) from error
   if is_temporary:
     os.remove(download)
-  else:
-    logging.info("%s: unpacked to %s; no longer needed", download, folder)
 
 
 def _check_hashes(
@@ -306,15 +308,12 @@ def _convert(
 ) -> dict[str, str]:
   """Converts a downloaded repository; returns the SHA-256 of its files."""
   tensorflow_log.hide_information()
-  for line in from_huggingface.convert(download, folder):
-    logging.debug("%s", line)
+  converted = from_huggingface.read(download)
+  embedding = converted.description["embedding"]
   # Prompts of the model's card that its files lack.
-  path = os.path.join(folder, model_files.DESCRIPTION)
-  description = json_files.read(path, {"embedding": {"prompts": dict}})
-  embedding = description["embedding"]
   stored = {name: text for name, text in embedding["prompts"].items() if text}
   embedding["prompts"] = model.embedding["prompts"] | stored
-  json_files.write(path, description)
+  converted.write(folder)
   return _hashes(download, (*_OPTIONAL_HUB_FILES, *_HUB_FILES))
 
 

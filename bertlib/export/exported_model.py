@@ -19,7 +19,6 @@ from absl import logging
 from bertlib.cli.errors import InputError
 from bertlib.cli.option import declaration
 from bertlib.compute import onednn
-from bertlib.compute.precision import supported_dtypes
 from bertlib.export import gguf_file, onnx_folder
 from bertlib.io import files, json_files, model_files
 from bertlib.io.files import atomic_write
@@ -189,21 +188,6 @@ def _hash_of_graph(folder: str) -> str | None:
   return digest.hexdigest()
 
 
-def requirements(precision: str, max_kernel_value: int | None = None) -> str:
-  """Requirements of an export on TensorFlow and processor, for the log."""
-  in_16_bits = precision != "float32"
-  if not max_kernel_value:
-    if in_16_bits:
-      return f"is faster than in float32 on processors with {precision} only"
-    return "runs on every processor"
-  needed = f"needs TensorFlow {onednn.FIRST_INT8_RELEASE} or newer on x86"
-  if in_16_bits:
-    needed += f", AVX-512 for attention in {precision}"
-  if max_kernel_value == onednn.MAX_INT8:
-    needed += ", and VNNI or AMX for exact sums"
-  return needed
-
-
 def check_format(folder: str) -> None:
   """Refuses an exported model that is damaged or cannot run on this machine."""
   path = os.path.join(folder, "assets", FORMAT_FILE)
@@ -223,20 +207,8 @@ def check_format(folder: str) -> None:
       f" {FORMAT_FILE}). {_FIX}, or copy it again"
     )
   precision, max_kernel_value = found["precision"], found["max_kernel_value"]
-  if max_kernel_value:
-    _check_int8(folder, precision, max_kernel_value)
-  # It runs here, but slowly.
-  elif precision not in supported_dtypes():
-    logging.warning(
-      "%s: is in %s, for which this machine has no instructions. An export in"
-      " float32 is faster here",
-      folder,
-      precision,
-    )
-
-
-def _check_int8(folder: str, precision: str, max_kernel_value: int) -> None:
-  """`check_format` of a model with 8-bit kernels."""
+  if not max_kernel_value:
+    return
   if not onednn.has_int8_matmul():
     raise InputError(
       f"{folder}: is in int8, but {onednn.missing_int8()}, or load an export in"
@@ -247,13 +219,6 @@ def _check_int8(folder: str, precision: str, max_kernel_value: int) -> None:
       f"{folder}: computes attention in {precision}, which this processor"
       " cannot. Load an export in float32 (export_model.py without --quantize),"
       " or export with --quantize=int8 --precision=float32"
-    )
-  if tf.config.list_physical_devices("GPU"):
-    logging.warning(
-      "%s: is in int8, which only the CPU computes; the GPU does the rest. Set"
-      " CUDA_VISIBLE_DEVICES=-1, or load an export in float32 (export_model.py"
-      " without --quantize)",
-      folder,
     )
   if max_kernel_value > onednn.max_kernel_value():
     logging.warning(

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import tokenization
 from bertlib import PREFIX
 from bertlib.checkpoints.task_record import TaskRecord
-from bertlib.exchange import huggingface_tokenizer
 from bertlib.export.onnx_graph import MODEL_FILE
 from bertlib.io import json_files
 
@@ -74,7 +74,7 @@ def write(
     file.write(model.SerializeToString())
   json_files.write(
     os.path.join(folder, TOKENIZER_FILE),
-    huggingface_tokenizer.fast_tokenizer(vocab, description, never_split),
+    _tokenizer(vocab, description, never_split),
   )
   examples = ["A text."]
   if task and task.predict:
@@ -90,3 +90,79 @@ def write(
         prefix=PREFIX,
       )
     )
+
+
+def _tokenizer(
+  vocab: Mapping[str, int],
+  description: Mapping[str, Any],
+  never_split: Sequence[str],
+) -> dict[str, Any]:
+  """Contents of `tokenizer.json`: the ids of `model_inputs.encode_pair`."""
+  length = description.get("seq_length")
+  limit = description.get("max_input_chars_per_word")
+
+  def piece(kind, name, segment):
+    return {kind: {"id": name, "type_id": segment}}
+
+  first = [
+    piece("SpecialToken", "[CLS]", 0),
+    piece("Sequence", "A", 0),
+    piece("SpecialToken", "[SEP]", 0),
+  ]
+  second = [piece("Sequence", "B", 1), piece("SpecialToken", "[SEP]", 1)]
+  return {
+    "version": "1.0",
+    "truncation": {
+      "direction": "Right",
+      "max_length": description["max_seq_length"],
+      "strategy": "LongestFirst",
+      "stride": 0,
+    },
+    "padding": {
+      "strategy": {"Fixed": length} if length else "BatchLongest",
+      "direction": "Right",
+      "pad_to_multiple_of": None,
+      "pad_id": 0,
+      "pad_type_id": 0,
+      "pad_token": "[PAD]",
+    },
+    # Texts with the names of special entries are split like all others.
+    "added_tokens": [
+      {
+        "id": vocab[word],
+        "content": word,
+        "single_word": False,
+        "lstrip": False,
+        "rstrip": False,
+        "normalized": False,
+        "special": True,
+      }
+      for word in never_split
+    ],
+    "normalizer": {
+      "type": "BertNormalizer",
+      "clean_text": True,
+      "handle_chinese_chars": True,
+      "strip_accents": None,
+      "lowercase": description["do_lower_case"],
+    },
+    "pre_tokenizer": {"type": "BertPreTokenizer"},
+    "post_processor": {
+      "type": "TemplateProcessing",
+      "single": first,
+      "pair": first + second,
+      "special_tokens": {
+        word: {"id": word, "ids": [vocab[word]], "tokens": [word]}
+        for word in ("[CLS]", "[SEP]")
+      },
+    },
+    "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": True},
+    "model": {
+      "type": "WordPiece",
+      "unk_token": "[UNK]",
+      "continuing_subword_prefix": "##",
+      "max_input_chars_per_word": limit
+      or tokenization.MAX_INPUT_CHARS_PER_WORD,
+      "vocab": dict(vocab),
+    },
+  }

@@ -17,8 +17,8 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 from absl import logging
 
-from bertlib.checkpoints import finding, model_json, quantization
-from bertlib.cli import option, steps, terminal
+from bertlib.checkpoints import finding, model_json
+from bertlib.cli import lazy_module, option, steps, terminal
 from bertlib.cli.errors import InputError
 from bertlib.cli.steps import Steps
 from bertlib.data import record_check, tf_records
@@ -38,6 +38,8 @@ from bertlib.training import (
 )
 from bertlib.training.dev_scores import Selection
 from bertlib.training.task import Run, Task
+
+quantization = lazy_module.load("bertlib.checkpoints.quantization")
 
 # Files that every training run writes to --output_dir, except vocabulary and
 # config, which may be inputs from the same folder.
@@ -265,10 +267,12 @@ def make_inference_model_fn(
   run: Run, input_fn, batch_size: int, checkpoint: str | None
 ):
   """The `model_fn` for evaluation and prediction."""
-  settings = run.settings
-  return quantization.model_fn_for_inference(
-    make_model_fn(run, trained=checkpoint),
-    settings,
+  settings, model_fn = run.settings, make_model_fn(run, trained=checkpoint)
+  if settings.compute.precision != "int8":
+    return model_fn
+  return quantization.int8_model_fn(
+    model_fn,
+    settings.quantization,
     quantization.TrainedEncoder(
       run.config,
       checkpoint or settings.model.init_checkpoint,

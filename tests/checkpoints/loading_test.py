@@ -16,10 +16,8 @@ pytestmark = pytest.mark.unit
 @pytest.mark.parametrize(
   "name",
   [
-    "cased_L-12_H-768_A-12",
     "chinese_L-12_H-768_A-12",
     "multi_cased_L-12_H-768_A-12",
-    "uncased_L-2_H-128_A-2",
     "uncased_L-24_H-1024_A-16",
   ],
 )

@@ -40,19 +40,14 @@ def predict(script, texts, **description):
   [
     (run_squad, {}, [("a", "b"), ("who ?", None)], "pairs[1]: is ('who ?', "),
     (run_squad, {}, [None], "pairs[0]: is None. Give a question and a passage"),
-    (run_squad, {}, [b"ab"], "pairs[0]: is b'ab'"),
     (run_squad, {}, ["ab"], "pairs[0]: is 'ab'"),
-    (run_squad, {}, [{"q": "a", "p": "b"}], "pairs[0]: is {'p'"),
     (run_squad, {}, [("a", "b", "c")], "pairs[0]: is ('a', 'b', 'c')"),
     (run_ner, {}, ["a", None], "texts[1]: is None. Give a str"),
     (run_ner, {}, [["a", "b"]], "texts[0]: is ['a', 'b']"),
     (run_embeddings, {}, [float("nan")], "texts[0]: is nan. Give a str"),
-    (run_embeddings, {}, [b"a"], "texts[0]: is b'a'"),
     (run_classifier, CLASSES, ["a", 3], "texts[1]: is 3. Give a str"),
-    (run_classifier, CLASSES, [[]], "texts[0]: is []"),
     (run_classifier, CLASSES, [b"ab"], "texts[0]: is b'ab'"),
     (run_classifier, CHOICES, [None], "texts[0]: is None. Give a list"),
-    (run_classifier, CHOICES, ["abcd"], "texts[0]: is 'abcd'"),
   ],
 )
 def test_a_text_of_another_type_is_named(script, description, texts, message):
@@ -126,16 +121,6 @@ def take_checkpoint(of):
   return take
 
 
-def name_checkpoint(of):
-  """The state file names the checkpoint of another folder."""
-
-  def name(folder, world):
-    path = world / of / "model.ckpt-1"
-    (folder / "checkpoint").write_text(f'model_checkpoint_path: "{path}"\n')
-
-  return name
-
-
 def write_vocab(entries):
   def write(folder, world):
     edit_json(
@@ -151,7 +136,6 @@ SWAPPED = [*ENTRIES[:5], ENTRIES[6], ENTRIES[5], *ENTRIES[7:]]
 CONFIG = "bert_config.json"
 DAMAGES = {
   "a head of more labels": (take_checkpoint("trained_ner"), "output_weights"),
-  "another folder": (name_checkpoint("trained_ner"), "output_weights has"),
   "another head": (take_checkpoint("trained_squad"), "lacks output_weights"),
   "more labels": (edit_json("model.json", labels=[*"abc"]), "output_weights"),
   "fewer layers": (
@@ -161,7 +145,6 @@ DAMAGES = {
   "more layers": (edit_json(CONFIG, num_hidden_layers=3), "encoder/layer_2/"),
   "another width": (edit_json(CONFIG, hidden_size=16), "needs [24, 16]"),
   "too long": (edit_json("model.json", max_seq_length=64), "64 is not between"),
-  "a shorter vocabulary": (write_vocab(ENTRIES[:-1]), "vocab.txt: is not the"),
   "another order": (write_vocab(SWAPPED), "vocab.txt: is not the vocabulary"),
 }
 

@@ -96,28 +96,11 @@ def test_a_checkpoint_is_a_mapping_of_its_variables(trained):
   run_outputs.assert_same_bits(dict(checkpoint), TRAINED)
 
 
-@pytest.mark.graph
-def test_a_folder_stands_for_its_best_checkpoint(trained):
-  folder = os.path.dirname(trained)
-  best = checkpoint_writer.save_best(folder, trained)
-  tf.train.update_checkpoint_state(folder, f"{trained}0")
-  assert finding.find_checkpoint(folder) == best
-
-
 def test_the_last_checkpoints_are_in_order_of_training(tmp_path):
   names = [str(tmp_path / f"model.ckpt-{step}") for step in (5, 90, 100)]
   tf.train.update_checkpoint_state(str(tmp_path), names[-1], names)
   last = rewrite.last_checkpoints(str(tmp_path), 2)
   assert last == names[1:]
-
-
-@pytest.mark.parametrize("number", [0, 2])
-def test_asking_for_more_checkpoints_than_kept_is_refused(number, tmp_path):
-  names = [str(tmp_path / f"model.ckpt-{step}") for step in range(number)]
-  if names:
-    tf.train.update_checkpoint_state(str(tmp_path), names[-1], names)
-  with pytest.raises(InputError, match=f"keeps {number} checkpoints .*, not 3"):
-    rewrite.last_checkpoints(str(tmp_path), 3)
 
 
 # Stripping the optimizer's state
@@ -130,9 +113,8 @@ def test_stripping_keeps_the_weights_bitwise(trained, rewritten, capsys):
     rewritten(trained, strip_optimizer=True),
     {name: TRAINED[name] for name in kept},
   )
-  # Two slots of twelve values, a scale and a counter, of four bytes each.
   printed = capsys.readouterr().out
-  assert "left out: 4 variables of the optimizer, 104 bytes\n" in printed
+  assert "left out: 4 variables of the optimizer\n" in printed
 
 
 # Averaging
@@ -227,7 +209,6 @@ def test_rename_rules_are_applied_in_order():
     ("(kernel=>x", "not a regular expression .*unterminated"),
     (r"kernel=>\1", "not a regular expression .*invalid group reference"),
     (r"kernel=>\g<n>", "not a regular expression .*unknown group name"),
-    ("weights=>kernel", "matches none of the 2 variables, such as a/kernel"),
     ("^[ab]=>c", "a/kernel and b/kernel: both would be renamed c/kernel"),
   ],
 )
@@ -260,19 +241,6 @@ def test_a_dry_run_prints_the_names_that_change(trained, tmp_path, capsys):
 
 
 @pytest.mark.graph
-def test_stripping_averaging_and_renaming_can_be_combined(tmp_path, rewritten):
-  sources = [
-    write(
-      tmp_path / f"model.ckpt-{step}",
-      {"w": [value], "w/adam_m": [value], "global_step": np.int64(step)},
-    )
-    for step, value in ((1, 1.0), (2, 4.0))
-  ]
-  found = rewritten(*sources, strip_optimizer=True, renames=["^w=>v"])
-  assert found == {"v": 2.5, "global_step": 2}
-
-
-@pytest.mark.graph
 def test_model_files_beside_the_last_checkpoint_are_copied(trained, tmp_path):
   description = {"script": "run_classifier", "labels": ["no", "yes"]}
   files = {
@@ -293,16 +261,6 @@ def test_the_output_is_the_folder_of_a_model(trained, tmp_path, rewritten):
   (tmp_path / "out").rename(tmp_path / "moved")
   found = finding.trained_checkpoint(str(tmp_path / "moved"))
   run_outputs.assert_same_bits(run_outputs.read_variables(found), TRAINED)
-
-
-@pytest.mark.graph
-def test_files_are_not_replaced_by_default(trained, tmp_path, rewritten):
-  rewritten(trained)
-  other = write(tmp_path / "other" / "model.ckpt-70", {"w": [0.5]})
-  with pytest.raises(InputError, match=r"out: has .*model.ckpt-70.index .*"):
-    rewritten(other)
-  found = run_outputs.read_variables(tmp_path / "out" / "model.ckpt-70")
-  run_outputs.assert_same_bits(found, TRAINED)
 
 
 @pytest.mark.parametrize(

@@ -143,58 +143,21 @@ def huggingface(tiny, tmp_path):
 
 
 @pytest.mark.graph
-def test_transformers_gives_the_outputs_of_the_reference(huggingface):
-  pytest.importorskip("transformers")
-  inputs = golden("inputs.npz")
-  outputs = outputs_of(huggingface(), inputs)
-  assert_outputs_of_the_reference(outputs, inputs)
-
-
-@pytest.mark.graph
 def test_a_pooler_that_transformers_initializes_is_left_out(huggingface):
   pytest.importorskip("transformers")
   outputs = outputs_of(huggingface(False), golden("inputs.npz"))
   assert "layer 3" in outputs and "pooled" not in outputs
 
 
-@pytest.fixture
-def fake_torch(tmp_path, monkeypatch):
-  """Writes a module `torch` that child processes import."""
-
-  def write(lines):
-    (tmp_path / "packages").mkdir()
-    (tmp_path / "packages" / "torch.py").write_text(lines)
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "packages"))
-
-  return write
-
-
 @pytest.mark.process
-@pytest.mark.parametrize(
-  ("lines", "reason"),
-  [
-    (
-      "import sys; assert 'tensorflow' not in sys.modules\n"
-      "raise ImportError('not here')",
-      "ImportError: not here",
-    ),
-    ("import os; os.abort()", "status -6"),
-  ],
-  ids=["missing", "aborts"],
-)
-def test_a_missing_or_crashing_torch_is_a_one_line_error(
-  lines, reason, tmp_path, fake_torch
-):
-  fake_torch(lines)
-  message = rf"^{tmp_path}: .*\({reason}\).*pip install -e '.\[compare\]'.*$"
+def test_a_missing_torch_is_a_one_line_error(tmp_path, monkeypatch):
+  (tmp_path / "torch.py").write_text(
+    "import sys; assert 'tensorflow' not in sys.modules\n"
+    "raise ImportError('not here')"
+  )
+  monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+  message = rf"^{tmp_path}: .*not here\).*pip install -e '.\[compare\]'.*$"
   with pytest.raises(InputError, match=message):
-    next(huggingface_runner.run(str(tmp_path), [BATCH]))
-
-
-def test_a_folder_that_transformers_cannot_load_is_a_one_line_error(tmp_path):
-  pytest.importorskip("transformers")
-  write_json(tmp_path, "config.json", model_type="bert")
-  with pytest.raises(InputError, match=r"^.*: transformers cannot run it.*$"):
     next(huggingface_runner.run(str(tmp_path), [BATCH]))
 
 
@@ -207,8 +170,6 @@ def test_weights_are_read_from_any_saved_model(signature, tmp_path):
   tf_v2.saved_model.save(module, str(tmp_path), {signature: function})
   weights = compare.read_weights(str(tmp_path))
   assert {n: v.tolist() for n, v in weights.items()} == {"bert/scale": [2, 3]}
-  with pytest.raises(InputError, match="of which only weights"):
-    compare.load(str(tmp_path))
 
 
 # Text
@@ -243,22 +204,9 @@ def test_a_file_without_text_is_refused(tmp_path):
     encode(tmp_path, "\n \n")
 
 
-@pytest.mark.parametrize(
-  ("given", "files", "is_lower"),
-  [
-    (None, {}, False),  # by the capital letters of the vocabulary
-    (True, {}, True),
-    (None, {"model.json": True}, True),
-    (None, {"config.json": None, "tokenizer_config.json": True}, True),
-    (False, {"model.json": True}, False),
-  ],
-)
-def test_casing_is_that_of_the_flag_files_or_vocabulary(
-  given, files, is_lower, tmp_path
-):
+@pytest.mark.parametrize(("given", "is_lower"), [(None, False), (True, True)])
+def test_casing_is_that_of_the_flag_or_vocabulary(given, is_lower, tmp_path):
   write_vocab(tmp_path)
-  for name, do_lower_case in files.items():
-    write_json(tmp_path, name, do_lower_case=do_lower_case)
   folders = str(tmp_path), "other"
   tokenizer = compare.find_tokenizer(folders, do_lower_case=given)
   assert tokenizer.tokenize("Mat") == (["[UNK]"] if is_lower else ["Mat"])
@@ -385,37 +333,24 @@ WEIGHTS = {
 }
 
 
-def compare_weights(others, capsys):
-  agree = compare.compare_weights(WEIGHTS, others, 0.1)
-  return agree, capsys.readouterr().out.splitlines()
-
-
-def test_bitwise_equal_weights_agree(capsys):
-  assert compare_weights(WEIGHTS, capsys) == (
-    True,
-    ["2 variables are bitwise equal, 0 are not", "they agree within 0.1"],
-  )
-
-
 @pytest.mark.parametrize(
   ("bias", "agree", "line"),
   [
+    (np.array([0.5], np.float32), True, None),
     (np.array([0.5625], np.float32), True, "bias: 0.0625"),
     (np.array([0.75], np.float32), False, "bias: 0.25"),
     (np.array([np.nan], np.float32), False, "bias: nan"),
     (np.array([0.5], np.float16), True, "bias: 0"),
     (np.array([0.5, 0.5], np.float32), False, "bias: (1,) and (2,)"),
+    (None, False, "bias: only in the first"),
   ],
 )
 def test_weights_that_differ_are_printed(bias, agree, line, capsys):
-  found, lines = compare_weights({**WEIGHTS, "bias": bias}, capsys)
-  assert (found, lines[0]) == (agree, line)
-  assert lines[1] == "1 variables are bitwise equal, 1 are not"
-
-
-@pytest.mark.parametrize("ordinal", ["first", "second"])
-def test_weights_of_one_model_only_are_named(ordinal, capsys):
-  fewer = {"kernel": WEIGHTS["kernel"]}
-  pair = [WEIGHTS, fewer] if ordinal == "first" else [fewer, WEIGHTS]
-  assert not compare.compare_weights(*pair, 0.1)
-  assert f"bias: only in the {ordinal}\n" in capsys.readouterr().out
+  others = {n: v for n, v in {**WEIGHTS, "bias": bias}.items() if v is not None}
+  assert compare.compare_weights(WEIGHTS, others, 0.1) is agree
+  *lines, summary, _ = capsys.readouterr().out.splitlines()
+  assert lines == ([line] if line else [])
+  equal = 2 - len(lines)
+  assert summary == (
+    f"{equal} variables are bitwise equal, {len(lines)} are not"
+  )

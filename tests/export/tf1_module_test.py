@@ -64,22 +64,6 @@ def test_two_modules_have_separate_weights(encoder, weights):
   assert np.array_equal(encoder.predict(IDS), before)
 
 
-def test_a_missing_weight_is_an_error(weights):
-  some = dict(weights)
-  del some["bert/pooler/dense/bias"]
-  encoder = Encoder(some)
-  with pytest.raises(KeyError, match="bert/pooler/dense/bias"):
-    encoder.predict(IDS)
-
-
-def test_initial_weights_come_from_the_initializers():
-  weights = initial_weights()
-  table = weights["bert/embeddings/word_embeddings"]
-  assert table.shape == (CONFIG.vocab_size, 8)
-  assert 0.01 < table.std() < 0.03
-  assert (weights["bert/embeddings/LayerNorm/gamma"] == 1).all()
-
-
 def test_initial_weights_come_from_a_checkpoint_if_it_has_them(
   weights, tmp_path
 ):

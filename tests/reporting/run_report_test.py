@@ -10,7 +10,7 @@ import run_folders
 from event_files_test import write_events
 from html_pages import Page, rows_of
 
-from bertlib.checkpoints import records
+from bertlib.checkpoints import task_record
 from bertlib.checkpoints.task_record import TaskRecord
 from bertlib.cli import option
 from bertlib.data.model_inputs import Lengths
@@ -218,7 +218,7 @@ def test_lengths_are_those_before_truncation(make_run, lengths, expected):
 @pytest.mark.parametrize("script", ["run_classifier", "run_pretraining"])
 def test_the_command_to_predict_needs_the_folder_and_its_input(script):
   folder = "a model's folder; $HOME"
-  ((_, shown),) = run_report.predict_command(records.find(script), folder)
+  ((_, shown),) = run_report.predict_command(task_record.find(script), folder)
   (command,) = Page(shown).texts("pre")
   # A shell joins the lines, unlike `shlex`.
   start, *flags = shlex.split(command.replace("\\\n", " "))[1:]
