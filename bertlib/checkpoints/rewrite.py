@@ -187,14 +187,21 @@ def new_names(names: Iterable[str], renames: Iterable[str]) -> dict[str, str]:
     pattern, arrow, replacement = rule.partition("=>")
     if not arrow:
       raise InputError(f"--rename={rule}: is not PATTERN=>REPLACEMENT")
+    num_matches = 0
     for old, name in renamed.items():
       try:
-        renamed[old] = re.sub(pattern, replacement, name)
+        renamed[old], number = re.subn(pattern, replacement, name)
       except (re.error, IndexError) as error:
         raise InputError(
           f"--rename={rule}: not a regular expression with its replacement"
           f" ({error})"
         ) from error
+      num_matches += number
+    if not num_matches:
+      raise InputError(
+        f"--rename={rule}: matches none of the {len(renamed)} variables, such"
+        f" as {next(iter(renamed.values()), 'none')}"
+      )
   owners: dict[str, str] = {}
   for old, new in renamed.items():
     if owners.setdefault(new, old) != old:

@@ -29,10 +29,12 @@ from bertlib.data import model_inputs, vocabulary
 from bertlib.exchange import (
   from_huggingface,
   huggingface_runner,
+  huggingface_tokenizer,
   initial_model,
 )
 from bertlib.exchange.huggingface_runner import Batch, Outputs, numbered
 from bertlib.io import json_files, model_files, text_files
+from bertlib.settings import model_description
 from bertlib.settings.conversion import ConversionSettings
 
 
@@ -131,7 +133,8 @@ def find_tokenizer(
   paths: Sequence[str],
   vocab_size: int | None = None,  # maximum number of entries
   vocab_file: str | None = None,  # None: `vocab.txt` in the models' folders
-  do_lower_case: bool | None = None,  # None: as the vocabulary is
+  # None: as the files of the models say, else as the vocabulary is.
+  do_lower_case: bool | None = None,
 ) -> tokenization.FullTokenizer:
   """Tokenizer of two models; InputError if their vocabularies differ."""
   if vocab_file is None:
@@ -145,10 +148,19 @@ def find_tokenizer(
         f"{vocab_file} and {other}: differ ({different}). Set one vocabulary"
         " for both models with --vocab_file"
       )
+  stated = [do_lower_case, *(_stated_case(p, vocab_file) for p in paths)]
+  do_lower_case = next((case for case in stated if case is not None), None)
   if do_lower_case is None:
     entries = vocabulary.read_entries(vocab_file)
     do_lower_case = not vocabulary.is_cased(entries)
   return vocabulary.load_tokenizer(vocab_file, do_lower_case, vocab_size)
+
+
+def _stated_case(path: str, vocab_file: str) -> bool | None:
+  """Casing in the files of a model; None if they do not say it."""
+  if initial_model.is_huggingface(path):
+    return huggingface_tokenizer.read(path, vocab_file, 0).do_lower_case
+  return model_description.load(_folder(path)).get("do_lower_case")
 
 
 def _folder(path: str) -> str:

@@ -10,6 +10,12 @@ from bertlib.exchange import published_models
 from bertlib.io import files, model_files
 from bertlib.settings.command import ModelCommand
 
+# Endings of files of models that are no checkpoints of TensorFlow, and the fix.
+_OTHER_FILES = {
+  (".bin", ".pt", ".pth", ".safetensors", ".h5"): "Name its folder",
+  (".zip", ".gz", ".tar", ".tgz"): "Unpack it, and name the folder",
+}
+
 
 def check(
   settings: ModelCommand,
@@ -78,12 +84,18 @@ def model_format(path: str) -> str:
 
 def check_exists(path: str) -> None:
   """Refuses an --init_checkpoint that names no model."""
+  flag = f"--init_checkpoint={path}"
+  for endings, fix in _OTHER_FILES.items():
+    if path.endswith(endings) and files.exists(path):
+      raise InputError(f"{flag}: not a TensorFlow checkpoint. {fix}")
   if files.exists(path) or files.exists(f"{path}.index"):
     return
-  fix = "download_model.py --list shows the models"
-  if os.path.dirname(path):
+  if similar := published_models.similar_names(path):
+    fix = f"Did you mean {' or '.join(similar)}?"
+  elif os.path.dirname(path):
     fix = "Name a checkpoint without .index or .data-00000-of-00001"
+  else:
+    fix = "download_model.py --list shows the models"
   raise InputError(
-    f"--init_checkpoint={path}: neither a file, a folder nor a published model."
-    f" {fix}"
+    f"{flag}: neither a file, a folder nor a published model. {fix}"
   )

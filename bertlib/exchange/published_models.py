@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import json
 import os
 import urllib.parse
@@ -83,7 +84,17 @@ def find(name: str) -> Model:
   models = _models_by_name_and_alias()
   if name in models:
     return models[name]
-  raise InputError(f"{name}: no such model. download_model.py --list shows all")
+  similar = similar_names(name)
+  hint = f"Did you mean {' or '.join(similar)}? " if similar else ""
+  raise InputError(
+    f"{name}: no such model. {hint}download_model.py --list shows all"
+  )
+
+
+def similar_names(name: str) -> list[str]:
+  """Names and aliases of models that are spelled similarly to a name."""
+  lower = {other.lower(): other for other in _models_by_name_and_alias()}
+  return [lower[n] for n in difflib.get_close_matches(name.lower(), lower)]
 
 
 def _models_by_name_and_alias() -> dict[str, Model]:

@@ -209,6 +209,7 @@ def test_rename_rules_are_applied_in_order():
     ("(kernel=>x", "not a regular expression .*unterminated"),
     (r"kernel=>\1", "not a regular expression .*invalid group reference"),
     (r"kernel=>\g<n>", "not a regular expression .*unknown group name"),
+    ("weights=>kernel", "matches none of the 2 variables, such as a/kernel"),
     ("^[ab]=>c", "a/kernel and b/kernel: both would be renamed c/kernel"),
   ],
 )
@@ -276,3 +277,13 @@ def test_the_output_is_the_folder_of_a_model(trained, tmp_path, rewritten):
 )
 def test_the_state_of_any_optimizer_is_known_by_name(names, state):
   assert checkpoint_writer.optimizer_variables(names) == set(state)
+
+
+@pytest.mark.graph
+def test_files_are_not_replaced_by_default(trained, tmp_path, rewritten):
+  rewritten(trained)
+  other = write(tmp_path / "other" / "model.ckpt-70", {"w": [0.5]})
+  with pytest.raises(InputError, match=r"out: has .*model.ckpt-70.index .*"):
+    rewritten(other)
+  found = run_outputs.read_variables(tmp_path / "out" / "model.ckpt-70")
+  run_outputs.assert_same_bits(found, TRAINED)

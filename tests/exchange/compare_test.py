@@ -204,9 +204,22 @@ def test_a_file_without_text_is_refused(tmp_path):
     encode(tmp_path, "\n \n")
 
 
-@pytest.mark.parametrize(("given", "is_lower"), [(None, False), (True, True)])
-def test_casing_is_that_of_the_flag_or_vocabulary(given, is_lower, tmp_path):
+@pytest.mark.parametrize(
+  ("given", "files", "is_lower"),
+  [
+    (None, {}, False),  # by the capital letters of the vocabulary
+    (True, {}, True),
+    (None, {"model.json": True}, True),
+    (None, {"config.json": None, "tokenizer_config.json": True}, True),
+    (False, {"model.json": True}, False),
+  ],
+)
+def test_casing_is_that_of_the_flag_files_or_vocabulary(
+  given, files, is_lower, tmp_path
+):
   write_vocab(tmp_path)
+  for name, do_lower_case in files.items():
+    write_json(tmp_path, name, do_lower_case=do_lower_case)
   folders = str(tmp_path), "other"
   tokenizer = compare.find_tokenizer(folders, do_lower_case=given)
   assert tokenizer.tokenize("Mat") == (["[UNK]"] if is_lower else ["Mat"])

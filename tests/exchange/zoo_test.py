@@ -627,6 +627,15 @@ def nested(depth):
   return archive
 
 
+def zip_with_flags(flags):
+  """A .zip with flags of encryption."""
+  archive = bytearray(zipped(COMPLETE))
+  for signature, offset in ((b"PK\x01\x02", 8), (b"PK\x03\x04", 6)):
+    for start in re.finditer(signature, bytes(archive)):
+      archive[start.start() + offset] |= flags
+  return bytes(archive)
+
+
 WEB_PAGE = b"<html>Please confirm that you are no robot</html>"
 CORRUPT = "incomplete or corrupt archive"
 NO_VOCAB = "lacks vocab.txt"
@@ -648,6 +657,8 @@ HOSTILE = {
   "deeply nested": (nested(50), TAR, "lacks bert_config.json, vocab"),
   "web page for a zip": (WEB_PAGE, ZIP, CORRUPT),
   "web page for a tar": (WEB_PAGE, TAR, CORRUPT),
+  "encrypted": (zip_with_flags(0x1), ZIP, CORRUPT),
+  "strongly encrypted": (zip_with_flags(0x40), ZIP, CORRUPT),
 }
 for name, kind in LINKS.items():
   archive = tarred([*without("vocab.txt"), ("m/vocab.txt", kind)])
@@ -809,3 +820,16 @@ def test_the_command_lists_the_table(capsys):
   assert lines[0].split()[0] == "name"
   assert [line.split()[0] for line in lines[1:]] == list(TABLE)
   assert lines[1].endswith("uncased  12      768    408   text of any kind")
+
+
+@pytest.mark.parametrize(
+  ("wrong", "hint"),
+  [
+    ("bert-base-uncasd", "Did you mean bert-base-uncased "),
+    ("BERT-BASE-UNCASED", "Did you mean bert-base-uncased "),
+    ("?", "download_model.py --list shows all"),
+  ],
+)
+def test_an_unknown_name_is_answered_with_a_hint(wrong, hint):
+  with pytest.raises(InputError, match=rf"^{re.escape(wrong)}: no.*{hint}"):
+    published_models.find(wrong)
