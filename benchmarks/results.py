@@ -64,7 +64,6 @@ MEASURES = {
   "its processor time": Measure(_seconds),
   "ids": Measure(_rate("lines")),
   "tokens with offsets": Measure(_rate("lines")),
-  "tokenization": Measure(_rate("lines")),  # of results before 0.17
   "peak": Measure(
     lambda value: f"{value / 1e9:.2f} GB", words=("less here", "more here")
   ),

@@ -278,14 +278,15 @@ def _details(task: str, receipt: Json) -> str:
   for side in (receipt["ours"], receipt["peer"]):
     if not side["runs"]:
       continue
-    library = _library(side)
+    library, numbers = _library(side), [run["seed"] for run in side["runs"]]
+    seeds = " to ".join(map(str, dict.fromkeys([numbers[0], numbers[-1]])))
     commands += map(_wrapped, side["commands"])
     ways = dict.fromkeys(map(_environment, side["runs"]))
     facts += [f"- {library}: {way}\n" for way in ways]
     for name in metrics:
       scores = ", ".join(map("{:.2f}".format, _values(side, name)))
-      row = [library, METRICS[name], _seeds(side), scores]
-      rows.append([*row, _processor_time(side)])
+      row = [library, METRICS[name], seeds, scores, _processor_time(side)]
+      rows.append(row)
   heads = ["trained by", "metric", "seeds", "score of each", "processor time"]
   table = markdown.table(heads, rows)
   commands = "\n".join(commands)
@@ -298,18 +299,13 @@ def _details(task: str, receipt: Json) -> str:
   )
 
 
-def _seeds(side: Json) -> str:
-  first, *others = (str(run["seed"]) for run in side["runs"])
-  return f"{first} to {others[-1]}" if others else first
-
-
 def _processor_time(side: Json) -> str:
   """Median over the trainings whose time was measured."""
-  measured = [run.get("processor_seconds") for run in side["runs"]]
-  seconds = [time for time in measured if time is not None]
-  if not seconds:
+  seconds = [run.get("processor_seconds") for run in side["runs"]]
+  measured = [time for time in seconds if time is not None]
+  if not measured:
     return "–"
-  return html_report.format_duration(statistics.median(seconds))
+  return html_report.format_duration(statistics.median(measured))
 
 
 def _added_seeds(receipt: Json, metric: str) -> str:

@@ -50,12 +50,7 @@ SECTIONS = {
     "whole command",
   ),
   "Memory of a training step": ("peak_memory", "peak"),
-  "Tokenization": (
-    "tokenizer_speed",
-    "ids",
-    "tokens with offsets",
-    "tokenization",
-  ),
+  "Tokenization": ("tokenizer_speed", "ids", "tokens with offsets"),
   "Pretraining data": (
     "pretraining_data",
     "whole command",
