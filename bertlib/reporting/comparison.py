@@ -78,10 +78,8 @@ def write_page(
 
 def is_comparable(run: RecordedRun, other: RecordedRun) -> bool:
   """False if script or dev data of two runs are known to differ."""
-  is_same_data = None in (run.dev_data, other.dev_data) or (
-    run.dev_data == other.dev_data
-  )
-  return run.script == other.script and is_same_data
+  known_data = {run.dev_data, other.dev_data} - {None}
+  return run.script == other.script and len(known_data) < 2
 
 
 def metric_names(runs: Iterable[RecordedRun]) -> list[str]:

@@ -30,12 +30,9 @@ def check_labels(
   """Logs the labels of each split; warns of those that are missing."""
   for name, example_labels in sets.items():
     counts = Counter(example_labels)
-    found = [label for label in labels if counts[label]]
     missing = [label for label in labels if not counts[label]]
-    shown = [f"{label} {counts[label]}" for label in found]
-    if len(shown) > 10:
-      shown[5:-5] = ["..."]
-    logging.info("%s has %s", name, ", ".join(shown) or "none")
+    shown = [f"{label} {counts[label]}" for label in labels if counts[label]]
+    logging.info("%s has %s", name, some_of(shown) or "none")
     if missing:
       logging.warning("%s has no %s", name, some_of([*map(str, missing)]))
 

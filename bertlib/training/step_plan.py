@@ -137,11 +137,13 @@ def plan_memory(
     jit_compile=compute.jit_compile,
   )
   if plan is None:
-    # A loss of the whole batch takes the same with micro-batches.
-    smaller = ", a smaller --train_batch_size" if shape.loss_bytes else ""
+    beside = smaller = ""
+    if shape.loss_bytes:  # which micro-batches do not change
+      beside = " beside the loss of the whole batch"
+      smaller = ", a smaller --train_batch_size"
     raise InputError(
       f"--memory_gb={asked.memory_gb:g}: not even one sequence of"
-      f" {shape.seq_length} tokens fits. Give more{smaller}, or a lower"
+      f" {shape.seq_length} tokens fits{beside}. Give more{smaller}, or a lower"
       " --max_seq_length"
     )
   logging.info(
