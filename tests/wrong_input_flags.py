@@ -135,7 +135,7 @@ _OTHER_FLAGS = [
     "no share of tokens is masked",
     "create_pretraining_data",
     "--masked_lm_prob=0 --short_seq_prob=1 --random_seed=-1",
-    logged="records in {out}/records.tfrecord",
+    logged="Records in {out}/records.tfrecord",
   ),
 ]
 
