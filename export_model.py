@@ -53,7 +53,6 @@ from bertlib.export import (
   gguf_file,
   onnx_folder,
   onnx_graph,
-  onnx_heads,
   signatures,
   tf1_module,
 )
@@ -534,7 +533,7 @@ def export_onnx(
   model = signature_model(source, encoder, seq_length)
   check_vocabulary(model, "onnx")
   description = dict(source.description)
-  task, head = source.task, onnx_heads.hidden_states
+  task, head = source.task, onnx_graph.hidden_states
   if isinstance(model, signatures.Encoder):
     description.pop("script", None)
     task = None

@@ -94,7 +94,7 @@ class TaskRecord:
   export: Callable[[], type] | None = None
   # Its `BatchPredictor` for use without TensorFlow; None if it has none.
   predictor: Callable[[], type] | None = None
-  # Writes the output layer of a model to an ONNX graph, see `onnx_heads`; None
+  # Writes the output layer of a model to an ONNX graph, see `onnx_graph`; None
   # where this is not possible.
   onnx_head: Callable[[Description], Callable] | None = None
   # Predicts at [MASK]s, whose positions the ONNX graph takes.

@@ -26,7 +26,7 @@ classifier_signatures = lazy_module.load(
   "bertlib.tasks.classification.classifier_signatures"
 )
 
-onnx_heads = lazy_module.load("bertlib.export.onnx_heads")
+onnx_graph = lazy_module.load("bertlib.export.onnx_graph")
 
 # What makes probabilities of logits, as an ONNX operation.
 _ONNX_ACTIVATIONS = {"classification": "Softmax", "multi_label": "Sigmoid"}
@@ -72,7 +72,7 @@ def _kind_by_outputs(model: HuggingFaceModel) -> str:
 def _onnx_head(description: Description) -> Callable:
   kind = classification.problem_from_description(description).kind
   return functools.partial(
-    onnx_heads.classification, activation=_ONNX_ACTIVATIONS.get(kind)
+    onnx_graph.classification, activation=_ONNX_ACTIVATIONS.get(kind)
   )
 
 

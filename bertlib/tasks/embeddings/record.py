@@ -19,12 +19,12 @@ embedding_predictor = lazy_module.load(
 embedding_signatures = lazy_module.load(
   "bertlib.tasks.embeddings.embedding_signatures"
 )
-onnx_heads = lazy_module.load("bertlib.export.onnx_heads")
+onnx_graph = lazy_module.load("bertlib.export.onnx_graph")
 
 
 def _onnx_head(description: Description) -> Callable:
   spec = embedding_spec.from_json(description["embedding"])
-  return functools.partial(onnx_heads.sentence_vectors, spec=spec)
+  return functools.partial(onnx_graph.sentence_vectors, spec=spec)
 
 
 RECORD = TaskRecord(

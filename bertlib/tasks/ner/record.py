@@ -13,7 +13,7 @@ from bertlib.cli import lazy_module
 ner_decoding = lazy_module.load("bertlib.tasks.ner.ner_decoding")
 ner_report = lazy_module.load("bertlib.tasks.ner.ner_report")
 ner_signatures = lazy_module.load("bertlib.tasks.ner.ner_signatures")
-onnx_heads = lazy_module.load("bertlib.export.onnx_heads")
+onnx_graph = lazy_module.load("bertlib.export.onnx_graph")
 
 
 def _problem(description: Description) -> str | None:
@@ -42,5 +42,5 @@ RECORD = TaskRecord(
   from_huggingface=_from_huggingface,
   export=lambda: ner_signatures.Tagger,
   predictor=lambda: ner_decoding.TaggerPredictor,
-  onnx_head=lambda description: onnx_heads.token_classification,
+  onnx_head=lambda description: onnx_graph.token_classification,
 )

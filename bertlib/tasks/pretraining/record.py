@@ -14,7 +14,7 @@ fill_mask = lazy_module.load("bertlib.tasks.pretraining.fill_mask")
 masked_lm_signatures = lazy_module.load(
   "bertlib.tasks.pretraining.masked_lm_signatures"
 )
-onnx_heads = lazy_module.load("bertlib.export.onnx_heads")
+onnx_graph = lazy_module.load("bertlib.export.onnx_graph")
 
 
 def _from_huggingface(model: HuggingFaceModel) -> Description | None:
@@ -38,6 +38,6 @@ RECORD = TaskRecord(
   from_huggingface=_from_huggingface,
   export=lambda: masked_lm_signatures.MaskedLM,
   predictor=lambda: fill_mask.MaskedLMPredictor,
-  onnx_head=lambda description: onnx_heads.masked_lm,
+  onnx_head=lambda description: onnx_graph.masked_lm,
   fills_masks=True,
 )

@@ -12,7 +12,7 @@ from bertlib.cli import lazy_module
 from bertlib.settings import model_description
 from bertlib.settings.squad import SquadSettings
 
-onnx_heads = lazy_module.load("bertlib.export.onnx_heads")
+onnx_graph = lazy_module.load("bertlib.export.onnx_graph")
 squad_decoding = lazy_module.load("bertlib.tasks.squad.squad_decoding")
 squad_report = lazy_module.load("bertlib.tasks.squad.squad_report")
 squad_signatures = lazy_module.load("bertlib.tasks.squad.squad_signatures")
@@ -63,5 +63,5 @@ RECORD = TaskRecord(
   from_huggingface=_from_huggingface,
   export=lambda: squad_signatures.QuestionAnswering,
   predictor=lambda: squad_decoding.AnswerPredictor,
-  onnx_head=lambda description: onnx_heads.spans,
+  onnx_head=lambda description: onnx_graph.spans,
 )
