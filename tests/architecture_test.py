@@ -41,7 +41,6 @@ WITHOUT_TENSORFLOW = (
   "squad_metrics",
   "tokenization",
   "bertlib.cli.app",
-  "bertlib.checkpoints.checkpoint_names",
   "bertlib.cli.steps",
   "bertlib.exchange.huggingface_runner",
   "bertlib.exchange.initial_model",

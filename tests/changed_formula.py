@@ -22,7 +22,7 @@ import numpy as np  # noqa: E402
 import tensorflow.compat.v1 as tf  # noqa: E402
 import wrong_input_world  # noqa: E402
 
-from bertlib.checkpoints import checkpoint_writer, rewrite  # noqa: E402
+from bertlib.checkpoints import checkpoint_files, rewrite  # noqa: E402
 from bertlib.export.exported_model import ExportedModel  # noqa: E402
 
 # What each command does beside its flags there, and the file of its results.
@@ -86,7 +86,7 @@ def prepare(world):
     draw = np.random.default_rng(zlib.crc32(name.encode()))
     mean = float(name.endswith("gamma"))
     variables[name] = np.float32(draw.normal(mean, 0.5, value.shape))
-  checkpoint_writer.write_variables(checkpoint, variables)
+  checkpoint_files.write_variables(checkpoint, variables)
 
 
 def main(world, output, scripts, *more):

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 import create_vocab
 import tokenization
-from bertlib.checkpoints import checkpoint_writer, word_embeddings
+from bertlib.checkpoints import checkpoint_files, word_embeddings
 from bertlib.cli import option
 from bertlib.cli.errors import InputError
 from bertlib.settings.vocabulary import VocabularySettings
@@ -373,7 +373,7 @@ def random_tensors(vocab_size):
 def make_model(folder, vocab_size):
   """Writes a checkpoint, a config and a vocabulary; returns the tensors."""
   tensors = random_tensors(vocab_size)
-  checkpoint_writer.write_variables(str(folder / "model.ckpt"), tensors)
+  checkpoint_files.write_variables(str(folder / "model.ckpt"), tensors)
   config = {"hidden_size": HIDDEN, "vocab_size": vocab_size, "note": "é"}
   write(folder / "config.json", json.dumps(config))
   write(folder / "vocab.txt", "".join(f"{entry}\n" for entry in ENTRIES))

@@ -22,7 +22,7 @@ from tensorflow.core.protobuf import saved_model_pb2
 import export_model
 import modeling
 import run_classifier
-from bertlib.checkpoints import checkpoint_writer, rewrite
+from bertlib.checkpoints import checkpoint_files, rewrite
 from bertlib.cli.errors import InputError
 from bertlib.compute import onednn
 from bertlib.data import model_inputs
@@ -97,7 +97,7 @@ def test_unused_weights_need_not_be_there(export, tmp_path, flags, load):
   shutil.copytree(whole, part)  # as transformers writes it: without pooler
   weights = rewrite.read_weights(str(whole / "model.ckpt-7"))
   weights = {n: v for n, v in weights.items() if "/pooler/" not in n}
-  checkpoint_writer.write_variables(str(part / "model.ckpt-7"), weights)
+  checkpoint_files.write_variables(str(part / "model.ckpt-7"), weights)
   outputs = []
   for folder in (whole, part):
     model = load(str(export(folder, "exported", *flags)))

@@ -19,7 +19,7 @@ import tiny_model
 import extract_features
 import modeling
 import tokenization
-from bertlib.checkpoints import checkpoint_writer
+from bertlib.checkpoints import checkpoint_files
 from bertlib.cli.errors import InputError
 
 pytestmark = pytest.mark.graph
@@ -309,7 +309,7 @@ def sentence_model(target, folder, **embedding):
     "sentence_projection/kernel": rng.normal(size=(8, 5)).astype(np.float32),
     "sentence_projection/bias": rng.normal(size=5).astype(np.float32),
   }
-  checkpoint_writer.write_variables(str(target / "bert_model.ckpt"), variables)
+  checkpoint_files.write_variables(str(target / "bert_model.ckpt"), variables)
   description = {
     "script": "run_embeddings",
     "max_seq_length": 12,

@@ -20,7 +20,7 @@ from tiny_classifier import SENTENCES, flags
 import modeling
 import run_classifier
 import tokenization
-from bertlib.checkpoints import checkpoint_writer
+from bertlib.checkpoints import checkpoint_files
 from bertlib.data import model_inputs
 from bertlib.tasks.classification import classification_records
 
@@ -361,7 +361,7 @@ def test_a_random_output_layer_gives_a_warning(
   tmp_path, caplog, variable, num_warnings
 ):
   path = str(tmp_path / "model.ckpt")
-  checkpoint_writer.write_variables(path, {variable: np.zeros(2)})
+  checkpoint_files.write_variables(path, {variable: np.zeros(2)})
   run_classifier.warn_if_untrained(
     SimpleNamespace(start=SimpleNamespace(trained=path))
   )
@@ -371,7 +371,7 @@ def test_a_random_output_layer_gives_a_warning(
 @pytest.mark.graph
 def test_a_checkpoint_without_an_encoder(place):
   path = str(place / "foreign.ckpt")
-  checkpoint_writer.write_variables(path, {"something": np.zeros(2)})
+  checkpoint_files.write_variables(path, {"something": np.zeros(2)})
   line = refuse(place, init_checkpoint=path, output_dir=place / "foreign_out")
   assert "none of the encoder's variables" in line
 

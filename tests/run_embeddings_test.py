@@ -19,7 +19,7 @@ from tiny_embeddings import PAIRS, flags, training
 
 import modeling
 import run_embeddings
-from bertlib.checkpoints import checkpoint_writer, rewrite
+from bertlib.checkpoints import checkpoint_files, rewrite
 from bertlib.reporting import event_files
 from bertlib.settings.embedding_spec import EmbeddingSpec
 from bertlib.training import session_hooks
@@ -102,7 +102,7 @@ def test_a_released_checkpoint_without_a_pooler_is_a_model(
 ):
   weights = rewrite.read_weights(str(trained.folder / "best"))
   weights = {n: v for n, v in weights.items() if "/pooler/" not in n}
-  checkpoint_writer.write_variables(str(tmp_path / "bert_model.ckpt"), weights)
+  checkpoint_files.write_variables(str(tmp_path / "bert_model.ckpt"), weights)
   for name in ("model.json", "bert_config.json", "vocab.txt"):
     shutil.copy(trained.folder / name, tmp_path)
   texts = ["ann went to rome"]

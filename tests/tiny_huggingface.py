@@ -7,7 +7,7 @@ import numpy as np
 import tiny_model
 from safetensors.numpy import save_file
 
-from bertlib.checkpoints import checkpoint_writer, task_record
+from bertlib.checkpoints import checkpoint_files, task_record
 from bertlib.exchange import from_huggingface, tensor_names, to_huggingface
 
 WORDS = [*tiny_model.SPECIAL, "the", "cat", "sat", "##s"]
@@ -147,7 +147,7 @@ def write_checkpoint(folder, shapes, description=None, **config):
     for name, shape in shapes.items()
   }
   path = str(folder / "model.ckpt-7")
-  checkpoint_writer.write_variables(path, variables)
+  checkpoint_files.write_variables(path, variables)
   (folder / "vocab.txt").write_text("".join(f"{word}\n" for word in WORDS))
   for name, content in (
     ("bert_config.json", CONFIG | config),

@@ -29,7 +29,7 @@ import tiny_model
 
 import create_pretraining_data
 import modeling
-from bertlib.checkpoints import checkpoint_writer
+from bertlib.checkpoints import checkpoint_files
 from bertlib.data import tf_records
 
 WORDS = "the cat dog sat ran home ann bob went to rome oslo is good bad . ?"
@@ -248,7 +248,7 @@ def make(folder: str, in_process) -> None:
   texts |= {f"beir/{name}": text for name, text in beir().items()}
   for name, text in texts.items():
     write(os.path.join(folder, name), text)
-  checkpoint_writer.write_variables(
+  checkpoint_files.write_variables(
     os.path.join(folder, "model.ckpt"), weights(**PRETRAINING_HEADS)
   )
   nan = weights()
@@ -258,7 +258,7 @@ def make(folder: str, in_process) -> None:
     ("shallow", weights({"num_hidden_layers": 1})),
     ("nan", nan),
   ):
-    checkpoint_writer.write_variables(
+    checkpoint_files.write_variables(
       os.path.join(folder, f"{name}.ckpt"), variables
     )
   for name, (description, heads) in _TRAINED.items():
@@ -303,7 +303,7 @@ def write_trained(folder: str, description, heads, sizes=None) -> None:
   """
   variables = weights(sizes, **heads) | {"global_step": np.int64(1)}
   os.makedirs(folder)
-  checkpoint_writer.write_variables(
+  checkpoint_files.write_variables(
     os.path.join(folder, "model.ckpt-1"), variables
   )
   write(

@@ -1,26 +1,44 @@
-"""Reads and validates checkpoint files."""
+"""Reads, validates and writes checkpoint files."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
 import os
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from bertlib.checkpoints import checkpoint_names
 from bertlib.cli import lazy_module
 from bertlib.cli.errors import InputError
-from bertlib.io import files
+from bertlib.io import files, model_files
 
 # Of object-based checkpoints, which are rare.
 keras_files = lazy_module.load("bertlib.checkpoints.keras_files")
 
 # What TensorFlow raises for a corrupt file; IndexError for a truncated one.
 _ERRORS = (tf.errors.OpError, ValueError, RuntimeError, IndexError)
+
+
+# File of a checkpoint that training saves, or its temporary form.
+_SAVED_FILE = re.compile(
+  r"(?P<checkpoint>(.*/)?model\.ckpt-\d+)\.(index|meta|data-\d{5}-of-\d{5})"
+  r"(?P<temporary>\.tempstate\d+|\.tmp[0-9a-f]+)?",
+  re.ASCII,
+)
+
+# Folder in which TensorFlow collects the parts of such a checkpoint, and the
+# name of a part.
+TEMPORARY_FOLDER = re.compile(
+  r"(.*/)?model\.ckpt-\d+_temp(_[0-9a-f]+)?", re.ASCII
+)
+TEMPORARY_PART = re.compile(r"part(-\d{5}-of-\d{5})?\..+", re.ASCII)
+
+# Temporary form of the file `checkpoint`.
+TEMPORARY_STATE_FILE = re.compile(r"(.*/)?checkpoint\.tmp[0-9a-f]+", re.ASCII)
 
 
 class Inspection(NamedTuple):
@@ -62,7 +80,7 @@ def saved_files(folder: str) -> list[SavedFile]:
   paths = files.matching(folder, "*.ckpt-*")
   return [
     SavedFile(match[0], match["checkpoint"], bool(match["temporary"]))
-    for match in map(checkpoint_names.SAVED_FILE.fullmatch, paths)
+    for match in map(_SAVED_FILE.fullmatch, paths)
     if match and not tf.gfile.IsDirectory(match[0])
   ]
 
@@ -147,11 +165,11 @@ def why_incomplete(checkpoint: str) -> str | None:
   has_data_files = index != checkpoint  # not in the V1 format
   if has_data_files:
     names = map(os.path.basename, files.with_prefix(checkpoint, ".*"))
-    missing = checkpoint_names.missing_files(
+    missing = model_files.missing_files(
       os.path.basename(checkpoint), set(names)
     )
     if missing:
-      return f"{checkpoint}: {checkpoint_names.describe_missing(missing)}"
+      return f"{checkpoint}: {model_files.describe_missing(missing)}"
   try:
     reader = tf.train.load_checkpoint(checkpoint)
   except _ERRORS as error:
@@ -231,3 +249,38 @@ class Checkpoint(Mapping[str, np.ndarray]):
 
   def __len__(self) -> int:
     return len(self.shapes)
+
+
+# Writing
+
+
+def write_variables(prefix: str, variables: Mapping[str, np.ndarray]) -> None:
+  """Writes variables as a checkpoint with the path `prefix`."""
+  # Saving needs no GPU, whose memory a session would take.
+  on_cpu = tf.ConfigProto(device_count={"GPU": 0})
+  with tf.Graph().as_default(), tf.Session(config=on_cpu) as session:
+    values = [tf.placeholder(v.dtype, v.shape) for v in variables.values()]
+    save = tf.raw_ops.SaveV2(
+      prefix=prefix,
+      tensor_names=list(variables),
+      shape_and_slices=[""] * len(variables),
+      tensors=values,
+    )
+    session.run(save, dict(zip(values, variables.values())))
+
+
+# State of an optimizer, and of a training, beside its slots.
+_STATE = re.compile(
+  r"(.*/)?beta[12]_power(_\d+)?|loss_scale/.*|(budget|packing)/.*"
+)
+
+
+def optimizer_variables(names: Iterable[str]) -> set[str]:
+  """Names of an optimizer's state, and of moving averages of weights."""
+  # The name of a slot is NAME/SLOT beside the weight NAME, in any optimizer.
+  known = set(names)
+  return {
+    name
+    for name in known
+    if name.rpartition("/")[0] in known or _STATE.fullmatch(name)
+  }

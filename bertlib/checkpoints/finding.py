@@ -10,7 +10,7 @@ from typing import Callable, NamedTuple, TypeVar
 import tensorflow.compat.v1 as tf
 from absl import logging
 
-from bertlib.checkpoints import checkpoint_files, checkpoint_names
+from bertlib.checkpoints import checkpoint_files
 from bertlib.cli import terminal
 from bertlib.cli.errors import InputError
 from bertlib.io import files, model_files
@@ -170,12 +170,12 @@ def remove_incomplete(folder: str) -> None:
   """Removes files of interrupted saves, except the checkpoint named last."""
   named = os.path.basename(checkpoint_in_state_file(folder) or "")
   for path in files.matching(folder, f"{STATE_FILE}.tmp*"):
-    if checkpoint_names.TEMPORARY_STATE_FILE.fullmatch(path):
+    if checkpoint_files.TEMPORARY_STATE_FILE.fullmatch(path):
       tf.gfile.Remove(path)
   for path in files.matching(folder, "*.ckpt-*_temp*"):
-    is_temporary = checkpoint_names.TEMPORARY_FOLDER.fullmatch(path)
+    is_temporary = checkpoint_files.TEMPORARY_FOLDER.fullmatch(path)
     if is_temporary and tf.gfile.IsDirectory(path):
-      is_part = checkpoint_names.TEMPORARY_PART.fullmatch
+      is_part = checkpoint_files.TEMPORARY_PART.fullmatch
       if all(map(is_part, tf.gfile.ListDirectory(path))):  # no other files
         tf.gfile.DeleteRecursively(path)
   saved: dict[str, list[str]] = {}
@@ -188,6 +188,29 @@ def remove_incomplete(folder: str) -> None:
     if checkpoint_files.why_incomplete(checkpoint):
       for path in paths:
         tf.gfile.Remove(path)
+
+
+def save_best(model_dir: str, checkpoint: str) -> str:
+  """Copies a checkpoint without optimizer to `best/`; returns its path."""
+  best_dir = os.path.join(model_dir, BEST)
+  tf.gfile.MakeDirs(best_dir)
+  for name in model_files.COMPANIONS:
+    source = os.path.join(model_dir, name)
+    if tf.gfile.Exists(source):
+      tf.gfile.Copy(source, os.path.join(best_dir, name), overwrite=True)
+  stored = checkpoint_files.Checkpoint(checkpoint)
+  state = checkpoint_files.optimizer_variables(stored)
+  path = os.path.join(best_dir, os.path.basename(checkpoint))
+  checkpoint_files.write_variables(
+    path, {n: stored[n] for n in stored if n not in state}
+  )
+  # The state file switches to the new checkpoint atomically.
+  write_state_file(best_dir, path)
+  # Last, so that there is a complete checkpoint at any time.
+  for file, saved, _ in checkpoint_files.saved_files(best_dir):
+    if saved != path:
+      tf.gfile.Remove(file)
+  return path
 
 
 def checkpoint_in_state_file(folder: str) -> str | None:

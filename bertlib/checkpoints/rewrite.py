@@ -15,12 +15,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 from absl import logging
 
-from bertlib.checkpoints import (
-  checkpoint_files,
-  checkpoint_writer,
-  finding,
-  keras_files,
-)
+from bertlib.checkpoints import checkpoint_files, finding, keras_files
 from bertlib.cli.errors import InputError, needs_package, some_of
 from bertlib.data import vocabulary
 from bertlib.io import files, json_files, model_files
@@ -44,7 +39,7 @@ def last_checkpoints(folder: str, number: int) -> list[str]:
 def read_weights(path: str) -> dict[str, np.ndarray]:
   """Weights of a checkpoint, without optimizer state and global step."""
   checkpoint = checkpoint_files.Checkpoint(path)
-  others = checkpoint_writer.optimizer_variables(checkpoint) | {"global_step"}
+  others = checkpoint_files.optimizer_variables(checkpoint) | {"global_step"}
   return {n: checkpoint[n] for n in checkpoint if n not in others}
 
 
@@ -87,7 +82,7 @@ def rewrite(
 
 def _without_optimizer(source: checkpoint_files.Checkpoint) -> list[str]:
   """Names of all other variables; prints the number of those left out."""
-  left_out = checkpoint_writer.optimizer_variables(source)
+  left_out = checkpoint_files.optimizer_variables(source)
   kept = [name for name in source if name not in left_out]
   print(f"left out: {len(left_out)} variables of the optimizer")
   return kept
@@ -108,7 +103,7 @@ def _write(
     *(f for source in sources for f in files.checkpoint_files(source.path)),
   ]
   with files.atomic_files(target_dir, overwrite, inputs) as folder:
-    checkpoint_writer.write_variables(os.path.join(folder, name), variables)
+    checkpoint_files.write_variables(os.path.join(folder, name), variables)
     with open(os.path.join(folder, finding.STATE_FILE), "w") as file:
       file.write(f'model_checkpoint_path: "{name}"\n')
     for companion, path in companions.items():

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from bertlib.checkpoints import checkpoint_files, checkpoint_writer, finding
+from bertlib.checkpoints import checkpoint_files, finding
 from bertlib.cli.errors import InputError
 from bertlib.io import files
 
@@ -62,6 +62,4 @@ def write_checkpoint(path: str, tensors: Mapping[str, np.ndarray]) -> None:
   folder, name = os.path.split(path)
   # The index file is moved last: it makes the checkpoint complete.
   with files.atomic_files(folder) as temporary_dir:
-    checkpoint_writer.write_variables(
-      os.path.join(temporary_dir, name), tensors
-    )
+    checkpoint_files.write_variables(os.path.join(temporary_dir, name), tensors)

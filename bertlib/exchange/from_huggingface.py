@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bertlib.checkpoints import checkpoint_writer, loading, rewrite
+from bertlib.checkpoints import checkpoint_files, loading, rewrite
 from bertlib.checkpoints.task_record import HuggingFaceModel, TaskRecord
 from bertlib.cli.errors import InputError
 from bertlib.data import vocabulary
@@ -92,7 +92,7 @@ class ConvertedModel(NamedTuple):
 
   def write(self, folder: str) -> None:
     """Writes the model's files to a folder."""
-    checkpoint_writer.write_variables(
+    checkpoint_files.write_variables(
       os.path.join(folder, model_files.CHECKPOINT), self.variables
     )
     vocab_path = os.path.join(folder, model_files.VOCAB)

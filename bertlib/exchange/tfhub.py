@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from bertlib.checkpoints import checkpoint_writer, keras_files
+from bertlib.checkpoints import checkpoint_files, keras_files
 from bertlib.cli.errors import InputError
 from bertlib.compat import estimator_api  # noqa: F401 (selects Keras 2, which tensorflow_hub uses)
 from bertlib.exchange import zoo
@@ -75,7 +75,7 @@ def _convert(handle: str, folder: str, target_dir: str) -> None:
     os.path.join(target_dir, name)
     for name in (model_files.CHECKPOINT, *model_files.COMPANIONS)
   )
-  checkpoint_writer.write_variables(checkpoint, weights)
+  checkpoint_files.write_variables(checkpoint, weights)
   own_config = os.path.join(folder, "assets", model_files.CONFIG)
   if tf.io.gfile.exists(own_config):
     tf.io.gfile.copy(own_config, config)

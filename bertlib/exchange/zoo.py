@@ -24,7 +24,7 @@ from typing import IO, Callable
 
 from absl import logging
 
-from bertlib.checkpoints import checkpoint_names, task_record
+from bertlib.checkpoints import task_record
 from bertlib.cli import lazy_module, tensorflow_log, terminal
 from bertlib.cli.errors import NO_ROOM, InputError, needs_package
 from bertlib.exchange import published_models
@@ -34,7 +34,6 @@ from bertlib.settings import model_description
 
 # They import TensorFlow, which only conversions need.
 checkpoint_files = lazy_module.load("bertlib.checkpoints.checkpoint_files")
-checkpoint_writer = lazy_module.load("bertlib.checkpoints.checkpoint_writer")
 from_huggingface = lazy_module.load("bertlib.exchange.from_huggingface")
 
 # Files of a repository of the Hugging Face Hub, and those that it may lack.
@@ -95,7 +94,7 @@ def checkpoint_path(folder: str) -> str:
   names = os.listdir(folder)
   if missing := _missing(names):
     raise InputError(
-      f"{folder}: {checkpoint_names.describe_missing(missing)}. Add it, or"
+      f"{folder}: {model_files.describe_missing(missing)}. Add it, or"
       " remove the folder and run the command again to download the model"
     )
   index = next(name for name in names if name.endswith(".index"))
@@ -132,7 +131,7 @@ def convert_objects(checkpoint: str) -> str:
   """An object-based checkpoint of tensorflow/models, converted like that."""
 
   def write(target_dir):
-    checkpoint_writer.write_variables(
+    checkpoint_files.write_variables(
       os.path.join(target_dir, model_files.CHECKPOINT),
       dict(checkpoint_files.Checkpoint(checkpoint)),
     )
@@ -168,7 +167,7 @@ def _missing(names: Collection[str]) -> list[str]:
   if len(found) != 1:
     return [*missing, "a checkpoint (one .index and all of its .data)"]
   checkpoint = found[0].removesuffix(".index")
-  return missing + checkpoint_names.missing_files(checkpoint, names)
+  return missing + model_files.missing_files(checkpoint, names)
 
 
 def _install(model: published_models.Model, folder: str) -> None:
@@ -339,7 +338,7 @@ def _unpack(
       parent, name = posixpath.split(path)
       if only and posixpath.basename(parent) != only:
         continue
-      match = checkpoint_names.FILE.fullmatch(name)
+      match = model_files.CHECKPOINT_FILE.fullmatch(name)
       if match:
         prefixes.add(match["checkpoint"])
         name = model_files.CHECKPOINT + match["part"]
@@ -360,7 +359,7 @@ def _unpack(
       raise
     raise InputError(f"incomplete or corrupt archive ({error})") from error
   if missing := _missing(names):
-    raise InputError(checkpoint_names.describe_missing(missing))
+    raise InputError(model_files.describe_missing(missing))
   return _hashes(folder, names)
 
 

@@ -1,8 +1,11 @@
-"""Names of the files of a model in its folder; the error without a model."""
+"""Names of the files of a model in its folder, and errors without some."""
 
 from __future__ import annotations
 
-from bertlib.cli.errors import InputError
+import re
+from collections.abc import Collection, Iterable
+
+from bertlib.cli.errors import InputError, english_list
 
 CONFIG = "bert_config.json"
 VOCAB = "vocab.txt"
@@ -35,3 +38,35 @@ def untrained(folder: str) -> InputError:
     f"{folder}: holds no trained model; add --do_train, or name a trained model"
     " with --init_checkpoint"
   )
+
+
+# Files of a checkpoint
+
+# File name of a checkpoint's index or data file.
+CHECKPOINT_FILE = re.compile(
+  r"(?P<checkpoint>\w[\w.-]*)"
+  r"(?P<part>\.index|\.data-\d{5}-of-(?P<num_parts>\d{5}))",
+  re.ASCII,
+)
+
+
+def missing_files(checkpoint: str, names: Collection[str]) -> list[str]:
+  """Names of missing files of a checkpoint, given all names in its folder."""
+  found = (CHECKPOINT_FILE.fullmatch(name) for name in names)
+  num_parts = max(
+    (
+      int(match["num_parts"])
+      for match in found
+      if match and match["num_parts"] and match["checkpoint"] == checkpoint
+    ),
+    # Without any data file, one is expected.
+    default=1,
+  )
+  data = [f".data-{i:05}-of-{num_parts:05}" for i in range(num_parts)]
+  needed = [checkpoint + ending for ending in (".index", *data)]
+  return [name for name in needed if name not in names]
+
+
+def describe_missing(missing: Iterable[str]) -> str:
+  """Formats `missing_files` for an error message."""
+  return f"is incomplete, it lacks {english_list(missing)}"

@@ -11,7 +11,7 @@ from typing import Any, Callable
 import tensorflow.compat.v1 as tf
 from absl import logging
 
-from bertlib.checkpoints import checkpoint_writer
+from bertlib.checkpoints import finding
 from bertlib.io import json_files
 from bertlib.io.files import atomic_write
 from bertlib.training import dev_scores
@@ -150,7 +150,7 @@ class EvaluationListener(tf.train.CheckpointSaverListener):
     )
     # Written last: a run killed before this evaluates the checkpoint again.
     if is_best:
-      checkpoint_writer.save_best(folder, checkpoint)
+      finding.save_best(folder, checkpoint)
     self.scores.write()
     return not is_last and self.scores.ends_early()
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from absl import logging
 
-from bertlib.checkpoints import checkpoint_writer, finding
+from bertlib.checkpoints import finding
 from bertlib.cli.errors import InputError
 from bertlib.io import files, folder_lock, json_files, result_files
 from bertlib.io.files import atomic_write
@@ -52,7 +52,7 @@ def train_seeds(
   )
   best = os.path.join(output_dir, f"seed_{report['best_seed']}")
   logging.info("  the best model, of seed %d, is kept", report["best_seed"])
-  checkpoint_writer.save_best(output_dir, finding.trained_checkpoint(best))
+  finding.save_best(output_dir, finding.trained_checkpoint(best))
 
 
 def run_again(output_dir: str, flags: Sequence[str]) -> None:

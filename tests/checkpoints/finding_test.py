@@ -15,7 +15,7 @@ import tiny_model
 
 import modeling
 from bertlib.checkpoints import (
-  checkpoint_writer,
+  checkpoint_files,
   finding,
   initialize,
   loading,
@@ -68,7 +68,7 @@ def train_on(checkpoint, folder):
   variables = run_outputs.read_variables(checkpoint)
   variables["output_bias"] += 1
   latest = str(folder / "model.ckpt-8")
-  checkpoint_writer.write_variables(latest, variables)
+  checkpoint_files.write_variables(latest, variables)
   finding.write_state_file(str(folder), latest)
   for path in folder.glob("model.ckpt-7.*"):
     path.unlink()
@@ -151,7 +151,7 @@ def test_constants_need_no_pooler(lacks, error, checkpoint, tmp_path):
   saved = run_outputs.read_variables(checkpoint)
   weights = {n: v for n, v in saved.items() if not n.startswith(lacks)}
   part = str(tmp_path / "part.ckpt")
-  checkpoint_writer.write_variables(part, weights)
+  checkpoint_files.write_variables(part, weights)
   raises = pytest.raises(InputError, match=error) if error else nullcontext()
   with tf.Graph().as_default():
     getter = initialize.constant_getter(part)
@@ -289,7 +289,7 @@ def test_the_trained_checkpoint_is_the_best_or_the_last(checkpoint, tmp_path):
   assert finding.trained_checkpoint(None) is None
   assert finding.trained_checkpoint(str(tmp_path / "nothing")) is None
   assert finding.trained_checkpoint(folder) == checkpoint
-  best = checkpoint_writer.save_best(folder, checkpoint)
+  best = finding.save_best(folder, checkpoint)
   assert finding.trained_checkpoint(folder) == best
   assert best == str(tmp_path / "best" / "model.ckpt-7")
   # Training still resumes from the last one.
@@ -386,7 +386,7 @@ def test_training_does_not_start_from_weights_with_nan_or_inf(
 ):
   bad = str(tmp_path / "bad.ckpt")
   bias = np.array([0, value], np.float32)
-  checkpoint_writer.write_variables(
+  checkpoint_files.write_variables(
     bad, run_outputs.read_variables(checkpoint) | {"output_bias": bias}
   )
   empty = str(tmp_path / "empty")
@@ -473,14 +473,14 @@ def test_files_of_the_user_are_kept(checkpoint, tmp_path, name):
   for folder in (tmp_path, best):
     (folder / name).parent.mkdir(parents=True, exist_ok=True)
     (folder / name).write_text("kept")
-  checkpoint_writer.save_best(str(tmp_path), checkpoint)
+  finding.save_best(str(tmp_path), checkpoint)
   prepare_resume(tmp_path)
   for folder in (tmp_path, best):
     assert (folder / name).read_text() == "kept"
 
 
 def test_a_truncated_best_checkpoint_is_an_error(checkpoint, tmp_path):
-  best = checkpoint_writer.save_best(str(tmp_path), checkpoint)
+  best = finding.save_best(str(tmp_path), checkpoint)
   truncate(best, DATA, 5)
   with pytest.raises(InputError, match=r"best/.*data.* incomplete"):
     finding.trained_checkpoint(str(tmp_path))
@@ -509,7 +509,7 @@ def test_a_saved_checkpoint_is_complete_to_the_byte(tmp_path, sharded):
 
 def test_the_best_checkpoint_has_weights_and_model_files(checkpoint, tmp_path):
   write_model_files(tmp_path)
-  checkpoint_writer.save_best(str(tmp_path), checkpoint)
+  finding.save_best(str(tmp_path), checkpoint)
   best = str(tmp_path / "best")
   kept = run_outputs.read_variables(finding.trained_checkpoint(best))
   known = run_outputs.read_variables(checkpoint)
@@ -527,7 +527,7 @@ def test_the_best_checkpoint_has_weights_and_model_files(checkpoint, tmp_path):
 def as_step(checkpoint, step):
   """Copies the checkpoint, with another global step."""
   path = checkpoint.replace("ckpt-7", f"ckpt-{step}")
-  checkpoint_writer.write_variables(
+  checkpoint_files.write_variables(
     path,
     run_outputs.read_variables(checkpoint) | {"global_step": np.int64(step)},
   )
@@ -541,17 +541,17 @@ def test_the_old_best_stays_until_the_new_one_is_complete(
     raise KeyboardInterrupt
 
   later = as_step(checkpoint, 8)
-  old = checkpoint_writer.save_best(str(tmp_path), checkpoint)
+  old = finding.save_best(str(tmp_path), checkpoint)
   for module, name in (
-    (checkpoint_writer, "write_variables"),
+    (checkpoint_files, "write_variables"),
     (files, "atomic_write"),
   ):
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
       patch.setattr(module, name, killed)
-      checkpoint_writer.save_best(str(tmp_path), later)
+      finding.save_best(str(tmp_path), later)
     assert finding.trained_checkpoint(str(tmp_path)) == old
     finding.check_checkpoint(old)
-  new = checkpoint_writer.save_best(str(tmp_path), later)
+  new = finding.save_best(str(tmp_path), later)
   assert finding.trained_checkpoint(str(tmp_path)) == new
   assert {path.name for path in (tmp_path / "best").iterdir()} == {
     *("checkpoint", "model.ckpt-8.index", f"model.ckpt-8{DATA}")
@@ -559,7 +559,7 @@ def test_the_old_best_stays_until_the_new_one_is_complete(
 
 
 def test_the_best_folder_can_be_moved(checkpoint, tmp_path):
-  checkpoint_writer.save_best(str(tmp_path), checkpoint)
+  finding.save_best(str(tmp_path), checkpoint)
   moved = shutil.move(tmp_path / "best", tmp_path / "moved")
   assert finding.trained_checkpoint(str(moved)) == f"{moved}/model.ckpt-7"
 
@@ -596,7 +596,7 @@ def test_rows_are_computed_in_batches_and_returned_in_order(
     name: rng.normal(size=value.shape).astype(value.dtype)
     for name, value in run_outputs.read_variables(checkpoint).items()
   }
-  checkpoint_writer.write_variables(checkpoint, random_weights)
+  checkpoint_files.write_variables(checkpoint, random_weights)
   ids = [rng.integers(1, 9, length) for length in (3, 12, 5, 5, 1, 12, 7)]
 
   def logits(batch_size, rows):
@@ -691,13 +691,13 @@ def test_the_best_weights_are_loaded(checkpoint, tmp_path):
   write_model_files(tmp_path)
   variables = run_outputs.read_variables(checkpoint)
   best = str(tmp_path / "better.ckpt-9")
-  checkpoint_writer.write_variables(
+  checkpoint_files.write_variables(
     best, variables | {"output_bias": variables["output_bias"] + 1}
   )
   row = row_of([1, 2, 3])
   with Loaded(str(tmp_path)) as model:
     (before,) = model.run([row])
-  checkpoint_writer.save_best(str(tmp_path), best)
+  finding.save_best(str(tmp_path), best)
   with Loaded(str(tmp_path)) as model:
     (after,) = model.run([row])
   np.testing.assert_allclose(after, before + 1, rtol=0, atol=1e-6)

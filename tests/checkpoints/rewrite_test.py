@@ -9,12 +9,7 @@ import run_outputs
 import tensorflow.compat.v1 as tf
 
 import optimization
-from bertlib.checkpoints import (
-  checkpoint_files,
-  checkpoint_writer,
-  finding,
-  rewrite,
-)
+from bertlib.checkpoints import checkpoint_files, finding, rewrite
 from bertlib.cli.errors import InputError
 from bertlib.training.gradients import LossScale
 
@@ -25,7 +20,7 @@ BFLOAT16 = tf.bfloat16.as_numpy_dtype
 
 def write(path, variables):
   path.parent.mkdir(exist_ok=True)
-  checkpoint_writer.write_variables(
+  checkpoint_files.write_variables(
     str(path), {name: np.asarray(value) for name, value in variables.items()}
   )
   return str(path)
@@ -276,7 +271,7 @@ def test_the_output_is_the_folder_of_a_model(trained, tmp_path, rewritten):
   ],
 )
 def test_the_state_of_any_optimizer_is_known_by_name(names, state):
-  assert checkpoint_writer.optimizer_variables(names) == set(state)
+  assert checkpoint_files.optimizer_variables(names) == set(state)
 
 
 @pytest.mark.graph

@@ -14,7 +14,7 @@ import tensorflow as tf_v2
 import tiny_huggingface
 from scipy.special import log_softmax
 
-from bertlib.checkpoints import checkpoint_writer
+from bertlib.checkpoints import checkpoint_files
 from bertlib.cli import option
 from bertlib.cli.errors import InputError
 from bertlib.data import model_inputs
@@ -108,7 +108,7 @@ def without_pooler(folder):
   path = f"{folder}/bert_model.ckpt"
   weights = run_outputs.read_variables(path)
   kept = {n: v for n, v in weights.items() if "pooler" not in n}
-  checkpoint_writer.write_variables(path, kept)
+  checkpoint_files.write_variables(path, kept)
 
 
 @pytest.mark.graph
@@ -299,7 +299,7 @@ def test_a_changed_layer_and_later_ones_differ(tiny, text_file, capsys):
   checkpoint = f"{paths[1]}/bert_model.ckpt"
   weights = run_outputs.read_variables(checkpoint)
   weights["bert/encoder/layer_1/output/LayerNorm/beta"][0] += 0.25
-  checkpoint_writer.write_variables(checkpoint, weights)
+  checkpoint_files.write_variables(checkpoint, weights)
   assert not compare_on_text(*paths, text_file)
   found = largest_differences(capsys.readouterr().out)
   assert found["embeddings"] == found["layer 1"] == 0

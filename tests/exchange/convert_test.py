@@ -14,7 +14,7 @@ from safetensors.numpy import load_file
 from tiny_huggingface import ENCODER
 
 import convert_checkpoint
-from bertlib.checkpoints import checkpoint_writer
+from bertlib.checkpoints import checkpoint_files
 from bertlib.cli.errors import InputError
 from bertlib.io import folder_lock
 
@@ -137,7 +137,7 @@ def run_of_two_steps(tmp_path):
   first = tiny.write_checkpoint(tmp_path / "run", shapes)
   last = str(tmp_path / "run" / "model.ckpt-9")
   doubled = {n: 2 * v for n, v in run_outputs.read_variables(first).items()}
-  checkpoint_writer.write_variables(last, doubled)
+  checkpoint_files.write_variables(last, doubled)
   tf.train.update_checkpoint_state(str(tmp_path / "run"), last, [first, last])
   return tmp_path / "run"
 

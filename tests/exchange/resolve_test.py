@@ -11,7 +11,7 @@ import tensorflow as tf
 import tiny_huggingface
 
 import modeling
-from bertlib.checkpoints import checkpoint_writer, rewrite
+from bertlib.checkpoints import checkpoint_files, rewrite
 from bertlib.cli import option
 from bertlib.cli.errors import InputError
 from bertlib.exchange import initial_model, resolve, tfhub, zoo
@@ -61,7 +61,7 @@ def model_folder(folder, **description):
     (folder / name).write_text("{}")
   (folder / "model.json").write_text(json.dumps(description))
   checkpoint, step = str(folder / "model.ckpt-1"), {"global_step": np.int64(1)}
-  checkpoint_writer.write_variables(checkpoint, step)
+  checkpoint_files.write_variables(checkpoint, step)
   return str(folder)
 
 

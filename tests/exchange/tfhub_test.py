@@ -13,7 +13,7 @@ import wrong_input_world
 
 import export_model
 import modeling
-from bertlib.checkpoints import checkpoint_writer
+from bertlib.checkpoints import checkpoint_files
 from bertlib.cli.errors import InputError
 from bertlib.exchange import tfhub
 
@@ -117,7 +117,7 @@ def exported(tmp_path_factory, weights, vocab_file):
   folder = tmp_path_factory.mktemp("exported")
   config = modeling.BertConfig.from_dict(CONFIG)
   checkpoint = str(folder / "bert_model.ckpt")
-  checkpoint_writer.write_variables(checkpoint, weights)
+  checkpoint_files.write_variables(checkpoint, weights)
   description = {"do_lower_case": True, "max_seq_length": 16}
   source = export_model.Source(description, config, checkpoint, str(vocab_file))
   export_model.export(source, str(folder / "model"), encoder=True)

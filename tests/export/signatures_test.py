@@ -22,7 +22,7 @@ import run_ner
 import run_pretraining
 import run_squad
 import tokenization
-from bertlib.checkpoints import checkpoint_writer, model_json, task_record
+from bertlib.checkpoints import checkpoint_files, model_json, task_record
 from bertlib.compute.fast_compute import FastCompute
 from bertlib.data import model_inputs
 from bertlib.export import tf1_module
@@ -132,7 +132,7 @@ def make_model(folder, script, **description):
     variables[name] = rng.normal(mean, 0.3, shape).astype(np.float32)
     for slot in ("adam_m", "adam_v"):
       variables[f"{name}/{slot}"] = np.ones(shape, np.float32)
-  checkpoint_writer.write_variables(str(folder / "model.ckpt-7"), variables)
+  checkpoint_files.write_variables(str(folder / "model.ckpt-7"), variables)
   (folder / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-7"\n')
   return folder
 

@@ -6,7 +6,7 @@ import tensorflow as tf
 import wrong_input_world
 
 import modeling
-from bertlib.checkpoints import checkpoint_writer
+from bertlib.checkpoints import checkpoint_files
 from bertlib.export import tf1_module
 
 pytestmark = pytest.mark.graph
@@ -69,7 +69,7 @@ def test_initial_weights_come_from_a_checkpoint_if_it_has_them(
 ):
   checkpoint = str(tmp_path / "model.ckpt")
   some = {n: v for n, v in weights.items() if "pooler" not in n}
-  checkpoint_writer.write_variables(checkpoint, some)
+  checkpoint_files.write_variables(checkpoint, some)
   started = initial_weights(checkpoint)
   assert started.keys() == weights.keys()
   assert all(np.array_equal(started[name], some[name]) for name in some)

@@ -21,7 +21,7 @@ import tensorflow.compat.v1 as tf
 import tiny_pretraining
 
 import run_pretraining
-from bertlib.checkpoints import checkpoint_writer, finding
+from bertlib.checkpoints import checkpoint_files, finding
 from bertlib.cli.errors import InputError
 from bertlib.compat import estimator_api
 from bertlib.data import input_pipeline, tf_records
@@ -320,7 +320,7 @@ def test_weights_with_inf_are_not_saved(tmp_path):
 
 def test_weights_with_nan_cannot_be_trained_further(tmp_path):
   path = str(tmp_path / "model.ckpt-3")
-  checkpoint_writer.write_variables(
+  checkpoint_files.write_variables(
     path, {"weight": np.float32(np.nan), "global_step": np.int64(3)}
   )
   tf.train.update_checkpoint_state(str(tmp_path), path)

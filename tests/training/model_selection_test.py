@@ -13,7 +13,7 @@ import tensorflow.compat.v1 as tf
 import tiny_classifier
 
 import run_classifier
-from bertlib.checkpoints import checkpoint_writer, finding
+from bertlib.checkpoints import checkpoint_files, finding
 from bertlib.cli.errors import InputError
 from bertlib.io import json_files, result_files
 from bertlib.reporting import event_files
@@ -165,7 +165,7 @@ class FakeEstimator:
   def save(self, step):
     path = os.path.join(self.model_dir, f"model.ckpt-{step}")
     values = {"w": np.float32(step), "w/adam_m": np.float32(0)}
-    checkpoint_writer.write_variables(
+    checkpoint_files.write_variables(
       path, values | {"global_step": np.int64(step)}
     )
     tf.train.update_checkpoint_state(self.model_dir, path)
@@ -263,7 +263,7 @@ def test_scores_are_written_after_the_best_is_saved(tmp_path, monkeypatch):
     raise Killed
 
   with monkeypatch.context() as patch:
-    patch.setattr(checkpoint_writer, "save_best", killed)
+    patch.setattr(finding, "save_best", killed)
     with pytest.raises(Killed):
       train(tmp_path, RISING)
   assert train(tmp_path, RISING) == 12

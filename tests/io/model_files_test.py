@@ -2,7 +2,7 @@
 
 import pytest
 
-from bertlib.checkpoints import checkpoint_names
+from bertlib.io import model_files
 
 pytestmark = pytest.mark.unit
 
@@ -22,4 +22,4 @@ DATA = [f"m.ckpt.data-0000{part}-of-00003" for part in range(3)]
   ],
 )
 def test_missing_files_are_named(names, missing):
-  assert checkpoint_names.missing_files("m.ckpt", names) == missing
+  assert model_files.missing_files("m.ckpt", names) == missing
