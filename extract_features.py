@@ -33,12 +33,17 @@ from bertlib.cli.errors import InputError
 from bertlib.cli.steps import Steps
 from bertlib.compat import estimator_api
 from bertlib.compute.pooling import output_vectors, pool, sentence_vectors
-from bertlib.data import input_pipeline, model_inputs, tf_records
+from bertlib.data import (
+  example_checks,
+  input_pipeline,
+  model_inputs,
+  tf_records,
+)
 from bertlib.data.model_inputs import _truncate_seq_pair
 from bertlib.exchange import resolve
 from bertlib.hardware import devices
 from bertlib.io import files, folder_lock, json_files, result_files, text_files
-from bertlib.reporting import doctor, receipts
+from bertlib.reporting import receipts
 from bertlib.settings import embedding_spec, model_description
 from bertlib.settings.embedding_spec import EmbeddingSpec
 from bertlib.settings.feature_extraction import FeatureSettings
@@ -602,18 +607,18 @@ def check_texts(
   config: modeling.BertConfig,
   tokenizer: tokenization.FullTokenizer,
   vectors: Vectors,
-) -> doctor.LengthSummary:
+) -> example_checks.LengthSummary:
   """Encodes a sample of the texts; warns if many are truncated."""
   examples = list(read_texts(settings, config, vectors))
   if not examples:
     raise InputError(f"{settings.input_file}: has no lines")
   encoded = (
     convert_single_example(example, settings.model.max_seq_length, tokenizer)
-    for example in doctor.sample(examples)
+    for example in example_checks.sample(examples)
   )
-  return doctor.check_encoded(
+  return example_checks.check_encoded(
     (
-      doctor.Encoded(e.input_ids, len(e.tokens), e.num_truncated)
+      example_checks.Encoded(e.input_ids, len(e.tokens), e.num_truncated)
       for e in encoded
     ),
     config.vocab_size,
@@ -625,7 +630,7 @@ def check_disk(
   settings: FeatureSettings,
   config: modeling.BertConfig,
   vectors: Vectors,
-  lengths: doctor.LengthSummary,
+  lengths: example_checks.LengthSummary,
 ) -> None:
   """Refuses an output folder with too little disk space."""
   numbers = lengths.num_examples * vectors.width(config.hidden_size)
@@ -636,7 +641,7 @@ def check_disk(
   folder = os.path.dirname(settings.output_file) or "."
   if not tf.gfile.IsDirectory(folder):
     raise InputError(f"{settings.output_file}: {os.strerror(errno.ENOENT)}")
-  doctor.check_disk(folder, int(numbers * size))
+  files.check_disk(folder, int(numbers * size))
 
 
 if __name__ == "__main__":

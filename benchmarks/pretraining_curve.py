@@ -19,7 +19,7 @@ from absl import flags
 import tokenization
 from benchmarks import side_by_side
 from bertlib.io import text_files
-from bertlib.reporting import event_files
+from bertlib.reporting import run_report
 
 FLAGS = flags.FLAGS
 
@@ -40,7 +40,7 @@ def main(_: list[str]) -> None:
   """Prints both losses and plots the curve."""
   unigram = unigram_loss()
   curve, held_out_curve = (
-    event_files.read_scalars(folder)["masked_lm_loss"]
+    run_report.read_scalars(folder)["masked_lm_loss"]
     for folder in (FLAGS.output_dir, os.path.join(FLAGS.output_dir, "dev"))
   )
   step, held_out = held_out_curve[-1]

@@ -21,7 +21,7 @@ from absl import flags
 
 from benchmarks import side_by_side
 from bertlib.io import text_files
-from bertlib.reporting import event_files
+from bertlib.reporting import run_report
 from website import markdown
 
 FLAGS = flags.FLAGS
@@ -116,7 +116,7 @@ def train(name: str, records: str, held_out: str, more: list[str]):
     *TRAINING,
     *more,
   )
-  return event_files.read_scalars(os.path.join(path(name), "dev"))
+  return run_report.read_scalars(os.path.join(path(name), "dev"))
 
 
 def draw(curves: dict[str, list[tuple[int, float]]]) -> None:

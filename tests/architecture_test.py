@@ -67,7 +67,6 @@ WITHOUT_TENSORFLOW = (
   "bertlib.tasks.squad.squad_report",
   "bertlib.tasks.onnx_model",
   "bertlib.checkpoints.task_record",
-  "bertlib.reporting.doctor",
   "bertlib.reporting.html_report",
   "bertlib.reporting.receipts",
 )

@@ -16,7 +16,7 @@ import run_pretraining
 from bertlib.checkpoints import finding
 from bertlib.compute import precision
 from bertlib.io import folder_lock, receipt_file, result_files
-from bertlib.reporting import event_files
+from bertlib.reporting import run_report
 from bertlib.tasks.ner import ner_report
 from bertlib.tasks.squad import squad_decoding, squad_files, squad_report
 from bertlib.training import lifecycle
@@ -155,7 +155,7 @@ def test_an_evaluation_goes_on_without_a_checkpoint_that_is_removed(
   assert warning.endswith(f"Using {folder}/model.ckpt-2 instead")
   results = result_files.read_results(str(folder / "eval_results.txt"))
   assert results["eval_loss"] > 0
-  ((step, _),) = event_files.read_scalars(str(folder / "dev"))["accuracy"]
+  ((step, _),) = run_report.read_scalars(str(folder / "dev"))["accuracy"]
   assert step == 3  # as in the copy
   assert "ended" in run_outputs.read_json(folder / "run.json")
 
@@ -164,14 +164,14 @@ def test_an_evaluation_goes_on_without_a_checkpoint_that_is_removed(
 
 
 def test_a_short_run_has_the_scalars_of_its_first_and_last_step(trained):
-  scalars = event_files.read_scalars(str(trained))
+  scalars = run_report.read_scalars(str(trained))
   for name in ("loss", "learning_rate", "gradient_norm"):
     assert [step for step, _ in scalars[name]] == [1, 3]
 
 
 def test_a_dev_score_has_one_name_and_one_folder(trained):
   results = result_files.read_results(str(trained / "eval_results.txt"))
-  scores = event_files.read_scalars(str(trained / "dev"))
+  scores = run_report.read_scalars(str(trained / "dev"))
   assert set(scores) == {"accuracy", "f1", "loss", "matthews"}
   ((step, accuracy),) = scores["accuracy"]
   assert (step, accuracy) == (3, pytest.approx(results["eval_accuracy"]))

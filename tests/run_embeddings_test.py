@@ -20,7 +20,7 @@ from tiny_embeddings import PAIRS, flags, training
 import modeling
 import run_embeddings
 from bertlib.checkpoints import checkpoint_files, rewrite
-from bertlib.reporting import event_files
+from bertlib.reporting import run_report
 from bertlib.settings.embedding_spec import EmbeddingSpec
 from bertlib.training import session_hooks
 
@@ -278,7 +278,7 @@ def test_replicas_share_their_negatives(place, tmp_path):
       "--xla=on",
       "--log_steps=1",
     )
-    steps, values = zip(*event_files.read_scalars(str(folder))["loss"])
+    steps, values = zip(*run_report.read_scalars(str(folder))["loss"])
     assert steps == (1, 2, 3, 4)
     losses.append(values)
   np.testing.assert_allclose(losses[1], losses[0], rtol=1e-4)

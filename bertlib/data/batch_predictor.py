@@ -6,7 +6,7 @@ import itertools
 import reprlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Callable
+from typing import Any, Callable, TypeVar
 
 import numpy as np
 
@@ -14,7 +14,6 @@ import tokenization
 from bertlib.cli.errors import InputError
 from bertlib.data import model_inputs
 from bertlib.data.model_inputs import EncodedPair
-from bertlib.data.prefetch import blocks, prefetch
 
 # Texts that are encoded, sorted by length and decoded together.
 _BLOCK_SIZE = 1024
@@ -22,6 +21,11 @@ _BLOCK_SIZE = 1024
 # Tokens of a batch. With more, hidden states no longer fit in the caches; with
 # fewer, matrix products are too small to be fast.
 _TOKENS_PER_BATCH = 2048
+
+
+Item = TypeVar("Item")
+
+_END = object()
 
 
 class BatchPredictor:
@@ -199,3 +203,24 @@ def is_text_or_pair(value: Any) -> bool:
   if is_list(value) and len(value) == 2 and value[1] is None:
     value = value[0]
   return is_text(value) or is_pair(value)
+
+
+def prefetch(items: Iterable[Item]) -> Iterator[Item]:
+  """Iterates over items that a thread computes one in advance, in order."""
+  iterator = iter(items)
+  with ThreadPoolExecutor(1) as thread:
+    try:
+      pending = thread.submit(next, iterator, _END)
+      # Raises the thread's error in the position of its item.
+      while (item := pending.result()) is not _END:
+        pending = thread.submit(next, iterator, _END)
+        yield item
+    finally:
+      thread.shutdown(wait=False, cancel_futures=True)
+
+
+def blocks(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
+  """Lists of `size` items; the last one may be shorter."""
+  iterator = iter(items)
+  while block := list(itertools.islice(iterator, size)):
+    yield block

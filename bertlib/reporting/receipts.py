@@ -25,7 +25,6 @@ from absl import logging
 from bertlib.cli import errors, option
 from bertlib.cli.errors import InputError
 from bertlib.cli.steps import Steps
-from bertlib.data import prefetch
 from bertlib.io import files, json_files, receipt_file
 from bertlib.io.files import open_any
 from bertlib.settings.command import RecordedSettings
@@ -319,7 +318,7 @@ def fingerprints(
   hash_ends = functools.partial(
     fingerprint, open_file=open_file, ends_only=True
   )
-  return [*found, *prefetch.map_in_threads(hash_ends, remaining)]
+  return [*found, *files.map_in_threads(hash_ends, remaining)]
 
 
 def is_unchanged(file: Mapping[str, Any], open_file=open_any) -> bool:

@@ -21,10 +21,10 @@ from bertlib.cli.errors import some_of
 from bertlib.data import model_inputs
 from bertlib.hardware import devices
 from bertlib.io import receipt_file, result_files
-from bertlib.reporting import event_files, html_report, receipts
+from bertlib.reporting import html_report, receipts
 from bertlib.reporting.html_report import Section, escape, format_value
 from bertlib.reporting.statistics import Estimates, Interval
-from bertlib.training import dev_scores, lifecycle, model_selection, multi_run
+from bertlib.training import dev_scores, lifecycle, model_selection
 from bertlib.training.task import Run
 
 _Result = TypeVar("_Result")
@@ -96,7 +96,7 @@ def started(
 def write_report(outcome: Outcome) -> None:
   """Writes the `report.html` of a training run."""
   run, found = outcome.run, outcome.found
-  seeds = multi_run.read_statistics(run.output_dir) if run.seeds else None
+  seeds = model_selection.read_statistics(run.output_dir) if run.seeds else None
   scores = dev_scores.plain_scores(found.results)
   # `Receipt.finish` has been called: it has device, versions, date and
   # duration.
@@ -234,10 +234,10 @@ def _describe_device(device: Mapping[str, Any]) -> str:
 def _curves(run: Run) -> list[Section]:
   """Losses of training and dev set in one picture, and then other curves."""
   evaluations = model_selection.DevScores(run.output_dir, run.selection)
-  training = event_files.read_scalars(run.output_dir)
+  training = read_scalars(run.output_dir)
   dev = evaluations.by_name()
   # Without --eval_steps, the dev loss is that of the end.
-  at_end = {} if dev else event_files.read_scalars(run.path("dev"))
+  at_end = {} if dev else read_scalars(run.path("dev"))
   loss = {
     "training": training.pop("loss", []),
     "dev set": dev.pop("loss", at_end.get("loss", [])),
@@ -260,8 +260,47 @@ def _curves(run: Run) -> list[Section]:
   return [html_report.panels("Curves", pictures, about)]
 
 
+def read_scalars(folder: str) -> dict[str, list[tuple[int, float]]]:
+  """Reads (step, value) pairs in order of steps, by tag, from event files."""
+  import tensorflow.compat.v1 as tf
+
+  if not tf.io.gfile.isdir(folder):
+    return {}
+  written = []
+  for name in sorted(tf.io.gfile.listdir(folder)):
+    path = os.path.join(folder, name)
+    if ".tfevents." not in name or tf.io.gfile.isdir(path):
+      continue
+    try:
+      records = tf.data.TFRecordDataset(path).as_numpy_iterator()
+      for event in map(tf.Event.FromString, records):
+        for value in event.summary.value:
+          number = _scalar(tf, value)
+          if number is not None:
+            written.append((event.wall_time, value.tag, event.step, number))
+    # A killed run may leave an incomplete record at the end.
+    except tf.errors.DataLossError:
+      pass
+  found: dict[str, dict[int, float]] = {}
+  # A resumed run may write a step twice: the later value is used.
+  for _, tag, step, number in sorted(written, key=lambda entry: entry[0]):
+    found.setdefault(tag, {})[step] = number
+  return {tag: sorted(found[tag].items()) for tag in sorted(found)}
+
+
+def _scalar(tf, value) -> float | None:
+  """The scalar in a summary value; None if the value is not a scalar."""
+  if value.HasField("simple_value"):
+    return value.simple_value
+  if value.HasField("tensor"):
+    array = tf.make_ndarray(value.tensor)
+    if array.shape == () and array.dtype.kind in "fiu":
+      return float(array)
+  return None
+
+
 def _seeds(statistics: Mapping[str, Any]) -> Section:
-  """Metrics of the runs of --seeds, from `multi_run.summarize_seeds`."""
+  """Metrics of the runs of --seeds, from `model_selection.summarize_seeds`."""
   metric = statistics["metric"]
   rows = []
   for seed, score in zip(statistics["seeds"], statistics["scores"]):

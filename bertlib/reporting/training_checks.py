@@ -16,8 +16,9 @@ from absl import logging
 from bertlib.checkpoints import loading
 from bertlib.cli.steps import Steps
 from bertlib.compute import precision
+from bertlib.data.example_checks import LengthSummary
+from bertlib.io.files import check_disk, size_in_words
 from bertlib.reporting import receipts
-from bertlib.reporting.doctor import LengthSummary, check_disk, size_in_words
 from bertlib.settings.command import TrainingSettings
 from bertlib.training import memory_plan, step_plan
 from bertlib.training.task import Run

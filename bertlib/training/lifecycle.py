@@ -32,7 +32,6 @@ from bertlib.training import (
   checkpoint_hook,
   dev_scores,
   model_selection,
-  multi_run,
   session_hooks,
   step_plan,
 )
@@ -393,7 +392,7 @@ def write_model_files(run: Run) -> None:
 
 def train_seeds(run: Run, *flags: str) -> None:
   """Trains once per seed of --seeds, with further `flags`; keeps the best."""
-  multi_run.train_seeds(
+  model_selection.train_seeds(
     run.output_dir,
     run.seeds,
     run.selection.metric,

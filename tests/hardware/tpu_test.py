@@ -33,7 +33,7 @@ from bertlib.compat import estimator_api
 from bertlib.data import input_pipeline, tf_records
 from bertlib.exchange import resolve
 from bertlib.hardware import devices
-from bertlib.reporting import event_files
+from bertlib.reporting import run_report
 from bertlib.settings import model_description
 from bertlib.settings.classifier import ClassifierSettings
 from bertlib.tasks.classification import classification_records
@@ -369,7 +369,7 @@ def test_host_call_writes_the_mean_over_cores(tmp_path, one_core):
     tf.zeros([2], step.dtype),
     *(tf.constant([1.0, 3.0], t.dtype) for t in others),
   )
-  written = event_files.read_scalars(str(tmp_path))
+  written = run_report.read_scalars(str(tmp_path))
   assert set(written) == {"loss", "learning_rate", "gradient_norm"}
   assert all(values == [(0, 2.0)] for values in written.values())
 

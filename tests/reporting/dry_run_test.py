@@ -21,10 +21,11 @@ from bertlib.cli.errors import InputError
 from bertlib.cli.steps import Steps
 from bertlib.compute import precision
 from bertlib.compute.fast_compute import FastCompute
-from bertlib.data import tf_records
+from bertlib.data import example_checks, tf_records
 from bertlib.hardware.devices import Devices
 from bertlib.hardware.distribution import Replicas
-from bertlib.reporting import doctor, training_checks
+from bertlib.io import files
+from bertlib.reporting import training_checks
 from bertlib.settings.classifier import ClassifierSettings
 from bertlib.training import memory_plan
 from bertlib.training.task import Run, Task
@@ -111,20 +112,23 @@ def test_only_dependents_of_a_failed_step_are_skipped(dry_run):
 
 def test_labels_that_are_missing_are_a_warning(caplog):
   sets = {"the dev set": ["y"] * 26 + ["n"]}
-  doctor.check_labels(["n", "y", "z"], sets)
+  example_checks.check_labels(["n", "y", "z"], sets)
   assert caplog.messages == ["the dev set has no z"]
 
 
 def test_truncated_examples_are_a_warning(caplog):
-  examples = [doctor.Encoded([2, 3], 2), doctor.Encoded([2, 3], 2, 99)]
-  found = doctor.check_encoded(examples, 9, 200)
-  assert found == doctor.LengthSummary(200, 2.0)
+  examples = [
+    example_checks.Encoded([2, 3], 2),
+    example_checks.Encoded([2, 3], 2, 99),
+  ]
+  found = example_checks.check_encoded(examples, 9, 200)
+  assert found == example_checks.LengthSummary(200, 2.0)
   assert "50.0% are truncated, by 99 tokens on average" in caplog.text
 
 
 @pytest.mark.parametrize("count", [0, 2000, 2001, 9000])
 def test_sample_has_at_most_the_requested_size(count):
-  found = doctor.sample(range(count))
+  found = example_checks.sample(range(count))
   assert min(count, 1000) <= len(found) <= 2000
 
 
@@ -132,16 +136,16 @@ def test_sample_has_at_most_the_requested_size(count):
   ("bad", "expected"), [([3, 9], "id 9"), ([-1], "id -1")]
 )
 def test_ids_out_of_range_are_refused(bad, expected):
-  doctor.check_ids([0, 8], 9, "x")
+  example_checks.check_ids([0, 8], 9, "x")
   with pytest.raises(InputError, match=f"^x: has the {expected}"):
-    doctor.check_ids(bad, 9, "x")
+    example_checks.check_ids(bad, 9, "x")
 
 
 def test_too_little_disk_space_is_refused(monkeypatch):
   usage = collections.namedtuple("usage", "total used free")
-  monkeypatch.setattr(doctor.shutil, "disk_usage", lambda _: usage(9, 4, 5))
+  monkeypatch.setattr(files.shutil, "disk_usage", lambda _: usage(9, 4, 5))
   with pytest.raises(InputError, match="--keep_checkpoint_max"):
-    doctor.check_disk("out", 6)
+    files.check_disk("out", 6)
 
 
 @pytest.mark.parametrize(
@@ -186,7 +190,7 @@ def estimate(monkeypatch):
     run = Run(settings, devices, TASK, CONFIG, None, None, None)
     plan, lengths = (
       (FastCompute(), StepOptions()),
-      doctor.LengthSummary(100, 50.0),
+      example_checks.LengthSummary(100, 50.0),
     )
     training_checks.estimate_training(Steps(True), run, plan, lengths)
 

@@ -6,7 +6,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 import tensorflow.compat.v2 as tf2
 
-from bertlib.reporting import event_files
+from bertlib.reporting import run_report
 
 pytestmark = pytest.mark.graph
 
@@ -26,7 +26,7 @@ def write_events(folder, *events, suffix=""):
 def test_scalars_of_a_file_writer_are_read(tmp_path):
   first, second = {"loss": 0.5}, {"loss": 1.5, "rate": 2.0}
   write_events(tmp_path, (1, 20, first), (2, 10, second))
-  found = event_files.read_scalars(str(tmp_path))
+  found = run_report.read_scalars(str(tmp_path))
   assert found == {"loss": [(10, 1.5), (20, 0.5)], "rate": [(10, 2.0)]}
 
 
@@ -36,7 +36,7 @@ def test_scalars_of_tensorflow_2_are_read(tmp_path):
       tf2.summary.write("loss", step / 2, step)
       tf2.summary.write("note", "not a number", step)
       tf2.summary.write("weights", [1.0, 2.0], step)
-  found = event_files.read_scalars(str(tmp_path))
+  found = run_report.read_scalars(str(tmp_path))
   assert found == {"loss": [(3, 1.5), (5, 2.5)]}
 
 
@@ -44,7 +44,7 @@ def test_later_value_of_a_step_written_twice_is_used(tmp_path):
   # The file that sorts first was written last.
   write_events(tmp_path, (50, 2, {"a": 9.0}), (60, 3, {"a": 8.0}), suffix=".a")
   write_events(tmp_path, (10, 1, {"a": 1.0}), (20, 2, {"a": 2.0}), suffix=".b")
-  found = event_files.read_scalars(str(tmp_path))
+  found = run_report.read_scalars(str(tmp_path))
   assert found == {"a": [(1, 1.0), (2, 9.0), (3, 8.0)]}
 
 
@@ -53,11 +53,11 @@ def test_incomplete_record_ends_its_file(tmp_path, num_lost):
   write_events(tmp_path, (1, 1, {"a": 1.0}), (2, 2, {"a": 2.0}))
   (path,) = tmp_path.iterdir()
   os.truncate(path, path.stat().st_size - num_lost)
-  assert event_files.read_scalars(str(tmp_path)) == {"a": [(1, 1.0)]}
+  assert run_report.read_scalars(str(tmp_path)) == {"a": [(1, 1.0)]}
 
 
 def test_other_files_and_folders_are_ignored(tmp_path):
   write_events(tmp_path / "eval", (1, 1, {"a": 1.0}))
   (tmp_path / "checkpoint").write_text("no events")
   for folder in (tmp_path, tmp_path / "absent"):
-    assert event_files.read_scalars(str(folder)) == {}
+    assert run_report.read_scalars(str(folder)) == {}

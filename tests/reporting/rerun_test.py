@@ -77,7 +77,7 @@ def test_receipt_has_flags_versions_and_code(receipt):
   assert {"python", "tensorflow-estimator", "numpy"} < set(receipt["versions"])
   assert receipt["versions"]["project"]
   assert receipt["device"]["cpu"] and receipt["device"]["cores"]
-  names = {"all", "modeling.py", "bertlib/reporting/doctor.py"}
+  names = {"all", "modeling.py", "bertlib/reporting/receipts.py"}
   assert names < set(receipt["code"])
   assert receipt["started"] <= receipt["ended"]
 

@@ -7,7 +7,7 @@ import tensorflow.compat.v1 as tf
 
 from bertlib.compat import estimator_api
 from bertlib.compute.fast_compute import FastCompute
-from bertlib.reporting import event_files
+from bertlib.reporting import run_report
 from bertlib.training import estimator_spec
 from optimization import StepOptions
 
@@ -181,7 +181,7 @@ def test_scalars_reach_tensorboard(tmp_path):
     )
 
   estimator.train(input_fn, max_steps=5)
-  scalars = event_files.read_scalars(str(tmp_path))
+  scalars = run_report.read_scalars(str(tmp_path))
   speeds = scalars.pop("examples/s")
   assert [step for step, _ in speeds] == [2, 4, 5]
   assert all(speed > 0 for _, speed in speeds)

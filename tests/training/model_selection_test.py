@@ -16,8 +16,8 @@ import run_classifier
 from bertlib.checkpoints import checkpoint_files, finding
 from bertlib.cli.errors import InputError
 from bertlib.io import json_files, result_files
-from bertlib.reporting import event_files
-from bertlib.training import dev_scores, model_selection, multi_run
+from bertlib.reporting import run_report
+from bertlib.training import dev_scores, model_selection
 from bertlib.training.dev_scores import Selection
 from bertlib.training.model_selection import DevScores
 
@@ -142,10 +142,10 @@ def test_evaluating_a_step_again_replaces_it_and_later_steps(tmp_path):
 
 def test_scores_are_written_to_tensorboard(tmp_path):
   scores_of(tmp_path, "f1", 0.25, 0.75)
-  assert event_files.read_scalars(str(tmp_path / "dev")) == {
+  assert run_report.read_scalars(str(tmp_path / "dev")) == {
     "f1": [(1, 0.25), (2, 0.75)]
   }
-  assert event_files.read_scalars(str(tmp_path)) == {}
+  assert run_report.read_scalars(str(tmp_path)) == {}
 
 
 # While training, without a model
@@ -294,7 +294,7 @@ def test_more_patience_resumes_training(tmp_path):
 def test_statistics_over_seeds_match_the_textbook():
   values = [0.71, 0.69, 0.74, 0.5, 0.72]
   results = {7 + i: {"eval_f1": value} for i, value in enumerate(values)}
-  summary = multi_run.summarize_seeds("f1", results)
+  summary = model_selection.summarize_seeds("f1", results)
   mean, deviation = statistics.mean(values), statistics.stdev(values)
   margin = 2.776445105 * deviation / math.sqrt(5)  # t for 4 degrees of freedom
   interval = summary.pop("confidence_interval")
@@ -321,14 +321,14 @@ def test_statistics_over_seeds_match_the_textbook():
 )
 def test_best_seed_has_the_best_score(metric, values, best):
   results = {i: {f"eval_{metric}": value} for i, value in enumerate(values)}
-  summary = multi_run.summarize_seeds(metric, results)
+  summary = model_selection.summarize_seeds(metric, results)
   assert summary["best_seed"] == best
 
 
 def test_metric_that_a_run_lacks_is_refused():
   results = {3: {"eval_f1": 1.0}, 4: {"eval_loss": 1.0}}
   with pytest.raises(InputError, match=r"seed 4: .*'f1'; there are loss"):
-    multi_run.summarize_seeds("f1", results)
+    model_selection.summarize_seeds("f1", results)
 
 
 def write_predictions(folder, gold, predicted):
@@ -356,7 +356,7 @@ def test_collapse_is_detected_from_dev_predictions(
   tmp_path, gold, predicted, collapsed
 ):
   write_predictions(tmp_path, gold, predicted)
-  assert multi_run.has_collapsed(str(tmp_path)) == collapsed
+  assert model_selection.has_collapsed(str(tmp_path)) == collapsed
 
 
 @pytest.mark.parametrize(
@@ -364,19 +364,21 @@ def test_collapse_is_detected_from_dev_predictions(
   [([""] * 20, True), (["Rome"] * 20, True), ([""] * 19 + ["Rome"], False)],
 )
 def test_collapse_is_detected_from_answers(tmp_path, answers, collapsed):
-  assert not multi_run.has_collapsed(str(tmp_path))
+  assert not model_selection.has_collapsed(str(tmp_path))
   content = {str(number): answer for number, answer in enumerate(answers)}
   (tmp_path / "predictions.json").write_text(json.dumps(content))
-  assert multi_run.has_collapsed(str(tmp_path)) == collapsed
+  assert model_selection.has_collapsed(str(tmp_path)) == collapsed
 
 
 def test_statistics_with_nan_are_strict_json(tmp_path):
   scores = {seed: {"eval_pearson": "nan"} for seed in (1, 2)}
-  summary = multi_run.summarize_seeds("pearson", scores) | {"collapsed": [1]}
+  summary = model_selection.summarize_seeds("pearson", scores) | {
+    "collapsed": [1]
+  }
   path = tmp_path / "seeds.json"
   path.write_text(json_files.dumps(summary))
   json.loads(path.read_text(), parse_constant=pytest.fail)
-  read = multi_run.read_statistics(str(tmp_path))
+  read = model_selection.read_statistics(str(tmp_path))
   assert np.isnan(read["median"]) and np.isnan(read["scores"]).all()
 
 
@@ -480,7 +482,7 @@ def test_best_of_the_seeds_is_kept(workspace, main, monkeypatch, tmp_path):
     given = [*flags_of(workspace, folder), *more, *flags]
     commands.succeed("run_classifier.py", *given)
 
-  monkeypatch.setattr(multi_run, "run_again", run)
+  monkeypatch.setattr(model_selection, "run_again", run)
   main(tmp_path, *more)
 
   results = {

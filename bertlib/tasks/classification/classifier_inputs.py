@@ -15,7 +15,6 @@ from bertlib.checkpoints import loading
 from bertlib.cli.errors import InputError, some_of
 from bertlib.data import example_checks, model_inputs, tables
 from bertlib.io import result_files
-from bertlib.reporting import doctor
 from bertlib.settings import model_description
 from bertlib.settings.classifier import ClassifierSettings, unknown_task
 from bertlib.tasks.classification import (
@@ -339,7 +338,7 @@ def check_labels(processor: DataProcessor, examples: Examples) -> None:
     is_list = isinstance(example.label, (list, tuple))
     return example.label if is_list else [example.label]
 
-  doctor.check_labels(
+  example_checks.check_labels(
     labels,
     {
       name: itertools.chain.from_iterable(map(labels_of, split))
@@ -351,7 +350,7 @@ def check_labels(processor: DataProcessor, examples: Examples) -> None:
 
 def check_texts(
   run: Run, processor: DataProcessor, examples: Examples
-) -> doctor.LengthSummary:
+) -> example_checks.LengthSummary:
   """Encodes a sample of the examples; warns if many are truncated."""
   others = [*examples.eval_sets.values(), *examples.predict_sets.values()]
   found = examples.train or list(itertools.chain.from_iterable(others))
@@ -365,12 +364,12 @@ def check_texts(
       run.settings.model.max_seq_length,
       run.tokenizer,
     )
-    return doctor.Encoded(
+    return example_checks.Encoded(
       features.input_ids,
       max(row.num_tokens for row in encoded),
       sum(row.num_truncated_tokens for row in encoded),
     )
 
-  return doctor.check_encoded(
-    map(encode, doctor.sample(found)), run.config.vocab_size, len(found)
+  return example_checks.check_encoded(
+    map(encode, example_checks.sample(found)), run.config.vocab_size, len(found)
   )

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bertlib.data.prefetch import blocks
+from bertlib.data.batch_predictor import blocks
 from bertlib.tasks.embeddings import retrieval_scores, similarity_scores
 from bertlib.tasks.embeddings.embedding_examples import Example
 from bertlib.tasks.embeddings.nearest_neighbors import TopK

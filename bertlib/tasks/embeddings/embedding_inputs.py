@@ -10,9 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bertlib.cli.errors import InputError
-from bertlib.data import model_inputs
+from bertlib.data import example_checks, model_inputs
 from bertlib.io.files import open_any
-from bertlib.reporting import doctor
 from bertlib.settings import embedding_spec, model_description
 from bertlib.settings.embedding_data import kind_of
 from bertlib.settings.embedding_spec import EmbeddingSpec
@@ -270,7 +269,7 @@ def data_files(settings: EmbeddingSettings) -> list[str]:
 # Of a dry run
 
 
-def check_text_groups(run: Run, data: Data) -> doctor.LengthSummary:
+def check_text_groups(run: Run, data: Data) -> example_checks.LengthSummary:
   """Encodes the texts of some of the examples, or some of the texts."""
   groups = [example.texts for example in data.train]
   if not groups and data.dev:
@@ -282,11 +281,11 @@ def check_text_groups(run: Run, data: Data) -> doctor.LengthSummary:
 
   def encode(text):
     pair = model_inputs.encode_pair(run.tokenizer, text, None, max_seq_length)
-    return doctor.Encoded(
+    return example_checks.Encoded(
       pair.input_ids, pair.num_tokens, pair.num_truncated_tokens
     )
 
-  texts = itertools.chain.from_iterable(doctor.sample(groups))
-  return doctor.check_encoded(
+  texts = itertools.chain.from_iterable(example_checks.sample(groups))
+  return example_checks.check_encoded(
     map(encode, texts), run.config.vocab_size, len(groups)
   )

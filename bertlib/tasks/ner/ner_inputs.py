@@ -10,7 +10,6 @@ from absl import logging
 from bertlib.cli.errors import InputError
 from bertlib.data import example_checks
 from bertlib.io import model_files
-from bertlib.reporting import doctor
 from bertlib.settings import model_description
 from bertlib.settings.ner import NerSettings
 from bertlib.tasks.ner import ner, ner_files, ner_report
@@ -193,7 +192,7 @@ def data_files(settings: NerSettings, data: Data) -> list[str]:
 def check_tags(labels: Sequence[str], data: Data) -> None:
   """Warns of types of entities that are missing or rare."""
   sets = {"the training set": data.train, "the dev set": data.dev}
-  doctor.check_labels(
+  example_checks.check_labels(
     sorted({label[2:] or label for label in labels} - {"O"}),
     {
       name: [
@@ -207,15 +206,15 @@ def check_tags(labels: Sequence[str], data: Data) -> None:
   )
 
 
-def check_sentences(run: Run, data: Data) -> doctor.LengthSummary:
+def check_sentences(run: Run, data: Data) -> example_checks.LengthSummary:
   """Makes windows of some of the sentences."""
   sentences = data.train or data.dev or data.predict
-  some = doctor.sample(sentences)
+  some = example_checks.sample(sentences)
   windows = list(
     ner.make_windows(some, run.tokenizer, run.settings.model.max_seq_length)
   )
-  return doctor.check_encoded(
-    [doctor.Encoded(w.input_ids, len(w.input_ids)) for w in windows],
+  return example_checks.check_encoded(
+    [example_checks.Encoded(w.input_ids, len(w.input_ids)) for w in windows],
     run.config.vocab_size,
     len(sentences) * len(windows) // len(some),
   )

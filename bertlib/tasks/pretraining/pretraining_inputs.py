@@ -14,9 +14,14 @@ from google.protobuf.message import DecodeError
 import modeling
 from bertlib.checkpoints import loading
 from bertlib.cli.errors import InputError
-from bertlib.data import input_pipeline, prefetch, record_check, tf_records
+from bertlib.data import (
+  example_checks,
+  input_pipeline,
+  record_check,
+  tf_records,
+)
+from bertlib.io import files
 from bertlib.io.files import find_files, split_names
-from bertlib.reporting import doctor
 from bertlib.settings.pretraining import PretrainingSettings
 from bertlib.tasks.pretraining import fill_mask, pretraining_instances
 from bertlib.training.task import Run
@@ -289,10 +294,10 @@ def check_files(run: Run, paths: Sequence[str]) -> dict[str, int]:
     if problem:
       raise InputError(problem)
 
-  counts = dict(zip(paths, prefetch.map_in_threads(count, paths)))
+  counts = dict(zip(paths, files.map_in_threads(count, paths)))
   packing = sequences_per_row(paths[0])
   with record_check.finder(record_layout(run, paths)) as find_in:
-    for _ in prefetch.map_in_threads(check, paths):
+    for _ in files.map_in_threads(check, paths):
       pass
   return counts
 
@@ -319,7 +324,7 @@ def read_lines(run: Run) -> list[fill_mask.Line]:
 # Of a dry run
 
 
-def check_records(run: Run, data: Data) -> doctor.LengthSummary:
+def check_records(run: Run, data: Data) -> example_checks.LengthSummary:
   """Checks some of the records; returns their count and mean length."""
   num_per_file = -(-_NUM_CHECKED // max(len(data.num_records), 1))
 
@@ -327,10 +332,10 @@ def check_records(run: Run, data: Data) -> doctor.LengthSummary:
     for path in data.num_records:
       records = read_records(path)
       for record in itertools.islice(records, num_per_file):
-        yield doctor.Encoded(
+        yield example_checks.Encoded(
           record["input_ids"].int64_list.value,
           sum(record["input_mask"].int64_list.value),
         )
 
   total = data.count(data.train_files)
-  return doctor.check_encoded(encoded(), run.config.vocab_size, total)
+  return example_checks.check_encoded(encoded(), run.config.vocab_size, total)

@@ -14,7 +14,6 @@ from bertlib.cli import terminal
 from bertlib.cli.errors import InputError
 from bertlib.data import example_checks, vocabulary
 from bertlib.exchange import resolve
-from bertlib.reporting import doctor
 from bertlib.settings.squad import SquadSettings
 from bertlib.tasks.squad import squad_files, squad_windows
 from bertlib.tasks.squad.squad_files import SquadExample
@@ -226,11 +225,13 @@ def print_audit(settings: SquadSettings) -> None:
 # Of a dry run
 
 
-def check_lengths(run: Run, data: SquadData) -> doctor.LengthSummary:
+def check_lengths(run: Run, data: SquadData) -> example_checks.LengthSummary:
   """Checks the ids of the windows; returns their number and mean length."""
   windows = data.train_windows if data.train else data.windows
-  doctor.check_ids(windows.ids.tolist(), run.config.vocab_size, "windows")
+  example_checks.check_ids(
+    windows.ids.tolist(), run.config.vocab_size, "windows"
+  )
   num_windows = len(windows.length)
   mean = len(windows.ids) / max(num_windows, 1)
   logging.info("%d windows: mean length %.0f tokens", num_windows, mean)
-  return doctor.LengthSummary(num_windows, mean)
+  return example_checks.LengthSummary(num_windows, mean)

@@ -5,14 +5,15 @@ import time
 
 import pytest
 
-from bertlib.data import prefetch
+from bertlib.data import batch_predictor
+from bertlib.io import files
 
 pytestmark = pytest.mark.unit
 
 
 def test_items_come_in_order():
-  assert list(prefetch.prefetch(range(100))) == list(range(100))
-  assert list(prefetch.prefetch([])) == []
+  assert list(batch_predictor.prefetch(range(100))) == list(range(100))
+  assert list(batch_predictor.prefetch([])) == []
 
 
 def test_an_item_is_computed_while_the_one_before_is_used():
@@ -23,7 +24,7 @@ def test_an_item_is_computed_while_the_one_before_is_used():
     computed.set()
     yield 2
 
-  for item in prefetch.prefetch(items()):
+  for item in batch_predictor.prefetch(items()):
     if item == 1:
       assert computed.wait(timeout=60)
 
@@ -37,7 +38,7 @@ def test_the_thread_is_one_item_ahead():
       most_ahead = max(most_ahead, number - used)
       yield number
 
-  for used in prefetch.prefetch(items()):  # noqa: B007
+  for used in batch_predictor.prefetch(items()):  # noqa: B007
     pass
   assert used == 50
   # The item in use is not done, and the thread has no more ahead of it.
@@ -52,7 +53,7 @@ def test_an_error_is_raised_in_place_of_its_item():
 
   received = []
   with pytest.raises(KeyError, match="third"):
-    for item in prefetch.prefetch(items()):
+    for item in batch_predictor.prefetch(items()):
       received.append(item)
   assert received == [1, 2]
 
@@ -67,7 +68,7 @@ def test_the_thread_ends_with_its_consumer():
     finally:
       closed.set()
 
-  ahead = prefetch.prefetch(items())
+  ahead = batch_predictor.prefetch(items())
   next(ahead)
   before = threading.active_count()
   ahead.close()
@@ -84,7 +85,7 @@ def test_results_of_threads_come_in_order():
       started.wait(timeout=60)  # for the other one
     return 2 * number
 
-  found = prefetch.map_in_threads(double, range(100), num_threads=2)
+  found = files.map_in_threads(double, range(100), num_threads=2)
   assert list(found) == list(range(0, 200, 2))
 
 
@@ -100,13 +101,13 @@ def test_an_error_in_a_thread_cancels_the_calls_that_have_not_started():
 
   received = []
   with pytest.raises(KeyError, match="second"):
-    for number in prefetch.map_in_threads(call, range(1000), 2):
+    for number in files.map_in_threads(call, range(1000), 2):
       received.append(number)
   assert received == [0]
   assert len(called) < 1000
 
 
 def test_blocks_are_of_one_size_but_for_the_last():
-  found = list(prefetch.blocks(iter(range(7)), 3))
+  found = list(batch_predictor.blocks(iter(range(7)), 3))
   assert found == [[0, 1, 2], [3, 4, 5], [6]]
-  assert list(prefetch.blocks([], 3)) == []
+  assert list(batch_predictor.blocks([], 3)) == []
