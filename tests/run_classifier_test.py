@@ -279,7 +279,7 @@ def test_ids_and_bad_rows_of_tables_reach_the_results(place, tmp_path):
   assert any(id_ in report for id_ in ids)
   for split in ("train", "dev"):
     (line,) = (output_dir / f"{split}_bad_rows.txt").read_text().splitlines()
-    assert line.startswith(f"{tmp_path}/{split}.csv, row 6: ")
+    assert line.startswith(f"{tmp_path}/{split}.csv, row 6 (line 10): ")
 
   # The folder knows the name of the text's column.
   path = tmp_path / "new.csv"

@@ -263,7 +263,7 @@ def test_both_signals_are_handled_within_the_block_only():
 
 _LISTENER = """
 import os, signal
-from bertlib.cli import app
+from bertlib.cli import app, terminal
 from bertlib.io import files
 from absl import flags
 
