@@ -638,7 +638,12 @@ def evaluate_records(
     most_steps=num_picked or _MOST_EVAL_STEPS,
   )
   num_wanted = min(num_steps * batch_size, num_passes * (num_picked or total))
-  logging.info("Evaluating on %d records of %d", num_wanted, total)
+  logging.info(
+    "Evaluating on %d records of %d%s",
+    num_wanted,
+    total,
+    " (repeated)" * (num_wanted > (num_picked or total)),
+  )
   num_read = total if num_picked else min(num_wanted, total)
   input_fn = input_fn_builder(
     [*files] * num_passes,

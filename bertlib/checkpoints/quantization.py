@@ -83,8 +83,9 @@ def find(
   if not (batches or default_batches):
     raise InputError(
       f"{encoder.folder or encoder.checkpoint}: has no {FILE} of this"
-      " checkpoint, which 8 bits need. Name a --calibration_file with texts of"
-      " the task; or run its script once with --do_eval --precision=int8"
+      " checkpoint, which 8-bit layers need. Name a --calibration_file with"
+      " texts of the task; or run its script once with --do_eval"
+      " --precision=int8"
     )
   batches = batches or list(default_batches())
   ranges = calibrate(encoder.config, encoder.checkpoint, batches)

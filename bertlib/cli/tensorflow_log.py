@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import sys
-import tempfile
 from collections.abc import Iterator
 from importlib import metadata
 
@@ -46,19 +46,36 @@ def import_quietly() -> None:
 
 @contextlib.contextmanager
 def stderr_on_failure() -> Iterator[None]:
-  """Captures file descriptor 2; prints it only if the block raises."""
+  """Captures file descriptor 2; prints it only if the block fails."""
   if sys.stderr is None:  # it is closed
     yield
     return
+  sys.stderr.flush()
   terminal = os.dup(2)
-  with tempfile.TemporaryFile() as captured:
-    os.dup2(captured.fileno(), 2)
-    try:
-      yield
-    except BaseException:
-      captured.seek(0)
-      os.write(terminal, captured.read())
-      raise
-    finally:
-      os.dup2(terminal, 2)
-      os.close(terminal)
+  source, sink = os.pipe()
+  # A child process holds the captured output, so that it is printed even if
+  # this process crashes, for example because an instruction set is missing.
+  keeper = os.fork()
+  if not keeper:
+    os.close(sink)
+    _print_at_end(source)
+  os.close(source)
+  os.dup2(sink, 2)
+  os.close(sink)
+  try:
+    yield
+    os.kill(keeper, signal.SIGKILL)
+  finally:
+    os.dup2(terminal, 2)  # ends the pipe
+    os.close(terminal)
+    os.waitpid(keeper, 0)
+
+
+def _print_at_end(source: int) -> None:
+  """Reads a pipe to its end, prints it and ends the process."""
+  signal.signal(signal.SIGINT, signal.SIG_IGN)  # only the command handles it
+  kept = b""
+  while part := os.read(source, 2**16):
+    kept += part
+  os.write(2, kept)
+  os._exit(0)

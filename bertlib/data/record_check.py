@@ -96,12 +96,14 @@ def _describe_bad_record(
   try:
     values = parse(records)
   except (tf.errors.OpError, UnicodeDecodeError) as error:
-    if len(records) > 1:  # one bad record fails the whole batch
-      found = (
-        _describe_bad_record(path, [record], number, layout, parse)
-        for number, record in enumerate(records, start=first)
+    if len(records) > 1:
+      # One bad record fails the whole batch: find it by halving.
+      middle = len(records) // 2
+      return _describe_bad_record(
+        path, records[:middle], first, layout, parse
+      ) or _describe_bad_record(
+        path, records[middle:], first + middle, layout, parse
       )
-      return next(filter(None, found), None)
     reason = printable(str(error).split("\n")[0].split(" (op: ")[0][-200:])
     return (
       f"{path}: record {first} (the first is 0) does not have the features of"

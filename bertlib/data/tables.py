@@ -213,10 +213,9 @@ class Table(NamedTuple):
   def check_row(self, row: Row, fix: str = FIX_ROW) -> None:
     """Raises an InputError for a row that is a header, or has another width."""
     if len(row.fields) != len(self.names):
-      fault = _other_width(row, len(self.names))
       if self.is_tsv:
         check_not_divided(row, len(self.names))
-      raise row.error(f"{fault}. {fix}")
+      raise row.error(f"{_other_width(row, len(self.names))}. {fix}")
     if all(
       strip_label(field or "") == name
       for field, name in zip(row.fields, self.names)
@@ -233,7 +232,7 @@ class Table(NamedTuple):
 
 def has_usual_names(cells: Iterable[str]) -> bool:
   """True if all cells are usual names of columns."""
-  return all(map(_USUAL_NAME.fullmatch, cells))
+  return all(map(_USUAL_NAME.fullmatch, map(strip_label, cells)))
 
 
 def read_table(

@@ -64,7 +64,8 @@ def write_results(path: str, results: Mapping[str, Any]) -> None:
   """Writes and logs an `eval_results.txt`: lines `key = value`, sorted."""
   lines = [f"{key} = {value!s}" for key, value in sorted(results.items())]
   for line in lines:
-    logging.info("  %s", line)
+    # Only the beginning of a long line, such as a large matrix.
+    logging.info("  %s%s", line[:1000], "..." if len(line) > 1000 else "")
   with atomic_write(path) as file:
     file.writelines(line + "\n" for line in lines)
 

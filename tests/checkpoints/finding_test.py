@@ -59,7 +59,7 @@ def build(config=CONFIG, num_labels=2):
 
 
 def warnings_of(caplog):
-  """What was logged, but for lines of TensorFlow."""
+  """Messages of the log, without those of TensorFlow."""
   return [r.getMessage() for r in caplog.records if r.name == "absl"]
 
 

@@ -31,6 +31,7 @@ def run(last):
     ("pass", ["after"]),
     ("raise ImportError('no such module')", ["held back", "no such module"]),
     ("sys.exit('ends here')", ["held back", "ends here"]),
+    ("os.abort()", ["held back"]),  # as TensorFlow does on old processors
   ],
 )
 def test_captured_output_is_printed_if_the_block_fails(last, shown):
@@ -39,6 +40,11 @@ def test_captured_output_is_printed_if_the_block_fails(last, shown):
   assert (done.returncode == 0) == (last == "pass")
   assert ("held back" in lines) == (last != "pass")
   assert all(text in done.stderr for text in shown)
+
+
+def test_output_larger_than_a_pipe_buffer_is_captured():
+  done = run("os.write(2, b'x' * 10**6); os.abort()")
+  assert done.stderr.count("x") >= 10**6
 
 
 def test_closed_stderr_is_not_an_error():

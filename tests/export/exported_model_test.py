@@ -101,7 +101,7 @@ def set_format(**values):
 
 
 def without_hash(change):
-  """As an export of an earlier version is changed."""
+  """Changes an export to the format of an earlier version."""
 
   def changed(path):
     set_format(graph_sha256=None)(path.parent / "assets" / "format.json")

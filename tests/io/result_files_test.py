@@ -30,6 +30,15 @@ def test_results_round_trip_through_the_file(tmp_path):
   }
 
 
+def test_the_log_has_the_beginning_of_a_large_matrix(tmp_path, log):
+  path = tmp_path / "eval_results.txt"
+  matrix = [[0] * 100] * 100
+  result_files.write_results(str(path), {"confusion_matrix": matrix})
+  (line,) = log
+  assert len(line) < 1100 and line.endswith("...")
+  assert result_files.read_results(str(path))["confusion_matrix"] == matrix
+
+
 def test_bad_rows_are_written_per_file_and_replace_earlier_ones(tmp_path):
   bad_rows = {"data/a.csv": ["row 1: a\tb", "row 2"], "data/b.csv": []}
   result_files.write_bad_rows(str(tmp_path), bad_rows)

@@ -87,10 +87,10 @@ def probabilities(problem: Problem, logits: np.ndarray) -> np.ndarray:
 
 
 def label_text(label: Any) -> str:
-  """Text of a label, a list of labels or a regression value, for reports."""
+  """Text of a label, a list of labels or a regression value."""
   if isinstance(label, float):
     return f"{label:.3g}"
-  return label if isinstance(label, str) else some_of(label) or "none"
+  return label if isinstance(label, str) else ", ".join(label) or "none"
 
 
 # Files

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from bertlib.cli.errors import some_of
 from bertlib.io import json_files
 from bertlib.reporting import html_report, statistics
 from bertlib.reporting.html_report import Section, escape
@@ -22,11 +23,12 @@ from bertlib.tasks.classification.classification import (
   Problem,
 )
 
-# Labels up to which there is a confusion matrix, of a million numbers then.
+# Labels up to which the results of an evaluation have a confusion matrix, of a
+# million numbers then.
 _MAX_MATRIX_LABELS = 1000
 
-# Labels up to which there is a confusion matrix, confusions of more labels, and
-# rows of the table of labels.
+# Labels up to which the report has one, confusions of more labels, and rows of
+# the table of labels.
 _MAX_MATRIX, _MAX_CONFUSIONS, _MAX_LABELS = 20, 20, 200
 
 # Of a bootstrap: a metric of scikit-learn takes 3 ms at least.
@@ -279,8 +281,8 @@ def _errors(problem, examples, predicted, error, num_errors: int) -> Section:
     rows.append(
       {
         "example": example.guid,
-        "gold": classification_decoding.label_text(example.label),
-        "predicted": classification_decoding.label_text(label),
+        "gold": _label_text(example.label),
+        "predicted": _label_text(label),
         "error" if problem.kind == "regression" else "probability": float(
           error[index]
         ),
@@ -288,6 +290,13 @@ def _errors(problem, examples, predicted, error, num_errors: int) -> Section:
       }
     )
   return html_report.errors(rows)
+
+
+def _label_text(label: str | float | Sequence[str]) -> str:
+  """Text of a label, or of the first ones of many."""
+  if isinstance(label, (str, float)) or not label:
+    return classification_decoding.label_text(label)
+  return some_of(label)
 
 
 def estimates(

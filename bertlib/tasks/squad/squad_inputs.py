@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
@@ -134,6 +133,10 @@ def _windows_of(
 ) -> Windows:
   """The windows of a file's questions; logs what they lost."""
   settings = run.settings
+  # Starting a process takes as long as converting some thousand questions.
+  num_workers = settings.num_workers or min(
+    settings.devices.num_threads or os.cpu_count(), len(examples) // 5000
+  )
   windows = squad_windows.convert_examples_to_windows(
     examples,
     run.tokenizer,
@@ -143,7 +146,7 @@ def _windows_of(
       settings.max_query_length,
       is_training,
     ),
-    _num_workers(settings, len(examples)),
+    num_workers,
     show_progress=bool(examples),
   )
   truncated, lost = squad_windows.find_incomplete_questions(windows)
@@ -171,13 +174,6 @@ def _windows_of(
   return windows
 
 
-def _num_workers(settings: SquadSettings, num_examples: int) -> int:
-  # Starting a process takes as long as converting some thousand questions.
-  return settings.num_workers or min(
-    settings.devices.num_threads or os.cpu_count(), num_examples // 5000
-  )
-
-
 def print_audit(settings: SquadSettings) -> None:
   """Prints what each length and stride would lose of --train_file."""
   model = resolve.complete(settings).model
@@ -196,30 +192,16 @@ def print_audit(settings: SquadSettings) -> None:
     True,
     settings.answers.version_2_with_negative,
   )
-  rows = []
-  for length, stride in itertools.product(
-    settings.audit_max_seq_lengths, settings.audit_doc_strides
-  ):
-    windows = squad_windows.convert_examples_to_windows(
-      examples,
-      tokenizer,
-      WindowSettings(length, stride, settings.max_query_length, True),
-      _num_workers(settings, len(examples)),
-      show_progress=True,
-    )
-    truncated, lost = squad_windows.find_incomplete_questions(windows)
-    rows.append(
-      {
-        "max_seq_length": length,
-        "doc_stride": stride,
-        "questions": len(examples),
-        "windows": len(windows.length),
-        "questions truncated": len(truncated),
-        "answers in no window": len(lost),
-        "unaligned answers": len(unaligned),
-      }
-    )
-  terminal.print_table(rows)
+  rows = squad_windows.audit(
+    examples,
+    tokenizer,
+    settings.audit_max_seq_lengths,
+    settings.audit_doc_strides,
+    settings.max_query_length,
+  )
+  terminal.print_table(
+    [row | {"unaligned answers": len(unaligned)} for row in rows]
+  )
 
 
 # Of a dry run

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -377,6 +378,44 @@ def find_incomplete_questions(
   ]
   answered = windows.example_index[windows.start_position > 0]
   return np.unique(truncated), np.setdiff1d(answerable, answered)
+
+
+def audit(
+  examples: Sequence[SquadExample],
+  tokenizer: tokenization.FullTokenizer,
+  max_seq_lengths: Sequence[int],
+  doc_strides: Sequence[int],
+  max_query_length: int,
+) -> list[dict[str, int]]:
+  """Counts windows and lost answers for every window length and stride."""
+  encoded = [
+    (len(e.query), len(e.document.ids), e.start, e.end)
+    for e in encode_examples(examples, tokenizer, is_training=True)
+  ]
+  rows = []
+  for length, stride in itertools.product(max_seq_lengths, doc_strides):
+    check_settings(WindowSettings(length, stride, max_query_length, True))
+    num_windows = num_lost = 0
+    for query_length, num_tokens, start, end in encoded:
+      room = length - min(query_length, max_query_length) - 3
+      spans = model_inputs.make_doc_spans(num_tokens, room, stride)
+      num_windows += len(spans)
+      num_lost += start >= 0 and not any(
+        first <= start and end < first + size for first, size in spans
+      )
+    rows.append(
+      {
+        "max_seq_length": length,
+        "doc_stride": stride,
+        "questions": len(examples),
+        "windows": num_windows,
+        "questions truncated": sum(
+          row[0] > max_query_length for row in encoded
+        ),
+        "answers in no window": num_lost,
+      }
+    )
+  return rows
 
 
 # Saved logits, to decode them again

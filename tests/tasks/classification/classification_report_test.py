@@ -117,6 +117,12 @@ def test_multi_label_predicts_labels_that_reach_their_thresholds(
   assert predicted == (labels, {"art": 0.75, "law": 0.5, "war": 0.125})
 
 
+def test_the_text_of_predicted_labels_has_all_of_them():
+  problem = Problem("multi_label", [f"topic {n}" for n in range(25)])
+  (text,) = classification_decoding.predicted_labels(problem, [np.ones(25)])
+  assert text == ", ".join(problem.labels)
+
+
 def test_probabilities_of_each_kind():
   logits = np.array([[0.0, 1.0, -2.0], [900.0, -900.0, 0.0]])
   of = classification_decoding.probabilities

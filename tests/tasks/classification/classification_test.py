@@ -738,6 +738,26 @@ def test_a_line_with_several_tabs_is_refused(tmp_path):
   assert len(processor.bad_rows[str(path)]) == 1
 
 
+@pytest.mark.parametrize(
+  ("content", "is_header"),
+  [
+    ("Text\na b\n", True),
+    ("Text \na b\n", True),
+    ("sentence1\tsentence2\na\tb\n", True),
+    ("a text\nsentence\n", False),
+    ("text\ta b\n", False),
+  ],
+)
+def test_a_line_that_looks_like_a_header_is_named(
+  tmp_path, caplog, content, is_header
+):
+  (tmp_path / "x.txt").write_text(content)
+  processor = classification.DataProcessor()
+  texts = own_tables.read_texts(str(tmp_path / "x.txt"), processor)
+  assert len(texts) == content.count("\n")
+  assert ("looks like a header" in caplog.text) == is_header
+
+
 # Ids
 
 

@@ -1,4 +1,4 @@
-"""Tests of SQuAD examples and windows."""
+"""Tests of SQuAD examples, windows and the audit."""
 
 import collections
 import hashlib
@@ -303,6 +303,29 @@ def test_workers_create_equal_windows_without_importing_the_script(
     check=False,
   )
   assert done.stdout == "imported\nequal\n", done.stderr
+
+
+# The audit
+
+
+def test_the_audit_equals_counts_of_real_windows(tmp_path, golden):
+  run = reference_data.squad_features("v20_one_answer_128", golden)
+  examples = read_golden_examples(run, tmp_path, golden)
+  tokenizer = tokenization.FullTokenizer(reference_data.vocab("uncased"))
+  rows = squad_windows.audit(examples, tokenizer, [48, 128], [24, 64], 12)
+  assert len(rows) == 4
+  for row in rows:
+    windows = squad_windows.convert_examples_to_windows(
+      examples,
+      tokenizer,
+      Settings(row["max_seq_length"], row["doc_stride"], 12, True),
+    )
+    truncated, lost = squad_windows.find_incomplete_questions(windows)
+    assert row["questions"] == run["count_examples"]
+    assert row["windows"] == len(windows.length)
+    assert row["questions truncated"] == len(truncated) > 0
+    assert row["answers in no window"] == len(lost)
+  assert max(row["answers in no window"] for row in rows) > 0
 
 
 # Reading
