@@ -496,7 +496,6 @@ def predict(
       lambda: quantization.input_batches(input_fn, settings.batch_size),
     )
   estimator = devices.make_estimator(
-    settings,
     model.devices,
     model_fn,
     model_dir=folder,  # empty: a checkpoint in it would take precedence

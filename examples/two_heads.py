@@ -34,7 +34,7 @@ from bertlib.export import signatures
 from bertlib.io import files, result_files, text_files
 from bertlib.reporting import receipts, run_report
 from bertlib.settings import model_description
-from bertlib.settings.command import TrainingSettings
+from bertlib.settings.training import TrainingSettings
 from bertlib.training import estimator_spec, lifecycle, step_plan
 from bertlib.training.task import Run, Task
 

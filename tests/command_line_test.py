@@ -12,11 +12,11 @@ from bertlib.cli import command_line, option
 from bertlib.cli.errors import InputError
 from bertlib.settings import (
   classifier,
-  command,
   conversion,
   pretraining,
   pretraining_data,
   squad,
+  training,
 )
 
 pytestmark = pytest.mark.unit
@@ -164,7 +164,7 @@ def test_misspelled_flags_have_suggestions():
   ],
 )
 def test_other_errors_of_absl_are_one_line(arguments, message):
-  assert refused(command.TrainingSettings, *arguments).startswith(message)
+  assert refused(training.TrainingSettings, *arguments).startswith(message)
 
 
 # Flag files

@@ -401,6 +401,9 @@ def make_environment(checkout):
   version = "python{}.{}".format(*sys.version_info)
   packages = venv / "lib" / version / "site-packages"
   (packages / "tests.pth").write_text(sysconfig.get_path("purelib"))
+  made_with = pathlib.Path(sys.prefix, "made_with.mk")
+  if made_with.exists():
+    shutil.copy(made_with, venv)
   marker = subprocess.run(
     ["make", "--silent", "--eval=marker: ; @echo $(environment)", "marker"],
     cwd=checkout, env=environment(), capture_output=True, text=True, check=True,

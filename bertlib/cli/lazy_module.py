@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-import types
+import importlib
+from typing import Any
 
 from bertlib import PREFIX
 
 
-def load(name: str) -> types.ModuleType:
+class _LazyModule:
+  """Stands for a module, which is imported when something of it is used."""
+
+  # `importlib.util.LazyLoader` would put an unexecuted module into
+  # `sys.modules`. Whoever looks through these, as AutoGraph does in each
+  # training, executes it, and two threads could at the same moment.
+  def __init__(self, name: str):
+    self._name = name
+
+  def __getattr__(self, attribute: str) -> Any:
+    return getattr(importlib.import_module(self._name), attribute)
+
+
+def load(name: str) -> Any:
   """Module, by its name in a checkout, that is executed at its first use."""
-  # Such modules take seconds to import, and commands rarely need them.
-  name = PREFIX + name
-  if name in sys.modules:
-    return sys.modules[name]
-  spec = importlib.util.find_spec(name)
-  spec.loader = importlib.util.LazyLoader(spec.loader)
-  module = importlib.util.module_from_spec(spec)
-  sys.modules[name] = module
-  spec.loader.exec_module(module)
-  return module
+  # Such modules import libraries that take seconds, and commands rarely need
+  # them.
+  return _LazyModule(PREFIX + name)

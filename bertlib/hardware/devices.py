@@ -27,9 +27,7 @@ from bertlib.compute.fast_compute import FastCompute
 from bertlib.data import tf_records
 from bertlib.hardware import distribution
 from bertlib.io.files import is_remote
-from bertlib.settings.command import EstimatorSettings
 from bertlib.settings.common import ComputeSettings, DeviceSettings
-from bertlib.settings.training import RunSettings
 
 
 @dataclasses.dataclass(frozen=True)
@@ -408,27 +406,17 @@ def _xla_where_it_compiles() -> str:
 
 
 def make_estimator(
-  settings: EstimatorSettings,
   devices: Devices,
   model_fn,
   model_dir: str,
-  predict_batch_size: int | None = None,
-  trains: bool = False,
+  for_training: Mapping[str, Any] = {},  # arguments of a `RunConfig`
+  **batch_sizes: int,
 ):
   """Builds a TPUEstimator, which serves CPU and GPU too, or one of replicas."""
-  run, flags = settings.run, devices.flags
-  # A command without a run, such as feature extraction, only predicts.
-  sizes = {"predict_batch_size": predict_batch_size}
-  if run:
-    sizes = {
-      "train_batch_size": run.train_batch_size,
-      "eval_batch_size": run.eval_batch_size,
-      "predict_batch_size": predict_batch_size or run.predict_batch_size,
-    }
-  for_training = _training_config(run, devices.on_tpu) if trains else {}
+  flags = devices.flags
   if devices.replicas:
     return distribution.ReplicatedEstimator(
-      model_fn, model_dir, devices.replicas, for_training, **sizes
+      model_fn, model_dir, devices.replicas, for_training, **batch_sizes
     )
   with distribution.without_tf_config():
     run_config = estimator_api.RunConfig(
@@ -445,26 +433,12 @@ def make_estimator(
       **for_training,
     )
   estimator = estimator_api.TPUEstimator(
-    use_tpu=devices.on_tpu, model_fn=model_fn, config=run_config, **sizes
+    use_tpu=devices.on_tpu, model_fn=model_fn, config=run_config, **batch_sizes
   )
   # What it writes for TensorBoard is dropped: `run.write_metrics` writes
   # the same under the names that training has.
   estimator.eval_dir = lambda name=None: "ram://eval"
   return estimator
-
-
-def _training_config(run: RunSettings, on_tpu: bool) -> dict[str, Any]:
-  """Arguments of a `RunConfig` that only training needs."""
-  return {
-    "tf_random_seed": run.seed,
-    "save_checkpoints_steps": run.steps_per_checkpoint,
-    "keep_checkpoint_max": run.keep_checkpoint_max,
-    # On a TPU it logs examples per second; elsewhere `ProgressHook` does.
-    "save_summary_steps": run.log_steps if on_tpu else 0,
-    # Elsewhere TPUEstimator would run the session twice per step, to read the
-    # number of the step.
-    "log_step_count_steps": 100 if on_tpu else None,
-  }
 
 
 def check_model_fn(

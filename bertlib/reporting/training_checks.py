@@ -19,7 +19,7 @@ from bertlib.compute import precision
 from bertlib.data.example_checks import LengthSummary
 from bertlib.io.files import check_disk, size_in_words
 from bertlib.reporting import receipts
-from bertlib.settings.command import TrainingSettings
+from bertlib.settings.training import TrainingSettings
 from bertlib.training import memory_plan, step_plan
 from bertlib.training.task import Run
 

@@ -9,7 +9,7 @@ from typing import Any
 from bertlib.cli import option
 from bertlib.cli.errors import InputError
 from bertlib.cli.option import Range
-from bertlib.settings.command import TrainingSettings
+from bertlib.settings.training import TrainingSettings
 
 # Tasks, spelled as in their papers.
 TASKS = (

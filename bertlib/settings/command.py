@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -17,7 +16,6 @@ from bertlib.settings.common import (
   ReceiptSettings,
   TextSettings,
 )
-from bertlib.settings.training import OptimizerSettings, RunSettings
 
 
 class RecordedSettings(option.CommandSettings):
@@ -26,14 +24,14 @@ class RecordedSettings(option.CommandSettings):
   Attributes:
     receipt: flags about the receipt.
     output: the folder or the first file that the command writes.
-    run: None in a command without --output_dir.
+    run: `training.RunSettings`; None in a command without --output_dir.
     compute: None in a command that computes nothing with a model.
     devices: None in such a command too.
   """
 
   receipt: ReceiptSettings
   output: str
-  run: RunSettings | None = None
+  run: Any = None
   compute: ComputeSettings | None = None
   devices: DeviceSettings | None = None
 
@@ -109,79 +107,3 @@ class EstimatorSettings(RecordedSettings, ModelCommand):
           "--distribution=multi_worker is for training. Add --do_train, or"
           " evaluate and predict on one machine"
         )
-
-
-@dataclasses.dataclass(frozen=True)
-class TrainingSettings(EstimatorSettings):
-  """Settings of all training scripts; each adds its own.
-
-  Attributes:
-    ACTIONS: flags of which at least one must be given.
-  """
-
-  REQUIRED = ("vocab_file", "bert_config_file", "output_dir")
-  ACTIONS: ClassVar[Sequence[str]] = ("do_train", "do_eval", "do_predict")
-  NEEDS_OWN_MODEL = True
-  SECTION = "data"
-
-  model: ModelSettings = option.group(ModelSettings)
-  text: TextSettings = option.group(TextSettings)
-  run: RunSettings = option.group(RunSettings)
-  optimizer: OptimizerSettings = option.group(OptimizerSettings)
-  compute: ComputeSettings = option.group(ComputeSettings)
-  quantization: QuantizationSettings = option.group(QuantizationSettings)
-  devices: DeviceSettings = option.group(DeviceSettings)
-  receipt: ReceiptSettings = option.group(ReceiptSettings)
-
-  @property
-  def output(self) -> str:
-    """The --output_dir."""
-    return self.run.output_dir
-
-  @property
-  def model_dir(self) -> str:
-    """The --output_dir, where the trained model is."""
-    return self.run.output_dir
-
-  @property
-  def trains(self) -> bool:
-    """True with --do_train."""
-    return self.run.do_train
-
-  def check(self) -> None:
-    """Refuses a run that would do nothing, or a batch that is not divided."""
-    super().check()
-    run, num_micro_batches = self.run, self.compute.gradient_accumulation_steps
-    values = option.values_of(self)
-    if not any(values[name] for name in self.ACTIONS):
-      raise InputError(
-        "nothing to do; give one or more of --" + ", --".join(self.ACTIONS)
-      )
-    evaluates_by = "eval_batch_size"
-    if evaluates_by not in values:  # but by predictions
-      evaluates_by = "predict_batch_size"
-    for flag, is_used in (
-      ("train_batch_size", run.do_train),
-      (evaluates_by, run.evaluates),
-      ("predict_batch_size", run.do_predict),
-    ):
-      size, cores = values[flag], self.devices.num_tpu_cores
-      if self.devices.on_tpu and is_used and size % cores:
-        raise InputError(
-          f"--{flag}={size} cannot be divided among {cores} TPU cores. Give a"
-          " multiple of that"
-        )
-    if (
-      run.do_train
-      and self.compute.memory_gb is None
-      and run.train_batch_size % num_micro_batches
-    ):
-      raise InputError(
-        f"--gradient_accumulation_steps={num_micro_batches} does not divide"
-        f" --train_batch_size={run.train_batch_size}"
-      )
-
-  def need(self, flag: str, action: str, is_needed: bool = True) -> None:
-    """Refuses a flag that is not given but needed with another."""
-    if is_needed and not getattr(self, flag):
-      raise InputError(f"--{flag} is needed with --{action}")

@@ -8,11 +8,10 @@ from collections.abc import Sequence
 from bertlib.cli import option
 from bertlib.cli.errors import InputError
 from bertlib.cli.option import AT_LEAST_1, FINITE, NOT_NEGATIVE, POSITIVE
-from bertlib.settings.command import TrainingSettings
 from bertlib.settings.common import ModelSettings
 from bertlib.settings.embedding_data import Columns, kind_of
 from bertlib.settings.embedding_spec import SCRIPT, VectorSettings
-from bertlib.settings.training import RunSettings
+from bertlib.settings.training import RunSettings, TrainingSettings
 
 # Keys of the table in `embedding_losses`, which imports TensorFlow.
 LOSSES = (

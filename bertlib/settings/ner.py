@@ -7,8 +7,7 @@ import dataclasses
 from bertlib.cli import option
 from bertlib.cli.errors import InputError
 from bertlib.cli.option import COLUMN
-from bertlib.settings.command import TrainingSettings
-from bertlib.settings.training import RunSettings
+from bertlib.settings.training import RunSettings, TrainingSettings
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from bertlib.cli import option
 from bertlib.cli.errors import InputError
 from bertlib.cli.option import AT_LEAST_1, COUNT, FRACTION, POSITIVE, Range
-from bertlib.settings.command import TrainingSettings
 from bertlib.settings.recipe import (
   check_masking,
   mask_split_flag,
@@ -17,6 +16,7 @@ from bertlib.settings.recipe import (
 from bertlib.settings.training import (
   OptimizerSettings,
   RunSettings,
+  TrainingSettings,
   nothing_to_train,
 )
 

@@ -8,9 +8,8 @@ from collections.abc import Iterator, Sequence
 from bertlib.cli import option
 from bertlib.cli.errors import InputError
 from bertlib.cli.option import AT_LEAST_1, FINITE, PARALLEL, SEQ_LENGTH
-from bertlib.settings.command import TrainingSettings
 from bertlib.settings.common import ModelSettings, check_window
-from bertlib.settings.training import RunSettings
+from bertlib.settings.training import RunSettings, TrainingSettings
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,8 +1,10 @@
-"""Flags of a training: optimizer, steps, saving, evaluation."""
+"""Settings of the training scripts: optimizer, steps, saving, evaluation."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
+from typing import ClassVar
 
 from bertlib.cli import option
 from bertlib.cli.errors import InputError
@@ -16,6 +18,15 @@ from bertlib.cli.option import (
   NOT_NEGATIVE,
   POSITIVE,
   Range,
+)
+from bertlib.settings.command import EstimatorSettings
+from bertlib.settings.common import (
+  ComputeSettings,
+  DeviceSettings,
+  ModelSettings,
+  QuantizationSettings,
+  ReceiptSettings,
+  TextSettings,
 )
 
 # Keys of the tables in `optimization`, repeated here because that module
@@ -345,3 +356,79 @@ def nothing_to_train(flag: str, value: float) -> str:
     f"--{flag}={value}: there is nothing to train. Give a larger number, or"
     " leave out --do_train"
   )
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainingSettings(EstimatorSettings):
+  """Settings of all training scripts; each adds its own.
+
+  Attributes:
+    ACTIONS: flags of which at least one must be given.
+  """
+
+  REQUIRED = ("vocab_file", "bert_config_file", "output_dir")
+  ACTIONS: ClassVar[Sequence[str]] = ("do_train", "do_eval", "do_predict")
+  NEEDS_OWN_MODEL = True
+  SECTION = "data"
+
+  model: ModelSettings = option.group(ModelSettings)
+  text: TextSettings = option.group(TextSettings)
+  run: RunSettings = option.group(RunSettings)
+  optimizer: OptimizerSettings = option.group(OptimizerSettings)
+  compute: ComputeSettings = option.group(ComputeSettings)
+  quantization: QuantizationSettings = option.group(QuantizationSettings)
+  devices: DeviceSettings = option.group(DeviceSettings)
+  receipt: ReceiptSettings = option.group(ReceiptSettings)
+
+  @property
+  def output(self) -> str:
+    """The --output_dir."""
+    return self.run.output_dir
+
+  @property
+  def model_dir(self) -> str:
+    """The --output_dir, where the trained model is."""
+    return self.run.output_dir
+
+  @property
+  def trains(self) -> bool:
+    """True with --do_train."""
+    return self.run.do_train
+
+  def check(self) -> None:
+    """Refuses a run that would do nothing, or a batch that is not divided."""
+    super().check()
+    run, num_micro_batches = self.run, self.compute.gradient_accumulation_steps
+    values = option.values_of(self)
+    if not any(values[name] for name in self.ACTIONS):
+      raise InputError(
+        "nothing to do; give one or more of --" + ", --".join(self.ACTIONS)
+      )
+    evaluates_by = "eval_batch_size"
+    if evaluates_by not in values:  # but by predictions
+      evaluates_by = "predict_batch_size"
+    for flag, is_used in (
+      ("train_batch_size", run.do_train),
+      (evaluates_by, run.evaluates),
+      ("predict_batch_size", run.do_predict),
+    ):
+      size, cores = values[flag], self.devices.num_tpu_cores
+      if self.devices.on_tpu and is_used and size % cores:
+        raise InputError(
+          f"--{flag}={size} cannot be divided among {cores} TPU cores. Give a"
+          " multiple of that"
+        )
+    if (
+      run.do_train
+      and self.compute.memory_gb is None
+      and run.train_batch_size % num_micro_batches
+    ):
+      raise InputError(
+        f"--gradient_accumulation_steps={num_micro_batches} does not divide"
+        f" --train_batch_size={run.train_batch_size}"
+      )
+
+  def need(self, flag: str, action: str, is_needed: bool = True) -> None:
+    """Refuses a flag that is not given but needed with another."""
+    if is_needed and not getattr(self, flag):
+      raise InputError(f"--{flag} is needed with --{action}")

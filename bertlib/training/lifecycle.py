@@ -26,8 +26,7 @@ from bertlib.exchange import resolve
 from bertlib.hardware import devices
 from bertlib.io import files, folder_lock, model_files, result_files
 from bertlib.settings import embedding_spec, model_description
-from bertlib.settings.command import TrainingSettings
-from bertlib.settings.training import RunSettings
+from bertlib.settings.training import RunSettings, TrainingSettings
 from bertlib.training import (
   checkpoint_hook,
   dev_scores,
@@ -442,7 +441,7 @@ def train(
       hooks.append(_save_hook(run, input_fn, stop, own, layout))
     with record_check.report_bad_record(find_bad_record):
       model_selection.train(
-        _estimator(run, model_fn, trains=True),
+        _estimator(run, model_fn, for_training=_training_config(run)),
         input_fn,
         run.start.step,
         last_step,
@@ -521,13 +520,38 @@ def select_checkpoint(run: Run) -> str | None:
   return checkpoint
 
 
-def _estimator(run: Run, model_fn, *sizes: int, trains: bool = False):
+def _estimator(
+  run: Run,
+  model_fn,
+  predict_batch_size: int | None = None,
+  for_training: Mapping[str, Any] = {},
+):
   """The Estimator of a run, see `devices.make_estimator`."""
-  # It reads a checkpoint in its folder if it gets none.
-  folder = "ram://initial" if run.start.ignored else run.output_dir
   return devices.make_estimator(
-    run.settings, run.devices, model_fn, folder, *sizes, trains=trains
+    run.devices,
+    model_fn,
+    # It reads a checkpoint in its folder if it gets none.
+    "ram://initial" if run.start.ignored else run.output_dir,
+    for_training,
+    train_batch_size=run.flags.train_batch_size,
+    eval_batch_size=run.flags.eval_batch_size,
+    predict_batch_size=predict_batch_size or run.flags.predict_batch_size,
   )
+
+
+def _training_config(run: Run) -> dict[str, Any]:
+  """Arguments of a `RunConfig` that only training needs."""
+  flags = run.flags
+  return {
+    "tf_random_seed": flags.seed,
+    "save_checkpoints_steps": flags.steps_per_checkpoint,
+    "keep_checkpoint_max": flags.keep_checkpoint_max,
+    # On a TPU it logs examples per second; elsewhere `ProgressHook` does.
+    "save_summary_steps": flags.log_steps if run.on_tpu else 0,
+    # Elsewhere TPUEstimator would run the session twice per step, to read the
+    # number of the step.
+    "log_step_count_steps": 100 if run.on_tpu else None,
+  }
 
 
 def evaluate(

@@ -13,8 +13,11 @@ from bertlib.cli.errors import InputError
 from bertlib.cli.option import repeat_choices
 from bertlib.compute.fast_compute import FastCompute
 from bertlib.hardware.devices import Devices
-from bertlib.settings.command import TrainingSettings
-from bertlib.settings.training import OptimizerSettings, RunSettings
+from bertlib.settings.training import (
+  OptimizerSettings,
+  RunSettings,
+  TrainingSettings,
+)
 from bertlib.training import memory_plan
 from bertlib.training.memory_plan import StepShape
 

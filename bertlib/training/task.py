@@ -15,8 +15,7 @@ from bertlib.checkpoints.task_record import TaskRecord
 from bertlib.compute.fast_compute import FastCompute
 from bertlib.data import tf_records
 from bertlib.hardware.devices import Devices
-from bertlib.settings.command import TrainingSettings
-from bertlib.settings.training import RunSettings
+from bertlib.settings.training import RunSettings, TrainingSettings
 from bertlib.training.dev_scores import Selection
 from bertlib.training.memory_plan import StepShape
 

@@ -259,7 +259,9 @@ def estimator_of(folder, *arguments):
     run_of("classification"), settings=settings, devices=found
   )
   model_fn = lifecycle.make_model_fn(made, num_train_steps=50)
-  return devices.make_estimator(settings, found, model_fn, folder, trains=True)
+  return devices.make_estimator(
+    found, model_fn, folder, train_batch_size=settings.run.train_batch_size
+  )
 
 
 @pytest.mark.train

@@ -1,0 +1,20 @@
+"""Tests of lazy imports."""
+
+import sys
+
+import pytest
+
+from bertlib.cli import lazy_module
+
+pytestmark = pytest.mark.unit
+
+NAME = "bertlib.tasks.embeddings.retrieval_scores"
+
+
+def test_a_module_is_executed_at_its_first_use_and_no_sooner(monkeypatch):
+  monkeypatch.delitem(sys.modules, NAME, raising=False)
+  module = lazy_module.load(NAME)
+  assert not [m for m in list(sys.modules.values()) if hasattr(m, "no_name")]
+  assert NAME not in sys.modules
+  assert module.__name__ == NAME
+  assert NAME in sys.modules
