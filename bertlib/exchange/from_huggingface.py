@@ -20,6 +20,7 @@ from bertlib.cli.errors import InputError
 from bertlib.data import vocabulary
 from bertlib.exchange import (
   huggingface_tokenizer,
+  huggingface_weights,
   sentence_transformers,
   tensor_names,
 )
@@ -272,7 +273,7 @@ def _read_weights(
   folder: str, config: Mapping[str, Any]
 ) -> tuple[dict[str, np.ndarray], dict[str, list], list[str]]:
   """Variables by checkpoint name, parts of the model, and what was done."""
-  tensors, file = rewrite.read_huggingface_weights(folder)
+  tensors, file = huggingface_weights.read(folder)
   notes = [f"read: {file}, {len(tensors)} tensors"]
   tensors, removed = _with_standard_names(tensors, file)
   tensors, left_out = _without_copies(tensors, file)

@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bertlib.checkpoints import rewrite
 from bertlib.checkpoints.task_record import CROSS_ENCODER_ACTIVATION
 from bertlib.cli.errors import InputError
 from bertlib.cli.option import declaration
+from bertlib.exchange import huggingface_weights
 from bertlib.exchange.huggingface_tokenizer import read_files
 from bertlib.io import json_files
 from bertlib.io.json_files import NULL
@@ -190,7 +190,7 @@ def _read_dense(
       f"{folder}/config.json: activation_function is {activation}; only"
       f" {' and '.join(_ACTIVATIONS)} can be converted"
     )
-  tensors, file = rewrite.read_huggingface_weights(folder)
+  tensors, file = huggingface_weights.read(folder)
   width = config["out_features"]
   # Dense has no bias if the config says so.
   tensors.setdefault("linear.bias", np.zeros(width, np.float32))
@@ -323,7 +323,7 @@ def write(
     os.makedirs(os.path.dirname(path), exist_ok=True)
     json_files.write(path, value)
   if projection:
-    rewrite.write_safetensors(
+    huggingface_weights.write(
       os.path.join(folder, paths[2], "model.safetensors"),
       {
         "linear.weight": np.ascontiguousarray(projection[_KERNEL].T),

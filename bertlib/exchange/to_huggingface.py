@@ -20,6 +20,7 @@ from bertlib.cli.errors import InputError
 from bertlib.exchange import (
   from_huggingface,
   huggingface_tokenizer,
+  huggingface_weights,
   sentence_transformers,
   tensor_names,
 )
@@ -103,8 +104,7 @@ def convert(
   notes += _keep_entries(config, description)
   inputs = [config_file, vocab_file, *files.checkpoint_files(checkpoint)]
   with files.atomic_files(target_dir, overwrite, inputs) as folder:
-    write = rewrite.write_pytorch if as_pytorch else rewrite.write_safetensors
-    write(os.path.join(folder, weights), tensors)
+    huggingface_weights.write(os.path.join(folder, weights), tensors)
     json_files.write(os.path.join(folder, "config.json"), config)
     notes += huggingface_tokenizer.write(folder, vocab, description)
     if "embedding" in description:
@@ -155,7 +155,7 @@ def _weights_file(target_dir: str, as_pytorch: bool) -> str:
   """Name of the file of the weights; checks that it can be written and read."""
   if not as_pytorch:
     return _SAFETENSORS
-  rewrite.import_torch(os.path.join(target_dir, _PYTORCH), "write")
+  huggingface_weights.import_torch(os.path.join(target_dir, _PYTORCH), "write")
   other = os.path.join(target_dir, _SAFETENSORS)
   if os.path.exists(other):
     raise InputError(

@@ -1,0 +1,135 @@
+"""Files of weights at Hugging Face: safetensors, PyTorch, Keras.
+
+Weights are NumPy arrays by name.
+"""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+from bertlib.checkpoints import keras_files
+from bertlib.cli.errors import InputError, needs_package
+from bertlib.io import files, json_files, model_files
+
+
+def read(folder: str) -> tuple[dict[str, np.ndarray], str]:
+  """Tensors of a Hugging Face folder by name, and the path of their file."""
+  for name in model_files.HUGGINGFACE:
+    path = os.path.join(folder, name)
+    if os.path.exists(path):
+      return _read_file(path), path
+  raise InputError(
+    f"{folder}: has no weights (model.safetensors, pytorch_model.bin or"
+    " tf_model.h5)"
+  )
+
+
+def _read_file(path: str) -> dict[str, np.ndarray]:
+  if path.endswith(".index.json"):
+    tensors = {}
+    for shard in _shards(path):
+      tensors.update(_read_file(shard))
+    return tensors
+  readers = {".bin": _read_pytorch, ".h5": keras_files.read_h5}
+  read = readers.get(os.path.splitext(path)[1], _read_safetensors)
+  return read(path)
+
+
+def _shards(path: str) -> list[str]:
+  """Paths of the shards listed in an index, all in the folder of the index."""
+  weight_map = json_files.read(path, dict).get("weight_map")
+  if not isinstance(weight_map, dict) or not weight_map:
+    raise InputError(
+      f"{path}: has no weight_map with file names. Download the files again"
+    )
+  found = dict.fromkeys(
+    files.file_within(os.path.dirname(path), name, path)
+    for name in weight_map.values()
+  )
+  for shard in found:
+    if not shard.endswith((".safetensors", ".bin")):
+      raise InputError(
+        f"{path}: lists {shard}, which is not a .safetensors or .bin file"
+      )
+  return sorted(found)
+
+
+def _read_safetensors(path: str) -> dict[str, np.ndarray]:
+  safetensors = _import_safetensors()
+  try:
+    # TensorFlow's import has registered bfloat16 with NumPy.
+    return safetensors.numpy.load_file(path)
+  except safetensors.SafetensorError as error:
+    raise InputError(
+      f"{path}: incomplete or corrupt ({error}). Download it again"
+    ) from error
+
+
+def _import_safetensors():
+  with needs_package(
+    "Hugging Face weights need the package safetensors: pip install safetensors"
+  ):
+    import safetensors.numpy
+  return safetensors
+
+
+def import_torch(path: str, action: str):
+  """Imports PyTorch; `action`, for the message, is "read" or "write"."""
+  with needs_package(
+    f"{path}: only PyTorch can {action} it: pip install torch"
+  ):
+    import torch
+  return torch
+
+
+def _read_pytorch(path: str) -> dict[str, np.ndarray]:
+  torch = import_torch(path, "read")
+  # Older versions can execute code despite `weights_only` (CVE-2025-32434).
+  if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 6):
+    raise InputError(
+      f"{path}: needs PyTorch 2.6 to be read safely, not {torch.__version__}:"
+      " pip install --upgrade torch"
+    )
+
+  def as_numpy(tensor) -> np.ndarray:
+    tensor = tensor.detach()
+    if tensor.dtype != torch.bfloat16:
+      return tensor.numpy()
+    # PyTorch cannot export bfloat16 to NumPy: copy the bits as integers.
+    return tensor.view(torch.int16).numpy().view(tf.bfloat16.as_numpy_dtype)
+
+  try:
+    tensors = torch.load(path, map_location="cpu", weights_only=True)
+    return {name: as_numpy(tensor) for name, tensor in tensors.items()}
+  except Exception as error:  # corrupt files can raise anything
+    raise InputError(
+      f"{path}: corrupt, or contains more than weights. It was not loaded. Use"
+      " a safetensors file of the model"
+    ) from error
+
+
+def write(path: str, tensors: dict[str, np.ndarray]) -> None:
+  """Writes contiguous tensors, by the ending of the file's name."""
+  if path.endswith(".bin"):
+    _write_pytorch(path, tensors)
+    return
+  # transformers requires the name of the framework.
+  pytorch = {"format": "pt"}
+  save = _import_safetensors().numpy.save
+  with open(path, "wb") as file:
+    file.write(save(tensors, metadata=pytorch))
+
+
+def _write_pytorch(path: str, tensors: dict[str, np.ndarray]) -> None:
+  """Writes tensors as a PyTorch state dict; see `import_torch`."""
+  torch = import_torch(path, "write")
+
+  def as_torch(tensor: np.ndarray):
+    if tensor.dtype != tf.bfloat16.as_numpy_dtype:
+      return torch.from_numpy(tensor)
+    return torch.from_numpy(tensor.view(np.int16)).view(torch.bfloat16)
+
+  torch.save({n: as_torch(t) for n, t in tensors.items()}, path)
