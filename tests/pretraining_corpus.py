@@ -29,17 +29,13 @@ def vocab_file(tmp_path_factory):
 
 
 # Documents: sentences: words: numbers of pieces.
-DOCUMENTS = st.lists(
-  st.lists(
-    st.lists(st.integers(1, 3), min_size=1, max_size=6), min_size=1, max_size=4
-  ),
-  min_size=1,
-  max_size=4,
-)
+_SENTENCE = st.lists(st.integers(1, 3), min_size=1, max_size=6)
+_DOCUMENT = st.lists(_SENTENCE, min_size=1, max_size=4)
+DOCUMENTS = st.lists(_DOCUMENT, min_size=1, max_size=4)
 
 
 class Corpus:
-  """A text in which every piece is unique.
+  """A text in which every piece is unique; its documents are as in `DOCUMENTS`.
 
   Attributes:
     lines: the text.
@@ -47,16 +43,7 @@ class Corpus:
   """
 
   def __init__(self, documents, entries=LATIN):
-    """Builds the text.
-
-    Args:
-      documents: lists of sentences, which are lists of words, each given by its
-        number of pieces.
-      entries: the vocabulary entries to use.
-    """
-    self.lines = []
-    self.positions = {}
-    word = 0
+    self.lines, self.positions, word = [], {}, 0
     for number, document in enumerate(documents):
       position = 0
       for sentence in document:
@@ -75,12 +62,9 @@ class Corpus:
 def make(corpus, vocab_file, **options):
   """Creates the records of a corpus; returns them and the counts."""
   recipe, counts = Recipe(vocab_file=vocab_file, **options), Counter()
+  tokenizer = pretraining_text.load_tokenizer(recipe)
   passes = pretraining_blocks.create_block_records(
-    recipe,
-    pretraining_text.load_tokenizer(recipe),
-    0,
-    corpus.lines,
-    counts,
+    recipe, tokenizer, 0, corpus.lines, counts
   )
   return [parsed(record) for records in passes for record in records], counts
 

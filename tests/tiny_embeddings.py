@@ -22,9 +22,8 @@ def write_data(folder):
   tiny_model.write_files(folder, VOCAB, CONFIG)
   write_table(folder / "pairs.tsv", ["question", "answer"], PAIRS)
   triplets = [(*PAIRS[i], PAIRS[i - 1][1]) for i in range(len(PAIRS))]
-  write_table(
-    folder / "triplets.tsv", ["question", "answer", "other"], triplets
-  )
+  names = ["question", "answer", "other"]
+  write_table(folder / "triplets.tsv", names, triplets)
   scored = [
     (a, b, len({*a.split()} & {*b.split()}))
     for a, _ in PAIRS[:4]
@@ -56,23 +55,17 @@ def write_beir(folder):
     for number, (text, _) in enumerate(PAIRS):
       file.write(json.dumps({"_id": f"q{number}", "text": text}) + "\n")
   judgments = [(f"q{i}", f"d{i}", 1) for i in range(len(PAIRS))]
-  write_table(
-    folder / "qrels" / "test.tsv",
-    ["query-id", "corpus-id", "score"],
-    judgments,
-  )
+  names = ["query-id", "corpus-id", "score"]
+  write_table(folder / "qrels" / "test.tsv", names, judgments)
 
 
+_FIRST = "--text_columns=first,second"
 # Columns of each kind of data, by file.
 COLUMNS = {
   "pairs": ["--text_columns=question,answer"],
   "triplets": ["--text_columns=question,answer,other"],
-  "scored": [
-    "--text_columns=first,second",
-    "--score_column=score",
-    "--max_score=2",
-  ],
-  "matches": ["--text_columns=first,second", "--label_column=label"],
+  "scored": [_FIRST, "--score_column=score", "--max_score=2"],
+  "matches": [_FIRST, "--label_column=label"],
   "labeled": ["--text_columns=text", "--label_column=label"],
 }
 

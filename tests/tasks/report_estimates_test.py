@@ -3,14 +3,12 @@
 import numpy as np
 import pytest
 
-from bertlib.tasks.classification import (
-  classification_report,
-)
+from bertlib.tasks.classification import classification_report
 from bertlib.tasks.classification.classification import Problem
-from bertlib.tasks.embeddings import (
-  beir,
-  embedding_evaluation,
-  embedding_report,
+from bertlib.tasks.embeddings import beir, embedding_report
+from bertlib.tasks.embeddings.embedding_evaluation import (
+  Evaluation,
+  evaluate_examples,
 )
 from bertlib.tasks.embeddings.embedding_examples import Example
 from bertlib.tasks.embeddings.embedding_inputs import DevSet
@@ -29,7 +27,6 @@ def draw():
 
 
 def check_intervals(estimates, scores, names):
-  """Each of the metrics is in its interval."""
   assert set(estimates.intervals) == set(names)
   for name, interval in estimates.intervals.items():
     assert interval.low < scores[name] < interval.high, name
@@ -37,9 +34,8 @@ def check_intervals(estimates, scores, names):
 
 def classified(problem, gold, logits, names, *more):
   """Estimates of a classifier, whose metrics are in their intervals."""
-  found = classification_report.estimates(
-    problem, gold, logits, [*names, *more]
-  )
+  names_given = [*names, *more]
+  found = classification_report.estimates(problem, gold, logits, names_given)
   scores = classification_report.evaluate(names, gold, logits, problem)
   check_intervals(found, scores, names)
   return found
@@ -91,9 +87,7 @@ def test_regression_has_intervals_of_correlations(draw):
 def test_a_tagger_has_intervals_over_sentences(draw):
   sentences = [ner.from_text("Ann met Bob") for _ in range(NUM_EXAMPLES)]
   tags = ["B-PER", "O", "O", "B-LOC"]
-  sentences = [
-    sentence._replace(tags=list(draw.choice(tags, 3))) for sentence in sentences
-  ]
+  sentences = [s._replace(tags=list(draw.choice(tags, 3))) for s in sentences]
   predicted = [
     ([t if draw.random() < 0.7 else "O" for t in s.tags], [1.0] * 3)
     for s in sentences
@@ -104,11 +98,8 @@ def test_a_tagger_has_intervals_over_sentences(draw):
   # No entity is predicted that is not there: precision is 1 in all resamples.
   assert found.intervals["precision"] is None and scores["precision"] == 1
   names = ("f1", "recall", "accuracy")
-  check_intervals(
-    found._replace(intervals={n: found.intervals[n] for n in names}),
-    scores,
-    names,
-  )
+  intervals = {name: found.intervals[name] for name in names}
+  check_intervals(found._replace(intervals=intervals), scores, names)
   num_entities = sum(v for n, v in scores.items() if n.startswith("entities"))
   assert found.count == f"60 sentences with {num_entities} entities"
   outside = np.mean([tag == "O" for s in sentences for tag in s.tags])
@@ -118,13 +109,10 @@ def test_a_tagger_has_intervals_over_sentences(draw):
 @pytest.mark.parametrize("exact", ["exact", "exact_match"])
 def test_answers_have_intervals_in_percent(draw, exact):
   scores = [Score(float(f > 0.6), f) for f in draw.random(NUM_EXAMPLES)]
-  results = {
-    exact: 100 * np.mean([s.exact for s in scores]),
-    "f1": 100 * np.mean([s.f1 for s in scores]),
-  }
-  check_intervals(
-    squad_report.estimates(scores, results), results, (exact, "f1")
-  )
+  results = {"f1": 100 * np.mean([s.f1 for s in scores])}
+  results[exact] = 100 * np.mean([s.exact for s in scores])
+  found = squad_report.estimates(scores, results)
+  check_intervals(found, results, (exact, "f1"))
 
 
 def test_baseline_of_squad_2_is_to_answer_nothing():
@@ -141,7 +129,7 @@ def embedded(draw, kind, examples, names):
   """Estimates of random embeddings, whose metrics are in their intervals."""
   positions = np.arange(sum(len(example.texts) for example in examples))
   vectors = np.float32(draw.normal(size=[len(positions), 4]))
-  evaluation = embedding_evaluation.evaluate_examples(
+  evaluation = evaluate_examples(
     kind, examples, vectors, positions.reshape(len(examples), -1), ()
   )
   scores = {n.removeprefix("eval_"): v for n, v in evaluation.results.items()}
@@ -177,14 +165,11 @@ def test_labeled_texts_have_intervals(draw):
 def test_a_search_has_intervals_over_queries(draw):
   relevance = {str(i): {str(i): 1, "other": 0} for i in range(20)}
   relevance["no answer"] = {"1": 0}
-  rankings = {
-    query: [str(i) for i in draw.permutation(20)] for query in relevance
-  }
+  rankings = {q: [str(i) for i in draw.permutation(20)] for q in relevance}
   retrieval = beir.Retrieval({}, (), relevance)
-  evaluation = embedding_evaluation.Evaluation({}, rankings=rankings)
-  found = embedding_report.estimates(
-    DevSet("retrieval", (), retrieval), evaluation
-  )
+  evaluation = Evaluation({}, rankings=rankings)
+  dev_set = DevSet("retrieval", (), retrieval)
+  found = embedding_report.estimates(dev_set, evaluation)
   assert found.count == "20 queries"
   assert found.intervals["ndcg@10"].low < found.intervals["ndcg@10"].high
   assert found.intervals["recall@100"] is None  # all is found

@@ -20,14 +20,8 @@ pytestmark = pytest.mark.unit
 def settings_of(folder, content, **flags):
   """Settings of a run on a table, which is written to the folder."""
   (folder / "train.tsv").write_text(content)
-  return option.make(
-    ClassifierSettings,
-    task_name="tsv",
-    data_dir=str(folder),
-    text_a_column="text",
-    train_batch_size=1,
-    **flags,
-  )
+  flags |= {"task_name": "tsv", "data_dir": str(folder), "train_batch_size": 1}
+  return option.make(ClassifierSettings, text_a_column="text", **flags)
 
 
 def test_bad_rows_are_skipped_while_labels_are_read(tmp_path, caplog):
@@ -60,14 +54,9 @@ def test_a_file_to_predict_is_a_table_by_its_ending_and_the_flags(
   path = tmp_path / name
   content = content.encode()
   path.write_bytes(gzip.compress(content) if name.endswith("z") else content)
-  settings = option.make(
-    ClassifierSettings,
-    task_name="tsv",
-    do_train=True,  # no model to ask for names
-    do_predict=True,
-    predict_file=str(path),
-    **flags,
-  )
+  # With training there is no model to ask for names.
+  flags = flags | {"task_name": "tsv", "do_train": True, "do_predict": True}
+  settings = option.make(ClassifierSettings, predict_file=str(path), **flags)
   examples = classifier_inputs._read_predict_file(settings, DataProcessor())
   assert [example.text_a for example in examples] == texts
 
@@ -88,16 +77,11 @@ def test_dev_examples_without_label_are_refused_before_training():
     classifier_inputs.read_examples(settings, UnlabeledDevSet())
 
 
-# A dev set from the training file
-
-
 def divided(tmp_path, **flags):
-  """Examples of a table of ten rows, half of it the dev set."""
   rows = [f"text {number}\t{'xy'[number % 2]}" for number in range(10)]
   content = "\n".join(["text\tlabel", *rows, ""])
-  settings = settings_of(
-    tmp_path, content, labels=["x", "y"], dev_fraction=0.4, **flags
-  )
+  flags |= {"labels": ["x", "y"], "dev_fraction": 0.4}
+  settings = settings_of(tmp_path, content, **flags)
   processor = classifier_inputs.make_processor(settings)
   return classifier_inputs.read_examples(settings, processor)
 
@@ -141,19 +125,14 @@ def test_a_tuned_threshold_names_the_table_with_the_dev_set(flags, expected):
     (["y", "z"], ["x", "y"]),  # another task
   ],
 )
-def test_the_order_of_labels_is_that_of_the_initial_model(
-  known, labels, tmp_path
-):
+def test_the_order_of_labels_is_that_of_the_model(known, labels, tmp_path):
   model = tmp_path / "model"
   model.mkdir()
   (model / "bert_model.ckpt.index").touch()
   (model / "model.json").write_text(json.dumps({"labels": known}))
-  settings = settings_of(
-    tmp_path,
-    "text\tlabel\na\tx\nb\ty\n",
-    init_checkpoint=str(model),
-    do_train=True,
-  )
+  content = "text\tlabel\na\tx\nb\ty\n"
+  flags = {"init_checkpoint": str(model), "do_train": True}
+  settings = settings_of(tmp_path, content, **flags)
   made = classifier_inputs.make_processor(settings.completed())
   assert made.labels == labels
 

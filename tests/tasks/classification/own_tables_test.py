@@ -4,10 +4,8 @@ import numpy as np
 import pytest
 
 from bertlib.cli.errors import InputError
-from bertlib.tasks.classification.own_tables import (
-  OwnDataProcessor,
-  split_labels,
-)
+from bertlib.tasks.classification import own_tables
+from bertlib.tasks.classification.own_tables import split_labels
 
 pytestmark = pytest.mark.unit
 
@@ -110,8 +108,9 @@ def test_labels_named_0_and_1_are_no_vector():
 
 def read(folder, content, labels=None, kind="multi_label", name="train.csv"):
   (folder / name).write_text(content)
-  processor = OwnDataProcessor(
-    {"train": name}, "text", None, "label", labels, kind
+  columns = "text", None, "label"
+  processor = own_tables.OwnDataProcessor(
+    {"train": name}, *columns, labels, kind
   )
   if not labels:
     processor.read_labels(str(folder))

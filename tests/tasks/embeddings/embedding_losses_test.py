@@ -1,5 +1,7 @@
 """Tests of the losses of sentence embeddings, against formulas in NumPy."""
 
+import functools
+
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
@@ -44,11 +46,8 @@ def rank(queries, query_ids, candidates, candidate_ids):
   losses = []
   for i, query in enumerate(queries):
     # A copy of a query has the same answer.
-    answers = {
-      candidate_ids[j]
-      for j in range(len(queries))
-      if query_ids[j] == query_ids[i]
-    }
+    same = [j for j in range(len(queries)) if query_ids[j] == query_ids[i]]
+    answers = {candidate_ids[j] for j in same}
     total = 0.0
     for j, candidate in enumerate(candidates):
       is_false = candidate_ids[j] in {-1, query_ids[i], *answers}
@@ -78,9 +77,9 @@ def triplet(vectors, features, normalized=True):
   losses = np.zeros(len(vectors))
   for i, (row, row_ids) in enumerate(zip(vectors, ids)):
     far = [
-      np.linalg.norm(row[0] - negative)
-      for negative, negative_id in zip(row[2:], row_ids[2:])
-      if negative_id not in (-1, row_ids[0], row_ids[1])
+      np.linalg.norm(row[0] - vector)
+      for vector, id_ in zip(row[2:], row_ids[2:])
+      if id_ not in (-1, row_ids[0], row_ids[1])
     ]
     if far:
       near = np.linalg.norm(row[0] - row[1])
@@ -110,11 +109,8 @@ def supervised_contrastive(vectors, features):
   ids = features["text_ids"][:, 0]
   losses = []
   for i, text in enumerate(texts):
-    others = [
-      j
-      for j in range(len(texts))
-      if j != i and (ids[j] != ids[i] or labels[j] == labels[i])
-    ]
+    others = [j for j in range(len(texts)) if j != i]
+    others = [j for j in others if ids[j] != ids[i] or labels[j] == labels[i]]
     exponentials = {j: np.exp(text @ texts[j] / TEMPERATURE) for j in others}
     partners = [j for j in others if labels[j] == labels[i]]
     if partners:
@@ -131,7 +127,6 @@ def distillation(vectors, features, normalized=True):
 
 
 def features_for(name, features, seed=0):
-  """Adds the features of a loss."""
   draw = np.random.default_rng(seed + 100)
   num_examples, num_texts = features["text_ids"].shape
   more = {
@@ -147,8 +142,9 @@ def features_for(name, features, seed=0):
   return features | more.get(name, {})
 
 
-def assert_equal(options, formula, vectors, features):
+def assert_equal(name, formula, vectors, features, **options):
   """Compares a loss with the formula; its gradient must be finite."""
+  options = LossOptions(name, temperature=TEMPERATURE, margin=MARGIN, **options)
   narrow = {
     name: array.astype(np.float32) if array.dtype == np.float64 else array
     for name, array in features.items()
@@ -174,8 +170,7 @@ def test_loss_equals_the_formula(name, seed):
   formula, num_texts = FORMULAS[name]
   vectors, features = make_batch(seed, num_texts)
   features = features_for(name, features, seed)
-  options = LossOptions(name, temperature=TEMPERATURE, margin=MARGIN)
-  assert_equal(options, formula, vectors, features)
+  assert_equal(name, formula, vectors, features)
 
 
 @pytest.mark.parametrize("name", FORMULAS)
@@ -184,35 +179,22 @@ def test_matryoshka_loss_is_the_weighted_sum_over_widths(name):
   vectors, features = make_batch(2, num_texts)
   features = features_for(name, features)
   dims, weights = (6, 4, 3), (1.0, 0.5, 0.25)
-  options = LossOptions(
-    name, temperature=TEMPERATURE, margin=MARGIN, dims=dims, weights=weights
-  )
 
   def total(vectors, features):
-    return sum(
-      weight * formula(vectors[..., :dim], features)
-      for dim, weight in zip(dims, weights)
-    )
+    parts = [formula(vectors[..., :dim], features) for dim in dims]
+    return np.dot(weights, parts)
 
-  assert_equal(options, total, vectors, features)
+  assert_equal(name, total, vectors, features, dims=dims, weights=weights)
 
 
 @pytest.mark.parametrize("name", ["triplet", "distillation"])
-def test_vectors_of_a_model_without_normalization_are_compared_as_they_are(
-  name,
-):
+def test_vectors_without_normalization_are_compared_as_they_are(name):
   formula, num_texts = FORMULAS[name]
+  formula = functools.partial(formula, normalized=False)
   vectors, features = make_batch(4, num_texts)
-  options = LossOptions(name, margin=MARGIN, normalize=False)
-  assert_equal(
-    options,
-    lambda v, f: formula(v, f, normalized=False),
-    vectors,
-    features_for(name, features),
-  )
+  features = features_for(name, features)
+  assert_equal(name, formula, vectors, features, normalize=False)
 
-
-# Duplicates and missing texts
 
 DUPLICATES = {
   "hard negative is missing": [[0, 1, -1], [2, 3, 4], [5, 6, -1]],
@@ -233,28 +215,23 @@ DUPLICATES = {
 def test_no_copy_counts_as_its_own_negative(case, symmetric):
   vectors, _ = make_batch(5, 3, num_examples=3)
   features = {"text_ids": np.array(DUPLICATES[case], np.int32)}
-  options = LossOptions("infonce", temperature=TEMPERATURE, symmetric=symmetric)
-  assert_equal(
-    options, lambda v, f: infonce(v, f, symmetric), vectors, features
-  )
+  formula = functools.partial(infonce, symmetric=symmetric)
+  assert_equal("infonce", formula, vectors, features, symmetric=symmetric)
 
 
 def test_copies_and_missing_negatives_are_left_out_of_triplets():
   ids = [[0, 1, 8, 2], [3, 4, 4, 3], [5, 6, 7, -1]]
   vectors, _ = make_batch(6, 4, num_examples=3)
   features = {"text_ids": np.array(ids, np.int32)}
-  options = LossOptions("triplet", margin=MARGIN)
-  assert_equal(options, triplet, vectors, features)
+  assert_equal("triplet", triplet, vectors, features)
 
 
 def test_copies_with_another_label_are_no_negatives():
   vectors, _ = make_batch(8, 1)
-  features = {
-    "text_ids": np.array([[0], [1], [0], [2], [1]], np.int32),
-    "label_ids": np.array([0, 1, 1, 0, 1], np.int32),
-  }
-  options = LossOptions("supervised_contrastive", temperature=TEMPERATURE)
-  assert_equal(options, supervised_contrastive, vectors, features)
+  ids = np.array([[0], [1], [0], [2], [1]], np.int32)
+  features = {"text_ids": ids, "label_ids": np.array([0, 1, 1, 0, 1], np.int32)}
+  formula = supervised_contrastive
+  assert_equal("supervised_contrastive", formula, vectors, features)
 
 
 def one_text(num_texts):
@@ -262,14 +239,11 @@ def one_text(num_texts):
   return np.ones([4, num_texts, 3]), np.zeros([4, num_texts], np.int32)
 
 
+ONE_SCORE = {"scores": np.full(4, 0.7, np.float32)}
 ZERO_LOSSES = {
-  "infonce with copies of one text": ("infonce", one_text(3), {}),
-  "triplet without hard negatives": ("triplet", one_text(2), {}),
-  "cosent with one score": (
-    "cosent",
-    one_text(2),
-    {"scores": np.full(4, 0.7, np.float32)},
-  ),
+  "copies of one text": ("infonce", one_text(3), {}),
+  "no hard negatives": ("triplet", one_text(2), {}),
+  "one score": ("cosent", one_text(2), ONE_SCORE),
   "labels without partners": (
     "supervised_contrastive",
     one_text(1),
@@ -296,10 +270,8 @@ def test_distance_of_equal_vectors_has_a_finite_gradient():
 
 def test_cosent_is_finite_at_a_very_low_temperature():
   vectors = np.array([[[1.0, 0.0], [-1.0, 0.0]], [[1.0, 0.0], [1.0, 0.0]]])
-  features = {
-    "text_ids": np.arange(4, dtype=np.int32).reshape(2, 2),
-    "scores": np.array([1.0, 0.0], np.float32),
-  }
+  features = {"text_ids": np.arange(4, dtype=np.int32).reshape(2, 2)}
+  features["scores"] = np.array([1.0, 0.0], np.float32)
   options = LossOptions("cosent", temperature=1e-3)
   loss, gradient = evaluate(options, vectors, features)
   assert loss == pytest.approx(2.0 / 1e-3)
@@ -314,9 +286,8 @@ def test_only_means_over_examples_see_one_micro_batch_at_a_time(name):
   features = features_for(name, features) | {"vectors": vectors}
   batch = {n: array.astype(np.float32) for n, array in features.items()}
   with tf.Graph().as_default(), tf.Session() as session:
-    loss = embedding_losses.training_loss(
-      LossOptions(name), lambda batch, _: batch["vectors"]
-    )
+    options, encode = LossOptions(name), lambda batch, _: batch["vectors"]
+    loss = embedding_losses.training_loss(options, encode)
     sees_whole_batch = isinstance(loss, BatchLoss)
 
     def loss_of(rows):
@@ -325,16 +296,12 @@ def test_only_means_over_examples_see_one_micro_batch_at_a_time(name):
         return loss.loss_fn(part["vectors"], part)
       return loss(part, None)[0]
 
-    whole, *parts = session.run(
-      [loss_of(rows) for rows in (slice(6), slice(3), slice(3, 6))]
-    )
+    parts = slice(6), slice(3), slice(3, 6)
+    whole, *parts = session.run([loss_of(rows) for rows in parts])
   is_mean = whole == pytest.approx(np.mean(parts), rel=1e-5)
   assert is_mean != sees_whole_batch
   needs_memory = embedding_losses.num_bytes(LossOptions(name), 10**6, 3) > 0
   assert needs_memory == sees_whole_batch
-
-
-# Memory
 
 
 # Peaks of resident memory of a process that computes gradients with TensorFlow
@@ -356,7 +323,6 @@ def test_only_means_over_examples_see_one_micro_batch_at_a_time(name):
   ],
 )
 def test_measured_losses_take_no_more_than_planned(num_texts, options, peak):
-  planned = embedding_losses.num_bytes(
-    LossOptions(**options), batch_size=3000, num_texts=num_texts
-  )
+  options = LossOptions(**options)
+  planned = embedding_losses.num_bytes(options, 3000, num_texts)
   assert peak <= planned / 1e9 < 1.7 * peak

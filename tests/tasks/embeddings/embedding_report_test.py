@@ -4,11 +4,8 @@ import html_pages
 import numpy as np
 import pytest
 
-from bertlib.tasks.embeddings import (
-  beir,
-  embedding_evaluation,
-  embedding_report,
-)
+from bertlib.tasks.embeddings import beir, embedding_evaluation
+from bertlib.tasks.embeddings import embedding_report as report
 from bertlib.tasks.embeddings.embedding_evaluation import Evaluation
 from bertlib.tasks.embeddings.embedding_examples import Example
 from bertlib.tasks.embeddings.embedding_inputs import DevSet
@@ -18,7 +15,7 @@ pytestmark = pytest.mark.unit
 
 def rows_of(dev_set, evaluation):
   """Cells of the table of worst errors, and its heads."""
-  (section,) = embedding_report.sections(dev_set, evaluation)
+  (section,) = report.sections(dev_set, evaluation)
   heads, *rows = html_pages.rows_of(section.content)
   return heads, rows
 
@@ -38,9 +35,8 @@ def test_scored_pairs_are_listed_by_difference_of_ranks():
   heads, rows = rows_of_pairs("scored_pairs", "score", scores, cosines)
   assert heads == ["gold", "cosine", "error", "text"]
   # Ranks by cosine are 5 1 2 3 4, those by score 1 2 3 4 5.
-  assert [row[-1].split() for row in rows] == [
-    [f"a{i}", f"b{i}"] for i in range(5)
-  ]
+  texts = [row[-1].split() for row in rows]
+  assert texts == [[f"a{i}", f"b{i}"] for i in range(5)]
   assert [float(row[2]) for row in rows] == [1.0, 0.25, 0.25, 0.25, 0.25]
 
 
@@ -83,19 +79,15 @@ def test_a_right_document_may_be_missing_in_the_corpus(search):
 
 
 def test_texts_whose_neighbor_has_another_label_are_listed():
-  labels = ["x", "x", "y", "y", "z"]
-  examples = [
-    Example([f"text {i}"], label=label) for i, label in enumerate(labels)
-  ]
+  labels = [*"xxyyz"]
+  examples = [Example([f"text {i}"], label=labels[i]) for i in range(5)]
   vectors = np.float32([[1, 0], [0.6, 0.8], [0, 1], [0.1, 1], [1, 0]])
   evaluation = embedding_evaluation.evaluate_examples(
     "labeled_texts", examples, vectors, np.arange(5)[:, np.newaxis], ()
   )
-  dev_set = DevSet("labeled_texts", examples, None)
-  heads, rows = rows_of(dev_set, evaluation)
-  assert heads == [
-    *("label", "label of neighbor", "cosine", "text", "nearest text")
-  ]
+  heads, rows = rows_of(DevSet("labeled_texts", examples, None), evaluation)
+  names = ["label", "label of neighbor", "cosine", "text", "nearest text"]
+  assert heads == names
   # The last text is no error: no other text has its label.
   assert rows == [
     ["x", "z", "1.0000", "text 0", "text 4"],

@@ -35,9 +35,8 @@ def test_results_equal_a_stable_sort_of_all_scores(k, block_size):
   expected = queries @ documents.T
   order = np.argsort(-expected, axis=1, kind="stable")[:, :k]
   np.testing.assert_array_equal(indices, order)
-  np.testing.assert_array_equal(
-    scores, np.take_along_axis(expected, order, axis=1)
-  )
+  found = np.take_along_axis(expected, order, axis=1)
+  np.testing.assert_array_equal(scores, found)
 
 
 def test_fewer_documents_than_k_give_fewer_columns():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from sklearn import metrics
 
-from bertlib.tasks.embeddings import similarity_scores
+from bertlib.tasks.embeddings import similarity_scores as similarity
 
 pytestmark = pytest.mark.unit
 
@@ -15,46 +15,36 @@ def random_vectors(*shape, seed=0):
   return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
 
 
-# Similarities
-
-
 @pytest.mark.parametrize("dim", [None, 3])
-def test_cosine_similarities_equal_the_formula(dim):
+def test_cosine_similarities_equal_sklearn(dim):
   first, second = random_vectors(20, 8), random_vectors(20, 8, seed=1)
-  expected = [
-    np.dot(a[:dim], b[:dim])
-    / (np.linalg.norm(a[:dim]) * np.linalg.norm(b[:dim]))
-    for a, b in zip(first.astype(np.float64), second.astype(np.float64))
-  ]
-  actual = similarity_scores.cosine_similarities(first, second, dim)
-  np.testing.assert_allclose(actual, expected, atol=1e-6)
+  expected = metrics.pairwise.cosine_similarity(first[:, :dim], second[:, :dim])
+  actual = similarity.cosine_similarities(first, second, dim)
+  np.testing.assert_allclose(actual, np.diag(expected), atol=1e-6)
 
 
 def test_zero_vector_has_similarity_0():
   vectors = np.float32([[0, 0], [3, 4]])
-  np.testing.assert_array_equal(
-    similarity_scores.unit_vectors(vectors), np.float32([[0, 0], [0.6, 0.8]])
-  )
-  actual = similarity_scores.cosine_similarities(vectors, vectors[[1, 1]])
+  expected = np.float32([[0, 0], [0.6, 0.8]])
+  np.testing.assert_array_equal(similarity.unit_vectors(vectors), expected)
+  actual = similarity.cosine_similarities(vectors, vectors[[1, 1]])
   np.testing.assert_allclose(actual, [0, 1], atol=1e-7)
-
-
-# Scored pairs
 
 
 def test_correlations_equal_numpy_with_ties():
   similarities = random_vectors(50).round(1)
   scores = similarities + random_vectors(50, seed=1).round(0)
-  actual = similarity_scores.scored_pairs(similarities, scores)
+  actual = similarity.scored_pairs(similarities, scores)
 
   def mean_ranks(values):
     below = (values < values[:, np.newaxis]).sum(axis=1)
     return below + (values == values[:, np.newaxis]).sum(axis=1) / 2
 
   ranks = np.corrcoef(mean_ranks(similarities), mean_ranks(scores))[0, 1]
+  pearson = np.corrcoef(similarities, scores)[0, 1]
   assert actual == {
     "spearman": pytest.approx(ranks),
-    "pearson": pytest.approx(np.corrcoef(similarities, scores)[0, 1], rel=1e-5),
+    "pearson": pytest.approx(pearson, rel=1e-5),
   }
 
 
@@ -63,50 +53,38 @@ def test_correlations_equal_numpy_with_ties():
   [([0.5, 0.5, 0.5], [1, 2, 3]), ([0.1, 0.2], [4, 4]), ([0.1], [1])],
 )
 def test_undefined_correlations_are_nan(similarities, scores):
-  actual = similarity_scores.scored_pairs(
-    np.float32(similarities), np.float32(scores)
-  )
+  actual = similarity.scored_pairs(np.float32(similarities), np.float32(scores))
   assert list(actual) == ["spearman", "pearson"]
   assert all(map(math.isnan, actual.values()))
 
 
-# Labeled pairs
-
-
 @pytest.mark.parametrize("seed", range(5))
-def test_accuracy_and_f1_are_the_best_of_all_thresholds(seed):
+@pytest.mark.parametrize("name", ["accuracy", "f1"])
+def test_accuracy_and_f1_are_the_best_of_all_thresholds(name, seed):
   rng = np.random.default_rng(seed)
   labels = rng.integers(0, 2, 40)
   similarities = (rng.normal(size=40) / 4 + labels / 4).clip(-1, 1).round(1)
-  actual = similarity_scores.labeled_pairs(similarities, labels)
-  for name, metric in (
-    ("accuracy", metrics.accuracy_score),
-    ("f1", metrics.f1_score),
-  ):
-    every = [
-      metric(labels, similarities >= t) for t in np.arange(-1.05, 1.2, 0.1)
-    ]
-    assert actual[name] == pytest.approx(max(every))
-    predicted = similarities >= actual[f"{name}_threshold"]
-    assert metric(labels, predicted) == pytest.approx(actual[name])
+  actual = similarity.labeled_pairs(similarities, labels)
+  metric = getattr(metrics, f"{name}_score")
+  thresholds = np.arange(-1.05, 1.2, 0.1)
+  every = [metric(labels, similarities >= t) for t in thresholds]
+  assert actual[name] == pytest.approx(max(every))
+  predicted = similarities >= actual[f"{name}_threshold"]
+  assert metric(labels, predicted) == pytest.approx(actual[name])
 
 
 def test_threshold_is_the_midpoint_between_similarities():
   similarities, labels = np.float32([0.25, 0.75, 0.5]), np.array([0, 1, 1])
-  actual = similarity_scores.labeled_pairs(similarities, labels)
-  assert actual == {
-    "accuracy": 1.0,
-    "accuracy_threshold": 0.375,
-    "f1": 1.0,
-    "f1_threshold": 0.375,
-    "average_precision": 1.0,
-  }
+  actual = similarity.labeled_pairs(similarities, labels)
+  thresholds = {"accuracy_threshold": 0.375, "f1_threshold": 0.375}
+  perfect = dict.fromkeys(("accuracy", "f1", "average_precision"), 1.0)
+  assert actual == thresholds | perfect
 
 
 @pytest.mark.parametrize("label", [0, 1])
 def test_pairs_with_one_label_have_a_threshold_beyond_all(label):
   similarities, labels = np.float32([-1, 0.5, 1]), np.full(3, label)
-  actual = similarity_scores.labeled_pairs(similarities, labels)
+  actual = similarity.labeled_pairs(similarities, labels)
   assert actual["accuracy"] == 1.0
   predicted = similarities >= actual["accuracy_threshold"]
   np.testing.assert_array_equal(predicted, labels)
@@ -115,19 +93,14 @@ def test_pairs_with_one_label_have_a_threshold_beyond_all(label):
   assert found == (set() if label else undefined)
 
 
-# Labeled texts
-
-
 @pytest.mark.parametrize("dim", [None, 3])
 @pytest.mark.parametrize("num_similarities", [1, 200, 10**6])
-def test_retrieval_of_a_label_equals_sklearn(
-  dim, num_similarities, monkeypatch
-):
-  monkeypatch.setattr(similarity_scores, "_NUM_SIMILARITIES", num_similarities)
+def test_retrieval_of_labels_equals_sklearn(dim, num_similarities, monkeypatch):
+  monkeypatch.setattr(similarity, "_NUM_SIMILARITIES", num_similarities)
   vectors = random_vectors(30, 6)
   labels = np.append(np.random.default_rng(1).integers(0, 4, 29), 99)
-  found = similarity_scores.find_neighbors(vectors, labels, dim)
-  actual = similarity_scores.labeled_texts(found)
+  found = similarity.find_neighbors(vectors, labels, dim)
+  actual = similarity.labeled_texts(found)
   cosines = metrics.pairwise.cosine_similarity(vectors[:, :dim])
   precisions, are_correct = [], []
   for text in range(29):  # the last one's label is the only one of its kind
@@ -148,9 +121,7 @@ def test_retrieval_of_a_label_equals_sklearn(
 
 def test_copies_of_a_text_do_not_find_themselves():
   vectors, labels = np.float32([[1, 0]] * 4), np.array([0, 1, 0, 1])
-  actual = similarity_scores.labeled_texts(
-    similarity_scores.find_neighbors(vectors, labels)
-  )
+  actual = similarity.labeled_texts(similarity.find_neighbors(vectors, labels))
   # The first finds texts 1, 2, 3; the second 0, 2, 3; and so on.
   expected = {"map": (1 / 2 + 1 / 3 + 1 + 1 / 2) / 4, "neighbor_accuracy": 0.25}
   assert actual == pytest.approx(expected)

@@ -5,7 +5,7 @@ import re
 
 import pytest
 import reference_data
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bertlib.cli.errors import InputError
@@ -63,9 +63,7 @@ def test_columns_are_read_with_any_line_ends_and_blank_lines(tmp_path, text):
     ),
   ],
 )
-def test_columns_and_delimiters_can_be_chosen(
-  tmp_path, text, columns, words, tags
-):
+def test_columns_and_delimiters_may_vary(tmp_path, text, columns, words, tags):
   (sentence,) = ner_files.read_sentences(write(tmp_path, text), columns)
   assert (sentence.words, sentence.tags) == (words, tags)
 
@@ -94,30 +92,33 @@ def test_columns_and_delimiters_can_be_chosen(
     ("#id = 2\n1\tAnn\tO\n", Columns(word=2), "line 1: is a comment"),
   ],
 )
-def test_a_file_that_is_not_words_with_tags_is_refused(
-  tmp_path, text, columns, fault
-):
+def test_what_is_not_words_with_tags_is_refused(tmp_path, text, columns, fault):
   path = write(tmp_path, text)
   with pytest.raises(InputError, match=f"^{re.escape(path)}.*{fault}"):
     ner_files.read_sentences(path, columns)
 
 
 @pytest.mark.parametrize(
-  ("name", "fault"), [("none", "cannot be read"), ("a.csv", "is a table")]
+  ("name", "content", "fault"),
+  [
+    ("none", None, "cannot be read"),
+    ("a.csv", "id,text\n1,Ann left Rome.\n2,Bob met Ann\n", "is a table"),
+    ("a.json", '{"tokens": ["a"], "tags": ["O"]}\n', r"a\.json: is JSON"),
+    ("a.json", '[{"text": "a b"}]\n', r"a\.json: is JSON"),
+    ("a.json", "[\n{\n}\n]\n", r"a\.json: is JSON"),
+  ],
 )
-def test_no_file_or_a_table_is_refused(tmp_path, name, fault):
-  (tmp_path / "a.csv").write_text("id,text\n1,Ann left Rome.\n2,Bob met Ann\n")
+def test_no_file_or_another_format_is_refused(tmp_path, name, content, fault):
+  if content:
+    write(tmp_path, content, name)
   with pytest.raises(InputError, match=fault):
     ner_files.read_sentences(str(tmp_path / name), TO_TAG)
 
 
 def test_json_lines_with_tokens(tmp_path):
-  path = write(
-    tmp_path,
-    '{"tokens": ["Ann", "left"], "tags": ["B-PER", "O"]}\n'
-    '\n{"tokens": ["x"], "tags": ["O"]}\n',
-    "data.jsonl",
-  )
+  rows = '{"tokens": ["Ann", "left"], "tags": ["B-PER", "O"]}\n\n'
+  rows += '{"tokens": ["x"], "tags": ["O"]}\n'
+  path = write(tmp_path, rows, "data.jsonl")
   first, second = ner_files.read_sentences(path, Columns())
   assert first.tags == ["B-PER", "O"]
   assert second.words == ["x"]
@@ -125,19 +126,13 @@ def test_json_lines_with_tokens(tmp_path):
 
 
 def test_json_lines_with_text_and_entities(tmp_path):
-  row = {
-    "text": "Dr. Ann-Marie left Rome.",
-    "entities": [
-      {"start": 4, "end": 7, "label": "PER"},
-      {"start": 19, "end": 23, "label": "LOC"},
-    ],
-  }
+  spans = [{"start": 4, "end": 7, "label": "PER"}]
+  spans += [{"start": 19, "end": 23, "label": "LOC"}]
+  row = {"text": "Dr. Ann-Marie left Rome.", "entities": spans}
   path = write(tmp_path, json.dumps(row), "data.jsonl")
   (sentence,) = ner_files.read_sentences(path, Columns())
-  assert sentence.words == [
-    "Dr", ".", "Ann", "-", "Marie", "left", "Rome", ".",
-  ]  # fmt: skip
-  assert sentence.tags == ["O", "O", "B-PER", "O", "O", "O", "B-LOC", "O"]
+  assert " ".join(sentence.words) == "Dr . Ann - Marie left Rome ."
+  assert " ".join(sentence.tags) == "O O B-PER O O O B-LOC O"
 
 
 @pytest.mark.needs_data
@@ -153,39 +148,16 @@ def test_json_lines_with_text_and_entities(tmp_path):
 def test_published_data_sets_are_read_completely(
   name, item_delimiter, num_sentences, num_entities
 ):
-  sentences = ner_files.read_sentences(
-    str(reference_data.data(f"ner/{name}")),
-    Columns(item_delimiter=item_delimiter),
-  )
+  path = str(reference_data.data(f"ner/{name}"))
+  columns = Columns(item_delimiter=item_delimiter)
+  sentences = ner_files.read_sentences(path, columns)
   assert len(sentences) == num_sentences
   found = sum(len(ner.tags_to_entities(s.tags)) for s in sentences)
   assert found == num_entities
 
 
-# First lines
-
-
 def words_of(path, columns):
   return [s.words for s in ner_files.read_sentences(path, columns)]
-
-
-@pytest.mark.parametrize("needs_tags", [True, False])
-@pytest.mark.parametrize(
-  "text, item_delimiter, words",
-  [
-    ("Hello\tO\nParis is\tB-LOC O\n", " ", [["Hello"], ["Paris", "is"]]),
-    ("text\tO\nParis\tB-LOC\n", " ", [["text"], ["Paris"]]),
-    ("Paris\tLOC\nRome\tLOC\n", " ", [["Paris"], ["Rome"]]),
-    ("text\tLabels\nParis\tB-LOC\n", " ", [["Paris"]]),
-    ("word\ttag\nParis\tB-LOC\n", None, [["Paris"]]),
-    ("tag\tO\nParis\tB-LOC\n", None, [["tag", "Paris"]]),
-  ],
-)
-def test_only_names_of_columns_are_no_sentence(
-  tmp_path, text, item_delimiter, words, needs_tags
-):
-  columns = Columns(item_delimiter=item_delimiter, needs_tags=needs_tags)
-  assert words_of(write(tmp_path, text), columns) == words
 
 
 @pytest.mark.parametrize(
@@ -202,16 +174,11 @@ def test_only_names_of_columns_are_no_sentence(
     ("Ann B-PER\nleft O\nRome S-LOC\n", "B-PER O S-LOC", None),
   ],
 )
-def test_tags_that_are_unusual_are_reported(
-  tmp_path, caplog, text, tags, logged
-):
+def test_unusual_tags_are_reported(tmp_path, caplog, text, tags, logged):
   with caplog.at_level("INFO", "absl"):
     (sentence,) = ner_files.read_sentences(write(tmp_path, text), Columns())
   assert sentence.tags == tags.split()
   assert logged in caplog.text if logged else not caplog.messages
-
-
-# Running text
 
 
 @pytest.mark.parametrize(
@@ -221,49 +188,52 @@ def test_tags_that_are_unusual_are_reported(
     ["Ann", "Ann left.", "Ann, Bob met Cy."],
   ],
 )
-def test_lines_of_other_numbers_of_words_are_texts(tmp_path, texts, caplog):
+def test_lines_of_other_numbers_of_words_are_texts(tmp_path, texts, log):
   path = write(tmp_path, "\n\n".join(texts))
-  with caplog.at_level("INFO", "absl"):
-    sentences = ner_files.read_sentences(path, TO_TAG)
+  sentences = ner_files.read_sentences(path, TO_TAG)
   assert [s.words for s in sentences] == [ner.from_text(t).words for t in texts]
   assert [s.text for s in sentences] == texts
-  assert caplog.messages == [
-    f"{path}: each line is read as a text, not as columns"
-  ]
+  assert log == [f"{path}: each line is read as a text, not as columns"]
+
+
+# Files of which the first line may be the names of columns.
+FIRST_LINES = [
+  ("Hello\tO\nParis is\tB-LOC O\n", " ", [["Hello"], ["Paris", "is"]]),
+  ("text\tO\nParis\tB-LOC\n", " ", [["text"], ["Paris"]]),
+  ("Paris\tLOC\nRome\tLOC\n", " ", [["Paris"], ["Rome"]]),
+  ("text\tLabels\nParis\tB-LOC\n", " ", [["Paris"]]),
+  ("word\ttag\nParis\tB-LOC\n", None, [["Paris"]]),
+  ("tag\tO\nParis\tB-LOC\n", None, [["tag", "Paris"]]),
+]
+ANN_LEFT = [["Ann", "left"]]
 
 
 @pytest.mark.parametrize(
   ("text", "columns", "words"),
   [
-    ("Ann NNP B-PER\nleft VBD O\n", TO_TAG, ["Ann", "left"]),
-    ("Ann PER\nleft O\n", TO_TAG, ["Ann", "left"]),
-    ("Ann NNP\nleft VBD\n", TO_TAG._replace(delimiter=" "), ["Ann", "left"]),
-    ("Ann\tNNP\nleft\tVBD\n", TO_TAG, ["Ann", "left"]),
-    ("1 Ann NNP\n2 left VBD\n", TO_TAG._replace(word=2), ["Ann", "left"]),
-    ("Ann\nleft\n", TO_TAG, ["Ann", "left"]),
-    # Punctuation.
-    ("http://a.b/c?d=e", TO_TAG, ["http://a.b/c?d=e"]),
-    ("北京", TO_TAG, ["北京"]),
-    ("。", TO_TAG, ["。"]),
-    ("3,5", TO_TAG, ["3,5"]),
-    ("#\tO\n#new\tO\n", Columns(), ["#", "#new"]),
-    ("\xa0\tO\nAnn\tO\n", Columns(), ["\xa0", "Ann"]),
+    *(
+      (text, Columns(item_delimiter=delimiter, needs_tags=needs_tags), words)
+      for text, delimiter, words in FIRST_LINES
+      for needs_tags in (True, False)
+    ),
+    ("Ann NNP B-PER\nleft VBD O\n", TO_TAG, ANN_LEFT),
+    ("Ann PER\nleft O\n", TO_TAG, ANN_LEFT),
+    ("Ann NNP\nleft VBD\n", TO_TAG._replace(delimiter=" "), ANN_LEFT),
+    ("Ann\tNNP\nleft\tVBD\n", TO_TAG, ANN_LEFT),
+    ("1 Ann NNP\n2 left VBD\n", TO_TAG._replace(word=2), ANN_LEFT),
+    ("Ann\nleft\n", TO_TAG, ANN_LEFT),
+    ("http://a.b/c?d=e", TO_TAG, [["http://a.b/c?d=e"]]),
+    *((text, TO_TAG, [[text]]) for text in ("北京", "。", "3,5")),
+    ("#\tO\n#new\tO\n", Columns(), [["#", "#new"]]),
+    ("\xa0\tO\nAnn\tO\n", Columns(), [["\xa0", "Ann"]]),
   ],
 )
 def test_words_of_columns_are_read(tmp_path, text, columns, words):
-  assert words_of(write(tmp_path, text), columns) == [words]
+  assert words_of(write(tmp_path, text), columns) == words
 
 
-@pytest.mark.parametrize(
-  "text",
-  ['{"tokens": ["a"], "tags": ["O"]}\n', '[{"text": "a b"}]\n', "[\n{\n}\n]\n"],
-)
-def test_json_is_not_read_as_columns(tmp_path, text):
-  with pytest.raises(InputError, match=r"data\.json: is JSON"):
-    ner_files.read_sentences(write(tmp_path, text, "data.json"), TO_TAG)
-
-
-# Keys of JSON
+def entity(start, end):
+  return {"start": start, "end": end, "label": "X"}
 
 
 def of_abc(*entities):
@@ -273,20 +243,14 @@ def of_abc(*entities):
 @pytest.mark.parametrize(
   "row, message",
   [
-    (of_abc({"start": 0, "end": 9, "label": "X"}), "is not an entity"),
-    (of_abc({"start": 2, "end": 2, "label": "X"}), "is not an entity"),
-    (of_abc({"start": 0, "end": 1.5, "label": "X"}), "is not an entity"),
+    (of_abc(entity(0, 9)), "is not an entity"),
+    (of_abc(entity(2, 2)), "is not an entity"),
+    (of_abc(entity(0, 1.5)), "is not an entity"),
     (of_abc({"start": 0, "end": 2}), "is not an entity"),
     (of_abc("X"), "is not an entity"),
     (of_abc([0, 1, "X"]), "needs label, start and end"),
     (of_abc({"start_offset": 0, "end_offset": 1, "label": "X"}), "needs label"),
-    (
-      of_abc(
-        {"start": 0, "end": 2, "label": "X"},
-        {"start": 1, "end": 3, "label": "Y"},
-      ),
-      "overlap",
-    ),
+    (of_abc(entity(0, 2), entity(1, 3)), "overlap"),
     ([], ""),
     ({"words": []}, ""),
     ({"id": 1, "tokens": ["a"], "ner_tags": ["O"]}, '"id", "tokens", "ner_'),
@@ -310,30 +274,17 @@ def test_a_row_without_its_annotation_is_refused(tmp_path, row, message):
 
 @pytest.mark.parametrize("columns", [Columns(), TO_TAG])
 def test_a_row_without_words_is_a_sentence(tmp_path, columns):
-  rows = [
-    {"tokens": [], "tags": []},
-    {"tokens": ["a"], "tags": ["O"]},
-    {"text": "", "entities": []},
-  ]
+  rows = [{"tokens": [], "tags": []}, {"tokens": ["a"], "tags": ["O"]}]
+  rows += [{"text": "", "entities": []}]
   path = write(tmp_path, "\n".join(map(json.dumps, rows)), "data.jsonl")
   assert words_of(path, columns) == [[], ["a"], []]
 
 
-# Predictions
+WORDS = st.text("aB# \t\n\r\v\x1c\x85\u2028\xa0\u200b我", max_size=4)
+SENTENCES = st.lists(WORDS, min_size=1, max_size=5)
 
 
-@given(
-  st.lists(
-    st.lists(
-      st.text("aB# \t\n\r\v\x1c\x85\u2028\xa0\u200b我", max_size=4),
-      min_size=1,
-      max_size=5,
-    ),
-    min_size=1,
-    max_size=4,
-  )
-)
-@settings(deadline=None)
+@given(st.lists(SENTENCES, min_size=1, max_size=4))
 def test_written_predictions_are_read_again(tmp_path_factory, sentences):
   path = tmp_path_factory.mktemp("predictions") / "data"
   rows = "\n".join(json.dumps({"tokens": words}) for words in sentences)
@@ -341,16 +292,14 @@ def test_written_predictions_are_read_again(tmp_path_factory, sentences):
   source.write_text(rows)
   read = ner_files.read_sentences(str(source), TO_TAG)
   tags = [["S-X"] * len(words) for words in sentences]
-  ner_decoding.write_predictions(
-    str(path), read, [(row, [1.0] * len(row)) for row in tags]
-  )
+  predicted = [(row, [1.0] * len(row)) for row in tags]
+  ner_decoding.write_predictions(str(path), read, predicted)
   table = path.with_suffix(".conll").read_bytes().decode()
   assert len(table.splitlines()) == sum(len(row) + 1 for row in tags)
   again = ner_files.read_sentences(str(path) + ".conll", Columns())
   assert [s.tags for s in again] == tags
   spaced = str.maketrans(dict.fromkeys("\t\n\r\v\x1c\x85\u2028", " "))
-  assert [s.words for s in again] == [
-    [word.translate(spaced) for word in words] for words in sentences
-  ]
+  expected = [[word.translate(spaced) for word in row] for row in sentences]
+  assert [s.words for s in again] == expected
   with_text = ner_files.read_sentences(str(path) + ".jsonl", TO_TAG)
   assert [s.text for s in with_text] == [" ".join(words) for words in sentences]

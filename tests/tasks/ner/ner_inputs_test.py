@@ -14,22 +14,14 @@ def columns(**flags):
   return ner_inputs.columns(option.make(NerSettings, **flags))
 
 
+ESCAPES = {r"\t": "\t", r"\x02": "\x02", r"\\": "\\"}
+
+
 @pytest.mark.parametrize("flag", ["delimiter", "item_delimiter"])
-@pytest.mark.parametrize(
-  ("text", "delimiter"),
-  [
-    ("|", "|"),
-    (r"\t", "\t"),
-    (r"\x02", "\x02"),
-    (r"\\", "\\"),
-    ("·", "·"),
-    ("｜", "｜"),
-    ("、 ", "、 "),
-    (None, None),
-  ],
-)
-def test_delimiters_may_be_any_characters_and_escapes(flag, text, delimiter):
-  assert getattr(columns(**{flag: text}), flag) == delimiter
+@pytest.mark.parametrize("text", [*ESCAPES, "|", "·", "｜", "、 ", None])
+def test_delimiters_may_be_any_characters_and_escapes(flag, text):
+  found = getattr(columns(**{flag: text}), flag)
+  assert found == ESCAPES.get(text, text)
 
 
 @pytest.mark.parametrize("text", ["\\", r"\x0"])
@@ -39,10 +31,8 @@ def test_an_incomplete_escape_sequence_is_refused(text):
 
 
 def tagged(*rows):
-  return [
-    ner.from_words([tag.lower() for tag in row.split()], row.split(), "line 1")
-    for row in rows
-  ]
+  words = [row.lower().split() for row in rows]
+  return [ner.from_words(w, r.split(), "line 1") for w, r in zip(words, rows)]
 
 
 @pytest.mark.parametrize(
@@ -59,9 +49,9 @@ def test_tags_are_repaired_and_counted(caplog, rows, message):
   settings = option.make(NerSettings, train_file="f.conll")
   sentences = tagged(*rows)
   with caplog.at_level("INFO", "absl"):
-    repaired = ner_inputs.normalize_tags(
-      settings, "train_file", sentences, "BIO", ["O", "B-X", "I-X"]
-    )
+    labels = ["O", "B-X", "I-X"]
+    arguments = settings, "train_file", sentences, "BIO", labels
+    repaired = ner_inputs.normalize_tags(*arguments)
   assert all(tags[0] == "B-X" for _, tags, *_ in repaired)
   assert [m.partition(":")[0] for m in caplog.messages] == (
     [message.partition(":")[0]] if message else []
@@ -73,14 +63,13 @@ def test_types_that_differ_in_case_are_reported(caplog):
   settings = option.make(NerSettings, train_file="f.conll")
   labels = ner_inputs.find_labels(settings, tagged("B-Per I-Per O B-PER"))
   assert labels == ["O", "B-PER", "B-Per", "I-PER", "I-Per"]
-  assert caplog.messages == [
-    "f.conll: 'PER' and 'Per' are two types of entities"
-  ]
+  expected = "f.conll: 'PER' and 'Per' are two types of entities"
+  assert caplog.messages == [expected]
 
 
 def test_labels_that_are_bare_classes_are_types():
   settings = option.make(NerSettings, dev_file="f.conll")
-  (sentence,) = ner_inputs.normalize_tags(
-    settings, "dev_file", tagged("B-X I-X O"), "", ["O", "X"]
-  )
+  sentences, labels = tagged("B-X I-X O"), ["O", "X"]
+  arguments = settings, "dev_file", sentences, "", labels
+  (sentence,) = ner_inputs.normalize_tags(*arguments)
   assert sentence.tags == ["X", "X", "O"]

@@ -1,7 +1,7 @@
 """Tests of the offsets of entities: their units, and words that they split."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bertlib.tasks.ner import ner_files
@@ -22,10 +22,8 @@ def annotated(*texts):
 
 
 def in_characters(*texts):
-  return [
-    [(span["start"], span["end"]) for span in spans]
-    for spans in ner_files.in_characters(annotated(*texts))
-  ]
+  found = ner_files.in_characters(annotated(*texts))
+  return [[(span["start"], span["end"]) for span in spans] for spans in found]
 
 
 JAVASCRIPT = [
@@ -33,36 +31,31 @@ JAVASCRIPT = [
   ("Jon met Mira.", [(0, 3), (8, 12)]),
   ("🚀 🚀 Jon", [(6, 9)]),
 ]
+BYTES = [("Zoë és Béla", [(0, 4), (9, 14)]), ("Jon", [(0, 3)])]
 
 
-def test_utf16_units_are_read_and_reported(caplog):
-  assert in_characters(*JAVASCRIPT) == [
-    [(2, 11), (17, 26)],
-    [(0, 3), (8, 12)],
-    [(4, 7)],
-  ]
+@pytest.mark.parametrize(
+  ("texts", "spans", "units"),
+  [
+    (
+      JAVASCRIPT,
+      [[(2, 11), (17, 26)], [(0, 3), (8, 12)], [(4, 7)]],
+      "UTF-16 units",
+    ),
+    (BYTES, [[(0, 3), (7, 11)], [(0, 3)]], "bytes of UTF-8"),
+  ],
+)
+def test_other_units_are_read_and_reported(texts, spans, units, caplog):
+  assert in_characters(*texts) == spans
   (message,) = caplog.messages
-  assert message.startswith(
-    "data.jsonl, line 1: offsets of entities are read as UTF-16 units"
-  )
-
-
-def test_bytes_are_read_and_reported(caplog):
-  texts = ("Zoë és Béla", [(0, 4), (9, 14)]), ("Jon", [(0, 3)])
-  assert in_characters(*texts) == [[(0, 3), (7, 11)], [(0, 3)]]
-  assert "are read as bytes of UTF-8" in caplog.text
+  fault = f"data.jsonl, line 1: offsets of entities are read as {units}"
+  assert message.startswith(fault)
 
 
 @given(st.data())
-@settings(deadline=None)
 def test_offsets_in_characters_are_never_converted(data):
-  words = data.draw(
-    st.lists(
-      st.sampled_from(["Mira", "a", "🚀", "我", "é", "!", "\u0301", "𠀀"]),
-      min_size=1,
-      max_size=8,
-    )
-  )
+  words = st.sampled_from(["Mira", "a", "🚀", "我", "é", "!", "\u0301", "𠀀"])
+  words = data.draw(st.lists(words, min_size=1, max_size=8))
   text = " ".join(words)
   spans, start = [], 0
   for word in words:
@@ -85,9 +78,8 @@ def test_offsets_in_characters_are_never_converted(data):
 def test_entities_that_split_words_are_counted(caplog, texts, count, entity):
   assert in_characters(*texts) == [spans for _, spans in texts]
   (message,) = caplog.messages
-  assert message.startswith(
-    f"data.jsonl, line 1: the entity {entity!r} begins or ends within a word"
-  )
+  fault = f"line 1: the entity {entity!r} begins or ends within a word"
+  assert message.startswith(f"data.jsonl, {fault}")
   assert f"as do {count} entities of the file" in message
 
 

@@ -1,7 +1,7 @@
 """Tests of tags: their notations, and the entities that they mean."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from seqeval.metrics.sequence_labeling import get_entities
 
@@ -18,37 +18,18 @@ def read(tags):
   return [meanings[tag] for tag in tags]
 
 
-# Notations
+HEADS = {"BI": "BI", "BIES": "BIES", "BILU": "BIES", "BMES": "BIES"}
+HEADS |= {"BMEW": "BIES", "bi": "BI"}
+NOTATIONS = ["{}_PER", "{}:PER", "{}.PER", "{}－PER", "{} PER"]
+NOTATIONS += ["PER-{}", "PER_{}", "PER/{}"]
 
 
-@pytest.mark.parametrize(
-  "notation",
-  [
-    "{head}_PER",
-    "{head}:PER",
-    "{head}.PER",
-    "{head}－PER",
-    "{head} PER",
-    "PER-{head}",
-    "PER_{head}",
-    "PER/{head}",
-  ],
-)
-@pytest.mark.parametrize(
-  "heads, standard",
-  [
-    ("BI", "BI"),
-    ("BIES", "BIES"),
-    ("BILU", "BIES"),
-    ("BMES", "BIES"),
-    ("BMEW", "BIES"),
-    ("bi", "BI"),
-  ],
-)
-def test_other_notations_are_read(notation, heads, standard):
-  tags = [notation.format(head=head) for head in heads]
+@pytest.mark.parametrize("notation", NOTATIONS)
+@pytest.mark.parametrize("heads", HEADS)
+def test_other_notations_are_read(notation, heads):
   outside = "o" if heads.islower() else "O"
-  assert read([*tags, outside]) == [*(f"{h}-PER" for h in standard), "O"]
+  tags = read([*map(notation.format, heads), outside])
+  assert tags == [*(f"{head}-PER" for head in HEADS[heads]), "O"]
 
 
 @pytest.mark.parametrize(
@@ -105,9 +86,8 @@ def test_the_meaning_of_tags(tags, standard):
 def test_a_tag_without_certain_meaning_is_refused(tags, uncertain):
   with pytest.raises(InputError) as raised:
     read(tags.split())
-  assert str(raised.value).startswith(
-    f"line {uncertain}: the tag {uncertain!r} has no certain meaning"
-  )
+  fault = f"line {uncertain}: the tag {uncertain!r} has no certain meaning"
+  assert str(raised.value).startswith(fault)
 
 
 @pytest.mark.parametrize("tag", ["B-PER|I-ORG", "B-PER, B-ORG", "B_X;I_Y", ""])
@@ -116,18 +96,11 @@ def test_two_tags_of_a_word_and_none_are_refused(tag):
     read([tag, "O"])
 
 
-# Entities
-
-TAGS = st.lists(
-  st.sampled_from(
-    ["O", *(f"{head}-{kind}" for head in "BIES" for kind in "XY")]
-  ),
-  max_size=12,
-)
+TAGS = ["O", *(f"{head}-{kind}" for head in "BIES" for kind in "XY")]
+TAGS = st.lists(st.sampled_from(TAGS), max_size=12)
 
 
 @given(TAGS)
-@settings(deadline=None)
 def test_entities_of_any_tags_equal_those_of_seqeval(tags):
   entities = [(e.label, e.start, e.end - 1) for e in ner.tags_to_entities(tags)]
   assert entities == get_entities(tags)
@@ -145,7 +118,6 @@ def entity_lists(draw):
 
 
 @given(entity_lists(), st.sampled_from(["BIO", "BIOES"]))
-@settings(deadline=None)
 def test_entities_survive_conversion_to_tags(drawn, scheme):
   entities, num_words = drawn
   tags = ner.entities_to_tags(entities, num_words, scheme)

@@ -2,15 +2,12 @@
 
 import pytest
 import tiny_model
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bertlib.tasks.ner import ner, ner_decoding
 
 pytestmark = pytest.mark.unit
-
-
-# Words of running text
 
 
 def test_an_entity_reaches_to_the_end_of_its_last_word():
@@ -22,9 +19,8 @@ def test_an_entity_reaches_to_the_end_of_its_last_word():
 
 @given(st.text("aé1我 .\u200b", max_size=30), st.data())
 def test_entities_cut_words_and_hold_all_words_inside(text, data):
-  bounds = data.draw(
-    st.lists(st.integers(0, len(text)), unique=True, max_size=12)
-  )
+  positions = st.integers(0, len(text))
+  bounds = data.draw(st.lists(positions, unique=True, max_size=12))
   bounds.sort()
   spans = [
     {"start": float(start), "end": float(end), "label": "X"}
@@ -49,31 +45,25 @@ def test_entities_cut_words_and_hold_all_words_inside(text, data):
 
 
 @pytest.mark.parametrize(
-  "word",
+  ("text", "words"),
   [
-    "हिन्दी",  # vowel signs
-    "ภาษาไทยที่",
-    "مُحَمَّد",
-    "می\u200cخواهم",  # a non-joiner within the word
-    "Rene\u0301e",
-    "in\u00adter",  # a soft hyphen
+    *(
+      (f"a {word}, b", ["a", word, ",", "b"])
+      for word in (
+        "हिन्दी",  # vowel signs
+        "ภาษาไทยที่",
+        "مُحَمَّد",
+        "می\u200cخواهم",  # a non-joiner within the word
+        "Rene\u0301e",
+        "in\u00adter",  # a soft hyphen
+      )
+    ),
+    ("❤\ufe0fabc", ["❤", "\ufe0f", "abc"]),
+    ("我爱New York。", ["我", "爱", "New", "York", "。"]),
   ],
 )
-def test_marks_do_not_end_a_word(word):
-  assert ner.from_text(f"a {word}, b").words == ["a", word, ",", "b"]
-
-
-def test_marks_after_other_characters_are_words():
-  assert ner.from_text("❤\ufe0fabc").words == ["❤", "\ufe0f", "abc"]
-
-
-def test_each_chinese_character_is_a_word():
-  assert ner.from_text("我爱New York。").words == [
-    "我", "爱", "New", "York", "。",
-  ]  # fmt: skip
-
-
-# Windows
+def test_marks_are_part_of_a_word_and_ideographs_are_words(text, words):
+  assert ner.from_text(text).words == words
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +75,6 @@ def tokenizer():
   st.lists(st.sampled_from(["a", "aa", "aaaa", "b", "\u0000"]), max_size=80),
   st.integers(8, 20),
 )
-@settings(deadline=None)
 def test_every_word_is_predicted_once(tokenizer, words, max_seq_length):
   sentence = ner.from_text("")._replace(words=words)
   windows = list(ner.make_windows([sentence], tokenizer, max_seq_length))

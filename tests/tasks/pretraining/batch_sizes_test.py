@@ -19,7 +19,6 @@ SIZE_OF_STEP = [4, 4, 8, 8, 8, 12, 12, 12]
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-  """Folder with records."""
   folder = tmp_path_factory.mktemp("batch_sizes")
   tiny_pretraining.write_data(folder)
   return folder
@@ -81,9 +80,7 @@ def flags(folder, output_dir, **changed):
 
 
 @pytest.mark.train
-def test_resumed_training_ends_with_the_weights_of_a_whole_one(
-  folder, tmp_path
-):
+def test_resumed_training_ends_with_the_same_weights(folder, tmp_path):
   whole, resumed = tmp_path / "whole", tmp_path / "resumed"
   done = commands.succeed("run_pretraining.py", *flags(folder, whole))
   # 2 * 4 + 3 * 8 + 3 * 12 of 42 records
@@ -110,7 +107,5 @@ def test_resumed_training_ends_with_the_weights_of_a_whole_one(
   ],
 )
 def test_batches_that_cannot_grow_are_refused(folder, tmp_path, changed, words):
-  error = commands.fail(
-    "run_pretraining.py", *flags(folder, tmp_path, **changed)
-  )
-  assert words in error
+  arguments = flags(folder, tmp_path, **changed)
+  assert words in commands.fail("run_pretraining.py", *arguments)

@@ -4,7 +4,7 @@ import random
 from collections import Counter
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pretraining_corpus import DOCUMENTS, Corpus, make
 
@@ -59,17 +59,14 @@ def test_tokens_fill_the_rows(kind):
 def sequences(record):
   """The sequences of a packed record: what the record of each has."""
   used = int(sum(record["masked_lm_weights"]))
-  masks = dict(
-    zip(record["masked_lm_positions"][:used], record["masked_lm_ids"])
-  )
+  positions = record["masked_lm_positions"][:used]
+  masks = dict(zip(positions, record["masked_lm_ids"]))
   for number in range(1, max(record["sequence_ids"]) + 1):
-    places = [
-      place for place, one in enumerate(record["sequence_ids"]) if one == number
-    ]
+    ids = record["sequence_ids"]
+    places = [place for place, one in enumerate(ids) if one == number]
     assert places == list(range(places[0], places[-1] + 1))
-    assert [record["position_ids"][place] for place in places] == list(
-      range(len(places))
-    )
+    positions = [record["position_ids"][place] for place in places]
+    assert positions == list(range(len(places)))
     label = None
     if "next_sentence_labels" in record:
       assert record["next_sentence_positions"][number - 1] == places[0]
@@ -95,31 +92,21 @@ def alone(record):
   )
 
 
-@settings(deadline=None)
 @given(
   documents=DOCUMENTS,
   segments=st.sampled_from(["pairs", "sentences", "documents"]),
   most=st.integers(1, 4),
 )
-def test_packed_records_hold_the_sequences_of_the_others(
-  vocab_file, documents, segments, most
-):
+def test_packed_rows_hold_all_sequences(vocab_file, documents, segments, most):
   corpus = Corpus(documents)
-  options = {
-    "max_seq_length": 40,
-    "max_predictions_per_seq": 6,
-    "dupe_factor": 1,
-    "segments": segments,
-    "short_seq_prob": 0.5,
-  }
+  options = {"max_seq_length": 40, "max_predictions_per_seq": 6}
+  options |= {"dupe_factor": 1, "segments": segments, "short_seq_prob": 0.5}
   records, counts = make(corpus, vocab_file, **options)
-  packed, packed_counts = make(
-    corpus, vocab_file, **options, pack=True, max_sequences_per_row=most
-  )
+  options |= {"pack": True, "max_sequences_per_row": most}
+  packed, packed_counts = make(corpus, vocab_file, **options)
   found = [list(sequences(record)) for record in packed]
-  assert Counter(one for row in found for one in row) == Counter(
-    map(alone, records)
-  )
+  sequences_found = Counter(one for row in found for one in row)
+  assert sequences_found == Counter(map(alone, records))
   assert packed_counts["records"] == len(packed)
   assert packed_counts["sequences"] == counts["records"] == len(records)
   sizes = Counter(map(len, found))
@@ -127,9 +114,8 @@ def test_packed_records_hold_the_sequences_of_the_others(
     assert packed_counts[f"rows of {size} sequences"] == sizes[size]
   by_length = [n for n in packed_counts if n.startswith("sequences of")]
   assert sum(packed_counts[name] for name in by_length) == len(records)
-  layout = pretraining_instances.written_layout(
-    40, 6, segments == "pairs", most
-  )
+  has_pairs = segments == "pairs"
+  layout = pretraining_instances.written_layout(40, 6, has_pairs, most)
   for record in packed:
     is_used = [int(number > 0) for number in record["sequence_ids"]]
     assert record["input_mask"] == is_used
@@ -140,20 +126,13 @@ def test_packed_records_hold_the_sequences_of_the_others(
 SHORT = Corpus([[[1 + n % 2]] for n in range(60)])
 
 
-def test_rows_that_could_hold_more_sequences_are_reported(
-  vocab_file, tmp_path, caplog
-):
+def test_rows_that_could_hold_more_are_reported(vocab_file, tmp_path, caplog):
   (tmp_path / "text").write_bytes(b"".join(SHORT.lines * 20))
 
   def report(most):
-    recipe = Recipe(
-      vocab_file=vocab_file,
-      max_seq_length=64,
-      dupe_factor=1,
-      segments="sentences",
-      pack=True,
-      max_sequences_per_row=most,
-    )
+    options = {"max_seq_length": 64, "dupe_factor": 1, "segments": "sentences"}
+    options |= {"pack": True, "max_sequences_per_row": most}
+    recipe = Recipe(vocab_file=vocab_file, **options)
     paths = [str(tmp_path / "text")], [str(tmp_path / "out")]
     counts = create_pretraining_data.write_in_memory(recipe, *paths)
     caplog.clear()

@@ -11,7 +11,7 @@ from itertools import chain
 
 import commands
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pretraining_corpus import Corpus, parsed, parts, read_file
 
@@ -20,10 +20,10 @@ from bertlib.settings.recipe import Recipe
 from bertlib.tasks.pretraining import pretraining_blocks, pretraining_text
 from bertlib.tasks.pretraining.pretraining_blocks import BlockRun
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.process
 
 
-@settings(deadline=None)
+@pytest.mark.unit
 @given(
   documents=st.lists(st.lists(st.integers(1, 30), min_size=1)),
   block_bytes=st.integers(1, 100),
@@ -40,11 +40,10 @@ def test_every_document_is_dealt_once_and_evenly(
   text = b"\n\n \n".join(b"\r\n".join(document) for document in lines)
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(pretraining_blocks, "BLOCK_BYTES", block_bytes)
-    dealt = list(
-      pretraining_blocks.deal_documents(
-        text.splitlines(keepends=True), file_number, num_blocks, 0
-      )
-    )
+    lines_of_text = text.splitlines(keepends=True)
+    sizes = file_number, num_blocks, 0
+    dealt = pretraining_blocks.deal_documents(lines_of_text, *sizes)
+    dealt = list(dealt)
   found = [document.splitlines() for _, document in dealt]
   assert all(document.pop() == b"" for document in found)
   assert [*chain(*found)] == [*chain(*lines)]
@@ -60,19 +59,18 @@ def test_every_document_is_dealt_once_and_evenly(
   assert sum(sizes) == len(dealt)
 
 
+@pytest.mark.unit
 def test_files_of_one_document_are_dealt_evenly_too():
-  blocks = Counter(
-    block
-    for number in range(23)
-    for block, _ in pretraining_blocks.deal_documents([b"word"], number, 5, 0)
-  )
+  blocks = Counter()
+  for number in range(23):
+    dealt = pretraining_blocks.deal_documents([b"word"], number, 5, 0)
+    blocks.update(block for block, _ in dealt)
   assert sorted(blocks.values()) == [4, 4, 5, 5, 5]
 
 
+@pytest.mark.unit
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-16", "latin-1"])
-def test_the_number_of_blocks_does_not_depend_on_the_encoding(
-  tmp_path, monkeypatch, encoding
-):
+def test_the_encoding_does_not_change_blocks(tmp_path, monkeypatch, encoding):
   monkeypatch.setattr(pretraining_blocks, "BLOCK_BYTES", 10)
   path = tmp_path / "text"
   path.write_bytes(f"{50 * 'é'}\n".encode(encoding))  # 101 bytes of UTF-8
@@ -89,7 +87,6 @@ def small_blocks(monkeypatch, text_file):
 
 
 def write_times(paths):
-  """Modification times of files."""
   return [path.stat().st_mtime_ns for path in paths]
 
 
@@ -105,19 +102,13 @@ def run_blocks(recipe, text_file, outputs, num_workers=1):
 def documents_of(records):
   """Indices of the documents of `text_file` that records are made of."""
   corpus = Corpus([[[1, 2], [3, 1, 2]] * 3 for _ in range(20)])
-  return {
-    corpus.positions[token][0]
-    for record in records
-    for part in parts(parsed(record))
-    for token in part
-  }
+  found = [parts(parsed(record)) for record in records]
+  tokens = chain.from_iterable(chain.from_iterable(found))
+  return {corpus.positions[token][0] for token in tokens}
 
 
-@pytest.mark.process
 @pytest.mark.usefixtures("small_blocks")
-def test_a_pass_over_all_blocks_comes_before_the_next(
-  tmp_path, vocab_file, text_file
-):
+def test_a_pass_has_all_blocks_before_the_next(tmp_path, vocab_file, text_file):
   recipe = Recipe(vocab_file=vocab_file, max_seq_length=24, dupe_factor=4)
   run_blocks(recipe, text_file, [tmp_path / "a"])
   records = read_file(tmp_path / "a")
@@ -125,7 +116,6 @@ def test_a_pass_over_all_blocks_comes_before_the_next(
   assert documents_of(records[:half]) == documents_of(records[half:])
 
 
-@pytest.mark.process
 @pytest.mark.usefixtures("small_blocks")
 @pytest.mark.parametrize(
   "options",
@@ -137,9 +127,7 @@ def test_a_pass_over_all_blocks_comes_before_the_next(
   ],
   ids=str,
 )
-def test_files_do_not_depend_on_the_number_of_workers(
-  tmp_path, vocab_file, text_file, options
-):
+def test_any_workers_make_equal_files(tmp_path, vocab_file, text_file, options):
   recipe = Recipe(vocab_file=vocab_file, max_seq_length=24, **options)
   outputs = [[tmp_path / f"{run}-{n}" for n in range(2)] for run in "ab"]
   content = run_blocks(recipe, text_file, outputs[0])
@@ -154,6 +142,7 @@ def test_files_do_not_depend_on_the_number_of_workers(
     assert {len(documents) for documents in found} <= {9, 10, 11}
 
 
+@pytest.mark.unit
 def test_at_most_one_pass_of_a_block_is_in_memory(vocab_file):
   recipe = Recipe(vocab_file=vocab_file, max_seq_length=16, dupe_factor=5)
   counts = Counter()
@@ -172,10 +161,7 @@ def test_at_most_one_pass_of_a_block_is_in_memory(vocab_file):
   assert max(held) - max(held[:5]) < records_per_pass
 
 
-@pytest.mark.process
-def test_remote_output_equals_local_output_and_is_kept(
-  tmp_path, vocab_file, text_file
-):
+def test_remote_output_equals_local_output(tmp_path, vocab_file, text_file):
   recipe = Recipe(vocab_file=vocab_file, max_seq_length=24)
   (expected,) = run_blocks(recipe, text_file, [tmp_path / "local"])
   (remote_text,) = files.find_files([f"file://{text_file}*"])
@@ -185,9 +171,6 @@ def test_remote_output_equals_local_output_and_is_kept(
   before = write_times([tmp_path / "remote"])
   BlockRun(recipe, [remote_text], [remote]).run(1)
   assert write_times([tmp_path / "remote"]) == before
-
-
-# Finished runs
 
 
 @pytest.fixture
@@ -202,7 +185,6 @@ def made(tmp_path, vocab_file, text_file):
   return text, vocab, recipe, outputs
 
 
-@pytest.mark.process
 def test_only_a_missing_or_truncated_file_is_written_again(made):
   text, _, recipe, outputs = made
   content = [path.read_bytes() for path in outputs]
@@ -213,7 +195,6 @@ def test_only_a_missing_or_truncated_file_is_written_again(made):
   assert write_times(outputs)[1] == before[1]
 
 
-@pytest.mark.process
 @pytest.mark.parametrize("changed", ["seed", "vocabulary", "text"])
 def test_a_changed_recipe_or_text_redoes_every_file(made, changed):
   text, vocab, recipe, outputs = made
@@ -228,9 +209,6 @@ def test_a_changed_recipe_or_text_redoes_every_file(made, changed):
       file.write("w0003")  # the size stays the same
   run_blocks(recipe, text, outputs)
   assert not set(before) & set(write_times(outputs))
-
-
-# Stopped runs
 
 
 class Stopped:
@@ -284,10 +262,8 @@ class Stopped:
     return self.files(name)
 
   def files(self, name):
-    return {
-      path.name: path.read_bytes()
-      for path in (self.folder / name).glob("out-0000?-of-00006")
-    }
+    paths = (self.folder / name).glob("out-0000?-of-00006")
+    return {path.name: path.read_bytes() for path in paths}
 
   def others(self, name):
     """Names of the other files in the folder."""
@@ -313,7 +289,6 @@ AT_THE_SECOND = [
 ]
 
 
-@pytest.mark.process
 def test_a_complete_run_leaves_its_files_and_a_receipt(stopped):
   assert len(stopped.content) == 6 and all(stopped.content.values())
   assert stopped.others("whole") == {RECEIPT, "out.run.json"}
@@ -321,7 +296,6 @@ def test_a_complete_run_leaves_its_files_and_a_receipt(stopped):
   assert stopped.files("again") == stopped.content
 
 
-@pytest.mark.process
 def test_a_killed_run_resumes_with_the_missing_files(stopped):
   die = "os.kill(os.getpid(), signal.SIGKILL)"
   lines = [line.format(die) for line in AT_THE_SECOND]
@@ -330,11 +304,8 @@ def test_a_killed_run_resumes_with_the_missing_files(stopped):
   assert stopped.done.returncode == -signal.SIGKILL
   assert len(kept) == 1
   assert kept.items() <= stopped.content.items()
-  half_written = {
-    re.sub(r"^\.bert-tmp-[0-9a-f]{8}-\d+-", "", name)
-    for name in stopped.others("killed")
-    if name.startswith(".bert-tmp-")
-  }
+  names = [n for n in stopped.others("killed") if n.startswith(".bert-tmp-")]
+  half_written = {re.sub(r"^\.bert-tmp-[0-9a-f]{8}-\d+-", "", n) for n in names}
   second = half_written - {"out-00000-of-00006.blocks"}
   assert len(half_written) == 2 and len(second) == 1
   (path,) = ((stopped.folder / "killed" / name) for name in kept)
@@ -347,12 +318,9 @@ def test_a_killed_run_resumes_with_the_missing_files(stopped):
   assert stopped.others("killed") == {RECEIPT, "out.run.json"}
 
 
-@pytest.mark.process
 def test_a_dead_worker_is_a_one_line_error_and_complete_files_are_kept(stopped):
-  die = (
-    "[os.kill(child.pid, signal.SIGKILL)"
-    " for child in multiprocessing.active_children()]"
-  )
+  children = "multiprocessing.active_children()"
+  die = f"[os.kill(child.pid, signal.SIGKILL) for child in {children}]"
   lines = [line.format(die) for line in AT_THE_SECOND]
   kept = stopped.run(commands.run, "worker", *lines, timeout=600)
   assert stopped.done.returncode == 1
@@ -366,7 +334,6 @@ def test_a_dead_worker_is_a_one_line_error_and_complete_files_are_kept(stopped):
   assert stopped.run(commands.succeed, "worker") == stopped.content
 
 
-@pytest.mark.process
 @pytest.mark.parametrize(
   ("full_at", "named"),
   [
@@ -381,18 +348,12 @@ def test_a_dead_worker_is_a_one_line_error_and_complete_files_are_kept(stopped):
 )
 def test_a_full_disk_is_a_one_line_error(stopped, full_at, named):
   size = min(map(len, stopped.content.values()))
-  room = {
-    "text": os.path.getsize(stopped.text_file) // 24,
-    "records": size // 4,
-    "file": size * 3 // 4,
-    "in memory": size // 4,
-  }[full_at]
-  files = stopped.run(
-    commands.run,
-    full_at,
-    largest_file=room,
-    num_workers=0 if full_at == "in memory" else 2,
-  )
+  text_size = os.path.getsize(stopped.text_file)
+  room = {"text": text_size // 24, "file": size * 3 // 4}
+  room = room.get(full_at, size // 4)
+  num_workers = 0 if full_at == "in memory" else 2
+  options = {"largest_file": room, "num_workers": num_workers}
+  files = stopped.run(commands.run, full_at, **options)
   assert stopped.done.returncode == 1
   assert "Traceback" not in stopped.done.stderr
   line = stopped.done.stderr.splitlines()[-1]

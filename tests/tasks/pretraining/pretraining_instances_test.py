@@ -7,7 +7,7 @@ from itertools import chain
 
 import pytest
 import tensorflow as tf
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pretraining_corpus import (
   CHINESE,
@@ -28,11 +28,8 @@ from pretraining_corpus import (
 
 import create_pretraining_data
 import tokenization
-from bertlib.tasks.pretraining import (
-  masking,
-  pretraining_instances,
-  pretraining_text,
-)
+from bertlib.tasks.pretraining import masking, pretraining_instances
+from bertlib.tasks.pretraining.pretraining_text import read_documents
 
 pytestmark = pytest.mark.unit
 
@@ -41,29 +38,19 @@ pytestmark = pytest.mark.unit
 
 def read(lines, vocab_file, **options):
   counts = Counter()
-  documents = pretraining_text.read_documents(
-    lines,
-    tokenization.FullTokenizer(vocab_file),
-    random.Random(0),
-    counts=counts,
-    **options,
-  )
+  tokenizer, rng = tokenization.FullTokenizer(vocab_file), random.Random(0)
+  documents = read_documents(lines, tokenizer, rng, counts=counts, **options)
   return documents, counts
 
 
-def test_line_ends_invalid_bytes_and_extra_blank_lines_do_not_matter(
-  vocab_file,
-):
+def test_line_ends_invalid_bytes_and_blank_lines_do_not_matter(vocab_file):
   plain = [b"w0000 w0003\n", b"w0006\n", b"\n", b"w0009\n"]
   odd = [b"\n", b"w0000 \xffw0003 \r\n", b" w0006\r\n", b"\r\n", b" \n"]
   odd += [b"w0009"]
   documents, counts = read(odd, vocab_file)
   assert documents == read(plain, vocab_file)[0]
-  assert counts == {
-    "documents": 2,
-    "sentences": 3,
-    "documents of one sentence": 1,
-  }
+  num_sentences = {"sentences": 3, "documents of one sentence": 1}
+  assert counts == {"documents": 2} | num_sentences
 
 
 LONG = Corpus([[[1, 2, 3]] * 30])
@@ -142,15 +129,11 @@ def check_masks(record, options):
 
 def check_segments(record, corpus, max_seq_length):
   """Segments are consecutive or random; whether both are of one document."""
-  ends = [
-    (corpus.positions[part[0]], corpus.positions[part[-1]])
-    for part in parts(record)
-  ]
-  ids = [
-    position
-    for (_, start, _), (_, end, _) in ends
-    for position in range(start, end + 1)
-  ]
+  at = corpus.positions
+  ends = [(at[part[0]], at[part[-1]]) for part in parts(record)]
+  ids = []
+  for (_, start, _), (_, end, _) in ends:
+    ids += range(start, end + 1)
   assert [corpus.positions[i][1] for p in parts(record) for i in p] == ids
   (_, (first, end, _)), ((second, next_start, _), _) = ends
   if record["next_sentence_labels"] == [0]:
@@ -160,11 +143,8 @@ def check_segments(record, corpus, max_seq_length):
   return first == second
 
 
-@settings(deadline=None)
 @given(DOCUMENTS, OPTIONS)
-def test_records_are_pairs_of_segments_with_masks(
-  vocab_file, documents, options
-):
+def test_records_are_pairs_of_masked_segments(vocab_file, documents, options):
   corpus = Corpus(documents)
   records, counts = make(corpus, vocab_file, **options)
   assert len(records) == counts["records"] > 0
@@ -176,9 +156,8 @@ def test_records_are_pairs_of_segments_with_masks(
     check_masks(record, options)
     is_same = check_segments(record, corpus, options["max_seq_length"])
     same_document += is_same and record["next_sentence_labels"][0]
-  assert counts["random next sentences"] == sum(
-    record["next_sentence_labels"][0] for record in records
-  )
+  random_next = sum(record["next_sentence_labels"][0] for record in records)
+  assert counts["random next sentences"] == random_next
   if len(documents) > 1:
     same_document = 0  # counted for corpora of a single document only
   assert counts[pretraining_instances.SAME_DOCUMENT] == same_document
@@ -196,9 +175,7 @@ LARGE = [[[3] * 5] * 5] * 10
     ({"mask_split": (0, 1, 0)}, (0, 1, 0)),
   ],
 )
-def test_masked_tokens_are_replaced_as_in_the_paper_or_as_asked(
-  vocab_file, options, split
-):
+def test_masked_tokens_are_replaced_by_the_split(vocab_file, options, split):
   records, _ = make(Corpus(LARGE), vocab_file, dupe_factor=50, **options)
   shown = [
     (record["input_ids"][position], token)
@@ -216,20 +193,15 @@ def test_masked_tokens_are_replaced_as_in_the_paper_or_as_asked(
   assert_share(sum(t < len(VOCAB) / 2 for t in drawn), len(drawn), 0.5)
 
 
+CHINESE_WORDS = {"do_whole_word_mask": True, "word_boundaries": "spaces"}
 WHOLE_WORDS = {
   "of pieces": (LATIN, {"do_whole_word_mask": True}),
-  "of Chinese": (
-    CHINESE,
-    {"do_whole_word_mask": True, "word_boundaries": "spaces"},
-  ),
+  "of Chinese": (CHINESE, CHINESE_WORDS),
 }
 
 
 def masked_words(record, corpus):
-  """(input id, original id) of the pieces of each word.
-
-  The input id is None for a piece that was not chosen for masking.
-  """
+  """(input id or None if not masked, original id) of each word's pieces."""
   words = defaultdict(list)
   masked = masks(record)
   for position, (token, part) in enumerate(
@@ -243,11 +215,8 @@ def masked_words(record, corpus):
 
 
 @pytest.mark.parametrize("kind", WHOLE_WORDS)
-@settings(deadline=None)
 @given(documents=DOCUMENTS, options=OPTIONS)
-def test_the_pieces_of_a_word_are_masked_together(
-  vocab_file, kind, documents, options
-):
+def test_a_word_is_masked_as_a_whole(vocab_file, kind, documents, options):
   entries, whole_words = WHOLE_WORDS[kind]
   corpus = Corpus(documents, entries)
   records, _ = make(corpus, vocab_file, **(options | whole_words))
@@ -266,9 +235,8 @@ def test_replacements_are_drawn_per_piece_or_per_word(
 ):
   entries, options = WHOLE_WORDS[kind]
   corpus = Corpus(LARGE, entries)
-  records, _ = make(
-    corpus, vocab_file, dupe_factor=50, whole_word_draw=draw, **options
-  )
+  options = options | {"dupe_factor": 50, "whole_word_draw": draw}
+  records, _ = make(corpus, vocab_file, **options)
   words = [
     word
     for record in records
@@ -362,15 +330,10 @@ def test_shuffle_equals_that_of_random(length, seed):
   assert rng.getstate() == expected_rng.getstate()
 
 
-# Text without pairs
-
-
 def pieces(corpus):
   """All piece ids of a corpus, by document, in their order."""
   by_document = defaultdict(list)
-  for piece, (document, *_) in sorted(
-    corpus.positions.items(), key=lambda item: item[1][:2]
-  ):
+  for piece, (document, *_) in corpus.positions.items():
     by_document[document].append(piece)
   return list(by_document.values())
 
@@ -384,7 +347,6 @@ def runs(record):
   return [ids[start + 1 : end] for start, end in zip(starts, ends)]
 
 
-@settings(deadline=None)
 @given(DOCUMENTS, OPTIONS, st.integers(3, 20))
 def test_sequences_of_sentences_have_each_piece_once(
   vocab_file, documents, options, max_seq_length
@@ -399,9 +361,8 @@ def test_sequences_of_sentences_have_each_piece_once(
     assert not any(record["segment_ids"])
     (run,) = runs(record)
     found.append(run)
-    assert {corpus.positions[i][0] for i in run} == {
-      corpus.positions[run[0]][0]
-    }
+    document, _, _ = corpus.positions[run[0]]
+    assert all(corpus.positions[i][0] == document for i in run)
   found.sort(key=lambda run: corpus.positions[run[0]])
   assert [*chain(*found)] == [*chain(*pieces(corpus))]
   if not options["short_seq_prob"]:
@@ -411,7 +372,6 @@ def test_sequences_of_sentences_have_each_piece_once(
         assert len(run) + len(after) > max_seq_length - 2
 
 
-@settings(deadline=None)
 @given(DOCUMENTS, OPTIONS, st.integers(3, 20))
 def test_sequences_of_documents_cross_their_borders(
   vocab_file, documents, options, max_seq_length
@@ -430,13 +390,11 @@ def test_sequences_of_documents_cross_their_borders(
     parts = sorted(found[number], key=lambda run: corpus.positions[run[0]][1])
     assert [*chain(*parts)] == expected
   if not options["short_seq_prob"] and len(records) == 1:
-    assert sum(records[0]["input_mask"]) == len(corpus.positions) + 1 + len(
-      documents
-    )
+    length = len(corpus.positions) + 1 + len(documents)
+    assert sum(records[0]["input_mask"]) == length
 
 
 def spans_of(positions):
-  """Lengths of runs of consecutive positions."""
   lengths = []
   for before, position in zip([-2, *positions], positions):
     if position == before + 1:
@@ -459,11 +417,8 @@ def test_spans_have_geometric_lengths():
     assert_share(counts[length], sum(counts.values()), share)
 
 
-@settings(deadline=None)
 @given(documents=DOCUMENTS, options=OPTIONS)
-def test_spans_have_whole_words_and_one_replacement(
-  vocab_file, documents, options
-):
+def test_spans_are_words_with_one_replacement(vocab_file, documents, options):
   corpus = Corpus(documents)
   # Without random tokens, which may be [MASK] by chance.
   options |= {"do_span_mask": True, "mask_split": (1, 0, 1)}

@@ -24,29 +24,11 @@ from bertlib.tasks.squad import (
   squad_windows,
 )
 from bertlib.tasks.squad.original_api import RawResult
-from bertlib.tasks.squad.squad_decoding import (
-  NbestPrediction,
-  Passage,
-  PassageFinder,
-)
+from bertlib.tasks.squad.squad_decoding import NbestPrediction, PassageFinder
 from bertlib.tasks.squad.squad_files import SquadExample
 from bertlib.tasks.squad.squad_windows import WindowSettings as Settings
 
 pytestmark = pytest.mark.unit
-
-DECODED = [
-  ("v11_dev_384", "random", None),
-  ("v11_dev_384", "ties", None),
-  ("v11_dev_128", "peaked", None),
-  ("v11_one_answer_96", "peaked", None),
-  ("v20_dev_384", "null", 0),
-  ("v20_dev_384", "null", -2),
-  ("v20_dev_384", "null_ties", 0),
-  ("v20_dev_384", "null_ties", -2),
-  ("v20_dev_128", "null", 0),
-  ("v20_dev_128", "null", -2),
-  ("v20_dev_128", "null", 1.5),
-]
 
 
 @pytest.fixture(scope="module")
@@ -56,43 +38,32 @@ def tokenizer():
 
 def make_features(examples, tokenizer, settings):
   made = []
-  original_api.convert_examples_to_features(
-    examples, tokenizer, *settings, made.append
-  )
+  arguments = examples, tokenizer, *settings
+  original_api.convert_examples_to_features(*arguments, made.append)
   return made
 
 
 # Results of the reference
 
 
-@pytest.mark.parametrize(("name", "kind", "threshold"), DECODED)
-def test_files_equal_the_reference(golden, tmp_path, name, kind, threshold):
+@pytest.mark.parametrize("number", range(11))
+def test_files_equal_the_reference(golden, tmp_path, number):
   runs = run_outputs.read_json(golden("squad", "runs.json"))["predictions"]
-  logits_name = f"{name}_{kind}_logits.npz"
-  (run,) = [
-    run
-    for run in runs
-    if (run["logits"], run["null_score_diff_threshold"])
-    == (logits_name, threshold)
-  ]
-  made = reference_data.squad_features(name, golden)
+  run, threshold = runs[number], runs[number]["null_score_diff_threshold"]
+  made = reference_data.squad_features(run["features"], golden)
   examples = original_api.read_squad_examples(
     reference_data.unpacked(golden("squad", made["input"]), tmp_path),
     made["is_training"],
     made["version_2_with_negative"],
   )
-  tokenizer = tokenization.FullTokenizer(
-    reference_data.vocab(made["vocab"]), made["do_lower_case"]
-  )
+  vocab = reference_data.vocab(made["vocab"])
+  tokenizer = tokenization.FullTokenizer(vocab, made["do_lower_case"])
   keys = ("max_seq_length", "doc_stride", "max_query_length", "is_training")
   windows = make_features(examples, tokenizer, [made[key] for key in keys])
-  logits = np.load(golden("squad", logits_name))
-  results = [
-    RawResult(int(unique_id), starts.tolist(), ends.tolist())
-    for unique_id, starts, ends in zip(
-      logits["unique_ids"], logits["start_logits"], logits["end_logits"]
-    )
-  ]
+  logits = np.load(golden("squad", run["logits"]))
+  keys = "unique_ids", "start_logits", "end_logits"
+  rows = zip(*(logits[key].tolist() for key in keys))
+  results = [RawResult(*row) for row in rows]
   ends = "predictions.json", "nbest_predictions.json", "null_odds.json"
   original_api.write_predictions(
     examples,
@@ -134,28 +105,20 @@ def write(folder, arguments, **options):
   names = "predictions", "nbest", "odds"
   paths = [str(folder / name) for name in names]
   original_api.write_predictions(*arguments, *paths, **options)
-  return [
-    json.loads((folder / name).read_text())
-    for name in names
-    if (folder / name).exists()
-  ]
+  paths = [folder / name for name in names]
+  return [json.loads(path.read_text()) for path in paths if path.exists()]
 
 
 def test_question_without_spans_in_1_1_equals_the_reference(tmp_path):
   path = reference_data.golden("squad", "odd_predictions.jsonl")
-  (case,) = [
-    case
-    for case in reference_data.read_jsonl(path)
-    if not case["version_2_with_negative"]
-  ]
-  example = SquadExample(
-    case["qas_id"], case["question_text"], case["doc_tokens"]
-  )
+  cases = reference_data.read_jsonl(path)
+  (case,) = [case for case in cases if not case["version_2_with_negative"]]
+  texts = (case[key] for key in ("qas_id", "question_text", "doc_tokens"))
+  example = SquadExample(*texts)
   tokenizer = tokenization.FullTokenizer(reference_data.vocab("uncased"))
   keys = ("max_seq_length", "doc_stride", "max_query_length")
-  (window,) = make_features(
-    [example], tokenizer, [*(case[key] for key in keys), False]
-  )
+  settings = [*(case[key] for key in keys), False]
+  (window,) = make_features([example], tokenizer, settings)
   result = RawResult(window.unique_id, case["start_logits"], case["end_logits"])
   sizes = case["n_best_size"], case["max_answer_length"]
   found = write(tmp_path, ([example], [window], [result], *sizes, True))
@@ -173,9 +136,8 @@ def test_empty_paragraph_has_no_answer(tmp_path, tokenizer):
   """The reference fails here too."""
   examples = [SquadExample("q", "who", []), SquadExample("p", "who", ["a"])]
   arguments = zero_results(examples, tokenizer)
-  predictions, n_best, odds = write(
-    tmp_path, arguments, version_2_with_negative=True
-  )
+  is_v2 = {"version_2_with_negative": True}
+  predictions, n_best, odds = write(tmp_path, arguments, **is_v2)
   assert [entry["text"] for entry in n_best["q"]] == [""]
   assert predictions == {"q": "", "p": "a"}
   assert odds == {"q": squad_decoding.CERTAIN_ODDS, "p": 0.0}
@@ -183,16 +145,13 @@ def test_empty_paragraph_has_no_answer(tmp_path, tokenizer):
   assert predictions == {"q": "empty", "p": "a"}
 
 
-@pytest.mark.parametrize(
-  "language",
-  [
-    "mixed",
-    *(
-      pytest.param(name, marks=pytest.mark.needs_data)
-      for name in ("de", "zh", "th", "ar")
-    ),
-  ],
-)
+NEEDS_DATA = pytest.mark.needs_data
+WHOLE = [
+  pytest.param(name, marks=NEEDS_DATA) for name in ("de", "zh", "th", "ar")
+]
+
+
+@pytest.mark.parametrize("language", ["mixed", *WHOLE])
 def test_other_languages_are_decoded_and_evaluated(tmp_path, language):
   if language == "mixed":
     path = reference_data.golden("squad", "xquad_mixed.json.gz")
@@ -200,21 +159,15 @@ def test_other_languages_are_decoded_and_evaluated(tmp_path, language):
   else:
     path = reference_data.data("squad", "xquad", f"xquad.{language}.json")
   examples = original_api.read_squad_examples(path, is_training=False)[:200]
-  tokenizer = tokenization.FullTokenizer(
-    reference_data.vocab("multi_cased"), do_lower_case=False
-  )
+  vocab = reference_data.vocab("multi_cased")
+  tokenizer = tokenization.FullTokenizer(vocab, do_lower_case=False)
   windows = make_features(examples, tokenizer, Settings(384, 128, 64, False))
   rng = np.random.default_rng(0)
-  results = [
-    RawResult(w.unique_id, *rng.normal(size=[2, 384])) for w in windows
-  ]
+  logits = rng.normal(size=[len(windows), 2, 384])
+  results = [RawResult(w.unique_id, *row) for w, row in zip(windows, logits)]
   finder = original_api.finder_of(examples, windows, results, False)
-  found = {
-    example.qas_id: text
-    for example, (text, _) in zip(
-      examples, finder.best_predictions(AnswerSettings())
-    )
-  }
+  texts = (text for text, _ in finder.best_predictions(AnswerSettings()))
+  found = {example.qas_id: text for example, text in zip(examples, texts)}
   for example in examples:
     assert found[example.qas_id] in " ".join(example.doc_tokens)
   questions = squad_files.read_questions(path)[:200]
@@ -249,14 +202,10 @@ def test_results_may_have_different_lengths(tmp_path, tokenizer):
   windows = make_features(examples, tokenizer, Settings(8, 3, 2, False))
   lengths = [len(window.tokens) for window in windows]
   assert len(set(lengths)) > 1
-  results = [
-    RawResult(
-      window.unique_id,
-      [0.0] * (length - 2) + [20.0 - length, 0.0],
-      [1.0] * length,
-    )
-    for window, length in zip(windows, lengths)
-  ]
+  results = []
+  for window, length in zip(windows, lengths):
+    starts = [0.0] * (length - 2) + [20.0 - length, 0.0]
+    results.append(RawResult(window.unique_id, starts, [1.0] * length))
   predictions, _ = write(tmp_path, (examples, windows, results, 20, 1, True))
   assert predictions == {"q": "f"}
 
@@ -269,9 +218,6 @@ def test_open_temporary_files_receive_the_predictions(tmp_path, tokenizer):
     assert json.load(held) == {"q": "a"}
     with open(held.name) as file:
       assert json.load(file) == {"q": "a"}
-
-
-# Search
 
 
 def find_naively(examples, windows, results, n_best_size, max_answer_length):
@@ -294,15 +240,11 @@ def find_naively(examples, windows, results, n_best_size, max_answer_length):
   return [sorted(spans, key=lambda s: -(s[3] + s[4])) for spans in found]
 
 
-@hypothesis.settings(deadline=None)
 @hypothesis.given(st.data())
 def test_spans_equal_an_exhaustive_search(tokenizer, data):
-  texts = data.draw(
-    st.lists(st.text("abcd", max_size=9).map(list), min_size=1, max_size=3)
-  )
-  examples = [
-    SquadExample(str(i), "who", words) for i, words in enumerate(texts)
-  ]
+  text = st.text("abcd", max_size=9).map(list)
+  texts = data.draw(st.lists(text, min_size=1, max_size=3))
+  examples = [SquadExample(str(i), "who", text) for i, text in enumerate(texts)]
   windows = make_features(examples, tokenizer, Settings(8, 2, 2, False))
   scores = st.lists(st.integers(-2, 2).map(float), min_size=8, max_size=8)
   results = [
@@ -326,14 +268,11 @@ def test_spans_equal_an_exhaustive_search(tokenizer, data):
     assert scores == sorted(scores, reverse=True)
 
 
-@hypothesis.settings(deadline=None)
 @hypothesis.given(
   st.text(st.sampled_from("aBé中(),.ſ\u0301 \t\n\u00a0\u200b-"), max_size=30),
   st.integers(0, 2**32 - 1),
 )
-def test_an_answer_of_a_passage_is_the_characters_of_its_pieces(
-  tokenizer, passage, seed
-):
+def test_an_answer_has_the_characters_of_its_pieces(tokenizer, passage, seed):
   rng = np.random.default_rng(seed)
   words, _ = squad_files.split_words(passage)
   examples = [SquadExample("q", "who", words)]
@@ -345,9 +284,8 @@ def test_an_answer_of_a_passage_is_the_characters_of_its_pieces(
   windows = [*original_api.iterate_features(columns, 12, inv_vocab)]
   logits = rng.normal(size=[2, len(windows), 12])
   tokens, offsets = tokenizer.tokenize_with_offsets(passage)
-  finder = PassageFinder(
-    [Passage(passage, offsets)], examples, columns, logits, True, inv_vocab
-  )
+  passages = [squad_decoding.Passage(passage, offsets)]
+  finder = PassageFinder(passages, examples, columns, logits, True, inv_vocab)
   (prelims,) = finder.prelim_predictions(20, 30)
   for prelim in prelims:
     found = finder.with_text(prelim)
@@ -361,24 +299,13 @@ def test_an_answer_of_a_passage_is_the_characters_of_its_pieces(
     assert window.tokens[prelim.start_index : prelim.end_index + 1] == pieces
 
 
-# Files
+LOGITS = st.floats(-1e4, 1e4, width=32)
+ENTRIES = st.builds(NbestPrediction, st.text(), LOGITS, LOGITS)
+ENTRIES = st.lists(ENTRIES, min_size=1, max_size=4)
 
 
 @hypothesis.settings(max_examples=30)
-@hypothesis.given(
-  st.dictionaries(
-    st.text(),
-    st.lists(
-      st.builds(
-        NbestPrediction, st.text(), *[st.floats(-1e4, 1e4, width=32)] * 2
-      ),
-      min_size=1,
-      max_size=4,
-    ),
-    min_size=1,
-    max_size=3,
-  )
-)
+@hypothesis.given(st.dictionaries(st.text(), ENTRIES, min_size=1, max_size=3))
 @hypothesis.example({4711: [NbestPrediction("a", 1.0, 2.0)]})  # in old code
 def test_nbest_file_equals_the_output_of_json(tmp_path_factory, n_best):
   path = tmp_path_factory.getbasetemp() / "n_best.json"
@@ -395,7 +322,6 @@ def test_nbest_file_equals_the_output_of_json(tmp_path_factory, n_best):
 
 
 def windows_of(text, tokenizer):
-  """The windows of a question about the words of a text."""
   examples = [SquadExample("q", "who", text.split())]
   return squad_windows.convert_examples_to_windows(
     examples, tokenizer, Settings(8, 2, 2, False)

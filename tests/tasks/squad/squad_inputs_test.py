@@ -14,14 +14,11 @@ pytestmark = pytest.mark.unit
 
 
 def read(**flags):
-  """Reads the data of a run."""
-  return squad_inputs.read_data(
-    types.SimpleNamespace(
-      settings=option.make(SquadSettings, **flags),
-      selection=types.SimpleNamespace(eval_steps=0),
-      config=tiny_squad.CONFIG,
-    )
-  )
+  settings = option.make(SquadSettings, **flags)
+  selection = types.SimpleNamespace(eval_steps=0)
+  run = types.SimpleNamespace(settings=settings, selection=selection)
+  run.config = tiny_squad.CONFIG
+  return squad_inputs.read_data(run)
 
 
 def test_faults_of_the_data_are_counted(tmp_path, caplog):
@@ -31,13 +28,9 @@ def test_faults_of_the_data_are_counted(tmp_path, caplog):
   first[0]["question"] = first[1]["question"]  # but has another answer
   second[0]["question"] = " "
   (tmp_path / "train.json").write_text(json.dumps(data))
-  read(
-    do_train=True,
-    do_predict=True,
-    do_eval=True,
-    train_file=str(tmp_path / "train.json"),
-    predict_file=str(tmp_path / "dev.json"),
-  )
+  paths = {"train_file": str(tmp_path / "train.json")}
+  paths["predict_file"] = str(tmp_path / "dev.json")
+  read(do_train=True, do_predict=True, do_eval=True, **paths)
   assert [
     message.partition(", the first")[0] for message in caplog.messages
   ] == [

@@ -22,30 +22,32 @@ def question(*answers, context=CONTEXT, name="q"):
   return Question(name, "Who left?", context, tuple(found), not answers)
 
 
-def test_spans_of_gold_and_predicted_answers_are_found():
-  spans = squad_report.find_spans(question("Bob", "in June"), "Bob left")
-  assert [(CONTEXT[a:b], kind) for a, b, kind in spans] == [
-    ("Bob", "gold"),
-    ("Bob left", "predicted"),
-    ("in June", "gold"),
-  ]
-
-
-def test_each_place_of_a_predicted_answer_is_marked():
-  spans = squad_report.find_spans(question("Bob"), "Ann")
-  assert [a for a, _, kind in spans if kind == "predicted"] == [0, 44]
-
-
-def test_white_space_of_the_context_may_differ():
-  context = "the  tall\nman and a small man"
-  spans = squad_report.find_spans(question("man", context=context), "tall man")
-  marked = [context[a:b] for a, b, kind in spans if kind == "predicted"]
-  assert marked == ["tall\nman"]
-
-
-@pytest.mark.parametrize("predicted", ["", "not in the text"])
-def test_an_answer_that_is_not_in_the_context_has_no_span(predicted):
-  assert squad_report.find_spans(question(), predicted) == []
+@pytest.mark.parametrize(
+  ("context", "answers", "predicted", "spans"),
+  [
+    (
+      CONTEXT,
+      ["Bob", "in June"],
+      "Bob left",
+      ["22 gold Bob", "22 predicted Bob left", "31 gold in June"],
+    ),
+    (
+      CONTEXT,
+      ["Bob"],
+      "Ann",
+      ["0 predicted Ann", "22 gold Bob", "44 predicted Ann"],
+    ),
+    ("the  tall\nman, a man", [], "tall man", ["5 predicted tall\nman"]),
+    (CONTEXT, [], "", []),
+    (CONTEXT, [], "not in the text", []),
+  ],
+)
+def test_spans_of_gold_and_predicted_answers_are_found(
+  context, answers, predicted, spans
+):
+  asked = question(*answers, context=context)
+  found = squad_report.find_spans(asked, predicted)
+  assert [f"{a} {kind} {context[a:b]}" for a, b, kind in found] == spans
 
 
 def test_a_gold_answer_with_a_wrong_position_is_not_marked():
@@ -55,42 +57,32 @@ def test_a_gold_answer_with_a_wrong_position_is_not_marked():
 
 def test_answers_have_their_probabilities_and_scores():
   texts = {"right": "Bob", "half": "Bob left", "unlikely": "Rome"}
-  nbest = {
-    name: [NbestPrediction(text, 2.0, -2.0), NbestPrediction("x", 0.0, 0.0)]
-    for name, text in texts.items()
-  }
-  nbest["unlikely"] = [NbestPrediction("x", 0.0, 0.0)]
+  other = NbestPrediction("x", 0.0, 0.0)
+  nbest = {}
+  for name in ("right", "half"):
+    nbest[name] = [NbestPrediction(texts[name], 2.0, -2.0), other]
+  nbest["unlikely"] = [other]
   answers = Answers(texts, nbest, texts, {})
   questions = [question("Bob", name=name) for name in texts]
   found = squad_report.answered_questions(questions, answers, AnswerSettings())
-  assert [answer[:3] for answer in found] == [
-    (questions[0], "Bob", 0.5),
-    (questions[1], "Bob left", 0.5),
-    (questions[2], "Rome", 0.0),
-  ]
-  assert [answer.score for answer in found] == [
-    Score(1.0, 1.0),
-    Score(0.0, pytest.approx(2 / 3)),
-    Score(0.0, 0.0),
-  ]
+  answers = [(answer.predicted, answer.probability) for answer in found]
+  assert [answer.question for answer in found] == questions
+  assert answers == [("Bob", 0.5), ("Bob left", 0.5), ("Rome", 0.0)]
+  half = Score(0.0, pytest.approx(2 / 3))
+  scores = [answer.score for answer in found]
+  assert scores == [Score(1.0, 1.0), half, Score(0.0, 0.0)]
 
 
 def answered(predicted, probability, f1):
-  return AnsweredQuestion(
-    question("Bob"), predicted, probability, Score(float(f1 == 1), f1)
-  )
+  score = Score(float(f1 == 1), f1)
+  return AnsweredQuestion(question("Bob"), predicted, probability, score)
 
 
 def test_confident_errors_come_first():
-  *_, errors = squad_report.sections(
-    [
-      answered("Ann", 0.3, 0.0),
-      answered("Bob", 0.99, 1.0),
-      answered("June", 0.9, 0.0),
-    ],
-    {"exact_match": 33.3, "f1": 33.3},
-    0.0,
-  )
+  found = [("Ann", 0.3, 0.0), ("Bob", 0.99, 1.0), ("June", 0.9, 0.0)]
+  results = {"exact_match": 33.3, "f1": 33.3}
+  found = [answered(*one) for one in found]
+  *_, errors = squad_report.sections(found, results, 0.0)
   heads, *rows = rows_of(errors.content)
   assert [row[heads.index("predicted")] for row in rows] == ["June", "Ann"]
   assert '<mark class="gold">Bob</mark>' in errors.content
@@ -98,14 +90,8 @@ def test_confident_errors_come_first():
 
 
 def test_squad_2_shows_the_thresholds():
-  results = {
-    "exact": 50.0,
-    "f1": 55.5,
-    "best_exact": 60.0,
-    "best_exact_thresh": -1.5,
-    "best_f1": 65.0,
-    "best_f1_thresh": -math.inf,
-  }
+  results = {"exact": 50.0, "f1": 55.5, "best_exact": 60.0, "best_f1": 65.0}
+  results |= {"best_exact_thresh": -1.5, "best_f1_thresh": -math.inf}
   thresholds, *_ = squad_report.sections([], results, 0.25)
   assert thresholds.title == "Tuned --null_score_diff_threshold"
   assert rows_of(thresholds.content)[1:] == [

@@ -11,9 +11,9 @@ import reference_data
 import run_outputs
 from refused import refusal
 
-from bertlib.cli.errors import InputError
 from bertlib.tasks.squad import squad_files, squad_scores
 from bertlib.tasks.squad.squad_files import Answer, Question
+from bertlib.tasks.squad.squad_scores import evaluate_v1, evaluate_v2
 
 pytestmark = pytest.mark.unit
 
@@ -24,7 +24,6 @@ def question(name, *answers, is_impossible=None):
 
 
 def as_json(*questions):
-  """A data set of one paragraph."""
   qas = []
   for q in questions:
     answers = [{"text": a.text, "answer_start": a.start} for a in q.answers]
@@ -34,26 +33,13 @@ def as_json(*questions):
   return {"data": [{"paragraphs": [{"context": "Somebody.", "qas": qas}]}]}
 
 
-# Published predictions
-
-
-@pytest.fixture(
-  params=["slice", pytest.param("whole", marks=pytest.mark.needs_data)]
-)
-def part(request):
-  """The part of the published data; the slice is of few questions."""
-  return request.param
+# The parts of the published data; the slice is of few questions.
+PARTS = ["slice", pytest.param("whole", marks=pytest.mark.needs_data)]
 
 
 def read_published(part, data, predictions, folder):
-  """Published questions, and the text that is predicted for each.
-
-  Args:
-    part: "slice" or "whole".
-    data: names of the data in the slice and in the whole.
-    predictions: path of the predictions.
-    folder: for temporary files.
-  """
+  """Published questions, and the text that is predicted for each."""
+  # `data` are the names of the questions in the slice and in the whole.
   name, file_name = data
   if part == "whole":
     path = reference_data.data("squad", file_name)
@@ -69,6 +55,7 @@ def read_published(part, data, predictions, folder):
 # answers are to questions that the slice lacks.
 
 
+@pytest.mark.parametrize("part", PARTS)
 @pytest.mark.parametrize(
   ("predictions", "scores"),
   [
@@ -88,9 +75,8 @@ def read_published(part, data, predictions, folder):
 )
 def test_published_predictions_of_1_1(tmp_path, part, predictions, scores):
   data = "v11_dev", "dev-v1.1.json"
-  results = squad_scores.evaluate_v1(
-    *read_published(part, data, predictions, tmp_path)
-  )
+  published = read_published(part, data, predictions, tmp_path)
+  results = evaluate_v1(*published)
   found = results["exact_match"], results["f1"]
   assert tuple(round(value, 4) for value in found) == scores[part]
 
@@ -98,6 +84,7 @@ def test_published_predictions_of_1_1(tmp_path, part, predictions, scores):
 COUNTS_V2 = {"slice": (23, 10, 13), "whole": (1407, 705, 702)}
 
 
+@pytest.mark.parametrize("part", PARTS)
 @pytest.mark.parametrize(
   ("name", "scores"),
   [
@@ -124,9 +111,7 @@ COUNTS_V2 = {"slice": (23, 10, 13), "whole": (1407, 705, 702)}
 def test_published_predictions_of_2_0(tmp_path, part, name, scores):
   data = "v20_dev", "dev-v2.0.part.json"
   predictions = f"squad/predictions/v2.0_{name}.json"
-  results = squad_scores.evaluate_v2(
-    *read_published(part, data, predictions, tmp_path)
-  )
+  results = evaluate_v2(*read_published(part, data, predictions, tmp_path))
   exact, f1, has_exact, has_f1, none = scores[part]
   total, has_total, none_total = COUNTS_V2[part]
   assert {key: round(value, 4) for key, value in results.items()} == {
@@ -158,69 +143,44 @@ def test_chinese_gold_answers_have_a_perfect_score(tmp_path, name):
     path = reference_data.data("squad", f"{name}.json")
   questions = squad_files.read_questions(path)
   first = {q.id: q.answers[0].text for q in questions}
-  results = squad_scores.evaluate_v1(
-    questions, first, squad_scores.score_chinese
-  )
+  results = evaluate_v1(questions, first, squad_scores.score_chinese)
   assert results == {"exact_match": 100.0, "f1": 100.0}
 
 
-# Scores of one answer
-
-
 @pytest.mark.parametrize(
-  ("prediction", "answers", "exact", "f1"),
+  ("version", "prediction", "answers", "exact", "f1"),
   [
-    ("The Cat!", ["a cat", "dog"], 1, 1),
-    ("big black cat", ["black cat sat"], 0, 2 / 3),
-    ("cat cat dog", ["cat"], 0, 1 / 2),
-    ("dog", ["cat", "big dog"], 0, 2 / 3),
-    ("one\tand  two", ["one and two"], 1, 1),
-    ("a–b", ["–b"], 1, 1),  # the dash is removed, and "a" is then an article
-    ("Österreich’s", ["österreichs"], 0, 0),  # nor ASCII punctuation
-    ("", ["cat"], 0, 0),
-    ("the", ["!"], 1, 0),
+    ("v1", "The Cat!", ["a cat", "dog"], 1, 1),
+    ("v1", "big black cat", ["black cat sat"], 0, 2 / 3),
+    ("v1", "cat cat dog", ["cat"], 0, 1 / 2),
+    ("v1", "dog", ["cat", "big dog"], 0, 2 / 3),
+    ("v1", "one\tand  two", ["one and two"], 1, 1),
+    ("v1", "a–b", ["–b"], 1, 1),  # without the dash "a" is an article
+    ("v1", "Österreich’s", ["österreichs"], 0, 0),  # no ASCII punctuation
+    ("v1", "", ["cat"], 0, 0),
+    ("v1", "the", ["!"], 1, 0),
+    ("v2", "", [], 1, 1),
+    ("v2", "the!", [], 1, 1),
+    ("v2", "cat", [], 0, 0),
+    ("v2", "", ["cat"], 0, 0),
+    ("v2", "", ["!", "cat"], 0, 0),  # only gold answers with words count
+    ("v2", "", ["the"], 1, 1),
+    ("v2", "cat", ["!", "the cat"], 1, 1),
+    ("chinese", "《战国无双3》", ["战国无双3"], 1, 1),
+    ("chinese", "光荣和ω-force", ["光荣和ωforce"], 1, 1),
+    ("chinese", "国又双", ["国家双"], 0, 1 / 3),  # both, but not adjacent
+    ("chinese", "中国人民", ["人民", "国"], 0, 2 * 2 / (4 + 2)),
+    ("chinese", "3.5公里", ["3.5"], 0, 2 / (1 + 3)),
+    ("chinese", "46,600 BC", ["46,600 bc"], 1, 1),
+    ("chinese", "46,600", ["46,601"], 0, 0),
+    ("chinese", "New York市", ["york市"], 0, 2 * 2 / (3 + 2)),
+    ("chinese", "香港(Hong Kong)", ["hong"], 0, 2 / (6 + 1)),
+    ("chinese", "，", ["中"], 0, 0),
   ],
 )
-def test_scores_of_1_1(prediction, answers, exact, f1):
-  score = squad_scores.score_v1(prediction, answers)
-  assert score == (exact, pytest.approx(f1))
-
-
-@pytest.mark.parametrize(
-  ("prediction", "answers", "score"),
-  [
-    ("", [], 1),
-    ("the!", [], 1),
-    ("cat", [], 0),
-    ("", ["cat"], 0),
-    ("", ["!", "cat"], 0),  # only gold answers with words count
-    ("", ["the"], 1),
-    ("cat", ["!", "the cat"], 1),
-  ],
-)
-def test_scores_of_2_0(prediction, answers, score):
-  assert squad_scores.score_v2(prediction, answers) == (score, score)
-
-
-@pytest.mark.parametrize(
-  ("prediction", "answers", "exact", "f1"),
-  [
-    ("《战国无双3》", ["战国无双3"], 1, 1),
-    ("光荣和ω-force", ["光荣和ωforce"], 1, 1),
-    # 国 and 双 are in common, but not adjacent.
-    ("国又双", ["国家双"], 0, 1 / 3),
-    ("中国人民", ["人民", "国"], 0, 2 * 2 / (4 + 2)),
-    ("3.5公里", ["3.5"], 0, 2 / (1 + 3)),
-    ("46,600 BC", ["46,600 bc"], 1, 1),
-    ("46,600", ["46,601"], 0, 0),
-    ("New York市", ["york市"], 0, 2 * 2 / (3 + 2)),
-    ("香港(Hong Kong)", ["hong"], 0, 2 / (6 + 1)),
-    ("，", ["中"], 0, 0),
-  ],
-)
-def test_scores_of_chinese(prediction, answers, exact, f1):
-  score = squad_scores.score_chinese(prediction, answers)
-  assert score == (exact, pytest.approx(f1))
+def test_scores_of_an_answer(version, prediction, answers, exact, f1):
+  score = getattr(squad_scores, f"score_{version}")(prediction, answers)
+  assert score == (exact, f1 if version == "v2" else pytest.approx(f1))
 
 
 @hypothesis.given(*[st.text("一二三，", max_size=9)] * 2)
@@ -244,71 +204,63 @@ def test_sum_in_order_is_the_same_on_every_python():
 def test_missing_answer_scores_0_and_is_logged(caplog):
   questions = [question("q1", "cat"), question("q2", "dog")]
   answers = {"q1": "cat", "other": "dog"}
-  results = squad_scores.evaluate_v1(questions, answers)
+  results = evaluate_v1(questions, answers)
   assert results == {"exact_match": 50.0, "f1": 50.0}
-  assert (
-    "1 of 2 questions have no answer and score 0, such as q2" in caplog.text
-  )
+  missing = "1 of 2 questions have no answer and score 0, such as q2"
+  assert missing in caplog.text
   assert "1 answers are to other questions" in caplog.text
 
 
 def test_missing_answer_differs_from_no_answer():
   questions = [question("q1", "cat"), question("q2"), question("q3")]
-  results = squad_scores.evaluate_v2(
-    questions, {"q1": "cat", "q2": ""}, {"q1": 0.0, "q2": 1.0, "q3": 1.0}, 0.5
-  )
+  odds = {"q1": 0.0, "q2": 1.0, "q3": 1.0}
+  results = evaluate_v2(questions, {"q1": "cat", "q2": ""}, odds, 0.5)
   assert results["exact"] == results["best_f1"] == pytest.approx(200 / 3)
   assert results["NoAns_f1"] == 50.0
 
 
 QUESTIONS = [
-  question("a", "cat", is_impossible=False),
-  question("b", "dog sat", is_impossible=False),
-  question("c", is_impossible=True),
-  question("d", is_impossible=True),
+  *(
+    question(i, t, is_impossible=False)
+    for i, t in (("a", "cat"), ("b", "dog sat"))
+  ),
+  *(question(id_, is_impossible=True) for id_ in "cd"),
 ]
 ANSWERS = {"a": "cat", "b": "dog", "c": "mat", "d": ""}
 
 
 def test_questions_above_the_threshold_have_no_answer():
   odds = {"a": 0.1, "b": 0.9, "c": 0.9, "d": 0.2}
-  results = squad_scores.evaluate_v2(QUESTIONS, ANSWERS, odds, 0.5)
+  results = evaluate_v2(QUESTIONS, ANSWERS, odds, 0.5)
   assert results["exact"] == results["f1"] == 75.0
   assert (results["HasAns_f1"], results["NoAns_f1"]) == (50.0, 100.0)
   # A probability equal to the threshold keeps the answer.
-  results = squad_scores.evaluate_v2(QUESTIONS, ANSWERS, odds, 0.9)
+  results = evaluate_v2(QUESTIONS, ANSWERS, odds, 0.9)
   assert results["HasAns_f1"] == pytest.approx(100 * (1 + 2 / 3) / 2)
   assert results["NoAns_f1"] == 50.0
 
 
 def test_missing_question_types_have_no_metrics():
-  results = squad_scores.evaluate_v2(QUESTIONS[2:], {"c": "", "d": "x"})
-  assert set(results) == {
-    *("exact", "f1", "total", "NoAns_exact", "NoAns_f1", "NoAns_total")
-  }
+  results = evaluate_v2(QUESTIONS[2:], {"c": "", "d": "x"})
+  kinds = "exact", "f1", "total"
+  assert set(results) == {*kinds, *(f"NoAns_{kind}" for kind in kinds)}
 
 
-@hypothesis.given(
-  st.lists(
-    st.tuples(
-      st.sampled_from(["", "cat", "dog"]), st.booleans(), st.integers(-99, 99)
-    ),
-    min_size=1,
-    unique_by=lambda row: row[2],
-  )
-)
+PREDICTED = st.sampled_from(["", "cat", "dog"])
+ROW = st.tuples(PREDICTED, st.booleans(), st.integers(-99, 99))
+
+
+@hypothesis.given(st.lists(ROW, min_size=1, unique_by=lambda row: row[2]))
 def test_best_threshold_equals_exhaustive_search(rows):
   questions, predictions, odds = [], {}, {}
   for number, (prediction, has_answer, odd) in enumerate(rows):
     name = str(number)
     questions.append(question(name, *(["cat"] if has_answer else [])))
     predictions[name], odds[name] = prediction, odd
-  results = squad_scores.evaluate_v2(
-    questions, predictions, odds, 100, answer_nothing=-100
-  )
+  results = evaluate_v2(questions, predictions, odds, 100, answer_nothing=-100)
 
   def score_at(threshold):
-    return squad_scores.evaluate_v2(questions, predictions, odds, threshold)
+    return evaluate_v2(questions, predictions, odds, threshold)
 
   for key in ("exact", "f1"):
     best = max(score_at(t)[key] for t in [-100, *odds.values()])
@@ -320,7 +272,7 @@ def test_best_threshold_equals_exhaustive_search(rows):
 def test_ties_are_answered_in_the_order_of_na_probs():
   # As the official evaluator does: "a" is answered, "c" not yet.
   odds = {"d": 5, "a": 1, "c": 1, "b": 2}
-  results = squad_scores.evaluate_v2(QUESTIONS, ANSWERS, odds)
+  results = evaluate_v2(QUESTIONS, ANSWERS, odds)
   assert results["best_exact"] == 75.0
   assert results["best_exact_thresh"] == 1
 
@@ -333,6 +285,13 @@ def write(path, value):
   return path
 
 
+def evaluate(folder, questions, answers, *flags):
+  """Runs the command on files; returns what it prints."""
+  data = write(folder / "data.json", as_json(*questions))
+  predictions = write(folder / "predictions.json", answers)
+  return commands.succeed("squad_metrics.py", data, predictions, *flags).stdout
+
+
 @pytest.mark.parametrize(
   ("answers", "predicted", "flags", "f1"),
   [
@@ -341,42 +300,31 @@ def write(path, value):
   ],
 )
 def test_command_of_1_1(tmp_path, answers, predicted, flags, f1):
-  data = write(tmp_path / "data.json", as_json(question("q", *answers)))
-  predictions = write(tmp_path / "predictions.json", {"q": predicted})
-  done = commands.succeed("squad_metrics.py", data, predictions, *flags)
+  questions = [question("q", *answers)]
+  printed = evaluate(tmp_path, questions, {"q": predicted}, *flags)
   scores = {"exact_match": 0.0, "f1": pytest.approx(f1)}
-  assert json.loads(done.stdout) == scores
+  assert json.loads(printed) == scores
 
 
 def test_command_of_2_0(tmp_path):
-  data = write(tmp_path / "data.json", as_json(*QUESTIONS))
-  predictions = write(tmp_path / "predictions.json", ANSWERS)
   odds = {"a": -3.0, "b": 0.5, "c": 2.0, "d": 4.0}
   odds = write(tmp_path / "odds.json", odds)
   out_file = tmp_path / "scores.json"
   flags = "--na-prob-file", odds, "--na-prob-thresh", 0, "--out-file", out_file
-  done = commands.succeed("squad_metrics.py", data, predictions, *flags)
-  assert done.stdout == ""
+  assert evaluate(tmp_path, QUESTIONS, ANSWERS, *flags) == ""
   results = json.loads(out_file.read_text())
   assert (results["exact"], results["f1"]) == (75.0, 75.0)
   assert results["best_f1"] == pytest.approx(100 * (3 + 2 / 3) / 4)
   assert results["best_f1_thresh"] == 0.5
-  short = "-n", odds, "-t", "0"
-  done = commands.succeed("squad_metrics.py", *short, data, predictions)
-  assert json.loads(done.stdout) == results
+  printed = evaluate(tmp_path, QUESTIONS, ANSWERS, "-n", odds, "-t", "0")
+  assert json.loads(printed) == results
 
 
 def test_empty_answers_without_is_impossible_are_those_of_2_0(tmp_path):
   questions = question("q", "cat"), question("n"), question("m")
-  data = write(tmp_path / "data.json", as_json(*questions))
   answers = {"q": "cat", "n": "", "m": "dog"}
-  predictions = write(tmp_path / "predictions.json", answers)
-  done = commands.succeed("squad_metrics.py", data, predictions)
-  results = json.loads(done.stdout)
+  results = json.loads(evaluate(tmp_path, questions, answers))
   assert (results["HasAns_exact"], results["NoAns_exact"]) == (100.0, 50.0)
-
-
-# Errors
 
 
 def refuse(path):
@@ -401,9 +349,7 @@ QUESTION = ("data", 0, "paragraphs", 0, "qas", 1)
     ((*QUESTION, "is_impossible"), "no", 'b: is_impossible is "no", not true'),
   ],
 )
-def test_a_data_set_in_another_format_is_refused(
-  tmp_path, path, value, message
-):
+def test_data_in_another_format_are_refused(tmp_path, path, value, message):
   data = as_json(*QUESTIONS)
   part = data
   for step in path[:-1]:
@@ -429,8 +375,7 @@ def test_ids_that_are_numbers_become_text(tmp_path):
 )
 def test_predictions_in_another_format_are_refused(tmp_path, value, message):
   path = write(tmp_path / "predictions.json", value)
-  with pytest.raises(InputError, match=message):
-    squad_files.read_by_id(str(path), str)
+  assert message in refusal(squad_files.read_by_id, str(path), str)
 
 
 def test_question_without_gold_answer_is_refused_in_1_1():
@@ -439,5 +384,6 @@ def test_question_without_gold_answer_is_refused_in_1_1():
 
 
 def test_odds_without_a_question_are_refused():
-  with pytest.raises(InputError, match="question d has no no-answer prob"):
-    squad_scores.evaluate_v2(QUESTIONS, ANSWERS, {"a": 1, "b": 2, "c": 3})
+  odds = {"a": 1, "b": 2, "c": 3}
+  message = refusal(evaluate_v2, QUESTIONS, ANSWERS, odds)
+  assert "question d has no no-answer prob" in message
