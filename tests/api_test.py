@@ -41,7 +41,6 @@ ORIGINAL = names_of(api["f39e881"]) | names_of(
 
 @functools.cache
 def defined_flags(script):
-  """Flags of a script by name."""
   with commands.in_process(importlib.import_module(script)):
     return {name: flags.FLAGS[name] for name in flags.FLAGS}
 
@@ -91,8 +90,8 @@ def difference(module, path, expected):
     return None if own or value is not object.__str__ else "shows an address"
   elif inspect.isclass(owner):
     value = getattr(value, "__func__", value)  # class methods with `cls`
-  actual = list(inspect.signature(value).parameters.values())
-  for wanted, parameter in zip(expected, actual):
+  signature = inspect.signature(value)
+  for wanted, parameter in zip(expected, signature.parameters.values()):
     default = eval(wanted.get("default", "None"), vars(module))
     # An argument that the original requires may have a default here.
     default_differs = "default" in wanted and (
@@ -104,15 +103,10 @@ def difference(module, path, expected):
       or parameter.kind is not inspect.Parameter.POSITIONAL_OR_KEYWORD
     ):
       return f"{parameter} instead of {wanted}"
-  if len(actual) < len(expected):
-    return f"no parameter {expected[len(actual)]['name']}"
-  for parameter in actual[len(expected) :]:
-    is_variadic = parameter.kind in (
-      inspect.Parameter.VAR_POSITIONAL,
-      inspect.Parameter.VAR_KEYWORD,
-    )
-    if parameter.default is inspect.Parameter.empty and not is_variadic:
-      return f"{parameter}, which the original does not have, is required"
+  try:
+    signature.bind(*expected)
+  except TypeError as error:
+    return str(error)
   return None
 
 

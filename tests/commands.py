@@ -75,16 +75,7 @@ def run(script, *flags, own_process=False, largest_file=None, **options):
 
 
 def run_code(code, *arguments, **options):
-  """Runs Python code in a process that imports the project.
-
-  Args:
-    code: the program.
-    *arguments: its arguments.
-    **options: further arguments of `subprocess.run`.
-
-  Returns:
-    See `run`.
-  """
+  """Runs Python code in a process that imports the project, as `run` does."""
   environment = os.environ | {"PYTHONPATH": ROOT, "TF_CPP_MIN_LOG_LEVEL": "2"}
   environment.pop("TF_USE_LEGACY_KERAS", None)  # selected by this process
   return subprocess.run(
@@ -115,18 +106,7 @@ def fail(script, *flags, **options):
 
 
 def _run_here(argv, input=None, cwd=None):
-  """Runs a script within this process.
-
-  An error that it does not report by a line is raised, as itself.
-
-  Args:
-    argv: its path and arguments.
-    input: text for its standard input, or None.
-    cwd: its working folder, or None for this one.
-
-  Returns:
-    See `run`.
-  """
+  """Runs a script within this process; raises what it does not report."""
   stdin, stdout, stderr = (
     io.TextIOWrapper(io.BytesIO(text), "utf-8", write_through=True)
     for text in ((input or "").encode(), b"", b"")
@@ -182,7 +162,6 @@ def _own_log_levels():
 
 
 def _remove_flags(names):
-  """Removes flags by name; returns them."""
   flags, removed = absl.flags.FLAGS, absl.flags.FlagValues()
   for name in names:
     if name == flags[name].name:  # which brings the short name with it
@@ -217,12 +196,7 @@ def _without_flags():
 
 
 def wait_until(condition, *processes):
-  """Waits while processes run; fails when one ends or ten minutes pass.
-
-  Args:
-    condition: function without arguments, true when the wait is over.
-    *processes: `subprocess.Popen` objects.
-  """
+  """Waits while processes run; fails when one ends or ten minutes pass."""
   deadline = time.time() + 600
   while not condition():
     for process in processes:
@@ -233,14 +207,7 @@ def wait_until(condition, *processes):
 
 @contextlib.contextmanager
 def in_process(script):
-  """Runs a script within this process, which spares importing TensorFlow.
-
-  Args:
-    script: its module. Its flags are defined meanwhile.
-
-  Yields:
-    A function of the arguments.
-  """
+  """Gives `main` of a module as a function of arguments; defines its flags."""
   flags = absl.flags.FLAGS
   before = set(flags)
   script.define_flags()

@@ -5,7 +5,9 @@ import shutil
 
 import pytest
 
-from website import fine_tuning, markdown
+from website import fine_tuning
+
+pytestmark = pytest.mark.unit
 
 RUN = {
   "seed": 1,
@@ -20,8 +22,6 @@ RUN = {
 
 @pytest.fixture
 def page(tmp_path, monkeypatch):
-  """Makes the page of a receipt of MRPC."""
-
   def make(ours, peer=()):
     (tmp_path / "fine_tuning").mkdir()
     receipt = {
@@ -52,20 +52,9 @@ def with_accuracy(value, **more):
   return {**RUN, "metrics": {"eval_accuracy": value}, **more}
 
 
-def with_version(version, value):
-  return with_accuracy(value, versions={"project": version})
-
-
-@pytest.mark.unit
-def test_score_is_mean_and_deviation_over_seeds(page):
-  found = page([with_accuracy(0.8), with_accuracy(0.9)])
-  assert "| accuracy | 85.00\N{NBSP}±\N{NBSP}7.07 | – | 2 / 0 |" in found
-
-
 # Welch's interval of the first row: a difference of 10 with a standard error of
 # the square root of 7.0711**2 and 14.1421**2, each divided by 2, and
 # (25 + 100)**2 / (25**2 + 100**2) degrees of freedom.
-@pytest.mark.unit
 @pytest.mark.parametrize(
   ("ours", "peer", "shown"),
   [
@@ -84,22 +73,12 @@ def test_difference_is_an_interval(page, ours, peer, shown):
   assert f" {len(ours)} / {len(peer)} | {shown} |" in row
 
 
-@pytest.mark.unit
-def test_score_is_that_of_the_newest_version_alone(page):
-  found = page(
-    [
-      with_version("0.9.0", 0.1),
-      with_version("0.10.0", 0.8),
-      with_version("0.10.0", 0.9),
-    ]
-  )
+def test_score_is_mean_and_deviation_of_the_newest_version_alone(page):
+  scores = ("0.9.0", 0.1), ("0.10.0", 0.8), ("0.10.0", 0.9)
+  runs = [
+    with_accuracy(score, versions={"project": version})
+    for version, score in scores
+  ]
+  found = page(runs)
   assert "| accuracy | 85.00\N{NBSP}±\N{NBSP}7.07 | – | 2 / 0 |" in found
   assert "0.9.0" not in found
-
-
-@pytest.mark.unit
-def test_short_table_is_that_of_the_receipts():
-  # If this fails: python -m website.fine_tuning
-  text = markdown.README.read_text(encoding="utf-8")
-  table = fine_tuning.summary()
-  assert text == markdown.with_table(text, "results", table)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from website import fine_tuning, performance, record_features
+from website import fine_tuning, markdown, performance, record_features
 
 
 @pytest.mark.parametrize(
@@ -17,3 +17,17 @@ from website import fine_tuning, performance, record_features
 def test_a_page_in_docs_is_the_generated_one(module):
   # If this fails, renew the page, for example: python -m website.fine_tuning
   assert module.PAGE.read_text(encoding="utf-8") == module.page()
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(
+  ("name", "table"),
+  [
+    ("results", fine_tuning.summary()),
+    ("performance", performance.summary(performance.kept())),
+  ],
+  ids=["results", "performance"],
+)
+def test_a_table_of_the_readme_is_the_generated_one(name, table):
+  text = markdown.README.read_text(encoding="utf-8")
+  assert text == markdown.with_table(text, name, table)

@@ -1,14 +1,13 @@
 """Tests of the page on performance, and of the results that it shows."""
 
 import dataclasses
-import itertools
 import re
 
 import pytest
 
 from benchmarks import results
 from benchmarks.results import Ratio, Result
-from website import markdown, performance
+from website import performance
 
 pytestmark = pytest.mark.unit
 
@@ -85,28 +84,7 @@ def test_a_row_of_the_readme_is_the_newest():
   assert "[0.10.0, AVX-512" in row and "run-2)" in row
 
 
-def test_results_of_the_same_work_begin_with_the_newest():
-  works = [
-    list(of_work)
-    for _, of_work in itertools.groupby(
-      KEPT, lambda result: (result.benchmark, result.work)
-    )
-  ]
-  assert len(works) == len({(r.benchmark, r.work) for r in KEPT})
-  for of_work in works:
-    dates = [result.date for result in of_work]
-    assert dates == sorted(dates, reverse=True)
-
-
 # The table in README.md
-
-
-def test_the_table_of_the_readme_is_that_of_the_results():
-  # If this fails: python -m website.performance
-  text = markdown.README.read_text(encoding="utf-8")
-  table = performance.summary(KEPT)
-  assert text == markdown.with_table(text, "performance", table)
-
 
 STEP = dataclasses.replace(
   RESULT,

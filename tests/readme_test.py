@@ -6,9 +6,9 @@ block of README.md and docs/ in a copy of the checkout, on tiny data:
     python -m pytest -m slow tests/readme_test.py
 """
 
-import ast
 import functools
 import importlib
+import inspect
 import json
 import os
 import pathlib
@@ -28,6 +28,7 @@ import pytest
 import tiny_squad
 from absl import flags
 
+from bertlib.training import lifecycle
 from website import build, reference
 
 pytestmark = pytest.mark.unit
@@ -126,16 +127,10 @@ def flags_of(script):
     return frozenset(flags.FLAGS) | {"flagfile", "tensorflow_log"}
 
 
-COMMANDS = sorted(
-  path.stem
-  for path in ROOT.glob("*.py")
-  if '__name__ == "__main__"' in path.read_text(encoding="utf-8")
-  and "app.run" in path.read_text(encoding="utf-8")
-)
+COMMANDS = [name for name, *_ in reference.commands()]
 
 
 def python_commands(shell):
-  """Script and arguments of each Python command."""
   for words in commands_in(shell):
     while words and re.fullmatch(r"\w+=.*", words[0]):
       words = words[1:]
@@ -208,7 +203,6 @@ def test_only_known_remarks_stand_before_blocks():
 
 
 def module_tree():
-  """The tree of modules on the page on architecture."""
   blocks = blocks_of(ARCHITECTURE)
   return next(block.text for block in blocks if "modeling.py  " in block.text)
 
@@ -234,16 +228,11 @@ def test_the_page_on_architecture_names_modules_that_exist():
 
 def test_the_page_on_architecture_names_functions_of_a_run():
   page = ARCHITECTURE.read_text(encoding="utf-8")
-  source = (ROOT / "bertlib" / "training" / "lifecycle.py").read_text()
-  arguments_of = {
-    node.name: [argument.arg for argument in node.args.args]
-    for node in ast.parse(source).body
-    if isinstance(node, ast.FunctionDef)
-  }
   calls = re.findall(r"^\| `(\w+)\((.*)\)`", page, re.M)
   assert calls
   for name, arguments in calls:
-    assert set(arguments.split(", ")) <= set(arguments_of[name]), name
+    parameters = inspect.signature(getattr(lifecycle, name)).parameters
+    assert {*arguments.split(", ")} <= {*parameters}, name
 
 
 def test_readme_makefile_and_package_name_the_same_oldest_python():
@@ -268,7 +257,6 @@ def test_citation_changelog_and_package_have_the_same_version():
 
 
 def prose_of(document):
-  """The text of a document without its blocks of code."""
   return _BLOCK.sub("", document.read_text(encoding="utf-8"))
 
 
@@ -282,18 +270,11 @@ def anchors_of(document):
 
 
 def links_in(document):
-  """Targets of links to files of this repository: path and anchor."""
   for target in re.findall(r"\]\(([^)\s]+)\)", prose_of(document)):
     if "://" not in target:
       path, _, anchor = target.partition("#")
       linked = (document.parent / path).resolve() if path else document
       yield linked, anchor
-
-
-def test_anchors_are_those_of_github(tmp_path):
-  page = tmp_path / "page.md"
-  page.write_text("# A run: `--doctor`\n```shell\n# no heading\n```\n## B, c\n")
-  assert anchors_of(page) == {"a-run---doctor", "b-c"}
 
 
 @functools.cache
@@ -349,38 +330,26 @@ def shortened(shell):
   return re.sub(rf"--({'|'.join(CAPS)})=(\d+)", cap, shell)
 
 
-def write_tables(folder, header, rows):
-  folder.mkdir(parents=True)
-  for split, number in (("train", 32), ("dev", 16), ("test", 8)):
-    lines = [header, *("\t".join(rows(i)) for i in range(number))]
-    (folder / f"{split}.tsv").write_text("\n".join(lines) + "\n")
-
-
 def write_data(folder):
   """Tiny data sets in the formats of the real ones."""
-  write_tables(
-    folder / "glue" / "MRPC",
-    "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String",
-    lambda i: [
-      str(i % 2),
-      *(f"{i}1", f"{i}2"),
-      f"Firm {i} made a profit of {i} million .",
-      f"It made {i} million ." if i % 2 else f"Rain fell on day {i} .",
-    ],
-  )
-  (folder / "squad").mkdir()
+  for part in ("glue/MRPC", "squad", "ner", "text"):
+    (folder / part).mkdir(parents=True)
+  for split, number in (("train", 32), ("dev", 16), ("test", 8)):
+    lines = ["Quality\t#1 ID\t#2 ID\t#1 String\t#2 String\n"]
+    for i in range(number):
+      second = f"It made {i} million ." if i % 2 else f"Rain fell on day {i} ."
+      first = f"Firm {i} made a profit of {i} million ."
+      lines.append(f"{i % 2}\t{i}1\t{i}2\t{first}\t{second}\n")
+    (folder / "glue" / "MRPC" / f"{split}.tsv").write_text("".join(lines))
   for split, number in (("train", 12), ("dev", 4)):
     data = {"version": "1.1"} | tiny_squad.make_data(False, number)
     path = folder / "squad" / f"{split}-v1.1.json"
     path.write_text(json.dumps(data))
   sentence = "Ann\tB-person\nleft\tO\nNew\tB-location\nYork\tI-location\n.\tO\n"
-  (folder / "ner").mkdir()
   for split, number in (("train", 32), ("dev", 8), ("test", 4)):
     (folder / "ner" / f"{split}.conll").write_text(f"{sentence}\n" * number)
-  (folder / "text").mkdir()
-  text = (ROOT / "sample_text.txt").read_text(encoding="utf-8")
   for name in ("train.txt", "heldout.txt"):
-    (folder / "text" / name).write_text(text, encoding="utf-8")
+    shutil.copy(ROOT / "sample_text.txt", folder / "text" / name)
 
 
 def copy_checkout(folder):
@@ -441,7 +410,6 @@ def paste(block, checkout, data):
 
 
 def files_in(checkout):
-  """Files and folders that git would list."""
   ignored = re.compile(r"(output|\.venv|.*\.egg-info|__pycache__)")
   return {
     os.path.join(folder, name)
@@ -486,9 +454,7 @@ NEEDS = {
 class Checkout:
   """A copy of the checkout, with an environment, into which pages are pasted.
 
-  Attributes:
-    folder: the copy.
-    files: its files before anything is pasted.
+  `files` are those before anything is pasted.
   """
 
   def __init__(self, parent):
@@ -511,7 +477,8 @@ class Checkout:
     blocks = [
       block
       for block in blocks_of(ROOT / page)
-      if block.language and not block.remark.startswith("not tested")
+      if block.language in ("shell", "python")
+      and not block.remark.startswith("not tested")
     ]
     self._failures[page] = [b.location for b in blocks if not self._paste(b)]
     return self._failures[page]

@@ -37,7 +37,6 @@ def vocab(name):
 
 
 def read_jsonl(path):
-  """The JSON values of a `.jsonl` or `.jsonl.gz` file, as a list."""
   opener = gzip.open if str(path).endswith(".gz") else open
   with opener(path, "rt", encoding="utf-8") as file:
     return [json.loads(line) for line in file]
@@ -97,7 +96,6 @@ def _missing():
 
 
 def pytest_report_header():
-  """Reports missing data sets."""
   if _missing():
     names = " and ".join(_missing())
     return f"{names} not set: compares with tests/golden alone"

@@ -1,63 +1,31 @@
 """Tests of flags, their ranges, and the settings made from them."""
 
+import collections
 import dataclasses
 import math
+import os
 import pathlib
 import re
 
 import commands
 import pytest
 from absl import flags
+from refused import refusal
 
 import optimization
 import run_ner
 from bertlib.cli import option
 from bertlib.cli.errors import InputError
 from bertlib.exchange import initial_model
-from bertlib.settings import (
-  classifier,
-  conversion,
-  download,
-  embeddings,
-  export,
-  feature_extraction,
-  ner,
-  pretraining,
-  pretraining_data,
-  report,
-  squad,
-  training,
-  vocabulary,
-)
+from bertlib.settings import classifier, embeddings, squad, training
 from bertlib.tasks.classification import classification
+from website import reference
 
 pytestmark = pytest.mark.unit
 
-SETTINGS = [
-  classifier.ClassifierSettings,
-  conversion.ConversionSettings,
-  download.DownloadSettings,
-  embeddings.EmbeddingSettings,
-  export.ExportSettings,
-  feature_extraction.FeatureSettings,
-  ner.NerSettings,
-  pretraining.PretrainingSettings,
-  pretraining_data.PretrainingDataSettings,
-  report.ReportSettings,
-  squad.SquadSettings,
-  squad.SquadMetricsSettings,
-  vocabulary.VocabularySettings,
-]
-
-
-def numeric_flags():
-  """Declarations of numbers, and lists of numbers, by command and flag."""
-  return [
-    pytest.param(flag, id=f"{settings.__name__}-{name}")
-    for settings in SETTINGS
-    for name, flag in option.declarations(settings)
-    if flag.within is not None
-  ]
+# The settings of each command.
+COMMANDS = {name: settings for name, _, settings in reference.commands()}
+SETTINGS = [*COMMANDS.values()]
 
 
 @pytest.mark.parametrize("settings", SETTINGS)
@@ -67,21 +35,24 @@ def test_every_number_has_a_range(settings):
       assert flag.within is not None, name
 
 
-@pytest.mark.parametrize("flag", numeric_flags())
-def test_defaults_are_in_range(flag):
+@pytest.mark.parametrize(
+  "flag",
+  [
+    pytest.param(flag, id=f"{settings.__name__}-{name}")
+    for settings in SETTINGS
+    for name, flag in option.declarations(settings)
+    if flag.within is not None
+  ],
+)
+def test_a_range_has_the_default_and_neither_nan_nor_infinity(flag):
   values = flag.default if isinstance(flag.default, list) else [flag.default]
   for value in values:
     assert value is None or float(value) in flag.within
-
-
-@pytest.mark.parametrize("flag", numeric_flags())
-def test_no_range_takes_nan_or_infinity(flag):
   for value in (math.nan, math.inf, -math.inf, None):
     assert value not in flag.within
 
 
 def values_of(settings, *arguments, required=False):
-  """Values of the flags of a command line."""
   values = flags.FlagValues()
   option.define(settings, values, required)
   values(["command", *arguments])
@@ -168,85 +139,48 @@ def test_choices_are_those_of_the_optimizers():
   assert list(training.SCHEDULES) == list(optimization.SCHEDULES)
 
 
-@pytest.mark.parametrize(
-  "arguments",
-  [
-    ["--init_checkpoint=bert-base-uncased", "--output_dir=out"],
-    ["--bert_hub_module_handle=folder", "--output_dir=out"],
-    ["--bert_config_file=c", "--vocab_file=v", "--output_dir=out"],
-  ],
-)
-def test_a_named_model_stands_for_its_files(arguments):
-  initial_model.check(parse(ner.NerSettings, *arguments))
+def cases(text):
+  """Parametrizes a test by lines `COMMAND ARGUMENTS => EXPECTED`.
+
+  What is expected may be left out. An indented line continues the one before.
+  """
+  found = []
+  for line in re.sub(r"\n +", " ", text.strip()).splitlines():
+    given, _, expected = line.partition(" => ")
+    command, *arguments = given.split()
+    found.append(pytest.param(COMMANDS[command], arguments, expected, id=given))
+  return pytest.mark.parametrize(("settings", "arguments", "expected"), found)
 
 
-MODEL = {"bert_config.json": "{}", "vocab.txt": "", "model.ckpt.index": ""}
-
-
-@pytest.mark.parametrize(
-  ("value", "message"),
-  [
-    ("nothing", "neither a file, a folder nor a published model. download"),
-    ("gone/model.ckpt-7", "neither a file, .* Name a checkpoint without"),
-  ],
-)
-def test_an_initial_model_that_is_none_is_named(
-  tmp_path, monkeypatch, value, message
+@cases("""
+run_ner --init_checkpoint=bert-base-uncased
+run_ner --bert_hub_module_handle=folder
+run_ner --bert_config_file=c --vocab_file=v
+run_ner --init_checkpoint=whole
+run_pretraining --init_checkpoint=without_vocabulary
+run_ner --init_checkpoint=nothing => --init_checkpoint=nothing: neither a file,
+  a folder nor a published model. download
+run_ner --init_checkpoint=gone/model.ckpt-7 => neither a file,
+  a folder nor a published model. Name a checkpoint without
+run_ner --do_train => --vocab_file and --bert_config_file must be given,
+  unless --init_checkpoint names a published model or
+run_ner --init_checkpoint=whole/model.ckpt => --vocab_file and
+  --bert_config_file must be given, which whole does not bring
+""")
+def test_an_initial_model_brings_the_files_that_are_not_given(
+  settings, arguments, expected, tmp_path, monkeypatch
 ):
   monkeypatch.chdir(tmp_path)
-  given = parse(
-    ner.NerSettings, f"--init_checkpoint={value}", "--output_dir=out"
-  )
-  with pytest.raises(InputError) as error:
-    initial_model.check(given)
-  assert re.search(f"--init_checkpoint={value}: .*{message}", str(error.value))
-
-
-@pytest.mark.parametrize(
-  ("files", "arguments", "message"),
-  [
-    ({}, ["--do_train"], "unless --init_checkpoint names a published model or"),
-    (MODEL, ["--init_checkpoint=m/model.ckpt"], "which m does not bring"),
-  ],
-)
-def test_the_folder_that_has_missing_files_is_named(
-  tmp_path, monkeypatch, files, arguments, message
-):
-  monkeypatch.chdir(tmp_path)
-  write({f"m/{name}": text for name, text in files.items()})
-  settings = parse(ner.NerSettings, "--output_dir=out", *arguments).completed()
-  with pytest.raises(InputError) as error:
-    initial_model.check(settings)
-  given = "--vocab_file and --bert_config_file must be given, "
-  assert given in str(error.value)
-  assert message in str(error.value)
-
-
-@pytest.mark.parametrize(
-  ("settings", "files"),
-  [
-    (ner.NerSettings, MODEL),
-    (
-      pretraining.PretrainingSettings,
-      {"bert_config.json": "{}", "model.ckpt.index": ""},
-    ),
-  ],
-)
-def test_a_folder_stands_for_the_files_that_it_has(
-  tmp_path, monkeypatch, settings, files
-):
-  monkeypatch.chdir(tmp_path)
-  write({f"m/{name}": text for name, text in files.items()})
-  given = "--init_checkpoint=m", "--output_dir=out"
-  initial_model.check(parse(settings, *given).completed())
-
-
-def write(files):
-  """Writes files, by path and content, below the working folder."""
-  for name, text in files.items():
-    path = pathlib.Path(name)
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(text)
+  for folder in ("whole", "without_vocabulary"):
+    os.mkdir(folder)
+    for name in ("bert_config.json", "model.ckpt.index"):
+      pathlib.Path(folder, name).write_text("{}")
+  pathlib.Path("whole", "vocab.txt").touch()
+  parsed = parse(settings, "--output_dir=out", *arguments).completed()
+  if expected:
+    assert expected in refusal(initial_model.check, parsed)
+  else:
+    initial_model.check(parsed)
 
 
 @pytest.mark.parametrize("settings", SETTINGS)
@@ -298,142 +232,88 @@ def test_values_at_the_edge(flag, good, bad):
       option.check_values(settings, values_of(settings, f"--{flag}={text}"))
 
 
-def command_of(module):
-  """The settings that a module declares."""
-  return next(s for s in SETTINGS if s.__module__ == module.__name__)
+@cases("""
+run_classifier --task_name=tsv --do_eval --num_train_epochs=0
+run_classifier --task_name=tsv --do_train --labels=a,b
+run_classifier --task_name=tsv --do_train --do_eval --seeds=2
+run_classifier --task_name=tsv --do_train --predict_batch_size=4 --use_tpu
+run_pretraining --input_file=x --do_train --num_warmup_steps=9
+  --num_train_steps=9
+run_pretraining --input_file=x --do_train --num_train_steps=9
+run_pretraining --input_file=x --do_eval --num_warmup_steps=10
+  --num_train_steps=9
+run_pretraining --do_eval --eval_input_file=x
+run_pretraining --input_file=x --do_train --max_seq_length=16
+run_pretraining --input_file=x --do_train --max_seq_length=16
+  --max_predictions_per_seq=16
+run_pretraining --do_train --input_file=x --token_budget=9
+  --schedule=trapezoidal
+  --decay_proportion=0.9
+run_squad --from_logits=x --predict_file=y
+run_embeddings --do_train --train_file=x --text_columns=a,b --loss=infonce
+convert_checkpoint --input=a --average=2 --output=b
+extract_features --layers=-1
+run_classifier --task_name=tsv => nothing to do; give
+run_classifier --task_name=mrpc --do_train => --data_dir
+run_pretraining --do_train => --input_file is needed with --do_train
+run_pretraining --do_predict => --predict_file
+run_ner --do_train => --train_file is needed with --do_train
+run_ner --train_file=x --do_train --eval_steps=5 => --dev_file
+run_squad --do_train --train_file=x --do_eval => there are no answers
+run_embeddings --do_predict => --do_predict: name --predict_file
+run_embeddings --matryoshka_dims=8,4,4 => --matryoshka_dims=8,4,4
+convert_checkpoint --input=a,b --output=b --average=3
+  => --average=3: --input lists 2 checkpoints. Give --average=2
+export_model --quantize=int8 --precision=float16 => --precision=float16
+create_vocab --add_words=x => --add_words needs --vocab_file
+run_classifier --task_name=tsv --do_train --precision=float16 --use_tpu
+  => --precision=float16 cannot be used with --use_tpu
+run_classifier --task_name=tsv --do_train --train_batch_size=4 --use_tpu
+  => --train_batch_size=4
+run_classifier --task_name=tsv --do_predict --predict_batch_size=4 --use_tpu
+  => --predict_batch_size=4
+run_classifier --task_name=tsv --do_eval --distribution=multi_worker
+  => --distribution=multi_worker
+run_classifier --task_name=tsv --do_train --num_replicas=2 --distribution=off
+  => --num_replicas
+""")
+def test_flags_are_checked_by_values(settings, arguments, expected):
+  if expected:
+    message = refusal(checked, settings, *arguments)
+    assert message.startswith(expected)
+  else:
+    checked(settings, *arguments)
 
 
-@pytest.mark.parametrize(
-  ("settings", "arguments"),
-  [
-    (classifier, "--task_name=tsv --do_eval --num_train_epochs=0"),
-    (classifier, "--task_name=tsv --do_train --labels=a,b"),
-    (classifier, "--task_name=tsv --do_train --do_eval --seeds=2"),
-    (classifier, "--task_name=tsv --do_train --predict_batch_size=4 --use_tpu"),
-    (
-      pretraining,
-      "--input_file=x --do_train --num_warmup_steps=9 --num_train_steps=9",
-    ),
-    # The default is longer.
-    (pretraining, "--input_file=x --do_train --num_train_steps=9"),
-    (
-      pretraining,
-      "--input_file=x --do_eval --num_warmup_steps=10 --num_train_steps=9",
-    ),
-    (pretraining, "--do_eval --eval_input_file=x"),
-    (pretraining, "--input_file=x --do_train --max_seq_length=16"),
-    (
-      pretraining,
-      "--input_file=x --do_train --max_seq_length=16"
-      " --max_predictions_per_seq=16",
-    ),
-    (
-      pretraining,
-      "--do_train --input_file=x --token_budget=9 --schedule=trapezoidal"
-      " --decay_proportion=0.9",
-    ),
-    (squad, "--from_logits=x --predict_file=y"),
-    (embeddings, "--do_train --train_file=x --text_columns=a,b --loss=infonce"),
-    (conversion, "--input=a --average=2 --output=b"),
-    (feature_extraction, "--layers=-1"),
-  ],
-)
-def test_flags_that_fit_are_accepted(settings, arguments):
-  checked(command_of(settings), *arguments.split())
-
-
-@pytest.mark.parametrize(
-  ("settings", "arguments", "named"),
-  [
-    (classifier, "--task_name=tsv", "nothing to do; give"),
-    (classifier, "--task_name=mrpc --do_train", "--data_dir"),
-    (pretraining, "--do_train", "--input_file is needed with --do_train"),
-    (pretraining, "--do_predict", "--predict_file"),
-    (ner, "--do_train", "--train_file is needed with --do_train"),
-    (ner, "--train_file=x --do_train --eval_steps=5", "--dev_file"),
-    (squad, "--do_train --train_file=x --do_eval", "there are no answers"),
-    (embeddings, "--do_predict", "--do_predict: name --predict_file"),
-    (embeddings, "--matryoshka_dims=8,4,4", "--matryoshka_dims=8,4,4"),
-    (
-      conversion,
-      "--input=a,b --output=b --average=3",
-      "--average=3: --input lists 2 checkpoints. Give --average=2",
-    ),
-    (export, "--quantize=int8 --precision=float16", "--precision=float16"),
-    (vocabulary, "--add_words=x", "--add_words needs --vocab_file"),
-  ],
-)
-def test_flags_are_checked_by_values(settings, arguments, named):
-  with pytest.raises(InputError, match=f"^{re.escape(named)}"):
-    checked(command_of(settings), *arguments.split())
-
-
-@pytest.mark.parametrize(
-  ("arguments", "named"),
-  [
-    (
-      "--do_train --precision=float16 --use_tpu",
-      "--precision=float16 cannot be used with --use_tpu",
-    ),
-    ("--do_train --train_batch_size=4 --use_tpu", "--train_batch_size=4"),
-    ("--do_predict --predict_batch_size=4 --use_tpu", "--predict_batch_size=4"),
-    ("--do_eval --distribution=multi_worker", "--distribution=multi_worker"),
-    ("--do_train --num_replicas=2 --distribution=off", "--num_replicas"),
-  ],
-)
-def test_devices_are_checked(arguments, named):
-  with pytest.raises(InputError, match=f"^{named}"):
-    checked(
-      classifier.ClassifierSettings, "--task_name=tsv", *arguments.split()
-    )
-
-
-@pytest.mark.parametrize(
-  ("arguments", "named"),
-  [
-    (
-      "--token_budget=9 --time_budget_minutes=1",
-      "--token_budget and --time_budget_minutes: each is the length",
-    ),
-    ("--batch_size_warmup_steps=9", "--batch_size_warmup_steps"),
-    (
-      "--train_batch_size=8 --train_batch_size_end=20"
-      " --batch_size_warmup_steps=9",
-      "--train_batch_size_end=20: is not a multiple of --train_batch_size=8",
-    ),
-    (
-      "--train_batch_size=8 --num_train_steps=9 --train_batch_size_end=16"
-      " --batch_size_warmup_steps=9 --num_warmup_steps=1",
-      "--batch_size_warmup_steps=9: not less than --num_train_steps=9",
-    ),
-    (
-      "--eval_steps=1 --target_metric=loss",
-      "--target_metric: has no effect. Add --target_value",
-    ),
-    (
-      "--target_metric=loss --target_value=1",
-      "--target_metric: has no effect. Add --eval_steps",
-    ),
-    (
-      "--token_budget=9 --num_train_steps=1",
-      "--token_budget and --num_train_steps: each is the length",
-    ),
-    ("--token_budget=9 --num_warmup_steps=1", "--num_warmup_steps"),
-    (
-      "--token_budget=9 --remask --vocab_file=x --masked_lm_prob_end=0.1",
-      "--masked_lm_prob_end",
-    ),
-    ("--time_budget_minutes=9 --warmup_proportion=1", "--warmup_proportion=1"),
-    (
-      "--token_budget=9 --schedule=trapezoidal --decay_proportion=0.95",
-      "--warmup_proportion=0.1: ",
-    ),
-  ],
-)
-def test_budgets_of_pretraining_are_checked(arguments, named):
-  given = ["--do_train", "--input_file=x", *arguments.split()]
-  with pytest.raises(InputError, match=f"^{named}"):
-    checked(pretraining.PretrainingSettings, *given)
+@cases("""
+run_pretraining --token_budget=9 --time_budget_minutes=1
+  => --token_budget and --time_budget_minutes: each is the length
+run_pretraining --batch_size_warmup_steps=9 => --batch_size_warmup_steps
+run_pretraining --train_batch_size=8 --train_batch_size_end=20
+  --batch_size_warmup_steps=9
+  => --train_batch_size_end=20: is not a multiple of --train_batch_size=8
+run_pretraining --train_batch_size=8 --num_train_steps=9
+  --train_batch_size_end=16
+  --batch_size_warmup_steps=9 --num_warmup_steps=1
+  => --batch_size_warmup_steps=9: not less than --num_train_steps=9
+run_pretraining --eval_steps=1 --target_metric=loss
+  => --target_metric: has no effect. Add --target_value
+run_pretraining --target_metric=loss --target_value=1
+  => --target_metric: has no effect. Add --eval_steps
+run_pretraining --token_budget=9 --num_train_steps=1
+  => --token_budget and --num_train_steps: each is the length
+run_pretraining --token_budget=9 --num_warmup_steps=1 => --num_warmup_steps
+run_pretraining --token_budget=9 --remask --vocab_file=x
+  --masked_lm_prob_end=0.1
+  => --masked_lm_prob_end
+run_pretraining --time_budget_minutes=9 --warmup_proportion=1
+  => --warmup_proportion=1
+run_pretraining --token_budget=9 --schedule=trapezoidal --decay_proportion=0.95
+  => --warmup_proportion=0.1:
+""")
+def test_budgets_of_pretraining_are_checked(settings, arguments, expected):
+  given = "--do_train", "--input_file=x", *arguments
+  assert refusal(checked, settings, *given).startswith(expected)
 
 
 def test_tasks_are_those_of_the_script():
@@ -441,91 +321,62 @@ def test_tasks_are_those_of_the_script():
   assert plain == {*classification.PROCESSORS}
 
 
-@pytest.mark.parametrize("settings", SETTINGS)
-def test_what_a_flag_needs_are_values_of_other_flags(settings):
-  declared = {
-    name for each in SETTINGS for name, _ in option.declarations(each)
-  }
-  own = dict(option.declarations(settings))
-  for flag, declaration in own.items():
-    for term in re.split(", | or ", declaration.needs):
-      name, _, value = term.removeprefix("not ").partition("=")
-      assert name in declared | {""} and name != flag, flag
-      if value and name in own and name != "task_name":
-        assert any(
-          value in dict(option.declarations(each))[name].choices
-          for each in SETTINGS
-          if name in dict(option.declarations(each))
-        ), flag
+def test_what_a_flag_needs_are_values_of_other_flags():
+  choices = collections.defaultdict(set)
+  for settings in SETTINGS:
+    for name, flag in option.declarations(settings):
+      choices[name].update(flag.choices or ())
+  for settings in SETTINGS:
+    for flag, declaration in option.declarations(settings):
+      for term in re.split(", | or ", declaration.needs):
+        name, _, value = term.removeprefix("not ").partition("=")
+        assert name in {*choices, ""} and name != flag, flag
+        if value and name != "task_name":
+          assert value in choices[name], flag
 
 
-TRAIN, EVALUATE = "--task_name=tsv --do_train", "--task_name=tsv --do_eval"
-TO_TRAIN = "--train_file=x --do_train"
-
-
-@pytest.mark.parametrize(
-  ("settings", "arguments", "named"),
-  [
-    (classifier, f"{TRAIN} --learning_rate=1e-3", ""),
-    (
-      classifier,
-      f"{EVALUATE} --learning_rate=1e-3 --num_train_epochs=1",
-      "--num_train_epochs and --learning_rate: .* --do_train",
-    ),
-    # Values that are the defaults change nothing.
-    (classifier, f"{EVALUATE} --num_train_epochs=3 --nofreeze_embeddings", ""),
-    # A flag file of a training, of which another action is wanted now.
-    (classifier, f"{TRAIN} --epsilon=1e-8 --nodo_train --do_eval", ""),
-    (classifier, f"{TRAIN} --loss_scale=128", "--loss_scale: .* --precision"),
-    (classifier, f"{TRAIN} --loss_scale=128 --precision=auto", ""),
-    (classifier, f"{EVALUATE} --calibration_file=x", "--calibration_file: "),
-    (classifier, f"{EVALUATE} --calibration_file=x --precision=int8", ""),
-    (
-      classifier,
-      f"{TRAIN} --memory_gb=4 --recompute_activations",
-      "--recompute_activations: .* --memory_gb",
-    ),
-    (
-      classifier,
-      "--task_name=MRPC --data_dir=x --do_eval --label_column=3",
-      "--label_column: .* --task_name=tsv",
-    ),
-    (classifier, "--task_name=TSV --do_eval --label_column=3", ""),
-    (classifier, f"{TRAIN} --eval_batch_size=4", "--eval_batch_size: "),
-    (classifier, f"{TRAIN} --eval_steps=5 --eval_batch_size=4", ""),
-    (
-      classifier,
-      f"{TRAIN} --tpu_name=local --num_tpu_cores=4",
-      "--tpu_name and --num_tpu_cores: .* --use_tpu",
-    ),
-    (classifier, f"{TRAIN} --tpu_name=local --distribution=tpu", ""),
-    (
-      pretraining,
-      "--input_file=x --do_train --masked_lm_prob=0.3",
-      "--masked_lm_prob: .* --remask",
-    ),
-    (squad, f"{TO_TRAIN} --doc_stride=382", "--doc_stride=382 is longer than"),
-    (squad, f"{TO_TRAIN} --doc_stride=381", ""),
-    (conversion, "--input=a --output=b --tolerance=1", "--tolerance: "),
-  ],
-)
-def test_flags_without_effect_are_named(settings, arguments, named):
-  command = command_of(settings)
-  values = values_of(command, *arguments.split())
-  warnings = [*option.warnings(command, values)]
-  assert len(warnings) == bool(named)
-  assert re.match(named, "".join(warnings))
+# A value that is the default changes nothing. A flag file may be that of a
+# training, of which another action is wanted now.
+@cases("""
+run_classifier --task_name=tsv --do_train --learning_rate=1e-3
+run_classifier --task_name=tsv --do_eval --learning_rate=1e-3
+  --num_train_epochs=1
+  => --num_train_epochs and --learning_rate: .* --do_train
+run_classifier --task_name=tsv --do_eval --num_train_epochs=3
+  --nofreeze_embeddings
+run_classifier --task_name=tsv --do_train --epsilon=1e-8 --nodo_train --do_eval
+run_classifier --task_name=tsv --do_train --loss_scale=128
+  => --loss_scale: .* --precision
+run_classifier --task_name=tsv --do_train --loss_scale=128 --precision=auto
+run_classifier --task_name=tsv --do_eval --calibration_file=x
+  => --calibration_file:
+run_classifier --task_name=tsv --do_eval --calibration_file=x --precision=int8
+run_classifier --task_name=tsv --do_train --memory_gb=4 --recompute_activations
+  => --recompute_activations: .* --memory_gb
+run_classifier --task_name=MRPC --data_dir=x --do_eval --label_column=3
+  => --label_column: .* --task_name=tsv
+run_classifier --task_name=TSV --do_eval --label_column=3
+run_classifier --task_name=tsv --do_train --eval_batch_size=4
+  => --eval_batch_size:
+run_classifier --task_name=tsv --do_train --eval_steps=5 --eval_batch_size=4
+run_classifier --task_name=tsv --do_train --tpu_name=local --num_tpu_cores=4
+  => --tpu_name and --num_tpu_cores: .* --use_tpu
+run_classifier --task_name=tsv --do_train --tpu_name=local --distribution=tpu
+run_pretraining --input_file=x --do_train --masked_lm_prob=0.3
+  => --masked_lm_prob: .* --remask
+run_squad --train_file=x --do_train --doc_stride=382
+  => --doc_stride=382 is longer than
+run_squad --train_file=x --do_train --doc_stride=381
+convert_checkpoint --input=a --output=b --tolerance=1 => --tolerance:
+""")
+def test_flags_without_effect_are_named(settings, arguments, expected):
+  warnings = [*option.warnings(settings, values_of(settings, *arguments))]
+  assert len(warnings) == bool(expected)
+  assert re.match(expected, "".join(warnings))
 
 
 def test_warnings_are_logged_when_the_command_line_is_read(caplog):
+  paths = "--vocab_file=x --bert_config_file=x --output_dir=x --dev_file=x"
   with commands.in_process(run_ner) as main, pytest.raises(InputError):
-    main(
-      "--vocab_file=gone",
-      "--bert_config_file=gone",
-      "--output_dir=gone",
-      "--do_eval",
-      "--dev_file=gone",
-      "--seed=1",
-      "--epsilon=1e-8",
-    )
+    main(*paths.split(), "--do_eval", "--seed=1", "--epsilon=1e-8")
   assert "--epsilon: has no effect without --do_train" in caplog.text

@@ -21,7 +21,6 @@ def plan(tmp_path, python, *settings):
 
 
 def write_python(folder, script):
-  """Writes a shell script as the Python of a folder; returns its path."""
   path = folder / "python"
   path.write_text(f"#!/bin/sh\n{script}\n")
   path.chmod(0o755)

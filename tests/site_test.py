@@ -41,7 +41,6 @@ def site(tmp_path_factory):
 
 
 def links_in(html):
-  """Addresses that a page loads or links to."""
   return re.findall(r'\s(?:href|src)="?([^\s">]+)', html)
 
 

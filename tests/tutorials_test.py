@@ -1,13 +1,10 @@
 """Tests that every tutorial runs, with a tiny encoder and few steps."""
 
-import json
 import string
 
 import pytest
 import readme_test
-import tensorflow.compat.v1 as tf
-
-import modeling
+import tiny_model
 
 pytestmark = pytest.mark.process
 
@@ -28,30 +25,18 @@ def write_encoder(folder):
   """A model with random weights that knows all letters, in lower case."""
   folder.mkdir(parents=True)
   signs = string.ascii_lowercase + string.digits + string.punctuation
-  vocabulary = [
-    "[PAD]",
-    *(f"[unused{number}]" for number in range(99)),
-    *("[UNK]", "[CLS]", "[SEP]", "[MASK]"),
-    *signs,
-    *(f"##{sign}" for sign in signs),
-  ]
-  (folder / "vocab.txt").write_text("\n".join(vocabulary) + "\n")
-  config = modeling.BertConfig(
-    vocab_size=len(vocabulary),
-    hidden_size=16,
-    num_hidden_layers=2,
-    num_attention_heads=2,
-    intermediate_size=32,
+  pad, *special = tiny_model.SPECIAL
+  unused = [f"[unused{number}]" for number in range(99)]
+  pieces = [f"##{sign}" for sign in signs]
+  vocabulary = [pad, *unused, *special, *signs, *pieces]
+  config = tiny_model.config(
+    len(vocabulary), num_hidden_layers=2, max_position_embeddings=512
   )
-  (folder / "bert_config.json").write_text(json.dumps(config.to_dict()))
-  with tf.Graph().as_default(), tf.Session() as session:
-    modeling.BertModel(config, False, tf.zeros([1, 4], tf.int32))
-    session.run(tf.global_variables_initializer())
-    tf.train.Saver().save(session, str(folder / "bert_model.ckpt"))
+  tiny_model.write_files(folder, vocabulary, config)
+  tiny_model.write_encoder(folder / "bert_model.ckpt", config)
 
 
 def write_environment(folder):
-  """Writes a stand-in for the environment that `make` makes."""
   (folder / "bin").mkdir(parents=True)
   pip = folder / "bin" / "pip"
   pip.write_text("#!/bin/sh\n")

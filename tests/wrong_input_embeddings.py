@@ -5,7 +5,7 @@ import io
 import numpy as np
 import wrong_input_world
 from wrong_input_files import checkpoint, flip, trained
-from wrong_input_row import Row
+from wrong_input_row import Row, named
 
 _EVALUATE = "--output_dir={world}/trained_embeddings --nodo_train --do_eval "
 _PREDICT = _EVALUATE.replace("--do_eval", "--do_predict")
@@ -78,31 +78,12 @@ _TEXTS = [
     ]
   ),
   embedding("a batch of one pair", "--train_batch_size=1", "nothing to learn"),
-  *(
-    embedding(name, arguments)
-    for name, arguments in (
-      ("no such column", "--text_columns=question,reply"),
-      ("a column twice", "--text_columns=question,question"),
-      ("no columns", "--text_columns="),
-      ("a score of one text", "--text_columns=answer --score_column=x"),
-      ("no training set", "--train_file="),
-      ("a training set that is missing", "--train_file={case}/a.tsv"),
-      ("no dev set", "--do_eval"),
-      ("no dev set during training", "--eval_steps=1"),
-      ("scores without a range", "--min_score=1"),
-      (
-        "dev scores out of range",
-        "--do_eval --dev_file={world}/scored.tsv --dev_score_column=score",
-      ),
-    )
-  ),
 ]
 
 # Queries, corpora, and texts to encode
 
 
 def beir(name, file, content):
-  """A row of a folder in the layout of BEIR, one of whose files is changed."""
   files = wrong_input_world.beir() | {file: content}
   return embedding(
     name,
@@ -136,27 +117,6 @@ _SEARCHES = [
     _PREDICT + "--predict_file={case}/a.txt",
     files={"a.txt": ""},
   ),
-  *(
-    embedding(name, arguments)
-    for name, arguments in (
-      ("a folder that is no data set", _EVALUATE + "--dev_file={world}/mrpc"),
-      ("no such split", _EVALUATE + "--dev_file={world}/beir --beir_split=dev"),
-      ("no corpus", _PREDICT + "--query_file={world}/lines.txt"),
-      (
-        "an unknown prompt",
-        _PREDICT + "--predict_file={world}/lines.txt --prompt=queries",
-      ),
-      (
-        "an unknown prompt after training",
-        "--do_predict --predict_file={world}/lines.txt --prompt=query",
-      ),
-      (
-        "standard input for two",
-        _PREDICT + "--predict_file=- --corpus_file={world}/lines.txt"
-        " --query_file=-",
-      ),
-    )
-  ),
 ]
 
 # Models
@@ -180,7 +140,6 @@ _DISTILL = "--text_columns=answer --loss=distillation --teacher="
 
 
 def teacher(name, content, rule="embeddings"):
-  """A row of a file of vectors for --teacher."""
   given = _DISTILL + "{case}/teacher.npy"
   return embedding(name, given, rule, files={"teacher.npy": content})
 
@@ -209,30 +168,6 @@ _MODELS = [
     kind=OSError,
   ),
   embedding("a teacher that is a classifier", _DISTILL + "{world}/trained"),
-  *(
-    embedding(name, arguments)
-    for name, arguments in (
-      ("a teacher without distillation", "--teacher={world}/trained"),
-      ("distillation without a teacher", "--loss=distillation"),
-      ("a loss of other data", "--loss=triplet"),
-      ("a width that is too large", "--matryoshka_dims=16,8"),
-      ("too many weights", "--matryoshka_dims=8,4 --matryoshka_weights=1,1,1"),
-      (
-        "a model to use that is missing",
-        "--nodo_train --do_eval --dev_file={world}/beir --init_checkpoint=",
-      ),
-      (
-        "a projection that is missing",
-        _EVALUATE + "--dev_file={world}/beir --projection_dim=4",
-      ),
-      (
-        "another pooling",
-        "--output_dir={world}/trained_embeddings --pooling=cls",
-      ),
-      ("a folder of tags", "--output_dir={world}/trained_ner"),
-      ("weights that are NaN", "--init_checkpoint={world}/nan.ckpt"),
-    )
-  ),
   embedding(
     "no config beside the checkpoint",
     f"--bert_config_file= {_BESIDE}",
@@ -288,4 +223,47 @@ _OUT_OF_RANGE = """
   --freeze_layers=3 --best_metric=beauty"""
 _FLAGS = [embedding(flag, flag) for flag in _OUT_OF_RANGE.split()]
 
-ROWS = [*_TEXTS, *_SEARCHES, *_MODELS, *_OUTPUTS, *_FLAGS]
+# No files of their own
+
+_ARGUMENTS = """
+no such column: --text_columns=question,reply
+a column twice: --text_columns=question,question
+no columns: --text_columns=
+a score of one text: --text_columns=answer --score_column=x
+no training set: --train_file=
+a training set that is missing: --train_file={case}/a.tsv
+no dev set: --do_eval
+no dev set during training: --eval_steps=1
+scores without a range: --min_score=1
+dev scores out of range:
+  --do_eval --dev_file={world}/scored.tsv --dev_score_column=score
+a folder that is no data set: EVALUATE --dev_file={world}/mrpc
+no such split: EVALUATE --dev_file={world}/beir --beir_split=dev
+no corpus: PREDICT --query_file={world}/lines.txt
+an unknown prompt: PREDICT --predict_file={world}/lines.txt --prompt=queries
+an unknown prompt after training:
+  --do_predict --predict_file={world}/lines.txt --prompt=query
+standard input for two:
+  PREDICT --predict_file=- --corpus_file={world}/lines.txt --query_file=-
+a teacher without distillation: --teacher={world}/trained
+distillation without a teacher: --loss=distillation
+a loss of other data: --loss=triplet
+a width that is too large: --matryoshka_dims=16,8
+too many weights: --matryoshka_dims=8,4 --matryoshka_weights=1,1,1
+a model to use that is missing:
+  --nodo_train --do_eval --dev_file={world}/beir --init_checkpoint=
+a projection that is missing:
+  EVALUATE --dev_file={world}/beir --projection_dim=4
+another pooling: --output_dir={world}/trained_embeddings --pooling=cls
+a folder of tags: --output_dir={world}/trained_ner
+weights that are NaN: --init_checkpoint={world}/nan.ckpt
+"""
+_OTHERS = named(
+  "embeddings",
+  "run_embeddings",
+  _ARGUMENTS,
+  EVALUATE=_EVALUATE,
+  PREDICT=_PREDICT,
+)
+
+ROWS = [*_TEXTS, *_SEARCHES, *_MODELS, *_OUTPUTS, *_FLAGS, *_OTHERS]

@@ -5,7 +5,7 @@ import json
 import os
 
 import wrong_input_world
-from wrong_input_row import Row
+from wrong_input_row import Row, named
 
 from bertlib.data import tf_records
 from bertlib.tasks.pretraining import pretraining_instances
@@ -15,8 +15,6 @@ INIT = "--init_checkpoint={case}/model.ckpt"
 
 
 def of_world(path, change=bytes):
-  """Changed content of a file of the world."""
-
   def content(world):
     with open(os.path.join(world, path), "rb") as file:
       return change(file.read())
@@ -143,7 +141,6 @@ CHECKPOINTS += [
 
 
 def example(**changed):
-  """A serialized pretraining record."""
   row = {
     "input_ids": [2, 5, 6, 3] + [0] * 12,
     "input_mask": [1] * 4 + [0] * 12,
@@ -209,7 +206,6 @@ RECORDS = [
 
 
 def receipt(**changed):
-  """The text of a receipt."""
   values = {
     "script": "run_classifier.py",
     "path": "run.json",
@@ -330,42 +326,38 @@ OWN_FILES += [
 ]
 
 RUNS = [
-  Row("runs", name, "report", arguments, files)
-  for name, arguments, files in [
-    ("a single run", "", {}),
-    ("a folder that is not there", "{case}/run", {}),
-    ("a folder of data", "{world}/mrpc", {}),
-    ("a run twice", "{world}/evaluated/", {}),
-    (
-      "an output that exists",
-      "{world}/evaluated_too --output_file={world}/lines.txt",
-      {},
-    ),
-    (
-      "an output that is metrics of a run",
-      "{world}/evaluated_too --overwrite"
-      " --output_file={world}/evaluated/eval_results.txt",
-      {},
-    ),
-    (
-      "metrics that are text",
+  Row("runs", "a single run", "report"),
+  *named(
+    "runs",
+    "report",
+    """
+a folder that is not there: {case}/run
+a folder of data: {world}/mrpc
+a run twice: {world}/evaluated/
+an output that exists: {world}/evaluated_too --output_file={world}/lines.txt
+an output that is metrics of a run: {world}/evaluated_too --overwrite
+  --output_file={world}/evaluated/eval_results.txt
+""",
+  ),
+  *(
+    Row(
+      "runs",
+      name,
+      "report",
       "{case}/run",
-      {"run/eval_results.txt": "eval_f1 = 0.5\nall is well\n"},
-    ),
-    (
-      "truncated dev scores",
-      "{case}/run",
-      {
-        "run/run.json": receipt(started="", device={}),
-        "run/dev_scores.jsonl": '{"step": 1, "f',
+      {f"run/{file}": content for file, content in files.items()},
+    )
+    for name, files in {
+      "metrics that are text": {
+        "eval_results.txt": "eval_f1 = 0.5\nall is well\n"
       },
-    ),
-    (
-      "a truncated receipt",
-      "{case}/run",
-      {"run/run.json": receipt()[:40]},
-    ),
-  ]
+      "truncated dev scores": {
+        "run.json": receipt(started="", device={}),
+        "dev_scores.jsonl": '{"step": 1, "f',
+      },
+      "a truncated receipt": {"run.json": receipt()[:40]},
+    }.items()
+  ),
 ]
 
 ROWS: list[Row] = [*CHECKPOINTS, *RECORDS, *OWN_FILES, *RUNS]

@@ -4,7 +4,7 @@ import functools
 
 import wrong_input_files
 import wrong_input_world
-from wrong_input_row import Row
+from wrong_input_row import Row, named, unnamed
 
 from bertlib.checkpoints import loading
 
@@ -41,45 +41,56 @@ _OUT_OF_RANGE = {
   "convert_checkpoint": "--average=1 --tolerance=nan",
   "squad_metrics": "--na-prob-thresh=nan",
 }
-_OUT_OF_RANGE_WITH_OTHERS = (
-  ("run_classifier", "--do_eval --eval_batch_size=0"),
-  ("run_classifier", "--do_eval --seeds=1"),
-  ("run_classifier", "--doctor --beta_1=1"),
-  ("run_squad", "--audit --audit_doc_strides=0"),
-  ("run_pretraining", "--num_train_steps=9 --num_warmup_steps=10"),
-  ("run_pretraining", "--do_eval --max_eval_steps=0"),
-  ("run_pretraining", "--remask --masked_lm_prob=-0.1"),
-)
+_OUT_OF_RANGE_WITH_OTHERS = """
+run_classifier --do_eval --eval_batch_size=0
+run_classifier --do_eval --seeds=1
+run_classifier --doctor --beta_1=1
+run_squad --audit --audit_doc_strides=0
+run_pretraining --num_train_steps=9 --num_warmup_steps=10
+run_pretraining --do_eval --max_eval_steps=0
+run_pretraining --remask --masked_lm_prob=-0.1
+"""
 
 
-def by_arguments(rule, cases):
-  """Rows that are named after their arguments."""
-  return [Row(rule, " ".join(case), *case) for case in cases]
+def each_flag(rule, flags_by_script):
+  """Rows of one flag each, by script."""
+  return [
+    Row(rule, f"{script} {flag}", script, flag)
+    for script, text in flags_by_script.items()
+    for flag in text.split()
+  ]
 
 
-def each_flag(flags_by_script):
-  """Pairs of a script and one of its flags."""
-  return [(s, f) for s, text in flags_by_script.items() for f in text.split()]
+_RANGES = [
+  *each_flag("flags", _OUT_OF_RANGE),
+  *unnamed("flags", _OUT_OF_RANGE_WITH_OTHERS),
+]
 
-
-_RANGES = by_arguments(
-  "flags", [*each_flag(_OUT_OF_RANGE), *_OUT_OF_RANGE_WITH_OTHERS]
-)
-
+_NAMES = """
+run_classifier --output_dir
+run_squad --save_logits
+extract_features --output_file
+create_pretraining_data --output_file
+create_vocab --output_file
+create_vocab --output_config
+export_model --export_dir
+convert_checkpoint --output
+squad_metrics --out-file
+"""
+_OF_CLASSIFIER = """
+a folder that TensorFlow takes for a pattern: --output_dir={out}/rate[2e-5]
+training in 8 bits: --do_train --precision=int8
+XLA without kernels: --do_train --compute=plain --xla=on
+8 bits without kernels:
+  --nodo_train --do_eval --compute=plain --precision=int8
+a word that is no flag: --do_train true --learning_rate=1e-3
+several seeds on workers: --do_eval --seeds=2 --distribution=multi_worker
+8 bits on a TPU: --nodo_train --do_eval --precision=int8 --use_tpu
+"""
 _OTHER_FLAGS = [
   *(
-    flags(f"{script} {flag}= without a name", script, f"{flag}=")
-    for script, flag in (
-      ("run_classifier", "--output_dir"),
-      ("run_squad", "--save_logits"),
-      ("extract_features", "--output_file"),
-      ("create_pretraining_data", "--output_file"),
-      ("create_vocab", "--output_file"),
-      ("create_vocab", "--output_config"),
-      ("export_model", "--export_dir"),
-      ("convert_checkpoint", "--output"),
-      ("squad_metrics", "--out-file"),
-    )
+    flags(f"{line}= without a name", line.split()[0], f"{line.split()[1]}=")
+    for line in _NAMES.strip().splitlines()
   ),
   *(
     flags(
@@ -90,27 +101,7 @@ _OTHER_FLAGS = [
     )
     for flag in ("--output_dir", "--vocab_file", "--train_file")
   ),
-  *(
-    flags(name, "run_classifier", arguments)
-    for name, arguments in (
-      (
-        "a folder that TensorFlow takes for a pattern",
-        "--output_dir={out}/rate[2e-5]",
-      ),
-      ("training in 8 bits", "--do_train --precision=int8"),
-      ("XLA without kernels", "--do_train --compute=plain --xla=on"),
-      (
-        "8 bits without kernels",
-        "--nodo_train --do_eval --compute=plain --precision=int8",
-      ),
-      ("a word that is no flag", "--do_train true --learning_rate=1e-3"),
-      (
-        "several seeds on workers",
-        "--do_eval --seeds=2 --distribution=multi_worker",
-      ),
-      ("8 bits on a TPU", "--nodo_train --do_eval --precision=int8 --use_tpu"),
-    )
-  ),
+  *named("flags", "run_classifier", _OF_CLASSIFIER),
   flags(
     "a flag file that is not text",
     "extract_features",
@@ -143,7 +134,6 @@ _OTHER_FLAGS = [
 
 
 def not_a_config(name, text, script="run_classifier"):
-  """A row for a file that is no good config."""
   config = "{case}/config.json"
   files = {"config.json": text}
   return Row("config", name, script, f"--bert_config_file={config}", files)
@@ -197,7 +187,6 @@ _SWAPPED = [*_VOCAB[:5], _VOCAB[6], _VOCAB[5], *_VOCAB[7:]]
 
 
 def vocabulary(name, entries, script, arguments="", **more):
-  """A row for a vocabulary."""
   return Row(
     "vocabulary",
     name,
@@ -209,7 +198,6 @@ def vocabulary(name, entries, script, arguments="", **more):
 
 
 def bad_vocab(name, entries, script="run_classifier", arguments=""):
-  """A row for a vocabulary that is refused."""
   return vocabulary(f"{script} {name}", entries, script, arguments)
 
 
@@ -285,96 +273,77 @@ folder = functools.partial(Row, "folder")
 _MRPC = use("trained_mrpc", "--data_dir={world}/mrpc --task_name=mrpc")
 _COLA = use("trained_mrpc", "--data_dir={world}/cola --task_name=cola")
 _CONFIG = "--bert_config_file={case}/config.json"
-_ONE_SEGMENT = {"config.json": wrong_input_world.config(type_vocab_size=1)}
 _CLASSIFY = use("trained", "--do_predict")
 _PAIRS = "--train_file=pairs.tsv --text_b_column=2 --label_column=3"
 _SINGLE = "the cat sat\nthe dog ran\n"
+_OF_FOLDERS = """
+predict another task: COLA --do_predict
+evaluate another task: COLA --do_eval
+resume another task: COLA --do_train
+predict own data by a task's model:
+  --output_dir={world}/trained_mrpc --nodo_train --do_predict --labels=0,1
+predict other labels: CLASSIFY --labels=yes,maybe
+a column of second texts for a model of single texts:
+  --output_dir={world}/trained --nodo_train --do_eval --dev_file=pairs.tsv
+  --text_b_column=2 --label_column=3
+training on pairs resumes a model of single texts:
+  --output_dir={world}/trained PAIRS
+cased text for a lower-cased model: CLASSIFY --do_lower_case=False
+a classifier by tags: --output_dir={world}/trained_ner
+"""
+
+
+def to_predict(
+  name, arguments, script="run_classifier", file="texts.txt", content=_SINGLE
+):
+  given = f"{arguments} --predict_file={{case}}/{file}"
+  return folder(name, script, given, {file: content})
+
+
+def with_config(name, script, arguments="", **changed):
+  files = {"config.json": wrong_input_world.config(**changed)}
+  return folder(name, script, f"{arguments} {_CONFIG}", files)
+
+
 _FOLDERS = [
-  *(
-    folder(name, "run_classifier", arguments)
-    for name, arguments in (
-      ("predict another task", f"{_COLA} --do_predict"),
-      ("evaluate another task", f"{_COLA} --do_eval"),
-      ("resume another task", f"{_COLA} --do_train"),
-      (
-        "predict own data by a task's model",
-        use("trained_mrpc", "--do_predict --labels=0,1"),
-      ),
-      ("predict other labels", f"{_CLASSIFY} --labels=yes,maybe"),
-      (
-        "a column of second texts for a model of single texts",
-        use("trained", "--do_eval --dev_file=pairs.tsv --text_b_column=2")
-        + " --label_column=3",
-      ),
-      (
-        "training on pairs resumes a model of single texts",
-        "--output_dir={world}/trained " + _PAIRS,
-      ),
-      (
-        "cased text for a lower-cased model",
-        f"{_CLASSIFY} --do_lower_case=False",
-      ),
-      ("a classifier by tags", "--output_dir={world}/trained_ner"),
-    )
+  *named(
+    "folder",
+    "run_classifier",
+    _OF_FOLDERS,
+    COLA=_COLA,
+    CLASSIFY=_CLASSIFY,
+    PAIRS=_PAIRS,
   ),
   folder("tags by a classifier", "run_ner", "--output_dir={world}/trained"),
-  *(
-    folder(
-      name,
-      script,
-      f"{arguments} --predict_file={{case}}/{file}",
-      {file: content},
-    )
-    for name, script, arguments, file, content in (
-      (
-        "single texts for a model of pairs",
-        "run_classifier",
-        f"{_MRPC} --do_predict",
-        "texts.txt",
-        _SINGLE,
-      ),
-      (
-        "pairs for a model of single texts",
-        "run_classifier",
-        _CLASSIFY,
-        "texts.txt",
-        "the cat sat\tthe dog ran\n",
-      ),
-      (
-        "predictions named like those of the dev set",
-        "run_classifier",
-        _CLASSIFY,
-        "eval.txt",
-        _SINGLE,
-      ),
-      (
-        "tags named like those of the dev set",
-        "run_ner",
-        use("trained_ner", "--do_predict"),
-        "eval.txt",
-        _SINGLE,
-      ),
-    )
+  to_predict("single texts for a model of pairs", f"{_MRPC} --do_predict"),
+  to_predict(
+    "pairs for a model of single texts",
+    _CLASSIFY,
+    content="the cat sat\tthe dog ran\n",
+  ),
+  to_predict(
+    "predictions named like those of the dev set", _CLASSIFY, file="eval.txt"
+  ),
+  to_predict(
+    "tags named like those of the dev set",
+    use("trained_ner", "--do_predict"),
+    "run_ner",
+    "eval.txt",
+  ),
+  with_config(
+    "another number of heads",
+    "run_classifier",
+    _CLASSIFY,
+    num_attention_heads=4,
+  ),
+  with_config(
+    "another activation",
+    "run_squad",
+    use("trained_squad", "--do_predict"),
+    hidden_act="relu",
   ),
   *(
-    folder(name, script, f"{arguments} {_CONFIG}", {"config.json": text})
-    for name, script, arguments, text in (
-      (
-        "another number of heads",
-        "run_classifier",
-        _CLASSIFY,
-        wrong_input_world.config(num_attention_heads=4),
-      ),
-      (
-        "another activation",
-        "run_squad",
-        use("trained_squad", "--do_predict"),
-        wrong_input_world.config(hidden_act="relu"),
-      ),
-    )
-  ),
-  *(
-    folder(name, script, f"{_CONFIG} {arguments}", _ONE_SEGMENT)
+    with_config(name, script, arguments, type_vocab_size=1)
     for name, script, arguments in (
       ("pairs with one segment", "run_classifier", _PAIRS),
       ("questions with one segment", "run_squad", ""),
@@ -414,7 +383,6 @@ early = functools.partial(Row, "before writing")
 
 
 def bad_cluster(name, text, script="run_classifier"):
-  """A row for TF_CONFIG."""
   return early(
     f"{script} TF_CONFIG {name}",
     script,
@@ -446,24 +414,19 @@ _EARLY_FLAGS = {
   "create_vocab": "--vocab_size=6",
   "create_pretraining_data": "--max_seq_length=4",
 }
-_EARLY_ARGUMENTS = (
-  ("run_squad", "--nodo_train --from_logits={world}/records.tfrecord"),
-  ("run_squad", "--interactive --passage_file={case}/none.txt"),
-  ("run_squad", "--do_predict --save_logits={case}/none/l.npz"),
-  ("run_classifier", "--train_batch_size=2 --num_replicas=4 --memory_gb=100"),
-  ("run_classifier", "--dev_fraction=0.2 --dev_file=dev.tsv"),
-  ("run_classifier", "--dev_fraction=0.01 --do_eval"),
-  ("run_classifier", "--do_eval --dev_file=none.tsv"),
-  (
-    "run_classifier",
-    "--task_name=mrpc --data_dir={world}/mrpc --dev_fraction=0.2",
-  ),
-  ("run_ner", "--save_checkpoints_steps=2 --eval_steps=3"),
-  (
-    "run_pretraining",
-    "--nodo_train --do_predict --predict_file={world}/lines.txt --top_k=999",
-  ),
-)
+_EARLY_ARGUMENTS = """
+run_squad --nodo_train --from_logits={world}/records.tfrecord
+run_squad --interactive --passage_file={case}/none.txt
+run_squad --do_predict --save_logits={case}/none/l.npz
+run_classifier --train_batch_size=2 --num_replicas=4 --memory_gb=100
+run_classifier --dev_fraction=0.2 --dev_file=dev.tsv
+run_classifier --dev_fraction=0.01 --do_eval
+run_classifier --do_eval --dev_file=none.tsv
+run_classifier --task_name=mrpc --data_dir={world}/mrpc --dev_fraction=0.2
+run_ner --save_checkpoints_steps=2 --eval_steps=3
+run_pretraining --nodo_train --do_predict --predict_file={world}/lines.txt
+  --top_k=999
+"""
 _EARLY = [
   *(
     early(
@@ -485,22 +448,17 @@ _EARLY = [
       ),
     )
   ),
-  *by_arguments(
-    "before writing",
-    [
-      *each_flag(_EARLY_FLAGS),
-      *_EARLY_ARGUMENTS,
-      *(
-        (script, arguments)
-        for script in _TRAINERS
-        for arguments in (
-          "--gradient_accumulation_steps=3",
-          "--train_batch_size=2 --num_replicas=4",
-          "--train_batch_size=4 --num_replicas=3",
-          "--memory_gb=1e-06",
-        )
-      ),
-    ],
+  *each_flag("before writing", _EARLY_FLAGS),
+  *unnamed("before writing", _EARLY_ARGUMENTS),
+  *(
+    Row("before writing", f"{script} {arguments}", script, arguments)
+    for script in _TRAINERS
+    for arguments in (
+      "--gradient_accumulation_steps=3",
+      "--train_batch_size=2 --num_replicas=4",
+      "--train_batch_size=4 --num_replicas=3",
+      "--memory_gb=1e-06",
+    )
   ),
   bad_cluster("without index", _WORKERS % ""),
   bad_cluster("with an index out of range", _WORKERS % ', "index": 7'),

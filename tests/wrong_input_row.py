@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
@@ -38,3 +39,24 @@ class Row(NamedTuple):
   stdin: bytes = b""
   logged: str | None = None
   kind: type = InputError
+
+
+def named(rule: str, script: str, text: str, **parts) -> list[Row]:
+  """Rows by lines `NAME: ARGUMENTS`, in which `parts` stand for arguments."""
+  found = []
+  for line in _lines(text):
+    name, arguments = line.split(": ", 1)
+    for part, meaning in parts.items():
+      arguments = arguments.replace(part, meaning)
+    found.append(Row(rule, name, script, arguments))
+  return found
+
+
+def unnamed(rule: str, text: str) -> list[Row]:
+  """Rows by lines `SCRIPT ARGUMENTS`, which are also their names."""
+  return [Row(rule, line, *line.split(" ", 1)) for line in _lines(text)]
+
+
+def _lines(text):
+  """The lines of a text; an indented one continues the one before."""
+  return re.sub(r"\n +", " ", text.strip()).splitlines()

@@ -6,10 +6,8 @@ The messages in full are in `tests/snapshots/COMMAND.messages.txt`, which
 `make snapshots` renews.
 """
 
-import contextlib
 import importlib
 import io
-import logging
 import os
 import pathlib
 import sys
@@ -68,7 +66,6 @@ class Case:
     return text
 
   def content(self):
-    """Contents of all files of the world and of the case."""
     found = {}
     for folder in self._folders:
       for path in folder.rglob("*"):
@@ -86,25 +83,9 @@ def case(request, world, tmp_path, monkeypatch):
   return made
 
 
-@contextlib.contextmanager
-def logged():
-  """Gives the lines of the log, in a list that fills."""
-  lines = []
-  handler = logging.Handler()
-  handler.emit = lambda record: lines.append(record.getMessage())
-  logger = logging.getLogger("absl")
-  logger.addHandler(handler)
-  try:
-    yield lines
-  finally:
-    logger.removeHandler(handler)
-
-
 def run(case):
-  script = importlib.import_module(case.row.script)
-  with commands.in_process(script) as main, logged() as lines:
+  with commands.in_process(importlib.import_module(case.row.script)) as main:
     main(*case.arguments)
-  return lines
 
 
 def parametrize(rows):
@@ -141,7 +122,6 @@ def check_snapshot(row, message):
 
 
 def read_snapshot(path):
-  """The messages of a command by the titles of their rows."""
   if not path.exists():
     return {}
   entries = path.read_text(encoding="utf-8").rstrip("\n").split("\n\n")
@@ -161,9 +141,9 @@ def test_snapshots_hold_the_messages_of_all_rows_and_no_others():
 
 
 @parametrize([row for row in ROWS if row.logged is not None])
-def test_what_is_odd_but_works_is_reported(case):
-  lines = run(case)
-  assert case.fill_in(case.row.logged) in "\n".join(lines)
+def test_what_is_odd_but_works_is_reported(case, caplog):
+  run(case)
+  assert case.fill_in(case.row.logged) in caplog.text
 
 
 FIRST_ROWS = {row.script: row for row in reversed(REFUSED)}

@@ -100,7 +100,6 @@ def table(name, content, arguments="", file="train.tsv", rule="tables"):
 
 
 def to_predict(name, file, content, arguments=""):
-  """A row of a file with texts to classify."""
   return Row(
     "tables",
     name,
@@ -200,7 +199,6 @@ TAGS.append(
 
 
 def asked(answers, context="ann went to rome .", id_=4711, **more):
-  """A data set of one question."""
   qas = [{"id": id_, "question": "who ?", "answers": answers} | more]
   return json.dumps(
     {"data": [{"paragraphs": [{"context": context, "qas": qas}]}]}

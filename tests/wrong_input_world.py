@@ -106,24 +106,17 @@ def config(**changed) -> str:
 
 
 def vocab(*entries) -> str:
-  """The text of a vocabulary."""
   return "".join(f"{entry}\n" for entry in entries)
 
 
 def table(rows, header=()) -> str:
-  """The text of a `.tsv` file."""
   return "".join(
     "\t".join(row) + "\n" for row in [*filter(None, [header]), *rows]
   )
 
 
 def weights(sizes=None, **heads) -> dict[str, np.ndarray]:
-  """The variables of a model, small random numbers.
-
-  Args:
-    sizes: what differs from `CONFIG`.
-    **heads: shapes of variables beside the encoder's, by name.
-  """
+  """Random variables of an encoder, and of heads, whose shapes are given."""
   with tf.Graph().as_default():
     model_config = modeling.BertConfig.from_dict(CONFIG | (sizes or {}))
     modeling.BertModel(model_config, False, tf.zeros([1, 3], tf.int32))
@@ -209,12 +202,7 @@ _TRAINED = {
 
 
 def make(folder: str, in_process) -> None:
-  """Writes all of it.
-
-  Args:
-    folder: an empty folder.
-    in_process: see `commands.in_process`.
-  """
+  """Writes all of it to an empty folder; see `commands.in_process`."""
   header = ["sentence", "label"]
   texts = {
     "vocab.txt": vocab(*VOCAB),
@@ -295,11 +283,7 @@ def beir() -> dict[str, str]:
 def write_trained(folder: str, description, heads, sizes=None) -> None:
   """Writes the folder of a model that was trained for one step.
 
-  Args:
-    folder: to make.
-    description: what its `model.json` has; None for no files of ours.
-    heads: shapes of the variables beside the encoder's, by name.
-    sizes: what differs from `CONFIG`.
+  `description` is what its `model.json` has; None for no files of ours.
   """
   variables = weights(sizes, **heads) | {"global_step": np.int64(1)}
   os.makedirs(folder)
@@ -324,5 +308,4 @@ def write(path: str, content) -> None:
 
 
 def records(*examples) -> bytes:
-  """The content of a TFRecord file of these serialized examples."""
   return b"".join(map(tf_records.frame_record, examples))

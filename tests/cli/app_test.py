@@ -22,20 +22,13 @@ pytestmark = pytest.mark.unit
 def script(tmp_path):
   """Writes a script with the given `main`; returns its path."""
 
-  def write(*lines, before=()):
+  def write(*lines, before=""):
+    main = "".join(f"  {line}\n" for line in lines)
     path = tmp_path / "script.py"
     path.write_text(
-      "\n".join(
-        [
-          f"import sys; sys.path.insert(0, {commands.ROOT!r})",
-          "from bertlib.cli import app, errors; from bertlib.io import files",
-          "from bertlib.data import tf_records",
-          "def main(argv):",
-          *(f"  {line}" for line in lines),
-          *before,
-          "app.run(main)",
-        ]
-      )
+      f"import sys; sys.path.insert(0, {commands.ROOT!r})\n"
+      "from bertlib.cli import app, errors; from bertlib.io import files\n"
+      f"def main(argv):\n{main}{before}\napp.run(main)\n"
     )
     return str(path)
 
@@ -44,13 +37,9 @@ def script(tmp_path):
 
 @pytest.mark.process
 def test_main_receives_the_arguments_and_exits_with_0(script):
-  printing = script(
-    "print(argv[1:])",
-    before=[
-      "from bertlib.settings.report import ReportSettings",
-      "app.parse_flags(ReportSettings)",
-    ],
-  )
+  settings = "from bertlib.settings.report import ReportSettings as Settings"
+  parses = f"{settings}; app.parse_flags(Settings)"
+  printing = script("print(argv[1:])", before=parses)
   done = commands.succeed(printing, "a", "b", own_process=True)
   assert done.stdout == "['a', 'b']\n"
 
@@ -60,20 +49,14 @@ def test_a_program_without_arguments_refuses_them(script):
   assert line.startswith("script.py: error: 'a': not a flag")
 
 
-def test_input_error_prints_one_line_and_exits_with_1(script):
+@pytest.mark.parametrize("verbosity", [0, 1])
+def test_input_error_is_one_line_after_a_traceback_if_asked(script, verbosity):
   raises = script("raise errors.InputError('x.tsv, row 3: fix it')")
-  done = commands.run(raises)
+  done = commands.run(raises, f"--verbosity={verbosity}")
   assert done.returncode == 1
-  assert done.stderr == "script.py: error: x.tsv, row 3: fix it\n"
-
-
-def test_verbosity_1_prints_the_traceback(script):
-  raises = script("raise errors.InputError('fix it')")
-  done = commands.run(raises, "--verbosity=1")
-  assert done.returncode == 1
-  assert "Traceback" in done.stderr
-  assert "in main\n" in done.stderr
-  assert done.stderr.endswith("script.py: error: fix it\n")
+  traceback, message = done.stderr.split("script.py: error: ")
+  assert message == "x.tsv, row 3: fix it\n"
+  assert ("in main\n" in traceback) == bool(traceback) == bool(verbosity)
 
 
 @pytest.mark.parametrize("joined", ["a", "a and b", "a, b and c"])
@@ -112,23 +95,25 @@ def test_file_errors_of_python_and_tensorflow_are_one_line(
   assert errors.user_error_message(refused.value) == f"{path}: {message}"
 
 
-def test_file_error_is_found_in_a_long_message():
-  message = (
-    "Graph execution error:\n\nNode: 'save'\n/x/m.tmp; {}\n\t [[{{node}}]]\n"
-  )
-  error = tf.errors.UnknownError(
-    None, None, message.format("Permission denied")
-  )
-  assert errors.user_error_message(error) == "/x/m.tmp: Permission denied"
-  error = tf.errors.UnknownError(None, None, message.format("File too large"))
-  assert errors.user_error_message(error).startswith(
-    "/x/m.tmp: File too large. "
-  )
-  eager = "{{function_node __wrapped__SaveV2}} /x/m.tmp; File too large"
-  error = tf.errors.OutOfRangeError(None, None, eager + " [Op:SaveV2]")
-  assert errors.user_error_message(error).startswith(
-    "/x/m.tmp: File too large. "
-  )
+LONG = (
+  "Graph execution error:\n\nNode: 'save'\n/x/m.tmp; REASON\n\t [[{{node}}]]"
+)
+EAGER = "{{function_node __wrapped__SaveV2}} /x/m.tmp; REASON [Op:SaveV2]"
+
+
+@pytest.mark.parametrize(
+  ("error", "text", "reason"),
+  [
+    (tf.errors.UnknownError, LONG, "Permission denied"),
+    (tf.errors.UnknownError, LONG, "File too large. "),
+    (tf.errors.OutOfRangeError, EAGER, "File too large. "),
+  ],
+)
+def test_file_error_is_found_in_a_long_message(error, text, reason):
+  found = error(None, None, text.replace("REASON", reason.rstrip(". ")))
+  message = errors.user_error_message(found)
+  assert message.startswith(f"/x/m.tmp: {reason}")
+  assert "Make room" in message or message.endswith(reason)
 
 
 @pytest.mark.process
@@ -150,29 +135,16 @@ def test_other_errors_keep_their_traceback(script, error):
 
 # Full disks
 
-WRITERS = {
-  "atomic_write, at the end": """
-with files.atomic_write({!r}) as file:
-  file.write("x" * 5000)
-""",
-  "atomic_write, within the block": """
-with files.atomic_write({!r}, "wb") as file:
-  for _ in range(1000):
-    file.write(b"x" * 5000)
-""",
-  "write_records": """
-layout = dict(ids=tf_records.Feature((5000,)))
-tf_records.write_records({!r}, [dict(ids=range(5000))] * 1000, layout)
-""",
-}
-
 
 @pytest.mark.process
-@pytest.mark.parametrize("writer", WRITERS)
-def test_full_disk_keeps_the_earlier_file(script, tmp_path, writer):
+def test_full_disk_keeps_the_earlier_file(script, tmp_path):
   path = tmp_path / "out"
   path.write_text("earlier")
-  fails = script(*WRITERS[writer].format(str(path)).splitlines())
+  fails = script(
+    f"with files.atomic_write({str(path)!r}, 'wb') as file:",
+    "  for _ in range(1000):",
+    "    file.write(b'x' * 5000)",
+  )
   line = commands.fail(fails, largest_file=4000)
   assert str(path) in line and ": File too large. Make room there" in line
   assert path.read_text() == "earlier"
@@ -276,12 +248,13 @@ def test_printable_escapes_only_control_characters(text, shown):
 
 
 def test_errors_and_log_lines_are_escaped(script):
-  path = script(
-    "import absl.logging",
-    "absl.logging.info('tokens: %s', 'a\\x1b[2Jb\\nc')",
-    "raise errors.InputError('x.tsv: unknown label \\x1b[31m\\ny')",
+  done = commands.run(
+    script(
+      "import absl.logging",
+      "absl.logging.info('tokens: %s', 'a\\x1b[2Jb\\nc')",
+      "raise errors.InputError('x.tsv: unknown label \\x1b[31m\\ny')",
+    )
   )
-  done = commands.run(path)
   first, last = done.stderr.splitlines()
   assert first.endswith(r"tokens: a\x1b[2Jb\nc")
   assert last.endswith(r"unknown label \x1b[31m\ny")

@@ -90,28 +90,24 @@ def test_atomic_files_leave_nothing_after_a_failure(folders):
   assert read(folder) == {"a": "old"}
 
 
-def test_existing_files_are_named_without_overwrite(folders):
+@pytest.mark.parametrize(
+  ("options", "message"),
+  [
+    ({"overwrite": False}, r"has a already; .*--overwrite"),
+    ({"inputs": "a"}, r"a: would overwrite .*, which is an input"),
+  ],
+)
+def test_existing_files_and_inputs_are_not_replaced(folders, options, message):
   folder, path = folders
   write(path, a="old")
+  if "inputs" in options:
+    options = {"inputs": [f"{path}/a"]}
   with (
-    pytest.raises(InputError, match=r"has a already; .*--overwrite"),
-    files.atomic_files(path, overwrite=False) as temporary,
+    pytest.raises(InputError, match=message),
+    files.atomic_files(path, **options) as temporary,
   ):
     write(temporary, a="new", b="new")
   assert read(folder) == {"a": "old"}
-
-
-def test_atomic_files_do_not_replace_inputs(folders):
-  folder, path = folders
-  write(path, a="input")
-  with (
-    pytest.raises(
-      InputError, match=r"a: would overwrite .*, which is an input"
-    ),
-    files.atomic_files(path, inputs=[f"{path}/a"]) as temporary,
-  ):
-    write(temporary, a="new")
-  assert read(folder) == {"a": "input"}
 
 
 def test_half_of_an_emoji_is_written_as_its_escape_in_json(tmp_path):

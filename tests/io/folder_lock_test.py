@@ -6,37 +6,47 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
 import commands
 import pytest
+from refused import refusal
 
 from bertlib.cli import terminal
-from bertlib.cli.errors import InputError
 from bertlib.io import files, folder_lock
 
 pytestmark = pytest.mark.process
 
-# Holds the lock of its argument until it is killed.
+# Holds a lock until it is killed.
 _HOLDER = """
-import sys, time
-sys.path.insert(0, {root!r})
+import time
 from bertlib.io import folder_lock
-with folder_lock.{function}({argument}):
+with folder_lock.{function}({argument!r}):
   print("locked", flush=True)
   time.sleep(600)
 """
+
+_PARENT = """
+import os, subprocess
+from bertlib.io import folder_lock
+with folder_lock.lock_folder({folder!r}):
+  child = subprocess.Popen(["sleep", "600"], pass_fds=folder_lock.held_files())
+  print(child.pid, flush=True)
+  os.kill(os.getpid(), 9)
+"""
+
+
+def start(code):
+  return subprocess.Popen(
+    [sys.executable, "-c", code],
+    stdout=subprocess.PIPE,
+    env=os.environ | {"PYTHONPATH": commands.ROOT},
+  )
 
 
 @contextlib.contextmanager
 def holder(function, argument):
   """Runs a process that holds a lock within the block."""
-  code = _HOLDER.format(
-    root=commands.ROOT, function=function, argument=repr(argument)
-  )
-  with subprocess.Popen(
-    [sys.executable, "-c", code], stdout=subprocess.PIPE
-  ) as process:
+  with start(_HOLDER.format(function=function, argument=argument)) as process:
     assert process.stdout.readline() == b"locked\n"
     try:
       yield process
@@ -44,17 +54,17 @@ def holder(function, argument):
       process.kill()
 
 
+def acquire(lock, argument):
+  with lock(argument):
+    pass
+
+
 def test_second_writer_is_refused_until_the_first_is_killed(tmp_path):
   folder = tmp_path / "out"
   with holder("lock_folder", str(folder)) as process:
-    with (
-      pytest.raises(InputError) as raised,
-      folder_lock.lock_folder(str(folder)),
-    ):
-      pass
-    assert str(folder) in str(raised.value)
-    assert str(process.pid) in str(raised.value)
-    assert "--output_dir" in str(raised.value)
+    message = refusal(acquire, folder_lock.lock_folder, str(folder))
+    for text in (str(folder), str(process.pid), "--output_dir"):
+      assert text in message
     process.kill()
     process.wait()
     with folder_lock.lock_folder(str(folder)):
@@ -73,56 +83,27 @@ def test_a_folder_is_locked_while_a_writer_holds_its_lock(tmp_path):
 def test_files_in_a_folder_are_locked_separately(tmp_path):
   one, other = str(tmp_path / "one"), str(tmp_path / "other")
   with holder("lock_files", [one]) as process:
-    with folder_lock.lock_files([other]):
-      pass
-    with (
-      pytest.raises(InputError, match=str(process.pid)) as raised,
-      folder_lock.lock_files([other, one]),
-    ):
-      pass
-    assert "--output_file" in str(raised.value)
+    acquire(folder_lock.lock_files, [other])
+    message = refusal(acquire, folder_lock.lock_files, [other, one])
+    assert str(process.pid) in message and "--output_file" in message
     # Locks acquired before the refusal are released.
-    with folder_lock.lock_files([other]):
-      pass
+    acquire(folder_lock.lock_files, [other])
     # Wildcards do not match lock files.
-    with pytest.raises(InputError):
-      files.find_files([str(tmp_path / "*")])
-
-
-_PARENT = """
-import os, subprocess, sys
-sys.path.insert(0, {root!r})
-from bertlib.io import folder_lock
-with folder_lock.lock_folder({folder!r}):
-  child = subprocess.Popen(["sleep", "600"], pass_fds=folder_lock.held_files())
-  print(child.pid, flush=True)
-  os.kill(os.getpid(), 9)
-"""
+    refusal(files.find_files, [str(tmp_path / "*")])
 
 
 def test_subprocess_holds_the_lock_of_its_killed_parent(tmp_path):
-  code = _PARENT.format(root=commands.ROOT, folder=str(tmp_path))
-  with subprocess.Popen(
-    [sys.executable, "-c", code], stdout=subprocess.PIPE
-  ) as parent:
+  folder = str(tmp_path)
+  with start(_PARENT.format(folder=folder)) as parent:
     child = int(parent.stdout.readline())
     parent.wait()
   try:
-    with (
-      pytest.raises(InputError, match=str(parent.pid)),
-      folder_lock.lock_folder(str(tmp_path)),
-    ):
-      pass
+    message = refusal(acquire, folder_lock.lock_folder, folder)
+    assert str(parent.pid) in message
   finally:
     os.kill(child, signal.SIGKILL)
-  for _ in range(100):  # until the system has ended it
-    with (
-      contextlib.suppress(InputError),
-      folder_lock.lock_folder(str(tmp_path)),
-    ):
-      return
-    time.sleep(0.1)
-  raise AssertionError("the lock outlived its holders")
+  commands.wait_until(lambda: not folder_lock.is_locked(folder))
+  acquire(folder_lock.lock_folder, folder)
 
 
 @pytest.mark.unit
@@ -194,8 +175,7 @@ def test_temporary_files_of_dead_processes_are_removed(tmp_path):
   os.utime(strays[1], (0, 0))
   folder = temporary(tmp_path / "export", dead.pid)
   (folder / "variables").mkdir(parents=True)
-  with folder_lock.lock_folder(str(tmp_path)):
-    pass
+  acquire(folder_lock.lock_folder, str(tmp_path))
   assert sorted(tmp_path.iterdir()) == sorted(alive)
 
 
@@ -222,8 +202,7 @@ def test_files_of_the_user_are_not_removed(tmp_path, name, kind):
   else:
     path.touch()
   os.utime(path, (0, 0))
-  with folder_lock.lock_folder(str(tmp_path)):
-    pass
+  acquire(folder_lock.lock_folder, str(tmp_path))
   with files.atomic_write(str(tmp_path / "scores")):
     pass
   assert path.exists()
@@ -236,29 +215,22 @@ def test_a_link_with_a_temporary_name_and_its_target_are_kept(tmp_path):
   link = tmp_path / ".bert-tmp-01234567-1-link"
   link.symlink_to(target)
   os.utime(link, (0, 0), follow_symlinks=False)
-  with folder_lock.lock_folder(str(tmp_path)):
-    pass
+  acquire(folder_lock.lock_folder, str(tmp_path))
   assert link.is_symlink() and target.is_dir()
 
 
 # Signals
 
 
-def stopped_by(*numbers):
-  """Raises signals within `on_stop_signals`; returns those handled."""
-  called = []
-  with terminal.on_stop_signals(called.append):
-    for number in numbers:
-      os.kill(os.getpid(), number)
-  return called
-
-
 def test_both_signals_are_handled_within_the_block_only():
-  before = [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)]
-  assert stopped_by(signal.SIGTERM) == [signal.SIGTERM]
-  assert stopped_by(signal.SIGINT) == [signal.SIGINT]
-  after = [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)]
-  assert after == before
+  numbers = [signal.SIGTERM, signal.SIGINT]
+  before = [signal.getsignal(number) for number in numbers]
+  for number in numbers:
+    called = []
+    with terminal.on_stop_signals(called.append):
+      os.kill(os.getpid(), number)
+    assert called == [number]
+  assert [signal.getsignal(number) for number in numbers] == before
 
 
 _LISTENER = """

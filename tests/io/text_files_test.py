@@ -6,6 +6,7 @@ import re
 import sys
 
 import pytest
+import refused
 
 from bertlib.cli.errors import InputError
 from bertlib.data import vocabulary
@@ -26,9 +27,8 @@ def write(folder, content, name="text.txt"):
 
 def refusal(path, encoding=text_files.UTF8):
   """Returns the error message after the path."""
-  with pytest.raises(InputError) as raised:
-    list(text_files.read_lines(path, encoding))
-  message = str(raised.value)
+  lines = text_files.read_lines(path, encoding)
+  message = refused.refusal(list, lines)
   assert message.startswith(path)
   return message[len(path) :]
 
@@ -54,10 +54,10 @@ def test_lines_are_the_same_in_every_encoding(
   assert text_files.read_text(path, encoding) == TEXT
 
 
-def test_byte_order_mark_is_removed(tmp_path):
-  for name in ("utf-8", "utf-16-le", "utf-16-be"):
-    path = write(tmp_path, "\ufeffa\ufeff\n".encode(name))
-    assert list(text_files.read_lines(path, Encoding(name))) == ["a\ufeff\n"]
+@pytest.mark.parametrize("name", ["utf-8", "utf-16-le", "utf-16-be"])
+def test_byte_order_mark_is_removed(tmp_path, name):
+  path = write(tmp_path, "\ufeffa\ufeff\n".encode(name))
+  assert list(text_files.read_lines(path, Encoding(name))) == ["a\ufeff\n"]
 
 
 def test_gz_files_are_decompressed_and_standard_input_is_read(
@@ -147,7 +147,6 @@ def test_invalid_bytes_are_refused_with_their_position(
   message = refusal(write(tmp_path, content))
   assert message.startswith(", line {}, byte {}: ".format(*position))
   assert fault in message
-  assert "\n" not in message
 
 
 @pytest.mark.parametrize(

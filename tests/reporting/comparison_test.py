@@ -16,7 +16,6 @@ pytestmark = pytest.mark.unit
 
 @pytest.fixture(autouse=True)
 def in_folder(tmp_path, monkeypatch):
-  """Runs are named by paths in a folder of the test."""
   monkeypatch.chdir(tmp_path)
 
 
@@ -159,24 +158,23 @@ def predictions(gold, predicted):
   }
 
 
-def test_answers_of_two_runs_to_the_same_questions_are_tested():
+@pytest.mark.parametrize(
+  ("answered", "changed", "tested"),
+  [
+    ("xyz", "", ("2 : 0", "", "0.5000")),  # two coins, both on one side
+    ("xyz", " ", None),
+    ("xy", "", None),
+  ],
+  ids=["all", "other questions", "fewer answers"],
+)
+def test_answers_to_the_same_questions_are_tested(answered, changed, tested):
   for name, answer in (("a", "Ann"), ("b", "Rome")):
-    answers = {"x": "Ann", "y": answer, "z": answer}
-    run_folders.write_answers(pathlib.Path(name), answers)
-  runs = run_folders.read("a", "b")
-  # Two coins, both on one side.
-  assert difference_rows(runs)["b", TEST] == ("2 : 0", "", "0.5000")
-
-
-@pytest.mark.parametrize("change", ["questions", "answers"])
-def test_answers_to_other_questions_are_not_compared(change):
-  for name in "ab":
-    answers = dict.fromkeys("xy" if change == "answers" else "xyz", "Ann")
+    answers = dict.fromkeys(answered, answer) | {"x": "Ann"}
     path = run_folders.write_answers(pathlib.Path(name), answers)
-  if change == "questions":
-    path.write_text(path.read_text() + " ")
-  runs = run_folders.read("a", "b")
-  assert [*difference_rows(runs)] == [("b", "accuracy")]
+  path.write_text(path.read_text() + changed)
+  rows = difference_rows(run_folders.read("a", "b"))
+  assert rows.pop(("b", TEST), None) == tested
+  assert [*rows] == [("b", "accuracy")]
 
 
 LABELS = [*"ab"] * 10
@@ -186,49 +184,40 @@ TAGS = [["B-PER", "O"], ["O", "O", "B-LOC"]] * 10
 
 
 @pytest.mark.parametrize(
-  ("changed", "gold", "first", "other", "expected"),
+  ("changed", "answers", "expected"),
   [
     (
       {"eval_f1": 0.5, "eval_accuracy": 0.5, "labels": '["a", "b"]'},
-      LABELS,
-      LABELS[:17] + ["a"] * 3,
-      ["a"] * 5 + LABELS[5:],
+      (LABELS, LABELS[:17] + ["a"] * 3, ["a"] * 5 + LABELS[5:]),
       {"f1": INTERVAL, "accuracy": "", TEST: "2 : 2 1.0000"},
     ),
     (
       {"eval_f1": 0.5, "labels": '["a"]'},  # "b" is not of the model
-      LABELS,
-      LABELS,
-      ["a"] * 20,
+      (LABELS, LABELS, ["a"] * 20),
       {"f1": "", TEST: "10 : 0 0.0020"},
     ),
     (
       {"eval_micro_f1": 0.5, "thresholds": '{"a": 0.5, "b": 0.5}'},
-      LISTS,
-      [["a"]] * 30,
-      [["b", "a"]] * 30,
+      (LISTS, [["a"]] * 30, [["b", "a"]] * 30),
       {"micro_f1": INTERVAL, TEST: "10 : 10 1.0000"},
     ),
     (
       {"eval_pearson": 0.5, "loss": 1.0},
-      NUMBERS,
-      NUMBERS[::-1],
-      NUMBERS[1:] + NUMBERS[:1],
+      (NUMBERS, NUMBERS[::-1], NUMBERS[1:] + NUMBERS[:1]),
       {"pearson": r"[+]1[.]\d+ to [+]2[.]\d+", "loss": ""},
     ),
     (
       {"eval_f1": 0.5, "eval_f1_PER": 0.5},
-      TAGS,
-      TAGS,
-      [["B-PER", "O"], ["O"] * 3] * 10,
+      (TAGS, TAGS, [["B-PER", "O"], ["O"] * 3] * 10),
       {"f1": r"-0[.]\d+ to -0[.]\d+", "f1_PER": ""},
     ),
   ],
   ids=["labels", "unknown", "lists", "numbers", "tags"],
 )
 def test_predictions_of_two_runs_have_tests_and_intervals(
-  changed, gold, first, other, expected
+  changed, answers, expected
 ):
+  gold, first, other = answers
   script = "run_ner.py" if gold is TAGS else "run_classifier.py"
   of_run = {"results": changed, "script": script}
   runs = runs_of(

@@ -99,12 +99,11 @@ def test_invalid_input_fails_the_step_that_reads_it(
 
 def test_only_dependents_of_a_failed_step_are_skipped(dry_run):
   found, _ = dry_run(run_classifier, "--bert_config_file=gone.json")
-  by_status = {"fail": set(), "skip": set(), "pass": set()}
-  for name, (status, *_) in found.items():
-    by_status[status].add(name)
-  assert by_status["fail"] == {"config"}
-  assert {"vocabulary", "run", "texts"} <= by_status["skip"]
-  assert {"checkpoint", "data"} <= by_status["pass"]
+  statuses = {name: status for name, (status, *_) in found.items()}
+  assert [name for name in found if statuses[name] == "fail"] == ["config"]
+  expected = dict.fromkeys(["vocabulary", "run", "texts"], "skip")
+  expected |= dict.fromkeys(["checkpoint", "data"], "pass")
+  assert expected.items() <= statuses.items()
 
 
 # What is estimated
@@ -117,10 +116,8 @@ def test_labels_that_are_missing_are_a_warning(caplog):
 
 
 def test_truncated_examples_are_a_warning(caplog):
-  examples = [
-    example_checks.Encoded([2, 3], 2),
-    example_checks.Encoded([2, 3], 2, 99),
-  ]
+  lengths = [(2,), (2, 99)]
+  examples = [example_checks.Encoded([2, 3], *size) for size in lengths]
   found = example_checks.check_encoded(examples, 9, 200)
   assert found == example_checks.LengthSummary(200, 2.0)
   assert "50.0% are truncated, by 99 tokens on average" in caplog.text
@@ -188,10 +185,8 @@ def estimate(monkeypatch):
     settings = option.make(ClassifierSettings, do_train=True, **flags)
     devices = Devices(settings.devices, **devices)
     run = Run(settings, devices, TASK, CONFIG, None, None, None)
-    plan, lengths = (
-      (FastCompute(), StepOptions()),
-      example_checks.LengthSummary(100, 50.0),
-    )
+    plan = FastCompute(), StepOptions()
+    lengths = example_checks.LengthSummary(100, 50.0)
     training_checks.estimate_training(Steps(True), run, plan, lengths)
 
   return estimate

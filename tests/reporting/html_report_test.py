@@ -231,16 +231,13 @@ def test_extreme_values_are_drawn_without_a_warning(values):
 def slow_calibration_error(confidences, correct):
   error = 0
   for k in range(10):
-    low, high = k / 10, (k + 1) / 10
     inside = [
-      (confidence, is_correct)
-      for confidence, is_correct in zip(confidences, correct)
-      if low <= confidence < high or confidence == high == 1
+      i
+      for i, confidence in enumerate(confidences)
+      if k / 10 <= confidence < (k + 1) / 10 or (confidence == 1 and k == 9)
     ]
-    if inside:
-      mean = sum(confidence for confidence, _ in inside) / len(inside)
-      accuracy = sum(is_correct for _, is_correct in inside) / len(inside)
-      error += len(inside) / len(correct) * abs(mean - accuracy)
+    gaps = [confidences[i] - correct[i] for i in inside]
+    error += abs(sum(gaps)) / len(correct)
   return error
 
 

@@ -185,34 +185,23 @@ def test_losses_are_in_one_picture_with_the_best_step(make_run, tmp_path):
   [
     (
       Lengths([100] * 3 + [228], 128, [0, 0, 0, 100]),
-      {
-        "examples": "4",
-        "median length": "100 tokens",
-        "maximum": "228 tokens",
-        "limit": "128 tokens",
-        "truncated examples": "1 (25.0%)",
-        "removed tokens": "100 (18.9%)",
-      },
+      "examples: 4, median length: 100 tokens, maximum: 228 tokens,"
+      " limit: 128 tokens, truncated examples: 1 (25.0%),"
+      " removed tokens: 100 (18.9%)",
     ),
     # Truncated tokens of a question count once, not once per window.
     (
       Lengths([20, 20, 9], 20, [4, 0], "questions", [2, 1]),
-      {
-        "questions": "2",
-        "windows": "3",
-        "divided into several windows": "1 (50.0%)",
-        "median length": "20 tokens",
-        "maximum": "20 tokens",
-        "limit": "20 tokens",
-        "truncated questions": "1 (50.0%)",
-        "removed tokens": "4",
-      },
+      "questions: 2, windows: 3, divided into several windows: 1 (50.0%),"
+      " median length: 20 tokens, maximum: 20 tokens, limit: 20 tokens,"
+      " truncated questions: 1 (50.0%), removed tokens: 4",
     ),
   ],
 )
 def test_lengths_are_those_before_truncation(make_run, lengths, expected):
   page = report(make_run(), lengths=lengths)
-  assert facts(page.partition(">Lengths</h2>")[2]) == expected
+  shown = facts(page.partition(">Lengths</h2>")[2])
+  assert ", ".join(map(": ".join, shown.items())) == expected
 
 
 @pytest.mark.parametrize("script", ["run_classifier", "run_pretraining"])
@@ -248,11 +237,10 @@ def test_equal_predictions_are_described(answers, gold, collapsed):
 
 
 def test_labels_that_are_never_predicted_are_named(caplog):
-  def warning(predicted):
-    return run_report.missing_labels_warning(predicted, "aaabbc", "Do it")
-
-  assert warning("cab") == []
-  assert "Never predicted" in warning("aad")[0].content
+  found = run_report.missing_labels_warning
+  assert found("cab", "aaabbc", "Do it") == []
+  (warning,) = found("aad", "aaabbc", "Do it")
+  assert "Never predicted" in warning.content
   assert caplog.messages == [
     "Never predicted: b (2 of 6 in the dev set), c (1 of 6 in the dev set)."
     " Do it"
