@@ -12,66 +12,47 @@ from bertlib.exchange import from_huggingface, tensor_names, to_huggingface
 
 WORDS = [*tiny_model.SPECIAL, "the", "cat", "sat", "##s"]
 # All sizes differ, so that swapped axes are noticed.
-CONFIG = {
-  "attention_probs_dropout_prob": 0.1,
-  "hidden_act": "gelu",
-  "hidden_dropout_prob": 0.1,
+SIZES = {
   "hidden_size": 4,
-  "initializer_range": 0.02,
   "intermediate_size": 6,
   "max_position_embeddings": 400,
-  "model_type": "bert",
-  "num_attention_heads": 2,
   "num_hidden_layers": 2,
   "type_vocab_size": 5,
-  "vocab_size": 13,
 }
+CONFIG = tiny_model.config(13, **SIZES).to_dict() | {"model_type": "bert"}
+
+
+def layer(name, *shape):
+  """Shapes of a layer's weight and bias."""
+  return {f"{name}.weight": shape, f"{name}.bias": shape[:1]}
+
 
 # Shapes by name, as transformers 5 saves them.
 ENCODER = {
   "bert.embeddings.word_embeddings.weight": (13, 4),
   "bert.embeddings.position_embeddings.weight": (400, 4),
   "bert.embeddings.token_type_embeddings.weight": (5, 4),
-  "bert.embeddings.LayerNorm.weight": (4,),
-  "bert.embeddings.LayerNorm.bias": (4,),
+  **layer("bert.embeddings.LayerNorm", 4),
 }
 for n in range(2):
+  _LAYER = f"bert.encoder.layer.{n}"
+  for part in ("self.query", "self.key", "self.value", "output.dense"):
+    ENCODER |= layer(f"{_LAYER}.attention.{part}", 4, 4)
   ENCODER |= {
-    f"bert.encoder.layer.{n}.{name}": shape
-    for name, shape in {
-      "attention.self.query.weight": (4, 4),
-      "attention.self.query.bias": (4,),
-      "attention.self.key.weight": (4, 4),
-      "attention.self.key.bias": (4,),
-      "attention.self.value.weight": (4, 4),
-      "attention.self.value.bias": (4,),
-      "attention.output.dense.weight": (4, 4),
-      "attention.output.dense.bias": (4,),
-      "attention.output.LayerNorm.weight": (4,),
-      "attention.output.LayerNorm.bias": (4,),
-      "intermediate.dense.weight": (6, 4),
-      "intermediate.dense.bias": (6,),
-      "output.dense.weight": (4, 6),
-      "output.dense.bias": (4,),
-      "output.LayerNorm.weight": (4,),
-      "output.LayerNorm.bias": (4,),
-    }.items()
+    **layer(f"{_LAYER}.attention.output.LayerNorm", 4),
+    **layer(f"{_LAYER}.intermediate.dense", 6, 4),
+    **layer(f"{_LAYER}.output.dense", 4, 6),
+    **layer(f"{_LAYER}.output.LayerNorm", 4),
   }
-POOLER = {"bert.pooler.dense.weight": (4, 4), "bert.pooler.dense.bias": (4,)}
+POOLER = layer("bert.pooler.dense", 4, 4)
 MASKED_LM = {
   "cls.predictions.bias": (13,),
-  "cls.predictions.transform.dense.weight": (4, 4),
-  "cls.predictions.transform.dense.bias": (4,),
-  "cls.predictions.transform.LayerNorm.weight": (4,),
-  "cls.predictions.transform.LayerNorm.bias": (4,),
+  **layer("cls.predictions.transform.dense", 4, 4),
+  **layer("cls.predictions.transform.LayerNorm", 4),
 }
-NEXT_SENTENCE = {
-  "cls.seq_relationship.weight": (2, 4),
-  "cls.seq_relationship.bias": (2,),
-}
-LABELS = {"classifier.weight": (3, 4), "classifier.bias": (3,)}
-CHOICE = {"classifier.weight": (1, 4), "classifier.bias": (1,)}
-SPAN = {"qa_outputs.weight": (2, 4), "qa_outputs.bias": (2,)}
+NEXT_SENTENCE = layer("cls.seq_relationship", 2, 4)
+LABELS, CHOICE = layer("classifier", 3, 4), layer("classifier", 1, 4)
+SPAN = layer("qa_outputs", 2, 4)
 ARCHITECTURES = {
   "BertModel": {
     name.removeprefix("bert."): shape
@@ -92,10 +73,7 @@ def tensors(architecture="BertModel", num_labels=None, seed=0):
   rng = np.random.default_rng(seed)
   shapes = dict(ARCHITECTURES[architecture])
   if num_labels is not None and "classifier.bias" in shapes:
-    shapes |= {
-      "classifier.weight": (num_labels, 4),
-      "classifier.bias": (num_labels,),
-    }
+    shapes |= layer("classifier", num_labels, 4)
   return {
     name: rng.normal(size=shape).astype(np.float32)
     for name, shape in shapes.items()

@@ -3,6 +3,7 @@
 import json
 import multiprocessing
 import os
+import pathlib
 import re
 import shutil
 from contextlib import nullcontext
@@ -12,6 +13,8 @@ import pytest
 import run_outputs
 import tensorflow.compat.v1 as tf
 import tiny_model
+import wrong_input_files
+from refused import refusal
 
 import modeling
 from bertlib.checkpoints import (
@@ -44,13 +47,17 @@ MODEL = {
 @pytest.fixture
 def checkpoint(tmp_path):
   """A classifier's checkpoint of step 7."""
+  return write_checkpoint(tmp_path)
+
+
+def write_checkpoint(folder, **sizes):
   with tf.Graph().as_default(), tf.Session() as session:
-    build()
+    build(tiny_model.config(9, **sizes))
     tf.get_variable("output_bias/adam_m", [2])
     step = tf.train.create_global_step()
     session.run(tf.global_variables_initializer())
     session.run(step.assign(7))
-    return tf.train.Saver().save(session, str(tmp_path / "model.ckpt-7"))
+    return tf.train.Saver().save(session, str(folder / "model.ckpt-7"))
 
 
 def build(config=CONFIG, num_labels=2):
@@ -90,22 +97,6 @@ def test_a_checkpoint_that_a_training_replaces_is_no_problem(
   last = finding.last_checkpoint(str(tmp_path))
   assert last == str(tmp_path / "model.ckpt-8")
   assert not warnings_of(caplog)
-
-
-def test_a_replaced_checkpoint_is_not_used_again(checkpoint, tmp_path):
-  used = []
-
-  def use(path):
-    used.append(path)
-    if path == checkpoint:
-      train_on(checkpoint, tmp_path)
-      raise ValueError("the file is gone")
-    return "result"
-
-  latest = str(tmp_path / "model.ckpt-8")
-  found = finding.with_checkpoint(str(tmp_path), checkpoint, use)
-  assert found == (latest, "result")
-  assert used == [checkpoint, latest]
 
 
 @pytest.mark.parametrize("folder", [None, "folder"])
@@ -171,22 +162,21 @@ def test_the_head_of_another_task_is_left_out_of_a_training(checkpoint, caplog):
   assert "(output_bias, output_weights) is that of" in warnings_of(caplog)[0]
 
 
-def test_layers_left_over_are_refused_with_new_heads_too(tmp_path):
-  with tf.Graph().as_default(), tf.Session() as session:
-    build(tiny_model.config(9, num_hidden_layers=2))
-    session.run(tf.global_variables_initializer())
-    path = tf.train.Saver().save(session, str(tmp_path / "deeper.ckpt"))
+@pytest.mark.parametrize(
+  ("num_layers", "options", "message"),
+  [
+    (2, {"new_heads": True}, "weights that the model does not use"),
+    (1, {}, "output_weights has shape"),
+  ],
+)
+def test_weights_that_do_not_fit_are_refused(
+  num_layers, options, message, tmp_path
+):
+  path = write_checkpoint(tmp_path, num_hidden_layers=num_layers)
   with tf.Graph().as_default():
     build(num_labels=5)
-    with pytest.raises(InputError, match="weights that the model does not use"):
-      initialize.initialize_from_checkpoint(path, uses_all=True, new_heads=True)
-
-
-def test_the_head_of_another_task_is_refused_for_predictions(checkpoint):
-  with tf.Graph().as_default():
-    build(num_labels=5)
-    with pytest.raises(InputError, match="output_weights has shape"):
-      initialize.initialize_from_checkpoint(checkpoint, uses_all=True)
+    with pytest.raises(InputError, match=message):
+      initialize.initialize_from_checkpoint(path, uses_all=True, **options)
 
 
 def test_on_a_tpu_initialization_is_deferred_to_the_scaffold(checkpoint):
@@ -248,25 +238,6 @@ def test_a_folder_without_a_checkpoint_is_accepted_for_any_model(tmp_path):
   check_folder(tmp_path, MODEL | {"task": "other"}, CONFIG)
 
 
-@pytest.mark.parametrize(
-  ("changed", "sizes", "message"),
-  [
-    ({"task": "cola"}, {}, "task 'mrpc'.*is 'cola'"),
-    ({"labels": ["1", "0"]}, {}, r"labels \['0', '1'\].*is \['1', '0'\]"),
-    ({}, {"hidden_size": 4}, "hidden_size 16.*is 4"),
-    ({}, {"num_hidden_layers": 2}, "num_hidden_layers 1.*is 2"),
-  ],
-)
-def test_a_folder_of_another_model_is_refused(
-  checkpoint, tmp_path, changed, sizes, message
-):
-  write_model_files(tmp_path)
-  check_folder(tmp_path, MODEL, CONFIG)
-  config = tiny_model.config(**({"vocab_size": 9} | sizes))
-  with pytest.raises(InputError, match=message):
-    check_folder(tmp_path, MODEL | changed, config)
-
-
 def test_a_folder_without_model_json_is_checked_by_its_number_of_outputs(
   checkpoint, tmp_path
 ):
@@ -316,9 +287,10 @@ def test_a_model_in_output_dir_takes_precedence_over_init_checkpoint(
 
 def test_resume_never_and_must_are_enforced():
   last = "out/model.ckpt-7"
-  for resume, found in {"auto": last, "never": None, "must": last}.items():
-    finding.check_resume(resume, "out", found)
-  finding.check_resume("auto", "out", None)
+  for found in (last, None):
+    finding.check_resume("auto", "out", found)
+  finding.check_resume("never", "out", None)
+  finding.check_resume("must", "out", last)
   with pytest.raises(InputError, match=r"holds model\.ckpt-7.*--resume=never"):
     finding.check_resume("never", "out", last)
   with pytest.raises(InputError, match=r"no checkpoint.*--resume=must"):
@@ -328,44 +300,33 @@ def test_resume_never_and_must_are_enforced():
 # Incomplete and corrupt checkpoints
 
 
-def name_as_last(checkpoint):
-  folder = os.path.dirname(checkpoint)
-  tf.train.update_checkpoint_state(folder, checkpoint)
-
-
-def truncate(checkpoint, ending, num_bytes):
-  """Removes the last `num_bytes` of a checkpoint's file."""
-  path = checkpoint + ending
-  os.truncate(path, os.path.getsize(path) - num_bytes)
-
-
 DATA = ".data-00000-of-00001"
 
 
-def flip(checkpoint, offset):
-  """Flips the bits of 64 bytes of a checkpoint's values."""
-  with open(checkpoint + DATA, "r+b") as file:
-    file.seek(offset)
-    content = file.read(64)
-    file.seek(offset)
-    file.write(bytes(byte ^ 0xFF for byte in content))
+def truncated(content):
+  return content[:-1]
+
+
+def damage(checkpoint, ending=DATA, change=truncated):
+  path = pathlib.Path(checkpoint + ending)
+  path.write_bytes(change(path.read_bytes()))
 
 
 @pytest.mark.parametrize(
-  ("damage", "arguments", "message"),
+  ("ending", "change", "message"),
   [
-    (truncate, (DATA, 1), rf"{DATA}: is incomplete, has \d+ of \d+ bytes"),
-    (truncate, (".index", 1), r"\.index: cannot be read"),
-    (flip, (300,), f"{DATA}: is corrupt"),
+    (DATA, truncated, rf"{DATA}: is incomplete, has \d+ of \d+ bytes"),
+    (".index", truncated, r"\.index: cannot be read"),
+    (DATA, wrong_input_files.flip(300), f"{DATA}: is corrupt"),
   ],
 )
 def test_training_resumes_from_the_last_complete_checkpoint(
-  checkpoint, tmp_path, caplog, damage, arguments, message
+  checkpoint, tmp_path, caplog, ending, change, message
 ):
   folder = str(tmp_path)
   middle, last = as_step(checkpoint, 20), as_step(checkpoint, 70)
-  name_as_last(last)
-  damage(last, *arguments)
+  finding.write_state_file(folder, last)
+  damage(last, ending, change)
   for _ in range(2):  # with one warning
     assert finding.last_checkpoint(folder) == middle
   (warning,) = warnings_of(caplog)
@@ -418,9 +379,9 @@ def test_a_state_file_may_name_an_older_step(checkpoint, tmp_path, caplog):
 
 def test_without_usable_checkpoint_nothing_starts_over(checkpoint, tmp_path):
   last = as_step(checkpoint, 70)
-  name_as_last(last)
-  for path in (last, checkpoint):
-    truncate(path, DATA, 5)
+  finding.write_state_file(str(tmp_path), last)
+  damage(last)
+  damage(checkpoint)
   message = r"ckpt-70\.data\S+: is incomplete.*ckpt-7\.data\S+: is incomplete"
   for use in (finding.last_checkpoint, prepare_resume):
     with pytest.raises(InputError, match=message):
@@ -438,8 +399,8 @@ def test_an_incomplete_step_0_is_ignored(checkpoint, tmp_path, caplog):
   first = as_step(checkpoint, 0)
   for path in tmp_path.glob("model.ckpt-7.*"):
     path.unlink()
-  name_as_last(first)
-  truncate(first, ".index", 5)
+  finding.write_state_file(str(tmp_path), first)
+  damage(first, ".index")
   assert run_outputs.steps_done(tmp_path) == 0
   assert "saved at step 0" in warnings_of(caplog)[0]
   prepare_resume(tmp_path)
@@ -481,7 +442,7 @@ def test_files_of_the_user_are_kept(checkpoint, tmp_path, name):
 
 def test_a_truncated_best_checkpoint_is_an_error(checkpoint, tmp_path):
   best = finding.save_best(str(tmp_path), checkpoint)
-  truncate(best, DATA, 5)
+  damage(best)
   with pytest.raises(InputError, match=r"best/.*data.* incomplete"):
     finding.trained_checkpoint(str(tmp_path))
 
@@ -498,13 +459,10 @@ def test_a_saved_checkpoint_is_complete_to_the_byte(tmp_path, sharded):
     saver = tf.train.Saver(sharded=sharded)
     path = saver.save(session, str(tmp_path / "model.ckpt"), 3)
   assert finding.last_checkpoint(str(tmp_path)) == path
-  truncate(path, DATA, 1)
+  damage(path)
   size = 101 * 10 * 4 + 14 + 8
   with pytest.raises(InputError, match=f"{size - 1} of {size} by"):
     finding.last_checkpoint(str(tmp_path))
-
-
-# The best checkpoint
 
 
 def test_the_best_checkpoint_has_weights_and_model_files(checkpoint, tmp_path):
@@ -586,8 +544,16 @@ def row_of(ids, padding=0):
   return dict(zip(model_inputs.TOKEN_FEATURES, rows))
 
 
+ROWS = [row_of([1, 2, 3])]
+
+
+def logits(folder, *arguments, rows=ROWS, **options):
+  with Loaded(str(folder), *arguments, **options) as model:
+    return np.float32(model.run(rows))
+
+
 @pytest.mark.train
-def test_rows_are_computed_in_batches_and_returned_in_order(
+def test_texts_are_computed_in_batches_and_blocks_and_returned_in_order(
   checkpoint, tmp_path, monkeypatch
 ):
   write_model_files(tmp_path)
@@ -597,48 +563,27 @@ def test_rows_are_computed_in_batches_and_returned_in_order(
     for name, value in run_outputs.read_variables(checkpoint).items()
   }
   checkpoint_files.write_variables(checkpoint, random_weights)
-  ids = [rng.integers(1, 9, length) for length in (3, 12, 5, 5, 1, 12, 7)]
-
-  def logits(batch_size, rows):
-    with Loaded(str(tmp_path), checkpoint, batch_size) as model:
-      return np.array(model.run(rows))
-
   monkeypatch.setattr(batch_predictor, "_TOKENS_PER_BATCH", 24)
-  alone = logits(1, [row_of(i) for i in ids])
+  texts = [rng.integers(1, 9, length) for length in (3, 12, 5, 5, 1, 12, 7)]
+  alone = logits(tmp_path, checkpoint, 1, rows=[*map(row_of, texts)])
   gaps = np.abs(alone[:, None] - alone).max(axis=-1)
-  assert gaps[~np.eye(len(ids), dtype=bool)].min() > 1e-2
+  assert gaps[~np.eye(len(texts), dtype=bool)].min() > 1e-2
   for batch_size in (2, 4, 32, None):
-    for padding in (0, 4):
-      found = logits(batch_size, [row_of(i, padding) for i in ids])
-      np.testing.assert_allclose(found, alone, rtol=0, atol=1e-5)
-  assert logits(4, []).size == 0
-
-
-@pytest.fixture
-def loaded(checkpoint, tmp_path, monkeypatch):
-  """A model that takes texts in blocks of three."""
-  write_model_files(tmp_path)
-  monkeypatch.setattr(batch_predictor, "_BLOCK_SIZE", 3)
-  with Loaded(str(tmp_path), checkpoint) as model:
-    yield model
-
-
-@pytest.mark.parametrize("num_texts", [0, 2, 3, 10])
-def test_texts_are_predicted_in_blocks_and_in_order(loaded, num_texts):
-  lengths = [1 + number * 5 % 7 for number in range(num_texts)]
-  expected = loaded.run([row_of([1] * length) for length in lengths])
-
-  def encode(block):
-    return block, [row_of([1] * length) for length in block]
-
-  def decode(block, outputs):
-    return zip(block, [output[0] for output in outputs])
-
-  predicted = loaded.predict_blocks(iter(lengths), encode, decode)
-  assert [length for length, _ in predicted] == lengths
-  logits = [logit for _, logit in predicted]
-  expected = [output[0] for output in expected]
-  np.testing.assert_allclose(logits, expected, rtol=0, atol=1e-5)
+    with Loaded(str(tmp_path), checkpoint, batch_size) as model:
+      for padding, block_size in ((0, 3), (4, 8), (4, 7)):
+        monkeypatch.setattr(batch_predictor, "_BLOCK_SIZE", block_size)
+        found = model.predict_blocks(
+          iter(texts),
+          lambda block, padding=padding: (
+            map(len, block),
+            [row_of(text, padding) for text in block],
+          ),
+          zip,
+        )
+        assert [length for length, _ in found] == [*map(len, texts)]
+        found = [output for _, output in found]
+        np.testing.assert_allclose(found, alone, rtol=0, atol=1e-5)
+      assert model.predict_blocks([], lambda block: (block, block), zip) == []
 
 
 def threads_of_a_model(folder, checkpoint, num_threads):
@@ -670,37 +615,23 @@ def test_constants_and_variables_agree_within_rounding(
 ):
   write_model_files(tmp_path)
   rows = [row_of([1, 2, 3]), row_of([4, 5])]
-
-  def load():
-    return Loaded(str(tmp_path), checkpoint, precision=precision)
-
-  with load() as model:
-    constants = np.float32(model.run(rows))  # older NumPy compares no bfloat16
+  options = {"precision": precision, "rows": rows}
+  constants = logits(tmp_path, checkpoint, **options)
   monkeypatch.setattr(loading, "num_weights", lambda config: 2**29)
-  with load() as model:
-    variables = np.float32(model.run(rows))
+  variables = logits(tmp_path, checkpoint, **options)
   # Kernels for constant weights may sum in another order.
   rounding = 4 * ROUNDING[precision]
   np.testing.assert_allclose(constants, variables, rtol=rounding, atol=rounding)
-  with Loaded(str(tmp_path), checkpoint) as model:
-    exact = model.run(rows)
+  exact = logits(tmp_path, checkpoint, rows=rows)
   np.testing.assert_allclose(constants, exact, rtol=0.02, atol=0.02)
 
 
 def test_the_best_weights_are_loaded(checkpoint, tmp_path):
   write_model_files(tmp_path)
-  variables = run_outputs.read_variables(checkpoint)
-  best = str(tmp_path / "better.ckpt-9")
-  checkpoint_files.write_variables(
-    best, variables | {"output_bias": variables["output_bias"] + 1}
-  )
-  row = row_of([1, 2, 3])
-  with Loaded(str(tmp_path)) as model:
-    (before,) = model.run([row])
-  finding.save_best(str(tmp_path), best)
-  with Loaded(str(tmp_path)) as model:
-    (after,) = model.run([row])
-  np.testing.assert_allclose(after, before + 1, rtol=0, atol=1e-6)
+  before = logits(tmp_path)
+  (tmp_path / "better").mkdir()
+  finding.save_best(str(tmp_path), train_on(checkpoint, tmp_path / "better"))
+  np.testing.assert_allclose(logits(tmp_path), before + 1, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
@@ -708,9 +639,8 @@ def test_a_model_whose_training_goes_on_is_loaded(
   checkpoint, tmp_path, monkeypatch, precision
 ):
   write_model_files(tmp_path)
-  check_trained, row = initialize.check_trained, row_of([1, 2, 3])
-  with Loaded(str(tmp_path), precision=precision) as model:
-    (before,) = model.run([row])
+  check_trained = initialize.check_trained
+  before = logits(tmp_path, precision=precision)
 
   def train_on_first(path, *args):
     if path == checkpoint:
@@ -718,9 +648,7 @@ def test_a_model_whose_training_goes_on_is_loaded(
     check_trained(path, *args)
 
   monkeypatch.setattr(initialize, "check_trained", train_on_first)
-  with Loaded(str(tmp_path), precision=precision) as model:
-    (after,) = model.run([row])
-  before, after = np.float32([before, after])
+  after = logits(tmp_path, precision=precision)
   np.testing.assert_allclose(after, before + 1, rtol=0, atol=0.02)
 
 
@@ -729,9 +657,6 @@ def test_a_folder_without_a_model_of_the_script_is_refused(tmp_path, changed):
   write_model_files(tmp_path, **changed)
   with pytest.raises(InputError, match="holds no model that labels texts"):
     Loaded(str(tmp_path))
-
-
-# Configs and vocabularies
 
 
 @pytest.mark.unit
@@ -771,9 +696,6 @@ def test_values_of_model_json_are_checked(tmp_path, changed, problem):
     changed = {"script": "run_squad", **changed}
   path, description = tmp_path / "model.json", MODEL | changed
   path.write_text(json.dumps(description))
-  with pytest.raises(InputError, match=f"^{re.escape(str(path))}: ") as refused:
-    model_description.load(
-      str(tmp_path), task_record.find(description["script"])
-    )
-  assert problem in str(refused.value)
-  assert "\n" not in str(refused.value)
+  task = task_record.find(description["script"])
+  message = refusal(model_description.load, str(tmp_path), task)
+  assert message.startswith(f"{path}: ") and problem in message

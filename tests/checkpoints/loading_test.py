@@ -59,12 +59,6 @@ def test_keys_that_a_reader_would_miss_are_logged_once(tmp_path, caplog):
   assert caplog.messages == [f"{path}: ignored keys: {ignored}"]
 
 
-def test_a_byte_order_mark_is_accepted(tmp_path):
-  path = tmp_path / "config.json"
-  path.write_text(wrong_input_world.config(), encoding="utf-8-sig")
-  assert loading.read_config(str(path)) == wrong_input_world.CONFIG
-
-
 def test_optional_keys_have_defaults(tmp_path):
   path = tmp_path / "config.json"
   rates = wrong_input_world.CONFIG.keys() - set(loading.SIZES)

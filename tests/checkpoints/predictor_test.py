@@ -67,9 +67,6 @@ def test_pairs_may_be_tuples_lists_or_arrays():
     assert batch_predictor.is_pair(pair)
 
 
-# Arguments
-
-
 @pytest.mark.parametrize(
   "script", [run_classifier, run_squad, run_ner, run_embeddings]
 )
@@ -100,9 +97,6 @@ def test_an_argument_of_decoding_is_in_the_range_of_its_flag(argument, value):
   model.description = {}
   with pytest.raises(InputError, match=f"^{argument}={value!r}: not allowed"):
     model.predict([("a", "b")], **{argument: value})
-
-
-# Folders whose parts do not belong to each other
 
 
 def edit_json(name, **changed):

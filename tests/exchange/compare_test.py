@@ -70,17 +70,18 @@ def compare_on_text(first, second, text_file, **flags):
   return compare.compare_on_text(option.make(ConversionSettings, **flags))
 
 
-# Models
-
-
 def outputs_of(path, inputs):
   batch = {name: inputs[name] for name in model_inputs.TOKEN_FEATURES}
   (outputs,) = compare.load(path).run([batch])
   return outputs
 
 
-def assert_outputs_of_the_reference(outputs, inputs):
-  expected = golden("outputs.npz")
+@pytest.mark.graph
+@pytest.mark.parametrize("scheme", ["", "file://"])
+def test_a_checkpoint_gives_the_outputs_of_the_reference(tiny, scheme):
+  inputs = golden("inputs.npz")
+  path = f"{scheme}{tiny()}"
+  outputs, expected = outputs_of(path, inputs), golden("outputs.npz")
   log_probs = log_softmax(outputs["next sentence"], axis=-1)
   pairs = [
     (outputs["pooled"], expected["pooled_output"]),
@@ -92,14 +93,6 @@ def assert_outputs_of_the_reference(outputs, inputs):
     pairs.append((outputs[name][is_token], expected[known][is_token]))
   for found, values in pairs:
     np.testing.assert_allclose(found, values, rtol=0, atol=1e-5)
-
-
-@pytest.mark.graph
-@pytest.mark.parametrize("scheme", ["", "file://"])
-def test_a_checkpoint_gives_the_outputs_of_the_reference(tiny, scheme):
-  inputs = golden("inputs.npz")
-  path = f"{scheme}{tiny()}"
-  assert_outputs_of_the_reference(outputs_of(path, inputs), inputs)
   tokenizer = compare.find_tokenizer([path])
   assert tokenizer.vocab.keys() == set(WORDS)
 
@@ -172,9 +165,6 @@ def test_weights_are_read_from_any_saved_model(signature, tmp_path):
   assert {n: v.tolist() for n, v in weights.items()} == {"bert/scale": [2, 3]}
 
 
-# Text
-
-
 def encode(tmp_path, text, max_seq_length=9, **options):
   vocab_file = write_vocab(tmp_path)
   (tmp_path / "text.txt").write_text(text)
@@ -238,8 +228,6 @@ def test_a_vocabulary_of_neither_model_is_required(tmp_path):
   with pytest.raises(InputError, match="--vocab_file: comes with neither"):
     compare.find_tokenizer([str(tmp_path)] * 2)
 
-
-# Comparison
 
 BATCH = {"input_mask": np.array([[1, 1, 0], [1, 0, 0]], np.int32)}
 
@@ -337,8 +325,6 @@ def test_a_vocabulary_larger_than_a_model_is_refused(tiny, text_file, tmp_path):
   with pytest.raises(InputError, match="has 100 entries, the model's vocab"):
     compare_on_text(folder, folder, text_file, vocab_file=vocab_file)
 
-
-# Weights
 
 WEIGHTS = {
   "kernel": np.array([1.0, np.nan], np.float32),

@@ -51,9 +51,6 @@ def assert_imported(folder, weights, vocab_file, do_lower_case):
   assert description == {"do_lower_case": do_lower_case}
 
 
-# Names and shapes of the Model Garden
-
-
 _GARDEN = (
   (r"^bert/", ""),
   (r"^embeddings/LayerNorm/", "embeddings/layer_norm/"),
@@ -146,9 +143,6 @@ def test_a_script_fine_tunes_from_an_export(exported, tmp_path):
   )
   assert "39 of 41 variables restored" in result.stderr
   assert (tmp_path / "out" / "vocab.txt").exists()
-
-
-# Invalid handles
 
 
 @pytest.mark.unit

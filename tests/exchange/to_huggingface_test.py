@@ -26,9 +26,6 @@ def there_and_back(tmp_path, weights=None, **config):
   return tmp_path / "ours", tmp_path / "back"
 
 
-# There and back
-
-
 @pytest.mark.parametrize("architecture", tiny.ARCHITECTURES)
 def test_a_round_trip_is_bitwise_exact(architecture, tmp_path):
   weights = tiny.random_bits(architecture)
@@ -116,8 +113,6 @@ def test_a_description_survives(script, architecture, entries, tmp_path):
   assert tokenizer["do_lower_case"] is False
 
 
-# Config of a trained model
-
 TAGGER, CHOOSER = "BertForTokenClassification", "BertForMultipleChoice"
 _ABC, _XYZ = tiny.name("a", "b", "c"), tiny.name("x", "y", "z")
 _TAGS = ["O", "B-PER", "I-PER"]
@@ -183,9 +178,6 @@ def test_the_config_is_that_of_the_training(
   assert {key: found.get(key) for key in expected} == expected
 
 
-# Weights
-
-
 def test_optimizer_state_is_left_out_and_counted(tmp_path):
   shapes = tiny.variable_shapes(ENCODER, POOLER)
   kernel = "bert/pooler/dense/kernel"
@@ -232,7 +224,6 @@ def test_variables_that_no_class_has_are_refused(
 
 @pytest.fixture
 def checkpoint(tmp_path):
-  """A checkpoint of an encoder."""
   shapes = tiny.variable_shapes(ENCODER, POOLER)
   return tiny.write_checkpoint(tmp_path / "run", shapes)
 

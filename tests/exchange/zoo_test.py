@@ -41,9 +41,9 @@ FILES = {
 }
 
 
-# Server
-
-
+TABLE = published_models.load_table()
+ARCHIVES = {name: m for name, m in TABLE.items() if not m.repository}
+PUBLISHED = run_outputs.read_json(published_models.TABLE)[next(iter(ARCHIVES))]
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
@@ -84,7 +84,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
     """Sends the file, or its bytes before `until`."""
     content = self._content()
     if content is None:
-      self.status(404)
+      self.send_error(404)
       return
     self.send_response(200)
     self.send_header("ETag", f'"{sha256(content)}"')
@@ -110,15 +110,6 @@ class Handler(http.server.BaseHTTPRequestHandler):
     if path.startswith("/us/tiny/resolve/"):
       return repository.get(path.split("/", 5)[5])
     return self.server.files.get(path)
-
-  def status(self, code):
-    self.send_response(code)
-    self.send_header("Content-Length", "0")
-    self.end_headers()
-
-
-def status(code):
-  return functools.partial(Handler.status, code=code)
 
 
 @pytest.fixture
@@ -191,16 +182,10 @@ def publish(site, tmp_path, monkeypatch):
 
   def publish(archive, ending=".zip", **entry):
     site.files["/tiny" + ending] = archive
-    entry = {
+    entry = PUBLISHED | {
       "aliases": ["small"],
-      "language": "English",
-      "good_for": "tests",
       "do_lower_case": False,
-      "num_hidden_layers": 2,
-      "hidden_size": 4,
       "maker": "us",
-      "license": None,
-      "paper": "",
       "address": f"{site.url}/tiny{ending}",
       "size": None,
       "sha256": None,
@@ -225,8 +210,19 @@ def fetch(cache):
   return lambda name="tiny": zoo.fetch(name, str(cache))
 
 
+@pytest.fixture
+def refuse(fetch, cache):
+  """Fetches "tiny", which must fail and leave nothing but a lock."""
+
+  def refuse(message):
+    with pytest.raises(InputError, match=message):
+      fetch()
+    assert os.listdir(cache) == ["tiny.lock"]
+
+  return refuse
+
+
 def contents(folder):
-  """Bytes of the files in a folder, by name."""
   return {path.name: path.read_bytes() for path in Path(folder).iterdir()}
 
 
@@ -235,10 +231,6 @@ def sha256(content):
 
 
 # The published table
-
-
-TABLE = published_models.load_table()
-ARCHIVES = {name: m for name, m in TABLE.items() if not m.repository}
 
 
 def test_the_documentation_counts_the_published_models():
@@ -327,18 +319,6 @@ def test_the_folder_of_a_model_is_found_in_an_archive(publish, fetch):
   assert contents(fetch())["vocab.txt"] == b"b"
 
 
-# Names
-
-
-def test_an_alias_is_a_name(publish, cache):
-  publish(b"")
-  assert published_models.is_name("small")
-  assert not published_models.is_name(str(cache / "tiny"))
-
-
-# The cache
-
-
 def test_a_model_is_downloaded_once_and_its_archive_is_removed(
   publish, fetch, site, cache, log
 ):
@@ -392,28 +372,22 @@ def test_an_archive_already_in_the_cache_is_used_and_kept(
   assert archive.exists() and not site.seen
 
 
-# Failed downloads
-
-
 def test_a_failed_download_is_repeated(publish, fetch, site):
   publish(zipped(FILES.items()))
-  site.plans = [status(503), functools.partial(Handler.serve, until=100)]
+  site.plans = [
+    functools.partial(Handler.send_error, code=503),
+    functools.partial(Handler.serve, until=100),
+  ]
   assert contents(fetch()) == FILES
   assert len(site.seen) == 3
 
 
 def test_an_address_that_fails_is_named_with_the_file_to_save(
-  publish, fetch, site, cache
+  publish, refuse, site, cache
 ):
   publish(b"")
   site.files.clear()
-  message = rf"^{site.url}/tiny.zip: .* \(404.* save it as {cache}/tiny.zip$"
-  with pytest.raises(InputError, match=message):
-    fetch()
-  assert os.listdir(cache) == ["tiny.lock"]
-
-
-# Hashes
+  refuse(rf"^{site.url}/tiny.zip: .* \(404.* save it as {cache}/tiny.zip$")
 
 
 HASHES = {name: sha256(content) for name, content in FILES.items()}
@@ -430,13 +404,11 @@ def test_published_hashes_are_checked_and_nothing_is_recorded(
 
 @pytest.mark.parametrize("file", FILES)
 def test_a_file_with_another_hash_than_published_is_refused(
-  file, publish, fetch, cache
+  file, publish, refuse
 ):
   publish(zipped(FILES.items()), sha256=HASHES | {file: "0" * 64})
   hashes = f"{file} is {HASHES[file]}, not {'0' * 64} as in"
-  with pytest.raises(InputError, match=rf"{hashes}.* It was removed; download"):
-    fetch()
-  assert os.listdir(cache) == ["tiny.lock"]
+  refuse(f"{hashes}.* It was removed; download")
 
 
 def test_a_later_download_must_have_the_hashes_of_the_first(
@@ -551,35 +523,29 @@ def test_a_repository_that_was_placed_in_the_cache_is_used_and_kept(
 
 
 def test_a_repository_without_a_required_file_is_refused(
-  publish_repository, fetch, site, cache
+  publish_repository, refuse, site, cache
 ):
   publish_repository()
   del site.repository["modules.json"]
-  message = rf"^\S+/us/tiny: .*modules.json.* in {cache}/tiny.download$"
-  with pytest.raises(InputError, match=message):
-    fetch()
+  refuse(rf"^\S+/us/tiny: .*modules.json.* in {cache}/tiny.download$")
 
 
 def test_corrupt_weights_are_refused(
-  publish_repository, fetch, cache, site, tmp_path
+  publish_repository, refuse, site, tmp_path
 ):
   publish_repository()
   site.repository["model.safetensors"] = b"<html>"
   folder = tmp_path / "huggingface/hub/models--us--tiny"
-  message = rf"^{folder}: .*incomplete or corrupt .* Remove it"
-  with pytest.raises(InputError, match=message):
-    fetch()
-  assert os.listdir(cache) == ["tiny.lock"]
+  refuse(f"^{folder}: .*incomplete or corrupt .* Remove it")
 
 
 @pytest.mark.parametrize("package", ["huggingface_hub", "safetensors"])
 def test_a_missing_package_is_named_before_the_download(
-  package, publish_repository, fetch, site, monkeypatch
+  package, publish_repository, refuse, site, monkeypatch
 ):
   publish_repository()
   monkeypatch.setitem(sys.modules, package, None)
-  with pytest.raises(InputError, match=r"^tiny: .*'\.\[huggingface\]'"):
-    fetch()
+  refuse(r"^tiny: .*'\.\[huggingface\]'")
   assert not site.seen
 
 
@@ -623,7 +589,6 @@ def nested(depth):
 
 
 def zip_with_flags(flags):
-  """A .zip with flags of encryption."""
   archive = bytearray(zipped(COMPLETE))
   for signature, offset in ((b"PK\x01\x02", 8), (b"PK\x03\x04", 6)):
     for start in re.finditer(signature, bytes(archive)):
@@ -667,22 +632,18 @@ for name in FILES:
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_hostile_archives_are_refused(name, publish, fetch, cache, tmp_path):
+def test_hostile_archives_are_refused(name, publish, refuse, tmp_path):
   archive, ending, reason = HOSTILE[name]
   publish(archive, ending, folder="b" if name == "deeply nested" else None)
-  with pytest.raises(InputError, match=rf"{reason}.*It was removed"):
-    fetch()
-  assert os.listdir(cache) == ["tiny.lock"]
+  refuse(f"{reason}.*It was removed")
   assert set(os.listdir(tmp_path)) == {"cache", "table.json"}
 
 
 @pytest.mark.parametrize("ending", PACKED)
-def test_a_zip_bomb_is_refused(ending, publish, fetch, monkeypatch, cache):
+def test_a_zip_bomb_is_refused(ending, publish, refuse, monkeypatch):
   monkeypatch.setattr(zoo, "_MAX_BYTES", 2**22)
   publish(PACKED[ending]([*COMPLETE, ("m/zeros", bytes(2**22))]), ending)
-  with pytest.raises(InputError, match=r"unpacks to more than 4194304 bytes"):
-    fetch()
-  assert os.listdir(cache) == ["tiny.lock"]
+  refuse("unpacks to more than 4194304 bytes")
 
 
 ESCAPES = ("/{}", "../../{}", "m/../../{}", "/etc/cron.d/../../{}", "./{}")
@@ -719,9 +680,6 @@ def test_an_archive_truncated_anywhere_is_refused(ending, publish, tmp_path):
     (folder / f"tiny{ending}").write_bytes(archive[:size])
     with pytest.raises(InputError, match=rf"{CORRUPT}|lacks"):
       zoo.fetch("tiny", str(folder))
-
-
-# Processes
 
 
 SCRIPT = f"""

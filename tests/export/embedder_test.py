@@ -28,7 +28,6 @@ def make_model(folder, spec="mean", **description):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-  """Folder of a trained model."""
   return make_model(tmp_path_factory.mktemp("embedder"))
 
 

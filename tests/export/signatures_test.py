@@ -23,7 +23,6 @@ import run_pretraining
 import run_squad
 import tokenization
 from bertlib.checkpoints import checkpoint_files, model_json, task_record
-from bertlib.compute.fast_compute import FastCompute
 from bertlib.data import model_inputs
 from bertlib.export import tf1_module
 from bertlib.io import text_files
@@ -95,15 +94,11 @@ ODD += ["\u0301", *WORDS]
 
 
 def random_texts(count, longest, words, seed, separators=("", " ")):
-  """Texts of random words."""
   rng = random.Random(seed)
   return [
     rng.choice(separators).join(rng.choices(words, k=rng.randrange(longest)))
     for _ in range(count)
   ]
-
-
-# Models
 
 
 def make_model(folder, script, **description):
@@ -119,15 +114,16 @@ def make_model(folder, script, **description):
   model_json.write_model_files(
     str(folder), description, CONFIG, str(vocab_file)
   )
-  with tf.Graph().as_default():
-    build_graph(description)
-    shapes = {
-      variable.op.name: variable.shape.as_list()
-      for variable in tf.compat.v1.trainable_variables()
-    }
+  source = export_model.Source(
+    description, CONFIG, "", None, task=task_record.find(script)
+  )
+  shapes = export_model.weight_shapes(export_model.signature_model(source))
+  shapes = shapes.used | shapes.unused
   rng = np.random.default_rng(1)
   variables = {"global_step": np.int64(7)}
-  for name, shape in shapes.items():
+  # The encoder with its pooler, then the head, as they are in the graph.
+  for name in sorted(shapes, key=lambda name: not name.startswith("bert/")):
+    shape = shapes[name]
     mean = 1.0 if name.endswith("gamma") else 0.0
     variables[name] = rng.normal(mean, 0.3, shape).astype(np.float32)
     for slot in ("adam_m", "adam_v"):
@@ -135,20 +131,6 @@ def make_model(folder, script, **description):
   checkpoint_files.write_variables(str(folder / "model.ckpt-7"), variables)
   (folder / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-7"\n')
   return folder
-
-
-def build_graph(description):
-  """Builds the model's graph with the script's own function."""
-  inputs = {
-    name: tf.compat.v1.placeholder(tf.int32, [None, None])
-    for name in model_inputs.TOKEN_FEATURES
-  }
-  if description["script"] == "run_pretraining":
-    inputs["masked_lm_positions"] = inputs["input_ids"]
-    run_pretraining.create_model(CONFIG, False, inputs, False)
-  else:
-    predictor = PREDICTORS[description["script"]]
-    predictor.build(description, CONFIG, inputs, FastCompute())
 
 
 def source_of(folder):
@@ -237,25 +219,17 @@ def test_an_empty_batch_has_an_empty_result(kind, models, tmp_path):
     else:
       _, specs = signature.structured_input_signature
     for seq_length in (0, 5):
-      outputs = call(
-        model,
-        name,
-        **{
-          key: tf.zeros(
-            [0, *(seq_length if n is None else n for n in spec.shape[1:])],
-            spec.dtype,
-          )
-          for key, spec in specs.items()
-        },
-      )
-      for key, value in outputs.items():
+      inputs = {}
+      for key, spec in specs.items():
+        sizes = (seq_length if n is None else n for n in spec.shape[1:])
+        inputs[key] = tf.zeros([0, *sizes], spec.dtype)
+      for key, value in call(model, name, **inputs).items():
         assert value.shape[0] == 0, (name, key)
         if key in WIDTHS.get(kind, {}):
           assert value.shape[1:] == WIDTHS[kind][key], (name, key)
 
 
 def call(model, signature, **inputs):
-  """Calls a signature; returns arrays by name."""
   outputs = model.signatures[signature](
     **{name: tf.constant(value) for name, value in inputs.items()}
   )
@@ -284,9 +258,6 @@ def assert_equal(actual, expected, mask=True):
 def strings(array):
   """Decodes an array of bytes to nested lists of strings."""
   return np.char.decode(array.astype(np.bytes_), "utf-8").tolist()
-
-
-# Classifiers
 
 
 def assert_predicts(outputs, predictions):
@@ -341,9 +312,6 @@ def test_a_text_has_the_labels_above_their_thresholds(models):
   assert (outputs["has_label"] != (outputs["probabilities"] >= 0.5)).any()
 
 
-# Text to ids
-
-
 def assert_tokenizes(model, tokenizer, pairs, prepare=str):
   text_a, text_b = zip(*pairs)
   encoded = call(model, "tokenize", text_a=text_a, text_b=text_b)
@@ -390,9 +358,6 @@ def test_encoder_outputs_for_texts_and_ids_are_equal(models):
     assert_equal(texts[name], ids[name])
 
 
-# Tags
-
-
 def assert_tags(model, host, texts):
   """Asserts offsets of words as in `ner`, and entities of the predictor."""
   outputs = call(model, "text", text=texts)
@@ -423,10 +388,7 @@ def test_words_are_tagged(models):
   assert_tags(model, host, texts)
   labels = {found.label for text in host.predict(texts) for found in text}
   assert labels == {"X", "Y", "Z"}
-
-
-def test_texts_of_several_windows_are_tagged(models):
-  _, model, host = models("ner")
+  # Several windows each.
   texts = random_texts(40, 120, ODD, seed=4)
   sentences = map(ner.from_text, texts)
   windows = ner.make_windows(sentences, host.tokenizer, MAX_SEQ_LENGTH)
@@ -441,9 +403,6 @@ def test_a_word_without_pieces_has_tag_o_with_probability_1(models):
   assert (outputs["tags"][0, 1], outputs["probabilities"][0, 1]) == (b"O", 1.0)
 
 
-# Answers
-
-
 def questions(count, longest, words, seed):
   """Random questions and passages; passages of `WORDS` have punctuation."""
   queries = random_texts(count, 9, words, seed, " ")
@@ -454,6 +413,7 @@ def questions(count, longest, words, seed):
 
 SIMPLE = [pair for pair in questions(150, 70, WORDS, seed=5) if pair[1]]
 DIFFICULT = questions(150, 60, ODD, seed=7)
+DIFFICULT += [("is it", ""), ("", " \n"), ("is", "\0"), ("", "the cat")]
 
 
 def answer(model, pairs):
@@ -525,22 +485,6 @@ def test_the_score_is_the_sum_of_start_and_end_logits(models):
     last = first + text.count(" ")
     starts, ends = logits["start_logits"][row], logits["end_logits"][row]
     assert_equal(outputs["score"][row], starts[first] + ends[last])
-
-
-@pytest.mark.parametrize("kind", ["squad_1", "squad_2"])
-def test_passages_without_words_have_no_answer(models, kind):
-  _, model, host = models(kind)
-  pairs = [("is it", ""), ("", " \n"), ("is", "\0"), ("", "the cat")]
-  _, answers = answer(model, pairs)
-  assert answers[:3] == [("", 0, 0)] * 3
-  expected = [
-    n_best[0].text if n_best else ""
-    for n_best in host.predict(pairs, **LIMITS.get(kind, {}))
-  ]
-  assert [text for text, *_ in answers] == expected
-
-
-# Masks
 
 
 def test_masks_are_filled(models, tmp_path):

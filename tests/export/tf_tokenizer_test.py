@@ -17,6 +17,7 @@ from bertlib.tasks.ner import ner
 
 pytestmark = pytest.mark.graph
 
+NEVER_SPLIT = ("[MASK]", "[MASK]x")
 PUBLISHED = ["uncased", "cased", "chinese", "multi_cased"]
 
 
@@ -28,11 +29,16 @@ def small_vocab_file(tmp_path_factory):
   return str(path)
 
 
+@functools.cache
+def cached(path, do_lower_case=True, never_split=(), pattern=None):
+  """A tokenizer, and its graph version."""
+  tokenizer = tokenization.FullTokenizer(path, do_lower_case, never_split)
+  return tokenizer, tf_tokenizer.GraphTokenizer(tokenizer, pattern)
+
+
 @pytest.fixture(scope="module", params=[True, False], ids=["lower", "cased"])
 def small(request, small_vocab_file):
-  """A tokenizer, and its graph version."""
-  tokenizer = tokenization.FullTokenizer(small_vocab_file, request.param)
-  return tokenizer, tf_tokenizer.GraphTokenizer(tokenizer)
+  return cached(small_vocab_file, request.param)
 
 
 @pytest.fixture(params=PUBLISHED)
@@ -53,9 +59,6 @@ def as_bytes(text):
 def offsets(tokens):
   starts, ends = tokens.starts.to_list(), tokens.ends.to_list()
   return [list(zip(*pair)) for pair in zip(starts, ends)]
-
-
-# Golden results and real text
 
 
 def test_ids_and_offsets_of_golden_lines_are_equal(published):
@@ -104,9 +107,6 @@ def test_each_character_has_equal_ids(do_lower_case, tmp_path):
   assert graph.tokenize(texts).ids.to_list() == expected
 
 
-# Properties
-
-
 @settings(max_examples=60, deadline=None)
 @given(texts=st.lists(tokenization_test.TEXT, max_size=4))
 @example(texts=["\ud55c\u0301"])  # pieces of one character, with an accent
@@ -128,20 +128,13 @@ def test_any_texts_have_equal_ids_and_offsets(small, texts):
 )
 def test_never_split_words_have_equal_ids(small_vocab_file, pieces):
   text = "".join(pieces)
-  tokenizer, graph = cached(small_vocab_file, ("[MASK]", "[MASK]x"))
+  tokenizer, graph = cached(small_vocab_file, never_split=NEVER_SPLIT)
   (ids,) = graph.tokenize([text]).ids.to_list()
   assert ids == tokenizer.encode(text)
 
 
-@functools.cache
-def cached(path, never_split=(), pattern=None):
-  """A tokenizer, and its graph version."""
-  tokenizer = tokenization.FullTokenizer(path, True, never_split)
-  return tokenizer, tf_tokenizer.GraphTokenizer(tokenizer, pattern)
-
-
 def test_a_never_split_word_does_not_span_two_texts(small_vocab_file):
-  _, graph = cached(small_vocab_file, ("[MASK]", "[MASK]x"))
+  _, graph = cached(small_vocab_file, never_split=NEVER_SPLIT)
   ids = graph.tokenize(["[MA", "SK]", "[MASK]"]).ids.to_list()
   assert [len(row) for row in ids] == [2, 2, 1]
 
@@ -193,9 +186,6 @@ def test_words_of_a_pattern_are_tokenized_separately(small_vocab_file, texts):
   assert tokens.words.values.numpy().tolist() == [
     number for number, ids in enumerate(encoded) for _ in ids
   ]
-
-
-# Windows
 
 
 @given(
