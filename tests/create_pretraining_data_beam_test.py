@@ -19,8 +19,7 @@ from apache_beam.io.localfilesystem import LocalFileSystem
 pytestmark = pytest.mark.process
 
 SCRIPT = "create_pretraining_data_beam.py"
-VOCAB = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "##s", "one", "two"]
-VOCAB += ["three", "word", "of", "."]
+VOCAB = "[PAD] [UNK] [CLS] [SEP] [MASK] ##s one two three word of ."
 PROCESSES = (
   "--runner=apache_beam.runners.portability.fn_api_runner.FnApiRunner",
   "--direct_running_mode=multi_processing",
@@ -67,7 +66,7 @@ def folder(tmp_path, monkeypatch):
   """Changes to a folder with a vocabulary and two texts."""
   monkeypatch.chdir(tmp_path)
   monkeypatch.setenv("PYTHONPATH", commands.ROOT)  # for Beam's workers
-  (tmp_path / "vocab.txt").write_text("\n".join(VOCAB))
+  (tmp_path / "vocab.txt").write_text(VOCAB.replace(" ", "\n"))
   for name, number in (("a.txt", 40), ("b.txt", 25)):
     documents = (
       f"one word of {i} .\ntwo words .\r\nthree\rwords of two" * (1 + i % 5)
@@ -88,9 +87,8 @@ def flags(output_file, num_shards=3, input_file="a.txt,b*.txt"):
   ]
 
 
-def far_flags():
-  """Flags of input and output files on `FarFileSystem`."""
-  return flags("far://here/far", input_file="far://here/a.txt,far://here/b*")
+# Input and output files on `FarFileSystem`.
+FAR = flags("far://here/far", input_file="far://here/a.txt,far://here/b*")
 
 
 def read_json(path):
@@ -105,15 +103,15 @@ def read_outputs(folder, name):
   ]
 
 
-@pytest.fixture
-def blocks(folder):
-  """Receipt of the files of create_pretraining_data.py, named `blocks`."""
-  arguments = [*flags("blocks"), "--num_workers=1"]
+def write_blocks(folder, *options):
+  """Writes `blocks` by create_pretraining_data.py; returns their receipt."""
+  arguments = *flags("blocks"), "--num_workers=1", *options
   commands.succeed("create_pretraining_data.py", *arguments)
   return read_json(folder / "blocks.run.json")
 
 
-def test_files_and_receipt_equal_those_of_workers(folder, blocks):
+def test_files_and_receipt_equal_those_of_workers(folder):
+  blocks = write_blocks(folder)
   commands.succeed(SCRIPT, *flags("beam"), "--", *PROCESSES, own_process=True)
   assert read_outputs(folder, "beam") == read_outputs(folder, "blocks")
   assert not [*folder.glob(".bert-tmp-*")]
@@ -143,17 +141,16 @@ def test_files_and_receipt_equal_those_of_workers(folder, blocks):
   ids=" ".join,
 )
 def test_files_of_other_records_equal_those_of_workers(folder, options):
-  commands.succeed(
-    "create_pretraining_data.py", *flags("blocks"), *options, "--num_workers=1"
-  )
+  write_blocks(folder, *options)
   commands.succeed(SCRIPT, *flags("beam"), *options, *IN_PROCESS)
   assert read_outputs(folder, "beam") == read_outputs(folder, "blocks")
 
 
 @pytest.mark.slow
-def test_dask_writes_the_same_files_and_counts_nothing(folder, blocks):
+def test_dask_writes_the_same_files_and_counts_nothing(folder):
   from dask.distributed import LocalCluster
 
+  blocks = write_blocks(folder)
   with LocalCluster(n_workers=2, threads_per_worker=1) as cluster:
     address = f"--dask_client_address={cluster.scheduler_address}"
     done = commands.succeed(
@@ -188,7 +185,7 @@ def test_receipt_repeats_the_run(folder):
 
 def test_files_may_be_on_any_beam_file_system(folder):
   commands.succeed(SCRIPT, *flags("near"), *IN_PROCESS)
-  commands.succeed(SCRIPT, *far_flags(), *IN_PROCESS)
+  commands.succeed(SCRIPT, *FAR, *IN_PROCESS)
   assert read_outputs(folder, "far") == read_outputs(folder, "near")
   receipt = read_json(folder / "far.run.json")
   assert [file["path"] for file in receipt["files"]] == [
@@ -203,7 +200,7 @@ def test_files_may_be_on_any_beam_file_system(folder):
 
 
 def test_doctor_reads_from_beam_file_systems(folder):
-  done = commands.succeed(SCRIPT, "--doctor", *far_flags())
+  done = commands.succeed(SCRIPT, "--doctor", *FAR)
   statuses = [line.split()[:2] for line in done.stdout.splitlines()]
   assert ["pass", "input"] in statuses and ["pass", "text"] in statuses
   assert not [status for status, _ in statuses if status != "pass"]
@@ -217,17 +214,21 @@ def test_doctor_reads_from_beam_file_systems(folder):
     ({"num_shards": 99}, "65 documents are too few for 99 output files"),
     ({"input_file": "bytes"}, "bytes, line 1, byte 4: 0xFF is not UTF-8"),
   ],
-  ids=["missing input", "too few documents", "not UTF-8"],
 )
 def test_bad_input_prints_one_line(folder, changed, expected):
   (folder / "bytes").write_bytes(b"one\xff")
+  assert expected in refuse(folder, **changed)
+
+
+def refuse(folder, **changed):
+  """The line of a run that fails; Beam logs the error before it."""
   done = commands.run(SCRIPT, *flags("beam", **changed), *IN_PROCESS)
   assert done.returncode == 1
   line = done.stderr.splitlines()[-1]
   assert line.startswith(f"{SCRIPT}: error: ")
-  assert expected in line
   assert "while running" not in line
   assert not [*folder.glob("*.run.json")]
+  return line
 
 
 def test_files_of_an_earlier_run_do_not_count(folder):
@@ -235,9 +236,6 @@ def test_files_of_an_earlier_run_do_not_count(folder):
   for path in paths:
     path.write_bytes(b"earlier")
   (folder / "two.txt").write_text("one word .\n\ntwo words .\n")
-  done = commands.run(SCRIPT, *flags("beam", input_file="two.txt"), *IN_PROCESS)
-  assert done.returncode == 1
-  line = done.stderr.splitlines()[-1]  # Beam logs the error before it
+  line = refuse(folder, input_file="two.txt")
   (missing,) = [path.name for path in paths if path.read_bytes() == b"earlier"]
   assert f"2 documents are too few for 3 output files; {missing} got" in line
-  assert not [*folder.glob("*.run.json")]

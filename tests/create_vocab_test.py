@@ -59,9 +59,6 @@ def full_tokenizer(folder, entries, do_lower_case=True):
   return tokenization.FullTokenizer(path, do_lower_case)
 
 
-# Counting
-
-
 @given(st.lists(TEXT), st.booleans(), st.integers(1, 5))
 def test_words_are_split_by_basic_tokenizer(lines, lower_case, max_chunks):
   with pytest.MonkeyPatch.context() as patch:
@@ -73,15 +70,13 @@ def test_words_are_split_by_basic_tokenizer(lines, lower_case, max_chunks):
   )
 
 
-def test_plain_and_gz_files_are_read(tmp_path, monkeypatch):
-  monkeypatch.chdir(tmp_path)
-  write(tmp_path / "b.txt", "first\nlast")
-  (tmp_path / "a.gz").write_bytes(gzip.compress("à\n中\r\n\n".encode()))
-  lines = ["first", "last", "à", "中\r", ""]
-  assert list(create_vocab.read_text(["b.txt", "a.gz"])) == lines
-  (tmp_path / "latin").write_bytes(b"\xe9\n")
+def test_files_are_read_in_their_order_and_encoding(tmp_path):
+  paths = [str(tmp_path / "b.gz"), str(tmp_path / "a")]
+  write(tmp_path / "a", "first\nlast")
+  (tmp_path / "b.gz").write_bytes(gzip.compress(b"\xe9\r\n\n"))
   encoding = create_vocab.text_files.Encoding("latin-1")
-  assert list(create_vocab.read_text(["latin"], encoding)) == ["é"]
+  lines = ["é\r", "", "first", "last"]
+  assert list(create_vocab.read_text(paths, encoding)) == lines
 
 
 # Learning
@@ -165,16 +160,14 @@ def test_only_words_with_other_characters_are_unknown(text, other, lower_case):
 
 def test_special_and_unused_entries_come_first():
   entries = learn("to be or not to be", num_unused=2)
-  special = ["[PAD]", "[unused0]", "[unused1]"]
-  special += ["[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-  assert entries[:7] == special
-  assert entries[7:11] == ["b", "e", "o", "t"]
+  special = "[PAD] [unused0] [unused1] [UNK] [CLS] [SEP] [MASK]"
+  assert entries[:11] == [*special.split(" "), "b", "e", "o", "t"]
 
 
 def test_alphabet_keeps_the_most_frequent_characters():
   entries = learn("aaa bbb cc cc dd", limit_alphabet=3, min_frequency=1)
   assert entries[5:11] == ["a", "b", "c", "##a", "##b", "##c"]
-  assert not any("d" in entry for entry in entries[5:])
+  assert "d" not in "".join(entries[5:])
 
 
 def test_vocab_size_must_hold_all_characters():
@@ -199,10 +192,10 @@ def test_counts_too_large_for_the_library_are_divided(monkeypatch):
   "name", ["sample", pytest.param("gutenberg", marks=pytest.mark.needs_data)]
 )
 def test_library_gives_the_same_ids(name, lower_case, tmp_path):
-  files = [SAMPLE]
+  path = SAMPLE
   if name == "gutenberg":
-    files = [reference_data.data("text", "gutenberg_sentences.txt.gz")]
-  lines = list(create_vocab.read_text(files))[:10000]
+    path = reference_data.data("text", "gutenberg_sentences.txt.gz")
+  lines = list(create_vocab.read_text([path]))[:10000]
   entries = learn("\n".join(lines), 2000, lower_case)
   tokenizer = full_tokenizer(tmp_path, entries, lower_case)
   library = tokenizers.BertWordPieceTokenizer(
@@ -213,9 +206,6 @@ def test_library_gives_the_same_ids(name, lower_case, tmp_path):
   assert [e.ids for e in encoded] == [tokenizer.encode(line) for line in lines]
 
 
-# Command line: learning
-
-
 @pytest.mark.process
 def test_command_is_deterministic(tmp_path):
   with open(SAMPLE, "rb") as file:
@@ -223,37 +213,26 @@ def test_command_is_deterministic(tmp_path):
   (tmp_path / "1.txt").write_bytes(b"".join(lines[:20]))
   rest = gzip.compress(b"".join(lines[20:]))
   (tmp_path / "2.txt.gz").write_bytes(rest)
-  outputs = []
-  for name, text in (("a", SAMPLE), ("b", SAMPLE), ("c", f"{tmp_path}/*.*")):
-    outputs.append(tmp_path / name)
-    done = commands.succeed(
-      "create_vocab.py",
-      f"--input_file={text}",
-      f"--output_file={outputs[-1]}",
-      "--vocab_size=250",
-      "--num_unused=3",
-      "--limit_alphabet=30",
-      own_process=True,
-    )
-  assert len({output.read_bytes() for output in outputs}) == 1
   words = create_vocab.count_words(create_vocab.read_text([SAMPLE]), True)
   entries = create_vocab.learn_vocab(words, 250, 2, 3, 30)
-  assert read_lines(outputs[0]) == entries
-  assert f"{outputs[2]}: 250 entries" in done.stderr
+  options = "--vocab_size=250", "--num_unused=3", "--limit_alphabet=30"
+  for name, text in (("a", SAMPLE), ("b", SAMPLE), ("c", f"{tmp_path}/*.*")):
+    files = f"--input_file={text}", f"--output_file={tmp_path / name}"
+    done = commands.succeed(
+      "create_vocab.py", *files, *options, own_process=True
+    )
+    assert read_lines(tmp_path / name) == entries
+  assert f"{tmp_path / 'c'}: 250 entries" in done.stderr
   split = tokenization.WordpieceTokenizer(dict.fromkeys(entries)).tokenize
   unknown = sum(n for word, n in words.items() if split(word) == ["[UNK]"])
-  assert (
-    f"{100 * unknown / sum(words.values()):.3f}% of the words" in done.stderr
-  )
+  share = f"{100 * unknown / sum(words.values()):.3f}%"
+  assert f"{share} of the words" in done.stderr
 
 
 def test_command_warns_if_there_are_fewer_pieces(tmp_path):
   write(tmp_path / "text", "ab ab")
-  done = commands.succeed(
-    "create_vocab.py",
-    f"--input_file={tmp_path / 'text'}",
-    f"--output_file={tmp_path / 'vocab.txt'}",
-  )
+  flags = "--input_file=text", "--output_file=vocab.txt"
+  done = commands.succeed("create_vocab.py", *flags, cwd=tmp_path)
   entries = read_lines(tmp_path / "vocab.txt")
   assert entries[5:] == ["a", "b", "##a", "##b", "ab"]
   assert "vocab_size must be 10, not 30522" in done.stderr
@@ -301,28 +280,22 @@ def test_bad_input_prints_one_line(flags, expected, tmp_path):
 
 # Adding words
 
-ENTRIES = ["[PAD]", "[unused0]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-ENTRIES += ["[unused7]", "[unusedX]", "a", "b", "##a", "##b", "ab"]
-ENTRIES += ["the", "##rapy", "t", "##h", "##e"]
+ENTRIES = "[PAD] [unused0] [UNK] [CLS] [SEP] [MASK] [unused7] [unusedX]"
+ENTRIES += " a b ##a ##b ab the ##rapy t ##h ##e"
+ENTRIES = ENTRIES.split(" ")
+IDS = {entry: index for index, entry in enumerate(ENTRIES)}
 NEW_WORDS = st.lists(st.text("abthe", min_size=1, max_size=5), unique=True)
-
-
-def ids_of(entries):
-  return {entry: index for index, entry in enumerate(entries)}
 
 
 @given(NEW_WORDS)
 def test_added_words_keep_other_ids_and_are_one_piece(tmp_path_factory, words):
-  old = ids_of(ENTRIES)
-  entries, pieces = create_vocab.insert_words(old, words, grow=True)
-  for entry, index in old.items():
+  entries, pieces = create_vocab.insert_words(IDS, words, grow=True)
+  for entry, index in IDS.items():
     assert entries[index] == entry or entry in ("[unused0]", "[unused7]")
-  assert [entries[index] for index in pieces] == [
-    word for word in words if word not in old
-  ]
-  assert (
-    list(pieces) == [1, 6, *range(len(ENTRIES), len(entries))][: len(pieces)]
-  )
+  added = [word for word in words if word not in IDS]
+  assert [entries[index] for index in pieces] == added
+  indices = [1, 6, *range(len(ENTRIES), len(entries))]
+  assert list(pieces) == indices[: len(pieces)]
   folder = tmp_path_factory.mktemp("added")
   before = full_tokenizer(folder, ENTRIES)
   after = full_tokenizer(folder, entries)
@@ -335,8 +308,8 @@ def test_added_words_keep_other_ids_and_are_one_piece(tmp_path_factory, words):
 def test_words_beyond_the_unused_entries_need_grow():
   words = ["ba", "the", "bb", "aa"]
   with pytest.raises(InputError, match=r"3 words are new.* 2 \[unusedN\] .* 1"):
-    create_vocab.insert_words(ids_of(ENTRIES), words, grow=False)
-  entries, _ = create_vocab.insert_words(ids_of(ENTRIES), words[:3], grow=False)
+    create_vocab.insert_words(IDS, words, grow=False)
+  entries, _ = create_vocab.insert_words(IDS, words[:3], grow=False)
   assert [entries[1], entries[6]] == ["ba", "bb"]
   assert len(entries) == len(ENTRIES)
 
@@ -419,15 +392,13 @@ def test_command_grows_a_model(tmp_path, num_spare):
   config = json.loads((tmp_path / "new_config.json").read_text("utf-8"))
   vocab_size = max(19, 18 + num_spare)
   assert config == {"hidden_size": 3, "vocab_size": vocab_size, "note": "é"}
-  path = str(tmp_path / "new.ckpt")
-  old = ids_of(ENTRIES)
   rows = {
-    1: [old["ab"], old["##b"], old["##a"]],
-    6: [old["the"], old["##rapy"]],
-    18: [old["[UNK]"]],
+    1: [IDS["ab"], IDS["##b"], IDS["##a"]],
+    6: [IDS["the"], IDS["##rapy"]],
+    18: [IDS["[UNK]"]],
   }
   run_outputs.assert_same_bits(
-    word_embeddings.read_checkpoint(path, vocab_size),
+    word_embeddings.read_checkpoint(str(tmp_path / "new.ckpt"), vocab_size),
     expected_tensors(tensors, rows, vocab_size),
   )
   log = done.stderr

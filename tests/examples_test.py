@@ -15,11 +15,9 @@ import run_outputs
 import tensorflow as tf
 import tiny_model
 
-import modeling
 import tokenization
 from bertlib.checkpoints import task_record
 from bertlib.compat import estimator_api  # noqa: F401 (before anything else uses tf.keras)
-from bertlib.data import model_inputs
 from bertlib.reporting import comparison, recorded_runs
 from examples import custom_loop_tf2, demo_task, keras_model
 
@@ -44,27 +42,24 @@ def text_of(*path):
     return file.read()
 
 
-@pytest.fixture(scope="module")
-def config(bert_dir):
-  return modeling.BertConfig.from_json_file(str(bert_dir / "bert_config.json"))
+TEXTS = [text_of("demo", "train.tsv"), text_of("examples", "pairs.tsv")]
+WORDS = sorted(set(re.findall(r"\w+|[^\w\s]", "\n".join(TEXTS).lower())))
+VOCAB = [*tiny_model.SPECIAL, *WORDS]
+CONFIG = tiny_model.config(
+  len(VOCAB),
+  hidden_size=32,
+  intermediate_size=64,
+  max_position_embeddings=64,
+  initializer_range=0.2,
+)
 
 
 @pytest.fixture(scope="module")
 def bert_dir(tmp_path_factory):
   """A folder with a BERT that knows the examples' words, and no more."""
   folder = tmp_path_factory.mktemp("bert")
-  texts = [text_of("demo", "train.tsv"), text_of("examples", "pairs.tsv")]
-  words = sorted(set(re.findall(r"\w+|[^\w\s]", "\n".join(texts).lower())))
-  vocab = [*tiny_model.SPECIAL, *words]
-  config = tiny_model.config(
-    len(vocab),
-    hidden_size=32,
-    intermediate_size=64,
-    max_position_embeddings=64,
-    initializer_range=0.2,
-  )
-  tiny_model.write_files(folder, vocab, config)
-  tiny_model.write_encoder(folder / "bert_model.ckpt", config)
+  tiny_model.write_files(folder, VOCAB, CONFIG)
+  tiny_model.write_encoder(folder / "bert_model.ckpt", CONFIG)
   return folder
 
 
@@ -95,18 +90,6 @@ def accuracy(output):
   return float(re.search("accuracy[ =]+(.*)", output)[1])
 
 
-def some_rows(config, seed=1):
-  """Two rows of six tokens, the second with padding."""
-  ids = np.random.default_rng(seed).integers(5, config.vocab_size, [2, 6])
-  mask = np.int32([[1] * 6, [1] * 4 + [0] * 2])
-  segments = np.int32([[0, 0, 1, 1, 1, 1], [0] * 6])
-  values = (np.int32(ids), mask, segments)
-  return dict(zip(model_inputs.TOKEN_FEATURES, map(tf.constant, values)))
-
-
-# A graph
-
-
 @pytest.mark.process
 def test_graph_learns_and_labels_a_text(bert_dir):
   done = subprocess.run(
@@ -122,29 +105,16 @@ def test_graph_learns_and_labels_a_text(bert_dir):
   assert done.stdout.splitlines()[-1].partition(":")[0] in demo_task.LABELS
 
 
-# A module
-
-
-@pytest.fixture(scope="module")
-def loop(bert_dir, tmp_path_factory):
-  """Output of the training loop, and the folder of its checkpoint."""
-  folder = tmp_path_factory.mktemp("loop")
-  output = run(custom_loop_tf2, *flags_for(bert_dir), f"--output_dir={folder}")
-  return output, folder
-
-
-def test_loop_learns(loop):
-  check_losses(loop[0])
-
-
-def test_saved_model_and_checkpoint_hold_the_model_that_was_scored(
-  loop, bert_dir, config, monkeypatch
+def test_saved_model_and_checkpoint_hold_the_model_that_learned(
+  bert_dir, tmp_path, monkeypatch
 ):
-  output, folder = loop
-  saved = tf.saved_model.load(str(folder / "saved_model"))
-  model = custom_loop_tf2.Classifier(config, None)
+  flags = *flags_for(bert_dir), f"--output_dir={tmp_path}"
+  output = run(custom_loop_tf2, *flags)
+  check_losses(output)
+  saved = tf.saved_model.load(str(tmp_path / "saved_model"))
+  model = custom_loop_tf2.Classifier(CONFIG, None)
   checkpoint = tf.train.Checkpoint(model=model)
-  checkpoint.read(str(folder / "checkpoint")).expect_partial()
+  checkpoint.read(str(tmp_path / "checkpoint")).expect_partial()
   tokenizer = tokenization.FullTokenizer(bert_dir / "vocab.txt")
   monkeypatch.chdir(commands.ROOT)
   rows = demo_task.read_tokens(tokenizer, "dev")
@@ -156,7 +126,8 @@ def test_saved_model_and_checkpoint_hold_the_model_that_was_scored(
   assert accuracy(output) == pytest.approx(right, abs=0.005)
 
 
-# A task in one file
+def use_two_heads(*flags):
+  return commands.succeed("examples/two_heads.py", *flags)
 
 
 @pytest.fixture(scope="module")
@@ -167,8 +138,8 @@ def two_heads(bert_dir, tmp_path_factory):
     header, *rows = text_of("demo", f"{split}.tsv").splitlines()
     table = [f"{header}\tends_with"]
     for row in rows:
-      text, label = row.split("\t")
-      table.append(f"{text}\t{label}\t{'?' if text.endswith('?') else 'else'}")
+      end = "?" if "?\t" in row else "else"
+      table.append(f"{row}\t{end}")
     (folder / f"{split}.tsv").write_text("\n".join(table))
   flags = [
     f"--bert_config_file={bert_dir}/bert_config.json",
@@ -180,15 +151,8 @@ def two_heads(bert_dir, tmp_path_factory):
     "--max_seq_length=32",
     f"--output_dir={folder}/output",
   ]
-  commands.succeed(
-    "examples/two_heads.py",
-    *flags,
-    "--do_train",
-    "--do_eval",
-    "--learning_rate=2e-3",
-    "--num_train_epochs=8",
-    "--eval_steps=20",
-  )
+  more = "--learning_rate=2e-3", "--num_train_epochs=8", "--eval_steps=20"
+  use_two_heads(*flags, "--do_train", "--do_eval", *more)
   return flags, folder / "output"
 
 
@@ -198,7 +162,7 @@ def test_a_task_with_two_heads_learns_both(two_heads):
   assert float(results["label"]) > 0.3
   assert float(results["ends_with"]) > 0.8
   assert (folder / "run.json").exists()
-  again = commands.succeed("examples/two_heads.py", *flags, "--do_eval")
+  again = use_two_heads(*flags, "--do_eval")
   assert f"mean_accuracy = {results['mean_accuracy']}" in again.stderr
   report = (folder / "report.html").read_text()
   assert "python -m examples.two_heads" in report
@@ -210,12 +174,8 @@ def test_the_model_of_a_task_of_ones_own_is_used_and_exported(
   _, folder = two_heads
   texts = tmp_path / "texts.txt"
   texts.write_text("Is it good?\nIt is.\n")
-  commands.succeed(
-    "examples/two_heads.py",
-    f"--output_dir={folder}",
-    "--do_predict",
-    f"--predict_file={texts}",
-  )
+  predict = "--do_predict", f"--predict_file={texts}"
+  use_two_heads(f"--output_dir={folder}", *predict)
   written = (folder / "texts_predictions.tsv").read_text().splitlines()
   exported = str(tmp_path / "exported")
   flags = f"--model_dir={folder}", f"--export_dir={exported}"
@@ -231,12 +191,8 @@ def test_the_model_of_a_task_of_ones_own_is_used_and_exported(
 
 def test_runs_of_a_task_of_ones_own_are_compared(two_heads, tmp_path):
   flags, folder = two_heads
-  commands.succeed(
-    "examples/two_heads.py",
-    *flags[:-1],
-    *("--do_train", "--do_eval", "--num_train_epochs=1"),
-    f"--output_dir={tmp_path}",
-  )
+  actions = "--do_train", "--do_eval", "--num_train_epochs=1"
+  use_two_heads(*flags[:-1], *actions, f"--output_dir={tmp_path}")
   runs = [str(folder), str(tmp_path)]
   first, other = recorded_runs.find_runs(runs, task_record.find)
   (found,) = comparison.find_differences([first, other])
@@ -253,35 +209,27 @@ def test_the_doctor_checks_a_task_of_ones_own(two_heads):
   assert printed["vocabulary"] == "fail" and printed["config"] == "pass"
 
 
-# Keras
+@pytest.mark.parametrize("keras", KERAS)
+def test_keras_model_and_its_encoder_learn_from_raw_text(
+  keras, bert_dir, monkeypatch
+):
+  ids = np.random.default_rng(1).integers(5, len(VOCAB), [2, 6])
+  mask = np.array([[1] * 6, [1] * 4 + [0] * 2])  # the second row has padding
+  segments = np.array([[0, 0, 1, 1, 1, 1], [0] * 6])
+  tensors = (tf.constant(v, tf.int32) for v in (ids, mask, segments))
+  rows = dict(zip(keras_model.INPUTS, tensors))
+  build_model = keras_model.build_model
+  kept = []
 
+  def build_and_keep(keras, encoder, optimizer):
+    kept.extend((encoder, encoder(rows)["pooled_output"].numpy()))
+    return build_model(keras, encoder, optimizer)
 
-@pytest.fixture(scope="module", params=KERAS)
-def fitted(request, bert_dir, config):
-  """Output of fitting, and pooled outputs before and after it."""
-  rows = dict(zip(keras_model.INPUTS, some_rows(config).values()))
-  pooled = []
-  with pytest.MonkeyPatch.context() as patch:
-    build_model = keras_model.build_model
-
-    def build_and_keep(keras, encoder, optimizer):
-      pooled.append(lambda: encoder(rows)["pooled_output"].numpy())
-      pooled.append(pooled[0]())
-      return build_model(keras, encoder, optimizer)
-
-    patch.setattr(keras_model, "build_model", build_and_keep)
-    output = run(keras_model, *flags_for(bert_dir), f"--keras={request.param}")
-  compute, before = pooled
-  return output, before, compute()
-
-
-def test_keras_model_and_its_encoder_learn_from_raw_text(fitted):
-  output, before, after = fitted
-  check_losses(output)
+  monkeypatch.setattr(keras_model, "build_model", build_and_keep)
+  check_losses(run(keras_model, *flags_for(bert_dir), f"--keras={keras}"))
+  encoder, before = kept
+  after = encoder(rows)["pooled_output"].numpy()
   assert np.abs(after - before).max() > 1e-2
-
-
-# The notebook
 
 
 @pytest.mark.process

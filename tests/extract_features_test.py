@@ -1,5 +1,6 @@
 """Tests of feature extraction: the command and its functions."""
 
+import functools
 import gzip
 import json
 import os
@@ -27,10 +28,7 @@ pytestmark = pytest.mark.graph
 WORDS = "the cat dog sat ran on mat ##s ."
 VOCAB = [*tiny_model.SPECIAL, *WORDS.split()]
 CONFIG = tiny_model.config(
-  len(VOCAB),
-  hidden_size=8,
-  num_hidden_layers=2,
-  max_position_embeddings=24,
+  len(VOCAB), hidden_size=8, num_hidden_layers=2, max_position_embeddings=24
 )
 TEXTS = ["the cat sat", "dogs ||| cats", "", "the mat " * 9, "on", "ran ."]
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e-\d+)?")
@@ -49,6 +47,7 @@ def folder(tmp_path_factory):
       # Larger than initial weights, so that hidden states differ clearly.
       variable.load(rng.normal(scale=0.3, size=variable.shape), session)
     tf.train.Saver().save(session, str(folder / "model.ckpt"))
+  sentence_model(folder / "sentences", folder)
   return folder
 
 
@@ -83,13 +82,9 @@ def extracted(folder):
 
 def states(text):
   """Hidden states of each line of JSONL: [num_tokens, num_layers, H]."""
-  lines = map(json.loads, text.splitlines())
-  return [
-    np.array(
-      [[x["values"] for x in token["layers"]] for token in line["features"]]
-    )
-    for line in lines
-  ]
+  for line in map(json.loads, text.splitlines()):
+    layers = [token["layers"] for token in line["features"]]
+    yield np.array([[x["values"] for x in token] for token in layers])
 
 
 def assert_same_text(text, expected):
@@ -99,9 +94,6 @@ def assert_same_text(text, expected):
     [float(number) for number in NUMBER.findall(t)] for t in (text, expected)
   )
   np.testing.assert_allclose(numbers, others, rtol=0, atol=1e-5)
-
-
-# Whole runs
 
 
 @pytest.mark.parametrize(
@@ -120,10 +112,7 @@ def test_features_do_not_depend_on_batches_and_replicas(
 
 
 def test_output_equals_the_reference(tmp_path, golden):
-  def program(name):
-    return golden("programs", name)
-
-  checkpoint = program("bert_model.ckpt.index").removesuffix(".index")
+  program = functools.partial(golden, "programs")
   vocab = run_outputs.read_json(program("runs.json"))["vocab"]
   extract(
     tmp_path / "output.jsonl",
@@ -131,7 +120,7 @@ def test_output_equals_the_reference(tmp_path, golden):
     input_file=program("features_input.txt"),
     vocab_file=reference_data.vocab(vocab),
     bert_config_file=program("bert_config.json"),
-    init_checkpoint=checkpoint,
+    init_checkpoint=program("bert_model.ckpt.index").removesuffix(".index"),
     do_lower=True,
     layers="-1,-2",
     max_seq_length=24,
@@ -171,9 +160,6 @@ def test_npz_has_the_last_layer_of_standard_input(folder, extracted, tmp_path):
   np.testing.assert_allclose(vectors, expected, rtol=0, atol=1e-5)
 
 
-# Records
-
-
 PIECES = [" ||| ", "||| ", " ", "|", "a", "é", "\t", "\r"]
 
 
@@ -205,6 +191,12 @@ class CharacterTokenizer:
     return [len(token) + ord(token[0]) for token in tokens]
 
 
+def convert(texts, seq_length):
+  return extract_features.convert_examples_to_features(
+    [extract_features.InputExample(7, *texts)], seq_length, CharacterTokenizer()
+  )
+
+
 @pytest.mark.unit
 @pytest.mark.parametrize(
   ("texts", "seq_length", "tokens", "type_ids"),
@@ -220,12 +212,10 @@ class CharacterTokenizer:
 def test_examples_are_converted_to_features(
   texts, seq_length, tokens, type_ids
 ):
-  (converted,) = extract_features.convert_examples_to_features(
-    [extract_features.InputExample(7, *texts)], seq_length, CharacterTokenizer()
-  )
   tokens = tokens.split()
   padding = [0] * (seq_length - len(tokens))
   ids = CharacterTokenizer().convert_tokens_to_ids(tokens)
+  (converted,) = convert(texts, seq_length)
   assert converted.unique_id == 7
   assert converted.tokens == tokens
   assert converted.input_ids == ids + padding
@@ -236,19 +226,18 @@ def test_examples_are_converted_to_features(
 @pytest.mark.unit
 def test_seq_length_without_room_for_special_tokens_is_rejected():
   with pytest.raises(ValueError):
-    extract_features.convert_examples_to_features(
-      [extract_features.InputExample(0, "a", None)], 1, CharacterTokenizer()
-    )
+    convert(("a", None), 1)
 
 
 def test_model_fn_returns_the_layer_outputs_of_the_command(
   folder, extracted, variables
 ):
-  examples = extract_features.read_examples(str(folder / "texts.txt"))
-  assert len(examples) == len(TEXTS)
   converted = extract_features.convert_examples_to_features(
-    examples, 16, tokenization.FullTokenizer(str(folder / "vocab.txt"))
+    extract_features.read_examples(str(folder / "texts.txt")),
+    16,
+    tokenization.FullTokenizer(str(folder / "vocab.txt")),
   )
+  assert len(converted) == len(TEXTS)
   model_fn = extract_features.model_fn_builder(
     CONFIG, str(folder / "model.ckpt"), [-1, 0], False, False
   )
@@ -264,20 +253,11 @@ def test_model_fn_returns_the_layer_outputs_of_the_command(
     predicted = session.run(spec.predictions)
   assert predicted["unique_id"].tolist() == list(range(len(TEXTS)))
   for number, expected in enumerate(states(extracted[0])):
-    tokens = converted[number].tokens
     for layer in range(2):
-      np.testing.assert_allclose(
-        predicted[f"layer_output_{layer}"][number][: len(tokens)],
-        expected[:, layer],
-        rtol=0,
-        atol=1e-5,
-      )
+      found = predicted[f"layer_output_{layer}"][number][: len(expected)]
+      np.testing.assert_allclose(found, expected[:, layer], rtol=0, atol=1e-5)
 
 
-# The model
-
-
-@pytest.mark.graph
 @pytest.mark.parametrize("pooling", ["mean", "max", "cls"])
 def test_pooling_equals_numpy_over_tokens_only(pooling):
   rng = np.random.default_rng(0)
@@ -294,9 +274,6 @@ def test_pooling_equals_numpy_over_tokens_only(pooling):
     reduce[pooling](row[:n], axis=0).ravel() for row, n in zip(states, lengths)
   ]
   np.testing.assert_allclose(pooled, expected, rtol=1e-6)
-
-
-# Models of sentence vectors
 
 
 def sentence_model(target, folder, **embedding):
@@ -332,15 +309,12 @@ def vectors_of(folder, tmp_path):
   """Runs the command with npz output on lines of text; returns vectors."""
 
   def vectors_of(lines, **changed):
-    (tmp_path / "lines.txt").write_text("".join(f"{line}\n" for line in lines))
-    values = {
-      "input_file": tmp_path / "lines.txt",
-      "output_file": tmp_path / "vectors.npz",
-      "output_format": "npz",
-      **dict.fromkeys(("vocab_file", "bert_config_file", "max_seq_length")),
-    }
-    commands.succeed("extract_features.py", *flags(folder, **values | changed))
-    return np.load(tmp_path / "vectors.npz")["vectors"]
+    text, output = tmp_path / "lines.txt", tmp_path / "vectors.npz"
+    text.write_text("".join(f"{line}\n" for line in lines))
+    own = dict.fromkeys(("vocab_file", "bert_config_file", "max_seq_length"))
+    changed = own | {"input_file": text, "output_format": "npz"} | changed
+    extract(output, folder, **changed)
+    return np.load(output)["vectors"]
 
   return vectors_of
 
@@ -351,11 +325,9 @@ LINES = ["the cat sat", "", "dogs ran on the mat ." * 5]
 @pytest.fixture
 def plain(folder):
   """Flags of the model without `model.json`, with the same length."""
-  return {
-    "vocab_file": folder / "vocab.txt",
-    "bert_config_file": folder / "bert_config.json",
-    "max_seq_length": 12,
-  }
+  names = {"vocab_file": "vocab.txt", "bert_config_file": "bert_config.json"}
+  files = {flag: folder / name for flag, name in names.items()}
+  return files | {"max_seq_length": 12}
 
 
 def test_a_sentence_model_writes_the_vectors_it_was_trained_for(
@@ -373,17 +345,14 @@ def test_a_sentence_model_writes_the_vectors_it_was_trained_for(
 
 
 @pytest.mark.parametrize(
-  ("embedding", "prompt", "text"),
-  [
-    ({}, "query", "the cat "),
-    ({"default_prompt": "passage"}, None, "the dog "),
-  ],
-  ids=["named", "default"],
+  ("default", "prompt", "text"),
+  [(None, "query", "the cat "), ("passage", None, "the dog ")],
 )
 def test_a_prompt_is_put_before_each_line(
-  folder, tmp_path, vectors_of, embedding, prompt, text
+  folder, tmp_path, vectors_of, default, prompt, text
 ):
-  model, _ = sentence_model(tmp_path / "model", folder, **embedding)
+  changed = {"default_prompt": default} if default else {}
+  model, _ = sentence_model(tmp_path / "model", folder, **changed)
   vectors = vectors_of(LINES, init_checkpoint=model, prompt=prompt)
   no_prompt, _ = sentence_model(tmp_path / "no_prompt", folder)
   lines = [text + line for line in LINES]
@@ -399,15 +368,6 @@ def test_pooling_of_the_flags_leaves_projection_and_prompt_out(
   vectors = vectors_of(LINES, init_checkpoint=model, **given)
   expected = vectors_of(LINES, **plain, pooling="mean")
   np.testing.assert_allclose(vectors, expected, rtol=0, atol=1e-6)
-
-
-# Errors
-
-
-def test_an_unknown_prompt_is_refused(refuse, folder):
-  model, _ = sentence_model(folder / "sentences", folder)
-  line = refuse(prompt="question", init_checkpoint=model)
-  assert "--prompt=question: the model has passage, query" in line
 
 
 @pytest.fixture
@@ -433,6 +393,10 @@ def refuse(folder, tmp_path):
   ("changed", "words"),
   [
     ({"prompt": "query"}, "--prompt=query: {}/model.ckpt is not a model of"),
+    (
+      {"prompt": "question", "init_checkpoint": "{}/sentences"},
+      "--prompt=question: the model has passage, query",
+    ),
     ({"output_format": "npz"}, "--pooling"),
     ({"layers": -1, "input_file": "{}/empty"}, "{}/empty: has no lines"),
     ({"layers": -1, "output_file": "{}/none/x"}, "{}/none/x: No such file"),
@@ -456,9 +420,6 @@ def test_full_disk_keeps_the_earlier_output(refuse):
   # Enough space for the records, but not for the results.
   line = refuse(layers=-1, largest_file=4000)
   assert "File too large" in line and "Make room" in line
-
-
-# A model by its name.
 
 
 def test_published_model_is_found_by_name(

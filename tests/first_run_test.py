@@ -9,7 +9,7 @@ import commands
 import numpy as np
 import pytest
 import run_outputs
-import tiny_model
+import wrong_input_world
 
 import run_classifier
 import run_pretraining
@@ -23,61 +23,29 @@ from bertlib.training import lifecycle
 
 pytestmark = pytest.mark.train
 
-VOCAB = [*tiny_model.SPECIAL, "good", "bad", "a", "film"]
-
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory):
-  """A folder with a small model and data of its own."""
-  place = tmp_path_factory.mktemp("first_run")
-  tiny_model.write_files(place, VOCAB, tiny_model.config(len(VOCAB)))
-  rows = ["good film\tyes", "bad film\tno", "a film\tyes"]
-  for split, number in (("train", 8), ("dev", 4), ("test", 4)):
-    lines = ["text\tlabel", *rows * number]
-    (place / f"{split}.tsv").write_text("\n".join(lines) + "\n")
-  return place
-
-
-@pytest.fixture(scope="module")
-def classify(place):
-  """Runs the classifier in this process."""
+def classify(world):
+  """Runs the classifier on `world`, in this process."""
+  given = (*wrong_input_world.COMMANDS["run_classifier"], "--nodo_train")
   with commands.in_process(run_classifier) as main:
 
     def run(output_dir, *more):
-      main(
-        "--task_name=tsv",
-        f"--data_dir={place}",
-        "--text_a_column=text",
-        "--label_column=label",
-        f"--vocab_file={place / 'vocab.txt'}",
-        f"--bert_config_file={place / 'bert_config.json'}",
-        "--max_seq_length=8",
-        "--train_batch_size=8",
-        "--num_train_epochs=1",
-        "--xla=off",
-        f"--output_dir={output_dir}",
-        *more,
-      )
+      values = {"world": world, "out": output_dir}
+      main(*(text.format(**values) for text in given), *more)
 
     yield run
 
 
 @pytest.fixture(scope="module")
-def trained(place, classify):
+def trained(world, classify):
   """The folder of a run of three steps, with --precision=auto."""
+  folder = world / "first_run"
+  actions = "--do_train", "--do_eval", "--do_predict"
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(precision, "fastest_dtype", lambda measures: "bfloat16")
-    classify(
-      place / "trained",
-      "--do_train",
-      "--do_eval",
-      "--do_predict",
-      "--precision=auto",
-    )
-  return place / "trained"
-
-
-# The number format
+    classify(folder, *actions, "--precision=auto", "--num_train_epochs=1.5")
+  return folder
 
 
 def check_precision(*files):
@@ -91,21 +59,18 @@ def test_what_auto_chose_is_recorded(trained):
 
 
 def test_later_runs_take_the_recorded_format(
-  trained, place, classify, monkeypatch
+  trained, tmp_path, classify, monkeypatch
 ):
   before = (trained / "test_results.tsv").read_text()
   monkeypatch.delattr(precision, "fastest_dtype")  # not measured again
   classify(trained, "--do_predict", "--precision=auto")
   assert (trained / "test_results.tsv").read_text() == before
   check_precision(trained / "run.json")
-  folder = f"--output_dir={place / 'again'}"
+  folder = f"--output_dir={tmp_path}"
   again = ["run_classifier.py", f"--rerun={trained / 'run.json'}", folder]
   (_, *flags), _ = receipt_file.with_receipt(again, ["output_dir"])
   classify(trained, *flags, "--do_train", "--nodo_predict")
-  check_precision(place / "again" / "model.json")
-
-
-# Two commands in one folder
+  check_precision(tmp_path / "model.json")
 
 
 def test_evaluation_leaves_the_records_of_a_training_run(trained, classify):
@@ -115,30 +80,23 @@ def test_evaluation_leaves_the_records_of_a_training_run(trained, classify):
     classify(trained, "--do_eval", "--max_seq_length=5")
   assert records.read_bytes() == before
   results = result_files.read_results(str(trained / "eval_results.txt"))
-  assert np.sum(results["confusion_matrix"]) == 12
-
-
-@pytest.fixture
-def pruned(trained, tmp_path):
-  """A folder of two checkpoints, and a function that removes the last one."""
-  folder = shutil.copytree(trained, tmp_path / "pruned")
-  for path in folder.glob("model.ckpt-3.*"):
-    shutil.copy(path, folder / path.name.replace("-3.", "-2."))
-
-  def remove():
-    finding.write_state_file(str(folder), "model.ckpt-2")
-    for path in folder.glob("model.ckpt-3.*"):
-      path.unlink()
-
-  return folder, remove
+  assert np.sum(results["confusion_matrix"]) == 4
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])
 def test_an_evaluation_goes_on_without_a_checkpoint_that_is_removed(
-  pruned, classify, monkeypatch, caplog, moment
+  trained, tmp_path, classify, monkeypatch, caplog, moment
 ):
-  folder, remove = pruned
+  folder = shutil.copytree(trained, tmp_path / "pruned")
+  last = list(folder.glob("model.ckpt-3.*"))
+  for path in last:
+    shutil.copy(path, folder / path.name.replace("-3.", "-2."))
   evaluate = lifecycle.evaluate
+
+  def remove():
+    finding.write_state_file(str(folder), "model.ckpt-2")
+    for path in last:
+      path.unlink(missing_ok=True)
 
   def evaluate_and_remove(*arguments):
     if moment == "before":
@@ -160,9 +118,6 @@ def test_an_evaluation_goes_on_without_a_checkpoint_that_is_removed(
   assert "ended" in run_outputs.read_json(folder / "run.json")
 
 
-# Scalars
-
-
 def test_a_short_run_has_the_scalars_of_its_first_and_last_step(trained):
   scalars = run_report.read_scalars(str(trained))
   for name in ("loss", "learning_rate", "gradient_norm"):
@@ -177,9 +132,6 @@ def test_a_dev_score_has_one_name_and_one_folder(trained):
   assert (step, accuracy) == (3, pytest.approx(results["eval_accuracy"]))
   assert scores["loss"][0][1] == pytest.approx(results["eval_loss"], rel=1e-6)
   assert not (trained / "eval").exists()
-
-
-# Predictions
 
 
 @pytest.mark.parametrize("source", ["stdin", "reviews"])
@@ -207,29 +159,24 @@ def test_predictions_of_other_texts_have_files_of_their_own(
   assert (trained / f"predict_{source}.tf_record").exists()
 
 
-def test_a_model_with_one_answer_is_in_log_and_report(place, classify, caplog):
-  classify(place / "collapsed", "--do_train", "--do_eval", "--learning_rate=0")
-  (text,) = (one for one in caplog.messages if "12 predictions are" in one)
+def test_a_model_with_one_answer_is_in_log_and_report(
+  tmp_path, classify, caplog
+):
+  classify(tmp_path, "--do_train", "--do_eval", "--learning_rate=0")
+  (text,) = (one for one in caplog.messages if "4 predictions are" in one)
   text = text.replace("'", "&#x27;")
-  assert text in (place / "collapsed" / "report.html").read_text()
+  assert text in (tmp_path / "report.html").read_text()
 
 
 @pytest.mark.unit
-def test_sentences_without_entities_are_one_answer():
+def test_no_entity_and_no_answer_are_one_answer():
   tagged = [["O", "O"], ["B-PER", "O"], ["O"]]
   assert ner_report.tag_texts(tagged) == ["no entity", "B-PER O", "no entity"]
-
-
-@pytest.mark.unit
-def test_questions_without_answers_are_one_answer():
   answers = squad_decoding.Answers({"1": "", "2": ""}, {}, {}, {})
   question = squad_files.Question("1", "?", "", (), None)
   predicted, gold = squad_report.answers_to_compare(answers, [question])
   assert predicted == ["no answer"] * 2
   assert gold == ["no answer"]
-
-
-# Evaluation of pretraining
 
 
 @pytest.mark.unit

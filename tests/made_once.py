@@ -14,17 +14,11 @@ class MadeOnce:
     self._root = root
 
   def copy(self, name, make, path):
-    """Copies a folder; creates it if it is missing.
+    """Copies a folder, which `make` writes if it is missing; returns `path`.
 
-    Args:
-      name: of the folder.
-      make: writes into the new folder, whose path it takes.
-      path: of the copy, which may be an empty folder.
-
-    Returns:
-      `path`.
+    `path` may be an empty folder.
     """
-    folder, record = self._root / name, self._record(name)
+    folder, record = self._root / name, self._root / f"{name}.made.json"
     with _locked(self._root / f"{name}.lock"):
       if not record.exists():
         shutil.rmtree(folder, ignore_errors=True)
@@ -46,9 +40,6 @@ class MadeOnce:
       name = record.name.removesuffix(".made.json")
       state = _state(self._root / name)
       assert state == json.loads(record.read_text()), name
-
-  def _record(self, name):
-    return self._root / f"{name}.made.json"
 
 
 def _state(folder):

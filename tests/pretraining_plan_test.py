@@ -10,6 +10,7 @@ import tiny_pretraining
 from benchmarks import pretraining_plan
 from benchmarks.pretraining_plan import Phase
 from bertlib.cli.errors import InputError
+from bertlib.data import model_inputs
 
 pytestmark = pytest.mark.unit
 
@@ -27,19 +28,10 @@ PHASE = Phase(
 
 
 @pytest.mark.graph
-def test_weights_are_those_of_the_graph():
-  with tf.Graph().as_default():
-    batch = {
-      name: [[0] * 4]
-      for name in (
-        "input_ids",
-        "input_mask",
-        "segment_ids",
-        "masked_lm_positions",
-      )
-    }
-    run_pretraining_test.build_model(batch)
-    sizes = [math.prod(v.shape.as_list()) for v in tf.trainable_variables()]
+def test_weights_are_those_of_the_graph(graph):
+  names = *model_inputs.TOKEN_FEATURES, "masked_lm_positions"
+  run_pretraining_test.build_model({name: [[0] * 4] for name in names})
+  sizes = [math.prod(v.shape.as_list()) for v in tf.trainable_variables()]
   assert pretraining_plan.num_weights(CONFIG) == sum(sizes)
 
 
@@ -52,10 +44,8 @@ def test_a_ring_is_sent_around_twice():
 def test_a_share_of_a_phase():
   found = pretraining_plan.share(CONFIG, PHASE, 2, bandwidth=1e3)
   sent = 4 * pretraining_plan.num_weights(CONFIG)
-  assert (found.num_micro_batches, found.at_once) == (
-    6,
-    4,
-  )  # of 24, at most 5 each
+  # Of 24, at most 5 each.
+  assert (found.num_micro_batches, found.at_once) == (6, 4)
   assert found.computing == 12.0
   assert found.exchange == pytest.approx(sent / 1e3)
   assert found.hours == pytest.approx(100 * (12.0 + sent / 1e3) / 3600)

@@ -11,27 +11,16 @@ from bertlib.reporting import recorded_runs
 pytestmark = pytest.mark.train
 
 
-@pytest.fixture
-def folders(tmp_path):
-  return [
-    run_folders.write_run(
-      tmp_path / name,
-      results={"eval_accuracy": accuracy, "global_step": 9},
-    )
-    for name, accuracy in (("a", 0.5), ("b", 0.75))
-  ]
-
-
-def test_it_prints_tables_and_writes_a_page(folders, tmp_path):
+def test_it_prints_tables_and_writes_a_page(tmp_path):
   page = tmp_path / "page.html"
   page.write_text("an earlier one")
-  data = {"train_file": "a" * 64, "dev_file": "f" * 64}
+  for name, accuracy in (("a", 0.5), ("b", 0.75)):
+    results = {"eval_accuracy": accuracy, "global_step": 9}
+    run_folders.write_run(tmp_path / name, results=results)
+  data = run_folders.DATA | {"dev_file": "f" * 64}
   run_folders.write_run(tmp_path / "other", data=data)
-  done = commands.succeed(
-    *("report.py", "a", "b", "other"),
-    *(f"--output_file={page}", "--overwrite"),
-    cwd=tmp_path,
-  )
+  given = "a", "b", "other", "--output_file=page.html", "--overwrite"
+  done = commands.succeed("report.py", *given, cwd=tmp_path)
   title, *lines = done.stdout.splitlines()
   assert title == "Runs:"
   head, first, second = map(str.split, lines[:3])
@@ -62,16 +51,11 @@ def test_a_missing_folder_is_refused_before_tensorflow_is_imported(
   assert "/a: no such folder" in last
 
 
-@pytest.mark.parametrize(
-  ("name", "metric"),
-  [
-    ("classifier", "accuracy"),
-    ("squad", "best_f1"),
-    ("ner", "f1"),
-    ("embeddings", "ndcg@10"),
-    ("pretraining", "masked_lm_loss"),
-  ],
-)
+METRICS = {"classifier": "accuracy", "squad": "best_f1", "ner": "f1"}
+METRICS |= {"embeddings": "ndcg@10", "pretraining": "masked_lm_loss"}
+
+
+@pytest.mark.parametrize(("name", "metric"), METRICS.items())
 def test_runs_of_every_script_are_read(name, metric, once, tmp_path):
   folder = trained_models.copy(once, name, tmp_path).folder
   (run,) = recorded_runs.find_runs([str(folder)], task_record.find)

@@ -1,13 +1,12 @@
 """Tests of texts with several labels, of class weights and of choices."""
 
-import collections
-import csv
 import itertools
 import shutil
 
 import commands
 import numpy as np
 import pytest
+import run_outputs
 import tensorflow.compat.v1 as tf
 import tiny_classifier
 import tiny_model
@@ -20,7 +19,6 @@ import modeling
 import run_classifier
 import tokenization
 from bertlib.cli.errors import InputError
-from bertlib.compat import estimator_api
 from bertlib.data import batch_predictor, model_inputs
 from bertlib.io import result_files
 from bertlib.tasks.classification import (
@@ -59,17 +57,10 @@ def classify(place):
   with commands.in_process(run_classifier) as main:
 
     def classify(folder, *more):
-      main(
-        f"--data_dir={folder}",
-        f"--vocab_file={place / 'vocab.txt'}",
-        f"--bert_config_file={place / 'bert_config.json'}",
-        f"--output_dir={folder / 'out'}",
-        "--max_seq_length=16",
-        "--train_batch_size=8",
-        "--learning_rate=5e-3",
-        "--xla=off",
-        *more,
-      )
+      changed = {"task_name": "tsv", "data_dir": folder, "xla": "off"}
+      changed |= {"train_batch_size": 8, "learning_rate": 5e-3}
+      changed["output_dir"] = folder / "out"
+      main(*tiny_classifier.flags(place, **changed), *more)
       return folder / "out"
 
     yield classify
@@ -107,9 +98,9 @@ def random_tokens(shape):
 
 
 def create_model(tokens, labels, num_labels, kind, *more):
-  tokens = map(tf.constant, tokens.values())
+  tensors = map(tf.constant, [*tokens.values(), labels])
   return run_classifier.create_model(
-    CONFIG, False, *tokens, labels, num_labels, False, kind, None, None, *more
+    CONFIG, False, *tensors, num_labels, False, kind, None, None, *more
   )
 
 
@@ -129,7 +120,8 @@ TRUTH = np.array(
     for text in TEXTS
   ]
 )
-MULTI_LABEL = "--task_name=tsv", "--problem_type=multi_label"
+MULTI_LABEL = "--problem_type=multi_label"
+LABELS = f"--labels={','.join(TOPICS)}"
 
 
 def f1(truth, said):
@@ -161,14 +153,9 @@ def topics(once, place, classify):
     (folder / "test.tsv").write_text("\n".join([*TEXTS * 10, ""]))
     classify(
       folder,
-      *MULTI_LABEL,
-      f"--labels={','.join(TOPICS)}",
-      "--train_batch_size=20",
-      "--learning_rate=1e-3",
+      *(MULTI_LABEL, LABELS, "--do_train", "--do_eval", "--do_predict"),
+      *("--train_batch_size=20", "--learning_rate=1e-3"),
       "--num_train_epochs=64",
-      "--do_train",
-      "--do_eval",
-      "--do_predict",
     )
 
   return once.copy("trained_topics", make, place / "topics") / "out"
@@ -181,28 +168,35 @@ def test_several_labels_are_learned(topics):
   assert read_results(topics)["eval_micro_f1"] > 0.8
 
 
+@pytest.fixture
+def data(topics, tmp_path):
+  """A folder with the data of the model."""
+  return shutil.copytree(
+    topics.parent, tmp_path / "data", ignore=lambda *_: ["out"]
+  )
+
+
 def test_metrics_are_written_before_the_report_is_made(
-  topics, classify, tmp_path, monkeypatch
+  data, classify, monkeypatch
 ):
   def refuse(*_, **__):
     raise MemoryError
 
   monkeypatch.setattr(run_classifier.classification_report, "estimates", refuse)
-  for name in ("train.tsv", "dev.tsv"):
-    shutil.copy(topics.parent / name, tmp_path)
   actions = "--num_train_epochs=0.2", "--do_train", "--do_eval"
   with pytest.raises(MemoryError):
-    classify(tmp_path, *MULTI_LABEL, *actions)
-  assert {*read_results(tmp_path / "out")["thresholds"]} == {*TOPICS}
+    classify(data, MULTI_LABEL, *actions)
+  assert {*read_results(data / "out")["thresholds"]} == {*TOPICS}
 
 
 def test_tuned_thresholds_beat_a_half(topics):
   results, model = read_results(topics), read_json(topics / "model.json")
   assert results["eval_macro_f1_tuned"] > results["eval_macro_f1"] + 0.15
-  assert set(results["thresholds"]) == set(TOPICS)
-  assert 0 < results["thresholds"]["place"] < 0.5
-  assert 0 < results["thresholds"]["mood"] < 0.5
-  assert model["thresholds"] == results["thresholds"]
+  thresholds = results["thresholds"]
+  assert set(thresholds) == set(TOPICS)
+  assert 0 < thresholds["place"] < 0.5
+  assert 0 < thresholds["mood"] < 0.5
+  assert model["thresholds"] == thresholds
   assert model["kind"] == "multi_label"
   assert model["tuned_on"].endswith("/dev.tsv")
 
@@ -250,43 +244,25 @@ def assert_equal_predictions(said, table, lines):
   """Checks predictions of a `Predictor` by the files of the command."""
   for prediction, row, line in zip(said, table, lines):
     assert prediction.label == line["label"]
-    np.testing.assert_allclose(
-      list(prediction.probabilities.values()), row, rtol=0, atol=1e-5
-    )
+    values = list(prediction.probabilities.values())
+    np.testing.assert_allclose(values, row, rtol=0, atol=1e-5)
 
 
-@pytest.fixture
-def use_elsewhere(topics, classify, tmp_path):
-  """Uses the model in another folder; returns the lines of predictions."""
-
-  def use(*actions):
-    for name in ("dev.tsv", "test.tsv"):
-      shutil.copy(topics.parent / name, tmp_path)
-    checkpoint = tf.train.latest_checkpoint(str(topics))
-    output_dir = classify(
-      tmp_path, *MULTI_LABEL, f"--init_checkpoint={checkpoint}", *actions
-    )
-    return output_dir, read_outputs(output_dir)[1]
-
-  return use
-
-
-def test_predictions_obey_thresholds_tuned_by_the_same_command(use_elsewhere):
-  output_dir, lines = use_elsewhere("--do_eval", "--do_predict")
-  assert list(lines[0]["probabilities"]) == TOPICS
-  check_thresholds(lines, read_results(output_dir)["thresholds"])
-
-
-def test_predictions_obey_the_thresholds_of_the_checkpoint(
-  topics, use_elsewhere
+@pytest.mark.parametrize("tunes", [False, True])
+def test_predictions_obey_the_thresholds_tuned_last(
+  topics, data, classify, tunes
 ):
-  _, lines = use_elsewhere("--do_predict")
-  check_thresholds(lines, read_results(topics)["thresholds"])
+  checkpoint = f"--init_checkpoint={tf.train.latest_checkpoint(str(topics))}"
+  actions = ["--do_predict", "--do_eval"][: 1 + tunes]
+  output_dir = classify(data, MULTI_LABEL, checkpoint, *actions)
+  _, lines = read_outputs(output_dir)
+  assert list(lines[0]["probabilities"]) == TOPICS
+  results = read_results(output_dir if tunes else topics)
+  check_thresholds(lines, results["thresholds"])
 
 
 def test_a_model_of_several_labels_is_no_model_of_one(topics, classify):
-  flags = f"--labels={','.join(TOPICS)}", "--do_predict"
-  flags += ("--problem_type=classification",)
+  flags = LABELS, "--do_predict", "--problem_type=classification"
   with pytest.raises(InputError, match=r"'multi_label', but .* 'classif"):
     classify(topics.parent, *flags)
 
@@ -300,9 +276,7 @@ WEIGHTS = [1.0, 4.0, 0.25]
 def test_a_weighted_loss_equals_numpy():
   tokens, labels = random_tokens([6, 8]), np.array([0, 0, 1, 2, 1, 0])
   loss, losses, logits, _ = run_graph(
-    lambda: create_model(
-      tokens, tf.constant(labels), 3, "classification", WEIGHTS
-    )
+    lambda: create_model(tokens, labels, 3, "classification", WEIGHTS)
   )
   expected = -special.log_softmax(logits, axis=-1)[range(6), labels]
   np.testing.assert_allclose(losses, expected, rtol=1e-5)
@@ -317,7 +291,7 @@ def test_a_weighted_loss_of_several_labels_equals_numpy():
   tokens = random_tokens([6, 8])
   labels = np.random.default_rng(3).integers(0, 2, [6, 3]).astype(np.float32)
   loss, losses, logits, probabilities = run_graph(
-    lambda: create_model(tokens, tf.constant(labels), 3, "multi_label", WEIGHTS)
+    lambda: create_model(tokens, labels, 3, "multi_label", WEIGHTS)
   )
   said = special.expit(logits.astype(np.float64))
   np.testing.assert_allclose(probabilities, said, rtol=1e-5)
@@ -339,37 +313,22 @@ def test_weighted_parts_of_a_batch_make_the_whole(kind, labels, monkeypatch):
   batch = random_tokens([8, 8]) | {"label_ids": labels}
 
   def step(num_micro_batches):
-    """The loss, and the gradient as the optimizer has it."""
     model_fn = run_classifier.model_fn_builder(
       *(CONFIG, 3, None, 1e-3, 4, 0, False, False, kind),
       options=StepOptions(num_micro_batches=num_micro_batches, clip_norm=None),
       label_weights=WEIGHTS,
     )
-
-    def build():
-      spec = model_fn(
-        {name: tf.constant(value) for name, value in batch.items()},
-        None,
-        estimator_api.ModeKeys.TRAIN,
-        {"batch_size": 8},
-      )
-      with tf.control_dependencies([spec.train_op]):
-        slots = {
-          variable.op.name: variable.read_value()
-          for variable in tf.global_variables()
-          if variable.op.name.endswith("/adam_m")
-        }
-      return spec.loss, slots
-
-    return run_graph(build)
+    steps = {name: value[np.newaxis] for name, value in batch.items()}
+    return run_outputs.train_steps(model_fn, steps)
 
   (whole_loss, whole), (loss, parts) = step(1), step(2)
   assert loss == pytest.approx(whole_loss, rel=1e-5)
   assert np.abs(whole["output_weights/adam_m"]).max() > 1e-4
-  for name, value in whole.items():
-    np.testing.assert_allclose(
-      parts[name], value, rtol=1e-4, atol=1e-8, err_msg=name
-    )
+  for name in whole:
+    if name.endswith("/adam_m"):  # the gradient as the optimizer has it
+      np.testing.assert_allclose(
+        parts[name], whole[name], rtol=1e-4, atol=1e-8, err_msg=name
+      )
 
 
 def read_class_weights(problem, labels, *given):
@@ -379,11 +338,9 @@ def read_class_weights(problem, labels, *given):
 
 @pytest.mark.unit
 def test_balanced_weights_equal_those_of_scikit_learn():
-  labels = ["b"] * 7 + ["a"] * 2 + ["c"]
-  names = ["c", "a", "b"]
-  weights = read_class_weights(
-    Problem("classification", names), labels, "balanced"
-  )
+  labels, names = list("bbbbbbbaac"), list("cab")
+  problem = Problem("classification", names)
+  weights = read_class_weights(problem, labels, "balanced")
   expected = compute_class_weight(
     "balanced", classes=np.array(names), y=np.array(labels)
   )
@@ -391,15 +348,12 @@ def test_balanced_weights_equal_those_of_scikit_learn():
 
 
 @pytest.mark.unit
-def test_balanced_weights_of_several_labels():
-  """Having a label counts as much, in all, as lacking it."""
+def test_having_a_label_counts_as_much_as_lacking_it():
   labels = [["a", "b"], ["a"], [], ["a"], []]
-  weights = read_class_weights(
-    Problem("multi_label", ["a", "b", "c"]), labels, "balanced"
-  )
-  counts = collections.Counter(itertools.chain(*labels))
-  for label, weight in zip("ab", weights):
-    assert weight * counts[label] == pytest.approx(5 - counts[label])
+  problem = Problem("multi_label", ["a", "b", "c"])
+  weights = read_class_weights(problem, labels, "balanced")
+  # "a" three times of five, "b" once.
+  assert weights[:2] == pytest.approx([2 / 3, 4 / 1])
 
 
 @pytest.mark.unit
@@ -431,18 +385,12 @@ def test_numbers_and_choices_have_no_classes():
 def test_weights_change_what_is_learned(classify, tmp_path):
   """One text whose label is "no" three times in four."""
   (tmp_path / "train.tsv").write_text("it is\tno\n" * 24 + "it is\tyes\n" * 8)
-  output_dir = classify(
-    tmp_path,
-    "--task_name=tsv",
-    "--class_weights=yes:9",
-    "--num_train_epochs=12",
-    "--do_train",
-  )
+  flags = "--class_weights=yes:9", "--num_train_epochs=12", "--do_train"
+  output_dir = classify(tmp_path, *flags)
   with run_classifier.Predictor(str(output_dir)) as predictor:
     (said,) = predictor.predict(["it is"])
   assert said.label == "yes"
-  expected = pytest.approx(9 / 12, abs=0.1)
-  assert said.probabilities["yes"] == expected
+  assert said.probabilities["yes"] == pytest.approx(9 / 12, abs=0.1)
 
 
 # Choices
@@ -450,17 +398,16 @@ def test_weights_change_what_is_learned(classify, tmp_path):
 
 def write_questions(path, count, has_labels=True):
   """Questions in SWAG's columns, of which the ending with "good" is right."""
-  with open(path, "w", newline="") as file:
-    rows = csv.writer(file)
-    endings = [f"ending{n}" for n in range(4)]
-    num_columns = 8 if has_labels else 7
-    rows.writerow(["", "sent1", "sent2", *endings, "label"][:num_columns])
-    for number in range(count):
-      right = number * 7 % 4
-      texts = ["is bad" + " and sat" * (number % 4)] * 4
-      texts[right] = "is good"
-      text = "the cat ran home" + " ran" * (number % 3)
-      rows.writerow([number, text, "it", *texts, right][:num_columns])
+  lines = [",sent1,sent2,ending0,ending1,ending2,ending3"]
+  lines[0] += ",label" * has_labels
+  for number in range(count):
+    right = number * 7 % 4
+    texts = ["is bad" + " and sat" * (number % 4)] * 4
+    texts[right] = "is good"
+    text = "the cat ran home" + " ran" * (number % 3)
+    line = f"{number},{text},it,{','.join(texts)}"
+    lines.append(f"{line},{right}" if has_labels else line)
+  path.write_text("\n".join(lines))
 
 
 @pytest.fixture(scope="module")
@@ -471,15 +418,8 @@ def swag(once, place, classify):
     write_questions(folder / "train.csv", 48)
     write_questions(folder / "val.csv", 13)
     write_questions(folder / "test.csv", 11, has_labels=False)
-    classify(
-      folder,
-      "--task_name=SWAG",
-      "--num_train_epochs=10",
-      "--group_by_length",
-      "--do_train",
-      "--do_eval",
-      "--do_predict",
-    )
+    flags = "--task_name=SWAG", "--num_train_epochs=10", "--group_by_length"
+    classify(folder, *flags, "--do_train", "--do_eval", "--do_predict")
 
   return once.copy("trained_swag", make, place / "swag") / "out"
 
@@ -530,12 +470,12 @@ def test_choices_are_scored_one_by_one():
   tokens, labels = random_tokens([5, 3, 8]), np.array([2, 0, 1, 1, 0])
 
   def build():
-    together = create_model(tokens, tf.constant(labels), 3, "multiple_choice")
+    together = create_model(tokens, labels, 3, "multiple_choice")
     with tf.variable_scope("", reuse=True):
       by_choice = [
         create_model(
           {name: value[:, choice] for name, value in tokens.items()},
-          tf.zeros([5]),
+          np.zeros(5, np.float32),
           1,
           "regression",
         )[-1]

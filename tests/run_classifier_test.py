@@ -1,5 +1,6 @@
 """Tests of the classifier, most of them of its command line."""
 
+import functools
 import json
 import os
 import re
@@ -22,7 +23,6 @@ import run_classifier
 import tokenization
 from bertlib.checkpoints import checkpoint_files
 from bertlib.data import model_inputs
-from bertlib.tasks.classification import classification_records
 
 pytestmark = pytest.mark.process
 
@@ -31,22 +31,14 @@ place = trained_models.data_fixture("classifier")
 trained = trained_models.fixture("classifier")  # for twelve steps
 
 
-def classify(place, *actions, **changed):
-  return commands.succeed(
-    "run_classifier.py", *actions, *flags(place, **({"xla": "off"} | changed))
-  )
+def classify(place, *actions, stdin=None, **changed):
+  given = flags(place, **({"xla": "off"} | changed))
+  return commands.succeed("run_classifier.py", *actions, *given, input=stdin)
 
 
 def refuse(place, *actions, largest_file=None, **changed):
-  return commands.fail(
-    "run_classifier.py",
-    *(actions or ["--do_train"]),
-    *flags(place, **changed),
-    largest_file=largest_file,
-  )
-
-
-# A run
+  given = "--do_train", *actions, *flags(place, **changed)
+  return commands.fail("run_classifier.py", *given, largest_file=largest_file)
 
 
 # Lines of XLA in TensorFlow 2.15, which has no setting for them.
@@ -99,15 +91,6 @@ def test_a_folder_of_records_holds_what_the_reference_leaves(trained):
   assert not [name for name in names if name.startswith(".bert-tmp-")]
 
 
-def test_checkpoint_has_the_reference_variables(trained):
-  names = set(run_outputs.read_variables(trained.folder))
-  assert "bert/encoder/layer_1/attention/self/query/kernel" in names
-  for name in ("output_weights", "output_bias"):
-    assert {name, f"{name}/adam_m", f"{name}/adam_v"} <= names
-  assert "global_step" in names
-  assert not [n for n in names if "beta1_power" in n or n.startswith("save")]
-
-
 def test_the_same_seed_gives_the_same_weights(place, trained):
   again, other = place / "again", place / "other_seed"
   classify(place, "--do_train", xla="auto", output_dir=again)
@@ -127,13 +110,8 @@ def test_finished_training_is_not_repeated(place, trained, tmp_path):
   assert before == os.path.getmtime(index)
 
 
-# The reference's own results
-
-
 def test_program_equals_the_reference(tmp_path, golden):
-  def program(name):
-    return golden("programs", name)
-
+  program = functools.partial(golden, "programs")
   runs = run_outputs.read_json(program("runs.json"))
   folder = reference_data.data(*runs["run_classifier"]["data"].split("/"))
   checkpoint = program("bert_model.ckpt.index").removesuffix(".index")
@@ -177,9 +155,7 @@ def test_the_last_layer_is_computed_at_cls_alone():
 
 @pytest.mark.graph
 def test_create_model_equals_the_reference():
-  def tiny(name):
-    return reference_data.golden("modeling", "tiny", name)
-
+  tiny = functools.partial(reference_data.golden, "modeling", "tiny")
   inputs, heads = np.load(tiny("inputs.npz")), np.load(tiny("heads.npz"))
   checkpoint = tiny("bert_model.ckpt.index").removesuffix(".index")
   config = modeling.BertConfig.from_json_file(tiny("bert_config.json"))
@@ -204,35 +180,29 @@ def test_create_model_equals_the_reference():
   np.testing.assert_allclose(norm, expected, rtol=0, atol=2e-5)
 
 
-# One's own files
-
-
-@pytest.fixture(scope="module")
-def own_data(place):
-  """CSV with names, JSON lines and a test file without labels."""
-  folder = place / "own"
-  folder.mkdir()
-  rows = [(a, "yes" if label == "1" else "no") for a, _, label in SENTENCES * 4]
-  lines = [f'"{text}",{label}\r\n' for text, label in rows]
-  (folder / "train.csv").write_text("\ufefftext,label\r\n" + "".join(lines))
-  lines = [json.dumps({"label": b, "text": a}) + "\n" for a, b in rows[:5]]
-  (folder / "dev.jsonl").write_text("".join(lines))
-  (folder / "test.tsv").write_text("text\n" + "it is good\nthe cat ran\n")
-  return folder
+def own_flags(folder):
+  """Flags of a run on tables with names of columns; its output is below."""
+  return {
+    "task_name": "tsv",
+    "data_dir": folder,
+    "train_file": "train.csv",
+    "dev_file": "dev.csv",
+    "text_a_column": "text",
+    "label_column": "label",
+    "output_dir": folder / "out",
+  }
 
 
 @pytest.mark.train
-def test_own_files_are_trained_on_scored_and_labelled(place, own_data):
-  output_dir = place / "own_out"
-  own = {
-    "task_name": "tsv",
-    "data_dir": own_data,
-    "train_file": "train.csv",
-    "dev_file": "dev.jsonl",
-    "text_a_column": "text",
-    "label_column": "label",
-    "output_dir": output_dir,
-  }
+def test_own_files_are_trained_on_scored_and_labelled(place, tmp_path):
+  rows = [(a, "yes" if label == "1" else "no") for a, _, label in SENTENCES * 4]
+  lines = [f'"{text}",{label}\r\n' for text, label in rows]
+  (tmp_path / "train.csv").write_text("\ufefftext,label\r\n" + "".join(lines))
+  lines = [json.dumps({"label": b, "text": a}) + "\n" for a, b in rows[:5]]
+  (tmp_path / "dev.jsonl").write_text("".join(lines))
+  (tmp_path / "test.tsv").write_text("text\nit is good\nthe cat ran\n")
+  own = own_flags(tmp_path) | {"dev_file": "dev.jsonl"}
+  output_dir = own["output_dir"]
   classify(place, "--do_train", "--do_eval", "--do_predict", **own)
   results = read_results(output_dir / "eval_results.txt")
   assert json.loads(results["labels"]) == ["no", "yes"]
@@ -242,13 +212,9 @@ def test_own_files_are_trained_on_scored_and_labelled(place, own_data):
   assert len(lines) == 2
 
   # The labels are the model's when there is no training file to read.
-  said = commands.succeed(
-    "run_classifier.py",
-    "--do_predict",
-    "--predict_file=-",
-    *flags(place, **(own | {"train_file": "gone.csv"})),
-    input="the cat sat\nit is bad\n",
-  ).stdout
+  own |= {"train_file": "gone.csv", "predict_file": "-"}
+  stdin = "the cat sat\nit is bad\n"
+  said = classify(place, "--do_predict", stdin=stdin, **own).stdout
   labels, _, texts = zip(*(line.split("\t") for line in said.splitlines()))
   assert texts == ("the cat sat", "it is bad")
   assert {*labels} <= {"yes", "no"}
@@ -256,22 +222,13 @@ def test_own_files_are_trained_on_scored_and_labelled(place, own_data):
 
 @pytest.mark.train
 def test_ids_and_bad_rows_of_tables_reach_the_results(place, tmp_path):
-  output_dir = tmp_path / "out"
   rows = [f'T-{i},"{a}\n{b}",{c}\n' for i, (a, b, c) in enumerate(SENTENCES)]
   content = "".join(["id,text,label\n", *rows, "T-9,no label,\n"])
   for split in ("train", "dev", "new"):
     (tmp_path / f"{split}.csv").write_text(content)
-  own = {
-    "task_name": "tsv",
-    "data_dir": tmp_path,
-    "train_file": "train.csv",
-    "dev_file": "dev.csv",
-    "id_column": "id",
-    "bad_rows": "skip",
-    "output_dir": output_dir,
-  }
-  names = {"text_a_column": "text", "label_column": "label"}
-  classify(place, "--do_train", "--do_eval", **(own | names))
+  own = own_flags(tmp_path) | {"id_column": "id", "bad_rows": "skip"}
+  output_dir = own["output_dir"]
+  classify(place, "--do_train", "--do_eval", **own)
   ids = [f"T-{i}" for i in range(len(SENTENCES))]
   lines = read_jsonl(output_dir / "eval_predictions.jsonl")
   assert [line["guid"] for line in lines] == ids
@@ -282,6 +239,7 @@ def test_ids_and_bad_rows_of_tables_reach_the_results(place, tmp_path):
     assert line.startswith(f"{tmp_path}/{split}.csv, row 6 (line 10): ")
 
   # The folder knows the name of the text's column.
+  own |= {"text_a_column": None, "label_column": None}
   path = tmp_path / "new.csv"
   classify(place, "--do_predict", predict_file=path, **own)
   lines = read_jsonl(output_dir / "new_predictions.jsonl")
@@ -298,16 +256,10 @@ def test_regression_gives_numbers_and_correlations(place, tmp_path):
   lines = [f"{a}\t{b}\t{len(a) / 8}\n" for a, b, _ in SENTENCES * 4]
   for split in ("train", "dev", "test"):
     (tmp_path / f"{split}.tsv").write_text("".join(lines))
-  classify(
-    place,
-    *("--do_train", "--do_eval", "--do_predict"),
-    task_name="tsv",
-    problem_type="regression",
-    data_dir=tmp_path,
-    text_b_column=2,
-    label_column=3,
-    output_dir=output_dir,
-  )
+  changed = {"task_name": "tsv", "problem_type": "regression"}
+  changed |= {"text_b_column": 2, "label_column": 3}
+  changed |= {"data_dir": tmp_path, "output_dir": output_dir}
+  classify(place, "--do_train", "--do_eval", "--do_predict", **changed)
   results = read_results(output_dir / "eval_results.txt")
   assert {"eval_pearson", "eval_spearman", "eval_loss"} < set(results)
   assert "eval_accuracy" not in results
@@ -322,29 +274,18 @@ def test_regression_gives_numbers_and_correlations(place, tmp_path):
   np.testing.assert_allclose([p.label for p in said], numbers, atol=1e-5)
 
 
-# In memory
-
-
 @pytest.mark.graph
 def test_input_fn_builder_feeds_features_from_memory(place):
-  examples = [
-    run_classifier.InputExample(str(i), a, b, label)
-    for i, (a, b, label) in enumerate(SENTENCES)
-  ]
+  examples = [run_classifier.InputExample("", *texts) for texts in SENTENCES]
   tokenizer = tokenization.FullTokenizer(str(place / "vocab.txt"))
-  converted = classification_records.convert_examples_to_features(
+  converted = run_classifier.convert_examples_to_features(
     examples, ["0", "1"], 16, tokenizer
   )
-  input_fn = classification_records.input_fn_builder(
-    converted, 16, False, False
-  )
+  input_fn = run_classifier.input_fn_builder(converted, 16, False, False)
   batch = next(input_fn({"batch_size": 3}).as_numpy_iterator())
   assert batch["label_ids"].tolist() == [1, 0, 1]
   assert batch["input_ids"].tolist() == [f.input_ids for f in converted[:3]]
   assert batch["input_ids"].dtype == np.int32
-
-
-# What is refused, and how
 
 
 @pytest.mark.graph
@@ -362,9 +303,8 @@ def test_a_random_output_layer_gives_a_warning(
 ):
   path = str(tmp_path / "model.ckpt")
   checkpoint_files.write_variables(path, {variable: np.zeros(2)})
-  run_classifier.warn_if_untrained(
-    SimpleNamespace(start=SimpleNamespace(trained=path))
-  )
+  start = SimpleNamespace(trained=path)
+  run_classifier.warn_if_untrained(SimpleNamespace(start=start))
   assert len(caplog.messages) == num_warnings
 
 
@@ -378,22 +318,14 @@ def test_a_checkpoint_without_an_encoder(place):
 
 def test_a_full_disk_leaves_earlier_output_as_it_was(place, trained):
   folder = shutil.copytree(trained.folder, place / "full")
+  replaced = "events", "graph", "train.tf_record", "run.json"  # now run-1.json
   before = {
     path: path.read_bytes()
     for path in folder.iterdir()
-    if path.is_file()
-    and not path.name.startswith(
-      ("events", "graph", "train.tf_record", "run.json")  # which is run-1.json
-    )
+    if path.is_file() and not path.name.startswith(replaced)
   }
-  line = refuse(
-    place,
-    "--do_train",
-    "--do_eval",
-    "--num_train_epochs=6",
-    output_dir=folder,
-    # Room for the small files and the records, but for no checkpoint.
-    largest_file=20_000,
-  )
+  # Room for the small files and the records, but for no checkpoint.
+  options = {"output_dir": folder, "largest_file": 20_000}
+  line = refuse(place, "--do_eval", "--num_train_epochs=6", **options)
   assert "File too large" in line and "Make room" in line
   assert {path: path.read_bytes() for path in before} == before

@@ -6,10 +6,7 @@ import json
 from bertlib.checkpoints import task_record
 from bertlib.reporting import recorded_runs
 
-_ANSWERS = {
-  "question": "who?",
-  "answers": [{"text": "Ann", "answer_start": 0}],
-}
+_ANSWERS = {"question": "who?", "answers": [{"text": "Ann", "answer_start": 0}]}
 _PARAGRAPH = {
   "context": "Ann went to Rome.",
   "qas": [{"id": name, **_ANSWERS} for name in "xyz"],
@@ -49,6 +46,8 @@ def receipt(folder, flags=None, given=None, data=None, **changed):
     data: hashes of data files by flag; None for `DATA`.
     **changed: entries to replace.
   """
+  flags = flags or {}
+  data = DATA if data is None else data
   values = {
     "do_train": True,
     "seed": 1,
@@ -56,10 +55,10 @@ def receipt(folder, flags=None, given=None, data=None, **changed):
     "learning_rate": 1e-4,
     "best_metric": "accuracy",
     "output_dir": str(folder),
-    **dict.fromkeys(DATA if data is None else data, "data.tsv"),
-    **(flags or {}),
+    **dict.fromkeys(data, "data.tsv"),
+    **flags,
   }
-  names = (flags or {}) if given is None else given
+  names = flags if given is None else given
   return {
     "script": "run_classifier.py",
     "path": f"{folder}/run.json",
@@ -72,7 +71,7 @@ def receipt(folder, flags=None, given=None, data=None, **changed):
     "code": {"all": "c" * 64},
     "files": [
       data_file(f"data/{flag}.tsv", [flag], sha256)
-      for flag, sha256 in (DATA if data is None else data).items()
+      for flag, sha256 in data.items()
     ],
     "results": {"eval_accuracy": 0.5},
     **changed,
@@ -80,17 +79,7 @@ def receipt(folder, flags=None, given=None, data=None, **changed):
 
 
 def write(folder, *receipts, dev_scores=(), predictions=()):
-  """Writes a folder of a run.
-
-  Args:
-    folder: path of the folder.
-    *receipts: its receipts, the last one first.
-    dev_scores: rows of `dev_scores.jsonl`.
-    predictions: rows of `eval_predictions.jsonl`.
-
-  Returns:
-    The path of the folder as text.
-  """
+  """Writes a folder of a run, with its last receipt first; returns its path."""
   folder.mkdir(parents=True)
   names = ["run.json"]
   names += [f"run-{n}.json" for n in range(len(receipts) - 1, 0, -1)]

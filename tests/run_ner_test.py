@@ -1,6 +1,5 @@
 """Tests of tagging words, most of them of its command line."""
 
-import json
 import re
 import shutil
 
@@ -58,18 +57,13 @@ def test_the_report_has_entities_and_lengths(trained):
   assert facts["sentences"] == facts["windows"] == "16"
 
 
-def test_predictions_as_columns(trained):
-  text = (trained.folder / "test_predictions.conll").read_text()
-  said = ner_files.read_sentences(
-    str(trained.folder / "test_predictions.conll"), ner_files.Columns()
-  )
+def test_predictions_are_columns_and_places_in_text(trained):
+  path = trained.folder / "test_predictions.conll"
+  said = ner_files.read_sentences(str(path), ner_files.Columns())
   assert said[0].tags == ["B-PER", "O", "O", "B-LOC", "I-LOC"]
   assert len(said[1].words) == 31
-  assert text.endswith("\u0000\tO\n\n")
-
-
-def test_predictions_with_places_in_text(trained):
-  first, second, _ = read_jsonl(trained.folder / "test_predictions.jsonl")
+  assert path.read_text().endswith("\u0000\tO\n\n")
+  first, second, _ = read_jsonl(path.with_suffix(".jsonl"))
   places = [(e["label"], e["start"], e["end"]) for e in first["entities"]]
   assert places == [("PER", 0, 3), ("LOC", 12, 20)]
   # The last of 31 words, in the last of several windows.
@@ -87,42 +81,29 @@ def test_a_predictor_finds_what_the_command_found(trained):
 def test_a_trained_model_needs_no_training_data(place, trained, tmp_path):
   folder = shutil.copytree(trained.folder, tmp_path / "trained")
   (tmp_path / "text.jsonl").write_text('{"text": "ann went to new lima."}\n')
-  commands.succeed(
-    "run_ner.py",
-    *flags(place, output_dir=folder),
-    "--do_predict",
-    f"--predict_file={tmp_path / 'text.jsonl'}",
-  )
-  line = (folder / "text_predictions.jsonl").read_text()
-  assert "new lima" in line
+  predict = "--do_predict", f"--predict_file={tmp_path / 'text.jsonl'}"
+  commands.succeed("run_ner.py", *flags(place, *predict, output_dir=folder))
+  assert "new lima" in (folder / "text_predictions.jsonl").read_text()
 
 
 @pytest.mark.train
 def test_bioes_is_learnt_from_bio_with_invalid_tags(place, tmp_path):
   path = tmp_path / "train.conll"
   path.write_text(columns(range(8)).replace("B-PER", "I-PER"))
-  done = commands.succeed(
-    "run_ner.py",
-    *flags(place, *training(place), output_dir=tmp_path / "out"),
-    f"--train_file={path}",
-    "--num_train_epochs=1",
-    "--xla=off",
-    "--scheme=BIOES",
-  )
+  data = "--scheme=BIOES", f"--train_file={path}"
+  options = *training(place), *data, "--num_train_epochs=1", "--xla=off"
+  given = flags(place, *options, output_dir=tmp_path / "out")
+  done = commands.succeed("run_ner.py", *given)
   assert "8 tags are invalid in BIO" in done.stderr
-  model = json.loads((tmp_path / "out" / "model.json").read_text())
+  model = run_outputs.read_json(tmp_path / "out" / "model.json")
   assert model["labels"][:5] == ["O", "B-LOC", "B-PER", "E-LOC", "E-PER"]
 
 
 def test_a_label_that_training_never_saw_is_refused(place, trained, tmp_path):
   path = tmp_path / "dev.conll"
   path.write_text("went\tO\n\nann\tB-DRUG\n")
-  line = commands.fail(
-    "run_ner.py",
-    *flags(place, output_dir=trained.folder),
-    "--do_eval",
-    f"--dev_file={path}",
-  )
+  given = flags(place, f"--dev_file={path}", output_dir=trained.folder)
+  line = commands.fail("run_ner.py", "--do_eval", *given)
   assert "dev.conll, line 3: 'DRUG' (at 'ann')" in line
 
 

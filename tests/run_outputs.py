@@ -72,3 +72,29 @@ def assert_same_variables(checkpoint, other):
   assert found.keys() == expected.keys()
   for name, value in found.items():
     np.testing.assert_array_equal(value, expected[name], err_msg=name)
+
+
+def train_steps(model_fn, batches, weights=None):
+  """Losses of the steps on batches, and arrays by name of all variables then.
+
+  Args:
+    model_fn: of one of the scripts.
+    batches: arrays by feature, with a row for each step.
+    weights: values by name of variables that no checkpoint initializes.
+  """
+  with tf.Graph().as_default(), tf.Session() as session:
+    tf.set_random_seed(1)
+    inputs = {
+      name: tf.placeholder(batches[name].dtype, batches[name].shape[1:])
+      for name in batches
+    }
+    spec = model_fn(inputs, None, "train", {"batch_size": 5})
+    session.run(tf.global_variables_initializer())
+    for name, value in (weights or {}).items():
+      (variable,) = tf.trainable_variables(f"{name}:")
+      variable.load(value, session)
+    losses = []
+    for rows in zip(*batches.values()):
+      feed = dict(zip(inputs.values(), rows))
+      losses.append(session.run([spec.loss, spec.train_op], feed)[0])
+    return losses, session.run({v.op.name: v for v in tf.global_variables()})

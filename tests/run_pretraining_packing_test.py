@@ -12,20 +12,12 @@ import pytest
 import run_outputs
 import tensorflow.compat.v1 as tf
 import tiny_pretraining
-from tiny_pretraining import (
-  CONFIG,
-  VOCAB_IDS,
-  flags,
-  random_example,
-)
+from tiny_pretraining import CONFIG, VOCAB_IDS, flags, random_example
 
 import run_pretraining
 from bertlib.compute.fast_compute import FastCompute
 from bertlib.data import input_pipeline, tf_records
-from bertlib.tasks.pretraining import (
-  dynamic_masking,
-  training_batches,
-)
+from bertlib.tasks.pretraining import dynamic_masking, training_batches
 from bertlib.tasks.pretraining.pretraining_instances import (
   TrainingInstance,
   pack,
@@ -37,10 +29,8 @@ pytestmark = pytest.mark.graph
 
 SCRIPT = "run_pretraining.py"
 SIZES = ROW, SLOTS, MOST = 32, 8, 4  # S, P and sequences of a packed row
-PACKED, SINGLE = (
-  record_layout(ROW, SLOTS, True, MOST),
-  record_layout(ROW, SLOTS),
-)
+PACKED = record_layout(ROW, SLOTS, True, MOST)
+SINGLE = record_layout(ROW, SLOTS)
 
 
 def random_sequence(rng):
@@ -73,20 +63,10 @@ def packed_records(number, seed=0):
   return records(packed_sequences(number, seed), PACKED, MOST)
 
 
-def single_records(rows):
-  """Records of single sequences, in the order of rows of them."""
+def single_records(number, seed=0):
+  """Records of the same sequences, each alone, in the same order."""
+  rows = packed_sequences(number, seed)
   return records([[one] for row in rows for one in row], SINGLE)
-
-
-def write_packed(path, num_records, seed):
-  rows = packed_records(num_records, seed)
-  tf_records.write_records(str(path), rows, PACKED)
-
-
-def write_single(path, num_records, seed):
-  rng = np.random.default_rng(seed)
-  rows = single_records([[random_sequence(rng) for _ in range(num_records)]])
-  tf_records.write_records(str(path), rows, SINGLE)
 
 
 def batch_of(rows):
@@ -125,21 +105,21 @@ def losses_of(rows, compute):
   "compute", [None, FastCompute(unpad=True)], ids=["plain", "unpadded"]
 )
 def test_the_losses_of_a_sequence_are_those_of_it_alone(compute):
-  packed = packed_sequences(20)
+  packed = packed_records(20)
   assert len(packed) < 16
   with tf.Graph().as_default(), tf.Session() as session:
-    of_rows = losses_of(packed_records(20), compute)
+    of_rows = losses_of(packed, compute)
     with tf.variable_scope("", reuse=True):
-      graphs = of_rows, losses_of(single_records(packed), None)
+      graphs = of_rows, losses_of(single_records(20), None)
     session.run(tf.global_variables_initializer())
     (found, used, next_found), (losses, weights, expected) = session.run(graphs)
   # Masks come in the order of their sequences.
   np.testing.assert_allclose(
     found[used > 0], losses[weights > 0], rtol=0, atol=1e-5
   )
-  by_row = [next_found[i, : len(row)] for i, row in enumerate(packed)]
+  is_label = np.array([row["next_sentence_weights"] for row in packed]) > 0
   np.testing.assert_allclose(
-    np.concatenate(by_row), expected[:, 0], rtol=0, atol=1e-5
+    next_found[is_label], expected[:, 0], rtol=0, atol=1e-5
   )
 
 
@@ -163,11 +143,16 @@ def folder(tmp_path_factory):
   """Packed records, and records of single sequences of the same sizes."""
   folder = tmp_path_factory.mktemp("packed")
   tiny_pretraining.write_data(folder)
-  write_packed(folder / "packed-0.tfrecord", 60, seed=0)
-  write_packed(folder / "packed-1.tfrecord", 50, seed=1)
-  write_single(folder / "unpacked-0.tfrecord", 300, seed=2)
-  write_single(folder / "unpacked-1.tfrecord", 250, seed=3)
-  write_single(folder / "single.tfrecord", 12, seed=4)
+  for name, rows in (
+    ("packed-0", packed_records(60, 0)),
+    ("packed-1", packed_records(50, 1)),
+    ("short", packed_records(1)),
+    ("unpacked-0", single_records(300, 2)),
+    ("unpacked-1", single_records(250, 3)),
+    ("single", single_records(12, 4)),
+  ):
+    layout = PACKED if "sequence_ids" in rows[0] else SINGLE
+    tf_records.write_records(f"{folder}/{name}.tfrecord", rows, layout)
   return folder
 
 
@@ -182,7 +167,7 @@ def packed_flags(folder, output_dir, **changed):
     "xla": "off",
   } | changed
   values["input_file"] = values["input_file"].format(folder)
-  return flags(folder, output_dir=output_dir, **values)
+  return ["--do_train", *flags(folder, output_dir=output_dir, **values)]
 
 
 # Records that are packed while training.
@@ -202,28 +187,23 @@ WHILE_TRAINING = {
 def test_killed_training_on_packed_rows_ends_with_the_same_weights(
   folder, tmp_path, while_training
 ):
+  killed, whole = tmp_path / "killed", tmp_path / "whole"
   changed = WHILE_TRAINING if while_training else {}
-  arguments = [
-    "--do_train",
-    "--do_eval",
-    f"--eval_input_file={folder / 'single.tfrecord'}",
-    *packed_flags(folder, tmp_path / "killed", **changed),
-  ]
+  evaluate = "--do_eval", f"--eval_input_file={folder}/single.tfrecord"
+  arguments = *evaluate, *packed_flags(folder, killed, **changed)
   script = os.path.join(commands.ROOT, SCRIPT)
   command = [sys.executable, script, *arguments]
   with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
     step = changed.get("save_checkpoints_steps", 4)
-    saved = tmp_path / "killed" / f"model.ckpt-{step}.index"
+    saved = killed / f"model.ckpt-{step}.index"
     commands.wait_until(saved.exists, process)
     process.send_signal(signal.SIGKILL)
   commands.succeed(SCRIPT, *arguments)
   # Evaluated on single sequences.
-  results = run_outputs.read_numbers(tmp_path / "killed" / "eval_results.txt")
+  results = run_outputs.read_numbers(killed / "eval_results.txt")
   assert {"masked_lm_loss", "next_sentence_loss"} <= set(results)
-  commands.succeed(
-    SCRIPT, "--do_train", *packed_flags(folder, tmp_path / "whole", **changed)
-  )
-  run_outputs.assert_same_variables(tmp_path / "killed", tmp_path / "whole")
+  commands.succeed(SCRIPT, *packed_flags(folder, whole, **changed))
+  run_outputs.assert_same_variables(killed, whole)
 
 
 def test_losses_of_micro_batches_average_to_that_of_the_batch():
@@ -259,18 +239,14 @@ def test_new_masks_of_packed_rows_keep_sequences_apart():
   assert (of_tokens[masked["masked_lm_weights"].numpy() > 0] > 0).all()
 
 
-def test_packed_rows_are_trimmed_in_all_features_of_tokens(tmp_path):
-  write_packed(tmp_path / "short", 1, seed=0)
+def test_packed_rows_are_trimmed_in_all_features_of_tokens(folder):
   input_fn = run_pretraining.input_fn_builder(
-    [str(tmp_path / "short")], ROW, SLOTS, True, trim=True
+    [f"{folder}/short.tfrecord"], ROW, SLOTS, True, trim=True
   )
   (batch,) = input_fn({"batch_size": 1}).take(1)
   features = "input_ids", "segment_ids", "sequence_ids", "position_ids"
   (length,) = {batch[name].shape[1] for name in features}
   assert length < ROW
-
-
-# Packing while training
 
 
 def packed_batches(folder, packing, num_batches, batch_size=8, **params):
@@ -291,6 +267,11 @@ def packed_batches(folder, packing, num_batches, batch_size=8, **params):
 def small_window(monkeypatch):
   """Windows of 100 records, in about 50 rows."""
   monkeypatch.setattr(training_batches, "WINDOW_SIZE", 100)
+
+
+def assert_same_batches(found, expected):
+  for batch, other in zip(found, expected, strict=True):
+    run_outputs.assert_same_bits(batch, other)
 
 
 def sequences_of(rows):
@@ -326,21 +307,22 @@ def test_packed_batches_continue_at_their_position(folder):
     window, row = map(int, straight[done - 1]["input_position"][0])
     start = training_batches.Packing(MOST, window, row)
     rest = packed_batches(folder, start, 20 - done)
-    for batch, expected in zip(rest, straight[done:]):
-      for name, array in expected.items():
-        np.testing.assert_array_equal(batch[name], array, name)
+    assert_same_batches(rest, straight[done:])
 
 
-def test_workers_read_their_rows_of_a_packed_batch(folder):
+@pytest.mark.parametrize("index", [0, 1])
+def test_workers_read_their_rows_of_a_packed_batch(folder, index):
   packing = training_batches.Packing(MOST)
-  whole = packed_batches(folder, packing, 3)
-  for index in range(2):
-    shard = input_pipeline.Shard(index, 2)
-    batches = packed_batches(folder, packing, 3, shard=shard)
-    for batch, expected in zip(batches, whole):
-      for name, array in expected.items():
-        own = array[4 * index : 4 * index + 4]
-        np.testing.assert_array_equal(batch[name], own, name)
+  shard = input_pipeline.Shard(index, 2)
+  batches = packed_batches(folder, packing, 3, shard=shard)
+  rows = slice(4 * index, 4 * index + 4)
+  assert_same_batches(
+    batches,
+    [
+      {name: array[rows] for name, array in batch.items()}
+      for batch in packed_batches(folder, packing, 3)
+    ],
+  )
 
 
 @pytest.mark.parametrize(
@@ -358,7 +340,7 @@ def test_workers_read_their_rows_of_a_packed_batch(folder):
 )
 def test_what_cannot_be_packed_is_refused(folder, tmp_path, changed, words):
   arguments = packed_flags(folder, tmp_path, **(WHILE_TRAINING | changed))
-  line = commands.fail(SCRIPT, "--do_train", *arguments)
+  line = commands.fail(SCRIPT, *arguments)
   assert words.format(folder) in line
 
 
@@ -366,6 +348,6 @@ def test_what_cannot_be_packed_is_refused(folder, tmp_path, changed, words):
 def test_another_way_of_packing_is_refused_to_resume(folder, tmp_path):
   changed = WHILE_TRAINING | {"num_train_steps": 6}
   arguments = packed_flags(folder, tmp_path, **changed)
-  commands.succeed(SCRIPT, "--do_train", *arguments)
-  line = commands.fail(SCRIPT, "--do_train", *arguments, "--nopack")
+  commands.succeed(SCRIPT, *arguments)
+  line = commands.fail(SCRIPT, *arguments, "--nopack")
   assert f"--pack=false: {tmp_path}/model.ckpt-6 was trained with" in line

@@ -1,6 +1,7 @@
 """Tests of pretraining: its input, its masks, and its command line."""
 
 import collections
+import functools
 import math
 import random
 import re
@@ -52,7 +53,10 @@ from bertlib.tasks.pretraining import (
 pytestmark = pytest.mark.graph
 
 
-LAYOUT = pretraining_instances.record_layout(SEQ_LENGTH, NUM_PREDICTIONS)
+SIZES = SEQ_LENGTH, NUM_PREDICTIONS
+LAYOUT = pretraining_instances.record_layout(*SIZES)
+METRICS = ["loss", "masked_lm_accuracy", "masked_lm_loss"]
+METRICS += ["next_sentence_accuracy", "next_sentence_loss"]
 
 place = trained_models.data_fixture("pretraining")
 trained = trained_models.fixture("pretraining")  # on new masks
@@ -100,42 +104,47 @@ def test_the_last_layer_is_computed_where_words_are_masked_and_at_cls():
   assert last.shape[0] == 9  # three of each row
 
 
-# Heads, losses and records as other code calls for them
-
-
-def modeling_golden(name):
-  return reference_data.golden("modeling", "tiny", name)
+modeling_golden = functools.partial(reference_data.golden, "modeling", "tiny")
 
 
 def modeling_checkpoint():
   return modeling_golden("bert_model.ckpt.index").removesuffix(".index")
 
 
-def test_outputs_of_the_heads_equal_the_reference():
+@pytest.fixture
+def session(graph):
+  """A session of a fresh graph."""
+  with tf.Session(graph=graph) as session:
+    yield session
+
+
+@pytest.fixture
+def batch(graph):
+  """The inputs of the reference's outputs."""
+  inputs = np.load(modeling_golden("inputs.npz"))
+  return {name: tf.constant(inputs[name]) for name in inputs.files}
+
+
+def test_outputs_of_the_heads_equal_the_reference(session, batch):
   config = modeling.BertConfig.from_json_file(
     modeling_golden("bert_config.json")
   )
-  inputs = np.load(modeling_golden("inputs.npz"))
   expected = np.load(modeling_golden("outputs.npz"))
-  with tf.Graph().as_default(), tf.Session() as session:
-    batch = {name: tf.constant(inputs[name]) for name in inputs.files}
-    model = modeling.BertModel(
-      config, False, *(batch[name] for name in model_inputs.TOKEN_FEATURES)
-    )
-    masked_lm = run_pretraining.get_masked_lm_output(
-      config,
-      model.get_sequence_output(),
-      model.get_embedding_table(),
-      batch["masked_lm_positions"],
-      batch["masked_lm_ids"],
-      batch["masked_lm_weights"],
-    )
-    next_sentence = run_pretraining.get_next_sentence_output(
-      config, model.get_pooled_output(), batch["next_sentence_labels"]
-    )
-    initialize.initialize_from_checkpoint(modeling_checkpoint())
-    session.run(tf.global_variables_initializer())
-    actual = session.run([masked_lm, next_sentence])
+  model = modeling.BertModel(
+    config, False, *(batch[name] for name in model_inputs.TOKEN_FEATURES)
+  )
+  masked_lm = run_pretraining.get_masked_lm_output(
+    config,
+    model.get_sequence_output(),
+    model.get_embedding_table(),
+    *(batch[f"masked_lm_{name}"] for name in ("positions", "ids", "weights")),
+  )
+  next_sentence = run_pretraining.get_next_sentence_output(
+    config, model.get_pooled_output(), batch["next_sentence_labels"]
+  )
+  initialize.initialize_from_checkpoint(modeling_checkpoint())
+  session.run(tf.global_variables_initializer())
+  actual = session.run([masked_lm, next_sentence])
   for task, outputs in zip(("masked_lm", "next_sentence"), actual):
     names = ("loss", "per_example_loss", "log_probs")
     for name, output in zip(names, outputs):
@@ -146,19 +155,10 @@ def test_outputs_of_the_heads_equal_the_reference():
 
 def test_a_decoded_record_has_int32(place):
   record, *_ = read_file(place / "held_out.tfrecord")
-  decoded = run_pretraining._decode_record(
-    record,
-    {
-      "input_ids": tf.FixedLenFeature([SEQ_LENGTH], tf.int64),
-      "masked_lm_weights": tf.FixedLenFeature([NUM_PREDICTIONS], tf.float32),
-    },
-  )
-  assert decoded["masked_lm_weights"].dtype == tf.float32
+  feature = tf.FixedLenFeature([SEQ_LENGTH], tf.int64)
+  decoded = run_pretraining._decode_record(record, {"input_ids": feature})
   assert decoded["input_ids"].dtype == tf.int32
   assert decoded["input_ids"][0] == CLS
-
-
-# A run
 
 
 @pytest.mark.process
@@ -167,83 +167,53 @@ def test_training_says_how_it_goes(trained):
   said = "Training on 42 records in 3 files (11.4 epochs), from step 0 to 60, 8"
   assert any(said in line for line in log)
   (last,) = (line for line in log if "step 60 of 60" in line)
-  for word in (
-    "loss",
-    "masked lm loss",
-    "masked lm accuracy",
-    "next sentence loss",
-    "next sentence accuracy",
-    "learning rate",
-    "gradient norm",
-    "examples/s",
-    "tokens",
-    "tokens/s",
-    "FLOP/s",
-    "of peak",
-  ):
-    assert f" {word} " in last, word
+  other = "gradient norm", "examples/s", "tokens", "tokens/s", "FLOP/s"
+  for name in (*METRICS, "learning rate", *other, "of peak"):
+    assert f" {name.replace('_', ' ')} " in last, name
   recorded = run_outputs.read_json(trained.folder / "run.json")["device_peak"]
   assert recorded["flops_per_second"] > 1e8
 
 
 @pytest.mark.process
 def test_tensorboard_has_training_and_evaluation(trained):
-  tags = {
-    "loss",
-    "masked_lm_accuracy",
-    "masked_lm_loss",
-    "next_sentence_accuracy",
-    "next_sentence_loss",
-  }
   of_training = run_outputs.read_scalars(trained.folder)
-  assert tags | {"learning_rate", "gradient_norm"} <= set(of_training)
+  assert {*METRICS, "learning_rate", "gradient_norm"} <= set(of_training)
   # The first step and every `log_steps`, as the lines of the log.
   assert sorted(of_training["masked_lm_loss"]) == [1, 20, 40, 60]
   of_evaluation = run_outputs.read_scalars(trained.folder / "dev")
-  assert tags <= set(of_evaluation)
   results = run_outputs.read_numbers(trained.folder / "eval_results.txt")
-  for tag in tags:
-    assert of_evaluation[tag][60] == pytest.approx(results[tag])
+  for name in METRICS:
+    assert of_evaluation[name][60] == pytest.approx(results[name])
+
+
+def evaluated_run(place):
+  """Flags of a run with three evaluations."""
+  held_out = place / "held_out.tfrecord"
+  return {"eval_input_file": held_out, "num_train_steps": 30, "eval_steps": 10}
 
 
 @pytest.mark.train
-def test_the_weights_with_the_lowest_loss_are_kept(place):
-  output_dir = place / "selected"
-  pretrain(
-    place,
-    "--do_train",
-    "--do_eval",
-    output_dir=output_dir,
-    eval_input_file=place / "held_out.tfrecord",
-    num_train_steps=30,
-    eval_steps=10,
-  )
-  rows = read_jsonl(output_dir / "dev_scores.jsonl")
+def test_the_weights_with_the_lowest_loss_are_kept(place, tmp_path):
+  changed = evaluated_run(place) | {"output_dir": tmp_path}
+  pretrain(place, "--do_train", "--do_eval", **changed)
+  rows = read_jsonl(tmp_path / "dev_scores.jsonl")
   assert [row["step"] for row in rows] == [10, 20, 30]
   best = min(rows, key=lambda row: row["masked_lm_loss"])
-  results = run_outputs.read_numbers(output_dir / "eval_results.txt")
+  results = run_outputs.read_numbers(tmp_path / "eval_results.txt")
   assert results["global_step"] == best["step"]
   assert results["masked_lm_loss"] == pytest.approx(best["masked_lm_loss"])
-  assert "<b>dev masked_lm_loss</b>" in (output_dir / "report.html").read_text()
+  assert "<b>dev masked_lm_loss</b>" in (tmp_path / "report.html").read_text()
 
 
 @pytest.mark.train
-def test_training_ends_at_its_target_on_picked_records(place):
-  output_dir = place / "target"
-  done = pretrain(
-    place,
-    "--do_train",
-    output_dir=output_dir,
-    eval_input_file=place / "held_out.tfrecord",
-    num_eval_records=3,
-    num_train_steps=30,
-    eval_steps=10,
-    target_metric="masked_lm_loss",
-    target_value=99,
-  )
+def test_training_ends_at_its_target_on_picked_records(place, tmp_path):
+  output_dir = tmp_path / "out"
+  changed = evaluated_run(place) | {"num_eval_records": 3, "target_value": 99}
+  changed |= {"target_metric": "masked_lm_loss", "output_dir": output_dir}
+  done = pretrain(place, "--do_train", **changed)
   assert "Evaluating on 3 records of 10" in done.stderr
   assert run_outputs.steps_done(output_dir) == 10
-  picked = place / "picked.tfrecord"
+  picked = tmp_path / "picked.tfrecord"
   records = read_file(place / "held_out.tfrecord")
   with tf.io.TFRecordWriter(str(picked)) as file:
     for number in (0, 3, 6):  # of 10
@@ -281,9 +251,6 @@ def test_held_out_records_count_once_each(place, trained):
   assert results == pytest.approx(expected, abs=1e-5)
 
 
-# The reference's own results
-
-
 def tiny_model_fn(num_warmup_steps=0):
   config = run_outputs.read_json(modeling_golden("bert_config.json"))
   config["hidden_dropout_prob"] = config["attention_probs_dropout_prob"] = 0.0
@@ -293,18 +260,15 @@ def tiny_model_fn(num_warmup_steps=0):
   )
 
 
-def test_scores_of_a_batch_equal_the_reference():
-  inputs = np.load(modeling_golden("inputs.npz"))
+def test_scores_of_a_batch_equal_the_reference(session, batch):
+  spec = tiny_model_fn()(batch, None, "eval", {"batch_size": 5})
+  metric_fn, tensors = spec.eval_metrics
+  updates = {name: of[1] for name, of in metric_fn(*tensors).items()}
+  session.run(
+    [tf.global_variables_initializer(), tf.local_variables_initializer()]
+  )
+  inputs, loss, scores = session.run([batch, spec.loss, updates])
   expected = np.load(modeling_golden("outputs.npz"))
-  with tf.Graph().as_default(), tf.Session() as session:
-    batch = {name: tf.constant(inputs[name]) for name in inputs.files}
-    spec = tiny_model_fn()(batch, None, "eval", {"batch_size": 5})
-    metric_fn, tensors = spec.eval_metrics
-    updates = {name: of[1] for name, of in metric_fn(*tensors).items()}
-    session.run(
-      [tf.global_variables_initializer(), tf.local_variables_initializer()]
-    )
-    loss, scores = session.run([spec.loss, updates])
   weights = inputs["masked_lm_weights"].ravel()
   guessed = expected["masked_lm_log_probs"].argmax(-1)
   is_correct = guessed == inputs["masked_lm_ids"].ravel()
@@ -328,18 +292,7 @@ def test_training_steps_equal_the_reference(golden):
     return np.load(golden("optimization", "pretraining_tiny", name))
 
   batches, steps, final = map(load, ["batches.npz", "steps.npz", "final.npz"])
-  with tf.Graph().as_default(), tf.Session() as session:
-    inputs = {
-      name: tf.placeholder(batches[name].dtype, batches[name].shape[1:])
-      for name in batches.files
-    }
-    spec = tiny_model_fn(3)(inputs, None, "train", {"batch_size": 5})
-    session.run(tf.global_variables_initializer())
-    losses = []
-    for step in range(8):
-      feed = {inputs[name]: batches[name][step] for name in inputs}
-      losses.append(session.run([spec.loss, spec.train_op], feed)[0])
-    values = session.run({v.op.name: v for v in tf.global_variables()})
+  losses, values = run_outputs.train_steps(tiny_model_fn(3), dict(batches))
   np.testing.assert_allclose(losses, steps["total_loss"], rtol=0, atol=2e-5)
   assert set(values) >= set(final.files)
   for name in final.files:
@@ -355,8 +308,7 @@ def test_training_steps_equal_the_reference(golden):
 GOLDEN_RECORDS = reference_data.golden("pretraining_data", "readme.tfrecord")
 
 
-def curve(name):
-  return reference_data.golden("pretraining_curve", name)
+curve = functools.partial(reference_data.golden, "pretraining_curve")
 
 
 def golden_checkpoint():
@@ -431,15 +383,12 @@ def test_steps_in_order_equal_the_reference():
     weights = tf.trainable_variables()
     initialize.initialize_from_checkpoint(golden_checkpoint())
     session.run(tf.global_variables_initializer())
+    fetches = loss, step.learning_rate, step.gradient_norm, step[0]
     told = []
     for number in range(60):
       taken = (np.arange(8) + 8 * number) % 60
       feed = {batch[name]: array[taken] for name, array in records.items()}
-      told.append(
-        session.run(
-          [loss, step.learning_rate, step.gradient_norm, step[0]], feed
-        )
-      )
+      told.append(session.run(fetches, feed))
     final = session.run({v.op.name: v for v in weights})
   losses, rates, norms, _ = zip(*told)
   steps = np.load(curve("in_order_steps.npz"))
@@ -553,13 +502,6 @@ def words_of(ids):
   return words
 
 
-def test_original_tokens_come_back():
-  ids, batch = examples(100)
-  assert (ids != batch["input_ids"].numpy()).any(axis=1).mean() > 0.5
-  restored = dynamic_masking.original_ids(batch).numpy()
-  np.testing.assert_array_equal(restored, ids)
-
-
 @pytest.mark.parametrize("kind", [None, "whole_word", "span"])
 @pytest.mark.parametrize("masked_lm_prob", [0.0, 0.15, 0.5])
 def test_masks_follow_the_rules(masked_lm_prob, kind):
@@ -635,17 +577,22 @@ def test_tokens_are_split_and_rates_change_as_asked():
   assert shares[0] < shares[5] < shares[10]
 
 
+def copies(number, tokens, num_predictions):
+  """A batch of copies of one example without masks."""
+  batch = {
+    "input_ids": tf.constant([ids_of(" ".join(tokens))] * number),
+    "input_mask": tf.ones([number, len(tokens)], tf.int32),
+    "masked_lm_weights": tf.zeros([number, num_predictions]),
+  }
+  for name in ("masked_lm_positions", "masked_lm_ids"):
+    batch[name] = tf.zeros([number, num_predictions], tf.int32)
+  return batch
+
+
 @pytest.mark.parametrize("whole_words", [False, True])
 def test_every_word_is_as_likely_as_another(whole_words):
-  _, batch = examples(1)
-  batch = {
-    name: tf.repeat(tensor, 2000, axis=0) for name, tensor in batch.items()
-  }
-  ids = ids_of("[CLS] cat dog ##s sat ##s ##ly [SEP]")
-  padding = [0] * (SEQ_LENGTH - len(ids))
-  batch["input_ids"] = tf.constant([ids + padding] * 2000)
-  batch["input_mask"] = tf.constant([[1] * len(ids) + padding] * 2000)
-  batch["masked_lm_weights"] *= 0
+  tokens = ["[CLS]", "cat", "dog", "##s", "sat", "##s", "##ly", "[SEP]"]
+  batch = copies(2000, tokens, NUM_PREDICTIONS)
   masked = remask(batch, range(2000), do_whole_word_mask=whole_words)
   places = masked["masked_lm_positions"][:, 0]
   # One token is to be masked, and only one word has a single one.
@@ -666,15 +613,7 @@ def test_spans_are_those_of_data_making():
       tokens, 0.15, 20, VOCAB, rng, do_span_mask=True
     )
     made.update(spans_in(places, [t == "[MASK]" for t in shown]))
-  _, batch = examples(1)
-  batch = {name: tf.repeat(t, 1000, axis=0) for name, t in batch.items()}
-  batch |= {
-    "input_ids": tf.constant([ids_of(" ".join(tokens))] * 1000),
-    "input_mask": tf.ones([1000, len(tokens)], tf.int32),
-    "masked_lm_positions": tf.zeros([1000, 20], tf.int32),
-    "masked_lm_ids": tf.zeros([1000, 20], tf.int32),
-    "masked_lm_weights": tf.zeros([1000, 20]),
-  }
+  batch = copies(1000, tokens, 20)
   masked = remask(batch, range(1000), do_span_mask=True)
   found = collections.Counter()
   for row in range(1000):
@@ -717,8 +656,7 @@ def test_a_record_has_the_same_masks_in_every_batch_and_others_next_time():
 def test_shapes_are_static_for_a_tpu(place):
   input_fn = run_pretraining.input_fn_builder(
     [str(place / "held_out.tfrecord")],
-    SEQ_LENGTH,
-    NUM_PREDICTIONS,
+    *SIZES,
     is_training=True,
     masking=dynamic_masking.Masking(VOCAB_IDS, do_whole_word_mask=True),
   )
@@ -736,8 +674,7 @@ def test_masks_go_by_the_number_of_a_record_over_all_epochs(place):
   def batches(masking, trim):
     input_fn = run_pretraining.input_fn_builder(
       [str(place / "held_out.tfrecord")],  # of 10 records
-      SEQ_LENGTH,
-      NUM_PREDICTIONS,
+      *SIZES,
       is_training=True,
       trim=trim,
       first_step=2,
@@ -758,34 +695,43 @@ def test_masks_go_by_the_number_of_a_record_over_all_epochs(place):
 
 # Filling masks
 
+# By number of its line in `TEXTS`.
+ENCODED = {
+  0: (ids_of("[CLS] the [MASK] sat [SEP]"), [0] * 5),
+  1: (ids_of("[CLS] ( un [MASK] [SEP] a [MASK] . [SEP]"), [0] * 5 + [1] * 4),
+  3: (ids_of("[CLS] the cat ##s [SEP] ran [SEP]"), [0] * 5 + [1] * 2),
+}
 
-def probabilities(folder, ids, segments, position):
-  """Probabilities of all tokens at one position, which is masked."""
-  masked = [MASK if i == position else token for i, token in enumerate(ids)]
+
+def probabilities(trained, number, position=0):
+  """Of the tokens at a position of a line, and its order; masks any but 0."""
+  ids, segments = ENCODED[number]
+  masked = list(ids)
+  if position:
+    masked[position] = MASK
   batch = {
     "input_ids": [masked],
     "input_mask": [[1] * len(ids)],
     "segment_ids": [segments],
     "masked_lm_positions": [[position]],
   }
-  logits, _ = compute(folder, batch)
-  return special.softmax(logits[0])
+  logits = compute(trained.folder, batch)
+  return [special.softmax(scores[0]) for scores in logits]
+
+
+@pytest.fixture(scope="module")
+def lines(trained):
+  """The predictions of `TEXTS`."""
+  return read_jsonl(trained.folder / "predictions.jsonl")
 
 
 @pytest.mark.process
-def test_masks_are_filled_with_the_likeliest_tokens(trained):
-  lines = read_jsonl(trained.folder / "predictions.jsonl")
+def test_masks_are_filled_with_the_likeliest_tokens(trained, lines):
   assert [line["text"] for line in lines] == TEXTS
-  one = ids_of("[CLS] the [MASK] sat [SEP]")
-  two = ids_of("[CLS] ( un [MASK] [SEP] a [MASK] . [SEP]")
-  expected = [
-    (lines[0]["masks"][0], one, [0] * 5, 2),
-    (lines[1]["masks"][0], two, [0] * 5 + [1] * 4, 3),
-    (lines[1]["masks"][1], two, [0] * 5 + [1] * 4, 6),
-  ]
   assert [len(line.get("masks", ())) for line in lines] == [1, 2, 0, 0]
-  for told, ids, segments, place in expected:
-    probs = probabilities(trained.folder, ids, segments, place)
+  for number, mask, position in ((0, 0, 2), (1, 0, 3), (1, 1, 6)):
+    told = lines[number]["masks"][mask]
+    probs, _ = probabilities(trained, number, position)
     tokens = [VOCAB.index(filling["token"]) for filling in told]
     assert tokens == np.argsort(-probs)[:3].tolist()
     assert [filling["probability"] for filling in told] == pytest.approx(
@@ -798,14 +744,12 @@ def test_masks_are_filled_with_the_likeliest_tokens(trained):
 
 
 @pytest.mark.process
-def test_other_lines_get_their_pseudo_perplexity(trained):
-  lines = read_jsonl(trained.folder / "predictions.jsonl")
+def test_other_lines_get_their_pseudo_perplexity(trained, lines):
   assert lines[2] == {"text": "", "pseudo_perplexity": None, "num_tokens": 0}
-  ids = ids_of("[CLS] the cat ##s [SEP] ran [SEP]")
-  segments = [0] * 5 + [1] * 2
+  ids, _ = ENCODED[3]
   losses = [
-    -math.log(probabilities(trained.folder, ids, segments, place)[ids[place]])
-    for place in (1, 2, 3, 5)
+    -math.log(probabilities(trained, 3, position)[0][ids[position]])
+    for position in (1, 2, 3, 5)
   ]
   value = math.exp(sum(losses) / 4)
   assert lines[3]["num_tokens"] == 4
@@ -815,64 +759,23 @@ def test_other_lines_get_their_pseudo_perplexity(trained):
 
 
 @pytest.mark.process
-def test_pairs_get_the_probability_that_the_second_text_is_next(trained):
-  lines = read_jsonl(trained.folder / "predictions.jsonl")
-  pairs = {
-    1: ("[CLS] ( un [MASK] [SEP] a [MASK] . [SEP]", [0] * 5 + [1] * 4),
-    3: ("[CLS] the cat ##s [SEP] ran [SEP]", [0] * 5 + [1] * 2),
-  }
-  for index, line in enumerate(lines):
-    if index not in pairs:
-      assert "is_next_probability" not in line
-      continue
-    text, segments = pairs[index]
-    batch = {
-      "input_ids": [ids_of(text)],
-      "input_mask": [[1] * len(segments)],
-      "segment_ids": [segments],
-      "masked_lm_positions": [[0]],
-    }
-    _, ((is_next, is_random),) = compute(trained.folder, batch)
-    assert line["is_next_probability"] == pytest.approx(
-      1 / (1 + math.exp(is_random - is_next)), abs=2e-6
-    )
+def test_pairs_get_the_probability_that_the_second_text_is_next(trained, lines):
+  found = [line.get("is_next_probability") for line in lines]
+  expected = [probabilities(trained, number)[1][0] for number in (1, 3)]
+  assert found[::2] == [None, None]
+  assert found[1::2] == pytest.approx(expected, abs=2e-6)
   shown = re.findall(r"is next (\S+)", trained.stdout)
-  assert list(map(float, shown)) == pytest.approx(
-    [lines[index]["is_next_probability"] for index in pairs], abs=6e-4
-  )
+  assert list(map(float, shown)) == pytest.approx(expected, abs=6e-4)
 
 
 @pytest.mark.process
 def test_the_vocabulary_is_that_of_the_folder(place, trained, tmp_path):
   folder = shutil.copytree(trained.folder, tmp_path / "trained")
   before = read_jsonl(trained.folder / "predictions.jsonl")
-  commands.succeed(
-    "run_pretraining.py",
-    "--do_predict",
-    *flags(
-      place, input_file=None, output_dir=folder, predict_file="-", top_k=3
-    ),
-    input="the [MASK] sat\n",
-  )
+  changed = {"output_dir": folder, "predict_file": "-", "top_k": 3}
+  given = "--do_predict", *flags(place, input_file=None, **changed)
+  commands.succeed("run_pretraining.py", *given, input="the [MASK] sat\n")
   assert read_jsonl(folder / "predictions.jsonl") == before[:1]
-
-
-# What is refused, and how
-
-
-@pytest.mark.unit
-@pytest.mark.parametrize(
-  ("lengths", "words"),
-  [
-    ((SEQ_LENGTH + 1, NUM_PREDICTIONS), r"Give --max_seq_length=\d+$"),
-    ((SEQ_LENGTH, 2), r"Give --max_predictions_per_seq=\d+$"),
-    ((SEQ_LENGTH, NUM_PREDICTIONS, {"[CLS]": 101}), "another vocabulary"),
-  ],
-)
-def test_records_of_another_kind_of_data_are_refused(place, lengths, words):
-  path = str(place / "train-0.tfrecord")
-  with pytest.raises(InputError, match=f"^{path}: .*{words}"):
-    pretraining_inputs.count_records(path, *lengths)
 
 
 def test_records_of_another_task_are_refused(tmp_path):
@@ -881,11 +784,11 @@ def test_records_of_another_task_are_refused(tmp_path):
   row = {name: np.zeros(f.shape, int).tolist() for name, f in layout.items()}
   tf_records.write_records(path, [row], layout)
   with pytest.raises(InputError, match="have no masked_lm_ids"):
-    pretraining_inputs.count_records(path, SEQ_LENGTH, NUM_PREDICTIONS)
+    pretraining_inputs.count_records(path, *SIZES)
   with tf.io.TFRecordWriter(path) as writer:
     writer.write(b"text")
   with pytest.raises(InputError, match="have no input_ids"):
-    pretraining_inputs.count_records(path, SEQ_LENGTH, NUM_PREDICTIONS)
+    pretraining_inputs.count_records(path, *SIZES)
 
 
 @pytest.fixture(scope="module")
@@ -894,17 +797,28 @@ def without_pairs(place):
   path = place / "mlm.tfrecord"
   rng = np.random.default_rng(0)
   rows = [random_example(rng)[1] for _ in range(20)]
-  layout = pretraining_instances.record_layout(
-    SEQ_LENGTH, NUM_PREDICTIONS, False
-  )
+  layout = {n: f for n, f in LAYOUT.items() if n != "next_sentence_labels"}
   tf_records.write_records(str(path), rows, layout)
   return path
 
 
-def test_records_without_pairs_need_the_objective_mlm(place, without_pairs):
-  line = refuse(place, "--do_train", input_file=without_pairs)
-  assert f"{without_pairs}: its records have no next_sentence_labels" in line
-  assert line.endswith("Give --objective=mlm")
+@pytest.mark.unit
+@pytest.mark.usefixtures("without_pairs")
+@pytest.mark.parametrize(
+  ("name", "lengths", "words"),
+  [
+    ("train-0", (99, NUM_PREDICTIONS), r"Give --max_seq_length=\d+"),
+    ("train-0", (SEQ_LENGTH, 2), r"Give --max_predictions_per_seq=\d+"),
+    ("train-0", (*SIZES, {"[CLS]": 101}), "another vocabulary"),
+    ("mlm", SIZES, "no next_sentence_labels, .* Give --objective=mlm"),
+  ],
+)
+def test_records_of_another_kind_of_data_are_refused(
+  place, name, lengths, words
+):
+  path = f"{place}/{name}.tfrecord"
+  with pytest.raises(InputError, match=f"^{path}: .*{words}"):
+    pretraining_inputs.count_records(path, *lengths)
 
 
 @pytest.mark.train

@@ -20,27 +20,12 @@ from bertlib.tasks.pretraining.training_batches import BatchSizes
 
 place = trained_models.data_fixture("pretraining")
 
-# What each process reads
-
-FILE_SIZES = {
-  "train-0.tfrecord": 20,
-  "train-1.tfrecord": 13,
-  "train-2.tfrecord": 9,
-}
+FILE_SIZES = {f"train-{n}.tfrecord": size for n, size in enumerate([20, 13, 9])}
 MASKINGS = [None, dynamic_masking.Masking(VOCAB_IDS)]
 LAYOUT = pretraining_instances.record_layout(SEQ_LENGTH, NUM_PREDICTIONS)
 
 
-def batches(
-  place,
-  shard,
-  by_file,
-  batch_size,
-  masking=None,
-  first_step=0,
-  sizes_of_batches=None,
-  **more,
-):
+def batches(place, shard, by_file, batch_size, traced_step=None, **options):
   """The endless batches of a process, or of all of them."""
   sizes = {str(place / name): size for name, size in FILE_SIZES.items()}
   input_fn = run_pretraining.input_fn_builder(
@@ -49,13 +34,14 @@ def batches(
     NUM_PREDICTIONS,
     is_training=True,
     seed=3,
-    first_step=first_step,
-    masking=masking,
     num_records=sum(sizes.values()),
     by_file=sizes if by_file else None,
-    sizes=sizes_of_batches,
+    **options,
   )
-  return input_fn({"batch_size": batch_size, "shard": shard, **more})
+  params = {"batch_size": batch_size, "shard": shard}
+  if traced_step is not None:
+    params["traced_step"] = traced_step
+  return input_fn(params)
 
 
 def take(dataset, number):
@@ -69,40 +55,33 @@ def joined(parts):
   }
 
 
-def assert_equal(batch, expected):
-  assert batch.keys() == expected.keys()
-  for name, array in expected.items():
-    np.testing.assert_array_equal(batch[name], array, name)
-
-
 @pytest.mark.graph
 @pytest.mark.parametrize("masking", MASKINGS)
 def test_by_record_all_processes_have_the_whole_batch(place, masking):
   steps, count, num_replicas = 7, 3, 2
-  whole = take(batches(place, None, False, 12, masking), steps)
+  whole = take(batches(place, None, False, 12, masking=masking), steps)
   shards = [Shard(index, count, num_replicas) for index in range(count)]
   parts = [
-    take(batches(place, shard, False, 12, masking), steps * num_replicas)
+    take(batches(place, shard, False, 12, masking=masking), 2 * steps)
     for shard in shards
   ]
   for step, expected in enumerate(whole):
     of_step = slice(step * num_replicas, (step + 1) * num_replicas)
     found = [part for of_process in parts for part in of_process[of_step]]
-    assert_equal(joined(found), expected)
+    run_outputs.assert_same_bits(joined(found), expected)
 
 
-def key(batch, row):
-  return tuple(
-    tuple(np.ravel(batch[name][row]))
-    for name in ("input_ids", "masked_lm_positions", "masked_lm_ids")
-  )
+def keys(batch):
+  """What tells the records of a batch from each other."""
+  names = "input_ids", "masked_lm_positions", "masked_lm_ids"
+  return [row.tobytes() for row in np.hstack([batch[n] for n in names])]
 
 
-def records_of(place, name):
-  (batch,) = input_pipeline.record_batches(
-    [str(place / name)], LAYOUT, FILE_SIZES[name], False, False
+def records_of(place, names):
+  batches = input_pipeline.record_batches(
+    [str(place / name) for name in names], LAYOUT, 99, False, False
   ).as_numpy_iterator()
-  return collections.Counter(key(batch, row) for row in range(FILE_SIZES[name]))
+  return collections.Counter(row for batch in batches for row in keys(batch))
 
 
 @pytest.mark.unit
@@ -114,11 +93,11 @@ def records_of(place, name):
 def test_by_file_each_record_comes_once_an_epoch(
   place, index, names, num_replicas
 ):
-  expected = sum((records_of(place, n) for n in names), collections.Counter())
+  expected = records_of(place, names)
   size = sum(expected.values())
   shard = Shard(index, 2, num_replicas)
   parts = take(batches(place, shard, True, 2 * num_replicas), 3 * size)
-  rows = [key(part, 0) for part in parts]  # which have one row each
+  rows = [row for part in parts for row in keys(part)]
   epochs = [rows[size * n : size * (n + 1)] for n in range(3)]
   for epoch in epochs:
     assert collections.Counter(epoch) == expected
@@ -129,12 +108,13 @@ def test_by_file_each_record_comes_once_an_epoch(
 @pytest.mark.parametrize("masking", MASKINGS)
 def test_by_file_batches_go_on_where_training_was(place, masking):
   shard = Shard(1, 2, 2)
-  straight = take(batches(place, shard, True, 8, masking), 24)
+  straight = take(batches(place, shard, True, 8, masking=masking), 24)
   for first_step in (1, 4, 9):  # an epoch is of 13 records, a step of 4
     rest = straight[2 * first_step :]
-    again = batches(place, shard, True, 8, masking, first_step)
+    options = {"masking": masking, "first_step": first_step}
+    again = batches(place, shard, True, 8, **options)
     for batch, expected in zip(take(again, len(rest)), rest):
-      assert_equal(batch, expected)
+      run_outputs.assert_same_bits(batch, expected)
 
 
 @pytest.mark.unit
@@ -144,17 +124,14 @@ def test_by_file_batches_go_on_where_training_was(place, masking):
 def test_a_traced_step_has_the_rows_of_all_processes(
   place, by_file, masking, last_size
 ):
-  step, count, num_replicas = 6, 2, 2
-  sizes = BatchSizes(8, last_size, 5)
+  step = 6
 
-  def take_from(shard, first, number, **more):
-    dataset = batches(
-      place, shard, by_file, 8, masking, sizes_of_batches=sizes, **more
-    )
+  def take_from(index, first, number, **more):
+    more |= {"masking": masking, "sizes": BatchSizes(8, last_size, 5)}
+    dataset = batches(place, Shard(index, 2, 2), by_file, 8, **more)
     return take(dataset.skip(first), number)
 
-  shard = Shard(0, count, num_replicas)
-  (traced,) = take_from(shard, 0, 1, traced_step=step)
+  (traced,) = take_from(0, 0, 1, traced_step=step)
   assert traced.pop("record_number").shape == (last_size,)
   paths = map(os.path.basename, traced.pop("record_file"))
   names = [name.decode() for name in paths]
@@ -163,11 +140,8 @@ def test_a_traced_step_has_the_rows_of_all_processes(
     own, of_the_other = names[: last_size // 2], names[last_size // 2 :]
     assert set(own) <= {"train-0.tfrecord", "train-2.tfrecord"}
     assert set(of_the_other) == {"train-1.tfrecord"}
-  trained = []
-  for index in range(count):
-    shard = Shard(index, count, num_replicas)
-    trained += take_from(shard, step * num_replicas, num_replicas)
-  assert_equal(traced, joined(trained))
+  trained = [part for index in (0, 1) for part in take_from(index, 2 * step, 2)]
+  run_outputs.assert_same_bits(traced, joined(trained))
 
 
 @pytest.mark.unit

@@ -1,7 +1,7 @@
 """Tests of answering questions, most of them of its command line."""
 
+import functools
 import gzip
-import io
 import itertools
 import json
 import os
@@ -13,6 +13,7 @@ import commands
 import numpy as np
 import pytest
 import reference_data
+import run_outputs
 import tensorflow.compat.v1 as tf
 import tiny_model
 import trained_models
@@ -35,46 +36,23 @@ place = trained_models.data_fixture("squad")
 trained = trained_models.fixture("squad")  # for six steps
 
 
-@pytest.fixture(scope="module")
-def main():
-  """Runs the script in this process, which spares importing TensorFlow."""
-  with commands.in_process(run_squad) as main:
-    yield main
+def answer(place, *actions, stdin=None, **changed):
+  given = flags(place, **changed)
+  return commands.succeed("run_squad.py", *actions, *given, input=stdin)
 
 
-@pytest.fixture
-def answer(main, place):
-  def answer(*actions, **changed):
-    main(*actions, *flags(place, **changed))
-
-  return answer
+def refuse(place, *actions, **changed):
+  return commands.fail("run_squad.py", *actions, *flags(place, **changed))
 
 
-@pytest.fixture
-def refuse(answer):
-  def refuse(*actions, **changed):
-    with pytest.raises(InputError) as refused:
-      answer(*(actions or ["--do_train"]), **changed)
-    return str(refused.value)
-
-  return refuse
-
-
-# A run
-
-
-def test_training_says_how_it_goes(trained):
-  log = trained.log
-  assert "12 questions in 24 windows; 0 questions truncated" in log
-  assert (
-    "2 epochs of 12 questions are 6 steps, which are 1.00 epochs of 24 windows"
-    in log
-  )
-  assert "step 6 of 6" in log
-  assert "24 windows of 12 questions in" in log
-
-
-def test_the_report_has_the_lengths_of_windows(trained):
+def test_log_and_report_count_questions_and_their_windows(trained):
+  for said in (
+    "12 questions in 24 windows; 0 questions truncated",
+    "2 epochs of 12 questions are 6 steps, which are 1.00 epochs of 24 windows",
+    "step 6 of 6",
+    "24 windows of 12 questions in",
+  ):
+    assert said in trained.log
   page = (trained.folder / "report.html").read_text()
   facts = dict(re.findall("<dt>(.*?)</dt><dd[^>]*>(.*?)</dd>", page))
   assert (facts["windows"], facts["questions"]) == ("24", "12")
@@ -117,29 +95,19 @@ def test_the_score_reported_is_that_of_the_best_weights(trained):
     assert f"<h2>{heading}" in page
 
 
-@pytest.fixture
-def decode(answer, place, trained, tmp_path):
-  """Decodes the saved logits; returns the new output folder."""
-
-  def decode(*actions, **changed):
-    answer(
-      *V2,
-      *actions,
-      f"--from_logits={trained.folder.parent / 'logits.npz'}",
-      predict_file=place / "v2.json",
-      output_dir=tmp_path / "decoded",
-      **changed,
-    )
-    return tmp_path / "decoded"
-
-  return decode
+def decode(trained, output_dir, *actions, **changed):
+  """Decodes the saved logits."""
+  place = trained.folder.parent
+  changed |= {"from_logits": place / "logits.npz"}
+  changed |= {"predict_file": place / "v2.json", "output_dir": output_dir}
+  answer(place, *V2, *actions, **changed)
 
 
-def test_the_best_threshold_gives_the_best_score(decode, trained):
+def test_the_best_threshold_gives_the_best_score(trained, tmp_path):
   results = read_numbers(trained.folder / "eval_results.txt")
   best = results["best_f1_thresh"]
-  output_dir = decode("--do_eval", null_score_diff_threshold=best)
-  again = read_numbers(output_dir / "eval_results.txt")
+  decode(trained, tmp_path, "--do_eval", null_score_diff_threshold=best)
+  again = read_numbers(tmp_path / "eval_results.txt")
   assert again["f1"] == pytest.approx(results["best_f1"])
 
 
@@ -149,9 +117,8 @@ def test_the_tuned_threshold_is_that_of_the_predictor(place, trained):
   model = read_json(trained.folder / "model.json")
   assert model["null_score_diff_threshold"] == tuned
   assert model["tuned_on"].endswith("/v2.json")
-  assert (
-    f"null_score_diff_threshold tuned on {model['tuned_on']}" in trained.log
-  )
+  said = f"null_score_diff_threshold tuned on {model['tuned_on']}"
+  assert said in trained.log
   odds = read_json(trained.folder / "null_odds.json")
   assert {odd > tuned for odd in odds.values()} == {True, False}
   questions = squad_files.read_questions(str(place / "v2.json"))
@@ -164,36 +131,29 @@ def test_the_tuned_threshold_is_that_of_the_predictor(place, trained):
 
 
 def test_prediction_keeps_its_threshold_and_names_the_tuned_one(
-  answer, place, trained, tmp_path, caplog
+  place, trained, tmp_path
 ):
-  caplog.set_level("INFO", logger="absl")
   folder = shutil.copytree(trained.folder, tmp_path / "model")
   model = read_json(folder / "model.json")
   model |= {"null_score_diff_threshold": -7.5, "tuned_on": "dev.json"}
   (folder / "model.json").write_text(json.dumps(model))
-  answer(
-    *V2,
-    "--null_score_diff_threshold=0",
-    predict_file=place / "v2.json",
-    output_dir=folder,
-  )
+  given = {"predict_file": place / "v2.json", "output_dir": folder}
+  done = answer(place, *V2, "--null_score_diff_threshold=0", **given)
   expected = read_json(trained.folder / "predictions.json")
   assert read_json(folder / "predictions.json") == expected
-  assert "but the model has -7.5, tuned on dev.json" in caplog.text
+  assert "but the model has -7.5, tuned on dev.json" in done.stderr
   assert read_json(folder / "model.json") == model
 
 
-def test_decoding_again_gives_the_same(decode, trained):
-  output_dir = decode()
+def test_decoding_again_gives_the_same(trained, tmp_path):
+  decode(trained, tmp_path)
   for name in ("predictions", "nbest_predictions", "null_odds"):
     name = f"{name}.json"
     expected = (trained.folder / name).read_text()
-    assert (output_dir / name).read_text() == expected, name
+    assert (tmp_path / name).read_text() == expected, name
 
 
-def test_predictor_and_conversation_agree_with_the_files(
-  answer, place, trained, monkeypatch, capsys
-):
+def test_predictor_and_conversation_agree_with_the_files(place, trained):
   output_dir = trained.folder
   questions = squad_files.read_questions(str(place / "v2.json"))
   with run_squad.Predictor(str(output_dir), batch_size=3) as predictor:
@@ -213,42 +173,38 @@ def test_predictor_and_conversation_agree_with_the_files(
 
   # The model is asked as it was trained, whatever the other flags say, and with
   # the given threshold.
-  asked = f"{questions[0].context}\n\n{questions[0].text}\n\n"
-  stdin = io.TextIOWrapper(io.BytesIO(asked.encode()), "utf-8")
-  monkeypatch.setattr("sys.stdin", stdin)
-  answer(
+  done = answer(
+    place,
     "--interactive",
+    "--null_score_diff_threshold=0",
     output_dir=output_dir,
     doc_stride=1,
-    null_score_diff_threshold=0,
+    stdin=f"{questions[0].context}\n\n{questions[0].text}\n\n",
   )
-  lines = capsys.readouterr().out.splitlines()
+  lines = done.stdout.splitlines()
   best = said[0][0]
   place_said = f"{best.start}-{best.end}" if best.text else "-"
-  assert lines[0].split(None, 2) == [
-    f"{best.probability:.3f}",
-    place_said,
-    best.text or "(no answer)",
-  ]
+  text_said = best.text or "(no answer)"
+  expected = [f"{best.probability:.3f}", place_said, text_said]
+  assert lines[0].split(None, 2) == expected
 
 
 @pytest.mark.graph
-def test_the_audit_prints_a_table(answer, place, capsys):
+def test_the_audit_prints_a_table(place):
   data = json.dumps(make_data(False))
   odd = data.replace('"answer_start": 0', '"answer_start": 4', 1)
   (place / "odd.json").write_text(odd)
   files = sorted(os.listdir(place))
-  answer(
-    "--audit",
+  done = answer(
+    place,
+    *("--audit", "--audit_max_seq_lengths=20,40", "--audit_doc_strides=4"),
     train_file=place / "odd.json",
-    audit_max_seq_lengths="20,40",
-    audit_doc_strides=4,
     max_query_length=4,
     bert_config_file=None,  # it asks for nothing that it does not use
     output_dir=None,
     predict_file=None,
   )
-  table = capsys.readouterr().out.splitlines()
+  table = done.stdout.splitlines()
   assert len(table) == 3
   assert table[0].split()[:3] == ["max_seq_length", "doc_stride", "questions"]
   short, long = (row.split() for row in table[1:])
@@ -260,28 +216,24 @@ def test_the_audit_prints_a_table(answer, place, capsys):
 
 
 @pytest.mark.graph
-def test_an_audit_needs_a_vocabulary(refuse):
+def test_an_audit_needs_a_vocabulary(place):
   needless = dict.fromkeys(("vocab_file", "bert_config_file", "output_dir"))
-  assert "--vocab_file" in refuse("--audit", **needless)
-
-
-# The reference's own results
+  assert "--vocab_file" in refuse(place, "--audit", **needless)
 
 
 @pytest.mark.smoke
 @pytest.mark.train
 @pytest.mark.parametrize("name", ["v11_dev", "v20_dev"])
-def test_program_equals_the_reference(main, tmp_path, name, golden):
-  def program(name):
-    return golden("programs", name)
-
+def test_program_equals_the_reference(tmp_path, name, golden):
+  program = functools.partial(golden, "programs")
   with gzip.open(golden("squad", f"{name}.json.gz")) as file:
     (tmp_path / "data.json").write_bytes(file.read())
   runs = read_json(program("runs.json"))
   run = runs["run_squad"][name]
   run["predict_file"] = tmp_path / "data.json"
   checkpoint = program("bert_model.ckpt.index").removesuffix(".index")
-  main(
+  commands.succeed(
+    "run_squad.py",
     *commands.as_flags(run),
     f"--vocab_file={reference_data.vocab(runs['vocab'])}",
     f"--bert_config_file={program('bert_config.json')}",
@@ -305,6 +257,7 @@ def test_program_equals_the_reference(main, tmp_path, name, golden):
 
 
 NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+HEAD = "output_weights", "output_bias"
 
 
 @pytest.mark.graph
@@ -313,44 +266,28 @@ def test_training_steps_equal_the_reference(golden):
     return np.load(golden("optimization", "squad_tiny", name))
 
   batches, steps, final = map(load, ["batches.npz", "steps.npz", "final.npz"])
-  heads = np.load(reference_data.golden("modeling", "tiny", "heads.npz"))
-  path = reference_data.golden("modeling", "tiny", "bert_config.json")
-  config = modeling.BertConfig.from_dict(read_json(path) | NO_DROPOUT)
-  path = reference_data.golden("modeling", "tiny", "bert_model.ckpt.index")
-  checkpoint = path.removesuffix(".index")
-  model_fn = run_squad.model_fn_builder(
-    config, checkpoint, 1e-3, 8, 0, False, False
+  tiny = functools.partial(reference_data.golden, "modeling", "tiny")
+  heads, config = (
+    np.load(tiny("heads.npz")),
+    read_json(tiny("bert_config.json")),
   )
-  with tf.Graph().as_default(), tf.Session() as session:
-    inputs = {
-      name: tf.placeholder(tf.int32, batches[name].shape[1:])
-      for name in batches.files
-    }
-    spec = model_fn(
-      inputs, None, estimator_api.ModeKeys.TRAIN, {"batch_size": 5}
+  config = modeling.BertConfig.from_dict(config | NO_DROPOUT)
+  checkpoint = tiny("bert_model.ckpt.index").removesuffix(".index")
+  losses, values = run_outputs.train_steps(
+    run_squad.model_fn_builder(config, checkpoint, 1e-3, 8, 0, False, False),
+    dict(batches),
+    {f"cls/squad/{n}": heads[f"weights/cls/squad/{n}"] for n in HEAD},
+  )
+  np.testing.assert_allclose(losses, steps["total_loss"], rtol=0, atol=2e-5)
+  assert values.keys() == set(final.files)  # without moments of the pooler
+  for name, value in values.items():
+    np.testing.assert_allclose(
+      reference_data.first_rows(value, final[name]),
+      final[name],
+      rtol=0,
+      atol=1e-4 if "squad/output_bias" in name else 3e-5,
+      err_msg=name,
     )
-    session.run(tf.global_variables_initializer())
-    for variable in tf.trainable_variables("cls/squad"):
-      variable.load(heads[f"weights/{variable.op.name}"], session)
-    losses = []
-    for step in range(8):
-      feed = {inputs[name]: batches[name][step] for name in inputs}
-      losses.append(session.run([spec.loss, spec.train_op], feed)[0])
-    np.testing.assert_allclose(losses, steps["total_loss"], rtol=0, atol=2e-5)
-    names = {variable.op.name for variable in tf.global_variables()}
-    assert names == set(final.files)  # no moments of the pooler among them
-    for variable in tf.global_variables():
-      expected = final[variable.op.name]
-      np.testing.assert_allclose(
-        reference_data.first_rows(session.run(variable), expected),
-        expected,
-        rtol=0,
-        atol=1e-4 if "squad/output_bias" in variable.op.name else 3e-5,
-        err_msg=variable.op.name,
-      )
-
-
-# Padding
 
 
 def loss_and_logits(mask_padding, length, batch):
@@ -417,39 +354,32 @@ def test_trimming_changes_nothing_where_padding_is_masked(batch):
     np.testing.assert_allclose(ours, theirs[:, :16], rtol=1e-4)
 
 
-# What is refused, and how
-
-
 @pytest.mark.graph
-def test_a_checkpoint_that_answers_no_questions(refuse, tmp_path):
+def test_a_checkpoint_that_answers_no_questions(place, tmp_path):
   path = tiny_model.write_encoder(tmp_path / "model.ckpt", CONFIG)
-  line = refuse("--do_predict", init_checkpoint=path)
+  line = refuse(place, "--do_predict", init_checkpoint=path)
   assert f"{path}: was not trained on questions" in line
 
 
-def test_a_folder_of_the_other_version(refuse, trained):
-  line = refuse(output_dir=trained.folder)
+def test_a_folder_of_the_other_version(place, trained):
+  line = refuse(place, "--do_train", output_dir=trained.folder)
   assert "version_2_with_negative True, but this run's is False" in line
 
 
 @pytest.mark.graph
-def test_questions_without_answers_cannot_be_scored(refuse, place):
+def test_questions_without_answers_cannot_be_scored(place):
   data = make_data(False)
   del data["data"][0]["paragraphs"][0]["qas"][1]["answers"]
   (place / "test.json").write_text(json.dumps(data))
   actions = "--do_train", "--do_predict", "--do_eval"
-  line = refuse(*actions, predict_file=place / "test.json")
+  line = refuse(place, *actions, predict_file=place / "test.json")
   assert f"{place}/test.json, question 0-where: has no gold answer" in line
 
 
-# For code written for google-research/bert
-
-
 @pytest.mark.graph
-def test_flags_are_checked_against_each_other_and_the_model(place, main):
-  del main  # it defines the flags
+def test_flags_are_checked_against_each_other_and_the_model(place):
   values = absl.flags.FLAGS
-  with flagsaver.flagsaver():
+  with commands.in_process(run_squad), flagsaver.flagsaver():
     values(["run_squad.py", *flags(place)])
     with pytest.raises(InputError, match="--do_train"):
       run_squad.validate_flags_or_throw(CONFIG)

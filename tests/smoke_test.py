@@ -37,44 +37,31 @@ def run(world, tmp_path):
   [
     (
       "run_classifier",
-      ["--do_eval", "--do_predict", "--train_batch_size=8"],
-      ["eval_results.txt", "test_results.tsv", "test_results.jsonl"],
+      "--do_eval --do_predict --train_batch_size=8",
+      "eval_results.txt test_results.tsv test_results.jsonl",
     ),
-    (
-      "run_squad",
-      ["--do_predict"],
-      ["predictions.json", "nbest_predictions.json"],
-    ),
+    ("run_squad", "--do_predict", "predictions.json nbest_predictions.json"),
     (
       "run_ner",
-      ["--do_eval", "--do_predict", "--train_batch_size=8"],
-      ["eval_results.txt", "ner_predictions.conll", "ner_predictions.jsonl"],
+      "--do_eval --do_predict --train_batch_size=8",
+      "eval_results.txt ner_predictions.conll ner_predictions.jsonl",
     ),
     (
       "run_embeddings",
-      [
-        "--do_eval",
-        "--dev_file={world}/beir",
-        "--do_predict",
-        "--predict_file={world}/lines.txt",
-        "--corpus_file={world}/lines.txt",
-        "--query_file={world}/lines.txt",
-      ],
-      ["eval_results.txt", "lines_vectors.npy", "lines_results.jsonl"],
+      """--do_eval --dev_file={world}/beir
+      --do_predict --predict_file={world}/lines.txt
+      --corpus_file={world}/lines.txt --query_file={world}/lines.txt""",
+      "eval_results.txt lines_vectors.npy lines_results.jsonl",
     ),
-    (
-      "run_pretraining",
-      ["--do_eval", "--num_train_steps=1"],
-      ["eval_results.txt"],
-    ),
+    ("run_pretraining", "--do_eval --num_train_steps=1", "eval_results.txt"),
   ],
 )
 def test_one_step_is_trained_and_the_model_is_used(
   run, script, actions, written
 ):
-  folder = run(script, *actions)
-  written = [*written, "model.ckpt-1.index", "model.json", "report.html"]
-  assert [name for name in written if not (folder / name).is_file()] == []
+  folder = run(script, *actions.split())
+  names = f"{written} model.ckpt-1.index model.json report.html".split()
+  assert [name for name in names if not (folder / name).is_file()] == []
   assert tf.train.latest_checkpoint(folder).endswith("model.ckpt-1")
 
 

@@ -1,13 +1,14 @@
 """The examples that search an index and draw a map, with vectors of words."""
 
 import contextlib
-import html.parser
+import html
 import io
 import json
 import re
 import sys
 
 import commands
+import html_pages
 import numpy as np
 import pytest
 import threadpoolctl
@@ -24,27 +25,23 @@ STARS = ["stars shine bright", "bright stars <b>burn</b>", "stars burn & shine"]
 WORDS = sorted(set(re.findall(r"\w+", " ".join(ANIMALS + STARS))))
 
 
-class WordCounts:
-  """Counts words, where a sentence-embedding model would encode meaning."""
-
-  spec = EmbeddingSpec(prompts={"query": "", "passage": ""})
-  encoded: list
-
-  def __init__(self, folder):
-    assert folder == "model"
-
-  def encode(self, texts, prompt=None):
-    self.encoded.append((prompt, list(texts)))
-    return np.float32(
-      [[text.split().count(word) for word in WORDS] for text in texts]
-    )
-
-
 @pytest.fixture(autouse=True)
 def encoded(monkeypatch):
   """Prompt and texts of each call of the model."""
   calls = []
-  monkeypatch.setattr(WordCounts, "encoded", calls, raising=False)
+
+  class WordCounts:
+    """Counts words, where a sentence-embedding model would encode meaning."""
+
+    spec = EmbeddingSpec(prompts={"query": "", "passage": ""})
+
+    def __init__(self, folder):
+      assert folder == "model"
+
+    def encode(self, texts, prompt=None):
+      calls.append((prompt, list(texts)))
+      return np.float32([[t.split().count(w) for w in WORDS] for t in texts])
+
   monkeypatch.setattr(run_embeddings, "Predictor", WordCounts)
   return calls
 
@@ -58,27 +55,19 @@ def lines(tmp_path):
 
 def run(example, *flags):
   """Runs an example in this process; gives the lines that it printed."""
-  output = io.StringIO()
   with (
     commands.in_process(example) as main,
-    contextlib.redirect_stdout(output),
+    contextlib.redirect_stdout(io.StringIO()) as output,
   ):
     main("--model_dir=model", *flags)
   return output.getvalue().splitlines()
 
 
-# The index
-
-
-def search(lines, *queries, top_k=2):
+def search(lines, *queries):
   pytest.importorskip("usearch", reason="pip install -e .[search]")
-  return run(
-    search_index,
-    f"--corpus_file={lines}",
-    f"--index_file={lines.parent / 'index'}",
-    *(f"--query={query}" for query in queries),
-    f"--top_k={top_k}",
-  )
+  index = f"--index_file={lines.parent / 'index'}", "--top_k=2"
+  asked = [f"--query={query}" for query in queries]
+  return run(search_index, f"--corpus_file={lines}", *index, *asked)
 
 
 def test_index_finds_the_most_similar_lines(lines, encoded):
@@ -91,10 +80,8 @@ def test_index_finds_the_most_similar_lines(lines, encoded):
     f"{2 / 6**0.5:.3f}\tstars burn & shine",
     f"{1 / 4**0.5:.3f}\tbright stars <b>burn</b>",
   ]
-  assert encoded == [
-    ("passage", ANIMALS + STARS),
-    ("query", ["cats eat", "stars burn"]),
-  ]
+  queries = "query", ["cats eat", "stars burn"]
+  assert encoded == [("passage", ANIMALS + STARS), queries]
 
 
 def test_second_search_encodes_the_query_alone(lines, encoded):
@@ -120,41 +107,20 @@ def test_a_file_that_is_no_index_is_refused_and_kept(lines):
   assert index.read_text() == "no index at all\n" * 10
 
 
-# The map
-
-
 def draw(lines, *flags):
   pytest.importorskip("plotly", reason="pip install -e .[map]")
   path = lines.parent / "map.html"
+  files = f"--text_file={lines}", f"--html_file={path}"
   # So few points are no work for threads, which would wait for each other.
   with threadpoolctl.threadpool_limits(1):
-    printed = run(
-      text_map, f"--text_file={lines}", f"--html_file={path}", *flags
-    )
-  return printed, path.read_text(encoding="utf-8")
-
-
-class Elements(html.parser.HTMLParser):
-  """Start tags with their attributes, and the scripts of a page."""
-
-  def __init__(self, text):
-    super().__init__()
-    self.tags, self.scripts = [], []
-    self.feed(text)
-
-  def handle_starttag(self, tag, attributes):
-    self.tags.append((tag, dict(attributes)))
-
-  def handle_data(self, data):
-    if self.tags and self.tags[-1][0] == "script":
-      self.scripts.append(data)
+    printed = run(text_map, *files, *flags)
+  text = path.read_text(encoding="utf-8")
+  return printed, html_pages.Page(text.replace('<meta charset="utf-8" />', ""))
 
 
 def traces(page):
-  """The data of the figure."""
-  (script,) = (
-    text for text in Elements(page).scripts if "Plotly.newPlot(" in text[:400]
-  )
+  """The data of the figure, which the last script of the page draws."""
+  *_, script = page.texts("script")
   call = script[script.index("Plotly.newPlot(") :]
   return json.JSONDecoder().raw_decode(call, call.index("["))[0]
 
@@ -164,15 +130,10 @@ def test_map_shows_every_text_in_its_cluster_without_a_network(lines):
   assert {line.partition("\t")[0] for line in printed} == {"3"}
   shown = {trace["name"]: trace["text"] for trace in traces(page)}
   assert {*shown} == {line.partition("\t")[2] for line in printed}
-  assert sorted(map(sorted, shown.values())) == [
-    [
-      "bright stars &lt;b&gt;burn&lt;/b&gt;",
-      "stars burn &amp; shine",
-      "stars shine bright",
-    ],
-    sorted(ANIMALS),
-  ]
-  assert not [a for _, a in Elements(page).tags if {"src", "href"} & set(a)]
+  clusters = [sorted(map(html.escape, texts)) for texts in (STARS, ANIMALS)]
+  assert sorted(map(sorted, shown.values())) == clusters
+  for _, attributes, _ in page.elements:
+    assert not {"src", "href"} & set(attributes)
 
 
 def test_too_few_texts_are_refused(lines):
@@ -191,9 +152,6 @@ def test_hover_text_is_escaped_and_wrapped():
   shown = text_map.hover_text("&" * 200).split("<br>")
   assert shown == ["&amp;" * 80, "&amp;" * 80, "&amp;" * 40]
   assert text_map.hover_text("word " * 1000).count("<br>") == 11
-
-
-# Packages
 
 
 @pytest.mark.parametrize(
