@@ -148,18 +148,14 @@ def test_datasets_have_the_iterators_of_tensorflow_1(name, tmp_path):
     assert dataset.output_types["input_ids"] == tf.int32
     assert dataset.output_shapes["input_ids"][1] == 3
     assert dataset.output_classes["input_ids"] == tf.Tensor
+    one_shot = dataset.make_one_shot_iterator()
     initializable = dataset.make_initializable_iterator()
-    switched = tf.data.Iterator.from_structure(
-      dataset.output_types, dataset.output_shapes
-    )
+    structure = dataset.output_types, dataset.output_shapes
+    switched = tf.data.Iterator.from_structure(*structure)
     session.run([initializable.initializer, switched.make_initializer(dataset)])
     batches = [
       session.run(iterator.get_next()["input_ids"]).tolist()
-      for iterator in (
-        dataset.make_one_shot_iterator(),
-        initializable,
-        switched,
-      )
+      for iterator in (one_shot, initializable, switched)
     ]
   assert batches[0] == batches[1] == batches[2]
   assert np.shape(batches[0]) == (2, 3)

@@ -42,11 +42,8 @@ TASKS = (
   "pretraining",
   "pretraining packed",
 )
-VARIANTS = (
-  ("--precision=float32",),
-  ("--precision=bfloat16", "--recompute_activations"),
-  ("--precision=float16",),
-)
+BFLOAT16 = "--precision=bfloat16", "--recompute_activations"
+VARIANTS = ("--precision=float32",), BFLOAT16, ("--precision=float16",)
 cases = pytest.mark.parametrize(
   ("task", "arguments"), [*zip(TASKS, itertools.cycle(VARIANTS))], ids=str
 )
@@ -55,15 +52,13 @@ cases = pytest.mark.parametrize(
 @pytest.fixture
 def gpu(monkeypatch):
   """Makes the project see a GPU when it chooses how to compute."""
+  found = {"GPU": ["a GPU"]}
   monkeypatch.setattr(
-    tf.config,
-    "list_physical_devices",
-    lambda kind=None: ["a GPU"] if kind == "GPU" else [],
+    tf.config, "list_physical_devices", lambda kind=None: found.get(kind, [])
   )
 
 
 def training_step(task, *arguments):
-  """Builds a training step; returns what Estimator asks a session for."""
   arguments += ("--mask_padding",) if task == "squad" else ()
   made = task_models.run_of(task, "--xla=off", *arguments)
   model_fn = lifecycle.make_model_fn(made, num_train_steps=50)
@@ -80,11 +75,7 @@ def training_step(task, *arguments):
   return [spec.loss, spec.train_op]
 
 
-# Without a GPU
-
-
 def lacks_kernel(node):
-  """True if a GPU has no kernel for the types of a node."""
   types = {tf.as_dtype(a.type).name for a in node.attr.values() if a.type}
   missing = WITHOUT_KERNEL.get(node.op)
   return missing is not None and (not missing or bool(missing & types))
@@ -105,9 +96,6 @@ def test_operations_of_a_training_step_have_gpu_kernels(task, arguments, gpu):
   assert any("unpadding" in node.name for node in nodes)
 
 
-# Choices where there is a GPU
-
-
 def test_gpu_computes_by_xla_and_without_onednn_by_default(gpu):
   compute = task_models.run_of("ner").compute
   assert compute.unpad and compute.jit_compile and compute.on_gpu
@@ -120,8 +108,6 @@ def test_prediction_on_a_gpu_is_compiled_on_request(gpu, xla, compiles):
   compute = made.compute.for_inference()
   assert compute.jit_compile == compiles
 
-
-# On a GPU, or an emulated one
 
 # Why operations stay on the host, by their names.
 ON_HOST = {
@@ -186,9 +172,7 @@ def copies_from_gpu(nodes):
 
 @pytest.mark.slow
 @cases
-def test_tensorflow_places_a_training_step_on_the_gpu(
-  task, arguments, real_gpu
-):
+def test_tensorflow_places_training_on_the_gpu(task, arguments, real_gpu):
   nodes, loss = placed(task, *arguments)
   on_host = {
     f"{node.name}: {node.op}"

@@ -17,7 +17,7 @@ from bertlib.compute.fast_compute import FastCompute
 from bertlib.settings.embedding_spec import EmbeddingSpec
 from bertlib.tasks.embeddings import embedding_losses
 
-pytestmark = pytest.mark.graph
+pytestmark = [pytest.mark.graph, pytest.mark.usefixtures("variables", "graph")]
 
 CONFIG = tiny_model.config(30, hidden_size=8, intermediate_size=16)
 LEARNS = {
@@ -31,23 +31,11 @@ LEARNS = {
 Modes = estimator_api.ModeKeys
 
 
-@pytest.fixture(autouse=True)
-def graph(variables):
-  """A fresh graph for every test, with either kind of variables."""
-  with tf.Graph().as_default() as graph:
-    yield graph
-
-
 def features(**more):
   """Two sequences of six tokens, the second one shorter; and more features."""
   ids = np.array([[5, 9, 3, 7, 8, 2], [4, 6, 2, 0, 0, 0]])
-  arrays = {
-    "input_ids": ids,
-    "input_mask": ids > 0,
-    "segment_ids": ids % 2,
-    **more,
-  }
-  return {name: tf.constant(a, tf.int32) for name, a in arrays.items()}
+  arrays = {"input_ids": ids, "input_mask": ids > 0, "segment_ids": ids % 2}
+  return {n: tf.constant(a, tf.int32) for n, a in (arrays | more).items()}
 
 
 def groups():
@@ -134,14 +122,12 @@ def test_training_step_changes_every_part_of_the_model(script, variables):
   assert table.dtype.name.endswith("_ref") == (variables == "reference")
 
 
-def trained_weights(copy_weight, num_micro_batches):
+def trained_weights(copy_weight, count):
   """Weights of a classifier after two steps in bfloat16, and its copies."""
   compute = FastCompute(
     tf.bfloat16, unpad=True, jit_compile=True, copy_weight=copy_weight
   )
-  options = optimization.StepOptions(
-    jit_compile=True, num_micro_batches=num_micro_batches
-  )
+  options = optimization.StepOptions(num_micro_batches=count, jit_compile=True)
   model_fn = run_classifier.model_fn_builder(
     CONFIG, 3, **LEARNS, seed=1, compute=compute, options=options
   )

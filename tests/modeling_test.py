@@ -48,13 +48,10 @@ def load(size, name):
 
 def pretraining_losses(config, model, inputs):
   """Tensors of both heads of pretraining, by their golden names."""
+  states, table = model.get_sequence_output(), model.get_embedding_table()
+  positions = tf.convert_to_tensor(inputs["masked_lm_positions"])
   lm_losses, lm_log_probs = modeling.cross_entropy(
-    modeling.masked_lm_logits(
-      config,
-      model.get_sequence_output(),
-      model.get_embedding_table(),
-      tf.convert_to_tensor(inputs["masked_lm_positions"]),
-    ),
+    modeling.masked_lm_logits(config, states, table, positions),
     tf.reshape(inputs["masked_lm_ids"], [-1]),
   )
   ns_losses, ns_log_probs = modeling.cross_entropy(
@@ -110,42 +107,41 @@ def assert_all_close(actual, expected, tolerance):
     )
 
 
+def outputs_of(size, inputs, act=None, **options):
+  config = load_config(size)
+  config.hidden_act = act or config.hidden_act
+  tensors = pretraining_outputs(config, inputs, **options)
+  restore_weights(size)
+  return run(tensors)
+
+
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("act", ["", "relu", "tanh", "linear"])
 def test_outputs_equal_the_reference(size, act):
-  config = load_config(size)
-  config.hidden_act = act or config.hidden_act
-  tensors = pretraining_outputs(config, load(size, "inputs"))
-  restore_weights(size)
   expected = load(size, f"outputs_{act}" if act else "outputs")
-  assert_all_close(run(tensors), expected, 1e-5)
+  assert_all_close(outputs_of(size, load(size, "inputs"), act), expected, 1e-5)
 
 
 @pytest.mark.usefixtures("variables")
 @pytest.mark.parametrize("size", SIZES)
 def test_one_hot_embeddings_equal_the_gathered_ones(size):
-  tensors = pretraining_outputs(
-    load_config(size), load(size, "inputs"), use_one_hot_embeddings=True
-  )
-  restore_weights(size)
-  assert_all_close(run(tensors), load(size, "outputs"), 1e-5)
+  inputs = load(size, "inputs")
+  found = outputs_of(size, inputs, use_one_hot_embeddings=True)
+  assert_all_close(found, load(size, "outputs"), 1e-5)
 
 
 @pytest.mark.parametrize("size", SIZES)
 def test_mask_and_segments_are_optional(size):
   inputs = load(size, "inputs")
   del inputs["input_mask"], inputs["segment_ids"]
-  tensors = pretraining_outputs(load_config(size), inputs)
-  restore_weights(size)
   expected = load(size, "outputs_no_mask_no_segments")
-  assert_all_close(run(tensors), expected, 1e-5)
+  assert_all_close(outputs_of(size, inputs), expected, 1e-5)
 
 
 @pytest.mark.parametrize("size", SIZES)
 def test_all_zero_masks_and_segment_ids_outside_the_table(size):
-  tensors = pretraining_outputs(load_config(size), load(size, "edge_inputs"))
-  restore_weights(size)
-  assert_all_close(run(tensors), load(size, "edge_outputs"), 2e-3)
+  found = outputs_of(size, load(size, "edge_inputs"))
+  assert_all_close(found, load(size, "edge_outputs"), 2e-3)
 
 
 @pytest.mark.usefixtures("variables")
@@ -166,12 +162,17 @@ def test_gradients_equal_the_reference():
   restore_weights("tiny")
   variables = tf.trainable_variables()
   gradients = tf.gradients(tensors["total_loss"], variables)
-  actual = {
-    v.op.name: tf.convert_to_tensor(g) for v, g in zip(variables, gradients)
-  }
+  dense = map(tf.convert_to_tensor, gradients)
+  actual = {v.op.name: g for v, g in zip(variables, dense)}
   norm = tf.linalg.global_norm(gradients)
   actual["__global_norm_as_clipped"] = actual["__global_norm_dense"] = norm
   assert_all_close(run(actual), load("tiny", "gradients"), 2e-5)
+
+
+def load_heads(session, heads):
+  for variable in tf.trainable_variables():
+    if "weights/" + variable.op.name in heads:
+      variable.load(heads["weights/" + variable.op.name], session)
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -192,9 +193,7 @@ def test_classification_and_span_heads(size):
     "squad/end_logits": end,
   }
   with started() as session:
-    for variable in tf.global_variables():
-      if "output_" in variable.op.name and "bert/" not in variable.op.name:
-        variable.load(heads["weights/" + variable.op.name], session)
+    load_heads(session, heads)
     actual = session.run(tensors)
   assert_all_close(actual, {name: heads[name] for name in tensors}, 1e-5)
 
@@ -208,9 +207,10 @@ def test_token_classification_uses_the_same_weights_for_every_token():
   np.testing.assert_allclose(by_token[:, 1], one, rtol=0, atol=1e-6)
 
 
-def test_gelu_equals_the_reference_and_the_normal_distribution():
+@pytest.mark.parametrize("name", ["x", "input_tensor"])
+def test_gelu_equals_the_reference_and_the_normal_distribution(name):
   table = load("pieces", "gelu")
-  y = run(modeling.gelu(tf.constant(table["x"])))
+  y = run(modeling.gelu(**{name: tf.constant(table["x"])}))
   np.testing.assert_allclose(y, table["y"], rtol=0, atol=1e-5)
   exact = [x * 0.5 * math.erfc(-x / math.sqrt(2)) for x in table["x"].tolist()]
   np.testing.assert_allclose(y, exact, rtol=0, atol=1e-5)
@@ -267,11 +267,11 @@ def test_layer_norm_equals_the_reference():
 )
 def test_attention_layer_equals_the_reference(output, as_matrix, act):
   case = load("pieces", "attention_layer")
-  act = modeling.get_activation(act)
   from_tensor, to_tensor = case["from_tensor"], case["to_tensor"]
-  sizes = {}
+  names = "query_act", "key_act", "value_act"
+  options = dict.fromkeys(names, modeling.get_activation(act))
   if as_matrix:
-    sizes = {"batch_size": 2, "from_seq_length": 5, "to_seq_length": 7}
+    options |= {"batch_size": 2, "from_seq_length": 5, "to_seq_length": 7}
     from_tensor = from_tensor.reshape(10, 20)
     to_tensor = to_tensor.reshape(14, 12)
   mask = next(case[name] for name in case if "mask" in name)
@@ -281,11 +281,8 @@ def test_attention_layer_equals_the_reference(output, as_matrix, act):
     tf.constant(mask),
     num_attention_heads=3,
     size_per_head=8,
-    query_act=act,
-    key_act=act,
-    value_act=act,
     do_return_2d_tensor=as_matrix,
-    **sizes,
+    **options,
   )
   weights = {name.split("weights/")[-1]: case[name] for name in case}
   with started() as session:
@@ -352,24 +349,6 @@ def test_tensors_of_other_shapes_are_rejected(call, message):
 
 
 @pytest.mark.usefixtures("variables")
-def test_padding_does_not_change_the_states_of_tokens():
-  ids = tf.constant([[1, 2, 3, 4, 5]])
-  short = modeling.BertModel(TINY, False, ids)
-  with tf.variable_scope("", reuse=True):
-    padded = modeling.BertModel(
-      TINY,
-      False,
-      tf.pad(ids, [[0, 0], [0, 3]]),
-      tf.constant([[1, 1, 1, 1, 1, 0, 0, 0]]),
-      scope="bert",
-    )
-  short, padded = run(
-    [short.get_sequence_output(), padded.get_sequence_output()]
-  )
-  np.testing.assert_allclose(short, padded[:, :5], rtol=0, atol=1e-5)
-
-
-@pytest.mark.usefixtures("variables")
 @pytest.mark.parametrize("batch_size", [13, None])
 def test_output_shapes_are_as_static_as_those_of_the_ids(batch_size):
   ids = tf.placeholder(tf.int32, [batch_size, 7])
@@ -421,9 +400,7 @@ def test_transformer_model_returns_the_last_layer_or_all():
 
 
 def postprocessed(tensor, **options):
-  return modeling.embedding_postprocessor(
-    input_tensor=tensor, dropout_prob=0.0, **options
-  )
+  return modeling.embedding_postprocessor(tensor, dropout_prob=0.0, **options)
 
 
 @pytest.mark.usefixtures("variables")
@@ -443,17 +420,11 @@ def test_embedding_postprocessor_adds_the_selected_embeddings():
       max_position_embeddings=3,
     )
   tables = {v.op.name: v for v in tf.global_variables()}
-  assert list(tables) == [
-    "LayerNorm/beta",
-    "LayerNorm/gamma",
-    "all/kinds",
-    "all/positions",
-    "all/LayerNorm/beta",
-    "all/LayerNorm/gamma",
-  ]
-  summed = (
-    words + tf.gather(tables["all/kinds"], types) + tables["all/positions"]
-  )
+  norm = ["LayerNorm/beta", "LayerNorm/gamma"]
+  own = ["kinds", "positions", *norm]
+  assert list(tables) == [*norm, *(f"all/{name}" for name in own)]
+  kinds = tf.gather(tables["all/kinds"], types)
+  summed = words + kinds + tables["all/positions"]
   expected = [modeling.layer_norm(words), modeling.layer_norm(summed)]
   for one, other in zip(*run([expected, [plain, everything]])):
     np.testing.assert_allclose(other, one, rtol=0, atol=1e-6)
@@ -505,30 +476,27 @@ def test_second_model_has_its_own_weights_except_under_reuse():
   assert scopes.count("bert") == scopes.count("bert_1")
 
 
-def test_gelu_accepts_either_name_of_its_argument():
-  x = tf.constant([1.0])
-  one, other = run([modeling.gelu(x=x), modeling.gelu(input_tensor=x)])
-  assert one == other > 0.8
+def masked_dropout(tensor, dropout_prob, dropout_seed):
+  """`modeling.dropout` with the mask of compiled operations."""
+  if not dropout_prob:
+    return tensor
+  key = xla.mask_key(dropout_seed)
+  keep = xla.keep_mask(tensor.shape, dropout_prob, key)
+  return tf.where(keep, tensor / (1.0 - dropout_prob), tf.zeros_like(tensor))
 
 
-def dropped(seed, step, scope="here"):
-  with tf.variable_scope(scope):
-    return modeling.dropout(tf.ones([1000]), 0.25, (seed, step))
+@pytest.mark.parametrize("dropout", [modeling.dropout, masked_dropout])
+def test_dropout_is_a_function_of_seed_step_and_scope(dropout):
+  def dropped(seed, step, scope="here"):
+    with tf.variable_scope(scope):
+      return dropout(tf.ones([1000]), 0.25, (seed, tf.constant(step, tf.int64)))
 
-
-def test_dropout_is_a_function_of_seed_step_and_scope():
-  masks = run(
-    {
-      "first": dropped(1, 7),
-      "again": dropped(1, 7),
-      "step": dropped(1, 8),
-      "seed": dropped(2, 7),
-      "position": dropped(1, 7, "there"),
-    }
-  )
-  np.testing.assert_array_equal(masks["first"], masks.pop("again"))
-  assert len({m.tobytes() for m in masks.values()}) == 4
-  for mask in masks.values():
+  others = [dropped(1, 8), dropped(2, 7), dropped(1, 7, "there")]
+  first, again, *others = run([dropped(1, 7), dropped(1, 7), *others])
+  np.testing.assert_array_equal(first, again)
+  masks = [first, *others]
+  assert len({mask.tobytes() for mask in masks}) == 4
+  for mask in masks:
     assert set(mask.tolist()) == {0.0, np.float32(1 / 0.75)}
     assert abs((mask == 0).mean() - 0.25) < 0.06
 
@@ -570,9 +538,8 @@ def test_cross_entropy_equals_numpy(logits, labels):
 
 def test_weighted_mean_ignores_padding():
   losses, weights = tf.constant([1.0, 5.0, 9.0]), tf.constant([1.0, 1.0, 0.0])
-  assert run(modeling.weighted_mean(losses, weights)) == pytest.approx(
-    3.0, rel=1e-4
-  )
+  mean = run(modeling.weighted_mean(losses, weights))
+  assert mean == pytest.approx(3.0, rel=1e-4)
   assert run(modeling.weighted_mean(losses, weights * 0)) == 0.0
 
 
@@ -604,21 +571,11 @@ LAYOUTS = {
 
 
 class TrainingModel:
-  """Graph of a model in training; weights are a function of their names.
-
-  Attributes:
-    graph: the graph.
-    losses: float32 [B].
-    logits: [B, 3].
-    states: embeddings and layer outputs, each [B, S, H].
-    gradients: one per trainable variable.
-  """
+  """Graph of a model in training; weights are a function of their names."""
 
   def __init__(self, compute, dropout_prob=0.0, read=None, gathers=False):
-    config = SMALL(
-      hidden_dropout_prob=dropout_prob,
-      attention_probs_dropout_prob=dropout_prob,
-    )
+    names = "hidden_dropout_prob", "attention_probs_dropout_prob"
+    config = SMALL(**dict.fromkeys(names, dropout_prob))
     with tf.Graph().as_default() as self.graph:
       self._batch = {
         name: tf.placeholder(tf.int32, [None, None])
@@ -639,10 +596,8 @@ class TrainingModel:
       self.logits = modeling.classification_logits(model.get_pooled_output(), 3)
       labels = tf.range(tf.shape(self.logits)[0]) % 3
       self.losses, _ = modeling.cross_entropy(self.logits, labels)
-      self.states = [
-        model.get_embedding_output(),
-        *model.get_all_encoder_layers(),
-      ]
+      layers = model.get_all_encoder_layers()
+      self.states = [model.get_embedding_output(), *layers]
       # Every state contributes, weighted by its position and its features.
       is_token = tf.gather(self._batch["mask"], positions, batch_dims=1)
       is_token = tf.cast(is_token, tf.float32)[:, :, tf.newaxis]
@@ -654,19 +609,13 @@ class TrainingModel:
       loss = tf.reduce_mean(self.losses) + tf.reduce_mean(sequence * pull)
       variables = tf.trainable_variables()
       self.gradients = tf.gradients(loss, variables)
-      self._results = {
-        "loss": loss,
-        "norm": tf.linalg.global_norm(self.gradients),
-        **{
-          v.op.name: tf.convert_to_tensor(g)
-          for v, g in zip(variables, self.gradients)
-        },
-      }
+      norm = tf.linalg.global_norm(self.gradients)
+      self._results = {"loss": loss, "norm": norm}
+      for variable, gradient in zip(variables, self.gradients):
+        self._results[variable.op.name] = tf.convert_to_tensor(gradient)
       self._session = tf.Session()
-      self._session.run(
-        [v.initializer for v in variables],
-        {v.initializer.inputs[1]: weight_of(v) for v in variables},
-      )
+      for variable in variables:
+        variable.load(weight_of(variable), self._session)
 
   def run(self, lengths, seq_length, fetches=None):
     """Loss, norm and gradients by name, or the given `fetches`."""
@@ -678,9 +627,7 @@ class TrainingModel:
       tensor: array * mask
       for tensor, array in zip(self._batch.values(), arrays)
     }
-    return self._session.run(
-      self._results if fetches is None else fetches, feeds
-    )
+    return self._session.run(fetches or self._results, feeds)
 
 
 def weight_of(variable):
@@ -690,18 +637,19 @@ def weight_of(variable):
   return draw.normal(float(name.endswith("gamma")), 0.1, variable.shape)
 
 
-@functools.cache
-def training_model(compute, dropout_prob=0.0, read=None, gathers=False):
-  return TrainingModel(compute, dropout_prob, read, gathers)
+training_model = functools.cache(TrainingModel)
 
 
 PLAIN, UNPADDED = FastCompute(), FastCompute(unpad=True)
 
 
+def trained(compute, layout="ragged", **options):
+  return training_model(compute, **options).run(*LAYOUTS[layout])
+
+
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_unpadding_gives_the_loss_and_gradients_of_padded_rows(layout):
-  padded = training_model(PLAIN).run(*LAYOUTS[layout])
-  assert_all_close(training_model(UNPADDED).run(*LAYOUTS[layout]), padded, 1e-5)
+  assert_all_close(trained(UNPADDED, layout), trained(PLAIN, layout), 1e-5)
 
 
 # [CLS], one position twice, and one that is padding in some rows.
@@ -715,10 +663,8 @@ READ = (0, 7, 2, 7, 11)
   [PLAIN, UNPADDED, FastCompute(unpad=True, jit_compile=True, recompute=True)],
 )
 def test_last_layer_at_output_positions_has_the_same_gradients(compute, layout):
-  whole = training_model(PLAIN, read=READ).run(*LAYOUTS[layout])
-  picked = training_model(compute, read=READ, gathers=True).run(
-    *LAYOUTS[layout]
-  )
+  whole = trained(PLAIN, layout, read=READ)
+  picked = trained(compute, layout, read=READ, gathers=True)
   assert_all_close(picked, whole, 1e-5)
 
 
@@ -726,14 +672,12 @@ def test_last_layer_at_output_positions_has_the_same_gradients(compute, layout):
 def test_last_layer_computes_states_at_output_positions_only(compute):
   model = training_model(compute, read=READ, gathers=True)
   products = {
-    op.name: op.outputs[0]
+    op.name.removeprefix("bert/encoder/layer_1/"): op.outputs[0]
     for op in model.graph.get_operations()
     if op.type == "MatMul" and op.name.startswith("bert/encoder/layer_1/")
   }
-  num_rows = {
-    name.removeprefix("bert/encoder/layer_1/"): len(product)
-    for name, product in model.run(RAGGED, 20, products).items()
-  }
+  found = model.run(RAGGED, 20, products)
+  num_rows = {name: len(product) for name, product in found.items()}
   everywhere = 44 if compute.unpad else len(RAGGED) * 20
   read = len(RAGGED) * len(READ)
   assert num_rows == {
@@ -792,9 +736,7 @@ def pull_of(states, weights):
   ],
   ids=["plain", "unpadded", "all", "gpu"],
 )
-def test_packed_sequences_have_the_states_and_gradients_of_each_alone(
-  compute, picks
-):
+def test_packed_sequences_are_computed_like_each_alone(compute, picks):
   alone, rows, positions, sequences = sequences_and_rows()
   config = SMALL(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
   # All positions, or those of some tokens.
@@ -854,14 +796,10 @@ def test_each_layer_normalization_has_the_epsilon_of_the_config():
   ids = tf.ones([2, 5], tf.int32)
   model = modeling.BertModel(config, False, ids)
   states = tf.random_normal([2, 5, 16], seed=1)
-  found = run(
-    [
-      model.get_embedding_output(),
-      *model.get_all_encoder_layers(),
-      modeling.masked_lm_logits(config, states, model.get_embedding_table()),
-    ]
-  )
-  for values in found:
+  table = model.get_embedding_table()
+  logits = modeling.masked_lm_logits(config, states, table)
+  layers = model.get_all_encoder_layers()
+  for values in run([model.get_embedding_output(), *layers, logits]):
     np.testing.assert_allclose(values, 0.0, atol=1e-9)
 
 
@@ -883,27 +821,13 @@ def test_masked_lm_logits_accept_gathered_states():
 @pytest.mark.parametrize("unpad", [False, True])
 def test_compiled_model_trains_like_the_plain_model(unpad, on_gpu):
   compute = FastCompute(jit_compile=True, unpad=unpad, on_gpu=on_gpu)
-  assert_all_close(
-    training_model(compute).run(*LAYOUTS["ragged"]),
-    training_model(PLAIN).run(*LAYOUTS["ragged"]),
-    1e-5,
-  )
-
-
-def masked_dropout(tensor, dropout_prob, dropout_seed):
-  """`modeling.dropout` with the mask of compiled operations."""
-  if not dropout_prob:
-    return tensor
-  key = xla.mask_key(dropout_seed)
-  keep = xla.keep_mask(tensor.shape, dropout_prob, key)
-  return tf.where(keep, tensor / (1.0 - dropout_prob), tf.zeros_like(tensor))
+  assert_all_close(trained(compute), trained(PLAIN), 1e-5)
 
 
 def assert_same_with_gradients(plain, fused, tensors):
   upstream = tf.random.stateless_normal(plain.shape, [1, 2])
-  expected, actual = run(
-    [[y, *tf.gradients(y, tensors, upstream)] for y in (plain, fused)]
-  )
+  both = ([y, *tf.gradients(y, tensors, upstream)] for y in (plain, fused))
+  expected, actual = run(list(both))
   for one, other in zip(expected, actual):
     np.testing.assert_allclose(other, one, rtol=0, atol=1e-5)
 
@@ -915,15 +839,13 @@ def test_fused_sublayer_end_equals_the_plain_one(monkeypatch, dropout_prob):
   )
   options = dropout_prob, (1, tf.constant(3)), 1e-12
   with tf.variable_scope("here"):
-    fused = FastCompute(jit_compile=True).add_and_norm(
-      output, residual, *options
-    )
+    compute = FastCompute(jit_compile=True)
+    fused = compute.add_and_norm(output, residual, *options)
   monkeypatch.setattr(modeling, "dropout", masked_dropout)
   with tf.variable_scope("here", reuse=True):
     plain = modeling.Compute().add_and_norm(output, residual, *options)
-  assert_same_with_gradients(
-    plain, fused, [output, residual, *tf.trainable_variables()]
-  )
+  inputs = [output, residual, *tf.trainable_variables()]
+  assert_same_with_gradients(plain, fused, inputs)
 
 
 @pytest.mark.parametrize("attend", [xla.attention_on_cpu, xla.attention_on_gpu])
@@ -954,12 +876,10 @@ def test_dropout_can_drop_everything():
   "compute", [PLAIN, FastCompute(unpad=True, jit_compile=True)]
 )
 def test_recomputed_activations_equal_the_stored_ones(compute):
-  stored = training_model(compute, 0.1)
-  recomputed = training_model(dataclasses.replace(compute, recompute=True), 0.1)
+  stored = trained(compute, dropout_prob=0.1)
+  recompute = dataclasses.replace(compute, recompute=True)
   # Not bit-identical: Grappler fuses different operations in the first run.
-  assert_all_close(
-    recomputed.run(*LAYOUTS["ragged"]), stored.run(*LAYOUTS["ragged"]), 1e-6
-  )
+  assert_all_close(trained(recompute, dropout_prob=0.1), stored, 1e-6)
 
 
 def test_layers_are_recomputed_one_at_a_time():
@@ -990,11 +910,8 @@ EPSILON = {tf.bfloat16: 2.0**-7, tf.float16: 2.0**-10}
 @pytest.mark.parametrize("all_options", [False, True])
 @pytest.mark.parametrize("dtype", EPSILON)
 def test_mixed_precision_trains_nearly_like_float32(dtype, all_options):
-  narrow = training_model(
-    FastCompute(dtype, all_options, all_options, all_options)
-  )
-  actual = narrow.run(*LAYOUTS["ragged"])
-  expected = training_model(PLAIN).run(*LAYOUTS["ragged"])
+  options = [all_options] * 3
+  actual, expected = trained(FastCompute(dtype, *options)), trained(PLAIN)
   # Forward and backward passes through two layers round a number a few dozen
   # times, up or down, by a quarter of epsilon on average. Such errors grow with
   # the root of their number: to one or two epsilon.
@@ -1032,24 +949,20 @@ def test_weights_their_gradients_and_losses_are_float32(dtype):
   assert {state.dtype for state in states} == {dtype}
 
 
-def test_inference_neither_compiles_nor_recomputes(graph):
-  compute = FastCompute(jit_compile=True, recompute=True)
-  ids = tf.zeros([1, 3], tf.int32)
-  modeling.BertModel(TINY, False, ids, compute=compute)
-  fast = [op.type for op in graph.get_operations()]
-  with tf.Graph().as_default() as plain:
-    modeling.BertModel(TINY, False, tf.zeros([1, 3], tf.int32))
-  assert fast == [op.type for op in plain.get_operations()]
+def operations(is_training, compute):
+  with tf.Graph().as_default() as graph:
+    ids = tf.placeholder(tf.int32, [None, None])
+    model = modeling.BertModel(
+      TINY, is_training, ids, dropout_seed=(1, tf.constant(3)), compute=compute
+    )
+    tf.gradients(model.get_pooled_output(), tf.trainable_variables())
+  return [(op.name, op.type) for op in graph.get_operations()]
 
 
-def test_without_options_fast_compute_builds_the_plain_training_graph():
-  def operations(compute):
-    with tf.Graph().as_default() as graph:
-      ids = tf.placeholder(tf.int32, [None, None])
-      model = modeling.BertModel(
-        TINY, True, ids, dropout_seed=(1, tf.constant(3)), compute=compute
-      )
-      tf.gradients(model.get_pooled_output(), tf.trainable_variables())
-    return [(op.name, op.type) for op in graph.get_operations()]
-
-  assert operations(FastCompute()) == operations(modeling.Compute())
+@pytest.mark.parametrize(
+  ("is_training", "compute"),
+  [(False, FastCompute(jit_compile=True, recompute=True)), (True, PLAIN)],
+)
+def test_inference_and_no_options_build_the_plain_graph(is_training, compute):
+  plain = operations(is_training, modeling.Compute())
+  assert operations(is_training, compute) == plain

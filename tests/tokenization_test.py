@@ -3,6 +3,7 @@
 import copy
 import hashlib
 import json
+import pathlib
 import pickle
 
 import pytest
@@ -17,6 +18,7 @@ pytestmark = pytest.mark.unit
 # Splits some words in several ways, and fails to split others.
 SMALL_VOCAB = """[PAD] [UNK] [CLS] [SEP] [MASK] dog the mask a b s ab ##a ##b
 ##ab ##s , . ! “ ” ' - [ ] 中 人 α σ ##σ ##ς ᄒ ##ᅡ ##ᆫ e ##e é ##é x ##x"""
+VOCAB = {token: index for index, token in enumerate(SMALL_VOCAB.split())}
 
 # Text with the known edge cases, and with arbitrary characters.
 TEXT = st.lists(
@@ -30,18 +32,15 @@ TEXT = st.lists(
 ).map("".join)
 
 
-@pytest.fixture(scope="session")
-def small_vocab_file(tmp_path_factory):
-  path = tmp_path_factory.mktemp("vocab") / "vocab.txt"
-  path.write_text("\n".join(SMALL_VOCAB.split()), encoding="utf-8")
-  return str(path)
-
-
 @pytest.fixture(
   scope="session", params=[True, False], ids=["lower_case", "cased"]
 )
-def small(request, small_vocab_file):
-  return tokenization.FullTokenizer(small_vocab_file, request.param)
+def small(request):
+  return tokenization.FullTokenizer(VOCAB, request.param)
+
+
+LOWER = tokenization.BasicTokenizer(do_lower_case=True)
+CASED = tokenization.BasicTokenizer(do_lower_case=False)
 
 
 def golden_lines(name, golden=reference_data.golden):
@@ -52,9 +51,6 @@ def published(name):
   return tokenization.FullTokenizer(
     reference_data.vocab(name), do_lower_case=name in ("uncased", "chinese")
   )
-
-
-# The reference's results.
 
 
 @pytest.mark.parametrize("name", ["uncased", "cased", "chinese", "multi_cased"])
@@ -69,9 +65,10 @@ def test_full_tokenizer_equals_reference(name, golden):
     assert tokens == line["tokens"]
 
 
-@pytest.mark.parametrize("name", ["lower", "cased"])
-def test_basic_tokenizer_equals_reference(name, golden):
-  tokenizer = tokenization.BasicTokenizer(do_lower_case=name == "lower")
+@pytest.mark.parametrize(
+  "name, tokenizer", [("lower", LOWER), ("cased", CASED)]
+)
+def test_basic_tokenizer_equals_reference(name, tokenizer, golden):
   for line in golden_lines(f"basic_{name}.jsonl.gz", golden):
     assert tokenizer.tokenize(line["text"]) == line["tokens"]
 
@@ -100,11 +97,9 @@ def test_bytes_are_decoded_like_reference():
 
 def test_lone_surrogates_are_dropped_like_reference():
   tokenizer = published("uncased")
-  lower = tokenization.BasicTokenizer(do_lower_case=True)
-  cased = tokenization.BasicTokenizer(do_lower_case=False)
   for line in golden_lines("lone_surrogates.jsonl"):
-    assert lower.tokenize(line["text"]) == line["basic_lower"]
-    assert cased.tokenize(line["text"]) == line["basic_cased"]
+    assert LOWER.tokenize(line["text"]) == line["basic_lower"]
+    assert CASED.tokenize(line["text"]) == line["basic_cased"]
     assert tokenizer.tokenize(line["text"]) == line["uncased"]
 
 
@@ -151,14 +146,10 @@ def test_every_code_point_is_classed_like_reference():
 
 
 def test_every_unicode_block_is_tokenized_like_reference():
-  with open(
-    reference_data.golden("tokenization", "codepoint_unstable.json")
-  ) as file:
-    ranges = json.load(file)["ranges"]
+  path = reference_data.golden("tokenization", "codepoint_unstable.json")
+  ranges = json.loads(pathlib.Path(path).read_text())["ranges"]
   left_out = {c for first, last in ranges for c in range(first, last + 1)}
   left_out.update(range(0xD800, 0xE000))
-  lower = tokenization.BasicTokenizer(do_lower_case=True)
-  cased = tokenization.BasicTokenizer(do_lower_case=False)
   for line in golden_lines("codepoint_blocks.jsonl.gz"):
     block = line["block"]
     if block // 256 not in (0, 1, 2, 3, 14) and block % 64:
@@ -170,10 +161,10 @@ def test_every_unicode_block_is_tokenized_like_reference():
         rows.append(
           [
             code_point_bits(code_point),
-            lower.tokenize(alone),
-            lower.tokenize(between),
-            cased.tokenize(alone),
-            cased.tokenize(between),
+            LOWER.tokenize(alone),
+            LOWER.tokenize(between),
+            CASED.tokenize(alone),
+            CASED.tokenize(between),
           ]
         )
     text = json.dumps(rows, ensure_ascii=True, separators=(",", ":"))
@@ -182,27 +173,15 @@ def test_every_unicode_block_is_tokenized_like_reference():
 
 
 def test_lower_casing_equals_reference():
-  tokenizer = tokenization.BasicTokenizer(do_lower_case=True)
   for line in golden_lines("codepoint_lowered.jsonl.gz"):
     char = chr(line["cp"])
-    assert tokenizer.tokenize(char) == line["alone"]
-    assert tokenizer.tokenize(f"x{char}y") == line["between"]
-
-
-# The cache against the plain computation.
+    assert LOWER.tokenize(char) == line["alone"]
+    assert LOWER.tokenize(f"x{char}y") == line["between"]
 
 
 def plain_tokens(tokenizer, text):
   words = tokenizer.basic_tokenizer.tokenize(text)
   return tokenizer.wordpiece_tokenizer.tokenize(" ".join(words))
-
-
-@given(text=TEXT)
-@settings(max_examples=500, deadline=None)
-def test_cached_chunks_equal_uncached_tokenization(small, text):
-  tokens = plain_tokens(small, text)
-  assert small.tokenize(text) == tokens
-  assert small.encode(text) == small.convert_tokens_to_ids(tokens)
 
 
 def without_cache(tokenizer):
@@ -213,7 +192,10 @@ def without_cache(tokenizer):
 
 @given(text=TEXT)
 @settings(max_examples=500, deadline=None)
-def test_cached_chunks_have_the_offsets_without_a_cache(small, text):
+def test_cached_chunks_equal_uncached_tokenization(small, text):
+  tokens = plain_tokens(small, text)
+  assert small.tokenize(text) == tokens
+  assert small.encode(text) == small.convert_tokens_to_ids(tokens)
   plain = without_cache(small)
   assert small.tokenize_with_offsets(text) == plain.tokenize_with_offsets(text)
 
@@ -227,15 +209,15 @@ def test_any_character_may_follow_a_chinese_one(small, first):
   assert small.tokenize(text) == plain.tokenize(text)
 
 
-def test_sigma_before_punctuation_is_lower_cased_as_final(small_vocab_file):
-  tokenizer = tokenization.FullTokenizer(small_vocab_file)
+def test_sigma_before_punctuation_is_lower_cased_as_final():
+  tokenizer = tokenization.FullTokenizer(VOCAB)
   final = ["α", "##ς"]
   assert tokenizer.tokenize("ΑΣ. “ΑΣ”") == [*final, ".", "“", *final, "”"]
 
 
 @given(text=TEXT)
-def test_full_caches_are_cleared_and_stay_correct(small_vocab_file, text):
-  tokenizer = tokenization.FullTokenizer(small_vocab_file)
+def test_full_caches_are_cleared_and_stay_correct(text):
+  tokenizer = tokenization.FullTokenizer(VOCAB)
   text += " ".join(f" a{number}, b" for number in range(40))
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(tokenization._ChunkCache, "MAX_CHUNKS", 16)
@@ -250,18 +232,13 @@ def pickled(tokenizer):
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, pickled])
-def test_copies_tokenize_alike(small_vocab_file, copied):
-  tokenizer = tokenization.FullTokenizer(
-    small_vocab_file, do_lower_case=False, never_split=["[MASK]"]
-  )
+def test_copies_tokenize_alike(copied):
+  tokenizer = tokenization.FullTokenizer(VOCAB, False, ["[MASK]"])
   text = "the dog, [MASK] É"
   tokens = tokenizer.tokenize(text)
   twin = copied(tokenizer)
   assert twin.tokenize(text) == tokens
   assert twin.tokenize_with_offsets(text)[0] == tokens
-
-
-# Offsets.
 
 
 def check_offsets(tokenizer, text):
@@ -324,20 +301,15 @@ def test_offsets_on_real_text(name, golden):
     ("\u0301", []),
   ],
 )
-def test_offsets_of(small_vocab_file, text, expected):
-  tokenizer = tokenization.FullTokenizer(small_vocab_file)
+def test_offsets_of(text, expected):
+  tokenizer = tokenization.FullTokenizer(VOCAB)
   tokens, offsets = tokenizer.tokenize_with_offsets(text)
   cut_out = [text[start:end] for start, end in offsets]
   assert list(zip(tokens, cut_out)) == expected
 
 
-# never_split.
-
-
-def test_words_of_never_split_are_single_tokens(small_vocab_file):
-  tokenizer = tokenization.FullTokenizer(
-    small_vocab_file, never_split=["[MASK]", "DOG"]
-  )
+def test_words_of_never_split_are_single_tokens():
+  tokenizer = tokenization.FullTokenizer(VOCAB, never_split=["[MASK]", "DOG"])
   text = " the [MASK]\tdog DOG, DOG "
   tokens = ["the", "[MASK]", "dog", "dog", ",", "[UNK]"]
   assert tokenizer.tokenize(text) == tokens
@@ -346,28 +318,19 @@ def test_words_of_never_split_are_single_tokens(small_vocab_file):
   assert tokenizer.tokenize_with_offsets(text) == (tokens, offsets)
 
 
-def test_never_split_does_not_apply_inside_a_chunk(small_vocab_file):
-  plain = tokenization.FullTokenizer(small_vocab_file)
-  tokenizer = tokenization.FullTokenizer(
-    small_vocab_file, never_split=["[MASK]", "Dog", "!", "--"]
-  )
+def test_never_split_does_not_apply_inside_a_chunk():
+  plain = tokenization.FullTokenizer(VOCAB)
+  words = ["[MASK]", "Dog", "!", "--"]
+  tokenizer = tokenization.FullTokenizer(VOCAB, never_split=words)
   text = "[MASK]. “[MASK]” a[MASK] Dog, “Dog” Dog-Dog Dog-- Dog!"
   assert tokenizer.tokenize(text) == plain.tokenize(text)
   assert tokenizer.encode(text) == plain.encode(text)
 
 
-def test_special_words_are_split_by_default(small_vocab_file):
-  tokenizer = tokenization.FullTokenizer(small_vocab_file)
-  assert tokenizer.tokenize("[MASK]") == ["[", "mask", "]"]
-
-
 @pytest.mark.parametrize("word", ["", "the dog", " dog", "dog\n"])
-def test_never_split_rejects_all_but_words(small_vocab_file, word):
+def test_never_split_rejects_all_but_words(word):
   with pytest.raises(ValueError, match="is not one word"):
-    tokenization.FullTokenizer(small_vocab_file, never_split=[word])
-
-
-# Bad input and the rest.
+    tokenization.FullTokenizer(VOCAB, never_split=[word])
 
 
 def test_check_vocab_requires_special_tokens_and_no_more_ids_than_the_model():
@@ -393,10 +356,11 @@ def test_encode_raises_without_unk_in_the_vocabulary():
     tokenizer.encode("the dog")
 
 
-def test_remote_vocabulary_is_read_by_tensorflow(small_vocab_file):
+def test_remote_vocabulary_is_read_by_tensorflow(tmp_path):
   pytest.importorskip("tensorflow")
-  vocab = tokenization.load_vocab(f"file://{small_vocab_file}")
-  assert list(vocab) == SMALL_VOCAB.split()
+  path = tmp_path / "vocab.txt"
+  path.write_text("\n".join(VOCAB))
+  assert tokenization.load_vocab(f"file://{path}") == VOCAB
 
 
 # Methods that code for google-research/bert calls and overrides.
@@ -442,10 +406,8 @@ class Letters:
     return [letter for letter in text if letter.strip()]
 
 
-def test_tokenizers_replaced_after_use_take_effect(small_vocab_file):
-  tokenizer = tokenization.FullTokenizer(
-    small_vocab_file, never_split=["[MASK]"]
-  )
+def test_tokenizers_replaced_after_use_take_effect():
+  tokenizer = tokenization.FullTokenizer(VOCAB, never_split=["[MASK]"])
   text = "Dog ab [MASK]"
   assert tokenizer.tokenize(text) == ["dog", "ab", "[MASK]"]
   ids = tokenizer.encode(text)

@@ -5,6 +5,7 @@ import itertools
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
+from modeling_test import run
 
 from bertlib.compat import crf
 
@@ -29,7 +30,6 @@ def binary_score(tags):
 
 
 def all_scores(index, length=None):
-  """Scores of all tag sequences of a row, by their tags."""
   length = LENGTHS[index] if length is None else length
   return {
     tags: unary_score(index, tags) + binary_score(tags)
@@ -49,63 +49,34 @@ def is_allowed(index, tags):
   return all(ALLOWED[index, token, tag] for token, tag in enumerate(tags))
 
 
-def run(tensors):
-  with tf.Session() as session:
-    session.run(tf.global_variables_initializer())
-    return session.run(tensors)
-
-
-@pytest.mark.parametrize(
-  ("build", "reference"),
-  [
-    (
-      lambda: crf.crf_unary_score(TAGS, LENGTHS, SCORES),
-      lambda index: unary_score(index, given_tags(index)),
-    ),
-    (
-      lambda: crf.crf_binary_score(TAGS, LENGTHS, TRANSITIONS),
-      lambda index: binary_score(given_tags(index)),
-    ),
-    (
-      lambda: crf.crf_sequence_score(SCORES, TAGS, LENGTHS, TRANSITIONS),
-      lambda index: all_scores(index)[given_tags(index)],
-    ),
-    (
-      lambda: crf.crf_log_norm(SCORES, LENGTHS, TRANSITIONS),
-      lambda index: log_sum(list(all_scores(index).values())),
-    ),
-    (
-      lambda: crf.crf_multitag_sequence_score(
-        tf.constant(SCORES), ALLOWED, LENGTHS, TRANSITIONS
-      ),
-      lambda index: log_sum(
-        [s for tags, s in all_scores(index).items() if is_allowed(index, tags)]
-      ),
-    ),
-    (
-      lambda: crf.crf_log_likelihood(SCORES, TAGS, LENGTHS, TRANSITIONS)[0],
-      lambda index: (
-        all_scores(index)[given_tags(index)]
-        - log_sum(list(all_scores(index).values()))
-      ),
-    ),
-  ],
-  ids=["unary", "binary", "score", "norm", "multitag", "log likelihood"],
-)
-def test_scores_are_those_of_all_tag_sequences(build, reference):
+def test_scores_are_those_of_all_tag_sequences():
   with tf.Graph().as_default():
-    np.testing.assert_allclose(
-      run(build()), [reference(index) for index in range(4)], atol=1e-5
+    scores = tf.constant(SCORES)
+    found = run(
+      [
+        crf.crf_unary_score(TAGS, LENGTHS, SCORES),
+        crf.crf_binary_score(TAGS, LENGTHS, TRANSITIONS),
+        crf.crf_sequence_score(SCORES, TAGS, LENGTHS, TRANSITIONS),
+        crf.crf_log_norm(SCORES, LENGTHS, TRANSITIONS),
+        crf.crf_multitag_sequence_score(scores, ALLOWED, LENGTHS, TRANSITIONS),
+        crf.crf_log_likelihood(SCORES, TAGS, LENGTHS, TRANSITIONS)[0],
+      ]
     )
+  for index, actual in enumerate(zip(*found)):
+    tags, scores = given_tags(index), all_scores(index)
+    allowed = [score for t, score in scores.items() if is_allowed(index, t)]
+    norm = log_sum(list(scores.values()))
+    expected = unary_score(index, tags), binary_score(tags), scores[tags]
+    expected += norm, log_sum(allowed), scores[tags] - norm
+    np.testing.assert_allclose(actual, expected, atol=1e-5)
 
 
 @pytest.mark.parametrize("num_tokens", [4, 1])
 def test_decoding_finds_the_best_sequence(num_tokens):
   lengths = np.minimum(LENGTHS, num_tokens)
   with tf.Graph().as_default():
-    tags, scores = run(
-      crf.crf_decode(SCORES[:, :num_tokens], TRANSITIONS, lengths)
-    )
+    decoded = crf.crf_decode(SCORES[:, :num_tokens], TRANSITIONS, lengths)
+    tags, scores = run(decoded)
   for index, length in enumerate(lengths):
     candidates = all_scores(index, length)
     best = max(candidates, key=candidates.get)

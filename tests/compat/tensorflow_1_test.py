@@ -32,19 +32,17 @@ tf.flags.DEFINE_string("tpu_name", None, "Name of the TPU.")
 def write_records(path):
   writer = tf.python_io.TFRecordWriter(path)
   for number in range(32):
-    ids = [number % 2 + 1] * 6
-    features = {"input_ids": ids, "label_ids": [number % 2]}
-    writer.write(tf.train.Example(features=tf.train.Features(feature={
-        name: tf.train.Feature(int64_list=tf.train.Int64List(value=values))
-        for name, values in features.items()})).SerializeToString())
+    example = tf.train.Example()
+    features = example.features.feature
+    features["input_ids"].int64_list.value.extend([number % 2 + 1] * 6)
+    features["label_ids"].int64_list.value.append(number % 2)
+    writer.write(example.SerializeToString())
   writer.close()
 
 
 def input_fn_builder(path, is_training):
-  layout = {
-      "input_ids": tf.FixedLenFeature([6], tf.int64),
-      "label_ids": tf.FixedLenFeature([], tf.int64),
-  }
+  layout = {"input_ids": tf.FixedLenFeature([6], tf.int64),
+            "label_ids": tf.FixedLenFeature([], tf.int64)}
 
   def decode(record):
     example = tf.parse_single_example(record, layout)

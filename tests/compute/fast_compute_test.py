@@ -8,20 +8,13 @@ import tensorflow.compat.v1 as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
+from modeling_test import run, started
 
 import modeling
 from bertlib.compute import fast_compute, onednn, xla
 
 pytestmark = [pytest.mark.graph, pytest.mark.usefixtures("graph")]
 
-
-def run(fetches, feeds=None):
-  with tf.Session() as session:
-    session.run(tf.global_variables_initializer())
-    return session.run(fetches, feeds)
-
-
-# Unpadding
 
 NUM_HEADS, HEAD_SIZE = 2, 3
 
@@ -98,9 +91,8 @@ def test_values_and_gradients_of_tokens_reach_their_rows(unpadding, mask):
   assert seen["index"][: len(tokens)].tolist() == tokens.tolist()
   others = seen["index"][len(tokens) :].tolist()
   assert others == np.flatnonzero(mask == 0)[: len(others)].tolist()
-  np.testing.assert_array_equal(
-    seen["positions"], seen["index"] % mask.shape[1]
-  )
+  expected = seen["index"] % mask.shape[1]
+  np.testing.assert_array_equal(seen["positions"], expected)
   # `merge_heads` inverts `split_heads`.
   by_position = seen["heads"].transpose(0, 2, 1, 3)
   assert by_position.shape == tensor.shape
@@ -160,27 +152,8 @@ def test_sequence_without_tokens_is_all_0(from_mask):
   assert (sequence == np.array(from_mask)[:, :, np.newaxis]).all()
 
 
-# XLA fusion
-
-
-def scaled_wave(x, scale, keep=None, *, power):
-  wave = tf.sin(x * scale) ** power
-  return wave if keep is None else tf.where(keep, wave, tf.zeros_like(wave))
-
-
-def test_compiled_function_equals_the_plain_one_and_its_gradients():
-  draw = np.random.default_rng(0)
-  x = tf.constant(draw.normal(size=[3, 4]), tf.float32)
-  scale = tf.constant(draw.normal(size=[4]), tf.float32)
-  keep = tf.constant(draw.random(size=[3, 4]) < 0.5)
-  upstream = tf.constant(draw.normal(size=[3, 4]), tf.float32)
-  plain = scaled_wave(x, scale, keep, power=3)
-  compiled = xla.compiled(scaled_wave, power=3)(x, scale, keep)
-  seen = run(
-    [[y, *tf.gradients(y, [x, scale], upstream)] for y in (plain, compiled)]
-  )
-  for expected, actual in zip(*seen):
-    np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-6)
+def scaled_wave(x, scale, *, power):
+  return tf.sin(x * scale) ** power
 
 
 @pytest.mark.parametrize("dtype", [tf.bfloat16, tf.float16])
@@ -201,8 +174,6 @@ def test_compiled_function_computes_in_float32():
   # bfloat16, with 8 significant bits, would lose the 0.5.
   assert run(xla.compiled(add_and_subtract)(x)).tolist() == [0.5] * 4
 
-
-# Dropout
 
 SIZE = 2_000_001
 
@@ -234,40 +205,9 @@ def test_masks_of_two_steps_are_independent():
   assert abs(both - 0.25) < 4 * math.sqrt(0.25 * 0.75 / SIZE)
 
 
-def test_keep_mask_is_a_function_of_seed_step_and_scope():
-  masks = {}
-  for name, seed, step, scope in [
-    ("first", 1, 7, "here"),
-    ("again", 1, 7, "here"),
-    ("step", 1, 8, "here"),
-    ("seed", 2, 7, "here"),
-    ("scope", 1, 7, "there"),
-  ]:
-    with tf.variable_scope(scope, reuse=tf.AUTO_REUSE):
-      step = tf.constant(step, tf.int64)
-      masks[name] = keep_mask([999], 0.5, (seed, step))
-  masks = run(masks)
-  np.testing.assert_array_equal(masks["first"], masks.pop("again"))
-  assert len({mask.tobytes() for mask in masks.values()}) == 4
-
-
-def test_compiled_mask_equals_the_plain_one():
-  key = xla.mask_key((1, 7))
-
-  @tf.function(jit_compile=True, autograph=False)
-  def compiled(key):
-    return xla.keep_mask([1000], 0.5, key)
-
-  plain, fused = run([xla.keep_mask([1000], 0.5, key), compiled(key)])
-  np.testing.assert_array_equal(plain, fused)
-
-
 @pytest.mark.parametrize("dropout_seed", [(1, 0), None])
 def test_keep_mask_can_keep_nothing(dropout_seed):
   assert not run(keep_mask([SIZE], 1.0, dropout_seed)).any()
-
-
-# Recomputation
 
 
 def tanh_layer(tensor):
@@ -276,29 +216,20 @@ def tanh_layer(tensor):
   return tf.tanh(tf.matmul(tensor, kernel))
 
 
-@pytest.fixture
-def recomputed():
-  """Output, input gradient and upstream gradient of two tanh layers."""
+def test_grappler_does_not_remove_the_recomputation():
   x = tf.get_variable("x", initializer=tf.ones([2, 3]))
   upstream = tf.placeholder(tf.float32, [2, 3])
   y = x
   for name in ("first", "second"):
     with tf.variable_scope(name) as scope:
       y = fast_compute.recomputed(tanh_layer, scope)(y)
-  return y, tf.gradients(y, x, upstream)[0], upstream
-
-
-def test_grappler_does_not_remove_the_recomputation(recomputed):
-  y, gradient, upstream = recomputed
-  ran = tf.RunMetadata()
-  with tf.Session() as session:
-    session.run(tf.global_variables_initializer())
-    session.run(
-      [y, gradient],
-      {upstream: np.ones([2, 3])},
-      tf.RunOptions(output_partition_graphs=True),
-      ran,
-    )
+  fetches, feeds = (
+    [y, tf.gradients(y, x, upstream)],
+    {upstream: np.ones([2, 3])},
+  )
+  ran, options = tf.RunMetadata(), tf.RunOptions(output_partition_graphs=True)
+  with started() as session:
+    session.run(fetches, feeds, options, ran)
   nodes = [node.op for part in ran.partition_graphs for node in part.node]
   assert nodes.count("Tanh") == 4
 
@@ -317,16 +248,10 @@ def test_attention_in_fewer_passes_equals_the_formula():
     narrow = tf.cast(tensors, tf.bfloat16)
     fused = onednn.attention(*tf.unstack(narrow), mask, 0.0, None)
     in_float32 = tf.nn.softmax(tf.cast(narrow, tf.float32))
-    exact, fused, softmax, in_float32 = session.run(
-      [
-        exact,
-        tf.cast(fused, tf.float32),
-        tf.nn.softmax(narrow),
-        tf.cast(in_float32, tf.bfloat16),
-      ],
-      {tensors: values},
-    )
+    in_float32 = tf.cast(in_float32, tf.bfloat16)
+    found = [exact, fused, tf.nn.softmax(narrow), in_float32]
+    found = [tf.cast(each, tf.float32) for each in found]
+    exact, fused, softmax, in_float32 = session.run(found, {tensors: values})
   np.testing.assert_allclose(fused, exact, rtol=0, atol=0.02)
   # TensorFlow 2.15 rounds the last of the 8 bits of bfloat16 differently.
-  softmax, in_float32 = (np.float32(x) for x in (softmax, in_float32))
   np.testing.assert_allclose(softmax, in_float32, rtol=2**-7)

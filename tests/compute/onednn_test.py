@@ -25,15 +25,10 @@ def test_8_bit_products_run_from_the_first_release_on():
 
   def product():
     with tf.Graph().as_default(), tf.Session() as session:
-      return session.run(
-        onednn.int8_matmul(
-          tf.bitcast(tf.constant(inputs), tf.qint8),
-          onednn.Limits(-1.0, 1.0),
-          kernel,
-          np.full([16], 2.0, np.float32),
-          tf.zeros([16]),
-        )
-      )
+      quantized = tf.bitcast(tf.constant(inputs), tf.qint8)
+      limits, scales = onednn.Limits(-1.0, 1.0), np.full([16], 2.0, np.float32)
+      arguments = quantized, limits, kernel, scales, tf.zeros([16])
+      return session.run(onednn.int8_matmul(*arguments))
 
   if onednn.has_int8_matmul():
     expected = (inputs / 127) @ (kernel / 127 * 2)

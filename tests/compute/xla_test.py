@@ -23,9 +23,6 @@ def count_graphs():
   return sum(isinstance(found, tf.Graph) for found in gc.get_objects())
 
 
-# Functions
-
-
 @xla.custom_gradient
 def tripled(x, weight):
   """Product with a gradient of its own."""
@@ -34,14 +31,12 @@ def tripled(x, weight):
 
 def square_twice(x, weight):
   """Uses the function in a graph and in a loop of it."""
-  _, total = tf.while_loop(
-    lambda step, _: step < 2,
-    lambda step, total: (
-      step + 1,
-      total + tf.gradients(tripled(x, weight), x)[0],
-    ),
-    (tf.constant(0), tf.zeros_like(x)),
-  )
+
+  def add_gradient(step, total):
+    return step + 1, total + tf.gradients(tripled(x, weight), x)[0]
+
+  start = tf.constant(0), tf.zeros_like(x)
+  _, total = tf.while_loop(lambda step, _: step < 2, add_gradient, start)
   return total + tripled(x, weight)
 
 
@@ -127,9 +122,6 @@ def test_a_graph_is_freed(build):
   assert count_graphs() == before
 
 
-# Commands
-
-
 def predict(folder):
   with run_classifier.Predictor(str(folder)) as model:
     model.predict([tiny_classifier.SENTENCES[0][:2]])
@@ -138,9 +130,8 @@ def predict(folder):
 def train(folder):
   """Trains two steps, each with an evaluation."""
   output_dir = tempfile.mkdtemp(dir=folder)
-  flags = tiny_classifier.flags(
-    folder.parent, output_dir=output_dir, num_train_epochs=0.5
-  )
+  changed = {"output_dir": output_dir, "num_train_epochs": 0.5}
+  flags = tiny_classifier.flags(folder.parent, **changed)
   commands.succeed("run_classifier.py", "--do_train", "--eval_steps=1", *flags)
 
 

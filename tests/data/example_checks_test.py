@@ -13,7 +13,6 @@ pytestmark = pytest.mark.unit
 
 
 def rows(*texts_and_labels, name="train"):
-  """Examples of single texts."""
   return [
     Labeled((text,), label, f"{name}-{number}")
     for number, (text, label) in enumerate(texts_and_labels, start=1)
@@ -62,9 +61,6 @@ def test_equal_texts_with_different_labels_are_counted(caplog):
   ]
   caplog.clear()
   assert warnings_of(caplog, [e._replace(label=None) for e in train]) == []
-
-
-# A dev set from a table
 
 
 @hypothesis.given(

@@ -15,7 +15,7 @@ from bertlib.cli.errors import InputError
 from bertlib.data import input_pipeline, record_check, tf_records
 from bertlib.tasks.pretraining import pretraining_inputs, pretraining_instances
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.graph
 
 LAYOUT = input_pipeline.with_limits(
   pretraining_instances.record_layout(4, 2),
@@ -39,7 +39,6 @@ def write(path, **bad):
   return str(path)
 
 
-@pytest.mark.graph
 @pytest.mark.parametrize(
   ("name", "value"),
   [
@@ -59,7 +58,6 @@ def test_a_value_out_of_range_is_found(tmp_path, name, value):
   assert f"{path}: record 5 " in found and name in found
 
 
-@pytest.mark.graph
 @pytest.mark.parametrize("number", [0, 1023, 1024, 2999])
 def test_the_first_bad_record_of_many_is_found(tmp_path, number):
   good = write(tmp_path / "good")
@@ -73,13 +71,11 @@ def test_the_first_bad_record_of_many_is_found(tmp_path, number):
   assert record_check.find([good, bad], LAYOUT, number + 1) == found
 
 
-@pytest.mark.graph
 def test_a_record_with_other_lengths_is_found(tmp_path):
   path = write(tmp_path / "bad", record_1500={"segment_ids": [0] * 5})
   assert f"{path}: record 1500 " in record_check.find([path], LAYOUT)
 
 
-@pytest.mark.graph
 @pytest.mark.parametrize("offset", [3, 9, 40, -3])
 def test_a_flipped_bit_is_found(tmp_path, offset):
   path = write(tmp_path / "bad")
@@ -95,7 +91,6 @@ def test_a_flipped_bit_is_found(tmp_path, offset):
       tf_records.count_records(path)
 
 
-@pytest.mark.graph
 @pytest.mark.parametrize("name", ["segment_ids", "masked_lm_weights"])
 def test_a_bad_record_is_found_in_a_batch(name):
   batch = {feature: np.array([value] * 3) for feature, value in ROW.items()}
@@ -128,14 +123,10 @@ def test_an_error_is_logged_before_the_search(caplog):
     raise tf.errors.DataLossError(None, None, "of the file")
 
 
-@pytest.mark.graph
 def test_nan_if_out_of_range():
   batch = {name: np.array([value]) for name, value in ROW.items()}
-  bad = {
-    "input_ids": [[0, 9, 0, 0]],
-    "segment_ids": [[0, 0, -1, 0]],
-    "next_sentence_labels": [[2]],
-  }
+  bad = {"input_ids": [[0, 9, 0, 0]], "segment_ids": [[0, 0, -1, 0]]}
+  bad["next_sentence_labels"] = [[2]]
   with tf.Graph().as_default(), tf.Session() as session:
     check = input_pipeline.nan_if_out_of_range
     assert session.run(check(batch, LAYOUT)) == 0
@@ -144,33 +135,23 @@ def test_nan_if_out_of_range():
       assert np.isnan(session.run(term)), name
 
 
-# In training
-
-
-BAD = {
-  "input_ids": [2] + [10**6] + [0] * 14,
-  "segment_ids": [7] * 16,
-  "next_sentence_labels": [3],
-}
-
-
 @pytest.mark.train
 @pytest.mark.parametrize(
-  ("name", "action"),
+  ("name", "value", "action"),
   [
-    ("input_ids", "--do_train"),  # TensorFlow raises
-    ("segment_ids", "--do_train"),  # TensorFlow does not
-    ("next_sentence_labels", "--nodo_train"),
+    ("input_ids", [2, 10**6] + [0] * 14, "--do_train"),  # TensorFlow raises
+    ("segment_ids", [7] * 16, "--do_train"),  # TensorFlow does not
+    ("next_sentence_labels", [3], "--nodo_train"),
   ],
 )
 def test_training_and_evaluation_name_the_record(
-  world, tmp_path, monkeypatch, caplog, name, action
+  world, tmp_path, monkeypatch, caplog, name, value, action
 ):
   caplog.set_level("INFO", logger="absl")
   # As if the record were not among those checked before training.
   monkeypatch.setattr(pretraining_inputs, "_NUM_CHECKED", 0)
   path = tmp_path / "records"
-  path.write_bytes(wrong_input_files.records(**{name: BAD[name]}))
+  path.write_bytes(wrong_input_files.records(**{name: value}))
   arguments = [
     argument.format(world=world, out=tmp_path / "out")
     for argument in wrong_input_world.COMMANDS["run_pretraining"]

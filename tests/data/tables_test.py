@@ -27,9 +27,7 @@ def table(folder, content, name="data.tsv", optional=(), **columns):
   )
 
 
-def read(
-  folder, content, name="data.tsv", skip=False, bad_rows=None, **columns
-):
+def read(folder, content, name="data.tsv", skip=False, bad=None, **columns):
   """The cells of a table's columns, row by row."""
   found = table(folder, content, name, **columns)
 
@@ -37,15 +35,10 @@ def read(
     found.check_row(row)
     return tuple(row.text(c) for c in found.columns if c is not None)
 
-  return tables.collect_examples(
-    found.path, found.rows, example, skip, bad_rows
-  )
+  return tables.collect_examples(found.path, found.rows, example, skip, bad)
 
 
 refusal = functools.partial(refused.refusal, read)
-
-
-# Headers
 
 
 @pytest.mark.parametrize(
@@ -63,9 +56,7 @@ refusal = functools.partial(refused.refusal, read)
   ],
 )
 @pytest.mark.parametrize("name", ["data.csv", "data.jsonl"])
-def test_a_name_of_the_header_is_a_name_even_if_it_is_a_number(
-  tmp_path, header, columns, name
-):
+def test_a_number_in_the_header_is_a_name(tmp_path, header, columns, name):
   names = header.split(",")
   rows = [dict(zip(names, row)) for row in ("abc", "def")]
   content = "".join(f"{json.dumps(row)}\n" for row in rows)
@@ -118,26 +109,20 @@ def test_a_header_of_a_joined_file_is_a_bad_row(tmp_path, mark):
 
 
 @pytest.mark.parametrize(
-  ("content", "columns", "row"),
+  ("content", "row"),
   [
-    ("Satz\tUrteil\na b\tx\na c\tx\nd\ty\ne\ty\n", ("1", "2"), 1),
-    ("good one\tz\na b\tx\na c\tx\nd\ty\ne\ty\n", ("1", "2"), None),
-    ("Satz\tUrteil\na b\tx\na c\tw\nd\ty\ne\ty\n", ("1", "2"), None),
+    ("Satz\tUrteil\na b\tx\na c\tx\nd\ty\ne\ty\n", 1),
+    ("good one\tz\na b\tx\na c\tx\nd\ty\ne\ty\n", None),
+    ("Satz\tUrteil\na b\tx\na c\tw\nd\ty\ne\ty\n", None),
   ],
 )
-def test_a_label_that_occurs_once_and_looks_like_a_header_is_named(
-  tmp_path, caplog, content, columns, row
-):
+def test_a_header_read_as_an_example_is_named(tmp_path, caplog, content, row):
   (tmp_path / "train.tsv").write_text(content)
-  text, label = columns
-  processor = OwnDataProcessor({"train": "train.tsv"}, text, None, label)
+  processor = OwnDataProcessor({"train": "train.tsv"}, "1", None, "2")
   processor.read_labels(str(tmp_path))
   assert [
     f", row {row}: looks like a header. " in m for m in caplog.messages
   ] == [True] * bool(row)
-
-
-# Quotes
 
 
 @pytest.mark.parametrize(
@@ -149,9 +134,7 @@ def test_a_label_that_occurs_once_and_looks_like_a_header_is_named(
     ('a ""b""\tx\nb "\ty\n', 0),
   ],
 )
-def test_fields_of_a_tsv_that_look_quoted_stay_and_are_counted(
-  tmp_path, caplog, content, number
-):
+def test_quoted_fields_of_a_tsv_are_counted(tmp_path, caplog, content, number):
   rows = [tuple(line.split("\t")) for line in content.splitlines()]
   assert read(tmp_path, content) == rows
   assert [
@@ -186,15 +169,11 @@ def test_quotes_of_a_csv_that_are_not_doubled_are_refused(tmp_path, row):
   assert message.endswith("has to be doubled, not escaped by a backslash")
 
 
-# Bad rows
-
-
 def test_bad_rows_are_listed_by_row_and_line(tmp_path, caplog):
   content = 'text,label\n"a\n\nb",x\nc\nd,y\n"e\nf"\ng,y\n'
   path, bad_rows = str(tmp_path / "data.csv"), {}
-  examples = read(
-    tmp_path, content, "data.csv", skip=True, bad_rows=bad_rows, **BY_NAME
-  )
+  options = {"skip": True, "bad": bad_rows} | BY_NAME
+  examples = read(tmp_path, content, "data.csv", **options)
   assert [text for text, _ in examples] == ["a\n\nb", "d", "g"]
   fault = "has 1 columns, but the first row has 2"
   rows = "row 3 (line 5)", "row 5 (line 7)"

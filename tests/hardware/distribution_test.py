@@ -26,9 +26,6 @@ pytestmark = pytest.mark.train
 ADDRESSES = ["a:1", "b:2", "c:3"]
 
 
-# Clusters
-
-
 def tf_config(cluster, kind, index):
   task = {"type": kind, "index": index}
   return {"TF_CONFIG": json.dumps({"cluster": cluster, "task": task})}
@@ -48,14 +45,6 @@ def tf_config(cluster, kind, index):
 def test_cluster_is_read_from_tf_config(cluster, kind, index, expected):
   found = distribution.read_cluster(tf_config(cluster, kind, index))
   assert found == distribution.Cluster(ADDRESSES, expected)
-
-
-@pytest.mark.unit
-@pytest.mark.parametrize(
-  "environment", [{}, tf_config({"worker": ["a:1"]}, "worker", 0)]
-)
-def test_single_process_is_no_cluster(environment):
-  assert distribution.read_cluster(environment) is None
 
 
 @pytest.mark.unit
@@ -108,9 +97,6 @@ def test_every_task_of_slurm_finds_its_own_address(hosts, nodes, monkeypatch):
   ]
 
 
-# Devices of one machine
-
-
 @pytest.fixture(scope="module")
 def workspace(tmp_path_factory):
   """A folder with records, and configs with dropout and without."""
@@ -127,39 +113,29 @@ NUM_STEPS = 20
 
 
 def flags(workspace, output_dir, *more, config="plain"):
-  return [
-    *tiny_pretraining.flags(
-      workspace,
-      bert_config_file=workspace / f"{config}.json",
-      output_dir=workspace / output_dir,
-      num_train_steps=NUM_STEPS,
-      log_steps=1,
-      xla="off",
-    ),
-    *more,
-  ]
+  values = {"num_train_steps": NUM_STEPS, "log_steps": 1, "xla": "off"}
+  values["bert_config_file"] = workspace / f"{config}.json"
+  values["output_dir"] = workspace / output_dir
+  return [*tiny_pretraining.flags(workspace, **values), *more]
 
 
 def losses(folder):
-  """The loss of each step, from the event files."""
   found = run_outputs.read_scalars(folder)["loss"]
   return [found[step] for step in sorted(found)]
 
 
 @pytest.fixture(scope="module")
 def main():
-  """The main function of the script, in this process."""
   with commands.in_process(run_pretraining) as main:
     yield main
 
 
 @pytest.fixture(scope="module")
 def train(workspace, main):
-  """Trains with further flags; returns the folder."""
+  """Trains, or resumes training, with further flags; returns the folder."""
 
   def run(name, *more, **options):
-    if not (workspace / name).exists():
-      main("--do_train", *flags(workspace, name, *more, **options))
+    main("--do_train", *flags(workspace, name, *more, **options))
     return workspace / name
 
   return run
@@ -167,7 +143,6 @@ def train(workspace, main):
 
 @pytest.fixture(scope="module")
 def single(train):
-  """Output folder of a run with one replica."""
   return train("single")
 
 
@@ -200,7 +175,6 @@ TWO_CPUS = tf.ConfigProto(device_count={"CPU": 2})
 
 
 def run_by_two_replicas(function):
-  """Results of a function in each of two replicas."""
   with tf.Graph().as_default():
     strategy = distribution._local_strategy(2)
     with strategy.scope():
@@ -247,41 +221,31 @@ def test_all_replicas_of_a_process_sum_its_stop_requests():
 @pytest.mark.unit
 def test_gpus_of_several_workers_communicate_by_nccl(monkeypatch, on_gpu):
   asked = {}
+  experimental = tf.distribute.experimental
+  kinds = experimental.CollectiveCommunication
   monkeypatch.setattr(
-    tf.distribute.experimental,
-    "MultiWorkerMirroredStrategy",
-    lambda **arguments: asked.update(arguments),
+    experimental, "MultiWorkerMirroredStrategy", lambda **a: asked.update(a)
   )
   cluster = distribution.Cluster(["a:1", "b:1"], 0)
   distribution._worker_strategy(distribution.Replicas(2, cluster, on_gpu))
-  kinds = tf.distribute.experimental.CollectiveCommunication
   assert asked["communication"] == (kinds.NCCL if on_gpu else kinds.AUTO)
 
 
 @pytest.mark.slow
-def test_interrupted_run_of_replicas_ends_with_the_same_weights(
-  train, workspace, main
-):
+def test_interrupted_replicas_end_with_the_same_weights(train):
   straight = train("once", "--num_replicas=2", config="bert_config")
   part = train("part", "--num_replicas=2", config="bert_config")
   step_10 = str(part / "model.ckpt-10")
   tf.train.update_checkpoint_state(str(part), step_10)
   for path in part.glob("model.ckpt-20.*"):
     path.unlink()
-  main(
-    "--do_train",
-    *flags(workspace, "part", "--num_replicas=2", config="bert_config"),
-  )
+  train("part", "--num_replicas=2", config="bert_config")
   run_outputs.assert_same_variables(straight, part)
 
 
-# Evaluation and prediction
-
-
 def test_replicas_evaluate_and_predict_like_one(workspace, single, main):
-  (workspace / "lines.txt").write_text(
-    "the cat [MASK] on mat\nthe dog\nis good\n"
-  )
+  text = "the cat [MASK] on mat\nthe dog\nis good\n"
+  (workspace / "lines.txt").write_text(text)
   scores, predictions = [], []
   for count in (1, 3):
     main(
@@ -299,17 +263,11 @@ def test_replicas_evaluate_and_predict_like_one(workspace, single, main):
     lines = (single / "predictions.jsonl").read_text().splitlines()
     predictions.append([json.loads(line) for line in lines])
   assert scores[1] == pytest.approx(scores[0], rel=1e-5)
-  assert [line["text"] for line in predictions[0]] == [
-    line["text"] for line in predictions[1]
-  ]
-  numbers = [
-    [line.get("pseudo_perplexity", 0.0) for line in lines]
-    for lines in predictions
-  ]
-  np.testing.assert_allclose(*numbers, rtol=1e-4)
-
-
-# Processes
+  assert len(predictions[0]) == len(predictions[1])
+  for one, other in zip(*predictions):
+    assert one["text"] == other["text"]
+    found = [line.get("pseudo_perplexity", 0.0) for line in (one, other)]
+    np.testing.assert_allclose(*found, rtol=1e-4)
 
 
 def free_addresses(number):
@@ -346,21 +304,19 @@ app.run(main)
 
 
 @contextlib.contextmanager
-def joining(addresses, *nums_local):
-  """Processes that join a cluster, each with a number of replicas."""
+def running(programs, environments):
+  """Processes of Python, by their arguments and environment variables."""
+  quiet = {"TF_CPP_MIN_LOG_LEVEL": "3"}
   processes = [
     subprocess.Popen(
-      [
-        *(sys.executable, "-c", _JOIN, commands.ROOT),
-        *(str(num_local), str(index), *addresses),
-      ],
+      [sys.executable, *map(str, program)],
       stdin=subprocess.PIPE,
       stdout=subprocess.PIPE,
       stderr=subprocess.PIPE,
       text=True,
-      env=os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3"},
+      env=os.environ | environment | quiet,
     )
-    for index, num_local in enumerate(nums_local)
+    for program, environment in zip(programs, environments)
   ]
   try:
     yield processes
@@ -368,6 +324,15 @@ def joining(addresses, *nums_local):
     for process in processes:
       process.kill()
       process.communicate()
+
+
+def joining(addresses, *nums_local):
+  """Processes that join a cluster, each with a number of replicas."""
+  programs = [
+    ["-c", _JOIN, commands.ROOT, num_local, index, *addresses]
+    for index, num_local in enumerate(nums_local)
+  ]
+  return running(programs, [{}] * len(programs))
 
 
 @pytest.mark.process
@@ -391,66 +356,32 @@ def is_open(host, port):
 @pytest.mark.process
 def test_workers_with_different_numbers_of_devices_are_refused():
   with joining(free_addresses(2), 2, 1) as processes:
-    logs = [process.communicate(timeout=60)[1] for process in processes]
-  assert [process.returncode for process in processes] == [1, 1], logs
+    statuses, logs = zip(*wait(processes))
+  assert statuses == (1, 1), logs
   # The other worker may find that this one is lost.
   assert "the same --num_replicas" in "".join(logs)
 
 
 def succeed(number, arguments):
   """Runs workers that must succeed; returns their logs."""
-  with Workers(number, arguments) as workers:
-    statuses, logs = zip(*workers.wait())
+  with workers(number, arguments) as processes:
+    statuses, logs = zip(*wait(processes))
   assert not any(statuses), logs
   return logs
 
 
-class Workers:
-  """The worker processes of one run."""
-
-  def __init__(self, number, arguments):
-    cluster = {"worker": free_addresses(number)}
-    script = os.path.join(commands.ROOT, "run_pretraining.py")
-    self.processes = [
-      subprocess.Popen(
-        [
-          sys.executable,
-          script,
-          "--do_train",
-          "--distribution=multi_worker",
-          *map(str, arguments),
-        ],
-        stderr=subprocess.PIPE,
-        text=True,
-        env=os.environ
-        | tf_config(cluster, "worker", index)
-        | {"TF_CPP_MIN_LOG_LEVEL": "2"},
-      )
-      for index in range(number)
-    ]
-
-  def wait(self):
-    """Returns status and log of each worker when all have results."""
-    logs = [process.communicate(timeout=600)[1] for process in self.processes]
-    return list(zip((p.returncode for p in self.processes), logs))
-
-  def wait_for(self, path):
-    commands.wait_until(path.exists, *self.processes)
-
-  def __enter__(self):
-    return self
-
-  def __exit__(self, *unused):
-    for process in self.processes:
-      process.kill()
-      process.communicate()
+def workers(number, arguments):
+  cluster = {"worker": free_addresses(number)}
+  script = os.path.join(commands.ROOT, "run_pretraining.py")
+  command = [script, "--do_train", "--distribution=multi_worker", *arguments]
+  environments = [tf_config(cluster, "worker", n) for n in range(number)]
+  return running([command] * number, environments)
 
 
-@pytest.mark.slow  # two workers are compared below
-def test_four_workers_have_the_same_losses_as_one(workspace, single):
-  folder = workspace / "workers"
-  succeed(4, flags(workspace, folder))
-  assert_same_training(folder, single)
+def wait(processes):
+  """Returns status and log of each process when all have ended."""
+  logs = [process.communicate(timeout=600)[1] for process in processes]
+  return list(zip((p.returncode for p in processes), logs))
 
 
 @pytest.mark.slow
@@ -488,10 +419,10 @@ def test_two_workers_have_the_losses_of_two_replicas(train, uninterrupted):
 def test_run_stopped_at_one_worker_resumes(workspace, uninterrupted):
   folder = workspace / "stopped"
   arguments = flags(workspace, folder, *LONG, config="bert_config")
-  with Workers(2, arguments) as workers:
-    workers.wait_for(folder / "model.ckpt-50.index")
-    workers.processes[1].send_signal(signal.SIGTERM)
-    for status, log in workers.wait():
+  with workers(2, arguments) as processes:
+    commands.wait_until((folder / "model.ckpt-50.index").exists, *processes)
+    processes[1].send_signal(signal.SIGTERM)
+    for status, log in wait(processes):
       assert status == 128 + signal.SIGTERM, log
       assert "Stopped by SIGTERM at step" in log.splitlines()[-1]
   assert 50 <= run_outputs.steps_done(folder) < 200
@@ -504,10 +435,10 @@ def test_run_stopped_at_one_worker_resumes(workspace, uninterrupted):
 def test_run_with_a_killed_worker_resumes(workspace, uninterrupted, lost):
   folder = workspace / f"lost_{lost}"
   arguments = flags(workspace, folder, *LONG, config="bert_config")
-  with Workers(2, arguments) as workers:
-    workers.wait_for(folder / "model.ckpt-50.index")
-    workers.processes[lost].send_signal(signal.SIGKILL)
-    results = workers.wait()
+  with workers(2, arguments) as processes:
+    commands.wait_until((folder / "model.ckpt-50.index").exists, *processes)
+    processes[lost].send_signal(signal.SIGKILL)
+    results = wait(processes)
   assert results[lost][0] == -signal.SIGKILL
   status, log = results[1 - lost]
   assert status == 1 and "another worker was lost" in log.splitlines()[-1], log

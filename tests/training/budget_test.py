@@ -126,17 +126,8 @@ def test_used_up_budget_is_not_trained_further(folder):
 
 @pytest.mark.train
 def test_last_step_of_a_budget_is_evaluated(folder, tmp_path):
-  held_out = folder / "held_out.tfrecord"
-  commands.succeed(
-    SCRIPT,
-    *flags(
-      folder,
-      tmp_path,
-      token_budget=300,
-      eval_steps=999,
-      eval_input_file=held_out,
-    ),
-  )
+  more = ["--eval_steps=999", f"--eval_input_file={folder}/held_out.tfrecord"]
+  commands.succeed(SCRIPT, *flags(folder, tmp_path, token_budget=300), *more)
   (row,) = (tmp_path / "dev_scores.jsonl").read_text().splitlines()
   last = run_outputs.read_variables(tmp_path)["global_step"]
   assert row.startswith(f'{{"step": {last}, ')
@@ -147,24 +138,16 @@ def test_last_step_of_a_budget_is_evaluated(folder, tmp_path):
   ("given", "changed"),
   [
     ("--token_budget=3000", {"token_budget": 3000}),
-    (
-      "--time_budget_minutes=5",
-      {"token_budget": None, "time_budget_minutes": 5},
-    ),
-    (
-      "no budget",
-      {"token_budget": None, "warmup_proportion": None, "num_train_steps": 50},
-    ),
+    ("--time_budget_minutes=5", {"time_budget_minutes": 5}),
+    ("no budget", {"warmup_proportion": None, "num_train_steps": 50}),
   ],
 )
 def test_another_budget_is_refused_to_resume(folder, given, changed):
   whole = folder / "whole"
   path = whole / f"model.ckpt-{run_outputs.steps_done(whole)}"
+  changed = {"token_budget": None} | changed
   error = commands.fail(SCRIPT, *flags(folder, whole, **changed))
   assert f"{given}: {path} was trained with --token_budget=1500" in error
-
-
-# Time
 
 
 def train_within_a_minute(folder, num_steps=None):

@@ -9,12 +9,13 @@ from bertlib.compat import estimator_api
 from bertlib.compute.fast_compute import FastCompute
 from bertlib.reporting import run_report
 from bertlib.training import estimator_spec
+from bertlib.training.gradient_caching import BatchLoss
 from optimization import StepOptions
 
 pytestmark = pytest.mark.graph
 
 
-def arguments_of(**values):
+def arguments_of(num_micro_batches=1, **values):
   """Arguments of a model whose weights never change."""
   defaults = {
     "init_checkpoint": None,
@@ -24,18 +25,15 @@ def arguments_of(**values):
     "use_tpu": False,
     "seed": 7,
     "log_steps": 1,
+    "options": StepOptions(num_micro_batches=num_micro_batches),
   }
-  return estimator_spec.TrainingArguments(**{**defaults, **values})
+  return estimator_spec.TrainingArguments(**(defaults | values))
 
 
-def train_spec(loss_fn, params=None, **values):
-  return estimator_spec.train_spec(
-    arguments_of(**values),
-    loss_fn,
-    {"x": tf.ones([4, 2])},
-    {"batch_size": 4, **(params or {})},
-    None,
-  )
+def train_spec(loss_fn, params=(), **values):
+  batch, params = {"x": tf.ones([4, 2])}, {"batch_size": 4} | dict(params)
+  arguments = arguments_of(**values)
+  return estimator_spec.train_spec(arguments, loss_fn, batch, params, None)
 
 
 def loss_of_weight(batch, _):
@@ -66,8 +64,7 @@ def draws_of(spec, num_micro_batches, num_steps):
 def test_no_two_micro_batches_of_a_run_have_the_same_dropout(num_micro_batches):
   with tf.Graph().as_default():
     spec = train_spec(
-      loss_with_bit_of_draw,
-      options=StepOptions(num_micro_batches=num_micro_batches),
+      loss_with_bit_of_draw, num_micro_batches=num_micro_batches
     )
     bits = draws_of(spec, num_micro_batches, num_steps=3)
   # Each bit is there once: no draw is missing and none is repeated.
@@ -84,9 +81,8 @@ def on_core(monkeypatch):
     ):
       assert group_assignment == [list(range(num_cores))]
       # Every core splits the same tensor; this one receives a block from each.
-      blocks = tf.split(
-        tf.convert_to_tensor(input), split_count, split_dimension
-      )
+      tensor = tf.convert_to_tensor(input)
+      blocks = tf.split(tensor, split_count, split_dimension)
       return tf.concat([blocks[core]] * num_cores, concat_dimension)
 
     monkeypatch.setattr(tf.raw_ops, "AllToAll", all_to_all)
@@ -96,9 +92,7 @@ def on_core(monkeypatch):
 
 
 @pytest.mark.parametrize("num_micro_batches", [1, 2])
-def test_no_two_cores_of_a_tpu_have_the_same_dropout(
-  on_core, num_micro_batches
-):
+def test_no_two_tpu_cores_have_the_same_dropout(on_core, num_micro_batches):
   num_cores, num_steps, drawn = 3, 2, []
   context = types.SimpleNamespace(num_replicas=num_cores)
   for core in range(num_cores):
@@ -108,7 +102,7 @@ def test_no_two_cores_of_a_tpu_have_the_same_dropout(
         loss_with_bit_of_draw,
         {"context": context},
         use_tpu=True,
-        options=StepOptions(num_micro_batches=num_micro_batches),
+        num_micro_batches=num_micro_batches,
       )
       drawn.append(draws_of(spec, num_micro_batches, num_steps))
   # Together the cores have each bit once.
@@ -117,27 +111,27 @@ def test_no_two_cores_of_a_tpu_have_the_same_dropout(
   assert num_draws == [num_steps * num_micro_batches] * num_cores
 
 
+def test_cached_gradients_with_random_dropout_are_refused():
+  loss = BatchLoss(loss_of_weight, lambda vectors, _: vectors, ())
+  refused = pytest.raises(ValueError, match="needs a seed")
+  with tf.Graph().as_default(), refused:
+    train_spec(loss, seed=None, num_micro_batches=2)
+
+
 def test_losses_of_tpu_cores_have_one_normalizer(on_core):
   on_core(0, num_cores=2)
-  arguments = arguments_of(
-    use_tpu=True, options=StepOptions(num_micro_batches=2)
-  )
+  arguments = arguments_of(use_tpu=True, num_micro_batches=2)
   with tf.Graph().as_default(), tf.Session() as session:
     weights = tf.constant([1, 0, 1, 1])
     normalizer = estimator_spec.loss_normalizer(weights, arguments)
     assert session.run(normalizer) == 1.5
 
 
-@pytest.mark.parametrize(
-  ("fixed", "shown"), [(0.0, "3.277e+04"), (128.0, "128")]
-)
+@pytest.mark.parametrize("fixed, shown", [(0.0, "3.277e+04"), (128.0, "128")])
 def test_a_scaled_loss_is_shown_as_it_is_with_its_scale(log, fixed, shown):
   with tf.Graph().as_default():
-    spec = train_spec(
-      loss_of_weight,
-      compute=FastCompute(tf.float16),
-      options=StepOptions(loss_scale=fixed),
-    )
+    options, compute = StepOptions(loss_scale=fixed), FastCompute(tf.float16)
+    spec = train_spec(loss_of_weight, compute=compute, options=options)
     hooks = spec.training_hooks
     with tf.train.SingularMonitoredSession(hooks=hooks) as session:
       session.run(spec.train_op)
@@ -146,40 +140,29 @@ def test_a_scaled_loss_is_shown_as_it_is_with_its_scale(log, fixed, shown):
 
 
 def test_scalars_reach_tensorboard(tmp_path):
+  def loss_fn(batch, _):
+    weight = tf.get_variable("w", [2], initializer=tf.ones_initializer())
+    loss = tf.reduce_mean(batch["x"]) + 0.0 * tf.reduce_sum(weight)
+    return loss, {"twice": 2.0 * loss}
+
+  steps = {"num_train_steps": 5, "num_micro_batches": 2, "log_steps": 2}
+  arguments = arguments_of(learning_rate=0.6, seed=None, **steps)
+
   def model_fn(features, labels, mode, params, config):
     del labels, mode
-
-    def loss_fn(batch, _):
-      weight = tf.get_variable("w", [2], initializer=tf.ones_initializer())
-      loss = tf.reduce_mean(batch["x"]) + 0.0 * tf.reduce_sum(weight)
-      return loss, {"twice": 2.0 * loss}
-
-    arguments = arguments_of(
-      learning_rate=0.6,
-      num_train_steps=5,
-      seed=None,
-      log_steps=2,
-      options=StepOptions(num_micro_batches=2),
-    )
-    return estimator_spec.train_spec(
-      arguments, loss_fn, {"x": features}, params, config
-    )
-
-  estimator = estimator_api.TPUEstimator(
-    use_tpu=False,
-    model_fn=model_fn,
-    config=estimator_api.RunConfig(
-      model_dir=str(tmp_path), save_summary_steps=0
-    ),
-    train_batch_size=4,
-  )
+    batch = {"x": features}
+    return estimator_spec.train_spec(arguments, loss_fn, batch, params, config)
 
   def input_fn(params):
     steps = tf.data.Dataset.range(1, 7)  # every value is the step
-    return steps.map(
-      lambda step: tf.cast(tf.fill([params["batch_size"]], step), tf.float32)
-    )
+    return steps.map(lambda step: tf.fill([4], tf.cast(step, tf.float32)))
 
+  config = estimator_api.RunConfig(
+    model_dir=str(tmp_path), save_summary_steps=0
+  )
+  estimator = estimator_api.TPUEstimator(
+    model_fn, config=config, use_tpu=False, train_batch_size=4
+  )
   estimator.train(input_fn, max_steps=5)
   scalars = run_report.read_scalars(str(tmp_path))
   speeds = scalars.pop("examples/s")
@@ -190,7 +173,5 @@ def test_scalars_reach_tensorboard(tmp_path):
     "loss": [(step, step) for step in steps],
     "twice": [(step, 2 * step) for step in steps],
     "gradient_norm": [(step, 0.0) for step in steps],
-    "learning_rate": [
-      (step, pytest.approx(0.6 * (1 - (step - 1) / 5))) for step in steps
-    ],
+    "learning_rate": [(n, pytest.approx(0.12 * (6 - n))) for n in steps],
   }

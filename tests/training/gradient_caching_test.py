@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 import tiny_model
+from modeling_test import weight_of
 
 import modeling
 import optimization
@@ -13,17 +14,15 @@ from bertlib.hardware import distribution
 from bertlib.settings.embedding_spec import EmbeddingSpec
 from bertlib.tasks.embeddings import embedding_losses
 from bertlib.tasks.embeddings.embedding_losses import LossOptions
-from bertlib.training import estimator_spec, gradients
+from bertlib.training import gradients
 from bertlib.training.gradient_caching import BatchLoss
-from optimization import Frozen, StepOptions
+from optimization import Frozen
 
 pytestmark = pytest.mark.graph
 
-SIZES = {"hidden_size": 32, "num_attention_heads": 4, "intermediate_size": 64}
-PLAIN = tiny_model.config(
-  100, **SIZES, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0
-)
-DROPOUT = tiny_model.config(100, **SIZES)  # 0.1
+NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+PLAIN = tiny_model.config(100, **NO_DROPOUT)
+DROPOUT = tiny_model.config(100)  # 0.1
 SPEC = EmbeddingSpec(projection_dim=24)
 NUM_EXAMPLES, LENGTH, SEED = 8, 12, 7
 
@@ -69,26 +68,16 @@ def encoder(config=PLAIN, compute=None):
   """Encodes texts in groups."""
 
   def encode_fn(batch, dropout_seed):
-    num_examples, num_texts, length = modeling.get_shape_list(
-      batch["input_ids"]
-    )
+    *groups, length = modeling.get_shape_list(batch["input_ids"])
     mask = tf.reshape(batch["input_mask"], [-1, length])
+    ids = tf.reshape(batch["input_ids"], [-1, length])
     model = modeling.BertModel(
-      config,
-      is_training=True,
-      input_ids=tf.reshape(batch["input_ids"], [-1, length]),
-      input_mask=mask,
-      compute=compute,
-      dropout_seed=dropout_seed,
+      config, True, ids, mask, compute=compute, dropout_seed=dropout_seed
     )
     vectors = pooling.sentence_vectors(model.get_sequence_output(), mask, SPEC)
-    return tf.reshape(vectors, [num_examples, num_texts, vectors.shape[-1]])
+    return tf.reshape(vectors, [*groups, vectors.shape[-1]])
 
   return encode_fn
-
-
-def batch_loss(name, encode_fn):
-  return embedding_losses.training_loss(LOSSES[name], encode_fn)
 
 
 def seeded(encode_fn):
@@ -101,12 +90,9 @@ def seeded(encode_fn):
 def draw_weights(session):
   """Initializes all variables with the same weights in every graph."""
   session.run(tf.global_variables_initializer())
-  draw = np.random.default_rng(1)
-  for variable in sorted(tf.trainable_variables(), key=optimization.name_of):
-    mean = float(variable.name.endswith("gamma:0"))
-    value = draw.normal(mean, 0.1, variable.shape)
+  for variable in tf.trainable_variables():
     for copy in getattr(variable, "values", [variable]):  # of each replica
-      copy.load(value.astype(np.float32), session)
+      copy.load(weight_of(variable), session)
 
 
 def run(found):
@@ -114,17 +100,12 @@ def run(found):
   config = tf.ConfigProto(device_count={"CPU": 2})
   with tf.Session(config=config) as session:
     draw_weights(session)
-    loss, values = session.run(
-      [
-        found.loss,
-        {
-          optimization.name_of(variable): tf.convert_to_tensor(gradient)
-          for variable, gradient in zip(found.variables, found.gradients)
-          if gradient is not None
-        },
-      ]
-    )
-  return loss, values
+    dense = {
+      optimization.name_of(variable): tf.convert_to_tensor(gradient)
+      for variable, gradient in zip(found.variables, found.gradients)
+      if gradient is not None
+    }
+    return session.run((found.loss, dense))
 
 
 def plain_gradients(name, encode_fn, num_micro_batches=1):
@@ -142,13 +123,14 @@ def plain_gradients(name, encode_fn, num_micro_batches=1):
     return run(optimization.gradients_of(loss))
 
 
-def cached_gradients(name, encode_fn, num_micro_batches, **options):
+def cached_gradients(
+  name, encode_fn, num_micro_batches, make_scale=lambda: None, **options
+):
   with tf.Graph().as_default():
-    found = batch_loss(name, encode_fn).compute_gradients(
-      of_unknown_size(make_batch(name)),
-      num_micro_batches,
-      **options,
-    )
+    loss = embedding_losses.training_loss(LOSSES[name], encode_fn)
+    batch = of_unknown_size(make_batch(name))
+    how = num_micro_batches, make_scale()
+    found = loss.compute_gradients(batch, *how, **options)
     sparse = {
       optimization.name_of(variable)
       for variable, gradient in zip(found.variables, found.gradients)
@@ -172,7 +154,6 @@ def assert_same_gradients(found, expected, tolerance=1e-5):
 
 @pytest.fixture(scope="module")
 def whole():
-  """Loss and gradients of the whole batch, for each loss."""
   return {name: plain_gradients(name, seeded(encoder())) for name in LOSSES}
 
 
@@ -188,9 +169,7 @@ FAST = FastCompute(unpad=True, jit_compile=True, recompute=True)
     ("infonce", 4, FAST),
   ],
 )
-def test_micro_batches_give_the_gradient_of_the_whole_batch(
-  whole, name, num_micro_batches, compute
-):
+def test_micro_batches_equal_the_batch(whole, name, num_micro_batches, compute):
   loss, found, sparse = cached_gradients(
     name, seeded(encoder(compute=compute)), num_micro_batches
   )
@@ -222,41 +201,30 @@ def test_frozen_weights_have_no_gradient(whole):
 
 
 def test_loss_scale_scales_the_gradients_but_not_the_loss(whole):
-  with tf.Graph().as_default():
-    scaled = batch_loss("infonce", seeded(encoder())).compute_gradients(
-      of_unknown_size(make_batch("infonce")),
-      2,
-      gradients.LossScale(initial=1024.0),
-    )
-    loss, found = run(scaled)
+  loss, found, _ = cached_gradients(
+    "infonce", seeded(encoder()), 2, lambda: gradients.LossScale(1024.0)
+  )
   assert loss == pytest.approx(whole["infonce"][0], rel=1e-6)
   assert_same_gradients(
     {name: value / 1024.0 for name, value in found.items()}, whole["infonce"][1]
   )
 
 
-# Replicas
-
-
 @pytest.mark.train
 @pytest.mark.parametrize(
   ("name", "num_micro_batches"), [("infonce", 1), ("infonce", 2), ("cosent", 2)]
 )
-def test_replicas_give_the_gradient_of_the_global_batch(
-  whole, name, num_micro_batches
-):
+def test_replicas_equal_the_global_batch(whole, name, num_micro_batches):
   means = []
 
   def build():
     number = gradients.replica_number()
     batch = {
-      n: tf.constant(array.reshape(2, NUM_EXAMPLES // 2, *array.shape[1:]))
+      n: tf.stack(tf.split(array, 2))[number]
       for n, array in make_batch(name).items()
     }
-    local = batch_loss(name, seeded(encoder())).compute_gradients(
-      {n: tensor[number] for n, tensor in batch.items()},
-      num_micro_batches,
-    )
+    loss = embedding_losses.training_loss(LOSSES[name], seeded(encoder()))
+    local = loss.compute_gradients(batch, num_micro_batches)
     means.append(optimization.mean_over_replicas(local)[0])
 
   with tf.Graph().as_default():
@@ -266,9 +234,6 @@ def test_replicas_give_the_gradient_of_the_global_batch(
     loss, found = run(means[0])
   assert loss == pytest.approx(whole[name][0], rel=1e-6)
   assert_same_gradients(found, whole[name][1])
-
-
-# Memory
 
 
 def test_only_one_micro_batch_has_activations_at_a_time():
@@ -310,30 +275,5 @@ def test_only_one_micro_batch_has_activations_at_a_time():
   assert loss == 140.0 and gradient == [280.0]
   first_pass, second_pass = events[:4], events[4:]
   assert sorted(first_pass) == [f"encoded {number}" for number in range(4)]
-  assert second_pass == [
-    "propagated 0",
-    *("encoded 1", "propagated 1"),
-    *("encoded 2", "propagated 2"),
-    *("encoded 3", "propagated 3"),
-  ]
-
-
-# Training steps
-
-
-def test_micro_batches_with_random_dropout_are_refused():
-  arguments = estimator_spec.TrainingArguments(
-    None,
-    learning_rate=1e-3,
-    num_train_steps=10,
-    num_warmup_steps=0,
-    use_tpu=False,
-    seed=None,
-    options=StepOptions(num_micro_batches=2),
-  )
-  loss = batch_loss("infonce", encoder(DROPOUT))
-  params = {"batch_size": NUM_EXAMPLES}
-  refused = pytest.raises(ValueError, match="needs a seed")
-  with tf.Graph().as_default(), refused:
-    batch = of_unknown_size(make_batch("infonce"))
-    estimator_spec.train_spec(arguments, loss, batch, params, None)
+  again = [f"{e} {n}" for n in range(4) for e in ("encoded", "propagated")]
+  assert second_pass == again[1:]

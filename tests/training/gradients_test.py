@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 import tiny_model
+from modeling_test import weight_of
 
 import modeling
 import optimization
@@ -18,29 +19,13 @@ from bertlib.training.gradients import (
 )
 from optimization import Frozen, StepOptions
 
-pytestmark = pytest.mark.graph
+pytestmark = [pytest.mark.graph, pytest.mark.usefixtures("graph")]
 
 FROZEN = ("bert/embeddings/", "bert/encoder/layer_0/")
 
 
-@pytest.fixture(autouse=True)
-def graph():
-  """A fresh graph for every test."""
-  with tf.Graph().as_default() as graph:
-    yield graph
-
-
-# Gradient accumulation and frozen weights
-
-SMALL = tiny_model.config(
-  100,
-  hidden_size=32,
-  num_hidden_layers=2,
-  num_attention_heads=4,
-  intermediate_size=64,
-  hidden_dropout_prob=0.0,
-  attention_probs_dropout_prob=0.0,
-)
+NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+SMALL = tiny_model.config(100, num_hidden_layers=2, **NO_DROPOUT)
 
 
 def small_batch():
@@ -48,22 +33,17 @@ def small_batch():
   draw = np.random.default_rng(0)
   lengths = [3, 16, 9, 1, 12, 5, 6, 7]
   mask = (np.arange(16) < np.array(lengths)[:, np.newaxis]).astype(np.int32)
-  batch = {
-    "input_ids": draw.integers(1, 9, mask.shape) * mask,
-    "input_mask": mask,
-    "label_ids": draw.integers(0, 3, len(lengths)),
-  }
+  ids = draw.integers(1, 9, mask.shape) * mask
+  labels = draw.integers(0, 3, len(lengths))
+  arrays = {"input_ids": ids, "input_mask": mask, "label_ids": labels}
+  batch = {name: tf.constant(a, tf.int32) for name, a in arrays.items()}
   return {
-    name: tf.placeholder_with_default(
-      tf.constant(array, tf.int32), [None, *[None] * (array.ndim - 1)]
-    )
-    for name, array in batch.items()
+    name: tf.placeholder_with_default(tensor, [None] * len(tensor.shape))
+    for name, tensor in batch.items()
   }
 
 
 def small_loss(compute):
-  """A loss function for `compute_gradients`."""
-
   def loss_fn(batch, _):
     model = modeling.BertModel(
       SMALL, True, batch["input_ids"], batch["input_mask"], compute=compute
@@ -86,36 +66,21 @@ class Results(NamedTuple):
   variables: set  # names of all variables
 
 
-def take_four_steps(compute, scales_loss=False, **options):
+def take_four_steps(compute, make_scale=lambda: None, **options):
   options = StepOptions(**options)
   with tf.Graph().as_default(), tf.Session() as session:
-    loss_scale = LossScale() if scales_loss else None
-    gradients = compute_gradients(
-      small_loss(compute),
-      small_batch(),
-      options.num_micro_batches,
-      loss_scale,
-      options.frozen,
-    )
+    loss_scale = make_scale()
+    how = options.num_micro_batches, loss_scale, options.frozen
+    gradients = compute_gradients(small_loss(compute), small_batch(), *how)
     step = optimization.training_step(
       gradients, 1e-3, 100, 0, options=options, loss_scale=loss_scale
     )
-    scalars = {
-      "loss": gradients.loss,
-      "norm": step.gradient_norm,
-      **gradients.scalars,
-    }
+    scalars = {"loss": gradients.loss, "norm": step.gradient_norm}
+    scalars |= gradients.scalars
     weights = {v.op.name: v for v in tf.trainable_variables()}
-    draw = np.random.default_rng(0)
-    session.run(
-      tf.global_variables_initializer(),
-      {
-        v.initializer.inputs[1]: draw.normal(
-          float(name.endswith("gamma")), 0.1, v.shape
-        )
-        for name, v in weights.items()
-      },
-    )
+    session.run(tf.global_variables_initializer())
+    for variable in weights.values():
+      variable.load(weight_of(variable), session)
     initial_weights = session.run(weights)
     return Results(
       [session.run([scalars, step.train_op])[0] for _ in range(4)],
@@ -133,15 +98,14 @@ def take_four_steps(compute, scales_loss=False, **options):
 
 @pytest.fixture(scope="module")
 def whole():
-  """Four steps on whole batches."""
   return take_four_steps(FastCompute())
 
 
 def assert_same_steps(found, expected):
-  """Asserts equal results of steps but for rounding."""
   for one, other in zip(expected.scalars, found.scalars):
     for name, value in one.items():
       assert other[name] == pytest.approx(value, rel=0, abs=2e-6), name
+  assert found.weights.keys() == expected.weights.keys()
   for name, value in expected.weights.items():
     np.testing.assert_allclose(
       found.weights[name], value, rtol=0, atol=1e-6, err_msg=name
@@ -156,9 +120,7 @@ def assert_same_steps(found, expected):
     (4, FastCompute(unpad=True, jit_compile=True, recompute=True)),
   ],
 )
-def test_micro_batches_give_the_step_of_the_whole_batch(
-  whole, num_micro_batches, compute
-):
+def test_micro_batches_equal_the_whole_batch(whole, num_micro_batches, compute):
   split = take_four_steps(compute, num_micro_batches=num_micro_batches)
   assert_same_steps(split, whole)
   assert split.global_step == whole.global_step == 4
@@ -173,30 +135,30 @@ LAMB = {"optimizer": "lamb", "epsilon": 1e-3, "layer_decay": 0.8}
 
 @pytest.mark.train
 @pytest.mark.parametrize(
-  "options", [ADAM, {**LAMB, "frozen": Frozen(1, True), "jit_compile": True}]
+  ("make_scale", "options"),
+  [
+    (LossScale, ADAM),
+    (LossScale, {**LAMB, "frozen": Frozen(1, True), "jit_compile": True}),
+    (lambda: FixedLossScale(2.0**15), ADAM),
+  ],
 )
-def test_scaled_micro_batches_give_the_step_of_the_whole_batch(options):
+def test_scaled_micro_batches_equal_the_whole_batch(make_scale, options):
   whole = take_four_steps(FastCompute(), **options)
   split = take_four_steps(
-    FastCompute(), num_micro_batches=4, scales_loss=True, **options
+    FastCompute(), make_scale, num_micro_batches=4, **options
   )
   assert_same_steps(split, whole)
+  added = split.variables - whole.variables
   scale_variables = {"loss_scale/scale", "loss_scale/good_steps"}
-  assert split.variables - scale_variables == whole.variables
+  assert added == (scale_variables if make_scale is LossScale else set())
 
 
 def test_frozen_weights_are_bitwise_unchanged_and_have_no_moments():
-  results = take_four_steps(
-    FastCompute(unpad=True, jit_compile=True, recompute=True),
-    num_micro_batches=2,
-    frozen=Frozen(1, True),
-    **LAMB,
-  )
-  unchanged = {
-    name
-    for name, value in results.weights.items()
-    if np.array_equal(value, results.initial_weights[name])
-  }
+  compute = FastCompute(unpad=True, jit_compile=True, recompute=True)
+  options = {"num_micro_batches": 2, "frozen": Frozen(1, True)} | LAMB
+  results = take_four_steps(compute, **options)
+  before, after = results.initial_weights, results.weights
+  unchanged = {n for n in after if np.array_equal(after[n], before[n])}
   frozen = {name for name in results.weights if name.startswith(FROZEN)}
   # The gradient of a key bias is 0 up to rounding.
   zero_gradient = {"bert/encoder/layer_1/attention/self/key/bias"}
@@ -208,31 +170,19 @@ def test_frozen_weights_are_bitwise_unchanged_and_have_no_moments():
   assert len(trained) == 20
 
 
-@pytest.mark.parametrize(
-  ("recompute", "num_micro_batches"), [(False, 1), (True, 2)]
-)
-def test_no_gradient_is_computed_below_the_lowest_trained_layer(
-  recompute, num_micro_batches
-):
+@pytest.mark.parametrize("recompute, num_parts", [(False, 1), (True, 2)])
+def test_gradients_end_above_the_frozen_layers(recompute, num_parts):
   def trained_parts(frozen):
     """Parts of the model for which the graph computes gradients."""
     with tf.Graph().as_default() as graph:
-      compute_gradients(
-        small_loss(FastCompute(recompute=recompute)),
-        small_batch(),
-        num_micro_batches,
-        frozen=frozen,
-      )
+      loss_fn = small_loss(FastCompute(recompute=recompute))
+      compute_gradients(loss_fn, small_batch(), num_parts, frozen=frozen)
       definition = graph.as_graph_def()
     nodes = [*definition.node]
     for function in definition.library.function:
       nodes += function.node_def
-    found = (
-      re.search(
-        r"gradients.*/bert/(embeddings|encoder/layer_\d|pooler)", n.name
-      )
-      for n in nodes
-    )
+    pattern = r"gradients.*/bert/(embeddings|encoder/layer_\d|pooler)"
+    found = (re.search(pattern, node.name) for node in nodes)
     return {match[1] for match in found if match}
 
   everything = {"embeddings", "encoder/layer_0", "encoder/layer_1", "pooler"}
@@ -244,7 +194,7 @@ def test_no_gradient_is_computed_below_the_lowest_trained_layer(
 @pytest.mark.train
 def test_scaled_steps_in_float16_are_near_those_in_float32(whole):
   half = take_four_steps(
-    FastCompute(tf.float16, unpad=True), num_micro_batches=2, scales_loss=True
+    FastCompute(tf.float16, unpad=True), LossScale, num_micro_batches=2
   )
   # float16 has a relative rounding error of 2 ** -11. A few such errors add up,
   # and the updated weights differ by them too.
@@ -275,17 +225,6 @@ def tied_loss(batch, index):
 
 
 @pytest.mark.parametrize("num_micro_batches", [1, 2, 4])
-def test_rows_of_a_sparse_gradient_are_concatenated_in_order(num_micro_batches):
-  batch = {"ids": tf.constant(IDS)}
-  gradients = compute_gradients(table_loss, batch, num_micro_batches)
-  with tf.Session() as session:
-    session.run(tf.global_variables_initializer())
-    (slices,) = session.run(gradients.gradients)
-  assert slices.indices.tolist() == IDS
-  assert slices.values[:, 0].tolist() == (ROW_GRADIENTS[IDS] / 4).tolist()
-
-
-@pytest.mark.parametrize("num_micro_batches", [1, 2, 4])
 @pytest.mark.parametrize(
   ("loss_fn", "expected"),
   [
@@ -310,14 +249,10 @@ def test_an_unused_weight_has_no_gradient():
   unused = tf.get_variable("unused", initializer=tf.ones([1]))
   batch = {"ids": tf.constant([0, 1])}
   gradients = compute_gradients(table_loss, batch, 2)
-  by_name = dict(
-    zip((v.op.name for v in gradients.variables), gradients.gradients)
-  )
+  names = (variable.op.name for variable in gradients.variables)
+  by_name = dict(zip(names, gradients.gradients))
   assert by_name[unused.op.name] is None
   assert isinstance(by_name["table"], tf.IndexedSlices)
-
-
-# Loss scaling
 
 
 class ScaledTraining:
@@ -328,11 +263,11 @@ class ScaledTraining:
     self._factor = tf.placeholder(tf.float32, [])
     weight = tf.get_variable("w", initializer=tf.constant([1.0, -2.0]))
     batch = {"x": tf.constant([[1.0, 3.0], [2.0, 5.0]])}
-    gradients = compute_gradients(
-      lambda batch, _: (tf.reduce_mean(batch["x"] * weight) * self._factor, {}),
-      batch,
-      loss_scale=self.loss_scale,
-    )
+
+    def loss_fn(batch, _):
+      return tf.reduce_mean(batch["x"] * weight) * self._factor, {}
+
+    gradients = compute_gradients(loss_fn, batch, loss_scale=self.loss_scale)
     self.step = optimization.training_step(
       gradients, 0.1, 100, 0, options=options, loss_scale=self.loss_scale
     )
@@ -367,9 +302,7 @@ def session(graph):
   ],
 )
 @pytest.mark.parametrize("factor", [np.inf, -np.inf, np.nan])
-def test_a_step_with_nan_or_inf_is_counted_but_changes_no_weight(
-  session, factor, options
-):
+def test_step_with_nan_or_inf_changes_no_weight(session, factor, options):
   scaled = ScaledTraining(options, initial=1024.0)
   session.run(tf.global_variables_initializer())
   assert scaled.scales(session, [1.0]) == [1024.0]
@@ -399,32 +332,11 @@ INF = np.inf
     ({"initial": 2.0**15}, [1e17, 1e10], [2.0**14] * 2),
   ],
 )
-def test_overflow_halves_the_scale_down_to_1_and_good_steps_double_it(
-  session, constants, factors, scales
-):
+def test_the_scale_halves_and_doubles(session, constants, factors, scales):
   scaled = ScaledTraining(**constants)
   session.run(tf.global_variables_initializer())
   assert scaled.scales(session, factors) == scales
   assert np.isfinite(scaled.values(session)["w"]).all()
-
-
-@pytest.mark.parametrize("make_scale", [LossScale, FixedLossScale])
-def test_a_scaled_step_equals_a_plain_one(session, make_scale):
-  scaled = ScaledTraining(loss_scale=make_scale(2.0**15))
-  norm, weight = scaled.step.gradient_norm, tf.trainable_variables()[0]
-  with tf.Graph().as_default(), tf.Session() as plain_session:
-    plain = tf.get_variable("w", initializer=tf.constant([1.0, -2.0]))
-    loss = tf.reduce_mean([[1.0, 3.0], [2.0, 5.0]] * plain)
-    step = optimization.training_step(
-      optimization.gradients_of(loss), 0.1, 100, 0
-    )
-    plain_session.run(tf.global_variables_initializer())
-    expected_norm, _ = plain_session.run([step.gradient_norm, step.train_op])
-    expected = plain_session.run(plain)
-  session.run(tf.global_variables_initializer())
-  assert session.run(norm, {scaled._factor: 1.0}) == expected_norm
-  scaled.scales(session, [1.0])
-  np.testing.assert_allclose(session.run(weight), expected, rtol=1e-6)
 
 
 def test_a_fixed_scale_stays_and_skips_steps_that_overflow(session):
@@ -437,13 +349,3 @@ def test_a_fixed_scale_stays_and_skips_steps_that_overflow(session):
     weights.append(scaled.values(session)["w"])
   np.testing.assert_array_equal(weights[0], weights[1])
   assert (weights[1] != weights[2]).all()
-
-
-def test_the_scale_is_saved_and_not_trained(session, tmp_path):
-  ScaledTraining(initial=4.0)
-  session.run(tf.global_variables_initializer())
-  path = tf.train.Saver().save(session, str(tmp_path / "model.ckpt"))
-  saved = tf.train.load_checkpoint(path)
-  assert saved.get_tensor("loss_scale/scale") == 4.0
-  assert saved.get_tensor("loss_scale/good_steps") == 0
-  assert [v.op.name for v in tf.trainable_variables()] == ["w"]

@@ -41,9 +41,6 @@ LARGE = modeling.BertConfig(30522, 1024, 24, 16, 4096)
 SHAPE = StepShape(384)  # --max_seq_length below
 
 
-# How it is computed
-
-
 @pytest.fixture
 def flags(monkeypatch):
   """Values of flags of a training run, on a machine without a GPU."""
@@ -53,22 +50,18 @@ def flags(monkeypatch):
 
 
 def settings_of(flags):
-  """Settings of a command."""
   return option.make(ClassifierSettings, **vars(flags))
 
 
 def devices_of(flags):
-  """Devices of a command."""
   return resolve.find_devices(settings_of(flags))
 
 
 def run_of(flags, task, config=CONFIG):
-  """A run of a task without a model."""
   return Run(settings_of(flags), devices_of(flags), task, config, *[None] * 3)
 
 
 def plan(flags, compute=None, config=CONFIG, shape=SHAPE):
-  """Computation and options of a training step."""
   devices = devices_of(flags)
   return step_plan.plan_training(
     settings_of(flags), devices, compute or devices.compute(), config, shape
@@ -129,11 +122,8 @@ def test_where_nothing_is_trained_there_is_nothing_to_plan(flags):
 def test_workers_choose_their_format_without_measuring(flags, monkeypatch):
   flags.precision, flags.distribution = "auto", "multi_worker"
   flags.do_train = True
-  monkeypatch.setattr(
-    distribution,
-    "read_cluster",
-    lambda _: distribution.Cluster(["a:1", "b:1"], 0),
-  )
+  cluster = distribution.Cluster(["a:1", "b:1"], 0)
+  monkeypatch.setattr(distribution, "read_cluster", lambda _: cluster)
   monkeypatch.setattr(
     precision,
     "fastest_dtype",
@@ -171,18 +161,6 @@ def test_padding_that_counts_is_kept(flags):
   assert not devices_of(flags).compute(masks_padding=False).unpad
 
 
-def test_micro_batches_divide_the_share_of_a_tpu_core(flags):
-  flags.use_tpu, flags.gradient_accumulation_steps = True, 2
-  with pytest.raises(InputError, match="=24 shared by 8 replicas"):
-    plan(flags, FastCompute())
-
-
-def test_only_a_single_replica_is_updated_on_the_cpu(flags):
-  flags.num_replicas, flags.optimizer_on_cpu = 2, True
-  with pytest.raises(InputError, match="--optimizer_on_cpu is for one device"):
-    plan(flags, FastCompute())
-
-
 def test_memory_decides_the_micro_batches_and_is_logged(flags, log):
   flags.memory_gb = 12.0
   how, options = plan(flags, FastCompute(tf.bfloat16), LARGE)
@@ -215,12 +193,8 @@ def test_each_choice_of_an_example_takes_memory(flags):
     ({"optimizer_on_cpu": True}, False),
   ],
 )
-def test_weights_are_copied_where_the_compiled_update_writes_the_copies(
-  flags, settings, expected
-):
-  flags.precision, flags.xla = "bfloat16", "on"
-  for name, value in settings.items():
-    setattr(flags, name, value)
+def test_weights_are_copied_for_compiled_updates(flags, settings, expected):
+  vars(flags).update({"precision": "bfloat16", "xla": "on"} | settings)
   how, _ = plan(flags, config=BASE)
   assert bool(how.copy_weight) == expected
 
@@ -250,12 +224,19 @@ def test_too_little_memory_is_refused(flags, memory_gb, loss_bytes, problem):
     plan(flags, FastCompute(), LARGE, shape)
 
 
-# Records
+def test_micro_batches_divide_the_share_of_a_tpu_core(flags):
+  flags.use_tpu, flags.gradient_accumulation_steps = True, 2
+  with pytest.raises(InputError, match="=24 shared by 8 replicas"):
+    plan(flags, FastCompute())
 
 
-def test_evaluations_at_once_have_records_of_their_own(
-  flags, tmp_path, monkeypatch
-):
+def test_only_a_single_replica_is_updated_on_the_cpu(flags):
+  flags.num_replicas, flags.optimizer_on_cpu = 2, True
+  with pytest.raises(InputError, match="--optimizer_on_cpu is for one device"):
+    plan(flags, FastCompute())
+
+
+def test_evaluations_at_once_have_own_records(flags, tmp_path, monkeypatch):
   flags.output_dir, flags.do_eval = str(tmp_path), True
   this_run = run_of(flags, Task(TaskRecord("a"), None, {}, []))
 
@@ -277,9 +258,6 @@ def test_evaluations_at_once_have_records_of_their_own(
   assert records.read_text() == "of the first"
 
 
-# Hooks and results
-
-
 def run_steps(num_steps, log_steps):
   """Runs a training whose loss is 0.5, with a `ProgressHook`."""
   with tf.Graph().as_default():
@@ -297,17 +275,13 @@ def test_progress_shows_every_so_many_steps_and_the_last(log):
   shown = [line for line in log if line.startswith("step")]
   assert log[0] == "Compiling the training step"
   assert re.fullmatch(r"step 1 of 5: loss [\d.]+; compiled in .* s", shown[0])
-  assert [line.split(":")[0] for line in shown[1:]] == [
-    "step 2 of 5",
-    "step 4 of 5",
-    "step 5 of 5",
-  ]
+  found = [line.split(":")[0] for line in shown[1:]]
+  assert found == ["step 2 of 5", "step 4 of 5", "step 5 of 5"]
   pattern = r"step 5 of 5: loss [\d.]+, examples/s [\d.e+]+, 0:00:00 left"
   assert re.fullmatch(pattern, shown[-1])
 
 
 def begin(hook):
-  """Lets a hook begin at step 0."""
   with tf.Graph().as_default(), tf.Session() as session:
     session.run(tf.train.create_global_step().initializer)
     hook.after_create_session(session, None)
@@ -376,9 +350,7 @@ def test_rows_that_fill_the_last_batch_are_left_out(flags, monkeypatch):
     ended.append(True)
 
   estimator = types.SimpleNamespace(predict=predict)
-  monkeypatch.setattr(
-    devices, "make_estimator", lambda *_, **options: estimator
-  )
+  monkeypatch.setattr(devices, "make_estimator", lambda *_, **__: estimator)
   monkeypatch.setattr(lifecycle, "make_inference_model_fn", lambda *_: None)
   run = dataclasses.replace(
     run_of(flags, Task(TaskRecord("a"), None, {}, [])), start=finding.Start()
@@ -386,18 +358,6 @@ def test_rows_that_fill_the_last_batch_are_left_out(flags, monkeypatch):
   rows = lifecycle.predict(run, None, 5)
   assert [row["label"] for row in rows] == [0, 1, 2, 3, 4]
   assert ended  # Estimator has closed its session
-
-
-@pytest.mark.parametrize(
-  ("path", "name"),
-  [
-    ("-", "stdin_predictions"),
-    ("data/reviews.txt", "reviews_predictions"),
-    ("test.conll", "test_predictions"),
-  ],
-)
-def test_predictions_are_named_after_their_texts(path, name):
-  assert result_files.predictions_name(path) == name
 
 
 @pytest.mark.graph
@@ -435,10 +395,9 @@ def test_results_have_the_form_of_the_reference(tmp_path, log):
   result_files.write_results(
     str(path), {"loss": np.float32(2 / 3), "eval_accuracy": 1, "a": [[1, 2]]}
   )
-  assert (
-    path.read_text() == "a = [[1, 2]]\neval_accuracy = 1\nloss = 0.6666667\n"
-  )
-  assert [line.strip() for line in log] == path.read_text().splitlines()
+  lines = ["a = [[1, 2]]", "eval_accuracy = 1", "loss = 0.6666667"]
+  assert path.read_text() == "\n".join([*lines, ""])
+  assert [line.strip() for line in log] == lines
 
 
 def test_predictions_of_an_earlier_evaluation_are_removed(tmp_path):
@@ -459,7 +418,6 @@ def test_results_name_another_precision_than_float32(tmp_path):
 
 
 def written_by(folder, precision):
-  """A run that writes to a folder."""
   return types.SimpleNamespace(
     path=lambda name: str(folder / name),
     devices=Devices(DeviceSettings(), precision=precision),

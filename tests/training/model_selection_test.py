@@ -23,8 +23,6 @@ from bertlib.training.model_selection import DevScores
 
 pytestmark = pytest.mark.unit
 
-# Scores and their file
-
 
 @pytest.mark.parametrize(
   ("metric", "score", "than", "better"),
@@ -48,11 +46,8 @@ def test_higher_is_better_except_for_losses(metric, score, than, better):
 def test_each_score_has_one_name():
   results = {"eval_loss": 0.25, "loss": 0.5, "eval_f1": 1, "global_step": 3}
   results |= {"confusion_matrix": [[1]], "labels": "[]", "exact_match": 50.0}
-  assert dev_scores.plain_scores(results) == {
-    "loss": 0.25,
-    "f1": 1.0,
-    "exact_match": 50.0,
-  }
+  scores = dev_scores.plain_scores(results)
+  assert scores == {"loss": 0.25, "f1": 1.0, "exact_match": 50.0}
 
 
 @pytest.mark.parametrize(
@@ -89,9 +84,7 @@ def scores_of(folder, metric, *values, patience=0):
     ([math.nan, math.nan], 2, True),
   ],
 )
-def test_patience_is_counted_from_the_best(
-  tmp_path, values, patience, ends_early
-):
+def test_patience_counts_from_the_best(tmp_path, values, patience, ends_early):
   scores = scores_of(tmp_path, "f1", *values, patience=patience)
   assert scores.ends_early() == ends_early
 
@@ -107,9 +100,7 @@ def test_patience_is_counted_from_the_best(
     ("loss", 2.0, [], False),
   ],
 )
-def test_target_that_is_reached_ends_training(
-  tmp_path, log, metric, target, values, ends_early
-):
+def test_target_ends_the_run(tmp_path, log, metric, target, values, ends_early):
   scores = DevScores(str(tmp_path), Selection(5, "f1", 0, metric, target))
   for number, value in enumerate(values):
     scores.add(10 * number, {metric: value})
@@ -133,22 +124,14 @@ def test_evaluating_a_step_again_replaces_it_and_later_steps(tmp_path):
   scores = scores_of(tmp_path, "f1", 0.1, 0.2, 0.3)
   scores.add(2, {"f1": 0.9})
   scores.write()
-  lines = (tmp_path / "dev_scores.jsonl").read_text().splitlines()
-  assert [json.loads(line) for line in lines] == [
-    {"step": 1, "f1": 0.1},
-    {"step": 2, "f1": 0.9},
-  ]
+  assert rows_of(tmp_path) == [{"step": 1, "f1": 0.1}, {"step": 2, "f1": 0.9}]
 
 
 def test_scores_are_written_to_tensorboard(tmp_path):
   scores_of(tmp_path, "f1", 0.25, 0.75)
-  assert run_report.read_scalars(str(tmp_path / "dev")) == {
-    "f1": [(1, 0.25), (2, 0.75)]
-  }
+  scalars = run_report.read_scalars(str(tmp_path / "dev"))
+  assert scalars == {"f1": [(1, 0.25), (2, 0.75)]}
   assert run_report.read_scalars(str(tmp_path)) == {}
-
-
-# While training, without a model
 
 
 class Killed(Exception):
@@ -165,9 +148,8 @@ class FakeEstimator:
   def save(self, step):
     path = os.path.join(self.model_dir, f"model.ckpt-{step}")
     values = {"w": np.float32(step), "w/adam_m": np.float32(0)}
-    checkpoint_files.write_variables(
-      path, values | {"global_step": np.int64(step)}
-    )
+    values["global_step"] = np.int64(step)
+    checkpoint_files.write_variables(path, values)
     tf.train.update_checkpoint_state(self.model_dir, path)
 
   def train(self, input_fn, hooks, max_steps, saving_listeners):
@@ -216,19 +198,17 @@ FALLING = {4: 0.9, 8: 0.8, 12: 0.7, 13: 0.6}
 RISING = {4: 0.6, 8: 0.7, 12: 0.8, 13: 0.9}
 
 
-@pytest.mark.train
-def test_every_eval_steps_and_the_last_step_are_evaluated(tmp_path):
-  assert train(tmp_path, FALLING) == 13
-  assert evaluated_steps(tmp_path) == [4, 8, 12, 13]
-  assert best_step(tmp_path) == 13
-
-
 @pytest.mark.smoke
 @pytest.mark.train
-def test_early_stopping_keeps_the_best(tmp_path):
-  assert train(tmp_path, RISING) == 12
-  assert evaluated_steps(tmp_path) == [4, 8, 12]
-  assert best_step(tmp_path) == 4
+@pytest.mark.parametrize(
+  ("losses", "evaluated", "best"),
+  [(FALLING, [4, 8, 12, 13], 13), (RISING, [4, 8, 12], 4)],
+  ids=["falling", "rising"],
+)
+def test_last_step_or_patience_ends_training(tmp_path, losses, evaluated, best):
+  assert train(tmp_path, losses) == evaluated[-1]
+  assert evaluated_steps(tmp_path) == evaluated
+  assert best_step(tmp_path) == best
 
 
 @pytest.mark.train
@@ -244,9 +224,7 @@ def test_without_eval_steps_nothing_is_evaluated(tmp_path):
   ("losses", "killed_at"),
   [(FALLING, 4), (FALLING, 8), (FALLING, 13), (RISING, 4), (RISING, 12)],
 )
-def test_run_killed_during_evaluation_ends_like_an_uninterrupted_one(
-  tmp_path, losses, killed_at
-):
+def test_run_killed_in_evaluation_ends_the_same(tmp_path, losses, killed_at):
   straight, killed = tmp_path / "straight", tmp_path / "killed"
   last = train(straight, losses)
   with pytest.raises(Killed):
@@ -288,9 +266,6 @@ def test_more_patience_resumes_training(tmp_path):
   assert evaluated_steps(tmp_path) == [4, 8, 12, 13]
 
 
-# Seeds
-
-
 def test_statistics_over_seeds_match_the_textbook():
   values = [0.71, 0.69, 0.74, 0.5, 0.72]
   results = {7 + i: {"eval_f1": value} for i, value in enumerate(values)}
@@ -300,24 +275,16 @@ def test_statistics_over_seeds_match_the_textbook():
   interval = summary.pop("confidence_interval")
   assert interval == pytest.approx([mean - margin, mean + margin], rel=1e-8)
   assert summary.pop("mean") == pytest.approx(mean, rel=1e-12)
-  assert summary.pop("standard_deviation") == pytest.approx(
-    deviation, rel=1e-12
-  )
-  assert summary == {
-    "metric": "f1",
-    "seeds": [7, 8, 9, 10, 11],
-    "scores": values,
-    "median": 0.71,
-    "best_seed": 9,
-  }
+  found = summary.pop("standard_deviation")
+  assert found == pytest.approx(deviation, rel=1e-12)
+  assert summary.pop("seeds") == [7, 8, 9, 10, 11]
+  expected = {"metric": "f1", "median": 0.71, "best_seed": 9}
+  assert summary == expected | {"scores": values}
 
 
 @pytest.mark.parametrize(
   ("metric", "values", "best"),
-  [
-    ("f1", [0.3, 0.5, 0.5], 1),
-    ("loss", ["nan", 0.2, 0.1], 2),
-  ],
+  [("f1", [0.3, 0.5, 0.5], 1), ("loss", ["nan", 0.2, 0.1], 2)],
 )
 def test_best_seed_has_the_best_score(metric, values, best):
   results = {i: {f"eval_{metric}": value} for i, value in enumerate(values)}
@@ -329,12 +296,6 @@ def test_metric_that_a_run_lacks_is_refused():
   results = {3: {"eval_f1": 1.0}, 4: {"eval_loss": 1.0}}
   with pytest.raises(InputError, match=r"seed 4: .*'f1'; there are loss"):
     model_selection.summarize_seeds("f1", results)
-
-
-def write_predictions(folder, gold, predicted):
-  path = str(folder / "eval_predictions.jsonl")
-  rows = map(result_files.DevPrediction, map(str, range(99)), gold, predicted)
-  result_files.write_dev_predictions(path, rows)
 
 
 @pytest.mark.parametrize(
@@ -352,10 +313,10 @@ def write_predictions(folder, gold, predicted):
     ([0.5, 4.0], [float("nan")] * 2, True),
   ],
 )
-def test_collapse_is_detected_from_dev_predictions(
-  tmp_path, gold, predicted, collapsed
-):
-  write_predictions(tmp_path, gold, predicted)
+def test_collapse_is_seen_in_predictions(tmp_path, gold, predicted, collapsed):
+  path = str(tmp_path / "eval_predictions.jsonl")
+  rows = map(result_files.DevPrediction, map(str, range(99)), gold, predicted)
+  result_files.write_dev_predictions(path, rows)
   assert model_selection.has_collapsed(str(tmp_path)) == collapsed
 
 
@@ -363,7 +324,7 @@ def test_collapse_is_detected_from_dev_predictions(
   ("answers", "collapsed"),
   [([""] * 20, True), (["Rome"] * 20, True), ([""] * 19 + ["Rome"], False)],
 )
-def test_collapse_is_detected_from_answers(tmp_path, answers, collapsed):
+def test_collapse_is_seen_in_answers(tmp_path, answers, collapsed):
   assert not model_selection.has_collapsed(str(tmp_path))
   content = {str(number): answer for number, answer in enumerate(answers)}
   (tmp_path / "predictions.json").write_text(json.dumps(content))
@@ -372,17 +333,13 @@ def test_collapse_is_detected_from_answers(tmp_path, answers, collapsed):
 
 def test_statistics_with_nan_are_strict_json(tmp_path):
   scores = {seed: {"eval_pearson": "nan"} for seed in (1, 2)}
-  summary = model_selection.summarize_seeds("pearson", scores) | {
-    "collapsed": [1]
-  }
+  summary = model_selection.summarize_seeds("pearson", scores)
   path = tmp_path / "seeds.json"
-  path.write_text(json_files.dumps(summary))
+  path.write_text(json_files.dumps(summary | {"collapsed": [1]}))
   json.loads(path.read_text(), parse_constant=pytest.fail)
   read = model_selection.read_statistics(str(tmp_path))
   assert np.isnan(read["median"]) and np.isnan(read["scores"]).all()
 
-
-# The classifier, trained
 
 PAIRS = [(a, b) for a, b, _ in tiny_classifier.SENTENCES * 2]
 
@@ -394,27 +351,19 @@ def workspace(tmp_path_factory):
   tiny_classifier.write_data(workspace)
   for name, label in [("train", "1"), ("dev", "0"), ("test", "0")]:
     labels = [label] * 7 + ["0"]  # training needs two labels
-    rows = [
-      f"{label}\t1\t2\t{a}\t{b}\n" for label, (a, b) in zip(labels, PAIRS)
-    ]
+    rows = [f"{n}\t1\t2\t{a}\t{b}\n" for n, (a, b) in zip(labels, PAIRS)]
     (workspace / f"{name}.tsv").write_text("header\n" + "".join(rows))
   return workspace
 
 
 def flags_of(workspace, output_dir):
-  flags = tiny_classifier.flags(
-    workspace,
-    output_dir=output_dir,
-    num_train_epochs=6,
-    keep_checkpoint_max=9,
-    xla="off",
-  )
-  return ["--do_train", *flags]
+  more = "--num_train_epochs=6", "--keep_checkpoint_max=9", "--xla=off"
+  flags = tiny_classifier.flags(workspace, output_dir=output_dir)
+  return ["--do_train", *flags, *more]
 
 
 @pytest.fixture(scope="module")
 def main(workspace):
-  """The main function of the script, in this process."""
   with commands.in_process(run_classifier) as run:
     yield lambda output_dir, *more: run(*flags_of(workspace, output_dir), *more)
 
@@ -461,16 +410,13 @@ def test_predictor_loads_the_best_weights(stopped):
 
 
 @pytest.mark.train
-def test_evaluation_during_training_does_not_change_the_weights(
-  workspace, stopped, main
-):
+def test_evaluation_does_not_change_the_weights(workspace, stopped, main):
   plain = workspace / "plain"
   main(plain, "--save_checkpoints_steps=2")
   assert run_outputs.steps_done(plain) == 12
   assert not (plain / "best").exists()
-  run_outputs.assert_same_variables(
-    plain / "model.ckpt-6", stopped / "model.ckpt-6"
-  )
+  folders = (folder / "model.ckpt-6" for folder in (plain, stopped))
+  run_outputs.assert_same_variables(*folders)
 
 
 @pytest.mark.train
@@ -486,23 +432,19 @@ def test_best_of_the_seeds_is_kept(workspace, main, monkeypatch, tmp_path):
   main(tmp_path, *more)
 
   results = {
-    seed: result_files.read_results(
-      str(tmp_path / f"seed_{seed}" / "eval_results.txt")
-    )
+    seed: result_files.read_results(f"{tmp_path}/seed_{seed}/eval_results.txt")
     for seed in (5, 6)
   }
-  summary = json.loads((tmp_path / "seeds.json").read_text())
+  summary = run_outputs.read_json(tmp_path / "seeds.json")
   losses = [results[seed]["eval_loss"] for seed in (5, 6)]
   assert losses[0] != losses[1]
   assert summary["scores"] == losses
   best = 5 if losses[0] < losses[1] else 6
   assert summary["best_seed"] == best
-  reported = result_files.read_results(str(tmp_path / "eval_results.txt"))
+  reported = result_files.read_results(f"{tmp_path}/eval_results.txt")
   assert reported == results[best]
   kept = run_outputs.read_variables(finding.trained_checkpoint(str(tmp_path)))
-  trained = run_outputs.read_variables(
-    tmp_path / f"seed_{best}" / "model.ckpt-2"
-  )
+  trained = run_outputs.read_variables(f"{tmp_path}/seed_{best}/model.ckpt-2")
   weights = {n: value for n, value in trained.items() if "/adam_" not in n}
   run_outputs.assert_same_bits(kept, weights)
   # Only the best model predicts the test set.

@@ -49,9 +49,7 @@ def test_a_module_is_run_as_a_module_with_further_flags(tmp_path):
     ("os.kill(os.getpid(), 9)", InputError, "out: the run failed"),
   ],
 )
-def test_a_stopped_subprocess_stops_the_command_and_a_failed_one_is_an_error(
-  monkeypatch, code, error, shown
-):
+def test_how_a_subprocess_ends_is_passed_on(monkeypatch, code, error, shown):
   with pytest.raises(error, match=shown):
     run_code(monkeypatch, f"import os, sys; {code}")
 
