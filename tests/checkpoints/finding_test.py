@@ -624,6 +624,7 @@ def test_constants_and_variables_agree_within_rounding(
   np.testing.assert_allclose(constants, variables, rtol=rounding, atol=rounding)
   exact = logits(tmp_path, checkpoint, rows=rows)
   np.testing.assert_allclose(constants, exact, rtol=0.02, atol=0.02)
+  assert (constants != exact).any()
 
 
 def test_the_best_weights_are_loaded(checkpoint, tmp_path):

@@ -48,6 +48,7 @@ def test_metrics_are_means_over_queries_with_relevant_documents():
     # The ideal ranking of 20 documents.
     (IDEAL, ranked(IDEAL), 1.0, 1.0, (1 / 20, 10 / 20, 1.0), 1.0),
     # Rank 11 is beyond 10.
+    ({"9": 1}, [*"0123456789"], 1 / np.log2(11), 0.1, (0.0, 1.0, 1.0), 0.1),
     ({"10": 1}, [str(i) for i in range(11)], 0.0, 0.0, (0.0, 0.0, 1.0), 1 / 11),
   ],
 )
