@@ -122,8 +122,8 @@ HERE = "unknown flag. Here it is "
     (PRETRAINING, "max_steps", HERE + "--num_train_steps"),
     (CLASSIFIER, "no_cuda", HERE + "CUDA_VISIBLE_DEVICES=-1 in"),
     (conversion.ConversionSettings, "tf_checkpoint_path", HERE + "--input"),
-    (PRETRAINING, "phases", "removed. Run one command per phase"),
     (CLASSIFIER, "learning_rat", "unknown flag. Did you mean: learning_rate?"),
+    (PRETRAINING, "phases", "removed. Run one command per phase"),
   ],
 )
 @pytest.mark.parametrize("separator", "= ")
@@ -137,6 +137,11 @@ def test_unknown_flags_have_a_counterpart_or_suggestions(
 def test_a_counterpart_that_the_command_lacks_is_not_named():
   message = refused(squad.SquadMetricsSettings, "--bert_model=x")
   assert "init_checkpoint" not in message
+
+
+def test_misspelled_flags_have_suggestions():
+  message = refused(CLASSIFIER, "--learning_rat=1")
+  assert message.endswith("learning_rate? --helpfull lists all flags")
 
 
 def test_counterparts_are_flags_of_commands():

@@ -51,8 +51,13 @@ def test_a_missing_folder_is_refused_before_tensorflow_is_imported(
   assert "/a: no such folder" in last
 
 
-METRICS = {"classifier": "accuracy", "squad": "best_f1", "ner": "f1"}
-METRICS |= {"embeddings": "ndcg@10", "pretraining": "masked_lm_loss"}
+METRICS = {
+  "classifier": "accuracy",
+  "squad": "best_f1",
+  "ner": "f1",
+  "embeddings": "ndcg@10",
+  "pretraining": "masked_lm_loss",
+}
 
 
 @pytest.mark.parametrize(("name", "metric"), METRICS.items())

@@ -191,7 +191,7 @@ def test_records_of_the_reference_are_read(tmp_path, published, length, sizes):
 
 @pytest.mark.parametrize("is_training", [False, True])
 def test_records_of_several_files_may_be_written_later(tmp_path, is_training):
-  """Those of the first releases, without `is_real_example`: all are real."""
+  """Records of the first releases lack `is_real_example`: all are real."""
   paths = [str(tmp_path / name) for name in "ab"]
   input_fn = classification_records.file_based_input_fn_builder(
     paths, seq_length=2, is_training=is_training, drop_remainder=False

@@ -704,7 +704,7 @@ ENCODED = {
 
 
 def probabilities(trained, number, position=0):
-  """Of the tokens at a position of a line, and its order; masks any but 0."""
+  """Probabilities of tokens at a position, masked if not 0, and of order."""
   ids, segments = ENCODED[number]
   masked = list(ids)
   if position:

@@ -72,7 +72,7 @@ def test_by_record_all_processes_have_the_whole_batch(place, masking):
 
 
 def keys(batch):
-  """What tells the records of a batch from each other."""
+  """Bytes that identify each record of a batch."""
   names = "input_ids", "masked_lm_positions", "masked_lm_ids"
   return [row.tobytes() for row in np.hstack([batch[n] for n in names])]
 

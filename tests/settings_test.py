@@ -247,8 +247,7 @@ run_pretraining --input_file=x --do_train --max_seq_length=16
 run_pretraining --input_file=x --do_train --max_seq_length=16
   --max_predictions_per_seq=16
 run_pretraining --do_train --input_file=x --token_budget=9
-  --schedule=trapezoidal
-  --decay_proportion=0.9
+  --schedule=trapezoidal --decay_proportion=0.9
 run_squad --from_logits=x --predict_file=y
 run_embeddings --do_train --train_file=x --text_columns=a,b --loss=infonce
 convert_checkpoint --input=a --average=2 --output=b

@@ -34,8 +34,8 @@ def _read_file(path: str) -> dict[str, np.ndarray]:
       tensors.update(_read_file(shard))
     return tensors
   readers = {".bin": _read_pytorch, ".h5": keras_files.read_h5}
-  read = readers.get(os.path.splitext(path)[1], _read_safetensors)
-  return read(path)
+  reader = readers.get(os.path.splitext(path)[1], _read_safetensors)
+  return reader(path)
 
 
 def _shards(path: str) -> list[str]:

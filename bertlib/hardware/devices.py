@@ -435,8 +435,8 @@ def make_estimator(
   estimator = estimator_api.TPUEstimator(
     use_tpu=devices.on_tpu, model_fn=model_fn, config=run_config, **batch_sizes
   )
-  # What it writes for TensorBoard is dropped: `run.write_metrics` writes
-  # the same under the names that training has.
+  # What it writes for TensorBoard is dropped: `lifecycle.write_metrics`
+  # writes the same under the names that training has.
   estimator.eval_dir = lambda name=None: "ram://eval"
   return estimator
 

@@ -26,7 +26,7 @@ class Task:
 
   Attributes:
     record: what is the same in all runs of the task.
-    model_fn_builder: builds its `model_fn`, see `run.make_model_fn`.
+    model_fn_builder: builds its `model_fn`, see `lifecycle.make_model_fn`.
     model_arguments: arguments of `model_fn_builder` that only this task has.
     features: layout of the records that it trains on.
     metrics: metrics that can select the best checkpoint, primary one first.

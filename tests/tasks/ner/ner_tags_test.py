@@ -18,10 +18,14 @@ def read(tags):
   return [meanings[tag] for tag in tags]
 
 
-HEADS = {"BI": "BI", "BIES": "BIES", "BILU": "BIES", "BMES": "BIES"}
-HEADS |= {"BMEW": "BIES", "bi": "BI"}
-NOTATIONS = ["{}_PER", "{}:PER", "{}.PER", "{}－PER", "{} PER"]
-NOTATIONS += ["PER-{}", "PER_{}", "PER/{}"]
+HEADS = {
+  **dict.fromkeys(("BI", "bi"), "BI"),
+  **dict.fromkeys(("BIES", "BILU", "BMES", "BMEW"), "BIES"),
+}
+NOTATIONS = [
+  *("{}_PER", "{}:PER", "{}.PER", "{}－PER", "{} PER"),
+  *("PER-{}", "PER_{}", "PER/{}"),
+]
 
 
 @pytest.mark.parametrize("notation", NOTATIONS)
