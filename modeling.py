@@ -317,10 +317,12 @@ class Compute:
     dtype: dtype of matrix products and hidden states. Weights, layer
       normalization, softmax and losses are always float32.
     positions: int32 [1, R], of each unpadded row; None without unpadding.
+    is_training: False where nothing needs a gradient.
   """
 
   dtype = tf.float32
   positions = None
+  is_training = True
 
   def for_inference(self) -> Compute:
     """Returns the object to use outside training; here `self`."""
@@ -383,7 +385,7 @@ class Compute:
     `kernel` and `bias` are float32; the result has the dtype of `inputs`.
     """
     kernel, bias = (tf.cast(v, inputs.dtype) for v in (kernel, bias))
-    output = tf.nn.bias_add(tf.matmul(inputs, kernel), bias)
+    output = add_bias(tf.matmul(inputs, kernel), bias, self.is_training)
     return activation(output) if activation else output
 
   def add_and_norm(
@@ -861,6 +863,16 @@ def dense_weights(width: int, units: int, initializer_range: float):
   return kernel, bias
 
 
+def add_bias(product, bias, is_training: bool = True):
+  """Adds a bias [units] to the rows of a matrix product [R, units]."""
+  # In bfloat16 on a CPU, the gradient of `bias_add` is summed in bfloat16: it
+  # stops at 256 times its addend (TensorFlow 2.15 to 2.23). But TensorFlow
+  # fuses a product with `bias_add` and GELU, and not with a sum and GELU.
+  if is_training and product.dtype == tf.bfloat16:
+    return product + bias
+  return tf.nn.bias_add(product, bias)
+
+
 def layer_norm(input_tensor, name: str | None = None, epsilon: float = 1e-12):
   """Layer normalization over the last axis (Ba et al. 2016).
 
@@ -981,7 +993,7 @@ def masked_lm_logits(
     )
     table = tf.cast(embedding_table, states.dtype)
     logits = tf.matmul(states, table, transpose_b=True)
-    return tf.nn.bias_add(logits, tf.cast(output_bias, states.dtype))
+    return add_bias(logits, tf.cast(output_bias, states.dtype))
 
 
 def gather_positions(sequence, positions):
@@ -1071,7 +1083,7 @@ def _output_layer(inputs, num_outputs: int, initializer_range: float = 0.02):
   matrix = tf.reshape(inputs, [-1, shape[-1]])
   output_weights = tf.cast(output_weights, inputs.dtype)
   logits = tf.matmul(matrix, output_weights, transpose_b=True)
-  logits = tf.nn.bias_add(logits, tf.cast(output_bias, inputs.dtype))
+  logits = add_bias(logits, tf.cast(output_bias, inputs.dtype))
   return tf.reshape(logits, [*shape[:-1], num_outputs])
 
 

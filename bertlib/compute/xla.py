@@ -86,12 +86,17 @@ def compile_nothing() -> None:
 @cache_in_graph
 def _jit(function: Callable, **constants) -> Callable:
   """Compiles a function of tensors by XLA, once for each shape."""
-  function = functools.partial(function, **constants)
+
+  # Of a `functools.partial`, `tf.function` takes constants for defaults and of
+  # functions among them the `__wrapped__` one.
+  def call(*inputs):
+    return function(*inputs, **constants)
+
   if tf.get_collection(_UNCOMPILED):
-    return function
+    return call
   # On a GPU, a training step of BERT-Base then launches 1,750 kernels instead
   # of 5,400.
-  return tf.function(function, jit_compile=True, autograph=False)
+  return tf.function(call, jit_compile=True, autograph=False)
 
 
 @cache_in_graph
