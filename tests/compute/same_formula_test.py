@@ -1,5 +1,6 @@
 """Kernels are used only if they compute what `modeling` does."""
 
+import functools
 import re
 
 import pytest
@@ -123,6 +124,42 @@ def test_changed_dropout_leaves_out_kernels_that_draw(monkeypatch, caplog):
     assert same_formula.is_used(part, kernel)
     assert not same_formula.is_used(part, kernel, draws=True)
   assert len(caplog.records) == 1  # dropout is compared once
+
+
+def gradient_that_stops(upstream, on_gpu):
+  del on_gpu
+  return tf.raw_ops.BiasAddGrad(out_backprop=upstream)
+
+
+def test_a_kernel_that_sums_bfloat16_in_bfloat16_is_left_out(monkeypatch):
+  monkeypatch.setattr(xla, "_bias_gradient", gradient_that_stops)
+  assert not same_formula.is_used("dense layers", xla.dense_on_cpu, None)
+
+
+def test_chosen_positions_are_left_out_and_padding_stays_out(monkeypatch):
+  monkeypatch.setattr(modeling, "dot_product_attention", attention_by_distance)
+  compute = fast_compute.FastCompute(unpad=True)
+  assert not compute.skips_positions
+  assert "without padding" in compute.describe("gelu")
+
+
+def of_each_form(function):
+  """A function in the forms in which an edit may come."""
+
+  @functools.wraps(tf.nn.relu)
+  def wrapper(x):
+    return function(x)
+
+  @tf.custom_gradient
+  def with_gradient(x):
+    return function(x), lambda upstream: tf.gradients(function(x), x, upstream)
+
+  return [function, wrapper, functools.partial(function), with_gradient]
+
+
+@pytest.mark.parametrize("activation", of_each_form(lambda x: x * tf.sin(x)))
+def test_kernels_compute_an_activation_of_any_form(activation):
+  assert same_formula.is_used("dense layers", xla.dense_on_cpu, activation)
 
 
 def test_a_function_with_other_arguments_is_used(monkeypatch):
