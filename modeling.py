@@ -377,9 +377,8 @@ class Compute:
     return dot_product_attention(query, key, value, None, *drops, biases)
 
   def run_layer(self, layer: Callable, inputs, scope, is_repeatable: bool):
-    """Calls a Transformer layer with variables in `scope`.
+    """Applies a layer with variables in `scope` to [R, H] and `score_biases`.
 
-    `inputs`: hidden states [R, H] and the biases of the scores.
     `is_repeatable`: whether a second call draws the same dropout masks.
     """
     del scope, is_repeatable
@@ -565,9 +564,9 @@ def confine_attention(attention_mask, sequence_ids):
 
 
 def position_biases(positions, config: BertConfig) -> tuple:
-  """Biases of the attention scores of every layer, by position: none in BERT.
+  """Biases of the attention scores by position, for all layers; BERT has none.
 
-  The place for relative positions; may create variables.
+  The place for relative positions. May create variables.
 
   Args:
     positions: int32 [B or 1, S], of each token in its sequence.
