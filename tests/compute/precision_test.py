@@ -6,6 +6,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from bertlib.compute import precision
+from bertlib.io import processor
 
 pytestmark = pytest.mark.unit
 
@@ -15,7 +16,7 @@ def machine(monkeypatch):
   """Simulates a machine with given instruction sets or GPUs."""
 
   def make(features=(), *capabilities):
-    monkeypatch.setattr(precision, "cpu_features", lambda: set(features))
+    monkeypatch.setattr(processor, "features", lambda: set(features))
     monkeypatch.setattr(
       tf.config, "list_physical_devices", lambda _: list(capabilities)
     )
@@ -58,11 +59,11 @@ def test_dtypes_need_hardware_instructions(machine, features, gpus, dtypes):
 def test_instruction_sets_are_read_from_linux(tmp_path, line, expected):
   path = tmp_path / "cpuinfo"
   path.write_text(line)
-  assert expected <= precision.cpu_features(str(path))
+  assert expected <= processor.features(str(path))
 
 
 def test_no_instruction_set_is_known_without_linux(tmp_path):
-  assert precision.cpu_features(str(tmp_path / "none")) == set()
+  assert processor.features(str(tmp_path / "none")) == set()
 
 
 @pytest.mark.parametrize(

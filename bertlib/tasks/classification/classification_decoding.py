@@ -195,6 +195,10 @@ class ClassifierPredictor(BatchPredictor):
         texts, _are_choices, "a list with a pair of str for each choice"
       )
       texts = map(self._with_all_choices, itertools.count(), texts)
+    elif self.description.get("has_pairs") is False:
+      texts = batch_predictor.validated(
+        texts, batch_predictor.is_text, "a str: this model is of single texts"
+      )
     else:
       texts = batch_predictor.validated(
         texts, batch_predictor.is_text_or_pair, "a str, or a pair of str"
