@@ -306,6 +306,34 @@ def test_modules_for_workers_do_not_import_tensorflow():
   assert done.returncode == 0, done.stderr
 
 
+# What a model in another engine is predicted with.
+PREDICTS = (
+  "bertlib.tasks.onnx_model",
+  "bertlib.tasks.classification.classification_decoding",
+  "bertlib.tasks.embeddings.embedding_predictor",
+  "bertlib.tasks.ner.ner_decoding",
+  "bertlib.tasks.pretraining.fill_mask",
+  "bertlib.tasks.squad.squad_decoding",
+)
+
+
+@pytest.mark.process
+def test_prediction_in_another_engine_imports_numpy_alone():
+  """Beside the engine, and absl, which has a stand-in."""
+  code = f"""
+import importlib, sys
+before = set(sys.modules)
+for module in {PREDICTS}:
+  importlib.import_module(module)
+packages = {{name.split(".")[0] for name in set(sys.modules) - before}}
+print(*sorted(packages - sys.stdlib_module_names))
+"""
+  done = commands.run_code(code)
+  assert set(done.stdout.split()) - {"absl", "__mp_main__"} == {
+    *("bertlib", "numpy", "tokenization")
+  }, done.stderr
+
+
 GENERATORS = ("RandomState", "default_rng", "Random")
 
 

@@ -284,6 +284,46 @@ print(model.predict({inputs_of(kind)!r}))
 
 
 @pytest.mark.process
+def test_every_task_predicts_where_numpy_and_onnxruntime_are(
+  folder_of, tmp_path
+):
+  """In an environment that has these packages and no other ones."""
+  texts = {kind: inputs_of(kind)[:8] for kind in KINDS if kind != "pretraining"}
+  texts |= {"pretraining": ["the [MASK] sat", "[MASK]"], "encoder": PAIRS[:3]}
+  folders = {
+    kind: folder_of("ner", "--encoder")
+    if kind == "encoder"
+    else folder_of(kind)
+    for kind in texts
+  }
+  paths = {kind: str(folder / "exported") for kind, folder in folders.items()}
+  code = f"""
+from bertlib.export import OnnxModel
+texts = {texts}
+for kind, path in {paths}.items():
+  print(OnnxModel(path, num_threads=1).predict(texts[kind]))
+"""
+  subprocess.run(
+    [sys.executable, "-m", "venv", "--without-pip", tmp_path], check=True
+  )
+  python = str(tmp_path / "bin" / "python")
+  pip = [sys.executable, "-m", "pip", "--python", python, "install", "-q"]
+  subprocess.run([*pip, "numpy", "onnxruntime"], check=True)
+  done = subprocess.run(
+    [python, "-c", code],
+    cwd=commands.ROOT,
+    capture_output=True,
+    text=True,
+    check=False,
+  )
+  assert not done.returncode, done.stderr
+  expected = [
+    load(folders[kind], num_threads=1).predict(texts[kind]) for kind in texts
+  ]
+  assert done.stdout == "".join(f"{predicted}\n" for predicted in expected)
+
+
+@pytest.mark.process
 @pytest.mark.parametrize(
   "kind",
   ["classification", "multiple_choice", "embeddings, max", "pretraining"],

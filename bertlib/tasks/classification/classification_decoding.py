@@ -77,13 +77,14 @@ def predicted_labels(
 
 def probabilities(problem: Problem, logits: np.ndarray) -> np.ndarray:
   """Model output from logits [num_examples, num_labels]; see `prediction`."""
-  from scipy import special
-
   if problem.kind == "regression":
     return logits
   if problem.kind == "multi_label":
+    from scipy import special  # not for models in other engines
+
     return special.expit(logits)
-  return special.softmax(logits, axis=-1)
+  powers = np.exp(logits - np.max(logits, axis=-1, keepdims=True))
+  return powers / np.sum(powers, axis=-1, keepdims=True)
 
 
 def label_text(label: Any) -> str:
