@@ -25,7 +25,7 @@ from bertlib.cli.errors import InputError
 from bertlib.cli.option import check_argument, declaration
 from bertlib.compute import onednn
 from bertlib.compute.fast_compute import FastCompute
-from bertlib.compute.precision import hidden_dtype
+from bertlib.compute.precision import hidden_dtype, warn_if_emulated
 from bertlib.data import vocabulary
 from bertlib.data.batch_predictor import BatchPredictor
 from bertlib.io import model_files
@@ -90,6 +90,7 @@ class LoadedModel(BatchPredictor):
         there are no 8-bit ranges; see also `quantization.weight_getter`.
     """
     check_argument("precision", precision, _PRECISION)
+    warn_if_emulated(precision)
     if batch_size is not None:
       flag = declaration(RunSettings, "predict_batch_size")
       check_argument("batch_size", batch_size, flag)

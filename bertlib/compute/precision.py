@@ -45,6 +45,19 @@ def supported_dtypes() -> list[str]:
   ]
 
 
+def warn_if_emulated(precision: str) -> None:
+  """Warns of a precision for which the devices have no instructions."""
+  supported = supported_dtypes()
+  if processor.has_exact_int8():
+    supported.append("int8")
+  if precision not in supported:
+    logging.warning(
+      "--precision=%s: this device has no instructions for it, so it may be"
+      " slower than float32",
+      precision,
+    )
+
+
 @functools.cache
 def fastest_dtype(measures: bool = True) -> str:
   """Selects and logs the dtype in which this device multiplies fastest."""

@@ -19,6 +19,7 @@ import run_ner
 import run_squad
 from bertlib.cli.errors import InputError
 from bertlib.data import batch_predictor, vocabulary
+from bertlib.io import processor
 from bertlib.settings import embedding_spec
 
 pytestmark = pytest.mark.unit
@@ -229,6 +230,15 @@ def test_line_ends_and_folders_of_earlier_versions_are_accepted(
     (trained / "vocab.txt").write_bytes(vocab.replace(b"\n", b"\r\n"))
   with run_classifier.Predictor(str(trained)) as model:
     assert len(model.predict(["the cat sat"])) == 1
+
+
+@pytest.mark.graph
+def test_a_precision_without_instructions_is_reported(
+  trained, monkeypatch, caplog
+):
+  monkeypatch.setattr(processor, "features", lambda: {"avx2"})
+  run_classifier.Predictor(str(trained), precision="bfloat16").close()
+  assert "bfloat16: this device has no instructions for it" in caplog.text
 
 
 @pytest.mark.graph

@@ -49,6 +49,43 @@ def test_dtypes_need_hardware_instructions(machine, features, gpus, dtypes):
 
 
 @pytest.mark.parametrize(
+  ("features", "emulated"),
+  [
+    (["avx2"], ["bfloat16", "int8"]),
+    (["avx2", "avx512_bf16"], ["int8"]),
+    (["avx2", "avx_vnni"], ["bfloat16"]),
+    (["avx2", "amx_int8", "amx_bf16"], []),
+  ],
+)
+def test_a_precision_without_instructions_is_reported(
+  machine, features, emulated, caplog
+):
+  machine(features)
+  for name in ("float32", "bfloat16", "int8"):
+    caplog.clear()
+    precision.warn_if_emulated(name)
+    assert (f"{name}: this device has no" in caplog.text) == (name in emulated)
+
+
+@pytest.mark.parametrize(
+  ("features", "kind"),
+  [
+    ({"avx2", "fma"}, "AVX2"),
+    ({"avx2", "avx512bw"}, "AVX2"),
+    ({"avx2", "avx512_vnni"}, "VNNI"),
+    ({"avx2", "avx_vnni"}, "VNNI"),
+    ({"avx2", "avx512_vnni", "amx_int8"}, "AMX"),
+    ({"asimd", "bf16"}, "other"),
+    (set(), "other"),
+  ],
+)
+def test_processors_are_of_a_kind(machine, features, kind):
+  machine(features)
+  assert processor.kind() == kind
+  assert processor.has_exact_int8() == (kind in ("VNNI", "AMX"))
+
+
+@pytest.mark.parametrize(
   ("line", "expected"),
   [
     ("flags\t\t: fpu sse amx_bf16\nflags\t\t: fpu\n", {"fpu", "sse"}),
