@@ -196,6 +196,8 @@ class BertModel:
         attention_mask = tf.reshape(input_mask, [batch_size, 1, seq_length])
         if sequence_ids is not None:
           attention_mask = confine_attention(attention_mask, sequence_ids)
+        if position_ids is None:
+          position_ids = tf.range(seq_length)[tf.newaxis]
         self.all_encoder_layers = transformer_model(
           embedding_output,
           attention_mask,
@@ -212,6 +214,7 @@ class BertModel:
           layer_norm_eps=config.layer_norm_eps,
           compute=compute,
           output_positions=output_positions,
+          score_biases=position_biases(position_ids, config),
         )
       self.embedding_output = compute.pad_output(embedding_output)
       self.sequence_output = self.all_encoder_layers[-1]
@@ -317,10 +320,14 @@ class Compute:
     dtype: dtype of matrix products and hidden states. Weights, layer
       normalization, softmax and losses are always float32.
     positions: int32 [1, R], of each unpadded row; None without unpadding.
+    skips_positions: whether the last layer computes `output_positions` alone.
+    is_training: False where nothing needs a gradient.
   """
 
   dtype = tf.float32
   positions = None
+  skips_positions = False
+  is_training = True
 
   def for_inference(self) -> Compute:
     """Returns the object to use outside training; here `self`."""
@@ -364,18 +371,18 @@ class Compute:
     rows = tf.transpose(heads, [0, 2, 1, 3])  # [B, S, N, D]
     return tf.reshape(rows, [-1, num_heads * head_size])
 
-  def attend(self, query, key, value, mask, dropout_prob, dropout_seed):
-    """Calls `dot_product_attention`."""
-    tensors = query, key, value, mask
-    return dot_product_attention(*tensors, dropout_prob, dropout_seed)
+  def attend(self, query, key, value, biases, dropout_prob, dropout_seed):
+    """Calls `dot_product_attention` with a tuple of `score_biases`."""
+    drops = dropout_prob, dropout_seed
+    return dot_product_attention(query, key, value, None, *drops, biases)
 
-  def run_layer(self, layer: Callable, hidden, scope, is_repeatable: bool):
-    """Applies a Transformer layer with variables in `scope` to float [R, H].
+  def run_layer(self, layer: Callable, inputs, scope, is_repeatable: bool):
+    """Applies a layer with variables in `scope` to [R, H] and `score_biases`.
 
     `is_repeatable`: whether a second call draws the same dropout masks.
     """
     del scope, is_repeatable
-    return layer(hidden)
+    return layer(*inputs)
 
   def dense(self, inputs, kernel, bias, activation: Callable | None):
     """Dense layer: activation(inputs kernel + bias), [R, width] to [R, units].
@@ -383,7 +390,7 @@ class Compute:
     `kernel` and `bias` are float32; the result has the dtype of `inputs`.
     """
     kernel, bias = (tf.cast(v, inputs.dtype) for v in (kernel, bias))
-    output = tf.nn.bias_add(tf.matmul(inputs, kernel), bias)
+    output = add_bias(tf.matmul(inputs, kernel), bias, self.is_training)
     return activation(output) if activation else output
 
   def add_and_norm(
@@ -556,6 +563,22 @@ def confine_attention(attention_mask, sequence_ids):
   return tf.cast(is_same, ids.dtype) * tf.cast(attention_mask, ids.dtype)
 
 
+def position_biases(positions, config: BertConfig) -> tuple:
+  """Biases of the attention scores by position, for all layers; BERT has none.
+
+  The place for relative positions. May create variables.
+
+  Args:
+    positions: int32 [B or 1, S], of each token in its sequence.
+    config: hyperparameters of the encoder.
+
+  Returns:
+    Tuple of `score_biases`, see `dot_product_attention`; F = T = S.
+  """
+  del positions, config
+  return ()
+
+
 def transformer_model(
   input_tensor,
   attention_mask=None,
@@ -572,6 +595,7 @@ def transformer_model(
   layer_norm_eps: float = 1e-12,
   compute: Compute | None = None,
   output_positions=None,
+  score_biases: tuple = (),
 ):
   """Stack of Transformer encoder layers (Vaswani et al. 2017).
 
@@ -593,6 +617,7 @@ def transformer_model(
     compute: None for the plain `Compute()`.
     output_positions: int32 [B, P], the positions at which the last layer is
       computed; None for all.
+    score_biases: see `dot_product_attention`.
 
   Returns:
     The output of the last layer: float [B, S, H]; with `output_positions`,
@@ -628,22 +653,21 @@ def transformer_model(
       output, residual, hidden_dropout_prob, dropout_seed, layer_norm_eps
     )
 
-  def layer(hidden, positions=None):
+  def at(positions, hidden):  # [R, H] to [B * P, H]
+    states = reshape_from_matrix(hidden, input_shape)
+    return compute.gather_positions(states, positions)
+
+  def layer(hidden, *biases, positions=None):
     """[R, H] to [R, H], or with `positions` [B, P] to [B * P, H]."""
     queries, query_shape = hidden, [batch_size, seq_length]
-    mask = attention_mask
     if positions is not None:
-      states = reshape_from_matrix(hidden, input_shape)
-      queries = compute.gather_positions(states, positions)  # [B * P, H]
-      query_shape = get_shape_list(positions)
-      if mask is not None and mask.shape.as_list()[1] != 1:
-        mask = tf.gather(mask, positions, batch_dims=1)  # [B, P, S]
+      queries, query_shape = at(positions, hidden), get_shape_list(positions)
+      biases = tuple(biases_at(positions, bias) for bias in biases)
     with tf.variable_scope("attention"):
       with tf.variable_scope("self"):
         context = attention_layer(
           queries,
           hidden,
-          mask,
           num_attention_heads=num_attention_heads,
           size_per_head=hidden_size // num_attention_heads,
           attention_probs_dropout_prob=attention_probs_dropout_prob,
@@ -654,6 +678,7 @@ def transformer_model(
           to_seq_length=seq_length,
           dropout_seed=dropout_seed,
           compute=compute,
+          score_biases=biases,
         )
       with tf.variable_scope("output"):
         attention_output = add_and_norm(project(context, hidden_size), queries)
@@ -669,13 +694,17 @@ def transformer_model(
   is_repeatable = dropout_seed is not None or not (
     hidden_dropout_prob or attention_probs_dropout_prob
   )
+  if attention_mask is not None:
+    score_biases = (attention_bias(attention_mask), *score_biases)
+  picked_positions = output_positions if compute.skips_positions else None
   layer_outputs = []
   for index in range(num_hidden_layers):
     is_last = index == num_hidden_layers - 1
-    positions = output_positions if is_last else None
+    positions = picked_positions if is_last else None
     with tf.variable_scope(f"layer_{index}") as scope:
       layer_fn = functools.partial(layer, positions=positions)
-      hidden = compute.run_layer(layer_fn, hidden, scope, is_repeatable)
+      inputs = hidden, *score_biases
+      hidden = compute.run_layer(layer_fn, inputs, scope, is_repeatable)
     layer_outputs.append(hidden)
 
   lower_outputs = layer_outputs[:-1] if do_return_all_layers else []
@@ -683,9 +712,23 @@ def transformer_model(
   if output_positions is None:
     outputs.append(to_sequence(hidden))  # [B, S, H]
   else:
+    if picked_positions is None:
+      hidden = at(output_positions, hidden)
     shape = [*get_shape_list(output_positions), width]
     outputs.append(reshape_from_matrix(hidden, shape))  # [B, P, H]
   return outputs if do_return_all_layers else outputs[-1]
+
+
+def biases_at(positions, bias):
+  """The rows of a bias at the queries [B, P]; one for all queries stays."""
+  if bias.shape.as_list()[2] == 1:
+    return bias
+  rows = tf.transpose(bias, [0, 2, 1, 3])  # [B or 1, F, 1 or N, T]
+  if rows.shape.as_list()[0] == 1:
+    rows = tf.gather(rows[0], positions)
+  else:
+    rows = tf.gather(rows, positions, batch_dims=1)
+  return tf.transpose(rows, [0, 2, 1, 3])  # [B, 1 or N, P, T]
 
 
 def attention_layer(
@@ -705,6 +748,7 @@ def attention_layer(
   to_seq_length=None,
   dropout_seed=None,
   compute: Compute | None = None,
+  score_biases: tuple = (),
 ):
   """Multi-head attention (Vaswani et al. 2017, section 3.2.2).
 
@@ -730,6 +774,7 @@ def attention_layer(
     to_seq_length: T; required with matrices.
     dropout_seed: see `dropout`.
     compute: None for the plain `Compute()`.
+    score_biases: see `dot_product_attention`.
 
   Returns:
     float [B, F, N * D], or with `do_return_2d_tensor` [B * F, N * D].
@@ -771,8 +816,10 @@ def attention_layer(
   key = compute.split_heads(key, *to_shape)  # [B, N, T, D]
   value = compute.split_heads(value, *to_shape)  # [B, N, T, D]
 
+  if attention_mask is not None:
+    score_biases = (attention_bias(attention_mask), *score_biases)
   drops = attention_probs_dropout_prob, dropout_seed
-  context = compute.attend(query, key, value, attention_mask, *drops)
+  context = compute.attend(query, key, value, score_biases, *drops)
   context = of_queries.merge_heads(context)  # [B * F, N * D]
   if do_return_2d_tensor:
     return context
@@ -786,8 +833,9 @@ def dot_product_attention(
   attention_mask=None,
   dropout_prob: float = 0.0,
   dropout_seed=None,
+  score_biases: tuple = (),
 ):
-  """Attention of every head: softmax(query key^T / sqrt(D) + mask) value.
+  """Attention of every head: softmax(query key^T / sqrt(D) + biases) value.
 
   Args:
     query: float [B, N, F, D].
@@ -796,6 +844,8 @@ def dot_product_attention(
     attention_mask: see `attention_layer`.
     dropout_prob: dropout of the attention probabilities.
     dropout_seed: see `dropout`.
+    score_biases: float32 [B or 1, 1 or N, F or 1, T] each, added to the scores
+      beside the bias of the mask.
 
   Returns:
     [B, N, F, D], dtype of `value`: for each query the average of the values,
@@ -808,7 +858,9 @@ def dot_product_attention(
   scores = tf.matmul(query, key, transpose_b=True)  # [B, N, F, T]
   scores = tf.cast(scores, tf.float32)
   if attention_mask is not None:
-    scores += attention_bias(attention_mask)  # [B, N, F, T]
+    score_biases = (attention_bias(attention_mask), *score_biases)
+  for bias in score_biases:
+    scores += bias  # [B, N, F, T]
   probs = tf.nn.softmax(scores)  # [B, N, F, T], sums to 1 over T
   # Dropping a probability hides one key from one query.
   probs = dropout(probs, dropout_prob, dropout_seed)
@@ -859,6 +911,16 @@ def dense_weights(width: int, units: int, initializer_range: float):
   kernel = tf.get_variable("kernel", [width, units], initializer=initializer)
   bias = tf.get_variable("bias", [units], initializer=tf.zeros_initializer())
   return kernel, bias
+
+
+def add_bias(product, bias, is_training: bool = True):
+  """Adds a bias [units] to the rows of a matrix product [R, units]."""
+  # In bfloat16 on a CPU, the gradient of `bias_add` is summed in bfloat16: it
+  # stops at 256 times its addend (TensorFlow 2.15 to 2.23). But TensorFlow
+  # fuses a product with `bias_add` and GELU, and not with a sum and GELU.
+  if is_training and product.dtype == tf.bfloat16:
+    return product + bias
+  return tf.nn.bias_add(product, bias)
 
 
 def layer_norm(input_tensor, name: str | None = None, epsilon: float = 1e-12):
@@ -981,7 +1043,7 @@ def masked_lm_logits(
     )
     table = tf.cast(embedding_table, states.dtype)
     logits = tf.matmul(states, table, transpose_b=True)
-    return tf.nn.bias_add(logits, tf.cast(output_bias, states.dtype))
+    return add_bias(logits, tf.cast(output_bias, states.dtype))
 
 
 def gather_positions(sequence, positions):
@@ -1071,7 +1133,7 @@ def _output_layer(inputs, num_outputs: int, initializer_range: float = 0.02):
   matrix = tf.reshape(inputs, [-1, shape[-1]])
   output_weights = tf.cast(output_weights, inputs.dtype)
   logits = tf.matmul(matrix, output_weights, transpose_b=True)
-  logits = tf.nn.bias_add(logits, tf.cast(output_bias, inputs.dtype))
+  logits = add_bias(logits, tf.cast(output_bias, inputs.dtype))
   return tf.reshape(logits, [*shape[:-1], num_outputs])
 
 

@@ -293,7 +293,7 @@ def mask_predictions(
   top_k: int,
 ) -> dict[str, Any]:
   """`log_prob` of `masked_lm_ids` [B * P], and the best [B * P, top_k]."""
-  _, losses, log_probs = get_masked_lm_output(
+  _, _, log_probs = get_masked_lm_output(
     bert_config,
     masked_states(model),
     model.get_embedding_table(),
@@ -301,9 +301,10 @@ def mask_predictions(
     masked_lm_ids,
     tf.ones_like(masked_lm_ids),
   )
+  ids = tf.reshape(masked_lm_ids, [-1])
   top = tf.nn.top_k(log_probs, min(top_k, bert_config.vocab_size))
   return {
-    "log_prob": -losses,
+    "log_prob": tf.gather(log_probs, ids, batch_dims=1),
     "top_ids": top.indices,
     "top_probs": tf.exp(top.values),
   }

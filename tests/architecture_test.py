@@ -71,7 +71,7 @@ WITHOUT_TENSORFLOW = (
   "bertlib.reporting.receipts",
 )
 
-MAX_LINES = {"modeling": 1200}
+MAX_LINES = {"modeling": 1260}
 
 # Parses flags.
 PARSES_FLAGS = (

@@ -3,8 +3,11 @@
 import dataclasses
 import functools
 import math
+import os
+import re
 import zlib
 
+import commands
 import numpy as np
 import pytest
 import reference_data
@@ -668,6 +671,51 @@ def test_last_layer_at_output_positions_has_the_same_gradients(compute, layout):
   assert_all_close(picked, whole, 1e-5)
 
 
+def position_biases_of_the_page():
+  """The examples of `position_biases` in the documentation."""
+  page = os.path.join(commands.ROOT, "docs/explanation/changing_the_model.md")
+  with open(page, encoding="utf-8") as file:
+    blocks = re.findall(r"```python\n(.*?)```", file.read(), re.DOTALL)
+  examples = []
+  for block in blocks:
+    names = {**vars(modeling)}
+    exec(block, names)
+    examples.append(names["position_biases"])
+  return dict(zip(("ALiBi", "T5"), examples, strict=True))
+
+
+POSITION_BIASES = position_biases_of_the_page()
+
+
+@pytest.mark.train
+@pytest.mark.parametrize("biases", POSITION_BIASES)
+@pytest.mark.parametrize(
+  "compute",
+  [
+    PLAIN,
+    FastCompute(unpad=True, jit_compile=True, recompute=True),
+    FastCompute(unpad=True, jit_compile=True, on_gpu=True),
+  ],
+  ids=["picked", "all", "gpu"],
+)
+def test_position_biases_train_as_in_the_plain_model(
+  monkeypatch, compute, biases
+):
+  unbiased = trained(PLAIN, read=READ)
+  monkeypatch.setattr(modeling, "position_biases", POSITION_BIASES[biases])
+  plain = TrainingModel(modeling.Compute(), read=READ).run(RAGGED, 16)
+  model = TrainingModel(compute, read=READ, gathers=True)
+  assert_all_close(model.run(RAGGED, 16), plain, 1e-5)
+  assert abs(plain["loss"] - unbiased["loss"]) > 1e-4
+
+
+def test_plain_compute_gathers_positions_from_all():
+  model = TrainingModel(modeling.Compute(), read=READ, gathers=True)
+  product = "bert/encoder/layer_1/output/dense/MatMul:0"
+  found = model.run(RAGGED, 16, [model.graph.get_tensor_by_name(product)])
+  assert len(found[0]) == len(RAGGED) * 16
+
+
 @pytest.mark.parametrize("compute", [PLAIN, UNPADDED])
 def test_last_layer_computes_states_at_output_positions_only(compute):
   model = training_model(compute, read=READ, gathers=True)
@@ -725,6 +773,7 @@ def pull_of(states, weights):
 
 
 @pytest.mark.train
+@pytest.mark.parametrize("biases", [None, *POSITION_BIASES])
 @pytest.mark.parametrize("picks", [False, True])
 @pytest.mark.parametrize(
   "compute",
@@ -736,7 +785,11 @@ def pull_of(states, weights):
   ],
   ids=["plain", "unpadded", "all", "gpu"],
 )
-def test_packed_sequences_are_computed_like_each_alone(compute, picks):
+def test_packed_sequences_are_computed_like_each_alone(
+  monkeypatch, compute, picks, biases
+):
+  if biases:
+    monkeypatch.setattr(modeling, "position_biases", POSITION_BIASES[biases])
   alone, rows, positions, sequences = sequences_and_rows()
   config = SMALL(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
   # All positions, or those of some tokens.
@@ -851,19 +904,23 @@ def test_fused_sublayer_end_equals_the_plain_one(monkeypatch, dropout_prob):
 @pytest.mark.parametrize("attend", [xla.attention_on_cpu, xla.attention_on_gpu])
 @pytest.mark.parametrize("dropout_prob", [0.0, 0.3])
 @pytest.mark.parametrize("num_queries", [5, 2])
+@pytest.mark.parametrize("num_biases", [0, 2])
 def test_fused_attention_equals_the_plain_one(
-  monkeypatch, num_queries, dropout_prob, attend
+  monkeypatch, num_queries, dropout_prob, attend, num_biases
 ):
+  shapes = [(1, 2, num_queries, 5), (3, 1, 1, 5)][:num_biases]
   query, key, value = (
     tf.random.stateless_normal([3, 2, length, 4], [3, number])
     for number, length in enumerate([num_queries, 5, 5])
   )
   mask = tf.sequence_mask([5, 3, 1], 5)[:, tf.newaxis]
-  options = mask, dropout_prob, (1, tf.constant(3))
-  fused = attend(query, key, value, *options)
+  more = [tf.random.stateless_normal(shape, [4, 4]) for shape in shapes]
+  drops = dropout_prob, (1, tf.constant(3))
+  biases = modeling.attention_bias(mask), *more
+  fused = attend(query, key, value, biases, *drops)
   monkeypatch.setattr(modeling, "dropout", masked_dropout)
-  plain = modeling.dot_product_attention(query, key, value, *options)
-  assert_same_with_gradients(plain, fused, [query, key, value])
+  plain = modeling.dot_product_attention(query, key, value, mask, *drops, more)
+  assert_same_with_gradients(plain, fused, [query, key, value, *more])
 
 
 def test_dropout_can_drop_everything():

@@ -287,6 +287,25 @@ def test_scores_of_a_batch_equal_the_reference(session, batch):
   )
 
 
+def test_another_loss_changes_no_reported_probability(
+  monkeypatch, session, batch
+):
+  compute = run_pretraining.get_masked_lm_output
+
+  def squared_loss(*arguments):
+    loss, losses, log_probs = compute(*arguments)
+    return loss, losses**2, log_probs
+
+  monkeypatch.setattr(run_pretraining, "get_masked_lm_output", squared_loss)
+  spec = tiny_model_fn()(batch, None, "infer", {"batch_size": 5})
+  session.run(tf.global_variables_initializer())
+  inputs, found = session.run([batch, spec.predictions["log_prob"]])
+  expected = np.load(modeling_golden("outputs.npz"))["masked_lm_log_probs"]
+  ids = inputs["masked_lm_ids"].reshape(-1, 1)
+  expected = np.take_along_axis(expected, ids, axis=1)
+  np.testing.assert_allclose(found.ravel(), expected.ravel(), atol=1e-5)
+
+
 def test_training_steps_equal_the_reference(golden):
   def load(name):
     return np.load(golden("optimization", "pretraining_tiny", name))

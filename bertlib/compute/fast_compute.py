@@ -72,22 +72,28 @@ class FastCompute(modeling.Compute):
     rows = UnpaddedRows(input_mask, self.is_training)
     return UnpaddedCompute(**vars(self), rows=rows)
 
-  def attend(self, query, key, value, mask, dropout_prob, dropout_seed):
+  @property
+  def skips_positions(self) -> bool:
     """See base class."""
-    arguments = query, key, value, mask, dropout_prob, dropout_seed
-    # The kernels need a mask.
-    kernel = self._attention_kernel(query.dtype) if mask is not None else None
-    if kernel and self._is_same("attention", kernel, dropout_prob):
+    return self._is_same("chosen positions", FastCompute)
+
+  def attend(self, query, key, value, biases, dropout_prob, dropout_seed):
+    """See base class."""
+    arguments = query, key, value, biases, dropout_prob, dropout_seed
+    kernel = self._attention_kernel(query.dtype)
+    if kernel is onednn.attention and len(biases) != 1:
+      kernel = None  # it is for a mask alone, which it rounds to bfloat16
+    if kernel and self._is_same("attention", kernel, draws=bool(dropout_prob)):
       return kernel(*arguments)
     return super().attend(*arguments)
 
-  def run_layer(self, layer: Callable, hidden, scope, is_repeatable: bool):
+  def run_layer(self, layer: Callable, inputs, scope, is_repeatable: bool):
     """See base class; ValueError if the layer must be recomputed but cannot."""
     if not self.recompute:
-      return layer(hidden)
+      return layer(*inputs)
     if not is_repeatable:
       raise ValueError("Recomputing with dropout needs a dropout_seed")
-    return recomputed(layer, scope)(hidden)
+    return recomputed(layer, scope)(*inputs)
 
   def dense(self, inputs, kernel, bias, activation: Callable | None):
     """See base class; `kernel` may be one of `int8`."""
@@ -95,7 +101,7 @@ class FastCompute(modeling.Compute):
     if isinstance(kernel, (int8.QuantizedKernel, int8.ObservedKernel)):
       return kernel.dense(inputs, bias, activation)
     product = self._dense_kernel()
-    if not (product and self._is_same("dense layers", product)):
+    if not (product and self._is_same("dense layers", product, activation)):
       return super().dense(inputs, kernel, bias, activation)
     # No kernel is cast in the forward pass: the update has done it.
     if self.copy_weight and inputs.dtype != tf.float32:
@@ -108,29 +114,31 @@ class FastCompute(modeling.Compute):
     """See base class."""
     arguments = output, residual, dropout_prob, dropout_seed, epsilon
     kernel = self._norm_kernel(output.dtype)
-    if kernel and self._is_same("normalization", kernel, dropout_prob):
+    if kernel and self._is_same(
+      "normalization", kernel, draws=bool(dropout_prob)
+    ):
       return kernel(*arguments)
     return super().add_and_norm(*arguments)
 
-  def describe(self) -> str:
+  def describe(self, hidden_act: str | Callable | None) -> str:
     """Describes what computes what, for the log."""
+    activation = modeling.get_activation(hidden_act)
     kernels = {
-      "attention": self._attention_kernel(self.dtype),
-      "dense layers": self._dense_kernel(),
-      "normalization": self._norm_kernel(self.dtype),
+      "attention": [self._attention_kernel(self.dtype)],
+      "dense layers": [self._dense_kernel(), activation],
+      "normalization": [self._norm_kernel(self.dtype)],
     }
     parts = ["modeling.py"]
     if self.unpad and self._is_same("padding", FastCompute):
       parts.append("without padding")
-    for part, kernel in kernels.items():
-      if kernel and self._is_same(part, kernel):
+    for part, (kernel, *details) in kernels.items():
+      if kernel and self._is_same(part, kernel, *details):
         name = "XLA" if kernel.__module__ == xla.__name__ else "oneDNN"
         parts.append(f"{part} by {name}")
     return ", ".join(parts)
 
-  def _is_same(self, part: str, kernel, dropout_prob: float | None = 0) -> bool:
-    draws = bool(dropout_prob)
-    return not self.compares or same_formula.is_used(part, kernel, draws)
+  def _is_same(self, *arguments: Any, draws: bool = False) -> bool:
+    return not self.compares or same_formula.is_used(*arguments, draws=draws)
 
   def _fuses(self) -> bool:
     # TensorFlow 1 while loops cannot run functions compiled by XLA.
@@ -341,10 +349,10 @@ class UnpaddedCompute(FastCompute):
     """See base class."""
     return self.rows.merge_heads(heads)
 
-  def attend(self, query, key, value, mask, dropout_prob, dropout_seed):
+  def attend(self, query, key, value, biases, dropout_prob, dropout_seed):
     """See base class."""
     heads = self._projected_together([query, key, value]) or [query, key, value]
-    return super().attend(*heads, mask, dropout_prob, dropout_seed)
+    return super().attend(*heads, biases, dropout_prob, dropout_seed)
 
   def _projected_together(self, heads: list) -> list | None:
     """Heads from one fused projection of query, key and value, or None."""
@@ -378,7 +386,7 @@ def _fused(kernels: Sequence[Any]) -> Any | None:
 
 
 def recomputed(layer: Callable, scope) -> Callable:
-  """Wraps a layer so that only its input is stored for the gradient."""
+  """Wraps a layer so that only its inputs are stored for the gradient."""
   variables = {}
 
   def collect(getter, *args, **kwargs):
@@ -386,7 +394,7 @@ def recomputed(layer: Callable, scope) -> Callable:
     variables[variable.name] = variable
     return variable
 
-  def in_scope(tensor):
+  def in_scope(*inputs):
     # The layer runs twice, so its random operations must be stateless. The
     # second call finds the variables of the first.
     with tf.variable_scope(
@@ -396,25 +404,27 @@ def recomputed(layer: Callable, scope) -> Callable:
       use_resource=True,
       auxiliary_name_scope=False,
     ):
-      return layer(tensor)
+      return layer(*inputs)
 
-  def call(tensor):
-    output = in_scope(tensor)
+  def call(*inputs):
+    output = in_scope(*inputs)
     weights = list(variables.values())
 
     # The inputs include the variables, so that they get gradients.
     @custom_gradient
-    def stored(tensor, *_):
+    def stored(*tensors):
       def backward(gradient):
         # The recomputation must wait for the gradient. `tf.recompute_grad`
         # makes it wait by arithmetic that Grappler optimizes away: all layers
         # are then recomputed at once, and their activations stored.
         with tf.control_dependencies([gradient]):
-          again = in_scope(tensor)
-        return tf.gradients(again, [tensor, *weights], gradient)
+          again = in_scope(*tensors[: len(inputs)])
+        sources = [*tensors[: len(inputs)], *weights]
+        # One input may depend on another: hidden states on a bias of scores.
+        return tf.gradients(again, sources, gradient, stop_gradients=sources)
 
       return output, backward
 
-    return stored(tensor, *weights)
+    return stored(*inputs, *weights)
 
   return call

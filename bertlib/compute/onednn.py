@@ -123,13 +123,14 @@ def quantize(tensor, ranges: np.ndarray):
   return tf.bitcast(_by_size(scaled, in_one_pass, in_several), tf.qint8)
 
 
-def attention(query, key, value, attention_mask, dropout_prob, dropout_seed):
-  """`modeling.dot_product_attention` of bfloat16, without dropout."""
+def attention(query, key, value, biases, dropout_prob, dropout_seed):
+  """`modeling.dot_product_attention` of bfloat16, with the bias of a mask."""
   del dropout_prob, dropout_seed
   scale = tf.constant(query.shape.as_list()[-1] ** -0.5, query.dtype)
   # oneDNN scales and masks the scores in the pass of their product.
   scores = tf.matmul(query, key, transpose_b=True) * scale  # [B, N, F, T]
-  scores += tf.cast(modeling.attention_bias(attention_mask), query.dtype)
+  (bias,) = biases
+  scores += tf.cast(bias, query.dtype)
   # oneDNN's softmax computes in float32, whatever it takes and returns.
   return tf.matmul(tf.nn.softmax(scores), value)
 

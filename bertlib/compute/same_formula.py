@@ -16,14 +16,15 @@ import tensorflow.compat.v1 as tf
 from absl import logging
 
 import modeling
-from bertlib.compute import xla
+from bertlib.compute import onednn, xla
 
 # Results of float32 sums in another order. Gradients of vectors of low variance
 # are large, hence a relative tolerance.
 _RTOL, _ATOL = 1e-3, 1e-4
 
-# How a line of the log ends, by the module of a kernel.
+# How a line of the log ends, by the part, or by the module of its kernel.
 _DIFFERENCES = {
+  "chosen positions": "without all positions",
   "fast_compute": "without padding",
   "int8": "than the 8-bit kernels",
   "onednn": "than the oneDNN kernel",
@@ -38,34 +39,45 @@ _GELU = -0.0040498, -0.1586553, -0.1146266, 0.3457312, 1.9544997
 _GELU_TANH = -0.0036374, -0.1588080, -0.1146291, 0.3457140, 1.9545977
 
 
-def is_used(part: str, kernel: Callable, draws: bool = False) -> bool:
+def is_used(
+  part: str,
+  kernel: Callable,
+  *details: Any,  # of the layer: the activation of a dense one
+  draws: bool = False,
+) -> bool:
   """True if `kernel` computes `part` as `modeling` does; logs it if not."""
   # A kernel that draws dropout masks cannot equal `modeling`, and neither can
   # one in 8 bits. The functions that they stand for are compared with numbers
   # of the released modeling.py instead.
-  if not _computes_the_same(part, kernel):
+  if not _computes_the_same(part, kernel, *details):
     return False
   return not draws or _computes_the_same("dropout", xla.keep_mask)
 
 
 @functools.cache
-def _computes_the_same(part: str, kernel: Callable) -> bool:
+def _computes_the_same(part: str, kernel: Callable, *details: Any) -> bool:
   """Compares a kernel, once in a process; logs it if it differs."""
-  if _equal(functools.partial(_COMPARISONS[part], kernel)):
+  # Uncompiled, the operations are compared, not the compiler. But an activation
+  # may be of any kind, and has to compile.
+  compare = functools.partial(_COMPARISONS[part], kernel, *details)
+  if _equal(compare, compiles=bool(details)):
     return True
   logging.warning(
     "%s: modeling.py computes something else %s; using modeling.py",
     part,
-    _DIFFERENCES[kernel.__module__.rpartition(".")[2]],
+    _DIFFERENCES.get(part)
+    or _DIFFERENCES[kernel.__module__.rpartition(".")[2]],
   )
   return False
 
 
-def _equal(compare: Callable[[], Iterator[tuple[Any, Any]]]) -> bool:
+def _equal(
+  compare: Callable[[], Iterator[tuple[Any, Any]]], compiles: bool = False
+) -> bool:
   """True if the pairs of arrays or tensors are equal; False on an error."""
   with tf.Graph().as_default(), tf.device("/cpu:0"):
-    # Uncompiled: the operations are compared, not the compiler.
-    xla.compile_nothing()
+    if not compiles:
+      xla.compile_nothing()
     try:
       pairs = list(compare())
       # The first session of a process starts TensorFlow's threads.
@@ -115,18 +127,30 @@ def _attention(kernel: Callable) -> Iterator[tuple[Any, Any]]:
   mask = tf.constant([[[1, 1, 1, 1, 1]], [[1, 1, 0, 1, 0]]])
   # And a mask per query, of packed sequences.
   ids = tf.constant([[1, 1, 2, 2, 2], [1, 2, 2, 3, 0]])
+  packed = modeling.confine_attention(mask, ids)[:, 1:4]
+  cases = [[modeling.attention_bias(each)] for each in (mask, packed)]
+  if kernel is not onednn.attention:  # which is for masks alone
+    cases.append([cases[0][0], _numbers(1, 2, 3, 5), _numbers(2, 1, 1, 5)])
   attends = modeling.Compute().attend, kernel
-  for each in (mask, modeling.confine_attention(mask, ids)[:, 1:4]):
-    one, other = (attend(*heads, each, 0.0, None) for attend in attends)
-    yield from _with_gradients(one, other, heads)
+  for biases in cases:
+    one, other = (attend(*heads, biases, 0.0, None) for attend in attends)
+    yield from _with_gradients(one, other, [*heads, *biases[1:]])
 
 
-def _dense(kernel: Callable) -> Iterator[tuple[Any, Any]]:
+def _dense(
+  kernel: Callable, activation: Callable | None
+) -> Iterator[tuple[Any, Any]]:
+  layer = modeling.Compute().dense
   inputs = [_numbers(6, 4, scale=10.0), _numbers(4, 3), _numbers(3)]
-  layers = modeling.Compute().dense, kernel
-  for activation in (None, tf.tanh):
-    one, other = (layer(*inputs, activation) for layer in layers)
-    yield from _with_gradients(one, other, inputs)
+  one, other = (dense(*inputs, activation) for dense in (layer, kernel))
+  yield from _with_gradients(one, other, inputs)
+  # In bfloat16, the sum over many rows must not stop at a multiple of one.
+  rows, weights = tf.tile(_numbers(1, 4, scale=0.5), [2048, 1]), inputs[1:]
+  outputs = layer(rows, *weights, activation)
+  narrow = kernel(tf.cast(rows, tf.bfloat16), *weights, activation)
+  sums = (tf.gradients(each, weights) for each in (outputs, narrow))
+  for exact, found in zip(*sums):
+    yield True, tf.norm(found - exact) <= 0.05 * tf.norm(exact)
 
 
 def _projection(join: Callable) -> Iterator[tuple[Any, Any]]:
@@ -156,7 +180,25 @@ def _normalization(kernel: Callable) -> Iterator[tuple[Any, Any]]:
 
 
 def _padding(compute_class: type) -> Iterator[tuple[Any, Any]]:
-  """A model of two layers, the last of which computes some positions only."""
+  """A model that computes some positions of its last layer only."""
+  computes = (
+    compute_class(unpad=unpad, compares=False) for unpad in (False, True)
+  )
+  is_token, layers, unpadded_layers = _layers(*computes)
+  (first, last), (first_unpadded, last_unpadded) = layers, unpadded_layers
+  yield first * is_token, first_unpadded
+  yield last, last_unpadded
+
+
+def _positions(compute_class: type) -> Iterator[tuple[Any, Any]]:
+  """The last layer of a model at all positions, and at some of them."""
+  computes = modeling.Compute(), compute_class(compares=False)
+  _, (_, gathered), (_, picked) = _layers(*computes)
+  yield gathered, picked
+
+
+def _layers(*computes: modeling.Compute) -> Iterator[Any]:
+  """Whether positions have tokens, and states of two layers by `computes`."""
   config = modeling.BertConfig(
     vocab_size=11,
     hidden_size=8,
@@ -169,8 +211,8 @@ def _padding(compute_class: type) -> Iterator[tuple[Any, Any]]:
   ids = tf.constant([[1, 2, 3, 4, 5], [6, 7, 0, 0, 0], [8, 9, 10, 1, 0]])
   mask = tf.cast(ids > 0, tf.int32)
   positions = tf.constant([[0, 3], [0, 1], [0, 2]])
-  models = []
-  for compute in (None, compute_class(unpad=True, compares=False)):
+  yield tf.cast(mask, tf.float32)[:, :, tf.newaxis]
+  for compute in computes:
     with tf.variable_scope("", custom_getter=_weight):
       model = modeling.BertModel(
         config,
@@ -182,11 +224,7 @@ def _padding(compute_class: type) -> Iterator[tuple[Any, Any]]:
         compute=compute,
         output_positions=positions,
       )
-    models.append(model.get_all_encoder_layers())
-  (first, last), (first_unpadded, last_unpadded) = models
-  is_token = tf.cast(mask, tf.float32)[:, :, tf.newaxis]
-  yield first * is_token, first_unpadded
-  yield last, last_unpadded
+    yield model.get_all_encoder_layers()
 
 
 def _dropout(_) -> Iterator[tuple[Any, Any]]:
@@ -218,5 +256,6 @@ _COMPARISONS = {
   "projection": _projection,
   "normalization": _normalization,
   "padding": _padding,
+  "chosen positions": _positions,
   "dropout": _dropout,
 }

@@ -236,7 +236,7 @@ def make_model_fn(
   if num_train_steps:
     compute, options = plan_training(run)
   used = compute if num_train_steps else compute.for_inference()
-  logging.info("Computed by %s", used.describe())
+  logging.info("Computed by %s", used.describe(run.config.hidden_act))
   num_warmup_steps = run.task.num_warmup_steps
   if num_warmup_steps is None:
     num_warmup_steps = int(

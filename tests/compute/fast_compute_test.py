@@ -246,7 +246,8 @@ def test_attention_in_fewer_passes_equals_the_formula():
     query, key, value = tf.unstack(tensors)
     exact = modeling.dot_product_attention(query, key, value, mask)
     narrow = tf.cast(tensors, tf.bfloat16)
-    fused = onednn.attention(*tf.unstack(narrow), mask, 0.0, None)
+    biases = [modeling.attention_bias(mask)]
+    fused = onednn.attention(*tf.unstack(narrow), biases, 0.0, None)
     in_float32 = tf.nn.softmax(tf.cast(narrow, tf.float32))
     in_float32 = tf.cast(in_float32, tf.bfloat16)
     found = [exact, fused, tf.nn.softmax(narrow), in_float32]

@@ -1,5 +1,6 @@
 """Kernels are used only if they compute what `modeling` does."""
 
+import functools
 import re
 
 import pytest
@@ -14,12 +15,13 @@ KERNELS = [
   ("attention", xla.attention_on_cpu),
   ("attention", xla.attention_on_gpu),
   ("attention", onednn.attention),
-  ("dense layers", xla.dense_on_cpu),
-  ("dense layers", xla.dense_on_gpu),
+  ("dense layers", xla.dense_on_cpu, None),
+  ("dense layers", xla.dense_on_gpu, modeling.gelu),
   ("8-bit dense layers", int8.QuantizedKernel),
   ("projection", fast_compute._fused),
   ("normalization", xla.add_and_norm),
   ("padding", fast_compute.FastCompute),
+  ("chosen positions", fast_compute.FastCompute),
   ("dropout", xla.add_and_norm),
 ]
 
@@ -33,14 +35,23 @@ def forget():
 
 
 of_onednn = pytest.param(
-  *("normalization", onednn.add_and_norm),
+  ("normalization", onednn.add_and_norm),
   marks=pytest.mark.skipif(not onednn.is_available(), reason="needs oneDNN"),
 )
 
 
-@pytest.mark.parametrize("part, kernel", [*KERNELS, of_onednn])
-def test_kernels_compute_what_modeling_does(part, kernel):
-  assert same_formula.is_used(part, kernel)
+@pytest.mark.parametrize("arguments", [*KERNELS, of_onednn])
+def test_kernels_compute_what_modeling_does(arguments):
+  assert same_formula.is_used(*arguments)
+
+
+def attention_by_distance(query, key, *others):
+  """Takes each query for the one at its place among the queries."""
+  length, num_keys = tf.shape(query)[2], tf.shape(key)[2]
+  distance = tf.range(length)[:, tf.newaxis] - tf.range(num_keys)
+  bias = -tf.cast(tf.abs(distance), tf.float32)[tf.newaxis, tf.newaxis]
+  *others, biases = others
+  return dot_product_attention(query, key, *others, (*biases, bias))
 
 
 def attention_with_a_factor(query, *others):
@@ -88,6 +99,7 @@ CHANGES = [
   ("Compute.dense", normalized_dense, "projection"),
   ("normalize", normalize_with_epsilon, "normalization"),
   ("Compute.split_heads", heads_that_look_back, "padding"),
+  ("dot_product_attention", attention_by_distance, "chosen positions"),
   ("dropout", dropout_of_rows, "dropout"),
 ]
 
@@ -95,9 +107,9 @@ CHANGES = [
 @pytest.mark.parametrize("name, changed, part", CHANGES)
 def test_changed_modeling_is_used(monkeypatch, caplog, name, changed, part):
   monkeypatch.setattr(f"modeling.{name}", changed)
-  kernels = [kernel for own, kernel in KERNELS if own == part]
-  for kernel in kernels * 2:  # logged once
-    assert not same_formula.is_used(part, kernel)
+  kernels = [arguments for arguments in KERNELS if arguments[0] == part]
+  for arguments in kernels * 2:  # logged once
+    assert not same_formula.is_used(*arguments)
   pattern = f"{part}: modeling.py computes something else.*; using modeling.py"
   assert len(caplog.messages) == len(kernels)
   assert all(re.fullmatch(pattern, line) for line in caplog.messages)
@@ -110,8 +122,44 @@ def test_changed_dropout_leaves_out_kernels_that_draw(monkeypatch, caplog):
     ("attention", xla.attention_on_cpu),
   ):
     assert same_formula.is_used(part, kernel)
-    assert not same_formula.is_used(part, kernel, True)
+    assert not same_formula.is_used(part, kernel, draws=True)
   assert len(caplog.records) == 1  # dropout is compared once
+
+
+def gradient_that_stops(upstream, on_gpu):
+  del on_gpu
+  return tf.raw_ops.BiasAddGrad(out_backprop=upstream)
+
+
+def test_a_kernel_that_sums_bfloat16_in_bfloat16_is_left_out(monkeypatch):
+  monkeypatch.setattr(xla, "_bias_gradient", gradient_that_stops)
+  assert not same_formula.is_used("dense layers", xla.dense_on_cpu, None)
+
+
+def test_chosen_positions_are_left_out_and_padding_stays_out(monkeypatch):
+  monkeypatch.setattr(modeling, "dot_product_attention", attention_by_distance)
+  compute = fast_compute.FastCompute(unpad=True)
+  assert not compute.skips_positions
+  assert "without padding" in compute.describe("gelu")
+
+
+def of_each_form(function):
+  """A function in the forms in which an edit may come."""
+
+  @functools.wraps(tf.nn.relu)
+  def wrapper(x):
+    return function(x)
+
+  @tf.custom_gradient
+  def with_gradient(x):
+    return function(x), lambda upstream: tf.gradients(function(x), x, upstream)
+
+  return [function, wrapper, functools.partial(function), with_gradient]
+
+
+@pytest.mark.parametrize("activation", of_each_form(lambda x: x * tf.sin(x)))
+def test_kernels_compute_an_activation_of_any_form(activation):
+  assert same_formula.is_used("dense layers", xla.dense_on_cpu, activation)
 
 
 def test_a_function_with_other_arguments_is_used(monkeypatch):

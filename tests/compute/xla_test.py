@@ -88,7 +88,7 @@ def recomputed_step():
 
   compute = FastCompute(recompute=True)
   with tf.variable_scope("layer") as scope:
-    y = compute.run_layer(layer, tf.ones([2, 3]), scope, is_repeatable=True)
+    y = compute.run_layer(layer, [tf.ones([2, 3])], scope, is_repeatable=True)
   return tf.gradients(y, tf.trainable_variables())
 
 
