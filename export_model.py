@@ -37,6 +37,7 @@ from bertlib.checkpoints import (
   finding,
   initialize,
   loading,
+  model_folder,
   model_json,
   quantization,
   task_record,
@@ -93,9 +94,8 @@ def find_source(
   if model_dir:
     script = model_description.load(model_dir).get("script")
     task = task if task and task.script == script else task_record.find(script)
-    description |= model_description.load(model_dir, task)
-    if task:
-      model_json.check_description(model_dir, description, task.required)
+    load = model_folder.check if task else model_description.load
+    description |= load(model_dir, task)
     if checkpoint:
       model_json.check_same_task(model_dir, description, checkpoint)
     checkpoint = checkpoint or finding.model_checkpoint(model_dir)
@@ -121,7 +121,7 @@ def find_source(
   )
   config = loading.load_config(config_file)
   length = max_seq_length or description.get("max_seq_length", 128)
-  loading.check_max_seq_length(length, config)
+  loading.check_max_seq_length(length, config.max_position_embeddings)
   description["max_seq_length"] = length
   return Source(
     description, config, checkpoint, vocab_file, model_dir, is_given, task
@@ -161,7 +161,9 @@ def signature_model(
       ),
     )
   if seq_length:
-    loading.check_max_seq_length(seq_length, source.config)
+    loading.check_max_seq_length(
+      seq_length, source.config.max_position_embeddings
+    )
   return model_class(
     source.description,
     source.config,

@@ -27,7 +27,7 @@ from absl import flags, logging
 
 import modeling
 import tokenization
-from bertlib.checkpoints import finding, initialize, loading, model_json
+from bertlib.checkpoints import finding, initialize, loading, model_folder
 from bertlib.cli import app, lazy_module, option, terminal
 from bertlib.cli.errors import InputError
 from bertlib.cli.steps import Steps
@@ -547,7 +547,7 @@ def find_vectors(
   folder, spec = settings.model.folder, None
   description = model_description.load(folder) if folder else {}
   if "embedding" in description:
-    model_json.check_description(folder, description, {})
+    model_folder.check(folder)
     spec = embedding_spec.from_json(description["embedding"])
   elif settings.prompt:
     raise InputError(

@@ -304,3 +304,63 @@ def test_modules_for_workers_do_not_import_tensorflow():
     lines.append(f"assert 'tensorflow' not in sys.modules, {module!r}")
   done = commands.run_code("\n".join(lines))
   assert done.returncode == 0, done.stderr
+
+
+# What a model in another engine is predicted with.
+PREDICTS = (
+  "bertlib.tasks.onnx_model",
+  "bertlib.tasks.classification.classification_decoding",
+  "bertlib.tasks.embeddings.embedding_predictor",
+  "bertlib.tasks.ner.ner_decoding",
+  "bertlib.tasks.pretraining.fill_mask",
+  "bertlib.tasks.squad.squad_decoding",
+)
+
+
+@pytest.mark.process
+def test_prediction_in_another_engine_imports_numpy_alone():
+  """Beside the engine, and absl, which has a stand-in."""
+  code = f"""
+import importlib, sys
+before = set(sys.modules)
+for module in {PREDICTS}:
+  importlib.import_module(module)
+packages = {{name.split(".")[0] for name in set(sys.modules) - before}}
+print(*sorted(packages - sys.stdlib_module_names))
+"""
+  done = commands.run_code(code)
+  assert set(done.stdout.split()) - {"absl", "__mp_main__"} == {
+    *("bertlib", "numpy", "tokenization")
+  }, done.stderr
+
+
+GENERATORS = ("RandomState", "default_rng", "Random")
+
+
+def shared_draws(path):
+  """Names of a module's random generators that its functions draw from."""
+  tree = ast.parse(path.read_text(encoding="utf-8"))
+  generators = {
+    target.id
+    for node in tree.body
+    if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call)
+    if ast.unparse(node.value.func).rpartition(".")[2] in GENERATORS
+    for target in node.targets
+  }
+  functions = (n for n in ast.walk(tree) if isinstance(n, FUNCTIONS))
+  used = {
+    node.id
+    for function in functions
+    for node in ast.walk(function)
+    if isinstance(node, ast.Name)
+  }
+  return generators & used
+
+
+TEST_FILES = sorted(ROOT.glob("tests/**/*.py"))
+
+
+@pytest.mark.parametrize("path", TEST_FILES, ids=lambda path: path.name)
+def test_tests_do_not_share_a_generator(path):
+  """Else the numbers of a test depend on the tests before it."""
+  assert not shared_draws(path)

@@ -1,4 +1,7 @@
-"""Config of a model, `bert_config.json`: reading it, and its checks."""
+"""Config of a model, `bert_config.json`: reading it, and its checks.
+
+Imports no TensorFlow.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +10,11 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import tensorflow.compat.v1 as tf
-
-import modeling
-from bertlib.cli import option, terminal
+from bertlib.cli import lazy_module, option, terminal
 from bertlib.cli.errors import InputError
-from bertlib.io import json_files
+from bertlib.io import files, json_files
+
+modeling = lazy_module.load("modeling")
 
 # Required: they determine the shapes of the weights.
 SIZES = (
@@ -70,10 +72,9 @@ FIX = "Fix it, or name the model's bert_config.json"
 
 def load_config(path: str) -> modeling.BertConfig:
   """Reads and checks a `bert_config.json`."""
-  try:
-    config = modeling.BertConfig.from_dict(read_config(path))
-  except tf.errors.NotFoundError as error:
-    raise InputError(f"{path}: cannot be read (no such file). {FIX}") from error
+  if not files.exists(path):
+    raise InputError(f"{path}: cannot be read (no such file). {FIX}")
+  config = modeling.BertConfig.from_dict(read_config(path))
   try:
     modeling.get_activation(config.hidden_act)
   except ValueError as error:
@@ -144,15 +145,15 @@ def _edit_distance(first: str, second: str) -> int:
 
 def check_max_seq_length(
   max_seq_length: int,
-  config: modeling.BertConfig,
+  max_positions: int,
   minimum: int = 3,
   name: str = "--max_seq_length",  # what has the length, for the message
 ) -> None:
   """Refuses lengths outside `minimum` to `max_position_embeddings` tokens."""
-  if not minimum <= max_seq_length <= config.max_position_embeddings:
+  if not minimum <= max_seq_length <= max_positions:
     raise InputError(
       f"{name}={max_seq_length} is not between {minimum} and the"
-      f" model's max_position_embeddings, {config.max_position_embeddings}"
+      f" model's max_position_embeddings, {max_positions}"
     )
 
 

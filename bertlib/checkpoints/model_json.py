@@ -10,20 +10,13 @@ from typing import Any
 import tensorflow.compat.v1 as tf
 
 import modeling
-from bertlib.checkpoints import finding, loading
+from bertlib.checkpoints import finding, loading, model_folder
 from bertlib.checkpoints.task_record import TaskRecord
 from bertlib.cli.errors import InputError
 from bertlib.data import vocabulary
 from bertlib.io import json_files, model_files
 from bertlib.io.files import atomic_write, open_any
 from bertlib.settings import model_description
-
-# What every model of a task has.
-_REQUIRED = {"do_lower_case": bool, "max_seq_length": int}
-
-# Config keys that must not change after training. The weights' shapes do not
-# show all of them.
-_FIXED_BY_TRAINING = (*loading.SIZES, "hidden_act")
 
 
 def write_model_files(
@@ -35,7 +28,9 @@ def write_model_files(
 ) -> None:
   """Writes all that a model needs beside its checkpoints to its folder."""
   files = {}
-  # `check_vocabulary` compares this hash.
+  # `model_folder.check` compares these hashes.
+  meaning = model_folder.meaning_hash(model, vars(config))
+  model = {**model, "meaning_sha256": meaning}
   if vocab_file:
     model = {**model, "vocab_sha256": vocabulary.hash_of(vocab_file)}
     with open_any(vocab_file, "rb") as file:
@@ -69,7 +64,7 @@ def check(
   # Empty after google-research/bert, which has no `model.json`: then only
   # shapes are compared.
   description = model_description.load(output_dir, task)
-  check_vocabulary(output_dir, description)
+  model_folder.check_vocabulary(output_dir, description)
   shapes = dict(tf.train.list_variables(checkpoint))
   stored, wanted = (
     _flatten({key: entries[key] for key in keys if key in description})
@@ -79,8 +74,12 @@ def check(
   config_file = os.path.join(output_dir, model_files.CONFIG)
   if tf.gfile.Exists(config_file):
     stored_config = vars(loading.load_config(config_file))
-    stored |= {key: stored_config[key] for key in _FIXED_BY_TRAINING}
-    wanted |= {key: getattr(config, key) for key in _FIXED_BY_TRAINING}
+    stored |= {
+      key: stored_config[key] for key in model_folder.FIXED_BY_TRAINING
+    }
+    wanted |= {
+      key: getattr(config, key) for key in model_folder.FIXED_BY_TRAINING
+    }
   if "bert/embeddings/word_embeddings" in shapes:
     layers = {n.split("/")[2] for n in shapes if n.startswith("bert/encoder/")}
     stored["vocab_size"], stored["hidden_size"] = shapes[
@@ -124,32 +123,6 @@ def check_same_task(
         f"{checkpoint}: is of a model with {key} {found!r}, but {model_dir}"
         f" has {expected!r}. Name the folder of that model"
       )
-
-
-def check_vocabulary(model_dir: str, description: Mapping[str, Any]) -> None:
-  """Refuses a folder whose vocabulary is not the one of its training."""
-  path = os.path.join(model_dir, model_files.VOCAB)
-  expected = description.get("vocab_sha256")
-  # Folders of earlier versions have no hash.
-  if not expected or not tf.gfile.Exists(path):
-    return
-  if vocabulary.hash_of(path) != expected:
-    raise InputError(
-      f"{path}: is not the vocabulary that the model was trained with (its hash"
-      f" is not the one in {model_files.DESCRIPTION}). Restore it"
-    )
-
-
-def check_description(
-  model_dir: str,
-  description: Mapping[str, Any],
-  required: Mapping[str, Any],  # of a `TaskRecord`
-) -> None:
-  """Refuses a description that lacks keys which models of the task need."""
-  problem = json_files.mismatch(description, _REQUIRED | dict(required))
-  if problem:
-    path = os.path.join(model_dir, model_files.DESCRIPTION)
-    raise InputError(f"{path}: {problem}. {model_description.FIX}")
 
 
 def add_to_description(model_dir: str, **values: Any) -> None:

@@ -16,6 +16,7 @@ from bertlib.checkpoints import (
   finding,
   initialize,
   loading,
+  model_folder,
   model_json,
 )
 from bertlib.checkpoints.task_record import TaskRecord
@@ -24,12 +25,12 @@ from bertlib.cli.errors import InputError
 from bertlib.cli.option import check_argument, declaration
 from bertlib.compute import onednn
 from bertlib.compute.fast_compute import FastCompute
-from bertlib.compute.precision import hidden_dtype
+from bertlib.compute.precision import hidden_dtype, warn_if_emulated
 from bertlib.data import vocabulary
 from bertlib.data.batch_predictor import BatchPredictor
 from bertlib.io import model_files
 from bertlib.io.text_files import Encoding
-from bertlib.settings import embedding_spec, model_description
+from bertlib.settings import embedding_spec
 from bertlib.settings.common import (
   ComputeSettings,
   DeviceSettings,
@@ -89,6 +90,7 @@ class LoadedModel(BatchPredictor):
         there are no 8-bit ranges; see also `quantization.weight_getter`.
     """
     check_argument("precision", precision, _PRECISION)
+    warn_if_emulated(precision)
     if batch_size is not None:
       flag = declaration(RunSettings, "predict_batch_size")
       check_argument("batch_size", batch_size, flag)
@@ -97,11 +99,6 @@ class LoadedModel(BatchPredictor):
       check_argument("num_threads", num_threads, flag)
     description, found = self.find_model(model_dir, checkpoint)
     config = loading.load_config(os.path.join(model_dir, model_files.CONFIG))
-    loading.check_max_seq_length(
-      description["max_seq_length"],
-      config,
-      name=f"{model_dir}/{model_files.DESCRIPTION}: max_seq_length",
-    )
     tokenizer = vocabulary.load_tokenizer(
       os.path.join(model_dir, model_files.VOCAB),
       description["do_lower_case"],
@@ -149,7 +146,7 @@ class LoadedModel(BatchPredictor):
     """Description and checkpoint of a model of this task, both checked."""
     if not tf.gfile.IsDirectory(model_dir):
       raise InputError(f"{model_dir}: no such folder")
-    description = model_description.load(model_dir, cls.record)
+    description = model_folder.check(model_dir, cls.record)
     if checkpoint:
       checkpoint = finding.find_checkpoint(checkpoint)
       checkpoint_files.check(checkpoint)
@@ -161,8 +158,6 @@ class LoadedModel(BatchPredictor):
         f"{model_dir}: holds no model that {cls.record.purpose}; name the"
         f" --output_dir of a run of {cls.record.script}.py"
       )
-    model_json.check_description(model_dir, description, cls.record.required)
-    model_json.check_vocabulary(model_dir, description)
     return description, checkpoint
 
   def _build_in_8_bits(

@@ -17,7 +17,7 @@ from tensorflow.python.framework import kernels, op_def_library
 
 import modeling
 from bertlib.cli.errors import InputError
-from bertlib.compute.precision import cpu_features
+from bertlib.io import processor
 
 # The first release whose packages for x86 have `int8_matmul`.
 FIRST_INT8_RELEASE = "2.17"
@@ -176,10 +176,8 @@ def _by_size(tensor, in_one_pass, in_several):
 
 def max_kernel_value() -> int:
   """Largest magnitude of a kernel's values for exact sums on this processor."""
-  exact = {"avx512_vnni", "avx_vnni", "amx_int8"}
-  # Processors without VNNI add pairs of products in 16 bits, which 7-bit
-  # kernels cannot exceed.
-  return MAX_INT8 if exact & cpu_features() else 63
+  # Pairs of products with 7-bit kernels cannot exceed 16 bits.
+  return MAX_INT8 if processor.has_exact_int8() else 63
 
 
 def is_available() -> bool:
@@ -190,7 +188,7 @@ def is_available() -> bool:
 def takes_dtype(dtype) -> bool:
   """True if the kernels of this module take a dtype on this processor."""
   # Without AVX-512 they end the process when given bfloat16.
-  has_avx512 = "avx512bw" in cpu_features()
+  has_avx512 = "avx512bw" in processor.features()
   return dtype == tf.float32 or (dtype == tf.bfloat16 and has_avx512)
 
 
@@ -201,7 +199,7 @@ def has_softmax(dtype) -> bool:
   return (
     dtype == tf.bfloat16
     and is_on not in ("0", "false")
-    and not {"amx_bf16", "avx512_bf16"}.isdisjoint(cpu_features())
+    and not {"amx_bf16", "avx512_bf16"}.isdisjoint(processor.features())
     and is_available()
   )
 

@@ -15,7 +15,10 @@ _ACTIVATIONS = {"linear": lambda vectors: vectors, "tanh": tf.tanh}
 
 
 def pool(states, input_mask, pooling: str):
-  """Pools tokens, [CLS] too: [B, S, layers, H] to [B, layers * H]."""
+  """Pools tokens, [CLS] too: [B, S, layers, H] to [B, layers * H].
+
+  Rows without tokens are zeros.
+  """
   batch_size, _, num_layers, width = modeling.get_shape_list(states)
   is_token = input_mask[:, :, tf.newaxis, tf.newaxis] > 0  # [B, S, 1, 1]
   if pooling not in POOLINGS:
@@ -26,12 +29,20 @@ def pool(states, input_mask, pooling: str):
     weights = tf.cast(is_token, states.dtype)
     # Without `keepdims` gradients copy a shape from the GPU.
     pooled = tf.reduce_sum(states * weights, axis=1, keepdims=True)
-    pooled /= tf.reduce_sum(weights, axis=1, keepdims=True)
+    counts = tf.reduce_sum(weights, axis=1, keepdims=True)
+    pooled /= tf.maximum(counts, 1)
   else:
     # Padding is never the maximum.
     states = tf.where_v2(is_token, states, states.dtype.min)
     pooled = tf.reduce_max(states, axis=1, keepdims=True)
-  return tf.reshape(pooled, [batch_size, num_layers * width])
+  vectors = tf.reshape(pooled, [batch_size, num_layers * width])
+  return _zero_without_tokens(vectors, input_mask)
+
+
+def _zero_without_tokens(vectors, input_mask):
+  """Vectors [B, width], zeros in rows whose mask is empty."""
+  has_tokens = tf.reduce_any(input_mask > 0, axis=1, keepdims=True)
+  return tf.where_v2(has_tokens, vectors, tf.zeros([], vectors.dtype))
 
 
 def sentence_vectors(sequence_output, input_mask, spec: EmbeddingSpec):
@@ -52,7 +63,8 @@ def sentence_vectors(sequence_output, input_mask, spec: EmbeddingSpec):
       "bias", [spec.projection_dim], initializer=tf.zeros_initializer()
     )
   vectors = tf.nn.bias_add(tf.matmul(vectors, kernel), bias)
-  return _ACTIVATIONS[spec.projection_activation](vectors)
+  vectors = _ACTIVATIONS[spec.projection_activation](vectors)
+  return _zero_without_tokens(vectors, input_mask)
 
 
 def output_vectors(vectors, spec: EmbeddingSpec):

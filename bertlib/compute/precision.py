@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import functools
 import math
-import re
 import time
 from collections.abc import Sequence
 
 import tensorflow.compat.v1 as tf
 from absl import logging
 
-# bfloat16 instruction sets of x86 and ARM processors.
-_BFLOAT16_INSTRUCTIONS = {"amx_bf16", "avx512_bf16", "bf16"}
+from bertlib.io import processor
 
 # Lowest compute capability of a GPU that multiplies matrices in each dtype.
 _COMPUTE_CAPABILITY = {"bfloat16": (8, 0), "float16": (7, 0)}
@@ -33,7 +31,7 @@ def supported_dtypes() -> list[str]:
   """Dtypes that the devices have instructions for: "float32" is the first."""
   gpus = tf.config.list_physical_devices("GPU")
   if not gpus:
-    has_bfloat16 = bool(cpu_features() & _BFLOAT16_INSTRUCTIONS)
+    has_bfloat16 = bool(processor.features() & processor.BFLOAT16)
     return ["float32", "bfloat16"] if has_bfloat16 else ["float32"]
   capability = min(
     tf.config.experimental.get_device_details(gpu).get(
@@ -47,14 +45,17 @@ def supported_dtypes() -> list[str]:
   ]
 
 
-def cpu_features(path: str = "/proc/cpuinfo") -> set[str]:
-  """Instruction sets, by their names in Linux; none on other systems."""
-  try:
-    with open(path) as file:
-      lines = re.findall(r"(?m)^(?:flags|Features)\s*:(.*)", file.read())
-  except OSError:
-    return set()
-  return set(lines[0].split()) if lines else set()
+def warn_if_emulated(precision: str) -> None:
+  """Warns of a precision for which the devices have no instructions."""
+  supported = supported_dtypes()
+  if processor.has_exact_int8():
+    supported.append("int8")
+  if precision not in supported:
+    logging.warning(
+      "--precision=%s: this device has no instructions for it, so it may be"
+      " slower than float32",
+      precision,
+    )
 
 
 @functools.cache

@@ -172,8 +172,14 @@ def validated(
   name: str = "texts",  # the argument, for messages
 ) -> Iterator[Any]:
   """Yields the texts, pairs or lists to predict, after a check of each."""
-  if isinstance(texts, (str, bytes)):
+  if isinstance(texts, (str, bytes)) or getattr(texts, "shape", None) == ():
     raise TypeError(f"predict: takes a list of {name}, not one text")
+  # Tables are iterated over by the names of their columns, or by columns.
+  if isinstance(texts, Mapping) or hasattr(texts, "columns"):
+    raise TypeError(
+      f"predict: takes a list of {name}, not a {type(texts).__name__}: give its"
+      " column"
+    )
   for index, text in enumerate(texts):
     if not is_valid(text):
       raise InputError(
@@ -189,8 +195,9 @@ def is_text(value: Any) -> bool:
 
 def is_list(value: Any) -> bool:
   """True for a sequence or array, but not for a text."""
-  is_sequence = isinstance(value, (Sequence, np.ndarray))
-  return is_sequence and not isinstance(value, (str, bytes))
+  if isinstance(value, np.ndarray):
+    return value.ndim > 0
+  return isinstance(value, Sequence) and not isinstance(value, (str, bytes))
 
 
 def is_pair(value: Any) -> bool:

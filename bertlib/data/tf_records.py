@@ -7,8 +7,6 @@ import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Callable, NamedTuple
 
-import google_crc32c
-
 from bertlib.cli.errors import InputError
 from bertlib.data import model_inputs
 from bertlib.io.files import atomic_write, open_any
@@ -97,6 +95,8 @@ def read_serialized(path: str) -> Iterator[bytes | None]:
 
 def _checksum(data: bytes) -> bytes:
   """TFRecord checksum: CRC-32C, rotated by 15 bits, plus a constant."""
+  import google_crc32c  # not where a model only predicts
+
   crc = google_crc32c.value(data)
   rotated = crc >> 15 | crc << 17
   return (rotated + 0xA282EAD8 & 0xFFFFFFFF).to_bytes(4, "little")

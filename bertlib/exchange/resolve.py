@@ -9,7 +9,12 @@ from typing import TypeVar
 from absl import logging
 
 import modeling
-from bertlib.checkpoints import checkpoint_files, finding, loading, model_json
+from bertlib.checkpoints import (
+  checkpoint_files,
+  finding,
+  loading,
+  model_folder,
+)
 from bertlib.cli import lazy_module, option
 from bertlib.cli.errors import InputError
 from bertlib.data import vocabulary
@@ -73,7 +78,10 @@ def check_model_files(settings: ModelCommand) -> None:
   if not model.folder:
     return
   description = model_description.load(model.folder)
-  model_json.check_vocabulary(model.folder, description)
+  script = description.get("script")
+  if script and script == settings.SCRIPT and not settings.trains:
+    model_folder.check(model.folder)
+  model_folder.check_vocabulary(model.folder, description)
   if settings.trains:
     return
   is_lower = description.get("do_lower_case", model.do_lower_case)
@@ -106,7 +114,9 @@ def find_devices(settings: EstimatorSettings) -> Devices:
 def load_config(model: ModelSettings, least: int = 3) -> modeling.BertConfig:
   """Config of a model; InputError if it has no room for --max_seq_length."""
   config = loading.load_config(model.bert_config_file)
-  loading.check_max_seq_length(model.max_seq_length, config, least)
+  loading.check_max_seq_length(
+    model.max_seq_length, config.max_position_embeddings, least
+  )
   logging.info(
     "%s: %d layers, %d wide, %s weights",
     model.bert_config_file,

@@ -16,6 +16,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
+from bertlib.checkpoints import model_folder
 from bertlib.cli.errors import InputError
 from bertlib.cli.option import declaration
 from bertlib.compute import onednn
@@ -62,6 +63,7 @@ class ExportedModel:
     if not tf.saved_model.contains_saved_model(folder):
       raise InputError(f"{folder}: contains no SavedModel")
     check_format(folder)
+    model_folder.check(os.path.join(folder, "assets"))
     self._folder = folder
     try:
       self._model = tf.saved_model.load(folder)

@@ -9,14 +9,19 @@ from typing import Any
 import tokenization
 from bertlib import PREFIX
 from bertlib.checkpoints.task_record import TaskRecord
+from bertlib.cli.errors import InputError
 from bertlib.export.onnx_graph import MODEL_FILE
-from bertlib.io import json_files
+from bertlib.io import json_files, model_files
+from bertlib.settings import model_description
 
 README_FILE = "README.md"
 TOKENIZER_FILE = "tokenizer.json"
 
 # Folder of the models that OpenVINO has compiled.
 CACHE = "openvino_cache"
+
+# Bytes at the end of a model file that contain its metadata.
+_TAIL_SIZE = 4096
 
 # Files of an export beside those that a checkpoint has.
 FILES = (MODEL_FILE, README_FILE, TOKENIZER_FILE)
@@ -33,7 +38,10 @@ import onnxruntime
 from tokenizers import Tokenizer
 
 tokenizer = Tokenizer.from_file("tokenizer.json")
-session = onnxruntime.InferenceSession("model.onnx")
+options = onnxruntime.SessionOptions()
+# Exact products in 8 bits on processors without VNNI.
+options.add_session_config_entry("session.x64quantprecision", "1")
+session = onnxruntime.InferenceSession("model.onnx", options)
 encoded = tokenizer.encode_batch({texts})
 inputs = {{
   "input_ids": np.array([text.ids for text in encoded]),
@@ -70,6 +78,10 @@ def write(
   task: TaskRecord | None,  # None for an encoder
 ) -> None:
   """Writes a model, its tokenizer and an example of its use to a folder."""
+  # At the end of the file, see `check`.
+  entry = model.metadata_props.add()
+  entry.key = "meaning_sha256"
+  entry.value = model_description.load(folder)[entry.key]
   with open(os.path.join(folder, MODEL_FILE), "wb") as file:
     file.write(model.SerializeToString())
   json_files.write(
@@ -89,6 +101,21 @@ def write(
         more=_MASKS if task and task.fills_masks else "",
         prefix=PREFIX,
       )
+    )
+
+
+def check(path: str, description: Mapping[str, Any]) -> None:
+  """Refuses a model file that is missing or of another export."""
+  if not os.path.exists(path):
+    raise InputError(f"{path}: no such file. Export the model again")
+  with open(path, "rb") as file:
+    file.seek(max(os.path.getsize(path) - _TAIL_SIZE, 0))
+    tail = file.read()
+  # Exports of earlier versions have no hash.
+  if description.get("meaning_sha256", "").encode() not in tail:
+    raise InputError(
+      f"{path}: is not the model that {model_files.DESCRIPTION} describes."
+      " Export the model again, or copy all files of the export"
     )
 
 

@@ -88,14 +88,14 @@ class Graph:
     return self._names[key]
 
   def constant(self, value: Any, name: str | None = None) -> str:
-    """Name of a constant tensor, float32 unless it is of integers."""
+    """Name of a constant, float32 unless of integers; a named one is new."""
     array = np.ascontiguousarray(value)
     if array.dtype.kind == "f":
       array = array.astype(np.float32)
     is_short = self._stores_float16 and array.ndim == 2
     if array.dtype == np.float32 and is_short:
       array = array.astype(np.float16)
-    key = array.dtype, array.shape, hashlib.sha256(array).digest()
+    key = name, array.dtype, array.shape, hashlib.sha256(array).digest()
     if key not in self._names:
       self._names[key] = name or f"constant_{len(self._constants)}"
       self._constants.append(
@@ -338,9 +338,14 @@ class Encoder:
     kernel = kernel * np.reshape(input_scales, [-1, 1]) * factor
     if layer in self.ranges:
       values, scales = _quantize(kernel, axis=0)  # [width, units], [units]
-      zeros = np.zeros(len(scales), np.int8)
+      # ONNX Runtime replaces these constants on processors where sums of 8-bit
+      # products overflow (session.x64quantprecision), once for each layer.
       kernel = self.graph.node(
-        "DequantizeLinear", values, scales, zeros, axis=1
+        "DequantizeLinear",
+        self.graph.constant(values, f"{layer}/kernel"),
+        self.graph.constant(scales, f"{layer}/scales"),
+        self.graph.constant(np.zeros_like(values[0]), f"{layer}/zero_points"),
+        axis=1,
       )
     output = self.graph.node("MatMul", inputs, kernel)
     if bias is None:
@@ -482,6 +487,10 @@ def sentence_vectors(
     bias = encoder.weights[f"{PROJECTION_SCOPE}/bias"]
     vectors = encoder.dense(PROJECTION_SCOPE, vectors, bias=bias)
     vectors = encoder.activation(vectors, spec.projection_activation)
+  # A row without tokens is zeros, whatever its mean is.
+  num_tokens = node("ReduceMax", INPUT_NAMES["input_mask"], axes=[1])
+  has_tokens = node("Greater", num_tokens, np.int64(0))  # [B, 1]
+  vectors = node("Where", has_tokens, vectors, 0.0)
   if spec.normalize:  # zero stays zero
     squares = node("ReduceSum", node("Mul", vectors, vectors), [1])
     vectors = node("Div", vectors, node("Sqrt", node("Max", squares, 1e-24)))

@@ -276,15 +276,7 @@ def log_devices(devices: Devices) -> None:
       "TensorFlow finds no GPU, though nvidia-smi is installed;"
       " --tensorflow_log shows why"
     )
-  supported = precision.supported_dtypes()
-  if onednn.max_kernel_value() == onednn.MAX_INT8:
-    supported.append("int8")
-  if devices.precision not in supported:
-    logging.warning(
-      "--precision=%s: this device has no hardware support for it, so it may"
-      " be slow",
-      devices.precision,
-    )
+  precision.warn_if_emulated(devices.precision)
 
 
 @functools.cache

@@ -27,12 +27,16 @@ _SCHEMA = {
   "columns?": {"text_a?": str, "text_b?": str},  # until 0.19
   "max_seq_length?": declaration(ModelSettings, "max_seq_length"),
   "do_lower_case?": bool,
-  "max_input_chars_per_word?": int,
+  "max_input_chars_per_word?": declaration(
+    ModelSettings, "max_input_chars_per_word"
+  ),
+  "seq_length?": declaration(ModelSettings, "max_seq_length"),
   "embedding?": embedding_spec.SCHEMA,
   "tuned_on?": str,
   "precision?": declaration(ComputeSettings, "precision"),
   "xla?": declaration(ComputeSettings, "xla"),
   "vocab_sha256?": str,
+  "meaning_sha256?": str,
   "format?": int,
 }
 

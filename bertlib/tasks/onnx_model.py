@@ -6,24 +6,49 @@ OpenVINO, which compute.
 
 from __future__ import annotations
 
-import importlib
+import contextlib
+import functools
+import hashlib
+import importlib.util
 import os
+import re
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from bertlib.checkpoints import task_record
+from bertlib.checkpoints import loading, model_folder, task_record
 from bertlib.checkpoints.task_record import TaskRecord
+from bertlib.cli.absl import logging
 from bertlib.cli.errors import InputError, needs_package
-from bertlib.cli.option import AT_LEAST_1
+from bertlib.cli.option import check_argument, declaration
 from bertlib.data import batch_predictor, vocabulary
 from bertlib.data.batch_predictor import BatchPredictor
 from bertlib.export import onnx_folder
 from bertlib.export.onnx_graph import INPUT_NAMES, MODEL_FILE
-from bertlib.io import json_files, model_files
+from bertlib.io import files, json_files, model_files, processor
+from bertlib.settings.common import DeviceSettings
+from bertlib.settings.training import RunSettings
 
 _FIX = "Export the model again"
+
+_BATCH_SIZE = declaration(RunSettings, "predict_batch_size")
+_NUM_THREADS = declaration(DeviceSettings, "num_threads")
+
+# The faster engine by processor and file, where that was measured, see
+# docs/how_to/onnx.md; ONNX Runtime elsewhere.
+_FASTEST = {
+  ("AMX", "int8"): "openvino",
+  ("VNNI", "int8"): "openvino",
+  ("VNNI", "float32"): "openvino",
+}
+
+# End of the names of zero points that are of one kernel each.
+_ZERO_POINTS = b"/zero_points"
+
+# Kernels that OpenVINO keeps in memory; its default is 5,000. With 8 bits each
+# shape of a batch adds about eleven, of 4 MB in MiniLM.
+_CACHED_KERNELS = 1000
 
 
 class EncoderOutputs(NamedTuple):
@@ -71,13 +96,8 @@ class OnnxModel(BatchPredictor):
 
   def __new__(cls, folder: str, *arguments: Any, **more: Any):
     """Makes an object of this class and of the task's `BatchPredictor`."""
-    del arguments
-    description = json_files.read(
-      os.path.join(folder, model_files.DESCRIPTION),
-      {"script?": str, "max_seq_length": int, "do_lower_case": bool},
-      _FIX,
-    )
-    script = description.get("script")
+    path = os.path.join(folder, model_files.DESCRIPTION)
+    script = json_files.read(path, {"script?": str}, _FIX).get("script")
     task = more.get("task") or task_record.find(script)
     predictor: type = EncoderPredictor
     if script:
@@ -88,13 +108,20 @@ class OnnxModel(BatchPredictor):
         )
       predictor = task.predictor()
     model = super().__new__(type(cls.__name__, (cls, predictor), {}))
-    model.description = description
+    model.description = model_folder.check(folder, task)
+    model._open = functools.partial(
+      cls, os.path.abspath(folder), *arguments, **more
+    )
     return model
+
+  def __reduce__(self):
+    """Copies and other processes open the folder again."""
+    return self._open, ()
 
   def __init__(
     self,
     folder: str,
-    engine: str = "onnxruntime",
+    engine: str = "auto",
     batch_size: int | None = None,
     num_threads: int | None = None,
     precision: str = "float32",
@@ -106,9 +133,10 @@ class OnnxModel(BatchPredictor):
 
     Args:
       folder: the `--export_dir` of `export_model.py --format=onnx`.
-      engine: "onnxruntime" or "openvino", the package that computes.
+      engine: "onnxruntime" or "openvino", the package that computes; "auto" for
+        the faster one on this processor, if both are installed.
       batch_size: texts per batch; None for about 2048 tokens per batch.
-      num_threads: threads that compute; None for one per core.
+      num_threads: threads that compute; None for one per usable core.
       precision: "float32", or "bfloat16" with OpenVINO: of what is not in 8
         bits.
       cache_dir: folder of models compiled by OpenVINO; None for one in
@@ -121,37 +149,37 @@ class OnnxModel(BatchPredictor):
     """
     del task  # used by `__new__`
     description = self.description
-    config = json_files.read(os.path.join(folder, model_files.CONFIG), dict)
+    config = loading.read_config(os.path.join(folder, model_files.CONFIG))
     tokenizer = vocabulary.load_tokenizer(
       os.path.join(folder, model_files.VOCAB),
       description["do_lower_case"],
+      config["vocab_size"],
       never_split=self.never_split,
       checks_case=False,
       max_input_chars_per_word=description.get("max_input_chars_per_word"),
     )
-    if engine not in _ENGINES:
+    path = os.path.join(folder, MODEL_FILE)
+    onnx_folder.check(path, description)
+    if engine not in ("auto", *_ENGINES):
       raise InputError(
-        f"engine={engine!r}: is not one of {', '.join(_ENGINES)}"
+        f"engine={engine!r}: is not one of auto, {', '.join(_ENGINES)}"
       )
+    engine = _find_engine(engine, path, precision)
     if precision not in _ENGINES[engine].precisions:
       raise InputError(
         f"precision={precision!r}: is not one of"
         f" {', '.join(_ENGINES[engine].precisions)} with {engine}"
       )
-    for name, value in (
-      ("batch_size", batch_size),
-      ("num_threads", num_threads),
+    for name, value, flag in (
+      ("batch_size", batch_size, _BATCH_SIZE),
+      ("num_threads", num_threads, _NUM_THREADS),
     ):
-      if value is not None and value not in AT_LEAST_1:
-        raise InputError(f"{name}={value!r}: is not {AT_LEAST_1}")
+      if value is not None:
+        check_argument(name, value, flag)
     if cache_dir is None and os.access(folder, os.W_OK):
       cache_dir = os.path.join(folder, onnx_folder.CACHE)
     self._engine = _start_engine(
-      engine,
-      os.path.join(folder, MODEL_FILE),
-      num_threads,
-      precision,
-      cache_dir,
+      engine, path, num_threads, precision, cache_dir
     )
     super().__init__(
       folder,
@@ -181,7 +209,16 @@ class _OnnxRuntime:
   def __init__(self, onnxruntime, path, num_threads, precision, cache_dir):
     del precision, cache_dir
     options = onnxruntime.SessionOptions()
+    if not num_threads and hasattr(os, "sched_getaffinity"):
+      # Its own default is one thread per core of the machine, bound to it.
+      num_threads = len(os.sched_getaffinity(0))
     options.intra_op_num_threads = num_threads or 0
+    # Exact sums of 8-bit products, where pairs of them are added in 16 bits.
+    # Files of earlier versions do not load with it.
+    is_exact = _begins_with(path, _ZERO_POINTS)
+    options.add_session_config_entry(
+      "session.x64quantprecision", str(int(is_exact))
+    )
     self._session = onnxruntime.InferenceSession(
       path, options, providers=["CPUExecutionProvider"]
     )
@@ -204,13 +241,21 @@ class _OpenVino:
       "INFERENCE_PRECISION_HINT": {"float32": "f32", "bfloat16": "bf16"}[
         precision
       ],
+      "CPU_RUNTIME_CACHE_CAPACITY": _CACHED_KERNELS,
     }
     if num_threads:
       settings["INFERENCE_NUM_THREADS"] = num_threads
-    if cache_dir:
-      settings["CACHE_DIR"] = cache_dir
     core = openvino.Core()
-    self._model = core.compile_model(path, "CPU", settings)
+    can = core.get_property("CPU", "OPTIMIZATION_CAPABILITIES")
+    if precision == "bfloat16" and "BF16" not in can:
+      logging.warning(
+        "precision='bfloat16': this processor has no instructions for it;"
+        " OpenVINO computes in float32"
+      )
+    if cache_dir:
+      self._model = _compile_once(openvino, core, path, settings, cache_dir)
+    else:
+      self._model = core.compile_model(path, "CPU", settings)
     self._requests: list[Any] = []  # free ones; each serves one thread
 
   def run(self, inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
@@ -225,15 +270,73 @@ class _OpenVino:
       self._requests.append(request)
 
 
+def _compile_once(
+  openvino: Any, core: Any, path: str, settings: dict[str, Any], cache_dir: str
+) -> Any:
+  """A model compiled by OpenVINO, kept in a folder for the next process."""
+  # OpenVINO's own cache takes a file of the same size and second for the same
+  # model, and processes that fill it at once can crash.
+  with open(path, "rb") as file:
+    model_hash = hashlib.sha256(file.read()).hexdigest()
+  device = core.get_property("CPU", "FULL_DEVICE_NAME")
+  key = repr((openvino.__version__, device, settings)).encode()
+  name = f"{model_hash}-{hashlib.sha256(key).hexdigest()[:16]}.blob"
+  kept = os.path.join(cache_dir, name)
+  with contextlib.suppress(OSError, RuntimeError), open(kept, "rb") as file:
+    return core.import_model(file.read(), "CPU", settings)
+  model = core.compile_model(path, "CPU", settings)
+  try:
+    os.makedirs(cache_dir, exist_ok=True)
+    with files.atomic_write(kept, "wb") as file:
+      file.write(model.export_model().read())
+    # In the folder of the model, others are of what it was before.
+    if os.path.dirname(cache_dir) == os.path.dirname(path):
+      for other in os.listdir(cache_dir):
+        is_ours = re.fullmatch(r"[0-9a-f]{64}-[0-9a-f]{16}\.blob", other)
+        if is_ours and not other.startswith(model_hash):
+          os.remove(os.path.join(cache_dir, other))
+  except (OSError, InputError) as error:
+    logging.warning("%s: is not kept compiled (%s)", path, error)
+  return model
+
+
 _ENGINES = {"onnxruntime": _OnnxRuntime, "openvino": _OpenVino}
+
+
+def _begins_with(path: str, name: bytes) -> bool:
+  """True if a name is among the operations, with which a file begins."""
+  with open(path, "rb") as file:
+    return name in file.read(2**20)
+
+
+def _find_engine(engine: str, path: str, precision: str) -> str:
+  """The named engine or, for "auto", the fastest one that is installed."""
+  is_int8 = _begins_with(path, b"DequantizeLinear")
+  kind, number_format = processor.kind(), "int8" if is_int8 else "float32"
+  if engine == "auto":
+    fastest = _FASTEST.get((kind, number_format), "onnxruntime")
+    able = [name for name in _ENGINES if precision in _ENGINES[name].precisions]
+    able.sort(
+      key=lambda name: (not importlib.util.find_spec(name), name != fastest)
+    )
+    engine = able[0] if able else "onnxruntime"
+    logging.info("%s: in %s, by %s on %s", path, number_format, engine, kind)
+  is_exact = engine == "onnxruntime" and _begins_with(path, _ZERO_POINTS)
+  if is_int8 and kind == "AVX2" and not is_exact:
+    logging.warning(
+      "%s: sums of 8-bit products overflow in %s on this processor, so results"
+      " are less accurate. Use engine='onnxruntime' and an export of version"
+      " 0.23 or later, or an export in float32",
+      path,
+      engine,
+    )
+  return engine
 
 
 def _start_engine(
   engine: str, path: str, *options: Any
 ) -> _OnnxRuntime | _OpenVino:
   """Loads a model file in an engine; InputError if that is not possible."""
-  if not os.path.exists(path):
-    raise InputError(f"{path}: no such file. {_FIX}")
   with needs_package(
     f"engine={engine!r}: is not installed. Install it: pip install {engine}"
   ):
@@ -241,5 +344,10 @@ def _start_engine(
   try:
     return _ENGINES[engine](library, path, *options)
   except Exception as error:  # each engine has classes of its own
-    reason = str(error).strip().partition("\n")[0][:200]
-    raise InputError(f"{path}: cannot be loaded ({reason}). {_FIX}") from error
+    lines = (line.strip() for line in str(error).splitlines())
+    causes = [x for x in lines if x and not x.startswith("Exception from")]
+    reason = (causes or [type(error).__name__])[0][:200]
+    raise InputError(
+      f"{path}: cannot be loaded by {engine} ({reason}). If the file is"
+      " damaged, export the model again"
+    ) from error

@@ -3,8 +3,10 @@
 import json
 import re
 import shutil
+import types
 
 import numpy as np
+import pandas
 import pytest
 import run_outputs
 import wrong_input_world
@@ -17,11 +19,13 @@ import run_ner
 import run_squad
 from bertlib.cli.errors import InputError
 from bertlib.data import batch_predictor, vocabulary
+from bertlib.io import processor
 from bertlib.settings import embedding_spec
 
 pytestmark = pytest.mark.unit
 
 CLASSES = {"labels": ["0", "1"]}
+SINGLE = CLASSES | {"has_pairs": False}
 CHOICES = {"labels": ["0", "1"], "kind": "multiple_choice"}
 
 
@@ -48,6 +52,10 @@ def predict(script, texts, **description):
     (run_classifier, CLASSES, ["a", 3], "texts[1]: is 3. Give a str"),
     (run_classifier, CLASSES, [b"ab"], "texts[0]: is b'ab'"),
     (run_classifier, CHOICES, [None], "texts[0]: is None. Give a list"),
+    (run_classifier, SINGLE, [("a", "b")], "texts[0]: is ('a', 'b'). Give a"),
+    (run_classifier, SINGLE, [["a", "b"]], "texts[0]: is ['a', 'b']. Give a"),
+    (run_classifier, CLASSES, [np.array("a")], "texts[0]: is array('a'"),
+    (run_classifier, CLASSES, pandas.Series(["a", None]), "texts[1]: is "),
   ],
 )
 def test_a_text_of_another_type_is_named(script, description, texts, message):
@@ -56,10 +64,26 @@ def test_a_text_of_another_type_is_named(script, description, texts, message):
 
 
 @pytest.mark.parametrize("script", [run_squad, run_ner, run_embeddings])
-@pytest.mark.parametrize("text", ["a film", b"a film"])
+@pytest.mark.parametrize("text", ["a film", b"a film", np.array("a film")])
 def test_one_text_is_not_taken_for_a_list(script, text):
   with pytest.raises(TypeError, match="not one text"):
     predict(script, text)
+
+
+@pytest.mark.parametrize(
+  "script", [run_classifier, run_squad, run_ner, run_embeddings]
+)
+@pytest.mark.parametrize(
+  "table",
+  [
+    pandas.DataFrame({"text": ["a", "b", "c"]}),
+    {"text": np.array(["a", "b"]), "id": np.array([1, 2])},
+    types.MappingProxyType({"text": ["a"]}),
+  ],
+)
+def test_a_table_is_not_taken_for_its_columns(script, table):
+  with pytest.raises(TypeError, match=f"not a {type(table).__name__}: give"):
+    predict(script, table, **CLASSES)
 
 
 def test_pairs_may_be_tuples_lists_or_arrays():
@@ -206,6 +230,15 @@ def test_line_ends_and_folders_of_earlier_versions_are_accepted(
     (trained / "vocab.txt").write_bytes(vocab.replace(b"\n", b"\r\n"))
   with run_classifier.Predictor(str(trained)) as model:
     assert len(model.predict(["the cat sat"])) == 1
+
+
+@pytest.mark.graph
+def test_a_precision_without_instructions_is_reported(
+  trained, monkeypatch, caplog
+):
+  monkeypatch.setattr(processor, "features", lambda: {"avx2"})
+  run_classifier.Predictor(str(trained), precision="bfloat16").close()
+  assert "bfloat16: this device has no instructions for it" in caplog.text
 
 
 @pytest.mark.graph

@@ -6,6 +6,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from bertlib.compute import precision
+from bertlib.io import processor
 
 pytestmark = pytest.mark.unit
 
@@ -15,7 +16,7 @@ def machine(monkeypatch):
   """Simulates a machine with given instruction sets or GPUs."""
 
   def make(features=(), *capabilities):
-    monkeypatch.setattr(precision, "cpu_features", lambda: set(features))
+    monkeypatch.setattr(processor, "features", lambda: set(features))
     monkeypatch.setattr(
       tf.config, "list_physical_devices", lambda _: list(capabilities)
     )
@@ -48,6 +49,43 @@ def test_dtypes_need_hardware_instructions(machine, features, gpus, dtypes):
 
 
 @pytest.mark.parametrize(
+  ("features", "emulated"),
+  [
+    (["avx2"], ["bfloat16", "int8"]),
+    (["avx2", "avx512_bf16"], ["int8"]),
+    (["avx2", "avx_vnni"], ["bfloat16"]),
+    (["avx2", "amx_int8", "amx_bf16"], []),
+  ],
+)
+def test_a_precision_without_instructions_is_reported(
+  machine, features, emulated, caplog
+):
+  machine(features)
+  for name in ("float32", "bfloat16", "int8"):
+    caplog.clear()
+    precision.warn_if_emulated(name)
+    assert (f"{name}: this device has no" in caplog.text) == (name in emulated)
+
+
+@pytest.mark.parametrize(
+  ("features", "kind"),
+  [
+    ({"avx2", "fma"}, "AVX2"),
+    ({"avx2", "avx512bw"}, "AVX2"),
+    ({"avx2", "avx512_vnni"}, "VNNI"),
+    ({"avx2", "avx_vnni"}, "VNNI"),
+    ({"avx2", "avx512_vnni", "amx_int8"}, "AMX"),
+    ({"asimd", "bf16"}, "other"),
+    (set(), "other"),
+  ],
+)
+def test_processors_are_of_a_kind(machine, features, kind):
+  machine(features)
+  assert processor.kind() == kind
+  assert processor.has_exact_int8() == (kind in ("VNNI", "AMX"))
+
+
+@pytest.mark.parametrize(
   ("line", "expected"),
   [
     ("flags\t\t: fpu sse amx_bf16\nflags\t\t: fpu\n", {"fpu", "sse"}),
@@ -58,11 +96,11 @@ def test_dtypes_need_hardware_instructions(machine, features, gpus, dtypes):
 def test_instruction_sets_are_read_from_linux(tmp_path, line, expected):
   path = tmp_path / "cpuinfo"
   path.write_text(line)
-  assert expected <= precision.cpu_features(str(path))
+  assert expected <= processor.features(str(path))
 
 
 def test_no_instruction_set_is_known_without_linux(tmp_path):
-  assert precision.cpu_features(str(tmp_path / "none")) == set()
+  assert processor.features(str(tmp_path / "none")) == set()
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ SPECS = {
   | {"default_prompt": "passage"},
   "cls": {"pooling": "cls", "normalize": False, "projection_dim": 12}
   | {"projection_activation": "tanh"},
-  "max": {"pooling": "max", "normalize": True},
+  "max": {"pooling": "max", "normalize": False},
 }
 MANY = [*TEXTS, *signatures_test.random_texts(60, 20, ODD, seed=5)]
 

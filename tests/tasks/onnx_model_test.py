@@ -1,7 +1,11 @@
 """Tests of `OnnxModel` against the predictors of the scripts."""
 
+import copy
 import functools
+import importlib.util
+import json
 import os
+import pickle
 import re
 import shutil
 import subprocess
@@ -13,22 +17,32 @@ import embedder_test
 import numpy as np
 import pytest
 import signatures_test
-from signatures_test import MODELS, PREDICTORS, TEXTS, call
+from refused import refusal
+from signatures_test import CONFIG, MODELS, PREDICTORS, TEXTS, call
 
 import export_model
 from bertlib.cli.errors import InputError
 from bertlib.data import model_inputs
 from bertlib.export import OnnxModel
+from bertlib.io import processor
 from bertlib.tasks.squad.record import RECORD
 
-pytest.importorskip("onnx", reason="pip install -e .[onnx]")
+onnx = pytest.importorskip("onnx", reason="pip install -e .[onnx]")
 ENGINES = ("onnxruntime", "openvino")
-for engine in ENGINES:
+onnxruntime, openvino = (
   pytest.importorskip(engine, reason="pip install -e .[test]")
+  for engine in ENGINES
+)
 
 pytestmark = pytest.mark.train
 
 PAIRS = [(a, b) for a in TEXTS for b in TEXTS[:4]]
+
+
+def pickled(model):
+  return pickle.loads(pickle.dumps(model))
+
+
 INPUTS = {
   "run_classifier": PAIRS,
   "run_squad": [(a, b) for a in TEXTS for b in TEXTS[4:7]],
@@ -193,6 +207,36 @@ def test_every_batch_of_a_fixed_length_has_that_length(folder_of):
   assert_equal(fixed.predict(PAIRS), expected)
 
 
+@pytest.mark.parametrize("copy_of", [pickled, copy.deepcopy])
+def test_a_copy_opens_the_folder_again(copy_of, folder_of):
+  model = load(folder_of("ner"), num_threads=1)
+  expected = model.predict(TEXTS)
+  model.close()
+  copied = copy_of(model)
+  assert copied.predict(TEXTS) == expected
+
+
+@pytest.mark.parametrize("spec", embedder_test.SPECS)
+def test_a_row_without_tokens_is_zeros(spec, folder_of):
+  folder = folder_of(f"embeddings, {spec}")
+  source = signatures_test.source_of(folder)
+  with PREDICTORS["run_embeddings"](str(folder)) as predictor:
+    rows = [row._asdict() for row in predictor.encode_texts(TEXTS[:2])]
+    rows[1]["input_mask"] = [0] * len(rows[1]["input_mask"])
+    found = [np.array(predictor.run(rows))]
+  for engine in ENGINES:
+    found.append(np.array(load(folder, engine).run(rows)))
+  ids = {
+    name: np.array([row[name] for row in rows], np.int32)
+    for name in model_inputs.TOKEN_FEATURES
+  }
+  model = signatures_test.unsaved(source)
+  found.append(call(model, "ids", **ids)["vectors"])
+  for vectors in found:
+    assert_equal(vectors[0], found[0][0])
+    assert not vectors[1].any() and vectors[0].any()
+
+
 ALONE = """
 import os, sys
 
@@ -230,12 +274,53 @@ def test_an_engine_and_numpy_are_enough(kind, engine, folder_of):
   other = ENGINES[1 - ENGINES.index(engine)]
   code = f"""
 from bertlib.export import OnnxModel
+from bertlib.io import processor
 model = OnnxModel({folder!r}, engine={engine!r})
 print(model.predict({inputs_of(kind)!r}))
 """
   found = run_alone(code, [*OTHERS, "tokenizers", other], folder)
   expected = OnnxModel(folder, engine=engine).predict(inputs_of(kind))
   assert found.strip() == str(expected)
+
+
+@pytest.mark.process
+def test_every_task_predicts_where_numpy_and_onnxruntime_are(
+  folder_of, tmp_path
+):
+  """In an environment that has these packages and no other ones."""
+  texts = {kind: inputs_of(kind)[:8] for kind in KINDS if kind != "pretraining"}
+  texts |= {"pretraining": ["the [MASK] sat", "[MASK]"], "encoder": PAIRS[:3]}
+  folders = {
+    kind: folder_of("ner", "--encoder")
+    if kind == "encoder"
+    else folder_of(kind)
+    for kind in texts
+  }
+  paths = {kind: str(folder / "exported") for kind, folder in folders.items()}
+  code = f"""
+from bertlib.export import OnnxModel
+texts = {texts}
+for kind, path in {paths}.items():
+  print(OnnxModel(path, num_threads=1).predict(texts[kind]))
+"""
+  subprocess.run(
+    [sys.executable, "-m", "venv", "--without-pip", tmp_path], check=True
+  )
+  python = str(tmp_path / "bin" / "python")
+  pip = [sys.executable, "-m", "pip", "--python", python, "install", "-q"]
+  subprocess.run([*pip, "numpy", "onnxruntime"], check=True)
+  done = subprocess.run(
+    [python, "-c", code],
+    cwd=commands.ROOT,
+    capture_output=True,
+    text=True,
+    check=False,
+  )
+  assert not done.returncode, done.stderr
+  expected = [
+    load(folders[kind], num_threads=1).predict(texts[kind]) for kind in texts
+  ]
+  assert done.stdout == "".join(f"{predicted}\n" for predicted in expected)
 
 
 @pytest.mark.process
@@ -285,11 +370,183 @@ def test_threads_may_share_a_model(engine, folder_of):
   assert_equal(found, expected)
 
 
-def test_openvino_keeps_its_compiled_model(folder_of, tmp_path):
-  folder = folder_of("classification")
-  for _ in range(2):
-    load(folder, "openvino", cache_dir=str(tmp_path)).predict(["a"])
-    assert len(list(tmp_path.iterdir())) == 1
+def negate_weights(path):
+  """Replaces a model file by one of the same size and time."""
+  times, model = path.stat(), onnx.load(path)
+  for tensor in model.graph.initializer:
+    if list(tensor.dims) == [CONFIG.hidden_size, 3]:  # of the output layer
+      array = -onnx.numpy_helper.to_array(tensor)
+      tensor.CopyFrom(onnx.numpy_helper.from_array(array, tensor.name))
+  path.write_bytes(model.SerializeToString())
+  os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+  assert path.stat().st_size == times.st_size
+
+
+@pytest.fixture
+def copied(folder_of, tmp_path):
+  """A copy of the folder of a classifier."""
+  folder = folder_of("classification") / "exported"
+  ignored = shutil.ignore_patterns("openvino_cache")
+  shutil.copytree(folder, tmp_path / "exported", ignore=ignored)
+  return tmp_path
+
+
+def test_openvino_keeps_its_compiled_model_for_that_model_alone(copied):
+  cache = copied / "exported" / "openvino_cache"
+  cache.mkdir()
+  (cache / "1505672878200113103.blob").write_bytes(b"of OpenVINO itself")
+  before = load(copied, "openvino").predict(PAIRS)
+  kept = set(cache.iterdir())
+  assert len(kept) == 2
+  assert load(copied, "openvino").predict(PAIRS) == before
+  assert set(cache.iterdir()) == kept
+  negate_weights(copied / "exported" / "model.onnx")
+  after = load(copied, "openvino").predict(PAIRS)
+  assert after == load(copied, "openvino", cache_dir="").predict(PAIRS)
+  assert after != before
+  assert len(kept & set(cache.iterdir())) == 1
+  assert len(set(cache.iterdir())) == 2
+
+
+def test_a_damaged_compiled_model_is_made_again(copied):
+  cache = copied / "cache"
+  expected = load(copied, "openvino", cache_dir=str(cache)).predict(PAIRS)
+  (path,) = cache.iterdir()
+  content = path.read_bytes()
+  path.write_bytes(content[: len(content) // 2])
+  assert load(copied, "openvino", cache_dir=str(cache)).predict(PAIRS) == (
+    expected
+  )
+  assert path.stat().st_size > len(content) // 2
+
+
+@pytest.mark.process
+def test_processes_may_compile_a_model_at_once(copied):
+  code = f"""
+from bertlib.export import OnnxModel
+from bertlib.io import processor
+model = OnnxModel({str(copied / "exported")!r}, engine="openvino")
+print(model.predict(["the cat sat"])[0].label)
+"""
+  processes = [
+    subprocess.Popen(
+      [sys.executable, "-c", code],
+      cwd=commands.ROOT,
+      stdout=subprocess.PIPE,
+      text=True,
+    )
+    for _ in range(6)
+  ]
+  outputs = {process.communicate()[0] for process in processes}
+  assert {process.returncode for process in processes} == {0}
+  assert len(outputs) == 1
+  assert len(list((copied / "exported" / "openvino_cache").iterdir())) == 1
+
+
+INT8 = ("--encoder", "--quantize=int8")
+
+
+@pytest.mark.parametrize(
+  ("features", "in_float32", "in_int8"),
+  [
+    ({"avx2"}, "onnxruntime", "onnxruntime"),
+    ({"avx2", "avx512_vnni"}, "openvino", "openvino"),
+    ({"avx2", "avx_vnni"}, "openvino", "openvino"),
+    ({"avx2", "avx512_vnni", "amx_int8"}, "onnxruntime", "openvino"),
+    ({"asimd"}, "onnxruntime", "onnxruntime"),
+    (set(), "onnxruntime", "onnxruntime"),
+  ],
+)
+def test_the_faster_engine_of_a_processor_computes(
+  features, in_float32, in_int8, folder_of, calibration, monkeypatch, log
+):
+  monkeypatch.setattr(processor, "features", lambda: features)
+  load(folder_of("classification"), "auto")
+  load(folder_of("classification", *INT8, calibration), "auto")
+  chosen = [line for line in log if "model.onnx: in " in line]
+  assert f"in float32, by {in_float32} on" in chosen[0]
+  assert f"in int8, by {in_int8} on" in chosen[1]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_the_engine_that_is_installed_computes(
+  engine, folder_of, monkeypatch, log
+):
+  find_spec = importlib.util.find_spec
+  monkeypatch.setattr(
+    importlib.util,
+    "find_spec",
+    lambda name: find_spec(name) if name == engine else None,
+  )
+  load(folder_of("classification"), "auto")
+  assert f"by {engine} on" in log[-1]
+
+
+def test_bfloat16_is_computed_by_an_engine_that_has_it(folder_of, log):
+  load(folder_of("classification"), "auto", precision="bfloat16")
+  assert any("by openvino on" in line for line in log)
+
+
+def without_own_zero_points(content):
+  """Names as an earlier version gave them."""
+  return content.replace(b"/zero_points", b"/zero_pointz")
+
+
+@pytest.mark.parametrize(
+  ("features", "engine", "change", "is_logged"),
+  [
+    ({"avx2"}, "openvino", bytes, True),
+    ({"avx2"}, "onnxruntime", bytes, False),
+    ({"avx2"}, "onnxruntime", without_own_zero_points, True),
+    ({"avx2", "avx_vnni"}, "openvino", bytes, False),
+  ],
+)
+def test_sums_that_overflow_are_reported(
+  features,
+  engine,
+  change,
+  is_logged,
+  folder_of,
+  calibration,
+  tmp_path,
+  monkeypatch,
+  caplog,
+):
+  monkeypatch.setattr(processor, "features", lambda: features)
+  folder = folder_of("classification", *INT8, calibration) / "exported"
+  shutil.copytree(folder, tmp_path / "exported")
+  path = tmp_path / "exported" / "model.onnx"
+  path.write_bytes(change(path.read_bytes()))
+  load(tmp_path, engine, cache_dir="")
+  assert ("8-bit products overflow" in caplog.text) == is_logged
+
+
+@pytest.mark.parametrize("is_exact", ["0", "1"])
+def test_int8_loads_with_exact_sums(is_exact, folder_of, calibration):
+  folder = folder_of("classification", *INT8, calibration) / "exported"
+  options = onnxruntime.SessionOptions()
+  options.add_session_config_entry("session.x64quantprecision", is_exact)
+  session = onnxruntime.InferenceSession(folder / "model.onnx", options)
+  assert session.get_outputs()
+
+
+@pytest.mark.parametrize("capabilities", [["FP32", "INT8"], ["FP32", "BF16"]])
+def test_bfloat16_without_instructions_is_reported(
+  capabilities, copied, monkeypatch, caplog
+):
+  get_property = openvino.Core.get_property
+  monkeypatch.setattr(
+    openvino.Core,
+    "get_property",
+    lambda core, device, name: (
+      capabilities
+      if name == "OPTIMIZATION_CAPABILITIES"
+      else get_property(core, device, name)
+    ),
+  )
+  load(copied, "openvino", precision="bfloat16")
+  has_bfloat16 = "BF16" in capabilities
+  assert ("computes in float32" in caplog.text) != has_bfloat16
 
 
 def test_an_earlier_export_is_replaced(main, folder_of):
@@ -303,7 +560,9 @@ def test_an_earlier_export_is_replaced(main, folder_of):
 def test_models_of_other_tasks_need_their_record(folder_of, tmp_path):
   shutil.copytree(folder_of("squad_1") / "exported", tmp_path / "exported")
   path = tmp_path / "exported" / "model.json"
-  path.write_text(path.read_text().replace("run_squad", "of_mine"))
+  content = json.loads(path.read_text()) | {"script": "of_mine"}
+  del content["meaning_sha256"]
+  path.write_text(json.dumps(content))
   with pytest.raises(InputError, match=r"is a model of of_mine.*Give task"):
     load(tmp_path)
   assert load(tmp_path, task=RECORD).predict([("Who sat?", "the cat sat")])
@@ -312,10 +571,11 @@ def test_models_of_other_tasks_need_their_record(folder_of, tmp_path):
 @pytest.mark.parametrize(
   ("arguments", "problem"),
   [
-    ({"engine": "torch"}, "engine='torch': is not one of onnxruntime, openv"),
+    ({"engine": "torch"}, "engine='torch': is not one of auto, onnxruntime, o"),
     ({"precision": "bfloat16"}, "is not one of float32 with onnxruntime"),
-    ({"batch_size": 0}, "batch_size=0: is not from 1"),
-    ({"num_threads": 0}, "num_threads=0: is not from 1"),
+    ({"batch_size": 0}, "batch_size=0: not allowed"),
+    ({"num_threads": -1}, "num_threads=-1: not allowed"),
+    ({"num_threads": 10**6}, "num_threads=1000000: not allowed"),
   ],
 )
 def test_arguments_out_of_range_are_refused(arguments, problem, folder_of):
@@ -328,9 +588,14 @@ def test_a_damaged_model_is_refused(engine, folder_of, tmp_path):
   exported = folder_of("classification") / "exported"
   shutil.copytree(exported, tmp_path / "exported")
   path = tmp_path / "exported" / "model.onnx"
-  path.write_bytes(b"no model")
-  with pytest.raises(InputError, match=r"model\.onnx: cannot be loaded"):
+  content = path.read_bytes()
+  path.write_bytes(content[:-20])
+  with pytest.raises(InputError, match=r"model\.onnx: is not the model that"):
     load(tmp_path, engine)
+  path.write_bytes(b"\xff" * 1000 + content[1000:])
+  message = refusal(load, tmp_path, engine)
+  assert f"model.onnx: cannot be loaded by {engine} (" in message
+  assert "Exception from" not in message
   path.unlink()
   with pytest.raises(InputError, match=r"model\.onnx: no such file"):
     load(tmp_path, engine)

@@ -77,13 +77,14 @@ def predicted_labels(
 
 def probabilities(problem: Problem, logits: np.ndarray) -> np.ndarray:
   """Model output from logits [num_examples, num_labels]; see `prediction`."""
-  from scipy import special
-
   if problem.kind == "regression":
     return logits
   if problem.kind == "multi_label":
+    from scipy import special  # not for models in other engines
+
     return special.expit(logits)
-  return special.softmax(logits, axis=-1)
+  powers = np.exp(logits - np.max(logits, axis=-1, keepdims=True))
+  return powers / np.sum(powers, axis=-1, keepdims=True)
 
 
 def label_text(label: Any) -> str:
@@ -195,6 +196,10 @@ class ClassifierPredictor(BatchPredictor):
         texts, _are_choices, "a list with a pair of str for each choice"
       )
       texts = map(self._with_all_choices, itertools.count(), texts)
+    elif self.description.get("has_pairs") is False:
+      texts = batch_predictor.validated(
+        texts, batch_predictor.is_text, "a str: this model is of single texts"
+      )
     else:
       texts = batch_predictor.validated(
         texts, batch_predictor.is_text_or_pair, "a str, or a pair of str"
