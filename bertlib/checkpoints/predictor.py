@@ -27,7 +27,7 @@ from bertlib.compute.fast_compute import FastCompute
 from bertlib.compute.precision import hidden_dtype
 from bertlib.data import vocabulary
 from bertlib.data.batch_predictor import BatchPredictor
-from bertlib.io import model_files
+from bertlib.io import model_files, processes
 from bertlib.io.text_files import Encoding
 from bertlib.settings import embedding_spec, model_description
 from bertlib.settings.common import (
@@ -85,9 +85,11 @@ class LoadedModel(BatchPredictor):
 
     Raises:
       InputError: an argument is out of range; the folder is missing, contains
-        no model of the task, or files that do not belong to each other; or
-        there are no 8-bit ranges; see also `quantization.weight_getter`.
+        no model of the task, or files that do not belong to each other; there
+        are no 8-bit ranges, see also `quantization.weight_getter`; or the
+        process was forked after TensorFlow had computed.
     """
+    processes.check_threads(model_dir)
     check_argument("precision", precision, _PRECISION)
     if batch_size is not None:
       flag = declaration(RunSettings, "predict_batch_size")
@@ -250,6 +252,11 @@ class LoadedModel(BatchPredictor):
   ):
     """Builds the graph: from inputs, int32 [B, S], to a tensor [B, ...]."""
     raise NotImplementedError
+
+  def run(self, rows):
+    """Outputs of rows, in order; see `BatchPredictor.run`."""
+    processes.check_threads(self._model_dir)
+    return super().run(rows)
 
   def close(self) -> None:
     """Closes the session."""
