@@ -26,6 +26,7 @@ import tensorflow.compat.v1 as tf
 from absl import flags, logging
 
 import modeling
+from bertlib.checkpoints import checkpoint_files
 from bertlib.cli import app, option
 from bertlib.cli.errors import InputError
 from bertlib.cli.steps import Steps
@@ -683,7 +684,7 @@ def fill_masks(
   run: Run, lines: Sequence[fill_mask.Line], checkpoint: str | None
 ) -> None:
   """Writes predictions of masked tokens and next sentences."""
-  reader = tf.train.load_checkpoint(
+  reader = checkpoint_files.open_reader(
     checkpoint or run.settings.model.init_checkpoint
   )
   next_sentence = reader.has_tensor("cls/seq_relationship/output_weights")

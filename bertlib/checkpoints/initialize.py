@@ -31,7 +31,7 @@ def check_trained(
 ) -> None:
   """Refuses a checkpoint that is not of the model with the weights `needed`."""
   with checkpoint_files.as_input_errors(checkpoint):
-    stored = dict(tf.train.list_variables(checkpoint))
+    stored = checkpoint_files.shapes_of(checkpoint)
   for name, shape in needed.items():
     if name not in stored:
       raise InputError(f"{checkpoint}: lacks {name}, of shape {shape}. {_FIX}")
@@ -120,7 +120,7 @@ def initialize_from_checkpoint(
 ):
   """Initializes the weights; returns a `scaffold_fn` on a TPU, else None."""
   if trained:
-    known = dict(tf.train.list_variables(trained))
+    known = checkpoint_files.shapes_of(trained)
     missing = [
       name_of(v) for v in tf.global_variables() if name_of(v) not in known
     ]
@@ -144,9 +144,9 @@ def initialize_from_checkpoint(
     return None
   init_checkpoint = finding.find_checkpoint(init_checkpoint)
   checkpoint_files.check(init_checkpoint)
-  stored = dict(tf.train.list_variables(init_checkpoint))
+  stored = checkpoint_files.shapes_of(init_checkpoint)
   assignment_map, _ = modeling.get_assignment_map_from_checkpoint(
-    tf.trainable_variables(), init_checkpoint
+    tf.trainable_variables(), checkpoint_files.kept(init_checkpoint)
   )
   if new_heads:
     others = {n for n in assignment_map if not n.startswith("bert/")}
@@ -167,7 +167,9 @@ def initialize_from_checkpoint(
       check_all_used(init_checkpoint, stored, needed)
 
   def restore():
-    tf.train.init_from_checkpoint(init_checkpoint, assignment_map)
+    tf.train.init_from_checkpoint(
+      checkpoint_files.kept(init_checkpoint), assignment_map
+    )
 
   if use_tpu:
     # TPUEstimator initializes on the TPU, after the graph is built.

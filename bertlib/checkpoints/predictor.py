@@ -56,6 +56,7 @@ class LoadedModel(BatchPredictor):
 
   record: TaskRecord  # of the task
 
+  @checkpoint_files.keeping()
   def __init__(
     self,
     model_dir: str,
@@ -142,7 +143,7 @@ class LoadedModel(BatchPredictor):
     else:
       self._build(config, compute)
       use = self._restore
-    finding.with_checkpoint(None if checkpoint else model_dir, found, use)
+    use(found)
 
   @classmethod
   def find_model(
@@ -204,7 +205,7 @@ class LoadedModel(BatchPredictor):
       checkpoint_files.as_input_errors(checkpoint),
       self._session.graph.as_default(),
     ):
-      self._saver.restore(self._session, checkpoint)
+      self._saver.restore(self._session, checkpoint_files.kept(checkpoint))
 
   def _check_weights(self, checkpoint: str) -> None:
     """Rejects a checkpoint of another model."""

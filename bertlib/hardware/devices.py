@@ -447,7 +447,7 @@ def check_model_fn(
   """Refuses a checkpoint that is corrupt, or of another model."""
   if checkpoint:
     checkpoint_files.check(checkpoint)
-    num_variables = len(tf.train.list_variables(checkpoint))
+    num_variables = len(checkpoint_files.shapes_of(checkpoint))
     logging.info("%s: %d variables, none corrupt", checkpoint, num_variables)
   # Building the graph of a prediction logs what would be restored.
   with tf.Graph().as_default():

@@ -8,6 +8,9 @@ import os
 
 from bertlib.cli.errors import InputError
 
+# What a command undoes when it ends, as a context around its `main`.
+at_end = contextlib.ExitStack()
+
 # Whether TensorFlow had threads at the last fork, and whether this process, or
 # one before it, was forked then.
 _had_threads = _lost_threads = False
