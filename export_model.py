@@ -211,7 +211,10 @@ def with_weights(
   write: Callable[[Source, dict[str, np.ndarray]], None],
 ) -> None:
   """Calls `write` with the weights, and with the source they came from."""
-  write(source, read_weights(source.checkpoint, shapes))
+  weights = read_weights(source.checkpoint, shapes)
+  if any(not name.startswith("bert/") for name in shapes.used):
+    initialize.warn_of_unused(source.checkpoint, weights)
+  write(source, weights)
 
 
 def trained_encoder(source: Source, tokenizer) -> quantization.TrainedEncoder:

@@ -7,7 +7,7 @@ import functools
 import os
 import re
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from typing import Any, NamedTuple
 
@@ -164,14 +164,14 @@ def check(checkpoint: str) -> None:
     raise _input_error(problem)
 
 
-def check_finite(checkpoint: str) -> None:
-  """Refuses a checkpoint that is unreadable or contains NaN or Inf."""
+def check_finite(checkpoint: str, names: Container[str] | None = None) -> None:
+  """Refuses a checkpoint with NaN or Inf, in these variables or in any."""
   check(checkpoint)
-  if names := inspect(checkpoint).non_finite:
-    raise InputError(
-      f"{checkpoint}: {names[0]} contains NaN or Inf, so training cannot start"
-      " from it. Start from another checkpoint"
-    )
+  for name in inspect(checkpoint).non_finite:
+    if names is None or name in names:
+      raise InputError(
+        f"{checkpoint}: {name} contains NaN or Inf. Use another checkpoint"
+      )
 
 
 def _input_error(problem: str) -> InputError:

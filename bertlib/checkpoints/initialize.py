@@ -11,7 +11,8 @@ from absl import logging
 
 import modeling
 from bertlib.checkpoints import checkpoint_files, finding
-from bertlib.cli.errors import InputError
+from bertlib.cli import terminal
+from bertlib.cli.errors import InputError, some_of
 from bertlib.data import model_inputs
 
 # Weights of the encoder, all of which a model uses. The pooler is optional.
@@ -36,6 +37,7 @@ def check_trained(
     if name not in stored:
       raise InputError(f"{checkpoint}: lacks {name}, of shape {shape}. {_FIX}")
     check_shape(checkpoint, name, stored[name], shape)
+  checkpoint_files.check_finite(checkpoint, needed)
   # `scopes` begin names of which the model has to use all, as of the encoder.
   check_all_used(checkpoint, stored, needed, scopes)
 
@@ -67,6 +69,19 @@ def check_all_used(
     raise InputError(
       f"{checkpoint}: has {len(left_over)} weights that the model does not use"
       f" (such as {left_over[0]}). {_FIX}"
+    )
+
+
+def warn_of_unused(checkpoint: str, known: Collection[str]) -> None:
+  """Warns of trained weights that are not among those of a graph."""
+  stored = checkpoint_files.shapes_of(checkpoint)
+  state = checkpoint_files.optimizer_variables(stored)
+  # Counters, of any library, have no dimensions.
+  names = [n for n in sorted(stored.keys() - state) if stored[n]]
+  if names := [name for name in names if name not in known]:
+    terminal.warn_once(
+      f"{checkpoint}: has weights that the model does not use:"
+      f" {some_of(names)}. Use the code that trained it"
     )
 
 
@@ -143,7 +158,7 @@ def initialize_from_checkpoint(
       logging.info("No --init_checkpoint: all weights are randomly initialized")
     return None
   init_checkpoint = finding.find_checkpoint(init_checkpoint)
-  checkpoint_files.check(init_checkpoint)
+  checkpoint_files.check_finite(init_checkpoint, needed)
   stored = checkpoint_files.shapes_of(init_checkpoint)
   assignment_map, _ = modeling.get_assignment_map_from_checkpoint(
     tf.trainable_variables(), checkpoint_files.kept(init_checkpoint)
@@ -250,6 +265,7 @@ def constant_getter(
     if name not in stored:
       return getter(name, shape=shape, **kwargs)
     check_shape(checkpoint, name, stored.shapes[name], shape)
+    checkpoint_files.check_finite(checkpoint, [name])
     value = stored[name]
     return convert(name, value) if convert else tf.constant(value)
 

@@ -212,6 +212,7 @@ class LoadedModel(BatchPredictor):
     initialize.check_trained(
       checkpoint, self._needed, [f"{embedding_spec.PROJECTION_SCOPE}/"]
     )
+    initialize.warn_of_unused(checkpoint, self._known)
 
   def _build(
     self,
@@ -236,6 +237,7 @@ class LoadedModel(BatchPredictor):
       self._session = tf.Session(graph=graph, config=self._session_config)
       # A converted model may lack the pooler, which few outputs need.
       weights = initialize.weights_of([outputs])
+      self._known = {*self._needed}
       for variable in tf.trainable_variables():
         if variable not in weights:
           del self._needed[initialize.name_of(variable)]

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 import tensorflow.compat.v1 as tf
 from absl import logging
 
-from bertlib.checkpoints import checkpoint_files
+from bertlib.checkpoints import checkpoint_files, initialize
 from bertlib.cli.errors import InputError, english_list
 from bertlib.cli.option import AUTO_CHOICES
 from bertlib.compat import estimator_api
@@ -443,8 +443,8 @@ def make_estimator(
 
 def check_model_fn(
   checkpoint: str | None, model_fn: Callable, layout: tf_records.Layout
-) -> None:
-  """Refuses a checkpoint that is corrupt, or of another model."""
+) -> initialize.Shapes:
+  """Refuses a checkpoint of another model; returns the model's weights."""
   if checkpoint:
     checkpoint_files.check(checkpoint)
     num_variables = len(checkpoint_files.shapes_of(checkpoint))
@@ -456,3 +456,4 @@ def check_model_fn(
       for name, (shape, is_float, *_) in layout.items()
     }
     model_fn(batch, None, estimator_api.ModeKeys.PREDICT, {"batch_size": 1})
+    return initialize.weights_of_graph()

@@ -17,7 +17,12 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 from absl import logging
 
-from bertlib.checkpoints import checkpoint_files, finding, model_json
+from bertlib.checkpoints import (
+  checkpoint_files,
+  finding,
+  initialize,
+  model_json,
+)
 from bertlib.cli import lazy_module, option, steps, terminal
 from bertlib.cli.errors import InputError
 from bertlib.cli.steps import Steps
@@ -194,7 +199,10 @@ def check_weights(run: Run) -> None:
     trained=run.start.own and checkpoint,
     starts_training=run.flags.do_train and not run.start.own,
   )
-  devices.check_model_fn(checkpoint, model_fn, run.task.features)
+  weights = devices.check_model_fn(checkpoint, model_fn, run.task.features)
+  trained = model_description.load(os.path.dirname(checkpoint))
+  if run.start.trained and trained.get("script") == run.task.name:
+    initialize.warn_of_unused(checkpoint, weights)
 
 
 def check_start(run: Run, step: Steps = steps.RUN) -> step_plan.Plan | None:
