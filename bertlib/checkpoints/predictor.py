@@ -118,7 +118,7 @@ class LoadedModel(BatchPredictor):
       tokenizer,
       batch_size,
       _LENGTH_UNIT,
-      num_threads or os.cpu_count() or 1,
+      num_threads or processes.usable_cores(),
     )
     if num_threads:
       _limit_threads(num_threads)

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow.compat.v1 as tf
 from tensorflow.python.framework import kernels, op_def_library
+from tensorflow.python.util import _pywrap_util_port
 
 import modeling
 from bertlib.cli.errors import InputError
@@ -179,6 +180,11 @@ def max_kernel_value() -> int:
   # Processors without VNNI add pairs of products in 16 bits, which 7-bit
   # kernels cannot exceed.
   return MAX_INT8 if exact & cpu_features() else 63
+
+
+def is_on() -> bool:
+  """True if TensorFlow computes with oneDNN, by processor and environment."""
+  return _pywrap_util_port.IsMklEnabled()
 
 
 def is_available() -> bool:

@@ -26,6 +26,7 @@ from bertlib.compute import onednn, precision
 from bertlib.compute.fast_compute import FastCompute
 from bertlib.data import tf_records
 from bertlib.hardware import distribution
+from bertlib.io import processes
 from bertlib.io.files import is_remote
 from bertlib.settings.common import ComputeSettings, DeviceSettings
 
@@ -257,7 +258,7 @@ def log_devices(devices: Devices) -> None:
     names = Counter(map(_gpu_name, gpus))
     shown = english_list([f"{n} x {name}" for name, n in names.items()])
   else:
-    shown = f"CPU with {os.cpu_count()} cores"
+    shown = f"CPU with {processes.usable_cores()} cores"
     if devices.flags.num_threads:
       shown += f", {devices.flags.num_threads} threads"
   replicas = devices.replicas
