@@ -71,9 +71,6 @@ class Source(NamedTuple):
   checkpoint: str  # without `.index`
   vocab_file: str | None  # None to export without raw text
   model_dir: str | None = None  # of the trained model
-  # Whether the checkpoint was given by its name. Another one of the folder
-  # replaces it otherwise, if a training removes it.
-  is_given: bool = True
   task: TaskRecord | None = None  # of its `script`
 
 
@@ -88,7 +85,7 @@ def find_source(
   task: TaskRecord | None = None,
 ) -> Source:
   """Finds the parts of a model; those of `model_dir` where none is given."""
-  description, is_given = {"do_lower_case": do_lower_case}, bool(checkpoint)
+  description = {"do_lower_case": do_lower_case}
   if model_dir:
     script = model_description.load(model_dir).get("script")
     task = task if task and task.script == script else task_record.find(script)
@@ -114,16 +111,12 @@ def find_source(
       "name --model_dir, the folder of a trained model; or --init_checkpoint"
       " and --bert_config_file, and --vocab_file for an export that takes text"
     )
-  checkpoint, _ = finding.with_checkpoint(
-    None if is_given else model_dir, checkpoint, finding.check_checkpoint
-  )
+  finding.check_checkpoint(checkpoint)
   config = loading.load_config(config_file)
   length = max_seq_length or description.get("max_seq_length", 128)
   loading.check_max_seq_length(length, config.max_position_embeddings)
   description["max_seq_length"] = length
-  return Source(
-    description, config, checkpoint, vocab_file, model_dir, is_given, task
-  )
+  return Source(description, config, checkpoint, vocab_file, model_dir, task)
 
 
 def signature_model(
@@ -219,13 +212,10 @@ def with_weights(
   write: Callable[[Source, dict[str, np.ndarray]], None],
 ) -> None:
   """Calls `write` with the weights, and with the source they came from."""
-
-  def write_checkpoint(checkpoint):
-    weights = read_weights(checkpoint, shapes)
-    write(source._replace(checkpoint=checkpoint), weights)
-
-  folder = None if source.is_given else source.model_dir
-  finding.with_checkpoint(folder, source.checkpoint, write_checkpoint)
+  weights = read_weights(source.checkpoint, shapes)
+  if any(not name.startswith("bert/") for name in shapes.used):
+    initialize.warn_of_unused(source.checkpoint, weights)
+  write(source, weights)
 
 
 def trained_encoder(source: Source, tokenizer) -> quantization.TrainedEncoder:
