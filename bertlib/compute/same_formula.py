@@ -31,6 +31,9 @@ _DIFFERENCES = {
   "xla": "than the XLA kernel",
 }
 
+# Length of sequences that shows what depends on the distance of positions.
+_LONG = 512
+
 # Of the released modeling.py. Which of 64 elements are kept by `dropout`, at a
 # rate of 0.25 with the seed (1, 3) in the scope "here":
 _KEPT = "b795e39bd1e5afd4"
@@ -51,16 +54,16 @@ def is_used(
   # of the released modeling.py instead.
   if not _computes_the_same(part, kernel, *details):
     return False
-  return not draws or _computes_the_same("dropout", xla.keep_mask)
+  return not draws or _computes_the_same(f"dropout of {part}", xla.keep_mask)
 
 
 @functools.cache
 def _computes_the_same(part: str, kernel: Callable, *details: Any) -> bool:
   """Compares a kernel, once in a process; logs it if it differs."""
+  compare = functools.partial(_COMPARISONS[part], kernel, *details)
   # Uncompiled, the operations are compared, not the compiler. But an activation
   # may be of any kind, and has to compile.
-  compare = functools.partial(_COMPARISONS[part], kernel, *details)
-  if _equal(compare, compiles=bool(details)):
+  if _equal(compare, compiles=part == "dense layers"):
     return True
   logging.warning(
     "%s: modeling.py computes something else %s; using modeling.py",
@@ -111,6 +114,10 @@ def _weight(getter, name: str, shape=None, **_):
   return tf.constant(draw.normal(mean, 0.3, shape), tf.float32)
 
 
+def _weight_of_any_norm(getter, name: str, shape=None, **_):
+  return _weight(getter, name.rpartition("/")[2], shape)
+
+
 def _with_gradients(one, other, inputs) -> Iterator[tuple[Any, Any]]:
   """Pairs of results, and of their gradients."""
   yield one, other
@@ -131,8 +138,12 @@ def _attention(kernel: Callable) -> Iterator[tuple[Any, Any]]:
   cases = [[modeling.attention_bias(each)] for each in (mask, packed)]
   if kernel is not onednn.attention:  # which is for masks alone
     cases.append([cases[0][0], _numbers(1, 2, 3, 5), _numbers(2, 1, 1, 5)])
+  # And sequences that are longer than a window.
+  long = [_numbers(1, 2, _LONG, 4, scale=scale) for scale in (1.0, 0.5, 2.0)]
+  tensors = [heads] * len(cases) + [long]
+  cases.append([tf.zeros([1, 1, 1, _LONG])])
   attends = modeling.Compute().attend, kernel
-  for biases in cases:
+  for heads, biases in zip(tensors, cases):
     one, other = (attend(*heads, biases, 0.0, None) for attend in attends)
     yield from _with_gradients(one, other, [*heads, *biases[1:]])
 
@@ -170,11 +181,8 @@ def _normalization(kernel: Callable) -> Iterator[tuple[Any, Any]]:
   output = _numbers(512, 128) * scales
   residual = tf.roll(output, 1, axis=1)
 
-  def weight(getter, name, shape=None, **_):
-    return _weight(getter, name.rpartition("/")[2], shape)  # of any LayerNorm
-
   norms = modeling.Compute().add_and_norm, kernel
-  with tf.variable_scope("", custom_getter=weight):
+  with tf.variable_scope("", custom_getter=_weight_of_any_norm):
     one, other = (norm(output, residual, 0.0, None, 1e-12) for norm in norms)
   yield one, other
 
@@ -205,12 +213,13 @@ def _layers(*computes: modeling.Compute) -> Iterator[Any]:
     num_hidden_layers=2,
     num_attention_heads=2,
     intermediate_size=8,
-    max_position_embeddings=6,
+    max_position_embeddings=_LONG,
     type_vocab_size=2,
   )
-  ids = tf.constant([[1, 2, 3, 4, 5], [6, 7, 0, 0, 0], [8, 9, 10, 1, 0]])
-  mask = tf.cast(ids > 0, tf.int32)
-  positions = tf.constant([[0, 3], [0, 1], [0, 2]])
+  mask = tf.sequence_mask([_LONG, 2, 4], dtype=tf.int32)
+  ids = (tf.range(3 * _LONG) % 10 + 1) * tf.reshape(mask, [-1])
+  ids = tf.reshape(ids, [3, _LONG])
+  positions = tf.constant([[0, _LONG - 2], [0, 1], [0, 2]])
   yield tf.cast(mask, tf.float32)[:, :, tf.newaxis]
   for compute in computes:
     with tf.variable_scope("", custom_getter=_weight):
@@ -227,12 +236,33 @@ def _layers(*computes: modeling.Compute) -> Iterator[Any]:
     yield model.get_all_encoder_layers()
 
 
-def _dropout(_) -> Iterator[tuple[Any, Any]]:
+def _dropped(values):
+  """64 values after the released dropout with the seed of `_KEPT`."""
   kept = np.unpackbits(np.frombuffer(bytes.fromhex(_KEPT), np.uint8))
-  values = np.arange(1.0, 65.0, dtype=np.float32)
+  return values * np.float32(kept / 0.75)
+
+
+def _dropout_of_attention(_) -> Iterator[tuple[Any, Any]]:
+  """Which probabilities are dropped; values of 1 and 0 give them."""
+  query, key = _numbers(2, 2, 2, 8), _numbers(2, 2, 8, 8)
+  value, drops = tf.eye(8, batch_shape=[2, 2]), (0.25, (1, tf.constant(3)))
+  attend = modeling.Compute().attend
+  probs = attend(query, key, value, (), 0.0, None)
   with tf.variable_scope("here"):
-    dropped = modeling.dropout(tf.constant(values), 0.25, (1, tf.constant(3)))
-  yield dropped, values * kept / 0.75
+    dropped = attend(query, key, value, (), *drops)
+  yield tf.reshape(dropped, [-1]), _dropped(tf.reshape(probs, [-1]))
+
+
+def _dropout_of_norm(_) -> Iterator[tuple[Any, Any]]:
+  """Which elements are dropped before the sum."""
+  output, residual = _numbers(8, 8), _numbers(8, 8, scale=2.0)
+  drops, norm = (0.25, (1, tf.constant(3))), modeling.Compute().add_and_norm
+  dropped = tf.reshape(_dropped(tf.reshape(output, [-1])), [8, 8])
+  with tf.variable_scope("here", custom_getter=_weight_of_any_norm):
+    yield (
+      norm(output, residual, *drops, 1e-12),
+      norm(dropped, residual, 0.0, None, 1e-12),
+    )
 
 
 def _released_dense(_) -> Iterator[tuple[Any, Any]]:
@@ -257,5 +287,6 @@ _COMPARISONS = {
   "normalization": _normalization,
   "padding": _padding,
   "chosen positions": _positions,
-  "dropout": _dropout,
+  "dropout of attention": _dropout_of_attention,
+  "dropout of normalization": _dropout_of_norm,
 }

@@ -22,7 +22,8 @@ KERNELS = [
   ("normalization", xla.add_and_norm),
   ("padding", fast_compute.FastCompute),
   ("chosen positions", fast_compute.FastCompute),
-  ("dropout", xla.add_and_norm),
+  ("dropout of attention", xla.attention_on_cpu),
+  ("dropout of normalization", xla.add_and_norm),
 ]
 
 
@@ -52,6 +53,25 @@ def attention_by_distance(query, key, *others):
   bias = -tf.cast(tf.abs(distance), tf.float32)[tf.newaxis, tf.newaxis]
   *others, biases = others
   return dot_product_attention(query, key, *others, (*biases, bias))
+
+
+def attention_in_a_window(query, key, *others):
+  """Each place attends to those at most 64 away."""
+  length, num_keys = tf.shape(query)[2], tf.shape(key)[2]
+  distance = tf.abs(tf.range(length)[:, tf.newaxis] - tf.range(num_keys))
+  bias = tf.where_v2(distance <= 64, 0.0, -1e4)[tf.newaxis, tf.newaxis]
+  *others, biases = others
+  return dot_product_attention(query, key, *others, (*biases, bias))
+
+
+def attention_that_drops_heads(query, key, value, mask, prob, seed, biases):
+  kept = dropout(tf.ones_like(query[:, :, :1, :1]), prob, seed)
+  return dot_product_attention(query, key, value, mask, 0, None, biases) * kept
+
+
+def norm_that_drops_sums(self, output, residual, prob, seed, epsilon):
+  total = dropout(output + residual, prob, seed)
+  return add_and_norm(self, total, 0.0, 0.0, None, epsilon)
 
 
 def attention_with_a_factor(query, *others):
@@ -89,6 +109,7 @@ def dropout_of_rows(tensor, dropout_prob, seed=None):
 dense, split_heads = modeling.Compute.dense, modeling.Compute.split_heads
 dot_product_attention = modeling.dot_product_attention
 normalize, dropout = modeling.normalize, modeling.dropout
+add_and_norm = modeling.Compute.add_and_norm
 
 CHANGES = [
   ("dot_product_attention", attention_with_a_factor, "attention"),
@@ -100,7 +121,12 @@ CHANGES = [
   ("normalize", normalize_with_epsilon, "normalization"),
   ("Compute.split_heads", heads_that_look_back, "padding"),
   ("dot_product_attention", attention_by_distance, "chosen positions"),
-  ("dropout", dropout_of_rows, "dropout"),
+  ("dot_product_attention", attention_in_a_window, "attention"),
+  ("dot_product_attention", attention_in_a_window, "chosen positions"),
+  ("dot_product_attention", attention_that_drops_heads, "dropout of attention"),
+  ("dropout", dropout_of_rows, "dropout of attention"),
+  ("dropout", dropout_of_rows, "dropout of normalization"),
+  ("Compute.add_and_norm", norm_that_drops_sums, "dropout of normalization"),
 ]
 
 
@@ -123,7 +149,10 @@ def test_changed_dropout_leaves_out_kernels_that_draw(monkeypatch, caplog):
   ):
     assert same_formula.is_used(part, kernel)
     assert not same_formula.is_used(part, kernel, draws=True)
-  assert len(caplog.records) == 1  # dropout is compared once
+  assert [line.partition(":")[0] for line in caplog.messages] == [
+    "dropout of normalization",
+    "dropout of attention",
+  ]
 
 
 def gradient_that_stops(upstream, on_gpu):
