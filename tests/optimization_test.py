@@ -394,6 +394,7 @@ def test_lamb_keeps_a_weight_whose_update_has_norm_0(jit_compile):
 DEPTHS = {
   "bert/embeddings/word_embeddings": 4,
   "bert/embeddings/LayerNorm/gamma": 4,
+  "bert/encoder/shared_bias": 4,
   "bert/encoder/layer_0/attention/self/query/kernel": 3,
   "bert/encoder/layer_0/output/LayerNorm/beta": 3,
   "bert/encoder/layer_1/intermediate/dense/bias": 2,
@@ -402,7 +403,7 @@ DEPTHS = {
   "output_weights": 0,
   "cls/predictions/transform/dense/kernel": 0,
 }
-LOW = ("bert/embeddings/", "bert/encoder/layer_0/")
+LOW = ("bert/embeddings/", "bert/encoder/shared_bias", "bert/encoder/layer_0/")
 
 
 def variables_of_depths():
@@ -430,7 +431,7 @@ def test_each_weight_is_updated_at_the_rate_of_its_layer(frozen, jit_compile):
   whole_move = moves["output_weights"]
   assert whole_move > 0.1
   for name, depth in DEPTHS.items():
-    is_frozen = frozen.num_layers and name.startswith("bert/encoder/")
+    is_frozen = frozen.num_layers and name.startswith("bert/encoder/layer_")
     factor = 0.0 if is_frozen else 0.5**depth
     assert moves[name] == pytest.approx(factor * whole_move, rel=1e-5), name
 
