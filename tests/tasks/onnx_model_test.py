@@ -1,5 +1,6 @@
 """Tests of `OnnxModel` against the predictors of the scripts."""
 
+import contextlib
 import copy
 import functools
 import importlib.util
@@ -528,6 +529,36 @@ def test_int8_loads_with_exact_sums(is_exact, folder_of, calibration):
   options.add_session_config_entry("session.x64quantprecision", is_exact)
   session = onnxruntime.InferenceSession(folder / "model.onnx", options)
   assert session.get_outputs()
+
+
+@pytest.mark.parametrize(
+  ("features", "change", "is_set"),
+  [
+    ({"avx2"}, bytes, True),
+    ({"avx2"}, without_own_zero_points, False),
+    ({"avx2", "avx512_vnni"}, bytes, False),  # it would only be slower
+    ({"asimd"}, bytes, False),
+  ],
+)
+def test_exact_sums_are_asked_for_where_they_are_not_given(
+  features, change, is_set, folder_of, calibration, tmp_path, monkeypatch
+):
+  seen = []
+
+  class Session(onnxruntime.InferenceSession):
+    def __init__(self, path, options, **more):
+      seen.append(options)
+      super().__init__(path, options, **more)
+
+  monkeypatch.setattr(processor, "features", lambda: features)
+  monkeypatch.setattr(onnxruntime, "InferenceSession", Session)
+  folder = folder_of("classification", *INT8, calibration) / "exported"
+  shutil.copytree(folder, tmp_path / "exported")
+  path = tmp_path / "exported" / "model.onnx"
+  path.write_bytes(change(path.read_bytes()))
+  load(tmp_path)
+  with contextlib.nullcontext() if is_set else pytest.raises(RuntimeError):
+    assert seen[0].get_session_config_entry("session.x64quantprecision") == "1"
 
 
 @pytest.mark.parametrize("capabilities", [["FP32", "INT8"], ["FP32", "BF16"]])
