@@ -46,8 +46,8 @@ _FASTEST = {
 # End of the names of zero points that are of one kernel each.
 _ZERO_POINTS = b"/zero_points"
 
-# Kernels that OpenVINO keeps in memory; its default is 5,000. With 8 bits each
-# shape of a batch adds about eleven, of 4 MB in MiniLM.
+# Kernels that OpenVINO keeps in memory, with 8 bits about eleven for each shape
+# of a batch. By default 5,000, which are 2 GB in MiniLM.
 _CACHED_KERNELS = 1000
 
 
