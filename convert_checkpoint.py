@@ -30,6 +30,7 @@ from bertlib.exchange import (
   initial_model,
   to_huggingface,
 )
+from bertlib.export import same_outputs
 from bertlib.io import files, folder_lock, model_files
 from bertlib.settings.conversion import ConversionSettings
 
@@ -79,6 +80,7 @@ def _convert(settings: ConversionSettings) -> None:
       as_pytorch=settings.to == "pytorch",
       dtype=settings.dtype,
       find_task=task_record.find,
+      check=same_outputs.check_huggingface,
     )
   for line in lines:
     terminal.show(line)

@@ -19,8 +19,6 @@ if __name__ == "__main__":  # Check flags before slow imports.
 import contextlib
 import dataclasses
 import functools
-import importlib
-import operator
 import os
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -31,7 +29,6 @@ import tensorflow as tf
 from absl import logging
 
 import modeling
-from bertlib import PREFIX
 from bertlib.checkpoints import (
   checkpoint_files,
   finding,
@@ -44,7 +41,7 @@ from bertlib.checkpoints import (
 )
 from bertlib.checkpoints.task_record import TaskRecord
 from bertlib.cli import app, option, terminal
-from bertlib.cli.errors import InputError
+from bertlib.cli.errors import InputError, some_of
 from bertlib.compute import onednn
 from bertlib.compute.fast_compute import FastCompute
 from bertlib.data import vocabulary
@@ -54,6 +51,7 @@ from bertlib.export import (
   gguf_file,
   onnx_folder,
   onnx_graph,
+  same_outputs,
   signatures,
   tf1_module,
 )
@@ -73,9 +71,6 @@ class Source(NamedTuple):
   checkpoint: str  # without `.index`
   vocab_file: str | None  # None to export without raw text
   model_dir: str | None = None  # of the trained model
-  # Whether the checkpoint was given by its name. Another one of the folder
-  # replaces it otherwise, if a training removes it.
-  is_given: bool = True
   task: TaskRecord | None = None  # of its `script`
 
 
@@ -90,7 +85,7 @@ def find_source(
   task: TaskRecord | None = None,
 ) -> Source:
   """Finds the parts of a model; those of `model_dir` where none is given."""
-  description, is_given = {"do_lower_case": do_lower_case}, bool(checkpoint)
+  description = {"do_lower_case": do_lower_case}
   if model_dir:
     script = model_description.load(model_dir).get("script")
     task = task if task and task.script == script else task_record.find(script)
@@ -116,16 +111,12 @@ def find_source(
       "name --model_dir, the folder of a trained model; or --init_checkpoint"
       " and --bert_config_file, and --vocab_file for an export that takes text"
     )
-  checkpoint, _ = finding.with_checkpoint(
-    None if is_given else model_dir, checkpoint, finding.check_checkpoint
-  )
+  finding.check_checkpoint(checkpoint)
   config = loading.load_config(config_file)
   length = max_seq_length or description.get("max_seq_length", 128)
   loading.check_max_seq_length(length, config.max_position_embeddings)
   description["max_seq_length"] = length
-  return Source(
-    description, config, checkpoint, vocab_file, model_dir, is_given, task
-  )
+  return Source(description, config, checkpoint, vocab_file, model_dir, task)
 
 
 def signature_model(
@@ -135,19 +126,16 @@ def signature_model(
   precision: str = "float32",
 ) -> signatures.SignatureModel:
   """Creates the `signatures.SignatureModel` of a model, or of its encoder."""
-  model_class, build_model = signatures.Encoder, None
-  script = source.description.get("script")
+  task, script = None, source.description.get("script")
   if script and not encoder:
-    if not (source.task and source.task.export):
+    task = source.task
+    if not (task and task.export):
       raise InputError(
         f"--model_dir: is a model of {script}, whose output layers cannot be"
         " exported. Give --task_module, which says how, or --encoder to export"
         " its encoder"
       )
-    model_class = source.task.export()
-  if model_class.graph:
-    module = importlib.import_module(PREFIX + script)
-    build_model = operator.attrgetter(model_class.graph)(module)
+  model_class, build_model = signatures.find(task)
   tokenizer = None
   if source.vocab_file:
     tokenizer = vocabulary.load_tokenizer(
@@ -186,15 +174,19 @@ class Shapes(NamedTuple):
   unused: dict[str, list[int]]
 
 
-def weight_shapes(model: signatures.SignatureModel) -> Shapes:
-  """Shapes of the weights of a model's graph."""
-  ids = model.signatures()["ids"]
+def weight_shapes(
+  model: signatures.SignatureModel, of_file: bool = False
+) -> Shapes:
+  """Shapes of the weights of a model's graph, or of `outputs`."""
+  signature = model.signatures()["ids"]
+  if of_file:
+    signature = signatures.Signature(model.features(), model.outputs)
   with tf.Graph().as_default():
     inputs = {
       name: tf.compat.v1.placeholder(tf.int32, [None] * spec.shape.rank)
-      for name, spec in ids.inputs.items()
+      for name, spec in signature.inputs.items()
     }
-    outputs = ids.function(inputs).values()
+    outputs = signature.function(inputs).values()
     used = set(map(initialize.name_of, initialize.weights_of(outputs)))
     shapes = initialize.weights_of_graph()
   return Shapes(
@@ -220,13 +212,10 @@ def with_weights(
   write: Callable[[Source, dict[str, np.ndarray]], None],
 ) -> None:
   """Calls `write` with the weights, and with the source they came from."""
-
-  def write_checkpoint(checkpoint):
-    weights = read_weights(checkpoint, shapes)
-    write(source._replace(checkpoint=checkpoint), weights)
-
-  folder = None if source.is_given else source.model_dir
-  finding.with_checkpoint(folder, source.checkpoint, write_checkpoint)
+  weights = read_weights(source.checkpoint, shapes)
+  if any(not name.startswith("bert/") for name in shapes.used):
+    initialize.warn_of_unused(source.checkpoint, weights)
+  write(source, weights)
 
 
 def trained_encoder(source: Source, tokenizer) -> quantization.TrainedEncoder:
@@ -499,6 +488,11 @@ def export_gguf(
     )
   check_vocabulary(model, "gguf")
   gguf_file.check_model(source.config, embedding)
+  flag, act = "--format=gguf", source.config.hidden_act
+  same_outputs.check_tokenizer(flag, source.description["do_lower_case"])
+  same_outputs.check_formula(flag, act, has_pooler=False)
+  if not is_encoder:
+    same_outputs.check_formula(flag, act, source.task)
 
   def write(source, weights):
     with (
@@ -514,8 +508,13 @@ def export_gguf(
         precision,
       )
 
-  shapes = weight_shapes(model).used
-  shapes = {k: v for k, v in shapes.items() if gguf_file.tensor_name(k)}
+  shapes = weight_shapes(model, of_file=True).used
+  shapes = {n: s for n, s in shapes.items() if not n.startswith("bert/pooler/")}
+  if unknown := [name for name in shapes if not gguf_file.tensor_name(name)]:
+    raise InputError(
+      f"{flag}: llama.cpp does not compute with {some_of(unknown, 3)}. Export a"
+      " SavedModel or ONNX"
+    )
   with_weights(source, Shapes(shapes, {}), write)
 
 
@@ -534,6 +533,9 @@ def export_onnx(
   """Writes a model, or its encoder, for ONNX Runtime and OpenVINO."""
   model = signature_model(source, encoder, seq_length)
   check_vocabulary(model, "onnx")
+  same_outputs.check_tokenizer(
+    "--format=onnx", source.description["do_lower_case"]
+  )
   description = dict(source.description)
   task, head = source.task, onnx_graph.hidden_states
   if isinstance(model, signatures.Encoder):
@@ -549,7 +551,26 @@ def export_onnx(
   if seq_length:
     description |= {"seq_length": seq_length, "max_seq_length": seq_length}
 
+  shapes = weight_shapes(model, of_file=True)
+
+  def draw(weights, ranges=None, stores_float16=False, has_states=False):
+    graph = onnx_graph.Graph(stores_float16)
+    encoder = onnx_graph.Encoder(
+      graph,
+      vars(source.config),
+      weights,
+      ranges or {},
+      seq_length,
+      description["max_seq_length"],
+    )
+    outputs = head(encoder)
+    if has_states:
+      outputs |= onnx_graph.last_hidden_state(encoder)
+    return graph.model(outputs)
+
   def write(source, weights):
+    flag = "--quantize=int8" if int8 else f"--precision={precision}"
+    graph = same_outputs.converted(model, weights, shapes.used, draw, flag)
     ranges = {}
     if int8:
       trained = trained_encoder(source, model.tokenizer)
@@ -557,22 +578,11 @@ def export_onnx(
         trained, int8.calibration_file, of_attention=True
       )
       ranges = quantization.without_skipped(ranges, int8.int8_skip_layers)
-    config = vars(source.config)
-    graph = onnx_graph.Graph(stores_float16=precision == "float16")
-    outputs = head(
-      onnx_graph.Encoder(
-        graph,
-        config,
-        weights,
-        ranges,
-        seq_length,
-        description["max_seq_length"],
-      )
-    )
+    graph = graph or draw(weights, ranges, precision == "float16")
     with folder_of_model(source, export_dir, overwrite) as temporary_dir:
       onnx_folder.write(
         temporary_dir,
-        graph.model(outputs),
+        graph,
         description,
         model.tokenizer.vocab,
         model.never_split,
@@ -580,7 +590,7 @@ def export_onnx(
       )
 
   source = source._replace(description=description)
-  with_weights(source, weight_shapes(model), write)
+  with_weights(source, shapes, write)
 
 
 # Command

@@ -32,7 +32,7 @@ import tensorflow.compat.v1 as tf
 from absl import flags, logging
 
 import modeling
-from bertlib.checkpoints import predictor
+from bertlib.checkpoints import checkpoint_files, predictor
 from bertlib.cli import app, option
 from bertlib.cli.steps import Steps
 from bertlib.data import model_inputs, record_check, tf_records
@@ -403,7 +403,7 @@ def check_output(
 
 def warn_if_untrained(run: Run) -> None:
   """Warns if a model to evaluate or predict with has no output layer."""
-  if run.start.trained and not tf.train.load_checkpoint(
+  if run.start.trained and not checkpoint_files.open_reader(
     run.start.trained
   ).has_tensor("output_weights"):
     logging.warning(

@@ -26,6 +26,7 @@ import tensorflow.compat.v1 as tf
 from absl import flags, logging
 
 import modeling
+from bertlib.checkpoints import checkpoint_files
 from bertlib.cli import app, option
 from bertlib.cli.errors import InputError
 from bertlib.cli.steps import Steps
@@ -444,6 +445,8 @@ def prepare(
     settings = resolve.complete(asked)
   with step("run"):
     run = lifecycle.setup(settings, make_task(settings), step)
+    if run.start.trained:
+      run = with_next_sentence(run, run.start.trained)
     if run.task.needs_vocabulary:
       vocab_file = settings.model.vocab_file
       pretraining_text.check_has_mask(vocab_file, run.tokenizer.vocab)
@@ -680,15 +683,19 @@ def plan_evaluation(
   return num_steps, -(-num_steps * batch_size // num_records)
 
 
+def with_next_sentence(run: Run, checkpoint: str) -> Run:
+  """Lets the run predict next sentences if the checkpoint has their head."""
+  reader = checkpoint_files.open_reader(checkpoint)
+  has_head = reader.has_tensor("cls/seq_relationship/output_weights")
+  return run.with_arguments(predict_next_sentence=has_head)
+
+
 def fill_masks(
   run: Run, lines: Sequence[fill_mask.Line], checkpoint: str | None
 ) -> None:
   """Writes predictions of masked tokens and next sentences."""
-  reader = tf.train.load_checkpoint(
-    checkpoint or run.settings.model.init_checkpoint
-  )
-  next_sentence = reader.has_tensor("cls/seq_relationship/output_weights")
-  run = run.with_arguments(predict_next_sentence=next_sentence)
+  run = with_next_sentence(run, checkpoint or run.start.trained)
+  next_sentence = run.task.model_arguments["predict_next_sentence"]
   max_seq_length = run.settings.model.max_seq_length
   with tempfile.TemporaryDirectory() as folder:
     path = os.path.join(folder, "lines.tf_record")

@@ -58,6 +58,7 @@ setup(
   package_data={
     "bert": ["CITATION.cff"],
     "bert.bertlib.exchange": ["*.json"],
+    "bert.bertlib.export": ["*.json"],
     "bert.bertlib.reporting": ["*.css"],
   },
   include_package_data=False,

@@ -289,7 +289,7 @@ def train_ours(
     "date": own["ended"][:10],
     "processor_seconds": round(done.processor_seconds, 1),
     "precision": own["precision"],
-    "device": device(),
+    "device": receipts.device(),
     "versions": own["versions"],
     "metrics": {name: own["results"][name] for name in recipe.metrics.values()},
   }
@@ -300,7 +300,7 @@ def train_peer(recipe: Recipe, seed: int, precision: str) -> dict[str, Any]:
   values = {
     "SEED": str(seed),
     "PRECISION": precision,
-    "THREADS": str(device()["cores"]),
+    "THREADS": str(receipts.device()["cores"]),
   }
   done = run(FLAGS.peer_python, recipe.peer, values)
   found = json.loads(done.output.splitlines()[-1])
@@ -309,18 +309,10 @@ def train_peer(recipe: Recipe, seed: int, precision: str) -> dict[str, Any]:
     "date": datetime.date.today().isoformat(),
     "processor_seconds": round(done.processor_seconds, 1),
     "precision": precision,
-    "device": device(),
+    "device": receipts.device(),
     "versions": peer_versions(),
     "metrics": {ours: found[name] for name, ours in recipe.metrics.items()},
   }
-
-
-def device() -> dict[str, Any]:
-  """Device of the trainings, and the cores that they may use."""
-  cores = os.cpu_count() or 1
-  if hasattr(os, "sched_getaffinity"):
-    cores = len(os.sched_getaffinity(0))
-  return {**receipts.device(), "cores": cores}
 
 
 @functools.cache

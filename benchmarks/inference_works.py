@@ -195,6 +195,7 @@ def make_model(settings: Settings) -> Answers:
 
   from bertlib.checkpoints import loading, model_json
   from bertlib.exchange import to_huggingface
+  from bertlib.export import same_outputs
   from bertlib.io import model_files
 
   task = TASKS[settings.task]
@@ -214,6 +215,7 @@ def make_model(settings: Settings) -> Answers:
     task.architecture,
     do_lower_case=True,
     find_task=task_record.find,
+    check=same_outputs.check_huggingface,
   )
   yield {"description": f"{loading.num_weights(config):,} weights"}
 

@@ -23,6 +23,7 @@ from absl import flags
 
 from benchmarks import results, side_by_side
 from bertlib.cli.errors import InputError
+from bertlib.io import processes
 
 FLAGS = flags.FLAGS
 
@@ -75,7 +76,7 @@ def main(_: list[str]) -> None:
     {name: {"description": "", "versions": {}} for name in sides},
     values,
     pairs,
-    threads=os.cpu_count(),
+    threads=processes.usable_cores(),
   )
 
 

@@ -45,6 +45,7 @@ WITHOUT_TENSORFLOW = (
   "bertlib.exchange.huggingface_runner",
   "bertlib.exchange.initial_model",
   "bertlib.io.model_files",
+  "bertlib.io.processes",
   "bertlib.tasks.embeddings.beir",
   "bertlib.tasks.classification.classification",
   "bertlib.tasks.embeddings.embedding_examples",

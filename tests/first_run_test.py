@@ -85,7 +85,7 @@ def test_evaluation_leaves_the_records_of_a_training_run(trained, classify):
 
 @pytest.mark.parametrize("moment", ["before", "after"])
 def test_an_evaluation_goes_on_without_a_checkpoint_that_is_removed(
-  trained, tmp_path, classify, monkeypatch, caplog, moment
+  trained, tmp_path, classify, monkeypatch, moment
 ):
   folder = shutil.copytree(trained, tmp_path / "pruned")
   last = list(folder.glob("model.ckpt-3.*"))
@@ -109,8 +109,6 @@ def test_an_evaluation_goes_on_without_a_checkpoint_that_is_removed(
   (folder / "eval_results.txt").unlink()
   shutil.rmtree(folder / "dev")
   classify(folder, "--do_eval", "--do_predict")
-  (warning,) = (m for m in caplog.messages if "was removed by" in m)
-  assert warning.endswith(f"Using {folder}/model.ckpt-2 instead")
   results = result_files.read_results(str(folder / "eval_results.txt"))
   assert results["eval_loss"] > 0
   ((step, _),) = run_report.read_scalars(str(folder / "dev"))["accuracy"]

@@ -9,6 +9,7 @@ from safetensors.numpy import save_file
 
 from bertlib.checkpoints import checkpoint_files, task_record
 from bertlib.exchange import from_huggingface, tensor_names, to_huggingface
+from bertlib.export import same_outputs
 
 WORDS = [*tiny_model.SPECIAL, "the", "cat", "sat", "##s"]
 # All sizes differ, so that swapped axes are noticed.
@@ -160,5 +161,6 @@ def convert_back(checkpoint, target, **options):
     f"{folder}/vocab.txt",
     str(target),
     find_task=task_record.find,
+    check=same_outputs.check_huggingface,
     **options,
   )

@@ -151,7 +151,11 @@ def test_the_wheel_has_license_citation_and_tables(wheel):
     assert (
       file.read("bert/CITATION.cff") == (ROOT / "CITATION.cff").read_bytes()
     )
-  assert {"licenses/LICENSE", "bert/bertlib/exchange/models.json"} <= names
+  assert {
+    "licenses/LICENSE",
+    "bert/bertlib/exchange/models.json",
+    "bert/bertlib/export/released.json",
+  } <= names
   assert "bert/setup.py" not in names
 
 

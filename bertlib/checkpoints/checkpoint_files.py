@@ -6,7 +6,9 @@ import contextlib
 import functools
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+import uuid
+from collections.abc import Container, Iterable, Iterator, Mapping
+from contextvars import ContextVar
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -41,6 +43,53 @@ TEMPORARY_PART = re.compile(r"part(-\d{5}-of-\d{5})?\..+", re.ASCII)
 TEMPORARY_STATE_FILE = re.compile(r"(.*/)?checkpoint\.tmp[0-9a-f]+", re.ASCII)
 
 
+# Links to checkpoints by their paths; None outside of `keeping`.
+_kept: ContextVar[dict[str, str] | None] = ContextVar("kept", default=None)
+
+
+@contextlib.contextmanager
+def keeping() -> Iterator[None]:
+  """Keeps each checkpoint that is inspected in the block until its end."""
+  # A training in its folder may remove it before it has been read. Names stay
+  # those of the checkpoint; `kept` is what is read.
+  if _kept.get() is not None:
+    yield
+    return
+  token = _kept.set({})
+  try:
+    yield
+  finally:
+    for link in _kept.get().values():
+      with contextlib.suppress(tf.errors.OpError):
+        tf.gfile.DeleteRecursively(os.path.dirname(link))
+    _kept.reset(token)
+
+
+def kept(checkpoint: str | None) -> str | None:
+  """Path from which to read a checkpoint."""
+  return (_kept.get() or {}).get(checkpoint, checkpoint)
+
+
+def _keep(checkpoint: str) -> None:
+  """Links a checkpoint that training saved; copies it where links fail."""
+  index, links = _index_of(checkpoint), _kept.get()
+  is_saved = index and _SAVED_FILE.fullmatch(f"{checkpoint}.index")
+  if links is None or checkpoint in links or not is_saved:
+    return
+  name = f"{checkpoint}-{uuid.uuid4().hex[:8]}"
+  folder = files.temporary_name(name)
+  try:
+    tf.gfile.MakeDirs(folder)
+    # The index last: it is removed first.
+    for path in [*data_files(checkpoint), index]:
+      files.link(path, os.path.join(folder, os.path.basename(path)))
+  except (OSError, tf.errors.OpError):  # it is gone, or the folder read-only
+    with contextlib.suppress(tf.errors.OpError):
+      tf.gfile.DeleteRecursively(folder)
+  else:
+    links[checkpoint] = os.path.join(folder, os.path.basename(checkpoint))
+
+
 class Inspection(NamedTuple):
   """Problems found in a checkpoint."""
 
@@ -56,6 +105,7 @@ def exists(checkpoint: str) -> bool:
 
 def _index_of(checkpoint: str) -> str | None:
   """Index file of a checkpoint; in the V1 format, its only file."""
+  checkpoint = kept(checkpoint)
   for path in (f"{checkpoint}.index", checkpoint):
     if tf.gfile.Exists(path) and not tf.gfile.IsDirectory(path):
       return path
@@ -64,7 +114,17 @@ def _index_of(checkpoint: str) -> str | None:
 
 def data_files(checkpoint: str) -> list[str]:
   """Paths of a checkpoint's data files."""
-  return files.with_prefix(checkpoint, ".data-*")
+  return files.with_prefix(kept(checkpoint), ".data-*")
+
+
+def open_reader(checkpoint: str) -> Any:
+  """TensorFlow's reader of a checkpoint."""
+  return tf.train.load_checkpoint(kept(checkpoint))
+
+
+def shapes_of(checkpoint: str) -> dict[str, list[int]]:
+  """Shapes of the variables of a checkpoint, by name."""
+  return open_reader(checkpoint).get_variable_to_shape_map()
 
 
 class SavedFile(NamedTuple):
@@ -104,14 +164,14 @@ def check(checkpoint: str) -> None:
     raise _input_error(problem)
 
 
-def check_finite(checkpoint: str) -> None:
-  """Refuses a checkpoint that is unreadable or contains NaN or Inf."""
+def check_finite(checkpoint: str, names: Container[str] | None = None) -> None:
+  """Refuses a checkpoint with NaN or Inf, in these variables or in any."""
   check(checkpoint)
-  if names := inspect(checkpoint).non_finite:
-    raise InputError(
-      f"{checkpoint}: {names[0]} contains NaN or Inf, so training cannot start"
-      " from it. Start from another checkpoint"
-    )
+  for name in inspect(checkpoint).non_finite:
+    if names is None or name in names:
+      raise InputError(
+        f"{checkpoint}: {name} contains NaN or Inf. Use another checkpoint"
+      )
 
 
 def _input_error(problem: str) -> InputError:
@@ -120,6 +180,7 @@ def _input_error(problem: str) -> InputError:
 
 def inspect(checkpoint: str) -> Inspection:
   """Problems of a checkpoint; reads all of it, once until files change."""
+  _keep(checkpoint)
   index = _index_of(checkpoint)
   if not index:
     return Inspection(why_incomplete(checkpoint))
@@ -127,7 +188,8 @@ def inspect(checkpoint: str) -> Inspection:
   for path in [index, *data_files(checkpoint)]:
     with contextlib.suppress(tf.errors.NotFoundError):  # removed meanwhile
       state = tf.gfile.Stat(path)
-      states.append((path, state.length, state.mtime_nsec))
+      name = path.replace(kept(checkpoint), checkpoint)
+      states.append((name, state.length, state.mtime_nsec))
   try:
     return _inspect(checkpoint, tuple(states))
   except _ERRORS:
@@ -141,7 +203,7 @@ def _inspect(checkpoint: str, states: tuple) -> Inspection:
   (index, *_), *data = states
   if missing := why_incomplete(checkpoint):
     return Inspection(missing)
-  reader = tf.train.load_checkpoint(checkpoint)
+  reader = open_reader(checkpoint)
   data_path = data[0][0] if len(data) == 1 else f"{checkpoint}.data-*"
   non_finite = []
   for name, dtype in sorted(reader.get_variable_to_dtype_map().items()):
@@ -162,16 +224,16 @@ def why_incomplete(checkpoint: str) -> str | None:
   index = _index_of(checkpoint)
   if not index:
     return f"{checkpoint}: there is no such checkpoint"
-  has_data_files = index != checkpoint  # not in the V1 format
+  has_data_files = index != kept(checkpoint)  # not in the V1 format
   if has_data_files:
-    names = map(os.path.basename, files.with_prefix(checkpoint, ".*"))
+    names = map(os.path.basename, files.with_prefix(kept(checkpoint), ".*"))
     missing = model_files.missing_files(
       os.path.basename(checkpoint), set(names)
     )
     if missing:
       return f"{checkpoint}: {model_files.describe_missing(missing)}"
   try:
-    reader = tf.train.load_checkpoint(checkpoint)
+    reader = open_reader(checkpoint)
   except _ERRORS as error:
     return f"{index}: {_reason(error)}"
   return _missing_bytes(checkpoint, reader) if has_data_files else None
@@ -208,7 +270,7 @@ _OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 def has_objects(checkpoint: str) -> bool:
   """True for a checkpoint of `tf.train.Checkpoint` that can be read."""
   try:
-    return tf.train.load_checkpoint(checkpoint).has_tensor(_OBJECT_GRAPH)
+    return open_reader(checkpoint).has_tensor(_OBJECT_GRAPH)
   except _ERRORS:
     return False
 
@@ -221,7 +283,7 @@ class Checkpoint(Mapping[str, np.ndarray]):
     self.path = path
     # Missing, incomplete or corrupt. Reading a variable can raise it too.
     with as_input_errors(self.path):
-      self._reader = tf.train.load_checkpoint(path)
+      self._reader = open_reader(path)
     # Lists of ints, and `tf.DType`s, by name.
     self.shapes = self._reader.get_variable_to_shape_map()
     self.dtypes = self._reader.get_variable_to_dtype_map()

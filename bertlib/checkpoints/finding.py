@@ -5,17 +5,14 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable
-from typing import Callable, NamedTuple, TypeVar
+from typing import NamedTuple
 
 import tensorflow.compat.v1 as tf
-from absl import logging
 
 from bertlib.checkpoints import checkpoint_files
 from bertlib.cli import terminal
 from bertlib.cli.errors import InputError
 from bertlib.io import files, model_files
-
-_Result = TypeVar("_Result")
 
 # Subfolder of a model's folder with its best checkpoint.
 BEST = "best"
@@ -70,32 +67,6 @@ def model_checkpoint(folder: str) -> str | None:
   released = os.path.join(folder, model_files.CHECKPOINT)
   has_released = checkpoint_files.exists(released)
   return trained_checkpoint(folder) or (released if has_released else None)
-
-
-def with_checkpoint(
-  # None for a checkpoint given by its name, which no other one replaces.
-  model_dir: str | None,
-  checkpoint: str | None,
-  use: Callable[[str | None], _Result],
-) -> tuple[str | None, _Result]:
-  """Calls `use` with a checkpoint; returns the one it used, and the result."""
-  # A training in the same folder removes old checkpoints, perhaps while another
-  # process is about to read one.
-  while True:
-    try:
-      return checkpoint, use(checkpoint)
-    except Exception:
-      if checkpoint is None or checkpoint_files.exists(checkpoint):
-        raise
-      latest = trained_checkpoint(model_dir)
-      if latest in (None, checkpoint):
-        raise
-      logging.warning(
-        "%s: was removed by a training in its folder. Using %s instead",
-        checkpoint,
-        latest,
-      )
-      checkpoint = latest
 
 
 def last_checkpoint(folder: str) -> str | None:
@@ -246,7 +217,7 @@ def step_of(checkpoint: str) -> int:
   """Global step of a checkpoint; the one in its name if it is gone."""
   if not checkpoint_files.exists(checkpoint):
     return max(_step_of(checkpoint), 0)
-  reader = tf.train.load_checkpoint(checkpoint)
+  reader = checkpoint_files.open_reader(checkpoint)
   return int(reader.get_tensor("global_step"))
 
 

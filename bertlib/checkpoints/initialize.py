@@ -11,7 +11,8 @@ from absl import logging
 
 import modeling
 from bertlib.checkpoints import checkpoint_files, finding
-from bertlib.cli.errors import InputError
+from bertlib.cli import terminal
+from bertlib.cli.errors import InputError, some_of
 from bertlib.data import model_inputs
 
 # Weights of the encoder, all of which a model uses. The pooler is optional.
@@ -31,11 +32,12 @@ def check_trained(
 ) -> None:
   """Refuses a checkpoint that is not of the model with the weights `needed`."""
   with checkpoint_files.as_input_errors(checkpoint):
-    stored = dict(tf.train.list_variables(checkpoint))
+    stored = checkpoint_files.shapes_of(checkpoint)
   for name, shape in needed.items():
     if name not in stored:
       raise InputError(f"{checkpoint}: lacks {name}, of shape {shape}. {_FIX}")
     check_shape(checkpoint, name, stored[name], shape)
+  checkpoint_files.check_finite(checkpoint, needed)
   # `scopes` begin names of which the model has to use all, as of the encoder.
   check_all_used(checkpoint, stored, needed, scopes)
 
@@ -67,6 +69,19 @@ def check_all_used(
     raise InputError(
       f"{checkpoint}: has {len(left_over)} weights that the model does not use"
       f" (such as {left_over[0]}). {_FIX}"
+    )
+
+
+def warn_of_unused(checkpoint: str, known: Collection[str]) -> None:
+  """Warns of trained weights that are not among those of a graph."""
+  stored = checkpoint_files.shapes_of(checkpoint)
+  state = checkpoint_files.optimizer_variables(stored)
+  # Counters, of any library, have no dimensions.
+  names = [n for n in sorted(stored.keys() - state) if stored[n]]
+  if names := [name for name in names if name not in known]:
+    terminal.warn_once(
+      f"{checkpoint}: has weights that the model does not use:"
+      f" {some_of(names)}. Use the code that trained it"
     )
 
 
@@ -120,7 +135,7 @@ def initialize_from_checkpoint(
 ):
   """Initializes the weights; returns a `scaffold_fn` on a TPU, else None."""
   if trained:
-    known = dict(tf.train.list_variables(trained))
+    known = checkpoint_files.shapes_of(trained)
     missing = [
       name_of(v) for v in tf.global_variables() if name_of(v) not in known
     ]
@@ -143,10 +158,10 @@ def initialize_from_checkpoint(
       logging.info("No --init_checkpoint: all weights are randomly initialized")
     return None
   init_checkpoint = finding.find_checkpoint(init_checkpoint)
-  checkpoint_files.check(init_checkpoint)
-  stored = dict(tf.train.list_variables(init_checkpoint))
+  checkpoint_files.check_finite(init_checkpoint, needed)
+  stored = checkpoint_files.shapes_of(init_checkpoint)
   assignment_map, _ = modeling.get_assignment_map_from_checkpoint(
-    tf.trainable_variables(), init_checkpoint
+    tf.trainable_variables(), checkpoint_files.kept(init_checkpoint)
   )
   if new_heads:
     others = {n for n in assignment_map if not n.startswith("bert/")}
@@ -167,7 +182,9 @@ def initialize_from_checkpoint(
       check_all_used(init_checkpoint, stored, needed)
 
   def restore():
-    tf.train.init_from_checkpoint(init_checkpoint, assignment_map)
+    tf.train.init_from_checkpoint(
+      checkpoint_files.kept(init_checkpoint), assignment_map
+    )
 
   if use_tpu:
     # TPUEstimator initializes on the TPU, after the graph is built.
@@ -248,6 +265,7 @@ def constant_getter(
     if name not in stored:
       return getter(name, shape=shape, **kwargs)
     check_shape(checkpoint, name, stored.shapes[name], shape)
+    checkpoint_files.check_finite(checkpoint, [name])
     value = stored[name]
     return convert(name, value) if convert else tf.constant(value)
 

@@ -10,7 +10,12 @@ from typing import Any
 import tensorflow.compat.v1 as tf
 
 import modeling
-from bertlib.checkpoints import finding, loading, model_folder
+from bertlib.checkpoints import (
+  checkpoint_files,
+  finding,
+  loading,
+  model_folder,
+)
 from bertlib.checkpoints.task_record import TaskRecord
 from bertlib.cli.errors import InputError
 from bertlib.data import vocabulary
@@ -65,7 +70,7 @@ def check(
   # shapes are compared.
   description = model_description.load(output_dir, task)
   model_folder.check_vocabulary(output_dir, description)
-  shapes = dict(tf.train.list_variables(checkpoint))
+  shapes = checkpoint_files.shapes_of(checkpoint)
   stored, wanted = (
     _flatten({key: entries[key] for key in keys if key in description})
     for entries in (description, model)

@@ -28,7 +28,7 @@ from bertlib.compute.fast_compute import FastCompute
 from bertlib.compute.precision import hidden_dtype, warn_if_emulated
 from bertlib.data import vocabulary
 from bertlib.data.batch_predictor import BatchPredictor
-from bertlib.io import model_files
+from bertlib.io import model_files, processes
 from bertlib.io.text_files import Encoding
 from bertlib.settings import embedding_spec
 from bertlib.settings.common import (
@@ -57,6 +57,7 @@ class LoadedModel(BatchPredictor):
 
   record: TaskRecord  # of the task
 
+  @checkpoint_files.keeping()
   def __init__(
     self,
     model_dir: str,
@@ -86,9 +87,11 @@ class LoadedModel(BatchPredictor):
 
     Raises:
       InputError: an argument is out of range; the folder is missing, contains
-        no model of the task, or files that do not belong to each other; or
-        there are no 8-bit ranges; see also `quantization.weight_getter`.
+        no model of the task, or files that do not belong to each other; there
+        are no 8-bit ranges, see also `quantization.weight_getter`; or the
+        process was forked after TensorFlow had computed.
     """
+    processes.check_threads(model_dir)
     check_argument("precision", precision, _PRECISION)
     warn_if_emulated(precision)
     if batch_size is not None:
@@ -112,7 +115,7 @@ class LoadedModel(BatchPredictor):
       tokenizer,
       batch_size,
       _LENGTH_UNIT,
-      num_threads or os.cpu_count() or 1,
+      num_threads or processes.usable_cores(),
     )
     if num_threads:
       _limit_threads(num_threads)
@@ -137,7 +140,7 @@ class LoadedModel(BatchPredictor):
     else:
       self._build(config, compute)
       use = self._restore
-    finding.with_checkpoint(None if checkpoint else model_dir, found, use)
+    use(found)
 
   @classmethod
   def find_model(
@@ -197,13 +200,14 @@ class LoadedModel(BatchPredictor):
       checkpoint_files.as_input_errors(checkpoint),
       self._session.graph.as_default(),
     ):
-      self._saver.restore(self._session, checkpoint)
+      self._saver.restore(self._session, checkpoint_files.kept(checkpoint))
 
   def _check_weights(self, checkpoint: str) -> None:
     """Rejects a checkpoint of another model."""
     initialize.check_trained(
       checkpoint, self._needed, [f"{embedding_spec.PROJECTION_SCOPE}/"]
     )
+    initialize.warn_of_unused(checkpoint, self._known)
 
   def _build(
     self,
@@ -228,6 +232,7 @@ class LoadedModel(BatchPredictor):
       self._session = tf.Session(graph=graph, config=self._session_config)
       # A converted model may lack the pooler, which few outputs need.
       weights = initialize.weights_of([outputs])
+      self._known = {*self._needed}
       for variable in tf.trainable_variables():
         if variable not in weights:
           del self._needed[initialize.name_of(variable)]
@@ -245,6 +250,11 @@ class LoadedModel(BatchPredictor):
   ):
     """Builds the graph: from inputs, int32 [B, S], to a tensor [B, ...]."""
     raise NotImplementedError
+
+  def run(self, rows):
+    """Outputs of rows, in order; see `BatchPredictor.run`."""
+    processes.check_threads(self._model_dir)
+    return super().run(rows)
 
   def close(self) -> None:
     """Closes the session."""

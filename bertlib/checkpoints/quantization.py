@@ -316,7 +316,7 @@ def load(
   if batches and content.get("examples_sha256") != _hash_of_examples(batches):
     logging.info("%s: is of other examples; not used", path)
     return None
-  for name, shape in tf.train.list_variables(checkpoint):
+  for name, shape in checkpoint_files.shapes_of(checkpoint).items():
     if layer := _layer_of(name):
       values = content["ranges"].get(layer)
       if not _is_valid(values, shape, _follows_layer_norm(layer)):
@@ -363,7 +363,7 @@ def _hash(checkpoint: str) -> str:
   """Hash of a checkpoint's index, which has checksums of all weights."""
   with (
     checkpoint_files.as_input_errors(checkpoint),
-    tf.gfile.GFile(f"{checkpoint}.index", "rb") as file,
+    tf.gfile.GFile(f"{checkpoint_files.kept(checkpoint)}.index", "rb") as file,
   ):
     return hashlib.sha256(file.read()).hexdigest()
 

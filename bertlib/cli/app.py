@@ -21,7 +21,7 @@ from bertlib.cli import (
   terminal,
 )
 from bertlib.cli.option import CommandSettings
-from bertlib.io import receipt_file
+from bertlib.io import processes, receipt_file
 
 
 def parse_flags(
@@ -105,7 +105,11 @@ def run(main: Callable[[list[str]], Any]) -> None:
     logging.get_absl_handler().setFormatter(
       _LogFormatter("%(asctime)s %(message)s", "%H:%M:%S")
     )
-    with _one_line(), terminal.on_stop_signals(terminal.stop):
+    with (
+      _one_line(),
+      terminal.on_stop_signals(terminal.stop),
+      processes.at_end,
+    ):
       return main(argv)
 
   app.run(main_or_one_line, flags_parser=lambda argv: _arguments)

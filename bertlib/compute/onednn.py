@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow.compat.v1 as tf
 from tensorflow.python.framework import kernels, op_def_library
+from tensorflow.python.util import _pywrap_util_port
 
 import modeling
 from bertlib.cli.errors import InputError
@@ -178,6 +179,11 @@ def max_kernel_value() -> int:
   """Largest magnitude of a kernel's values for exact sums on this processor."""
   # Pairs of products with 7-bit kernels cannot exceed 16 bits.
   return MAX_INT8 if processor.has_exact_int8() else 63
+
+
+def is_on() -> bool:
+  """True if TensorFlow computes with oneDNN, by processor and environment."""
+  return _pywrap_util_port.IsMklEnabled()
 
 
 def is_available() -> bool:

@@ -21,7 +21,7 @@ from bertlib.data import vocabulary
 from bertlib.exchange import initial_model, published_models
 from bertlib.hardware import devices
 from bertlib.hardware.devices import Devices
-from bertlib.io import model_files
+from bertlib.io import model_files, processes
 from bertlib.io.files import exists
 from bertlib.settings import model_description
 from bertlib.settings.command import EstimatorSettings, ModelCommand
@@ -36,6 +36,8 @@ Settings = TypeVar("Settings", bound=ModelCommand)
 
 def complete(settings: Settings) -> Settings:
   """Downloads or converts the initial model; completes and checks settings."""
+  if not settings.trains:
+    processes.at_end.enter_context(checkpoint_files.keeping())
   initial_model.check(settings)
   model = settings.model
   handle, checkpoint = model.bert_hub_module_handle, model.init_checkpoint

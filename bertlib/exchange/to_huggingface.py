@@ -65,6 +65,8 @@ def convert(
   dtype: str = "float32",  # of the weights: or "float16", "bfloat16"
   *,
   find_task: Callable[[str | None], TaskRecord | None],  # by its script
+  # Refuses a class, parts, config and description that it does not compute.
+  check: Callable[..., None],
 ) -> list[str]:
   """Writes a checkpoint as a Hugging Face folder; returns what was done."""
   weights = _weights_file(target_dir, as_pytorch)
@@ -100,6 +102,7 @@ def convert(
   if dtype != "float32":
     config["dtype"] = dtype
   _set_problem_type(config, description)
+  check(architecture, parts, config, description)
   _name_labels(config, variables, description)
   notes += _keep_entries(config, description)
   inputs = [config_file, vocab_file, *files.checkpoint_files(checkpoint)]

@@ -21,7 +21,7 @@ from bertlib.cli.errors import InputError
 from bertlib.cli.option import declaration
 from bertlib.compute import onednn
 from bertlib.export import gguf_file, onnx_folder
-from bertlib.io import files, json_files, model_files
+from bertlib.io import files, json_files, model_files, processes
 from bertlib.io.files import atomic_write
 from bertlib.settings.common import ComputeSettings
 
@@ -58,8 +58,10 @@ class ExportedModel:
     """Loads a model from the `--export_dir` of export_model.py.
 
     Raises:
-      InputError: there is no SavedModel, it is damaged, or it cannot run here.
+      InputError: there is no SavedModel, it is damaged, or it cannot run here,
+        also not in a process forked after TensorFlow has computed.
     """
+    processes.check_threads(folder)
     if not tf.saved_model.contains_saved_model(folder):
       raise InputError(f"{folder}: contains no SavedModel")
     check_format(folder)
@@ -91,6 +93,7 @@ class ExportedModel:
     Raises:
       InputError: there is no such signature, or the inputs do not fit it.
     """
+    processes.check_threads(self._folder)
     if signature not in self.signatures:
       raise InputError(
         f"{self._folder}: has no signature {signature!r}. Name one of"

@@ -52,11 +52,13 @@ _SPECIAL = {
 
 
 def tensor_name(variable: str) -> str | None:
-  """Name in GGUF of a variable; None for one that is not of the encoder."""
+  """Name in GGUF of a variable; None for one that llama.cpp does not know."""
   match = _VARIABLE.fullmatch(variable)
   if not match:
     return None
   layer, name, kind = match.groups()
+  if name not in _NAMES:
+    return None
   block = "" if layer is None else f"blk.{layer}."
   end = "bias" if kind in ("bias", "beta") else "weight"
   return f"{block}{_NAMES[name]}.{end}"

@@ -30,7 +30,7 @@ INPUT_NAMES = {
 CLS = "[CLS]"
 
 # The first versions with LayerNormalization.
-_OPSET, _IR_VERSION = 17, 8
+OPSET, IR_VERSION = 17, 8
 
 # Migration strength of 8-bit inputs, see `int8.quantize_kernel`. In MiniLM 0.8
 # is better than 0.65 and 1.
@@ -138,8 +138,8 @@ class Graph:
     )
     return helper.make_model(
       graph,
-      ir_version=_IR_VERSION,
-      opset_imports=[helper.make_opsetid("", _OPSET)],
+      ir_version=IR_VERSION,
+      opset_imports=[helper.make_opsetid("", OPSET)],
       producer_name="bert-estimator",
     )
 
@@ -267,9 +267,11 @@ class Encoder:
     head_size = self.config["hidden_size"] // num_heads
     scales = self.scales(scope.replace("/self", "/output/dense"))
 
-    def project(name, states, axes, factor, bias=None):
+    def project(name, states, axes, factor, adds_bias=False):
       layer = f"{scope}/{name}"
+      bias = self.weights[f"{layer}/bias"]
       inputs, input_scales = self.quantized_norm(layer, states)
+      bias = bias if adds_bias else None
       matrix = self.dense(layer, inputs, input_scales, factor, bias)
       heads = self.graph.node("Reshape", matrix, [0, 0, num_heads, head_size])
       heads = self.graph.node("Transpose", heads, perm=axes)
@@ -282,8 +284,7 @@ class Encoder:
     # A bias of the keys adds the same number to all scores of a query; that of
     # the values adds itself to the context, and so to the bias of the output.
     factor = np.full(self.config["hidden_size"], 1.0 / math.sqrt(head_size))
-    query_bias = self.weights[f"{scope}/query/bias"]
-    query = project("query", queries, [0, 2, 1, 3], factor, query_bias)
+    query = project("query", queries, [0, 2, 1, 3], factor, adds_bias=True)
     key = project("key", hidden, [0, 2, 3, 1], np.ones_like(factor))
     value = project("value", hidden, [0, 2, 1, 3], 1.0 / scales)
     scores = self.graph.node("MatMul", query, key)
@@ -425,14 +426,21 @@ def _quantize(matrix: np.ndarray, axis: int) -> tuple[np.ndarray, np.ndarray]:
 
 def hidden_states(encoder: Encoder) -> dict[str, Output]:
   """Last hidden states [B, S, H]; with a trained pooler, pooled [B, H]."""
-  states = encoder.sequence_output().outputs()
   width = encoder.config["hidden_size"]
-  outputs = {"last_hidden_state": Output(states, ["batch", "sequence", width])}
+  outputs = last_hidden_state(encoder)
   if f"{_POOLER}/kernel" in encoder.weights:
+    states = outputs["last_hidden_state"].tensor
     first = encoder.gather_positions(states, CLS)
     pooled = _pooled_output(encoder, first)
     outputs["pooler_output"] = Output(pooled, ["batch", width])
   return outputs
+
+
+def last_hidden_state(encoder: Encoder) -> dict[str, Output]:
+  """Last hidden states [B, S, H] alone."""
+  states = encoder.sequence_output().outputs()
+  shape = ["batch", "sequence", encoder.config["hidden_size"]]
+  return {"last_hidden_state": Output(states, shape)}
 
 
 def classification(

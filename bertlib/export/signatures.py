@@ -7,6 +7,8 @@ in the graph what the script does in Python before and after the model.
 from __future__ import annotations
 
 import dataclasses
+import importlib
+import operator
 from collections.abc import Mapping
 from typing import Any, Callable, NamedTuple
 
@@ -14,6 +16,8 @@ import tensorflow as tf
 
 import modeling
 import tokenization
+from bertlib import PREFIX
+from bertlib.checkpoints.task_record import TaskRecord
 from bertlib.compute.fast_compute import FastCompute
 from bertlib.data import model_inputs
 from bertlib.export import tf1_module, tf_tokenizer
@@ -35,6 +39,7 @@ class SignatureModel:
   # class with a `build` of its own.
   graph: str | None = "Predictor.build"
   main = "text"  # the default signature
+  output = "probabilities"  # name of what `build` returns, see `outputs`
   # Words that the tokenizer must not split.
   never_split: tuple[str, ...] = ()
 
@@ -97,7 +102,15 @@ class SignatureModel:
       }
     return signatures
 
+  def outputs(self, inputs: Tensors) -> Tensors:
+    """Outputs of files such as ONNX, by their names there."""
+    return {self.output: self.build(inputs)}
+
   def token_specs(self) -> dict[str, tf.TensorSpec]:
+    """Specs of `features` by the names of the signature."""
+    return self.features()
+
+  def features(self) -> dict[str, tf.TensorSpec]:
     """Specs of int32 [B, S] for each of `model_inputs.TOKEN_FEATURES`."""
     return {
       name: tf.TensorSpec([None, self.seq_length], tf.int32, name)
@@ -117,6 +130,15 @@ class SignatureModel:
 def text_specs(*names: str) -> dict[str, tf.TensorSpec]:
   """Specs of batches of texts, by name."""
   return {name: tf.TensorSpec([None], tf.string, name) for name in names}
+
+
+def find(task: TaskRecord | None) -> tuple[type[SignatureModel], Any]:
+  """Class and `build_model` of a task, or of an encoder."""
+  model_class, build_model = task.export() if task else Encoder, None
+  if model_class.graph:
+    module = importlib.import_module(PREFIX + task.script)
+    build_model = operator.attrgetter(model_class.graph)(module)
+  return model_class, build_model
 
 
 class EncoderOutputs(NamedTuple):
@@ -182,6 +204,14 @@ class Encoder(SignatureModel):
     encoded = super().encode(texts)
     names = model_inputs.HUB_NAMES.items()
     return {hub_name: encoded[name] for name, hub_name in names}
+
+  def outputs(self, inputs):
+    """See base class."""
+    outputs = self.build(inputs)
+    return {
+      "last_hidden_state": outputs.states[-1],
+      "pooler_output": outputs.pooled,
+    }
 
   def ids(self, inputs):
     """See base class."""

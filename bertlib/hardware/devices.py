@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 import tensorflow.compat.v1 as tf
 from absl import logging
 
-from bertlib.checkpoints import checkpoint_files
+from bertlib.checkpoints import checkpoint_files, initialize
 from bertlib.cli.errors import InputError, english_list
 from bertlib.cli.option import AUTO_CHOICES
 from bertlib.compat import estimator_api
@@ -26,6 +26,7 @@ from bertlib.compute import onednn, precision
 from bertlib.compute.fast_compute import FastCompute
 from bertlib.data import tf_records
 from bertlib.hardware import distribution
+from bertlib.io import processes
 from bertlib.io.files import is_remote
 from bertlib.settings.common import ComputeSettings, DeviceSettings
 
@@ -257,7 +258,7 @@ def log_devices(devices: Devices) -> None:
     names = Counter(map(_gpu_name, gpus))
     shown = english_list([f"{n} x {name}" for name, n in names.items()])
   else:
-    shown = f"CPU with {os.cpu_count()} cores"
+    shown = f"CPU with {processes.usable_cores()} cores"
     if devices.flags.num_threads:
       shown += f", {devices.flags.num_threads} threads"
   replicas = devices.replicas
@@ -435,11 +436,11 @@ def make_estimator(
 
 def check_model_fn(
   checkpoint: str | None, model_fn: Callable, layout: tf_records.Layout
-) -> None:
-  """Refuses a checkpoint that is corrupt, or of another model."""
+) -> initialize.Shapes:
+  """Refuses a checkpoint of another model; returns the model's weights."""
   if checkpoint:
     checkpoint_files.check(checkpoint)
-    num_variables = len(tf.train.list_variables(checkpoint))
+    num_variables = len(checkpoint_files.shapes_of(checkpoint))
     logging.info("%s: %d variables, none corrupt", checkpoint, num_variables)
   # Building the graph of a prediction logs what would be restored.
   with tf.Graph().as_default():
@@ -448,3 +449,4 @@ def check_model_fn(
       for name, (shape, is_float, *_) in layout.items()
     }
     model_fn(batch, None, estimator_api.ModeKeys.PREDICT, {"batch_size": 1})
+    return initialize.weights_of_graph()

@@ -50,6 +50,7 @@ def _file_system(path: str) -> Any:
       replace=os.replace,
       rmtree=shutil.rmtree,
       stat=os.stat,
+      copy=shutil.copyfile,
     )
   from tensorflow.io import gfile
 
@@ -60,6 +61,7 @@ def _file_system(path: str) -> Any:
     makedirs=gfile.makedirs,
     open=gfile.GFile,
     remove=gfile.remove,
+    copy=gfile.copy,
     replace=functools.partial(gfile.rename, overwrite=True),
     rmtree=gfile.rmtree,
     stat=_stat_remote,
@@ -272,6 +274,14 @@ def remove_file(path: str) -> None:
   """Removes a file, local or remote, if it exists."""
   if exists(path):
     _file_system(path).remove(path)
+
+
+def link(path: str, target: str) -> None:
+  """Makes a hard link to a file; a copy where the file system has none."""
+  with contextlib.suppress(OSError):
+    os.link(os.path.realpath(path), target)
+    return
+  _file_system(path).copy(path, target)
 
 
 def size_and_mtime(path: str) -> tuple[int, int]:

@@ -22,12 +22,14 @@ from typing import Any
 
 from absl import logging
 
-from bertlib.cli import errors, option
+from bertlib.cli import errors, lazy_module, option
 from bertlib.cli.errors import InputError
 from bertlib.cli.steps import Steps
-from bertlib.io import files, json_files, receipt_file
+from bertlib.io import files, json_files, processes, receipt_file
 from bertlib.io.files import open_any
 from bertlib.settings.command import RecordedSettings
+
+onednn = lazy_module.load("bertlib.compute.onednn")
 
 ROOT = os.path.abspath(os.path.join(__file__, "../../.."))
 
@@ -110,7 +112,7 @@ class Receipt:
     if run:
       if run.do_train and _has_checkpoint(run.output_dir):
         self._content["resumed"] = True
-        _warn_of_other_data(run.output_dir, self._content)
+        _warn_of_changes(run.output_dir, self._content)
       self._keep_earlier()
       self._write()
 
@@ -170,8 +172,8 @@ def _has_checkpoint(folder: str) -> bool:
   return any(files.matching(folder, name) for name in names)
 
 
-def _warn_of_other_data(folder: str, now: Mapping[str, Any]) -> None:
-  """Warns if a training is resumed with other data than it had before."""
+def _warn_of_changes(folder: str, now: Mapping[str, Any]) -> None:
+  """Warns if a training is resumed with other data or other arithmetic."""
   before = None
   with contextlib.suppress(InputError):
     trainings = filter(receipt_file.trains, receipt_file.read_all(folder))
@@ -194,6 +196,20 @@ def _warn_of_other_data(folder: str, now: Mapping[str, Any]) -> None:
       " another --output_dir to train on these data from the start",
       folder,
       errors.some_of(differ or gone),
+    )
+  # Sums depend on them. Earlier receipts do not have all.
+  was, devices = before["device"], now["device"]
+  changed = [
+    f"{name} {was[name]}, now {devices[name]}"
+    for name in ("cores", "threads", "onednn")
+    if was.get(name, devices[name]) != devices[name]
+  ]
+  if changed:
+    logging.warning(
+      "%s: was trained with %s. The weights will differ in their last bits from"
+      " those of an uninterrupted training",
+      folder,
+      "; ".join(changed),
     )
 
 
@@ -358,19 +374,26 @@ def versions() -> dict[str, str]:
 
 
 def device() -> dict[str, Any]:
-  """CPU, cores and GPUs; no GPUs are listed if TensorFlow is not in use."""
+  """CPU, cores, threads, oneDNN, GPUs; the last two of TensorFlow in use."""
   model = platform.processor()
   with contextlib.suppress(OSError, TypeError), open("/proc/cpuinfo") as file:
     model = re.search(r"(?m)^model name\s*: (.*)", file.read())[1]
-  gpus = []
+  gpus, has_onednn = [], None
   if "tensorflow" in sys.modules:
     import tensorflow as tf
 
+    has_onednn = onednn.is_on()
     gpus = [
       tf.config.experimental.get_device_details(gpu).get("device_name", "GPU")
       for gpu in tf.config.list_physical_devices("GPU")
     ]
-  return {"cpu": model, "cores": os.cpu_count(), "gpus": gpus}
+  return {
+    "cpu": model,
+    "cores": processes.usable_cores(),
+    "threads": processes.num_threads(),
+    "onednn": has_onednn,
+    "gpus": gpus,
+  }
 
 
 def code_hashes() -> dict[str, str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import collections
 import contextlib
 import dataclasses
-import functools
 import os
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
@@ -14,7 +13,6 @@ from typing import Any, Callable, TypeVar
 import numpy as np
 from absl import logging
 
-from bertlib.checkpoints import finding
 from bertlib.checkpoints.task_record import TaskRecord
 from bertlib.cli import command_line, option
 from bertlib.cli.errors import some_of
@@ -64,11 +62,8 @@ class Outcome:
   num_examples: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
   def with_checkpoint(self, use: Callable[..., _Result], *args) -> _Result:
-    """Calls `use`, the checkpoint last; again if a training has removed it."""
-    self.checkpoint, result = finding.with_checkpoint(
-      self.run.output_dir, self.checkpoint, functools.partial(use, *args)
-    )
-    return result
+    """Calls `use`, the checkpoint last."""
+    return use(*args, self.checkpoint)
 
 
 @contextlib.contextmanager

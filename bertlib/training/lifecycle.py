@@ -17,7 +17,12 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 from absl import logging
 
-from bertlib.checkpoints import finding, model_json
+from bertlib.checkpoints import (
+  checkpoint_files,
+  finding,
+  initialize,
+  model_json,
+)
 from bertlib.cli import lazy_module, option, steps, terminal
 from bertlib.cli.errors import InputError
 from bertlib.cli.steps import Steps
@@ -128,7 +133,7 @@ def find_start(settings: TrainingSettings, task: Task) -> finding.Start:
       own,
     )
   trained = start.trained
-  variables = dict(tf.train.list_variables(trained)) if trained else {}
+  variables = checkpoint_files.shapes_of(trained) if trained else {}
   for name, problem in task.heads.items():
     if trained and name not in variables:
       raise InputError(f"{trained}: {problem}")
@@ -188,17 +193,16 @@ def check_folder(run: Run) -> None:
 
 def check_weights(run: Run) -> None:
   """Refuses a checkpoint that is corrupt, or of another model."""
-
-  def check(checkpoint):
-    model_fn = make_model_fn(
-      run,
-      trained=run.start.own and checkpoint,
-      starts_training=run.flags.do_train and not run.start.own,
-    )
-    devices.check_model_fn(checkpoint, model_fn, run.task.features)
-
   checkpoint = run.start.trained or run.settings.model.init_checkpoint
-  finding.with_checkpoint(run.output_dir, checkpoint, check)
+  model_fn = make_model_fn(
+    run,
+    trained=run.start.own and checkpoint,
+    starts_training=run.flags.do_train and not run.start.own,
+  )
+  weights = devices.check_model_fn(checkpoint, model_fn, run.task.features)
+  trained = model_description.load(os.path.dirname(checkpoint))
+  if run.start.trained and trained.get("script") == run.task.name:
+    initialize.warn_of_unused(checkpoint, weights)
 
 
 def check_start(run: Run, step: Steps = steps.RUN) -> step_plan.Plan | None:
@@ -572,7 +576,9 @@ def evaluate(
   if not run.on_tpu:
     model_fn = collector.watch(model_fn)
   estimator = _estimator(run, model_fn)
-  results = estimator.evaluate(input_fn, num_steps, checkpoint_path=checkpoint)
+  results = estimator.evaluate(
+    input_fn, num_steps, checkpoint_path=checkpoint_files.kept(checkpoint)
+  )
   arrays = collector.arrays
   if "is_real_example" in arrays:
     is_real = arrays.pop("is_real_example") > 0
@@ -602,7 +608,9 @@ def predict(
   batch_size = batch_size or run.flags.predict_batch_size
   model_fn = make_inference_model_fn(run, input_fn, batch_size, checkpoint)
   estimator = _estimator(run, model_fn, batch_size)
-  rows = estimator.predict(input_fn, checkpoint_path=checkpoint)
+  rows = estimator.predict(
+    input_fn, checkpoint_path=checkpoint_files.kept(checkpoint)
+  )
   followed = terminal.follow(rows, num_rows, run.task.unit)
   # To the end of the input, where Estimator closes its session.
   for number, row in enumerate(followed):

@@ -53,9 +53,9 @@ def test_attention_to_600_tokens_is_not_rounded_to_none(
   identity, vector = np.eye(4, dtype=np.float32), np.zeros(4, np.float32)
   layers = [f"a/self/{name}" for name in ("query", "key", "value")]
   weights = dict.fromkeys([f"{layer}/kernel" for layer in layers], identity)
+  weights |= {f"{layer}/bias": vector for layer in layers}
   weights |= {
     "a/self/query/kernel": 0.0 * identity,
-    "a/self/query/bias": vector,
     "a/output/dense/kernel": identity,
     "a/LayerNorm/gamma": vector + 1.0,
     "a/LayerNorm/beta": vector,

@@ -289,3 +289,38 @@ def test_resuming_with_other_data_is_said(resume, now, named):
 
 def test_an_evaluation_resumes_nothing(resume):
   assert not resume({"train.tsv": "1"}, {"train.tsv": "2"}, do_train=False)
+
+
+# Resuming on other devices
+
+
+@pytest.mark.parametrize(
+  ("before", "now", "named"),
+  [
+    ({}, {}, None),
+    ({"threads": 2}, {"threads": 1}, "threads 2, now 1"),
+    ({"onednn": False}, {"onednn": True}, "onednn False, now True"),
+    ({"cpu": "a"}, {"cpu": "b"}, None),
+  ],
+)
+def test_resuming_with_other_arithmetic_is_said(
+  before, now, named, resume, monkeypatch, caplog
+):
+  device = receipts.device()
+  devices = iter([device | before, device, device | now])
+  monkeypatch.setattr(receipts, "device", lambda: next(devices))
+  assert not resume({"train.tsv": "1"}, {"train.tsv": "1"})
+  warnings = [m for m in caplog.messages if "was trained with" in m]
+  assert len(warnings) == bool(named)
+  assert not named or f"was trained with {named}. The weights" in warnings[0]
+
+
+def test_a_receipt_of_an_earlier_version_has_no_threads(
+  resume, monkeypatch, caplog
+):
+  device = receipts.device()
+  old = {key: device[key] for key in ("cpu", "cores", "gpus")}
+  devices = iter([old, old, device])
+  monkeypatch.setattr(receipts, "device", lambda: next(devices))
+  assert not resume({"train.tsv": "1"}, {"train.tsv": "1"})
+  assert "was trained with" not in caplog.text

@@ -16,6 +16,8 @@ class Classifier(SignatureModel):
     """See base class."""
     super().__init__(description, *args, **kwargs)
     self.problem = classification.problem_from_description(description)
+    if self.problem.kind in ("regression", "multiple_choice"):
+      self.output = "scores"
     if self.problem.kind == "multiple_choice":
       self.main = "choices"
     elif description.get("has_pairs"):

@@ -18,7 +18,7 @@ from bertlib.settings import embedding_spec
 class Embedder(SignatureModel):
   """Vectors of texts, with a signature for each prompt of the model."""
 
-  main = "embed"
+  main, output = "embed", "sentence_embedding"
 
   def __init__(self, description, *args, **kwargs):
     """See base class."""

@@ -31,11 +31,15 @@ class MaskedLM(SignatureModel):
     logits = tf.reshape(logits, [*tf.unstack(size), self.config.vocab_size])
     return tuple(tf.cast(each, tf.float32) for each in (logits, *others))
 
-  def token_specs(self):
+  def features(self):
     """See base class; adds `masked_lm_positions`, int32 [B, P]."""
     name = "masked_lm_positions"
     positions = tf.TensorSpec([None, None], tf.int32, name)
-    return super().token_specs() | {name: positions}
+    return super().features() | {name: positions}
+
+  def outputs(self, inputs):
+    """See base class; of masked words alone."""
+    return {"probabilities": tf.nn.softmax(self.build(inputs)[0])}
 
   def ids(self, inputs):
     """See base class."""

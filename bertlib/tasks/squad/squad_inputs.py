@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -13,6 +12,7 @@ from bertlib.cli import terminal
 from bertlib.cli.errors import InputError
 from bertlib.data import example_checks, vocabulary
 from bertlib.exchange import resolve
+from bertlib.io import processes
 from bertlib.settings.squad import SquadSettings
 from bertlib.tasks.squad import squad_files, squad_windows
 from bertlib.tasks.squad.squad_files import SquadExample
@@ -135,7 +135,8 @@ def _windows_of(
   settings = run.settings
   # Starting a process takes as long as converting some thousand questions.
   num_workers = settings.num_workers or min(
-    settings.devices.num_threads or os.cpu_count(), len(examples) // 5000
+    settings.devices.num_threads or processes.usable_cores(),
+    len(examples) // 5000,
   )
   windows = squad_windows.convert_examples_to_windows(
     examples,

@@ -17,6 +17,7 @@ from bertlib.tasks.squad import squad_decoding, squad_windows
 class QuestionAnswering(SignatureModel):
   """Answers to questions; the model outputs logits, float32 [B, 2, S]."""
 
+  output = "logits"
   n_best_size = 20
   max_answer_length = 30
 

@@ -1,0 +1,76 @@
+"""What this process can compute with: cores, and TensorFlow's threads."""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import math
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from bertlib.cli.errors import InputError
+
+# What a command undoes when it ends, as a context around its `main`.
+at_end = contextlib.ExitStack()
+
+
+def usable_cores() -> int:
+  """Cores that this process may use, by its affinity and CPU quotas."""
+  return min([_schedulable_cores(), *map(math.ceil, _quotas())])
+
+
+def num_threads() -> int:
+  """Threads in which TensorFlow computes on the CPU."""
+  given = os.environ.get("TF_NUM_INTRAOP_THREADS")  # by --num_threads
+  return int(given or 0) or _schedulable_cores()
+
+
+def _schedulable_cores() -> int:
+  if hasattr(os, "sched_getaffinity"):  # not on macOS
+    return len(os.sched_getaffinity(0))
+  return os.cpu_count() or 1
+
+
+def _quotas(root: str = "/sys/fs/cgroup") -> Iterator[float]:
+  """CPU quotas of the container, in cores, of control groups v2 and v1."""
+  for names in (["cpu.max"], ["cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us"]):
+    # There may be none, or one of "max".
+    with contextlib.suppress(OSError, ValueError):
+      text = " ".join(Path(root, name).read_text() for name in names)
+      quota, period = map(float, text.split())
+      if quota > 0:
+        yield quota / period
+
+
+# Whether TensorFlow had threads at the last fork, and whether this process, or
+# one before it, was forked then.
+_had_threads = _lost_threads = False
+
+
+def _before_fork() -> None:
+  """Notes whether TensorFlow has computed: it names its threads tf_..."""
+  global _had_threads
+  _had_threads = False
+  for path in glob.glob("/proc/self/task/*/comm"):
+    with contextlib.suppress(OSError), open(path) as file:  # it may have ended
+      _had_threads |= file.read(3) == "tf_"
+
+
+def _after_fork() -> None:
+  global _lost_threads
+  _lost_threads |= _had_threads
+
+
+os.register_at_fork(before=_before_fork, after_in_child=_after_fork)
+
+
+def check_threads(model: str) -> None:
+  """Refuses a forked process, in which TensorFlow would wait for ever."""
+  if _lost_threads:
+    raise InputError(
+      f"{model}: TensorFlow has computed before this process was forked, and"
+      " its threads do not exist here. Open the model in this process alone"
+      ' (gunicorn without --preload, multiprocessing with "spawn"), or use an'
+      " OnnxModel"
+    )

@@ -1,0 +1,466 @@
+"""Models whose formula or tokenizer was edited leave as they are, or not."""
+
+import __future__
+
+import dataclasses
+import inspect
+import json
+import os
+import sys
+import textwrap
+
+import commands
+import embedder_test
+import numpy as np
+import pytest
+import released
+import signatures_test
+import tensorflow as tf
+import tiny_huggingface
+from signatures_test import TEXTS
+
+import export_model
+import modeling
+import run_classifier
+import run_embeddings
+import tokenization
+from bertlib.checkpoints import task_record
+from bertlib.cli.errors import InputError
+from bertlib.export import OnnxModel, onnx_graph, same_outputs
+from bertlib.io import json_files
+from examples import two_heads
+
+pytest.importorskip("onnx", reason="pip install -e .[onnx]")
+onnxruntime = pytest.importorskip("onnxruntime", reason=".[test]")
+pytest.importorskip("gguf", reason=".[test]")
+tf2onnx = pytest.importorskip("tf2onnx", reason=".[test]")
+
+pytestmark = pytest.mark.train
+
+CLASSIFIER = signatures_test.MODELS["classification"]
+
+# A function, a line of it, and what becomes of that.
+GELU = (
+  (modeling, "gelu"),
+  "  return 0.5 * x * (1.0 + tf.math.erf(x * math.sqrt(0.5)))",
+  "  return 0.5 * x * (1.0 + tf.math.erf(x))",
+)
+DISTANCE = (
+  (modeling, "dot_product_attention"),
+  "  probs = tf.nn.softmax(scores)",
+  "  places = tf.range(tf.cast(tf.shape(scores)[-1], tf.float32))\n"
+  "  probs = tf.nn.softmax(scores - 0.1 * places)",
+)
+LAYER = (
+  (modeling, "classification_logits"),
+  "  pooled_output = dropout(",
+  '  pooled_output = dense(pooled_output, 32, tf.tanh, 1.0, "extra")\n'
+  "  pooled_output = dropout(",
+)
+SWISH = (
+  (modeling, "get_activation"),
+  '    "tanh": tf.tanh,',
+  '    "tanh": tf.tanh, "swish": tf.nn.silu,',
+)
+NO_SEGMENTS = (
+  (modeling, "embedding_postprocessor"),
+  "  output = input_tensor",
+  "  output, use_token_type = input_tensor, False",
+)
+POOLING = (
+  (run_embeddings, "create_model"),
+  "  return tf.reshape(vectors",
+  "  return tf.reshape(2.0 + vectors",
+)
+ADAPTER = (
+  (modeling, "transformer_model"),
+  '    with tf.variable_scope("intermediate"):',
+  "    attention_output = dense(\n"
+  '      attention_output, hidden_size, name="adapter"\n'
+  "    )\n"
+  '    with tf.variable_scope("intermediate"):',
+)
+
+
+@pytest.fixture
+def edit(monkeypatch):
+  """Edits a function as one would in its file."""
+
+  def edit(place, before, after):
+    owner, name = place
+    module = inspect.getmodule(owner)
+    source = textwrap.dedent(inspect.getsource(getattr(owner, name)))
+    assert source.count(before) == 1, source
+    changed = {}
+    source = source.replace(before, after)
+    flags = __future__.annotations.compiler_flag
+    exec(compile(source, module.__file__, "exec", flags), vars(module), changed)
+    monkeypatch.setattr(owner, name, changed[name])
+
+  return edit
+
+
+@pytest.fixture(scope="module")
+def main():
+  with commands.in_process(export_model) as main:
+    yield main
+
+
+@pytest.fixture
+def export(main, tmp_path):
+  """Exports the model of a folder; returns the folder of the export."""
+
+  def export(folder, *flags):
+    main(f"--model_dir={folder}", f"--export_dir={tmp_path / 'x'}", *flags)
+    return tmp_path / "x"
+
+  yield export
+
+
+def make_model(folder, **description):
+  return signatures_test.make_model(folder, **(CLASSIFIER | description))
+
+
+def set_activation(folder, name):
+  path = folder / "bert_config.json"
+  config = json.loads(path.read_text())
+  path.write_text(json.dumps(config | {"hidden_act": name}))
+
+
+def probabilities(predictions):
+  return np.array([[*p.probabilities.values()] for p in predictions])
+
+
+@pytest.mark.parametrize(
+  ("change", "problem"),
+  [
+    (GELU, "differ by"),
+    (DISTANCE, "differ by"),
+    (LAYER, "does not use extra/bias, extra/kernel"),
+    (ADAPTER, "does not use bert/encoder/layer_0/adapter/bias, "),
+    (SWISH, "swish"),
+    (NO_SEGMENTS, "token_type_embeddings"),
+  ],
+  ids=["gelu", "distance", "layer", "adapter", "swish", "no segments"],
+)
+def test_onnx_has_an_edit_by_tf2onnx_or_is_refused(
+  edit, export, tmp_path, monkeypatch, caplog, change, problem
+):
+  edit(*change)
+  folder = make_model(tmp_path / "model")
+  if change is SWISH:
+    set_activation(folder, "swish")
+  with monkeypatch.context() as context:
+    context.setitem(sys.modules, "tf2onnx", None)
+    with pytest.raises(InputError, match="pip install -e") as refused:
+      export(folder, "--format=onnx")
+  assert problem in str(refused.value)
+  assert "\n" not in str(refused.value)
+  for flag in ("--quantize=int8", "--precision=float16"):
+    with pytest.raises(InputError, match=f"^{flag}: .* float32 only"):
+      export(folder, "--format=onnx", flag)
+  assert not (tmp_path / "x").exists()
+  exported = export(folder, "--format=onnx")
+  assert "tf2onnx has converted that of TensorFlow" in caplog.text
+  with run_classifier.Predictor(str(folder)) as predictor:
+    expected = probabilities(predictor.predict(TEXTS))
+  found = probabilities(OnnxModel(str(exported)).predict(TEXTS))
+  np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+def declared(folder):
+  """What programs see of an ONNX file."""
+  session = onnxruntime.InferenceSession(folder / "model.onnx")
+  values = [*session.get_inputs(), *session.get_outputs()]
+  import onnx
+
+  model = onnx.load(folder / "model.onnx")
+  versions = [(opset.domain, opset.version) for opset in model.opset_import]
+  types = [(value.name, value.type, len(value.shape)) for value in values]
+  return types, model.ir_version, versions
+
+
+KINDS = [*signatures_test.MODELS, "embeddings", "encoder"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_converted_graph_is_declared_like_a_written_one(
+  edit, export, tmp_path, kind
+):
+  flags = ["--format=onnx", "--overwrite"]
+  if kind == "embeddings":
+    folder = embedder_test.make_model(tmp_path / "model")
+  else:
+    models = signatures_test.MODELS | {"encoder": CLASSIFIER}
+    folder = signatures_test.make_model(tmp_path / "model", **models[kind])
+    flags += ["--encoder"] * (kind == "encoder")
+  written = declared(export(folder, *flags))
+  edit(*GELU)
+  assert declared(export(folder, *flags)) == written
+
+
+def test_the_reference_of_onnx_compares_too(
+  edit, export, tmp_path, monkeypatch
+):
+  monkeypatch.setitem(sys.modules, "onnxruntime", None)
+  monkeypatch.setitem(sys.modules, "tf2onnx", None)
+  folder = make_model(tmp_path / "model")
+  assert (export(folder, "--format=onnx") / "model.onnx").exists()
+  edit(*GELU)
+  with pytest.raises(InputError, match="differ by"):
+    export(folder, "--format=onnx", "--overwrite")
+
+
+def test_a_graph_above_2_gb_is_not_converted(edit, tmp_path, monkeypatch):
+  edit(*GELU)
+  monkeypatch.setattr(same_outputs, "MAX_BYTES", 1000)
+  source = signatures_test.source_of(make_model(tmp_path / "model"))
+  with pytest.raises(InputError, match="up to 2 GB"):
+    export_model.export_onnx(source, str(tmp_path / "x"))
+
+
+# GGUF and Hugging Face
+
+
+@pytest.mark.parametrize(
+  ("change", "problem"),
+  [
+    (GELU, "differ"),
+    (DISTANCE, "differ"),
+    (ADAPTER, "differ"),
+    (POOLING, "differ"),
+    (SWISH, "swish"),
+  ],
+  ids=["gelu", "distance", "adapter", "pooling", "swish"],
+)
+def test_gguf_refuses_an_edit(edit, export, tmp_path, change, problem):
+  edit(*change)
+  folder = embedder_test.make_model(tmp_path / "model", "mean")
+  if change is SWISH:
+    set_activation(folder, "swish")
+  with pytest.raises(InputError, match=f"^--format=gguf: .*{problem}"):
+    export(folder, "--format=gguf")
+  assert not (tmp_path / "x").exists()
+
+
+def test_gguf_refuses_weights_that_it_does_not_name(edit, export, tmp_path):
+  # In the small model this is the released formula.
+  edit(
+    (modeling, "transformer_model"),
+    '    with tf.variable_scope("intermediate"):',
+    "    if hidden_size == 32:\n"
+    '      attention_output = dense(attention_output, 32, name="adapter")\n'
+    '    with tf.variable_scope("intermediate"):',
+  )
+  folder = make_model(tmp_path / "model")
+  with pytest.raises(InputError, match="compute with bert/encoder/layer_0/ad"):
+    export(folder, "--format=gguf", "--encoder")
+
+
+def convert(folder, tmp_path):
+  checkpoint = os.path.join(folder, "model.ckpt-7")
+  return tiny_huggingface.convert_back(checkpoint, tmp_path / "theirs")
+
+
+@pytest.mark.parametrize(
+  ("change", "problem"),
+  [
+    (GELU, "differ"),
+    (DISTANCE, "differ"),
+    (LAYER, "has tensors that BERT does not have: extra/bias, extra/kernel"),
+    (ADAPTER, "has tensors that BERT does not have: bert/encoder/layer_0/adap"),
+    (SWISH, 'hidden_act "swish" cannot be converted'),
+  ],
+  ids=["gelu", "distance", "layer", "adapter", "swish"],
+)
+def test_a_hugging_face_folder_refuses_an_edit(edit, tmp_path, change, problem):
+  edit(*change)
+  folder = make_model(tmp_path / "model")
+  if change is SWISH:
+    set_activation(folder, "swish")
+  with pytest.raises(InputError, match=problem):
+    convert(folder, tmp_path)
+  assert not (tmp_path / "theirs").exists()
+
+
+@pytest.mark.parametrize("kind", ["classification", "ner", "squad_2"])
+def test_a_hugging_face_folder_refuses_an_edited_head(edit, tmp_path, kind):
+  edit(
+    (modeling, "_output_layer"),
+    "  logits = tf.matmul(",
+    "  logits = 1.1 * tf.matmul(",
+  )
+  folder = signatures_test.make_model(
+    tmp_path / "model", **signatures_test.MODELS[kind]
+  )
+  with pytest.raises(InputError, match="differ"):
+    convert(folder, tmp_path)
+
+
+def test_a_hugging_face_folder_has_what_an_edited_head_does_not_change(
+  edit, tmp_path
+):
+  edit(*POOLING)
+  assert convert(make_model(tmp_path / "model"), tmp_path)
+
+
+# Tokenizers
+
+
+TOKENIZERS = {
+  "accents": (
+    (tokenization.BasicTokenizer, "_run_strip_accents"),
+    "return ",
+    "return text or ",
+  ),
+  "pieces": (
+    (tokenization.WordpieceTokenizer, "_split_word"),
+    '"##"',
+    '"@@"',
+  ),
+}
+
+
+@pytest.mark.parametrize("change", TOKENIZERS)
+@pytest.mark.parametrize("file_format", ["onnx", "gguf", "huggingface"])
+def test_an_edited_tokenizer_does_not_leave(
+  edit, export, tmp_path, change, file_format
+):
+  folder = embedder_test.make_model(tmp_path / "model", "mean")
+  edit(*TOKENIZERS[change])
+  with pytest.raises(InputError, match=r"^--.*: tokenization.py splits"):
+    if file_format == "huggingface":
+      convert(folder, tmp_path)
+    else:
+      export(folder, f"--format={file_format}")
+
+
+def test_accents_do_not_matter_to_a_cased_model(edit, export, tmp_path):
+  folder = make_model(tmp_path / "model", do_lower_case=False)
+  edit(*TOKENIZERS["accents"])
+  assert (export(folder, "--format=onnx") / "tokenizer.json").exists()
+
+
+# Tasks of one's own
+
+
+class ScoredHeads(two_heads.ExportedModel):
+  """Both heads of the example side by side."""
+
+  output = "scores"
+
+  def outputs(self, inputs):
+    return {"scores": tf.concat(self.build(inputs), axis=1)}
+
+
+def heads(*scopes):
+  """Draws the logits of heads of `examples/two_heads.py`."""
+
+  def draw(encoder):
+    states = encoder.sequence_output(onnx_graph.CLS).outputs()
+    node, weights = encoder.graph.node, encoder.weights
+    pooler = "bert/pooler/dense"
+    pooled = encoder.dense(
+      pooler, node("Squeeze", states, [1]), bias=weights[f"{pooler}/bias"]
+    )
+    pooled = encoder.activation(pooled, "tanh")
+    logits = [
+      node(
+        "Add",
+        node("MatMul", pooled, weights[f"{scope}/output_weights"].T),
+        weights[f"{scope}/output_bias"],
+      )
+      for scope in scopes
+    ]
+    scores = node("Concat", *logits, axis=1)
+    return {"scores": onnx_graph.Output(scores, ["batch", 4])}
+
+  return draw
+
+
+@pytest.mark.parametrize(
+  ("scopes", "problem"),
+  [
+    (["head_0", "head_1"], None),
+    (["head_1", "head_0"], "differ by"),
+    (["head_0", "head_0"], "does not use head_1/output_bias"),
+  ],
+)
+def test_a_task_of_ones_own_is_compared(tmp_path, monkeypatch, scopes, problem):
+  monkeypatch.setitem(sys.modules, "tf2onnx", None)
+  record = dataclasses.replace(
+    two_heads.RECORD,
+    export=lambda: ScoredHeads,
+    onnx_head=lambda description: heads(*scopes),
+  )
+  monkeypatch.setattr(task_record, "find", lambda script: record)
+  folder = signatures_test.make_model(
+    tmp_path / "model", "two_heads", label_sets=[["a", "b"], ["c", "d"]]
+  )
+  source = signatures_test.source_of(folder)
+  if problem:
+    with pytest.raises(InputError, match=problem):
+      export_model.export_onnx(source, str(tmp_path / "x"))
+  else:
+    export_model.export_onnx(source, str(tmp_path / "x"))
+  assert (tmp_path / "x").exists() == (problem is None)
+
+
+# What is kept
+
+
+def kept_cases():
+  kept = json_files.read(same_outputs.RELEASED, dict)
+  for name, cases in kept["outputs"].items():
+    script, hidden_act = name.split()
+    if hidden_act != "gelu" and script != "encoder":
+      continue
+    for number, (description, outputs) in enumerate(cases):
+      task = None if script == "encoder" else task_record.find(script)
+      yield pytest.param(
+        task, description, hidden_act, outputs, id=f"{name} {number}"
+      )
+
+
+@pytest.mark.parametrize(
+  ("task", "description", "hidden_act", "kept"), kept_cases()
+)
+def test_what_is_kept_is_that_of_another_implementation(
+  task, description, hidden_act, kept
+):
+  model, weights = same_outputs.small_model(task, description, hidden_act)
+  graph = onnx_graph.Graph()
+  encoder = onnx_graph.Encoder(graph, vars(model.config), weights, {})
+  head = task.onnx_head(description) if task else onnx_graph.hidden_states
+  onnx_model = graph.model(head(encoder))
+  session = onnxruntime.InferenceSession(onnx_model.SerializeToString())
+  inputs = same_outputs.two_texts(model, 7)
+  names = [value.name for value in session.get_inputs()]
+  found = session.run(None, dict(zip(names, inputs)))
+  if not task:  # without the embeddings and the first layer
+    kept = kept[-2:]
+  if task and task.script == "run_squad":  # [B, 2, S]
+    found = [found[0].transpose(0, 2, 1)]
+  for values, expected in zip(found, kept):
+    if values.ndim == 3 and values.shape[1] == 7:
+      values = values[inputs[1] > 0]
+    expected = np.reshape(expected, values.shape)
+    if task and task.fills_masks:
+      expected = softmax(expected)
+    np.testing.assert_allclose(values, expected, rtol=1e-4, atol=1e-5)
+
+
+def softmax(logits):
+  powers = np.exp(logits)
+  return powers / powers.sum(axis=-1, keepdims=True)
+
+
+@pytest.mark.parametrize("hidden_act", released.ACTIVATIONS)
+def test_unedited_code_gives_what_is_kept(hidden_act):
+  for task in [None, *task_record.all_records()]:
+    same_outputs.check_formula("--x", hidden_act, task)
+
+
+@pytest.mark.parametrize("do_lower_case", [True, False])
+def test_the_unedited_tokenizer_gives_what_is_kept(do_lower_case):
+  same_outputs.check_tokenizer("--x", do_lower_case)

@@ -1,0 +1,185 @@
+"""Tests of models in forked processes, as web servers and workers are.
+
+The model is as large as MiniLM: the products of a smaller one take no threads,
+and so end in a fork too.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import urllib.request
+
+import commands
+import numpy as np
+import pytest
+import wrong_input_world
+
+pytestmark = pytest.mark.process
+
+SIZES = {
+  "hidden_size": 384,
+  "num_hidden_layers": 6,
+  "num_attention_heads": 12,
+  "intermediate_size": 1536,
+}
+DESCRIPTION = {
+  "script": "run_embeddings",
+  "embedding": {"pooling": "mean", "normalize": True},
+  "max_seq_length": 32,
+  "do_lower_case": True,
+}
+TEXTS = ["the cat sat . the dog ran home .", "ann went to rome ."] * 20
+
+# Arguments: the folder, the class, and what the parent does before it forks.
+PROGRAM = """
+import json, os, sys
+import numpy as np
+from bertlib.cli.errors import InputError
+folder, kind, before = sys.argv[1:4]
+texts = json.loads(sys.argv[4])
+
+def load():
+  if kind == "OnnxModel":
+    from bertlib.export import OnnxModel
+    return OnnxModel(f"{folder}/onnx").encode
+  if kind == "ExportedModel":
+    from bertlib.export.exported_model import ExportedModel
+    model = ExportedModel(f"{folder}/exported")
+    return lambda texts: model(text=texts)["vectors"]
+  import run_embeddings
+  return run_embeddings.Predictor(folder).encode
+
+load_again = before != "it uses the model"
+if before == "it uses the model":
+  use = load()
+  use(texts)
+elif before == "it computes":
+  load()
+  import tensorflow as tf
+  tf.linalg.matmul(tf.ones([512, 768]), tf.ones([768, 3072]))
+elif before == "it imports the program":
+  import run_embeddings
+child = os.fork()
+if child:
+  sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+status = 1
+try:
+  if load_again:
+    use = load()
+  print(json.dumps(np.sum(use(texts), 0).tolist()))
+  status = 0
+except InputError as error:
+  print(error)
+  status = 3
+finally:
+  sys.stdout.flush()
+  os._exit(status)
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+  """A trained model, its SavedModel in `exported`, its ONNX in `onnx`."""
+  folder = tmp_path_factory.mktemp("forks") / "model"
+  wrong_input_world.write_trained(str(folder), DESCRIPTION, {}, SIZES)
+  for name, flags in {"exported": [], "onnx": ["--format=onnx"]}.items():
+    commands.succeed(
+      "export_model.py",
+      f"--model_dir={folder}",
+      f"--export_dir={folder / name}",
+      *flags,
+    )
+  return folder
+
+
+def in_fork(folder, kind, before):
+  """Status and output of a forked process, whose parent was used `before`."""
+  process = subprocess.Popen(
+    [sys.executable, "-c", PROGRAM, folder, kind, before, json.dumps(TEXTS)],
+    env=os.environ | {"PYTHONPATH": commands.ROOT, "TF_CPP_MIN_LOG_LEVEL": "2"},
+    stdout=subprocess.PIPE,
+    text=True,
+    start_new_session=True,
+  )
+  try:
+    output, _ = process.communicate(timeout=300)
+  except subprocess.TimeoutExpired:
+    os.killpg(process.pid, signal.SIGKILL)
+    pytest.fail("hangs")
+  return process.returncode, output
+
+
+@pytest.mark.parametrize("before", ["it uses the model", "it computes"])
+@pytest.mark.parametrize("kind", ["Predictor", "ExportedModel"])
+def test_a_fork_of_a_process_that_computed_is_refused(folder, kind, before):
+  status, output = in_fork(folder, kind, before)
+  assert status == 3
+  assert "TensorFlow has computed before this process was forked" in output
+  assert output.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+  ("kind", "before"),
+  [
+    ("Predictor", "it imports the program"),
+    ("ExportedModel", "it imports the program"),
+    ("OnnxModel", "it uses the model"),
+    ("OnnxModel", "it computes"),
+  ],
+)
+def test_a_model_works_in_a_fork(folder, kind, before):
+  status, output = in_fork(folder, kind, before)
+  assert status == 0
+  alone = in_fork(folder, "Predictor", "it imports the program")[1]
+  np.testing.assert_allclose(json.loads(output), json.loads(alone), atol=1e-4)
+
+
+SERVER = """
+import json, sys
+import run_embeddings
+from bertlib.cli.errors import InputError
+predictor = run_embeddings.Predictor({folder!r})
+predictor.encode({texts!r})
+
+def application(environment, start_response):
+  try:
+    body = json.dumps(predictor.encode({texts!r}).shape)
+  except InputError as error:
+    body = str(error)
+  start_response("200 OK", [("Content-Type", "text/plain")])
+  return [body.encode()]
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  ("flags", "answer"),
+  [(["--preload"], "gunicorn without --preload"), ([], "[40, 384]")],
+)
+def test_gunicorn_answers(folder, tmp_path, flags, answer):
+  packages = tmp_path / "packages"
+  pip = [sys.executable, "-m", "pip", "install", "--quiet"]
+  subprocess.run([*pip, f"--target={packages}", "gunicorn"], check=True)
+  server = SERVER.format(folder=str(folder), texts=TEXTS)
+  (tmp_path / "server.py").write_text(server)
+  path = os.pathsep.join(map(str, [commands.ROOT, tmp_path, packages]))
+  process = subprocess.Popen(
+    [
+      *(sys.executable, "-m", "gunicorn", "server:application", *flags),
+      *("--bind=127.0.0.1:0", "--workers=2", "--timeout=0"),
+    ],
+    env=os.environ | {"PYTHONPATH": path, "TF_CPP_MIN_LOG_LEVEL": "2"},
+    stderr=subprocess.PIPE,
+    text=True,
+    start_new_session=True,
+  )
+  try:
+    line = next(line for line in process.stderr if "Listening at" in line)
+    address = line.split("Listening at: ")[1].split()[0]
+    with urllib.request.urlopen(address, timeout=300) as response:
+      assert answer in response.read().decode()
+  finally:
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
