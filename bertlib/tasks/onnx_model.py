@@ -26,7 +26,13 @@ from bertlib.data import batch_predictor, vocabulary
 from bertlib.data.batch_predictor import BatchPredictor
 from bertlib.export import onnx_folder
 from bertlib.export.onnx_graph import INPUT_NAMES, MODEL_FILE
-from bertlib.io import files, json_files, model_files, processor
+from bertlib.io import (
+  files,
+  json_files,
+  model_files,
+  processes,
+  processor,
+)
 from bertlib.settings.common import DeviceSettings
 from bertlib.settings.training import RunSettings
 
@@ -209,10 +215,8 @@ class _OnnxRuntime:
   def __init__(self, onnxruntime, path, num_threads, precision, cache_dir):
     del precision, cache_dir
     options = onnxruntime.SessionOptions()
-    if not num_threads and hasattr(os, "sched_getaffinity"):
-      # Its own default is one thread per core of the machine, bound to it.
-      num_threads = len(os.sched_getaffinity(0))
-    options.intra_op_num_threads = num_threads or 0
+    # Its own default is one thread per core of the machine, bound to it.
+    options.intra_op_num_threads = num_threads or processes.usable_cores()
     # Exact sums of 8-bit products. With VNNI they are exact without it, in two
     # thirds of the time. Files of earlier versions do not load with it.
     if processor.kind() == "AVX2" and _begins_with(path, _ZERO_POINTS):
