@@ -66,7 +66,8 @@ def meaning_hash(
   values = [
     *(description.get(key) for key in _MEANING),
     *(vectors.get(key) for key in _MEANING_OF_VECTORS),
-    *(config.get(key) for key in FIXED_BY_TRAINING),
+    *(config.get(key) for key in loading.SIZES),
+    config.get("hidden_act", "gelu"),
   ]
   return hashlib.sha256(json_files.dumps(values).encode()).hexdigest()
 

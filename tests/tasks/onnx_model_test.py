@@ -1,5 +1,6 @@
 """Tests of `OnnxModel` against the predictors of the scripts."""
 
+import contextlib
 import copy
 import functools
 import importlib.util
@@ -460,9 +461,11 @@ INT8 = ("--encoder", "--quantize=int8")
 def test_the_faster_engine_of_a_processor_computes(
   features, in_float32, in_int8, folder_of, calibration, monkeypatch, log
 ):
+  flags = [(), (*INT8, calibration)]
+  folders = [folder_of("classification", *given) for given in flags]
   monkeypatch.setattr(processor, "features", lambda: features)
-  load(folder_of("classification"), "auto")
-  load(folder_of("classification", *INT8, calibration), "auto")
+  for folder in folders:
+    load(folder, "auto")
   chosen = [line for line in log if "model.onnx: in " in line]
   assert f"in float32, by {in_float32} on" in chosen[0]
   assert f"in int8, by {in_int8} on" in chosen[1]
@@ -472,13 +475,14 @@ def test_the_faster_engine_of_a_processor_computes(
 def test_the_engine_that_is_installed_computes(
   engine, folder_of, monkeypatch, log
 ):
+  folder = folder_of("classification")
   find_spec = importlib.util.find_spec
   monkeypatch.setattr(
     importlib.util,
     "find_spec",
     lambda name: find_spec(name) if name == engine else None,
   )
-  load(folder_of("classification"), "auto")
+  load(folder, "auto")
   assert f"by {engine} on" in log[-1]
 
 
@@ -512,8 +516,8 @@ def test_sums_that_overflow_are_reported(
   monkeypatch,
   caplog,
 ):
-  monkeypatch.setattr(processor, "features", lambda: features)
   folder = folder_of("classification", *INT8, calibration) / "exported"
+  monkeypatch.setattr(processor, "features", lambda: features)
   shutil.copytree(folder, tmp_path / "exported")
   path = tmp_path / "exported" / "model.onnx"
   path.write_bytes(change(path.read_bytes()))
@@ -528,6 +532,36 @@ def test_int8_loads_with_exact_sums(is_exact, folder_of, calibration):
   options.add_session_config_entry("session.x64quantprecision", is_exact)
   session = onnxruntime.InferenceSession(folder / "model.onnx", options)
   assert session.get_outputs()
+
+
+@pytest.mark.parametrize(
+  ("features", "change", "is_set"),
+  [
+    ({"avx2"}, bytes, True),
+    ({"avx2"}, without_own_zero_points, False),
+    ({"avx2", "avx512_vnni"}, bytes, False),  # it would only be slower
+    ({"asimd"}, bytes, False),
+  ],
+)
+def test_exact_sums_are_asked_for_where_they_are_not_given(
+  features, change, is_set, folder_of, calibration, tmp_path, monkeypatch
+):
+  seen = []
+
+  class Session(onnxruntime.InferenceSession):
+    def __init__(self, path, options, **more):
+      seen.append(options)
+      super().__init__(path, options, **more)
+
+  folder = folder_of("classification", *INT8, calibration) / "exported"
+  monkeypatch.setattr(processor, "features", lambda: features)
+  monkeypatch.setattr(onnxruntime, "InferenceSession", Session)
+  shutil.copytree(folder, tmp_path / "exported")
+  path = tmp_path / "exported" / "model.onnx"
+  path.write_bytes(change(path.read_bytes()))
+  load(tmp_path)
+  with contextlib.nullcontext() if is_set else pytest.raises(RuntimeError):
+    assert seen[0].get_session_config_entry("session.x64quantprecision") == "1"
 
 
 @pytest.mark.parametrize("capabilities", [["FP32", "INT8"], ["FP32", "BF16"]])
