@@ -41,7 +41,7 @@ from bertlib.checkpoints import (
 )
 from bertlib.checkpoints.task_record import TaskRecord
 from bertlib.cli import app, option, terminal
-from bertlib.cli.errors import InputError, some_of
+from bertlib.cli.errors import InputError, printable, some_of
 from bertlib.compute import onednn
 from bertlib.compute.fast_compute import FastCompute
 from bertlib.data import vocabulary
@@ -347,7 +347,8 @@ def write_assets(source: Source, folder: str) -> None:
   if labels := source.description.get("labels"):
     path = os.path.join(folder, exported_model.LABELS_FILE)
     with atomic_write(path) as file:
-      file.write("".join(f"{label}\n" for label in labels))
+      # Each label on one line.
+      file.write("".join(f"{printable(label)}\n" for label in labels))
 
 
 def export(

@@ -452,7 +452,7 @@ def prepare(
       pretraining_text.check_has_mask(vocab_file, run.tokenizer.vocab)
     if settings.run.do_train:
       budget.check(read_budget(settings), run.start.last, run.on_tpu)
-      training_batches.check_same_packing(settings.pack, run.start.last)
+      training_batches.check_same_packing(settings, run.start.last)
   with step("data"):
     data = pretraining_inputs.find_data(run)
     pretraining_inputs.check_packing(run, data)

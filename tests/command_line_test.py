@@ -191,6 +191,13 @@ def test_flag_files_that_cannot_be_used_are_refused(tmp_path, content, message):
   assert found.startswith(message.format(path=f"--flagfile={path}"))
 
 
+def test_a_flag_file_may_begin_with_a_byte_order_mark(tmp_path):
+  path = tmp_path / "a.flags"
+  path.write_text("--list\n", encoding="utf-8-sig")
+  done = commands.succeed("download_model.py", f"--flagfile={path}")
+  assert "bert-base-uncased" in done.stdout
+
+
 def test_a_flag_file_may_be_a_pipe(tmp_path):
   path = tmp_path / "pipe"
   os.mkfifo(path)

@@ -111,6 +111,15 @@ def test_only_weights_are_exported(exported, model_dir):
   assert sorted(kept) == sorted([*weight.shape] for weight in weights)
 
 
+def test_each_label_has_one_line(model_dir, tmp_path):
+  source = export_model.find_source(
+    str(model_dir), None, None, None, True, None
+  )
+  source.description["labels"] = ["a\nb", "no"]
+  export_model.write_assets(source, str(tmp_path))
+  assert (tmp_path / "labels.txt").read_text() == "a\\nb\nno\n"
+
+
 def test_model_files_are_assets(exported, model_dir, tmp_path):
   folder = shutil.copytree(exported, tmp_path / "elsewhere")
   model = tf.saved_model.load(str(folder))

@@ -349,5 +349,6 @@ def test_another_way_of_packing_is_refused_to_resume(folder, tmp_path):
   changed = WHILE_TRAINING | {"num_train_steps": 6}
   arguments = packed_flags(folder, tmp_path, **changed)
   commands.succeed(SCRIPT, *arguments)
-  line = commands.fail(SCRIPT, *arguments, "--nopack")
-  assert f"--pack=false: {tmp_path}/model.ckpt-6 was trained with" in line
+  for flag in ("--pack=false", "--max_sequences_per_row=7", "--seed=5"):
+    line = commands.fail(SCRIPT, *arguments, flag)
+    assert f"{flag}: {tmp_path}/model.ckpt-6 was trained with --" in line

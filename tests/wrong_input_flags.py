@@ -29,7 +29,8 @@ _OUT_OF_RANGE = {
   "run_pretraining": """
     --num_train_steps=0 --num_train_steps=-1 --num_warmup_steps=-5
     --max_predictions_per_seq=0 --max_predictions_per_seq=17 --log_steps=-1
-    --schedule_power=nan""",
+    --schedule_power=nan --time_budget_minutes=1e30
+    --token_budget=1000000000000000000000000000000""",
   "create_pretraining_data": """
     --masked_lm_prob=nan --masked_lm_prob=1.1 --max_predictions_per_seq=500
     --short_seq_prob=-0.1 --dupe_factor=0 --truncate_prob=inf --num_shards=-2
@@ -102,6 +103,36 @@ _OTHER_FLAGS = [
     for flag in ("--output_dir", "--vocab_file", "--train_file")
   ),
   *named("flags", "run_classifier", _OF_CLASSIFIER),
+  flags(
+    "a run into a file",
+    "run_classifier",
+    "--output_dir={world}/vocab.txt",
+    kind=FileExistsError,
+  ),
+  flags(
+    "an export onto a file",
+    "export_model",
+    "--export_dir={world}/vocab.txt --overwrite",
+  ),
+  flags(
+    "a Hugging Face folder to be converted to one",
+    "convert_checkpoint",
+    "--input={case} --to=huggingface",
+    {"config.json": "{}"},
+  ),
+  flags(
+    "a probability that is none",
+    "squad_metrics",
+    "--na-prob-file={case}/na.json --metric=2.0",
+    {"na.json": '{"0": 0.5, "1": NaN}'},
+  ),
+  flags(
+    "a column of lines",
+    "run_classifier",
+    "--nodo_train --do_predict --init_checkpoint={world}/trained"
+    " --predict_file={world}/lines.txt --text_a_column=nosuch",
+    logged="have no effect. Give a .csv file to name columns",
+  ),
   flags(
     "a flag file that is not text",
     "extract_features",

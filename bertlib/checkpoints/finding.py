@@ -42,7 +42,7 @@ def find_checkpoint(path: str) -> str:
     raise InputError(f"{path}: has several checkpoints: {names}. Name one")
   fix = "Name a folder that contains one"
   if tf.gfile.Exists(os.path.join(path, "config.json")):
-    fix = "Convert this Hugging Face model with convert_checkpoint.py"
+    fix = "convert_checkpoint.py converts a Hugging Face model to one"
   raise InputError(
     f"{path}: is a folder without a TensorFlow checkpoint. {fix}"
   )
@@ -133,6 +133,9 @@ def prepare_resume(folder: str, last: str | None) -> None:
     write_state_file(folder, last, before)
   elif named and not last:
     tf.gfile.Remove(os.path.join(folder, STATE_FILE))
+  # A run that is killed after its first save leaves its initial weights.
+  if last and _step_of(last):
+    tf.train.remove_checkpoint(os.path.join(folder, "model.ckpt-0"))
   for checkpoint_dir in (folder, os.path.join(folder, BEST)):
     remove_incomplete(checkpoint_dir)
 

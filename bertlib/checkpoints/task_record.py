@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Callable, NamedTuple
 
 from bertlib import tasks
+from bertlib.cli import terminal
 from bertlib.cli.errors import InputError
 
 Description = Mapping[str, Any]  # contents of `model.json`
@@ -53,6 +54,11 @@ class HuggingFaceModel(NamedTuple):
     """A name for each output of the label head."""
     if len(self.labels) == self.num_labels:
       return [*self.labels]
+    if self.labels:
+      terminal.warn_once(
+        f"config.json: id2label names {len(self.labels)} labels, but the model"
+        f" has {self.num_labels} outputs. They are named LABEL_0, LABEL_1, ..."
+      )
     return [f"LABEL_{index}" for index in range(self.num_labels)]
 
 

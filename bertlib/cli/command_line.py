@@ -149,7 +149,9 @@ def read_flag_files(
   values.set_gnu_getopt()
   with input_errors(values):
     try:
-      return [argv[0], *values.read_flags_from_files(argv[1:])]
+      found = values.read_flags_from_files(argv[1:])
+      # A file of Windows may begin with a byte-order mark.
+      return [argv[0], *(word.removeprefix("\ufeff") for word in found)]
     except (flags.CantOpenFlagFileError, ValueError) as error:
       cause = error.__context__
       if isinstance(cause, OSError):

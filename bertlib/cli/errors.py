@@ -67,6 +67,10 @@ def user_error_message(error: Exception) -> str | None:
   # operation surrounds it: "{{...}} path; ... [Op:SaveV2]".
   for line in re.sub(r"\{\{.*?\}\}|\[Op:.*", "", text).splitlines():
     path, _, reason = line.strip().rpartition("; ")
+    if path and reason == os.strerror(errno.EROFS):
+      return f"{path}: {reason}. Name another path"
+    if path and reason == os.strerror(errno.EEXIST):
+      return f"{path}: is a file. Name a folder"
     if path and reason in map(os.strerror, NO_ROOM):
       return (
         f"{path}: {reason}. Make room there or name another path; files that"

@@ -150,9 +150,9 @@ def check_export_dir(folder: str, overwrite: bool) -> None:
   files.check_new("export_dir", folder, overwrite)
   if not files.exists(folder):
     return
-  names = set()
-  if tf.io.gfile.isdir(folder):
-    names = {name.rstrip("/") for name in tf.io.gfile.listdir(folder)}
+  if not tf.io.gfile.isdir(folder):
+    raise InputError(f"--export_dir={folder}: is a file. Name a folder")
+  names = {name.rstrip("/") for name in tf.io.gfile.listdir(folder)}
   # --overwrite removes only what this script has written.
   in_assets = os.path.join(folder, "assets", model_files.DESCRIPTION)
   is_saved_model = names <= _SAVED_MODEL and tf.io.gfile.exists(in_assets)

@@ -84,6 +84,13 @@ def read_all(folder: str) -> Iterator[dict[str, Any]]:
       yield read(path)
 
 
+def last_training(folder: str) -> dict[str, Any] | None:
+  """The receipt of the last training in a folder; None if none can be read."""
+  with contextlib.suppress(InputError):
+    return next(filter(trains, read_all(folder)), None)
+  return None
+
+
 def duration(receipt: Mapping[str, Any]) -> datetime.timedelta | None:
   """Time of a run; None if it did not end, or resumed an earlier start."""
   # Versions up to 0.21 wrote `earlier_starts`.

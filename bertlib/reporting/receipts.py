@@ -38,6 +38,10 @@ ROOT = os.path.abspath(os.path.join(__file__, "../../.."))
 # Uses of the files that determine what training learns.
 _TRAINED_ON = (receipt_file.TRAINING_DATA, "teacher")
 
+# Flags that change what a step reads, and what sums depend on.
+_DECISIVE = ("group_by_length", "remask", "seed", "train_batch_size")
+_DECISIVE += ("cores", "threads", "onednn")
+
 # Flags that provide vocabulary, config and weights together.
 _MODEL_FLAGS = ("init_checkpoint", "bert_hub_module_handle")
 
@@ -174,10 +178,7 @@ def _has_checkpoint(folder: str) -> bool:
 
 def _warn_of_changes(folder: str, now: Mapping[str, Any]) -> None:
   """Warns if a training is resumed with other data or other arithmetic."""
-  before = None
-  with contextlib.suppress(InputError):
-    trainings = filter(receipt_file.trains, receipt_file.read_all(folder))
-    before = next(trainings, None)
+  before = receipt_file.last_training(folder)
   if not before:
     return
   old, new = (
@@ -197,17 +198,20 @@ def _warn_of_changes(folder: str, now: Mapping[str, Any]) -> None:
       folder,
       errors.some_of(differ or gone),
     )
-  # Sums depend on them. Earlier receipts do not have all.
-  was, devices = before["device"], now["device"]
+  # Earlier receipts do not have all.
   changed = [
-    f"{name} {was[name]}, now {devices[name]}"
-    for name in ("cores", "threads", "onednn")
-    if was.get(name, devices[name]) != devices[name]
+    f"{name} {old[name]}, now {new[name]}"
+    for old, new in (
+      (before.get("flags", {}), now["flags"]),
+      (before["device"], now["device"]),
+    )
+    for name in _DECISIVE
+    if name in old.keys() & new.keys() and old[name] != new[name]
   ]
   if changed:
     logging.warning(
-      "%s: was trained with %s. The weights will differ in their last bits from"
-      " those of an uninterrupted training",
+      "%s: was trained with %s. The weights will not be those of an"
+      " uninterrupted training",
       folder,
       "; ".join(changed),
     )

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from bertlib.cli import option
 from bertlib.cli.errors import InputError
-from bertlib.cli.option import AT_LEAST_1, COUNT, FRACTION, POSITIVE, Range
+from bertlib.cli.option import AT_LEAST_1, COUNT, FRACTION, Range
 from bertlib.settings.recipe import (
   check_masking,
   mask_split_flag,
@@ -144,7 +144,7 @@ class PretrainingSettings(TrainingSettings):
     None,
     "Train on this many tokens, padding not counted, instead of"
     " --num_train_steps. The learning rate follows the tokens.",
-    Range(1),
+    Range(1, 10**15),
     section="training",
     needs="do_train",
   )
@@ -152,7 +152,7 @@ class PretrainingSettings(TrainingSettings):
     None,
     "Train for this long instead of --num_train_steps; saving and evaluation do"
     " not count. The learning rate follows the time.",
-    POSITIVE,
+    Range(0, 10**9, includes_low=False),
     section="training",
     needs="do_train",
   )

@@ -142,6 +142,6 @@ class Recipe(TextSettings):
   split_sentences: str = option.text(
     "",
     "Language code (en, de, zh, ...) of running text with one paragraph per"
-    " line, to split it into sentences. If empty, the text has one sentence per"
-    " line.",
+    " line, to split it into sentences. A language that the package does not"
+    " know is split as English. If empty, the text has one sentence per line.",
   )

@@ -31,7 +31,11 @@ from bertlib.exchange import resolve
 from bertlib.hardware import devices
 from bertlib.io import files, folder_lock, model_files, result_files
 from bertlib.settings import embedding_spec, model_description
-from bertlib.settings.training import RunSettings, TrainingSettings
+from bertlib.settings.training import (
+  OptimizerSettings,
+  RunSettings,
+  TrainingSettings,
+)
 from bertlib.training import (
   checkpoint_hook,
   dev_scores,
@@ -246,6 +250,8 @@ def make_model_fn(
     num_warmup_steps = int(
       num_train_steps * settings.optimizer.warmup_proportion
     )
+  if num_train_steps:
+    check_schedule(settings.optimizer, num_train_steps, num_warmup_steps)
   return run.task.model_fn_builder(
     bert_config=run.config,
     init_checkpoint=settings.model.init_checkpoint,
@@ -263,6 +269,27 @@ def make_model_fn(
     options=options,
     **run.task.model_arguments,
   )
+
+
+def check_schedule(
+  flags: OptimizerSettings, num_train_steps: int, num_warmup_steps: int
+) -> None:
+  """Refuses a schedule that learns nothing; warns of one without its peak."""
+  if flags.start_warmup_step >= num_train_steps:
+    raise InputError(
+      f"--start_warmup_step={flags.start_warmup_step}: the learning rate would"
+      f" be 0 up to the last step, {num_train_steps}. Give fewer"
+    )
+  if not flags.learning_rate:
+    logging.warning("--learning_rate=0: the weights will not change")
+  num_steps = flags.start_warmup_step + num_warmup_steps
+  num_steps += round(flags.decay_proportion * num_train_steps)
+  if flags.schedule == "trapezoidal" and num_steps > num_train_steps:
+    logging.warning(
+      "--decay_proportion=%g: the decay begins before the warm-up ends, so the"
+      " learning rate never reaches its peak",
+      flags.decay_proportion,
+    )
 
 
 def make_inference_model_fn(

@@ -394,6 +394,15 @@ def test_an_incomplete_step_0_is_ignored(checkpoint, tmp_path, caplog):
   assert not (tmp_path / "checkpoint").exists()
 
 
+def test_initial_weights_go_when_a_run_was_killed_after_its_first_save(
+  checkpoint, tmp_path
+):
+  as_step(checkpoint, 0)
+  prepare_resume(tmp_path)
+  assert not [*tmp_path.glob("model.ckpt-0.*")]
+  assert [*tmp_path.glob("model.ckpt-7.*")]
+
+
 def test_files_of_interrupted_saves_are_removed(checkpoint, tmp_path):
   kept = {path.name for path in tmp_path.iterdir()}
   (tmp_path / "model.ckpt-9_temp").mkdir()

@@ -107,10 +107,11 @@ EAGER = "{{function_node __wrapped__SaveV2}} /x/m.tmp; REASON [Op:SaveV2]"
     (tf.errors.UnknownError, LONG, "Permission denied"),
     (tf.errors.UnknownError, LONG, "File too large. "),
     (tf.errors.OutOfRangeError, EAGER, "File too large. "),
+    (tf.errors.UnknownError, LONG, "Read-only file system. Name another path"),
   ],
 )
 def test_file_error_is_found_in_a_long_message(error, text, reason):
-  found = error(None, None, text.replace("REASON", reason.rstrip(". ")))
+  found = error(None, None, text.replace("REASON", reason.partition(". ")[0]))
   message = errors.user_error_message(found)
   assert message.startswith(f"/x/m.tmp: {reason}")
   assert "Make room" in message or message.endswith(reason)

@@ -56,6 +56,13 @@ def test_kind_and_labels_of_a_classifier_are_described(
   assert (found["kind"], found["labels"]) == (kind, labels)
 
 
+def test_names_of_other_labels_are_left_out_with_a_line(tmp_path, caplog):
+  config = name("a", "b", "c") | {"architectures": [CLASSIFIER]}
+  found = read(write_folder(tmp_path / "a", tensors(CLASSIFIER, 2), **config))
+  assert found.description["labels"] == _DEFAULT[:2]
+  assert "names 3 labels, but the model has 2 outputs" in caplog.text
+
+
 @pytest.mark.parametrize(
   ("architecture", "expected"),
   [

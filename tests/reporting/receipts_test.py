@@ -315,6 +315,21 @@ def test_resuming_with_other_arithmetic_is_said(
   assert not named or f"was trained with {named}. The weights" in warnings[0]
 
 
+@pytest.mark.parametrize(
+  ("flag", "named"),
+  [
+    ({"train_batch_size": 8}, "train_batch_size 32, now 8"),
+    ({"seed": 5}, "seed 12345, now 5"),
+    ({"log_steps": 5}, None),
+  ],
+)
+def test_resuming_with_other_steps_is_said(flag, named, resume, caplog):
+  assert not resume({"train.tsv": "1"}, {"train.tsv": "1"}, **flag)
+  warnings = [m for m in caplog.messages if "was trained with" in m]
+  assert len(warnings) == bool(named)
+  assert not named or f"was trained with {named}. The weights" in warnings[0]
+
+
 def test_a_receipt_of_an_earlier_version_has_no_threads(
   resume, monkeypatch, caplog
 ):

@@ -248,6 +248,13 @@ def _read_predict_file(
       f"--predict_file={path}: its lines are texts, which have no --id_column."
       " Give a .csv file, or leave out --id_column"
     )
+  is_named = {"text_a_column", "text_b_column"} & settings.given
+  if is_named and not settings.run.do_train:
+    logging.warning(
+      "--predict_file=%s: its lines are texts, so --text_a_column and"
+      " --text_b_column have no effect. Give a .csv file to name columns",
+      path,
+    )
   if tables.holds_objects(path, processor.encoding):
     raise InputError(
       f"--predict_file={path}: has objects of JSON. Name their text by"

@@ -10,8 +10,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow.compat.v1 as tf
 
+from bertlib.checkpoints import checkpoint_files
+from bertlib.cli import option
 from bertlib.cli.errors import InputError
 from bertlib.data import input_pipeline, tf_records
+from bertlib.io import receipt_file
 from bertlib.settings.pretraining import PretrainingSettings
 from bertlib.tasks.pretraining import (
   dynamic_masking,
@@ -100,17 +103,24 @@ class Packing(NamedTuple):
   row: int = 0  # of this window
 
 
-def check_same_packing(pack: bool, checkpoint: str | None) -> None:
-  """Refuses to resume with another way of packing."""
+def check_same_packing(
+  settings: PretrainingSettings, checkpoint: str | None
+) -> None:
+  """Refuses to resume with another packing, to which the position belongs."""
   if not checkpoint:
     return
-  reader = tf.train.load_checkpoint(checkpoint)
-  if reader.has_tensor(_VARIABLE) != pack:
-    raise InputError(
-      f"--pack={str(pack).lower()}: {checkpoint} was trained with"
-      f" --pack={str(not pack).lower()}, which decides what a step reads. Give"
-      " that to resume, or another --output_dir"
-    )
+  before = receipt_file.last_training(settings.run.output_dir) or {}
+  trained = dict(before.get("flags", {}))
+  is_packed = checkpoint_files.open_reader(checkpoint).has_tensor(_VARIABLE)
+  trained["pack"], flags = is_packed, option.values_of(settings)
+  for name in ("pack", *(["max_sequences_per_row", "seed"] * is_packed)):
+    given, value = flags[name], trained.get(name, flags[name])
+    if given != value:
+      raise InputError(
+        f"--{name}={str(given).lower()}: {checkpoint} was trained with"
+        f" --{name}={str(value).lower()}, which decides what a step reads. Give"
+        " that to resume, or another --output_dir"
+      )
 
 
 def resume_packing(

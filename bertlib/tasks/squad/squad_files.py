@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import bisect
 import dataclasses
+import math
 import re
 import unicodedata
 from collections import Counter
@@ -120,6 +121,8 @@ def read_by_id(path: str, kind: type) -> dict[str, Any]:
   values = _read_json(path, dict)
   for name, value in values.items():
     problem = json_files.mismatch(value, kind, f"the value of question {name}")
+    if not problem and kind is float and not math.isfinite(value):
+      problem = f"the value of question {name} is no finite number"
     if problem:
       raise InputError(f"{path}: {problem}. {_FIX}")
   return values
