@@ -21,7 +21,7 @@ import modeling
 import tokenization
 from bertlib.checkpoints import task_record
 from bertlib.checkpoints.task_record import HuggingFaceModel, TaskRecord
-from bertlib.cli.errors import InputError, needs_package, some_of
+from bertlib.cli.errors import InputError, some_of
 from bertlib.compute.fast_compute import FastCompute
 from bertlib.exchange.from_huggingface import ACTIVATIONS
 from bertlib.export import onnx_graph, signatures, tf1_module
@@ -67,12 +67,9 @@ def converted(
       " only, up to 2 GB. Leave out --quantize and --precision, or export a"
       " SavedModel"
     )
-  with needs_package(
-    f"--format=onnx: {problem}. Install tf2onnx, which converts that of"
-    " TensorFlow: pip install -e '.[tf2onnx]'"
-  ):
-    import tf2onnx
   try:
+    import tf2onnx
+
     function = _function(model, weights, model.outputs)
     graph, _ = tf2onnx.convert.from_function(
       function, function.input_signature, opset=onnx_graph.OPSET
@@ -80,7 +77,12 @@ def converted(
     graph.ir_version = onnx_graph.IR_VERSION
     del graph.opset_import[1:]  # of other domains, which have no nodes
     rest = _difference(graph, inputs, expected)
-  except Exception as error:  # of an operation that ONNX does not have
+  except ImportError as error:
+    raise InputError(
+      f"--format=onnx: {problem}. Install tf2onnx, which converts that of"
+      " TensorFlow: pip install -e '.[tf2onnx]'"
+    ) from error
+  except Exception as error:  # of an old tf2onnx, or an unknown operation
     rest = f"cannot be made ({error!r:.200})"
   if rest:
     raise InputError(
