@@ -23,6 +23,8 @@ import tensorflow.compat.v1 as tf  # noqa: E402
 import wrong_input_world  # noqa: E402
 
 from bertlib.checkpoints import checkpoint_files, rewrite  # noqa: E402
+from bertlib.cli.errors import InputError  # noqa: E402
+from bertlib.export import OnnxModel  # noqa: E402
 from bertlib.export.exported_model import ExportedModel  # noqa: E402
 
 # What each command does beside its flags there, and the file of its results.
@@ -71,6 +73,25 @@ def use(folder, world, found):
   run("export_model", flags, world, folder)
   model = ExportedModel(f"{folder}-export")
   found["export"] = model(text_a=texts)["probabilities"]
+  flags = [f"--model_dir={folder}", "--format=onnx"]
+  run("export_model", [*flags, "--export_dir={out}-onnx"], world, folder)
+  predictions = OnnxModel(f"{folder}-onnx").predict(texts)
+  found["onnx"] = [[*p.probabilities.values()] for p in predictions]
+  flags = [f"--model_dir={folder}", "--encoder", "--export_dir={out}-gguf"]
+  found["gguf"] = is_written("export_model", [*flags, "--format=gguf"], folder)
+  flags = [f"--input={folder}", "--output={out}-theirs"]
+  found["huggingface"] = is_written("convert_checkpoint", flags, folder)
+
+
+def is_written(script, flags, folder):
+  """False if a command refuses in one line."""
+  try:
+    run(script, flags, None, folder)
+  except InputError as error:
+    assert "released code" in str(error), error
+    assert "\n" not in str(error)
+    return False
+  return True
 
 
 def prepare(world):

@@ -10,6 +10,10 @@ import commands
 import numpy as np
 import pytest
 
+pytest.importorskip("gguf", reason=".[test]")
+pytest.importorskip("onnxruntime", reason=".[test]")
+pytest.importorskip("tf2onnx", reason=".[test]")
+
 pytestmark = pytest.mark.process
 
 CLASSIFIER = "run_classifier"
@@ -155,10 +159,13 @@ def check_effect(numbers, edit, scripts):
   assert found.keys() == expected.keys()
   for name, value in expected.items():
     np.testing.assert_allclose(found[name], value, atol=1e-5, err_msg=name)
-  for name in ("Predictor", "export"):
+  for name in ("Predictor", "export", "onnx"):
     np.testing.assert_allclose(
       np.ravel(found[name]), found[CLASSIFIER], atol=1e-5, err_msg=name
     )
+  assert not found["gguf"]
+  assert not found["huggingface"]
+  assert "tf2onnx has converted" in log
   line = f"{EDITS[edit][2]}: modeling.py computes something else than"
   assert (line in log) == (EDITS[edit][2] is not None)
   return found
@@ -180,8 +187,11 @@ def test_an_edit_of_modeling_takes_effect_in_a_command(numbers, edit):
 @pytest.mark.parametrize("edit", IN_PLACE)
 def test_an_edit_of_modeling_takes_effect_in_every_command(numbers, edit):
   found = check_effect(numbers, edit, ALL)
-  unedited, _ = numbers(None, ALL)
-  for name in (*ALL.split(","), "Predictor", "export"):
+  unedited, log = numbers(None, ALL)
+  assert unedited["gguf"]
+  assert unedited["huggingface"]
+  assert "tf2onnx" not in log
+  for name in (*ALL.split(","), "Predictor", "export", "onnx"):
     assert differ(found[name], unedited[name]), name
 
 

@@ -21,7 +21,7 @@ import modeling
 import tokenization
 from bertlib.checkpoints import task_record
 from bertlib.checkpoints.task_record import HuggingFaceModel, TaskRecord
-from bertlib.cli.errors import InputError, needs_package, some_of
+from bertlib.cli.errors import InputError, some_of
 from bertlib.compute.fast_compute import FastCompute
 from bertlib.exchange.from_huggingface import ACTIVATIONS
 from bertlib.export import onnx_graph, signatures, tf1_module
@@ -34,8 +34,6 @@ RELEASED = os.path.join(os.path.dirname(__file__), "released.json")
 _TOLERANCE = 1e-4
 
 MAX_BYTES = 2**31  # of an ONNX file
-
-_SMALL_LENGTH = 7  # of the model in `released.json`
 
 Arrays = Mapping[str, np.ndarray]  # by name
 
@@ -69,12 +67,9 @@ def converted(
       " only, up to 2 GB. Leave out --quantize and --precision, or export a"
       " SavedModel"
     )
-  with needs_package(
-    f"--format=onnx: {problem}. Install tf2onnx, which converts that of"
-    " TensorFlow: pip install -e '.[tf2onnx]'"
-  ):
-    import tf2onnx
   try:
+    import tf2onnx
+
     function = _function(model, weights, model.outputs)
     graph, _ = tf2onnx.convert.from_function(
       function, function.input_signature, opset=onnx_graph.OPSET
@@ -82,7 +77,12 @@ def converted(
     graph.ir_version = onnx_graph.IR_VERSION
     del graph.opset_import[1:]  # of other domains, which have no nodes
     rest = _difference(graph, inputs, expected)
-  except Exception as error:  # of an operation that ONNX does not have
+  except ImportError as error:
+    raise InputError(
+      f"--format=onnx: {problem}. Install tf2onnx, which converts that of"
+      " TensorFlow: pip install -e '.[tf2onnx]'"
+    ) from error
+  except Exception as error:  # of an old tf2onnx, or an unknown operation
     rest = f"cannot be made ({error!r:.200})"
   if rest:
     raise InputError(
@@ -126,7 +126,7 @@ def _function(model, weights: Arrays, outputs: Callable):
   return tf.function(call, input_signature=specs, autograph=False)
 
 
-def _run(function, inputs: Sequence[np.ndarray]) -> Mapping[str, Any]:
+def _run(function, inputs: Sequence[np.ndarray]) -> Mapping[Any, Any]:
   return function.get_concrete_function()(*map(tf.constant, inputs))
 
 
@@ -155,8 +155,8 @@ def two_texts(model, length: int) -> list[np.ndarray]:
 
 
 def _comparable(
-  outputs: Mapping[str, Any], inputs: Sequence[np.ndarray]
-) -> dict[str, np.ndarray]:
+  outputs: Mapping[Any, Any], inputs: Sequence[np.ndarray]
+) -> dict[Any, np.ndarray]:
   """Values at tokens as vectors; of probabilities their logarithms."""
   is_token, found = inputs[1] > 0, {}
   for name, values in outputs.items():
@@ -188,15 +188,14 @@ def _difference(graph, inputs: Sequence[np.ndarray], expected: Arrays):
   return difference(expected, _comparable(dict(zip(names, found)), inputs))
 
 
-def difference(expected: Arrays, found: Arrays) -> str | None:
-  """How arrays differ from those of the same names; None if they do not."""
+def difference(expected: Mapping[Any, Any], found: Mapping) -> str | None:
+  """By how much outputs differ from those expected; None if they do not."""
   for name, values in found.items():
-    one = expected.get(name, np.zeros(0))
-    if one.shape != values.shape:
-      return f"has {len(values)} values of {name}, not {len(one)}"
-    size = np.abs(one - values).max() / max(np.abs(one).max(), 1e-30)
+    one, size = np.asarray(expected.get(name, ())), np.inf
+    if one.shape == values.shape:
+      size = np.abs(one - values).max() / max(np.abs(one).max(), 1e-30)
     if not size <= _TOLERANCE:
-      return f"has {name} that differ by {size:.1g} of the largest"
+      return f"differs by {size:.1g} of the largest output"
   return None
 
 
@@ -231,56 +230,45 @@ def check_formula(
   released = json_files.read(RELEASED, dict)["outputs"]
   act = hidden_act.lower().replace("gelu_new", "gelu_tanh")
   cases = released.get(f"{task.script if task else 'encoder'} {act}")
-  problem = None if cases else "has an activation or output layer that is not"
-  for description, expected in cases or ():
-    if kind in (None, description.get("kind")) and not problem:
-      try:
-        found = released_outputs(task, description, hidden_act)
-      except Exception as error:  # an edit may need more than the small model
-        problem = f"cannot be compared ({error!r:.200}) with"
-      else:
-        count = len(found) - (not has_pooler)
-        problem = difference(
-          *(
-            dict(enumerate(map(np.array, values[:count])))
-            for values in (expected, found)
-          )
-        )
+  problem = None if cases else "has an activation or output layers unlike"
+  for description, kept in cases or ():
+    if kind not in (None, description.get("kind")):
+      continue
+    try:
+      found = released_outputs(task, description, hidden_act)
+    except Exception as error:  # an edit may need more than the small model
+      problem = f"cannot be compared ({error!r:.200}) with"
+      break
+    if not has_pooler:
+      found.popitem()
+    if differs := difference(dict(enumerate(kept)), found):
+      problem = f"{differs} from"
   if problem:
     raise InputError(
-      f"{flag}: the model {problem} that of the released code, which programs"
-      " that read the files compute. Export a SavedModel or ONNX"
+      f"{flag}: the model {problem} the released code, whose formulas programs"
+      " that read the files have. Export a SavedModel or ONNX"
     )
 
 
 def released_outputs(
   task: TaskRecord | None, description: Mapping[str, Any], hidden_act: str
-) -> list[np.ndarray]:
+) -> dict[int, np.ndarray]:
   """What `build` of a small model returns, by the code as it is now."""
   model, weights = small_model(task, description, hidden_act)
-  inputs = two_texts(model, _SMALL_LENGTH)
+  inputs = two_texts(model, model.config.max_position_embeddings)
 
   def build(features):
     return dict(enumerate(tf.nest.flatten(model.build(features))))
 
-  outputs = _run(_function(model, weights, build), inputs)
-  return [*_comparable(outputs, inputs).values()]
+  return _comparable(_run(_function(model, weights, build), inputs), inputs)
 
 
 def small_model(
   task: TaskRecord | None, description: Mapping[str, Any], hidden_act: str
 ) -> tuple[signatures.SignatureModel, dict[str, np.ndarray]]:
   """A model of two layers, and weights that are the same for ever."""
-  config = modeling.BertConfig(
-    vocab_size=16,
-    hidden_size=8,
-    num_hidden_layers=2,
-    num_attention_heads=2,
-    intermediate_size=12,
-    hidden_act=hidden_act,
-    max_position_embeddings=_SMALL_LENGTH,
-    type_vocab_size=2,
-  )
+  sizes = json_files.read(RELEASED, dict)["config"]
+  config = modeling.BertConfig(hidden_act=hidden_act, **sizes)
   model_class, build_model = signatures.find(task)
   model = model_class(description, config, None, build_model=build_model)
   weights = tf1_module.initial_weights(

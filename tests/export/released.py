@@ -24,6 +24,15 @@ LABELS = ["0", "1", "2"]
 SQUAD = {"doc_stride": 1, "max_query_length": 1}
 SQUAD |= {"version_2_with_negative": False}
 
+CONFIG = {
+  "vocab_size": 16,
+  "hidden_size": 8,
+  "num_hidden_layers": 2,
+  "num_attention_heads": 2,
+  "intermediate_size": 12,
+  "max_position_embeddings": 7,
+  "type_vocab_size": 2,
+}
 VOCAB = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *".,!?'-()中文の"]
 VOCAB += ["the", "cat", "##s", "##ly", "a", "##a", "##b", "Cafe", "cafe"]
 VOCAB += ["Café", "café", "re", "##sume", "##sumé", "é", "x", "##́"]
@@ -74,14 +83,22 @@ def outputs():
   for act, (task, described) in itertools.product(ACTIVATIONS, cases()):
     description = {"max_seq_length": 16, "do_lower_case": True, **described}
     values = same_outputs.released_outputs(task, description, act)
-    rounded = [[float(f"{x:.6g}") for x in array.tolist()] for array in values]
+    rounded = [
+      [float(f"{x:.6g}") for x in array.tolist()] for array in values.values()
+    ]
     script = task.script if task else "encoder"
     found[f"{script} {act}"].append([description, rounded])
   return found
 
 
-if __name__ == "__main__":
-  contents = {"tokenizer": tokenizer(), "outputs": outputs()}
+def write(contents):
   with open(same_outputs.RELEASED, "w", encoding="utf-8") as file:
     json.dump(contents, file, ensure_ascii=True, separators=(",", ":"))
     file.write("\n")
+
+
+if __name__ == "__main__":
+  contents = {"config": CONFIG, "tokenizer": tokenizer()}
+  # `small_model` reads the sizes from the file.
+  write(contents)
+  write(contents | {"outputs": outputs()})
