@@ -28,8 +28,7 @@ _OUT_OF_RANGE = {
     --word_column=0 --tag_column=0 --weight_decay=-0.01 --clip_norm=nan""",
   "run_pretraining": """
     --num_train_steps=0 --num_train_steps=-1 --num_warmup_steps=-5
-    --max_predictions_per_seq=0 --max_predictions_per_seq=17 --log_steps=-1
-    --schedule_power=nan""",
+    --max_predictions_per_seq=0 --max_predictions_per_seq=17 --log_steps=-1""",
   "create_pretraining_data": """
     --masked_lm_prob=nan --masked_lm_prob=1.1 --max_predictions_per_seq=500
     --short_seq_prob=-0.1 --dupe_factor=0 --truncate_prob=inf --num_shards=-2
