@@ -61,7 +61,6 @@ class StepOptions(NamedTuple):
     schedule: a key of `SCHEDULES`.
     power: exponent of the polynomial schedule.
     decay_proportion: see `learning_rate`.
-    start_warmup_step: see `learning_rate`.
     layer_decay: layer-wise learning-rate decay, see `rate_factors`.
     frozen: weights that are not trained.
     clip_norm: maximum global norm of the gradients; 0 or None for no clipping.
@@ -84,7 +83,6 @@ class StepOptions(NamedTuple):
   schedule: str = "linear"
   power: float = 1.0
   decay_proportion: float = 0.1
-  start_warmup_step: int = 0
   layer_decay: float = 1.0
   frozen: Frozen = Frozen()
   clip_norm: float | None = 1.0
@@ -180,7 +178,6 @@ def training_step(
     options.schedule,
     options.power,
     options.decay_proportion,
-    options.start_warmup_step,
   )
   mean, norm = mean_over_replicas(gradients, use_tpu, options.jit_norm)
   if loss_scale:
@@ -489,7 +486,6 @@ def learning_rate(
   schedule: str = "linear",
   power: float = 1.0,
   decay_proportion: float = 0.1,
-  start_warmup_step: int = 0,
 ):
   """Linear warm-up, then a decay computed from step 0.
 
@@ -506,8 +502,6 @@ def learning_rate(
     power: exponent of the polynomial schedule; 1 is linear.
     decay_proportion: share of the steps, the last ones, over which the
       trapezoidal schedule decays from the peak rate.
-    start_warmup_step: step at which the warm-up starts; the rate is 0 before.
-      With a negative one, training starts within the warm-up.
 
   Returns:
     float32 [].
@@ -519,8 +513,6 @@ def learning_rate(
   done = tf.minimum(step / float(max(num_train_steps, 1)), 1.0)
   rate = init_lr * _chosen(SCHEDULES, schedule)(done, power, decay_proportion)
   if num_warmup_steps:
-    if start_warmup_step:
-      step = tf.maximum(step - start_warmup_step, 0.0)
     rising = init_lr * (step / float(num_warmup_steps))
     rate = tf.where(step < num_warmup_steps, rising, rate)
   return rate

@@ -16,6 +16,7 @@ if __name__ == "__main__":  # Check flags before slow imports.
 
 import functools
 import itertools
+import math
 import os
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -28,7 +29,6 @@ from absl import flags, logging
 import modeling
 from bertlib.checkpoints import checkpoint_files
 from bertlib.cli import app, option
-from bertlib.cli.errors import InputError
 from bertlib.cli.steps import Steps
 from bertlib.data import input_pipeline, record_check, tf_records
 from bertlib.exchange import resolve
@@ -44,7 +44,7 @@ from bertlib.tasks.pretraining import (
 )
 from bertlib.tasks.pretraining.record import RECORD
 from bertlib.tasks.pretraining.training_batches import input_fn_builder
-from bertlib.training import budget, estimator_spec, lifecycle, step_plan
+from bertlib.training import budget, estimator_spec, lifecycle
 from bertlib.training.task import Run, Task
 
 FLAGS = flags.FLAGS
@@ -463,9 +463,6 @@ def prepare(
       [*data.num_records, settings.predict_file],
     )
   plan = lifecycle.check_start(run, step)
-  if settings.train_batch_size_end:
-    with step("batch sizes"):
-      check_batch_sizes(run, plan, data)
   if step.is_dry_run:
     with step("records"):
       lengths = pretraining_inputs.check_records(run, data)
@@ -507,7 +504,6 @@ def make_task(settings: PretrainingSettings) -> Task:
     unit="records",
     num_predictions=settings.max_predictions_per_seq,
     num_output_positions=settings.max_predictions_per_seq + 1,  # and [CLS]
-    largest_batch_size=settings.train_batch_size_end,
     num_warmup_steps=(
       None if read_budget(settings) else settings.num_warmup_steps
     ),
@@ -528,39 +524,8 @@ def expected_steps(settings: PretrainingSettings, num_tokens: float) -> int:
     return settings.num_train_steps
   if within.unit != "tokens":
     return 0
-  sizes = training_batches.batch_sizes(settings)
-  return sizes.count_steps(within.amount / num_tokens)
-
-
-def check_batch_sizes(
-  run: Run, plan: step_plan.Plan | None, data: pretraining_inputs.Data
-) -> None:
-  """Refuses growing batches that devices, memory or budget do not allow."""
-  settings = run.settings
-  if not plan:
-    return
-  if run.on_tpu:
-    raise InputError(
-      f"--train_batch_size_end={settings.train_batch_size_end}: not for a TPU,"
-      " whose batches have one size. Leave it out"
-    )
-  _, options = plan
-  num_parts = options.num_micro_batches * run.devices.num_replicas
-  if settings.run.train_batch_size % num_parts:
-    raise InputError(
-      f"--train_batch_size={settings.run.train_batch_size}: cannot be divided"
-      f" into {num_parts} parts, the micro-batches of all replicas. Give a"
-      " multiple of that"
-    )
-  within, growing = read_budget(settings), settings.batch_size_warmup_steps
-  if within and within.unit == "tokens":
-    lengths = pretraining_inputs.check_records(run, data)
-    num_steps = expected_steps(settings, lengths.num_tokens)
-    if num_steps <= growing:
-      raise InputError(
-        f"--batch_size_warmup_steps={growing}: {within} ends within it, after"
-        f" about {num_steps} steps. Give fewer"
-      )
+  num_records = within.amount / num_tokens
+  return math.ceil(num_records / settings.run.train_batch_size)
 
 
 # Training, evaluation, prediction
@@ -578,7 +543,6 @@ def pretrain(run: Run, data: pretraining_inputs.Data) -> None:
       settings.num_train_steps,
     )
   total = data.count(files)
-  sizes = training_batches.batch_sizes(settings)
   masking = None
   if settings.remask:
     masking = dynamic_masking.Masking(
@@ -598,9 +562,8 @@ def pretrain(run: Run, data: pretraining_inputs.Data) -> None:
     )
   read = f"{total} records in {len(files)} files"
   if not (within or packing):
-    last = settings.num_train_steps
-    epochs = sizes.stage_of(last).records_before(last) / total
-    read += f" ({epochs:.3g} epochs)"
+    num_read = settings.num_train_steps * settings.run.train_batch_size
+    read += f" ({num_read / total:.3g} epochs)"
   lifecycle.train(
     run,
     input_fn_builder(
@@ -610,7 +573,6 @@ def pretrain(run: Run, data: pretraining_inputs.Data) -> None:
       masking=masking,
       num_records=total,
       by_file=data.num_records if settings.shard_by == "file" else None,
-      sizes=sizes,
       objective=settings.objective,
       packing=packing,
       **lifecycle.input_options(run, is_training=True),

@@ -13,6 +13,7 @@ from bertlib.cli import command_line, option
 from bertlib.settings import (
   classifier,
   conversion,
+  export,
   pretraining,
   pretraining_data,
   squad,
@@ -110,6 +111,7 @@ def test_help_needs_no_correct_command_line():
 # Unknown flags
 
 HERE = "unknown flag. Here it is "
+BEGINS = "removed. The warm-up begins at the first step and takes "
 
 
 @pytest.mark.parametrize(
@@ -124,6 +126,14 @@ HERE = "unknown flag. Here it is "
     (conversion.ConversionSettings, "tf_checkpoint_path", HERE + "--input"),
     (CLASSIFIER, "learning_rat", "unknown flag. Did you mean: learning_rate?"),
     (PRETRAINING, "phases", "removed. Run one command per phase"),
+    (PRETRAINING, "train_batch_size_end", "removed. Batches have one size"),
+    (PRETRAINING, "batch-size-warmup-steps", "removed. Batches have one size"),
+    (PRETRAINING, "start_warmup_step", BEGINS + "--num_warmup_steps"),
+    (CLASSIFIER, "start_warmup_step", BEGINS + "--warmup_proportion"),
+    (CLASSIFIER, "schedule_power", "removed. --schedule=polynomial is linear"),
+    (CLASSIFIER, "target_metric", "removed. --eval_steps writes the metrics"),
+    (CLASSIFIER, "target_value", "removed. --eval_steps writes the metrics"),
+    (export.ExportSettings, "null_score_diff_threshold", "removed. An export"),
   ],
 )
 @pytest.mark.parametrize("separator", "= ")
@@ -137,6 +147,8 @@ def test_unknown_flags_have_a_counterpart_or_suggestions(
 def test_a_counterpart_that_the_command_lacks_is_not_named():
   message = refused(squad.SquadMetricsSettings, "--bert_model=x")
   assert "init_checkpoint" not in message
+  message = refused(squad.SquadMetricsSettings, "--target_metric=x")
+  assert message.startswith("--target_metric: unknown flag")
 
 
 def test_misspelled_flags_have_suggestions():

@@ -144,18 +144,6 @@ def test_trapezoid_is_its_formula(share):
   np.testing.assert_allclose(rates, expected, rtol=2e-6, atol=0)
 
 
-@pytest.mark.parametrize("start", [-3, 0, 5])
-def test_warm_up_starts_at_its_step(start):
-  # The formula of MLPerf's reference: polynomial decay over all steps, and
-  # until `start + 8` a line that is 0 at `start`.
-  steps = np.arange(0, 40)
-  warming = 2.0 * np.maximum(steps - start, 0) / 8
-  decaying = 2.0 * (1 - steps / 40) ** 0.5
-  expected = np.where(steps - start < 8, warming, decaying)
-  rates = rates_at(steps, 2.0, 40, 8, "polynomial", 0.5, 0.1, start)
-  np.testing.assert_allclose(rates, expected, rtol=2e-6, atol=0)
-
-
 @settings(max_examples=15, deadline=None)
 @given(
   st.sampled_from(list(optimization.SCHEDULES)),

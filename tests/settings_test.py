@@ -287,18 +287,6 @@ def test_flags_are_checked_by_values(settings, arguments, expected):
 @cases("""
 run_pretraining --token_budget=9 --time_budget_minutes=1
   => --token_budget and --time_budget_minutes: each is the length
-run_pretraining --batch_size_warmup_steps=9 => --batch_size_warmup_steps
-run_pretraining --train_batch_size=8 --train_batch_size_end=20
-  --batch_size_warmup_steps=9
-  => --train_batch_size_end=20: is not a multiple of --train_batch_size=8
-run_pretraining --train_batch_size=8 --num_train_steps=9
-  --train_batch_size_end=16
-  --batch_size_warmup_steps=9 --num_warmup_steps=1
-  => --batch_size_warmup_steps=9: not less than --num_train_steps=9
-run_pretraining --eval_steps=1 --target_metric=loss
-  => --target_metric: has no effect. Add --target_value
-run_pretraining --target_metric=loss --target_value=1
-  => --target_metric: has no effect. Add --eval_steps
 run_pretraining --token_budget=9 --num_train_steps=1
   => --token_budget and --num_train_steps: each is the length
 run_pretraining --token_budget=9 --num_warmup_steps=1 => --num_warmup_steps

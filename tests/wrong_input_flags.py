@@ -29,7 +29,7 @@ _OUT_OF_RANGE = {
   "run_pretraining": """
     --num_train_steps=0 --num_train_steps=-1 --num_warmup_steps=-5
     --max_predictions_per_seq=0 --max_predictions_per_seq=17 --log_steps=-1
-    --schedule_power=nan --time_budget_minutes=1e30
+    --time_budget_minutes=1e30
     --token_budget=1000000000000000000000000000000""",
   "create_pretraining_data": """
     --masked_lm_prob=nan --masked_lm_prob=1.1 --max_predictions_per_seq=500

@@ -16,7 +16,7 @@ from bertlib.cli.option import Flag
 
 # Flags of other BERT projects, and what to give here: the PyTorch port and
 # transformers, GluonNLP, NVIDIA. Of several entries, separated by "|", the
-# first one counts whose flags the command has.
+# first one counts whose flags the command has; here and in `REMOVED`.
 COUNTERPARTS = {
   "accumulate": "--gradient_accumulation_steps",
   "adam_beta1": "--beta_1",
@@ -93,17 +93,35 @@ COUNTERPARTS = {
   ),
 }
 
+_ONE_SIZE = (
+  "Batches have one size, --train_batch_size; a stopped run may be resumed with"
+  " a larger one"
+)
+_NO_TARGET = (
+  "--eval_steps writes the metrics to dev_scores.jsonl, and --patience ends"
+  " training when they no longer improve"
+)
+
 # Flags of earlier versions, and what to do instead.
 REMOVED = {
+  "batch_size_warmup_steps": _ONE_SIZE,
   "cache_dir": "Leave it out; examples are made anew in each run",
   "last": "Give the number of checkpoints as --average=N",
   "null_score_diff_threshold": (
-    "An export has the one in model.json, where --do_eval stores it; its output"
-    " null_odds allows any other"
+    "An export has the one in model.json, where evaluation stores it; its"
+    " output null_odds allows any other"
   ),
   "phases": (
     "Run one command per phase, the second with --init_checkpoint=FOLDER of"
     " the first; recipes/ has their flags"
+  ),
+  "schedule_power": (
+    "--schedule=polynomial is linear; StepOptions.power is its exponent in"
+    " Python"
+  ),
+  "start_warmup_step": (
+    "The warm-up begins at the first step and takes --num_warmup_steps |"
+    " The warm-up begins at the first step and takes --warmup_proportion of all"
   ),
   "steps_from": (
     "--num_train_epochs counts questions; the log has the epochs of windows"
@@ -117,6 +135,9 @@ REMOVED = {
   "sweep_null_threshold": (
     "--do_eval finds the best value of --null_score_diff_threshold"
   ),
+  "target_metric": _NO_TARGET,
+  "target_value": _NO_TARGET,
+  "train_batch_size_end": _ONE_SIZE,
 }
 
 
@@ -173,13 +194,13 @@ def input_errors(values: flags.FlagValues) -> Iterator[None]:
     raise
   except (flags.Error, ValueError) as error:
     name = getattr(error, "flagname", None)
-    if name in REMOVED:
-      raise InputError(f"--{name}: removed. {REMOVED[name]}") from error
-    for fix in COUNTERPARTS.get(str(name).replace("-", "_"), "").split("|"):
-      if fix and flags_in(fix) <= {*values}:
-        raise InputError(
-          f"--{name}: unknown flag. Here it is {fix.strip()}"
-        ) from error
+    for problem, fixes in (
+      ("removed.", REMOVED),
+      ("unknown flag. Here it is", COUNTERPARTS),
+    ):
+      for fix in fixes.get(str(name).replace("-", "_"), "").split("|"):
+        if fix and flags_in(fix) <= {*values}:
+          raise InputError(f"--{name}: {problem} {fix.strip()}") from error
     lines = str(error).splitlines()
     message = "; ".join(re.sub("^flags? .*?: (?=--)", "", x) for x in lines)
     message = message.replace(" ?", "?").rstrip(" .")

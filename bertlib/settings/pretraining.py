@@ -125,21 +125,6 @@ class PretrainingSettings(TrainingSettings):
     basic=True,
     needs="do_train",
   )
-  train_batch_size_end: int | None = option.integer(
-    None,
-    "Batch size after --batch_size_warmup_steps, a multiple of"
-    " --train_batch_size, from which it grows by equal steps.",
-    AT_LEAST_1,
-    section="training",
-    needs="do_train",
-  )
-  batch_size_warmup_steps: int = option.integer(
-    0,
-    "Number of steps until the batch size is --train_batch_size_end.",
-    COUNT,
-    section="training",
-    needs="do_train",
-  )
   token_budget: int | None = option.integer(
     None,
     "Train on this many tokens, padding not counted, instead of"
@@ -225,13 +210,12 @@ class PretrainingSettings(TrainingSettings):
     run, steps = self.run, self.num_train_steps
     super().check()
     check_masking(self, self.model.max_seq_length, self.given)
-    if self.pack and (self.shard_by == "file" or self.train_batch_size_end):
+    if self.pack and self.shard_by == "file":
       raise InputError(
-        "--pack: not with --shard_by=file or --train_batch_size_end. Make"
-        " packed records by create_pretraining_data.py --pack"
+        "--pack: not with --shard_by=file. Make packed records by"
+        " create_pretraining_data.py --pack"
       )
     self._check_budget()
-    self._check_batch_sizes()
     if run.do_train and steps == 0:
       raise InputError(nothing_to_train("num_train_steps", 0))
     if (
@@ -249,28 +233,6 @@ class PretrainingSettings(TrainingSettings):
     self.need("input_file", "do_eval", reads_input)
     self.need("predict_file", "do_predict", run.do_predict)
 
-  def _check_batch_sizes(self) -> None:
-    """Refuses batches that cannot grow, or not to their last size."""
-    first, last = self.run.train_batch_size, self.train_batch_size_end
-    num_steps = self.batch_size_warmup_steps
-    if bool(last) != bool(num_steps):
-      given, missing = "train_batch_size_end", "batch_size_warmup_steps"
-      if num_steps:
-        given, missing = missing, given
-      raise InputError(f"--{given}: has no effect. Add --{missing}")
-    if last and (last % first or last == first):
-      raise InputError(
-        f"--train_batch_size_end={last}: is not a multiple of"
-        f" --train_batch_size={first}. Give {2 * first}, {3 * first} or another"
-      )
-    has_budget = self.token_budget or self.time_budget_minutes
-    if not has_budget and num_steps and num_steps >= self.num_train_steps:
-      raise InputError(
-        f"--batch_size_warmup_steps={num_steps}: not less than"
-        f" --num_train_steps={self.num_train_steps}, so the batch never has"
-        " its last size. Give fewer"
-      )
-
   def _check_budget(self) -> None:
     """Refuses a second length of the training, and a warm-up without end."""
     lengths = ("token_budget", "time_budget_minutes", "num_train_steps")
@@ -282,10 +244,9 @@ class PretrainingSettings(TrainingSettings):
         f"--{given[0]} and --{given[1]}: each is the length of the training."
         " Give one of them"
       )
-    steps = sorted(self.given & {"num_warmup_steps", "start_warmup_step"})
-    if steps:
+    if "num_warmup_steps" in self.given:
       raise InputError(
-        f"--{steps[0]}: counts steps, but the schedule runs over"
+        "--num_warmup_steps: counts steps, but the schedule runs over"
         f" --{given[0]}. Give --warmup_proportion, a fraction of that"
       )
     if self.masked_lm_prob_end is not None:

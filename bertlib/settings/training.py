@@ -11,7 +11,6 @@ from bertlib.cli.errors import InputError
 from bertlib.cli.option import (
   AT_LEAST_1,
   COUNT,
-  FINITE,
   FRACTION,
   FRACTION_BELOW_1,
   INTEGER,
@@ -111,13 +110,8 @@ class OptimizerSettings(option.Group):
     SCHEDULES,
     "Learning-rate decay after the warm-up. constant keeps the peak rate; the"
     " others reach 0 at the end of training. trapezoidal keeps the peak rate up"
-    " to the last --decay_proportion.",
-  )
-  schedule_power: float = option.number(
-    1.0,
-    "Exponent of the decay with --schedule=polynomial; 1 is linear.",
-    NOT_NEGATIVE,
-    needs="schedule=polynomial",
+    " to the last --decay_proportion. polynomial is linear: its exponent is"
+    " StepOptions.power, from Python.",
   )
   decay_proportion: float = option.number(
     0.1,
@@ -125,12 +119,6 @@ class OptimizerSettings(option.Group):
     " falls to 0 with --schedule=trapezoidal.",
     FRACTION._replace(includes_low=False),
     needs="schedule=trapezoidal",
-  )
-  start_warmup_step: int = option.integer(
-    0,
-    "Step at which the warm-up starts; the learning rate is 0 before. With a"
-    " negative one, training starts within the warm-up.",
-    INTEGER,
   )
   layer_decay: float = option.number(
     1.0,
@@ -253,19 +241,6 @@ class RunSettings(option.Group):
     COUNT,
     section="evaluation",
   )
-  target_metric: str | None = option.text(
-    None,
-    "Metric whose --target_value ends training, when an evaluation of"
-    " --eval_steps reaches it.",
-    section="evaluation",
-  )
-  target_value: float | None = option.number(
-    None,
-    "Value of --target_metric that ends training: at least this, or for a loss"
-    " at most.",
-    FINITE,
-    section="evaluation",
-  )
   seed: int = option.integer(
     12345,
     "Random seed of weight initialization, example order and dropout. The same"
@@ -311,7 +286,6 @@ class RunSettings(option.Group):
         f"--patience={self.patience}: needs evaluations during training. Add"
         " --eval_steps"
       )
-    self._check_target()
     every = self.save_checkpoints_steps
     if (
       "save_checkpoints_steps" in self.given and (self.eval_steps or 0) % every
@@ -327,14 +301,6 @@ class RunSettings(option.Group):
       )
     if self.seeds == 1:
       raise InputError("--seeds=1: give 2 or more, or --seed=... for one run")
-
-  def _check_target(self) -> None:
-    """Refuses a target without its metric, value or evaluations."""
-    flags = ("target_metric", "target_value", "eval_steps")
-    missing = [name for name in flags if getattr(self, name) is None]
-    given = [name for name in flags[:2] if name not in missing]
-    if given and missing:
-      raise InputError(f"--{given[0]}: has no effect. Add --{missing[0]}")
 
   @property
   def evaluates(self) -> bool:

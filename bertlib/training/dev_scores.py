@@ -20,9 +20,6 @@ class Selection(NamedTuple):
   # Evaluations without improvement after which training ends; 0 for no early
   # stopping.
   patience: int = 0
-  # Metric and value that end training; None for none.
-  target_metric: str | None = None
-  target_value: float | None = None
 
 
 def plain_name(metric: str) -> str:

@@ -146,26 +146,15 @@ def find_start(settings: TrainingSettings, task: Task) -> finding.Start:
 
 def read_selection(run: RunSettings, metrics: Sequence[str]) -> Selection:
   """Selection of the best checkpoint; `metrics` has the primary one first."""
-  best = run.best_metric or metrics[0]
-  metric = _metric_named("best_metric", best, metrics)
-  target = None
-  if run.target_metric:
-    target = _metric_named("target_metric", run.target_metric, metrics)
-  eval_steps = run.eval_steps if run.do_train else None
-  return Selection(
-    eval_steps or 0, metric, run.patience, target, run.target_value
-  )
-
-
-def _metric_named(flag: str, name: str, metrics: Sequence[str]) -> str:
-  """The metric of a flag, by its plain name; InputError if there is none."""
-  metric = dev_scores.plain_name(name)
+  asked = run.best_metric or metrics[0]
+  metric = dev_scores.plain_name(asked)
   if metric not in metrics:
     raise InputError(
-      f"--{flag}={name}: there is no such metric; there are"
+      f"--best_metric={asked}: there is no such metric; there are"
       f" {', '.join(metrics)}"
     )
-  return metric
+  eval_steps = run.eval_steps if run.do_train else None
+  return Selection(eval_steps or 0, metric, run.patience)
 
 
 def describe_model(run: Run) -> dict[str, Any]:
@@ -319,12 +308,8 @@ def make_inference_model_fn(
 
 def plan_training(run: Run) -> step_plan.Plan:
   """Computation and options of a training step; see `step_plan`."""
-  settings, largest = run.settings, run.task.largest_batch_size
-  if largest:
-    largest_run = dataclasses.replace(settings.run, train_batch_size=largest)
-    settings = dataclasses.replace(settings, run=largest_run)
   return step_plan.plan_training(
-    settings, run.devices, run.compute, run.config, run.step_shape
+    run.settings, run.devices, run.compute, run.config, run.step_shape
   )
 
 

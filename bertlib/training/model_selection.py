@@ -75,9 +75,7 @@ class DevScores:
     return self.rows[-1]["step"] if self.rows else 0
 
   def ends_early(self) -> bool:
-    """True if the target is reached or patience has run out, and logs it."""
-    if self._has_reached_target():
-      return True
+    """True if patience has run out, which it logs."""
     best, patience = self.best, self.selection.patience
     num_since_best = len(self.rows) - (self.rows.index(best) + 1 if best else 0)
     if not patience or num_since_best < patience:
@@ -89,23 +87,6 @@ class DevScores:
       self.selection.metric,
       best["step"] if best else "-",
       num_since_best,
-      self.last_step,
-    )
-    return True
-
-  def _has_reached_target(self) -> bool:
-    """True if the last evaluation has reached the target, which it logs."""
-    name, target = self.selection.target_metric, self.selection.target_value
-    score = self.rows[-1].get(name) if self.rows else None
-    if score is None or not (
-      score == target or dev_scores.is_better(name, score, target)
-    ):
-      return False
-    logging.info(
-      "--target_value=%g: %s is %.4g; training ends at step %d",
-      target,
-      name,
-      score,
       self.last_step,
     )
     return True

@@ -165,9 +165,7 @@ def step_options(optimizer: OptimizerSettings) -> optimization.StepOptions:
   """The options of a training step that the flags of the optimizer give."""
   return optimization.StepOptions(
     schedule=optimizer.schedule,
-    power=optimizer.schedule_power,
     decay_proportion=optimizer.decay_proportion,
-    start_warmup_step=optimizer.start_warmup_step,
     optimizer=optimizer.optimizer,
     weight_decay=optimizer.weight_decay,
     bias_correction=optimizer.bias_correction,

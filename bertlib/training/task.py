@@ -44,8 +44,6 @@ class Task:
       reduced by micro-batches.
     num_warmup_steps: steps until the peak learning rate; None for
       --warmup_proportion of training.
-    largest_batch_size: examples of the largest step; None where all have
-      --train_batch_size.
     min_seq_length: lowest --max_seq_length that leaves room for text.
     masks_padding: attention masks padding. Only then are batches trimmed and
       unpadded.
@@ -68,7 +66,6 @@ class Task:
   num_output_positions: int | None = None
   loss_bytes: int = 0
   num_warmup_steps: int | None = None
-  largest_batch_size: int | None = None
   min_seq_length: int = 3
   masks_padding: bool = True
   never_split: Sequence[str] = ()

@@ -80,7 +80,6 @@ def test_every_flag_of_a_step_arrives(flags):
   of_equal_names = {
     "schedule": "polynomial",
     "decay_proportion": 0.2,
-    "start_warmup_step": -3,
     "optimizer": "lamb",
     "weight_decay": 0.1,
     "bias_correction": True,
@@ -92,14 +91,13 @@ def test_every_flag_of_a_step_arrives(flags):
     "loss_scale": 128.0,
   }
   vars(flags).update(of_equal_names)
-  flags.gradient_accumulation_steps, flags.schedule_power = 3, 2.0
+  flags.gradient_accumulation_steps = 3
   flags.freeze_layers, flags.freeze_embeddings = 1, True
   flags.recompute_activations = flags.optimizer_on_cpu = True
   how, options = plan(flags)
   assert how.recompute
   assert options == StepOptions(
     **of_equal_names,
-    power=2.0,
     frozen=Frozen(1, True),
     num_micro_batches=3,
     jit_compile=False,

@@ -89,27 +89,6 @@ def test_patience_counts_from_the_best(tmp_path, values, patience, ends_early):
   assert scores.ends_early() == ends_early
 
 
-@pytest.mark.parametrize(
-  ("metric", "target", "values", "ends_early"),
-  [
-    ("accuracy", 0.72, [0.5, 0.719], False),
-    ("accuracy", 0.72, [0.5, 0.72], True),
-    ("loss", 2.0, [2.5, 2.1], False),
-    ("loss", 2.0, [2.1, 1.9], True),
-    ("loss", 2.0, [math.nan], False),
-    ("loss", 2.0, [], False),
-  ],
-)
-def test_target_ends_the_run(tmp_path, log, metric, target, values, ends_early):
-  scores = DevScores(str(tmp_path), Selection(5, "f1", 0, metric, target))
-  for number, value in enumerate(values):
-    scores.add(10 * number, {metric: value})
-  assert scores.ends_early() is ends_early
-  assert [line.split(":")[0] for line in log] == (
-    [f"--target_value={target:g}"] * ends_early
-  )
-
-
 def test_scores_are_restored_from_the_file(tmp_path):
   written = scores_of(tmp_path, "f1", 0.25, 0.75, 0.5)
   read = DevScores(str(tmp_path), Selection(1, "f1", 1))

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import functools
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,67 +20,6 @@ from bertlib.tasks.pretraining import (
   pretraining_instances,
 )
 from bertlib.tasks.pretraining.pretraining_instances import TrainingInstance
-
-# Batch sizes
-
-
-class Stage(NamedTuple):
-  """Steps with batches of one size."""
-
-  first_step: int
-  batch_size: int
-  first_record: int  # counted over all epochs
-
-  def records_before(self, step: int) -> int:
-    """Number of records of all steps before one of this stage."""
-    return self.first_record + (step - self.first_step) * self.batch_size
-
-
-class BatchSizes(NamedTuple):
-  """Records per step, which may grow, by multiples of the first size."""
-
-  first: int
-  last: int
-  num_steps: int = 0  # until the last size
-
-  def stages(self) -> list[Stage]:
-    """The stages in order; the last one has no end."""
-    stages = [Stage(0, self.first, 0)]
-    count = self.last // self.first
-    for number in range(1, count):
-      start = self.num_steps * number // (count - 1)
-      before = stages[-1].records_before(start)
-      stages.append(Stage(start, self.first * (number + 1), before))
-    return stages
-
-  def stage_of(self, step: int) -> Stage:
-    """The stage of a step, counted from 0."""
-    return [s for s in self.stages() if s.first_step <= step][-1]
-
-  def stages_from(self, step: int) -> Iterator[tuple[Stage, int | None]]:
-    """Yields each stage from that of `step` on, and the step that ends it."""
-    stages = self.stages()
-    ends = [stage.first_step for stage in stages[1:]] + [None]
-    for stage, end in zip(stages, ends):
-      if end is None or end > max(step, stage.first_step):
-        yield stage, end
-
-  def count_steps(self, num_records: float) -> int:
-    """Steps for a number of records."""
-    stage = [s for s in self.stages() if s.first_record <= num_records][-1]
-    left = num_records - stage.first_record
-    return stage.first_step + math.ceil(left / stage.batch_size)
-
-
-def batch_sizes(settings: PretrainingSettings) -> BatchSizes:
-  """Records per step, as the flags have them."""
-  size = settings.run.train_batch_size
-  return BatchSizes(
-    size,
-    settings.train_batch_size_end or size,
-    settings.batch_size_warmup_steps,
-  )
-
 
 # Packing while training: windows of shuffled records become packed rows
 
@@ -250,7 +187,6 @@ def input_fn_builder(
   by_file: Mapping[str, int] | None = None,
   objective: str = "mlm_nsp",
   num_picked: int | None = None,
-  sizes: BatchSizes | None = None,
   packing: Packing | None = None,
 ):
   """An `input_fn` over TFRecord files of pretraining.
@@ -274,7 +210,6 @@ def input_fn_builder(
     objective: "mlm_nsp", or "mlm" to leave out the labels of next sentences.
     num_picked: number of records that an evaluation picks, see
       `input_pipeline.pick_evenly`; None for all.
-    sizes: of the batches of training; None for the `batch_size` of `params`.
     packing: how training packs records into rows, and where it begins; None to
       read them as they are.
 
@@ -319,7 +254,7 @@ def input_fn_builder(
       layout,
       num_records,
       seed,
-      sizes or BatchSizes(batch_size, batch_size),
+      batch_size,
       shard or input_pipeline.Shard(),
       masking,
       per_token if trim else [],
@@ -341,7 +276,7 @@ class _TrainingBatches(NamedTuple):
   layout: tf_records.Layout
   num_records: int
   seed: int
-  sizes: BatchSizes
+  batch_size: int
   shard: input_pipeline.Shard
   masking: dynamic_masking.Masking | None
   trimmed: Sequence[str]  # features with a value per token
@@ -351,37 +286,28 @@ class _TrainingBatches(NamedTuple):
 
   def from_step(self, first_step: int):
     """Infinite dataset that begins with this process's part of a step."""
-    stages = []
-    for stage, end in self.sizes.stages_from(first_step):
-      step = max(stage.first_step, first_step)
-      batches = self._prepare(self._read(stage, step), stage, step)
-      if end is not None:
-        batches = batches.take((end - step) * self.shard.num_replicas)
-      stages.append(batches)
-    return functools.reduce(lambda one, other: one.concatenate(other), stages)
+    return self._prepare(self._read(first_step), first_step)
 
   def of_step(self, step: int):
     """Dataset that begins with the batch of all processes, and its sources."""
-    stage = self.sizes.stage_of(step)
     count = self.shard.count if self.by_file else 1
     shards = [input_pipeline.Shard(index, count) for index in range(count)]
     parts = [self._replace(shard=shard) for shard in shards]
-    read = [part._read(stage, step, with_source=True) for part in parts]
+    read = [part._read(step, with_source=True) for part in parts]
     batches = tf.data.Dataset.zip(tuple(read)).map(_join_rows)
     whole = self._replace(shard=input_pipeline.Shard())
-    return whole._prepare(batches, stage, step)
+    return whole._prepare(batches, step)
 
-  def _read(self, stage: Stage, step: int, with_source: bool = False):
-    """Shuffled batches of a stage, from a step on."""
+  def _read(self, step: int, with_source: bool = False):
+    """Shuffled batches, from a step on."""
     if self.packing:
-      return self._read_packed(stage)
+      return self._read_packed()
     files, total, shard = self.files, self.num_records, self.shard
-    size, first_record = stage.batch_size, stage.records_before(step)
+    size = self.batch_size
     if self.by_file:
       files = pretraining_inputs.shard_files(files, shard)
       total = sum(self.by_file[path] for path in files)
       size //= shard.count
-      first_record //= shard.count
       shard = input_pipeline.Shard(num_replicas=shard.num_replicas)
     return input_pipeline.streamed_record_batches(
       files,
@@ -390,12 +316,12 @@ class _TrainingBatches(NamedTuple):
       False,
       total,
       self.seed,
-      first_record=first_record,
+      first_record=step * size,
       shard=shard,
       with_source=with_source,
     )
 
-  def _read_packed(self, stage: Stage):
+  def _read_packed(self):
     """Batches of packed rows, from where the packing begins."""
     windows = input_pipeline.streamed_record_batches(
       self.files,
@@ -407,18 +333,16 @@ class _TrainingBatches(NamedTuple):
       first_record=self.packing.window * WINDOW_SIZE,
     )
     return _packed_batches(
-      windows, self.packing, self.packed_layout, stage.batch_size, self.shard
+      windows, self.packing, self.packed_layout, self.batch_size, self.shard
     )
 
-  def _prepare(self, batches, stage: Stage, step: int):
+  def _prepare(self, batches, step: int):
     """Draws new masks, if any, by step and example; removes common padding."""
     shard, masking = self.shard, self.masking
 
     def prepare(index, batch):
       if masking:
-        numbers = shard.example_numbers(index, stage.batch_size)
-        # As if the batches before the stage were as large as its own.
-        numbers += stage.records_before(0)
+        numbers = shard.example_numbers(index, self.batch_size)
         of_step = masking.at_step(index // shard.num_replicas)
         batch = dynamic_masking.remask(batch, numbers, of_step)
       if not self.trimmed:
