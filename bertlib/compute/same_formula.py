@@ -243,7 +243,7 @@ def _dropped(values):
 
 
 def _dropout_of_attention(_) -> Iterator[tuple[Any, Any]]:
-  """Which probabilities are dropped; values of 1 and 0 give them."""
+  """Probabilities after dropout, which are the context of unit vectors."""
   query, key = _numbers(2, 2, 2, 8), _numbers(2, 2, 8, 8)
   value, drops = tf.eye(8, batch_shape=[2, 2]), (0.25, (1, tf.constant(3)))
   attend = modeling.Compute().attend
@@ -254,7 +254,7 @@ def _dropout_of_attention(_) -> Iterator[tuple[Any, Any]]:
 
 
 def _dropout_of_norm(_) -> Iterator[tuple[Any, Any]]:
-  """Which elements are dropped before the sum."""
+  """Normalized sums after dropout of the output alone."""
   output, residual = _numbers(8, 8), _numbers(8, 8, scale=2.0)
   drops, norm = (0.25, (1, tf.constant(3))), modeling.Compute().add_and_norm
   dropped = tf.reshape(_dropped(tf.reshape(output, [-1])), [8, 8])

@@ -171,7 +171,7 @@ def _comparable(
 
 
 def _difference(graph, inputs: Sequence[np.ndarray], expected: Arrays):
-  """How outputs of an ONNX graph differ; None if they do not."""
+  """Difference of an ONNX graph's outputs in words; None if equal."""
   try:
     import onnxruntime
 
@@ -189,7 +189,7 @@ def _difference(graph, inputs: Sequence[np.ndarray], expected: Arrays):
 
 
 def difference(expected: Mapping[Any, Any], found: Mapping) -> str | None:
-  """By how much outputs differ from those expected; None if they do not."""
+  """Difference of outputs from those expected in words; None if equal."""
   for name, values in found.items():
     one, size = np.asarray(expected.get(name, ())), np.inf
     if one.shape == values.shape:
@@ -253,7 +253,7 @@ def check_formula(
 def released_outputs(
   task: TaskRecord | None, description: Mapping[str, Any], hidden_act: str
 ) -> dict[int, np.ndarray]:
-  """What `build` of a small model returns, by the code as it is now."""
+  """Outputs of `build` of a small model, by the code that runs."""
   model, weights = small_model(task, description, hidden_act)
   inputs = two_texts(model, model.config.max_position_embeddings)
 

@@ -1,4 +1,4 @@
-"""What this process can compute with: cores, and TensorFlow's threads."""
+"""Means of this process to compute: its cores and TensorFlow's threads."""
 
 from __future__ import annotations
 
