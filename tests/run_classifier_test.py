@@ -22,6 +22,7 @@ import modeling
 import run_classifier
 import tokenization
 from bertlib.checkpoints import checkpoint_files
+from bertlib.compute.fast_compute import FastCompute
 from bertlib.data import model_inputs
 
 pytestmark = pytest.mark.process
@@ -146,7 +147,7 @@ def test_the_last_layer_is_computed_at_cls_alone():
   with tf.Graph().as_default() as graph:
     ids = tf.ones([3, 5], tf.int32)
     run_classifier.create_model(
-      config, True, ids, ids, ids, ids[:, 0], 2, False
+      config, True, ids, ids, ids, ids[:, 0], 2, False, compute=FastCompute()
     )
   layer = "bert/encoder/layer_{}/output/dense/MatMul:0"
   shapes = [graph.get_tensor_by_name(layer.format(n)).shape for n in range(2)]

@@ -20,6 +20,7 @@ from tiny_embeddings import PAIRS, flags, training
 import modeling
 import run_embeddings
 from bertlib.checkpoints import checkpoint_files, rewrite
+from bertlib.compute.fast_compute import FastCompute
 from bertlib.reporting import run_report
 from bertlib.settings.embedding_spec import EmbeddingSpec
 from bertlib.training import session_hooks
@@ -52,7 +53,9 @@ def test_the_last_layer_is_computed_where_it_is_pooled(pooling, num_rows):
   with tf.Graph().as_default() as graph:
     ids = tf.ones([3, 2, 5], tf.int32)
     spec = EmbeddingSpec(pooling=pooling)
-    run_embeddings.create_model(config, True, ids, ids, ids, spec, False)
+    run_embeddings.create_model(
+      config, True, ids, ids, ids, spec, False, compute=FastCompute()
+    )
   layer = "bert/encoder/layer_{}/output/dense/MatMul:0"
   shapes = [graph.get_tensor_by_name(layer.format(n)).shape for n in range(2)]
   assert shapes == [[30, 8], [num_rows, 8]]

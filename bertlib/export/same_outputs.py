@@ -260,7 +260,12 @@ def released_outputs(
   def build(features):
     return dict(enumerate(tf.nest.flatten(model.build(features))))
 
-  return _comparable(_run(_function(model, weights, build), inputs), inputs)
+  outputs = _run(_function(model, weights, build), inputs)
+  # About 64 of each: a change that only far positions show, shows in all rows.
+  return {
+    name: values[:: len(values) // 64 + 1]
+    for name, values in _comparable(outputs, inputs).items()
+  }
 
 
 def small_model(

@@ -240,7 +240,7 @@ def make_model_fn(
       num_train_steps * settings.optimizer.warmup_proportion
     )
   if num_train_steps:
-    check_schedule(settings.optimizer, num_train_steps, num_warmup_steps)
+    warn_of_schedule(settings.optimizer, num_train_steps, num_warmup_steps)
   return run.task.model_fn_builder(
     bert_config=run.config,
     init_checkpoint=settings.model.init_checkpoint,
@@ -260,19 +260,13 @@ def make_model_fn(
   )
 
 
-def check_schedule(
+def warn_of_schedule(
   flags: OptimizerSettings, num_train_steps: int, num_warmup_steps: int
 ) -> None:
-  """Refuses a schedule that learns nothing; warns of one without its peak."""
-  if flags.start_warmup_step >= num_train_steps:
-    raise InputError(
-      f"--start_warmup_step={flags.start_warmup_step}: the learning rate would"
-      f" be 0 up to the last step, {num_train_steps}. Give fewer"
-    )
+  """Warns of learning rates that are 0, or never at their peak."""
   if not flags.learning_rate:
     logging.warning("--learning_rate=0: the weights will not change")
-  num_steps = flags.start_warmup_step + num_warmup_steps
-  num_steps += round(flags.decay_proportion * num_train_steps)
+  num_steps = num_warmup_steps + round(flags.decay_proportion * num_train_steps)
   if flags.schedule == "trapezoidal" and num_steps > num_train_steps:
     logging.warning(
       "--decay_proportion=%g: the decay begins before the warm-up ends, so the"

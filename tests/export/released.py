@@ -30,7 +30,7 @@ CONFIG = {
   "num_hidden_layers": 2,
   "num_attention_heads": 2,
   "intermediate_size": 12,
-  "max_position_embeddings": 7,
+  "max_position_embeddings": 512,
   "type_vocab_size": 2,
 }
 VOCAB = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *".,!?'-()中文の"]

@@ -125,6 +125,10 @@ def set_activation(folder, name):
   path = folder / "bert_config.json"
   config = json.loads(path.read_text())
   path.write_text(json.dumps(config | {"hidden_act": name}))
+  path = folder / "model.json"
+  description = json.loads(path.read_text())
+  del description["meaning_sha256"]  # an edit that is meant
+  path.write_text(json.dumps(description))
 
 
 def probabilities(predictions):
