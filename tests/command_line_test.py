@@ -22,7 +22,9 @@ from bertlib.settings import (
 pytestmark = pytest.mark.unit
 
 CLASSIFIER = classifier.ClassifierSettings
+CONVERSION = conversion.ConversionSettings
 PRETRAINING = pretraining.PretrainingSettings
+SQUAD_METRICS = squad.SquadMetricsSettings
 
 
 def parse(settings, *arguments):
@@ -121,9 +123,14 @@ HERE = "unknown flag. Here it is "
     (PRETRAINING, "warmup_steps", HERE + "--num_warmup_steps"),
     (PRETRAINING, "max_steps", HERE + "--num_train_steps"),
     (CLASSIFIER, "no_cuda", HERE + "CUDA_VISIBLE_DEVICES=-1 in"),
-    (conversion.ConversionSettings, "tf_checkpoint_path", HERE + "--input"),
+    (CONVERSION, "tf_checkpoint_path", HERE + "--input"),
     (CLASSIFIER, "learning_rat", "unknown flag. Did you mean: learning_rate?"),
     (PRETRAINING, "phases", "removed. Run one command per phase"),
+    (CONVERSION, "text_file", "removed. examples/compare_with_transformers.py"),
+    (CONVERSION, "tolerance", "removed. --compare prints the largest"),
+    (CONVERSION, "max_seq_length", "removed. Leave it out; --compare"),
+    (CONVERSION, "encoding-errors", "removed. Leave it out; --compare"),
+    (SQUAD_METRICS, "max_seq_length", "unknown flag. --helpfull"),
   ],
 )
 @pytest.mark.parametrize("separator", "= ")
@@ -135,7 +142,7 @@ def test_unknown_flags_have_a_counterpart_or_suggestions(
 
 
 def test_a_counterpart_that_the_command_lacks_is_not_named():
-  message = refused(squad.SquadMetricsSettings, "--bert_model=x")
+  message = refused(SQUAD_METRICS, "--bert_model=x")
   assert "init_checkpoint" not in message
 
 

@@ -93,13 +93,18 @@ COUNTERPARTS = {
   ),
 }
 
-# Flags of earlier versions, and what to do instead.
+_NO_TEXT = "Leave it out; --compare compares weights"
+
+# Flags of earlier versions, and what to do instead, in the same form.
 REMOVED = {
   "cache_dir": "Leave it out; examples are made anew in each run",
+  "encoding": _NO_TEXT,
+  "encoding_errors": _NO_TEXT,
   "last": "Give the number of checkpoints as --average=N",
+  "max_seq_length": _NO_TEXT,
   "null_score_diff_threshold": (
-    "An export has the one in model.json, where --do_eval stores it; its output"
-    " null_odds allows any other"
+    "An export has the one in model.json, where evaluation stores it; its"
+    " output null_odds allows any other"
   ),
   "phases": (
     "Run one command per phase, the second with --init_checkpoint=FOLDER of"
@@ -116,6 +121,13 @@ REMOVED = {
   ),
   "sweep_null_threshold": (
     "--do_eval finds the best value of --null_score_diff_threshold"
+  ),
+  "text_file": (
+    "examples/compare_with_transformers.py compares hidden states; --compare"
+    " compares weights"
+  ),
+  "tolerance": (
+    "--compare prints the largest difference of each weight, and accepts 0.0001"
   ),
 }
 
@@ -171,13 +183,13 @@ def input_errors(values: flags.FlagValues) -> Iterator[None]:
     raise
   except (flags.Error, ValueError) as error:
     name = getattr(error, "flagname", None)
-    if name in REMOVED:
-      raise InputError(f"--{name}: removed. {REMOVED[name]}") from error
-    for fix in COUNTERPARTS.get(str(name).replace("-", "_"), "").split("|"):
-      if fix and flags_in(fix) <= {*values}:
-        raise InputError(
-          f"--{name}: unknown flag. Here it is {fix.strip()}"
-        ) from error
+    for problem, fixes in (
+      ("removed.", REMOVED),
+      ("unknown flag. Here it is", COUNTERPARTS),
+    ):
+      for fix in fixes.get(str(name).replace("-", "_"), "").split("|"):
+        if fix and flags_in(fix) <= {*values}:
+          raise InputError(f"--{name}: {problem} {fix.strip()}") from error
     lines = str(error).splitlines()
     message = "; ".join(re.sub("^flags? .*?: (?=--)", "", x) for x in lines)
     message = message.replace(" ?", "?").rstrip(" .")
