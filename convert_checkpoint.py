@@ -115,10 +115,8 @@ def _rewrite(settings: ConversionSettings) -> None:
 
 
 def _compare(settings: ConversionSettings) -> bool:
-  if settings.text_file:
-    return compare.compare_on_text(settings)
   weights = map(compare.read_weights, (settings.input, settings.compare))
-  return compare.compare_weights(*weights, settings.tolerance)
+  return compare.compare_weights(*weights)
 
 
 if __name__ == "__main__":

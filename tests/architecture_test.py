@@ -42,7 +42,6 @@ WITHOUT_TENSORFLOW = (
   "tokenization",
   "bertlib.cli.app",
   "bertlib.cli.steps",
-  "bertlib.exchange.huggingface_runner",
   "bertlib.exchange.initial_model",
   "bertlib.io.model_files",
   "bertlib.io.processes",

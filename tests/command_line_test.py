@@ -23,7 +23,9 @@ from bertlib.settings import (
 pytestmark = pytest.mark.unit
 
 CLASSIFIER = classifier.ClassifierSettings
+CONVERSION = conversion.ConversionSettings
 PRETRAINING = pretraining.PretrainingSettings
+SQUAD_METRICS = squad.SquadMetricsSettings
 
 
 def parse(settings, *arguments):
@@ -123,7 +125,7 @@ BEGINS = "removed. The warm-up begins at the first step and takes "
     (PRETRAINING, "warmup_steps", HERE + "--num_warmup_steps"),
     (PRETRAINING, "max_steps", HERE + "--num_train_steps"),
     (CLASSIFIER, "no_cuda", HERE + "CUDA_VISIBLE_DEVICES=-1 in"),
-    (conversion.ConversionSettings, "tf_checkpoint_path", HERE + "--input"),
+    (CONVERSION, "tf_checkpoint_path", HERE + "--input"),
     (CLASSIFIER, "learning_rat", "unknown flag. Did you mean: learning_rate?"),
     (PRETRAINING, "phases", "removed. Run one command per phase"),
     (PRETRAINING, "train_batch_size_end", "removed. Batches have one size"),
@@ -134,6 +136,11 @@ BEGINS = "removed. The warm-up begins at the first step and takes "
     (CLASSIFIER, "target_metric", "removed. --eval_steps writes the metrics"),
     (CLASSIFIER, "target_value", "removed. --eval_steps writes the metrics"),
     (export.ExportSettings, "null_score_diff_threshold", "removed. An export"),
+    (CONVERSION, "text_file", "removed. examples/compare_with_transformers.py"),
+    (CONVERSION, "tolerance", "removed. --compare prints the largest"),
+    (CONVERSION, "max_seq_length", "removed. Leave it out; --compare"),
+    (CONVERSION, "encoding-errors", "removed. Leave it out; --compare"),
+    (SQUAD_METRICS, "max_seq_length", "unknown flag. --helpfull"),
   ],
 )
 @pytest.mark.parametrize("separator", "= ")
@@ -145,9 +152,9 @@ def test_unknown_flags_have_a_counterpart_or_suggestions(
 
 
 def test_a_counterpart_that_the_command_lacks_is_not_named():
-  message = refused(squad.SquadMetricsSettings, "--bert_model=x")
+  message = refused(SQUAD_METRICS, "--bert_model=x")
   assert "init_checkpoint" not in message
-  message = refused(squad.SquadMetricsSettings, "--target_metric=x")
+  message = refused(SQUAD_METRICS, "--target_metric=x")
   assert message.startswith("--target_metric: unknown flag")
 
 

@@ -17,9 +17,15 @@ import tiny_model
 
 import tokenization
 from bertlib.checkpoints import task_record
+from bertlib.cli.errors import InputError
 from bertlib.compat import estimator_api  # noqa: F401 (before anything else uses tf.keras)
 from bertlib.reporting import comparison, recorded_runs
-from examples import custom_loop_tf2, demo_task, keras_model
+from examples import (
+  compare_with_transformers,
+  custom_loop_tf2,
+  demo_task,
+  keras_model,
+)
 
 pytestmark = pytest.mark.train
 
@@ -230,6 +236,86 @@ def test_keras_model_and_its_encoder_learn_from_raw_text(
   encoder, before = kept
   after = encoder(rows)["pooled_output"].numpy()
   assert np.abs(after - before).max() > 1e-2
+
+
+def features(*values):
+  """A line of extract_features.py: layer -1 of tokens of two numbers."""
+  return {
+    "features": [
+      {"token": f"t{n}", "layers": [{"index": -1, "values": numbers}]}
+      for n, numbers in enumerate(values)
+    ]
+  }
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(
+  ("lines", "largest"),
+  [
+    ([[[1, 2], [3, 4]], [[1, 2.5], [3, 4]]], 0.5),
+    ([[[1, 2.25], [3, 4]], [[1, 2], [3, 4]]], 0.25),
+    ([[[1, 2], [3, None]], [[1, 2], [3, 4]]], np.nan),
+  ],
+)
+def test_the_largest_difference_of_a_layer_is_that_of_all_lines(lines, largest):
+  states = {-1: np.float32([[1, 2], [3, 4]])}
+  found = compare_with_transformers.compare(
+    ((1, features(*values)) for values in lines), lambda tokens: states
+  )
+  np.testing.assert_equal(found, {-1: largest})
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("states", [{-1: np.zeros([2, 3])}, {-2: np.ones(1)}])
+def test_layers_of_another_model_are_refused(states):
+  lines = [(7, features([1, 2], [3, 4]))]
+  with pytest.raises(InputError, match=r"line 7: layer -1 has shape \(2, 2\)"):
+    compare_with_transformers.compare(lines, lambda tokens: states)
+
+
+@pytest.mark.process
+def test_hidden_states_agree_with_those_of_transformers(bert_dir, tmp_path):
+  python = os.environ.get("TRANSFORMERS_PYTHON")
+  if not python:
+    for package in ("torch", "transformers"):
+      if not importlib.util.find_spec(package):
+        pytest.skip("pip install -e '.[compare,torch]'")
+  text, written = tmp_path / "text.txt", tmp_path / "features.jsonl"
+  text.write_text("Is it good? ||| It is.\nIt is.\n")
+  commands.succeed(
+    "convert_checkpoint.py",
+    f"--input={bert_dir}/bert_model.ckpt",
+    f"--output={tmp_path}/theirs",
+  )
+  commands.succeed(
+    "extract_features.py",
+    f"--init_checkpoint={bert_dir}/bert_model.ckpt",
+    f"--bert_config_file={bert_dir}/bert_config.json",
+    f"--vocab_file={bert_dir}/vocab.txt",
+    f"--input_file={text}",
+    f"--output_file={written}",
+    "--max_seq_length=64",
+    "--layers=0,-1",
+  )
+  compare = [
+    *(python or sys.executable, "-m", "examples.compare_with_transformers"),
+    f"--hugging_face_dir={tmp_path}/theirs",
+  ]
+  outcomes = []
+  content = written.read_text()
+  for text in content, content.replace('"good"', '"is"'):
+    written.write_text(text)
+    done = subprocess.run(
+      [*compare, f"--features_file={written}"],
+      cwd=commands.ROOT,
+      capture_output=True,
+      text=True,
+      check=False,
+      env=os.environ | {"HF_HUB_OFFLINE": "1"},
+    )
+    outcomes.append(done.returncode)
+    assert re.fullmatch("layer 0\t.+\nlayer -1\t.+\n", done.stdout), done.stderr
+  assert outcomes == [0, 1]
 
 
 @pytest.mark.process

@@ -354,7 +354,6 @@ run_pretraining --input_file=x --do_train --masked_lm_prob=0.3
 run_squad --train_file=x --do_train --doc_stride=382
   => --doc_stride=382 is longer than
 run_squad --train_file=x --do_train --doc_stride=381
-convert_checkpoint --input=a --output=b --tolerance=1 => --tolerance:
 """)
 def test_flags_without_effect_are_named(settings, arguments, expected):
   warnings = [*option.warnings(settings, values_of(settings, *arguments))]

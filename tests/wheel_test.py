@@ -318,16 +318,9 @@ import sys
 
 sys.path.insert(0, "library")
 from bert import create_vocab
-from bert.bertlib.exchange import huggingface_runner
 
 # A module that is executed when it is used.
 print(create_vocab.word_embeddings.WORD_EMBEDDINGS)
-
-# A module that runs as a process: it starts, and misses a model or PyTorch.
-try:
-  next(huggingface_runner.run(".", []))
-except ValueError as error:
-  print(error)
 """
 
 
@@ -337,10 +330,7 @@ def test_what_finds_modules_by_name_finds_those_of_the_package(
   with zipfile.ZipFile(wheel) as file:
     file.extractall(tmp_path / "library")
   printed = run("-c", OF_NAMES, python=sys.executable)
-  table, error = printed.splitlines()
-  assert table == "bert/embeddings/word_embeddings"
-  assert "transformers cannot run it" in error
-  assert "No module named 'bert" not in error
+  assert printed.strip() == "bert/embeddings/word_embeddings"
 
 
 def test_every_command_shows_how_it_is_typed(run):

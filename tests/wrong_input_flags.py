@@ -39,7 +39,7 @@ _OUT_OF_RANGE = {
     --min_frequency=0 --num_unused=-1 --limit_alphabet=0 --vocab_size=0""",
   "extract_features": "--batch_size=0 --max_seq_length=0",
   "export_model": "--seq_length=1 --max_seq_length=-5",
-  "convert_checkpoint": "--average=1 --tolerance=nan",
+  "convert_checkpoint": "--average=1",
   "squad_metrics": "--na-prob-thresh=nan",
 }
 _OUT_OF_RANGE_WITH_OTHERS = """

@@ -102,11 +102,16 @@ _NO_TARGET = (
   " training when they no longer improve"
 )
 
-# Flags of earlier versions, and what to do instead.
+_NO_TEXT = "Leave it out; --compare compares weights"
+
+# Flags of earlier versions, and what to do instead, in the same form.
 REMOVED = {
   "batch_size_warmup_steps": _ONE_SIZE,
   "cache_dir": "Leave it out; examples are made anew in each run",
+  "encoding": _NO_TEXT,
+  "encoding_errors": _NO_TEXT,
   "last": "Give the number of checkpoints as --average=N",
+  "max_seq_length": _NO_TEXT,
   "null_score_diff_threshold": (
     "An export has the one in model.json, where evaluation stores it; its"
     " output null_odds allows any other"
@@ -137,6 +142,13 @@ REMOVED = {
   ),
   "target_metric": _NO_TARGET,
   "target_value": _NO_TARGET,
+  "text_file": (
+    "examples/compare_with_transformers.py compares hidden states; --compare"
+    " compares weights"
+  ),
+  "tolerance": (
+    "--compare prints the largest difference of each weight, and accepts 0.0001"
+  ),
   "train_batch_size_end": _ONE_SIZE,
 }
 

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 
 from bertlib.cli import option
 from bertlib.cli.errors import InputError
-from bertlib.cli.option import AT_LEAST_2, NOT_NEGATIVE, SEQ_LENGTH
-from bertlib.settings.common import TextSettings
+from bertlib.cli.option import AT_LEAST_2
 
 # Hugging Face's classes and their heads. Of several with the same heads, the
 # first is used unless `model.json` or the config determines another.
@@ -124,39 +123,11 @@ class ConversionSettings(option.CommandSettings):
   )
   compare: str | None = option.path(
     None,
-    "Second model, to compare --input with: a TensorFlow checkpoint, a Hugging"
-    " Face folder or, for its weights, an exported SavedModel. Compares outputs"
-    " if --text_file is given, otherwise weights; exits with status 1 if they"
-    " differ.",
+    "Second model, to compare the weights of --input with: a TensorFlow"
+    " checkpoint, a Hugging Face folder or an exported SavedModel. Exits with"
+    " status 1 if one differs by more than 0.0001.",
     section="evaluation",
     basic=True,
-  )
-  text_file: str | None = option.path(
-    None,
-    'Texts to compare outputs on, one per line, with " ||| " between the two'
-    " texts of a pair. Needs --compare.",
-    section="evaluation",
-    basic=True,
-  )
-  tolerance: float = option.number(
-    0.0001,
-    "Largest absolute difference of two numbers that --compare accepts.",
-    NOT_NEGATIVE,
-    section="evaluation",
-    needs="compare",
-  )
-  max_seq_length: int = option.integer(
-    128,
-    "Maximum sequence length in tokens when comparing on --text_file; longer"
-    " texts are truncated.",
-    SEQ_LENGTH,
-    section="evaluation",
-    needs="text_file",
-  )
-  text: TextSettings = option.group(
-    TextSettings,
-    encoding={"needs": "text_file"},
-    encoding_errors={"needs": "text_file"},
   )
 
   @property
@@ -166,9 +137,8 @@ class ConversionSettings(option.CommandSettings):
 
   def check(self) -> None:
     """Refuses flags without the one that they need, and two works at once."""
-    for flag, required in (("dry_run", "rename"), ("text_file", "compare")):
-      if getattr(self, flag) and not getattr(self, required):
-        raise InputError(f"--{flag}: needs --{required}")
+    if self.dry_run and not self.rename:
+      raise InputError("--dry_run: needs --rename")
     if self.rewrites and (self.compare or self.to):
       raise InputError(
         "--strip_optimizer, --average and --rename write a TensorFlow"
