@@ -3,8 +3,7 @@
 #
 # Expected: `pip install tensorflow-cpu==2.15.1 tf2onnx` installs a tf2onnx that
 # converts a function, or says that there is none for this Python.
-# Found: tf2onnx 1.17.0 needs Python 3.10, and 1.9 to 1.16 ask for a protobuf or
-# flatbuffers that TensorFlow 2.15.1 or a new onnx exclude. pip goes back to 1.8.4
+# Found: tf2onnx 1.17.0 needs Python 3.10. With onnx 1.18.0 pip goes back to 1.8.4
 # (2021), which has no upper bounds: it installs and imports beside NumPy 1.26, and
 # ends in "module 'numpy' has no attribute 'bool'" at the first conversion.
 # Seen: tf2onnx 1.8.4; AttributeError: module 'numpy' has no attribute 'bool'
