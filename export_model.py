@@ -195,27 +195,20 @@ def weight_shapes(
   )
 
 
-def read_weights(checkpoint: str, shapes: Shapes) -> dict[str, np.ndarray]:
+def read_weights(source: Source, shapes: Shapes) -> dict[str, np.ndarray]:
   """Weights by name; InputError if the checkpoint is not of the model."""
+  checkpoint = source.checkpoint
   try:
     initialize.check_trained(checkpoint, shapes.used)
   except InputError as error:
     raise InputError(f"{error}; or give --encoder") from error
   stored = checkpoint_files.Checkpoint(checkpoint)
-  zeros = {n: np.zeros(s, np.float32) for n, s in shapes.unused.items()}
-  return zeros | {name: stored[name] for name in shapes.used}
-
-
-def with_weights(
-  source: Source,
-  shapes: Shapes,
-  write: Callable[[Source, dict[str, np.ndarray]], None],
-) -> None:
-  """Calls `write` with the weights, and with the source they came from."""
-  weights = read_weights(source.checkpoint, shapes)
+  weights = {n: np.zeros(s, np.float32) for n, s in shapes.unused.items()}
+  weights |= {name: stored[name] for name in shapes.used}
+  # An encoder, and vectors without a projection, leave output layers out.
   if any(not name.startswith("bert/") for name in shapes.used):
-    initialize.warn_of_unused(source.checkpoint, weights)
-  write(source, weights)
+    initialize.warn_of_unused(checkpoint, weights)
+  return weights
 
 
 def trained_encoder(source: Source, tokenizer) -> quantization.TrainedEncoder:
@@ -376,29 +369,27 @@ def export(
       )
     model.compute = dataclasses.replace(model.compute, use_onednn=True)
 
-  def write(source, weights):
-    size = sum(value.nbytes for value in weights.values())
-    if int8:
-      trained = trained_encoder(source, model.tokenizer)
-      getter = quantization.weight_getter(trained, int8, attention_dtype=dtype)
-    else:
-      getter = constant_getter(model, source.checkpoint, size, dtype)
-    if getter:
-      model.freeze(with_unused(getter, shapes.unused))
-      weights = {}
-    with (
-      atomic_folder(export_dir, overwrite) as temporary_dir,
-      tempfile.TemporaryDirectory() as own,
-    ):
-      write_assets(source, own)
-      saved_object, callables = saved_model_object(model, weights, own)
-      with terminal.quiet(logging.ERROR):  # TensorFlow logs much here
-        tf.saved_model.save(saved_object, temporary_dir, callables)
-      exported_model.write_format(temporary_dir, *number_formats)
-    logging.info("%s: exported from %s", export_dir, source.checkpoint)
-    logging.info("signatures: %s", ", ".join(callables))
-
-  with_weights(source, shapes, write)
+  weights = read_weights(source, shapes)
+  size = sum(value.nbytes for value in weights.values())
+  if int8:
+    trained = trained_encoder(source, model.tokenizer)
+    getter = quantization.weight_getter(trained, int8, attention_dtype=dtype)
+  else:
+    getter = constant_getter(model, source.checkpoint, size, dtype)
+  if getter:
+    model.freeze(with_unused(getter, shapes.unused))
+    weights = {}
+  with (
+    atomic_folder(export_dir, overwrite) as temporary_dir,
+    tempfile.TemporaryDirectory() as own,
+  ):
+    write_assets(source, own)
+    saved_object, callables = saved_model_object(model, weights, own)
+    with terminal.quiet(logging.ERROR):  # TensorFlow logs much here
+      tf.saved_model.save(saved_object, temporary_dir, callables)
+    exported_model.write_format(temporary_dir, *number_formats)
+  logging.info("%s: exported from %s", export_dir, source.checkpoint)
+  logging.info("signatures: %s", ", ".join(callables))
   return model
 
 
@@ -445,27 +436,25 @@ def export_quantized(
   model.compute = FastCompute()  # without the operations of unpadding
   ids = model.signatures()["ids"]
 
-  def write(source, weights):
-    module = tf1_module.GraphModule(weights)
+  weights = read_weights(source, weight_shapes(model))
+  module = tf1_module.GraphModule(weights)
 
-    def call(**tensors):
-      with module.scope():
-        outputs = ids.function(tensors)
-      return {k: v for k, v in outputs.items() if v.dtype != tf.string}
+  def call(**tensors):
+    with module.scope():
+      outputs = ids.function(tensors)
+    return {k: v for k, v in outputs.items() if v.dtype != tf.string}
 
-    function = tf.function(call, autograph=False)
-    converter = tf.lite.TFLiteConverter.from_concrete_functions(
-      [function.get_concrete_function(**ids.inputs)], module
-    )
-    converter.optimizations = [tf.lite.Optimize.DEFAULT]
-    with terminal.quiet(logging.ERROR):  # TensorFlow logs much here
-      tflite_model = converter.convert()
-    with folder_of_model(source, export_dir, overwrite) as temporary_dir:
-      path = os.path.join(temporary_dir, exported_model.TFLITE_FILE)
-      with atomic_write(path, "wb") as file:
-        file.write(tflite_model)
-
-  with_weights(source, weight_shapes(model), write)
+  function = tf.function(call, autograph=False)
+  converter = tf.lite.TFLiteConverter.from_concrete_functions(
+    [function.get_concrete_function(**ids.inputs)], module
+  )
+  converter.optimizations = [tf.lite.Optimize.DEFAULT]
+  with terminal.quiet(logging.ERROR):  # TensorFlow logs much here
+    tflite_model = converter.convert()
+  with folder_of_model(source, export_dir, overwrite) as temporary_dir:
+    path = os.path.join(temporary_dir, exported_model.TFLITE_FILE)
+    with atomic_write(path, "wb") as file:
+      file.write(tflite_model)
 
 
 # GGUF
@@ -495,20 +484,6 @@ def export_gguf(
   if not is_encoder:
     same_outputs.check_formula(flag, act, source.task)
 
-  def write(source, weights):
-    with (
-      folder_of_model(source, export_dir, overwrite) as temporary_dir,
-      terminal.quiet(logging.WARNING),  # gguf logs temporary paths
-    ):
-      gguf_file.write(
-        os.path.join(temporary_dir, gguf_file.FILE),
-        source.config,
-        weights,
-        model.tokenizer.inv_vocab,
-        source.description | {"embedding": embedding},
-        precision,
-      )
-
   shapes = weight_shapes(model, of_file=True).used
   shapes = {n: s for n, s in shapes.items() if not n.startswith("bert/pooler/")}
   if unknown := [name for name in shapes if not gguf_file.tensor_name(name)]:
@@ -516,7 +491,19 @@ def export_gguf(
       f"{flag}: llama.cpp does not compute with {some_of(unknown, 3)}. Export a"
       " SavedModel or ONNX"
     )
-  with_weights(source, Shapes(shapes, {}), write)
+  weights = read_weights(source, Shapes(shapes, {}))
+  with (
+    folder_of_model(source, export_dir, overwrite) as temporary_dir,
+    terminal.quiet(logging.WARNING),  # gguf logs temporary paths
+  ):
+    gguf_file.write(
+      os.path.join(temporary_dir, gguf_file.FILE),
+      source.config,
+      weights,
+      model.tokenizer.inv_vocab,
+      source.description | {"embedding": embedding},
+      precision,
+    )
 
 
 # ONNX
@@ -569,29 +556,27 @@ def export_onnx(
       outputs |= onnx_graph.last_hidden_state(encoder)
     return graph.model(outputs)
 
-  def write(source, weights):
-    flag = "--quantize=int8" if int8 else f"--precision={precision}"
-    graph = same_outputs.converted(model, weights, shapes.used, draw, flag)
-    ranges = {}
-    if int8:
-      trained = trained_encoder(source, model.tokenizer)
-      ranges = quantization.find(
-        trained, int8.calibration_file, of_attention=True
-      )
-      ranges = quantization.without_skipped(ranges, int8.int8_skip_layers)
-    graph = graph or draw(weights, ranges, precision == "float16")
-    with folder_of_model(source, export_dir, overwrite) as temporary_dir:
-      onnx_folder.write(
-        temporary_dir,
-        graph,
-        description,
-        model.tokenizer.vocab,
-        model.never_split,
-        task,
-      )
-
   source = source._replace(description=description)
-  with_weights(source, shapes, write)
+  weights = read_weights(source, shapes)
+  flag = "--quantize=int8" if int8 else f"--precision={precision}"
+  graph = same_outputs.converted(model, weights, shapes.used, draw, flag)
+  ranges = {}
+  if int8:
+    trained = trained_encoder(source, model.tokenizer)
+    ranges = quantization.find(
+      trained, int8.calibration_file, of_attention=True
+    )
+    ranges = quantization.without_skipped(ranges, int8.int8_skip_layers)
+  graph = graph or draw(weights, ranges, precision == "float16")
+  with folder_of_model(source, export_dir, overwrite) as temporary_dir:
+    onnx_folder.write(
+      temporary_dir,
+      graph,
+      description,
+      model.tokenizer.vocab,
+      model.never_split,
+      task,
+    )
 
 
 # Command

@@ -327,12 +327,12 @@ def main(_) -> None:
     outcome.checkpoint = lifecycle.select_checkpoint(run)
     thresholds = None
     if run.evaluates:
-      outcome.found, thresholds = outcome.with_checkpoint(
-        evaluate_sets, run, processor, dev_sets
+      outcome.found, thresholds = evaluate_sets(
+        run, processor, dev_sets, outcome.checkpoint
       )
     if run.predicts:
-      outcome.found.warnings += outcome.with_checkpoint(
-        predict_sets, run, processor, examples, thresholds
+      outcome.found.warnings += predict_sets(
+        run, processor, examples, thresholds, outcome.checkpoint
       )
     outcome.num_examples = examples.num_examples
 

@@ -204,9 +204,9 @@ def main(_) -> None:
       outcome.lengths = train_embeddings(run, data, dev_set, teacher)
     outcome.checkpoint = lifecycle.select_checkpoint(run)
     if run.evaluates:
-      outcome.found = outcome.with_checkpoint(report_dev_set, run, dev_set)
+      outcome.found = report_dev_set(run, dev_set, outcome.checkpoint)
     if run.predicts:
-      outcome.with_checkpoint(write_predictions, run, data)
+      write_predictions(run, data, outcome.checkpoint)
     outcome.num_examples = {"training examples": len(data.train)}
 
 

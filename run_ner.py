@@ -200,12 +200,10 @@ def main(_) -> None:
       outcome.lengths = train_tagger(run, data, labels, dev_set)
     outcome.checkpoint = lifecycle.select_checkpoint(run)
     if run.evaluates:
-      outcome.found = outcome.with_checkpoint(
-        evaluate_dev_set, run, dev_set, labels
-      )
+      outcome.found = evaluate_dev_set(run, dev_set, labels, outcome.checkpoint)
     if run.predicts:
-      outcome.found.warnings += outcome.with_checkpoint(
-        tag_file, run, data.predict, labels
+      outcome.found.warnings += tag_file(
+        run, data.predict, labels, outcome.checkpoint
       )
     outcome.num_examples = data.num_sentences
 

@@ -425,12 +425,10 @@ def main(_) -> None:
       pretrain(training_checks.with_device_peak(run, receipt), data)
     outcome.checkpoint = lifecycle.select_checkpoint(run)
     if run.evaluates:
-      outcome.found.results = outcome.with_checkpoint(
-        evaluate_records, run, data
-      )
+      outcome.found.results = evaluate_records(run, data, outcome.checkpoint)
       lifecycle.write_metrics(run, outcome.found.results, outcome.checkpoint)
     if run.predicts:
-      outcome.with_checkpoint(fill_masks, run, data.lines)
+      fill_masks(run, data.lines, outcome.checkpoint)
     outcome.num_examples = pretraining_inputs.count(settings, data)
 
 

@@ -261,7 +261,7 @@ def main(_) -> None:
     outcome.checkpoint = lifecycle.select_checkpoint(run)
     if settings.answers_questions and run.is_chief:
       if logits is None:
-        logits = outcome.with_checkpoint(predict_logits, run, data)
+        logits = predict_logits(run, data, outcome.checkpoint)
       outcome.found = answer_questions(run, data, logits, outcome.checkpoint)
     outcome.num_examples = data.num_questions
   if settings.interactive and run.is_chief:

@@ -328,13 +328,13 @@ def main(_) -> None:
       )
     outcome.checkpoint = lifecycle.select_checkpoint(run)
     if run.evaluates:
-      results, predicted = outcome.with_checkpoint(measure, run, dev_set)
+      results, predicted = measure(run, dev_set, outcome.checkpoint)
       outcome.found.results = results
       lifecycle.write_metrics(
         run, results, outcome.checkpoint, predictions=predicted
       )
     if run.predicts:
-      outcome.with_checkpoint(label_texts, run, texts)
+      label_texts(run, texts, outcome.checkpoint)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ import dataclasses
 import os
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Callable, TypeVar
+from typing import Any
 
 import numpy as np
 from absl import logging
@@ -24,8 +24,6 @@ from bertlib.reporting.html_report import Section, escape, format_value
 from bertlib.reporting.statistics import Estimates, Interval
 from bertlib.training import dev_scores, lifecycle, model_selection
 from bertlib.training.task import Run
-
-_Result = TypeVar("_Result")
 
 # Versions shown, by their names in the receipt.
 _VERSIONS = {
@@ -60,10 +58,6 @@ class Outcome:
   found: Findings = dataclasses.field(default_factory=Findings)
   lengths: model_inputs.Lengths | None = None  # of the training data
   num_examples: Mapping[str, int] = dataclasses.field(default_factory=dict)
-
-  def with_checkpoint(self, use: Callable[..., _Result], *args) -> _Result:
-    """Calls `use`, the checkpoint last."""
-    return use(*args, self.checkpoint)
 
 
 @contextlib.contextmanager

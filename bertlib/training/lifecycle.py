@@ -193,9 +193,10 @@ def check_weights(run: Run) -> None:
     starts_training=run.flags.do_train and not run.start.own,
   )
   weights = devices.check_model_fn(checkpoint, model_fn, run.task.features)
-  trained = model_description.load(os.path.dirname(checkpoint))
-  if run.start.trained and trained.get("script") == run.task.name:
-    initialize.warn_of_unused(checkpoint, weights)
+  if run.start.trained:
+    description = model_description.load(os.path.dirname(checkpoint))
+    if description.get("script") == run.task.name:
+      initialize.warn_of_unused(checkpoint, weights)
 
 
 def check_start(run: Run, step: Steps = steps.RUN) -> step_plan.Plan | None:
