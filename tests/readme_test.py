@@ -162,11 +162,11 @@ def test_commands_have_the_flags_they_are_given(block):
     assert flag_names(arguments) <= known, script
 
 
-# Of pip, TensorBoard, absl, Beam and Slurm.
+# Of pip, TensorBoard, absl, Beam, gunicorn and Slurm.
 _OTHERS = {
   *("dask_client_address", "direct_num_workers", "direct_running_mode"),
   *("flink_master", "region", "runner", "spark_master_url", "temp_location"),
-  *("index-url", "logdir", "no-deps", "undefok"),
+  *("index-url", "logdir", "no-deps", "preload", "undefok"),
   *("exclusive", "gpus-per-node", "gpus-per-task", "ntasks-per-node"),
   *("signal", "wait"),
 }
