@@ -40,6 +40,7 @@ import run_pretraining
 import tokenization
 from bertlib.checkpoints import initialize
 from bertlib.cli.errors import InputError
+from bertlib.compute.fast_compute import FastCompute
 from bertlib.data import input_pipeline, model_inputs, tf_records
 from bertlib.tasks.classification import classification_records
 from bertlib.tasks.pretraining import (
@@ -76,13 +77,14 @@ def refuse(place, *actions, **changed):
   return commands.fail("run_pretraining.py", *actions, *flags(place, **changed))
 
 
-def build_model(batch):
+def build_model(batch, compute=None):
   """The graph of the model; its scores of both tasks."""
   return run_pretraining.create_model(
     CONFIG,
     False,
     {name: tf.constant(np.array(v, np.int32)) for name, v in batch.items()},
     use_one_hot_embeddings=False,
+    compute=compute,
   )
 
 
@@ -98,7 +100,7 @@ def compute(folder, batch):
 def test_the_last_layer_is_computed_where_words_are_masked_and_at_cls():
   with tf.Graph().as_default() as graph:
     tokens = dict.fromkeys(model_inputs.TOKEN_FEATURES, np.ones([3, 9]))
-    build_model(tokens | {"masked_lm_positions": [[1, 4]] * 3})
+    build_model(tokens | {"masked_lm_positions": [[1, 4]] * 3}, FastCompute())
   layer = f"bert/encoder/layer_{CONFIG.num_hidden_layers - 1}"
   last = graph.get_tensor_by_name(layer + "/output/dense/MatMul:0")
   assert last.shape[0] == 9  # three of each row
