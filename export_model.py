@@ -195,9 +195,8 @@ def weight_shapes(
   )
 
 
-def read_weights(source: Source, shapes: Shapes) -> dict[str, np.ndarray]:
+def read_weights(checkpoint: str, shapes: Shapes) -> dict[str, np.ndarray]:
   """Weights by name; InputError if the checkpoint is not of the model."""
-  checkpoint = source.checkpoint
   try:
     initialize.check_trained(checkpoint, shapes.used)
   except InputError as error:
@@ -369,7 +368,7 @@ def export(
       )
     model.compute = dataclasses.replace(model.compute, use_onednn=True)
 
-  weights = read_weights(source, shapes)
+  weights = read_weights(source.checkpoint, shapes)
   size = sum(value.nbytes for value in weights.values())
   if int8:
     trained = trained_encoder(source, model.tokenizer)
@@ -436,7 +435,7 @@ def export_quantized(
   model.compute = FastCompute()  # without the operations of unpadding
   ids = model.signatures()["ids"]
 
-  weights = read_weights(source, weight_shapes(model))
+  weights = read_weights(source.checkpoint, weight_shapes(model))
   module = tf1_module.GraphModule(weights)
 
   def call(**tensors):
@@ -491,7 +490,7 @@ def export_gguf(
       f"{flag}: llama.cpp does not compute with {some_of(unknown, 3)}. Export a"
       " SavedModel or ONNX"
     )
-  weights = read_weights(source, Shapes(shapes, {}))
+  weights = read_weights(source.checkpoint, Shapes(shapes, {}))
   with (
     folder_of_model(source, export_dir, overwrite) as temporary_dir,
     terminal.quiet(logging.WARNING),  # gguf logs temporary paths
@@ -557,7 +556,7 @@ def export_onnx(
     return graph.model(outputs)
 
   source = source._replace(description=description)
-  weights = read_weights(source, shapes)
+  weights = read_weights(source.checkpoint, shapes)
   flag = "--quantize=int8" if int8 else f"--precision={precision}"
   graph = same_outputs.converted(model, weights, shapes.used, draw, flag)
   ranges = {}

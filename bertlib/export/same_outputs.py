@@ -261,9 +261,9 @@ def released_outputs(
     return dict(enumerate(tf.nest.flatten(model.build(features))))
 
   outputs = _run(_function(model, weights, build), inputs)
-  # About 64 of each: a change that only far positions show, shows in all rows.
+  # At most 64 of each: what far positions change, shows at all positions.
   return {
-    name: values[:: len(values) // 64 + 1]
+    name: values[:: -(-len(values) // 64)]
     for name, values in _comparable(outputs, inputs).items()
   }
 
