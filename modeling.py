@@ -566,7 +566,7 @@ def confine_attention(attention_mask, sequence_ids):
 def position_biases(positions, config: BertConfig) -> tuple:
   """Biases of the attention scores by position, for all layers; BERT has none.
 
-  The place for relative positions. May create variables.
+  Define relative positions here. May create variables.
 
   Args:
     positions: int32 [B or 1, S], of each token in its sequence.
@@ -696,11 +696,11 @@ def transformer_model(
   )
   if attention_mask is not None:
     score_biases = (attention_bias(attention_mask), *score_biases)
-  picked_positions = output_positions if compute.skips_positions else None
+  picks = output_positions is not None and compute.skips_positions
   layer_outputs = []
   for index in range(num_hidden_layers):
     is_last = index == num_hidden_layers - 1
-    positions = picked_positions if is_last else None
+    positions = output_positions if picks and is_last else None
     with tf.variable_scope(f"layer_{index}") as scope:
       layer_fn = functools.partial(layer, positions=positions)
       inputs = hidden, *score_biases
@@ -712,7 +712,7 @@ def transformer_model(
   if output_positions is None:
     outputs.append(to_sequence(hidden))  # [B, S, H]
   else:
-    if picked_positions is None:
+    if not picks:
       hidden = at(output_positions, hidden)
     shape = [*get_shape_list(output_positions), width]
     outputs.append(reshape_from_matrix(hidden, shape))  # [B, P, H]
