@@ -47,7 +47,7 @@ def test_kernels_compute_what_modeling_does(arguments):
 
 
 def attention_by_distance(query, key, *others):
-  """Takes each query for the one at its place among the queries."""
+  """Takes the index of a query in its tensor for its position."""
   length, num_keys = tf.shape(query)[2], tf.shape(key)[2]
   distance = tf.range(length)[:, tf.newaxis] - tf.range(num_keys)
   bias = -tf.cast(tf.abs(distance), tf.float32)[tf.newaxis, tf.newaxis]
@@ -56,7 +56,7 @@ def attention_by_distance(query, key, *others):
 
 
 def attention_in_a_window(query, key, *others):
-  """Each place attends to those at most 64 away."""
+  """Each position attends to those at most 64 away."""
   length, num_keys = tf.shape(query)[2], tf.shape(key)[2]
   distance = tf.abs(tf.range(length)[:, tf.newaxis] - tf.range(num_keys))
   bias = tf.where_v2(distance <= 64, 0.0, -1e4)[tf.newaxis, tf.newaxis]

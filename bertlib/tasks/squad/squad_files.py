@@ -122,7 +122,7 @@ def read_by_id(path: str, kind: type) -> dict[str, Any]:
   for name, value in values.items():
     problem = json_files.mismatch(value, kind, f"the value of question {name}")
     if not problem and kind is float and not math.isfinite(value):
-      problem = f"the value of question {name} is no finite number"
+      problem = f"the value of question {name} is NaN or Inf"
     if problem:
       raise InputError(f"{path}: {problem}. {_FIX}")
   return values
