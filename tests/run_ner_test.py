@@ -51,7 +51,7 @@ def test_dev_predictions_are_those_of_the_results(trained):
 
 def test_the_report_has_entities_and_lengths(trained):
   page = (trained.folder / "report.html").read_text()
-  for heading in ("Curves", "Entities", "Calibration", "Lengths"):
+  for heading in ("Curves", "Entities", "Worst errors"):
     assert f"<h2>{heading}" in page
   facts = dict(re.findall("<dt>(.*?)</dt><dd[^>]*>(.*?)</dd>", page))
   assert facts["sentences"] == facts["windows"] == "16"
