@@ -91,16 +91,6 @@ def note(text: str) -> str:
   return f'<p class="quiet">{escape(text)}</p>' if text else ""
 
 
-def facts(values: Mapping[str, Any]) -> str:
-  """Values by name, in two columns where the page is wide."""
-  rows = [
-    f"<div><dt>{escape(name)}</dt>"
-    f'<dd dir="auto">{format_value(value)}</dd></div>'
-    for name, value in values.items()
-  ]
-  return "\n".join(["<dl>", *rows, "</dl>"])
-
-
 def table(
   title: str, rows: Sequence[Mapping[str, Any]], about: str = ""
 ) -> Section:

@@ -77,29 +77,22 @@ def write_report(outcome: Outcome) -> None:
   receipt = receipt_file.last_training(run.output_dir)
   seeds = model_selection.read_statistics(run.output_dir) if run.seeds else None
   scores = dev_scores.plain_scores(found.results)
-  values = {
-    name: _with_interval(value, found.estimates.intervals.get(name))
-    for name, value in scores.items()
-  }
   about = receipt["script"], run.task.description.get("task")
   subtitle = " · ".join(filter(None, [*about, receipt["started"][:10]]))
-  top = [
-    html_report.note(subtitle),
-    _headline(run, scores, found.estimates, seeds),
-    html_report.facts(values),
-    html_report.facts(_details(run, receipt, outcome.num_examples)),
-  ]
+  headline = _headline(run, scores, found.estimates, seeds)
   sections = [
     *found.warnings,
+    *_metrics(scores, found.estimates),
     *_seeds(seeds),
     *_curves(run),
     *found.sections,
     *predict_command(run.task.record, run.output_dir),
-    _settings(run),
+    _settings(run, receipt, outcome.num_examples),
   ]
   path = run.path("report.html")
   title = os.path.basename(os.path.abspath(run.output_dir))
-  html_report.write_page(path, title, sections, "\n".join(top))
+  top = f"{html_report.note(subtitle)}\n{headline}"
+  html_report.write_page(path, title, sections, top)
   logging.info("Report of the run: %s", path)
 
 
@@ -125,10 +118,10 @@ def _headline(
   if not names:
     return ""
   metric, lines = names[0], []
-  if estimates.intervals.get(metric):
-    low, high, method = estimates.intervals[metric]
-    ends = f"{format_value(low)} to {format_value(high)}"
-    lines.append(f"95% confidence interval {ends} ({method})")
+  interval = estimates.intervals.get(metric)
+  if interval:
+    ends = _ends(interval)
+    lines.append(f"95% confidence interval {ends} ({interval.method})")
   if metric in estimates.baselines:
     text, value = estimates.baselines[metric]
     lines.append(f"Baseline {format_value(value)}: {text}")
@@ -146,40 +139,29 @@ def _headline(
   )
 
 
-def _with_interval(value: float, interval: Interval | None) -> str:
-  """A metric with its confidence interval, if there is one."""
+def _ends(interval: Interval | None) -> str:
+  """The ends of an interval; "" for none."""
   if interval is None:
-    return format_value(value)
-  value, low, high = map(format_value, (value, interval.low, interval.high))
-  return f"{value} ({low} to {high})"
-
-
-def _details(
-  run: Run, receipt: Mapping[str, Any], num_examples: Mapping[str, int]
-) -> dict[str, str]:
-  """Date, duration, device, precision, seeds and examples, by name."""
-  duration = receipt_file.duration(receipt)
-  gpus = collections.Counter(receipt["device"].get("gpus", ()))
-  device = ", ".join(
-    f"{number} × {name}" if number > 1 else name
-    for name, number in gpus.items()
-  )
-  if not gpus:
-    device = "TPU" if run.on_tpu else receipt["device"].get("cpu", "CPU")
-  seeds = run.seeds or [run.flags.seed]
-  details = {
-    "started": receipt["started"].replace("T", " "),
-    "duration": duration
-    and html_report.format_duration(duration.total_seconds()),
-    "device": device,
-    "precision": run.devices.precision,
-    "seeds" if run.seeds else "seed": ", ".join(map(str, seeds)),
-    **{name: f"{n:,}" for name, n in num_examples.items() if n},
-  }
-  return {name: text for name, text in details.items() if text}
+    return ""
+  return f"{format_value(interval.low)} to {format_value(interval.high)}"
 
 
 # Sections
+
+
+def _metrics(
+  scores: Mapping[str, float], estimates: Estimates
+) -> list[Section]:
+  """All metrics, with their confidence intervals."""
+  rows = [
+    {
+      "metric": name,
+      "value": value,
+      "95% interval": _ends(estimates.intervals.get(name)),
+    }
+    for name, value in scores.items()
+  ]
+  return [html_report.table("Metrics", rows)] if rows else []
 
 
 def _curves(run: Run) -> list[Section]:
@@ -280,15 +262,35 @@ def predict_command(task: TaskRecord, folder: str) -> list[Section]:
   return [Section("Predict with this model", content)]
 
 
-def _settings(run: Run) -> Section:
-  """Rows of the flags given, and of the values chosen for `auto`."""
-  values = option.values_of(run.settings)
-  names = sorted(run.settings.receipt.times_given)
-  given = {name: values[name] for name in names}
-  for name in sorted(run.devices.automatic):
-    given[name] = f"auto: {run.devices.choices[name]}"
-  rows = [{"flag": f"--{n}", "value": str(v)} for n, v in given.items()]
-  return html_report.table("Settings", rows)
+def _settings(
+  run: Run, receipt: Mapping[str, Any], num_examples: Mapping[str, int]
+) -> Section:
+  """Time, device and data of a run, flags, and values chosen for `auto`."""
+  values, found = option.values_of(run.settings), run.devices
+  rows = {"started": receipt["started"].replace("T", " ")}
+  duration = receipt_file.duration(receipt)
+  if duration:
+    seconds = duration.total_seconds()
+    rows["duration"] = html_report.format_duration(seconds)
+  rows["device"] = "TPU" if run.on_tpu else _describe_device(receipt["device"])
+  rows["precision"] = found.precision
+  seeds = run.seeds or [run.flags.seed]
+  rows["seeds" if run.seeds else "seed"] = ", ".join(map(str, seeds))
+  rows |= {name: f"{n:,}" for name, n in num_examples.items() if n}
+  for name in sorted(run.settings.receipt.times_given):
+    rows[f"--{name}"] = values[name]
+  for name in sorted(found.automatic):
+    rows[f"--{name}"] = f"auto: {found.choices[name]}"
+  return html_report.table(
+    "Settings", [{"setting": n, "value": str(v)} for n, v in rows.items()]
+  )
+
+
+def _describe_device(device: Mapping[str, Any]) -> str:
+  """GPUs, or the processor."""
+  gpus = collections.Counter(device.get("gpus", ()))
+  names = [f"{n} × {name}" if n > 1 else name for name, n in gpus.items()]
+  return ", ".join(names) or device.get("cpu") or "CPU"
 
 
 # Warnings

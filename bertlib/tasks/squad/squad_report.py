@@ -19,7 +19,8 @@ from bertlib.tasks.squad import (
 )
 from bertlib.tasks.squad.squad_scores import Score
 
-_NUM_ERRORS = 30  # that are shown
+# Errors that are shown, and characters of their paragraphs.
+_NUM_ERRORS, _MAX_TEXT = 30, 2000
 
 
 class AnsweredQuestion(NamedTuple):
@@ -84,7 +85,7 @@ def sections(
       or "no answer",
       "predicted": answer.predicted or "no answer",
       "probability": answer.probability,
-      "text": answer.question.context,
+      "text": answer.question.context[:_MAX_TEXT],
     }
     for answer in errors[:_NUM_ERRORS]
   ]
