@@ -9,7 +9,10 @@ from __future__ import annotations
 if __name__ == "__main__":  # Check flags before slow imports.
   from bertlib.cli import app
   from bertlib.exchange import initial_model
-  from bertlib.settings.classifier import ClassifierSettings, check_task
+  from bertlib.tasks.classification.settings import (
+    ClassifierSettings,
+    check_task,
+  )
 
   app.parse_flags(
     ClassifierSettings,
@@ -40,7 +43,6 @@ from bertlib.exchange import resolve
 from bertlib.io import result_files
 from bertlib.reporting import receipts, run_report, training_checks
 from bertlib.settings import model_description
-from bertlib.settings.classifier import ClassifierSettings
 from bertlib.tasks.classification import (
   classification,
   classification_decoding,
@@ -53,6 +55,7 @@ from bertlib.tasks.classification.classification_decoding import (
   ClassifierPredictor,
 )
 from bertlib.tasks.classification.record import RECORD
+from bertlib.tasks.classification.settings import ClassifierSettings
 from bertlib.training import estimator_spec, lifecycle, step_plan
 from bertlib.training.task import Run, Task
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 if __name__ == "__main__":  # Check flags before slow imports.
   from bertlib.cli import app
-  from bertlib.settings.embeddings import EmbeddingSettings
+  from bertlib.tasks.embeddings.settings import EmbeddingSettings
 
   app.parse_flags(EmbeddingSettings, imports_tensorflow=True)
 else:  # A program that uses the Predictor.
@@ -38,7 +38,6 @@ from bertlib.io import model_files, result_files
 from bertlib.reporting import receipts, run_report, training_checks
 from bertlib.settings import embedding_spec
 from bertlib.settings.embedding_spec import EmbeddingSpec
-from bertlib.settings.embeddings import EmbeddingSettings
 from bertlib.tasks.embeddings import (
   embedding_evaluation,
   embedding_inputs,
@@ -50,6 +49,7 @@ from bertlib.tasks.embeddings import (
 from bertlib.tasks.embeddings.embedding_examples import Example
 from bertlib.tasks.embeddings.embedding_predictor import VectorPredictor
 from bertlib.tasks.embeddings.record import RECORD
+from bertlib.tasks.embeddings.settings import EmbeddingSettings
 from bertlib.training import estimator_spec, lifecycle, step_plan
 from bertlib.training.task import Run, Task
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 if __name__ == "__main__":  # Check flags before slow imports.
   from bertlib.cli import app
   from bertlib.exchange import initial_model
-  from bertlib.settings.ner import NerSettings
+  from bertlib.tasks.ner.settings import NerSettings
 
   app.parse_flags(NerSettings, True, [initial_model.check])
 else:  # A program that uses the Predictor.
@@ -33,11 +33,11 @@ from bertlib.data import input_pipeline, model_inputs, record_check, tf_records
 from bertlib.exchange import resolve
 from bertlib.io import result_files
 from bertlib.reporting import receipts, run_report, training_checks
-from bertlib.settings.ner import NerSettings
 from bertlib.tasks.ner import ner, ner_decoding, ner_inputs, ner_report
 from bertlib.tasks.ner.ner import Sentence
 from bertlib.tasks.ner.ner_decoding import Tagged, TaggerPredictor
 from bertlib.tasks.ner.record import RECORD
+from bertlib.tasks.ner.settings import NerSettings
 from bertlib.training import estimator_spec, lifecycle, step_plan
 from bertlib.training.task import Run, Task
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 if __name__ == "__main__":  # Check flags before slow imports.
   from bertlib.cli import app
   from bertlib.exchange import initial_model
-  from bertlib.settings.pretraining import PretrainingSettings
+  from bertlib.tasks.pretraining.settings import PretrainingSettings
 
   app.parse_flags(PretrainingSettings, True, [initial_model.check])
 
@@ -33,7 +33,6 @@ from bertlib.cli.steps import Steps
 from bertlib.data import input_pipeline, record_check, tf_records
 from bertlib.exchange import resolve
 from bertlib.reporting import receipts, run_report, training_checks
-from bertlib.settings.pretraining import PretrainingSettings
 from bertlib.tasks.pretraining import (
   dynamic_masking,
   fill_mask,
@@ -43,6 +42,7 @@ from bertlib.tasks.pretraining import (
   training_batches,
 )
 from bertlib.tasks.pretraining.record import RECORD
+from bertlib.tasks.pretraining.settings import PretrainingSettings
 from bertlib.tasks.pretraining.training_batches import input_fn_builder
 from bertlib.training import budget, estimator_spec, lifecycle
 from bertlib.training.task import Run, Task

@@ -9,7 +9,7 @@ from __future__ import annotations
 if __name__ == "__main__":  # Check flags before slow imports.
   from bertlib.cli import app
   from bertlib.exchange import initial_model
-  from bertlib.settings.squad import SquadSettings
+  from bertlib.tasks.squad.settings import SquadSettings
 
   app.parse_flags(SquadSettings, True, [initial_model.check])
 else:  # A program that uses the Predictor.
@@ -40,7 +40,6 @@ from bertlib.data import input_pipeline, model_inputs, record_check, tf_records
 from bertlib.exchange import resolve
 from bertlib.io import files, text_files
 from bertlib.reporting import receipts, run_report, training_checks
-from bertlib.settings.squad import SquadSettings
 from bertlib.tasks.squad import (
   squad_decoding,
   squad_inputs,
@@ -48,6 +47,7 @@ from bertlib.tasks.squad import (
   squad_windows,
 )
 from bertlib.tasks.squad.record import RECORD
+from bertlib.tasks.squad.settings import SquadSettings
 from bertlib.tasks.squad.squad_decoding import AnswerPredictor
 from bertlib.training import estimator_spec, lifecycle
 from bertlib.training.task import Run, Task

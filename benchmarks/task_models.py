@@ -23,15 +23,15 @@ from bertlib.cli import option
 from bertlib.data import tf_records
 from bertlib.hardware import devices
 from bertlib.hardware.devices import Devices
-from bertlib.settings.classifier import ClassifierSettings
-from bertlib.settings.embeddings import EmbeddingSettings
-from bertlib.settings.ner import NerSettings
-from bertlib.settings.pretraining import PretrainingSettings
-from bertlib.settings.squad import SquadSettings
 from bertlib.tasks.classification.classification import Problem
+from bertlib.tasks.classification.settings import ClassifierSettings
 from bertlib.tasks.embeddings import embedding_inputs
 from bertlib.tasks.embeddings.embedding_examples import Example
+from bertlib.tasks.embeddings.settings import EmbeddingSettings
+from bertlib.tasks.ner.settings import NerSettings
 from bertlib.tasks.pretraining import pretraining_instances
+from bertlib.tasks.pretraining.settings import PretrainingSettings
+from bertlib.tasks.squad.settings import SquadSettings
 from bertlib.training import lifecycle
 from bertlib.training.task import Run
 

@@ -143,7 +143,7 @@ def read_flags(**values: Any):
   """Settings of run_classifier.py with these flags, and the devices."""
   from bertlib.cli import option
   from bertlib.exchange import resolve
-  from bertlib.settings.classifier import ClassifierSettings
+  from bertlib.tasks.classification.settings import ClassifierSettings
 
   flags = option.make(ClassifierSettings, **values)
   return flags, resolve.find_devices(flags)

@@ -15,14 +15,14 @@ from bertlib.checkpoints import checkpoint_files, rewrite
 from bertlib.cli import option
 from bertlib.cli.errors import InputError
 from bertlib.exchange import initial_model, resolve, tfhub, zoo
-from bertlib.settings.classifier import ClassifierSettings
 from bertlib.settings.common import ModelSettings
-from bertlib.settings.embeddings import EmbeddingSettings
 from bertlib.settings.export import ExportSettings
 from bertlib.settings.feature_extraction import FeatureSettings
-from bertlib.settings.ner import NerSettings
-from bertlib.settings.pretraining import PretrainingSettings
-from bertlib.settings.squad import SquadSettings
+from bertlib.tasks.classification.settings import ClassifierSettings
+from bertlib.tasks.embeddings.settings import EmbeddingSettings
+from bertlib.tasks.ner.settings import NerSettings
+from bertlib.tasks.pretraining.settings import PretrainingSettings
+from bertlib.tasks.squad.settings import SquadSettings
 
 pytestmark = pytest.mark.unit
 

@@ -13,8 +13,8 @@ from bertlib.exchange import resolve
 from bertlib.hardware import devices
 from bertlib.hardware.devices import Devices
 from bertlib.hardware.distribution import Cluster, Replicas
-from bertlib.settings.classifier import ClassifierSettings
 from bertlib.settings.common import ComputeSettings, DeviceSettings
+from bertlib.tasks.classification.settings import ClassifierSettings
 
 pytestmark = pytest.mark.unit
 

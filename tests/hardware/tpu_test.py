@@ -31,9 +31,9 @@ from bertlib.exchange import resolve
 from bertlib.hardware import devices
 from bertlib.reporting import run_report
 from bertlib.settings import model_description
-from bertlib.settings.classifier import ClassifierSettings
 from bertlib.tasks.classification import classification_records
 from bertlib.tasks.classification.classification import Problem
+from bertlib.tasks.classification.settings import ClassifierSettings
 from bertlib.training import lifecycle
 
 pytestmark = pytest.mark.graph

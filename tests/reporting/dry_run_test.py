@@ -26,7 +26,7 @@ from bertlib.hardware.devices import Devices
 from bertlib.hardware.distribution import Replicas
 from bertlib.io import files
 from bertlib.reporting import training_checks
-from bertlib.settings.classifier import ClassifierSettings
+from bertlib.tasks.classification.settings import ClassifierSettings
 from bertlib.training import memory_plan
 from bertlib.training.task import Run, Task
 from optimization import StepOptions

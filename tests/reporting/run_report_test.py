@@ -17,8 +17,8 @@ from bertlib.data.model_inputs import Lengths
 from bertlib.hardware.devices import Devices
 from bertlib.reporting import html_report, run_report
 from bertlib.reporting.statistics import Estimates, Interval
-from bertlib.settings.classifier import ClassifierSettings
 from bertlib.settings.common import DeviceSettings
+from bertlib.tasks.classification.settings import ClassifierSettings
 from bertlib.training.dev_scores import Selection
 
 pytestmark = pytest.mark.graph

@@ -26,8 +26,8 @@ from bertlib.exchange import resolve
 from bertlib.hardware import devices, distribution
 from bertlib.hardware.devices import Devices
 from bertlib.io import result_files
-from bertlib.settings.classifier import ClassifierSettings
 from bertlib.settings.common import DeviceSettings
+from bertlib.tasks.classification.settings import ClassifierSettings
 from bertlib.training import lifecycle, memory_plan, session_hooks, step_plan
 from bertlib.training.memory_plan import StepShape
 from bertlib.training.task import Run, Task

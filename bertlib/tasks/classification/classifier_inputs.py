@@ -16,7 +16,6 @@ from bertlib.cli.errors import InputError, some_of
 from bertlib.data import example_checks, model_inputs, tables
 from bertlib.io import result_files
 from bertlib.settings import model_description
-from bertlib.settings.classifier import ClassifierSettings, unknown_task
 from bertlib.tasks.classification import (
   classification,
   classification_records,
@@ -34,6 +33,10 @@ from bertlib.tasks.classification.classification_records import (
   file_based_convert_examples_to_features,
 )
 from bertlib.tasks.classification.record import RECORD
+from bertlib.tasks.classification.settings import (
+  ClassifierSettings,
+  unknown_task,
+)
 from bertlib.training import lifecycle, step_plan
 from bertlib.training.task import Run
 

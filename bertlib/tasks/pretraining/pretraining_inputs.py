@@ -22,8 +22,8 @@ from bertlib.data import (
 )
 from bertlib.io import files
 from bertlib.io.files import find_files, split_names
-from bertlib.settings.pretraining import PretrainingSettings
 from bertlib.tasks.pretraining import fill_mask, pretraining_instances
+from bertlib.tasks.pretraining.settings import PretrainingSettings
 from bertlib.training.task import Run
 
 # Records, over all files, that are checked before the run writes anything.

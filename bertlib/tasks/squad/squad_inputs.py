@@ -13,8 +13,8 @@ from bertlib.cli.errors import InputError
 from bertlib.data import example_checks, vocabulary
 from bertlib.exchange import resolve
 from bertlib.io import processes
-from bertlib.settings.squad import SquadSettings
 from bertlib.tasks.squad import squad_files, squad_windows
+from bertlib.tasks.squad.settings import SquadSettings
 from bertlib.tasks.squad.squad_files import SquadExample
 from bertlib.tasks.squad.squad_windows import Windows, WindowSettings
 from bertlib.training import step_plan
