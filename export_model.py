@@ -36,10 +36,7 @@ from bertlib.checkpoints import (
   loading,
   model_folder,
   model_json,
-  quantization,
-  task_record,
 )
-from bertlib.checkpoints.task_record import TaskRecord
 from bertlib.cli import app, option, terminal
 from bertlib.cli.errors import InputError, printable, some_of
 from bertlib.compute import onednn
@@ -51,6 +48,7 @@ from bertlib.export import (
   gguf_file,
   onnx_folder,
   onnx_graph,
+  quantization,
   same_outputs,
   signatures,
   tf1_module,
@@ -60,6 +58,8 @@ from bertlib.io.files import atomic_folder, atomic_write
 from bertlib.settings import embedding_spec, model_description
 from bertlib.settings.common import QuantizationSettings
 from bertlib.settings.export import ExportSettings
+from bertlib.task import task_record
+from bertlib.task.task_record import TaskRecord
 
 
 class Source(NamedTuple):

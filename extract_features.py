@@ -48,7 +48,7 @@ from bertlib.settings import embedding_spec, model_description
 from bertlib.settings.embedding_spec import EmbeddingSpec
 from bertlib.settings.feature_extraction import FeatureSettings
 
-quantization = lazy_module.load("bertlib.checkpoints.quantization")
+quantization = lazy_module.load("bertlib.export.quantization")
 
 FLAGS = flags.FLAGS
 

@@ -35,11 +35,12 @@ import tensorflow.compat.v1 as tf
 from absl import flags, logging
 
 import modeling
-from bertlib.checkpoints import checkpoint_files, predictor
+from bertlib.checkpoints import checkpoint_files
 from bertlib.cli import app, option
 from bertlib.cli.steps import Steps
 from bertlib.data import model_inputs, record_check, tf_records
 from bertlib.exchange import resolve
+from bertlib.export import predictor
 from bertlib.io import result_files
 from bertlib.reporting import receipts, run_report, training_checks
 from bertlib.settings import model_description

@@ -27,13 +27,14 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 import modeling
-from bertlib.checkpoints import loading, predictor
+from bertlib.checkpoints import loading
 from bertlib.cli import app, option
 from bertlib.cli.errors import InputError
 from bertlib.cli.steps import Steps
 from bertlib.compute import pooling
 from bertlib.data import input_pipeline, model_inputs, record_check, tf_records
 from bertlib.exchange import published_models, resolve, zoo
+from bertlib.export import predictor
 from bertlib.io import model_files, result_files
 from bertlib.reporting import receipts, run_report, training_checks
 from bertlib.settings import embedding_spec

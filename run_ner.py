@@ -26,11 +26,11 @@ import tensorflow.compat.v1 as tf
 from absl import logging
 
 import modeling
-from bertlib.checkpoints import predictor
 from bertlib.cli import app, option
 from bertlib.cli.steps import Steps
 from bertlib.data import input_pipeline, model_inputs, record_check, tf_records
 from bertlib.exchange import resolve
+from bertlib.export import predictor
 from bertlib.io import result_files
 from bertlib.reporting import receipts, run_report, training_checks
 from bertlib.tasks.ner import ner, ner_decoding, ner_inputs, ner_report

@@ -32,12 +32,13 @@ from absl import flags, logging
 
 import modeling
 import tokenization
-from bertlib.checkpoints import loading, predictor
+from bertlib.checkpoints import loading
 from bertlib.cli import app, option, terminal
 from bertlib.cli.errors import InputError
 from bertlib.cli.steps import Steps
 from bertlib.data import input_pipeline, model_inputs, record_check, tf_records
 from bertlib.exchange import resolve
+from bertlib.export import predictor
 from bertlib.io import files, text_files
 from bertlib.reporting import receipts, run_report, training_checks
 from bertlib.tasks.squad import (

@@ -15,9 +15,8 @@ from typing import Any, Callable, NamedTuple
 import numpy as np
 
 from benchmarks.side_by_side import Answer, Answers, Settings, timed
-from bertlib.checkpoints import task_record
 
-# As in `bertlib.checkpoints.predictor`: the hidden states fit in the caches.
+# As in `bertlib.export.predictor`: the hidden states fit in the caches.
 _TOKENS_PER_BATCH = 2048
 
 
@@ -195,7 +194,6 @@ def make_model(settings: Settings) -> Answers:
 
   from bertlib.checkpoints import loading, model_json
   from bertlib.exchange import to_huggingface
-  from bertlib.export import same_outputs
   from bertlib.io import model_files
 
   task = TASKS[settings.task]
@@ -214,8 +212,6 @@ def make_model(settings: Settings) -> Answers:
     in_folder(settings, "hugging_face"),
     task.architecture,
     do_lower_case=True,
-    find_task=task_record.find,
-    check=same_outputs.check_huggingface,
   )
   yield {"description": f"{loading.num_weights(config):,} weights"}
 
@@ -276,8 +272,8 @@ def write_checkpoint(
 
 def calibrate(settings: Settings, config: Any, checkpoint: str) -> None:
   """Writes `quantization.json`, for int8."""
-  from bertlib.checkpoints import quantization
   from bertlib.data import vocabulary
+  from bertlib.export import quantization
   from bertlib.io import model_files, text_files
 
   path = in_folder(settings, "calibration.txt")
@@ -301,8 +297,8 @@ def predictor_class(task: str):
   import run_classifier
   import run_embeddings
   import run_squad
-  from bertlib.checkpoints.predictor import LoadedModel
-  from bertlib.tasks.onnx_model import EncoderPredictor
+  from bertlib.export.onnx_model import EncoderPredictor
+  from bertlib.export.predictor import LoadedModel
 
   class States(EncoderPredictor, LoadedModel):
     """Computes hidden states."""

@@ -24,7 +24,6 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 import modeling
-from bertlib.checkpoints.task_record import PredictExample, TaskRecord
 from bertlib.cli import app, option
 from bertlib.cli.errors import InputError
 from bertlib.cli.steps import Steps
@@ -35,6 +34,7 @@ from bertlib.io import files, result_files, text_files
 from bertlib.reporting import receipts, run_report
 from bertlib.settings import model_description
 from bertlib.settings.training import TrainingSettings
+from bertlib.task.task_record import PredictExample, TaskRecord
 from bertlib.training import estimator_spec, lifecycle, step_plan
 from bertlib.training.task import Run, Task
 

@@ -19,8 +19,9 @@ from tiny_embeddings import PAIRS, flags, training
 
 import modeling
 import run_embeddings
-from bertlib.checkpoints import checkpoint_files, rewrite
+from bertlib.checkpoints import checkpoint_files
 from bertlib.compute.fast_compute import FastCompute
+from bertlib.exchange import rewrite
 from bertlib.reporting import run_report
 from bertlib.settings.embedding_spec import EmbeddingSpec
 from bertlib.training import session_hooks

@@ -7,12 +7,13 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from bertlib.checkpoints import loading, task_record
-from bertlib.checkpoints.task_record import TaskRecord
+from bertlib.checkpoints import loading
 from bertlib.cli.errors import InputError
 from bertlib.data import vocabulary
 from bertlib.io import files, json_files, model_files
 from bertlib.settings import model_description
+from bertlib.task import task_record
+from bertlib.task.task_record import TaskRecord
 
 # What every model of a task has.
 _REQUIRED = {"do_lower_case": bool, "max_seq_length": int}

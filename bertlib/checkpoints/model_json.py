@@ -16,12 +16,12 @@ from bertlib.checkpoints import (
   loading,
   model_folder,
 )
-from bertlib.checkpoints.task_record import TaskRecord
 from bertlib.cli.errors import InputError
 from bertlib.data import vocabulary
 from bertlib.io import json_files, model_files
 from bertlib.io.files import atomic_write, open_any
 from bertlib.settings import model_description
+from bertlib.task.task_record import TaskRecord
 
 
 def write_model_files(

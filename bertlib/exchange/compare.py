@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import numpy as np
 import tensorflow as tf
 
-from bertlib.checkpoints import finding, rewrite
-from bertlib.exchange import from_huggingface, initial_model
+from bertlib.checkpoints import finding
+from bertlib.exchange import from_huggingface, initial_model, rewrite
 
 
 def compare_weights(

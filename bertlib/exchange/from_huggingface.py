@@ -14,18 +14,19 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bertlib.checkpoints import checkpoint_files, loading, rewrite
-from bertlib.checkpoints.task_record import HuggingFaceModel, TaskRecord
+from bertlib.checkpoints import checkpoint_files, loading
 from bertlib.cli.errors import InputError
 from bertlib.data import vocabulary
 from bertlib.exchange import (
   huggingface_tokenizer,
   huggingface_weights,
+  rewrite,
   sentence_transformers,
   tensor_names,
 )
 from bertlib.io import files, json_files, model_files
 from bertlib.settings.embedding_spec import SCRIPT
+from bertlib.task.task_record import HuggingFaceModel, TaskRecord
 
 # Sizes of a BertBackbone of KerasHub, by the names of transformers.
 _PRESET_CONFIG = {

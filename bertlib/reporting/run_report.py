@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 from absl import logging
 
-from bertlib.checkpoints.task_record import TaskRecord
 from bertlib.cli import command_line, option
 from bertlib.cli.errors import some_of
 from bertlib.data import model_inputs
@@ -22,6 +21,7 @@ from bertlib.io import receipt_file, result_files
 from bertlib.reporting import html_report, receipts
 from bertlib.reporting.html_report import Section, escape, format_value
 from bertlib.reporting.statistics import Estimates, Interval
+from bertlib.task.task_record import TaskRecord
 from bertlib.training import dev_scores, lifecycle, model_selection
 from bertlib.training.task import Run
 

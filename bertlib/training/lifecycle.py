@@ -46,7 +46,7 @@ from bertlib.training import (
 from bertlib.training.dev_scores import Selection
 from bertlib.training.task import Run, Task
 
-quantization = lazy_module.load("bertlib.checkpoints.quantization")
+quantization = lazy_module.load("bertlib.export.quantization")
 
 # Files that every training run writes to --output_dir, except vocabulary and
 # config, which may be inputs from the same folder.

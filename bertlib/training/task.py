@@ -11,11 +11,11 @@ from typing import Any, Callable
 import modeling
 import tokenization
 from bertlib.checkpoints import finding
-from bertlib.checkpoints.task_record import TaskRecord
 from bertlib.compute.fast_compute import FastCompute
 from bertlib.data import tf_records
 from bertlib.hardware.devices import Devices
 from bertlib.settings.training import RunSettings, TrainingSettings
+from bertlib.task.task_record import TaskRecord
 from bertlib.training.dev_scores import Selection
 from bertlib.training.memory_plan import StepShape
 

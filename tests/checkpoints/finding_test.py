@@ -23,13 +23,13 @@ from bertlib.checkpoints import (
   initialize,
   loading,
   model_json,
-  predictor,
-  task_record,
 )
 from bertlib.cli.errors import InputError
 from bertlib.data import batch_predictor, model_inputs
+from bertlib.export import predictor
 from bertlib.io import files
 from bertlib.settings import embedding_spec, model_description
+from bertlib.task import task_record
 from bertlib.tasks.classification.record import RECORD
 
 pytestmark = pytest.mark.graph

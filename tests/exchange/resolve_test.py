@@ -11,10 +11,10 @@ import tensorflow as tf
 import tiny_huggingface
 
 import modeling
-from bertlib.checkpoints import checkpoint_files, rewrite
+from bertlib.checkpoints import checkpoint_files
 from bertlib.cli import option
 from bertlib.cli.errors import InputError
-from bertlib.exchange import initial_model, resolve, tfhub, zoo
+from bertlib.exchange import initial_model, resolve, rewrite, tfhub, zoo
 from bertlib.settings.common import ModelSettings
 from bertlib.settings.export import ExportSettings
 from bertlib.settings.feature_extraction import FeatureSettings

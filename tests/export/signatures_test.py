@@ -22,10 +22,11 @@ import run_ner
 import run_pretraining
 import run_squad
 import tokenization
-from bertlib.checkpoints import checkpoint_files, model_json, task_record
+from bertlib.checkpoints import checkpoint_files, model_json
 from bertlib.data import model_inputs
 from bertlib.export import tf1_module
 from bertlib.io import text_files
+from bertlib.task import task_record
 from bertlib.tasks.ner import ner
 from bertlib.tasks.squad import squad_decoding, squad_signatures
 

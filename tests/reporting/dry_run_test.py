@@ -15,7 +15,6 @@ import run_embeddings
 import run_ner
 import run_pretraining
 import run_squad
-from bertlib.checkpoints.task_record import TaskRecord
 from bertlib.cli import option
 from bertlib.cli.errors import InputError
 from bertlib.cli.steps import Steps
@@ -26,6 +25,7 @@ from bertlib.hardware.devices import Devices
 from bertlib.hardware.distribution import Replicas
 from bertlib.io import files
 from bertlib.reporting import training_checks
+from bertlib.task.task_record import TaskRecord
 from bertlib.tasks.classification.settings import ClassifierSettings
 from bertlib.training import memory_plan
 from bertlib.training.task import Run, Task

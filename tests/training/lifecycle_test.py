@@ -15,7 +15,6 @@ import tiny_model
 
 import modeling
 from bertlib.checkpoints import finding
-from bertlib.checkpoints.task_record import TaskRecord
 from bertlib.cli import option
 from bertlib.cli.errors import InputError
 from bertlib.compat import estimator_api
@@ -27,6 +26,7 @@ from bertlib.hardware import devices, distribution
 from bertlib.hardware.devices import Devices
 from bertlib.io import result_files
 from bertlib.settings.common import DeviceSettings
+from bertlib.task.task_record import TaskRecord
 from bertlib.tasks.classification.settings import ClassifierSettings
 from bertlib.training import lifecycle, memory_plan, session_hooks, step_plan
 from bertlib.training.memory_plan import StepShape

@@ -9,8 +9,9 @@ import run_outputs
 import tensorflow.compat.v1 as tf
 
 import optimization
-from bertlib.checkpoints import checkpoint_files, finding, rewrite
+from bertlib.checkpoints import checkpoint_files, finding
 from bertlib.cli.errors import InputError
+from bertlib.exchange import rewrite
 from bertlib.training.gradients import LossScale
 
 pytestmark = pytest.mark.unit

@@ -17,8 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bertlib.checkpoints import loading, model_folder, task_record
-from bertlib.checkpoints.task_record import TaskRecord
+from bertlib.checkpoints import loading, model_folder
 from bertlib.cli.absl import logging
 from bertlib.cli.errors import InputError, needs_package
 from bertlib.cli.option import check_argument, declaration
@@ -35,6 +34,8 @@ from bertlib.io import (
 )
 from bertlib.settings.common import DeviceSettings
 from bertlib.settings.training import RunSettings
+from bertlib.task import task_record
+from bertlib.task.task_record import TaskRecord
 
 _FIX = "Export the model again"
 

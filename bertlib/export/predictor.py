@@ -19,7 +19,6 @@ from bertlib.checkpoints import (
   model_folder,
   model_json,
 )
-from bertlib.checkpoints.task_record import TaskRecord
 from bertlib.cli import lazy_module
 from bertlib.cli.errors import InputError
 from bertlib.cli.option import check_argument, declaration
@@ -37,8 +36,9 @@ from bertlib.settings.common import (
   QuantizationSettings,
 )
 from bertlib.settings.training import RunSettings
+from bertlib.task.task_record import TaskRecord
 
-quantization = lazy_module.load("bertlib.checkpoints.quantization")
+quantization = lazy_module.load("bertlib.export.quantization")
 
 # As --precision, but a predictor does not measure which is fastest.
 _PRECISION = declaration(ComputeSettings, "precision").without("auto")
