@@ -519,13 +519,13 @@ def prepare(
     settings = resolve.complete(asked)
     model = settings.model
   with step("devices"):
-    found = resolve.find_devices(settings)
+    found = devices.find_and_choose(settings)
   with step("config"):
-    config = resolve.load_config(model)
+    config = loading.config_of(model)
   with step("output"):
     check_output(settings)
   with step("vocabulary"):
-    tokenizer = resolve.load_tokenizer(model, config)
+    tokenizer = loading.tokenizer_of(model, config)
   with step("checkpoint"):
     finding.check_checkpoint(settings.model.init_checkpoint)
   with step("layers"):

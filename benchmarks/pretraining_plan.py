@@ -25,7 +25,8 @@ from benchmarks import side_by_side
 from bertlib.checkpoints import loading
 from bertlib.cli.errors import InputError
 from bertlib.data import tf_records
-from bertlib.training import memory_plan
+from bertlib.task.task import StepShape
+from bertlib.training import step_plan
 from website import markdown
 
 FLAGS = flags.FLAGS
@@ -85,9 +86,9 @@ class Phase(NamedTuple):
     return self.batch_size * self.num_steps
 
   @property
-  def step_shape(self) -> memory_plan.StepShape:
+  def step_shape(self) -> StepShape:
     """Sizes of a step."""
-    return memory_plan.StepShape(
+    return StepShape(
       self.seq_length,
       num_predictions=self.num_predictions,
       num_output_positions=self.num_predictions + 1,  # and [CLS]
@@ -194,14 +195,14 @@ def phase_rows(
     rows.append([name, *map(value, phases)])
 
   def operations(phase):
-    flops = memory_plan.step_flops(config, 1, phase.step_shape)
+    flops = step_plan.step_flops(config, 1, phase.step_shape)
     return f"{flops * phase.num_sequences / 1e18:.2f} * 10^18"
 
   def memory(phase):
     options = {"accumulates": True, "dtype_size": _BYTES[FLAGS.precision]}
     shape = phase.step_shape
     return gigabytes(
-      memory_plan.step_bytes(config, phase.at_once, shape, **options)
+      step_plan.step_bytes(config, phase.at_once, shape, **options)
     )
 
   add("tokens per sequence", lambda phase: f"{phase.seq_length}")

@@ -32,8 +32,8 @@ from bertlib.tasks.ner.settings import NerSettings
 from bertlib.tasks.pretraining import pretraining_instances
 from bertlib.tasks.pretraining.settings import PretrainingSettings
 from bertlib.tasks.squad.settings import SquadSettings
-from bertlib.training import lifecycle
-from bertlib.training.task import Run
+from bertlib.training import loop
+from bertlib.training.runs import Run
 
 VOCAB_SIZE = 23
 CONFIG = modeling.BertConfig(
@@ -112,7 +112,7 @@ def run_of(
 def model_of(name: str, *arguments: str):
   """A task's `model_fn` and the layout of its features, see `run_of`."""
   made = run_of(name, *arguments)
-  return lifecycle.make_model_fn(made, num_train_steps=50), made.task.features
+  return loop.model_fn_of(made, num_train_steps=50), made.task.features
 
 
 def random_batch(

@@ -1,4 +1,4 @@
-"""Config of a model, `bert_config.json`: reading it, and its checks.
+"""Config of a model, `bert_config.json`, and what a command loads by it.
 
 Imports no TensorFlow.
 """
@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from bertlib.cli import lazy_module, option, terminal
+from bertlib.cli.absl import logging
 from bertlib.cli.errors import InputError
+from bertlib.data import vocabulary
 from bertlib.io import files, json_files
+from bertlib.settings.common import ModelSettings
 
 modeling = lazy_module.load("modeling")
 
@@ -177,3 +180,55 @@ def num_weights(config: modeling.BertConfig) -> int:
   layer += 2 * 2 * width  # two layer normalizations
   pooler = width * (width + 1)
   return (rows + 2) * width + config.num_hidden_layers * layer + pooler
+
+
+# Of a command
+
+
+def config_of(model: ModelSettings, least: int = 3) -> modeling.BertConfig:
+  """Config of a model; InputError if it has no room for --max_seq_length."""
+  config = load_config(model.bert_config_file)
+  check_max_seq_length(
+    model.max_seq_length, config.max_position_embeddings, least
+  )
+  logging.info(
+    "%s: %d layers, %d wide, %s weights",
+    model.bert_config_file,
+    config.num_hidden_layers,
+    config.hidden_size,
+    f"{num_weights(config):,}",
+  )
+  return config
+
+
+def tokenizer_of(
+  model: ModelSettings,
+  config: modeling.BertConfig,
+  never_split: Sequence[str] = (),
+  needs_vocabulary: bool = True,
+):
+  """Tokenizer, which leaves `never_split` whole; None without a vocabulary."""
+  if not model.vocab_file:
+    if needs_vocabulary:
+      handle = model.bert_hub_module_handle
+      raise InputError(
+        f"{handle}: has no vocabulary; name it by --vocab_file"
+        if handle and model.vocab_file is None
+        else "--vocab_file is empty; name a vocab.txt"
+      )
+    return None
+  tokenizer = vocabulary.load_tokenizer(
+    model.vocab_file,
+    model.do_lower_case,
+    config.vocab_size,
+    model.init_checkpoint,
+    never_split,
+    max_input_chars_per_word=model.max_input_chars_per_word,
+  )
+  logging.info(
+    "%s: %d entries, text %s",
+    model.vocab_file,
+    len(tokenizer.vocab),
+    "is lower-cased" if model.do_lower_case else "keeps its case",
+  )
+  return tokenizer

@@ -11,11 +11,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Callable
 
 from bertlib.cli.errors import InputError
-from bertlib.io import files, json_files, receipt_file, result_files
+from bertlib.io import dev_scores, files, json_files, receipt_file, result_files
 from bertlib.io.receipt_file import DEV_DATA, TRAINING_DATA
 from bertlib.io.result_files import DevPrediction
 from bertlib.task.task_record import TaskRecord
-from bertlib.training import dev_scores
 
 # Files of a run that a comparison may not replace.
 FILES = (

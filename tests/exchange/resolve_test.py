@@ -11,7 +11,7 @@ import tensorflow as tf
 import tiny_huggingface
 
 import modeling
-from bertlib.checkpoints import checkpoint_files
+from bertlib.checkpoints import checkpoint_files, loading
 from bertlib.cli import option
 from bertlib.cli.errors import InputError
 from bertlib.exchange import initial_model, resolve, rewrite, tfhub, zoo
@@ -43,15 +43,15 @@ def test_an_encoder_without_vocabulary_is_one_where_none_is_needed(
   )
   model = resolve.complete(asked).model
   assert model.init_checkpoint == f"{folder}/model.ckpt-1"
-  assert resolve.load_tokenizer(model, CONFIG, needs_vocabulary=False) is None
+  assert loading.tokenizer_of(model, CONFIG, needs_vocabulary=False) is None
   with pytest.raises(InputError, match=r"^encoder: has no vocabulary; name it"):
-    resolve.load_tokenizer(model, CONFIG)
+    loading.tokenizer_of(model, CONFIG)
 
 
 def test_a_vocabulary_that_is_named_empty_is_refused_by_its_flag():
   model = ModelSettings(bert_hub_module_handle="encoder", vocab_file="")
   with pytest.raises(InputError, match=r"^--vocab_file is empty; name a vocab"):
-    resolve.load_tokenizer(model, CONFIG)
+    loading.tokenizer_of(model, CONFIG)
 
 
 def model_folder(folder, **description):

@@ -12,7 +12,7 @@ import optimization
 from bertlib.checkpoints import checkpoint_files, finding
 from bertlib.cli.errors import InputError
 from bertlib.exchange import rewrite
-from bertlib.training.gradients import LossScale
+from bertlib.training.train_step import LossScale
 
 pytestmark = pytest.mark.unit
 

@@ -27,14 +27,13 @@ from bertlib.cli.errors import InputError
 from bertlib.compat import estimator_api
 from bertlib.compute.fast_compute import FastCompute
 from bertlib.data import input_pipeline, tf_records
-from bertlib.exchange import resolve
 from bertlib.hardware import devices
 from bertlib.reporting import run_report
 from bertlib.settings import model_description
 from bertlib.tasks.classification import classification_records
 from bertlib.tasks.classification.classification import Problem
 from bertlib.tasks.classification.settings import ClassifierSettings
-from bertlib.training import lifecycle
+from bertlib.training import loop
 
 pytestmark = pytest.mark.graph
 
@@ -219,11 +218,11 @@ def two_cores(monkeypatch):
 def estimator_of(folder, *arguments):
   arguments = ["--use_tpu", f"--output_dir={folder}", *arguments]
   settings = task_models.settings_of(ClassifierSettings, *arguments)
-  found = resolve.find_devices(settings)
+  found = devices.find_and_choose(settings)
   made = dataclasses.replace(
     run_of("classification"), settings=settings, devices=found
   )
-  model_fn = lifecycle.make_model_fn(made, num_train_steps=50)
+  model_fn = loop.model_fn_of(made, num_train_steps=50)
   return devices.make_estimator(
     found, model_fn, folder, train_batch_size=settings.run.train_batch_size
   )

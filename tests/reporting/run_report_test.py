@@ -13,13 +13,13 @@ from html_pages import Page, rows_of
 from bertlib.cli import option
 from bertlib.data.model_inputs import Lengths
 from bertlib.hardware.devices import Devices
+from bertlib.io.dev_scores import Selection
 from bertlib.reporting import html_report, run_report
 from bertlib.reporting.statistics import Estimates, Interval
 from bertlib.settings.common import DeviceSettings
 from bertlib.task import task_record
 from bertlib.task.task_record import TaskRecord
 from bertlib.tasks.classification.settings import ClassifierSettings
-from bertlib.training.dev_scores import Selection
 
 pytestmark = pytest.mark.graph
 

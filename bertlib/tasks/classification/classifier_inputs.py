@@ -37,8 +37,8 @@ from bertlib.tasks.classification.settings import (
   ClassifierSettings,
   unknown_task,
 )
-from bertlib.training import lifecycle, step_plan
-from bertlib.training.task import Run
+from bertlib.training import runs, step_plan
+from bertlib.training.runs import Run
 
 
 def make_processor(settings: ClassifierSettings) -> DataProcessor:
@@ -171,7 +171,7 @@ def write_dev_sets(
         path,
         run.settings.model.max_seq_length,
         problem=processor.problem,
-        **lifecycle.input_options(run, is_training=False),
+        **runs.input_options(run, is_training=False),
       ),
     )
   return dev_sets
@@ -186,9 +186,9 @@ def write_records(
   batch_size: int = 1,
 ) -> tuple[str, model_inputs.Lengths]:
   """Writes the records of examples; returns their path and lengths."""
-  path = lifecycle.records_path(run, name)
+  path = runs.records_path(run, name)
   lengths = file_based_convert_examples_to_features(
-    lifecycle.fill_last_batch(run, examples, batch_size, PaddingInputExample()),
+    runs.fill_last_batch(run, examples, batch_size, PaddingInputExample()),
     processor.problem.labels,
     run.settings.model.max_seq_length,
     run.tokenizer,

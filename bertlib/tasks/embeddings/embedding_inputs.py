@@ -24,7 +24,7 @@ from bertlib.tasks.embeddings.settings import (
   check_weights,
 )
 from bertlib.training import step_plan
-from bertlib.training.task import Run
+from bertlib.training.runs import Run
 
 # The model
 

@@ -15,7 +15,7 @@ from bertlib.tasks.ner import ner, ner_files, ner_report
 from bertlib.tasks.ner.ner import Sentence
 from bertlib.tasks.ner.record import RECORD
 from bertlib.tasks.ner.settings import NerSettings
-from bertlib.training.task import Run
+from bertlib.training.runs import Run
 
 
 class Data(NamedTuple):

@@ -24,7 +24,7 @@ from bertlib.io import files
 from bertlib.io.files import find_files, split_names
 from bertlib.tasks.pretraining import fill_mask, pretraining_instances
 from bertlib.tasks.pretraining.settings import PretrainingSettings
-from bertlib.training.task import Run
+from bertlib.training.runs import Run
 
 # Records, over all files, that are checked before the run writes anything.
 _NUM_CHECKED = 2000

@@ -18,7 +18,7 @@ from bertlib.tasks.squad.settings import SquadSettings
 from bertlib.tasks.squad.squad_files import SquadExample
 from bertlib.tasks.squad.squad_windows import Windows, WindowSettings
 from bertlib.training import step_plan
-from bertlib.training.task import Run
+from bertlib.training.runs import Run
 
 
 class SquadData(NamedTuple):

@@ -1,17 +1,17 @@
-"""The life of a run: `setup`, `train`, `evaluate`, `predict`.
-
-A script describes its task in a `Task`. `setup` loads and checks what the
-flags name; its `Run` is the first argument of the other functions.
-"""
+"""What a run does: trains, evaluates, predicts, and repeats with seeds."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
 import functools
+import math
 import os
+import subprocess
+import sys
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Callable, NamedTuple
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -23,47 +23,32 @@ from bertlib.checkpoints import (
   initialize,
   model_json,
 )
-from bertlib.cli import lazy_module, option, steps, terminal
+from bertlib.cli import lazy_module, steps, terminal
 from bertlib.cli.errors import InputError
 from bertlib.cli.steps import Steps
 from bertlib.data import record_check, tf_records
-from bertlib.exchange import resolve
 from bertlib.hardware import devices
-from bertlib.io import files, folder_lock, model_files, result_files
-from bertlib.settings import embedding_spec, model_description
-from bertlib.settings.training import (
-  OptimizerSettings,
-  RunSettings,
-  TrainingSettings,
-)
-from bertlib.training import (
-  checkpoint_hook,
+from bertlib.io import (
   dev_scores,
-  model_selection,
-  session_hooks,
-  step_plan,
+  files,
+  folder_lock,
+  json_files,
+  model_files,
+  result_files,
 )
-from bertlib.training.dev_scores import Selection
-from bertlib.training.task import Run, Task
+from bertlib.io.dev_scores import DevScores
+from bertlib.io.files import atomic_write
+from bertlib.settings import embedding_spec, model_description
+from bertlib.settings.training import OptimizerSettings
+from bertlib.training import hooks, runs, step_plan
+from bertlib.training.runs import Run
 
 quantization = lazy_module.load("bertlib.export.quantization")
 
-# Files that every training run writes to --output_dir, except vocabulary and
-# config, which may be inputs from the same folder.
-_RUN_FILES = (
-  "*.ckpt-*",
-  "checkpoint",
-  "dev_scores.jsonl",
-  "eval_predictions*.jsonl",
-  "eval_results*.txt",
-  "events.*",
-  "graph.pbtxt",
-  model_files.DESCRIPTION,
-  "report.html",
-  "run.json",
-  "run-*.json",
-  "seeds.json",
-)
+SEEDS_FILE = "seeds.json"
+
+# Evaluates a checkpoint on the dev set; returns metric values by name.
+Evaluate = Callable[[str], Mapping[str, Any]]
 
 
 class Evaluation(NamedTuple):
@@ -75,153 +60,10 @@ class Evaluation(NamedTuple):
   arrays: dict[str, np.ndarray]
 
 
-# Setup
-
-
-def check_output_dir(
-  settings: TrainingSettings, names: Iterable[str], inputs: Iterable[str | None]
-) -> None:
-  """Refuses an --output_dir in which the run would overwrite its inputs."""
-  # `names` are the patterns of the files that the script itself writes.
-  files.check_output_dir(settings.run.output_dir, [*_RUN_FILES, *names], inputs)
-
-
-def setup(
-  settings: TrainingSettings, task: Task, step: Steps = steps.RUN
-) -> Run:
-  """Loads what a run starts from, and checks it; writes nothing.
-
-  Connects to a TPU. The settings are those of `resolve.complete`.
-
-  Raises:
-    InputError: model, devices, folder or flags are not as the run needs them.
-  """
-  model = settings.model
-  with step("devices"):
-    if step.is_dry_run:  # which reads later how much memory is free
-      devices.share_gpus()
-    found = resolve.find_devices(settings)
-  with step("config"):
-    config = resolve.load_config(model, task.min_seq_length)
-  with step("vocabulary"):
-    tokenizer = resolve.load_tokenizer(
-      model, config, task.never_split, task.needs_vocabulary
-    )
-  with step("checkpoint"):
-    start = find_start(settings, task)
-  with step("metric"):
-    selection = read_selection(settings.run, task.metrics)
-    # The receipt names the metric that was used.
-    flags = dataclasses.replace(settings.run, best_metric=selection.metric)
-    settings = dataclasses.replace(settings, run=flags)
-  with step("folder"):
-    run = Run(settings, found, task, config, tokenizer, start, selection)
-    check_folder(run)
-  return run
-
-
-def find_start(settings: TrainingSettings, task: Task) -> finding.Start:
-  """Checkpoints that the run starts from, with the task's output layers."""
-  own, may_be_new = settings.run.output_dir, settings.run.do_train
-  may_be_new = may_be_new or task.may_be_new
-  start = finding.find_start(
-    settings.model.init_checkpoint,
-    own,
-    may_be_new,
-    reads_initial=not may_be_new and settings.model.folder not in (None, own),
-  )
-  if start.ignored:
-    logging.warning(
-      "%s: has a trained model too, which is not read: --init_checkpoint names"
-      " a folder",
-      own,
-    )
-  trained = start.trained
-  variables = checkpoint_files.shapes_of(trained) if trained else {}
-  for name, problem in task.heads.items():
-    if trained and name not in variables:
-      raise InputError(f"{trained}: {problem}")
-  return start
-
-
-def read_selection(run: RunSettings, metrics: Sequence[str]) -> Selection:
-  """Selection of the best checkpoint; `metrics` has the primary one first."""
-  asked = run.best_metric or metrics[0]
-  metric = dev_scores.plain_name(asked)
-  if metric not in metrics:
-    raise InputError(
-      f"--best_metric={asked}: there is no such metric; there are"
-      f" {', '.join(metrics)}"
-    )
-  eval_steps = run.eval_steps if run.do_train else None
-  return Selection(eval_steps or 0, metric, run.patience)
-
-
-def describe_model(run: Run) -> dict[str, Any]:
-  """The entries of `model.json`."""
-  return {
-    "script": run.task.name,
-    **run.task.description,
-    **option.kept_values(run.settings),
-    **run.devices.choices,
-  }
-
-
-def check_folder(run: Run) -> None:
-  """Refuses the folder of another model, or that contradicts --resume."""
-  model_json.check(
-    run.model_folder,
-    run.start.own or run.start.trained,
-    describe_model(run),
-    run.config,
-    # Some tasks read models of other scripts.
-    [*(["script"] if run.start.own else []), *run.task.must_agree],
-    run.task.num_outputs,
-    run.settings.model.vocab_file,
-    run.task.record,
-  )
-  if run.flags.do_train and not run.seeds:
-    finding.check_resume(run.flags.resume, run.output_dir, run.start.last)
-
-
-def check_weights(run: Run) -> None:
-  """Refuses a checkpoint that is corrupt, or of another model."""
-  checkpoint = run.start.trained or run.settings.model.init_checkpoint
-  model_fn = make_model_fn(
-    run,
-    trained=run.start.own and checkpoint,
-    starts_training=run.flags.do_train and not run.start.own,
-  )
-  weights = devices.check_model_fn(checkpoint, model_fn, run.task.features)
-  if run.start.trained:
-    description = model_description.load(os.path.dirname(checkpoint))
-    if description.get("script") == run.task.name:
-      initialize.warn_of_unused(checkpoint, weights)
-
-
-def check_start(run: Run, step: Steps = steps.RUN) -> step_plan.Plan | None:
-  """Checks step and weights, after the data and before the first write.
-
-  Returns:
-    The plan of a training step; None without training.
-  """
-  plan = None
-  # Training logs the rest again.
-  quiet = terminal.quiet(logging.WARNING)
-  with contextlib.nullcontext() if step.is_dry_run else quiet:
-    if run.flags.do_train:
-      with step("batches"):
-        plan = plan_training(run)
-    if run.start.trained or run.settings.model.init_checkpoint:
-      with step("weights"):
-        check_weights(run)
-  return plan
-
-
 # The model
 
 
-def make_model_fn(
+def model_fn_of(
   run: Run,
   num_train_steps: int = 0,  # 0 for inference
   # Checkpoint that Estimator restores; None for the initial model.
@@ -232,7 +74,7 @@ def make_model_fn(
   settings = run.settings
   compute, options = run.compute, None
   if num_train_steps:
-    compute, options = plan_training(run)
+    compute, options = plan_of(run)
   used = compute if num_train_steps else compute.for_inference()
   logging.info("Computed by %s", used.describe(run.config.hidden_act))
   num_warmup_steps = run.task.num_warmup_steps
@@ -261,6 +103,13 @@ def make_model_fn(
   )
 
 
+def plan_of(run: Run) -> step_plan.Plan:
+  """Computation and options of a training step of a run."""
+  return step_plan.plan_training(
+    run.settings, run.devices, run.compute, run.config, run.step_shape
+  )
+
+
 def warn_of_schedule(
   flags: OptimizerSettings, num_train_steps: int, num_warmup_steps: int
 ) -> None:
@@ -276,11 +125,11 @@ def warn_of_schedule(
     )
 
 
-def make_inference_model_fn(
+def inference_model_fn_of(
   run: Run, input_fn, batch_size: int, checkpoint: str | None
 ):
   """The `model_fn` for evaluation and prediction."""
-  settings, model_fn = run.settings, make_model_fn(run, trained=checkpoint)
+  settings, model_fn = run.settings, model_fn_of(run, trained=checkpoint)
   if settings.compute.precision != "int8":
     return model_fn
   return quantization.int8_model_fn(
@@ -301,19 +150,12 @@ def make_inference_model_fn(
   )
 
 
-def plan_training(run: Run) -> step_plan.Plan:
-  """Computation and options of a training step; see `step_plan`."""
-  return step_plan.plan_training(
-    run.settings, run.devices, run.compute, run.config, run.step_shape
-  )
-
-
 def _starts_from_another_task(run: Run) -> bool:
   """True if --init_checkpoint is a model of another task, by its labels too."""
   folder = run.settings.model.folder
   if not (folder and run.flags.do_train) or run.start.own:
     return False
-  initial, own = model_description.load(folder), describe_model(run)
+  initial, own = model_description.load(folder), runs.describe_model(run)
   return any(
     initial[key] != own[key]
     for key in ("script", "kind", "labels")
@@ -321,93 +163,41 @@ def _starts_from_another_task(run: Run) -> bool:
   )
 
 
-# Data
-
-
-def input_options(run: Run, is_training: bool) -> dict[str, Any]:
-  """Arguments of an `input_fn_builder` that follow from the run."""
-  return {
-    "is_training": is_training,
-    # A TPU gets full batches with all their padding.
-    "drop_remainder": run.on_tpu,
-    "trim": run.task.masks_padding and not run.on_tpu,
-    "seed": run.flags.seed,
-    # Training resumes after the last checkpoint.
-    "first_step": run.start.step if is_training else 0,
-  }
-
-
-def fill_last_batch(
-  run: Run, rows: Sequence[Any], batch_size: int, filler: Any = None
-) -> Sequence[Any]:
-  """Fills the last batch on a TPU, by `filler` or else the first row."""
-  num_missing = -len(rows) % batch_size
-  if not (run.on_tpu and num_missing):
-    return rows
-  return [*rows, *[rows[0] if filler is None else filler] * num_missing]
-
-
-# The run itself
-
-
-@contextlib.contextmanager
-def lock_output_dir(run: Run) -> Iterator[None]:
-  """Holds the lock of --output_dir in its block, if this process trains."""
-  folder = run.output_dir
-  # Evaluation and prediction need no lock, see `records_path`. Of several
-  # workers, the chief writes alone.
-  if not run.flags.do_train:
-    try:
-      yield
-    finally:
-      _name_records(folder)
-  elif run.is_chief:
-    with folder_lock.lock_folder(folder):
-      yield
-  else:
-    yield
-
-
-def records_path(run: Run, name: str) -> str:
-  """Path to write the records NAME.tf_record to."""
-  # Without training, a temporary name: a concurrent run may be reading the
-  # final one. Renamed when the block of `lock_output_dir` ends.
-  path = run.path(f"{name}.tf_record")
-  return path if run.flags.do_train else files.temporary_name(path)
-
-
-def _name_records(folder: str) -> None:
-  """Renames the records of this process when they have been read."""
-  prefix = files.temporary_name("")
-  for path in files.matching(folder, f"{prefix}*.tf_record"):
-    # Another process trains there, and writes records of its own.
-    if folder_lock.is_locked(folder):
-      files.remove_file(path)
-    else:
-      name = os.path.basename(path).removeprefix(prefix)
-      tf.gfile.Rename(path, os.path.join(folder, name), overwrite=True)
-
-
-def write_model_files(run: Run) -> None:
-  """Writes `model.json`, config and vocabulary to --output_dir."""
-  # Existing files are replaced only by training.
-  model_json.write_model_files(
-    run.output_dir,
-    describe_model(run),
-    run.config,
-    run.settings.model.vocab_file,
-    overwrite=run.flags.do_train,
+def check_weights(run: Run) -> None:
+  """Refuses a checkpoint that is corrupt, or of another model."""
+  checkpoint = run.start.trained or run.settings.model.init_checkpoint
+  model_fn = model_fn_of(
+    run,
+    trained=run.start.own and checkpoint,
+    starts_training=run.flags.do_train and not run.start.own,
   )
+  weights = devices.check_model_fn(checkpoint, model_fn, run.task.features)
+  if run.start.trained:
+    description = model_description.load(os.path.dirname(checkpoint))
+    if description.get("script") == run.task.name:
+      initialize.warn_of_unused(checkpoint, weights)
 
 
-def train_seeds(run: Run, *flags: str) -> None:
-  """Trains once per seed of --seeds, with further `flags`; keeps the best."""
-  model_selection.train_seeds(
-    run.output_dir,
-    run.seeds,
-    run.selection.metric,
-    [*flags, *step_plan.choice_flags(run.devices)],
-  )
+def check_start(run: Run, step: Steps = steps.RUN) -> step_plan.Plan | None:
+  """Checks step and weights, after the data and before the first write.
+
+  Returns:
+    The plan of a training step; None without training.
+  """
+  plan = None
+  # Training logs the rest again.
+  quiet = terminal.quiet(logging.WARNING)
+  with contextlib.nullcontext() if step.is_dry_run else quiet:
+    if run.flags.do_train:
+      with step("batches"):
+        plan = plan_of(run)
+    if run.start.trained or run.settings.model.init_checkpoint:
+      with step("weights"):
+        check_weights(run)
+  return plan
+
+
+# Training
 
 
 def train(
@@ -415,7 +205,7 @@ def train(
   input_fn,
   num_train_steps: int,
   data: str,
-  evaluate_fn: model_selection.Evaluate | None = None,
+  evaluate_fn: Evaluate | None = None,
   find_bad_record: record_check.FindBadRecord | None = None,
   layout: tf_records.Layout | None = None,
   within: Any = None,
@@ -443,22 +233,22 @@ def train(
     is_used_up = within.is_used_up(run.start.last)
     last_step = run.start.step if is_used_up else _NO_LAST_STEP
   _log_start(run, last_step, data, within)
-  model_fn = make_model_fn(run, num_train_steps, run.start.last)
-  with checkpoint_hook.StopRequest() as own:
-    stop, hooks = _stop_hooks(run, own)
+  model_fn = model_fn_of(run, num_train_steps, run.start.last)
+  with hooks.StopRequest() as own:
+    stop, attached = _stop_hooks(run, own)
     if within:
-      hooks.append(within.hook(own))
+      attached.append(within.hook(own))
     if run.is_chief and not run.on_tpu:
-      hooks.append(_save_hook(run, input_fn, stop, own, layout))
+      attached.append(_save_hook(run, input_fn, stop, own, layout))
     with record_check.report_bad_record(find_bad_record):
-      model_selection.train(
+      train_and_evaluate(
         _estimator(run, model_fn, for_training=_training_config(run)),
         input_fn,
         run.start.step,
         last_step,
         run.selection,
         evaluate_fn if run.is_chief else None,
-        hooks,
+        attached,
         lambda: own.ends_early,
       )
   # Below `main`, but only after the checkpoint is saved and all is closed.
@@ -492,14 +282,14 @@ def _log_start(run: Run, num_train_steps: int, data: str, within: Any) -> None:
     )
 
 
-def _stop_hooks(run: Run, own: checkpoint_hook.StopRequest):
+def _stop_hooks(run: Run, own: hooks.StopRequest):
   """The request that stops training, and the hooks that share it."""
   replicas = run.devices.replicas
   if not replicas or replicas.num_processes == 1:
     return own, []
   # Several workers agree on the step at which they stop.
-  shared = checkpoint_hook.StopRequest()
-  return shared, [checkpoint_hook.SharedStop(own, shared)]
+  shared = hooks.StopRequest()
+  return shared, [hooks.SharedStop(own, shared)]
 
 
 def _save_hook(run: Run, input_fn, stop, own, layout):
@@ -509,15 +299,105 @@ def _save_hook(run: Run, input_fn, stop, own, layout):
     "batch_size": run.flags.train_batch_size,
     "shard": replicas and replicas.shard,
   }
-  return checkpoint_hook.CheckpointHook(
+  return hooks.CheckpointHook(
     run.output_dir,
     run.flags.steps_per_checkpoint,
     run.flags.save_checkpoints_secs,
     stop,
     own,
-    functools.partial(checkpoint_hook.batch_at, input_fn, params),
+    functools.partial(hooks.batch_at, input_fn, params),
     layout=layout,
   )
+
+
+def train_and_evaluate(
+  estimator,
+  input_fn,
+  done: int,  # steps of the last checkpoint
+  num_train_steps: int,
+  selection: dev_scores.Selection,
+  evaluate: Evaluate | None,
+  attached: Sequence[tf.train.SessionRunHook] = (),
+  # True when training ends before `num_train_steps`.
+  ends_early: Callable[[], bool] = lambda: False,
+) -> None:
+  """Trains until `num_train_steps` or early stopping."""
+  listeners = []
+  if selection.eval_steps:
+    scores = DevScores(estimator.model_dir, selection)
+    # A killed run may have saved a checkpoint without its scores, and later
+    # checkpoints may have been removed.
+    scores.rows = [row for row in scores.rows if row["step"] <= done]
+    # Otherwise another process evaluates the checkpoints.
+    if evaluate:
+      listener = EvaluationListener(
+        scores, evaluate, num_train_steps, ends_early
+      )
+      if listener.after_save(None, done):
+        return
+      listeners = [listener]
+    if scores.ends_early():
+      return
+  if done >= num_train_steps:
+    return  # without waiting for other workers
+  estimator.train(
+    input_fn,
+    hooks=attached,
+    max_steps=num_train_steps,
+    saving_listeners=listeners,
+  )
+
+
+@dataclasses.dataclass(eq=False)
+class EvaluationListener(tf.train.CheckpointSaverListener):
+  """Evaluates saved checkpoints, keeps the best, and ends training early."""
+
+  scores: DevScores
+  evaluate: Evaluate
+  num_train_steps: int  # the last step is always evaluated
+  ends_early: Callable[[], bool]  # see `train_and_evaluate`
+
+  def after_save(self, session, global_step_value):
+    """Evaluates the checkpoint if it is due; True ends training."""
+    del session
+    step, last = int(global_step_value), self.scores.last_step
+    folder, selection = self.scores.model_dir, self.scores.selection
+    every = selection.eval_steps
+    is_last = step >= self.num_train_steps or self.ends_early()
+    if step <= last or not (is_last or step // every > last // every):
+      return False
+    checkpoint = os.path.join(folder, f"model.ckpt-{step}")
+    results = self.evaluate(checkpoint)
+    is_best = self.scores.add(step, results)
+    logging.info(
+      "step %d: dev %s %.4g%s",
+      step,
+      selection.metric,
+      self.scores.rows[-1].get(selection.metric, math.nan),
+      ", the best so far" if is_best else "",
+    )
+    # Written last: a run killed before this evaluates the checkpoint again.
+    if is_best:
+      finding.save_best(folder, checkpoint)
+    self.scores.write()
+    scores = {n: v for n, v in self.scores.rows[-1].items() if n != "step"}
+    write_events(os.path.join(folder, "dev"), step, scores)
+    return not is_last and self.scores.ends_early()
+
+
+def write_events(folder: str, step: int, scores: Mapping[str, float]) -> None:
+  """Writes the metrics of a step to the event files in `folder`."""
+  with tf.Graph().as_default():  # the writer cannot be made in eager mode
+    writer = tf.summary.FileWriterCache.get(folder)
+  values = [
+    tf.Summary.Value(tag=name, simple_value=value)
+    for name, value in scores.items()
+  ]
+  writer.add_summary(tf.Summary(value=values), step)
+  writer.flush()
+
+
+# Evaluation and prediction
 
 
 def select_checkpoint(run: Run) -> str | None:
@@ -576,10 +456,10 @@ def evaluate(
     num_steps: batches of the evaluation.
     checkpoint: its path; None for the model of --init_checkpoint.
   """
-  model_fn = make_inference_model_fn(
+  model_fn = inference_model_fn_of(
     run, input_fn, run.flags.eval_batch_size, checkpoint
   )
-  collector = session_hooks.PredictionCollector()
+  collector = hooks.PredictionCollector()
   if not run.on_tpu:
     model_fn = collector.watch(model_fn)
   estimator = _estimator(run, model_fn)
@@ -613,7 +493,7 @@ def predict(
     The predictions of each row, by name.
   """
   batch_size = batch_size or run.flags.predict_batch_size
-  model_fn = make_inference_model_fn(run, input_fn, batch_size, checkpoint)
+  model_fn = inference_model_fn_of(run, input_fn, batch_size, checkpoint)
   estimator = _estimator(run, model_fn, batch_size)
   rows = estimator.predict(
     input_fn, checkpoint_path=checkpoint_files.kept(checkpoint)
@@ -642,7 +522,7 @@ def write_metrics(
     predictions: content of `eval_predictions.jsonl`; None removes the file
       of an earlier evaluation.
   """
-  model_selection.write_events(
+  write_events(
     run.path(f"dev{suffix}"),
     finding.step_of(checkpoint) if checkpoint else 0,
     dev_scores.plain_scores(results),
@@ -672,3 +552,128 @@ def store_thresholds(run: Run, data: str, **thresholds: Any) -> None:
     " and ".join(thresholds),
     data,
   )
+
+
+# Several seeds
+
+
+def train_seeds(run: Run, *flags: str) -> None:
+  """Runs this command once per seed, with further `flags`; keeps the best."""
+  output_dir, seeds, metric = run.output_dir, run.seeds, run.selection.metric
+  flags += (*step_plan.choice_flags(run.devices), "--seeds=0")
+  results, collapsed = {}, []
+  for count, seed in enumerate(seeds, start=1):
+    folder = os.path.join(output_dir, f"seed_{seed}")
+    logging.info("Seed %d (%d of %d) in %s", seed, count, len(seeds), folder)
+    # A finished run returns at once: it is at its last step.
+    run_again(folder, [*flags, f"--seed={seed}"])
+    results[seed] = result_files.read_results(
+      os.path.join(folder, "eval_results.txt")
+    )
+    if has_collapsed(folder):
+      collapsed.append(seed)
+  report = summarize_seeds(metric, results) | {"collapsed": collapsed}
+  with atomic_write(os.path.join(output_dir, SEEDS_FILE)) as file:
+    file.write(json_files.dumps(report, indent=2) + "\n")
+  for seed, score in zip(seeds, report["scores"]):
+    note = "  collapsed: all predictions are equal" * (seed in collapsed)
+    logging.info("  seed %d: %s %.4f%s", seed, metric, score, note)
+  logging.info(
+    "  median %.4f, mean %.4f, standard deviation %.4f, 95%% confidence"
+    " interval of the mean %.4f to %.4f",
+    *(report[name] for name in ("median", "mean", "standard_deviation")),
+    *report["confidence_interval"],
+  )
+  best = os.path.join(output_dir, f"seed_{report['best_seed']}")
+  logging.info("  the best model, of seed %d, is kept", report["best_seed"])
+  finding.save_best(output_dir, finding.trained_checkpoint(best))
+
+
+def run_again(output_dir: str, flags: Sequence[str]) -> None:
+  """Runs this command with more flags; a signal to this one stops both."""
+  # `flags` come last, and so take precedence over those of this command.
+  script, *arguments = [*sys.argv, *flags, f"--output_dir={output_dir}"]
+  module = sys.modules["__main__"].__spec__
+  is_module = module and module.origin == script  # `python -m MODULE`
+  program = ["-m", module.name] if is_module else [script]
+  command = [sys.executable, *program, *arguments]
+  with (
+    hooks.StopRequest() as stop,
+    # The locks of this process are held until both processes have ended.
+    subprocess.Popen(command, pass_fds=folder_lock.held_files()) as process,
+  ):
+    while process.poll() is None and not stop.requested:
+      time.sleep(0.1)
+    if stop.requested:
+      process.terminate()
+  status = process.returncode
+  if status < 0:  # the signal came before its handler was set
+    status = 128 - status
+  if stop.requested or status in hooks.STOPPED_STATUSES:
+    logging.warning(
+      "%s: stopped. Re-run the same command to resume", output_dir
+    )
+    sys.exit(stop.status if stop.requested else status)
+  if process.returncode:
+    raise InputError(
+      f"{output_dir}: the run failed, see the error above. Re-run the same"
+      " command to resume"
+    )
+
+
+def summarize_seeds(
+  metric: str, results: Mapping[int, Mapping[str, Any]]
+) -> dict[str, Any]:
+  """Statistics of a metric, given without `eval_`, over seeds."""
+  # Imported here: a single run needs no SciPy.
+  import numpy as np
+  from scipy import stats
+
+  scores = []
+  for seed, values in results.items():
+    plain = {
+      dev_scores.plain_name(name): value for name, value in values.items()
+    }
+    if metric not in plain:
+      raise InputError(
+        f"seed {seed}: the run has no metric {metric!r}; there are"
+        f" {', '.join(sorted(plain))}. Give one as --best_metric"
+      )
+    scores.append(float(plain[metric]))
+  mean, deviation = float(np.mean(scores)), float(np.std(scores, ddof=1))
+  # Student's t.
+  margin = stats.t.ppf(0.975, len(scores) - 1) * deviation / len(scores) ** 0.5
+  best = 0
+  for index, score in enumerate(scores):
+    if dev_scores.is_better(metric, score, scores[best]):
+      best = index
+  return {
+    "metric": metric,
+    "seeds": list(results),
+    "scores": scores,
+    "median": float(np.median(scores)),
+    "mean": mean,
+    "standard_deviation": deviation,
+    "confidence_interval": [mean - margin, mean + margin],
+    "best_seed": list(results)[best],
+  }
+
+
+def read_statistics(output_dir: str) -> dict[str, Any]:
+  """Reads the statistics that `train_seeds` wrote."""
+  path = os.path.join(output_dir, SEEDS_FILE)
+  return json_files.with_nan(json_files.read(path, dict))
+
+
+def has_collapsed(folder: str) -> bool:
+  """True if the model of a run predicts the same for every dev example."""
+  path = os.path.join(folder, f"{result_files.DEV_PREDICTIONS}.jsonl")
+  if files.exists(path):
+    predictions = result_files.read_dev_predictions(path)
+    return result_files.are_all_equal(
+      *result_files.answers_to_compare(predictions)
+    )
+  path = os.path.join(folder, "predictions.json")
+  if files.exists(path):
+    return result_files.are_all_equal([*json_files.read(path, dict).values()])
+  return False
