@@ -21,7 +21,7 @@ if __name__ == "__main__":  # Check flags before slow imports.
 
 import os
 
-from bertlib.checkpoints import finding
+from bertlib.checkpoints import checkpoint_files
 from bertlib.cli import app, option, terminal
 from bertlib.cli.errors import InputError
 from bertlib.exchange import (
@@ -69,7 +69,7 @@ def _convert(settings: ConversionSettings) -> None:
       settings.overwrite,
     )
   else:
-    checkpoint = finding.find_checkpoint(source)
+    checkpoint = checkpoint_files.find_checkpoint(source)
     lines = to_huggingface.convert(
       checkpoint,
       _given_or_beside(settings, "bert_config_file", checkpoint),
@@ -103,7 +103,7 @@ def _rewrite(settings: ConversionSettings) -> None:
   if settings.average and len(paths) == 1:
     checkpoints = rewrite.last_checkpoints(settings.input, settings.average)
   else:
-    checkpoints = [finding.find_checkpoint(path) for path in paths]
+    checkpoints = [checkpoint_files.find_checkpoint(path) for path in paths]
   rewrite.rewrite(
     checkpoints,
     None if settings.dry_run else settings.output,

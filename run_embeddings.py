@@ -27,7 +27,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 import modeling
-from bertlib.checkpoints import loading
+from bertlib.checkpoints import model_folder
 from bertlib.cli import app, option
 from bertlib.cli.errors import InputError
 from bertlib.cli.steps import Steps
@@ -265,7 +265,7 @@ def find_teacher(
     path = zoo.fetch(path)
   description, _ = Predictor.find_model(path)
   spec = embedding_spec.from_json(description["embedding"])
-  config = loading.load_config(os.path.join(path, model_files.CONFIG))
+  config = model_folder.load_config(os.path.join(path, model_files.CONFIG))
 
   def encode(texts):
     with Predictor(path) as model:

@@ -32,7 +32,7 @@ from absl import flags, logging
 
 import modeling
 import tokenization
-from bertlib.checkpoints import loading
+from bertlib.checkpoints import model_folder
 from bertlib.cli import app, option, terminal
 from bertlib.cli.errors import InputError
 from bertlib.cli.steps import Steps
@@ -333,7 +333,7 @@ def make_task(settings: SquadSettings) -> Task:
 def validate_flags_or_throw(bert_config: modeling.BertConfig) -> None:
   """Checks the flags, on their own and against the config of the model."""
   settings = option.from_flags(SquadSettings)
-  loading.check_max_seq_length(
+  model_folder.check_max_seq_length(
     settings.model.max_seq_length, bert_config.max_position_embeddings
   )
   tokenization.validate_case_matches_checkpoint(

@@ -192,7 +192,7 @@ def make_model(settings: Settings) -> Answers:
   """Writes a model, its head random, for ours and for transformers."""
   import tensorflow.compat.v1 as tf
 
-  from bertlib.checkpoints import loading, model_json
+  from bertlib.checkpoints import model_folder
   from bertlib.exchange import to_huggingface
   from bertlib.io import model_files
 
@@ -201,7 +201,7 @@ def make_model(settings: Settings) -> Answers:
   description = {**task.description, "do_lower_case": True}
   folder = in_folder(settings, "ours")
   tf.gfile.MakeDirs(folder)
-  model_json.write_model_files(folder, description, config, vocab_file)
+  model_folder.write_model_files(folder, description, config, vocab_file)
   checkpoint = os.path.join(folder, "model.ckpt")
   write_checkpoint(settings, config, encoder, checkpoint)
   calibrate(settings, config, checkpoint)
@@ -213,13 +213,13 @@ def make_model(settings: Settings) -> Answers:
     task.architecture,
     do_lower_case=True,
   )
-  yield {"description": f"{loading.num_weights(config):,} weights"}
+  yield {"description": f"{model_folder.num_weights(config):,} weights"}
 
 
 def read_encoder(settings: Settings) -> tuple[Any, str, str | None]:
   """Config, vocabulary and checkpoint of the encoder; None: random weights."""
   import modeling
-  from bertlib.checkpoints import loading
+  from bertlib.checkpoints import model_folder
   from bertlib.exchange import from_huggingface
   from bertlib.io import model_files
 
@@ -228,7 +228,7 @@ def read_encoder(settings: Settings) -> tuple[Any, str, str | None]:
     from_huggingface.convert(settings.minilm, folder)
     names = (model_files.CONFIG, model_files.VOCAB, model_files.CHECKPOINT)
     config, *others = (os.path.join(folder, name) for name in names)
-    return (loading.load_config(config), *others)
+    return (model_folder.load_config(config), *others)
   layers, hidden, heads = SIZES[settings.model]
   vocab_file = settings.vocab_file or os.path.join(
     settings.minilm, model_files.VOCAB

@@ -22,7 +22,7 @@ from absl import flags
 
 import modeling
 from benchmarks import side_by_side
-from bertlib.checkpoints import loading
+from bertlib.checkpoints import model_folder
 from bertlib.cli.errors import InputError
 from bertlib.data import tf_records
 from bertlib.task.task import StepShape
@@ -128,7 +128,7 @@ def main(_: list[str]) -> None:
   """Prints the tables."""
   config = modeling.BertConfig(vocab_size=30522, type_vocab_size=2)
   if FLAGS.bert_config_file:
-    config = loading.load_config(FLAGS.bert_config_file)
+    config = model_folder.load_config(FLAGS.bert_config_file)
   phases = read_phases()
   for heads, *rows in (phase_rows(config, phases), device_rows(config, phases)):
     print(markdown.table(heads, rows))
@@ -152,7 +152,7 @@ def num_weights(config: modeling.BertConfig) -> int:
   """Number of trained weights: the encoder and both heads."""
   width = config.hidden_size
   masked_lm = width * (width + 1) + 2 * width + config.vocab_size
-  return loading.num_weights(config) + masked_lm + 2 * (width + 1)
+  return model_folder.num_weights(config) + masked_lm + 2 * (width + 1)
 
 
 def exchanged_bytes(config: modeling.BertConfig, num_devices: int) -> float:

@@ -13,7 +13,7 @@ import wrong_input_world
 
 import run_classifier
 import run_pretraining
-from bertlib.checkpoints import finding
+from bertlib.checkpoints import checkpoint_files
 from bertlib.compute import precision
 from bertlib.io import folder_lock, receipt_file, result_files
 from bertlib.reporting import run_report
@@ -94,7 +94,7 @@ def test_an_evaluation_goes_on_without_a_checkpoint_that_is_removed(
   evaluate = loop.evaluate
 
   def remove():
-    finding.write_state_file(str(folder), "model.ckpt-2")
+    checkpoint_files.write_state_file(str(folder), "model.ckpt-2")
     for path in last:
       path.unlink(missing_ok=True)
 

@@ -7,11 +7,7 @@ from typing import TypeVar
 
 from absl import logging
 
-from bertlib.checkpoints import (
-  checkpoint_files,
-  finding,
-  model_folder,
-)
+from bertlib.checkpoints import checkpoint_files, model_folder
 from bertlib.cli import lazy_module, option
 from bertlib.cli.errors import InputError
 from bertlib.data import vocabulary
@@ -61,7 +57,7 @@ def complete(settings: Settings) -> Settings:
   check_model_files(settings)
   if path := settings.model.init_checkpoint:
     initial_model.check_exists(path)
-    path = finding.find_checkpoint(path)
+    path = checkpoint_files.find_checkpoint(path)
     if checkpoint_files.has_objects(path):
       path = zoo.convert_objects(path)
     settings = option.fill(settings, {"init_checkpoint": path})

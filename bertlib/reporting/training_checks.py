@@ -13,7 +13,7 @@ from typing import Callable
 import tensorflow.compat.v1 as tf
 from absl import logging
 
-from bertlib.checkpoints import loading
+from bertlib.checkpoints import model_folder
 from bertlib.cli.steps import Steps
 from bertlib.compute import precision
 from bertlib.data.example_checks import LengthSummary
@@ -113,7 +113,7 @@ def _check_disk(
     num_bytes = 5 * num_rows * settings.model.max_seq_length
   if num_steps:
     num_bytes += checkpoint_bytes(
-      settings, loading.num_weights(run.config), num_steps
+      settings, model_folder.num_weights(run.config), num_steps
     )
   check_disk(run.output_dir, _count_runs(run) * num_bytes)
 

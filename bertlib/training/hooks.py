@@ -21,7 +21,7 @@ from absl import logging
 from tqdm import tqdm
 
 import optimization
-from bertlib.checkpoints import finding
+from bertlib.checkpoints import checkpoint_files
 from bertlib.cli.errors import InputError, user_error_message
 from bertlib.cli.terminal import on_stop_signals
 from bertlib.compat import estimator_api
@@ -294,7 +294,7 @@ class StopRequest:
         "Stopped by %s at step %d; checkpoint saved in %s. Re-run the same"
         " command to resume",
         signal.Signals(self.signal).name,
-        finding.step_in_state_file(model_dir),
+        checkpoint_files.step_in_state_file(model_dir),
         model_dir,
       )
       sys.exit(self.status)
@@ -470,7 +470,7 @@ class CheckpointHook(tf.train.CheckpointSaverHook):
     try:
       saver.save(session, prefix, self._step)
     except tf.errors.OpError as error:
-      finding.remove_incomplete(self._model_dir)
+      checkpoint_files.remove_incomplete(self._model_dir)
       _raise_user_error(error)
       raise
     self._saved_step, self._saved_at = self._step, self._now()

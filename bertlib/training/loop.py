@@ -17,12 +17,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 from absl import logging
 
-from bertlib.checkpoints import (
-  checkpoint_files,
-  finding,
-  initialize,
-  model_json,
-)
+from bertlib.checkpoints import checkpoint_files, initialize, model_folder
 from bertlib.cli import lazy_module, steps, terminal
 from bertlib.cli.errors import InputError
 from bertlib.cli.steps import Steps
@@ -227,7 +222,7 @@ def train(
     SystemExit: the run was stopped by a signal, and has been saved.
   """
   if run.is_chief:
-    finding.prepare_resume(run.output_dir, run.start.last)
+    checkpoint_files.prepare_resume(run.output_dir, run.start.last)
   last_step = num_train_steps
   if within:
     is_used_up = within.is_used_up(run.start.last)
@@ -378,7 +373,7 @@ class EvaluationListener(tf.train.CheckpointSaverListener):
     )
     # Written last: a run killed before this evaluates the checkpoint again.
     if is_best:
-      finding.save_best(folder, checkpoint)
+      checkpoint_files.save_best(folder, checkpoint)
     self.scores.write()
     scores = {n: v for n, v in self.scores.rows[-1].items() if n != "step"}
     write_events(os.path.join(folder, "dev"), step, scores)
@@ -405,7 +400,7 @@ def select_checkpoint(run: Run) -> str | None:
   checkpoint = run.start.own
   # The chief may still be writing while other workers have ended.
   if run.flags.do_train and run.is_chief:
-    checkpoint = finding.trained_checkpoint(run.output_dir)
+    checkpoint = checkpoint_files.trained_checkpoint(run.output_dir)
   if checkpoint and run.is_chief:
     logging.info("The weights are those of %s", checkpoint)
   return checkpoint
@@ -524,7 +519,7 @@ def write_metrics(
   """
   write_events(
     run.path(f"dev{suffix}"),
-    finding.step_of(checkpoint) if checkpoint else 0,
+    checkpoint_files.step_of(checkpoint) if checkpoint else 0,
     dev_scores.plain_scores(results),
   )
   path = run.path(f"{result_files.DEV_PREDICTIONS}{suffix}.jsonl")
@@ -545,7 +540,7 @@ def store_thresholds(run: Run, data: str, **thresholds: Any) -> None:
   is_stored = bool(model_description.load(run.output_dir))
   if not is_stored or run.start.ignored or is_int8:
     return
-  model_json.add_to_description(run.output_dir, **thresholds, tuned_on=data)
+  model_folder.add_to_description(run.output_dir, **thresholds, tuned_on=data)
   logging.info(
     "%s: has %s tuned on %s; Predictor and export_model.py use it",
     run.path(model_files.DESCRIPTION),
@@ -586,7 +581,9 @@ def train_seeds(run: Run, *flags: str) -> None:
   )
   best = os.path.join(output_dir, f"seed_{report['best_seed']}")
   logging.info("  the best model, of seed %d, is kept", report["best_seed"])
-  finding.save_best(output_dir, finding.trained_checkpoint(best))
+  checkpoint_files.save_best(
+    output_dir, checkpoint_files.trained_checkpoint(best)
+  )
 
 
 def run_again(output_dir: str, flags: Sequence[str]) -> None:

@@ -17,12 +17,7 @@ from absl import logging
 
 import modeling
 import tokenization
-from bertlib.checkpoints import (
-  checkpoint_files,
-  finding,
-  loading,
-  model_json,
-)
+from bertlib.checkpoints import checkpoint_files, model_folder
 from bertlib.cli import option, steps
 from bertlib.cli.errors import InputError
 from bertlib.cli.steps import Steps
@@ -62,7 +57,7 @@ class Run:
   config: modeling.BertConfig
   # None without a vocabulary.
   tokenizer: tokenization.FullTokenizer | None
-  start: finding.Start
+  start: checkpoint_files.Start
   selection: Selection
 
   @property
@@ -161,9 +156,9 @@ def setup(
       devices.share_gpus()
     found = devices.find_and_choose(settings)
   with step("config"):
-    config = loading.config_of(model, task.min_seq_length)
+    config = model_folder.config_of(model, task.min_seq_length)
   with step("vocabulary"):
-    tokenizer = loading.tokenizer_of(
+    tokenizer = model_folder.tokenizer_of(
       model, config, task.never_split, task.needs_vocabulary
     )
   with step("checkpoint"):
@@ -179,11 +174,13 @@ def setup(
   return run
 
 
-def _find_start_of(settings: TrainingSettings, task: Task) -> finding.Start:
+def _find_start_of(
+  settings: TrainingSettings, task: Task
+) -> checkpoint_files.Start:
   """Checkpoints that the run starts from, with the task's output layers."""
   own, may_be_new = settings.run.output_dir, settings.run.do_train
   may_be_new = may_be_new or task.may_be_new
-  start = finding.find_start(
+  start = checkpoint_files.find_start(
     settings.model.init_checkpoint,
     own,
     may_be_new,
@@ -228,9 +225,10 @@ def describe_model(run: Run) -> dict[str, Any]:
 
 def check_folder(run: Run) -> None:
   """Refuses the folder of another model, or that contradicts --resume."""
-  model_json.check(
+  trained = run.start.own or run.start.trained
+  model_folder.check_same_model(
     run.model_folder,
-    run.start.own or run.start.trained,
+    checkpoint_files.shapes_of(trained) if trained else None,
     describe_model(run),
     run.config,
     # Some tasks read models of other scripts.
@@ -240,7 +238,9 @@ def check_folder(run: Run) -> None:
     run.task.record,
   )
   if run.flags.do_train and not run.seeds:
-    finding.check_resume(run.flags.resume, run.output_dir, run.start.last)
+    checkpoint_files.check_resume(
+      run.flags.resume, run.output_dir, run.start.last
+    )
 
 
 # Data
@@ -313,7 +313,7 @@ def _name_records(folder: str) -> None:
 def write_companions(run: Run) -> None:
   """Writes `model.json`, config and vocabulary to --output_dir."""
   # Existing files are replaced only by training.
-  model_json.write_model_files(
+  model_folder.write_model_files(
     run.output_dir,
     describe_model(run),
     run.config,

@@ -10,7 +10,7 @@ from absl import logging
 
 import modeling
 import optimization
-from bertlib.checkpoints import loading
+from bertlib.checkpoints import model_folder
 from bertlib.cli.errors import InputError
 from bertlib.cli.option import repeat_choices
 from bertlib.compute.fast_compute import FastCompute
@@ -268,7 +268,7 @@ def step_bytes(
     head = sizes.loop_factor * head + 4 * config.vocab_size * width * 4
   # The accumulated gradient.
   of_weight = sizes.of_weight + (4 if accumulates else 0)
-  encoder = of_weight * loading.num_weights(config)
+  encoder = of_weight * model_folder.num_weights(config)
   encoder += sizes.factor * (layers + head) + tokens * sizes.of_embedding
   return int(sizes.fixed + encoder + shape.loss_bytes)
 

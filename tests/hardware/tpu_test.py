@@ -22,7 +22,7 @@ import modeling
 import run_classifier
 from benchmarks import task_models
 from benchmarks.task_models import BATCH_SIZE, random_batch
-from bertlib.checkpoints import model_json
+from bertlib.checkpoints import model_folder
 from bertlib.cli.errors import InputError
 from bertlib.compat import estimator_api
 from bertlib.compute.fast_compute import FastCompute
@@ -344,7 +344,7 @@ def test_model_files_are_written_to_a_remote_folder(tmp_path):
   vocab.write_text("[PAD]\n")
   folder = f"ram://{tmp_path}/out"
   config = task_models.CONFIG
-  model_json.write_model_files(folder, {"task": "tsv"}, config, str(vocab))
+  model_folder.write_model_files(folder, {"task": "tsv"}, config, str(vocab))
   described = model_description.load(folder)
   assert described["task"] == "tsv"
   assert not [n for n in tf.gfile.ListDirectory(folder) if "tmp" in n]

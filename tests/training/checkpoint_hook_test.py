@@ -21,7 +21,7 @@ import tensorflow.compat.v1 as tf
 import tiny_pretraining
 
 import run_pretraining
-from bertlib.checkpoints import checkpoint_files, finding
+from bertlib.checkpoints import checkpoint_files
 from bertlib.cli.errors import InputError
 from bertlib.compat import estimator_api
 from bertlib.data import input_pipeline, tf_records
@@ -392,7 +392,9 @@ def interrupted(workspace):
 
 
 def weights(folder):
-  return run_outputs.read_variables(finding.last_checkpoint(str(folder)))
+  return run_outputs.read_variables(
+    checkpoint_files.last_checkpoint(str(folder))
+  )
 
 
 @pytest.fixture(scope="module")

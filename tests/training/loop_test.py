@@ -13,7 +13,7 @@ import tensorflow.compat.v1 as tf
 import tiny_classifier
 
 import run_classifier
-from bertlib.checkpoints import checkpoint_files, finding
+from bertlib.checkpoints import checkpoint_files
 from bertlib.cli.errors import InputError
 from bertlib.io import dev_scores, json_files, result_files
 from bertlib.io.dev_scores import Selection
@@ -107,9 +107,9 @@ def test_evaluating_a_step_again_replaces_it_and_later_steps(tmp_path):
 
 
 def test_scores_are_written_to_tensorboard(tmp_path):
-  scores_of(tmp_path, "f1", 0.25, 0.75)
+  train(tmp_path, {4: 0.25, 8: 0.5, 12: 0.75})
   scalars = run_report.read_scalars(str(tmp_path / "dev"))
-  assert scalars == {"f1": [(1, 0.25), (2, 0.75)]}
+  assert scalars == {"loss": [(4, 0.25), (8, 0.5), (12, 0.75)]}
   assert run_report.read_scalars(str(tmp_path)) == {}
 
 
@@ -155,12 +155,12 @@ def train(folder, losses, killed_at=None, steps=13, every=4, patience=2):
   selection = Selection(every, "loss", patience)
   estimator = FakeEstimator(folder)
   done = run_outputs.steps_done(folder)
-  loop.train(estimator, None, done, steps, selection, evaluate)
+  loop.train_and_evaluate(estimator, None, done, steps, selection, evaluate)
   return run_outputs.steps_done(folder)
 
 
 def best_step(folder):
-  best = finding.trained_checkpoint(str(folder))
+  best = checkpoint_files.trained_checkpoint(str(folder))
   return int(tf.train.load_checkpoint(best).get_tensor("w"))
 
 
@@ -220,7 +220,7 @@ def test_scores_are_written_after_the_best_is_saved(tmp_path, monkeypatch):
     raise Killed
 
   with monkeypatch.context() as patch:
-    patch.setattr(finding, "save_best", killed)
+    patch.setattr(checkpoint_files, "save_best", killed)
     with pytest.raises(Killed):
       train(tmp_path, RISING)
   assert train(tmp_path, RISING) == 12
@@ -422,7 +422,9 @@ def test_best_of_the_seeds_is_kept(workspace, main, monkeypatch, tmp_path):
   assert summary["best_seed"] == best
   reported = result_files.read_results(f"{tmp_path}/eval_results.txt")
   assert reported == results[best]
-  kept = run_outputs.read_variables(finding.trained_checkpoint(str(tmp_path)))
+  kept = run_outputs.read_variables(
+    checkpoint_files.trained_checkpoint(str(tmp_path))
+  )
   trained = run_outputs.read_variables(f"{tmp_path}/seed_{best}/model.ckpt-2")
   weights = {n: value for n, value in trained.items() if "/adam_" not in n}
   run_outputs.assert_same_bits(kept, weights)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import modeling
-from bertlib.checkpoints import loading
+from bertlib.checkpoints import model_folder
 from bertlib.task.task import StepShape
 from bertlib.training import step_plan
 
@@ -25,7 +25,7 @@ def test_weights_are_those_of_the_model():
   with tf.Graph().as_default():
     modeling.BertModel(config, False, tf.zeros([1, 3], tf.int32))
     made = sum(v.shape.num_elements() for v in tf.trainable_variables())
-  assert loading.num_weights(config) == made
+  assert model_folder.num_weights(config) == made
 
 
 @st.composite
@@ -95,7 +95,7 @@ def test_a_larger_step_takes_more(name, task, recompute):
 def test_accumulation_takes_one_more_gradient_of_each_weight(task):
   step_bytes = functools.partial(step_plan.step_bytes, **task)
   one, other = step_bytes(), step_bytes(accumulates=True)
-  added = 4 * loading.num_weights(task["config"])
+  added = 4 * model_folder.num_weights(task["config"])
   if task["shape"].num_predictions:  # its head takes more in a loop
     assert other - one > added
   else:

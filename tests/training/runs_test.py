@@ -14,7 +14,7 @@ import tensorflow.compat.v1 as tf
 import tiny_model
 
 import modeling
-from bertlib.checkpoints import finding
+from bertlib.checkpoints import checkpoint_files
 from bertlib.cli import option
 from bertlib.cli.errors import InputError
 from bertlib.compat import estimator_api
@@ -176,7 +176,7 @@ def test_each_choice_of_an_example_takes_memory(flags):
     features = {"input_ids": tf_records.Feature(shape)}
     task = Task(TaskRecord("a_script"), None, features, ["loss"])
     run = run_of(flags, task, BASE)
-    _, options = runs.plan_training(run)
+    _, options = loop.plan_of(run)
     found.append(options.num_micro_batches)
   assert 4 * found[0] == found[1]
 
@@ -350,7 +350,8 @@ def test_rows_that_fill_the_last_batch_are_left_out(flags, monkeypatch):
   monkeypatch.setattr(devices, "make_estimator", lambda *_, **__: estimator)
   monkeypatch.setattr(loop, "inference_model_fn_of", lambda *_: None)
   run = dataclasses.replace(
-    run_of(flags, Task(TaskRecord("a"), None, {}, [])), start=finding.Start()
+    run_of(flags, Task(TaskRecord("a"), None, {}, [])),
+    start=checkpoint_files.Start(),
   )
   rows = loop.predict(run, None, 5)
   assert [row["label"] for row in rows] == [0, 1, 2, 3, 4]

@@ -12,7 +12,7 @@ from absl import logging
 from google.protobuf.message import DecodeError
 
 import modeling
-from bertlib.checkpoints import loading
+from bertlib.checkpoints import model_folder
 from bertlib.cli.errors import InputError
 from bertlib.data import (
   example_checks,
@@ -317,7 +317,7 @@ def read_lines(run: Run) -> list[fill_mask.Line]:
     settings.text.codec,
   )
   if any(max(line.encoded.segment_ids) for line in lines):
-    loading.check_has_segments(config, settings.model.bert_config_file)
+    model_folder.check_has_segments(config, settings.model.bert_config_file)
   return lines
 
 
