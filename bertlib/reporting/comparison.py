@@ -9,14 +9,13 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from bertlib.checkpoints import task_record
-from bertlib.checkpoints.task_record import TaskRecord
 from bertlib.cli.errors import InputError, english_list
-from bertlib.io import files, receipt_file, result_files
+from bertlib.io import dev_scores, files, receipt_file, result_files
 from bertlib.io.result_files import DevPrediction
 from bertlib.reporting import html_report, statistics
 from bertlib.reporting.statistics import Comparison
-from bertlib.training import dev_scores
+from bertlib.task import task_record
+from bertlib.task.task_record import TaskRecord
 
 # Files of a run that are read.
 FILES = RECEIPT, RESULTS, PREDICTIONS = (

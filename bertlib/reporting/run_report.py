@@ -12,16 +12,16 @@ from typing import Any
 
 from absl import logging
 
-from bertlib.checkpoints.task_record import TaskRecord
 from bertlib.cli import command_line, option
 from bertlib.cli.errors import some_of
 from bertlib.hardware import devices
-from bertlib.io import files, receipt_file, result_files
+from bertlib.io import dev_scores, files, receipt_file, result_files
 from bertlib.reporting import html_report, receipts
 from bertlib.reporting.html_report import Section, escape, format_value
 from bertlib.reporting.statistics import Estimates, Interval
-from bertlib.training import dev_scores, lifecycle, model_selection
-from bertlib.training.task import Run
+from bertlib.task.task_record import TaskRecord
+from bertlib.training import loop, runs
+from bertlib.training.runs import Run
 
 
 @dataclasses.dataclass
@@ -56,11 +56,11 @@ def started(
 ) -> Iterator[Outcome]:
   """Holds the lock of --output_dir; records what its block makes of the run."""
   settings = run.settings
-  with lifecycle.lock_output_dir(run):
+  with runs.lock_output_dir(run):
     receipt.start(settings, data_files, run.devices.choices, run.is_chief)
     devices.log_devices(run.devices)
     if settings.run.do_train:
-      lifecycle.write_model_files(run)
+      runs.write_companions(run)
     outcome = Outcome(run)
     yield outcome
     if not run.is_chief:
@@ -75,7 +75,7 @@ def write_report(outcome: Outcome) -> None:
   run, found = outcome.run, outcome.found
   # `Receipt.finish` has been called: it has device, date and duration.
   receipt = receipt_file.last_training(run.output_dir)
-  seeds = model_selection.read_statistics(run.output_dir) if run.seeds else None
+  seeds = loop.read_statistics(run.output_dir) if run.seeds else None
   scores = dev_scores.plain_scores(found.results)
   about = receipt["script"], run.task.description.get("task")
   subtitle = " · ".join(filter(None, [*about, receipt["started"][:10]]))
@@ -166,7 +166,7 @@ def _metrics(
 
 def _curves(run: Run) -> list[Section]:
   """Losses of training and dev set in one picture, and then other curves."""
-  evaluations = model_selection.DevScores(run.output_dir, run.selection)
+  evaluations = dev_scores.DevScores(run.output_dir, run.selection)
   training, dev = read_scalars(run.output_dir), evaluations.by_name()
   # Without --eval_steps, the dev loss is that of the end.
   at_end = {} if dev else read_scalars(run.path("dev"))
@@ -227,7 +227,7 @@ def _scalar(tf, value) -> float | None:
 
 
 def _seeds(statistics: Mapping[str, Any] | None) -> list[Section]:
-  """Metrics of the runs of --seeds, from `model_selection.summarize_seeds`."""
+  """Metrics of the runs of --seeds, from `loop.summarize_seeds`."""
   if not statistics:
     return []
   metric, rows = statistics["metric"], []
