@@ -201,7 +201,7 @@ def test_runs_of_a_task_of_ones_own_are_compared(two_heads, tmp_path):
   runs = [str(folder), str(tmp_path)]
   rows = comparison.difference_rows(comparison.find_runs(runs))
   names = [row["metric"] for row in rows]
-  assert names == ["mean_accuracy", "label", "ends_with", comparison.TEST]
+  assert names == ["mean_accuracy", "ends_with", "label", comparison.TEST]
 
 
 def test_the_doctor_checks_a_task_of_ones_own(two_heads):
