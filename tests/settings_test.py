@@ -159,7 +159,7 @@ run_ner --bert_config_file=c --vocab_file=v
 run_ner --init_checkpoint=whole
 run_pretraining --init_checkpoint=without_vocabulary
 run_ner --init_checkpoint=nothing => --init_checkpoint=nothing: neither a file,
-  a folder nor a published model. download
+  a folder nor a published model. docs/
 run_ner --init_checkpoint=gone/model.ckpt-7 => neither a file,
   a folder nor a published model. Name a checkpoint without
 run_ner --do_train => --vocab_file and --bert_config_file must be given,

@@ -107,9 +107,13 @@ _NO_TEXT = "Leave it out; --compare compares weights"
 # Flags of earlier versions, and what to do instead, in the same form.
 REMOVED = {
   "batch_size_warmup_steps": _ONE_SIZE,
-  "cache_dir": "Leave it out; examples are made anew in each run",
+  "cache_dir": (
+    "Leave it out; a run makes its examples anew, in --output_dir |"
+    " Set BERT_CACHE_DIR in the environment"
+  ),
   "encoding": _NO_TEXT,
   "encoding_errors": _NO_TEXT,
+  "list": "docs/how_to/models.md lists the published models",
   "last": "Give the number of checkpoints as --average=N",
   "max_seq_length": _NO_TEXT,
   "null_score_diff_threshold": (

@@ -350,10 +350,11 @@ def define(
       module_name=command,
       **others,
     )
-    values[name].command = settings if required else None
     values.register_key_flag_for_module(command, values[name])
     if flag.alias:
       flags.DEFINE_alias(flag.alias, name, values, command)
+  if "verbosity" in values:  # a flag of every program
+    values["verbosity"].command = settings if required else CommandSettings
   if required and settings.REQUIRED:
     _require(settings, values)
 
@@ -378,8 +379,7 @@ def _require(settings: type[CommandSettings], values: flags.FlagValues) -> None:
 
 def command_of(values: flags.FlagValues) -> type[CommandSettings]:
   """The class whose flags are defined; the base class for another program."""
-  classes = (getattr(values[name], "command", None) for name in values)
-  return next(filter(None, classes), CommandSettings)
+  return getattr(values["verbosity"], "command", CommandSettings)
 
 
 def check_values(

@@ -113,7 +113,7 @@ class EmbeddingSettings(TrainingSettings):
     omit=["bert_hub_module_handle"],
     init_checkpoint={
       "help": "Checkpoint to start from: its path without .index, a folder with"
-      " one, or the name of a published model (see download_model.py --list)."
+      " one, or the name of a published model (see docs/how_to/models.md)."
       " Config, vocabulary, pooling and prefixes are taken from its folder if"
       " they are there."
     },
