@@ -34,6 +34,7 @@ def test_what_only_earlier_versions_could_set_is_read_from_the_model(tmp_path):
   entries = {"script": "run_embeddings", "embedding": embedding}
   entries |= {"min_score": -1.0, "dev_label_column": "label"}
   (tmp_path / "model.json").write_text(json.dumps(entries))
+  (tmp_path / "model.ckpt-1.index").touch()
   settings = option.make(EmbeddingSettings, init_checkpoint=str(tmp_path))
   spec = embedding_inputs.find_spec(settings.completed())
   assert (spec.pooling, spec.projection_activation) == ("cls", "tanh")
