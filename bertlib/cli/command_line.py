@@ -120,6 +120,10 @@ REMOVED = {
     "Run one command per phase, the second with --init_checkpoint=FOLDER of"
     " the first; recipes/ has their flags"
   ),
+  "rerun": (
+    "--flagfile=OLD/run.flags --output_dir=NEW repeats a training |"
+    " Give the flags of OUTPUT.run.json again, with another --output_file"
+  ),
   "schedule_power": (
     "--schedule=polynomial is linear; StepOptions.power is its exponent in"
     " Python"
@@ -223,8 +227,8 @@ def input_errors(values: flags.FlagValues) -> Iterator[None]:
 
 
 def flags_in(text: str) -> set[str]:
-  """Names of the flags that a text names."""
-  return {*re.findall(r"--(\w+)", text)}
+  """Names of the flags that a text names, but for --flagfile of all."""
+  return {*re.findall(r"--(?!flagfile\b)(\w+)", text)}
 
 
 # Help

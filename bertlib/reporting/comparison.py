@@ -277,7 +277,6 @@ def setting_rows(runs: Sequence[RecordedRun]) -> list[dict[str, str]]:
       **run.hashes,
       **run.receipt["versions"],
       "commit": run.receipt["versions"].get("commit", "")[:8],
-      "code": run.receipt["code"].get("all", "")[:8],
       "device": ", ".join(run.receipt["device"].get("gpus") or [])
       or run.receipt["device"].get("cpu"),
     }

@@ -69,7 +69,13 @@ def started(
   """Holds the lock of --output_dir; records what its block makes of the run."""
   settings = run.settings
   with runs.lock_output_dir(run):
-    receipt.start(settings, data_files, run.devices.choices, run.is_chief)
+    receipt.start(
+      settings,
+      data_files,
+      run.devices.choices,
+      run.is_chief,
+      run.task.record.uses,
+    )
     devices.log_devices(run.devices)
     if settings.run.do_train:
       runs.write_companions(run)
@@ -89,7 +95,7 @@ def write_report(outcome: Outcome) -> None:
   scores = dev_scores.plain_scores(found.results)
   # `Receipt.finish` has been called: it has device, versions, date and
   # duration.
-  receipt = next(receipt_file.read_all(run.output_dir))
+  receipt = receipt_file.last_training(run.output_dir)
   sections = [*found.warnings]
   if seeds:
     sections.append(_seeds(seeds))

@@ -115,11 +115,12 @@ def test_what_auto_stood_for_is_the_value_of_a_flag(tmp_path):
   ],
 )
 def test_use_of_data_follows_from_its_flags(tmp_path, script, flags, name, use):
-  file = run_folders.data_file(f"/a/training/set/{name}", flags, "e" * 64)
+  folder = "/a/training/set"
+  file = run_folders.data_file(f"{folder}/{name}", flags, "e" * 64)
   run_folders.write_run(
     tmp_path / "a",
     script=script,
-    flags={"data_dir": "/a/training/set"},
+    flags=dict.fromkeys(flags, f"{folder}/{name}") | {"data_dir": folder},
     files=[file],
   )
   (run,) = read(tmp_path / "a")
