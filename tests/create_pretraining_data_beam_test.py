@@ -120,8 +120,8 @@ def test_files_and_receipt_equal_those_of_workers(folder):
   assert receipt["given"] == flags("beam")
   assert [(file["use"], file["path"]) for file in receipt["files"]] == [
     ("vocabulary", "vocab.txt"),
-    ("training data", "a.txt"),
-    ("training data", "b.txt"),
+    ("text", "a.txt"),
+    ("text", "b.txt"),
   ]
   assert receipt["results"] == blocks["results"]
   assert receipt["results"]["documents"] == 65

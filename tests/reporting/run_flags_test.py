@@ -1,5 +1,6 @@
 """Tests of the receipts of trainings, and of their repetition."""
 
+import hashlib
 from pathlib import Path
 
 import commands
@@ -8,8 +9,10 @@ import pytest
 import run_outputs
 import wrong_input_world
 
+import create_pretraining_data
 import run_classifier
 from bertlib.cli import option
+from bertlib.io import files
 from bertlib.reporting import receipts
 from bertlib.tasks.classification.settings import ClassifierSettings
 
@@ -104,6 +107,21 @@ def test_an_evaluation_adds_its_entry(receipt):
   assert found["training"] == receipt
   assert found["evaluation"]["results"].keys() == receipt["results"].keys()
   assert Path("run/run.flags").read_bytes() == before
+
+
+@pytest.mark.unit
+def test_the_receipt_of_an_output_file_is_of_one_run(workspace):
+  given = [*flags_of(create_pretraining_data), "--output_file=made.tf_record"]
+  commands.succeed("create_pretraining_data.py", *given)
+  receipt = run_outputs.read_json("made.tf_record.run.json")
+  assert receipt["given"] == sorted(given)
+  assert [(file["use"], file["path"]) for file in receipt["files"]] == [
+    ("vocabulary", "vocab.txt"),
+    ("text", "corpus.txt"),
+  ]
+  made = Path("made.tf_record").read_bytes()
+  assert receipt["results"]["sha256"] == [hashlib.sha256(made).hexdigest()]
+  assert files.find_files(["made*"]) == ["made.tf_record"]
 
 
 @pytest.mark.graph
