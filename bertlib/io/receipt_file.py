@@ -72,12 +72,6 @@ def read_entries(path: str) -> dict[str, dict[str, Any]]:
   return {kind_of(content.get("flags", {})): content} if is_single else content
 
 
-def read(path: str) -> dict[str, Any]:
-  """Reads the last receipt in a `run.json`."""
-  *_, last = read_entries(path).values()
-  return last
-
-
 def read_all(folder: str) -> Iterator[dict[str, Any]]:
   """Yields the receipts in a folder, the last one first."""
   last = os.path.join(folder, NAME)
