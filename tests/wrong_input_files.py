@@ -305,11 +305,12 @@ an output that is metrics of a run: {world}/evaluated_too --overwrite
     )
     for name, files in {
       "metrics that are text": {
-        "eval_results.txt": "eval_f1 = 0.5\nall is well\n"
-      },
-      "truncated dev scores": {
         "run.json": receipt(),
-        "dev_scores.jsonl": '{"step": 1, "f',
+        "eval_results.txt": "eval_f1 = 0.5\nall is well\n",
+      },
+      "truncated predictions": {
+        "run.json": receipt(),
+        "eval_predictions.jsonl": '{"guid": "dev-1", "g',
       },
       "a truncated receipt": {"run.json": receipt()[:40]},
       "a receipt without entries": {"run.json": "{}"},

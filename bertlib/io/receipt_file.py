@@ -112,22 +112,20 @@ def duration(receipt: Mapping[str, Any]) -> datetime.timedelta | None:
   return None
 
 
-def use_of(
-  file: Mapping[str, Any],
-  receipt: Mapping[str, Any],
-  uses: Mapping[str, str] = {},  # the task's own, by flag
-) -> str | None:
+def use_of(file: Mapping[str, Any], receipt: Mapping[str, Any]) -> str | None:
   """Use of a file, given its entry in a receipt; None for texts to predict."""
   if "use" in file:
     return file["use"]
   # Versions up to 0.23.0 did not write it.
   if file["what"] != "data":
     return file["what"]
-  return find_use(file["path"], receipt.get("flags", {}), uses)
+  return find_use(file["path"], receipt.get("flags", {}))
 
 
 def find_use(
-  path: str, flags: Mapping[str, Any], uses: Mapping[str, str]
+  path: str,
+  flags: Mapping[str, Any],
+  uses: Mapping[str, str] = {},  # the task's own, by flag
 ) -> str | None:
   """Use of a data file by the flag that names it, or else by its own name."""
   for flag, use in sorted({**_USES, **uses}.items()):

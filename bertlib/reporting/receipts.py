@@ -307,13 +307,6 @@ def fingerprints(
   return [*found, *files.map_in_threads(hash_ends, remaining)]
 
 
-def is_unchanged(file: Mapping[str, Any], open_file=open_any) -> bool:
-  """True if a file still has the size and hash of its earlier `fingerprint`."""
-  ends_only = file["hashed"] != "all"
-  found = fingerprint(file["path"], open_file, ends_only)
-  return all(file[name] == value for name, value in found.items())
-
-
 def versions() -> dict[str, str]:
   """Versions of the software that the results may depend on."""
   found = {"python": platform.python_version()}
