@@ -388,7 +388,12 @@ def main(_) -> None:
     settings, model = prepare(settings, step)
   if step.is_dry_run:
     return
-  receipt.start(settings, [settings.input_file], model.devices.choices)
+  receipt.start(
+    settings,
+    [settings.input_file],
+    model.devices.choices,
+    uses={"input_file": "text"},
+  )
   devices.log_devices(model.devices)
   with (
     folder_lock.lock_files([settings.output_file]),

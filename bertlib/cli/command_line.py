@@ -140,6 +140,10 @@ REMOVED = {
     "A layer of --projection_dim is linear; EmbeddingSpec.projection_activation"
     " is another in Python, and is read from model.json"
   ),
+  "rerun": (
+    "--flagfile=OLD/run.flags --output_dir=NEW repeats a training |"
+    " Give the flags of OUTPUT.run.json again, with another --output_file"
+  ),
   "schedule_power": (
     "--schedule=polynomial is linear; StepOptions.power is its exponent in"
     " Python"
@@ -244,8 +248,8 @@ def input_errors(values: flags.FlagValues) -> Iterator[None]:
 
 
 def flags_in(text: str) -> set[str]:
-  """Names of the flags that a text names."""
-  return {*re.findall(r"--(\w+)", text)}
+  """Names of the flags that a text names, but for --flagfile of all."""
+  return {*re.findall(r"--(?!flagfile\b)(\w+)", text)}
 
 
 # Help

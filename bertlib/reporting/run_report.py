@@ -57,7 +57,13 @@ def started(
   """Holds the lock of --output_dir; records what its block makes of the run."""
   settings = run.settings
   with runs.lock_output_dir(run):
-    receipt.start(settings, data_files, run.devices.choices, run.is_chief)
+    receipt.start(
+      settings,
+      data_files,
+      run.devices.choices,
+      run.is_chief,
+      run.task.record.uses,
+    )
     devices.log_devices(run.devices)
     if settings.run.do_train:
       runs.write_companions(run)

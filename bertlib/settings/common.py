@@ -315,7 +315,7 @@ class DeviceSettings(option.Group):
 
 @dataclasses.dataclass(frozen=True)
 class ReceiptSettings(option.Group):
-  """Checks without a run, and repetition of an earlier run."""
+  """Checks without a run."""
 
   SECTION = "output"
 
@@ -324,11 +324,6 @@ class ReceiptSettings(option.Group):
     "Dry run: take the steps of the run up to its first write, print one line"
     " per step, estimate memory and time, and exit.",
     basic=True,
-  )
-  rerun: str | None = option.path(
-    None,
-    "Repeat the run that wrote this run.json, with its flags. Flags of this"
-    " command line take precedence; give another output path.",
   )
 
   # Command-line arguments as given, and how many times each flag is given, by

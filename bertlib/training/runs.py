@@ -41,8 +41,8 @@ _RUN_FILES = (
   "graph.pbtxt",
   model_files.DESCRIPTION,
   "report.html",
+  "run.flags",
   "run.json",
-  "run-*.json",
   "seeds.json",
 )
 
