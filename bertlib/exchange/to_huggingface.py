@@ -1,7 +1,7 @@
 """Checkpoints of this project as Hugging Face folders.
 
-Heads that the class lacks are named and left out; any other tensor without a
-counterpart is an error.
+A tensor without a counterpart, and heads that no class has together, are an
+error.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ from bertlib.exchange import (
 from bertlib.exchange.from_huggingface import TASK_PARAMS
 from bertlib.io import files, json_files
 from bertlib.settings import model_description
-from bertlib.settings.conversion import ARCHITECTURES
 
 # Files of the weights, of which transformers reads the first.
 _SAFETENSORS, _PYTORCH = "model.safetensors", "pytorch_model.bin"
@@ -54,9 +53,6 @@ def convert(
   config_file: str,
   vocab_file: str,
   target_dir: str,
-  # Hugging Face class; other heads are left out. None for that of the task in
-  # `model.json`, else in `config_file`, else by the checkpoint's heads.
-  architecture: str | None = None,
   # None for the value in `model.json`, else in `config_file`, else by the
   # capital letters of the vocabulary.
   do_lower_case: bool | None = None,
@@ -85,18 +81,11 @@ def convert(
     )
   variables = {n: v for n, v in variables.items() if n not in projection}
   parts = tensor_names.find_parts(variables, "tensorflow", config, checkpoint)
-  if architecture:
-    _check_heads(architecture, parts, checkpoint)
-  else:
-    task = find_task(description.get("script"))
-    trained_as = task and task.huggingface_class(description)
-    stated = filter(None, [trained_as, *(config.get("architectures") or ())])
-    architecture = tensor_names.choose_architecture(parts, stated, checkpoint)
+  task = find_task(description.get("script"))
+  trained_as = task and task.huggingface_class(description)
+  stated = filter(None, [trained_as, *(config.get("architectures") or ())])
+  architecture = tensor_names.choose_architecture(parts, stated, checkpoint)
   notes += [*about, f"architecture: {architecture}"]
-  wanted = {"encoder", "pooler"} | ARCHITECTURES[architecture]
-  others = [parts.pop(name) for name in parts.keys() - wanted]
-  names = [row.tensorflow for row in itertools.chain(*others)]
-  notes += from_huggingface.left_out(names)
   tensors = _as_tensors(variables, parts, architecture, dtype)
   config.update(model_type="bert", architectures=[architecture])
   if dtype != "float32":
@@ -166,17 +155,6 @@ def _weights_file(target_dir: str, as_pytorch: bool) -> str:
       " or give another --output"
     )
   return _PYTORCH
-
-
-def _check_heads(
-  architecture: str, parts: Mapping[str, Any], source: str
-) -> None:
-  """Refuses a class that needs heads which the checkpoint lacks."""
-  if missing := ARCHITECTURES[architecture] - parts.keys():
-    raise InputError(
-      f"{source}: has no {' and no '.join(sorted(missing))}, which"
-      f" {architecture} needs"
-    )
 
 
 def _as_tensors(

@@ -254,7 +254,7 @@ def make_model_fn(
     use_tpu=run.on_tpu,
     use_one_hot_embeddings=run.on_tpu,
     seed=settings.run.seed,
-    log_steps=settings.run.log_steps,
+    log_steps=session_hooks.LOG_STEPS,
     compute=compute,
     options=options,
     **run.task.model_arguments,
@@ -558,7 +558,7 @@ def _training_config(run: Run) -> dict[str, Any]:
     "save_checkpoints_steps": flags.steps_per_checkpoint,
     "keep_checkpoint_max": flags.keep_checkpoint_max,
     # On a TPU it logs examples per second; elsewhere `ProgressHook` does.
-    "save_summary_steps": flags.log_steps if run.on_tpu else 0,
+    "save_summary_steps": session_hooks.LOG_STEPS if run.on_tpu else 0,
     # Elsewhere TPUEstimator would run the session twice per step, to read the
     # number of the step.
     "log_step_count_steps": 100 if run.on_tpu else None,

@@ -26,6 +26,10 @@ class Throughput(NamedTuple):
   peak_flops: float  # per second, of all devices
 
 
+# Steps between two log lines, and between two values in TensorBoard.
+LOG_STEPS = 20
+
+
 class ProgressHook(tf.train.SessionRunHook):
   """Shows training progress: a progress bar on a terminal, else log lines."""
 
@@ -34,7 +38,7 @@ class ProgressHook(tf.train.SessionRunHook):
     tensors: Mapping[str, Any],
     num_train_steps: int | None,
     batch_size: int,
-    log_steps: int = 20,
+    log_steps: int = LOG_STEPS,
     model_dir: str | None = None,
     throughput: Throughput | None = None,
   ):

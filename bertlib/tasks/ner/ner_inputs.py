@@ -39,8 +39,7 @@ def columns(settings: NerSettings) -> ner_files.Columns:
   return ner_files.Columns(
     settings.word_column,
     settings.tag_column,
-    settings.unescaped("delimiter"),
-    settings.unescaped("item_delimiter"),
+    settings.unescaped_delimiter(),
   )
 
 

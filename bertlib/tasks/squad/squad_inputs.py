@@ -175,6 +175,11 @@ def _windows_of(
   return windows
 
 
+# Values of --max_seq_length and --doc_stride that --audit tries.
+_AUDITED_LENGTHS = (128, 256, 384, 512)
+_AUDITED_STRIDES = (64, 128)
+
+
 def print_audit(settings: SquadSettings) -> None:
   """Prints what each length and stride would lose of --train_file."""
   model = resolve.complete(settings).model
@@ -196,8 +201,8 @@ def print_audit(settings: SquadSettings) -> None:
   rows = squad_windows.audit(
     examples,
     tokenizer,
-    settings.audit_max_seq_lengths,
-    settings.audit_doc_strides,
+    _AUDITED_LENGTHS,
+    _AUDITED_STRIDES,
     settings.max_query_length,
   )
   terminal.print_table(
