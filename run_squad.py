@@ -245,7 +245,7 @@ def main(_) -> None:
     squad_inputs.print_audit(settings)
     return
   with receipts.begin(__file__, settings) as (receipt, step):
-    run, data, logits = prepare(settings, step)
+    run, data = prepare(settings, step)
   if step.is_dry_run:
     return
   settings, files_read = run.settings, squad_inputs.data_files(settings, data)
@@ -258,6 +258,7 @@ def main(_) -> None:
       outcome.lengths = train_reader(run, data)
     outcome.checkpoint = lifecycle.select_checkpoint(run)
     if settings.answers_questions and run.is_chief:
+      logits = data.logits
       if logits is None:
         logits = predict_logits(run, data, outcome.checkpoint)
       outcome.found = answer_questions(run, data, logits, outcome.checkpoint)
@@ -269,29 +270,20 @@ def main(_) -> None:
 
 def prepare(
   asked: SquadSettings, step: Steps
-) -> tuple[Run, squad_inputs.SquadData, np.ndarray | None]:
+) -> tuple[Run, squad_inputs.SquadData]:
   """Loads the model, the questions and --from_logits; writes nothing."""
-  with step("model"):
-    settings = resolve.complete(asked)
-  with step("output"):
-    check_output(settings)
-  with step("run"):
-    run = lifecycle.setup(settings, make_task(settings), step)
-  with step("data"):
-    questions = squad_inputs.read_data(run)
-  logits = None
-  with step("windows"):
-    data = squad_inputs.make_windows(run, questions)
-    if settings.from_logits:
-      logits = squad_windows.load_logits(settings.from_logits, data.windows)
+  settings = step("model", resolve.complete, asked)
+  step("output", check_output, settings)
+  run = step("run", lambda s: lifecycle.setup(s, make_task(s), step), settings)
+  questions = step("data", squad_inputs.read_data, run)
+  data = step("windows", squad_inputs.make_windows, run, questions)
   plan = lifecycle.check_start(run, step)
   if step.is_dry_run:
-    with step("tokens"):
-      lengths = squad_inputs.check_lengths(run, data)
+    lengths = step("tokens", squad_inputs.check_lengths, run, data)
     training_checks.estimate_training(
       step, run, plan, lengths, lambda _: data.num_train_steps
     )
-  return run, data, logits
+  return run, data
 
 
 def make_task(settings: SquadSettings) -> Task:

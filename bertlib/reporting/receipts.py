@@ -230,8 +230,7 @@ def begin(
   step = Steps(settings.receipt.doctor)
   with step.until_end():
     if settings.receipt.rerun:
-      with step("rerun"):
-        check_rerun(settings, file_system)
+      step("rerun", check_rerun, settings, file_system)
     yield Receipt(script, settings, file_system), step
 
 

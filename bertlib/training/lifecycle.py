@@ -97,27 +97,32 @@ def setup(
     InputError: model, devices, folder or flags are not as the run needs them.
   """
   model = settings.model
-  with step("devices"):
-    if step.is_dry_run:  # which reads later how much memory is free
-      devices.share_gpus()
-    found = resolve.find_devices(settings)
-  with step("config"):
-    config = resolve.load_config(model, task.min_seq_length)
-  with step("vocabulary"):
-    tokenizer = resolve.load_tokenizer(
-      model, config, task.never_split, task.needs_vocabulary
-    )
-  with step("checkpoint"):
-    start = find_start(settings, task)
-  with step("metric"):
-    selection = read_selection(settings.run, task.metrics)
-    # The receipt names the metric that was used.
-    flags = dataclasses.replace(settings.run, best_metric=selection.metric)
-    settings = dataclasses.replace(settings, run=flags)
-  with step("folder"):
-    run = Run(settings, found, task, config, tokenizer, start, selection)
-    check_folder(run)
-  return run
+  if step.is_dry_run:  # which reads later how much memory is free
+    devices.share_gpus()
+  found = step("devices", resolve.find_devices, settings)
+  config = step("config", resolve.load_config, model, task.min_seq_length)
+  tokenizer = step(
+    "vocabulary",
+    resolve.load_tokenizer,
+    model,
+    config,
+    task.never_split,
+    task.needs_vocabulary,
+  )
+  start = step("checkpoint", find_start, settings, task)
+  selection = step("metric", read_selection, settings.run, task.metrics)
+  parts = settings, found, task, config, tokenizer, start, selection
+  step("folder", lambda *parts: check_folder(_make_run(*parts)), *parts)
+  step.need(*parts)
+  return _make_run(*parts)
+
+
+def _make_run(settings: TrainingSettings, *parts: Any) -> Run:
+  """The run of its `parts`; the settings get the metric that was found."""
+  *_, selection = parts
+  # For the receipt.
+  flags = dataclasses.replace(settings.run, best_metric=selection.metric)
+  return Run(dataclasses.replace(settings, run=flags), *parts)
 
 
 def find_start(settings: TrainingSettings, task: Task) -> finding.Start:
@@ -205,16 +210,15 @@ def check_start(run: Run, step: Steps = steps.RUN) -> step_plan.Plan | None:
   Returns:
     The plan of a training step; None without training.
   """
+  step.need(run)
   plan = None
   # Training logs the rest again.
   quiet = terminal.quiet(logging.WARNING)
   with contextlib.nullcontext() if step.is_dry_run else quiet:
     if run.flags.do_train:
-      with step("batches"):
-        plan = plan_training(run)
+      plan = step("batches", plan_training, run, instead=None)
     if run.start.trained or run.settings.model.init_checkpoint:
-      with step("weights"):
-        check_weights(run)
+      step("weights", check_weights, run)
   return plan
 
 

@@ -54,6 +54,13 @@ def read_sentences(
   )
 
 
+def read_training_set(settings: NerSettings) -> list[Sentence]:
+  """Reads --train_file; no sentences without --do_train."""
+  if not settings.run.do_train:
+    return []
+  return read_sentences(settings, "train_file")
+
+
 def normalize_tags(
   settings: NerSettings,
   flag: str,  # names the file of the sentences
