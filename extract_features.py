@@ -27,7 +27,7 @@ from absl import flags, logging
 
 import modeling
 import tokenization
-from bertlib.checkpoints import finding, initialize, loading, model_folder
+from bertlib.checkpoints import checkpoint_files, initialize, model_folder
 from bertlib.cli import app, lazy_module, option, terminal
 from bertlib.cli.errors import InputError
 from bertlib.cli.steps import Steps
@@ -48,7 +48,7 @@ from bertlib.settings import embedding_spec, model_description
 from bertlib.settings.embedding_spec import EmbeddingSpec
 from bertlib.settings.feature_extraction import FeatureSettings
 
-quantization = lazy_module.load("bertlib.checkpoints.quantization")
+quantization = lazy_module.load("bertlib.export.quantization")
 
 FLAGS = flags.FLAGS
 
@@ -448,7 +448,7 @@ def read_texts(
   """Reads the texts of --input_file, with the prefix of the prompt."""
   for example in stream_examples(settings.input_file, settings.text.codec):
     if example.text_b is not None:
-      loading.check_has_segments(config, settings.model.bert_config_file)
+      model_folder.check_has_segments(config, settings.model.bert_config_file)
     yield example._replace(text_a=vectors.prefix + example.text_a)
 
 
@@ -516,8 +516,8 @@ def prepare(
 ) -> tuple[FeatureSettings, Model]:
   """Loads the model and checks it; writes nothing."""
   settings = step("model", resolve.complete, asked)
-  found = step("devices", resolve.find_devices, settings)
-  config = step("config", lambda s: resolve.load_config(s.model), settings)
+  found = step("devices", devices.find_and_choose, settings)
+  config = step("config", lambda s: model_folder.config_of(s.model), settings)
   step("output", check_output, settings)
   tokenizer = step("vocabulary", load_tokenizer, settings, config)
   step("checkpoint", check_checkpoint, settings)
@@ -533,12 +533,12 @@ def load_tokenizer(
   settings: FeatureSettings, config: modeling.BertConfig
 ) -> tokenization.FullTokenizer:
   """Loads the tokenizer of --init_checkpoint."""
-  return resolve.load_tokenizer(settings.model, config)
+  return model_folder.tokenizer_of(settings.model, config)
 
 
 def check_checkpoint(settings: FeatureSettings) -> None:
   """Refuses an --init_checkpoint without weights."""
-  finding.check_checkpoint(settings.model.init_checkpoint)
+  checkpoint_files.check_checkpoint(settings.model.init_checkpoint)
 
 
 def find_vectors(

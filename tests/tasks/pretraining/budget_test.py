@@ -17,8 +17,9 @@ import tiny_pretraining
 
 import run_pretraining
 from bertlib.cli.errors import InputError
-from bertlib.training import budget, session_hooks
-from bertlib.training.checkpoint_hook import StopRequest
+from bertlib.tasks.pretraining import budget
+from bertlib.training import hooks
+from bertlib.training.hooks import StopRequest
 
 SCRIPT = "run_pretraining.py"
 NUM_TOKENS = 1500
@@ -29,7 +30,7 @@ def folder(tmp_path_factory):
   """Folder with records, and a training on them within a budget of tokens."""
   folder = tmp_path_factory.mktemp("budget")
   tiny_pretraining.write_data(folder)
-  with mock.patch.object(session_hooks, "LOG_STEPS", 1):
+  with mock.patch.object(hooks, "LOG_STEPS", 1):
     commands.succeed(SCRIPT, *flags(folder, folder / "whole"))
   return folder
 
