@@ -119,8 +119,16 @@ REMOVED = {
   "audit_doc_strides": _AUDITED,
   "audit_max_seq_lengths": _AUDITED,
   "batch_size_warmup_steps": _ONE_SIZE,
+  "beir_split": "--dev_file=FOLDER/qrels/SPLIT.tsv names the judgments",
   "beta_1": "--optimizer has 0.9; in Python, StepOptions.beta_1 is another",
-  "cache_dir": "Leave it out; examples are made anew in each run",
+  "cache_dir": (
+    "Leave it out; a run makes its examples anew, in --output_dir |"
+    " Set BERT_CACHE_DIR in the environment"
+  ),
+  "dev_label_column": (
+    "--dev_score_column takes labels of 1 and 0 too; or evaluate in a command"
+    " of its own, with --label_column"
+  ),
   "dry_run": "Leave it out; --rename writes to --output and changes no --input",
   "encoding": _NO_TEXT,
   "encoding_errors": (
@@ -137,6 +145,7 @@ REMOVED = {
     "--vocab_size must hold all characters that occur twice; in Python,"
     " create_vocab.learn_vocab takes limit_alphabet"
   ),
+  "list": "docs/how_to/models.md lists the published models",
   "log_steps": (
     "The log has a line every 20 steps; in Python, model_fn_builder takes"
     " log_steps"
@@ -145,10 +154,17 @@ REMOVED = {
     "The scale of --precision=float16 adapts; in Python, StepOptions.loss_scale"
     " fixes it"
   ),
+  "matryoshka_weights": (
+    "Each of --matryoshka_dims has weight 1; LossOptions.weights are others in"
+    " Python"
+  ),
   "max_seq_length": _NO_TEXT,
   "min_frequency": (
     "Entries of --vocab_size occur twice or more; in Python,"
     " create_vocab.learn_vocab takes min_frequency"
+  ),
+  "min_score": (
+    "Scores begin at 0: subtract the lowest from all, and from --max_score"
   ),
   "null_score_diff_threshold": (
     "An export has the one in model.json, where evaluation stores it; its"
@@ -163,6 +179,10 @@ REMOVED = {
   "phases": (
     "Run one command per phase, the second with --init_checkpoint=FOLDER of"
     " the first; recipes/ has their flags"
+  ),
+  "projection_activation": (
+    "A layer of --projection_dim is linear; EmbeddingSpec.projection_activation"
+    " is another in Python, and is read from model.json"
   ),
   "schedule_power": (
     "--schedule=polynomial is linear; StepOptions.power is its exponent in"
@@ -184,6 +204,7 @@ REMOVED = {
   "sweep_null_threshold": (
     "--do_eval finds the best value of --null_score_diff_threshold"
   ),
+  "symmetric": "LossOptions.symmetric does it in Python",
   "target_metric": _NO_TARGET,
   "target_value": _NO_TARGET,
   "text_file": (

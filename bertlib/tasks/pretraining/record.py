@@ -29,7 +29,6 @@ RECORD = TaskRecord(
   purpose="fills masks",
   entries={"objective?": str},  # "mlm" without next sentence prediction
   primary_metrics=("masked_lm_loss",),
-  evaluates_training_data=True,
   predict=PredictExample(
     "lines.txt",
     "Words for each [MASK] in the lines of a file:",
