@@ -131,7 +131,7 @@ def check_config(
       continue
     is_of_kind = json_files.mismatch(values[key], kind) is None
     if not is_of_kind or (allowed and values[key] not in allowed):
-      shown = json_files.dumps(values[key], ensure_ascii=False)
+      shown = json_files.shown(values[key])
       raise InputError(
         f"{path}: {key} is {shown}, but must be {_TYPE_NAMES[kind]}"
         f" {allowed or ''}".rstrip()
