@@ -345,29 +345,31 @@ def prepare(
   asked: ClassifierSettings, step: Steps
 ) -> tuple[Run, DataProcessor, classifier_inputs.Examples]:
   """Loads the model and reads the examples; writes nothing."""
-  with step("model"):
-    settings = resolve.complete(asked)
-  with step("task"):
-    processor = classifier_inputs.make_processor(settings)
-  with step("run"):
-    run = runs.setup(settings, make_task(settings, processor), step)
-    warn_if_untrained(run)
-  with step("data"):
-    examples = classifier_inputs.read_examples(settings, processor)
-  with step("output"):
-    check_output(settings, processor)
-  with step("texts"):
-    run = classifier_inputs.with_pairs(run, examples)
-  with step("classes"):
-    run = with_class_weights(run, processor, examples)
+  settings = step("model", resolve.complete, asked)
+  processor = step("task", classifier_inputs.make_processor, settings)
+  run = step("run", set_up, settings, processor, step)
+  examples = step("data", classifier_inputs.read_examples, settings, processor)
+  step("output", check_output, settings, processor)
+  run = step("texts", classifier_inputs.with_pairs, run, examples, instead=run)
+  run = step(
+    "classes", with_class_weights, run, processor, examples, instead=run
+  )
   plan = loop.check_start(run, step)
   if step.is_dry_run:
-    with step("labels"):
-      classifier_inputs.check_labels(processor, examples)
-    with step("tokens"):
-      lengths = classifier_inputs.check_texts(run, processor, examples)
+    step("labels", classifier_inputs.check_labels, processor, examples)
+    check_texts = classifier_inputs.check_texts
+    lengths = step("tokens", check_texts, run, processor, examples)
     training_checks.estimate_training(step, run, plan, lengths)
   return run, processor, examples
+
+
+def set_up(
+  settings: ClassifierSettings, processor: DataProcessor, step: Steps
+) -> Run:
+  """The run, see `runs.setup`."""
+  run = runs.setup(settings, make_task(settings, processor), step)
+  warn_if_untrained(run)
+  return run
 
 
 def make_task(settings: ClassifierSettings, processor: DataProcessor) -> Task:

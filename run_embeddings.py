@@ -48,7 +48,6 @@ from bertlib.tasks.embeddings import (
   embedding_report,
   nearest_neighbors,
 )
-from bertlib.tasks.embeddings.embedding_examples import Example
 from bertlib.tasks.embeddings.embedding_predictor import VectorPredictor
 from bertlib.tasks.embeddings.record import RECORD
 from bertlib.tasks.embeddings.settings import EmbeddingSettings
@@ -219,24 +218,16 @@ def prepare(
   asked: EmbeddingSettings, step: Steps
 ) -> tuple[Run, embedding_inputs.Data, Teacher | None]:
   """Loads the model and reads the texts; writes nothing."""
-  with step("model"):
-    settings = resolve.complete(asked)
-  with step("output"):
-    check_output(settings)
-  with step("texts"):
-    data = embedding_inputs.read_data(settings)
-  with step("teacher"):
-    teacher = find_teacher(settings, data.train)
-  with step("task"):
-    task = make_task(settings, data, teacher)
-  with step("run"):
-    run = runs.setup(settings, task, step)
-  with step("vectors"):
-    check_vectors(run, teacher)
+  settings = step("model", resolve.complete, asked)
+  step("output", check_output, settings)
+  data = step("texts", embedding_inputs.read_data, settings)
+  teacher = step("teacher", find_teacher, settings, data)
+  task = step("task", make_task, settings, data, teacher)
+  run = step("run", runs.setup, settings, task, step)
+  step("vectors", check_vectors, run, teacher)
   plan = loop.check_start(run, step)
   if step.is_dry_run:
-    with step("tokens"):
-      lengths = embedding_inputs.check_text_groups(run, data)
+    lengths = step("tokens", embedding_inputs.check_text_groups, run, data)
     training_checks.estimate_training(step, run, plan, lengths)
   return run, data, teacher
 
@@ -252,14 +243,14 @@ class Teacher(NamedTuple):
 
 
 def find_teacher(
-  settings: EmbeddingSettings, train_set: Sequence[Example]
+  settings: EmbeddingSettings, data: embedding_inputs.Data
 ) -> Teacher | None:
   """Finds --teacher: a file with a vector per training example, or a model."""
   path = settings.objective.teacher
-  if not path or not train_set:
+  if not path or not data.train:
     return None
   if embedding_inputs.is_vector_file(path):
-    vectors = embedding_inputs.read_vectors(path, len(train_set))
+    vectors = embedding_inputs.read_vectors(path, len(data.train))
     return Teacher(vectors.shape[1], lambda texts: vectors)
   if published_models.is_name(path):
     path = zoo.fetch(path)

@@ -216,29 +216,25 @@ def prepare(
   asked: NerSettings, step: Steps
 ) -> tuple[Run, list[str], ner_inputs.Data]:
   """Loads the model, its tags and the sentences; writes nothing."""
-  with step("model"):
-    settings = resolve.complete(asked)
-  with step("output"):
-    check_output(settings)
-  with step("sentences"):
-    train_set = []
-    if settings.run.do_train:
-      train_set = ner_inputs.read_sentences(settings, "train_file")
-  with step("tags"):
-    labels = ner_inputs.find_labels(settings, train_set)
-  with step("run"):
-    run = runs.setup(settings, make_task(settings, labels), step)
-  with step("data"):
-    data = ner_inputs.read_data(run, train_set, labels)
-    check_enough_examples(run, data)
+  settings = step("model", resolve.complete, asked)
+  step("output", check_output, settings)
+  train_set = step(
+    "sentences", ner_inputs.read_training_set, settings, instead=[]
+  )
+  labels = step("tags", ner_inputs.find_labels, settings, train_set)
+  run = step("run", set_up, settings, labels, step)
+  data = step("data", read_data, run, train_set, labels)
   plan = loop.check_start(run, step)
   if step.is_dry_run:
-    with step("labels"):
-      ner_inputs.check_tags(labels, data)
-    with step("tokens"):
-      lengths = ner_inputs.check_sentences(run, data)
+    step("labels", ner_inputs.check_tags, labels, data)
+    lengths = step("tokens", ner_inputs.check_sentences, run, data)
     training_checks.estimate_training(step, run, plan, lengths)
   return run, labels, data
+
+
+def set_up(settings: NerSettings, labels: Sequence[str], step: Steps) -> Run:
+  """The run, see `runs.setup`."""
+  return runs.setup(settings, make_task(settings, labels), step)
 
 
 def make_task(settings: NerSettings, labels: Sequence[str]) -> Task:
@@ -268,14 +264,18 @@ def check_output(settings: NerSettings) -> None:
     result_files.check_predict_file(settings.predict_file)
 
 
-def check_enough_examples(run: Run, data: ner_inputs.Data) -> None:
-  """Refuses a training set that is too small for one step."""
+def read_data(
+  run: Run, train_set: Sequence[Sentence], labels: Sequence[str]
+) -> ner_inputs.Data:
+  """Reads the splits; refuses a training set that is too small for one step."""
+  data = ner_inputs.read_data(run, train_set, labels)
   # Each sentence makes one window or more.
   if step_plan.may_be_too_few(run.flags, len(data.train)):
     windows = ner.make_windows(
       data.train, run.tokenizer, run.settings.model.max_seq_length
     )
     step_plan.count_steps(run.flags, len(list(windows)), run.task.unit)
+  return data
 
 
 # Training and tagging

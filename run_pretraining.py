@@ -441,31 +441,13 @@ def prepare(
   asked: PretrainingSettings, step: Steps
 ) -> tuple[Run, pretraining_inputs.Data]:
   """Loads the model and checks the records; writes nothing."""
-  with step("model"):
-    settings = resolve.complete(asked)
-  with step("run"):
-    run = runs.setup(settings, make_task(settings), step)
-    if run.start.trained:
-      run = with_next_sentence(run, run.start.trained)
-    if run.task.needs_vocabulary:
-      vocab_file = settings.model.vocab_file
-      pretraining_text.check_has_mask(vocab_file, run.tokenizer.vocab)
-    if settings.run.do_train:
-      budget.check(read_budget(settings), run.start.last, run.on_tpu)
-      training_batches.check_same_packing(settings, run.start.last)
-  with step("data"):
-    data = pretraining_inputs.find_data(run)
-    pretraining_inputs.check_packing(run, data)
-  with step("output"):
-    runs.check_overwrites(
-      settings,
-      ["predictions*"],
-      [*data.num_records, settings.predict_file],
-    )
+  settings = step("model", resolve.complete, asked)
+  run = step("run", set_up, settings, step)
+  data = step("data", find_data, run)
+  step("output", check_output, settings, data)
   plan = loop.check_start(run, step)
   if step.is_dry_run:
-    with step("records"):
-      lengths = pretraining_inputs.check_records(run, data)
+    lengths = step("records", pretraining_inputs.check_records, run, data)
     training_checks.estimate_training(
       step,
       run,
@@ -475,6 +457,35 @@ def prepare(
       writes_records=False,
     )
   return run, data
+
+
+def set_up(settings: PretrainingSettings, step: Steps) -> Run:
+  """The run, see `runs.setup`; refuses other packing or another budget."""
+  run = runs.setup(settings, make_task(settings), step)
+  if run.start.trained:
+    run = with_next_sentence(run, run.start.trained)
+  if run.task.needs_vocabulary:
+    vocab_file = settings.model.vocab_file
+    pretraining_text.check_has_mask(vocab_file, run.tokenizer.vocab)
+  if settings.run.do_train:
+    budget.check(read_budget(settings), run.start.last, run.on_tpu)
+    training_batches.check_same_packing(settings, run.start.last)
+  return run
+
+
+def find_data(run: Run) -> pretraining_inputs.Data:
+  """Finds the records of the splits, and checks their packing."""
+  data = pretraining_inputs.find_data(run)
+  pretraining_inputs.check_packing(run, data)
+  return data
+
+
+def check_output(
+  settings: PretrainingSettings, data: pretraining_inputs.Data
+) -> None:
+  """Refuses an --output_dir in which inputs would be overwritten."""
+  inputs = [*data.num_records, settings.predict_file]
+  runs.check_overwrites(settings, ["predictions*"], inputs)
 
 
 def make_task(settings: PretrainingSettings) -> Task:

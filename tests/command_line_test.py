@@ -145,6 +145,9 @@ BEGINS = "removed. The warm-up begins at the first step and takes "
     (CONVERSION, "tolerance", "removed. --compare prints the largest"),
     (CONVERSION, "max_seq_length", "removed. Leave it out; --compare"),
     (CONVERSION, "encoding-errors", "removed. Leave it out; --compare"),
+    (CLASSIFIER, "encoding_errors", "removed. Convert the file first: iconv"),
+    (CLASSIFIER, "adam_beta1", HERE + "StepOptions.beta_1 in Python"),
+    (CLASSIFIER, "logging_steps", HERE + "not needed: the log has a line"),
     (SQUAD_METRICS, "max_seq_length", "unknown flag. --helpfull"),
   ],
 )

@@ -180,7 +180,7 @@ def test_training_says_how_it_goes(trained):
 def test_tensorboard_has_training_and_evaluation(trained):
   of_training = run_outputs.read_scalars(trained.folder)
   assert {*METRICS, "learning_rate", "gradient_norm"} <= set(of_training)
-  # The first step and every `log_steps`, as the lines of the log.
+  # The first step and every `LOG_STEPS`, as the lines of the log.
   assert sorted(of_training["masked_lm_loss"]) == [1, 20, 40, 60]
   of_evaluation = run_outputs.read_scalars(trained.folder / "dev")
   results = run_outputs.read_numbers(trained.folder / "eval_results.txt")

@@ -71,19 +71,23 @@ def estimate_training(
   writes_records: bool = True,
 ) -> None:
   """Estimates steps, disk, memory and time of a run, in steps of a dry run."""
+  step.need(lengths)
   num_steps = 0
   if run.flags.do_train:
-    with step("steps"):
-      num_steps = _count_steps(run, lengths, count_steps)
-  with step("disk"):
-    _check_disk(run, num_steps, lengths, writes_records)
+    num_steps = step(
+      "steps", _count_steps, run, lengths, count_steps, instead=0
+    )
+  step("disk", _check_disk, run, num_steps, lengths, writes_records)
   if plan:
-    with step("memory"):
-      num_bytes = run.devices.replicas_per_memory * planned_bytes(run, plan)
-      check_memory(num_bytes, available_memory())
+    step("memory", _check_memory_of, run, plan)
   if num_steps and plan:
-    with step("time"):
-      _estimate_time(run, plan, num_steps, lengths)
+    step("time", _estimate_time, run, plan, num_steps, lengths)
+
+
+def _check_memory_of(run: Run, plan: step_plan.Plan) -> None:
+  """Compares what the run needs with the free memory."""
+  num_bytes = run.devices.replicas_per_memory * planned_bytes(run, plan)
+  check_memory(num_bytes, available_memory())
 
 
 def _count_steps(run: Run, lengths: LengthSummary, count_steps) -> int:

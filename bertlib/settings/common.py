@@ -112,18 +112,11 @@ class TextSettings(option.Group):
     "Encoding of the input texts: a Python codec such as latin-1, utf-16 or"
     " gb18030. Vocabularies, configs and other JSON files are always UTF-8.",
   )
-  encoding_errors: str = option.choice(
-    "strict",
-    ["strict", "replace"],
-    "Handling of bytes that are not valid in --encoding: strict stops with an"
-    " error that names the first one; replace substitutes U+FFFD and logs the"
-    " count.",
-  )
 
   @property
   def codec(self) -> Encoding:
     """The encoding, by Python's name for it."""
-    return Encoding(codecs.lookup(self.encoding).name, self.encoding_errors)
+    return Encoding(codecs.lookup(self.encoding).name)
 
   def check(self) -> None:
     """Refuses an unknown encoding, and one that is not for text."""
@@ -189,12 +182,6 @@ class ComputeSettings(option.Group):
     " --recompute_activations so that training fits.",
     POSITIVE,
     basic=True,
-    needs="do_train",
-  )
-  optimizer_on_cpu: bool = option.boolean(
-    False,
-    "Keep the moments of Adam in host memory instead of on the GPU. For a"
-    " single device.",
     needs="do_train",
   )
 

@@ -68,11 +68,6 @@ class OptimizerSettings(option.Group):
     " stable with it.",
     needs="optimizer=adamw",
   )
-  beta_1: float = option.number(
-    0.9,
-    "Exponential decay rate of the optimizer's first moment.",
-    FRACTION_BELOW_1,
-  )
   beta_2: float = option.number(
     0.999,
     "Exponential decay rate of the optimizer's second moment.",
@@ -96,14 +91,6 @@ class OptimizerSettings(option.Group):
     "Maximum global norm of the gradients; larger gradients are scaled down to"
     " it. 0 disables clipping.",
     NOT_NEGATIVE,
-  )
-  loss_scale: float = option.number(
-    0.0,
-    "Fixed factor of the loss with --precision=float16, so that float16 can"
-    " hold the gradients; a step whose gradients overflow is skipped. 0 adapts"
-    " the factor.",
-    NOT_NEGATIVE,
-    needs="precision=float16 or precision=auto",
   )
   schedule: str = option.choice(
     "linear",
@@ -260,13 +247,6 @@ class RunSettings(option.Group):
     "Length bucketing: form training batches of examples of similar length,"
     " which is faster; otherwise batches are random. No effect on a TPU.",
     needs="do_train, not use_tpu, not distribution=tpu",
-  )
-  log_steps: int = option.integer(
-    20,
-    "Log progress every this many training steps. 0 is the same as 1.",
-    COUNT,
-    section="output",
-    needs="do_train",
   )
   given: frozenset[str] = frozenset()  # flags on the command line
 

@@ -91,7 +91,7 @@ def model_fn_of(
     use_tpu=run.on_tpu,
     use_one_hot_embeddings=run.on_tpu,
     seed=settings.run.seed,
-    log_steps=settings.run.log_steps,
+    log_steps=hooks.LOG_STEPS,
     compute=compute,
     options=options,
     **run.task.model_arguments,
@@ -179,16 +179,15 @@ def check_start(run: Run, step: Steps = steps.RUN) -> step_plan.Plan | None:
   Returns:
     The plan of a training step; None without training.
   """
+  step.need(run)
   plan = None
   # Training logs the rest again.
   quiet = terminal.quiet(logging.WARNING)
   with contextlib.nullcontext() if step.is_dry_run else quiet:
     if run.flags.do_train:
-      with step("batches"):
-        plan = plan_of(run)
+      plan = step("batches", plan_of, run, instead=None)
     if run.start.trained or run.settings.model.init_checkpoint:
-      with step("weights"):
-        check_weights(run)
+      step("weights", check_weights, run)
   return plan
 
 
@@ -433,7 +432,7 @@ def _training_config(run: Run) -> dict[str, Any]:
     "save_checkpoints_steps": flags.steps_per_checkpoint,
     "keep_checkpoint_max": flags.keep_checkpoint_max,
     # On a TPU it logs examples per second; elsewhere `ProgressHook` does.
-    "save_summary_steps": flags.log_steps if run.on_tpu else 0,
+    "save_summary_steps": hooks.LOG_STEPS if run.on_tpu else 0,
     # Elsewhere TPUEstimator would run the session twice per step, to read the
     # number of the step.
     "log_step_count_steps": 100 if run.on_tpu else None,

@@ -151,27 +151,32 @@ def setup(
     InputError: model, devices, folder or flags are not as the run needs them.
   """
   model = settings.model
-  with step("devices"):
-    if step.is_dry_run:  # which reads later how much memory is free
-      devices.share_gpus()
-    found = devices.find_and_choose(settings)
-  with step("config"):
-    config = model_folder.config_of(model, task.min_seq_length)
-  with step("vocabulary"):
-    tokenizer = model_folder.tokenizer_of(
-      model, config, task.never_split, task.needs_vocabulary
-    )
-  with step("checkpoint"):
-    start = _find_start_of(settings, task)
-  with step("metric"):
-    selection = read_selection(settings.run, task.metrics)
-    # The receipt names the metric that was used.
-    flags = dataclasses.replace(settings.run, best_metric=selection.metric)
-    settings = dataclasses.replace(settings, run=flags)
-  with step("folder"):
-    run = Run(settings, found, task, config, tokenizer, start, selection)
-    check_folder(run)
-  return run
+  if step.is_dry_run:  # which reads later how much memory is free
+    devices.share_gpus()
+  found = step("devices", devices.find_and_choose, settings)
+  config = step("config", model_folder.config_of, model, task.min_seq_length)
+  tokenizer = step(
+    "vocabulary",
+    model_folder.tokenizer_of,
+    model,
+    config,
+    task.never_split,
+    task.needs_vocabulary,
+  )
+  start = step("checkpoint", _find_start_of, settings, task)
+  selection = step("metric", read_selection, settings.run, task.metrics)
+  parts = settings, found, task, config, tokenizer, start, selection
+  step("folder", lambda *parts: check_folder(_make_run(*parts)), *parts)
+  step.need(*parts)
+  return _make_run(*parts)
+
+
+def _make_run(settings: TrainingSettings, *parts: Any) -> Run:
+  """The run of its `parts`; the settings get the metric that was found."""
+  *_, selection = parts
+  # For the receipt.
+  flags = dataclasses.replace(settings.run, best_metric=selection.metric)
+  return Run(dataclasses.replace(settings, run=flags), *parts)
 
 
 def _find_start_of(

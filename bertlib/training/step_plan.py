@@ -73,10 +73,8 @@ def plan_training(
       f"--gradient_accumulation_steps={num_micro_batches} does not divide"
       f" --train_batch_size={settings.run.train_batch_size}{shared_by}"
     )
-  on_cpu = settings.compute.optimizer_on_cpu
-  has_fast_update = compute.jit_compile and not on_cpu
   has_copies = (
-    has_fast_update
+    compute.jit_compile
     and compute.dtype.size == 2
     and not recompute
     and not devices.replicas
@@ -89,9 +87,8 @@ def plan_training(
     ),
     step_options(settings.optimizer)._replace(
       num_micro_batches=num_micro_batches,
-      jit_compile=has_fast_update,
-      jit_norm=has_fast_update and compute.on_gpu,
-      on_cpu=on_cpu,
+      jit_compile=compute.jit_compile,
+      jit_norm=compute.jit_compile and compute.on_gpu,
     ),
   )
 
@@ -105,11 +102,6 @@ def _check_flags(
     raise InputError(
       f"--train_batch_size={batch_size} cannot be divided among"
       f" {replicas.count} replicas. Give a multiple of that"
-    )
-  if replicas and settings.compute.optimizer_on_cpu:
-    raise InputError(
-      "--optimizer_on_cpu is for one device: it cannot be with"
-      f" {replicas.count} replicas"
     )
   if settings.optimizer.freeze_layers > config.num_hidden_layers:
     raise InputError(
@@ -170,11 +162,9 @@ def step_options(optimizer: OptimizerSettings) -> optimization.StepOptions:
     optimizer=optimizer.optimizer,
     weight_decay=optimizer.weight_decay,
     bias_correction=optimizer.bias_correction,
-    beta_1=optimizer.beta_1,
     beta_2=optimizer.beta_2,
     epsilon=optimizer.epsilon,
     clip_norm=optimizer.clip_norm,
-    loss_scale=optimizer.loss_scale,
     layer_decay=optimizer.layer_decay,
     frozen=optimization.Frozen(
       optimizer.freeze_layers, optimizer.freeze_embeddings

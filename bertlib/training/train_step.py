@@ -33,7 +33,7 @@ class TrainingArguments:
   # Of dropout, whose masks are then a function of seed and step; None for
   # random masks.
   seed: int | None = None
-  log_steps: int = 20  # between two log lines, and TensorBoard values
+  log_steps: int = hooks.LOG_STEPS
   # None for the plain `modeling.Compute()`.
   compute: modeling.Compute | None = None
   options: optimization.StepOptions | None = None

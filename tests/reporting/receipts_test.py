@@ -386,7 +386,7 @@ def test_resuming_with_other_arithmetic_is_said(
   [
     ({"train_batch_size": 8}, "train_batch_size 32, now 8"),
     ({"seed": 5}, "seed 12345, now 5"),
-    ({"log_steps": 5}, None),
+    ({"save_checkpoints_steps": 5}, None),
   ],
 )
 def test_resuming_with_other_steps_is_said(flag, named, resume, caplog):

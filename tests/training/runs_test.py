@@ -82,25 +82,22 @@ def test_every_flag_of_a_step_arrives(flags):
     "optimizer": "lamb",
     "weight_decay": 0.1,
     "bias_correction": True,
-    "beta_1": 0.8,
     "beta_2": 0.99,
     "epsilon": 1e-8,
     "clip_norm": 0.0,
     "layer_decay": 0.75,
-    "loss_scale": 128.0,
   }
   vars(flags).update(of_equal_names)
   flags.gradient_accumulation_steps = 3
   flags.freeze_layers, flags.freeze_embeddings = 1, True
-  flags.recompute_activations = flags.optimizer_on_cpu = True
+  flags.recompute_activations = True
   how, options = plan(flags)
   assert how.recompute
   assert options == StepOptions(
     **of_equal_names,
     frozen=Frozen(1, True),
     num_micro_batches=3,
-    jit_compile=False,
-    on_cpu=True,
+    jit_compile=True,
   )
 
 
@@ -187,7 +184,6 @@ def test_each_choice_of_an_example_takes_memory(flags):
     ({}, True),
     ({"xla": "off"}, False),
     ({"recompute_activations": True}, False),
-    ({"optimizer_on_cpu": True}, False),
   ],
 )
 def test_weights_are_copied_for_compiled_updates(flags, settings, expected):
@@ -224,12 +220,6 @@ def test_too_little_memory_is_refused(flags, memory_gb, loss_bytes, problem):
 def test_micro_batches_divide_the_share_of_a_tpu_core(flags):
   flags.use_tpu, flags.gradient_accumulation_steps = True, 2
   with pytest.raises(InputError, match="=24 shared by 8 replicas"):
-    plan(flags, FastCompute())
-
-
-def test_only_a_single_replica_is_updated_on_the_cpu(flags):
-  flags.num_replicas, flags.optimizer_on_cpu = 2, True
-  with pytest.raises(InputError, match="--optimizer_on_cpu is for one device"):
     plan(flags, FastCompute())
 
 

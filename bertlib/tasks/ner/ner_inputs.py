@@ -39,8 +39,7 @@ def columns(settings: NerSettings) -> ner_files.Columns:
   return ner_files.Columns(
     settings.word_column,
     settings.tag_column,
-    settings.unescaped("delimiter"),
-    settings.unescaped("item_delimiter"),
+    settings.unescaped_delimiter(),
   )
 
 
@@ -53,6 +52,13 @@ def read_sentences(
     columns(settings)._replace(needs_tags=needs_tags),
     settings.text.codec,
   )
+
+
+def read_training_set(settings: NerSettings) -> list[Sentence]:
+  """Reads --train_file; no sentences without --do_train."""
+  if not settings.run.do_train:
+    return []
+  return read_sentences(settings, "train_file")
 
 
 def normalize_tags(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+import numpy as np
 from absl import logging
 
 from bertlib.checkpoints import model_folder
@@ -30,6 +31,7 @@ class SquadData(NamedTuple):
   # Of `make_windows`.
   train_windows: Windows | None = None
   windows: Windows | None = None  # of `predict`
+  logits: np.ndarray | None = None  # of --from_logits
   num_train_steps: int = 0
 
   @property
@@ -105,11 +107,13 @@ def data_files(settings: SquadSettings, data: SquadData) -> list[str]:
 
 
 def make_windows(run: Run, data: SquadData) -> SquadData:
-  """The data with the windows of all questions; counts the training steps."""
+  """The data with windows and --from_logits; counts the training steps."""
   settings = run.settings
-  data = data._replace(
-    windows=_windows_of(run, data.predict, settings.predict_file, False)
-  )
+  windows = _windows_of(run, data.predict, settings.predict_file, False)
+  data = data._replace(windows=windows)
+  if settings.from_logits:
+    logits = squad_windows.load_logits(settings.from_logits, windows)
+    data = data._replace(logits=logits)
   if not data.train:
     return data
   windows = _windows_of(run, data.train, settings.train_file, True)
@@ -175,6 +179,11 @@ def _windows_of(
   return windows
 
 
+# Values of --max_seq_length and --doc_stride that --audit tries.
+_AUDITED_LENGTHS = (128, 256, 384, 512)
+_AUDITED_STRIDES = (64, 128)
+
+
 def print_audit(settings: SquadSettings) -> None:
   """Prints what each length and stride would lose of --train_file."""
   model = resolve.complete(settings).model
@@ -196,8 +205,8 @@ def print_audit(settings: SquadSettings) -> None:
   rows = squad_windows.audit(
     examples,
     tokenizer,
-    settings.audit_max_seq_lengths,
-    settings.audit_doc_strides,
+    _AUDITED_LENGTHS,
+    _AUDITED_STRIDES,
     settings.max_query_length,
   )
   terminal.print_table(
