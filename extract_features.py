@@ -42,7 +42,7 @@ from bertlib.data import (
 from bertlib.data.model_inputs import _truncate_seq_pair
 from bertlib.exchange import resolve
 from bertlib.hardware import devices
-from bertlib.io import files, folder_lock, json_files, result_files, text_files
+from bertlib.io import files, folder_lock, json_files, text_files, vector_files
 from bertlib.reporting import receipts
 from bertlib.settings import embedding_spec, model_description
 from bertlib.settings.embedding_spec import EmbeddingSpec
@@ -436,7 +436,7 @@ def write_features(
       terminal.follow(rows, num_texts, "texts")
     )
     if is_npz:
-      result_files.write_npz(
+      vector_files.write_npz(
         output,
         (row["vectors"] for row in rows),
         num_texts,

@@ -44,7 +44,7 @@ from bertlib.export import predictor
 from bertlib.io import result_files
 from bertlib.reporting import receipts, run_report, training_checks
 from bertlib.settings import model_description
-from bertlib.task.task import Task
+from bertlib.task.task_record import Task
 from bertlib.tasks.classification import (
   classification,
   classification_decoding,

@@ -33,13 +33,13 @@ from bertlib.cli.errors import InputError
 from bertlib.cli.steps import Steps
 from bertlib.compute import pooling
 from bertlib.data import input_pipeline, record_check, tf_records
-from bertlib.exchange import published_models, resolve, zoo
+from bertlib.exchange import initial_model, resolve, zoo
 from bertlib.export import predictor
-from bertlib.io import model_files, result_files
+from bertlib.io import model_files, result_files, vector_files
 from bertlib.reporting import receipts, run_report, training_checks
 from bertlib.settings import embedding_spec
 from bertlib.settings.embedding_spec import EmbeddingSpec
-from bertlib.task.task import Task
+from bertlib.task.task_record import Task
 from bertlib.tasks.embeddings import (
   embedding_evaluation,
   embedding_inputs,
@@ -252,7 +252,7 @@ def find_teacher(
   if embedding_inputs.is_vector_file(path):
     vectors = embedding_inputs.read_vectors(path, len(data.train))
     return Teacher(vectors.shape[1], lambda texts: vectors)
-  if published_models.is_name(path):
+  if initial_model.is_name(path):
     path = zoo.fetch(path)
   description, _ = Predictor.find_model(path)
   spec = embedding_spec.from_json(description["embedding"])
@@ -508,7 +508,7 @@ def write_predictions(
       batch_size,
     )
     name = result_files.name_with(settings.predict_file, "vectors")
-    result_files.write_vectors(
+    vector_files.write_npy(
       run.path(f"{name}.npy"), encode(run, texts, checkpoint), texts.num_texts
     )
   if data.queries:

@@ -33,7 +33,7 @@ from bertlib.exchange import resolve
 from bertlib.export import predictor
 from bertlib.io import result_files
 from bertlib.reporting import receipts, run_report, training_checks
-from bertlib.task.task import Task
+from bertlib.task.task_record import Task
 from bertlib.tasks.ner import ner, ner_decoding, ner_inputs, ner_report
 from bertlib.tasks.ner.ner import Sentence
 from bertlib.tasks.ner.ner_decoding import Tagged, TaggerPredictor

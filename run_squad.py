@@ -39,7 +39,7 @@ from bertlib.exchange import resolve
 from bertlib.export import predictor
 from bertlib.io import files
 from bertlib.reporting import receipts, run_report, training_checks
-from bertlib.task.task import Task
+from bertlib.task.task_record import Task
 from bertlib.tasks.squad import (
   squad_decoding,
   squad_inputs,

@@ -53,7 +53,7 @@ def main(_: list[str]) -> None:
 
 def ours(settings: Settings) -> Answers:
   """A step of ours, and its estimate."""
-  from bertlib.task.task import StepShape
+  from bertlib.task.task_record import StepShape
   from bertlib.training import step_plan
 
   config, keywords = training_step.plan(settings)

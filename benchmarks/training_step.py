@@ -153,7 +153,7 @@ def training_plan(
   config: Any, sizes: dict[str, int], **values: Any
 ) -> dict[str, Any]:
   """How run_classifier.py computes a step, with values of flags by name."""
-  from bertlib.task.task import StepShape
+  from bertlib.task.task_record import StepShape
   from bertlib.training import step_plan
 
   flags, found = read_flags(**values)

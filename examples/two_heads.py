@@ -34,8 +34,7 @@ from bertlib.io import files, result_files, text_files
 from bertlib.reporting import receipts, run_report
 from bertlib.settings import model_description
 from bertlib.settings.training import TrainingSettings
-from bertlib.task.task import Task
-from bertlib.task.task_record import PredictExample, TaskRecord
+from bertlib.task.task_record import PredictExample, Task, TaskRecord
 from bertlib.training import loop, runs, step_plan, train_step
 from bertlib.training.runs import Run
 

@@ -11,7 +11,7 @@ from bertlib.checkpoints import checkpoint_files, model_folder
 from bertlib.cli import lazy_module, option, terminal
 from bertlib.cli.errors import InputError
 from bertlib.data import vocabulary
-from bertlib.exchange import initial_model, published_models
+from bertlib.exchange import initial_model
 from bertlib.io import model_files
 from bertlib.io.files import exists
 from bertlib.settings import model_description
@@ -34,11 +34,11 @@ def complete(settings: Settings) -> Settings:
   brought = {}
   if handle:
     brought = {"init_checkpoint": tfhub.convert(handle)}
-  elif checkpoint and published_models.is_name(checkpoint):
+  elif checkpoint and initial_model.is_name(checkpoint):
     brought = zoo.flags_for(checkpoint)
   elif checkpoint and initial_model.is_huggingface(checkpoint):
     brought = {"init_checkpoint": zoo.convert(checkpoint)}
-  elif checkpoint and published_models.is_hidden_by(checkpoint):
+  elif checkpoint and initial_model.is_hidden_by(checkpoint):
     logging.info(
       "%s: the local folder is used; a published model has this name too",
       checkpoint,

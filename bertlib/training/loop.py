@@ -1,4 +1,4 @@
-"""What a run does: trains, evaluates, predicts, and repeats with seeds."""
+"""The loop of a run: training, evaluation, prediction, several seeds."""
 
 from __future__ import annotations
 
@@ -23,16 +23,9 @@ from bertlib.cli.errors import InputError
 from bertlib.cli.steps import Steps
 from bertlib.data import record_check, tf_records
 from bertlib.hardware import devices
-from bertlib.io import (
-  dev_scores,
-  files,
-  folder_lock,
-  json_files,
-  model_files,
-  result_files,
-)
-from bertlib.io.dev_scores import DevScores
+from bertlib.io import files, folder_lock, json_files, model_files, result_files
 from bertlib.io.files import atomic_write
+from bertlib.io.result_files import DevScores
 from bertlib.settings import embedding_spec, model_description
 from bertlib.settings.training import OptimizerSettings
 from bertlib.training import hooks, runs, step_plan
@@ -309,7 +302,7 @@ def train_and_evaluate(
   input_fn,
   done: int,  # steps of the last checkpoint
   num_train_steps: int,
-  selection: dev_scores.Selection,
+  selection: result_files.Selection,
   evaluate: Evaluate | None,
   attached: Sequence[tf.train.SessionRunHook] = (),
   # True when training ends before `num_train_steps`.
@@ -519,7 +512,7 @@ def write_metrics(
   write_events(
     run.path(f"dev{suffix}"),
     checkpoint_files.step_of(checkpoint) if checkpoint else 0,
-    dev_scores.plain_scores(results),
+    result_files.plain_scores(results),
   )
   path = run.path(f"{result_files.DEV_PREDICTIONS}{suffix}.jsonl")
   if predictions is not None:
@@ -628,7 +621,7 @@ def summarize_seeds(
   scores = []
   for seed, values in results.items():
     plain = {
-      dev_scores.plain_name(name): value for name, value in values.items()
+      result_files.plain_name(name): value for name, value in values.items()
     }
     if metric not in plain:
       raise InputError(
@@ -641,7 +634,7 @@ def summarize_seeds(
   margin = stats.t.ppf(0.975, len(scores) - 1) * deviation / len(scores) ** 0.5
   best = 0
   for index, score in enumerate(scores):
-    if dev_scores.is_better(metric, score, scores[best]):
+    if result_files.is_better(metric, score, scores[best]):
       best = index
   return {
     "metric": metric,

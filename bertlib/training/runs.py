@@ -24,10 +24,10 @@ from bertlib.cli.steps import Steps
 from bertlib.compute.fast_compute import FastCompute
 from bertlib.hardware import devices
 from bertlib.hardware.devices import Devices
-from bertlib.io import dev_scores, files, folder_lock, model_files
-from bertlib.io.dev_scores import Selection
+from bertlib.io import files, folder_lock, model_files, result_files
+from bertlib.io.result_files import Selection
 from bertlib.settings.training import RunSettings, TrainingSettings
-from bertlib.task.task import StepShape, Task
+from bertlib.task.task_record import StepShape, Task
 
 # Files that every training run writes to --output_dir, except vocabulary and
 # config, which may be inputs from the same folder.
@@ -208,7 +208,7 @@ def _find_start_of(
 def read_selection(run: RunSettings, metrics: Sequence[str]) -> Selection:
   """Selection of the best checkpoint; `metrics` has the primary one first."""
   asked = run.best_metric or metrics[0]
-  metric = dev_scores.plain_name(asked)
+  metric = result_files.plain_name(asked)
   if metric not in metrics:
     raise InputError(
       f"--best_metric={asked}: there is no such metric; there are"

@@ -20,7 +20,7 @@ from bertlib.settings.training import (
   RunSettings,
   TrainingSettings,
 )
-from bertlib.task.task import StepShape
+from bertlib.task.task_record import StepShape
 
 # Computation and options of a training step.
 Plan = tuple[FastCompute, optimization.StepOptions]

@@ -25,8 +25,7 @@ from bertlib.hardware.devices import Devices
 from bertlib.hardware.distribution import Replicas
 from bertlib.io import files
 from bertlib.reporting import training_checks
-from bertlib.task.task import StepShape, Task
-from bertlib.task.task_record import TaskRecord
+from bertlib.task.task_record import StepShape, Task, TaskRecord
 from bertlib.tasks.classification.settings import ClassifierSettings
 from bertlib.training import step_plan
 from bertlib.training.runs import Run

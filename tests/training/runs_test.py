@@ -25,8 +25,7 @@ from bertlib.hardware import devices, distribution
 from bertlib.hardware.devices import Devices
 from bertlib.io import result_files
 from bertlib.settings.common import DeviceSettings
-from bertlib.task.task import StepShape, Task
-from bertlib.task.task_record import TaskRecord
+from bertlib.task.task_record import StepShape, Task, TaskRecord
 from bertlib.tasks.classification.settings import ClassifierSettings
 from bertlib.training import hooks, loop, runs, step_plan
 from bertlib.training.runs import Run
