@@ -72,11 +72,6 @@ def test_a_number_in_the_header_is_a_name(tmp_path, header, columns, name):
   ]
 
 
-def test_a_first_row_with_a_number_is_no_header(tmp_path):
-  content = "text\t1\t7\na\tx\ty\n"
-  assert read(tmp_path, content) == [("text", "1"), ("a", "x")]
-
-
 def test_flags_decide_whether_a_file_has_a_header(tmp_path, caplog):
   columns = {"text": "1", "label": "label", "optional": ["--label_column"]}
   assert read(tmp_path, "text\nfoo\n", **columns) == [("foo",)]
