@@ -14,6 +14,7 @@ SIZES = {
   "max_position_embeddings": 32,
   "type_vocab_size": 2,
 }
+NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 
 
 def config(vocab_size, **changed):

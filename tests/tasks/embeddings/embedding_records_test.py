@@ -127,18 +127,6 @@ def test_groups_of_a_batch_have_similar_longest_texts(tmp_path, tokenizer):
   assert within < everywhere / 3
 
 
-def test_vectors_and_scores_are_not_trimmed(tmp_path, tokenizer):
-  features = records.layout("scored_pairs", 2, 32, teacher_width=20)
-  path = str(tmp_path / "train.tf_record")
-  teacher = np.random.default_rng(0).normal(size=[1, 2, 20]).astype(np.float32)
-  examples = [Example(["a", "b"], 1.0)]
-  records.write_records(path, examples, features, tokenizer, ("", ""), teacher)
-  (batch,) = input_pipeline.record_batches(path, features, 1, False, True)
-  assert batch["input_ids"].shape == [1, 2, 8]
-  np.testing.assert_array_equal(batch["teacher_vectors"], teacher)
-  assert batch["scores"].shape == [1]
-
-
 def write_texts(folder, texts, *arguments, **options):
   """Writes texts to encode; returns their number and a batch of them."""
   path = str(folder / "texts")
