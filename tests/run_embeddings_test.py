@@ -8,19 +8,15 @@ import commands
 import numpy as np
 import pytest
 import run_outputs
-import tensorflow.compat.v1 as tf
 import tiny_embeddings
 import trained_models
 from reference_data import read_jsonl
 from tiny_embeddings import PAIRS, flags, training
 
-import modeling
 import run_embeddings
 from bertlib.checkpoints import checkpoint_files
-from bertlib.compute.fast_compute import FastCompute
 from bertlib.exchange import rewrite
 from bertlib.reporting import run_report
-from bertlib.settings.embedding_spec import EmbeddingSpec
 
 pytestmark = pytest.mark.process
 
@@ -41,21 +37,6 @@ def embed(*arguments, **options):
 
 def results(folder):
   return run_outputs.read_numbers(folder / "eval_results.txt")
-
-
-@pytest.mark.graph
-@pytest.mark.parametrize(("pooling", "num_rows"), [("cls", 6), ("mean", 30)])
-def test_the_last_layer_is_computed_where_it_is_pooled(pooling, num_rows):
-  config = modeling.BertConfig(9, 8, 2, 2, 16)
-  with tf.Graph().as_default() as graph:
-    ids = tf.ones([3, 2, 5], tf.int32)
-    spec = EmbeddingSpec(pooling=pooling)
-    run_embeddings.create_model(
-      config, True, ids, ids, ids, spec, False, compute=FastCompute()
-    )
-  layer = "bert/encoder/layer_{}/output/dense/MatMul:0"
-  shapes = [graph.get_tensor_by_name(layer.format(n)).shape for n in range(2)]
-  assert shapes == [[30, 8], [num_rows, 8]]
 
 
 def test_it_learns_and_reports_the_score_of_the_best_weights(trained):

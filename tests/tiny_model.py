@@ -28,6 +28,17 @@ def write_files(folder, vocab, model_config):
   (folder / "bert_config.json").write_text(model_config.to_json_string())
 
 
+def flags(folder, *more, output_dir=None):
+  """Flags of a model in a folder, and more."""
+  return [
+    f"--vocab_file={folder / 'vocab.txt'}",
+    f"--bert_config_file={folder / 'bert_config.json'}",
+    f"--output_dir={output_dir or folder / 'out'}",
+    "--max_seq_length=16",
+    *more,
+  ]
+
+
 def tokenizer(*words):
   """A tokenizer of the special tokens and these words."""
   vocab = {word: index for index, word in enumerate([*SPECIAL, *words])}
