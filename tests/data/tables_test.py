@@ -236,12 +236,3 @@ def test_a_divided_row_of_a_published_task_is_not_skipped(tmp_path):
   processor.skip_bad_rows = True
   with pytest.raises(InputError, match=", row 3: has 1 columns"):
     processor.get_dev_examples(str(tmp_path))
-
-
-def test_rows_of_xnli_may_be_lists():
-  rows = [["premise", "hypothesis", "label"], ["a", "b", "contradictory"]]
-  (example,) = XnliProcessor()._create_examples(rows, "train")
-  assert example.label == "contradiction"
-  rows = [["language"] * 8, ["zh", "neutral", *"cdefgh"], ["de", *"bcdefgh"]]
-  (example,) = XnliProcessor()._create_examples(rows, "dev")
-  assert (example.text_a, example.text_b) == ("g", "h")
