@@ -30,9 +30,6 @@ COMMANDS = sorted(
 # Names that only the checkout may give to modules.
 NAMES = ["bertlib", *COMMANDS, "modeling", "optimization", "tokenization"]
 
-# What a user's program needs beside the package.
-_OTHERS = ["pandas"]
-
 
 def install(python, wheel, *options):
   """Installs a wheel; fails if something that it requires is not there."""
@@ -101,7 +98,7 @@ def python(wheel, tmp_path_factory):
   """Python of an environment with the wheel and what that requires."""
   python, packages = new_environment(tmp_path_factory.mktemp("environment"))
   (distribution,) = metadata.distributions(path=[str(wheel)])
-  for other in required([*needs(distribution), *map(Requirement, _OTHERS)]):
+  for other in required(needs(distribution)):
     for file in other.files:
       link = packages / file
       if ".." not in file.parts and not link.is_symlink():
@@ -203,8 +200,7 @@ NOTEBOOK = """
 import sys
 
 import bert
-import pandas as pd
-from bert import modeling, optimization, run_classifier, tokenization
+from bert import modeling, run_classifier, tokenization
 from bert.bertlib import tensorflow_1 as tf
 
 WORDS = "a the good great fine bad dull poor film story cast".split()
@@ -212,73 +208,38 @@ with open("vocab.txt", "w") as file:
   file.write("\\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]))
 tokenizer = tokenization.FullTokenizer("vocab.txt", do_lower_case=True)
 LABELS, LENGTH, STEPS = [0, 1], 8, 60
-
-reviews = pd.DataFrame(
-  [
-    (f"{first} {word} {what}", polarity)
-    for first in ("A", "The")
-    for polarity, words in enumerate((WORDS[5:8], WORDS[2:5]))
-    for word in words
-    for what in WORDS[8:]
-  ],
-  columns=["sentence", "polarity"],
-)
+reviews = [
+  run_classifier.InputExample(None, f"The {word} {what}", None, polarity)
+  for polarity, words in enumerate((WORDS[5:8], WORDS[2:5]))
+  for word in words
+  for what in WORDS[8:]
+]
 features_of_reviews = bert.run_classifier.convert_examples_to_features(
-  reviews.apply(
-    lambda row: run_classifier.InputExample(
-      guid=None, text_a=row["sentence"], text_b=None, label=row["polarity"]
-    ),
-    axis=1,
-  ),
-  LABELS,
-  LENGTH,
-  tokenizer,
+  reviews, LABELS, LENGTH, tokenizer
 )
 
 
 def input_fn(is_training):
   return bert.run_classifier.input_fn_builder(
-    features=features_of_reviews,
-    seq_length=LENGTH,
-    is_training=is_training,
-    drop_remainder=False,
+    features_of_reviews, LENGTH, is_training, drop_remainder=False
   )
 
 
-def model_fn(features, labels, mode, params):
-  config = modeling.BertConfig(
-    len(tokenizer.vocab), 16, 1, 2, 16, max_position_embeddings=LENGTH
-  )
-  model = modeling.BertModel(
-    config=config,
-    is_training=mode == tf.estimator.ModeKeys.TRAIN,
-    input_ids=features["input_ids"],
-    input_mask=features["input_mask"],
-    token_type_ids=features["segment_ids"],
-  )
-  pooled = model.get_pooled_output()
-  weights = tf.get_variable("weights", [len(LABELS), pooled.shape[-1].value])
-  log_probs = tf.nn.log_softmax(tf.matmul(pooled, weights, transpose_b=True))
-  if mode == tf.estimator.ModeKeys.PREDICT:
-    predicted = tf.argmax(log_probs, axis=-1)
-    return tf.estimator.EstimatorSpec(mode, predictions={"labels": predicted})
-  gold = tf.one_hot(features["label_ids"], len(LABELS))
-  loss = -tf.reduce_mean(tf.reduce_sum(gold * log_probs, axis=-1))
-  train_op = optimization.create_optimizer(
-    loss, params["learning_rate"], STEPS, STEPS // 10, use_tpu=False
-  )
-  return tf.estimator.EstimatorSpec(mode, loss=loss, train_op=train_op)
-
-
+config = modeling.BertConfig(
+  len(tokenizer.vocab), 16, 1, 2, 16, max_position_embeddings=LENGTH
+)
 estimator = tf.estimator.Estimator(
-  model_fn=model_fn,
+  bert.run_classifier.model_fn_builder(
+    config, len(LABELS), None, 1e-2, STEPS, STEPS // 10, False, False
+  ),
   config=tf.estimator.RunConfig(model_dir="model", tf_random_seed=1),
-  params={"batch_size": 9, "learning_rate": 1e-2},
+  params={"batch_size": 9},
 )
 estimator.train(input_fn=input_fn(True), max_steps=STEPS)
-predicted = [answer["labels"] for answer in estimator.predict(input_fn(False))]
+answers = estimator.predict(input_fn(False))
+right = [a["probabilities"][r.label] > 0.5 for a, r in zip(answers, reviews)]
 assert not {*sys.argv[1:]} & {*sys.modules}
-print((reviews["polarity"] == predicted).mean())
+print(sum(right) / len(right))
 """
 
 
