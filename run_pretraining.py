@@ -549,8 +549,6 @@ def pretrain(run: Run, data: pretraining_inputs.Data) -> None:
       settings.do_whole_word_mask,
       settings.run.seed,
       settings.mask_split,
-      settings.masked_lm_prob_end,
-      settings.num_train_steps,
       settings.do_span_mask,
     )
   packing = None
@@ -570,7 +568,6 @@ def pretrain(run: Run, data: pretraining_inputs.Data) -> None:
       settings.max_predictions_per_seq,
       masking=masking,
       num_records=total,
-      by_file=data.num_records if settings.shard_by == "file" else None,
       objective=settings.objective,
       packing=packing,
       **lifecycle.input_options(run, is_training=True),
@@ -590,35 +587,31 @@ def evaluate_records(
   """Evaluates a checkpoint, or the initial model, on the first records."""
   settings, files = run.settings, data.eval_files
   total = data.count(files)
-  num_picked = settings.num_eval_records
-  if num_picked is not None:
-    num_picked = min(num_picked, total)
   batch_size = settings.run.eval_batch_size
   num_steps, num_passes = plan_evaluation(
-    num_picked or total,
+    total,
     batch_size,
     settings.max_eval_steps if "max_eval_steps" in settings.given else None,
     run.on_tpu,
-    most_steps=num_picked or _MOST_EVAL_STEPS,
   )
-  num_wanted = min(num_steps * batch_size, num_passes * (num_picked or total))
+  num_wanted = min(num_steps * batch_size, num_passes * total)
   logging.info(
     "Evaluating on %d records of %d%s",
     num_wanted,
     total,
-    " (repeated)" * (num_wanted > (num_picked or total)),
+    " (repeated)" * (num_wanted > total),
   )
-  num_read = total if num_picked else min(num_wanted, total)
   input_fn = input_fn_builder(
     [*files] * num_passes,
     settings.model.max_seq_length,
     settings.max_predictions_per_seq,
     num_records=total,
     objective=settings.objective,
-    num_picked=num_picked,
     **lifecycle.input_options(run, is_training=False),
   )
-  find_bad_record = pretraining_inputs.bad_record_finder(run, files, num_read)
+  find_bad_record = pretraining_inputs.bad_record_finder(
+    run, files, min(num_wanted, total)
+  )
   with record_check.report_bad_record(find_bad_record):
     results = lifecycle.evaluate(run, input_fn, num_steps, checkpoint).results
   if not all(map(np.isfinite, results.values())):
@@ -631,13 +624,12 @@ def plan_evaluation(
   batch_size: int,
   max_steps: int | None,
   full_batches: bool,
-  most_steps: int = _MOST_EVAL_STEPS,
 ) -> tuple[int, int]:
   """Steps of an evaluation, and passes over the records for these."""
   one_pass = -(-num_records // batch_size)
   # For --max_eval_steps the records repeat if they are too few, as in the
   # original. On a TPU a second pass fills the last batch.
-  num_steps = max_steps or min(one_pass, most_steps)
+  num_steps = max_steps or min(one_pass, _MOST_EVAL_STEPS)
   if not (max_steps or full_batches):
     return num_steps, 1
   return num_steps, -(-num_steps * batch_size // num_records)

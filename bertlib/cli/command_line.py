@@ -111,10 +111,15 @@ REMOVED = {
   "encoding": _NO_TEXT,
   "encoding_errors": _NO_TEXT,
   "last": "Give the number of checkpoints as --average=N",
+  "masked_lm_prob_end": "The fraction is constant, --masked_lm_prob",
   "max_seq_length": _NO_TEXT,
   "null_score_diff_threshold": (
     "An export has the one in model.json, where evaluation stores it; its"
     " output null_odds allows any other"
+  ),
+  "num_eval_records": (
+    "--max_eval_steps=N evaluates the first N batches; create_pretraining_data"
+    ".py shuffles its records"
   ),
   "phases": (
     "Run one command per phase, the second with --init_checkpoint=FOLDER of"
@@ -124,6 +129,7 @@ REMOVED = {
     "--schedule=polynomial is linear; StepOptions.power is its exponent in"
     " Python"
   ),
+  "shard_by": "Leave it out; each worker reads its rows of each batch",
   "start_warmup_step": (
     "The warm-up begins at the first step and takes --num_warmup_steps |"
     " The warm-up begins at the first step and takes --warmup_proportion of all"
@@ -150,6 +156,11 @@ REMOVED = {
     "--compare prints the largest difference of each weight, and accepts 0.0001"
   ),
   "train_batch_size_end": _ONE_SIZE,
+  "truncate_prob": "Leave it out; truncate sentences in the text itself",
+  "whole_word_draw": (
+    "Leave it out; replacements are drawn per piece, with --do_span_mask once"
+    " per span"
+  ),
 }
 
 

@@ -109,17 +109,6 @@ def check_lengths(
       )
 
 
-def shard_files(files: Sequence[str], shard: input_pipeline.Shard) -> list[str]:
-  """Selects the files that one of several processes reads."""
-  if len(files) < shard.count:
-    raise InputError(
-      f"--shard_by=file: {len(files)} files cannot be shared by {shard.count}"
-      " processes. Make more of them (create_pretraining_data.py"
-      " --num_shards), or give --shard_by=record"
-    )
-  return sorted(files)[shard.index :: shard.count]
-
-
 def limited_layout(
   config: modeling.BertConfig,
   max_seq_length: int,

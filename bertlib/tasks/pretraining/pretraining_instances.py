@@ -65,9 +65,7 @@ def create_passes(
 ) -> Iterator[Iterator[TrainingInstance]]:
   """Creates the instances of a text, pass by pass, with different masks."""
   # `counts` is incremented by the numbers of what is read and created.
-  documents = read_documents(
-    lines, tokenizer, rng, recipe.truncate_prob, recipe.split_sentences, counts
-  )
+  documents = read_documents(lines, tokenizer, recipe.split_sentences, counts)
   rng.shuffle(documents)
   vocab_words = [*tokenizer.vocab]
   for _ in range(recipe.dupe_factor):
@@ -99,7 +97,6 @@ def _create_pass(
     vocab_words,
     rng,
     recipe.do_whole_word_mask,
-    recipe.whole_word_draw,
     recipe.do_span_mask,
     recipe.mask_split,
   ):
