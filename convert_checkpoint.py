@@ -7,7 +7,7 @@ tensor without a counterpart in the other format is an error, so that no weight
 is dropped silently. PyTorch is needed only for `pytorch_model.bin`.
 
 The same command strips, averages and renames TensorFlow checkpoints
-(`bertlib/checkpoints/rewrite.py`) and compares models
+(`bertlib/exchange/rewrite.py`) and compares models
 (`bertlib/exchange/compare.py`).
 """
 
@@ -21,18 +21,19 @@ if __name__ == "__main__":  # Check flags before slow imports.
 
 import os
 
-from bertlib.checkpoints import finding, rewrite, task_record
+from bertlib.checkpoints import checkpoint_files
 from bertlib.cli import app, option, terminal
 from bertlib.cli.errors import InputError
 from bertlib.exchange import (
   compare,
   from_huggingface,
   initial_model,
+  rewrite,
   to_huggingface,
 )
-from bertlib.export import same_outputs
 from bertlib.io import files, folder_lock, model_files
 from bertlib.settings.conversion import ConversionSettings
+from bertlib.task import task_record
 
 
 def define_flags() -> None:
@@ -68,7 +69,7 @@ def _convert(settings: ConversionSettings) -> None:
       settings.overwrite,
     )
   else:
-    checkpoint = finding.find_checkpoint(source)
+    checkpoint = checkpoint_files.find_checkpoint(source)
     lines = to_huggingface.convert(
       checkpoint,
       _given_or_beside(settings, "bert_config_file", checkpoint),
@@ -79,8 +80,6 @@ def _convert(settings: ConversionSettings) -> None:
       settings.overwrite,
       as_pytorch=settings.to == "pytorch",
       dtype=settings.dtype,
-      find_task=task_record.find,
-      check=same_outputs.check_huggingface,
     )
   for line in lines:
     terminal.show(line)
@@ -104,7 +103,7 @@ def _rewrite(settings: ConversionSettings) -> None:
   if settings.average and len(paths) == 1:
     checkpoints = rewrite.last_checkpoints(settings.input, settings.average)
   else:
-    checkpoints = [finding.find_checkpoint(path) for path in paths]
+    checkpoints = [checkpoint_files.find_checkpoint(path) for path in paths]
   rewrite.rewrite(
     checkpoints,
     None if settings.dry_run else settings.output,

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 if __name__ == "__main__":  # Check flags before slow imports.
   from bertlib.cli import app
-  from bertlib.settings.pretraining_data import PretrainingDataSettings
+  from bertlib.tasks.pretraining.data_settings import PretrainingDataSettings
 
   app.parse_flags(PretrainingDataSettings)
 
@@ -36,13 +36,12 @@ from bertlib.cli.steps import Steps
 from bertlib.data import vocabulary
 from bertlib.io import files, folder_lock, text_files
 from bertlib.reporting import receipts
-from bertlib.settings.pretraining_data import PretrainingDataSettings
-from bertlib.settings.recipe import Recipe
 from bertlib.tasks.pretraining import (
   pretraining_blocks,
   pretraining_instances,
   pretraining_text,
 )
+from bertlib.tasks.pretraining.data_settings import PretrainingDataSettings
 from bertlib.tasks.pretraining.masking import (  # noqa: F401 (their names are also here)
   MaskedLmInstance,
   create_masked_lm_predictions,
@@ -52,6 +51,7 @@ from bertlib.tasks.pretraining.pretraining_instances import (  # noqa: F401
   create_instances_from_document,
   truncate_seq_pair,
 )
+from bertlib.tasks.pretraining.recipe import Recipe
 
 FLAGS = flags.FLAGS
 

@@ -39,7 +39,7 @@ from bertlib.settings.vocabulary import LEARN_FLAGS, VocabularySettings
 from tokenization import BasicTokenizer, WordpieceTokenizer
 
 # Imports TensorFlow, which is needed only to add words to a checkpoint.
-word_embeddings = lazy_module.load("bertlib.checkpoints.word_embeddings")
+word_embeddings = lazy_module.load("bertlib.exchange.word_embeddings")
 
 # Text to words
 

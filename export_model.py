@@ -29,17 +29,7 @@ import tensorflow as tf
 from absl import logging
 
 import modeling
-from bertlib.checkpoints import (
-  checkpoint_files,
-  finding,
-  initialize,
-  loading,
-  model_folder,
-  model_json,
-  quantization,
-  task_record,
-)
-from bertlib.checkpoints.task_record import TaskRecord
+from bertlib.checkpoints import checkpoint_files, initialize, model_folder
 from bertlib.cli import app, option, terminal
 from bertlib.cli.errors import InputError, printable, some_of
 from bertlib.compute import onednn
@@ -51,6 +41,7 @@ from bertlib.export import (
   gguf_file,
   onnx_folder,
   onnx_graph,
+  quantization,
   same_outputs,
   signatures,
   tf1_module,
@@ -60,6 +51,8 @@ from bertlib.io.files import atomic_folder, atomic_write
 from bertlib.settings import embedding_spec, model_description
 from bertlib.settings.common import QuantizationSettings
 from bertlib.settings.export import ExportSettings
+from bertlib.task import task_record
+from bertlib.task.task_record import TaskRecord
 
 
 class Source(NamedTuple):
@@ -92,8 +85,8 @@ def find_source(
     load = model_folder.check if task else model_description.load
     description |= load(model_dir, task)
     if checkpoint:
-      model_json.check_same_task(model_dir, description, checkpoint)
-    checkpoint = checkpoint or finding.model_checkpoint(model_dir)
+      model_folder.check_same_task(model_dir, description, checkpoint)
+    checkpoint = checkpoint or checkpoint_files.model_checkpoint(model_dir)
     if not checkpoint:
       raise InputError(f"{model_dir}: holds no trained model")
     config_file = config_file or os.path.join(model_dir, model_files.CONFIG)
@@ -111,10 +104,10 @@ def find_source(
       "name --model_dir, the folder of a trained model; or --init_checkpoint"
       " and --bert_config_file, and --vocab_file for an export that takes text"
     )
-  finding.check_checkpoint(checkpoint)
-  config = loading.load_config(config_file)
+  checkpoint_files.check_checkpoint(checkpoint)
+  config = model_folder.load_config(config_file)
   length = max_seq_length or description.get("max_seq_length", 128)
-  loading.check_max_seq_length(length, config.max_position_embeddings)
+  model_folder.check_max_seq_length(length, config.max_position_embeddings)
   description["max_seq_length"] = length
   return Source(description, config, checkpoint, vocab_file, model_dir, task)
 
@@ -149,7 +142,7 @@ def signature_model(
       ),
     )
   if seq_length:
-    loading.check_max_seq_length(
+    model_folder.check_max_seq_length(
       seq_length, source.config.max_position_embeddings
     )
   return model_class(
@@ -333,7 +326,7 @@ def _make_callable(
 
 def write_assets(source: Source, folder: str) -> None:
   """Writes `model.json`, config, vocabulary and labels to a folder."""
-  model_json.write_model_files(
+  model_folder.write_model_files(
     folder, source.description, source.config, source.vocab_file
   )
   if labels := source.description.get("labels"):

@@ -27,7 +27,7 @@ from absl import flags, logging
 
 import modeling
 import tokenization
-from bertlib.checkpoints import finding, initialize, loading, model_folder
+from bertlib.checkpoints import checkpoint_files, initialize, model_folder
 from bertlib.cli import app, lazy_module, option, terminal
 from bertlib.cli.errors import InputError
 from bertlib.cli.steps import Steps
@@ -48,7 +48,7 @@ from bertlib.settings import embedding_spec, model_description
 from bertlib.settings.embedding_spec import EmbeddingSpec
 from bertlib.settings.feature_extraction import FeatureSettings
 
-quantization = lazy_module.load("bertlib.checkpoints.quantization")
+quantization = lazy_module.load("bertlib.export.quantization")
 
 FLAGS = flags.FLAGS
 
@@ -448,7 +448,7 @@ def read_texts(
   """Reads the texts of --input_file, with the prefix of the prompt."""
   for example in stream_examples(settings.input_file, settings.text.codec):
     if example.text_b is not None:
-      loading.check_has_segments(config, settings.model.bert_config_file)
+      model_folder.check_has_segments(config, settings.model.bert_config_file)
     yield example._replace(text_a=vectors.prefix + example.text_a)
 
 
@@ -519,15 +519,15 @@ def prepare(
     settings = resolve.complete(asked)
     model = settings.model
   with step("devices"):
-    found = resolve.find_devices(settings)
+    found = devices.find_and_choose(settings)
   with step("config"):
-    config = resolve.load_config(model)
+    config = model_folder.config_of(model)
   with step("output"):
     check_output(settings)
   with step("vocabulary"):
-    tokenizer = resolve.load_tokenizer(model, config)
+    tokenizer = model_folder.tokenizer_of(model, config)
   with step("checkpoint"):
-    finding.check_checkpoint(settings.model.init_checkpoint)
+    checkpoint_files.check_checkpoint(settings.model.init_checkpoint)
   with step("layers"):
     vectors = find_vectors(settings, config)
   if step.is_dry_run:

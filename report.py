@@ -19,12 +19,12 @@ import os
 
 from absl import logging
 
-from bertlib.checkpoints import task_record
 from bertlib.cli import app, option, terminal
 from bertlib.cli.errors import InputError
 from bertlib.io import files
 from bertlib.reporting import comparison, recorded_runs
 from bertlib.settings.report import ReportSettings
+from bertlib.task import task_record
 
 # Metrics in the tables of the terminal.
 _MAX_METRICS = 6

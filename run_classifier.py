@@ -9,7 +9,10 @@ from __future__ import annotations
 if __name__ == "__main__":  # Check flags before slow imports.
   from bertlib.cli import app
   from bertlib.exchange import initial_model
-  from bertlib.settings.classifier import ClassifierSettings, check_task
+  from bertlib.tasks.classification.settings import (
+    ClassifierSettings,
+    check_task,
+  )
 
   app.parse_flags(
     ClassifierSettings,
@@ -32,15 +35,16 @@ import tensorflow.compat.v1 as tf
 from absl import flags, logging
 
 import modeling
-from bertlib.checkpoints import checkpoint_files, predictor
+from bertlib.checkpoints import checkpoint_files
 from bertlib.cli import app, option
 from bertlib.cli.steps import Steps
 from bertlib.data import model_inputs, record_check, tf_records
 from bertlib.exchange import resolve
+from bertlib.export import predictor
 from bertlib.io import result_files
 from bertlib.reporting import receipts, run_report, training_checks
 from bertlib.settings import model_description
-from bertlib.settings.classifier import ClassifierSettings
+from bertlib.task.task import Task
 from bertlib.tasks.classification import (
   classification,
   classification_decoding,
@@ -53,8 +57,9 @@ from bertlib.tasks.classification.classification_decoding import (
   ClassifierPredictor,
 )
 from bertlib.tasks.classification.record import RECORD
-from bertlib.training import estimator_spec, lifecycle, step_plan
-from bertlib.training.task import Run, Task
+from bertlib.tasks.classification.settings import ClassifierSettings
+from bertlib.training import loop, runs, step_plan, train_step
+from bertlib.training.runs import Run
 
 # isort: off
 # Names of google-research/bert, which other code imports from here.
@@ -180,13 +185,13 @@ def model_fn_builder(
 
   `num_labels`, `kind` and `label_weights`, which only training uses, are those
   of `create_model`. `use_one_hot_embeddings` is that of `modeling.BertModel`.
-  All other arguments are `estimator_spec.TrainingArguments`; more of these may
+  All other arguments are `train_step.TrainingArguments`; more of these may
   be given by name.
 
   Returns:
     A function of features, labels, mode, params and config.
   """
-  arguments = estimator_spec.TrainingArguments(
+  arguments = train_step.TrainingArguments(
     init_checkpoint,
     learning_rate,
     num_train_steps,
@@ -214,7 +219,7 @@ def model_fn_builder(
   def training_loss(features):
     weighting = {"label_weights": label_weights}
     if label_weights and kind != "multi_label":
-      weighting["total_weight"] = estimator_spec.loss_normalizer(
+      weighting["total_weight"] = train_step.loss_normalizer(
         tf.gather(label_weights, features["label_ids"]), arguments
       )
     return lambda batch, seed: (build(batch, True, seed, **weighting)[0], {})
@@ -223,15 +228,13 @@ def model_fn_builder(
     probabilities = build(features, False)[-1]
     return {
       "probabilities": probabilities,
-      **estimator_spec.input_index(features),
+      **train_step.input_index(features),
     }
 
   def evaluate(features):
     return evaluation_outputs(kind, build(features, False), features)
 
-  return estimator_spec.make_model_fn(
-    arguments, training_loss, predict, evaluate
-  )
+  return train_step.make_model_fn(arguments, training_loss, predict, evaluate)
 
 
 def evaluation_outputs(
@@ -319,12 +322,12 @@ def main(_) -> None:
   with run_report.started(receipt, run, files_read) as outcome:
     dev_sets = classifier_inputs.write_dev_sets(run, processor, examples)
     if run.seeds:
-      lifecycle.train_seeds(run, "--nodo_predict")
+      loop.train_seeds(run, "--nodo_predict")
     elif settings.run.do_train:
       outcome.lengths = train_classifier(
         run, processor, examples.train, dev_sets
       )
-    outcome.checkpoint = lifecycle.select_checkpoint(run)
+    outcome.checkpoint = loop.select_checkpoint(run)
     thresholds = None
     if run.evaluates:
       outcome.found, thresholds = evaluate_sets(
@@ -349,7 +352,7 @@ def prepare(
   with step("task"):
     processor = classifier_inputs.make_processor(settings)
   with step("run"):
-    run = lifecycle.setup(settings, make_task(settings, processor), step)
+    run = runs.setup(settings, make_task(settings, processor), step)
     warn_if_untrained(run)
   with step("data"):
     examples = classifier_inputs.read_examples(settings, processor)
@@ -359,7 +362,7 @@ def prepare(
     run = classifier_inputs.with_pairs(run, examples)
   with step("classes"):
     run = with_class_weights(run, processor, examples)
-  plan = lifecycle.check_start(run, step)
+  plan = loop.check_start(run, step)
   if step.is_dry_run:
     with step("labels"):
       classifier_inputs.check_labels(processor, examples)
@@ -392,7 +395,7 @@ def check_output(
   settings: ClassifierSettings, processor: DataProcessor
 ) -> None:
   """Refuses an --output_dir in which data would be overwritten."""
-  lifecycle.check_output_dir(
+  runs.check_overwrites(
     settings,
     ["*.tf_record", "predictions*", "test_results*", "*_bad_rows.txt"],
     [*processor.files_read, settings.predict_file],
@@ -437,14 +440,14 @@ def train_classifier(
   path, lengths = classifier_inputs.write_records(
     run, processor, "train", examples
   )
-  lifecycle.train(
+  loop.train(
     run,
     file_based_input_fn_builder(
       path,
       run.settings.model.max_seq_length,
       problem=processor.problem,
       by_length=run.flags.group_by_length and not run.on_tpu,
-      **lifecycle.input_options(run, is_training=True),
+      **runs.input_options(run, is_training=True),
     ),
     step_plan.count_steps(run.flags, len(examples), "examples"),
     f"{len(examples)} examples",
@@ -461,20 +464,18 @@ def evaluate_set(
   processor: DataProcessor,  # names the metrics
   dev_set: classifier_inputs.DevSet,
   checkpoint: str | None,  # None for the model of --init_checkpoint
-) -> lifecycle.Evaluation:
+) -> loop.Evaluation:
   """Evaluates a checkpoint on a dev set."""
   num_examples = len(dev_set.examples)
   logging.info("Evaluating on %d examples", num_examples)
   num_steps = -(-num_examples // run.flags.eval_batch_size)
-  results, arrays = lifecycle.evaluate(
-    run, dev_set.input_fn, num_steps, checkpoint
-  )
+  results, arrays = loop.evaluate(run, dev_set.input_fn, num_steps, checkpoint)
   if not arrays:
     logging.info(
       "On a TPU only loss and accuracy are computed, and no predictions of the"
       " dev set are kept"
     )
-    return lifecycle.Evaluation(results, arrays)
+    return loop.Evaluation(results, arrays)
   # Logits are [examples, labels], label ids [examples] or the same.
   scores = classification_report.evaluate(
     processor.metrics, arrays["label_ids"], arrays["logits"], processor.problem
@@ -485,7 +486,7 @@ def evaluate_set(
   if matrix:
     results["confusion_matrix"] = matrix
     results["labels"] = json.dumps(processor.get_labels(), ensure_ascii=False)
-  return lifecycle.Evaluation(results, arrays)
+  return loop.Evaluation(results, arrays)
 
 
 def evaluate_sets(
@@ -510,11 +511,11 @@ def evaluate_sets(
         thresholds, tuned = classification_report.tune_thresholds(
           problem, **arrays
         )
-        lifecycle.store_thresholds(
+        loop.store_thresholds(
           run, classifier_inputs.dev_path(run.settings), thresholds=thresholds
         )
         results |= tuned
-    lifecycle.write_metrics(run, results, checkpoint, suffix, predictions)
+    loop.write_metrics(run, results, checkpoint, suffix, predictions)
     found.results |= {f"{name}{suffix}": v for name, v in results.items()}
     if arrays:
       found.warnings += run_report.collapse_warning(
@@ -584,9 +585,9 @@ def predict_sets(
       run.settings.model.max_seq_length,
       problem=problem,
       by_length=not run.on_tpu,
-      **lifecycle.input_options(run, is_training=False),
+      **runs.input_options(run, is_training=False),
     )
-    found = lifecycle.predict(run, input_fn, len(test_set), checkpoint)
+    found = loop.predict(run, input_fn, len(test_set), checkpoint)
     rows = [
       row["probabilities"] for row in tf_records.restore_input_order(found)
     ]

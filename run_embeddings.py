@@ -8,7 +8,7 @@ from __future__ import annotations
 
 if __name__ == "__main__":  # Check flags before slow imports.
   from bertlib.cli import app
-  from bertlib.settings.embeddings import EmbeddingSettings
+  from bertlib.tasks.embeddings.settings import EmbeddingSettings
 
   app.parse_flags(EmbeddingSettings, imports_tensorflow=True)
 else:  # A program that uses the Predictor.
@@ -27,18 +27,19 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 import modeling
-from bertlib.checkpoints import loading, predictor
+from bertlib.checkpoints import model_folder
 from bertlib.cli import app, option
 from bertlib.cli.errors import InputError
 from bertlib.cli.steps import Steps
 from bertlib.compute import pooling
 from bertlib.data import input_pipeline, model_inputs, record_check, tf_records
 from bertlib.exchange import published_models, resolve, zoo
+from bertlib.export import predictor
 from bertlib.io import model_files, result_files
 from bertlib.reporting import receipts, run_report, training_checks
 from bertlib.settings import embedding_spec
 from bertlib.settings.embedding_spec import EmbeddingSpec
-from bertlib.settings.embeddings import EmbeddingSettings
+from bertlib.task.task import Task
 from bertlib.tasks.embeddings import (
   embedding_evaluation,
   embedding_inputs,
@@ -50,8 +51,9 @@ from bertlib.tasks.embeddings import (
 from bertlib.tasks.embeddings.embedding_examples import Example
 from bertlib.tasks.embeddings.embedding_predictor import VectorPredictor
 from bertlib.tasks.embeddings.record import RECORD
-from bertlib.training import estimator_spec, lifecycle, step_plan
-from bertlib.training.task import Run, Task
+from bertlib.tasks.embeddings.settings import EmbeddingSettings
+from bertlib.training import loop, runs, step_plan, train_step
+from bertlib.training.runs import Run
 
 # The model
 
@@ -112,13 +114,13 @@ def model_fn_builder(
 
   `spec` and `use_one_hot_embeddings` are those of `create_model`, `loss` is the
   training objective, None without training. All other arguments are
-  `estimator_spec.TrainingArguments`; more of these may be given by name.
+  `train_step.TrainingArguments`; more of these may be given by name.
 
   Returns:
     A function of features, labels, mode, params and config. It trains on groups
     of texts, and predicts `vectors` [B, width], normalized if `spec` says so.
   """
-  arguments = estimator_spec.TrainingArguments(
+  arguments = train_step.TrainingArguments(
     init_checkpoint,
     learning_rate,
     num_train_steps,
@@ -147,9 +149,9 @@ def model_fn_builder(
 
   def predict(features):
     vectors = pooling.output_vectors(build(features, False), spec)
-    return {"vectors": vectors, **estimator_spec.input_index(features)}
+    return {"vectors": vectors, **train_step.input_index(features)}
 
-  return estimator_spec.make_model_fn(arguments, training_loss, predict)
+  return train_step.make_model_fn(arguments, training_loss, predict)
 
 
 class Predictor(VectorPredictor, predictor.LoadedModel):
@@ -199,10 +201,10 @@ def main(_) -> None:
       result_files.write_bad_rows(run.output_dir, data.bad_rows)
     dev_set = data.dev and write_dev_set(run, data.dev)
     if run.seeds:
-      lifecycle.train_seeds(run, "--nodo_predict")
+      loop.train_seeds(run, "--nodo_predict")
     elif settings.run.do_train:
       outcome.lengths = train_embeddings(run, data, dev_set, teacher)
-    outcome.checkpoint = lifecycle.select_checkpoint(run)
+    outcome.checkpoint = loop.select_checkpoint(run)
     if run.evaluates:
       outcome.found = report_dev_set(run, dev_set, outcome.checkpoint)
     if run.predicts:
@@ -228,10 +230,10 @@ def prepare(
   with step("task"):
     task = make_task(settings, data, teacher)
   with step("run"):
-    run = lifecycle.setup(settings, task, step)
+    run = runs.setup(settings, task, step)
   with step("vectors"):
     check_vectors(run, teacher)
-  plan = lifecycle.check_start(run, step)
+  plan = loop.check_start(run, step)
   if step.is_dry_run:
     with step("tokens"):
       lengths = embedding_inputs.check_text_groups(run, data)
@@ -263,7 +265,7 @@ def find_teacher(
     path = zoo.fetch(path)
   description, _ = Predictor.find_model(path)
   spec = embedding_spec.from_json(description["embedding"])
-  config = loading.load_config(os.path.join(path, model_files.CONFIG))
+  config = model_folder.load_config(os.path.join(path, model_files.CONFIG))
 
   def encode(texts):
     with Predictor(path) as model:
@@ -331,7 +333,7 @@ def check_vectors(run: Run, teacher: Teacher | None) -> None:
 
 def check_output(settings: EmbeddingSettings) -> None:
   """Refuses an --output_dir in which data would be overwritten."""
-  lifecycle.check_output_dir(
+  runs.check_overwrites(
     settings,
     ["*.tf_record", "*_vectors.npy", "*_results.jsonl", "*_bad_rows.txt"],
     embedding_inputs.data_files(settings),
@@ -363,13 +365,13 @@ def train_embeddings(
     embedding_inputs.prefixes(spec, data.kind),
     teacher_vectors,
   )
-  lifecycle.train(
+  loop.train(
     run,
     input_pipeline.record_input_fn(
       path,
       run.task.features,
       by_length=settings.run.group_by_length and not run.on_tpu,
-      **lifecycle.input_options(run, is_training=True),
+      **runs.input_options(run, is_training=True),
     ),
     step_plan.count_steps(settings.run, len(data.train), run.task.unit),
     f"{len(data.train)} {run.task.unit}",
@@ -391,7 +393,7 @@ def write_texts(
   run: Run, name: str, texts: Iterable[str], batch_size: int
 ) -> TextSet:
   """Writes the records of texts with prefixes; batches are full on a TPU."""
-  path = lifecycle.records_path(run, name)
+  path = runs.records_path(run, name)
   num_texts = embedding_records.write_texts(
     path,
     texts,
@@ -410,9 +412,9 @@ def encode(
     texts.path,
     tf_records.token_layout(run.settings.model.max_seq_length),
     by_length=not run.on_tpu,
-    **lifecycle.input_options(run, is_training=False),
+    **runs.input_options(run, is_training=False),
   )
-  rows = lifecycle.predict(
+  rows = loop.predict(
     run, input_fn, texts.num_texts, checkpoint, texts.batch_size
   )
   for row in tf_records.restore_input_order(rows):
@@ -488,7 +490,7 @@ def report_dev_set(
 ) -> run_report.Findings:
   """Evaluates a checkpoint on the dev set; writes the metrics."""
   evaluation = evaluate_dev_set(run, dev_set, checkpoint)
-  lifecycle.write_metrics(run, evaluation.results, checkpoint)
+  loop.write_metrics(run, evaluation.results, checkpoint)
   return run_report.Findings(
     evaluation.results,
     embedding_report.sections(dev_set.data, evaluation),

@@ -9,7 +9,7 @@ from __future__ import annotations
 if __name__ == "__main__":  # Check flags before slow imports.
   from bertlib.cli import app
   from bertlib.exchange import initial_model
-  from bertlib.settings.ner import NerSettings
+  from bertlib.tasks.ner.settings import NerSettings
 
   app.parse_flags(NerSettings, True, [initial_model.check])
 else:  # A program that uses the Predictor.
@@ -26,20 +26,21 @@ import tensorflow.compat.v1 as tf
 from absl import logging
 
 import modeling
-from bertlib.checkpoints import predictor
 from bertlib.cli import app, option
 from bertlib.cli.steps import Steps
 from bertlib.data import input_pipeline, model_inputs, record_check, tf_records
 from bertlib.exchange import resolve
+from bertlib.export import predictor
 from bertlib.io import result_files
 from bertlib.reporting import receipts, run_report, training_checks
-from bertlib.settings.ner import NerSettings
+from bertlib.task.task import Task
 from bertlib.tasks.ner import ner, ner_decoding, ner_inputs, ner_report
 from bertlib.tasks.ner.ner import Sentence
 from bertlib.tasks.ner.ner_decoding import Tagged, TaggerPredictor
 from bertlib.tasks.ner.record import RECORD
-from bertlib.training import estimator_spec, lifecycle, step_plan
-from bertlib.training.task import Run, Task
+from bertlib.tasks.ner.settings import NerSettings
+from bertlib.training import loop, runs, step_plan, train_step
+from bertlib.training.runs import Run
 
 # The model
 
@@ -100,13 +101,13 @@ def model_fn_builder(
 
   `num_labels` is the number of tags; `use_one_hot_embeddings` is that of
   `modeling.BertModel`. All other arguments are
-  `estimator_spec.TrainingArguments`; more of these may be given by name.
+  `train_step.TrainingArguments`; more of these may be given by name.
 
   Returns:
     A function of features, labels, mode, params and config. It trains, and
     predicts `unique_ids` [B] and `probabilities` [B, S, labels].
   """
-  arguments = estimator_spec.TrainingArguments(
+  arguments = train_step.TrainingArguments(
     init_checkpoint,
     learning_rate,
     num_train_steps,
@@ -129,7 +130,7 @@ def model_fn_builder(
     )
 
   def training_loss(features):
-    num_labeled = estimator_spec.loss_normalizer(
+    num_labeled = train_step.loss_normalizer(
       features["label_ids"] >= 0, arguments
     )
 
@@ -145,7 +146,7 @@ def model_fn_builder(
       "probabilities": tf.nn.softmax(build(features, False)),
     }
 
-  return estimator_spec.make_model_fn(arguments, training_loss, predict)
+  return train_step.make_model_fn(arguments, training_loss, predict)
 
 
 class Predictor(TaggerPredictor, predictor.LoadedModel):
@@ -195,10 +196,10 @@ def main(_) -> None:
       batch_size = settings.run.eval_batch_size
       dev_set = write_windows(run, "eval", data.dev, labels, batch_size)
     if run.seeds:
-      lifecycle.train_seeds(run, "--nodo_predict")
+      loop.train_seeds(run, "--nodo_predict")
     elif settings.run.do_train:
       outcome.lengths = train_tagger(run, data, labels, dev_set)
-    outcome.checkpoint = lifecycle.select_checkpoint(run)
+    outcome.checkpoint = loop.select_checkpoint(run)
     if run.evaluates:
       outcome.found = evaluate_dev_set(run, dev_set, labels, outcome.checkpoint)
     if run.predicts:
@@ -226,11 +227,11 @@ def prepare(
   with step("tags"):
     labels = ner_inputs.find_labels(settings, train_set)
   with step("run"):
-    run = lifecycle.setup(settings, make_task(settings, labels), step)
+    run = runs.setup(settings, make_task(settings, labels), step)
   with step("data"):
     data = ner_inputs.read_data(run, train_set, labels)
     check_enough_examples(run, data)
-  plan = lifecycle.check_start(run, step)
+  plan = loop.check_start(run, step)
   if step.is_dry_run:
     with step("labels"):
       ner_inputs.check_tags(labels, data)
@@ -258,7 +259,7 @@ def make_task(settings: NerSettings, labels: Sequence[str]) -> Task:
 
 def check_output(settings: NerSettings) -> None:
   """Refuses an --output_dir in which data would be overwritten."""
-  lifecycle.check_output_dir(
+  runs.check_overwrites(
     settings,
     ["*.tf_record", "predictions*", "test_predictions*"],
     [settings.train_file, settings.dev_file, settings.predict_file],
@@ -291,7 +292,7 @@ class WindowSet(NamedTuple):
 
 def write_windows(
   run: Run,
-  name: str,  # of the file, see `lifecycle.records_path`
+  name: str,  # of the file, see `runs.records_path`
   sentences: Sequence[Sentence],
   labels: Sequence[str],
   batch_size: int,  # all batches are full on a TPU
@@ -299,10 +300,10 @@ def write_windows(
   """Makes windows of sentences, and writes their records."""
   max_seq_length = run.settings.model.max_seq_length
   windows = list(ner.make_windows(sentences, run.tokenizer, max_seq_length))
-  path = lifecycle.records_path(run, name)
+  path = runs.records_path(run, name)
   records = ner.window_records(sentences, windows, max_seq_length, labels)
   if name != "train":
-    records = lifecycle.fill_last_batch(run, records, batch_size)
+    records = runs.fill_last_batch(run, records, batch_size)
   tf_records.write_records(path, records, run.task.features)
   per_sentence = Counter(window.sentence for window in windows)
   logging.info(
@@ -326,13 +327,13 @@ def train_tagger(
   _, windows, path, _ = write_windows(
     run, "train", data.train, labels, settings.run.train_batch_size
   )
-  lifecycle.train(
+  loop.train(
     run,
     input_pipeline.record_input_fn(
       path,
       run.task.features,
       by_length=settings.run.group_by_length and not run.on_tpu,
-      **lifecycle.input_options(run, is_training=True),
+      **runs.input_options(run, is_training=True),
     ),
     step_plan.count_steps(settings.run, len(windows), run.task.unit),
     f"{len(windows)} windows",
@@ -358,9 +359,9 @@ def predict_tags(
     path,
     run.task.features,
     by_length=not run.on_tpu,
-    **lifecycle.input_options(run, is_training=False),
+    **runs.input_options(run, is_training=False),
   )
-  rows = lifecycle.predict(run, input_fn, len(windows), checkpoint, batch_size)
+  rows = loop.predict(run, input_fn, len(windows), checkpoint, batch_size)
   probabilities = (
     (int(row["unique_ids"]), row["probabilities"]) for row in rows
   )
@@ -377,7 +378,7 @@ def evaluate_dev_set(
   predicted = predict_tags(run, dev_set, labels, checkpoint)
   results = ner_report.evaluate_tags(dev_set.sentences, predicted)
   sentences = dev_set.sentences
-  lifecycle.write_metrics(
+  loop.write_metrics(
     run,
     results,
     checkpoint,

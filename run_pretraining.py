@@ -10,7 +10,7 @@ from __future__ import annotations
 if __name__ == "__main__":  # Check flags before slow imports.
   from bertlib.cli import app
   from bertlib.exchange import initial_model
-  from bertlib.settings.pretraining import PretrainingSettings
+  from bertlib.tasks.pretraining.settings import PretrainingSettings
 
   app.parse_flags(PretrainingSettings, True, [initial_model.check])
 
@@ -33,8 +33,9 @@ from bertlib.cli.steps import Steps
 from bertlib.data import input_pipeline, record_check, tf_records
 from bertlib.exchange import resolve
 from bertlib.reporting import receipts, run_report, training_checks
-from bertlib.settings.pretraining import PretrainingSettings
+from bertlib.task.task import Task
 from bertlib.tasks.pretraining import (
+  budget,
   dynamic_masking,
   fill_mask,
   pretraining_inputs,
@@ -43,9 +44,10 @@ from bertlib.tasks.pretraining import (
   training_batches,
 )
 from bertlib.tasks.pretraining.record import RECORD
+from bertlib.tasks.pretraining.settings import PretrainingSettings
 from bertlib.tasks.pretraining.training_batches import input_fn_builder
-from bertlib.training import budget, estimator_spec, lifecycle
-from bertlib.training.task import Run, Task
+from bertlib.training import loop, runs, train_step
+from bertlib.training.runs import Run
 
 FLAGS = flags.FLAGS
 
@@ -263,11 +265,11 @@ def pretraining_loss(
 
 
 def loss_normalizers(
-  features: Mapping[str, Any], arguments: estimator_spec.TrainingArguments
+  features: Mapping[str, Any], arguments: train_step.TrainingArguments
 ) -> dict[str, Any]:
-  """The `estimator_spec.loss_normalizer` of each task with weights."""
+  """The `train_step.loss_normalizer` of each task with weights."""
   return {
-    name.removesuffix("_weights"): estimator_spec.loss_normalizer(
+    name.removesuffix("_weights"): train_step.loss_normalizer(
       features[name], arguments
     )
     for name in ("masked_lm_weights", "next_sentence_weights")
@@ -335,14 +337,14 @@ def model_fn_builder(
 
   `top_k` is the number of predictions per mask; `use_one_hot_embeddings` is
   that of `modeling.BertModel`. All other arguments are
-  `estimator_spec.TrainingArguments`; more of these may be given by name.
+  `train_step.TrainingArguments`; more of these may be given by name.
 
   Returns:
     A function of features, labels, mode, params and config. It predicts what
     `mask_predictions` gives and, with `predict_next_sentence`, the
     `is_next_probability` [B].
   """
-  arguments = estimator_spec.TrainingArguments(
+  arguments = train_step.TrainingArguments(
     init_checkpoint,
     learning_rate,
     num_train_steps,
@@ -396,7 +398,7 @@ def model_fn_builder(
     return {"loss": total_loss, "eval_metrics": (metric_fn, tensors)}
 
   return training_batches.recording_position(
-    estimator_spec.make_model_fn(arguments, training_loss, predict, evaluate)
+    train_step.make_model_fn(arguments, training_loss, predict, evaluate)
   )
 
 
@@ -423,10 +425,10 @@ def main(_) -> None:
   with run_report.started(receipt, run, files_read) as outcome:
     if settings.run.do_train:
       pretrain(training_checks.with_device_peak(run, receipt), data)
-    outcome.checkpoint = lifecycle.select_checkpoint(run)
+    outcome.checkpoint = loop.select_checkpoint(run)
     if run.evaluates:
       outcome.found.results = evaluate_records(run, data, outcome.checkpoint)
-      lifecycle.write_metrics(run, outcome.found.results, outcome.checkpoint)
+      loop.write_metrics(run, outcome.found.results, outcome.checkpoint)
     if run.predicts:
       fill_masks(run, data.lines, outcome.checkpoint)
     outcome.num_examples = pretraining_inputs.count(settings, data)
@@ -442,7 +444,7 @@ def prepare(
   with step("model"):
     settings = resolve.complete(asked)
   with step("run"):
-    run = lifecycle.setup(settings, make_task(settings), step)
+    run = runs.setup(settings, make_task(settings), step)
     if run.start.trained:
       run = with_next_sentence(run, run.start.trained)
     if run.task.needs_vocabulary:
@@ -455,12 +457,12 @@ def prepare(
     data = pretraining_inputs.find_data(run)
     pretraining_inputs.check_packing(run, data)
   with step("output"):
-    lifecycle.check_output_dir(
+    runs.check_overwrites(
       settings,
       ["predictions*"],
       [*data.num_records, settings.predict_file],
     )
-  plan = lifecycle.check_start(run, step)
+  plan = loop.check_start(run, step)
   if step.is_dry_run:
     with step("records"):
       lengths = pretraining_inputs.check_records(run, data)
@@ -560,7 +562,7 @@ def pretrain(run: Run, data: pretraining_inputs.Data) -> None:
   if not (within or packing):
     num_read = settings.num_train_steps * settings.run.train_batch_size
     read += f" ({num_read / total:.3g} epochs)"
-  lifecycle.train(
+  loop.train(
     run,
     input_fn_builder(
       files,
@@ -570,7 +572,7 @@ def pretrain(run: Run, data: pretraining_inputs.Data) -> None:
       num_records=total,
       objective=settings.objective,
       packing=packing,
-      **lifecycle.input_options(run, is_training=True),
+      **runs.input_options(run, is_training=True),
     ),
     within.amount if within else settings.num_train_steps,
     read,
@@ -607,13 +609,13 @@ def evaluate_records(
     settings.max_predictions_per_seq,
     num_records=total,
     objective=settings.objective,
-    **lifecycle.input_options(run, is_training=False),
+    **runs.input_options(run, is_training=False),
   )
   find_bad_record = pretraining_inputs.bad_record_finder(
     run, files, min(num_wanted, total)
   )
   with record_check.report_bad_record(find_bad_record):
-    results = lifecycle.evaluate(run, input_fn, num_steps, checkpoint).results
+    results = loop.evaluate(run, input_fn, num_steps, checkpoint).results
   if not all(map(np.isfinite, results.values())):
     record_check.raise_if_bad_record(find_bad_record)
   return results
@@ -669,7 +671,7 @@ def fill_masks(
         trim=not run.on_tpu,
       )
 
-    rows = lifecycle.predict(run, input_fn, num_rows, checkpoint)
+    rows = loop.predict(run, input_fn, num_rows, checkpoint)
     fill_mask.write_predictions(
       run.path("predictions.jsonl"),
       fill_mask.describe_lines(lines, rows, run.tokenizer, next_sentence),

@@ -9,7 +9,7 @@ from __future__ import annotations
 if __name__ == "__main__":  # Check flags before slow imports.
   from bertlib.cli import app
   from bertlib.exchange import initial_model
-  from bertlib.settings.squad import SquadSettings
+  from bertlib.tasks.squad.settings import SquadSettings
 
   app.parse_flags(SquadSettings, True, [initial_model.check])
 else:  # A program that uses the Predictor.
@@ -32,15 +32,16 @@ from absl import flags, logging
 
 import modeling
 import tokenization
-from bertlib.checkpoints import loading, predictor
+from bertlib.checkpoints import model_folder
 from bertlib.cli import app, option, terminal
 from bertlib.cli.errors import InputError
 from bertlib.cli.steps import Steps
 from bertlib.data import input_pipeline, model_inputs, record_check, tf_records
 from bertlib.exchange import resolve
+from bertlib.export import predictor
 from bertlib.io import files, text_files
 from bertlib.reporting import receipts, run_report, training_checks
-from bertlib.settings.squad import SquadSettings
+from bertlib.task.task import Task
 from bertlib.tasks.squad import (
   squad_decoding,
   squad_inputs,
@@ -48,9 +49,10 @@ from bertlib.tasks.squad import (
   squad_windows,
 )
 from bertlib.tasks.squad.record import RECORD
+from bertlib.tasks.squad.settings import SquadSettings
 from bertlib.tasks.squad.squad_decoding import AnswerPredictor
-from bertlib.training import estimator_spec, lifecycle
-from bertlib.training.task import Run, Task
+from bertlib.training import loop, runs, train_step
+from bertlib.training.runs import Run
 
 # isort: off
 # Names of google-research/bert, which other code imports from here.
@@ -146,13 +148,13 @@ def model_fn_builder(
 
   `mask_padding` is that of `create_model`, `use_one_hot_embeddings` that of
   `modeling.BertModel`. All other arguments are
-  `estimator_spec.TrainingArguments`; more of these may be given by name.
+  `train_step.TrainingArguments`; more of these may be given by name.
 
   Returns:
     A function of features, labels, mode, params and config. It trains, and
     predicts `unique_ids` [B], `start_logits` and `end_logits` [B, S].
   """
-  arguments = estimator_spec.TrainingArguments(
+  arguments = train_step.TrainingArguments(
     init_checkpoint,
     learning_rate,
     num_train_steps,
@@ -191,7 +193,7 @@ def model_fn_builder(
       "end_logits": end_logits,
     }
 
-  return estimator_spec.make_model_fn(arguments, lambda _: loss_fn, predict)
+  return train_step.make_model_fn(arguments, lambda _: loss_fn, predict)
 
 
 # A trained model from Python
@@ -253,12 +255,12 @@ def main(_) -> None:
   settings, files_read = run.settings, squad_inputs.data_files(settings, data)
   with run_report.started(receipt, run, files_read) as outcome:
     if not model_description.load(run.model_folder):
-      lifecycle.write_model_files(run)
+      runs.write_companions(run)
     if run.seeds:
-      lifecycle.train_seeds(run, "--nointeractive")
+      loop.train_seeds(run, "--nointeractive")
     elif settings.run.do_train:
       outcome.lengths = train_reader(run, data)
-    outcome.checkpoint = lifecycle.select_checkpoint(run)
+    outcome.checkpoint = loop.select_checkpoint(run)
     if settings.answers_questions and run.is_chief:
       if logits is None:
         logits = predict_logits(run, data, outcome.checkpoint)
@@ -280,7 +282,7 @@ def prepare(
   with step("output"):
     check_output(settings)
   with step("run"):
-    run = lifecycle.setup(settings, make_task(settings), step)
+    run = runs.setup(settings, make_task(settings), step)
   with step("data"):
     questions = squad_inputs.read_data(run)
   logits = None
@@ -288,7 +290,7 @@ def prepare(
     data = squad_inputs.make_windows(run, questions)
     if settings.from_logits:
       logits = squad_windows.load_logits(settings.from_logits, data.windows)
-  plan = lifecycle.check_start(run, step)
+  plan = loop.check_start(run, step)
   if step.is_dry_run:
     with step("tokens"):
       lengths = squad_inputs.check_lengths(run, data)
@@ -331,7 +333,7 @@ def make_task(settings: SquadSettings) -> Task:
 def validate_flags_or_throw(bert_config: modeling.BertConfig) -> None:
   """Checks the flags, on their own and against the config of the model."""
   settings = option.from_flags(SquadSettings)
-  loading.check_max_seq_length(
+  model_folder.check_max_seq_length(
     settings.model.max_seq_length, bert_config.max_position_embeddings
   )
   tokenization.validate_case_matches_checkpoint(
@@ -347,7 +349,7 @@ def check_output(settings: SquadSettings) -> None:
     settings.passage_file,
     settings.from_logits,
   ]
-  lifecycle.check_output_dir(
+  runs.check_overwrites(
     settings, ["*.tf_record", "*predictions.json", "null_odds.json"], inputs
   )
   if settings.save_logits:
@@ -374,13 +376,13 @@ def train_reader(
   order = squad_windows.reference_order(len(data.train))
   rows = squad_windows.rows_of_questions(windows, order)
   path = write_windows(run, "train", windows, rows, is_training=True)
-  lifecycle.train(
+  loop.train(
     run,
     input_fn_builder(
       path,
       settings.model.max_seq_length,
       by_length=settings.run.group_by_length and not run.on_tpu,
-      **lifecycle.input_options(run, is_training=True),
+      **runs.input_options(run, is_training=True),
     ),
     data.num_train_steps,
     f"{len(data.train)} questions in {len(windows.length)} windows",
@@ -397,8 +399,8 @@ def write_windows(
   rows: Iterable[int],
   is_training: bool,
 ) -> str:
-  """Writes windows, by index, as TFRecords of `lifecycle.records_path`."""
-  path = lifecycle.records_path(run, name)
+  """Writes windows, by index, as TFRecords of `runs.records_path`."""
+  path = runs.records_path(run, name)
   max_seq_length = run.settings.model.max_seq_length
   tf_records.write_records(
     path,
@@ -417,12 +419,12 @@ def predict_logits(
   max_seq_length = run.settings.model.max_seq_length
   num_windows = len(data.windows.length)
   batch_size = run.flags.predict_batch_size
-  rows = lifecycle.fill_last_batch(run, range(num_windows), batch_size)
+  rows = runs.fill_last_batch(run, range(num_windows), batch_size)
   # The lowest float32 stays at padding that is not computed.
   logits = np.full([2, num_windows, max_seq_length], np.finfo("f").min, "f")
   if not num_windows:
     return logits
-  options = lifecycle.input_options(run, is_training=False)
+  options = runs.input_options(run, is_training=False)
   input_fn = input_fn_builder(
     write_windows(run, "eval", data.windows, rows, is_training=False),
     max_seq_length,
@@ -430,7 +432,7 @@ def predict_logits(
     **options,
   )
   start = time.monotonic()
-  for row in lifecycle.predict(run, input_fn, num_windows, checkpoint):
+  for row in loop.predict(run, input_fn, num_windows, checkpoint):
     index = row["unique_ids"] - squad_windows.FIRST_UNIQUE_ID
     for kind, name in enumerate(("start_logits", "end_logits")):
       logits[kind, index, : len(row[name])] = row[name]
@@ -500,7 +502,7 @@ def answer_questions(
     found.results = squad_decoding.evaluate_answers(
       data.questions, answers.best, answers.odds, settings
     )
-    lifecycle.write_metrics(run, found.results, checkpoint)
+    loop.write_metrics(run, found.results, checkpoint)
     if has_negative:
       store_best_threshold(run, found.results)
     answered = squad_report.answered_questions(
@@ -534,7 +536,7 @@ def store_best_threshold(run: Run, results: Mapping[str, float]) -> None:
     # answer: others like it would get none.
     best = used
   if math.isfinite(best):  # it is not if the best is to answer nothing
-    lifecycle.store_thresholds(
+    loop.store_thresholds(
       run, run.settings.predict_file, null_score_diff_threshold=best
     )
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 if __name__ == "__main__":  # Check flags before slow imports.
   from bertlib.cli import app
-  from bertlib.settings.squad import SquadMetricsSettings
+  from bertlib.tasks.squad.settings import SquadMetricsSettings
 
   app.parse_flags(SquadMetricsSettings)
 
@@ -22,8 +22,8 @@ from bertlib.cli import app, option
 from bertlib.cli.errors import InputError
 from bertlib.io import files, json_files
 from bertlib.io.files import atomic_write
-from bertlib.settings.squad import SquadMetricsSettings
 from bertlib.tasks.squad import squad_files, squad_scores
+from bertlib.tasks.squad.settings import SquadMetricsSettings
 
 # The command line
 

@@ -160,14 +160,13 @@ def summary(
 ) -> dict[str, Any]:
   """Sequences per second, share of the peak, and ratio to transformers."""
   import modeling
-  from bertlib.training import memory_plan
+  from bertlib.task.task import StepShape
+  from bertlib.training import step_plan
 
   sizes = training_step.sizes(SimpleNamespace(**work))
   batch_size = work["batch_size"]
-  shape = memory_plan.StepShape(work["seq_length"])
-  flops = memory_plan.step_flops(
-    modeling.BertConfig(**sizes), batch_size, shape
-  )
+  shape = StepShape(work["seq_length"])
+  flops = step_plan.step_flops(modeling.BertConfig(**sizes), batch_size, shape)
   if not work["is_training"]:
     flops //= 3  # without the gradient
   medians = {side: statistics.median(found) for side, found in seconds.items()}

@@ -25,8 +25,8 @@ from benchmarks.side_by_side import Answer, Answers, Settings, timed
 from bertlib.compat import estimator_api
 from bertlib.compute import precision
 from bertlib.reporting import training_checks
-from bertlib.training import lifecycle
-from bertlib.training.task import Run
+from bertlib.training import loop
+from bertlib.training.runs import Run
 
 TASKS = ("classification", "squad", "ner", "pretraining")
 
@@ -135,7 +135,7 @@ def defaults(settings: Settings) -> Answers:
 
 
 def planned_memory(settings: Settings) -> Answers:
-  """Peak memory is within 10% of what `memory_plan` estimates."""
+  """Peak memory is within 10% of what `step_plan` estimates."""
   shown, passed = [], True
   for task, sizes, *flags in MEMORY_CASES[: 2 if settings.toy else None]:
     sized = settings
@@ -143,9 +143,7 @@ def planned_memory(settings: Settings) -> Answers:
       sized = SimpleNamespace(**{**vars(settings), **sizes})
     peak = _train(sized, task, 3, flags=flags, padding=False).peak_bytes
     made = _make_run(sized, task, flags)
-    estimate = training_checks.planned_bytes(
-      made, lifecycle.plan_training(made)
-    )
+    estimate = training_checks.planned_bytes(made, loop.plan_of(made))
     passed &= abs(estimate / max(peak, 1) - 1) < 0.1
     shown.append(
       f"{task}, {sizes['layers']} layers, {sizes['batch_size']} x"
@@ -275,7 +273,7 @@ def _training_step(
     batches = rows.batch(batch_size, drop_remainder=True).prefetch(1)
   iterator = tf.data.make_initializable_iterator(batches)
   tf.add_to_collection(tf.GraphKeys.TABLE_INITIALIZERS, iterator.initializer)
-  model_fn = lifecycle.make_model_fn(made, num_train_steps=1000)
+  model_fn = loop.model_fn_of(made, num_train_steps=1000)
   mode = estimator_api.ModeKeys.TRAIN
   params = {"batch_size": batch_size}
   spec = model_fn(iterator.get_next(), None, mode, params)

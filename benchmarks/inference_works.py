@@ -15,9 +15,8 @@ from typing import Any, Callable, NamedTuple
 import numpy as np
 
 from benchmarks.side_by_side import Answer, Answers, Settings, timed
-from bertlib.checkpoints import task_record
 
-# As in `bertlib.checkpoints.predictor`: the hidden states fit in the caches.
+# As in `bertlib.export.predictor`: the hidden states fit in the caches.
 _TOKENS_PER_BATCH = 2048
 
 
@@ -193,9 +192,8 @@ def make_model(settings: Settings) -> Answers:
   """Writes a model, its head random, for ours and for transformers."""
   import tensorflow.compat.v1 as tf
 
-  from bertlib.checkpoints import loading, model_json
+  from bertlib.checkpoints import model_folder
   from bertlib.exchange import to_huggingface
-  from bertlib.export import same_outputs
   from bertlib.io import model_files
 
   task = TASKS[settings.task]
@@ -203,7 +201,7 @@ def make_model(settings: Settings) -> Answers:
   description = {**task.description, "do_lower_case": True}
   folder = in_folder(settings, "ours")
   tf.gfile.MakeDirs(folder)
-  model_json.write_model_files(folder, description, config, vocab_file)
+  model_folder.write_model_files(folder, description, config, vocab_file)
   checkpoint = os.path.join(folder, "model.ckpt")
   write_checkpoint(settings, config, encoder, checkpoint)
   calibrate(settings, config, checkpoint)
@@ -214,16 +212,14 @@ def make_model(settings: Settings) -> Answers:
     in_folder(settings, "hugging_face"),
     task.architecture,
     do_lower_case=True,
-    find_task=task_record.find,
-    check=same_outputs.check_huggingface,
   )
-  yield {"description": f"{loading.num_weights(config):,} weights"}
+  yield {"description": f"{model_folder.num_weights(config):,} weights"}
 
 
 def read_encoder(settings: Settings) -> tuple[Any, str, str | None]:
   """Config, vocabulary and checkpoint of the encoder; None: random weights."""
   import modeling
-  from bertlib.checkpoints import loading
+  from bertlib.checkpoints import model_folder
   from bertlib.exchange import from_huggingface
   from bertlib.io import model_files
 
@@ -232,7 +228,7 @@ def read_encoder(settings: Settings) -> tuple[Any, str, str | None]:
     from_huggingface.convert(settings.minilm, folder)
     names = (model_files.CONFIG, model_files.VOCAB, model_files.CHECKPOINT)
     config, *others = (os.path.join(folder, name) for name in names)
-    return (loading.load_config(config), *others)
+    return (model_folder.load_config(config), *others)
   layers, hidden, heads = SIZES[settings.model]
   vocab_file = settings.vocab_file or os.path.join(
     settings.minilm, model_files.VOCAB
@@ -276,8 +272,8 @@ def write_checkpoint(
 
 def calibrate(settings: Settings, config: Any, checkpoint: str) -> None:
   """Writes `quantization.json`, for int8."""
-  from bertlib.checkpoints import quantization
   from bertlib.data import vocabulary
+  from bertlib.export import quantization
   from bertlib.io import model_files, text_files
 
   path = in_folder(settings, "calibration.txt")
@@ -301,8 +297,8 @@ def predictor_class(task: str):
   import run_classifier
   import run_embeddings
   import run_squad
-  from bertlib.checkpoints.predictor import LoadedModel
-  from bertlib.tasks.onnx_model import EncoderPredictor
+  from bertlib.export.onnx_model import EncoderPredictor
+  from bertlib.export.predictor import LoadedModel
 
   class States(EncoderPredictor, LoadedModel):
     """Computes hidden states."""

@@ -2,7 +2,7 @@
 
 The peak of resident memory (VmHWM) of a process that builds BERT with a
 classifier and takes a few steps, a new process per pass, beside the estimate of
-`memory_plan`. With `--hugging_face` also transformers, with gradient
+`step_plan`. With `--hugging_face` also transformers, with gradient
 checkpointing if ours uses it.
 
     python -m benchmarks.peak_memory --layers=24 --hidden=1024 --heads=16 \
@@ -44,7 +44,7 @@ def main(_: list[str]) -> None:
   )
   # The estimate is compared as a side is.
   values["peak"]["estimate"] = [answers["ours"]["estimate"]] * FLAGS.passes
-  answers["estimate"] = {"description": "of memory_plan", "versions": {}}
+  answers["estimate"] = {"description": "of step_plan", "versions": {}}
   work = training_step.name_of_work()
   if FLAGS.memory_gb:
     work += f", within {FLAGS.memory_gb:g} GB"
@@ -53,14 +53,15 @@ def main(_: list[str]) -> None:
 
 def ours(settings: Settings) -> Answers:
   """A step of ours, and its estimate."""
-  from bertlib.training import memory_plan
+  from bertlib.task.task import StepShape
+  from bertlib.training import step_plan
 
   config, keywords = training_step.plan(settings)
   compute, options = keywords["compute"], keywords["options"]
-  planned = memory_plan.step_bytes(
+  planned = step_plan.step_bytes(
     config,
     settings.batch_size // options.num_micro_batches,
-    memory_plan.StepShape(settings.seq_length, num_output_positions=1),
+    StepShape(settings.seq_length, num_output_positions=1),
     compute.recompute,
     options.num_micro_batches > 1,
     compute.dtype.size,

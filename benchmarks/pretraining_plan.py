@@ -22,10 +22,11 @@ from absl import flags
 
 import modeling
 from benchmarks import side_by_side
-from bertlib.checkpoints import loading
+from bertlib.checkpoints import model_folder
 from bertlib.cli.errors import InputError
 from bertlib.data import tf_records
-from bertlib.training import memory_plan
+from bertlib.task.task import StepShape
+from bertlib.training import step_plan
 from website import markdown
 
 FLAGS = flags.FLAGS
@@ -85,9 +86,9 @@ class Phase(NamedTuple):
     return self.batch_size * self.num_steps
 
   @property
-  def step_shape(self) -> memory_plan.StepShape:
+  def step_shape(self) -> StepShape:
     """Sizes of a step."""
-    return memory_plan.StepShape(
+    return StepShape(
       self.seq_length,
       num_predictions=self.num_predictions,
       num_output_positions=self.num_predictions + 1,  # and [CLS]
@@ -127,7 +128,7 @@ def main(_: list[str]) -> None:
   """Prints the tables."""
   config = modeling.BertConfig(vocab_size=30522, type_vocab_size=2)
   if FLAGS.bert_config_file:
-    config = loading.load_config(FLAGS.bert_config_file)
+    config = model_folder.load_config(FLAGS.bert_config_file)
   phases = read_phases()
   for heads, *rows in (phase_rows(config, phases), device_rows(config, phases)):
     print(markdown.table(heads, rows))
@@ -151,7 +152,7 @@ def num_weights(config: modeling.BertConfig) -> int:
   """Number of trained weights: the encoder and both heads."""
   width = config.hidden_size
   masked_lm = width * (width + 1) + 2 * width + config.vocab_size
-  return loading.num_weights(config) + masked_lm + 2 * (width + 1)
+  return model_folder.num_weights(config) + masked_lm + 2 * (width + 1)
 
 
 def exchanged_bytes(config: modeling.BertConfig, num_devices: int) -> float:
@@ -194,14 +195,14 @@ def phase_rows(
     rows.append([name, *map(value, phases)])
 
   def operations(phase):
-    flops = memory_plan.step_flops(config, 1, phase.step_shape)
+    flops = step_plan.step_flops(config, 1, phase.step_shape)
     return f"{flops * phase.num_sequences / 1e18:.2f} * 10^18"
 
   def memory(phase):
     options = {"accumulates": True, "dtype_size": _BYTES[FLAGS.precision]}
     shape = phase.step_shape
     return gigabytes(
-      memory_plan.step_bytes(config, phase.at_once, shape, **options)
+      step_plan.step_bytes(config, phase.at_once, shape, **options)
     )
 
   add("tokens per sequence", lambda phase: f"{phase.seq_length}")

@@ -23,17 +23,17 @@ from bertlib.cli import option
 from bertlib.data import tf_records
 from bertlib.hardware import devices
 from bertlib.hardware.devices import Devices
-from bertlib.settings.classifier import ClassifierSettings
-from bertlib.settings.embeddings import EmbeddingSettings
-from bertlib.settings.ner import NerSettings
-from bertlib.settings.pretraining import PretrainingSettings
-from bertlib.settings.squad import SquadSettings
 from bertlib.tasks.classification.classification import Problem
+from bertlib.tasks.classification.settings import ClassifierSettings
 from bertlib.tasks.embeddings import embedding_inputs
 from bertlib.tasks.embeddings.embedding_examples import Example
+from bertlib.tasks.embeddings.settings import EmbeddingSettings
+from bertlib.tasks.ner.settings import NerSettings
 from bertlib.tasks.pretraining import pretraining_instances
-from bertlib.training import lifecycle
-from bertlib.training.task import Run
+from bertlib.tasks.pretraining.settings import PretrainingSettings
+from bertlib.tasks.squad.settings import SquadSettings
+from bertlib.training import loop
+from bertlib.training.runs import Run
 
 VOCAB_SIZE = 23
 CONFIG = modeling.BertConfig(
@@ -112,7 +112,7 @@ def run_of(
 def model_of(name: str, *arguments: str):
   """A task's `model_fn` and the layout of its features, see `run_of`."""
   made = run_of(name, *arguments)
-  return lifecycle.make_model_fn(made, num_train_steps=50), made.task.features
+  return loop.model_fn_of(made, num_train_steps=50), made.task.features
 
 
 def random_batch(

@@ -142,21 +142,22 @@ def plan(settings: Settings) -> tuple[Any, dict[str, Any]]:
 def read_flags(**values: Any):
   """Settings of run_classifier.py with these flags, and the devices."""
   from bertlib.cli import option
-  from bertlib.exchange import resolve
-  from bertlib.settings.classifier import ClassifierSettings
+  from bertlib.hardware import devices
+  from bertlib.tasks.classification.settings import ClassifierSettings
 
   flags = option.make(ClassifierSettings, **values)
-  return flags, resolve.find_devices(flags)
+  return flags, devices.find_and_choose(flags)
 
 
 def training_plan(
   config: Any, sizes: dict[str, int], **values: Any
 ) -> dict[str, Any]:
   """How run_classifier.py computes a step, with values of flags by name."""
-  from bertlib.training import memory_plan, step_plan
+  from bertlib.task.task import StepShape
+  from bertlib.training import step_plan
 
   flags, found = read_flags(**values)
-  shape = memory_plan.StepShape(**sizes)
+  shape = StepShape(**sizes)
   planned = step_plan.plan_training(
     flags, found, found.compute(), config, shape
   )

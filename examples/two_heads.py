@@ -24,7 +24,6 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 import modeling
-from bertlib.checkpoints.task_record import PredictExample, TaskRecord
 from bertlib.cli import app, option
 from bertlib.cli.errors import InputError
 from bertlib.cli.steps import Steps
@@ -35,8 +34,10 @@ from bertlib.io import files, result_files, text_files
 from bertlib.reporting import receipts, run_report
 from bertlib.settings import model_description
 from bertlib.settings.training import TrainingSettings
-from bertlib.training import estimator_spec, lifecycle, step_plan
-from bertlib.training.task import Run, Task
+from bertlib.task.task import Task
+from bertlib.task.task_record import PredictExample, TaskRecord
+from bertlib.training import loop, runs, step_plan, train_step
+from bertlib.training.runs import Run
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,7 +121,7 @@ def make_input_fn(
   run: Run, name: str, examples: Sequence[Example], batch_size: int
 ):
   """Writes examples as records; the `input_fn` that reads them."""
-  path = lifecycle.records_path(run, name)
+  path = runs.records_path(run, name)
   length = run.settings.model.max_seq_length
   label_sets = run.task.description["label_sets"]
 
@@ -130,9 +131,9 @@ def make_input_fn(
     return row._asdict() | {"label_ids": ids}
 
   if name != "train":
-    examples = lifecycle.fill_last_batch(run, examples, batch_size)
+    examples = runs.fill_last_batch(run, examples, batch_size)
   tf_records.write_records(path, map(encode, examples), run.task.features)
-  options = lifecycle.input_options(run, is_training=name == "train")
+  options = runs.input_options(run, is_training=name == "train")
   return input_pipeline.record_input_fn(path, run.task.features, **options)
 
 
@@ -170,7 +171,7 @@ def model_fn_builder(
   **arguments: Any,
 ):
   """Makes the `model_fn`, with the sum of the losses of both heads."""
-  arguments = estimator_spec.TrainingArguments(**arguments)
+  arguments = train_step.TrainingArguments(**arguments)
   build = functools.partial(
     create_model,
     bert_config,
@@ -193,7 +194,7 @@ def model_fn_builder(
     best = [tf.argmax(of_head, -1) for of_head in build(features)]
     return {"label_ids": tf.stack(best, axis=1)}
 
-  return estimator_spec.make_model_fn(arguments, lambda _: loss_fn, predict)
+  return train_step.make_model_fn(arguments, lambda _: loss_fn, predict)
 
 
 class ExportedModel(signatures.SignatureModel):
@@ -233,7 +234,7 @@ RECORD = TaskRecord(
 def make_task(
   settings: TwoHeadSettings, label_sets: Sequence[Sequence[str]]
 ) -> Task:
-  """Describes the task for `bertlib.training.lifecycle`."""
+  """Describes the task for `bertlib.training.runs`."""
   return Task(
     record=RECORD,
     model_fn_builder=model_fn_builder,
@@ -255,7 +256,7 @@ def predict(
 ) -> list[list[str]]:
   """The labels of each text."""
   input_fn = make_input_fn(run, name, examples, batch_size)
-  rows = lifecycle.predict(run, input_fn, len(examples), checkpoint, batch_size)
+  rows = loop.predict(run, input_fn, len(examples), checkpoint, batch_size)
   label_sets = run.task.description["label_sets"]
   return [
     [known[i] for known, i in zip(label_sets, row["label_ids"])] for row in rows
@@ -302,8 +303,8 @@ def prepare(
     label_sets = find_labels(settings, train_set)
     check_labels(settings.dev_file, dev_set, label_sets)
   with step("run"):
-    run = lifecycle.setup(settings, make_task(settings, label_sets), step)
-  lifecycle.check_start(run, step)
+    run = runs.setup(settings, make_task(settings, label_sets), step)
+  loop.check_start(run, step)
   return run, [train_set, dev_set, texts]
 
 
@@ -317,20 +318,20 @@ def main(_) -> None:
   paths = settings.train_file, settings.dev_file, settings.predict_file
   with run_report.started(receipt, run, filter(None, paths)) as outcome:
     if run.seeds:
-      lifecycle.train_seeds(run, "--nodo_predict")
+      loop.train_seeds(run, "--nodo_predict")
     elif settings.run.do_train:
-      lifecycle.train(
+      loop.train(
         run,
         make_input_fn(run, "train", train_set, run.flags.train_batch_size),
         step_plan.count_steps(settings.run, len(train_set), "texts"),
         f"{len(train_set)} texts",
         lambda checkpoint: measure(run, dev_set, checkpoint)[0],
       )
-    outcome.checkpoint = lifecycle.select_checkpoint(run)
+    outcome.checkpoint = loop.select_checkpoint(run)
     if run.evaluates:
       results, predicted = measure(run, dev_set, outcome.checkpoint)
       outcome.found.results = results
-      lifecycle.write_metrics(
+      loop.write_metrics(
         run, results, outcome.checkpoint, predictions=predicted
       )
     if run.predicts:

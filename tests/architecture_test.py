@@ -20,10 +20,11 @@ ORDER = (
   "compat",
   "compute",
   "data",
+  "task",
   "checkpoints",
   "hardware",
-  "exchange",
   "export",
+  "exchange",
   "training",
   "reporting",
   "tasks",
@@ -65,8 +66,8 @@ WITHOUT_TENSORFLOW = (
   "bertlib.tasks.ner.ner_report",
   "bertlib.tasks.pretraining.fill_mask",
   "bertlib.tasks.squad.squad_report",
-  "bertlib.tasks.onnx_model",
-  "bertlib.checkpoints.task_record",
+  "bertlib.export.onnx_model",
+  "bertlib.task.task_record",
   "bertlib.reporting.html_report",
   "bertlib.reporting.receipts",
 )
@@ -308,7 +309,7 @@ def test_modules_for_workers_do_not_import_tensorflow():
 
 # What a model in another engine is predicted with.
 PREDICTS = (
-  "bertlib.tasks.onnx_model",
+  "bertlib.export.onnx_model",
   "bertlib.tasks.classification.classification_decoding",
   "bertlib.tasks.embeddings.embedding_predictor",
   "bertlib.tasks.ner.ner_decoding",

@@ -22,8 +22,9 @@ import numpy as np  # noqa: E402
 import tensorflow.compat.v1 as tf  # noqa: E402
 import wrong_input_world  # noqa: E402
 
-from bertlib.checkpoints import checkpoint_files, rewrite  # noqa: E402
+from bertlib.checkpoints import checkpoint_files  # noqa: E402
 from bertlib.cli.errors import InputError  # noqa: E402
+from bertlib.exchange import rewrite  # noqa: E402
 from bertlib.export import OnnxModel  # noqa: E402
 from bertlib.export.exported_model import ExportedModel  # noqa: E402
 

@@ -10,22 +10,18 @@ from refused import refusal
 from settings_test import SETTINGS
 
 from bertlib.cli import command_line, option
-from bertlib.settings import (
-  classifier,
-  conversion,
-  export,
-  pretraining,
-  pretraining_data,
-  squad,
-  training,
-)
+from bertlib.settings import conversion, export, training
+from bertlib.tasks.classification.settings import ClassifierSettings
+from bertlib.tasks.pretraining.data_settings import BeamDataSettings
+from bertlib.tasks.pretraining.settings import PretrainingSettings
+from bertlib.tasks.squad.settings import SquadMetricsSettings
 
 pytestmark = pytest.mark.unit
 
-CLASSIFIER = classifier.ClassifierSettings
+CLASSIFIER = ClassifierSettings
 CONVERSION = conversion.ConversionSettings
-PRETRAINING = pretraining.PretrainingSettings
-SQUAD_METRICS = squad.SquadMetricsSettings
+PRETRAINING = PretrainingSettings
+SQUAD_METRICS = SquadMetricsSettings
 
 
 def parse(settings, *arguments):
@@ -94,7 +90,7 @@ def test_flags_are_read_before_and_after_arguments(settings):
 
 
 def test_beam_gets_what_follows_two_dashes_and_only_that():
-  settings = pretraining_data.BeamDataSettings
+  settings = BeamDataSettings
   words, values = parse(
     settings, "--num_shards=3", "--", "x", "--runner=A", "--num_shards=4"
   )

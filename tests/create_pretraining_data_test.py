@@ -21,7 +21,7 @@ import create_pretraining_data
 import tokenization
 from bertlib.cli.errors import InputError
 from bertlib.io import files, folder_lock
-from bertlib.settings.recipe import Recipe
+from bertlib.tasks.pretraining.recipe import Recipe
 
 pytestmark = pytest.mark.unit
 

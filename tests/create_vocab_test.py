@@ -18,9 +18,10 @@ from hypothesis import strategies as st
 
 import create_vocab
 import tokenization
-from bertlib.checkpoints import checkpoint_files, word_embeddings
+from bertlib.checkpoints import checkpoint_files
 from bertlib.cli import option
 from bertlib.cli.errors import InputError
+from bertlib.exchange import word_embeddings
 from bertlib.settings.vocabulary import VocabularySettings
 
 pytestmark = pytest.mark.unit

@@ -16,10 +16,10 @@ import tensorflow as tf
 import tiny_model
 
 import tokenization
-from bertlib.checkpoints import task_record
 from bertlib.cli.errors import InputError
 from bertlib.compat import estimator_api  # noqa: F401 (before anything else uses tf.keras)
 from bertlib.reporting import comparison, recorded_runs
+from bertlib.task import task_record
 from examples import (
   compare_with_transformers,
   custom_loop_tf2,

@@ -22,10 +22,11 @@ from tensorflow.core.protobuf import saved_model_pb2
 import export_model
 import modeling
 import run_classifier
-from bertlib.checkpoints import checkpoint_files, rewrite
+from bertlib.checkpoints import checkpoint_files
 from bertlib.cli.errors import InputError
 from bertlib.compute import onednn
 from bertlib.data import model_inputs
+from bertlib.exchange import rewrite
 from bertlib.export import OnnxModel, exported_model
 from bertlib.io import files, folder_lock
 from bertlib.settings import model_description

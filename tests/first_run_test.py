@@ -13,13 +13,13 @@ import wrong_input_world
 
 import run_classifier
 import run_pretraining
-from bertlib.checkpoints import finding
+from bertlib.checkpoints import checkpoint_files
 from bertlib.compute import precision
 from bertlib.io import folder_lock, receipt_file, result_files
 from bertlib.reporting import run_report
 from bertlib.tasks.ner import ner_report
 from bertlib.tasks.squad import squad_decoding, squad_files, squad_report
-from bertlib.training import lifecycle
+from bertlib.training import loop
 
 pytestmark = pytest.mark.train
 
@@ -91,10 +91,10 @@ def test_an_evaluation_goes_on_without_a_checkpoint_that_is_removed(
   last = list(folder.glob("model.ckpt-3.*"))
   for path in last:
     shutil.copy(path, folder / path.name.replace("-3.", "-2."))
-  evaluate = lifecycle.evaluate
+  evaluate = loop.evaluate
 
   def remove():
-    finding.write_state_file(str(folder), "model.ckpt-2")
+    checkpoint_files.write_state_file(str(folder), "model.ckpt-2")
     for path in last:
       path.unlink(missing_ok=True)
 
@@ -105,7 +105,7 @@ def test_an_evaluation_goes_on_without_a_checkpoint_that_is_removed(
     remove()
     return result
 
-  monkeypatch.setattr(lifecycle, "evaluate", evaluate_and_remove)
+  monkeypatch.setattr(loop, "evaluate", evaluate_and_remove)
   (folder / "eval_results.txt").unlink()
   shutil.rmtree(folder / "dev")
   classify(folder, "--do_eval", "--do_predict")

@@ -19,7 +19,7 @@ import tensorflow.compat.v1 as tf
 from benchmarks import task_models
 from benchmarks.task_models import BATCH_SIZE
 from bertlib.compat import estimator_api
-from bertlib.training import lifecycle
+from bertlib.training import loop
 
 pytestmark = pytest.mark.graph
 
@@ -61,7 +61,7 @@ def gpu(monkeypatch):
 def training_step(task, *arguments):
   arguments += ("--mask_padding",) if task == "squad" else ()
   made = task_models.run_of(task, "--xla=off", *arguments)
-  model_fn = lifecycle.make_model_fn(made, num_train_steps=50)
+  model_fn = loop.model_fn_of(made, num_train_steps=50)
   batch = task_models.random_batch(made.task.features)
   with tf.device("/cpu:0"), tf.name_scope("batch"):
     rows = tf.data.Dataset.from_tensor_slices(batch).repeat()

@@ -13,7 +13,7 @@ from modeling_test import started
 
 import modeling
 import optimization
-from bertlib.training.gradients import LossScale
+from bertlib.training.train_step import LossScale
 from optimization import Frozen, StepOptions
 
 pytestmark = [pytest.mark.graph, pytest.mark.usefixtures("graph")]

@@ -8,8 +8,8 @@ from collections import Counter
 import pytest
 from hypothesis import strategies as st
 
-from bertlib.settings.recipe import Recipe
 from bertlib.tasks.pretraining import pretraining_blocks, pretraining_text
+from bertlib.tasks.pretraining.recipe import Recipe
 
 # Words of up to three pieces, each unique to its word: w0000, ##w0001, ##w0002;
 # and as many Chinese characters.

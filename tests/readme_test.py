@@ -28,7 +28,7 @@ import pytest
 import tiny_squad
 from absl import flags
 
-from bertlib.training import lifecycle
+from bertlib.training import loop
 from website import build, reference
 
 pytestmark = pytest.mark.unit
@@ -231,7 +231,7 @@ def test_the_page_on_architecture_names_functions_of_a_run():
   calls = re.findall(r"^\| `(\w+)\((.*)\)`", page, re.M)
   assert calls
   for name, arguments in calls:
-    parameters = inspect.signature(getattr(lifecycle, name)).parameters
+    parameters = inspect.signature(getattr(loop, name)).parameters
     assert {*arguments.split(", ")} <= {*parameters}, name
 
 

@@ -11,7 +11,7 @@ import tiny_pretraining
 from absl import flags
 
 from bertlib.cli import command_line, option
-from bertlib.settings.pretraining import PretrainingSettings
+from bertlib.tasks.pretraining.settings import PretrainingSettings
 
 RECIPES = sorted(Path(commands.ROOT, "recipes").glob("*.flags"))
 

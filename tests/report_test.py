@@ -5,8 +5,8 @@ import pytest
 import run_folders
 import trained_models
 
-from bertlib.checkpoints import task_record
 from bertlib.reporting import recorded_runs
+from bertlib.task import task_record
 
 pytestmark = pytest.mark.train
 

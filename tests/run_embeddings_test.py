@@ -19,11 +19,12 @@ from tiny_embeddings import PAIRS, flags, training
 
 import modeling
 import run_embeddings
-from bertlib.checkpoints import checkpoint_files, rewrite
+from bertlib.checkpoints import checkpoint_files
 from bertlib.compute.fast_compute import FastCompute
+from bertlib.exchange import rewrite
 from bertlib.reporting import run_report
 from bertlib.settings.embedding_spec import EmbeddingSpec
-from bertlib.training import session_hooks
+from bertlib.training import hooks
 
 pytestmark = pytest.mark.process
 
@@ -212,7 +213,7 @@ def test_a_run_stopped_by_a_signal_ends_with_the_same_weights(
 
   assert run(tmp_path / "straight") == 0
   steps = itertools.count(1)
-  after_run = session_hooks.ProgressHook.after_run
+  after_run = hooks.ProgressHook.after_run
 
   def stop_at_step_3(*args):
     if next(steps) == 3:
@@ -220,7 +221,7 @@ def test_a_run_stopped_by_a_signal_ends_with_the_same_weights(
     return after_run(*args)
 
   with monkeypatch.context() as patch:
-    patch.setattr(session_hooks.ProgressHook, "after_run", stop_at_step_3)
+    patch.setattr(hooks.ProgressHook, "after_run", stop_at_step_3)
     assert run(tmp_path / "stopped") == 128 + signal.SIGTERM
   assert run_outputs.steps_done(tmp_path / "stopped") < 6
   assert run(tmp_path / "stopped") == 0

@@ -3,8 +3,8 @@
 import hashlib
 import json
 
-from bertlib.checkpoints import task_record
 from bertlib.reporting import recorded_runs
+from bertlib.task import task_record
 
 _ANSWERS = {"question": "who?", "answers": [{"text": "Ann", "answer_start": 0}]}
 _PARAGRAPH = {

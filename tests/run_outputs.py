@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from bertlib.checkpoints import finding
+from bertlib.checkpoints import checkpoint_files
 
 
 def read_json(path):
@@ -36,8 +36,8 @@ def read_variables(checkpoint):
 
 def steps_done(folder):
   """Step of the last checkpoint in a folder; 0 if there is none."""
-  checkpoint = finding.last_checkpoint(str(folder))
-  return finding.step_of(checkpoint) if checkpoint else 0
+  checkpoint = checkpoint_files.last_checkpoint(str(folder))
+  return checkpoint_files.step_of(checkpoint) if checkpoint else 0
 
 
 def read_scalars(folder):

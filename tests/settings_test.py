@@ -17,8 +17,15 @@ import run_ner
 from bertlib.cli import option
 from bertlib.cli.errors import InputError
 from bertlib.exchange import initial_model
-from bertlib.settings import classifier, embeddings, squad, training
+from bertlib.settings import training
 from bertlib.tasks.classification import classification
+from bertlib.tasks.classification.settings import (
+  TASKS,
+  ClassifierSettings,
+  plain_task,
+)
+from bertlib.tasks.embeddings.settings import EmbeddingSettings
+from bertlib.tasks.squad.settings import SquadSettings
 from website import reference
 
 pytestmark = pytest.mark.unit
@@ -83,7 +90,7 @@ def test_settings_without_flags_are_the_defaults(settings):
 
 def test_settings_have_the_values_of_the_command_line():
   settings = parse(
-    squad.SquadSettings,
+    SquadSettings,
     "--max_seq_length=64",
     "--nodo_lower_case",
     "--learning_rate=1e-3",
@@ -102,10 +109,10 @@ def test_settings_have_the_values_of_the_command_line():
 @pytest.mark.parametrize(
   ("settings", "flag", "text", "values"),
   [
-    (embeddings.EmbeddingSettings, "matryoshka_dims", "384,128", [384, 128]),
-    (embeddings.EmbeddingSettings, "matryoshka_weights", "1,.5", [1.0, 0.5]),
-    (embeddings.EmbeddingSettings, "matryoshka_dims", "", []),
-    (squad.SquadSettings, "audit_doc_strides", "32", [32]),
+    (EmbeddingSettings, "matryoshka_dims", "384,128", [384, 128]),
+    (EmbeddingSettings, "matryoshka_weights", "1,.5", [1.0, 0.5]),
+    (EmbeddingSettings, "matryoshka_dims", "", []),
+    (SquadSettings, "audit_doc_strides", "32", [32]),
   ],
 )
 def test_lists_of_numbers_are_parsed(settings, flag, text, values):
@@ -125,12 +132,12 @@ def test_lists_of_numbers_are_parsed(settings, flag, text, values):
 )
 def test_items_that_are_no_numbers_are_refused(flag, text, noun):
   with pytest.raises(flags.IllegalFlagValueError) as error:
-    parse(embeddings.EmbeddingSettings, f"--{flag}={text}")
+    parse(EmbeddingSettings, f"--{flag}={text}")
   assert str(error.value).endswith(f"give {noun}, separated by commas")
 
 
 def test_an_alias_sets_the_flag_that_it_stands_for():
-  settings = parse(classifier.ClassifierSettings, "--do_lower=false")
+  settings = parse(ClassifierSettings, "--do_lower=false")
   assert not settings.model.do_lower_case
 
 
@@ -301,7 +308,7 @@ def test_budgets_of_pretraining_are_checked(settings, arguments, expected):
 
 
 def test_tasks_are_those_of_the_script():
-  plain = {classifier.plain_task(name) for name in classifier.TASKS}
+  plain = {plain_task(name) for name in TASKS}
   assert plain == {*classification.PROCESSORS}
 
 

@@ -13,7 +13,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 import wrong_input_world
 
-from bertlib.checkpoints import rewrite
+from bertlib.exchange import rewrite
 
 pytestmark = [pytest.mark.train, pytest.mark.smoke]
 

@@ -6,7 +6,7 @@ import wrong_input_files
 import wrong_input_world
 from wrong_input_row import Row, named, unnamed
 
-from bertlib.checkpoints import loading
+from bertlib.checkpoints import model_folder
 
 # Flags have ranges.
 
@@ -187,7 +187,7 @@ _CONFIGS = [
   bad_config("text for a size", vocab_size="24"),
   bad_config("NaN", initializer_range=float("nan")),
   # More of each kind.
-  *(bad_config(f"no {key}", **{key: ...}) for key in loading.SIZES),
+  *(bad_config(f"no {key}", **{key: ...}) for key in model_folder.SIZES),
   bad_config("extra letter", hidden_sizes=8),
   bad_config("capitals", Hidden_Size=8),
   bad_config("hyphen", **{"hidden-act": "gelu"}),

@@ -36,12 +36,12 @@ _S, _P, _L, _G, _T, _N = _LETTERS
 def _layouts() -> dict[str, dict[str, tf_records.Layout]]:
   """Layouts by kind of example and heading."""
   # Imported here: most of these modules import TensorFlow.
-  from bertlib.settings import embeddings
   from bertlib.tasks.classification import (
     classification,
     classification_records,
   )
   from bertlib.tasks.embeddings import embedding_records
+  from bertlib.tasks.embeddings.settings import LOSSES_OF_KIND
   from bertlib.tasks.ner import ner
   from bertlib.tasks.squad import squad_windows
 
@@ -68,7 +68,7 @@ def _layouts() -> dict[str, dict[str, tf_records.Layout]]:
     "run_ner.py": {"all": ner.record_layout(_S)},
     "run_embeddings.py": {
       kind: embedding_records.layout(kind, _G, _S, _T)
-      for kind in embeddings.LOSSES_OF_KIND
+      for kind in LOSSES_OF_KIND
     },
     "create_pretraining_data.py": {
       "pairs": written(_S, _P, True),

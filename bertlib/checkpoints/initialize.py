@@ -10,7 +10,7 @@ import tensorflow.compat.v1 as tf
 from absl import logging
 
 import modeling
-from bertlib.checkpoints import checkpoint_files, finding
+from bertlib.checkpoints import checkpoint_files
 from bertlib.cli import terminal
 from bertlib.cli.errors import InputError, some_of
 from bertlib.data import model_inputs
@@ -157,7 +157,8 @@ def initialize_from_checkpoint(
     if is_first_replica:
       logging.info("No --init_checkpoint: all weights are randomly initialized")
     return None
-  init_checkpoint = finding.find_checkpoint(init_checkpoint)
+  # The caller of a `model_fn_builder` may name a folder.
+  init_checkpoint = checkpoint_files.find_checkpoint(init_checkpoint)
   checkpoint_files.check_finite(init_checkpoint, needed)
   stored = checkpoint_files.shapes_of(init_checkpoint)
   assignment_map, _ = modeling.get_assignment_map_from_checkpoint(

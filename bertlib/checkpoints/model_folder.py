@@ -1,25 +1,251 @@
-"""The folder of a model: checks of every use of it. Imports no TensorFlow."""
+"""The folder of a model: config, `model.json`, vocabulary; their checks.
+
+Imports no TensorFlow.
+"""
 
 from __future__ import annotations
 
+import codecs
 import hashlib
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from bertlib.checkpoints import loading, task_record
-from bertlib.checkpoints.task_record import TaskRecord
+from bertlib.cli import lazy_module, option, terminal
+from bertlib.cli.absl import logging
 from bertlib.cli.errors import InputError
 from bertlib.data import vocabulary
 from bertlib.io import files, json_files, model_files
 from bertlib.settings import model_description
+from bertlib.settings.common import ModelSettings
+from bertlib.task import task_record
+from bertlib.task.task_record import TaskRecord
+
+modeling = lazy_module.load("modeling")
+
+# Config
+
+# Required: they determine the shapes of the weights.
+SIZES = (
+  "vocab_size",
+  "hidden_size",
+  "num_hidden_layers",
+  "num_attention_heads",
+  "intermediate_size",
+  "max_position_embeddings",
+  "type_vocab_size",
+)
+
+# Type and range of each value; a float may be written as an integer.
+_SCHEMA = {
+  **dict.fromkeys(SIZES, (int, option.AT_LEAST_1)),
+  "hidden_act": (str, None),
+  "hidden_dropout_prob": (float, option.FRACTION_BELOW_1),
+  "attention_probs_dropout_prob": (float, option.FRACTION_BELOW_1),
+  "initializer_range": (float, option.NOT_NEGATIVE),
+  "layer_norm_eps": (float, option.POSITIVE),
+}
+
+# Keys, with any value, that are read elsewhere or do not change what this model
+# computes: those of transformers, and the pooler's of multilingual models.
+_HARMLESS = re.compile(
+  r"_\w+|\w+_token_id|output_\w+|use_(cache|bfloat16)|return_dict|torchscript"
+  r"|(torch_)?dtype|transformers_version|architectures|language|name"
+  r"|id2label|label2id|num_labels|problem_type|finetuning_task"
+  r"|task_specific_params|do_lower_case|tokenizer_class|vocab_file"
+  r"|gradient_checkpointing|chunk_size_feed_forward"
+  r"|pooler_(fc_size|num_\w+|size_per_head)"
+)
+
+# Further keys of BERT's configs, with the value that this model has.
+_FIXED = {
+  "add_cross_attention": False,
+  "classifier_dropout": None,
+  "cross_attention_hidden_size": None,
+  "directionality": "bidi",
+  "is_decoder": False,
+  "is_encoder_decoder": False,
+  "model_type": "bert",
+  "pooler_type": "first_token_transform",
+  "position_embedding_type": "absolute",
+  "pruned_heads": {},
+  "tie_encoder_decoder": False,
+  "tie_word_embeddings": True,
+}
+
+_TYPE_NAMES = {int: "an integer", float: "a finite number", str: "text"}
+
+# How to fix an invalid config, for error messages.
+FIX = "Fix it, or name the model's bert_config.json"
+
+
+def load_config(path: str) -> modeling.BertConfig:
+  """Reads and checks a `bert_config.json`."""
+  if not files.exists(path):
+    raise InputError(f"{path}: cannot be read (no such file). {FIX}")
+  config = modeling.BertConfig.from_dict(read_config(path))
+  try:
+    modeling.get_activation(config.hidden_act)
+  except ValueError as error:
+    raise InputError(f"{path}: hidden_act: {error}") from error
+  return config
+
+
+def read_config(path: str) -> dict[str, Any]:
+  """All values of a `bert_config.json` by key, checked; unknown keys too."""
+  values = json_files.read(path, dict, FIX)
+  check_config(path, values)
+  ignored = [
+    f"{key} ({json_files.dumps(values[key], ensure_ascii=False)})"
+    for key in sorted(values.keys() - _SCHEMA.keys())
+    if not _HARMLESS.fullmatch(key)
+    and (key not in _FIXED or values[key] != _FIXED[key])
+  ]
+  if ignored:
+    terminal.warn_once(f"{path}: ignored keys: {', '.join(ignored)}")
+  return values
+
+
+def check_config(
+  path: str, values: Mapping[str, Any], required: Iterable[str] = SIZES
+) -> None:
+  """Refuses values that are not a model's config; `path` is for messages."""
+  # `modeling.BertConfig` takes any keys, as in google-research/bert: a
+  # misspelled one would be replaced by its default.
+  for key in values.keys() - _SCHEMA.keys():
+    for known in _SCHEMA:
+      if _edit_distance(key.lower(), known) <= 2:
+        raise InputError(
+          f"{path}: unknown key {key}. Rename it to {known}, or remove it"
+        )
+  missing = [key for key in required if key not in values]
+  if missing:
+    raise InputError(
+      f"{path}: has no {', '.join(missing)}. Use the file that belongs to the"
+      " checkpoint"
+    )
+  for key, (kind, allowed) in _SCHEMA.items():
+    if key not in values:
+      continue
+    is_of_kind = json_files.mismatch(values[key], kind) is None
+    if not is_of_kind or (allowed and values[key] not in allowed):
+      shown = json_files.dumps(values[key], ensure_ascii=False)
+      raise InputError(
+        f"{path}: {key} is {shown}, but must be {_TYPE_NAMES[kind]}"
+        f" {allowed or ''}".rstrip()
+      )
+  width, heads = values.get("hidden_size"), values.get("num_attention_heads")
+  if width and heads and width % heads:
+    raise InputError(
+      f"{path}: num_attention_heads is {heads}, which does not divide"
+      f" hidden_size, {width}. Use the file that belongs to the checkpoint"
+    )
+
+
+def _edit_distance(first: str, second: str) -> int:
+  """Levenshtein distance of two strings."""
+  row = list(range(len(second) + 1))
+  for i, a in enumerate(first, start=1):
+    last, row = row, [i]
+    for j, b in enumerate(second, start=1):
+      row.append(min(last[j] + 1, row[j - 1] + 1, last[j - 1] + (a != b)))
+  return row[-1]
+
+
+def check_max_seq_length(
+  max_seq_length: int,
+  max_positions: int,
+  minimum: int = 3,
+  name: str = "--max_seq_length",  # what has the length, for the message
+) -> None:
+  """Refuses lengths outside `minimum` to `max_position_embeddings` tokens."""
+  if not minimum <= max_seq_length <= max_positions:
+    raise InputError(
+      f"{name}={max_seq_length} is not between {minimum} and the"
+      f" model's max_position_embeddings, {max_positions}"
+    )
+
+
+def check_has_segments(config: modeling.BertConfig, config_file: str) -> None:
+  """Refuses a model with one token type for text pairs, which need two."""
+  if config.type_vocab_size < 2:
+    raise InputError(
+      f"{config_file}: type_vocab_size is {config.type_vocab_size}, but text"
+      " pairs need 2, one per text. Use a model with two segments"
+    )
+
+
+def num_weights(config: modeling.BertConfig) -> int:
+  """Number of parameters of the encoder."""
+  width, inner = config.hidden_size, config.intermediate_size
+  rows = (
+    config.vocab_size + config.max_position_embeddings + config.type_vocab_size
+  )
+  # Query, key, value and output of attention; then the feed-forward network.
+  layer = 4 * width * (width + 1) + 2 * width * inner + inner + width
+  layer += 2 * 2 * width  # two layer normalizations
+  pooler = width * (width + 1)
+  return (rows + 2) * width + config.num_hidden_layers * layer + pooler
+
+
+def config_of(model: ModelSettings, least: int = 3) -> modeling.BertConfig:
+  """Config of a model; InputError if it has no room for --max_seq_length."""
+  config = load_config(model.bert_config_file)
+  check_max_seq_length(
+    model.max_seq_length, config.max_position_embeddings, least
+  )
+  logging.info(
+    "%s: %d layers, %d wide, %s weights",
+    model.bert_config_file,
+    config.num_hidden_layers,
+    config.hidden_size,
+    f"{num_weights(config):,}",
+  )
+  return config
+
+
+def tokenizer_of(
+  model: ModelSettings,
+  config: modeling.BertConfig,
+  never_split: Sequence[str] = (),
+  needs_vocabulary: bool = True,
+):
+  """Tokenizer, which leaves `never_split` whole; None without a vocabulary."""
+  if not model.vocab_file:
+    if needs_vocabulary:
+      handle = model.bert_hub_module_handle
+      raise InputError(
+        f"{handle}: has no vocabulary; name it by --vocab_file"
+        if handle and model.vocab_file is None
+        else "--vocab_file is empty; name a vocab.txt"
+      )
+    return None
+  tokenizer = vocabulary.load_tokenizer(
+    model.vocab_file,
+    model.do_lower_case,
+    config.vocab_size,
+    model.init_checkpoint,
+    never_split,
+    max_input_chars_per_word=model.max_input_chars_per_word,
+  )
+  logging.info(
+    "%s: %d entries, text %s",
+    model.vocab_file,
+    len(tokenizer.vocab),
+    "is lower-cased" if model.do_lower_case else "keeps its case",
+  )
+  return tokenizer
+
+
+# model.json
 
 # What every model of a task has.
 _REQUIRED = {"do_lower_case": bool, "max_seq_length": int}
 
 # Config keys that must not change after training. The weights' shapes do not
 # show all of them.
-FIXED_BY_TRAINING = (*loading.SIZES, "hidden_act")
+FIXED_BY_TRAINING = (*SIZES, "hidden_act")
 
 # Entries that say what the weights compute, and from which input.
 _MEANING = ("script", "kind", "labels", "do_lower_case", "seq_length")
@@ -41,8 +267,8 @@ def check(folder: str, task: TaskRecord | None = None) -> dict[str, Any]:
     raise InputError(f"{path}: {problem}. {model_description.FIX}")
   config_file = os.path.join(folder, model_files.CONFIG)
   if files.exists(config_file):
-    config = loading.read_config(config_file)
-    loading.check_max_seq_length(
+    config = read_config(config_file)
+    check_max_seq_length(
       description["max_seq_length"],
       config["max_position_embeddings"],
       name=f"{path}: max_seq_length",
@@ -66,7 +292,7 @@ def meaning_hash(
   values = [
     *(description.get(key) for key in _MEANING),
     *(vectors.get(key) for key in _MEANING_OF_VECTORS),
-    *(config.get(key) for key in loading.SIZES),
+    *(config.get(key) for key in SIZES),
     config.get("hidden_act", "gelu"),
   ]
   return hashlib.sha256(json_files.dumps(values).encode()).hexdigest()
@@ -84,3 +310,118 @@ def check_vocabulary(folder: str, description: Mapping[str, Any]) -> None:
       f"{path}: is not the vocabulary that the model was trained with (its hash"
       f" is not the one in {model_files.DESCRIPTION}). Restore it"
     )
+
+
+# The folder of a run
+
+
+def write_model_files(
+  output_dir: str,
+  model: Mapping[str, Any],
+  config: modeling.BertConfig,
+  vocab_file: str | None,
+  overwrite: bool = True,
+) -> None:
+  """Writes all that a model needs beside its checkpoints to its folder."""
+  written = {}
+  # `check` compares these hashes.
+  meaning = meaning_hash(model, vars(config))
+  model = {**model, "meaning_sha256": meaning}
+  if vocab_file:
+    model = {**model, "vocab_sha256": vocabulary.hash_of(vocab_file)}
+    with files.open_any(vocab_file, "rb") as file:
+      written[model_files.VOCAB] = file.read().removeprefix(codecs.BOM_UTF8)
+  written[model_files.CONFIG] = config.to_json_string().encode()
+  written[model_files.DESCRIPTION] = json_files.pretty(model).encode()
+  for name, content in written.items():
+    path = os.path.join(output_dir, name)
+    if overwrite or not files.exists(path):
+      with files.atomic_write(path, "wb") as file:
+        file.write(content)
+
+
+def check_same_model(
+  output_dir: str,
+  # Of the weights of the model in it; None without a checkpoint.
+  shapes: Mapping[str, Sequence[int]] | None,
+  model: Mapping[str, Any],
+  config: modeling.BertConfig,
+  # of the description that must match
+  keys: Iterable[str] = ("script", "task", "labels"),
+  num_outputs: int | None = None,  # of `output_bias`
+  vocab_file: str | None = None,
+  task: TaskRecord | None = None,
+) -> None:
+  """Refuses a folder with a checkpoint or vocabulary of another model."""
+  trained_vocab = os.path.join(output_dir, model_files.VOCAB)
+  if vocab_file and files.exists(trained_vocab):
+    vocabulary.check_same(vocab_file, trained_vocab)
+  if shapes is None:
+    return
+  # Empty after google-research/bert, which has no `model.json`: then only
+  # shapes are compared.
+  description = model_description.load(output_dir, task)
+  check_vocabulary(output_dir, description)
+  stored, wanted = (
+    _flatten({key: entries[key] for key in keys if key in description})
+    for entries in (description, model)
+  )
+  stored = {key: value for key, value in stored.items() if key in wanted}
+  config_file = os.path.join(output_dir, model_files.CONFIG)
+  if files.exists(config_file):
+    stored_config = vars(load_config(config_file))
+    stored |= {key: stored_config[key] for key in FIXED_BY_TRAINING}
+    wanted |= {key: getattr(config, key) for key in FIXED_BY_TRAINING}
+  if "bert/embeddings/word_embeddings" in shapes:
+    layers = {n.split("/")[2] for n in shapes if n.startswith("bert/encoder/")}
+    stored["vocab_size"], stored["hidden_size"] = shapes[
+      "bert/embeddings/word_embeddings"
+    ]
+    stored["num_hidden_layers"] = len(layers)
+    wanted |= {key: getattr(config, key) for key in stored if key not in wanted}
+  if "output_bias" in shapes and num_outputs:
+    stored["outputs"] = shapes["output_bias"][0]
+    wanted["outputs"] = num_outputs
+  for key, value in stored.items():
+    if value != wanted[key]:
+      raise InputError(
+        f"{output_dir}: holds a model with {key} {value!r}, but this run's is"
+        f" {wanted[key]!r}. Use the settings that it was trained with. To"
+        " train another model from it, name it as --init_checkpoint, with"
+        " another --output_dir"
+      )
+
+
+def _flatten(entries: Mapping[str, Any]) -> dict[str, Any]:
+  """Entries, with those of an entry {name: value} as "entry name"."""
+  flat: dict[str, Any] = {}
+  for key, value in entries.items():
+    is_group = isinstance(value, Mapping)
+    flat |= (
+      {f"{key} {k}": v for k, v in value.items()} if is_group else {key: value}
+    )
+  return flat
+
+
+def check_same_task(
+  model_dir: str, description: Mapping[str, Any], checkpoint: str
+) -> None:
+  """Refuses a checkpoint whose own `model.json` describes another task."""
+  of_checkpoint = model_description.load(os.path.dirname(checkpoint))
+  for key in ("script", "kind", "labels"):
+    found, expected = of_checkpoint.get(key), description.get(key)
+    if found != expected and key in of_checkpoint and key in description:
+      raise InputError(
+        f"{checkpoint}: is of a model with {key} {found!r}, but {model_dir}"
+        f" has {expected!r}. Name the folder of that model"
+      )
+
+
+def add_to_description(model_dir: str, **values: Any) -> None:
+  """Adds keys to `model.json` of a model and of its best checkpoint."""
+  for folder in (model_dir, os.path.join(model_dir, model_files.BEST)):
+    if files.exists(os.path.join(folder, model_files.DESCRIPTION)):
+      with files.atomic_write(
+        os.path.join(folder, model_files.DESCRIPTION)
+      ) as file:
+        file.write(json_files.pretty(model_description.load(folder) | values))

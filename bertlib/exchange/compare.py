@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import numpy as np
 import tensorflow as tf
 
-from bertlib.checkpoints import finding, rewrite
-from bertlib.exchange import from_huggingface, initial_model
+from bertlib.checkpoints import checkpoint_files
+from bertlib.exchange import from_huggingface, initial_model, rewrite
 
 
 def compare_weights(
@@ -46,7 +46,7 @@ def read_weights(path: str) -> dict[str, np.ndarray]:
   if model_format == "huggingface":
     return from_huggingface.read_variables(path)
   if model_format == "tensorflow":
-    return rewrite.read_weights(finding.find_checkpoint(path))
+    return rewrite.read_weights(checkpoint_files.find_checkpoint(path))
   loaded = tf.saved_model.load(path)
   return {
     variable.name.partition(":")[0]: variable.numpy()

@@ -14,18 +14,19 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bertlib.checkpoints import checkpoint_files, loading, rewrite
-from bertlib.checkpoints.task_record import HuggingFaceModel, TaskRecord
+from bertlib.checkpoints import checkpoint_files, model_folder
 from bertlib.cli.errors import InputError
 from bertlib.data import vocabulary
 from bertlib.exchange import (
   huggingface_tokenizer,
   huggingface_weights,
+  rewrite,
   sentence_transformers,
   tensor_names,
 )
 from bertlib.io import files, json_files, model_files
 from bertlib.settings.embedding_spec import SCRIPT
+from bertlib.task.task_record import HuggingFaceModel, TaskRecord
 
 # Sizes of a BertBackbone of KerasHub, by the names of transformers.
 _PRESET_CONFIG = {
@@ -69,7 +70,7 @@ TASK_PARAMS = "task_specific_params"
 
 _CONFIG_KEYS = sorted(
   {
-    *loading.SIZES,
+    *model_folder.SIZES,
     "attention_probs_dropout_prob",
     "hidden_act",
     "hidden_dropout_prob",
@@ -222,7 +223,7 @@ def check_config(path: str, activations: Mapping[str, str]) -> dict[str, Any]:
   config = json_files.read(path, dict)
   if config.get("class_name") == "BertBackbone":
     config = _config_of_preset(path)
-  loading.check_config(path, config, _CONFIG_KEYS)
+  model_folder.check_config(path, config, _CONFIG_KEYS)
   name = config["hidden_act"]
   if name not in activations:
     raise InputError(

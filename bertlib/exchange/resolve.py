@@ -3,29 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from typing import TypeVar
 
 from absl import logging
 
-import modeling
-from bertlib.checkpoints import (
-  checkpoint_files,
-  finding,
-  loading,
-  model_folder,
-)
+from bertlib.checkpoints import checkpoint_files, model_folder
 from bertlib.cli import lazy_module, option
 from bertlib.cli.errors import InputError
 from bertlib.data import vocabulary
 from bertlib.exchange import initial_model, published_models
-from bertlib.hardware import devices
-from bertlib.hardware.devices import Devices
 from bertlib.io import model_files, processes
 from bertlib.io.files import exists
 from bertlib.settings import model_description
-from bertlib.settings.command import EstimatorSettings, ModelCommand
-from bertlib.settings.common import ModelSettings
+from bertlib.settings.command import ModelCommand
 
 # Of models that are downloaded or converted.
 tfhub = lazy_module.load("bertlib.exchange.tfhub")
@@ -67,7 +57,7 @@ def complete(settings: Settings) -> Settings:
   check_model_files(settings)
   if path := settings.model.init_checkpoint:
     initial_model.check_exists(path)
-    path = finding.find_checkpoint(path)
+    path = checkpoint_files.find_checkpoint(path)
     if checkpoint_files.has_objects(path):
       path = zoo.convert_objects(path)
     settings = option.fill(settings, {"init_checkpoint": path})
@@ -95,68 +85,3 @@ def check_model_files(settings: ModelCommand) -> None:
   path = os.path.join(model.folder, model_files.VOCAB)
   if model.vocab_file and description and exists(path):
     vocabulary.check_same(model.vocab_file, path)
-
-
-def find_devices(settings: EstimatorSettings) -> Devices:
-  """Finds the devices of a run, and what "auto" stands for on them."""
-  run = settings.run
-  paths = {"init_checkpoint": settings.model.init_checkpoint}
-  recorded = {}
-  if run and run.output_dir:
-    paths["output_dir"] = run.output_dir
-    # Where a run resumes, or evaluates what another has trained, "auto" is what
-    # that run recorded in its folder.
-    recorded = model_description.load(run.output_dir)
-  if run and run.seeds:  # "auto" computes here, before those runs
-    devices.share_gpus()
-  found = devices.find(settings.devices, paths)
-  return devices.choose(settings.compute, found, recorded)
-
-
-def load_config(model: ModelSettings, least: int = 3) -> modeling.BertConfig:
-  """Config of a model; InputError if it has no room for --max_seq_length."""
-  config = loading.load_config(model.bert_config_file)
-  loading.check_max_seq_length(
-    model.max_seq_length, config.max_position_embeddings, least
-  )
-  logging.info(
-    "%s: %d layers, %d wide, %s weights",
-    model.bert_config_file,
-    config.num_hidden_layers,
-    config.hidden_size,
-    f"{loading.num_weights(config):,}",
-  )
-  return config
-
-
-def load_tokenizer(
-  model: ModelSettings,
-  config: modeling.BertConfig,
-  never_split: Sequence[str] = (),
-  needs_vocabulary: bool = True,
-):
-  """Tokenizer, which leaves `never_split` whole; None without a vocabulary."""
-  if not model.vocab_file:
-    if needs_vocabulary:
-      handle = model.bert_hub_module_handle
-      raise InputError(
-        f"{handle}: has no vocabulary; name it by --vocab_file"
-        if handle and model.vocab_file is None
-        else "--vocab_file is empty; name a vocab.txt"
-      )
-    return None
-  tokenizer = vocabulary.load_tokenizer(
-    model.vocab_file,
-    model.do_lower_case,
-    config.vocab_size,
-    model.init_checkpoint,
-    never_split,
-    max_input_chars_per_word=model.max_input_chars_per_word,
-  )
-  logging.info(
-    "%s: %d entries, text %s",
-    model.vocab_file,
-    len(tokenizer.vocab),
-    "is lower-cased" if model.do_lower_case else "keeps its case",
-  )
-  return tokenizer

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bertlib.checkpoints.task_record import CROSS_ENCODER_ACTIVATION
 from bertlib.cli.errors import InputError
 from bertlib.cli.option import declaration
 from bertlib.exchange import huggingface_weights
@@ -29,6 +28,7 @@ from bertlib.settings.embedding_spec import (
   from_json,
   problem_of,
 )
+from bertlib.task.task_record import CROSS_ENCODER_ACTIVATION
 
 _MODULES = "modules.json"
 _CONFIG = "config_sentence_transformers.json"

@@ -8,26 +8,29 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Mapping
-from typing import Any, Callable
+from collections.abc import Collection, Mapping
+from typing import Any
 
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from bertlib.checkpoints import checkpoint_files, rewrite
-from bertlib.checkpoints.task_record import PROBLEM_TYPES, TaskRecord
+from bertlib.checkpoints import checkpoint_files
 from bertlib.cli.errors import InputError
 from bertlib.exchange import (
   from_huggingface,
   huggingface_tokenizer,
   huggingface_weights,
+  rewrite,
   sentence_transformers,
   tensor_names,
 )
 from bertlib.exchange.from_huggingface import TASK_PARAMS
+from bertlib.export import same_outputs
 from bertlib.io import files, json_files
 from bertlib.settings import model_description
 from bertlib.settings.conversion import ARCHITECTURES
+from bertlib.task import task_record
+from bertlib.task.task_record import PROBLEM_TYPES, HuggingFaceModel
 
 # Files of the weights, of which transformers reads the first.
 _SAFETENSORS, _PYTORCH = "model.safetensors", "pytorch_model.bin"
@@ -63,10 +66,6 @@ def convert(
   overwrite: bool = False,
   as_pytorch: bool = False,  # `pytorch_model.bin`, not safetensors
   dtype: str = "float32",  # of the weights: or "float16", "bfloat16"
-  *,
-  find_task: Callable[[str | None], TaskRecord | None],  # by its script
-  # Refuses a class, parts, config and description that it does not compute.
-  check: Callable[..., None],
 ) -> list[str]:
   """Writes a checkpoint as a Hugging Face folder; returns what was done."""
   weights = _weights_file(target_dir, as_pytorch)
@@ -88,7 +87,7 @@ def convert(
   if architecture:
     _check_heads(architecture, parts, checkpoint)
   else:
-    task = find_task(description.get("script"))
+    task = task_record.find(description.get("script"))
     trained_as = task and task.huggingface_class(description)
     stated = filter(None, [trained_as, *(config.get("architectures") or ())])
     architecture = tensor_names.choose_architecture(parts, stated, checkpoint)
@@ -102,7 +101,7 @@ def convert(
   if dtype != "float32":
     config["dtype"] = dtype
   _set_problem_type(config, description)
-  check(architecture, parts, config, description)
+  _check_formulas(architecture, parts, config, description)
   _name_labels(config, variables, description)
   notes += _keep_entries(config, description)
   inputs = [config_file, vocab_file, *files.checkpoint_files(checkpoint)]
@@ -149,6 +148,28 @@ def _describe(
     "do_lower_case": do_lower_case,
   }
   return description, notes
+
+
+def _check_formulas(
+  architecture: str,
+  parts: Collection[str],  # of `tensor_names`
+  config: Mapping[str, Any],  # of Hugging Face
+  description: Mapping[str, Any],  # contents of `model.json`
+) -> None:
+  """Refuses to write what Hugging Face's class and tokenizer do not compute."""
+  flag = "--to=huggingface"
+  act = from_huggingface.ACTIVATIONS[config["hidden_act"]]
+  same_outputs.check_tokenizer(flag, description["do_lower_case"])
+  same_outputs.check_formula(flag, act, has_pooler="pooler" in parts)
+  if "next sentence head" in parts:
+    architecture = "BertForPreTraining"
+  model = HuggingFaceModel(architecture, (), 3, 512, config)
+  for task in task_record.all_records():
+    found = task.from_huggingface(model)
+    if task.script == description.get("script") and "embedding" in description:
+      found = description
+    if found is not None:
+      same_outputs.check_formula(flag, act, task, found.get("kind"))
 
 
 # Weights

@@ -24,13 +24,13 @@ from typing import IO, Callable
 
 from absl import logging
 
-from bertlib.checkpoints import task_record
 from bertlib.cli import lazy_module, tensorflow_log, terminal
 from bertlib.cli.errors import NO_ROOM, InputError, needs_package
 from bertlib.exchange import published_models
 from bertlib.io import files, folder_lock, json_files, model_files
 from bertlib.io.files import atomic_write
 from bertlib.settings import model_description
+from bertlib.task import task_record
 
 # They import TensorFlow, which only conversions need.
 checkpoint_files = lazy_module.load("bertlib.checkpoints.checkpoint_files")

@@ -8,11 +8,11 @@ from typing import Any
 
 import tokenization
 from bertlib import PREFIX
-from bertlib.checkpoints.task_record import TaskRecord
 from bertlib.cli.errors import InputError
 from bertlib.export.onnx_graph import MODEL_FILE
 from bertlib.io import json_files, model_files
 from bertlib.settings import model_description
+from bertlib.task.task_record import TaskRecord
 
 README_FILE = "README.md"
 TOKENIZER_FILE = "tokenizer.json"

@@ -19,13 +19,11 @@ from absl import logging
 
 import modeling
 import tokenization
-from bertlib.checkpoints import task_record
-from bertlib.checkpoints.task_record import HuggingFaceModel, TaskRecord
 from bertlib.cli.errors import InputError, some_of
 from bertlib.compute.fast_compute import FastCompute
-from bertlib.exchange.from_huggingface import ACTIVATIONS
 from bertlib.export import onnx_graph, signatures, tf1_module
 from bertlib.io import json_files
+from bertlib.task.task_record import TaskRecord
 
 RELEASED = os.path.join(os.path.dirname(__file__), "released.json")
 
@@ -286,24 +284,3 @@ def small_model(
     mean = float(name.endswith("gamma"))
     weights[name] = draw.normal(mean, 0.3, value.shape).astype(np.float32)
   return model, weights
-
-
-def check_huggingface(
-  architecture: str,
-  parts: Collection[str],  # of `tensor_names`
-  config: Mapping[str, Any],  # of Hugging Face
-  description: Mapping[str, Any],  # contents of `model.json`
-) -> None:
-  """Refuses to write what Hugging Face's class and tokenizer do not compute."""
-  flag, act = "--to=huggingface", ACTIVATIONS[config["hidden_act"]]
-  check_tokenizer(flag, description["do_lower_case"])
-  check_formula(flag, act, has_pooler="pooler" in parts)
-  if "next sentence head" in parts:
-    architecture = "BertForPreTraining"
-  model = HuggingFaceModel(architecture, (), 3, 512, config)
-  for task in task_record.all_records():
-    found = task.from_huggingface(model)
-    if task.script == description.get("script") and "embedding" in description:
-      found = description
-    if found is not None:
-      check_formula(flag, act, task, found.get("kind"))

@@ -17,10 +17,10 @@ import tensorflow as tf
 import modeling
 import tokenization
 from bertlib import PREFIX
-from bertlib.checkpoints.task_record import TaskRecord
 from bertlib.compute.fast_compute import FastCompute
 from bertlib.data import model_inputs
 from bertlib.export import tf1_module, tf_tokenizer
+from bertlib.task.task_record import TaskRecord
 
 Tensors = Mapping[str, Any]
 

@@ -28,6 +28,8 @@ from bertlib.data import tf_records
 from bertlib.hardware import distribution
 from bertlib.io import processes
 from bertlib.io.files import is_remote
+from bertlib.settings import model_description
+from bertlib.settings.command import EstimatorSettings
 from bertlib.settings.common import ComputeSettings, DeviceSettings
 
 
@@ -398,6 +400,22 @@ def _xla_where_it_compiles() -> str:
 # The Estimator of a run
 
 
+def find_and_choose(settings: EstimatorSettings) -> Devices:
+  """Finds the devices of a run, and what "auto" stands for on them."""
+  run = settings.run
+  paths = {"init_checkpoint": settings.model.init_checkpoint}
+  recorded = {}
+  if run and run.output_dir:
+    paths["output_dir"] = run.output_dir
+    # Where a run resumes, or evaluates what another has trained, "auto" is what
+    # that run recorded in its folder.
+    recorded = model_description.load(run.output_dir)
+  if run and run.seeds:  # "auto" computes here, before those runs
+    share_gpus()
+  found = find(settings.devices, paths)
+  return choose(settings.compute, found, recorded)
+
+
 def make_estimator(
   devices: Devices,
   model_fn,
@@ -428,7 +446,7 @@ def make_estimator(
   estimator = estimator_api.TPUEstimator(
     use_tpu=devices.on_tpu, model_fn=model_fn, config=run_config, **batch_sizes
   )
-  # What it writes for TensorBoard is dropped: `lifecycle.write_metrics`
+  # What it writes for TensorBoard is dropped: `loop.write_metrics`
   # writes the same under the names that training has.
   estimator.eval_dir = lambda name=None: "ram://eval"
   return estimator

@@ -11,6 +11,9 @@ CONFIG = "bert_config.json"
 VOCAB = "vocab.txt"
 DESCRIPTION = "model.json"
 
+# Subfolder with the best checkpoint.
+BEST = "best"
+
 # Files that are copied together with a checkpoint.
 COMPANIONS = (CONFIG, VOCAB, DESCRIPTION)
 

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bertlib.cli.errors import english_list
+from bertlib.io import dev_scores
 from bertlib.reporting import html_report, statistics
 from bertlib.reporting.recorded_runs import RecordedRun
 from bertlib.reporting.statistics import Comparison, Interval, PairedTest
-from bertlib.training import dev_scores
 
 # Flags that do not change a result, which a comparison ignores.
 _IGNORED_FLAGS = {"doctor", "output_dir", "rerun", "seeds"}

@@ -10,12 +10,11 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Callable
 
-from bertlib.checkpoints.task_record import TaskRecord
 from bertlib.cli.errors import InputError
-from bertlib.io import files, json_files, receipt_file, result_files
+from bertlib.io import dev_scores, files, json_files, receipt_file, result_files
 from bertlib.io.receipt_file import DEV_DATA, TRAINING_DATA
 from bertlib.io.result_files import DevPrediction
-from bertlib.training import dev_scores
+from bertlib.task.task_record import TaskRecord
 
 # Files of a run that a comparison may not replace.
 FILES = (

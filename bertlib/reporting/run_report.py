@@ -13,17 +13,17 @@ from typing import Any
 import numpy as np
 from absl import logging
 
-from bertlib.checkpoints.task_record import TaskRecord
 from bertlib.cli import command_line, option
 from bertlib.cli.errors import some_of
 from bertlib.data import model_inputs
 from bertlib.hardware import devices
-from bertlib.io import receipt_file, result_files
+from bertlib.io import dev_scores, receipt_file, result_files
 from bertlib.reporting import html_report, receipts
 from bertlib.reporting.html_report import Section, escape, format_value
 from bertlib.reporting.statistics import Estimates, Interval
-from bertlib.training import dev_scores, lifecycle, model_selection
-from bertlib.training.task import Run
+from bertlib.task.task_record import TaskRecord
+from bertlib.training import loop, runs
+from bertlib.training.runs import Run
 
 # Versions shown, by their names in the receipt.
 _VERSIONS = {
@@ -68,11 +68,11 @@ def started(
 ) -> Iterator[Outcome]:
   """Holds the lock of --output_dir; records what its block makes of the run."""
   settings = run.settings
-  with lifecycle.lock_output_dir(run):
+  with runs.lock_output_dir(run):
     receipt.start(settings, data_files, run.devices.choices, run.is_chief)
     devices.log_devices(run.devices)
     if settings.run.do_train:
-      lifecycle.write_model_files(run)
+      runs.write_companions(run)
     outcome = Outcome(run)
     yield outcome
     if not run.is_chief:
@@ -85,7 +85,7 @@ def started(
 def write_report(outcome: Outcome) -> None:
   """Writes the `report.html` of a training run."""
   run, found = outcome.run, outcome.found
-  seeds = model_selection.read_statistics(run.output_dir) if run.seeds else None
+  seeds = loop.read_statistics(run.output_dir) if run.seeds else None
   scores = dev_scores.plain_scores(found.results)
   # `Receipt.finish` has been called: it has device, versions, date and
   # duration.
@@ -222,7 +222,7 @@ def _describe_device(device: Mapping[str, Any]) -> str:
 
 def _curves(run: Run) -> list[Section]:
   """Losses of training and dev set in one picture, and then other curves."""
-  evaluations = model_selection.DevScores(run.output_dir, run.selection)
+  evaluations = dev_scores.DevScores(run.output_dir, run.selection)
   training = read_scalars(run.output_dir)
   dev = evaluations.by_name()
   # Without --eval_steps, the dev loss is that of the end.
@@ -289,7 +289,7 @@ def _scalar(tf, value) -> float | None:
 
 
 def _seeds(statistics: Mapping[str, Any]) -> Section:
-  """Metrics of the runs of --seeds, from `model_selection.summarize_seeds`."""
+  """Metrics of the runs of --seeds, from `loop.summarize_seeds`."""
   metric = statistics["metric"]
   rows = []
   for seed, score in zip(statistics["seeds"], statistics["scores"]):

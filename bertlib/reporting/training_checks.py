@@ -13,15 +13,15 @@ from typing import Callable
 import tensorflow.compat.v1 as tf
 from absl import logging
 
-from bertlib.checkpoints import loading
+from bertlib.checkpoints import model_folder
 from bertlib.cli.steps import Steps
 from bertlib.compute import precision
 from bertlib.data.example_checks import LengthSummary
 from bertlib.io.files import check_disk, size_in_words
 from bertlib.reporting import receipts
 from bertlib.settings.training import TrainingSettings
-from bertlib.training import memory_plan, step_plan
-from bertlib.training.task import Run
+from bertlib.training import step_plan
+from bertlib.training.runs import Run
 
 # All other operations together take about as long as the matrix products.
 _OVERHEAD = 2
@@ -65,7 +65,7 @@ def available_memory() -> int | None:
 def estimate_training(
   step: Steps,
   run: Run,
-  plan: step_plan.Plan | None,  # of `lifecycle.check_start`
+  plan: step_plan.Plan | None,  # of `loop.check_start`
   lengths: LengthSummary,
   count_steps: Callable[[int], int] | None = None,
   writes_records: bool = True,
@@ -113,7 +113,7 @@ def _check_disk(
     num_bytes = 5 * num_rows * settings.model.max_seq_length
   if num_steps:
     num_bytes += checkpoint_bytes(
-      settings, loading.num_weights(run.config), num_steps
+      settings, model_folder.num_weights(run.config), num_steps
     )
   check_disk(run.output_dir, _count_runs(run) * num_bytes)
 
@@ -124,10 +124,10 @@ def _count_runs(run: Run) -> int:
 
 
 def planned_bytes(run: Run, plan) -> int:
-  """Estimate of the memory of a training step, see `memory_plan.step_bytes`."""
+  """Estimate of the memory of a training step, see `step_plan.step_bytes`."""
   compute, options = plan
   batch_size = run.devices.share_of(run.flags.train_batch_size)
-  return memory_plan.step_bytes(
+  return step_plan.step_bytes(
     run.config,
     batch_size // options.num_micro_batches,
     run.step_shape,
@@ -146,7 +146,7 @@ def _estimate_time(
   compute, _ = plan
   batch_size = run.flags.train_batch_size
   shape = run.step_shape._replace(seq_length=max(round(lengths.num_tokens), 1))
-  num_flops = memory_plan.step_flops(
+  num_flops = step_plan.step_flops(
     run.config, batch_size, shape, compute.recompute
   )
   (rate,) = precision.product_rates(
@@ -196,7 +196,7 @@ def with_device_peak(run: Run, receipt: receipts.Receipt) -> Run:
   def step_flops(num_examples: float, num_tokens: float) -> float:
     # Of sequences of equal lengths.
     shape = run.step_shape._replace(seq_length=num_tokens / num_examples)
-    return memory_plan.step_flops(run.config, num_examples, shape)
+    return step_plan.step_flops(run.config, num_examples, shape)
 
   return run.with_arguments(
     step_flops=step_flops, peak_flops=peak * num_devices

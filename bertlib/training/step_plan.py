@@ -1,14 +1,16 @@
-"""Plan of a training step: count, precision, micro-batches, options."""
+"""Plan of a training step: count, options, micro-batches within a memory."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
+from typing import NamedTuple
 
 from absl import logging
 
 import modeling
 import optimization
+from bertlib.checkpoints import model_folder
 from bertlib.cli.errors import InputError
 from bertlib.cli.option import repeat_choices
 from bertlib.compute.fast_compute import FastCompute
@@ -18,8 +20,7 @@ from bertlib.settings.training import (
   RunSettings,
   TrainingSettings,
 )
-from bertlib.training import memory_plan
-from bertlib.training.memory_plan import StepShape
+from bertlib.task.task import StepShape
 
 # Computation and options of a training step.
 Plan = tuple[FastCompute, optimization.StepOptions]
@@ -130,7 +131,7 @@ def plan_memory(
   if asked.memory_gb is None:
     return asked.gradient_accumulation_steps, asked.recompute_activations
   num_sharing = devices.replicas_per_memory
-  plan = memory_plan.fit(
+  plan = fit(
     config,
     batch_size,
     shape,
@@ -179,3 +180,185 @@ def step_options(optimizer: OptimizerSettings) -> optimization.StepOptions:
       optimizer.freeze_layers, optimizer.freeze_embeddings
     ),
   )
+
+
+# Memory and FLOPs
+
+
+class MemoryPlan(NamedTuple):
+  """Plan of a training step that fits."""
+
+  num_micro_batches: int
+  recompute: bool
+  num_bytes: int  # upper bound of its memory
+
+
+def fit(
+  config: modeling.BertConfig,
+  batch_size: int,
+  shape: StepShape,
+  num_bytes: int,
+  dtype_size: int = 4,
+  on_gpu: bool = False,
+  jit_compile: bool = True,
+) -> MemoryPlan | None:
+  """Fastest plan within a memory limit; None if nothing fits."""
+  divisors = [n for n in range(1, batch_size + 1) if batch_size % n == 0]
+  # Recomputation takes a third more time, smaller micro-batches take less than
+  # that. So micro-batches become smaller first, down to one example.
+  for recompute in (False, True):
+    for num_micro_batches in divisors:
+      needed = step_bytes(
+        config,
+        batch_size // num_micro_batches,
+        shape,
+        recompute,
+        num_micro_batches > 1,
+        dtype_size,
+        on_gpu,
+        jit_compile,
+      )
+      if on_gpu:  # the estimate may be a tenth too low
+        needed = int(1.1 * needed)
+      if needed <= num_bytes:
+        return MemoryPlan(num_micro_batches, recompute, needed)
+  return None
+
+
+def step_bytes(
+  config: modeling.BertConfig,
+  batch_size: int,
+  shape: StepShape,
+  recompute: bool = False,
+  accumulates: bool = False,
+  dtype_size: int = 4,
+  on_gpu: bool = False,
+  jit_compile: bool = True,
+) -> int:
+  """Estimate of the peak memory of a training step on one replica, in bytes."""
+  # For a CPU it is an upper bound of what a process takes. Measured were
+  # BERT-Base, BERT-Large and MiniLM in TensorFlow 2.21 with XLA, by
+  # `benchmarks/peak_memory.py`. For a GPU it is what TensorFlow's allocator
+  # uses, within a tenth of the peak on an emulated GPU, see the check
+  # `planned_memory` of `benchmarks/gpu.py`; the driver takes more.
+  width = config.hidden_size
+  num_sequences = batch_size * shape.num_rows
+  tokens = num_sequences * shape.seq_length
+  if on_gpu:
+    sizes = _sizes_on_gpu(config, shape, recompute, dtype_size, jit_compile)
+  else:
+    sizes = _sizes_on_cpu(config, shape, dtype_size)
+  layer = last = tokens * sizes.of_token
+  if shape.num_output_positions is not None:
+    # Keys and values of all tokens, and everything else of these positions.
+    outputs = num_sequences * shape.num_output_positions * sizes.of_token
+    last = min(layer, tokens * 3 * width * dtype_size + outputs)
+  if recompute:
+    layers = config.num_hidden_layers * tokens * width * dtype_size
+    layers += sizes.num_recomputed * layer
+  else:
+    layers = (config.num_hidden_layers - 1) * layer + last
+    layers += sizes.num_in_progress * layer
+  # Scores of the vocabulary, their softmax, both gradients.
+  head = 4 * num_sequences * shape.num_predictions * config.vocab_size * 4
+  if accumulates and shape.num_predictions:
+    # Allocators need more for it in a loop. The word embeddings, which are
+    # output weights too, have a dense gradient: that of the lookup, of the
+    # scores, of both, and the accumulated one.
+    head = sizes.loop_factor * head + 4 * config.vocab_size * width * 4
+  # The accumulated gradient.
+  of_weight = sizes.of_weight + (4 if accumulates else 0)
+  encoder = of_weight * model_folder.num_weights(config)
+  encoder += sizes.factor * (layers + head) + tokens * sizes.of_embedding
+  return int(sizes.fixed + encoder + shape.loss_bytes)
+
+
+class _Sizes(NamedTuple):
+  """Bytes of the parts of a step on one kind of device."""
+
+  # A weight with its moments, its gradient, and what updates it.
+  of_weight: float
+  of_token: float  # activations that a layer stores per token
+  of_embedding: int  # what the embeddings store per token
+  fixed: float  # independent of the batch
+  num_recomputed: int  # layers whose activations exist at once
+  num_in_progress: int  # layers that exist twice, if stored
+  factor: float  # allocator overhead of activations
+  loop_factor: float  # that of the masked-LM head in a loop
+
+
+def _sizes_on_cpu(
+  config: modeling.BertConfig, shape: StepShape, dtype_size: int
+) -> _Sizes:
+  width, inner = config.hidden_size, config.intermediate_size
+  # Activations stored per layer: 9 of width H, 2 of the FFN width, 2 dropout
+  # masks, and attention probabilities before and after dropout.
+  of_token = (9 * width + 2 * inner) * dtype_size + 2 * width
+  of_token += config.num_attention_heads * shape.seq_length * (5 + dtype_size)
+  return _Sizes(
+    # 16 bytes (weight, gradient, two moments) times 1.6 for allocator
+    # fragmentation.
+    of_weight=26 + dtype_size % 4,
+    of_token=of_token,
+    of_embedding=0,
+    fixed=0.9e9,
+    num_recomputed=4,
+    num_in_progress=1,
+    factor=1.3,
+    loop_factor=1.5,
+  )
+
+
+def _sizes_on_gpu(
+  config: modeling.BertConfig,
+  shape: StepShape,
+  recompute: bool,
+  dtype_size: int,
+  jit_compile: bool,
+) -> _Sizes:
+  # Within a tenth of the peaks of an emulated GPU in eleven cases.
+  width, inner = config.hidden_size, config.intermediate_size
+  probs = config.num_attention_heads * shape.seq_length
+  if jit_compile:
+    of_token = (9.5 * width + 2 * inner) * dtype_size
+    of_token += probs * 2 * dtype_size  # scores, and probabilities
+    of_weight = 16
+  else:
+    # Results of all operations of GELU, dropout, layer normalization and Adam.
+    of_token = (15 * width + 2 * inner) * dtype_size + 26 * width
+    of_token += probs * (5 + dtype_size)
+    of_weight = 28
+  if dtype_size == 2 and (recompute or not jit_compile):
+    of_weight += 4  # kernels and their gradients are cast
+  return _Sizes(
+    of_weight=of_weight,
+    of_token=of_token,
+    of_embedding=4 * width * 4,  # sums and norm
+    fixed=8 * config.vocab_size * width * 4,  # gradients of word embeddings
+    num_recomputed=1,
+    num_in_progress=0,
+    factor=1,
+    loop_factor=1,
+  )
+
+
+def step_flops(
+  config: modeling.BertConfig,
+  batch_size: float,
+  shape: StepShape,
+  recompute: bool = False,
+) -> float:
+  """Floating-point operations of a training step's matrix products."""
+  # Heads other than the masked LM's, and padding, are left out.
+  width, inner = config.hidden_size, config.intermediate_size
+  of_token = 4 * width * width + 2 * width * inner
+  # Attention scores, and the values weighted by them.
+  of_token += 2 * shape.seq_length * width
+  num_sequences = batch_size * shape.num_rows
+  tokens = num_sequences * shape.seq_length
+  layers = config.num_hidden_layers * tokens * of_token
+  of_mask = width * width + width * config.vocab_size
+  heads = num_sequences * (width * width + shape.num_predictions * of_mask)
+  # A product of [m, k] by [k, n] takes m * n * k multiplications and as many
+  # additions. Its gradient is two such products.
+  return 2 * ((4 if recompute else 3) * layers + 3 * heads)

@@ -17,19 +17,13 @@ import wrong_input_files
 from refused import refusal
 
 import modeling
-from bertlib.checkpoints import (
-  checkpoint_files,
-  finding,
-  initialize,
-  loading,
-  model_json,
-  predictor,
-  task_record,
-)
+from bertlib.checkpoints import checkpoint_files, initialize, model_folder
 from bertlib.cli.errors import InputError
 from bertlib.data import batch_predictor, model_inputs
+from bertlib.export import predictor
 from bertlib.io import files
 from bertlib.settings import embedding_spec, model_description
+from bertlib.task import task_record
 from bertlib.tasks.classification.record import RECORD
 
 pytestmark = pytest.mark.graph
@@ -76,7 +70,7 @@ def train_on(checkpoint, folder):
   variables["output_bias"] += 1
   latest = str(folder / "model.ckpt-8")
   checkpoint_files.write_variables(latest, variables)
-  finding.write_state_file(str(folder), latest)
+  checkpoint_files.write_state_file(str(folder), latest)
   for path in folder.glob("model.ckpt-7.*"):
     path.unlink()
   return latest
@@ -85,7 +79,7 @@ def train_on(checkpoint, folder):
 def test_a_checkpoint_that_a_training_replaces_is_no_problem(
   checkpoint, tmp_path, monkeypatch, caplog
 ):
-  in_state_file = finding.checkpoint_in_state_file
+  in_state_file = checkpoint_files.checkpoint_in_state_file
 
   def and_train_on(folder):
     named = in_state_file(folder)
@@ -93,8 +87,9 @@ def test_a_checkpoint_that_a_training_replaces_is_no_problem(
       train_on(checkpoint, tmp_path)
     return named
 
-  monkeypatch.setattr(finding, "checkpoint_in_state_file", and_train_on)
-  last = finding.last_checkpoint(str(tmp_path))
+  name = "checkpoint_in_state_file"
+  monkeypatch.setattr(checkpoint_files, name, and_train_on)
+  last = checkpoint_files.last_checkpoint(str(tmp_path))
   assert last == str(tmp_path / "model.ckpt-8")
   assert not warnings_of(caplog)
 
@@ -186,7 +181,7 @@ def test_a_trained_model_that_lacks_a_variable_is_refused(checkpoint):
 def test_a_checkpoint_without_its_data_file_is_refused(checkpoint, tmp_path):
   (tmp_path / "model.ckpt-7.data-00000-of-00001").unlink()
   with pytest.raises(InputError, match=r"lacks model\.ckpt-7\.data-0"):
-    finding.check_checkpoint(checkpoint)
+    checkpoint_files.check_checkpoint(checkpoint)
 
 
 # Model folders
@@ -195,7 +190,9 @@ def test_a_checkpoint_without_its_data_file_is_refused(checkpoint, tmp_path):
 def write_model_files(folder, **changed):
   vocab = folder / "words.txt"
   vocab.write_text("[UNK]\n[CLS]\n[SEP]\n")
-  model_json.write_model_files(str(folder), MODEL | changed, CONFIG, str(vocab))
+  model_folder.write_model_files(
+    str(folder), MODEL | changed, CONFIG, str(vocab)
+  )
 
 
 @pytest.mark.unit
@@ -203,20 +200,23 @@ def test_model_files_can_be_loaded_again(tmp_path):
   write_model_files(tmp_path, task="mînt")
   assert '\n  "task": "mînt"' in (tmp_path / "model.json").read_text()
   assert model_description.load(str(tmp_path))["task"] == "mînt"
-  config = loading.load_config(str(tmp_path / "bert_config.json"))
+  config = model_folder.load_config(str(tmp_path / "bert_config.json"))
   assert config.to_dict() == CONFIG.to_dict()
   assert (tmp_path / "vocab.txt").read_text() == "[UNK]\n[CLS]\n[SEP]\n"
 
 
 def check_folder(folder, *model, **options):
   folder = str(folder)
-  checkpoint = finding.trained_checkpoint(folder)
-  model_json.check(folder, checkpoint, *model, **options)
+  checkpoint = checkpoint_files.trained_checkpoint(folder)
+  shapes = checkpoint and checkpoint_files.shapes_of(checkpoint)
+  model_folder.check_same_model(folder, shapes, *model, **options)
 
 
 def prepare_resume(folder):
   folder = str(folder)
-  finding.prepare_resume(folder, finding.last_checkpoint(folder))
+  checkpoint_files.prepare_resume(
+    folder, checkpoint_files.last_checkpoint(folder)
+  )
 
 
 @pytest.mark.unit
@@ -239,16 +239,16 @@ def test_a_released_checkpoint_may_have_the_format_of_one_file(tmp_path):
     session.run(tf.global_variables_initializer())
     saver = tf.train.Saver(write_version=tf.train.SaverDef.V1)
     path = saver.save(session, f"{tmp_path}/bert_model.ckpt")
-  assert finding.find_checkpoint(str(tmp_path)) == path
+  assert checkpoint_files.find_checkpoint(str(tmp_path)) == path
 
 
 def test_the_trained_checkpoint_is_the_best_or_the_last(checkpoint, tmp_path):
   folder = str(tmp_path)
-  assert finding.trained_checkpoint(None) is None
-  assert finding.trained_checkpoint(str(tmp_path / "nothing")) is None
-  assert finding.trained_checkpoint(folder) == checkpoint
-  best = finding.save_best(folder, checkpoint)
-  assert finding.trained_checkpoint(folder) == best
+  assert checkpoint_files.trained_checkpoint(None) is None
+  assert checkpoint_files.trained_checkpoint(str(tmp_path / "nothing")) is None
+  assert checkpoint_files.trained_checkpoint(folder) == checkpoint
+  best = checkpoint_files.save_best(folder, checkpoint)
+  assert checkpoint_files.trained_checkpoint(folder) == best
   assert best == str(tmp_path / "best" / "model.ckpt-7")
   # Training still resumes from the last one.
   assert tf.train.latest_checkpoint(folder) == checkpoint
@@ -258,30 +258,30 @@ def test_a_model_in_output_dir_takes_precedence_over_init_checkpoint(
   checkpoint, tmp_path
 ):
   full, empty = str(tmp_path), str(tmp_path / "empty")
-  own = finding.Start(checkpoint, checkpoint, trained=checkpoint)
-  assert finding.find_start(None, full, may_be_new=False) == own
-  resumed = finding.find_start(None, full, may_be_new=True)
+  own = checkpoint_files.Start(checkpoint, checkpoint, trained=checkpoint)
+  assert checkpoint_files.find_start(None, full, may_be_new=False) == own
+  resumed = checkpoint_files.find_start(None, full, may_be_new=True)
   assert resumed == own._replace(step=7)
-  initial = finding.find_start(checkpoint, empty, may_be_new=False)
-  assert initial == finding.Start(trained=checkpoint)
-  new = finding.find_start(checkpoint, empty, may_be_new=True)
-  assert new == finding.Start()
+  initial = checkpoint_files.find_start(checkpoint, empty, may_be_new=False)
+  assert initial == checkpoint_files.Start(trained=checkpoint)
+  new = checkpoint_files.find_start(checkpoint, empty, may_be_new=True)
+  assert new == checkpoint_files.Start()
   with pytest.raises(InputError, match="empty: holds no trained model"):
-    finding.find_start(None, empty, may_be_new=False)
+    checkpoint_files.find_start(None, empty, may_be_new=False)
   with pytest.raises(InputError, match="gone: no such checkpoint"):
-    finding.find_start(str(tmp_path / "gone"), full, may_be_new=False)
+    checkpoint_files.find_checkpoint(str(tmp_path / "gone"))
 
 
 def test_resume_never_and_must_are_enforced():
   last = "out/model.ckpt-7"
   for found in (last, None):
-    finding.check_resume("auto", "out", found)
-  finding.check_resume("never", "out", None)
-  finding.check_resume("must", "out", last)
+    checkpoint_files.check_resume("auto", "out", found)
+  checkpoint_files.check_resume("never", "out", None)
+  checkpoint_files.check_resume("must", "out", last)
   with pytest.raises(InputError, match=r"holds model\.ckpt-7.*--resume=never"):
-    finding.check_resume("never", "out", last)
+    checkpoint_files.check_resume("never", "out", last)
   with pytest.raises(InputError, match=r"no checkpoint.*--resume=must"):
-    finding.check_resume("must", "out", None)
+    checkpoint_files.check_resume("must", "out", None)
 
 
 # Incomplete and corrupt checkpoints
@@ -312,14 +312,14 @@ def test_training_resumes_from_the_last_complete_checkpoint(
 ):
   folder = str(tmp_path)
   middle, last = as_step(checkpoint, 20), as_step(checkpoint, 70)
-  finding.write_state_file(folder, last)
+  checkpoint_files.write_state_file(folder, last)
   damage(last, ending, change)
   for _ in range(2):  # with one warning
-    assert finding.last_checkpoint(folder) == middle
+    assert checkpoint_files.last_checkpoint(folder) == middle
   (warning,) = warnings_of(caplog)
   assert re.search(f"^{last}{message}.*{middle} instead$", warning)
   with pytest.raises(InputError, match=f"^{last}{message}"):
-    finding.check_checkpoint(last)
+    checkpoint_files.check_checkpoint(last)
   # Only `prepare_resume` changes the folder.
   assert tf.train.latest_checkpoint(folder) == last
   prepare_resume(folder)
@@ -339,8 +339,10 @@ def test_training_does_not_start_from_weights_with_nan_or_inf(
   )
   empty = str(tmp_path / "empty")
   with pytest.raises(InputError, match=r"bad\.ckpt: output_bias"):
-    finding.find_start(bad, empty, may_be_new=True)
-  assert finding.find_start(bad, empty, may_be_new=False).trained == bad
+    checkpoint_files.find_start(bad, empty, may_be_new=True)
+  assert (
+    checkpoint_files.find_start(bad, empty, may_be_new=False).trained == bad
+  )
 
 
 @pytest.mark.parametrize("state", [None, b"", b"\0" * 99, b"model_check"])
@@ -351,7 +353,7 @@ def test_without_a_state_file_the_highest_step_is_the_last(
   (tmp_path / "checkpoint").unlink()
   if state is not None:
     (tmp_path / "checkpoint").write_bytes(state)
-  assert finding.last_checkpoint(str(tmp_path)) == last
+  assert checkpoint_files.last_checkpoint(str(tmp_path)) == last
   assert warnings_of(caplog) == [
     f"{tmp_path}: no `checkpoint` file names the last checkpoint. Using {last}"
     " instead"
@@ -360,17 +362,17 @@ def test_without_a_state_file_the_highest_step_is_the_last(
 
 def test_a_state_file_may_name_an_older_step(checkpoint, tmp_path, caplog):
   as_step(checkpoint, 70)
-  assert finding.last_checkpoint(str(tmp_path)) == checkpoint
+  assert checkpoint_files.last_checkpoint(str(tmp_path)) == checkpoint
   assert not warnings_of(caplog)
 
 
 def test_without_usable_checkpoint_nothing_starts_over(checkpoint, tmp_path):
   last = as_step(checkpoint, 70)
-  finding.write_state_file(str(tmp_path), last)
+  checkpoint_files.write_state_file(str(tmp_path), last)
   damage(last)
   damage(checkpoint)
   message = r"ckpt-70\.data\S+: is incomplete.*ckpt-7\.data\S+: is incomplete"
-  for use in (finding.last_checkpoint, prepare_resume):
+  for use in (checkpoint_files.last_checkpoint, prepare_resume):
     with pytest.raises(InputError, match=message):
       use(str(tmp_path))
 
@@ -379,14 +381,14 @@ def test_deleted_checkpoints_in_a_state_file_are_an_error(checkpoint, tmp_path):
   for path in tmp_path.glob("model.ckpt-*"):
     path.unlink()
   with pytest.raises(InputError, match=r"ckpt-7: there is no such"):
-    finding.last_checkpoint(str(tmp_path))
+    checkpoint_files.last_checkpoint(str(tmp_path))
 
 
 def test_an_incomplete_step_0_is_ignored(checkpoint, tmp_path, caplog):
   first = as_step(checkpoint, 0)
   for path in tmp_path.glob("model.ckpt-7.*"):
     path.unlink()
-  finding.write_state_file(str(tmp_path), first)
+  checkpoint_files.write_state_file(str(tmp_path), first)
   damage(first, ".index")
   assert run_outputs.steps_done(tmp_path) == 0
   assert "saved at step 0" in warnings_of(caplog)[0]
@@ -430,17 +432,17 @@ def test_files_of_the_user_are_kept(checkpoint, tmp_path, name):
   for folder in (tmp_path, best):
     (folder / name).parent.mkdir(parents=True, exist_ok=True)
     (folder / name).write_text("kept")
-  finding.save_best(str(tmp_path), checkpoint)
+  checkpoint_files.save_best(str(tmp_path), checkpoint)
   prepare_resume(tmp_path)
   for folder in (tmp_path, best):
     assert (folder / name).read_text() == "kept"
 
 
 def test_a_truncated_best_checkpoint_is_an_error(checkpoint, tmp_path):
-  best = finding.save_best(str(tmp_path), checkpoint)
+  best = checkpoint_files.save_best(str(tmp_path), checkpoint)
   damage(best)
   with pytest.raises(InputError, match=r"best/.*data.* incomplete"):
-    finding.trained_checkpoint(str(tmp_path))
+    checkpoint_files.trained_checkpoint(str(tmp_path))
 
 
 @pytest.mark.parametrize("sharded", [False, True])
@@ -454,18 +456,18 @@ def test_a_saved_checkpoint_is_complete_to_the_byte(tmp_path, sharded):
     session.run(tf.global_variables_initializer())
     saver = tf.train.Saver(sharded=sharded)
     path = saver.save(session, str(tmp_path / "model.ckpt"), 3)
-  assert finding.last_checkpoint(str(tmp_path)) == path
+  assert checkpoint_files.last_checkpoint(str(tmp_path)) == path
   damage(path)
   size = 101 * 10 * 4 + 14 + 8
   with pytest.raises(InputError, match=f"{size - 1} of {size} by"):
-    finding.last_checkpoint(str(tmp_path))
+    checkpoint_files.last_checkpoint(str(tmp_path))
 
 
 def test_the_best_checkpoint_has_weights_and_model_files(checkpoint, tmp_path):
   write_model_files(tmp_path)
-  finding.save_best(str(tmp_path), checkpoint)
+  checkpoint_files.save_best(str(tmp_path), checkpoint)
   best = str(tmp_path / "best")
-  kept = run_outputs.read_variables(finding.trained_checkpoint(best))
+  kept = run_outputs.read_variables(checkpoint_files.trained_checkpoint(best))
   known = run_outputs.read_variables(checkpoint)
   assert kept.keys() == known.keys() - {"output_bias/adam_m"}
   for name, value in kept.items():
@@ -495,27 +497,29 @@ def test_the_old_best_stays_until_the_new_one_is_complete(
     raise KeyboardInterrupt
 
   later = as_step(checkpoint, 8)
-  old = finding.save_best(str(tmp_path), checkpoint)
+  old = checkpoint_files.save_best(str(tmp_path), checkpoint)
   for module, name in (
     (checkpoint_files, "write_variables"),
     (files, "atomic_write"),
   ):
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
       patch.setattr(module, name, killed)
-      finding.save_best(str(tmp_path), later)
-    assert finding.trained_checkpoint(str(tmp_path)) == old
-    finding.check_checkpoint(old)
-  new = finding.save_best(str(tmp_path), later)
-  assert finding.trained_checkpoint(str(tmp_path)) == new
+      checkpoint_files.save_best(str(tmp_path), later)
+    assert checkpoint_files.trained_checkpoint(str(tmp_path)) == old
+    checkpoint_files.check_checkpoint(old)
+  new = checkpoint_files.save_best(str(tmp_path), later)
+  assert checkpoint_files.trained_checkpoint(str(tmp_path)) == new
   assert {path.name for path in (tmp_path / "best").iterdir()} == {
     *("checkpoint", "model.ckpt-8.index", f"model.ckpt-8{DATA}")
   }
 
 
 def test_the_best_folder_can_be_moved(checkpoint, tmp_path):
-  finding.save_best(str(tmp_path), checkpoint)
+  checkpoint_files.save_best(str(tmp_path), checkpoint)
   moved = shutil.move(tmp_path / "best", tmp_path / "moved")
-  assert finding.trained_checkpoint(str(moved)) == f"{moved}/model.ckpt-7"
+  assert (
+    checkpoint_files.trained_checkpoint(str(moved)) == f"{moved}/model.ckpt-7"
+  )
 
 
 # Loaded models
@@ -613,7 +617,7 @@ def test_constants_and_variables_agree_within_rounding(
   rows = [row_of([1, 2, 3]), row_of([4, 5])]
   options = {"precision": precision, "rows": rows}
   constants = logits(tmp_path, checkpoint, **options)
-  monkeypatch.setattr(loading, "num_weights", lambda config: 2**29)
+  monkeypatch.setattr(model_folder, "num_weights", lambda config: 2**29)
   variables = logits(tmp_path, checkpoint, **options)
   # Kernels for constant weights may sum in another order.
   rounding = 4 * ROUNDING[precision]
@@ -627,7 +631,9 @@ def test_the_best_weights_are_loaded(checkpoint, tmp_path):
   write_model_files(tmp_path)
   before = logits(tmp_path)
   (tmp_path / "better").mkdir()
-  finding.save_best(str(tmp_path), train_on(checkpoint, tmp_path / "better"))
+  checkpoint_files.save_best(
+    str(tmp_path), train_on(checkpoint, tmp_path / "better")
+  )
   np.testing.assert_allclose(logits(tmp_path), before + 1, rtol=0, atol=1e-6)
 
 
@@ -659,7 +665,7 @@ def test_a_folder_without_a_model_of_the_script_is_refused(tmp_path, changed):
 @pytest.mark.unit
 def test_a_missing_config_is_named(tmp_path):
   with pytest.raises(InputError, match=r"cannot be read .* name the model"):
-    loading.load_config(str(tmp_path / "none.json"))
+    model_folder.load_config(str(tmp_path / "none.json"))
 
 
 EMBEDDING = {"pooling": "mean", "normalize": True}

@@ -13,7 +13,7 @@ import pytest
 import run_outputs
 
 import run_classifier
-from bertlib.checkpoints import checkpoint_files, finding
+from bertlib.checkpoints import checkpoint_files
 from bertlib.io import folder_lock
 
 pytestmark = pytest.mark.train
@@ -127,7 +127,7 @@ def test_weights_are_those_of_the_checkpoint_that_is_gone(
   if not links:
     monkeypatch.delattr(os, "link")
     monkeypatch.setattr(os, "link", refuse_to_link, raising=False)
-  checkpoint = finding.last_checkpoint(str(folder))
+  checkpoint = checkpoint_files.last_checkpoint(str(folder))
   before = run_outputs.read_variables(checkpoint)
   with checkpoint_files.keeping():
     checkpoint_files.check(checkpoint)
@@ -147,7 +147,7 @@ def refuse_to_link(*paths):
 
 
 def test_links_of_a_killed_process_go_with_the_next_training(folder):
-  checkpoint = finding.last_checkpoint(str(folder))
+  checkpoint = checkpoint_files.last_checkpoint(str(folder))
   code = (
     "import os, sys; from bertlib.checkpoints import checkpoint_files as c\n"
     "with c.keeping(): c.check(sys.argv[1]); os._exit(9)"

@@ -7,7 +7,7 @@ import reference_data
 import wrong_input_world
 
 import modeling
-from bertlib.checkpoints import loading
+from bertlib.checkpoints import model_folder
 from bertlib.cli.errors import InputError
 
 pytestmark = pytest.mark.unit
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.unit
 def test_published_configs_are_accepted(name, caplog):
   path = reference_data.data("bert", "config", f"{name}.json")
   with open(path) as file:
-    assert loading.load_config(path).to_dict() == json.load(file)
+    assert model_folder.load_config(path).to_dict() == json.load(file)
   assert not caplog.messages
 
 
@@ -44,7 +44,7 @@ def test_keys_that_change_nothing_are_not_logged(tmp_path, caplog):
     "use_cache": True,
   }
   path.write_text(wrong_input_world.config(**others))
-  assert loading.load_config(str(path)).id2label == others["id2label"]
+  assert model_folder.load_config(str(path)).id2label == others["id2label"]
   assert not caplog.messages
 
 
@@ -53,7 +53,7 @@ def test_keys_that_a_reader_would_miss_are_logged_once(tmp_path, caplog):
   relative = {"position_embedding_type": "relative_key", "pooler": [1]}
   path.write_text(wrong_input_world.config(is_decoder=False, **relative))
   for _ in range(2):
-    config = loading.load_config(str(path))
+    config = model_folder.load_config(str(path))
   assert config.pooler == [1]
   ignored = 'pooler ([1]), position_embedding_type ("relative_key")'
   assert caplog.messages == [f"{path}: ignored keys: {ignored}"]
@@ -61,16 +61,16 @@ def test_keys_that_a_reader_would_miss_are_logged_once(tmp_path, caplog):
 
 def test_optional_keys_have_defaults(tmp_path):
   path = tmp_path / "config.json"
-  rates = wrong_input_world.CONFIG.keys() - set(loading.SIZES)
+  rates = wrong_input_world.CONFIG.keys() - set(model_folder.SIZES)
   path.write_text(wrong_input_world.config(**dict.fromkeys(rates, ...)))
-  config = loading.load_config(str(path))
+  config = model_folder.load_config(str(path))
   assert (config.hidden_act, config.hidden_dropout_prob) == ("gelu", 0.1)
 
 
 @pytest.mark.parametrize("value", [0, 0.0, 0.5])
 def test_rates_may_be_integers(value):
   values = wrong_input_world.CONFIG | {"hidden_dropout_prob": value}
-  loading.check_config("config", values)
+  model_folder.check_config("config", values)
 
 
 @pytest.mark.parametrize(
@@ -87,10 +87,10 @@ def test_rates_may_be_integers(value):
 def test_a_key_within_two_edits_of_a_known_key_is_refused(key, is_near):
   values = wrong_input_world.CONFIG | {key: 1}
   if not is_near:
-    loading.check_config("config", values)
+    model_folder.check_config("config", values)
     return
   with pytest.raises(InputError, match=f"{key}.*vocab_size"):
-    loading.check_config("config", values)
+    model_folder.check_config("config", values)
 
 
 def test_bert_config_accepts_any_values():

@@ -16,11 +16,11 @@ import trained_models
 import modeling
 import run_classifier
 import run_embeddings
-from bertlib.checkpoints import quantization
 from bertlib.cli.errors import InputError
 from bertlib.compute import int8, onednn
 from bertlib.compute.fast_compute import FastCompute
 from bertlib.data import model_inputs
+from bertlib.export import quantization
 from bertlib.settings.common import QuantizationSettings
 
 

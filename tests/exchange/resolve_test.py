@@ -11,18 +11,18 @@ import tensorflow as tf
 import tiny_huggingface
 
 import modeling
-from bertlib.checkpoints import checkpoint_files, rewrite
+from bertlib.checkpoints import checkpoint_files, model_folder
 from bertlib.cli import option
 from bertlib.cli.errors import InputError
-from bertlib.exchange import initial_model, resolve, tfhub, zoo
-from bertlib.settings.classifier import ClassifierSettings
+from bertlib.exchange import initial_model, resolve, rewrite, tfhub, zoo
 from bertlib.settings.common import ModelSettings
-from bertlib.settings.embeddings import EmbeddingSettings
 from bertlib.settings.export import ExportSettings
 from bertlib.settings.feature_extraction import FeatureSettings
-from bertlib.settings.ner import NerSettings
-from bertlib.settings.pretraining import PretrainingSettings
-from bertlib.settings.squad import SquadSettings
+from bertlib.tasks.classification.settings import ClassifierSettings
+from bertlib.tasks.embeddings.settings import EmbeddingSettings
+from bertlib.tasks.ner.settings import NerSettings
+from bertlib.tasks.pretraining.settings import PretrainingSettings
+from bertlib.tasks.squad.settings import SquadSettings
 
 pytestmark = pytest.mark.unit
 
@@ -32,7 +32,7 @@ CONFIG = modeling.BertConfig(vocab_size=8)
 def test_an_encoder_without_vocabulary_is_one_where_none_is_needed(
   tmp_path, monkeypatch
 ):
-  folder = model_folder(tmp_path / "m")
+  folder = folder_of(tmp_path / "m")
   (tmp_path / "m" / "vocab.txt").unlink()
   monkeypatch.setattr(tfhub, "convert", lambda _: folder)
   asked = option.make(
@@ -43,18 +43,20 @@ def test_an_encoder_without_vocabulary_is_one_where_none_is_needed(
   )
   model = resolve.complete(asked).model
   assert model.init_checkpoint == f"{folder}/model.ckpt-1"
-  assert resolve.load_tokenizer(model, CONFIG, needs_vocabulary=False) is None
+  assert (
+    model_folder.tokenizer_of(model, CONFIG, needs_vocabulary=False) is None
+  )
   with pytest.raises(InputError, match=r"^encoder: has no vocabulary; name it"):
-    resolve.load_tokenizer(model, CONFIG)
+    model_folder.tokenizer_of(model, CONFIG)
 
 
 def test_a_vocabulary_that_is_named_empty_is_refused_by_its_flag():
   model = ModelSettings(bert_hub_module_handle="encoder", vocab_file="")
   with pytest.raises(InputError, match=r"^--vocab_file is empty; name a vocab"):
-    resolve.load_tokenizer(model, CONFIG)
+    model_folder.tokenizer_of(model, CONFIG)
 
 
-def model_folder(folder, **description):
+def folder_of(folder, **description):
   """A folder with the files of a model, with this `model.json`."""
   folder.mkdir()
   for name in ("vocab.txt", "bert_config.json"):
@@ -153,7 +155,7 @@ BROUGHT = {
 )
 def test_a_folder_brings(settings, case, tmp_path):
   entries, (flag, more), expected = BROUGHT[settings][case]
-  folder = model_folder(tmp_path / "m", **entries)
+  folder = folder_of(tmp_path / "m", **entries)
   found = option.values_of(completed(settings, **{flag: folder}, **more))
   expected = expected | {
     "vocab_file": f"{folder}/vocab.txt",
@@ -172,7 +174,7 @@ def test_a_folder_brings(settings, case, tmp_path):
   ],
 )
 def test_a_folder_of_the_original_needs_flags(settings, missing, tmp_path):
-  path = model_folder(tmp_path / "m")
+  path = folder_of(tmp_path / "m")
   for name in ("vocab.txt", "bert_config.json", "model.json"):
     (tmp_path / "m" / name).unlink()
   made = completed(settings, output_dir=path, do_predict=True)
@@ -181,7 +183,7 @@ def test_a_folder_of_the_original_needs_flags(settings, missing, tmp_path):
 
 
 def test_flags_that_are_given_win(tmp_path):
-  folder = model_folder(tmp_path / "m", **CLASSIFIER)
+  folder = folder_of(tmp_path / "m", **CLASSIFIER)
   given = frozenset({"max_seq_length", "labels"})
   model = ModelSettings(max_seq_length=64, given=given)
   made = option.make(ClassifierSettings, output_dir=folder, labels=["c"])
@@ -190,9 +192,9 @@ def test_flags_that_are_given_win(tmp_path):
 
 
 def test_of_two_trained_folders_that_of_the_checkpoint_is_read(tmp_path):
-  own = model_folder(tmp_path / "own", **CLASSIFIER)
+  own = folder_of(tmp_path / "own", **CLASSIFIER)
   entries = CLASSIFIER | {"labels": ["c", "d"]}
-  other = model_folder(tmp_path / "other", **entries)
+  other = folder_of(tmp_path / "other", **entries)
   flags = {"output_dir": own, "do_predict": True}
   made = completed(ClassifierSettings, init_checkpoint=other, **flags)
   assert (made.model.folder, made.labels) == (other, ["c", "d"])
@@ -203,7 +205,7 @@ def test_of_two_trained_folders_that_of_the_checkpoint_is_read(tmp_path):
 
 
 def test_a_checkpoint_by_its_path_brings_no_files(tmp_path):
-  folder = model_folder(tmp_path / "m", **CLASSIFIER)
+  folder = folder_of(tmp_path / "m", **CLASSIFIER)
   made = completed(FeatureSettings, init_checkpoint=f"{folder}/model.ckpt-1")
   assert made.model.vocab_file is None
   assert (made.model.max_seq_length, made.model.do_lower_case) == (32, False)
@@ -218,13 +220,13 @@ def test_a_checkpoint_by_its_path_brings_no_files(tmp_path):
   ],
 )
 def test_a_folder_that_is_not_of_a_task_is_one_line(tmp_path, entries, message):
-  folder = model_folder(tmp_path / "m", **entries)
+  folder = folder_of(tmp_path / "m", **entries)
   with pytest.raises(InputError, match=message):
     completed(NerSettings, output_dir=folder, do_predict=True)
 
 
 def test_another_casing_than_that_of_the_model_is_refused(tmp_path):
-  folder = model_folder(tmp_path / "m", **CLASSIFIER)
+  folder = folder_of(tmp_path / "m", **CLASSIFIER)
   made = completed(FeatureSettings, init_checkpoint=folder)
   made = option.fill(made, {"do_lower_case": True})
   with pytest.raises(InputError, match=r"^--do_lower_case=true: .* with false"):
@@ -238,7 +240,7 @@ def test_completing_downloads_nothing(monkeypatch):
 
 
 def test_a_folder_without_its_checkpoint_is_named(tmp_path):
-  folder = model_folder(tmp_path / "m", **CLASSIFIER)
+  folder = folder_of(tmp_path / "m", **CLASSIFIER)
   (tmp_path / "m" / "model.ckpt-1.index").unlink()
   made = completed(ClassifierSettings, output_dir=folder, do_predict=True)
   with pytest.raises(

@@ -16,8 +16,8 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT)]
 
 import tokenization  # noqa: E402
-from bertlib.checkpoints import task_record  # noqa: E402
 from bertlib.export import same_outputs  # noqa: E402
+from bertlib.task import task_record  # noqa: E402
 
 ACTIVATIONS = ("gelu", "gelu_tanh", "relu", "tanh", "linear")
 LABELS = ["0", "1", "2"]

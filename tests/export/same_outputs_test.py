@@ -25,10 +25,10 @@ import modeling
 import run_classifier
 import run_embeddings
 import tokenization
-from bertlib.checkpoints import task_record
 from bertlib.cli.errors import InputError
 from bertlib.export import OnnxModel, onnx_graph, same_outputs
 from bertlib.io import json_files
+from bertlib.task import task_record
 from examples import two_heads
 
 pytest.importorskip("onnx", reason="pip install -e .[onnx]")

@@ -22,10 +22,11 @@ import run_ner
 import run_pretraining
 import run_squad
 import tokenization
-from bertlib.checkpoints import checkpoint_files, model_json, task_record
+from bertlib.checkpoints import checkpoint_files, model_folder
 from bertlib.data import model_inputs
 from bertlib.export import tf1_module
 from bertlib.io import text_files
+from bertlib.task import task_record
 from bertlib.tasks.ner import ner
 from bertlib.tasks.squad import squad_decoding, squad_signatures
 
@@ -111,7 +112,7 @@ def make_model(folder, script, **description):
   vocab_file.write_text("\n".join(VOCAB) + "\n", encoding="utf-8")
   defaults = {"max_seq_length": MAX_SEQ_LENGTH, "do_lower_case": True}
   description = {"script": script} | defaults | description
-  model_json.write_model_files(
+  model_folder.write_model_files(
     str(folder), description, CONFIG, str(vocab_file)
   )
   source = export_model.Source(

@@ -9,12 +9,11 @@ import tensorflow.compat.v1 as tf
 
 from bertlib.cli import option
 from bertlib.cli.errors import InputError
-from bertlib.exchange import resolve
 from bertlib.hardware import devices
 from bertlib.hardware.devices import Devices
 from bertlib.hardware.distribution import Cluster, Replicas
-from bertlib.settings.classifier import ClassifierSettings
 from bertlib.settings.common import ComputeSettings, DeviceSettings
+from bertlib.tasks.classification.settings import ClassifierSettings
 
 pytestmark = pytest.mark.unit
 
@@ -180,7 +179,7 @@ GROWTH = "TF_FORCE_GPU_ALLOW_GROWTH"
 def test_runs_of_several_seeds_share_gpus(monkeypatch, seeds, before, after):
   environment = before.copy()
   monkeypatch.setattr(os, "environ", environment)
-  resolve.find_devices(option.make(ClassifierSettings, seeds=seeds))
+  devices.find_and_choose(option.make(ClassifierSettings, seeds=seeds))
   assert environment == after
 
 

@@ -19,7 +19,7 @@ import modeling
 import run_pretraining
 from bertlib.cli.errors import InputError
 from bertlib.hardware import distribution
-from bertlib.training import checkpoint_hook, gradients
+from bertlib.training import hooks, train_step
 
 pytestmark = pytest.mark.train
 
@@ -189,7 +189,9 @@ def test_replicas_have_different_dropout_masks():
   """Otherwise, replicas with the same examples would have the same masks."""
 
   def draw():
-    return modeling.dropout(tf.ones([64]), 0.5, (7, gradients.replica_number()))
+    return modeling.dropout(
+      tf.ones([64]), 0.5, (7, train_step.replica_number())
+    )
 
   first, second = run_by_two_replicas(draw)
   assert (first != second).any()
@@ -197,19 +199,19 @@ def test_replicas_have_different_dropout_masks():
 
 @pytest.mark.graph
 def test_replicas_share_the_loss_scale():
-  assert run_by_two_replicas(lambda: gradients.LossScale(8.0).value) == (8, 8)
+  assert run_by_two_replicas(lambda: train_step.LossScale(8.0).value) == (8, 8)
 
 
 @pytest.mark.graph
 def test_all_replicas_of_a_process_sum_its_stop_requests():
   """A worker that sums those of some replicas would wait for the others."""
-  own = checkpoint_hook.StopRequest()
+  own = hooks.StopRequest()
   own.ends_early = True
-  hook = checkpoint_hook.SharedStop(own, checkpoint_hook.StopRequest())
+  hook = hooks.SharedStop(own, hooks.StopRequest())
   with tf.Graph().as_default():
     strategy = distribution._local_strategy(2)
     with strategy.scope():
-      strategy.run(checkpoint_hook.share_stop_requests)
+      strategy.run(hooks.share_stop_requests)
     hook.begin()
     asked = hook.before_run(None)
     with tf.Session(config=TWO_CPUS) as session:
@@ -286,13 +288,13 @@ del sys.argv[1:]  # a command takes flags only
 sys.path.insert(0, root)
 from bertlib.cli import app
 from bertlib.hardware import distribution
-from bertlib.training import checkpoint_hook
+from bertlib.training import hooks
 
 def main(_):
   cluster = distribution.Cluster(addresses, int(index))
   replicas = distribution.Replicas(int(num_local), cluster)
   config = distribution._session_config(replicas)
-  with checkpoint_hook.StopRequest():
+  with hooks.StopRequest():
     print("joining", flush=True)
     distribution._join(replicas, config)
     print("joined", flush=True)

@@ -22,19 +22,18 @@ import modeling
 import run_classifier
 from benchmarks import task_models
 from benchmarks.task_models import BATCH_SIZE, random_batch
-from bertlib.checkpoints import model_json
+from bertlib.checkpoints import model_folder
 from bertlib.cli.errors import InputError
 from bertlib.compat import estimator_api
 from bertlib.compute.fast_compute import FastCompute
 from bertlib.data import input_pipeline, tf_records
-from bertlib.exchange import resolve
 from bertlib.hardware import devices
 from bertlib.reporting import run_report
 from bertlib.settings import model_description
-from bertlib.settings.classifier import ClassifierSettings
 from bertlib.tasks.classification import classification_records
 from bertlib.tasks.classification.classification import Problem
-from bertlib.training import lifecycle
+from bertlib.tasks.classification.settings import ClassifierSettings
+from bertlib.training import loop
 
 pytestmark = pytest.mark.graph
 
@@ -219,11 +218,11 @@ def two_cores(monkeypatch):
 def estimator_of(folder, *arguments):
   arguments = ["--use_tpu", f"--output_dir={folder}", *arguments]
   settings = task_models.settings_of(ClassifierSettings, *arguments)
-  found = resolve.find_devices(settings)
+  found = devices.find_and_choose(settings)
   made = dataclasses.replace(
     run_of("classification"), settings=settings, devices=found
   )
-  model_fn = lifecycle.make_model_fn(made, num_train_steps=50)
+  model_fn = loop.model_fn_of(made, num_train_steps=50)
   return devices.make_estimator(
     found, model_fn, folder, train_batch_size=settings.run.train_batch_size
   )
@@ -345,7 +344,7 @@ def test_model_files_are_written_to_a_remote_folder(tmp_path):
   vocab.write_text("[PAD]\n")
   folder = f"ram://{tmp_path}/out"
   config = task_models.CONFIG
-  model_json.write_model_files(folder, {"task": "tsv"}, config, str(vocab))
+  model_folder.write_model_files(folder, {"task": "tsv"}, config, str(vocab))
   described = model_description.load(folder)
   assert described["task"] == "tsv"
   assert not [n for n in tf.gfile.ListDirectory(folder) if "tmp" in n]

@@ -15,7 +15,6 @@ import run_embeddings
 import run_ner
 import run_pretraining
 import run_squad
-from bertlib.checkpoints.task_record import TaskRecord
 from bertlib.cli import option
 from bertlib.cli.errors import InputError
 from bertlib.cli.steps import Steps
@@ -26,9 +25,11 @@ from bertlib.hardware.devices import Devices
 from bertlib.hardware.distribution import Replicas
 from bertlib.io import files
 from bertlib.reporting import training_checks
-from bertlib.settings.classifier import ClassifierSettings
-from bertlib.training import memory_plan
-from bertlib.training.task import Run, Task
+from bertlib.task.task import StepShape, Task
+from bertlib.task.task_record import TaskRecord
+from bertlib.tasks.classification.settings import ClassifierSettings
+from bertlib.training import step_plan
+from bertlib.training.runs import Run
 from optimization import StepOptions
 
 pytestmark = pytest.mark.graph
@@ -210,8 +211,8 @@ def test_memory_check_uses_the_batch_of_a_replica(
   )
   flags = {"train_batch_size": 64, "max_seq_length": 128}
   estimate(devices, output_dir=str(tmp_path), **flags)
-  shape = memory_plan.StepShape(128, num_output_positions=1)
-  one = memory_plan.step_bytes(CONFIG, batch_size, shape)
+  shape = StepShape(128, num_output_positions=1)
+  one = step_plan.step_bytes(CONFIG, batch_size, shape)
   assert checked == [(num_sharing * (one + 10**8), 10**10)]
 
 

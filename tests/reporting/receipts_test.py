@@ -15,8 +15,8 @@ from bertlib.cli.errors import InputError
 from bertlib.io import receipt_file
 from bertlib.io.receipt_file import with_receipt
 from bertlib.reporting import receipts
-from bertlib.settings.classifier import ClassifierSettings
-from bertlib.settings.pretraining import PretrainingSettings
+from bertlib.tasks.classification.settings import ClassifierSettings
+from bertlib.tasks.pretraining.settings import PretrainingSettings
 
 pytestmark = pytest.mark.unit
 

@@ -16,7 +16,7 @@ from bertlib.cli import option
 from bertlib.cli.errors import InputError
 from bertlib.io import files
 from bertlib.reporting import receipts
-from bertlib.settings.classifier import ClassifierSettings
+from bertlib.tasks.classification.settings import ClassifierSettings
 
 pytestmark = pytest.mark.train
 

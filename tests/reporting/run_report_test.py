@@ -10,16 +10,16 @@ import run_folders
 from event_files_test import write_events
 from html_pages import Page, rows_of
 
-from bertlib.checkpoints import task_record
-from bertlib.checkpoints.task_record import TaskRecord
 from bertlib.cli import option
 from bertlib.data.model_inputs import Lengths
 from bertlib.hardware.devices import Devices
+from bertlib.io.dev_scores import Selection
 from bertlib.reporting import html_report, run_report
 from bertlib.reporting.statistics import Estimates, Interval
-from bertlib.settings.classifier import ClassifierSettings
 from bertlib.settings.common import DeviceSettings
-from bertlib.training.dev_scores import Selection
+from bertlib.task import task_record
+from bertlib.task.task_record import TaskRecord
+from bertlib.tasks.classification.settings import ClassifierSettings
 
 pytestmark = pytest.mark.graph
 

@@ -21,12 +21,12 @@ import tensorflow.compat.v1 as tf
 import tiny_pretraining
 
 import run_pretraining
-from bertlib.checkpoints import checkpoint_files, finding
+from bertlib.checkpoints import checkpoint_files
 from bertlib.cli.errors import InputError
 from bertlib.compat import estimator_api
 from bertlib.data import input_pipeline, tf_records
 from bertlib.tasks.pretraining import pretraining_instances
-from bertlib.training import checkpoint_hook
+from bertlib.training import hooks
 
 pytestmark = pytest.mark.train
 
@@ -90,7 +90,7 @@ def test_batch_is_recreated_from_its_step(numbered):
     files[0], NUMBERED, 2, False, 5, seed=3
   )
   for step, batch in enumerate(straight.take(6).as_numpy_iterator()):
-    again = checkpoint_hook.batch_at(
+    again = hooks.batch_at(
       input_fn, {"batch_size": 2, "shard": input_pipeline.Shard(1, 2)}, step
     )
     np.testing.assert_array_equal(again["number"], batch["number"])
@@ -100,7 +100,7 @@ def test_batch_is_recreated_from_its_step(numbered):
 
 @pytest.mark.graph
 def test_untraceable_input_has_no_batch():
-  assert not checkpoint_hook.batch_at(endless, {"batch_size": 2}, step=3)
+  assert not hooks.batch_at(endless, {"batch_size": 2}, step=3)
 
 
 def endless(params):
@@ -122,7 +122,7 @@ def add_one(features, labels, mode, params):
   with tf.control_dependencies([train_op, loss, norm]):
     train_op = step.assign_add(1)
   values = {"loss": loss, "norm": norm, "added": added}
-  checkpoint_hook.watch(values, params.get("finite", ["loss", "norm"]))
+  hooks.watch(values, params.get("finite", ["loss", "norm"]))
   return estimator_api.EstimatorSpec(mode, loss=loss, train_op=train_op)
 
 
@@ -132,7 +132,7 @@ def train(folder, num_steps, hooks=(), listeners=(), params=None, **options):
     model_dir=str(folder), keep_checkpoint_max=99, save_summary_steps=0
   )
   estimator = estimator_api.Estimator(add_one, config=config, params=params)
-  hook = checkpoint_hook.CheckpointHook(str(folder), **options)
+  hook = hooks.CheckpointHook(str(folder), **options)
   ends = {"max_steps": num_steps, "saving_listeners": listeners}
   estimator.train(lambda: endless({}), [hook, *hooks], **ends)
 
@@ -234,9 +234,9 @@ def test_a_signal_saves_and_then_stops(tmp_path, number, times, after, status):
     for _ in range(times):
       os.kill(os.getpid(), number)
 
-  with checkpoint_hook.StopRequest() as stop:
-    hooks = [AtStep(5, interrupt)]
-    train(tmp_path, 99, hooks, [listener], save_steps=10, stop=stop)
+  with hooks.StopRequest() as stop:
+    at_step = [AtStep(5, interrupt)]
+    train(tmp_path, 99, at_step, [listener], save_steps=10, stop=stop)
     assert after in (None, signal.getsignal(number))
   assert saved_steps(tmp_path) == [6]
   with pytest.raises(SystemExit) as ended:
@@ -248,7 +248,7 @@ def test_a_signal_saves_and_then_stops(tmp_path, number, times, after, status):
 
 
 def test_stop_before_the_first_step_trains_nothing(tmp_path):
-  stop = checkpoint_hook.StopRequest()
+  stop = hooks.StopRequest()
   stop.requested = True
   train(tmp_path, 9, stop=stop)
   assert saved_steps(tmp_path) == [0]
@@ -259,7 +259,7 @@ def test_only_the_main_thread_handles_signals():
   before, within = signal.getsignal(signal.SIGTERM), []
 
   def listen():
-    with checkpoint_hook.StopRequest():
+    with hooks.StopRequest():
       within.append(signal.getsignal(signal.SIGTERM))
 
   thread = threading.Thread(target=listen)
@@ -392,7 +392,9 @@ def interrupted(workspace):
 
 
 def weights(folder):
-  return run_outputs.read_variables(finding.last_checkpoint(str(folder)))
+  return run_outputs.read_variables(
+    checkpoint_files.last_checkpoint(str(folder))
+  )
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from modeling_test import weight_of
 import modeling
 import optimization
 from bertlib.compute.fast_compute import FastCompute
-from bertlib.training.gradients import (
+from bertlib.training.train_step import (
   FixedLossScale,
   LossScale,
   compute_gradients,

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import modeling
-from bertlib.checkpoints import loading
-from bertlib.training import memory_plan
-from bertlib.training.memory_plan import StepShape
+from bertlib.checkpoints import model_folder
+from bertlib.task.task import StepShape
+from bertlib.training import step_plan
 
 pytestmark = pytest.mark.unit
 
@@ -25,7 +25,7 @@ def test_weights_are_those_of_the_model():
   with tf.Graph().as_default():
     modeling.BertModel(config, False, tf.zeros([1, 3], tf.int32))
     made = sum(v.shape.num_elements() for v in tf.trainable_variables())
-  assert loading.num_weights(config) == made
+  assert model_folder.num_weights(config) == made
 
 
 @st.composite
@@ -54,7 +54,7 @@ def with_more(task, name):
 def bytes_of(task, num_micro_batches, recompute):
   part = task | {"batch_size": task["batch_size"] // num_micro_batches}
   options = {"recompute": recompute, "accumulates": num_micro_batches > 1}
-  return memory_plan.step_bytes(**part, **options)
+  return step_plan.step_bytes(**part, **options)
 
 
 def ways(task):
@@ -78,7 +78,7 @@ def test_a_plan_is_the_fastest_that_fits(case):
   task, budget = case
   plans = [(n, again, bytes_of(task, n, again)) for again, n in ways(task)]
   expected = next((plan for plan in plans if plan[2] <= budget), None)
-  assert memory_plan.fit(num_bytes=budget, **task) == expected
+  assert step_plan.fit(num_bytes=budget, **task) == expected
 
 
 @given(task=tasks(), recompute=st.booleans())
@@ -86,16 +86,16 @@ def test_a_plan_is_the_fastest_that_fits(case):
   "name", ["batch_size", "seq_length", "num_rows", "num_predictions"]
 )
 def test_a_larger_step_takes_more(name, task, recompute):
-  size = memory_plan.step_bytes(**task, recompute=recompute)
+  size = step_plan.step_bytes(**task, recompute=recompute)
   larger = with_more(task, name)
-  assert size < memory_plan.step_bytes(**larger, recompute=recompute)
+  assert size < step_plan.step_bytes(**larger, recompute=recompute)
 
 
 @given(task=tasks())
 def test_accumulation_takes_one_more_gradient_of_each_weight(task):
-  step_bytes = functools.partial(memory_plan.step_bytes, **task)
+  step_bytes = functools.partial(step_plan.step_bytes, **task)
   one, other = step_bytes(), step_bytes(accumulates=True)
-  added = 4 * loading.num_weights(task["config"])
+  added = 4 * model_folder.num_weights(task["config"])
   if task["shape"].num_predictions:  # its head takes more in a loop
     assert other - one > added
   else:
@@ -108,7 +108,7 @@ def test_the_last_layer_takes_what_its_positions_take(task):
   length = shape.seq_length
   counts = None, length, max(length // 2, 1), 1
   shapes = [shape._replace(num_output_positions=count) for count in counts]
-  whole, *sizes = (memory_plan.step_bytes(**task, shape=s) for s in shapes)
+  whole, *sizes = (step_plan.step_bytes(**task, shape=s) for s in shapes)
   assert whole == sizes[0]
   assert sizes == sorted(sizes, reverse=True)
 
@@ -117,7 +117,7 @@ def planned_gigabytes(config, batch, masks, **options):
   num_sequences, seq_length = batch
   counts = {"num_predictions": masks, "num_output_positions": 1 + masks}
   shape = StepShape(seq_length, **counts)
-  return memory_plan.step_bytes(config, num_sequences, shape, **options) / 1e9
+  return step_plan.step_bytes(config, num_sequences, shape, **options) / 1e9
 
 
 # Peaks of resident memory that were measured on two cores of an x86-64 CPU by
@@ -176,15 +176,15 @@ def test_gpu_steps_take_what_is_planned(config, batch, masks, options, peak):
 
 def test_a_plan_for_a_gpu_leaves_a_tenth_of_the_memory():
   shape = StepShape(128)
-  needed = memory_plan.step_bytes(BASE, 8, shape, on_gpu=True)
+  needed = step_plan.step_bytes(BASE, 8, shape, on_gpu=True)
   for share, fits in ((1.1, True), (1.09, False)):
-    plan = memory_plan.fit(BASE, 8, shape, int(share * needed), on_gpu=True)
+    plan = step_plan.fit(BASE, 8, shape, int(share * needed), on_gpu=True)
     assert (plan[:2] == (1, False)) == fits
 
 
 def test_work_is_that_of_a_count_by_hand():
   config = modeling.BertConfig(10, 2, 1, 1, 3)
-  flops = functools.partial(memory_plan.step_flops, config, 1)
+  flops = functools.partial(step_plan.step_flops, config, 1)
   # One sequence of five tokens. Forward: query, key, value and output, 5x2 by
   # 2x2; scores, 5x2 by 2x5, and context, 5x5 by 5x2; 5x2 by 2x3 and 5x3 by 3x2;
   # pooler, 1x2 by 2x2. Of 7 masks 7x2 by 2x2 and 7x2 by 2x10.

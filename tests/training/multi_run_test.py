@@ -11,7 +11,7 @@ import commands
 import pytest
 
 from bertlib.cli.errors import InputError
-from bertlib.training import model_selection
+from bertlib.training import loop
 
 pytestmark = pytest.mark.process
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.process
 def run_code(monkeypatch, code):
   """Runs `code` as if it were this command."""
   monkeypatch.setattr(sys, "argv", ["-c", code])
-  model_selection.run_again("out", ["--seed=3"])
+  loop.run_again("out", ["--seed=3"])
 
 
 def test_a_module_is_run_as_a_module_with_further_flags(tmp_path):
@@ -28,9 +28,9 @@ def test_a_module_is_run_as_a_module_with_further_flags(tmp_path):
   folder.mkdir()
   (folder / "job.py").write_text(
     "import sys, task\n"
-    "from bertlib.training import model_selection\n"
+    "from bertlib.training import loop\n"
     "if sys.argv[1:] != ['--a', '--seed=3', '--output_dir=out']:\n"
-    "  model_selection.run_again('out', ['--seed=3'])\n"
+    "  loop.run_again('out', ['--seed=3'])\n"
   )
   subprocess.run(
     [sys.executable, "-m", "package.job", "--a"],

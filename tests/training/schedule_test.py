@@ -4,7 +4,7 @@ import pytest
 
 from bertlib.cli import option
 from bertlib.settings.training import OptimizerSettings
-from bertlib.training import lifecycle
+from bertlib.training import loop
 
 pytestmark = pytest.mark.unit
 
@@ -14,7 +14,7 @@ TRAPEZOID = {"schedule": "trapezoidal", "decay_proportion": 0.5}
 def check(num_warmup_steps=10, **flags):
   """Checks a schedule over 100 steps."""
   settings = option.make(OptimizerSettings, **flags)
-  lifecycle.warn_of_schedule(settings, 100, num_warmup_steps)
+  loop.warn_of_schedule(settings, 100, num_warmup_steps)
 
 
 @pytest.mark.parametrize(

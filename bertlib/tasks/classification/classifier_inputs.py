@@ -11,12 +11,11 @@ from typing import Any, Callable, NamedTuple
 import tensorflow.compat.v1 as tf
 from absl import logging
 
-from bertlib.checkpoints import loading
+from bertlib.checkpoints import model_folder
 from bertlib.cli.errors import InputError, some_of
 from bertlib.data import example_checks, model_inputs, tables
 from bertlib.io import result_files
 from bertlib.settings import model_description
-from bertlib.settings.classifier import ClassifierSettings, unknown_task
 from bertlib.tasks.classification import (
   classification,
   classification_records,
@@ -34,8 +33,12 @@ from bertlib.tasks.classification.classification_records import (
   file_based_convert_examples_to_features,
 )
 from bertlib.tasks.classification.record import RECORD
-from bertlib.training import lifecycle, step_plan
-from bertlib.training.task import Run
+from bertlib.tasks.classification.settings import (
+  ClassifierSettings,
+  unknown_task,
+)
+from bertlib.training import runs, step_plan
+from bertlib.training.runs import Run
 
 
 def make_processor(settings: ClassifierSettings) -> DataProcessor:
@@ -120,7 +123,7 @@ def check_pairs(run: Run, examples: Examples) -> None:
   """Refuses text pairs for a model of single texts, and vice versa."""
   settings = run.settings
   if run.task.description["kind"] == "multiple_choice":
-    loading.check_has_segments(run.config, settings.model.bert_config_file)
+    model_folder.check_has_segments(run.config, settings.model.bert_config_file)
     return
   description = model_description.load(run.model_folder, RECORD)
   trained_on_pairs = description.get("has_pairs")
@@ -134,7 +137,9 @@ def check_pairs(run: Run, examples: Examples) -> None:
       continue
     is_pairs = has_pairs(split_examples)
     if is_pairs:
-      loading.check_has_segments(run.config, settings.model.bert_config_file)
+      model_folder.check_has_segments(
+        run.config, settings.model.bert_config_file
+      )
     if trained_on_pairs not in (None, is_pairs):
       raise InputError(
         f"{run.model_folder}: was trained on {kinds[trained_on_pairs]}, but the"
@@ -168,7 +173,7 @@ def write_dev_sets(
         path,
         run.settings.model.max_seq_length,
         problem=processor.problem,
-        **lifecycle.input_options(run, is_training=False),
+        **runs.input_options(run, is_training=False),
       ),
     )
   return dev_sets
@@ -183,9 +188,9 @@ def write_records(
   batch_size: int = 1,
 ) -> tuple[str, model_inputs.Lengths]:
   """Writes the records of examples; returns their path and lengths."""
-  path = lifecycle.records_path(run, name)
+  path = runs.records_path(run, name)
   lengths = file_based_convert_examples_to_features(
-    lifecycle.fill_last_batch(run, examples, batch_size, PaddingInputExample()),
+    runs.fill_last_batch(run, examples, batch_size, PaddingInputExample()),
     processor.problem.labels,
     run.settings.model.max_seq_length,
     run.tokenizer,

@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 from typing import Any, Callable
 
-from bertlib.checkpoints.task_record import (
+from bertlib.cli import lazy_module
+from bertlib.task.task_record import (
   CROSS_ENCODER_ACTIVATION,
   PROBLEM_TYPES,
   Description,
@@ -13,7 +14,6 @@ from bertlib.checkpoints.task_record import (
   PredictExample,
   TaskRecord,
 )
-from bertlib.cli import lazy_module
 from bertlib.tasks.classification import classification
 
 classification_report = lazy_module.load(

@@ -13,7 +13,7 @@ from bertlib.cli.errors import InputError
 from bertlib.data import tables
 from bertlib.data.tables import FIX_ROW, Row
 from bertlib.io.text_files import Encoding
-from bertlib.settings.embedding_data import Columns, kind_of
+from bertlib.tasks.embeddings.embedding_data import Columns, kind_of
 
 # Id of a missing negative, where texts have ids.
 MISSING = -1

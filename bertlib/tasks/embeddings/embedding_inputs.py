@@ -13,18 +13,18 @@ from bertlib.cli.errors import InputError
 from bertlib.data import example_checks, model_inputs
 from bertlib.io.files import open_any
 from bertlib.settings import embedding_spec, model_description
-from bertlib.settings.embedding_data import kind_of
 from bertlib.settings.embedding_spec import EmbeddingSpec
-from bertlib.settings.embeddings import (
+from bertlib.tasks.embeddings import beir, embedding_examples
+from bertlib.tasks.embeddings.embedding_data import kind_of
+from bertlib.tasks.embeddings.embedding_examples import Columns, Example
+from bertlib.tasks.embeddings.embedding_losses import LossOptions
+from bertlib.tasks.embeddings.settings import (
   LOSSES_OF_KIND,
   EmbeddingSettings,
   check_weights,
 )
-from bertlib.tasks.embeddings import beir, embedding_examples
-from bertlib.tasks.embeddings.embedding_examples import Columns, Example
-from bertlib.tasks.embeddings.embedding_losses import LossOptions
 from bertlib.training import step_plan
-from bertlib.training.task import Run
+from bertlib.training.runs import Run
 
 # The model
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import functools
 from typing import Callable
 
-from bertlib.checkpoints.task_record import (
+from bertlib.cli import lazy_module
+from bertlib.settings import embedding_spec
+from bertlib.task.task_record import (
   Description,
   PredictExample,
   TaskRecord,
 )
-from bertlib.cli import lazy_module
-from bertlib.settings import embedding_spec
 
 embedding_predictor = lazy_module.load(
   "bertlib.tasks.embeddings.embedding_predictor"

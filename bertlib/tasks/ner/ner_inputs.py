@@ -11,11 +11,11 @@ from bertlib.cli.errors import InputError
 from bertlib.data import example_checks
 from bertlib.io import model_files
 from bertlib.settings import model_description
-from bertlib.settings.ner import NerSettings
 from bertlib.tasks.ner import ner, ner_files, ner_report
 from bertlib.tasks.ner.ner import Sentence
 from bertlib.tasks.ner.record import RECORD
-from bertlib.training.task import Run
+from bertlib.tasks.ner.settings import NerSettings
+from bertlib.training.runs import Run
 
 
 class Data(NamedTuple):

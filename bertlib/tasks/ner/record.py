@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from bertlib.checkpoints.task_record import (
+from bertlib.cli import lazy_module
+from bertlib.task.task_record import (
   Description,
   HuggingFaceModel,
   PredictExample,
   TaskRecord,
 )
-from bertlib.cli import lazy_module
 
 ner_decoding = lazy_module.load("bertlib.tasks.ner.ner_decoding")
 ner_report = lazy_module.load("bertlib.tasks.ner.ner_report")

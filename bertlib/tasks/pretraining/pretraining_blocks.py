@@ -28,8 +28,8 @@ from bertlib.cli.errors import InputError
 from bertlib.data import tf_records, workers
 from bertlib.io import files, json_files, text_files
 from bertlib.io.files import atomic_write, exists, open_any, size_and_mtime
-from bertlib.settings.recipe import Recipe
 from bertlib.tasks.pretraining import pretraining_instances, pretraining_text
+from bertlib.tasks.pretraining.recipe import Recipe
 
 # Bytes of text per block. A process holds one block at a time, in about ten
 # times as much memory. Random next sentences come from the same block.

@@ -12,7 +12,7 @@ from absl import logging
 from google.protobuf.message import DecodeError
 
 import modeling
-from bertlib.checkpoints import loading
+from bertlib.checkpoints import model_folder
 from bertlib.cli.errors import InputError
 from bertlib.data import (
   example_checks,
@@ -22,9 +22,9 @@ from bertlib.data import (
 )
 from bertlib.io import files
 from bertlib.io.files import find_files, split_names
-from bertlib.settings.pretraining import PretrainingSettings
 from bertlib.tasks.pretraining import fill_mask, pretraining_instances
-from bertlib.training.task import Run
+from bertlib.tasks.pretraining.settings import PretrainingSettings
+from bertlib.training.runs import Run
 
 # Records, over all files, that are checked before the run writes anything.
 _NUM_CHECKED = 2000
@@ -306,7 +306,7 @@ def read_lines(run: Run) -> list[fill_mask.Line]:
     settings.text.codec,
   )
   if any(max(line.encoded.segment_ids) for line in lines):
-    loading.check_has_segments(config, settings.model.bert_config_file)
+    model_folder.check_has_segments(config, settings.model.bert_config_file)
   return lines
 
 

@@ -15,9 +15,9 @@ from typing import Any
 
 import tokenization
 from bertlib.data import tf_records
-from bertlib.settings.recipe import Recipe
 from bertlib.tasks.pretraining.masking import create_masked_lm_predictions
 from bertlib.tasks.pretraining.pretraining_text import Document, read_documents
+from bertlib.tasks.pretraining.recipe import Recipe
 
 # Keys of counts. Random next sentences of a corpus with a single document; rows
 # that --max_sequences_per_row keeps from being full, and their tokens.

@@ -13,7 +13,7 @@ import tokenization
 from bertlib.cli.errors import InputError, needs_package
 from bertlib.data import vocabulary
 from bertlib.io import files, text_files
-from bertlib.settings.recipe import Recipe
+from bertlib.tasks.pretraining.recipe import Recipe
 
 # A list of sentences, each a non-empty list of tokens.
 Document = list

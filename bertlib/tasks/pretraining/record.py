@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from bertlib.checkpoints.task_record import (
+from bertlib.cli import lazy_module
+from bertlib.task.task_record import (
   Description,
   HuggingFaceModel,
   PredictExample,
   TaskRecord,
 )
-from bertlib.cli import lazy_module
 
 fill_mask = lazy_module.load("bertlib.tasks.pretraining.fill_mask")
 masked_lm_signatures = lazy_module.load(

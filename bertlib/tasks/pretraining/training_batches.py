@@ -13,13 +13,13 @@ from bertlib.cli import option
 from bertlib.cli.errors import InputError
 from bertlib.data import input_pipeline, tf_records
 from bertlib.io import receipt_file
-from bertlib.settings.pretraining import PretrainingSettings
 from bertlib.tasks.pretraining import (
   dynamic_masking,
   pretraining_inputs,
   pretraining_instances,
 )
 from bertlib.tasks.pretraining.pretraining_instances import TrainingInstance
+from bertlib.tasks.pretraining.settings import PretrainingSettings
 
 # Packing while training: windows of shuffled records become packed rows
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from bertlib.checkpoints.task_record import (
+from bertlib.cli import lazy_module
+from bertlib.settings import model_description
+from bertlib.task.task_record import (
   Description,
   HuggingFaceModel,
   PredictExample,
   TaskRecord,
 )
-from bertlib.cli import lazy_module
-from bertlib.settings import model_description
-from bertlib.settings.squad import SquadSettings
+from bertlib.tasks.squad.settings import SquadSettings
 
 onnx_graph = lazy_module.load("bertlib.export.onnx_graph")
 squad_decoding = lazy_module.load("bertlib.tasks.squad.squad_decoding")

@@ -23,8 +23,8 @@ from bertlib.data import batch_predictor
 from bertlib.data.batch_predictor import BatchPredictor
 from bertlib.io import json_files
 from bertlib.io.files import atomic_write
-from bertlib.settings.squad import AnswerSettings
 from bertlib.tasks.squad import squad_files, squad_scores, squad_windows
+from bertlib.tasks.squad.settings import AnswerSettings
 from bertlib.tasks.squad.squad_files import Question, SquadExample
 from bertlib.tasks.squad.squad_windows import Windows
 

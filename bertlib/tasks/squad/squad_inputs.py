@@ -7,18 +7,18 @@ from typing import NamedTuple
 
 from absl import logging
 
-from bertlib.checkpoints import loading
+from bertlib.checkpoints import model_folder
 from bertlib.cli import terminal
 from bertlib.cli.errors import InputError
 from bertlib.data import example_checks, vocabulary
 from bertlib.exchange import resolve
 from bertlib.io import processes
-from bertlib.settings.squad import SquadSettings
 from bertlib.tasks.squad import squad_files, squad_windows
+from bertlib.tasks.squad.settings import SquadSettings
 from bertlib.tasks.squad.squad_files import SquadExample
 from bertlib.tasks.squad.squad_windows import Windows, WindowSettings
 from bertlib.training import step_plan
-from bertlib.training.task import Run
+from bertlib.training.runs import Run
 
 
 class SquadData(NamedTuple):
@@ -44,7 +44,7 @@ class SquadData(NamedTuple):
 def read_data(run: Run) -> SquadData:
   """Reads the questions of the splits that the run uses."""
   settings, eval_steps = run.settings, run.selection.eval_steps
-  loading.check_has_segments(run.config, settings.model.bert_config_file)
+  model_folder.check_has_segments(run.config, settings.model.bert_config_file)
   has_negative = settings.answers.version_2_with_negative
   train, predict, to_train_on, to_evaluate = (), (), (), ()
   if settings.run.do_train:

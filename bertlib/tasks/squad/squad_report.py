@@ -14,12 +14,12 @@ from bertlib.io import files
 from bertlib.reporting import html_report, receipts, statistics
 from bertlib.reporting.html_report import Html, Section
 from bertlib.reporting.statistics import Comparison, Estimates
-from bertlib.settings.squad import AnswerSettings
 from bertlib.tasks.squad import (
   squad_decoding,
   squad_files,
   squad_scores,
 )
+from bertlib.tasks.squad.settings import AnswerSettings
 from bertlib.tasks.squad.squad_scores import Score
 
 # Errors that are shown, and occurrences of a predicted answer that are marked.

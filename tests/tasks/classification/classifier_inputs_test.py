@@ -7,12 +7,12 @@ import pytest
 
 from bertlib.cli import option
 from bertlib.cli.errors import InputError
-from bertlib.settings.classifier import ClassifierSettings
 from bertlib.tasks.classification import classifier_inputs
 from bertlib.tasks.classification.classification import (
   DataProcessor,
   InputExample,
 )
+from bertlib.tasks.classification.settings import ClassifierSettings
 
 pytestmark = pytest.mark.unit
 

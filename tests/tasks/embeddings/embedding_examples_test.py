@@ -9,8 +9,7 @@ import pytest
 import reference_data
 from refused import refusal
 
-from bertlib.settings import embedding_data
-from bertlib.tasks.embeddings import embedding_examples
+from bertlib.tasks.embeddings import embedding_data, embedding_examples
 from bertlib.tasks.embeddings.embedding_examples import Columns, Example
 
 pytestmark = pytest.mark.unit

@@ -3,8 +3,8 @@
 import pytest
 
 from bertlib.cli import option
-from bertlib.settings.embeddings import EmbeddingSettings
 from bertlib.tasks.embeddings import embedding_inputs
+from bertlib.tasks.embeddings.settings import EmbeddingSettings
 
 pytestmark = pytest.mark.unit
 

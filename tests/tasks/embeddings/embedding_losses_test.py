@@ -7,8 +7,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from bertlib.tasks.embeddings import embedding_losses
-from bertlib.tasks.embeddings.embedding_losses import LossOptions
-from bertlib.training.gradient_caching import BatchLoss
+from bertlib.tasks.embeddings.embedding_losses import BatchLoss, LossOptions
 
 pytestmark = pytest.mark.graph
 

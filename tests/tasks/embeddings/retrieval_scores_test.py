@@ -6,9 +6,9 @@ import reference_data
 import run_outputs
 import tensorflow.compat.v1 as tf
 
-from bertlib.io import result_files
+from bertlib.io import dev_scores, result_files
 from bertlib.tasks.embeddings import retrieval_scores
-from bertlib.training import dev_scores, model_selection
+from bertlib.training import loop
 
 pytestmark = pytest.mark.unit
 
@@ -67,7 +67,7 @@ def test_names_pass_through_results_files_and_tensorboard(name, tmp_path):
   plain = dev_scores.plain_scores(result_files.read_results(path))
   assert plain == {name: 0.5, f"{name}_64": 0.5}
   assert dev_scores.plain_name(names[0]) == name
-  model_selection.write_events(str(tmp_path), 3, plain)
+  loop.write_events(str(tmp_path), 3, plain)
   (events,) = tmp_path.glob("events.out.tfevents.*")
   found = tf.train.summary_iterator(str(events))
   tags = {value.tag for event in found for value in event.summary.value}

@@ -4,8 +4,8 @@ import pytest
 
 from bertlib.cli import option
 from bertlib.cli.errors import InputError
-from bertlib.settings.ner import NerSettings
 from bertlib.tasks.ner import ner, ner_inputs
+from bertlib.tasks.ner.settings import NerSettings
 
 pytestmark = pytest.mark.unit
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from pretraining_corpus import DOCUMENTS, Corpus, make
 
 import create_pretraining_data
-from bertlib.settings.recipe import Recipe
 from bertlib.tasks.pretraining import pretraining_instances
+from bertlib.tasks.pretraining.recipe import Recipe
 
 pytestmark = pytest.mark.unit
 

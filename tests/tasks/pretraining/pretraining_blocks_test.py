@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from pretraining_corpus import Corpus, parsed, parts, read_file
 
 from bertlib.io import files, text_files
-from bertlib.settings.recipe import Recipe
 from bertlib.tasks.pretraining import pretraining_blocks, pretraining_text
 from bertlib.tasks.pretraining.pretraining_blocks import BlockRun
+from bertlib.tasks.pretraining.recipe import Recipe
 
 pytestmark = pytest.mark.process
 

@@ -15,7 +15,6 @@ import tiny_model
 
 import tokenization
 from bertlib.cli.errors import InputError
-from bertlib.settings.squad import AnswerSettings
 from bertlib.tasks.squad import (
   original_api,
   squad_decoding,
@@ -24,6 +23,7 @@ from bertlib.tasks.squad import (
   squad_windows,
 )
 from bertlib.tasks.squad.original_api import RawResult
+from bertlib.tasks.squad.settings import AnswerSettings
 from bertlib.tasks.squad.squad_decoding import NbestPrediction, PassageFinder
 from bertlib.tasks.squad.squad_files import SquadExample
 from bertlib.tasks.squad.squad_windows import WindowSettings as Settings

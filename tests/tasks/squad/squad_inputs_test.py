@@ -7,8 +7,8 @@ import pytest
 import tiny_squad
 
 from bertlib.cli import option
-from bertlib.settings.squad import SquadSettings
 from bertlib.tasks.squad import squad_inputs
+from bertlib.tasks.squad.settings import SquadSettings
 
 pytestmark = pytest.mark.unit
 

@@ -5,8 +5,8 @@ import math
 import pytest
 from html_pages import rows_of
 
-from bertlib.settings.squad import AnswerSettings
 from bertlib.tasks.squad import squad_report
+from bertlib.tasks.squad.settings import AnswerSettings
 from bertlib.tasks.squad.squad_decoding import Answers, NbestPrediction
 from bertlib.tasks.squad.squad_files import Answer, Question
 from bertlib.tasks.squad.squad_report import AnsweredQuestion

@@ -13,13 +13,13 @@ import tensorflow.compat.v1 as tf
 import tiny_classifier
 
 import run_classifier
-from bertlib.checkpoints import checkpoint_files, finding
+from bertlib.checkpoints import checkpoint_files
 from bertlib.cli.errors import InputError
-from bertlib.io import json_files, result_files
+from bertlib.io import dev_scores, json_files, result_files
+from bertlib.io.dev_scores import Selection
 from bertlib.reporting import run_report
-from bertlib.training import dev_scores, model_selection
-from bertlib.training.dev_scores import Selection
-from bertlib.training.model_selection import DevScores
+from bertlib.training import loop
+from bertlib.training.loop import DevScores
 
 pytestmark = pytest.mark.unit
 
@@ -107,9 +107,9 @@ def test_evaluating_a_step_again_replaces_it_and_later_steps(tmp_path):
 
 
 def test_scores_are_written_to_tensorboard(tmp_path):
-  scores_of(tmp_path, "f1", 0.25, 0.75)
+  train(tmp_path, {4: 0.25, 8: 0.5, 12: 0.75})
   scalars = run_report.read_scalars(str(tmp_path / "dev"))
-  assert scalars == {"f1": [(1, 0.25), (2, 0.75)]}
+  assert scalars == {"loss": [(4, 0.25), (8, 0.5), (12, 0.75)]}
   assert run_report.read_scalars(str(tmp_path)) == {}
 
 
@@ -155,12 +155,12 @@ def train(folder, losses, killed_at=None, steps=13, every=4, patience=2):
   selection = Selection(every, "loss", patience)
   estimator = FakeEstimator(folder)
   done = run_outputs.steps_done(folder)
-  model_selection.train(estimator, None, done, steps, selection, evaluate)
+  loop.train_and_evaluate(estimator, None, done, steps, selection, evaluate)
   return run_outputs.steps_done(folder)
 
 
 def best_step(folder):
-  best = finding.trained_checkpoint(str(folder))
+  best = checkpoint_files.trained_checkpoint(str(folder))
   return int(tf.train.load_checkpoint(best).get_tensor("w"))
 
 
@@ -220,7 +220,7 @@ def test_scores_are_written_after_the_best_is_saved(tmp_path, monkeypatch):
     raise Killed
 
   with monkeypatch.context() as patch:
-    patch.setattr(finding, "save_best", killed)
+    patch.setattr(checkpoint_files, "save_best", killed)
     with pytest.raises(Killed):
       train(tmp_path, RISING)
   assert train(tmp_path, RISING) == 12
@@ -248,7 +248,7 @@ def test_more_patience_resumes_training(tmp_path):
 def test_statistics_over_seeds_match_the_textbook():
   values = [0.71, 0.69, 0.74, 0.5, 0.72]
   results = {7 + i: {"eval_f1": value} for i, value in enumerate(values)}
-  summary = model_selection.summarize_seeds("f1", results)
+  summary = loop.summarize_seeds("f1", results)
   mean, deviation = statistics.mean(values), statistics.stdev(values)
   margin = 2.776445105 * deviation / math.sqrt(5)  # t for 4 degrees of freedom
   interval = summary.pop("confidence_interval")
@@ -267,14 +267,14 @@ def test_statistics_over_seeds_match_the_textbook():
 )
 def test_best_seed_has_the_best_score(metric, values, best):
   results = {i: {f"eval_{metric}": value} for i, value in enumerate(values)}
-  summary = model_selection.summarize_seeds(metric, results)
+  summary = loop.summarize_seeds(metric, results)
   assert summary["best_seed"] == best
 
 
 def test_metric_that_a_run_lacks_is_refused():
   results = {3: {"eval_f1": 1.0}, 4: {"eval_loss": 1.0}}
   with pytest.raises(InputError, match=r"seed 4: .*'f1'; there are loss"):
-    model_selection.summarize_seeds("f1", results)
+    loop.summarize_seeds("f1", results)
 
 
 @pytest.mark.parametrize(
@@ -296,7 +296,7 @@ def test_collapse_is_seen_in_predictions(tmp_path, gold, predicted, collapsed):
   path = str(tmp_path / "eval_predictions.jsonl")
   rows = map(result_files.DevPrediction, map(str, range(99)), gold, predicted)
   result_files.write_dev_predictions(path, rows)
-  assert model_selection.has_collapsed(str(tmp_path)) == collapsed
+  assert loop.has_collapsed(str(tmp_path)) == collapsed
 
 
 @pytest.mark.parametrize(
@@ -304,19 +304,19 @@ def test_collapse_is_seen_in_predictions(tmp_path, gold, predicted, collapsed):
   [([""] * 20, True), (["Rome"] * 20, True), ([""] * 19 + ["Rome"], False)],
 )
 def test_collapse_is_seen_in_answers(tmp_path, answers, collapsed):
-  assert not model_selection.has_collapsed(str(tmp_path))
+  assert not loop.has_collapsed(str(tmp_path))
   content = {str(number): answer for number, answer in enumerate(answers)}
   (tmp_path / "predictions.json").write_text(json.dumps(content))
-  assert model_selection.has_collapsed(str(tmp_path)) == collapsed
+  assert loop.has_collapsed(str(tmp_path)) == collapsed
 
 
 def test_statistics_with_nan_are_strict_json(tmp_path):
   scores = {seed: {"eval_pearson": "nan"} for seed in (1, 2)}
-  summary = model_selection.summarize_seeds("pearson", scores)
+  summary = loop.summarize_seeds("pearson", scores)
   path = tmp_path / "seeds.json"
   path.write_text(json_files.dumps(summary | {"collapsed": [1]}))
   json.loads(path.read_text(), parse_constant=pytest.fail)
-  read = model_selection.read_statistics(str(tmp_path))
+  read = loop.read_statistics(str(tmp_path))
   assert np.isnan(read["median"]) and np.isnan(read["scores"]).all()
 
 
@@ -407,7 +407,7 @@ def test_best_of_the_seeds_is_kept(workspace, main, monkeypatch, tmp_path):
     given = [*flags_of(workspace, folder), *more, *flags]
     commands.succeed("run_classifier.py", *given)
 
-  monkeypatch.setattr(model_selection, "run_again", run)
+  monkeypatch.setattr(loop, "run_again", run)
   main(tmp_path, *more)
 
   results = {
@@ -422,7 +422,9 @@ def test_best_of_the_seeds_is_kept(workspace, main, monkeypatch, tmp_path):
   assert summary["best_seed"] == best
   reported = result_files.read_results(f"{tmp_path}/eval_results.txt")
   assert reported == results[best]
-  kept = run_outputs.read_variables(finding.trained_checkpoint(str(tmp_path)))
+  kept = run_outputs.read_variables(
+    checkpoint_files.trained_checkpoint(str(tmp_path))
+  )
   trained = run_outputs.read_variables(f"{tmp_path}/seed_{best}/model.ckpt-2")
   weights = {n: value for n, value in trained.items() if "/adam_" not in n}
   run_outputs.assert_same_bits(kept, weights)

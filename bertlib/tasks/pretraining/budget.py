@@ -143,7 +143,7 @@ class BudgetHook(tf.train.SessionRunHook):
   def __init__(
     self,
     budget: Budget,
-    stop: Any,  # a `checkpoint_hook.StopRequest`
+    stop: Any,  # a `hooks.StopRequest`
     now: Callable[[], float] = time.monotonic,
   ):
     self._amount = budget.amount

@@ -8,16 +8,16 @@ from collections.abc import Sequence
 from bertlib.cli import option
 from bertlib.cli.errors import InputError
 from bertlib.cli.option import AT_LEAST_1, COUNT, FRACTION, Range
-from bertlib.settings.recipe import (
-  check_masking,
-  mask_split_flag,
-  max_sequences_flag,
-)
 from bertlib.settings.training import (
   OptimizerSettings,
   RunSettings,
   TrainingSettings,
   nothing_to_train,
+)
+from bertlib.tasks.pretraining.recipe import (
+  check_masking,
+  mask_split_flag,
+  max_sequences_flag,
 )
 
 

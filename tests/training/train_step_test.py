@@ -8,8 +8,8 @@ import tensorflow.compat.v1 as tf
 from bertlib.compat import estimator_api
 from bertlib.compute.fast_compute import FastCompute
 from bertlib.reporting import run_report
-from bertlib.training import estimator_spec
-from bertlib.training.gradient_caching import BatchLoss
+from bertlib.tasks.embeddings.embedding_losses import BatchLoss
+from bertlib.training import train_step
 from optimization import StepOptions
 
 pytestmark = pytest.mark.graph
@@ -27,13 +27,13 @@ def arguments_of(num_micro_batches=1, **values):
     "log_steps": 1,
     "options": StepOptions(num_micro_batches=num_micro_batches),
   }
-  return estimator_spec.TrainingArguments(**(defaults | values))
+  return train_step.TrainingArguments(**(defaults | values))
 
 
 def train_spec(loss_fn, params=(), **values):
   batch, params = {"x": tf.ones([4, 2])}, {"batch_size": 4} | dict(params)
   arguments = arguments_of(**values)
-  return estimator_spec.train_spec(arguments, loss_fn, batch, params, None)
+  return train_step.train_spec(arguments, loss_fn, batch, params, None)
 
 
 def loss_of_weight(batch, _):
@@ -123,7 +123,7 @@ def test_losses_of_tpu_cores_have_one_normalizer(on_core):
   arguments = arguments_of(use_tpu=True, num_micro_batches=2)
   with tf.Graph().as_default(), tf.Session() as session:
     weights = tf.constant([1, 0, 1, 1])
-    normalizer = estimator_spec.loss_normalizer(weights, arguments)
+    normalizer = train_step.loss_normalizer(weights, arguments)
     assert session.run(normalizer) == 1.5
 
 
@@ -151,7 +151,7 @@ def test_scalars_reach_tensorboard(tmp_path):
   def model_fn(features, labels, mode, params, config):
     del labels, mode
     batch = {"x": features}
-    return estimator_spec.train_spec(arguments, loss_fn, batch, params, config)
+    return train_step.train_spec(arguments, loss_fn, batch, params, config)
 
   def input_fn(params):
     steps = tf.data.Dataset.range(1, 7)  # every value is the step

@@ -11,7 +11,7 @@ from bertlib.cli.option import PARALLEL, SHARDS
 from bertlib.io import files
 from bertlib.settings.command import RecordedSettings
 from bertlib.settings.common import ReceiptSettings
-from bertlib.settings.recipe import Recipe, check_masking
+from bertlib.tasks.pretraining.recipe import Recipe, check_masking
 
 
 @dataclasses.dataclass(frozen=True)

@@ -15,7 +15,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 from absl import logging
 
-from bertlib.checkpoints import checkpoint_files, finding
+from bertlib.checkpoints import checkpoint_files
 from bertlib.cli.errors import InputError, some_of
 from bertlib.data import vocabulary
 from bertlib.io import files, model_files
@@ -104,7 +104,7 @@ def _write(
   ]
   with files.atomic_files(target_dir, overwrite, inputs) as folder:
     checkpoint_files.write_variables(os.path.join(folder, name), variables)
-    with open(os.path.join(folder, finding.STATE_FILE), "w") as file:
+    with open(os.path.join(folder, checkpoint_files.STATE_FILE), "w") as file:
       file.write(f'model_checkpoint_path: "{name}"\n')
     for companion, path in companions.items():
       if os.path.exists(path):

@@ -16,8 +16,8 @@ import tiny_pretraining
 
 import run_pretraining
 from bertlib.cli.errors import InputError
-from bertlib.training import budget
-from bertlib.training.checkpoint_hook import StopRequest
+from bertlib.tasks.pretraining import budget
+from bertlib.training.hooks import StopRequest
 
 SCRIPT = "run_pretraining.py"
 NUM_TOKENS = 1500

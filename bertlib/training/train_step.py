@@ -1,4 +1,4 @@
-"""Training step of a `model_fn`, with its log lines and TensorBoard values."""
+"""Training step of a `model_fn`: gradients, log lines, TensorBoard values."""
 
 from __future__ import annotations
 
@@ -14,11 +14,8 @@ import optimization
 from bertlib.checkpoints import initialize
 from bertlib.compat import estimator_api
 from bertlib.hardware import distribution
-from bertlib.training import (
-  checkpoint_hook,
-  gradients,
-  session_hooks,
-)
+from bertlib.training import hooks
+from optimization import Frozen, Gradients
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,7 +46,7 @@ class TrainingArguments:
   other_task: bool = False
   # A `budget.Budget`, over which the schedule runs instead of steps.
   budget: Any = None
-  # Of a `session_hooks.Throughput`, where the log shows tokens per second.
+  # Of a `hooks.Throughput`, where the log shows tokens per second.
   step_flops: Callable[[float, float], float] | None = None
   peak_flops: float | None = None
 
@@ -122,7 +119,7 @@ def train_spec(
   # `loss_fn` takes a batch or micro-batch and a `dropout_seed`, see
   # `modeling.dropout`. It returns the mean loss of its examples, float32 [],
   # and further means to report by name. Or it is no function, but a
-  # `gradient_caching.BatchLoss`, which compares the examples of a whole batch.
+  # `embedding_losses.BatchLoss`, which compares the examples of a whole batch.
   loss_scale = _make_loss_scale(arguments)
   accumulated = _compute_gradients(
     arguments, loss_fn, batch, params, loss_scale
@@ -163,11 +160,11 @@ def train_spec(
     shown["loss_scale"] = loss_scale.value
   writes_summaries = model_dir and distribution.writes_summaries()
   summary_dir = model_dir if writes_summaries else None
-  hooks, host_call = [], None
+  attached, host_call = [], None
   # A TPU has no log lines: it runs many steps between two callbacks of the
   # host.
   if not arguments.use_tpu:
-    hooks.append(
+    attached.append(
       _progress_hook(
         arguments,
         shown,
@@ -183,19 +180,19 @@ def train_spec(
     loss=step.loss,
     train_op=step.train_op,
     scaffold_fn=scaffold_fn,
-    training_hooks=hooks,
+    training_hooks=attached,
     host_call=host_call,
   )
 
 
 def _make_loss_scale(
   arguments: TrainingArguments,
-) -> gradients.LossScale | gradients.FixedLossScale | None:
+) -> LossScale | FixedLossScale | None:
   """The loss scale of float16; None for other precisions."""
   if not arguments.scales_loss:
     return None
   fixed = arguments.step_options.loss_scale
-  return gradients.FixedLossScale(fixed) if fixed else gradients.LossScale()
+  return FixedLossScale(fixed) if fixed else LossScale()
 
 
 def _compute_gradients(
@@ -203,7 +200,7 @@ def _compute_gradients(
   loss_fn,
   batch: Mapping[str, Any],
   params: Mapping[str, Any],
-  loss_scale: gradients.LossScale | gradients.FixedLossScale | None,
+  loss_scale: LossScale | FixedLossScale | None,
 ) -> optimization.Gradients:
   """Gradients of a loss function or `BatchLoss`, see `train_spec`."""
   options = arguments.step_options
@@ -213,7 +210,7 @@ def _compute_gradients(
   common = batch, options.num_micro_batches, loss_scale, options.frozen
   if callable(loss_fn):
     seeded = _with_dropout_seed(loss_fn, arguments, num_tpu_cores)
-    return gradients.compute_gradients(seeded, *common)
+    return compute_gradients(seeded, *common)
   if arguments.seed is None and options.num_micro_batches > 1:
     raise ValueError("Gradient caching needs a seed: it repeats dropout masks")
   seeded = _with_dropout_seed(loss_fn.encode_fn, arguments, num_tpu_cores)
@@ -227,7 +224,7 @@ def _with_dropout_seed(
   """`function` of a micro-batch and its index, instead of a dropout seed."""
   if arguments.seed is None:
     return lambda micro_batch, _: function(micro_batch, None)
-  draw = gradients.dropout_draws(
+  draw = dropout_draws(
     tf.train.get_or_create_global_step(),
     arguments.step_options.num_micro_batches,
     num_tpu_cores,
@@ -246,12 +243,12 @@ def _count_tokens(batch: Mapping[str, Any]):
 
 def _throughput(
   arguments: TrainingArguments, batch: Mapping[str, Any], tokens, account
-) -> session_hooks.Throughput | None:
+) -> hooks.Throughput | None:
   """Tensors from which the log computes tokens and FLOPs per second."""
   if not arguments.step_flops:
     return None
   rows = tf.shape(batch["input_mask"])[0]
-  return session_hooks.Throughput(
+  return hooks.Throughput(
     rows * optimization.num_replicas(),
     tokens,
     account.tokens if account else tf.constant(0.0),
@@ -265,15 +262,15 @@ def _progress_hook(
   shown: Mapping[str, Any],
   batch_size: int,
   summary_dir: str | None,
-  throughput: session_hooks.Throughput | None,
+  throughput: hooks.Throughput | None,
 ):
   """Hook of the log lines; registers the NaN check and the stop requests."""
   # With a loss scale, a step whose gradient norm is NaN or Inf is skipped.
   finite = ["loss"] if arguments.scales_loss else ["loss", "gradient_norm"]
-  checkpoint_hook.watch(shown, finite)
+  hooks.watch(shown, finite)
   if optimization.num_replicas() > 1:
-    checkpoint_hook.share_stop_requests()
-  return session_hooks.ProgressHook(
+    hooks.share_stop_requests()
+  return hooks.ProgressHook(
     {name.replace("_", " "): value for name, value in shown.items()},
     None if arguments.budget else arguments.num_train_steps,
     batch_size,
@@ -331,3 +328,214 @@ def loss_normalizer(weights, arguments: TrainingArguments):
   total = optimization.sum_over_replicas(total, arguments.use_tpu)
   num_replicas = optimization.num_replicas(arguments.use_tpu)
   return total / num_replicas / arguments.step_options.num_micro_batches
+
+
+# Gradients
+
+
+def compute_gradients(
+  loss_fn: Callable[[dict[str, Any], Any], tuple[Any, dict[str, Any]]],
+  batch: Mapping[str, Any],
+  num_micro_batches: int = 1,
+  loss_scale: LossScale | FixedLossScale | None = None,
+  frozen: Frozen | None = None,
+) -> Gradients:
+  """Gradients of a batch, accumulated over micro-batches to save memory."""
+  # `loss_fn` takes a micro-batch and its index, int32 []; it returns the mean
+  # loss of the examples, float32 [], and further means by name. Up to rounding,
+  # the result is that of the whole batch.
+  factor = loss_scale.value if loss_scale else None
+  if num_micro_batches == 1:
+    loss, scalars = loss_fn(dict(batch), tf.constant(0))
+    return optimization.gradients_of(loss, scalars, factor, frozen)
+
+  micro_batch = micro_batches(batch, num_micro_batches)
+
+  def compute(index):
+    loss, scalars = loss_fn(micro_batch(index), index)
+    shares = {n: value / num_micro_batches for n, value in scalars.items()}
+    return optimization.gradients_of(
+      loss / num_micro_batches, shares, factor, frozen
+    )
+
+  # The first micro-batch, outside the loop, makes the variables and shows which
+  # gradients there are.
+  return accumulate(compute(tf.constant(0)), compute, num_micro_batches)
+
+
+def micro_batches(
+  batch: Mapping[str, Any], num_micro_batches: int
+) -> Callable[[Any], dict[str, Any]]:
+  """Divides a batch: returns a function from index, int32 [], to features."""
+  if num_micro_batches == 1:
+    return lambda _: dict(batch)
+  divided = {
+    name: tf.reshape(
+      tensor, tf.concat([[num_micro_batches, -1], tf.shape(tensor)[1:]], axis=0)
+    )
+    for name, tensor in batch.items()
+  }
+  # Index, do not slice: a TPU needs a static size.
+  return lambda index: {name: t[index] for name, t in divided.items()}
+
+
+def accumulate(
+  first: Gradients, compute: Callable[[Any], Gradients], num_micro_batches: int
+) -> Gradients:
+  """Sums the gradients of micro-batches, computed one after the other."""
+  if num_micro_batches == 1:
+    return first
+  sums, sparse = _split(first)
+  # Sparse gradients stay sparse: the word embeddings have few rows in a batch.
+  rows = [_row_arrays(gradient, num_micro_batches) for gradient in sparse]
+
+  def add(index, sums, rows):
+    # A micro-batch waits for the one before, so that only one has activations.
+    with tf.control_dependencies(tf.nest.flatten(sums)):
+      index = tf.identity(index)
+    # `compute` must not create variables inside the loop.
+    with tf.variable_scope(tf.get_variable_scope(), reuse=True):
+      more, sparse = _split(compute(index))
+    sums = tf.nest.map_structure(tf.add, sums, more)
+    rows = [
+      (values.write(index, g.values), indices.write(index, g.indices))
+      for (values, indices), g in zip(rows, sparse)
+    ]
+    return index + 1, sums, rows
+
+  _, sums, rows = tf.while_loop(
+    lambda index, *_: index < num_micro_batches,
+    add,
+    (tf.constant(1), sums, rows),
+    parallel_iterations=1,
+  )
+  return _join(first, sums, rows)
+
+
+def _split(gradients: Gradients):
+  """Values that are summed, and the sparse gradients, whose rows are joined."""
+  present = [g for g in gradients.gradients if g is not None]
+  sparse = [g for g in present if isinstance(g, tf.IndexedSlices)]
+  dense = [
+    optimization.in_float32(g)
+    for g in present
+    if not isinstance(g, tf.IndexedSlices)
+  ]
+  return (gradients.loss, gradients.scalars, dense), sparse
+
+
+def _join(first: Gradients, sums, rows) -> Gradients:
+  """Inverse of `_split`; `first` shows which gradients are sparse or None."""
+  loss, scalars, dense = sums
+  dense, rows = iter(dense), iter(rows)
+  gradients = []
+  for gradient in first.gradients:
+    if isinstance(gradient, tf.IndexedSlices):
+      values, indices = next(rows)
+      gradient = tf.IndexedSlices(
+        values.concat(), indices.concat(), gradient.dense_shape
+      )
+    elif gradient is not None:
+      gradient = next(dense)
+    gradients.append(gradient)
+  return Gradients(loss, scalars, gradients, first.variables)
+
+
+def _row_arrays(first: tf.IndexedSlices, num_micro_batches: int):
+  """Arrays for the values and the indices of every micro-batch."""
+  return tuple(
+    tf.TensorArray(
+      tensor.dtype,
+      num_micro_batches,
+      infer_shape=False,
+      element_shape=[None, *tensor.shape[1:]],
+    ).write(0, tensor)
+    for tensor in (first.values, first.indices)
+  )
+
+
+class LossScale:
+  """Loss scale of float16; `value` is that of this step, float32 []."""
+
+  # Small gradients would be 0 without it. Halved when gradients overflow,
+  # doubled after `num_good_steps` consecutive steps in which they do not
+  # (Micikevicius et al. 2018). It is saved with the model.
+  def __init__(self, initial: float = 2.0**15, num_good_steps: int = 2000):
+    """Creates its variables."""
+    self._num_good_steps = num_good_steps
+    with tf.variable_scope("loss_scale"):
+      self._scale, self._good_steps = (
+        tf.get_variable(
+          name,
+          dtype=dtype,  # the second replica does not take it from the value
+          initializer=value,
+          trainable=False,
+          aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
+        )
+        for name, dtype, value in (
+          ("scale", tf.float32, initial),
+          ("good_steps", tf.int32, 0),
+        )
+      )
+    self.value = tf.identity(self._scale)
+
+  def adapt(self, norm):
+    """Op that sets the next step's scale, given the gradients' norm."""
+    is_finite = tf.math.is_finite(norm)
+    good_steps = self._good_steps + 1
+    is_due = good_steps >= self._num_good_steps
+    grown = tf.where(is_due, self.value * 2.0, self.value)
+    return tf.group(
+      self._scale.assign(
+        tf.where(is_finite, grown, tf.maximum(self.value / 2.0, 1.0))
+      ),
+      self._good_steps.assign(
+        tf.where(is_finite & ~is_due, good_steps, tf.zeros_like(good_steps))
+      ),
+    )
+
+
+class FixedLossScale:
+  """A loss scale that does not change, see `LossScale`; has no variables."""
+
+  def __init__(self, value: float):
+    self.value = tf.constant(value, tf.float32)
+
+  def adapt(self, norm):
+    """Op that does nothing."""
+    del norm
+    return tf.no_op()
+
+
+# Dropout draws
+
+
+def dropout_draws(
+  global_step, num_micro_batches: int, num_tpu_cores: int = 1
+) -> Callable[[Any], Any]:
+  """Maps (step, replica, micro-batch) to a unique dropout counter, int32 []."""
+  # A GPU computes in int64, but the host in int32, and seeds are read on the
+  # host: each draw made from the int64 step would be copied from the GPU.
+  step = tf.cast(global_step, tf.int32, name="dropout_step")
+  num_replicas = num_tpu_cores * optimization.num_replicas()
+  replica_step = step * num_replicas + replica_number(num_tpu_cores)
+  # Wraps around after 2**32 draws.
+  return lambda micro_batch: replica_step * num_micro_batches + micro_batch
+
+
+def replica_number(num_tpu_cores: int = 1):
+  """Index of this replica, int32 []."""
+  if num_tpu_cores == 1:
+    number = tf.distribute.get_replica_context().replica_id_in_sync_group
+    return tf.convert_to_tensor(number, tf.int32)
+  # Under TPUEstimator a core cannot ask for its number. But when every core
+  # sends each core that core's number, core n receives n from everyone.
+  numbers = list(range(num_tpu_cores))
+  received = tf.raw_ops.AllToAll(
+    input=numbers,
+    group_assignment=[numbers],
+    concat_dimension=0,
+    split_dimension=0,
+    split_count=num_tpu_cores,
+  )
+  return received[0]

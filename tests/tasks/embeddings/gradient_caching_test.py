@@ -13,9 +13,8 @@ from bertlib.compute.fast_compute import FastCompute
 from bertlib.hardware import distribution
 from bertlib.settings.embedding_spec import EmbeddingSpec
 from bertlib.tasks.embeddings import embedding_losses
-from bertlib.tasks.embeddings.embedding_losses import LossOptions
-from bertlib.training import gradients
-from bertlib.training.gradient_caching import BatchLoss
+from bertlib.tasks.embeddings.embedding_losses import BatchLoss, LossOptions
+from bertlib.training import train_step
 from optimization import Frozen
 
 pytestmark = pytest.mark.graph
@@ -202,7 +201,7 @@ def test_frozen_weights_have_no_gradient(whole):
 
 def test_loss_scale_scales_the_gradients_but_not_the_loss(whole):
   loss, found, _ = cached_gradients(
-    "infonce", seeded(encoder()), 2, lambda: gradients.LossScale(1024.0)
+    "infonce", seeded(encoder()), 2, lambda: train_step.LossScale(1024.0)
   )
   assert loss == pytest.approx(whole["infonce"][0], rel=1e-6)
   assert_same_gradients(
@@ -218,7 +217,7 @@ def test_replicas_equal_the_global_batch(whole, name, num_micro_batches):
   means = []
 
   def build():
-    number = gradients.replica_number()
+    number = train_step.replica_number()
     batch = {
       n: tf.stack(tf.split(array, 2))[number]
       for n, array in make_batch(name).items()

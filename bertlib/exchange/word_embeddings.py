@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from bertlib.checkpoints import checkpoint_files, finding
+from bertlib.checkpoints import checkpoint_files
 from bertlib.cli.errors import InputError
 from bertlib.io import files
 
@@ -42,7 +42,7 @@ def add_vocab_rows(
 
 def read_checkpoint(path: str, vocab_size: int) -> dict[str, np.ndarray]:
   """All tensors of a checkpoint by name, with the optimizer's state."""
-  path = finding.find_checkpoint(path)
+  path = checkpoint_files.find_checkpoint(path)
   tensors = dict(checkpoint_files.Checkpoint(path))
   if WORD_EMBEDDINGS not in tensors:
     raise InputError(

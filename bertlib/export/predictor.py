@@ -11,15 +11,7 @@ from typing import Any, Callable
 import tensorflow.compat.v1 as tf
 
 import modeling
-from bertlib.checkpoints import (
-  checkpoint_files,
-  finding,
-  initialize,
-  loading,
-  model_folder,
-  model_json,
-)
-from bertlib.checkpoints.task_record import TaskRecord
+from bertlib.checkpoints import checkpoint_files, initialize, model_folder
 from bertlib.cli import lazy_module
 from bertlib.cli.errors import InputError
 from bertlib.cli.option import check_argument, declaration
@@ -37,8 +29,9 @@ from bertlib.settings.common import (
   QuantizationSettings,
 )
 from bertlib.settings.training import RunSettings
+from bertlib.task.task_record import TaskRecord
 
-quantization = lazy_module.load("bertlib.checkpoints.quantization")
+quantization = lazy_module.load("bertlib.export.quantization")
 
 # As --precision, but a predictor does not measure which is fastest.
 _PRECISION = declaration(ComputeSettings, "precision").without("auto")
@@ -101,7 +94,9 @@ class LoadedModel(BatchPredictor):
       flag = declaration(DeviceSettings, "num_threads")
       check_argument("num_threads", num_threads, flag)
     description, found = self.find_model(model_dir, checkpoint)
-    config = loading.load_config(os.path.join(model_dir, model_files.CONFIG))
+    config = model_folder.load_config(
+      os.path.join(model_dir, model_files.CONFIG)
+    )
     tokenizer = vocabulary.load_tokenizer(
       os.path.join(model_dir, model_files.VOCAB),
       description["do_lower_case"],
@@ -129,7 +124,7 @@ class LoadedModel(BatchPredictor):
       hidden_dtype(precision), unpad=True, use_onednn=onednn.is_available()
     )
     # A graph holds at most 2 GB of constants.
-    is_small = loading.num_weights(config) < 2**29
+    is_small = model_folder.num_weights(config) < 2**29
     if precision == "int8":
       settings = QuantizationSettings(calibration_file, int8_skip_layers)
       use = functools.partial(
@@ -151,11 +146,11 @@ class LoadedModel(BatchPredictor):
       raise InputError(f"{model_dir}: no such folder")
     description = model_folder.check(model_dir, cls.record)
     if checkpoint:
-      checkpoint = finding.find_checkpoint(checkpoint)
+      checkpoint = checkpoint_files.find_checkpoint(checkpoint)
       checkpoint_files.check(checkpoint)
-      model_json.check_same_task(model_dir, description, checkpoint)
+      model_folder.check_same_task(model_dir, description, checkpoint)
     else:
-      checkpoint = finding.model_checkpoint(model_dir)
+      checkpoint = checkpoint_files.model_checkpoint(model_dir)
     if description.get("script") != cls.record.script or not checkpoint:
       raise InputError(
         f"{model_dir}: holds no model that {cls.record.purpose}; name the"

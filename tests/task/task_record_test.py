@@ -7,8 +7,8 @@ import run_embeddings
 import run_ner
 import run_pretraining
 import run_squad
-from bertlib.checkpoints import task_record
 from bertlib.cli.errors import InputError
+from bertlib.task import task_record
 
 pytestmark = pytest.mark.unit
 

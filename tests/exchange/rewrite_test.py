@@ -9,9 +9,10 @@ import run_outputs
 import tensorflow.compat.v1 as tf
 
 import optimization
-from bertlib.checkpoints import checkpoint_files, finding, rewrite
+from bertlib.checkpoints import checkpoint_files
 from bertlib.cli.errors import InputError
-from bertlib.training.gradients import LossScale
+from bertlib.exchange import rewrite
+from bertlib.training.train_step import LossScale
 
 pytestmark = pytest.mark.unit
 
@@ -217,7 +218,7 @@ def test_model_files_beside_the_last_checkpoint_are_copied(trained, tmp_path):
 def test_the_output_is_the_folder_of_a_model(trained, tmp_path, rewritten):
   rewritten(trained)
   (tmp_path / "out").rename(tmp_path / "moved")
-  found = finding.trained_checkpoint(str(tmp_path / "moved"))
+  found = checkpoint_files.trained_checkpoint(str(tmp_path / "moved"))
   run_outputs.assert_same_bits(run_outputs.read_variables(found), TRAINED)
 
 

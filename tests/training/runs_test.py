@@ -14,23 +14,22 @@ import tensorflow.compat.v1 as tf
 import tiny_model
 
 import modeling
-from bertlib.checkpoints import finding
-from bertlib.checkpoints.task_record import TaskRecord
+from bertlib.checkpoints import checkpoint_files
 from bertlib.cli import option
 from bertlib.cli.errors import InputError
 from bertlib.compat import estimator_api
 from bertlib.compute import onednn, precision
 from bertlib.compute.fast_compute import FastCompute
 from bertlib.data import tf_records
-from bertlib.exchange import resolve
 from bertlib.hardware import devices, distribution
 from bertlib.hardware.devices import Devices
 from bertlib.io import result_files
-from bertlib.settings.classifier import ClassifierSettings
 from bertlib.settings.common import DeviceSettings
-from bertlib.training import lifecycle, memory_plan, session_hooks, step_plan
-from bertlib.training.memory_plan import StepShape
-from bertlib.training.task import Run, Task
+from bertlib.task.task import StepShape, Task
+from bertlib.task.task_record import TaskRecord
+from bertlib.tasks.classification.settings import ClassifierSettings
+from bertlib.training import hooks, loop, runs, step_plan
+from bertlib.training.runs import Run
 from optimization import Frozen, StepOptions
 
 pytestmark = pytest.mark.unit
@@ -54,7 +53,7 @@ def settings_of(flags):
 
 
 def devices_of(flags):
-  return resolve.find_devices(settings_of(flags))
+  return devices.find_and_choose(settings_of(flags))
 
 
 def run_of(flags, task, config=CONFIG):
@@ -113,7 +112,7 @@ def test_where_nothing_is_trained_there_is_nothing_to_plan(flags):
     return compute, options
 
   task = Task(TaskRecord("script"), builder, {}, ["loss"])
-  found = lifecycle.make_model_fn(run_of(flags, task), num_train_steps=0)
+  found = loop.model_fn_of(run_of(flags, task), num_train_steps=0)
   assert found == (devices_of(flags).compute(), None)
 
 
@@ -177,7 +176,7 @@ def test_each_choice_of_an_example_takes_memory(flags):
     features = {"input_ids": tf_records.Feature(shape)}
     task = Task(TaskRecord("a_script"), None, features, ["loss"])
     run = run_of(flags, task, BASE)
-    _, options = lifecycle.plan_training(run)
+    _, options = loop.plan_of(run)
     found.append(options.num_micro_batches)
   assert 4 * found[0] == found[1]
 
@@ -198,7 +197,7 @@ def test_weights_are_copied_for_compiled_updates(flags, settings, expected):
 
 
 def test_a_loss_over_the_batch_takes_its_memory_in_each_plan(flags):
-  whole = memory_plan.step_bytes(BASE, 24, SHAPE) / 1e9
+  whole = step_plan.step_bytes(BASE, 24, SHAPE) / 1e9
   flags.memory_gb = whole + 1
   found = []
   for loss_bytes in (0, 10**9, 2 * 10**9):
@@ -239,15 +238,15 @@ def test_evaluations_at_once_have_own_records(flags, tmp_path, monkeypatch):
   this_run = run_of(flags, Task(TaskRecord("a"), None, {}, []))
 
   def write(text):
-    path = pathlib.Path(lifecycle.records_path(this_run, "eval"))
+    path = pathlib.Path(runs.records_path(this_run, "eval"))
     path.write_text(text)
     return path
 
-  with lifecycle.lock_output_dir(this_run):
+  with runs.lock_output_dir(this_run):
     path = write("of the first")
     with monkeypatch.context() as other_process:
       other_process.setattr(os, "getpid", lambda: 1)
-      with lifecycle.lock_output_dir(this_run):
+      with runs.lock_output_dir(this_run):
         write("of the other")
     assert path.read_text() == "of the first"
     (records,) = tmp_path.glob("eval.tf_record")
@@ -261,7 +260,7 @@ def run_steps(num_steps, log_steps):
   with tf.Graph().as_default():
     train_op = tf.train.create_global_step().assign_add(1, read_value=False)
     losses = {"loss": tf.constant(0.5)}
-    hook = session_hooks.ProgressHook(losses, num_steps, 4, log_steps)
+    hook = hooks.ProgressHook(losses, num_steps, 4, log_steps)
     with tf.train.SingularMonitoredSession(hooks=[hook]) as session:
       for _ in range(num_steps):
         session.run(train_op)
@@ -300,7 +299,7 @@ def take_step(hook, **values):
   ],
 )
 def test_training_that_learns_nothing_is_named(losses, norms, warnings, caplog):
-  hook = session_hooks.ProgressHook({}, 3, batch_size=6, log_steps=1)
+  hook = hooks.ProgressHook({}, 3, batch_size=6, log_steps=1)
   begin(hook)
   for loss, norm in zip(losses, norms):
     take_step(hook, loss=loss, rate=0, norm=norm)
@@ -318,18 +317,18 @@ def test_throughput_and_time_left_are_without_compilation(monkeypatch, log):
     tokens = tf.cast(10 * step + 10, tf.float32)
     with tf.control_dependencies([tokens]):
       train_op = step.assign_add(1, read_value=False)
-    throughput = session_hooks.Throughput(
+    throughput = hooks.Throughput(
       examples=tf.constant(4),
       tokens=tokens,
       tokens_before=tf.constant(1000.0),
       step_flops=lambda examples, tokens: examples * tokens**2,
       peak_flops=50000.0,
     )
-    hook = session_hooks.ProgressHook(
+    hook = hooks.ProgressHook(
       {"loss": tf.constant(1.0)}, 12, 999, log_steps=3, throughput=throughput
     )
     with tf.train.SingularMonitoredSession(hooks=[hook]) as session:
-      monkeypatch.setattr(session_hooks, "time", clock)  # of no other module
+      monkeypatch.setattr(hooks, "time", clock)  # of no other module
       for _ in range(3):
         session.run([train_op])
   assert "compiled in 9.0 s" in log[-2]
@@ -349,11 +348,12 @@ def test_rows_that_fill_the_last_batch_are_left_out(flags, monkeypatch):
 
   estimator = types.SimpleNamespace(predict=predict)
   monkeypatch.setattr(devices, "make_estimator", lambda *_, **__: estimator)
-  monkeypatch.setattr(lifecycle, "make_inference_model_fn", lambda *_: None)
+  monkeypatch.setattr(loop, "inference_model_fn_of", lambda *_: None)
   run = dataclasses.replace(
-    run_of(flags, Task(TaskRecord("a"), None, {}, [])), start=finding.Start()
+    run_of(flags, Task(TaskRecord("a"), None, {}, [])),
+    start=checkpoint_files.Start(),
   )
-  rows = lifecycle.predict(run, None, 5)
+  rows = loop.predict(run, None, 5)
   assert [row["label"] for row in rows] == [0, 1, 2, 3, 4]
   assert ended  # Estimator has closed its session
 
@@ -369,7 +369,7 @@ def test_on_a_terminal_progress_is_a_bar(monkeypatch, capsys, log):
 
 @pytest.mark.graph
 def test_predictions_of_an_evaluation_are_collected():
-  collector = session_hooks.PredictionCollector()
+  collector = hooks.PredictionCollector()
 
   def model_fn(features, labels, mode, params, config):
     return estimator_api.TPUEstimatorSpec(
@@ -381,8 +381,9 @@ def test_predictions_of_an_evaluation_are_collected():
     dataset = tf.data.Dataset.range(5).batch(2)
     batch = tf.data.make_one_shot_iterator(dataset).get_next()
     spec = collector.watch(model_fn)(batch, None, mode, {})
-    hooks = spec.evaluation_hooks
-    with tf.train.SingularMonitoredSession(hooks=hooks) as session:
+    with tf.train.SingularMonitoredSession(
+      hooks=spec.evaluation_hooks
+    ) as session:
       for _ in range(3):
         session.run(batch)
   assert collector.arrays["x"].tolist() == [0, 1, 2, 3, 4]
@@ -402,7 +403,7 @@ def test_predictions_of_an_earlier_evaluation_are_removed(tmp_path):
   this_run = written_by(tmp_path, "float32")
   earlier = [result_files.DevPrediction("dev-1", "yes", "no")]
   for predictions in (earlier, None):  # as on a TPU
-    lifecycle.write_metrics(this_run, {"a": 1}, None, predictions=predictions)
+    loop.write_metrics(this_run, {"a": 1}, None, predictions=predictions)
     path = tmp_path / "eval_predictions.jsonl"
     assert path.exists() == bool(predictions)
   assert (tmp_path / "eval_results.txt").read_text() == "a = 1\n"
@@ -410,7 +411,7 @@ def test_predictions_of_an_earlier_evaluation_are_removed(tmp_path):
 
 def test_results_name_another_precision_than_float32(tmp_path):
   for name, line in (("int8", "precision = int8\n"), ("float32", "")):
-    lifecycle.write_metrics(written_by(tmp_path, name), {"a": 1}, None)
+    loop.write_metrics(written_by(tmp_path, name), {"a": 1}, None)
     found = (tmp_path / "eval_results.txt").read_text()
     assert found == f"a = 1\n{line}"
 

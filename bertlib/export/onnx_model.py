@@ -17,8 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bertlib.checkpoints import loading, model_folder, task_record
-from bertlib.checkpoints.task_record import TaskRecord
+from bertlib.checkpoints import model_folder
 from bertlib.cli.absl import logging
 from bertlib.cli.errors import InputError, needs_package
 from bertlib.cli.option import check_argument, declaration
@@ -35,6 +34,8 @@ from bertlib.io import (
 )
 from bertlib.settings.common import DeviceSettings
 from bertlib.settings.training import RunSettings
+from bertlib.task import task_record
+from bertlib.task.task_record import TaskRecord
 
 _FIX = "Export the model again"
 
@@ -155,7 +156,7 @@ class OnnxModel(BatchPredictor):
     """
     del task  # used by `__new__`
     description = self.description
-    config = loading.read_config(os.path.join(folder, model_files.CONFIG))
+    config = model_folder.read_config(os.path.join(folder, model_files.CONFIG))
     tokenizer = vocabulary.load_tokenizer(
       os.path.join(folder, model_files.VOCAB),
       description["do_lower_case"],

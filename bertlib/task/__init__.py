@@ -1,0 +1,1 @@
+"""What a task is: the answers that shared code asks for."""
