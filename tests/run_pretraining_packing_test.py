@@ -29,7 +29,7 @@ pytestmark = pytest.mark.graph
 
 SCRIPT = "run_pretraining.py"
 SIZES = ROW, SLOTS, MOST = 32, 8, 4  # S, P and sequences of a packed row
-PACKED = record_layout(ROW, SLOTS, True, MOST)
+PACKED = record_layout(ROW, SLOTS, max_sequences_per_row=MOST)
 SINGLE = record_layout(ROW, SLOTS)
 
 

@@ -847,6 +847,68 @@ def test_the_masked_lm_alone_trains_on_records_of_both_kinds(
   assert set(outputs) == {"masked_lm_probabilities"}
 
 
+def all_of(word, label):
+  """A record, all of whose words are the same one."""
+  _, row = random_example(np.random.default_rng(label))
+  ids = [
+    i if i in (PAD, CLS, SEP) else VOCAB.index(word) for i in row["input_ids"]
+  ]
+  return row | {"input_ids": ids, "next_sentence_labels": [label]}
+
+
+@pytest.mark.train
+def test_next_sentence_prediction_alone_needs_no_masks(place, tmp_path):
+  """Records without masked tokens train as those that have some."""
+  rows = [all_of("cat", 0), all_of("dog", 1)] * 8
+  without = {n: f for n, f in LAYOUT.items() if not n.startswith("masked_lm")}
+  (tmp_path / "lines").write_text("cat cat ||| cat\ndog dog ||| dog\n")
+  after = ["--do_eval", "--do_predict"]
+  for name, layout, actions in (("a", without, after), ("b", LAYOUT, [])):
+    path = str(tmp_path / f"{name}.tfrecord")
+    tf_records.write_records(path, rows, layout)
+    changed = {"vocab_file": place / "vocab.txt", "eval_batch_size": 16}
+    if actions:
+      changed |= {"predict_file": tmp_path / "lines"}
+    changed |= {"objective": "nsp", "input_file": path}
+    pretrain(
+      place, "--do_train", *actions, output_dir=tmp_path / name, **changed
+    )
+  run_outputs.assert_same_variables(tmp_path / "a", tmp_path / "b")
+  weights = run_outputs.read_variables(tmp_path / "a")
+  assert not [name for name in weights if "cls/predictions" in name]
+  results = run_outputs.read_numbers(tmp_path / "a" / "eval_results.txt")
+  scores = {"next_sentence_accuracy", "next_sentence_loss"}
+  assert set(results) == {"global_step", "loss", *scores}
+  assert results["next_sentence_accuracy"] == 1
+  lines = read_jsonl(tmp_path / "a" / "predictions.jsonl")
+  assert [set(line) for line in lines] == [{"text", "is_next_probability"}] * 2
+  assert [line["is_next_probability"] > 0.5 for line in lines] == [True, False]
+  export = (
+    f"--model_dir={tmp_path / 'a'}",
+    f"--export_dir={tmp_path / 'export'}",
+  )
+  assert "has no masked LM" in commands.fail("export_model.py", *export)
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(
+  ("flag", "words"),
+  [
+    ("--remask", "--remask: --objective=nsp predicts no masked tokens"),
+    ("--do_predict", "lines: has lines of one text"),
+  ],
+)
+def test_what_next_sentence_prediction_alone_cannot_do(
+  place, tmp_path, flag, words
+):
+  (tmp_path / "lines").write_text("the cat ||| sat\nthe [MASK]\n")
+  changed = {"objective": "nsp", "output_dir": tmp_path / "out"}
+  if flag == "--do_predict":
+    changed |= {"predict_file": tmp_path / "lines"}
+  changed |= {"vocab_file": place / "vocab.txt"}
+  assert words in refuse(place, "--do_train", flag, **changed)
+
+
 def test_new_masks_without_a_vocabulary(place):
   line = refuse(place, "--do_train", "--remask")
   assert "--vocab_file is empty; name a vocab.txt" in line

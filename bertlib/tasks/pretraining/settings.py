@@ -14,6 +14,11 @@ from bertlib.settings.training import (
   TrainingSettings,
   nothing_to_train,
 )
+from bertlib.tasks.pretraining.objectives import (
+  MLM_NSP,
+  OBJECTIVES,
+  Objective,
+)
 from bertlib.tasks.pretraining.recipe import (
   check_masking,
   mask_split_flag,
@@ -86,10 +91,11 @@ class PretrainingSettings(TrainingSettings):
     kept=True,
   )
   objective: str = option.choice(
-    "mlm_nsp",
-    ["mlm_nsp", "mlm"],
+    MLM_NSP.name,
+    [*OBJECTIVES],
     "Losses to train and evaluate: mlm_nsp is masked LM and next sentence"
-    " prediction; mlm is masked LM alone, on records of any --segments.",
+    " prediction; mlm is masked LM alone, on records of any --segments; nsp is"
+    " next sentence prediction alone.",
     basic=True,
     kept=True,
   )
@@ -182,11 +188,21 @@ class PretrainingSettings(TrainingSettings):
   )
   given: frozenset[str] = frozenset()  # flags on the command line
 
+  @property
+  def losses(self) -> Objective:
+    """What --objective names."""
+    return OBJECTIVES[self.objective]
+
   def check(self) -> None:
     """Refuses an action without its file, and steps or masks that cannot be."""
     run, steps = self.run, self.num_train_steps
     super().check()
     check_masking(self, self.model.max_seq_length, self.given)
+    if self.remask and not self.losses.predicts_tokens:
+      raise InputError(
+        f"--remask: --objective={self.objective} predicts no masked tokens."
+        " Leave it out"
+      )
     self._check_budget()
     if run.do_train and steps == 0:
       raise InputError(nothing_to_train("num_train_steps", 0))

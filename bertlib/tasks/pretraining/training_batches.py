@@ -18,6 +18,7 @@ from bertlib.tasks.pretraining import (
   pretraining_inputs,
   pretraining_instances,
 )
+from bertlib.tasks.pretraining.objectives import MLM_NSP, Objective
 from bertlib.tasks.pretraining.pretraining_instances import TrainingInstance
 from bertlib.tasks.pretraining.settings import PretrainingSettings
 
@@ -113,14 +114,16 @@ def _pack_window(
 ) -> list[np.ndarray]:
   """Packs arrays [records, ...]; returns arrays [rows, ...] of the layout."""
   labels = records.get("next_sentence_labels")
+  none = np.zeros([len(records["input_ids"]), 0])
+  weights = records.get("masked_lm_weights", none)
   instances = []
   for index in range(len(records["input_ids"])):
 
     def values(name, count, index=index):
-      return records[name][index, :count].tolist()
+      return records.get(name, none)[index, :count].tolist()
 
     length = records["input_mask"][index].sum()
-    num_masked = int(records["masked_lm_weights"][index].sum())
+    num_masked = int(weights[index].sum())
     instances.append(
       TrainingInstance(
         values("input_ids", length),
@@ -130,9 +133,7 @@ def _pack_window(
         None if labels is None else labels[index, 0],
       )
     )
-  sizes = [
-    records[name].shape[1] for name in ("input_ids", "masked_lm_positions")
-  ]
+  sizes = records["input_ids"].shape[1], weights.shape[1]
   rows = [
     pretraining_instances.row_features(row, list, *sizes, most)
     for row in pretraining_instances.pack(instances, *sizes, most)
@@ -184,7 +185,7 @@ def input_fn_builder(
   first_step: int = 0,
   masking: dynamic_masking.Masking | None = None,
   num_records: int | None = None,
-  objective: str = "mlm_nsp",
+  objective: Objective = MLM_NSP,
   packing: Packing | None = None,
 ):
   """An `input_fn` over TFRecord files of pretraining.
@@ -201,7 +202,7 @@ def input_fn_builder(
     first_step: training step of the first batch, to resume.
     masking: how training draws new masks; None for those of the records.
     num_records: number of records; None to count them.
-    objective: "mlm_nsp", or "mlm" to leave out the labels of next sentences.
+    objective: what is predicted; features of other objectives are not read.
     packing: how training packs records into rows, and where it begins; None to
       read them as they are.
 
@@ -213,7 +214,7 @@ def input_fn_builder(
     InputError: see `pretraining_inputs.count_records`.
   """
   del num_cpu_threads
-  shape = max_seq_length, max_predictions_per_seq, objective == "mlm_nsp"
+  shape = max_seq_length, max_predictions_per_seq, objective
   layout = pretraining_instances.record_layout(
     *shape, pretraining_inputs.sequences_per_row(input_files[0])
   )
