@@ -634,7 +634,7 @@ def transformer_model(
   """
   compute = compute or Compute()
   input_shape = get_shape_list(input_tensor, expected_rank=3)
-  batch_size, seq_length, width = input_shape
+  *rows_shape, width = input_shape  # [B, S]; of unpadded rows [1, R]
   if hidden_size % num_attention_heads:
     raise ValueError(
       f"num_attention_heads = {num_attention_heads} does not divide"
@@ -663,7 +663,7 @@ def transformer_model(
 
   def layer(hidden, *biases, positions=None):
     """[R, H] to [R, H], or with `positions` [B, P] to [B * P, H]."""
-    queries, query_shape = hidden, [batch_size, seq_length]
+    queries, query_shape = hidden, rows_shape
     if positions is not None:
       queries, query_shape = at(positions, hidden), get_shape_list(positions)
       biases = tuple(biases_at(positions, bias) for bias in biases)
@@ -679,10 +679,11 @@ def transformer_model(
           do_return_2d_tensor=True,
           batch_size=query_shape[0],
           from_seq_length=query_shape[1],
-          to_seq_length=seq_length,
+          to_seq_length=rows_shape[1],
           dropout_seed=dropout_seed,
           compute=compute,
           score_biases=biases,
+          unpadded_queries=positions is None,
         )
       with tf.variable_scope("output"):
         attention_output = add_and_norm(project(context, hidden_size), queries)
@@ -753,6 +754,7 @@ def attention_layer(
   dropout_seed=None,
   compute: Compute | None = None,
   score_biases: tuple = (),
+  unpadded_queries: bool = True,
 ):
   """Multi-head attention (Vaswani et al. 2017, section 3.2.2).
 
@@ -779,6 +781,7 @@ def attention_layer(
     dropout_seed: see `dropout`.
     compute: None for the plain `Compute()`.
     score_biases: see `dot_product_attention`.
+    unpadded_queries: whether `compute` removes padding of `from_tensor` too.
 
   Returns:
     float [B, F, N * D], or with `do_return_2d_tensor` [B * F, N * D].
@@ -794,14 +797,10 @@ def attention_layer(
     batch_size, from_seq_length = from_shape[:2]
     to_seq_length = to_shape[1]
   elif None in (batch_size, from_seq_length, to_seq_length):
-    raise ValueError(
-      "Attention over matrices needs batch_size, from_seq_length and"
-      " to_seq_length"
-    )
+    raise ValueError("Matrices need batch_size, from_seq_length, to_seq_length")
   width = num_attention_heads * size_per_head
   compute = compute or Compute()
-  # Queries at positions of their own have no padding that was removed.
-  of_queries = compute if from_tensor is to_tensor else Compute()
+  of_queries = compute if unpadded_queries else Compute()
 
   def project(matrix, activation, name):
     return dense(matrix, width, activation, initializer_range, name, compute)

@@ -1,4 +1,4 @@
-"""Compares runs: metrics, seeds, flags and inputs.
+"""Compares runs: metrics, and paired tests on the same examples.
 
     python report.py output/a output/b --output_file=output/comparison.html
 
@@ -22,9 +22,8 @@ from absl import logging
 from bertlib.cli import app, option, terminal
 from bertlib.cli.errors import InputError
 from bertlib.io import files
-from bertlib.reporting import comparison, recorded_runs
+from bertlib.reporting import comparison
 from bertlib.settings.report import ReportSettings
-from bertlib.task import task_record
 
 # Metrics in the tables of the terminal.
 _MAX_METRICS = 6
@@ -42,26 +41,26 @@ def main(argv: list[str]) -> None:
   if len(argv) < 2:
     raise InputError("name the output folders of two or more runs")
   files.check_new("output_file", path, settings.overwrite)
-  runs = recorded_runs.find_runs(argv[1:], task_record.find)
+  runs = comparison.find_runs(argv[1:])
   if len(runs) < 2:
     raise InputError(
       f"{argv[1]}: is a single run, which its report.html describes. Name"
       " another one to compare it with"
     )
   inputs = [
-    os.path.join(run.folder, name)
-    for run in runs
-    for name in recorded_runs.FILES
+    os.path.join(run.folder, name) for run in runs for name in comparison.FILES
   ]
   files.check_outputs([path], inputs)
-  found = comparison.find_differences(runs)
-  for table in comparison.tables(runs, found, _MAX_METRICS):
-    terminal.show(f"{table.title}:")
-    terminal.print_table(table.rows)
-    terminal.show()
+  metrics = comparison.metric_names(runs)[:_MAX_METRICS]
+  terminal.print_table(comparison.run_rows(runs, metrics))
+  differences = comparison.difference_rows(runs)
+  shown = [d for d in differences if d["metric"] in (*metrics, comparison.TEST)]
+  if shown:
+    terminal.show(f"\nDifferences from {runs[0].folder}:")
+    terminal.print_table(shown)
   for warning in comparison.warnings(runs):
     logging.warning("%s", warning)
-  comparison.write_page(path, runs, found)
+  comparison.write_page(path, runs, differences)
   logging.info("Comparison of %d runs: %s", len(runs), path)
 
 

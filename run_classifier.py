@@ -38,7 +38,7 @@ import modeling
 from bertlib.checkpoints import checkpoint_files
 from bertlib.cli import app, option
 from bertlib.cli.steps import Steps
-from bertlib.data import model_inputs, record_check, tf_records
+from bertlib.data import record_check, tf_records
 from bertlib.exchange import resolve
 from bertlib.export import predictor
 from bertlib.io import result_files
@@ -324,9 +324,7 @@ def main(_) -> None:
     if run.seeds:
       loop.train_seeds(run, "--nodo_predict")
     elif settings.run.do_train:
-      outcome.lengths = train_classifier(
-        run, processor, examples.train, dev_sets
-      )
+      train_classifier(run, processor, examples.train, dev_sets)
     outcome.checkpoint = loop.select_checkpoint(run)
     thresholds = None
     if run.evaluates:
@@ -435,11 +433,9 @@ def train_classifier(
   processor: DataProcessor,  # names the metrics
   examples: Sequence[Example],
   dev_sets: Mapping[str, classifier_inputs.DevSet],
-) -> model_inputs.Lengths:
+) -> None:
   """Trains the classifier; evaluates the dev set without a suffix meanwhile."""
-  path, lengths = classifier_inputs.write_records(
-    run, processor, "train", examples
-  )
+  path = classifier_inputs.write_records(run, processor, "train", examples)
   loop.train(
     run,
     file_based_input_fn_builder(
@@ -456,7 +452,6 @@ def train_classifier(
     ),
     functools.partial(record_check.find, [path], run.task.features),
   )
-  return lengths
 
 
 def evaluate_set(
@@ -577,7 +572,7 @@ def predict_sets(
       results = result_files.predictions_name(predict_file)
       records = f"predict_{result_files.stem_of(predict_file)}"
     batch_size = run.flags.predict_batch_size
-    path, _ = classifier_inputs.write_records(
+    path = classifier_inputs.write_records(
       run, processor, records, test_set, batch_size
     )
     input_fn = file_based_input_fn_builder(

@@ -32,7 +32,7 @@ from bertlib.cli import app, option
 from bertlib.cli.errors import InputError
 from bertlib.cli.steps import Steps
 from bertlib.compute import pooling
-from bertlib.data import input_pipeline, model_inputs, record_check, tf_records
+from bertlib.data import input_pipeline, record_check, tf_records
 from bertlib.exchange import published_models, resolve, zoo
 from bertlib.export import predictor
 from bertlib.io import model_files, result_files
@@ -203,7 +203,7 @@ def main(_) -> None:
     if run.seeds:
       loop.train_seeds(run, "--nodo_predict")
     elif settings.run.do_train:
-      outcome.lengths = train_embeddings(run, data, dev_set, teacher)
+      train_embeddings(run, data, dev_set, teacher)
     outcome.checkpoint = loop.select_checkpoint(run)
     if run.evaluates:
       outcome.found = report_dev_set(run, dev_set, outcome.checkpoint)
@@ -348,8 +348,8 @@ def train_embeddings(
   data: embedding_inputs.Data,
   dev_set: EncodedDevSet | None,  # evaluated during training
   teacher: Teacher | None,
-) -> model_inputs.Lengths:
-  """Trains on groups of texts; returns the lengths of the texts."""
+) -> None:
+  """Trains on groups of texts."""
   settings = run.settings
   spec = run.task.model_arguments["spec"]
   path = run.path("train.tf_record")
@@ -357,7 +357,7 @@ def train_embeddings(
   if teacher:
     texts = [example.texts[0] for example in data.train]
     teacher_vectors = teacher.encode(texts)[:, np.newaxis]
-  lengths = embedding_records.write_records(
+  embedding_records.write_records(
     path,
     data.train,
     run.task.features,
@@ -378,7 +378,6 @@ def train_embeddings(
     lambda checkpoint: evaluate_dev_set(run, dev_set, checkpoint).results,
     functools.partial(record_check.find, [path], run.task.features),
   )
-  return lengths
 
 
 class TextSet(NamedTuple):

@@ -28,7 +28,7 @@ from absl import logging
 import modeling
 from bertlib.cli import app, option
 from bertlib.cli.steps import Steps
-from bertlib.data import input_pipeline, model_inputs, record_check, tf_records
+from bertlib.data import input_pipeline, record_check, tf_records
 from bertlib.exchange import resolve
 from bertlib.export import predictor
 from bertlib.io import result_files
@@ -198,7 +198,7 @@ def main(_) -> None:
     if run.seeds:
       loop.train_seeds(run, "--nodo_predict")
     elif settings.run.do_train:
-      outcome.lengths = train_tagger(run, data, labels, dev_set)
+      train_tagger(run, data, labels, dev_set)
     outcome.checkpoint = loop.select_checkpoint(run)
     if run.evaluates:
       outcome.found = evaluate_dev_set(run, dev_set, labels, outcome.checkpoint)
@@ -321,8 +321,8 @@ def train_tagger(
   data: ner_inputs.Data,
   labels: Sequence[str],
   dev_set: WindowSet | None,  # evaluated during training
-) -> model_inputs.Lengths:
-  """Trains on tagged sentences; returns the lengths of the windows."""
+) -> None:
+  """Trains on tagged sentences."""
   settings = run.settings
   _, windows, path, _ = write_windows(
     run, "train", data.train, labels, settings.run.train_batch_size
@@ -344,7 +344,6 @@ def train_tagger(
     ),
     functools.partial(record_check.find, [path], run.task.features),
   )
-  return ner.window_lengths(windows, settings.model.max_seq_length)
 
 
 def predict_tags(

@@ -36,7 +36,7 @@ from bertlib.checkpoints import model_folder
 from bertlib.cli import app, option, terminal
 from bertlib.cli.errors import InputError
 from bertlib.cli.steps import Steps
-from bertlib.data import input_pipeline, model_inputs, record_check, tf_records
+from bertlib.data import input_pipeline, record_check, tf_records
 from bertlib.exchange import resolve
 from bertlib.export import predictor
 from bertlib.io import files, text_files
@@ -259,7 +259,7 @@ def main(_) -> None:
     if run.seeds:
       loop.train_seeds(run, "--nointeractive")
     elif settings.run.do_train:
-      outcome.lengths = train_reader(run, data)
+      train_reader(run, data)
     outcome.checkpoint = loop.select_checkpoint(run)
     if settings.answers_questions and run.is_chief:
       if logits is None:
@@ -368,9 +368,7 @@ def check_output(settings: SquadSettings) -> None:
 # Training, prediction, answers
 
 
-def train_reader(
-  run: Run, data: squad_inputs.SquadData
-) -> model_inputs.Lengths:
+def train_reader(run: Run, data: squad_inputs.SquadData) -> None:
   """Trains the model on the windows of the training questions."""
   settings, windows = run.settings, data.train_windows
   order = squad_windows.reference_order(len(data.train))
@@ -389,7 +387,6 @@ def train_reader(
     functools.partial(evaluate_checkpoint, run, data),
     functools.partial(record_check.find, [path], run.task.features),
   )
-  return squad_windows.window_lengths(windows, settings.model.max_seq_length)
 
 
 def write_windows(
@@ -502,12 +499,17 @@ def answer_questions(
     found.results = squad_decoding.evaluate_answers(
       data.questions, answers.best, answers.odds, settings
     )
-    loop.write_metrics(run, found.results, checkpoint)
-    if has_negative:
-      store_best_threshold(run, found.results)
     answered = squad_report.answered_questions(
       data.questions, answers, settings
     )
+    loop.write_metrics(
+      run,
+      found.results,
+      checkpoint,
+      predictions=squad_report.dev_predictions(answered),
+    )
+    if has_negative:
+      store_best_threshold(run, found.results)
     found.sections = squad_report.sections(
       answered, found.results, settings.null_score_diff_threshold
     )

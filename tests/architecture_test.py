@@ -2,6 +2,7 @@
 
 import ast
 import functools
+import re
 from pathlib import Path
 
 import commands
@@ -142,6 +143,12 @@ def rank(module):
     return len(ORDER) + (module in COMMANDS)
   folder = module.split(".")[1]
   return next(i for i, names in enumerate(ORDER) if folder in names.split(", "))
+
+
+def test_the_diagram_for_contributors_has_the_order():
+  page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+  drawn = re.findall(r'^  --> (\w+)\["\1: ', page, re.M)
+  assert [*reversed(drawn)] == ", ".join(ORDER).split(", ")
 
 
 @each_module

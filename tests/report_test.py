@@ -5,8 +5,7 @@ import pytest
 import run_folders
 import trained_models
 
-from bertlib.reporting import recorded_runs
-from bertlib.task import task_record
+from bertlib.reporting import comparison
 
 pytestmark = pytest.mark.train
 
@@ -14,23 +13,33 @@ pytestmark = pytest.mark.train
 def test_it_prints_tables_and_writes_a_page(tmp_path):
   page = tmp_path / "page.html"
   page.write_text("an earlier one")
-  for name, accuracy in (("a", 0.5), ("b", 0.75)):
-    results = {"eval_accuracy": accuracy, "global_step": 9}
-    run_folders.write_run(tmp_path / name, results=results)
-  data = run_folders.DATA | {"dev_file": "f" * 64}
-  run_folders.write_run(tmp_path / "other", data=data)
-  given = "a", "b", "other", "--output_file=page.html", "--overwrite"
+  one = {"guid": "dev-1", "gold": "no", "predicted": "no"}
+  for name, accuracy, gold in (
+    ("a", 0.5, "no"),
+    ("b", 0.75, "no"),
+    ("c", 0.9, "yes"),
+  ):
+    run_folders.write_run(
+      tmp_path / name,
+      results={"eval_accuracy": accuracy, "global_step": 9},
+      predictions=[one | {"gold": gold}],
+    )
+  given = "a", "b", "c", "--output_file=page.html", "--overwrite"
   done = commands.succeed("report.py", *given, cwd=tmp_path)
-  title, *lines = done.stdout.splitlines()
-  assert title == "Runs:"
-  head, first, second = map(str.split, lines[:3])
-  assert head == ["run", "accuracy", "steps", "duration"]
+  lines = [line.split() for line in done.stdout.splitlines()]
   duration = ["1", "h", "00", "min", "05", "s"]
-  assert first == ["a", "0.5000", "9", *duration]
-  assert second == ["b", "0.7500*", "9", *duration]
-  assert lines[5] == "Differences from a:"
-  assert lines[7].split() == ["b", "accuracy", "+0.2500"]
-  assert "with other dev data than a: other" in done.stderr
+  assert lines == [
+    ["run", "accuracy", "duration"],
+    ["a", "0.5000", *duration],
+    ["b", "0.7500*", *duration],
+    ["c", "0.9000", *duration],
+    [],
+    ["Differences", "from", "a:"],
+    ["run", "metric", "difference", "95%", "interval", "p-value"],
+    ["b", "accuracy", "+0.2500"],
+    ["b", "McNemar's", "test", "0", ":", "0", "1.0000"],
+  ]
+  assert "Not compared with a," in done.stderr and "examples: c." in done.stderr
   assert "Comparison of 3 runs" in page.read_text(encoding="utf-8")
 
 
@@ -63,7 +72,19 @@ METRICS = {
 @pytest.mark.parametrize(("name", "metric"), METRICS.items())
 def test_runs_of_every_script_are_read(name, metric, once, tmp_path):
   folder = trained_models.copy(once, name, tmp_path).folder
-  (run,) = recorded_runs.find_runs([str(folder)], task_record.find)
-  assert (run.note, run.primary_metric) == ("", metric)
-  assert run.flags["best_metric"] == metric
-  assert run.num_steps and run.duration and run.dev_data
+  (run,) = comparison.find_runs([str(folder)])
+  assert next(iter(run.metrics)) == run.flags["best_metric"] == metric
+  assert run.duration
+
+
+@pytest.mark.parametrize("name", ["classifier", "squad", "ner"])
+def test_a_run_is_compared_with_one_on_the_same_examples(name, once, tmp_path):
+  folders = [
+    str(trained_models.copy(once, name, tmp_path / each).folder)
+    for each in "ab"
+  ]
+  rows = comparison.difference_rows(comparison.find_runs(folders))
+  tested = [row["metric"] for row in rows if row["p-value"]]
+  assert tested == [comparison.TEST] * (name != "ner")
+  assert METRICS[name] in [row["metric"] for row in rows]
+  assert {row["difference"] for row in rows} <= {"+0.0000", "0 : 0"}

@@ -509,7 +509,7 @@ def test_batches_of_choices_are_trimmed_and_keep_all_tokens(
     for number, before in enumerate([1, 5, 2, 9, 3])
   ]
   path = str(tmp_path / "records")
-  lengths = classification_records.file_based_convert_examples_to_features(
+  classification_records.file_based_convert_examples_to_features(
     examples,
     problem.labels,
     32,
@@ -535,6 +535,7 @@ def test_batches_of_choices_are_trimmed_and_keep_all_tokens(
         value = value[..., :length]
       np.testing.assert_array_equal(batch[name], value, err_msg=name)
     longest += batch["input_mask"].sum(axis=-1).max(axis=-1).tolist()
-  assert lengths.examples == "choices"
-  expected = np.reshape(lengths.num_tokens, [-1, 3]).max(axis=1).tolist()
+  # With [CLS] and two [SEP]; the longest ending has two or more words.
+  befores = enumerate([1, 5, 2, 9, 3])
+  expected = [before + max(2, n + 1) + 3 for n, before in befores]
   assert longest == (sorted(expected)[::-1] if by_length else expected)

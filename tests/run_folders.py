@@ -1,27 +1,16 @@
 """Output folders of runs, written by hand."""
 
-import hashlib
 import json
 
-from bertlib.reporting import recorded_runs
-from bertlib.task import task_record
-
-_ANSWERS = {"question": "who?", "answers": [{"text": "Ann", "answer_start": 0}]}
-_PARAGRAPH = {
-  "context": "Ann went to Rome.",
-  "qas": [{"id": name, **_ANSWERS} for name in "xyz"],
-}
-QUESTIONS = {
-  "version": "1.1",
-  "data": [{"title": "t", "paragraphs": [_PARAGRAPH]}],
-}
+from bertlib.io import result_files
+from bertlib.reporting import comparison
 
 DATA = {"train_file": "a" * 64, "dev_file": "b" * 64}
 
 
 def read(*folders):
   """Reads the runs of some folders, as report.py does."""
-  return recorded_runs.find_runs(list(map(str, folders)), task_record.find)
+  return comparison.find_runs(list(map(str, folders)))
 
 
 def data_file(path, flags, sha256, num_bytes=9):
@@ -78,34 +67,24 @@ def receipt(folder, flags=None, given=None, data=None, **changed):
   }
 
 
-def write(folder, *receipts, dev_scores=(), predictions=()):
+def write(folder, *receipts, predictions=()):
   """Writes a folder of a run, with its last receipt first; returns its path."""
   folder.mkdir(parents=True)
   names = ["run.json"]
   names += [f"run-{n}.json" for n in range(len(receipts) - 1, 0, -1)]
   for name, content in zip(names, receipts):
     (folder / name).write_text(json.dumps(content))
-  tables = {"dev_scores": dev_scores, "eval_predictions": predictions}
-  for name, rows in tables.items():
-    if rows:
-      lines = "".join(json.dumps(row) + "\n" for row in rows)
-      (folder / f"{name}.jsonl").write_text(lines)
+  if predictions:
+    lines = "".join(json.dumps(row) + "\n" for row in predictions)
+    (folder / "eval_predictions.jsonl").write_text(lines)
   return str(folder)
 
 
-def write_run(folder, dev_scores=(), predictions=(), **changed):
+def write_run(folder, predictions=(), **changed):
   """Writes the folder of one run; see `write` and `receipt`."""
   one = receipt(folder, **changed)
-  return write(folder, one, dev_scores=dev_scores, predictions=predictions)
-
-
-def write_answers(folder, answers, flags=None):
-  """A run of run_squad.py with answers; returns the path of its questions."""
-  path = folder / "questions.json"
-  text = json.dumps(QUESTIONS)
-  sha256 = hashlib.sha256(text.encode()).hexdigest()
-  entry = data_file(path, ["predict_file"], sha256, len(text))
-  write_run(folder, script="run_squad.py", flags=flags, files=[entry])
-  path.write_text(text)
-  (folder / "predictions.json").write_text(json.dumps(answers))
+  path = write(folder, one, predictions=predictions)
+  if one["results"]:
+    results = folder / "eval_results.txt"
+    result_files.write_results(str(results), one["results"])
   return path

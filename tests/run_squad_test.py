@@ -5,7 +5,6 @@ import gzip
 import itertools
 import json
 import os
-import re
 import shutil
 
 import absl.flags
@@ -45,7 +44,7 @@ def refuse(place, *actions, **changed):
   return commands.fail("run_squad.py", *actions, *flags(place, **changed))
 
 
-def test_log_and_report_count_questions_and_their_windows(trained):
+def test_the_log_counts_questions_and_their_windows(trained):
   for said in (
     "12 questions in 24 windows; 0 questions truncated",
     "2 epochs of 12 questions are 6 steps, which are 1.00 epochs of 24 windows",
@@ -53,10 +52,16 @@ def test_log_and_report_count_questions_and_their_windows(trained):
     "24 windows of 12 questions in",
   ):
     assert said in trained.log
-  page = (trained.folder / "report.html").read_text()
-  facts = dict(re.findall("<dt>(.*?)</dt><dd[^>]*>(.*?)</dd>", page))
-  assert (facts["windows"], facts["questions"]) == ("24", "12")
-  assert facts["truncated questions"] == "0 (0.0%)"
+
+
+def test_dev_predictions_are_those_of_the_results(trained):
+  rows = reference_data.read_jsonl(trained.folder / "eval_predictions.jsonl")
+  scores = [squad_scores.score_v2(r["predicted"], r["gold"]) for r in rows]
+  results = read_numbers(trained.folder / "eval_results.txt")
+  assert len(scores) == results["total"]
+  for name in ("exact", "f1"):
+    mean = np.mean([getattr(score, name) for score in scores])
+    assert results[name] == pytest.approx(100 * mean)
 
 
 def test_training_records_are_in_the_reference_s_order(trained):
@@ -91,7 +96,7 @@ def test_the_score_reported_is_that_of_the_best_weights(trained):
   results = read_numbers(trained.folder / "eval_results.txt")
   assert results["f1"] == pytest.approx(best)
   page = (trained.folder / "report.html").read_text()
-  for heading in ("Curves", "Calibration", "Worst errors"):
+  for heading in ("Curves", "Tuned", "Worst errors"):
     assert f"<h2>{heading}" in page
 
 

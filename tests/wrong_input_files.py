@@ -349,11 +349,12 @@ an output that is metrics of a run: {world}/evaluated_too --overwrite
     )
     for name, files in {
       "metrics that are text": {
-        "eval_results.txt": "eval_f1 = 0.5\nall is well\n"
-      },
-      "truncated dev scores": {
         "run.json": receipt(started="", device={}),
-        "dev_scores.jsonl": '{"step": 1, "f',
+        "eval_results.txt": "eval_f1 = 0.5\nall is well\n",
+      },
+      "truncated predictions": {
+        "run.json": receipt(started="", device={}),
+        "eval_predictions.jsonl": '{"guid": "dev-1", "g',
       },
       "a truncated receipt": {"run.json": receipt()[:40]},
     }.items()

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
-from collections.abc import Sequence
 from typing import Any, Callable
 
 import tensorflow.compat.v1 as tf
@@ -243,16 +242,6 @@ class UnpaddedRows:
       return self._spread(rows, num_heads, head_size)
     return spread(rows)
 
-  def split_layers(
-    self, rows, num_layers: int, num_heads: int, head_size: int
-  ) -> list:
-    """[R, layers * N * D] to [B, N, S, D] per layer, for prediction only."""
-    shape = [self.batch_size, self.seq_length, num_layers, num_heads, head_size]
-    padded = tf.reshape(tf.gather(rows, self._row), shape)
-    # One copy for all layers.
-    by_layer = tf.transpose(padded, [2, 0, 3, 1, 4])  # [layers, B, N, S, D]
-    return tf.unstack(by_layer, num_layers)  # copies nothing
-
   def merge_heads(self, heads):
     """Merges heads and removes padding: [B, N, S, D] to [R, N * D]."""
     _, num_heads, _, head_size = heads.shape.as_list()
@@ -308,9 +297,6 @@ class UnpaddedCompute(FastCompute):
 
   # Maps the rows of the batch to tokens.
   rows: UnpaddedRows | None = None
-  # Inputs, kernel and bias of the batch's dense layers without activation, by
-  # the name of their output and of its heads.
-  products: dict[str, tuple] = dataclasses.field(default_factory=dict)
 
   @property
   def positions(self):
@@ -329,57 +315,15 @@ class UnpaddedCompute(FastCompute):
     """See base class; at padding, returns the state of an arbitrary token."""
     return self.rows.gather(modeling.reshape_to_matrix(states), positions)
 
-  def dense(self, inputs, kernel, bias, activation: Callable | None):
-    """See base class."""
-    output = super().dense(inputs, kernel, bias, activation)
-    if activation is None:
-      self.products[output.name] = inputs, kernel, bias
-    return output
-
   def split_heads(self, matrix, batch_size, seq_length, num_heads: int):
     """See base class; at padding, returns the values of arbitrary tokens."""
     del batch_size, seq_length
     head_size = matrix.shape.as_list()[-1] // num_heads
-    heads = self.rows.split_heads(matrix, num_heads, head_size)
-    if matrix.name in self.products:
-      self.products[heads.name] = self.products[matrix.name]
-    return heads
+    return self.rows.split_heads(matrix, num_heads, head_size)
 
   def merge_heads(self, heads):
     """See base class."""
     return self.rows.merge_heads(heads)
-
-  def attend(self, query, key, value, biases, dropout_prob, dropout_seed):
-    """See base class."""
-    heads = self._projected_together([query, key, value]) or [query, key, value]
-    return super().attend(*heads, biases, dropout_prob, dropout_seed)
-
-  def _projected_together(self, heads: list) -> list | None:
-    """Heads from one fused projection of query, key and value, or None."""
-    # Only constant kernels are fused, once; variables would be fused for each
-    # batch.
-    products = [self.products.get(tensor.name) for tensor in heads]
-    if self.is_training or None in products:
-      return None
-    inputs, kernels, biases = zip(*products)
-    fused = _fused(kernels)
-    if fused is None or any(each is not inputs[0] for each in inputs):
-      return None
-    if not self._is_same("projection", _fused):
-      return None
-    _, num_heads, _, head_size = heads[0].shape.as_list()
-    bias = tf.concat(biases, axis=0)
-    product = super().dense(inputs[0], fused, bias, None)  # [R, 3 * N * D]
-    return self.rows.split_layers(product, 3, num_heads, head_size)
-
-
-def _fused(kernels: Sequence[Any]) -> Any | None:
-  """Fuses constant kernels side by side; None if one is not constant."""
-  if all(isinstance(kernel, int8.QuantizedKernel) for kernel in kernels):
-    return int8.QuantizedKernel.concat(kernels)
-  if all(isinstance(k, tf.Tensor) and k.op.type == "Const" for k in kernels):
-    return tf.concat(kernels, axis=1)
-  return None
 
 
 # Recomputation

@@ -8,7 +8,6 @@ its inputs for calibration.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from typing import Any, Callable, NamedTuple
 
 import numpy as np
@@ -100,7 +99,7 @@ def observations() -> dict[str, Observation]:
 class QuantizedKernel:
   """A kernel in 8 bits."""
 
-  values: np.ndarray | None  # int8 [width, units]
+  values: np.ndarray  # int8 [width, units]
   # float32 [units]: what 127 stands for in each column, after the rows were
   # multiplied by `input_ranges`.
   ranges: np.ndarray
@@ -113,18 +112,6 @@ class QuantizedKernel:
   # Limits of the outputs if the next layer takes them in 8 bits.
   output_limits: onednn.Limits | None = None
   dtype: Any = tf.float32  # of outputs that are not in 8 bits
-  # Kernels whose units this one has, side by side; it has no values then.
-  parts: tuple[QuantizedKernel, ...] = ()
-
-  @classmethod
-  def concat(cls, kernels: Sequence[QuantizedKernel]) -> QuantizedKernel:
-    """Concatenates the kernels of layers that have the same inputs."""
-    return dataclasses.replace(
-      kernels[0],
-      values=None,
-      ranges=np.concatenate([kernel.ranges for kernel in kernels]),
-      parts=tuple(kernels),
-    )
 
   def dense(self, inputs, bias, activation: Callable | None):
     """See `modeling.Compute.dense`; takes and may return quint8."""
@@ -149,9 +136,7 @@ class QuantizedKernel:
 
 @cache_in_graph
 def _constant(kernel: QuantizedKernel):
-  """The values of a kernel; a graph holds those of joined kernels once."""
-  if kernel.parts:
-    return tf.concat([_constant(part) for part in kernel.parts], axis=1)
+  """The values of a kernel, once in a graph."""
   return tf.constant(kernel.values, tf.int8)
 
 

@@ -18,7 +18,7 @@ from tensorflow.python.util import _pywrap_util_port
 
 import modeling
 from bertlib.cli.errors import InputError
-from bertlib.io import processor
+from bertlib.io import processes
 
 # The first release whose packages for x86 have `int8_matmul`.
 FIRST_INT8_RELEASE = "2.17"
@@ -178,7 +178,7 @@ def _by_size(tensor, in_one_pass, in_several):
 def max_kernel_value() -> int:
   """Largest magnitude of a kernel's values for exact sums on this processor."""
   # Pairs of products with 7-bit kernels cannot exceed 16 bits.
-  return MAX_INT8 if processor.has_exact_int8() else 63
+  return MAX_INT8 if processes.has_exact_int8() else 63
 
 
 def is_on() -> bool:
@@ -194,7 +194,7 @@ def is_available() -> bool:
 def takes_dtype(dtype) -> bool:
   """True if the kernels of this module take a dtype on this processor."""
   # Without AVX-512 they end the process when given bfloat16.
-  has_avx512 = "avx512bw" in processor.features()
+  has_avx512 = "avx512bw" in processes.features()
   return dtype == tf.float32 or (dtype == tf.bfloat16 and has_avx512)
 
 
@@ -205,7 +205,7 @@ def has_softmax(dtype) -> bool:
   return (
     dtype == tf.bfloat16
     and is_on not in ("0", "false")
-    and not {"amx_bf16", "avx512_bf16"}.isdisjoint(processor.features())
+    and not {"amx_bf16", "avx512_bf16"}.isdisjoint(processes.features())
     and is_available()
   )
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import tensorflow.compat.v1 as tf
 from absl import logging
 
-from bertlib.io import processor
+from bertlib.io import processes
 
 # Lowest compute capability of a GPU that multiplies matrices in each dtype.
 _COMPUTE_CAPABILITY = {"bfloat16": (8, 0), "float16": (7, 0)}
@@ -31,7 +31,7 @@ def supported_dtypes() -> list[str]:
   """Dtypes that the devices have instructions for: "float32" is the first."""
   gpus = tf.config.list_physical_devices("GPU")
   if not gpus:
-    has_bfloat16 = bool(processor.features() & processor.BFLOAT16)
+    has_bfloat16 = bool(processes.features() & processes.BFLOAT16)
     return ["float32", "bfloat16"] if has_bfloat16 else ["float32"]
   capability = min(
     tf.config.experimental.get_device_details(gpu).get(
@@ -48,7 +48,7 @@ def supported_dtypes() -> list[str]:
 def warn_if_emulated(precision: str) -> None:
   """Warns of a precision for which the devices have no instructions."""
   supported = supported_dtypes()
-  if processor.has_exact_int8():
+  if processes.has_exact_int8():
     supported.append("int8")
   if precision not in supported:
     logging.warning(

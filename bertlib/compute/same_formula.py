@@ -164,16 +164,6 @@ def _dense(
     yield True, tf.norm(found - exact) <= 0.05 * tf.norm(exact)
 
 
-def _projection(join: Callable) -> Iterator[tuple[Any, Any]]:
-  """Dense layers side by side give their outputs side by side."""
-  inputs = _numbers(6, 4, scale=10.0)
-  kernels, biases = [_numbers(4, 2), _numbers(4, 3)], [_numbers(2), _numbers(3)]
-  dense = modeling.Compute().dense
-  apart = [dense(inputs, *layer, None) for layer in zip(kernels, biases)]
-  joined = dense(inputs, join(kernels), tf.concat(biases, axis=0), None)
-  yield tf.concat(apart, axis=1), joined
-
-
 def _normalization(kernel: Callable) -> Iterator[tuple[Any, Any]]:
   # Rows of low variance, and of values beyond the usual range; as many as the
   # kernel of oneDNN needs.
@@ -283,7 +273,6 @@ _COMPARISONS = {
   "attention": _attention,
   "dense layers": _dense,
   "8-bit dense layers": _released_dense,
-  "projection": _projection,
   "normalization": _normalization,
   "padding": _padding,
   "chosen positions": _positions,

@@ -104,17 +104,6 @@ def make_doc_spans(
   return doc_spans
 
 
-class Lengths(NamedTuple):
-  """Lengths, in tokens, of a data set's examples, choices or windows."""
-
-  num_tokens: Sequence[int]  # per sequence, before truncation
-  limit: int  # maximum length after truncation
-  num_truncated_tokens: Sequence[int]  # per example
-  examples: str = "examples"  # plural noun for reports, such as "questions"
-  # per example; empty if examples are not divided
-  num_windows: Sequence[int] = ()
-
-
 def truncated_lengths(
   length_a: int, length_b: int, room: int
 ) -> tuple[int, int]:

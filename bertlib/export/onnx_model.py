@@ -25,13 +25,7 @@ from bertlib.data import batch_predictor, vocabulary
 from bertlib.data.batch_predictor import BatchPredictor
 from bertlib.export import onnx_folder
 from bertlib.export.onnx_graph import INPUT_NAMES, MODEL_FILE
-from bertlib.io import (
-  files,
-  json_files,
-  model_files,
-  processes,
-  processor,
-)
+from bertlib.io import files, json_files, model_files, processes
 from bertlib.settings.common import DeviceSettings
 from bertlib.settings.training import RunSettings
 from bertlib.task import task_record
@@ -220,7 +214,7 @@ class _OnnxRuntime:
     options.intra_op_num_threads = num_threads or processes.usable_cores()
     # Exact sums of 8-bit products. With VNNI they are exact without it, in two
     # thirds of the time. Files of earlier versions do not load with it.
-    if processor.kind() == "AVX2" and _begins_with(path, _ZERO_POINTS):
+    if processes.kind() == "AVX2" and _begins_with(path, _ZERO_POINTS):
       options.add_session_config_entry("session.x64quantprecision", "1")
     self._session = onnxruntime.InferenceSession(
       path, options, providers=["CPUExecutionProvider"]
@@ -315,7 +309,7 @@ def _begins_with(path: str, name: bytes) -> bool:
 def _find_engine(engine: str, path: str, precision: str) -> str:
   """The named engine or, for "auto", the fastest one that is installed."""
   is_int8 = _begins_with(path, b"DequantizeLinear")
-  kind, number_format = processor.kind(), "int8" if is_int8 else "float32"
+  kind, number_format = processes.kind(), "int8" if is_int8 else "float32"
   if engine == "auto":
     fastest = _FASTEST.get((kind, number_format), "onnxruntime")
     able = [name for name in _ENGINES if precision in _ENGINES[name].precisions]

@@ -1,4 +1,7 @@
-"""Means of this process to compute: its cores and TensorFlow's threads."""
+"""Means of this process to compute: instructions, cores, TensorFlow's threads.
+
+Imports no TensorFlow.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import contextlib
 import glob
 import math
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -42,6 +46,37 @@ def _quotas(root: str = "/sys/fs/cgroup") -> Iterator[float]:
       if quota > 0:
         yield quota / period
 
+
+# The processor
+
+# bfloat16 instructions of x86 and ARM processors.
+BFLOAT16 = {"amx_bf16", "avx512_bf16", "bf16"}
+
+
+def features(path: str = "/proc/cpuinfo") -> set[str]:
+  """Instruction sets, by their names in Linux; none on other systems."""
+  try:
+    with open(path) as file:
+      lines = re.findall(r"(?m)^(?:flags|Features)\s*:(.*)", file.read())
+  except OSError:
+    return set()
+  return set(lines[0].split()) if lines else set()
+
+
+def kind() -> str:
+  """The best of AMX, VNNI and AVX2 that it has; "other" without them."""
+  found = features()
+  names = {"amx_int8": "AMX", "avx512_vnni": "VNNI", "avx_vnni": "VNNI"}
+  names["avx2"] = "AVX2"
+  return next((names[name] for name in names if name in found), "other")
+
+
+def has_exact_int8() -> bool:
+  """True if 8-bit products are added in 32 bits; AVX2 adds pairs in 16."""
+  return kind() in ("AMX", "VNNI")
+
+
+# Forks
 
 # Whether TensorFlow had threads at the last fork, and whether this process, or
 # one before it, was forked then.

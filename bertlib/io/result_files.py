@@ -29,9 +29,9 @@ class DevPrediction(NamedTuple):
 
   guid: str  # unique in the dev set
   # A label; a number for regression; a list of labels if there may be several;
-  # a list with the tag of each word.
+  # a list with the tag of each word; a list of the accepted answers.
   gold: str | float | Sequence[str]
-  predicted: str | float | Sequence[str]  # in the same form
+  predicted: str | float | Sequence[str]  # in the same form, or an answer
 
 
 def predictions_name(path: str) -> str:

@@ -2,96 +2,154 @@
 
 from __future__ import annotations
 
-import json
+import dataclasses
+import datetime
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
-
-from bertlib.cli.errors import english_list
-from bertlib.io import dev_scores
+from bertlib.cli.errors import InputError, english_list
+from bertlib.io import dev_scores, files, receipt_file, result_files
+from bertlib.io.result_files import DevPrediction
 from bertlib.reporting import html_report, statistics
-from bertlib.reporting.recorded_runs import RecordedRun
-from bertlib.reporting.statistics import Comparison, Interval, PairedTest
+from bertlib.reporting.statistics import Comparison
+from bertlib.task import task_record
+from bertlib.task.task_record import TaskRecord
 
-# Flags that do not change a result, which a comparison ignores.
-_IGNORED_FLAGS = {"doctor", "output_dir", "rerun", "seeds"}
+# Files of a run that are read.
+FILES = RECEIPT, RESULTS, PREDICTIONS = (
+  receipt_file.NAME,
+  "eval_results.txt",
+  f"{result_files.DEV_PREDICTIONS}.jsonl",
+)
 
 # Numbers among the metrics of which neither high nor low is better.
 _NOT_RANKED = re.compile("entities|thresh|total")
 
+TEST = "McNemar's test"
 
-class Table(NamedTuple):
-  """A table, with a row per mapping and a column per key."""
+_ABOUT_TESTS = (
+  "Intervals are of a paired bootstrap over the examples of the dev set."
+  f" {TEST}, in its exact form, is of the examples that only one of the runs"
+  " predicts right."
+)
 
-  title: str
-  rows: Sequence[Mapping[str, str]]  # with the same keys
-  about: str = ""  # a note
+
+@dataclasses.dataclass(frozen=True)
+class RecordedRun:
+  """A run, as the files in its folder describe it."""
+
+  folder: str  # its --output_dir
+  task: TaskRecord  # one that says nothing if the task is not known
+  flags: Mapping[str, Any]
+  duration: datetime.timedelta | None
+  results: Mapping[str, Any]  # empty before an evaluation
+  # Those that the results are of; empty if they are not known.
+  predictions: Sequence[DevPrediction]
+
+  @property
+  def metrics(self) -> dict[str, float]:
+    """Metrics on the dev set by plain name, the primary one first."""
+    numbers = {
+      name: float(value)
+      for name, value in self.results.items()
+      if type(value) in (int, float) or value == "nan"
+    }
+    metrics = dev_scores.plain_scores(numbers)
+    names = [*self.task.primary_metrics]
+    if self.flags.get("best_metric"):
+      names = [dev_scores.plain_name(self.flags["best_metric"])]
+    primary = [name for name in names if name in metrics][:1]
+    return {name: metrics[name] for name in dict.fromkeys([*primary, *metrics])}
+
+  @property
+  def gold(self) -> list[Any]:
+    """Gold answers, with which `predicted` are compared."""
+    return [prediction.gold for prediction in self.predictions]
+
+  @property
+  def predicted(self) -> list[Any]:
+    """Predicted answers in the form of `gold`."""
+    return [prediction.predicted for prediction in self.predictions]
 
 
-def tables(
-  runs: Sequence[RecordedRun],
-  differences: Sequence[Difference],  # see `find_differences`
-  max_metrics: int | None = None,
-) -> list[Table]:
-  """Tables of the runs: metrics, seeds, differences and settings."""
-  metrics = metric_names(runs)[:max_metrics]
-  about_tests = (
-    "Intervals are of a paired bootstrap over the examples of the dev set."
-    " McNemar's exact test is of the examples that only one of the runs"
-    " predicts right."
-  )
-  found = [
-    Table("Runs", run_rows(runs, metrics), "The best values have a star."),
-    Table(
-      "Several seeds",
-      seed_rows(runs, metrics),
-      "Mean ± sample standard deviation over runs that differ in --seed.",
-    ),
-    Table(
-      f"Differences from {runs[0].folder}",
-      difference_rows(differences, metrics),
-      about_tests,
-    ),
-    Table("Settings that differ", setting_rows(runs)),
+# Reading
+
+
+def find_runs(paths: Sequence[str]) -> list[RecordedRun]:
+  """Reads the runs in folders; one of `--seeds` gives a run per seed."""
+  runs = [run for path in paths for run in _read_runs(path)]
+  folders = [run.folder for run in runs]
+  for folder in folders:
+    if folders.count(folder) > 1:
+      raise InputError(f"{folder}: is given twice. Name each run once")
+  return runs
+
+
+def _read_runs(path: str) -> list[RecordedRun]:
+  """Reads the runs of a folder, which it or its `run.json` names."""
+  if os.path.basename(path) == RECEIPT:
+    path = os.path.dirname(path) or "."
+  if not path or not files.exists(path):
+    raise InputError(f"{path}: no such folder. Name the --output_dir of a run")
+  folder = path if files.is_remote(path) else os.path.normpath(path)
+  receipt = _receipt(folder)
+  if not receipt:
+    raise InputError(
+      f"{folder}: is not the folder of a run, since it has no {RECEIPT}. Name"
+      " the --output_dir of a run"
+    )
+  flags = receipt.get("flags", {})
+  seeds = [
+    os.path.join(folder, f"seed_{flags['seed'] + index}")
+    for index in range(flags.get("seeds") or 0)
   ]
-  return [table for table in found if table.rows]
+  if not seeds:
+    return [_read_run(folder, receipt)]
+  # The run of a seed may not have begun.
+  nothing = {"script": receipt["script"]}
+  return [_read_run(seed, _receipt(seed) or nothing) for seed in seeds]
 
 
-def write_page(
-  path: str, runs: Sequence[RecordedRun], differences: Sequence[Difference]
-) -> None:
-  """Writes the HTML page."""
-  html_report.write_page(
-    path,
-    f"Comparison of {len(runs)} runs",
-    [
-      *map(html_report.warning, warnings(runs)),
-      *(html_report.table(*table) for table in tables(runs, differences)),
-    ],
+def _receipt(folder: str) -> Mapping[str, Any] | None:
+  """The receipt of the training in a folder, or else the last one."""
+  training = receipt_file.last_training(folder)
+  return training or next(receipt_file.read_all(folder), None)
+
+
+def _read_run(folder: str, receipt: Mapping[str, Any]) -> RecordedRun:
+  """Reads the files of a run."""
+  script = receipt["script"].removesuffix(".py")
+  results, predictions = (
+    os.path.join(folder, name) for name in (RESULTS, PREDICTIONS)
+  )
+  return RecordedRun(
+    folder,
+    task_record.find(script) or TaskRecord(script),
+    receipt.get("flags", {}),
+    receipt_file.duration(receipt),
+    result_files.read_results(results) if files.exists(results) else {},
+    result_files.read_dev_predictions(predictions)
+    if files.exists(predictions)
+    else [],
   )
 
 
 # Comparisons
 
 
-def is_comparable(run: RecordedRun, other: RecordedRun) -> bool:
-  """False if script or dev data of two runs are known to differ."""
-  known_data = {run.dev_data, other.dev_data} - {None}
-  return run.script == other.script and len(known_data) < 2
-
-
-def metric_names(runs: Iterable[RecordedRun]) -> list[str]:
-  """Names of all metrics, primary ones first."""
-  names = [name for run in runs for name in run.metrics]
-  primary = [run.primary_metric for run in runs if run.metrics]
-  return [*dict.fromkeys([*filter(None, primary), *names])]
+def comparable_runs(runs: Sequence[RecordedRun]) -> list[RecordedRun]:
+  """Runs whose metrics are of the same examples as those of the first run."""
+  first, *others = ([p[:2] for p in run.predictions] for run in runs)
+  return [
+    run for run, examples in zip(runs[1:], others) if examples == first != []
+  ]
 
 
 def best_runs(runs: Sequence[RecordedRun]) -> dict[str, set[str]]:
   """Names of the runs with the best value, by metric in which runs differ."""
-  comparable = [run for run in runs if is_comparable(runs[0], run)]
+  comparable = [runs[0], *comparable_runs(runs)]
   found = {}
   for metric in metric_names(comparable):
     values = {
@@ -104,90 +162,31 @@ def best_runs(runs: Sequence[RecordedRun]) -> dict[str, set[str]]:
   return found
 
 
-def warnings(runs: Sequence[RecordedRun]) -> list[str]:
-  """Sentences on runs whose metrics cannot be compared with the first run's."""
-  first, *others = runs
-  found = []
-  for what, value_of in (
-    ("of another script than", lambda run: run.script),
-    ("with other dev data than", lambda run: run.dev_data),
-  ):
-    expected = value_of(first)
-    differ = [r.folder for r in others if value_of(r) not in (None, expected)]
-    if differ and expected is not None:
-      found.append(
-        f"Metrics are not compared for runs {what} {first.folder}:"
-        f" {english_list(differ)}."
-      )
-  return found
+# Tables
 
 
-def differing(runs: Sequence[RecordedRun]) -> dict[str, list[Any]]:
-  """Flags whose values differ, with the value of each run."""
-  names = {name for run in runs for name in run.flags}
-  values = {
-    name: [run.flags.get(name) for run in runs]
-    for name in sorted(names - _IGNORED_FLAGS)
-  }
-  return {
-    name: of_runs
-    for name, of_runs in values.items()
-    if any(value != of_runs[0] for value in of_runs)
-  }
-
-
-def group_by_settings(runs: Iterable[RecordedRun]) -> list[list[RecordedRun]]:
-  """Groups runs that differ in nothing but their seed."""
-  groups: dict[str, list[RecordedRun]] = {}
-  for run in runs:
-    flags = {
-      name: value
-      for name, value in sorted(run.flags.items())
-      if value is not None and name not in {"seed", *_IGNORED_FLAGS}
-    }
-    settings = json.dumps([run.script, sorted(run.hashes.items()), flags])
-    groups.setdefault(settings, []).append(run)
-  return [*groups.values()]
-
-
-def compare_predictions(first: RecordedRun, other: RecordedRun) -> Comparison:
-  """Compares the predictions of two runs; empty if they are not known."""
-  if first.task.compare:
-    return first.task.compare(first, other)
-  _, gold, *predicted = first.shared_predictions(other)
-  return Comparison(statistics.compare_answers(gold, *predicted))
-
-
-# Rows of tables
+def metric_names(runs: Iterable[RecordedRun]) -> list[str]:
+  """Names of all metrics, primary ones first."""
+  names = [[*run.metrics] for run in runs]
+  primary = [name for of_run in names for name in of_run[:1]]
+  return [*dict.fromkeys([*primary, *(n for of_run in names for n in of_run)])]
 
 
 def run_rows(
   runs: Sequence[RecordedRun], metrics: Sequence[str]
 ) -> list[dict[str, str]]:
-  """Metrics, of which the best have a star, steps, duration and a note."""
+  """Metrics, of which the best have a star, and duration."""
   best = best_runs(runs)
-  rows = [
-    {
-      "run": run.folder,
-      **{
-        name: _text(run.metrics.get(name))
-        + "*" * (run.folder in best.get(name, ()))
-        for name in metrics
-      },
-      "steps": _text(run.num_steps),
-      "best step": _text(run.best_step),
-      "duration": _text(
-        run.duration
-        and html_report.format_duration(run.duration.total_seconds())
-      ),
-      "note": run.note,
-    }
-    for run in runs
-  ]
-  filled = {
-    n for row in rows for n, text in row.items() if text not in ("", "-")
-  }
-  return [{n: text for n, text in row.items() if n in filled} for row in rows]
+  rows = []
+  for run in runs:
+    row = {"run": run.folder}
+    for name in metrics:
+      star = "*" if run.folder in best.get(name, ()) else ""
+      row[name] = _text(run.metrics.get(name)) + star
+    seconds = run.duration and run.duration.total_seconds()
+    row["duration"] = _text(seconds and html_report.format_duration(seconds))
+    rows.append(row)
+  return rows
 
 
 def _text(value: Any) -> str:
@@ -197,104 +196,61 @@ def _text(value: Any) -> str:
   return f"{value:.4f}" if isinstance(value, float) else str(value)
 
 
-def seed_rows(
-  runs: Sequence[RecordedRun], metrics: Sequence[str]
-) -> list[dict[str, str]]:
-  """Mean and standard deviation of each group of several seeds."""
-  rows = []
-  for group in group_by_settings(run for run in runs if run.metrics):
-    seeds = [str(run.flags.get("seed")) for run in group]
-    if len(set(seeds)) < 2:
-      continue
-    row = {
-      "runs": ", ".join(run.folder for run in group),
-      "seeds": ", ".join(seeds),
-    }
-    for name in metrics:
-      values = [run.metrics.get(name, np.nan) for run in group]
-      mean, deviation = np.mean(values), np.std(values, ddof=1)
-      if not _NOT_RANKED.search(name):
-        row[name] = f"{mean:.4f} ± {deviation:.4f}"
-    rows.append(row)
-  return rows
-
-
-class Difference(NamedTuple):
-  """Differences of the metrics of a run from those of the first one."""
-
-  run: str  # its folder
-  # Difference of each metric, and its interval if there is one.
-  metrics: Mapping[str, tuple[float, Interval | None]]
-  test: PairedTest | None
-
-
-def find_differences(runs: Sequence[RecordedRun]) -> list[Difference]:
-  """Compares each run with the first one, where metrics can be compared."""
-  first, *others = runs
-  found = []
-  for run in others:
-    names = [
-      name
-      for name in first.metrics
-      if name in run.metrics and not _NOT_RANKED.search(name)
-    ]
-    if not names or not is_comparable(first, run):
-      continue
-    test, intervals = compare_predictions(first, run)
-    metrics = {
-      name: (run.metrics[name] - first.metrics[name], intervals.get(name))
-      for name in names
-    }
-    found.append(Difference(run.folder, metrics, test))
-  return found
-
-
-def difference_rows(
-  found: Iterable[Difference], metrics: Sequence[str]
-) -> list[dict[str, str]]:
-  """A row per metric and per test, with interval or p-value."""
+def difference_rows(runs: Sequence[RecordedRun]) -> list[dict[str, str]]:
+  """Differences from the first run, where both are of the same examples."""
   columns = "run", "metric", "difference", "95% interval", "p-value"
-  rows = []
-  for run, of_metrics, test in found:
-    for name, (difference, interval) in of_metrics.items():
-      if name in metrics:
-        ends = (
-          f"{interval.low:+.4f} to {interval.high:+.4f}" if interval else ""
-        )
-        rows.append((run, name, f"{difference:+.4f}", ends, ""))
+  first, rows = runs[0], []
+  for run in comparable_runs(runs):
+    test, intervals = _compare(first, run)
+    for name, value in first.metrics.items():
+      if name not in run.metrics or _NOT_RANKED.search(name):
+        continue
+      ends = ""
+      if intervals.get(name):
+        low, high, _ = intervals[name]
+        ends = f"{low:+.4f} to {high:+.4f}"
+      difference = f"{run.metrics[name] - value:+.4f}"
+      rows.append((run.folder, name, difference, ends, ""))
     if test:
       counts = f"{test.first_only} : {test.other_only}"
-      rows.append((run, "McNemar's test", counts, "", f"{test.p_value:.4f}"))
+      rows.append((run.folder, TEST, counts, "", f"{test.p_value:.4f}"))
   return [dict(zip(columns, row)) for row in rows]
 
 
-def setting_rows(runs: Sequence[RecordedRun]) -> list[dict[str, str]]:
-  """Flags, inputs, versions and device that differ, with a column per run."""
-  found = {f"--{name}": values for name, values in differing(runs).items()}
-  others = [
-    {
-      "script": run.script,
-      **run.hashes,
-      **run.receipt["versions"],
-      "commit": run.receipt["versions"].get("commit", "")[:8],
-      "code": run.receipt["code"].get("all", "")[:8],
-      "device": ", ".join(run.receipt["device"].get("gpus") or [])
-      or run.receipt["device"].get("cpu"),
-    }
-    for run in runs
-  ]
-  for name in dict.fromkeys(name for values in others for name in values):
-    values = [of_run.get(name) or None for of_run in others]
-    if len(set(values)) > 1:
-      found[name] = values
+def _compare(first: RecordedRun, other: RecordedRun) -> Comparison:
+  """Compares predictions, which are of the same examples."""
+  if first.task.compare:
+    return first.task.compare(first, other)
+  answers = first.gold, first.predicted, other.predicted
+  return Comparison(statistics.compare_answers(*answers))
+
+
+def warnings(runs: Sequence[RecordedRun]) -> list[str]:
+  """A sentence on the runs that cannot be compared with the first one."""
+  comparable = comparable_runs(runs)
+  others = [run.folder for run in runs[1:] if run not in comparable]
+  if not others:
+    return []
   return [
-    {
-      "setting": name,
-      **{
-        # As one types it.
-        run.folder: f"{value:g}" if isinstance(value, float) else _text(value)
-        for run, value in zip(runs, values)
-      },
-    }
-    for name, values in found.items()
+    f"Not compared with {runs[0].folder}, for lack of {PREDICTIONS} of the same"
+    f" examples: {english_list(others)}."
   ]
+
+
+def write_page(
+  path: str,
+  runs: Sequence[RecordedRun],
+  differences: Sequence[Mapping[str, str]],  # of `difference_rows`
+) -> None:
+  """Writes the HTML page."""
+  rows = run_rows(runs, metric_names(runs))
+  title = f"Differences from {runs[0].folder}"
+  html_report.write_page(
+    path,
+    f"Comparison of {len(runs)} runs",
+    [
+      *map(html_report.warning, warnings(runs)),
+      html_report.table("Runs", rows, "The best values have a star."),
+      html_report.table(title, differences, _ABOUT_TESTS),
+    ],
+  )

@@ -81,14 +81,12 @@ class TaskRecord:
   required: Mapping[str, Any] = dataclasses.field(default_factory=dict)
   # Problem of a description that matches the schema, or None.
   problem: Callable[[Description], str | None] = _nothing
-  # The first one that a run has is shown first, if its receipt names none.
+  # The first one that a run has is shown first, without --best_metric.
   primary_metrics: Sequence[str] = ()
   # Use of files by flag, where it is not that of `receipt_file`.
   uses: Mapping[str, str] = dataclasses.field(default_factory=dict)
-  # Metrics without dev data are of the training data.
-  evaluates_training_data: bool = False
-  # Compares the predictions of two `recorded_runs.RecordedRun`; None for a test
-  # of equal ones alone.
+  # Compares the predictions of two `comparison.RecordedRun` for the same
+  # examples; None for a test of equal ones alone.
   compare: Callable[[Any, Any], Any] | None = None
   predict: PredictExample | None = None  # None where no command predicts
   # Class of a model in transformers; None if there is none.

@@ -6,7 +6,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from bertlib.compute import precision
-from bertlib.io import processor
+from bertlib.io import processes
 
 pytestmark = pytest.mark.unit
 
@@ -16,7 +16,7 @@ def machine(monkeypatch):
   """Simulates a machine with given instruction sets or GPUs."""
 
   def make(features=(), *capabilities):
-    monkeypatch.setattr(processor, "features", lambda: set(features))
+    monkeypatch.setattr(processes, "features", lambda: set(features))
     monkeypatch.setattr(
       tf.config, "list_physical_devices", lambda _: list(capabilities)
     )
@@ -81,8 +81,8 @@ def test_a_precision_without_instructions_is_reported(
 )
 def test_processors_are_of_a_kind(machine, features, kind):
   machine(features)
-  assert processor.kind() == kind
-  assert processor.has_exact_int8() == (kind in ("VNNI", "AMX"))
+  assert processes.kind() == kind
+  assert processes.has_exact_int8() == (kind in ("VNNI", "AMX"))
 
 
 @pytest.mark.parametrize(
@@ -96,11 +96,11 @@ def test_processors_are_of_a_kind(machine, features, kind):
 def test_instruction_sets_are_read_from_linux(tmp_path, line, expected):
   path = tmp_path / "cpuinfo"
   path.write_text(line)
-  assert expected <= processor.features(str(path))
+  assert expected <= processes.features(str(path))
 
 
 def test_no_instruction_set_is_known_without_linux(tmp_path):
-  assert processor.features(str(tmp_path / "none")) == set()
+  assert processes.features(str(tmp_path / "none")) == set()
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,6 @@ KERNELS = [
   ("dense layers", xla.dense_on_cpu, None),
   ("dense layers", xla.dense_on_gpu, modeling.gelu),
   ("8-bit dense layers", int8.QuantizedKernel),
-  ("projection", fast_compute._fused),
   ("normalization", xla.add_and_norm),
   ("padding", fast_compute.FastCompute),
   ("chosen positions", fast_compute.FastCompute),
@@ -87,11 +86,6 @@ def dense_with_another_gradient(self, inputs, kernel, bias, activation):
   return dense(self, inputs, tf.stop_gradient(kernel), bias, activation)
 
 
-def normalized_dense(self, inputs, kernel, bias, activation):
-  output = dense(self, inputs, kernel, bias, activation)
-  return output / tf.reduce_sum(tf.abs(output), -1, keepdims=True)
-
-
 def normalize_with_epsilon(vectors, beta, gamma, epsilon):
   return normalize(vectors, beta, gamma, 1e-3)
 
@@ -117,7 +111,6 @@ CHANGES = [
   ("Compute.dense", dense_with_another_gradient, "dense layers"),
   ("Compute.dense", dense_without_bias, "8-bit dense layers"),
   ("gelu", tf.nn.relu, "8-bit dense layers"),
-  ("Compute.dense", normalized_dense, "projection"),
   ("normalize", normalize_with_epsilon, "normalization"),
   ("Compute.split_heads", heads_that_look_back, "padding"),
   ("dot_product_attention", attention_by_distance, "chosen positions"),

@@ -18,7 +18,7 @@ from bertlib.cli.errors import InputError
 from bertlib.compute import onednn
 from bertlib.export import exported_model
 from bertlib.export.exported_model import ExportedModel
-from bertlib.io import processor
+from bertlib.io import processes
 
 pytestmark = pytest.mark.train
 
@@ -133,7 +133,7 @@ def test_what_a_machine_computes_differently_is_reported(
   tmp_path, monkeypatch, caplog, number_formats, has_int8, logged, refused
 ):
   monkeypatch.setattr(onednn, "has_int8_matmul", lambda: has_int8)
-  monkeypatch.setattr(processor, "features", lambda: {"avx2"})
+  monkeypatch.setattr(processes, "features", lambda: {"avx2"})
   monkeypatch.setattr(onednn, "max_kernel_value", lambda: 63)
   (tmp_path / "assets").mkdir()
   exported_model.write_format(str(tmp_path), *number_formats)

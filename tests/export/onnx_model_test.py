@@ -25,7 +25,7 @@ import export_model
 from bertlib.cli.errors import InputError
 from bertlib.data import model_inputs
 from bertlib.export import OnnxModel
-from bertlib.io import processor
+from bertlib.io import processes
 from bertlib.tasks.squad.record import RECORD
 
 onnx = pytest.importorskip("onnx", reason="pip install -e .[onnx]")
@@ -275,7 +275,7 @@ def test_an_engine_and_numpy_are_enough(kind, engine, folder_of):
   other = ENGINES[1 - ENGINES.index(engine)]
   code = f"""
 from bertlib.export import OnnxModel
-from bertlib.io import processor
+from bertlib.io import processes
 model = OnnxModel({folder!r}, engine={engine!r})
 print(model.predict({inputs_of(kind)!r}))
 """
@@ -425,7 +425,7 @@ def test_a_damaged_compiled_model_is_made_again(copied):
 def test_processes_may_compile_a_model_at_once(copied):
   code = f"""
 from bertlib.export import OnnxModel
-from bertlib.io import processor
+from bertlib.io import processes
 model = OnnxModel({str(copied / "exported")!r}, engine="openvino")
 print(model.predict(["the cat sat"])[0].label)
 """
@@ -463,7 +463,7 @@ def test_the_faster_engine_of_a_processor_computes(
 ):
   flags = [(), (*INT8, calibration)]
   folders = [folder_of("classification", *given) for given in flags]
-  monkeypatch.setattr(processor, "features", lambda: features)
+  monkeypatch.setattr(processes, "features", lambda: features)
   for folder in folders:
     load(folder, "auto")
   chosen = [line for line in log if "model.onnx: in " in line]
@@ -517,7 +517,7 @@ def test_sums_that_overflow_are_reported(
   caplog,
 ):
   folder = folder_of("classification", *INT8, calibration) / "exported"
-  monkeypatch.setattr(processor, "features", lambda: features)
+  monkeypatch.setattr(processes, "features", lambda: features)
   shutil.copytree(folder, tmp_path / "exported")
   path = tmp_path / "exported" / "model.onnx"
   path.write_bytes(change(path.read_bytes()))
@@ -554,7 +554,7 @@ def test_exact_sums_are_asked_for_where_they_are_not_given(
       super().__init__(path, options, **more)
 
   folder = folder_of("classification", *INT8, calibration) / "exported"
-  monkeypatch.setattr(processor, "features", lambda: features)
+  monkeypatch.setattr(processes, "features", lambda: features)
   monkeypatch.setattr(onnxruntime, "InferenceSession", Session)
   shutil.copytree(folder, tmp_path / "exported")
   path = tmp_path / "exported" / "model.onnx"

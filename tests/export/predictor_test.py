@@ -19,7 +19,7 @@ import run_ner
 import run_squad
 from bertlib.cli.errors import InputError
 from bertlib.data import batch_predictor, vocabulary
-from bertlib.io import processor
+from bertlib.io import processes
 from bertlib.settings import embedding_spec
 
 pytestmark = pytest.mark.unit
@@ -236,7 +236,7 @@ def test_line_ends_and_folders_of_earlier_versions_are_accepted(
 def test_a_precision_without_instructions_is_reported(
   trained, monkeypatch, caplog
 ):
-  monkeypatch.setattr(processor, "features", lambda: {"avx2"})
+  monkeypatch.setattr(processes, "features", lambda: {"avx2"})
   run_classifier.Predictor(str(trained), precision="bfloat16").close()
   assert "bfloat16: this device has no instructions for it" in caplog.text
 

@@ -12,15 +12,11 @@ import pytest
 from html_pages import Page, rows_of
 
 from bertlib.reporting import html_report
+from bertlib.reporting.html_report import Section
 
 pytestmark = pytest.mark.unit
 
 TEXTS = st.text(st.characters(exclude_categories=()))
-FEW = hypothesis.settings(
-  max_examples=20,
-  deadline=None,
-  suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture],
-)
 
 
 def points(values):
@@ -33,10 +29,8 @@ def sections(text="some"):
   lines = {text: points(values), "other": points(values)}
   return [
     html_report.warning(text),
-    html_report.panels(text, [html_report.curves(text, lines, 7)], text),
+    Section(text, html_report.curves(text, lines, 7) + html_report.note(text)),
     html_report.table(text, [{text: text, "f1": 0.5}], text),
-    html_report.calibration(values, values > 0.4),
-    html_report.errors([{"text": text, "confidence": 0.9}]),
   ]
 
 
@@ -71,7 +65,7 @@ def test_page_loads_nothing(tmp_path):
 def test_page_of_20000_steps_is_smaller_than_a_megabyte(tmp_path):
   values = points(np.random.default_rng(0).normal(size=20000))
   curves = [html_report.curves(str(i), {"": values}) for i in range(10)]
-  assert len(written(tmp_path, "", [html_report.panels("", curves)])) < 1e6
+  assert len(written(tmp_path, "", [Section("", "".join(curves))])) < 1e6
 
 
 # Text
@@ -93,11 +87,11 @@ def test_characters_that_reorder_or_break_text_are_escaped(text):
   "text", ["</title></style><script>alert(1)</script> & \"'", "$x \0\n\ud800"]
 )
 def test_any_text_is_escaped_everywhere(tmp_path, text):
-  top = [html_report.facts({"": text})]
-  page = Page(written(tmp_path, text, sections(text), text, top))
+  top = html_report.note(text)
+  page = Page(written(tmp_path, text, sections(text), top))
   (shown,) = Page(f"<p>{html_report.escape(text)}</p>").texts("p")
-  assert page.texts("title", "h1", "dd", "b") == [shown] * 4
-  assert page.texts("h2")[1:3] == page.texts("td")[::2] == [shown] * 2
+  assert page.texts("title", "h1", "b") == [shown] * 3
+  assert page.texts("h2")[1:] + page.texts("td")[:1] == [shown] * 3
 
 
 @pytest.mark.parametrize(
@@ -119,7 +113,7 @@ def test_characters_of_ordinary_text_stay(text):
 
 def test_table_has_a_column_per_key_and_numbers_on_the_right():
   rows = [{"a": "x", "b": 1, "c": 0.5}, {"a": None, "d": "y"}]
-  page = html_report.grid(rows)
+  page = html_report.table("", rows).content
   assert rows_of(page) == [
     ["a", "b", "c", "d"],
     ["x", "1", "0.5000", "–"],
@@ -156,49 +150,6 @@ def test_durations_are_hours_minutes_and_seconds(seconds, text):
   assert html_report.format_duration(seconds) == text
 
 
-# Marked spans
-
-
-def test_spans_are_marked_and_may_overlap():
-  spans = [(4, 9, "gold"), (6, 12, "predicted")]
-  shown = html_report.marked_text("0123456789 <b> abc", spans)
-  assert shown == (
-    '0123<mark class="gold">45</mark><mark class="gold predicted">678</mark>'
-    '<mark class="predicted">9 &lt;</mark>b&gt; abc'
-  )
-
-
-def test_text_far_from_all_spans_is_left_out():
-  words = [f"word{i}" for i in range(300)]
-  content = " ".join(words)
-  spans = [
-    (start, start + len(word), "gold")
-    for word in ("word100", "word200")
-    for start in [content.index(word)]
-  ]
-  shown = html_report.marked_text(content, spans, 20)
-  text = Page(f"<p>{shown}</p>").texts("p")[0]
-  parts = [part.split() for part in re.split("… | …\\n| …$", text) if part]
-  assert parts == [words[98:103], words[198:203]]
-
-
-@hypothesis.given(
-  st.text(), st.lists(st.tuples(st.integers(0, 99), st.integers(0, 30)))
-)
-def test_marked_spans_are_shown_whole(text, places):
-  spans = [
-    (start, min(start + size, len(text)), "gold")
-    for start, size in places
-    if start < len(text)
-  ]
-  shown = html_report.marked_text(text, spans, margin=3)
-  page = Page(f"<p>{shown}</p>")
-  inside = sorted({i for start, end, _ in spans for i in range(start, end)})
-  marked = "".join(text[i] for i in inside)
-  (expected,) = Page(f"<p>{html_report.escape(marked)}</p>").texts("p")
-  assert "".join(page.texts("mark")) == expected
-
-
 # Pictures
 
 
@@ -226,35 +177,3 @@ def test_lines_are_named_with_their_last_values():
 )
 def test_extreme_values_are_drawn_without_a_warning(values):
   assert pictures(html_report.curves("", {"odd": points(values)}, 3))
-
-
-def slow_calibration_error(confidences, correct):
-  error = 0
-  for k in range(10):
-    inside = [
-      i
-      for i, confidence in enumerate(confidences)
-      if k / 10 <= confidence < (k + 1) / 10 or (confidence == 1 and k == 9)
-    ]
-    gaps = [confidences[i] - correct[i] for i in inside]
-    error += abs(sum(gaps)) / len(correct)
-  return error
-
-
-CONFIDENCES = st.one_of(
-  st.floats(0, 1), st.integers(0, 10).map(lambda k: k / 10)
-)
-
-
-@FEW
-@hypothesis.given(
-  st.lists(st.tuples(CONFIDENCES, st.booleans()), min_size=1, max_size=40)
-)
-def test_calibration_error_matches_a_plain_loop(monkeypatch, cases):
-  monkeypatch.setattr(html_report, "picture", lambda draw: "")
-  confidences, correct = zip(*cases)
-  shown = re.search(
-    r"error ([\d.]+):", html_report.calibration(confidences, correct).content
-  )
-  expected = slow_calibration_error(confidences, correct)
-  assert float(shown[1]) == pytest.approx(expected, abs=0.500001e-4)

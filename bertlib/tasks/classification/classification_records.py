@@ -177,7 +177,7 @@ def file_based_convert_examples_to_features(
   tokenizer: tokenization.FullTokenizer,
   output_file: str,
   problem: Problem | None = None,
-) -> model_inputs.Lengths:
+) -> None:
   """Encodes examples and writes them to a TFRecord file.
 
   Logs how many were truncated.
@@ -190,26 +190,21 @@ def file_based_convert_examples_to_features(
     output_file: path of the TFRecord file.
     problem: the task; None to infer it from `label_list`.
 
-  Returns:
-    The lengths of the examples, or of all their choices.
-
   Raises:
     InputError: a label is not in the label set.
   """
   problem = problem or _problem_from_labels(label_list)
-  num_tokens, num_truncated_tokens, num_truncated = [], [], 0
+  num_truncated = num_truncated_tokens = 0
 
   def records():
-    nonlocal num_truncated
+    nonlocal num_truncated, num_truncated_tokens
     for index, example in enumerate(examples):
       features, encoded = encode_example(
         index, example, problem, max_seq_length, tokenizer
       )
-      num_tokens.extend(
-        pair.num_tokens + pair.num_truncated_tokens for pair in encoded
-      )
-      num_truncated_tokens.extend(pair.num_truncated_tokens for pair in encoded)
-      num_truncated += any(pair.num_truncated_tokens for pair in encoded)
+      num_lost = sum(pair.num_truncated_tokens for pair in encoded)
+      num_truncated_tokens += num_lost
+      num_truncated += num_lost > 0
       yield features.as_record()
 
   tf_records.write_records(
@@ -222,14 +217,7 @@ def file_based_convert_examples_to_features(
     output_file,
     num_truncated,
     max_seq_length,
-    sum(num_truncated_tokens),
-  )
-  has_choices = problem.kind == "multiple_choice"
-  return model_inputs.Lengths(
-    num_tokens,
-    max_seq_length,
     num_truncated_tokens,
-    "choices" if has_choices else "examples",
   )
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import collections
 import itertools
-import json
 import math
 import warnings
 from collections.abc import Mapping, Sequence
@@ -170,66 +170,50 @@ def sections(
     return [_errors(problem, examples, predicted, error, num_errors)]
   if problem.kind == "multi_label":
     gold = label_ids > 0
-    correct = (predicted >= 0.5) == gold
-    confidence = np.maximum(predicted, 1 - predicted)
-    error = np.where(correct, 0.0, confidence).max(axis=1)
+    wrong = (predicted >= 0.5) != gold
+    error = np.where(wrong, np.maximum(predicted, 1 - predicted), 0).max(axis=1)
     by_label = thresholds or {}
     lowest = np.array([by_label.get(label, 0.5) for label in problem.labels])
     tables = [_label_table(problem, gold, predicted >= lowest, lowest)]
   else:
     predicted_ids = predicted.argmax(axis=1)
-    correct, confidence = predicted_ids == label_ids, predicted.max(axis=1)
-    error = np.where(correct, 0.0, confidence)
+    error = np.where(predicted_ids != label_ids, predicted.max(axis=1), 0)
     tables = [
       _confusion_matrix(problem, label_ids, predicted_ids),
       _label_table(problem, label_ids, predicted_ids),
     ]
-  return [
-    *tables,
-    html_report.calibration(confidence.ravel(), correct.ravel()),
-    _errors(problem, examples, predicted, error, num_errors),
-  ]
+  return [*tables, _errors(problem, examples, predicted, error, num_errors)]
 
 
 def _confusion_matrix(
   problem: Problem, gold: np.ndarray, predicted: np.ndarray
 ) -> Section:
   """Counts by gold and predicted label; of many labels, the most frequent."""
-  from sklearn import metrics
-
   title = "Confusion matrix"
+  counts = collections.Counter(zip(gold.tolist(), predicted.tolist()))
   if problem.num_labels > _MAX_MATRIX:
-    pairs, counts = np.unique(
-      np.stack([gold, predicted])[:, gold != predicted],
-      axis=1,
-      return_counts=True,
-    )
     rows = [
       {
-        "gold": problem.labels[pairs[0, index]],
-        "predicted": problem.labels[pairs[1, index]],
-        "count": int(counts[index]),
+        "gold": problem.labels[a],
+        "predicted": problem.labels[b],
+        "count": count,
       }
-      for index in np.argsort(-counts, kind="stable")[:_MAX_CONFUSIONS]
+      for (a, b), count in counts.most_common()
+      if a != b
     ]
-    return html_report.table(title, rows, "The most frequent confusions.")
-  matrix = metrics.confusion_matrix(
-    gold, predicted, labels=range(problem.num_labels)
-  )
+    about = "The most frequent confusions."
+    return html_report.table(title, rows[:_MAX_CONFUSIONS], about)
   heads = [f"<th>{escape(label)}</th>" for label in problem.labels]
-  lines = ["".join(["<th>gold ↓ predicted →</th>", *heads])]
-  for index, (head, counts) in enumerate(zip(heads, matrix)):
-    cells = []
-    for column, count in enumerate(counts):
-      kind = "right" if column == index else "wrong"
-      share = 70 * math.sqrt(count / max(counts.sum(), 1))
-      cells.append(
-        f'<td class="{kind}" style="--share: {share:.0f}%">{count:,}</td>'
-      )
-    lines.append(head + "".join(cells))
-  lines = [f"<tr>{line}</tr>" for line in lines]
-  table = ['<div class="wide"><table class="matrix">', *lines, "</table></div>"]
-  return Section(title, "\n".join(table))
+  rows = [["<th>gold ↓ predicted →</th>", *heads]]
+  for label, head in enumerate(heads):
+    of_label = [counts[label, other] for other in range(len(heads))]
+    rows.append([head])
+    for other, count in enumerate(of_label):
+      kind = "right" if other == label else "wrong"
+      share = 70 * math.sqrt(count / max(sum(of_label), 1))
+      style = f"--share: {share:.0f}%"
+      rows[-1].append(f'<td class="{kind}" style="{style}">{count:,}</td>')
+  return Section(title, html_report.grid(rows, "matrix"))
 
 
 def _label_table(
@@ -247,20 +231,21 @@ def _label_table(
   precision, recall, f1, counts = metrics.precision_recall_fscore_support(
     gold, predicted, labels=labels, zero_division=0
   )
-  rows = []
-  for index in sorted(np.argsort(-counts, kind="stable")[:_MAX_LABELS]):
-    row = {"label": problem.labels[index]}
-    if thresholds is not None:
-      row["threshold"] = thresholds[index]
-    rows.append(
-      {
-        **row,
-        "precision": precision[index],
-        "recall": recall[index],
-        "f1": f1[index],
-        "examples": int(counts[index]),
-      }
-    )
+  columns = {
+    "precision": precision,
+    "recall": recall,
+    "f1": f1,
+    "examples": counts,
+  }
+  if thresholds is not None:
+    columns = {"threshold": thresholds, **columns}
+  rows = [
+    {
+      "label": problem.labels[index],
+      **{name: values[index] for name, values in columns.items()},
+    }
+    for index in sorted(np.argsort(-counts, kind="stable")[:_MAX_LABELS])
+  ]
   about = ""
   if len(rows) < problem.num_labels:
     about = f"The most frequent of {problem.num_labels:,} labels."
@@ -289,7 +274,7 @@ def _errors(problem, examples, predicted, error, num_errors: int) -> Section:
         "text": "\n".join(texts),
       }
     )
-  return html_report.errors(rows)
+  return html_report.table("Worst errors", rows)
 
 
 def _label_text(label: str | float | Sequence[str]) -> str:
@@ -352,48 +337,39 @@ def _constant_baseline(
 
 
 def compare(first: Any, other: Any) -> Comparison:
-  """Compares the predictions of two runs; empty if they are not known."""
-  names, gold, *predicted = first.shared_predictions(other)
-  if not gold:
-    return Comparison()
-  test = statistics.compare_answers(gold, *predicted)
-  columns = _arrays(first, gold, *predicted)
-  if columns is None:
+  """Compares the predictions of two runs for the same examples."""
+  answers = first.gold, first.predicted, other.predicted
+  test = statistics.compare_answers(*answers)
+  # The thresholds of a model of several labels are by label.
+  labels = first.results.get("labels") or first.results.get("thresholds") or []
+  gold, *predicted = (_as_numbers(column, [*labels]) for column in answers)
+  if gold is None or any(column is None for column in predicted):
     return Comparison(test)
-  gold_values, *values = columns
   # [examples, gold or predicted] or [examples, gold or predicted, labels]
-  pairs = [np.stack([gold_values, found], axis=1) for found in values]
+  pairs = [np.stack([gold, column], axis=1) for column in predicted]
 
   def interval(name: str) -> Interval | None:
-    metric = METRICS[name]
     return statistics.difference_interval(
-      lambda rows: metric(rows[:, 0], rows[:, 1]),
+      lambda rows: METRICS[name](rows[:, 0], rows[:, 1]),
       *pairs,
       max_resamples=_MAX_RESAMPLES,
     )
 
   # Accuracy has the test.
-  names = {*names} & {*METRICS} - {"accuracy"}
+  names = {*first.metrics} & {*other.metrics} & {*METRICS} - {"accuracy"}
   return Comparison(test, {name: interval(name) for name in names})
 
 
-def _arrays(run: Any, *columns) -> list[np.ndarray] | None:
-  """Answers as numbers, see `METRICS`; None if a label is not of the model."""
-  from sklearn import preprocessing
-
-  gold = columns[0]
-  if isinstance(gold[0], float):
-    return [np.array(column) for column in columns]
-  results = run.evaluation.get("results") or {}
-  # The thresholds of a model of several labels are by label.
-  text = results.get("labels") or results.get("thresholds") or "[]"
-  labels = [*json.loads(text)]
-  if isinstance(gold[0], str):
-    if not {*itertools.chain(*columns)} <= {*labels}:
-      return None
+def _as_numbers(
+  answers: Sequence[Any], labels: Sequence[str]
+) -> np.ndarray | None:
+  """Answers as `METRICS` take them; None if a label is not of the model."""
+  if isinstance(answers[0], float):
+    return np.array(answers)
+  if isinstance(answers[0], str):
     numbers = {label: number for number, label in enumerate(labels)}
-    return [np.array([numbers[label] for label in c]) for c in columns]
-  if not {*itertools.chain(*itertools.chain(*columns))} <= {*labels}:
+    known = [numbers[answer] for answer in answers if answer in numbers]
+    return np.array(known) if len(known) == len(answers) else None
+  if not {*itertools.chain(*answers)} <= {*labels}:
     return None
-  encoder = preprocessing.MultiLabelBinarizer(classes=labels)
-  return [encoder.fit_transform(column) > 0 for column in columns]
+  return np.array([[label in answer for label in labels] for answer in answers])

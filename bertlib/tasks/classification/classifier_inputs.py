@@ -13,7 +13,7 @@ from absl import logging
 
 from bertlib.checkpoints import model_folder
 from bertlib.cli.errors import InputError, some_of
-from bertlib.data import example_checks, model_inputs, tables
+from bertlib.data import example_checks, tables
 from bertlib.io import result_files
 from bertlib.settings import model_description
 from bertlib.tasks.classification import (
@@ -164,9 +164,7 @@ def write_dev_sets(
   dev_sets = {}
   for suffix, dev_set in examples.eval_sets.items():
     batch_size = run.flags.eval_batch_size
-    path, _ = write_records(
-      run, processor, f"eval{suffix}", dev_set, batch_size
-    )
+    path = write_records(run, processor, f"eval{suffix}", dev_set, batch_size)
     dev_sets[suffix] = DevSet(
       dev_set,
       classification_records.file_based_input_fn_builder(
@@ -186,10 +184,10 @@ def write_records(
   examples: Sequence[Example],
   # On a TPU, padding examples fill the last batch of this size.
   batch_size: int = 1,
-) -> tuple[str, model_inputs.Lengths]:
-  """Writes the records of examples; returns their path and lengths."""
+) -> str:
+  """Writes the records of examples; returns their path."""
   path = runs.records_path(run, name)
-  lengths = file_based_convert_examples_to_features(
+  file_based_convert_examples_to_features(
     runs.fill_last_batch(run, examples, batch_size, PaddingInputExample()),
     processor.problem.labels,
     run.settings.model.max_seq_length,
@@ -197,7 +195,7 @@ def write_records(
     path,
     processor.problem,
   )
-  return path, lengths
+  return path
 
 
 def read_examples(

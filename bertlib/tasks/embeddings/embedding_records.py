@@ -48,8 +48,8 @@ def write_records(
   prefixes: tuple[str, str] = ("", ""),
   # float [examples, texts, width]
   teacher_vectors: Sequence[Any] | None = None,
-) -> model_inputs.Lengths:
-  """Encodes groups of texts as TFRecords; returns the lengths of all texts."""
+) -> None:
+  """Encodes groups of texts as TFRecords."""
   num_texts, max_seq_length = features["input_ids"].shape
   groups = _GroupEncoder(tokenizer, max_seq_length, num_texts, prefixes)
   labels = sorted({example.label or "" for example in examples})
@@ -70,7 +70,6 @@ def write_records(
 
   tf_records.write_records(path, records(), features)
   groups.log(path, len(examples))
-  return groups.lengths
 
 
 class _Text(NamedTuple):
@@ -133,16 +132,6 @@ class _GroupEncoder:
     ids = self._tokenizer.encode(text)[: self._max_seq_length - 2]
     tokens = self._varints.encode(ids)
     return self._numbers.setdefault(tokens, len(self._numbers))
-
-  @property
-  def lengths(self) -> model_inputs.Lengths:
-    """The lengths of all texts so far."""
-    return model_inputs.Lengths(
-      self._num_tokens,
-      self._max_seq_length,
-      self._num_truncated_tokens,
-      "texts",
-    )
 
   def log(self, path: str, num_examples: int) -> None:
     """Logs how many texts are repeated, truncated, left out or empty."""

@@ -51,7 +51,7 @@ def sections(
         "text": "\n".join(example.texts),
       }
     )
-  return [html_report.errors(rows)]
+  return [html_report.table("Worst errors", rows)]
 
 
 def _rank_errors(scores: np.ndarray, cosines: np.ndarray) -> np.ndarray:
@@ -83,7 +83,7 @@ def _neighbor_errors(
         "nearest text": other.texts[0],
       }
     )
-  return html_report.errors(rows)
+  return html_report.table("Worst errors", rows)
 
 
 def _search_errors(
@@ -111,7 +111,7 @@ def _search_errors(
     }
     for rank, query, found, right in lowest
   ]
-  return html_report.errors(rows)
+  return html_report.table("Worst errors", rows)
 
 
 def estimates(

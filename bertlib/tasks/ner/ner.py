@@ -12,7 +12,6 @@ import re
 import unicodedata
 import warnings
 from bisect import bisect_left, bisect_right
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -357,20 +356,6 @@ def make_windows(
         for position, word in enumerate(words[start:end], start)
       ]
       yield Window([cls, *ids[start:end], sep], [-1, *predicted, -1], number)
-
-
-def window_lengths(
-  windows: Sequence[Window], max_seq_length: int
-) -> model_inputs.Lengths:
-  """Lengths of windows, for reports; no sentence is truncated."""
-  num_windows = Counter(window.sentence for window in windows)
-  return model_inputs.Lengths(
-    [len(window.input_ids) for window in windows],
-    max_seq_length,
-    [0] * len(num_windows),
-    "sentences",
-    list(num_windows.values()),
-  )
 
 
 def record_layout(max_seq_length: int) -> tf_records.Layout:

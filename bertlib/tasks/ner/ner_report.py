@@ -1,4 +1,4 @@
-"""Scores of a tagger, and its report: errors, calibration and intervals."""
+"""Scores of a tagger, and its report: errors and intervals."""
 
 from __future__ import annotations
 
@@ -146,11 +146,9 @@ def sections(
     {"type": kind, **{n: results[f"eval_{n}_{kind}"] for n in names}}
     for kind in types
   ]
-  confidences, correct, errors = [], [], []
+  errors = []
   for sentence, (tags, probabilities) in zip(sentences, predicted):
     matches = [a == b for a, b in zip(sentence.tags, tags)]
-    confidences += probabilities
-    correct += matches
     wrong = [p for p, is_match in zip(probabilities, matches) if not is_match]
     if wrong:
       errors.append((max(wrong), sentence, tags, probabilities))
@@ -162,8 +160,8 @@ def sections(
 
   return [
     html_report.table("Entities", rows),
-    html_report.calibration(confidences, correct),
-    html_report.errors(
+    html_report.table(
+      "Worst errors",
       [
         {
           "sentence": sentence.location.rpartition(", ")[2],
@@ -173,7 +171,7 @@ def sections(
           "text": sentence.text,
         }
         for probability, sentence, tags, probabilities in errors[:num_errors]
-      ]
+      ],
     ),
   ]
 
@@ -193,13 +191,11 @@ def estimates(
 
 
 def compare(first: Any, other: Any) -> Comparison:
-  """Compares the tags of two runs; empty if they are not known."""
-  names, gold, *predicted = first.shared_predictions(other)
-  counts = [count_entities(gold, tags) for tags in predicted]
+  """Compares the tags of two runs for the same sentences."""
+  counts = [count_entities(first.gold, run.predicted) for run in (first, other)]
   return Comparison(
     intervals={
       name: statistics.difference_interval(metric(name), *counts)
-      for name in names
-      if name in METRICS
+      for name in METRICS
     }
   )

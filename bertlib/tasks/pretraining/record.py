@@ -28,7 +28,6 @@ RECORD = TaskRecord(
   purpose="fills masks",
   entries={"objective?": str},  # name of an `Objective`
   primary_metrics=("masked_lm_loss", "next_sentence_loss"),
-  evaluates_training_data=True,
   predict=PredictExample(
     "lines.txt",
     "Words for each [MASK] in the lines of a file:",

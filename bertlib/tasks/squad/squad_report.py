@@ -1,18 +1,15 @@
-"""The report of answers: errors, calibration, thresholds and intervals."""
+"""The report of answers: errors, thresholds, intervals, and comparisons."""
 
 from __future__ import annotations
 
-import itertools
-import os
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from bertlib.io import files
-from bertlib.reporting import html_report, receipts, statistics
-from bertlib.reporting.html_report import Html, Section
+from bertlib.io.result_files import DevPrediction
+from bertlib.reporting import html_report, statistics
+from bertlib.reporting.html_report import Section
 from bertlib.reporting.statistics import Comparison, Estimates
 from bertlib.tasks.squad import (
   squad_decoding,
@@ -22,14 +19,8 @@ from bertlib.tasks.squad import (
 from bertlib.tasks.squad.settings import AnswerSettings
 from bertlib.tasks.squad.squad_scores import Score
 
-# Errors that are shown, and occurrences of a predicted answer that are marked.
-_NUM_ERRORS, _MAX_PLACES = 30, 5
-
-_ABOUT_MARKS = Html(
-  '<mark class="gold">solid underline</mark>: gold answer;'
-  ' <mark class="predicted">dashed underline</mark>: predicted answer, wherever'
-  " its text occurs."
-)
+# Errors that are shown, and characters of their paragraphs.
+_NUM_ERRORS, _MAX_TEXT = 30, 2000
 
 
 class AnsweredQuestion(NamedTuple):
@@ -85,14 +76,6 @@ def sections(
   threshold: float,
 ) -> list[Section]:
   """Sections on answers to questions, for `run_report.Findings`."""
-  sections = [
-    html_report.calibration(
-      [answer.probability for answer in answered],
-      [answer.score.exact == 1 for answer in answered],
-    )
-  ]
-  if "best_f1_thresh" in results:
-    sections.insert(0, _threshold_table(results, threshold))
   errors = [answer for answer in answered if answer.score.f1 < 0.5]
   errors.sort(key=lambda answer: -answer.probability)
   rows = [
@@ -102,13 +85,14 @@ def sections(
       or "no answer",
       "predicted": answer.predicted or "no answer",
       "probability": answer.probability,
-      "text": html_report.marked_text(
-        answer.question.context, find_spans(answer.question, answer.predicted)
-      ),
+      "text": answer.question.context[:_MAX_TEXT],
     }
     for answer in errors[:_NUM_ERRORS]
   ]
-  return [*sections, html_report.errors(rows, _ABOUT_MARKS)]
+  sections = [html_report.table("Worst errors", rows)]
+  if "best_f1_thresh" in results:
+    sections.insert(0, _threshold_table(results, threshold))
+  return sections
 
 
 def _threshold_table(results: Mapping[str, float], threshold: float) -> Section:
@@ -123,27 +107,6 @@ def _threshold_table(results: Mapping[str, float], threshold: float) -> Section:
     "Tuned --null_score_diff_threshold",
     [{"": kind, **row} for kind, row in zip(kinds, rows)],
   )
-
-
-def find_spans(
-  question: squad_files.Question, predicted: str
-) -> list[tuple[int, int, str]]:
-  """Spans of gold answers and a predicted one for `marked_text`."""
-  context = question.context
-  spans = set()
-  for text, start in question.answers:
-    end = start + len(text)
-    if context[start:end] == text and text:
-      spans.add((start, end, "gold"))
-  # The file of predictions has no positions: the first occurrences of the text
-  # are marked.
-  words = r"\s+".join(map(re.escape, predicted.split()))
-  found = re.finditer(words, context) if words else ()
-  spans |= {
-    (*place.span(), "predicted")
-    for place in itertools.islice(found, _MAX_PLACES)
-  }
-  return sorted(spans)
 
 
 def estimates(
@@ -169,39 +132,29 @@ def estimates(
 # Comparison of two runs
 
 
+def dev_predictions(
+  answered: Iterable[AnsweredQuestion],
+) -> list[DevPrediction]:
+  """Texts of the gold answers and of the predicted one, by question."""
+  return [
+    DevPrediction(
+      question.id, [answer.text for answer in question.answers], predicted
+    )
+    for question, predicted, *_ in answered
+  ]
+
+
 def compare(first: Any, other: Any) -> Comparison:
-  """Compares exact match and F1 of two runs; empty if they are not known."""
-  scores = [_answer_scores(run) for run in (first, other)]
-  if first.dev_data != other.dev_data or not all(map(len, scores)):
-    return Comparison()
-  exact, f1 = zip(*(run.T for run in scores))
+  """Compares exact match and F1 of two runs for the same questions."""
+  score = squad_scores.scorer(
+    first.flags.get("eval_metric"),
+    first.flags.get("version_2_with_negative", False),
+  )
+  scores = [
+    np.array([*map(score, run.predicted, run.gold)]) for run in (first, other)
+  ]
+  exact, f1 = zip(*(of_run.T for of_run in scores))
   return Comparison(
     statistics.mcnemar(*(values == 1 for values in exact)),
     {"f1": statistics.difference_interval(np.mean, *(100 * v for v in f1))},
-  )
-
-
-def _answer_scores(run: Any) -> np.ndarray:
-  """Exact match and F1 of each answer; empty if data or answers changed."""
-  nothing = np.empty([0, 2])
-  entries = run.dev_files()
-  path = os.path.join(run.folder, "predictions.json")
-  if len(entries) != 1 or not files.exists(path):
-    return nothing
-  (entry,) = entries
-  if not files.exists(entry["path"]) or not receipts.is_unchanged(entry):
-    return nothing
-  questions = squad_files.read_questions(entry["path"])
-  answers = squad_files.read_by_id(path, str)
-  if any(question.id not in answers for question in questions):
-    return nothing
-  flags = run.evaluation.get("flags", {})
-  score = squad_scores.scorer(
-    flags.get("eval_metric"), flags.get("version_2_with_negative", False)
-  )
-  return np.array(
-    [
-      score(answers[question.id], [gold.text for gold in question.answers])
-      for question in questions
-    ]
   )

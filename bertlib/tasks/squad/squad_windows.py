@@ -352,22 +352,6 @@ def reference_order(num_questions: int) -> list[int]:
 # Statistics
 
 
-def window_lengths(
-  windows: Windows, max_seq_length: int
-) -> model_inputs.Lengths:
-  """Lengths of windows, and how many tokens their questions lost."""
-  _, first, num_windows = np.unique(
-    windows.example_index, return_index=True, return_counts=True
-  )
-  return model_inputs.Lengths(
-    windows.length.tolist(),
-    max_seq_length,
-    windows.num_truncated_query_tokens[first].tolist(),
-    "questions",
-    num_windows.tolist(),
-  )
-
-
 def find_incomplete_questions(
   windows: Windows,
 ) -> tuple[np.ndarray, np.ndarray]:

@@ -206,8 +206,8 @@ REPORTED = {
 }
 
 
-CLASSES = ["Confusion matrix", "Labels", "Calibration", "Worst errors"]
-TITLES = {"regression": CLASSES[3:], "multi_label": CLASSES[1:]}
+CLASSES = ["Confusion matrix", "Labels", "Worst errors"]
+TITLES = {"regression": CLASSES[2:], "multi_label": CLASSES[1:]}
 
 
 @pytest.mark.parametrize("kind", REPORTED)

@@ -23,7 +23,7 @@ def tokenizer():
 
 @pytest.fixture
 def write(tmp_path, tokenizer):
-  """Function that writes records; returns them as arrays, and the lengths."""
+  """Function that writes records, and returns them as arrays."""
 
   def write(layout, groups, *arguments):
     path, features = f"{tmp_path}/records", records.layout(*layout)
@@ -31,12 +31,10 @@ def write(tmp_path, tokenizer):
       group if isinstance(group, Example) else Example(list(group))
       for group in groups
     ]
-    lengths = records.write_records(
-      path, examples, features, tokenizer, *arguments
-    )
+    records.write_records(path, examples, features, tokenizer, *arguments)
     batches = input_pipeline.record_batches(path, features, 1000, False, False)
     (batch,) = batches.as_numpy_iterator()
-    return batch, lengths
+    return batch
 
   return write
 
@@ -51,7 +49,7 @@ def tokens_of(batch):
 
 def test_token_features_are_those_of_each_text(write, tokenizer):
   texts = [["a b", "w299 c d e"], ["w200", "a " * 20]]
-  batch, _ = write(("pairs", 2, 8), texts)
+  batch = write(("pairs", 2, 8), texts)
   for group, record in enumerate(texts):
     for index, text in enumerate(record):
       pair = model_inputs.encode_pair(tokenizer, text, None, 8)
@@ -60,24 +58,23 @@ def test_token_features_are_those_of_each_text(write, tokenizer):
 
 
 def test_missing_negatives_have_no_tokens_and_no_number(write):
-  batch, lengths = write(("triplets", 4, 6), ["ab", "cdea", "bcd"])
+  batch = write(("triplets", 4, 6), ["ab", "cdea", "bcd"])
   ids = batch["text_ids"].tolist()
   assert ids == [[0, 1, -1, -1], [2, 3, 4, 0], [1, 2, 3, -1]]
   missing = ["[CLS] [SEP]"] * 2
   assert tokens_of(batch)[0] == ["[CLS] a [SEP]", "[CLS] b [SEP]", *missing]
-  assert len(lengths.num_tokens) == 9
 
 
 def test_texts_with_the_same_tokens_have_the_same_number(write):
   # Case, white space, and what is truncated in both do not reach the model.
   texts = [["a b", "c"], ["C ", "A  b"], ["w0 w1 w2 w3 w4", "w0 w1 w2 w3 w5"]]
-  batch, _ = write(("pairs", 2, 6), texts)
+  batch = write(("pairs", 2, 6), texts)
   assert batch["text_ids"].tolist() == [[0, 1], [1, 0], [2, 2]]
 
 
 def test_prefixes_change_the_tokens_and_not_the_numbers(write):
   prefixes = ("query: ", "passage: ")
-  batch, _ = write(("triplets", 3, 8), ["abc", "bad"], prefixes)
+  batch = write(("triplets", 3, 8), ["abc", "bad"], prefixes)
   prefixes = ["query", "passage", "passage"]
   assert tokens_of(batch) == [
     [f"[CLS] {prefix} : {text} [SEP]" for prefix, text in zip(prefixes, texts)]
@@ -88,25 +85,22 @@ def test_prefixes_change_the_tokens_and_not_the_numbers(write):
 
 def test_values_of_the_examples_are_kept(write):
   examples = [Example(["a", "b"], score) for score in (0.0, 0.76, 1.0)]
-  batch, _ = write(("scored_pairs", 2, 4), examples)
+  batch = write(("scored_pairs", 2, 4), examples)
   assert batch["scores"].tolist() == np.float32([0, 0.76, 1]).tolist()
 
   examples = [Example(["a", "b"], label=label) for label in "10"]
-  batch, _ = write(("labeled_pairs", 2, 4), examples)
+  batch = write(("labeled_pairs", 2, 4), examples)
   assert batch["scores"].tolist() == [1, 0]
 
   examples = [Example(["a"], label=label) for label in ("y", "x", "y", "Z")]
-  batch, _ = write(("labeled_texts", 1, 4), examples)
+  batch = write(("labeled_texts", 1, 4), examples)
   assert batch["label_ids"].tolist() == [2, 1, 2, 0]
 
 
-def test_lengths_and_faults_are_logged(write, tmp_path, caplog):
+def test_repeated_truncated_and_empty_texts_are_logged(write, tmp_path, caplog):
   texts = [["a b c d e", "\u200b"], ["A b c d e", "a b", "c"]]
   with caplog.at_level(logging.INFO, logger="absl"):
-    _, lengths = write(("triplets", 3, 5), texts)
-  assert list(lengths.num_tokens) == [7, 2, 7, 4, 3]
-  assert list(lengths.num_truncated_tokens) == [2, 0, 2, 0, 0]
-  assert (lengths.limit, lengths.examples) == (5, "texts")
+    write(("triplets", 3, 5), texts)
   assert caplog.messages == [
     f"2 examples with 5 texts written to {tmp_path}/records; 1 texts have the"
     " same tokens as an earlier one",

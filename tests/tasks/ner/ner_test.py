@@ -96,13 +96,6 @@ def test_a_word_of_a_long_sentence_is_predicted_with_context(tokenizer):
     assert positions[-1] < 32
 
 
-def test_windows_are_counted_per_sentence(tokenizer):
-  sentences = [ner.from_text("a " * length) for length in (2, 9)]
-  windows = list(ner.make_windows(sentences, tokenizer, 8))
-  lengths = ner.window_lengths(windows, 8)
-  assert lengths == ([4, 8, 8], 8, [0, 0], "sentences", [1, 2])
-
-
 def test_a_record_has_labels_where_tags_are_predicted(tokenizer):
   sentence = ner.from_text("aa b")._replace(tags=["B-X", "O"])
   windows = [*ner.make_windows([sentence], tokenizer, 8)] * 2
