@@ -24,7 +24,7 @@ import math
 import os
 import tempfile
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -210,39 +210,27 @@ def gather_indexes(sequence_tensor, positions):
   return modeling.gather_positions(sequence_tensor, positions)
 
 
-class LossOutput(NamedTuple):
-  """A loss of a batch, and what its metrics are means of."""
-
-  loss: Any  # float32 [], the mean that is trained on
-  losses: Any  # float32 [predictions]
-  weights: Any  # float32 [predictions]
-  is_correct: Any  # float32 [predictions], 1 where the label is most probable
-
-
 def masked_lm_loss(
   bert_config: modeling.BertConfig,
   model: modeling.BertModel,
   batch: Mapping[str, Any],
   total_weight=None,
-) -> LossOutput:
-  """Cross-entropy of the original tokens at masked positions, [B * P]."""
+):
+  """Loss of the original tokens at masked positions, see `LOSSES`."""
   # A left-to-right model is asked for each next token; one that sees both sides
   # would see the answer, so that some tokens are hidden. 80% of these became
   # [MASK], 10% a random token, and 10% stayed: no later task has [MASK], and a
   # model that is asked about visible tokens too has to represent each of them.
-  label_ids, label_weights = batch["masked_lm_ids"], batch["masked_lm_weights"]
-  loss, losses, log_probs = get_masked_lm_output(
+  outputs = get_masked_lm_output(
     bert_config,
     masked_states(model, num_sequences(batch)),
     model.get_embedding_table(),
     None,
-    label_ids,
-    label_weights,
+    batch["masked_lm_ids"],
+    batch["masked_lm_weights"],  # 0 in slots beyond the masked tokens
     total_weight,
   )
-  # Each record has P slots; those beyond its masked tokens weigh 0.
-  weights = tf.reshape(label_weights, [-1])
-  return LossOutput(loss, losses, weights, is_correct(log_probs, label_ids))
+  return *outputs, batch["masked_lm_ids"]
 
 
 def next_sentence_loss(
@@ -250,39 +238,32 @@ def next_sentence_loss(
   model: modeling.BertModel,
   batch: Mapping[str, Any],
   total_weight=None,
-) -> LossOutput:
-  """Cross-entropy of whether segment B follows segment A, [B]."""
+):
+  """Loss of whether segment B follows segment A, see `LOSSES`."""
   # Half of the pairs are random ones. This was meant for tasks on two texts;
   # Liu et al. (2019, section 4.2) found that the masked LM alone does as well.
   labels, pooled = batch["next_sentence_labels"], model.get_pooled_output()
-  if "next_sentence_weights" in batch:  # of each sequence of a packed row
+  weights = batch.get("next_sentence_weights")
+  if weights is not None:  # of each sequence of a packed row
     pooled = pooled[:, : num_sequences(batch)]
     pooled = tf.reshape(pooled, [-1, bert_config.hidden_size])
   loss, losses, log_probs = get_next_sentence_output(
     bert_config, pooled, labels
   )
-  weights = tf.ones_like(losses)
-  if "next_sentence_weights" in batch:
-    weights = tf.reshape(batch["next_sentence_weights"], [-1])
+  if weights is not None:
+    weights = tf.reshape(weights, [-1])
     loss = modeling.weighted_mean(losses, weights, total_weight)
-  return LossOutput(loss, losses, weights, is_correct(log_probs, labels))
+  return loss, losses, log_probs, labels
 
 
 def num_sequences(batch: Mapping[str, Any]) -> int:
   """Sequences per row of a batch: more than 1 if they are packed."""
-  if "next_sentence_positions" not in batch:
-    return 1
-  return batch["next_sentence_positions"].shape[1]
+  positions = batch.get("next_sentence_positions")
+  return 1 if positions is None else positions.shape[1]
 
 
-def is_correct(log_probs, labels):
-  """Whether the most probable label is the right one, float32 [labels]."""
-  # A GPU compares int64; int32 would be copied to the host.
-  labels = tf.cast(tf.reshape(labels, [-1]), tf.int64)
-  return tf.cast(tf.equal(tf.argmax(log_probs, axis=-1), labels), tf.float32)
-
-
-# By their names in `Objective.losses`.
+# By their names in `Objective.losses`. Each gives the mean that is trained on,
+# float32 []; and of each prediction the loss, the log probabilities, the label.
 LOSSES = {"masked_lm": masked_lm_loss, "next_sentence": next_sentence_loss}
 
 
@@ -303,12 +284,18 @@ def pretraining_loss(
   mark = input_pipeline.nan_if_out_of_range(batch, layout)
   total_loss, measured = mark, {}
   for name in objective.losses:
-    total_weight = (total_weights or {}).get(name)
-    output = LOSSES[name](bert_config, model, batch, total_weight)
-    total_loss += output.loss
+    loss, losses, log_probs, labels = LOSSES[name](
+      bert_config, model, batch, (total_weights or {}).get(name)
+    )
+    total_loss += loss
+    # A GPU compares int64; int32 would be copied to the host.
+    labels = tf.cast(tf.reshape(labels, [-1]), tf.int64)
+    is_correct = tf.equal(tf.argmax(log_probs, axis=-1), labels)
+    weights = batch.get(f"{name}_weights", tf.ones_like(losses))
+    weights = tf.reshape(weights, [-1])
     measured |= {
-      f"{name}_accuracy": (output.is_correct, output.weights),
-      f"{name}_loss": (output.losses + mark, output.weights),
+      f"{name}_accuracy": (tf.cast(is_correct, tf.float32), weights),
+      f"{name}_loss": (losses + mark, weights),
     }
   return total_loss, measured
 
@@ -531,7 +518,9 @@ def prepare(
 def make_task(settings: PretrainingSettings) -> Task:
   """Describes the task to the functions of `run`."""
   objective = settings.losses
-  num_predictions = objective.num_predictions(settings.max_predictions_per_seq)
+  num_predictions = 0
+  if objective.predicts_tokens:
+    num_predictions = settings.max_predictions_per_seq
   return Task(
     record=RECORD,
     model_fn_builder=model_fn_builder,

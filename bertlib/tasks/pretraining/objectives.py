@@ -7,17 +7,15 @@ TensorFlow. The formula of each loss stands in `run_pretraining`.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-# A variable of the output layer of each loss, and what it predicts. Names of
-# features and of metrics begin with the name of their loss.
+# A variable of the output layer of each loss. Names of features and of metrics
+# begin with the name of their loss.
 _HEADS = {
-  "masked_lm": ("cls/predictions/output_bias", "masked LM"),
-  "next_sentence": (
-    "cls/seq_relationship/output_weights",
-    "next sentence prediction",
-  ),
+  "masked_lm": "cls/predictions/output_bias",
+  "next_sentence": "cls/seq_relationship/output_weights",
 }
 
 
@@ -47,18 +45,17 @@ class Objective:
   @property
   def metrics(self) -> list[str]:
     """Metrics of an evaluation, the primary one first."""
-    kinds = "loss", "accuracy"
-    return [f"{loss}_{kind}" for loss in self.losses for kind in kinds] + [
-      "loss"
-    ]
+    names = ([f"{loss}_loss", f"{loss}_accuracy"] for loss in self.losses)
+    return [*itertools.chain.from_iterable(names), "loss"]
 
   @property
   def required_head(self) -> Mapping[str, str]:
     """The variable that each trained model has, with the error without it."""
-    variable, predicted = _HEADS[self.losses[0]]
+    head = "masked LM" if self.predicts_tokens else "next sentence prediction"
     return {
-      variable: f"has no {predicted}. Name a checkpoint of pretraining, not of"
-      " fine-tuning"
+      _HEADS[
+        self.losses[0]
+      ]: f"has no {head}. Name a checkpoint of pretraining, not of fine-tuning"
     }
 
   def reads(self, feature: str) -> bool:
@@ -66,10 +63,6 @@ class Objective:
     return not any(
       feature.startswith(loss) for loss in _HEADS if loss not in self.losses
     )
-
-  def num_predictions(self, max_predictions_per_seq: int) -> int:
-    """Number of tokens that are predicted per sequence."""
-    return max_predictions_per_seq if self.predicts_tokens else 0
 
 
 MLM_NSP = Objective(
@@ -88,15 +81,5 @@ def of_model(description: Mapping[str, Any]) -> Objective:
 
 def of_variables(has_variable: Callable[[str], bool]) -> Objective:
   """The objective whose heads a checkpoint has."""
-  found = [loss for loss, (name, _) in _HEADS.items() if has_variable(name)]
+  found = [loss for loss, name in _HEADS.items() if has_variable(name)]
   return next(o for o in OBJECTIVES.values() if [*o.losses] == found)
-
-
-def of_huggingface(architecture: str) -> Objective | None:
-  """The objective of a class of transformers; None if it has another one."""
-  matching = (
-    each
-    for each in OBJECTIVES.values()
-    if each.huggingface_class == architecture
-  )
-  return next(matching, None)

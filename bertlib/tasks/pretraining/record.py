@@ -19,8 +19,10 @@ onnx_graph = lazy_module.load("bertlib.export.onnx_graph")
 
 
 def _from_huggingface(model: HuggingFaceModel) -> Description | None:
-  objective = objectives.of_huggingface(model.architecture)
-  return objective and objective.description
+  return {
+    each.huggingface_class: each.description
+    for each in objectives.OBJECTIVES.values()
+  }.get(model.architecture)
 
 
 RECORD = TaskRecord(
