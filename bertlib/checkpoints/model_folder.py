@@ -6,6 +6,7 @@ Imports no TensorFlow.
 from __future__ import annotations
 
 import codecs
+import difflib
 import hashlib
 import os
 import re
@@ -115,7 +116,7 @@ def check_config(
   # misspelled one would be replaced by its default.
   for key in values.keys() - _SCHEMA.keys():
     for known in _SCHEMA:
-      if _edit_distance(key.lower(), known) <= 2:
+      if _num_edits(key.lower(), known) <= 2:
         raise InputError(
           f"{path}: unknown key {key}. Rename it to {known}, or remove it"
         )
@@ -130,7 +131,7 @@ def check_config(
       continue
     is_of_kind = json_files.mismatch(values[key], kind) is None
     if not is_of_kind or (allowed and values[key] not in allowed):
-      shown = json_files.dumps(values[key], ensure_ascii=False)
+      shown = json_files.shown(values[key])
       raise InputError(
         f"{path}: {key} is {shown}, but must be {_TYPE_NAMES[kind]}"
         f" {allowed or ''}".rstrip()
@@ -143,14 +144,14 @@ def check_config(
     )
 
 
-def _edit_distance(first: str, second: str) -> int:
-  """Levenshtein distance of two strings."""
-  row = list(range(len(second) + 1))
-  for i, a in enumerate(first, start=1):
-    last, row = row, [i]
-    for j, b in enumerate(second, start=1):
-      row.append(min(last[j] + 1, row[j - 1] + 1, last[j - 1] + (a != b)))
-  return row[-1]
+def _num_edits(first: str, second: str) -> int:
+  """Characters by which two strings differ, as difflib aligns them."""
+  changes = difflib.SequenceMatcher(None, first, second).get_opcodes()
+  return sum(
+    max(a_end - a, b_end - b)
+    for kind, a, a_end, b, b_end in changes
+    if kind != "equal"
+  )
 
 
 def check_max_seq_length(

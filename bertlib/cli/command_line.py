@@ -107,12 +107,28 @@ _NO_TEXT = "Leave it out; --compare compares weights"
 # Flags of earlier versions, and what to do instead, in the same form.
 REMOVED = {
   "batch_size_warmup_steps": _ONE_SIZE,
-  "cache_dir": "Leave it out; examples are made anew in each run",
+  "beir_split": "--dev_file=FOLDER/qrels/SPLIT.tsv names the judgments",
+  "cache_dir": (
+    "Leave it out; a run makes its examples anew, in --output_dir |"
+    " Set BERT_CACHE_DIR in the environment"
+  ),
+  "dev_label_column": (
+    "--dev_score_column takes labels of 1 and 0 too; or evaluate in a command"
+    " of its own, with --label_column"
+  ),
   "encoding": _NO_TEXT,
   "encoding_errors": _NO_TEXT,
   "last": "Give the number of checkpoints as --average=N",
+  "list": "docs/how_to/models.md lists the published models",
   "masked_lm_prob_end": "The fraction is constant, --masked_lm_prob",
+  "matryoshka_weights": (
+    "Each of --matryoshka_dims has weight 1; LossOptions.weights are others in"
+    " Python"
+  ),
   "max_seq_length": _NO_TEXT,
+  "min_score": (
+    "Scores begin at 0: subtract the lowest from all, and from --max_score"
+  ),
   "null_score_diff_threshold": (
     "An export has the one in model.json, where evaluation stores it; its"
     " output null_odds allows any other"
@@ -124,6 +140,10 @@ REMOVED = {
   "phases": (
     "Run one command per phase, the second with --init_checkpoint=FOLDER of"
     " the first; recipes/ has their flags"
+  ),
+  "projection_activation": (
+    "A layer of --projection_dim is linear; EmbeddingSpec.projection_activation"
+    " is another in Python, and is read from model.json"
   ),
   "schedule_power": (
     "--schedule=polynomial is linear; StepOptions.power is its exponent in"
@@ -146,6 +166,7 @@ REMOVED = {
   "sweep_null_threshold": (
     "--do_eval finds the best value of --null_score_diff_threshold"
   ),
+  "symmetric": "LossOptions.symmetric does it in Python",
   "target_metric": _NO_TARGET,
   "target_value": _NO_TARGET,
   "text_file": (

@@ -206,30 +206,25 @@ class Flag:
     return self.within.describe("an integer" if is_integer else "a number")
 
 
-def _define_numbers(kind: type, noun: str) -> Callable[..., Any]:
-  """A function like `flags.DEFINE_list`, for a list of numbers."""
-  return functools.partial(
-    flags.DEFINE,
-    _NumberList(kind, noun),
-    serializer=flags.CsvListSerializer(","),
-  )
+class _IntegerList(flags.ArgumentParser):
+  """Parser of integers that are separated by commas."""
 
+  syntactic_help = "integers, separated by commas"
 
-class _NumberList(flags.ArgumentParser):
-  """Parser of numbers that are separated by commas."""
-
-  def __init__(self, kind: type, noun: str):
-    self._kind = kind
-    self.syntactic_help = f"{noun}, separated by commas"
-
-  def parse(self, argument: str | list[Any]) -> list[Any]:
-    """Returns the numbers; ValueError if an item is none."""
+  def parse(self, argument: str | list[int]) -> list[int]:
+    """Returns the integers; ValueError if an item is none."""
     if isinstance(argument, list):  # the default
       return argument
     try:
-      return [self._kind(item) for item in argument.split(",") if argument]
+      return [int(item) for item in argument.split(",") if argument]
     except ValueError as error:
       raise ValueError(f"give {self.syntactic_help}") from error
+
+
+# A function like `flags.DEFINE_list`.
+_define_integers = functools.partial(
+  flags.DEFINE, _IntegerList(), serializer=flags.CsvListSerializer(",")
+)
 
 
 def _declare(
@@ -256,8 +251,7 @@ integer = functools.partial(_declare, flags.DEFINE_integer, "INTEGER")
 number = functools.partial(_declare, flags.DEFINE_float, "NUMBER")
 # Separated by commas.
 text_list = functools.partial(_declare, flags.DEFINE_list, "LIST")
-integers = functools.partial(_declare, _define_numbers(int, "integers"), "LIST")
-numbers = functools.partial(_declare, _define_numbers(float, "numbers"), "LIST")
+integers = functools.partial(_declare, _define_integers, "LIST")
 # One that can be given several times.
 texts = functools.partial(_declare, flags.DEFINE_multi_string, "TEXT")
 
@@ -350,10 +344,11 @@ def define(
       module_name=command,
       **others,
     )
-    values[name].command = settings if required else None
     values.register_key_flag_for_module(command, values[name])
     if flag.alias:
       flags.DEFINE_alias(flag.alias, name, values, command)
+  if "verbosity" in values:  # a flag of every program
+    values["verbosity"].command = settings if required else CommandSettings
   if required and settings.REQUIRED:
     _require(settings, values)
 
@@ -378,8 +373,7 @@ def _require(settings: type[CommandSettings], values: flags.FlagValues) -> None:
 
 def command_of(values: flags.FlagValues) -> type[CommandSettings]:
   """The class whose flags are defined; the base class for another program."""
-  classes = (getattr(values[name], "command", None) for name in values)
-  return next(filter(None, classes), CommandSettings)
+  return getattr(values["verbosity"], "command", CommandSettings)
 
 
 def check_values(

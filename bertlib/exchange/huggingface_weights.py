@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 
 import numpy as np
+import safetensors.numpy
 import tensorflow.compat.v1 as tf
 
 from bertlib.checkpoints import keras_files
@@ -58,7 +59,6 @@ def _shards(path: str) -> list[str]:
 
 
 def _read_safetensors(path: str) -> dict[str, np.ndarray]:
-  safetensors = _import_safetensors()
   try:
     # TensorFlow's import has registered bfloat16 with NumPy.
     return safetensors.numpy.load_file(path)
@@ -66,14 +66,6 @@ def _read_safetensors(path: str) -> dict[str, np.ndarray]:
     raise InputError(
       f"{path}: incomplete or corrupt ({error}). Download it again"
     ) from error
-
-
-def _import_safetensors():
-  with needs_package(
-    "Hugging Face weights need the package safetensors: pip install safetensors"
-  ):
-    import safetensors.numpy
-  return safetensors
 
 
 def import_torch(path: str, action: str):
@@ -118,7 +110,7 @@ def write(path: str, tensors: dict[str, np.ndarray]) -> None:
     return
   # transformers requires the name of the framework.
   pytorch = {"format": "pt"}
-  save = _import_safetensors().numpy.save
+  save = safetensors.numpy.save
   with open(path, "wb") as file:
     file.write(save(tensors, metadata=pytorch))
 

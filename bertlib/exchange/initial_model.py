@@ -95,7 +95,7 @@ def check_exists(path: str) -> None:
   elif os.path.dirname(path):
     fix = "Name a checkpoint without .index or .data-00000-of-00001"
   else:
-    fix = "download_model.py --list shows the models"
+    fix = "docs/how_to/models.md lists the models"
   raise InputError(
     f"{flag}: neither a file, a folder nor a published model. {fix}"
   )

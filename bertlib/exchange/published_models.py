@@ -6,7 +6,6 @@ import dataclasses
 import difflib
 import json
 import os
-import urllib.parse
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -22,45 +21,22 @@ class Model:
 
   name: str  # also the name of its folder
   aliases: Sequence[str]
-  language: str  # or the number of languages
-  good_for: str
   do_lower_case: bool
-  num_hidden_layers: int
-  hidden_size: int
   maker: str
   license: str | None  # SPDX identifier; None if not known
   paper: str
-  # Bytes of the archive, or of the weights in a repository; None if not known.
-  size: int | None
-  # By file name, in the cache or in the repository.
-  sha256: Mapping[str, str] | None
-  address: str | None = None  # URL of an archive, .zip or .tar.gz
-  # If several models share an archive: the folder of this model in it, or the
-  # name of a .tar.gz in it that contains the model.
-  folder: str | None = None
-  # Instead of an archive: OWNER/NAME of a repository of the Hugging Face Hub,
-  # with a model of sentence-transformers.
+  # OWNER/NAME of a repository of the Hugging Face Hub with safetensors.
   repository: str | None = None
+  revision: str | None = None  # commit of it; None for the newest
   # Pooling, normalization and prompts of sentence vectors, as its maker
   # describes them. The repository's own files take precedence.
   embedding: Mapping[str, Any] | None = None
-
-  @property
-  def ending(self) -> str:
-    """Name in the cache: of the archive, or of the repository's folder."""
-    if self.repository:
-      return ".download"
-    path = urllib.parse.urlsplit(self.address).path
-    return ".zip" if path.endswith(".zip") else ".tar.gz"
-
-  @property
-  def origin(self) -> str:
-    """URL of the archive or of the repository."""
-    if self.repository is None:
-      return self.address
-    # `$HF_ENDPOINT` replaces the address, as for the Hub's other clients.
-    hub = os.environ.get("HF_ENDPOINT") or "https://huggingface.co"
-    return f"{hub.rstrip('/')}/{self.repository}"
+  address: str | None = None  # otherwise URL of an archive, .zip or .tar.gz
+  # If several models share an archive: the folder of this model in it, or the
+  # name of a .tar.gz in it that contains the model.
+  folder: str | None = None
+  # By file name, in the cache or in the repository; None if not published.
+  sha256: Mapping[str, str] | None = None
 
 
 def load_table() -> dict[str, Model]:
@@ -87,7 +63,7 @@ def find(name: str) -> Model:
   similar = similar_names(name)
   hint = f"Did you mean {' or '.join(similar)}? " if similar else ""
   raise InputError(
-    f"{name}: no such model. {hint}download_model.py --list shows all"
+    f"{name}: no such model. {hint}docs/how_to/models.md lists all"
   )
 
 

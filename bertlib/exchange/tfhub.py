@@ -57,8 +57,8 @@ def _resolve(handle: str) -> str:
   if tf.io.gfile.exists(os.path.join(folder, "tfhub_module.pb")):
     raise InputError(
       f"{handle}: is in the TF1 Hub format, which tensorflow-hub no longer"
-      " reads. Use the checkpoint of the same model, by a name that python"
-      " download_model.py --list prints"
+      " reads. Use the checkpoint of the same model, by a name of"
+      " docs/how_to/models.md"
     )
   if not tf.io.gfile.exists(os.path.join(folder, "saved_model.pb")):
     raise InputError(

@@ -1,33 +1,30 @@
 """Downloading published models into a cache.
 
 Each model gets a folder with its name, `bert_config.json`, `vocab.txt` and
-`bert_model.ckpt.*`, whatever the published archive looks like. Archives are
-downloaded by pooch, and repositories of the Hugging Face Hub by
-huggingface_hub, into its own cache.
+`bert_model.ckpt.*`. Repositories of the Hugging Face Hub are downloaded by
+huggingface_hub, into its own cache, and converted. Models that are not known
+to have safetensors there come from archives, by pooch.
 """
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import gzip
 import hashlib
 import os
 import posixpath
 import re
 import shutil
-import stat
 import tarfile
 import zipfile
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator
 from typing import IO, Callable
 
 from absl import logging
 
 from bertlib.cli import lazy_module, tensorflow_log, terminal
-from bertlib.cli.errors import NO_ROOM, InputError, needs_package
+from bertlib.cli.errors import NO_ROOM, InputError
 from bertlib.exchange import published_models
-from bertlib.io import files, folder_lock, json_files, model_files
+from bertlib.io import files, folder_lock, model_files
 from bertlib.io.files import atomic_write
 from bertlib.settings import model_description
 from bertlib.task import task_record
@@ -36,23 +33,13 @@ from bertlib.task import task_record
 checkpoint_files = lazy_module.load("bertlib.checkpoints.checkpoint_files")
 from_huggingface = lazy_module.load("bertlib.exchange.from_huggingface")
 
-# Files of a repository of the Hugging Face Hub, and those that it may lack.
-_HUB_FILES = (
-  "config.json",
-  "vocab.txt",
-  "tokenizer_config.json",
-  "modules.json",
-  "1_Pooling/config.json",
-  "model.safetensors",
-)
-_OPTIONAL_HUB_FILES = (
-  "sentence_bert_config.json",
-  "config_sentence_transformers.json",
-)
+# Files of a repository of the Hugging Face Hub, in its subfolders too.
+_HUB_FILES = "*.json", "vocab.txt", "model.safetensors"
 
 _MAX_RETRIES = 3  # of a download that fails
 _CHUNK = 2**20  # bytes per read
-_MAX_BYTES = 2**34  # size of an unpacked archive
+
+_File = tuple[str, Callable[[], IO[bytes]]]  # path, open function
 
 
 # The cache
@@ -65,10 +52,10 @@ def default_cache_dir() -> str:
   return os.environ.get("BERT_CACHE_DIR") or default
 
 
-def fetch(name: str, cache_dir: str | None = None) -> str:
+def fetch(name: str) -> str:
   """Folder of a model, by name or alias; downloaded if not in the cache."""
   model = published_models.find(name)
-  cache = os.path.abspath(cache_dir or default_cache_dir())
+  cache = os.path.abspath(default_cache_dir())
   folder = os.path.join(cache, model.name)
   try:
     make_once(folder, lambda: _install(model, folder))
@@ -101,9 +88,9 @@ def checkpoint_path(folder: str) -> str:
   return os.path.join(folder, index.removesuffix(".index"))
 
 
-def flags_for(name: str, cache_dir: str | None = None) -> dict[str, str | bool]:
+def flags_for(name: str) -> dict[str, str | bool]:
   """Fetches a model; returns the flags with which a script uses it."""
-  folder = fetch(name, cache_dir)
+  folder = fetch(name)
   return {
     **{
       flag: os.path.join(folder, name)
@@ -174,79 +161,70 @@ def _install(model: published_models.Model, folder: str) -> None:
   """Creates a model's folder from files in the cache, or else a download."""
   origin = model.maker, model.license or "unknown", model.paper
   logging.info("%s by %s, license %s, see %s", model.name, *origin)
-  download, unpack = folder + model.ending, _unpack
-  # An archive that is in the cache already may be the user's.
-  is_temporary = not (model.repository or os.path.exists(download))
-  if model.repository:
-    download, unpack = _find_repository(model, download), _convert
-  elif is_temporary:
-    _download_archive(model, download)
+  # Files that are in the cache already may be the user's.
+  names = [folder + ending for ending in (".zip", ".tar.gz", ".download")]
+  source = next(filter(os.path.exists, names), None)
+  is_kept = source or model.repository
+  source = source or _download(model, folder)
+  write = _convert if os.path.isdir(source) else _unpack
   try:
     with files.atomic_folder(folder) as temporary_dir:
       os.mkdir(temporary_dir)
-      hashes = unpack(download, model, temporary_dir)
-      _check_hashes(model, folder, hashes)
+      write(source, model, temporary_dir)
   except InputError as error:
     # In huggingface_hub's cache the folder of the whole repository.
-    download = re.sub(r"/snapshots/\w+$", "", download)
-    removed = "Remove it"
-    if is_temporary:
-      os.remove(download)
-      removed = "It was removed"
+    source = re.sub(r"/snapshots/\w+$", "", source)
     raise InputError(
-      f"{download}: {error}. {removed}; download it again, or put files"
-      f" that you trust into {folder}"
+      f"{source}: {error}. Remove it; download it again, or put files that you"
+      f" trust into {folder}"
     ) from error
-  if is_temporary:
-    os.remove(download)
+  if not is_kept:
+    os.remove(source)
 
 
-def _check_hashes(
-  model: published_models.Model, folder: str, hashes: Mapping[str, str]
-) -> None:
-  """Compares SHA-256 hashes with those published or of the first download."""
-  path = folder + ".json"
-  recorded = {}
-  if os.path.exists(path):
-    schema = {"sha256?": dict}
-    record = json_files.read(path, schema, "Remove it, or restore it")
-    recorded = record.get("sha256", {})
-  published = model.sha256 or {}
-  known = recorded | published
-  for file, expected in known.items():
-    if hashes.get(file) != expected:
-      raise InputError(
-        f"the SHA-256 of its {file} is {hashes.get(file)}, not {expected} as in"
-        f" {published_models.TABLE if file in published else path}"
-      )
-  if hashes.keys() - known.keys():
-    with atomic_write(path) as file:
-      file.write(json_files.dumps({"sha256": hashes}, indent=2) + "\n")
-    logging.info(
-      "%s: not verified, its SHA-256 is not published. That of this download is"
-      " kept in %s and checked in later downloads. Remove the file to accept"
-      " another version",
-      model.name,
-      path,
-    )
-
-
-def _hashes(folder: str, names: Iterable[str]) -> dict[str, str]:
-  """SHA-256 of the files of a folder that have these names."""
+def _check_hashes(model: published_models.Model, folder: str) -> None:
+  """Refuses files whose SHA-256 is not the published one."""
   import pooch
 
-  paths = {name: os.path.join(folder, name) for name in names}
-  return {
-    name: pooch.file_hash(path)
-    for name, path in paths.items()
-    if os.path.exists(path)
-  }
+  for name, expected in (model.sha256 or {}).items():
+    found = pooch.file_hash(os.path.join(folder, name))
+    if found != expected:
+      raise InputError(
+        f"the SHA-256 of its {name} is {found}, not {expected} as in"
+        f" {published_models.TABLE}"
+      )
+  if not (model.sha256 or model.revision):
+    logging.info("%s: not verified, its SHA-256 is not published", model.name)
 
 
-# Downloading
+# Repositories of the Hugging Face Hub, and archives
 
 
-def _download_archive(model: published_models.Model, target: str) -> None:
+def _download(model: published_models.Model, folder: str) -> str:
+  """Path of a downloaded archive, or folder of a downloaded repository."""
+  import huggingface_hub
+
+  if model.repository:
+    target = folder + ".download"
+  else:
+    target = folder + (".zip" if ".zip" in model.address else ".tar.gz")
+  try:
+    if model.repository:
+      return huggingface_hub.snapshot_download(
+        model.repository, revision=model.revision, allow_patterns=_HUB_FILES
+      )
+    return _download_archive(model.address, target)
+  except Exception as error:
+    if getattr(error, "errno", None) in NO_ROOM:
+      raise
+    reason = str(error).partition("\n")[0]
+    raise InputError(
+      f"{model.repository or model.address}: cannot be downloaded ({reason})."
+      f" Download it by other means, and save it as {target}"
+    ) from error
+
+
+def _download_archive(address: str, target: str) -> str:
   import pooch
 
   folder, name = os.path.split(target)
@@ -254,103 +232,47 @@ def _download_archive(model: published_models.Model, target: str) -> None:
     folder,
     base_url="",
     registry={name: None},
-    urls={name: model.address},
+    urls={name: address},
     retry_if_failed=_MAX_RETRIES,
   )
-  bar = terminal.progress(model.size or 1, "B", unit_scale=True)
-  with _errors_of_download(model, f"save it as {target}"), bar:
-    archives.fetch(name, downloader=pooch.HTTPDownloader(bar, _CHUNK))
+  with terminal.progress(1, "B", unit_scale=True) as bar:
+    return archives.fetch(name, downloader=pooch.HTTPDownloader(bar, _CHUNK))
 
 
-def _find_repository(model: published_models.Model, placed: str) -> str:
-  """Folder of a repository: `placed` if it has all files, or a download."""
-  if all(os.path.exists(os.path.join(placed, name)) for name in _HUB_FILES):
-    return placed
-  with needs_package(
-    f"{model.name}: models of the Hugging Face Hub need huggingface_hub and"
-    " safetensors: pip install -e '.[huggingface]'"
-  ):
-    import huggingface_hub
-    import safetensors  # noqa: F401 (reads the weights)
-  required = ", ".join(_HUB_FILES)
-  with _errors_of_download(model, f"save {required} in {placed}"):
-    snapshot = huggingface_hub.snapshot_download(
-      model.repository, allow_patterns=[*_HUB_FILES, *_OPTIONAL_HUB_FILES]
-    )
-    for name in _HUB_FILES:
-      os.stat(os.path.join(snapshot, name))
-  return snapshot
-
-
-@contextlib.contextmanager
-def _errors_of_download(
-  model: published_models.Model, advice: str
-) -> Iterator[None]:
-  """Makes an InputError of any error in its block but a full disk."""
-  try:
-    yield
-  except Exception as error:
-    if getattr(error, "errno", None) in NO_ROOM:
-      raise
-    reason = str(error).partition("\n")[0]
-    raise InputError(
-      f"{model.origin}: cannot be downloaded ({reason}). Download it by other"
-      f" means, and {advice}"
-    ) from error
-
-
-# The Hugging Face Hub
-
-
-def _convert(
-  download: str, model: published_models.Model, folder: str
-) -> dict[str, str]:
-  """Converts a downloaded repository; returns the SHA-256 of its files."""
+def _convert(source: str, model: published_models.Model, folder: str) -> None:
+  """Converts the files of a repository."""
+  _check_hashes(model, source)
   tensorflow_log.hide_information()
-  converted = from_huggingface.read(download)
-  embedding = converted.description["embedding"]
-  # Prompts of the model's card that its files lack.
-  stored = {name: text for name, text in embedding["prompts"].items() if text}
-  embedding["prompts"] = model.embedding["prompts"] | stored
+  converted = from_huggingface.read(source, do_lower_case=model.do_lower_case)
+  description = converted.description
+  if not model.embedding:
+    # Words of any length as in google-research/bert, not as in transformers.
+    del description["max_input_chars_per_word"]
+  elif "embedding" not in description:
+    raise InputError("lacks modules.json")
+  else:
+    embedding = description["embedding"]
+    # Prompts of the model's card that its files lack.
+    stored = {name: text for name, text in embedding["prompts"].items() if text}
+    embedding["prompts"] = model.embedding["prompts"] | stored
   converted.write(folder)
-  return _hashes(download, (*_OPTIONAL_HUB_FILES, *_HUB_FILES))
 
 
-# Unpacking
-
-_File = tuple[str, int, Callable[[], IO[bytes]]]  # path, bytes, open function
-
-
-def _unpack(
-  archive: str, model: published_models.Model, folder: str
-) -> dict[str, str]:
-  """Unpacks a model to our standard file names; returns SHA-256 by name."""
-  only = model.folder
-  names = set()
-  prefixes = set()
-  size = 0
+def _unpack(archive: str, model: published_models.Model, folder: str) -> None:
+  """Unpacks a model to our standard file names."""
   try:
-    for path, file_size, open_file in _files(archive, only):
-      size += file_size
-      # Before it fills the disk.
-      if size > _MAX_BYTES:
-        raise InputError(f"unpacks to more than {_MAX_BYTES} bytes")
+    for path, open_file in _files(archive, model.folder):
       parent, name = posixpath.split(path)
-      if only and posixpath.basename(parent) != only:
+      if model.folder and posixpath.basename(parent) != model.folder:
         continue
-      match = model_files.CHECKPOINT_FILE.fullmatch(name)
-      if match:
-        prefixes.add(match["checkpoint"])
+      if match := model_files.CHECKPOINT_FILE.fullmatch(name):
         name = model_files.CHECKPOINT + match["part"]
       elif name not in model_files.BY_FLAG.values():
         continue
-      if name in names or len(prefixes) > 1:
+      target = os.path.join(folder, name)
+      if os.path.exists(target):
         raise InputError(f"has more than one model ({path})")
-      names.add(name)
-      with (
-        open_file() as packed,
-        atomic_write(os.path.join(folder, name), "wb") as file,
-      ):
+      with open_file() as packed, atomic_write(target, "wb") as file:
         shutil.copyfileobj(packed, file, _CHUNK)
   except Exception as error:
     # Archive readers raise errors of any class. Errors about our own files,
@@ -358,41 +280,28 @@ def _unpack(
     if isinstance(error, InputError) or getattr(error, "filename", None):
       raise
     raise InputError(f"incomplete or corrupt archive ({error})") from error
-  if missing := _missing(names):
+  if missing := _missing(os.listdir(folder)):
     raise InputError(model_files.describe_missing(missing))
-  return _hashes(folder, names)
+  _check_hashes(model, folder)
 
 
-def _files(archive: str, only: str | None) -> Iterator[_File]:
-  """Yields the regular files of an archive: no links, no devices."""
+def _files(archive: str, inner: str | None) -> Iterator[_File]:
+  """Yields the files of an archive; of a .tar.gz, regular ones only."""
   if archive.endswith(".zip"):
     with zipfile.ZipFile(archive) as packed:
-      for info in packed.infolist():
-        kind = stat.S_IFMT(info.external_attr >> 16)
-        if not info.is_dir() and kind in (0, stat.S_IFREG):
-          opener = functools.partial(packed.open, info)
-          yield info.filename, info.file_size, opener
+      for name in packed.namelist():
+        yield name, functools.partial(packed.open, name)
   else:
     with open(archive, "rb") as packed:
-      yield from _tar_files(packed, only and only + ".tar.gz")
+      yield from _tar_files(packed, f"{inner}.tar.gz")
 
 
 def _tar_files(packed: IO[bytes], inner: str | None) -> Iterator[_File]:
   """Yields the files of a .tar.gz, and of the archive `inner` within it."""
-  unpacked = _Unpacked(fileobj=packed)
-  with unpacked, tarfile.open(fileobj=unpacked, mode="r:") as tar:
+  with tarfile.open(fileobj=packed, mode="r:gz") as tar:
     for member in filter(tarfile.TarInfo.isreg, tar):
       opener = functools.partial(tar.extractfile, member)
       if posixpath.basename(member.name) == inner:
         yield from _tar_files(opener(), None)
       else:
-        yield member.name, member.size, opener
-
-
-class _Unpacked(gzip.GzipFile):
-  """Decompressed gzip; rejects tar headers that would exhaust the memory."""
-
-  def read(self, size=-1):
-    if not 0 <= size <= _CHUNK:
-      raise tarfile.ReadError(f"{size} bytes of header")
-    return super().read(size)
+        yield member.name, opener

@@ -38,10 +38,10 @@ class ModelSettings(option.Group):
 
   init_checkpoint: str | None = option.path(
     None,
-    "Model to start from. The name of a published model (see download_model.py"
-    " --list), or the folder of a trained or converted one, brings its config"
-    " and vocabulary. The path of a checkpoint, without .index, may be of any"
-    " BERT of the same sizes.",
+    "Model to start from. The name of a published model (see"
+    " docs/how_to/models.md), or the folder of a trained or converted one,"
+    " brings its config and vocabulary. The path of a checkpoint, without"
+    " .index, may be of any BERT of the same sizes.",
     basic=True,
   )
   bert_config_file: str | None = option.path(

@@ -9,19 +9,8 @@ from bertlib.cli import option
 
 @dataclasses.dataclass(frozen=True)
 class DownloadSettings(option.CommandSettings):
-  """Flags of download_model.py."""
+  """download_model.py has no flags, and takes the name of a model."""
 
   TAKES_ARGUMENTS = True
   SECTION = "model"
   EXAMPLE = "python download_model.py bert-base-uncased"
-
-  list: bool = option.boolean(
-    False, "Print a table of the published models and exit.", basic=True
-  )
-  cache_dir: str | None = option.path(
-    None,
-    "Folder where models are kept. If not given, $BERT_CACHE_DIR, or"
-    " ~/.cache/bert-estimator if that is not set.",
-    basic=True,
-    is_output=True,
-  )

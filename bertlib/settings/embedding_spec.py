@@ -43,12 +43,6 @@ class VectorSettings(option.Group):
     " else none.",
     AT_LEAST_1,
   )
-  projection_activation: str | None = option.choice(
-    None,
-    ACTIVATIONS,
-    "Activation of the dense layer. If not given, that of the model, or else"
-    " linear.",
-  )
   query_prefix: str | None = option.text(
     None,
     "Prefix of queries, such as 'query: '. If not given, that of the model.",
@@ -83,9 +77,7 @@ SCHEMA = {
     option.declaration(VectorSettings, "projection_dim"),
     type(None),
   ),
-  "projection_activation?": option.declaration(
-    VectorSettings, "projection_activation"
-  ),
+  "projection_activation?": str,
   "prompts?": dict,
   "default_prompt?": (str, type(None)),
   "matryoshka_dims?": [int],
@@ -172,6 +164,12 @@ def problem_of(entry: Mapping[str, Any]) -> str | None:
       return f"embedding.prompts.{name} is {prompt!r}, not text"
   if default is not None and default not in prompts:
     return f"embedding.default_prompt is {default!r}, which is no prompt"
+  activation = entry.get("projection_activation", "linear")
+  if activation not in ACTIVATIONS:
+    return (
+      f'embedding.projection_activation is "{activation}", not one of'
+      f" {', '.join(ACTIVATIONS)}"
+    )
   dims = entry.get("matryoshka_dims", [])
   if not all(dim > 0 for dim in dims):
     return f"embedding.matryoshka_dims is {dims}, but widths are 1 or more"

@@ -91,7 +91,7 @@ class ExportSettings(ModelCommand):
     omit=["max_input_chars_per_word"],
     init_checkpoint={
       "help": "Checkpoint to export: its path without .index; or the name of a"
-      " published model (see download_model.py --list) or the folder of a"
+      " published model (see docs/how_to/models.md) or the folder of a"
       " model, which bring config and vocabulary. If not given, the best or"
       " last one in --model_dir."
     },

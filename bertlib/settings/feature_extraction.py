@@ -87,7 +87,7 @@ class FeatureSettings(EstimatorSettings):
     ModelSettings,
     init_checkpoint={
       "help": "Checkpoint of the model: its path without .index, or the name"
-      " of a published model (see download_model.py --list) or the folder of a"
+      " of a published model (see docs/how_to/models.md) or the folder of a"
       " model, which bring config and vocabulary."
     },
     bert_hub_module_handle={

@@ -149,7 +149,7 @@ def test_a_script_fine_tunes_from_an_export(exported, tmp_path):
 @pytest.mark.parametrize(
   ("file", "handle", "message"),
   [
-    ("tfhub_module.pb", "", r"download_model\.py --list"),  # of TensorFlow 1
+    ("tfhub_module.pb", "", r"docs/how_to/models\.md"),  # of TensorFlow 1
     ("other.pb", "", "not a SavedModel"),
     ("other.pb", "none", "none: cannot be downloaded"),
   ],

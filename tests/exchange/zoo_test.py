@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import gzip
 import hashlib
 import http.server
 import io
@@ -22,6 +21,8 @@ import commands
 import pytest
 import reference_data
 import run_outputs
+import tensorflow as tf
+import tiny_huggingface
 
 import download_model
 import tokenization
@@ -43,7 +44,6 @@ FILES = {
 
 TABLE = published_models.load_table()
 ARCHIVES = {name: m for name, m in TABLE.items() if not m.repository}
-PUBLISHED = run_outputs.read_json(published_models.TABLE)[next(iter(ARCHIVES))]
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
@@ -53,7 +53,7 @@ class Site(http.server.ThreadingHTTPServer):
   Attributes:
     files: bytes by path.
     repository: bytes by name of the files of the repository us/tiny.
-    plans: functions of the request handler for the next requests; after them,
+    plans: functions of the request handler for the next downloads; after them,
       `Handler.serve`.
     seen: path of each request.
   """
@@ -75,10 +75,12 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
   def do_GET(self):
     self.server.seen.append(self.path)
-    plan = self.server.plans.pop(0) if self.server.plans else Handler.serve
+    plans = self.server.plans
+    plan = plans.pop(0) if plans and "/api/" not in self.path else Handler.serve
     plan(self)
 
-  do_HEAD = do_GET
+  def do_HEAD(self):
+    self.serve()
 
   def serve(self, until=None):
     """Sends the file, or its bytes before `until`."""
@@ -86,7 +88,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
     if content is None:
       self.send_error(404)
       return
-    self.send_response(200)
+    start = int(self.headers.get("Range", "bytes=0-")[6:].split("-")[0])
+    content = content[start:]
+    self.send_response(206 if start else 200)
     self.send_header("ETag", f'"{sha256(content)}"')
     self.send_header("X-Repo-Commit", COMMIT)
     self.send_header("Content-Length", str(len(content)))
@@ -97,7 +101,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
   def _content(self):
     path = urllib.parse.urlsplit(self.path).path
     repository = self.server.repository
-    if path.startswith("/api/models/us/tiny/revision/"):
+    revisions = [f"/api/models/us/tiny/revision/{r}" for r in (COMMIT, "main")]
+    if path in revisions:
       siblings = [{"rfilename": name} for name in repository]
       about = {"id": "us/tiny", "sha": COMMIT, "siblings": siblings}
       return json.dumps(about).encode()
@@ -107,7 +112,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         for name, content in repository.items()
       ]
       return json.dumps(rows).encode()
-    if path.startswith("/us/tiny/resolve/"):
+    if path.startswith(f"/us/tiny/resolve/{COMMIT}/"):
       return repository.get(path.split("/", 5)[5])
     return self.server.files.get(path)
 
@@ -168,11 +173,12 @@ def renamed(prefix, files=FILES):
 
 
 @pytest.fixture(autouse=True)
-def environment(monkeypatch):
+def environment(monkeypatch, cache):
   """Removes the user's proxies and caches; retries do not wait."""
   users = re.compile(r"HF_.*|.*_(CACHE_DIR|HOME|proxy|PROXY)")
   for name in filter(users.fullmatch, list(os.environ)):
     monkeypatch.delenv(name)
+  monkeypatch.setenv("BERT_CACHE_DIR", str(cache))
   monkeypatch.setattr("pooch.core.time.sleep", lambda _: None)
 
 
@@ -182,13 +188,13 @@ def publish(site, tmp_path, monkeypatch):
 
   def publish(archive, ending=".zip", **entry):
     site.files["/tiny" + ending] = archive
-    entry = PUBLISHED | {
+    entry = {
       "aliases": ["small"],
       "do_lower_case": False,
       "maker": "us",
+      "license": None,
+      "paper": "arxiv.org/abs/1",
       "address": f"{site.url}/tiny{ending}",
-      "size": None,
-      "sha256": None,
       **entry,
     }
     table = tmp_path / "table.json"
@@ -204,20 +210,18 @@ def cache(tmp_path):
   return tmp_path / "cache"
 
 
-@pytest.fixture
-def fetch(cache):
-  """Fetches "tiny" to the cache."""
-  return lambda name="tiny": zoo.fetch(name, str(cache))
+def fetch(name="tiny"):
+  return zoo.fetch(name)
 
 
 @pytest.fixture
-def refuse(fetch, cache):
-  """Fetches "tiny", which must fail and leave nothing but a lock."""
+def refuse(cache):
+  """Fetches "tiny", which must fail and leave only a lock and `source`."""
 
-  def refuse(message):
+  def refuse(message, *source):
     with pytest.raises(InputError, match=message):
       fetch()
-    assert os.listdir(cache) == ["tiny.lock"]
+    assert {*os.listdir(cache)} == {"tiny.lock", *source}
 
   return refuse
 
@@ -233,9 +237,10 @@ def sha256(content):
 # The published table
 
 
-def test_the_documentation_counts_the_published_models():
+def test_the_documentation_lists_the_published_models():
   page = Path(commands.ROOT, "docs/how_to/models.md").read_text()
-  assert f"models.json` has all {len(TABLE)}," in page
+  names = {n for model in TABLE.values() for n in (model.name, *model.aliases)}
+  assert names <= {*re.findall(r"`([\w.-]+)`", page)}
 
 
 def test_the_table_is_consistent():
@@ -243,10 +248,11 @@ def test_the_table_is_consistent():
   assert len(names) == len({name.lower() for name in names})
   assert all(re.fullmatch(r"[\w.-]+", name) for name in names)
   for model in TABLE.values():
-    assert model.origin.startswith("https://")
-    sizes = re.search(r"L-(\d+)_H-(\d+)", model.name)
-    shape = str(model.num_hidden_layers), str(model.hidden_size)
-    assert not sizes or sizes.groups() == shape
+    if model.repository:
+      assert re.fullmatch(r"[\w-]+/[\w.-]+", model.repository)
+      assert re.fullmatch("[0-9a-f]{40}", model.revision or COMMIT)
+    else:
+      assert model.address.startswith("https://") and not model.revision
     checkpoint = f"cache/{model.name}/bert_model.ckpt"
     is_lower = model.do_lower_case
     tokenization.validate_case_matches_checkpoint(is_lower, checkpoint)
@@ -255,19 +261,15 @@ def test_the_table_is_consistent():
 
 
 @pytest.mark.parametrize(
-  ("name", "file", "path"),
+  ("name", "path"),
   [
-    ("uncased_L-12_H-768_A-12", "vocab.txt", "vocab/uncased.txt"),
-    ("cased_L-24_H-1024_A-16", "vocab.txt", "vocab/cased.txt"),
-    ("chinese_L-12_H-768_A-12", "vocab.txt", "vocab/chinese.txt"),
-    ("multi_cased_L-12_H-768_A-12", "vocab.txt", "vocab/multi_cased.txt"),
-    ("uncased_L-24_H-1024_A-16", "bert_config.json", "config/{}.json"),
-    ("chinese_L-12_H-768_A-12", INDEX, "checkpoint_index_only/{}." + INDEX),
+    ("cased_L-24_H-1024_A-16", "vocab/cased.txt"),
+    ("all-MiniLM-L6-v2", "vocab/uncased.txt"),
   ],
 )
-def test_hashes_are_those_of_the_published_files(name, file, path):
-  with open(reference_data.data("bert", path.format(name)), "rb") as published:
-    assert TABLE[name].sha256[file] == sha256(published.read())
+def test_hashes_are_those_of_the_published_files(name, path):
+  with open(reference_data.data("bert", path), "rb") as published:
+    assert TABLE[name].sha256["vocab.txt"] == sha256(published.read())
 
 
 def archive_in_published_layout(model):
@@ -302,17 +304,17 @@ def test_each_model_is_unpacked_from_its_published_layout(
   path = urllib.parse.urlsplit(TABLE[name].address).path
   site.files[path], files = archive_in_published_layout(TABLE[name])
   model = dataclasses.replace(
-    TABLE[name], address=f"{site.url}{path}?dl=1", size=None, sha256=None
+    TABLE[name], address=f"{site.url}{path}?dl=1", sha256=None
   )
   monkeypatch.setattr(published_models, "load_table", lambda: {name: model})
-  folder = zoo.fetch(name, str(cache))
+  folder = zoo.fetch(name)
   assert folder == str(cache / name)
   assert contents(folder) == files
   checkpoint = str(cache / name / "bert_model.ckpt")
   assert zoo.checkpoint_path(folder) == checkpoint
 
 
-def test_the_folder_of_a_model_is_found_in_an_archive(publish, fetch):
+def test_the_folder_of_a_model_is_found_in_an_archive(publish):
   packed = within("all/a", FILES | {"vocab.txt": b"a"})
   packed += within("all/b", FILES | {"vocab.txt": b"b"})
   publish(tarred(packed), ".tar.gz", folder="b")
@@ -320,16 +322,18 @@ def test_the_folder_of_a_model_is_found_in_an_archive(publish, fetch):
 
 
 def test_a_model_is_downloaded_once_and_its_archive_is_removed(
-  publish, fetch, site, cache, log
+  publish, site, cache, log
 ):
-  publish(zipped(FILES.items()), license="MIT", paper="arxiv.org/abs/1")
+  publish(zipped(FILES.items()))
   assert fetch() == fetch("small") == str(cache / "tiny")
-  assert log[0] == "tiny by us, license MIT, see arxiv.org/abs/1"
+  assert log[0] == "tiny by us, license unknown, see arxiv.org/abs/1"
+  assert log[-1] == "tiny: not verified, its SHA-256 is not published"
   assert len(site.seen) == 1
-  assert set(os.listdir(cache)) == {"tiny", "tiny.json", "tiny.lock"}
+  assert set(os.listdir(cache)) == {"tiny", "tiny.lock"}
 
 
 def test_the_environment_sets_the_cache(monkeypatch):
+  monkeypatch.delenv("BERT_CACHE_DIR")
   monkeypatch.setenv("HOME", "/h")
   assert zoo.default_cache_dir() == "/h/.cache/bert-estimator"
   monkeypatch.setenv("XDG_CACHE_HOME", "/x")
@@ -338,7 +342,7 @@ def test_the_environment_sets_the_cache(monkeypatch):
   assert zoo.default_cache_dir() == "/b"
 
 
-def test_a_folder_already_in_the_cache_is_used(publish, fetch, cache, site):
+def test_a_folder_already_in_the_cache_is_used(publish, cache, site):
   publish(b"")
   folder = cache / "tiny"
   folder.mkdir(parents=True)
@@ -348,7 +352,7 @@ def test_a_folder_already_in_the_cache_is_used(publish, fetch, cache, site):
   assert not site.seen
 
 
-def test_an_incomplete_folder_is_refused(publish, fetch, cache):
+def test_an_incomplete_folder_is_refused(publish, cache):
   publish(b"")
   (cache / "tiny").mkdir(parents=True)
   (cache / "tiny" / INDEX).write_bytes(b"")
@@ -357,9 +361,7 @@ def test_an_incomplete_folder_is_refused(publish, fetch, cache):
     fetch()
 
 
-def test_an_archive_already_in_the_cache_is_used_and_kept(
-  publish, fetch, cache, site
-):
+def test_an_archive_already_in_the_cache_is_used_and_kept(publish, cache, site):
   publish(zipped(FILES.items()))
   archive = cache / "tiny.zip"
   archive.parent.mkdir(exist_ok=True)
@@ -372,7 +374,7 @@ def test_an_archive_already_in_the_cache_is_used_and_kept(
   assert archive.exists() and not site.seen
 
 
-def test_a_failed_download_is_repeated(publish, fetch, site):
+def test_a_failed_download_is_repeated(publish, site):
   publish(zipped(FILES.items()))
   site.plans = [
     functools.partial(Handler.send_error, code=503),
@@ -393,12 +395,9 @@ def test_an_address_that_fails_is_named_with_the_file_to_save(
 HASHES = {name: sha256(content) for name, content in FILES.items()}
 
 
-def test_published_hashes_are_checked_and_nothing_is_recorded(
-  publish, fetch, cache, log
-):
+def test_published_hashes_are_checked(publish, cache, log):
   publish(zipped(FILES.items()), sha256=HASHES)
-  fetch()
-  assert set(os.listdir(cache)) == {"tiny", "tiny.lock"}
+  assert contents(fetch()) == FILES
   assert not any("SHA-256" in line for line in log)
 
 
@@ -408,25 +407,7 @@ def test_a_file_with_another_hash_than_published_is_refused(
 ):
   publish(zipped(FILES.items()), sha256=HASHES | {file: "0" * 64})
   hashes = f"{file} is {HASHES[file]}, not {'0' * 64} as in"
-  refuse(f"{hashes}.* It was removed; download")
-
-
-def test_a_later_download_must_have_the_hashes_of_the_first(
-  publish, fetch, site, cache, log
-):
-  publish(zipped(FILES.items()))
-  os.rename(fetch(), cache / "moved")
-  assert json.loads((cache / "tiny.json").read_text()) == {"sha256": HASHES}
-  assert any("its SHA-256 is not published" in line for line in log)
-  fetch()
-  os.rename(cache / "tiny", cache / "moved again")
-  changed = FILES | {"vocab.txt": b"[PAD]\n"}
-  site.files["/tiny.zip"] = zipped(changed.items())
-  message = f"not {HASHES['vocab.txt']} as in {cache}/tiny.json"
-  with pytest.raises(InputError, match=message):
-    fetch()
-  (cache / "tiny.json").unlink()
-  assert contents(fetch()) == changed
+  refuse(f"{hashes}.* Remove it; download", "tiny.zip")
 
 
 # Repositories of the Hugging Face Hub
@@ -463,18 +444,19 @@ def publish_repository(site, publish, tmp_path, monkeypatch):
     if name.partition(".")[0] == "huggingface_hub":
       monkeypatch.delitem(sys.modules, name)
 
-  def publish_repository():
+  def publish_repository(**entry):
     site.repository = repository_files()
     embedding = {"pooling": "cls", "normalize": True}
-    entry = {"embedding": embedding | {"prompts": {"query": PROMPT}}}
-    publish(b"", address=None, repository="us/tiny", **entry)
+    entry.setdefault("embedding", embedding | {"prompts": {"query": PROMPT}})
+    entry = {"repository": "us/tiny", "revision": COMMIT, **entry}
+    publish(b"", address=None, **entry)
     return repository_files()
 
   return publish_repository
 
 
 def test_a_repository_is_downloaded_and_converted(
-  publish_repository, fetch, cache, site, tmp_path, log
+  publish_repository, cache, site, tmp_path, log
 ):
   files = publish_repository()
   site.repository |= {"pytorch_model.bin": b"a pickle", "README.md": b""}
@@ -486,19 +468,64 @@ def test_a_repository_is_downloaded_and_converted(
   embedding = description["embedding"]
   assert (embedding["pooling"], embedding["normalize"]) == ("cls", True)
   assert embedding["prompts"] == {"query": PROMPT}
-  assert set(os.listdir(cache)) == {"tiny", "tiny.json", "tiny.lock"}
+  assert set(os.listdir(cache)) == {"tiny", "tiny.lock"}
   # Only what is needed is downloaded.
   (snapshot,) = (tmp_path / "huggingface/hub").glob("models*/snapshots/*")
   found = {path for path in snapshot.rglob("*") if path.is_file()}
   assert found == {snapshot / name for name in files}
-  record = run_outputs.read_json(cache / "tiny.json")
-  expected = {name: sha256(content) for name, content in files.items()}
-  assert record["sha256"] == expected
-  assert any("not verified" in line for line in log)
+  assert not any("not verified" in line for line in log)
+
+
+def test_a_plain_model_of_a_repository_is_converted(
+  publish_repository, site, tmp_path
+):
+  publish_repository(embedding=None)
+  weights = tiny_huggingface.tensors("BertForPreTraining")
+  source = Path(tiny_huggingface.write_folder(tmp_path / "plain", weights))
+  site.repository = contents(source)
+  folder = Path(fetch())
+  description = run_outputs.read_json(folder / "model.json")
+  assert description["do_lower_case"] is False
+  # A task's default length and google-research/bert's length of words apply.
+  assert not {"script", "max_input_chars_per_word"} & description.keys()
+  saved = tf.train.load_checkpoint(zoo.checkpoint_path(str(folder)))
+  assert saved.has_tensor("cls/seq_relationship/output_weights")
+  run_outputs.assert_same_bits(
+    {"words": saved.get_tensor("bert/embeddings/word_embeddings")},
+    {"words": weights["bert.embeddings.word_embeddings.weight"]},
+  )
+
+
+def test_an_interrupted_download_of_a_repository_resumes(
+  publish_repository, site
+):
+  publish_repository()
+  whole = len(site.repository["model.safetensors"])
+  site.plans = [functools.partial(Handler.serve, until=10)] * 8
+  fetch()
+  assert not site.plans and whole > 10
+
+
+def test_what_the_client_of_the_hub_has_needs_no_network(
+  publish_repository, site
+):
+  publish_repository()
+  os.rename(fetch(), f"{fetch()}.moved")
+  site.shutdown()
+  site.server_close()
+  fetch()
+
+
+def test_hashes_of_a_repository_are_checked(
+  publish_repository, refuse, tmp_path
+):
+  publish_repository(revision=None, sha256={"vocab.txt": "0" * 64})
+  folder = tmp_path / "huggingface/hub/models--us--tiny"
+  refuse(f"^{folder}: the SHA-256 of its vocab.txt is .* Remove it")
 
 
 def test_prompts_of_the_repository_take_precedence(
-  publish_repository, fetch, cache, site
+  publish_repository, cache, site
 ):
   publish_repository()
   prompts = {"query": "q: ", "document": ""}
@@ -510,7 +537,7 @@ def test_prompts_of_the_repository_take_precedence(
 
 
 def test_a_repository_that_was_placed_in_the_cache_is_used_and_kept(
-  publish_repository, fetch, cache, site
+  publish_repository, cache, site
 ):
   files = publish_repository()
   for name, content in files.items():
@@ -522,12 +549,28 @@ def test_a_repository_that_was_placed_in_the_cache_is_used_and_kept(
   assert (cache / "tiny.download" / "1_Pooling" / "config.json").exists()
 
 
+@pytest.mark.parametrize(
+  ("name", "reason"),
+  [
+    ("modules.json", "lacks modules.json"),
+    ("vocab.txt", ".*vocab.txt"),
+    ("model.safetensors", ".* has no weights"),
+  ],
+)
 def test_a_repository_without_a_required_file_is_refused(
-  publish_repository, refuse, site, cache
+  name, reason, publish_repository, refuse, site, tmp_path
 ):
   publish_repository()
-  del site.repository["modules.json"]
-  refuse(rf"^\S+/us/tiny: .*modules.json.* in {cache}/tiny.download$")
+  del site.repository[name]
+  folder = tmp_path / "huggingface/hub/models--us--tiny"
+  refuse(f"^{folder}: {reason}.* Remove it")
+
+
+def test_a_repository_that_cannot_be_downloaded_is_named(
+  publish_repository, refuse, cache
+):
+  publish_repository(revision="1" * 40)
+  refuse(rf"^us/tiny: cannot .* save it as {cache}/tiny.download$")
 
 
 def test_corrupt_weights_are_refused(
@@ -537,16 +580,6 @@ def test_corrupt_weights_are_refused(
   site.repository["model.safetensors"] = b"<html>"
   folder = tmp_path / "huggingface/hub/models--us--tiny"
   refuse(f"^{folder}: .*incomplete or corrupt .* Remove it")
-
-
-@pytest.mark.parametrize("package", ["huggingface_hub", "safetensors"])
-def test_a_missing_package_is_named_before_the_download(
-  package, publish_repository, refuse, site, monkeypatch
-):
-  publish_repository()
-  monkeypatch.setitem(sys.modules, package, None)
-  refuse(r"^tiny: .*'\.\[huggingface\]'")
-  assert not site.seen
 
 
 # Malicious and corrupt archives
@@ -565,29 +598,6 @@ def without(name):
   return within("m", {key: FILES[key] for key in FILES if key != name})
 
 
-def zip_with_link():
-  buffer = io.BytesIO(zipped(without("vocab.txt")))
-  with zipfile.ZipFile(buffer, "a") as archive:
-    info = zipfile.ZipInfo("m/vocab.txt")
-    info.external_attr = (stat.S_IFLNK | 0o777) << 16
-    archive.writestr(info, "/etc/passwd")
-  return buffer.getvalue()
-
-
-def header_of(name, size, kind=tarfile.REGTYPE):
-  """A .tar.gz of one header, for a file of this many bytes."""
-  header = tarfile.TarInfo(name)
-  header.type, header.size = kind, size
-  return gzip.compress(header.tobuf(tarfile.GNU_FORMAT))
-
-
-def nested(depth):
-  archive = tarred(within("b", FILES))
-  for _ in range(depth):
-    archive = tarred([("b.tar.gz", archive)])
-  return archive
-
-
 def zip_with_flags(flags):
   archive = bytearray(zipped(COMPLETE))
   for signature, offset in ((b"PK\x01\x02", 8), (b"PK\x03\x04", 6)):
@@ -600,25 +610,14 @@ WEB_PAGE = b"<html>Please confirm that you are no robot</html>"
 CORRUPT = "incomplete or corrupt archive"
 NO_VOCAB = "lacks vocab.txt"
 TWO_MODELS = r"has more than one model \(m"
-TOO_LARGE = "unpacks to more than 17179869184 bytes"
 ZIP, TAR = PACKED
 
 # By name: archive, its ending, and the reason for refusing it.
 HOSTILE = {
-  "link in a zip": (zip_with_link(), ZIP, NO_VOCAB),
   "file twice": (tarred([*COMPLETE, ("m/vocab.txt", b"2")]), TAR, TWO_MODELS),
-  "parts of two checkpoints": (
-    zipped([*without(f"bert_model.ckpt.{DATA}"), (f"m/other.{DATA}", b"")]),
-    ZIP,
-    TWO_MODELS,
-  ),
-  "huge file": (header_of("m/vocab.txt", 2**40), TAR, TOO_LARGE),
-  "huge header": (header_of("m", 2**40, tarfile.XHDTYPE), TAR, "of header"),
-  "deeply nested": (nested(50), TAR, "lacks bert_config.json, vocab"),
   "web page for a zip": (WEB_PAGE, ZIP, CORRUPT),
   "web page for a tar": (WEB_PAGE, TAR, CORRUPT),
   "encrypted": (zip_with_flags(0x1), ZIP, CORRUPT),
-  "strongly encrypted": (zip_with_flags(0x40), ZIP, CORRUPT),
 }
 for name, kind in LINKS.items():
   archive = tarred([*without("vocab.txt"), ("m/vocab.txt", kind)])
@@ -634,16 +633,9 @@ for name in FILES:
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_archives_are_refused(name, publish, refuse, tmp_path):
   archive, ending, reason = HOSTILE[name]
-  publish(archive, ending, folder="b" if name == "deeply nested" else None)
-  refuse(f"{reason}.*It was removed")
+  publish(archive, ending)
+  refuse(f"{reason}.* Remove it", f"tiny{ending}")
   assert set(os.listdir(tmp_path)) == {"cache", "table.json"}
-
-
-@pytest.mark.parametrize("ending", PACKED)
-def test_a_zip_bomb_is_refused(ending, publish, refuse, monkeypatch):
-  monkeypatch.setattr(zoo, "_MAX_BYTES", 2**22)
-  publish(PACKED[ending]([*COMPLETE, ("m/zeros", bytes(2**22))]), ending)
-  refuse("unpacks to more than 4194304 bytes")
 
 
 ESCAPES = ("/{}", "../../{}", "m/../../{}", "/etc/cron.d/../../{}", "./{}")
@@ -651,18 +643,16 @@ ESCAPES = ("/{}", "../../{}", "m/../../{}", "/etc/cron.d/../../{}", "./{}")
 
 @pytest.mark.parametrize("path", ESCAPES)
 @pytest.mark.parametrize("ending", PACKED)
-def test_paths_cannot_escape_the_folder(
-  ending, path, publish, fetch, cache, tmp_path
-):
+def test_paths_cannot_escape_the_folder(ending, path, publish, cache, tmp_path):
   packed = [(path.format(name), content) for name, content in FILES.items()]
   packed.append(("../../escaped.txt", b"free"))
   publish(PACKED[ending](packed), ending)
   assert contents(fetch()) == FILES
   assert set(os.listdir(tmp_path)) == {"cache", "table.json"}
-  assert set(os.listdir(cache)) == {"tiny", "tiny.json", "tiny.lock"}
+  assert set(os.listdir(cache)) == {"tiny", "tiny.lock"}
 
 
-def test_files_are_not_written_through_links(publish, fetch, tmp_path):
+def test_files_are_not_written_through_links(publish, tmp_path):
   link = {"type": tarfile.SYMTYPE, "linkname": str(tmp_path)}
   publish(tarred([("m", link), *COMPLETE]), ".tar.gz")
   assert contents(fetch()) == FILES
@@ -670,7 +660,9 @@ def test_files_are_not_written_through_links(publish, fetch, tmp_path):
 
 
 @pytest.mark.parametrize("ending", PACKED)
-def test_an_archive_truncated_anywhere_is_refused(ending, publish, tmp_path):
+def test_an_archive_truncated_anywhere_is_refused(
+  ending, publish, tmp_path, monkeypatch
+):
   files = FILES | {f"bert_model.ckpt.{DATA}": b"data"}
   archive = publish(PACKED[ending](within("m", files)), ending)
   # A tar archive ends in zeros, which may be missing.
@@ -678,8 +670,9 @@ def test_an_archive_truncated_anywhere_is_refused(ending, publish, tmp_path):
     folder = tmp_path / str(size)
     folder.mkdir()
     (folder / f"tiny{ending}").write_bytes(archive[:size])
+    monkeypatch.setenv("BERT_CACHE_DIR", str(folder))
     with pytest.raises(InputError, match=rf"{CORRUPT}|lacks"):
-      zoo.fetch("tiny", str(folder))
+      fetch()
 
 
 SCRIPT = f"""
@@ -695,11 +688,11 @@ app.run(download_model.main)
 
 
 @pytest.fixture
-def command(tmp_path, cache):
+def command(tmp_path):
   """A command line that uses the table of `publish`."""
   script = tmp_path / "download_model.py"
   script.write_text(SCRIPT)
-  return [script, tmp_path / "table.json", f"--cache_dir={cache}"]
+  return [script, tmp_path / "table.json"]
 
 
 def start(command, *arguments):
@@ -736,7 +729,7 @@ def test_one_of_several_processes_downloads(command, publish, site, cache):
 
 @pytest.mark.process
 def test_a_disk_full_while_unpacking_keeps_the_archive(
-  command, publish, fetch, site, cache
+  command, publish, site, cache
 ):
   publish(zipped((FILES | {f"bert_model.ckpt.{DATA}": bytes(10**6)}).items()))
   done = commands.run(*command, "tiny", largest_file=100000)
@@ -747,11 +740,14 @@ def test_a_disk_full_while_unpacking_keeps_the_archive(
   assert len(site.seen) == 1
 
 
-def test_the_printed_flags_are_a_flag_file(publish, capsys, tmp_path):
+def test_the_printed_flags_are_a_flag_file(
+  publish, capsys, tmp_path, monkeypatch
+):
   publish(zipped(FILES.items()))
   cache = tmp_path / "models of mine"
+  monkeypatch.setenv("BERT_CACHE_DIR", str(cache))
   with commands.in_process(download_model) as main:
-    main("tiny", f"--cache_dir={cache}")
+    main("tiny")
   printed = capsys.readouterr().out
   assert printed == (
     f"--vocab_file={cache}/tiny/vocab.txt\n"
@@ -766,21 +762,12 @@ def test_the_printed_flags_are_a_flag_file(publish, capsys, tmp_path):
   assert len(argv) == 5
 
 
-def test_the_command_lists_the_table(capsys):
-  with commands.in_process(download_model) as main:
-    main("--list")
-  lines = capsys.readouterr().out.splitlines()
-  assert lines[0].split()[0] == "name"
-  assert [line.split()[0] for line in lines[1:]] == list(TABLE)
-  assert lines[1].endswith("uncased  12      768    408   text of any kind")
-
-
 @pytest.mark.parametrize(
   ("wrong", "hint"),
   [
     ("bert-base-uncasd", "Did you mean bert-base-uncased "),
     ("BERT-BASE-UNCASED", "Did you mean bert-base-uncased "),
-    ("?", "download_model.py --list shows all"),
+    ("?", "docs/how_to/models.md lists all"),
   ],
 )
 def test_an_unknown_name_is_answered_with_a_hint(wrong, hint):

@@ -135,7 +135,7 @@ ACCUMULATED = "--gradient_accumulation_steps=2"
     ("multi_label weighted", "--freeze_layers=1", "--freeze_embeddings"),
     ("multiple_choice", "--recompute_activations"),
     ("squad", "--version_2_with_negative"),
-    ("embeddings triplets", "--symmetric", "--temperature=1", ACCUMULATED),
+    ("embeddings triplets", "--temperature=1", ACCUMULATED),
     ("pretraining", "--optimizer=lamb"),
     ("regression", "--freeze_layers=1", "--precision=bfloat16"),
   ],

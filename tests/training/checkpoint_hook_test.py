@@ -126,7 +126,7 @@ def add_one(features, labels, mode, params):
   return estimator_api.EstimatorSpec(mode, loss=loss, train_op=train_op)
 
 
-def train(folder, num_steps, hooks=(), listeners=(), params=None, **options):
+def train(folder, num_steps, others=(), listeners=(), params=None, **options):
   """Trains the weight up to a step, with a `CheckpointHook(**options)`."""
   config = estimator_api.EstimatorRunConfig(
     model_dir=str(folder), keep_checkpoint_max=99, save_summary_steps=0
@@ -134,7 +134,7 @@ def train(folder, num_steps, hooks=(), listeners=(), params=None, **options):
   estimator = estimator_api.Estimator(add_one, config=config, params=params)
   hook = hooks.CheckpointHook(str(folder), **options)
   ends = {"max_steps": num_steps, "saving_listeners": listeners}
-  estimator.train(lambda: endless({}), [hook, *hooks], **ends)
+  estimator.train(lambda: endless({}), [hook, *others], **ends)
 
 
 def saved_steps(folder):

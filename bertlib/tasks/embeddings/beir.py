@@ -64,34 +64,33 @@ class _Corpus:
 
 def is_beir(path: str) -> bool:
   """True for a folder, and for judgments in the layout of BEIR."""
-  folder, _ = _find_folder(path, "")
+  folder, _ = _find_folder(path)
   return os.path.isdir(path) or files.exists(os.path.join(folder, _CORPUS))
 
 
-def _find_folder(path: str, split: str) -> tuple[str, str]:
+def _find_folder(path: str) -> tuple[str, str]:
   """The folder with corpus and queries, and the file of judgments."""
   parent = os.path.dirname(path)
   if os.path.basename(parent) == _QRELS and path.endswith(".tsv"):
     return os.path.dirname(parent), path
-  return path, os.path.join(path, _QRELS, f"{split}.tsv")
+  return path, os.path.join(path, _QRELS, "test.tsv")
 
 
-def data_files(path: str, split: str = "test") -> list[str]:
+def data_files(path: str) -> list[str]:
   """Paths of the files that `read` reads."""
-  folder, qrels = _find_folder(path, split)
+  folder, qrels = _find_folder(path)
   return [os.path.join(folder, _CORPUS), os.path.join(folder, _QUERIES), qrels]
 
 
-def read(path: str, split: str = "test") -> Retrieval:
+def read(path: str) -> Retrieval:
   """Reads queries and judgments, checks the corpus, and logs omissions."""
-  # `path` is a folder in the layout of BEIR, or a file in its folder `qrels`;
-  # `split` names the judgments of a folder.
-  folder, qrels = _find_folder(path, split)
-  for name in data_files(path, split):
+  # `path` is a folder in the layout of BEIR, or a file in its folder `qrels`.
+  folder, qrels = _find_folder(path)
+  for name in data_files(path):
     if not files.exists(name):
       raise InputError(
         f"{name}: no such file. Give a folder with {_CORPUS}, {_QUERIES} and"
-        f" {_QRELS}/SPLIT.tsv, and name SPLIT by --beir_split"
+        f" {_QRELS}/test.tsv, or another file in its {_QRELS}"
       )
   judgments = _read_judgments(qrels)
   queries = _read_queries(folder, judgments)

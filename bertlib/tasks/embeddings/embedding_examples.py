@@ -32,8 +32,7 @@ class Example(NamedTuple):
 def read_examples(
   path: str,
   columns: Columns,  # also decide what its rows are, see `kind_of`
-  min_score: float = 0.0,  # of two texts that have nothing in common
-  max_score: float = 1.0,  # of two texts that mean the same
+  max_score: float = 1.0,  # of two texts that mean the same; others have 0
   encoding: Encoding | None = None,
   skip_bad_rows: bool = False,
   bad_rows: dict[str, list[str]] | None = None,
@@ -58,7 +57,7 @@ def read_examples(
     texts = _texts(row, columns.texts, text_columns)
     score = label = None
     if score_column is not None:
-      score = _score(row, row.label(score_column), min_score, max_score)
+      score = _score(row, row.label(score_column), max_score)
     if label_column is not None:
       label = row.label(label_column)
       _check_label(row, label, kind)
@@ -107,17 +106,17 @@ def _negatives(row: Row, name: str, column: int) -> Iterator[str]:
       yield text
 
 
-def _score(row: Row, text: str, min_score: float, max_score: float) -> float:
+def _score(row: Row, text: str, max_score: float) -> float:
   """Scales a score to the range from 0 to 1."""
   score = tables.parse_number(text)
   if score is None:
     raise row.error(f"the score {text!r} is not a number. {FIX_ROW}")
-  if not min_score <= score <= max_score:
+  if not 0 <= score <= max_score:
     raise row.error(
-      f"the score {text} is not between {min_score:g} and {max_score:g}. Give"
-      " the range of the scores by --min_score and --max_score, or fix the row"
+      f"the score {text} is not between 0 and {max_score:g}. Give the highest"
+      " score by --max_score, or fix the row"
     )
-  return (score - min_score) / (max_score - min_score)
+  return score / max_score
 
 
 def _check_label(row: Row, label: str, kind: str) -> None:

@@ -18,11 +18,7 @@ from bertlib.tasks.embeddings import beir, embedding_examples
 from bertlib.tasks.embeddings.embedding_data import kind_of
 from bertlib.tasks.embeddings.embedding_examples import Columns, Example
 from bertlib.tasks.embeddings.embedding_losses import LossOptions
-from bertlib.tasks.embeddings.settings import (
-  LOSSES_OF_KIND,
-  EmbeddingSettings,
-  check_weights,
-)
+from bertlib.tasks.embeddings.settings import LOSSES_OF_KIND, EmbeddingSettings
 from bertlib.training import step_plan
 from bertlib.training.runs import Run
 
@@ -34,7 +30,7 @@ def find_spec(settings: EmbeddingSettings) -> EmbeddingSpec:
   flags, folder = settings.vectors, settings.model.folder
   description = model_description.load(folder) if folder else {}
   spec = embedding_spec.from_json(description.get("embedding", {}))
-  names = "pooling", "normalize", "projection_dim", "projection_activation"
+  names = "pooling", "normalize", "projection_dim"
   values = {name: getattr(flags, name) for name in names}
   if flags.matryoshka_dims:
     values["matryoshka_dims"] = sorted(flags.matryoshka_dims, reverse=True)
@@ -97,17 +93,13 @@ def make_loss(
   margin = flags.margin
   if margin is None:
     margin = 0.5 if spec.normalize else 5.0
-  weights = tuple(flags.matryoshka_weights or ())
   widths = settings.vectors.matryoshka_dims or spec.matryoshka_dims
-  check_weights(weights, widths)
   return LossOptions(
     name,
     flags.temperature,
-    flags.symmetric,
-    margin,
-    tuple(widths),
-    weights,
-    spec.normalize,
+    margin=margin,
+    dims=tuple(widths),
+    normalize=spec.normalize,
   )
 
 
@@ -210,7 +202,7 @@ def _read_dev_set(
   if not settings.run.evaluates:
     return None
   if beir.is_beir(path):
-    return DevSet("retrieval", (), beir.read(path, settings.beir_split))
+    return DevSet("retrieval", (), beir.read(path))
   columns = settings.dev_columns
   kind = kind_of(columns)
   examples = _read_examples(settings, path, columns, bad_rows)
@@ -228,7 +220,6 @@ def _read_examples(
   return embedding_examples.read_examples(
     path,
     columns,
-    settings.min_score,
     settings.max_score,
     settings.text.codec,
     settings.bad_rows == "skip",
@@ -260,7 +251,7 @@ def data_files(settings: EmbeddingSettings) -> list[str]:
   if run.evaluates:
     path = settings.dev_file
     is_beir = path and beir.is_beir(path)
-    paths += beir.data_files(path, settings.beir_split) if is_beir else [path]
+    paths += beir.data_files(path) if is_beir else [path]
   if run.do_predict:
     paths += [settings.predict_file, settings.corpus_file, settings.query_file]
   return [path for path in paths if path]

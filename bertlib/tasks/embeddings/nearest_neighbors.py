@@ -20,16 +20,15 @@ class TopK:
   """The k documents with the largest dot product, for each query."""
 
   # Documents are added in blocks, so that neither all their vectors nor all
-  # scores have to be in memory. A search for up to 1000 documents needs less
-  # than 300 MiB.
+  # scores have to be in memory.
 
   def __init__(self, queries: np.ndarray, k: int):
     """Stores the queries, float32 [queries, width], of length 1 for cosines."""
     self._queries = check_finite(queries)
     self._k = k
-    # The best documents of each query so far, by ascending index.
-    self._scores = np.empty([len(queries), 0], np.float32)
-    self._indices = np.empty([len(queries), 0], np.int64)
+    # Scores and indices of the best documents of each query, the best first.
+    nothing = np.empty(0, np.float32), np.empty(0, np.int64)
+    self._best = [nothing] * len(queries)
 
   def add(self, block: np.ndarray, first_index: int) -> None:
     """Searches a block of documents, float32 [documents, width]."""
@@ -37,26 +36,34 @@ class TopK:
     check_finite(block)
     for start in range(0, len(block), _NUM_DOCUMENTS):
       documents = block[start : start + _NUM_DOCUMENTS]
-      num_best = min(self._k, self._scores.shape[1] + len(documents))
-      scores = np.empty([len(self._queries), num_best], np.float32)
-      indices = np.empty([len(self._queries), num_best], np.int64)
       for row in range(0, len(self._queries), _NUM_QUERIES):
-        rows = slice(row, row + _NUM_QUERIES)
-        scores[rows], indices[rows] = _best(
-          self._scores[rows],
-          self._indices[rows],
-          self._queries[rows] @ documents.T,
-          first_index + start,
-          num_best,
-        )
-      self._scores, self._indices = scores, indices
+        scores = self._queries[row : row + _NUM_QUERIES] @ documents.T
+        for query, found in enumerate(scores, start=row):
+          self._merge(query, found, first_index + start)
 
   def results(self) -> tuple[np.ndarray, np.ndarray]:
     """Scores, descending, and indices of the best documents: [queries, k]."""
-    # Stable: of equal scores, the lower index comes first.
-    order = np.argsort(-self._scores, axis=1, kind="stable")
-    scores = np.take_along_axis(self._scores, order, axis=1)
-    return scores, np.take_along_axis(self._indices, order, axis=1)
+    num_best = len(self._best[0][0]) if self._best else self._k
+    scores = np.empty([len(self._best), num_best], np.float32)
+    indices = np.empty(scores.shape, np.int64)
+    for query, best in enumerate(self._best):
+      scores[query], indices[query] = best
+    return scores, indices
+
+  def _merge(self, query: int, scores: np.ndarray, first_index: int) -> None:
+    """Puts the documents with these scores among the best of a query."""
+    best_scores, best_indices = self._best[query]
+    is_full = len(best_scores) == self._k
+    found = np.flatnonzero(scores > (best_scores[-1] if is_full else -np.inf))
+    if len(found) > self._k:
+      last = np.partition(scores[found], -self._k)[-self._k]
+      found = found[scores[found] >= last]
+    if len(found):
+      scores = np.concatenate([best_scores, scores[found]])
+      indices = np.concatenate([best_indices, first_index + found])
+      # Stable: of equal scores, the lower index comes first.
+      order = np.argsort(-scores, kind="stable")[: self._k]
+      self._best[query] = scores[order], indices[order]
 
 
 def check_finite(vectors: np.ndarray) -> np.ndarray:
@@ -68,43 +75,6 @@ def check_finite(vectors: np.ndarray) -> np.ndarray:
       " of the model are unusable: use an earlier checkpoint"
     )
   return vectors
-
-
-def _best(kept_scores, kept_indices, scores, first_index, num_best):
-  """Scores and indices of the best documents, by ascending index."""
-  # Arrays are [queries, documents]; `num_best` is at most the documents of
-  # both.
-  indices = np.arange(first_index, first_index + scores.shape[1])
-  indices = np.broadcast_to(indices, scores.shape)
-  if kept_scores.shape[1] == num_best:
-    # Most documents are worse than all of those, which is quickly found.
-    floor = kept_scores.min(axis=1, keepdims=True)
-    scores, indices = _pack(scores, indices, scores > floor)
-  scores = np.concatenate([kept_scores, scores], axis=1)
-  indices = np.concatenate([kept_indices, indices], axis=1)
-  last = np.partition(scores, -num_best, axis=1)[:, -num_best, np.newaxis]
-  keep = scores >= last
-  if np.count_nonzero(keep) > num_best * len(keep):
-    # Several documents have the score of the last one. The first ones stay.
-    better = scores > last
-    room = num_best - np.count_nonzero(better, axis=1)[:, np.newaxis]
-    rank = np.cumsum(scores == last, axis=1, dtype=np.int32)
-    keep = better | (keep & (rank <= room))
-  return (
-    scores[keep].reshape(-1, num_best),
-    indices[keep].reshape(-1, num_best),
-  )
-
-
-def _pack(scores, indices, keep):
-  """Keeps some values of each row, in order, with -inf after the last ones."""
-  counts = np.count_nonzero(keep, axis=1)
-  used = np.arange(counts.max()) < counts[:, np.newaxis]
-  packed_scores = np.full(used.shape, -np.inf, np.float32)
-  packed_indices = np.zeros(used.shape, np.int64)
-  packed_scores[used] = scores[keep]
-  packed_indices[used] = indices[keep]
-  return packed_scores, packed_indices
 
 
 def write_search_results(

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from bertlib.cli import option
 from bertlib.cli.errors import InputError
-from bertlib.cli.option import AT_LEAST_1, FINITE, NOT_NEGATIVE, POSITIVE
+from bertlib.cli.option import AT_LEAST_1, NOT_NEGATIVE, POSITIVE
 from bertlib.settings.common import ModelSettings
 from bertlib.settings.embedding_spec import SCRIPT, VectorSettings
 from bertlib.settings.training import RunSettings, TrainingSettings
@@ -35,17 +35,6 @@ LOSSES_OF_KIND = {
 }
 
 
-def check_weights(
-  weights: Sequence[float] | None, widths: Sequence[int] | None
-) -> None:
-  """Refuses another number of --matryoshka_weights than of widths."""
-  if weights and widths and len(weights) != len(widths):
-    raise InputError(
-      f"--matryoshka_weights={','.join(f'{w:g}' for w in weights)}: give one"
-      f" weight for each of --matryoshka_dims={','.join(map(str, widths))}"
-    )
-
-
 @dataclasses.dataclass(frozen=True)
 class LossSettings(option.Group):
   """The training objective."""
@@ -70,22 +59,12 @@ class LossSettings(option.Group):
     POSITIVE,
     needs="not loss=triplet, not loss=cosine, not loss=distillation",
   )
-  symmetric: bool = option.boolean(
-    False,
-    "With --loss=infonce: also find the anchor of each positive.",
-    needs="loss=infonce or not loss",
-  )
   margin: float | None = option.number(
     None,
     "With --loss=triplet: distance by which negatives must be farther than the"
     " positive. If not given, 0.5 for normalized vectors, else 5.",
     NOT_NEGATIVE,
     needs="loss=triplet",
-  )
-  matryoshka_weights: Sequence[float] | None = option.numbers(
-    None,
-    "Weights of the losses of --matryoshka_dims. If not given, 1 each.",
-    NOT_NEGATIVE,
   )
   teacher: str | None = option.path(
     None,
@@ -113,7 +92,7 @@ class EmbeddingSettings(TrainingSettings):
     omit=["bert_hub_module_handle"],
     init_checkpoint={
       "help": "Checkpoint to start from: its path without .index, a folder with"
-      " one, or the name of a published model (see download_model.py --list)."
+      " one, or the name of a published model (see docs/how_to/models.md)."
       " Config, vocabulary, pooling and prefixes are taken from its folder if"
       " they are there."
     },
@@ -157,7 +136,8 @@ class EmbeddingSettings(TrainingSettings):
   dev_file: str | None = option.path(
     None,
     "Dev set, a file like --train_file; or a folder in the layout of BEIR with"
-    " corpus.jsonl, queries.jsonl and qrels/, or one of its qrels files.",
+    " corpus.jsonl, queries.jsonl and qrels/test.tsv, or another file in its"
+    " qrels/.",
     basic=True,
     needs="do_eval or eval_steps",
   )
@@ -185,17 +165,10 @@ class EmbeddingSettings(TrainingSettings):
     "Handling of rows that cannot be used: refuse stops at the first one, skip"
     " leaves them out and lists those of NAME.csv in NAME_bad_rows.txt.",
   )
-  min_score: float = option.number(
-    0.0,
-    "Score of unrelated texts, the lowest.",
-    FINITE,
-    kept=True,
-    needs="score_column or dev_score_column",
-  )
   max_score: float = option.number(
     1.0,
-    "Score of equivalent texts, the highest.",
-    FINITE,
+    "Score of equivalent texts, the highest. That of unrelated texts is 0.",
+    POSITIVE,
     kept=True,
     needs="score_column or dev_score_column",
   )
@@ -212,20 +185,6 @@ class EmbeddingSettings(TrainingSettings):
     "Column of the score in --dev_file.",
     section="evaluation",
     kept=True,
-    needs="do_eval or eval_steps",
-  )
-  dev_label_column: str | None = option.text(
-    None,
-    "Column of the label in --dev_file.",
-    section="evaluation",
-    kept=True,
-    needs="do_eval or eval_steps",
-  )
-  beir_split: str = option.text(
-    "test",
-    "Judgments to use of a --dev_file in the layout of BEIR: the name of a"
-    " file in qrels/ without .tsv.",
-    section="evaluation",
     needs="do_eval or eval_steps",
   )
   predict_file: str | None = option.path(
@@ -274,15 +233,12 @@ class EmbeddingSettings(TrainingSettings):
     return Columns(
       self.dev_text_columns or self.text_columns or (),
       self.dev_score_column,
-      self.dev_label_column,
     )
 
   @property
   def names_dev_columns(self) -> bool:
     """True if a column of --dev_file is named."""
-    return bool(
-      self.dev_text_columns or self.dev_score_column or self.dev_label_column
-    )
+    return bool(self.dev_text_columns or self.dev_score_column)
 
   def check(self) -> None:
     """Refuses flags that do not go together."""
@@ -300,14 +256,6 @@ class EmbeddingSettings(TrainingSettings):
       raise InputError(
         "--do_predict: name --predict_file, or --corpus_file and --query_file"
       )
-    if self.min_score >= self.max_score:
-      raise InputError(
-        f"--min_score={self.min_score:g}: must be less than"
-        f" --max_score={self.max_score:g}"
-      )
-    check_weights(
-      self.objective.matryoshka_weights, self.vectors.matryoshka_dims
-    )
     if bool(self.objective.teacher) != (self.objective.loss == "distillation"):
       raise InputError("--teacher and --loss=distillation need each other")
     if self.query_file == self.predict_file == "-":

@@ -72,8 +72,7 @@ def test_the_path_is_a_folder_or_judgments(tmp_path, monkeypatch):
   assert beir.is_beir(folder) and beir.is_beir(f"{folder}/")
   assert beir.is_beir(path)
   assert not beir.is_beir(f"{folder}/pairs.tsv")
-  assert len(beir.read(folder, "dev").queries) == 2
-  assert len(beir.read(path, "test").queries) == 2
+  assert len(beir.read(path).queries) == 2
   assert len(beir.read(f"{folder}/").queries) == 1
   monkeypatch.chdir(tmp_path)
   for path in (".", "qrels/test.tsv"):

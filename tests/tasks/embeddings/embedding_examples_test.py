@@ -135,8 +135,8 @@ def test_negatives_of_several_columns_are_joined(tmp_path):
 
 
 def test_scores_are_scaled_to_0_to_1(tmp_path):
-  content = "a\tb\tscore\nx\ty\t1\nx\ty\t-1.0\nx\ty\t 0.5\n"
-  examples = read(tmp_path, content, SCORED, min_score=-1, max_score=1)
+  content = "a\tb\tscore\nx\ty\t4\nx\ty\t0.0\nx\ty\t 3\n"
+  examples = read(tmp_path, content, SCORED, max_score=4)
   assert [example.score for example in examples] == [1.0, 0.0, 0.75]
 
 

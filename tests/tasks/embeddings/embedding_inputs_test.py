@@ -1,5 +1,7 @@
 """Tests of the inputs of run_embeddings.py."""
 
+import json
+
 import pytest
 
 from bertlib.cli import option
@@ -20,7 +22,19 @@ def test_files_of_a_run_are_those_that_it_reads(tmp_path):
   assert data_files(do_train=True, **flags) == ["train.tsv", "vectors.npy"]
   assert data_files(do_eval=True, **flags) == ["dev.tsv"]
   assert data_files(do_predict=True, **flags) == ["corpus.txt", "queries.txt"]
-  flags |= {"dev_file": str(tmp_path), "beir_split": "dev", "teacher": "model"}
-  names = ("corpus.jsonl", "queries.jsonl", "qrels/dev.tsv")
+  flags |= {"dev_file": str(tmp_path), "teacher": "model"}
+  names = ("corpus.jsonl", "queries.jsonl", "qrels/test.tsv")
   found = data_files(do_train=True, eval_steps=5, **flags)
   assert found == ["train.tsv", *(f"{tmp_path}/{name}" for name in names)]
+
+
+def test_what_only_earlier_versions_could_set_is_read_from_the_model(tmp_path):
+  embedding = {"pooling": "cls", "normalize": False, "projection_dim": 4}
+  embedding["projection_activation"] = "tanh"
+  entries = {"script": "run_embeddings", "embedding": embedding}
+  entries |= {"min_score": -1.0, "dev_label_column": "label"}
+  (tmp_path / "model.json").write_text(json.dumps(entries))
+  (tmp_path / "model.ckpt-1.index").touch()
+  settings = option.make(EmbeddingSettings, init_checkpoint=str(tmp_path))
+  spec = embedding_inputs.find_spec(settings.completed())
+  assert (spec.pooling, spec.projection_activation) == ("cls", "tanh")
