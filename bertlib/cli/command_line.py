@@ -151,8 +151,8 @@ REMOVED = {
     " log_steps"
   ),
   "loss_scale": (
-    "The scale of --precision=float16 adapts; in Python, StepOptions.loss_scale"
-    " fixes it"
+    "The scale of --precision=float16 adapts; in Python, model_fn_builder takes"
+    " loss_scale"
   ),
   "masked_lm_prob_end": "The fraction is constant, --masked_lm_prob",
   "matryoshka_weights": (

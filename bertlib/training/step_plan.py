@@ -22,8 +22,14 @@ from bertlib.settings.training import (
 )
 from bertlib.task.task_record import StepShape
 
-# Computation and options of a training step.
-Plan = tuple[FastCompute, optimization.StepOptions]
+
+class Plan(NamedTuple):
+  """How a training step is computed; fields of `TrainingArguments`."""
+
+  compute: FastCompute
+  options: optimization.StepOptions
+  num_micro_batches: int = 1
+  frozen: optimization.Frozen = optimization.Frozen()
 
 
 def choice_flags(devices: Devices) -> list[str]:
@@ -60,7 +66,7 @@ def plan_training(
   config: modeling.BertConfig,
   shape: StepShape,
 ) -> Plan:
-  """Computation and options of a training step, from the flags."""
+  """Plan of a training step, from the flags."""
   _check_flags(settings, devices, config)
   batch_size = devices.share_of(settings.run.train_batch_size)
   num_micro_batches, recompute = plan_memory(
@@ -79,17 +85,19 @@ def plan_training(
     and not recompute
     and not devices.replicas
   )
-  return (
+  flags = settings.optimizer
+  return Plan(
     dataclasses.replace(
       compute,
       recompute=recompute,
       copy_weight=optimization.weight_copy if has_copies else None,
     ),
-    step_options(settings.optimizer)._replace(
-      num_micro_batches=num_micro_batches,
+    step_options(flags)._replace(
       jit_compile=compute.jit_compile,
       jit_norm=compute.jit_compile and compute.on_gpu,
     ),
+    num_micro_batches,
+    optimization.Frozen(flags.freeze_layers, flags.freeze_embeddings),
   )
 
 
@@ -166,9 +174,6 @@ def step_options(optimizer: OptimizerSettings) -> optimization.StepOptions:
     epsilon=optimizer.epsilon,
     clip_norm=optimizer.clip_norm,
     layer_decay=optimizer.layer_decay,
-    frozen=optimization.Frozen(
-      optimizer.freeze_layers, optimizer.freeze_embeddings
-    ),
   )
 
 
