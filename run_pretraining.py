@@ -82,11 +82,13 @@ def create_encoder(
 ) -> modeling.BertModel:
   """Builds the encoder; the last layer only at [CLS] and masked positions."""
   # Other states of the last layer have no loss, so that nothing would use them.
-  positions = tf.zeros_like(batch["input_ids"][:, :1])  # [CLS] is at 0
+  positions = batch.get("masked_lm_positions")
+  if positions is None:
+    positions = batch["input_ids"][:, :0]  # none
   if "next_sentence_positions" in batch:  # every [CLS] of a packed row
-    positions = batch["next_sentence_positions"]
-  if "masked_lm_positions" in batch:
-    positions = tf.concat([positions, batch["masked_lm_positions"]], axis=1)
+    positions = tf.concat([batch["next_sentence_positions"], positions], axis=1)
+  else:
+    positions = tf.pad(positions, [[0, 0], [1, 0]])  # [CLS] is at 0
   return modeling.BertModel(
     config=bert_config,
     is_training=is_training,
