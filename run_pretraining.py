@@ -463,7 +463,7 @@ def main(_) -> None:
   settings = run.settings
   files_read = pretraining_inputs.data_files(settings, data)
   with run_report.started(receipt, run, files_read) as outcome:
-    if settings.run.do_train:
+    if settings.flags.do_train:
       pretrain(training_checks.with_device_peak(run, receipt), data)
     outcome.checkpoint = loop.select_checkpoint(run)
     if run.evaluates:
@@ -507,7 +507,7 @@ def set_up(settings: PretrainingSettings, step: Steps) -> Run:
   if run.task.needs_vocabulary:
     vocab_file = settings.model.vocab_file
     pretraining_text.check_has_mask(vocab_file, run.tokenizer.vocab)
-  if settings.run.do_train:
+  if settings.flags.do_train:
     budget.check(read_budget(settings), run.start.last, run.on_tpu)
     training_batches.check_same_packing(settings, run.start.last)
   return run
@@ -557,7 +557,7 @@ def make_task(settings: PretrainingSettings) -> Task:
       None if read_budget(settings) else settings.num_warmup_steps
     ),
     never_split=["[MASK]"],
-    needs_vocabulary=settings.remask or settings.run.do_predict,
+    needs_vocabulary=settings.remask or settings.flags.do_predict,
   )
 
 
@@ -574,7 +574,7 @@ def expected_steps(settings: PretrainingSettings, num_tokens: float) -> int:
   if within.unit != "tokens":
     return 0
   num_records = within.amount / num_tokens
-  return math.ceil(num_records / settings.run.train_batch_size)
+  return math.ceil(num_records / settings.flags.train_batch_size)
 
 
 # Training, evaluation, prediction
@@ -598,7 +598,7 @@ def pretrain(run: Run, data: pretraining_inputs.Data) -> None:
       run.tokenizer.vocab,
       settings.masked_lm_prob,
       settings.do_whole_word_mask,
-      settings.run.seed,
+      run.flags.seed,
       settings.mask_split,
       settings.do_span_mask,
     )
@@ -609,7 +609,7 @@ def pretrain(run: Run, data: pretraining_inputs.Data) -> None:
     )
   read = f"{total} records in {len(files)} files"
   if not (within or packing):
-    num_read = settings.num_train_steps * settings.run.train_batch_size
+    num_read = settings.num_train_steps * run.flags.train_batch_size
     read += f" ({num_read / total:.3g} epochs)"
   loop.train(
     run,
@@ -638,7 +638,7 @@ def evaluate_records(
   """Evaluates a checkpoint, or the initial model, on the first records."""
   settings, files = run.settings, data.eval_files
   total = data.count(files)
-  batch_size = settings.run.eval_batch_size
+  batch_size = run.flags.eval_batch_size
   num_steps, num_passes = plan_evaluation(
     total,
     batch_size,

@@ -176,9 +176,11 @@ def checkpoint_bytes(
   """Bytes of all checkpoints that are kept at the same time."""
   # A weight takes 4 bytes and its two moments 8; the best checkpoint has no
   # moments. While a new checkpoint is written, there is one more of each.
-  every = settings.run.steps_per_checkpoint
-  kept = min(settings.run.keep_checkpoint_max, num_train_steps // every + 1) + 1
-  best = 2 if settings.run.eval_steps else 0
+  every = settings.flags.steps_per_checkpoint
+  kept = (
+    min(settings.flags.keep_checkpoint_max, num_train_steps // every + 1) + 1
+  )
+  best = 2 if settings.flags.eval_steps else 0
   return num_weights * 4 * (3 * kept + best)
 
 

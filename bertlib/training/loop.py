@@ -85,7 +85,7 @@ def model_fn_of(
     num_warmup_steps=num_warmup_steps,
     use_tpu=run.on_tpu,
     use_one_hot_embeddings=run.on_tpu,
-    seed=settings.run.seed,
+    seed=run.flags.seed,
     log_steps=hooks.LOG_STEPS,
     **plan,
     **run.task.model_arguments,

@@ -174,7 +174,7 @@ class Data(NamedTuple):
 def count(settings: PretrainingSettings, data: Data) -> dict[str, int]:
   """Number of records of the training set and the dev set, by their names."""
   counts = {"training records": data.count(data.train_files)}
-  if settings.run.do_eval:
+  if settings.flags.do_eval:
     counts["dev records"] = data.count(data.eval_files)
   return counts
 
@@ -198,7 +198,7 @@ def find_data(run: Run) -> Data:
   """Finds the files that the run uses, counts and checks their records."""
   settings = run.settings
   train_files, eval_files, lines = [], [], []
-  if settings.run.do_train:
+  if run.flags.do_train:
     train_files = find_files(split_names(settings.input_file))
   if run.flags.evaluates:
     eval_files = find_files(
@@ -209,7 +209,7 @@ def find_data(run: Run) -> Data:
         "Evaluating on --input_file, which is training data: metrics include"
         " memorized text. Name held-out records with --eval_input_file"
       )
-  if settings.run.do_predict:
+  if run.flags.do_predict:
     lines = read_lines(run)
   num_records = check_files(run, train_files)
   others = [path for path in eval_files if path not in num_records]

@@ -47,7 +47,7 @@ class PretrainingSettings(TrainingSettings):
       "needs": "token_budget or time_budget_minutes",
     },
   )
-  run: RunSettings = option.group(
+  flags: RunSettings = option.group(
     RunSettings,
     omit=["num_train_epochs", "seeds", "group_by_length"],
     do_train={"help": "Train on --input_file."},
@@ -195,7 +195,7 @@ class PretrainingSettings(TrainingSettings):
 
   def check(self) -> None:
     """Refuses an action without its file, and steps or masks that cannot be."""
-    run, steps = self.run, self.num_train_steps
+    flags, steps = self.flags, self.num_train_steps
     super().check()
     check_masking(self, self.model.max_seq_length, self.given)
     if self.remask and not self.losses.predicts_tokens:
@@ -204,10 +204,10 @@ class PretrainingSettings(TrainingSettings):
         " Leave it out"
       )
     self._check_budget()
-    if run.do_train and steps == 0:
+    if flags.do_train and steps == 0:
       raise InputError(nothing_to_train("num_train_steps", 0))
     if (
-      run.do_train
+      flags.do_train
       and self.num_warmup_steps > steps
       and {"num_warmup_steps", "num_train_steps"} <= self.given
     ):
@@ -216,10 +216,10 @@ class PretrainingSettings(TrainingSettings):
         f" --num_train_steps={steps}, so the learning rate never reaches its"
         " peak. Give fewer warm-up steps"
       )
-    reads_input = run.evaluates and not self.eval_input_file
-    self.need("input_file", "do_train", run.do_train)
+    reads_input = flags.evaluates and not self.eval_input_file
+    self.need("input_file", "do_train", flags.do_train)
     self.need("input_file", "do_eval", reads_input)
-    self.need("predict_file", "do_predict", run.do_predict)
+    self.need("predict_file", "do_predict", flags.do_predict)
 
   def _check_budget(self) -> None:
     """Refuses a second length of the training, and a warm-up without end."""

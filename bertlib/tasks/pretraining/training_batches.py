@@ -47,7 +47,7 @@ def check_same_packing(
   """Refuses to resume with another packing, to which the position belongs."""
   if not checkpoint:
     return
-  before = receipt_file.last_training(settings.run.output_dir) or {}
+  before = receipt_file.last_training(settings.flags.output_dir) or {}
   trained = dict(before.get("flags", {}))
   is_packed = checkpoint_files.open_reader(checkpoint).has_tensor(_VARIABLE)
   trained["pack"], flags = is_packed, option.values_of(settings)
