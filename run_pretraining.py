@@ -23,7 +23,7 @@ import itertools
 import math
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -427,19 +427,24 @@ def model_fn_builder(
       bert_config, model, features, objective=objective
     )
 
-    def metric_fn(*tensors):
-      pairs = zip(tensors[::2], tensors[1::2])
-      return {
-        name: tf.metrics.mean(values, weights)
-        for name, (values, weights) in zip(measured, pairs)
-      }
-
-    tensors = list(itertools.chain(*measured.values()))
-    return {"loss": total_loss, "eval_metrics": (metric_fn, tensors)}
+    return {"loss": total_loss, "eval_metrics": eval_metrics(measured)}
 
   return training_batches.recording_position(
     train_step.make_model_fn(arguments, training_loss, predict, evaluate)
   )
+
+
+def eval_metrics(measured: Mapping[str, Any]) -> tuple[Callable, list[Any]]:
+  """The `eval_metrics` of an Estimator: weighted means over all batches."""
+
+  def metric_fn(*tensors):
+    pairs = zip(tensors[::2], tensors[1::2])
+    return {
+      name: tf.metrics.mean(values, weights)
+      for name, (values, weights) in zip(measured, pairs)
+    }
+
+  return metric_fn, list(itertools.chain(*measured.values()))
 
 
 # The command line

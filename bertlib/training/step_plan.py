@@ -24,7 +24,7 @@ from bertlib.task.task_record import StepShape
 
 
 class Plan(NamedTuple):
-  """How a training step is computed; fields of `TrainingArguments`."""
+  """Plan of a training step; fields of `TrainingArguments`."""
 
   compute: FastCompute
   options: optimization.StepOptions

@@ -51,15 +51,13 @@ class Objective:
   @property
   def required_head(self) -> Mapping[str, str]:
     """The variable that each trained model has, with the error without it."""
+    variable = _HEADS[self.losses[0]]
     head = "masked LM" if self.predicts_tokens else "next sentence prediction"
-    return {
-      _HEADS[
-        self.losses[0]
-      ]: f"has no {head}. Name a checkpoint of pretraining, not of fine-tuning"
-    }
+    fix = "Name a checkpoint of pretraining, not of fine-tuning"
+    return {variable: f"has no {head}. {fix}"}
 
   def reads(self, feature: str) -> bool:
-    """Whether a feature of a record is of no loss, or of one of these."""
+    """True for features of these losses, and for those of no loss."""
     return not any(
       feature.startswith(loss) for loss in _HEADS if loss not in self.losses
     )

@@ -190,7 +190,7 @@ class PretrainingSettings(TrainingSettings):
 
   @property
   def losses(self) -> Objective:
-    """What --objective names."""
+    """The objective that --objective names."""
     return OBJECTIVES[self.objective]
 
   def check(self) -> None:
