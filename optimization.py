@@ -62,15 +62,10 @@ class StepOptions(NamedTuple):
     power: exponent of the polynomial schedule.
     decay_proportion: see `learning_rate`.
     layer_decay: layer-wise learning-rate decay, see `rate_factors`.
-    frozen: weights that are not trained.
     clip_norm: maximum global norm of the gradients; 0 or None for no clipping.
-    num_micro_batches: micro-batches per step (gradient accumulation);
-      `training_step` takes the accumulated gradients.
     jit_compile: whether XLA compiles the weight update; not for a TPU.
     jit_norm: whether XLA compiles the norm of the gradients, for one GPU: each
       is read once, without a copy in float32.
-    loss_scale: fixed loss scale of float16; 0 for one that adapts. Whoever
-      builds the step makes the object that `training_step` takes.
   """
 
   optimizer: str = "adamw"
@@ -83,12 +78,9 @@ class StepOptions(NamedTuple):
   power: float = 1.0
   decay_proportion: float = 0.1
   layer_decay: float = 1.0
-  frozen: Frozen = Frozen()
   clip_norm: float | None = 1.0
-  num_micro_batches: int = 1
   jit_compile: bool = False
   jit_norm: bool = False
-  loss_scale: float = 0.0
 
 
 class TrainingStep(NamedTuple):

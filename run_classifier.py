@@ -323,7 +323,7 @@ def main(_) -> None:
     dev_sets = classifier_inputs.write_dev_sets(run, processor, examples)
     if run.seeds:
       loop.train_seeds(run, "--nodo_predict")
-    elif settings.run.do_train:
+    elif settings.flags.do_train:
       train_classifier(run, processor, examples.train, dev_sets)
     outcome.checkpoint = loop.select_checkpoint(run)
     thresholds = None
@@ -400,7 +400,7 @@ def check_output(
     ["*.tf_record", "predictions*", "test_results*", "*_bad_rows.txt"],
     [*processor.files_read, settings.predict_file],
   )
-  if settings.run.do_predict:
+  if settings.flags.do_predict:
     result_files.check_predict_file(settings.predict_file)
 
 

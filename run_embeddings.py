@@ -201,7 +201,7 @@ def main(_) -> None:
     dev_set = data.dev and write_dev_set(run, data.dev)
     if run.seeds:
       loop.train_seeds(run, "--nodo_predict")
-    elif settings.run.do_train:
+    elif settings.flags.do_train:
       train_embeddings(run, data, dev_set, teacher)
     outcome.checkpoint = loop.select_checkpoint(run)
     if run.evaluates:
@@ -278,7 +278,7 @@ def make_task(
     embedding_inputs.check_learns(settings, loss.name, data.train)
     num_texts = max(len(example.texts) for example in data.train)
     loss_bytes = embedding_losses.num_bytes(
-      loss, settings.run.train_batch_size, num_texts
+      loss, settings.flags.train_batch_size, num_texts
     )
   heads = {}
   if spec.projection_dim:
@@ -341,7 +341,6 @@ def train_embeddings(
   teacher: Teacher | None,
 ) -> None:
   """Trains on groups of texts."""
-  settings = run.settings
   spec = run.task.model_arguments["spec"]
   path = run.path("train.tf_record")
   teacher_vectors = None
@@ -361,10 +360,10 @@ def train_embeddings(
     input_pipeline.record_input_fn(
       path,
       run.task.features,
-      by_length=settings.run.group_by_length and not run.on_tpu,
+      by_length=run.flags.group_by_length and not run.on_tpu,
       **runs.input_options(run, is_training=True),
     ),
-    step_plan.count_steps(settings.run, len(data.train), run.task.unit),
+    step_plan.count_steps(run.flags, len(data.train), run.task.unit),
     f"{len(data.train)} {run.task.unit}",
     lambda checkpoint: evaluate_dev_set(run, dev_set, checkpoint).results,
     functools.partial(record_check.find, [path], run.task.features),
@@ -498,7 +497,7 @@ def write_predictions(
 ) -> None:
   """Writes the vectors of --predict_file, and the results of a search."""
   spec, settings = run.task.model_arguments["spec"], run.settings
-  batch_size = settings.run.predict_batch_size
+  batch_size = run.flags.predict_batch_size
   if data.predict:
     prefix = spec.prompt(settings.prompt)
     texts = write_texts(

@@ -193,11 +193,11 @@ def main(_) -> None:
   with run_report.started(receipt, run, files_read) as outcome:
     dev_set = None
     if data.dev:
-      batch_size = settings.run.eval_batch_size
+      batch_size = settings.flags.eval_batch_size
       dev_set = write_windows(run, "eval", data.dev, labels, batch_size)
     if run.seeds:
       loop.train_seeds(run, "--nodo_predict")
-    elif settings.run.do_train:
+    elif settings.flags.do_train:
       train_tagger(run, data, labels, dev_set)
     outcome.checkpoint = loop.select_checkpoint(run)
     if run.evaluates:
@@ -260,7 +260,7 @@ def check_output(settings: NerSettings) -> None:
     ["*.tf_record", "predictions*", "test_predictions*"],
     [settings.train_file, settings.dev_file, settings.predict_file],
   )
-  if settings.run.do_predict:
+  if settings.flags.do_predict:
     result_files.check_predict_file(settings.predict_file)
 
 
@@ -323,19 +323,18 @@ def train_tagger(
   dev_set: WindowSet | None,  # evaluated during training
 ) -> None:
   """Trains on tagged sentences."""
-  settings = run.settings
   _, windows, path, _ = write_windows(
-    run, "train", data.train, labels, settings.run.train_batch_size
+    run, "train", data.train, labels, run.flags.train_batch_size
   )
   loop.train(
     run,
     input_pipeline.record_input_fn(
       path,
       run.task.features,
-      by_length=settings.run.group_by_length and not run.on_tpu,
+      by_length=run.flags.group_by_length and not run.on_tpu,
       **runs.input_options(run, is_training=True),
     ),
-    step_plan.count_steps(settings.run, len(windows), run.task.unit),
+    step_plan.count_steps(run.flags, len(windows), run.task.unit),
     f"{len(windows)} windows",
     lambda checkpoint: ner_report.overall(
       ner_report.evaluate_tags(

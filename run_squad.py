@@ -256,7 +256,7 @@ def main(_) -> None:
       runs.write_companions(run)
     if run.seeds:
       loop.train_seeds(run)
-    elif settings.run.do_train:
+    elif settings.flags.do_train:
       train_reader(run, data)
     outcome.checkpoint = loop.select_checkpoint(run)
     if settings.answers_questions and run.is_chief:
@@ -294,7 +294,7 @@ def make_task(settings: SquadSettings) -> Task:
   if settings.answers.version_2_with_negative:
     metrics = ["best_f1", "f1", "exact", "best_exact"]
   must_agree = ["do_lower_case"]
-  if settings.run.do_train:
+  if settings.flags.do_train:
     must_agree.append("version_2_with_negative")
   head = "cls/squad/output_weights"
   return Task(
@@ -363,7 +363,7 @@ def train_reader(run: Run, data: squad_inputs.SquadData) -> None:
     input_fn_builder(
       path,
       settings.model.max_seq_length,
-      by_length=settings.run.group_by_length and not run.on_tpu,
+      by_length=run.flags.group_by_length and not run.on_tpu,
       **runs.input_options(run, is_training=True),
     ),
     data.num_train_steps,

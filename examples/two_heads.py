@@ -98,7 +98,7 @@ def read_examples(
 
 def read_data(settings: TwoHeadSettings) -> list[list[Example]]:
   """Reads the examples to train on, to evaluate on, and to predict."""
-  actions = settings.run
+  actions = settings.flags
   return [
     read_examples(settings, "train_file", actions.do_train),
     read_examples(settings, "dev_file", actions.evaluates),
@@ -115,7 +115,7 @@ def find_labels(
     labels = zip(*(example.labels for example in train_set))
     label_sets = [sorted(set(head)) for head in labels]
   else:
-    trained = model_description.load(settings.run.output_dir, RECORD)
+    trained = model_description.load(settings.flags.output_dir, RECORD)
     if "label_sets" not in trained:
       raise InputError(
         "there is no trained model; give --train_file, --do_train"
@@ -328,11 +328,11 @@ def main(_) -> None:
   with run_report.started(receipt, run, filter(None, paths)) as outcome:
     if run.seeds:
       loop.train_seeds(run, "--nodo_predict")
-    elif settings.run.do_train:
+    elif settings.flags.do_train:
       loop.train(
         run,
         make_input_fn(run, "train", train_set, run.flags.train_batch_size),
-        step_plan.count_steps(settings.run, len(train_set), "texts"),
+        step_plan.count_steps(settings.flags, len(train_set), "texts"),
         f"{len(train_set)} texts",
         lambda checkpoint: measure(run, dev_set, checkpoint)[0],
       )

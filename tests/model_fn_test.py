@@ -128,9 +128,10 @@ def trained_weights(copy_weight, count):
   compute = FastCompute(
     tf.bfloat16, unpad=True, jit_compile=True, copy_weight=copy_weight
   )
-  options = optimization.StepOptions(num_micro_batches=count, jit_compile=True)
+  options = optimization.StepOptions(jit_compile=True)
+  how = {"compute": compute, "options": options, "num_micro_batches": count}
   build, more, _ = CASES["classifier"]
-  model_fn = build(**LEARNS, seed=1, compute=compute, options=options)
+  model_fn = build(**LEARNS, seed=1, **how)
   with tf.Graph().as_default(), tf.Session() as session:
     batch = features(**more)
     spec = model_fn(batch, None, Modes.TRAIN, {"batch_size": 2})

@@ -284,9 +284,6 @@ run_pretraining --token_budget=9 --time_budget_minutes=1
 run_pretraining --token_budget=9 --num_train_steps=1
   => --token_budget and --num_train_steps: each is the length
 run_pretraining --token_budget=9 --num_warmup_steps=1 => --num_warmup_steps
-run_pretraining --token_budget=9 --remask --vocab_file=x
-  --masked_lm_prob_end=0.1
-  => --masked_lm_prob_end
 run_pretraining --time_budget_minutes=9 --warmup_proportion=1
   => --warmup_proportion=1
 run_pretraining --token_budget=9 --schedule=trapezoidal --decay_proportion=0.95

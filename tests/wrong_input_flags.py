@@ -33,7 +33,7 @@ _OUT_OF_RANGE = {
     --token_budget=1000000000000000000000000000000""",
   "create_pretraining_data": """
     --masked_lm_prob=nan --masked_lm_prob=1.1 --max_predictions_per_seq=500
-    --short_seq_prob=-0.1 --dupe_factor=0 --truncate_prob=inf --num_shards=-2
+    --short_seq_prob=-0.1 --dupe_factor=0 --num_shards=-2
     --num_workers=-1""",
   "create_vocab": "--vocab_size=0",
   "extract_features": "--batch_size=0 --max_seq_length=0",

@@ -151,9 +151,10 @@ REMOVED = {
     " log_steps"
   ),
   "loss_scale": (
-    "The scale of --precision=float16 adapts; in Python, StepOptions.loss_scale"
-    " fixes it"
+    "The scale of --precision=float16 adapts; in Python, model_fn_builder takes"
+    " loss_scale"
   ),
+  "masked_lm_prob_end": "The fraction is constant, --masked_lm_prob",
   "matryoshka_weights": (
     "Each of --matryoshka_dims has weight 1; LossOptions.weights are others in"
     " Python"
@@ -176,6 +177,10 @@ REMOVED = {
   ),
   "output_config": "bert_config.json is written beside --output_checkpoint",
   "passage_file": _ASK,
+  "num_eval_records": (
+    "--max_eval_steps=N evaluates the first N batches; create_pretraining_data"
+    ".py shuffles its records"
+  ),
   "phases": (
     "Run one command per phase, the second with --init_checkpoint=FOLDER of"
     " the first; recipes/ has their flags"
@@ -192,6 +197,7 @@ REMOVED = {
     "--schedule=polynomial is linear; StepOptions.power is its exponent in"
     " Python"
   ),
+  "shard_by": "Leave it out; each worker reads its rows of each batch",
   "start_warmup_step": (
     "The warm-up begins at the first step and takes --num_warmup_steps |"
     " The warm-up begins at the first step and takes --warmup_proportion of all"
@@ -219,6 +225,11 @@ REMOVED = {
     "--compare prints the largest difference of each weight, and accepts 0.0001"
   ),
   "train_batch_size_end": _ONE_SIZE,
+  "truncate_prob": "Leave it out; truncate sentences in the text itself",
+  "whole_word_draw": (
+    "Leave it out; replacements are drawn per piece, with --do_span_mask once"
+    " per span"
+  ),
 }
 
 

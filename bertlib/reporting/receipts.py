@@ -57,7 +57,7 @@ _PACKAGES = (
 
 def path_of(settings: RecordedSettings) -> str:
   """Path of a receipt: in --output_dir, or beside --output_file."""
-  if settings.run:
+  if settings.flags:
     return os.path.join(settings.output, receipt_file.NAME)
   return f"{settings.output}.{receipt_file.NAME}"
 
@@ -74,7 +74,7 @@ class Receipt:
     """Records the command line; `file_system` is like `bertlib.io.files`."""
     self._path = path_of(settings)
     self._kind = None  # in --output_dir
-    if settings.run:
+    if settings.flags:
       self._kind = receipt_file.kind_of(option.values_of(settings))
     self._files = file_system
     self._writes = True
@@ -95,7 +95,7 @@ class Receipt:
     uses: Mapping[str, str] = {},  # of files, the task's own
   ) -> None:
     """Records the inputs of the run; creates --output_dir."""
-    run = settings.run
+    run = settings.flags
     if run:
       files.make_folder(run.output_dir)
     self._writes = is_chief

@@ -65,14 +65,14 @@ def started(
       run.task.record.uses,
     )
     devices.log_devices(run.devices)
-    if settings.run.do_train:
+    if run.flags.do_train:
       runs.write_companions(run)
     outcome = Outcome(run)
     yield outcome
     if not run.is_chief:
       return
     receipt.finish(outcome.found.results, outcome.checkpoint)
-    if settings.run.do_train:
+    if run.flags.do_train:
       write_report(outcome)
 
 

@@ -319,7 +319,7 @@ class TrainingSettings(EstimatorSettings):
 
   model: ModelSettings = option.group(ModelSettings)
   text: TextSettings = option.group(TextSettings)
-  run: RunSettings = option.group(RunSettings)
+  flags: RunSettings = option.group(RunSettings)
   optimizer: OptimizerSettings = option.group(OptimizerSettings)
   compute: ComputeSettings = option.group(ComputeSettings)
   quantization: QuantizationSettings = option.group(QuantizationSettings)
@@ -329,22 +329,23 @@ class TrainingSettings(EstimatorSettings):
   @property
   def output(self) -> str:
     """The --output_dir."""
-    return self.run.output_dir
+    return self.flags.output_dir
 
   @property
   def model_dir(self) -> str:
     """The --output_dir, where the trained model is."""
-    return self.run.output_dir
+    return self.flags.output_dir
 
   @property
   def trains(self) -> bool:
     """True with --do_train."""
-    return self.run.do_train
+    return self.flags.do_train
 
   def check(self) -> None:
     """Refuses a run that would do nothing, or a batch that is not divided."""
     super().check()
-    run, num_micro_batches = self.run, self.compute.gradient_accumulation_steps
+    flags = self.flags
+    num_micro_batches = self.compute.gradient_accumulation_steps
     values = option.values_of(self)
     if not any(values[name] for name in self.ACTIONS):
       raise InputError(
@@ -354,9 +355,9 @@ class TrainingSettings(EstimatorSettings):
     if evaluates_by not in values:  # but by predictions
       evaluates_by = "predict_batch_size"
     for flag, is_used in (
-      ("train_batch_size", run.do_train),
-      (evaluates_by, run.evaluates),
-      ("predict_batch_size", run.do_predict),
+      ("train_batch_size", flags.do_train),
+      (evaluates_by, flags.evaluates),
+      ("predict_batch_size", flags.do_predict),
     ):
       size, cores = values[flag], self.devices.num_tpu_cores
       if self.devices.on_tpu and is_used and size % cores:
@@ -365,13 +366,13 @@ class TrainingSettings(EstimatorSettings):
           " multiple of that"
         )
     if (
-      run.do_train
+      flags.do_train
       and self.compute.memory_gb is None
-      and run.train_batch_size % num_micro_batches
+      and flags.train_batch_size % num_micro_batches
     ):
       raise InputError(
         f"--gradient_accumulation_steps={num_micro_batches} does not divide"
-        f" --train_batch_size={run.train_batch_size}"
+        f" --train_batch_size={flags.train_batch_size}"
       )
 
   def need(self, flag: str, action: str, is_needed: bool = True) -> None:

@@ -60,10 +60,12 @@ def model_fn_of(
 ):
   """The `model_fn` of a run."""
   settings = run.settings
-  compute, options = run.compute, None
+  plan = {"compute": run.compute}
   if num_train_steps:
-    compute, options = plan_of(run)
-  used = compute if num_train_steps else compute.for_inference()
+    plan = plan_of(run)._asdict()
+  used = plan["compute"]
+  if not num_train_steps:
+    used = used.for_inference()
   logging.info("Computed by %s", used.describe(run.config.hidden_act))
   num_warmup_steps = run.task.num_warmup_steps
   if num_warmup_steps is None:
@@ -83,16 +85,15 @@ def model_fn_of(
     num_warmup_steps=num_warmup_steps,
     use_tpu=run.on_tpu,
     use_one_hot_embeddings=run.on_tpu,
-    seed=settings.run.seed,
+    seed=run.flags.seed,
     log_steps=hooks.LOG_STEPS,
-    compute=compute,
-    options=options,
+    **plan,
     **run.task.model_arguments,
   )
 
 
 def plan_of(run: Run) -> step_plan.Plan:
-  """Computation and options of a training step of a run."""
+  """Plan of a training step of a run."""
   return step_plan.plan_training(
     run.settings, run.devices, run.compute, run.config, run.step_shape
   )

@@ -185,7 +185,7 @@ def estimate(monkeypatch):
     settings = option.make(ClassifierSettings, do_train=True, **flags)
     devices = Devices(settings.devices, **devices)
     run = Run(settings, devices, TASK, CONFIG, None, None, None)
-    plan = FastCompute(), StepOptions()
+    plan = step_plan.Plan(FastCompute(), StepOptions())
     lengths = example_checks.LengthSummary(100, 50.0)
     training_checks.estimate_training(Steps(True), run, plan, lengths)
 

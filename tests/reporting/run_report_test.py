@@ -40,7 +40,7 @@ def make_run(tmp_path):
     settings = option.make(ClassifierSettings, output_dir=folder, seed=12)
     return types.SimpleNamespace(
       settings=settings,
-      flags=settings.run,
+      flags=settings.flags,
       devices=Devices(DeviceSettings(), precision="bfloat16"),
       seeds=list(seeds),
       output_dir=folder,

@@ -56,7 +56,7 @@ def read_sentences(
 
 def read_training_set(settings: NerSettings) -> list[Sentence]:
   """Reads --train_file; no sentences without --do_train."""
-  if not settings.run.do_train:
+  if not settings.flags.do_train:
     return []
   return read_sentences(settings, "train_file")
 
@@ -150,7 +150,7 @@ def _trained_labels(settings: NerSettings) -> list[str]:
   """The tags of the model that is read."""
   folder = settings.model.folder
   if not folder:
-    raise model_files.untrained(settings.run.output_dir)
+    raise model_files.untrained(settings.flags.output_dir)
   description = model_description.load(folder, RECORD)
   if description.get("script") != RECORD.script:
     raise InputError(
@@ -174,7 +174,7 @@ def read_data(
   example_checks.warn_of_faults(
     _labeled(train_set), {"the dev set": _labeled(dev_set)}
   )
-  if settings.run.do_predict:
+  if run.flags.do_predict:
     predict_set = read_sentences(settings, "predict_file", needs_tags=False)
   return Data(train_set, dev_set, predict_set)
 

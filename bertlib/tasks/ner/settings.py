@@ -21,7 +21,7 @@ class NerSettings(TrainingSettings):
     " --output_dir=output/ner"
   )
 
-  run: RunSettings = option.group(
+  flags: RunSettings = option.group(
     RunSettings,
     do_train={"help": "Train on --train_file."},
     do_eval={"help": "Evaluate on --dev_file."},
@@ -83,11 +83,11 @@ class NerSettings(TrainingSettings):
   def check(self) -> None:
     """Refuses an action without its file, and a delimiter that is none."""
     super().check()
-    run = self.run
-    evaluation = "do_eval" if run.do_eval else "eval_steps"
-    self.need("train_file", "do_train", run.do_train)
-    self.need("dev_file", evaluation, run.evaluates)
-    self.need("predict_file", "do_predict", run.do_predict)
+    flags = self.flags
+    evaluation = "do_eval" if flags.do_eval else "eval_steps"
+    self.need("train_file", "do_train", flags.do_train)
+    self.need("dev_file", evaluation, flags.evaluates)
+    self.need("predict_file", "do_predict", flags.do_predict)
     self.unescaped_delimiter()
 
   def unescaped_delimiter(self) -> str | None:

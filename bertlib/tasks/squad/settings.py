@@ -72,7 +72,7 @@ class SquadSettings(TrainingSettings):
   )
 
   model: ModelSettings = option.group(ModelSettings, max_seq_length=384)
-  run: RunSettings = option.group(
+  flags: RunSettings = option.group(
     RunSettings,
     omit=["eval_batch_size"],
     do_train={"help": "Train on --train_file."},
@@ -160,11 +160,13 @@ class SquadSettings(TrainingSettings):
   def check(self) -> None:
     """Refuses an action without its file, and windows without room for text."""
     super().check()
-    run = self.run
-    self.need("train_file", "do_train and --audit", run.do_train or self.audit)
+    flags = self.flags
+    self.need(
+      "train_file", "do_train and --audit", flags.do_train or self.audit
+    )
     self.need("predict_file", "do_predict", self.answers_questions)
-    self.need("predict_file", "eval_steps", run.do_train and run.eval_steps)
-    if run.do_eval and not self.answers_questions:
+    self.need("predict_file", "eval_steps", flags.do_train and flags.eval_steps)
+    if flags.do_eval and not self.answers_questions:
       raise InputError("there are no answers to evaluate; add --do_predict")
     check_window(self.model.max_seq_length, self.max_query_length)
 
@@ -181,7 +183,7 @@ class SquadSettings(TrainingSettings):
   @property
   def answers_questions(self) -> bool:
     """True if the questions of --predict_file are answered."""
-    return bool(self.run.do_predict or self.from_logits)
+    return bool(self.flags.do_predict or self.from_logits)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -49,7 +49,7 @@ def read_data(run: Run) -> SquadData:
   model_folder.check_has_segments(run.config, settings.model.bert_config_file)
   has_negative = settings.answers.version_2_with_negative
   train, predict, to_train_on, to_evaluate = (), (), (), ()
-  if settings.run.do_train:
+  if run.flags.do_train:
     to_train_on = squad_files.read_questions(settings.train_file)
     train, skipped = squad_files.make_examples(
       to_train_on, settings.train_file, True, has_negative
@@ -71,7 +71,7 @@ def read_data(run: Run) -> SquadData:
     predict, _ = squad_files.make_examples(
       questions, settings.predict_file, False, has_negative
     )
-    if settings.run.do_eval or eval_steps:
+    if run.flags.do_eval or eval_steps:
       if not has_negative:
         squad_files.check_gold_answers(questions, settings.predict_file)
       to_evaluate = questions
@@ -117,16 +117,16 @@ def make_windows(run: Run, data: SquadData) -> SquadData:
   if not data.train:
     return data
   windows = _windows_of(run, data.train, settings.train_file, True)
-  num_steps = step_plan.count_steps(settings.run, len(data.train), "questions")
+  num_steps = step_plan.count_steps(run.flags, len(data.train), "questions")
   # As in google-research/bert, an epoch is as many steps as the questions need;
   # a long paragraph has several windows per question.
   logging.info(
     "%g epochs of %d questions are %d steps, which are %.2f epochs of %d"
     " windows",
-    settings.run.num_train_epochs,
+    run.flags.num_train_epochs,
     len(data.train),
     num_steps,
-    num_steps * settings.run.train_batch_size / len(windows.length),
+    num_steps * run.flags.train_batch_size / len(windows.length),
     len(windows.length),
   )
   return data._replace(train_windows=windows, num_train_steps=num_steps)
