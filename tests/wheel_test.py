@@ -200,7 +200,7 @@ NOTEBOOK = """
 import sys
 
 import bert
-from bert import modeling, run_classifier, tokenization
+from bert import modeling, optimization, run_classifier, tokenization
 from bert.bertlib import tensorflow_1 as tf
 
 WORDS = "a the good great fine bad dull poor film story cast".split()
@@ -225,21 +225,40 @@ def input_fn(is_training):
   )
 
 
-config = modeling.BertConfig(
-  len(tokenizer.vocab), 16, 1, 2, 16, max_position_embeddings=LENGTH
-)
+def model_fn(features, labels, mode, params):
+  config = modeling.BertConfig(
+    len(tokenizer.vocab), 16, 1, 2, 16, max_position_embeddings=LENGTH
+  )
+  model = modeling.BertModel(
+    config=config,
+    is_training=mode == tf.estimator.ModeKeys.TRAIN,
+    input_ids=features["input_ids"],
+    input_mask=features["input_mask"],
+    token_type_ids=features["segment_ids"],
+  )
+  pooled = model.get_pooled_output()
+  weights = tf.get_variable("weights", [len(LABELS), pooled.shape[-1].value])
+  log_probs = tf.nn.log_softmax(tf.matmul(pooled, weights, transpose_b=True))
+  if mode == tf.estimator.ModeKeys.PREDICT:
+    predicted = tf.argmax(log_probs, axis=-1)
+    return tf.estimator.EstimatorSpec(mode, predictions={"labels": predicted})
+  gold = tf.one_hot(features["label_ids"], len(LABELS))
+  loss = -tf.reduce_mean(tf.reduce_sum(gold * log_probs, axis=-1))
+  train_op = optimization.create_optimizer(
+    loss, params["learning_rate"], STEPS, STEPS // 10, use_tpu=False
+  )
+  return tf.estimator.EstimatorSpec(mode, loss=loss, train_op=train_op)
+
+
 estimator = tf.estimator.Estimator(
-  bert.run_classifier.model_fn_builder(
-    config, len(LABELS), None, 1e-2, STEPS, STEPS // 10, False, False
-  ),
+  model_fn=model_fn,
   config=tf.estimator.RunConfig(model_dir="model", tf_random_seed=1),
-  params={"batch_size": 9},
+  params={"batch_size": 9, "learning_rate": 1e-2},
 )
 estimator.train(input_fn=input_fn(True), max_steps=STEPS)
-answers = estimator.predict(input_fn(False))
-right = [a["probabilities"][r.label] > 0.5 for a, r in zip(answers, reviews)]
+predicted = [answer["labels"] for answer in estimator.predict(input_fn(False))]
 assert not {*sys.argv[1:]} & {*sys.modules}
-print(sum(right) / len(right))
+print(sum(p == r.label for p, r in zip(predicted, reviews)) / len(reviews))
 """
 
 
