@@ -47,8 +47,6 @@ def main(_) -> int | None:
   if settings.compare:
     return 0 if _compare(settings) else 1
   write = _rewrite if settings.rewrites else _convert
-  if settings.dry_run:
-    return write(settings)
   output = settings.output.rstrip("/")
   with files.folders_for([output]), folder_lock.lock_files([output], "output"):
     return write(settings)
@@ -75,7 +73,6 @@ def _convert(settings: ConversionSettings) -> None:
       _given_or_beside(settings, "bert_config_file", checkpoint),
       _given_or_beside(settings, "vocab_file", checkpoint),
       settings.output,
-      settings.architecture,
       settings.do_lower_case,
       settings.overwrite,
       as_pytorch=settings.to == "pytorch",
@@ -106,7 +103,7 @@ def _rewrite(settings: ConversionSettings) -> None:
     checkpoints = [checkpoint_files.find_checkpoint(path) for path in paths]
   rewrite.rewrite(
     checkpoints,
-    None if settings.dry_run else settings.output,
+    settings.output,
     settings.strip_optimizer or bool(settings.average),
     settings.rename,
     settings.overwrite,

@@ -90,7 +90,7 @@ def create(
     recipe, inputs, outputs = setup(settings, file_system, step)
   if step.is_dry_run:
     return
-  receipt.start(settings, inputs)
+  receipt.start(settings, inputs, uses={"input_file": "text"})
   logging.info("Text from %d files: %s", len(inputs), ", ".join(inputs[:10]))
   # Shards of one name are made by one run.
   names = files.split_names(settings.output_file)
@@ -110,22 +110,12 @@ def setup(
 ) -> tuple[Recipe, list[str], list[str]]:
   """Finds the files of a run; checks everything but the text itself."""
   recipe = settings.recipe
-  with step("vocabulary"):
-    tokenizer = load_tokenizer(recipe)
-  with step("input"):
-    inputs = file_system.find_files(files.split_names(settings.input_file))
-  with step("output"):
-    outputs = output_paths(settings)
-    receipt_files = [
-      receipts.path_of(settings),
-      pretraining_blocks.receipt_file(outputs),
-    ]
-    files.check_outputs(
-      [*outputs, *receipt_files], [*inputs, recipe.vocab_file]
-    )
+  tokenizer = step("vocabulary", load_tokenizer, recipe)
+  names = files.split_names(settings.input_file)
+  inputs = step("input", file_system.find_files, names)
+  outputs = step("output", find_outputs, settings, inputs)
   if step.is_dry_run:
-    with step("text"):
-      check_text(recipe, tokenizer, inputs, file_system)
+    step("text", check_text, recipe, tokenizer, inputs, file_system)
   return recipe, inputs, outputs
 
 
@@ -137,6 +127,20 @@ def load_tokenizer(recipe: Recipe):
     if problem:
       logging.warning("%s: %s", recipe.vocab_file, problem)
   return tokenizer
+
+
+def find_outputs(
+  settings: PretrainingDataSettings, inputs: Sequence[str]
+) -> list[str]:
+  """Paths of the output files; refuses some that are inputs."""
+  outputs = output_paths(settings)
+  receipt_files = [
+    receipts.path_of(settings),
+    pretraining_blocks.receipt_file(outputs),
+  ]
+  vocab_file = settings.recipe.vocab_file
+  files.check_outputs([*outputs, *receipt_files], [*inputs, vocab_file])
+  return outputs
 
 
 def output_paths(settings: PretrainingDataSettings) -> list[str]:

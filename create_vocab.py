@@ -35,7 +35,7 @@ from bertlib.cli.errors import InputError, needs_package
 from bertlib.data import vocabulary
 from bertlib.io import files, folder_lock, json_files, text_files
 from bertlib.io.files import atomic_write
-from bertlib.settings.vocabulary import LEARN_FLAGS, VocabularySettings
+from bertlib.settings.vocabulary import VocabularySettings
 from tokenization import BasicTokenizer, WordpieceTokenizer
 
 # Imports TensorFlow, which is needed only to add words to a checkpoint.
@@ -81,6 +81,9 @@ def count_words(lines: Iterable[str], do_lower_case: bool) -> Counter[str]:
 
 # Words to a vocabulary
 
+# Minimum number of occurrences of a character or piece.
+MIN_FREQUENCY = 2
+
 # The library counts pairs of neighbors in 32 bits, which overflow silently
 # (huggingface/tokenizers, issue 437).
 _MAX_PAIRS = 2**31 - 1
@@ -89,8 +92,7 @@ _MAX_PAIRS = 2**31 - 1
 def learn_vocab(
   words: Mapping[str, int],
   vocab_size: int,
-  min_frequency: int = 2,
-  num_unused: int = 0,  # number of [unusedN] entries, after [PAD]
+  min_frequency: int = MIN_FREQUENCY,
   # Number of characters to keep, the most frequent; None for all.
   limit_alphabet: int | None = None,
 ) -> list[str]:
@@ -99,20 +101,18 @@ def learn_vocab(
   # character has an entry for the beginning of a word and, unless it is always
   # a word of its own, one for the inside ("##x").
   tokenizers = _import_tokenizers()
-  special = ["[PAD]", *(f"[unused{n}]" for n in range(num_unused))]
-  special += ["[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+  special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
   alphabet = _alphabet(words, min_frequency, limit_alphabet)
   if not alphabet:
     raise InputError(
-      f"--min_frequency={min_frequency}: no character of the text is that"
-      " frequent; lower it, or give more text"
+      f"--input_file: no character of the text occurs {min_frequency} times."
+      " Give more text"
     )
   if len(special + alphabet) > vocab_size:
     raise InputError(
       f"--vocab_size={vocab_size} is too small: the special entries are"
       f" {len(special)}, the characters of the text {len(alphabet)}. Give"
-      f" {len(special + alphabet)} or more, or keep the most frequent"
-      " characters with --limit_alphabet"
+      f" {len(special + alphabet)} or more"
     )
   # A word with other characters is [UNK] as a whole: do not learn from it.
   split = WordpieceTokenizer(dict.fromkeys(alphabet, 0)).tokenize
@@ -283,9 +283,7 @@ def _learn(settings: VocabularySettings, lines: Iterable[str]) -> None:
   words = count_words(lines, settings.do_lower_case)
   if not words:
     raise InputError(f"{settings.input_file}: has no words")
-  entries = learn_vocab(
-    words, **{name: getattr(settings, name) for name in LEARN_FLAGS}
-  )
+  entries = learn_vocab(words, settings.vocab_size)
   with atomic_write(settings.output_file) as file:
     file.write("".join(f"{entry}\n" for entry in entries))
   logging.info("%s: %d entries", settings.output_file, len(entries))
@@ -293,7 +291,7 @@ def _learn(settings: VocabularySettings, lines: Iterable[str]) -> None:
     logging.warning(
       "No more pieces occur %d times: the model's vocab_size must be %d, not"
       " %d",
-      settings.min_frequency,
+      MIN_FREQUENCY,
       len(entries),
       settings.vocab_size,
     )

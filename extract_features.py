@@ -42,7 +42,7 @@ from bertlib.data import (
 from bertlib.data.model_inputs import _truncate_seq_pair
 from bertlib.exchange import resolve
 from bertlib.hardware import devices
-from bertlib.io import files, folder_lock, json_files, result_files, text_files
+from bertlib.io import files, folder_lock, json_files, text_files, vector_files
 from bertlib.reporting import receipts
 from bertlib.settings import embedding_spec, model_description
 from bertlib.settings.embedding_spec import EmbeddingSpec
@@ -388,7 +388,12 @@ def main(_) -> None:
     settings, model = prepare(settings, step)
   if step.is_dry_run:
     return
-  receipt.start(settings, [settings.input_file], model.devices.choices)
+  receipt.start(
+    settings,
+    [settings.input_file],
+    model.devices.choices,
+    uses={"input_file": "text"},
+  )
   devices.log_devices(model.devices)
   with (
     folder_lock.lock_files([settings.output_file]),
@@ -431,7 +436,7 @@ def write_features(
       terminal.follow(rows, num_texts, "texts")
     )
     if is_npz:
-      result_files.write_npz(
+      vector_files.write_npz(
         output,
         (row["vectors"] for row in rows),
         num_texts,
@@ -515,29 +520,30 @@ def prepare(
   asked: FeatureSettings, step: Steps
 ) -> tuple[FeatureSettings, Model]:
   """Loads the model and checks it; writes nothing."""
-  with step("model"):
-    settings = resolve.complete(asked)
-    model = settings.model
-  with step("devices"):
-    found = devices.find_and_choose(settings)
-  with step("config"):
-    config = model_folder.config_of(model)
-  with step("output"):
-    check_output(settings)
-  with step("vocabulary"):
-    tokenizer = model_folder.tokenizer_of(model, config)
-  with step("checkpoint"):
-    checkpoint_files.check_checkpoint(settings.model.init_checkpoint)
-  with step("layers"):
-    vectors = find_vectors(settings, config)
+  settings = step("model", resolve.complete, asked)
+  found = step("devices", devices.find_and_choose, settings)
+  config = step("config", lambda s: model_folder.config_of(s.model), settings)
+  step("output", check_output, settings)
+  tokenizer = step("vocabulary", load_tokenizer, settings, config)
+  step("checkpoint", check_checkpoint, settings)
+  vectors = step("layers", find_vectors, settings, config)
   if step.is_dry_run:
-    with step("weights"):
-      check_weights(settings, config, vectors)
-    with step("texts"):
-      lengths = check_texts(settings, config, tokenizer, vectors)
-    with step("disk"):
-      check_disk(settings, config, vectors, lengths)
+    step("weights", check_weights, settings, config, vectors)
+    lengths = step("texts", check_texts, settings, config, tokenizer, vectors)
+    step("disk", check_disk, settings, config, vectors, lengths)
   return settings, Model(found, config, tokenizer, vectors)
+
+
+def load_tokenizer(
+  settings: FeatureSettings, config: modeling.BertConfig
+) -> tokenization.FullTokenizer:
+  """Loads the tokenizer of --init_checkpoint."""
+  return model_folder.tokenizer_of(settings.model, config)
+
+
+def check_checkpoint(settings: FeatureSettings) -> None:
+  """Refuses an --init_checkpoint without weights."""
+  checkpoint_files.check_checkpoint(settings.model.init_checkpoint)
 
 
 def find_vectors(

@@ -218,6 +218,9 @@ class BertModel:
         )
       self.embedding_output = compute.pad_output(embedding_output)
       self.sequence_output = self.all_encoder_layers[-1]
+      # [CLS] is no word, so its state is free to stand for the whole sequence.
+      # Training alone makes it do so: next sentence prediction trains this
+      # layer, and fine-tuning adapts it to tasks with one answer per sequence.
       with tf.variable_scope("pooler"):
         states = self.sequence_output
         if sequence_ids is None:  # [CLS] alone; without rows S may be 0
@@ -493,6 +496,9 @@ def embedding_postprocessor(
       [token_type_vocab_size, width],
       initializer=initializer,
     )
+    # Segments tell the two texts of a pair apart; a single text has segment 0.
+    #   tokens    [CLS] who wrote it ? [SEP] she did [SEP]
+    #   segments    0    0    0    0 0   0    1   1    1
     # For a table this small a matrix product is faster than a gather.
     token_types = tf.one_hot(
       tf.reshape(token_type_ids, [-1]),
@@ -502,6 +508,8 @@ def embedding_postprocessor(
     embeddings = tf.matmul(token_types, table)  # [B * S, H]
     output += reshape_from_matrix(embeddings, get_shape_list(output))
   if use_position_embeddings:
+    # Attention sees a set of tokens. Their order is what these vectors tell it;
+    # they are learned, so that there is none for a longer sequence.
     table = tf.get_variable(
       position_embedding_name,
       [max_position_embeddings, width],
@@ -541,14 +549,10 @@ def take_rows(table, indices):
 
 
 def create_attention_mask_from_input_mask(from_tensor, to_mask):
-  """Attention mask from a padding mask: the same keys for every query.
+  """Attention mask [B, F, T] from a padding mask, the same for every query.
 
-  Args:
-    from_tensor: [B, F] or [B, F, ...]; only its shape is used.
-    to_mask: int [B, T], 1 at positions to attend to.
-
-  Returns:
-    float32 [B, F, T].
+  `from_tensor` is [B, F] or [B, F, ...], and only its shape is used; `to_mask`
+  is int [B, T], 1 at positions to attend to.
   """
   from_length = get_shape_list(from_tensor, expected_rank=[2, 3])[1]
   batch_size, to_length = get_shape_list(to_mask, expected_rank=2)
@@ -1012,8 +1016,6 @@ def masked_lm_logits(
 ):
   """Masked-LM logits at each masked position (Devlin et al. 2019, section 3.1).
 
-  The word embeddings are also the output weights (weight tying).
-
   Args:
     config: hyperparameters of the encoder.
     sequence_output: float [B, S, H].
@@ -1028,6 +1030,8 @@ def masked_lm_logits(
     states = tf.reshape(sequence_output, [-1, config.hidden_size])
   else:
     states = gather_positions(sequence_output, positions)
+  # The transform lets hidden states be other than word embeddings, which are
+  # the output weights too; it serves pretraining alone.
   with tf.variable_scope("cls/predictions"):
     with tf.variable_scope("transform"):
       states = dense(
@@ -1046,15 +1050,10 @@ def masked_lm_logits(
 
 
 def gather_positions(sequence, positions):
-  """Gathers the hidden states at `positions` of each sequence.
+  """Gathers the hidden states [B, S, H] at `positions` of each sequence.
 
-  Args:
-    sequence: float [B, S, H], hidden states.
-    positions: int32 [B, P], each in [0, S); padding slots hold 0.
-
-  Returns:
-    [B * P, H], dtype of `sequence`; row b * P + p is
-    sequence[b, positions[b, p]].
+  Positions are int32 [B, P], each in [0, S); padding slots hold 0. Row
+  b * P + p of the result, [B * P, H], is sequence[b, positions[b, p]].
   """
   batch_size, seq_length, width = get_shape_list(sequence, expected_rank=3)
   starts = tf.range(batch_size) * seq_length  # [B], first row per sequence
@@ -1063,15 +1062,10 @@ def gather_positions(sequence, positions):
 
 
 def next_sentence_logits(config: BertConfig, pooled_output):
-  """Next-sentence logits (Devlin et al. 2019, section 3.1).
+  """Next-sentence logits of the pooled output [B, H] (Devlin et al. 2019, 3.1).
 
-  Args:
-    config: hyperparameters of the encoder.
-    pooled_output: float [B, H].
-
-  Returns:
-    float [B, 2]: logits of "the second segment follows the first" (0) and of
-    "it is a random one" (1).
+  Returns float [B, 2]: logits of "the second segment follows the first" (0) and
+  of "it is a random one" (1).
   """
   with tf.variable_scope("cls/seq_relationship"):
     return _output_layer(pooled_output, 2, config.initializer_range)

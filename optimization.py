@@ -62,16 +62,10 @@ class StepOptions(NamedTuple):
     power: exponent of the polynomial schedule.
     decay_proportion: see `learning_rate`.
     layer_decay: layer-wise learning-rate decay, see `rate_factors`.
-    frozen: weights that are not trained.
     clip_norm: maximum global norm of the gradients; 0 or None for no clipping.
-    num_micro_batches: micro-batches per step (gradient accumulation);
-      `training_step` takes the accumulated gradients.
     jit_compile: whether XLA compiles the weight update; not for a TPU.
     jit_norm: whether XLA compiles the norm of the gradients, for one GPU: each
       is read once, without a copy in float32.
-    on_cpu: whether moments and weight update stay in host memory.
-    loss_scale: fixed loss scale of float16; 0 for one that adapts. Whoever
-      builds the step makes the object that `training_step` takes.
   """
 
   optimizer: str = "adamw"
@@ -84,13 +78,9 @@ class StepOptions(NamedTuple):
   power: float = 1.0
   decay_proportion: float = 0.1
   layer_decay: float = 1.0
-  frozen: Frozen = Frozen()
   clip_norm: float | None = 1.0
-  num_micro_batches: int = 1
   jit_compile: bool = False
   jit_norm: bool = False
-  on_cpu: bool = False
-  loss_scale: float = 0.0
 
 
 class TrainingStep(NamedTuple):
@@ -560,7 +550,6 @@ def _make_optimizer(rate, gradient_scale, options: StepOptions):
     exclude_from_weight_decay=["LayerNorm", "layer_norm", "bias"],
     gradient_scale=gradient_scale,
     jit_compile=options.jit_compile,
-    on_cpu=options.on_cpu,
     rate_factors=factors,
     **variant,
   )
@@ -591,7 +580,6 @@ class AdamWeightDecayOptimizer(tf.train.Optimizer):
     bias_correction: bool = False,
     gradient_scale=1.0,
     jit_compile: bool = False,
-    on_cpu: bool = False,
     scales_by_norm: bool = False,
     rate_factors: Mapping[str, float] | None = None,
   ):
@@ -611,8 +599,6 @@ class AdamWeightDecayOptimizer(tf.train.Optimizer):
       gradient_scale: factor of the gradients, a number or float []; None for 1.
       jit_compile: compile the update by XLA, so that it reads and writes each
         variable once. Not for a TPU, which compiles everything.
-      on_cpu: keep the moments, and compute the update, in host memory instead
-        of on a GPU.
       scales_by_norm: scale the update of a variable to the variable's norm, for
         very large batches (LAMB, You et al. 2020). Not applied to variables
         that are excluded from weight decay, or if either norm is 0.
@@ -628,7 +614,6 @@ class AdamWeightDecayOptimizer(tf.train.Optimizer):
     self.bias_correction = bias_correction
     self.gradient_scale = gradient_scale
     self.jit_compile = jit_compile
-    self.device = "/cpu:0" if on_cpu else ""  # "" keeps the current device
     self.scales_by_norm = scales_by_norm
     self.rate_factors = rate_factors or {}
     # Of its own: TensorFlow keeps the graph of a function with the function.
@@ -656,8 +641,7 @@ class AdamWeightDecayOptimizer(tf.train.Optimizer):
     constants = [self._constants(weight) for _, weight in pairs]
     copies = weight_copies()
     copies = [copies.get(name_of(weight)) for _, weight in pairs]
-    with tf.device(self.device):
-      inputs = [self._inputs(gradient, weight) for gradient, weight in pairs]
+    inputs = [self._inputs(gradient, weight) for gradient, weight in pairs]
 
     def update(arguments):
       is_finite, inputs = arguments
@@ -724,14 +708,11 @@ class AdamWeightDecayOptimizer(tf.train.Optimizer):
     if self.jit_compile and all(hasattr(v, "handle") for v in inputs[:3]):
       return self._compiled_update(**constants)(copy, *inputs)
     weight, m, v, *_ = inputs
-    with tf.device(self.device):
-      new_weight, new_m, new_v = _updated(*inputs, **constants)
-      moments = m.assign(new_m), v.assign(new_v)
-    # An assignment with a device would move the weight to that device.
-    update = tf.group(weight.assign(new_weight), *moments)
-    if copy is None:
-      return update
-    return tf.group(update, copy.assign(tf.cast(new_weight, copy.dtype)))
+    new_weight, new_m, new_v = _updated(*inputs, **constants)
+    updates = [weight.assign(new_weight), m.assign(new_m), v.assign(new_v)]
+    if copy is not None:
+      updates.append(copy.assign(tf.cast(new_weight, copy.dtype)))
+    return tf.group(*updates)
 
   def _is_excluded(self, param_name: str) -> bool:
     excluded = self.exclude_from_weight_decay or ()

@@ -44,7 +44,7 @@ from bertlib.export import predictor
 from bertlib.io import result_files
 from bertlib.reporting import receipts, run_report, training_checks
 from bertlib.settings import model_description
-from bertlib.task.task import Task
+from bertlib.task.task_record import Task
 from bertlib.tasks.classification import (
   classification,
   classification_decoding,
@@ -323,7 +323,7 @@ def main(_) -> None:
     dev_sets = classifier_inputs.write_dev_sets(run, processor, examples)
     if run.seeds:
       loop.train_seeds(run, "--nodo_predict")
-    elif settings.run.do_train:
+    elif settings.flags.do_train:
       train_classifier(run, processor, examples.train, dev_sets)
     outcome.checkpoint = loop.select_checkpoint(run)
     thresholds = None
@@ -345,29 +345,31 @@ def prepare(
   asked: ClassifierSettings, step: Steps
 ) -> tuple[Run, DataProcessor, classifier_inputs.Examples]:
   """Loads the model and reads the examples; writes nothing."""
-  with step("model"):
-    settings = resolve.complete(asked)
-  with step("task"):
-    processor = classifier_inputs.make_processor(settings)
-  with step("run"):
-    run = runs.setup(settings, make_task(settings, processor), step)
-    warn_if_untrained(run)
-  with step("data"):
-    examples = classifier_inputs.read_examples(settings, processor)
-  with step("output"):
-    check_output(settings, processor)
-  with step("texts"):
-    run = classifier_inputs.with_pairs(run, examples)
-  with step("classes"):
-    run = with_class_weights(run, processor, examples)
+  settings = step("model", resolve.complete, asked)
+  processor = step("task", classifier_inputs.make_processor, settings)
+  run = step("run", set_up, settings, processor, step)
+  examples = step("data", classifier_inputs.read_examples, settings, processor)
+  step("output", check_output, settings, processor)
+  run = step("texts", classifier_inputs.with_pairs, run, examples, instead=run)
+  run = step(
+    "classes", with_class_weights, run, processor, examples, instead=run
+  )
   plan = loop.check_start(run, step)
   if step.is_dry_run:
-    with step("labels"):
-      classifier_inputs.check_labels(processor, examples)
-    with step("tokens"):
-      lengths = classifier_inputs.check_texts(run, processor, examples)
+    step("labels", classifier_inputs.check_labels, processor, examples)
+    check_texts = classifier_inputs.check_texts
+    lengths = step("tokens", check_texts, run, processor, examples)
     training_checks.estimate_training(step, run, plan, lengths)
   return run, processor, examples
+
+
+def set_up(
+  settings: ClassifierSettings, processor: DataProcessor, step: Steps
+) -> Run:
+  """The run, see `runs.setup`."""
+  run = runs.setup(settings, make_task(settings, processor), step)
+  warn_if_untrained(run)
+  return run
 
 
 def make_task(settings: ClassifierSettings, processor: DataProcessor) -> Task:
@@ -398,7 +400,7 @@ def check_output(
     ["*.tf_record", "predictions*", "test_results*", "*_bad_rows.txt"],
     [*processor.files_read, settings.predict_file],
   )
-  if settings.run.do_predict:
+  if settings.flags.do_predict:
     result_files.check_predict_file(settings.predict_file)
 
 

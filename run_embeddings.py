@@ -33,13 +33,13 @@ from bertlib.cli.errors import InputError
 from bertlib.cli.steps import Steps
 from bertlib.compute import pooling
 from bertlib.data import input_pipeline, record_check, tf_records
-from bertlib.exchange import published_models, resolve, zoo
+from bertlib.exchange import initial_model, resolve, zoo
 from bertlib.export import predictor
-from bertlib.io import model_files, result_files
+from bertlib.io import model_files, result_files, vector_files
 from bertlib.reporting import receipts, run_report, training_checks
 from bertlib.settings import embedding_spec
 from bertlib.settings.embedding_spec import EmbeddingSpec
-from bertlib.task.task import Task
+from bertlib.task.task_record import Task
 from bertlib.tasks.embeddings import (
   embedding_evaluation,
   embedding_inputs,
@@ -48,7 +48,6 @@ from bertlib.tasks.embeddings import (
   embedding_report,
   nearest_neighbors,
 )
-from bertlib.tasks.embeddings.embedding_examples import Example
 from bertlib.tasks.embeddings.embedding_predictor import VectorPredictor
 from bertlib.tasks.embeddings.record import RECORD
 from bertlib.tasks.embeddings.settings import EmbeddingSettings
@@ -202,7 +201,7 @@ def main(_) -> None:
     dev_set = data.dev and write_dev_set(run, data.dev)
     if run.seeds:
       loop.train_seeds(run, "--nodo_predict")
-    elif settings.run.do_train:
+    elif settings.flags.do_train:
       train_embeddings(run, data, dev_set, teacher)
     outcome.checkpoint = loop.select_checkpoint(run)
     if run.evaluates:
@@ -219,24 +218,16 @@ def prepare(
   asked: EmbeddingSettings, step: Steps
 ) -> tuple[Run, embedding_inputs.Data, Teacher | None]:
   """Loads the model and reads the texts; writes nothing."""
-  with step("model"):
-    settings = resolve.complete(asked)
-  with step("output"):
-    check_output(settings)
-  with step("texts"):
-    data = embedding_inputs.read_data(settings)
-  with step("teacher"):
-    teacher = find_teacher(settings, data.train)
-  with step("task"):
-    task = make_task(settings, data, teacher)
-  with step("run"):
-    run = runs.setup(settings, task, step)
-  with step("vectors"):
-    check_vectors(run, teacher)
+  settings = step("model", resolve.complete, asked)
+  step("output", check_output, settings)
+  data = step("texts", embedding_inputs.read_data, settings)
+  teacher = step("teacher", find_teacher, settings, data)
+  task = step("task", make_task, settings, data, teacher)
+  run = step("run", runs.setup, settings, task, step)
+  step("vectors", check_vectors, run, teacher)
   plan = loop.check_start(run, step)
   if step.is_dry_run:
-    with step("tokens"):
-      lengths = embedding_inputs.check_text_groups(run, data)
+    lengths = step("tokens", embedding_inputs.check_text_groups, run, data)
     training_checks.estimate_training(step, run, plan, lengths)
   return run, data, teacher
 
@@ -252,16 +243,16 @@ class Teacher(NamedTuple):
 
 
 def find_teacher(
-  settings: EmbeddingSettings, train_set: Sequence[Example]
+  settings: EmbeddingSettings, data: embedding_inputs.Data
 ) -> Teacher | None:
   """Finds --teacher: a file with a vector per training example, or a model."""
   path = settings.objective.teacher
-  if not path or not train_set:
+  if not path or not data.train:
     return None
   if embedding_inputs.is_vector_file(path):
-    vectors = embedding_inputs.read_vectors(path, len(train_set))
+    vectors = embedding_inputs.read_vectors(path, len(data.train))
     return Teacher(vectors.shape[1], lambda texts: vectors)
-  if published_models.is_name(path):
+  if initial_model.is_name(path):
     path = zoo.fetch(path)
   description, _ = Predictor.find_model(path)
   spec = embedding_spec.from_json(description["embedding"])
@@ -287,7 +278,7 @@ def make_task(
     embedding_inputs.check_learns(settings, loss.name, data.train)
     num_texts = max(len(example.texts) for example in data.train)
     loss_bytes = embedding_losses.num_bytes(
-      loss, settings.run.train_batch_size, num_texts
+      loss, settings.flags.train_batch_size, num_texts
     )
   heads = {}
   if spec.projection_dim:
@@ -350,7 +341,6 @@ def train_embeddings(
   teacher: Teacher | None,
 ) -> None:
   """Trains on groups of texts."""
-  settings = run.settings
   spec = run.task.model_arguments["spec"]
   path = run.path("train.tf_record")
   teacher_vectors = None
@@ -370,10 +360,10 @@ def train_embeddings(
     input_pipeline.record_input_fn(
       path,
       run.task.features,
-      by_length=settings.run.group_by_length and not run.on_tpu,
+      by_length=run.flags.group_by_length and not run.on_tpu,
       **runs.input_options(run, is_training=True),
     ),
-    step_plan.count_steps(settings.run, len(data.train), run.task.unit),
+    step_plan.count_steps(run.flags, len(data.train), run.task.unit),
     f"{len(data.train)} {run.task.unit}",
     lambda checkpoint: evaluate_dev_set(run, dev_set, checkpoint).results,
     functools.partial(record_check.find, [path], run.task.features),
@@ -507,7 +497,7 @@ def write_predictions(
 ) -> None:
   """Writes the vectors of --predict_file, and the results of a search."""
   spec, settings = run.task.model_arguments["spec"], run.settings
-  batch_size = settings.run.predict_batch_size
+  batch_size = run.flags.predict_batch_size
   if data.predict:
     prefix = spec.prompt(settings.prompt)
     texts = write_texts(
@@ -517,7 +507,7 @@ def write_predictions(
       batch_size,
     )
     name = result_files.name_with(settings.predict_file, "vectors")
-    result_files.write_vectors(
+    vector_files.write_npy(
       run.path(f"{name}.npy"), encode(run, texts, checkpoint), texts.num_texts
     )
   if data.queries:

@@ -33,7 +33,7 @@ from bertlib.exchange import resolve
 from bertlib.export import predictor
 from bertlib.io import result_files
 from bertlib.reporting import receipts, run_report, training_checks
-from bertlib.task.task import Task
+from bertlib.task.task_record import Task
 from bertlib.tasks.ner import ner, ner_decoding, ner_inputs, ner_report
 from bertlib.tasks.ner.ner import Sentence
 from bertlib.tasks.ner.ner_decoding import Tagged, TaggerPredictor
@@ -193,11 +193,11 @@ def main(_) -> None:
   with run_report.started(receipt, run, files_read) as outcome:
     dev_set = None
     if data.dev:
-      batch_size = settings.run.eval_batch_size
+      batch_size = settings.flags.eval_batch_size
       dev_set = write_windows(run, "eval", data.dev, labels, batch_size)
     if run.seeds:
       loop.train_seeds(run, "--nodo_predict")
-    elif settings.run.do_train:
+    elif settings.flags.do_train:
       train_tagger(run, data, labels, dev_set)
     outcome.checkpoint = loop.select_checkpoint(run)
     if run.evaluates:
@@ -216,29 +216,25 @@ def prepare(
   asked: NerSettings, step: Steps
 ) -> tuple[Run, list[str], ner_inputs.Data]:
   """Loads the model, its tags and the sentences; writes nothing."""
-  with step("model"):
-    settings = resolve.complete(asked)
-  with step("output"):
-    check_output(settings)
-  with step("sentences"):
-    train_set = []
-    if settings.run.do_train:
-      train_set = ner_inputs.read_sentences(settings, "train_file")
-  with step("tags"):
-    labels = ner_inputs.find_labels(settings, train_set)
-  with step("run"):
-    run = runs.setup(settings, make_task(settings, labels), step)
-  with step("data"):
-    data = ner_inputs.read_data(run, train_set, labels)
-    check_enough_examples(run, data)
+  settings = step("model", resolve.complete, asked)
+  step("output", check_output, settings)
+  train_set = step(
+    "sentences", ner_inputs.read_training_set, settings, instead=[]
+  )
+  labels = step("tags", ner_inputs.find_labels, settings, train_set)
+  run = step("run", set_up, settings, labels, step)
+  data = step("data", read_data, run, train_set, labels)
   plan = loop.check_start(run, step)
   if step.is_dry_run:
-    with step("labels"):
-      ner_inputs.check_tags(labels, data)
-    with step("tokens"):
-      lengths = ner_inputs.check_sentences(run, data)
+    step("labels", ner_inputs.check_tags, labels, data)
+    lengths = step("tokens", ner_inputs.check_sentences, run, data)
     training_checks.estimate_training(step, run, plan, lengths)
   return run, labels, data
+
+
+def set_up(settings: NerSettings, labels: Sequence[str], step: Steps) -> Run:
+  """The run, see `runs.setup`."""
+  return runs.setup(settings, make_task(settings, labels), step)
 
 
 def make_task(settings: NerSettings, labels: Sequence[str]) -> Task:
@@ -264,18 +260,22 @@ def check_output(settings: NerSettings) -> None:
     ["*.tf_record", "predictions*", "test_predictions*"],
     [settings.train_file, settings.dev_file, settings.predict_file],
   )
-  if settings.run.do_predict:
+  if settings.flags.do_predict:
     result_files.check_predict_file(settings.predict_file)
 
 
-def check_enough_examples(run: Run, data: ner_inputs.Data) -> None:
-  """Refuses a training set that is too small for one step."""
+def read_data(
+  run: Run, train_set: Sequence[Sentence], labels: Sequence[str]
+) -> ner_inputs.Data:
+  """Reads the splits; refuses a training set that is too small for one step."""
+  data = ner_inputs.read_data(run, train_set, labels)
   # Each sentence makes one window or more.
   if step_plan.may_be_too_few(run.flags, len(data.train)):
     windows = ner.make_windows(
       data.train, run.tokenizer, run.settings.model.max_seq_length
     )
     step_plan.count_steps(run.flags, len(list(windows)), run.task.unit)
+  return data
 
 
 # Training and tagging
@@ -323,19 +323,18 @@ def train_tagger(
   dev_set: WindowSet | None,  # evaluated during training
 ) -> None:
   """Trains on tagged sentences."""
-  settings = run.settings
   _, windows, path, _ = write_windows(
-    run, "train", data.train, labels, settings.run.train_batch_size
+    run, "train", data.train, labels, run.flags.train_batch_size
   )
   loop.train(
     run,
     input_pipeline.record_input_fn(
       path,
       run.task.features,
-      by_length=settings.run.group_by_length and not run.on_tpu,
+      by_length=run.flags.group_by_length and not run.on_tpu,
       **runs.input_options(run, is_training=True),
     ),
-    step_plan.count_steps(settings.run, len(windows), run.task.unit),
+    step_plan.count_steps(run.flags, len(windows), run.task.unit),
     f"{len(windows)} windows",
     lambda checkpoint: ner_report.overall(
       ner_report.evaluate_tags(

@@ -2,7 +2,11 @@
 
 Two tasks (Devlin et al. 2019, section 3.1): the masked LM predicts masked
 tokens; next sentence prediction classifies whether segment B followed segment A
-in the corpus.
+in the corpus. A record, before it is padded:
+
+  tokens    [CLS] he went to the [MASK] [SEP] he bought a [MASK] of milk [SEP]
+  segments    0   0   0   0   0    0      0   1    1    1   1    1   1     1
+  labels    is next                store                  gallon
 """
 
 from __future__ import annotations
@@ -19,7 +23,7 @@ import itertools
 import math
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -33,16 +37,18 @@ from bertlib.cli.steps import Steps
 from bertlib.data import input_pipeline, record_check, tf_records
 from bertlib.exchange import resolve
 from bertlib.reporting import receipts, run_report, training_checks
-from bertlib.task.task import Task
+from bertlib.task.task_record import Task
 from bertlib.tasks.pretraining import (
   budget,
   dynamic_masking,
   fill_mask,
+  objectives,
   pretraining_inputs,
   pretraining_instances,
   pretraining_text,
   training_batches,
 )
+from bertlib.tasks.pretraining.objectives import MLM_NSP, Objective
 from bertlib.tasks.pretraining.record import RECORD
 from bertlib.tasks.pretraining.settings import PretrainingSettings
 from bertlib.tasks.pretraining.training_batches import input_fn_builder
@@ -75,7 +81,10 @@ def create_encoder(
   compute: modeling.Compute | None = None,
 ) -> modeling.BertModel:
   """Builds the encoder; the last layer only at [CLS] and masked positions."""
-  positions = batch["masked_lm_positions"]
+  # Other states of the last layer have no loss, so that nothing would use them.
+  positions = batch.get("masked_lm_positions")
+  if positions is None:
+    positions = batch["input_ids"][:, :0]  # none
   if "next_sentence_positions" in batch:  # every [CLS] of a packed row
     positions = tf.concat([batch["next_sentence_positions"], positions], axis=1)
   else:
@@ -107,12 +116,9 @@ def create_model(
   use_one_hot_embeddings: bool,
   dropout_seed=None,
   compute: modeling.Compute | None = None,
-  next_sentence: bool = True,
+  objective: Objective = MLM_NSP,
 ):
-  """Logits of the masked LM [B * P, V], and of the next sentence [B, 2].
-
-  Without `next_sentence`, only the former, in a tuple too.
-  """
+  """Logits of each loss: masked LM [B * P, V], next sentence [B, 2]."""
   model = create_encoder(
     bert_config,
     is_training,
@@ -121,15 +127,18 @@ def create_model(
     dropout_seed,
     compute,
   )
-  masked_lm_logits = modeling.masked_lm_logits(
-    bert_config, masked_states(model), model.get_embedding_table()
-  )
-  if not next_sentence:
-    return (masked_lm_logits,)
-  next_sentence_logits = modeling.next_sentence_logits(
-    bert_config, model.get_pooled_output()
-  )
-  return masked_lm_logits, next_sentence_logits
+  logits = []
+  if objective.predicts_tokens:
+    logits.append(
+      modeling.masked_lm_logits(
+        bert_config, masked_states(model), model.get_embedding_table()
+      )
+    )
+  if objective.predicts_pairs:
+    logits.append(
+      modeling.next_sentence_logits(bert_config, model.get_pooled_output())
+    )
+  return tuple(logits)
 
 
 def get_masked_lm_output(
@@ -203,77 +212,104 @@ def gather_indexes(sequence_tensor, positions):
   return modeling.gather_positions(sequence_tensor, positions)
 
 
+def masked_lm_loss(
+  bert_config: modeling.BertConfig,
+  model: modeling.BertModel,
+  batch: Mapping[str, Any],
+  total_weight=None,
+):
+  """Loss of the original tokens at masked positions, see `LOSSES`."""
+  # A left-to-right model is asked for each next token; one that sees both sides
+  # would see the answer, so that some tokens are hidden. 80% of these became
+  # [MASK], 10% a random token, and 10% stayed: no later task has [MASK], and a
+  # model that is asked about visible tokens too has to represent each of them.
+  outputs = get_masked_lm_output(
+    bert_config,
+    masked_states(model, num_sequences(batch)),
+    model.get_embedding_table(),
+    None,
+    batch["masked_lm_ids"],
+    batch["masked_lm_weights"],  # 0 in slots beyond the masked tokens
+    total_weight,
+  )
+  return *outputs, batch["masked_lm_ids"]
+
+
+def next_sentence_loss(
+  bert_config: modeling.BertConfig,
+  model: modeling.BertModel,
+  batch: Mapping[str, Any],
+  total_weight=None,
+):
+  """Loss of whether segment B follows segment A, see `LOSSES`."""
+  # Half of the pairs are random ones. This was meant for tasks on two texts;
+  # Liu et al. (2019, section 4.2) found that the masked LM alone does as well.
+  labels, pooled = batch["next_sentence_labels"], model.get_pooled_output()
+  weights = batch.get("next_sentence_weights")
+  if weights is not None:  # of each sequence of a packed row
+    pooled = pooled[:, : num_sequences(batch)]
+    pooled = tf.reshape(pooled, [-1, bert_config.hidden_size])
+  loss, losses, log_probs = get_next_sentence_output(
+    bert_config, pooled, labels
+  )
+  if weights is not None:
+    weights = tf.reshape(weights, [-1])
+    loss = modeling.weighted_mean(losses, weights, total_weight)
+  return loss, losses, log_probs, labels
+
+
+def num_sequences(batch: Mapping[str, Any]) -> int:
+  """Sequences per row of a batch: more than 1 if they are packed."""
+  positions = batch.get("next_sentence_positions")
+  return 1 if positions is None else positions.shape[1]
+
+
+# By their names in `Objective.losses`. Each gives the mean that is trained on,
+# float32 []; and of each prediction the loss, the log probabilities, the label.
+LOSSES = {"masked_lm": masked_lm_loss, "next_sentence": next_sentence_loss}
+
+
 def pretraining_loss(
   bert_config: modeling.BertConfig,
   model: modeling.BertModel,
   batch: Mapping[str, Any],
-  # By task, see `modeling.weighted_mean`.
+  # By loss, see `modeling.weighted_mean`.
   total_weights: Mapping[str, Any] | None = None,
+  objective: Objective = MLM_NSP,
 ):
   """Sum of the losses, float32 [], and (values, weights) of each metric."""
-  # Without labels of next sentences it is the loss of the masked LM alone.
-  total_weights = total_weights or {}
-  num_sequences = 1
-  if "next_sentence_positions" in batch:
-    num_sequences = batch["next_sentence_positions"].shape[1]
-  masked_lm_loss, masked_lm_losses, masked_lm_log_probs = get_masked_lm_output(
-    bert_config,
-    masked_states(model, num_sequences),
-    model.get_embedding_table(),
-    None,
-    batch["masked_lm_ids"],
-    batch["masked_lm_weights"],
-    total_weights.get("masked_lm"),
-  )
-  weights = tf.reshape(batch["masked_lm_weights"], [-1])
   _, seq_length = modeling.get_shape_list(batch["input_ids"])
   layout = pretraining_inputs.limited_layout(
-    bert_config, seq_length, 0, max_sequences_per_row=num_sequences
+    bert_config, seq_length, 0, max_sequences_per_row=num_sequences(batch)
   )
   # NaN where a value of the batch is out of range.
   mark = input_pipeline.nan_if_out_of_range(batch, layout)
-
-  def is_correct(log_probs, labels):
+  total_loss, measured = mark, {}
+  for name in objective.losses:
+    loss, losses, log_probs, labels = LOSSES[name](
+      bert_config, model, batch, (total_weights or {}).get(name)
+    )
+    total_loss += loss
     # A GPU compares int64; int32 would be copied to the host.
     labels = tf.cast(tf.reshape(labels, [-1]), tf.int64)
-    return tf.cast(tf.equal(tf.argmax(log_probs, axis=-1), labels), tf.float32)
-
-  masked_lm_correct = is_correct(masked_lm_log_probs, batch["masked_lm_ids"])
-  measured = {
-    "masked_lm_accuracy": (masked_lm_correct, weights),
-    "masked_lm_loss": (masked_lm_losses + mark, weights),
-  }
-  if "next_sentence_labels" not in batch:
-    return masked_lm_loss + mark, measured
-  labels, pooled = batch["next_sentence_labels"], model.get_pooled_output()
-  if "next_sentence_weights" in batch:
-    pooled = tf.reshape(
-      pooled[:, :num_sequences], [-1, bert_config.hidden_size]
-    )
-  loss, losses, log_probs = get_next_sentence_output(
-    bert_config, pooled, labels
-  )
-  weights = tf.ones_like(losses)
-  if "next_sentence_weights" in batch:
-    weights = tf.reshape(batch["next_sentence_weights"], [-1])
-    total_weight = total_weights.get("next_sentence")
-    loss = modeling.weighted_mean(losses, weights, total_weight)
-  return masked_lm_loss + loss + mark, measured | {
-    "next_sentence_accuracy": (is_correct(log_probs, labels), weights),
-    "next_sentence_loss": (losses + mark, weights),
-  }
+    is_correct = tf.equal(tf.argmax(log_probs, axis=-1), labels)
+    weights = batch.get(f"{name}_weights", tf.ones_like(losses))
+    weights = tf.reshape(weights, [-1])
+    measured |= {
+      f"{name}_accuracy": (tf.cast(is_correct, tf.float32), weights),
+      f"{name}_loss": (losses + mark, weights),
+    }
+  return total_loss, measured
 
 
 def loss_normalizers(
   features: Mapping[str, Any], arguments: train_step.TrainingArguments
 ) -> dict[str, Any]:
-  """The `train_step.loss_normalizer` of each task with weights."""
+  """The `train_step.loss_normalizer` of each loss with weights."""
   return {
-    name.removesuffix("_weights"): train_step.loss_normalizer(
-      features[name], arguments
-    )
-    for name in ("masked_lm_weights", "next_sentence_weights")
-    if name in features
+    name: train_step.loss_normalizer(features[f"{name}_weights"], arguments)
+    for name in LOSSES
+    if f"{name}_weights" in features
   }
 
 
@@ -330,19 +366,20 @@ def model_fn_builder(
   use_tpu: bool,
   use_one_hot_embeddings: bool,
   top_k: int = 5,
-  predict_next_sentence: bool = False,
+  objective: Objective = MLM_NSP,
+  predicted: Objective | None = None,
   **more_arguments: Any,
 ):
   """The `model_fn` of pretraining, for TPUEstimator.
 
   `top_k` is the number of predictions per mask; `use_one_hot_embeddings` is
-  that of `modeling.BertModel`. All other arguments are
+  that of `modeling.BertModel`; `predicted` is the objective of a model that
+  predicts, if not `objective`. All other arguments are
   `train_step.TrainingArguments`; more of these may be given by name.
 
   Returns:
     A function of features, labels, mode, params and config. It predicts what
-    `mask_predictions` gives and, with `predict_next_sentence`, the
-    `is_next_probability` [B].
+    `mask_predictions` gives, and the `is_next_probability` [B].
   """
   arguments = train_step.TrainingArguments(
     init_checkpoint,
@@ -366,18 +403,19 @@ def model_fn_builder(
     def loss_fn(batch, dropout_seed):
       model = build(True, batch, dropout_seed=dropout_seed)
       loss, measured = pretraining_loss(
-        bert_config, model, batch, total_weights
+        bert_config, model, batch, total_weights, objective
       )
       return loss, measured_means(measured, total_weights)
 
     return loss_fn
 
   def predict(features):
-    model = build(False, features)
-    predictions = mask_predictions(
-      bert_config, model, features["masked_lm_ids"], top_k
-    )
-    if predict_next_sentence:
+    model, predictions = build(False, features), {}
+    if (predicted or objective).predicts_tokens:
+      predictions |= mask_predictions(
+        bert_config, model, features["masked_lm_ids"], top_k
+      )
+    if (predicted or objective).predicts_pairs:
       predictions["is_next_probability"] = is_next_probability(
         bert_config, model
       )
@@ -385,21 +423,28 @@ def model_fn_builder(
 
   def evaluate(features):
     model = build(False, features)
-    total_loss, measured = pretraining_loss(bert_config, model, features)
+    total_loss, measured = pretraining_loss(
+      bert_config, model, features, objective=objective
+    )
 
-    def metric_fn(*tensors):
-      pairs = zip(tensors[::2], tensors[1::2])
-      return {
-        name: tf.metrics.mean(values, weights)
-        for name, (values, weights) in zip(measured, pairs)
-      }
-
-    tensors = list(itertools.chain(*measured.values()))
-    return {"loss": total_loss, "eval_metrics": (metric_fn, tensors)}
+    return {"loss": total_loss, "eval_metrics": eval_metrics(measured)}
 
   return training_batches.recording_position(
     train_step.make_model_fn(arguments, training_loss, predict, evaluate)
   )
+
+
+def eval_metrics(measured: Mapping[str, Any]) -> tuple[Callable, list[Any]]:
+  """The `eval_metrics` of an Estimator: weighted means over all batches."""
+
+  def metric_fn(*tensors):
+    pairs = zip(tensors[::2], tensors[1::2])
+    return {
+      name: tf.metrics.mean(values, weights)
+      for name, (values, weights) in zip(measured, pairs)
+    }
+
+  return metric_fn, list(itertools.chain(*measured.values()))
 
 
 # The command line
@@ -423,7 +468,7 @@ def main(_) -> None:
   settings = run.settings
   files_read = pretraining_inputs.data_files(settings, data)
   with run_report.started(receipt, run, files_read) as outcome:
-    if settings.run.do_train:
+    if settings.flags.do_train:
       pretrain(training_checks.with_device_peak(run, receipt), data)
     outcome.checkpoint = loop.select_checkpoint(run)
     if run.evaluates:
@@ -441,31 +486,13 @@ def prepare(
   asked: PretrainingSettings, step: Steps
 ) -> tuple[Run, pretraining_inputs.Data]:
   """Loads the model and checks the records; writes nothing."""
-  with step("model"):
-    settings = resolve.complete(asked)
-  with step("run"):
-    run = runs.setup(settings, make_task(settings), step)
-    if run.start.trained:
-      run = with_next_sentence(run, run.start.trained)
-    if run.task.needs_vocabulary:
-      vocab_file = settings.model.vocab_file
-      pretraining_text.check_has_mask(vocab_file, run.tokenizer.vocab)
-    if settings.run.do_train:
-      budget.check(read_budget(settings), run.start.last, run.on_tpu)
-      training_batches.check_same_packing(settings, run.start.last)
-  with step("data"):
-    data = pretraining_inputs.find_data(run)
-    pretraining_inputs.check_packing(run, data)
-  with step("output"):
-    runs.check_overwrites(
-      settings,
-      ["predictions*"],
-      [*data.num_records, settings.predict_file],
-    )
+  settings = step("model", resolve.complete, asked)
+  run = step("run", set_up, settings, step)
+  data = step("data", find_data, run)
+  step("output", check_output, settings, data)
   plan = loop.check_start(run, step)
   if step.is_dry_run:
-    with step("records"):
-      lengths = pretraining_inputs.check_records(run, data)
+    lengths = step("records", pretraining_inputs.check_records, run, data)
     training_checks.estimate_training(
       step,
       run,
@@ -477,38 +504,65 @@ def prepare(
   return run, data
 
 
+def set_up(settings: PretrainingSettings, step: Steps) -> Run:
+  """The run, see `runs.setup`; refuses other packing or another budget."""
+  run = runs.setup(settings, make_task(settings), step)
+  if run.start.trained:
+    run = with_heads_of(run, run.start.trained)
+  if run.task.needs_vocabulary:
+    vocab_file = settings.model.vocab_file
+    pretraining_text.check_has_mask(vocab_file, run.tokenizer.vocab)
+  if settings.flags.do_train:
+    budget.check(read_budget(settings), run.start.last, run.on_tpu)
+    training_batches.check_same_packing(settings, run.start.last)
+  return run
+
+
+def find_data(run: Run) -> pretraining_inputs.Data:
+  """Finds the records of the splits, and checks their packing."""
+  data = pretraining_inputs.find_data(run)
+  pretraining_inputs.check_packing(run, data)
+  return data
+
+
+def check_output(
+  settings: PretrainingSettings, data: pretraining_inputs.Data
+) -> None:
+  """Refuses an --output_dir in which inputs would be overwritten."""
+  inputs = [*data.num_records, settings.predict_file]
+  runs.check_overwrites(settings, ["predictions*"], inputs)
+
+
 def make_task(settings: PretrainingSettings) -> Task:
   """Describes the task to the functions of `run`."""
-  next_sentence = settings.objective == "mlm_nsp"
+  objective = settings.losses
+  num_predictions = 0
+  if objective.predicts_tokens:
+    num_predictions = settings.max_predictions_per_seq
   return Task(
     record=RECORD,
     model_fn_builder=model_fn_builder,
-    model_arguments={"top_k": settings.top_k, "budget": read_budget(settings)},
+    model_arguments={
+      "top_k": settings.top_k,
+      "objective": objective,
+      "budget": read_budget(settings),
+    },
     features=pretraining_instances.record_layout(
       settings.model.max_seq_length,
       settings.max_predictions_per_seq,
-      next_sentence,
+      objective,
     ),
-    metrics=[
-      "masked_lm_loss",
-      "masked_lm_accuracy",
-      *(["next_sentence_loss", "next_sentence_accuracy"] * next_sentence),
-      "loss",
-    ],
-    description={} if next_sentence else {"objective": "mlm"},
-    heads={
-      "cls/predictions/output_bias": (
-        "has no masked LM. Name a checkpoint of pretraining, not of fine-tuning"
-      )
-    },
+    metrics=objective.metrics,
+    description=objective.description,
+    heads=objective.required_head,
     unit="records",
-    num_predictions=settings.max_predictions_per_seq,
-    num_output_positions=settings.max_predictions_per_seq + 1,  # and [CLS]
+    num_predictions=num_predictions,
+    num_output_positions=num_predictions + 1,  # and [CLS]
     num_warmup_steps=(
       None if read_budget(settings) else settings.num_warmup_steps
     ),
     never_split=["[MASK]"],
-    needs_vocabulary=settings.remask or settings.run.do_predict,
+    needs_vocabulary=settings.remask or settings.flags.do_predict,
   )
 
 
@@ -525,7 +579,7 @@ def expected_steps(settings: PretrainingSettings, num_tokens: float) -> int:
   if within.unit != "tokens":
     return 0
   num_records = within.amount / num_tokens
-  return math.ceil(num_records / settings.run.train_batch_size)
+  return math.ceil(num_records / settings.flags.train_batch_size)
 
 
 # Training, evaluation, prediction
@@ -549,10 +603,8 @@ def pretrain(run: Run, data: pretraining_inputs.Data) -> None:
       run.tokenizer.vocab,
       settings.masked_lm_prob,
       settings.do_whole_word_mask,
-      settings.run.seed,
+      run.flags.seed,
       settings.mask_split,
-      settings.masked_lm_prob_end,
-      settings.num_train_steps,
       settings.do_span_mask,
     )
   packing = None
@@ -562,7 +614,7 @@ def pretrain(run: Run, data: pretraining_inputs.Data) -> None:
     )
   read = f"{total} records in {len(files)} files"
   if not (within or packing):
-    num_read = settings.num_train_steps * settings.run.train_batch_size
+    num_read = settings.num_train_steps * run.flags.train_batch_size
     read += f" ({num_read / total:.3g} epochs)"
   loop.train(
     run,
@@ -572,8 +624,7 @@ def pretrain(run: Run, data: pretraining_inputs.Data) -> None:
       settings.max_predictions_per_seq,
       masking=masking,
       num_records=total,
-      by_file=data.num_records if settings.shard_by == "file" else None,
-      objective=settings.objective,
+      objective=settings.losses,
       packing=packing,
       **runs.input_options(run, is_training=True),
     ),
@@ -592,35 +643,31 @@ def evaluate_records(
   """Evaluates a checkpoint, or the initial model, on the first records."""
   settings, files = run.settings, data.eval_files
   total = data.count(files)
-  num_picked = settings.num_eval_records
-  if num_picked is not None:
-    num_picked = min(num_picked, total)
-  batch_size = settings.run.eval_batch_size
+  batch_size = run.flags.eval_batch_size
   num_steps, num_passes = plan_evaluation(
-    num_picked or total,
+    total,
     batch_size,
     settings.max_eval_steps if "max_eval_steps" in settings.given else None,
     run.on_tpu,
-    most_steps=num_picked or _MOST_EVAL_STEPS,
   )
-  num_wanted = min(num_steps * batch_size, num_passes * (num_picked or total))
+  num_wanted = min(num_steps * batch_size, num_passes * total)
   logging.info(
     "Evaluating on %d records of %d%s",
     num_wanted,
     total,
-    " (repeated)" * (num_wanted > (num_picked or total)),
+    " (repeated)" * (num_wanted > total),
   )
-  num_read = total if num_picked else min(num_wanted, total)
   input_fn = input_fn_builder(
     [*files] * num_passes,
     settings.model.max_seq_length,
     settings.max_predictions_per_seq,
     num_records=total,
-    objective=settings.objective,
-    num_picked=num_picked,
+    objective=settings.losses,
     **runs.input_options(run, is_training=False),
   )
-  find_bad_record = pretraining_inputs.bad_record_finder(run, files, num_read)
+  find_bad_record = pretraining_inputs.bad_record_finder(
+    run, files, min(num_wanted, total)
+  )
   with record_check.report_bad_record(find_bad_record):
     results = loop.evaluate(run, input_fn, num_steps, checkpoint).results
   if not all(map(np.isfinite, results.values())):
@@ -633,31 +680,31 @@ def plan_evaluation(
   batch_size: int,
   max_steps: int | None,
   full_batches: bool,
-  most_steps: int = _MOST_EVAL_STEPS,
 ) -> tuple[int, int]:
   """Steps of an evaluation, and passes over the records for these."""
   one_pass = -(-num_records // batch_size)
   # For --max_eval_steps the records repeat if they are too few, as in the
   # original. On a TPU a second pass fills the last batch.
-  num_steps = max_steps or min(one_pass, most_steps)
+  num_steps = max_steps or min(one_pass, _MOST_EVAL_STEPS)
   if not (max_steps or full_batches):
     return num_steps, 1
   return num_steps, -(-num_steps * batch_size // num_records)
 
 
-def with_next_sentence(run: Run, checkpoint: str) -> Run:
-  """Lets the run predict next sentences if the checkpoint has their head."""
+def with_heads_of(run: Run, checkpoint: str) -> Run:
+  """Lets the run predict what the checkpoint has heads for."""
   reader = checkpoint_files.open_reader(checkpoint)
-  has_head = reader.has_tensor("cls/seq_relationship/output_weights")
-  return run.with_arguments(predict_next_sentence=has_head)
+  return run.with_arguments(
+    predicted=objectives.of_variables(reader.has_tensor)
+  )
 
 
 def fill_masks(
   run: Run, lines: Sequence[fill_mask.Line], checkpoint: str | None
 ) -> None:
   """Writes predictions of masked tokens and next sentences."""
-  run = with_next_sentence(run, checkpoint or run.start.trained)
-  next_sentence = run.task.model_arguments["predict_next_sentence"]
+  run = with_heads_of(run, checkpoint or run.start.trained)
+  predicted = run.task.model_arguments["predicted"]
   max_seq_length = run.settings.model.max_seq_length
   with tempfile.TemporaryDirectory() as folder:
     path = os.path.join(folder, "lines.tf_record")
@@ -665,7 +712,7 @@ def fill_masks(
     num_rows = tf_records.write_records(
       path,
       fill_mask.prediction_records(
-        lines, run.tokenizer.vocab["[MASK]"], next_sentence
+        lines, run.tokenizer.vocab["[MASK]"], predicted
       ),
       layout,
     )
@@ -682,7 +729,7 @@ def fill_masks(
     rows = loop.predict(run, input_fn, num_rows, checkpoint)
     fill_mask.write_predictions(
       run.path("predictions.jsonl"),
-      fill_mask.describe_lines(lines, rows, run.tokenizer, next_sentence),
+      fill_mask.describe_lines(lines, rows, run.tokenizer, predicted),
     )
 
 

@@ -18,10 +18,8 @@ else:  # A program that uses the Predictor.
   tensorflow_log.hide_information(keras_2=True)
 
 import functools
-import itertools
 import math
 import os
-import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -33,15 +31,15 @@ from absl import flags, logging
 import modeling
 import tokenization
 from bertlib.checkpoints import model_folder
-from bertlib.cli import app, option, terminal
+from bertlib.cli import app, option
 from bertlib.cli.errors import InputError
 from bertlib.cli.steps import Steps
 from bertlib.data import input_pipeline, record_check, tf_records
 from bertlib.exchange import resolve
 from bertlib.export import predictor
-from bertlib.io import files, text_files
+from bertlib.io import files
 from bertlib.reporting import receipts, run_report, training_checks
-from bertlib.task.task import Task
+from bertlib.task.task_record import Task
 from bertlib.tasks.squad import (
   squad_decoding,
   squad_inputs,
@@ -249,7 +247,7 @@ def main(_) -> None:
     squad_inputs.print_audit(settings)
     return
   with receipts.begin(__file__, settings) as (receipt, step):
-    run, data, logits = prepare(settings, step)
+    run, data = prepare(settings, step)
   if step.is_dry_run:
     return
   settings, files_read = run.settings, squad_inputs.data_files(settings, data)
@@ -257,17 +255,16 @@ def main(_) -> None:
     if not model_description.load(run.model_folder):
       runs.write_companions(run)
     if run.seeds:
-      loop.train_seeds(run, "--nointeractive")
-    elif settings.run.do_train:
+      loop.train_seeds(run)
+    elif settings.flags.do_train:
       train_reader(run, data)
     outcome.checkpoint = loop.select_checkpoint(run)
     if settings.answers_questions and run.is_chief:
+      logits = data.logits
       if logits is None:
         logits = predict_logits(run, data, outcome.checkpoint)
       outcome.found = answer_questions(run, data, logits, outcome.checkpoint)
     outcome.num_examples = data.num_questions
-  if settings.interactive and run.is_chief:
-    answer_interactively(run, outcome.checkpoint)
 
 
 # Before the run
@@ -275,29 +272,20 @@ def main(_) -> None:
 
 def prepare(
   asked: SquadSettings, step: Steps
-) -> tuple[Run, squad_inputs.SquadData, np.ndarray | None]:
+) -> tuple[Run, squad_inputs.SquadData]:
   """Loads the model, the questions and --from_logits; writes nothing."""
-  with step("model"):
-    settings = resolve.complete(asked)
-  with step("output"):
-    check_output(settings)
-  with step("run"):
-    run = runs.setup(settings, make_task(settings), step)
-  with step("data"):
-    questions = squad_inputs.read_data(run)
-  logits = None
-  with step("windows"):
-    data = squad_inputs.make_windows(run, questions)
-    if settings.from_logits:
-      logits = squad_windows.load_logits(settings.from_logits, data.windows)
+  settings = step("model", resolve.complete, asked)
+  step("output", check_output, settings)
+  run = step("run", lambda s: runs.setup(s, make_task(s), step), settings)
+  questions = step("data", squad_inputs.read_data, run)
+  data = step("windows", squad_inputs.make_windows, run, questions)
   plan = loop.check_start(run, step)
   if step.is_dry_run:
-    with step("tokens"):
-      lengths = squad_inputs.check_lengths(run, data)
+    lengths = step("tokens", squad_inputs.check_lengths, run, data)
     training_checks.estimate_training(
       step, run, plan, lengths, lambda _: data.num_train_steps
     )
-  return run, data, logits
+  return run, data
 
 
 def make_task(settings: SquadSettings) -> Task:
@@ -306,7 +294,7 @@ def make_task(settings: SquadSettings) -> Task:
   if settings.answers.version_2_with_negative:
     metrics = ["best_f1", "f1", "exact", "best_exact"]
   must_agree = ["do_lower_case"]
-  if settings.run.do_train:
+  if settings.flags.do_train:
     must_agree.append("version_2_with_negative")
   head = "cls/squad/output_weights"
   return Task(
@@ -326,7 +314,7 @@ def make_task(settings: SquadSettings) -> Task:
     },
     unit="windows",
     masks_padding=settings.mask_padding,
-    may_be_new=bool(settings.from_logits and not settings.interactive),
+    may_be_new=bool(settings.from_logits),
   )
 
 
@@ -346,7 +334,6 @@ def check_output(settings: SquadSettings) -> None:
   inputs = [
     settings.train_file,
     settings.predict_file,
-    settings.passage_file,
     settings.from_logits,
   ]
   runs.check_overwrites(
@@ -360,9 +347,6 @@ def check_output(settings: SquadSettings) -> None:
       )
     model_files = [settings.model.vocab_file, settings.model.bert_config_file]
     files.check_outputs([settings.save_logits], inputs + model_files)
-  if settings.interactive and settings.passage_file:
-    files.find_files([settings.passage_file])
-    read_passage(settings, [])
 
 
 # Training, prediction, answers
@@ -379,7 +363,7 @@ def train_reader(run: Run, data: squad_inputs.SquadData) -> None:
     input_fn_builder(
       path,
       settings.model.max_seq_length,
-      by_length=settings.run.group_by_length and not run.on_tpu,
+      by_length=run.flags.group_by_length and not run.on_tpu,
       **runs.input_options(run, is_training=True),
     ),
     data.num_train_steps,
@@ -556,54 +540,6 @@ def log_stored_threshold(run: Run) -> None:
       stored,
       description.get("tuned_on", "a dev set"),
     )
-
-
-def answer_interactively(run: Run, checkpoint: str | None) -> None:
-  """Answers questions about a passage, one per line of standard input."""
-  settings = run.settings
-  encoding = settings.text.codec
-  lines = text_files.decode_lines(sys.stdin.buffer, "standard input", encoding)
-  passage = read_passage(settings, lines)
-  threshold = None  # that of the model
-  if "null_score_diff_threshold" in settings.receipt.times_given:
-    threshold = settings.answers.null_score_diff_threshold
-  is_described = bool(model_description.load(run.model_folder))
-  with Predictor(
-    run.model_folder if is_described else run.output_dir,
-    checkpoint or settings.model.init_checkpoint,
-    precision=run.devices.precision,
-    calibration_file=settings.quantization.calibration_file,
-    encoding=encoding,
-    int8_skip_layers=settings.quantization.int8_skip_layers,
-  ) as predictor:
-    for question in filter(None, map(str.strip, lines)):
-      (answers,) = predictor.predict(
-        [(question, passage)],
-        settings.answers.n_best_size,
-        settings.answers.max_answer_length,
-        threshold,
-      )
-      for answer in answers[:3]:
-        span = f"{answer.start}-{answer.end}" if answer.text else "-"
-        text = answer.text or "(no answer)"
-        terminal.show(f"{answer.probability:.3f}  {span:>11}  {text}")
-      terminal.show()
-
-
-def read_passage(settings: SquadSettings, lines: Iterable[str]) -> str:
-  """Reads --passage_file; if not given, the lines before a blank line."""
-  source = settings.passage_file or "standard input"
-  if settings.passage_file:
-    encoding = settings.text.codec
-    passage = text_files.read_text(settings.passage_file, encoding)
-  else:
-    logging.info("Enter a passage, a blank line, and questions, one per line")
-    passage = "".join(itertools.takewhile(str.strip, lines))
-  if not passage.strip():
-    raise InputError(
-      f"{source}: has no passage. Write one there, before any questions"
-    )
-  return passage
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ from absl import flags
 from benchmarks import side_by_side
 from benchmarks.side_by_side import Done, run_command
 from bertlib.cli.errors import InputError
-from bertlib.io import files
+from bertlib.io import files, receipt_file
 from bertlib.reporting import receipts
 
 FLAGS = flags.FLAGS
@@ -278,11 +278,11 @@ def train_ours(
   for command in recipe.commands:
     done = run(sys.executable, command, values)
   with open(os.path.join(output_dir, "run.json"), encoding="utf-8") as file:
-    own = json.load(file)
+    own = json.load(file)["training"]
   receipt["data"] = {
     os.path.basename(entry["path"]): entry["sha256"]
     for entry in own["files"]
-    if entry["what"] == "data"
+    if entry["use"] in (receipt_file.TRAINING_DATA, receipt_file.DEV_DATA)
   }
   return {
     "seed": seed,

@@ -160,7 +160,7 @@ def summary(
 ) -> dict[str, Any]:
   """Sequences per second, share of the peak, and ratio to transformers."""
   import modeling
-  from bertlib.task.task import StepShape
+  from bertlib.task.task_record import StepShape
   from bertlib.training import step_plan
 
   sizes = training_step.sizes(SimpleNamespace(**work))

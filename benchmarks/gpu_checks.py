@@ -153,23 +153,6 @@ def planned_memory(settings: Settings) -> Answers:
   yield _answer(passed if has_gpu() else None, "\n  ".join(["", *shown]))
 
 
-def optimizer_on_cpu(settings: Settings) -> Answers:
-  """--optimizer_on_cpu: the same losses with less memory of the GPU."""
-  plain = _train(settings, "classification")
-  flags = [_NO_XLA, _FLOAT32, "--optimizer_on_cpu"]
-  on_cpu = _train(settings, "classification", flags=flags)
-  difference = _difference(on_cpu.losses, plain.losses)
-  passed = difference < 1e-4
-  if has_gpu():
-    passed &= on_cpu.peak_bytes < plain.peak_bytes
-  yield _answer(
-    passed,
-    f"losses differ by {difference:.1g}; {plain.peak_bytes / 1e9:.2f} GB,"
-    f" on the CPU {on_cpu.peak_bytes / 1e9:.2f} GB; a step takes"
-    f" {on_cpu.seconds / plain.seconds:.1f} times as long",
-  )
-
-
 def float16_run(settings: Settings) -> Answers:
   """200 steps in float16 with a loss scale: finite, and the loss falls."""
   num_steps = 5 if settings.toy else 200
@@ -196,7 +179,6 @@ CHECKS = (
   unpadding,
   defaults,
   planned_memory,
-  optimizer_on_cpu,
   float16_run,
 )
 

@@ -129,7 +129,9 @@ def make_rows(
     rng.shuffle(rows)
   # The last batch is filled up, so that no side leaves out a sequence.
   rows += rows[: -len(rows) % settings.batch_size]
-  layout = pretraining_instances.record_layout(*sizes, True, most)
+  layout = pretraining_instances.record_layout(
+    *sizes, max_sequences_per_row=most
+  )
   features = [
     pretraining_instances.row_features(row, list, *sizes, most) for row in rows
   ]

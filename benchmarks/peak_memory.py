@@ -53,17 +53,17 @@ def main(_: list[str]) -> None:
 
 def ours(settings: Settings) -> Answers:
   """A step of ours, and its estimate."""
-  from bertlib.task.task import StepShape
+  from bertlib.task.task_record import StepShape
   from bertlib.training import step_plan
 
   config, keywords = training_step.plan(settings)
-  compute, options = keywords["compute"], keywords["options"]
+  compute, count = keywords["compute"], keywords["num_micro_batches"]
   planned = step_plan.step_bytes(
     config,
-    settings.batch_size // options.num_micro_batches,
+    settings.batch_size // count,
     StepShape(settings.seq_length, num_output_positions=1),
     compute.recompute,
-    options.num_micro_batches > 1,
+    count > 1,
     compute.dtype.size,
   )
   description = training_step.describe(keywords)

@@ -25,7 +25,7 @@ from benchmarks import side_by_side
 from bertlib.checkpoints import model_folder
 from bertlib.cli.errors import InputError
 from bertlib.data import tf_records
-from bertlib.task.task import StepShape
+from bertlib.task.task_record import StepShape
 from bertlib.training import step_plan
 from website import markdown
 

@@ -89,7 +89,9 @@ def run_of(
   elif first == "pretraining":
     task = run_pretraining.make_task(settings)
     if kind == "packed":
-      layout = pretraining_instances.record_layout(LENGTH, 3, True, 4)
+      layout = pretraining_instances.record_layout(
+        LENGTH, 3, max_sequences_per_row=4
+      )
       task = dataclasses.replace(task, features=layout)
   elif first == "embeddings":
     texts = LABELS[: {"triplets": 3, "labeled_texts": 1}.get(kind, 2)]

@@ -153,7 +153,7 @@ def training_plan(
   config: Any, sizes: dict[str, int], **values: Any
 ) -> dict[str, Any]:
   """How run_classifier.py computes a step, with values of flags by name."""
-  from bertlib.task.task import StepShape
+  from bertlib.task.task_record import StepShape
   from bertlib.training import step_plan
 
   flags, found = read_flags(**values)
@@ -161,17 +161,17 @@ def training_plan(
   planned = step_plan.plan_training(
     flags, found, found.compute(), config, shape
   )
-  return dict(zip(("compute", "options"), planned))
+  return planned._asdict()
 
 
 def describe(keywords: dict[str, Any]) -> str:
   """Describes how our step is computed."""
-  compute, options = keywords["compute"], keywords["options"]
+  compute, count = keywords["compute"], keywords["num_micro_batches"]
   ways = [compute.dtype.name]
   ways += ["compiled"] if compute.jit_compile else []
   ways += ["recomputed"] if compute.recompute else []
-  if options.num_micro_batches > 1:
-    ways.append(f"{options.num_micro_batches} micro-batches")
+  if count > 1:
+    ways.append(f"{count} micro-batches")
   return ", ".join(ways)
 
 

@@ -34,8 +34,7 @@ from bertlib.io import files, result_files, text_files
 from bertlib.reporting import receipts, run_report
 from bertlib.settings import model_description
 from bertlib.settings.training import TrainingSettings
-from bertlib.task.task import Task
-from bertlib.task.task_record import PredictExample, TaskRecord
+from bertlib.task.task_record import PredictExample, Task, TaskRecord
 from bertlib.training import loop, runs, step_plan, train_step
 from bertlib.training.runs import Run
 
@@ -97,16 +96,33 @@ def read_examples(
   ]
 
 
+def read_data(settings: TwoHeadSettings) -> list[list[Example]]:
+  """Reads the examples to train on, to evaluate on, and to predict."""
+  actions = settings.flags
+  return [
+    read_examples(settings, "train_file", actions.do_train),
+    read_examples(settings, "dev_file", actions.evaluates),
+    read_examples(settings, "predict_file", actions.do_predict),
+  ]
+
+
 def find_labels(
-  settings: TwoHeadSettings, train_set: Sequence[Example]
+  settings: TwoHeadSettings, data: Sequence[Sequence[Example]]
 ) -> list[list[str]]:
   """Labels of each head, from the training data or the trained model."""
+  train_set, dev_set, _ = data
   if train_set:
-    return [sorted(set(head)) for head in zip(*(e.labels for e in train_set))]
-  trained = model_description.load(settings.run.output_dir, RECORD)
-  if "label_sets" not in trained:
-    raise InputError("there is no trained model; give --train_file, --do_train")
-  return trained["label_sets"]
+    labels = zip(*(example.labels for example in train_set))
+    label_sets = [sorted(set(head)) for head in labels]
+  else:
+    trained = model_description.load(settings.flags.output_dir, RECORD)
+    if "label_sets" not in trained:
+      raise InputError(
+        "there is no trained model; give --train_file, --do_train"
+      )
+    label_sets = trained["label_sets"]
+  check_labels(settings.dev_file, dev_set, label_sets)
+  return label_sets
 
 
 def check_labels(path, examples, label_sets) -> None:
@@ -292,20 +308,13 @@ def prepare(
   asked: TwoHeadSettings, step: Steps
 ) -> tuple[Run, list[Sequence[Example]]]:
   """Loads the model and reads the examples of each file; writes nothing."""
-  with step("model"):
-    settings = resolve.complete(asked)
-  actions = settings.run
-  with step("data"):
-    train_set = read_examples(settings, "train_file", actions.do_train)
-    dev_set = read_examples(settings, "dev_file", actions.evaluates)
-    texts = read_examples(settings, "predict_file", actions.do_predict)
-  with step("labels"):
-    label_sets = find_labels(settings, train_set)
-    check_labels(settings.dev_file, dev_set, label_sets)
-  with step("run"):
-    run = runs.setup(settings, make_task(settings, label_sets), step)
+  settings = step("model", resolve.complete, asked)
+  data = step("data", read_data, settings)
+  label_sets = step("labels", find_labels, settings, data)
+  task = step("task", make_task, settings, label_sets)
+  run = step("run", runs.setup, settings, task, step)
   loop.check_start(run, step)
-  return run, [train_set, dev_set, texts]
+  return run, data
 
 
 def main(_) -> None:
@@ -319,11 +328,11 @@ def main(_) -> None:
   with run_report.started(receipt, run, filter(None, paths)) as outcome:
     if run.seeds:
       loop.train_seeds(run, "--nodo_predict")
-    elif settings.run.do_train:
+    elif settings.flags.do_train:
       loop.train(
         run,
         make_input_fn(run, "train", train_set, run.flags.train_batch_size),
-        step_plan.count_steps(settings.run, len(train_set), "texts"),
+        step_plan.count_steps(settings.flags, len(train_set), "texts"),
         f"{len(train_set)} texts",
         lambda checkpoint: measure(run, dev_set, checkpoint)[0],
       )

@@ -175,7 +175,6 @@ TOY = SimpleNamespace(toy=True, **gpu_checks.TOY)
     gpu_checks.xla,
     gpu_checks.unpadding,
     gpu_checks.defaults,
-    gpu_checks.optimizer_on_cpu,
     gpu_checks.float16_run,
   ],
 )

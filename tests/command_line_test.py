@@ -132,6 +132,12 @@ BEGINS = "removed. The warm-up begins at the first step and takes "
     (PRETRAINING, "start_warmup_step", BEGINS + "--num_warmup_steps"),
     (CLASSIFIER, "start_warmup_step", BEGINS + "--warmup_proportion"),
     (CLASSIFIER, "schedule_power", "removed. --schedule=polynomial is linear"),
+    (CLASSIFIER, "rerun", "removed. --flagfile=OLD/run.flags --output_dir=NEW"),
+    (
+      BeamDataSettings,
+      "rerun",
+      "removed. Give the flags of OUTPUT.run.json again",
+    ),
     (CLASSIFIER, "target_metric", "removed. --eval_steps writes the metrics"),
     (CLASSIFIER, "target_value", "removed. --eval_steps writes the metrics"),
     (export.ExportSettings, "null_score_diff_threshold", "removed. An export"),
@@ -139,6 +145,9 @@ BEGINS = "removed. The warm-up begins at the first step and takes "
     (CONVERSION, "tolerance", "removed. --compare prints the largest"),
     (CONVERSION, "max_seq_length", "removed. Leave it out; --compare"),
     (CONVERSION, "encoding-errors", "removed. Leave it out; --compare"),
+    (CLASSIFIER, "encoding_errors", "removed. Convert the file first: iconv"),
+    (CLASSIFIER, "adam_beta1", HERE + "StepOptions.beta_1 in Python"),
+    (CLASSIFIER, "logging_steps", HERE + "not needed: the log has a line"),
     (SQUAD_METRICS, "max_seq_length", "unknown flag. --helpfull"),
   ],
 )
@@ -224,7 +233,3 @@ def test_a_flag_file_may_be_a_pipe(tmp_path):
   found = refused(CLASSIFIER, f"--flagfile={path}")
   writer.join()
   assert found.startswith("--nosuch: unknown flag")
-
-
-def test_rerun_without_a_value_is_refused():
-  assert "--rerun" in commands.fail("run_ner.py", "--rerun")

@@ -27,8 +27,7 @@ import absl.flags
 import absl.logging
 from absl.testing import flagsaver
 
-from bertlib.cli import app, tensorflow_log
-from bertlib.io import processes
+from bertlib.cli import app, tensorflow_log, terminal
 
 # With those for help, which absl defines only once.
 absl.app.define_help_flags()
@@ -214,7 +213,7 @@ def in_process(script):
   script.define_flags()
 
   def main(*arguments):
-    with _own_log_levels(), flagsaver.flagsaver(), processes.at_end:
+    with _own_log_levels(), flagsaver.flagsaver(), terminal.at_end:
       # Log at the level of a command.
       argv = [script.__file__, "--verbosity=0", *map(str, arguments)]
       script.main(app.read_arguments(argv))

@@ -118,11 +118,10 @@ def test_files_and_receipt_equal_those_of_workers(folder):
   receipt = read_json(folder / "beam.run.json")
   assert receipt["script"] == SCRIPT
   assert receipt["given"] == flags("beam")
-  assert receipt["flags"]["random_seed"] == receipt["seeds"]["random_seed"]
-  assert [(file["what"], file["path"]) for file in receipt["files"]] == [
+  assert [(file["use"], file["path"]) for file in receipt["files"]] == [
     ("vocabulary", "vocab.txt"),
-    ("data", "a.txt"),
-    ("data", "b.txt"),
+    ("text", "a.txt"),
+    ("text", "b.txt"),
   ]
   assert receipt["results"] == blocks["results"]
   assert receipt["results"]["documents"] == 65
@@ -169,20 +168,6 @@ def test_unknown_runner_prints_one_line(folder, runner):
   assert not [*folder.glob("beam*")]
 
 
-def test_receipt_repeats_the_run(folder):
-  commands.succeed(SCRIPT, *flags("beam"), *IN_PROCESS)
-  receipt = "beam.run.json"
-  again = [f"--rerun={receipt}", "--output_file=again"]
-  done = commands.succeed(SCRIPT, *again, *IN_PROCESS)
-  assert "results are identical to the earlier ones" in done.stderr
-  assert read_outputs(folder, "again") == read_outputs(folder, "beam")
-  line = commands.fail(SCRIPT, f"--rerun={receipt}")
-  assert "Give another --output_file" in line
-  (folder / "b.txt").write_text("one")
-  line = commands.fail(SCRIPT, f"--rerun={receipt}", "--output_file=more")
-  assert line.startswith(f"{SCRIPT}: error: b.txt: is not the file used in")
-
-
 def test_files_may_be_on_any_beam_file_system(folder):
   commands.succeed(SCRIPT, *flags("near"), *IN_PROCESS)
   commands.succeed(SCRIPT, *FAR, *IN_PROCESS)
@@ -193,9 +178,6 @@ def test_files_may_be_on_any_beam_file_system(folder):
     "far://here/a.txt",
     "far://here/b.txt",
   ]
-  again = ["--rerun=far.run.json", "--output_file=far://here/again"]
-  done = commands.succeed(SCRIPT, *again, *IN_PROCESS)
-  assert "results are identical to the earlier ones" in done.stderr
   assert not [*folder.glob(".bert-tmp-*")]
 
 

@@ -159,10 +159,10 @@ def test_only_words_with_other_characters_are_unknown(text, other, lower_case):
     assert (cut(word) == ["[UNK]"]) == (not set(word) <= set("".join(words)))
 
 
-def test_special_and_unused_entries_come_first():
-  entries = learn("to be or not to be", num_unused=2)
-  special = "[PAD] [unused0] [unused1] [UNK] [CLS] [SEP] [MASK]"
-  assert entries[:11] == [*special.split(" "), "b", "e", "o", "t"]
+def test_special_entries_come_first():
+  entries = learn("to be or not to be")
+  special = "[PAD] [UNK] [CLS] [SEP] [MASK]"
+  assert entries[:9] == [*special.split(" "), "b", "e", "o", "t"]
 
 
 def test_alphabet_keeps_the_most_frequent_characters():
@@ -215,12 +215,11 @@ def test_command_is_deterministic(tmp_path):
   rest = gzip.compress(b"".join(lines[20:]))
   (tmp_path / "2.txt.gz").write_bytes(rest)
   words = create_vocab.count_words(create_vocab.read_text([SAMPLE]), True)
-  entries = create_vocab.learn_vocab(words, 250, 2, 3, 30)
-  options = "--vocab_size=250", "--num_unused=3", "--limit_alphabet=30"
+  entries = create_vocab.learn_vocab(words, 250)
   for name, text in (("a", SAMPLE), ("b", SAMPLE), ("c", f"{tmp_path}/*.*")):
     files = f"--input_file={text}", f"--output_file={tmp_path / name}"
     done = commands.succeed(
-      "create_vocab.py", *files, *options, own_process=True
+      "create_vocab.py", *files, "--vocab_size=250", own_process=True
     )
     assert read_lines(tmp_path / name) == entries
   assert f"{tmp_path / 'c'}: 250 entries" in done.stderr
@@ -260,7 +259,7 @@ def test_missing_extra_is_named(monkeypatch):
     (["--add_words=text", "--vocab_file=cased"], "--do_lower_case=False"),
     (
       ["--add_words=text", "--vocab_file=vocab", "--init_checkpoint=c"],
-      "give --output_checkpoint, --bert_config_file, --output_config too",
+      "give --output_checkpoint, --bert_config_file too",
     ),
   ],
 )
@@ -347,6 +346,7 @@ def random_tensors(vocab_size):
 def make_model(folder, vocab_size):
   """Writes a checkpoint, a config and a vocabulary; returns the tensors."""
   tensors = random_tensors(vocab_size)
+  (folder / "new").mkdir()  # for outputs
   checkpoint_files.write_variables(str(folder / "model.ckpt"), tensors)
   config = {"hidden_size": HIDDEN, "vocab_size": vocab_size, "note": "é"}
   write(folder / "config.json", json.dumps(config))
@@ -362,9 +362,8 @@ def grow_flags(folder):
     f"--output_file={folder}/new_vocab.txt",
     "--grow",
     f"--init_checkpoint={folder}/model.ckpt",
-    f"--output_checkpoint={folder}/new.ckpt",
+    f"--output_checkpoint={folder}/new/model.ckpt",
     f"--bert_config_file={folder}/config.json",
-    f"--output_config={folder}/new_config.json",
   ]
 
 
@@ -390,7 +389,7 @@ def test_command_grows_a_model(tmp_path, num_spare):
   entries = list(ENTRIES)
   entries[1], entries[6] = "abba", "therapy"
   assert read_lines(tmp_path / "new_vocab.txt") == [*entries, "quay"]
-  config = json.loads((tmp_path / "new_config.json").read_text("utf-8"))
+  config = json.loads((tmp_path / "new/bert_config.json").read_text("utf-8"))
   vocab_size = max(19, 18 + num_spare)
   assert config == {"hidden_size": 3, "vocab_size": vocab_size, "note": "é"}
   rows = {
@@ -399,7 +398,9 @@ def test_command_grows_a_model(tmp_path, num_spare):
     18: [IDS["[UNK]"]],
   }
   run_outputs.assert_same_bits(
-    word_embeddings.read_checkpoint(str(tmp_path / "new.ckpt"), vocab_size),
+    word_embeddings.read_checkpoint(
+      str(tmp_path / "new/model.ckpt"), vocab_size
+    ),
     expected_tensors(tensors, rows, vocab_size),
   )
   log = done.stderr
@@ -408,12 +409,13 @@ def test_command_grows_a_model(tmp_path, num_spare):
   assert "1 words were [UNK] and start from its embedding: quay" in log
 
 
-@pytest.mark.parametrize("name", ["vocab.txt", "config.json", "new.ckpt.index"])
+@pytest.mark.parametrize(
+  "name", ["vocab.txt", "bert_config.json", "new.ckpt.index"]
+)
 def test_an_existing_output_is_refused(tmp_path, name):
   settings = option.make(
     VocabularySettings,
     output_file=f"{tmp_path}/vocab.txt",
-    output_config=f"{tmp_path}/config.json",
     output_checkpoint=f"{tmp_path}/new.ckpt",
   )
   write(tmp_path / name, "earlier")
@@ -427,14 +429,14 @@ def test_an_existing_output_is_refused(tmp_path, name):
 def test_full_disk_leaves_no_new_files(tmp_path):
   make_model(tmp_path, len(ENTRIES))
   write(tmp_path / "words.txt", "abba\n")
-  write(tmp_path / "new_config.json", "earlier")
-  before = sorted(os.listdir(tmp_path))
+  write(tmp_path / "new" / "bert_config.json", "earlier")
+  before = sorted(tmp_path.rglob("*"))
   error = commands.fail(
     "create_vocab.py", *grow_flags(tmp_path), "--overwrite", largest_file=512
   )
   assert os.strerror(27) in error
-  assert sorted(os.listdir(tmp_path)) == before
-  assert (tmp_path / "new_config.json").read_text() == "earlier"
+  assert sorted(tmp_path.rglob("*")) == before
+  assert (tmp_path / "new" / "bert_config.json").read_text() == "earlier"
 
 
 @pytest.mark.graph

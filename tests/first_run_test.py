@@ -15,7 +15,7 @@ import run_classifier
 import run_pretraining
 from bertlib.checkpoints import checkpoint_files
 from bertlib.compute import precision
-from bertlib.io import folder_lock, receipt_file, result_files
+from bertlib.io import folder_lock, result_files
 from bertlib.reporting import run_report
 from bertlib.tasks.ner import ner_report
 from bertlib.tasks.squad import squad_decoding, squad_files, squad_report
@@ -48,13 +48,13 @@ def trained(world, classify):
   return folder
 
 
-def check_precision(*files):
-  for file in files:
-    assert run_outputs.read_json(file)["precision"] == "bfloat16"
+def check_precision(entries):
+  assert entries["precision"] == "bfloat16"
 
 
 def test_what_auto_chose_is_recorded(trained):
-  check_precision(trained / "model.json", trained / "run.json")
+  check_precision(run_outputs.read_json(trained / "model.json"))
+  check_precision(run_outputs.read_json(trained / "run.json")["training"])
   assert "auto: bfloat16" in (trained / "report.html").read_text()
 
 
@@ -65,12 +65,15 @@ def test_later_runs_take_the_recorded_format(
   monkeypatch.delattr(precision, "fastest_dtype")  # not measured again
   classify(trained, "--do_predict", "--precision=auto")
   assert (trained / "test_results.tsv").read_text() == before
-  check_precision(trained / "run.json")
-  folder = f"--output_dir={tmp_path}"
-  again = ["run_classifier.py", f"--rerun={trained / 'run.json'}", folder]
-  (_, *flags), _ = receipt_file.with_receipt(again, ["output_dir"])
-  classify(trained, *flags, "--do_train", "--nodo_predict")
-  check_precision(tmp_path / "model.json")
+  check_precision(run_outputs.read_json(trained / "run.json")["prediction"])
+
+
+def test_a_repeated_training_has_the_recorded_format(
+  trained, tmp_path, classify, monkeypatch
+):
+  monkeypatch.delattr(precision, "fastest_dtype")
+  classify(tmp_path, f"--flagfile={trained}/run.flags", "--nodo_predict")
+  check_precision(run_outputs.read_json(tmp_path / "model.json"))
 
 
 def test_evaluation_leaves_the_records_of_a_training_run(trained, classify):
@@ -113,7 +116,7 @@ def test_an_evaluation_goes_on_without_a_checkpoint_that_is_removed(
   assert results["eval_loss"] > 0
   ((step, _),) = run_report.read_scalars(str(folder / "dev"))["accuracy"]
   assert step == 3  # as in the copy
-  assert "ended" in run_outputs.read_json(folder / "run.json")
+  assert "ended" in run_outputs.read_json(folder / "run.json")["evaluation"]
 
 
 def test_a_short_run_has_the_scalars_of_its_first_and_last_step(trained):

@@ -127,9 +127,15 @@ def trained_weights(copy_weight, count):
   compute = FastCompute(
     tf.bfloat16, unpad=True, jit_compile=True, copy_weight=copy_weight
   )
-  options = optimization.StepOptions(num_micro_batches=count, jit_compile=True)
+  options = optimization.StepOptions(jit_compile=True)
   model_fn = run_classifier.model_fn_builder(
-    CONFIG, 3, **LEARNS, seed=1, compute=compute, options=options
+    CONFIG,
+    3,
+    **LEARNS,
+    seed=1,
+    compute=compute,
+    options=options,
+    num_micro_batches=count,
   )
   _, more, _ = CASES["classifier"]
   with tf.Graph().as_default(), tf.Session() as session:

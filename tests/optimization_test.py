@@ -13,7 +13,6 @@ from modeling_test import started
 
 import modeling
 import optimization
-from bertlib.training.train_step import LossScale
 from optimization import Frozen, StepOptions
 
 pytestmark = [pytest.mark.graph, pytest.mark.usefixtures("graph")]
@@ -505,27 +504,6 @@ def test_training_with_copies_resumes_from_a_checkpoint_without_them(tmp_path):
   names = [name for name, _ in tf.train.list_variables(str(tmp_path))]
   assert sorted(names) == ["global_step", "w", "w/adam_m", "w/adam_v"]
   np.testing.assert_array_equal(actual, expected)
-
-
-@pytest.mark.parametrize("is_scaled", [False, True])
-def test_update_runs_on_the_selected_device(is_scaled):
-  with tf.device("/cpu:1"):  # stands in for a GPU
-    weight = tf.get_variable("w", initializer=tf.ones([3]))
-    gradients = optimization.gradients_of(tf.reduce_sum(weight**2))
-  options = StepOptions(on_cpu=True)
-  loss_scale = LossScale() if is_scaled else None
-  step = optimization.training_step(
-    gradients, 0.1, 10, 0, options=options, loss_scale=loss_scale
-  )
-  ran, options = tf.RunMetadata(), tf.RunOptions(output_partition_graphs=True)
-  with started(tf.ConfigProto(device_count={"CPU": 2})) as session:
-    session.run(step.train_op, None, options, ran)
-    assert (session.run(weight) < 1.0).all()
-  nodes = [node for part in ran.partition_graphs for node in part.node]
-  found = {node.name: node.device[-1:] for node in nodes}
-  assert found["w"] == "1"
-  assert found["w/adam_m"] == found["w/adam_v"] == "0"
-  assert {found[name] for name in found if name.endswith("Sqrt")} == {"0"}
 
 
 # Functions as google-research/bert calls them

@@ -209,7 +209,7 @@ def module_tree():
 
 def test_the_page_on_architecture_has_the_order_of_imports():
   shown = re.findall(r"^  (\w+)/ ", module_tree(), re.M)
-  assert shown == ", ".join(architecture_test.ORDER).split(", ")
+  assert shown == [*architecture_test.ORDER]
 
 
 def test_the_page_on_architecture_names_every_command_and_folder():

@@ -37,9 +37,8 @@ def second_phase(folder, output_dir):
     bert_config_file=None,
     init_checkpoint=folder / "phase_1",
     num_train_steps=NUM_STEPS,
-    num_warmup_steps=10,
+    num_warmup_steps=NUM_STEPS,
     save_checkpoints_steps=4,
-    log_steps=1,
     output_dir=output_dir,
     xla="off",
   )
@@ -84,7 +83,8 @@ def test_second_phase_starts_with_new_steps_moments_and_schedule(
       np.testing.assert_array_equal(value, first[name], name)
   rates = run_outputs.read_scalars(folder / "phase_2")["learning_rate"]
   assert rates[1] == 0
-  assert rates[6] == pytest.approx(1e-2 * 5 / 10)  # warm-up takes 10 steps
+  # Warm-up takes all steps.
+  assert rates[NUM_STEPS] == pytest.approx(1e-2 * (NUM_STEPS - 1) / NUM_STEPS)
 
 
 @pytest.mark.train

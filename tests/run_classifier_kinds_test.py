@@ -315,7 +315,8 @@ def test_weighted_parts_of_a_batch_make_the_whole(kind, labels, monkeypatch):
   def step(num_micro_batches):
     model_fn = run_classifier.model_fn_builder(
       *(CONFIG, 3, None, 1e-3, 4, 0, False, False, kind),
-      options=StepOptions(num_micro_batches=num_micro_batches, clip_norm=None),
+      options=StepOptions(clip_norm=None),
+      num_micro_batches=num_micro_batches,
       label_weights=WEIGHTS,
     )
     steps = {name: value[np.newaxis] for name, value in batch.items()}

@@ -319,7 +319,7 @@ def test_a_checkpoint_without_an_encoder(place):
 
 def test_a_full_disk_leaves_earlier_output_as_it_was(place, trained):
   folder = shutil.copytree(trained.folder, place / "full")
-  replaced = "events", "graph", "train.tf_record", "run.json"  # now run-1.json
+  replaced = "events", "graph", "train.tf_record", "run."
   before = {
     path: path.read_bytes()
     for path in folder.iterdir()

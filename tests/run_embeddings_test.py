@@ -241,10 +241,9 @@ def test_replicas_share_their_negatives(place, tmp_path):
       f"--num_replicas={count}",
       "--num_train_epochs=2",
       "--xla=on",
-      "--log_steps=1",
     )
     steps, values = zip(*run_report.read_scalars(str(folder))["loss"])
-    assert steps == (1, 2, 3, 4)
+    assert steps == (1, 4)
     losses.append(values)
   np.testing.assert_allclose(losses[1], losses[0], rtol=1e-4)
 

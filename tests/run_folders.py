@@ -44,20 +44,18 @@ def receipt(folder, flags=None, given=None, data=None, **changed):
     "learning_rate": 1e-4,
     "best_metric": "accuracy",
     "output_dir": str(folder),
-    **dict.fromkeys(data, "data.tsv"),
+    **{flag: f"data/{flag}.tsv" for flag in data},
     **flags,
   }
   names = flags if given is None else given
   return {
     "script": "run_classifier.py",
-    "path": f"{folder}/run.json",
     "given": [f"--{name}={values[name]}" for name in names],
     "started": "2026-01-31T23:00:00+00:00",
     "ended": "2026-02-01T00:00:05+00:00",
     "flags": values,
     "versions": {"python": "3.11.7"},
     "device": {"cpu": "a CPU", "gpus": []},
-    "code": {"all": "c" * 64},
     "files": [
       data_file(f"data/{flag}.tsv", [flag], sha256)
       for flag, sha256 in data.items()

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.graph
 
 SCRIPT = "run_pretraining.py"
 SIZES = ROW, SLOTS, MOST = 32, 8, 4  # S, P and sequences of a packed row
-PACKED = record_layout(ROW, SLOTS, True, MOST)
+PACKED = record_layout(ROW, SLOTS, max_sequences_per_row=MOST)
 SINGLE = record_layout(ROW, SLOTS)
 
 
@@ -329,7 +329,6 @@ def test_workers_read_their_rows_of_a_packed_batch(folder, index):
   ("changed", "words"),
   [
     ({"max_sequences_per_row": 1}, "--max_sequences_per_row=1: too small"),
-    ({"shard_by": "file"}, "--pack: not with --shard_by=file"),
     ({"input_file": "{}/packed-*.tfrecord"}, "{}/packed-0.tfrecord has packed"),
     (
       {"input_file": "{0}/packed-0*,{0}/single*"}

@@ -34,7 +34,6 @@ def flags(folder, **changed):
     "max_seq_length": 16,
     "train_batch_size": 4,
     "learning_rate": 1e-3,
-    "log_steps": 2,
   }
   return commands.as_flags(values | changed)
 

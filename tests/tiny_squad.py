@@ -52,7 +52,6 @@ def flags(folder, **changed):
     "doc_stride": 4,
     "train_batch_size": 4,
     "learning_rate": 1e-3,
-    "log_steps": 2,
   }
   return commands.as_flags(values | changed)
 

@@ -363,5 +363,6 @@ def test_runs_in_subprocesses_and_their_reports_are_of_the_package(run_command):
   report = (out / "seed_2" / "report.html").read_text()
   assert "python -m bert.run_classifier" in report
   receipt = json.loads((out / "seed_2" / "run.json").read_text())
+  versions = receipt["training"]["versions"]
   citation = (ROOT / "CITATION.cff").read_text()
-  assert f"\nversion: {receipt['versions']['project']}\n" in citation
+  assert f"\nversion: {versions['project']}\n" in citation

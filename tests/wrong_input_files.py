@@ -208,12 +208,11 @@ RECORDS = [
 def receipt(**changed):
   values = {
     "script": "run_classifier.py",
-    "path": "run.json",
-    "given": ["--nodo_eval"],
     "files": [],
-    "code": {},
     "versions": {},
     "results": None,
+    "started": "",
+    "device": {},
   }
   return json.dumps(values | changed)
 
@@ -225,50 +224,7 @@ def description(**changed):
 
 
 own_file = functools.partial(Row, "own files")
-_RECEIPTS = {
-  "truncated": receipt()[:40],
-  "empty": "",
-  "a list": "[1, 2]",
-  "given is a number list": receipt(given=[1, 2]),
-  "given is a string": receipt(given="--do_train"),
-  "given is an object": receipt(given={}),
-  "lacks all but script and given": json.dumps(
-    {"script": "run_classifier.py", "given": []}
-  ),
-  "files are strings": receipt(files=["a"]),
-  "a file lacks its path": receipt(files=[{"what": "data", "flags": []}]),
-  "code is a list": receipt(code=[]),
-  "results are text": receipt(results="good"),
-}
 OWN_FILES = [
-  own_file(
-    f"receipt: {name}",
-    "run_classifier",
-    "--rerun={case}/run.json",
-    {"run.json": text},
-  )
-  for name, text in _RECEIPTS.items()
-]
-_WHOLE_RECEIPT = {"started": "2026-11-25T12:00:00+00:00", "device": {}}
-OWN_FILES += [
-  own_file(
-    f"receipt: {name}",
-    script,
-    "--rerun={case}/run.json",
-    {"run.json": receipt(script=f"{script}.py", given=given, **_WHOLE_RECEIPT)},
-  )
-  for name, script, given in (
-    ("given has a flag file", "run_classifier", ["--flagfile=/etc/passwd"]),
-    ("given has a word", "extract_features", ["--layers=-1", "words"]),
-    ("given has a terminator", "run_squad", ["--"]),
-    (
-      "given names another output than the command line",
-      "run_squad",
-      ["--save_logits=precious.npz"],
-    ),
-  )
-]
-OWN_FILES += [
   own_file(
     f"model.json: {name}", "run_classifier", USE, trained("trained", text)
   )
@@ -349,14 +305,22 @@ an output that is metrics of a run: {world}/evaluated_too --overwrite
     )
     for name, files in {
       "metrics that are text": {
-        "run.json": receipt(started="", device={}),
+        "run.json": receipt(),
         "eval_results.txt": "eval_f1 = 0.5\nall is well\n",
       },
       "truncated predictions": {
-        "run.json": receipt(started="", device={}),
+        "run.json": receipt(),
         "eval_predictions.jsonl": '{"guid": "dev-1", "g',
       },
       "a truncated receipt": {"run.json": receipt()[:40]},
+      "a receipt without entries": {"run.json": "{}"},
+      "a receipt that is a list": {"run.json": "[1, 2]"},
+      "files of a receipt are text": {"run.json": receipt(files=["a"])},
+      "a file lacks its path": {"run.json": receipt(files=[{"use": "data"}])},
+      "results are text": {"run.json": receipt(results="good")},
+      "an entry lacks its versions": {
+        "run.json": json.dumps({"training": {"script": "a.py", "files": []}})
+      },
     }.items()
   ),
 ]

@@ -28,15 +28,14 @@ _OUT_OF_RANGE = {
     --word_column=0 --tag_column=0 --weight_decay=-0.01 --clip_norm=nan""",
   "run_pretraining": """
     --num_train_steps=0 --num_train_steps=-1 --num_warmup_steps=-5
-    --max_predictions_per_seq=0 --max_predictions_per_seq=17 --log_steps=-1
+    --max_predictions_per_seq=0 --max_predictions_per_seq=17
     --time_budget_minutes=1e30
     --token_budget=1000000000000000000000000000000""",
   "create_pretraining_data": """
     --masked_lm_prob=nan --masked_lm_prob=1.1 --max_predictions_per_seq=500
-    --short_seq_prob=-0.1 --dupe_factor=0 --truncate_prob=inf --num_shards=-2
+    --short_seq_prob=-0.1 --dupe_factor=0 --num_shards=-2
     --num_workers=-1""",
-  "create_vocab": """
-    --min_frequency=0 --num_unused=-1 --limit_alphabet=0 --vocab_size=0""",
+  "create_vocab": "--vocab_size=0",
   "extract_features": "--batch_size=0 --max_seq_length=0",
   "export_model": "--seq_length=1 --max_seq_length=-5",
   "convert_checkpoint": "--average=1",
@@ -45,8 +44,7 @@ _OUT_OF_RANGE = {
 _OUT_OF_RANGE_WITH_OTHERS = """
 run_classifier --do_eval --eval_batch_size=0
 run_classifier --do_eval --seeds=1
-run_classifier --doctor --beta_1=1
-run_squad --audit --audit_doc_strides=0
+run_classifier --doctor --beta_2=1
 run_pretraining --num_train_steps=9 --num_warmup_steps=10
 run_pretraining --do_eval --max_eval_steps=0
 run_pretraining --remask --masked_lm_prob=-0.1
@@ -73,7 +71,7 @@ run_squad --save_logits
 extract_features --output_file
 create_pretraining_data --output_file
 create_vocab --output_file
-create_vocab --output_config
+create_vocab --output_checkpoint
 export_model --export_dir
 convert_checkpoint --output
 squad_metrics --out-file
@@ -447,7 +445,6 @@ _EARLY_FLAGS = {
 }
 _EARLY_ARGUMENTS = """
 run_squad --nodo_train --from_logits={world}/records.tfrecord
-run_squad --interactive --passage_file={case}/none.txt
 run_squad --do_predict --save_logits={case}/none/l.npz
 run_classifier --train_batch_size=2 --num_replicas=4 --memory_gb=100
 run_classifier --dev_fraction=0.2 --dev_file=dev.tsv

@@ -65,8 +65,6 @@ TEXT = [
         '{"text": "今天天气很好"}\n'.encode("gb18030"),
         "train_file", "train.jsonl"),
   other("run_squad", "questions in Latin-1", b'{"data": "\xe9"}', "train_file"),
-  other("run_squad", "a passage that is a PNG", PNG, "passage_file",
-        "passage.txt", "--interactive"),
   other("run_pretraining", "masks in Latin-1", b"the [MASK] s\xe4t\n",
         "predict_file", "lines.txt", "--do_predict"),
   other("run_classifier", "a config in UTF-16", "{}".encode("utf-16"),

@@ -86,7 +86,7 @@ _COMMANDS = {
     --input_file={world}/corpus.txt --output_file={out}/records.tfrecord
     --max_seq_length=16 --max_predictions_per_seq=4 --dupe_factor=2""",
   "create_vocab": """--input_file={world}/corpus.txt
-    --output_file={out}.txt --vocab_size=60 --min_frequency=1""",
+    --output_file={out}.txt --vocab_size=60""",
   "extract_features": _MODEL
   + """--input_file={world}/lines.txt --output_file={out}.jsonl
     --max_seq_length=16 --layers=-1""",

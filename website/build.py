@@ -31,6 +31,7 @@ OTHER_PAGES = {
   "about/security.md": "SECURITY.md",
   "about/benchmarks.md": "benchmarks/README.md",
   "about/examples.md": "examples/README.md",
+  "about/experiments.md": "experiments/README.md",
 }
 
 

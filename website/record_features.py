@@ -43,6 +43,7 @@ def _layouts() -> dict[str, dict[str, tf_records.Layout]]:
   from bertlib.tasks.embeddings import embedding_records
   from bertlib.tasks.embeddings.settings import LOSSES_OF_KIND
   from bertlib.tasks.ner import ner
+  from bertlib.tasks.pretraining.objectives import MLM, MLM_NSP
   from bertlib.tasks.squad import squad_windows
 
   labels = ["label"] * _L
@@ -71,10 +72,10 @@ def _layouts() -> dict[str, dict[str, tf_records.Layout]]:
       for kind in LOSSES_OF_KIND
     },
     "create_pretraining_data.py": {
-      "pairs": written(_S, _P, True),
-      "pairs, --pack": written(_S, _P, True, _N),
-      "other --segments": written(_S, _P, False),
-      "other --segments, --pack": written(_S, _P, False, _N),
+      "pairs": written(_S, _P, MLM_NSP),
+      "pairs, --pack": written(_S, _P, MLM_NSP, _N),
+      "other --segments": written(_S, _P, MLM),
+      "other --segments, --pack": written(_S, _P, MLM, _N),
     },
   }
 

@@ -21,7 +21,6 @@ from bertlib.cli import (
   terminal,
 )
 from bertlib.cli.option import CommandSettings
-from bertlib.io import processes, receipt_file
 
 
 def parse_flags(
@@ -68,20 +67,8 @@ def import_tensorflow() -> None:
 def read_arguments(argv: list[str]) -> list[str]:
   """Parses the defined flags; returns the program and its arguments."""
   settings = option.command_of(flags.FLAGS)
-  # The flags of a receipt, --rerun=run.json, come before those of the command
-  # line. Flag files are read once: one may be a pipe.
-  read, receipt = command_line.read_flag_files(argv), None
-  # A program with flags of its own is no run of a command.
-  if settings is not CommandSettings and "rerun" in flags.FLAGS:
-    read, receipt = receipt_file.with_receipt(
-      read, option.output_flags(settings)
-    )
-  if receipt:
-    # Subprocesses are started with the expanded flags, not with --rerun.
-    argv[:] = read
-    read = [read[0], f"--rerun={receipt}", *read[1:]]
   arguments = command_line.parse(
-    read,
+    argv,
     takes_arguments=settings.TAKES_ARGUMENTS,
     passes_on=settings.PASSES_ON_ARGUMENTS,
   )
@@ -108,7 +95,7 @@ def run(main: Callable[[list[str]], Any]) -> None:
     with (
       _one_line(),
       terminal.on_stop_signals(terminal.stop),
-      processes.at_end,
+      terminal.at_end,
     ):
       return main(argv)
 

@@ -14,12 +14,14 @@ from bertlib.cli.absl import flags
 from bertlib.cli.errors import InputError
 from bertlib.cli.option import Flag
 
+_LOGGED = "not needed: the log has a line every 20 steps"
+
 # Flags of other BERT projects, and what to give here: the PyTorch port and
 # transformers, GluonNLP, NVIDIA. Of several entries, separated by "|", the
 # first one counts whose flags the command has; here and in `REMOVED`.
 COUNTERPARTS = {
   "accumulate": "--gradient_accumulation_steps",
-  "adam_beta1": "--beta_1",
+  "adam_beta1": "StepOptions.beta_1 in Python",
   "adam_beta2": "--beta_2",
   "adam_epsilon": "--epsilon",
   "amp": "--precision=float16 or --precision=bfloat16",
@@ -31,7 +33,7 @@ COUNTERPARTS = {
   "config_name": "--bert_config_file",
   "config_path": "--bert_config_file",
   "dev_batch_size": "--eval_batch_size",
-  "display_loss_steps": "--log_steps",
+  "display_loss_steps": _LOGGED,
   "dtype": "--precision",
   "early_stop": "--patience",
   "early_stopping_patience": "--patience",
@@ -49,8 +51,8 @@ COUNTERPARTS = {
   "label_column_name": "--label_column",
   "load_best_model_at_end": "--eval_steps, which keeps the best checkpoint",
   "local_rank": "--distribution=mirrored or --distribution=multi_worker",
-  "log_interval": "--log_steps",
-  "logging_steps": "--log_steps",
+  "log_interval": _LOGGED,
+  "logging_steps": _LOGGED,
   "lr": "--learning_rate",
   "lr_scheduler_type": "--schedule",
   "manual_fp16": "--precision=float16",
@@ -103,11 +105,22 @@ _NO_TARGET = (
 )
 
 _NO_TEXT = "Leave it out; --compare compares weights"
+_AUDITED = "--audit tries lengths of 128 to 512, and strides of 64 and 128"
+_ASK = (
+  "Write questions into --predict_file, or ask run_squad.Predictor in Python"
+)
 
 # Flags of earlier versions, and what to do instead, in the same form.
 REMOVED = {
+  "architecture": (
+    "--to=huggingface writes the class of the model's heads; from_pretrained of"
+    " another class leaves out those that it lacks"
+  ),
+  "audit_doc_strides": _AUDITED,
+  "audit_max_seq_lengths": _AUDITED,
   "batch_size_warmup_steps": _ONE_SIZE,
   "beir_split": "--dev_file=FOLDER/qrels/SPLIT.tsv names the judgments",
+  "beta_1": "--optimizer has 0.9; in Python, StepOptions.beta_1 is another",
   "cache_dir": (
     "Leave it out; a run makes its examples anew, in --output_dir |"
     " Set BERT_CACHE_DIR in the environment"
@@ -116,21 +129,57 @@ REMOVED = {
     "--dev_score_column takes labels of 1 and 0 too; or evaluate in a command"
     " of its own, with --label_column"
   ),
+  "dry_run": "Leave it out; --rename writes to --output and changes no --input",
   "encoding": _NO_TEXT,
-  "encoding_errors": _NO_TEXT,
+  "encoding_errors": (
+    f"{_NO_TEXT} | Convert the file first: iconv -c leaves out bytes that are"
+    " not in its --encoding"
+  ),
+  "interactive": _ASK,
+  "item_delimiter": (
+    "Write a sentence per line as JSON Lines with tokens and tags; --delimiter"
+    " is that of columns"
+  ),
   "last": "Give the number of checkpoints as --average=N",
+  "limit_alphabet": (
+    "--vocab_size must hold all characters that occur twice; in Python,"
+    " create_vocab.learn_vocab takes limit_alphabet"
+  ),
   "list": "docs/how_to/models.md lists the published models",
+  "log_steps": (
+    "The log has a line every 20 steps; in Python, model_fn_builder takes"
+    " log_steps"
+  ),
+  "loss_scale": (
+    "The scale of --precision=float16 adapts; in Python, model_fn_builder takes"
+    " loss_scale"
+  ),
+  "masked_lm_prob_end": "The fraction is constant, --masked_lm_prob",
   "matryoshka_weights": (
     "Each of --matryoshka_dims has weight 1; LossOptions.weights are others in"
     " Python"
   ),
   "max_seq_length": _NO_TEXT,
+  "min_frequency": (
+    "Entries of --vocab_size occur twice or more; in Python,"
+    " create_vocab.learn_vocab takes min_frequency"
+  ),
   "min_score": (
     "Scores begin at 0: subtract the lowest from all, and from --max_score"
   ),
   "null_score_diff_threshold": (
     "An export has the one in model.json, where evaluation stores it; its"
     " output null_odds allows any other"
+  ),
+  "num_unused": "--add_words with --grow appends entries to a vocabulary",
+  "optimizer_on_cpu": (
+    "--recompute_activations and --gradient_accumulation_steps save memory"
+  ),
+  "output_config": "bert_config.json is written beside --output_checkpoint",
+  "passage_file": _ASK,
+  "num_eval_records": (
+    "--max_eval_steps=N evaluates the first N batches; create_pretraining_data"
+    ".py shuffles its records"
   ),
   "phases": (
     "Run one command per phase, the second with --init_checkpoint=FOLDER of"
@@ -140,10 +189,15 @@ REMOVED = {
     "A layer of --projection_dim is linear; EmbeddingSpec.projection_activation"
     " is another in Python, and is read from model.json"
   ),
+  "rerun": (
+    "--flagfile=OLD/run.flags --output_dir=NEW repeats a training |"
+    " Give the flags of OUTPUT.run.json again, with another --output_file"
+  ),
   "schedule_power": (
     "--schedule=polynomial is linear; StepOptions.power is its exponent in"
     " Python"
   ),
+  "shard_by": "Leave it out; each worker reads its rows of each batch",
   "start_warmup_step": (
     "The warm-up begins at the first step and takes --num_warmup_steps |"
     " The warm-up begins at the first step and takes --warmup_proportion of all"
@@ -171,6 +225,11 @@ REMOVED = {
     "--compare prints the largest difference of each weight, and accepts 0.0001"
   ),
   "train_batch_size_end": _ONE_SIZE,
+  "truncate_prob": "Leave it out; truncate sentences in the text itself",
+  "whole_word_draw": (
+    "Leave it out; replacements are drawn per piece, with --do_span_mask once"
+    " per span"
+  ),
 }
 
 
@@ -244,8 +303,8 @@ def input_errors(values: flags.FlagValues) -> Iterator[None]:
 
 
 def flags_in(text: str) -> set[str]:
-  """Names of the flags that a text names."""
-  return {*re.findall(r"--(\w+)", text)}
+  """Names of the flags that a text names, but for --flagfile of all."""
+  return {*re.findall(r"--(?!flagfile\b)(\w+)", text)}
 
 
 # Help

@@ -480,12 +480,20 @@ def read_flags(
     "given": frozenset(times),
     "times_given": times,
     "command_line": tuple(
-      values[name].serialize()
+      argument
       for name in sorted(times)
-      if name not in ("doctor", "rerun")
+      if name != "doctor"
+      for argument in _arguments(values[name])
     ),
   }
   return fill(make(settings, **found), filled)
+
+
+def _arguments(flag: flags.Flag) -> list[str]:
+  """Arguments that give the value of a flag; several for one of `texts`."""
+  if isinstance(flag, flags.MultiFlag):
+    return [f"--{flag.name}={value}" for value in flag.value]
+  return [flag.serialize()]
 
 
 def fill(settings: Any, filled: Mapping[str, Any]) -> Any:

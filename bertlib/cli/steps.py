@@ -1,58 +1,67 @@
 """Steps of a command before its first write, which `--doctor` runs alone.
 
-  with step("config"):
-    config = load_config(path)
+  config = step("config", load_config, path)
 
-A run ends with the error of a step. A dry run prints a line for each step and
-goes on: a failed step binds no name, and a later one that needs it is skipped.
+is `config = load_config(path)` in a run, which ends with the error of a step. A
+dry run prints a line for each step and goes on: a step is skipped if one of its
+arguments is the result of a failed one.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from typing import Any, Callable
 
 from bertlib.cli import terminal
 from bertlib.cli.errors import InputError, user_error_message
 
+# Result of a step that failed or was skipped.
+FAILED = object()
+
+
+class NeedsFailedStepError(Exception):
+  """In a dry run, the result of a failed step is needed."""
+
 
 class Steps:
-  """Runs steps one after the other; `step(name)` is the context of one."""
+  """Runs steps one after the other, see `__call__`."""
 
   def __init__(self, is_dry_run: bool = False):
     self.is_dry_run = is_dry_run
     self._num_failed = 0
 
-  @contextlib.contextmanager
-  def __call__(self, name: str) -> Iterator[None]:
-    """Runs the step in its block."""
+  def __call__(
+    self, name: str, function: Callable, *arguments: Any, instead: Any = FAILED
+  ) -> Any:
+    """Calls the function; a dry run returns `instead` if the step fails."""
     if not self.is_dry_run:
-      yield
-      return
-    status, text = "pass", ""
+      return function(*arguments)
+    status, text, result = "pass", "", instead
     try:
-      yield
+      self.need(*arguments)
+      result = function(*arguments)
+    except NeedsFailedStepError:
+      status, text = "skip", "needs what a failed step would have found"
     except Exception as error:
-      if self._lacks_a_name(error):
-        status, text = "skip", "needs what a failed step would have found"
-      elif message := user_error_message(error):
-        self._num_failed += 1
-        status, text = "fail", message
-      else:
+      status, text = "fail", user_error_message(error)
+      if not text:
         raise
+      self._num_failed += 1
     terminal.show(f"{status}  {name:<11} {text}".rstrip())
+    return result
 
-  def _lacks_a_name(self, error: Exception) -> bool:
-    return bool(self._num_failed) and isinstance(error, UnboundLocalError)
+  @staticmethod
+  def need(*results: Any) -> None:
+    """Skips the step, or outside of steps the rest, if one is `FAILED`."""
+    if any(result is FAILED for result in results):
+      raise NeedsFailedStepError
 
   @contextlib.contextmanager
   def until_end(self) -> Iterator[None]:
     """Runs the steps in its block; InputError if any has failed."""
-    try:
+    with contextlib.suppress(NeedsFailedStepError):
       yield
-    except UnboundLocalError as error:
-      if not self._lacks_a_name(error):
-        raise
     if self._num_failed:
       raise InputError(f"--doctor: failed steps: {self._num_failed}")
 

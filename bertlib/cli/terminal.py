@@ -15,6 +15,9 @@ from typing import Any, Callable
 from bertlib.cli import errors
 from bertlib.cli.absl import logging
 
+# What a command undoes when it ends, as a context around its `main`.
+at_end = contextlib.ExitStack()
+
 
 def show(*fields: str, sep: str = "\t") -> None:
   """Prints data; control characters are escaped on a terminal only."""

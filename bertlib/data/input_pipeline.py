@@ -124,13 +124,9 @@ def record_batches(
   shard: Shard | None = None,
   # Predictions of nearly a block wait in memory until they are in order.
   block_size: int = BLOCK_SIZE,
-  # Number to pick, and of how many; None for all.
-  pick: tuple[int, int] | None = None,
 ):
   """Dataset of batches, in file order; by length, in sorted blocks."""
   records = tf_data.TFRecordDataset(files)
-  if pick:
-    records = pick_evenly(records, *pick)
   if not by_length:
     return _batches(records, layout, batch_size, drop_remainder, trim, shard)
 
@@ -205,17 +201,6 @@ def numbered(dataset, first: int = 0):
   """`dataset.enumerate(first)`, which lacks the methods of TensorFlow 1."""
   numbers = tf_data.Dataset.range(first, tf.int64.max)
   return tf_data.Dataset.zip((numbers, dataset))
-
-
-def pick_evenly(records, number: int, total: int):
-  """Selects `number` of each `total` records: those at i * total // number."""
-
-  def is_picked(index, _):
-    index %= total
-    first = (index * number + total - 1) // total  # i at or after the record
-    return tf.equal(first * total // number, index)
-
-  return numbered(records).filter(is_picked).map(lambda _, record: record)
 
 
 def _num_tokens(serialized, layout: tf_records.Layout):

@@ -8,11 +8,11 @@ from typing import TypeVar
 from absl import logging
 
 from bertlib.checkpoints import checkpoint_files, model_folder
-from bertlib.cli import lazy_module, option
+from bertlib.cli import lazy_module, option, terminal
 from bertlib.cli.errors import InputError
 from bertlib.data import vocabulary
-from bertlib.exchange import initial_model, published_models
-from bertlib.io import model_files, processes
+from bertlib.exchange import initial_model
+from bertlib.io import model_files
 from bertlib.io.files import exists
 from bertlib.settings import model_description
 from bertlib.settings.command import ModelCommand
@@ -27,18 +27,18 @@ Settings = TypeVar("Settings", bound=ModelCommand)
 def complete(settings: Settings) -> Settings:
   """Downloads or converts the initial model; completes and checks settings."""
   if not settings.trains:
-    processes.at_end.enter_context(checkpoint_files.keeping())
+    terminal.at_end.enter_context(checkpoint_files.keeping())
   initial_model.check(settings)
   model = settings.model
   handle, checkpoint = model.bert_hub_module_handle, model.init_checkpoint
   brought = {}
   if handle:
     brought = {"init_checkpoint": tfhub.convert(handle)}
-  elif checkpoint and published_models.is_name(checkpoint):
+  elif checkpoint and initial_model.is_name(checkpoint):
     brought = zoo.flags_for(checkpoint)
   elif checkpoint and initial_model.is_huggingface(checkpoint):
     brought = {"init_checkpoint": zoo.convert(checkpoint)}
-  elif checkpoint and published_models.is_hidden_by(checkpoint):
+  elif checkpoint and initial_model.is_hidden_by(checkpoint):
     logging.info(
       "%s: the local folder is used; a published model has this name too",
       checkpoint,

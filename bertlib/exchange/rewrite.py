@@ -50,8 +50,7 @@ def rewrite(
   # Several are averaged, in float64, and must have equal names, shapes and
   # dtypes. Integers, such as the global step, come from the last one.
   checkpoints: Sequence[str],
-  # None prints the renamed variables and writes nothing.
-  target_dir: str | None,
+  target_dir: str,
   # The global step is kept: Estimator cannot load a checkpoint without it.
   strip_optimizer: bool = False,
   renames: Sequence[str] = (),  # see `new_names`
@@ -65,15 +64,9 @@ def rewrite(
     print(f"read: {source.path}, {len(source)} variables")
   kept = _without_optimizer(last) if strip_optimizer else list(last)
   names = new_names(kept, renames)
-  changed = {old: new for old, new in names.items() if new != old}
-  if target_dir is None:
-    for old, new in changed.items():
-      print(f"{old} => {new}")
   if renames:
-    print(f"renamed: {len(changed)} of {len(names)} variables")
-  if target_dir is None:
-    return
-
+    num_changed = sum(old != new for old, new in names.items())
+    print(f"renamed: {num_changed} of {len(names)} variables")
   variables = {new: _mean(old, sources) for old, new in names.items()}
   warn_if_not_finite(last.path, variables)
   path = _write(target_dir, sources, variables, overwrite)

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bertlib.cli.errors import InputError, some_of
-from bertlib.settings.conversion import ARCHITECTURES
 
 
 class TensorNames(NamedTuple):
@@ -103,6 +102,20 @@ def _module(scope: str) -> str:
   return scope.replace("/layer_", "/layer.").replace("/", ".")
 
 
+# Hugging Face's classes and their heads. Of several with the same heads, the
+# first is used unless `model.json` or the config determines another.
+ARCHITECTURES = {
+  "BertModel": set(),
+  "BertForPreTraining": {"masked LM head", "next sentence head"},
+  "BertForMaskedLM": {"masked LM head"},
+  "BertForNextSentencePrediction": {"next sentence head"},
+  "BertForQuestionAnswering": {"span head"},
+  "BertForSequenceClassification": {"label head"},
+  "BertForTokenClassification": {"label head"},
+  "BertForMultipleChoice": {"label head"},
+}
+
+
 def choose_architecture(
   parts: Iterable[str], stated: Iterable[str], source: str
 ) -> str:
@@ -112,8 +125,7 @@ def choose_architecture(
   if not matching:
     raise InputError(
       f"{source}: has a {' and a '.join(sorted(heads))}, but no Hugging Face"
-      " class has all of these. Name a class with --architecture; other heads"
-      " are left out"
+      " class has all of these. Convert a model with the heads of one class"
     )
   return next((name for name in stated if name in matching), matching[0])
 

@@ -1,7 +1,7 @@
 """Checkpoints of this project as Hugging Face folders.
 
-Heads that the class lacks are named and left out; any other tensor without a
-counterpart is an error.
+A tensor without a counterpart, and heads that no class has together, are an
+error.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ from bertlib.exchange.from_huggingface import TASK_PARAMS
 from bertlib.export import same_outputs
 from bertlib.io import files, json_files
 from bertlib.settings import model_description
-from bertlib.settings.conversion import ARCHITECTURES
 from bertlib.task import task_record
 from bertlib.task.task_record import PROBLEM_TYPES, HuggingFaceModel
 
@@ -57,9 +56,6 @@ def convert(
   config_file: str,
   vocab_file: str,
   target_dir: str,
-  # Hugging Face class; other heads are left out. None for that of the task in
-  # `model.json`, else in `config_file`, else by the checkpoint's heads.
-  architecture: str | None = None,
   # None for the value in `model.json`, else in `config_file`, else by the
   # capital letters of the vocabulary.
   do_lower_case: bool | None = None,
@@ -84,18 +80,11 @@ def convert(
     )
   variables = {n: v for n, v in variables.items() if n not in projection}
   parts = tensor_names.find_parts(variables, "tensorflow", config, checkpoint)
-  if architecture:
-    _check_heads(architecture, parts, checkpoint)
-  else:
-    task = task_record.find(description.get("script"))
-    trained_as = task and task.huggingface_class(description)
-    stated = filter(None, [trained_as, *(config.get("architectures") or ())])
-    architecture = tensor_names.choose_architecture(parts, stated, checkpoint)
+  task = task_record.find(description.get("script"))
+  trained_as = task and task.huggingface_class(description)
+  stated = filter(None, [trained_as, *(config.get("architectures") or ())])
+  architecture = tensor_names.choose_architecture(parts, stated, checkpoint)
   notes += [*about, f"architecture: {architecture}"]
-  wanted = {"encoder", "pooler"} | ARCHITECTURES[architecture]
-  others = [parts.pop(name) for name in parts.keys() - wanted]
-  names = [row.tensorflow for row in itertools.chain(*others)]
-  notes += from_huggingface.left_out(names)
   tensors = _as_tensors(variables, parts, architecture, dtype)
   config.update(model_type="bert", architectures=[architecture])
   if dtype != "float32":
@@ -187,17 +176,6 @@ def _weights_file(target_dir: str, as_pytorch: bool) -> str:
       " or give another --output"
     )
   return _PYTORCH
-
-
-def _check_heads(
-  architecture: str, parts: Mapping[str, Any], source: str
-) -> None:
-  """Refuses a class that needs heads which the checkpoint lacks."""
-  if missing := ARCHITECTURES[architecture] - parts.keys():
-    raise InputError(
-      f"{source}: has no {' and no '.join(sorted(missing))}, which"
-      f" {architecture} needs"
-    )
 
 
 def _as_tensors(

@@ -23,7 +23,7 @@ from absl import logging
 
 from bertlib.cli import lazy_module, tensorflow_log, terminal
 from bertlib.cli.errors import NO_ROOM, InputError
-from bertlib.exchange import published_models
+from bertlib.exchange import initial_model
 from bertlib.io import files, folder_lock, model_files
 from bertlib.io.files import atomic_write
 from bertlib.settings import model_description
@@ -54,7 +54,7 @@ def default_cache_dir() -> str:
 
 def fetch(name: str) -> str:
   """Folder of a model, by name or alias; downloaded if not in the cache."""
-  model = published_models.find(name)
+  model = initial_model.find(name)
   cache = os.path.abspath(default_cache_dir())
   folder = os.path.join(cache, model.name)
   try:
@@ -97,7 +97,7 @@ def flags_for(name: str) -> dict[str, str | bool]:
       for flag, name in model_files.BY_FLAG.items()
     },
     "init_checkpoint": checkpoint_path(folder),
-    "do_lower_case": published_models.find(name).do_lower_case,
+    "do_lower_case": initial_model.find(name).do_lower_case,
   }
 
 
@@ -157,7 +157,7 @@ def _missing(names: Collection[str]) -> list[str]:
   return missing + model_files.missing_files(checkpoint, names)
 
 
-def _install(model: published_models.Model, folder: str) -> None:
+def _install(model: initial_model.Model, folder: str) -> None:
   """Creates a model's folder from files in the cache, or else a download."""
   origin = model.maker, model.license or "unknown", model.paper
   logging.info("%s by %s, license %s, see %s", model.name, *origin)
@@ -182,7 +182,7 @@ def _install(model: published_models.Model, folder: str) -> None:
     os.remove(source)
 
 
-def _check_hashes(model: published_models.Model, folder: str) -> None:
+def _check_hashes(model: initial_model.Model, folder: str) -> None:
   """Refuses files whose SHA-256 is not the published one."""
   import pooch
 
@@ -191,7 +191,7 @@ def _check_hashes(model: published_models.Model, folder: str) -> None:
     if found != expected:
       raise InputError(
         f"the SHA-256 of its {name} is {found}, not {expected} as in"
-        f" {published_models.TABLE}"
+        f" {initial_model.TABLE}"
       )
   if not (model.sha256 or model.revision):
     logging.info("%s: not verified, its SHA-256 is not published", model.name)
@@ -200,7 +200,7 @@ def _check_hashes(model: published_models.Model, folder: str) -> None:
 # Repositories of the Hugging Face Hub, and archives
 
 
-def _download(model: published_models.Model, folder: str) -> str:
+def _download(model: initial_model.Model, folder: str) -> str:
   """Path of a downloaded archive, or folder of a downloaded repository."""
   import huggingface_hub
 
@@ -239,7 +239,7 @@ def _download_archive(address: str, target: str) -> str:
     return archives.fetch(name, downloader=pooch.HTTPDownloader(bar, _CHUNK))
 
 
-def _convert(source: str, model: published_models.Model, folder: str) -> None:
+def _convert(source: str, model: initial_model.Model, folder: str) -> None:
   """Converts the files of a repository."""
   _check_hashes(model, source)
   tensorflow_log.hide_information()
@@ -258,7 +258,7 @@ def _convert(source: str, model: published_models.Model, folder: str) -> None:
   converted.write(folder)
 
 
-def _unpack(archive: str, model: published_models.Model, folder: str) -> None:
+def _unpack(archive: str, model: initial_model.Model, folder: str) -> None:
   """Unpacks a model to our standard file names."""
   try:
     for path, open_file in _files(archive, model.folder):

@@ -402,7 +402,7 @@ def _xla_where_it_compiles() -> str:
 
 def find_and_choose(settings: EstimatorSettings) -> Devices:
   """Finds the devices of a run, and what "auto" stands for on them."""
-  run = settings.run
+  run = settings.flags
   paths = {"init_checkpoint": settings.model.init_checkpoint}
   recorded = {}
   if run and run.output_dir:

@@ -84,6 +84,22 @@ def wait_for_lock(lock_file: str) -> Iterator[None]:
     yield
 
 
+@contextlib.contextmanager
+def changing(folder: str) -> Iterator[None]:
+  """Waits for, and holds off, other processes in a block like this one."""
+  if files.is_remote(folder):
+    yield
+    return
+  # The folder itself is locked, so that no file stays behind.
+  descriptor = os.open(folder or ".", os.O_RDONLY)
+  try:
+    with contextlib.suppress(OSError):  # of file systems without such locks
+      fcntl.flock(descriptor, fcntl.LOCK_EX)
+    yield
+  finally:
+    os.close(descriptor)
+
+
 def _can_be_locked(path: str) -> bool:
   """True for local paths, present or not, but not for devices and pipes."""
   in_folder = os.path.isdir(os.path.dirname(os.path.abspath(path)))

@@ -15,9 +15,6 @@ from pathlib import Path
 
 from bertlib.cli.errors import InputError
 
-# What a command undoes when it ends, as a context around its `main`.
-at_end = contextlib.ExitStack()
-
 
 def usable_cores() -> int:
   """Cores that this process may use, by its affinity and CPU quotas."""

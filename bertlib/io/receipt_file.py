@@ -1,78 +1,75 @@
-"""The file of a receipt (run.json): its path and content, and --rerun."""
+"""The file of a receipt (run.json): its entries, and the uses of files."""
 
 from __future__ import annotations
 
 import contextlib
 import datetime
+import fnmatch
 import itertools
 import os
-import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from bertlib.cli import command_line
-from bertlib.cli.absl import flags
 from bertlib.cli.errors import InputError
-from bertlib.cli.option import AUTO_CHOICES, repeat_choices
+from bertlib.cli.option import AUTO_CHOICES
 from bertlib.io import files, json_files
 
 NAME = "run.json"
+# The flags of a training, for --flagfile.
+FLAGS_NAME = "run.flags"
 
 FIX = "Name the run.json of a run, as the run left it"
+
+# Kinds of runs. In a folder, the receipt has an entry for each.
+KINDS = ("training", "evaluation", "prediction")
 
 # Schema of the entries that are read, see `json_files`. For each flag in
 # `option.AUTO_CHOICES` there is one too: the value that was chosen for "auto".
 _SCHEMA = {
   "script": str,
-  "given": [str],
-  "path": str,
-  "files": [
-    {
-      "what": str,
-      "flags": [str],
-      "path": str,
-      "bytes": int,
-      "sha256": str,
-      "hashed": str,
-    }
-  ],
-  "code": dict,
+  "files": [{"path": str, "bytes": int, "sha256": str, "hashed": str}],
   "versions": dict,
   "flags?": dict,
   "results": (dict, json_files.NULL),
-  "checkpoint?": (dict, json_files.NULL),
   "started": str,
   "ended?": str,
   "device": dict,
 }
 
-
 TRAINING_DATA, DEV_DATA = "training data", "dev data"
 
 # Use of the files that a flag names; None for texts to predict.
 _USES = {
-  "train_file": TRAINING_DATA,
-  "input_file": TRAINING_DATA,
-  "teacher": "teacher",
   "calibration_file": "calibration data",
+  "corpus_file": None,
   "dev_file": DEV_DATA,
   "eval_input_file": DEV_DATA,
-  "corpus_file": None,
+  "input_file": TRAINING_DATA,
   "predict_file": None,
   "query_file": None,
+  "teacher": "teacher",
   "test_file": None,
+  "train_file": TRAINING_DATA,
 }
 
 
-def earlier_paths(path: str) -> Iterator[str]:
-  """Paths for receipts of earlier runs beside one, the first run's first."""
-  stem = path.removesuffix(".json")
-  return (f"{stem}-{number}.json" for number in itertools.count(1))
+def kind_of(flags: Mapping[str, Any]) -> str:
+  """Kind of a run, one of `KINDS`, by the values of its flags."""
+  if flags.get("do_train"):
+    return "training"
+  return "evaluation" if flags.get("do_eval") else "prediction"
 
 
-def read(path: str) -> dict[str, Any]:
-  """Reads a `run.json`, see `receipts.Receipt`."""
-  return json_files.read(path, _SCHEMA, FIX)
+def read_entries(path: str) -> dict[str, dict[str, Any]]:
+  """Reads the receipts in a `run.json` by kind, the last one last."""
+  content = json_files.read(path, dict, FIX)
+  # Of one run alone: beside an --output_file, and in versions up to 0.23.0.
+  is_single = not content.keys() & {*KINDS}
+  schema = {f"{kind}?": _SCHEMA for kind in KINDS}
+  problem = json_files.mismatch(content, _SCHEMA if is_single else schema)
+  if problem:
+    raise InputError(f"{path}: {problem}. {FIX}")
+  return {kind_of(content.get("flags", {})): content} if is_single else content
 
 
 def read_all(folder: str) -> Iterator[dict[str, Any]]:
@@ -81,7 +78,13 @@ def read_all(folder: str) -> Iterator[dict[str, Any]]:
   earlier = itertools.takewhile(files.exists, earlier_paths(last))
   for path in (last, *reversed([*earlier])):
     if files.exists(path):
-      yield read(path)
+      yield from reversed(read_entries(path).values())
+
+
+def earlier_paths(path: str) -> Iterator[str]:
+  """Paths at which versions up to 0.23.0 kept receipts of earlier runs."""
+  stem = path.removesuffix(".json")
+  return (f"{stem}-{number}.json" for number in itertools.count(1))
 
 
 def last_training(folder: str) -> dict[str, Any] | None:
@@ -89,6 +92,11 @@ def last_training(folder: str) -> dict[str, Any] | None:
   with contextlib.suppress(InputError):
     return next(filter(trains, read_all(folder)), None)
   return None
+
+
+def trains(receipt: Mapping[str, Any]) -> bool:
+  """True for the receipt of a training."""
+  return kind_of(receipt.get("flags", {})) == "training"
 
 
 def duration(receipt: Mapping[str, Any]) -> datetime.timedelta | None:
@@ -104,73 +112,42 @@ def duration(receipt: Mapping[str, Any]) -> datetime.timedelta | None:
   return None
 
 
-def use_of(
-  file: Mapping[str, Any],
-  receipt: Mapping[str, Any],
-  uses: Mapping[str, str] = {},  # the task's own, by flag
-) -> str | None:
+def use_of(file: Mapping[str, Any], receipt: Mapping[str, Any]) -> str | None:
   """Use of a file, given its entry in a receipt; None for texts to predict."""
+  if "use" in file:
+    return file["use"]
+  # Versions up to 0.23.0 did not write it.
   if file["what"] != "data":
     return file["what"]
-  for flag in file["flags"]:
-    if flag in uses or flag in _USES:
-      return uses.get(flag) or _USES[flag]
+  return find_use(file["path"], receipt.get("flags", {}))
+
+
+def find_use(
+  path: str,
+  flags: Mapping[str, Any],
+  uses: Mapping[str, str] = {},  # the task's own, by flag
+) -> str | None:
+  """Use of a data file by the flag that names it, or else by its own name."""
+  for flag, use in sorted({**_USES, **uses}.items()):
+    if _includes(flags.get(flag), path):
+      return use
   # A file of a known data set, which its name describes.
-  folder = str(receipt.get("flags", {}).get("data_dir") or "")
-  name = file["path"].removeprefix(folder)
+  name = path.removeprefix(str(flags.get("data_dir") or ""))
   if "test" in name:
     return None
   return TRAINING_DATA if "train" in name else DEV_DATA
 
 
-def trains(receipt: Mapping[str, Any]) -> bool:
-  """True for the receipt of a training."""
-  return bool(receipt.get("flags", {}).get("do_train"))
-
-
-# --rerun
-
-
-def with_receipt(
-  argv: Sequence[str],
-  # Flags that name a file or folder to write. Only the command line says where:
-  # a receipt may be of another person.
-  outputs: Collection[str] = (),
-) -> tuple[list[str], str | None]:
-  """Replaces `--rerun=run.json` by that run's flags; returns its path too."""
-  known = flags.FlagValues()
-  known.set_gnu_getopt()
-  flags.DEFINE_string("rerun", None, "A receipt.", flag_values=known)
-  with command_line.input_errors(known):
-    program, *arguments = known(argv, known_only=True)
-  if not known.rerun:
-    return [*argv], None
-  own = set(map(_name_of_flag, arguments))
-  repeated = []
-  for argument in flags_to_repeat(known.rerun, os.path.basename(program)):
-    name = _name_of_flag(argument)
-    if name not in outputs:
-      repeated.append(argument)
-    elif name not in own:
-      raise InputError(
-        f"--rerun={known.rerun}: does not say where to write. Give another"
-        f" --{name} than that of the receipt"
-      )
-  # The last value of a flag counts.
-  return [program, *repeated, *arguments], known.rerun
-
-
-def flags_to_repeat(path: str, script: str) -> list[str]:
-  """Flags of the run of a receipt, with what "auto" stood for there."""
-  receipt = read(path)
-  if receipt["script"] != script:
-    raise InputError(
-      f"{path}: is of {receipt['script']}; repeat it with that script"
-    )
-  for argument in receipt["given"]:
-    if _name_of_flag(argument) in (None, "flagfile", "undefok", "rerun"):
-      raise InputError(f"{path}: {argument!r} is not a flag of a run. {FIX}")
-  return [*receipt["given"], *repeat_choices(chosen(receipt))]
+def _includes(value: Any, path: str) -> bool:
+  """True if a flag's value is the path, or a folder or pattern with it."""
+  whole = [value] if isinstance(value, str) else []
+  return any(
+    f"{path}/".startswith(name.rstrip("/") + "/")
+    or path.endswith(f"/{name}")
+    or fnmatch.fnmatchcase(path, name)
+    for name in [*whole, *files.split_names(value)]
+    if name
+  )
 
 
 def chosen(receipt: Mapping[str, Any]) -> dict[str, str]:
@@ -181,9 +158,3 @@ def chosen(receipt: Mapping[str, Any]) -> dict[str, str]:
     for name, choices in AUTO_CHOICES.items()
     if given.get(name) == "auto" and receipt.get(name) in choices
   }
-
-
-def _name_of_flag(argument: str) -> str | None:
-  """Name in an argument `--NAME` or `--NAME=VALUE`; None for any other."""
-  match = re.fullmatch(r"--?([a-zA-Z][\w-]*)(=.*)?", argument, re.DOTALL)
-  return match and match[1]

@@ -35,8 +35,8 @@ class Encoding(NamedTuple):
   """An encoding and its error handling."""
 
   name: str = "utf-8"  # of a Python codec
-  # "strict" raises InputError at an invalid byte; "replace" makes it U+FFFD and
-  # logs their number; other handlers of Python neither check nor log.
+  # "strict" raises InputError at an invalid byte; other handlers of Python do
+  # not check.
   errors: str = "strict"
 
 
@@ -67,14 +67,6 @@ def read_utf8_lines(
   """Reads lines like `read_lines`, each encoded as UTF-8."""
   for text in _read_chunks(path, encoding, open_file):
     yield from io.BytesIO(text.encode())
-
-
-def decode_lines(
-  lines: Iterable[bytes], name: str, encoding: Encoding | None = None
-) -> Iterator[str]:
-  """Decodes lines of bytes as they arrive, for interactive use."""
-  for text in _Decoder(name, encoding).decode(lines):
-    yield from io.StringIO(text, newline="\n")
 
 
 def read_pairs(
@@ -143,9 +135,8 @@ class _Decoder:
     self._path = path
     self._has_flag = encoding is not None
     self._name, self._errors = encoding or UTF8
-    self._is_checked = self._errors in ("strict", "replace")
+    self._is_checked = self._errors == "strict"
     self._num_lines = 0  # so far
-    self._num_replaced = 0
 
   def decode(self, blocks: Iterable[bytes]) -> Iterator[str]:
     """Yields text in chunks that end at line ends."""
@@ -164,18 +155,10 @@ class _Decoder:
       text = self._decode_lines(chunk, codec)
       yield text if self._num_lines else text.removeprefix("\ufeff")
       self._num_lines += chunk.count(b"\n")
-    if self._num_replaced:
-      logging.warning(
-        "%s: %d byte sequences are not %s, and were replaced by U+FFFD",
-        self._path,
-        self._num_replaced,
-        self._name,
-      )
 
   def _as_utf8(self, blocks: Iterable[bytes]) -> Iterator[bytes]:
     try:
       for text in codecs.iterdecode(blocks, self._name, self._errors):
-        self._num_replaced += text.count("\ufffd")
         yield text.encode()
     except UnicodeError as error:
       fault = f"is not {self._name.upper()}"
@@ -190,11 +173,7 @@ class _Decoder:
       if codec != "utf-8":
         text.encode()  # raises at lone surrogates
     except UnicodeError as error:
-      if self._errors == "strict":
-        raise self._refusal(chunk, error) from error
-      text = chunk.decode(codec, "replace").encode("utf-8", "replace").decode()
-      others = chunk.decode(codec, "ignore")
-      self._num_replaced += text.count("\ufffd") - others.count("\ufffd")
+      raise self._refusal(chunk, error) from error
     if "\0" in text:
       self._check_nulls(chunk)
     return text

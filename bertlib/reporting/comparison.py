@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from bertlib.cli.errors import InputError, english_list
-from bertlib.io import dev_scores, files, receipt_file, result_files
+from bertlib.io import files, receipt_file, result_files
 from bertlib.io.result_files import DevPrediction
 from bertlib.reporting import html_report, statistics
 from bertlib.reporting.statistics import Comparison
@@ -56,10 +56,10 @@ class RecordedRun:
       for name, value in self.results.items()
       if type(value) in (int, float) or value == "nan"
     }
-    metrics = dev_scores.plain_scores(numbers)
+    metrics = result_files.plain_scores(numbers)
     names = [*self.task.primary_metrics]
     if self.flags.get("best_metric"):
-      names = [dev_scores.plain_name(self.flags["best_metric"])]
+      names = [result_files.plain_name(self.flags["best_metric"])]
     primary = [name for name in names if name in metrics][:1]
     return {name: metrics[name] for name in dict.fromkeys([*primary, *metrics])}
 
@@ -157,7 +157,7 @@ def best_runs(runs: Sequence[RecordedRun]) -> dict[str, set[str]]:
     }
     if len(set(values.values())) < 2 or _NOT_RANKED.search(metric):
       continue
-    best = dev_scores.best_row([r.metrics for r in comparable], metric)
+    best = result_files.best_row([r.metrics for r in comparable], metric)
     found[metric] = {n for n, v in values.items() if best and v == best[metric]}
   return found
 

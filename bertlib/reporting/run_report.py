@@ -15,7 +15,7 @@ from absl import logging
 from bertlib.cli import command_line, option
 from bertlib.cli.errors import some_of
 from bertlib.hardware import devices
-from bertlib.io import dev_scores, files, receipt_file, result_files
+from bertlib.io import files, receipt_file, result_files
 from bertlib.reporting import html_report, receipts
 from bertlib.reporting.html_report import Section, escape, format_value
 from bertlib.reporting.statistics import Estimates, Interval
@@ -57,16 +57,22 @@ def started(
   """Holds the lock of --output_dir; records what its block makes of the run."""
   settings = run.settings
   with runs.lock_output_dir(run):
-    receipt.start(settings, data_files, run.devices.choices, run.is_chief)
+    receipt.start(
+      settings,
+      data_files,
+      run.devices.choices,
+      run.is_chief,
+      run.task.record.uses,
+    )
     devices.log_devices(run.devices)
-    if settings.run.do_train:
+    if run.flags.do_train:
       runs.write_companions(run)
     outcome = Outcome(run)
     yield outcome
     if not run.is_chief:
       return
     receipt.finish(outcome.found.results, outcome.checkpoint)
-    if settings.run.do_train:
+    if run.flags.do_train:
       write_report(outcome)
 
 
@@ -76,7 +82,7 @@ def write_report(outcome: Outcome) -> None:
   # `Receipt.finish` has been called: it has device, date and duration.
   receipt = receipt_file.last_training(run.output_dir)
   seeds = loop.read_statistics(run.output_dir) if run.seeds else None
-  scores = dev_scores.plain_scores(found.results)
+  scores = result_files.plain_scores(found.results)
   about = receipt["script"], run.task.description.get("task")
   subtitle = " · ".join(filter(None, [*about, receipt["started"][:10]]))
   headline = _headline(run, scores, found.estimates, seeds)
@@ -166,7 +172,7 @@ def _metrics(
 
 def _curves(run: Run) -> list[Section]:
   """Losses of training and dev set in one picture, and then other curves."""
-  evaluations = dev_scores.DevScores(run.output_dir, run.selection)
+  evaluations = result_files.DevScores(run.output_dir, run.selection)
   training, dev = read_scalars(run.output_dir), evaluations.by_name()
   # Without --eval_steps, the dev loss is that of the end.
   at_end = {} if dev else read_scalars(run.path("dev"))

@@ -71,19 +71,23 @@ def estimate_training(
   writes_records: bool = True,
 ) -> None:
   """Estimates steps, disk, memory and time of a run, in steps of a dry run."""
+  step.need(lengths)
   num_steps = 0
   if run.flags.do_train:
-    with step("steps"):
-      num_steps = _count_steps(run, lengths, count_steps)
-  with step("disk"):
-    _check_disk(run, num_steps, lengths, writes_records)
+    num_steps = step(
+      "steps", _count_steps, run, lengths, count_steps, instead=0
+    )
+  step("disk", _check_disk, run, num_steps, lengths, writes_records)
   if plan:
-    with step("memory"):
-      num_bytes = run.devices.replicas_per_memory * planned_bytes(run, plan)
-      check_memory(num_bytes, available_memory())
+    step("memory", _check_memory_of, run, plan)
   if num_steps and plan:
-    with step("time"):
-      _estimate_time(run, plan, num_steps, lengths)
+    step("time", _estimate_time, run, plan, num_steps, lengths)
+
+
+def _check_memory_of(run: Run, plan: step_plan.Plan) -> None:
+  """Compares what the run needs with the free memory."""
+  num_bytes = run.devices.replicas_per_memory * planned_bytes(run, plan)
+  check_memory(num_bytes, available_memory())
 
 
 def _count_steps(run: Run, lengths: LengthSummary, count_steps) -> int:
@@ -123,16 +127,16 @@ def _count_runs(run: Run) -> int:
   return max(len(run.seeds), 1)
 
 
-def planned_bytes(run: Run, plan) -> int:
+def planned_bytes(run: Run, plan: step_plan.Plan) -> int:
   """Estimate of the memory of a training step, see `step_plan.step_bytes`."""
-  compute, options = plan
+  compute = plan.compute
   batch_size = run.devices.share_of(run.flags.train_batch_size)
   return step_plan.step_bytes(
     run.config,
-    batch_size // options.num_micro_batches,
+    batch_size // plan.num_micro_batches,
     run.step_shape,
     compute.recompute,
-    options.num_micro_batches > 1,
+    plan.num_micro_batches > 1,
     compute.dtype.size,
     compute.on_gpu,
     compute.jit_compile,
@@ -140,10 +144,10 @@ def planned_bytes(run: Run, plan) -> int:
 
 
 def _estimate_time(
-  run: Run, plan, num_steps: int, lengths: LengthSummary
+  run: Run, plan: step_plan.Plan, num_steps: int, lengths: LengthSummary
 ) -> None:
   """Logs an estimate of the training time."""
-  compute, _ = plan
+  compute = plan.compute
   batch_size = run.flags.train_batch_size
   shape = run.step_shape._replace(seq_length=max(round(lengths.num_tokens), 1))
   num_flops = step_plan.step_flops(
@@ -172,9 +176,11 @@ def checkpoint_bytes(
   """Bytes of all checkpoints that are kept at the same time."""
   # A weight takes 4 bytes and its two moments 8; the best checkpoint has no
   # moments. While a new checkpoint is written, there is one more of each.
-  every = settings.run.steps_per_checkpoint
-  kept = min(settings.run.keep_checkpoint_max, num_train_steps // every + 1) + 1
-  best = 2 if settings.run.eval_steps else 0
+  every = settings.flags.steps_per_checkpoint
+  kept = (
+    min(settings.flags.keep_checkpoint_max, num_train_steps // every + 1) + 1
+  )
+  best = 2 if settings.flags.eval_steps else 0
   return num_weights * 4 * (3 * kept + best)
 
 

@@ -24,14 +24,14 @@ class RecordedSettings(option.CommandSettings):
   Attributes:
     receipt: flags about the receipt.
     output: the folder or the first file that the command writes.
-    run: `training.RunSettings`; None in a command without --output_dir.
+    flags: `training.RunSettings`; None in a command without --output_dir.
     compute: None in a command that computes nothing with a model.
     devices: None in such a command too.
   """
 
   receipt: ReceiptSettings
   output: str
-  run: Any = None
+  flags: Any = None
   compute: ComputeSettings | None = None
   devices: DeviceSettings | None = None
 
@@ -81,8 +81,8 @@ class EstimatorSettings(RecordedSettings, ModelCommand):
 
   def check(self) -> None:
     """Refuses a computation that the devices do not do."""
-    run, kind = self.run, self.compute.precision
-    if kind == "int8" and run and run.do_train:
+    flags, kind = self.flags, self.compute.precision
+    if kind == "int8" and flags and flags.do_train:
       raise InputError(
         "--precision=int8: for evaluation and prediction only. Train with"
         " --precision=auto, then evaluate and predict with int8"
@@ -97,12 +97,12 @@ class EstimatorSettings(RecordedSettings, ModelCommand):
         " float16. Give --precision=bfloat16"
       )
     if self.devices.distribution == "multi_worker":
-      if run and run.seeds:
+      if flags and flags.seeds:
         raise InputError(
-          f"--seeds={run.seeds}: not with --distribution=multi_worker. Train"
+          f"--seeds={flags.seeds}: not with --distribution=multi_worker. Train"
           " once per --seed, each in its own --output_dir"
         )
-      if not (run and run.do_train):
+      if not (flags and flags.do_train):
         raise InputError(
           "--distribution=multi_worker is for training. Add --do_train, or"
           " evaluate and predict on one machine"

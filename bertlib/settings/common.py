@@ -112,18 +112,11 @@ class TextSettings(option.Group):
     "Encoding of the input texts: a Python codec such as latin-1, utf-16 or"
     " gb18030. Vocabularies, configs and other JSON files are always UTF-8.",
   )
-  encoding_errors: str = option.choice(
-    "strict",
-    ["strict", "replace"],
-    "Handling of bytes that are not valid in --encoding: strict stops with an"
-    " error that names the first one; replace substitutes U+FFFD and logs the"
-    " count.",
-  )
 
   @property
   def codec(self) -> Encoding:
     """The encoding, by Python's name for it."""
-    return Encoding(codecs.lookup(self.encoding).name, self.encoding_errors)
+    return Encoding(codecs.lookup(self.encoding).name)
 
   def check(self) -> None:
     """Refuses an unknown encoding, and one that is not for text."""
@@ -189,12 +182,6 @@ class ComputeSettings(option.Group):
     " --recompute_activations so that training fits.",
     POSITIVE,
     basic=True,
-    needs="do_train",
-  )
-  optimizer_on_cpu: bool = option.boolean(
-    False,
-    "Keep the moments of Adam in host memory instead of on the GPU. For a"
-    " single device.",
     needs="do_train",
   )
 
@@ -315,7 +302,7 @@ class DeviceSettings(option.Group):
 
 @dataclasses.dataclass(frozen=True)
 class ReceiptSettings(option.Group):
-  """Checks without a run, and repetition of an earlier run."""
+  """Checks without a run."""
 
   SECTION = "output"
 
@@ -324,11 +311,6 @@ class ReceiptSettings(option.Group):
     "Dry run: take the steps of the run up to its first write, print one line"
     " per step, estimate memory and time, and exit.",
     basic=True,
-  )
-  rerun: str | None = option.path(
-    None,
-    "Repeat the run that wrote this run.json, with its flags. Flags of this"
-    " command line take precedence; give another output path.",
   )
 
   # Command-line arguments as given, and how many times each flag is given, by

@@ -9,19 +9,6 @@ from bertlib.cli import option
 from bertlib.cli.errors import InputError
 from bertlib.cli.option import AT_LEAST_2
 
-# Hugging Face's classes and their heads. Of several with the same heads, the
-# first is used unless `model.json` or the config determines another.
-ARCHITECTURES = {
-  "BertModel": set(),
-  "BertForPreTraining": {"masked LM head", "next sentence head"},
-  "BertForMaskedLM": {"masked LM head"},
-  "BertForNextSentencePrediction": {"next sentence head"},
-  "BertForQuestionAnswering": {"span head"},
-  "BertForSequenceClassification": {"label head"},
-  "BertForTokenClassification": {"label head"},
-  "BertForMultipleChoice": {"label head"},
-}
-
 
 @dataclasses.dataclass(frozen=True)
 class ConversionSettings(option.CommandSettings):
@@ -43,7 +30,7 @@ class ConversionSettings(option.CommandSettings):
   )
   output: str | None = option.path(
     None,
-    "Folder to write. Required except with --compare and --dry_run.",
+    "Folder to write. Required except with --compare.",
     section="output",
     basic=True,
     is_output=True,
@@ -70,13 +57,6 @@ class ConversionSettings(option.CommandSettings):
     None,
     "Vocabulary file with one WordPiece per line. If not given, the one in the"
     " folder of --input.",
-    basic=True,
-  )
-  architecture: str | None = option.choice(
-    None,
-    [*ARCHITECTURES],
-    "Hugging Face class to write the model for; heads that it lacks are left"
-    " out. If not given, the class is derived from the heads.",
     basic=True,
   )
   dtype: str = option.choice(
@@ -116,11 +96,6 @@ class ConversionSettings(option.CommandSettings):
     " and combined with --strip_optimizer and --average.",
     section="output",
   )
-  dry_run: bool = option.boolean(
-    False,
-    "Print the old and new names of --rename and write nothing.",
-    section="output",
-  )
   compare: str | None = option.path(
     None,
     "Second model, to compare the weights of --input with: a TensorFlow"
@@ -137,14 +112,12 @@ class ConversionSettings(option.CommandSettings):
 
   def check(self) -> None:
     """Refuses flags without the one that they need, and two works at once."""
-    if self.dry_run and not self.rename:
-      raise InputError("--dry_run: needs --rename")
     if self.rewrites and (self.compare or self.to):
       raise InputError(
         "--strip_optimizer, --average and --rename write a TensorFlow"
         " checkpoint. Convert or compare it with a second command"
       )
-    if not (self.output or self.dry_run or self.compare):
+    if not (self.output or self.compare):
       raise InputError("--output: not given. Name a folder to write to")
     listed = len(self.input.split(","))
     if self.average and listed not in (1, self.average):

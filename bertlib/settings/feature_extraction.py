@@ -103,7 +103,6 @@ class FeatureSettings(EstimatorSettings):
       "gradient_accumulation_steps",
       "recompute_activations",
       "memory_gb",
-      "optimizer_on_cpu",
     ],
     precision={
       "help": "Compute precision of matrix products and activations; weights"

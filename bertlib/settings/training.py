@@ -68,11 +68,6 @@ class OptimizerSettings(option.Group):
     " stable with it.",
     needs="optimizer=adamw",
   )
-  beta_1: float = option.number(
-    0.9,
-    "Exponential decay rate of the optimizer's first moment.",
-    FRACTION_BELOW_1,
-  )
   beta_2: float = option.number(
     0.999,
     "Exponential decay rate of the optimizer's second moment.",
@@ -96,14 +91,6 @@ class OptimizerSettings(option.Group):
     "Maximum global norm of the gradients; larger gradients are scaled down to"
     " it. 0 disables clipping.",
     NOT_NEGATIVE,
-  )
-  loss_scale: float = option.number(
-    0.0,
-    "Fixed factor of the loss with --precision=float16, so that float16 can"
-    " hold the gradients; a step whose gradients overflow is skipped. 0 adapts"
-    " the factor.",
-    NOT_NEGATIVE,
-    needs="precision=float16 or precision=auto",
   )
   schedule: str = option.choice(
     "linear",
@@ -261,13 +248,6 @@ class RunSettings(option.Group):
     " which is faster; otherwise batches are random. No effect on a TPU.",
     needs="do_train, not use_tpu, not distribution=tpu",
   )
-  log_steps: int = option.integer(
-    20,
-    "Log progress every this many training steps. 0 is the same as 1.",
-    COUNT,
-    section="output",
-    needs="do_train",
-  )
   given: frozenset[str] = frozenset()  # flags on the command line
 
   def check(self) -> None:
@@ -339,7 +319,7 @@ class TrainingSettings(EstimatorSettings):
 
   model: ModelSettings = option.group(ModelSettings)
   text: TextSettings = option.group(TextSettings)
-  run: RunSettings = option.group(RunSettings)
+  flags: RunSettings = option.group(RunSettings)
   optimizer: OptimizerSettings = option.group(OptimizerSettings)
   compute: ComputeSettings = option.group(ComputeSettings)
   quantization: QuantizationSettings = option.group(QuantizationSettings)
@@ -349,22 +329,23 @@ class TrainingSettings(EstimatorSettings):
   @property
   def output(self) -> str:
     """The --output_dir."""
-    return self.run.output_dir
+    return self.flags.output_dir
 
   @property
   def model_dir(self) -> str:
     """The --output_dir, where the trained model is."""
-    return self.run.output_dir
+    return self.flags.output_dir
 
   @property
   def trains(self) -> bool:
     """True with --do_train."""
-    return self.run.do_train
+    return self.flags.do_train
 
   def check(self) -> None:
     """Refuses a run that would do nothing, or a batch that is not divided."""
     super().check()
-    run, num_micro_batches = self.run, self.compute.gradient_accumulation_steps
+    flags = self.flags
+    num_micro_batches = self.compute.gradient_accumulation_steps
     values = option.values_of(self)
     if not any(values[name] for name in self.ACTIONS):
       raise InputError(
@@ -374,9 +355,9 @@ class TrainingSettings(EstimatorSettings):
     if evaluates_by not in values:  # but by predictions
       evaluates_by = "predict_batch_size"
     for flag, is_used in (
-      ("train_batch_size", run.do_train),
-      (evaluates_by, run.evaluates),
-      ("predict_batch_size", run.do_predict),
+      ("train_batch_size", flags.do_train),
+      (evaluates_by, flags.evaluates),
+      ("predict_batch_size", flags.do_predict),
     ):
       size, cores = values[flag], self.devices.num_tpu_cores
       if self.devices.on_tpu and is_used and size % cores:
@@ -385,13 +366,13 @@ class TrainingSettings(EstimatorSettings):
           " multiple of that"
         )
     if (
-      run.do_train
+      flags.do_train
       and self.compute.memory_gb is None
-      and run.train_batch_size % num_micro_batches
+      and flags.train_batch_size % num_micro_batches
     ):
       raise InputError(
         f"--gradient_accumulation_steps={num_micro_batches} does not divide"
-        f" --train_batch_size={run.train_batch_size}"
+        f" --train_batch_size={flags.train_batch_size}"
       )
 
   def need(self, flag: str, action: str, is_needed: bool = True) -> None:

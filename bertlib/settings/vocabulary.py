@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 
 from bertlib.cli import option
 from bertlib.cli.errors import InputError
-from bertlib.cli.option import AT_LEAST_1, Range
+from bertlib.cli.option import AT_LEAST_1
+from bertlib.io import model_files
 from bertlib.settings.common import TextSettings, lower_case_flag
 
-# Flags of the two modes, and those that come together.
-LEARN_FLAGS = ("vocab_size", "min_frequency", "num_unused", "limit_alphabet")
-_MODEL_FLAGS = (
-  "init_checkpoint",
-  "output_checkpoint",
-  "bert_config_file",
-  "output_config",
-)
+# Flags of adding words, and those of them that come together.
+_MODEL_FLAGS = ("init_checkpoint", "output_checkpoint", "bert_config_file")
 _ADD_FLAGS = ("vocab_file", "grow", *_MODEL_FLAGS)
 
 
@@ -45,8 +41,8 @@ class VocabularySettings(option.CommandSettings):
   )
   overwrite: bool = option.boolean(
     False,
-    "Replace existing files: --output_file, --output_checkpoint and"
-    " --output_config.",
+    "Replace existing files: --output_file, --output_checkpoint and the"
+    " bert_config.json beside it.",
     section="output",
     basic=True,
   )
@@ -54,28 +50,6 @@ class VocabularySettings(option.CommandSettings):
   vocab_size: int = option.integer(
     30522,
     "Maximum number of vocabulary entries.",
-    AT_LEAST_1,
-    section="training",
-    basic=True,
-  )
-  min_frequency: int = option.integer(
-    2,
-    "Minimum number of occurrences of a character or piece.",
-    AT_LEAST_1,
-    section="training",
-    basic=True,
-  )
-  num_unused: int = option.integer(
-    0,
-    "Number of [unusedN] entries to reserve for words that are added later.",
-    Range(0, 10**6),
-    section="training",
-    basic=True,
-  )
-  limit_alphabet: int | None = option.integer(
-    None,
-    "Maximum number of single characters in the vocabulary, the most frequent"
-    " ones. If not given, there is no limit.",
     AT_LEAST_1,
     section="training",
     basic=True,
@@ -107,7 +81,8 @@ class VocabularySettings(option.CommandSettings):
   )
   output_checkpoint: str | None = option.path(
     None,
-    "Checkpoint to write, with the embeddings of the new words.",
+    "Checkpoint to write, with the embeddings of the new words. Its config,"
+    " bert_config.json, is written into the same folder.",
     section="output",
     basic=True,
     is_output=True,
@@ -115,15 +90,16 @@ class VocabularySettings(option.CommandSettings):
   bert_config_file: str | None = option.path(
     None, "Config of --init_checkpoint.", section="model", basic=True
   )
-  output_config: str | None = option.path(
-    None,
-    "Config to write for --output_checkpoint.",
-    section="output",
-    basic=True,
-    is_output=True,
-  )
   text: TextSettings = option.group(TextSettings)
   given: frozenset[str] = frozenset()  # flags on the command line
+
+  @property
+  def output_config(self) -> str | None:
+    """The config to write beside --output_checkpoint."""
+    if not self.output_checkpoint:
+      return None
+    folder = os.path.dirname(self.output_checkpoint)
+    return os.path.join(folder, model_files.CONFIG)
 
   def check(self) -> None:
     """Refuses flags of the other mode, and a part of those of a model."""
@@ -133,7 +109,7 @@ class VocabularySettings(option.CommandSettings):
         "give either --input_file, to learn a vocabulary from, or --add_words,"
         " to add to one"
       )
-    unused, mode = LEARN_FLAGS, "input_file"
+    unused, mode = ("vocab_size",), "input_file"
     if learns:
       unused, mode = _ADD_FLAGS, "add_words"
     for name in unused:

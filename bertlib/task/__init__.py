@@ -1,1 +1,1 @@
-"""What a task is: the answers that shared code asks for."""
+"""Types of a task: the answers that shared code asks for."""

@@ -43,6 +43,10 @@ _STOP_REQUESTS = "stop_requests"
 _MAX_NAMED_RECORDS = 10
 
 
+# Steps between two log lines, and between two values in TensorBoard.
+LOG_STEPS = 20
+
+
 class Throughput(NamedTuple):
   """Numbers from which the speed of a training is computed."""
 
@@ -61,7 +65,7 @@ class ProgressHook(tf.train.SessionRunHook):
     tensors: Mapping[str, Any],
     num_train_steps: int | None,
     batch_size: int,
-    log_steps: int = 20,
+    log_steps: int = LOG_STEPS,
     model_dir: str | None = None,
     throughput: Throughput | None = None,
   ):

@@ -1,4 +1,4 @@
-"""What a run does: trains, evaluates, predicts, and repeats with seeds."""
+"""The loop of a run: training, evaluation, prediction, several seeds."""
 
 from __future__ import annotations
 
@@ -23,16 +23,9 @@ from bertlib.cli.errors import InputError
 from bertlib.cli.steps import Steps
 from bertlib.data import record_check, tf_records
 from bertlib.hardware import devices
-from bertlib.io import (
-  dev_scores,
-  files,
-  folder_lock,
-  json_files,
-  model_files,
-  result_files,
-)
-from bertlib.io.dev_scores import DevScores
+from bertlib.io import files, folder_lock, json_files, model_files, result_files
 from bertlib.io.files import atomic_write
+from bertlib.io.result_files import DevScores
 from bertlib.settings import embedding_spec, model_description
 from bertlib.settings.training import OptimizerSettings
 from bertlib.training import hooks, runs, step_plan
@@ -67,10 +60,12 @@ def model_fn_of(
 ):
   """The `model_fn` of a run."""
   settings = run.settings
-  compute, options = run.compute, None
+  plan = {"compute": run.compute}
   if num_train_steps:
-    compute, options = plan_of(run)
-  used = compute if num_train_steps else compute.for_inference()
+    plan = plan_of(run)._asdict()
+  used = plan["compute"]
+  if not num_train_steps:
+    used = used.for_inference()
   logging.info("Computed by %s", used.describe(run.config.hidden_act))
   num_warmup_steps = run.task.num_warmup_steps
   if num_warmup_steps is None:
@@ -90,16 +85,15 @@ def model_fn_of(
     num_warmup_steps=num_warmup_steps,
     use_tpu=run.on_tpu,
     use_one_hot_embeddings=run.on_tpu,
-    seed=settings.run.seed,
-    log_steps=settings.run.log_steps,
-    compute=compute,
-    options=options,
+    seed=run.flags.seed,
+    log_steps=hooks.LOG_STEPS,
+    **plan,
     **run.task.model_arguments,
   )
 
 
 def plan_of(run: Run) -> step_plan.Plan:
-  """Computation and options of a training step of a run."""
+  """Plan of a training step of a run."""
   return step_plan.plan_training(
     run.settings, run.devices, run.compute, run.config, run.step_shape
   )
@@ -179,16 +173,15 @@ def check_start(run: Run, step: Steps = steps.RUN) -> step_plan.Plan | None:
   Returns:
     The plan of a training step; None without training.
   """
+  step.need(run)
   plan = None
   # Training logs the rest again.
   quiet = terminal.quiet(logging.WARNING)
   with contextlib.nullcontext() if step.is_dry_run else quiet:
     if run.flags.do_train:
-      with step("batches"):
-        plan = plan_of(run)
+      plan = step("batches", plan_of, run, instead=None)
     if run.start.trained or run.settings.model.init_checkpoint:
-      with step("weights"):
-        check_weights(run)
+      step("weights", check_weights, run)
   return plan
 
 
@@ -310,7 +303,7 @@ def train_and_evaluate(
   input_fn,
   done: int,  # steps of the last checkpoint
   num_train_steps: int,
-  selection: dev_scores.Selection,
+  selection: result_files.Selection,
   evaluate: Evaluate | None,
   attached: Sequence[tf.train.SessionRunHook] = (),
   # True when training ends before `num_train_steps`.
@@ -433,7 +426,7 @@ def _training_config(run: Run) -> dict[str, Any]:
     "save_checkpoints_steps": flags.steps_per_checkpoint,
     "keep_checkpoint_max": flags.keep_checkpoint_max,
     # On a TPU it logs examples per second; elsewhere `ProgressHook` does.
-    "save_summary_steps": flags.log_steps if run.on_tpu else 0,
+    "save_summary_steps": hooks.LOG_STEPS if run.on_tpu else 0,
     # Elsewhere TPUEstimator would run the session twice per step, to read the
     # number of the step.
     "log_step_count_steps": 100 if run.on_tpu else None,
@@ -520,7 +513,7 @@ def write_metrics(
   write_events(
     run.path(f"dev{suffix}"),
     checkpoint_files.step_of(checkpoint) if checkpoint else 0,
-    dev_scores.plain_scores(results),
+    result_files.plain_scores(results),
   )
   path = run.path(f"{result_files.DEV_PREDICTIONS}{suffix}.jsonl")
   if predictions is not None:
@@ -629,7 +622,7 @@ def summarize_seeds(
   scores = []
   for seed, values in results.items():
     plain = {
-      dev_scores.plain_name(name): value for name, value in values.items()
+      result_files.plain_name(name): value for name, value in values.items()
     }
     if metric not in plain:
       raise InputError(
@@ -642,7 +635,7 @@ def summarize_seeds(
   margin = stats.t.ppf(0.975, len(scores) - 1) * deviation / len(scores) ** 0.5
   best = 0
   for index, score in enumerate(scores):
-    if dev_scores.is_better(metric, score, scores[best]):
+    if result_files.is_better(metric, score, scores[best]):
       best = index
   return {
     "metric": metric,

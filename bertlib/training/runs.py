@@ -24,10 +24,10 @@ from bertlib.cli.steps import Steps
 from bertlib.compute.fast_compute import FastCompute
 from bertlib.hardware import devices
 from bertlib.hardware.devices import Devices
-from bertlib.io import dev_scores, files, folder_lock, model_files
-from bertlib.io.dev_scores import Selection
+from bertlib.io import files, folder_lock, model_files, result_files
+from bertlib.io.result_files import Selection
 from bertlib.settings.training import RunSettings, TrainingSettings
-from bertlib.task.task import StepShape, Task
+from bertlib.task.task_record import StepShape, Task
 
 # Files that every training run writes to --output_dir, except vocabulary and
 # config, which may be inputs from the same folder.
@@ -41,8 +41,8 @@ _RUN_FILES = (
   "graph.pbtxt",
   model_files.DESCRIPTION,
   "report.html",
+  "run.flags",
   "run.json",
-  "run-*.json",
   "seeds.json",
 )
 
@@ -63,7 +63,7 @@ class Run:
   @property
   def flags(self) -> RunSettings:
     """Flags of the run itself: actions, folder, batch sizes, seed."""
-    return self.settings.run
+    return self.settings.flags
 
   @property
   def seeds(self) -> list[int]:
@@ -137,7 +137,9 @@ def check_overwrites(
 ) -> None:
   """Refuses an --output_dir in which the run would overwrite its inputs."""
   # `names` are the patterns of the files that the script itself writes.
-  files.check_output_dir(settings.run.output_dir, [*_RUN_FILES, *names], inputs)
+  files.check_output_dir(
+    settings.flags.output_dir, [*_RUN_FILES, *names], inputs
+  )
 
 
 def setup(
@@ -151,34 +153,39 @@ def setup(
     InputError: model, devices, folder or flags are not as the run needs them.
   """
   model = settings.model
-  with step("devices"):
-    if step.is_dry_run:  # which reads later how much memory is free
-      devices.share_gpus()
-    found = devices.find_and_choose(settings)
-  with step("config"):
-    config = model_folder.config_of(model, task.min_seq_length)
-  with step("vocabulary"):
-    tokenizer = model_folder.tokenizer_of(
-      model, config, task.never_split, task.needs_vocabulary
-    )
-  with step("checkpoint"):
-    start = _find_start_of(settings, task)
-  with step("metric"):
-    selection = read_selection(settings.run, task.metrics)
-    # The receipt names the metric that was used.
-    flags = dataclasses.replace(settings.run, best_metric=selection.metric)
-    settings = dataclasses.replace(settings, run=flags)
-  with step("folder"):
-    run = Run(settings, found, task, config, tokenizer, start, selection)
-    check_folder(run)
-  return run
+  if step.is_dry_run:  # which reads later how much memory is free
+    devices.share_gpus()
+  found = step("devices", devices.find_and_choose, settings)
+  config = step("config", model_folder.config_of, model, task.min_seq_length)
+  tokenizer = step(
+    "vocabulary",
+    model_folder.tokenizer_of,
+    model,
+    config,
+    task.never_split,
+    task.needs_vocabulary,
+  )
+  start = step("checkpoint", _find_start_of, settings, task)
+  selection = step("metric", read_selection, settings.flags, task.metrics)
+  parts = settings, found, task, config, tokenizer, start, selection
+  step("folder", lambda *parts: check_folder(_make_run(*parts)), *parts)
+  step.need(*parts)
+  return _make_run(*parts)
+
+
+def _make_run(settings: TrainingSettings, *parts: Any) -> Run:
+  """The run of its `parts`; the settings get the metric that was found."""
+  *_, selection = parts
+  # For the receipt.
+  flags = dataclasses.replace(settings.flags, best_metric=selection.metric)
+  return Run(dataclasses.replace(settings, flags=flags), *parts)
 
 
 def _find_start_of(
   settings: TrainingSettings, task: Task
 ) -> checkpoint_files.Start:
   """Checkpoints that the run starts from, with the task's output layers."""
-  own, may_be_new = settings.run.output_dir, settings.run.do_train
+  own, may_be_new = settings.flags.output_dir, settings.flags.do_train
   may_be_new = may_be_new or task.may_be_new
   start = checkpoint_files.find_start(
     settings.model.init_checkpoint,
@@ -200,17 +207,17 @@ def _find_start_of(
   return start
 
 
-def read_selection(run: RunSettings, metrics: Sequence[str]) -> Selection:
+def read_selection(flags: RunSettings, metrics: Sequence[str]) -> Selection:
   """Selection of the best checkpoint; `metrics` has the primary one first."""
-  asked = run.best_metric or metrics[0]
-  metric = dev_scores.plain_name(asked)
+  asked = flags.best_metric or metrics[0]
+  metric = result_files.plain_name(asked)
   if metric not in metrics:
     raise InputError(
       f"--best_metric={asked}: there is no such metric; there are"
       f" {', '.join(metrics)}"
     )
-  eval_steps = run.eval_steps if run.do_train else None
-  return Selection(eval_steps or 0, metric, run.patience)
+  eval_steps = flags.eval_steps if flags.do_train else None
+  return Selection(eval_steps or 0, metric, flags.patience)
 
 
 def describe_model(run: Run) -> dict[str, Any]:

@@ -20,10 +20,16 @@ from bertlib.settings.training import (
   RunSettings,
   TrainingSettings,
 )
-from bertlib.task.task import StepShape
+from bertlib.task.task_record import StepShape
 
-# Computation and options of a training step.
-Plan = tuple[FastCompute, optimization.StepOptions]
+
+class Plan(NamedTuple):
+  """Plan of a training step; fields of `TrainingArguments`."""
+
+  compute: FastCompute
+  options: optimization.StepOptions
+  num_micro_batches: int = 1
+  frozen: optimization.Frozen = optimization.Frozen()
 
 
 def choice_flags(devices: Devices) -> list[str]:
@@ -32,25 +38,25 @@ def choice_flags(devices: Devices) -> list[str]:
   return repeat_choices({name: devices.choices[name] for name in automatic})
 
 
-def count_steps(run: RunSettings, num_examples: int, unit: str) -> int:
+def count_steps(flags: RunSettings, num_examples: int, unit: str) -> int:
   """Training steps of --num_train_epochs, at least one; else InputError."""
-  batches = num_examples / run.train_batch_size
-  num_steps = int(batches * run.num_train_epochs)
+  batches = num_examples / flags.train_batch_size
+  num_steps = int(batches * flags.num_train_epochs)
   if not num_steps:
     enough = math.ceil(10 / batches) / 10 if batches else 1
     raise InputError(
-      f"--num_train_epochs={run.num_train_epochs:g}: {num_examples} training"
+      f"--num_train_epochs={flags.num_train_epochs:g}: {num_examples} training"
       f" {unit} are not enough for one step of"
-      f" --train_batch_size={run.train_batch_size}. Give {enough:g} epochs or"
+      f" --train_batch_size={flags.train_batch_size}. Give {enough:g} epochs or"
       " more, a smaller batch, or more data"
     )
   return num_steps
 
 
-def may_be_too_few(run: RunSettings, num_examples: int) -> bool:
+def may_be_too_few(flags: RunSettings, num_examples: int) -> bool:
   """True if the examples make less than one training step."""
   # Only "may": each example may become several windows.
-  return 0 < num_examples * run.num_train_epochs < run.train_batch_size
+  return 0 < num_examples * flags.num_train_epochs < flags.train_batch_size
 
 
 def plan_training(
@@ -60,39 +66,38 @@ def plan_training(
   config: modeling.BertConfig,
   shape: StepShape,
 ) -> Plan:
-  """Computation and options of a training step, from the flags."""
+  """Plan of a training step, from the flags."""
   _check_flags(settings, devices, config)
-  batch_size = devices.share_of(settings.run.train_batch_size)
+  batch_size = devices.share_of(settings.flags.train_batch_size)
   num_micro_batches, recompute = plan_memory(
     settings, devices, compute, config, batch_size, shape
   )
   if batch_size % num_micro_batches:
-    num_parts = settings.run.train_batch_size // batch_size
+    num_parts = settings.flags.train_batch_size // batch_size
     shared_by = f" shared by {num_parts} replicas" if num_parts > 1 else ""
     raise InputError(
       f"--gradient_accumulation_steps={num_micro_batches} does not divide"
-      f" --train_batch_size={settings.run.train_batch_size}{shared_by}"
+      f" --train_batch_size={settings.flags.train_batch_size}{shared_by}"
     )
-  on_cpu = settings.compute.optimizer_on_cpu
-  has_fast_update = compute.jit_compile and not on_cpu
   has_copies = (
-    has_fast_update
+    compute.jit_compile
     and compute.dtype.size == 2
     and not recompute
     and not devices.replicas
   )
-  return (
+  flags = settings.optimizer
+  return Plan(
     dataclasses.replace(
       compute,
       recompute=recompute,
       copy_weight=optimization.weight_copy if has_copies else None,
     ),
-    step_options(settings.optimizer)._replace(
-      num_micro_batches=num_micro_batches,
-      jit_compile=has_fast_update,
-      jit_norm=has_fast_update and compute.on_gpu,
-      on_cpu=on_cpu,
+    step_options(flags)._replace(
+      jit_compile=compute.jit_compile,
+      jit_norm=compute.jit_compile and compute.on_gpu,
     ),
+    num_micro_batches,
+    optimization.Frozen(flags.freeze_layers, flags.freeze_embeddings),
   )
 
 
@@ -100,16 +105,11 @@ def _check_flags(
   settings: TrainingSettings, devices: Devices, config: modeling.BertConfig
 ) -> None:
   """Refuses flags of a step that the devices or the model do not allow."""
-  replicas, batch_size = devices.replicas, settings.run.train_batch_size
+  replicas, batch_size = devices.replicas, settings.flags.train_batch_size
   if replicas and batch_size % replicas.count:
     raise InputError(
       f"--train_batch_size={batch_size} cannot be divided among"
       f" {replicas.count} replicas. Give a multiple of that"
-    )
-  if replicas and settings.compute.optimizer_on_cpu:
-    raise InputError(
-      "--optimizer_on_cpu is for one device: it cannot be with"
-      f" {replicas.count} replicas"
     )
   if settings.optimizer.freeze_layers > config.num_hidden_layers:
     raise InputError(
@@ -170,15 +170,10 @@ def step_options(optimizer: OptimizerSettings) -> optimization.StepOptions:
     optimizer=optimizer.optimizer,
     weight_decay=optimizer.weight_decay,
     bias_correction=optimizer.bias_correction,
-    beta_1=optimizer.beta_1,
     beta_2=optimizer.beta_2,
     epsilon=optimizer.epsilon,
     clip_norm=optimizer.clip_norm,
-    loss_scale=optimizer.loss_scale,
     layer_decay=optimizer.layer_decay,
-    frozen=optimization.Frozen(
-      optimizer.freeze_layers, optimizer.freeze_embeddings
-    ),
   )
 
 

@@ -33,10 +33,14 @@ class TrainingArguments:
   # Of dropout, whose masks are then a function of seed and step; None for
   # random masks.
   seed: int | None = None
-  log_steps: int = 20  # between two log lines, and TensorBoard values
+  log_steps: int = hooks.LOG_STEPS
   # None for the plain `modeling.Compute()`.
   compute: modeling.Compute | None = None
   options: optimization.StepOptions | None = None
+  # Parts of a batch whose gradients are summed (gradient accumulation).
+  num_micro_batches: int = 1
+  frozen: Frozen | None = None  # weights that are not trained
+  loss_scale: float = 0.0  # of float16; 0 for one that adapts
   # Checkpoint that Estimator restores, if known; the weights are then not
   # initialized from `init_checkpoint`.
   trained: str | None = None
@@ -49,11 +53,6 @@ class TrainingArguments:
   # Of a `hooks.Throughput`, where the log shows tokens per second.
   step_flops: Callable[[float, float], float] | None = None
   peak_flops: float | None = None
-
-  @property
-  def step_options(self) -> optimization.StepOptions:
-    """`options` or the default."""
-    return self.options or optimization.StepOptions()
 
   @property
   def scales_loss(self) -> bool:
@@ -143,7 +142,7 @@ def train_spec(
     arguments.num_train_steps,
     arguments.num_warmup_steps,
     arguments.use_tpu,
-    arguments.step_options,
+    arguments.options,
     loss_scale,
     account and account.used,
   )
@@ -191,7 +190,7 @@ def _make_loss_scale(
   """The loss scale of float16; None for other precisions."""
   if not arguments.scales_loss:
     return None
-  fixed = arguments.step_options.loss_scale
+  fixed = arguments.loss_scale
   return FixedLossScale(fixed) if fixed else LossScale()
 
 
@@ -203,15 +202,15 @@ def _compute_gradients(
   loss_scale: LossScale | FixedLossScale | None,
 ) -> optimization.Gradients:
   """Gradients of a loss function or `BatchLoss`, see `train_spec`."""
-  options = arguments.step_options
+  num_micro_batches = arguments.num_micro_batches
   num_tpu_cores = 1
   if arguments.use_tpu and "context" in params:  # of TPUEstimator
     num_tpu_cores = params["context"].num_replicas
-  common = batch, options.num_micro_batches, loss_scale, options.frozen
+  common = batch, num_micro_batches, loss_scale, arguments.frozen
   if callable(loss_fn):
     seeded = _with_dropout_seed(loss_fn, arguments, num_tpu_cores)
     return compute_gradients(seeded, *common)
-  if arguments.seed is None and options.num_micro_batches > 1:
+  if arguments.seed is None and num_micro_batches > 1:
     raise ValueError("Gradient caching needs a seed: it repeats dropout masks")
   seeded = _with_dropout_seed(loss_fn.encode_fn, arguments, num_tpu_cores)
   batch_loss = loss_fn._replace(encode_fn=seeded)
@@ -226,7 +225,7 @@ def _with_dropout_seed(
     return lambda micro_batch, _: function(micro_batch, None)
   draw = dropout_draws(
     tf.train.get_or_create_global_step(),
-    arguments.step_options.num_micro_batches,
+    arguments.num_micro_batches,
     num_tpu_cores,
   )
   return lambda micro_batch, index: function(
@@ -327,7 +326,7 @@ def loss_normalizer(weights, arguments: TrainingArguments):
   total = tf.reduce_sum(tf.cast(weights, tf.float32))
   total = optimization.sum_over_replicas(total, arguments.use_tpu)
   num_replicas = optimization.num_replicas(arguments.use_tpu)
-  return total / num_replicas / arguments.step_options.num_micro_batches
+  return total / num_replicas / arguments.num_micro_batches
 
 
 # Gradients

@@ -10,16 +10,17 @@ from bertlib.cli.steps import RUN, Steps
 pytestmark = pytest.mark.unit
 
 
+def read_data():
+  raise InputError("x.tsv, row 3: fix it")
+
+
 def use_config(step):
-  """Two steps that fail, and one that needs what the first does not find."""
-  with step("config"):
-    config = os.stat("gone.json")
-  with step("data"):
-    raise InputError("x.tsv, row 3: fix it")
-  with step("model"):
-    print(config)
-  with step("output"):
-    pass
+  """Two steps that fail, two that need the first, and one that needs none."""
+  config = step("config", os.stat, "gone.json")
+  step("data", read_data)
+  model = step("model", str, config)
+  step("weights", str, model)
+  step("output", os.getcwd)
   return config
 
 
@@ -28,29 +29,60 @@ def test_a_run_ends_with_the_first_error():
     use_config(RUN)
 
 
+@pytest.mark.parametrize("is_dry_run", [True, False])
+def test_a_step_returns_the_result_of_its_function(is_dry_run):
+  assert Steps(is_dry_run)("sum", max, 3, 5, instead=0) == 5
+
+
 def test_a_dry_run_goes_on_where_a_step_needs_no_failed_one(capsys):
   step = Steps(is_dry_run=True)
   with pytest.raises(InputError, match="failed steps: 2"), step.until_end():
     use_config(step)
-  config, data, model, output = capsys.readouterr().out.splitlines()
+  config, data, model, weights, output = capsys.readouterr().out.splitlines()
   assert config == "fail  config      gone.json: No such file or directory"
   assert data == "fail  data        x.tsv, row 3: fix it"
   assert model.split()[:2] == ["skip", "model"]
+  assert weights.split()[:2] == ["skip", "weights"]
   assert output == "pass  output"
+
+
+@pytest.mark.parametrize("status", ["fail", "skip"])
+def test_a_dry_run_goes_on_with_what_is_given_instead(capsys, status):
+  step = Steps(is_dry_run=True)
+  path = "gone.json" if status == "fail" else step("config", os.stat, "gone")
+  assert step("data", os.stat, path, instead=3) == 3
+  assert capsys.readouterr().out.splitlines()[-1].startswith(f"{status}  data")
+
+
+def test_what_needs_a_failed_step_outside_of_steps_ends_a_dry_run(capsys):
+  step = Steps(is_dry_run=True)
+  with pytest.raises(InputError, match="failed steps: 1"), step.until_end():
+    config = step("config", os.stat, "gone.json")
+    step.need("found", config)
+    step("output", os.getcwd)
+  assert len(capsys.readouterr().out.splitlines()) == 1
+
+
+def test_a_step_within_which_a_failed_one_is_needed_is_skipped(capsys):
+  def set_up(step):
+    step.need(step("config", os.stat, "gone.json"))
+
+  step = Steps(is_dry_run=True)
+  step("run", set_up, step)
+  config, run = capsys.readouterr().out.splitlines()
+  assert config.split()[:2] == ["fail", "config"]
+  assert run.split()[:2] == ["skip", "run"]
 
 
 @pytest.mark.parametrize("is_dry_run", [True, False])
 def test_a_bug_keeps_its_traceback(is_dry_run):
   step = Steps(is_dry_run)
-  with pytest.raises(ZeroDivisionError), step.until_end(), step("x"):
-    print(1 / 0)
-  with pytest.raises(UnboundLocalError), step.until_end(), step("y"):
-    print(later)  # noqa: F821
-    later = 0  # noqa: F841
+  with pytest.raises(ZeroDivisionError), step.until_end():
+    step("x", lambda: 1 / 0)
 
 
 def test_a_dry_run_without_failures_just_ends(capsys):
   step = Steps(is_dry_run=True)
-  with step.until_end(), step("x"):
-    pass
+  with step.until_end():
+    step("x", os.getcwd)
   assert capsys.readouterr().out == "pass  x\n"

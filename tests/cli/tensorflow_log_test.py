@@ -88,7 +88,6 @@ def test_commands_show_no_log_of_tensorflow(world, tmp_path):
     f"--bert_config_file={world}/bert_config.json",
     f"--init_checkpoint={world}/model.ckpt",
     f"--add_words={tmp_path}/words.txt",
-    f"--output_config={tmp_path}/config.json",
     f"--output_checkpoint={tmp_path}/model.ckpt",
     f"--output_file={tmp_path}/vocab.txt",
     "--grow",

@@ -207,15 +207,6 @@ def test_a_file_without_records_is_refused(tmp_path):
     tf_records.count_records(str(path))
 
 
-@pytest.mark.parametrize("number, total", [(1, 7), (3, 10), (7, 10), (9, 9)])
-def test_records_are_picked_evenly_in_each_pass(number, total):
-  records = tf.data.Dataset.range(2 * total)
-  picked = input_pipeline.pick_evenly(records, number, total)
-  expected = [i * total // number for i in range(number)]
-  expected += [total + index for index in expected]
-  assert list(picked.as_numpy_iterator()) == expected
-
-
 def shuffled(num_elements, num_taken, **arguments):
   """The first `num_taken` elements of an infinitely shuffled range."""
   dataset = input_pipeline.shuffle_epochs(

@@ -150,7 +150,6 @@ def test_checkpoints_are_averaged_stripped_and_renamed(
 @pytest.mark.parametrize(
   ("flags", "message"),
   [
-    (["--dry_run"], "--dry_run: needs --rename"),
     (["--average=4"], "keeps 3 checkpoints of a training run, not 4"),
     (["--strip_optimizer", "--to=huggingface"], "with a second command"),
     (["--rename=a=>b", "--compare=x"], "with a second command"),

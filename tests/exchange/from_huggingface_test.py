@@ -70,6 +70,10 @@ def test_names_of_other_labels_are_left_out_with_a_line(tmp_path, caplog):
     ("BertForTokenClassification", {"script": "run_ner", "labels": _DEFAULT}),
     ("BertForQuestionAnswering", _ANSWERS),
     ("BertForMaskedLM", _MASKS | {"objective": "mlm"}),
+    (
+      "BertForNextSentencePrediction",
+      _MASKS | {"objective": "nsp"},
+    ),
     ("BertForPreTraining", _MASKS),
     ("BertModel", {"max_seq_length": 400}),
   ],

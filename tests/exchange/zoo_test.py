@@ -28,7 +28,7 @@ import download_model
 import tokenization
 from bertlib.cli import command_line
 from bertlib.cli.errors import InputError
-from bertlib.exchange import published_models, zoo
+from bertlib.exchange import initial_model, zoo
 from bertlib.io import folder_lock
 from bertlib.settings import embedding_spec
 
@@ -43,7 +43,7 @@ FILES = {
 }
 
 
-TABLE = published_models.load_table()
+TABLE = initial_model.load_table()
 ARCHIVES = {name: m for name, m in TABLE.items() if not m.repository}
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
@@ -200,7 +200,7 @@ def publish(site, tmp_path, monkeypatch):
     }
     table = tmp_path / "table.json"
     table.write_text(json.dumps({"tiny": entry}))
-    monkeypatch.setattr(published_models, "TABLE", str(table))
+    monkeypatch.setattr(initial_model, "TABLE", str(table))
     return archive
 
   return publish
@@ -314,7 +314,7 @@ def test_each_model_is_unpacked_from_its_published_layout(
   model = dataclasses.replace(
     TABLE[name], address=f"{site.url}{path}?dl=1", sha256=None
   )
-  monkeypatch.setattr(published_models, "load_table", lambda: {name: model})
+  monkeypatch.setattr(initial_model, "load_table", lambda: {name: model})
   folder = zoo.fetch(name)
   assert folder == str(cache / name)
   assert contents(folder) == files
@@ -730,4 +730,4 @@ def test_the_printed_flags_are_a_flag_file(
 )
 def test_an_unknown_name_is_answered_with_a_hint(wrong, hint):
   with pytest.raises(InputError, match=rf"^{re.escape(wrong)}: no.*{hint}"):
-    published_models.find(wrong)
+    initial_model.find(wrong)

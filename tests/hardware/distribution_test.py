@@ -113,15 +113,16 @@ NUM_STEPS = 20
 
 
 def flags(workspace, output_dir, *more, config="plain"):
-  values = {"num_train_steps": NUM_STEPS, "log_steps": 1, "xla": "off"}
+  values = {"num_train_steps": NUM_STEPS, "xla": "off"}
   values["bert_config_file"] = workspace / f"{config}.json"
   values["output_dir"] = workspace / output_dir
   return [*tiny_pretraining.flags(workspace, **values), *more]
 
 
 def losses(folder):
+  """Losses of the first and the last of `NUM_STEPS`, which are logged."""
   found = run_outputs.read_scalars(folder)["loss"]
-  return [found[step] for step in sorted(found)]
+  return [found[step] for step in (1, NUM_STEPS)]
 
 
 @pytest.fixture(scope="module")
@@ -147,9 +148,7 @@ def single(train):
 
 
 def assert_same_training(folder, other):
-  found = losses(folder)
-  assert len(found) == NUM_STEPS
-  np.testing.assert_allclose(found, losses(other), rtol=1e-5)
+  np.testing.assert_allclose(losses(folder), losses(other), rtol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -399,10 +398,8 @@ def uninterrupted(workspace):
 @pytest.mark.slow
 def test_two_workers_have_the_losses_of_two_replicas(train, uninterrupted):
   replicas = train("long", "--num_replicas=2", *LONG, config="bert_config")
-  found, expected = losses(uninterrupted), losses(replicas)
-  assert len(found) == len(expected) == 200
   # Later ones differ by more than rounding.
-  np.testing.assert_allclose(found[:NUM_STEPS], expected[:NUM_STEPS], rtol=1e-5)
+  assert_same_training(uninterrupted, replicas)
 
 
 @pytest.mark.slow  # a killed worker is like it

@@ -205,7 +205,7 @@ def estimator_of(folder, *arguments):
   )
   model_fn = loop.model_fn_of(made, num_train_steps=50)
   return devices.make_estimator(
-    found, model_fn, folder, train_batch_size=settings.run.train_batch_size
+    found, model_fn, folder, train_batch_size=settings.flags.train_batch_size
   )
 
 

@@ -77,15 +77,6 @@ def test_empty_files_have_no_lines(tmp_path):
     assert list(text_files.read_lines(write(tmp_path, content))) == []
 
 
-def test_decode_lines_yields_each_line_at_once():
-  lines = [b"a\n", "sömé\n".encode(), b"", b"end"]
-  found = text_files.decode_lines(iter(lines), "standard input")
-  assert next(found) == "a\n"
-  assert next(found) == "sömé\n"
-  with pytest.raises(InputError, match=r"^there, line 2, byte 1: "):
-    list(text_files.decode_lines([b"a\n", b"\xe9 b\n"], "there"))
-
-
 @pytest.mark.parametrize("name", ["utf-8", "utf-16", "gb18030"])
 @pytest.mark.parametrize("block_bytes", [3, 2**20])
 @pytest.mark.parametrize(
@@ -107,8 +98,6 @@ def test_cr_ends_lines_only_in_a_file_without_lf(
   found = list(text_files.read_utf8_lines(path, encoding))
   assert found == [line.encode() for line in lines]
   assert text_files.read_text(path, encoding) == "".join(lines)
-  pipe = io.BytesIO(content.encode(name))
-  assert list(text_files.decode_lines(pipe, "pipe", encoding)) == lines
 
 
 def test_invalid_bytes_are_located_in_a_file_whose_lines_end_in_cr(tmp_path):
@@ -203,20 +192,6 @@ def test_first_invalid_byte_is_found_in_any_block(tmp_path, monkeypatch):
   for size in (1, 2, 3, 5, 100):
     monkeypatch.setattr(text_files, "_BLOCK_BYTES", size)
     assert refusal(path).startswith(", line 2, byte 6: 0xE4")
-
-
-def test_replaced_bytes_are_counted(tmp_path, monkeypatch, caplog):
-  path = write(
-    tmp_path, b"a\xe9b\nc\xff\xfe " + "\ufffd中\n".encode() + b"\xe4"
-  )
-  for size in (1, 4, 100):
-    monkeypatch.setattr(text_files, "_BLOCK_BYTES", size)
-    caplog.clear()
-    with caplog.at_level("WARNING", "absl"):
-      lines = list(text_files.read_lines(path, Encoding("utf-8", "replace")))
-    assert lines == ["a\ufffdb\n", "c\ufffd\ufffd \ufffd中\n", "\ufffd"]
-    (message,) = caplog.messages
-    assert re.search(r"\b4\b", message.removeprefix(path))
 
 
 def test_functions_of_the_original_drop_invalid_bytes(tmp_path):

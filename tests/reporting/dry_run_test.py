@@ -25,8 +25,7 @@ from bertlib.hardware.devices import Devices
 from bertlib.hardware.distribution import Replicas
 from bertlib.io import files
 from bertlib.reporting import training_checks
-from bertlib.task.task import StepShape, Task
-from bertlib.task.task_record import TaskRecord
+from bertlib.task.task_record import StepShape, Task, TaskRecord
 from bertlib.tasks.classification.settings import ClassifierSettings
 from bertlib.training import step_plan
 from bertlib.training.runs import Run
@@ -186,7 +185,7 @@ def estimate(monkeypatch):
     settings = option.make(ClassifierSettings, do_train=True, **flags)
     devices = Devices(settings.devices, **devices)
     run = Run(settings, devices, TASK, CONFIG, None, None, None)
-    plan = FastCompute(), StepOptions()
+    plan = step_plan.Plan(FastCompute(), StepOptions())
     lengths = example_checks.LengthSummary(100, 50.0)
     training_checks.estimate_training(Steps(True), run, plan, lengths)
 

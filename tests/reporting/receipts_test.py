@@ -2,18 +2,21 @@
 
 import dataclasses
 import datetime
-import hashlib
 import json
 import math
 import os
+import shutil
+import subprocess
+import sys
 
+import commands
 import pytest
 import run_folders
 
-from bertlib.cli import option
+from bertlib.cli import command_line, option
+from bertlib.cli.absl import flags
 from bertlib.cli.errors import InputError
 from bertlib.io import receipt_file
-from bertlib.io.receipt_file import with_receipt
 from bertlib.reporting import receipts
 from bertlib.tasks.classification.settings import ClassifierSettings
 from bertlib.tasks.pretraining.settings import PretrainingSettings
@@ -23,8 +26,7 @@ pytestmark = pytest.mark.unit
 
 @pytest.fixture(autouse=True)
 def environment(monkeypatch):
-  """Spares hashing the code and finding versions."""
-  monkeypatch.setattr(receipts, "code_hashes", dict)
+  """Spares finding versions."""
   monkeypatch.setattr(receipts, "versions", dict)
 
 
@@ -50,7 +52,7 @@ def start(tmp_path):
 def finish(receipt):
   """Ends a run; returns the content of its receipt."""
   receipt.finish({"eval_accuracy": 0.5})
-  return receipt_file.read(receipt._path)
+  return next(receipt_file.read_all(os.path.dirname(receipt._path)))
 
 
 def save(path):
@@ -69,14 +71,6 @@ def test_a_resumed_training_has_no_duration(start, monkeypatch, tmp_path, name):
   assert receipt_file.duration(finish(start())) is None
 
 
-def test_receipts_of_other_runs_are_kept(start, tmp_path):
-  for seed in (1, 2, 2, 3):
-    start([f"--seed={seed}"])
-  for number in (1, 2):
-    other = json.loads((tmp_path / f"run-{number}.json").read_text())
-    assert other["given"] == [f"--seed={number}"]
-
-
 def test_paths_may_be_no_utf_8(start):
   given = ["--data_dir=für/f\udcfcr"]  # in UTF-8 and in Latin-1
   assert finish(start(given))["given"] == given
@@ -85,19 +79,21 @@ def test_paths_may_be_no_utf_8(start):
 @pytest.mark.parametrize(
   "names", ["wiki-*", "wiki-*,books-*", "books-*, wiki-0", "books-*,wiki-0"]
 )
-def test_a_flag_may_name_several_data_files(tmp_path, names):
+def test_a_flag_may_name_several_data_files(tmp_path, monkeypatch, names):
+  monkeypatch.chdir(tmp_path)
   for name in ("wiki-0", "news-0"):
     (tmp_path / name).write_text("text")
   settings = option.make(
     PretrainingSettings,
-    input_file=names.replace("wiki", f"{tmp_path}/wiki"),
-    output_dir=str(tmp_path / "output"),
+    input_file=names,
+    output_dir="output",
   )
   receipt = receipts.Receipt("run_pretraining.py", settings)
-  receipt.start(settings, [f"{tmp_path}/wiki-0", f"{tmp_path}/news-0"])
-  recorded = json.loads((tmp_path / "output" / "run.json").read_text())
-  found = [file["flags"] for file in recorded["files"]]
-  assert found == [["input_file"], []]
+  receipt.start(settings, ["wiki-0", "news-0"])
+  (recorded,) = entries(tmp_path / "output").values()
+  # That of a file without flag is by its name.
+  found = [file["use"] for file in recorded["files"]]
+  assert found == ["training data", "dev data"]
 
 
 @pytest.mark.parametrize("text", ['{"given": [', '{"given": []}', "[]"])
@@ -107,116 +103,29 @@ def test_a_malformed_receipt_is_kept(start, tmp_path, text):
   assert (tmp_path / "run-1.json").read_text() == text
 
 
+@pytest.mark.parametrize(
+  ("uses", "use"), [({}, None), ({"predict_file": "dev data"}, "dev data")]
+)
+def test_a_task_may_have_uses_of_its_own(tmp_path, uses, use):
+  path = str(tmp_path / "train.json")
+  (tmp_path / "train.json").write_text("text")
+  settings = option.make(
+    ClassifierSettings, output_dir=str(tmp_path), predict_file=path
+  )
+  receipt = receipts.Receipt("run_x.py", settings)
+  receipt.start(settings, [path], uses=uses)
+  (recorded,) = entries(tmp_path).values()
+  assert [file["use"] for file in recorded["files"]] == [use]
+
+
 # Numbers that JSON does not have
 
 
 def test_a_receipt_is_strict_json(start, tmp_path):
   start().finish({"eval_pearson": math.nan, "best_f1_thresh": -math.inf})
   text = (tmp_path / "run.json").read_text()
-  receipt = json.loads(text, parse_constant=pytest.fail)
+  receipt = json.loads(text, parse_constant=pytest.fail)["training"]
   assert receipt["results"] == {"eval_pearson": None, "best_f1_thresh": None}
-
-
-@pytest.mark.parametrize(
-  ("old", "new", "line"),
-  [
-    (None, None, "All 1 results are identical"),
-    (9, 3, "eval_loss was 9, is now 3"),
-  ],
-)
-def test_results_are_compared_with_those_before(old, new, line, caplog):
-  before, now = (
-    {"results": {"eval_loss": v}, "checkpoint": None} for v in (old, new)
-  )
-  caplog.set_level("INFO", logger="absl")
-  receipts.log_differences(before, now)
-  assert line in caplog.text
-
-
-# --rerun
-
-
-def recorded(**changed):
-  return run_folders.receipt("other", data={}, results=None) | changed
-
-
-@pytest.fixture
-def rerun(tmp_path):
-  """The command line that repeats a run with some flags."""
-  path = tmp_path / "run.json"
-
-  def rerun(given, *arguments, **more):
-    path.write_text(json.dumps(recorded(given=given, **more)))
-    argv = ["run_classifier.py", f"--rerun={path}", *arguments]
-    outputs = option.output_flags(ClassifierSettings)
-    return with_receipt(argv, outputs)[0][1:]
-
-  return rerun
-
-
-def test_flags_of_the_command_follow_those_of_the_receipt(tmp_path):
-  path = str(tmp_path / "run.json")
-  receipt = recorded(given=["--a=1", "--b"])
-  (tmp_path / "run.json").write_text(json.dumps(receipt))
-  script = "run_classifier.py"
-  for named in ([f"--rerun={path}"], ["--rerun", path]):
-    found = with_receipt([script, "--c", "2", *named, "--a=3"])
-    assert found == ([script, "--a=1", "--b", "--c", "2", "--a=3"], path)
-  assert with_receipt(["x.py", "--a"]) == (["x.py", "--a"], None)
-  with pytest.raises(InputError, match=r"is of run_classifier\.py"):
-    with_receipt(["x.py", f"--rerun={path}"])
-
-
-@pytest.mark.parametrize(
-  ("flags", "values", "chosen"),
-  [
-    ("auto auto", "bfloat16 off", "--precision=bfloat16 --xla=off"),
-    ("float32 auto", "float32 off", "--xla=off"),
-    ("auto on", "float64 on", ""),
-    # --xla=on would compile evaluation on a GPU, which the run did not.
-    ("float32 auto", "float32 on", ""),
-    ("", "bfloat16 off", ""),
-  ],
-)
-def test_rerun_uses_the_values_chosen_for_auto(rerun, flags, values, chosen):
-  flags, values = (
-    dict(zip(("precision", "xla"), text.split())) for text in (flags, values)
-  )
-  found = rerun(["--a=1"], "--b", flags=flags, **values)
-  assert found == ["--a=1", *chosen.split(), "--b"]
-
-
-def test_outputs_of_a_receipt_are_not_written(rerun):
-  given = ["--do_train", "--output_dir=precious", "--seed=1"]
-  with pytest.raises(InputError, match=r"Give another --output_dir than"):
-    rerun(given, "--seed=2")
-  assert rerun(given, "--output_dir=new", "--seed=2") == [
-    "--do_train",
-    "--seed=1",
-    "--output_dir=new",
-    "--seed=2",
-  ]
-  assert rerun(given, "--output_dir", "new")[-2:] == ["--output_dir", "new"]
-
-
-@pytest.mark.parametrize(
-  "argument",
-  [
-    "-flagfile=flags",
-    "--undefok=output_dir",
-    "--rerun=run.json",
-    "",
-    "--\noutput_dir=precious",
-  ],
-)
-def test_arguments_that_no_run_records_are_refused(rerun, argument):
-  with pytest.raises(InputError, match=r"run\.json: .* is not a flag of a run"):
-    rerun(["--do_train", argument], "--output_dir=new")
-
-
-@pytest.mark.parametrize("argument", ["--output_dir", "-output_dir=precious"])
-def test_other_spellings_of_an_output_are_left_out(rerun, argument):
-  assert rerun([argument], "--output_dir=new") == ["--output_dir=new"]
 
 
 @pytest.mark.parametrize("kind", ["pipe", "device", "folder"])
@@ -225,15 +134,157 @@ def test_only_regular_files_are_read(tmp_path, kind):
   make = {"pipe": os.mkfifo, "folder": os.mkdir}
   make.get(kind, lambda path: path.symlink_to("/dev/zero"))(path)
   assert receipts.fingerprint(str(path))["hashed"] == "nothing"
-  digest = hashlib.sha256().hexdigest()
-  entry = run_folders.data_file(path, ["train_file"], digest, 0)
-  receipt = tmp_path / "run.json"
-  receipt.write_text(json.dumps(recorded(files=[entry])))
-  settings = option.make(
-    ClassifierSettings, output_dir=str(tmp_path / "new"), rerun=str(receipt)
+
+
+# Entries of a folder
+
+
+def entries(folder):
+  return json.loads((folder / "run.json").read_text())
+
+
+def test_each_kind_of_run_has_an_entry(start, tmp_path):
+  for seed, do_train in ((1, True), (2, False), (3, False)):
+    start([f"--seed={seed}"], do_train)
+  given = {kind: entry["given"] for kind, entry in entries(tmp_path).items()}
+  assert given == {"training": ["--seed=1"], "prediction": ["--seed=3"]}
+
+
+def test_a_killed_run_has_an_entry(start, tmp_path):
+  finish(start())
+  start()
+  assert entries(tmp_path)["training"]["results"] is None
+  assert "ended" not in entries(tmp_path)["training"]
+
+
+def test_an_evaluation_beside_a_training_leaves_its_entry(start, tmp_path):
+  training = start()
+  evaluation = start(do_train=False)
+  training.finish({"loss": 1.0})
+  evaluation.finish({"loss": 2.0})
+  # In the order of their starts.
+  assert [(k, e["results"]) for k, e in entries(tmp_path).items()] == [
+    ("training", {"loss": 1.0}),
+    ("prediction", {"loss": 2.0}),
+  ]
+
+
+_WRITER = """
+import sys
+from bertlib.cli import option
+from bertlib.reporting import receipts
+from bertlib.tasks.classification.settings import ClassifierSettings
+receipts.versions = dict
+settings = option.make(
+  ClassifierSettings, output_dir=sys.argv[1], do_train=sys.argv[2] == "train"
+)
+receipt = receipts.Receipt("run_classifier.py", settings)
+receipt.start(settings, ())
+for number in range(200):
+  receipt.record(number=number)
+  found = receipts.receipt_file.read_entries(sys.argv[1] + "/run.json")
+  assert found[receipt._kind]["number"] == number, (found, number)
+"""
+
+
+@pytest.mark.process
+def test_two_processes_do_not_lose_entries_of_each_other(tmp_path):
+  command = [sys.executable, "-c", _WRITER, str(tmp_path)]
+  environment = os.environ | {"PYTHONPATH": commands.ROOT}
+  both = [
+    subprocess.Popen([*command, kind], env=environment)
+    for kind in ("train", "predict")
+  ]
+  assert [process.wait() for process in both] == [0, 0]
+  assert [e["number"] for e in entries(tmp_path).values()] == [199, 199]
+
+
+def test_runs_of_earlier_versions_become_entries(start, tmp_path):
+  path = tmp_path / "run.json"
+  old = run_folders.receipt(tmp_path)
+  path.write_text(json.dumps(old))
+  start(do_train=False)
+  assert entries(tmp_path)["training"] == old
+
+
+# run.flags
+
+
+def write_flags(settings, folder, *given):
+  """The flags of a training in `run.flags`, read by absl."""
+  made = parse(settings, *given, f"--output_dir={folder}", "--do_train")
+  receipt = receipts.Receipt("run_x.py", made)
+  receipt.start(made, (), {"precision": "bfloat16", "xla": "on"})
+  argv = ["run_x.py", f"--flagfile={folder}/run.flags"]
+  return command_line.read_flag_files(argv, flags.FlagValues())[1:]
+
+
+def parse(settings, *given):
+  """Settings of a command line."""
+  values = flags.FlagValues()
+  option.define(settings, values, required=False)
+  command_line.parse(["run_x.py", *given], values)
+  return option.read_flags(settings, values)
+
+
+@pytest.mark.parametrize(
+  "given",
+  [
+    ['--data_dir=a folder/b\'s "c"', "--learning_rate=3e-05"],
+    ["--labels=a b,'c',,\"d,e\""],
+    ["--data_dir=# none", "--vocab_file=-x=--y"],
+    ["--precision=auto"],
+    ["--nodo_lower_case", "--init_checkpoint=", "--precision=float32"],
+    ["--data_dir=für/f\u3000r"],
+    ["--data_dir=$HOME/\\n"],
+  ],
+)
+def test_flags_of_a_training_are_those_given(tmp_path, given):
+  settings = ClassifierSettings
+  found = write_flags(settings, tmp_path, *given)
+  again = parse(settings, *found, f"--output_dir={tmp_path}")
+  before = parse(settings, *given, f"--output_dir={tmp_path}", "--do_train")
+  values, expected = map(option.values_of, (again, before))
+  if expected["precision"] == "auto":
+    expected["precision"] = "bfloat16"
+  assert values == expected
+  assert not [line for line in found if "output_dir" in line]
+  assert "--precision=auto" not in found
+
+
+def test_a_flag_that_is_given_twice_is_repeated(tmp_path):
+  names = option.texts([], "Names.", section="data")
+  fields = [("rename", list[str], names)]
+  settings = dataclasses.make_dataclass(
+    "Settings", fields, bases=(ClassifierSettings,), frozen=True
   )
-  with pytest.raises(InputError, match=f"^{path}: is not the file used in"):
-    receipts.check_rerun(settings)
+  given = ["--rename=a b", "--rename=c"]
+  found = write_flags(settings, tmp_path, *given)
+  assert [line for line in found if "rename" in line] == given
+
+
+@pytest.mark.parametrize("value", ["a\nb", "a\rb", "a ", "a\t", "f\udcfcr"])
+def test_a_value_that_no_line_holds_is_asked_for(tmp_path, value):
+  found = write_flags(ClassifierSettings, tmp_path, f"--data_dir={value}")
+  with pytest.raises(InputError, match="Replace this line by a --data_dir on"):
+    parse(ClassifierSettings, *found)
+
+
+def test_an_evaluation_leaves_the_flags_of_the_training(start, tmp_path):
+  start(["--seed=1"])
+  before = (tmp_path / "run.flags").read_text()
+  start(["--seed=2"], do_train=False)
+  assert (tmp_path / "run.flags").read_text() == before
+
+
+def test_the_file_says_where_and_how_to_use_it(start, tmp_path):
+  start()
+  first, second = (tmp_path / "run.flags").read_text().splitlines()
+  assert first == f"# In {os.getcwd()}, this repeats the training:"
+  assert second == (
+    f"# python run_classifier.py --flagfile={tmp_path}/run.flags"
+    " --output_dir=NEW"
+  )
 
 
 # Resuming with other data
@@ -291,6 +342,21 @@ def test_an_evaluation_resumes_nothing(resume):
   assert not resume({"train.tsv": "1"}, {"train.tsv": "2"}, do_train=False)
 
 
+def test_the_receipt_of_a_training_of_version_0_23_is_compared(
+  tmp_path, caplog
+):
+  tests = os.path.join(commands.ROOT, "tests")
+  old = f"{tests}/io/receipts/0.23.0/run-1.json"
+  shutil.copy(old, tmp_path / "run.json")
+  save(tmp_path / "checkpoint")
+  train_file = tmp_path / "train.tsv"
+  train_file.write_text("other")
+  begin([str(train_file)], output_dir=str(tmp_path), do_train=True)
+  (data, arithmetic) = caplog.messages
+  assert "resumes a training on other data" in data
+  assert "was trained with seed 3, now 12345" in arithmetic
+
+
 # Resuming on other devices
 
 
@@ -320,7 +386,7 @@ def test_resuming_with_other_arithmetic_is_said(
   [
     ({"train_batch_size": 8}, "train_batch_size 32, now 8"),
     ({"seed": 5}, "seed 12345, now 5"),
-    ({"log_steps": 5}, None),
+    ({"save_checkpoints_steps": 5}, None),
   ],
 )
 def test_resuming_with_other_steps_is_said(flag, named, resume, caplog):

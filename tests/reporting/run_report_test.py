@@ -12,7 +12,7 @@ from html_pages import Page, rows_of
 
 from bertlib.cli import option
 from bertlib.hardware.devices import Devices
-from bertlib.io.dev_scores import Selection
+from bertlib.io.result_files import Selection
 from bertlib.reporting import html_report, run_report
 from bertlib.reporting.statistics import Estimates, Interval
 from bertlib.settings.common import DeviceSettings
@@ -40,7 +40,7 @@ def make_run(tmp_path):
     settings = option.make(ClassifierSettings, output_dir=folder, seed=12)
     return types.SimpleNamespace(
       settings=settings,
-      flags=settings.run,
+      flags=settings.flags,
       devices=Devices(DeviceSettings(), precision="bfloat16"),
       seeds=list(seeds),
       output_dir=folder,

@@ -66,11 +66,17 @@ class Results(NamedTuple):
   variables: set  # names of all variables
 
 
-def take_four_steps(compute, make_scale=lambda: None, **options):
+def take_four_steps(
+  compute,
+  make_scale=lambda: None,
+  num_micro_batches=1,
+  frozen=None,
+  **options,
+):
   options = StepOptions(**options)
   with tf.Graph().as_default(), tf.Session() as session:
     loss_scale = make_scale()
-    how = options.num_micro_batches, loss_scale, options.frozen
+    how = num_micro_batches, loss_scale, frozen
     gradients = compute_gradients(small_loss(compute), small_batch(), *how)
     step = optimization.training_step(
       gradients, 1e-3, 100, 0, options=options, loss_scale=loss_scale

@@ -15,8 +15,8 @@ import tiny_classifier
 import run_classifier
 from bertlib.checkpoints import checkpoint_files
 from bertlib.cli.errors import InputError
-from bertlib.io import dev_scores, json_files, result_files
-from bertlib.io.dev_scores import Selection
+from bertlib.io import json_files, result_files
+from bertlib.io.result_files import Selection
 from bertlib.reporting import run_report
 from bertlib.training import loop
 from bertlib.training.loop import DevScores
@@ -40,13 +40,13 @@ pytestmark = pytest.mark.unit
   ],
 )
 def test_higher_is_better_except_for_losses(metric, score, than, better):
-  assert dev_scores.is_better(metric, score, than) == better
+  assert result_files.is_better(metric, score, than) == better
 
 
 def test_each_score_has_one_name():
   results = {"eval_loss": 0.25, "loss": 0.5, "eval_f1": 1, "global_step": 3}
   results |= {"confusion_matrix": [[1]], "labels": "[]", "exact_match": 50.0}
-  scores = dev_scores.plain_scores(results)
+  scores = result_files.plain_scores(results)
   assert scores == {"loss": 0.25, "f1": 1.0, "exact_match": 50.0}
 
 
@@ -60,7 +60,7 @@ def test_best_row_is_the_first_with_the_best_score(metric, best_step):
     {"step": 2, "f1": 0.9, "loss": 0.5},
     {"step": 3, "f1": 0.9, "loss": 0.6, "recall": 0.2},
   ]
-  best = dev_scores.best_row(rows, metric)
+  best = result_files.best_row(rows, metric)
   assert (best and best["step"]) == best_step
 
 

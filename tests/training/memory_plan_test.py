@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import modeling
 from bertlib.checkpoints import model_folder
-from bertlib.task.task import StepShape
+from bertlib.task.task_record import StepShape
 from bertlib.training import step_plan
 
 pytestmark = pytest.mark.unit

@@ -25,8 +25,7 @@ from bertlib.hardware import devices, distribution
 from bertlib.hardware.devices import Devices
 from bertlib.io import result_files
 from bertlib.settings.common import DeviceSettings
-from bertlib.task.task import StepShape, Task
-from bertlib.task.task_record import TaskRecord
+from bertlib.task.task_record import StepShape, Task, TaskRecord
 from bertlib.tasks.classification.settings import ClassifierSettings
 from bertlib.training import hooks, loop, runs, step_plan
 from bertlib.training.runs import Run
@@ -68,7 +67,7 @@ def plan(flags, compute=None, config=CONFIG, shape=SHAPE):
 
 
 def test_without_flags_a_step_is_the_reference_s(flags):
-  how, options = plan(flags)
+  how, options, *_ = plan(flags)
   assert how == FastCompute(
     unpad=True, jit_compile=True, use_onednn=onednn.is_available()
   )
@@ -82,33 +81,26 @@ def test_every_flag_of_a_step_arrives(flags):
     "optimizer": "lamb",
     "weight_decay": 0.1,
     "bias_correction": True,
-    "beta_1": 0.8,
     "beta_2": 0.99,
     "epsilon": 1e-8,
     "clip_norm": 0.0,
     "layer_decay": 0.75,
-    "loss_scale": 128.0,
   }
   vars(flags).update(of_equal_names)
   flags.gradient_accumulation_steps = 3
   flags.freeze_layers, flags.freeze_embeddings = 1, True
-  flags.recompute_activations = flags.optimizer_on_cpu = True
-  how, options = plan(flags)
-  assert how.recompute
-  assert options == StepOptions(
-    **of_equal_names,
-    frozen=Frozen(1, True),
-    num_micro_batches=3,
-    jit_compile=False,
-    on_cpu=True,
-  )
+  flags.recompute_activations = True
+  planned = plan(flags)
+  assert planned.compute.recompute
+  assert planned.options == StepOptions(**of_equal_names, jit_compile=True)
+  assert planned[2:] == (3, Frozen(1, True))
 
 
 def test_where_nothing_is_trained_there_is_nothing_to_plan(flags):
   flags.gradient_accumulation_steps = 5  # would not do
   flags.memory_gb = 0.001  # likewise
 
-  def builder(compute, options, **unused):
+  def builder(compute, options=None, **unused):
     return compute, options
 
   task = Task(TaskRecord("script"), builder, {}, ["loss"])
@@ -160,11 +152,11 @@ def test_padding_that_counts_is_kept(flags):
 
 def test_memory_decides_the_micro_batches_and_is_logged(flags, log):
   flags.memory_gb = 12.0
-  how, options = plan(flags, FastCompute(tf.bfloat16), LARGE)
-  assert 24 % options.num_micro_batches == 0 and options.num_micro_batches > 1
+  how, _, num_micro_batches, _ = plan(flags, FastCompute(tf.bfloat16), LARGE)
+  assert 24 % num_micro_batches == 0 and num_micro_batches > 1
   (line,) = log
   assert "--memory_gb=12: " in line
-  assert f"--gradient_accumulation_steps={options.num_micro_batches}," in line
+  assert f"--gradient_accumulation_steps={num_micro_batches}," in line
   no = "" if how.recompute else "no"
   assert f"--{no}recompute_activations" in line
 
@@ -176,8 +168,8 @@ def test_each_choice_of_an_example_takes_memory(flags):
     features = {"input_ids": tf_records.Feature(shape)}
     task = Task(TaskRecord("a_script"), None, features, ["loss"])
     run = run_of(flags, task, BASE)
-    _, options = loop.plan_of(run)
-    found.append(options.num_micro_batches)
+    _, _, num_micro_batches, _ = loop.plan_of(run)
+    found.append(num_micro_batches)
   assert 4 * found[0] == found[1]
 
 
@@ -187,12 +179,11 @@ def test_each_choice_of_an_example_takes_memory(flags):
     ({}, True),
     ({"xla": "off"}, False),
     ({"recompute_activations": True}, False),
-    ({"optimizer_on_cpu": True}, False),
   ],
 )
 def test_weights_are_copied_for_compiled_updates(flags, settings, expected):
   vars(flags).update({"precision": "bfloat16", "xla": "on"} | settings)
-  how, _ = plan(flags, config=BASE)
+  how, *_ = plan(flags, config=BASE)
   assert bool(how.copy_weight) == expected
 
 
@@ -202,8 +193,8 @@ def test_a_loss_over_the_batch_takes_its_memory_in_each_plan(flags):
   found = []
   for loss_bytes in (0, 10**9, 2 * 10**9):
     shape = SHAPE._replace(loss_bytes=loss_bytes)
-    _, options = plan(flags, FastCompute(), BASE, shape)
-    found.append(options.num_micro_batches)
+    _, _, num_micro_batches, _ = plan(flags, FastCompute(), BASE, shape)
+    found.append(num_micro_batches)
   assert found == [1, 1, 2]
 
 
@@ -224,12 +215,6 @@ def test_too_little_memory_is_refused(flags, memory_gb, loss_bytes, problem):
 def test_micro_batches_divide_the_share_of_a_tpu_core(flags):
   flags.use_tpu, flags.gradient_accumulation_steps = True, 2
   with pytest.raises(InputError, match="=24 shared by 8 replicas"):
-    plan(flags, FastCompute())
-
-
-def test_only_a_single_replica_is_updated_on_the_cpu(flags):
-  flags.num_replicas, flags.optimizer_on_cpu = 2, True
-  with pytest.raises(InputError, match="--optimizer_on_cpu is for one device"):
     plan(flags, FastCompute())
 
 

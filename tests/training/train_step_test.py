@@ -10,12 +10,11 @@ from bertlib.compute.fast_compute import FastCompute
 from bertlib.reporting import run_report
 from bertlib.tasks.embeddings.embedding_losses import BatchLoss
 from bertlib.training import train_step
-from optimization import StepOptions
 
 pytestmark = pytest.mark.graph
 
 
-def arguments_of(num_micro_batches=1, **values):
+def arguments_of(**values):
   """Arguments of a model whose weights never change."""
   defaults = {
     "init_checkpoint": None,
@@ -25,7 +24,6 @@ def arguments_of(num_micro_batches=1, **values):
     "use_tpu": False,
     "seed": 7,
     "log_steps": 1,
-    "options": StepOptions(num_micro_batches=num_micro_batches),
   }
   return train_step.TrainingArguments(**(defaults | values))
 
@@ -130,8 +128,8 @@ def test_losses_of_tpu_cores_have_one_normalizer(on_core):
 @pytest.mark.parametrize("fixed, shown", [(0.0, "3.277e+04"), (128.0, "128")])
 def test_a_scaled_loss_is_shown_as_it_is_with_its_scale(log, fixed, shown):
   with tf.Graph().as_default():
-    options, compute = StepOptions(loss_scale=fixed), FastCompute(tf.float16)
-    spec = train_spec(loss_of_weight, compute=compute, options=options)
+    compute = FastCompute(tf.float16)
+    spec = train_spec(loss_of_weight, compute=compute, loss_scale=fixed)
     hooks = spec.training_hooks
     with tf.train.SingularMonitoredSession(hooks=hooks) as session:
       session.run(spec.train_op)

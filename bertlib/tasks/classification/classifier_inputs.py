@@ -203,27 +203,27 @@ def read_examples(
 ) -> Examples:
   """Reads the examples of the splits that the run uses."""
   train_examples, eval_sets, predict_sets = [], {}, {}
-  if settings.run.do_train:
+  if settings.flags.do_train:
     train_examples = processor.get_train_examples(settings.data_dir)
     _check_labeled(train_examples, "Training")
     if processor.kind != "multiple_choice":
       path = [settings.data_dir, *processor.files_read][-1]
       classification.check_several_labels(path, train_examples)
-    step_plan.count_steps(settings.run, len(train_examples), "examples")
-  if settings.run.do_eval or (
-    settings.run.do_train and settings.run.eval_steps
+    step_plan.count_steps(settings.flags, len(train_examples), "examples")
+  if settings.flags.do_eval or (
+    settings.flags.do_train and settings.flags.eval_steps
   ):
     eval_sets = processor.read_sets(settings.data_dir, "dev")
     for dev_set in eval_sets.values():
       _check_labeled(dev_set, "Evaluation")
-  if settings.run.do_predict and settings.predict_file:
+  if settings.flags.do_predict and settings.predict_file:
     if processor.kind == "multiple_choice":
       raise InputError(
         "--predict_file: this task needs choices, which the file cannot hold."
         " Give the test set in --data_dir"
       )
     predict_sets = {"": _read_predict_file(settings, processor)}
-  elif settings.run.do_predict:
+  elif settings.flags.do_predict:
     predict_sets = processor.read_sets(settings.data_dir, "test")
   examples = Examples(train_examples, eval_sets, predict_sets)
   example_checks.warn_of_faults(
@@ -252,7 +252,7 @@ def _read_predict_file(
       " Give a .csv file, or leave out --id_column"
     )
   is_named = {"text_a_column", "text_b_column"} & settings.given
-  if is_named and not settings.run.do_train:
+  if is_named and not settings.flags.do_train:
     logging.warning(
       "--predict_file=%s: its lines are texts, so --text_a_column and"
       " --text_b_column have no effect. Give a .csv file to name columns",
@@ -284,7 +284,7 @@ def data_files(
   settings: ClassifierSettings, processor: DataProcessor
 ) -> list[str]:
   """Paths of the files that were read."""
-  predicts = settings.run.do_predict and settings.predict_file
+  predicts = settings.flags.do_predict and settings.predict_file
   return [*processor.files_read, *([settings.predict_file] if predicts else [])]
 
 

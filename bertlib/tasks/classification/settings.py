@@ -207,8 +207,8 @@ class ClassifierSettings(TrainingSettings):
       return
     if not self.task:  # known once the model is there
       return
-    run = self.run
-    if run.do_train or run.evaluates or not self.predict_file:
+    flags = self.flags
+    if flags.do_train or flags.evaluates or not self.predict_file:
       self.need("data_dir", f"task_name={self.task_name}")
     if self.id_column and not self.predict_file:
       raise InputError(

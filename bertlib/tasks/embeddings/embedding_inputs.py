@@ -110,7 +110,7 @@ def check_learns(
   has_negatives = any(len(example.texts) > 2 for example in examples)
   compares = loss in ("cosent", "supervised_contrastive")
   compares |= loss == "infonce" and not has_negatives
-  if compares and settings.run.train_batch_size == 1:
+  if compares and settings.flags.train_batch_size == 1:
     raise InputError(
       f"--train_batch_size=1: --loss={loss} compares the examples of a batch"
       " with each other. Give 2 or more"
@@ -177,11 +177,11 @@ def read_data(settings: EmbeddingSettings) -> Data:
   """Reads the files that the run uses."""
   kind, train = None, []
   bad_rows: dict[str, list[str]] = {}
-  if settings.run.do_train:
+  if settings.flags.do_train:
     columns = settings.train_columns
     kind = kind_of(columns)
     train = _read_examples(settings, settings.train_file, columns, bad_rows)
-    step_plan.count_steps(settings.run, len(train), "examples")
+    step_plan.count_steps(settings.flags, len(train), "examples")
   return Data(
     kind,
     train,
@@ -199,7 +199,7 @@ def _read_dev_set(
 ) -> DevSet | None:
   """Reads --dev_file, if the run evaluates."""
   path = settings.dev_file
-  if not settings.run.evaluates:
+  if not settings.flags.evaluates:
     return None
   if beir.is_beir(path):
     return DevSet("retrieval", (), beir.read(path))
@@ -231,7 +231,7 @@ def _read_texts(
   settings: EmbeddingSettings, flag: str, bad_rows: dict[str, list[str]]
 ) -> Sequence[str]:
   path = getattr(settings, flag)
-  if not path or not settings.run.do_predict:
+  if not path or not settings.flags.do_predict:
     return ()
   return embedding_examples.read_texts(
     path,
@@ -244,7 +244,7 @@ def _read_texts(
 
 def data_files(settings: EmbeddingSettings) -> list[str]:
   """Paths of the data files of the run."""
-  run, teacher = settings.run, settings.objective.teacher or ""
+  run, teacher = settings.flags, settings.objective.teacher or ""
   paths: list[str | None] = []
   if run.do_train:
     paths += [settings.train_file, teacher if is_vector_file(teacher) else None]

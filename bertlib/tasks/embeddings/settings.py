@@ -110,7 +110,7 @@ class EmbeddingSettings(TrainingSettings):
   )
   vectors: VectorSettings = option.group(VectorSettings)
   objective: LossSettings = option.group(LossSettings)
-  run: RunSettings = option.group(
+  flags: RunSettings = option.group(
     RunSettings,
     do_train={"help": "Train on --train_file."},
     do_eval={"help": "Evaluate on --dev_file."},
@@ -243,16 +243,16 @@ class EmbeddingSettings(TrainingSettings):
   def check(self) -> None:
     """Refuses flags that do not go together."""
     super().check()
-    run, searches = self.run, bool(self.corpus_file)
-    self.need("train_file", "do_train", run.do_train)
-    evaluation = "do_eval" if run.do_eval else "eval_steps"
-    self.need("dev_file", evaluation, run.evaluates)
-    if run.evaluates and self.names_dev_columns:
+    flags, searches = self.flags, bool(self.corpus_file)
+    self.need("train_file", "do_train", flags.do_train)
+    evaluation = "do_eval" if flags.do_eval else "eval_steps"
+    self.need("dev_file", evaluation, flags.evaluates)
+    if flags.evaluates and self.names_dev_columns:
       kind_of(self.dev_columns)
     if searches != bool(self.query_file):
       missing = "query_file" if searches else "corpus_file"
       raise InputError(f"--{missing} is needed: a search has both files")
-    if run.do_predict and not (self.predict_file or searches):
+    if flags.do_predict and not (self.predict_file or searches):
       raise InputError(
         "--do_predict: name --predict_file, or --corpus_file and --query_file"
       )
@@ -260,7 +260,7 @@ class EmbeddingSettings(TrainingSettings):
       raise InputError("--teacher and --loss=distillation need each other")
     if self.query_file == self.predict_file == "-":
       raise InputError("standard input cannot be both queries and texts")
-    if run.do_train:
+    if flags.do_train:
       self._check_loss()
 
   def _check_loss(self) -> None:

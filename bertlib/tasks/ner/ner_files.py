@@ -23,15 +23,12 @@ _FORMATS = (
 
 
 class Columns(NamedTuple):
-  """Columns and delimiters of a file of tagged words or sentences."""
+  """Columns of a file of tagged words, and their delimiter."""
 
   word: int = 1  # from 1, or from -1 backwards
   tag: int = -1  # likewise
   # Column separator; None for tabs or, in lines without tabs, spaces.
   delimiter: str | None = None
-  # Separates the words and the tags of a sentence if each line holds one
-  # sentence; None if each line holds one word.
-  item_delimiter: str | None = None
   # Whether tags are read, from a file of any format; if not, they may be
   # missing.
   needs_tags: bool = True
@@ -51,9 +48,8 @@ def read_sentences(
     read = _read_json
   else:
     _check_not_json(path, lines)
-    read = _read_rows if columns.item_delimiter else _read_columns
-    to_tag = read is _read_columns and not columns.needs_tags
-    if to_tag and _is_running_text(path, lines, columns):
+    read = _read_columns
+    if not columns.needs_tags and _is_running_text(path, lines, columns):
       read = _read_texts
   tag_locations: dict[str, str] = {}
   sentences = list(read(path, lines, columns, tag_locations))
@@ -162,30 +158,6 @@ def _read_columns(path, lines: Sequence[str], columns: Columns, tag_locations):
       tag_locations.setdefault(tags[-1], where)
 
 
-def _read_rows(path, lines: Sequence[str], columns: Columns, tag_locations):
-  """Reads one sentence per line: a column of words and one of tags."""
-  num_columns = 0
-  for number, line in enumerate(lines, start=1):
-    if not line.strip():
-      continue
-    where = f"{path}, line {number}"
-    fields = _split(line, columns.delimiter, num_columns, where)
-    if not num_columns and _is_header(fields, columns, where):
-      continue
-    num_columns = len(fields)
-    words = _field(fields, columns.word, "word", where)
-    words = words.split(columns.item_delimiter)
-    tags = None
-    if columns.needs_tags:
-      tags = _tag(fields, columns, where).split(columns.item_delimiter)
-      tags = [tag.strip() for tag in tags]
-      if len(tags) != len(words):
-        raise InputError(f"{where}: {len(words)} words, but {len(tags)} tags")
-      for tag in tags:
-        tag_locations.setdefault(tag, where)
-    yield ner.from_words(words, tags, where)
-
-
 def _is_header(fields: Sequence[str], columns: Columns, where: str) -> bool:
   """Returns whether a first line names its columns; logs it if so."""
   is_header = len(fields) > 1 and any(
@@ -288,7 +260,7 @@ def _field(fields: Sequence[str], column: int, role: str, where: str) -> str:
 
 
 def _tag(fields: Sequence[str], columns: Columns, where: str) -> str:
-  """The field of the tag or tags of a line."""
+  """The field of the tag of a line."""
   if len(fields) == 1:
     raise InputError(
       f"{where}: has words without tags. Give each word a tag, in a further"

@@ -39,8 +39,7 @@ def columns(settings: NerSettings) -> ner_files.Columns:
   return ner_files.Columns(
     settings.word_column,
     settings.tag_column,
-    settings.unescaped("delimiter"),
-    settings.unescaped("item_delimiter"),
+    settings.unescaped_delimiter(),
   )
 
 
@@ -53,6 +52,13 @@ def read_sentences(
     columns(settings)._replace(needs_tags=needs_tags),
     settings.text.codec,
   )
+
+
+def read_training_set(settings: NerSettings) -> list[Sentence]:
+  """Reads --train_file; no sentences without --do_train."""
+  if not settings.flags.do_train:
+    return []
+  return read_sentences(settings, "train_file")
 
 
 def normalize_tags(
@@ -144,7 +150,7 @@ def _trained_labels(settings: NerSettings) -> list[str]:
   """The tags of the model that is read."""
   folder = settings.model.folder
   if not folder:
-    raise model_files.untrained(settings.run.output_dir)
+    raise model_files.untrained(settings.flags.output_dir)
   description = model_description.load(folder, RECORD)
   if description.get("script") != RECORD.script:
     raise InputError(
@@ -168,7 +174,7 @@ def read_data(
   example_checks.warn_of_faults(
     _labeled(train_set), {"the dev set": _labeled(dev_set)}
   )
-  if settings.run.do_predict:
+  if run.flags.do_predict:
     predict_set = read_sentences(settings, "predict_file", needs_tags=False)
   return Data(train_set, dev_set, predict_set)
 

@@ -21,7 +21,7 @@ class NerSettings(TrainingSettings):
     " --output_dir=output/ner"
   )
 
-  run: RunSettings = option.group(
+  flags: RunSettings = option.group(
     RunSettings,
     do_train={"help": "Train on --train_file."},
     do_eval={"help": "Evaluate on --dev_file."},
@@ -72,13 +72,6 @@ class NerSettings(TrainingSettings):
     " in lines without a tab.",
     kept=True,
   )
-  item_delimiter: str | None = option.text(
-    None,
-    "Separator between words, and between tags, in files with one sentence per"
-    " line; \\x02 for that character. If not given, files have one word per"
-    " line.",
-    kept=True,
-  )
   scheme: str = option.choice(
     "data",
     ["data", "BIO", "BIOES"],
@@ -88,19 +81,18 @@ class NerSettings(TrainingSettings):
   )
 
   def check(self) -> None:
-    """Refuses an action without its file, and delimiters that are none."""
+    """Refuses an action without its file, and a delimiter that is none."""
     super().check()
-    run = self.run
-    evaluation = "do_eval" if run.do_eval else "eval_steps"
-    self.need("train_file", "do_train", run.do_train)
-    self.need("dev_file", evaluation, run.evaluates)
-    self.need("predict_file", "do_predict", run.do_predict)
-    for flag in ("delimiter", "item_delimiter"):
-      self.unescaped(flag)
+    flags = self.flags
+    evaluation = "do_eval" if flags.do_eval else "eval_steps"
+    self.need("train_file", "do_train", flags.do_train)
+    self.need("dev_file", evaluation, flags.evaluates)
+    self.need("predict_file", "do_predict", flags.do_predict)
+    self.unescaped_delimiter()
 
-  def unescaped(self, flag: str) -> str | None:
-    """A delimiter, with \\t and other escape sequences replaced."""
-    text = getattr(self, flag)
+  def unescaped_delimiter(self) -> str | None:
+    """The --delimiter, with \\t and other escape sequences replaced."""
+    text = self.delimiter
     if not text:
       return text
     try:
@@ -108,6 +100,6 @@ class NerSettings(TrainingSettings):
       return text.encode("latin-1", "backslashreplace").decode("unicode_escape")
     except UnicodeDecodeError as error:
       raise InputError(
-        f"--{flag}={text}: {error.reason}. Give \\t for a tab, \\x02 for that"
-        " character, \\\\ for a backslash"
+        f"--delimiter={text}: {error.reason}. Give \\t for a tab, \\x02 for"
+        " that character, \\\\ for a backslash"
       ) from error

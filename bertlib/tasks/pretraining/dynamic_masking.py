@@ -22,18 +22,7 @@ class Masking(NamedTuple):
   # Parts of the masked tokens that become [MASK], become a random entry of the
   # vocabulary, and stay unchanged.
   mask_split: Sequence[int] = (80, 10, 10)
-  # Fraction of the tokens to mask at the last step; None for a constant one.
-  masked_lm_prob_end: float | None = None
-  num_train_steps: int = 1
   do_span_mask: bool = False  # masks spans of whole words
-
-  def at_step(self, step) -> Masking:
-    """The masking with the fraction of a step, int64 []."""
-    if self.masked_lm_prob_end is None:
-      return self
-    done = tf.cast(step, tf.float64) / max(self.num_train_steps - 1, 1)
-    change = self.masked_lm_prob_end - self.masked_lm_prob
-    return self._replace(masked_lm_prob=self.masked_lm_prob + change * done)
 
 
 def remask(batch: Mapping[str, Any], numbers, masking: Masking):

@@ -21,6 +21,7 @@ from bertlib.data import batch_predictor, model_inputs, tf_records
 from bertlib.data.batch_predictor import BatchPredictor
 from bertlib.io import json_files, text_files
 from bertlib.io.files import atomic_write
+from bertlib.tasks.pretraining.objectives import Objective
 
 
 class Line(NamedTuple):
@@ -88,11 +89,11 @@ def encode_line(
 
 
 def prediction_records(
-  lines: Iterable[Line], mask_id: int, next_sentence: bool
+  lines: Iterable[Line], mask_id: int, objective: Objective
 ) -> Iterator[dict[str, Any]]:
   """Creates one record (P = 1) per position to predict, masked in it."""
   for line in lines:
-    for position in line.positions:
+    for position in line.positions if objective.predicts_tokens else ():
       row = line.encoded._asdict()
       ids = list(line.encoded.input_ids)
       label, ids[position] = ids[position], mask_id
@@ -102,7 +103,7 @@ def prediction_records(
         "masked_lm_positions": [position],
         "masked_lm_ids": [label],
       }
-    if next_sentence and line.is_pair:
+    if objective.predicts_pairs and line.is_pair:
       # Next-sentence prediction gets the pair unchanged.
       ids = line.encoded.input_ids
       yield line.encoded._asdict() | {
@@ -125,19 +126,21 @@ def describe_lines(
   # of the lines, in order.
   rows: Iterator[Mapping[str, np.ndarray]],
   tokenizer: tokenization.FullTokenizer,
-  next_sentence: bool,
+  objective: Objective,
 ) -> Iterator[dict[str, Any]]:
   """Predictions for masked lines, and pseudo-perplexity of the others."""
   for line in lines:
-    line_rows = list(itertools.islice(rows, len(line.positions)))
-    description = {"text": line.text} | (
-      {"masks": [fillings(row, tokenizer) for row in line_rows]}
-      if line.has_masks
-      # It masks each token in turn, and is exp of the mean loss (Salazar et al.
-      # 2020).
-      else pseudo_perplexity([row["log_prob"] for row in line_rows])
-    )
-    if next_sentence and line.is_pair:
+    description: dict[str, Any] = {"text": line.text}
+    if objective.predicts_tokens:
+      line_rows = list(itertools.islice(rows, len(line.positions)))
+      description |= (
+        {"masks": [fillings(row, tokenizer) for row in line_rows]}
+        if line.has_masks
+        # It masks each token in turn, and is exp of the mean loss (Salazar et
+        # al. 2020).
+        else pseudo_perplexity([row["log_prob"] for row in line_rows])
+      )
+    if objective.predicts_pairs and line.is_pair:
       probability = next(rows)["is_next_probability"]
       description["is_next_probability"] = round(float(probability), 6)
     yield description

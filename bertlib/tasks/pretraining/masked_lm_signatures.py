@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import tensorflow as tf
 
+from bertlib.cli.errors import InputError
 from bertlib.export.signatures import SignatureModel, Tensors
+from bertlib.tasks.pretraining import objectives
 
 
 class MaskedLM(SignatureModel):
@@ -19,13 +21,19 @@ class MaskedLM(SignatureModel):
 
     A model of `--objective=mlm` has only the former.
     """
+    objective = objectives.of_model(self.description)
+    if not objective.predicts_tokens:
+      raise InputError(
+        f"objective {objective.name}: has no masked LM, so it is not exported."
+        f" convert_checkpoint.py makes a {objective.huggingface_class} of it"
+      )
     logits, *others = self.build_model(
       self.config,
       is_training=False,
       batch=inputs,
       use_one_hot_embeddings=False,
       compute=self.compute,
-      next_sentence=self.description.get("objective") != "mlm",
+      objective=objective,
     )
     size = tf.shape(inputs["masked_lm_positions"])
     logits = tf.reshape(logits, [*tf.unstack(size), self.config.vocab_size])

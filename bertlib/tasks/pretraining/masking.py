@@ -25,7 +25,6 @@ def create_masked_lm_predictions(
   vocab_words: Sequence[str],
   rng: random.Random,
   do_whole_word_mask: bool = False,
-  whole_word_draw: str = "piece",
   do_span_mask: bool = False,
   mask_split: Sequence[int] = (80, 10, 10),
 ) -> tuple[list[str], list[int], list[str]]:
@@ -38,9 +37,8 @@ def create_masked_lm_predictions(
     vocab_words: all entries of the vocabulary.
     rng: source of all draws.
     do_whole_word_mask: whether to mask all pieces of a word together. Words
-      that would exceed the number of tokens to mask are skipped.
-    whole_word_draw: "piece" to draw the replacement ([MASK], random or
-      unchanged) of each piece of a word; "word" to draw it once per word.
+      that would exceed the number of tokens to mask are skipped. The
+      replacement is drawn for each piece.
     do_span_mask: whether to mask spans of whole words, see `_draw_spans`; the
       replacement is drawn once per span.
     mask_split: parts of the masked tokens that become [MASK], become a random
@@ -54,7 +52,6 @@ def create_masked_lm_predictions(
   num_to_predict = min(num_to_predict, max_predictions_per_seq)
   draw_words = _draw_words if do_whole_word_mask else _draw_single_tokens
   draw_words = _draw_spans if do_span_mask else draw_words
-  draw_each = whole_word_draw == "piece" and not do_span_mask
   num_mask, num_random, num_kept = mask_split
   mask_prob = num_mask / sum(mask_split)
   kept_prob = num_kept / (num_random + num_kept or 1)  # of the others
@@ -63,7 +60,7 @@ def create_masked_lm_predictions(
   masked_lms: list[MaskedLmInstance] = []
   for word in draw_words(tokens, num_to_predict, rng):
     for index in word:
-      if draw_each or index == word[0]:
+      if index == word[0] or not do_span_mask:
         is_mask = uniform() < mask_prob
         is_kept = not is_mask and uniform() < kept_prob
       if is_mask:

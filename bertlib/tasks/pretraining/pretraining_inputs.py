@@ -23,6 +23,7 @@ from bertlib.data import (
 from bertlib.io import files
 from bertlib.io.files import find_files, split_names
 from bertlib.tasks.pretraining import fill_mask, pretraining_instances
+from bertlib.tasks.pretraining.objectives import MLM_NSP, Objective
 from bertlib.tasks.pretraining.settings import PretrainingSettings
 from bertlib.training.runs import Run
 
@@ -52,13 +53,19 @@ def count_records(
   max_predictions_per_seq: int,
   # Each record begins with its [CLS]; None to skip this check.
   vocab: Mapping[str, int] | None = None,
-  objective: str = "mlm_nsp",
+  objective: Objective = MLM_NSP,
 ) -> int:
   """Counts the records of a file, and checks the first one."""
   count = tf_records.count_records(path)
   first = next(read_records(path))
-  check_lengths(path, first, max_seq_length, max_predictions_per_seq)
-  if objective == "mlm_nsp" and "next_sentence_labels" not in first:
+  lengths = {
+    "input_ids": ("max_seq_length", max_seq_length),
+    "masked_lm_ids": ("max_predictions_per_seq", max_predictions_per_seq),
+  }
+  for name, (flag, expected) in lengths.items():
+    if objective.reads(name):
+      check_length(path, first, name, flag, expected)
+  if objective.predicts_pairs and "next_sentence_labels" not in first:
     raise InputError(
       f"{path}: its records have no next_sentence_labels, as text without pairs"
       " has none. Give --objective=mlm"
@@ -85,46 +92,32 @@ def read_records(path: str) -> Iterator[Mapping[str, tf.train.Feature]]:
       yield {}
 
 
-def check_lengths(
+def check_length(
   path: str,
   record: Mapping[str, tf.train.Feature],
-  max_seq_length: int,
-  max_predictions_per_seq: int,
+  name: str,
+  flag: str,
+  expected: int,
 ) -> None:
-  """Refuses a record whose S or P is not the expected one."""
-  for name, flag, expected in (
-    ("input_ids", "max_seq_length", max_seq_length),
-    ("masked_lm_ids", "max_predictions_per_seq", max_predictions_per_seq),
-  ):
-    length = _num_integers(record, name)
-    if not length:
-      raise InputError(
-        f"{path}: its records have no {name}. Name a file that"
-        " create_pretraining_data.py wrote"
-      )
-    if length != expected:
-      raise InputError(
-        f"{path}: its records were made with --{flag}={length}, not"
-        f" {expected}. Give --{flag}={length}"
-      )
-
-
-def shard_files(files: Sequence[str], shard: input_pipeline.Shard) -> list[str]:
-  """Selects the files that one of several processes reads."""
-  if len(files) < shard.count:
+  """Refuses a record whose S or P, of a flag, is not the expected one."""
+  length = _num_integers(record, name)
+  if not length:
     raise InputError(
-      f"--shard_by=file: {len(files)} files cannot be shared by {shard.count}"
-      " processes. Make more of them (create_pretraining_data.py"
-      " --num_shards), or give --shard_by=record"
+      f"{path}: its records have no {name}. Name a file that"
+      " create_pretraining_data.py wrote"
     )
-  return sorted(files)[shard.index :: shard.count]
+  if length != expected:
+    raise InputError(
+      f"{path}: its records were made with --{flag}={length}, not"
+      f" {expected}. Give --{flag}={length}"
+    )
 
 
 def limited_layout(
   config: modeling.BertConfig,
   max_seq_length: int,
   max_predictions_per_seq: int,
-  objective: str = "mlm_nsp",
+  objective: Objective = MLM_NSP,
   max_sequences_per_row: int | None = None,  # of packed records
 ) -> tf_records.Layout:
   """Layout of pretraining records, with the ranges of their values."""
@@ -143,7 +136,7 @@ def limited_layout(
     pretraining_instances.record_layout(
       max_seq_length,
       max_predictions_per_seq,
-      objective == "mlm_nsp",
+      objective,
       max_sequences_per_row,
     ),
     limits,
@@ -157,7 +150,7 @@ def record_layout(run: Run, files: Sequence[str]) -> tf_records.Layout:
     run.config,
     settings.model.max_seq_length,
     settings.max_predictions_per_seq,
-    settings.objective,
+    settings.losses,
     sequences_per_row(files[0]),
   )
 
@@ -181,7 +174,7 @@ class Data(NamedTuple):
 def count(settings: PretrainingSettings, data: Data) -> dict[str, int]:
   """Number of records of the training set and the dev set, by their names."""
   counts = {"training records": data.count(data.train_files)}
-  if settings.run.do_eval:
+  if settings.flags.do_eval:
     counts["dev records"] = data.count(data.eval_files)
   return counts
 
@@ -205,7 +198,7 @@ def find_data(run: Run) -> Data:
   """Finds the files that the run uses, counts and checks their records."""
   settings = run.settings
   train_files, eval_files, lines = [], [], []
-  if settings.run.do_train:
+  if run.flags.do_train:
     train_files = find_files(split_names(settings.input_file))
   if run.flags.evaluates:
     eval_files = find_files(
@@ -216,7 +209,7 @@ def find_data(run: Run) -> Data:
         "Evaluating on --input_file, which is training data: metrics include"
         " memorized text. Name held-out records with --eval_input_file"
       )
-  if settings.run.do_predict:
+  if run.flags.do_predict:
     lines = read_lines(run)
   num_records = check_files(run, train_files)
   others = [path for path in eval_files if path not in num_records]
@@ -281,7 +274,7 @@ def check_files(run: Run, paths: Sequence[str]) -> dict[str, int]:
       settings.model.max_seq_length,
       settings.max_predictions_per_seq,
       run.tokenizer and run.tokenizer.vocab,
-      settings.objective,
+      settings.losses,
     )
 
   def check(path: str) -> None:
@@ -316,7 +309,13 @@ def read_lines(run: Run) -> list[fill_mask.Line]:
     settings.model.max_seq_length,
     settings.text.codec,
   )
-  if any(max(line.encoded.segment_ids) for line in lines):
+  has_pairs = [line.is_pair for line in lines]
+  if not (settings.losses.predicts_tokens or all(has_pairs)):
+    raise InputError(
+      f"{settings.predict_file}: has lines of one text, but the model predicts"
+      ' next sentences alone. Write " ||| " before the second text of each line'
+    )
+  if any(has_pairs):
     model_folder.check_has_segments(config, settings.model.bert_config_file)
   return lines
 

@@ -16,6 +16,7 @@ from typing import Any
 import tokenization
 from bertlib.data import tf_records
 from bertlib.tasks.pretraining.masking import create_masked_lm_predictions
+from bertlib.tasks.pretraining.objectives import MLM, MLM_NSP, Objective
 from bertlib.tasks.pretraining.pretraining_text import Document, read_documents
 from bertlib.tasks.pretraining.recipe import Recipe
 
@@ -65,9 +66,7 @@ def create_passes(
 ) -> Iterator[Iterator[TrainingInstance]]:
   """Creates the instances of a text, pass by pass, with different masks."""
   # `counts` is incremented by the numbers of what is read and created.
-  documents = read_documents(
-    lines, tokenizer, rng, recipe.truncate_prob, recipe.split_sentences, counts
-  )
+  documents = read_documents(lines, tokenizer, recipe.split_sentences, counts)
   rng.shuffle(documents)
   vocab_words = [*tokenizer.vocab]
   for _ in range(recipe.dupe_factor):
@@ -99,7 +98,6 @@ def _create_pass(
     vocab_words,
     rng,
     recipe.do_whole_word_mask,
-    recipe.whole_word_draw,
     recipe.do_span_mask,
     recipe.mask_split,
   ):
@@ -404,7 +402,7 @@ def write_in_turn(
 def record_layout(
   max_seq_length: int,
   max_predictions_per_seq: int,
-  next_sentence: bool = True,  # False for sequences that are no pairs
+  objective: Objective = MLM_NSP,
   # Of packed rows; None for one sequence in each.
   max_sequences_per_row: int | None = None,
 ) -> dict[str, tf_records.Feature]:
@@ -418,23 +416,23 @@ def record_layout(
   labels = {"next_sentence_labels": tf_records.Feature((1,))}
   if max_sequences_per_row is not None:
     labels = _packed_layout(max_seq_length, max_sequences_per_row)
-  return layout | {
+  return {
     name: feature
-    for name, feature in labels.items()
-    if next_sentence or not name.startswith("next_sentence")
+    for name, feature in (layout | labels).items()
+    if objective.reads(name)
   }
 
 
 def written_layout(
   max_seq_length: int,
   max_predictions_per_seq: int,
-  next_sentence: bool,
+  objective: Objective,
   max_sequences_per_row: int | None = None,
 ) -> dict[str, tf_records.Feature]:
   """`record_layout`, with the `objective` of text without pairs."""
   sizes = max_seq_length, max_predictions_per_seq
-  layout = record_layout(*sizes, next_sentence, max_sequences_per_row)
-  if not next_sentence:
+  layout = record_layout(*sizes, objective, max_sequences_per_row)
+  if objective.description:
     layout["objective"] = tf_records.Feature(is_text=True)
   return layout
 
@@ -443,7 +441,7 @@ def instance_encoder(
   tokenizer,
   max_seq_length: int,
   max_predictions_per_seq: int,
-  next_sentence: bool = True,  # see `record_layout`
+  objective: Objective = MLM_NSP,  # that the records are made for
   max_sequences_per_row: int | None = None,
 ) -> Callable[..., bytes]:
   """Function that serializes an instance, or those that share a row.
@@ -451,7 +449,7 @@ def instance_encoder(
   It raises ValueError if they do not fit.
   """
   sizes = max_seq_length, max_predictions_per_seq
-  layout = written_layout(*sizes, next_sentence, max_sequences_per_row)
+  layout = written_layout(*sizes, objective, max_sequences_per_row)
   encode_record = tf_records.record_encoder(layout)
   varints = _TokenVarints(tokenizer)
 
@@ -497,7 +495,7 @@ def row_features(
     "masked_lm_positions": instance.masked_lm_positions + no_prediction,
     "masked_lm_ids": labels + kind(no_prediction),
     "masked_lm_weights": [1.0] * num_masked + no_prediction,
-    "objective": b"mlm",
+    "objective": MLM.name.encode(),  # of text without pairs
     **others,
   }
 
@@ -533,7 +531,8 @@ def create_records(
   """Creates the records of each of the `create_passes`."""
   sizes = recipe.max_seq_length, recipe.max_predictions_per_seq
   most = recipe.max_sequences_per_row if recipe.pack else None
-  encode = instance_encoder(tokenizer, *sizes, recipe.segments == "pairs", most)
+  objective = MLM_NSP if recipe.segments == "pairs" else MLM
+  encode = instance_encoder(tokenizer, *sizes, objective, most)
   for instances in create_passes(recipe, tokenizer, lines, rng, counts):
     rows: Iterable = zip(instances)
     if recipe.pack:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import collections
 import functools
-import random
 from collections.abc import Iterable, Iterator, Mapping
 
 import tokenization
@@ -102,8 +101,6 @@ def read_documents(
   # UTF-8; invalid bytes are dropped. A blank line ends a document.
   lines: Iterable[bytes],
   tokenizer,
-  rng: random.Random,
-  truncate_prob: float = 0.0,
   split_sentences: str = "",
   counts: collections.Counter[str] | None = None,
 ) -> list[Document]:
@@ -117,9 +114,6 @@ def read_documents(
       documents.append([])
     for sentence in split(split_sentences, text) if split else [text]:
       tokens = tokenizer.tokenize(sentence)
-      if truncate_prob and len(tokens) > 1 and rng.random() < truncate_prob:
-        counts["sentences truncated"] += 1
-        tokens = tokens[: rng.randint(1, len(tokens) - 1)]
       if tokens:
         documents[-1].append(tokens)
   documents = [document for document in documents if document]

@@ -117,14 +117,6 @@ class Recipe(TextSettings):
     "Span masking: mask spans of 1 to 10 whole words, whose lengths are"
     " geometrically distributed with p = 0.2 (SpanBERT).",
   )
-  whole_word_draw: str = option.choice(
-    "piece",
-    ["piece", "word"],
-    "With --do_whole_word_mask: piece decides for each piece of a masked word"
-    " whether it becomes [MASK], a random piece or stays; word decides once"
-    " for all pieces of the word.",
-    needs="do_whole_word_mask",
-  )
   word_boundaries: str = option.choice(
     "pieces",
     ["pieces", "spaces"],
@@ -132,12 +124,6 @@ class Recipe(TextSettings):
     " ## pieces after it; spaces is the text between two spaces, for text that"
     " is already segmented, such as Chinese.",
     needs="do_whole_word_mask",
-  )
-  truncate_prob: float = option.number(
-    0.0,
-    "Fraction of the sentences to truncate at a random position, for models"
-    " that will also read incomplete sentences. A typical value is 0.02.",
-    FRACTION,
   )
   split_sentences: str = option.text(
     "",

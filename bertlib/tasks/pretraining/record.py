@@ -9,6 +9,7 @@ from bertlib.task.task_record import (
   PredictExample,
   TaskRecord,
 )
+from bertlib.tasks.pretraining import objectives
 
 fill_mask = lazy_module.load("bertlib.tasks.pretraining.fill_mask")
 masked_lm_signatures = lazy_module.load(
@@ -19,16 +20,16 @@ onnx_graph = lazy_module.load("bertlib.export.onnx_graph")
 
 def _from_huggingface(model: HuggingFaceModel) -> Description | None:
   return {
-    "BertForMaskedLM": {"objective": "mlm"},
-    "BertForPreTraining": {},
+    each.huggingface_class: each.description
+    for each in objectives.OBJECTIVES.values()
   }.get(model.architecture)
 
 
 RECORD = TaskRecord(
   script="run_pretraining",
   purpose="fills masks",
-  entries={"objective?": str},  # "mlm" without next sentence prediction
-  primary_metrics=("masked_lm_loss",),
+  entries={"objective?": str},  # name of an `Objective`
+  primary_metrics=("masked_lm_loss", "next_sentence_loss"),
   predict=PredictExample(
     "lines.txt",
     "Words for each [MASK] in the lines of a file:",

@@ -14,6 +14,11 @@ from bertlib.settings.training import (
   TrainingSettings,
   nothing_to_train,
 )
+from bertlib.tasks.pretraining.objectives import (
+  MLM_NSP,
+  OBJECTIVES,
+  Objective,
+)
 from bertlib.tasks.pretraining.recipe import (
   check_masking,
   mask_split_flag,
@@ -42,7 +47,7 @@ class PretrainingSettings(TrainingSettings):
       "needs": "token_budget or time_budget_minutes",
     },
   )
-  run: RunSettings = option.group(
+  flags: RunSettings = option.group(
     RunSettings,
     omit=["num_train_epochs", "seeds", "group_by_length"],
     do_train={"help": "Train on --input_file."},
@@ -86,10 +91,11 @@ class PretrainingSettings(TrainingSettings):
     kept=True,
   )
   objective: str = option.choice(
-    "mlm_nsp",
-    ["mlm_nsp", "mlm"],
+    MLM_NSP.name,
+    [*OBJECTIVES],
     "Losses to train and evaluate: mlm_nsp is masked LM and next sentence"
-    " prediction; mlm is masked LM alone, on records of any --segments.",
+    " prediction; mlm is masked LM alone, on records of any --segments; nsp is"
+    " next sentence prediction alone.",
     basic=True,
     kept=True,
   )
@@ -100,14 +106,6 @@ class PretrainingSettings(TrainingSettings):
     needs="do_train",
   )
   max_sequences_per_row: int = max_sequences_flag()
-  shard_by: str = option.choice(
-    "record",
-    ["record", "file"],
-    "Data that each of several workers reads: record reads all files and takes"
-    " its rows of each batch, so that results do not depend on the number of"
-    " workers; file reads only its share of the files, which is less I/O.",
-    needs="do_train, distribution=multi_worker",
-  )
   num_train_steps: int = option.integer(
     100000,
     "Number of training steps.",
@@ -150,14 +148,6 @@ class PretrainingSettings(TrainingSettings):
     basic=True,
     needs="do_eval or eval_steps",
   )
-  num_eval_records: int | None = option.integer(
-    None,
-    "Evaluate on this many records, evenly spaced: number i * n //"
-    " num_eval_records of n. If not given, on the first ones.",
-    AT_LEAST_1,
-    section="evaluation",
-    needs="do_eval or eval_steps",
-  )
   remask: bool = option.boolean(
     False,
     "Dynamic masking: draw new masks each time a record is read in training,"
@@ -167,13 +157,6 @@ class PretrainingSettings(TrainingSettings):
   masked_lm_prob: float = option.number(
     0.15,
     "Fraction of the tokens to mask with --remask.",
-    FRACTION,
-    needs="remask",
-  )
-  masked_lm_prob_end: float | None = option.number(
-    None,
-    "Fraction of the tokens to mask at the last step: the fraction changes"
-    " linearly from --masked_lm_prob. If not given, it is constant.",
     FRACTION,
     needs="remask",
   )
@@ -205,21 +188,26 @@ class PretrainingSettings(TrainingSettings):
   )
   given: frozenset[str] = frozenset()  # flags on the command line
 
+  @property
+  def losses(self) -> Objective:
+    """The objective that --objective names."""
+    return OBJECTIVES[self.objective]
+
   def check(self) -> None:
     """Refuses an action without its file, and steps or masks that cannot be."""
-    run, steps = self.run, self.num_train_steps
+    flags, steps = self.flags, self.num_train_steps
     super().check()
     check_masking(self, self.model.max_seq_length, self.given)
-    if self.pack and self.shard_by == "file":
+    if self.remask and not self.losses.predicts_tokens:
       raise InputError(
-        "--pack: not with --shard_by=file. Make packed records by"
-        " create_pretraining_data.py --pack"
+        f"--remask: --objective={self.objective} predicts no masked tokens."
+        " Leave it out"
       )
     self._check_budget()
-    if run.do_train and steps == 0:
+    if flags.do_train and steps == 0:
       raise InputError(nothing_to_train("num_train_steps", 0))
     if (
-      run.do_train
+      flags.do_train
       and self.num_warmup_steps > steps
       and {"num_warmup_steps", "num_train_steps"} <= self.given
     ):
@@ -228,10 +216,10 @@ class PretrainingSettings(TrainingSettings):
         f" --num_train_steps={steps}, so the learning rate never reaches its"
         " peak. Give fewer warm-up steps"
       )
-    reads_input = run.evaluates and not self.eval_input_file
-    self.need("input_file", "do_train", run.do_train)
+    reads_input = flags.evaluates and not self.eval_input_file
+    self.need("input_file", "do_train", flags.do_train)
     self.need("input_file", "do_eval", reads_input)
-    self.need("predict_file", "do_predict", run.do_predict)
+    self.need("predict_file", "do_predict", flags.do_predict)
 
   def _check_budget(self) -> None:
     """Refuses a second length of the training, and a warm-up without end."""
@@ -248,11 +236,6 @@ class PretrainingSettings(TrainingSettings):
       raise InputError(
         "--num_warmup_steps: counts steps, but the schedule runs over"
         f" --{given[0]}. Give --warmup_proportion, a fraction of that"
-      )
-    if self.masked_lm_prob_end is not None:
-      raise InputError(
-        "--masked_lm_prob_end: changes up to the last step, which is not known"
-        f" with --{given[0]}. Give --num_train_steps instead"
       )
     warmup, decay = self.optimizer.warmup_proportion, 0.0
     if self.optimizer.schedule == "trapezoidal":

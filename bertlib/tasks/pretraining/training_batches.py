@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -18,6 +18,7 @@ from bertlib.tasks.pretraining import (
   pretraining_inputs,
   pretraining_instances,
 )
+from bertlib.tasks.pretraining.objectives import MLM_NSP, Objective
 from bertlib.tasks.pretraining.pretraining_instances import TrainingInstance
 from bertlib.tasks.pretraining.settings import PretrainingSettings
 
@@ -46,7 +47,7 @@ def check_same_packing(
   """Refuses to resume with another packing, to which the position belongs."""
   if not checkpoint:
     return
-  before = receipt_file.last_training(settings.run.output_dir) or {}
+  before = receipt_file.last_training(settings.flags.output_dir) or {}
   trained = dict(before.get("flags", {}))
   is_packed = checkpoint_files.open_reader(checkpoint).has_tensor(_VARIABLE)
   trained["pack"], flags = is_packed, option.values_of(settings)
@@ -113,14 +114,16 @@ def _pack_window(
 ) -> list[np.ndarray]:
   """Packs arrays [records, ...]; returns arrays [rows, ...] of the layout."""
   labels = records.get("next_sentence_labels")
+  none = np.zeros([len(records["input_ids"]), 0])
+  weights = records.get("masked_lm_weights", none)
   instances = []
   for index in range(len(records["input_ids"])):
 
     def values(name, count, index=index):
-      return records[name][index, :count].tolist()
+      return records.get(name, none)[index, :count].tolist()
 
     length = records["input_mask"][index].sum()
-    num_masked = int(records["masked_lm_weights"][index].sum())
+    num_masked = int(weights[index].sum())
     instances.append(
       TrainingInstance(
         values("input_ids", length),
@@ -130,9 +133,7 @@ def _pack_window(
         None if labels is None else labels[index, 0],
       )
     )
-  sizes = [
-    records[name].shape[1] for name in ("input_ids", "masked_lm_positions")
-  ]
+  sizes = records["input_ids"].shape[1], weights.shape[1]
   rows = [
     pretraining_instances.row_features(row, list, *sizes, most)
     for row in pretraining_instances.pack(instances, *sizes, most)
@@ -184,9 +185,7 @@ def input_fn_builder(
   first_step: int = 0,
   masking: dynamic_masking.Masking | None = None,
   num_records: int | None = None,
-  by_file: Mapping[str, int] | None = None,
-  objective: str = "mlm_nsp",
-  num_picked: int | None = None,
+  objective: Objective = MLM_NSP,
   packing: Packing | None = None,
 ):
   """An `input_fn` over TFRecord files of pretraining.
@@ -203,13 +202,7 @@ def input_fn_builder(
     first_step: training step of the first batch, to resume.
     masking: how training draws new masks; None for those of the records.
     num_records: number of records; None to count them.
-    by_file: number of records per file, for training with several processes
-      that each read files of their own (see `pretraining_inputs.shard_files`).
-      None: every process reads its rows of each batch, so that batches do not
-      depend on the number of processes.
-    objective: "mlm_nsp", or "mlm" to leave out the labels of next sentences.
-    num_picked: number of records that an evaluation picks, see
-      `input_pipeline.pick_evenly`; None for all.
+    objective: what is predicted; features of other objectives are not read.
     packing: how training packs records into rows, and where it begins; None to
       read them as they are.
 
@@ -221,7 +214,7 @@ def input_fn_builder(
     InputError: see `pretraining_inputs.count_records`.
   """
   del num_cpu_threads
-  shape = max_seq_length, max_predictions_per_seq, objective == "mlm_nsp"
+  shape = max_seq_length, max_predictions_per_seq, objective
   layout = pretraining_instances.record_layout(
     *shape, pretraining_inputs.sequences_per_row(input_files[0])
   )
@@ -241,13 +234,7 @@ def input_fn_builder(
     batch_size, shard = input_pipeline.global_batch_size_and_shard(params)
     if not is_training:
       return input_pipeline.record_batches(
-        input_files,
-        layout,
-        batch_size,
-        drop_remainder,
-        trim,
-        shard=shard,
-        pick=num_picked and (num_picked, num_records),
+        input_files, layout, batch_size, drop_remainder, trim, shard=shard
       )
     batches = _TrainingBatches(
       input_files,
@@ -258,7 +245,6 @@ def input_fn_builder(
       shard or input_pipeline.Shard(),
       masking,
       per_token if trim else [],
-      by_file,
       packing,
       packed_layout,
     )
@@ -280,7 +266,6 @@ class _TrainingBatches(NamedTuple):
   shard: input_pipeline.Shard
   masking: dynamic_masking.Masking | None
   trimmed: Sequence[str]  # features with a value per token
-  by_file: Mapping[str, int] | None
   packing: Packing | None
   packed_layout: tf_records.Layout | None
 
@@ -290,34 +275,22 @@ class _TrainingBatches(NamedTuple):
 
   def of_step(self, step: int):
     """Dataset that begins with the batch of all processes, and its sources."""
-    count = self.shard.count if self.by_file else 1
-    shards = [input_pipeline.Shard(index, count) for index in range(count)]
-    parts = [self._replace(shard=shard) for shard in shards]
-    read = [part._read(step, with_source=True) for part in parts]
-    batches = tf.data.Dataset.zip(tuple(read)).map(_join_rows)
     whole = self._replace(shard=input_pipeline.Shard())
-    return whole._prepare(batches, step)
+    return whole._prepare(whole._read(step, with_source=True), step)
 
   def _read(self, step: int, with_source: bool = False):
     """Shuffled batches, from a step on."""
     if self.packing:
       return self._read_packed()
-    files, total, shard = self.files, self.num_records, self.shard
-    size = self.batch_size
-    if self.by_file:
-      files = pretraining_inputs.shard_files(files, shard)
-      total = sum(self.by_file[path] for path in files)
-      size //= shard.count
-      shard = input_pipeline.Shard(num_replicas=shard.num_replicas)
     return input_pipeline.streamed_record_batches(
-      files,
+      self.files,
       self.layout,
-      size,
+      self.batch_size,
       False,
-      total,
+      self.num_records,
       self.seed,
-      first_record=step * size,
-      shard=shard,
+      first_record=step * self.batch_size,
+      shard=self.shard,
       with_source=with_source,
     )
 
@@ -343,8 +316,7 @@ class _TrainingBatches(NamedTuple):
     def prepare(index, batch):
       if masking:
         numbers = shard.example_numbers(index, self.batch_size)
-        of_step = masking.at_step(index // shard.num_replicas)
-        batch = dynamic_masking.remask(batch, numbers, of_step)
+        batch = dynamic_masking.remask(batch, numbers, masking)
       if not self.trimmed:
         return batch
       return input_pipeline.trim_padding(batch, names=self.trimmed)
@@ -354,10 +326,3 @@ class _TrainingBatches(NamedTuple):
       .map(prepare, num_parallel_calls=tf.data.AUTOTUNE)
       .prefetch(tf.data.AUTOTUNE)
     )
-
-
-def _join_rows(*parts: Mapping[str, Any]) -> dict[str, Any]:
-  """Joins batches into one."""
-  return {
-    name: tf.concat([part[name] for part in parts], axis=0) for name in parts[0]
-  }

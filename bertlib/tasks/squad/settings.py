@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from bertlib.cli import option
 from bertlib.cli.errors import InputError
-from bertlib.cli.option import AT_LEAST_1, FINITE, PARALLEL, SEQ_LENGTH
+from bertlib.cli.option import AT_LEAST_1, FINITE, PARALLEL
 from bertlib.settings.common import ModelSettings, check_window
 from bertlib.settings.training import RunSettings, TrainingSettings
 
@@ -24,14 +24,14 @@ class AnswerSettings(option.Group):
     " to list per question in nbest_predictions.json.",
     AT_LEAST_1,
     kept=True,
-    needs="do_predict or from_logits or eval_steps or interactive",
+    needs="do_predict or from_logits or eval_steps",
   )
   max_answer_length: int = option.integer(
     30,
     "Maximum length of an answer in tokens.",
     AT_LEAST_1,
     kept=True,
-    needs="do_predict or from_logits or eval_steps or interactive",
+    needs="do_predict or from_logits or eval_steps",
   )
   version_2_with_negative: bool = option.boolean(
     False,
@@ -44,7 +44,7 @@ class AnswerSettings(option.Group):
     0.0,
     "SQuAD 2.0: predict no answer if its score exceeds that of the best answer"
     " by more than this. --do_eval stores the value with the highest F1 in"
-    " model.json, for --interactive, Predictor and exports.",
+    " model.json, for Predictor and exports.",
     FINITE,
     basic=True,
     kept=True,
@@ -65,14 +65,14 @@ class SquadSettings(TrainingSettings):
 
   REQUIRED_UNLESS = "audit"
   SCRIPT = "run_squad"
-  ACTIONS = ("do_train", "do_predict", "audit", "interactive", "from_logits")
+  ACTIONS = ("do_train", "do_predict", "audit", "from_logits")
   EXAMPLE = (
     "python run_squad.py --train_file=train-v1.1.json --do_train"
     " --init_checkpoint=bert-base-uncased --output_dir=output/squad"
   )
 
   model: ModelSettings = option.group(ModelSettings, max_seq_length=384)
-  run: RunSettings = option.group(
+  flags: RunSettings = option.group(
     RunSettings,
     omit=["eval_batch_size"],
     do_train={"help": "Train on --train_file."},
@@ -86,7 +86,7 @@ class SquadSettings(TrainingSettings):
     },
     predict_batch_size={
       "help": "Number of windows per prediction step.",
-      "needs": "do_predict or eval_steps or interactive",
+      "needs": "do_predict or eval_steps",
     },
   )
   train_file: str | None = option.path(
@@ -146,33 +146,8 @@ class SquadSettings(TrainingSettings):
   audit: bool = option.boolean(
     False,
     "Print how many questions of --train_file are truncated and how many"
-    " answers are in no window, for each --audit_max_seq_lengths and"
-    " --audit_doc_strides, and exit.",
-  )
-  audit_max_seq_lengths: Sequence[int] = option.integers(
-    [128, 256, 384, 512],
-    "Values of --max_seq_length that --audit tries, separated by commas.",
-    SEQ_LENGTH,
-    needs="audit",
-  )
-  audit_doc_strides: Sequence[int] = option.integers(
-    [64, 128],
-    "Values of --doc_stride that --audit tries, separated by commas.",
-    AT_LEAST_1,
-    needs="audit",
-  )
-  interactive: bool = option.boolean(
-    False,
-    "Answer questions from standard input, one per line.",
-    section="evaluation",
-    basic=True,
-  )
-  passage_file: str | None = option.path(
-    None,
-    "Text that the questions of --interactive are about. If not given, the"
-    " text comes first in standard input, up to a blank line.",
-    section="evaluation",
-    needs="interactive",
+    " answers are in no window, for several values of --max_seq_length and"
+    " --doc_stride, and exit.",
   )
   num_workers: int = option.integer(
     0,
@@ -185,11 +160,13 @@ class SquadSettings(TrainingSettings):
   def check(self) -> None:
     """Refuses an action without its file, and windows without room for text."""
     super().check()
-    run = self.run
-    self.need("train_file", "do_train and --audit", run.do_train or self.audit)
+    flags = self.flags
+    self.need(
+      "train_file", "do_train and --audit", flags.do_train or self.audit
+    )
     self.need("predict_file", "do_predict", self.answers_questions)
-    self.need("predict_file", "eval_steps", run.do_train and run.eval_steps)
-    if run.do_eval and not self.answers_questions:
+    self.need("predict_file", "eval_steps", flags.do_train and flags.eval_steps)
+    if flags.do_eval and not self.answers_questions:
       raise InputError("there are no answers to evaluate; add --do_predict")
     check_window(self.model.max_seq_length, self.max_query_length)
 
@@ -206,7 +183,7 @@ class SquadSettings(TrainingSettings):
   @property
   def answers_questions(self) -> bool:
     """True if the questions of --predict_file are answered."""
-    return bool(self.run.do_predict or self.from_logits)
+    return bool(self.flags.do_predict or self.from_logits)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+import numpy as np
 from absl import logging
 
 from bertlib.checkpoints import model_folder
@@ -30,6 +31,7 @@ class SquadData(NamedTuple):
   # Of `make_windows`.
   train_windows: Windows | None = None
   windows: Windows | None = None  # of `predict`
+  logits: np.ndarray | None = None  # of --from_logits
   num_train_steps: int = 0
 
   @property
@@ -47,7 +49,7 @@ def read_data(run: Run) -> SquadData:
   model_folder.check_has_segments(run.config, settings.model.bert_config_file)
   has_negative = settings.answers.version_2_with_negative
   train, predict, to_train_on, to_evaluate = (), (), (), ()
-  if settings.run.do_train:
+  if run.flags.do_train:
     to_train_on = squad_files.read_questions(settings.train_file)
     train, skipped = squad_files.make_examples(
       to_train_on, settings.train_file, True, has_negative
@@ -69,7 +71,7 @@ def read_data(run: Run) -> SquadData:
     predict, _ = squad_files.make_examples(
       questions, settings.predict_file, False, has_negative
     )
-    if settings.run.do_eval or eval_steps:
+    if run.flags.do_eval or eval_steps:
       if not has_negative:
         squad_files.check_gold_answers(questions, settings.predict_file)
       to_evaluate = questions
@@ -105,24 +107,26 @@ def data_files(settings: SquadSettings, data: SquadData) -> list[str]:
 
 
 def make_windows(run: Run, data: SquadData) -> SquadData:
-  """The data with the windows of all questions; counts the training steps."""
+  """The data with windows and --from_logits; counts the training steps."""
   settings = run.settings
-  data = data._replace(
-    windows=_windows_of(run, data.predict, settings.predict_file, False)
-  )
+  windows = _windows_of(run, data.predict, settings.predict_file, False)
+  data = data._replace(windows=windows)
+  if settings.from_logits:
+    logits = squad_windows.load_logits(settings.from_logits, windows)
+    data = data._replace(logits=logits)
   if not data.train:
     return data
   windows = _windows_of(run, data.train, settings.train_file, True)
-  num_steps = step_plan.count_steps(settings.run, len(data.train), "questions")
+  num_steps = step_plan.count_steps(run.flags, len(data.train), "questions")
   # As in google-research/bert, an epoch is as many steps as the questions need;
   # a long paragraph has several windows per question.
   logging.info(
     "%g epochs of %d questions are %d steps, which are %.2f epochs of %d"
     " windows",
-    settings.run.num_train_epochs,
+    run.flags.num_train_epochs,
     len(data.train),
     num_steps,
-    num_steps * settings.run.train_batch_size / len(windows.length),
+    num_steps * run.flags.train_batch_size / len(windows.length),
     len(windows.length),
   )
   return data._replace(train_windows=windows, num_train_steps=num_steps)
@@ -175,6 +179,11 @@ def _windows_of(
   return windows
 
 
+# Values of --max_seq_length and --doc_stride that --audit tries.
+_AUDITED_LENGTHS = (128, 256, 384, 512)
+_AUDITED_STRIDES = (64, 128)
+
+
 def print_audit(settings: SquadSettings) -> None:
   """Prints what each length and stride would lose of --train_file."""
   model = resolve.complete(settings).model
@@ -196,8 +205,8 @@ def print_audit(settings: SquadSettings) -> None:
   rows = squad_windows.audit(
     examples,
     tokenizer,
-    settings.audit_max_seq_lengths,
-    settings.audit_doc_strides,
+    _AUDITED_LENGTHS,
+    _AUDITED_STRIDES,
     settings.max_query_length,
   )
   terminal.print_table(

@@ -6,7 +6,7 @@ import reference_data
 import run_outputs
 import tensorflow.compat.v1 as tf
 
-from bertlib.io import dev_scores, result_files
+from bertlib.io import result_files
 from bertlib.tasks.embeddings import retrieval_scores
 from bertlib.training import loop
 
@@ -64,9 +64,9 @@ def test_names_pass_through_results_files_and_tensorboard(name, tmp_path):
   names = [f"eval_{name}", f"eval_{name}_64"]
   path = str(tmp_path / "eval_results.txt")
   result_files.write_results(path, dict.fromkeys(names, np.float64(0.5)))
-  plain = dev_scores.plain_scores(result_files.read_results(path))
+  plain = result_files.plain_scores(result_files.read_results(path))
   assert plain == {name: 0.5, f"{name}_64": 0.5}
-  assert dev_scores.plain_name(names[0]) == name
+  assert result_files.plain_name(names[0]) == name
   loop.write_events(str(tmp_path), 3, plain)
   (events,) = tmp_path.glob("events.out.tfevents.*")
   found = tf.train.summary_iterator(str(events))

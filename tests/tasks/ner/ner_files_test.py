@@ -54,13 +54,6 @@ def test_columns_are_read_with_any_line_ends_and_blank_lines(tmp_path, text):
       ["New York", "is"],
       ["B-LOC", "O"],
     ),
-    # One sentence per line.
-    (
-      "text_a\tlabel\n北\x02京\x02好\tB-LOC\x02I-LOC\x02O\n",
-      Columns(item_delimiter="\x02"),
-      ["北", "京", "好"],
-      ["B-LOC", "I-LOC", "O"],
-    ),
   ],
 )
 def test_columns_and_delimiters_may_vary(tmp_path, text, columns, words, tags):
@@ -77,7 +70,6 @@ def test_columns_and_delimiters_may_vary(tmp_path, text, columns, words, tags):
     ("", Columns(), "has no sentences"),
     ("\n\r\n", Columns(), "has no sentences"),
     ("-DOCSTART- O\n", Columns(), "has no sentences"),
-    ("a\x02b\tO\n", Columns(item_delimiter="\x02"), "line 1: 2 words"),
     ("Ann left .\nBob met .\n", TO_TAG, "line 1: looks like a sentence"),
     ("Ann left .\nBob met .\nAnn met Bob .\n", TO_TAG, "line 1: looks like"),
     ("-DOCSTART- -X- O\n\nAnn left .\n", TO_TAG, "line 3: looks like"),
@@ -137,20 +129,18 @@ def test_json_lines_with_text_and_entities(tmp_path):
 
 @pytest.mark.needs_data
 @pytest.mark.parametrize(
-  "name, item_delimiter, num_sentences, num_entities",
+  "name, num_sentences, num_entities",
   [
-    ("wnut17/train.conll", None, 3394, 1975),
-    ("wnut17/test.conll", None, 1287, 1079),
-    ("ncbi-disease/train.tsv", None, 5432, 5145),
-    ("msra/dev.tsv", "\x02", 2318, 3819),
+    ("wnut17/train.conll", 3394, 1975),
+    ("wnut17/test.conll", 1287, 1079),
+    ("ncbi-disease/train.tsv", 5432, 5145),
   ],
 )
 def test_published_data_sets_are_read_completely(
-  name, item_delimiter, num_sentences, num_entities
+  name, num_sentences, num_entities
 ):
   path = str(reference_data.data(f"ner/{name}"))
-  columns = Columns(item_delimiter=item_delimiter)
-  sentences = ner_files.read_sentences(path, columns)
+  sentences = ner_files.read_sentences(path, Columns())
   assert len(sentences) == num_sentences
   found = sum(len(ner.tags_to_entities(s.tags)) for s in sentences)
   assert found == num_entities
@@ -198,12 +188,12 @@ def test_lines_of_other_numbers_of_words_are_texts(tmp_path, texts, log):
 
 # Files of which the first line may be the names of columns.
 FIRST_LINES = [
-  ("Hello\tO\nParis is\tB-LOC O\n", " ", [["Hello"], ["Paris", "is"]]),
-  ("text\tO\nParis\tB-LOC\n", " ", [["text"], ["Paris"]]),
-  ("Paris\tLOC\nRome\tLOC\n", " ", [["Paris"], ["Rome"]]),
-  ("text\tLabels\nParis\tB-LOC\n", " ", [["Paris"]]),
-  ("word\ttag\nParis\tB-LOC\n", None, [["Paris"]]),
-  ("tag\tO\nParis\tB-LOC\n", None, [["tag", "Paris"]]),
+  ("Hello\tO\nParis is\tB-LOC\n", [["Hello", "Paris is"]]),
+  ("text\tO\nParis\tB-LOC\n", [["text", "Paris"]]),
+  ("Paris\tLOC\nRome\tLOC\n", [["Paris", "Rome"]]),
+  ("text\tLabels\nParis\tB-LOC\n", [["Paris"]]),
+  ("word\ttag\nParis\tB-LOC\n", [["Paris"]]),
+  ("tag\tO\nParis\tB-LOC\n", [["tag", "Paris"]]),
 ]
 ANN_LEFT = [["Ann", "left"]]
 
@@ -212,8 +202,8 @@ ANN_LEFT = [["Ann", "left"]]
   ("text", "columns", "words"),
   [
     *(
-      (text, Columns(item_delimiter=delimiter, needs_tags=needs_tags), words)
-      for text, delimiter, words in FIRST_LINES
+      (text, Columns(needs_tags=needs_tags), words)
+      for text, words in FIRST_LINES
       for needs_tags in (True, False)
     ),
     ("Ann NNP B-PER\nleft VBD O\n", TO_TAG, ANN_LEFT),

@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from unittest import mock
 
 import commands
 import numpy as np
@@ -17,6 +18,7 @@ import tiny_pretraining
 import run_pretraining
 from bertlib.cli.errors import InputError
 from bertlib.tasks.pretraining import budget
+from bertlib.training import hooks
 from bertlib.training.hooks import StopRequest
 
 SCRIPT = "run_pretraining.py"
@@ -28,7 +30,8 @@ def folder(tmp_path_factory):
   """Folder with records, and a training on them within a budget of tokens."""
   folder = tmp_path_factory.mktemp("budget")
   tiny_pretraining.write_data(folder)
-  commands.succeed(SCRIPT, *flags(folder, folder / "whole"))
+  with mock.patch.object(hooks, "LOG_STEPS", 1):
+    commands.succeed(SCRIPT, *flags(folder, folder / "whole"))
   return folder
 
 
@@ -41,7 +44,6 @@ def flags(folder, output_dir, **changed):
     "schedule": "trapezoidal",
     "decay_proportion": 0.4,
     "save_checkpoints_steps": 3,
-    "log_steps": 1,
     "xla": "off",
     "output_dir": output_dir,
   }

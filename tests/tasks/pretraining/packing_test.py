@@ -10,6 +10,7 @@ from pretraining_corpus import DOCUMENTS, Corpus, make
 
 import create_pretraining_data
 from bertlib.tasks.pretraining import pretraining_instances
+from bertlib.tasks.pretraining.objectives import MLM, MLM_NSP
 from bertlib.tasks.pretraining.recipe import Recipe
 
 pytestmark = pytest.mark.unit
@@ -119,8 +120,8 @@ def test_packed_rows_hold_all_sequences(vocab_file, documents, segments, most):
     assert packed_counts[f"rows of {size} sequences"] == sizes[size]
   by_length = [n for n in packed_counts if n.startswith("sequences of")]
   assert sum(packed_counts[name] for name in by_length) == len(records)
-  has_pairs = segments == "pairs"
-  layout = pretraining_instances.written_layout(40, 6, has_pairs, most)
+  objective = MLM_NSP if segments == "pairs" else MLM
+  layout = pretraining_instances.written_layout(40, 6, objective, most)
   for record in packed:
     is_used = [int(number > 0) for number in record["sequence_ids"]]
     assert record["input_mask"] == is_used

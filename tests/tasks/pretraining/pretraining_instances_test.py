@@ -38,8 +38,8 @@ pytestmark = pytest.mark.unit
 
 def read(lines, vocab_file, **options):
   counts = Counter()
-  tokenizer, rng = tokenization.FullTokenizer(vocab_file), random.Random(0)
-  documents = read_documents(lines, tokenizer, rng, counts=counts, **options)
+  tokenizer = tokenization.FullTokenizer(vocab_file)
+  documents = read_documents(lines, tokenizer, counts=counts, **options)
   return documents, counts
 
 
@@ -51,22 +51,6 @@ def test_line_ends_invalid_bytes_and_blank_lines_do_not_matter(vocab_file):
   assert documents == read(plain, vocab_file)[0]
   num_sentences = {"sentences": 3, "documents of one sentence": 1}
   assert counts == {"documents": 2} | num_sentences
-
-
-LONG = Corpus([[[1, 2, 3]] * 30])
-
-
-def test_a_fraction_of_the_sentences_keeps_only_its_beginning(vocab_file):
-  lines = [*LONG.lines * 20, *[b"w0000\n"] * 100]
-  (*whole, short), _ = read(lines, vocab_file)
-  (*truncated, same), counts = read(lines, vocab_file, truncate_prob=0.3)
-  assert same == short  # of one piece
-  num_truncated = 0
-  for before, after in zip(chain(*whole), chain(*truncated)):
-    assert after and after == before[: len(after)]
-    num_truncated += len(after) < len(before)
-  assert counts["sentences truncated"] == num_truncated
-  assert_share(num_truncated, 600, 0.3)
 
 
 def test_running_text_is_split_into_sentences(vocab_file):
@@ -90,7 +74,6 @@ OPTIONS = st.fixed_dictionaries(
     "dupe_factor": st.integers(1, 3),
     "random_seed": st.integers(),
     "do_whole_word_mask": st.booleans(),
-    "whole_word_draw": st.sampled_from(["piece", "word"]),
   }
 )
 
@@ -226,16 +209,10 @@ def test_a_word_is_masked_as_a_whole(vocab_file, kind, documents, options):
 
 
 @pytest.mark.parametrize("kind", WHOLE_WORDS)
-@pytest.mark.parametrize(
-  ("draw", "all_masked", "all_unchanged"),
-  [("piece", 0.8**3, 0.1**3), ("word", 0.8, 0.1)],
-)
-def test_replacements_are_drawn_per_piece_or_per_word(
-  vocab_file, kind, draw, all_masked, all_unchanged
-):
+def test_replacements_are_drawn_per_piece(vocab_file, kind):
   entries, options = WHOLE_WORDS[kind]
   corpus = Corpus(LARGE, entries)
-  options = options | {"dupe_factor": 50, "whole_word_draw": draw}
+  options = options | {"dupe_factor": 50}
   records, _ = make(corpus, vocab_file, **options)
   words = [
     word
@@ -245,8 +222,8 @@ def test_replacements_are_drawn_per_piece_or_per_word(
   ]
   masked = sum(all(s == MASK for s, _ in word) for word in words)
   unchanged = sum(all(s == token for s, token in word) for word in words)
-  assert_share(masked, len(words), all_masked)
-  assert_share(unchanged, len(words), all_unchanged)
+  assert_share(masked, len(words), 0.8**3)
+  assert_share(unchanged, len(words), 0.1**3)
 
 
 # API for other code
