@@ -111,23 +111,6 @@ class Run:
     """Sizes of a training step."""
     return self.task.step_shape(self.settings.model.max_seq_length)
 
-  @property
-  def step_shape(self) -> StepShape:
-    """Sizes of a training step."""
-    return StepShape(
-      self.settings.model.max_seq_length,
-      self.task.num_rows,
-      self.task.num_predictions,
-      self.task.num_output_positions,
-      self.task.loss_bytes,
-    )
-
-  def plan(self) -> step_plan.Plan:
-    """Computation and options of a training step."""
-    return step_plan.plan_training(
-      self.settings, self.devices, self.compute, self.config, self.step_shape
-    )
-
   def path(self, name: str) -> str:
     """Path of a file in --output_dir."""
     return os.path.join(self.output_dir, name)
