@@ -522,7 +522,7 @@ def evaluate_sets(
       found.sections = classification_report.sections(
         problem, dev_set.examples, **arrays, thresholds=thresholds
       )
-      found.estimates = classification_report.estimates(
+      found.intervals = classification_report.intervals(
         problem, **arrays, names=processor.metrics
       )
   return found, thresholds

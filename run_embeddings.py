@@ -483,7 +483,7 @@ def report_dev_set(
   return run_report.Findings(
     evaluation.results,
     embedding_report.sections(dev_set.data, evaluation),
-    estimates=embedding_report.estimates(dev_set.data, evaluation),
+    intervals=embedding_report.intervals(dev_set.data, evaluation),
   )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import datetime
 import fnmatch
 import itertools
 import os
@@ -97,19 +96,6 @@ def last_training(folder: str) -> dict[str, Any] | None:
 def trains(receipt: Mapping[str, Any]) -> bool:
   """True for the receipt of a training."""
   return kind_of(receipt.get("flags", {})) == "training"
-
-
-def duration(receipt: Mapping[str, Any]) -> datetime.timedelta | None:
-  """Time of a run; None if it did not end, or resumed an earlier start."""
-  # Versions up to 0.21 wrote `earlier_starts`.
-  if {"resumed", "earlier_starts"} & receipt.keys():
-    return None
-  with contextlib.suppress(KeyError, TypeError, ValueError):
-    started, ended = map(
-      datetime.datetime.fromisoformat, (receipt["started"], receipt["ended"])
-    )
-    return ended - started
-  return None
 
 
 def use_of(file: Mapping[str, Any], receipt: Mapping[str, Any]) -> str | None:
