@@ -327,7 +327,7 @@ def check_output(settings: EmbeddingSettings) -> None:
   runs.check_overwrites(
     settings,
     ["*.tf_record", "*_vectors.npy", "*_results.jsonl", "*_bad_rows.txt"],
-    embedding_inputs.data_files(settings),
+    [path for path, _ in embedding_inputs.data_files(settings)],
   )
 
 

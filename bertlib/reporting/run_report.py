@@ -54,18 +54,12 @@ class Outcome:
 def started(
   receipt: receipts.Receipt,
   run: Run,
-  data_files: Iterable[str],  # that were read
+  data_files: Iterable[tuple[str, str | None]],  # paths and their uses
 ) -> Iterator[Outcome]:
   """Holds the lock of --output_dir; records what its block makes of the run."""
   settings = run.settings
   with runs.lock_output_dir(run):
-    receipt.start(
-      settings,
-      data_files,
-      run.devices.choices,
-      run.is_chief,
-      run.task.record.uses,
-    )
+    receipt.start(settings, data_files, run.devices.choices, run.is_chief)
     devices.log_devices(run.devices)
     if run.flags.do_train:
       runs.write_companions(run)
