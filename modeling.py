@@ -315,8 +315,9 @@ def create_initializer(initializer_range: float = 0.02):
 class Compute:
   """Plain computation: float32, padding included, no fused operations.
 
-  Subclasses compute the same function in less time or memory. `BertModel` first
-  calls `for_inference` (unless it trains) and `for_batch`, then the other
+  Subclasses compute the same function in less time or memory: commands use the
+  `FastCompute` of bertlib/compute that `Devices.compute` gives. `BertModel`
+  first calls `for_inference` (unless it trains) and `for_batch`, then the other
   methods of the object that these return.
 
   Attributes:

@@ -47,6 +47,10 @@ class Frozen(NamedTuple):
   embeddings: bool = False
 
 
+# Weights with one of these in their names are not pulled towards 0.
+NO_WEIGHT_DECAY = ["LayerNorm", "layer_norm", "bias"]
+
+
 class StepOptions(NamedTuple):
   """Options of a training step; the defaults are those of BERT.
 
@@ -547,7 +551,7 @@ def _make_optimizer(rate, gradient_scale, options: StepOptions):
     beta_1=options.beta_1,
     beta_2=options.beta_2,
     epsilon=options.epsilon,
-    exclude_from_weight_decay=["LayerNorm", "layer_norm", "bias"],
+    exclude_from_weight_decay=NO_WEIGHT_DECAY,
     gradient_scale=gradient_scale,
     jit_compile=options.jit_compile,
     rate_factors=factors,

@@ -33,17 +33,9 @@ def masked_lm(model):
 
 HEADS = {
   "masked language model": masked_lm,
-  "next sentence": lambda model: modeling.next_sentence_logits(
-    CONFIG, model.get_pooled_output()
-  ),
+  # Other heads have the same output layer.
   "classification": lambda model: modeling.classification_logits(
     model.get_pooled_output(), 3
-  ),
-  "token classification": lambda model: modeling.token_classification_logits(
-    model.get_sequence_output(), 3
-  ),
-  "spans": lambda model: tf.stack(
-    modeling.span_logits(model.get_sequence_output())
   ),
 }
 

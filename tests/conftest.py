@@ -48,6 +48,15 @@ def graph():
 
 
 @pytest.fixture
+def session(graph):
+  """A session of the fresh graph."""
+  import tensorflow.compat.v1 as tf
+
+  with tf.Session(graph=graph) as session:
+    yield session
+
+
+@pytest.fixture
 def log(monkeypatch):
   """Captured log lines, a list."""
   lines = []

@@ -159,12 +159,6 @@ def test_only_words_with_other_characters_are_unknown(text, other, lower_case):
     assert (cut(word) == ["[UNK]"]) == (not set(word) <= set("".join(words)))
 
 
-def test_special_entries_come_first():
-  entries = learn("to be or not to be")
-  special = "[PAD] [UNK] [CLS] [SEP] [MASK]"
-  assert entries[:9] == [*special.split(" "), "b", "e", "o", "t"]
-
-
 def test_alphabet_keeps_the_most_frequent_characters():
   entries = learn("aaa bbb cc cc dd", limit_alphabet=3, min_frequency=1)
   assert entries[5:11] == ["a", "b", "c", "##a", "##b", "##c"]

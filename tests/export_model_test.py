@@ -142,17 +142,6 @@ def test_model_files_are_assets(exported, model_dir, tmp_path):
   }
 
 
-def test_only_core_operations_are_used(exported):
-  with tf.Graph().as_default(), tf.compat.v1.Session() as session:
-    model = tf.compat.v1.saved_model.load(session, ["serve"], str(exported))
-  graph = model.graph_def
-  functions = {function.signature.name for function in graph.library.function}
-  used = {node.op for node in nodes_of(graph)}
-  assert "UnicodeDecode" in used
-  assert used - functions <= set(dir(tf.raw_ops))
-  assert not [op for op in used if "PyFunc" in op]
-
-
 def test_signatures_have_their_names_and_inputs(loaded):
   signatures = {
     name: set(signature.structured_input_signature[1])

@@ -9,7 +9,6 @@ import os
 import signal
 import subprocess
 import sys
-import urllib.request
 
 import commands
 import numpy as np
@@ -117,6 +116,7 @@ def test_a_fork_of_a_process_that_computed_is_refused(folder, kind, before):
   status, output = in_fork(folder, kind, before)
   assert status == 3
   assert "TensorFlow has computed before this process was forked" in output
+  assert "gunicorn without --preload" in output
   assert output.count("\n") == 1
 
 
@@ -134,52 +134,3 @@ def test_a_model_works_in_a_fork(folder, kind, before):
   assert status == 0
   alone = in_fork(folder, "Predictor", "it imports the program")[1]
   np.testing.assert_allclose(json.loads(output), json.loads(alone), atol=1e-4)
-
-
-SERVER = """
-import json, sys
-import run_embeddings
-from bertlib.cli.errors import InputError
-predictor = run_embeddings.Predictor({folder!r})
-predictor.encode({texts!r})
-
-def application(environment, start_response):
-  try:
-    body = json.dumps(predictor.encode({texts!r}).shape)
-  except InputError as error:
-    body = str(error)
-  start_response("200 OK", [("Content-Type", "text/plain")])
-  return [body.encode()]
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-  ("flags", "answer"),
-  [(["--preload"], "gunicorn without --preload"), ([], "[40, 384]")],
-)
-def test_gunicorn_answers(folder, tmp_path, flags, answer):
-  packages = tmp_path / "packages"
-  pip = [sys.executable, "-m", "pip", "install", "--quiet"]
-  subprocess.run([*pip, f"--target={packages}", "gunicorn"], check=True)
-  server = SERVER.format(folder=str(folder), texts=TEXTS)
-  (tmp_path / "server.py").write_text(server)
-  path = os.pathsep.join(map(str, [commands.ROOT, tmp_path, packages]))
-  process = subprocess.Popen(
-    [
-      *(sys.executable, "-m", "gunicorn", "server:application", *flags),
-      *("--bind=127.0.0.1:0", "--workers=2", "--timeout=0"),
-    ],
-    env=os.environ | {"PYTHONPATH": path, "TF_CPP_MIN_LOG_LEVEL": "2"},
-    stderr=subprocess.PIPE,
-    text=True,
-    start_new_session=True,
-  )
-  try:
-    line = next(line for line in process.stderr if "Listening at" in line)
-    address = line.split("Listening at: ")[1].split()[0]
-    with urllib.request.urlopen(address, timeout=300) as response:
-      assert answer in response.read().decode()
-  finally:
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait()

@@ -1,11 +1,12 @@
 """Tests of the scripts' `model_fn`s with the original's arguments."""
 
+import functools
+
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 import tiny_model
 
-import extract_features
 import optimization
 import run_classifier
 import run_embeddings
@@ -70,17 +71,17 @@ def run_mode(model_fn, batch, mode):
 
 CASES = {
   "classifier": (
-    run_classifier.model_fn_builder(CONFIG, 3, **LEARNS),
+    functools.partial(run_classifier.model_fn_builder, CONFIG, 3),
     {"label_ids": [0, 2], "is_real_example": [1, 1]},
     {"probabilities"},
   ),
   "squad": (
-    run_squad.model_fn_builder(CONFIG, **LEARNS),
+    functools.partial(run_squad.model_fn_builder, CONFIG),
     {"unique_ids": [7, 8], "start_positions": [1, 0], "end_positions": [2, 0]},
     {"unique_ids", "start_logits", "end_logits"},
   ),
   "ner": (
-    run_ner.model_fn_builder(CONFIG, 3, **LEARNS),
+    functools.partial(run_ner.model_fn_builder, CONFIG, 3),
     {
       "unique_ids": [7, 8],
       "label_ids": [[-1, 0, 2, 1, 0, -1], [-1, 1, -1, -1, -1, -1]],
@@ -88,17 +89,17 @@ CASES = {
     {"unique_ids", "probabilities"},
   ),
   "embeddings": (
-    run_embeddings.model_fn_builder(
+    functools.partial(
+      run_embeddings.model_fn_builder,
       CONFIG,
-      EmbeddingSpec(projection_dim=4),
-      embedding_losses.LossOptions("infonce"),
-      **LEARNS,
+      spec=EmbeddingSpec(projection_dim=4),
+      loss=embedding_losses.LossOptions("infonce"),
     ),
     groups(),
     {"vectors"},
   ),
   "pretraining": (
-    run_pretraining.model_fn_builder(CONFIG, **LEARNS),
+    functools.partial(run_pretraining.model_fn_builder, CONFIG),
     {
       "masked_lm_positions": [[1, 3], [1, 0]],
       "masked_lm_ids": [[4, 5], [6, 0]],
@@ -113,8 +114,8 @@ CASES = {
 @pytest.mark.train
 @pytest.mark.parametrize("script", CASES)
 def test_training_step_changes_every_part_of_the_model(script, variables):
-  model_fn, more, _ = CASES[script]
-  moved = run_mode(model_fn, features(**more), Modes.TRAIN)
+  build, more, _ = CASES[script]
+  moved = run_mode(build(**LEARNS), features(**more), Modes.TRAIN)
   assert "bert/embeddings/word_embeddings" in moved
   assert "bert/encoder/layer_0/output/LayerNorm/gamma" in moved
   assert len(moved) > 20
@@ -128,16 +129,9 @@ def trained_weights(copy_weight, count):
     tf.bfloat16, unpad=True, jit_compile=True, copy_weight=copy_weight
   )
   options = optimization.StepOptions(jit_compile=True)
-  model_fn = run_classifier.model_fn_builder(
-    CONFIG,
-    3,
-    **LEARNS,
-    seed=1,
-    compute=compute,
-    options=options,
-    num_micro_batches=count,
-  )
-  _, more, _ = CASES["classifier"]
+  how = {"compute": compute, "options": options, "num_micro_batches": count}
+  build, more, _ = CASES["classifier"]
+  model_fn = build(**LEARNS, seed=1, **how)
   with tf.Graph().as_default(), tf.Session() as session:
     batch = features(**more)
     spec = model_fn(batch, None, Modes.TRAIN, {"batch_size": 2})
@@ -164,9 +158,29 @@ def test_copies_of_weights_do_not_change_training(num_micro_batches, variables):
     np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.parametrize(
+  ("script", "changed", "num_rows"),
+  [
+    ("classifier", {}, 2),
+    ("pretraining", {}, 6),  # two masks and [CLS] of each sequence
+    ("embeddings", {}, 24),
+    ("embeddings", {"spec": EmbeddingSpec(pooling="cls")}, 4),
+  ],
+)
+def test_the_last_layer_is_computed_where_it_is_used(
+  script, changed, num_rows, graph
+):
+  build, more, _ = CASES[script]
+  model_fn = build(**LEARNS, compute=FastCompute(), **changed)
+  model_fn(features(**more), None, Modes.TRAIN, {"batch_size": 2})
+  last = graph.get_tensor_by_name("bert/encoder/layer_0/output/dense/MatMul:0")
+  assert last.shape[0] == num_rows
+
+
 @pytest.mark.parametrize("script", CASES)
 def test_model_fn_evaluates_and_predicts(script):
-  model_fn, more, predicted = CASES[script]
+  build, more, predicted = CASES[script]
+  model_fn = build(**LEARNS)
   batch = features(**more)
   if script in ("classifier", "pretraining"):  # others evaluate predictions
     assert np.isfinite(run_mode(model_fn, batch, Modes.EVAL)["loss"])
@@ -175,13 +189,3 @@ def test_model_fn_evaluates_and_predicts(script):
       found = run_mode(model_fn, features(**more), Modes.PREDICT)
     assert predicted <= set(found)
     assert all(np.isfinite(values).all() for values in found.values())
-
-
-def test_model_fn_extracts_features():
-  model_fn = extract_features.model_fn_builder(
-    CONFIG, None, [-1], use_tpu=False, use_one_hot_embeddings=True
-  )
-  batch = features(unique_ids=[0, 1])
-  batch["input_type_ids"] = batch["segment_ids"]
-  found = run_mode(model_fn, batch, Modes.PREDICT)
-  assert found["layer_output_0"].shape == (2, 6, 8)

@@ -248,16 +248,6 @@ def test_without_clipping_the_norm_has_no_effect(clip_norm, jit_compile):
     np.testing.assert_allclose(session.run(weight), -0.1 * 10**0.5, rtol=1e-5)
 
 
-def test_create_optimizer_returns_a_train_op():
-  weight = tf.get_variable("w", initializer=tf.ones([2]))
-  loss = tf.reduce_sum(weight)
-  train_op = optimization.create_optimizer(loss, 0.1, 10, 0, False)
-  with started() as session:
-    session.run(train_op)
-    assert (session.run(weight) < 1.0).all()
-    assert session.run(tf.train.get_global_step()) == 1
-
-
 def test_weight_without_gradient_is_unchanged_and_has_no_moments():
   used = tf.get_variable("used", initializer=tf.ones([1]))
   idle = tf.get_variable("idle", initializer=tf.ones([1]))

@@ -1,6 +1,5 @@
 """Tests of the flag files in recipes/."""
 
-import shutil
 from pathlib import Path
 
 import commands
@@ -85,15 +84,3 @@ def test_second_phase_starts_with_new_steps_moments_and_schedule(
   assert rates[1] == 0
   # Warm-up takes all steps.
   assert rates[NUM_STEPS] == pytest.approx(1e-2 * (NUM_STEPS - 1) / NUM_STEPS)
-
-
-@pytest.mark.train
-def test_interrupted_second_phase_resumes_by_the_same_command(folder, tmp_path):
-  interrupted = shutil.copytree(folder / "phase_2", tmp_path / "interrupted")
-  for path in interrupted.glob(f"model.ckpt-{NUM_STEPS}.*"):
-    path.unlink()
-  state = 'model_checkpoint_path: "model.ckpt-16"\n'
-  (interrupted / "checkpoint").write_text(state)
-  done = commands.succeed(SCRIPT, *second_phase(folder, interrupted))
-  assert "from step 16 to" in done.stderr
-  run_outputs.assert_same_variables(interrupted, folder / "phase_2")

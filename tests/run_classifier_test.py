@@ -22,7 +22,6 @@ import modeling
 import run_classifier
 import tokenization
 from bertlib.checkpoints import checkpoint_files
-from bertlib.compute.fast_compute import FastCompute
 from bertlib.data import model_inputs
 
 pytestmark = pytest.mark.process
@@ -139,19 +138,6 @@ def test_program_equals_the_reference(tmp_path, golden):
   rows = np.loadtxt(tmp_path / "test_results.tsv", delimiter="\t")
   expected = np.loadtxt(program("classifier_test_results.tsv"), delimiter="\t")
   np.testing.assert_allclose(rows, expected, rtol=0, atol=1e-5)
-
-
-@pytest.mark.graph
-def test_the_last_layer_is_computed_at_cls_alone():
-  config = modeling.BertConfig(9, 8, 2, 2, 16)
-  with tf.Graph().as_default() as graph:
-    ids = tf.ones([3, 5], tf.int32)
-    run_classifier.create_model(
-      config, True, ids, ids, ids, ids[:, 0], 2, False, compute=FastCompute()
-    )
-  layer = "bert/encoder/layer_{}/output/dense/MatMul:0"
-  shapes = [graph.get_tensor_by_name(layer.format(n)).shape for n in range(2)]
-  assert shapes == [[15, 8], [3, 8]]
 
 
 @pytest.mark.graph
@@ -315,18 +301,3 @@ def test_a_checkpoint_without_an_encoder(place):
   checkpoint_files.write_variables(path, {"something": np.zeros(2)})
   line = refuse(place, init_checkpoint=path, output_dir=place / "foreign_out")
   assert "none of the encoder's variables" in line
-
-
-def test_a_full_disk_leaves_earlier_output_as_it_was(place, trained):
-  folder = shutil.copytree(trained.folder, place / "full")
-  replaced = "events", "graph", "train.tf_record", "run."
-  before = {
-    path: path.read_bytes()
-    for path in folder.iterdir()
-    if path.is_file() and not path.name.startswith(replaced)
-  }
-  # Room for the small files and the records, but for no checkpoint.
-  options = {"output_dir": folder, "largest_file": 20_000}
-  line = refuse(place, "--do_eval", "--num_train_epochs=6", **options)
-  assert "File too large" in line and "Make room" in line
-  assert {path: path.read_bytes() for path in before} == before

@@ -1,30 +1,22 @@
 """Tests of sentence embeddings, most of them of the command line."""
 
-import itertools
 import json
-import os
 import re
 import shutil
-import signal
 
 import commands
 import numpy as np
 import pytest
 import run_outputs
-import tensorflow.compat.v1 as tf
 import tiny_embeddings
 import trained_models
 from reference_data import read_jsonl
 from tiny_embeddings import PAIRS, flags, training
 
-import modeling
 import run_embeddings
 from bertlib.checkpoints import checkpoint_files
-from bertlib.compute.fast_compute import FastCompute
 from bertlib.exchange import rewrite
 from bertlib.reporting import run_report
-from bertlib.settings.embedding_spec import EmbeddingSpec
-from bertlib.training import hooks
 
 pytestmark = pytest.mark.process
 
@@ -45,21 +37,6 @@ def embed(*arguments, **options):
 
 def results(folder):
   return run_outputs.read_numbers(folder / "eval_results.txt")
-
-
-@pytest.mark.graph
-@pytest.mark.parametrize(("pooling", "num_rows"), [("cls", 6), ("mean", 30)])
-def test_the_last_layer_is_computed_where_it_is_pooled(pooling, num_rows):
-  config = modeling.BertConfig(9, 8, 2, 2, 16)
-  with tf.Graph().as_default() as graph:
-    ids = tf.ones([3, 2, 5], tf.int32)
-    spec = EmbeddingSpec(pooling=pooling)
-    run_embeddings.create_model(
-      config, True, ids, ids, ids, spec, False, compute=FastCompute()
-    )
-  layer = "bert/encoder/layer_{}/output/dense/MatMul:0"
-  shapes = [graph.get_tensor_by_name(layer.format(n)).shape for n in range(2)]
-  assert shapes == [[30, 8], [num_rows, 8]]
 
 
 def test_it_learns_and_reports_the_score_of_the_best_weights(trained):
@@ -196,35 +173,6 @@ def test_model_and_dev_set_may_differ_from_the_defaults(place, tmp_path):
   np.testing.assert_allclose(query, text, rtol=1e-6)
   assert query.shape == (1, 12)
   assert abs(np.linalg.norm(query) - 1) > 1e-3
-
-
-@pytest.mark.train
-def test_a_run_stopped_by_a_signal_ends_with_the_same_weights(
-  place, tmp_path, monkeypatch
-):
-  def run(folder):
-    return commands.run(
-      "run_embeddings.py",
-      *flags(place, *training(place), output_dir=folder),
-      "--num_train_epochs=3",
-      "--gradient_accumulation_steps=2",
-    ).returncode
-
-  assert run(tmp_path / "straight") == 0
-  steps = itertools.count(1)
-  after_run = hooks.ProgressHook.after_run
-
-  def stop_at_step_3(*args):
-    if next(steps) == 3:
-      os.kill(os.getpid(), signal.SIGTERM)
-    return after_run(*args)
-
-  with monkeypatch.context() as patch:
-    patch.setattr(hooks.ProgressHook, "after_run", stop_at_step_3)
-    assert run(tmp_path / "stopped") == 128 + signal.SIGTERM
-  assert run_outputs.steps_done(tmp_path / "stopped") < 6
-  assert run(tmp_path / "stopped") == 0
-  run_outputs.assert_same_variables(tmp_path / "stopped", tmp_path / "straight")
 
 
 @pytest.mark.train

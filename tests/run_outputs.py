@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 
 import numpy as np
+import reference_data
 import tensorflow.compat.v1 as tf
 
 from bertlib.checkpoints import checkpoint_files
@@ -98,3 +99,32 @@ def train_steps(model_fn, batches, weights=None):
       feed = dict(zip(inputs.values(), rows))
       losses.append(session.run([spec.loss, spec.train_op], feed)[0])
     return losses, session.run({v.op.name: v for v in tf.global_variables()})
+
+
+def assert_reference_steps(golden, run, model_fn, weights=None):
+  """Asserts that the steps of a run of the reference give its variables.
+
+  Args:
+    golden: see `reference_data.golden`.
+    run: folder of the run.
+    model_fn: of one of the scripts.
+    weights: see `train_steps`.
+
+  Returns:
+    All variables after the steps, and those of the reference.
+  """
+  batches, steps, final = (
+    dict(np.load(golden("optimization", run, f"{name}.npz")))
+    for name in ("batches", "steps", "final")
+  )
+  losses, values = train_steps(model_fn, batches, weights)
+  np.testing.assert_allclose(losses, steps["total_loss"], rtol=0, atol=2e-5)
+  for name, value in final.items():
+    np.testing.assert_allclose(
+      reference_data.first_rows(values[name], value),
+      value,
+      rtol=0,
+      atol=1e-4 if "squad/output_bias" in name else 3e-5,
+      err_msg=name,
+    )
+  return values, final

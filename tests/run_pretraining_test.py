@@ -40,7 +40,6 @@ import run_pretraining
 import tokenization
 from bertlib.checkpoints import initialize
 from bertlib.cli.errors import InputError
-from bertlib.compute.fast_compute import FastCompute
 from bertlib.data import input_pipeline, model_inputs, tf_records
 from bertlib.tasks.classification import classification_records
 from bertlib.tasks.pretraining import (
@@ -77,14 +76,13 @@ def refuse(place, *actions, **changed):
   return commands.fail("run_pretraining.py", *actions, *flags(place, **changed))
 
 
-def build_model(batch, compute=None):
+def build_model(batch):
   """The graph of the model; its scores of both tasks."""
   return run_pretraining.create_model(
     CONFIG,
     False,
     {name: tf.constant(np.array(v, np.int32)) for name, v in batch.items()},
     use_one_hot_embeddings=False,
-    compute=compute,
   )
 
 
@@ -97,27 +95,11 @@ def compute(folder, batch):
     return session.run(logits)
 
 
-def test_the_last_layer_is_computed_where_words_are_masked_and_at_cls():
-  with tf.Graph().as_default() as graph:
-    tokens = dict.fromkeys(model_inputs.TOKEN_FEATURES, np.ones([3, 9]))
-    build_model(tokens | {"masked_lm_positions": [[1, 4]] * 3}, FastCompute())
-  layer = f"bert/encoder/layer_{CONFIG.num_hidden_layers - 1}"
-  last = graph.get_tensor_by_name(layer + "/output/dense/MatMul:0")
-  assert last.shape[0] == 9  # three of each row
-
-
 modeling_golden = functools.partial(reference_data.golden, "modeling", "tiny")
 
 
 def modeling_checkpoint():
   return modeling_golden("bert_model.ckpt.index").removesuffix(".index")
-
-
-@pytest.fixture
-def session(graph):
-  """A session of a fresh graph."""
-  with tf.Session(graph=graph) as session:
-    yield session
 
 
 @pytest.fixture
@@ -289,21 +271,9 @@ def test_another_loss_changes_no_reported_probability(
 
 
 def test_training_steps_equal_the_reference(golden):
-  def load(name):
-    return np.load(golden("optimization", "pretraining_tiny", name))
-
-  batches, steps, final = map(load, ["batches.npz", "steps.npz", "final.npz"])
-  losses, values = run_outputs.train_steps(tiny_model_fn(3), dict(batches))
-  np.testing.assert_allclose(losses, steps["total_loss"], rtol=0, atol=2e-5)
-  assert set(values) >= set(final.files)
-  for name in final.files:
-    np.testing.assert_allclose(
-      reference_data.first_rows(values[name], final[name]),
-      final[name],
-      rtol=0,
-      atol=3e-5,
-      err_msg=name,
-    )
+  run_outputs.assert_reference_steps(
+    golden, "pretraining_tiny", tiny_model_fn(3)
+  )
 
 
 GOLDEN_RECORDS = reference_data.golden("pretraining_data", "readme.tfrecord")

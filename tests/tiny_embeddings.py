@@ -4,6 +4,7 @@ import json
 
 import commands
 import tiny_model
+from tiny_model import flags
 
 NAMES = ["ann", "bob", "cat", "dan"]
 CITIES = ["paris", "rome", "oslo", "lima"]
@@ -68,16 +69,6 @@ COLUMNS = {
   "matches": [_FIRST, "--label_column=label"],
   "labeled": ["--text_columns=text", "--label_column=label"],
 }
-
-
-def flags(folder, *more, output_dir=None):
-  return [
-    f"--vocab_file={folder / 'vocab.txt'}",
-    f"--bert_config_file={folder / 'bert_config.json'}",
-    f"--output_dir={output_dir or folder / 'out'}",
-    "--max_seq_length=16",
-    *more,
-  ]
 
 
 def training(folder, kind="pairs"):

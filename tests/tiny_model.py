@@ -14,6 +14,7 @@ SIZES = {
   "max_position_embeddings": 32,
   "type_vocab_size": 2,
 }
+NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 
 
 def config(vocab_size, **changed):
@@ -25,6 +26,17 @@ def write_files(folder, vocab, model_config):
   """Writes `vocab.txt` and `bert_config.json` into a folder."""
   (folder / "vocab.txt").write_text("".join(f"{entry}\n" for entry in vocab))
   (folder / "bert_config.json").write_text(model_config.to_json_string())
+
+
+def flags(folder, *more, output_dir=None):
+  """Flags of a model in a folder, and more."""
+  return [
+    f"--vocab_file={folder / 'vocab.txt'}",
+    f"--bert_config_file={folder / 'bert_config.json'}",
+    f"--output_dir={output_dir or folder / 'out'}",
+    "--max_seq_length=16",
+    *more,
+  ]
 
 
 def tokenizer(*words):

@@ -2,6 +2,7 @@
 
 import commands
 import tiny_model
+from tiny_model import flags
 
 NAMES = ["ann", "bob", "cat", "dan"]
 CITIES = ["paris", "rome", "oslo", "lima"]
@@ -39,16 +40,6 @@ def write_data(folder):
   (folder / "test.conll").write_text(
     "bob\nwent\nto\nnew\noslo\n\n" + "and\n" * 30 + "ann\n\n\u0000\n"
   )
-
-
-def flags(folder, *more, output_dir=None):
-  return [
-    f"--vocab_file={folder / 'vocab.txt'}",
-    f"--bert_config_file={folder / 'bert_config.json'}",
-    f"--output_dir={output_dir or folder / 'out'}",
-    "--max_seq_length=16",
-    *more,
-  ]
 
 
 def training(folder):

@@ -279,13 +279,6 @@ def test_text_at_the_offsets_of_a_piece_gives_the_piece(small, text):
   check_offsets(small, text)
 
 
-@pytest.mark.parametrize("name", ["uncased", "multi_cased"])
-def test_offsets_on_real_text(name, golden):
-  tokenizer = published(name)
-  for line in golden_lines(f"{name}.jsonl.gz", golden):
-    check_offsets(tokenizer, line["text"])
-
-
 @pytest.mark.parametrize(
   ("text", "expected"),
   [

@@ -30,9 +30,6 @@ COMMANDS = sorted(
 # Names that only the checkout may give to modules.
 NAMES = ["bertlib", *COMMANDS, "modeling", "optimization", "tokenization"]
 
-# What a user's program needs beside the package.
-_OTHERS = ["pandas"]
-
 
 def install(python, wheel, *options):
   """Installs a wheel; fails if something that it requires is not there."""
@@ -101,7 +98,7 @@ def python(wheel, tmp_path_factory):
   """Python of an environment with the wheel and what that requires."""
   python, packages = new_environment(tmp_path_factory.mktemp("environment"))
   (distribution,) = metadata.distributions(path=[str(wheel)])
-  for other in required([*needs(distribution), *map(Requirement, _OTHERS)]):
+  for other in required(needs(distribution)):
     for file in other.files:
       link = packages / file
       if ".." not in file.parts and not link.is_symlink():
@@ -203,7 +200,6 @@ NOTEBOOK = """
 import sys
 
 import bert
-import pandas as pd
 from bert import modeling, optimization, run_classifier, tokenization
 from bert.bertlib import tensorflow_1 as tf
 
@@ -212,36 +208,20 @@ with open("vocab.txt", "w") as file:
   file.write("\\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]))
 tokenizer = tokenization.FullTokenizer("vocab.txt", do_lower_case=True)
 LABELS, LENGTH, STEPS = [0, 1], 8, 60
-
-reviews = pd.DataFrame(
-  [
-    (f"{first} {word} {what}", polarity)
-    for first in ("A", "The")
-    for polarity, words in enumerate((WORDS[5:8], WORDS[2:5]))
-    for word in words
-    for what in WORDS[8:]
-  ],
-  columns=["sentence", "polarity"],
-)
+reviews = [
+  run_classifier.InputExample(None, f"The {word} {what}", None, polarity)
+  for polarity, words in enumerate((WORDS[5:8], WORDS[2:5]))
+  for word in words
+  for what in WORDS[8:]
+]
 features_of_reviews = bert.run_classifier.convert_examples_to_features(
-  reviews.apply(
-    lambda row: run_classifier.InputExample(
-      guid=None, text_a=row["sentence"], text_b=None, label=row["polarity"]
-    ),
-    axis=1,
-  ),
-  LABELS,
-  LENGTH,
-  tokenizer,
+  reviews, LABELS, LENGTH, tokenizer
 )
 
 
 def input_fn(is_training):
   return bert.run_classifier.input_fn_builder(
-    features=features_of_reviews,
-    seq_length=LENGTH,
-    is_training=is_training,
-    drop_remainder=False,
+    features_of_reviews, LENGTH, is_training, drop_remainder=False
   )
 
 
@@ -278,7 +258,7 @@ estimator = tf.estimator.Estimator(
 estimator.train(input_fn=input_fn(True), max_steps=STEPS)
 predicted = [answer["labels"] for answer in estimator.predict(input_fn(False))]
 assert not {*sys.argv[1:]} & {*sys.modules}
-print((reviews["polarity"] == predicted).mean())
+print(sum(p == r.label for p, r in zip(predicted, reviews)) / len(reviews))
 """
 
 

@@ -180,7 +180,7 @@ class Task:
   """
 
   record: TaskRecord
-  model_fn_builder: Callable[..., Any]
+  model_fn_builder: Callable[..., Any]  # that of the script
   features: tf_records.Layout
   metrics: Sequence[str]
   model_arguments: Mapping[str, Any] = dataclasses.field(default_factory=dict)

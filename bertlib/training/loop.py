@@ -328,6 +328,8 @@ def train_and_evaluate(
       return
   if done >= num_train_steps:
     return  # without waiting for other workers
+  # A TPUEstimator, or a `distribution.ReplicatedEstimator`: it calls `input_fn`
+  # and `model_fn` once, and runs the graph step by step.
   estimator.train(
     input_fn,
     hooks=attached,

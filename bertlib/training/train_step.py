@@ -70,7 +70,8 @@ def make_model_fn(
 
   Args:
     arguments: of the `model_fn_builder`.
-    training_loss: maps features of a batch to the `loss_fn` of `train_spec`.
+    training_loss: maps features of a batch to the `loss_fn` of `train_spec`;
+      it is the function of this name in the script's `model_fn_builder`.
     predict: maps features to tensors [B, ...] by name.
     evaluate: maps features to `loss`, `eval_metrics` and `predictions` of a
       `TPUEstimatorSpec`, by name; None if evaluation only predicts.

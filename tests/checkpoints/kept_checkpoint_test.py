@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 import run_outputs
 
-import run_classifier
 from bertlib.checkpoints import checkpoint_files
 from bertlib.io import folder_lock
 
@@ -94,13 +93,6 @@ def test_a_command_reads_beside_a_training(use, folder, world, tmp_path):
   of_tensorflow = "(?m)^.*(Restoring parameters|'checkpoint_path' summary).*$"
   log = re.sub(of_tensorflow, "", done.stderr)
   assert not re.search(r"bert-tmp\S*model\.ckpt", log)
-  assert not hidden(folder)
-
-
-def test_a_predictor_is_opened_beside_a_training(folder):
-  with training(folder):
-    for _ in range(5):
-      run_classifier.Predictor(str(folder)).close()
   assert not hidden(folder)
 
 

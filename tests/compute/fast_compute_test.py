@@ -5,9 +5,6 @@ import math
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from hypothesis.extra import numpy as arrays
 from modeling_test import run, started
 
 import modeling
@@ -17,107 +14,6 @@ pytestmark = [pytest.mark.graph, pytest.mark.usefixtures("graph")]
 
 
 NUM_HEADS, HEAD_SIZE = 2, 3
-
-
-@st.composite
-def masks(draw):
-  """Masks with a token at the first position of each sequence."""
-  shape = draw(st.tuples(st.integers(1, 6), st.integers(1, 9)))
-  mask = draw(arrays.arrays(np.int32, shape, elements=st.integers(0, 1)))
-  mask[:, 0] = 1
-  return mask
-
-
-@pytest.fixture(scope="module")
-def unpadding():
-  """Runs all methods of `UnpaddedRows` on a mask and tensors [B, S, N, D]."""
-  shape = [None, None, NUM_HEADS, HEAD_SIZE]
-  with tf.Graph().as_default() as graph:
-    mask = tf.placeholder(tf.int32, shape[:2])
-    tensor = tf.placeholder(tf.float32, shape)
-    upstream = tf.placeholder(tf.float32, shape)
-    rows = fast_compute.UnpaddedRows(mask)
-    indices = tf.range(tf.size(mask))
-
-    def unpadded(by_position):
-      flat = tf.reshape(by_position, [-1, NUM_HEADS * HEAD_SIZE])
-      return tf.gather(flat, rows.unpad(indices)[0])
-
-    def by_head(by_position):
-      return tf.transpose(by_position, [0, 2, 1, 3])
-
-    of_rows, of_heads = unpadded(tensor), by_head(tensor)
-    heads = rows.split_heads(of_rows, NUM_HEADS, HEAD_SIZE)
-    collected = rows.merge_heads(of_heads)
-    sequence = rows.pad(of_rows)
-    flat_upstream = tf.reshape(upstream, tf.shape(sequence))
-    results = {
-      "index": rows.unpad(indices)[0],
-      "positions": rows.positions[0],
-      "rows": of_rows,
-      "heads": heads,
-      "heads_gradient": tf.gradients(heads, of_rows, by_head(upstream)),
-      "collected": collected,
-      "collected_gradient": tf.gradients(
-        collected, of_heads, unpadded(upstream)
-      ),
-      "sequence": sequence,
-      "sequence_gradient": tf.gradients(sequence, of_rows, flat_upstream),
-      "unpadded_upstream": unpadded(upstream),
-    }
-
-  with tf.Session(graph=graph) as session:
-    yield lambda *arrays: session.run(
-      results, dict(zip((mask, tensor, upstream), arrays))
-    )
-
-
-def unpad_random_tensors(unpadding, mask):
-  """Returns the results, the tensor and its gradient, which is 0 at padding."""
-  draw = np.random.default_rng(mask.size)
-  shape = [*mask.shape, NUM_HEADS, HEAD_SIZE]
-  tensor = draw.normal(size=shape).astype(np.float32)
-  upstream = draw.normal(size=shape).astype(np.float32)
-  upstream *= mask[:, :, np.newaxis, np.newaxis]
-  return unpadding(mask, tensor, upstream), tensor, upstream
-
-
-@settings(max_examples=100, deadline=None)
-@given(mask=masks())
-def test_values_and_gradients_of_tokens_reach_their_rows(unpadding, mask):
-  seen, tensor, upstream = unpad_random_tensors(unpadding, mask)
-  # Rows are the tokens in order, then padding.
-  tokens = np.flatnonzero(mask)
-  assert seen["index"][: len(tokens)].tolist() == tokens.tolist()
-  others = seen["index"][len(tokens) :].tolist()
-  assert others == np.flatnonzero(mask == 0)[: len(others)].tolist()
-  expected = seen["index"] % mask.shape[1]
-  np.testing.assert_array_equal(seen["positions"], expected)
-  # `merge_heads` inverts `split_heads`.
-  by_position = seen["heads"].transpose(0, 2, 1, 3)
-  assert by_position.shape == tensor.shape
-  np.testing.assert_array_equal(by_position[mask > 0], tensor[mask > 0])
-  np.testing.assert_array_equal(seen["collected"], seen["rows"])
-  # `pad` restores tokens and zeroes padding.
-  by_position = seen["sequence"].reshape(tensor.shape)
-  np.testing.assert_array_equal(by_position[mask > 0], tensor[mask > 0])
-  assert (by_position[mask == 0] == 0.0).all()
-  # Gradients reach the rows that the values came from.
-  (of_heads,) = seen["collected_gradient"]
-  np.testing.assert_array_equal(of_heads.transpose(0, 2, 1, 3), upstream)
-  for name in ("heads_gradient", "sequence_gradient"):
-    np.testing.assert_array_equal(seen[name], [seen["unpadded_upstream"]], name)
-
-
-def test_rows_of_padding_have_no_gradient(unpadding):
-  mask = np.array([[1] * 17 + [0] * 3], np.int32)
-  ones = np.ones([1, 20, NUM_HEADS, HEAD_SIZE], np.float32)
-  seen = unpadding(mask, ones, ones)
-  assert len(seen["rows"]) == 18
-  (gradient,) = seen["collected_gradient"]
-  assert (gradient[:, :, :17] == 1.0).all() and (gradient[:, :, 17:] == 0).all()
-  (gradient,) = seen["sequence_gradient"]
-  assert (gradient[:17] == 1.0).all() and (gradient[17:] == 0.0).all()
 
 
 def row_counts(lengths, num_positions):

@@ -107,6 +107,15 @@ add_and_norm = modeling.Compute.add_and_norm
 
 CHANGES = [
   ("dot_product_attention", attention_with_a_factor, "attention"),
+  *(
+    ("dot_product_attention", changed, "attention")
+    for changed in (
+      functools.partial(attention_with_a_factor),
+      functools.wraps(dot_product_attention)(
+        lambda *arguments: attention_with_a_factor(*arguments)
+      ),
+    )
+  ),
   ("Compute.dense", dense_without_bias, "dense layers"),
   ("Compute.dense", dense_with_another_gradient, "dense layers"),
   ("Compute.dense", dense_without_bias, "8-bit dense layers"),

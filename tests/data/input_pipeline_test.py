@@ -76,11 +76,6 @@ def test_a_second_text_without_tokens_is_ignored(tokenizer, blank):
   assert model_inputs.encode_pair(tokenizer, "cat sat", blank, 8) == alone
 
 
-def test_a_length_without_room_for_cls_and_sep_is_refused(tokenizer):
-  with pytest.raises(InputError, match="max_seq_length=1: must be at least 2"):
-    model_inputs.encode_pair(tokenizer, "cat", None, 1)
-
-
 LAYOUT = {
   "ids": tf_records.Feature((3,)),
   "label": tf_records.Feature(),

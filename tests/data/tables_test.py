@@ -72,11 +72,6 @@ def test_a_number_in_the_header_is_a_name(tmp_path, header, columns, name):
   ]
 
 
-def test_a_first_row_with_a_number_is_no_header(tmp_path):
-  content = "text\t1\t7\na\tx\ty\n"
-  assert read(tmp_path, content) == [("text", "1"), ("a", "x")]
-
-
 def test_flags_decide_whether_a_file_has_a_header(tmp_path, caplog):
   columns = {"text": "1", "label": "label", "optional": ["--label_column"]}
   assert read(tmp_path, "text\nfoo\n", **columns) == [("foo",)]
@@ -241,12 +236,3 @@ def test_a_divided_row_of_a_published_task_is_not_skipped(tmp_path):
   processor.skip_bad_rows = True
   with pytest.raises(InputError, match=", row 3: has 1 columns"):
     processor.get_dev_examples(str(tmp_path))
-
-
-def test_rows_of_xnli_may_be_lists():
-  rows = [["premise", "hypothesis", "label"], ["a", "b", "contradictory"]]
-  (example,) = XnliProcessor()._create_examples(rows, "train")
-  assert example.label == "contradiction"
-  rows = [["language"] * 8, ["zh", "neutral", *"cdefgh"], ["de", *"bcdefgh"]]
-  (example,) = XnliProcessor()._create_examples(rows, "dev")
-  assert (example.text_a, example.text_b) == ("g", "h")

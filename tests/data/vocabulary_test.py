@@ -69,11 +69,6 @@ def test_cr_ends_lines_only_in_a_vocabulary_without_lf(tmp_path):
     assert vocabulary.load(str(path)) == tokenization.load_vocab(path)
 
 
-def test_a_missing_vocabulary_is_refused(tmp_path):
-  with pytest.raises(InputError, match=r"cannot be read; name a vocab\.txt"):
-    vocabulary.load_tokenizer(str(tmp_path / "none.txt"), True)
-
-
 @pytest.mark.parametrize(
   ("entries", "cased"),
   [

@@ -126,25 +126,6 @@ def test_an_export_is_imported_bitwise(exported, weights, vocab_file):
   assert_imported(exported, weights, vocab_file, True)
 
 
-@pytest.mark.train
-def test_a_script_fine_tunes_from_an_export(exported, tmp_path):
-  (tmp_path / "train.tsv").write_text("the cat\ta\nann sat\tb\n" * 2)
-  result = commands.succeed(
-    "run_classifier.py",
-    f"--bert_hub_module_handle={exported}",
-    "--task_name=tsv",
-    f"--data_dir={tmp_path}",
-    "--do_train",
-    "--train_batch_size=4",
-    "--max_seq_length=8",
-    "--num_train_epochs=1",
-    "--xla=off",
-    f"--output_dir={tmp_path / 'out'}",
-  )
-  assert "39 of 41 variables restored" in result.stderr
-  assert (tmp_path / "out" / "vocab.txt").exists()
-
-
 @pytest.mark.unit
 @pytest.mark.parametrize(
   ("file", "handle", "message"),

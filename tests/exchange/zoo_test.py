@@ -9,12 +9,12 @@ import json
 import os
 import re
 import stat
-import subprocess
 import sys
 import tarfile
 import threading
 import urllib.parse
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import commands
@@ -29,6 +29,7 @@ import tokenization
 from bertlib.cli import command_line
 from bertlib.cli.errors import InputError
 from bertlib.exchange import initial_model, zoo
+from bertlib.io import folder_lock
 from bertlib.settings import embedding_spec
 
 pytestmark = pytest.mark.unit
@@ -230,6 +231,13 @@ def contents(folder):
   return {path.name: path.read_bytes() for path in Path(folder).iterdir()}
 
 
+def place(folder, files=FILES):
+  folder.mkdir(parents=True)
+  for name, content in files.items():
+    (folder / name).write_bytes(content)
+  return folder
+
+
 def sha256(content):
   return hashlib.sha256(content).hexdigest()
 
@@ -344,10 +352,7 @@ def test_the_environment_sets_the_cache(monkeypatch):
 
 def test_a_folder_already_in_the_cache_is_used(publish, cache, site):
   publish(b"")
-  folder = cache / "tiny"
-  folder.mkdir(parents=True)
-  for name, content in renamed("model.ckpt-5").items():
-    (folder / name).write_bytes(content)
+  folder = place(cache / "tiny", renamed("model.ckpt-5"))
   assert zoo.checkpoint_path(fetch()) == str(folder / "model.ckpt-5")
   assert not site.seen
 
@@ -550,18 +555,21 @@ def test_a_repository_that_was_placed_in_the_cache_is_used_and_kept(
 
 
 @pytest.mark.parametrize(
-  ("name", "reason"),
+  ("name", "content", "reason"),
   [
-    ("modules.json", "lacks modules.json"),
-    ("vocab.txt", ".*vocab.txt"),
-    ("model.safetensors", ".* has no weights"),
+    ("modules.json", None, "lacks modules.json"),
+    ("vocab.txt", None, ".*vocab.txt"),
+    ("model.safetensors", None, ".* has no weights"),
+    ("model.safetensors", b"<html>", ".*incomplete or corrupt "),
   ],
 )
-def test_a_repository_without_a_required_file_is_refused(
-  name, reason, publish_repository, refuse, site, tmp_path
+def test_a_repository_with_a_missing_or_corrupt_file_is_refused(
+  name, content, reason, publish_repository, refuse, site, tmp_path
 ):
   publish_repository()
   del site.repository[name]
+  if content:
+    site.repository[name] = content
   folder = tmp_path / "huggingface/hub/models--us--tiny"
   refuse(f"^{folder}: {reason}.* Remove it")
 
@@ -571,15 +579,6 @@ def test_a_repository_that_cannot_be_downloaded_is_named(
 ):
   publish_repository(revision="1" * 40)
   refuse(rf"^us/tiny: cannot .* save it as {cache}/tiny.download$")
-
-
-def test_corrupt_weights_are_refused(
-  publish_repository, refuse, site, tmp_path
-):
-  publish_repository()
-  site.repository["model.safetensors"] = b"<html>"
-  folder = tmp_path / "huggingface/hub/models--us--tiny"
-  refuse(f"^{folder}: .*incomplete or corrupt .* Remove it")
 
 
 # Malicious and corrupt archives
@@ -675,69 +674,28 @@ def test_an_archive_truncated_anywhere_is_refused(
       fetch()
 
 
-SCRIPT = f"""
-import sys
-sys.path.insert(0, {commands.ROOT!r})
-import download_model
-from bertlib.exchange import initial_model
-from bertlib.cli import app
-initial_model.TABLE = sys.argv.pop(1)
-app.parse_flags(download_model.DownloadSettings)
-app.run(download_model.main)
-"""
-
-
-@pytest.fixture
-def command(tmp_path):
-  """A command line that uses the table of `publish`."""
-  script = tmp_path / "download_model.py"
-  script.write_text(SCRIPT)
-  return [script, tmp_path / "table.json"]
-
-
-def start(command, *arguments):
-  return subprocess.Popen(
-    [sys.executable, *command, *arguments],
-    stdout=subprocess.PIPE,
-    stderr=subprocess.PIPE,
-    text=True,
-  )
-
-
-@pytest.mark.process
-def test_one_of_several_processes_downloads(command, publish, site, cache):
-  publish(zipped(FILES.items()))
-  both_run = threading.Event()
-
-  def wait_then_serve(handler):
-    both_run.wait(30)
-    handler.serve()
-
-  site.plans = [wait_then_serve]
-  first = start(command, "tiny")
-  commands.wait_until(lambda: site.seen, first)
-  second = start(command, "small")
-  logged = second.stderr.readline()
-  both_run.set()
-  results = [process.communicate() for process in (first, second)]
-  assert "tiny.lock: locked by another process; waiting" in logged
-  assert [first.returncode, second.returncode] == [0, 0], results
-  assert results[0][0] == results[1][0]
-  assert len(site.seen) == 1
-  assert len(contents(cache / "tiny")) == 4
-
-
-@pytest.mark.process
-def test_a_disk_full_while_unpacking_keeps_the_archive(
-  command, publish, site, cache
+def test_the_download_of_another_process_is_waited_for(
+  publish, site, cache, log
 ):
-  publish(zipped((FILES | {f"bert_model.ckpt.{DATA}": bytes(10**6)}).items()))
-  done = commands.run(*command, "tiny", largest_file=100000)
-  assert done.returncode == 1
-  assert f"{DATA}: File too large. Make room there" in done.stderr
-  assert set(os.listdir(cache)) == {"tiny.zip", "tiny.lock"}
-  fetch()
-  assert len(site.seen) == 1
+  publish(zipped(FILES.items()))
+  os.mkdir(cache)
+  with ThreadPoolExecutor(1) as threads:
+    with folder_lock.wait_for_lock(f"{cache}/tiny.lock"):
+      fetched = threads.submit(fetch)
+      commands.wait_until(lambda: fetched.done() or "waiting" in str(log))
+      place(cache / "tiny")
+    assert fetched.result() == str(cache / "tiny")
+  assert not site.seen
+
+
+@pytest.mark.process
+def test_a_disk_full_while_unpacking_keeps_the_archive(cache):
+  name = next(iter(ARCHIVES))
+  os.mkdir(cache)
+  (cache / f"{name}.zip").write_bytes(zipped(FILES.items()))
+  error = commands.fail("download_model.py", name, largest_file=50000)
+  assert f"{DATA}: File too large. Make room there" in error
+  assert {*os.listdir(cache)} == {f"{name}.zip", f"{name}.lock"}
 
 
 def test_the_printed_flags_are_a_flag_file(

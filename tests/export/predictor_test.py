@@ -139,31 +139,16 @@ def take_checkpoint(of):
   return take
 
 
-def write_vocab(entries):
-  def write(folder, world):
-    edit_json(
-      "model.json", vocab_sha256=vocabulary.hash_of(str(folder / "vocab.txt"))
-    )(folder, world)
-    (folder / "vocab.txt").write_text(wrong_input_world.vocab(*entries))
-
-  return write
-
-
-ENTRIES = wrong_input_world.VOCAB
-SWAPPED = [*ENTRIES[:5], ENTRIES[6], ENTRIES[5], *ENTRIES[7:]]
 CONFIG = "bert_config.json"
 DAMAGES = {
   "a head of more labels": (take_checkpoint("trained_ner"), "output_weights"),
   "another head": (take_checkpoint("trained_squad"), "lacks output_weights"),
-  "more labels": (edit_json("model.json", labels=[*"abc"]), "output_weights"),
   "fewer layers": (
     edit_json(CONFIG, num_hidden_layers=1),
     "16 weights that the model does not use (such as bert/encoder/layer_1/",
   ),
   "more layers": (edit_json(CONFIG, num_hidden_layers=3), "encoder/layer_2/"),
   "another width": (edit_json(CONFIG, hidden_size=16), "needs [24, 16]"),
-  "too long": (edit_json("model.json", max_seq_length=64), "64 is not between"),
-  "another order": (write_vocab(SWAPPED), "vocab.txt: is not the vocabulary"),
 }
 
 
@@ -225,9 +210,10 @@ def test_line_ends_and_folders_of_earlier_versions_are_accepted(
   hash_is_known, trained, world
 ):
   if hash_is_known:
-    write_vocab(ENTRIES)(trained, world)
-    vocab = (trained / "vocab.txt").read_bytes()
-    (trained / "vocab.txt").write_bytes(vocab.replace(b"\n", b"\r\n"))
+    path = trained / "vocab.txt"
+    known = vocabulary.hash_of(str(path))
+    edit_json("model.json", vocab_sha256=known)(trained, world)
+    path.write_bytes(path.read_bytes().replace(b"\n", b"\r\n"))
   with run_classifier.Predictor(str(trained)) as model:
     assert len(model.predict(["the cat sat"])) == 1
 

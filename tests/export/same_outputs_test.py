@@ -52,12 +52,6 @@ DISTANCE = (
   "  places = tf.range(tf.cast(tf.shape(scores)[-1], tf.float32))\n"
   "  probs = tf.nn.softmax(scores - 0.1 * places)",
 )
-LAYER = (
-  (modeling, "classification_logits"),
-  "  pooled_output = dropout(",
-  '  pooled_output = dense(pooled_output, 32, tf.tanh, 1.0, "extra")\n'
-  "  pooled_output = dropout(",
-)
 SWISH = (
   (modeling, "get_activation"),
   '    "tanh": tf.tanh,',
@@ -141,12 +135,11 @@ def probabilities(predictions):
   [
     (GELU, "differs by"),
     (DISTANCE, "differs by"),
-    (LAYER, "does not use extra/bias, extra/kernel"),
     (ADAPTER, "does not use bert/encoder/layer_0/adapter/bias, "),
     (SWISH, "swish"),
     (NO_SEGMENTS, "token_type_embeddings"),
   ],
-  ids=["gelu", "distance", "layer", "adapter", "swish", "no segments"],
+  ids=["gelu", "distance", "adapter", "swish", "no segments"],
 )
 def test_onnx_has_an_edit_by_tf2onnx_or_is_refused(
   edit, export, tmp_path, monkeypatch, caplog, change, problem
@@ -272,11 +265,10 @@ def convert(folder, tmp_path):
   [
     (GELU, "differs"),
     (DISTANCE, "differs"),
-    (LAYER, "has tensors that BERT does not have: extra/bias, extra/kernel"),
     (ADAPTER, "has tensors that BERT does not have: bert/encoder/layer_0/adap"),
     (SWISH, 'hidden_act "swish" cannot be converted'),
   ],
-  ids=["gelu", "distance", "layer", "adapter", "swish"],
+  ids=["gelu", "distance", "adapter", "swish"],
 )
 def test_a_hugging_face_folder_refuses_an_edit(edit, tmp_path, change, problem):
   edit(*change)

@@ -348,17 +348,6 @@ def test_texts_with_masks_are_tokenized(models):
   )
 
 
-def test_encoder_outputs_for_texts_and_ids_are_equal(models):
-  folder, _, host = models("classification")
-  model = unsaved(source_of(folder), encoder=True)
-  text_a, text_b = zip(*odd_pairs())
-  texts = call(model, "pair", text_a=text_a, text_b=text_b)
-  inputs = encode(host, odd_pairs()).values()
-  ids = call(model, "ids", **dict(zip(HUB_NAMES, inputs)))
-  for name in ("pooled_output", "mean_output"):
-    assert_equal(texts[name], ids[name])
-
-
 def assert_tags(model, host, texts):
   """Asserts offsets of words as in `ner`, and entities of the predictor."""
   outputs = call(model, "text", text=texts)

@@ -1,7 +1,6 @@
 """Tests of the graph tokenizer against `tokenization.FullTokenizer`."""
 
 import functools
-import gzip
 
 import pytest
 import reference_data
@@ -68,19 +67,6 @@ def test_ids_and_offsets_of_golden_lines_are_equal(published):
     tokenizer.tokenize_with_offsets(as_bytes(row["text"]))[1] for row in rows
   ]
   assert offsets(tokens) == expected
-
-
-@pytest.mark.needs_data
-@pytest.mark.parametrize("name", ["uncased", "cased"])
-def test_naughty_strings_and_book_lines_have_equal_ids(name):
-  tokenizer = tokenization_test.published(name)
-  with open(reference_data.data("text", "blns.txt"), "rb") as file:
-    lines = file.read().split(b"\n")
-  path = reference_data.data("text", "gutenberg_sentences.txt.gz")
-  with gzip.open(path) as file:
-    lines += file.read().split(b"\n")[:3000]
-  tokens = tf_tokenizer.GraphTokenizer(tokenizer).tokenize(lines)
-  assert tokens.ids.to_list() == [tokenizer.encode(line) for line in lines]
 
 
 def test_invalid_utf8_has_equal_ids():

@@ -232,18 +232,6 @@ def test_gpus_of_several_workers_communicate_by_nccl(monkeypatch, on_gpu):
   assert asked["communication"] == (kinds.NCCL if on_gpu else kinds.AUTO)
 
 
-@pytest.mark.slow
-def test_interrupted_replicas_end_with_the_same_weights(train):
-  straight = train("once", "--num_replicas=2", config="bert_config")
-  part = train("part", "--num_replicas=2", config="bert_config")
-  step_10 = str(part / "model.ckpt-10")
-  tf.train.update_checkpoint_state(str(part), step_10)
-  for path in part.glob("model.ckpt-20.*"):
-    path.unlink()
-  train("part", "--num_replicas=2", config="bert_config")
-  run_outputs.assert_same_variables(straight, part)
-
-
 def test_replicas_evaluate_and_predict_like_one(workspace, single, main):
   text = "the cat [MASK] on mat\nthe dog\nis good\n"
   (workspace / "lines.txt").write_text(text)

@@ -24,8 +24,7 @@ pytestmark = [pytest.mark.graph, pytest.mark.usefixtures("graph")]
 FROZEN = ("bert/embeddings/", "bert/encoder/layer_0/")
 
 
-NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-SMALL = tiny_model.config(100, num_hidden_layers=2, **NO_DROPOUT)
+SMALL = tiny_model.config(100, num_hidden_layers=2, **tiny_model.NO_DROPOUT)
 
 
 def small_batch():
@@ -289,12 +288,6 @@ class ScaledTraining:
 
   def values(self, session):
     return session.run(self._variables)
-
-
-@pytest.fixture
-def session(graph):
-  with tf.Session(graph=graph) as session:
-    yield session
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,6 @@ import modeling
 from bertlib.checkpoints import checkpoint_files
 from bertlib.cli import option
 from bertlib.cli.errors import InputError
-from bertlib.compat import estimator_api
 from bertlib.compute import onednn, precision
 from bertlib.compute.fast_compute import FastCompute
 from bertlib.data import tf_records
@@ -350,28 +349,6 @@ def test_on_a_terminal_progress_is_a_bar(monkeypatch, capsys, log):
   bar = capsys.readouterr().err
   assert "3/3" in bar and "loss=0.5" in bar and "examples/s=" in bar
   assert log == ["Compiling the training step"]
-
-
-@pytest.mark.graph
-def test_predictions_of_an_evaluation_are_collected():
-  collector = hooks.PredictionCollector()
-
-  def model_fn(features, labels, mode, params, config):
-    return estimator_api.TPUEstimatorSpec(
-      mode, loss=tf.constant(0.0), predictions={"x": features}
-    )
-
-  mode = estimator_api.ModeKeys.EVAL
-  with tf.Graph().as_default():
-    dataset = tf.data.Dataset.range(5).batch(2)
-    batch = tf.data.make_one_shot_iterator(dataset).get_next()
-    spec = collector.watch(model_fn)(batch, None, mode, {})
-    with tf.train.SingularMonitoredSession(
-      hooks=spec.evaluation_hooks
-    ) as session:
-      for _ in range(3):
-        session.run(batch)
-  assert collector.arrays["x"].tolist() == [0, 1, 2, 3, 4]
 
 
 def test_results_have_the_form_of_the_reference(tmp_path, log):

@@ -239,6 +239,8 @@ def test_a_processor_lists_the_files_that_it_read(tmp_path):
 
 
 MNLI = "7 - - - - - - - A B"
+XNLI_TRAIN = ["premise hypothesis label", "A B contradictory"]
+XNLI_DEV = ["language", "zh neutral - - - - A B", "de neutral - - - - C D"]
 
 
 @pytest.mark.parametrize(
@@ -247,6 +249,8 @@ MNLI = "7 - - - - - - - A B"
     ("cola", "train", ["s 1 - A"], ("train-0", "A", None, "1")),
     ("mrpc", "dev", ["header", "1 - - A B"], ("dev-1", "A", "B", "1")),
     ("mnli", "test", ["", MNLI], ("test-7", "A", "B", "contradiction")),
+    ("xnli", "train", XNLI_TRAIN, ("train-1", "A", "B", "contradiction")),
+    ("xnli", "dev", XNLI_DEV, ("dev-1", "A", "B", "neutral")),
   ],
 )
 def test_create_examples_accepts_columns(task, set_type, lines, expected):
@@ -621,18 +625,6 @@ def test_a_file_that_cannot_be_read_is_refused(
   columns = columns | {"name": name, "skip_bad_rows": skip_bad_rows}
   message = refusal(own, tmp_path, content, **columns)
   assert message.startswith(f"{tmp_path}/{name}{where}")
-
-
-def test_bad_rows_of_glue_files_are_skipped_and_counted(tmp_path, caplog):
-  path = tmp_path / "dev.tsv"
-  path.write_text("gj\t1\t\tGood.\ngj\t1\ngj\t5\t\tOdd.\ngj\t0\t*\tBad it.\n")
-  processor = PROCESSORS["cola"]()
-  message = refusal(read, processor, tmp_path, "dev")
-  assert f"{path}, row 2: has 2 columns, but column 4 is needed" in message
-  processor.skip_bad_rows = True
-  texts = [e.text_a for e in read(processor, tmp_path, "dev")]
-  assert texts == ["Good.", "Bad it."]
-  assert "bad rows skipped: 2," in caplog.text
 
 
 def test_texts_to_classify_are_read_from_a_file_or_stdin(tmp_path, monkeypatch):

@@ -109,36 +109,6 @@ def test_repeated_truncated_and_empty_texts_are_logged(write, tmp_path, caplog):
   ]
 
 
-def test_groups_of_a_batch_have_similar_longest_texts(tmp_path, tokenizer):
-  # 30 triplets of 1 to 24 words, in batches of 4.
-  rng = np.random.default_rng(3)
-  numbers = rng.integers(1, 25, size=[30, 3])
-  examples = [Example(["a " * n for n in row]) for row in numbers]
-  features, path = records.layout("triplets", 3, 32), f"{tmp_path}/x"
-  records.write_records(path, examples, features, tokenizer)
-  options = {"num_records": 30, "seed": 7, "by_length": True}
-  batches = input_pipeline.shuffled_record_batches(
-    path, features, 4, True, **options
-  )
-  masks = [batch["input_mask"] for batch in batches.take(7).as_numpy_iterator()]
-  longest = [mask.sum(axis=-1).max(axis=-1) for mask in masks]
-  within = np.mean([lengths.max() - lengths.min() for lengths in longest])
-  everywhere = np.ptp(np.concatenate(longest))
-  assert within < everywhere / 3
-
-
-def test_vectors_and_scores_are_not_trimmed(tmp_path, tokenizer):
-  features = records.layout("scored_pairs", 2, 32, teacher_width=20)
-  path = str(tmp_path / "train.tf_record")
-  teacher = np.random.default_rng(0).normal(size=[1, 2, 20]).astype(np.float32)
-  examples = [Example(["a", "b"], 1.0)]
-  records.write_records(path, examples, features, tokenizer, ("", ""), teacher)
-  (batch,) = input_pipeline.record_batches(path, features, 1, False, True)
-  assert batch["input_ids"].shape == [1, 2, 8]
-  np.testing.assert_array_equal(batch["teacher_vectors"], teacher)
-  assert batch["scores"].shape == [1]
-
-
 def write_texts(folder, texts, *arguments, **options):
   """Writes texts to encode; returns their number and a batch of them."""
   path = str(folder / "texts")

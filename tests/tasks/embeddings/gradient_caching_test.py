@@ -19,8 +19,7 @@ from optimization import Frozen
 
 pytestmark = pytest.mark.graph
 
-NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-PLAIN = tiny_model.config(100, **NO_DROPOUT)
+PLAIN = tiny_model.config(100, **tiny_model.NO_DROPOUT)
 DROPOUT = tiny_model.config(100)  # 0.1
 SPEC = EmbeddingSpec(projection_dim=24)
 NUM_EXAMPLES, LENGTH, SEED = 8, 12, 7

@@ -1,11 +1,7 @@
 """Tests of training within a budget of tokens or of time."""
 
 import itertools
-import os
 import shutil
-import signal
-import subprocess
-import sys
 from unittest import mock
 
 import commands
@@ -90,20 +86,6 @@ def test_resumed_run_ends_with_the_weights_of_a_whole_one(folder, tmp_path):
     shutil.copy(path, tmp_path)
   done = commands.succeed(SCRIPT, *flags(folder, tmp_path))
   assert "from step 6 within --token_budget=1500," in done.stderr
-  assert_same_training(tmp_path, folder / "whole")
-
-
-@pytest.mark.process
-@pytest.mark.slow
-def test_killed_run_ends_with_the_weights_of_a_whole_one(folder, tmp_path):
-  arguments = flags(folder, tmp_path)
-  script = os.path.join(commands.ROOT, SCRIPT)
-  command = [sys.executable, script, *arguments]
-  with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
-    commands.wait_until((tmp_path / "model.ckpt-6.index").exists, process)
-    process.send_signal(signal.SIGKILL)
-  done = commands.succeed(SCRIPT, *arguments)
-  assert "from step 0 within" not in done.stderr
   assert_same_training(tmp_path, folder / "whole")
 
 

@@ -37,11 +37,6 @@ def test_each_sequence_is_in_one_row_that_has_room(
   assert rows == pretraining_instances.assign_rows(*arguments)
 
 
-def test_a_row_has_no_more_masks_than_predictions():
-  rows = pretraining_instances.assign_rows([4, 4], [3, 2], 20, 4, 5)
-  assert sorted(rows) == [[0], [1]]
-
-
 # Of distributions that allow to fill 0.985 of the rows.
 LENGTHS = {
   "uniform": lambda rng: rng.randint(5, 128),

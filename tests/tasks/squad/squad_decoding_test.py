@@ -19,7 +19,6 @@ from bertlib.tasks.squad import (
   original_api,
   squad_decoding,
   squad_files,
-  squad_scores,
   squad_windows,
 )
 from bertlib.tasks.squad.original_api import RawResult
@@ -143,37 +142,6 @@ def test_empty_paragraph_has_no_answer(tmp_path, tokenizer):
   assert odds == {"q": squad_decoding.CERTAIN_ODDS, "p": 0.0}
   predictions, _, _ = write(tmp_path, arguments)
   assert predictions == {"q": "empty", "p": "a"}
-
-
-NEEDS_DATA = pytest.mark.needs_data
-WHOLE = [
-  pytest.param(name, marks=NEEDS_DATA) for name in ("de", "zh", "th", "ar")
-]
-
-
-@pytest.mark.parametrize("language", ["mixed", *WHOLE])
-def test_other_languages_are_decoded_and_evaluated(tmp_path, language):
-  if language == "mixed":
-    path = reference_data.golden("squad", "xquad_mixed.json.gz")
-    path = reference_data.unpacked(path, tmp_path)
-  else:
-    path = reference_data.data("squad", "xquad", f"xquad.{language}.json")
-  examples = original_api.read_squad_examples(path, is_training=False)[:200]
-  vocab = reference_data.vocab("multi_cased")
-  tokenizer = tokenization.FullTokenizer(vocab, do_lower_case=False)
-  windows = make_features(examples, tokenizer, Settings(384, 128, 64, False))
-  rng = np.random.default_rng(0)
-  logits = rng.normal(size=[len(windows), 2, 384])
-  results = [RawResult(w.unique_id, *row) for w, row in zip(windows, logits)]
-  finder = original_api.finder_of(examples, windows, results, False)
-  texts = (text for text, _ in finder.best_predictions(AnswerSettings()))
-  found = {example.qas_id: text for example, text in zip(examples, texts)}
-  for example in examples:
-    assert found[example.qas_id] in " ".join(example.doc_tokens)
-  questions = squad_files.read_questions(path)[:200]
-  for score in (squad_scores.score_v1, squad_scores.score_chinese):
-    scores = squad_scores.evaluate_v1(questions, found, score)
-    assert 0 < scores["f1"] < 50
 
 
 # Compatibility with google-research/bert
@@ -336,14 +304,6 @@ def saved(tmp_path, tokenizer):
   logits = np.ones([2, 3, 8], np.float32)
   squad_windows.save_logits(str(path), windows, logits)
   return path, windows, logits
-
-
-def test_saved_logits_are_loaded(saved):
-  path, windows, logits = saved
-  read = squad_windows.load_logits(str(path), windows)
-  np.testing.assert_array_equal(read, logits, strict=True)
-  with np.load(path) as arrays:
-    assert arrays["unique_ids"].tolist() == [10**9, 10**9 + 1, 10**9 + 2]
 
 
 def test_logits_of_other_windows_are_refused(saved, tokenizer):

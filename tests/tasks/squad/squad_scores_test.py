@@ -378,11 +378,6 @@ def test_predictions_in_another_format_are_refused(tmp_path, value, message):
   assert message in refusal(squad_files.read_by_id, str(path), str)
 
 
-def test_question_without_gold_answer_is_refused_in_1_1():
-  message = refusal(squad_files.check_gold_answers, QUESTIONS, "dev.json")
-  assert message.startswith("dev.json, question c: has no gold answer")
-
-
 def test_odds_without_a_question_are_refused():
   odds = {"a": 1, "b": 2, "c": 3}
   message = refusal(evaluate_v2, QUESTIONS, ANSWERS, odds)

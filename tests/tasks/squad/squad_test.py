@@ -173,19 +173,6 @@ def test_windows_cover_every_token(num_tokens, room, stride):
   assert all(move == min(stride, room) for move in moves)
 
 
-@hypothesis.given(st.integers(0, 60), st.integers(1, 20), st.integers(1, 25))
-def test_windows_have_their_max_context(tokenizer, num_words, room, doc_stride):
-  example = SquadExample("q", "who", ["a"] * num_words)
-  windows = make_windows([example], tokenizer, room + 4, doc_stride, 1, False)
-  spans = model_inputs.make_doc_spans(num_words, room, doc_stride)
-  expected = []
-  for index, (start, length) in enumerate(spans):
-    positions = np.arange(start, start + length)
-    is_max = squad_windows.check_is_max_context(spans, index, positions)
-    expected += [False, False, False, *is_max, False]
-  assert windows.is_max_context.tolist() == expected
-
-
 def test_lost_tokens_are_counted_once_per_question(tokenizer):
   texts = [("what a b", [*"abcd"]), ("what a", []), ("what a", ["c"])]
   examples = [SquadExample("q", text, words) for text, words in texts]
@@ -327,8 +314,6 @@ def test_an_answer_is_found_in_the_characters_of_its_context(
 @pytest.mark.parametrize(
   ("context", "start", "answer"),
   [
-    ("  ", 0, "a"),
-    ("", 0, ""),
     ("a caf\u00e9", 2, "cafe\u0301s"),
     ("a caf\u00e9", 3, "cafe\u0301"),
     ("the ﬁrst one", 4, "f"),
@@ -384,7 +369,6 @@ def test_questions_with_and_without_answers_can_be_mixed(tmp_path, impossible):
     ([("b", 2), ("c", 4)], "has 2 answers"),
     ([("\u200b", 1)], "cannot be at answer_start 1 "),
     ([("b", None)], "cannot be at answer_start None"),
-    ([("d e", 6)], "cannot be at answer_start 6 of a context of 7 "),
   ],
 )
 def test_invalid_training_answers_are_refused(tmp_path, answers, message):
