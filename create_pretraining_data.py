@@ -90,7 +90,7 @@ def create(
     recipe, inputs, outputs = setup(settings, file_system, step)
   if step.is_dry_run:
     return
-  receipt.start(settings, inputs, uses={"input_file": "text"})
+  receipt.start(settings, [(path, "text") for path in inputs])
   logging.info("Text from %d files: %s", len(inputs), ", ".join(inputs[:10]))
   # Shards of one name are made by one run.
   names = files.split_names(settings.output_file)

@@ -12,17 +12,20 @@ is already in the cache is used instead of a download.
 
 from __future__ import annotations
 
-if __name__ == "__main__":  # Check flags before slow imports.
-  from bertlib.cli import app
-  from bertlib.settings.download import DownloadSettings
-
-  app.parse_flags(DownloadSettings)
-
+import dataclasses
 
 from bertlib.cli import app, option
 from bertlib.cli.errors import InputError
 from bertlib.exchange import zoo
-from bertlib.settings.download import DownloadSettings
+
+
+@dataclasses.dataclass(frozen=True)
+class DownloadSettings(option.CommandSettings):
+  """The command has no flags, and takes the name of a model."""
+
+  TAKES_ARGUMENTS = True
+  SECTION = "model"
+  EXAMPLE = "python download_model.py bert-base-uncased"
 
 
 def define_flags() -> None:
@@ -39,4 +42,5 @@ def main(argv: list[str]) -> None:
 
 
 if __name__ == "__main__":
+  app.parse_flags(DownloadSettings)
   app.run(main)

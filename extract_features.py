@@ -390,9 +390,8 @@ def main(_) -> None:
     return
   receipt.start(
     settings,
-    [settings.input_file],
+    [(settings.input_file, "text")],
     model.devices.choices,
-    uses={"input_file": "text"},
   )
   devices.log_devices(model.devices)
   with (

@@ -318,8 +318,7 @@ def main(_) -> None:
   if step.is_dry_run:
     return
   settings = run.settings
-  files_read = classifier_inputs.data_files(settings, processor)
-  with run_report.started(receipt, run, files_read) as outcome:
+  with run_report.started(receipt, run, examples.data_files) as outcome:
     dev_sets = classifier_inputs.write_dev_sets(run, processor, examples)
     if run.seeds:
       loop.train_seeds(run, "--nodo_predict")
@@ -522,7 +521,7 @@ def evaluate_sets(
       found.sections = classification_report.sections(
         problem, dev_set.examples, **arrays, thresholds=thresholds
       )
-      found.estimates = classification_report.estimates(
+      found.intervals = classification_report.intervals(
         problem, **arrays, names=processor.metrics
       )
   return found, thresholds

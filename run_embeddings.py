@@ -327,7 +327,7 @@ def check_output(settings: EmbeddingSettings) -> None:
   runs.check_overwrites(
     settings,
     ["*.tf_record", "*_vectors.npy", "*_results.jsonl", "*_bad_rows.txt"],
-    embedding_inputs.data_files(settings),
+    [path for path, _ in embedding_inputs.data_files(settings)],
   )
 
 
@@ -483,7 +483,7 @@ def report_dev_set(
   return run_report.Findings(
     evaluation.results,
     embedding_report.sections(dev_set.data, evaluation),
-    estimates=embedding_report.estimates(dev_set.data, evaluation),
+    intervals=embedding_report.intervals(dev_set.data, evaluation),
   )
 
 

@@ -394,7 +394,7 @@ def evaluate_dev_set(
       entity_types(sentence.tags for sentence in sentences),
       "Rare types may need more sentences, or more epochs",
     ),
-    ner_report.estimates(sentences, predicted),
+    ner_report.intervals(sentences, predicted),
   )
 
 

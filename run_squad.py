@@ -497,7 +497,7 @@ def answer_questions(
     found.sections = squad_report.sections(
       answered, found.results, settings.null_score_diff_threshold
     )
-    found.estimates = squad_report.estimates(
+    found.intervals = squad_report.intervals(
       [answer.score for answer in answered], found.results
     )
   found.warnings = run_report.collapse_warning(

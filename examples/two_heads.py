@@ -324,8 +324,13 @@ def main(_) -> None:
     run, (train_set, dev_set, texts) = prepare(settings, step)
   if step.is_dry_run:
     return
-  paths = settings.train_file, settings.dev_file, settings.predict_file
-  with run_report.started(receipt, run, filter(None, paths)) as outcome:
+  named = (
+    (settings.train_file, "training data"),
+    (settings.dev_file, "dev data"),
+    (settings.predict_file, None),
+  )
+  data_files = [(path, use) for path, use in named if path]
+  with run_report.started(receipt, run, data_files) as outcome:
     if run.seeds:
       loop.train_seeds(run, "--nodo_predict")
     elif settings.flags.do_train:

@@ -20,7 +20,6 @@ from typing import Any
 from scipy import stats
 
 from benchmarks import lockstep, results
-from bertlib.reporting import html_report
 from website import markdown
 
 FOLDER = markdown.ROOT / "docs" / "results"
@@ -305,7 +304,11 @@ def _processor_time(side: Json) -> str:
   measured = [time for time in seconds if time is not None]
   if not measured:
     return "–"
-  return html_report.format_duration(statistics.median(measured))
+  minutes, seconds = divmod(round(statistics.median(measured)), 60)
+  hours, minutes = divmod(minutes, 60)
+  if hours:
+    return f"{hours} h {minutes:02} min {seconds:02} s"
+  return f"{minutes} min {seconds:02} s" if minutes else f"{seconds} s"
 
 
 def _added_seeds(receipt: Json, metric: str) -> str:

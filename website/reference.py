@@ -42,7 +42,9 @@ def commands() -> Iterator[tuple[str, str, type]]:
       function = getattr(node, "func", None)  # if it is a call
       if getattr(function, "attr", "") == "parse_flags":
         name = node.args[0].id
-        settings = getattr(importlib.import_module(imported[name]), name)
+        settings = getattr(
+          importlib.import_module(imported.get(name, path.stem)), name
+        )
         yield path.stem, ast.get_docstring(module).split("\n")[0], settings
 
 

@@ -55,11 +55,6 @@ def is_name(text: str) -> bool:
   return text in _models_by_name_and_alias() and not files.exists(text)
 
 
-def is_hidden_by(folder: str) -> bool:
-  """True if a published model has the name of a local folder."""
-  return folder in _models_by_name_and_alias() and files.exists(folder)
-
-
 def find(name: str) -> Model:
   """Finds a model by name or alias."""
   models = _models_by_name_and_alias()

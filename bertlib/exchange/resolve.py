@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 from typing import TypeVar
 
-from absl import logging
-
 from bertlib.checkpoints import checkpoint_files, model_folder
 from bertlib.cli import lazy_module, option, terminal
 from bertlib.cli.errors import InputError
@@ -38,11 +36,6 @@ def complete(settings: Settings) -> Settings:
     brought = zoo.flags_for(checkpoint)
   elif checkpoint and initial_model.is_huggingface(checkpoint):
     brought = {"init_checkpoint": zoo.convert(checkpoint)}
-  elif checkpoint and initial_model.is_hidden_by(checkpoint):
-    logging.info(
-      "%s: the local folder is used; a published model has this name too",
-      checkpoint,
-    )
   if brought:
     settings = option.fill(
       settings,

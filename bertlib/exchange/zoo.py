@@ -58,7 +58,7 @@ def fetch(name: str) -> str:
   cache = os.path.abspath(default_cache_dir())
   folder = os.path.join(cache, model.name)
   try:
-    make_once(folder, lambda: _install(model, folder))
+    _make_once(folder, lambda target_dir: _install(model, folder, target_dir))
   except OSError as error:
     error.filename = error.filename or cache
     raise
@@ -66,14 +66,17 @@ def fetch(name: str) -> str:
   return folder
 
 
-def make_once(folder: str, make: Callable[[], None]) -> None:
-  """Calls `make` if a folder of the cache is missing, in one process."""
+def _make_once(folder: str, write: Callable[[str], None]) -> None:
+  """Fills a folder of the cache by `write`, if it is missing."""
   if os.path.exists(folder):
     return
   os.makedirs(os.path.dirname(folder), exist_ok=True)
   with folder_lock.wait_for_lock(folder + ".lock"):
-    if not os.path.exists(folder):
-      make()
+    if os.path.exists(folder):
+      return
+    with files.atomic_folder(folder) as target_dir:
+      os.mkdir(target_dir)
+      write(target_dir)
 
 
 def checkpoint_path(folder: str) -> str:
@@ -132,17 +135,11 @@ def convert_once(
   source: str, paths: Iterable[str], write: Callable[[str], None]
 ) -> str:
   """Folder in the cache that `write` fills, for the state of these files."""
-
-  def make():
-    with files.atomic_folder(converted) as target_dir:
-      os.mkdir(target_dir)
-      write(target_dir)
-
   state = [(path, *files.size_and_mtime(path)) for path in paths]
   digest = hashlib.sha256(repr((model_description.FORMAT, state)).encode())
   name = f"{os.path.basename(source)}-{digest.hexdigest()[:16]}"
   converted = os.path.join(default_cache_dir(), "local", name)
-  make_once(converted, make)
+  _make_once(converted, write)
   logging.info("%s: as converted to %s", source, converted)
   return converted
 
@@ -157,8 +154,8 @@ def _missing(names: Collection[str]) -> list[str]:
   return missing + model_files.missing_files(checkpoint, names)
 
 
-def _install(model: initial_model.Model, folder: str) -> None:
-  """Creates a model's folder from files in the cache, or else a download."""
+def _install(model: initial_model.Model, folder: str, target_dir: str) -> None:
+  """Writes a model from files beside its folder, or else from a download."""
   origin = model.maker, model.license or "unknown", model.paper
   logging.info("%s by %s, license %s, see %s", model.name, *origin)
   # Files that are in the cache already may be the user's.
@@ -168,9 +165,7 @@ def _install(model: initial_model.Model, folder: str) -> None:
   source = source or _download(model, folder)
   write = _convert if os.path.isdir(source) else _unpack
   try:
-    with files.atomic_folder(folder) as temporary_dir:
-      os.mkdir(temporary_dir)
-      write(source, model, temporary_dir)
+    write(source, model, target_dir)
   except InputError as error:
     # In huggingface_hub's cache the folder of the whole repository.
     source = re.sub(r"/snapshots/\w+$", "", source)
@@ -204,10 +199,8 @@ def _download(model: initial_model.Model, folder: str) -> str:
   """Path of a downloaded archive, or folder of a downloaded repository."""
   import huggingface_hub
 
-  if model.repository:
-    target = folder + ".download"
-  else:
-    target = folder + (".zip" if ".zip" in model.address else ".tar.gz")
+  ending = ".zip" if ".zip" in (model.address or "") else ".tar.gz"
+  target = folder + (".download" if model.repository else ending)
   try:
     if model.repository:
       return huggingface_hub.snapshot_download(

@@ -1,10 +1,8 @@
-"""The file of a receipt (run.json): its entries, and the uses of files."""
+"""The file of a receipt (run.json): its entries, and what they say."""
 
 from __future__ import annotations
 
 import contextlib
-import datetime
-import fnmatch
 import itertools
 import os
 from collections.abc import Iterator, Mapping
@@ -18,13 +16,17 @@ NAME = "run.json"
 # The flags of a training, for --flagfile.
 FLAGS_NAME = "run.flags"
 
-FIX = "Name the run.json of a run, as the run left it"
+FIX = "Move it away, or restore it as the run left it"
 
 # Kinds of runs. In a folder, the receipt has an entry for each.
 KINDS = ("training", "evaluation", "prediction")
 
+# Uses of files. That of texts to predict is None.
+TRAINING_DATA, DEV_DATA = "training data", "dev data"
+
 # Schema of the entries that are read, see `json_files`. For each flag in
 # `option.AUTO_CHOICES` there is one too: the value that was chosen for "auto".
+# Files have a `use`, but not those of versions up to 0.23.0.
 _SCHEMA = {
   "script": str,
   "files": [{"path": str, "bytes": int, "sha256": str, "hashed": str}],
@@ -34,22 +36,6 @@ _SCHEMA = {
   "started": str,
   "ended?": str,
   "device": dict,
-}
-
-TRAINING_DATA, DEV_DATA = "training data", "dev data"
-
-# Use of the files that a flag names; None for texts to predict.
-_USES = {
-  "calibration_file": "calibration data",
-  "corpus_file": None,
-  "dev_file": DEV_DATA,
-  "eval_input_file": DEV_DATA,
-  "input_file": TRAINING_DATA,
-  "predict_file": None,
-  "query_file": None,
-  "teacher": "teacher",
-  "test_file": None,
-  "train_file": TRAINING_DATA,
 }
 
 
@@ -75,79 +61,23 @@ def read_entries(path: str) -> dict[str, dict[str, Any]]:
 def read_all(folder: str) -> Iterator[dict[str, Any]]:
   """Yields the receipts in a folder, the last one first."""
   last = os.path.join(folder, NAME)
-  earlier = itertools.takewhile(files.exists, earlier_paths(last))
+  # Versions up to 0.23.0 kept receipts of earlier runs.
+  numbered = (os.path.join(folder, f"run-{n}.json") for n in itertools.count(1))
+  earlier = itertools.takewhile(files.exists, numbered)
   for path in (last, *reversed([*earlier])):
     if files.exists(path):
       yield from reversed(read_entries(path).values())
 
 
-def earlier_paths(path: str) -> Iterator[str]:
-  """Paths at which versions up to 0.23.0 kept receipts of earlier runs."""
-  stem = path.removesuffix(".json")
-  return (f"{stem}-{number}.json" for number in itertools.count(1))
-
-
 def last_training(folder: str) -> dict[str, Any] | None:
   """The receipt of the last training in a folder; None if none can be read."""
   with contextlib.suppress(InputError):
-    return next(filter(trains, read_all(folder)), None)
+    return next(filter(_trains, read_all(folder)), None)
   return None
 
 
-def trains(receipt: Mapping[str, Any]) -> bool:
-  """True for the receipt of a training."""
+def _trains(receipt: Mapping[str, Any]) -> bool:
   return kind_of(receipt.get("flags", {})) == "training"
-
-
-def duration(receipt: Mapping[str, Any]) -> datetime.timedelta | None:
-  """Time of a run; None if it did not end, or resumed an earlier start."""
-  # Versions up to 0.21 wrote `earlier_starts`.
-  if {"resumed", "earlier_starts"} & receipt.keys():
-    return None
-  with contextlib.suppress(KeyError, TypeError, ValueError):
-    started, ended = map(
-      datetime.datetime.fromisoformat, (receipt["started"], receipt["ended"])
-    )
-    return ended - started
-  return None
-
-
-def use_of(file: Mapping[str, Any], receipt: Mapping[str, Any]) -> str | None:
-  """Use of a file, given its entry in a receipt; None for texts to predict."""
-  if "use" in file:
-    return file["use"]
-  # Versions up to 0.23.0 did not write it.
-  if file["what"] != "data":
-    return file["what"]
-  return find_use(file["path"], receipt.get("flags", {}))
-
-
-def find_use(
-  path: str,
-  flags: Mapping[str, Any],
-  uses: Mapping[str, str] = {},  # the task's own, by flag
-) -> str | None:
-  """Use of a data file by the flag that names it, or else by its own name."""
-  for flag, use in sorted({**_USES, **uses}.items()):
-    if _includes(flags.get(flag), path):
-      return use
-  # A file of a known data set, which its name describes.
-  name = path.removeprefix(str(flags.get("data_dir") or ""))
-  if "test" in name:
-    return None
-  return TRAINING_DATA if "train" in name else DEV_DATA
-
-
-def _includes(value: Any, path: str) -> bool:
-  """True if a flag's value is the path, or a folder or pattern with it."""
-  whole = [value] if isinstance(value, str) else []
-  return any(
-    f"{path}/".startswith(name.rstrip("/") + "/")
-    or path.endswith(f"/{name}")
-    or fnmatch.fnmatchcase(path, name)
-    for name in [*whole, *files.split_names(value)]
-    if name
-  )
 
 
 def chosen(receipt: Mapping[str, Any]) -> dict[str, str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import datetime
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -43,7 +42,6 @@ class RecordedRun:
   folder: str  # its --output_dir
   task: TaskRecord  # one that says nothing if the task is not known
   flags: Mapping[str, Any]
-  duration: datetime.timedelta | None
   results: Mapping[str, Any]  # empty before an evaluation
   # Those that the results are of; empty if they are not known.
   predictions: Sequence[DevPrediction]
@@ -128,7 +126,6 @@ def _read_run(folder: str, receipt: Mapping[str, Any]) -> RecordedRun:
     folder,
     task_record.find(script) or TaskRecord(script),
     receipt.get("flags", {}),
-    receipt_file.duration(receipt),
     result_files.read_results(results) if files.exists(results) else {},
     result_files.read_dev_predictions(predictions)
     if files.exists(predictions)
@@ -175,7 +172,7 @@ def metric_names(runs: Iterable[RecordedRun]) -> list[str]:
 def run_rows(
   runs: Sequence[RecordedRun], metrics: Sequence[str]
 ) -> list[dict[str, str]]:
-  """Metrics, of which the best have a star, and duration."""
+  """Metrics of each run; the best ones have a star."""
   best = best_runs(runs)
   rows = []
   for run in runs:
@@ -183,8 +180,6 @@ def run_rows(
     for name in metrics:
       star = "*" if run.folder in best.get(name, ()) else ""
       row[name] = _text(run.metrics.get(name)) + star
-    seconds = run.duration and run.duration.total_seconds()
-    row["duration"] = _text(seconds and html_report.format_duration(seconds))
     rows.append(row)
   return rows
 

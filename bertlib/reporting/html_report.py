@@ -34,9 +34,6 @@ _PAGE = """<!DOCTYPE html>
 <body>
 <h1>{title}</h1>
 {top}
-<nav>
-{links}
-</nav>
 {parts}
 </body>
 </html>
@@ -56,22 +53,16 @@ def write_page(
   sections: Sequence[Section],
   top: str = "",  # HTML above the sections
 ) -> None:
-  """Writes a page with links to its sections."""
+  """Writes a page."""
   style = pathlib.Path(__file__).with_name("report.css").read_text("utf-8")
-  links = [
-    f'<a href="#part-{number}">{escape(section.title)}</a>'
-    for number, section in enumerate(sections)
-  ]
   parts = [
-    f'<section id="part-{number}">\n<h2>{escape(section.title)}</h2>\n'
-    f"{section.content}\n</section>"
-    for number, section in enumerate(sections)
+    f"<section>\n<h2>{escape(title)}</h2>\n{content}\n</section>"
+    for title, content in sections
   ]
   page = _PAGE.format(
     title=escape(title),
     style=style.strip(),
     top=top,
-    links="\n".join(links),
     parts="\n".join(parts),
   )
   with atomic_write(path) as file:
@@ -204,15 +195,6 @@ def format_value(value: Any) -> str:
   if size and not 1e-3 <= size < 1e7:
     return f"{value:.4g}"
   return f"{value:.4f}" if size < 10 else f"{value:.2f}"
-
-
-def format_duration(seconds: float) -> str:
-  """Hours, minutes and seconds, such as "1 h 02 min 03 s"."""
-  minutes, seconds = divmod(round(seconds), 60)
-  hours, minutes = divmod(minutes, 60)
-  if hours:
-    return f"{hours} h {minutes:02} min {seconds:02} s"
-  return f"{minutes} min {seconds:02} s" if minutes else f"{seconds} s"
 
 
 def escape(value: Any) -> str:

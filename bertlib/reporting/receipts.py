@@ -23,7 +23,6 @@ from typing import Any
 from absl import logging
 
 from bertlib.cli import command_line, errors, lazy_module, option
-from bertlib.cli.errors import InputError
 from bertlib.cli.steps import Steps
 from bertlib.io import files, folder_lock, json_files, processes, receipt_file
 from bertlib.io.files import open_any
@@ -89,10 +88,9 @@ class Receipt:
   def start(
     self,
     settings: RecordedSettings,
-    data_files: Iterable[str],
+    data_files: Iterable[tuple[str, str | None]],  # paths and their uses
     chosen: Mapping[str, str] | None = None,  # what "auto" stands for
     is_chief: bool = True,  # of several workers
-    uses: Mapping[str, str] = {},  # of files, the task's own
   ) -> None:
     """Records the inputs of the run; creates --output_dir."""
     run = settings.flags
@@ -101,26 +99,26 @@ class Receipt:
     self._writes = is_chief
     if not self._writes:
       return
-    values, open_file = option.values_of(settings), self._files.open_any
+    uses: dict[str, str | None] = {}
+    for path, use in data_files:
+      if files.is_remote(path) or os.path.isfile(path):
+        uses.setdefault(path, use)
+    hashes = fingerprints(uses, self._files.open_any)
     self._content |= {
-      "flags": values,
+      "flags": option.values_of(settings),
       "versions": versions(),
       "device": device(),
       **(chosen or {}),
-      "files": [
-        *_model_files(values),
-        *_data_files(data_files, values, open_file, uses),
-      ],
+      "files": [{"use": uses[file["path"]], **file} for file in hashes],
       "results": None,
     }
     if not run:
       return
     if run.do_train:
-      if _has_checkpoint(run.output_dir):
-        self._content["resumed"] = True
-        _warn_of_changes(run.output_dir, self._content)
-      self._write_flags(settings)
+      _warn_of_changes(run.output_dir, self._content)
     self._write(is_new=True)
+    if run.do_train:
+      self._write_flags(settings)
 
   def record(self, **entries: Any) -> None:
     """Records what is measured during the run."""
@@ -143,27 +141,12 @@ class Receipt:
       return
     # A run of another kind may write its entry at the same time.
     with folder_lock.changing(os.path.dirname(self._path)):
-      entries = self._entries()
+      entries = {}
+      if files.exists(self._path):
+        entries = receipt_file.read_entries(self._path)
       if is_new:
         entries.pop(self._kind, None)
       self._save(entries | {self._kind: self._content})
-
-  def _entries(self) -> dict[str, Any]:
-    """The entries of `run.json`; keeps a malformed one by another name."""
-    if not files.exists(self._path):
-      return {}
-    try:
-      return receipt_file.read_entries(self._path)
-    except InputError as error:
-      paths = receipt_file.earlier_paths(self._path)
-      free = next(path for path in paths if not files.exists(path))
-      logging.warning("%s. It is kept as %s", error, free)
-      with (
-        open_any(self._path, "rb") as old,
-        files.atomic_write(free, "wb") as copy,
-      ):
-        copy.write(old.read())
-      return {}
 
   def _save(self, content: Mapping[str, Any]) -> None:
     text = json_files.dumps(content, indent=1, ensure_ascii=False) + "\n"
@@ -183,7 +166,7 @@ class Receipt:
       f"# {script} --flagfile={shlex.quote(path)} --output_dir=NEW",
       *chosen,
       *(
-        _flag_line(argument)
+        argument
         for argument in self._content["given"]
         if argument.partition("=")[0] not in left_out
       ),
@@ -192,28 +175,16 @@ class Receipt:
       file.writelines(f"{errors.printable(line)}\n" for line in lines)
 
 
-def _has_checkpoint(folder: str) -> bool:
-  """True if a run, or one of its seeds, has saved a checkpoint."""
-  names = ("checkpoint", "seed_*/checkpoint")
-  return any(files.matching(folder, name) for name in names)
-
-
 def _warn_of_changes(folder: str, now: Mapping[str, Any]) -> None:
   """Warns if a training is resumed with other data or other arithmetic."""
+  names = ("checkpoint", "seed_*/checkpoint")
+  has_checkpoint = any(files.matching(folder, name) for name in names)
   before = receipt_file.last_training(folder)
-  if not before:
+  if not (has_checkpoint and before):
     return
-  old, new = (
-    {
-      file["sha256"]: file["path"]
-      for file in receipt["files"]
-      if receipt_file.use_of(file, receipt) in _TRAINED_ON
-    }
-    for receipt in (before, now)
-  )
-  differ = [path for digest, path in new.items() if digest not in old]
-  gone = [path for digest, path in old.items() if digest not in new]
-  if old and (differ or gone):
+  differ = _not_in(now, before)
+  gone = _not_in(before, now)
+  if before["files"] and (differ or gone):
     logging.warning(
       "%s: resumes a training on other data; the contents of %s differ. Name"
       " another --output_dir to train on these data from the start",
@@ -221,12 +192,9 @@ def _warn_of_changes(folder: str, now: Mapping[str, Any]) -> None:
       errors.some_of(differ or gone),
     )
   # Earlier receipts do not have all.
+  old, new = (r.get("flags", {}) | r["device"] for r in (before, now))
   changed = [
     f"{name} {old[name]}, now {new[name]}"
-    for old, new in (
-      (before.get("flags", {}), now["flags"]),
-      (before["device"], now["device"]),
-    )
     for name in _DECISIVE
     if name in old.keys() & new.keys() and old[name] != new[name]
   ]
@@ -239,15 +207,19 @@ def _warn_of_changes(folder: str, now: Mapping[str, Any]) -> None:
     )
 
 
-def _flag_line(argument: str) -> str:
-  """Line of a flag file; a refused one for a flag that no line can give."""
-  if errors.printable(argument) == argument.rstrip():
-    return argument
-  name, _, value = argument.partition("=")
-  return (
-    f"Replace this line by a {name} on the command line: its value {value!r}"
-    " has control characters, or a space at its end"
-  )
+def _not_in(receipt: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
+  """Paths of training data of a receipt whose contents the other lacks."""
+  # Versions up to 0.23.0 did not write the use of files.
+  hashes = {
+    file["sha256"]
+    for file in other["files"]
+    if file.get("use", receipt_file.TRAINING_DATA) in _TRAINED_ON
+  }
+  return [
+    file["path"]
+    for file in receipt["files"]
+    if file.get("use") in _TRAINED_ON and file["sha256"] not in hashes
+  ]
 
 
 @contextlib.contextmanager
@@ -351,35 +323,6 @@ def device() -> dict[str, Any]:
     "onednn": has_onednn,
     "gpus": gpus,
   }
-
-
-def _model_files(values: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-  """Fingerprints of vocabulary, config and initial checkpoint."""
-  checkpoint = values.get("init_checkpoint")
-  for use, path in (
-    ("vocabulary", values.get("vocab_file")),
-    ("config", values.get("bert_config_file")),
-    # The index contains checksums of the data files.
-    ("checkpoint", checkpoint and f"{checkpoint}.index"),
-  ):
-    if path and files.exists(path):
-      yield {"use": use, **fingerprint(path)}
-
-
-def _data_files(
-  paths: Iterable[str],
-  values: Mapping[str, Any],  # of flags
-  open_file,
-  uses: Mapping[str, str],
-) -> Iterator[dict[str, Any]]:
-  """Fingerprints of data files."""
-  found = [
-    path
-    for path in dict.fromkeys(paths)
-    if files.is_remote(path) or os.path.isfile(path)
-  ]
-  for path, hashes in zip(found, fingerprints(found, open_file)):
-    yield {"use": receipt_file.find_use(path, values, uses), **hashes}
 
 
 def _now() -> str:

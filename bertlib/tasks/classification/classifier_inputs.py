@@ -15,6 +15,7 @@ from bertlib.checkpoints import model_folder
 from bertlib.cli.errors import InputError, some_of
 from bertlib.data import example_checks, tables
 from bertlib.io import result_files
+from bertlib.io.receipt_file import DEV_DATA, TRAINING_DATA
 from bertlib.settings import model_description
 from bertlib.tasks.classification import (
   classification,
@@ -89,6 +90,8 @@ class Examples(NamedTuple):
   # By the suffix of their results files.
   eval_sets: Mapping[str, Sequence[Example]]
   predict_sets: Mapping[str, Sequence[Example]]
+  # Paths of the files that were read, with their uses.
+  data_files: Sequence[tuple[str, str | None]] = ()
 
   @property
   def num_examples(self) -> dict[str, int]:
@@ -203,6 +206,12 @@ def read_examples(
 ) -> Examples:
   """Reads the examples of the splits that the run uses."""
   train_examples, eval_sets, predict_sets = [], {}, {}
+  data_files: list[tuple[str, str | None]] = []
+
+  def note_files(use):
+    new = processor.files_read[len(data_files) :]
+    data_files.extend((path, use) for path in new)
+
   if settings.flags.do_train:
     train_examples = processor.get_train_examples(settings.data_dir)
     _check_labeled(train_examples, "Training")
@@ -210,12 +219,15 @@ def read_examples(
       path = [settings.data_dir, *processor.files_read][-1]
       classification.check_several_labels(path, train_examples)
     step_plan.count_steps(settings.flags, len(train_examples), "examples")
+  # Without --do_train, they may have been read for their labels.
+  note_files(TRAINING_DATA)
   if settings.flags.do_eval or (
     settings.flags.do_train and settings.flags.eval_steps
   ):
     eval_sets = processor.read_sets(settings.data_dir, "dev")
     for dev_set in eval_sets.values():
       _check_labeled(dev_set, "Evaluation")
+    note_files(DEV_DATA)
   if settings.flags.do_predict and settings.predict_file:
     if processor.kind == "multiple_choice":
       raise InputError(
@@ -223,9 +235,11 @@ def read_examples(
         " Give the test set in --data_dir"
       )
     predict_sets = {"": _read_predict_file(settings, processor)}
+    data_files.append((settings.predict_file, None))
   elif settings.flags.do_predict:
     predict_sets = processor.read_sets(settings.data_dir, "test")
-  examples = Examples(train_examples, eval_sets, predict_sets)
+    note_files(None)
+  examples = Examples(train_examples, eval_sets, predict_sets, data_files)
   example_checks.warn_of_faults(
     [classification.labeled(e, processor.kind) for e in train_examples],
     {
@@ -278,14 +292,6 @@ def dev_path(settings: ClassifierSettings) -> str:
   """Path of the table with the dev set of --task_name=tsv."""
   file = settings.train_file if settings.dev_fraction else settings.dev_file
   return os.path.join(settings.data_dir or "", file)
-
-
-def data_files(
-  settings: ClassifierSettings, processor: DataProcessor
-) -> list[str]:
-  """Paths of the files that were read."""
-  predicts = settings.flags.do_predict and settings.predict_file
-  return [*processor.files_read, *([settings.predict_file] if predicts else [])]
 
 
 # The loss

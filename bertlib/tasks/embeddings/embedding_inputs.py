@@ -12,6 +12,7 @@ import numpy as np
 from bertlib.cli.errors import InputError
 from bertlib.data import example_checks, model_inputs
 from bertlib.io.files import open_any
+from bertlib.io.receipt_file import DEV_DATA, TRAINING_DATA
 from bertlib.settings import embedding_spec, model_description
 from bertlib.settings.embedding_spec import EmbeddingSpec
 from bertlib.tasks.embeddings import beir, embedding_examples
@@ -242,19 +243,22 @@ def _read_texts(
   )
 
 
-def data_files(settings: EmbeddingSettings) -> list[str]:
-  """Paths of the data files of the run."""
+def data_files(settings: EmbeddingSettings) -> list[tuple[str, str | None]]:
+  """Paths of the data files of the run, with their uses."""
   run, teacher = settings.flags, settings.objective.teacher or ""
-  paths: list[str | None] = []
+  files: list[tuple[str | None, str | None]] = []
   if run.do_train:
-    paths += [settings.train_file, teacher if is_vector_file(teacher) else None]
+    files.append((settings.train_file, TRAINING_DATA))
+    files.append((teacher if is_vector_file(teacher) else None, "teacher"))
   if run.evaluates:
     path = settings.dev_file
     is_beir = path and beir.is_beir(path)
-    paths += beir.data_files(path) if is_beir else [path]
+    paths = beir.data_files(path) if is_beir else [path]
+    files += [(path, DEV_DATA) for path in paths]
   if run.do_predict:
-    paths += [settings.predict_file, settings.corpus_file, settings.query_file]
-  return [path for path in paths if path]
+    paths = settings.predict_file, settings.corpus_file, settings.query_file
+    files += [(path, None) for path in paths]
+  return [(path, use) for path, use in files if path]
 
 
 # Of a dry run

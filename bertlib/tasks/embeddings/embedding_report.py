@@ -1,4 +1,4 @@
-"""The report of sentence vectors: worst errors, intervals and baselines."""
+"""The report of sentence vectors: worst errors and intervals."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from bertlib.reporting import html_report, statistics
 from bertlib.reporting.html_report import Section
-from bertlib.reporting.statistics import Estimates
+from bertlib.reporting.statistics import Interval
 from bertlib.tasks.embeddings import (
   beir,
   embedding_evaluation,
@@ -114,53 +114,25 @@ def _search_errors(
   return html_report.table("Worst errors", rows)
 
 
-def estimates(
+def intervals(
   dev_set: embedding_inputs.DevSet, evaluation: Evaluation
-) -> Estimates:
-  """Estimates for sentence embeddings, at the full width."""
+) -> dict[str, Interval | None]:
+  """Intervals of the metrics of sentence embeddings, at the full width."""
   if evaluation.rankings is not None:
     values = retrieval_scores.evaluate_queries(
       dev_set.retrieval.relevance, evaluation.rankings
     )
-    return Estimates(
-      f"{len(values):,} queries",
-      {
-        name: statistics.bootstrap(np.mean, values[:, column])
-        for column, name in enumerate(retrieval_scores.METRICS)
-      },
-    )
-  if evaluation.neighbors is not None:
-    return _neighbor_estimates(dev_set, evaluation)
-  gold = embedding_evaluation.gold_values(dev_set.kind, dev_set.examples)
-  baselines = {}
-  if dev_set.kind != "scored_pairs":
-    baselines["average_precision"] = ("random order", float(gold.mean()))
-  return Estimates(
-    f"{len(dev_set.examples):,} pairs",
-    {
-      name: statistics.bootstrap(metric, evaluation.cosines, gold)
-      for name, metric in similarity_scores.PAIR_METRICS[dev_set.kind].items()
-    },
-    baselines,
-  )
-
-
-def _neighbor_estimates(
-  dev_set: embedding_inputs.DevSet, evaluation: Evaluation
-) -> Estimates:
-  """Estimates for texts with labels."""
-  found = evaluation.neighbors
-  labels = [example.label for example in dev_set.examples]
-  _, numbers, counts = np.unique(
-    labels, return_inverse=True, return_counts=True
-  )
-  num_same = counts[numbers][found.queries.astype(int)] - 1
-  chance = float(num_same.mean()) / (len(labels) - 1)
-  return Estimates(
-    f"{len(found.queries):,} texts",
-    {
+    return {
+      name: statistics.bootstrap(np.mean, values[:, column])
+      for column, name in enumerate(retrieval_scores.METRICS)
+    }
+  if found := evaluation.neighbors:
+    return {
       "map": statistics.bootstrap(np.mean, found.precisions),
       "neighbor_accuracy": statistics.fraction_interval(found.is_correct),
-    },
-    {"neighbor_accuracy": ("any other text", chance)},
-  )
+    }
+  gold = embedding_evaluation.gold_values(dev_set.kind, dev_set.examples)
+  return {
+    name: statistics.bootstrap(metric, evaluation.cosines, gold)
+    for name, metric in similarity_scores.PAIR_METRICS[dev_set.kind].items()
+  }

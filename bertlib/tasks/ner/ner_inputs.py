@@ -10,6 +10,7 @@ from absl import logging
 from bertlib.cli.errors import InputError
 from bertlib.data import example_checks
 from bertlib.io import model_files
+from bertlib.io.receipt_file import DEV_DATA, TRAINING_DATA
 from bertlib.settings import model_description
 from bertlib.tasks.ner import ner, ner_files, ner_report
 from bertlib.tasks.ner.ner import Sentence
@@ -186,10 +187,16 @@ def _labeled(sentences: Sequence[Sentence]) -> list[example_checks.Labeled]:
   ]
 
 
-def data_files(settings: NerSettings, data: Data) -> list[str]:
-  """Paths of the files that were read."""
-  files = settings.train_file, settings.dev_file, settings.predict_file
-  return [path for path, used in zip(files, data) if used]
+def data_files(
+  settings: NerSettings, data: Data
+) -> list[tuple[str, str | None]]:
+  """Paths of the files that were read, with their uses."""
+  files = (
+    (settings.train_file, TRAINING_DATA),
+    (settings.dev_file, DEV_DATA),
+    (settings.predict_file, None),
+  )
+  return [file for file, used in zip(files, data) if used]
 
 
 # Of a dry run

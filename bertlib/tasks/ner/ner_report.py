@@ -11,7 +11,7 @@ from bertlib.cli.errors import needs_package
 from bertlib.io.result_files import DevPrediction
 from bertlib.reporting import html_report, statistics
 from bertlib.reporting.html_report import Section
-from bertlib.reporting.statistics import Comparison, Estimates
+from bertlib.reporting.statistics import Comparison, Interval
 from bertlib.tasks.ner import ner, ner_decoding
 from bertlib.tasks.ner.ner import Sentence
 from bertlib.tasks.ner.ner_decoding import Tagged
@@ -176,18 +176,14 @@ def sections(
   ]
 
 
-def estimates(
+def intervals(
   sentences: Sequence[Sentence], predicted: Sequence[Tagged]
-) -> Estimates:
-  """Estimates for a tagger, over sentences."""
-  gold = [sentence.tags for sentence in sentences]
-  counts = count_entities(gold, [tags for tags, _ in predicted])
-  num_outside = sum(tag == "O" for tags in gold for tag in tags)
-  return Estimates(
-    f"{len(sentences):,} sentences with {counts[:, 2].sum():,} entities",
-    {name: statistics.bootstrap(metric(name), counts) for name in METRICS},
-    {"accuracy": ("always O", num_outside / max(counts[:, 4].sum(), 1))},
+) -> dict[str, Interval | None]:
+  """Intervals of the metrics of a tagger, over sentences."""
+  counts = count_entities(
+    [sentence.tags for sentence in sentences], [tags for tags, _ in predicted]
   )
+  return {name: statistics.bootstrap(metric(name), counts) for name in METRICS}
 
 
 def compare(first: Any, other: Any) -> Comparison:

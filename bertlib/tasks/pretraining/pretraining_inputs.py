@@ -22,6 +22,7 @@ from bertlib.data import (
 )
 from bertlib.io import files
 from bertlib.io.files import find_files, split_names
+from bertlib.io.receipt_file import DEV_DATA, TRAINING_DATA
 from bertlib.tasks.pretraining import fill_mask, pretraining_instances
 from bertlib.tasks.pretraining.objectives import MLM_NSP, Objective
 from bertlib.tasks.pretraining.settings import PretrainingSettings
@@ -188,10 +189,15 @@ def bad_record_finder(
   )
 
 
-def data_files(settings: PretrainingSettings, data: Data) -> list[str]:
-  """Paths of the files that were read."""
-  predicted = [settings.predict_file] if data.lines else []
-  return [*data.num_records, *predicted]
+def data_files(
+  settings: PretrainingSettings, data: Data
+) -> list[tuple[str, str | None]]:
+  """Paths of the files that were read, with their uses."""
+  return [
+    *((path, TRAINING_DATA) for path in data.train_files),
+    *((path, DEV_DATA) for path in data.eval_files),
+    *([(settings.predict_file, None)] if data.lines else []),
+  ]
 
 
 def find_data(run: Run) -> Data:

@@ -52,7 +52,6 @@ RECORD = TaskRecord(
     "max_query_length": int,
   },
   primary_metrics=("best_f1", "f1"),
-  uses={"predict_file": "dev data"},
   compare=lambda *runs: squad_report.compare(*runs),
   predict=PredictExample(
     "questions.json",

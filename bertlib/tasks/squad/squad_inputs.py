@@ -14,6 +14,7 @@ from bertlib.cli.errors import InputError
 from bertlib.data import example_checks, vocabulary
 from bertlib.exchange import resolve
 from bertlib.io import processes
+from bertlib.io.receipt_file import DEV_DATA, TRAINING_DATA
 from bertlib.tasks.squad import squad_files, squad_windows
 from bertlib.tasks.squad.settings import SquadSettings
 from bertlib.tasks.squad.squad_files import SquadExample
@@ -97,10 +98,15 @@ def warn_of_faults(
   example_checks.warn_of_faults(train, {"the dev set": dev})
 
 
-def data_files(settings: SquadSettings, data: SquadData) -> list[str]:
-  """Paths of the files that were read."""
-  files = settings.train_file, settings.predict_file
-  return [path for path, used in zip(files, data) if used]
+def data_files(
+  settings: SquadSettings, data: SquadData
+) -> list[tuple[str, str]]:
+  """Paths of the files that were read, with their uses."""
+  files = (
+    (settings.train_file, TRAINING_DATA),
+    (settings.predict_file, DEV_DATA),
+  )
+  return [file for file, used in zip(files, data) if used]
 
 
 # Windows

@@ -10,7 +10,7 @@ import numpy as np
 from bertlib.io.result_files import DevPrediction
 from bertlib.reporting import html_report, statistics
 from bertlib.reporting.html_report import Section
-from bertlib.reporting.statistics import Comparison, Estimates
+from bertlib.reporting.statistics import Comparison, Interval
 from bertlib.tasks.squad import (
   squad_decoding,
   squad_files,
@@ -109,24 +109,16 @@ def _threshold_table(results: Mapping[str, float], threshold: float) -> Section:
   )
 
 
-def estimates(
+def intervals(
   scores: Sequence[Score], results: Mapping[str, float]
-) -> Estimates:
-  """Estimates for answers to questions, in percent."""
+) -> dict[str, Interval | None]:
+  """Intervals of the metrics of answers to questions, in percent."""
   exact = "exact" if "exact" in results else "exact_match"
   values = 100 * np.array(scores, np.float64).reshape(len(scores), 2)
-  baselines = {}
-  if "total" in results:
-    share = 100 * results.get("NoAns_total", 0) / results["total"]
-    baselines = dict.fromkeys((exact, "f1"), ("never answering", share))
-  return Estimates(
-    f"{len(scores):,} questions",
-    {
-      name: statistics.bootstrap(np.mean, values[:, column])
-      for column, name in enumerate((exact, "f1"))
-    },
-    baselines,
-  )
+  return {
+    name: statistics.bootstrap(np.mean, values[:, column])
+    for column, name in enumerate((exact, "f1"))
+  }
 
 
 # Comparison of two runs

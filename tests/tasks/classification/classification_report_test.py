@@ -231,20 +231,14 @@ def test_report_lists_confused_labels():
   assert ">none<" in row and ">law<" in row
 
 
-def test_report_of_thousands_of_labels_is_short():
+def test_many_gold_labels_are_shortened():
   labels = [f"topic {i}" for i in range(3000)]
-  gold = np.zeros([20, 3000])
-  gold[:, 2999] = 1
   problem = Problem("multi_label", labels)
-  examples, logits = [example_of("a", labels[-1:])] * 20, np.ones([20, 3000])
-  halves = dict.fromkeys(labels, 0.5)
-  found = report.sections(problem, examples, gold, logits, thresholds=halves)
-  pages = [section.content for section in found]
-  assert sum(map(len, pages)) < 200_000
-  assert pages[0].count("<tr>") == 201
-  assert ">topic 2999<" in pages[0]
-  assert "The most frequent of 3,000 labels." in pages[0]
-  assert "topic 19 and 2,980 more<" in pages[-1]
+  examples = [example_of("a", labels)]
+  gold = np.ones([1, 3000])
+  found = report.sections(problem, examples, gold, -gold)
+  assert found[0].content.count("<tr>") == 3001
+  assert "topic 19 and 2,980 more<" in found[-1].content
 
 
 def classifier_tables(labels, matrix):

@@ -12,7 +12,8 @@ pytestmark = pytest.mark.unit
 
 
 def data_files(**flags):
-  return embedding_inputs.data_files(option.make(EmbeddingSettings, **flags))
+  settings = option.make(EmbeddingSettings, **flags)
+  return [path for path, _ in embedding_inputs.data_files(settings)]
 
 
 def test_files_of_a_run_are_those_that_it_reads(tmp_path):
