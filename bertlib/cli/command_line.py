@@ -106,9 +106,7 @@ _NO_TARGET = (
 
 _NO_TEXT = "Leave it out; --compare compares weights"
 _AUDITED = "--audit tries lengths of 128 to 512, and strides of 64 and 128"
-_ASK = (
-  "Write questions into --predict_file, or ask run_squad.Predictor in Python"
-)
+_ASK = "Write questions into --predict_file, or ask a Predictor in Python"
 
 # Flags of earlier versions, and what to do instead, in the same form.
 REMOVED = {
