@@ -119,7 +119,6 @@ def test_files_and_receipt_equal_those_of_workers(folder):
   assert receipt["script"] == SCRIPT
   assert receipt["given"] == flags("beam")
   assert [(file["use"], file["path"]) for file in receipt["files"]] == [
-    ("vocabulary", "vocab.txt"),
     ("text", "a.txt"),
     ("text", "b.txt"),
   ]
@@ -174,7 +173,6 @@ def test_files_may_be_on_any_beam_file_system(folder):
   assert read_outputs(folder, "far") == read_outputs(folder, "near")
   receipt = read_json(folder / "far.run.json")
   assert [file["path"] for file in receipt["files"]] == [
-    "vocab.txt",
     "far://here/a.txt",
     "far://here/b.txt",
   ]
