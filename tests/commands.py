@@ -222,5 +222,6 @@ def in_process(script):
     yield main
   finally:
     _remove_flags(set(flags) - before)
+    vars(flags["verbosity"]).pop("command", None)  # of `option.command_of`
     with _own_log_levels():
       flags.unparse_flags()

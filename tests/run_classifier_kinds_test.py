@@ -182,7 +182,7 @@ def test_metrics_are_written_before_the_report_is_made(
   def refuse(*_, **__):
     raise MemoryError
 
-  monkeypatch.setattr(run_classifier.classification_report, "estimates", refuse)
+  monkeypatch.setattr(run_classifier.classification_report, "intervals", refuse)
   actions = "--num_train_epochs=0.2", "--do_train", "--do_eval"
   with pytest.raises(MemoryError):
     classify(data, MULTI_LABEL, *actions)

@@ -17,7 +17,7 @@ def read(**flags):
   settings = option.make(SquadSettings, **flags)
   selection = types.SimpleNamespace(eval_steps=0)
   run = types.SimpleNamespace(settings=settings, selection=selection)
-  run.config = tiny_squad.CONFIG
+  run.flags, run.config = settings.flags, tiny_squad.CONFIG
   return squad_inputs.read_data(run)
 
 
