@@ -107,6 +107,13 @@ def test_where_nothing_is_trained_there_is_nothing_to_plan(flags):
   assert found == (devices_of(flags).compute(), None)
 
 
+def test_epochs_end_with_the_last_whole_batch(flags):
+  flags.train_batch_size, flags.num_train_epochs = 4, 1.5
+  count = step_plan.count_steps
+  assert [count(flags, number, "rows") for number in (8, 9, 10)] == [3, 3, 3]
+  assert count(flags, 11, "rows") == 4
+
+
 def test_workers_choose_their_format_without_measuring(flags, monkeypatch):
   flags.precision, flags.distribution = "auto", "multi_worker"
   flags.do_train = True
