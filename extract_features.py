@@ -389,9 +389,7 @@ def main(_) -> None:
   if step.is_dry_run:
     return
   receipt.start(
-    settings,
-    [(settings.input_file, "text")],
-    model.devices.choices,
+    settings, [(settings.input_file, "text")], model.devices.choices
   )
   devices.log_devices(model.devices)
   with (
@@ -523,8 +521,8 @@ def prepare(
   found = step("devices", devices.find_and_choose, settings)
   config = step("config", lambda s: model_folder.config_of(s.model), settings)
   step("output", check_output, settings)
-  tokenizer = step("vocabulary", load_tokenizer, settings, config)
-  step("checkpoint", check_checkpoint, settings)
+  tokenizer = step("vocabulary", find_tokenizer, settings, config)
+  step("checkpoint", check_init_checkpoint, settings)
   vectors = step("layers", find_vectors, settings, config)
   if step.is_dry_run:
     step("weights", check_weights, settings, config, vectors)
@@ -533,15 +531,15 @@ def prepare(
   return settings, Model(found, config, tokenizer, vectors)
 
 
-def load_tokenizer(
+def find_tokenizer(
   settings: FeatureSettings, config: modeling.BertConfig
 ) -> tokenization.FullTokenizer:
-  """Loads the tokenizer of --init_checkpoint."""
+  """The tokenizer of the model."""
   return model_folder.tokenizer_of(settings.model, config)
 
 
-def check_checkpoint(settings: FeatureSettings) -> None:
-  """Refuses an --init_checkpoint without weights."""
+def check_init_checkpoint(settings: FeatureSettings) -> None:
+  """Refuses an --init_checkpoint that is incomplete or corrupt."""
   checkpoint_files.check_checkpoint(settings.model.init_checkpoint)
 
 

@@ -488,7 +488,7 @@ def prepare(
   """Loads the model and checks the records; writes nothing."""
   settings = step("model", resolve.complete, asked)
   run = step("run", set_up, settings, step)
-  data = step("data", find_data, run)
+  data = step("data", pretraining_inputs.find_data, run)
   step("output", check_output, settings, data)
   plan = loop.check_start(run, step)
   if step.is_dry_run:
@@ -518,13 +518,6 @@ def set_up(settings: PretrainingSettings, step: Steps) -> Run:
   return run
 
 
-def find_data(run: Run) -> pretraining_inputs.Data:
-  """Finds the records of the splits, and checks their packing."""
-  data = pretraining_inputs.find_data(run)
-  pretraining_inputs.check_packing(run, data)
-  return data
-
-
 def check_output(
   settings: PretrainingSettings, data: pretraining_inputs.Data
 ) -> None:
@@ -535,7 +528,7 @@ def check_output(
 
 def make_task(settings: PretrainingSettings) -> Task:
   """Describes the task to the functions of `run`."""
-  objective = settings.losses
+  objective = settings.chosen_objective
   num_predictions = 0
   if objective.predicts_tokens:
     num_predictions = settings.max_predictions_per_seq
@@ -624,7 +617,7 @@ def pretrain(run: Run, data: pretraining_inputs.Data) -> None:
       settings.max_predictions_per_seq,
       masking=masking,
       num_records=total,
-      objective=settings.losses,
+      objective=settings.chosen_objective,
       packing=packing,
       **runs.input_options(run, is_training=True),
     ),
@@ -662,7 +655,7 @@ def evaluate_records(
     settings.model.max_seq_length,
     settings.max_predictions_per_seq,
     num_records=total,
-    objective=settings.losses,
+    objective=settings.chosen_objective,
     **runs.input_options(run, is_training=False),
   )
   find_bad_record = pretraining_inputs.bad_record_finder(

@@ -3,8 +3,8 @@
   config = step("config", load_config, path)
 
 is `config = load_config(path)` in a run, which ends with the error of a step. A
-dry run prints a line for each step and goes on: a step is skipped if one of its
-arguments is the result of a failed one.
+dry run prints a line for each step and continues after a failed one: steps that
+take its result are skipped.
 """
 
 from __future__ import annotations

@@ -95,7 +95,7 @@ def _equal(
     except (TypeError, ValueError, tf.errors.OpError) as error:
       # A changed function may take other arguments. If it is also wrong, the
       # graph of the run raises the same error.
-      logging.info("Its changed form cannot be compared: %s", error)
+      logging.info("modeling.py cannot be compared with a kernel: %s", error)
       return False
   return all(np.allclose(one, other, _RTOL, _ATOL) for one, other in values)
 

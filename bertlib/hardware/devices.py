@@ -402,15 +402,15 @@ def _xla_where_it_compiles() -> str:
 
 def find_and_choose(settings: EstimatorSettings) -> Devices:
   """Finds the devices of a run, and what "auto" stands for on them."""
-  run = settings.flags
+  flags = settings.flags
   paths = {"init_checkpoint": settings.model.init_checkpoint}
   recorded = {}
-  if run and run.output_dir:
-    paths["output_dir"] = run.output_dir
+  if flags and flags.output_dir:
+    paths["output_dir"] = flags.output_dir
     # Where a run resumes, or evaluates what another has trained, "auto" is what
     # that run recorded in its folder.
-    recorded = model_description.load(run.output_dir)
-  if run and run.seeds:  # "auto" computes here, before those runs
+    recorded = model_description.load(flags.output_dir)
+  if flags and flags.seeds:  # "auto" computes here, before those runs
     share_gpus()
   found = find(settings.devices, paths)
   return choose(settings.compute, found, recorded)

@@ -1,4 +1,4 @@
-"""Means of this process to compute: instructions, cores, TensorFlow's threads.
+"""Processor, cores and TensorFlow's threads of this process.
 
 Imports no TensorFlow.
 """

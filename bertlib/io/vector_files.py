@@ -1,4 +1,4 @@
-"""Files of vectors, .npy and .npz, written as the vectors come."""
+"""Writes vectors to .npy and .npz files, one vector after the other."""
 
 from __future__ import annotations
 

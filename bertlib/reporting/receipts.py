@@ -93,9 +93,9 @@ class Receipt:
     is_chief: bool = True,  # of several workers
   ) -> None:
     """Records the inputs of the run; creates --output_dir."""
-    run = settings.flags
-    if run:
-      files.make_folder(run.output_dir)
+    flags = settings.flags
+    if flags:
+      files.make_folder(flags.output_dir)
     self._writes = is_chief
     if not self._writes:
       return
@@ -112,12 +112,12 @@ class Receipt:
       "files": [{"use": uses[file["path"]], **file} for file in hashes],
       "results": None,
     }
-    if not run:
+    if not flags:
       return
-    if run.do_train:
-      _warn_of_changes(run.output_dir, self._content)
+    if flags.do_train:
+      _warn_of_changes(flags.output_dir, self._content)
     self._write(is_new=True)
-    if run.do_train:
+    if flags.do_train:
       self._write_flags(settings)
 
   def record(self, **entries: Any) -> None:

@@ -60,12 +60,12 @@ def model_fn_of(
 ):
   """The `model_fn` of a run."""
   settings = run.settings
-  plan = {"compute": run.compute}
   if num_train_steps:
     plan = plan_of(run)._asdict()
-  used = plan["compute"]
-  if not num_train_steps:
-    used = used.for_inference()
+    used = plan["compute"]
+  else:
+    plan = {"compute": run.compute}
+    used = run.compute.for_inference()
   logging.info("Computed by %s", used.describe(run.config.hidden_act))
   num_warmup_steps = run.task.num_warmup_steps
   if num_warmup_steps is None:

@@ -151,7 +151,7 @@ def record_layout(run: Run, files: Sequence[str]) -> tf_records.Layout:
     run.config,
     settings.model.max_seq_length,
     settings.max_predictions_per_seq,
-    settings.losses,
+    settings.chosen_objective,
     sequences_per_row(files[0]),
   )
 
@@ -220,20 +220,19 @@ def find_data(run: Run) -> Data:
   num_records = check_files(run, train_files)
   others = [path for path in eval_files if path not in num_records]
   num_records |= check_files(run, others)
+  if settings.pack and train_files:
+    _check_packing(run, train_files[0])
   return Data(train_files, eval_files, lines, num_records)
 
 
-def check_packing(run: Run, data: Data) -> None:
+def _check_packing(run: Run, path: str) -> None:
   """Refuses --pack of packed records, on a TPU, or of too few per row."""
   settings = run.settings
-  if not (settings.pack and data.train_files):
-    return
   if run.on_tpu:
     raise InputError(
       "--pack: runs Python in the input pipeline, which a TPU's host does not."
       " Make packed records by create_pretraining_data.py --pack"
     )
-  path = data.train_files[0]
   if sequences_per_row(path) is not None:
     raise InputError(
       f"--pack: {path} has packed records. Leave out --pack, or name records of"
@@ -280,7 +279,7 @@ def check_files(run: Run, paths: Sequence[str]) -> dict[str, int]:
       settings.model.max_seq_length,
       settings.max_predictions_per_seq,
       run.tokenizer and run.tokenizer.vocab,
-      settings.losses,
+      settings.chosen_objective,
     )
 
   def check(path: str) -> None:
@@ -316,7 +315,7 @@ def read_lines(run: Run) -> list[fill_mask.Line]:
     settings.text.codec,
   )
   has_pairs = [line.is_pair for line in lines]
-  if not (settings.losses.predicts_tokens or all(has_pairs)):
+  if not (settings.chosen_objective.predicts_tokens or all(has_pairs)):
     raise InputError(
       f"{settings.predict_file}: has lines of one text, but the model predicts"
       ' next sentences alone. Write " ||| " before the second text of each line'

@@ -189,7 +189,7 @@ class PretrainingSettings(TrainingSettings):
   given: frozenset[str] = frozenset()  # flags on the command line
 
   @property
-  def losses(self) -> Objective:
+  def chosen_objective(self) -> Objective:
     """The objective that --objective names."""
     return OBJECTIVES[self.objective]
 
@@ -198,7 +198,7 @@ class PretrainingSettings(TrainingSettings):
     flags, steps = self.flags, self.num_train_steps
     super().check()
     check_masking(self, self.model.max_seq_length, self.given)
-    if self.remask and not self.losses.predicts_tokens:
+    if self.remask and not self.chosen_objective.predicts_tokens:
       raise InputError(
         f"--remask: --objective={self.objective} predicts no masked tokens."
         " Leave it out"
