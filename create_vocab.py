@@ -53,8 +53,8 @@ def read_text(
   """Reads text line by line, with a progress bar."""
   with terminal.progress(len(files), "files") as bar:
     for path in files:
-      for line in text_files.read_lines(path, encoding):
-        yield line.rstrip("\n")
+      for line in text_files.read_utf8_lines(path, encoding):
+        yield line.decode().rstrip("\n")
       bar.update()
 
 

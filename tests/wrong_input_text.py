@@ -8,6 +8,7 @@ import wrong_input_world
 from wrong_input_row import Row
 
 LATIN = "the cat sät\tyes\nthe dog ran\tno\n".encode("latin-1")
+WORKBOOK = b"PK\x03\x04\x14\0\0\0xl/workbook.xml"
 PNG = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + bytes(range(256))
 
 
@@ -49,6 +50,19 @@ TEXT = [
   corpus("Latin-1, workers", b"the cat\n\nann s\xe4t\n", "--num_workers=2"),
   corpus("gzip named .txt", gzip.compress(b"the cat\n", mtime=0)),
   corpus("PNG", PNG),
+  corpus("that is a page", b"<!DOCTYPE html>\n<html></html>\n"),
+  corpus("JSON Lines without texts", '{"content": "the cat"}\n',
+         file="corpus.jsonl"),
+  own("Git LFS", "version https://git-lfs.github.com/spec/v1\n", rule="text"),
+  own("a workbook named .csv", WORKBOOK, rule="text", file="train.csv"),
+  own("JSON Lines named .txt", '{"text": "a", "label": "x"}\n', rule="text",
+      file="train.txt"),
+  other("run_pretraining", "compressed records", gzip.compress(b"a", mtime=0),
+        "input_file", "data.tfrecord.gz"),
+  other("extract_features", "objects of JSON", '{"text": "a"}\n',
+        "input_file"),
+  other("run_classifier", "a vocabulary in JSON", '{"[PAD]": 0}\n',
+        "vocab_file", "vocab.txt"),
   corpus("incomplete gzip", gzip.compress(os.urandom(999))[:-9],
          file="corpus.txt.gz"),
   corpus("UTF-16 without a mark", "the cat\n".encode("utf-16-le")),

@@ -1,4 +1,4 @@
-"""Rows of tables: TSV, CSV and JSON Lines."""
+"""Rows of tables: TSV, CSV, JSON Lines, Excel, Parquet and Feather."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from bertlib.cli.absl import logging
-from bertlib.cli.errors import InputError
-from bertlib.io import json_files, text_files
+from bertlib.cli.errors import InputError, needs_package, some_of
+from bertlib.io import file_kinds, files, json_files, text_files
 from bertlib.io.text_files import Encoding
 
 # As in the original, bytes of texts that are not UTF-8 are dropped; labels must
@@ -25,6 +25,9 @@ LENIENT = Encoding("utf-8", "surrogateescape")
 
 # The advice of errors about a row.
 FIX_ROW = "Fix the row, or skip such rows with --bad_rows=skip"
+
+# The advice for JSON where lines of text are read.
+NAMED_JSONL = "Let its name end in .jsonl, with one object per line"
 
 # Usual names of columns: a row of nothing else is a header.
 _USUAL_NAME = re.compile(
@@ -121,7 +124,8 @@ class Row(Sequence):
 
 def read_tsv(path: str, encoding: Encoding | None = LENIENT) -> Iterator[Row]:
   """Rows of a tab-separated file, one per line; quotes have no meaning."""
-  for number, line in enumerate(read_lines(path, encoding), start=1):
+  lines = read_lines(path, encoding, NAMED_JSONL)
+  for number, line in enumerate(lines, start=1):
     yield Row(path, number, line.split("\t"))
 
 
@@ -177,6 +181,78 @@ def read_jsonl(path: str, encoding: Encoding | None = LENIENT) -> Iterator[Row]:
     raise InputError(f"{path}: is empty")
 
 
+def read_workbook(path: str, encoding: Encoding | None = None) -> Iterator[Row]:
+  """Rows of the first sheet of an Excel workbook, without blank ones."""
+  package = "xlrd" if ending_of(path) == ".xls" else "openpyxl"
+  as_it_is = {"header": None, "dtype": object, "na_filter": False}
+  sheets = _by_pandas(path, package, "read_excel", sheet_name=None, **as_it_is)
+  (name, frame), *others = sheets.items()
+  if others:
+    unread = some_of([other for other, _ in others])
+    logging.warning("%s: the sheet %s is read, not %s", path, name, unread)
+  for number, cells in enumerate(_rows(frame), start=1):
+    if any(cells):
+      yield Row(path, number, [cell or "" for cell in map(_cell_text, cells)])
+
+
+def read_columns(path: str, encoding: Encoding | None = None) -> Iterator[Row]:
+  """Rows of a Parquet or Feather file; the first has the names of columns."""
+  name = f"read_{ending_of(path).removeprefix('.')}"
+  frame = _by_pandas(path, "pyarrow", name, dtype_backend="pyarrow")
+  if frame.index.names != [None]:
+    frame = frame.reset_index()
+  names = [*map(str, frame.columns)]
+  yield Row(path, 1, names)
+  for number, cells in enumerate(_rows(frame), start=1):
+    missing = [name for name, cell in zip(names, cells) if cell is None]
+    fault = f"has no {', '.join(missing)}"
+    yield Row(path, number, [*map(_cell_text, cells)], fault, cells)
+
+
+def _by_pandas(path: str, package: str, function: str, **options: Any):
+  """What a function of pandas, which needs a package, reads from a file."""
+  with needs_package(
+    f"{path}: needs pandas and {package}: pip install pandas {package}. Or save"
+    " it as .csv"
+  ):
+    import pandas
+
+    with files.open_any(path, "rb") as file:
+      content = file.read()
+    if file_kinds.is_text(content):  # such as a saved web page
+      file_kinds.check(path, content)
+    try:
+      return getattr(pandas, function)(io.BytesIO(content), **options)
+    except ImportError:
+      raise
+    except Exception as error:  # each format has its own
+      fix = "Save it as .csv"
+      raise InputError(f"{path}: cannot be read ({error}). {fix}") from error
+
+
+def _rows(frame) -> Iterator[tuple]:
+  """Rows of a pandas.DataFrame, with None for each missing value."""
+  columns = []
+  for _, column in frame.items():
+    pairs = zip(column.tolist(), column.notna())
+    cells = [value if is_present else None for value, is_present in pairs]
+    present = [cell for cell in cells if cell is not None]
+    # pandas makes floats of integers if some are missing.
+    if len(present) < len(cells) and all(
+      isinstance(cell, float) and cell.is_integer() for cell in present
+    ):
+      cells = [None if cell is None else int(cell) for cell in cells]
+    columns.append(json_files.finite(cells))
+  return zip(*columns)
+
+
+def _cell_text(cell: Any) -> str | None:
+  """Text of a value as pandas writes it to a CSV file; lists as JSON."""
+  if cell is None or isinstance(cell, (str, list, dict)):
+    return as_text(cell)
+  return str(cell).removesuffix(" 00:00:00")
+
+
 def parse_number(text: str) -> float | None:
   """Number that float32 can hold; None if the text is something else."""
   # `float` also takes "1_000", "nan" and digits of any script.
@@ -193,7 +269,17 @@ READERS = {
   ".csv": read_csv,
   ".jsonl": read_jsonl,
   ".json": read_jsonl,
+  ".xlsx": read_workbook,
+  ".xls": read_workbook,
+  ".parquet": read_columns,
+  ".feather": read_columns,
 }
+
+# Other endings may be those of texts, one per line.
+TABLE_ENDINGS = (".csv", ".xlsx", ".xls", ".parquet", ".feather")
+
+# Readers whose first row always has the names of the columns.
+_WITH_NAMES = (read_jsonl, read_columns)
 
 
 class DividedRowError(InputError):
@@ -250,7 +336,7 @@ def read_table(
   names = [strip_label(field) for field in header.fields]
   given = [column for _, column in columns if column is not None]
   has_names = (
-    reader is read_jsonl
+    reader in _WITH_NAMES
     or not all(map(is_number, given))
     or _are_numbers_in_order(names)
   )
@@ -260,10 +346,10 @@ def read_table(
   is_known = any(
     strip_label(column) in names for column in given if not is_number(column)
   )
-  if has_names and not is_known and reader is not read_jsonl:
+  if has_names and not is_known and reader not in _WITH_NAMES:
     logging.warning("%s: the first row, %s, is a header", path, header.fields)
   is_tsv = reader is read_tsv
-  if reader is not read_jsonl:
+  if reader in (read_tsv, read_csv):
     rows = _with_warning_of_quotes(path, rows, is_tsv)
   return Table(path, names, has_names, found, rows, is_tsv)
 
@@ -415,10 +501,12 @@ def strip_label(label: str) -> str:
   return _WHITE_SPACE_AROUND.sub("", label)
 
 
-def read_lines(path: str, encoding: Encoding | None) -> Iterator[str]:
+def read_lines(
+  path: str, encoding: Encoding | None, json_fix: str = ""
+) -> Iterator[str]:
   """Lines without line ends and trailing blank lines; InputError if none."""
   try:
-    lines = list(text_files.read_lines(path, encoding))
+    lines = [*text_files.read_lines(path, encoding, json_fix=json_fix)]
   except OSError as error:
     raise InputError(
       f"{path}: cannot be read ({error.strerror}). Name another file"

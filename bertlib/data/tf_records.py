@@ -9,6 +9,7 @@ from typing import Any, Callable, NamedTuple
 
 from bertlib.cli.errors import InputError
 from bertlib.data import model_inputs
+from bertlib.io import file_kinds
 from bertlib.io.files import atomic_write, open_any
 
 
@@ -190,6 +191,8 @@ def count_records(path: str) -> int:
         start = block[offset : offset + 12]
         if start not in sizes:
           if _checksum(start[:8]) != start[8:]:
+            if not count:
+              file_kinds.check(path, block, file_kinds.RECORDS)
             raise InputError(
               f"{path}: record {count} (the first is 0) is corrupt, or this is"
               " not a TFRecord file. Copy or make the file again"

@@ -80,7 +80,9 @@ def _read_lines(path: str) -> list[str]:
   """Lines of a vocabulary, as `tokenization.load_vocab` reads them."""
   if not files.exists(path):
     raise InputError(f"{path}: cannot be read; name a vocab.txt")
-  lines = text_files.read_text(path).split("\n")
+  text = text_files.read_text(path)
+  text_files.check_not_json(path, text, "Name a vocab.txt")
+  lines = text.split("\n")
   if not lines[-1]:
     del lines[-1]
   return [line.strip() for line in lines]

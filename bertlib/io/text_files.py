@@ -10,6 +10,8 @@ import codecs
 import gzip
 import io
 import itertools
+import json
+import re
 import sys
 import zlib
 from collections.abc import Iterable, Iterator
@@ -17,6 +19,7 @@ from typing import Any, NamedTuple
 
 from bertlib.cli.absl import logging
 from bertlib.cli.errors import InputError
+from bertlib.io import file_kinds
 from bertlib.io.files import open_any
 
 _BLOCK_BYTES = 2**16  # fits into the processor's cache, which is faster
@@ -48,15 +51,23 @@ AS_ORIGINAL = Encoding("utf-8", "ignore")
 # Separates the two texts of a pair on one line.
 SEPARATOR = " ||| "
 
+_TEXT_PER_LINE = "Write its texts to a file, one per line"
+
 
 # Reading
 
 
 def read_lines(
-  path: str, encoding: Encoding | None = None, open_file=open_any
+  path: str,
+  encoding: Encoding | None = None,
+  open_file=open_any,
+  json_fix: str = "",  # refuses JSON with this advice
 ) -> Iterator[str]:
   """Yields lines with their line ends; "-" is stdin, .gz is decompressed."""
   for text in _read_chunks(path, encoding, open_file):
+    if json_fix:
+      check_not_json(path, text, json_fix)
+    json_fix = ""  # only the first lines count
     # Only a line feed ends a line; in a file without any, a carriage return.
     yield from io.StringIO(text, newline="\n")
 
@@ -64,8 +75,14 @@ def read_lines(
 def read_utf8_lines(
   path: str, encoding: Encoding | None = None, open_file=open_any
 ) -> Iterator[bytes]:
-  """Reads lines like `read_lines`, each encoded as UTF-8."""
-  for text in _read_chunks(path, encoding, open_file):
+  """Reads lines of text, each as UTF-8; of JSON Lines those under "text"."""
+  chunks = _read_chunks(path, encoding, open_file)
+  first = next(chunks, "")
+  chunks = itertools.chain([first], chunks)
+  if _is_json(first):
+    logging.info('%s: JSON Lines; each "text" is a document', path)
+    chunks = _texts_of_objects(chunks, path)
+  for text in chunks:
     yield from io.BytesIO(text.encode())
 
 
@@ -73,7 +90,7 @@ def read_pairs(
   path: str, encoding: Encoding | None = None
 ) -> Iterator[tuple[str, str | None]]:
   """Reads (text_a, text_b) of each line, blank ones included; "-" is stdin."""
-  for line in read_lines(path, encoding):
+  for line in read_lines(path, encoding, json_fix=_TEXT_PER_LINE):
     yield split_pair(line.strip())
 
 
@@ -110,10 +127,55 @@ def _read_blocks(
       with gzip.open(file) as unpacked:
         yield from iter(lambda: unpacked.read(_BLOCK_BYTES), b"")
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+      file.seek(0)
+      start = file.read(_BLOCK_BYTES)
+      if not start.startswith(b"\x1f\x8b"):
+        file_kinds.check(path, start)
       raise InputError(
         f"{path}: not a complete gzip file ({error}). Download or compress it"
         " again"
       ) from error
+
+
+def check_not_json(path: str, text: str, fix: str) -> None:
+  """Refuses a file whose text begins with JSON."""
+  if _is_json(text):
+    raise InputError(f"{path}: is JSON, not lines of text. {fix}")
+
+
+# The first key of an object, which may be in a list.
+_FIRST_KEY = re.compile(r'\s*\[?\s*\{\s*"(?:[^"\\\n]|\\.)*"\s*:')
+
+
+def _is_json(text: str) -> bool:
+  """True if the first line of a text is JSON, or begins JSON of many lines."""
+  if not _FIRST_KEY.match(text):
+    return False
+  line = text.lstrip().partition("\n")[0].strip()
+  try:
+    return line in ("{", "[", "[{") or json.loads(line) is not None
+  except ValueError:
+    return False
+
+
+def _texts_of_objects(chunks: Iterable[str], path: str) -> Iterator[str]:
+  """The texts of JSON Lines, each a document: its lines, then a blank one."""
+  lines = itertools.chain.from_iterable(
+    io.StringIO(chunk, newline="\n") for chunk in chunks
+  )
+  for number, line in enumerate(lines, start=1):
+    if not line.strip():
+      continue
+    try:
+      paragraphs = re.split(r"[\r\n]+", json.loads(line)["text"])
+    except (ValueError, LookupError, TypeError) as error:
+      raise InputError(
+        f"{path}, line {number}: is not an object of JSON with its text under"
+        ' "text". Write one object per line, or the texts without JSON'
+      ) from error
+    text = "\n".join([*filter(str.strip, paragraphs), "\n"])
+    # A half of a character, as "\ud83d", is dropped.
+    yield text.encode("utf-8", "ignore").decode()
 
 
 def _whole_lines(blocks: Iterable[bytes]) -> Iterator[bytes]:
@@ -142,6 +204,7 @@ class _Decoder:
     """Yields text in chunks that end at line ends."""
     blocks = iter(blocks)
     first = next(blocks, b"")
+    file_kinds.check(self._path, first)
     if self._is_checked:
       self._check_mark(first)
     blocks, codec = itertools.chain([first], blocks), self._name

@@ -236,3 +236,64 @@ def test_a_divided_row_of_a_published_task_is_not_skipped(tmp_path):
   processor.skip_bad_rows = True
   with pytest.raises(InputError, match=", row 3: has 1 columns"):
     processor.get_dev_examples(str(tmp_path))
+
+
+@pytest.mark.parametrize("ending", ["xlsx", "parquet", "feather"])
+def test_cells_of_other_formats_are_those_of_csv(tmp_path, caplog, ending):
+  pandas = pytest.importorskip("pandas")
+  pytest.importorskip("openpyxl" if ending == "xlsx" else "pyarrow")
+  day = pandas.Timestamp(2024, 1, 5)
+  frame = pandas.DataFrame(
+    {
+      "text": ["NA", 'b "c"\nd', "e"],
+      "label": [1, 0, None],  # floats in pandas, and so in its CSV
+      "score": [0.5, 1.5, -2.25],
+      "is": [True, False, True],
+      "at": [day, day.replace(hour=7), day],
+    }
+  )
+  path = str(tmp_path / f"data.{ending}")
+  if ending == "xlsx":
+    with pandas.ExcelWriter(path) as book:
+      frame.to_excel(book, sheet_name="Texts", index=False)
+      frame.to_excel(book, sheet_name="More", index=False)
+  else:
+    getattr(frame, f"to_{ending}")(path)
+  columns = [(f"--{name}", name) for name in frame.columns]
+  found = tables.read_table(path, columns)
+  assert found.has_names
+  frame["label"] = frame["label"].astype("Int64")
+  frame["at"] = [f"{at}".removesuffix(" 00:00:00") for at in frame["at"]]
+  frame.to_csv(tmp_path / "data.csv", index=False)
+  expected = tables.read_csv(str(tmp_path / "data.csv"))
+  cells = [[cell or "" for cell in row.fields] for row in found.rows]
+  assert cells == [row.fields for row in [*expected][1:]]
+  assert ("sheet Texts is read, not More" in caplog.text) == (ending == "xlsx")
+
+
+def test_nulls_lists_and_the_index_of_a_parquet_file(tmp_path):
+  pandas = pytest.importorskip("pandas")
+  pytest.importorskip("pyarrow")
+  path = tmp_path / "data.parquet"
+  frame = pandas.DataFrame(
+    {"text": ["a", None], "label": [["x", "y"], ["x"]]},
+    pandas.Index([2**53 + 1, 7], name="id"),
+  )
+  frame.to_parquet(path)
+  processor = OwnDataProcessor(
+    {"train": str(path)}, "text", None, "label", None, "multi_label"
+  )
+  processor.id_column = "id"
+  with pytest.raises(InputError, match="row 2: has no text"):
+    processor.read("", "train")
+  processor.skip_bad_rows = True
+  (example,) = processor.read("", "train")
+  assert (example.guid, example.label) == ("9007199254740993", ["x", "y"])
+
+
+def test_a_text_named_as_a_workbook_is_refused(tmp_path):
+  pytest.importorskip("pandas")
+  pytest.importorskip("xlrd")
+  for content in ("<html><table></table></html>", "text,label"):
+    message = refusal(tmp_path, content, "data.xls")
+    assert message.startswith(f"{tmp_path}/data.xls: ")

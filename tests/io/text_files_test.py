@@ -1,15 +1,19 @@
 """Tests of reading text: encodings, lines and invalid bytes."""
 
+import bz2
 import gzip
 import io
+import lzma
+import pickle
 import re
 import sys
+import zipfile
 
 import pytest
 import refused
 
 from bertlib.cli.errors import InputError
-from bertlib.data import vocabulary
+from bertlib.data import tf_records, vocabulary
 from bertlib.io import text_files
 from bertlib.io.text_files import Encoding
 
@@ -65,7 +69,7 @@ def test_gz_files_are_decompressed_and_standard_input_is_read(
 ):
   path = write(tmp_path, gzip.compress(TEXT.encode()), "text.gz")
   assert "".join(text_files.read_lines(path)) == TEXT
-  with pytest.raises(InputError, match=f"^{path}, line 1, byte 2: "):
+  with pytest.raises(InputError, match=f"^{path}: is compressed by gzip"):
     text_files.read_text(path)
   stdin = io.TextIOWrapper(io.BytesIO(TEXT.encode("utf-16")))
   monkeypatch.setattr(sys, "stdin", stdin)
@@ -120,7 +124,6 @@ def test_invalid_bytes_are_located_in_a_file_whose_lines_end_in_cr(tmp_path):
     ("plain text\n".encode("utf-16"), (1, 1), "byte-order mark of UTF-16"),
     ("plain text\n".encode("utf-16-le"), (1, 2), "null bytes"),
     ("plain text\n".encode("utf-32"), (1, 1), "byte-order mark of UTF-32"),
-    (gzip.compress(b"text", mtime=0), (1, 2), "0x8B is not UTF-8"),
     (b"a\n" + b"\0" * 100, (2, 1), "null bytes"),
     (bytes(range(1, 255)) * 9, (2, 118), "0x80 is not UTF-8"),
     (CHINESE.encode()[:-2], (3, 46), "ends within a character"),
@@ -205,6 +208,92 @@ def test_incomplete_gz_file_is_refused(tmp_path):
   for content in (b"plain text", packed[:-9], b"", gzip.compress(packed)):
     if content:
       assert refusal(write(tmp_path, content, "text.gz"))
+
+
+# Other formats
+
+
+def archive(name):
+  """A zip archive of an empty file."""
+  with io.BytesIO() as content:
+    with zipfile.ZipFile(content, "w") as file:
+      file.writestr(name, "")
+    return content.getvalue()
+
+
+LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:ab\nsize 9\n"
+PAGE = b"\n<!DOCTYPE html>\n<html><body>Not found</body></html>\n"
+
+
+@pytest.mark.parametrize("name", ["data.txt", "data.gz"])
+@pytest.mark.parametrize("encoding", [None, Encoding("latin-1")])
+@pytest.mark.parametrize(
+  ("content", "kind"),
+  [
+    (archive("xl/workbook.xml"), "an Excel workbook"),
+    (archive("word/document.xml"), "an office document"),
+    (archive("a.txt"), "an archive"),
+    (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(99), "an old Excel"),
+    (LFS, "a pointer of Git LFS"),
+    (PAGE, "a web page"),
+    (PAGE.replace(b"\n", b" ").lower(), "a web page"),
+    (bz2.compress(b"text"), "compressed by bzip2"),
+    (lzma.compress(b"text"), "compressed by xz"),
+    (pickle.dumps({"a": 1}), "a pickle"),
+    # as pyarrow begins them
+    (b"PAR1\x15\x04\x15\x12\x15\x16L\x15\x06\x15\x00\x12\x00", "a Parquet"),
+    (b"ARROW1\x00\x00\xff\xff\xff\xffp\x01\x00\x00\x10\x00", "an Arrow"),
+    (b"\xff\xff\xff\xffp\x01\x00\x00\x10\x00\x00\x00", "an Arrow"),
+    (tf_records.frame_record(b"\n\x04text"), "a TFRecord file"),
+  ],
+)
+def test_other_formats_are_named(tmp_path, content, encoding, kind, name):
+  message = refusal(write(tmp_path, content, name), encoding)
+  assert message.startswith(f": is {kind}")
+
+
+def test_pages_may_be_texts(tmp_path):
+  for text in (b"<html>a</html>\tx\n", b"<html>a</html>\n<html>b</html>\n"):
+    lines = [*text_files.read_utf8_lines(write(tmp_path, text))]
+    assert b"".join(lines) == text
+
+
+def test_texts_of_json_lines_are_documents(tmp_path):
+  objects = [
+    r'{"id": 1, "text": "a b.\n \r\nc\u2028d"}',
+    "",
+    r'{"text": "\ud83de"}',
+    '{"text": ""}',
+  ]
+  path = write(tmp_path, "\n".join(objects).encode())
+  assert b"".join(text_files.read_utf8_lines(path)).decode().split("\n") == [
+    *("a b.", "c\u2028d", "", "e", "", "", ""),
+  ]
+  with pytest.raises(InputError, match="is JSON"):
+    list(text_files.read_pairs(path))
+
+
+@pytest.mark.parametrize(
+  ("content", "line"),
+  [
+    ('{"text": "a"}\n{"content": "b"}', 2),
+    ('{"text": "a"}\nb', 2),
+    ('{"text": null}', 1),
+    ('[{"text": "a"}, {"text": "b"}]', 1),
+    ('{\n  "data": [1]\n}', 1),
+  ],
+)
+def test_json_without_texts_is_refused(tmp_path, content, line):
+  path = write(tmp_path, content.encode())
+  with pytest.raises(InputError, match=f'^{path}, line {line}: .*"text"'):
+    list(text_files.read_utf8_lines(path))
+
+
+def test_text_may_begin_like_json(tmp_path):
+  for text in ("{ann}\n", '{"a": 1} is a dict\n', "[\n", '{"a": b}\n', "1\n"):
+    path = write(tmp_path, text.encode())
+    assert list(text_files.read_utf8_lines(path)) == [text.encode()]
+    assert list(text_files.read_pairs(path))
 
 
 # Vocabularies

@@ -258,7 +258,9 @@ def _read_predict_file(
   ending = "" if path == "-" else tables.ending_of(path)
   columns = settings.text_a_column, settings.text_b_column
   has_names = id_column or not all(map(tables.is_number, filter(None, columns)))
-  if ending == ".csv" or (ending in (".tsv", ".jsonl", ".json") and has_names):
+  if ending in tables.TABLE_ENDINGS or (
+    ending in (".tsv", ".jsonl", ".json") and has_names
+  ):
     return own_tables.read_table_texts(path, *columns, id_column, processor)
   if id_column:
     raise InputError(

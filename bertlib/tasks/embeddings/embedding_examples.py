@@ -150,8 +150,8 @@ def read_texts(
   bad_rows: dict[str, list[str]] | None = None,
 ) -> list[str]:
   """Reads texts, one per line, without white space around them."""
-  is_csv = path != "-" and tables.ending_of(path) == ".csv"
-  if is_csv or tables.holds_objects(path, encoding):
+  is_table = path != "-" and tables.ending_of(path) in tables.TABLE_ENDINGS
+  if is_table or tables.holds_objects(path, encoding):
     if len(columns) != 1:
       raise InputError(
         f"{path}: is a table. Name the column of its texts by --text_columns,"
@@ -166,7 +166,8 @@ def read_texts(
     )
     return [example.texts[0] for example in examples]
   texts = []
-  for number, line in enumerate(tables.read_lines(path, encoding), start=1):
+  lines = tables.read_lines(path, encoding, tables.NAMED_JSONL)
+  for number, line in enumerate(lines, start=1):
     texts.append(tables.strip_label(line))
     if not texts[-1]:
       raise InputError(
