@@ -37,6 +37,7 @@ from bertlib.data import vocabulary
 from bertlib.io import files, folder_lock, text_files
 from bertlib.reporting import receipts
 from bertlib.tasks.pretraining import (
+  masking,
   pretraining_blocks,
   pretraining_instances,
   pretraining_text,
@@ -187,6 +188,9 @@ def report(counts: collections.Counter[str], recipe: Recipe) -> None:
     counts["tokens"] / num_positions,
   )
   _warn_of_short_rows(counts, recipe)
+  num_cut = counts[pretraining_instances.CUT_MASKS]
+  num_wanted = num_cut + counts["masked tokens"]
+  masking.warn_of_cut_masks(num_cut, num_wanted, recipe, recipe.max_seq_length)
   same = counts[pretraining_instances.SAME_DOCUMENT]
   if same > counts["random next sentences"] / 10:
     logging.warning(

@@ -860,6 +860,36 @@ def test_next_sentence_prediction_alone_needs_no_masks(place, tmp_path):
   assert "has no masked LM" in commands.fail("export_model.py", *export)
 
 
+@pytest.mark.train
+def test_new_masks_need_only_tokens(place, tmp_path):
+  """Records of tokens alone train as those whose masks are replaced."""
+  rng = np.random.default_rng(0)
+  pairs = [random_example(rng) for _ in range(20)]
+  alone = {n: f for n, f in LAYOUT.items() if n.startswith(("input", "seg"))}
+  rows = [row | {"input_ids": ids} for ids, row in pairs]
+  tf_records.write_records(str(tmp_path / "a.tfrecord"), rows, alone)
+  rows = [row for _, row in pairs]
+  tf_records.write_records(str(tmp_path / "b.tfrecord"), rows, LAYOUT)
+  changed = {"objective": "mlm", "vocab_file": place / "vocab.txt"}
+  for name in "ab":
+    changed["input_file"] = tmp_path / f"{name}.tfrecord"
+    done = pretrain(
+      place,
+      *("--do_train", "--remask", "--masked_lm_prob=0.5"),
+      num_train_steps=9,
+      output_dir=tmp_path / name,
+      **changed,
+    )
+    # No record has more than 21 tokens; 5 of at most 24 * 0.5 are masked.
+    assert "--max_predictions_per_seq=5: cuts off" in done.stderr
+    assert "Give 12, both" in done.stderr
+  run_outputs.assert_same_variables(tmp_path / "a", tmp_path / "b")
+  changed["input_file"] = tmp_path / "a.tfrecord"
+  for actions in (["--do_train"], ["--do_train", "--remask", "--do_eval"]):
+    words = refuse(place, *actions, output_dir=tmp_path / "c", **changed)
+    assert "its records have no masked_lm_ids" in words
+
+
 @pytest.mark.unit
 @pytest.mark.parametrize(
   ("flag", "words"),

@@ -18,7 +18,8 @@ class Feature(NamedTuple):
 
   shape: tuple[int, ...] = ()  # per example; () for a single value
   is_float: bool = False  # float32; else int64 in files and int32 in tensors
-  default: float | None = None  # of a record without it; None: required
+  # Of a record without it, or a list of its values; None: required.
+  default: float | list[float] | None = None
   # Integers must be in [0, limit). Only `record_check` and
   # `input_pipeline.nan_if_out_of_range` check it.
   limit: int | None = None

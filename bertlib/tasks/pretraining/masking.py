@@ -8,7 +8,9 @@ from __future__ import annotations
 import functools
 import random
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+from absl import logging
 
 
 class MaskedLmInstance(NamedTuple):
@@ -48,8 +50,9 @@ def create_masked_lm_predictions(
     The tokens after masking; the masked positions, ascending; and the original
     token at each of these positions.
   """
-  num_to_predict = max(1, round(len(tokens) * masked_lm_prob))
-  num_to_predict = min(num_to_predict, max_predictions_per_seq)
+  num_to_predict = min(
+    num_masks(len(tokens), masked_lm_prob), max_predictions_per_seq
+  )
   draw_words = _draw_words if do_whole_word_mask else _draw_single_tokens
   draw_words = _draw_spans if do_span_mask else draw_words
   num_mask, num_random, num_kept = mask_split
@@ -74,6 +77,28 @@ def create_masked_lm_predictions(
     [masked_lm.index for masked_lm in masked_lms],
     [masked_lm.label for masked_lm in masked_lms],
   )
+
+
+def num_masks(num_tokens: int, masked_lm_prob: float) -> int:
+  """Number of tokens of an instance to mask, if there is room for them."""
+  return max(1, round(num_tokens * masked_lm_prob))
+
+
+def warn_of_cut_masks(
+  num_cut: int, num_wanted: int, settings: Any, length: int
+) -> None:
+  """Warns if --max_predictions_per_seq cuts off more than 2% of the masks."""
+  if num_cut * 50 > num_wanted:
+    logging.warning(
+      "--max_predictions_per_seq=%d: cuts off %.0f%% of the masks, so that"
+      " %.3g%% of the tokens are masked, not %.3g%%. Give %d, both to"
+      " create_pretraining_data.py and to run_pretraining.py",
+      settings.max_predictions_per_seq,
+      100 * num_cut / num_wanted,
+      100 * settings.masked_lm_prob * (1 - num_cut / num_wanted),
+      100 * settings.masked_lm_prob,
+      num_masks(length, settings.masked_lm_prob),
+    )
 
 
 _NEVER_MASKED = frozenset(["[CLS]", "[SEP]"])

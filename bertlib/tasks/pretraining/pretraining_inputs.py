@@ -23,7 +23,11 @@ from bertlib.data import (
 from bertlib.io import files
 from bertlib.io.files import find_files, split_names
 from bertlib.io.receipt_file import DEV_DATA, TRAINING_DATA
-from bertlib.tasks.pretraining import fill_mask, pretraining_instances
+from bertlib.tasks.pretraining import (
+  fill_mask,
+  masking,
+  pretraining_instances,
+)
 from bertlib.tasks.pretraining.objectives import MLM_NSP, Objective
 from bertlib.tasks.pretraining.settings import PretrainingSettings
 from bertlib.training.runs import Run
@@ -55,6 +59,7 @@ def count_records(
   # Each record begins with its [CLS]; None to skip this check.
   vocab: Mapping[str, int] | None = None,
   objective: Objective = MLM_NSP,
+  may_lack_masks: bool = False,  # as training draws new ones
 ) -> int:
   """Counts the records of a file, and checks the first one."""
   count = tf_records.count_records(path)
@@ -63,6 +68,8 @@ def count_records(
     "input_ids": ("max_seq_length", max_seq_length),
     "masked_lm_ids": ("max_predictions_per_seq", max_predictions_per_seq),
   }
+  if may_lack_masks and "masked_lm_ids" not in first:
+    del lengths["masked_lm_ids"]
   for name, (flag, expected) in lengths.items():
     if objective.reads(name):
       check_length(path, first, name, flag, expected)
@@ -103,10 +110,10 @@ def check_length(
   """Refuses a record whose S or P, of a flag, is not the expected one."""
   length = _num_integers(record, name)
   if not length:
-    raise InputError(
-      f"{path}: its records have no {name}. Name a file that"
-      " create_pretraining_data.py wrote"
-    )
+    fix = "Name a file that create_pretraining_data.py wrote"
+    if name == "masked_lm_ids":
+      fix += ", or draw masks in training, by --remask --objective=mlm"
+    raise InputError(f"{path}: its records have no {name}. {fix}")
   if length != expected:
     raise InputError(
       f"{path}: its records were made with --{flag}={length}, not"
@@ -147,13 +154,22 @@ def limited_layout(
 def record_layout(run: Run, files: Sequence[str]) -> tf_records.Layout:
   """Layout of files of pretraining records, of which the first decides."""
   settings = run.settings
-  return limited_layout(
+  layout = limited_layout(
     run.config,
     settings.model.max_seq_length,
     settings.max_predictions_per_seq,
     settings.chosen_objective,
     sequences_per_row(files[0]),
   )
+  return with_optional_masks(layout) if settings.remask else layout
+
+
+def with_optional_masks(layout: tf_records.Layout) -> tf_records.Layout:
+  """The layout of records that may lack masks, as new ones are drawn."""
+  return {
+    n: f._replace(default=[0] * f.shape[0]) if n.startswith("masked_lm") else f
+    for n, f in layout.items()
+  }
 
 
 # Data of a run
@@ -217,11 +233,14 @@ def find_data(run: Run) -> Data:
       )
   if run.flags.do_predict:
     lines = read_lines(run)
-  num_records = check_files(run, train_files)
-  others = [path for path in eval_files if path not in num_records]
+  others = [path for path in eval_files if path not in train_files]
+  may_lack_masks = settings.remask and len(others) == len(eval_files)
+  num_records = check_files(run, train_files, may_lack_masks)
   num_records |= check_files(run, others)
   if settings.pack and train_files:
     _check_packing(run, train_files[0])
+  if settings.remask and train_files:
+    _warn_of_cut_masks(settings, train_files[0])
   return Data(train_files, eval_files, lines, num_records)
 
 
@@ -266,7 +285,22 @@ def _check_packing(run: Run, path: str) -> None:
     )
 
 
-def check_files(run: Run, paths: Sequence[str]) -> dict[str, int]:
+def _warn_of_cut_masks(settings: PretrainingSettings, path: str) -> None:
+  """Warns if the records have no room for the masks of --remask."""
+  num_tokens = [length := settings.model.max_seq_length]
+  if not settings.pack:
+    records = itertools.islice(read_records(path), _NUM_CHECKED)
+    num_tokens = [sum(r["input_mask"].int64_list.value) for r in records]
+  wanted = [masking.num_masks(n, settings.masked_lm_prob) for n in num_tokens]
+  num_cut = sum(max(n - settings.max_predictions_per_seq, 0) for n in wanted)
+  masking.warn_of_cut_masks(num_cut, sum(wanted), settings, length)
+
+
+def check_files(
+  run: Run,
+  paths: Sequence[str],
+  may_lack_masks: bool = False,  # see `count_records`
+) -> dict[str, int]:
   """Counts the records of each file, and checks the first ones."""
   if not paths:
     return {}
@@ -280,6 +314,7 @@ def check_files(run: Run, paths: Sequence[str]) -> dict[str, int]:
       settings.max_predictions_per_seq,
       run.tokenizer and run.tokenizer.vocab,
       settings.chosen_objective,
+      may_lack_masks,
     )
 
   def check(path: str) -> None:

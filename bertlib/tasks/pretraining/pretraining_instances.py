@@ -15,7 +15,10 @@ from typing import Any
 
 import tokenization
 from bertlib.data import tf_records
-from bertlib.tasks.pretraining.masking import create_masked_lm_predictions
+from bertlib.tasks.pretraining.masking import (
+  create_masked_lm_predictions,
+  num_masks,
+)
 from bertlib.tasks.pretraining.objectives import MLM, MLM_NSP, Objective
 from bertlib.tasks.pretraining.pretraining_text import Document, read_documents
 from bertlib.tasks.pretraining.recipe import Recipe
@@ -25,6 +28,8 @@ from bertlib.tasks.pretraining.recipe import Recipe
 SAME_DOCUMENT = "random next sentences from the same document"
 SHORT_ROWS = "rows with room for more sequences"
 SHORT_ROW_TOKENS = "tokens of these rows"
+# Masks for which --max_predictions_per_seq has no room.
+CUT_MASKS = "masks cut off"
 
 
 @dataclasses.dataclass(eq=False, repr=False)
@@ -103,6 +108,9 @@ def _create_pass(
   ):
     counts["tokens"] += len(instance.tokens)
     counts["masked tokens"] += len(instance.masked_lm_positions)
+    num_wanted = num_masks(len(instance.tokens), recipe.masked_lm_prob)
+    if num_wanted > recipe.max_predictions_per_seq:
+      counts[CUT_MASKS] += num_wanted - recipe.max_predictions_per_seq
     if instance.is_random_next is not None:
       counts["random next sentences"] += instance.is_random_next
       if len(all_documents) == 1:

@@ -221,11 +221,17 @@ def input_fn_builder(
   packed_layout = packing and pretraining_instances.record_layout(
     *shape, packing.max_sequences_per_row
   )
+  if masking:
+    layout = pretraining_inputs.with_optional_masks(layout)
   per_token = [n for n, f in (packed_layout or layout).items() if f.per_token]
   if num_records is None:
     num_records = sum(
       pretraining_inputs.count_records(
-        path, max_seq_length, max_predictions_per_seq, objective=objective
+        path,
+        max_seq_length,
+        max_predictions_per_seq,
+        objective=objective,
+        may_lack_masks=masking is not None,
       )
       for path in input_files
     )

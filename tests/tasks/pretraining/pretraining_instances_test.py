@@ -30,6 +30,7 @@ import create_pretraining_data
 import tokenization
 from bertlib.tasks.pretraining import masking, pretraining_instances
 from bertlib.tasks.pretraining.pretraining_text import read_documents
+from bertlib.tasks.pretraining.recipe import Recipe
 
 pytestmark = pytest.mark.unit
 
@@ -409,3 +410,30 @@ def test_spans_are_words_with_one_replacement(vocab_file, documents, options):
     masked, ids = masks(record), tokens(record)
     wanted = max(1, round(options["masked_lm_prob"] * len(ids)))
     assert len(masked) <= min(wanted, options["max_predictions_per_seq"])
+
+
+@pytest.mark.parametrize(
+  ("limit", "prob", "words"),
+  [
+    (
+      2,
+      0.15,
+      "cuts off 67% of the masks, so that 5% of the tokens are masked,",
+    ),
+    (5, 0.15, "not 15%. Give 6, both"),
+    (6, 0.15, None),
+    (21, 0.5, None),
+  ],
+)
+def test_masks_that_are_cut_off_are_reported(
+  vocab_file, caplog, limit, prob, words
+):
+  options = {"max_seq_length": 42, "segments": "documents", "dupe_factor": 1}
+  options |= {"masked_lm_prob": prob, "max_predictions_per_seq": limit}
+  corpus = Corpus([[[1] * 40] for _ in range(4)])  # 42 tokens in each record
+  _, counts = make(corpus, vocab_file, short_seq_prob=0, **options)
+  create_pretraining_data.report(
+    counts, Recipe(vocab_file=vocab_file, **options)
+  )
+  assert (words or "") in caplog.text
+  assert ("cuts off" in caplog.text) == bool(words)
