@@ -7,23 +7,25 @@ object-based checkpoints of tensorflow/models.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Callable
 
 import numpy as np
 
+from bertlib.cli import terminal
 from bertlib.cli.errors import InputError, needs_package
 
 _VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
 
-# Objects of an encoder of tensorflow/models, by the scope of their variables.
-# A layer has a number, or a name in later versions.
+# Objects of an encoder of tensorflow/models: numbered, or named in later
+# versions.
 _EMBEDDINGS = (
-  (r"layer_with_weights-0|_embedding_layer", "word_embeddings"),
-  (r"layer_with_weights-1|_position_embedding_layer", "position_embeddings"),
-  (r"layer_with_weights-2|_type_embedding_layer", "token_type_embeddings"),
-  (r"layer_with_weights-3|_embedding_norm_layer", "LayerNorm"),
+  ("layer_with_weights-0", "_embedding_layer", "word_embeddings"),
+  ("layer_with_weights-1", "_position_embedding_layer", "position_embeddings"),
+  ("layer_with_weights-2", "_type_embedding_layer", "token_type_embeddings"),
+  ("layer_with_weights-3", "_embedding_norm_layer", "LayerNorm"),
 )
+_LAYER = re.compile(r"(layer_with_weights-|_transformer_layers/)(\d+)/(.+)")
 _IN_LAYER = {
   "_attention_layer/_query_dense": "attention/self/query",
   "_attention_layer/_key_dense": "attention/self/key",
@@ -37,6 +39,15 @@ _IN_LAYER = {
 }
 _FIRST_LAYER = 4  # number of the first Transformer layer
 
+# Objects of the heads of its pretraining, and of the pooler that these train.
+_HEADS = {
+  r"masked_lm/dense/(.+)": r"cls/predictions/transform/dense/\1",
+  r"masked_lm/layer_norm/(.+)": r"cls/predictions/transform/LayerNorm/\1",
+  r"masked_lm/output_bias\.Sbias": "cls/predictions/output_bias",
+  r"\S*pooler_dense/(.+)": r"bert/pooler/dense/\1",
+  r"classification_heads/0/dense/(.+)": r"bert/pooler/dense/\1",
+  r"classification_heads/0/out_proj/(.+)": r"cls/seq_relationship/output_\1",
+}
 
 # Layers of KerasHub's BertBackbone, and of its Transformer layers.
 _IN_BACKBONE = {
@@ -123,46 +134,86 @@ def _name_of_preset(name: str) -> tuple[str, bool]:
 def read_objects(
   stored: Iterable[str], read: Callable[[str], np.ndarray], source: str
 ) -> dict[str, np.ndarray]:
-  """Variables of the encoder of an object-based checkpoint, by our names."""
+  """Variables of a BERT of an object-based checkpoint, by our names."""
   names = {
     name.removesuffix(_VALUE): name
     for name in stored
     if name.endswith(_VALUE) and "/.OPTIMIZER_SLOT/" not in name
   }
-  query = r".*/([\w-]+)/_attention_layer/_query_dense/kernel"
-  num_layers = sum(bool(re.fullmatch(query, name)) for name in names)
-  found = {}
-  for name, key in names.items():
-    if target := _name_of_object(name, num_layers):
-      found[target] = plain_shape(target, read(key))
-  if "bert/embeddings/word_embeddings" not in found or not num_layers:
+  encoder, others = _find_encoder(names, source)
+  found, heads = {}, {}
+  own = sorted(name for name in names if name.startswith(encoder))
+  num_layers = sum(name.endswith("_query_dense/kernel") for name in own)
+  for name in own:
+    if target := _name_of_object(name[len(encoder) :], num_layers, source):
+      found[target] = plain_shape(target, read(names[name]))
+  # A table that several objects share is stored by its shortest path.
+  table = r"(.*/)?(masked_lm/embedding_table|(layer\w+-0|_emb\w+)/embeddings)"
+  for name in filter(re.compile(table).fullmatch, names):
+    found.setdefault("bert/embeddings/word_embeddings", read(names[name]))
+  for name in () if others else names:
+    for pattern, target in _HEADS.items():
+      if match := re.fullmatch(rf"(?:.*/)?{pattern}", name):
+        target = match.expand(target).replace("output_kernel", "output_weights")
+        value = read(names[name])
+        heads[target] = value.T if target.endswith("_weights") else value
+  is_pretraining = "cls/predictions/output_bias" in heads
+  return found | {
+    target: value
+    for target, value in heads.items()
+    if is_pretraining or target.startswith("bert/")
+  }
+
+
+def _find_encoder(
+  names: Iterable[str], source: str
+) -> tuple[str, Sequence[str]]:
+  """Scope of the encoder, that of ELECTRA's discriminator; and the others."""
+  query = r"(.*?)[\w-]+(?:/\d+)?/_attention_layer/_query_dense/kernel"
+  matches = (re.fullmatch(query, name) for name in names)
+  scopes = sorted({match[1] for match in matches if match})
+  named = [s for s in scopes if re.fullmatch("encoder/|.*discriminator.*/", s)]
+  if not scopes:
     raise InputError(
       f"{source}: is an object-based checkpoint of TensorFlow 2, and not of"
       " tensorflow/models' BERT encoder. Name the model's SavedModel by"
       " --bert_hub_module_handle"
     )
-  return found
+  chosen = scopes if len(scopes) == 1 else named
+  if len(chosen) != 1:
+    raise InputError(
+      f"{source}: has several encoders, {', '.join(scopes)}. Save one alone, by"
+      " tf.train.Checkpoint(encoder=...)"
+    )
+  others = [scope for scope in scopes if scope not in chosen]
+  if others:
+    terminal.warn_once(
+      f"{source}: has several encoders; {chosen[0]} is read, as of ELECTRA's"
+      f" discriminator, and not {', '.join(others)}"
+    )
+  return chosen[0], others
 
 
-def _name_of_object(name: str, num_layers: int) -> str | None:
-  """Our name of a variable of an encoder; None if that has none."""
+def _name_of_object(name: str, num_layers: int, source: str) -> str | None:
+  """Our name of a variable within an encoder; None if that has none."""
   scope, _, last = name.rpartition("/")
-  for pattern, target in _EMBEDDINGS:
-    if re.fullmatch(rf"(?:\w+/)*(?:{pattern})", scope):
+  for numbered, named, target in _EMBEDDINGS:
+    if scope in (numbered, named):
       scope = f"bert/embeddings/{target}"
       return scope if last == "embeddings" else f"{scope}/{last}"
-  layer = re.fullmatch(
-    r"(?:\w+/)*(layer_with_weights-|_transformer_layers/)(\d+)/(.+)", scope
-  )
-  if layer and layer[3] in _IN_LAYER:
-    number = int(layer[2])
-    if layer[1] == "layer_with_weights-":
-      number -= _FIRST_LAYER
-    return f"bert/encoder/layer_{number}/{_IN_LAYER[layer[3]]}/{last}"
-  after = _FIRST_LAYER + num_layers
-  pooler = rf"layer_with_weights-{after}|_pooler_layer|\S*pooler_dense"
-  if re.fullmatch(rf"(?:\w+/)*(?:{pooler})", scope):
+  after = f"layer_with_weights-{_FIRST_LAYER + num_layers}"
+  if scope in (after, "_pooler_layer"):
     return f"bert/pooler/dense/{last}"
+  layer = _LAYER.fullmatch(scope)
+  if layer and layer[3] in _IN_LAYER:
+    is_numbered = layer[1] == "layer_with_weights-"
+    number = int(layer[2]) - _FIRST_LAYER * is_numbered
+    return f"bert/encoder/layer_{number}/{_IN_LAYER[layer[3]]}/{last}"
+  if re.match("layer_with_weights-|_transformer_layers/|_embedding_proj", name):
+    raise InputError(
+      f"{source}: has {name}, which BERT does not have, such as the projection"
+      " of another embedding_size than hidden_size. Use a model without it"
+    )
   return None
 
 

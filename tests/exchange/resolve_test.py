@@ -327,7 +327,7 @@ def write_objects(prefix, values):
       if not hasattr(node, name):
         setattr(node, name, tf.train.Checkpoint())
       node = getattr(node, name)
-    setattr(node, last, tf.Variable(value))
+    setattr(node, last.replace("|", "/"), tf.Variable(value))
   return root.write(str(prefix))
 
 
@@ -350,12 +350,87 @@ def test_objects_of_tensorflow_models_are_converted_once(tmp_path, cache):
   assert variables["bert/encoder/layer_1/attention/self/query/kernel"].ndim == 2
 
 
+# As the trainer of tf-models-official 2.20 saves `bert/pretraining`.
+HEADS = {
+  "masked_lm/embedding_table": ("bert/embeddings/word_embeddings", [9, 6]),
+  "masked_lm/dense/bias": ("cls/predictions/transform/dense/bias", [6]),
+  "masked_lm/layer_norm/beta": (
+    "cls/predictions/transform/LayerNorm/beta",
+    [6],
+  ),
+  "masked_lm/output_bias|bias": ("cls/predictions/output_bias", [9]),
+  "next_sentence.pooler_dense/kernel": ("bert/pooler/dense/kernel", [6, 6]),
+  "model/classification_heads/0/out_proj/kernel": (
+    "cls/seq_relationship/output_weights",
+    [6, 2],
+  ),
+}
+
+
 @pytest.mark.graph
-def test_other_objects_are_refused_in_one_line(tmp_path):
-  path = write_objects(tmp_path / "model", {"weight": np.ones(3)})
-  with pytest.raises(InputError, match="object-based checkpoint"):
+def test_heads_of_pretraining_are_read_with_the_pooler_that_they_train(
+  tmp_path,
+):
+  rng = np.random.default_rng(0)
+  stored = {
+    f"encoder/{name}": rng.normal(size=shape)
+    for name, (_, shape) in OBJECTS.items()
+    if name != "layer_with_weights-0/embeddings"
+  }
+  heads = {name: rng.normal(size=shape) for name, (_, shape) in HEADS.items()}
+  path = write_objects(tmp_path / "ckpt-4", stored | heads)
+  variables = rewrite.read_weights(path)
+  assert len(variables) == len(OBJECTS) + 4
+  for name, (ours, _) in HEADS.items():
+    value = heads[name].T if ours.endswith("_weights") else heads[name]
+    np.testing.assert_array_equal(variables[ours], value)
+
+
+@pytest.mark.graph
+@pytest.mark.parametrize("own_table", [True, False])
+def test_of_two_encoders_that_of_the_discriminator_is_read(tmp_path, own_table):
+  stored = {}
+  for value, scope in enumerate(["model/generator_network", "encoder"]):
+    for name, (_, shape) in OBJECTS.items():
+      if "-0/emb" not in name or own_table == (scope == "encoder"):
+        stored[f"{scope}/{name}"] = np.full(shape, value)
+  others = {"model/masked_lm/dense/kernel": np.zeros([6, 6])}
+  path = write_objects(tmp_path / "ckpt-4", stored | others)
+  variables = rewrite.read_weights(path)
+  assert len(variables) == len(OBJECTS)
+  table = variables.pop("bert/embeddings/word_embeddings")
+  assert np.all(table == own_table)
+  assert all(np.all(value == 1) for value in variables.values())
+
+
+@pytest.mark.graph
+@pytest.mark.parametrize(
+  ("scopes", "more", "words"),
+  [
+    ([], "weight", "object-based checkpoint"),
+    (["a", "b"], "weight", "several encoders, a/, b/"),
+    (
+      ["encoder"],
+      "encoder/_embedding_projection/kernel",
+      "has _embedding_proj",
+    ),
+    (
+      ["encoder"],
+      "encoder/layer_with_weights-7/kernel",
+      "another embedding_size",
+    ),
+  ],
+)
+def test_other_objects_are_refused_in_one_line(tmp_path, scopes, more, words):
+  values = {
+    f"{scope}/{name}": np.ones(shape)
+    for scope in scopes
+    for name, (_, shape) in OBJECTS.items()
+  }
+  path = write_objects(tmp_path / "model", values | {more: np.ones(3)})
+  with pytest.raises(InputError, match=words):
     rewrite.read_weights(path)
-  with pytest.raises(InputError, match="object-based checkpoint"):
+  with pytest.raises(InputError, match=words):
     resolved(path, **FILES)
 
 
