@@ -81,6 +81,8 @@ def read_h5(path: str) -> dict[str, np.ndarray]:
     if not isinstance(item, h5py.Dataset):
       return
     value = item[()]
+    if item.attrs.get("dtype") == "bfloat16":  # which HDF5 does not have
+      value = value.view("bfloat16")
     if re.search(r"/vars/\d+$", name):
       found, is_kernel = _name_of_preset(name)
       value = plain_shape(found, value)
