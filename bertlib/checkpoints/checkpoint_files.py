@@ -535,6 +535,19 @@ def optimizer_variables(names: Iterable[str]) -> set[str]:
   }
 
 
+def warn_of_averages(checkpoint: str, names: Iterable[str]) -> None:
+  """Warns of averages of weights, which are not read, and says how to."""
+  num_averages = sum(
+    name.endswith("/ExponentialMovingAverage") for name in names
+  )
+  if num_averages:
+    terminal.warn_once(
+      f"{checkpoint}: has {num_averages} averages of weights, which are not"
+      " read. convert_checkpoint.py --strip_optimizer"
+      " --rename='/ExponentialMovingAverage$=>' makes them the weights"
+    )
+
+
 def write_state_file(
   folder: str, last: str, before: Iterable[str] = ()
 ) -> None:

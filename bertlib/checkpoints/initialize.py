@@ -236,6 +236,7 @@ def _check_restored(
     "Not found in checkpoint (randomly initialized)",
     [name for name in needed if name not in restored],
   )
+  checkpoint_files.warn_of_averages(init_checkpoint, stored)
   _log_names(
     "Unused checkpoint variables",
     [name for name in stored if name not in restored],

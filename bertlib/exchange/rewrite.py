@@ -40,6 +40,7 @@ def read_weights(path: str) -> dict[str, np.ndarray]:
   """Weights of a checkpoint, without optimizer state and global step."""
   checkpoint = checkpoint_files.Checkpoint(path)
   others = checkpoint_files.optimizer_variables(checkpoint) | {"global_step"}
+  checkpoint_files.warn_of_averages(path, others)
   return {n: checkpoint[n] for n in checkpoint if n not in others}
 
 
@@ -62,8 +63,9 @@ def rewrite(
   _check_compatible(sources)
   for source in sources:
     print(f"read: {source.path}, {len(source)} variables")
-  kept = _without_optimizer(last) if strip_optimizer else list(last)
-  names = new_names(kept, renames)
+  names = new_names(last, renames)
+  if strip_optimizer:
+    names = _without_optimizer(last.path, names)
   if renames:
     num_changed = sum(old != new for old, new in names.items())
     print(f"renamed: {num_changed} of {len(names)} variables")
@@ -73,12 +75,12 @@ def rewrite(
   print(f"written: {path}, {len(names)} variables")
 
 
-def _without_optimizer(source: checkpoint_files.Checkpoint) -> list[str]:
-  """Names of all other variables; prints the number of those left out."""
-  left_out = checkpoint_files.optimizer_variables(source)
-  kept = [name for name in source if name not in left_out]
+def _without_optimizer(path: str, names: dict[str, str]) -> dict[str, str]:
+  """New names of all other variables; prints the number of those left out."""
+  left_out = checkpoint_files.optimizer_variables(names.values())
   print(f"left out: {len(left_out)} variables of the optimizer")
-  return kept
+  checkpoint_files.warn_of_averages(path, left_out)
+  return {old: new for old, new in names.items() if new not in left_out}
 
 
 def _write(
@@ -191,7 +193,10 @@ def new_names(names: Iterable[str], renames: Iterable[str]) -> dict[str, str]:
         f" as {next(iter(renamed.values()), 'none')}"
       )
   owners: dict[str, str] = {}
-  for old, new in renamed.items():
-    if owners.setdefault(new, old) != old:
-      raise InputError(f"{owners[new]} and {old}: both would be renamed {new}")
-  return renamed
+  for old, new in sorted(renamed.items()):
+    # A weight comes before its averages, which may take its place.
+    other = owners.get(new)
+    if other not in (None, old.rpartition("/")[0]):
+      raise InputError(f"{other} and {old}: both would be renamed {new}")
+    owners[new] = old
+  return {old: new for old, new in renamed.items() if owners[new] == old}

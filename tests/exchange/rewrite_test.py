@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 
 import numpy as np
 import pytest
@@ -9,7 +10,8 @@ import run_outputs
 import tensorflow.compat.v1 as tf
 
 import optimization
-from bertlib.checkpoints import checkpoint_files
+from bertlib.checkpoints import checkpoint_files, initialize
+from bertlib.cli import terminal
 from bertlib.cli.errors import InputError
 from bertlib.exchange import rewrite
 from bertlib.training.train_step import LossScale
@@ -236,6 +238,31 @@ def test_the_output_is_the_folder_of_a_model(trained, tmp_path, rewritten):
 )
 def test_the_state_of_any_optimizer_is_known_by_name(names, state):
   assert checkpoint_files.optimizer_variables(names) == set(state)
+
+
+@pytest.mark.graph
+def test_averages_are_named_and_may_become_the_weights(tmp_path, caplog):
+  a, b = np.float32([1, 2]), np.float32([3, 4])
+  weight, average = "bert/encoder/a", "bert/encoder/a/ExponentialMovingAverage"
+  stored = {weight: a, average: b, f"{weight}/adam_m": a, "bert/b": a}
+  path = write(tmp_path / "from" / "model.ckpt-7", stored)
+
+  def rewritten(name, *renames):
+    rewrite.rewrite([path], str(tmp_path / name), True, renames)
+    return run_outputs.read_variables(tmp_path / name / "model.ckpt-7")
+
+  run_outputs.assert_same_bits(rewritten("c"), {weight: a, "bert/b": a})
+  assert "has 1 averages of weights, which are not read" in caplog.text
+  rename = re.search("--rename='(.+?)'", caplog.text)[1]
+  caplog.clear()
+  found = rewritten("d", rename, "^bert/=>")
+  run_outputs.assert_same_bits(found, {"encoder/a": b, "b": a})
+  assert not caplog.text
+  terminal.warn_once.cache_clear()
+  with tf.Graph().as_default():
+    tf.get_variable(weight, [2])
+    initialize.initialize_from_checkpoint(path)
+  assert "has 1 averages" in caplog.text
 
 
 @pytest.mark.graph
