@@ -506,7 +506,7 @@ def read_lines(
 ) -> Iterator[str]:
   """Lines without line ends and trailing blank lines; InputError if none."""
   try:
-    lines = [*text_files.read_lines(path, encoding, json_fix=json_fix)]
+    lines = [*text_files.read_lines(path, encoding, json_fix)]
   except OSError as error:
     raise InputError(
       f"{path}: cannot be read ({error.strerror}). Name another file"

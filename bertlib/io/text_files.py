@@ -51,23 +51,18 @@ AS_ORIGINAL = Encoding("utf-8", "ignore")
 # Separates the two texts of a pair on one line.
 SEPARATOR = " ||| "
 
-_TEXT_PER_LINE = "Write its texts to a file, one per line"
-
 
 # Reading
 
 
 def read_lines(
-  path: str,
-  encoding: Encoding | None = None,
-  open_file=open_any,
-  json_fix: str = "",  # refuses JSON with this advice
+  path: str, encoding: Encoding | None = None, json_fix: str = ""
 ) -> Iterator[str]:
   """Yields lines with their line ends; "-" is stdin, .gz is decompressed."""
-  for text in _read_chunks(path, encoding, open_file):
-    if json_fix:
+  for text in _read_chunks(path, encoding):
+    if json_fix:  # the advice of an error about JSON
       check_not_json(path, text, json_fix)
-    json_fix = ""  # only the first lines count
+      json_fix = ""
     # Only a line feed ends a line; in a file without any, a carriage return.
     yield from io.StringIO(text, newline="\n")
 
@@ -76,21 +71,23 @@ def read_utf8_lines(
   path: str, encoding: Encoding | None = None, open_file=open_any
 ) -> Iterator[bytes]:
   """Reads lines of text, each as UTF-8; of JSON Lines those under "text"."""
-  chunks = _read_chunks(path, encoding, open_file)
+  chunks, numbers = _read_chunks(path, encoding, open_file), itertools.count(1)
   first = next(chunks, "")
-  chunks = itertools.chain([first], chunks)
-  if _is_json(first):
-    logging.info('%s: JSON Lines; each "text" is a document', path)
-    chunks = _texts_of_objects(chunks, path)
-  for text in chunks:
-    yield from io.BytesIO(text.encode())
+  is_json = _is_json(first)
+  for text in itertools.chain([first], chunks):
+    if is_json:
+      lines = zip(io.StringIO(text, newline="\n"), numbers)
+      text = "".join(_document(line, f"{path}, line {n}") for line, n in lines)
+    # A half of a character, as "\ud83d" in JSON, is dropped.
+    yield from io.BytesIO(text.encode("utf-8", "ignore"))
 
 
 def read_pairs(
   path: str, encoding: Encoding | None = None
 ) -> Iterator[tuple[str, str | None]]:
   """Reads (text_a, text_b) of each line, blank ones included; "-" is stdin."""
-  for line in read_lines(path, encoding, json_fix=_TEXT_PER_LINE):
+  fix = "Write its texts to a file, one per line"
+  for line in read_lines(path, encoding, fix):
     yield split_pair(line.strip())
 
 
@@ -106,7 +103,7 @@ def read_text(path: str, encoding: Encoding | None = None) -> str:
 
 
 def _read_chunks(
-  path: str, encoding: Encoding | None, open_file
+  path: str, encoding: Encoding | None, open_file=open_any
 ) -> Iterator[str]:
   blocks = _read_blocks(path, open_file, unpacks=path.endswith(".gz"))
   name = "standard input" if path == "-" else path
@@ -158,24 +155,18 @@ def _is_json(text: str) -> bool:
     return False
 
 
-def _texts_of_objects(chunks: Iterable[str], path: str) -> Iterator[str]:
-  """The texts of JSON Lines, each a document: its lines, then a blank one."""
-  lines = itertools.chain.from_iterable(
-    io.StringIO(chunk, newline="\n") for chunk in chunks
-  )
-  for number, line in enumerate(lines, start=1):
-    if not line.strip():
-      continue
-    try:
-      paragraphs = re.split(r"[\r\n]+", json.loads(line)["text"])
-    except (ValueError, LookupError, TypeError) as error:
-      raise InputError(
-        f"{path}, line {number}: is not an object of JSON with its text under"
-        ' "text". Write one object per line, or the texts without JSON'
-      ) from error
-    text = "\n".join([*filter(str.strip, paragraphs), "\n"])
-    # A half of a character, as "\ud83d", is dropped.
-    yield text.encode("utf-8", "ignore").decode()
+def _document(line: str, where: str) -> str:
+  """The lines of the text of an object of JSON, then a blank one."""
+  if not line.strip():
+    return ""
+  try:
+    lines = re.split(r"[\r\n]+", json.loads(line)["text"])
+  except (ValueError, LookupError, TypeError) as error:
+    raise InputError(
+      f'{where}: is not an object of JSON with its text under "text". Write one'
+      " object per line, or the texts without JSON"
+    ) from error
+  return "\n".join([*filter(str.strip, lines), "\n"])
 
 
 def _whole_lines(blocks: Iterable[bytes]) -> Iterator[bytes]:

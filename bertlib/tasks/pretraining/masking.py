@@ -90,13 +90,10 @@ def warn_of_cut_masks(
   """Warns if --max_predictions_per_seq cuts off more than 2% of the masks."""
   if num_cut * 50 > num_wanted:
     logging.warning(
-      "--max_predictions_per_seq=%d: cuts off %.0f%% of the masks, so that"
-      " %.3g%% of the tokens are masked, not %.3g%%. Give %d, both to"
-      " create_pretraining_data.py and to run_pretraining.py",
+      "--max_predictions_per_seq=%d: cuts off %.0f%% of the masks. Give %d,"
+      " both to create_pretraining_data.py and to run_pretraining.py",
       settings.max_predictions_per_seq,
       100 * num_cut / num_wanted,
-      100 * settings.masked_lm_prob * (1 - num_cut / num_wanted),
-      100 * settings.masked_lm_prob,
       num_masks(length, settings.masked_lm_prob),
     )
 

@@ -127,6 +127,7 @@ def limited_layout(
   max_predictions_per_seq: int,
   objective: Objective = MLM_NSP,
   max_sequences_per_row: int | None = None,  # of packed records
+  may_lack_masks: bool = False,
 ) -> tf_records.Layout:
   """Layout of pretraining records, with the ranges of their values."""
   limits = {
@@ -146,6 +147,7 @@ def limited_layout(
       max_predictions_per_seq,
       objective,
       max_sequences_per_row,
+      may_lack_masks,
     ),
     limits,
   )
@@ -154,22 +156,14 @@ def limited_layout(
 def record_layout(run: Run, files: Sequence[str]) -> tf_records.Layout:
   """Layout of files of pretraining records, of which the first decides."""
   settings = run.settings
-  layout = limited_layout(
+  return limited_layout(
     run.config,
     settings.model.max_seq_length,
     settings.max_predictions_per_seq,
     settings.chosen_objective,
     sequences_per_row(files[0]),
+    settings.remask,
   )
-  return with_optional_masks(layout) if settings.remask else layout
-
-
-def with_optional_masks(layout: tf_records.Layout) -> tf_records.Layout:
-  """The layout of records that may lack masks, as new ones are drawn."""
-  return {
-    n: f._replace(default=[0] * f.shape[0]) if n.startswith("masked_lm") else f
-    for n, f in layout.items()
-  }
 
 
 # Data of a run

@@ -413,13 +413,15 @@ def record_layout(
   objective: Objective = MLM_NSP,
   # Of packed rows; None for one sequence in each.
   max_sequences_per_row: int | None = None,
+  may_lack_masks: bool = False,  # of records for which new masks are drawn
 ) -> dict[str, tf_records.Feature]:
   """Layout of pretraining records: S tokens, P masked positions, padded."""
-  masks = (max_predictions_per_seq,)
+  no_masks = [0] * max_predictions_per_seq if may_lack_masks else None
+  masks = tf_records.Feature((max_predictions_per_seq,), default=no_masks)
   layout = tf_records.token_layout(max_seq_length) | {
-    "masked_lm_positions": tf_records.Feature(masks),
-    "masked_lm_ids": tf_records.Feature(masks),
-    "masked_lm_weights": tf_records.Feature(masks, is_float=True),
+    "masked_lm_positions": masks,
+    "masked_lm_ids": masks,
+    "masked_lm_weights": masks._replace(is_float=True),
   }
   labels = {"next_sentence_labels": tf_records.Feature((1,))}
   if max_sequences_per_row is not None:

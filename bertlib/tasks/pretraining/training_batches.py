@@ -215,23 +215,18 @@ def input_fn_builder(
   """
   del num_cpu_threads
   shape = max_seq_length, max_predictions_per_seq, objective
+  num_packed = pretraining_inputs.sequences_per_row(input_files[0])
   layout = pretraining_instances.record_layout(
-    *shape, pretraining_inputs.sequences_per_row(input_files[0])
+    *shape, num_packed, masking is not None
   )
   packed_layout = packing and pretraining_instances.record_layout(
     *shape, packing.max_sequences_per_row
   )
-  if masking:
-    layout = pretraining_inputs.with_optional_masks(layout)
   per_token = [n for n, f in (packed_layout or layout).items() if f.per_token]
   if num_records is None:
     num_records = sum(
       pretraining_inputs.count_records(
-        path,
-        max_seq_length,
-        max_predictions_per_seq,
-        objective=objective,
-        may_lack_masks=masking is not None,
+        path, max_seq_length, max_predictions_per_seq, objective=objective
       )
       for path in input_files
     )

@@ -415,12 +415,8 @@ def test_spans_are_words_with_one_replacement(vocab_file, documents, options):
 @pytest.mark.parametrize(
   ("limit", "prob", "words"),
   [
-    (
-      2,
-      0.15,
-      "cuts off 67% of the masks, so that 5% of the tokens are masked,",
-    ),
-    (5, 0.15, "not 15%. Give 6, both"),
+    (2, 0.15, "cuts off 67% of the masks. Give 6, both"),
+    (5, 0.15, "cuts off 17% of the masks. Give 6, both"),
     (6, 0.15, None),
     (21, 0.5, None),
   ],
