@@ -190,6 +190,8 @@ def read_workbook(path: str, encoding: Encoding | None = None) -> Iterator[Row]:
   if others:
     unread = some_of([other for other, _ in others])
     logging.warning("%s: the sheet %s is read, not %s", path, name, unread)
+  if frame.empty:
+    raise InputError(f"{path}: its sheet {name} is empty")
   for number, cells in enumerate(_rows(frame), start=1):
     if any(cells):
       yield Row(path, number, [cell or "" for cell in map(_cell_text, cells)])
