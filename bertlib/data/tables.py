@@ -221,8 +221,7 @@ def _by_pandas(path: str, package: str, function: str, **options: Any):
 
     with files.open_any(path, "rb") as file:
       content = file.read()
-    if file_kinds.is_text(content):  # such as a saved web page
-      file_kinds.check(path, content)
+    file_kinds.check_binary(path, content[: 2**16])
     try:
       return getattr(pandas, function)(io.BytesIO(content), **options)
     except ImportError:
@@ -351,7 +350,7 @@ def read_table(
   if has_names and not is_known and reader not in _WITH_NAMES:
     logging.warning("%s: the first row, %s, is a header", path, header.fields)
   is_tsv = reader is read_tsv
-  if reader in (read_tsv, read_csv):
+  if reader not in (*_WITH_NAMES, read_workbook):
     rows = _with_warning_of_quotes(path, rows, is_tsv)
   return Table(path, names, has_names, found, rows, is_tsv)
 

@@ -47,13 +47,19 @@ _OTHERS = {
 
 def check(path: str, start: bytes, expected: bytes = b"") -> None:
   """Refuses a file of a known format, by the bytes that it begins with."""
-  kinds = _TEXTS if is_text(start) else _TEXTS | _OTHERS
+  kinds = _TEXTS if _is_text(start) else _TEXTS | _OTHERS
   for pattern, kind in kinds.items():
     if pattern != expected and re.match(pattern, start, re.DOTALL):
       raise InputError(f"{path}: is {kind}")
 
 
-def is_text(start: bytes) -> bool:
+def check_binary(path: str, start: bytes) -> None:
+  """`check` where no text is read: names a pointer, or a saved web page."""
+  if _is_text(start):
+    check(path, start)
+
+
+def _is_text(start: bytes) -> bool:
   """True for UTF-8 without null bytes, at the start of a file."""
   try:
     codecs.getincrementaldecoder("utf-8")().decode(start)
