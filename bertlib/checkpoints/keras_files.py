@@ -142,6 +142,11 @@ def read_objects(
     for name in stored
     if name.endswith(_VALUE) and "/.OPTIMIZER_SLOT/" not in name
   }
+  if any(re.search("/.OPTIMIZER_SLOT/[^/]+/average/", name) for name in stored):
+    terminal.warn_once(
+      f"{source}: has averages of weights in its optimizer, which are not read."
+      " Save the model after swap_weights() of that optimizer"
+    )
   encoder, others = _find_encoder(names, source)
   found, heads = {}, {}
   own = sorted(name for name in names if name.startswith(encoder))

@@ -11,7 +11,7 @@ import tensorflow as tf
 import tiny_huggingface
 
 import modeling
-from bertlib.checkpoints import checkpoint_files, model_folder
+from bertlib.checkpoints import checkpoint_files, keras_files, model_folder
 from bertlib.cli import option
 from bertlib.cli.errors import InputError
 from bertlib.exchange import initial_model, resolve, rewrite, tfhub, zoo
@@ -401,6 +401,17 @@ def test_of_two_encoders_that_of_the_discriminator_is_read(tmp_path, own_table):
   table = variables.pop("bert/embeddings/word_embeddings")
   assert np.all(table == own_table)
   assert all(np.all(value == 1) for value in variables.values())
+
+
+def test_averages_of_an_optimizer_are_named(caplog):
+  stored = {f"encoder/{n}": np.ones(shape) for n, (_, shape) in OBJECTS.items()}
+  # as official.modeling.optimization.ema_optimizer saves them
+  weight = "encoder/layer_with_weights-3/gamma"
+  stored[f"{weight}/.OPTIMIZER_SLOT/optimizer/average"] = np.zeros([6])
+  stored = {f"{n}/.ATTRIBUTES/VARIABLE_VALUE": v for n, v in stored.items()}
+  found = keras_files.read_objects(stored, stored.get, "averages")
+  assert np.all(found["bert/embeddings/LayerNorm/gamma"] == 1)
+  assert "averages: has averages of weights in its optimizer" in caplog.text
 
 
 @pytest.mark.graph
