@@ -166,7 +166,7 @@ TAGS = [
     ("brackets", "n.conll", "ann (PER*)\nwent *\n"),
     ("two in a word", "n.conll", "ann B-PER|B-LOC\nwent O\n"),
     ("no column of tags", "n.conll", "ann\nwent\n"),
-    ("comments", "n.conll", "# text = ann\n1\tann\tO\n"),
+    ("comments only", "n.conll", "# text = ann\n"),
     ("JSON as columns", "n.json", '{"tokens": ["ann"], "tags": ["O"]}\n'),
     ("a space in the word", "n.conll", "ann B-PER\nnew york O\n"),
     ("in rows, empty", "n.jsonl",
