@@ -114,7 +114,25 @@ TABLES = [
   table("a header again", "text\tlabel\na\tx\ntext\tlabel\nb\ty\n"),
   table("a position beside names that are numbers",
         "0\t1\na\tx\nb\ty\n", "--text_a_column=0 --label_column=2"),
-  table("semicolons", "text;label\na;x\nb;y\n", file="train.csv"),
+  own("semicolons", "text;label\na;x\nb;y\n", rule="tables",
+      file="train.csv"),
+  table("two characters between columns", "text;label\na;x\nb;y\n",
+        "--delimiter=;;"),
+  *(
+    table(f"columns of labels, {name}", f"text,x,y\na,1,0\nb,{row}\n",
+          f"--problem_type={arguments}", "train.csv")
+    for name, row, arguments in [
+      ("another value", "0,2", "multi_label --label_column=x,y"),
+      ("no value", ",1", "multi_label --label_column=x,y"),
+      ("one not there", "0,1", "multi_label --label_column=x,z"),
+      ("one alone", "0.0,1", "multi_label --label_column=x"),
+      ("one twice", "0,1", "multi_label --label_column=x,x"),
+      ("other --labels", "0,1", "multi_label --label_column=x,y --labels=x,z"),
+      ("no names", "0,1", "multi_label --text_a_column=1 --label_column=2,3"),
+      ("one label per text", "0,1", "classification --label_column=x,y"),
+      ("a number per text", "0,1", "regression --label_column=x,y"),
+    ]
+  ),
   table("a quoted line break in .tsv", 'text\tlabel\na\tx\n"b\nc"\ty\n'),
   table("a quote after a backslash", 'text,label\n"a \\"b\\" c",x\nd,y\n',
         file="train.csv"),
