@@ -593,8 +593,8 @@ def predict_sets(
       rows,
       problem,
       thresholds,
-      show=bool(predict_file),
-      with_ids=bool(run.settings.id_column),
+      of_file=bool(predict_file),
+      with_ids=run.settings.asks_for_ids,
     )
     warnings += run_report.collapse_warning(
       classification_decoding.predicted_labels(problem, rows, thresholds)

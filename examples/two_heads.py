@@ -301,7 +301,9 @@ def label_texts(
   batch_size = run.flags.predict_batch_size
   rows = predict(run, "predict", texts, batch_size, checkpoint)
   with files.atomic_write(run.path(f"{name}.tsv")) as file:
-    file.writelines("\t".join(labels) + "\n" for labels in rows)
+    file.write(text_files.tsv_line([*run.settings.label_columns, "text"]))
+    for labels, example in zip(rows, texts):
+      file.write(text_files.tsv_line([*labels, example.text]))
 
 
 def prepare(

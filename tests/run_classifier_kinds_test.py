@@ -1,5 +1,6 @@
 """Tests of texts with several labels, of class weights and of choices."""
 
+import csv
 import itertools
 import shutil
 
@@ -22,6 +23,7 @@ from bertlib.cli.errors import InputError
 from bertlib.data import batch_predictor, model_inputs
 from bertlib.io import result_files
 from bertlib.tasks.classification import (
+  classification_decoding,
   classification_records,
   classifier_inputs,
 )
@@ -174,6 +176,59 @@ def data(topics, tmp_path):
   return shutil.copytree(
     topics.parent, tmp_path / "data", ignore=lambda *_: ["out"]
   )
+
+
+def write_table(path, delimiter, rows):
+  with open(path, "w", newline="") as file:
+    writer = csv.DictWriter(file, rows[0], delimiter=delimiter)
+    writer.writeheader()
+    writer.writerows(rows)
+
+
+def test_a_label_per_column_is_learned_and_predicted(classify, tmp_path):
+  rows = [
+    {"id": f"T{n}", "text": text, **dict(zip(TOPICS, map(int, row)))}
+    for n, (text, row) in enumerate(zip(TEXTS, TRUTH))
+  ]
+  write_table(tmp_path / "train.csv", ";", rows)
+  backwards = [dict(reversed(row.items())) for row in rows]
+  write_table(tmp_path / "dev.csv", ",", backwards)
+  columns = "--text_a_column=text", f"--label_column={','.join(TOPICS)}"
+  given = *columns, MULTI_LABEL, "--id_column=id", "--train_file=train.csv"
+  output_dir = classify(tmp_path, *given, "--do_train")
+  # The folder knows columns, labels and ids.
+  classify(tmp_path, "--dev_file=dev.csv", "--do_eval")
+  lines = read_jsonl(output_dir / "eval_predictions.jsonl")
+  assert [(line["guid"], line["gold"]) for line in lines] == [
+    (row["id"], [topic for topic in TOPICS if row[topic]]) for row in rows
+  ]
+  odd = {"text": 'the "cat"\tran\n\nhome\u2028and', "x": 1}
+  write_table(tmp_path / "ids.csv", ";", [odd | {"id": 7}])
+  write_table(tmp_path / "plain.csv", ",", [odd])
+  for name, guid in ("ids", "7"), ("plain", "text-2"):
+    classify(tmp_path, "--do_predict", f"--predict_file={tmp_path}/{name}.csv")
+    written = (output_dir / f"{name}_predictions.tsv").read_text()
+    names, cells = (line.split("\t") for line in written.split("\n")[:-1])
+    (line,) = read_jsonl(output_dir / f"{name}_predictions.jsonl")
+    assert names == ["id", "label", "text", *TOPICS]
+    assert line["guid"] == guid
+    label = ",".join(line["label"])
+    assert cells[:3] == [guid, label, 'the "cat" ran  home and']
+    numbers = list(map(float, cells[3:]))
+    np.testing.assert_allclose(numbers, list(line["probabilities"].values()))
+
+
+def test_predictions_of_pairs_and_numbers_have_a_header(tmp_path):
+  path, rows = str(tmp_path / "x"), [np.array([2.5], np.float32)]
+  examples, problem = [InputExample("7", "a", "b")], Problem("regression")
+  for of_file, expected in (
+    (True, "id\tlabel\ttext_a\ttext_b\n7\t2.5\ta\tb\n"),
+    (False, "2.5\n"),
+  ):
+    classification_decoding.write_predictions(
+      path, examples, rows, problem, None, of_file
+    )
+    assert (tmp_path / "x.tsv").read_text() == expected
 
 
 def test_metrics_are_written_before_the_report_is_made(

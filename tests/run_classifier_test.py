@@ -232,8 +232,9 @@ def test_ids_and_bad_rows_of_tables_reach_the_results(place, tmp_path):
   lines = read_jsonl(output_dir / "new_predictions.jsonl")
   assert [line["guid"] for line in lines] == [*ids, "T-9"]
   table = (output_dir / "new_predictions.tsv").read_text().splitlines()
-  assert [line.split("\t")[0] for line in table] == [*ids, "T-9"]
-  assert {line.count("\t") for line in table} == {2}
+  assert [line.split("\t")[0] for line in table] == ["id", *ids, "T-9"]
+  assert table[0].split("\t") == ["id", "label", "text", "0", "1"]
+  assert {line.count("\t") for line in table} == {4}
   assert not (output_dir / "new_bad_rows.txt").exists()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import dataclasses
 import functools
@@ -13,6 +14,7 @@ import re
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
+from unicodedata import normalize
 
 from bertlib.cli.absl import logging
 from bertlib.cli.errors import InputError, needs_package, some_of
@@ -38,11 +40,15 @@ _USUAL_NAME = re.compile(
   re.IGNORECASE,
 )
 
+_BOOLEANS = {"true": "1", "false": "0"}
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 
 # A field of a .csv with a quote that is text, but may be meant as a mark: after
 # a backslash, or around the field after white space.
 _UNREAD_QUOTE = re.compile(r'(?s).*\\"|\s+"[^"]*"\Z')
+
+# First line of a .csv by which Excel finds the delimiter.
+_DELIMITER_LINE = re.compile(r'"?sep=(.)"?', re.IGNORECASE)
 
 # Warnings of quotes that stay, with the file, the number of rows and the first.
 _QUOTES_IN_CSV = (
@@ -60,6 +66,9 @@ _WHITE_SPACE_AROUND = re.compile(
   r"^[\s\u200b\u2060\ufeff]+|[\s\u200b\u2060\ufeff]+$"
 )
 
+# Between the words of a label.
+_WORD_SEPARATOR = re.compile(r"(?<=\w)[\s_\u2010-\u2015-]+(?=\w)")
+
 
 @dataclasses.dataclass(frozen=True)
 class Row(Sequence):
@@ -74,6 +83,7 @@ class Row(Sequence):
   # JSON values of the columns; `fields` are their texts
   values: Sequence[Any] = ()
   line: int | None = None  # line in the file, from 1; None if equal to `number`
+  has_decimal_commas: bool = False
 
   @functools.cached_property
   def texts(self) -> list[str]:
@@ -98,6 +108,12 @@ class Row(Sequence):
     if not label.isprintable() and label != self.text(column):
       raise self.error(f"the label {label!r} is not UTF-8")
     return strip_label(label)
+
+  def numeral(self, column: int) -> str:
+    """The label of a column that is a number, with a decimal point."""
+    label = self.label(column)
+    has_comma = self.has_decimal_commas and "." not in label
+    return label.replace(",", ".") if has_comma else label
 
   @property
   def where(self) -> str:
@@ -129,20 +145,30 @@ def read_tsv(path: str, encoding: Encoding | None = LENIENT) -> Iterator[Row]:
     yield Row(path, number, line.split("\t"))
 
 
-def read_csv(path: str, encoding: Encoding | None = LENIENT) -> Iterator[Row]:
+def read_csv(
+  path: str,
+  encoding: Encoding | None = LENIENT,
+  delimiter: str | None = None,  # None for that of a line `sep=`, or a comma
+) -> Iterator[Row]:
   """Rows of a comma-separated file; quoted fields may contain line breaks."""
-  lines = read_lines(path, encoding)
   # The mark of the file is gone already; files that were joined have more.
-  text = io.StringIO("\n".join(line.removeprefix("\ufeff") for line in lines))
-  rows = csv.reader(text, strict=True)
+  lines = [line.removeprefix("\ufeff") for line in read_lines(path, encoding)]
+  number, line = 0, 1
+  if declared := _DELIMITER_LINE.fullmatch(lines[0]):
+    # Excel does not show this line as a row.
+    lines[0], number = "", -1
+    delimiter = delimiter or declared[1]
+  # Excel writes semicolons where the comma is the decimal mark.
+  has_commas = delimiter == ";"
+  text = io.StringIO("\n".join(lines))
+  rows = csv.reader(text, delimiter=delimiter or ",", strict=True)
   # Texts may be longer than csv's default of 128 KB per field.
   csv.field_size_limit(sys.maxsize)
-  number, line = 0, 1
   try:
     for fields in rows:
       number += 1
       if fields:
-        yield Row(path, number, fields, line=line)
+        yield Row(path, number, fields, None, (), line, has_commas)
       line = rows.line_num + 1
   except csv.Error as error:
     raise Row(path, number + 1, [], line=line).error(
@@ -264,6 +290,12 @@ def parse_number(text: str) -> float | None:
   return number if abs(number) < 2.0**128 else None
 
 
+def parse_bit(text: str) -> int | None:
+  """0 or 1, written as a number or as true or false; None for other texts."""
+  number = parse_number(_BOOLEANS.get(text.lower(), text))
+  return int(number) if number in (0, 1) else None
+
+
 READERS = {
   ".tsv": read_tsv,
   ".txt": read_tsv,
@@ -329,19 +361,40 @@ def read_table(
   columns: Sequence[tuple[str, str | None]],
   encoding: Encoding | None = LENIENT,
   optional: Collection[str] = (),  # flags whose columns may be missing
+  # Character between columns, or "\\t"; None for that of the format or, where
+  # columns are found by name only so, another.
+  delimiter: str | None = None,
+  # Flag whose value may be several columns, separated by commas; each of them
+  # is in the table's `columns`.
+  several: str | None = None,
 ) -> Table:
   """Reads a table in the format of its file name, TSV if that is unknown."""
   reader = READERS.get(ending_of(path), read_tsv)
-  rows = reader(path, encoding)
-  header = next(rows)
-  names = [strip_label(field) for field in header.fields]
-  given = [column for _, column in columns if column is not None]
-  has_names = (
-    reader in _WITH_NAMES
-    or not all(map(is_number, given))
-    or _are_numbers_in_order(names)
-  )
-  found = _find_columns(header, names, has_names, columns, optional)
+  delimiter = (delimiter or "").replace("\\t", "\t")
+  is_tsv = reader is read_tsv and delimiter in ("", "\t")
+  if delimiter and not is_tsv and reader in (read_tsv, read_csv):
+    reader = functools.partial(read_csv, delimiter=delimiter)
+  given = ",".join(c for _, c in columns if c is not None).split(",")
+  try:
+    rows = reader(path, encoding)
+    header = next(rows)
+    names = [strip_label(field) for field in header.fields]
+    has_names = (
+      reader in _WITH_NAMES
+      or not all(map(is_number, given))
+      or _are_numbers_in_order(names)
+    )
+    found = _find_columns(header, names, has_names, columns, optional, several)
+  except InputError:
+    needed = [c for flag, c in columns if c and flag not in optional]
+    are_numbers = all(map(is_number, ",".join(needed).split(",")))
+    may_differ = reader in (read_tsv, read_csv) and not delimiter
+    for other in ";\t," if may_differ and not are_numbers else "":
+      with contextlib.suppress(InputError):
+        table = read_table(path, columns, encoding, optional, other, several)
+        logging.info("%s: its columns are separated by %r", path, other)
+        return table
+    raise
   if not has_names:
     rows = itertools.chain([header], rows)
   is_known = any(
@@ -349,7 +402,6 @@ def read_table(
   )
   if has_names and not is_known and reader not in _WITH_NAMES:
     logging.warning("%s: the first row, %s, is a header", path, header.fields)
-  is_tsv = reader is read_tsv
   if reader not in (*_WITH_NAMES, read_workbook):
     rows = _with_warning_of_quotes(path, rows, is_tsv)
   return Table(path, names, has_names, found, rows, is_tsv)
@@ -388,6 +440,7 @@ def _find_columns(
   has_names: bool,
   columns: Sequence[tuple[str, str | None]],
   optional: Collection[str],
+  several: str | None,
 ) -> list[int | None]:
   """Index of each column; None if it is not given, or missing and optional."""
   # As soon as one number is a name, all are.
@@ -406,10 +459,15 @@ def _find_columns(
       raise header.error(f"has several columns {column!r}")
     elif strip_label(column) in names:
       index = names.index(strip_label(column))
+    if index is None and flag == several and "," in (column or ""):
+      parts = [(flag, part.strip()) for part in column.split(",")]
+      found += _find_columns(header, names, has_names, parts, optional, None)
+      continue
     if index is None and column is not None and flag not in optional:
+      fix = ". If that is several columns, give --delimiter"
       raise header.error(
         f"there is no column {column!r} for {flag}. The first row has"
-        f" {header.fields}"
+        f" {header.fields}{fix if len(names) == 1 else ''}"
       )
     found.append(index)
   return found
@@ -495,6 +553,32 @@ def collect_examples(
   if not examples:
     raise InputError(f"{path}: has no examples")
   return examples
+
+
+def warn_of_forms(path: str, labels: Iterable[str]) -> None:
+  """Warns of labels that may be one that is written in two ways."""
+  by_form: dict[float | str, str] = {}
+  pairs = []
+  for name in labels:
+    other = by_form.setdefault(_form(name), name)
+    if other != name:
+      is_seen = normalize("NFC", other) != normalize("NFC", name)
+      show = repr if is_seen else ascii
+      pairs.append(f"{show(other)} and {show(name)}")
+  if pairs:
+    logging.warning(
+      "%s: labels that may be one written in two ways: %s. Write it in one way",
+      path,
+      some_of(pairs),
+    )
+
+
+def _form(label: str) -> float | str:
+  """The number that a label is, or what it has in common with other forms."""
+  visible = filter(str.isprintable, normalize("NFKC", label).casefold())
+  text = _WORD_SEPARATOR.sub(" ", "".join(visible)).strip(" '\".,:;") or label
+  number = parse_number(_BOOLEANS.get(text, text.replace(",", ".")))
+  return text if number is None else number
 
 
 def strip_label(label: str) -> str:

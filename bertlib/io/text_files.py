@@ -48,8 +48,18 @@ UTF8 = Encoding()
 # bytes.
 AS_ORIGINAL = Encoding("utf-8", "ignore")
 
+# Characters that separate columns or lines.
+_SEPARATORS = dict.fromkeys(
+  map(ord, "\t\n\v\f\r\x1c\x1d\x1e\x85\u2028\u2029"), " "
+)
+
 # Separates the two texts of a pair on one line.
 SEPARATOR = " ||| "
+
+
+def tsv_line(cells: Iterable[str]) -> str:
+  """A line of a .tsv file; tabs and line breaks in cells become spaces."""
+  return "\t".join(cell.translate(_SEPARATORS) for cell in cells) + "\n"
 
 
 # Reading

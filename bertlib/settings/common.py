@@ -131,6 +131,34 @@ class TextSettings(option.Group):
 
 
 @dataclasses.dataclass(frozen=True)
+class TableSettings(TextSettings):
+  """Tables and texts: encoding, separator, rows that cannot be used."""
+
+  delimiter: str | None = option.text(
+    None,
+    "Character between the columns of tables; \\t for a tab. If not given, a"
+    " comma in .csv and a tab in .tsv or, where columns are found by name only"
+    " so, a semicolon or the other one.",
+    kept=True,
+  )
+  bad_rows: str = option.choice(
+    "refuse",
+    ["refuse", "skip"],
+    "Handling of rows that cannot be used: refuse stops at the first one, skip"
+    " leaves them out and lists those of NAME.csv in NAME_bad_rows.txt.",
+  )
+
+  def check(self) -> None:
+    """Refuses a --delimiter that is not one character, or is a quote."""
+    super().check()
+    if len((self.delimiter or "\t").replace("\\t", "\t").strip('"')) != 1:
+      raise InputError(
+        f"--delimiter={self.delimiter}: is not one character other than a"
+        " quote. Give ; or \\t, for example"
+      )
+
+
+@dataclasses.dataclass(frozen=True)
 class ComputeSettings(option.Group):
   """Speed and memory of the computation; results stay the same."""
 

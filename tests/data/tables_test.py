@@ -16,7 +16,7 @@ pytestmark = pytest.mark.unit
 BY_NAME = {"text": "text", "label": "label"}
 
 
-def table(folder, content, name="data.tsv", optional=(), **columns):
+def table(folder, content, name="data.tsv", optional=(), other=None, **columns):
   """Reads a table whose columns are those of --text_column, --label_column."""
   (folder / name).write_bytes(content.encode())
   columns = {"text": "1", "label": "2"} | columns
@@ -24,6 +24,7 @@ def table(folder, content, name="data.tsv", optional=(), **columns):
     str(folder / name),
     [(f"--{role}_column", column) for role, column in columns.items()],
     optional=optional,
+    delimiter=other,
   )
 
 
@@ -207,6 +208,73 @@ def test_json_that_is_not_lines_is_refused_with_its_form(tmp_path):
 )
 def test_a_number_is_what_everyone_writes_as_one(text, number):
   assert tables.parse_number(text) == number
+
+
+# As pandas 3.1 writes it with sep=";" and decimal=",", and with quotes.
+GERMAN = 'n;text\n1,5;"gut; oder, so"\n2,0;"er ""ja""\nsie"\n'
+QUOTED = GERMAN.replace("n;text", '"n";"text"').replace("2,0", '"2,0"')
+TABS = GERMAN.replace(";", "\t").replace("gut\t", "gut;")
+
+
+@pytest.mark.parametrize(
+  ("content", "name", "other", "is_found"),
+  [
+    (GERMAN, "data.csv", None, True),
+    (GERMAN, "data.tsv", None, True),
+    (f"\ufeff{QUOTED}", "data.csv", None, True),
+    (QUOTED, "data.tsv", ";", False),
+    (f"\ufeffsep=;\r\n{GERMAN}", "data.csv", None, False),
+    (f'"SEP=;"\n{QUOTED}', "data.csv", ";", False),
+    (TABS, "data.csv", None, True),
+    (TABS, "data.csv", "\\t", False),
+  ],
+)
+def test_other_delimiters(tmp_path, log, content, name, other, is_found):
+  columns = {"text": "text", "label": "n", "other": other}
+  found = table(tmp_path, content, name, **columns)
+  rows = [(row.text(1), row.numeral(0)) for row in found.rows]
+  numbers = ["1,5", "2,0"] if content == TABS else ["1.5", "2.0"]
+  assert rows == [*zip(["gut; oder, so", 'er "ja"\nsie'], numbers)]
+  assert bool(log) == is_found
+
+
+def test_a_spreadsheet_does_not_show_the_line_of_the_delimiter(tmp_path):
+  content = "sep=;\ntext;label\na;x;\n"
+  message = refusal(tmp_path, content, "data.csv", **BY_NAME)
+  assert "data.csv, row 2 (line 3): has 3 columns" in message
+
+
+@pytest.mark.parametrize(
+  ("content", "columns"),
+  [
+    ("text;label\na;x\n", {"text": "1"}),
+    ("text;label\na;x\n", {"text": "text", "label": "labels"}),
+    ("text,label\na,x\n", BY_NAME | {"other": ";"}),
+  ],
+)
+def test_a_delimiter_is_not_guessed(tmp_path, content, columns):
+  message = refusal(tmp_path, content, "data.csv", **columns)
+  assert message.endswith("']. If that is several columns, give --delimiter")
+
+
+FORMS = """1/1.0 1/01 1,0/1 \uff11/1 True/1 Good/good good./good 'good'/good
+  Stra\xdfe/STRASSE a_b/a-b a\u200bb/ab \uff21/A caf\xe9/cafe\u0301"""
+
+
+@pytest.mark.parametrize("labels", FORMS.split())
+def test_labels_in_two_forms_are_reported(caplog, labels):
+  first, second = labels.split("/")
+  tables.warn_of_forms("x", [first, "other", second])
+  show = ascii if "caf" in first else repr
+  assert f"in two ways: {show(first)} and {show(second)}. " in caplog.text
+
+
+@pytest.mark.parametrize(
+  "labels", ["1 -1", "A A- A+", "C C++ C#", "+ -", ":) :(", "1-2 12", ">5 5"]
+)
+def test_labels_that_are_others_are_not_reported(caplog, labels):
+  tables.warn_of_forms("x", labels.split())
+  assert not caplog.messages
 
 
 @pytest.mark.parametrize(

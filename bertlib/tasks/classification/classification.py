@@ -420,28 +420,24 @@ class SwagProcessor(DataProcessor):
     split = "val" if set_type == "dev" else set_type
     path = os.path.join(data_dir, f"{split}.csv")
     self.files_read.append(path)
-    rows = tables.read_csv(path, self.encoding)
-    header = next(rows)
-    endings = [f"ending{label}" for label in self.labels]
-    columns = {}
-    for name in ["sent1", "sent2", *endings, "label"]:
-      if name in header.fields:
-        columns[name] = header.fields.index(name)
-      elif name != "label" or split != "test":
-        raise header.error(f"there is no column {name!r}, which SWAG has")
+    names = ["sent1", "sent2", *(f"ending{label}" for label in self.labels)]
+    columns = [*(("a text", name) for name in names), ("the label", "label")]
+    optional = ["the label"] * (split == "test")
+    table = tables.read_table(path, columns, self.encoding, optional)
 
     def example(row):
-      label = row.label(columns["label"]) if "label" in columns else None
-      if label is not None:
+      label = None
+      if table.columns[-1] is not None:
+        label = row.label(table.columns[-1])
         check_label(row, label, self.problem)
-      first, second = row.text(columns["sent1"]), row.text(columns["sent2"])
+      first, second, *endings = map(row.text, table.columns[:-1])
       return ChoiceExample(
         f"{split}-{row.number - 1}",
-        [(first, f"{second} {row.text(columns[e])}") for e in endings],
+        [(first, f"{second} {ending}") for ending in endings],
         label,
       )
 
-    return self.collect(path, rows, example)
+    return self.collect(path, table.rows, example)
 
 
 class RaceProcessor(DataProcessor):

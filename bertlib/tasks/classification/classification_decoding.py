@@ -15,7 +15,7 @@ from bertlib.cli.errors import InputError, some_of
 from bertlib.cli.option import FRACTION
 from bertlib.data import batch_predictor
 from bertlib.data.batch_predictor import BatchPredictor
-from bertlib.io import json_files
+from bertlib.io import json_files, text_files
 from bertlib.io.files import atomic_write
 from bertlib.io.result_files import DevPrediction
 from bertlib.tasks.classification import classification
@@ -127,7 +127,8 @@ def write_predictions(
   rows: Iterable[np.ndarray],  # output of the model; padding may follow
   problem: Problem,
   thresholds: Mapping[str, float] | None,
-  show: bool = False,  # prints label, probability and text too
+  # Of --predict_file: `.tsv` has a header, label and text too, which are shown.
+  of_file: bool = False,
   with_ids: bool = False,  # whether a line of `.tsv` begins with the guid
 ) -> None:
   """Writes predictions to PATH.tsv and .jsonl, as they are computed."""
@@ -135,15 +136,24 @@ def write_predictions(
     atomic_write(path + ".tsv") as table,
     atomic_write(path + ".jsonl") as lines,
   ):
+    if of_file:
+      is_pairs = any(example.text_b for example in examples)
+      names = ["text_a", "text_b"] if is_pairs else ["text"]
+      table.write(text_files.tsv_line(["id", "label", *names, *problem.labels]))
     for example, row in zip(examples, rows):
-      columns = [example.guid] * with_ids + [str(value) for value in row]
-      table.write("\t".join(columns) + "\n")
+      numbers = [str(value) for value in row]
+      columns = [example.guid] * with_ids + numbers
       predicted = prediction(problem, row, thresholds)
       line = {"guid": example.guid, **predicted._asdict()}
       lines.write(json_files.dumps(line, ensure_ascii=False) + "\n")
-      if show:
-        texts = filter(None, [example.text_a, example.text_b])
-        terminal.show(*label_columns(predicted), *texts)
+      if of_file:
+        label, *probability = label_columns(predicted)
+        texts = [example.text_a, example.text_b or ""][: len(names)]
+        terminal.show(label, *probability, *filter(None, texts))
+        # The number of a regression is its label.
+        numbers = numbers[: len(problem.labels)]
+        columns = [example.guid, label, *texts, *numbers]
+      table.write(text_files.tsv_line(columns))
   logging.info("%d predictions in %s.tsv and .jsonl", len(examples), path)
 
 

@@ -42,6 +42,25 @@ from bertlib.training import runs, step_plan
 from bertlib.training.runs import Run
 
 
+def _table_processor(
+  settings: ClassifierSettings, label: str | None, **files: str
+) -> own_tables.OwnDataProcessor:
+  """The processor of tables with the columns of the flags, by split."""
+  return own_tables.OwnDataProcessor(
+    files,
+    settings.text_a_column,
+    settings.text_b_column,
+    label,
+    settings.labels,
+    settings.problem_type,
+    settings.label_delimiter,
+    settings.id_column or None,
+    settings.dev_fraction,
+    settings.text.delimiter,
+    settings.asks_for_ids,
+  )
+
+
 def make_processor(settings: ClassifierSettings) -> DataProcessor:
   """Makes the processor of --task_name; reads its labels if a file has them."""
   if settings.data_dir and not tf.gfile.IsDirectory(settings.data_dir):
@@ -51,20 +70,12 @@ def make_processor(settings: ClassifierSettings) -> DataProcessor:
     )
   task = settings.task
   if task == "tsv":
-    processor = own_tables.OwnDataProcessor(
-      {
-        "train": settings.train_file,
-        "dev": settings.dev_file,
-        "test": settings.test_file,
-      },
-      settings.text_a_column,
-      settings.text_b_column,
+    processor = _table_processor(
+      settings,
       settings.label_column,
-      settings.labels,
-      settings.problem_type,
-      settings.label_delimiter,
-      settings.id_column,
-      settings.dev_fraction,
+      train=settings.train_file,
+      dev=settings.dev_file,
+      test=settings.test_file,
     )
   elif task not in classification.PROCESSORS:
     raise unknown_task(settings.task_name)
@@ -72,7 +83,7 @@ def make_processor(settings: ClassifierSettings) -> DataProcessor:
     processor = XnliProcessor(settings.language)
   else:
     processor = classification.PROCESSORS[task]()
-  processor.skip_bad_rows = settings.bad_rows == "skip"
+  processor.skip_bad_rows = settings.text.bad_rows == "skip"
   processor.encoding = settings.text.codec
   if task == "tsv" and not processor.labels and processor.kind != "regression":
     processor.read_labels(settings.data_dir)
@@ -254,15 +265,19 @@ def _read_predict_file(
   settings: ClassifierSettings, processor: DataProcessor
 ) -> list[InputExample]:
   """Reads --predict_file: a table, or a text or a pair per line."""
-  path, id_column = settings.predict_file, settings.id_column
+  path, asks_for_ids = settings.predict_file, settings.asks_for_ids
   ending = "" if path == "-" else tables.ending_of(path)
   columns = settings.text_a_column, settings.text_b_column
-  has_names = id_column or not all(map(tables.is_number, filter(None, columns)))
+  are_numbers = all(map(tables.is_number, filter(None, columns)))
+  has_names = asks_for_ids or not are_numbers
   if ending in tables.TABLE_ENDINGS or (
     ending in (".tsv", ".jsonl", ".json") and has_names
   ):
-    return own_tables.read_table_texts(path, *columns, id_column, processor)
-  if id_column:
+    table = _table_processor(settings, None, text=path)
+    table.encoding, table.bad_rows = processor.encoding, processor.bad_rows
+    table.skip_bad_rows = processor.skip_bad_rows
+    return table.read("", "text")
+  if asks_for_ids:
     raise InputError(
       f"--predict_file={path}: its lines are texts, which have no --id_column."
       " Give a .csv file, or leave out --id_column"

@@ -12,7 +12,7 @@ from typing import Any
 
 from absl import logging
 
-from bertlib.cli.errors import InputError
+from bertlib.cli.errors import InputError, some_of
 from bertlib.data import example_checks, tables
 from bertlib.tasks.classification.classification import (
   DataProcessor,
@@ -22,7 +22,7 @@ from bertlib.tasks.classification.classification import (
 )
 
 # Flags of the columns, in the order of `OwnDataProcessor.read`.
-_FLAGS = ("--text_a_column", "--text_b_column", "--label_column", "--id_column")
+_FLAGS = ("--text_a_column", "--text_b_column", "--id_column", "--label_column")
 
 
 @dataclasses.dataclass(eq=False, repr=False)
@@ -32,7 +32,8 @@ class OwnDataProcessor(DataProcessor):
   files: dict[str, str]  # paths by split: "train", "dev" and "test"
   text_a: str  # column: its name, or its number from 1
   text_b: str | None
-  label: str | None  # may be missing in the test file
+  # May be missing in the test file; several of 0 and 1, separated by commas.
+  label: str | None
   # In the order of vectors of 0 and 1; None to read the label set from the
   # training file.
   labels: Sequence[str] | None = None
@@ -42,6 +43,8 @@ class OwnDataProcessor(DataProcessor):
   id_column: str | None = None
   # Share of the training file that is the dev set; None if that has a file.
   dev_fraction: float | None = None
+  delimiter: str | None = None  # see `tables.read_table`
+  needs_id: bool = True  # refuses a file without the column
 
   def __post_init__(self):
     self.labels = self._vector_labels = list(self.labels or ())
@@ -63,22 +66,26 @@ class OwnDataProcessor(DataProcessor):
   def read_labels(self, data_dir: str) -> None:
     """Sets the label set to the sorted labels of the training file."""
     examples = self._train_examples = self.read(data_dir, "train")
-    if self.kind == "multi_label":
+    path = self.files["train"]
+    # Several columns bring their labels.
+    if self.kind == "multi_label" and not self.labels:
       self.labels = sorted({label for e in examples for label in e.label})
-      path, counts = self.files["train"], {len(e.label) for e in examples}
+      counts = {len(e.label) for e in examples}
       if not self.labels:
         raise InputError(f"{path}: no example has a label")
-      if self.labels == ["0", "1"] and counts == {2}:
+      if None not in map(tables.parse_bit, self.labels):
         raise InputError(
-          f"{path}: all examples have both labels, 0 and 1. If they are values"
-          " of labels, name these in their order by --labels"
+          f"{path}: the labels are {' and '.join(self.labels)}. If a column is"
+          " about one label, name those of all as --label_column=A,B. If a cell"
+          " has the values of all labels, name these by --labels"
         )
       if len(self.labels) > 1 and counts <= {0, 1}:
         logging.warning(
           "%s: no text has several labels. Is --label_delimiter right?", path
         )
-    else:
+    elif not self.labels:
       self.labels = sorted({e.label for e in examples})
+    tables.warn_of_forms(path, self.labels)
 
   def get_train_examples(self, data_dir: str) -> list[InputExample]:
     """See base class; `read_labels` has read them, if it was called."""
@@ -111,22 +118,26 @@ class OwnDataProcessor(DataProcessor):
     """See base class."""
     path = os.path.join(data_dir or "", self.files[set_type])
     self.files_read.append(path)
-    columns = self.text_a, self.text_b, self.label, self.id_column
+    columns = self.text_a, self.text_b, self.id_column, self.label
+    optional = ["--label_column"] * (set_type == "test")
+    optional += ["--id_column"] * (not self.needs_id)
     table = tables.read_table(
       path,
       [*zip(_FLAGS, columns)],
       self.encoding,
-      ["--label_column"] if set_type == "test" else [],
+      optional,
+      self.delimiter,
+      several="--label_column",
     )
-    text_a, text_b, label_column, id_column = table.columns
+    text_a, text_b, id_column, *label_columns = table.columns
+    has_labels = None not in label_columns
+    names = self._name_columns(table, label_columns) if has_labels else []
     rows_of_ids: dict[str, int] = {}
     lone: dict[str, tables.Row | None] = {}  # rows of labels that occur once
 
     def example(row):
       table.check_row(row)
-      label = None
-      if label_column is not None:
-        label = self._label(row, label_column)
+      label = self._label(row, label_columns, names) if has_labels else None
       texts = [
         None if column is None else _text(row, column)
         for column in (text_a, text_b)
@@ -143,9 +154,41 @@ class OwnDataProcessor(DataProcessor):
       _warn_of_header(text_a, lone)
     return examples
 
-  def _label(self, row: tables.Row, column: int) -> str | list[str]:
+  def _name_columns(
+    self, table: tables.Table, columns: Sequence[int]
+  ) -> Sequence[str]:
+    """Labels of several columns, by the header or, without one, --labels."""
+    if len(columns) == 1:
+      return []
+    if self.kind != "multi_label":
+      raise InputError(
+        f"--label_column={self.label}: several columns are for"
+        " --problem_type=multi_label. Give that, or name one column"
+      )
+    names = [table.names[column] for column in columns]
+    names = names if table.has_names else self._vector_labels
+    self.labels = self.labels or names
+    if len(names) != len(columns) or sorted({*self.labels}) != sorted(names):
+      raise InputError(
+        f"{table.path}: --label_column={self.label} is not one column for each"
+        f" of the labels ({some_of(self.labels) or 'unknown'}). Give these, and"
+        " --labels in the same order if the file has no header"
+      )
+    return names
+
+  def _label(
+    self, row: tables.Row, columns: Sequence[int], names: Sequence[str]
+  ) -> str | list[str]:
     """The label of a row, or its labels; InputError if it has none."""
-    label = row.label(column)
+    if names:
+      bits = [tables.parse_bit(row.numeral(column)) for column in columns]
+      if None in bits:
+        name = names[bits.index(None)]
+        raise row.error(f"the label {name!r} is not 0 or 1. {tables.FIX_ROW}")
+      return [name for name, bit in zip(names, bits) if bit]
+    label = row.label(*columns)
+    if self.kind == "regression":
+      label = row.numeral(*columns)
     if self.kind == "multi_label":
       try:
         label = split_labels(label, self.label_delimiter, self._vector_labels)
@@ -184,7 +227,8 @@ def _id(row: tables.Row, column: int, rows_of_ids: dict[str, int]) -> str:
     raise row.error(f"the id {id_!r} has a tab or a line break. Remove it")
   if id_ in rows_of_ids:
     raise row.error(
-      f"the id {id_!r} is that of row {rows_of_ids[id_]} too. Make it unique"
+      f"the id {id_!r} is that of row {rows_of_ids[id_]} too. Make it unique,"
+      " or leave ids out by --id_column="
     )
   rows_of_ids[id_] = row.number
   return id_
@@ -223,10 +267,6 @@ _PYTHON_SET = re.compile(
 )
 _IN_BRACKETS = re.compile(r"(?s)\w*[\[({].*[\])}]")
 
-_VECTOR = re.compile(r"(?:0|1)(?:\.0*)?(?:[\s,;|]+(?:0|1)(?:\.0*)?)+")
-_BITS = {"0": 0, "1": 1, "0.": 0, "1.": 1, "0.0": 0, "1.0": 1}
-_BITS |= {"false": 0, "true": 1}
-
 
 def split_labels(
   # Labels with delimiters, a list of JSON or Python, or a vector with 0 or 1
@@ -243,13 +283,14 @@ def split_labels(
   if any(isinstance(item, (list, dict)) for item in items):
     raise ValueError(f"the labels {text!r} are a list of lists. Write one list")
   items = [tables.strip_label(tables.as_text(item) or "") for item in items]
-  bits = items
-  if len(items) == 1 and _VECTOR.fullmatch(items[0]):
-    bits = re.split(r"[\s,;|]+", items[0])
-  if len(bits) > 1 and all(bit in _BITS for bit in bits):
-    is_vector = len(set(bits)) < len(bits)  # no list repeats a label
-    if len(bits) == len(vector_labels) and not {*bits} <= {*vector_labels}:
-      return [name for name, bit in zip(vector_labels, bits) if _BITS[bit]]
+  texts = items
+  if len(items) == 1:
+    texts = re.split(r"[\s,;|]+", items[0])
+  bits = [*map(tables.parse_bit, texts)]
+  if len(bits) > 1 and None not in bits:
+    is_vector = len(set(texts)) < len(bits)  # no list repeats a label
+    if len(bits) == len(vector_labels) and not {*texts} <= {*vector_labels}:
+      return [name for name, bit in zip(vector_labels, bits) if bit]
     if is_vector:
       raise ValueError(
         f"the labels {text!r} are {len(bits)} values 0 or 1. Name the label of"
@@ -316,19 +357,3 @@ def read_texts(
 
   rows = tables.read_tsv(path, processor.encoding)
   return processor.collect(path, rows, example)
-
-
-def read_table_texts(
-  path: str,
-  text_a: str,
-  text_b: str | None,
-  id_column: str | None,
-  processor: DataProcessor,  # see `read_texts`
-) -> list[InputExample]:
-  """Reads texts to classify from a table; see `OwnDataProcessor`."""
-  table = OwnDataProcessor(
-    {"text": path}, text_a, text_b, None, id_column=id_column
-  )
-  table.encoding, table.bad_rows = processor.encoding, processor.bad_rows
-  table.skip_bad_rows = processor.skip_bad_rows
-  return table.read("", "text")

@@ -9,6 +9,7 @@ from typing import Any
 from bertlib.cli import option
 from bertlib.cli.errors import InputError
 from bertlib.cli.option import Range
+from bertlib.settings.common import TableSettings
 from bertlib.settings.training import TrainingSettings
 
 # Tasks, spelled as in their papers.
@@ -63,6 +64,7 @@ class ClassifierSettings(TrainingSettings):
     " --output_dir=output/mrpc"
   )
 
+  text: TableSettings = option.group(TableSettings)
   task_name: str | None = option.text(
     None, f"Task: {', '.join(TASKS)}; or tsv for your own files.", basic=True
   )
@@ -85,12 +87,6 @@ class ClassifierSettings(TrainingSettings):
     " stdin_predictions.tsv and .jsonl.",
     basic=True,
     needs="do_predict",
-  )
-  bad_rows: str = option.choice(
-    "refuse",
-    ["refuse", "skip"],
-    "Handling of rows that cannot be read: refuse stops at the first one, skip"
-    " leaves them out and lists those of NAME.csv in NAME_bad_rows.txt.",
   )
   train_file: str = option.path(
     "train.tsv",
@@ -134,7 +130,8 @@ class ClassifierSettings(TrainingSettings):
   label_column: str = option.text(
     "2",
     "Column of the label for --task_name=tsv: its name, or its number counted"
-    " from 1.",
+    " from 1; with --problem_type=multi_label also columns of 0 and 1, one per"
+    " label, separated by commas.",
     basic=True,
     kept=True,
     needs="task_name=tsv",
@@ -143,7 +140,8 @@ class ClassifierSettings(TrainingSettings):
     None,
     "Column of a unique id, like --text_a_column. Predictions and the report"
     " name examples by it, and test_results.tsv begins with it. If not given,"
-    " they are named by set and row number.",
+    " that of the training where a file has it, or else set and row number.",
+    kept=True,
   )
   labels: Sequence[str] | None = option.text_list(
     None,
@@ -179,6 +177,11 @@ class ClassifierSettings(TrainingSettings):
     """The --task_name in lower case without hyphens."""
     return plain_task(self.task_name or "")
 
+  @property
+  def asks_for_ids(self) -> bool:
+    """True if --id_column is on the command line, not kept by a model."""
+    return bool(self.id_column) and "id_column" in self.given
+
   def entries_as_flags(self, description: Mapping[str, Any]) -> dict[str, Any]:
     """See base class; names, labels and kind of the task have other keys."""
     columns = description.get("columns", {})
@@ -210,7 +213,7 @@ class ClassifierSettings(TrainingSettings):
     flags = self.flags
     if flags.do_train or flags.evaluates or not self.predict_file:
       self.need("data_dir", f"task_name={self.task_name}")
-    if self.id_column and not self.predict_file:
+    if self.asks_for_ids and not self.predict_file:
       raise InputError(
         f"--id_column={self.id_column}: the columns of"
         f" --task_name={self.task_name} are fixed. Leave out --id_column"

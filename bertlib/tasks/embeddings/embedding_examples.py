@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from bertlib.cli.errors import InputError
 from bertlib.data import tables
@@ -36,6 +36,7 @@ def read_examples(
   encoding: Encoding | None = None,
   skip_bad_rows: bool = False,
   bad_rows: dict[str, list[str]] | None = None,
+  delimiter: str | None = None,
 ) -> list[Example]:
   """Reads the rows of a .tsv, .csv or .jsonl file, at least one."""
   # A hard negative may be missing: an empty cell, or null in JSON Lines, whose
@@ -49,6 +50,7 @@ def read_examples(
       ("--label_column", columns.label),
     ],
     encoding,
+    delimiter=delimiter,
   )
   *text_columns, score_column, label_column = table.columns
 
@@ -57,10 +59,9 @@ def read_examples(
     texts = _texts(row, columns.texts, text_columns)
     score = label = None
     if score_column is not None:
-      score = _score(row, row.label(score_column), max_score)
+      score = _score(row, row.numeral(score_column), max_score)
     if label_column is not None:
-      label = row.label(label_column)
-      _check_label(row, label, kind)
+      label = _label(row, label_column, kind)
     return Example(texts, score, label)
 
   examples = tables.collect_examples(
@@ -68,6 +69,7 @@ def read_examples(
   )
   if kind == "labeled_texts":
     _check_classes(path, examples)
+    tables.warn_of_forms(path, sorted({example.label for example in examples}))
   return examples
 
 
@@ -119,15 +121,19 @@ def _score(row: Row, text: str, max_score: float) -> float:
   return score / max_score
 
 
-def _check_label(row: Row, label: str, kind: str) -> None:
-  """Raises an InputError if a label is empty, or not 0 or 1 for a pair."""
-  if kind == "labeled_pairs" and label not in ("0", "1"):
+def _label(row: Row, column: int, kind: str) -> str:
+  """The label of a text, or 0 or 1 for a pair; InputError for others."""
+  label = row.label(column)
+  if kind == "labeled_pairs":
+    if (bit := tables.parse_bit(row.numeral(column))) is not None:
+      return str(bit)
     raise row.error(
       f"the label {label!r} of the pair is not 1 (the texts belong together) or"
       f" 0. {FIX_ROW}"
     )
   if not label:
     raise row.error(f"the label is empty. {FIX_ROW}")
+  return label
 
 
 def _check_classes(path: str, examples: Sequence[Example]) -> None:
@@ -146,8 +152,7 @@ def read_texts(
   encoding: Encoding | None = None,
   # Those of --text_columns; a table needs a single one.
   columns: Sequence[str] = (),
-  skip_bad_rows: bool = False,
-  bad_rows: dict[str, list[str]] | None = None,
+  **options: Any,  # of `read_examples`, for a table
 ) -> list[str]:
   """Reads texts, one per line, without white space around them."""
   is_table = path != "-" and tables.ending_of(path) in tables.TABLE_ENDINGS
@@ -157,13 +162,8 @@ def read_texts(
         f"{path}: is a table. Name the column of its texts by --text_columns,"
         " or give a file of one text per line"
       )
-    examples = read_examples(
-      path,
-      Columns(columns),
-      encoding=encoding,
-      skip_bad_rows=skip_bad_rows,
-      bad_rows=bad_rows,
-    )
+    options["encoding"] = encoding
+    examples = read_examples(path, Columns(columns), **options)
     return [example.texts[0] for example in examples]
   texts = []
   lines = tables.read_lines(path, encoding, tables.NAMED_JSONL)

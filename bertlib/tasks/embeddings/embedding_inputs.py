@@ -223,8 +223,9 @@ def _read_examples(
     columns,
     settings.max_score,
     settings.text.codec,
-    settings.bad_rows == "skip",
+    settings.text.bad_rows == "skip",
     bad_rows,
+    settings.text.delimiter,
   )
 
 
@@ -238,8 +239,9 @@ def _read_texts(
     path,
     settings.text.codec,
     settings.text_columns or (),
-    settings.bad_rows == "skip",
-    bad_rows,
+    skip_bad_rows=settings.text.bad_rows == "skip",
+    bad_rows=bad_rows,
+    delimiter=settings.text.delimiter,
   )
 
 

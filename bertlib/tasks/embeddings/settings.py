@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from bertlib.cli import option
 from bertlib.cli.errors import InputError
 from bertlib.cli.option import AT_LEAST_1, NOT_NEGATIVE, POSITIVE
-from bertlib.settings.common import ModelSettings
+from bertlib.settings.common import ModelSettings, TableSettings
 from bertlib.settings.embedding_spec import SCRIPT, VectorSettings
 from bertlib.settings.training import RunSettings, TrainingSettings
 from bertlib.tasks.embeddings.embedding_data import Columns, kind_of
@@ -127,6 +127,7 @@ class EmbeddingSettings(TrainingSettings):
       "help": "Number of texts per prediction step.",
     },
   )
+  text: TableSettings = option.group(TableSettings)
   train_file: str | None = option.path(
     None,
     "Training set, a .tsv, .csv or .jsonl file with a header.",
@@ -158,12 +159,6 @@ class EmbeddingSettings(TrainingSettings):
     " and 0 for others.",
     basic=True,
     kept=True,
-  )
-  bad_rows: str = option.choice(
-    "refuse",
-    ["refuse", "skip"],
-    "Handling of rows that cannot be used: refuse stops at the first one, skip"
-    " leaves them out and lists those of NAME.csv in NAME_bad_rows.txt.",
   )
   max_score: float = option.number(
     1.0,

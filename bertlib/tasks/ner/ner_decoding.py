@@ -10,16 +10,10 @@ import numpy as np
 from bertlib.cli.absl import logging
 from bertlib.data import batch_predictor
 from bertlib.data.batch_predictor import BatchPredictor
-from bertlib.io import json_files
+from bertlib.io import json_files, text_files
 from bertlib.io.files import atomic_write
 from bertlib.tasks.ner import ner
 from bertlib.tasks.ner.ner import Sentence
-
-# Characters that separate columns or lines, written as spaces.
-_SEPARATORS = dict.fromkeys(
-  map(ord, "\t\n\v\f\r\x1c\x1d\x1e\x85\u2028\u2029"), " "
-)
-
 
 # Tags of a sentence, one per word, and their probabilities.
 Tagged = tuple[Sequence[str], Sequence[float]]
@@ -89,7 +83,7 @@ def write_predictions(
   ):
     for sentence, (tags, probabilities) in zip(sentences, predicted):
       for word, word_tag in zip(sentence.words, tags):
-        table.write(f"{word.translate(_SEPARATORS)}\t{word_tag}\n")
+        table.write(text_files.tsv_line([word, word_tag]))
       table.write("\n")
       line: Mapping[str, Any] = {
         "text": sentence.text,

@@ -124,20 +124,27 @@ _SEVERAL_WORDS = re.compile(r".*\S +\S.*|.*\w[、。，！？；]\w.*|.*\w\w[。
 # A word and its tag, in columns with another delimiter.
 _TAGGED_WORD = re.compile(r".+[,;|](O|[BIES]-\S+)")
 
-# A comment of CoNLL-U.
-_COMMENT = re.compile(r"#\s*(\S+ = |newdoc\b|newpar\b)")
+# A comment of CoNLL-U or CoNLL-2012.
+_COMMENT = re.compile(
+  r"#\s*(\w\S* = |newdoc\b|newpar\b|(begin|end) document\b)"
+)
 
 
 def _read_columns(path, lines: Sequence[str], columns: Columns, tag_locations):
   """Reads one word per line, with a blank line after each sentence."""
   # Like the other readers, adds the file and line where each tag first occurs
   # to `tag_locations`.
-  _check_not_comments(path, lines)
+  comments = _comments(lines, columns)
+  if comments:
+    first, count = lines[min(comments) - 1], len(comments)
+    logging.info("%s: comments left out: %d, such as %s", path, count, first)
   num_columns = 0
   words: list[str] = []
   tags: list[str] = []
   first = 0
   for number, line in enumerate([*lines, ""], start=1):
+    if number in comments:
+      continue
     if not line.strip(" \t") or line.startswith("-DOCSTART-"):
       if words:
         yield ner.from_words(
@@ -168,14 +175,21 @@ def _is_header(fields: Sequence[str], columns: Columns, where: str) -> bool:
   return is_header
 
 
-def _check_not_comments(path: str, lines: Sequence[str]) -> None:
-  """Refuses comments; "#" alone may be a word."""
+def _comments(lines: Sequence[str], columns: Columns) -> set[int]:
+  """Numbers of lines with # that are no words, by their columns or CoNLL-U."""
+  word = next(filter(re.compile(r"(?!#|-DOCSTART-)\s*\S").match, lines), None)
+  # In a file with tabs, spaces do not separate columns.
+  delimiter = columns.delimiter or ("\t" if "\t" in (word or "") else None)
+  width = len(_split(word, delimiter)) if word else None
+  found = set()
   for number, line in enumerate(lines, start=1):
-    if line.startswith("#") and _COMMENT.match(line):
-      raise InputError(
-        f"{path}, line {number}: is a comment. Remove the lines that begin with"
-        " #. Columns of CoNLL-U are named by --word_column=2 and --tag_column"
-      )
+    if line.startswith("#"):
+      is_other = width and len(_split(line, delimiter)) != width
+      if width == 1:  # "#a b" may be a text
+        is_other &= line.startswith("# ")
+      if is_other or (delimiter != "\t" and _COMMENT.match(line)):
+        found.add(number)
+  return found
 
 
 def _is_running_text(path: str, lines: Sequence[str], columns: Columns) -> bool:
@@ -189,8 +203,10 @@ def _is_running_text(path: str, lines: Sequence[str], columns: Columns) -> bool:
     )
   suspect = None
   widths: Counter[int] = Counter()
+  comments = _comments(lines, columns)
   for number, line in enumerate(lines, start=1):
-    if not line.strip() or line.startswith("-DOCSTART-"):
+    is_word = number not in comments and not line.startswith("-DOCSTART-")
+    if not line.strip() or not is_word:
       continue
     fields = _split(line, columns.delimiter)
     widths[len(fields)] += 1

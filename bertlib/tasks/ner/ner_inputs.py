@@ -8,7 +8,7 @@ from typing import NamedTuple
 from absl import logging
 
 from bertlib.cli.errors import InputError
-from bertlib.data import example_checks
+from bertlib.data import example_checks, tables
 from bertlib.io import model_files
 from bertlib.io.receipt_file import DEV_DATA, TRAINING_DATA
 from bertlib.settings import model_description
@@ -131,20 +131,14 @@ def find_labels(
 
 
 def _check_types(path: str, types: Sequence[str]) -> None:
-  """Refuses types that are tags; warns of those that differ only in case."""
+  """Refuses types that are tags; warns of those that may be one."""
   for kind in types:
     if kind.startswith("B-") and f"I-{kind[2:]}" in types:
       raise InputError(
         f"{path}: {kind!r} is the type of an entity. Write one entity of type"
         f" {kind[2:]!r} for all of its words"
       )
-  by_lower: dict[str, str] = {}
-  for kind in types:
-    other = by_lower.setdefault(kind.lower(), kind)
-    if other != kind:
-      logging.warning(
-        "%s: %r and %r are two types of entities", path, other, kind
-      )
+  tables.warn_of_forms(path, types)
 
 
 def _trained_labels(settings: NerSettings) -> list[str]:

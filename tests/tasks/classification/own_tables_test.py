@@ -129,6 +129,51 @@ def test_a_vector_may_stand_beside_lists(tmp_path):
   assert read(tmp_path, content, ["x", "y"]) == (["x", "y"], labels)
 
 
+# Three texts with the labels a, both, and none.
+BITS = {
+  "a.csv": 'text,"a, b",a,b\nx,u,1,0\ny,"v,w",1.0,TRUE\nz,v,0,0\n',
+  "b.csv": "b;a;text\n0;1;x\n1;1,0;y\n0;0;z\n",
+  "c.jsonl": """{"a": 1, "text": "x", "b": 0}
+{"text": "y", "b": true, "a": 1.0}\n{"text": "z", "b": false, "a": 0}""",
+  "test.jsonl": '{"text": "x"}\n',
+}
+
+
+@pytest.mark.parametrize(
+  ("name", "label", "labels", "expected"),
+  [
+    *((name, "b,a", None, "b a") for name in ("a.csv", "b.csv", "c.jsonl")),
+    ("b.csv", "b, a", ["a", "b"], "a b"),
+    ("a.csv", "a, b", None, "u v w"),  # a column of that very name
+  ],
+)
+def test_columns_of_0_and_1_are_labels(tmp_path, name, label, labels, expected):
+  for path, content in BITS.items():
+    (tmp_path / path).write_text(content)
+  files = {"train": name, "dev": "c.jsonl", "test": "test.jsonl"}
+  columns = "text", None, label, labels, "multi_label"
+  processor = own_tables.OwnDataProcessor(files, *columns)
+  if not labels:
+    processor.read_labels(str(tmp_path))
+  assert processor.labels == expected.split()
+  if label != "a, b":
+    for split in "train", "dev":
+      examples = processor.read(str(tmp_path), split)
+      said = [(e.text_a, sorted(e.label)) for e in examples]
+      assert said == [("x", ["a"]), ("y", ["a", "b"]), ("z", [])]
+    (example,) = processor.get_test_examples(str(tmp_path))
+    assert example.label is None
+
+
+def test_columns_without_names_are_labels_in_their_order(tmp_path):
+  (tmp_path / "d.csv").write_text("1,0,x\n1,1,y\n0,0,z\n")
+  processor = own_tables.OwnDataProcessor(
+    {"train": "d.csv"}, "3", None, "1,2", ["a", "b"], "multi_label"
+  )
+  examples = processor.get_train_examples(str(tmp_path))
+  assert [example.label for example in examples] == [["a"], ["a", "b"], []]
+
+
 def test_one_label_per_text_may_be_another_delimiter(tmp_path, caplog):
   read(tmp_path, "text,label\na,x;y\nb,y\n")
   assert "no text has several labels" in caplog.text

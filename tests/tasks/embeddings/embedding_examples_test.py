@@ -120,6 +120,21 @@ def test_scores_are_scaled_to_0_to_1(tmp_path):
   assert [example.score for example in examples] == [1.0, 0.0, 0.75]
 
 
+def test_a_spreadsheet_may_have_semicolons_and_decimal_commas(tmp_path):
+  content = 'score;a;b\n"3,5";"x; y";z, z\n2;x;y\n'
+  examples = read(tmp_path, content, SCORED, "data.csv", max_score=5)
+  assert [example.score for example in examples] == [0.7, 0.4]
+  assert examples[0].texts == ["x; y", "z, z"]
+  path = str(tmp_path / "data.csv")
+  texts = embedding_examples.read_texts(path, columns=["2"], delimiter=";")
+  assert texts == ["a", "x; y", "x"]
+
+
+def test_labels_in_two_forms_are_reported(tmp_path, caplog):
+  read(tmp_path, "text\tlabel\na\t1\nb\t1\nc\t1.0\n", LABELED)
+  assert "'1' and '1.0'" in caplog.text
+
+
 def test_labels_are_texts(tmp_path):
   content = "text\tlabel\nx\tred \ny\tblue\nz\tred\n"
   assert read(tmp_path, content, LABELED) == [
@@ -127,7 +142,7 @@ def test_labels_are_texts(tmp_path):
     Example(["y"], label="blue"),
     Example(["z"], label="red"),
   ]
-  content = "a\tb\tlabel\nx\ty\t1\nx\tz\t0\n"
+  content = "a\tb\tlabel\nx\ty\t1.0\nx\tz\tFalse\n"
   labels = [example.label for example in read(tmp_path, content, LABELED_PAIR)]
   assert labels == ["1", "0"]
 

@@ -78,10 +78,7 @@ def test_columns_and_delimiters_may_vary(tmp_path, text, columns, words, tags):
     ("Ann left.\nNo.\n", TO_TAG._replace(delimiter="\t"), "line 1: looks like"),
     ("Ann left.\nNo.\n", TO_TAG._replace(delimiter="|"), "line 1: looks like"),
     ("Ann,B-PER\nleft,O\n\nBob,B-PER\n", TO_TAG, "such as Ann,B-PER"),
-    ("# text = Ann left\n1\tAnn\tO\n", Columns(word=2), "line 1: is a comment"),
-    ("# sent_id = 1\n1\tAnn\tO\n", Columns(word=2), "line 1: is a comment"),
-    ("# newdoc\n1\tAnn\tO\n", Columns(word=2), "line 1: is a comment"),
-    ("#id = 2\n1\tAnn\tO\n", Columns(word=2), "line 1: is a comment"),
+    ("OK\nYes\n#MeToo is big\n", TO_TAG, "line 3: looks like a sentence"),
   ],
 )
 def test_what_is_not_words_with_tags_is_refused(tmp_path, text, columns, fault):
@@ -196,6 +193,11 @@ FIRST_LINES = [
   ("tag\tO\nParis\tB-LOC\n", [["tag", "Paris"]]),
 ]
 ANN_LEFT = [["Ann", "left"]]
+# conllu 6.0 reads the same words.
+COMMENTED = [
+  f"#{comment}\n1\t#\tO\n2\tAnn\tB-PER\n"
+  for comment in (" newdoc id = d", " text = Ann", "id = 2", " a b", " newpar")
+]
 
 
 @pytest.mark.parametrize(
@@ -215,6 +217,17 @@ ANN_LEFT = [["Ann", "left"]]
     ("http://a.b/c?d=e", TO_TAG, [["http://a.b/c?d=e"]]),
     *((text, TO_TAG, [[text]]) for text in ("北京", "。", "3,5")),
     ("#\tO\n#new\tO\n", Columns(), [["#", "#new"]]),
+    *(
+      (text, Columns(2, needs_tags=needs_tags), [["#", "Ann"]])
+      for text in COMMENTED
+      for needs_tags in (True, False)
+    ),
+    ("# a note\nAnn B-PER\n# a b c\nleft O\n", Columns(), ANN_LEFT),
+    ("# text = Ann\nAnn left O\n", Columns(2), [["left"]]),
+    ("#begin document (x)\nAnn\nleft\n#end document\n", TO_TAG, ANN_LEFT),
+    ("# a note\n#\n#new\nleft\n", TO_TAG, [["#", "#new", "left"]]),
+    ("#a\n#b\n", TO_TAG, [["#a", "#b"]]),
+    ("# = O\nAnn = O\n", Columns(), [["#", "Ann"]]),
     ("\xa0\tO\nAnn\tO\n", Columns(), [["\xa0", "Ann"]]),
   ],
 )
