@@ -35,7 +35,7 @@ from bertlib.cli.errors import InputError, printable, some_of
 from bertlib.compute import onednn
 from bertlib.compute.fast_compute import FastCompute
 from bertlib.data import vocabulary
-from bertlib.exchange import resolve
+from bertlib.exchange import resolve, to_huggingface
 from bertlib.export import (
   exported_model,
   gguf_file,
@@ -545,7 +545,7 @@ def export_onnx(
     )
     outputs = head(encoder)
     if has_states:
-      outputs |= onnx_graph.last_hidden_state(encoder)
+      outputs = onnx_graph.last_hidden_state(encoder) | outputs
     return graph.model(outputs)
 
   source = source._replace(description=description)
@@ -565,9 +565,11 @@ def export_onnx(
       temporary_dir,
       graph,
       description,
+      to_huggingface.config_of(source.config, weights, description, task),
       model.tokenizer.vocab,
       model.never_split,
       task,
+      is_int8=bool(int8),
     )
 
 
