@@ -254,8 +254,7 @@ class _OpenVino:
     if cache_dir:
       self._model = _compile_once(openvino, core, path, settings, cache_dir)
     else:
-      self._model = core.compile_model(path, "CPU", settings)
-    self._outputs = _own([x.any_name for x in self._model.outputs])
+      self._model = _compile(core, path, settings)
     self._requests: list[Any] = []  # free ones; each serves one thread
 
   def run(self, inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
@@ -265,8 +264,7 @@ class _OpenVino:
     except IndexError:
       request = self._model.create_infer_request()
     try:
-      found = request.infer(inputs, share_inputs=True)
-      return [found[name] for name in self._outputs]
+      return list(request.infer(inputs, share_inputs=True).values())
     finally:
       self._requests.append(request)
 
@@ -275,6 +273,18 @@ def _own(outputs: list[str]) -> list[str]:
   """Names of a model's outputs without those for transformers alone."""
   first, *others = outputs
   return [first, *(name for name in others if name not in OF_TRANSFORMERS)]
+
+
+def _compile(core: Any, path: str, settings: dict[str, Any]) -> Any:
+  """A model compiled by OpenVINO, with our outputs alone: others take time."""
+  model = core.read_model(path)
+  results = {
+    output.any_name: result
+    for output, result in zip(model.outputs, model.get_results())
+  }
+  for name in results.keys() - _own([*results]):
+    model.remove_result(results[name])
+  return core.compile_model(model, "CPU", settings)
 
 
 def _compile_once(
@@ -291,7 +301,7 @@ def _compile_once(
   kept = os.path.join(cache_dir, name)
   with contextlib.suppress(OSError, RuntimeError), open(kept, "rb") as file:
     return core.import_model(file.read(), "CPU", settings)
-  model = core.compile_model(path, "CPU", settings)
+  model = _compile(core, path, settings)
   try:
     os.makedirs(cache_dir, exist_ok=True)
     with files.atomic_write(kept, "wb") as file:

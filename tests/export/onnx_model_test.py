@@ -26,6 +26,7 @@ import export_model
 from bertlib.cli.errors import InputError
 from bertlib.data import model_inputs
 from bertlib.export import OnnxModel
+from bertlib.export.onnx_graph import INT8_MODEL_FILE, MODEL_FILE
 from bertlib.io import processes
 from bertlib.tasks.squad.record import RECORD
 
@@ -196,7 +197,7 @@ def test_weights_in_16_bits_take_half_the_space(folder_of):
   flags = ("--encoder", "--precision=float16")
   plain = folder_of("classification", "--encoder")
   half = folder_of("classification", *flags)
-  paths = [folder / "exported" / "model.onnx" for folder in (half, plain)]
+  paths = [folder / "exported" / MODEL_FILE for folder in (half, plain)]
   sizes = [path.stat().st_size for path in paths]
   assert sizes[0] < 0.7 * sizes[1]
   found = cosines(hidden_states(plain), hidden_states(half))
@@ -284,6 +285,7 @@ def test_every_task_predicts_with_numpy_and_an_engine_alone(
   paths = {kind: str(folder / "exported") for kind, folder in folders.items()}
   code = f"""
 from bertlib.export import OnnxModel
+from bertlib.export.onnx_graph import INT8_MODEL_FILE, MODEL_FILE
 texts = {texts}
 for kind, path in {paths}.items():
   model = OnnxModel(path, engine={engine!r}, num_threads=1)
@@ -367,7 +369,7 @@ def copied(folder_of, tmp_path):
 
 
 def test_openvino_keeps_its_compiled_model_for_that_model_alone(copied):
-  cache = copied / "exported" / "openvino_cache"
+  cache = copied / "exported" / "onnx" / "openvino_cache"
   cache.mkdir()
   (cache / "1505672878200113103.blob").write_bytes(b"of OpenVINO itself")
   before = load(copied, "openvino").predict(PAIRS)
@@ -375,7 +377,7 @@ def test_openvino_keeps_its_compiled_model_for_that_model_alone(copied):
   assert len(kept) == 2
   assert load(copied, "openvino").predict(PAIRS) == before
   assert set(cache.iterdir()) == kept
-  negate_weights(copied / "exported" / "model.onnx")
+  negate_weights(copied / "exported" / MODEL_FILE)
   after = load(copied, "openvino").predict(PAIRS)
   assert after == load(copied, "openvino", cache_dir="").predict(PAIRS)
   assert after != before
@@ -399,6 +401,7 @@ def test_a_damaged_compiled_model_is_made_again(copied):
 def test_processes_may_compile_a_model_at_once(copied):
   code = f"""
 from bertlib.export import OnnxModel
+from bertlib.export.onnx_graph import INT8_MODEL_FILE, MODEL_FILE
 model = OnnxModel({str(copied / "exported")!r}, engine="openvino")
 print(model.predict(["the cat sat"])[0].label)
 """
@@ -414,7 +417,7 @@ print(model.predict(["the cat sat"])[0].label)
   outputs = {process.communicate()[0] for process in processes}
   assert {process.returncode for process in processes} == {0}
   assert len(outputs) == 1
-  assert len(list((copied / "exported" / "openvino_cache").iterdir())) == 1
+  assert len(list((copied / "exported" / "onnx" / "openvino_cache").iterdir())) == 1
 
 
 INT8 = ("--encoder", "--quantize=int8")
@@ -439,7 +442,7 @@ def test_the_faster_engine_of_a_processor_computes(
   monkeypatch.setattr(processes, "features", lambda: features)
   for folder in folders:
     load(folder, "auto")
-  chosen = [line for line in log if "model.onnx: in " in line]
+  chosen = [line for line in log if ".onnx: in " in line]
   assert f"in float32, by {in_float32} on" in chosen[0]
   assert f"in int8, by {in_int8} on" in chosen[1]
 
@@ -505,7 +508,7 @@ def test_exact_sums_are_asked_for_and_overflow_is_reported(
   monkeypatch.setattr(processes, "features", lambda: features)
   monkeypatch.setattr(onnxruntime, "InferenceSession", Session)
   shutil.copytree(folder, tmp_path / "exported")
-  path = tmp_path / "exported" / "model.onnx"
+  path = tmp_path / "exported" / INT8_MODEL_FILE
   path.write_bytes(change(path.read_bytes()))
   load(tmp_path, engine, cache_dir="")
   assert ("8-bit products overflow" in caplog.text) == is_logged
@@ -520,7 +523,7 @@ def test_int8_loads_with_exact_sums(is_exact, folder_of, calibration):
   folder = folder_of("classification", *INT8, calibration) / "exported"
   options = onnxruntime.SessionOptions()
   options.add_session_config_entry("session.x64quantprecision", is_exact)
-  session = onnxruntime.InferenceSession(folder / "model.onnx", options)
+  session = onnxruntime.InferenceSession(folder / INT8_MODEL_FILE, options)
   assert session.get_outputs()
 
 
@@ -548,7 +551,7 @@ def test_an_earlier_export_is_replaced(main, folder_of):
   load(folder, "openvino")  # adds its cache
   flags = [f"--model_dir={folder}", f"--export_dir={folder}/exported"]
   main(*flags, "--format=onnx", "--overwrite")
-  assert (folder / "exported" / "model.onnx").exists()
+  assert (folder / "exported" / MODEL_FILE).exists()
 
 
 def test_models_of_other_tasks_need_their_record(folder_of, tmp_path):
@@ -581,7 +584,7 @@ def test_arguments_out_of_range_are_refused(arguments, problem, folder_of):
 def test_a_damaged_model_is_refused(engine, folder_of, tmp_path):
   exported = folder_of("classification") / "exported"
   shutil.copytree(exported, tmp_path / "exported")
-  path = tmp_path / "exported" / "model.onnx"
+  path = tmp_path / "exported" / MODEL_FILE
   content = path.read_bytes()
   path.write_bytes(content[:-20])
   with pytest.raises(InputError, match=r"model\.onnx: is not the model that"):
