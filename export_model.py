@@ -484,6 +484,14 @@ def export_gguf(
       " SavedModel or ONNX"
     )
   weights = read_weights(source.checkpoint, Shapes(shapes, {}))
+  scripts = gguf_file.scripts_without_vowels(model.tokenizer.vocab)
+  if scripts and source.description["do_lower_case"]:
+    logging.warning(
+      "%s: in llama.cpp texts lose their vowels in %s, for which the vocabulary"
+      " has pieces: their vectors are others. Use ONNX for them",
+      flag,
+      ", ".join(scripts),
+    )
   with (
     folder_of_model(source, export_dir, overwrite) as temporary_dir,
     terminal.quiet(logging.WARNING),  # gguf logs temporary paths
