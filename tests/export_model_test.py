@@ -297,6 +297,30 @@ def test_a_lite_model_takes_batches_of_choices(export, tmp_path):
     assert abs(run(**rows)["probabilities"] - expected).max() < 0.05
 
 
+@pytest.mark.parametrize("pooling", ["mean", "cls", "max"])
+def test_a_lite_model_encodes_sentences(export, tmp_path, pooling):
+  model_dir = signatures_test.make_model(
+    tmp_path / "trained",
+    "run_embeddings",
+    embedding={"pooling": pooling, "normalize": True},
+  )
+  folder = export(model_dir, "lite", "--quantize=dynamic_int8")
+  with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    interpreter = tf.lite.Interpreter(
+      str(folder / exported_model.TFLITE_FILE), num_threads=2
+    )
+  order = [details["name"] for details in interpreter.get_input_details()]
+  assert [name[16:-2] for name in order] == [
+    *("segment_ids", "input_mask", "input_ids")
+  ]
+  model = signatures_test.unsaved(signatures_test.source_of(model_dir))
+  encoded = call(model, "tokenize", text=TEXTS)
+  found = interpreter.get_signature_runner()(**encoded)["vectors"]
+  expected = call(model, "ids", **encoded)["vectors"]
+  assert (found * expected).sum(axis=1).min() > 0.99
+
+
 @pytest.fixture(scope="module")
 def static(export, model_dir):
   """The model exported with a fixed length and without a vocabulary."""

@@ -206,6 +206,26 @@ def test_variables_that_no_class_has_are_refused(
     tiny.convert_back(checkpoint, tmp_path / "out")
 
 
+# The tokenizer
+
+
+def test_tokenizers_alone_reads_the_folder(checkpoint, tmp_path):
+  tokenizers = pytest.importorskip("tokenizers", reason=".[vocab]")
+  notes = tiny.convert_back(checkpoint, tmp_path / "theirs", do_lower_case=True)
+  del notes
+  path = tmp_path / "theirs" / "tokenizer.json"
+  tokenizer = tokenizers.Tokenizer.from_file(str(path))
+  encoded = tokenizer.encode_batch(["The cats", "sat [SEP] [MASK]", "x" * 999])
+  assert [text.tokens for text in encoded] == [
+    ["[CLS]", "the", "cat", "##s", "[SEP]"],
+    ["[CLS]", "sat", "[SEP]", "[MASK]", "[SEP]"],
+    ["[CLS]", "[UNK]", "[SEP]"],
+  ]
+  assert tokenizer.truncation is None and tokenizer.padding is None
+  model = tiny.read(str(tmp_path / "theirs"))
+  assert not any("not support" in note for note in model.notes)
+
+
 # pytorch_model.bin
 
 

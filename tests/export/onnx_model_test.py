@@ -313,7 +313,7 @@ def test_the_readme_runs_with_onnxruntime_and_tokenizers(kind, folder_of):
   needed = "numpy", "onnxruntime", "tokenizers"
   project = "bertlib", "modeling", "tokenization"
   found = run_alone(alone, needed, folder, project)
-  assert re.search(r"array\(\[\[+ *-?\d", found)
+  assert re.search(r"^\[\[+ *-?\d", found)
   assert run_alone(with_project, [*needed, "openvino"], folder)
 
 
@@ -417,7 +417,9 @@ print(model.predict(["the cat sat"])[0].label)
   outputs = {process.communicate()[0] for process in processes}
   assert {process.returncode for process in processes} == {0}
   assert len(outputs) == 1
-  assert len(list((copied / "exported" / "onnx" / "openvino_cache").iterdir())) == 1
+  assert (
+    len(list((copied / "exported" / "onnx" / "openvino_cache").iterdir())) == 1
+  )
 
 
 INT8 = ("--encoder", "--quantize=int8")
@@ -546,12 +548,83 @@ def test_bfloat16_without_instructions_is_reported(
   assert ("computes in float32" in caplog.text) != has_bfloat16
 
 
-def test_an_earlier_export_is_replaced(main, folder_of):
-  folder = folder_of("squad_1")
-  load(folder, "openvino")  # adds its cache
-  flags = [f"--model_dir={folder}", f"--export_dir={folder}/exported"]
+@pytest.mark.parametrize("is_of_earlier_version", [False, True])
+def test_an_export_is_read_and_replaced(
+  main, folder_of, tmp_path, is_of_earlier_version
+):
+  kept = load(folder_of("squad_1"), "openvino")  # adds its cache
+  folder = tmp_path / "exported"
+  shutil.copytree(folder_of("squad_1") / "exported", folder)
+  if is_of_earlier_version:
+    for path in (folder / "onnx").iterdir():
+      path.rename(folder / path.name)
+    (folder / "onnx").rmdir()
+    for name in ("config.json", "tokenizer_config.json"):
+      (folder / name).unlink()
+  for engine in ENGINES:
+    found = load(tmp_path, engine).predict(inputs_of("squad_1"))
+    assert_equal(found, kept.predict(inputs_of("squad_1")))
+  flags = [f"--model_dir={folder_of('squad_1')}", f"--export_dir={folder}"]
   main(*flags, "--format=onnx", "--overwrite")
-  assert (folder / "exported" / MODEL_FILE).exists()
+  assert os.listdir(folder / "onnx") == ["model.onnx"]
+  (folder / "onnx" / "mine.onnx").touch()
+  with pytest.raises(InputError, match="has other files than an export"):
+    main(*flags, "--format=onnx", "--overwrite")
+
+
+def softmax(logits):
+  powers = np.exp(logits - logits.max(axis=-1, keepdims=True))
+  return powers / powers.sum(axis=-1, keepdims=True)
+
+
+def mean(states, mask):
+  return (states * mask).sum(axis=1) / mask.sum(axis=1)
+
+
+# What programs compute of the other outputs, by kind: names, the function, and
+# which part of our first output this is.
+OF_OTHERS = {
+  "classification": (["logits"], lambda x, mask: softmax(x)),
+  "multi_label": (["logits"], lambda x, mask: 1 / (1 + np.exp(-x))),
+  "regression": (["logits"], lambda x, mask: x),
+  "ner": (["logits"], lambda x, mask: softmax(x)),
+  "squad_1": (
+    ["start_logits", "end_logits"],
+    lambda starts, ends, mask: np.stack([starts, ends], axis=1),
+  ),
+  "embeddings, mean": (
+    ["last_hidden_state"],
+    lambda x, mask: (
+      mean(x, mask) / np.linalg.norm(mean(x, mask), axis=1)[:, None]
+    ),
+  ),
+  "embeddings, max": (
+    ["last_hidden_state"],
+    lambda x, mask: np.where(mask, x, -np.inf).max(axis=1),
+  ),
+  "embeddings, cls": ([], None),  # has a projection
+  "pretraining": ([], None),
+}
+
+
+@pytest.mark.parametrize("kind", OF_OTHERS)
+def test_other_programs_find_what_our_output_is_made_of(kind, folder_of):
+  folder = folder_of(kind) / "exported"
+  session = onnxruntime.InferenceSession(folder / MODEL_FILE)
+  first, *names = (value.name for value in session.get_outputs())
+  expected, compute = OF_OTHERS[kind]
+  assert names == expected
+  if names:
+    mask = np.array([[1, 1, 1, 1], [1, 1, 0, 0]])
+    ids = np.array([[2, 13, 14, 3], [2, 3, 0, 0]])
+    inputs = [ids, mask, np.zeros_like(ids)]
+    found = session.run(
+      [first, *names],
+      dict(zip(("input_ids", "attention_mask", "token_type_ids"), inputs)),
+    )
+    np.testing.assert_allclose(
+      compute(*found[1:], mask=mask[:, :, None]), found[0], atol=1e-6
+    )
 
 
 def test_models_of_other_tasks_need_their_record(folder_of, tmp_path):
