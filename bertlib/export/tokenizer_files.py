@@ -44,18 +44,21 @@ def write(
   added: Sequence[str] = tuple(SPECIAL.values()),  # words not to be split
   cuts: bool = False,  # truncates and pads, as the model needs it
 ) -> None:
-  """Writes both files to a folder."""
-  tokenizer = _tokenizer(vocab, description, added)
-  if not cuts:
-    tokenizer |= {"truncation": None, "padding": None}
-  json_files.write(os.path.join(folder, FILE), tokenizer)
+  """Writes both files; the first needs [CLS] and [SEP] in the vocabulary."""
+  if {"[CLS]", "[SEP]"} <= vocab.keys():
+    tokenizer = _tokenizer(vocab, description, added)
+    if not cuts:
+      tokenizer |= {"truncation": None, "padding": None}
+    json_files.write(os.path.join(folder, FILE), tokenizer)
   config = {
     "tokenizer_class": "BertTokenizer",
     "do_lower_case": description["do_lower_case"],
     "model_max_length": description["max_seq_length"],
     **{key: word for key, word in SPECIAL.items() if word in vocab},
   }
-  if cuts:  # transformers.js then leaves them out of texts, and splits none
+  # transformers.js leaves these out of entities and answers. As added tokens,
+  # they would be found in texts too.
+  if cuts:
     config["additional_special_tokens"] = ["[PAD]", "[CLS]", "[SEP]"]
   json_files.write(os.path.join(folder, CONFIG_FILE), config)
 
