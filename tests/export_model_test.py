@@ -524,6 +524,7 @@ def test_an_earlier_export_is_replaced(main, model_dir, tmp_path):
     ["saved_model.pb", "assets/model.json", "notes.txt"],
     ["model.json", "vocab.txt", "bert_config.json"],
     ["model.json", "model.tflite", "model.ckpt-7.index"],
+    ["model.json", "onnx"],
   ],
 )
 def test_only_an_export_is_replaced(main, tmp_path, names):

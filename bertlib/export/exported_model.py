@@ -155,9 +155,9 @@ def check_export_dir(folder: str, overwrite: bool) -> None:
   names = {name.rstrip("/") for name in tf.io.gfile.listdir(folder)}
   # --overwrite removes only what this script has written.
   inner = os.path.dirname(onnx_folder.MODEL_FILES[0])
-  if inner in names:
-    path = os.path.join(folder, inner)
-    found = [name.rstrip("/") for name in tf.io.gfile.listdir(path)]
+  path = os.path.join(folder, inner)
+  if tf.io.gfile.isdir(path):
+    found = (name.rstrip("/") for name in tf.io.gfile.listdir(path))
     names = names - {inner} | {f"{inner}/{name}" for name in found}
   in_assets = os.path.join(folder, "assets", model_files.DESCRIPTION)
   is_saved_model = names <= _SAVED_MODEL and tf.io.gfile.exists(in_assets)
