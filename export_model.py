@@ -35,7 +35,7 @@ from bertlib.cli.errors import InputError, printable, some_of
 from bertlib.compute import onednn
 from bertlib.compute.fast_compute import FastCompute
 from bertlib.data import vocabulary
-from bertlib.exchange import resolve
+from bertlib.exchange import resolve, to_huggingface
 from bertlib.export import (
   exported_model,
   gguf_file,
@@ -484,6 +484,14 @@ def export_gguf(
       " SavedModel or ONNX"
     )
   weights = read_weights(source.checkpoint, Shapes(shapes, {}))
+  scripts = gguf_file.scripts_without_vowels(model.tokenizer.vocab)
+  if scripts and source.description["do_lower_case"]:
+    logging.warning(
+      "%s: in llama.cpp texts lose their vowels in %s, for which the vocabulary"
+      " has pieces: their vectors are others. Use ONNX for them",
+      flag,
+      ", ".join(scripts),
+    )
   with (
     folder_of_model(source, export_dir, overwrite) as temporary_dir,
     terminal.quiet(logging.WARNING),  # gguf logs temporary paths
@@ -545,7 +553,7 @@ def export_onnx(
     )
     outputs = head(encoder)
     if has_states:
-      outputs |= onnx_graph.last_hidden_state(encoder)
+      outputs = onnx_graph.last_hidden_state(encoder) | outputs
     return graph.model(outputs)
 
   source = source._replace(description=description)
@@ -565,9 +573,11 @@ def export_onnx(
       temporary_dir,
       graph,
       description,
+      to_huggingface.config_of(source.config, weights, description, task),
       model.tokenizer.vocab,
       model.never_split,
       task,
+      is_int8=bool(int8),
     )
 
 

@@ -277,9 +277,14 @@ class Predictor(ClassifierPredictor, predictor.LoadedModel):
 
   record = RECORD
 
+  @classmethod
+  def build(cls, *arguments):
+    """See base class."""
+    return cls.build_with_logits(*arguments)[1]
+
   @staticmethod
-  def build(description, config, inputs, compute):
-    """See base class; multiple choice has one output per choice."""
+  def build_with_logits(description, config, inputs, compute):
+    """Logits and outputs; multiple choice has one of each per choice."""
     problem = classification.problem_from_description(description)
     kind = problem.kind
     if kind == "multiple_choice":
@@ -299,7 +304,7 @@ class Predictor(ClassifierPredictor, predictor.LoadedModel):
       use_one_hot_embeddings=False,
       kind=kind,
       compute=compute,
-    )[-1]
+    )[-2:]
 
 
 # The command line

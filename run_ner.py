@@ -160,9 +160,14 @@ class Predictor(TaggerPredictor, predictor.LoadedModel):
 
   record = RECORD
 
-  @staticmethod
-  def build(description, config, inputs, compute):
+  @classmethod
+  def build(cls, *arguments):
     """See base class."""
+    return cls.build_with_logits(*arguments)[1]
+
+  @staticmethod
+  def build_with_logits(description, config, inputs, compute):
+    """Logits and outputs."""
     logits = create_model(
       config,
       is_training=False,
@@ -171,7 +176,7 @@ class Predictor(TaggerPredictor, predictor.LoadedModel):
       use_one_hot_embeddings=False,
       compute=compute,
     )
-    return tf.nn.softmax(logits)
+    return logits, tf.nn.softmax(logits)
 
 
 # The command line

@@ -277,17 +277,19 @@ def test_skipped_layers_and_encoders_are_exported(export, model_dir, to_8_bits):
     assert np.corrcoef(*pair)[0, 1] > 0.99
 
 
+def lite_interpreter(folder):
+  with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    path = str(folder / exported_model.TFLITE_FILE)
+    return tf.lite.Interpreter(path, num_threads=2)
+
+
 def test_a_lite_model_takes_batches_of_choices(export, tmp_path):
   model_dir = signatures_test.make_model(
     tmp_path / "trained", **MODELS["multiple_choice"]
   )
   folder = export(model_dir, "lite", "--quantize=dynamic_int8")
-  with warnings.catch_warnings():
-    warnings.simplefilter("ignore")
-    interpreter = tf.lite.Interpreter(
-      str(folder / exported_model.TFLITE_FILE), num_threads=2
-    )
-  run = interpreter.get_signature_runner("serving_default")
+  run = lite_interpreter(folder).get_signature_runner("serving_default")
   model = signatures_test.unsaved(signatures_test.source_of(model_dir))
   encoded = call(model, "tokenize", **PAIRS)
   encoded = {k: v[:9].reshape(3, 3, -1) for k, v in encoded.items()}
@@ -295,6 +297,24 @@ def test_a_lite_model_takes_batches_of_choices(export, tmp_path):
     rows = {name: ids[:num_rows] for name, ids in encoded.items()}
     expected = call(model, "ids", **rows)["probabilities"]
     assert abs(run(**rows)["probabilities"] - expected).max() < 0.05
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls", "max"])
+def test_a_lite_model_encodes_sentences(export, tmp_path, pooling):
+  embedding = {"pooling": pooling, "normalize": True}
+  model_dir = signatures_test.make_model(
+    tmp_path / "trained", "run_embeddings", embedding=embedding
+  )
+  folder = export(model_dir, "lite", "--quantize=dynamic_int8")
+  interpreter = lite_interpreter(folder)
+  order = [details["name"] for details in interpreter.get_input_details()]
+  features = "segment_ids", "input_mask", "input_ids"  # as the page has it
+  assert order == [f"serving_default_{name}:0" for name in features]
+  model = signatures_test.unsaved(signatures_test.source_of(model_dir))
+  encoded = call(model, "tokenize", text=TEXTS)
+  found = interpreter.get_signature_runner()(**encoded)["vectors"]
+  expected = call(model, "ids", **encoded)["vectors"]
+  assert (found * expected).sum(axis=1).min() > 0.99
 
 
 @pytest.fixture(scope="module")
@@ -504,6 +524,7 @@ def test_an_earlier_export_is_replaced(main, model_dir, tmp_path):
     ["saved_model.pb", "assets/model.json", "notes.txt"],
     ["model.json", "vocab.txt", "bert_config.json"],
     ["model.json", "model.tflite", "model.ckpt-7.index"],
+    ["model.json", "onnx"],
   ],
 )
 def test_only_an_export_is_replaced(main, tmp_path, names):

@@ -69,6 +69,14 @@ def test_langchain_finds_the_nearest_document(vectors, capsys):
   assert capsys.readouterr().out.strip()
 
 
+def test_fastembed_loads_the_folder(vectors):
+  pytest.importorskip("fastembed", reason="pip install fastembed")
+  model = run_block("fastembed", vectors)["model"]
+  prompt = embedder_test.PROMPTS["passage"]
+  found = [*model.embed([prompt + text for text in TEXTS])]
+  np.testing.assert_allclose(found, OnnxModel(vectors).encode(TEXTS), atol=1e-6)
+
+
 def test_fastapi_predicts_waiting_requests_in_one_batch(classifier):
   pytest.importorskip("fastapi", reason="pip install fastapi")
   httpx = pytest.importorskip("httpx", reason="pip install httpx")

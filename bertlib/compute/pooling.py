@@ -20,7 +20,8 @@ def pool(states, input_mask, pooling: str):
   Rows without tokens are zeros.
   """
   batch_size, _, num_layers, width = modeling.get_shape_list(states)
-  is_token = input_mask[:, :, tf.newaxis, tf.newaxis] > 0  # [B, S, 1, 1]
+  # [B, S, 1, 1]; TensorFlow Lite has no slices of it with new axes.
+  is_token = tf.expand_dims(tf.expand_dims(input_mask, 2), 3) > 0
   if pooling not in POOLINGS:
     raise ValueError(f"pooling={pooling!r}: not one of {', '.join(POOLINGS)}")
   if pooling == "cls":

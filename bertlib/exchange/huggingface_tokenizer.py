@@ -7,16 +7,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from bertlib.cli.errors import InputError, some_of
+from bertlib.export import tokenizer_files
+from bertlib.export.tokenizer_files import SPECIAL
 from bertlib.io import json_files, model_files, text_files
-
-# Special entries of BERT, by the keys of these files.
-_SPECIAL = {
-  "pad_token": "[PAD]",
-  "unk_token": "[UNK]",
-  "cls_token": "[CLS]",
-  "sep_token": "[SEP]",
-  "mask_token": "[MASK]",
-}
 
 # Classes that split text as BERT does; the last two read `tokenizer.json`.
 _CLASSES = (
@@ -57,7 +50,8 @@ def read(folder: str, vocab_file: str | None, vocab_size: int) -> Tokenizer:
     rules = {"do_lower_case": "lowercase", "strip_accents": "strip_accents"}
     config, fast = {n: preset.get(key) for n, key in rules.items()}, {}
   wordpiece = fast.get("model") or {}
-  normalizer = fast.get("normalizer") or {}
+  normalizer = tokenizer_files.bert_normalizer(fast.get("normalizer"))
+  fast = {**fast, "normalizer": normalizer}
   do_lower_case = config.get("do_lower_case", normalizer.get("lowercase"))
   parts = ("normalizer", "pre_tokenizer")
   types = {part: (fast.get(part) or {}).get("type") for part in parts}
@@ -97,14 +91,8 @@ def write(
   """Writes the files of a tokenizer; returns what is different there."""
   with open(os.path.join(folder, model_files.VOCAB), "wb") as file:
     file.write(vocab)
-  json_files.write(
-    os.path.join(folder, "tokenizer_config.json"),
-    {
-      "tokenizer_class": _CLASSES[0],
-      "do_lower_case": description["do_lower_case"],
-      "model_max_length": description["max_seq_length"],
-    },
-  )
+  ids = {piece: index for index, piece in enumerate(pieces(vocab))}
+  tokenizer_files.write(folder, ids, description)
   limit = description.get("max_input_chars_per_word")
   if limit == _MAX_CHARS_PER_WORD:
     return []
@@ -222,7 +210,7 @@ def _with_standard_names(
 ) -> tuple[bytes, list[str]]:
   """Renames special entries to those of BERT."""
   entries, renamed = pieces(vocab), []
-  for key, standard in _SPECIAL.items():
+  for key, standard in SPECIAL.items():
     name = names.get(key) or standard
     name = name["content"] if isinstance(name, Mapping) else name
     if name == standard or name not in entries:
@@ -234,7 +222,7 @@ def _with_standard_names(
       )
     entries[entries.index(name)] = standard
     renamed.append(f"{name} to {standard}")
-  missing = [name for name in _SPECIAL.values() if name not in entries]
+  missing = [name for name in SPECIAL.values() if name not in entries]
   notes = []
   if renamed:
     vocab = "".join(f"{entry}\n" for entry in entries).encode()

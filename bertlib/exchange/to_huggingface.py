@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import tensorflow.compat.v1 as tf
 
+import modeling
 from bertlib.checkpoints import checkpoint_files
 from bertlib.cli.errors import InputError
 from bertlib.exchange import (
@@ -29,7 +30,11 @@ from bertlib.export import same_outputs
 from bertlib.io import files, json_files
 from bertlib.settings import model_description
 from bertlib.task import task_record
-from bertlib.task.task_record import PROBLEM_TYPES, HuggingFaceModel
+from bertlib.task.task_record import (
+  PROBLEM_TYPES,
+  HuggingFaceModel,
+  TaskRecord,
+)
 
 # Files of the weights, of which transformers reads the first.
 _SAFETENSORS, _PYTORCH = "model.safetensors", "pytorch_model.bin"
@@ -197,6 +202,26 @@ def _as_tensors(
 
 
 # config.json
+
+
+def config_of(
+  config: modeling.BertConfig,
+  variables: Mapping[str, np.ndarray],
+  description: Mapping[str, Any],  # contents of `model.json`
+  task: TaskRecord | None,  # None for an encoder
+) -> dict[str, Any]:
+  """Contents of the `config.json` of a model whose weights stay here."""
+  names = {ours: name for name, ours in from_huggingface.ACTIVATIONS.items()}
+  architecture = task and task.huggingface_class(description)
+  found = {
+    **vars(config),
+    "hidden_act": names.get(config.hidden_act, config.hidden_act),
+    "model_type": "bert",
+    "architectures": [architecture or "BertModel"],
+  }
+  _set_problem_type(found, description)
+  _name_labels(found, variables, description)
+  return found
 
 
 def _set_problem_type(

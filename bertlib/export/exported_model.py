@@ -36,8 +36,8 @@ TFLITE_FILE = "model.tflite"
 
 # Names in the folder of a SavedModel, and of a model of another format.
 _SAVED_MODEL = {"assets", "fingerprint.pb", "saved_model.pb", "variables"}
-_MODELS = ({TFLITE_FILE}, {gguf_file.FILE}, {*onnx_folder.FILES})
-_BESIDE_IT = {LABELS_FILE, onnx_folder.CACHE, *model_files.COMPANIONS}
+_MODELS = ({TFLITE_FILE}, {gguf_file.FILE}, *onnx_folder.LAYOUTS)
+_BESIDE_IT = {LABELS_FILE, *onnx_folder.CACHES, *model_files.COMPANIONS}
 _GRAPH_FILE = "saved_model.pb"
 _FIX = "Export the model again"
 
@@ -154,6 +154,11 @@ def check_export_dir(folder: str, overwrite: bool) -> None:
     raise InputError(f"--export_dir={folder}: is a file. Name a folder")
   names = {name.rstrip("/") for name in tf.io.gfile.listdir(folder)}
   # --overwrite removes only what this script has written.
+  inner = os.path.dirname(onnx_folder.MODEL_FILES[0])
+  path = os.path.join(folder, inner)
+  if tf.io.gfile.isdir(path):
+    found = (name.rstrip("/") for name in tf.io.gfile.listdir(path))
+    names = names - {inner} | {f"{inner}/{name}" for name in found}
   in_assets = os.path.join(folder, "assets", model_files.DESCRIPTION)
   is_saved_model = names <= _SAVED_MODEL and tf.io.gfile.exists(in_assets)
   is_of_one_model = (

@@ -7,7 +7,8 @@ of llama.cpp for the architecture "bert".
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+import unicodedata
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -80,6 +81,18 @@ def check_model(
       f"--format=gguf: the model has {problem}, which llama.cpp does not"
       " compute. Export it in another format"
     )
+
+
+def scripts_without_vowels(tokens: Iterable[str]) -> list[str]:
+  """Scripts in a vocabulary whose vowels llama.cpp strips like accents."""
+  # All marks, not only those of category Mn; and of the letters that a Korean
+  # syllable consists of, all but the first.
+  vowels = (
+    char
+    for char in set("".join(tokens))
+    if unicodedata.category(char) == "Mc" or "\u1160" <= char <= "\u11ff"
+  )
+  return sorted({unicodedata.name(v).split()[0].title() for v in vowels})
 
 
 def write(

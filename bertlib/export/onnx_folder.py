@@ -3,28 +3,39 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-import tokenization
 from bertlib import PREFIX
 from bertlib.cli.errors import InputError
-from bertlib.export.onnx_graph import MODEL_FILE
+from bertlib.export import tokenizer_files
+from bertlib.export.onnx_graph import INT8_MODEL_FILE, MODEL_FILE
 from bertlib.io import json_files, model_files
 from bertlib.settings import model_description
 from bertlib.task.task_record import TaskRecord
 
+CONFIG_FILE = "config.json"
 README_FILE = "README.md"
-TOKENIZER_FILE = "tokenizer.json"
 
-# Folder of the models that OpenVINO has compiled.
+# Folder, beside the model file, of models that OpenVINO has compiled.
 CACHE = "openvino_cache"
+
+# Where a model is, the first of these; the last one of earlier versions.
+MODEL_FILES = (MODEL_FILE, INT8_MODEL_FILE, "model.onnx")
+CACHES = {os.path.join(os.path.dirname(name), CACHE) for name in MODEL_FILES}
 
 # Bytes at the end of a model file that contain its metadata.
 _TAIL_SIZE = 4096
 
-# Files of an export beside those that a checkpoint has.
-FILES = (MODEL_FILE, README_FILE, TOKENIZER_FILE)
+# Files of an export beside those that a checkpoint has; last, of an earlier
+# version.
+_IN_EACH = {README_FILE, tokenizer_files.FILE}
+_BESIDE_IT = {CONFIG_FILE, tokenizer_files.CONFIG_FILE, *_IN_EACH}
+LAYOUTS = (
+  {MODEL_FILE, *_BESIDE_IT},
+  {INT8_MODEL_FILE, *_BESIDE_IT},
+  {"model.onnx", *_IN_EACH},
+)
 
 _README = """\
 # BERT in ONNX
@@ -41,14 +52,15 @@ tokenizer = Tokenizer.from_file("tokenizer.json")
 options = onnxruntime.SessionOptions()
 # For int8 on x86 without VNNI, where sums overflow; elsewhere it is slower:
 # options.add_session_config_entry("session.x64quantprecision", "1")
-session = onnxruntime.InferenceSession("model.onnx", options)
+session = onnxruntime.InferenceSession("{file}", options)
 encoded = tokenizer.encode_batch({texts})
 inputs = {{
   "input_ids": np.array([text.ids for text in encoded]),
   "attention_mask": np.array([text.attention_mask for text in encoded]),
   "token_type_ids": np.array([text.type_ids for text in encoded]),
 }}
-{more}print(session.run(None, inputs))
+{more}outputs = session.run(None, inputs)
+print(outputs[0])
 print(json.load(open("model.json", encoding="utf-8")).get("labels"))
 ```
 
@@ -60,6 +72,9 @@ from {prefix}bertlib.export import OnnxModel
 
 print(OnnxModel(".").predict({examples}))
 ```
+
+transformers.js, fastembed and optimum load this folder: docs/how_to/onnx.md
+of bert-estimator has examples.
 """
 
 # Positions of the [MASK]s, for a model with such an input.
@@ -73,21 +88,26 @@ def write(
   folder: str,
   model: Any,  # of `Graph.model`
   description: Mapping[str, Any],  # contents of `model.json`
+  config: Mapping[str, Any],  # contents of `config.json`
   vocab: Mapping[str, int],
   never_split: tuple[str, ...],
   task: TaskRecord | None,  # None for an encoder
+  is_int8: bool,
 ) -> None:
   """Writes a model, its tokenizer and an example of its use to a folder."""
   # At the end of the file, see `check`.
   entry = model.metadata_props.add()
   entry.key = "meaning_sha256"
   entry.value = model_description.load(folder)[entry.key]
-  with open(os.path.join(folder, MODEL_FILE), "wb") as file:
+  model_file = INT8_MODEL_FILE if is_int8 else MODEL_FILE
+  path = os.path.join(folder, model_file)
+  os.makedirs(os.path.dirname(path))
+  with open(path, "wb") as file:
     file.write(model.SerializeToString())
-  json_files.write(
-    os.path.join(folder, TOKENIZER_FILE),
-    _tokenizer(vocab, description, never_split),
-  )
+  # Browsers otherwise look for the other file, or servers do.
+  chosen = {"transformers.js_config": {"dtype": "q8" if is_int8 else "fp32"}}
+  json_files.write(os.path.join(folder, CONFIG_FILE), {**config, **chosen})
+  tokenizer_files.write(folder, vocab, description, never_split, cuts=True)
   examples = ["A text."]
   if task and task.predict:
     examples = task.predict.examples(description)
@@ -100,8 +120,15 @@ def write(
         examples=examples,
         more=_MASKS if task and task.fills_masks else "",
         prefix=PREFIX,
+        file=model_file,
       )
     )
+
+
+def find(folder: str) -> str:
+  """Path of the model file in the folder of an export."""
+  paths = [os.path.join(folder, name) for name in MODEL_FILES]
+  return next(filter(os.path.exists, paths), paths[0])
 
 
 def check(path: str, description: Mapping[str, Any]) -> None:
@@ -117,79 +144,3 @@ def check(path: str, description: Mapping[str, Any]) -> None:
       f"{path}: is not the model that {model_files.DESCRIPTION} describes."
       " Export the model again, or copy all files of the export"
     )
-
-
-def _tokenizer(
-  vocab: Mapping[str, int],
-  description: Mapping[str, Any],
-  never_split: Sequence[str],
-) -> dict[str, Any]:
-  """Contents of `tokenizer.json`: the ids of `model_inputs.encode_pair`."""
-  length = description.get("seq_length")
-  limit = description.get("max_input_chars_per_word")
-
-  def piece(kind, name, segment):
-    return {kind: {"id": name, "type_id": segment}}
-
-  first = [
-    piece("SpecialToken", "[CLS]", 0),
-    piece("Sequence", "A", 0),
-    piece("SpecialToken", "[SEP]", 0),
-  ]
-  second = [piece("Sequence", "B", 1), piece("SpecialToken", "[SEP]", 1)]
-  return {
-    "version": "1.0",
-    "truncation": {
-      "direction": "Right",
-      "max_length": description["max_seq_length"],
-      "strategy": "LongestFirst",
-      "stride": 0,
-    },
-    "padding": {
-      "strategy": {"Fixed": length} if length else "BatchLongest",
-      "direction": "Right",
-      "pad_to_multiple_of": None,
-      "pad_id": 0,
-      "pad_type_id": 0,
-      "pad_token": "[PAD]",
-    },
-    # Texts with the names of special entries are split like all others.
-    "added_tokens": [
-      {
-        "id": vocab[word],
-        "content": word,
-        "single_word": False,
-        "lstrip": False,
-        "rstrip": False,
-        "normalized": False,
-        "special": True,
-      }
-      for word in never_split
-    ],
-    "normalizer": {
-      "type": "BertNormalizer",
-      "clean_text": True,
-      "handle_chinese_chars": True,
-      "strip_accents": None,
-      "lowercase": description["do_lower_case"],
-    },
-    "pre_tokenizer": {"type": "BertPreTokenizer"},
-    "post_processor": {
-      "type": "TemplateProcessing",
-      "single": first,
-      "pair": first + second,
-      "special_tokens": {
-        word: {"id": word, "ids": [vocab[word]], "tokens": [word]}
-        for word in ("[CLS]", "[SEP]")
-      },
-    },
-    "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": True},
-    "model": {
-      "type": "WordPiece",
-      "unk_token": "[UNK]",
-      "continuing_subword_prefix": "##",
-      "max_input_chars_per_word": limit
-      or tokenization.MAX_INPUT_CHARS_PER_WORD,
-      "vocab": dict(vocab),
-    },
-  }

@@ -17,7 +17,12 @@ import numpy as np
 from bertlib.cli.errors import needs_package
 from bertlib.settings.embedding_spec import PROJECTION_SCOPE, EmbeddingSpec
 
-MODEL_FILE = "model.onnx"
+# Files of a graph, and of one with 8-bit layers: those of transformers.js.
+MODEL_FILE = "onnx/model.onnx"
+INT8_MODEL_FILE = "onnx/model_quantized.onnx"
+
+# Outputs by the names of transformers, for its readers. Ours come before them.
+OF_TRANSFORMERS = ("logits", "start_logits", "end_logits", "last_hidden_state")
 
 # Names of the inputs, int64 [B, S], by feature: those of transformers.
 INPUT_NAMES = {
@@ -450,11 +455,9 @@ def classification(
   states = encoder.sequence_output(CLS).outputs()
   logits = _output_layer(encoder, _pooled_output(encoder, states))
   shape = ["batch", len(encoder.weights["output_bias"])]
-  if not activation:
-    return {"scores": Output(logits, shape)}
-  return {
-    "probabilities": Output(encoder.graph.node(activation, logits), shape)
-  }
+  name = "probabilities" if activation else "scores"
+  found = encoder.graph.node(activation or "Identity", logits)
+  return {name: Output(found, shape), "logits": Output(logits, shape)}
 
 
 def token_classification(encoder: Encoder) -> dict[str, Output]:
@@ -462,7 +465,10 @@ def token_classification(encoder: Encoder) -> dict[str, Output]:
   logits = _output_layer(encoder, encoder.sequence_output().outputs())
   probabilities = encoder.graph.node("Softmax", logits, axis=-1)
   shape = ["batch", "sequence", len(encoder.weights["output_bias"])]
-  return {"probabilities": Output(probabilities, shape)}
+  return {
+    "probabilities": Output(probabilities, shape),
+    "logits": Output(logits, shape),
+  }
 
 
 def spans(encoder: Encoder) -> dict[str, Output]:
@@ -472,7 +478,11 @@ def spans(encoder: Encoder) -> dict[str, Output]:
   logits = _output_layer(encoder, states, "cls/squad/")
   logits = node("Transpose", logits, perm=[0, 2, 1])
   logits = node("Where", _is_token(encoder, 1), logits, _LOWEST)
-  return {"logits": Output(logits, ["batch", 2, "sequence"])}
+  outputs = {"logits": Output(logits, ["batch", 2, "sequence"])}
+  for index, name in enumerate(("start_logits", "end_logits")):
+    tensor = node("Squeeze", node("Gather", logits, [index], axis=1), [1])
+    outputs[name] = Output(tensor, ["batch", "sequence"])
+  return outputs
 
 
 def sentence_vectors(
@@ -481,7 +491,7 @@ def sentence_vectors(
   """Sentence vectors [B, width], see `pooling`."""
   node = encoder.graph.node
   positions = CLS if spec.pooling == "cls" else None
-  states = encoder.sequence_output(positions).outputs()
+  of_tokens = states = encoder.sequence_output(positions).outputs()
   if spec.pooling == "mean":
     weights = encoder.graph.cast(_is_token(encoder, 2))  # [B, S, 1]
     sums = node("ReduceSum", node("Mul", states, weights), [1], keepdims=0)
@@ -502,8 +512,13 @@ def sentence_vectors(
   if spec.normalize:  # zero stays zero
     squares = node("ReduceSum", node("Mul", vectors, vectors), [1])
     vectors = node("Div", vectors, node("Sqrt", node("Max", squares, 1e-24)))
-  width = spec.width(encoder.config["hidden_size"])
-  return {"sentence_embedding": Output(vectors, ["batch", width])}
+  hidden_size = encoder.config["hidden_size"]
+  shape = ["batch", spec.width(hidden_size)]
+  outputs = {"sentence_embedding": Output(vectors, shape)}
+  if spec.projection_dim is None:  # else others would leave it out
+    shape = ["batch", 1 if positions else "sequence", hidden_size]
+    outputs["last_hidden_state"] = Output(of_tokens, shape)
+  return outputs
 
 
 def masked_lm(encoder: Encoder) -> dict[str, Output]:

@@ -24,7 +24,7 @@ from bertlib.cli.option import check_argument, declaration
 from bertlib.data import batch_predictor, vocabulary
 from bertlib.data.batch_predictor import BatchPredictor
 from bertlib.export import onnx_folder
-from bertlib.export.onnx_graph import INPUT_NAMES, MODEL_FILE
+from bertlib.export.onnx_graph import INPUT_NAMES, OF_TRANSFORMERS
 from bertlib.io import files, json_files, model_files, processes
 from bertlib.settings.common import DeviceSettings
 from bertlib.settings.training import RunSettings
@@ -140,8 +140,8 @@ class OnnxModel(BatchPredictor):
       num_threads: threads that compute; None for one per usable core.
       precision: "float32", or "bfloat16" with OpenVINO: of what is not in 8
         bits.
-      cache_dir: folder of models compiled by OpenVINO; None for one in
-        `folder`, if that can be written; "" for none.
+      cache_dir: folder of models compiled by OpenVINO; None for one beside the
+        model file, if that can be written; "" for none.
       task: `RECORD` of a task of your own.
 
     Raises:
@@ -159,7 +159,7 @@ class OnnxModel(BatchPredictor):
       checks_case=False,
       max_input_chars_per_word=description.get("max_input_chars_per_word"),
     )
-    path = os.path.join(folder, MODEL_FILE)
+    path = onnx_folder.find(folder)
     onnx_folder.check(path, description)
     if engine not in ("auto", *_ENGINES):
       raise InputError(
@@ -177,8 +177,9 @@ class OnnxModel(BatchPredictor):
     ):
       if value is not None:
         check_argument(name, value, flag)
-    if cache_dir is None and os.access(folder, os.W_OK):
-      cache_dir = os.path.join(folder, onnx_folder.CACHE)
+    beside_it = os.path.dirname(path)
+    if cache_dir is None and os.access(beside_it, os.W_OK):
+      cache_dir = os.path.join(beside_it, onnx_folder.CACHE)
     self._engine = _start_engine(
       engine, path, num_threads, precision, cache_dir
     )
@@ -219,10 +220,11 @@ class _OnnxRuntime:
     self._session = onnxruntime.InferenceSession(
       path, options, providers=["CPUExecutionProvider"]
     )
+    self._outputs = _own([x.name for x in self._session.get_outputs()])
 
   def run(self, inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
     """The outputs of a batch."""
-    return self._session.run(None, inputs)
+    return self._session.run(self._outputs, inputs)
 
 
 class _OpenVino:
@@ -252,7 +254,7 @@ class _OpenVino:
     if cache_dir:
       self._model = _compile_once(openvino, core, path, settings, cache_dir)
     else:
-      self._model = core.compile_model(path, "CPU", settings)
+      self._model = _compile(core, path, settings)
     self._requests: list[Any] = []  # free ones; each serves one thread
 
   def run(self, inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
@@ -265,6 +267,24 @@ class _OpenVino:
       return list(request.infer(inputs, share_inputs=True).values())
     finally:
       self._requests.append(request)
+
+
+def _own(outputs: list[str]) -> list[str]:
+  """Names of a model's outputs without those for transformers alone."""
+  first, *others = outputs
+  return [first, *(name for name in others if name not in OF_TRANSFORMERS)]
+
+
+def _compile(core: Any, path: str, settings: dict[str, Any]) -> Any:
+  """A model compiled by OpenVINO, with our outputs alone: others take time."""
+  model = core.read_model(path)
+  results = {
+    output.any_name: result
+    for output, result in zip(model.outputs, model.get_results())
+  }
+  for name in results.keys() - _own([*results]):
+    model.remove_result(results[name])
+  return core.compile_model(model, "CPU", settings)
 
 
 def _compile_once(
@@ -281,7 +301,7 @@ def _compile_once(
   kept = os.path.join(cache_dir, name)
   with contextlib.suppress(OSError, RuntimeError), open(kept, "rb") as file:
     return core.import_model(file.read(), "CPU", settings)
-  model = core.compile_model(path, "CPU", settings)
+  model = _compile(core, path, settings)
   try:
     os.makedirs(cache_dir, exist_ok=True)
     with files.atomic_write(kept, "wb") as file:

@@ -45,7 +45,12 @@ def converted(
 ) -> Any:
   """The ONNX graph by tf2onnx; None where that of `draw` computes the same."""
   inputs = two_texts(model, model.max_seq_length)
-  function = _function(model, weights, _with_states(model))
+
+  def with_states(features):
+    found = model.outputs(features)
+    return found | model.hidden_states(features) | found
+
+  function = _function(model, weights, with_states)
   expected = _comparable(_run(function, inputs), inputs)
   used = _Weights(weights)
   try:
@@ -74,6 +79,9 @@ def converted(
     )
     graph.ir_version = onnx_graph.IR_VERSION
     del graph.opset_import[1:]  # of other domains, which have no nodes
+    # TensorFlow sorts them by name.
+    order, values = [*expected], graph.graph.output
+    values.sort(key=lambda value: order.index(value.name))
     rest = _difference(graph, inputs, expected)
   except ImportError as error:
     raise InputError(
@@ -128,19 +136,6 @@ def _run(function, inputs: Sequence[np.ndarray]) -> Mapping[Any, Any]:
   return function.get_concrete_function()(*map(tf.constant, inputs))
 
 
-def _with_states(model) -> Callable:
-  """Outputs of a model, and the hidden states below its output layers."""
-  encoder = signatures.Encoder(model.description, model.config, None)
-  encoder.compute = FastCompute()
-
-  def outputs(inputs):
-    found, scope = model.outputs(inputs), tf.compat.v1.get_variable_scope()
-    with tf.compat.v1.variable_scope(scope, reuse=True):
-      return encoder.outputs(inputs) | found
-
-  return outputs
-
-
 def two_texts(model, length: int) -> list[np.ndarray]:
   """Inputs of a text of `length` and of a short one, in two segments each."""
   lengths, columns = np.array([[length], [min(length, 5)]]), np.arange(length)
@@ -159,7 +154,9 @@ def _comparable(
   is_token, found = inputs[1] > 0, {}
   for name, values in outputs.items():
     values, length = np.asarray(values), is_token.shape[1]
-    if values.ndim == 3 and length in values.shape[1:]:  # [B, S, _], [B, _, S]
+    is_span = name in ("start_logits", "end_logits")  # [B, S]
+    # [B, S, _], [B, _, S]
+    if is_span or (values.ndim == 3 and length in values.shape[1:]):
       axis = values.shape.index(length, 1)
       values = np.moveaxis(values, axis, 1)[is_token]
     if name == "probabilities":

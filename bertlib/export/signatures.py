@@ -106,6 +106,14 @@ class SignatureModel:
     """Outputs of files such as ONNX, by their names there."""
     return {self.output: self.build(inputs)}
 
+  def hidden_states(self, inputs: Tensors) -> Tensors:
+    """Outputs of the encoder whose weights `build` has already used."""
+    encoder = Encoder(self.description, self.config, None)
+    encoder.compute = self.compute
+    scope = tf.compat.v1.get_variable_scope()
+    with tf.compat.v1.variable_scope(scope, reuse=True):
+      return encoder.outputs(inputs)
+
   def token_specs(self) -> dict[str, tf.TensorSpec]:
     """Specs of `features` by the names of the signature."""
     return self.features()
@@ -125,6 +133,21 @@ class SignatureModel:
       self.max_seq_length,
       pads=self.seq_length is not None,
     )
+
+
+class LabelModel(SignatureModel):
+  """Base class: a model of labels, whose files have its logits too."""
+
+  graph = "Predictor.build_with_logits"
+
+  def build(self, inputs):
+    """See base class."""
+    return super().build(inputs)[1]
+
+  def outputs(self, inputs):
+    """See base class."""
+    logits, found = super().build(inputs)
+    return {self.output: found, "logits": logits}
 
 
 def text_specs(*names: str) -> dict[str, tf.TensorSpec]:

@@ -105,6 +105,7 @@ def test_a_folder_in_both_formats_is_read_as_to_asks_for(main, tmp_path):
   assert main(folder, "--to=huggingface") == [
     "config.json",
     "model.safetensors",
+    "tokenizer.json",
     "tokenizer_config.json",
     "vocab.txt",
   ]

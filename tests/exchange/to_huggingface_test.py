@@ -206,6 +206,22 @@ def test_variables_that_no_class_has_are_refused(
     tiny.convert_back(checkpoint, tmp_path / "out")
 
 
+# The tokenizer
+
+
+def test_tokenizers_alone_reads_the_folder(checkpoint, tmp_path):
+  tokenizers = pytest.importorskip("tokenizers", reason=".[vocab]")
+  tiny.convert_back(checkpoint, tmp_path / "theirs", do_lower_case=True)
+  path = tmp_path / "theirs" / "tokenizer.json"
+  tokenizer = tokenizers.Tokenizer.from_file(str(path))
+  texts = tokenizer.encode_batch(["The cats", "sat [SEP]" + " cat" * 999])
+  assert texts[0].tokens == ["[CLS]", "the", "cat", "##s", "[SEP]"]
+  assert texts[1].tokens[1:3] == ["sat", "[SEP]"]
+  assert len(texts[1]) == 1003
+  notes = tiny.read(str(tmp_path / "theirs")).notes
+  assert not any("does not support" in note for note in notes)
+
+
 # pytorch_model.bin
 
 

@@ -86,6 +86,27 @@ def test_vectors_are_those_of_the_predictor(
   assert cosines.min() > lowest_cosine
 
 
+@pytest.mark.parametrize("do_lower_case", [True, False])
+def test_scripts_that_lose_their_vowels_are_named(
+  export, tmp_path, monkeypatch, caplog, do_lower_case
+):
+  korean = [
+    "\u1112",
+    "##\u1161",
+  ]  # what is left of a syllable, and what is lost
+  monkeypatch.setattr(
+    signatures_test, "VOCAB", [*signatures_test.VOCAB, *korean]
+  )
+  folder = make_model(tmp_path, "mean", do_lower_case=do_lower_case)
+  path = export(folder)
+  assert ("lose their vowels in Hangul" in caplog.text) == do_lower_case
+  if do_lower_case:
+    with run_embeddings.Predictor(str(folder)) as predictor:
+      expected = predictor.encode(["\ud558", "\u1112"])
+    assert encode(path, ["\ud558"])[0] @ expected[1] > 0.99999
+    assert expected[0] @ expected[1] < 0.99
+
+
 def test_q8_0_is_for_matrices_whose_rows_it_divides(export, tmp_path):
   path = export(make_model(tmp_path, "mean"), "--quantize=int8")
   reader = gguf.GGUFReader(path)

@@ -26,6 +26,7 @@ import export_model
 from bertlib.cli.errors import InputError
 from bertlib.data import model_inputs
 from bertlib.export import OnnxModel
+from bertlib.export.onnx_graph import INT8_MODEL_FILE, MODEL_FILE
 from bertlib.io import processes
 from bertlib.tasks.squad.record import RECORD
 
@@ -196,7 +197,7 @@ def test_weights_in_16_bits_take_half_the_space(folder_of):
   flags = ("--encoder", "--precision=float16")
   plain = folder_of("classification", "--encoder")
   half = folder_of("classification", *flags)
-  paths = [folder / "exported" / "model.onnx" for folder in (half, plain)]
+  paths = [folder / "exported" / MODEL_FILE for folder in (half, plain)]
   sizes = [path.stat().st_size for path in paths]
   assert sizes[0] < 0.7 * sizes[1]
   found = cosines(hidden_states(plain), hidden_states(half))
@@ -284,6 +285,7 @@ def test_every_task_predicts_with_numpy_and_an_engine_alone(
   paths = {kind: str(folder / "exported") for kind, folder in folders.items()}
   code = f"""
 from bertlib.export import OnnxModel
+from bertlib.export.onnx_graph import INT8_MODEL_FILE, MODEL_FILE
 texts = {texts}
 for kind, path in {paths}.items():
   model = OnnxModel(path, engine={engine!r}, num_threads=1)
@@ -311,7 +313,7 @@ def test_the_readme_runs_with_onnxruntime_and_tokenizers(kind, folder_of):
   needed = "numpy", "onnxruntime", "tokenizers"
   project = "bertlib", "modeling", "tokenization"
   found = run_alone(alone, needed, folder, project)
-  assert re.search(r"array\(\[\[+ *-?\d", found)
+  assert re.search(r"^\[\[+ *-?\d", found)
   assert run_alone(with_project, [*needed, "openvino"], folder)
 
 
@@ -367,7 +369,7 @@ def copied(folder_of, tmp_path):
 
 
 def test_openvino_keeps_its_compiled_model_for_that_model_alone(copied):
-  cache = copied / "exported" / "openvino_cache"
+  cache = copied / "exported" / "onnx" / "openvino_cache"
   cache.mkdir()
   (cache / "1505672878200113103.blob").write_bytes(b"of OpenVINO itself")
   before = load(copied, "openvino").predict(PAIRS)
@@ -375,7 +377,7 @@ def test_openvino_keeps_its_compiled_model_for_that_model_alone(copied):
   assert len(kept) == 2
   assert load(copied, "openvino").predict(PAIRS) == before
   assert set(cache.iterdir()) == kept
-  negate_weights(copied / "exported" / "model.onnx")
+  negate_weights(copied / "exported" / MODEL_FILE)
   after = load(copied, "openvino").predict(PAIRS)
   assert after == load(copied, "openvino", cache_dir="").predict(PAIRS)
   assert after != before
@@ -399,6 +401,7 @@ def test_a_damaged_compiled_model_is_made_again(copied):
 def test_processes_may_compile_a_model_at_once(copied):
   code = f"""
 from bertlib.export import OnnxModel
+from bertlib.export.onnx_graph import INT8_MODEL_FILE, MODEL_FILE
 model = OnnxModel({str(copied / "exported")!r}, engine="openvino")
 print(model.predict(["the cat sat"])[0].label)
 """
@@ -414,7 +417,9 @@ print(model.predict(["the cat sat"])[0].label)
   outputs = {process.communicate()[0] for process in processes}
   assert {process.returncode for process in processes} == {0}
   assert len(outputs) == 1
-  assert len(list((copied / "exported" / "openvino_cache").iterdir())) == 1
+  assert (
+    len(list((copied / "exported" / "onnx" / "openvino_cache").iterdir())) == 1
+  )
 
 
 INT8 = ("--encoder", "--quantize=int8")
@@ -439,7 +444,7 @@ def test_the_faster_engine_of_a_processor_computes(
   monkeypatch.setattr(processes, "features", lambda: features)
   for folder in folders:
     load(folder, "auto")
-  chosen = [line for line in log if "model.onnx: in " in line]
+  chosen = [line for line in log if ".onnx: in " in line]
   assert f"in float32, by {in_float32} on" in chosen[0]
   assert f"in int8, by {in_int8} on" in chosen[1]
 
@@ -505,7 +510,7 @@ def test_exact_sums_are_asked_for_and_overflow_is_reported(
   monkeypatch.setattr(processes, "features", lambda: features)
   monkeypatch.setattr(onnxruntime, "InferenceSession", Session)
   shutil.copytree(folder, tmp_path / "exported")
-  path = tmp_path / "exported" / "model.onnx"
+  path = tmp_path / "exported" / INT8_MODEL_FILE
   path.write_bytes(change(path.read_bytes()))
   load(tmp_path, engine, cache_dir="")
   assert ("8-bit products overflow" in caplog.text) == is_logged
@@ -520,7 +525,7 @@ def test_int8_loads_with_exact_sums(is_exact, folder_of, calibration):
   folder = folder_of("classification", *INT8, calibration) / "exported"
   options = onnxruntime.SessionOptions()
   options.add_session_config_entry("session.x64quantprecision", is_exact)
-  session = onnxruntime.InferenceSession(folder / "model.onnx", options)
+  session = onnxruntime.InferenceSession(folder / INT8_MODEL_FILE, options)
   assert session.get_outputs()
 
 
@@ -543,12 +548,71 @@ def test_bfloat16_without_instructions_is_reported(
   assert ("computes in float32" in caplog.text) != has_bfloat16
 
 
-def test_an_earlier_export_is_replaced(main, folder_of):
-  folder = folder_of("squad_1")
-  load(folder, "openvino")  # adds its cache
-  flags = [f"--model_dir={folder}", f"--export_dir={folder}/exported"]
+@pytest.mark.parametrize("is_of_earlier_version", [False, True])
+def test_an_export_is_read_and_replaced(
+  main, folder_of, tmp_path, is_of_earlier_version
+):
+  kept = load(folder_of("squad_1"), "openvino")  # adds its cache
+  folder = tmp_path / "exported"
+  shutil.copytree(folder_of("squad_1") / "exported", folder)
+  if is_of_earlier_version:
+    for path in (folder / "onnx").iterdir():
+      path.rename(folder / path.name)
+    (folder / "onnx").rmdir()
+    for name in ("config.json", "tokenizer_config.json"):
+      (folder / name).unlink()
+  for engine in ENGINES:
+    found = load(tmp_path, engine).predict(inputs_of("squad_1"))
+    assert_equal(found, kept.predict(inputs_of("squad_1")))
+  flags = [f"--model_dir={folder_of('squad_1')}", f"--export_dir={folder}"]
   main(*flags, "--format=onnx", "--overwrite")
-  assert (folder / "exported" / "model.onnx").exists()
+  assert os.listdir(folder / "onnx") == ["model.onnx"]
+  (folder / "onnx" / "mine.onnx").touch()
+  with pytest.raises(InputError, match="has other files than an export"):
+    main(*flags, "--format=onnx", "--overwrite")
+
+
+def softmax(logits):
+  powers = np.exp(logits)
+  return powers / powers.sum(axis=-1, keepdims=True)
+
+
+def of_length_1(vectors):
+  return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+
+# What programs compute of the other outputs, and our first one.
+OF_OTHERS = {
+  "classification": lambda mask, logits: softmax(logits),
+  "multi_label": lambda mask, logits: 1 / (1 + np.exp(-logits)),
+  "regression": lambda mask, logits: logits,
+  "ner": lambda mask, logits: softmax(logits),
+  "squad_1": lambda mask, start_logits, end_logits: np.stack(
+    [start_logits, end_logits], axis=1
+  ),
+  "embeddings, mean": lambda mask, last_hidden_state: of_length_1(
+    (last_hidden_state * mask).sum(axis=1)
+  ),
+  "embeddings, max": lambda mask, last_hidden_state: np.where(
+    mask, last_hidden_state, -np.inf
+  ).max(axis=1),
+}
+
+
+@pytest.mark.parametrize("kind", OF_OTHERS)
+def test_other_programs_find_what_our_output_is_made_of(kind, folder_of):
+  path = folder_of(kind) / "exported" / MODEL_FILE
+  session = onnxruntime.InferenceSession(path)
+  first, *names = (value.name for value in session.get_outputs())
+  mask = np.array([[1, 1, 1, 1], [1, 1, 0, 0]])
+  ids = np.array([[2, 13, 14, 3], [2, 3, 0, 0]])
+  inputs = {"attention_mask": mask, "input_ids": ids, "token_type_ids": 0 * ids}
+  others = dict(zip(names, session.run(names, inputs)))
+  np.testing.assert_allclose(
+    OF_OTHERS[kind](mask[:, :, None], **others),
+    session.run([first], inputs)[0],
+    atol=1e-6,
+  )
 
 
 def test_models_of_other_tasks_need_their_record(folder_of, tmp_path):
@@ -581,7 +645,7 @@ def test_arguments_out_of_range_are_refused(arguments, problem, folder_of):
 def test_a_damaged_model_is_refused(engine, folder_of, tmp_path):
   exported = folder_of("classification") / "exported"
   shutil.copytree(exported, tmp_path / "exported")
-  path = tmp_path / "exported" / "model.onnx"
+  path = tmp_path / "exported" / MODEL_FILE
   content = path.read_bytes()
   path.write_bytes(content[:-20])
   with pytest.raises(InputError, match=r"model\.onnx: is not the model that"):

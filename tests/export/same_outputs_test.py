@@ -168,11 +168,11 @@ def test_onnx_has_an_edit_by_tf2onnx_or_is_refused(
 
 def declared(folder):
   """What programs see of an ONNX file."""
-  session = onnxruntime.InferenceSession(folder / "model.onnx")
+  session = onnxruntime.InferenceSession(folder / onnx_graph.MODEL_FILE)
   values = [*session.get_inputs(), *session.get_outputs()]
   import onnx
 
-  model = onnx.load(folder / "model.onnx")
+  model = onnx.load(folder / onnx_graph.MODEL_FILE)
   versions = [(opset.domain, opset.version) for opset in model.opset_import]
   types = [(value.name, value.type, len(value.shape)) for value in values]
   return types, model.ir_version, versions
@@ -203,7 +203,7 @@ def test_the_reference_of_onnx_compares_too(
   monkeypatch.setitem(sys.modules, "onnxruntime", None)
   monkeypatch.setitem(sys.modules, "tf2onnx", None)
   folder = make_model(tmp_path / "model")
-  assert (export(folder, "--format=onnx") / "model.onnx").exists()
+  assert (export(folder, "--format=onnx") / onnx_graph.MODEL_FILE).exists()
   edit(*GELU)
   with pytest.raises(InputError, match="differs by"):
     export(folder, "--format=onnx", "--overwrite")

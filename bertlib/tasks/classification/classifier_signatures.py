@@ -5,11 +5,11 @@ from __future__ import annotations
 import tensorflow as tf
 
 from bertlib.data import model_inputs
-from bertlib.export.signatures import Signature, SignatureModel, Tensors
+from bertlib.export.signatures import LabelModel, Signature, Tensors
 from bertlib.tasks.classification import classification
 
 
-class Classifier(SignatureModel):
+class Classifier(LabelModel):
   """Labels of texts or pairs."""
 
   def __init__(self, description, *args, **kwargs):

@@ -44,6 +44,14 @@ class Embedder(SignatureModel):
   def _encode_with(self, prefix: str, inputs: Tensors) -> Tensors:
     return self.encode({"text_a": tf.strings.join([prefix, inputs["text"]])})
 
+  def outputs(self, inputs):
+    """See base class; with [CLS] pooling the states of [CLS] alone."""
+    found, name = super().outputs(inputs), "last_hidden_state"
+    if self.spec.projection_dim is None:
+      states = self.hidden_states(inputs)[name]
+      found[name] = states[:, :1] if self.spec.pooling == "cls" else states
+    return found
+
   def ids(self, inputs):
     """See base class; float32 [B, width]."""
     return {"vectors": self.run(inputs)}

@@ -6,15 +6,15 @@ import tensorflow as tf
 
 from bertlib.export import tf_tokenizer
 from bertlib.export.signatures import (
+  LabelModel,
   Signature,
-  SignatureModel,
   Tensors,
   text_specs,
 )
 from bertlib.tasks.ner import ner
 
 
-class Tagger(SignatureModel):
+class Tagger(LabelModel):
   """Tags of words; the model outputs probabilities, float32 [B, S, labels]."""
 
   def graph_tokenizer(self, tokenizer):

@@ -38,6 +38,12 @@ class QuestionAnswering(SignatureModel):
     starts, ends = tf.unstack(self.run(inputs), axis=1)
     return {"start_logits": starts, "end_logits": ends}
 
+  def outputs(self, inputs):
+    """See base class."""
+    found = super().outputs(inputs)
+    starts, ends = tf.unstack(found["logits"], axis=1)
+    return found | {"start_logits": starts, "end_logits": ends}
+
   def signatures(self):
     """See base class."""
     signatures = {"ids": Signature(self.token_specs(), self.ids)}

@@ -1,0 +1,153 @@
+"""Files of a tokenizer for programs with those of Hugging Face.
+
+`tokenizer.json` is for the library `tokenizers` and for transformers.js, and
+`tokenizer_config.json` for what both leave to their callers.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import tokenization
+from bertlib.io import json_files
+
+CONFIG_FILE, FILE = "tokenizer_config.json", "tokenizer.json"
+
+# Special entries of BERT, by their keys in `tokenizer_config.json`.
+SPECIAL = {
+  "pad_token": "[PAD]",
+  "unk_token": "[UNK]",
+  "cls_token": "[CLS]",
+  "sep_token": "[SEP]",
+  "mask_token": "[MASK]",
+}
+
+# `BertNormalizer` of `tokenizers` lower-cases each letter alone. BERT makes Σ a
+# final ς, as Unicode has it: after a cased letter and before none, with marks
+# and apostrophes between. Some programs look back at so many characters only.
+_CASED, _BETWEEN = r"[^\P{Cased}\p{Case_Ignorable}]", r"\p{Case_Ignorable}"
+_FINAL_SIGMA = {
+  "type": "Replace",
+  "pattern": {
+    "Regex": f"(?<={_CASED}{_BETWEEN}{{0,9}})Σ(?!{_BETWEEN}*{_CASED})"
+  },
+  "content": "ς",
+}
+
+
+def write(
+  folder: str,
+  vocab: Mapping[str, int],
+  description: Mapping[str, Any],  # contents of `model.json`
+  added: Sequence[str] = tuple(SPECIAL.values()),  # words not to be split
+  cuts: bool = False,  # truncates and pads, as the model needs it
+) -> None:
+  """Writes both files; the first needs [CLS] and [SEP] in the vocabulary."""
+  if {"[CLS]", "[SEP]"} <= vocab.keys():
+    tokenizer = _tokenizer(vocab, description, added)
+    if not cuts:
+      tokenizer |= {"truncation": None, "padding": None}
+    json_files.write(os.path.join(folder, FILE), tokenizer)
+  config = {
+    "tokenizer_class": "BertTokenizer",
+    "do_lower_case": description["do_lower_case"],
+    "model_max_length": description["max_seq_length"],
+    **{key: word for key, word in SPECIAL.items() if word in vocab},
+  }
+  # transformers.js leaves these out of entities and answers. As added tokens,
+  # they would be found in texts too.
+  if cuts:
+    config["additional_special_tokens"] = ["[PAD]", "[CLS]", "[SEP]"]
+  json_files.write(os.path.join(folder, CONFIG_FILE), config)
+
+
+def bert_normalizer(normalizer: Mapping[str, Any] | None) -> Mapping[str, Any]:
+  """The `BertNormalizer` in a normalizer that `write` has written."""
+  first, *others = (normalizer or {}).get("normalizers") or [None]
+  if first == _FINAL_SIGMA and len(others) == 1:
+    return others[0]
+  return normalizer or {}
+
+
+def _tokenizer(
+  vocab: Mapping[str, int],
+  description: Mapping[str, Any],
+  added: Sequence[str],
+) -> dict[str, Any]:
+  """Contents of `tokenizer.json`: the ids of `model_inputs.encode_pair`."""
+  length = description.get("seq_length")
+  limit = description.get("max_input_chars_per_word")
+
+  normalizer: dict[str, Any] = {
+    "type": "BertNormalizer",
+    "clean_text": True,
+    "handle_chinese_chars": True,
+    "strip_accents": None,
+    "lowercase": description["do_lower_case"],
+  }
+  if description["do_lower_case"]:
+    normalizers = [_FINAL_SIGMA, normalizer]
+    normalizer = {"type": "Sequence", "normalizers": normalizers}
+
+  def piece(kind, name, segment):
+    return {kind: {"id": name, "type_id": segment}}
+
+  first = [
+    piece("SpecialToken", "[CLS]", 0),
+    piece("Sequence", "A", 0),
+    piece("SpecialToken", "[SEP]", 0),
+  ]
+  second = [piece("Sequence", "B", 1), piece("SpecialToken", "[SEP]", 1)]
+  return {
+    "version": "1.0",
+    "truncation": {
+      "direction": "Right",
+      "max_length": description["max_seq_length"],
+      "strategy": "LongestFirst",
+      "stride": 0,
+    },
+    "padding": {
+      "strategy": {"Fixed": length} if length else "BatchLongest",
+      "direction": "Right",
+      "pad_to_multiple_of": None,
+      "pad_id": 0,
+      "pad_type_id": 0,
+      "pad_token": "[PAD]",
+    },
+    # Texts with the names of other entries are split like all others.
+    "added_tokens": [
+      {
+        "id": vocab[word],
+        "content": word,
+        "single_word": False,
+        "lstrip": False,
+        "rstrip": False,
+        "normalized": False,
+        "special": True,
+      }
+      for word in added
+      if word in vocab
+    ],
+    "normalizer": normalizer,
+    "pre_tokenizer": {"type": "BertPreTokenizer"},
+    "post_processor": {
+      "type": "TemplateProcessing",
+      "single": first,
+      "pair": first + second,
+      "special_tokens": {
+        word: {"id": word, "ids": [vocab[word]], "tokens": [word]}
+        for word in ("[CLS]", "[SEP]")
+      },
+    },
+    "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": True},
+    "model": {
+      "type": "WordPiece",
+      "unk_token": "[UNK]",
+      "continuing_subword_prefix": "##",
+      "max_input_chars_per_word": limit
+      or tokenization.MAX_INPUT_CHARS_PER_WORD,
+      "vocab": dict(vocab),
+    },
+  }
