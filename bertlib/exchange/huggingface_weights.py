@@ -34,6 +34,8 @@ def _read_file(path: str) -> dict[str, np.ndarray]:
     for shard in _shards(path):
       tensors.update(_read_file(shard))
     return tensors
+  with open(path, "rb") as file:
+    files.refuse_lfs_pointer(path, file.read(64))
   readers = {".bin": _read_pytorch, ".h5": keras_files.read_h5}
   reader = readers.get(os.path.splitext(path)[1], _read_safetensors)
   return reader(path)

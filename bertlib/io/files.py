@@ -265,6 +265,15 @@ def open_any(path: str, mode: str = "r") -> IO[Any]:
   return _file_system(path).open(path, mode)
 
 
+def refuse_lfs_pointer(path: str, start: bytes) -> None:
+  """Refuses what a clone without Git LFS has instead of a file's content."""
+  if start.startswith(b"version https://git-lfs"):
+    raise InputError(
+      f"{path}: is a pointer of Git LFS, not the file itself. Get the file by"
+      " `git lfs pull`, or download it"
+    )
+
+
 def exists(path: str) -> bool:
   """True if a file or folder exists, local or remote."""
   return _file_system(path).exists(path)

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from bertlib.cli.absl import logging
 from bertlib.cli.errors import InputError
-from bertlib.io.files import open_any
+from bertlib.io.files import open_any, refuse_lfs_pointer
 
 _BLOCK_BYTES = 2**16  # fits into the processor's cache, which is faster
 
@@ -85,7 +85,9 @@ def split_pair(text: str) -> tuple[str, str | None]:
 
 def read_text(path: str, encoding: Encoding | None = None) -> str:
   """Reads a whole text file, without decompression; see `read_lines`."""
-  return "".join(_Decoder(path, encoding).decode(_read_blocks(path)))
+  text = "".join(_Decoder(path, encoding).decode(_read_blocks(path)))
+  refuse_lfs_pointer(path, text[:64].encode())
+  return text
 
 
 def _read_chunks(
