@@ -61,10 +61,9 @@ _ALTERNATIVE_NAMES = (
   (r"^(embeddings|encoder|pooler)\.", r"bert.\1."),
 )
 
-# Classes of other models, and prefixes of their tensors where these have the
-# names of BERT's.
-_OTHER_MODEL = re.compile(r"^(?!Bert)\w+(Model$|For[A-Z])")
-_OTHER_PREFIX = re.compile(r"[ .](roberta|electra|ernie|splinter|nezha)\.")
+# Classes of other models, and prefixes of tensors that wrap no BERT.
+_OTHER_MODEL = re.compile(r"(?!Bert)\w+(Model$|For[A-Z])")
+_MODELS = ("bert", "electra", "ernie", "nezha", "roberta", "splinter")
 
 # Copies of tied tensors, which TensorFlow's graph has once.
 _TIED_COPIES = {
@@ -179,8 +178,14 @@ def read(
   if sentence:
     variables |= sentence.projection
     description = {"script": SCRIPT} | description
-    description["embedding"] = sentence.as_json()
-    notes += sentence.notes()
+    description["embedding"] = sentence.spec.as_json()
+    if dim := sentence.truncate_dim:
+      description["embedding"]["truncate_dim"] = dim
+      is_unit = ", normalized" * sentence.spec.normalize
+      notes.append(
+        f"note: truncate_dim is {dim}, but vectors have all values here;"
+        f" encode(texts, dim={dim}) gives as many{is_unit}"
+      )
   else:
     if module.activation:
       config["sentence_transformers"] = {ACTIVATION: module.activation}
@@ -237,7 +242,7 @@ def read_config(folder: str) -> dict[str, Any]:
   content = json_files.read(path, dict)
   json_files.check_values(content, supported, path)
   for name in content.get("architectures") or ():
-    if "model_type" not in content and _OTHER_MODEL.search(name):
+    if "model_type" not in content and _OTHER_MODEL.match(name):
       raise InputError(
         f"{path}: architectures has {name}, and there is no model_type; only"
         ' BERT can be converted. If it is, add "model_type": "bert"'
@@ -310,12 +315,6 @@ def _read_weights(
   tensors, file = huggingface_weights.read(folder)
   notes = [f"read: {file}, {len(tensors)} tensors"]
   tensors, removed = _with_standard_names(tensors, file)
-  prefix = _OTHER_PREFIX.search("".join(removed))
-  if prefix and "model_type" not in config:
-    raise InputError(
-      f"{file}: its tensors are of {prefix[1]}, and there is no model_type; only"
-      ' BERT can be converted. If it is, add "model_type": "bert"'
-    )
   tensors, left_out = _without_copies(tensors, file)
   tensors, widened = as_float32(tensors, file)
   parts = tensor_names.find_parts(tensors, "huggingface", config, file)
@@ -348,7 +347,7 @@ def _prefix_of_wrappers(names: Iterable[str]) -> str:
   # DistributedDataParallel, torch.compile and classes around a model add it.
   prefix = ""
   for words in zip(*(name.split(".") for name in names)):
-    if len(set(words)) > 1 or words[0] == "bert":
+    if len(set(words)) > 1 or words[0] in _MODELS:
       break
     prefix += f"{words[0]}."
   return prefix
@@ -444,17 +443,13 @@ def _describe(
 
 def label_names(config: Mapping[str, Any]) -> list[str]:
   """Names of `id2label` in the order of the outputs, numbers as text."""
-  names = config.get("id2label") or {}
-  if isinstance(names, Mapping):
-    by_id = {str(key): name for key, name in names.items()}
-    keys = [*map(str, range(len(names)))]
-    labels = [
-      name if isinstance(name, str) else json_files.dumps(name)
-      for name in map(by_id.get, keys)
-    ]
-    if by_id.keys() == {*keys} and len({*labels}) == len(labels):
-      return labels
-  raise InputError(
-    f"config.json: id2label is {json_files.dumps(names):.80}; it must name each"
-    ' output once, by "0", "1" and so on'
-  )
+  names, labels = config.get("id2label") or {}, []
+  ids = [*map(str, range(len(names)))]
+  if isinstance(names, Mapping) and {*names} == {*ids}:
+    labels = [str(names[key]) for key in ids]
+  if len({*labels}) < len(names):
+    raise InputError(
+      f"config.json: id2label is {json_files.dumps(names):.80}; it must give"
+      ' each output a name of its own, by "0", "1" and so on'
+    )
+  return labels

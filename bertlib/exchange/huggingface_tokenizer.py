@@ -62,6 +62,9 @@ def read(
     config, fast = {n: preset.get(key) for n, key in names.items()}, {}
   of_class = config.get("tokenizer_class") or model.get("tokenizer_class")
   rules, notes = _read_rules(config, fast, of_class)
+  inputs = config.get("model_input_names") or ["token_type_ids"]
+  rules["tokenizer_class"] = of_class
+  rules["token_type_ids"] = "token_type_ids" in inputs
   if vocab_file is not None:
     vocab, added = read_vocab(vocab_file), {}
   else:
@@ -77,7 +80,7 @@ def read(
   do_lower_case, about = choose_casing(
     [do_lower_case, rules["lowercase"]], vocab
   )
-  notes += _other_rules(rules, config, of_class, do_lower_case) + about
+  notes += about + _other_rules(config | rules, do_lower_case)
   names = {
     key: name["content"] if isinstance(name, Mapping) else name
     for key, name in (_special_names(fast) | special | config).items()
@@ -151,9 +154,11 @@ def choose_casing(
     if do_lower_case is not None:
       return do_lower_case, []
   do_lower_case = not vocabulary.is_cased(pieces(vocab))
-  line = f"do_lower_case: {do_lower_case}, by the capital letters in the vocab"
-  other = "; without the entry, transformers lower-cases" * (not do_lower_case)
-  return do_lower_case, [f"{line}ulary{other}"]
+  other = "; transformers lower-cases then" * (not do_lower_case)
+  return do_lower_case, [
+    f"do_lower_case: {do_lower_case}, by the capital letters in the vocabulary"
+    + other
+  ]
 
 
 def _read_rules(
@@ -205,16 +210,8 @@ def _read_rules(
   ] * bool(fast and ignored)
 
 
-def _other_rules(
-  rules: Mapping[str, Any],
-  config: Mapping[str, Any],
-  of_class: str | None,
-  do_lower_case: bool,
-) -> list[str]:
+def _other_rules(found: Mapping[str, Any], do_lower_case: bool) -> list[str]:
   """Notes on rules that `tokenization.py` does not have."""
-  inputs = config.get("model_input_names") or ["token_type_ids"]
-  found = config | rules | {"tokenizer_class": of_class}
-  found |= {"token_type_ids": "token_type_ids" in inputs}
   supported = {
     "word_tokenizer_type": ("basic",),
     "tokenizer_class": _OF_BERT + _OF_FILE,
@@ -237,9 +234,7 @@ def _other_rules(
 # Vocabulary
 
 
-def _find_vocab(
-  folder: str, fast: Mapping[str, Any]
-) -> tuple[bytes, list[str]]:
+def _find_vocab(folder: str, fast: Mapping) -> tuple[bytes, list[str]]:
   """Contents of `vocab.txt`, or the vocabulary in `tokenizer.json`."""
   found = None
   for name in (model_files.VOCAB, "assets/tokenizer/vocabulary.txt"):
@@ -265,8 +260,9 @@ def _find_vocab(
   ids, notes = added | model["vocab"], []
   if found is not None:
     listed = added | {entry: i for i, entry in enumerate(pieces(found))}
-    other = sorted({*listed.items()} ^ {*ids.items()}, key=lambda item: item[1])
-    other = [repr(entry) for entry, _ in other if entry]
+    items = {(i, entry) for entry, i in listed.items()}
+    items ^= {(i, entry) for entry, i in ids.items()}
+    other = [repr(entry) for _, entry in sorted(items) if entry]
     if not other:
       return found, []
     notes.append(

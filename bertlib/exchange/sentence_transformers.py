@@ -91,19 +91,6 @@ class SentenceModel(NamedTuple):
   lowercases: bool  # even if the tokenizer keeps case
   truncate_dim: int | None  # values of a vector by default; None for all
 
-  def as_json(self) -> dict[str, Any]:
-    """The entry `embedding` of `model.json`."""
-    kept = {"truncate_dim": self.truncate_dim} if self.truncate_dim else {}
-    return self.spec.as_json() | kept
-
-  def notes(self) -> list[str]:
-    """Lines on what is different here."""
-    dim, is_unit = self.truncate_dim, self.spec.normalize
-    return [
-      f"note: {_CONFIG} has truncate_dim {dim}; here vectors have all values,"
-      f" those of encode(texts, dim={dim}) as many{', normalized' * is_unit}"
-    ] * bool(dim)
-
 
 class CrossEncoder(NamedTuple):
   """A folder of a cross-encoder, or of another model of transformers."""
@@ -147,20 +134,17 @@ def read(folder: str) -> SentenceModel | None:
 
 def read_cross_encoder(folder: str) -> CrossEncoder:
   """Reads a folder without sentence vectors, except for its encoder."""
+  path, encoder_dir, encoder, written = folder, folder, (), {}
   # The package ignores its config without the list of modules.
-  has_modules = os.path.exists(os.path.join(folder, _MODULES))
-  encoder_dir, encoder, written = folder, (), {}
-  if has_modules:
+  if os.path.exists(os.path.join(folder, _MODULES)):
+    path = os.path.join(folder, _CONFIG)
     (written,) = read_files(folder, _CONFIG)
     encoder_dir = _module_paths(folder, _ORDER[:1])["Transformer"]
     encoder = _read_encoder(encoder_dir, _OF_CROSS_ENCODER)
   (config,) = read_files(encoder_dir, "config.json")
-  # The last key is that of older versions.
-  stated = config.get("sentence_transformers") or {
-    "activation_fn": config.get(_OLD_CROSS_ENCODER)
-  }
+  older = {"activation_fn": config.get(_OLD_CROSS_ENCODER)}
+  stated = config.get("sentence_transformers") or older
   activation = written.get("activation_fn") or stated.get("activation_fn")
-  path = os.path.join(folder, _CONFIG if has_modules else "config.json")
   if activation and not _OF_LOGITS.fullmatch(activation):
     raise InputError(
       f"{path}: activation_fn is {activation}; only Sigmoid and Identity of"
@@ -184,18 +168,13 @@ def _module_paths(
   types = [module["type"] for module in modules]
   classes = [name.rpartition(".")[2] for name in types]
   are_known = all(name.startswith("sentence_transformers.") for name in types)
-  optional = [name for name in _ORDER[2:] if name in classes]
-  if len(required) == 1:
-    optional, allowed = [], "one Transformer of a cross-encoder"
-  else:
-    allowed = (
-      "Transformer and Pooling, then at most one Dense and one Normalize, in"
-      " this order,"
-    )
+  others = _ORDER[2:] if len(required) > 1 else ()
+  optional = [name for name in others if name in classes]
   if not are_known or classes != [*required, *optional]:
     raise InputError(
-      f"{path}: its modules are {', '.join(types)}. Only {allowed} can be"
-      " converted"
+      f"{path}: its modules are {', '.join(types)}."
+      " Only Transformer and Pooling, then at most one Dense and one Normalize,"
+      " in this order, or the Transformer of a cross-encoder can be converted"
     )
   for module in modules:
     name = module["path"]

@@ -29,11 +29,7 @@ from bertlib.export import same_outputs
 from bertlib.io import files, json_files
 from bertlib.settings import model_description
 from bertlib.task import task_record
-from bertlib.task.task_record import (
-  ACTIVATION,
-  PROBLEM_TYPES,
-  HuggingFaceModel,
-)
+from bertlib.task.task_record import PROBLEM_TYPES, HuggingFaceModel
 
 # Files of the weights, of which transformers reads the first.
 _SAFETENSORS, _PYTORCH = "model.safetensors", "pytorch_model.bin"
@@ -97,8 +93,7 @@ def convert(
   if dtype != "float32":
     config["dtype"] = dtype
   _set_problem_type(config, description)
-  num_labels = variables["output_bias"].size if "label head" in parts else 0
-  _check_formulas(architecture, parts, config, description, num_labels)
+  _check_formulas(architecture, parts, config, description)
   notes += _name_labels(config, variables, description)
   notes += _keep_entries(config, description)
   inputs = [config_file, vocab_file, *files.checkpoint_files(checkpoint)]
@@ -152,7 +147,6 @@ def _check_formulas(
   parts: Collection[str],  # of `tensor_names`
   config: Mapping[str, Any],  # of Hugging Face
   description: Mapping[str, Any],  # contents of `model.json`
-  num_labels: int,  # outputs of the label head
 ) -> None:
   """Refuses to write what Hugging Face's class and tokenizer do not compute."""
   flag = "--to=huggingface"
@@ -161,6 +155,7 @@ def _check_formulas(
   same_outputs.check_formula(flag, act, has_pooler="pooler" in parts)
   if "next sentence head" in parts:
     architecture = "BertForPreTraining"
+  num_labels = 1 if config.get("problem_type") == "regression" else 3
   model = HuggingFaceModel(architecture, (), num_labels, 512, config)
   for task in task_record.all_records():
     if task.script == description.get("script"):
@@ -223,8 +218,9 @@ def _set_problem_type(
   if is_classifier and kind in PROBLEM_TYPES:
     config["problem_type"] = PROBLEM_TYPES[kind]
   if kind == "regression":  # else a cross-encoder gives the sigmoid
-    identity = "torch.nn.modules.linear.Identity"
-    config["sentence_transformers"] = {ACTIVATION: identity}
+    config["sentence_transformers"] = {
+      task_record.ACTIVATION: "torch.nn.modules.linear.Identity"
+    }
 
 
 def _name_labels(
@@ -233,8 +229,7 @@ def _name_labels(
   description: Mapping[str, Any],
 ) -> list[str]:
   """Sets `id2label` and `label2id`; returns what transformers makes of them."""
-  of_config = from_huggingface.label_names(config)
-  config.pop("id2label", None)
+  named = {"id2label": config.pop("id2label", None)}
   config.pop("label2id", None)
   config.pop("num_labels", None)
   if config["architectures"][0] not in (
@@ -247,7 +242,7 @@ def _name_labels(
   # only if their number is that of the head.
   candidates = (
     description.get("labels", []),
-    of_config,
+    from_huggingface.label_names(named),
     [f"LABEL_{i}" for i in range(num_labels)],
   )
   labels = next(names for names in candidates if len(names) == num_labels)
@@ -255,8 +250,8 @@ def _name_labels(
   config["label2id"] = {label: i for i, label in enumerate(labels)}
   is_bioes = any(label.startswith("E-") for label in labels)
   return [
-    "note: pipelines of transformers know the tags B- and I- alone; the E- of an"
-    " entity becomes one of its own. Train with --scheme=BIO for them"
+    "note: pipelines of transformers know the tags B- and I- alone; E- becomes"
+    " an entity of its own. Train with --scheme=BIO for them"
   ] * (is_bioes and "Token" in config["architectures"][0])
 
 

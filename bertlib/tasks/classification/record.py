@@ -55,44 +55,32 @@ def _from_huggingface(model: HuggingFaceModel) -> dict[str, Any] | None:
     return {"kind": "multiple_choice", "labels": labels}
   if model.architecture != "BertForSequenceClassification":
     return None
+  problem_type = model.config.get("problem_type")
   activation = (model.config.get("sentence_transformers") or {}).get(ACTIVATION)
-  kind = _kind(model, activation)
-  entries = {"kind": kind, "labels": model.output_names}
-  if kind == "regression":
-    entries["labels"] = []
-  problem_type = model.config.get("problem_type")
-  if activation or (kind == "regression" and not problem_type):
-    entries["problem_type"] = problem_type  # for `to_huggingface`
-  return entries
-
-
-def _kind(model: HuggingFaceModel, activation: str | None) -> str:
-  """Kind of a model, as its libraries take it."""
-  problem_type = model.config.get("problem_type")
-  kinds = {name: kind for kind, name in PROBLEM_TYPES.items()} | {None: None}
-  if problem_type not in kinds:
-    raise InputError(
-      f"config.json: problem_type is {problem_type!r}, not one of"
-      f" {', '.join(PROBLEM_TYPES.values())}"
-    )
-  kind = kinds[problem_type]
+  kinds = {name: kind for kind, name in PROBLEM_TYPES.items()}
+  kind = kinds.get(problem_type)
   if kind == "regression" and model.num_labels != 1:
     raise InputError(
       f"config.json: problem_type is regression, but the model has"
       f" {model.num_labels} outputs, not 1. Make a folder of each output"
     )
   if activation and activation.endswith("Sigmoid"):
-    return "multi_label"
-  if kind or model.num_labels != 1:
-    return kind or "classification"
-  if not activation:
+    kind = "multi_label"
+  elif not kind:
+    kind = "regression" if model.num_labels == 1 else "classification"
+  if kind == "regression" and not (problem_type or activation):
     terminal.warn_once(
-      "note: config.json has one output without problem_type: it is read as a"
+      "note: config.json has one output and no problem_type: it is read as a"
       " number, the logit. Pipelines of transformers and sentence-transformers"
-      ' give its sigmoid; "problem_type": "multi_label_classification" does so'
-      " here"
+      " give its sigmoid, as multi_label_classification does here"
     )
-  return "regression"
+  entries = {"kind": kind, "labels": model.output_names}
+  if kind == "regression":
+    entries["labels"] = []
+  # For `to_huggingface`, where the kind says more than the config did.
+  if activation or (kind == "regression" and not problem_type):
+    entries["problem_type"] = problem_type
+  return entries
 
 
 def _onnx_head(description: Description) -> Callable:
