@@ -68,6 +68,10 @@ def _read_safetensors(path: str) -> dict[str, np.ndarray]:
     raise InputError(
       f"{path}: incomplete or corrupt ({error}). Download it again"
     ) from error
+  except AttributeError as error:  # of NumPy, which has no such dtype
+    raise InputError(
+      f"{path}: has weights of 8 bits ({error}). Convert those of 16 or 32"
+    ) from error
 
 
 def import_torch(path: str, action: str):
