@@ -181,10 +181,9 @@ def read(
     description["embedding"] = sentence.spec.as_json()
     if dim := sentence.truncate_dim:
       description["embedding"]["truncate_dim"] = dim
-      is_unit = ", normalized" * sentence.spec.normalize
       notes.append(
         f"note: truncate_dim is {dim}, but vectors have all values here;"
-        f" encode(texts, dim={dim}) gives as many{is_unit}"
+        f" encode(texts, dim={dim}) gives as many"
       )
   else:
     if module.activation:
@@ -301,7 +300,6 @@ def check_vocab_size(
 
 def read_variables(folder: str) -> dict[str, np.ndarray]:
   """Weights of a Hugging Face folder by checkpoint name, float32."""
-  _refuse_adapter(folder)
   sentence = sentence_transformers.read(folder)
   encoder_dir = sentence.encoder_dir if sentence else folder
   variables, _, _ = _read_weights(encoder_dir, read_config(encoder_dir))

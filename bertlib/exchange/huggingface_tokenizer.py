@@ -236,11 +236,9 @@ def _other_rules(found: Mapping[str, Any], do_lower_case: bool) -> list[str]:
 
 def _find_vocab(folder: str, fast: Mapping) -> tuple[bytes, list[str]]:
   """Contents of `vocab.txt`, or the vocabulary in `tokenizer.json`."""
-  found = None
-  for name in (model_files.VOCAB, "assets/tokenizer/vocabulary.txt"):
-    path = os.path.join(folder, name)
-    if found is None and os.path.exists(path):
-      found = read_vocab(path)
+  names = model_files.VOCAB, "assets/tokenizer/vocabulary.txt"
+  paths = (os.path.join(folder, name) for name in names)
+  found = next(map(read_vocab, filter(os.path.exists, paths)), None)
   model = fast.get("model") or {}
   is_wordpiece = model.get("type", "WordPiece") == "WordPiece"
   if not (is_wordpiece and "vocab" in model):
@@ -260,9 +258,8 @@ def _find_vocab(folder: str, fast: Mapping) -> tuple[bytes, list[str]]:
   ids, notes = added | model["vocab"], []
   if found is not None:
     listed = added | {entry: i for i, entry in enumerate(pieces(found))}
-    items = {(i, entry) for entry, i in listed.items()}
-    items ^= {(i, entry) for entry, i in ids.items()}
-    other = [repr(entry) for _, entry in sorted(items) if entry]
+    other = {*zip(listed.values(), listed)} ^ {*zip(ids.values(), ids)}
+    other = [repr(entry) for _, entry in sorted(other) if entry]
     if not other:
       return found, []
     notes.append(
@@ -286,9 +283,8 @@ def _with_added_tokens(
   do_lower_case: bool,
 ) -> tuple[bytes, list[str]]:
   """Appends the added tokens, by id, that continue the vocabulary."""
-  entries, size = pieces(vocab), len(pieces(vocab))
-  left_out, never_found = [], []
-  new = added.keys() - set(entries)
+  entries, left_out, never_found = pieces(vocab), [], []
+  size, new = len(entries), added.keys() - set(entries)
   for token in sorted(new, key=lambda token: (added[token]["id"], token)):
     is_line = token and token == " ".join(token.split())
     if is_line and added[token]["id"] == len(entries) < vocab_size:

@@ -66,19 +66,14 @@ _OF_VECTORS = {
   "module_output_name": "sentence_embedding",
   "use_residual": False,
 }
-_OF_ENCODER, _OF_CROSS_ENCODER = (
-  {
-    "transformer_task": task,
-    "modality_config": {
-      "text": {"method": "forward", "method_output_name": output}
-    },
-    "module_output_name": name,
-  }
-  for task, output, name in (
-    ("feature-extraction", "last_hidden_state", "token_embeddings"),
-    ("sequence-classification", "logits", "scores"),
-  )
-)
+_OF_ENCODER = {
+  "transformer_task": "feature-extraction",
+  "modality_config": {
+    "text": {"method": "forward", "method_output_name": "last_hidden_state"}
+  },
+  "module_output_name": "token_embeddings",
+}
+_OF_CROSS_ENCODER = {"transformer_task": "sequence-classification"}
 
 
 class SentenceModel(NamedTuple):
@@ -305,7 +300,7 @@ def _read_encoder(
   config.pop("unpad_inputs", None)  # is about speed
   json_files.check_values(config, supported, path)
   others = [
-    key for key, value in config.items() if key not in supported and value
+    key for key, value in config.items() if key not in _OF_ENCODER and value
   ]
   if others:
     raise InputError(

@@ -74,9 +74,8 @@ def _from_huggingface(model: HuggingFaceModel) -> dict[str, Any] | None:
       " number, the logit. Pipelines of transformers and sentence-transformers"
       " give its sigmoid, as multi_label_classification does here"
     )
-  entries = {"kind": kind, "labels": model.output_names}
-  if kind == "regression":
-    entries["labels"] = []
+  labels = [] if kind == "regression" else model.output_names
+  entries = {"kind": kind, "labels": labels}
   # For `to_huggingface`, where the kind says more than the config did.
   if activation or (kind == "regression" and not problem_type):
     entries["problem_type"] = problem_type
