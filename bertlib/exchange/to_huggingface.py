@@ -250,7 +250,7 @@ def _name_labels(
   config["label2id"] = {label: i for i, label in enumerate(labels)}
   is_bioes = any(label.startswith("E-") for label in labels)
   return [
-    "note: pipelines of transformers know the tags B- and I- alone; E- becomes"
+    "note: pipelines of transformers know the tags B- and I- only; E- becomes"
     " an entity of its own. Train with --scheme=BIO for them"
   ] * (is_bioes and "Token" in config["architectures"][0])
 

@@ -77,7 +77,7 @@ def test_kind_and_labels_of_a_classifier_are_described(
 def test_labels_that_a_classifier_cannot_have_are_refused(config, tmp_path):
   config = config | {"architectures": [CLASSIFIER]}
   folder = write_folder(tmp_path / "a", tensors(CLASSIFIER, 2), **config)
-  assert refusal(read, folder).startswith(f"config.json: {min(config)} is ")
+  assert refusal(read, folder).startswith(f"config.json: {max(config)} is ")
 
 
 def test_one_output_without_problem_type_is_a_number_with_a_line(
