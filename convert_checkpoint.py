@@ -67,6 +67,8 @@ def _convert(settings: ConversionSettings) -> None:
       settings.overwrite,
     )
   else:
+    if files.exists(source):
+      initial_model.check_exists(source, "input")
     checkpoint = checkpoint_files.find_checkpoint(source)
     lines = to_huggingface.convert(
       checkpoint,

@@ -91,12 +91,13 @@ def random_bits(architecture):
 
 
 def write_folder(folder, weights=None, words=WORDS, files=(), **config):
-  """Writes a folder, with further JSON files by name; returns its path."""
+  """Writes a folder, with further JSON files by name; [] removes a key."""
   folder.mkdir()
   weights = tensors() if weights is None else weights
   save_file(weights, folder / "model.safetensors", {"format": "pt"})
   (folder / "vocab.txt").write_text("".join(f"{word}\n" for word in words))
-  for name, content in (*dict(files).items(), ("config.json", CONFIG | config)):
+  config = {k: value for k, value in (CONFIG | config).items() if value != []}
+  for name, content in (*dict(files).items(), ("config.json", config)):
     (folder / name).write_text(json.dumps(content))
   return str(folder)
 

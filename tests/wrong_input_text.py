@@ -324,4 +324,23 @@ SHARDS = [
   ]
 ]
 
+POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n"
+FOREIGN = [
+  Row(
+    "foreign model", name, "convert_checkpoint", f"--input={{case}}/{path}", of
+  )
+  for name, path, of in [
+    ("an adapter", "", {"adapter_config.json": "{}"}),
+    ("DistilBERT", "", {"config.json": '{"model_type": "distilbert"}'}),
+    (
+      "by its class",
+      "",
+      {"config.json": '{"architectures": ["RobertaModel"]}'},
+    ),
+    ("a pointer of Git LFS", "", {"config.json": POINTER}),
+    ("a file of weights", "model.safetensors", {"model.safetensors": b""}),
+  ]
+]
+
 ROWS = [*TEXT, *LABELS, *TABLES, *TAGS, *QUESTIONS, *OVERWRITING, *SHARDS]
+ROWS += FOREIGN

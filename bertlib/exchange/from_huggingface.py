@@ -13,9 +13,11 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
+from absl import logging
 
 from bertlib.checkpoints import checkpoint_files, model_folder
-from bertlib.cli.errors import InputError
+from bertlib.cli import terminal
+from bertlib.cli.errors import InputError, some_of
 from bertlib.data import vocabulary
 from bertlib.exchange import (
   huggingface_tokenizer,
@@ -26,7 +28,7 @@ from bertlib.exchange import (
 )
 from bertlib.io import files, json_files, model_files
 from bertlib.settings.embedding_spec import SCRIPT
-from bertlib.task.task_record import HuggingFaceModel, TaskRecord
+from bertlib.task.task_record import ACTIVATION, HuggingFaceModel, TaskRecord
 
 # Sizes of a BertBackbone of KerasHub, by the names of transformers.
 _PRESET_CONFIG = {
@@ -59,6 +61,10 @@ _ALTERNATIVE_NAMES = (
   (r"^(embeddings|encoder|pooler)\.", r"bert.\1."),
 )
 
+# Classes of other models, and prefixes of tensors that wrap no BERT.
+_OTHER_MODEL = re.compile(r"(?!Bert)\w+(Model$|For[A-Z])")
+_MODELS = ("bert", "electra", "ernie", "nezha", "roberta", "splinter")
+
 # Copies of tied tensors, which TensorFlow's graph has once.
 _TIED_COPIES = {
   "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
@@ -79,12 +85,13 @@ _CONFIG_KEYS = sorted(
 )
 
 # Keys of `config.json` that describe the files, not the model.
-_FILE_KEYS = ("_name_or_path", "dtype", "torch_dtype", "transformers_version")
+FILE_KEYS = ("_name_or_path", "dtype", "torch_dtype", "transformers_version")
 
 
 class ConvertedModel(NamedTuple):
   """A model as this project has it, and what was done to get it."""
 
+  source: str  # folder that it was read from
   config: dict[str, Any]  # of `bert_config.json`
   vocab: bytes  # of `vocab.txt`
   variables: dict[str, np.ndarray]  # float32, by checkpoint name
@@ -104,6 +111,21 @@ class ConvertedModel(NamedTuple):
     json_files.write(os.path.join(folder, model_files.CONFIG), self.config)
     description_path = os.path.join(folder, model_files.DESCRIPTION)
     json_files.write(description_path, self.description | hashed)
+    # What is not read here is refused now, not when the model is used.
+    try:
+      with terminal.quiet(logging.ERROR):
+        model_folder.check(folder)
+        config = model_folder.load_config(
+          os.path.join(folder, model_files.CONFIG)
+        )
+        vocabulary.load_tokenizer(
+          vocab_path, self.description["do_lower_case"], config.vocab_size
+        )
+    except InputError as error:
+      reason = str(error).replace(os.path.join(folder, ""), "")
+      raise InputError(
+        f"{self.source}: cannot be used as converted ({reason})"
+      ) from error
 
 
 def convert(
@@ -134,45 +156,51 @@ def read(
   do_lower_case: bool | None = None,
 ) -> ConvertedModel:
   """Reads a Hugging Face folder, also one of sentence-transformers."""
+  _refuse_adapter(folder)
   sentence = sentence_transformers.read(folder)
-  encoder_dir = sentence.encoder_dir if sentence else folder
+  module = sentence or sentence_transformers.read_cross_encoder(folder)
+  encoder_dir = module.encoder_dir
   config = read_config(encoder_dir)
+  if do_lower_case is None and module.lowercases:
+    do_lower_case = True
   tokenizer = huggingface_tokenizer.read(
-    encoder_dir, vocab_file, config["vocab_size"]
+    encoder_dir, vocab_file, config["vocab_size"], do_lower_case
   )
   check_vocab_size(tokenizer.vocab, config, vocab_file or folder)
   variables, parts, notes = _read_weights(encoder_dir, config)
   notes += tokenizer.notes
-  lowercases = True if sentence and sentence.lowercases else None
-  do_lower_case, about = choose_casing(
-    [do_lower_case, lowercases, tokenizer.do_lower_case], tokenizer.vocab
-  )
-  notes += about
-  config["do_lower_case"] = do_lower_case
+  config["do_lower_case"] = tokenizer.do_lower_case
   longest = config["max_position_embeddings"]
-  max_length = sentence and sentence.max_length
   description = {
-    "max_seq_length": min(max_length or tokenizer.max_length, longest),
-    "do_lower_case": do_lower_case,
+    "max_seq_length": min(module.max_length or tokenizer.max_length, longest),
+    "do_lower_case": tokenizer.do_lower_case,
   }
   if sentence:
     variables |= sentence.projection
     description = {"script": SCRIPT} | description
     description["embedding"] = sentence.spec.as_json()
+    if dim := sentence.truncate_dim:
+      description["embedding"]["truncate_dim"] = dim
+      notes.append(
+        f"note: truncate_dim is {dim}, but vectors have all values here;"
+        f" encode(texts, dim={dim}) gives as many"
+      )
   else:
+    if module.activation:
+      config["sentence_transformers"] = {ACTIVATION: module.activation}
     description = _describe(
       description,
-      config | sentence_transformers.cross_encoder(folder),
+      config,
       variables["output_bias"].size if "label head" in parts else 0,
       _architecture(config, parts, folder),
       tasks,
     )
   limit = tokenizer.max_input_chars_per_word
   description["max_input_chars_per_word"] = limit
-  for key in _FILE_KEYS:
+  for key in FILE_KEYS:
     config.pop(key, None)
   return ConvertedModel(
-    config, tokenizer.vocab, variables, description, [*parts], notes
+    folder, config, tokenizer.vocab, variables, description, [*parts], notes
   )
 
 
@@ -184,9 +212,15 @@ def _architecture(
   if "pooler" not in parts:
     stated.append("BertForTokenClassification")
   try:
-    return tensor_names.choose_architecture(parts, stated, source)
+    found = tensor_names.choose_architecture(parts, stated, source)
   except InputError:  # heads of no single class, of which the encoder is used
     return "BertModel"
+  if found == "BertForSequenceClassification" and "pooler" not in parts:
+    raise InputError(
+      f"{source}: has no pooler, which {found} needs. If it tags words, set"
+      " architectures in config.json to BertForTokenClassification"
+    )
+  return found
 
 
 # Config and vocabulary
@@ -197,15 +231,31 @@ def read_config(folder: str) -> dict[str, Any]:
   path = os.path.join(folder, "config.json")
   if not os.path.exists(path):
     path = os.path.join(folder, model_files.CONFIG)
-  config = check_config(path, ACTIVATIONS)
+  _refuse_adapter(folder)
   supported = {
     "model_type": "bert",
     "position_embedding_type": "absolute",
     "is_decoder": False,
     "add_cross_attention": False,
   }
-  json_files.check_values(config, supported, path)
-  return config
+  content = json_files.read(path, dict)
+  json_files.check_values(content, supported, path)
+  for name in content.get("architectures") or ():
+    if "model_type" not in content and _OTHER_MODEL.match(name):
+      raise InputError(
+        f"{path}: architectures has {name}, and there is no model_type; only"
+        ' BERT can be converted. If it is, add "model_type": "bert"'
+      )
+  return check_config(path, ACTIVATIONS)
+
+
+def _refuse_adapter(folder: str) -> None:
+  path = os.path.join(folder, model_files.ADAPTER)
+  if os.path.exists(path):
+    raise InputError(
+      f"{path}: is of an adapter, such as LoRA. Merge it with its model by"
+      " merge_and_unload of PEFT, and convert what save_pretrained writes then"
+    )
 
 
 def _config_of_preset(path: str) -> dict[str, Any]:
@@ -243,20 +293,6 @@ def check_vocab_size(
       f"{source}: the vocabulary has {size} pieces, the model only"
       f" {config['vocab_size']}. Name the model's vocabulary with --vocab_file"
     )
-
-
-def choose_casing(
-  stated: Iterable[bool | None], vocab: bytes
-) -> tuple[bool, list[str]]:
-  """The first stated casing, else that of the vocabulary with a line."""
-  for do_lower_case in stated:
-    if do_lower_case is not None:
-      return do_lower_case, []
-  entries = huggingface_tokenizer.pieces(vocab)
-  do_lower_case = not vocabulary.is_cased(entries)
-  return do_lower_case, [
-    f"do_lower_case: {do_lower_case}, by the capital letters in the vocabulary"
-  ]
 
 
 # Weights
@@ -309,7 +345,7 @@ def _prefix_of_wrappers(names: Iterable[str]) -> str:
   # DistributedDataParallel, torch.compile and classes around a model add it.
   prefix = ""
   for words in zip(*(name.split(".") for name in names)):
-    if len(set(words)) > 1 or words[0] == "bert":
+    if len(set(words)) > 1 or words[0] in _MODELS:
       break
     prefix += f"{words[0]}."
   return prefix
@@ -356,24 +392,27 @@ def left_out(names: Iterable[str]) -> list[str]:
 def as_float32(
   tensors: Mapping[str, np.ndarray], source: str
 ) -> tuple[dict[str, np.ndarray], list[str]]:
-  """Widens 16-bit tensors to float32, which is exact."""
-  exact = ("float32", "float16", "bfloat16")
+  """Widens 16-bit tensors to float32, which is exact, and rounds float64."""
+  known = ("float32", "float16", "bfloat16", "float64")
   dtypes = {name: tensor.dtype.name for name, tensor in tensors.items()}
-  others = [f"{n} ({d})" for n, d in sorted(dtypes.items()) if d not in exact]
+  others = [f"{n} ({d})" for n, d in sorted(dtypes.items()) if d not in known]
   if others:
     raise InputError(
-      f"{source}: not convertible to float32: {', '.join(others)}"
+      f"{source}: not convertible to float32: {some_of(others, 3)}"
     )
   rewrite.warn_if_not_finite(source, tensors)
   wide = {n: t.astype(np.float32, copy=False) for n, t in tensors.items()}
-  narrow = [dtype for dtype in dtypes.values() if dtype != "float32"]
-  if not narrow:
-    return wide, []
-  kinds = sorted({*narrow})
-  return wide, [
-    f"widened: {len(narrow)} tensors of {' and '.join(kinds)} to float32,"
-    f" exactly; --dtype={kinds[0]} writes them back"
-  ]
+  narrow = [dtype for dtype in dtypes.values() if dtype.endswith("16")]
+  num_double = [*dtypes.values()].count("float64")
+  notes = [f"rounded: {num_double} tensors of float64 to float32"]
+  notes *= bool(num_double)
+  if narrow:
+    kinds = sorted({*narrow})
+    notes.append(
+      f"widened: {len(narrow)} tensors of {' and '.join(kinds)} to float32,"
+      f" exactly; --dtype={kinds[0]} writes them back"
+    )
+  return wide, notes
 
 
 # model.json
@@ -387,8 +426,7 @@ def _describe(
   tasks: Iterable[TaskRecord],
 ) -> dict[str, Any]:
   """`model.json` with the entries of the model's task."""
-  names = config.get("id2label") or {}
-  labels = [names[key] for key in sorted(names, key=int)]
+  labels = label_names(config) if num_labels else []
   model = HuggingFaceModel(
     architecture, labels, num_labels, description["max_seq_length"], config
   )
@@ -399,3 +437,17 @@ def _describe(
       kept = (config.get(TASK_PARAMS) or {}).get(task.script) or {}
       return {"script": task.script} | description | entries | kept
   return description
+
+
+def label_names(config: Mapping[str, Any]) -> list[str]:
+  """Names of `id2label` in the order of the outputs, numbers as text."""
+  names, labels = config.get("id2label") or {}, []
+  ids = [*map(str, range(len(names)))]
+  if isinstance(names, Mapping) and {*names} == {*ids}:
+    labels = [str(names[key]) for key in ids]
+  if len({*labels}) < len(names):
+    raise InputError(
+      f"config.json: id2label is {json_files.dumps(names):.80}; it must give"
+      ' each output a name of its own, by "0", "1" and so on'
+    )
+  return labels

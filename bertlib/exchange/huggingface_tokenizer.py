@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+import tokenization
 from bertlib.cli.errors import InputError, some_of
+from bertlib.data import vocabulary
 from bertlib.export import tokenizer_files
 from bertlib.export.tokenizer_files import SPECIAL
 from bertlib.io import json_files, model_files, text_files
 
-# Classes that split text as BERT does; the last two read `tokenizer.json`.
-_CLASSES = (
-  "BertTokenizer",
-  "BertTokenizerFast",
-  "PreTrainedTokenizerFast",
-  "TokenizersBackend",
-)
+# Classes that split text as BERT does. The first take their rules, but not the
+# vocabulary, from `tokenizer_config.json`, the others from `tokenizer.json`.
+_OF_BERT = ("BertTokenizer", "BertTokenizerFast")
+_OF_FILE = ("PreTrainedTokenizerFast", "TokenizersBackend")
 
 # The limit of transformers where no file names one.
 _MAX_CHARS_PER_WORD = 100
@@ -29,15 +28,20 @@ class Tokenizer(NamedTuple):
   """Vocabulary and rules of a tokenizer."""
 
   vocab: bytes  # contents of `vocab.txt`
-  do_lower_case: bool | None  # None if no file says it
+  do_lower_case: bool
   max_input_chars_per_word: int
   max_length: int  # in tokens; a large one for no limit
   notes: list[str]  # what is different here
 
 
-def read(folder: str, vocab_file: str | None, vocab_size: int) -> Tokenizer:
-  """Reads a tokenizer; a `vocab_file` replaces the folder's vocabulary."""
-  config, special, added, fast, model = read_files(
+def read(
+  folder: str,
+  vocab_file: str | None,  # replaces the vocabulary of the folder
+  vocab_size: int,
+  do_lower_case: bool | None = None,  # replaces that of the files
+) -> Tokenizer:
+  """Reads the files of a tokenizer."""
+  config, special, listed, fast, model = read_files(
     folder,
     "tokenizer_config.json",
     "special_tokens_map.json",
@@ -47,35 +51,46 @@ def read(folder: str, vocab_file: str | None, vocab_size: int) -> Tokenizer:
   )
   if "class_name" in fast:  # of KerasHub
     preset = fast.get("config") or {}
-    rules = {"do_lower_case": "lowercase", "strip_accents": "strip_accents"}
-    config, fast = {n: preset.get(key) for n, key in rules.items()}, {}
-  wordpiece = fast.get("model") or {}
-  normalizer = tokenizer_files.bert_normalizer(fast.get("normalizer"))
-  fast = {**fast, "normalizer": normalizer}
-  do_lower_case = config.get("do_lower_case", normalizer.get("lowercase"))
-  parts = ("normalizer", "pre_tokenizer")
-  types = {part: (fast.get(part) or {}).get("type") for part in parts}
-  rules = normalizer | model | config | types
-  notes = _other_rules(rules, bool(do_lower_case))
+    names = {"do_lower_case": "lowercase", "strip_accents": "strip_accents"}
+    config, fast = {n: preset.get(key) for n, key in names.items()}, {}
+  of_class = config.get("tokenizer_class") or model.get("tokenizer_class")
+  rules, notes = _read_rules(config, fast, of_class)
+  inputs = config.get("model_input_names") or ["token_type_ids"]
+  rules["tokenizer_class"] = of_class
+  rules["token_type_ids"] = "token_type_ids" in inputs
   if vocab_file is not None:
-    vocab = read_vocab(vocab_file)
+    vocab, added = read_vocab(vocab_file), {}
   else:
-    vocab = _find_vocab(folder, fast)
     decoder = config.get("added_tokens_decoder") or {}
-    added |= {token["content"]: int(i) for i, token in decoder.items()}
-    added |= {t["content"]: t["id"] for t in fast.get("added_tokens", ())}
-    vocab, appended = _with_added_tokens(vocab, added, vocab_size)
-    notes += appended
-  names = _special_names(fast) | special | config
+    tokens = [
+      *({"content": token, "id": i} for token, i in listed.items()),
+      *(token | {"id": int(i)} for i, token in decoder.items()),
+      *fast.get("added_tokens", ()),
+    ]
+    added = {token["content"]: token for token in tokens}
+    vocab, about = _find_vocab(folder, fast)
+    notes += about
+  do_lower_case, about = choose_casing(
+    [do_lower_case, rules["lowercase"]], vocab
+  )
+  notes += about + _other_rules(config | rules, do_lower_case)
+  names = {
+    key: name["content"] if isinstance(name, Mapping) else name
+    for key, name in (_special_names(fast) | special | config).items()
+    if key.endswith("_token")
+  }
+  for name in {*names.values(), *SPECIAL.values()} & added.keys():
+    del added[name]
+  vocab, about = _with_added_tokens(vocab, added, vocab_size, do_lower_case)
   vocab, renamed = _with_standard_names(vocab, names, folder)
-  length = config.get("model_max_length")
+  length = config.get("model_max_length", config.get("max_len"))
   is_limit = isinstance(length, (int, float)) and length < _NO_LIMIT
   return Tokenizer(
     vocab,
     do_lower_case,
-    wordpiece.get("max_input_chars_per_word", _MAX_CHARS_PER_WORD),
+    rules["max_input_chars_per_word"],
     int(length) if is_limit else _NO_LIMIT,
-    notes + renamed,
+    notes + about + renamed,
   )
 
 
@@ -118,21 +133,86 @@ def pieces(vocab: bytes) -> list[str]:
 # Rules
 
 
+def choose_casing(
+  stated: Iterable[bool | None], vocab: bytes
+) -> tuple[bool, list[str]]:
+  """The first stated casing, else that of the vocabulary with a line."""
+  for do_lower_case in stated:
+    if do_lower_case is not None:
+      return do_lower_case, []
+  do_lower_case = not vocabulary.is_cased(pieces(vocab))
+  other = "; transformers lower-cases then" * (not do_lower_case)
+  return do_lower_case, [
+    f"do_lower_case: {do_lower_case}, by the capital letters in the vocabulary"
+    + other
+  ]
+
+
+def _read_rules(
+  config: Mapping[str, Any], fast: Mapping[str, Any], of_class: str | None
+) -> tuple[dict[str, Any], list[str]]:
+  """Rules of a class as transformers finds them, and a line on others."""
+  none = {"type": "none"}
+  before = fast.get("pre_tokenizer") or none
+  normalizer = tokenizer_files.bert_normalizer(fast.get("normalizer")) or none
+  kind = normalizer["type"]
+  for part in normalizer.get("normalizers", ()):
+    if part["type"] == "BertNormalizer":
+      normalizer = part
+  keeps_case = kind == "none"
+  found = {
+    # None: the vocabulary decides.
+    "lowercase": False if keeps_case else normalizer.get("lowercase"),
+    "strip_accents": normalizer.get("strip_accents"),
+    "tokenize_chinese_chars": normalizer.get("handle_chinese_chars", True),
+    "clean_text": normalizer.get("clean_text", True),
+    "normalizer": kind,
+    "pre_tokenizer": before["type"],
+    "max_input_chars_per_word": (fast.get("model") or {}).get(
+      "max_input_chars_per_word", _MAX_CHARS_PER_WORD
+    ),
+  }
+  if fast and of_class in _OF_FILE:
+    return found, []
+  rules = {
+    # Folders from before `tokenizer.json` may be of cased models.
+    "lowercase": config.get("do_lower_case", True if fast else None),
+    "strip_accents": config.get("strip_accents"),
+    "tokenize_chinese_chars": config.get("tokenize_chinese_chars", True),
+    "clean_text": True,
+    "normalizer": "BertNormalizer",
+    "pre_tokenizer": "BertPreTokenizer",
+    "max_input_chars_per_word": _MAX_CHARS_PER_WORD,
+  }
+  ignored = [
+    f"{key}={found[key]}"
+    for key, value in rules.items()
+    # Without an entry, accents are stripped where text is lower-cased.
+    if found[key] not in (None, value, *[rules["lowercase"]] * ("strip" in key))
+  ]
+  return rules, [
+    f"note: {', '.join(ignored)} in tokenizer.json is ignored, as transformers"
+    f" does for {of_class or _OF_BERT[0]}. To follow that file, set"
+    f" tokenizer_class in tokenizer_config.json to {_OF_FILE[0]}"
+  ] * bool(fast and ignored)
+
+
 def _other_rules(found: Mapping[str, Any], do_lower_case: bool) -> list[str]:
   """Notes on rules that `tokenization.py` does not have."""
   supported = {
     "word_tokenizer_type": ("basic",),
-    "tokenizer_class": _CLASSES,
+    "tokenizer_class": _OF_BERT + _OF_FILE,
     "normalizer": ("BertNormalizer",),
     "pre_tokenizer": ("BertPreTokenizer",),
     "strip_accents": (do_lower_case,),
     "tokenize_chinese_chars": (True,),
-    "handle_chinese_chars": (True,),
     "clean_text": (True,),
+    "truncation_side": ("right",),
+    "token_type_ids": (True,),
   }
   return [
-    f"note: tokenization.py does not support {key}={found[key]}; some words"
-    " will be tokenized differently"
+    f"note: tokenization.py does not support {key}={found[key]}; some texts"
+    " will have other ids"
     for key, values in supported.items()
     if found.get(key) not in (None, *values)
   ]
@@ -141,14 +221,16 @@ def _other_rules(found: Mapping[str, Any], do_lower_case: bool) -> list[str]:
 # Vocabulary
 
 
-def _find_vocab(folder: str, fast: Mapping[str, Any]) -> bytes:
+def _find_vocab(folder: str, fast: Mapping) -> tuple[bytes, list[str]]:
   """Contents of `vocab.txt`, or the vocabulary in `tokenizer.json`."""
-  for name in (model_files.VOCAB, "assets/tokenizer/vocabulary.txt"):
-    path = os.path.join(folder, name)
-    if os.path.exists(path):
-      return read_vocab(path)
-  model = fast.get("model", {})
-  if model.get("type", "WordPiece") != "WordPiece" or "vocab" not in model:
+  names = model_files.VOCAB, "assets/tokenizer/vocabulary.txt"
+  paths = (os.path.join(folder, name) for name in names)
+  found = next(map(read_vocab, filter(os.path.exists, paths)), None)
+  model = fast.get("model") or {}
+  is_wordpiece = model.get("type", "WordPiece") == "WordPiece"
+  if not (is_wordpiece and "vocab" in model):
+    if found is not None:
+      return found, []
     raise InputError(
       f"{folder}: has no vocab.txt and no tokenizer.json with WordPiece; name"
       " a vocabulary with --vocab_file"
@@ -159,39 +241,65 @@ def _find_vocab(folder: str, fast: Mapping[str, Any]) -> bytes:
       f"{folder}/tokenizer.json: pieces within a word begin with {mark!r}, not"
       " '##'. This model cannot be converted"
     )
-  ids = {t["content"]: t["id"] for t in fast.get("added_tokens", ())}
-  ids.update(model["vocab"])
+  added = {t["content"]: t["id"] for t in fast.get("added_tokens", ())}
+  ids, notes = added | model["vocab"], []
+  if found is not None:
+    listed = added | {entry: i for i, entry in enumerate(pieces(found))}
+    other = {*zip(listed.values(), listed)} ^ {*zip(ids.values(), ids)}
+    other = [repr(entry) for _, entry in sorted(other) if entry]
+    if not other:
+      return found, []
+    notes.append(
+      f"note: {model_files.VOCAB} differs from tokenizer.json, which is used"
+      f" here as in transformers ({some_of([*dict.fromkeys(other)], 3)})."
+      f" --vocab_file={folder}/{model_files.VOCAB} takes the other one"
+    )
   entries = sorted(ids, key=ids.get)
   if [ids[entry] for entry in entries] != list(range(len(entries))):
     raise InputError(
       f"{folder}/tokenizer.json: the ids have gaps; name a vocabulary with"
       " --vocab_file"
     )
-  return "".join(f"{entry}\n" for entry in entries).encode()
+  return "".join(f"{entry}\n" for entry in entries).encode(), notes
 
 
 def _with_added_tokens(
-  vocab: bytes, added: Mapping[str, int], vocab_size: int
+  vocab: bytes,
+  added: Mapping[str, Mapping[str, Any]],  # as in `tokenizer.json`
+  vocab_size: int,
+  do_lower_case: bool,
 ) -> tuple[bytes, list[str]]:
   """Appends the added tokens, by id, that continue the vocabulary."""
-  entries, notes = pieces(vocab), []
-  appended, left_out = [], []
-  new = added.keys() - set(entries)
-  for token in sorted(new, key=lambda token: (added[token], token)):
+  entries, left_out, never_found = pieces(vocab), [], []
+  size, new = len(entries), added.keys() - set(entries)
+  for token in sorted(new, key=lambda token: (added[token]["id"], token)):
     is_line = token and token == " ".join(token.split())
-    index = len(entries) + len(appended)
-    if is_line and added[token] == index < vocab_size:
-      appended.append(token)
+    if is_line and added[token]["id"] == len(entries) < vocab_size:
+      entries.append(token)
     else:
       left_out.append(token)
+  appended = ", ".join(entries[size:])
+  tokenizer = tokenization.BasicTokenizer(do_lower_case)
+  for token in sorted(added.keys() & {*entries}):
+    words = tokenizer.tokenize(token)
+    # A token that is not normalized is found only as it is written.
+    is_word = len(words) == 1 and added[token].get("normalized", True)
+    if is_word or words == [token]:
+      entries[entries.index(token)] = words[0]
+    else:
+      never_found.append(token)
+  notes = [f"added tokens: {appended}"] * bool(appended)
   if left_out:
     notes.append(
       "note: added tokens whose ids do not continue vocab.txt within the"
       f" model's vocab_size are left out: {', '.join(map(repr, left_out))}"
     )
-  if appended:
-    notes.append(f"added tokens: {', '.join(appended)}")
-  return vocab + "".join(f"{token}\n" for token in appended).encode(), notes
+  if never_found:
+    notes.append(
+      "note: text here has no added tokens with punctuation, spaces or, where"
+      f" it is lower-cased, capitals: {some_of([*map(repr, never_found)])}"
+    )
+  return "".join(f"{entry}\n" for entry in entries).encode(), notes
 
 
 def _special_names(fast: Mapping[str, Any]) -> dict[str, str]:
@@ -212,7 +320,6 @@ def _with_standard_names(
   entries, renamed = pieces(vocab), []
   for key, standard in SPECIAL.items():
     name = names.get(key) or standard
-    name = name["content"] if isinstance(name, Mapping) else name
     if name == standard or name not in entries:
       continue
     if standard in entries:

@@ -13,7 +13,7 @@ import tensorflow.compat.v1 as tf
 
 from bertlib.checkpoints import keras_files
 from bertlib.cli.errors import InputError, needs_package
-from bertlib.io import files, json_files, model_files
+from bertlib.io import file_kinds, files, json_files, model_files
 
 
 def read(folder: str) -> tuple[dict[str, np.ndarray], str]:
@@ -34,6 +34,8 @@ def _read_file(path: str) -> dict[str, np.ndarray]:
     for shard in _shards(path):
       tensors.update(_read_file(shard))
     return tensors
+  with open(path, "rb") as file:
+    file_kinds.check_binary(path, file.read(2**10))
   readers = {".bin": _read_pytorch, ".h5": keras_files.read_h5}
   reader = readers.get(os.path.splitext(path)[1], _read_safetensors)
   return reader(path)
@@ -65,6 +67,10 @@ def _read_safetensors(path: str) -> dict[str, np.ndarray]:
   except safetensors.SafetensorError as error:
     raise InputError(
       f"{path}: incomplete or corrupt ({error}). Download it again"
+    ) from error
+  except AttributeError as error:  # of NumPy, which has no such dtype
+    raise InputError(
+      f"{path}: has weights of 8 bits ({error}). Convert those of 16 or 32"
     ) from error
 
 

@@ -133,6 +133,7 @@ def is_huggingface(path: str) -> bool:
 def model_format(path: str) -> str:
   """Format of a model: "saved_model", "huggingface" or "tensorflow"."""
   names = "saved_model.pb", "modules.json", *model_files.HUGGINGFACE
+  names = *names, model_files.ADAPTER
   found = [
     name
     for name in (*names, "config.json")
@@ -150,9 +151,9 @@ def model_format(path: str) -> str:
   return "huggingface" if found and not checkpoints else "tensorflow"
 
 
-def check_exists(path: str) -> None:
-  """Refuses an --init_checkpoint that names no model."""
-  flag = f"--init_checkpoint={path}"
+def check_exists(path: str, flag: str = "init_checkpoint") -> None:
+  """Refuses a flag that names no model."""
+  flag = f"--{flag}={path}"
   for endings, fix in _OTHER_FILES.items():
     if path.endswith(endings) and files.exists(path):
       raise InputError(f"{flag}: not a TensorFlow checkpoint. {fix}")

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,10 +29,10 @@ from bertlib.settings.embedding_spec import (
   from_json,
   problem_of,
 )
-from bertlib.task.task_record import CROSS_ENCODER_ACTIVATION
 
 _MODULES = "modules.json"
 _CONFIG = "config_sentence_transformers.json"
+_CROSS_ENCODER = "CrossEncoder"  # `model_type` there
 # Key of `config.json` in older cross-encoders.
 _OLD_CROSS_ENCODER = "sbert_ce_default_activation_function"
 _LENGTH = (declaration(ModelSettings, "max_seq_length"), NULL)
@@ -40,6 +41,9 @@ _KERNEL, _BIAS = (f"{PROJECTION_SCOPE}/kernel", f"{PROJECTION_SCOPE}/bias")
 
 # Modules that can be converted; the last two are optional.
 _ORDER = ("Transformer", "Pooling", "Dense", "Normalize")
+
+# What a cross-encoder may apply to its logits.
+_OF_LOGITS = re.compile(r"torch\.nn\.(modules\.\w+\.)?(Sigmoid|Identity)")
 
 # Keys of poolings in the older form.
 _OLD_POOLINGS = {
@@ -69,6 +73,7 @@ _OF_ENCODER = {
   },
   "module_output_name": "token_embeddings",
 }
+_OF_CROSS_ENCODER = {"transformer_task": "sequence-classification"}
 
 
 class SentenceModel(NamedTuple):
@@ -79,6 +84,16 @@ class SentenceModel(NamedTuple):
   projection: dict[str, np.ndarray]  # float32, by checkpoint name
   max_length: int | None  # in tokens; None for that of the tokenizer
   lowercases: bool  # even if the tokenizer keeps case
+  truncate_dim: int | None  # values of a vector by default; None for all
+
+
+class CrossEncoder(NamedTuple):
+  """A folder of a cross-encoder, or of another model of transformers."""
+
+  encoder_dir: str
+  activation: str | None  # class of what is applied to the logits; None: unsaid
+  max_length: int | None = None
+  lowercases: bool = False
 
 
 # Reading
@@ -88,7 +103,8 @@ def read(folder: str) -> SentenceModel | None:
   """Reads a folder, except for its encoder; None without sentence vectors."""
   if not os.path.exists(os.path.join(folder, _MODULES)):
     return None
-  if cross_encoder(folder):
+  (written,) = read_files(folder, _CONFIG)
+  if written.get("model_type") == _CROSS_ENCODER:
     return None
   paths = _module_paths(folder)
   encoder_dir = paths["Transformer"]
@@ -104,34 +120,56 @@ def read(folder: str) -> SentenceModel | None:
     _read_config(paths["Normalize"], {}, _OF_VECTORS)
   if "Dense" in paths:
     spec, projection = _read_dense(paths["Dense"], encoder_dir, spec)
-  max_length, lowercases = _read_encoder(encoder_dir)
-  return SentenceModel(encoder_dir, spec, projection, max_length, lowercases)
+  max_length, lowercases = _read_encoder(encoder_dir, _OF_ENCODER)
+  return SentenceModel(
+    *(encoder_dir, spec, projection, max_length, lowercases),
+    written.get("truncate_dim"),
+  )
 
 
-def cross_encoder(folder: str) -> dict[str, str]:
-  """Activation of a cross-encoder's logits by key; {} for another model."""
-  written, config = read_files(folder, _CONFIG, "config.json")
-  activation = config.get(_OLD_CROSS_ENCODER)
-  if "sentence_transformers" in config:
-    activation = config["sentence_transformers"].get("activation_fn")
-  if written.get("model_type") == "CrossEncoder":
-    activation = written.get("activation_fn", activation)
-  return {CROSS_ENCODER_ACTIVATION: activation} if activation else {}
+def read_cross_encoder(folder: str) -> CrossEncoder:
+  """Reads a folder without sentence vectors, except for its encoder."""
+  path, encoder_dir, encoder, written = folder, folder, (), {}
+  # The package ignores its config without the list of modules.
+  if os.path.exists(os.path.join(folder, _MODULES)):
+    path = os.path.join(folder, _CONFIG)
+    (written,) = read_files(folder, _CONFIG)
+    encoder_dir = _module_paths(folder, _ORDER[:1])["Transformer"]
+    encoder = _read_encoder(encoder_dir, _OF_CROSS_ENCODER)
+  (config,) = read_files(encoder_dir, "config.json")
+  older = {"activation_fn": config.get(_OLD_CROSS_ENCODER)}
+  stated = config.get("sentence_transformers") or older
+  activation = written.get("activation_fn") or stated.get("activation_fn")
+  if activation and not _OF_LOGITS.fullmatch(activation):
+    raise InputError(
+      f"{path}: activation_fn is {activation}; only Sigmoid and Identity of"
+      " torch.nn can be converted. Name Identity for the logits"
+    )
+  default = written.get("default_prompt_name")
+  if prompt := (written.get("prompts") or {}).get(default):
+    raise InputError(
+      f"{path}: default_prompt_name is {default}, but classifiers here have no"
+      f" prompts. Remove it, and put {prompt!r} before the first texts yourself"
+    )
+  return CrossEncoder(encoder_dir, activation, *encoder)
 
 
-def _module_paths(folder: str) -> dict[str, str]:
+def _module_paths(
+  folder: str, required: Sequence[str] = _ORDER[:2]
+) -> dict[str, str]:
   """Folder of each module, by the name of its class."""
   path = os.path.join(folder, _MODULES)
   modules = json_files.read(path, [{"type": str, "path": str}])
   types = [module["type"] for module in modules]
   classes = [name.rpartition(".")[2] for name in types]
   are_known = all(name.startswith("sentence_transformers.") for name in types)
-  optional = [name for name in _ORDER[2:] if name in classes]
-  if not are_known or classes != [*_ORDER[:2], *optional]:
+  others = _ORDER[2:] if len(required) > 1 else ()
+  optional = [name for name in others if name in classes]
+  if not are_known or classes != [*required, *optional]:
     raise InputError(
       f"{path}: its modules are {', '.join(types)}."
       " Only Transformer and Pooling, then at most one Dense and one Normalize,"
-      " in this order, can be converted"
+      " in this order, or the Transformer of a cross-encoder can be converted"
     )
   for module in modules:
     name = module["path"]
@@ -223,6 +261,7 @@ def _read_prompts(
     {
       "prompts?": dict,
       "default_prompt_name?": (str, NULL),
+      "truncate_dim?": (int, NULL),
       "model_type?": str,
       "similarity_fn_name?": (str, NULL),
     },
@@ -246,7 +285,9 @@ def _read_prompts(
   return prompts, default
 
 
-def _read_encoder(folder: str) -> tuple[int | None, bool]:
+def _read_encoder(
+  folder: str, supported: Mapping[str, Any]
+) -> tuple[int | None, bool]:
   """Maximum length of a Transformer module, and whether it lower-cases."""
   path = os.path.join(folder, _ENCODER_CONFIG)
   config = {}
@@ -257,7 +298,7 @@ def _read_encoder(folder: str) -> tuple[int | None, bool]:
   max_seq_length = config.pop("max_seq_length", None)
   lowercases = bool(config.pop("do_lower_case", None))
   config.pop("unpad_inputs", None)  # is about speed
-  json_files.check_values(config, _OF_ENCODER, path)
+  json_files.check_values(config, supported, path)
   others = [
     key for key, value in config.items() if key not in _OF_ENCODER and value
   ]
@@ -280,6 +321,9 @@ def write(
 ) -> None:
   """Writes what makes a Hugging Face folder one of sentence-transformers."""
   spec = from_json(description["embedding"])
+  truncate_dim = description["embedding"].get("truncate_dim")
+  # The package uses "document", which it adds, before "passage".
+  passage = {"document": spec.passage_prefix} if spec.passage_prefix else {}
   modules = ["Transformer", "Pooling"]
   modules += ["Dense"] * bool(projection) + ["Normalize"] * spec.normalize
   paths = ["", *(f"{n}_{name}" for n, name in enumerate(modules[1:], start=1))]
@@ -296,9 +340,10 @@ def write(
     ],
     _CONFIG: {
       "model_type": "SentenceTransformer",
-      "prompts": dict(spec.prompts),
+      "prompts": {**spec.prompts, **passage},
       "default_prompt_name": spec.default_prompt,
       "similarity_fn_name": "cosine",
+      **({"truncate_dim": truncate_dim} if truncate_dim else {}),
     },
     _ENCODER_CONFIG: {
       "max_seq_length": description["max_seq_length"],

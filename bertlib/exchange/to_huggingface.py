@@ -45,6 +45,7 @@ _CONVERTED = {
   "script",
   "task",
   "kind",
+  "problem_type",
   "labels",
   "max_seq_length",
   "do_lower_case",
@@ -74,6 +75,8 @@ def convert(
     o: theirs for theirs, o in from_huggingface.ACTIVATIONS.items()
   }
   config = from_huggingface.check_config(config_file, activations)
+  for key in from_huggingface.FILE_KEYS:
+    config.pop(key, None)
   vocab = huggingface_tokenizer.read_vocab(vocab_file)
   from_huggingface.check_vocab_size(vocab, config, vocab_file)
   variables, notes = _read_variables(checkpoint)
@@ -96,7 +99,7 @@ def convert(
     config["dtype"] = dtype
   _set_problem_type(config, description)
   _check_formulas(architecture, parts, config, description)
-  _name_labels(config, variables, description)
+  notes += _name_labels(config, variables, description)
   notes += _keep_entries(config, description)
   inputs = [config_file, vocab_file, *files.checkpoint_files(checkpoint)]
   with files.atomic_files(target_dir, overwrite, inputs) as folder:
@@ -135,7 +138,7 @@ def _describe(
     description.get("do_lower_case"),
     config.pop("do_lower_case", None),
   )
-  do_lower_case, notes = from_huggingface.choose_casing(stated, vocab)
+  do_lower_case, notes = huggingface_tokenizer.choose_casing(stated, vocab)
   description = {
     "max_seq_length": config["max_position_embeddings"],
     **description,
@@ -157,11 +160,13 @@ def _check_formulas(
   same_outputs.check_formula(flag, act, has_pooler="pooler" in parts)
   if "next sentence head" in parts:
     architecture = "BertForPreTraining"
-  model = HuggingFaceModel(architecture, (), 3, 512, config)
+  num_labels = 1 if config.get("problem_type") == "regression" else 3
+  model = HuggingFaceModel(architecture, (), num_labels, 512, config)
   for task in task_record.all_records():
-    found = task.from_huggingface(model)
-    if task.script == description.get("script") and "embedding" in description:
+    if task.script == description.get("script"):
       found = description
+    else:
+      found = task.from_huggingface(model)
     if found is not None:
       same_outputs.check_formula(flag, act, task, found.get("kind"))
 
@@ -228,40 +233,51 @@ def _set_problem_type(
   config: dict[str, Any], description: Mapping[str, Any]
 ) -> None:
   """Sets `problem_type` of a trained model; removes that of an earlier one."""
-  if "script" not in description:
+  # That of a converted model may say less than its kind.
+  if "script" not in description or "problem_type" in description:
     return
-  config.pop("problem_type", None)
-  problem_type = PROBLEM_TYPES.get(description.get("kind"))
+  for key in ("problem_type", "sentence_transformers"):
+    config.pop(key, None)
+  kind = description.get("kind")
   is_classifier = config["architectures"] == ["BertForSequenceClassification"]
-  if problem_type and is_classifier:
-    config["problem_type"] = problem_type
+  if is_classifier and kind in PROBLEM_TYPES:
+    config["problem_type"] = PROBLEM_TYPES[kind]
+  if kind == "regression":  # else a cross-encoder gives the sigmoid
+    config["sentence_transformers"] = {
+      task_record.ACTIVATION: "torch.nn.modules.linear.Identity"
+    }
 
 
 def _name_labels(
   config: dict[str, Any],
   variables: Mapping[str, np.ndarray],
   description: Mapping[str, Any],
-) -> None:
-  """Sets `id2label` and `label2id`, which determine the size of the head."""
-  id2label = config.pop("id2label", None) or {}
+) -> list[str]:
+  """Sets `id2label` and `label2id`; returns what transformers makes of them."""
+  named = {"id2label": config.pop("id2label", None)}
   config.pop("label2id", None)
   config.pop("num_labels", None)
   if config["architectures"][0] not in (
     "BertForSequenceClassification",
     "BertForTokenClassification",
   ):
-    return
+    return []
   num_labels = variables["output_bias"].size
   # The names that training used come first, then those of the config; either
   # only if their number is that of the head.
   candidates = (
     description.get("labels", []),
-    [id2label[i] for i in sorted(id2label, key=int)],
+    from_huggingface.label_names(named),
     [f"LABEL_{i}" for i in range(num_labels)],
   )
   labels = next(names for names in candidates if len(names) == num_labels)
   config["id2label"] = dict(enumerate(labels))
   config["label2id"] = {label: i for i, label in enumerate(labels)}
+  is_bioes = any(label.startswith("E-") for label in labels)
+  return [
+    "note: pipelines of transformers know the tags B- and I- only; E- becomes"
+    " an entity of its own. Train with --scheme=BIO for them"
+  ] * (is_bioes and "Token" in config["architectures"][0])
 
 
 def _keep_entries(

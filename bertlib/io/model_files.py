@@ -31,6 +31,9 @@ HUGGINGFACE = (
   "model.weights.h5",
 )
 
+# Of weights that are added to those of a model, by PEFT.
+ADAPTER = "adapter_config.json"
+
 # Files by the flag that names them.
 BY_FLAG = {"vocab_file": VOCAB, "bert_config_file": CONFIG}
 

@@ -122,13 +122,13 @@ class EmbeddingSpec:
   @property
   def query_prefix(self) -> str:
     """Prefix of queries."""
-    return self.prompts.get("query", self.prompt(None))
+    return self.prompts.get("query", "")
 
   @property
   def passage_prefix(self) -> str:
-    """Prefix of the texts to be found; some models call them documents."""
-    names = [name for name in ("passage", "document") if name in self.prompts]
-    return self.prompt(names[0] if names else None)
+    """Prefix of the texts to be found, which have several names."""
+    prompts = map(self.prompts.get, ("document", "passage", "corpus"))
+    return next(filter(None, prompts), "")
 
   def prompt(self, name: str | None) -> str:
     """Prefix of texts: that of `default_prompt` where `name` is None.

@@ -29,8 +29,9 @@ PROBLEM_TYPES = {
   "regression": "regression",
 }
 
-# Key for the function that a cross-encoder applies to its logits.
-CROSS_ENCODER_ACTIVATION = "activation_fn"
+# Key, under `sentence_transformers` of `config.json`, for the function that a
+# cross-encoder applies to its logits.
+ACTIVATION = "activation_fn"
 
 
 class PredictExample(NamedTuple):

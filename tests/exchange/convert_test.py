@@ -119,6 +119,33 @@ def test_a_missing_config_is_refused(main, tmp_path):
     main(checkpoint)
 
 
+@pytest.mark.parametrize(
+  ("source", "message"),
+  [
+    ({"words": [*"abcd"]}, r"\(vocab.txt: the vocabulary has no \[UNK\], "),
+    (
+      {
+        "files": {
+          "modules.json": [
+            {"type": f"sentence_transformers.models.{name}", "path": path}
+            for name, path in (("Transformer", ""), ("Pooling", "."))
+          ],
+          "tokenizer_config.json": {"model_max_length": 2},
+        }
+      },
+      r"\(model.json: max_seq_length is 2, not an integer from 3",
+    ),
+  ],
+)
+def test_what_cannot_be_used_is_not_written(source, message, tmp_path):
+  folder = tiny.write_folder(tmp_path / "source", **source)
+  with pytest.raises(
+    InputError, match=f"source: cannot .* converted {message}"
+  ):
+    tiny.convert(folder, tmp_path / "ours")
+  assert not (tmp_path / "ours").exists()
+
+
 BETA = "bert/embeddings/LayerNorm/beta"
 
 

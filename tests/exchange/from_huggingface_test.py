@@ -31,6 +31,7 @@ _IDENTITY = "torch.nn.modules.linear.Identity"
 
 
 _MULTI_LABEL = {"problem_type": "multi_label_classification"}
+_NUMBER = {"problem_type": "regression"}
 _ANSWERS = {"script": "run_squad", "max_seq_length": 384, "doc_stride": 128}
 _DEFAULT = ["LABEL_0", "LABEL_1", "LABEL_2"]
 _MASKS = {"script": "run_pretraining"}
@@ -42,8 +43,15 @@ _MASKS = {"script": "run_pretraining"}
     (name("a", "c", "b"), "classification", ["a", "c", "b"], 3),
     ({}, "classification", ["LABEL_0", "LABEL_1"], 2),
     (_MULTI_LABEL | name("b", "a"), "multi_label", ["b", "a"], 2),
-    (name("LABEL_0"), "regression", [], 1),
+    (name(3, 1.5, True), "classification", ["3", "1.5", "True"], 3),
+    (_NUMBER | name("LABEL_0"), "regression", [], 1),
     ({"sentence_transformers": _SIGMOID, **name("a")}, "multi_label", ["a"], 1),
+    (
+      {"sentence_transformers": _SIGMOID} | _NUMBER,
+      "multi_label",
+      _DEFAULT[:1],
+      1,
+    ),
     ({"sbert_ce_default_activation_function": _IDENTITY}, "regression", [], 1),
   ],
 )
@@ -54,6 +62,33 @@ def test_kind_and_labels_of_a_classifier_are_described(
   weights = tensors(CLASSIFIER, num_outputs)
   found = read(write_folder(tmp_path / "a", weights, **config)).description
   assert (found["kind"], found["labels"]) == (kind, labels)
+
+
+@pytest.mark.parametrize(
+  "config",
+  [
+    name("a", "a"),
+    {"id2label": {"0": "a", "2": "b"}},
+    {"id2label": {"a": 0, "b": 1}},
+    {"id2label": ["a", "b"]},
+    _NUMBER,
+  ],
+)
+def test_labels_that_a_classifier_cannot_have_are_refused(config, tmp_path):
+  config = config | {"architectures": [CLASSIFIER]}
+  folder = write_folder(tmp_path / "a", tensors(CLASSIFIER, 2), **config)
+  assert refusal(read, folder).startswith(f"config.json: {max(config)} is ")
+
+
+def test_one_output_without_problem_type_is_a_number_with_a_line(
+  tmp_path, caplog
+):
+  for config, is_said in ((_NUMBER, False), ({}, True)):
+    folder = tmp_path / str(is_said)
+    config = config | {"architectures": [CLASSIFIER]}
+    found = read(write_folder(folder, tensors(CLASSIFIER, 1), **config))
+    assert found.description["kind"] == "regression"
+    assert ("the logit. Pipelines of transformers" in caplog.text) == is_said
 
 
 def test_names_of_other_labels_are_left_out_with_a_line(tmp_path, caplog):
@@ -183,6 +218,9 @@ _BIAS = "bert.encoder.layer.1.output.dense.bias"
 _WEIGHT = "cls.predictions.transform.dense.weight"
 
 
+_ROBERTA = {"model_type": [], "architectures": ["RobertaModel"]}
+
+
 def zeros(*shape, dtype=np.float32):
   return np.zeros(shape, dtype)
 
@@ -194,11 +232,17 @@ def zeros(*shape, dtype=np.float32):
     ({"cls.predictions.decoder.weight": zeros(13, 4)}, {}, "weight differs"),
     (dict.fromkeys("abcde", zeros(2)), {}, "does not have: a, b, c and 2"),
     ({_BIAS: None, _WEIGHT: None}, {}, f"has no {_BIAS}, {_WEIGHT}"),
-    ({_BIAS: zeros(4, dtype=np.float64)}, {}, f"{_BIAS} (float64)"),
+    (
+      {n: zeros(4, dtype=np.int8) for n in (*"abcd", _BIAS)},
+      {},
+      "float32: a (int8), b (int8), bert.encoder",
+    ),
     ({}, {"num_hidden_layers": 1}, "not have: bert.encoder.layer.1"),
     ({}, {"intermediate_size": 8}, "intermediate.dense.weight is (6, 4)"),
     ({}, {"words": "a" * 14}, "has 14 pieces, the model only 13"),
     ({}, {"model_type": "roberta"}, 'model_type is "roberta"'),
+    ({}, {"model_type": "distilbert", "hidden_size": []}, 'is "distilbert"'),
+    ({}, _ROBERTA, "architectures has RobertaModel, and there is no model_ty"),
     ({}, {"position_embedding_type": "relative_key"}, '"relative_key"'),
     ({}, {"is_decoder": True}, "is_decoder is true"),
     ({}, {"hidden_act": "silu"}, 'hidden_act "silu"'),
@@ -211,6 +255,50 @@ def test_tensors_and_models_that_do_not_fit_are_refused(
   weights = {n: t for n, t in weights.items() if t is not None}
   folder = write_folder(tmp_path / "source", weights, **config)
   assert message in refusal(read, folder)
+
+
+def test_a_prefix_of_another_model_is_no_wrapper(tmp_path):
+  weights = {f"roberta.{n}": t for n, t in tensors().items()}
+  folder = write_folder(tmp_path / "a", weights, model_type=[])
+  assert "does not have: roberta.embeddings" in refusal(read, folder)
+
+
+def test_float64_is_rounded_with_a_line(tmp_path):
+  weights = tensors()
+  doubles = {n: t.astype(np.float64) for n, t in weights.items()}
+  model = read(write_folder(tmp_path / "a", doubles))
+  assert f"rounded: {len(weights)} tensors of float64 to float32" in model.notes
+  expected = read(write_folder(tmp_path / "b", weights)).variables
+  run_outputs.assert_same_bits(model.variables, expected)
+
+
+@pytest.mark.parametrize("has_weights", [True, False])
+def test_an_adapter_is_refused_by_name(has_weights, tmp_path):
+  folder = tmp_path / "a"
+  write_folder(folder, files={"adapter_config.json": {"peft_type": "LORA"}})
+  for file in ("config.json", "model.safetensors"):
+    if not has_weights:
+      (folder / file).unlink()
+  assert initial_model.is_huggingface(str(folder))
+  assert "adapter_config.json: is of an adapter" in refusal(read, folder)
+
+
+_POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:1\nsize 9\n"
+
+
+@pytest.mark.parametrize(
+  "file", ["model.safetensors", "vocab.txt", "config.json", "tokenizer.json"]
+)
+def test_a_pointer_of_git_lfs_is_named(file, tmp_path):
+  folder = write_folder(tmp_path / "a", files=fast())
+  (tmp_path / "a" / file).write_text(_POINTER)
+  assert f"{file}: is a pointer of Git LFS" in refusal(read, folder)
+
+
+def test_a_classifier_without_pooler_is_refused(tmp_path):
+  weights, classes = tensors("BertForTokenClassification"), [CLASSIFIER]
+  folder = write_folder(tmp_path / "a", weights, architectures=classes)
+  assert "has no pooler" in refusal(read, folder)
 
 
 def in_shards(folder, weights):
@@ -324,6 +412,10 @@ def slow(**values):
   return {"tokenizer_config.json": values}
 
 
+# A class whose rules are those of `tokenizer.json`.
+_GENERIC = {"tokenizer_class": "PreTrainedTokenizerFast"}
+
+
 def words_of(model):
   return model.vocab.decode().splitlines()
 
@@ -387,6 +479,29 @@ def test_added_tokens_that_do_not_continue_the_vocabulary_are_named(
   assert any(note.endswith(f"are left out: {names}") for note in model.notes)
 
 
+@pytest.mark.parametrize(
+  ("token", "more", "lowercase", "expected"),
+  [
+    ("Größe", {}, True, "große"),
+    ("GPU", {}, True, "gpu"),
+    ("GPU", {}, False, "GPU"),
+    ("GPU", {"normalized": False}, True, None),
+    ("[E1]", {}, False, None),
+    ("new york", {}, False, None),
+  ],
+)
+def test_added_tokens_are_written_as_text_has_them(
+  token, more, lowercase, expected, tmp_path
+):
+  added = {"9": {"content": token} | more}
+  files = slow(do_lower_case=lowercase, added_tokens_decoder=added)
+  model = read(write_folder(tmp_path / "a", files=files))
+  assert words_of(model) == [*WORDS, expected or token]
+  said = [note for note in model.notes if "text here has no added" in note]
+  assert len(said) == (expected is None)
+  assert all(repr(token) in note for note in said)
+
+
 def test_blank_lines_at_the_end_are_no_entries(tmp_path):
   folder = write_folder(tmp_path / "a", words=[*WORDS, "", ""])
   assert words_of(read(folder)) == WORDS
@@ -424,7 +539,11 @@ def test_two_entries_for_one_special_token_are_refused(tmp_path):
 
 @pytest.mark.parametrize(
   "files, limit",
-  [({}, 100), (fast(), 100), (fast(max_input_chars_per_word=7), 7)],
+  [
+    ({}, 100),
+    (fast(max_input_chars_per_word=7), 100),
+    (fast(max_input_chars_per_word=7) | slow(**_GENERIC), 7),
+  ],
 )
 def test_the_limit_of_characters_is_that_of_the_files(files, limit, tmp_path):
   folder = write_folder(tmp_path / "a", files=files)
@@ -442,12 +561,30 @@ def test_the_limit_of_characters_is_that_of_the_files(files, limit, tmp_path):
   "files, expected",
   [
     (fast(), None),
+    (fast() | slow(**_GENERIC), None),
     (slow(word_tokenizer_type="mecab"), "mecab"),
     (slow(tokenizer_class="RoFormerTokenizer"), "RoFormerTokenizer"),
-    (fast("pre_tokenizer", type="Whitespace"), "pre_tokenizer=Whitespace"),
-    (fast("normalizer", type="NFKC"), "normalizer=NFKC"),
-    (fast("normalizer", strip_accents=False), "strip_accents=False"),
+    (fast("pre_tokenizer", type="Whitespace"), "pre_tokenizer=Whitespace in"),
+    (
+      fast("normalizer", type="NFKC") | slow(**_GENERIC),
+      "support normalizer=NFKC",
+    ),
+    (
+      fast("normalizer", strip_accents=False) | slow(**_GENERIC),
+      "support strip_accents=False",
+    ),
+    (
+      fast("normalizer", strip_accents=False),
+      "accents=False in tokenizer.json",
+    ),
+    (slow(strip_accents=False), "support strip_accents=False"),
     (slow(tokenize_chinese_chars=False), "tokenize_chinese_chars=False"),
+    (slow(truncation_side="left"), "truncation_side=left"),
+    (slow(model_input_names=["input_ids"]), "token_type_ids=False"),
+    (
+      fast(vocab={w: i for i, w in enumerate([*WORDS[:-1], "##x"])}),
+      "'##s', '##x'",
+    ),
   ],
 )
 def test_other_rules_for_text_are_named(files, expected, tmp_path):
@@ -463,7 +600,9 @@ def test_other_rules_for_text_are_named(files, expected, tmp_path):
     (slow(do_lower_case=False), {}, False),
     (slow(do_lower_case=True), {}, True),
     (fast("normalizer", lowercase=True), {"do_lower_case": False}, False),
-    (fast("normalizer", lowercase=False), {}, False),
+    (fast("normalizer", lowercase=False), {}, True),
+    (fast("normalizer", lowercase=False) | slow(**_GENERIC), {}, False),
+    (fast() | slow(do_lower_case=False, **_GENERIC), {}, True),
     ({}, {"vocab_file": reference_data.vocab("uncased")}, True),
     ({}, {"vocab_file": reference_data.vocab("cased")}, False),
   ],

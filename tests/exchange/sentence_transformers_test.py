@@ -18,6 +18,7 @@ from safetensors.numpy import load_file
 
 import run_embeddings
 from bertlib.cli.errors import InputError
+from bertlib.settings import embedding_spec
 
 pytestmark = pytest.mark.graph
 
@@ -127,10 +128,14 @@ def test_the_encoder_can_be_in_a_folder_of_its_own(source, tmp_path):
 @pytest.mark.parametrize(
   ("length", "expected"), [(int(1e30), 40), (20.0, 20), (float("nan"), 40)]
 )
-def test_a_length_of_the_tokenizer_counts(source, tmp_path, length, expected):
+@pytest.mark.parametrize("key", ["model_max_length", "max_len"])
+def test_a_length_of_the_tokenizer_counts(
+  source, tmp_path, key, length, expected
+):
   folder = source()
   edit(folder / ENCODER, max_seq_length=None)
-  edit(folder / "tokenizer_config.json", model_max_length=length)
+  edit(folder / "tokenizer_config.json", model_max_length=None)
+  edit(folder / "tokenizer_config.json", **{key: length})
   found = description_of(folder, tmp_path)["max_seq_length"]
   assert json.dumps(found) == str(expected)
 
@@ -217,6 +222,8 @@ def test_files_are_those_of_sentence_transformers(tmp_path):
     expected = run_outputs.read_json(published(OLD) / file)
     if file == CONFIG:
       del expected["__version__"]
+      # The package has added an empty prompt that comes before "passage".
+      expected["prompts"]["document"] = "passage: "
     assert run_outputs.read_json(folder / file) == expected
   tokenizer = run_outputs.read_json(folder / "tokenizer_config.json")
   assert tokenizer["model_max_length"] == 24
@@ -234,11 +241,47 @@ def test_what_is_written_can_be_read_back(release, tmp_path):
   again = read(folder, tmp_path / "again")
   for converted in (ours, again):
     description = run_outputs.read_json(converted / "model.json")
+    prompts = description["embedding"]["prompts"]
+    if release == OLD and converted is again:
+      assert prompts["document"] == prompts["passage"]
+      prompts["document"] = ""
     assert description == DESCRIPTIONS[release]
   run_outputs.assert_same_bits(
     run_outputs.read_variables(again / "bert_model.ckpt"),
     run_outputs.read_variables(ours / "bert_model.ckpt"),
   )
+
+
+@pytest.mark.parametrize(
+  ("prompts", "default", "query", "passage"),
+  [
+    ({"query": "q: "}, "query", "q: ", ""),
+    ({"document": "d: ", "passage": "p: "}, None, "", "d: "),
+    ({"document": "", "passage": "p: "}, None, "", "p: "),
+    ({"corpus": "c: ", "x": "x: "}, "x", "", "c: "),
+  ],
+)
+def test_prompts_are_those_of_encode_query_and_encode_document(
+  prompts, default, query, passage, source, tmp_path
+):
+  folder = source()
+  edit(folder / CONFIG, prompts=prompts, default_prompt_name=default)
+  ours = read(folder, tmp_path)
+  spec = embedding_spec.from_json(
+    run_outputs.read_json(ours / "model.json")["embedding"]
+  )
+  assert (spec.query_prefix, spec.passage_prefix) == (query, passage)
+  written = run_outputs.read_json(write(ours, tmp_path) / CONFIG)["prompts"]
+  assert written.get("document", "") == passage
+
+
+def test_truncate_dim_is_named_and_kept(source, tmp_path):
+  folder = source()
+  edit(folder / CONFIG, truncate_dim=4)
+  _, lines = tiny_huggingface.convert(folder, tmp_path / "ours")
+  assert any("encode(texts, dim=4) gives as many" in n for n in lines)
+  back = write(tmp_path / "ours", tmp_path)
+  assert run_outputs.read_json(back / CONFIG)["truncate_dim"] == 4
 
 
 @pytest.mark.parametrize("width", [7, None])
@@ -249,3 +292,68 @@ def test_another_projection_than_described_is_refused(width, tmp_path):
   message = rf"of width \[6\], but by model.json {width}"
   with pytest.raises(InputError, match=message):
     write(ours, tmp_path)
+
+
+_NN = "torch.nn.modules"
+# As sentence-transformers 6.2 saves a cross-encoder.
+_MODULE = {"type": "sentence_transformers.base.modules.Transformer", "path": ""}
+_TASK = {"transformer_task": "sequence-classification", "max_seq_length": 9}
+
+
+def write_cross_encoder(folder, modules=(_MODULE,), **values):
+  classes = ["BertForSequenceClassification"]
+  files = {
+    ENCODER: _TASK | {"module_output_name": "scores"},
+    CONFIG: {"model_type": "CrossEncoder", "prompts": {}} | values,
+    **({"modules.json": modules} if modules else {}),
+  }
+  weights = tiny_huggingface.tensors(*classes, num_labels=1)
+  return tiny_huggingface.write_folder(
+    folder, weights, files=files, architectures=classes
+  )
+
+
+@pytest.mark.parametrize(
+  ("activation", "modules", "kind"),
+  [
+    ("activation.Sigmoid", [_MODULE], "multi_label"),
+    ("linear.Identity", [_MODULE], "regression"),
+    ("activation.Sigmoid", [], "regression"),  # not read without modules.json
+  ],
+)
+def test_cross_encoders_go_there_and_back(activation, modules, kind, tmp_path):
+  activation = f"{_NN}.{activation}"
+  source = write_cross_encoder(
+    tmp_path / "source", modules, activation_fn=activation
+  )
+  ours = read(source, tmp_path)
+  description = run_outputs.read_json(ours / "model.json")
+  assert description["kind"] == kind
+  assert description["max_seq_length"] == (9 if modules else 400)
+  config = run_outputs.read_json(write(ours, tmp_path) / "config.json")
+  assert "problem_type" not in config
+  kept = {"activation_fn": activation} if modules else None
+  assert config.get("sentence_transformers") == kept
+
+
+_QUERY = {"prompts": {"query": "search: "}, "default_prompt_name": "query"}
+
+
+@pytest.mark.parametrize(
+  ("values", "message"),
+  [
+    ({"activation_fn": f"{_NN}.activation.Tanh"}, "activation_fn is torch"),
+    (
+      {"activation_fn": f"{_NN}.activation.LogSigmoid"},
+      "only Sigmoid and Iden",
+    ),
+    ({"activation_fn": "my.Sigmoid"}, "activation_fn is my.Sigmoid; only"),
+    (_QUERY, "put 'search: ' before the first texts yourself"),
+    ({"modules": [_MODULE, _MODULE]}, "or the Transformer of a cross-encoder"),
+  ],
+)
+def test_cross_encoders_that_compute_something_else_are_refused(
+  values, message, tmp_path
+):
+  folder = write_cross_encoder(tmp_path / "source", **values)
+  assert message in refusal(read, folder, tmp_path)

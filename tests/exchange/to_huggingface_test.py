@@ -131,7 +131,7 @@ _DEFAULT = ["LABEL_0", "LABEL_1", "LABEL_2"]
       _ABC
       | {"label2id": {"a": 0, "b": 1, "c": 2}, "architectures": [CLASSIFIER]},
     ),
-    (LABELS, _XYZ, None, _XYZ),
+    (LABELS, _XYZ | {"torch_dtype": "float16"}, None, _XYZ),
     (LABELS, tiny.name("no", "yes"), None, tiny.name(*_DEFAULT)),
     # The class of the training, if any; one without the heads is outdated.
     (
@@ -139,6 +139,16 @@ _DEFAULT = ["LABEL_0", "LABEL_1", "LABEL_2"]
       {"architectures": ["BertModel"]},
       None,
       {"architectures": [CLASSIFIER]},
+    ),
+    (
+      CHOICE,
+      {"sentence_transformers": {"activation_fn": "of an earlier model"}},
+      {"script": "run_classifier", "kind": "regression"},
+      {
+        "sentence_transformers": {
+          "activation_fn": "torch.nn.modules.linear.Identity"
+        }
+      },
     ),
     (
       LABELS,
@@ -176,6 +186,16 @@ def test_the_config_is_that_of_the_training(
   tiny.convert_back(checkpoint, tmp_path / "theirs")
   found = run_outputs.read_json(tmp_path / "theirs" / "config.json")
   assert {key: found.get(key) for key in expected} == expected
+  assert "torch_dtype" not in found
+
+
+@pytest.mark.parametrize("last", ["E-PER", "I-PER"])
+def test_what_transformers_makes_of_bioes_is_said(last, tmp_path):
+  shapes = tiny.variable_shapes(ENCODER, LABELS)
+  description = {"script": "run_ner", "labels": ["O", "B-PER", last]}
+  checkpoint = tiny.write_checkpoint(tmp_path / "run", shapes, description)
+  lines = tiny.convert_back(checkpoint, tmp_path / "theirs")
+  assert any("--scheme=BIO" in line for line in lines) == (last == "E-PER")
 
 
 def test_optimizer_state_is_left_out_and_counted(tmp_path):

@@ -5,9 +5,10 @@ from __future__ import annotations
 import functools
 from typing import Any, Callable
 
-from bertlib.cli import lazy_module
+from bertlib.cli import lazy_module, terminal
+from bertlib.cli.errors import InputError
 from bertlib.task.task_record import (
-  CROSS_ENCODER_ACTIVATION,
+  ACTIVATION,
   PROBLEM_TYPES,
   Description,
   HuggingFaceModel,
@@ -54,19 +55,31 @@ def _from_huggingface(model: HuggingFaceModel) -> dict[str, Any] | None:
     return {"kind": "multiple_choice", "labels": labels}
   if model.architecture != "BertForSequenceClassification":
     return None
+  problem_type = model.config.get("problem_type")
+  activation = (model.config.get("sentence_transformers") or {}).get(ACTIVATION)
   kinds = {name: kind for kind, name in PROBLEM_TYPES.items()}
-  kind = kinds.get(model.config.get("problem_type"), _kind_by_outputs(model))
-  if kind == "regression":
-    return {"kind": kind, "labels": []}
-  return {"kind": kind, "labels": model.output_names}
-
-
-def _kind_by_outputs(model: HuggingFaceModel) -> str:
-  """Kind of a model without `problem_type`, as its libraries take it."""
-  activation = model.config.get(CROSS_ENCODER_ACTIVATION)
+  kind = kinds.get(problem_type)
+  if kind == "regression" and model.num_labels != 1:
+    raise InputError(
+      f"config.json: problem_type is regression, but the model has"
+      f" {model.num_labels} outputs, not 1. Make a folder of each output"
+    )
   if activation and activation.endswith("Sigmoid"):
-    return "multi_label"
-  return "regression" if model.num_labels == 1 else "classification"
+    kind = "multi_label"
+  elif not kind:
+    kind = "regression" if model.num_labels == 1 else "classification"
+  if kind == "regression" and not (problem_type or activation):
+    terminal.warn_once(
+      "note: config.json has one output and no problem_type: it is read as a"
+      " number, the logit. Pipelines of transformers and sentence-transformers"
+      " give its sigmoid, as multi_label_classification does here"
+    )
+  labels = [] if kind == "regression" else model.output_names
+  entries = {"kind": kind, "labels": labels}
+  # For `to_huggingface`, where the kind says more than the config did.
+  if activation or (kind == "regression" and not problem_type):
+    entries["problem_type"] = problem_type
+  return entries
 
 
 def _onnx_head(description: Description) -> Callable:

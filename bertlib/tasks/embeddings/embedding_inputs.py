@@ -36,6 +36,8 @@ def find_spec(settings: EmbeddingSettings) -> EmbeddingSpec:
   if flags.matryoshka_dims:
     values["matryoshka_dims"] = sorted(flags.matryoshka_dims, reverse=True)
   prompts = {"query": flags.query_prefix, "passage": flags.passage_prefix}
+  if "document" in spec.prompts:  # which comes before "passage"
+    prompts["document"] = flags.passage_prefix
   spec = dataclasses.replace(
     spec, **_given(values), prompts={**spec.prompts, **_given(prompts)}
   )
