@@ -111,10 +111,10 @@ def python_of(engine):
   name = f"{engine.upper()}_PYTHON"
   if name not in os.environ:
     pytest.skip(f"{name} is not set: see the top of this file")
-  run(
-    *(os.environ[name], "-c", "import importlib.util as util, sys;"),
-    "sys.exit(bool(util.find_spec('tensorflow')))",
+  has_tensorflow = (
+    "import importlib.util as u; print(u.find_spec('tensorflow'))"
   )
+  assert run(os.environ[name], "-c", has_tensorflow).strip() == "None"
   return os.environ[name]
 
 
