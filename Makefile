@@ -103,13 +103,14 @@ $(peers)/installed:
 	  'sentence-transformers[train]'
 	touch $@
 
-# Apache Beam wants another NumPy than TensorFlow. Its command needs none.
+# Apache Beam wants another NumPy than TensorFlow. Its command needs none, and
+# neither do workers that predict with ONNX Runtime.
 
 beam = .venv-beam
-$(beam)/installed:
+$(beam)/installed: Makefile
 	$(PYTHON) -m venv --clear --upgrade-deps $(beam)
 	$(beam)/bin/python -m pip install --no-compile 'apache-beam[dask]' absl-py \
-	  google-crc32c hypothesis numpy pytest tqdm
+	  google-crc32c hypothesis numpy onnxruntime pytest tqdm
 	touch $@
 
 # Tasks
@@ -138,6 +139,7 @@ pytest = $(python) -m pytest -n auto --dist worksteal $(TESTS)
 test: $(environment)-test
 	$(pytest) $(quick)
 
+test-all: export BEAM_PYTHON = $(CURDIR)/$(beam)/bin/python
 test-all: $(environment)-test test-beam
 	$(pytest) -m "not slow"
 

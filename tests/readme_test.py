@@ -141,7 +141,8 @@ def python_commands(shell):
     _, script, *arguments = words
     if script == "-m":
       script, *arguments = arguments
-    if script != "venv" and not script.startswith(("output/", "tests/")):
+    others = "venv", "zipfile", "output/", "tests/"
+    if not script.startswith(others):
       yield script, arguments
 
 
