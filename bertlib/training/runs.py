@@ -166,7 +166,7 @@ def setup(
     task.needs_vocabulary,
   )
   start = step("checkpoint", _find_start_of, settings, task)
-  selection = step("metric", read_selection, settings.flags, task.metrics)
+  selection = step("metric", read_selection, settings.flags, task)
   parts = settings, found, task, config, tokenizer, start, selection
   step("folder", lambda *parts: check_folder(_make_run(*parts)), *parts)
   step.need(*parts)
@@ -207,8 +207,9 @@ def _find_start_of(
   return start
 
 
-def read_selection(flags: RunSettings, metrics: Sequence[str]) -> Selection:
-  """Selection of the best checkpoint; `metrics` has the primary one first."""
+def read_selection(flags: RunSettings, task: Task) -> Selection:
+  """Selection of the best checkpoint."""
+  metrics = task.metrics
   asked = flags.best_metric or metrics[0]
   metric = result_files.plain_name(asked)
   if metric not in metrics:
@@ -217,7 +218,8 @@ def read_selection(flags: RunSettings, metrics: Sequence[str]) -> Selection:
       f" {', '.join(metrics)}"
     )
   eval_steps = flags.eval_steps if flags.do_train else None
-  return Selection(eval_steps or 0, metric, flags.patience)
+  lower = task.record.lower_is_better
+  return Selection(eval_steps or 0, metric, flags.patience, lower)
 
 
 def describe_model(run: Run) -> dict[str, Any]:
