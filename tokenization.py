@@ -545,6 +545,10 @@ class FullTokenizer:
     tokens, offsets = self._locate_chunk(text)
     return list(tokens), list(offsets)
 
+  def continues_word(self, token: str) -> bool:
+    """True for a piece within a word."""
+    return token.startswith("##")
+
   def convert_tokens_to_ids(self, tokens: Iterable[str]) -> list[int]:
     """Ids of `tokens`; raises KeyError if one is not in the vocabulary."""
     return convert_tokens_to_ids(self.vocab, tokens)
