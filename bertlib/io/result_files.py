@@ -30,6 +30,16 @@ class DevPrediction(NamedTuple):
   predicted: str | float | Sequence[str]  # in the same form, or an answer
 
 
+def number_predictions(
+  gold: Iterable[Any], predicted: Iterable[Any]
+) -> list[DevPrediction]:
+  """Predictions of examples without ids: these are dev-1, dev-2, ..."""
+  return [
+    DevPrediction(f"dev-{number}", *answers)
+    for number, answers in enumerate(zip(gold, predicted), start=1)
+  ]
+
+
 def predictions_name(path: str) -> str:
   """Name, without ending, of the files with predictions for a text file."""
   return name_with(path, "predictions")
