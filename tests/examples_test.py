@@ -162,8 +162,8 @@ def two_heads(bert_dir, tmp_path_factory):
 
 
 def test_a_task_of_ones_own_refuses_flags_before_slow_imports():
-  code = "import sys; sys.modules['tensorflow'] = None; sys.argv = {}\n"
-  code += "import runpy; runpy.run_path('examples/two_heads.py', {}, '__main__')"
+  code = "import runpy, sys; sys.modules['tensorflow'] = None; sys.argv = {}\n"
+  code += "runpy.run_path('examples/two_heads.py', {}, '__main__')"
   for wrong in ("--trian_file=a", "--do_train"):
     argv = ["two_heads.py", "--label_columns=a,b", "--output_dir=c", wrong]
     argv += ["--vocab_file=v", "--bert_config_file=c"]
