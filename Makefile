@@ -152,7 +152,8 @@ coverage: $(environment)-test
 
 docs: $(environment)-test
 	$(python) -m website.build --output=output/site
-	@echo 'Next: open output/site/index.html in a browser.'
+	@echo 'Next: $(python) -m http.server -d output/site, and open'
+	@echo 'http://localhost:8000. Opened as a file, its search needs a network.'
 
 encoders = --model_dir=output/minilm --hugging_face_dir=$(minilm)
 bench: $(environment)-demo output/minilm/vocab.txt $(peers)/installed

@@ -625,6 +625,7 @@ def check_texts(
     ),
     config.vocab_size,
     len(examples),
+    tokenizer,
   )
 
 

@@ -39,7 +39,9 @@ def printable_text(text: str | bytes) -> str:
   return convert_to_unicode(text)
 
 
-def load_vocab(vocab_file: str | os.PathLike[str]) -> dict[str, int]:
+def load_vocab(
+  vocab_file: str | bytes | os.PathLike[str],
+) -> dict[str, int]:
   """Reads a vocabulary file: one token per line; ids are 0-based line numbers.
 
   White space around a token is removed. A token that occurs twice keeps its
@@ -50,7 +52,8 @@ def load_vocab(vocab_file: str | os.PathLike[str]) -> dict[str, int]:
     OSError: the file does not exist.
     UnicodeDecodeError: the file is not UTF-8.
   """
-  with _open_bytes(os.fspath(vocab_file)) as file:
+  # Bytes are what a session returns for a path in the graph.
+  with _open_bytes(os.fsdecode(vocab_file)) as file:
     content = file.read()
   if b"\n" not in content:
     content = content.replace(b"\r", b"\n")
@@ -544,6 +547,10 @@ class FullTokenizer:
       text = _SEPARATOR.sub(" ", text)
     tokens, offsets = self._locate_chunk(text)
     return list(tokens), list(offsets)
+
+  def continues_word(self, token: str) -> bool:
+    """True for a piece within a word."""
+    return token.startswith("##")
 
   def convert_tokens_to_ids(self, tokens: Iterable[str]) -> list[int]:
     """Ids of `tokens`; raises KeyError if one is not in the vocabulary."""

@@ -16,27 +16,10 @@ flags that the training scripts share work: checkpoints and resuming,
 from __future__ import annotations
 
 import dataclasses
-import functools
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
 
-import numpy as np
-import tensorflow.compat.v1 as tf
-
-import modeling
 from bertlib.cli import app, option
-from bertlib.cli.errors import InputError
-from bertlib.cli.steps import Steps
-from bertlib.data import input_pipeline, model_inputs, tables, tf_records
-from bertlib.exchange import resolve
-from bertlib.export import signatures
-from bertlib.io import files, result_files, text_files
-from bertlib.reporting import receipts, run_report
-from bertlib.settings import model_description
 from bertlib.settings.training import TrainingSettings
-from bertlib.task.task_record import PredictExample, Task, TaskRecord
-from bertlib.training import loop, runs, step_plan, train_step
-from bertlib.training.runs import Run
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,11 +41,36 @@ class TwoHeadSettings(TrainingSettings):
     None, "Names of the two label columns.", kept=True
   )
 
+  def check(self) -> None:
+    """Refuses an action without its file."""
+    super().check()
+    self.need("train_file", "do_train", self.flags.do_train)
+    self.need("dev_file", "do_eval", self.flags.evaluates)
+    self.need("predict_file", "do_predict", self.flags.do_predict)
 
-def define_flags() -> None:
-  """Defines the flags."""
-  option.define(TwoHeadSettings)
 
+if __name__ == "__main__":  # Check flags before slow imports.
+  app.parse_flags(TwoHeadSettings, imports_tensorflow=True)
+
+import functools
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+import modeling
+from bertlib.cli.errors import InputError
+from bertlib.cli.steps import Steps
+from bertlib.data import model_inputs, tables, tf_records
+from bertlib.exchange import resolve
+from bertlib.export import signatures
+from bertlib.io import text_files
+from bertlib.reporting import own_task
+from bertlib.reporting.own_task import Data, Rows
+from bertlib.settings import model_description
+from bertlib.task.task_record import PredictExample, Task, TaskRecord
+from bertlib.training import loop, runs, train_step
+from bertlib.training.runs import Run
 
 # The data
 
@@ -74,17 +82,21 @@ class Example(NamedTuple):
   labels: Sequence[str] = ()
 
 
-def read_examples(
-  settings: TwoHeadSettings, flag: str, is_needed: bool = False
-) -> list[Example]:
-  """Reads the examples of a file; none if the flag is not given."""
-  path = getattr(settings, flag)
-  if is_needed and not path:
-    raise InputError(f"--{flag}: not given, but this run needs it")
-  if not path:
-    return []
-  if flag == "predict_file":
-    return [Example(line.strip()) for line in text_files.read_lines(path)]
+def read_data(settings: TwoHeadSettings) -> Data:
+  """Reads the files that the run needs."""
+  flags, texts = settings.flags, []
+  if flags.do_predict:
+    lines = text_files.read_lines(settings.predict_file)
+    texts = [Example(line.strip()) for line in lines]
+  return Data(
+    read_table(settings, settings.train_file) if flags.do_train else [],
+    read_table(settings, settings.dev_file) if flags.evaluates else [],
+    texts,
+  )
+
+
+def read_table(settings: TwoHeadSettings, path: str) -> list[Example]:
+  """Reads the examples of a table."""
   columns = [("--label_columns", name) for name in settings.label_columns]
   table = tables.read_table(
     path, [("--text_column", settings.text_column), *columns]
@@ -96,61 +108,54 @@ def read_examples(
   ]
 
 
-def read_data(settings: TwoHeadSettings) -> list[list[Example]]:
-  """Reads the examples to train on, to evaluate on, and to predict."""
-  actions = settings.flags
-  return [
-    read_examples(settings, "train_file", actions.do_train),
-    read_examples(settings, "dev_file", actions.evaluates),
-    read_examples(settings, "predict_file", actions.do_predict),
-  ]
-
-
-def find_labels(
-  settings: TwoHeadSettings, data: Sequence[Sequence[Example]]
-) -> list[list[str]]:
+def find_labels(settings: TwoHeadSettings, data: Data) -> list[list[str]]:
   """Labels of each head, from the training data or the trained model."""
-  train_set, dev_set, _ = data
-  if train_set:
-    labels = zip(*(example.labels for example in train_set))
+  if data.train:
+    labels = zip(*(example.labels for example in data.train))
     label_sets = [sorted(set(head)) for head in labels]
   else:
     trained = model_description.load(settings.flags.output_dir, RECORD)
     if "label_sets" not in trained:
-      raise InputError(
-        "there is no trained model; give --train_file, --do_train"
-      )
+      raise InputError("there is no trained model; give --do_train")
     label_sets = trained["label_sets"]
-  check_labels(settings.dev_file, dev_set, label_sets)
+  for example in data.dev:
+    for label, known in zip(example.labels, label_sets):
+      if label not in known:
+        raise InputError(
+          f"{settings.dev_file}: label {label!r} is not in the training data"
+        )
   return label_sets
 
 
-def check_labels(path, examples, label_sets) -> None:
-  """Refuses labels that the model does not have."""
-  for example in examples:
-    for label, known in zip(example.labels, label_sets):
-      if label not in known:
-        raise InputError(f"{path}: label {label!r} is not in the training data")
-
-
-def make_input_fn(
-  run: Run, name: str, examples: Sequence[Example], batch_size: int
-):
-  """Writes examples as records; the `input_fn` that reads them."""
-  path = runs.records_path(run, name)
+def encode(run: Run, example: Example) -> dict[str, Any]:
+  """Features of an example."""
   length = run.settings.model.max_seq_length
+  row = model_inputs.encode_pair(run.tokenizer, example.text, None, length)
   label_sets = run.task.description["label_sets"]
+  ids = [*map(list.index, label_sets, example.labels)] or [0, 0]
+  return row._asdict() | {"label_ids": ids}
 
-  def encode(example):
-    row = model_inputs.encode_pair(run.tokenizer, example.text, None, length)
-    ids = [*map(list.index, label_sets, example.labels)] or [0, 0]
-    return row._asdict() | {"label_ids": ids}
 
-  if name != "train":
-    examples = runs.fill_last_batch(run, examples, batch_size)
-  tf_records.write_records(path, map(encode, examples), run.task.features)
-  options = runs.input_options(run, is_training=name == "train")
-  return input_pipeline.record_input_fn(path, run.task.features, **options)
+def decode(run: Run, row: Mapping[str, Any]) -> list[str]:
+  """The predicted label of each head."""
+  label_sets = run.task.description["label_sets"]
+  return [known[i] for known, i in zip(label_sets, row["label_ids"])]
+
+
+def measure(run: Run, gold: Sequence, predicted: Sequence) -> dict[str, float]:
+  """Accuracy of each head, and their mean."""
+  of_heads = np.mean(np.equal(gold, predicted), axis=0).tolist()
+  results = dict(zip(run.settings.label_columns, of_heads))
+  return results | {"mean_accuracy": np.mean(of_heads)}
+
+
+ROWS = Rows(
+  encode,
+  decode,
+  gold=lambda example: example.labels,
+  columns=lambda run: run.settings.label_columns,
+  measure=measure,
+)
 
 
 # The model
@@ -263,52 +268,7 @@ def make_task(
   )
 
 
-def predict(
-  run: Run,
-  name: str,
-  examples: Sequence[Example],
-  batch_size: int,
-  checkpoint: str | None,
-) -> list[list[str]]:
-  """The labels of each text."""
-  input_fn = make_input_fn(run, name, examples, batch_size)
-  rows = loop.predict(run, input_fn, len(examples), checkpoint, batch_size)
-  label_sets = run.task.description["label_sets"]
-  return [
-    [known[i] for known, i in zip(label_sets, row["label_ids"])] for row in rows
-  ]
-
-
-def measure(run: Run, dev_set: Sequence[Example], checkpoint: str | None):
-  """Accuracy of each head and their mean, and the predictions."""
-  batch_size = run.flags.eval_batch_size
-  predicted = predict(run, "dev", dev_set, batch_size, checkpoint)
-  predictions = [
-    result_files.DevPrediction(f"dev-{number}", example.labels, labels)
-    for number, (example, labels) in enumerate(zip(dev_set, predicted), 1)
-  ]
-  is_correct = [np.equal(p.gold, p.predicted) for p in predictions]
-  of_heads = np.mean(is_correct, axis=0).tolist()
-  results = dict(zip(run.settings.label_columns, of_heads))
-  return results | {"mean_accuracy": np.mean(of_heads)}, predictions
-
-
-def label_texts(
-  run: Run, texts: Sequence[Example], checkpoint: str | None
-) -> None:
-  """Writes the labels of --predict_file."""
-  name = result_files.predictions_name(run.settings.predict_file)
-  batch_size = run.flags.predict_batch_size
-  rows = predict(run, "predict", texts, batch_size, checkpoint)
-  with files.atomic_write(run.path(f"{name}.tsv")) as file:
-    file.write(text_files.tsv_line([*run.settings.label_columns, "text"]))
-    for labels, example in zip(rows, texts):
-      file.write(text_files.tsv_line([*labels, example.text]))
-
-
-def prepare(
-  asked: TwoHeadSettings, step: Steps
-) -> tuple[Run, list[Sequence[Example]]]:
+def prepare(asked: TwoHeadSettings, step: Steps) -> tuple[Run, Data]:
   """Loads the model and reads the examples of each file; writes nothing."""
   settings = step("model", resolve.complete, asked)
   data = step("data", read_data, settings)
@@ -321,39 +281,8 @@ def prepare(
 
 def main(_) -> None:
   """Trains, evaluates and predicts."""
-  settings = option.from_flags(TwoHeadSettings)
-  with receipts.begin(__file__, settings) as (receipt, step):
-    run, (train_set, dev_set, texts) = prepare(settings, step)
-  if step.is_dry_run:
-    return
-  named = (
-    (settings.train_file, "training data"),
-    (settings.dev_file, "dev data"),
-    (settings.predict_file, None),
-  )
-  data_files = [(path, use) for path, use in named if path]
-  with run_report.started(receipt, run, data_files) as outcome:
-    if run.seeds:
-      loop.train_seeds(run, "--nodo_predict")
-    elif settings.flags.do_train:
-      loop.train(
-        run,
-        make_input_fn(run, "train", train_set, run.flags.train_batch_size),
-        step_plan.count_steps(settings.flags, len(train_set), "texts"),
-        f"{len(train_set)} texts",
-        lambda checkpoint: measure(run, dev_set, checkpoint)[0],
-      )
-    outcome.checkpoint = loop.select_checkpoint(run)
-    if run.evaluates:
-      results, predicted = measure(run, dev_set, outcome.checkpoint)
-      outcome.found.results = results
-      loop.write_metrics(
-        run, results, outcome.checkpoint, predictions=predicted
-      )
-    if run.predicts:
-      label_texts(run, texts, outcome.checkpoint)
+  own_task.run(__file__, option.from_flags(TwoHeadSettings), prepare, ROWS)
 
 
 if __name__ == "__main__":
-  define_flags()
   app.run(main)

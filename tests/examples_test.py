@@ -161,6 +161,17 @@ def two_heads(bert_dir, tmp_path_factory):
   return flags, folder / "output"
 
 
+def test_a_task_of_ones_own_refuses_flags_before_slow_imports():
+  code = "import runpy, sys; sys.modules['tensorflow'] = None; sys.argv = {}\n"
+  code += "runpy.run_path('examples/two_heads.py', {}, '__main__')"
+  for wrong in ("--trian_file=a", "--do_train"):
+    argv = ["two_heads.py", "--label_columns=a,b", "--output_dir=c", wrong]
+    argv += ["--vocab_file=v", "--bert_config_file=c"]
+    done = commands.run_code(code.format(argv, {}))
+    assert done.returncode == 1
+    assert done.stderr.startswith("two_heads.py: error: --"), done.stderr
+
+
 def test_a_task_with_two_heads_learns_both(two_heads):
   flags, folder = two_heads
   results = run_outputs.read_results(folder / "eval_results.txt")

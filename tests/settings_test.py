@@ -156,6 +156,8 @@ run_ner --init_checkpoint=whole
 run_pretraining --init_checkpoint=without_vocabulary
 run_ner --init_checkpoint=nothing => --init_checkpoint=nothing: neither a file,
   a folder nor a published model. docs/
+run_ner --init_checkpoint=whoel => Did you mean whole?
+run_ner --init_checkpoint=whole/modle.ckpt => Did you mean whole/model.ckpt?
 run_ner --init_checkpoint=gone/model.ckpt-7 => neither a file,
   a folder nor a published model. Name a checkpoint without
 run_ner --do_train => --vocab_file and --bert_config_file must be given,

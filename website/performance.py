@@ -63,46 +63,25 @@ SECTIONS = {
 # Rows of README.md: script, pattern of the work, measure, and which of this
 # project's sides is shown.
 HEADLINES = {
-  "Training step of BERT-Base, 16 x 128 tokens": (
-    "training_step",
-    "BERT-Base, 16 x 128 tokens",
-    "a step",
-    "ours",
-  ),
   "Epoch of MRPC, MiniLM": ("mrpc_epoch", "MRPC, minilm", "an epoch", "ours"),
-  "Training sentence embeddings, MiniLM": (
-    "embeddings",
-    "STS-B, .*",
-    "training",
+  "MRPC pairs in batches, MiniLM, as ONNX": (
+    "inference",
+    "MRPC pairs, MiniLM",
+    "batches",
+    "exported-openvino_int8",
+  ),
+  "One MRPC pair, MiniLM": (
+    "inference",
+    "one MRPC pair, MiniLM",
+    "median",
+    "predictor-int8",
+  ),
+  "English text to ids, as Python lists": (
+    "tokenizer_speed",
+    r".* of (?!.*_zh_).*",
+    "ids",
     "ours",
   ),
-  **{
-    work[:1].upper() + work[1:].replace("pairs", "pairs in batches") + end: (
-      "inference",
-      work,
-      measure,
-      side,
-    )
-    for work, measure, exported in (
-      ("MRPC pairs, MiniLM", "batches", "exported-openvino_int8"),
-      ("one MRPC pair, MiniLM", "median", "exported-onnxruntime_int8"),
-      ("one text of 128 tokens, BERT-Base", "median", "exported-openvino_int8"),
-    )
-    for end, side in (("", "predictor-int8"), (", as ONNX", exported))
-  },
-  **{
-    f"{text} to {kind}, as Python lists": (
-      "tokenizer_speed",
-      work,
-      kind,
-      "ours",
-    )
-    for kind in ("ids", "tokens with offsets")
-    for text, work in (
-      ("English text", r".* of (?!.*_zh_).*"),
-      ("Chinese text", r".* of .*_zh_.*"),
-    )
-  },
 }
 
 # Names of sides, and the library whose version belongs to them.

@@ -55,10 +55,10 @@ def find_checkpoint(path: str) -> str:
   if exists(path) and not is_file_name:
     return path
   if not tf.gfile.IsDirectory(path):
-    raise InputError(
-      f"{path}: no such checkpoint or folder. Name its files without .index or"
-      " .data-00000-of-00001, or its folder"
-    )
+    fix = "Name its files without .index or .data-00000-of-00001, or its folder"
+    if not is_file_name:
+      fix = files.did_you_mean(path, fix)
+    raise InputError(f"{path}: no such checkpoint or folder. {fix}")
   if checkpoint := model_checkpoint(path):
     return checkpoint
   indexes = files.matching(path, "*.index")

@@ -81,11 +81,14 @@ _TYPE_NAMES = {int: "an integer", float: "a finite number", str: "text"}
 FIX = "Fix it, or name the model's bert_config.json"
 
 
-def load_config(path: str) -> modeling.BertConfig:
+def load_config(
+  path: str,
+  vocab_file: str | None = None,  # brings `vocab_size` if the file has none
+) -> modeling.BertConfig:
   """Reads and checks a `bert_config.json`."""
   if not files.exists(path):
     raise InputError(f"{path}: cannot be read (no such file). {FIX}")
-  config = modeling.BertConfig.from_dict(read_config(path))
+  config = modeling.BertConfig.from_dict(read_config(path, vocab_file))
   try:
     modeling.get_activation(config.hidden_act)
   except ValueError as error:
@@ -93,9 +96,11 @@ def load_config(path: str) -> modeling.BertConfig:
   return config
 
 
-def read_config(path: str) -> dict[str, Any]:
+def read_config(path: str, vocab_file: str | None = None) -> dict[str, Any]:
   """All values of a `bert_config.json` by key, checked; unknown keys too."""
   values = json_files.read(path, dict, FIX)
+  if vocab_file and "vocab_size" not in values:
+    values["vocab_size"] = len(vocabulary.read_entries(vocab_file))
   check_config(path, values)
   ignored = [
     f"{key} ({json_files.dumps(values[key], ensure_ascii=False)})"
@@ -192,7 +197,9 @@ def num_weights(config: modeling.BertConfig) -> int:
 
 def config_of(model: ModelSettings, least: int = 3) -> modeling.BertConfig:
   """Config of a model; InputError if it has no room for --max_seq_length."""
-  config = load_config(model.bert_config_file)
+  is_new = not model.init_checkpoint
+  vocab_file = model.vocab_file if is_new else None
+  config = load_config(model.bert_config_file, vocab_file)
   check_max_seq_length(
     model.max_seq_length, config.max_position_embeddings, least
   )

@@ -40,6 +40,7 @@ COUNTERPARTS = {
   "epochs": "--num_train_epochs",
   "eval_data_file": "--eval_input_file | --dev_file",
   "eval_files_dir": "--eval_input_file, a pattern such as 'eval/*'",
+  "eval_script": "--do_eval, which computes exact match and F1",
   "eval_strategy": "--eval_steps",
   "evaluate_during_training": "--eval_steps",
   "evaluation_strategy": "--eval_steps",
@@ -69,6 +70,7 @@ COUNTERPARTS = {
   "num_accumulation_steps": (
     "--gradient_accumulation_steps, which divides --train_batch_size"
   ),
+  "num_eval_iterations": "--max_eval_steps",
   "only_inference": "--do_eval or --do_predict",
   "optimizer_type": "--optimizer",
   "per_device_eval_batch_size": "--eval_batch_size",
@@ -77,6 +79,7 @@ COUNTERPARTS = {
   "per_gpu_train_batch_size": "--train_batch_size, over all devices",
   "pretrained_bert_parameters": "--init_checkpoint",
   "pytorch_dump_path": "--output",
+  "report_loss": _LOGGED,
   "resume_from_checkpoint": "the same command again, see --resume",
   "save_steps": "--save_checkpoints_steps",
   "save_total_limit": "--keep_checkpoint_max",
@@ -87,6 +90,7 @@ COUNTERPARTS = {
   "train_data_file": "--input_file | --train_file",
   "use_cpu": "CUDA_VISIBLE_DEVICES=-1 in the environment",
   "use_fp16": "--precision=float16",
+  "use_trt": "export_model.py --format=onnx, for another engine",
   "use_xla": "--xla=on",
   "validation_file": "--dev_file",
   "warmup_ratio": "--warmup_proportion",

@@ -7,11 +7,15 @@ take effect, and later through its C++ and Python loggers.
 from __future__ import annotations
 
 import contextlib
+import glob
 import os
 import signal
 import sys
 from collections.abc import Iterator
 from importlib import metadata
+
+# Device files of the drivers of NVIDIA's GPUs: Linux, WSL and Jetson.
+_GPU_FILES = ("/dev/nvidia[0-9]*", "/dev/dxg", "/dev/nvhost-gpu", "/dev/nvgpu*")
 
 
 def select_keras_2() -> None:
@@ -34,14 +38,24 @@ def hide_information(keras_2: bool = False) -> None:
   # A library must not hide warnings from the process that uses it.
   if os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1") != "0":
     with stderr_on_failure():
-      import tensorflow  # noqa: F401
+      _import()
 
 
 def import_quietly() -> None:
   """Imports TensorFlow in a command: its log has errors only."""
   with stderr_on_failure():
-    import tensorflow as tf
+    tf = _import()
   tf.get_logger().setLevel("ERROR")
+
+
+def _import():
+  """Imports TensorFlow, and lets it look for GPUs where there are none."""
+  import tensorflow as tf
+
+  # A build with CUDA logs an error, once, if it then finds no driver.
+  if tf.test.is_built_with_cuda() and not any(map(glob.glob, _GPU_FILES)):
+    tf.config.list_physical_devices("GPU")
+  return tf
 
 
 @contextlib.contextmanager

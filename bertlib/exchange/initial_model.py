@@ -161,10 +161,11 @@ def check_exists(path: str, flag: str = "init_checkpoint") -> None:
     return
   if similar := similar_names(path):
     fix = f"Did you mean {' or '.join(similar)}?"
-  elif os.path.dirname(path):
-    fix = "Name a checkpoint without .index or .data-00000-of-00001"
   else:
     fix = "docs/how_to/models.md lists the models"
+    if os.path.dirname(path):
+      fix = "Name a checkpoint without .index or .data-00000-of-00001"
+    fix = files.did_you_mean(path, fix)
   raise InputError(
     f"{flag}: neither a file, a folder nor a published model. {fix}"
   )

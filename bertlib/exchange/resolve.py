@@ -31,7 +31,11 @@ def complete(settings: Settings) -> Settings:
   handle, checkpoint = model.bert_hub_module_handle, model.init_checkpoint
   brought = {}
   if handle:
-    brought = {"init_checkpoint": tfhub.convert(handle)}
+    name = tfhub.published_name(handle)
+    if name:
+      brought = zoo.flags_for(name)
+    else:
+      brought = {"init_checkpoint": tfhub.convert(handle)}
   elif checkpoint and initial_model.is_name(checkpoint):
     brought = zoo.flags_for(checkpoint)
   elif checkpoint and initial_model.is_huggingface(checkpoint):

@@ -1,4 +1,4 @@
-"""Importing encoders: a SavedModel of TensorFlow Hub or export_model.py."""
+"""Importing encoders of TensorFlow Hub, or SavedModels of export_model.py."""
 
 from __future__ import annotations
 
@@ -9,12 +9,15 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from absl import logging
 
 from bertlib.checkpoints import checkpoint_files, keras_files
 from bertlib.cli.errors import InputError
 from bertlib.compat import estimator_api  # noqa: F401 (selects Keras 2, which tensorflow_hub uses)
-from bertlib.exchange import zoo
+from bertlib.data import vocabulary
+from bertlib.exchange import initial_model, zoo
 from bertlib.io import json_files, model_files
+from bertlib.settings import model_description
 
 # From variable names of TensorFlow's Model Garden to BERT's.
 _NAMES = (
@@ -33,14 +36,45 @@ _NAMES = (
 )
 
 
+# Modules of TensorFlow 1; later versions are SavedModels of TensorFlow 2.
+_MODULE = re.compile(
+  r"https?://tfhub\.dev/google/(?:small_bert/)?bert_(.+)/1/?"
+)
+_TF1_MARK = "tfhub_module.pb"
+
+
+def published_name(handle: str) -> str | None:
+  """Name of the published model that a module of TensorFlow 1 has, or None."""
+  match = _MODULE.fullmatch(handle)
+  is_known = match and initial_model.is_name(match[1])
+  return match[1] if is_known else None
+
+
 def convert(handle: str) -> str:
   """Folder of an encoder as converted into the cache, once."""
+  if name := published_name(handle):
+    return zoo.fetch(name)
   folder = _resolve(handle)
+  is_tf1 = tf.io.gfile.exists(os.path.join(folder, _TF1_MARK))
+  write = _convert_tf1 if is_tf1 else _convert
   names = ("saved_model.pb", "variables/variables.index")
   paths = [os.path.join(folder, name) for name in names]
   return zoo.convert_once(
-    folder, paths, lambda target_dir: _convert(handle, folder, target_dir)
+    folder, paths, lambda target_dir: write(handle, folder, target_dir)
   )
+
+
+def lowercases(handle: str, folder: str) -> bool:
+  """Casing of a handle's model, whose folder is given, by what says it."""
+  description = model_description.load(folder)
+  if "do_lower_case" in description:
+    return description["do_lower_case"]
+  if name := published_name(handle):
+    return initial_model.find(name).do_lower_case
+  if match := re.search(r"(un)?cased", os.path.basename(handle.rstrip("/"))):
+    return bool(match[1])
+  path = os.path.join(folder, model_files.VOCAB)
+  return not vocabulary.is_cased(vocabulary.read_entries(path))
 
 
 def _resolve(handle: str) -> str:
@@ -54,17 +88,42 @@ def _resolve(handle: str) -> str:
       f"{handle}: cannot be downloaded ({error}). Without a network, name the"
       " folder of the SavedModel"
     ) from error
-  if tf.io.gfile.exists(os.path.join(folder, "tfhub_module.pb")):
-    raise InputError(
-      f"{handle}: is in the TF1 Hub format, which tensorflow-hub no longer"
-      " reads. Use the checkpoint of the same model, by a name of"
-      " docs/how_to/models.md"
-    )
   if not tf.io.gfile.exists(os.path.join(folder, "saved_model.pb")):
     raise InputError(
       f"{handle}: not a SavedModel. Name its folder or its address"
     )
   return folder
+
+
+def _convert_tf1(handle: str, folder: str, target_dir: str) -> None:
+  """Writes a module of TensorFlow 1 as a checkpoint with its files."""
+  variables = os.path.join(folder, "variables", "variables")
+  weights = dict(checkpoint_files.Checkpoint(variables))
+  _check_encoder(handle, weights)
+  width = weights["bert/embeddings/word_embeddings"].shape[1]
+  stated = re.search(r"_A-(\d+)", handle)
+  num_heads = int(stated[1]) if stated else width // 64
+  if not stated:
+    logging.warning(
+      "%s: %d attention heads, of 64 each: its name does not say their number,"
+      " as in L-12_H-768_A-12",
+      handle,
+      num_heads,
+    )
+  with tf.io.gfile.GFile(os.path.join(folder, "saved_model.pb"), "rb") as file:
+    # The exact GELU has this operation, the approximation has Tanh.
+    is_exact = b"\x12\x03Erf" in file.read()
+  config = _sizes(weights, num_heads, "gelu" if is_exact else "gelu_tanh")
+  checkpoint_files.write_variables(
+    os.path.join(target_dir, model_files.CHECKPOINT), weights
+  )
+  json_files.write(os.path.join(target_dir, model_files.CONFIG), config)
+  vocab = os.path.join(target_dir, model_files.VOCAB)
+  tf.io.gfile.copy(os.path.join(folder, "assets", model_files.VOCAB), vocab)
+  json_files.write(
+    os.path.join(target_dir, model_files.DESCRIPTION),
+    {"do_lower_case": lowercases(handle, target_dir)},
+  )
 
 
 def _convert(handle: str, folder: str, target_dir: str) -> None:
@@ -80,7 +139,13 @@ def _convert(handle: str, folder: str, target_dir: str) -> None:
   if tf.io.gfile.exists(own_config):
     tf.io.gfile.copy(own_config, config)
   else:
-    json_files.write(config, _sizes(weights, loaded))
+    num_heads = next(
+      int(variable.shape[1])
+      for variable in loaded.variables
+      if variable.name.endswith("self_attention/query/kernel:0")
+    )
+    # The Model Garden's encoders use the tanh approximation.
+    json_files.write(config, _sizes(weights, num_heads, "gelu_tanh"))
   if hasattr(loaded, "vocab_file"):
     tf.io.gfile.copy(loaded.vocab_file.asset_path.numpy().decode(), vocab)
   lower = getattr(loaded, "do_lower_case", None)
@@ -98,36 +163,37 @@ def _weights(handle: str, loaded: Any) -> dict[str, np.ndarray]:
         name = re.sub(pattern, replacement, name)
       name = f"bert/{name}"
     weights[name] = keras_files.plain_shape(name, variable.numpy())
+  _check_encoder(handle, weights)
+  return weights
+
+
+def _check_encoder(handle: str, weights: Mapping[str, np.ndarray]) -> None:
+  """Refuses weights that are not those of a BERT encoder."""
   if "bert/embeddings/word_embeddings" not in weights:
     raise InputError(
       f"{handle}: has no BERT encoder that can be fine-tuned; it holds"
       f" {', '.join(list(weights)[:3]) or 'no variables'}. Name an export of"
       " export_model.py --encoder, or a BERT encoder of TensorFlow Hub"
     )
-  return weights
 
 
-def _sizes(weights: Mapping[str, np.ndarray], loaded: Any) -> dict[str, Any]:
-  """Contents of `bert_config.json` for an encoder of the Model Garden."""
+def _sizes(
+  weights: Mapping[str, np.ndarray], num_heads: int, hidden_act: str
+) -> dict[str, Any]:
+  """Contents of `bert_config.json` for these weights."""
 
   def shape(name):
     return weights[f"bert/{name}"].shape
 
-  num_heads = next(
-    variable.shape[1]
-    for variable in loaded.variables
-    if variable.name.endswith("self_attention/query/kernel:0")
-  )
   vocab_size, hidden_size = shape("embeddings/word_embeddings")
   layers = {name.split("/")[2] for name in weights if "/layer_" in name}
   return {
     "vocab_size": vocab_size,
     "hidden_size": hidden_size,
     "num_hidden_layers": len(layers),
-    "num_attention_heads": int(num_heads),
+    "num_attention_heads": num_heads,
     "intermediate_size": shape("encoder/layer_0/intermediate/dense/bias")[0],
-    # The Model Garden's encoders use the tanh approximation.
-    "hidden_act": "gelu_tanh",
+    "hidden_act": hidden_act,
     "hidden_dropout_prob": 0.1,
     "attention_probs_dropout_prob": 0.1,
     "max_position_embeddings": shape("embeddings/position_embeddings")[0],

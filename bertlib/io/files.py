@@ -7,6 +7,7 @@ serve remote paths, is imported only for those.
 from __future__ import annotations
 
 import contextlib
+import difflib
 import errno
 import functools
 import glob
@@ -268,6 +269,18 @@ def open_any(path: str, mode: str = "r") -> IO[Any]:
 def exists(path: str) -> bool:
   """True if a file or folder exists, local or remote."""
   return _file_system(path).exists(path)
+
+
+def did_you_mean(path: str, otherwise: str) -> str:
+  """Advice for a missing path: one beside it that is alike, or `otherwise`."""
+  folder, name = os.path.split(path.rstrip("/"))
+  if not os.path.isdir(folder or "."):  # also if it is remote
+    return otherwise
+  # Of a checkpoint, the name without the ending of its files.
+  names = [n.removesuffix(".index") for n in os.listdir(folder or ".")]
+  similar = difflib.get_close_matches(name, names, n=1, cutoff=0.8)
+  paths = [os.path.join(folder, found) for found in similar]
+  return f"Did you mean {paths[0]}?" if paths else otherwise
 
 
 def remove_file(path: str) -> None:

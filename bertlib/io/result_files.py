@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from bertlib.cli.absl import logging
@@ -28,6 +28,16 @@ class DevPrediction(NamedTuple):
   # a list with the tag of each word; a list of the accepted answers.
   gold: str | float | Sequence[str]
   predicted: str | float | Sequence[str]  # in the same form, or an answer
+
+
+def number_predictions(
+  gold: Iterable[Any], predicted: Iterable[Any]
+) -> list[DevPrediction]:
+  """Predictions of examples without ids: these are dev-1, dev-2, ..."""
+  return [
+    DevPrediction(f"dev-{number}", *answers)
+    for number, answers in enumerate(zip(gold, predicted), start=1)
+  ]
 
 
 def predictions_name(path: str) -> str:
@@ -156,6 +166,7 @@ def are_all_equal(
 # Dev scores of a training
 
 SCORES_FILE = "dev_scores.jsonl"
+_LOWER = "lower_is_better"
 
 
 class Selection(NamedTuple):
@@ -166,6 +177,8 @@ class Selection(NamedTuple):
   # Evaluations without improvement after which training ends; 0 for no early
   # stopping.
   patience: int = 0
+  # Metrics of which a lower value is better, beside those that end in "loss".
+  lower_is_better: Sequence[str] = ()
 
 
 def plain_name(metric: str) -> str:
@@ -173,11 +186,17 @@ def plain_name(metric: str) -> str:
   return metric.removeprefix("eval_")
 
 
-def is_better(metric: str, score: float, than: float | None) -> bool:
-  """Compares two scores: lower is better for losses; NaN is never better."""
+def is_better(
+  metric: str,
+  score: float,
+  than: float | None,
+  lower_is_better: Collection[str] = (),  # of `Selection`
+) -> bool:
+  """Compares two scores of a metric; NaN is never better."""
   if than is None or math.isnan(than):
     return not math.isnan(score)
-  return score < than if metric.endswith("loss") else score > than
+  is_lower = metric.endswith("loss") or metric in lower_is_better
+  return score < than if is_lower else score > than
 
 
 def plain_scores(results: Mapping[str, Any]) -> dict[str, float]:
@@ -193,28 +212,38 @@ def plain_scores(results: Mapping[str, Any]) -> dict[str, float]:
 
 
 def best_row(
-  rows: Sequence[Mapping[str, Any]], metric: str
+  rows: Sequence[Mapping[str, Any]],
+  metric: str,
+  lower_is_better: Collection[str] = (),  # of `Selection`
 ) -> Mapping[str, Any] | None:
   """First evaluation with the best score of a metric; None if none has it."""
   best = None
   for row in rows:
     score = row.get(metric, math.nan)
-    if is_better(metric, score, best and best[metric]):
+    if is_better(metric, score, best and best[metric], lower_is_better):
       best = row
   return best
 
 
 def read_scores(path: str) -> list[dict[str, Any]]:
-  """Rows of a `dev_scores.jsonl`, each with a `step` and scores by name."""
+  """Rows of a `dev_scores.jsonl`: a `step`, scores by name, see `DevScores`."""
   rows = []
   lines = text_files.read_lines(path)
   fix = "Remove the line, or remove the file to evaluate again"
   for number, row in json_files.parse_lines(lines, path, {"step": int}, fix):
     row = json_files.with_nan(row)
-    if set(map(type, row.values())) - {int, float}:
+    scores = (row[name] for name in row if name != _LOWER)
+    if set(map(type, scores)) - {int, float}:
       raise InputError(f"{path}, line {number}: a score is not a number. {fix}")
     rows.append(row)
   return rows
+
+
+def lower_is_better(folder: str) -> Sequence[str]:
+  """`Selection.lower_is_better` of a run, by its `dev_scores.jsonl`."""
+  path = os.path.join(folder, SCORES_FILE)
+  *_, row = [{}, *(read_scores(path) if files.exists(path) else ())]
+  return row.get(_LOWER, ())
 
 
 class DevScores:
@@ -225,7 +254,8 @@ class DevScores:
     self.model_dir = model_dir
     self.selection = selection
     self._path = os.path.join(model_dir, SCORES_FILE)
-    # The `step` and the scores by name of each evaluation, in order.
+    # The `step` and the scores by name of each evaluation, in order, and
+    # `lower_is_better` if there are such metrics.
     self.rows: list[dict[str, Any]] = []
     if files.exists(self._path):
       self.rows = read_scores(self._path)
@@ -233,7 +263,8 @@ class DevScores:
   @property
   def best(self) -> dict[str, Any] | None:
     """The first row with the best primary metric; None if there is none."""
-    return best_row(self.rows, self.selection.metric)
+    lower = self.selection.lower_is_better
+    return best_row(self.rows, self.selection.metric, lower)
 
   def by_name(self) -> dict[str, list[tuple[int, float]]]:
     """(step, value) pairs of each metric."""
@@ -241,7 +272,7 @@ class DevScores:
     return {
       name: [(row["step"], row[name]) for row in self.rows if name in row]
       for name in names
-      if name != "step"
+      if name not in ("step", _LOWER)
     }
 
   @property
@@ -269,6 +300,8 @@ class DevScores:
   def add(self, step: int, scores: Mapping[str, Any]) -> bool:
     """Adds the metrics of a step; True if they are the best so far."""
     row = {"step": step, **plain_scores(scores)}
+    if self.selection.lower_is_better:
+      row[_LOWER] = [*self.selection.lower_is_better]
     # Later rows are of a training that was resumed from an earlier step.
     self.rows = [r for r in self.rows if r["step"] < step] + [row]
     return self.best is row

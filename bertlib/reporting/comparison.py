@@ -124,7 +124,10 @@ def _read_run(folder: str, receipt: Mapping[str, Any]) -> RecordedRun:
   )
   return RecordedRun(
     folder,
-    task_record.find(script) or TaskRecord(script),
+    task_record.find(script)
+    or TaskRecord(
+      script, lower_is_better=result_files.lower_is_better(folder)
+    ),
     receipt.get("flags", {}),
     result_files.read_results(results) if files.exists(results) else {},
     result_files.read_dev_predictions(predictions)
@@ -154,7 +157,9 @@ def best_runs(runs: Sequence[RecordedRun]) -> dict[str, set[str]]:
     }
     if len(set(values.values())) < 2 or _NOT_RANKED.search(metric):
       continue
-    best = result_files.best_row([r.metrics for r in comparable], metric)
+    lower = {name for run in comparable for name in run.task.lower_is_better}
+    metrics = [run.metrics for run in comparable]
+    best = result_files.best_row(metrics, metric, lower)
     found[metric] = {n for n, v in values.items() if best and v == best[metric]}
   return found
 

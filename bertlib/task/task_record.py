@@ -86,6 +86,8 @@ class TaskRecord:
   problem: Callable[[Description], str | None] = _nothing
   # The first one that a run has is shown first, without --best_metric.
   primary_metrics: Sequence[str] = ()
+  # Metrics of which a lower value is better, beside those that end in "loss".
+  lower_is_better: Sequence[str] = ()
   # Compares the predictions of two `comparison.RecordedRun` for the same
   # examples; None for a test of equal ones alone.
   compare: Callable[[Any, Any], Any] | None = None
@@ -157,7 +159,8 @@ class Task:
     model_fn_builder: builds its `model_fn`, see `loop.model_fn_of`.
     model_arguments: arguments of `model_fn_builder` that only this task has.
     features: layout of the records that it trains on.
-    metrics: metrics that can select the best checkpoint, primary one first.
+    metrics: metrics that can select the best checkpoint, primary one first;
+      see `TaskRecord.lower_is_better`.
     description: entries of `model.json` that only this task has.
     must_agree: `model.json` keys that must equal those of an existing model in
       --output_dir.

@@ -562,7 +562,8 @@ def train_seeds(run: Run, *flags: str) -> None:
     )
     if has_collapsed(folder):
       collapsed.append(seed)
-  report = summarize_seeds(metric, results) | {"collapsed": collapsed}
+  lower = run.selection.lower_is_better
+  report = summarize_seeds(metric, results, lower) | {"collapsed": collapsed}
   with atomic_write(os.path.join(output_dir, SEEDS_FILE)) as file:
     file.write(json_files.dumps(report, indent=2) + "\n")
   for seed, score in zip(seeds, report["scores"]):
@@ -614,7 +615,9 @@ def run_again(output_dir: str, flags: Sequence[str]) -> None:
 
 
 def summarize_seeds(
-  metric: str, results: Mapping[int, Mapping[str, Any]]
+  metric: str,
+  results: Mapping[int, Mapping[str, Any]],
+  lower_is_better: Sequence[str] = (),  # see `is_better`
 ) -> dict[str, Any]:
   """Statistics of a metric, given without `eval_`, over seeds."""
   # Imported here: a single run needs no SciPy.
@@ -637,7 +640,7 @@ def summarize_seeds(
   margin = stats.t.ppf(0.975, len(scores) - 1) * deviation / len(scores) ** 0.5
   best = 0
   for index, score in enumerate(scores):
-    if result_files.is_better(metric, score, scores[best]):
+    if result_files.is_better(metric, score, scores[best], lower_is_better):
       best = index
   return {
     "metric": metric,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import tensorflow.compat.v1 as tf
@@ -22,6 +22,7 @@ from bertlib.cli import option, steps
 from bertlib.cli.errors import InputError
 from bertlib.cli.steps import Steps
 from bertlib.compute.fast_compute import FastCompute
+from bertlib.data import input_pipeline, tf_records
 from bertlib.hardware import devices
 from bertlib.hardware.devices import Devices
 from bertlib.io import files, folder_lock, model_files, result_files
@@ -166,7 +167,7 @@ def setup(
     task.needs_vocabulary,
   )
   start = step("checkpoint", _find_start_of, settings, task)
-  selection = step("metric", read_selection, settings.flags, task.metrics)
+  selection = step("metric", read_selection, settings.flags, task)
   parts = settings, found, task, config, tokenizer, start, selection
   step("folder", lambda *parts: check_folder(_make_run(*parts)), *parts)
   step.need(*parts)
@@ -207,8 +208,9 @@ def _find_start_of(
   return start
 
 
-def read_selection(flags: RunSettings, metrics: Sequence[str]) -> Selection:
-  """Selection of the best checkpoint; `metrics` has the primary one first."""
+def read_selection(flags: RunSettings, task: Task) -> Selection:
+  """Selection of the best checkpoint."""
+  metrics = task.metrics
   asked = flags.best_metric or metrics[0]
   metric = result_files.plain_name(asked)
   if metric not in metrics:
@@ -217,7 +219,8 @@ def read_selection(flags: RunSettings, metrics: Sequence[str]) -> Selection:
       f" {', '.join(metrics)}"
     )
   eval_steps = flags.eval_steps if flags.do_train else None
-  return Selection(eval_steps or 0, metric, flags.patience)
+  lower = task.record.lower_is_better
+  return Selection(eval_steps or 0, metric, flags.patience, lower)
 
 
 def describe_model(run: Run) -> dict[str, Any]:
@@ -274,6 +277,18 @@ def fill_last_batch(
   if not (run.on_tpu and num_missing):
     return rows
   return [*rows, *[rows[0] if filler is None else filler] * num_missing]
+
+
+def record_input_fn(
+  run: Run, name: str, rows: Iterable[Mapping[str, Any]], batch_size: int
+):
+  """Writes features as NAME.tf_record, "train" to train on; its `input_fn`."""
+  path, is_training = records_path(run, name), name == "train"
+  if not is_training:
+    rows = fill_last_batch(run, [*rows], batch_size)
+  tf_records.write_records(path, rows, run.task.features)
+  options = input_options(run, is_training)
+  return input_pipeline.record_input_fn(path, run.task.features, **options)
 
 
 # The folder

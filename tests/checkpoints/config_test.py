@@ -59,6 +59,17 @@ def test_keys_that_a_reader_would_miss_are_logged_once(tmp_path, caplog):
   assert caplog.messages == [f"{path}: ignored keys: {ignored}"]
 
 
+def test_a_new_model_has_an_embedding_for_each_entry(tmp_path):
+  values = json.loads(wrong_input_world.config())
+  del values["vocab_size"]
+  (tmp_path / "config.json").write_text(json.dumps(values))
+  (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\na\n\n")
+  paths = [str(tmp_path / name) for name in ("config.json", "vocab.txt")]
+  assert model_folder.load_config(*paths).vocab_size == 3
+  with pytest.raises(InputError, match="has no vocab_size"):
+    model_folder.load_config(paths[0])
+
+
 def test_optional_keys_have_defaults(tmp_path):
   path = tmp_path / "config.json"
   rates = wrong_input_world.CONFIG.keys() - set(model_folder.SIZES)

@@ -130,7 +130,6 @@ def test_an_export_is_imported_bitwise(exported, weights, vocab_file):
 @pytest.mark.parametrize(
   ("file", "handle", "message"),
   [
-    ("tfhub_module.pb", "", r"docs/how_to/models\.md"),  # of TensorFlow 1
     ("other.pb", "", "not a SavedModel"),
     ("other.pb", "none", "none: cannot be downloaded"),
   ],

@@ -181,6 +181,16 @@ def test_runs_without_predictions_are_not_compared():
   assert comparison.best_runs(runs) == difference_rows(runs) == {}
 
 
+def test_an_unknown_task_says_which_metrics_are_better_when_lower():
+  runs_of(**{name: evaluated(mae=n) for n, name in enumerate(["b", "a"], 1)})
+  for name in ("a", "b"):
+    path = pathlib.Path(name, "run.json")
+    path.write_text(path.read_text().replace("run_classifier", "ratings"))
+    row = '{"step": 1, "mae": 2, "lower_is_better": ["mae"]}\n'
+    pathlib.Path(name, "dev_scores.jsonl").write_text(row)
+  assert comparison.best_runs(run_folders.read("a", "b")) == {"mae": {"b"}}
+
+
 def test_the_table_begins_with_primary_metrics():
   runs = runs_of(
     a=results(loss=0.25, accuracy=0.5),

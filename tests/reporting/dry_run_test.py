@@ -15,6 +15,7 @@ import run_embeddings
 import run_ner
 import run_pretraining
 import run_squad
+import tokenization
 from bertlib.cli import option
 from bertlib.cli.errors import InputError
 from bertlib.cli.steps import Steps
@@ -118,9 +119,22 @@ def test_labels_that_are_missing_are_a_warning(caplog):
 def test_truncated_examples_are_a_warning(caplog):
   lengths = [(2,), (2, 99)]
   examples = [example_checks.Encoded([2, 3], *size) for size in lengths]
-  found = example_checks.check_encoded(examples, 9, 200)
+  found = example_checks.check_encoded(examples, 9, 200, None)
   assert found == example_checks.LengthSummary(200, 2.0)
   assert "50.0% are truncated, by 99 tokens on average" in caplog.text
+
+
+@pytest.mark.parametrize("num_pieces", [2, 3])
+def test_words_of_many_pieces_are_a_warning(num_pieces, caplog):
+  caplog.set_level("INFO")
+  tokenizer = tokenization.FullTokenizer(
+    dict(zip(["[CLS]", "[SEP]", "a", "##b", "."], range(5)))
+  )
+  ids = [0, 2, *[3] * (num_pieces - 1), 4, 1, 0, 0]  # the last two are padding
+  example = example_checks.Encoded(ids, len(ids) - 2)
+  example_checks.check_encoded([example], 9, 1, tokenizer)
+  assert f"{num_pieces}.00 pieces per word" in caplog.text
+  assert ("know the language" in caplog.text) == (num_pieces > 2.2)
 
 
 @pytest.mark.parametrize("count", [0, 2000, 2001, 9000])

@@ -37,10 +37,13 @@ pytestmark = pytest.mark.unit
     ("loss", math.nan, 0.5, False),
     ("f1", 0.0, math.nan, True),
     ("loss", 9.0, math.nan, True),
+    ("mae", 0.4, 0.5, True),
   ],
 )
-def test_higher_is_better_except_for_losses(metric, score, than, better):
-  assert result_files.is_better(metric, score, than) == better
+def test_higher_is_better_except_for_losses_and_errors(
+  metric, score, than, better
+):
+  assert result_files.is_better(metric, score, than, ["mae"]) == better
 
 
 def test_each_score_has_one_name():
@@ -97,6 +100,15 @@ def test_scores_are_restored_from_the_file(tmp_path):
   assert read.last_step == 3
   assert read.ends_early()
   assert not read.add(4, {"f1": 0.6}) and read.add(5, {"f1": 0.8})
+
+
+def test_the_scores_file_keeps_which_metrics_are_better_when_lower(tmp_path):
+  selection = Selection(1, "mae", lower_is_better=["mae"])
+  scores = DevScores(str(tmp_path), selection)
+  assert all(scores.add(step, {"mae": 1 / step}) for step in (1, 2))
+  scores.write()
+  assert result_files.lower_is_better(str(tmp_path)) == ["mae"]
+  assert scores.by_name() == {"mae": [(1, 1.0), (2, 0.5)]}
 
 
 def test_evaluating_a_step_again_replaces_it_and_later_steps(tmp_path):

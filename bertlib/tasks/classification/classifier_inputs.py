@@ -404,5 +404,8 @@ def check_texts(
     )
 
   return example_checks.check_encoded(
-    map(encode, example_checks.sample(found)), run.config.vocab_size, len(found)
+    map(encode, example_checks.sample(found)),
+    run.config.vocab_size,
+    len(found),
+    run.tokenizer,
   )

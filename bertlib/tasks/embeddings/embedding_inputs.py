@@ -286,5 +286,5 @@ def check_text_groups(run: Run, data: Data) -> example_checks.LengthSummary:
 
   texts = itertools.chain.from_iterable(example_checks.sample(groups))
   return example_checks.check_encoded(
-    map(encode, texts), run.config.vocab_size, len(groups)
+    map(encode, texts), run.config.vocab_size, len(groups), run.tokenizer
   )

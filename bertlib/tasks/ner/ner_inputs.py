@@ -224,4 +224,5 @@ def check_sentences(run: Run, data: Data) -> example_checks.LengthSummary:
     [example_checks.Encoded(w.input_ids, len(w.input_ids)) for w in windows],
     run.config.vocab_size,
     len(sentences) * len(windows) // len(some),
+    run.tokenizer,
   )

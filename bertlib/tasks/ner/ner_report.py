@@ -8,6 +8,7 @@ from typing import Any, Callable
 import numpy as np
 
 from bertlib.cli.errors import needs_package
+from bertlib.io import result_files
 from bertlib.io.result_files import DevPrediction
 from bertlib.reporting import html_report, statistics
 from bertlib.reporting.html_report import Section
@@ -117,10 +118,9 @@ def dev_predictions(
   sentences: Iterable[Sentence], predicted: Iterable[Tagged]
 ) -> list[DevPrediction]:
   """Gold and predicted tags of a dev set."""
-  return [
-    DevPrediction(f"dev-{number}", sentence.tags, tags)
-    for number, (sentence, (tags, _)) in enumerate(zip(sentences, predicted), 1)
-  ]
+  return result_files.number_predictions(
+    (sentence.tags for sentence in sentences), (tags for tags, _ in predicted)
+  )
 
 
 def tag_texts(tagged: Iterable[Sequence[str]]) -> list[str]:

@@ -370,5 +370,10 @@ def check_records(run: Run, data: Data) -> example_checks.LengthSummary:
           sum(record["input_mask"].int64_list.value),
         )
 
-  total = data.count(data.train_files)
-  return example_checks.check_encoded(encoded(), run.config.vocab_size, total)
+  lengths = example_checks.check_encoded(
+    encoded(),
+    run.config.vocab_size,
+    sum(data.num_records.values()),
+    run.tokenizer,
+  )
+  return lengths._replace(num_examples=data.count(data.train_files))

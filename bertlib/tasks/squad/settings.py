@@ -91,14 +91,15 @@ class SquadSettings(TrainingSettings):
   )
   train_file: str | None = option.path(
     None,
-    "JSON file in SQuAD format to train on, such as train-v1.1.json.",
+    "File to train on: JSON in SQuAD format, such as train-v1.1.json, or a"
+    " table (.csv, .tsv, .jsonl) with columns document, question and answer.",
     basic=True,
     needs="do_train or audit",
   )
   predict_file: str | None = option.path(
     None,
-    "JSON file in SQuAD format with the questions to answer, such as"
-    " dev-v1.1.json.",
+    "File with the questions to answer, in the form of --train_file; answers"
+    " are needed to evaluate.",
     basic=True,
     needs="do_predict or from_logits or eval_steps",
   )

@@ -17,7 +17,8 @@ from typing import Any, NamedTuple
 import tokenization
 from bertlib.cli.absl import logging
 from bertlib.cli.errors import InputError
-from bertlib.io import json_files
+from bertlib.data import tables
+from bertlib.io import json_files, text_files
 
 _CASED = tokenization.BasicTokenizer(do_lower_case=False)
 
@@ -62,13 +63,16 @@ _FIX = "Fetch or make the file again"
 
 
 def read_questions(path: str) -> list[Question]:
-  """Reads the questions of a file in SQuAD format, in order."""
-  questions = [
-    _make_question(path, paragraph["context"], question)
-    for article in _read_json(path, _DATA)["data"]
-    for paragraph in article["paragraphs"]
-    for question in paragraph["qas"]
-  ]
+  """Reads the questions of a file in SQuAD format, or of a table, in order."""
+  if tables.ending_of(path) in tables.READERS.keys() - {".json", ".txt"}:
+    questions = _read_table(path)
+  else:
+    questions = [
+      _make_question(path, paragraph["context"], question)
+      for article in _read_json(path, _DATA)["data"]
+      for paragraph in article["paragraphs"]
+      for question in paragraph["qas"]
+    ]
   if not questions:
     raise InputError(f"{path}: has no questions")
   repeated = Counter(question.id for question in questions).most_common(1)[0]
@@ -76,6 +80,51 @@ def read_questions(path: str) -> list[Question]:
     raise InputError(
       f"{path}: the question id {repeated[0]} occurs {repeated[1]} times."
       " Give each question its own id"
+    )
+  return questions
+
+
+def _read_table(path: str) -> list[Question]:
+  """Questions of a table with a header, one per row."""
+  names = "question", "document", "context", "answer", "answer_start", "id"
+  columns = [(f"the {name}", name) for name in names]
+  optional = [flag for flag, _ in columns[1:]]
+  table = tables.read_table(path, columns, text_files.UTF8, optional)
+  found = dict(zip(names, table.columns))
+  document = next(
+    (found[name] for name in names[1:3] if found[name] is not None), None
+  )
+  if document is None:
+    raise InputError(
+      f"{path}: has no column 'document' (or 'context'). Name the column of the"
+      " texts that have the answers so"
+    )
+  documents: dict[str, str] = {}
+  questions, repeated = [], 0
+  for row in table.rows:
+    table.check_row(row, "Fix the row")
+    values = {n: row.text(i) for n, i in found.items() if i is not None}
+    context = documents.setdefault(row.text(document), row.text(document))
+    answers = ()
+    if text := values.get("answer", "").strip():
+      start = values.get("answer_start", "").strip()
+      repeated += not start and context.count(text) > 1
+      start = int(start) if start.isdecimal() else context.find(text)
+      if start < 0:
+        raise row.error(f"the answer {text!r} is not in the document. Fix it")
+      answers = (Answer(text, start),)
+    # None with an answer, as in SQuAD 1.1.
+    is_impossible = True if "answer" in values and not answers else None
+    name = values.get("id") or str(row.number)
+    questions.append(
+      Question(name, values["question"], context, answers, is_impossible)
+    )
+  if repeated:
+    logging.warning(
+      "%s: %d answers occur more than once in their document; the first place"
+      " is taken. A column answer_start names another",
+      path,
+      repeated,
     )
   return questions
 

@@ -366,6 +366,46 @@ def test_ids_that_are_numbers_become_text(tmp_path):
   assert "the question id 7 occurs 2 times" in refuse(path)
 
 
+TABLE = """id,question,document,answer,answer_start
+7,Who?,"A cat, no cat.",cat,
+,What?,"A cat, no cat.",cat,10
+,Where?,"A cat, no cat.",,
+"""
+
+
+def test_a_table_of_questions_is_read(tmp_path, caplog):
+  path = tmp_path / "a.csv"
+  path.write_text(TABLE)
+  found = squad_files.read_questions(str(path))
+  document = "A cat, no cat."
+  assert found == [
+    Question("7", "Who?", document, (Answer("cat", 2),), None),
+    Question("3", "What?", document, (Answer("cat", 10),), None),
+    Question("4", "Where?", document, (), True),
+  ]
+  assert found[0].context is found[1].context
+  assert "1 answers occur more than once" in caplog.text
+  lines = [{"question": "Who?", "context": document} for _ in range(2)]
+  path = tmp_path / "a.jsonl"
+  path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+  without = squad_files.read_questions(str(path))
+  assert [q[2:] for q in without] == [(document, (), None)] * 2
+
+
+@pytest.mark.parametrize(
+  ("table", "message"),
+  [
+    ("question,text\nWho?,A cat\n", "has no column 'document' (or 'context')"),
+    ("document\tanswer\nA cat\tcat\n", "there is no column 'question'"),
+    ("question,document,answer\nWho?,A cat,dog\n", ", row 2: the answer 'dog'"),
+  ],
+)
+def test_a_table_without_what_it_needs_is_refused(tmp_path, table, message):
+  path = tmp_path / ("a.tsv" if "\t" in table else "a.csv")
+  path.write_text(table)
+  assert message in refuse(path)
+
+
 @pytest.mark.parametrize(
   ("value", "message"),
   [
