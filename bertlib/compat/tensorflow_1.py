@@ -18,14 +18,20 @@ and `tensorflow.python.estimator`.
 """
 
 # Imports are private: TensorFlow has names such as `tf.logging`.
+import importlib as _importlib
+import importlib.util as _import_util
 import logging as _logging
 import sys as _sys
 import types as _types
 
 import tensorflow.compat.v1 as _tf
+from tensorflow.python.ops import lookup_ops as _lookup_ops
 
-from bertlib.compat import crf as _crf
-from bertlib.compat.estimator_api import estimator
+from . import contrib as _own
+from . import crf as _crf
+from . import metrics as _metrics
+from . import script_names as _script_names
+from .estimator_api import estimator
 
 _PAGE = "docs/how_to/tensorflow_1_scripts.md"
 
@@ -36,49 +42,6 @@ _logging.getLogger("tensorflow").propagate = False
 
 def __getattr__(name: str):
   return getattr(_tf, name)
-
-
-def _layer_norm(
-  inputs, *, begin_norm_axis: int, begin_params_axis: int, scope=None
-):
-  """Layer normalization over the last axis, `epsilon` 1e-12.
-
-  Not `modeling.layer_norm`: a script that needs this one has a `modeling` of
-  its own.
-
-  Args:
-    inputs: float [..., H].
-    begin_norm_axis: -1, as in every BERT model.
-    begin_params_axis: -1.
-    scope: variable scope of `beta` and `gamma`, both [H]; None for "LayerNorm".
-
-  Returns:
-    Shape and dtype of `inputs`.
-
-  Raises:
-    ValueError: another axis.
-  """
-  # Every BERT model has -1.
-  if (begin_norm_axis, begin_params_axis) != (-1, -1):
-    raise ValueError(
-      "tf.contrib.layers.layer_norm: only begin_norm_axis=-1 and"
-      " begin_params_axis=-1 are supported."
-    )
-  with _tf.variable_scope(scope, "LayerNorm"):
-    weights = {"shape": inputs.shape[-1:], "dtype": inputs.dtype}
-    beta = _tf.get_variable(
-      "beta", **weights, initializer=_tf.zeros_initializer()
-    )
-    gamma = _tf.get_variable(
-      "gamma", **weights, initializer=_tf.ones_initializer()
-    )
-    # tf.nn.moments is another formula from TensorFlow 2.22 on.
-    mean = _tf.reduce_mean(inputs, [-1], keepdims=True)
-    squares = _tf.math.squared_difference(inputs, _tf.stop_gradient(mean))
-    variance = _tf.reduce_mean(squares, [-1], keepdims=True)
-    return _tf.nn.batch_normalization(
-      inputs, mean, variance, beta, gamma, variance_epsilon=1e-12
-    )
 
 
 def _public(module) -> dict:
@@ -96,16 +59,25 @@ compat = _types.SimpleNamespace(
 )
 
 
-class _Contrib(_types.ModuleType):
-  """A module of `tf.contrib`; the error for other names says where to look."""
+_HAS_SLIM = _import_util.find_spec("tf_slim") is not None
 
-  def __init__(self, name: str, **members):
+
+class _Contrib(_types.ModuleType):
+  """A module of `tf.contrib`; the error for other names says where to look.
+
+  The package tf_slim, where it is installed, provides names that we do not.
+  """
+
+  def __init__(self, name: str, slim: str | None = None, **members):
     super().__init__(name)
+    self._slim = slim
     vars(self).update(members)
     # Python shows it where a name cannot be imported.
     self.__file__ = _PAGE
 
   def __getattr__(self, name: str):
+    if self._slim and _HAS_SLIM and not name.startswith("_"):
+      return getattr(_importlib.import_module(self._slim), name)
     raise AttributeError(
       f"tf.contrib: {__name__} has no replacement for {name!r}."
       f" {_PAGE} lists those that it has."
@@ -123,21 +95,87 @@ contrib = _contrib(
   ),
   crf=_crf,
   data=_tf.data.experimental,
-  distribute=_tf.distribute,
-  estimator=_contrib(**_public(estimator.experimental)),
-  layers=_contrib(
-    layer_norm=_layer_norm, xavier_initializer=_tf.glorot_uniform_initializer
+  autograph=_tf.autograph,
+  distribute=_contrib(
+    **_public(_tf.distribute) | {"MirroredStrategy": _own.MirroredStrategy},
+    AllReduceCrossDeviceOps=_own.AllReduceCrossDeviceOps,
+    AllReduceCrossTowerOps=_own.AllReduceCrossDeviceOps,
   ),
-  lookup=_contrib(**_public(_tf.lookup), HashTable=_tf.lookup.StaticHashTable),
+  estimator=_contrib(**_public(estimator.experimental)),
+  framework=_contrib(slim="tf_slim", nest=_tf.nest),
+  layers=_contrib(
+    slim="tf_slim",
+    layer_norm=_own.layer_norm,
+    xavier_initializer=_tf.glorot_uniform_initializer,
+  ),
+  lookup=_contrib(
+    **_public(_lookup_ops)
+    | _public(_tf.lookup)
+    | {"HashTable": _tf.lookup.StaticHashTable}
+    | {
+      table.__name__: table
+      for table in (
+        _own.index_table_from_tensor,
+        _own.index_to_string_table_from_tensor,
+      )
+    }
+  ),
+  metrics=_contrib(slim="tf_slim.metrics", **_public(_metrics)),
+  predictor=_contrib(from_saved_model=_own.SavedModelPredictor),
   rnn=_contrib(
     **_public(_tf.nn.rnn_cell),
+    LSTMBlockFusedCell=_own.LSTMBlockFusedCell,
+    TimeReversedFusedRNN=_own.TimeReversedFusedRNN,
     static_bidirectional_rnn=_tf.nn.static_bidirectional_rnn,
     static_rnn=_tf.nn.static_rnn,
     static_state_saving_rnn=_tf.nn.static_state_saving_rnn,
   ),
   tpu=_contrib(**_public(_tf.tpu) | _public(estimator.tpu)),
-  training=_contrib(checkpoints_iterator=_tf.train.checkpoints_iterator),
+  training=_contrib(
+    slim="tf_slim.training",
+    checkpoints_iterator=_tf.train.checkpoints_iterator,
+  ),
+  **({"slim": _contrib(slim="tf_slim")} if _HAS_SLIM else {}),
 )
+
+
+# Modules in `tensorflow.python`, and where names have moved from them since.
+_MOVED = {
+  "framework.ops": (
+    "framework.indexed_slices",
+    "framework.tensor",
+    "framework.tensor_conversion",
+  ),
+  "framework.graph_util": ("framework.convert_to_constants",),
+  "framework.tensor_util": ("ops.shape_util",),
+  "ops.array_ops": ("ops.array_ops_stack",),
+  "ops.control_flow_ops": (
+    "ops.cond",
+    "ops.control_flow_assert",
+    "ops.control_flow_case",
+    "ops.control_flow_switch_case",
+    "ops.while_loop",
+  ),
+  "ops.nn": ("ops.rnn",),
+  "ops.random_ops": ("ops.random_crop_ops",),
+  "ops.variables": ("ops.ref_variable", "ops.variable_v1"),
+  "ops.variable_scope": ("ops.resource_variables_toggle", "ops.variable_v1"),
+}
+
+
+def _restore_moved_names() -> None:
+  for old, places in _MOVED.items():
+    module = _importlib.import_module(f"tensorflow.python.{old}")
+    for place in places:
+      new = _importlib.import_module(f"tensorflow.python.{place}")
+      for name, value in _public(new).items():
+        vars(module).setdefault(name, value)
+  _sys.modules["tensorflow.python.ops.variable_scope"].variable = _tf.Variable
+  # Where tensorflow.python.layers looks for layers of Keras 2.
+  for name in ("legacy_tf_layers", "legacy_tf_layers.normalization"):
+    _sys.modules.setdefault(
+      f"tf_keras.{name}", _importlib.import_module(f"tf_keras.src.{name}")
+    )
 
 
 def _alias_modules() -> None:
@@ -157,4 +195,6 @@ def _alias_modules() -> None:
     _sys.modules.setdefault(f"tensorflow.{name}", module)
 
 
+_restore_moved_names()
 _alias_modules()
+_script_names.warn_of_main()
