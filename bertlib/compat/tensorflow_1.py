@@ -103,11 +103,13 @@ contrib = _contrib(
   ),
   estimator=_contrib(**_public(estimator.experimental)),
   framework=_contrib(slim="tf_slim", nest=_tf.nest),
+  keras=_tf.keras,
   layers=_contrib(
     slim="tf_slim",
     layer_norm=_own.layer_norm,
     xavier_initializer=_tf.glorot_uniform_initializer,
   ),
+  linalg=_tf.linalg,
   lookup=_contrib(
     **_public(_lookup_ops)
     | _public(_tf.lookup)
