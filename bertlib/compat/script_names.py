@@ -63,7 +63,8 @@ def warn_of_main() -> None:
 def main() -> None:
   """Lists the unresolved names of the script that is the only argument."""
   if len(sys.argv) != 2 or not Path(sys.argv[1]).is_file():
-    sys.exit("Usage: python -m bertlib.tensorflow_1 SCRIPT.py")
+    program = sys.modules["__main__"].__spec__.name
+    sys.exit(f"Usage: python -m {program} SCRIPT.py")
   names = unresolved_names(Path(sys.argv[1]), is_changed=False)
   print("\n".join(names) or "All names of TensorFlow were found.")
   sys.exit(bool(names))
@@ -132,7 +133,7 @@ def _file(target, folders):
 def _load(target):
   """A module, or a name of a module."""
   if target.endswith("tensorflow_1"):
-    return sys.modules[f"{__package__}.tensorflow_1"]
+    return importlib.import_module(".tensorflow_1", __package__)
   try:
     return importlib.import_module(target)
   except ImportError:

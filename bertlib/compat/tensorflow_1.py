@@ -33,7 +33,7 @@ from . import metrics as _metrics
 from . import script_names as _script_names
 from .estimator_api import estimator
 
-_PAGE = "docs/how_to/tensorflow_1_scripts.md"
+_PAGE = "docs/how_to/tensorflow_1_scripts.md of bert-estimator"
 
 _tf.disable_v2_behavior()
 # Otherwise `tf.app.run` shows each line of TensorFlow's log twice.
@@ -200,3 +200,5 @@ def _alias_modules() -> None:
 _restore_moved_names()
 _alias_modules()
 _script_names.warn_of_main()
+if __name__ == "__main__":
+  _script_names.main()
