@@ -5,7 +5,6 @@ Arguments, and names of variables, are as in TensorFlow 1.
 
 from __future__ import annotations
 
-from tensorflow.python.distribute import cross_device_ops
 from tensorflow.python.ops import lookup_ops
 
 from . import estimator_api
@@ -37,17 +36,15 @@ def layer_norm(
     raise ValueError(f"layer_norm: an axis is not in shape {inputs.shape}.")
 
   def variable(name, initializer):
-    collections = variables_collections or ()
-    if isinstance(collections, dict):
-      collections = collections.get(name) or ()
-    of_all = tf.GraphKeys.GLOBAL_VARIABLES, tf.GraphKeys.MODEL_VARIABLES
+    more = variables_collections or ()
+    more = more.get(name, ()) if isinstance(more, dict) else more
     return tf.get_variable(
       name,
       inputs.shape[begin_params_axis:],
       inputs.dtype,
       initializer,
       trainable=trainable,
-      collections=[*{*collections, *of_all}],
+      collections=[*{*more, "variables", "model_variables"}],
     )
 
   with tf.variable_scope(scope, "LayerNorm", [inputs], reuse=reuse):
@@ -86,50 +83,38 @@ class MirroredStrategy(tf.distribute.MirroredStrategy):
     super().__init__(devices, across)
 
 
-class AllReduceCrossDeviceOps(cross_device_ops.AllReduceCrossDeviceOps):
-  """All-reduce by "nccl" or "hierarchical_copy"."""
-
-  def __init__(self, all_reduce_alg="nccl", num_packs=1, *_, **aggregation):
-    super().__init__(all_reduce_alg, num_packs)
+def _of_mapping(table):
+  return lambda mapping, *args, **kwargs: table(mapping, *args, **kwargs)
 
 
-def index_table_from_tensor(mapping, *args, **kwargs):
-  """Table from the strings of a list to their indices."""
-  return lookup_ops.index_table_from_tensor(mapping, *args, **kwargs)
-
-
-def index_to_string_table_from_tensor(mapping, *args, **kwargs):
-  """Table from indices to the strings of a list."""
-  return lookup_ops.index_to_string_table_from_tensor(mapping, *args, **kwargs)
+LOOKUP = {
+  "HashTable": tf.lookup.StaticHashTable,
+  **{
+    name: _of_mapping(getattr(lookup_ops, name))
+    for name in ("index_table_from_tensor", "index_to_string_table_from_tensor")
+  },
+}
 
 
 class SavedModelPredictor:
   """Function from inputs to outputs of a SavedModel, both dictionaries."""
 
   def __init__(
-    self,
-    export_dir,
-    signature_def_key=None,
-    *,
-    tags=None,
-    graph=None,
-    config=None,
+    self, export_dir, signature_def_key=None, *, tags=None, **session
   ):
     key = signature_def_key or "serving_default"
-    self.graph = graph or tf.Graph()
+    self.session = tf.Session(**{"graph": tf.Graph(), **session})
+    self.graph = self.session.graph
     with self.graph.as_default():
-      self.session = tf.Session(config=config)
-      tags = (tags or tf.saved_model.tag_constants.SERVING).split(",")
-      model = tf.saved_model.load(self.session, tags, export_dir)
-    if key not in model.signature_def:
-      known = ", ".join(model.signature_def)
+      signatures = tf.saved_model.load(
+        self.session, (tags or "serve").split(","), export_dir
+      ).signature_def
+    if key not in signatures:
+      known = ", ".join(signatures)
       raise ValueError(f"{export_dir}: no signature {key!r}, only {known}.")
     self.feed_tensors, self.fetch_tensors = (
-      {k: self.graph.get_tensor_by_name(info.name) for k, info in infos.items()}
-      for infos in (
-        model.signature_def[key].inputs,
-        model.signature_def[key].outputs,
-      )
+      {k: self.graph.get_tensor_by_name(info.name) for k, info in part.items()}
+      for part in (signatures[key].inputs, signatures[key].outputs)
     )
 
   def __call__(self, input_dict):
@@ -144,38 +129,18 @@ class SavedModelPredictor:
 class LSTMBlockFusedCell(tf.layers.Layer):
   """LSTM over all tokens in one operation, [S, B, ...] to [S, B, num_units]."""
 
-  def __init__(
-    self,
-    num_units,
-    forget_bias=1.0,
-    cell_clip=None,
-    use_peephole=False,
-    reuse=None,
-    dtype=None,
-    name="lstm_fused_cell",
-  ):
-    super().__init__(_reuse=reuse, name=name, dtype=dtype)
-    self.num_units = num_units
-    self._options = {
-      "forget_bias": forget_bias,
-      "cell_clip": -1 if cell_clip is None else cell_clip,
-      "use_peephole": use_peephole,
-    }
+  def __init__(self, num_units, forget_bias=1.0, cell_clip=None, **layer):
+    layer = {"name": "lstm_fused_cell", "reuse": None, **layer}
+    super().__init__(_reuse=layer.pop("reuse"), **layer)
+    self.num_units, self._forget_bias = num_units, forget_bias
+    self._cell_clip = -1 if cell_clip is None else cell_clip
 
   def build(self, input_shape):
-    """Creates `kernel` and `bias`, and the weights of the peepholes."""
-    units, zeros = self.num_units, tf.zeros_initializer()
-    size = tf.dimension_value(input_shape[2]) + units
-    self._weights_of = {
-      "w": self.add_weight("kernel", [size, 4 * units]),
-      "b": self.add_weight("bias", [4 * units], initializer=zeros),
-    }
-    for gate in "ifo":
-      self._weights_of[f"wc{gate}"] = (
-        self.add_weight(f"w_{gate}_diag", [units])
-        if self._options["use_peephole"]
-        else tf.zeros([units], self.dtype)
-      )
+    """Creates `kernel` and `bias`."""
+    gates, zeros = 4 * self.num_units, tf.zeros_initializer()
+    size = tf.dimension_value(input_shape[2]) + self.num_units
+    self._kernel = self.add_weight("kernel", [size, gates])
+    self._bias = self.add_weight("bias", [gates], initializer=zeros)
     self.built = True
 
   def call(self, inputs, initial_state=None, dtype=None, sequence_length=None):
@@ -187,13 +152,17 @@ class LSTMBlockFusedCell(tf.layers.Layer):
     if sequence_length is None:
       sequence_length = tf.fill([batch_size], num_tokens)
     lengths = tf.cast(sequence_length, tf.int32)
+    no_peephole = tf.zeros([self.num_units], inputs.dtype)
     block = tf.raw_ops.BlockLSTM(
       seq_len_max=tf.cast(tf.reduce_max(lengths), tf.int64),
       x=inputs,
       cs_prev=initial_state[0],
       h_prev=initial_state[1],
-      **self._weights_of,
-      **self._options,
+      w=self._kernel,
+      b=self._bias,
+      **dict.fromkeys(("wci", "wcf", "wco"), no_peephole),
+      forget_bias=self._forget_bias,
+      cell_clip=self._cell_clip,
     )
     mask = tf.sequence_mask(lengths, num_tokens, block.h.dtype)
     outputs = block.h * tf.transpose(mask)[:, :, tf.newaxis]
@@ -216,13 +185,13 @@ class TimeReversedFusedRNN:
     self, inputs, initial_state=None, dtype=None, sequence_length=None, **more
   ):
     """Outputs, in the order of `inputs`, and the state of the first token."""
-
-    def reverse(tensor):
-      if sequence_length is None:
-        return tf.reverse(tensor, [0])
-      return tf.reverse_sequence(tensor, sequence_length, 0, 1)
-
+    if sequence_length is None:
+      sequence_length = tf.fill(tf.shape(inputs)[1:2], tf.shape(inputs)[0])
     outputs, state = self._cell(
-      reverse(inputs), initial_state, dtype, sequence_length, **more
+      tf.reverse_sequence(inputs, sequence_length, 0, 1),
+      initial_state,
+      dtype,
+      sequence_length,
+      **more,
     )
-    return reverse(outputs), state
+    return tf.reverse_sequence(outputs, sequence_length, 0, 1), state

@@ -21,17 +21,11 @@ _NAMESPACES = types.ModuleType, types.SimpleNamespace, type
 
 
 def unresolved_names(script: Path, is_changed: bool = True) -> list[str]:
-  """Names that a script, and what it imports beside it, will not find.
+  """Lines "FILE:LINE: NAME" of names that a script will not find.
 
-  Code in `try`, and behind `hasattr` or a check of versions, is left out.
-
-  Args:
-    script: a Python file.
-    is_changed: False takes `import tensorflow as tf` for an import of
-      `tensorflow_1`.
-
-  Returns:
-    Lines "FILE:LINE: NAME", one per name.
+  Files beside it that it imports are read, too. Code in `try`, and behind
+  `hasattr` or a check of versions, is left out. Not `is_changed`: `import
+  tensorflow as tf` stands for an import of `tensorflow_1`.
   """
   found: dict[str, str] = {}
   files = [script.resolve()]
@@ -72,7 +66,8 @@ def main() -> None:
 
 def _scan(path, folders, is_changed):
   """Files of folders that a file imports, and its missing names by line."""
-  with warnings.catch_warnings(action="ignore"):  # of escapes in strings
+  with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # those of the compiler
     nodes = [*_certain_nodes(ast.parse(path.read_bytes()))]
   files, missing, modules = [], {}, {}
   for node in nodes:

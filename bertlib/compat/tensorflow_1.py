@@ -25,6 +25,7 @@ import sys as _sys
 import types as _types
 
 import tensorflow.compat.v1 as _tf
+from tensorflow.python.distribute import cross_device_ops as _cross_device_ops
 from tensorflow.python.ops import lookup_ops as _lookup_ops
 
 from . import contrib as _own
@@ -65,11 +66,11 @@ _HAS_SLIM = _import_util.find_spec("tf_slim") is not None
 class _Contrib(_types.ModuleType):
   """A module of `tf.contrib`; the error for other names says where to look.
 
-  The package tf_slim, where it is installed, provides names that we do not.
+  Where the package tf_slim is installed, its module `slim` provides others.
   """
 
-  def __init__(self, name: str, slim: str | None = None, **members):
-    super().__init__(name)
+  def __init__(self, slim: str | None = None, **members):
+    super().__init__("tensorflow.contrib")
     self._slim = slim
     vars(self).update(members)
     # Python shows it where a name cannot be imported.
@@ -84,47 +85,32 @@ class _Contrib(_types.ModuleType):
     )
 
 
-def _contrib(**members) -> _Contrib:
-  return _Contrib("tensorflow.contrib", **members)
-
-
-contrib = _contrib(
+contrib = _Contrib(
   cluster_resolver=_tf.distribute.cluster_resolver,
-  compiler=_contrib(
-    jit=_contrib(experimental_jit_scope=_tf.xla.experimental.jit_scope)
+  compiler=_Contrib(
+    jit=_Contrib(experimental_jit_scope=_tf.xla.experimental.jit_scope)
   ),
   crf=_crf,
   data=_tf.data.experimental,
   autograph=_tf.autograph,
-  distribute=_contrib(
+  distribute=_Contrib(
     **_public(_tf.distribute) | {"MirroredStrategy": _own.MirroredStrategy},
-    AllReduceCrossDeviceOps=_own.AllReduceCrossDeviceOps,
-    AllReduceCrossTowerOps=_own.AllReduceCrossDeviceOps,
+    AllReduceCrossDeviceOps=_cross_device_ops.AllReduceCrossDeviceOps,
+    AllReduceCrossTowerOps=_cross_device_ops.AllReduceCrossDeviceOps,
   ),
-  estimator=_contrib(**_public(estimator.experimental)),
-  framework=_contrib(slim="tf_slim", nest=_tf.nest),
+  estimator=_Contrib(**_public(estimator.experimental)),
+  framework=_Contrib(slim="tf_slim", nest=_tf.nest),
   keras=_tf.keras,
-  layers=_contrib(
+  layers=_Contrib(
     slim="tf_slim",
     layer_norm=_own.layer_norm,
     xavier_initializer=_tf.glorot_uniform_initializer,
   ),
   linalg=_tf.linalg,
-  lookup=_contrib(
-    **_public(_lookup_ops)
-    | _public(_tf.lookup)
-    | {"HashTable": _tf.lookup.StaticHashTable}
-    | {
-      table.__name__: table
-      for table in (
-        _own.index_table_from_tensor,
-        _own.index_to_string_table_from_tensor,
-      )
-    }
-  ),
-  metrics=_contrib(slim="tf_slim.metrics", **_public(_metrics)),
-  predictor=_contrib(from_saved_model=_own.SavedModelPredictor),
-  rnn=_contrib(
+  lookup=_Contrib(**_public(_lookup_ops) | _public(_tf.lookup) | _own.LOOKUP),
+  metrics=_Contrib(slim="tf_slim.metrics", **_public(_metrics)),
+  predictor=_Contrib(from_saved_model=_own.SavedModelPredictor),
+  rnn=_Contrib(
     **_public(_tf.nn.rnn_cell),
     LSTMBlockFusedCell=_own.LSTMBlockFusedCell,
     TimeReversedFusedRNN=_own.TimeReversedFusedRNN,
@@ -132,59 +118,50 @@ contrib = _contrib(
     static_rnn=_tf.nn.static_rnn,
     static_state_saving_rnn=_tf.nn.static_state_saving_rnn,
   ),
-  tpu=_contrib(**_public(_tf.tpu) | _public(estimator.tpu)),
-  training=_contrib(
+  tpu=_Contrib(**_public(_tf.tpu) | _public(estimator.tpu)),
+  training=_Contrib(
     slim="tf_slim.training",
     checkpoints_iterator=_tf.train.checkpoints_iterator,
   ),
-  **({"slim": _contrib(slim="tf_slim")} if _HAS_SLIM else {}),
+  **({"slim": _Contrib(slim="tf_slim")} if _HAS_SLIM else {}),
 )
 
 
-# Modules in `tensorflow.python`, and where names have moved from them since.
+# Modules in `tensorflow.python`, and those beside them that names moved to.
 _MOVED = {
-  "framework.ops": (
-    "framework.indexed_slices",
-    "framework.tensor",
-    "framework.tensor_conversion",
-  ),
-  "framework.graph_util": ("framework.convert_to_constants",),
-  "framework.tensor_util": ("ops.shape_util",),
-  "ops.array_ops": ("ops.array_ops_stack",),
+  "framework.ops": ("indexed_slices", "tensor", "tensor_conversion"),
+  "ops.array_ops": ("array_ops_stack",),
   "ops.control_flow_ops": (
-    "ops.cond",
-    "ops.control_flow_assert",
-    "ops.control_flow_case",
-    "ops.control_flow_switch_case",
-    "ops.while_loop",
+    *("cond", "while_loop", "control_flow_assert", "control_flow_case"),
+    "control_flow_switch_case",
   ),
-  "ops.nn": ("ops.rnn",),
-  "ops.random_ops": ("ops.random_crop_ops",),
-  "ops.variables": ("ops.ref_variable", "ops.variable_v1"),
-  "ops.variable_scope": ("ops.resource_variables_toggle", "ops.variable_v1"),
+  "ops.variables": ("ref_variable", "variable_v1"),
+  "ops.variable_scope": ("resource_variables_toggle", "variable_v1"),
 }
 
 
 def _restore_moved_names() -> None:
+  """Puts private names where scripts and tf_slim look for them."""
   for old, places in _MOVED.items():
     module = _importlib.import_module(f"tensorflow.python.{old}")
     for place in places:
-      new = _importlib.import_module(f"tensorflow.python.{place}")
-      for name, value in _public(new).items():
-        vars(module).setdefault(name, value)
+      new = f"{module.__package__}.{place}"
+      if _import_util.find_spec(new):  # names moved in several releases
+        for name, value in _public(_importlib.import_module(new)).items():
+          vars(module).setdefault(name, value)
   _sys.modules["tensorflow.python.ops.variable_scope"].variable = _tf.Variable
-  # Where tensorflow.python.layers looks for layers of Keras 2.
-  for name in ("legacy_tf_layers", "legacy_tf_layers.normalization"):
-    _sys.modules.setdefault(
-      f"tf_keras.{name}", _importlib.import_module(f"tf_keras.src.{name}")
-    )
+  # After 2.15 the layers of Keras 2 are not where TensorFlow looks for them.
+  if "tf_keras" in _sys.modules:
+    for name in ("legacy_tf_layers", "legacy_tf_layers.normalization"):
+      module = _importlib.import_module(f"tf_keras.src.{name}")
+      _sys.modules.setdefault(f"tf_keras.{name}", module)
 
 
 def _alias_modules() -> None:
   """Makes `import` find what TensorFlow 1 had under other names."""
   aliases = {
     "contrib": contrib,
-    "contrib.layers.python.layers": _contrib(initializers=contrib.layers),
+    "contrib.layers.python.layers": _Contrib(initializers=contrib.layers),
     "estimator": estimator,
     "compat.v1.estimator": estimator,
   }
