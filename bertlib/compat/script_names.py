@@ -35,7 +35,7 @@ def unresolved_names(script: Path, is_changed: bool = True) -> list[str]:
       imported, missing = _scan(path, folders, is_changed)
     except (ImportError, OSError, SyntaxError, ValueError):
       continue  # Python will say it, if it imports the file.
-    files += [file for file in imported if file not in files]
+    files += [file for file in dict.fromkeys(imported) if file not in files]
     for name, line in missing.items():
       found.setdefault(name, f"{path}:{line}: {name}")
   return [*found.values()]

@@ -66,19 +66,19 @@ _HAS_SLIM = _import_util.find_spec("tf_slim") is not None
 class _Contrib(_types.ModuleType):
   """A module of `tf.contrib`; the error for other names says where to look.
 
-  Where the package tf_slim is installed, its module `slim` provides others.
+  Where the package tf_slim is installed, its module `others` has further names.
   """
 
-  def __init__(self, slim: str | None = None, **members):
+  def __init__(self, others: str | None = None, **members):
     super().__init__("tensorflow.contrib")
-    self._slim = slim
+    self._others = others
     vars(self).update(members)
     # Python shows it where a name cannot be imported.
     self.__file__ = _PAGE
 
   def __getattr__(self, name: str):
-    if self._slim and _HAS_SLIM and not name.startswith("_"):
-      return getattr(_importlib.import_module(self._slim), name)
+    if self._others and _HAS_SLIM and not name.startswith("_"):
+      return getattr(_importlib.import_module(self._others), name)
     raise AttributeError(
       f"tf.contrib: {__name__} has no replacement for {name!r}."
       f" {_PAGE} lists those that it has."
@@ -86,29 +86,29 @@ class _Contrib(_types.ModuleType):
 
 
 contrib = _Contrib(
+  autograph=_tf.autograph,
   cluster_resolver=_tf.distribute.cluster_resolver,
   compiler=_Contrib(
     jit=_Contrib(experimental_jit_scope=_tf.xla.experimental.jit_scope)
   ),
   crf=_crf,
   data=_tf.data.experimental,
-  autograph=_tf.autograph,
   distribute=_Contrib(
     **_public(_tf.distribute) | {"MirroredStrategy": _own.MirroredStrategy},
     AllReduceCrossDeviceOps=_cross_device_ops.AllReduceCrossDeviceOps,
     AllReduceCrossTowerOps=_cross_device_ops.AllReduceCrossDeviceOps,
   ),
   estimator=_Contrib(**_public(estimator.experimental)),
-  framework=_Contrib(slim="tf_slim", nest=_tf.nest),
+  framework=_Contrib(others="tf_slim", nest=_tf.nest),
   keras=_tf.keras,
   layers=_Contrib(
-    slim="tf_slim",
+    others="tf_slim",
     layer_norm=_own.layer_norm,
     xavier_initializer=_tf.glorot_uniform_initializer,
   ),
   linalg=_tf.linalg,
   lookup=_Contrib(**_public(_lookup_ops) | _public(_tf.lookup) | _own.LOOKUP),
-  metrics=_Contrib(slim="tf_slim.metrics", **_public(_metrics)),
+  metrics=_Contrib(others="tf_slim.metrics", **_public(_metrics)),
   predictor=_Contrib(from_saved_model=_own.SavedModelPredictor),
   rnn=_Contrib(
     **_public(_tf.nn.rnn_cell),
@@ -120,10 +120,10 @@ contrib = _Contrib(
   ),
   tpu=_Contrib(**_public(_tf.tpu) | _public(estimator.tpu)),
   training=_Contrib(
-    slim="tf_slim.training",
+    others="tf_slim.training.training",
     checkpoints_iterator=_tf.train.checkpoints_iterator,
   ),
-  **({"slim": _Contrib(slim="tf_slim")} if _HAS_SLIM else {}),
+  **({"slim": _Contrib(others="tf_slim")} if _HAS_SLIM else {}),
 )
 
 

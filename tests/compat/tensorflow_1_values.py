@@ -190,7 +190,7 @@ def input_fn():
 
 distribute = tf.contrib.distribute  # HaoyuHu/bert-multi-gpu
 for name, options in {
-  "num_gpus": {"num_gpus": 0},
+  "num_gpus": {"num_gpus": 2},  # on the CPU where there are none
   "cross_tower_ops": {
     "num_gpus_per_worker": 0,
     "cross_tower_ops": distribute.AllReduceCrossDeviceOps("nccl", num_packs=2),
