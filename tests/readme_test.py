@@ -141,7 +141,9 @@ def python_commands(shell):
     _, script, *arguments = words
     if script == "-m":
       script, *arguments = arguments
-    if script != "venv" and not script.startswith(("output/", "tests/")):
+    if script in ("venv", "bertlib.tensorflow_1"):
+      continue
+    if not script.startswith(("output/", "tests/")):
       yield script, arguments
 
 
