@@ -1,13 +1,15 @@
 """The name of `bertlib.compat.tensorflow_1` in programs.
 
 It also gives `tensorflow_hub` its `Module` of TensorFlow 1 back, for BERT.
+`python -m bertlib.tensorflow_1 SCRIPT.py` lists names that the script uses and
+that TensorFlow 2 does not have, without running it.
 """
 
 import contextlib
 import sys
 import warnings
 
-from bertlib.compat import tensorflow_1
+from bertlib.compat import script_names, tensorflow_1
 from bertlib.exchange import hub_module
 
 # Some versions cannot be imported without pkg_resources, or warn about it.
@@ -17,4 +19,7 @@ with contextlib.suppress(ImportError), warnings.catch_warnings():
 
   tensorflow_hub.Module = hub_module.Module
 
-sys.modules[__name__] = tensorflow_1
+if __name__ == "__main__":
+  script_names.main()
+else:
+  sys.modules[__name__] = tensorflow_1

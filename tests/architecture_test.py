@@ -113,7 +113,10 @@ def modules_of(statement):
   """Names of the modules that an import statement imports."""
   if isinstance(statement, ast.Import):
     return {alias.name for alias in statement.names}
-  found = {f"{statement.module}.{alias.name}" for alias in statement.names}
+  module = statement.module
+  if statement.level:  # in the package that can be installed alone
+    module = ".".join(filter(None, ["bertlib.compat", module]))
+  found = {f"{module}.{alias.name}" for alias in statement.names}
   return {
     name if name in MODULES else name.rpartition(".")[0] for name in found
   }

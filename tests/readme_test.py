@@ -141,7 +141,7 @@ def python_commands(shell):
     _, script, *arguments = words
     if script == "-m":
       script, *arguments = arguments
-    others = "venv", "zipfile", "output/", "tests/"
+    others = "venv", "zipfile", "bertlib.tensorflow_1", "output/", "tests/"
     if not script.startswith(others):
       yield script, arguments
 

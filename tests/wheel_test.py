@@ -41,14 +41,15 @@ def install(python, wheel, *options):
   )
 
 
-def build(folder, hook="build_wheel"):
+def build(folder, hook="build_wheel", root=ROOT):
   program = f"from setuptools import build_meta; build_meta.{hook}('{folder}')"
   with tempfile.TemporaryDirectory() as source:
     # A copy of what pip reads: a build writes beside it.
-    for path in ROOT.glob("[!.]*"):
+    for path in root.glob("[!.]*"):
       if path.is_file():
         shutil.copy(path, source)
-    shutil.copytree(ROOT / "bertlib", f"{source}/bertlib")
+    if root == ROOT:
+      shutil.copytree(ROOT / "bertlib", f"{source}/bertlib")
     subprocess.run(
       [sys.executable, "-c", program],
       cwd=source,
@@ -93,10 +94,9 @@ def needs(distribution, *extras):
   ]
 
 
-@pytest.fixture(scope="session")
-def python(wheel, tmp_path_factory):
-  """Python of an environment with the wheel and what that requires."""
-  python, packages = new_environment(tmp_path_factory.mktemp("environment"))
+def with_requirements(wheel, folder):
+  """Python of an environment with a wheel and what that requires."""
+  python, packages = new_environment(folder)
   (distribution,) = metadata.distributions(path=[str(wheel)])
   for other in required(needs(distribution)):
     for file in other.files:
@@ -106,6 +106,11 @@ def python(wheel, tmp_path_factory):
         link.symlink_to(file.locate())
   install(python, wheel)
   return python
+
+
+@pytest.fixture(scope="session")
+def python(wheel, tmp_path_factory):
+  return with_requirements(wheel, tmp_path_factory.mktemp("environment"))
 
 
 @pytest.fixture
@@ -169,7 +174,7 @@ def test_the_wheel_imports_its_modules_from_bert(wheel):
       if isinstance(node, ast.Import):
         imported = {alias.name.split(".")[0] for alias in node.names}
         assert not imported & {*NAMES}, name
-      elif isinstance(node, ast.ImportFrom):
+      elif isinstance(node, ast.ImportFrom) and not node.level:
         assert node.module.split(".")[0] not in NAMES, name
 
 
@@ -242,12 +247,17 @@ def model_fn(features, labels, mode, params):
   if mode == tf.estimator.ModeKeys.PREDICT:
     predicted = tf.argmax(log_probs, axis=-1)
     return tf.estimator.EstimatorSpec(mode, predictions={"labels": predicted})
-  gold = tf.one_hot(features["label_ids"], len(LABELS))
+  labels = features["label_ids"]
+  gold = tf.one_hot(labels, len(LABELS))
   loss = -tf.reduce_mean(tf.reduce_sum(gold * log_probs, axis=-1))
+  predicted = tf.argmax(log_probs, axis=-1, output_type=tf.int32)
   train_op = optimization.create_optimizer(
     loss, params["learning_rate"], STEPS, STEPS // 10, use_tpu=False
   )
-  return tf.estimator.EstimatorSpec(mode, loss=loss, train_op=train_op)
+  f1 = tf.contrib.metrics.f1_score(labels, predicted)
+  return tf.estimator.EstimatorSpec(
+    mode, loss=loss, train_op=train_op, eval_metric_ops={"f1_score": f1}
+  )
 
 
 estimator = tf.estimator.Estimator(
@@ -256,6 +266,7 @@ estimator = tf.estimator.Estimator(
   params={"batch_size": 9, "learning_rate": 1e-2},
 )
 estimator.train(input_fn=input_fn(True), max_steps=STEPS)
+assert estimator.evaluate(input_fn(False))["f1_score"] > 0.9
 predicted = [answer["labels"] for answer in estimator.predict(input_fn(False))]
 assert not {*sys.argv[1:]} & {*sys.modules}
 print(sum(p == r.label for p, r in zip(predicted, reviews)) / len(reviews))
@@ -264,6 +275,112 @@ print(sum(p == r.label for p, r in zip(predicted, reviews)) / len(reviews))
 
 def test_the_steps_of_the_notebook_of_movie_reviews_run(run):
   assert float(run("-c", NOTEBOOK, *NAMES).splitlines()[-1]) > 0.9
+
+
+# Estimators of TensorFlow 1 that have nothing to do with BERT, as its samples
+# used them.
+INCOME = """
+from tf1_estimator import tensorflow_1 as tf
+
+tf.logging.set_verbosity(tf.logging.ERROR)
+WORK = ["Private", "State", "Self"]
+with open("income.csv", "w") as file:
+  for i in range(240):
+    age, work = 20 + i % 40, WORK[i % 3]
+    file.write("%d,%s,%s\\n" % (age, work, ">50K" if age > 40 else "<=50K"))
+
+
+def parse(line):
+  age, work, income = tf.decode_csv(line, [[0.0], [""], [""]])
+  return {"age": age, "work": work}, income
+
+
+def input_fn():
+  lines = tf.data.TextLineDataset("income.csv").map(parse).repeat(20).batch(40)
+  features, income = lines.make_one_shot_iterator().get_next()
+  labels = tf.contrib.lookup.index_table_from_tensor(["<=50K", ">50K"])
+  return features, labels.lookup(income)
+
+
+def serving_input_fn():
+  line = tf.placeholder(tf.string, [None])
+  features, _ = parse(line)
+  return tf.estimator.export.ServingInputReceiver(features, {"line": line})
+
+
+column = tf.feature_column
+age = column.numeric_column("age", normalizer_fn=lambda x: (x - 40) / 10)
+ages = column.bucketized_column(column.numeric_column("age"), [30, 41, 50])
+work = column.categorical_column_with_vocabulary_list("work", WORK)
+crossed = column.crossed_column([ages, "work"], hash_bucket_size=100)
+estimator = tf.estimator.DNNLinearCombinedClassifier(
+  config=tf.estimator.RunConfig(model_dir="model", tf_random_seed=1),
+  linear_feature_columns=[ages, work, crossed],
+  dnn_feature_columns=[age, column.embedding_column(work, 2)],
+  dnn_hidden_units=[8, 4],
+  linear_optimizer=tf.train.FtrlOptimizer(0.5),
+  dnn_optimizer=tf.train.AdamOptimizer(0.05),
+)
+exporter = tf.estimator.FinalExporter("income", serving_input_fn)
+result, (exported,) = tf.estimator.train_and_evaluate(
+  estimator,
+  tf.estimator.TrainSpec(input_fn, max_steps=100),
+  tf.estimator.EvalSpec(input_fn, steps=6, exporters=[exporter]),
+)
+predict = tf.contrib.predictor.from_saved_model(
+  exported.decode(), signature_def_key="predict"
+)
+classes = predict({"line": ["25,State,", "55,Private,"]})["class_ids"]
+assert classes.ravel().tolist() == [0, 1], classes
+print(result["accuracy"])
+"""
+FLOWERS = """
+import sys
+
+import numpy as np
+
+from tf1_estimator import tensorflow_1 as tf
+
+def main(argv):
+  x = {"length": np.arange(90.0) % 3, "width": np.ones(90)}
+  y = x["length"].astype(int)
+  classifier = tf.estimator.DNNClassifier(
+    feature_columns=[tf.feature_column.numeric_column(name) for name in x],
+    hidden_units=[10, 10], n_classes=3,
+    optimizer=tf.train.AdamOptimizer(0.05),
+    config=tf.estimator.RunConfig(tf_random_seed=1))
+  input_fn = tf.estimator.inputs.numpy_input_fn
+  classifier.train(input_fn(x, y, shuffle=True, num_epochs=None), steps=60)
+  result = classifier.evaluate(input_fn(x, y, shuffle=False))
+  predicted = classifier.predict(input_fn(x, shuffle=False))
+  assert [row["class_ids"][0] for row in predicted][:3] == [0, 1, 2]
+  assert not {name.split(".")[0] for name in sys.modules} & {"bert", "bertlib"}
+  print(result["accuracy"])
+
+tf.app.run(main)
+"""
+
+
+@pytest.fixture(scope="session")
+def python_of_compat(tmp_path_factory):
+  folder = tmp_path_factory.mktemp("compat_wheel")
+  build(folder, root=ROOT / "bertlib" / "compat")
+  (wheel,) = folder.glob("*.whl")
+  return with_requirements(wheel, tmp_path_factory.mktemp("compat"))
+
+
+@pytest.mark.parametrize("program", [INCOME, FLOWERS])
+def test_estimators_run_with_the_package_of_compat_alone(
+  run, python_of_compat, program
+):
+  assert float(run("-c", program, python=python_of_compat)) > 0.95
+
+
+def test_the_package_of_compat_lists_names(run, python_of_compat, tmp_path):
+  (tmp_path / "income.py").write_text(INCOME)
+  given = "-m", "tf1_estimator.tensorflow_1", "income.py"
+  listed = run(*given, python=python_of_compat)
+  assert listed == "All names of TensorFlow were found.\n"
 
 
 IMPORTS = """

@@ -18,16 +18,23 @@ and `tensorflow.python.estimator`.
 """
 
 # Imports are private: TensorFlow has names such as `tf.logging`.
+import importlib as _importlib
+import importlib.util as _import_util
 import logging as _logging
 import sys as _sys
 import types as _types
 
 import tensorflow.compat.v1 as _tf
+from tensorflow.python.distribute import cross_device_ops as _cross_device_ops
+from tensorflow.python.ops import lookup_ops as _lookup_ops
 
-from bertlib.compat import crf as _crf
-from bertlib.compat.estimator_api import estimator
+from . import contrib as _own
+from . import crf as _crf
+from . import metrics as _metrics
+from . import script_names as _script_names
+from .estimator_api import estimator
 
-_PAGE = "docs/how_to/tensorflow_1_scripts.md"
+_PAGE = "docs/how_to/tensorflow_1_scripts.md of bert-estimator"
 
 _tf.disable_v2_behavior()
 # Otherwise `tf.app.run` shows each line of TensorFlow's log twice.
@@ -36,49 +43,6 @@ _logging.getLogger("tensorflow").propagate = False
 
 def __getattr__(name: str):
   return getattr(_tf, name)
-
-
-def _layer_norm(
-  inputs, *, begin_norm_axis: int, begin_params_axis: int, scope=None
-):
-  """Layer normalization over the last axis, `epsilon` 1e-12.
-
-  Not `modeling.layer_norm`: a script that needs this one has a `modeling` of
-  its own.
-
-  Args:
-    inputs: float [..., H].
-    begin_norm_axis: -1, as in every BERT model.
-    begin_params_axis: -1.
-    scope: variable scope of `beta` and `gamma`, both [H]; None for "LayerNorm".
-
-  Returns:
-    Shape and dtype of `inputs`.
-
-  Raises:
-    ValueError: another axis.
-  """
-  # Every BERT model has -1.
-  if (begin_norm_axis, begin_params_axis) != (-1, -1):
-    raise ValueError(
-      "tf.contrib.layers.layer_norm: only begin_norm_axis=-1 and"
-      " begin_params_axis=-1 are supported."
-    )
-  with _tf.variable_scope(scope, "LayerNorm"):
-    weights = {"shape": inputs.shape[-1:], "dtype": inputs.dtype}
-    beta = _tf.get_variable(
-      "beta", **weights, initializer=_tf.zeros_initializer()
-    )
-    gamma = _tf.get_variable(
-      "gamma", **weights, initializer=_tf.ones_initializer()
-    )
-    # tf.nn.moments is another formula from TensorFlow 2.22 on.
-    mean = _tf.reduce_mean(inputs, [-1], keepdims=True)
-    squares = _tf.math.squared_difference(inputs, _tf.stop_gradient(mean))
-    variance = _tf.reduce_mean(squares, [-1], keepdims=True)
-    return _tf.nn.batch_normalization(
-      inputs, mean, variance, beta, gamma, variance_epsilon=1e-12
-    )
 
 
 def _public(module) -> dict:
@@ -96,55 +60,108 @@ compat = _types.SimpleNamespace(
 )
 
 
-class _Contrib(_types.ModuleType):
-  """A module of `tf.contrib`; the error for other names says where to look."""
+_HAS_SLIM = _import_util.find_spec("tf_slim") is not None
 
-  def __init__(self, name: str, **members):
-    super().__init__(name)
+
+class _Contrib(_types.ModuleType):
+  """A module of `tf.contrib`; the error for other names says where to look.
+
+  Where the package tf_slim is installed, its module `others` has further names.
+  """
+
+  def __init__(self, others: str | None = None, **members):
+    super().__init__("tensorflow.contrib")
+    self._others = others
     vars(self).update(members)
     # Python shows it where a name cannot be imported.
     self.__file__ = _PAGE
 
   def __getattr__(self, name: str):
+    if self._others and _HAS_SLIM and not name.startswith("_"):
+      return getattr(_importlib.import_module(self._others), name)
     raise AttributeError(
       f"tf.contrib: {__name__} has no replacement for {name!r}."
       f" {_PAGE} lists those that it has."
     )
 
 
-def _contrib(**members) -> _Contrib:
-  return _Contrib("tensorflow.contrib", **members)
-
-
-contrib = _contrib(
+contrib = _Contrib(
+  autograph=_tf.autograph,
   cluster_resolver=_tf.distribute.cluster_resolver,
-  compiler=_contrib(
-    jit=_contrib(experimental_jit_scope=_tf.xla.experimental.jit_scope)
+  compiler=_Contrib(
+    jit=_Contrib(experimental_jit_scope=_tf.xla.experimental.jit_scope)
   ),
   crf=_crf,
   data=_tf.data.experimental,
-  distribute=_tf.distribute,
-  estimator=_contrib(**_public(estimator.experimental)),
-  layers=_contrib(
-    layer_norm=_layer_norm, xavier_initializer=_tf.glorot_uniform_initializer
+  distribute=_Contrib(
+    **_public(_tf.distribute) | {"MirroredStrategy": _own.MirroredStrategy},
+    AllReduceCrossDeviceOps=_cross_device_ops.AllReduceCrossDeviceOps,
+    AllReduceCrossTowerOps=_cross_device_ops.AllReduceCrossDeviceOps,
   ),
-  lookup=_contrib(**_public(_tf.lookup), HashTable=_tf.lookup.StaticHashTable),
-  rnn=_contrib(
+  estimator=_Contrib(**_public(estimator.experimental)),
+  framework=_Contrib(others="tf_slim", nest=_tf.nest),
+  keras=_tf.keras,
+  layers=_Contrib(
+    others="tf_slim",
+    layer_norm=_own.layer_norm,
+    xavier_initializer=_tf.glorot_uniform_initializer,
+  ),
+  linalg=_tf.linalg,
+  lookup=_Contrib(**_public(_lookup_ops) | _public(_tf.lookup) | _own.LOOKUP),
+  metrics=_Contrib(others="tf_slim.metrics", **_public(_metrics)),
+  predictor=_Contrib(from_saved_model=_own.SavedModelPredictor),
+  rnn=_Contrib(
     **_public(_tf.nn.rnn_cell),
+    LSTMBlockFusedCell=_own.LSTMBlockFusedCell,
+    TimeReversedFusedRNN=_own.TimeReversedFusedRNN,
     static_bidirectional_rnn=_tf.nn.static_bidirectional_rnn,
     static_rnn=_tf.nn.static_rnn,
     static_state_saving_rnn=_tf.nn.static_state_saving_rnn,
   ),
-  tpu=_contrib(**_public(_tf.tpu) | _public(estimator.tpu)),
-  training=_contrib(checkpoints_iterator=_tf.train.checkpoints_iterator),
+  tpu=_Contrib(**_public(_tf.tpu) | _public(estimator.tpu)),
+  training=_Contrib(
+    others="tf_slim.training.training",
+    checkpoints_iterator=_tf.train.checkpoints_iterator,
+  ),
+  **({"slim": _Contrib(others="tf_slim")} if _HAS_SLIM else {}),
 )
+
+
+# Modules in `tensorflow.python`, and those beside them that names moved to.
+_MOVED = {
+  "framework.ops": ("indexed_slices", "tensor", "tensor_conversion"),
+  "ops.array_ops": ("array_ops_stack",),
+  "ops.control_flow_ops": (
+    *("cond", "while_loop", "control_flow_assert", "control_flow_case"),
+    "control_flow_switch_case",
+  ),
+  "ops.variables": ("ref_variable", "variable_v1"),
+  "ops.variable_scope": ("resource_variables_toggle", "variable_v1"),
+}
+
+
+def _restore_moved_names() -> None:
+  """Puts private names where scripts and tf_slim look for them."""
+  for old, places in _MOVED.items():
+    module = _importlib.import_module(f"tensorflow.python.{old}")
+    for place in places:
+      new = f"{module.__package__}.{place}"
+      if _import_util.find_spec(new):  # names moved in several releases
+        for name, value in _public(_importlib.import_module(new)).items():
+          vars(module).setdefault(name, value)
+  _sys.modules["tensorflow.python.ops.variable_scope"].variable = _tf.Variable
+  # After 2.15 the layers of Keras 2 are not where TensorFlow looks for them.
+  if "tf_keras" in _sys.modules:
+    for name in ("legacy_tf_layers", "legacy_tf_layers.normalization"):
+      module = _importlib.import_module(f"tf_keras.src.{name}")
+      _sys.modules.setdefault(f"tf_keras.{name}", module)
 
 
 def _alias_modules() -> None:
   """Makes `import` find what TensorFlow 1 had under other names."""
   aliases = {
     "contrib": contrib,
-    "contrib.layers.python.layers": _contrib(initializers=contrib.layers),
+    "contrib.layers.python.layers": _Contrib(initializers=contrib.layers),
     "estimator": estimator,
     "compat.v1.estimator": estimator,
   }
@@ -157,4 +174,8 @@ def _alias_modules() -> None:
     _sys.modules.setdefault(f"tensorflow.{name}", module)
 
 
+_restore_moved_names()
 _alias_modules()
+_script_names.warn_of_main()
+if __name__ == "__main__":
+  _script_names.main()

@@ -4,9 +4,13 @@ Importing `tensorflow_1` changes the process, so each test runs a program.
 """
 
 import json
+import os
 import pathlib
+import subprocess
+import sys
 
 import commands
+import numpy as np
 import pytest
 
 pytestmark = pytest.mark.process
@@ -100,8 +104,17 @@ def test_a_script_trains_and_evaluates(tmp_path):
 
 
 NAMES = """
+import importlib.machinery
+import sys
+import types
+
 import numpy as np
 import tensorflow
+
+slim = sys.modules["tf_slim"] = types.ModuleType("tf_slim")
+slim.__spec__ = importlib.machinery.ModuleSpec("tf_slim", None)
+slim.fully_connected = slim.layer_norm = len
+
 from bertlib import tensorflow_1 as tf
 
 from tensorflow.contrib import tpu as contrib_tpu
@@ -124,7 +137,8 @@ assert EstimatorSpec is model_fn.EstimatorSpec is tf.estimator.EstimatorSpec
 assert RunConfig is tf.estimator.RunConfig
 assert contrib_tpu is tf.contrib.tpu
 assert viterbi_decode is tf.contrib.crf.viterbi_decode
-assert jit.experimental_jit_scope and contrib_layers.layer_norm
+assert jit.experimental_jit_scope and contrib_layers.layer_norm is not len
+assert contrib_layers.fully_connected is tf.contrib.slim.layer_norm is len
 assert tf.compat.v1 is tf
 assert tf.compat.v1.estimator.tpu.TPUEstimator
 assert tf.compat.as_text(b"a") == "a"
@@ -159,24 +173,138 @@ def test_names_and_modules_of_tensorflow_1_are_there_and_on_the_page():
   assert done.returncode == 0, done.stderr[-4000:]
   assert done.stdout
   text = PAGE.read_text()
-  missing = [n for n in done.stdout.split() if f"| `tf.contrib.{n}" not in text]
+  missing = [n for n in done.stdout.split() if f"`tf.contrib.{n}" not in text]
   assert missing == []
+
+
+PROGRAM = pathlib.Path(__file__).with_name("tensorflow_1_values.py")
+EXPECTED = json.loads(PROGRAM.with_suffix(".json").read_text())
+
+
+@pytest.fixture(scope="module")
+def values(tmp_path_factory):
+  folder = tmp_path_factory.mktemp("values")
+  done = commands.run_code(PROGRAM.read_text(), cwd=folder)
+  assert done.returncode == 0, done.stderr[-4000:]
+  return json.loads((folder / "values.json").read_text())
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_names_compute_what_those_of_tensorflow_1_15_5_do(values, name):
+  np.testing.assert_allclose(values[name], EXPECTED[name], rtol=1e-6, atol=1e-6)
+
+
+def test_every_name_is_compared(values):
+  assert values.keys() == EXPECTED.keys()
+
+
+# Comments are the names that are listed.
+SCRIPT_OF_UNKNOWN_NAMES = """
+from bertlib import tensorflow_1 as tf
+import tensorflow as not_changed
+import helper
+from tensorflow.python.ops import array_ops, variables
+from tensorflow.contrib import rnn
+from package.inner import model
+try:
+  tf.contrib.summary.scalar("a", 1)
+except AttributeError:
+  pass
+if hasattr(tf, "gfile2"):
+  tf.gfile2.Open()
+if tf.__version__ < "2":
+  tf.version_1_only()
+IS_TF2 = tf.executing_eagerly()
+if IS_TF2:
+  tf.only_there()
+elif IS_TF2 and tf.neither:
+  pass
+print("started")
+def train(rnn):
+  variables = {}
+  variables.update(a=rnn.what_it_has)
+  tf.estimator.Estimator(train).unknown.attribute
+  tf.flags.FLAGS.flag_of_the_script
+  tf.contrib.metrics.f1_score, tf.contrib.tpu.RunConfig, array_ops.stack
+  tf.known = 3
+def evaluate():
+  from tensorflow.contrib.crf import what  # tensorflow.contrib.crf.what
+  from tensorflow.contrib import tensorrt as trt  # tensorflow.contrib.tensorrt
+  tf.contrib.seq2seq.BasicDecoder()  # tf.contrib.seq2seq
+  tf.contrib.seq2seq.BasicDecoder()
+  tf.train.missing  # tf.train.missing
+  not_changed.placeholder  # not_changed.placeholder
+  array_ops.no_such  # array_ops.no_such
+"""
+
+
+@pytest.fixture
+def project(tmp_path):
+  files = {
+    "script.py": SCRIPT_OF_UNKNOWN_NAMES,
+    "helper.py": """
+import tensorflow as tf
+def later():
+  import broken
+  tf.placeholder
+  tf.nothing  # tf.nothing
+""",
+    "broken.py": "print 1\n",
+    "package/inner/model.py": "from .. import base\n",
+    "package/base.py": "import tensorflow.compat.v1 as tf1\n"
+    "def later(): tf1.nothing  # tf1.nothing\n",
+    "unused.py": "import tensorflow as tf\ntf.not_imported\n",
+  }
+  for name, text in files.items():
+    (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / name).write_text(text)
+  return tmp_path
+
+
+def marked(project):
+  """Lines that name what the comments in the files of a project say."""
+  return {
+    f"{path}:{number}: {line.partition('  # ')[2]}"
+    for path in project.rglob("*.py")
+    for number, line in enumerate(path.read_text().splitlines(), 1)
+    if "  # " in line
+  }
+
+
+def run_python(*arguments, cwd):
+  return subprocess.run(
+    [sys.executable, *arguments],
+    cwd=cwd,
+    capture_output=True,
+    text=True,
+    env=os.environ | {"PYTHONPATH": commands.ROOT},
+  )
+
+
+def test_names_that_do_not_exist_are_listed_without_running(project):
+  done = run_python("-m", "bertlib.tensorflow_1", "script.py", cwd=project)
+  assert (done.returncode, {*done.stdout.splitlines()}) == (1, marked(project))
+
+
+def test_names_that_do_not_exist_are_a_warning_at_the_start(project):
+  done = run_python("script.py", cwd=project)
+  assert done.stdout.split()[0] == "started", done.stderr
+  listed = {line.strip() for line in done.stderr.splitlines()}
+  # Here `tf` of helper.py is TensorFlow 2, which has no `placeholder`.
+  assert marked(project) | {f"{project}/helper.py:5: tf.placeholder"} <= listed
+  assert "not_imported" not in done.stderr
 
 
 REFUSED = """
 from bertlib import tensorflow_1 as tf
 
-def use_other_axes():
-  tf.contrib.layers.layer_norm(
-    tf.zeros([2, 3]), begin_norm_axis=1, begin_params_axis=-1)
-
 def use_an_unknown_name():
-  tf.contrib.slim
+  tf.contrib.seq2seq
 
 def import_an_unknown_name():
-  from tensorflow.contrib import slim
+  from tensorflow.contrib import seq2seq
 
-for use in use_other_axes, use_an_unknown_name, import_an_unknown_name:
+for use in use_an_unknown_name, import_an_unknown_name:
   try:
     use()
   except Exception as error:
@@ -185,9 +313,8 @@ for use in use_other_axes, use_an_unknown_name, import_an_unknown_name:
 
 
 def test_what_contrib_lacks_is_refused_with_the_page():
-  axes, name, imported = commands.run_code(REFUSED).stdout.splitlines()
-  assert axes.startswith("ValueError: tf.contrib.layers.layer_norm: only")
-  assert name.startswith("AttributeError: tf.contrib: ") and "'slim'" in name
-  assert imported.startswith("ImportError: cannot import name 'slim'")
+  name, imported = commands.run_code(REFUSED).stdout.splitlines()
+  assert name.startswith("AttributeError: tf.contrib: ") and "'seq2seq'" in name
+  assert imported.startswith("ImportError: cannot import name 'seq2seq'")
   for line in (name, imported):
     assert str(PAGE.relative_to(commands.ROOT)) in line
