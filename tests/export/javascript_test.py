@@ -19,6 +19,7 @@ import commands
 import numpy as np
 import pytest
 import signatures_test
+import tokenizer_files_test
 
 import export_model
 from bertlib.export import OnnxModel
@@ -201,6 +202,24 @@ def test_pipelines_in_a_browser_have_our_numbers(place):
       process.wait()
       server.shutdown()
   check(found, place)
+
+
+def test_final_sigmas_are_those_of_python(place):
+  # Unicode 17, which Node.js has, says that this letter has no case.
+  texts = [text for text in tokenizer_files_test.TEXTS if "\u0295" not in text]
+  (place / "texts.json").write_text(json.dumps(texts))
+  code = """
+    import { Tokenizer } from "@huggingface/tokenizers";
+    import { readFileSync } from "node:fs";
+    const read = (path) => JSON.parse(readFileSync(path));
+    const file = read("exported/mean/tokenizer.json");
+    const normalizer = new Tokenizer(file, {}).normalizer;
+    const found = read("texts.json").map((text) => normalizer.normalize(text));
+    console.log(JSON.stringify(found));
+  """
+  sigmas = tokenizer_files_test.sigmas
+  found = [sigmas(text) for text in json.loads(node(place, code))]
+  assert found == [sigmas(text.lower()) for text in texts]
 
 
 def test_the_page_runs_and_cuts_as_we_do(place):
