@@ -125,9 +125,7 @@ def _read_run(folder: str, receipt: Mapping[str, Any]) -> RecordedRun:
   return RecordedRun(
     folder,
     task_record.find(script)
-    or TaskRecord(
-      script, lower_is_better=result_files.lower_is_better(folder)
-    ),
+    or TaskRecord(script, lower_is_better=result_files.lower_is_better(folder)),
     receipt.get("flags", {}),
     result_files.read_results(results) if files.exists(results) else {},
     result_files.read_dev_predictions(predictions)
