@@ -33,8 +33,8 @@ def unresolved_names(script: Path, is_changed: bool = True) -> list[str]:
   for path in files:  # which grows
     try:
       imported, missing = _scan(path, folders, is_changed)
-    except (ImportError, OSError, SyntaxError, ValueError):
-      continue  # Python will say it, if it imports the file.
+    except Exception:
+      continue  # a file that Python cannot read or import either
     files += [file for file in dict.fromkeys(imported) if file not in files]
     for name, line in missing.items():
       found.setdefault(name, f"{path}:{line}: {name}")
@@ -77,6 +77,7 @@ def _scan(path, folders, is_changed):
     for alias in node.names:
       module = getattr(node, "module", None)
       target = f"{module}.{alias.name}" if module else alias.name
+      target = target.removesuffix(".*")
       file = _file(target, [path.parents[level - 1]] if level else folders)
       if file:
         files.append(file)
@@ -93,11 +94,14 @@ def _scan(path, folders, is_changed):
       modules.pop(node.id, None)
     elif isinstance(node, (ast.arg, ast.FunctionDef)):
       modules.pop(getattr(node, "arg", None) or node.name, None)
-  for node in nodes:
-    if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
-      value = _value(node.value, modules)
-      if isinstance(value, _NAMESPACES) and not hasattr(value, node.attr):
-        missing.setdefault(ast.unparse(node), node.lineno)
+  attributes = [node for node in nodes if isinstance(node, ast.Attribute)]
+  for node in attributes:
+    value = _value(node.value, modules)
+    if isinstance(value, _NAMESPACES) and not hasattr(value, node.attr):
+      missing.setdefault(ast.unparse(node), node.lineno)
+  for node in attributes:  # that the script sets
+    if isinstance(node.ctx, ast.Store):
+      missing.pop(ast.unparse(node), None)
   return files, missing
 
 

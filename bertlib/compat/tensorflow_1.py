@@ -25,6 +25,7 @@ import sys as _sys
 import types as _types
 
 import tensorflow.compat.v1 as _tf
+from tensorflow.python import pywrap_tensorflow
 from tensorflow.python.distribute import cross_device_ops as _cross_device_ops
 from tensorflow.python.ops import lookup_ops as _lookup_ops
 
@@ -150,6 +151,7 @@ def _restore_moved_names() -> None:
         for name, value in _public(_importlib.import_module(new)).items():
           vars(module).setdefault(name, value)
   _sys.modules["tensorflow.python.ops.variable_scope"].variable = _tf.Variable
+  pywrap_tensorflow.NewCheckpointReader = _tf.train.NewCheckpointReader
   # After 2.15 the layers of Keras 2 are not where TensorFlow looks for them.
   if "tf_keras" in _sys.modules:
     for name in ("legacy_tf_layers", "legacy_tf_layers.normalization"):
