@@ -14,6 +14,7 @@ import types
 import warnings
 from pathlib import Path
 
+PAGE = "docs/how_to/tensorflow_1_scripts.md of bert-estimator"
 _PACKAGE = Path(__file__).resolve().parents[1]
 # In conditions of code for several versions of TensorFlow or Python.
 _ASKS = re.compile(r"hasattr|version|\b(is_?)?(tf|py)_?[123]", re.I)
@@ -48,8 +49,10 @@ def warn_of_main() -> None:
     return
   if names := unresolved_names(Path(script)):
     logging.getLogger(__name__).warning(
-      "%s: will stop where it reaches these names, which do not exist:\n  %s",
+      "%s: stops where it reaches these names, which do not exist. %s lists"
+      " replacements.\n  %s",
       script,
+      PAGE,
       "\n  ".join(names),
     )
 

@@ -35,8 +35,6 @@ from . import metrics as _metrics
 from . import script_names as _script_names
 from .estimator_api import estimator
 
-_PAGE = "docs/how_to/tensorflow_1_scripts.md of bert-estimator"
-
 _tf.disable_v2_behavior()
 # Otherwise `tf.app.run` shows each line of TensorFlow's log twice.
 _logging.getLogger("tensorflow").propagate = False
@@ -75,14 +73,14 @@ class _Contrib(_types.ModuleType):
     self._others = others
     vars(self).update(members)
     # Python shows it where a name cannot be imported.
-    self.__file__ = _PAGE
+    self.__file__ = _script_names.PAGE
 
   def __getattr__(self, name: str):
     if self._others and _HAS_SLIM and not name.startswith("_"):
       return getattr(_importlib.import_module(self._others), name)
     raise AttributeError(
       f"tf.contrib: {__name__} has no replacement for {name!r}."
-      f" {_PAGE} lists those that it has."
+      f" {_script_names.PAGE} lists those that it has."
     )
 
 
