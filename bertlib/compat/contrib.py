@@ -32,7 +32,7 @@ def layer_norm(
   """
   inputs = tf.convert_to_tensor(inputs)
   rank = inputs.shape.rank
-  if max(begin_norm_axis, begin_params_axis) >= rank:
+  if rank is None or max(begin_norm_axis, begin_params_axis) >= rank:
     raise ValueError(f"layer_norm: an axis is not in shape {inputs.shape}.")
 
   def variable(name, initializer):

@@ -14,6 +14,7 @@ import types
 import warnings
 from pathlib import Path
 
+PAGE = "docs/how_to/tensorflow_1_scripts.md of bert-estimator"
 _PACKAGE = Path(__file__).resolve().parents[1]
 # In conditions of code for several versions of TensorFlow or Python.
 _ASKS = re.compile(r"hasattr|version|\b(is_?)?(tf|py)_?[123]", re.I)
@@ -33,8 +34,8 @@ def unresolved_names(script: Path, is_changed: bool = True) -> list[str]:
   for path in files:  # which grows
     try:
       imported, missing = _scan(path, folders, is_changed)
-    except (ImportError, OSError, SyntaxError, ValueError):
-      continue  # Python will say it, if it imports the file.
+    except Exception:
+      continue  # a file that Python cannot read or import either
     files += [file for file in dict.fromkeys(imported) if file not in files]
     for name, line in missing.items():
       found.setdefault(name, f"{path}:{line}: {name}")
@@ -48,8 +49,10 @@ def warn_of_main() -> None:
     return
   if names := unresolved_names(Path(script)):
     logging.getLogger(__name__).warning(
-      "%s: will stop where it reaches these names, which do not exist:\n  %s",
+      "%s: stops where it reaches these names, which do not exist. %s lists"
+      " replacements.\n  %s",
       script,
+      PAGE,
       "\n  ".join(names),
     )
 
@@ -77,6 +80,7 @@ def _scan(path, folders, is_changed):
     for alias in node.names:
       module = getattr(node, "module", None)
       target = f"{module}.{alias.name}" if module else alias.name
+      target = target.removesuffix(".*")
       file = _file(target, [path.parents[level - 1]] if level else folders)
       if file:
         files.append(file)
@@ -93,11 +97,14 @@ def _scan(path, folders, is_changed):
       modules.pop(node.id, None)
     elif isinstance(node, (ast.arg, ast.FunctionDef)):
       modules.pop(getattr(node, "arg", None) or node.name, None)
-  for node in nodes:
-    if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
-      value = _value(node.value, modules)
-      if isinstance(value, _NAMESPACES) and not hasattr(value, node.attr):
-        missing.setdefault(ast.unparse(node), node.lineno)
+  attributes = [node for node in nodes if isinstance(node, ast.Attribute)]
+  for node in attributes:
+    value = _value(node.value, modules)
+    if isinstance(value, _NAMESPACES) and not hasattr(value, node.attr):
+      missing.setdefault(ast.unparse(node), node.lineno)
+  for node in attributes:  # that the script sets
+    if isinstance(node.ctx, ast.Store):
+      missing.pop(ast.unparse(node), None)
   return files, missing
 
 

@@ -25,6 +25,7 @@ import sys as _sys
 import types as _types
 
 import tensorflow.compat.v1 as _tf
+from tensorflow.python import pywrap_tensorflow
 from tensorflow.python.distribute import cross_device_ops as _cross_device_ops
 from tensorflow.python.ops import lookup_ops as _lookup_ops
 
@@ -33,8 +34,6 @@ from . import crf as _crf
 from . import metrics as _metrics
 from . import script_names as _script_names
 from .estimator_api import estimator
-
-_PAGE = "docs/how_to/tensorflow_1_scripts.md of bert-estimator"
 
 _tf.disable_v2_behavior()
 # Otherwise `tf.app.run` shows each line of TensorFlow's log twice.
@@ -74,14 +73,14 @@ class _Contrib(_types.ModuleType):
     self._others = others
     vars(self).update(members)
     # Python shows it where a name cannot be imported.
-    self.__file__ = _PAGE
+    self.__file__ = _script_names.PAGE
 
   def __getattr__(self, name: str):
     if self._others and _HAS_SLIM and not name.startswith("_"):
       return getattr(_importlib.import_module(self._others), name)
     raise AttributeError(
       f"tf.contrib: {__name__} has no replacement for {name!r}."
-      f" {_PAGE} lists those that it has."
+      f" {_script_names.PAGE} lists those that it has."
     )
 
 
@@ -150,6 +149,7 @@ def _restore_moved_names() -> None:
         for name, value in _public(_importlib.import_module(new)).items():
           vars(module).setdefault(name, value)
   _sys.modules["tensorflow.python.ops.variable_scope"].variable = _tf.Variable
+  pywrap_tensorflow.NewCheckpointReader = _tf.train.NewCheckpointReader
   # After 2.15 the layers of Keras 2 are not where TensorFlow looks for them.
   if "tf_keras" in _sys.modules:
     for name in ("legacy_tf_layers", "legacy_tf_layers.normalization"):

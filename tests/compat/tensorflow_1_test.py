@@ -146,7 +146,9 @@ assert tf.compat.v2.summary
 
 # No name of TensorFlow is hidden.
 names = {name for name in vars(tf) if not name.startswith("_")}
-assert names == {"compat", "contrib", "estimator"}, names
+ours = {"compat", "contrib", "estimator", "pywrap_tensorflow"}
+assert names == ours, names
+assert tf.pywrap_tensorflow.NewCheckpointReader
 
 import modeling
 
@@ -205,6 +207,7 @@ import tensorflow as not_changed
 import helper
 from tensorflow.python.ops import array_ops, variables
 from tensorflow.contrib import rnn
+from tensorflow.python.ops.nn import *
 from package.inner import model
 try:
   tf.contrib.summary.scalar("a", 1)
@@ -226,7 +229,8 @@ def train(rnn):
   tf.estimator.Estimator(train).unknown.attribute
   tf.flags.FLAGS.flag_of_the_script
   tf.contrib.metrics.f1_score, tf.contrib.tpu.RunConfig, array_ops.stack
-  tf.known = 3
+  tf.known = tf
+  tf.known.attribute
 def evaluate():
   from tensorflow.contrib.crf import what  # tensorflow.contrib.crf.what
   from tensorflow.contrib import tensorrt as trt  # tensorflow.contrib.tensorrt
