@@ -199,20 +199,41 @@ def test_an_editable_installation_has_no_module(run, editable_python):
   assert isolated == "[]\n"
 
 
-# Steps of predicting_movie_reviews_with_bert_on_tf_hub.ipynb, with a new model
-# in place of a TensorFlow Hub module.
+# Steps of predicting_movie_reviews_with_bert_on_tf_hub.ipynb, where the published
+# model is a new one that lies in the cache.
 NOTEBOOK = """
+import os
 import sys
 
+from bert.bertlib import tensorflow_1 as tf
+import tensorflow_hub as hub
 import bert
 from bert import modeling, optimization, run_classifier, tokenization
-from bert.bertlib import tensorflow_1 as tf
 
 WORDS = "a the good great fine bad dull poor film story cast".split()
-with open("vocab.txt", "w") as file:
-  file.write("\\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]))
-tokenizer = tokenization.FullTokenizer("vocab.txt", do_lower_case=True)
 LABELS, LENGTH, STEPS = [0, 1], 8, 60
+HANDLE = "https://tfhub.dev/google/bert_uncased_L-12_H-768_A-12/1"
+os.environ["BERT_CACHE_DIR"] = os.path.abspath("cache")
+folder = "cache/uncased_L-12_H-768_A-12"
+os.makedirs(folder)
+with open(f"{folder}/vocab.txt", "w") as file:
+  file.write("\\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]))
+config = modeling.BertConfig(
+  16, 16, 1, 2, 16, max_position_embeddings=LENGTH, initializer_range=0.2
+)
+with open(f"{folder}/bert_config.json", "w") as file:
+  file.write(config.to_json_string())
+with tf.Graph().as_default(), tf.Session() as session:
+  tf.set_random_seed(1)
+  modeling.BertModel(config, False, tf.zeros([1, 2], tf.int32))
+  session.run(tf.global_variables_initializer())
+  saved = tf.train.Saver().save(session, f"{folder}/bert_model.ckpt")
+os.remove(f"{saved}.meta")
+
+with tf.Graph().as_default(), tf.Session() as session:
+  info = hub.Module(HANDLE)(signature="tokenization_info", as_dict=True)
+  path, lowercases = session.run([info["vocab_file"], info["do_lower_case"]])
+tokenizer = tokenization.FullTokenizer(path, do_lower_case=lowercases)
 reviews = [
   run_classifier.InputExample(None, f"The {word} {what}", None, polarity)
   for polarity, words in enumerate((WORDS[5:8], WORDS[2:5]))
@@ -231,17 +252,13 @@ def input_fn(is_training):
 
 
 def model_fn(features, labels, mode, params):
-  config = modeling.BertConfig(
-    len(tokenizer.vocab), 16, 1, 2, 16, max_position_embeddings=LENGTH
-  )
-  model = modeling.BertModel(
-    config=config,
-    is_training=mode == tf.estimator.ModeKeys.TRAIN,
-    input_ids=features["input_ids"],
-    input_mask=features["input_mask"],
-    token_type_ids=features["segment_ids"],
-  )
-  pooled = model.get_pooled_output()
+  names = "input_ids", "input_mask", "segment_ids"
+  module = hub.Module(HANDLE, trainable=True)
+  pooled = module(
+    inputs={name: features[name] for name in names},
+    signature="tokens",
+    as_dict=True,
+  )["pooled_output"]
   weights = tf.get_variable("weights", [len(LABELS), pooled.shape[-1].value])
   log_probs = tf.nn.log_softmax(tf.matmul(pooled, weights, transpose_b=True))
   if mode == tf.estimator.ModeKeys.PREDICT:
