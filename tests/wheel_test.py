@@ -199,8 +199,8 @@ def test_an_editable_installation_has_no_module(run, editable_python):
   assert isolated == "[]\n"
 
 
-# Steps of predicting_movie_reviews_with_bert_on_tf_hub.ipynb, where the published
-# model is a new one that lies in the cache.
+# Steps of predicting_movie_reviews_with_bert_on_tf_hub.ipynb. In place of the
+# published model a new one lies in the cache.
 NOTEBOOK = """
 import os
 import sys
