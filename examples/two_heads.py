@@ -72,6 +72,12 @@ from bertlib.task.task_record import PredictExample, Task, TaskRecord
 from bertlib.training import loop, runs, train_step
 from bertlib.training.runs import Run
 
+
+def define_flags() -> None:
+  """Defines the flags."""
+  option.define(TwoHeadSettings)
+
+
 # The data
 
 
