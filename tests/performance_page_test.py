@@ -86,22 +86,25 @@ def test_a_row_of_the_readme_is_the_newest():
 
 # The table in README.md
 
-STEP = dataclasses.replace(
+EPOCH = dataclasses.replace(
   RESULT,
-  work="BERT-Base, 16 x 128 tokens",
-  command="python -m benchmarks.training_step",
+  benchmark="mrpc_epoch",
+  work="MRPC, minilm",
+  command="python -m benchmarks.mrpc_epoch",
+  values={"an epoch": RESULT.values["a step"]},
+  ratios=[ratio._replace(measure="an epoch") for ratio in RESULT.ratios],
 )
 
 
 def of_version(version, **more):
   versions = {"project": version, "commit": "abc"}
-  return dataclasses.replace(STEP, versions=versions, **more)
+  return dataclasses.replace(EPOCH, versions=versions, **more)
 
 
 def test_a_row_of_the_readme_has_the_fastest_other_code():
-  sides = STEP.sides | {"reference": {"description": "", "versions": {}}}
-  values = {"a step": STEP.values["a step"] | {"reference": [9.0, 9.0]}}
-  ratios = [Ratio("a step", "ours", "reference", 3, 3, 3), *STEP.ratios]
+  sides = EPOCH.sides | {"reference": {"description": "", "versions": {}}}
+  values = {"an epoch": EPOCH.values["an epoch"] | {"reference": [9.0, 9.0]}}
+  ratios = [Ratio("an epoch", "ours", "reference", 3, 3, 3), *EPOCH.ratios]
   result = of_version("0.9.0", sides=sides, values=values, ratios=ratios)
   tables = performance.summary([result])
   assert "transformers" in tables and "google-research" not in tables

@@ -49,8 +49,8 @@ def warn_of_main() -> None:
     return
   if names := unresolved_names(Path(script)):
     logging.getLogger(__name__).warning(
-      "%s: stops where it reaches these names, which do not exist. %s lists"
-      " replacements.\n  %s",
+      "%s: stops where it reaches these names, which do not exist. %s says what"
+      " there is instead.\n  %s",
       script,
       PAGE,
       "\n  ".join(names),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import csv
 import dataclasses
+import difflib
 import functools
 import io
 import itertools
@@ -464,10 +465,16 @@ def _find_columns(
       found += _find_columns(header, names, has_names, parts, optional, None)
       continue
     if index is None and column is not None and flag not in optional:
-      fix = ". If that is several columns, give --delimiter"
+      fix, known = "", names
+      if len(names) == 1:  # perhaps several, with another separator
+        fix = ". If that is several columns, give --delimiter"
+        known = re.split("[;,\t]", names[0].replace('"', ""))
+      similar = difflib.get_close_matches(column, known, n=1)
+      if similar and column not in known:
+        fix = f". Did you mean {similar[0]!r}?"
       raise header.error(
         f"there is no column {column!r} for {flag}. The first row has"
-        f" {header.fields}{fix if len(names) == 1 else ''}"
+        f" {header.fields}{fix}"
       )
     found.append(index)
   return found

@@ -19,7 +19,13 @@ from bertlib.exchange import tfhub
 from bertlib.io import model_files
 
 _TOKENS = ("input_ids", "input_mask", "segment_ids")
-_SIGNATURES = ("mlm", "tokenization_info", "tokens")
+# Inputs by signature.
+_MASKS = "mlm"
+_INPUTS = {
+  _MASKS: (*_TOKENS, "mlm_positions"),
+  "tokenization_info": (),
+  "tokens": _TOKENS,
+}
 
 
 class Module:
@@ -69,7 +75,7 @@ class Module:
     with tf.variable_scope(None, default_name=name) as scope:
       self._scope = scope
     ids = tf.zeros([1, 1], tf.int32)
-    self._run({n: ids for n in (*_TOKENS, "mlm_positions")}, reuse=False)
+    self._run(dict.fromkeys(_INPUTS[_MASKS], ids), reuse=False)
     checkpoint = os.path.join(folder, model_files.CHECKPOINT)
     stored = {name for name, _ in tf.train.list_variables(checkpoint)}
     found = {n: v for n, v in self.variable_map.items() if n in stored}
@@ -97,17 +103,17 @@ class Module:
     Raises:
       ValueError: there is no such signature, or its inputs are others.
     """
-    if signature not in _SIGNATURES:
+    if signature not in _INPUTS:
       raise ValueError(
-        f"signature={signature!r}: is not one of {', '.join(_SIGNATURES)}"
+        f"signature={signature!r}: is not one of {', '.join(_INPUTS)}"
       )
-    if signature == "tokenization_info":
+    names = _INPUTS[signature]
+    if not names:
       outputs = {
         "vocab_file": tf.constant(self._vocab_file),
         "do_lower_case": tf.constant(self._do_lower_case),
       }
     else:
-      names = _TOKENS + ("mlm_positions",) * (signature == "mlm")
       if sorted(inputs or ()) != sorted(names):
         raise ValueError(
           f"inputs: {', '.join(sorted(inputs or ())) or 'none'}, but"
@@ -118,7 +124,7 @@ class Module:
 
   def get_signature_names(self) -> list[str]:
     """Names of the signatures."""
-    return [*_SIGNATURES]
+    return [*_INPUTS]
 
   @property
   def variables(self) -> list[Any]:

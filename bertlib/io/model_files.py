@@ -6,6 +6,7 @@ import re
 from collections.abc import Collection, Iterable
 
 from bertlib.cli.errors import InputError, english_list
+from bertlib.io import files
 
 CONFIG = "bert_config.json"
 VOCAB = "vocab.txt"
@@ -40,10 +41,10 @@ BY_FLAG = {"vocab_file": VOCAB, "bert_config_file": CONFIG}
 
 def untrained(folder: str) -> InputError:
   """Error about a folder without a model to evaluate."""
-  return InputError(
-    f"{folder}: holds no trained model; add --do_train, or name a trained model"
-    " with --init_checkpoint"
-  )
+  fix = "Add --do_train, or name a trained model with --init_checkpoint"
+  if not files.exists(folder):
+    fix = files.did_you_mean(folder, fix)
+  return InputError(f"{folder}: holds no trained model. {fix}")
 
 
 # Files of a checkpoint

@@ -292,14 +292,17 @@ def versions() -> dict[str, str]:
     found["project"] = re.search(r'(?m)^version = "(.*)"', file.read())[1]
   if os.path.exists(os.path.join(ROOT, ".git")):
     with contextlib.suppress(OSError):
-      process = subprocess.run(
-        ["git", "-C", ROOT, "rev-parse", "HEAD"],
-        capture_output=True,
-        text=True,
-        check=False,
-      )
-      found["commit"] = process.stdout.strip()
+      found["commit"] = _git("rev-parse", "HEAD")
+      if changed := _git("diff", "--name-only", "HEAD", "--", "*.py"):
+        found["changed"] = ", ".join(changed.split())
   return found
+
+
+def _git(*arguments: str) -> str:
+  command = ["git", "-C", ROOT, *arguments]
+  return subprocess.run(
+    command, capture_output=True, text=True, check=False
+  ).stdout.strip()
 
 
 def device() -> dict[str, Any]:

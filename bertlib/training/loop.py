@@ -370,7 +370,7 @@ class EvaluationListener(tf.train.CheckpointSaverListener):
     if is_best:
       checkpoint_files.save_best(folder, checkpoint)
     self.scores.write()
-    scores = {n: v for n, v in self.scores.rows[-1].items() if n != "step"}
+    scores = result_files.plain_scores(results)
     write_events(os.path.join(folder, "dev"), step, scores)
     return not is_last and self.scores.ends_early()
 

@@ -248,13 +248,19 @@ def test_a_spreadsheet_does_not_show_the_line_of_the_delimiter(tmp_path):
   ("content", "columns"),
   [
     ("text;label\na;x\n", {"text": "1"}),
-    ("text;label\na;x\n", {"text": "text", "label": "labels"}),
+    ("text;label\na;x\n", {"text": "text", "label": "class"}),
     ("text,label\na,x\n", BY_NAME | {"other": ";"}),
   ],
 )
 def test_a_delimiter_is_not_guessed(tmp_path, content, columns):
   message = refusal(tmp_path, content, "data.csv", **columns)
   assert message.endswith("']. If that is several columns, give --delimiter")
+
+
+def test_a_misspelled_column_is_named_whatever_the_delimiter(tmp_path):
+  columns = {"text": "text", "label": "labels"}
+  message = refusal(tmp_path, "text;label\na;x\n", "data.csv", **columns)
+  assert message.endswith("'text;label']. Did you mean 'label'?")
 
 
 FORMS = """1/1.0 1/01 1,0/1 \uff11/1 True/1 Good/good good./good 'good'/good

@@ -560,7 +560,8 @@ def test_a_repository_that_was_placed_in_the_cache_is_used_and_kept(
     ("modules.json", None, "lacks modules.json"),
     ("vocab.txt", None, ".*vocab.txt"),
     ("model.safetensors", None, ".* has no weights"),
-    ("model.safetensors", b"<html>", ".*incomplete or corrupt "),
+    ("model.safetensors", b"\0", ".*incomplete or corrupt "),
+    ("model.safetensors", b"<html>", ".*is a web page"),
   ],
 )
 def test_a_repository_with_a_missing_or_corrupt_file_is_refused(

@@ -155,7 +155,15 @@ class FakeEstimator:
           return
 
 
-def train(folder, losses, killed_at=None, steps=13, every=4, patience=2):
+def train(
+  folder,
+  losses,
+  killed_at=None,
+  steps=13,
+  every=4,
+  patience=2,
+  lower_is_better=(),
+):
   """Trains 13 steps with these dev losses by step; returns the last step."""
 
   def evaluate(checkpoint):
@@ -164,7 +172,7 @@ def train(folder, losses, killed_at=None, steps=13, every=4, patience=2):
       raise Killed
     return {"eval_loss": losses[step]}
 
-  selection = Selection(every, "loss", patience)
+  selection = Selection(every, "loss", patience, lower_is_better)
   estimator = FakeEstimator(folder)
   done = run_outputs.steps_done(folder)
   loop.train_and_evaluate(estimator, None, done, steps, selection, evaluate)
@@ -187,6 +195,12 @@ def evaluated_steps(folder):
 
 FALLING = {4: 0.9, 8: 0.8, 12: 0.7, 13: 0.6}
 RISING = {4: 0.6, 8: 0.7, 12: 0.8, 13: 0.9}
+
+
+@pytest.mark.train
+def test_events_have_scores_alone(tmp_path):
+  assert train(tmp_path, FALLING, lower_is_better=["mae"]) == 13
+  assert all(row["lower_is_better"] == ["mae"] for row in rows_of(tmp_path))
 
 
 @pytest.mark.smoke
