@@ -469,8 +469,9 @@ def _find_columns(
       if len(names) == 1:  # perhaps several, with another separator
         fix = ". If that is several columns, give --delimiter"
         known = re.split("[;,\t]", names[0].replace('"', ""))
-      similar = difflib.get_close_matches(column, known, n=1)
-      if similar and column not in known:
+      needed = (c for flag, c in columns if c and flag not in optional)
+      missing = next((c for c in needed if c not in known), "")
+      if similar := difflib.get_close_matches(missing, known, n=1):
         fix = f". Did you mean {similar[0]!r}?"
       raise header.error(
         f"there is no column {column!r} for {flag}. The first row has"
