@@ -203,8 +203,7 @@ def input_fn_builder(
     masking: how training draws new masks; None for those of the records.
     num_records: number of records; None to count them.
     objective: what is predicted; features of other objectives are not read.
-    packing: how training packs records into rows, and where it begins; None to
-      read them as they are.
+    packing: how training packs records into rows; None to read them as is.
 
   Returns:
     A function of `params`, which has `batch_size`, and may have `shard` and
