@@ -18,7 +18,7 @@ import tiny_model
 import tokenization
 from bertlib.cli.errors import InputError
 from bertlib.compat import estimator_api  # noqa: F401 (before anything else uses tf.keras)
-from bertlib.reporting import comparison
+from bertlib.reporting import comparison, own_task
 from examples import (
   compare_with_transformers,
   custom_loop_tf2,
@@ -133,6 +133,12 @@ def test_saved_model_and_checkpoint_hold_the_model_that_learned(
 
 def use_two_heads(*flags):
   return commands.succeed("examples/two_heads.py", *flags)
+
+
+def test_a_task_of_ones_own_is_measured_by_its_accuracy():
+  rows = own_task.Rows(encode=None, decode=None, gold=None)
+  gold, predicted = [["a"], ["b"]], [["a"], ["c"]]
+  assert rows.measure(None, gold, predicted) == {"accuracy": 0.5}
 
 
 @pytest.fixture(scope="module")

@@ -49,7 +49,7 @@ def import_quietly() -> None:
 
 
 def _import():
-  """Imports TensorFlow, and lets it look for GPUs where there are none."""
+  """Imports TensorFlow; on a machine without a GPU driver, also lists GPUs."""
   import tensorflow as tf
 
   # A build with CUDA logs an error, once, if it then finds no driver.

@@ -239,7 +239,7 @@ def read_columns(path: str, encoding: Encoding | None = None) -> Iterator[Row]:
 
 
 def _by_pandas(path: str, package: str, function: str, **options: Any):
-  """What a function of pandas, which needs a package, reads from a file."""
+  """Result of a pandas function that reads a file and needs `package`."""
   with needs_package(
     f"{path}: needs pandas and {package}: pip install pandas {package}. Or save"
     " it as .csv"
@@ -582,7 +582,7 @@ def warn_of_forms(path: str, labels: Iterable[str]) -> None:
 
 
 def _form(label: str) -> float | str:
-  """The number that a label is, or what it has in common with other forms."""
+  """Key of a label: a number or text, equal for all ways of writing it."""
   visible = filter(str.isprintable, normalize("NFKC", label).casefold())
   text = _WORD_SEPARATOR.sub(" ", "".join(visible)).strip(" '\".,:;") or label
   number = parse_number(_BOOLEANS.get(text, text.replace(",", ".")))

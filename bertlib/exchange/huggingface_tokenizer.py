@@ -151,7 +151,7 @@ def choose_casing(
 def _read_rules(
   config: Mapping[str, Any], fast: Mapping[str, Any], of_class: str | None
 ) -> tuple[dict[str, Any], list[str]]:
-  """Rules of a class as transformers finds them, and a line on others."""
+  """Rules that transformers applies for a class; a note on ignored ones."""
   none = {"type": "none"}
   before = fast.get("pre_tokenizer") or none
   normalizer = tokenizer_files.bert_normalizer(fast.get("normalizer")) or none

@@ -65,7 +65,7 @@ def convert(handle: str) -> str:
 
 
 def lowercases(handle: str, folder: str) -> bool:
-  """Casing of a handle's model, whose folder is given, by what says it."""
+  """True if the model of a handle, converted to `folder`, lower-cases text."""
   description = model_description.load(folder)
   if "do_lower_case" in description:
     return description["do_lower_case"]
@@ -105,8 +105,8 @@ def _convert_tf1(handle: str, folder: str, target_dir: str) -> None:
   num_heads = int(stated[1]) if stated else width // 64
   if not stated:
     logging.warning(
-      "%s: %d attention heads, of 64 each: its name does not say their number,"
-      " as in L-12_H-768_A-12",
+      "%s: assuming %d attention heads, of size 64. Its name has no number of"
+      " heads, as L-12_H-768_A-12 has",
       handle,
       num_heads,
     )

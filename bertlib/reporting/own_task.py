@@ -28,8 +28,9 @@ class Data(NamedTuple):
   predict: Sequence[Any]
 
 
-def share_of_equal(gold: Sequence, predicted: Sequence) -> dict[str, float]:
-  """Accuracy: the share of answers that equal the gold ones."""
+def accuracy(run: Run, gold: Sequence, predicted: Sequence) -> dict[str, float]:
+  """Fraction of the answers that equal the gold ones."""
+  del run
   right = sum(a == b for a, b in zip(gold, predicted))
   return {"accuracy": right / len(gold)}
 
@@ -45,9 +46,7 @@ class Rows:
   # Names of the parts of an answer, for the files of predictions.
   columns: Callable[[Run], Sequence[str]] = lambda run: ["answer"]
   # Metrics by name, given the run, and gold and predicted answers.
-  measure: Callable[[Run, Sequence, Sequence], dict[str, float]] = (
-    lambda run, gold, predicted: share_of_equal(gold, predicted)
-  )
+  measure: Callable[[Run, Sequence, Sequence], dict[str, float]] = accuracy
 
 
 def run(
@@ -80,7 +79,7 @@ def run(
 
 
 def _input_fn(run: Run, rows: Rows, name: str, examples, batch_size: int):
-  encoded = [rows.encode(run, example) for example in examples]
+  encoded = (rows.encode(run, example) for example in examples)
   return runs.record_input_fn(run, name, encoded, batch_size)
 
 

@@ -182,7 +182,7 @@ def test_heads_are_of_64_if_the_name_does_not_say_it(
   (tmp_path / "bert_uncased_L-1_H-8_A-2").rename(other)
   with pytest.raises(InputError, match="num_attention_heads"):
     Module(str(other))  # 8 // 64
-  assert "0 attention heads, of 64 each" in caplog.text
+  assert "assuming 0 attention heads, of size 64" in caplog.text
 
 
 def test_tensorflow_hub_has_the_class_after_tensorflow_1():

@@ -124,7 +124,7 @@ def place(tmp_path_factory):
 
 
 def node(place, code):
-  """What the code of a module prints in Node.js."""
+  """Output of the code of a module in Node.js."""
   (place / "script.mjs").write_text(code, encoding="utf-8")
   command = ["node", "script.mjs"]
   return subprocess.check_output(command, cwd=place).decode()
