@@ -318,11 +318,8 @@ def test_modules_for_workers_do_not_import_tensorflow():
 
 @pytest.mark.process
 def test_data_making_needs_no_numpy():
-  code = (
-    "import sys, create_pretraining_data\nassert 'numpy' not in sys.modules"
-  )
-  done = commands.run_code(code)
-  assert done.returncode == 0, done.stderr
+  code = "import sys, create_pretraining_data; print('numpy' in sys.modules)"
+  assert commands.run_code(code).stdout == "False\n"
 
 
 # What a model in another engine is predicted with.

@@ -119,7 +119,7 @@ def test_packages_that_the_other_code_lacks_are_named(monkeypatch):
   flags = SimpleNamespace(peer_python=sys.executable)
   monkeypatch.setattr(side_by_side, "FLAGS", flags)
   side_by_side.check_peers("numpy")
-  with pytest.raises(InputError, match="pip install no-such-package`$"):
+  with pytest.raises(InputError, match=r"pip install no-such-package`$"):
     side_by_side.check_peers("numpy", "no-such-package")
 
 
