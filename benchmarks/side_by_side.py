@@ -299,7 +299,8 @@ class Worker:
     settings = {**FLAGS.flag_values_dict(), **(side.settings or {})}
     words = ["-m", __spec__.name, module, side.function.__name__]
     # TensorFlow leaves oneDNN off on processors without VNNI unless asked.
-    environment = {"TF_ENABLE_ONEDNN_OPTS": "1", "TF_CPP_MIN_LOG_LEVEL": "2"}
+    environment = {"TF_ENABLE_ONEDNN_OPTS": "1", **os.environ}
+    environment["TF_CPP_MIN_LOG_LEVEL"] = "2"
     if FLAGS.num_threads:
       environment.update(dict.fromkeys(_THREADS, str(FLAGS.num_threads)))
     self._process = subprocess.Popen(
@@ -308,7 +309,7 @@ class Worker:
       stdout=subprocess.PIPE,
       stderr=self._stderr,
       text=True,
-      env={**os.environ, **environment},
+      env=environment,
     )
     try:
       self.first_answer = self._answer()
