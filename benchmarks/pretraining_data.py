@@ -1,22 +1,20 @@
 """Benchmark of create_pretraining_data.py.
 
-Runs whole commands in turns, on the same text: ours in memory, with one worker
-and with two.
+Runs whole commands in turns: ours in memory, with one worker and with two.
 
     python -m benchmarks.pretraining_data --dupe_factor=1 \
         --vocab_file=uncased/vocab.txt --text_file=sentences.txt
 
-Beside them, `datasets.map` tokenizes and groups the text with one process and
-with two, and transformers' collator masks batches of 32, once. Their start-up
-is not timed; ours is. `transformers` calls its tokenizer and collates PyTorch
-tensors, as its examples do; `tuned` takes the ids alone from tokenizers, and
-collates NumPy arrays. A second work is the masks of a later epoch: ours are
-drawn as with `run_pretraining.py --remask`.
+Beside them, `datasets.map` tokenizes and groups the text in one process and in
+two, and transformers' collator masks batches, once: as their examples do, and
+tuned, with the ids alone of tokenizers and with NumPy. Their start-up is not
+timed; ours is. `masks of an epoch` is this collation, and reading batches as
+`run_pretraining.py --remask` does.
 
-With `--reference=bert --reference_python=python3.7` and `--peer_python=`, the
-records are pairs of segments, and have to equal those of the original: a
-checkout of google-research/bert, and a Python with TensorFlow 1.15. Processor
-time depends less on other load of the machine than wall-clock time.
+With `--reference=bert --reference_python=python3.7 --peer_python=` records are
+pairs of segments, and have to equal the original's: a checkout of
+google-research/bert, and a Python with TensorFlow 1.15. Processor time depends
+less on other load of the machine.
 """
 
 from __future__ import annotations
@@ -33,8 +31,6 @@ from benchmarks import results, side_by_side
 from benchmarks.side_by_side import Answers, Settings, Side, Worker
 
 FLAGS = flags.FLAGS
-# Sides of ours, and processes of `datasets.map`; 0 starts none.
-NUM_PROCESSES = {"ours": 0, "two workers": 2}
 _BATCH_SIZE = 32
 
 
@@ -74,18 +70,19 @@ def main(_: list[str]) -> None:
   if FLAGS.peer_python:
     side_by_side.check_peers("datasets", "torch", "transformers")
     words.append("--segments=documents")
-    for ours, number in NUM_PROCESSES.items():
-      for way in ("transformers", "tuned"):
-        how = {"num_processes": number, "is_tuned": way == "tuned"}
-        name = f"{way}-{number or 1} process{'es' * (number > 1)}"
+    peers.append(Side("remask", remask, settings={"words": [script, *words]}))
+    for ours, number in ("ours", None), ("two workers", 2):
+      for way in ("", ", tuned"):
+        name = f"transformers-{number or 1} process{'es' * bool(number)}{way}"
+        how = {"num_processes": number, "is_tuned": bool(way)}
         peers.append(Side(name, transformers, FLAGS.peer_python, how))
         pairs.append(("its processor time", ours, name))
+        pairs.append(("masks of an epoch", "remask", name))
   measures = ("whole command", "its processor time")
   values = {measure: {name: [] for name in sides} for measure in measures}
   answers = {name: {"description": "", "versions": {}} for name in sides}
   with contextlib.ExitStack() as stack:
     workers = [stack.enter_context(Worker(side)) for side in peers]
-    answers |= {worker.name: worker.first_answer for worker in workers}
     for number in range(FLAGS.passes):
       folder = stack.enter_context(tempfile.TemporaryDirectory())
       paths = {name: os.path.join(folder, name) for name in sides}
@@ -95,25 +92,19 @@ def main(_: list[str]) -> None:
         for measure, value in zip(measures, done[1:]):
           values[measure][name].append(value)
       for worker in workers:
-        for measure, value in worker.ask("records").items():
-          values[measure].setdefault(worker.name, []).append(value)
+        for measure, value in worker.ask().items():
+          by_side = values.setdefault(measure, {})
+          by_side.setdefault(worker.name, []).append(value)
       if FLAGS.reference and not number:
         check_equal(paths["ours"], paths["reference"])
       results.show_pass(number + 1, values)
-    text = os.path.basename(FLAGS.text_file)
-    work = f"{text}, {FLAGS.dupe_factor} duplicates"
-    threads = processes.usable_cores()
-    side_by_side.report(work, answers, values, pairs, threads=threads)
-    if peers:
-      path = {"record_file": paths["ours"]}
-      ours = stack.enter_context(Worker(Side("ours", remask, settings=path)))
-      workers = [ours, *workers[: len(workers) // 2]]  # of one process
-      side_by_side.report(
-        f"{text}, masks of a later epoch",
-        {worker.name: worker.first_answer for worker in workers},
-        side_by_side.alternate(workers, "masks"),
-        threads=threads,
-      )
+  side_by_side.report(
+    f"{os.path.basename(FLAGS.text_file)}, {FLAGS.dupe_factor} duplicates",
+    answers | {worker.name: worker.first_answer for worker in workers},
+    values,
+    pairs,
+    threads=processes.usable_cores(),
+  )
 
 
 def transformers(settings: Settings) -> Answers:
@@ -125,7 +116,7 @@ def transformers(settings: Settings) -> Answers:
   tokenizer = transformers.BertTokenizerFast(
     vocab=settings.vocab_file, model_max_length=10**9
   )
-  start, end = tokenizer.cls_token_id, tokenizer.sep_token_id
+  cls, sep = tokenizer.cls_token_id, tokenizer.sep_token_id
   collate = transformers.DataCollatorForLanguageModeling(
     tokenizer, return_tensors="np" if settings.is_tuned else "pt"
   )
@@ -143,29 +134,33 @@ def transformers(settings: Settings) -> Answers:
     parts = [ids[first : first + 126] for first in range(0, len(ids), 126)]
     parts = parts[: len(ids) // 126]
     return {
-      "input_ids": [[start, *part, end] for part in parts],
+      "input_ids": [[cls, *part, sep] for part in parts],
       "special_tokens_mask": [[1, *[0] * 126, 1]] * len(parts),
     }
 
-  request = yield {"description": ""}
+  yield {"description": ""}
   while True:
-    before = processor_seconds()
-    if request == "records":
-      # A cached result, also one for another `num_proc`, would be taken.
-      with tempfile.TemporaryDirectory() as folder:
-        text = datasets.load_dataset(
-          "text", data_files=settings.text_file, cache_dir=folder, split="train"
-        )
-        data = text.map(
-          group,
-          batched=True,
-          remove_columns=["text"],
-          num_proc=settings.num_processes or None,
-        ).with_format("numpy" if settings.is_tuned else None)
-    for first in range(0, len(data), _BATCH_SIZE):
-      rows = data[first : first + _BATCH_SIZE]
-      collate([dict(zip(rows, values)) for values in zip(*rows.values())])
-    request = yield {"its processor time": processor_seconds() - before}
+    start = processor_seconds()
+    # A cached result, also one for another `num_proc`, would be taken.
+    with tempfile.TemporaryDirectory() as folder:
+      text = datasets.load_dataset(
+        "text", data_files=settings.text_file, cache_dir=folder, split="train"
+      )
+      data = text.map(
+        group,
+        batched=True,
+        remove_columns=["text"],
+        num_proc=settings.num_processes,
+      ).with_format("numpy" if settings.is_tuned else None)
+      grouped = processor_seconds()
+      for first in range(0, len(data), _BATCH_SIZE):
+        rows = data[first : first + _BATCH_SIZE]
+        collate([dict(zip(rows, values)) for values in zip(*rows.values())])
+    end = processor_seconds()
+    yield {
+      "its processor time": end - start,
+      "masks of an epoch": end - grouped,
+    }
 
 
 def remask(settings: Settings) -> Answers:
@@ -178,25 +173,27 @@ def remask(settings: Settings) -> Answers:
   from bertlib.tasks.pretraining.objectives import MLM
 
   vocab = tokenization.load_vocab(settings.vocab_file)
-  num_records = tf_records.count_records(settings.record_file)
-  input_fn = training_batches.input_fn_builder(
-    [settings.record_file],
-    *(128, 20, True),
-    trim=True,
-    masking=dynamic_masking.Masking(vocab),
-    num_records=num_records,
-    objective=MLM,
-  )
-  with tf.Graph().as_default():
-    dataset = input_fn({"batch_size": _BATCH_SIZE})
+  with tempfile.TemporaryDirectory() as folder, tf.Graph().as_default():
+    path = os.path.join(folder, "records")
+    side_by_side.run_command(
+      [sys.executable, *settings.words, f"--output_file={path}"]
+    )
+    num_records = tf_records.count_records(path)
+    dataset = training_batches.input_fn_builder(
+      *([path], 128, 20, True),
+      trim=True,
+      masking=dynamic_masking.Masking(vocab),
+      num_records=num_records,
+      objective=MLM,
+    )({"batch_size": _BATCH_SIZE})
     batch = tf.data.make_one_shot_iterator(dataset).get_next()
     session = tf.Session()
-  session.run(batch)
-  yield {"description": ""}
-  while True:
-    before = processor_seconds()
-    side_by_side.repeat(num_records // _BATCH_SIZE, session.run, batch)
-    yield {"its processor time": processor_seconds() - before}
+    session.run(batch)
+    yield {"description": ""}
+    while True:
+      start = processor_seconds()
+      side_by_side.repeat(num_records // _BATCH_SIZE, session.run, batch)
+      yield {"masks of an epoch": processor_seconds() - start}
 
 
 def processor_seconds() -> float:
