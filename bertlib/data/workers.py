@@ -52,7 +52,7 @@ def worker_pool(
 
 
 def _start_method() -> str:
-  """How a worker starts: a fork has all imports, but no threads."""
+  """Start method of workers: a fork has all imports, but no threads."""
   try:
     num_threads = len(os.listdir("/proc/self/task"))
   except OSError:  # not Linux; libraries of macOS may not work in a fork
