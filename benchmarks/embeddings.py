@@ -72,7 +72,10 @@ def main(_: list[str]) -> None:
     )
     for name, data in write_data(folder):
       sides = side_by_side.chosen(
-        [ours, sentence_transformers], model_dir=model_dir, data=data
+        [ours, sentence_transformers],
+        ["datasets", "sentence-transformers"],
+        model_dir=model_dir,
+        data=data,
       )
       values = side_by_side.compare(sides, f"{name}, {settings}")
       for metric, by_side in shown_metrics(values).items():

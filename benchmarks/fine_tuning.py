@@ -208,6 +208,7 @@ def main(_: list[str]) -> None:
       f"--tasks={','.join(sorted(unknown))}: there is no such task. There are"
       f" {', '.join(RECIPES)}"
     )
+  side_by_side.check_peers(*_PEERS)
   for task in FLAGS.tasks:
     for seed in range(1, (FLAGS.num_seeds or RECIPES[task].num_seeds) + 1):
       run_seed(task, RECIPES[task], seed)

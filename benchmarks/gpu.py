@@ -57,6 +57,8 @@ def main(_: list[str]) -> None:
   """Runs the checks, then measures speed; reports the results."""
   # Otherwise the first process would take all memory of the GPU.
   os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
+  if FLAGS.speed:
+    side_by_side.check_peers("torch", "transformers")
   machine = describe_machine()
   for name, value in machine.items():
     print(f"{name}: {value}")

@@ -87,6 +87,7 @@ def main(_: list[str]) -> None:
   """Times all works with all sides, and prints ratios."""
   if not FLAGS.minilm and not FLAGS.vocab_file:
     raise InputError("--minilm or --vocab_file: not given. Name one")
+  side_by_side.check_peers("torch", "transformers")
   given = {
     "mrpc": os.path.isdir(os.path.join(FLAGS.glue_dir or "", "MRPC")),
     "squad": FLAGS.squad_file,

@@ -210,7 +210,6 @@ def make_model(settings: Settings) -> Answers:
     os.path.join(folder, model_files.CONFIG),
     os.path.join(folder, model_files.VOCAB),
     in_folder(settings, "hugging_face"),
-    task.architecture,
     do_lower_case=True,
   )
   yield {"description": f"{model_folder.num_weights(config):,} weights"}

@@ -59,6 +59,7 @@ def main(_: list[str]) -> None:
   """Trains both sides, prints the table, and checks the losses."""
   from bertlib.cli.errors import InputError
 
+  side_by_side.check_peers("sentence-transformers", "torch", "transformers")
   found = [compare(task) for task in FLAGS.tasks]
   print(*HEADS, sep=" | ")
   for result in found:

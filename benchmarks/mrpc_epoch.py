@@ -39,7 +39,8 @@ def define_flags() -> None:
 
 def main(_: list[str]) -> None:
   """Times epochs and reports ratios."""
-  work = f"MRPC, {os.path.basename(FLAGS.model_dir.rstrip('/'))}"
+  folders = (FLAGS.data_dir, FLAGS.model_dir)
+  work = ", ".join(os.path.basename(path.rstrip("/")) for path in folders)
   sides = side_by_side.chosen([ours, hugging_face, reference])
   side_by_side.compare(sides, work)
 

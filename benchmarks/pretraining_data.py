@@ -1,20 +1,26 @@
-"""Benchmark of create_pretraining_data.py against the original's script.
+"""Benchmark of create_pretraining_data.py.
 
-Runs whole commands in turns: the original, ours with the same flags, whose
-records have to be equal, and ours with one worker and with two. Without
-`--reference`, only ours.
+Runs whole commands in turns: ours in memory, with one worker and with two.
 
-    python -m benchmarks.pretraining_data \
-        --vocab_file=uncased/vocab.txt --text_file=sentences.txt \
-        --reference=bert --reference_python=python3.7
+    python -m benchmarks.pretraining_data --dupe_factor=1 \
+        --vocab_file=uncased/vocab.txt --text_file=sentences.txt
 
-The original needs a checkout of google-research/bert and a Python with
-TensorFlow 1.15. For one process the processor time is compared, which depends
-less on other load of the machine; for two workers, wall-clock time.
+Beside them, `datasets.map` tokenizes and groups the text in one process and in
+two, and transformers' collator masks batches, once: as their examples do, and
+tuned, with the ids alone of tokenizers and with NumPy. Their start-up is not
+timed; ours is. `masks of an epoch` is this collation, and reading batches as
+`run_pretraining.py --remask` does.
+
+With `--reference=bert --reference_python=python3.7 --peer_python=` records are
+pairs of segments, and have to equal the original's: a checkout of
+google-research/bert, and a Python with TensorFlow 1.15. Processor time depends
+less on other load of the machine.
 """
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import os
 import sys
 import tempfile
@@ -22,10 +28,10 @@ import tempfile
 from absl import flags
 
 from benchmarks import results, side_by_side
-from bertlib.cli.errors import InputError
-from bertlib.io import processes
+from benchmarks.side_by_side import Answers, Settings, Side, Worker
 
 FLAGS = flags.FLAGS
+_BATCH_SIZE = 32
 
 
 def define_flags() -> None:
@@ -39,6 +45,8 @@ def define_flags() -> None:
 
 def main(_: list[str]) -> None:
   """Times the commands and reports ratios."""
+  from bertlib.io import processes
+
   script = "create_pretraining_data.py"
   sides = {
     "ours": [sys.executable, script],
@@ -58,31 +66,146 @@ def main(_: list[str]) -> None:
     f"--vocab_file={FLAGS.vocab_file}",
     f"--dupe_factor={FLAGS.dupe_factor}",
   ]
+  peers = []
+  if FLAGS.peer_python:
+    side_by_side.check_peers("datasets", "torch", "transformers")
+    words.append("--segments=documents")
+    peers.append(Side("remask", remask, settings={"words": [script, *words]}))
+    for ours, number in ("ours", None), ("two workers", 2):
+      for way in ("", ", tuned"):
+        name = f"transformers-{number or 1} process{'es' * bool(number)}{way}"
+        how = {"num_processes": number, "is_tuned": bool(way)}
+        peers.append(Side(name, transformers, FLAGS.peer_python, how))
+        pairs.append(("its processor time", ours, name))
+        pairs.append(("masks of an epoch", "remask", name))
   measures = ("whole command", "its processor time")
   values = {measure: {name: [] for name in sides} for measure in measures}
-  for number in range(FLAGS.passes):
-    with tempfile.TemporaryDirectory() as folder:
+  answers = {name: {"description": "", "versions": {}} for name in sides}
+  with contextlib.ExitStack() as stack:
+    workers = [stack.enter_context(Worker(side)) for side in peers]
+    for number in range(FLAGS.passes):
+      folder = stack.enter_context(tempfile.TemporaryDirectory())
       paths = {name: os.path.join(folder, name) for name in sides}
       for name, command in sides.items():
         output = f"--output_file={paths[name]}"
         done = side_by_side.run_command([*command, *words, output])
         for measure, value in zip(measures, done[1:]):
           values[measure][name].append(value)
+      for worker in workers:
+        for measure, value in worker.ask().items():
+          by_side = values.setdefault(measure, {})
+          by_side.setdefault(worker.name, []).append(value)
       if FLAGS.reference and not number:
         check_equal(paths["ours"], paths["reference"])
-    results.show_pass(number + 1, values)
+      results.show_pass(number + 1, values)
   side_by_side.report(
     f"{os.path.basename(FLAGS.text_file)}, {FLAGS.dupe_factor} duplicates",
-    {name: {"description": "", "versions": {}} for name in sides},
+    answers | {worker.name: worker.first_answer for worker in workers},
     values,
     pairs,
     threads=processes.usable_cores(),
   )
 
 
+def transformers(settings: Settings) -> Answers:
+  """The text in sequences of 128 tokens, and masked batches of them."""
+  import datasets
+  import transformers
+
+  datasets.disable_progress_bars()
+  tokenizer = transformers.BertTokenizerFast(
+    vocab=settings.vocab_file, model_max_length=10**9
+  )
+  cls, sep = tokenizer.cls_token_id, tokenizer.sep_token_id
+  collate = transformers.DataCollatorForLanguageModeling(
+    tokenizer, return_tensors="np" if settings.is_tuned else "pt"
+  )
+
+  def tokenize(lines):
+    if settings.is_tuned:
+      encode = tokenizer.backend_tokenizer.encode_batch_fast
+      return [each.ids for each in encode(lines, add_special_tokens=False)]
+    unused = ("return_attention_mask", "return_token_type_ids")
+    options = dict.fromkeys((*unused, "add_special_tokens"), False)
+    return tokenizer(lines, **options)["input_ids"]
+
+  def group(rows):
+    ids = [*itertools.chain.from_iterable(tokenize(rows["text"]))]
+    parts = [ids[first : first + 126] for first in range(0, len(ids), 126)]
+    parts = parts[: len(ids) // 126]
+    return {
+      "input_ids": [[cls, *part, sep] for part in parts],
+      "special_tokens_mask": [[1, *[0] * 126, 1]] * len(parts),
+    }
+
+  yield {"description": ""}
+  while True:
+    start = processor_seconds()
+    # A cached result, also one for another `num_proc`, would be taken.
+    with tempfile.TemporaryDirectory() as folder:
+      text = datasets.load_dataset(
+        "text", data_files=settings.text_file, cache_dir=folder, split="train"
+      )
+      data = text.map(
+        group,
+        batched=True,
+        remove_columns=["text"],
+        num_proc=settings.num_processes,
+      ).with_format("numpy" if settings.is_tuned else None)
+      grouped = processor_seconds()
+      for first in range(0, len(data), _BATCH_SIZE):
+        rows = data[first : first + _BATCH_SIZE]
+        collate([dict(zip(rows, values)) for values in zip(*rows.values())])
+    end = processor_seconds()
+    yield {
+      "its processor time": end - start,
+      "masks of an epoch": end - grouped,
+    }
+
+
+def remask(settings: Settings) -> Answers:
+  """Masked batches of records that exist."""
+  import tensorflow.compat.v1 as tf
+
+  import tokenization
+  from bertlib.data import tf_records
+  from bertlib.tasks.pretraining import dynamic_masking, training_batches
+  from bertlib.tasks.pretraining.objectives import MLM
+
+  vocab = tokenization.load_vocab(settings.vocab_file)
+  with tempfile.TemporaryDirectory() as folder, tf.Graph().as_default():
+    path = os.path.join(folder, "records")
+    side_by_side.run_command(
+      [sys.executable, *settings.words, f"--output_file={path}"]
+    )
+    num_records = tf_records.count_records(path)
+    dataset = training_batches.input_fn_builder(
+      *([path], 128, 20, True),
+      trim=True,
+      masking=dynamic_masking.Masking(vocab),
+      num_records=num_records,
+      objective=MLM,
+    )({"batch_size": _BATCH_SIZE})
+    batch = tf.data.make_one_shot_iterator(dataset).get_next()
+    session = tf.Session()
+    session.run(batch)
+    yield {"description": ""}
+    while True:
+      start = processor_seconds()
+      side_by_side.repeat(num_records // _BATCH_SIZE, session.run, batch)
+      yield {"masks of an epoch": processor_seconds() - start}
+
+
+def processor_seconds() -> float:
+  """Processor time of this process and of its processes that ended."""
+  return sum(os.times()[:4])
+
+
 def check_equal(ours: str, theirs: str) -> None:
   """Compares the records of two files; features may be in any order."""
   import tensorflow as tf
+
+  from bertlib.cli.errors import InputError
 
   def examples(path):
     return [

@@ -62,6 +62,7 @@ MEASURES = {
   "training": Measure(_rate("examples")),
   "whole command": Measure(_seconds),
   "its processor time": Measure(_seconds),
+  "masks of an epoch": Measure(_seconds),
   "ids": Measure(_rate("lines")),
   "tokens with offsets": Measure(_rate("lines")),
   "peak": Measure(

@@ -153,8 +153,41 @@ def run(main: Callable, define_flags: Callable) -> None:
   app.run(main)
 
 
-def chosen(sides: list[Callable], **settings: Any) -> list[Side]:
-  """The sides whose Python the flags name."""
+def check_peers(*packages: str) -> None:
+  """Refuses a --peer_python without packages, before anything is timed."""
+  from bertlib.cli.errors import InputError
+
+  code = (
+    "import sys\n"
+    "from importlib import metadata\n"
+    "for name in sys.argv[1:]:\n"
+    "  try: metadata.version(name)\n"
+    "  except metadata.PackageNotFoundError: print(name)"
+  )
+  python = FLAGS.peer_python
+  if not python:
+    return
+  try:
+    done = run_command([python, "-c", code, "absl-py", *packages])
+  except OSError as error:
+    raise InputError(
+      f"--peer_python={python}: {error.strerror}. Install the other code by"
+      " `make .venv-bench-peers/installed`, or give an empty one for none"
+    ) from error
+  if done.output:
+    names = " ".join(done.output.split())
+    raise InputError(
+      f"--peer_python={python}: has not all packages. Install them by"
+      f" `{python} -m pip install {names}`"
+    )
+
+
+def chosen(
+  sides: list[Callable],
+  packages: Sequence[str] = ("torch", "transformers"),
+  **settings: Any,
+) -> list[Side]:
+  """The sides whose Python the flags name; it needs the packages."""
   python_of = {
     "ours": sys.executable,
     "reference": FLAGS.reference and FLAGS.reference_python,
@@ -164,7 +197,10 @@ def chosen(sides: list[Callable], **settings: Any) -> list[Side]:
     name = side.__name__
     python = python_of.get(name, FLAGS.peer_python)
     found.append(Side(name.replace("_", " "), side, python, settings))
-  return [side for side in found if side.python]
+  found = [side for side in found if side.python]
+  if FLAGS.peer_python in [side.python for side in found]:
+    check_peers(*packages)
+  return found
 
 
 def compare(sides: list[Side], work: str, pairs: Any = None) -> Values:
@@ -263,7 +299,8 @@ class Worker:
     settings = {**FLAGS.flag_values_dict(), **(side.settings or {})}
     words = ["-m", __spec__.name, module, side.function.__name__]
     # TensorFlow leaves oneDNN off on processors without VNNI unless asked.
-    environment = {"TF_ENABLE_ONEDNN_OPTS": "1", "TF_CPP_MIN_LOG_LEVEL": "2"}
+    environment = {"TF_ENABLE_ONEDNN_OPTS": "1", **os.environ}
+    environment["TF_CPP_MIN_LOG_LEVEL"] = "2"
     if FLAGS.num_threads:
       environment.update(dict.fromkeys(_THREADS, str(FLAGS.num_threads)))
     self._process = subprocess.Popen(
@@ -272,7 +309,7 @@ class Worker:
       stdout=subprocess.PIPE,
       stderr=self._stderr,
       text=True,
-      env={**os.environ, **environment},
+      env=environment,
     )
     try:
       self.first_answer = self._answer()
@@ -341,6 +378,7 @@ def versions() -> dict[str, str]:
     "torch",
     "transformers",
     "sentence_transformers",
+    "datasets",
     "onnxruntime",
     "openvino",
     "ctranslate2",

@@ -316,6 +316,12 @@ def test_modules_for_workers_do_not_import_tensorflow():
   assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.process
+def test_data_making_needs_no_numpy():
+  code = "import sys, create_pretraining_data; print('numpy' in sys.modules)"
+  assert commands.run_code(code).stdout == "False\n"
+
+
 # What a model in another engine is predicted with.
 PREDICTS = (
   "bertlib.export.onnx_model",

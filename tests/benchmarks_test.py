@@ -25,6 +25,7 @@ from benchmarks import (
   side_by_side,
   training_step,
 )
+from bertlib.cli.errors import InputError
 from website import fine_tuning
 
 pytestmark = pytest.mark.unit
@@ -112,6 +113,14 @@ def test_variant_that_cannot_be_compiled_is_named_and_skipped():
   )
   assert best == "float32"
   assert "float32, torch.compile failed: OSError" in description
+
+
+def test_packages_that_the_other_code_lacks_are_named(monkeypatch):
+  flags = SimpleNamespace(peer_python=sys.executable)
+  monkeypatch.setattr(side_by_side, "FLAGS", flags)
+  side_by_side.check_peers("numpy")
+  with pytest.raises(InputError, match=r"pip install no-such-package`$"):
+    side_by_side.check_peers("numpy", "no-such-package")
 
 
 # Embeddings

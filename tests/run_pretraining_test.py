@@ -564,6 +564,17 @@ def test_every_word_is_as_likely_as_another(whole_words):
       assert_share(count, 2000, 1 / 6)
 
 
+def test_words_of_one_piece_are_masked_as_single_tokens():
+  tokens = ["[CLS]", *["cat", "dog", "sat"] * 9, "[SEP]", "the", "a", "[SEP]"]
+  batch = copies(50, tokens, NUM_PREDICTIONS)
+  single, whole = (
+    remask(batch, range(50), do_whole_word_mask=whole_words)
+    for whole_words in (False, True)
+  )
+  for name, values in single.items():
+    np.testing.assert_array_equal(values, whole[name], name)
+
+
 def test_spans_are_those_of_data_making():
   half = ["cat", "dog", "##s", "the", "sat", "##s", "##ly", "a"] * 8
   tokens = ["[CLS]", *half, "[SEP]", *half, "[SEP]"]

@@ -55,6 +55,7 @@ SECTIONS = {
     "pretraining_data",
     "whole command",
     "its processor time",
+    "masks of an epoch",
   ),
   "Pretraining on packed rows": ("packing", "an epoch"),
   "GPUs": ("gpu", "a step"),

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
-
 import tokenization
 from bertlib.cli.errors import InputError
 
@@ -56,8 +54,10 @@ def encode_pair(
   return EncodedPair(**features, num_truncated_tokens=num_truncated_tokens)
 
 
-def as_batch(rows: Sequence[EncodedPair]) -> dict[str, np.ndarray]:
+def as_batch(rows: Sequence[EncodedPair]) -> dict[str, Any]:
   """`TOKEN_FEATURES` of rows, int32 [B, S]; S is that of the longest row."""
+  import numpy as np  # half of the imports of data making, which needs none
+
   longest = max(row.num_tokens for row in rows)
   return {
     name: np.array([getattr(row, name)[:longest] for row in rows], np.int32)

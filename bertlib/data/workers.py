@@ -14,6 +14,7 @@ from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
 from bertlib.cli.errors import InputError
+from bertlib.io import folder_lock
 
 # Submits a call to a pool: takes the call's last arguments, returns its Future.
 Submit = Callable[..., concurrent.futures.Future]
@@ -26,10 +27,11 @@ def worker_pool(
   """Processes that call `function`; yields a function that submits a call."""
   # The module of `function` must not import TensorFlow. The `shared` arguments
   # are sent once per process. `kept` ends the message of a dead worker: which
-  # results survive it.
+  # results survive it. Before a thread of this process starts, such as that of
+  # a progress bar, submitting costs least.
   pool = concurrent.futures.ProcessPoolExecutor(
     num_workers,
-    multiprocessing.get_context("spawn"),
+    multiprocessing.get_context(_start_method()),
     _start_worker,
     (function, *shared),
   )
@@ -47,6 +49,15 @@ def worker_pool(
     ) from error
   finally:
     pool.shutdown(cancel_futures=True)
+
+
+def _start_method() -> str:
+  """Start method of workers: a fork has all imports, but no threads."""
+  try:
+    num_threads = len(os.listdir("/proc/self/task"))
+  except OSError:  # not Linux; libraries of macOS may not work in a fork
+    return "spawn"
+  return "fork" if num_threads == 1 else "spawn"
 
 
 @contextlib.contextmanager
@@ -72,6 +83,9 @@ def _start_worker(function: Callable[..., Any], *shared: Any) -> None:
   global _function, _shared
   _function, _shared = function, shared
   signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
+  signal.signal(signal.SIGTERM, signal.SIG_DFL)
+  for descriptor in folder_lock.held_files():  # a fork would keep them locked
+    os.close(descriptor)
   parent = multiprocessing.parent_process()
 
   def die_with_parent():

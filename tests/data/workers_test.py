@@ -4,6 +4,7 @@ import os
 import sys
 import time
 
+import commands
 import pytest
 
 from bertlib.cli.errors import InputError
@@ -18,6 +19,22 @@ def test_calls_get_the_shared_arguments_first():
     futures = [submit(exponent) for exponent in range(5)]
     assert [future.result() for future in futures] == [1, 2, 4, 8, 16]
   assert sys.modules["__main__"] is main
+
+
+@pytest.mark.parametrize("before", ["", "threading.Timer(9, print).start()"])
+def test_a_process_of_one_thread_forks_and_another_does_not(before):
+  # A fork has the module that its parent imported.
+  done = commands.run_code(f"""
+import colorsys, os, threading
+from bertlib.data.workers import worker_pool
+{before}
+with worker_pool(1, eval) as submit:
+  print(submit("'colorsys' in __import__('sys').modules").result(), flush=True)
+os._exit(0)
+""")
+  forks = sys.platform == "linux" and not before
+  assert done.stdout == f"{forks}\n", done.stderr
+  assert "Warning" not in done.stderr
 
 
 def test_an_exception_of_a_call_is_raised_by_its_future():

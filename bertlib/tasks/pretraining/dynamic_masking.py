@@ -50,7 +50,8 @@ def remask(batch: Mapping[str, Any], numbers, masking: Masking):
     # A span is replaced as a whole.
     fate = tf.gather(fate, tf.maximum(span, 0), batch_dims=1)
   else:
-    is_taken = _draw_words(words, word_order, room)
+    is_single = not masking.do_whole_word_mask
+    is_taken = _draw_words(words, word_order, room, is_single)
     is_masked = words.is_part & tf.gather(is_taken, words.index, batch_dims=1)
 
   num_mask, num_random, num_kept = masking.mask_split
@@ -182,10 +183,13 @@ def _draw_spans(
   return span_of
 
 
-def _draw_words(words: _Words, word_order, room):
+def _draw_words(words: _Words, word_order, room, is_single: bool):
   """Draws words in random order, skipping any that do not fit: bool [B, S]."""
   order = tf.argsort(word_order, axis=1)
   lengths = tf.gather(words.length, order, batch_dims=1)
+  if is_single:  # the loop below would take the same
+    is_taken = tf.cumsum(lengths, axis=1) <= room[:, tf.newaxis]
+    return tf.gather(is_taken, tf.argsort(order), batch_dims=1)
 
   def take_if_it_fits(state, word):
     num_taken, _ = state

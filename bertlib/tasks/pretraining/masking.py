@@ -8,16 +8,9 @@ from __future__ import annotations
 import functools
 import random
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from absl import logging
-
-
-class MaskedLmInstance(NamedTuple):
-  """A masked token."""
-
-  index: int  # its position
-  label: str  # the original token
 
 
 def create_masked_lm_predictions(
@@ -60,7 +53,7 @@ def create_masked_lm_predictions(
   kept_prob = num_kept / (num_random + num_kept or 1)  # of the others
   uniform = rng.random
   output_tokens = list(tokens)
-  masked_lms: list[MaskedLmInstance] = []
+  masked: list[int] = []
   for word in draw_words(tokens, num_to_predict, rng):
     for index in word:
       if index == word[0] or not do_span_mask:
@@ -70,13 +63,9 @@ def create_masked_lm_predictions(
         output_tokens[index] = "[MASK]"
       elif not is_kept:
         output_tokens[index] = vocab_words[rng.randint(0, len(vocab_words) - 1)]
-      masked_lms.append(MaskedLmInstance(index, tokens[index]))
-  masked_lms.sort()
-  return (
-    output_tokens,
-    [masked_lm.index for masked_lm in masked_lms],
-    [masked_lm.label for masked_lm in masked_lms],
-  )
+      masked.append(index)
+  masked.sort()
+  return output_tokens, masked, [tokens[index] for index in masked]
 
 
 def num_masks(num_tokens: int, masked_lm_prob: float) -> int:

@@ -255,31 +255,29 @@ class BlockRun:
     }
     counts = {path: collections.Counter() for path in num_pending}
     sizes: dict[int, list[int]] = {}
-    with (
-      terminal.progress(sum(num_pending.values()), "blocks") as bar,
-      workers.worker_pool(
-        num_workers,
-        _make_block,
-        self._recipe,
-        folder,
-        stop,
-        kept="; complete output files are kept",
-      ) as submit,
-    ):
+    with workers.worker_pool(
+      min(num_workers, sum(num_pending.values())),
+      _make_block,
+      self._recipe,
+      folder,
+      stop,
+      kept="; complete output files are kept",
+    ) as submit:
       try:
         jobs = {
           submit(block): (path, block)
           for path, blocks in self._blocks_of.items()
           for block in blocks
         }
-        for future in concurrent.futures.as_completed(jobs):
-          path, block = jobs[future]
-          block_counts, sizes[block] = future.result()
-          counts[path].update(block_counts)
-          num_pending[path] -= 1
-          if not num_pending[path]:
-            self._finish(path, folder, counts[path], sizes)
-          bar.update()
+        with terminal.progress(len(jobs), "blocks") as bar:
+          for future in concurrent.futures.as_completed(jobs):
+            path, block = jobs[future]
+            block_counts, sizes[block] = future.result()
+            counts[path].update(block_counts)
+            num_pending[path] -= 1
+            if not num_pending[path]:
+              self._finish(path, folder, counts[path], sizes)
+            bar.update()
       finally:
         stop.value = True
 

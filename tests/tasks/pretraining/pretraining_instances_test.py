@@ -1,5 +1,6 @@
 """Tests of pretraining text, instances and records."""
 
+import gc
 import os
 import random
 from collections import Counter, defaultdict
@@ -410,6 +411,21 @@ def test_spans_are_words_with_one_replacement(vocab_file, documents, options):
     masked, ids = masks(record), tokens(record)
     wanted = max(1, round(options["masked_lm_prob"] * len(ids)))
     assert len(masked) <= min(wanted, options["max_predictions_per_seq"])
+
+
+@pytest.mark.parametrize("segments", ["pairs", "sentences", "documents"])
+def test_records_leave_no_reference_cycles(vocab_file, segments):
+  # Their script does not look for any.
+  corpus = Corpus([[[1, 2]] * 3 for _ in range(40)])
+  options = {"segments": segments, "pack": segments == "sentences"}
+  recipe = Recipe(vocab_file=vocab_file, max_seq_length=16, **options)
+  tokenizer = tokenization.FullTokenizer(vocab_file)
+  gc.collect()
+  for _ in pretraining_instances.create_records(
+    recipe, tokenizer, corpus.lines, random.Random(1), Counter()
+  ):
+    pass
+  assert gc.collect() < 40
 
 
 @pytest.mark.parametrize(
