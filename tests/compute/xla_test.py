@@ -158,12 +158,17 @@ def test_gradients_store_no_copy_that_can_be_computed_again():
     inputs = tf.placeholder(tf.float32, [8, 4])
     hidden = xla.dense_on_cpu(inputs, kernels[0], tf.zeros(16), modeling.gelu)
     output = xla.dense_on_cpu(hidden, kernels[1], tf.zeros(4), None)
-    tf.gradients(output, kernels)
+    upstream = tf.placeholder(tf.float32, [8, 4])
+    tf.gradients(output, kernels, upstream)
     # The product of the forward pass alone uses the activation's output.
     users = sorted(operation.type for operation in hidden.consumers())
     assert users == ["IdentityN", "MatMul"]
-    # A transposition waits for the gradient, by what it transposes.
-    operations = graph.get_operations()
-    waiting = [o.inputs[0].op for o in operations if o.type == "Transpose"]
-    assert waiting
-    assert all(operation.control_inputs for operation in waiting)
+    transposed = [o for o in graph.get_operations() if o.type == "Transpose"]
+    assert transposed
+    assert all(waits_for(operation, upstream.op) for operation in transposed)
+
+
+def waits_for(operation, other) -> bool:
+  """True if an operation runs after another."""
+  before = {*operation.control_inputs, *(t.op for t in operation.inputs)}
+  return other in before or any(waits_for(o, other) for o in before)
