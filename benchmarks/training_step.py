@@ -71,7 +71,11 @@ def hugging_face(settings: Settings) -> Answers:
 
 def name_of_work() -> str:
   """Model and batch of the flags, in words."""
-  names = {(12, 768): "BERT-Base", (24, 1024): "BERT-Large"}
+  names = {
+    (6, 384): "MiniLM",
+    (12, 768): "BERT-Base",
+    (24, 1024): "BERT-Large",
+  }
   sizes = FLAGS.layers, FLAGS.hidden
   model = names.get(sizes, "{} layers of {}".format(*sizes))
   return f"{model}, {FLAGS.batch_size} x {FLAGS.seq_length} tokens"

@@ -145,9 +145,10 @@ def _dense(inputs, kernel, bias, activation: Callable | None, on_gpu: bool):
       if activation is not None:
         differentiate = _jit(_activation_gradient, activation=activation)
         upstream = differentiate(product, bias, upstream)
+      stored = inputs if on_gpu else _again(inputs, upstream)
       return (
         tf.matmul(upstream, kernel, transpose_b=True),
-        _kernel_gradient(inputs, upstream, on_gpu),
+        _kernel_gradient(stored, upstream, on_gpu),
         _bias_gradient(upstream, on_gpu),
       )
 
@@ -155,9 +156,30 @@ def _dense(inputs, kernel, bias, activation: Callable | None, on_gpu: bool):
       return tf.nn.bias_add(product, bias), gradients
     # TensorFlow would fuse a `bias_add` with the product, and in 16 bits then
     # use a slower product.
-    return _jit(_activated, activation=activation)(product, bias), gradients
+    activate = _jit(_activated, activation=activation)
+    output = activate(product, bias)
+    if activation is not None and not tf.executing_eagerly():
+      again = functools.partial(activate, product, bias)
+      tf.add_to_collection(_RECOMPUTED, (output.op, again))
+    return output, gradients
 
   return layer(inputs, kernel, bias)
+
+
+# Collection of pairs: the operation of an activation, and a function that
+# computes it again.
+_RECOMPUTED = ("recomputed",)
+
+
+def _again(inputs, upstream):
+  """The inputs of a layer, computed again if an activation made them."""
+  # Then not stored: the inputs of the activation, as large, are.
+  if tf.executing_eagerly() or inputs.op.type != "IdentityN":
+    return inputs
+  activations = dict(tf.get_collection(_RECOMPUTED))
+  again = activations.get(inputs.op.inputs[0].op, lambda: inputs)
+  with tf.control_dependencies([upstream]):
+    return again()
 
 
 def _activated(product, bias, *, activation):
@@ -176,9 +198,24 @@ def _kernel_gradient(inputs, upstream, on_gpu: bool):
   # transposing a narrow matrix, which query, key and value have in common.
   if on_gpu or inputs.shape.as_list()[1] > upstream.shape.as_list()[1]:
     return tf.matmul(inputs, upstream, transpose_a=True)
-  # With three axes, or else Grappler would make it the above.
-  columns = tf.transpose(inputs[:, tf.newaxis], [2, 1, 0])  # [width, 1, R]
-  return tf.matmul(tf.squeeze(columns, axis=1), upstream)
+  return tf.matmul(_columns(inputs, upstream), upstream)
+
+
+@cache_in_graph
+def _transposes() -> dict:
+  return {}
+
+
+def _columns(inputs, upstream):
+  """Transposes [R, width] once an upstream gradient is known."""
+  # Without waiting, all would exist from the forward pass on.
+  found = {} if tf.executing_eagerly() else _transposes()
+  if inputs.ref() not in found:
+    with tf.control_dependencies([upstream]):
+      # With three axes, or else Grappler would make it `transpose_a`.
+      columns = tf.transpose(inputs[:, tf.newaxis], [2, 1, 0])
+      found[inputs.ref()] = tf.squeeze(columns, axis=1)  # [width, R]
+  return found[inputs.ref()]
 
 
 def _bias_gradient(upstream, on_gpu: bool):
@@ -206,11 +243,12 @@ def attention_on_cpu(
   @custom_gradient
   def average(scores, value, *biases):
     probs = tf.nn.softmax(_biased(scores, biases))
-    dropped = drop(probs, noise)
-    context = tf.matmul(dropped, value)
+    context = tf.matmul(drop(probs, noise), value)
 
     def gradients(upstream):
       by_prob = tf.matmul(upstream, value, transpose_b=True)
+      with tf.control_dependencies([upstream]):
+        dropped = drop(probs, noise)  # again: it is not stored
       by_value = tf.matmul(dropped, upstream, transpose_a=True)
       by_score = softmax_gradient(probs, by_prob, context, upstream, noise)
       return by_score, by_value, *_score_bias_gradients(by_score, biases)

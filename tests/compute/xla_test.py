@@ -11,6 +11,7 @@ import tensorflow.compat.v1 as tf
 import tiny_classifier
 import trained_models
 
+import modeling
 import optimization
 import run_classifier
 from bertlib.compute import xla
@@ -148,3 +149,26 @@ def test_no_graph_is_kept(use, once, tmp_path, monkeypatch):
     use(folder)
     numbers.append(count_graphs())
   assert numbers[1] <= numbers[0]
+
+
+@pytest.mark.unit
+def test_gradients_store_no_copy_that_can_be_computed_again():
+  with tf.Graph().as_default() as graph:
+    kernels = tf.ones([4, 16]), tf.ones([16, 4])
+    inputs = tf.placeholder(tf.float32, [8, 4])
+    hidden = xla.dense_on_cpu(inputs, kernels[0], tf.zeros(16), modeling.gelu)
+    output = xla.dense_on_cpu(hidden, kernels[1], tf.zeros(4), None)
+    upstream = tf.placeholder(tf.float32, [8, 4])
+    tf.gradients(output, kernels, upstream)
+    # The product of the forward pass alone uses the activation's output.
+    users = sorted(operation.type for operation in hidden.consumers())
+    assert users == ["IdentityN", "MatMul"]
+    transposed = [o for o in graph.get_operations() if o.type == "Transpose"]
+    assert transposed
+    assert all(waits_for(operation, upstream.op) for operation in transposed)
+
+
+def waits_for(operation, other) -> bool:
+  """True if an operation runs after another."""
+  before = {*operation.control_inputs, *(t.op for t in operation.inputs)}
+  return other in before or any(waits_for(o, other) for o in before)
