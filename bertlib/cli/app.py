@@ -60,7 +60,6 @@ def parse_flags(
 def import_tensorflow() -> None:
   """Imports TensorFlow without its log, where only some flags need it."""
   tensorflow_log.select_keras_2()
-  tensorflow_log.use_onednn()
   if not option.value_of("tensorflow_log", False):
     tensorflow_log.import_quietly()
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import glob
 import os
-import platform
 import signal
 import sys
 from collections.abc import Iterator
@@ -28,14 +27,6 @@ def select_keras_2() -> None:
     if metadata.version("keras").startswith("2."):
       return
   os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
-
-
-def use_onednn() -> None:
-  """Lets TensorFlow compute with oneDNN on every x86 processor."""
-  # By default it does only on those with 8-bit or bfloat16 products. With AVX2
-  # alone, it is 1.1 times as fast with batches of MiniLM, 1.3 with one text.
-  if platform.machine() in ("x86_64", "AMD64"):
-    os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 
 
 def hide_information(keras_2: bool = False) -> None:

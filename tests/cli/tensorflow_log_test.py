@@ -1,7 +1,6 @@
 """Tests of hiding the log of TensorFlow."""
 
 import os
-import platform
 import re
 import subprocess
 import sys
@@ -9,8 +8,6 @@ from importlib import metadata
 
 import commands
 import pytest
-
-from bertlib.cli import tensorflow_log
 
 pytestmark = pytest.mark.process
 
@@ -123,20 +120,6 @@ print([name for name in ("keras", "tf_keras") if name in sys.modules])
 def test_keras_3_is_not_imported_beside_estimator(prepare, imported):
   done = commands.run_code(IMPORTED.format(prepare=prepare))
   assert done.stdout == f"{imported}\n", done.stderr
-
-
-NAME = "TF_ENABLE_ONEDNN_OPTS"
-
-
-@pytest.mark.parametrize(("given", "taken"), [({}, "1"), ({NAME: "0"}, "0")])
-def test_commands_compute_with_onednn_unless_told_not_to(
-  monkeypatch, given, taken
-):
-  environment = dict(given)
-  monkeypatch.setattr(os, "environ", environment)
-  monkeypatch.setattr(platform, "machine", lambda: "x86_64")
-  tensorflow_log.use_onednn()
-  assert environment == {NAME: taken}
 
 
 PROGRAM = """
