@@ -6,10 +6,10 @@ Runs whole commands in turns: ours in memory, with one worker and with two.
         --vocab_file=uncased/vocab.txt --text_file=sentences.txt
 
 Beside them, `datasets.map` tokenizes and groups the text in one process and in
-two, and transformers' collator masks batches, once: as their examples do, and
-tuned, with the ids alone of tokenizers and with NumPy. Their start-up is not
-timed; ours is. `masks of an epoch` is this collation, and reading batches as
-`run_pretraining.py --remask` does.
+two, and transformers' collator masks each batch once. This is done as in their
+examples, and tuned: with `encode_batch_fast` of tokenizers and NumPy. Their
+start-up is not timed; ours is. `masks of an epoch` is the time of the collator,
+and here that of reading batches as `run_pretraining.py --remask` does.
 
 With `--reference=bert --reference_python=python3.7 --peer_python=` records are
 pairs of segments, and have to equal the original's: a checkout of

@@ -171,13 +171,13 @@ def check_peers(*packages: str) -> None:
     done = run_command([python, "-c", code, "absl-py", *packages])
   except OSError as error:
     raise InputError(
-      f"--peer_python={python}: {error.strerror}. Install the other code by"
+      f"--peer_python={python}: {error.strerror}. Install the other code with"
       " `make .venv-bench-peers/installed`, or give an empty one for none"
     ) from error
   if done.output:
     names = " ".join(done.output.split())
     raise InputError(
-      f"--peer_python={python}: has not all packages. Install them by"
+      f"--peer_python={python}: lacks packages. Install them with"
       f" `{python} -m pip install {names}`"
     )
 

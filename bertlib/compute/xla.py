@@ -159,25 +159,24 @@ def _dense(inputs, kernel, bias, activation: Callable | None, on_gpu: bool):
     activate = _jit(_activated, activation=activation)
     output = activate(product, bias)
     if activation is not None and not tf.executing_eagerly():
-      again = functools.partial(activate, product, bias)
-      tf.add_to_collection(_RECOMPUTED, (output.op, again))
+      _activations()[output.op] = functools.partial(activate, product, bias)
     return output, gradients
 
   return layer(inputs, kernel, bias)
 
 
-# Collection of pairs: the operation of an activation, and a function that
-# computes it again.
-_RECOMPUTED = ("recomputed",)
+@cache_in_graph
+def _activations() -> dict:
+  """Functions that compute an activation again, by its operation."""
+  return {}
 
 
 def _again(inputs, upstream):
   """The inputs of a layer, computed again if an activation made them."""
-  # Then not stored: the inputs of the activation, as large, are.
+  # The inputs of an activation are stored already; its output need not be.
   if tf.executing_eagerly() or inputs.op.type != "IdentityN":
     return inputs
-  activations = dict(tf.get_collection(_RECOMPUTED))
-  again = activations.get(inputs.op.inputs[0].op, lambda: inputs)
+  again = _activations().get(inputs.op.inputs[0].op, lambda: inputs)
   with tf.control_dependencies([upstream]):
     return again()
 
@@ -203,6 +202,7 @@ def _kernel_gradient(inputs, upstream, on_gpu: bool):
 
 @cache_in_graph
 def _transposes() -> dict:
+  """Transposed inputs, by the reference of the inputs."""
   return {}
 
 

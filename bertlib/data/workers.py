@@ -27,8 +27,8 @@ def worker_pool(
   """Processes that call `function`; yields a function that submits a call."""
   # The module of `function` must not import TensorFlow. The `shared` arguments
   # are sent once per process. `kept` ends the message of a dead worker: which
-  # results survive it. Before a thread of this process starts, such as that of
-  # a progress bar, submitting costs least.
+  # results survive it. Open a pool before this process starts threads, such as
+  # that of a progress bar: workers are then forked, which is cheaper.
   pool = concurrent.futures.ProcessPoolExecutor(
     num_workers,
     multiprocessing.get_context(_start_method()),
