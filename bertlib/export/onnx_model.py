@@ -74,7 +74,7 @@ class EncoderPredictor(BatchPredictor):
   def _encode(self, texts):
     """The numbers of tokens, and the rows of the texts."""
     rows = self.encode_texts(texts)
-    return [row.num_tokens for row in rows], [row._asdict() for row in rows]
+    return [len(row["input_ids"]) for row in rows], rows
 
   def _decode(self, num_tokens, outputs):
     for count, output in zip(num_tokens, outputs):
@@ -204,7 +204,8 @@ class OnnxModel(BatchPredictor):
     paths = [os.path.join(self._model_dir, name) for name in names]
     for path in (onnx_folder.find(self._model_dir), *paths):
       with open(path, "rb") as file:
-        found.update(hashlib.sha256(file.read()).digest())
+        while part := file.read(2**20):
+          found.update(part)
     return found.hexdigest()
 
   def _compute(self, *arrays):
