@@ -43,7 +43,7 @@ def write_records(
   path: str,
   examples: Sequence[Example],
   features: tf_records.Layout,
-  tokenizer: tokenization.FullTokenizer,
+  tokenizer: tokenization.Tokenizer,
   # Of the first text of each group, and of its other texts.
   prefixes: tuple[str, str] = ("", ""),
   # float [examples, texts, width]
@@ -129,7 +129,8 @@ class _GroupEncoder:
     return _Text(number, ids, pair.num_tokens, pair.num_truncated_tokens)
 
   def _number(self, text: str) -> int:
-    ids = self._tokenizer.encode(text)[: self._max_seq_length - 2]
+    num_special = self._tokenizer.special_tokens.num()
+    ids = self._tokenizer.encode(text)[: self._max_seq_length - num_special]
     tokens = self._varints.encode(ids)
     return self._numbers.setdefault(tokens, len(self._numbers))
 
@@ -146,7 +147,7 @@ class _GroupEncoder:
     )
     _log_faults(
       self._num_truncated_tokens,
-      self._num_tokens.count(2),  # [CLS] and [SEP] alone
+      self._num_tokens.count(self._tokenizer.special_tokens.num()),
       self._max_seq_length,
     )
 
@@ -157,22 +158,22 @@ class _GroupEncoder:
 def write_texts(
   path: str,
   texts: Iterable[str],  # read once, and not kept in memory
-  tokenizer: tokenization.FullTokenizer,
+  tokenizer: tokenization.Tokenizer,
   max_seq_length: int,
   # The last text is repeated until the number of records is a multiple.
   multiple_of: int = 1,
 ) -> int:
   """Encodes single texts as TFRecords; returns the number of texts."""
   num_truncated_tokens = array("i")
-  num_empty = 0
+  num_empty, num_special = 0, tokenizer.special_tokens.num()
+  pairs = ((text, None) for text in texts)
 
   def records() -> Iterator[dict[str, Any]]:
     nonlocal num_empty
     record: dict[str, Any] = {}
-    for text in texts:
-      pair = model_inputs.encode_pair(tokenizer, text, None, max_seq_length)
+    for pair in model_inputs.encode_pairs(tokenizer, pairs, max_seq_length):
       num_truncated_tokens.append(pair.num_truncated_tokens)
-      num_empty += pair.num_tokens + pair.num_truncated_tokens == 2
+      num_empty += pair.num_tokens + pair.num_truncated_tokens == num_special
       record = pair._asdict()
       yield record
     yield from itertools.repeat(

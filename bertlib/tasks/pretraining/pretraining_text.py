@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import collections
 import functools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 
 import tokenization
 from bertlib.cli.errors import InputError, needs_package
@@ -24,12 +24,13 @@ class SegmentedTextTokenizer:
 
   # Adds "##" to every token that continues a word, also to tokens that have it
   # in the vocabulary.
-  def __init__(self, tokenizer: tokenization.FullTokenizer):
-    vocab = tokenizer.vocab
+  def __init__(self, tokenizer: tokenization.Tokenizer):
+    vocab, mark = tokenizer.vocab, tokenization.CONTINUATION
+    self.special_tokens = tokenizer.special_tokens
     self._tokenize = tokenizer.tokenize
-    self._continuations = {entry: "##" + entry for entry in vocab}
+    self._continuations = {entry: mark + entry for entry in vocab}
     self.vocab = {
-      self._continuations[entry] if entry.startswith("##") else entry: index
+      self._continuations[entry] if entry.startswith(mark) else entry: index
       for entry, index in vocab.items()
     }
     self._ids = self.vocab | {
@@ -52,7 +53,7 @@ class SegmentedTextTokenizer:
 
 def load_tokenizer(
   recipe: Recipe,
-) -> tokenization.FullTokenizer | SegmentedTextTokenizer:
+) -> tokenization.Tokenizer | SegmentedTextTokenizer:
   """Loads the tokenizer of a recipe; InputError without [MASK]."""
   if recipe.split_sentences:
     sentence_splitter()
@@ -65,15 +66,16 @@ def _load_tokenizer(vocab_file: str, do_lower_case: bool, has_spaces: bool):
   tokenizer = vocabulary.load_tokenizer(
     vocab_file, do_lower_case, checks_case=False
   )
-  check_has_mask(vocab_file, tokenizer.vocab)
+  check_has_mask(vocab_file, tokenizer)
   return SegmentedTextTokenizer(tokenizer) if has_spaces else tokenizer
 
 
-def check_has_mask(path: str, vocab: Mapping[str, int]) -> None:
+def check_has_mask(path: str, tokenizer: tokenization.Tokenizer) -> None:
   """Refuses a vocabulary without [MASK]."""
-  if "[MASK]" not in vocab:
+  mask = tokenizer.special_tokens.mask
+  if mask not in tokenizer.vocab:
     raise InputError(
-      f"{path}: has no [MASK], which pretraining needs. Give a vocab.txt that"
+      f"{path}: has no {mask}, which pretraining needs. Give a vocab.txt that"
       " has one"
     )
 

@@ -135,12 +135,6 @@ def _nth_character(text: str, n: int) -> int:
   return index
 
 
-def _join_pieces(tokens: Sequence[str]) -> str:
-  """Joins WordPieces to words, separated by single spaces."""
-  text = " ".join(tokens).replace(" ##", "").replace("##", "")
-  return " ".join(text.split())
-
-
 # Search
 
 
@@ -181,14 +175,14 @@ class AnswerFinder:
     windows: Windows,
     logits: np.ndarray,
     do_lower_case: bool,
-    inv_vocab: Mapping[int, str],
+    tokenizer: tokenization.Tokenizer,
   ):
     """Sorts the logits of the windows: float [2, windows, S], start and end."""
     # S is the length of the longest window, or more.
     self.examples = examples
     self._windows = windows
     self._do_lower_case = do_lower_case
-    self._inv_vocab = inv_vocab
+    self._tokenizer = tokenizer
     self._start_logits, self._end_logits = logits
     self._start_indexes = get_best_indexes(self._start_logits)
     self._end_indexes = get_best_indexes(self._end_logits)
@@ -256,7 +250,8 @@ class AnswerFinder:
     doc_tokens = self.examples[self._windows.example_index[row]].doc_tokens
     orig_text = " ".join(doc_tokens[first : last + 1])
     ids = self._windows.ids[span].tolist()
-    tok_text = _join_pieces([self._inv_vocab[number] for number in ids])
+    tokens = self._tokenizer.convert_ids_to_tokens(ids)
+    tok_text = self._tokenizer.text_of(tokens)
     text = get_final_text(tok_text, orig_text, self._do_lower_case)
     return NbestPrediction(text, prelim.start_logit, prelim.end_logit)
 
@@ -323,7 +318,8 @@ class PassageFinder(AnswerFinder):
     row, windows = prelim.feature_index, self._windows
     passage = self._passages[windows.example_index[row]]
     # Index in the passage of the token at position 0 of the window.
-    shift = windows.doc_start[row] - (windows.query_length[row] + 2)
+    shift = windows.doc_start[row] - windows.query_length[row]
+    shift -= self._tokenizer.special_tokens.num_before_second
     start, _ = passage.offsets[prelim.start_index + shift]
     _, end = passage.offsets[prelim.end_index + shift]
     return NbestPrediction(
@@ -536,14 +532,16 @@ class AnswerPredictor(BatchPredictor):
       if text != last_passage:  # questions share the words of a passage
         last_passage = text
         words, _ = squad_files.split_words(text)
-        _, offsets = self.tokenizer.tokenize_with_offsets(text)
+        _, offsets = next(self.tokenizer.encode_with_offsets([text]))
       passages.append(Passage(text, offsets))
       examples.append(SquadExample(str(index), question, words))
     settings = squad_windows.WindowSettings.of_model(self.description)
     windows = squad_windows.convert_examples_to_windows(
       examples, self.tokenizer, settings
     )
-    rows = squad_windows.window_records(windows, settings.max_seq_length)
+    rows = squad_windows.window_records(
+      windows, settings.max_seq_length, self.tokenizer
+    )
     return (examples, passages, windows), list(rows)
 
   def _decode(
@@ -560,5 +558,5 @@ class AnswerPredictor(BatchPredictor):
       windows,
       logits,
       self.description["do_lower_case"],
-      self.tokenizer.inv_vocab,
+      self.tokenizer,
     ).answers(settings)

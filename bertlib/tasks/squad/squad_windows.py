@@ -6,6 +6,7 @@ A question has one or more overlapping windows (Devlin et al. 2019, section
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import hashlib
 import itertools
@@ -84,11 +85,14 @@ def check_settings(settings: WindowSettings) -> None:
 
 
 class _Document(NamedTuple):
-  """Word pieces of a paragraph: ids, word indices, first piece of each word."""
+  """Word pieces of a paragraph, and the index of the word of each."""
 
   ids: list[int]
   words: list[int]
-  first_of_word: list[int]
+
+  def first_of_word(self, index: int) -> int:
+    """First piece of a word; its position if the word has no pieces."""
+    return bisect.bisect_left(self.words, index)
 
 
 class EncodedExample(NamedTuple):
@@ -105,7 +109,7 @@ class EncodedExample(NamedTuple):
 
 def encode_examples(
   examples: Iterable[SquadExample],  # grouped by paragraph
-  tokenizer: tokenization.FullTokenizer,
+  tokenizer: tokenization.Tokenizer,
   is_training: bool,
 ) -> Iterator[EncodedExample]:
   """Tokenizes questions and paragraphs, each paragraph once."""
@@ -113,15 +117,11 @@ def encode_examples(
   for example in examples:
     if example.doc_tokens is not doc_tokens:
       doc_tokens = example.doc_tokens
-      document = _encode_document(doc_tokens, tokenizer)
+      document = _Document(*next(tokenizer.encode_words([doc_tokens])))
     start = end = -1
     if is_training and not example.is_impossible:
-      start = document.first_of_word[example.start_position]
-      after = example.end_position + 1
-      if after < len(doc_tokens):
-        end = document.first_of_word[after] - 1
-      else:
-        end = len(document.ids) - 1
+      start = document.first_of_word(example.start_position)
+      end = document.first_of_word(example.end_position + 1) - 1
       answer = tokenizer.encode(example.orig_answer_text)
       # A Chinese paragraph is a word or two, in which the answer may occur
       # several times.
@@ -137,16 +137,6 @@ def encode_examples(
       end,
       example.is_impossible,
     )
-
-
-def _encode_document(doc_tokens, tokenizer) -> _Document:
-  ids, words, first_of_word = [], [], []
-  for index, word in enumerate(doc_tokens):
-    first_of_word.append(len(ids))
-    pieces = tokenizer.encode(word)
-    ids += pieces
-    words += [index] * len(pieces)
-  return _Document(ids, words, first_of_word)
 
 
 def improve_answer_span(
@@ -170,7 +160,7 @@ def improve_answer_span(
 
 def convert_examples_to_windows(
   examples: Sequence[SquadExample],
-  tokenizer: tokenization.FullTokenizer,
+  tokenizer: tokenization.Tokenizer,
   settings: WindowSettings,
   num_workers: int = 1,
   show_progress: bool = False,
@@ -206,7 +196,7 @@ def convert_examples_to_windows(
 
 
 def _convert_chunk(
-  tokenizer: tokenization.FullTokenizer,
+  tokenizer: tokenization.Tokenizer,
   settings: WindowSettings,
   first_index: int,
   examples: Sequence[SquadExample],
@@ -230,15 +220,14 @@ def _convert_chunk(
 def _convert_example(
   example_index: int,
   example: EncodedExample,
-  tokenizer: tokenization.FullTokenizer,
+  tokenizer: tokenization.Tokenizer,
   settings: WindowSettings,
 ) -> Iterator[tuple[tuple[int, ...], np.ndarray, np.ndarray, np.ndarray]]:
   """Yields the row, ids, words and `is_max_context` of each window."""
-  cls, sep = tokenizer.vocab["[CLS]"], tokenizer.vocab["[SEP]"]
+  special, document = tokenizer.special_ids, example.document
   query = example.query[: settings.max_query_length]
-  before = [cls, *query, sep]
-  document = example.document
-  room = settings.max_seq_length - len(before) - 1
+  first_of_doc = len(query) + special.num_before_second
+  room = settings.max_seq_length - first_of_doc - 1
   doc_spans = model_inputs.make_doc_spans(
     len(document.ids), room, settings.doc_stride
   )
@@ -249,7 +238,7 @@ def _convert_example(
     if settings.is_training:
       positions = (0, 0)
       if start <= example.start and example.end < stop:
-        shift = len(before) - start
+        shift = first_of_doc - start
         positions = (example.start + shift, example.end + shift)
     numbers = (
       example_index,
@@ -257,23 +246,24 @@ def _convert_example(
       start,
       len(query),
       len(example.query) - len(query),
-      len(before) + length + 1,
+      first_of_doc + length + 1,
       *positions,
       example.is_impossible,
     )
-    no_words = [-1] * len(before)
     first = max(index - reach, 0)
     is_max_context = check_is_max_context(
       doc_spans[first : index + reach + 1],
       index - first,
       np.arange(start, stop),
     )
+    ids, _ = special.join(query, document.ids[start:stop])
+    words = [-1] * first_of_doc + document.words[start:stop] + [-1]
     # Arrays, since a long paragraph has thousands of windows.
     yield (
       numbers,
-      np.array([*before, *document.ids[start:stop], sep], np.int32),
-      np.array([*no_words, *document.words[start:stop], -1], np.int32),
-      np.array([*[False] * len(before), *is_max_context, False]),
+      np.array(ids, np.int32),
+      np.array(words, np.int32),
+      np.array([False] * first_of_doc + is_max_context + [False]),
     )
 
 
@@ -313,22 +303,25 @@ def record_layout(max_seq_length: int, is_training: bool) -> tf_records.Layout:
 
 
 def window_records(
-  windows: Windows, max_seq_length: int, rows: Iterable[int] | None = None
+  windows: Windows,
+  max_seq_length: int,
+  tokenizer: tokenization.Tokenizer,
+  rows: Iterable[int] | None = None,
 ) -> Iterator[dict[str, Any]]:
   """Yields the features of windows by TFRecord keys, numbered in order."""
+  special = tokenizer.special_tokens
   ends = np.cumsum(windows.length).tolist()
   if rows is None:
     rows = range(len(ends))
   for unique_id, row in enumerate(rows, FIRST_UNIQUE_ID):
     length = int(windows.length[row])
-    first = int(windows.query_length[row]) + 2  # of the paragraph
+    # Of the paragraph.
+    first = int(windows.query_length[row]) + special.num_before_second
     ids = windows.ids[ends[row] - length : ends[row]].tolist()
-    segment_ids = [0] * first + [1] * (length - first)
+    segment_ids = [0] * first + [special.second_segment] * (length - first)
     yield {
       "unique_ids": unique_id,
-      "input_ids": model_inputs.pad(ids, max_seq_length),
-      "input_mask": model_inputs.pad([1] * length, max_seq_length),
-      "segment_ids": model_inputs.pad(segment_ids, max_seq_length),
+      **model_inputs.token_features(ids, segment_ids, max_seq_length),
       "start_positions": int(windows.start_position[row]),
       "end_positions": int(windows.end_position[row]),
       "is_impossible": int(windows.is_impossible[row]),
@@ -366,7 +359,7 @@ def find_incomplete_questions(
 
 def audit(
   examples: Sequence[SquadExample],
-  tokenizer: tokenization.FullTokenizer,
+  tokenizer: tokenization.Tokenizer,
   max_seq_lengths: Sequence[int],
   doc_strides: Sequence[int],
   max_query_length: int,
@@ -377,11 +370,12 @@ def audit(
     for e in encode_examples(examples, tokenizer, is_training=True)
   ]
   rows = []
+  num_special = tokenizer.special_tokens.num(is_pair=True)
   for length, stride in itertools.product(max_seq_lengths, doc_strides):
     check_settings(WindowSettings(length, stride, max_query_length, True))
     num_windows = num_lost = 0
     for query_length, num_tokens, start, end in encoded:
-      room = length - min(query_length, max_query_length) - 3
+      room = length - min(query_length, max_query_length) - num_special
       spans = model_inputs.make_doc_spans(num_tokens, room, stride)
       num_windows += len(spans)
       num_lost += start >= 0 and not any(

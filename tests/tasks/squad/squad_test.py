@@ -178,7 +178,7 @@ def test_lost_tokens_are_counted_once_per_question(tokenizer):
   examples = [SquadExample("q", text, words) for text, words in texts]
   windows = make_windows(examples, tokenizer, 8, 2, 2, False)
   assert windows.length.tolist() == [8, 7, 6]
-  first, *_ = original_api.iterate_features(windows, 8, tokenizer.inv_vocab)
+  first, *_ = original_api.iterate_features(windows, 8, tokenizer)
   assert " ".join(first.tokens) == "[CLS] what a [SEP] a b c [SEP]"
   truncated, _ = squad_windows.find_incomplete_questions(windows)
   assert truncated.tolist() == [0]
