@@ -193,11 +193,14 @@ class Tokenizer:
     inv_vocab: id -> entry.
     special_tokens: entries for special tokens; `special_tokens.mask` is also
       the name of the mask in text.
+    words_are_independent: whether the tokens of a word between spaces are the
+      same in every text.
   """
 
   vocab: dict[str, int]
   inv_vocab: dict[int, str]
   special_tokens = BERT_TOKENS
+  words_are_independent = False
 
   @functools.cached_property
   def special_ids(self) -> SpecialTokens:
@@ -593,6 +596,7 @@ class FullTokenizer(Tokenizer):
 
   # Defaults for subclasses that do not call `__init__`.
   never_split = frozenset()
+  words_are_independent = True
   _uses_cache = False
 
   def __init__(

@@ -10,7 +10,8 @@ import tokenization
 from bertlib.data import model_inputs
 from bertlib.tasks.ner import ner
 from bertlib.tasks.pretraining import fill_mask
-from bertlib.tasks.squad import squad_files, squad_windows
+from bertlib.tasks.squad import squad_decoding, squad_files, squad_windows
+from bertlib.tasks.squad.settings import AnswerSettings
 
 pytestmark = pytest.mark.unit
 
@@ -32,6 +33,11 @@ class LetterTokenizer(tokenization.Tokenizer):
     text = text.replace("<mask>", "M")
     return [VOCAB[NAMES.get(x, x)] for x in text if x in LETTERS + "M"]
 
+  def encode_with_offsets(self, texts):
+    for text in texts:
+      places = [i for i, letter in enumerate(text) if letter in LETTERS]
+      yield self.encode(text), [(i, i + 1) for i in places]
+
   def encode_words(self, sentences):
     for words in sentences:
       ids = [*map(self.encode, words)]
@@ -46,6 +52,23 @@ TOKENIZER = LetterTokenizer()
 
 def ids(text):
   return [VOCAB[NAMES.get(letter, letter)] for letter in text]
+
+
+def question(has_answer=False):
+  context = "ab cd ef"
+  words, _ = squad_files.split_words(context)
+  example = squad_files.SquadExample("q", "gh", words, context=context)
+  if has_answer:
+    example.answer_start, example.orig_answer_text = 1, "b c"
+  return example
+
+
+def windows_of(examples):
+  is_training = examples[0].orig_answer_text is not None
+  settings = squad_windows.WindowSettings(10, 2, 4, is_training)
+  return squad_windows.convert_examples_to_windows(
+    examples, TOKENIZER, settings
+  )
 
 
 @pytest.mark.parametrize(
@@ -74,12 +97,7 @@ def test_windows_of_words_are_joined_by_its_special_tokens():
 
 
 def test_windows_of_questions_have_two_separators_and_one_segment():
-  words, _ = squad_files.split_words("ab cd ef")
-  example = squad_files.SquadExample("q", "gh", words)
-  settings = squad_windows.WindowSettings(10, 2, 4, False)
-  windows = squad_windows.convert_examples_to_windows(
-    [example], TOKENIZER, settings
-  )
+  windows = windows_of([question()])
   records = [*squad_windows.window_records(windows, 10, TOKENIZER)]
   assert [r["input_ids"] for r in records] == [
     ids("<gh//abcd/"),
@@ -87,6 +105,20 @@ def test_windows_of_questions_have_two_separators_and_one_segment():
   ]
   assert not np.any([r["segment_ids"] for r in records])
   assert windows.word.tolist()[5:9] == [0, 0, 1, 1]
+
+
+def test_answers_are_found_by_their_characters():
+  example = question(has_answer=True)
+  windows = windows_of([example])
+  assert windows.start_position.tolist() == [6, 0]
+  assert windows.end_position.tolist() == [7, 0]
+  logits = np.zeros([2, 2, 10])
+  logits[0, 0, 6] = logits[1, 0, 7] = 9
+  finder = squad_decoding.AnswerFinder(
+    [example], windows, logits, True, TOKENIZER
+  )
+  found = squad_decoding.find_answers(finder, AnswerSettings())
+  assert found.predictions == {"q": "b c"}
 
 
 def test_its_special_tokens_are_in_pretraining_instances():

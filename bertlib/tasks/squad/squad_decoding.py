@@ -166,6 +166,23 @@ def stack_logits(rows: Sequence[Sequence[float]]) -> np.ndarray:
   return logits
 
 
+class Passage(NamedTuple):
+  """A paragraph and the character range [start, end) of each of its pieces."""
+
+  text: str
+  offsets: Sequence[tuple[int, int]]
+
+
+def passages_of(
+  examples: Iterable[SquadExample], tokenizer: tokenization.Tokenizer
+) -> list[Passage]:
+  """The paragraph of each example, tokenized once."""
+  texts = dict.fromkeys(example.context for example in examples)
+  encoded = zip(texts, tokenizer.encode_with_offsets(texts))
+  passages = {text: Passage(text, offsets) for text, (_, offsets) in encoded}
+  return [passages[example.context] for example in examples]
+
+
 class AnswerFinder:
   """Finds answers given the logits of all windows, for one setting or more."""
 
@@ -183,6 +200,9 @@ class AnswerFinder:
     self._windows = windows
     self._do_lower_case = do_lower_case
     self._tokenizer = tokenizer
+    self._passages: Sequence[Passage] = ()
+    if not tokenizer.words_are_independent:
+      self._passages = passages_of(examples, tokenizer)
     self._start_logits, self._end_logits = logits
     self._start_indexes = get_best_indexes(self._start_logits)
     self._end_indexes = get_best_indexes(self._end_logits)
@@ -243,6 +263,8 @@ class AnswerFinder:
 
   def with_text(self, prelim: PrelimPrediction) -> NbestPrediction:
     """Converts a span of tokens to an answer with its text."""
+    if self._passages:
+      return self._in_passage(prelim)
     row = prelim.feature_index
     begin = self._begins[row]
     span = slice(begin + prelim.start_index, begin + prelim.end_index + 1)
@@ -254,6 +276,19 @@ class AnswerFinder:
     tok_text = self._tokenizer.text_of(tokens)
     text = get_final_text(tok_text, orig_text, self._do_lower_case)
     return NbestPrediction(text, prelim.start_logit, prelim.end_logit)
+
+  def _in_passage(self, prelim: PrelimPrediction) -> NbestPrediction:
+    """The answer as it is in the passage."""
+    row, windows = prelim.feature_index, self._windows
+    passage = self._passages[windows.example_index[row]]
+    # Index in the passage of the token at position 0 of the window.
+    shift = windows.doc_start[row] - windows.query_length[row]
+    shift -= self._tokenizer.special_tokens.num_before_second
+    start, _ = passage.offsets[prelim.start_index + shift]
+    _, end = passage.offsets[prelim.end_index + shift]
+    return NbestPrediction(
+      passage.text[start:end], prelim.start_logit, prelim.end_logit, start, end
+    )
 
   def nbest_predictions(
     self, settings: AnswerSettings
@@ -296,13 +331,6 @@ class AnswerFinder:
       yield _text_and_odds(best, null_score)
 
 
-class Passage(NamedTuple):
-  """A paragraph and the character range [start, end) of each of its pieces."""
-
-  text: str
-  offsets: Sequence[tuple[int, int]]
-
-
 class PassageFinder(AnswerFinder):
   """Finds answers as they are in their passages, as exported models do."""
 
@@ -312,19 +340,6 @@ class PassageFinder(AnswerFinder):
     """See base class; takes the passage of each question."""
     super().__init__(*args)
     self._passages = passages
-
-  def with_text(self, prelim: PrelimPrediction) -> NbestPrediction:
-    """See base class."""
-    row, windows = prelim.feature_index, self._windows
-    passage = self._passages[windows.example_index[row]]
-    # Index in the passage of the token at position 0 of the window.
-    shift = windows.doc_start[row] - windows.query_length[row]
-    shift -= self._tokenizer.special_tokens.num_before_second
-    start, _ = passage.offsets[prelim.start_index + shift]
-    _, end = passage.offsets[prelim.end_index + shift]
-    return NbestPrediction(
-      passage.text[start:end], prelim.start_logit, prelim.end_logit, start, end
-    )
 
   def answers(self, settings: AnswerSettings) -> Iterator[list[Answer]]:
     """Yields the answers to each question, best first; none without words."""
@@ -527,14 +542,13 @@ class AnswerPredictor(BatchPredictor):
 
   def _encode(self, pairs):
     """The questions, passages and windows of pairs, and rows of the windows."""
-    examples, passages, last_passage = [], [], None
+    examples, last_passage = [], None
     for index, (question, text) in enumerate(pairs):
       if text != last_passage:  # questions share the words of a passage
         last_passage = text
         words, _ = squad_files.split_words(text)
-        _, offsets = next(self.tokenizer.encode_with_offsets([text]))
-      passages.append(Passage(text, offsets))
-      examples.append(SquadExample(str(index), question, words))
+      examples.append(SquadExample(str(index), question, words, context=text))
+    passages = passages_of(examples, self.tokenizer)
     settings = squad_windows.WindowSettings.of_model(self.description)
     windows = squad_windows.convert_examples_to_windows(
       examples, self.tokenizer, settings

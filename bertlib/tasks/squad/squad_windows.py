@@ -23,6 +23,7 @@ from bertlib.data import model_inputs, tf_records, workers
 from bertlib.data.model_inputs import DocSpan
 from bertlib.io.files import atomic_write, open_any
 from bertlib.settings.common import check_window
+from bertlib.tasks.squad import squad_files
 from bertlib.tasks.squad.squad_files import SquadExample
 
 # First unique id of a window, as in google-research/bert.
@@ -71,9 +72,9 @@ class WindowSettings(NamedTuple):
     return cls(*(description[name] for name in names), is_training=False)
 
 
-def check_settings(settings: WindowSettings) -> None:
+def check_settings(settings: WindowSettings, num_special: int = 3) -> None:
   """Raises InputError if windows have no room for text or do not advance."""
-  check_window(settings.max_seq_length, settings.max_query_length)
+  check_window(settings.max_seq_length, settings.max_query_length, num_special)
   if settings.doc_stride < 1 or settings.max_query_length < 1:
     raise InputError(
       f"--doc_stride={settings.doc_stride} and --max_query_length="
@@ -85,10 +86,12 @@ def check_settings(settings: WindowSettings) -> None:
 
 
 class _Document(NamedTuple):
-  """Word pieces of a paragraph, and the index of the word of each."""
+  """Pieces of a paragraph, with the index of the word of each."""
 
   ids: list[int]
   words: list[int]
+  # Character ranges, if the paragraph was tokenized as one text.
+  offsets: Sequence[tuple[int, int]] | None = None
 
   def first_of_word(self, index: int) -> int:
     """First piece of a word; its position if the word has no pieces."""
@@ -108,35 +111,78 @@ class EncodedExample(NamedTuple):
 
 
 def encode_examples(
-  examples: Iterable[SquadExample],  # grouped by paragraph
+  examples: Sequence[SquadExample],  # grouped by paragraph
   tokenizer: tokenization.Tokenizer,
   is_training: bool,
 ) -> Iterator[EncodedExample]:
   """Tokenizes questions and paragraphs, each paragraph once."""
-  doc_tokens, document = None, None
-  for example in examples:
-    if example.doc_tokens is not doc_tokens:
-      doc_tokens = example.doc_tokens
-      document = _Document(*next(tokenizer.encode_words([doc_tokens])))
-    start = end = -1
+  queries = tokenizer.encode_batch(e.question_text for e in examples)
+  documents = _encode_documents(examples, tokenizer)
+  for example, query, document in zip(examples, queries, documents):
+    span = -1, -1
     if is_training and not example.is_impossible:
-      start = document.first_of_word(example.start_position)
-      end = document.first_of_word(example.end_position + 1) - 1
-      answer = tokenizer.encode(example.orig_answer_text)
-      # A Chinese paragraph is a word or two, in which the answer may occur
-      # several times.
-      word = doc_tokens[example.start_position]
-      exact = start + len(tokenizer.encode(word[: example.answer_offset]))
-      if document.ids[exact : exact + len(answer)] == answer:
-        start = exact
-      start, end = improve_answer_span(document.ids, start, end, answer)
-    yield EncodedExample(
-      tokenizer.encode(example.question_text),
-      document,
-      start,
-      end,
-      example.is_impossible,
-    )
+      find = _find_words_of_answer if document.offsets is None else _find_answer
+      span = find(example, document, tokenizer)
+    yield EncodedExample(query, document, *span, example.is_impossible)
+
+
+def _encode_documents(
+  examples: Iterable[SquadExample], tokenizer: tokenization.Tokenizer
+) -> Iterator[_Document]:
+  """Yields the paragraph of each example, tokenized once."""
+  groups = [
+    list(group)
+    for _, group in itertools.groupby(examples, lambda e: id(e.doc_tokens))
+  ]
+  firsts = [group[0] for group in groups]
+  if tokenizer.words_are_independent:
+    words = (example.doc_tokens for example in firsts)
+    documents = itertools.starmap(_Document, tokenizer.encode_words(words))
+  else:
+    texts = [example.context for example in firsts]
+    encoded = tokenizer.encode_with_offsets(texts)
+    documents = map(_with_words, texts, encoded)
+  for group, document in zip(groups, documents):
+    yield from itertools.repeat(document, len(group))
+
+
+def _with_words(text: str, encoded) -> _Document:
+  """A paragraph of which the ids and offsets are known."""
+  ids, offsets = encoded
+  _, starts = squad_files.split_words(text)
+  words = [max(bisect.bisect(starts, start) - 1, 0) for start, _ in offsets]
+  return _Document(ids, words, offsets)
+
+
+def _find_answer(
+  example: SquadExample, document: _Document, tokenizer
+) -> tuple[int, int]:
+  """First and last piece of the answer, by its characters."""
+  del tokenizer
+  first = example.answer_start
+  last = first + len(example.orig_answer_text) - 1
+  found = [
+    index
+    for index, (start, end) in enumerate(document.offsets)
+    if start <= last and end > first
+  ]
+  return (found[0], found[-1]) if found else (-1, -1)
+
+
+def _find_words_of_answer(
+  example: SquadExample, document: _Document, tokenizer
+) -> tuple[int, int]:
+  """First and last piece of the answer, in its words."""
+  start = document.first_of_word(example.start_position)
+  end = document.first_of_word(example.end_position + 1) - 1
+  answer = tokenizer.encode(example.orig_answer_text)
+  # A Chinese paragraph is a word or two, in which the answer may occur several
+  # times.
+  word = example.doc_tokens[example.start_position]
+  exact = start + len(tokenizer.encode(word[: example.answer_offset]))
+  if document.ids[exact : exact + len(answer)] == answer:
+    start = exact
+  return improve_answer_span(document.ids, start, end, answer)
 
 
 def improve_answer_span(
@@ -166,7 +212,7 @@ def convert_examples_to_windows(
   show_progress: bool = False,
 ) -> Windows:
   """Creates the windows of all questions in their order, as columns."""
-  check_settings(settings)
+  check_settings(settings, tokenizer.special_tokens.num(is_pair=True))
   # Questions per task of a worker process.
   size = 500
   chunks = [
@@ -372,7 +418,8 @@ def audit(
   rows = []
   num_special = tokenizer.special_tokens.num(is_pair=True)
   for length, stride in itertools.product(max_seq_lengths, doc_strides):
-    check_settings(WindowSettings(length, stride, max_query_length, True))
+    settings = WindowSettings(length, stride, max_query_length, True)
+    check_settings(settings, num_special)
     num_windows = num_lost = 0
     for query_length, num_tokens, start, end in encoded:
       room = length - min(query_length, max_query_length) - num_special
