@@ -10,7 +10,7 @@ import tensorflow.compat.v1 as tf
 
 import modeling
 import tokenization
-from bertlib.tasks.pretraining.masking import SPAN_WEIGHTS
+from bertlib.tasks.pretraining.masking import MAX_PIECES, SPAN_WEIGHTS
 
 
 class Masking(NamedTuple):
@@ -113,14 +113,24 @@ def _find_words(input_ids, input_mask, masking: Masking) -> _Words:
   if masking.do_whole_word_mask or masking.do_span_mask:
     is_piece = np.array(masking.tokenizer.continues_word)
     starts_word &= ~(tf.gather(is_piece, input_ids) & follows_word)
-  index = tf.cumsum(tf.cast(starts_word, tf.int32), axis=1) - 1
-  index = tf.maximum(index, 0)
+    if not masking.tokenizer.words_are_independent:
+      index = _word_of(starts_word)
+      lengths = _count_per_word(is_part, index)
+      is_long = tf.gather(lengths, index, batch_dims=1) > MAX_PIECES
+      starts_word |= is_part & is_long
+  index = _word_of(starts_word)
   return _Words(
     is_part,
     index,
     _count_per_word(is_part, index),
     _count_per_word(is_part & ~follows_word, index),
   )
+
+
+def _word_of(starts_word):
+  """Index of the word of each token, int32 [B, S]; see `_Words`."""
+  index = tf.cumsum(tf.cast(starts_word, tf.int32), axis=1) - 1
+  return tf.maximum(index, 0)
 
 
 def _count_per_word(is_counted, words):

@@ -141,6 +141,9 @@ def _find_words(
   return words
 
 
+# Words of other tokenizers than WordPiece that are longer are masked by pieces.
+MAX_PIECES = 10
+
 # Spans have 1 to 10 words, a geometric distribution with p = 0.2.
 _SPAN_LENGTHS = range(1, 11)
 SPAN_WEIGHTS = [0.8**length for length in _SPAN_LENGTHS]
