@@ -52,6 +52,7 @@ def write_records(
   """Encodes groups of texts as TFRecords."""
   num_texts, max_seq_length = features["input_ids"].shape
   groups = _GroupEncoder(tokenizer, max_seq_length, num_texts, prefixes)
+  groups.encode_texts(example.texts for example in examples)
   labels = sorted({example.label or "" for example in examples})
   label_ids = {label: number for number, label in enumerate(labels)}
 
@@ -94,17 +95,27 @@ class _GroupEncoder:
     self._varints = tf_records.Varints()
     self._texts: dict[tuple[str, str], _Text] = {}  # by text and prefix
     self._numbers: dict[bytes, int] = {}  # by tokens without prefix
-    self._missing = self._encode_text("", MISSING)
+    empty = model_inputs.encode_pair(tokenizer, "", None, max_seq_length)
+    self._missing = self._make_text(empty, MISSING)
     self._num_tokens, self._num_truncated_tokens = array("i"), array("i")
+
+  def encode_texts(self, groups: Iterable[Sequence[str]]) -> None:
+    """Encodes the texts of groups."""
+    keys = dict.fromkeys(
+      key for texts in groups for key in zip(texts, self._prefixes)
+    )
+    pairs = model_inputs.encode_pairs(
+      self._tokenizer,
+      ((prefix + text, None) for text, prefix in keys),
+      self._max_seq_length,
+    )
+    bodies = self._tokenizer.encode_batch(text for text, _ in keys)
+    for key, pair, body in zip(keys, pairs, bodies):
+      self._texts[key] = self._make_text(pair, self._number(body))
 
   def encode(self, texts: Sequence[str]) -> dict[str, Any]:
     """Token features and `text_ids` of a group."""
-    group = []
-    for key in zip(texts, self._prefixes):
-      if key not in self._texts:
-        text, prefix = key
-        self._texts[key] = self._encode_text(prefix + text, self._number(text))
-      group.append(self._texts[key])
+    group = [self._texts[key] for key in zip(texts, self._prefixes)]
     for text in group:
       self._num_tokens.append(text.num_tokens + text.num_truncated_tokens)
       self._num_truncated_tokens.append(text.num_truncated_tokens)
@@ -121,17 +132,13 @@ class _GroupEncoder:
       "text_ids": [text.number for text in group],
     }
 
-  def _encode_text(self, text: str, number: int) -> _Text:
-    pair = model_inputs.encode_pair(
-      self._tokenizer, text, None, self._max_seq_length
-    )
+  def _make_text(self, pair: model_inputs.EncodedPair, number: int) -> _Text:
     ids = self._varints.encode(pair.input_ids[: pair.num_tokens])
     return _Text(number, ids, pair.num_tokens, pair.num_truncated_tokens)
 
-  def _number(self, text: str) -> int:
+  def _number(self, ids: list[int]) -> int:
     num_special = self._tokenizer.special_tokens.num()
-    ids = self._tokenizer.encode(text)[: self._max_seq_length - num_special]
-    tokens = self._varints.encode(ids)
+    tokens = self._varints.encode(ids[: self._max_seq_length - num_special])
     return self._numbers.setdefault(tokens, len(self._numbers))
 
   def log(self, path: str, num_examples: int) -> None:
