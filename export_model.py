@@ -136,7 +136,7 @@ def signature_model(
       source.description["do_lower_case"],
       source.config.vocab_size,
       source.checkpoint,
-      model_class.never_split,
+      model_class.finds_mask,
       max_input_chars_per_word=source.description.get(
         "max_input_chars_per_word"
       ),
@@ -572,8 +572,7 @@ def export_onnx(
       graph,
       description,
       to_huggingface.config_of(source.config, weights, description, task),
-      model.tokenizer.vocab,
-      model.never_split,
+      model.tokenizer,
       task,
       is_int8=bool(int8),
     )

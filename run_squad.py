@@ -385,7 +385,7 @@ def write_windows(
   max_seq_length = run.settings.model.max_seq_length
   tf_records.write_records(
     path,
-    squad_windows.window_records(windows, max_seq_length, rows),
+    squad_windows.window_records(windows, max_seq_length, run.tokenizer, rows),
     squad_windows.record_layout(max_seq_length, is_training),
   )
   return path
@@ -439,7 +439,7 @@ def answer_finder(
     data.windows,
     logits,
     run.settings.model.do_lower_case,
-    run.tokenizer.inv_vocab,
+    run.tokenizer,
   )
 
 

@@ -231,10 +231,10 @@ def config_of(model: ModelSettings, least: int = 3) -> modeling.BertConfig:
 def tokenizer_of(
   model: ModelSettings,
   config: modeling.BertConfig,
-  never_split: Sequence[str] = (),
+  finds_mask: bool = False,  # in texts, by its name
   needs_vocabulary: bool = True,
 ):
-  """Tokenizer, which leaves `never_split` whole; None without a vocabulary."""
+  """Tokenizer of a model; None without a vocabulary."""
   if not model.vocab_file:
     if needs_vocabulary:
       handle = model.bert_hub_module_handle
@@ -249,7 +249,7 @@ def tokenizer_of(
     model.do_lower_case,
     config.vocab_size,
     model.init_checkpoint,
-    never_split,
+    finds_mask,
     max_input_chars_per_word=model.max_input_chars_per_word,
   )
   logging.info(

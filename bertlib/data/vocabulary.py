@@ -11,8 +11,6 @@ from bertlib.cli.absl import logging
 from bertlib.cli.errors import InputError, some_of
 from bertlib.io import files, model_files, text_files
 
-_SPECIAL_ENTRIES = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-
 # Embedding tables may be larger than the vocabulary, up to a multiple of this.
 _TABLE_MULTIPLE = 128
 
@@ -26,10 +24,10 @@ def load_tokenizer(
   do_lower_case: bool,
   vocab_size: int | None = None,  # of the embedding table; None: not checked
   init_checkpoint: str | None = None,
-  never_split: Iterable[str] = (),
+  finds_mask: bool = False,  # in texts, by their name
   checks_case: bool = True,
   max_input_chars_per_word: int | None = None,
-) -> tokenization.FullTokenizer:
+) -> tokenization.Tokenizer:
   """Tokenizer of a vocabulary; InputError unless it fits model and text."""
   vocab = load(vocab_file)
   check(vocab_file, vocab, vocab_size)
@@ -42,7 +40,7 @@ def load_tokenizer(
     tokenizer = tokenization.FullTokenizer(
       vocab,
       do_lower_case,
-      never_split,
+      [tokenization.BERT_TOKENS.mask] if finds_mask else [],
       max_input_chars_per_word or tokenization.MAX_INPUT_CHARS_PER_WORD,
     )
   except ValueError as error:
@@ -109,9 +107,11 @@ def check(
   num_entries = max(vocab.values()) + 1
   if len(vocab) < num_entries:
     _check_repeated(path)
-  if vocab.get("[PAD]") != 0:
+  if vocab.get(tokenization.BERT_TOKENS.pad) != 0:
     logging.warning(
-      "%s: [PAD] is not its first entry, but padding has id 0", path
+      "%s: %s is not its first entry, but padding has id 0",
+      path,
+      tokenization.BERT_TOKENS.pad,
     )
   if vocab_size is not None and vocab_size - num_entries >= _TABLE_MULTIPLE:
     logging.warning(
@@ -133,7 +133,7 @@ def _check_repeated(path: str) -> None:
     if first == line or not entry:
       continue
     repeated[entry] = f"{entry} (lines {first}, {line})"
-    if entry in _SPECIAL_ENTRIES:
+    if entry in tokenization.BERT_TOKENS:
       raise InputError(
         f"{path}, line {line}: repeats {entry}. Make each line different"
       )
@@ -159,7 +159,7 @@ def has_enough_words(entries: Iterable[str]) -> bool:
 
 def _count_case(entries: Iterable[str]) -> tuple[int, int]:
   """Counts the words in scripts with letter case, and those with capitals."""
-  words = [entry.removeprefix("##") for entry in entries]
+  words = [entry.removeprefix(tokenization.CONTINUATION) for entry in entries]
   with_case = [w for w in words if w.isalpha() and w.lower() != w.upper()]
   return len(with_case), sum(word != word.lower() for word in with_case)
 

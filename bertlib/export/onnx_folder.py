@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+import tokenization
 from bertlib import PREFIX
 from bertlib.cli.errors import InputError
 from bertlib.export import tokenizer_files
@@ -82,7 +83,7 @@ _SEGMENTS = """\
 
 # Positions of the [MASK]s, for a model with such an input.
 _MASKS = """\
-mask = inputs["input_ids"] == tokenizer.token_to_id("[MASK]")
+mask = inputs["input_ids"] == tokenizer.token_to_id("{mask}")
 inputs["masked_lm_positions"] = np.array([np.flatnonzero(row) for row in mask])
 """
 
@@ -92,8 +93,7 @@ def write(
   model: Any,  # of `Graph.model`
   description: Mapping[str, Any],  # contents of `model.json`
   config: Mapping[str, Any],  # contents of `config.json`
-  vocab: Mapping[str, int],
-  never_split: tuple[str, ...],
+  tokenizer: tokenization.Tokenizer,
   task: TaskRecord | None,  # None for an encoder
   is_int8: bool,
 ) -> None:
@@ -110,7 +110,9 @@ def write(
   # Browsers otherwise look for the other file, or servers do.
   chosen = {"transformers.js_config": {"dtype": "q8" if is_int8 else "fp32"}}
   json_files.write(os.path.join(folder, CONFIG_FILE), {**config, **chosen})
-  tokenizer_files.write(folder, vocab, description, never_split, cuts=True)
+  mask = tokenizer.special_tokens.mask
+  added = [mask] if task and task.fills_masks else []
+  tokenizer_files.write(folder, tokenizer.vocab, description, added, cuts=True)
   examples = ["A text."]
   if task and task.predict:
     examples = task.predict.examples(description)
@@ -122,7 +124,7 @@ def write(
         texts=texts,
         segments=_SEGMENTS * (config.get("type_vocab_size", 0) > 1),
         examples=examples,
-        more=_MASKS if task and task.fills_masks else "",
+        more=_MASKS.format(mask=mask) if added else "",
         prefix=PREFIX,
         file=model_file,
       )

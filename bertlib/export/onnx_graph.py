@@ -32,7 +32,7 @@ INPUT_NAMES = {
 }
 
 # Positions: of the first token alone.
-CLS = "[CLS]"
+CLS = "cls"
 
 # The first versions with LayerNormalization.
 OPSET, IR_VERSION = 17, 8

@@ -155,7 +155,7 @@ class OnnxModel(BatchPredictor):
       os.path.join(folder, model_files.VOCAB),
       description["do_lower_case"],
       config["vocab_size"],
-      never_split=self.never_split,
+      finds_mask=self.finds_mask,
       checks_case=False,
       max_input_chars_per_word=description.get("max_input_chars_per_word"),
     )

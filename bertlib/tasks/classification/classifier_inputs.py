@@ -381,23 +381,23 @@ def check_texts(
   others = [*examples.eval_sets.values(), *examples.predict_sets.values()]
   found = examples.train or list(itertools.chain.from_iterable(others))
 
-  def encode(example):
-    # Index 1, because the tokens of example 0 would be logged.
-    features, encoded = classification_records.encode_example(
-      1,
-      example,
-      processor.problem,
-      run.settings.model.max_seq_length,
-      run.tokenizer,
-    )
-    return example_checks.Encoded(
+  rows = classification_records.encode_examples(
+    example_checks.sample(found),
+    processor.problem,
+    run.settings.model.max_seq_length,
+    run.tokenizer,
+    first_index=1,  # the tokens of example 0 would be logged
+  )
+  encoded = (
+    example_checks.Encoded(
       features.input_ids,
       max(row.num_tokens for row in encoded),
       sum(row.num_truncated_tokens for row in encoded),
     )
-
+    for features, encoded in rows
+  )
   return example_checks.check_encoded(
-    map(encode, example_checks.sample(found)),
+    encoded,
     run.config.vocab_size,
     len(found),
     run.tokenizer,

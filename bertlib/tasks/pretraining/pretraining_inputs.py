@@ -56,7 +56,7 @@ def count_records(
   max_seq_length: int,
   max_predictions_per_seq: int,
   # Each record begins with its [CLS]; None to skip this check.
-  vocab: Mapping[str, int] | None = None,
+  cls_id: int | None = None,
   objective: Objective = MLM_NSP,
   may_lack_masks: bool = False,  # as training draws new ones
 ) -> int:
@@ -77,7 +77,7 @@ def count_records(
       f"{path}: its records have no next_sentence_labels, as text without pairs"
       " has none. Give --objective=mlm"
     )
-  if vocab and first["input_ids"].int64_list.value[0] != vocab["[CLS]"]:
+  if cls_id not in (None, first["input_ids"].int64_list.value[0]):
     raise InputError(
       f"{path}: its first record does not begin with [CLS], so it was"
       " made with another vocabulary. Give that one with --vocab_file"
@@ -305,7 +305,7 @@ def check_files(
       path,
       settings.model.max_seq_length,
       settings.max_predictions_per_seq,
-      run.tokenizer and run.tokenizer.vocab,
+      run.tokenizer and run.tokenizer.special_ids.cls,
       settings.chosen_objective,
       may_lack_masks,
     )
