@@ -107,7 +107,7 @@ def find_source(
   checkpoint_files.check_checkpoint(checkpoint)
   config = model_folder.load_config(config_file)
   length = max_seq_length or description.get("max_seq_length", 128)
-  model_folder.check_max_seq_length(length, config.max_position_embeddings)
+  model_folder.check_max_seq_length(length, vars(config))
   description["max_seq_length"] = length
   return Source(description, config, checkpoint, vocab_file, model_dir, task)
 
@@ -142,9 +142,7 @@ def signature_model(
       ),
     )
   if seq_length:
-    model_folder.check_max_seq_length(
-      seq_length, source.config.max_position_embeddings
-    )
+    model_folder.check_max_seq_length(seq_length, vars(source.config))
   return model_class(
     source.description,
     source.config,

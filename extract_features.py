@@ -445,8 +445,6 @@ def read_texts(
 ) -> Iterator[InputExample]:
   """Reads the texts of --input_file, with the prefix of the prompt."""
   for example in stream_examples(settings.input_file, settings.text.codec):
-    if example.text_b is not None:
-      model_folder.check_has_segments(config, settings.model.bert_config_file)
     yield example._replace(text_a=vectors.prefix + example.text_a)
 
 

@@ -133,6 +133,7 @@ class BatchPredictor:
       longest, unit = lengths[order[first]], self._length_unit
       length = max(-(-longest // unit), 1) * unit
       max_length = self.config["max_position_embeddings"]
+      max_length -= self.config.get("position_offset", 0)
       length = max(min(length, max_length), longest)
       size = self._batch_size or max(_TOKENS_PER_BATCH // length, 1)
       yield order[first : first + size], length

@@ -58,8 +58,7 @@ encoded = tokenizer.encode_batch({texts})
 inputs = {{
   "input_ids": np.array([text.ids for text in encoded]),
   "attention_mask": np.array([text.attention_mask for text in encoded]),
-  "token_type_ids": np.array([text.type_ids for text in encoded]),
-}}
+{segments}}}
 {more}outputs = session.run(None, inputs)
 print(outputs[0])
 print(json.load(open("model.json", encoding="utf-8")).get("labels"))
@@ -76,6 +75,10 @@ print(OnnxModel(".").predict({examples}))
 
 transformers.js, fastembed and optimum load this folder: docs/how_to/onnx.md
 of bert-estimator has examples.
+"""
+
+_SEGMENTS = """\
+  "token_type_ids": np.array([text.type_ids for text in encoded]),
 """
 
 # Positions of the [MASK]s, for a model with such an input.
@@ -119,6 +122,7 @@ def write(
     file.write(
       _README.format(
         texts=texts,
+        segments=_SEGMENTS * (config.get("type_vocab_size", 0) > 1),
         examples=examples,
         more=_MASKS.format(mask=mask) if added else "",
         prefix=PREFIX,

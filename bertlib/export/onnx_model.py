@@ -195,10 +195,13 @@ class OnnxModel(BatchPredictor):
 
   def _compute(self, *arrays):
     """See base class; of several outputs, a tuple for each row."""
-    names = (INPUT_NAMES.get(name, name) for name in self.features)
-    outputs = self._engine.run(
-      {name: array.astype(np.int64) for name, array in zip(names, arrays)}
-    )
+    inputs = {
+      INPUT_NAMES.get(name, name): array.astype(np.int64)
+      for name, array in zip(self.features, arrays)
+    }
+    if self.config["type_vocab_size"] < 2:
+      inputs.pop(INPUT_NAMES["segment_ids"], None)
+    outputs = self._engine.run(inputs)
     return outputs[0] if len(outputs) == 1 else zip(*outputs)
 
 

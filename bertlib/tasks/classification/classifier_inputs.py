@@ -11,7 +11,6 @@ from typing import Any, Callable, NamedTuple
 import tensorflow.compat.v1 as tf
 from absl import logging
 
-from bertlib.checkpoints import model_folder
 from bertlib.cli.errors import InputError, some_of
 from bertlib.data import example_checks, tables
 from bertlib.io import result_files
@@ -135,9 +134,7 @@ def with_pairs(run: Run, examples: Examples) -> Run:
 
 def check_pairs(run: Run, examples: Examples) -> None:
   """Refuses text pairs for a model of single texts, and vice versa."""
-  settings = run.settings
   if run.task.description["kind"] == "multiple_choice":
-    model_folder.check_has_segments(run.config, settings.model.bert_config_file)
     return
   description = model_description.load(run.model_folder, RECORD)
   trained_on_pairs = description.get("has_pairs")
@@ -150,10 +147,6 @@ def check_pairs(run: Run, examples: Examples) -> None:
     if not split_examples:
       continue
     is_pairs = has_pairs(split_examples)
-    if is_pairs:
-      model_folder.check_has_segments(
-        run.config, settings.model.bert_config_file
-      )
     if trained_on_pairs not in (None, is_pairs):
       raise InputError(
         f"{run.model_folder}: was trained on {kinds[trained_on_pairs]}, but the"

@@ -12,7 +12,6 @@ from absl import logging
 from google.protobuf.message import DecodeError
 
 import modeling
-from bertlib.checkpoints import model_folder
 from bertlib.cli.errors import InputError
 from bertlib.data import (
   example_checks,
@@ -133,7 +132,7 @@ def limited_layout(
   limits = {
     "input_ids": config.vocab_size,
     "input_mask": 2,
-    "segment_ids": config.type_vocab_size,
+    "segment_ids": max(config.type_vocab_size, 2),
     "masked_lm_positions": max_seq_length,
     "masked_lm_ids": config.vocab_size,
     "next_sentence_labels": 2,
@@ -349,8 +348,6 @@ def read_lines(run: Run) -> list[fill_mask.Line]:
       f"{settings.predict_file}: has lines of one text, but the model predicts"
       ' next sentences alone. Write " ||| " before the second text of each line'
     )
-  if any(has_pairs):
-    model_folder.check_has_segments(config, settings.model.bert_config_file)
   return lines
 
 
