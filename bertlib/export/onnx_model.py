@@ -152,10 +152,10 @@ class OnnxModel(BatchPredictor):
     description = self.description
     config = model_folder.read_config(os.path.join(folder, model_files.CONFIG))
     tokenizer = vocabulary.load_tokenizer(
-      os.path.join(folder, model_files.VOCAB),
+      model_files.path_of(folder, "vocab_file"),
       description["do_lower_case"],
       config["vocab_size"],
-      never_split=self.never_split,
+      finds_mask=self.finds_mask,
       checks_case=False,
       max_input_chars_per_word=description.get("max_input_chars_per_word"),
     )
@@ -195,10 +195,13 @@ class OnnxModel(BatchPredictor):
 
   def _compute(self, *arrays):
     """See base class; of several outputs, a tuple for each row."""
-    names = (INPUT_NAMES.get(name, name) for name in self.features)
-    outputs = self._engine.run(
-      {name: array.astype(np.int64) for name, array in zip(names, arrays)}
-    )
+    inputs = {
+      INPUT_NAMES.get(name, name): array.astype(np.int64)
+      for name, array in zip(self.features, arrays)
+    }
+    if self.config["type_vocab_size"] < 2:
+      inputs.pop(INPUT_NAMES["segment_ids"], None)
+    outputs = self._engine.run(inputs)
     return outputs[0] if len(outputs) == 1 else zip(*outputs)
 
 

@@ -291,13 +291,14 @@ def check_text_groups(run: Run, data: Data) -> example_checks.LengthSummary:
   groups = groups or [[text] for text in (*data.predict, *data.queries)]
   max_seq_length = run.settings.model.max_seq_length
 
-  def encode(text):
-    pair = model_inputs.encode_pair(run.tokenizer, text, None, max_seq_length)
-    return example_checks.Encoded(
+  texts = itertools.chain.from_iterable(example_checks.sample(groups))
+  pairs = ((text, None) for text in texts)
+  encoded = (
+    example_checks.Encoded(
       pair.input_ids, pair.num_tokens, pair.num_truncated_tokens
     )
-
-  texts = itertools.chain.from_iterable(example_checks.sample(groups))
+    for pair in model_inputs.encode_pairs(run.tokenizer, pairs, max_seq_length)
+  )
   return example_checks.check_encoded(
-    map(encode, texts), run.config.vocab_size, len(groups), run.tokenizer
+    encoded, run.config.vocab_size, len(groups), run.tokenizer
   )
