@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import reprlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Callable, TypeVar
+from typing import Any, Callable, NamedTuple, TypeVar
 
 import numpy as np
 
 import tokenization
+from bertlib.cli import option
 from bertlib.cli.errors import InputError
 from bertlib.data import model_inputs
 from bertlib.data.model_inputs import EncodedPair
+from bertlib.io import files, json_files, text_files
 
 # Texts that are encoded, sorted by length and decoded together.
 _BLOCK_SIZE = 1024
@@ -26,6 +29,48 @@ _TOKENS_PER_BATCH = 2048
 Item = TypeVar("Item")
 
 _END = object()
+
+
+class FileFormat(NamedTuple):
+  """Format of a file of answers."""
+
+  line: Callable[[Any, Any], bytes]  # of an example and its answer
+  head: Callable[[int], bytes] = lambda num_answers: b""
+  separator: bytes = b""  # between lines, beside their own ends
+  tail: bytes = b""
+
+
+def json_line(value: Any) -> bytes:
+  """A line of JSON Lines."""
+  return _utf8(json_files.dumps(value, ensure_ascii=False) + "\n")
+
+
+def write_files(
+  path: str,  # without the endings
+  formats: Mapping[str, FileFormat],  # by the ending
+  examples: Sequence[Any],
+  answers: Sequence[Any],  # as many
+) -> None:
+  """Writes a file of answers in each format."""
+  with contextlib.ExitStack() as stack:
+    for ending, form in formats.items():
+      file = stack.enter_context(files.atomic_write(path + ending, "wb"))
+      file.write(form.head(len(examples)))
+      separator = b""
+      for example, answer in zip(examples, answers):
+        file.write(separator + form.line(example, answer))
+        separator = form.separator
+      file.write(form.tail)
+
+
+def tsv_line(cells: Iterable[str]) -> bytes:
+  """A line of a .tsv file, see `text_files`."""
+  return _utf8(text_files.tsv_line(cells))
+
+
+def _utf8(text: str) -> bytes:
+  # As in all files, half of a character is written as an escape.
+  return text.encode("utf-8", "backslashreplace")
 
 
 class BatchPredictor:
@@ -70,24 +115,34 @@ class BatchPredictor:
     decode: Callable[[Any, list[np.ndarray]], Iterable[Any]],
   ) -> list[Any]:
     """Predictions of texts, in order: encodes, computes and decodes blocks."""
-
-    def compute(encoded):
-      context, rows = encoded
-      return context, self.run(rows)
-
     sets = blocks(texts, _BLOCK_SIZE)
     first = next(sets, [])
     if len(first) < _BLOCK_SIZE:  # threads would only take time
-      return list(decode(*compute(encode(first))))
+      context, rows = encode(first)
+      return list(decode(context, self.run(rows)))
+    sets = itertools.chain([first], sets)
+    predicted = self.map_blocks(sets, encode, decode)
+    return [*itertools.chain.from_iterable(predicted)]
+
+  def map_blocks(
+    self,
+    sets: Iterable[list[Any]],
+    encode: Callable[[list[Any]], tuple[Any, Sequence[Mapping[str, Any]]]],
+    decode: Callable[[Any, list[Any]], Iterable[Any]],
+    reduce: Callable[[Mapping[str, Any], Any], Any] | None = None,
+  ) -> Iterator[Iterable[Any]]:
+    """Yields the predictions of each block; see `predict_blocks` and `run`."""
+
+    def compute(encoded):
+      context, rows = encoded
+      return context, self.run(rows, reduce)
+
     # One thread encodes the next block and another one computes the current
     # one, while this thread decodes the previous one. Texts are read once, at
     # most three blocks at a time.
-    encoded = prefetch(map(encode, itertools.chain([first], sets)))
-    return [
-      prediction
-      for computed in prefetch(map(compute, encoded))
-      for prediction in decode(*computed)
-    ]
+    encoded = prefetch(map(encode, sets))
+    for computed in prefetch(map(compute, encoded)):
+      yield decode(*computed)
 
   def encode_texts(self, texts: Iterable[Any]) -> list[EncodedPair]:
     """Inputs of the model for texts and pairs."""
@@ -100,8 +155,11 @@ class BatchPredictor:
     raise NotImplementedError
 
   def run(
-    self, rows: Sequence[Mapping[str, Sequence[int]]]
-  ) -> list[np.ndarray]:
+    self,
+    rows: Sequence[Mapping[str, Sequence[int]]],
+    # Of a row and its output, what is kept of the output; None for all.
+    reduce: Callable[[Mapping[str, Any], Any], Any] | None = None,
+  ) -> list[Any]:
     """Outputs of rows, in order; S is at least the length of the row."""
     if self._is_closed:
       raise InputError(
@@ -114,7 +172,7 @@ class BatchPredictor:
     def compute(batch: Sequence[int], length: int) -> None:
       results = self._compute(*self._arrays(rows, batch, length))
       for index, output in zip(batch, results):
-        outputs[index] = output
+        outputs[index] = reduce(rows[index], output) if reduce else output
 
     if len(batches) == 1:
       compute(*batches[0])
@@ -149,6 +207,43 @@ class BatchPredictor:
         [model_inputs.pad(rows[index][name][:width], width) for index in batch],
         np.int32,
       )
+
+  # Files of examples
+
+  record: Any = None  # the `TaskRecord`
+
+  def file_settings(self, path: str, given: Mapping[str, Any]) -> Any:
+    """Flags of the script that predicts for a file: given, or the model's."""
+    settings = self.record and self.record.settings
+    if not settings:
+      raise InputError(
+        f"{self._model_dir}: is an encoder, or its RECORD has no settings, so"
+        " there is no way to read a file for it. Predict from Python"
+      )
+    if unknown := given.keys() - dict(option.declarations(settings)).keys():
+      raise InputError(
+        f"--{min(unknown)}: {self.record.script}.py has no such flag. Leave it"
+        " out"
+      )
+    made = option.make(settings, predict_file=path)
+    return option.fill(made, made.entries_as_flags(self.description) | given)
+
+  def read_file(self, settings: Any, bad: list[str]) -> Iterable[Any]:
+    """Examples of the --predict_file of settings, one at a time.
+
+    They print as all that their answers depend on. `bad` receives the messages
+    of rows that are skipped.
+    """
+    return text_files.read_pairs(settings.predict_file, settings.text.codec)
+
+  def answer_blocks(self, sets: Iterable[list[Any]]) -> Iterator[Iterable[Any]]:
+    """Yields the answers to each block of examples of `read_file`."""
+    for examples in sets:
+      yield self.predict([a if b is None else (a, b) for a, b in examples])
+
+  def file_formats(self, examples: Sequence[Any]) -> dict[str, FileFormat]:
+    """Formats of answers by the ending of their file, given first examples."""
+    return {".jsonl": FileFormat(lambda _, answer: json_line(answer))}
 
   def close(self) -> None:
     """Ends the use of the model; later calls raise InputError."""

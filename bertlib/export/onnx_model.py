@@ -109,7 +109,7 @@ class OnnxModel(BatchPredictor):
         )
       predictor = task.predictor()
     model = super().__new__(type(cls.__name__, (cls, predictor), {}))
-    model.description = model_folder.check(folder, task)
+    model.description, model.record = model_folder.check(folder, task), task
     model._open = functools.partial(
       cls, os.path.abspath(folder), *arguments, **more
     )
@@ -183,6 +183,8 @@ class OnnxModel(BatchPredictor):
     self._engine = _start_engine(
       engine, path, num_threads, precision, cache_dir
     )
+    threads = num_threads or processes.usable_cores()
+    self._computation = engine, precision, threads, processes.kind()
     super().__init__(
       folder,
       description,
@@ -192,6 +194,18 @@ class OnnxModel(BatchPredictor):
       description.get("seq_length") or self._engine.length_unit,
       num_batches=1,  # each with all threads
     )
+
+  def fingerprint(self) -> str:
+    """SHA-256 of what decides the answers: files, engine and processor."""
+    engine, *_ = self._computation
+    found = hashlib.sha256(repr(self._computation).encode())
+    found.update(importlib.import_module(engine).__version__.encode())
+    names = model_files.COMPANIONS
+    paths = [os.path.join(self._model_dir, name) for name in names]
+    for path in (onnx_folder.find(self._model_dir), *paths):
+      with open(path, "rb") as file:
+        found.update(hashlib.sha256(file.read()).digest())
+    return found.hexdigest()
 
   def _compute(self, *arrays):
     """See base class; of several outputs, a tuple for each row."""
