@@ -91,7 +91,7 @@ def find_source(
     if not checkpoint:
       raise InputError(f"{model_dir}: holds no trained model")
     config_file = config_file or os.path.join(model_dir, model_files.CONFIG)
-    in_folder = os.path.join(model_dir, model_files.VOCAB)
+    in_folder = model_files.path_of(model_dir, "vocab_file")
     if not vocab_file and tf.io.gfile.exists(in_folder):
       vocab_file = in_folder
     if "script" not in description:
@@ -108,7 +108,7 @@ def find_source(
   checkpoint_files.check_checkpoint(checkpoint)
   config = model_folder.load_config(config_file)
   length = max_seq_length or description.get("max_seq_length", 128)
-  model_folder.check_max_seq_length(length, config.max_position_embeddings)
+  model_folder.check_max_seq_length(length, vars(config))
   description["max_seq_length"] = length
   return Source(description, config, checkpoint, vocab_file, model_dir, task)
 
@@ -137,15 +137,13 @@ def signature_model(
       source.description["do_lower_case"],
       source.config.vocab_size,
       source.checkpoint,
-      model_class.never_split,
+      model_class.finds_mask,
       max_input_chars_per_word=source.description.get(
         "max_input_chars_per_word"
       ),
     )
   if seq_length:
-    model_folder.check_max_seq_length(
-      seq_length, source.config.max_position_embeddings
-    )
+    model_folder.check_max_seq_length(seq_length, vars(source.config))
   return model_class(
     source.description,
     source.config,
@@ -585,8 +583,7 @@ def export_onnx(
       graph,
       description,
       to_huggingface.config_of(source.config, weights, description, task),
-      model.tokenizer.vocab,
-      model.never_split,
+      model.tokenizer,
       task,
       is_int8=bool(int8),
     )

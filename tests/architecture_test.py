@@ -90,6 +90,17 @@ PARSES_FLAGS = (
 # original, which works without this project.
 KNOWS_SCHEMES = ("bertlib.io.files", "tokenization")
 
+# Know the marks of WordPiece: its library, and the writers of its own formats.
+KNOWS_WORDPIECE = (
+  "tokenization",
+  "create_vocab",
+  "bertlib.export.tf_tokenizer",
+  "bertlib.export.gguf_file",
+  "bertlib.export.tokenizer_files",
+  "bertlib.exchange.huggingface_tokenizer",
+)
+WORDPIECE_MARK = re.compile(r" *(##|\\?\[(CLS|SEP|PAD|MASK|UNK)\\?\]) *")
+
 # Functions in which a command may read its flags.
 READS_FLAGS = ("main", "define_flags", "from_flags")
 
@@ -240,6 +251,14 @@ def test_names_of_other_modules_exist(module):
   special = {"__doc__", "__file__", "__name__"}
   missing = missing_names(parse(module), modules)
   assert not [n for n in missing if n.rpartition(".")[2] not in special]
+
+
+@each_module
+def test_only_the_tokenizer_of_wordpiece_and_its_writers_know_its_marks(module):
+  if module not in KNOWS_WORDPIECE:
+    nodes = ast.walk(parse(module))
+    values = [str(n.value) for n in nodes if isinstance(n, ast.Constant)]
+    assert not [*filter(WORDPIECE_MARK.fullmatch, values)]
 
 
 @each_module

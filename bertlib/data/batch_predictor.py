@@ -98,15 +98,15 @@ class BatchPredictor:
   """
 
   features: Sequence[str] = TOKEN_FEATURES
-  # Words that the tokenizer must not split.
-  never_split: Sequence[str] = ()
+  # Whether the tokenizer finds masks in texts.
+  finds_mask = False
 
   def __init__(
     self,
     model_dir: str,
     description: Mapping[str, Any],
     config: Mapping[str, Any],
-    tokenizer: tokenization.FullTokenizer,
+    tokenizer: tokenization.Tokenizer,
     batch_size: int | None,  # None for about 2048 tokens per batch
     length_unit: int,  # batches are padded to a multiple of this length
     num_batches: int,  # that are computed at the same time
@@ -163,12 +163,9 @@ class BatchPredictor:
     """Inputs of the model for texts and pairs, without padding."""
     pairs = ((text, None) if is_text(text) else text for text in texts)
     length = self.description["max_seq_length"]
-    encoded = (
-      model_inputs.encode_pair(self.tokenizer, *pair, length) for pair in pairs
-    )
     return [
       {name: getattr(row, name)[: row.num_tokens] for name in TOKEN_FEATURES}
-      for row in encoded
+      for row in model_inputs.encode_pairs(self.tokenizer, pairs, length)
     ]
 
   def _compute(self, *arrays: np.ndarray) -> Iterable[np.ndarray]:
@@ -217,6 +214,7 @@ class BatchPredictor:
       longest, unit = lengths[order[first]], self._length_unit
       length = max(-(-longest // unit), 1) * unit
       max_length = self.config["max_position_embeddings"]
+      max_length -= self.config.get("position_offset", 0)
       length = max(min(length, max_length), longest)
       size = self._batch_size or max(_TOKENS_PER_BATCH // length, 1)
       yield order[first : first + size], length

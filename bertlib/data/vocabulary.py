@@ -11,8 +11,6 @@ from bertlib.cli.absl import logging
 from bertlib.cli.errors import InputError, some_of
 from bertlib.io import files, model_files, text_files
 
-_SPECIAL_ENTRIES = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-
 # Embedding tables may be larger than the vocabulary, up to a multiple of this.
 _TABLE_MULTIPLE = 128
 
@@ -26,10 +24,10 @@ def load_tokenizer(
   do_lower_case: bool,
   vocab_size: int | None = None,  # of the embedding table; None: not checked
   init_checkpoint: str | None = None,
-  never_split: Iterable[str] = (),
+  finds_mask: bool = False,  # in texts, by their name
   checks_case: bool = True,
   max_input_chars_per_word: int | None = None,
-) -> tokenization.FullTokenizer:
+) -> tokenization.Tokenizer:
   """Tokenizer of a vocabulary; InputError unless it fits model and text."""
   vocab = load(vocab_file)
   check(vocab_file, vocab, vocab_size)
@@ -42,7 +40,7 @@ def load_tokenizer(
     tokenizer = tokenization.FullTokenizer(
       vocab,
       do_lower_case,
-      never_split,
+      [tokenization.BERT_TOKENS.mask] if finds_mask else [],
       max_input_chars_per_word or tokenization.MAX_INPUT_CHARS_PER_WORD,
     )
   except ValueError as error:
@@ -56,7 +54,7 @@ def load_tokenizer(
 
 def _compare_with_checkpoint(path: str, checkpoint: str) -> None:
   """Warns if the vocabulary in the checkpoint's folder is another."""
-  expected = os.path.join(os.path.dirname(checkpoint), model_files.VOCAB)
+  expected = model_files.path_of(os.path.dirname(checkpoint), "vocab_file")
   if files.exists(expected):
     different = difference(path, expected, ignore_unused=True)
     if different:
@@ -93,6 +91,12 @@ def load(path: str) -> dict[str, int]:
   return {entry: index for index, entry in enumerate(read_entries(path))}
 
 
+def file_name(path: str) -> str:
+  """Name in a model's folder of a vocabulary from another place."""
+  is_json = path.endswith(".json")
+  return model_files.TOKENIZER if is_json else model_files.VOCAB
+
+
 def hash_of(path: str) -> str:
   """SHA-256 of a vocabulary's lines, whatever their ends are."""
   return hashlib.sha256("\n".join(_read_lines(path)).encode()).hexdigest()
@@ -109,9 +113,11 @@ def check(
   num_entries = max(vocab.values()) + 1
   if len(vocab) < num_entries:
     _check_repeated(path)
-  if vocab.get("[PAD]") != 0:
+  if vocab.get(tokenization.BERT_TOKENS.pad) != 0:
     logging.warning(
-      "%s: [PAD] is not its first entry, but padding has id 0", path
+      "%s: %s is not its first entry, but padding has id 0",
+      path,
+      tokenization.BERT_TOKENS.pad,
     )
   if vocab_size is not None and vocab_size - num_entries >= _TABLE_MULTIPLE:
     logging.warning(
@@ -133,7 +139,7 @@ def _check_repeated(path: str) -> None:
     if first == line or not entry:
       continue
     repeated[entry] = f"{entry} (lines {first}, {line})"
-    if entry in _SPECIAL_ENTRIES:
+    if entry in tokenization.BERT_TOKENS:
       raise InputError(
         f"{path}, line {line}: repeats {entry}. Make each line different"
       )
@@ -159,7 +165,7 @@ def has_enough_words(entries: Iterable[str]) -> bool:
 
 def _count_case(entries: Iterable[str]) -> tuple[int, int]:
   """Counts the words in scripts with letter case, and those with capitals."""
-  words = [entry.removeprefix("##") for entry in entries]
+  words = [entry.removeprefix(tokenization.CONTINUATION) for entry in entries]
   with_case = [w for w in words if w.isalpha() and w.lower() != w.upper()]
   return len(with_case), sum(word != word.lower() for word in with_case)
 

@@ -152,10 +152,10 @@ class OnnxModel(BatchPredictor):
     description = self.description
     config = model_folder.read_config(os.path.join(folder, model_files.CONFIG))
     tokenizer = vocabulary.load_tokenizer(
-      os.path.join(folder, model_files.VOCAB),
+      model_files.path_of(folder, "vocab_file"),
       description["do_lower_case"],
       config["vocab_size"],
-      never_split=self.never_split,
+      finds_mask=self.finds_mask,
       checks_case=False,
       max_input_chars_per_word=description.get("max_input_chars_per_word"),
     )
@@ -200,9 +200,10 @@ class OnnxModel(BatchPredictor):
     engine, *_ = self._computation
     found = hashlib.sha256(repr(self._computation).encode())
     found.update(importlib.import_module(engine).__version__.encode())
-    names = model_files.COMPANIONS
+    names = model_files.COMPANIONS  # but for some, by its tokenizer
     paths = [os.path.join(self._model_dir, name) for name in names]
-    for path in (onnx_folder.find(self._model_dir), *paths):
+    paths = [*filter(os.path.exists, paths), onnx_folder.find(self._model_dir)]
+    for path in paths:
       with open(path, "rb") as file:
         while part := file.read(2**20):
           found.update(part)
@@ -210,10 +211,13 @@ class OnnxModel(BatchPredictor):
 
   def _compute(self, *arrays):
     """See base class; of several outputs, a tuple for each row."""
-    names = (INPUT_NAMES.get(name, name) for name in self.features)
-    outputs = self._engine.run(
-      {name: array.astype(np.int64) for name, array in zip(names, arrays)}
-    )
+    inputs = {
+      INPUT_NAMES.get(name, name): array.astype(np.int64)
+      for name, array in zip(self.features, arrays)
+    }
+    if self.config["type_vocab_size"] < 2:
+      inputs.pop(INPUT_NAMES["segment_ids"], None)
+    outputs = self._engine.run(inputs)
     return outputs[0] if len(outputs) == 1 else zip(*outputs)
 
 

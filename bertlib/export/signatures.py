@@ -40,8 +40,8 @@ class SignatureModel:
   graph: str | None = "Predictor.build"
   main = "text"  # the default signature
   output = "probabilities"  # name of what `build` returns, see `outputs`
-  # Words that the tokenizer must not split.
-  never_split: tuple[str, ...] = ()
+  # Whether the tokenizer finds masks in texts.
+  finds_mask = False
 
   def __init__(
     self,

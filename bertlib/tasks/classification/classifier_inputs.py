@@ -11,7 +11,6 @@ from typing import Any, Callable, NamedTuple
 import tensorflow.compat.v1 as tf
 from absl import logging
 
-from bertlib.checkpoints import model_folder
 from bertlib.cli.errors import InputError, some_of
 from bertlib.data import example_checks, tables
 from bertlib.io import result_files
@@ -115,9 +114,7 @@ def with_pairs(run: Run, examples: Examples) -> Run:
 
 def check_pairs(run: Run, examples: Examples) -> None:
   """Refuses text pairs for a model of single texts, and vice versa."""
-  settings = run.settings
   if run.task.description["kind"] == "multiple_choice":
-    model_folder.check_has_segments(run.config, settings.model.bert_config_file)
     return
   description = model_description.load(run.model_folder, RECORD)
   trained_on_pairs = description.get("has_pairs")
@@ -130,10 +127,6 @@ def check_pairs(run: Run, examples: Examples) -> None:
     if not split_examples:
       continue
     is_pairs = has_pairs(split_examples)
-    if is_pairs:
-      model_folder.check_has_segments(
-        run.config, settings.model.bert_config_file
-      )
     if trained_on_pairs not in (None, is_pairs):
       raise InputError(
         f"{run.model_folder}: was trained on {kinds[trained_on_pairs]}, but the"
@@ -332,23 +325,23 @@ def check_texts(
   others = [*examples.eval_sets.values(), *examples.predict_sets.values()]
   found = examples.train or list(itertools.chain.from_iterable(others))
 
-  def encode(example):
-    # Index 1, because the tokens of example 0 would be logged.
-    features, encoded = classification_records.encode_example(
-      1,
-      example,
-      processor.problem,
-      run.settings.model.max_seq_length,
-      run.tokenizer,
-    )
-    return example_checks.Encoded(
+  rows = classification_records.encode_examples(
+    example_checks.sample(found),
+    processor.problem,
+    run.settings.model.max_seq_length,
+    run.tokenizer,
+    first_index=1,  # the tokens of example 0 would be logged
+  )
+  encoded = (
+    example_checks.Encoded(
       features.input_ids,
       max(row.num_tokens for row in encoded),
       sum(row.num_truncated_tokens for row in encoded),
     )
-
+    for features, encoded in rows
+  )
   return example_checks.check_encoded(
-    map(encode, example_checks.sample(found)),
+    encoded,
     run.config.vocab_size,
     len(found),
     run.tokenizer,

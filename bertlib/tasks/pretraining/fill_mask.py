@@ -32,14 +32,10 @@ class Line(NamedTuple):
 
   text: str  # before encoding
   encoded: model_inputs.EncodedPair
+  has_masks: bool
   # Those of [MASK] or, for a line without masks, of all tokens but [CLS] and
   # [SEP].
   positions: list[int]
-
-  @property
-  def has_masks(self) -> bool:
-    """True if the text contains [MASK]."""
-    return "[MASK]" in self.text
 
   @property
   def is_pair(self) -> bool:
@@ -49,7 +45,7 @@ class Line(NamedTuple):
 
 def read_lines(
   path: str,  # "-" for standard input
-  tokenizer: tokenization.FullTokenizer,  # must not split [MASK]
+  tokenizer: tokenization.Tokenizer,  # finds masks
   max_seq_length: int,
   encoding: text_files.Encoding | None = None,
 ) -> list[Line]:
@@ -70,25 +66,29 @@ def read_lines(
 
 def encode_line(
   pair: tuple[str, str | None],
-  tokenizer: tokenization.FullTokenizer,  # must not split [MASK]
+  tokenizer: tokenization.Tokenizer,  # finds masks
   max_seq_length: int,
 ) -> Line:
   """Encodes a text or a pair."""
-  special = {tokenizer.vocab[token] for token in ("[CLS]", "[SEP]")}
-  mask = tokenizer.vocab["[MASK]"]
+  special = tokenizer.special_ids
   text = text_files.SEPARATOR.join(filter(None, pair))
   encoded = model_inputs.encode_pair(
     tokenizer,
-    *(part and part.replace("[MASK]", " [MASK] ") for part in pair),
+    *(part and tokenizer.mark_masks(part) for part in pair),
     max_seq_length,
   )
   tokens = encoded.input_ids[: sum(encoded.input_mask)]
+  has_masks = tokenizer.special_tokens.mask in text
   positions = [
     position
     for position, token in enumerate(tokens)
-    if (token == mask if "[MASK]" in text else token not in special)
+    if (
+      token == special.mask
+      if has_masks
+      else token not in (special.cls, special.sep)
+    )
   ]
-  return Line(text, encoded, positions)
+  return Line(text, encoded, has_masks, positions)
 
 
 def prediction_records(
@@ -128,7 +128,7 @@ def describe_lines(
   # Of `run_pretraining.model_fn_builder`, for each of the `prediction_records`
   # of the lines, in order.
   rows: Iterator[Mapping[str, np.ndarray]],
-  tokenizer: tokenization.FullTokenizer,
+  tokenizer: tokenization.Tokenizer,
   objective: Objective,
 ) -> Iterator[dict[str, Any]]:
   """Predictions for masked lines, and pseudo-perplexity of the others."""
@@ -189,7 +189,7 @@ class MaskedLMPredictor(BatchPredictor):
   """Predicts words for each [MASK]."""
 
   features = (*model_inputs.TOKEN_FEATURES, "masked_lm_positions")
-  never_split = ("[MASK]",)
+  finds_mask = True
 
   def predict(
     self, texts: Iterable[str | tuple[str, str]], top_k: int = 5
@@ -220,7 +220,7 @@ class MaskedLMPredictor(BatchPredictor):
   def answer_blocks(self, sets):
     """See base class; an answer is that of `describe_lines`."""
     objective = objectives.of_model(self.description)
-    mask = self.tokenizer.vocab["[MASK]"]
+    mask = self.tokenizer.special_ids.mask
     length = self.description["max_seq_length"]
 
     def encode(pairs):
