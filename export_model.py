@@ -90,7 +90,7 @@ def find_source(
     if not checkpoint:
       raise InputError(f"{model_dir}: holds no trained model")
     config_file = config_file or os.path.join(model_dir, model_files.CONFIG)
-    in_folder = os.path.join(model_dir, model_files.VOCAB)
+    in_folder = model_files.path_of(model_dir, "vocab_file")
     if not vocab_file and tf.io.gfile.exists(in_folder):
       vocab_file = in_folder
     if "script" not in description:

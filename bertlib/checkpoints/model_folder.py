@@ -325,7 +325,7 @@ def meaning_hash(
 
 def check_vocabulary(folder: str, description: Mapping[str, Any]) -> None:
   """Refuses a folder whose vocabulary is not the one of its training."""
-  path = os.path.join(folder, model_files.VOCAB)
+  path = model_files.path_of(folder, "vocab_file")
   expected = description.get("vocab_sha256")
   # Folders of earlier versions have no hash.
   if not expected or not files.exists(path):
@@ -354,8 +354,9 @@ def write_model_files(
   model = {**model, "meaning_sha256": meaning}
   if vocab_file:
     model = {**model, "vocab_sha256": vocabulary.hash_of(vocab_file)}
+    name = vocabulary.file_name(vocab_file)
     with files.open_any(vocab_file, "rb") as file:
-      written[model_files.VOCAB] = file.read().removeprefix(codecs.BOM_UTF8)
+      written[name] = file.read().removeprefix(codecs.BOM_UTF8)
   written[model_files.CONFIG] = config.to_json_string().encode()
   written[model_files.DESCRIPTION] = json_files.pretty(model).encode()
   for name, content in written.items():
@@ -378,7 +379,7 @@ def check_same_model(
   task: TaskRecord | None = None,
 ) -> None:
   """Refuses a folder with a checkpoint or vocabulary of another model."""
-  trained_vocab = os.path.join(output_dir, model_files.VOCAB)
+  trained_vocab = model_files.path_of(output_dir, "vocab_file")
   if vocab_file and files.exists(trained_vocab):
     vocabulary.check_same(vocab_file, trained_vocab)
   if shapes is None:

@@ -54,7 +54,7 @@ def load_tokenizer(
 
 def _compare_with_checkpoint(path: str, checkpoint: str) -> None:
   """Warns if the vocabulary in the checkpoint's folder is another."""
-  expected = os.path.join(os.path.dirname(checkpoint), model_files.VOCAB)
+  expected = model_files.path_of(os.path.dirname(checkpoint), "vocab_file")
   if files.exists(expected):
     different = difference(path, expected, ignore_unused=True)
     if different:
@@ -89,6 +89,12 @@ def _read_lines(path: str) -> list[str]:
 def load(path: str) -> dict[str, int]:
   """Reads a vocabulary as a mapping from entry to id, see `read_entries`."""
   return {entry: index for index, entry in enumerate(read_entries(path))}
+
+
+def file_name(path: str) -> str:
+  """Name in a model's folder of a vocabulary from another place."""
+  is_json = path.endswith(".json")
+  return model_files.TOKENIZER if is_json else model_files.VOCAB
 
 
 def hash_of(path: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import TypeVar
 
 from bertlib.checkpoints import checkpoint_files, model_folder
@@ -79,6 +78,6 @@ def check_model_files(settings: ModelCommand) -> None:
       f"--do_lower_case={str(model.do_lower_case).lower()}: {model.folder} was"
       f" trained with {str(is_lower).lower()}. Leave out the flag"
     )
-  path = os.path.join(model.folder, model_files.VOCAB)
+  path = model_files.path_of(model.folder, "vocab_file")
   if model.vocab_file and description and exists(path):
     vocabulary.check_same(model.vocab_file, path)

@@ -152,7 +152,7 @@ class OnnxModel(BatchPredictor):
     description = self.description
     config = model_folder.read_config(os.path.join(folder, model_files.CONFIG))
     tokenizer = vocabulary.load_tokenizer(
-      os.path.join(folder, model_files.VOCAB),
+      model_files.path_of(folder, "vocab_file"),
       description["do_lower_case"],
       config["vocab_size"],
       finds_mask=self.finds_mask,

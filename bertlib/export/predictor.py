@@ -98,7 +98,7 @@ class LoadedModel(BatchPredictor):
       os.path.join(model_dir, model_files.CONFIG)
     )
     tokenizer = vocabulary.load_tokenizer(
-      os.path.join(model_dir, model_files.VOCAB),
+      model_files.path_of(model_dir, "vocab_file"),
       description["do_lower_case"],
       config.vocab_size,
       max_input_chars_per_word=description.get("max_input_chars_per_word"),

@@ -101,8 +101,8 @@ def complete(settings: option.Settings) -> option.Settings:
   model, brought = settings.model, _entries(settings, folder)
   # The path of a checkpoint brings no files, as in google-research/bert.
   if folder in (model.init_checkpoint, settings.model_dir):
-    for flag, name in model_files.BY_FLAG.items():
-      path = os.path.join(folder, name)
+    for flag in model_files.BY_FLAG:
+      path = model_files.path_of(folder, flag)
       if not getattr(model, flag) and files.exists(path):
         brought[flag] = path
   brought = {n: v for n, v in brought.items() if n not in model.given}
