@@ -63,6 +63,21 @@ def write(
   json_files.write(os.path.join(folder, CONFIG_FILE), config)
 
 
+def added_token(
+  name: str, index: int, takes_space: bool = False
+) -> dict[str, Any]:
+  """A special token, maybe with the white space before it."""
+  return {
+    "id": index,
+    "content": name,
+    "single_word": False,
+    "lstrip": takes_space,
+    "rstrip": False,
+    "normalized": False,
+    "special": True,
+  }
+
+
 def bert_normalizer(normalizer: Mapping[str, Any] | None) -> Mapping[str, Any]:
   """The `BertNormalizer` in a normalizer that `write` has written."""
   first, *others = (normalizer or {}).get("normalizers") or [None]
@@ -118,17 +133,7 @@ def _tokenizer(
     },
     # Texts with the names of other entries are split like all others.
     "added_tokens": [
-      {
-        "id": vocab[word],
-        "content": word,
-        "single_word": False,
-        "lstrip": False,
-        "rstrip": False,
-        "normalized": False,
-        "special": True,
-      }
-      for word in added
-      if word in vocab
+      added_token(word, vocab[word]) for word in added if word in vocab
     ],
     "normalizer": normalizer,
     "pre_tokenizer": {"type": "BertPreTokenizer"},
