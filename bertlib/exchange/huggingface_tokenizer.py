@@ -130,9 +130,16 @@ def read_files(folder: str, *names: str) -> Iterator[dict[str, Any]]:
 
 
 def write(
-  folder: str, vocab: bytes, description: Mapping[str, Any]
+  folder: str,
+  vocab: bytes,  # or the contents of a `tokenizer.json`
+  description: Mapping[str, Any],
+  has_segments: bool = True,
 ) -> list[str]:
   """Writes the files of a tokenizer; returns what is different there."""
+  if vocab.startswith(b"{"):
+    tokenizer = subword_tokenizer.SubwordTokenizer(vocab.decode())
+    tokenizer_files.write_subword(folder, tokenizer, description, has_segments)
+    return []
   with open(os.path.join(folder, model_files.VOCAB), "wb") as file:
     file.write(vocab)
   ids = {piece: index for index, piece in enumerate(pieces(vocab))}
@@ -285,6 +292,9 @@ def _read_subword(
     content = json_files.read(path, {"model": dict})
   if problem := subword_tokenizer.problem_of(content):
     raise InputError(f"{path}: {problem}")
+  for token in content.get("added_tokens", ()):
+    # As the classes of transformers do: the mask is no word of its own.
+    token["lstrip"] |= token["content"] == _OF_ROBERTA["mask_token"]
   stated = config.get("add_prefix_space", False)
   notes = [
     f"note: add_prefix_space={stated} in tokenizer_config.json is ignored;"
