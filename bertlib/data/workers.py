@@ -14,7 +14,6 @@ from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
 from bertlib.cli.errors import InputError
-from bertlib.io import folder_lock
 
 # Submits a call to a pool: takes the call's last arguments, returns its Future.
 Submit = Callable[..., concurrent.futures.Future]
@@ -87,8 +86,6 @@ def _start_worker(function: Callable[..., Any], *shared: Any) -> None:
   # One thread per worker. With "true", a forked one would wait for ever for
   # threads of its parent.
   os.environ["TOKENIZERS_PARALLELISM"] = "false"
-  for descriptor in folder_lock.held_files():  # a fork would keep them locked
-    os.close(descriptor)
   parent = multiprocessing.parent_process()
 
   def die_with_parent():
