@@ -82,7 +82,7 @@ def problem_of(content: Mapping[str, Any]) -> str | None:
   if kind == "Unigram":
     return None
   is_byte_level = any(
-    part["type"] == "ByteLevel" for part in _parts(content, "pre_tokenizer")
+    part["type"] == "ByteLevel" for part in parts(content, "pre_tokenizer")
   )
   if kind == "BPE" and is_byte_level:
     return None
@@ -93,7 +93,7 @@ def problem_of(content: Mapping[str, Any]) -> str | None:
   )
 
 
-def _parts(content: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
+def parts(content: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
   """The steps of a part of a `tokenizer.json`, of which it may be a list."""
   part = content.get(key) or {}
   if part.get("type") != "Sequence":
@@ -120,7 +120,7 @@ def special_tokens_of(content: Mapping[str, Any]) -> SpecialTokens:
   }
   # Without a processor, as in RoBERTa.
   joined = {"num_separators": 2, "second_segment": 0}
-  for part in _parts(content, "post_processor"):
+  for part in parts(content, "post_processor"):
     if part["type"] in ("RobertaProcessing", "BertProcessing"):
       found |= {"cls": part["cls"][0], "sep": part["sep"][0]}
       if part["type"] == "BertProcessing":
@@ -202,13 +202,12 @@ class SubwordTokenizer(tokenization.Tokenizer):
   def _encoder_of_words(self) -> Any:
     """The encoder in which each word has a space before it."""
     rules = json.loads(self.content)
-    parts = [
-      p for p in _parts(rules, "pre_tokenizer") if p["type"] == "ByteLevel"
-    ]
-    if all(part["add_prefix_space"] for part in parts):  # or none, of Unigram
+    steps = parts(rules, "pre_tokenizer")
+    steps = [step for step in steps if step["type"] == "ByteLevel"]
+    if all(step["add_prefix_space"] for step in steps):  # or none, of Unigram
       return self._encoder
-    for part in parts:
-      part["add_prefix_space"] = True
+    for step in steps:
+      step["add_prefix_space"] = True
     return self._make(rules)
 
   def encode(self, text):

@@ -153,6 +153,8 @@ def hash_of(path: str) -> str:
   """SHA-256 of a vocabulary's lines, whatever their ends are, or values."""
   if is_subword(path):
     values = json_files.read(path, dict)
+    for key in ("truncation", "padding"):  # which exports change
+      values.pop(key, None)
     return hashlib.sha256(json_files.dumps(values).encode()).hexdigest()
   return hashlib.sha256("\n".join(_read_lines(path)).encode()).hexdigest()
 

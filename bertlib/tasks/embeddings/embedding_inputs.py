@@ -15,7 +15,11 @@ from bertlib.io.files import open_any
 from bertlib.io.receipt_file import DEV_DATA, TRAINING_DATA
 from bertlib.settings import embedding_spec, model_description
 from bertlib.settings.embedding_spec import EmbeddingSpec
-from bertlib.tasks.embeddings import beir, embedding_examples
+from bertlib.tasks.embeddings import (
+  beir,
+  embedding_examples,
+  hard_negatives,
+)
 from bertlib.tasks.embeddings.embedding_data import kind_of
 from bertlib.tasks.embeddings.embedding_examples import Columns, Example
 from bertlib.tasks.embeddings.embedding_losses import LossOptions
@@ -163,6 +167,7 @@ class Data(NamedTuple):
   predict: Sequence[str]  # texts to encode
   corpus: Sequence[str]  # texts to search
   queries: Sequence[str]  # queries to search for
+  mined: hard_negatives.Pairs | None  # pairs to find negatives for
   bad_rows: Mapping[str, Sequence[str]]  # messages of the skipped rows, by file
 
 
@@ -185,6 +190,11 @@ def read_data(settings: EmbeddingSettings) -> Data:
     kind = kind_of(columns)
     train = _read_examples(settings, settings.train_file, columns, bad_rows)
     step_plan.count_steps(settings.flags, len(train), "examples")
+  mined = None
+  if settings.flags.do_predict and settings.mining.mine_negatives:
+    path, columns = settings.train_file, settings.train_columns
+    pairs = train or _read_examples(settings, path, columns, bad_rows)
+    mined = hard_negatives.find_pairs(path, pairs)
   return Data(
     kind,
     train,
@@ -193,6 +203,7 @@ def read_data(settings: EmbeddingSettings) -> Data:
       _read_texts(settings, flag, bad_rows)
       for flag in ("predict_file", "corpus_file", "query_file")
     ),
+    mined,
     bad_rows,
   )
 
@@ -251,8 +262,10 @@ def data_files(settings: EmbeddingSettings) -> list[tuple[str, str | None]]:
   """Paths of the data files of the run, with their uses."""
   run, teacher = settings.flags, settings.objective.teacher or ""
   files: list[tuple[str | None, str | None]] = []
+  mines = run.do_predict and settings.mining.mine_negatives
+  if run.do_train or mines:
+    files.append((settings.train_file, TRAINING_DATA if run.do_train else None))
   if run.do_train:
-    files.append((settings.train_file, TRAINING_DATA))
     files.append((teacher if is_vector_file(teacher) else None, "teacher"))
   if run.evaluates:
     path = settings.dev_file
