@@ -206,7 +206,7 @@ def warn_if_outdated(model: OnnxModel) -> None:
 
 def answers_of(
   model: OnnxModel, blocks: Iterable[Any], form: FileFormat
-) -> Iterator[tuple[int, bytes]]:
+) -> Iterator[tuple[int, Iterator[bytes]]]:
   """Yields the number of rows of each block, and the lines of its answers."""
   waiting: collections.deque = collections.deque()
 
@@ -215,9 +215,16 @@ def answers_of(
       waiting.append(block)
       yield block
 
+  def lines(block, answers):
+    separator = b""
+    for example, answer in zip(block, answers):
+      yield separator + form.line(example, answer)
+      separator = form.separator
+
+  # No block is held while the next one is computed.
   for answers in model.answer_blocks(examples()):
-    block = waiting.popleft()
-    yield len(block), form.separator.join(map(form.line, block, answers))
+    yield len(waiting[0]), lines(waiting.popleft(), answers)
+    del answers
 
 
 def write_stream(
@@ -230,8 +237,9 @@ def write_stream(
       file = stack.enter_context(open(path, "wb"))
     try:
       for _, lines in answers_of(model, blocks, form):
-        file.write(lines)
+        file.writelines(lines)
         file.flush()
+        del lines
     except BrokenPipeError:  # as by `| head`
       os.dup2(os.open(os.devnull, os.O_WRONLY), file.fileno())
 
@@ -258,6 +266,7 @@ def compute(
   computed = answers_of(model, missing(), form)
   for number, (num_rows, lines) in enumerate(computed, start=1):
     kept.write_next(lines)
+    del lines
     num_computed += num_rows
     rate, left = num_computed / (time.monotonic() - start), ""
     if number > 1 and num_lines:
@@ -326,10 +335,10 @@ class KeptBlocks:
       )
     return False
 
-  def write_next(self, lines: bytes) -> None:
+  def write_next(self, lines: Iterable[bytes]) -> None:
     """Keeps the answers to the next block that was missing."""
     with files.atomic_write(self._missing.popleft(), "wb") as file:
-      file.write(lines)
+      file.writelines(lines)
 
   def remove(self) -> None:
     """Removes the blocks, and nothing else."""

@@ -5,7 +5,11 @@ import importlib
 import json
 import os
 import re
+import shutil
 import signal
+import subprocess
+import sys
+import threading
 
 import commands
 import numpy as np
@@ -19,6 +23,7 @@ from signatures_test import TEXTS
 import export_model
 import predict
 from bertlib.export import OnnxModel
+from bertlib.io import folder_lock
 
 pytest.importorskip("onnx", reason="pip install -e .[onnx]")
 pytest.importorskip("onnxruntime", reason="pip install -e .[test]")
@@ -249,26 +254,33 @@ app.run(predict.main)
 
 
 @pytest.fixture
-def many(folder_of, tmp_path):
-  """Runs the command in blocks of eight rows; returns the bytes it writes."""
+def run_many(folder_of, tmp_path, monkeypatch):
+  """Runs the command in blocks of eight rows."""
   write(tmp_path, "many.txt", MANY)
-  with (
-    commands.in_process(predict) as main,
-    pytest.MonkeyPatch.context() as patch,
-  ):
-    patch.setattr(predict, "BLOCK_SIZE", 8)
+  monkeypatch.setattr(predict, "BLOCK_SIZE", 8)
+  with commands.in_process(predict) as main:
 
-    def many(output="answers.jsonl", **changed):
+    def run_many(output, **changed):
       flags = {
         "model": folder_of("single") / "exported",
         "input": tmp_path / "many.txt",
-        "output": tmp_path / output,
+        "output": output,
         "engine": "onnxruntime",
       }
       main(*commands.as_flags(flags | changed))
-      return (tmp_path / output).read_bytes()
 
-    yield many
+    yield run_many
+
+
+@pytest.fixture
+def many(run_many, tmp_path):
+  """Runs the command likewise; returns the bytes that it writes."""
+
+  def many(output="answers.jsonl", **changed):
+    run_many(tmp_path / output, **changed)
+    return (tmp_path / output).read_bytes()
+
+  return many
 
 
 def kept_in(folder, output="answers.jsonl"):
@@ -376,3 +388,200 @@ def test_a_row_without_second_text_is_named(folder_of, tmp_path):
   message = fail(folder_of("pairs"), source, tmp_path / "a.jsonl")
   row = len(PAIRS) + 1
   assert f"row {row}: is one text, but the model is of pairs" in message
+
+
+def test_a_full_disk_is_one_line_and_keeps_what_is_finished(
+  folder_of, tmp_path
+):
+  source = write(tmp_path, "a.txt", "the cat sat\n" * 20000)
+  output = tmp_path / "answers.jsonl"
+  # A block is larger than half of the limit, the output larger than it.
+  message = fail(folder_of("single"), source, output, largest_file=2_000_000)
+  assert message.endswith(
+    "answers.jsonl: File too large. Make room there or name another path; files"
+    " that were complete before are unchanged"
+  )
+  assert not output.exists()
+  assert len(kept_in(tmp_path)) == 3
+
+
+@pytest.mark.process
+def test_a_second_process_is_refused(folder_of, many, tmp_path):
+  with folder_lock.lock_files([str(tmp_path / "answers.jsonl")]):
+    message = refusal(many)
+  assert "is writing to it. Wait for it to end" in message
+  assert message.endswith("name another --output")
+
+
+def test_an_input_that_changes_is_named_and_nothing_is_lost(
+  many, computed, tmp_path, monkeypatch
+):
+  write_next = predict.KeptBlocks.write_next
+
+  def change(self, lines):
+    write_next(self, lines)
+    with open(tmp_path / "many.txt", "a") as file:
+      file.write("home\n")
+
+  with monkeypatch.context() as patch:
+    patch.setattr(predict.KeptBlocks, "write_next", change)
+    message = refusal(many)
+  assert "many.txt: has changed while it was read" in message
+  assert not (tmp_path / "answers.jsonl").exists()
+  num_kept = len(kept_in(tmp_path))
+  computed.clear()
+  many()
+  assert len(computed) <= 8 - num_kept + 1
+
+
+@pytest.mark.process
+def test_a_closed_pipe_ends_in_silence(folder_of, tmp_path):
+  source = write(tmp_path, "a.txt", "the cat sat\n" * 30000)
+  flags = f"--model={folder_of('single')}/exported", f"--input={source}"
+  command = ["predict.py", *flags, "--output=-", "--verbosity=-1"]
+  with subprocess.Popen(
+    [sys.executable, os.path.join(commands.ROOT, command[0]), *command[1:]],
+    stdout=subprocess.PIPE,
+    stderr=subprocess.PIPE,
+  ) as process:
+    assert process.stdout.readline().startswith(b'{"guid": "text-1"')
+    process.stdout.close()
+    assert process.stderr.read() == b""
+  assert process.returncode == 0
+
+
+def test_blocks_are_written_to_a_pipe_when_they_are_computed(
+  many, run_many, tmp_path, monkeypatch
+):
+  expected, path = many("whole.jsonl"), tmp_path / "pipe"
+  os.mkfifo(path)
+  received = []
+
+  def read_all():
+    with open(path, "rb", buffering=0) as pipe:
+      while part := pipe.read(65536):
+        received.append(part)
+
+  thread = threading.Thread(target=read_all, daemon=True)
+  thread.start()
+  run_many(path)
+  thread.join(timeout=60)
+  assert b"".join(received) == expected
+
+
+def test_memory_does_not_grow_with_the_rows(folder_of, tmp_path):
+  code = (
+    "import resource, sys, predict\nfrom bertlib.cli import app\n"
+    "app.parse_flags(predict.PredictSettings)\n"
+    "predict.BLOCK_SIZE, number = 1024, resource.RUSAGE_SELF\n"
+    "try:\n  app.run(predict.main)\nfinally:\n"
+    "  print(resource.getrusage(number).ru_maxrss)"
+  )
+  highest = []
+  for number in (3000, 60000):
+    source = write(tmp_path, "a.txt", "the cat sat on the mat\n" * number)
+    output = tmp_path / "a.jsonl"
+    done = commands.run_code(
+      code,
+      f"--model={folder_of('single')}/exported",
+      f"--input={source}",
+      f"--output={output}",
+    )
+    highest.append(int(done.stdout))
+  assert highest[1] < 1.05 * highest[0]
+
+
+# The model
+
+
+def test_a_trained_folder_is_answered_by_the_command_that_exports_it(
+  folder_of, tmp_path
+):
+  model = folder_of("single")
+  message = commands.fail(
+    "predict.py", f"--model={model}", "--input=-", "--output=-"
+  )
+  assert f"python export_model.py --format=onnx --model_dir={model}" in message
+
+
+def test_an_export_that_is_older_than_its_training_is_named(
+  folder_of, many, tmp_path, caplog
+):
+  model = folder_of("single")
+  trained = json.loads((model / "exported/model.json").read_text())["trained"]
+  assert trained["step"] == 7
+  description = model / "exported" / "model.json"
+  before = description.read_text()
+  state = model / "checkpoint"
+  try:
+    changed = json.loads(before) | {
+      "trained": {"folder": str(model), "step": 7}
+    }
+    description.write_text(json.dumps(changed))
+    many()
+    assert "was exported from step" not in caplog.text
+    state.write_text('model_checkpoint_path: "model.ckpt-9"\n')
+    many()
+    assert f"was exported from step 7 of {model}, which has step 9" in (
+      caplog.text
+    )
+  finally:
+    description.write_text(before)
+    state.write_text('model_checkpoint_path: "model.ckpt-7"\n')
+
+
+def test_flags_of_other_tasks_are_refused(folder_of, tmp_path):
+  source = write(tmp_path, "a.conll", CONLL)
+  message = fail(folder_of("ner"), source, "-", "--bad_rows=skip")
+  assert "--bad_rows: run_ner.py has no such flag. Leave it out" in message
+
+
+def test_an_ending_without_format_is_refused(folder_of, tmp_path):
+  source = write(tmp_path, "a.txt", LINES)
+  message = fail(folder_of("single"), source, tmp_path / "a.npy")
+  assert "Let its name end in .jsonl or .tsv" in message
+
+
+def test_a_tagger_takes_given_words(folder_of):
+  words = ["the", "cats", "sat!"]
+  with OnnxModel(str(folder_of("ner") / "exported")) as model:
+    (found,) = model.predict([words])
+    assert [entity.text for entity in found] == words
+    # Two words are no pair.
+    assert model.predict([["the", "cat"]]) == model.predict(["the cat"])
+    message = refusal(model.predict, [["the", 1]])
+  assert message == "texts[0]: is ['the', 1]. Give a str, or a list of words"
+
+
+TASK = """
+from bertlib.task.task_record import TaskRecord
+from bertlib.tasks.classification import record
+
+RECORD = TaskRecord(
+  script="own",
+  settings=record.RECORD.settings,
+  export=record.RECORD.export,
+  predictor=record.RECORD.predictor,
+  onnx_head=record.RECORD.onnx_head,
+)
+"""
+
+
+def test_a_task_of_your_own_is_predicted_for(folder_of, tmp_path, monkeypatch):
+  (tmp_path / "own_module.py").write_text(TASK)
+  monkeypatch.syspath_prepend(tmp_path)
+  model = tmp_path / "model"
+  shutil.copytree(folder_of("single"), model)
+  for folder in (model, model / "exported"):
+    description = json.loads((folder / "model.json").read_text())
+    description.pop("meaning_sha256")
+    description["script"] = "own"
+    (folder / "model.json").write_text(json.dumps(description))
+  source = write(tmp_path, "a.txt", LINES)
+  expected = tmp_path / "expected.jsonl"
+  run(folder_of("single"), source, expected)
+  message = fail(model, source, tmp_path / "a.jsonl")
+  assert "is a model of own, of which nothing is known here" in message
+  flag = "--task_module=own_module"
+  run(model, source, tmp_path / "a.jsonl", flag)
+  assert (tmp_path / "a.jsonl").read_bytes() == expected.read_bytes()

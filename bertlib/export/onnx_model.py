@@ -74,7 +74,7 @@ class EncoderPredictor(BatchPredictor):
   def _encode(self, texts):
     """The numbers of tokens, and the rows of the texts."""
     rows = self.encode_texts(texts)
-    return [row.num_tokens for row in rows], [row._asdict() for row in rows]
+    return [len(row["input_ids"]) for row in rows], rows
 
   def _decode(self, num_tokens, outputs):
     for count, output in zip(num_tokens, outputs):
@@ -201,11 +201,13 @@ class OnnxModel(BatchPredictor):
     engine, *_ = self._computation
     found = hashlib.sha256(repr(self._computation).encode())
     found.update(importlib.import_module(engine).__version__.encode())
-    names = model_files.COMPANIONS
+    names = model_files.COMPANIONS  # but for some, by its tokenizer
     paths = [os.path.join(self._model_dir, name) for name in names]
-    for path in (onnx_folder.find(self._model_dir), *paths):
+    paths = [*filter(os.path.exists, paths), onnx_folder.find(self._model_dir)]
+    for path in paths:
       with open(path, "rb") as file:
-        found.update(hashlib.sha256(file.read()).digest())
+        while part := file.read(2**20):
+          found.update(part)
     return found.hexdigest()
 
   def _compute(self, *arrays):

@@ -279,7 +279,7 @@ class ClassifierPredictor(BatchPredictor):
     pairs = texts
     if self.problem.kind == "multiple_choice":
       pairs = itertools.chain.from_iterable(texts)
-    return len(texts), [row._asdict() for row in self.encode_texts(pairs)]
+    return len(texts), self.encode_texts(pairs)
 
   def _decode(
     self, thresholds: Mapping[str, float], num_texts: int, outputs

@@ -68,8 +68,7 @@ class VectorPredictor(BatchPredictor):
 
   def _encode(self, prefix: str, texts: Sequence[str]):
     """Nothing that decoding needs, and the rows of the texts."""
-    rows = self.encode_texts(prefix + text for text in texts)
-    return None, [row._asdict() for row in rows]
+    return None, self.encode_texts(prefix + text for text in texts)
 
   def read_file(self, settings, bad):
     """See base class."""
