@@ -141,6 +141,7 @@ def signature_model(
       max_input_chars_per_word=source.description.get(
         "max_input_chars_per_word"
       ),
+      type_vocab_size=source.config.type_vocab_size,
     )
   if seq_length:
     model_folder.check_max_seq_length(seq_length, vars(source.config))

@@ -28,14 +28,42 @@ def load_tokenizer(
   finds_mask: bool = False,  # in texts, by their name
   checks_case: bool = True,
   max_input_chars_per_word: int | None = None,
+  type_vocab_size: int = 2,
 ) -> tokenization.Tokenizer:
   """Tokenizer of a vocabulary; InputError unless it fits model and text."""
+  tokenizer: tokenization.Tokenizer
   if is_subword(vocab_file):
     tokenizer = subword_tokenizer.load(vocab_file, finds_mask)
     _check_rows(vocab_file, max(tokenizer.inv_vocab) + 1, vocab_size)
-    if init_checkpoint:
-      _compare_with_checkpoint(vocab_file, init_checkpoint)
-    return tokenizer
+  else:
+    tokenizer = _load_wordpiece(
+      vocab_file,
+      do_lower_case,
+      vocab_size,
+      init_checkpoint,
+      finds_mask,
+      checks_case,
+      max_input_chars_per_word,
+    )
+  if init_checkpoint:
+    _compare_with_checkpoint(vocab_file, init_checkpoint)
+  if type_vocab_size < 2:
+    tokenizer.special_tokens = tokenizer.special_tokens._replace(
+      second_segment=0
+    )
+  return tokenizer
+
+
+def _load_wordpiece(
+  vocab_file: str,
+  do_lower_case: bool,
+  vocab_size: int | None,
+  init_checkpoint: str | None,
+  finds_mask: bool,
+  checks_case: bool,
+  max_input_chars_per_word: int | None,
+) -> tokenization.FullTokenizer:
+  """Tokenizer of WordPieces, see `load_tokenizer`."""
   vocab = load(vocab_file)
   check(vocab_file, vocab, vocab_size)
   try:
@@ -54,8 +82,6 @@ def load_tokenizer(
     raise InputError(f"{vocab_file}: {error}") from error
   if checks_case and has_enough_words(vocab):
     check_case(vocab_file, vocab, do_lower_case)
-  if init_checkpoint:
-    _compare_with_checkpoint(vocab_file, init_checkpoint)
   return tokenizer
 
 
@@ -76,6 +102,15 @@ def _compare_with_checkpoint(path: str, checkpoint: str) -> None:
 def is_subword(path: str) -> bool:
   """True for a `tokenizer.json`, false for lines of WordPieces."""
   return path.endswith(".json")
+
+
+def check_own_rules(path: str, given: Iterable[str]) -> None:
+  """Refuses flags that change the rules of a `tokenizer.json`."""
+  for flag in ("do_lower_case", "max_input_chars_per_word"):
+    if flag in given:
+      raise InputError(
+        f"--{flag}: {path} has the rules of its tokenizer. Leave out the flag"
+      )
 
 
 def read_entries(path: str) -> list[str]:
