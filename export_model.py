@@ -363,6 +363,12 @@ def export(
     dtype = quantization.best_attention_dtype()
   hidden_dtype = tf.float32 if int8 else dtype
   model = signature_model(source, encoder, seq_length, hidden_dtype.name)
+  if model.tokenizer and not model.text:
+    logging.warning(
+      "%s: TensorFlow has no operations for this tokenizer, so the signatures"
+      " take ids alone. --format=onnx exports the tokenizer too",
+      source.vocab_file,
+    )
   shapes = weight_shapes(model)
   number_formats = dtype.name, onednn.max_kernel_value() if int8 else None
   if int8:

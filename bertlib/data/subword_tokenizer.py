@@ -29,7 +29,7 @@ _NAMES = {
 }
 
 # Texts that the package encodes at once, in threads.
-_BLOCK = 1000
+_BLOCK = 4000
 
 _SURROGATES = re.compile("[\ud800-\udfff]")
 _FIX = "Use the tokenizer.json that came with the model"
@@ -196,6 +196,13 @@ class SubwordTokenizer(tokenization.Tokenizer):
       if model.get("unk_token") in hidden:
         model["unk_token"] = f" {model['unk_token']}"
       model["dropout"] = None
+      # Strips spaces, in threads.
+      rules["post_processor"] = {
+        "type": "ByteLevel",
+        "add_prefix_space": False,
+        "trim_offsets": True,
+        "use_regex": True,
+      }
     return tokenizers.Tokenizer.from_str(json.dumps(rules))
 
   @functools.cached_property
@@ -230,10 +237,9 @@ class SubwordTokenizer(tokenization.Tokenizer):
   def encode_with_offsets(self, texts):
     """See base class."""
     texts, originals = itertools.tee(texts)
-    for encoded, text in zip(
-      _encode(self._encoder.encode_batch, texts), originals
-    ):
-      yield encoded.ids, [_strip(text, *span) for span in encoded.offsets]
+    encoded_texts = _encode(self._encoder.encode_batch, texts)
+    for encoded, text in zip(encoded_texts, originals):
+      yield encoded.ids, _strip(text, encoded.offsets)
 
   @functools.cached_property
   def continues_word(self):
@@ -281,10 +287,24 @@ def _without_surrogates(text: str | Sequence[str]) -> str | list[str]:
   return [_SURROGATES.sub("\ufffd", word) for word in text]
 
 
-def _strip(text: str, start: int, end: int) -> tuple[int, int]:
-  """A character range without white space at its ends."""
-  while start < end and text[start].isspace():
+def _strip(
+  text: str, spans: Iterable[tuple[int, int]]
+) -> list[tuple[int, int]]:
+  """Character ranges without white space at their ends."""
+  is_space = [*map(str.isspace, text), False]  # an empty range is kept
+  return [
+    _strip_one(is_space, *span)
+    if is_space[span[0]] or is_space[span[1] - 1]
+    else span
+    for span in spans
+  ]
+
+
+def _strip_one(
+  is_space: Sequence[bool], start: int, end: int
+) -> tuple[int, int]:
+  while start < end and is_space[start]:
     start += 1
-  while start < end and text[end - 1].isspace():
+  while start < end and is_space[end - 1]:
     end -= 1
   return start, end
