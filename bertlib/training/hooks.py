@@ -392,21 +392,20 @@ class CheckpointHook(tf.train.CheckpointSaverHook):
     }
     self._fetched = watched[True] | watched[False]
     self._must_be_finite = list(watched[True])
-    self._are_finite = {}
+    self._weights, self._squares = {}, {}
     for variable in tf.global_variables():
       if variable.dtype.base_dtype.is_floating:
+        name = optimization.name_of(variable)
+        self._weights[name] = variable
         with tf.device(variable.device):
-          self._are_finite[optimization.name_of(variable)] = tf.reduce_all(
-            tf.math.is_finite(variable)
-          )
+          self._squares[name] = tf.nn.l2_loss(variable)
     for listener in self._listeners:
       listener.begin()
 
   def after_create_session(self, session, coord):
     with atomic_write(os.path.join(self._model_dir, "graph.pbtxt")) as file:
       file.write(str(session.graph.as_graph_def(add_shapes=True)))
-    writer = tf.summary.FileWriterCache.get(self._model_dir)
-    writer.add_graph(session.graph)
+    tf.summary.FileWriterCache.get(self._model_dir)  # writes the graph
     self._step = int(session.run(tf.train.get_global_step(session.graph)))
     nonfinite = self._nonfinite_weights(session)
     if nonfinite:
@@ -493,8 +492,15 @@ class CheckpointHook(tf.train.CheckpointSaverHook):
 
   def _nonfinite_weights(self, session) -> list[str]:
     """Names of the variables that contain NaN or Inf."""
-    are_finite = session.run(self._are_finite)
-    return [name for name, is_finite in are_finite.items() if not is_finite]
+    # One operation per variable: a larger graph takes longer to start. Squares
+    # of large values overflow, so the values decide.
+    sums = session.run(self._squares)
+    return [
+      name
+      for name, total in sums.items()
+      if not np.isfinite(total)
+      and not np.isfinite(session.run(self._weights[name])).all()
+    ]
 
   def _failure(self, nonfinite: list[str]) -> InputError:
     """Writes the batch to a file and returns the error to raise."""
