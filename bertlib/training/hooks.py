@@ -399,6 +399,12 @@ class CheckpointHook(tf.train.CheckpointSaverHook):
         self._weights[name] = variable
         with tf.device(variable.device):
           self._squares[name] = tf.nn.l2_loss(variable)
+    self._initial = None
+    if not tf.distribute.has_strategy():
+      weights = {optimization.name_of(v): v for v in tf.global_variables()}
+      for name in checkpoint_files.optimizer_variables(weights):
+        del weights[name]
+      self._initial = checkpoint_files.save_op(self._path(0), weights)
     for listener in self._listeners:
       listener.begin()
 
@@ -466,19 +472,22 @@ class CheckpointHook(tf.train.CheckpointSaverHook):
     prefix = os.path.join(self._model_dir, "model.ckpt")
     (saver,) = tf.get_collection(tf.GraphKeys.SAVERS)
     # The checkpoint of step 0 is not needed once there is a later one.
-    initial = [path for path in saver.last_checkpoints if path.endswith("-0")]
     saver.recover_last_checkpoints(
-      [path for path in saver.last_checkpoints if path not in initial]
+      [path for path in saver.last_checkpoints if not path.endswith("-0")]
     )
     try:
-      saver.save(session, prefix, self._step)
+      if self._step or not self._initial:
+        saver.save(session, prefix, self._step)
+      else:  # without the moments, which are zeros
+        session.run(self._initial)
+        checkpoint_files.write_state_file(self._model_dir, self._path(0))
     except tf.errors.OpError as error:
       checkpoint_files.remove_incomplete(self._model_dir)
       _raise_user_error(error)
       raise
+    if self._step and not self._saved_step:
+      tf.train.remove_checkpoint(self._path(0))
     self._saved_step, self._saved_at = self._step, self._now()
-    for path in initial:
-      tf.train.remove_checkpoint(path)
     if self._stop.requested:
       return  # listeners may take minutes; they run once training resumes
     ends_training = [

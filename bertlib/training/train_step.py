@@ -91,7 +91,8 @@ def make_model_fn(
       scaffold_fn=initialize.initialize_from_checkpoint(
         arguments.init_checkpoint,
         arguments.trained,
-        arguments.use_tpu,
+        # Nothing runs a graph that is only checked.
+        arguments.use_tpu or arguments.starts_training,
         uses_all=True,
         new_heads=arguments.starts_training,
         other_task=arguments.other_task,
