@@ -30,6 +30,7 @@ import tensorflow as tf
 from absl import logging
 
 import modeling
+import tokenization
 from bertlib.checkpoints import checkpoint_files, initialize, model_folder
 from bertlib.cli import app, option, terminal
 from bertlib.cli.errors import InputError, printable, some_of
@@ -141,6 +142,7 @@ def signature_model(
       max_input_chars_per_word=source.description.get(
         "max_input_chars_per_word"
       ),
+      type_vocab_size=source.config.type_vocab_size,
     )
   if seq_length:
     model_folder.check_max_seq_length(seq_length, vars(source.config))
@@ -361,6 +363,12 @@ def export(
     dtype = quantization.best_attention_dtype()
   hidden_dtype = tf.float32 if int8 else dtype
   model = signature_model(source, encoder, seq_length, hidden_dtype.name)
+  if model.tokenizer and not model.text:
+    logging.warning(
+      "%s: TensorFlow has no operations for this tokenizer, so the signatures"
+      " take ids alone. --format=onnx exports the tokenizer too",
+      source.vocab_file,
+    )
   shapes = weight_shapes(model)
   number_formats = dtype.name, onednn.max_kernel_value() if int8 else None
   if int8:
@@ -478,6 +486,10 @@ def export_gguf(
       " Give --encoder to export the encoder"
     )
   check_vocabulary(model, "gguf")
+  if not isinstance(model.tokenizer, tokenization.FullTokenizer):
+    raise InputError(
+      f"--format=gguf: {source.vocab_file} is not WordPiece. Export ONNX"
+    )
   gguf_file.check_model(source.config, embedding)
   flag, act = "--format=gguf", source.config.hidden_act
   same_outputs.check_tokenizer(flag, source.description["do_lower_case"])
@@ -530,9 +542,10 @@ def export_onnx(
   """Writes a model, or its encoder, for ONNX Runtime and OpenVINO."""
   model = signature_model(source, encoder, seq_length)
   check_vocabulary(model, "onnx")
-  same_outputs.check_tokenizer(
-    "--format=onnx", source.description["do_lower_case"]
-  )
+  if isinstance(model.tokenizer, tokenization.FullTokenizer):
+    same_outputs.check_tokenizer(
+      "--format=onnx", source.description["do_lower_case"]
+    )
   description = dict(source.description)
   task, head = source.task, onnx_graph.hidden_states
   if isinstance(model, signatures.Encoder):

@@ -250,6 +250,10 @@ class Tokenizer:
     """Text of consecutive tokens, with single spaces between words."""
     raise NotImplementedError
 
+  def shown(self, token: str) -> str:
+    """A token as people read it."""
+    return token
+
   def mark_masks(self, text: str) -> str:
     """A text in which a tokenizer that finds masks finds each of them."""
     return text

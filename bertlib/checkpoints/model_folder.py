@@ -251,6 +251,7 @@ def tokenizer_of(
     model.init_checkpoint,
     finds_mask,
     max_input_chars_per_word=model.max_input_chars_per_word,
+    type_vocab_size=config.type_vocab_size,
   )
   logging.info(
     "%s: %d entries, text %s",

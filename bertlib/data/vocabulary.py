@@ -9,7 +9,8 @@ from collections.abc import Iterable, Mapping
 import tokenization
 from bertlib.cli.absl import logging
 from bertlib.cli.errors import InputError, some_of
-from bertlib.io import files, model_files, text_files
+from bertlib.data import subword_tokenizer
+from bertlib.io import files, json_files, model_files, text_files
 
 # Embedding tables may be larger than the vocabulary, up to a multiple of this.
 _TABLE_MULTIPLE = 128
@@ -27,8 +28,42 @@ def load_tokenizer(
   finds_mask: bool = False,  # in texts, by their name
   checks_case: bool = True,
   max_input_chars_per_word: int | None = None,
+  type_vocab_size: int = 2,
 ) -> tokenization.Tokenizer:
   """Tokenizer of a vocabulary; InputError unless it fits model and text."""
+  tokenizer: tokenization.Tokenizer
+  if is_subword(vocab_file):
+    tokenizer = subword_tokenizer.load(vocab_file, finds_mask)
+    _check_rows(vocab_file, max(tokenizer.inv_vocab) + 1, vocab_size)
+  else:
+    tokenizer = _load_wordpiece(
+      vocab_file,
+      do_lower_case,
+      vocab_size,
+      init_checkpoint,
+      finds_mask,
+      checks_case,
+      max_input_chars_per_word,
+    )
+  if init_checkpoint:
+    _compare_with_checkpoint(vocab_file, init_checkpoint)
+  if type_vocab_size < 2:
+    tokenizer.special_tokens = tokenizer.special_tokens._replace(
+      second_segment=0
+    )
+  return tokenizer
+
+
+def _load_wordpiece(
+  vocab_file: str,
+  do_lower_case: bool,
+  vocab_size: int | None,
+  init_checkpoint: str | None,
+  finds_mask: bool,
+  checks_case: bool,
+  max_input_chars_per_word: int | None,
+) -> tokenization.FullTokenizer:
+  """Tokenizer of WordPieces, see `load_tokenizer`."""
   vocab = load(vocab_file)
   check(vocab_file, vocab, vocab_size)
   try:
@@ -47,8 +82,6 @@ def load_tokenizer(
     raise InputError(f"{vocab_file}: {error}") from error
   if checks_case and has_enough_words(vocab):
     check_case(vocab_file, vocab, do_lower_case)
-  if init_checkpoint:
-    _compare_with_checkpoint(vocab_file, init_checkpoint)
   return tokenizer
 
 
@@ -66,8 +99,28 @@ def _compare_with_checkpoint(path: str, checkpoint: str) -> None:
       )
 
 
+def is_subword(path: str) -> bool:
+  """True for a `tokenizer.json`, false for lines of WordPieces."""
+  return path.endswith(".json")
+
+
+def check_own_rules(path: str, given: Iterable[str]) -> None:
+  """Refuses flags that change the rules of a `tokenizer.json`."""
+  for flag in ("do_lower_case", "max_input_chars_per_word"):
+    if flag in given:
+      raise InputError(
+        f"--{flag}: {path} has the rules of its tokenizer. Leave out the flag"
+      )
+
+
 def read_entries(path: str) -> list[str]:
-  """Entries of a vocabulary, without blank lines at its end."""
+  """Entries of a vocabulary by id, see `read_pieces` for those of WordPiece."""
+  read = subword_tokenizer.read_entries if is_subword(path) else read_pieces
+  return read(path)
+
+
+def read_pieces(path: str) -> list[str]:
+  """WordPieces of a vocabulary, without blank lines at its end."""
   entries = _read_lines(path)
   while entries and not entries[-1]:
     del entries[-1]
@@ -87,18 +140,22 @@ def _read_lines(path: str) -> list[str]:
 
 
 def load(path: str) -> dict[str, int]:
-  """Reads a vocabulary as a mapping from entry to id, see `read_entries`."""
-  return {entry: index for index, entry in enumerate(read_entries(path))}
+  """Reads WordPieces as a mapping from entry to id, see `read_pieces`."""
+  return {entry: index for index, entry in enumerate(read_pieces(path))}
 
 
 def file_name(path: str) -> str:
   """Name in a model's folder of a vocabulary from another place."""
-  is_json = path.endswith(".json")
-  return model_files.TOKENIZER if is_json else model_files.VOCAB
+  return model_files.TOKENIZER if is_subword(path) else model_files.VOCAB
 
 
 def hash_of(path: str) -> str:
-  """SHA-256 of a vocabulary's lines, whatever their ends are."""
+  """SHA-256 of a vocabulary's lines, whatever their ends are, or values."""
+  if is_subword(path):
+    values = json_files.read(path, dict)
+    for key in ("truncation", "padding"):  # which exports change
+      values.pop(key, None)
+    return hashlib.sha256(json_files.dumps(values).encode()).hexdigest()
   return hashlib.sha256("\n".join(_read_lines(path)).encode()).hexdigest()
 
 
@@ -119,7 +176,19 @@ def check(
       path,
       tokenization.BERT_TOKENS.pad,
     )
-  if vocab_size is not None and vocab_size - num_entries >= _TABLE_MULTIPLE:
+  _check_rows(path, num_entries, vocab_size)
+
+
+def _check_rows(path: str, num_entries: int, vocab_size: int | None) -> None:
+  """Refuses entries without a row in the embedding table; warns of few."""
+  if vocab_size is None:
+    return
+  if num_entries > vocab_size:
+    raise InputError(
+      f"{path}: has {num_entries} entries, but the model's vocab_size is"
+      f" {vocab_size}. Use the file that came with the checkpoint"
+    )
+  if vocab_size - num_entries >= _TABLE_MULTIPLE:
     logging.warning(
       "%s: has %d entries, but the model's vocab_size is %d. Is it the"
       " vocabulary of the checkpoint?",

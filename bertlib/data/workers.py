@@ -83,6 +83,9 @@ def _start_worker(function: Callable[..., Any], *shared: Any) -> None:
   _function, _shared = function, shared
   signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
   signal.signal(signal.SIGTERM, signal.SIG_DFL)
+  # One thread per worker. With "true", a forked one would wait for ever for
+  # threads of its parent.
+  os.environ["TOKENIZERS_PARALLELISM"] = "false"
   parent = multiprocessing.parent_process()
 
   def die_with_parent():

@@ -110,18 +110,19 @@ class ConvertedModel(NamedTuple):
 
   source: str  # folder that it was read from
   config: dict[str, Any]  # of `bert_config.json`
-  vocab: bytes  # of `vocab.txt`
+  vocab: bytes  # of the file `vocab_name`
   variables: dict[str, np.ndarray]  # float32, by checkpoint name
   description: dict[str, Any]  # of `model.json`
   parts: list[str]  # of `tensor_names`
   notes: list[str]  # lines for the user
+  vocab_name: str = model_files.VOCAB
 
   def write(self, folder: str) -> None:
     """Writes the model's files to a folder."""
     checkpoint_files.write_variables(
       os.path.join(folder, model_files.CHECKPOINT), self.variables
     )
-    vocab_path = os.path.join(folder, model_files.VOCAB)
+    vocab_path = os.path.join(folder, self.vocab_name)
     with open(vocab_path, "wb") as file:
       file.write(self.vocab)
     hashed = {"vocab_sha256": vocabulary.hash_of(vocab_path)}
@@ -183,7 +184,8 @@ def read(
   tokenizer = huggingface_tokenizer.read(
     encoder_dir, vocab_file, config["vocab_size"], do_lower_case
   )
-  check_vocab_size(tokenizer.vocab, config, vocab_file or folder)
+  if tokenizer.file == model_files.VOCAB:
+    check_vocab_size(tokenizer.vocab, config, vocab_file or folder)
   variables, parts, notes = _read_weights(encoder_dir, config)
   notes += tokenizer.notes
   config["do_lower_case"] = tokenizer.do_lower_case
@@ -212,12 +214,19 @@ def read(
       _architecture(config, parts, folder),
       tasks,
     )
-  limit = tokenizer.max_input_chars_per_word
-  description["max_input_chars_per_word"] = limit
+  if limit := tokenizer.max_input_chars_per_word:
+    description["max_input_chars_per_word"] = limit
   for key in FILE_KEYS:
     config.pop(key, None)
   return ConvertedModel(
-    folder, config, tokenizer.vocab, variables, description, [*parts], notes
+    folder,
+    config,
+    tokenizer.vocab,
+    variables,
+    description,
+    [*parts],
+    notes,
+    tokenizer.file,
   )
 
 

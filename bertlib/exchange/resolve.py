@@ -57,6 +57,9 @@ def complete(settings: Settings) -> Settings:
     if checkpoint_files.has_objects(path):
       path = zoo.convert_objects(path)
     settings = option.fill(settings, {"init_checkpoint": path})
+  if vocabulary.is_subword(settings.model.vocab_file or ""):
+    vocabulary.check_own_rules(settings.model.vocab_file, settings.model.given)
+    settings = option.fill(settings, {"do_lower_case": False})
   return settings
 
 

@@ -17,6 +17,7 @@ import tensorflow.compat.v1 as tf
 import modeling
 from bertlib.checkpoints import checkpoint_files, model_folder
 from bertlib.cli.errors import InputError
+from bertlib.data import vocabulary
 from bertlib.exchange import (
   from_huggingface,
   huggingface_tokenizer,
@@ -78,7 +79,8 @@ def convert(
   for key in from_huggingface.FILE_KEYS:
     config.pop(key, None)
   vocab = huggingface_tokenizer.read_vocab(vocab_file)
-  from_huggingface.check_vocab_size(vocab, config, vocab_file)
+  if not vocabulary.is_subword(vocab_file):
+    from_huggingface.check_vocab_size(vocab, config, vocab_file)
   variables, notes = _read_variables(checkpoint)
   description, about = _describe(checkpoint, config, vocab, do_lower_case)
   projection = {}
@@ -113,7 +115,10 @@ def convert(
   with files.atomic_files(target_dir, overwrite, inputs) as folder:
     huggingface_weights.write(os.path.join(folder, weights), tensors)
     json_files.write(os.path.join(folder, "config.json"), config)
-    notes += huggingface_tokenizer.write(folder, vocab, description)
+    has_segments = config.get("type_vocab_size", 0) > 1
+    notes += huggingface_tokenizer.write(
+      folder, vocab, description, has_segments
+    )
     if "embedding" in description:
       sentence_transformers.write(
         folder, description, projection, config["hidden_size"]

@@ -9,6 +9,7 @@ from typing import Any
 import tokenization
 from bertlib import PREFIX
 from bertlib.cli.errors import InputError
+from bertlib.data.subword_tokenizer import SubwordTokenizer
 from bertlib.export import tokenizer_files
 from bertlib.export.onnx_graph import INT8_MODEL_FILE, MODEL_FILE
 from bertlib.io import json_files, model_files
@@ -112,7 +113,15 @@ def write(
   json_files.write(os.path.join(folder, CONFIG_FILE), {**config, **chosen})
   mask = tokenizer.special_tokens.mask
   added = [mask] if task and task.fills_masks else []
-  tokenizer_files.write(folder, tokenizer.vocab, description, added, cuts=True)
+  has_segments = config.get("type_vocab_size", 0) > 1
+  if isinstance(tokenizer, SubwordTokenizer):
+    tokenizer_files.write_subword(
+      folder, tokenizer, description, has_segments, cuts=True
+    )
+  else:
+    tokenizer_files.write(
+      folder, tokenizer.vocab, description, added, cuts=True
+    )
   examples = ["A text."]
   if task and task.predict:
     examples = task.predict.examples(description)
@@ -122,7 +131,7 @@ def write(
     file.write(
       _README.format(
         texts=texts,
-        segments=_SEGMENTS * (config.get("type_vocab_size", 0) > 1),
+        segments=_SEGMENTS * has_segments,
         examples=examples,
         more=_MASKS.format(mask=mask) if added else "",
         prefix=PREFIX,

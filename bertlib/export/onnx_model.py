@@ -158,6 +158,7 @@ class OnnxModel(BatchPredictor):
       finds_mask=self.finds_mask,
       checks_case=False,
       max_input_chars_per_word=description.get("max_input_chars_per_word"),
+      type_vocab_size=config["type_vocab_size"],
     )
     path = onnx_folder.find(folder)
     onnx_folder.check(path, description)

@@ -102,6 +102,7 @@ class LoadedModel(BatchPredictor):
       description["do_lower_case"],
       config.vocab_size,
       max_input_chars_per_word=description.get("max_input_chars_per_word"),
+      type_vocab_size=config.type_vocab_size,
     )
     super().__init__(
       model_dir,
