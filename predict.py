@@ -33,7 +33,7 @@ from bertlib.export import onnx_folder
 from bertlib.export.onnx_model import OnnxModel
 from bertlib.io import files, folder_lock, model_files, result_files
 from bertlib.settings import model_description
-from bertlib.settings.common import DeviceSettings, TableSettings
+from bertlib.settings.common import TableSettings
 from bertlib.task import task_record
 
 # Rows that are sorted by length, computed and kept together.
@@ -88,17 +88,12 @@ class PredictSettings(option.CommandSettings):
     section="devices",
     basic=True,
   )
-  devices: DeviceSettings = option.group(
-    DeviceSettings,
-    omit=[
-      field.name
-      for field in dataclasses.fields(DeviceSettings)
-      if field.name != "num_threads"
-    ],
-    num_threads={
-      "help": "Number of threads that compute. 0 uses all cores.",
-      "basic": True,
-    },
+  num_threads: int = option.integer(
+    0,
+    "Number of threads that compute. 0 uses all cores.",
+    option.PARALLEL,
+    section="devices",
+    basic=True,
   )
   given: frozenset[str] = frozenset()  # flags on the command line
 
@@ -180,7 +175,7 @@ def open_model(settings: PredictSettings) -> OnnxModel:
     )
   if settings.task_module:
     task = task_record.load(settings.task_module)
-  threads = settings.devices.num_threads or None
+  threads = settings.num_threads or None
   model = OnnxModel(folder, settings.engine, num_threads=threads, task=task)
   warn_if_outdated(model)
   return model
