@@ -226,13 +226,13 @@ def test_a_row_without_tokens_is_zeros(spec, folder_of):
   folder = folder_of(f"embeddings, {spec}")
   source = signatures_test.source_of(folder)
   with PREDICTORS["run_embeddings"](str(folder)) as predictor:
-    rows = [row._asdict() for row in predictor.encode_texts(TEXTS[:2])]
+    rows = predictor.encode_texts(TEXTS[:2])
     rows[1]["input_mask"] = [0] * len(rows[1]["input_mask"])
     found = [np.array(predictor.run(rows))]
   for engine in ENGINES:
     found.append(np.array(load(folder, engine).run(rows)))
   ids = {
-    name: np.array([row[name] for row in rows], np.int32)
+    name: np.array([model_inputs.pad(row[name], 9) for row in rows], np.int32)
     for name in model_inputs.TOKEN_FEATURES
   }
   model = signatures_test.unsaved(source)
