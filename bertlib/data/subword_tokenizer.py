@@ -254,10 +254,18 @@ class SubwordTokenizer(tokenization.Tokenizer):
 
   def text_of(self, tokens):
     """See base class."""
+    return " ".join(self._decode(tokens).split())
+
+  def shown(self, token):
+    """See base class; the space before a word is one."""
+    return self._decode([token])
+
+  def _decode(self, tokens: Iterable[str]) -> str:
+    if self.is_unigram:
+      return "".join(tokens).replace("\u2581", " ")
     from tokenizers import decoders
 
-    decoder = decoders.Metaspace() if self.is_unigram else decoders.ByteLevel()
-    return " ".join(decoder.decode([*tokens]).split())
+    return decoders.ByteLevel().decode([*tokens])
 
 
 def _encode(

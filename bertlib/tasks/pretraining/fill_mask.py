@@ -151,10 +151,10 @@ def describe_lines(
 
 def fillings(row: Mapping[str, np.ndarray], tokenizer) -> list[dict[str, Any]]:
   """Top-k predictions for a [MASK], the most probable first."""
-  tokens = (tokenizer.inv_vocab.get(i, str(i)) for i in row["top_ids"])
+  entries = (tokenizer.inv_vocab.get(i, str(i)) for i in row["top_ids"])
   return [
     {"token": token, "probability": round(float(prob), 6)}
-    for token, prob in zip(tokens, row["top_probs"])
+    for token, prob in zip(map(tokenizer.shown, entries), row["top_probs"])
   ]
 
 
