@@ -191,6 +191,31 @@ def text_rows(
   return enumerate(lines, start=1), text
 
 
+class Pairs(NamedTuple):
+  """The texts of pairs, each once, in the order of the file."""
+
+  queries: dict[str, dict[int, None]]  # positives of each, by their numbers
+  corpus: list[str]  # all positives
+  most_rows: int  # of one query, equal ones too
+
+
+def find_pairs(path: str, examples: Sequence[Example]) -> Pairs:
+  """Collects the queries and positives of examples; InputError if alone."""
+  numbers: dict[str, int] = {}
+  queries: dict[str, dict[int, None]] = {}
+  for example in examples:
+    query, positive, *_ = example.texts
+    number = numbers.setdefault(positive, len(numbers))
+    queries.setdefault(query, {})[number] = None
+  if len(numbers) == 1:
+    raise InputError(
+      f"{path}: all rows have the same second text, so that there are no others"
+      " to mine. Name other --text_columns"
+    )
+  counts = Counter(example.texts[0] for example in examples)
+  return Pairs(queries, [*numbers], max(counts.values()))
+
+
 def read_texts(
   path: str,
   encoding: Encoding | None = None,
