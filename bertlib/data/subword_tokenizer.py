@@ -31,13 +31,14 @@ _NAMES = {
 # Texts that the package encodes at once, in threads.
 _BLOCK = 4000
 
+_ADDED = {"id": int, "content": str, "special": bool, "lstrip": bool}
 _SURROGATES = re.compile("[\ud800-\udfff]")
 _FIX = "Use the tokenizer.json that came with the model"
 
 
 def load(path: str, finds_mask: bool = False) -> SubwordTokenizer:
   """Tokenizer of a `tokenizer.json`, which finds the mask's name in texts."""
-  text, _ = _read(path)
+  text, _ = read(path)
   with needs_package(
     f"{path}: needs the package tokenizers. Install it:"
     " pip install -e '.[tokenizers]'"
@@ -56,7 +57,7 @@ def load(path: str, finds_mask: bool = False) -> SubwordTokenizer:
 
 def read_entries(path: str) -> list[str]:
   """Entries of a `tokenizer.json` by id, "" where there is none."""
-  return _by_id(vocab_of(_read(path)[1]))
+  return _by_id(vocab_of(read(path)[1]))
 
 
 def _by_id(vocab: Mapping[str, int]) -> list[str]:
@@ -66,10 +67,11 @@ def _by_id(vocab: Mapping[str, int]) -> list[str]:
   return entries
 
 
-def _read(path: str) -> tuple[str, dict[str, Any]]:
+def read(path: str) -> tuple[str, dict[str, Any]]:
   """Text and contents of a `tokenizer.json`."""
   text = text_files.read_text(path)
-  schema = {"model": {"type?": str}, "added_tokens?": [dict]}
+  model = {"type?": str, "vocab": (dict, list)}
+  schema = {"model": model, "added_tokens?": [_ADDED]}
   content = json_files.parse(text, path, schema, _FIX)
   if problem := problem_of(content):
     raise InputError(f"{path}: {problem}")
