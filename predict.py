@@ -111,47 +111,47 @@ def define_flags() -> None:
 def main(_) -> None:
   """Writes the answers to the rows of --input."""
   settings = option.from_flags(PredictSettings)
+  files.check_outputs([settings.output], [settings.input])
+  with open_model(settings) as model:
+    predict_file(model, settings)
+
+
+def predict_file(model: OnnxModel, settings: PredictSettings) -> None:
+  """Writes the answers of a model to the rows of a file."""
   path, output = settings.input, settings.output
-  is_stream = output == "-" or (
-    os.path.exists(output) and not os.path.isfile(output)
-  )
-  files.check_outputs([output], [path])
+  given = {"encoding", "delimiter", "bad_rows"} & settings.given
+  flags = {name: getattr(settings.text, name) for name in given}
   bad: list[str] = []  # messages of rows that are skipped
-  with contextlib.ExitStack() as stack:
-    if not is_stream:
-      stack.enter_context(files.folders_for([output]))
-      stack.enter_context(folder_lock.lock_files([output], "output"))
-    model = stack.enter_context(open_model(settings))
-    given = {"encoding", "delimiter", "bad_rows"} & settings.given
-    flags = {name: getattr(settings.text, name) for name in given}
-    flags = model.file_settings(path, flags)
-    before = state_of(path)
-    examples = model.read_file(flags, bad)
-    blocks = batch_predictor.blocks(examples, BLOCK_SIZE)
-    first = next(blocks, None)
-    if not first:
-      raise InputError(f"{path}: has no rows to predict for")
-    formats = model.file_formats(first)
-    ending = ".jsonl" if is_stream else os.path.splitext(output)[1]
-    if ending not in formats:
+  before = state_of(path)
+  examples = model.read_file(model.file_settings(path, flags), bad)
+  blocks = batch_predictor.blocks(examples, BLOCK_SIZE)
+  first = next(blocks, None)
+  if not first:
+    raise InputError(f"{path}: has no rows to predict for")
+  blocks, formats = itertools.chain([first], blocks), model.file_formats(first)
+  if output == "-" or (os.path.exists(output) and not os.path.isfile(output)):
+    write_stream(model, blocks, formats[".jsonl"], output)
+    if bad:
+      logging.warning("bad rows skipped: %d, the first: %s", len(bad), bad[0])
+    return
+  form = formats.get(os.path.splitext(output)[1])
+  if not form:
+    raise InputError(
+      f"--output={output}: is in no known format. Let its name end in"
+      f" {' or '.join(formats)}"
+    )
+  del first
+  with files.folders_for([output]), folder_lock.lock_files([output], "output"):
+    kept = KeptBlocks(output, model.fingerprint())
+    num_rows = compute(model, blocks, form, kept, path)
+    if state_of(path) != before:
       raise InputError(
-        f"--output={output}: is in no known format. Let its name end in"
-        f" {' or '.join(formats)}"
+        f"{path}: has changed while it was read. Give the command again: only"
+        " blocks of rows that are others are computed again"
       )
-    blocks = itertools.chain([first], blocks)
-    if is_stream:
-      write_stream(model, blocks, formats[ending], output)
-    else:
-      kept = KeptBlocks(output, model.fingerprint())
-      num_rows = compute(model, blocks, formats[ending], kept, path)
-      if state_of(path) != before:
-        raise InputError(
-          f"{path}: has changed while it was read. Give the command again: only"
-          " blocks of rows that are others are computed again"
-        )
-      join(kept, formats[ending], num_rows, output)
-  if bad and not is_stream:
-    result_files.write_bad_rows(os.path.dirname(output), {path: bad})
+    join(kept, form, num_rows, output)
+    if bad:
+      result_files.write_bad_rows(os.path.dirname(output), {path: bad})
 
 
 def state_of(path: str) -> tuple[int, int] | None:
