@@ -19,13 +19,17 @@ from bertlib.cli.errors import InputError, needs_package, some_of
 from bertlib.io import json_files, text_files
 from tokenization import SpecialTokens
 
-# Names of special tokens that `tokenizer.json` does not give a role.
+# Names of special tokens that `tokenizer.json` does not give a role, by role:
+# RoBERTa's, or else BERT's.
 _NAMES = {
-  "cls": ("<s>", "[CLS]"),
-  "sep": ("</s>", "[SEP]"),
-  "pad": ("<pad>", "[PAD]"),
-  "mask": ("<mask>", "[MASK]"),
-  "unk": ("<unk>", "[UNK]"),
+  role: (name, getattr(tokenization.BERT_TOKENS, role))
+  for role, name in {
+    "cls": "<s>",
+    "sep": "</s>",
+    "pad": "<pad>",
+    "mask": "<mask>",
+    "unk": "<unk>",
+  }.items()
 }
 
 # Texts that the package encodes at once, in threads.
