@@ -31,12 +31,11 @@ _TAIL_SIZE = 4096
 
 # Files of an export beside those that a checkpoint has; last, of an earlier
 # version.
-_IN_EACH = {README_FILE, tokenizer_files.FILE}
-_BESIDE_IT = {CONFIG_FILE, tokenizer_files.CONFIG_FILE, *_IN_EACH}
+_BESIDE_IT = {CONFIG_FILE, tokenizer_files.CONFIG_FILE, README_FILE}
 LAYOUTS = (
   {MODEL_FILE, *_BESIDE_IT},
   {INT8_MODEL_FILE, *_BESIDE_IT},
-  {"model.onnx", *_IN_EACH},
+  {"model.onnx", README_FILE},
 )
 
 _README = """\
