@@ -20,6 +20,7 @@ import contextlib
 import dataclasses
 import functools
 import os
+import re
 import tempfile
 from collections.abc import Iterator, Mapping
 from typing import Any, Callable, NamedTuple
@@ -326,8 +327,18 @@ def _make_callable(
 
 def write_assets(source: Source, folder: str) -> None:
   """Writes `model.json`, config, vocabulary and labels to a folder."""
+  description = dict(source.description)
+  if source.model_dir:
+    trained = source.model_dir.rstrip("/")
+    step = re.search(r"-(\d+)$", source.checkpoint)
+    description["trained"] = {
+      "folder": trained
+      if files.is_remote(trained)
+      else os.path.abspath(trained),
+      "step": int(step[1]) if step else None,
+    }
   model_folder.write_model_files(
-    folder, source.description, source.config, source.vocab_file
+    folder, description, source.config, source.vocab_file
   )
   if labels := source.description.get("labels"):
     path = os.path.join(folder, exported_model.LABELS_FILE)
@@ -352,6 +363,12 @@ def export(
     dtype = quantization.best_attention_dtype()
   hidden_dtype = tf.float32 if int8 else dtype
   model = signature_model(source, encoder, seq_length, hidden_dtype.name)
+  if model.tokenizer and not model.text:
+    logging.warning(
+      "%s: TensorFlow has no operations for this tokenizer, so the signatures"
+      " take ids alone. --format=onnx exports the tokenizer too",
+      source.vocab_file,
+    )
   shapes = weight_shapes(model)
   number_formats = dtype.name, onednn.max_kernel_value() if int8 else None
   if int8:

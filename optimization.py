@@ -622,6 +622,8 @@ class AdamWeightDecayOptimizer(tf.train.Optimizer):
     self.rate_factors = rate_factors or {}
     # Of its own: TensorFlow keeps the graph of a function with the function.
     self._compiled_update = functools.cache(_compiled_update)
+    # One initial value per shape, and not three operations per slot.
+    self._zeros = functools.cache(lambda *shape: tf.zeros(shape))
 
   def apply_gradients(
     self, grads_and_vars, global_step=None, name=None, is_finite=None
@@ -677,7 +679,7 @@ class AdamWeightDecayOptimizer(tf.train.Optimizer):
         f"{name}/{slot}",
         weight.shape,
         tf.float32,
-        tf.zeros_initializer(),
+        lambda shape, **_: self._zeros(*shape),
         trainable=False,
       )
       for slot in ("adam_m", "adam_v")

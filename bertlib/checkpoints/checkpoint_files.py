@@ -138,6 +138,15 @@ def last_checkpoint(folder: str) -> str | None:
   return None
 
 
+def resumable_checkpoint(folder: str) -> str | None:
+  """Last usable checkpoint, unless it has the initial weights alone."""
+  # A run recreates these, and their moments, which are not saved at step 0.
+  last = last_checkpoint(folder)
+  if last and not _step_of(last) and not optimizer_variables(shapes_of(last)):
+    return None
+  return last
+
+
 def step_in_state_file(folder: str) -> int:
   """Step of the checkpoint that the `checkpoint` file names; 0 if none."""
   return max(_step_of(checkpoint_in_state_file(folder) or ""), 0)
@@ -198,7 +207,8 @@ def find_start(
     check(init_checkpoint)
     ignored = trained_checkpoint(output_dir)
     return Start(trained=init_checkpoint, ignored=ignored)
-  last = last_checkpoint(output_dir)
+  find = resumable_checkpoint if may_be_new else last_checkpoint
+  last = find(output_dir)
   best = last_checkpoint(os.path.join(output_dir, model_files.BEST))
   start = Start(best or last, last, trained=best or last)
   if may_be_new and (last or init_checkpoint):
@@ -509,13 +519,18 @@ def write_variables(prefix: str, variables: Mapping[str, np.ndarray]) -> None:
   on_cpu = tf.ConfigProto(device_count={"GPU": 0})
   with tf.Graph().as_default(), tf.Session(config=on_cpu) as session:
     values = [tf.placeholder(v.dtype, v.shape) for v in variables.values()]
-    save = tf.raw_ops.SaveV2(
-      prefix=prefix,
-      tensor_names=list(variables),
-      shape_and_slices=[""] * len(variables),
-      tensors=values,
-    )
+    save = save_op(prefix, dict(zip(variables, values)))
     session.run(save, dict(zip(values, variables.values())))
+
+
+def save_op(prefix: str, tensors: Mapping[str, Any]):
+  """Op that writes tensors as a checkpoint with the path `prefix`."""
+  return tf.raw_ops.SaveV2(
+    prefix=prefix,
+    tensor_names=list(tensors),
+    shape_and_slices=[""] * len(tensors),
+    tensors=list(tensors.values()),
+  )
 
 
 # State of an optimizer, and of a training, beside its slots.
@@ -582,7 +597,7 @@ def save_best(model_dir: str, checkpoint: str) -> str:
 
 def prepare_resume(folder: str, last: str | None) -> None:
   """Makes the checkpoint of `find_start` the one that Estimator restores."""
-  if last_checkpoint(folder) != last:  # found before the folder was locked
+  if resumable_checkpoint(folder) != last:  # found before the folder was locked
     raise InputError(
       f"{folder}: another run has trained there meanwhile. Re-run the same"
       " command to resume"

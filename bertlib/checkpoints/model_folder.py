@@ -244,11 +244,6 @@ def tokenizer_of(
         else "--vocab_file is empty; name a vocab.txt"
       )
     return None
-  if vocabulary.is_subword(model.vocab_file) and "do_lower_case" in model.given:
-    raise InputError(
-      f"--do_lower_case: {model.vocab_file} has its own rules for capital"
-      " letters. Leave out the flag"
-    )
   tokenizer = vocabulary.load_tokenizer(
     model.vocab_file,
     model.do_lower_case,

@@ -7,6 +7,7 @@ take effect, and later through its C++ and Python loggers.
 from __future__ import annotations
 
 import contextlib
+import gc
 import glob
 import os
 import signal
@@ -43,14 +44,26 @@ def hide_information(keras_2: bool = False) -> None:
 
 def import_quietly() -> None:
   """Imports TensorFlow in a command: its log has errors only."""
+  gc.disable()
   with stderr_on_failure():
     tf = _import()
+  # No collection looks at the half million objects of TensorFlow again.
+  gc.freeze()
+  gc.enable()
   tf.get_logger().setLevel("ERROR")
 
 
 def _import():
   """Imports TensorFlow; on a machine without a GPU driver, also lists GPUs."""
-  import tensorflow as tf
+  # TensorFlow imports Keras for whoever uses it later, and SciPy and pandas for
+  # Keras: a third of the time. None in `sys.modules` makes an import fail.
+  later = {"tf_keras", "scipy", "pandas"} - sys.modules.keys()
+  sys.modules.update(dict.fromkeys(later))
+  try:
+    import tensorflow as tf
+  finally:
+    for name in later:
+      del sys.modules[name]
 
   # A build with CUDA logs an error, once, if it then finds no driver.
   if tf.test.is_built_with_cuda() and not any(map(glob.glob, _GPU_FILES)):

@@ -105,8 +105,11 @@ def _select_keras_2() -> None:
     os.environ["TF_USE_LEGACY_KERAS"] = "1"
   package = "keras" if _IS_2_15 else "tf-keras"
   try:
-    # Only Keras 3 has `ops`.
-    is_keras_3 = hasattr(tf.keras, "ops") or hasattr(tf.compat.v1.keras, "ops")
+    # Only Keras 3 has `ops`. Keras 2 takes a second to import: only where any
+    # Keras is imported, or none is installed, is it worth a look.
+    is_keras_3 = (
+      "keras" in sys.modules or not importlib.util.find_spec("tf_keras")
+    ) and (hasattr(tf.keras, "ops") or hasattr(tf.compat.v1.keras, "ops"))
   except Exception as error:
     raise _unusable(package, error) from error
   if is_keras_3 and _IS_2_15:
@@ -225,30 +228,52 @@ def _install_stand_ins() -> None:
     tf_export.ESTIMATOR_API_NAME = tf_export.TENSORFLOW_API_NAME
 
 
-def _load_estimator() -> types.ModuleType:
-  """The whole API, as `tf.estimator` was in TensorFlow 1."""
+_PACKAGE = "tensorflow_estimator"
+
+
+def _load(module: str) -> types.ModuleType:
+  """Imports a module of the package."""
   try:
-    _install_stand_ins()
-    module = importlib.import_module("tensorflow_estimator")
-    return tf.compat.v1.estimator if _IS_2_15 else module.estimator
+    return importlib.import_module(f"{_PACKAGE}.{module}")
   except Exception as error:
     raise _unusable("tensorflow-estimator", error) from error
+
+
+def _defer_canned_estimators() -> None:
+  """Puts the package into `sys.modules` without importing all of it."""
+  # Its `__init__` imports canned estimators, and with them Keras 2: a second.
+  if _PACKAGE not in sys.modules and (
+    spec := importlib.util.find_spec(_PACKAGE)
+  ):
+    package = importlib.util.module_from_spec(spec)
+    package.__getattr__ = __getattr__
+    sys.modules[_PACKAGE] = package
+
+
+def __getattr__(name: str) -> types.ModuleType:
+  if name != "estimator":
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+  return tf.compat.v1.estimator if _IS_2_15 else _load("_api.v1.estimator")
 
 
 _check_release(_RELEASE)
 _select_keras_2()
 _check_protobuf()
+_install_stand_ins()
+_defer_canned_estimators()
 
-estimator = _load_estimator()
+# `estimator`, the whole API as `tf.estimator` was in TensorFlow 1, is imported
+# at its first use.
+_own, _tpu = _load("python.estimator.estimator"), "python.estimator.tpu"
 
-Estimator = estimator.Estimator
-EstimatorSpec = estimator.EstimatorSpec
-EstimatorRunConfig = estimator.RunConfig
-ModeKeys = estimator.ModeKeys
-NanLossDuringTrainingError = estimator.NanLossDuringTrainingError
+Estimator = _own.Estimator
+EstimatorSpec = _load("python.estimator.model_fn").EstimatorSpec
+EstimatorRunConfig = _own.run_config.RunConfig
+ModeKeys = _own.ModeKeys
+NanLossDuringTrainingError = tf.compat.v1.train.NanLossDuringTrainingError
 
-TPUEstimator = estimator.tpu.TPUEstimator
-TPUEstimatorSpec = estimator.tpu.TPUEstimatorSpec
-TPUConfig = estimator.tpu.TPUConfig
-InputPipelineConfig = estimator.tpu.InputPipelineConfig
-RunConfig = estimator.tpu.RunConfig
+TPUEstimator = _load(f"{_tpu}.tpu_estimator").TPUEstimator
+TPUEstimatorSpec = _load(f"{_tpu}.tpu_estimator").TPUEstimatorSpec
+TPUConfig = _load(f"{_tpu}.tpu_config").TPUConfig
+InputPipelineConfig = _load(f"{_tpu}.tpu_config").InputPipelineConfig
+RunConfig = _load(f"{_tpu}.tpu_config").RunConfig

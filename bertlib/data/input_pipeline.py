@@ -113,6 +113,7 @@ def record_input_fn(
   return input_fn
 
 
+@tf.autograph.experimental.do_not_convert  # graph code as it is
 def record_batches(
   files: str | Sequence[str],
   layout: tf_records.Layout,
@@ -140,6 +141,7 @@ def record_batches(
   return _batches(indexed, layout, batch_size, drop_remainder, trim, shard)
 
 
+@tf.autograph.experimental.do_not_convert
 def shuffled_record_batches(
   files: str | Sequence[str],
   layout: tf_records.Layout,

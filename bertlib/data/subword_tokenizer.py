@@ -29,15 +29,16 @@ _NAMES = {
 }
 
 # Texts that the package encodes at once, in threads.
-_BLOCK = 1000
+_BLOCK = 4000
 
+_ADDED = {"id": int, "content": str, "special": bool, "lstrip": bool}
 _SURROGATES = re.compile("[\ud800-\udfff]")
 _FIX = "Use the tokenizer.json that came with the model"
 
 
 def load(path: str, finds_mask: bool = False) -> SubwordTokenizer:
   """Tokenizer of a `tokenizer.json`, which finds the mask's name in texts."""
-  text, _ = _read(path)
+  text, _ = read(path)
   with needs_package(
     f"{path}: needs the package tokenizers. Install it:"
     " pip install -e '.[tokenizers]'"
@@ -56,7 +57,7 @@ def load(path: str, finds_mask: bool = False) -> SubwordTokenizer:
 
 def read_entries(path: str) -> list[str]:
   """Entries of a `tokenizer.json` by id, "" where there is none."""
-  return _by_id(vocab_of(_read(path)[1]))
+  return _by_id(vocab_of(read(path)[1]))
 
 
 def _by_id(vocab: Mapping[str, int]) -> list[str]:
@@ -66,10 +67,11 @@ def _by_id(vocab: Mapping[str, int]) -> list[str]:
   return entries
 
 
-def _read(path: str) -> tuple[str, dict[str, Any]]:
+def read(path: str) -> tuple[str, dict[str, Any]]:
   """Text and contents of a `tokenizer.json`."""
   text = text_files.read_text(path)
-  schema = {"model": {"type?": str}, "added_tokens?": [dict]}
+  model = {"type?": str, "vocab": (dict, list)}
+  schema = {"model": model, "added_tokens?": [_ADDED]}
   content = json_files.parse(text, path, schema, _FIX)
   if problem := problem_of(content):
     raise InputError(f"{path}: {problem}")
@@ -196,6 +198,13 @@ class SubwordTokenizer(tokenization.Tokenizer):
       if model.get("unk_token") in hidden:
         model["unk_token"] = f" {model['unk_token']}"
       model["dropout"] = None
+      # Strips spaces, in threads.
+      rules["post_processor"] = {
+        "type": "ByteLevel",
+        "add_prefix_space": False,
+        "trim_offsets": True,
+        "use_regex": True,
+      }
     return tokenizers.Tokenizer.from_str(json.dumps(rules))
 
   @functools.cached_property
@@ -230,10 +239,9 @@ class SubwordTokenizer(tokenization.Tokenizer):
   def encode_with_offsets(self, texts):
     """See base class."""
     texts, originals = itertools.tee(texts)
-    for encoded, text in zip(
-      _encode(self._encoder.encode_batch, texts), originals
-    ):
-      yield encoded.ids, [_strip(text, *span) for span in encoded.offsets]
+    encoded_texts = _encode(self._encoder.encode_batch, texts)
+    for encoded, text in zip(encoded_texts, originals):
+      yield encoded.ids, _strip(text, encoded.offsets)
 
   @functools.cached_property
   def continues_word(self):
@@ -281,10 +289,24 @@ def _without_surrogates(text: str | Sequence[str]) -> str | list[str]:
   return [_SURROGATES.sub("\ufffd", word) for word in text]
 
 
-def _strip(text: str, start: int, end: int) -> tuple[int, int]:
-  """A character range without white space at its ends."""
-  while start < end and text[start].isspace():
+def _strip(
+  text: str, spans: Iterable[tuple[int, int]]
+) -> list[tuple[int, int]]:
+  """Character ranges without white space at their ends."""
+  is_space = [*map(str.isspace, text), False]  # an empty range is kept
+  return [
+    _strip_one(is_space, *span)
+    if is_space[span[0]] or is_space[span[1] - 1]
+    else span
+    for span in spans
+  ]
+
+
+def _strip_one(
+  is_space: Sequence[bool], start: int, end: int
+) -> tuple[int, int]:
+  while start < end and is_space[start]:
     start += 1
-  while start < end and text[end - 1].isspace():
+  while start < end and is_space[end - 1]:
     end -= 1
   return start, end

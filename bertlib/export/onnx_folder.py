@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -115,7 +116,11 @@ def write(
   has_segments = config.get("type_vocab_size", 0) > 1
   if isinstance(tokenizer, SubwordTokenizer):
     tokenizer_files.write_subword(
-      folder, tokenizer, description, has_segments, cuts=True
+      folder,
+      json.loads(tokenizer.content),
+      description,
+      has_segments,
+      cuts=True,
     )
   else:
     tokenizer_files.write(

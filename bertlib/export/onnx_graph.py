@@ -541,21 +541,38 @@ def sentence_vectors(
   return outputs
 
 
-def masked_lm(encoder: Encoder) -> dict[str, Output]:
-  """Probabilities of the vocabulary at masked positions [B, P, V]."""
-  scope, weights = "cls/predictions", encoder.weights
+def masked_lm(
+  encoder: Encoder, predicts_pairs: bool = False
+) -> dict[str, Output]:
+  """Probabilities of the vocabulary at masked positions [B, P, V].
+
+  With `predicts_pairs` also that the second text follows the first, [B].
+  """
+  scope, weights, node = "cls/predictions", encoder.weights, encoder.graph.node
   positions = encoder.graph.input(MASKED_LM_POSITIONS, ["batch", "masks"])
-  states = encoder.sequence_output(positions).outputs()
+  outputs = {}
+  if predicts_pairs:
+    first = node("Mul", node("Slice", "input_ids", [0], [1], [1]), np.int64(0))
+    both = node("Concat", first, positions, axis=1)
+    states = encoder.sequence_output(both).outputs()
+    pooled = _pooled_output(encoder, encoder.gather_positions(states, CLS))
+    logits = _output_layer(encoder, pooled, "cls/seq_relationship/")
+    of_pairs = node("Softmax", logits, axis=-1)
+    is_next = node("Squeeze", node("Gather", of_pairs, [0], axis=1), [1])
+    outputs["is_next_probability"] = Output(is_next, ["batch"])
+    states = node("Slice", states, [1], [2**31 - 1], [1])
+  else:
+    states = encoder.sequence_output(positions).outputs()
   layer = f"{scope}/transform/dense"
   states = encoder.dense(layer, states, bias=weights[f"{layer}/bias"])
   states = encoder.activation(states, encoder.config["hidden_act"])
   states = encoder.layer_norm(states, f"{scope}/transform").outputs()
   kernel = weights["bert/embeddings/word_embeddings"].T
-  logits = encoder.graph.node("MatMul", states, kernel)
-  logits = encoder.graph.node("Add", logits, weights[f"{scope}/output_bias"])
-  probabilities = encoder.graph.node("Softmax", logits, axis=-1)
+  logits = node("MatMul", states, kernel)
+  logits = node("Add", logits, weights[f"{scope}/output_bias"])
+  probabilities = node("Softmax", logits, axis=-1)
   shape = ["batch", "masks", encoder.config["vocab_size"]]
-  return {"probabilities": Output(probabilities, shape)}
+  return {"probabilities": Output(probabilities, shape), **outputs}
 
 
 def _pooled_output(encoder: Encoder, states: str) -> str:

@@ -247,10 +247,10 @@ class LoadedModel(BatchPredictor):
     """Builds the graph: from inputs, int32 [B, S], to a tensor [B, ...]."""
     raise NotImplementedError
 
-  def run(self, rows):
+  def run(self, rows, reduce=None):
     """Outputs of rows, in order; see `BatchPredictor.run`."""
     processes.check_threads(self._model_dir)
-    return super().run(rows)
+    return super().run(rows, reduce)
 
   def close(self) -> None:
     """Closes the session."""

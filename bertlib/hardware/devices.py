@@ -460,8 +460,16 @@ def check_model_fn(
     checkpoint_files.check(checkpoint)
     num_variables = len(checkpoint_files.shapes_of(checkpoint))
     logging.info("%s: %d variables, none corrupt", checkpoint, num_variables)
-  # Building the graph of a prediction logs what would be restored.
-  with tf.Graph().as_default():
+
+  def reference_variable(create, **arguments):
+    return create(**{**arguments, "use_resource": False})
+
+  # Building the graph of a prediction logs what would be restored. Nothing runs
+  # it: variables of the kind with the fewest operations will do.
+  with (
+    tf.Graph().as_default(),
+    tf.variable_creator_scope(reference_variable),
+  ):
     batch = {
       name: tf.zeros([1, *shape], tf.float32 if is_float else tf.int32)
       for name, (shape, is_float, *_) in layout.items()

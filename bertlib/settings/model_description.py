@@ -33,6 +33,8 @@ _SCHEMA = {
   "seq_length?": declaration(ModelSettings, "max_seq_length"),
   "embedding?": embedding_spec.SCHEMA,
   "tuned_on?": str,
+  # Of an export: the --output_dir of the training, and the step.
+  "trained?": {"folder": str, "step": (int, json_files.NULL)},
   "precision?": declaration(ComputeSettings, "precision"),
   "xla?": declaration(ComputeSettings, "xla"),
   "vocab_sha256?": str,

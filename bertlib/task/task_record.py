@@ -76,6 +76,7 @@ class TaskRecord:
   script: str  # the script that trains, as in `model.json`
   purpose: str = ""  # verb phrase, such as "labels texts"
   command: str = ""  # if not `python SCRIPT.py`
+  settings: Any = None  # class of the script's flags
   # Schema of the entries of `model.json` that only this task has, see
   # `json_files`.
   entries: Mapping[str, Any] = dataclasses.field(default_factory=dict)

@@ -392,21 +392,26 @@ class CheckpointHook(tf.train.CheckpointSaverHook):
     }
     self._fetched = watched[True] | watched[False]
     self._must_be_finite = list(watched[True])
-    self._are_finite = {}
+    self._weights, self._squares = {}, {}
     for variable in tf.global_variables():
       if variable.dtype.base_dtype.is_floating:
+        name = optimization.name_of(variable)
+        self._weights[name] = variable
         with tf.device(variable.device):
-          self._are_finite[optimization.name_of(variable)] = tf.reduce_all(
-            tf.math.is_finite(variable)
-          )
+          self._squares[name] = tf.nn.l2_loss(variable)
+    self._initial = None
+    if not tf.distribute.has_strategy():
+      weights = {optimization.name_of(v): v for v in tf.global_variables()}
+      for name in checkpoint_files.optimizer_variables(weights):
+        del weights[name]
+      self._initial = checkpoint_files.save_op(self._path(0), weights)
     for listener in self._listeners:
       listener.begin()
 
   def after_create_session(self, session, coord):
     with atomic_write(os.path.join(self._model_dir, "graph.pbtxt")) as file:
       file.write(str(session.graph.as_graph_def(add_shapes=True)))
-    writer = tf.summary.FileWriterCache.get(self._model_dir)
-    writer.add_graph(session.graph)
+    tf.summary.FileWriterCache.get(self._model_dir)  # writes the graph
     self._step = int(session.run(tf.train.get_global_step(session.graph)))
     nonfinite = self._nonfinite_weights(session)
     if nonfinite:
@@ -467,19 +472,22 @@ class CheckpointHook(tf.train.CheckpointSaverHook):
     prefix = os.path.join(self._model_dir, "model.ckpt")
     (saver,) = tf.get_collection(tf.GraphKeys.SAVERS)
     # The checkpoint of step 0 is not needed once there is a later one.
-    initial = [path for path in saver.last_checkpoints if path.endswith("-0")]
     saver.recover_last_checkpoints(
-      [path for path in saver.last_checkpoints if path not in initial]
+      [path for path in saver.last_checkpoints if not path.endswith("-0")]
     )
     try:
-      saver.save(session, prefix, self._step)
+      if self._step or not self._initial:
+        saver.save(session, prefix, self._step)
+      else:  # without the moments, which are zeros
+        session.run(self._initial)
+        checkpoint_files.write_state_file(self._model_dir, self._path(0))
     except tf.errors.OpError as error:
       checkpoint_files.remove_incomplete(self._model_dir)
       _raise_user_error(error)
       raise
+    if self._step and not self._saved_step:
+      tf.train.remove_checkpoint(self._path(0))
     self._saved_step, self._saved_at = self._step, self._now()
-    for path in initial:
-      tf.train.remove_checkpoint(path)
     if self._stop.requested:
       return  # listeners may take minutes; they run once training resumes
     ends_training = [
@@ -493,8 +501,15 @@ class CheckpointHook(tf.train.CheckpointSaverHook):
 
   def _nonfinite_weights(self, session) -> list[str]:
     """Names of the variables that contain NaN or Inf."""
-    are_finite = session.run(self._are_finite)
-    return [name for name, is_finite in are_finite.items() if not is_finite]
+    # One operation per variable: a larger graph takes longer to start. Squares
+    # of large values overflow, so the values decide.
+    sums = session.run(self._squares)
+    return [
+      name
+      for name, total in sums.items()
+      if not np.isfinite(total)
+      and not np.isfinite(session.run(self._weights[name])).all()
+    ]
 
   def _failure(self, nonfinite: list[str]) -> InputError:
     """Writes the batch to a file and returns the error to raise."""

@@ -181,7 +181,9 @@ def check_start(run: Run, step: Steps = steps.RUN) -> step_plan.Plan | None:
     if run.flags.do_train:
       plan = step("batches", plan_of, run, instead=None)
     if run.start.trained or run.settings.model.init_checkpoint:
-      step("weights", check_weights, run)
+      # A dry run logs what computes.
+      is_plain = run.devices.is_plain or not step.is_dry_run
+      step("weights", check_weights, run.with_devices(is_plain=is_plain))
   return plan
 
 

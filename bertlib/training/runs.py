@@ -116,6 +116,11 @@ class Run:
     """Path of a file in --output_dir."""
     return os.path.join(self.output_dir, name)
 
+  def with_devices(self, **changes: Any) -> Run:
+    """The run with other values of its `Devices`."""
+    devices = dataclasses.replace(self.devices, **changes)
+    return dataclasses.replace(self, devices=devices)
+
   def with_arguments(self, **model_arguments: Any) -> Run:
     """The run with further arguments for its `model_fn_builder`."""
     arguments = {**self.task.model_arguments, **model_arguments}

@@ -91,7 +91,8 @@ def make_model_fn(
       scaffold_fn=initialize.initialize_from_checkpoint(
         arguments.init_checkpoint,
         arguments.trained,
-        arguments.use_tpu,
+        # Nothing runs a graph that is only checked.
+        arguments.use_tpu or arguments.starts_training,
         uses_all=True,
         new_heads=arguments.starts_training,
         other_task=arguments.other_task,
@@ -161,6 +162,8 @@ def train_spec(
   writes_summaries = model_dir and distribution.writes_summaries()
   summary_dir = model_dir if writes_summaries else None
   attached, host_call = [], None
+  if not arguments.use_tpu and optimization.num_replicas() == 1:
+    _skip_ready_checks()
   # A TPU has no log lines: it runs many steps between two callbacks of the
   # host.
   if not arguments.use_tpu:
@@ -183,6 +186,14 @@ def train_spec(
     training_hooks=attached,
     host_call=host_call,
   )
+
+
+def _skip_ready_checks() -> None:
+  """Lets the session ask no variable whether it is initialized."""
+  # Workers wait for their chief in this way: two operations per variable.
+  uninitialized = tf.constant([], tf.string)
+  tf.add_to_collection(tf.GraphKeys.READY_OP, uninitialized)
+  tf.add_to_collection(tf.GraphKeys.READY_FOR_LOCAL_INIT_OP, uninitialized)
 
 
 def _make_loss_scale(

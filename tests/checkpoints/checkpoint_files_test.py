@@ -1,5 +1,6 @@
 """Tests of finding and initializing from checkpoints, and of model folders."""
 
+import functools
 import json
 import multiprocessing
 import os
@@ -392,6 +393,22 @@ def test_an_incomplete_step_0_is_ignored(checkpoint, tmp_path, caplog):
   assert run_outputs.steps_done(tmp_path) == 0
   assert "saved at step 0" in warnings_of(caplog)[0]
   prepare_resume(tmp_path)
+  assert not (tmp_path / "checkpoint").exists()
+
+
+def test_training_starts_anew_from_weights_saved_without_moments(tmp_path):
+  with tf.Graph().as_default():
+    build(tiny_model.config(9))
+    weights = {
+      v.op.name: np.zeros(v.shape, np.float32) for v in tf.global_variables()
+    }
+  path = str(tmp_path / "model.ckpt-0")
+  checkpoint_files.write_variables(path, weights | {"global_step": np.int64(0)})
+  checkpoint_files.write_state_file(str(tmp_path), path)
+  start = functools.partial(checkpoint_files.find_start, None, str(tmp_path))
+  assert start(may_be_new=False).trained == path  # can be evaluated
+  assert start(may_be_new=True).last is None
+  checkpoint_files.prepare_resume(str(tmp_path), None)
   assert not (tmp_path / "checkpoint").exists()
 
 

@@ -219,6 +219,21 @@ def test_selects_keras_2_although_tensorflow_is_imported_first():
   assert process.stdout == "True True\n", process.stderr
 
 
+@pytest.mark.process
+def test_a_command_imports_keras_2_at_its_first_use():
+  lazily = ("tf_keras", "scipy", "pandas")
+  process = commands.run_code(
+    "import sys\n"
+    "from bertlib.cli import tensorflow_log\n"
+    "tensorflow_log.hide_information(keras_2=True)\n"
+    "import run_classifier, tensorflow, tensorflow_estimator\n"
+    f"print([name for name in {lazily} if name in sys.modules])\n"
+    "print(hasattr(tensorflow.keras, 'ops'))\n"
+    "print(hasattr(tensorflow_estimator.estimator, 'DNNClassifier'))"
+  )
+  assert process.stdout == "[]\nFalse\nTrue\n", process.stderr
+
+
 REMOVED = "tensorflow.python.saved_model.model_utils.export_output"
 OLD_PROTOBUF = """
 import tensorflow as tf

@@ -126,12 +126,20 @@ def add_one(features, labels, mode, params):
   return estimator_api.EstimatorSpec(mode, loss=loss, train_op=train_op)
 
 
-def train(folder, num_steps, others=(), listeners=(), params=None, **options):
+def train(
+  folder,
+  num_steps,
+  others=(),
+  listeners=(),
+  params=None,
+  model_fn=add_one,
+  **options,
+):
   """Trains the weight up to a step, with a `CheckpointHook(**options)`."""
   config = estimator_api.EstimatorRunConfig(
     model_dir=str(folder), keep_checkpoint_max=99, save_summary_steps=0
   )
-  estimator = estimator_api.Estimator(add_one, config=config, params=params)
+  estimator = estimator_api.Estimator(model_fn, config=config, params=params)
   hook = hooks.CheckpointHook(str(folder), **options)
   ends = {"max_steps": num_steps, "saving_listeners": listeners}
   estimator.train(lambda: endless({}), [hook, *others], **ends)
@@ -252,6 +260,24 @@ def test_stop_before_the_first_step_trains_nothing(tmp_path):
   stop.requested = True
   train(tmp_path, 9, stop=stop)
   assert saved_steps(tmp_path) == [0]
+
+
+def test_weights_whose_squares_overflow_are_saved(tmp_path):
+  train(tmp_path, 2, params={"added": [0.0, 1e30, *[0.0] * 9]})
+  assert saved_steps(tmp_path) == [2]
+
+
+def test_initial_weights_are_saved_without_moments(tmp_path):
+  def with_moment(features, labels, mode, params):
+    spec = add_one(features, labels, mode, params)
+    tf.get_variable("weight/adam_m", initializer=0.0, trainable=False)
+    return spec
+
+  stop = hooks.StopRequest()
+  stop.requested = True
+  train(tmp_path, 9, model_fn=with_moment, stop=stop)
+  saved = run_outputs.read_variables(str(tmp_path / "model.ckpt-0"))
+  assert saved == {"weight": 0.0, "global_step": 0}
 
 
 @pytest.mark.unit

@@ -24,7 +24,6 @@ from bertlib.tasks.classification import (
 from bertlib.tasks.classification.classification import (
   DataProcessor,
   Example,
-  InputExample,
   PaddingInputExample,
   Problem,
   XnliProcessor,
@@ -41,25 +40,6 @@ from bertlib.training import runs, step_plan
 from bertlib.training.runs import Run
 
 
-def _table_processor(
-  settings: ClassifierSettings, label: str | None, **files: str
-) -> own_tables.OwnDataProcessor:
-  """The processor of tables with the columns of the flags, by split."""
-  return own_tables.OwnDataProcessor(
-    files,
-    settings.text_a_column,
-    settings.text_b_column,
-    label,
-    settings.labels,
-    settings.problem_type,
-    settings.label_delimiter,
-    settings.id_column or None,
-    settings.dev_fraction,
-    settings.text.delimiter,
-    settings.asks_for_ids,
-  )
-
-
 def make_processor(settings: ClassifierSettings) -> DataProcessor:
   """Makes the processor of --task_name; reads its labels if a file has them."""
   if settings.data_dir and not tf.gfile.IsDirectory(settings.data_dir):
@@ -69,7 +49,7 @@ def make_processor(settings: ClassifierSettings) -> DataProcessor:
     )
   task = settings.task
   if task == "tsv":
-    processor = _table_processor(
+    processor = own_tables.of_flags(
       settings,
       settings.label_column,
       train=settings.train_file,
@@ -238,7 +218,7 @@ def read_examples(
         "--predict_file: this task needs choices, which the file cannot hold."
         " Give the test set in --data_dir"
       )
-    predict_sets = {"": _read_predict_file(settings, processor)}
+    predict_sets = {"": own_tables.read_predict_file(settings, processor)}
     data_files.append((settings.predict_file, None))
   elif settings.flags.do_predict:
     predict_sets = processor.read_sets(settings.data_dir, "test")
@@ -252,42 +232,6 @@ def read_examples(
     },
   )
   return examples
-
-
-def _read_predict_file(
-  settings: ClassifierSettings, processor: DataProcessor
-) -> list[InputExample]:
-  """Reads --predict_file: a table, or a text or a pair per line."""
-  path, asks_for_ids = settings.predict_file, settings.asks_for_ids
-  ending = "" if path == "-" else tables.ending_of(path)
-  columns = settings.text_a_column, settings.text_b_column
-  are_numbers = all(map(tables.is_number, filter(None, columns)))
-  has_names = asks_for_ids or not are_numbers
-  if ending in tables.TABLE_ENDINGS or (
-    ending in (".tsv", ".jsonl", ".json") and has_names
-  ):
-    table = _table_processor(settings, None, text=path)
-    table.encoding, table.bad_rows = processor.encoding, processor.bad_rows
-    table.skip_bad_rows = processor.skip_bad_rows
-    return table.read("", "text")
-  if asks_for_ids:
-    raise InputError(
-      f"--predict_file={path}: its lines are texts, which have no --id_column."
-      " Give a .csv file, or leave out --id_column"
-    )
-  is_named = {"text_a_column", "text_b_column"} & settings.given
-  if is_named and not settings.flags.do_train:
-    logging.warning(
-      "--predict_file=%s: its lines are texts, so --text_a_column and"
-      " --text_b_column have no effect. Give a .csv file to name columns",
-      path,
-    )
-  if tables.holds_objects(path, processor.encoding):
-    raise InputError(
-      f"--predict_file={path}: has objects of JSON. Name their text by"
-      " --text_a_column"
-    )
-  return own_tables.read_texts(path, processor)
 
 
 def _check_labeled(examples: Iterable[Example], action: str) -> None:

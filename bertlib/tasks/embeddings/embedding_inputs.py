@@ -15,11 +15,7 @@ from bertlib.io.files import open_any
 from bertlib.io.receipt_file import DEV_DATA, TRAINING_DATA
 from bertlib.settings import embedding_spec, model_description
 from bertlib.settings.embedding_spec import EmbeddingSpec
-from bertlib.tasks.embeddings import (
-  beir,
-  embedding_examples,
-  hard_negatives,
-)
+from bertlib.tasks.embeddings import beir, embedding_examples
 from bertlib.tasks.embeddings.embedding_data import kind_of
 from bertlib.tasks.embeddings.embedding_examples import Columns, Example
 from bertlib.tasks.embeddings.embedding_losses import LossOptions
@@ -167,7 +163,7 @@ class Data(NamedTuple):
   predict: Sequence[str]  # texts to encode
   corpus: Sequence[str]  # texts to search
   queries: Sequence[str]  # queries to search for
-  mined: hard_negatives.Pairs | None  # pairs to find negatives for
+  mined: embedding_examples.Pairs | None  # pairs to find negatives for
   bad_rows: Mapping[str, Sequence[str]]  # messages of the skipped rows, by file
 
 
@@ -194,7 +190,7 @@ def read_data(settings: EmbeddingSettings) -> Data:
   if settings.flags.do_predict and settings.mining.mine_negatives:
     path, columns = settings.train_file, settings.train_columns
     pairs = train or _read_examples(settings, path, columns, bad_rows)
-    mined = hard_negatives.find_pairs(path, pairs)
+    mined = embedding_examples.find_pairs(path, pairs)
   return Data(
     kind,
     train,

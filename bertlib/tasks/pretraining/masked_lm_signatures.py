@@ -48,8 +48,12 @@ class MaskedLM(SignatureModel):
     return super().features() | {name: positions}
 
   def outputs(self, inputs):
-    """See base class; of masked words alone."""
-    return {"probabilities": tf.nn.softmax(self.build(inputs)[0])}
+    """See base class; [B, P, V], and of pairs [B]."""
+    words, *pairs = map(tf.nn.softmax, self.build(inputs))
+    is_next = (probabilities[:, 0] for probabilities in pairs)
+    return dict(
+      zip(("probabilities", "is_next_probability"), [words, *is_next])
+    )
 
   def ids(self, inputs):
     """See base class."""

@@ -20,7 +20,7 @@ import tokenization
 from bertlib.cli import option
 from bertlib.cli.absl import logging
 from bertlib.data import batch_predictor
-from bertlib.data.batch_predictor import BatchPredictor
+from bertlib.data.batch_predictor import BatchPredictor, FileFormat
 from bertlib.io import json_files
 from bertlib.io.files import atomic_write
 from bertlib.tasks.squad import squad_files, squad_scores, squad_windows
@@ -549,6 +549,11 @@ class AnswerPredictor(BatchPredictor):
         words, _ = squad_files.split_words(text)
       examples.append(SquadExample(str(index), question, words, context=text))
     passages = passages_of(examples, self.tokenizer)
+    windows, rows = self._windows(examples)
+    return (examples, passages, windows), rows
+
+  def _windows(self, examples: Sequence[SquadExample]):
+    """The windows of questions, and their rows."""
     settings = squad_windows.WindowSettings.of_model(self.description)
     windows = squad_windows.convert_examples_to_windows(
       examples, self.tokenizer, settings
@@ -556,21 +561,75 @@ class AnswerPredictor(BatchPredictor):
     rows = squad_windows.window_records(
       windows, settings.max_seq_length, self.tokenizer
     )
-    return (examples, passages, windows), list(rows)
+    return windows, list(rows)
 
   def _decode(
     self, settings: AnswerSettings, encoded, outputs
   ) -> Iterator[list[Answer]]:
     """The answers to each question."""
     examples, passages, windows = encoded
-    logits = [
-      stack_logits([output[kind] for output in outputs]) for kind in range(2)
-    ]
     return PassageFinder(
       passages,
       examples,
       windows,
-      logits,
+      _logits(outputs),
       self.description["do_lower_case"],
       self.tokenizer,
     ).answers(settings)
+
+  def read_file(self, settings, bad):
+    """See base class; a file is read as a whole."""
+    path = settings.predict_file
+    has_negative = settings.answers.version_2_with_negative
+    questions = squad_files.read_questions(path)
+    return squad_files.make_examples(questions, path, False, has_negative)[0]
+
+  def answer_blocks(self, sets):
+    """See base class; an answer is that of `find_answers`, for a question."""
+    settings = self.file_settings("", {}).answers
+
+    def encode(examples):
+      windows, rows = self._windows(examples)
+      return (examples, windows), rows
+
+    def decode(encoded, outputs):
+      finder = AnswerFinder(
+        *encoded,
+        _logits(outputs),
+        self.description["do_lower_case"],
+        self.tokenizer,
+      )
+      found = find_answers(finder, settings)
+      return zip(*(part.values() for part in found))
+
+    return self.map_blocks(sets, encode, decode)
+
+  def file_formats(self, examples):
+    """See base class; .json is predictions.json of run_squad.py."""
+    has_negative = self.description["version_2_with_negative"]
+
+    def json_line(example, answer):
+      text, nbest, _, odds = answer
+      probabilities = compute_softmax([each.score for each in nbest])
+      names = "text", "probability", "start_logit", "end_logit"
+      listed = [
+        dict(zip(names, (each.text, probability, *each[1:3])))
+        for each, probability in zip(nbest, probabilities)
+      ]
+      line = {"id": example.qas_id, "answer": text, "nbest": listed}
+      null_odds = {"null_odds": odds} if has_negative else {}
+      return batch_predictor.json_line(line | null_odds)
+
+    def entry(example, answer):
+      pair = map(json_files.dumps, (example.qas_id, answer[0]))
+      return f"    {': '.join(pair)}".encode()
+
+    return {
+      ".jsonl": FileFormat(json_line),
+      ".json": FileFormat(entry, lambda _: b"{\n", b",\n", b"\n}\n"),
+    }
+
+
+def _logits(outputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+  """Start and end logits of windows, float [windows, S] each."""
+  return [stack_logits([output[kind] for output in outputs]) for kind in (0, 1)]
