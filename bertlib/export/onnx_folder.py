@@ -129,6 +129,10 @@ def write(
   examples = ["A text."]
   if task and task.predict:
     examples = task.predict.examples(description)
+  if added:  # the example names BERT's mask
+    examples = [
+      e.replace(tokenization.BERT_TOKENS.mask, mask) for e in examples
+    ]
   # Choices are rows of their own.
   texts = examples[0] if isinstance(examples[0], list) else examples
   with open(os.path.join(folder, README_FILE), "w", encoding="utf-8") as file:
