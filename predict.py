@@ -33,7 +33,7 @@ from bertlib.export import onnx_folder
 from bertlib.export.onnx_model import OnnxModel
 from bertlib.io import files, folder_lock, model_files, result_files
 from bertlib.settings import model_description
-from bertlib.settings.common import DeviceSettings, TableSettings
+from bertlib.settings.common import TableSettings
 from bertlib.task import task_record
 
 # Rows that are sorted by length, computed and kept together.
@@ -88,17 +88,12 @@ class PredictSettings(option.CommandSettings):
     section="devices",
     basic=True,
   )
-  devices: DeviceSettings = option.group(
-    DeviceSettings,
-    omit=[
-      field.name
-      for field in dataclasses.fields(DeviceSettings)
-      if field.name != "num_threads"
-    ],
-    num_threads={
-      "help": "Number of threads that compute. 0 uses all cores.",
-      "basic": True,
-    },
+  num_threads: int = option.integer(
+    0,
+    "Number of threads that compute. 0 uses all cores.",
+    option.PARALLEL,
+    section="devices",
+    basic=True,
   )
   given: frozenset[str] = frozenset()  # flags on the command line
 
@@ -143,7 +138,8 @@ def predict_file(model: OnnxModel, settings: PredictSettings) -> None:
   del first
   with files.folders_for([output]), folder_lock.lock_files([output], "output"):
     kept = KeptBlocks(output, model.fingerprint())
-    num_rows = compute(model, blocks, form, kept, path)
+    total = len(examples) if isinstance(examples, list) else count_rows(path)
+    num_rows = compute(model, blocks, form, kept, total)
     if state_of(path) != before:
       raise InputError(
         f"{path}: has changed while it was read. Give the command again: only"
@@ -180,7 +176,7 @@ def open_model(settings: PredictSettings) -> OnnxModel:
     )
   if settings.task_module:
     task = task_record.load(settings.task_module)
-  threads = settings.devices.num_threads or None
+  threads = settings.num_threads or None
   model = OnnxModel(folder, settings.engine, num_threads=threads, task=task)
   warn_if_outdated(model)
   return model
@@ -249,11 +245,10 @@ def compute(
   blocks: Iterable[Any],
   form: FileFormat,
   kept: KeptBlocks,
-  path: str,  # of the rows
+  total: int | None,  # rows, or about as many
 ) -> int:
   """Computes the blocks that are not kept yet; returns the number of rows."""
-  num_lines, start = count_lines(path), time.monotonic()
-  num_kept = num_computed = 0
+  num_kept, num_computed, start = 0, 0, time.monotonic()
 
   def missing():
     nonlocal num_kept
@@ -269,22 +264,25 @@ def compute(
     del lines
     num_computed += num_rows
     rate, left = num_computed / (time.monotonic() - start), ""
-    if number > 1 and num_lines:
-      seconds = max(num_lines - num_kept - num_computed, 0) / rate
+    if number > 1 and total:
+      seconds = max(total - num_kept - num_computed, 0) / rate
       left = f", about {seconds:.0f} s left"
     logging.info("%d rows, %.0f rows/s%s", num_computed, rate, left)
   return num_kept + num_computed
 
 
-def count_lines(path: str) -> int | None:
-  """Number of lines, about that of rows; None for a pipe and packed files."""
+def count_rows(path: str) -> int | None:
+  """About the number of rows; None for a pipe and packed files."""
   packed = (".gz", ".xlsx", ".xls", ".parquet", ".feather")
   if path.endswith(packed) or not os.path.isfile(path):
     return None
+  num_lines = num_blank = 0
   with open(path, "rb") as file:
-    return sum(
-      part.count(b"\n") for part in iter(lambda: file.read(2**20), b"")
-    )
+    while part := file.read(2**20):
+      num_lines += part.count(b"\n")
+      num_blank += part.count(b"\n\n")
+  # Sentences with a word per line have a blank line between them.
+  return num_blank if 50 * num_blank > num_lines else num_lines
 
 
 def join(

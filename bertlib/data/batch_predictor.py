@@ -74,14 +74,11 @@ def _utf8(text: str) -> bytes:
   return text.encode("utf-8", "backslashreplace")
 
 
-class _Batches:
+class _Batches(NamedTuple):
   """Rows as batches, each the indices of its rows and their inputs."""
 
-  def __init__(self, num_rows: int, batches: list[Any]):
-    self._num_rows, self.batches = num_rows, batches
-
-  def __len__(self) -> int:
-    return self._num_rows
+  num_rows: int
+  batches: list[tuple[Sequence[int], list[np.ndarray]]]
 
 
 class BatchPredictor:
@@ -181,10 +178,11 @@ class BatchPredictor:
     """Outputs of rows, in order; S is at least the length of the row."""
     # Batches of similar length, some at once.
     if isinstance(rows, _Batches):
-      batches = rows.batches
+      num_rows, batches = rows
     else:
-      batches = list(self._batches([sum(row["input_mask"]) for row in rows]))
-    outputs: list[Any] = [None] * len(rows)
+      lengths = [sum(row["input_mask"]) for row in rows]
+      num_rows, batches = len(rows), [*self._batches(lengths)]
+    outputs: list[Any] = [None] * num_rows
 
     def compute(batch: Sequence[int], inputs: Any) -> None:
       if self._is_closed:

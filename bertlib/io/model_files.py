@@ -58,17 +58,13 @@ def untrained(folder: str) -> InputError:
 
 
 def trained_step(folder: str) -> int | None:
-  """Step of the best or else the last checkpoint of a training's folder.
-
-  None where the `checkpoint` file of TensorFlow names none.
-  """
+  """Step of the best or else the last checkpoint of a training, if known."""
   for part in (BEST, ""):
-    path = os.path.join(folder, part, "checkpoint")
+    path = os.path.join(folder, part, "checkpoint")  # TensorFlow's text file
     if files.exists(path):
       with files.open_any(path) as file:
         found = re.search(r'^model_c\S+: ".*-(\d+)"', file.read(), re.M)
-      if found:
-        return int(found[1])
+      return int(found[1]) if found else None
   return None
 
 
