@@ -174,7 +174,9 @@ class SubwordTokenizer(tokenization.Tokenizer):
     self._encoder = self._make(rules)
 
   def __reduce__(self):
-    return type(self), (self.content, self.finds_mask)
+    # The loader may have changed the segments.
+    state = {"special_tokens": self.special_tokens}
+    return type(self), (self.content, self.finds_mask), state
 
   def _make(self, rules: dict[str, Any]) -> Any:
     """A `tokenizers.Tokenizer` by which names of special tokens are text."""
