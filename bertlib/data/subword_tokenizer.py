@@ -19,15 +19,8 @@ from bertlib.cli.errors import InputError, needs_package, some_of
 from bertlib.io import json_files, text_files
 from tokenization import SpecialTokens
 
-# Names of special tokens that `tokenizer.json` does not give a role, by role.
-_NAMES = {
-  role: names
-  for role, *names in zip(
-    SpecialTokens._fields,
-    ("<s>", "</s>", "<pad>", "<mask>", "<unk>"),
-    tokenization.BERT_TOKENS,
-  )
-}
+# Of a `tokenizer.json` that does not say more; or else the names of BERT.
+_OF_ROBERTA = SpecialTokens("<s>", "</s>", "<pad>", "<mask>", "<unk>", 2, 0)
 
 # Texts that the package encodes at once, in threads.
 _BLOCK = 4000
@@ -116,12 +109,11 @@ def vocab_of(content: Mapping[str, Any]) -> dict[str, int]:
 
 def special_tokens_of(content: Mapping[str, Any]) -> SpecialTokens:
   """Special tokens of a `tokenizer.json`, and how it joins texts."""
-  vocab = vocab_of(content)
+  vocab, names = vocab_of(content), zip(_OF_ROBERTA, tokenization.BERT_TOKENS)
   found = {
-    role: next((n for n in names if n in vocab), None)
-    for role, names in _NAMES.items()
+    role: next((name for name in pair if name in vocab), None)
+    for role, pair in zip(SpecialTokens._fields[:5], names)
   }
-  # Without a processor, as in RoBERTa.
   joined = {"num_separators": 2, "second_segment": 0}
   for part in parts(content, "post_processor"):
     if part["type"] in ("RobertaProcessing", "BertProcessing"):
@@ -145,10 +137,10 @@ def special_tokens_of(content: Mapping[str, Any]) -> SpecialTokens:
         "num_separators": num_separators,
         "second_segment": pair[second][2],
       }
-  missing = [role for role in ("cls", "sep", "unk") if not found[role]]
+  needed = {role: getattr(_OF_ROBERTA, role) for role in ("cls", "sep", "unk")}
+  missing = [name for role, name in needed.items() if not found[role]]
   if missing:
-    names = [_NAMES[role][0] for role in missing]
-    raise InputError(f"has no special tokens {some_of(names)}")
+    raise InputError(f"has no special tokens {some_of(missing)}")
   return SpecialTokens(**found, **joined)
 
 
@@ -175,7 +167,9 @@ class SubwordTokenizer(tokenization.Tokenizer):
     self._encoder = self._make(rules)
 
   def __reduce__(self):
-    return type(self), (self.content, self.finds_mask)
+    # The loader may have changed the segments.
+    state = {"special_tokens": self.special_tokens}
+    return type(self), (self.content, self.finds_mask), state
 
   def _make(self, rules: dict[str, Any]) -> Any:
     """A `tokenizers.Tokenizer` by which names of special tokens are text."""
