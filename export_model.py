@@ -20,6 +20,7 @@ import contextlib
 import dataclasses
 import functools
 import os
+import re
 import tempfile
 from collections.abc import Iterator, Mapping
 from typing import Any, Callable, NamedTuple
@@ -29,6 +30,7 @@ import tensorflow as tf
 from absl import logging
 
 import modeling
+import tokenization
 from bertlib.checkpoints import checkpoint_files, initialize, model_folder
 from bertlib.cli import app, option, terminal
 from bertlib.cli.errors import InputError, printable, some_of
@@ -90,7 +92,7 @@ def find_source(
     if not checkpoint:
       raise InputError(f"{model_dir}: holds no trained model")
     config_file = config_file or os.path.join(model_dir, model_files.CONFIG)
-    in_folder = os.path.join(model_dir, model_files.VOCAB)
+    in_folder = model_files.path_of(model_dir, "vocab_file")
     if not vocab_file and tf.io.gfile.exists(in_folder):
       vocab_file = in_folder
     if "script" not in description:
@@ -107,7 +109,7 @@ def find_source(
   checkpoint_files.check_checkpoint(checkpoint)
   config = model_folder.load_config(config_file)
   length = max_seq_length or description.get("max_seq_length", 128)
-  model_folder.check_max_seq_length(length, config.max_position_embeddings)
+  model_folder.check_max_seq_length(length, vars(config))
   description["max_seq_length"] = length
   return Source(description, config, checkpoint, vocab_file, model_dir, task)
 
@@ -136,15 +138,14 @@ def signature_model(
       source.description["do_lower_case"],
       source.config.vocab_size,
       source.checkpoint,
-      model_class.never_split,
+      model_class.finds_mask,
       max_input_chars_per_word=source.description.get(
         "max_input_chars_per_word"
       ),
+      type_vocab_size=source.config.type_vocab_size,
     )
   if seq_length:
-    model_folder.check_max_seq_length(
-      seq_length, source.config.max_position_embeddings
-    )
+    model_folder.check_max_seq_length(seq_length, vars(source.config))
   return model_class(
     source.description,
     source.config,
@@ -326,8 +327,18 @@ def _make_callable(
 
 def write_assets(source: Source, folder: str) -> None:
   """Writes `model.json`, config, vocabulary and labels to a folder."""
+  description = dict(source.description)
+  if source.model_dir:
+    trained = source.model_dir.rstrip("/")
+    step = re.search(r"-(\d+)$", source.checkpoint)
+    description["trained"] = {
+      "folder": trained
+      if files.is_remote(trained)
+      else os.path.abspath(trained),
+      "step": int(step[1]) if step else None,
+    }
   model_folder.write_model_files(
-    folder, source.description, source.config, source.vocab_file
+    folder, description, source.config, source.vocab_file
   )
   if labels := source.description.get("labels"):
     path = os.path.join(folder, exported_model.LABELS_FILE)
@@ -352,6 +363,12 @@ def export(
     dtype = quantization.best_attention_dtype()
   hidden_dtype = tf.float32 if int8 else dtype
   model = signature_model(source, encoder, seq_length, hidden_dtype.name)
+  if model.tokenizer and not model.text:
+    logging.warning(
+      "%s: TensorFlow has no operations for this tokenizer, so the signatures"
+      " take ids alone. --format=onnx exports the tokenizer too",
+      source.vocab_file,
+    )
   shapes = weight_shapes(model)
   number_formats = dtype.name, onednn.max_kernel_value() if int8 else None
   if int8:
@@ -469,6 +486,10 @@ def export_gguf(
       " Give --encoder to export the encoder"
     )
   check_vocabulary(model, "gguf")
+  if not isinstance(model.tokenizer, tokenization.FullTokenizer):
+    raise InputError(
+      f"--format=gguf: {source.vocab_file} is not WordPiece. Export ONNX"
+    )
   gguf_file.check_model(source.config, embedding)
   flag, act = "--format=gguf", source.config.hidden_act
   same_outputs.check_tokenizer(flag, source.description["do_lower_case"])
@@ -521,9 +542,10 @@ def export_onnx(
   """Writes a model, or its encoder, for ONNX Runtime and OpenVINO."""
   model = signature_model(source, encoder, seq_length)
   check_vocabulary(model, "onnx")
-  same_outputs.check_tokenizer(
-    "--format=onnx", source.description["do_lower_case"]
-  )
+  if isinstance(model.tokenizer, tokenization.FullTokenizer):
+    same_outputs.check_tokenizer(
+      "--format=onnx", source.description["do_lower_case"]
+    )
   description = dict(source.description)
   task, head = source.task, onnx_graph.hidden_states
   if isinstance(model, signatures.Encoder):
@@ -574,8 +596,7 @@ def export_onnx(
       graph,
       description,
       to_huggingface.config_of(source.config, weights, description, task),
-      model.tokenizer.vocab,
-      model.never_split,
+      model.tokenizer,
       task,
       is_int8=bool(int8),
     )

@@ -16,6 +16,7 @@ if __name__ == "__main__":  # Check flags before slow imports.
 import dataclasses
 import errno
 import functools
+import itertools
 import os
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -105,15 +106,6 @@ class InputFeatures:
   input_type_ids: list[int]
   num_truncated: int = 0
 
-  def as_record(self) -> dict[str, Any]:
-    """Features of the example's record, see `record_layout`."""
-    return {
-      "unique_ids": self.unique_id,
-      "input_ids": self.input_ids,
-      "input_mask": self.input_mask,
-      "input_type_ids": self.input_type_ids,
-    }
-
 
 def convert_examples_to_features(
   examples: Iterable[InputExample], seq_length: int, tokenizer
@@ -141,23 +133,24 @@ def convert_single_example(
   example: InputExample, seq_length: int, tokenizer
 ) -> InputFeatures:
   """Converts one example, see `convert_examples_to_features`."""
-  if seq_length < 2:
-    raise ValueError(f"seq_length={seq_length}: must be at least 2")
+  special = getattr(tokenizer, "special_tokens", tokenization.BERT_TOKENS)
+  if seq_length < special.num():
+    raise ValueError(
+      f"seq_length={seq_length}: must be at least {special.num()}"
+    )
   tokens_a = list(tokenizer.tokenize(example.text_a))
   tokens_b = list(tokenizer.tokenize(example.text_b)) if example.text_b else []
   num_tokens = len(tokens_a) + len(tokens_b)
-  _truncate_seq_pair(tokens_a, tokens_b, seq_length - (3 if tokens_b else 2))
+  room = seq_length - special.num(bool(tokens_b))
+  _truncate_seq_pair(tokens_a, tokens_b, room)
   num_truncated = num_tokens - len(tokens_a) - len(tokens_b)
-  first = ["[CLS]", *tokens_a, "[SEP]"]
-  second = [*tokens_b, "[SEP]"] if tokens_b else []
+  tokens, segment_ids = special.join(tokens_a, tokens_b)
   features = model_inputs.token_features(
-    tokenizer.convert_tokens_to_ids(first),
-    tokenizer.convert_tokens_to_ids(second),
-    seq_length,
+    tokenizer.convert_tokens_to_ids(tokens), segment_ids, seq_length
   )
   return InputFeatures(
     example.unique_id,
-    first + second,
+    tokens,
     *(features[name] for name in model_inputs.TOKEN_FEATURES),
     num_truncated,
   )
@@ -165,15 +158,18 @@ def convert_single_example(
 
 def encode_examples(
   examples: Iterable[InputExample],
-  tokenizer: tokenization.FullTokenizer,
+  tokenizer: tokenization.Tokenizer,
   max_seq_length: int,
 ) -> Iterator[dict[str, Any]]:
   """Converts examples to records; logs how many were truncated."""
   num_truncated = 0
-  for example in examples:
-    converted = convert_single_example(example, max_seq_length, tokenizer)
-    num_truncated += converted.num_truncated > 0
-    yield converted.as_record()
+  examples, read = itertools.tee(examples)
+  pairs = ((example.text_a, example.text_b) for example in read)
+  encoded = model_inputs.encode_pairs(tokenizer, pairs, max_seq_length)
+  for example, (*features, num_lost) in zip(examples, encoded):
+    num_truncated += num_lost > 0
+    names = "input_ids", "input_mask", "input_type_ids"
+    yield {"unique_ids": example.unique_id, **dict(zip(names, features))}
   if num_truncated:
     logging.warning(
       "%d lines truncated to %d tokens", num_truncated, max_seq_length
@@ -297,7 +293,7 @@ def write_jsonl(
   file: IO[str],
   rows: Iterable[Mapping[str, np.ndarray]],
   layer_indexes: Sequence[int],
-  tokenizer: tokenization.FullTokenizer,
+  tokenizer: tokenization.Tokenizer,
 ) -> None:
   """Writes one JSON object per text; numbers are rounded to six decimals."""
 
@@ -377,7 +373,7 @@ class Model(NamedTuple):
 
   devices: devices.Devices
   config: modeling.BertConfig
-  tokenizer: tokenization.FullTokenizer
+  tokenizer: tokenization.Tokenizer
   vectors: Vectors
 
 
@@ -449,8 +445,6 @@ def read_texts(
 ) -> Iterator[InputExample]:
   """Reads the texts of --input_file, with the prefix of the prompt."""
   for example in stream_examples(settings.input_file, settings.text.codec):
-    if example.text_b is not None:
-      model_folder.check_has_segments(config, settings.model.bert_config_file)
     yield example._replace(text_a=vectors.prefix + example.text_a)
 
 
@@ -533,7 +527,7 @@ def prepare(
 
 def find_tokenizer(
   settings: FeatureSettings, config: modeling.BertConfig
-) -> tokenization.FullTokenizer:
+) -> tokenization.Tokenizer:
   """The tokenizer of the model."""
   return model_folder.tokenizer_of(settings.model, config)
 
@@ -607,7 +601,7 @@ def check_weights(
 def check_texts(
   settings: FeatureSettings,
   config: modeling.BertConfig,
-  tokenizer: tokenization.FullTokenizer,
+  tokenizer: tokenization.Tokenizer,
   vectors: Vectors,
 ) -> example_checks.LengthSummary:
   """Encodes a sample of the texts; warns if many are truncated."""

@@ -30,8 +30,11 @@ import tensorflow.compat.v1 as tf
 class BertConfig:
   """Hyperparameters of the encoder: the keys of `bert_config.json`."""
 
-  # The released files do not set this; converted models may.
+  # The released files do not set these; converted models may.
   layer_norm_eps = 1e-12
+  pooler_act = "tanh"
+  position_offset = 0  # row of a first token's position, see `position_rows`
+  classifier_dropout = None  # of the input of classifiers; None for 0.1
 
   def __init__(
     self,
@@ -58,8 +61,9 @@ class BertConfig:
       hidden_act: activation of that network, see `get_activation`.
       hidden_dropout_prob: dropout of embeddings and sublayer outputs.
       attention_probs_dropout_prob: dropout of the attention probabilities.
-      max_position_embeddings: longest sequence, in tokens.
-      type_vocab_size: number of segment types.
+      max_position_embeddings: longest sequence, in tokens, `position_offset`
+        included.
+      type_vocab_size: number of segment types; below 2, all segment ids are 0.
       initializer_range: standard deviation of the initial weights.
     """
     self.vocab_size = vocab_size
@@ -139,7 +143,7 @@ class BertModel:
       output_positions: int32 [B, P], each in [0, S): the last layer computes
         the hidden states at these positions only. The first of each sequence
         must be 0, the position of [CLS]. None for all positions.
-      position_ids: int32 [B, S], each token's row of the position table; None
+      position_ids: int32 [B, S], each token's position in its sequence; None
         for 0 to S - 1.
       sequence_ids: int32 [B, S], for several sequences packed in each row: a
         token attends to tokens of its own id only. None for one sequence.
@@ -158,7 +162,7 @@ class BertModel:
     batch_size, seq_length = get_shape_list(input_ids, expected_rank=2)
     if input_mask is None:
       input_mask = tf.ones([batch_size, seq_length], tf.int32)
-    if token_type_ids is None:
+    if token_type_ids is None or config.type_vocab_size < 2:
       token_type_ids = tf.zeros([batch_size, seq_length], tf.int32)
     compute = compute.for_batch(input_mask)
 
@@ -175,12 +179,14 @@ class BertModel:
           initializer_range=config.initializer_range,
           use_one_hot_embeddings=use_one_hot_embeddings,
         )
-        positions = compute.positions
-        if position_ids is not None:
-          positions = compute.unpad_input(position_ids)
+        positions, rows = compute.positions, position_ids
+        if config.position_offset:
+          rows = position_rows(input_ids, position_ids, config.position_offset)
+        if rows is not None:
+          positions = compute.unpad_input(rows)
         embedding_output = embedding_postprocessor(
           embedding_output,
-          use_token_type=True,
+          use_token_type=config.type_vocab_size > 0,
           token_type_ids=compute.unpad_input(token_type_ids),
           token_type_vocab_size=config.type_vocab_size,
           initializer_range=config.initializer_range,
@@ -228,13 +234,13 @@ class BertModel:
         self.pooled_output = dense(
           states,
           config.hidden_size,
-          tf.tanh,
+          get_activation(config.pooler_act),
           config.initializer_range,
           compute=compute,
         )
 
   def get_pooled_output(self):
-    """Dense tanh layer on [CLS], [B, H]; with `sequence_ids` on all outputs."""
+    """Dense layer on [CLS], [B, H]; with `sequence_ids` on all outputs."""
     return self.pooled_output
 
   def get_sequence_output(self):
@@ -529,6 +535,22 @@ def embedding_postprocessor(
   return layer_norm_and_dropout(
     output, dropout_prob, dropout_seed=dropout_seed, epsilon=layer_norm_eps
   )
+
+
+def position_rows(input_ids, position_ids, offset: int):
+  """Rows of RoBERTa's position table, int32 [B, S].
+
+  Those of tokens are counted from `offset`, in each sequence that begins where
+  `position_ids` are 0. The padding token, `offset - 1`, has its own row.
+  """
+  # In float, which is exact here: a GPU does not compare int32.
+  is_token = tf.not_equal(tf.cast(input_ids, tf.float32), offset - 1.0)
+  is_token = tf.cast(is_token, tf.float32)
+  counts = tf.cumsum(is_token, axis=1)
+  if position_ids is not None:
+    first = tf.range(get_shape_list(input_ids)[1]) - position_ids
+    counts -= tf.gather(counts - is_token, first, batch_dims=1)
+  return tf.cast(counts * is_token, tf.int32) + offset - 1
 
 
 def _sum_rows(op, gradient):

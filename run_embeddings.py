@@ -46,6 +46,7 @@ from bertlib.tasks.embeddings import (
   embedding_losses,
   embedding_records,
   embedding_report,
+  hard_negatives,
   nearest_neighbors,
 )
 from bertlib.tasks.embeddings.embedding_predictor import VectorPredictor
@@ -326,7 +327,13 @@ def check_output(settings: EmbeddingSettings) -> None:
   """Refuses an --output_dir in which data would be overwritten."""
   runs.check_overwrites(
     settings,
-    ["*.tf_record", "*_vectors.npy", "*_results.jsonl", "*_bad_rows.txt"],
+    [
+      "*.tf_record",
+      "*_vectors.npy",
+      "*_results.jsonl",
+      "*_negatives.jsonl",
+      "*_bad_rows.txt",
+    ],
     [path for path, _ in embedding_inputs.data_files(settings)],
   )
 
@@ -495,7 +502,7 @@ def take(vectors: Iterator[np.ndarray], number: int) -> np.ndarray:
 def write_predictions(
   run: Run, data: embedding_inputs.Data, checkpoint: str | None
 ) -> None:
-  """Writes the vectors of --predict_file, and the results of a search."""
+  """Writes vectors of texts, the results of a search, and hard negatives."""
   spec, settings = run.task.model_arguments["spec"], run.settings
   batch_size = run.flags.predict_batch_size
   if data.predict:
@@ -522,6 +529,20 @@ def write_predictions(
     name = result_files.name_with(settings.query_file, "results")
     nearest_neighbors.write_search_results(
       run.path(f"{name}.jsonl"), data.queries, data.corpus, scores, lines
+    )
+  if data.mined:
+    texts = with_prefixes(spec, data.mined.queries, data.mined.corpus)
+    records = f"mine_{result_files.stem_of(settings.train_file)}"
+    vectors = encode(
+      run, write_texts(run, records, texts, batch_size), checkpoint
+    )
+    name = result_files.name_with(settings.train_file, "negatives")
+    hard_negatives.write(
+      run.path(f"{name}.jsonl"),
+      data.mined,
+      take(vectors, len(data.mined.queries)),
+      vectors,
+      settings.mining,
     )
 
 

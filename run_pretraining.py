@@ -511,7 +511,7 @@ def set_up(settings: PretrainingSettings, step: Steps) -> Run:
     run = with_heads_of(run, run.start.trained)
   if run.task.needs_vocabulary:
     vocab_file = settings.model.vocab_file
-    pretraining_text.check_has_mask(vocab_file, run.tokenizer.vocab)
+    pretraining_text.check_has_mask(vocab_file, run.tokenizer)
   if settings.flags.do_train:
     budget.check(read_budget(settings), run.start.last, run.on_tpu)
     training_batches.check_same_packing(settings, run.start.last)
@@ -554,7 +554,7 @@ def make_task(settings: PretrainingSettings) -> Task:
     num_warmup_steps=(
       None if read_budget(settings) else settings.num_warmup_steps
     ),
-    never_split=["[MASK]"],
+    finds_mask=True,
     needs_vocabulary=settings.remask or settings.flags.do_predict,
   )
 
@@ -593,7 +593,7 @@ def pretrain(run: Run, data: pretraining_inputs.Data) -> None:
   masking = None
   if settings.remask:
     masking = dynamic_masking.Masking(
-      run.tokenizer.vocab,
+      run.tokenizer,
       settings.masked_lm_prob,
       settings.do_whole_word_mask,
       run.flags.seed,
@@ -705,7 +705,7 @@ def fill_masks(
     num_rows = tf_records.write_records(
       path,
       fill_mask.prediction_records(
-        lines, run.tokenizer.vocab["[MASK]"], predicted
+        lines, run.tokenizer.special_ids.mask, predicted
       ),
       layout,
     )

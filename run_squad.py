@@ -322,7 +322,7 @@ def validate_flags_or_throw(bert_config: modeling.BertConfig) -> None:
   """Checks the flags, on their own and against the config of the model."""
   settings = option.from_flags(SquadSettings)
   model_folder.check_max_seq_length(
-    settings.model.max_seq_length, bert_config.max_position_embeddings
+    settings.model.max_seq_length, vars(bert_config)
   )
   tokenization.validate_case_matches_checkpoint(
     settings.model.do_lower_case, settings.model.init_checkpoint
@@ -385,7 +385,7 @@ def write_windows(
   max_seq_length = run.settings.model.max_seq_length
   tf_records.write_records(
     path,
-    squad_windows.window_records(windows, max_seq_length, rows),
+    squad_windows.window_records(windows, max_seq_length, run.tokenizer, rows),
     squad_windows.record_layout(max_seq_length, is_training),
   )
   return path
@@ -439,7 +439,7 @@ def answer_finder(
     data.windows,
     logits,
     run.settings.model.do_lower_case,
-    run.tokenizer.inv_vocab,
+    run.tokenizer,
   )
 
 

@@ -3,7 +3,8 @@
 Text is split in two steps (Devlin et al. 2019, section 3): `BasicTokenizer`
 splits it into words, `WordpieceTokenizer` splits each word into the longest
 pieces in the vocabulary. `FullTokenizer` does both, and caches the result of
-each chunk of text between white space.
+each chunk of text between white space. It is a `Tokenizer`, the interface of
+all tokenizers.
 
 Needs only the standard library; TensorFlow only to read a vocabulary from a
 remote path (`gs://bucket/vocab.txt`).
@@ -11,14 +12,15 @@ remote path (`gs://bucket/vocab.txt`).
 
 from __future__ import annotations
 
+import functools
 import io
 import os
 import re
 import string
 import unicodedata
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
-from typing import Any, Callable
+from typing import Any, Callable, NamedTuple
 
 
 def convert_to_unicode(text: str | bytes) -> str:
@@ -84,7 +86,9 @@ def check_vocab(
     ValueError: [UNK], [CLS] or [SEP] is missing, or an id is not below
       `vocab_size`.
   """
-  missing = [word for word in ("[UNK]", "[CLS]", "[SEP]") if word not in vocab]
+  special = BERT_TOKENS
+  words = special.unk, special.cls, special.sep
+  missing = [word for word in words if word not in vocab]
   if missing:
     raise ValueError(
       f"the vocabulary has no {', '.join(missing)}; take the vocab.txt that"
@@ -126,6 +130,133 @@ def convert_ids_to_tokens(
 def whitespace_tokenize(text: str) -> list[str]:
   """Splits at white space."""
   return text.split()
+
+
+class SpecialTokens(NamedTuple):
+  """Special tokens by role, and how they join texts.
+
+  They are entries of the vocabulary, by default those of BERT; or their ids,
+  None for one that the vocabulary lacks.
+  """
+
+  cls: Any = "[CLS]"
+  sep: Any = "[SEP]"
+  pad: Any = "[PAD]"
+  mask: Any = "[MASK]"
+  unk: Any = "[UNK]"
+  num_separators: int = 1  # between the texts of a pair
+  second_segment: int = 1  # segment id of the second text and its separator
+
+  @property
+  def num_before_second(self) -> int:
+    """Number of special tokens before the second text of a pair."""
+    return 1 + self.num_separators
+
+  def num(self, is_pair: bool = False) -> int:
+    """Number of special tokens of a text, or of a pair."""
+    return 2 + is_pair * self.num_separators
+
+  def join(
+    self, first: Sequence[Any], second: Sequence[Any] = ()
+  ) -> tuple[list[Any], list[int]]:
+    """Joins the tokens of a text, or of a pair, with special tokens.
+
+    Returns:
+      The tokens, [CLS] first [SEP] or [CLS] first [SEP] second [SEP], and their
+      segment ids.
+    """
+    tokens = [self.cls, *first, self.sep]
+    if not second:
+      return tokens, [0] * len(tokens)
+    tokens += [self.sep] * (self.num_separators - 1)
+    segment_ids = [0] * len(tokens)
+    tokens += [*second, self.sep]
+    segment_ids += [self.second_segment] * (len(second) + 1)
+    return tokens, segment_ids
+
+
+BERT_TOKENS = SpecialTokens()
+
+
+class Tokenizer:
+  """Interface of tokenizers: text to tokens, ids and offsets.
+
+  Tokens are entries of the vocabulary. None of the methods adds special tokens;
+  `special_tokens.join` and `special_ids.join` do. The name of a special token
+  in a text is text, except the mask's for a tokenizer that finds masks.
+
+  Methods for several texts read them, and return results, one after the other,
+  in order: they may be of any number.
+
+  Attributes:
+    vocab: entry -> id.
+    inv_vocab: id -> entry.
+    special_tokens: entries for special tokens; `special_tokens.mask` is also
+      the name of the mask in text.
+    words_are_independent: whether the tokens of a word between spaces are the
+      same in every text.
+  """
+
+  vocab: dict[str, int]
+  inv_vocab: dict[int, str]
+  special_tokens = BERT_TOKENS
+  words_are_independent = False
+
+  @functools.cached_property
+  def special_ids(self) -> SpecialTokens:
+    """Ids of `special_tokens`."""
+    *entries, num_separators, second_segment = self.special_tokens
+    ids = map(self.vocab.get, entries)
+    return SpecialTokens(*ids, num_separators, second_segment)
+
+  @functools.cached_property
+  def continues_word(self) -> Sequence[bool]:
+    """True for the ids [V] of pieces that do not begin a word."""
+    raise NotImplementedError
+
+  def encode(self, text: str) -> list[int]:
+    """Ids of a text."""
+    raise NotImplementedError
+
+  def encode_batch(self, texts: Iterable[str]) -> Iterator[list[int]]:
+    """Ids of each text."""
+    return map(self.encode, texts)
+
+  def encode_words(
+    self, sentences: Iterable[Sequence[str]]
+  ) -> Iterator[tuple[list[int], list[int]]]:
+    """Ids of each sentence, given as words, and the index of each id's word."""
+    raise NotImplementedError
+
+  def encode_with_offsets(
+    self, texts: Iterable[str]
+  ) -> Iterator[tuple[list[int], list[tuple[int, int]]]]:
+    """Ids of each text, and the character range [start, end) of each id."""
+    raise NotImplementedError
+
+  def tokenize(self, text: str) -> list[str]:
+    """Tokens of a text."""
+    return self.convert_ids_to_tokens(self.encode(text))
+
+  def convert_tokens_to_ids(self, tokens: Iterable[str]) -> list[int]:
+    """Ids of `tokens`; raises KeyError if one is not in the vocabulary."""
+    return convert_tokens_to_ids(self.vocab, tokens)
+
+  def convert_ids_to_tokens(self, ids: Iterable[int]) -> list[str]:
+    """Tokens of `ids`; raises KeyError if one is not in the vocabulary."""
+    return convert_ids_to_tokens(self.inv_vocab, ids)
+
+  def text_of(self, tokens: Iterable[str]) -> str:
+    """Text of consecutive tokens, with single spaces between words."""
+    raise NotImplementedError
+
+  def shown(self, token: str) -> str:
+    """A token as people read it."""
+    return token
+
+  def mark_masks(self, text: str) -> str:
+    """A text in which a tokenizer that finds masks finds each of them."""
+    return text
 
 
 # Published models whose casing is known by their name.
@@ -376,6 +507,9 @@ class BasicTokenizer:
 # A longer word becomes [UNK].
 MAX_INPUT_CHARS_PER_WORD = 200
 
+# Begins pieces that do not begin a word.
+CONTINUATION = "##"
+
 
 class WordpieceTokenizer:
   """Splits words into WordPieces by greedy longest match, left to right.
@@ -390,7 +524,7 @@ class WordpieceTokenizer:
   def __init__(
     self,
     vocab: Mapping[str, int],
-    unk_token: str = "[UNK]",
+    unk_token: str = BERT_TOKENS.unk,
     max_input_chars_per_word: int = MAX_INPUT_CHARS_PER_WORD,
   ):
     self.vocab = vocab
@@ -414,7 +548,7 @@ class WordpieceTokenizer:
       else:
         return [self.unk_token]
       pieces.append(rest[:end])
-      mark = "##"
+      mark = CONTINUATION
       rest = mark + rest[end:]
     pieces.append(rest)
     return pieces
@@ -443,7 +577,7 @@ def split_chunks(text: str) -> list[str]:
   return [chunk for chunk in _SEPARATOR.split(text) if chunk]
 
 
-class FullTokenizer:
+class FullTokenizer(Tokenizer):
   """Splits text into WordPieces and converts them to ids.
 
   The pieces of a chunk between white space do not depend on its context, so
@@ -466,6 +600,7 @@ class FullTokenizer:
 
   # Defaults for subclasses that do not call `__init__`.
   never_split = frozenset()
+  words_are_independent = True
   _uses_cache = False
 
   def __init__(
@@ -548,17 +683,39 @@ class FullTokenizer:
     tokens, offsets = self._locate_chunk(text)
     return list(tokens), list(offsets)
 
-  def continues_word(self, token: str) -> bool:
-    """True for a piece within a word."""
-    return token.startswith("##")
+  def encode_words(self, sentences):
+    """See base class."""
+    for sentence in sentences:
+      ids: list[int] = []
+      words: list[int] = []
+      for index, word in enumerate(sentence):
+        pieces = self.encode(word)
+        ids += pieces
+        words += [index] * len(pieces)
+      yield ids, words
 
-  def convert_tokens_to_ids(self, tokens: Iterable[str]) -> list[int]:
-    """Ids of `tokens`; raises KeyError if one is not in the vocabulary."""
-    return convert_tokens_to_ids(self.vocab, tokens)
+  def encode_with_offsets(self, texts):
+    """See base class and `tokenize_with_offsets`."""
+    for text in texts:
+      tokens, offsets = self.tokenize_with_offsets(text)
+      yield self.convert_tokens_to_ids(tokens), offsets
 
-  def convert_ids_to_tokens(self, ids: Iterable[int]) -> list[str]:
-    """Tokens of `ids`; raises KeyError if one is not in the vocabulary."""
-    return convert_ids_to_tokens(self.inv_vocab, ids)
+  @functools.cached_property
+  def continues_word(self):
+    """See base class."""
+    entries = map(self.inv_vocab.get, range(max(self.inv_vocab) + 1))
+    return [(entry or "").startswith(CONTINUATION) for entry in entries]
+
+  @staticmethod
+  def text_of(tokens):
+    """See base class."""
+    text = " ".join(tokens).replace(" " + CONTINUATION, "")
+    return " ".join(text.replace(CONTINUATION, "").split())
+
+  def mark_masks(self, text):
+    """Puts spaces around masks, as `never_split` needs them."""
+    mask = self.special_tokens.mask
+    return text.replace(mask, f" {mask} ")
 
   def _tokenize_uncached(self, text: str | bytes) -> list[str]:
     tokens = []
@@ -649,7 +806,7 @@ class FullTokenizer:
       pieces = self.wordpiece_tokenizer.tokenize(word)
       is_unknown = pieces == [self.wordpiece_tokenizer.unk_token]
       for index, piece in enumerate(pieces):
-        mark = "##" if index else ""
+        mark = CONTINUATION if index else ""
         last = first + len(word if is_unknown else piece) - len(mark) - 1
         tokens.append(piece)
         offsets.append(_RANGES[ranges[first][0], ranges[last][1]])

@@ -154,7 +154,7 @@ def read_rows(task: str) -> list[dict[str, Any]]:
       tokenizer,
       squad_windows.WindowSettings(length, length // 2, length // 2, True),
     )
-    rows = squad_windows.window_records(windows, length)
+    rows = squad_windows.window_records(windows, length, tokenizer)
     # The softmax of transformers includes padding.
     return [row for row in rows if all(row["input_mask"])]
   if task == "tags":

@@ -172,7 +172,7 @@ def remask(settings: Settings) -> Answers:
   from bertlib.tasks.pretraining import dynamic_masking, training_batches
   from bertlib.tasks.pretraining.objectives import MLM
 
-  vocab = tokenization.load_vocab(settings.vocab_file)
+  tokenizer = tokenization.FullTokenizer(settings.vocab_file)
   with tempfile.TemporaryDirectory() as folder, tf.Graph().as_default():
     path = os.path.join(folder, "records")
     side_by_side.run_command(
@@ -182,7 +182,7 @@ def remask(settings: Settings) -> Answers:
     dataset = training_batches.input_fn_builder(
       *([path], 128, 20, True),
       trim=True,
-      masking=dynamic_masking.Masking(vocab),
+      masking=dynamic_masking.Masking(tokenizer),
       num_records=num_records,
       objective=MLM,
     )({"batch_size": _BATCH_SIZE})

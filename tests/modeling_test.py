@@ -816,6 +816,32 @@ def test_packed_sequences_are_computed_like_each_alone(
     np.testing.assert_allclose(actual, reference, rtol=1e-4, atol=1e-5)
 
 
+def test_rows_of_positions_are_counted_in_each_sequence_without_padding_ids():
+  ids = [[0, 5, 1, 6, 0, 1, 7], [0, 7, 8, 0, 0, 0, 9]]
+  positions = [[0, 1, 2, 3, 0, 1, 2], [0, 1, 2, 3, 0, 0, 1]]
+  expected = [[2, 3, 1, 4, 2, 1, 3], [2, 3, 4, 5, 2, 2, 3]]
+  rows = modeling.position_rows(tf.constant(ids), tf.constant(positions), 2)
+  np.testing.assert_array_equal(run(rows), expected)
+  rows = modeling.position_rows(tf.constant(ids), None, 2)
+  alone = [[2, 3, 1, 4, 5, 1, 6], [*range(2, 9)]]
+  np.testing.assert_array_equal(run(rows), alone)
+
+
+@pytest.mark.parametrize("num_segments", [0, 1])
+def test_models_without_segments_take_any_segment_ids(num_segments):
+  config = tiny_model.config(9, type_vocab_size=num_segments)
+  ids = tf.ones([2, 5], tf.int32)
+  with tf.variable_scope("", reuse=tf.AUTO_REUSE):
+    one, other = (
+      modeling.BertModel(config, False, ids, token_type_ids=each, scope="bert")
+      for each in (ids, None)
+    )
+  names = {variable.op.name for variable in tf.global_variables()}
+  has_table = "bert/embeddings/token_type_embeddings" in names
+  assert has_table == bool(num_segments)
+  np.testing.assert_array_equal(*run([one.pooled_output, other.pooled_output]))
+
+
 def test_each_layer_normalization_has_the_epsilon_of_the_config():
   # With so large a one, every output is the shift, which is 0 at first.
   config = tiny_model.config(9)

@@ -108,6 +108,36 @@ def test_search_results_are_the_most_similar_lines(trained, predictor):
     )
 
 
+def test_mined_negatives_are_near_and_can_be_trained_on(
+  place, trained, predictor, tmp_path
+):
+  embed(
+    "--do_predict",
+    f"--train_file={place / 'pairs.tsv'}",
+    "--text_columns=question,answer",
+    "--mine_negatives=2",
+    f"--init_checkpoint={trained.folder}",
+    f"--output_dir={tmp_path / 'mined'}",
+  )
+  mined = tmp_path / "mined" / "pairs_negatives.jsonl"
+  rows = read_jsonl(mined)
+  assert [(row["query"], row["positive"]) for row in rows] == PAIRS
+  queries, answers = zip(*PAIRS)
+  cosines = predictor.encode(queries) @ predictor.encode(answers).T
+  for row, own, scores in zip(rows, range(len(PAIRS)), cosines):
+    nearest = [answers[i] for i in np.argsort(-scores) if i != own]
+    assert row["negatives"] == nearest[:2]
+  embed(
+    "--do_train",
+    f"--train_file={mined}",
+    "--text_columns=query,positive,negatives",
+    "--train_batch_size=8",
+    "--num_train_epochs=1",
+    f"--init_checkpoint={trained.folder}",
+    f"--output_dir={tmp_path / 'next'}",
+  )
+
+
 def test_a_trained_model_needs_no_other_files(trained, place, tmp_path):
   folder = shutil.copytree(trained.folder, tmp_path / "trained")
   data = f"--dev_file={place / 'beir'}"  # the pairs in the layout of BEIR

@@ -12,7 +12,7 @@ import pytest
 import run_outputs
 import tensorflow.compat.v1 as tf
 import tiny_pretraining
-from tiny_pretraining import CONFIG, VOCAB_IDS, flags, random_example
+from tiny_pretraining import CONFIG, TOKENIZER, flags, random_example
 
 import run_pretraining
 from bertlib.compute.fast_compute import FastCompute
@@ -222,7 +222,7 @@ def test_losses_of_micro_batches_average_to_that_of_the_batch():
 def test_new_masks_of_packed_rows_keep_sequences_apart():
   rows = packed_records(30)
   batch = batch_of(rows)
-  masking = dynamic_masking.Masking(VOCAB_IDS)
+  masking = dynamic_masking.Masking(TOKENIZER)
   masked = tf.function(dynamic_masking.remask)(
     batch, tf.range(len(rows), dtype=tf.int64), masking
   )

@@ -28,8 +28,8 @@ from tiny_pretraining import (
   SEP,
   SEQ_LENGTH,
   TEXTS,
+  TOKENIZER,
   VOCAB,
-  VOCAB_IDS,
   flags,
   random_example,
 )
@@ -452,7 +452,7 @@ def examples(num_examples, seed=0):
 
 
 def remask(batch, numbers, **changed):
-  masking = dynamic_masking.Masking(VOCAB_IDS, **changed)
+  masking = dynamic_masking.Masking(TOKENIZER, **changed)
   masked = tf.function(dynamic_masking.remask)(
     batch, tf.constant(numbers, tf.int64), masking
   )
@@ -630,7 +630,7 @@ def test_shapes_are_static_for_a_tpu(place):
     [str(place / "held_out.tfrecord")],
     *SIZES,
     is_training=True,
-    masking=dynamic_masking.Masking(VOCAB_IDS, do_whole_word_mask=True),
+    masking=dynamic_masking.Masking(TOKENIZER, do_whole_word_mask=True),
   )
   shapes = {
     name: (spec.shape.as_list(), spec.dtype == tf.float32)
@@ -654,7 +654,7 @@ def test_masks_go_by_the_number_of_a_record_over_all_epochs(place):
     )
     return input_fn({"batch_size": 4}).take(3)
 
-  seen = batches(dynamic_masking.Masking(VOCAB_IDS, seed=7), trim=True)
+  seen = batches(dynamic_masking.Masking(TOKENIZER, seed=7), trim=True)
   kept = batches(None, trim=False)
   for step, (batch, original) in enumerate(zip(seen, kept), start=2):
     longest = int(tf.reduce_max(tf.reduce_sum(batch["input_mask"], axis=1)))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import run_outputs
 import trained_models
-from tiny_pretraining import NUM_PREDICTIONS, SEQ_LENGTH, VOCAB_IDS
+from tiny_pretraining import NUM_PREDICTIONS, SEQ_LENGTH, TOKENIZER
 
 import run_pretraining
 from bertlib.data.input_pipeline import Shard
@@ -15,7 +15,7 @@ from bertlib.tasks.pretraining import dynamic_masking, pretraining_instances
 place = trained_models.data_fixture("pretraining")
 
 FILE_SIZES = {f"train-{n}.tfrecord": size for n, size in enumerate([20, 13, 9])}
-MASKINGS = [None, dynamic_masking.Masking(VOCAB_IDS)]
+MASKINGS = [None, dynamic_masking.Masking(TOKENIZER)]
 LAYOUT = pretraining_instances.record_layout(SEQ_LENGTH, NUM_PREDICTIONS)
 
 

@@ -109,7 +109,7 @@ def name(*labels):
 
 def variable_shapes(*parts):
   """Shapes of our variables for those of tensors."""
-  table = tensor_names.name_table(CONFIG["num_hidden_layers"])
+  table = tensor_names.name_table(CONFIG)
   rows = {row.huggingface: row for part in table.values() for row in part}
   return {
     rows[name].tensorflow: shape[::-1] if rows[name].transposed else shape

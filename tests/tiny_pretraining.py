@@ -4,6 +4,7 @@ import commands
 import numpy as np
 import tiny_model
 
+import tokenization
 from bertlib.data import tf_records
 from bertlib.tasks.pretraining import pretraining_instances
 
@@ -12,6 +13,7 @@ WORDS = WORDS.split(" ")
 PIECES = ["##s", "##able", "##ly", "##ing"]
 VOCAB = [*tiny_model.SPECIAL, *WORDS, *PIECES]
 VOCAB_IDS = {token: index for index, token in enumerate(VOCAB)}
+TOKENIZER = tokenization.FullTokenizer(VOCAB_IDS)
 PAD, _, CLS, SEP, MASK = range(len(tiny_model.SPECIAL))
 SEQ_LENGTH, NUM_PREDICTIONS = 24, 5
 CONFIG = tiny_model.config(len(VOCAB))

@@ -2,6 +2,7 @@
 
 import copy
 import hashlib
+import itertools
 import json
 import pathlib
 import pickle
@@ -427,3 +428,42 @@ def test_a_subclass_may_create_its_own_tokenizers():
   assert tokenizer.encode("ba") == [1, 0]
   ranges = [(0, 1), (2, 3)]
   assert tokenizer.tokenize_with_offsets("a b") == (["a", "b"], ranges)
+
+
+# The interface of all tokenizers
+
+
+def test_texts_are_joined_by_special_tokens():
+  names = tokenization.BERT_TOKENS
+  assert names.join(["a"]) == (["[CLS]", "a", "[SEP]"], [0, 0, 0])
+  tokens, segment_ids = names.join(["a"], ["b", "s"])
+  assert tokens == ["[CLS]", "a", "[SEP]", "b", "s", "[SEP]"]
+  assert segment_ids == [0, 0, 0, 1, 1, 1]
+  assert names.num() == 2
+  assert names.num(is_pair=True) == 3
+
+
+@given(st.lists(TEXT, max_size=4))
+def test_all_methods_give_the_same_ids(small, texts):
+  ids = [small.encode(text) for text in texts]
+  assert [*small.encode_batch(texts)] == ids
+  assert [found for found, _ in small.encode_with_offsets(texts)] == ids
+  assert [small.convert_tokens_to_ids(small.tokenize(t)) for t in texts] == ids
+  ((of_words, words),) = small.encode_words([texts])
+  assert of_words == [*itertools.chain(*ids)]
+  assert words == [i for i, found in enumerate(ids) for _ in found]
+
+
+def test_special_ids_are_none_for_missing_entries():
+  vocab = {"[UNK]": 0, "[CLS]": 1, "[SEP]": 2}
+  special = tokenization.FullTokenizer(vocab).special_ids
+  assert special == (1, 2, None, None, 0, 1, 1)
+
+
+def test_pieces_that_do_not_begin_a_word():
+  continues = tokenization.FullTokenizer(VOCAB).continues_word
+  assert continues == [entry.startswith("##") for entry in VOCAB]
+
+
+def test_text_of_tokens(small):
+  assert small.text_of(["dog", "##s", "ab", "."]) == "dogs ab ."

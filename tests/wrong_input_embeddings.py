@@ -43,6 +43,21 @@ _TEXTS = [
     '{"question": "who", "answer": ["ann"]}\n',
     file="train.jsonl",
   ),
+  texts(
+    "one answer to mine",
+    "question\tanswer\na\tb\nc\tb\n",
+    "--nodo_train --do_predict --mine_negatives=1",
+  ),
+  texts(
+    "scores to mine",
+    "a\tb\ts\nann\tbob\t1\n",
+    f"{_SCORED} --nodo_train --do_predict --mine_negatives=1",
+  ),
+  texts(
+    "a range without room",
+    "question\tanswer\na\tb\nc\td\n",
+    "--nodo_train --do_predict --mine_negatives=3 --range_min=2 --range_max=4",
+  ),
   texts("a header again", "question\tanswer\na\tb\nquestion\tanswer\n"),
   texts(
     "a header, columns by number",
@@ -197,6 +212,13 @@ def overwriting(name, file, arguments, content="ann sat\n"):
 
 
 _OUTPUTS = [
+  overwriting(
+    "pairs to mine",
+    "a_negatives.jsonl",
+    "--do_predict --mine_negatives=1 --nodo_train"
+    " --train_file={case}/a_negatives.jsonl",
+    '{"question": "ann", "answer": "sat"}\n',
+  ),
   overwriting(
     "texts to encode",
     "a_vectors.npy",

@@ -371,19 +371,6 @@ _FOLDERS = [
     use("trained_squad", "--do_predict"),
     hidden_act="relu",
   ),
-  *(
-    with_config(name, script, arguments, type_vocab_size=1)
-    for name, script, arguments in (
-      ("pairs with one segment", "run_classifier", _PAIRS),
-      ("questions with one segment", "run_squad", ""),
-      ("features of a pair", "extract_features", ""),
-      (
-        "records of pairs with one segment",
-        "run_pretraining",
-        "--init_checkpoint=",
-      ),
-    )
-  ),
   folder(
     "a folder of the original code predicts",
     "run_classifier",

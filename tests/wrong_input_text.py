@@ -331,7 +331,7 @@ FOREIGN = [
   )
   for name, path, of in [
     ("an adapter", "", {"adapter_config.json": "{}"}),
-    ("DistilBERT", "", {"config.json": '{"model_type": "distilbert"}'}),
+    ("ALBERT", "", {"config.json": '{"model_type": "albert"}'}),
     (
       "by its class",
       "",

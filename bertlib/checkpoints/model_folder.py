@@ -38,9 +38,17 @@ SIZES = (
   "type_vocab_size",
 )
 
+# Kinds of models whose formula is BERT's; the first have RoBERTa's positions.
+_OF_ROBERTA = ("roberta", "xlm-roberta", "camembert")
+MODEL_TYPES = ("bert", *_OF_ROBERTA, "distilbert")
+
 # Type and range of each value; a float may be written as an integer.
 _SCHEMA = {
   **dict.fromkeys(SIZES, (int, option.AT_LEAST_1)),
+  "type_vocab_size": (int, option.NOT_NEGATIVE),
+  "position_offset": (int, option.NOT_NEGATIVE),
+  "pooler_act": (str, None),
+  "classifier_dropout": (float, option.FRACTION_BELOW_1),
   "hidden_act": (str, None),
   "hidden_dropout_prob": (float, option.FRACTION_BELOW_1),
   "attention_probs_dropout_prob": (float, option.FRACTION_BELOW_1),
@@ -57,22 +65,22 @@ _HARMLESS = re.compile(
   r"|task_specific_params|do_lower_case|tokenizer_class|vocab_file"
   r"|gradient_checkpointing|chunk_size_feed_forward"
   r"|pooler_(fc_size|num_\w+|size_per_head)"
+  r"|qa_dropout|sinusoidal_pos_embds|tie_weights_"
 )
 
-# Further keys of BERT's configs, with the value that this model has.
+# Further keys of BERT's configs, with the values that this model has.
 _FIXED = {
-  "add_cross_attention": False,
-  "classifier_dropout": None,
-  "cross_attention_hidden_size": None,
-  "directionality": "bidi",
-  "is_decoder": False,
-  "is_encoder_decoder": False,
-  "model_type": "bert",
-  "pooler_type": "first_token_transform",
-  "position_embedding_type": "absolute",
-  "pruned_heads": {},
-  "tie_encoder_decoder": False,
-  "tie_word_embeddings": True,
+  "add_cross_attention": [False],
+  "cross_attention_hidden_size": [None],
+  "directionality": ["bidi"],
+  "is_decoder": [False],
+  "is_encoder_decoder": [False],
+  "model_type": MODEL_TYPES,
+  "pooler_type": ["first_token_transform"],
+  "position_embedding_type": ["absolute"],
+  "pruned_heads": [{}],
+  "tie_encoder_decoder": [False],
+  "tie_word_embeddings": [True],
 }
 
 _TYPE_NAMES = {int: "an integer", float: "a finite number", str: "text"}
@@ -89,10 +97,11 @@ def load_config(
   if not files.exists(path):
     raise InputError(f"{path}: cannot be read (no such file). {FIX}")
   config = modeling.BertConfig.from_dict(read_config(path, vocab_file))
-  try:
-    modeling.get_activation(config.hidden_act)
-  except ValueError as error:
-    raise InputError(f"{path}: hidden_act: {error}") from error
+  for key in ("hidden_act", "pooler_act"):
+    try:
+      modeling.get_activation(getattr(config, key))
+    except ValueError as error:
+      raise InputError(f"{path}: {key}: {error}") from error
   return config
 
 
@@ -102,15 +111,30 @@ def read_config(path: str, vocab_file: str | None = None) -> dict[str, Any]:
   if vocab_file and "vocab_size" not in values:
     values["vocab_size"] = len(vocabulary.read_entries(vocab_file))
   check_config(path, values)
+  if offset := position_offset(values):
+    values["position_offset"] = offset
   ignored = [
     f"{key} ({json_files.dumps(values[key], ensure_ascii=False)})"
     for key in sorted(values.keys() - _SCHEMA.keys())
     if not _HARMLESS.fullmatch(key)
-    and (key not in _FIXED or values[key] != _FIXED[key])
+    and (key not in _FIXED or values[key] not in _FIXED[key])
   ]
   if ignored:
     terminal.warn_once(f"{path}: ignored keys: {', '.join(ignored)}")
   return values
+
+
+def position_offset(values: Mapping[str, Any]) -> int:
+  """Row of the position of a first token, for the values of a config."""
+  # That of RoBERTa follows the row of the padding token.
+  is_roberta = values.get("model_type") in _OF_ROBERTA
+  default = values.get("pad_token_id", 1) + 1 if is_roberta else 0
+  return values.get("position_offset", default)
+
+
+def max_tokens(values: Mapping[str, Any]) -> int:
+  """Longest text of a model, in tokens, for the values of its config."""
+  return values["max_position_embeddings"] - position_offset(values)
 
 
 def check_config(
@@ -132,7 +156,7 @@ def check_config(
       " checkpoint"
     )
   for key, (kind, allowed) in _SCHEMA.items():
-    if key not in values:
+    if key not in values or (key, values[key]) == ("classifier_dropout", None):
       continue
     is_of_kind = json_files.mismatch(values[key], kind) is None
     if not is_of_kind or (allowed and values[key] not in allowed):
@@ -161,24 +185,17 @@ def _num_edits(first: str, second: str) -> int:
 
 def check_max_seq_length(
   max_seq_length: int,
-  max_positions: int,
+  config: Mapping[str, Any],
   minimum: int = 3,
   name: str = "--max_seq_length",  # what has the length, for the message
 ) -> None:
-  """Refuses lengths outside `minimum` to `max_position_embeddings` tokens."""
-  if not minimum <= max_seq_length <= max_positions:
+  """Refuses lengths outside `minimum` to `max_tokens` of the model."""
+  longest, offset = max_tokens(config), position_offset(config)
+  if not minimum <= max_seq_length <= longest:
+    less = f" less its position_offset, {offset}" * bool(offset)
     raise InputError(
       f"{name}={max_seq_length} is not between {minimum} and the"
-      f" model's max_position_embeddings, {max_positions}"
-    )
-
-
-def check_has_segments(config: modeling.BertConfig, config_file: str) -> None:
-  """Refuses a model with one token type for text pairs, which need two."""
-  if config.type_vocab_size < 2:
-    raise InputError(
-      f"{config_file}: type_vocab_size is {config.type_vocab_size}, but text"
-      " pairs need 2, one per text. Use a model with two segments"
+      f" model's max_position_embeddings{less}, {longest}"
     )
 
 
@@ -200,9 +217,7 @@ def config_of(model: ModelSettings, least: int = 3) -> modeling.BertConfig:
   is_new = not model.init_checkpoint
   vocab_file = model.vocab_file if is_new else None
   config = load_config(model.bert_config_file, vocab_file)
-  check_max_seq_length(
-    model.max_seq_length, config.max_position_embeddings, least
-  )
+  check_max_seq_length(model.max_seq_length, vars(config), least)
   logging.info(
     "%s: %d layers, %d wide, %s weights",
     model.bert_config_file,
@@ -216,10 +231,10 @@ def config_of(model: ModelSettings, least: int = 3) -> modeling.BertConfig:
 def tokenizer_of(
   model: ModelSettings,
   config: modeling.BertConfig,
-  never_split: Sequence[str] = (),
+  finds_mask: bool = False,  # in texts, by its name
   needs_vocabulary: bool = True,
 ):
-  """Tokenizer, which leaves `never_split` whole; None without a vocabulary."""
+  """Tokenizer of a model; None without a vocabulary."""
   if not model.vocab_file:
     if needs_vocabulary:
       handle = model.bert_hub_module_handle
@@ -234,8 +249,9 @@ def tokenizer_of(
     model.do_lower_case,
     config.vocab_size,
     model.init_checkpoint,
-    never_split,
+    finds_mask,
     max_input_chars_per_word=model.max_input_chars_per_word,
+    type_vocab_size=config.type_vocab_size,
   )
   logging.info(
     "%s: %d entries, text %s",
@@ -253,7 +269,8 @@ _REQUIRED = {"do_lower_case": bool, "max_seq_length": int}
 
 # Config keys that must not change after training. The weights' shapes do not
 # show all of them.
-FIXED_BY_TRAINING = (*SIZES, "hidden_act")
+_ACT_AND_POSITIONS = ("pooler_act", "position_offset")
+FIXED_BY_TRAINING = (*SIZES, "hidden_act", *_ACT_AND_POSITIONS)
 
 # Entries that say what the weights compute, and from which input.
 _MEANING = ("script", "kind", "labels", "do_lower_case", "seq_length")
@@ -278,7 +295,7 @@ def check(folder: str, task: TaskRecord | None = None) -> dict[str, Any]:
     config = read_config(config_file)
     check_max_seq_length(
       description["max_seq_length"],
-      config["max_position_embeddings"],
+      config,
       name=f"{path}: max_seq_length",
     )
     expected = description.get("meaning_sha256")
@@ -302,13 +319,14 @@ def meaning_hash(
     *(vectors.get(key) for key in _MEANING_OF_VECTORS),
     *(config.get(key) for key in SIZES),
     config.get("hidden_act", "gelu"),
+    *(config[key] for key in _ACT_AND_POSITIONS if key in config),
   ]
   return hashlib.sha256(json_files.dumps(values).encode()).hexdigest()
 
 
 def check_vocabulary(folder: str, description: Mapping[str, Any]) -> None:
   """Refuses a folder whose vocabulary is not the one of its training."""
-  path = os.path.join(folder, model_files.VOCAB)
+  path = model_files.path_of(folder, "vocab_file")
   expected = description.get("vocab_sha256")
   # Folders of earlier versions have no hash.
   if not expected or not files.exists(path):
@@ -337,8 +355,9 @@ def write_model_files(
   model = {**model, "meaning_sha256": meaning}
   if vocab_file:
     model = {**model, "vocab_sha256": vocabulary.hash_of(vocab_file)}
+    name = vocabulary.file_name(vocab_file)
     with files.open_any(vocab_file, "rb") as file:
-      written[model_files.VOCAB] = file.read().removeprefix(codecs.BOM_UTF8)
+      written[name] = file.read().removeprefix(codecs.BOM_UTF8)
   written[model_files.CONFIG] = config.to_json_string().encode()
   written[model_files.DESCRIPTION] = json_files.pretty(model).encode()
   for name, content in written.items():
@@ -361,7 +380,7 @@ def check_same_model(
   task: TaskRecord | None = None,
 ) -> None:
   """Refuses a folder with a checkpoint or vocabulary of another model."""
-  trained_vocab = os.path.join(output_dir, model_files.VOCAB)
+  trained_vocab = model_files.path_of(output_dir, "vocab_file")
   if vocab_file and files.exists(trained_vocab):
     vocabulary.check_same(vocab_file, trained_vocab)
   if shapes is None:
@@ -377,9 +396,8 @@ def check_same_model(
   stored = {key: value for key, value in stored.items() if key in wanted}
   config_file = os.path.join(output_dir, model_files.CONFIG)
   if files.exists(config_file):
-    stored_config = vars(load_config(config_file))
-    stored |= {key: stored_config[key] for key in FIXED_BY_TRAINING}
-    wanted |= {key: getattr(config, key) for key in FIXED_BY_TRAINING}
+    for entries, of in ((stored, load_config(config_file)), (wanted, config)):
+      entries |= {key: getattr(of, key) for key in FIXED_BY_TRAINING}
   if "bert/embeddings/word_embeddings" in shapes:
     layers = {n.split("/")[2] for n in shapes if n.startswith("bert/encoder/")}
     stored["vocab_size"], stored["hidden_size"] = shapes[

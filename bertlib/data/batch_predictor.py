@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import reprlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Callable, TypeVar
+from typing import Any, Callable, NamedTuple, TypeVar
 
 import numpy as np
 
 import tokenization
+from bertlib.cli import option
 from bertlib.cli.errors import InputError
 from bertlib.data import model_inputs
-from bertlib.data.model_inputs import EncodedPair
+from bertlib.data.model_inputs import TOKEN_FEATURES
+from bertlib.io import files, json_files, text_files
 
 # Texts that are encoded, sorted by length and decoded together.
 _BLOCK_SIZE = 1024
@@ -24,8 +27,61 @@ _TOKENS_PER_BATCH = 2048
 
 
 Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 _END = object()
+
+
+class FileFormat(NamedTuple):
+  """Format of a file of answers."""
+
+  line: Callable[[Any, Any], bytes]  # of an example and its answer
+  head: Callable[[int], bytes] = lambda num_answers: b""
+  separator: bytes = b""  # between lines, beside their own ends
+  tail: bytes = b""
+
+
+def json_line(value: Any) -> bytes:
+  """A line of JSON Lines."""
+  return _utf8(json_files.dumps(value, ensure_ascii=False) + "\n")
+
+
+def write_files(
+  path: str,  # without the endings
+  formats: Mapping[str, FileFormat],  # by the ending
+  examples: Sequence[Any],
+  answers: Sequence[Any],  # as many
+) -> None:
+  """Writes a file of answers in each format."""
+  with contextlib.ExitStack() as stack:
+    for ending, form in formats.items():
+      file = stack.enter_context(files.atomic_write(path + ending, "wb"))
+      file.write(form.head(len(examples)))
+      separator = b""
+      for example, answer in zip(examples, answers):
+        file.write(separator + form.line(example, answer))
+        separator = form.separator
+      file.write(form.tail)
+
+
+def tsv_line(cells: Iterable[str]) -> bytes:
+  """A line of a .tsv file, see `text_files`."""
+  return _utf8(text_files.tsv_line(cells))
+
+
+def _utf8(text: str) -> bytes:
+  # As in all files, half of a character is written as an escape.
+  return text.encode("utf-8", "backslashreplace")
+
+
+class _Batches:
+  """Rows as batches, each the indices of its rows and their inputs."""
+
+  def __init__(self, num_rows: int, batches: list[Any]):
+    self._num_rows, self.batches = num_rows, batches
+
+  def __len__(self) -> int:
+    return self._num_rows
 
 
 class BatchPredictor:
@@ -41,16 +97,16 @@ class BatchPredictor:
     features: names of the inputs of the model.
   """
 
-  features: Sequence[str] = model_inputs.TOKEN_FEATURES
-  # Words that the tokenizer must not split.
-  never_split: Sequence[str] = ()
+  features: Sequence[str] = TOKEN_FEATURES
+  # Whether the tokenizer finds masks in texts.
+  finds_mask = False
 
   def __init__(
     self,
     model_dir: str,
     description: Mapping[str, Any],
     config: Mapping[str, Any],
-    tokenizer: tokenization.FullTokenizer,
+    tokenizer: tokenization.Tokenizer,
     batch_size: int | None,  # None for about 2048 tokens per batch
     length_unit: int,  # batches are padded to a multiple of this length
     num_batches: int,  # that are computed at the same time
@@ -70,31 +126,46 @@ class BatchPredictor:
     decode: Callable[[Any, list[np.ndarray]], Iterable[Any]],
   ) -> list[Any]:
     """Predictions of texts, in order: encodes, computes and decodes blocks."""
-
-    def compute(encoded):
-      context, rows = encoded
-      return context, self.run(rows)
-
     sets = blocks(texts, _BLOCK_SIZE)
     first = next(sets, [])
     if len(first) < _BLOCK_SIZE:  # threads would only take time
-      return list(decode(*compute(encode(first))))
-    # One thread encodes the next block and another one computes the current
-    # one, while this thread decodes the previous one. Texts are read once, at
-    # most three blocks at a time.
-    encoded = prefetch(map(encode, itertools.chain([first], sets)))
-    return [
-      prediction
-      for computed in prefetch(map(compute, encoded))
-      for prediction in decode(*computed)
-    ]
+      context, rows = encode(first)
+      return list(decode(context, self.run(rows)))
+    sets = itertools.chain([first], sets)
+    predicted = self.map_blocks(sets, encode, decode)
+    return [*itertools.chain.from_iterable(predicted)]
 
-  def encode_texts(self, texts: Iterable[Any]) -> list[EncodedPair]:
-    """Inputs of the model for texts and pairs."""
+  def map_blocks(
+    self,
+    sets: Iterable[list[Any]],
+    encode: Callable[[list[Any]], tuple[Any, Sequence[Mapping[str, Any]]]],
+    decode: Callable[[Any, list[Any]], Iterable[Any]],
+    reduce: Callable[[Mapping[str, Any], Any], Any] | None = None,
+  ) -> Iterator[Iterable[Any]]:
+    """Yields the predictions of each block; see `predict_blocks` and `run`."""
+
+    def prepare(block):
+      context, rows = encode(block)
+      return context, rows if reduce else self._as_arrays(rows)
+
+    def compute(prepared):
+      context, rows = prepared
+      return context, self.run(rows, reduce)
+
+    # A thread computes a block while this one decodes the previous one, and
+    # encodes the next one. Texts are read once, at most three blocks at a time,
+    # and wait as arrays, which take less memory than lists.
+    for computed in map_ahead(compute, map(prepare, sets)):
+      yield decode(*computed)
+      del computed  # before the next ones are there
+
+  def encode_texts(self, texts: Iterable[Any]) -> list[dict[str, list[int]]]:
+    """Inputs of the model for texts and pairs, without padding."""
     pairs = ((text, None) if is_text(text) else text for text in texts)
     length = self.description["max_seq_length"]
     return [
-      model_inputs.encode_pair(self.tokenizer, *pair, length) for pair in pairs
+      {name: getattr(row, name)[: row.num_tokens] for name in TOKEN_FEATURES}
+      for row in model_inputs.encode_pairs(self.tokenizer, pairs, length)
     ]
 
   def _compute(self, *arrays: np.ndarray) -> Iterable[np.ndarray]:
@@ -102,25 +173,33 @@ class BatchPredictor:
     raise NotImplementedError
 
   def run(
-    self, rows: Sequence[Mapping[str, Sequence[int]]]
-  ) -> list[np.ndarray]:
+    self,
+    rows: Sequence[Mapping[str, Sequence[int]]],
+    # Of a row and its output, what is kept of the output; None for all.
+    reduce: Callable[[Mapping[str, Any], Any], Any] | None = None,
+  ) -> list[Any]:
     """Outputs of rows, in order; S is at least the length of the row."""
-    if self._is_closed:
-      raise InputError(
-        f"{self._model_dir}: this predictor is closed. Open it again"
-      )
     # Batches of similar length, some at once.
-    batches = list(self._batches([sum(row["input_mask"]) for row in rows]))
+    if isinstance(rows, _Batches):
+      batches = rows.batches
+    else:
+      batches = list(self._batches([sum(row["input_mask"]) for row in rows]))
     outputs: list[Any] = [None] * len(rows)
 
-    def compute(batch: Sequence[int], length: int) -> None:
-      results = self._compute(*self._arrays(rows, batch, length))
+    def compute(batch: Sequence[int], inputs: Any) -> None:
+      if self._is_closed:
+        raise InputError(
+          f"{self._model_dir}: this predictor is closed. Open it again"
+        )
+      if isinstance(inputs, int):  # the length
+        inputs = self._arrays(rows, batch, inputs)
+      results = self._compute(*inputs)
       for index, output in zip(batch, results):
-        outputs[index] = output
+        outputs[index] = reduce(rows[index], output) if reduce else output
 
     if len(batches) == 1:
       compute(*batches[0])
-    else:
+    elif batches:
       with ThreadPoolExecutor(self._num_batches) as threads:
         list(threads.map(compute, *zip(*batches)))  # raises their errors
     return outputs
@@ -135,21 +214,68 @@ class BatchPredictor:
       longest, unit = lengths[order[first]], self._length_unit
       length = max(-(-longest // unit), 1) * unit
       max_length = self.config["max_position_embeddings"]
+      max_length -= self.config.get("position_offset", 0)
       length = max(min(length, max_length), longest)
       size = self._batch_size or max(_TOKENS_PER_BATCH // length, 1)
       yield order[first : first + size], length
       first += size
 
+  def _as_arrays(self, rows: Sequence[Any]) -> _Batches:
+    """The batches of rows, which are no longer needed."""
+    lengths = [sum(row["input_mask"]) for row in rows]
+    batches = [
+      (batch, [*self._arrays(rows, batch, length)])
+      for batch, length in self._batches(lengths)
+    ]
+    return _Batches(len(rows), batches)
+
   def _arrays(self, rows, batch: Sequence[int], length: int):
     """Yields the inputs of a batch, int32 [B, S] each; of positions [B, P]."""
     for name in self.features:
       width = length
-      if name not in model_inputs.TOKEN_FEATURES:
+      if name not in TOKEN_FEATURES:
         width = max(len(rows[index][name]) for index in batch)
       yield np.array(
         [model_inputs.pad(rows[index][name][:width], width) for index in batch],
         np.int32,
       )
+
+  # Files of examples
+
+  record: Any = None  # the `TaskRecord`
+
+  def file_settings(self, path: str, given: Mapping[str, Any]) -> Any:
+    """Flags of the script that predicts for a file: given, or the model's."""
+    settings = self.record and self.record.settings
+    if not settings:
+      raise InputError(
+        f"{self._model_dir}: is an encoder, or its RECORD has no settings, so"
+        " there is no way to read a file for it. Predict from Python"
+      )
+    if unknown := given.keys() - dict(option.declarations(settings)).keys():
+      raise InputError(
+        f"--{min(unknown)}: {self.record.script}.py has no such flag. Leave it"
+        " out"
+      )
+    made = option.make(settings, predict_file=path)
+    return option.fill(made, made.entries_as_flags(self.description) | given)
+
+  def read_file(self, settings: Any, bad: list[str]) -> Iterable[Any]:
+    """Examples of the --predict_file of settings, one at a time.
+
+    They print as all that their answers depend on. `bad` receives the messages
+    of rows that are skipped.
+    """
+    return text_files.read_pairs(settings.predict_file, settings.text.codec)
+
+  def answer_blocks(self, sets: Iterable[list[Any]]) -> Iterator[Iterable[Any]]:
+    """Yields the answers to each block of examples of `read_file`."""
+    for examples in sets:
+      yield self.predict([a if b is None else (a, b) for a, b in examples])
+
+  def file_formats(self, examples: Sequence[Any]) -> dict[str, FileFormat]:
+    """Formats of answers by the ending of their file, given first examples."""
+    return {".jsonl": FileFormat(lambda _, answer: json_line(answer))}
 
   def close(self) -> None:
     """Ends the use of the model; later calls raise InputError."""
@@ -212,18 +338,26 @@ def is_text_or_pair(value: Any) -> bool:
   return is_text(value) or is_pair(value)
 
 
-def prefetch(items: Iterable[Item]) -> Iterator[Item]:
-  """Iterates over items that a thread computes one in advance, in order."""
-  iterator = iter(items)
+def map_ahead(
+  function: Callable[[Item], Result], items: Iterable[Item]
+) -> Iterator[Result]:
+  """Results, in order, of a thread that is one item behind the iterator."""
+  iterator, pending, error = iter(items), None, None
   with ThreadPoolExecutor(1) as thread:
-    try:
-      pending = thread.submit(next, iterator, _END)
-      # Raises the thread's error in the position of its item.
-      while (item := pending.result()) is not _END:
-        pending = thread.submit(next, iterator, _END)
-        yield item
-    finally:
-      thread.shutdown(wait=False, cancel_futures=True)
+    while True:
+      try:
+        item = next(iterator, _END)
+      except Exception as raised:  # after the results of the items before it
+        item, error = _END, raised
+      ahead = None if item is _END else thread.submit(function, item)
+      del item  # which may take much memory
+      if pending:
+        yield pending.result()
+      pending = ahead
+      if not pending:
+        break
+  if error:
+    raise error
 
 
 def blocks(items: Iterable[Item], size: int) -> Iterator[list[Item]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import functools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -161,19 +162,25 @@ def check_encoded(
   examples: Iterable[Encoded],
   vocab_size: int,
   num_examples: int,
-  tokenizer: tokenization.FullTokenizer | None,
+  tokenizer: tokenization.Tokenizer | None,
 ) -> LengthSummary:
   """Checks a sample of the `num_examples`; warns if many are truncated."""
   num_tokens, num_truncated_tokens = [], []
   num_pieces = num_words = 0
+
+  @functools.cache
+  def is_of_word(index: int) -> bool:
+    token = tokenizer.inv_vocab.get(index, "")
+    is_special = token in tokenizer.special_tokens
+    return not is_special and any(map(str.isalnum, tokenizer.text_of([token])))
+
   for number, example in enumerate(examples, start=1):
     check_ids(example.input_ids, vocab_size, f"example {number}")
     ids = example.input_ids[: example.num_tokens]
     if tokenizer:
-      tokens = (tokenizer.inv_vocab.get(index, "") for index in ids)
-      pieces = [t for t in tokens if any(map(str.isalnum, t)) and t[0] != "["]
+      pieces = [index for index in ids if is_of_word(index)]
       num_pieces += len(pieces)
-      num_words += sum(not tokenizer.continues_word(piece) for piece in pieces)
+      num_words += sum(not tokenizer.continues_word[index] for index in pieces)
     num_tokens.append(example.num_tokens)
     num_truncated_tokens.append(example.num_truncated_tokens)
   count = len(num_tokens)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import tokenization
@@ -34,23 +34,45 @@ class EncodedPair(NamedTuple):
 
 
 def encode_pair(
-  tokenizer: tokenization.FullTokenizer,
+  tokenizer: tokenization.Tokenizer,
   text_a: str,
   text_b: str | None,  # None or without tokens: there is only one
   max_seq_length: int,
 ) -> EncodedPair:
-  """Encodes one or two texts, truncated or padded to `max_seq_length`."""
-  if max_seq_length < 2:
-    raise InputError(f"max_seq_length={max_seq_length}: must be at least 2")
-  ids_a = tokenizer.encode(text_a)
-  ids_b = tokenizer.encode(text_b) if text_b else []
-  room = max_seq_length - (3 if ids_b else 2)
+  """Encodes one or two texts, see `encode_pairs`."""
+  return next(encode_pairs(tokenizer, [(text_a, text_b)], max_seq_length))
+
+
+def encode_pairs(
+  tokenizer: tokenization.Tokenizer,
+  pairs: Iterable[Sequence[str | None]],  # the last ones as in `encode_pair`
+  max_seq_length: int,
+) -> Iterator[EncodedPair]:
+  """Encodes texts and pairs, truncated or padded to `max_seq_length`."""
+  special = tokenizer.special_ids
+  if max_seq_length < special.num():
+    raise InputError(
+      f"max_seq_length={max_seq_length}: must be at least {special.num()}"
+    )
+  ids = tokenizer.encode_batch(text or "" for pair in pairs for text in pair)
+  return (
+    _join(special, ids_a, ids_b, max_seq_length)
+    for ids_a, ids_b in zip(ids, ids)
+  )
+
+
+def _join(
+  special: tokenization.SpecialTokens,
+  ids_a: list[int],
+  ids_b: list[int],
+  max_seq_length: int,
+) -> EncodedPair:
+  """Truncates, joins and pads the ids of a text, or of a pair."""
+  room = max_seq_length - special.num(bool(ids_b))
   keep_a, keep_b = truncated_lengths(len(ids_a), len(ids_b), room)
   num_truncated_tokens = len(ids_a) - keep_a + len(ids_b) - keep_b
-  cls, sep = tokenizer.vocab["[CLS]"], tokenizer.vocab["[SEP]"]
-  first = [cls, *ids_a[:keep_a], sep]
-  second = [*ids_b[:keep_b], sep] if keep_b else []
-  features = token_features(first, second, max_seq_length)
+  joined = special.join(ids_a[:keep_a], ids_b[:keep_b])
+  features = token_features(*joined, max_seq_length)
   return EncodedPair(**features, num_truncated_tokens=num_truncated_tokens)
 
 
@@ -66,12 +88,11 @@ def as_batch(rows: Sequence[EncodedPair]) -> dict[str, Any]:
 
 
 def token_features(
-  first: Sequence[int], second: Sequence[int], length: int
+  ids: Sequence[int], segment_ids: Sequence[int], length: int
 ) -> dict[str, list[int]]:
-  """`TOKEN_FEATURES` of segments that have [CLS] and [SEP], padded with 0."""
-  segment_ids = [0] * len(first) + [1] * len(second)
+  """`TOKEN_FEATURES` of a sequence, padded with 0."""
   return {
-    "input_ids": pad([*first, *second], length),
+    "input_ids": pad(ids, length),
     "input_mask": pad([1] * len(segment_ids), length),
     "segment_ids": pad(segment_ids, length),
   }

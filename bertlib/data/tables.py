@@ -153,15 +153,15 @@ def read_csv(
 ) -> Iterator[Row]:
   """Rows of a comma-separated file; quoted fields may contain line breaks."""
   # The mark of the file is gone already; files that were joined have more.
-  lines = [line.removeprefix("\ufeff") for line in read_lines(path, encoding)]
-  number, line = 0, 1
-  if declared := _DELIMITER_LINE.fullmatch(lines[0]):
+  lines = (line.removeprefix("\ufeff") for line in read_lines(path, encoding))
+  first, number, line = next(lines), 0, 1
+  if declared := _DELIMITER_LINE.fullmatch(first):
     # Excel does not show this line as a row.
-    lines[0], number = "", -1
+    first, number = "", -1
     delimiter = delimiter or declared[1]
   # Excel writes semicolons where the comma is the decimal mark.
   has_commas = delimiter == ";"
-  text = io.StringIO("\n".join(lines))
+  text = (f"{line}\n" for line in itertools.chain([first], lines))
   rows = csv.reader(text, delimiter=delimiter or ",", strict=True)
   # Texts may be longer than csv's default of 128 KB per field.
   csv.field_size_limit(sys.maxsize)
@@ -536,6 +536,24 @@ def _looks_quoted(row: Row) -> bool:
 _Example = TypeVar("_Example")
 
 
+def read_examples(
+  rows: Iterable[Row],
+  make_example: Callable[[Row], _Example],  # raises InputError for a bad row
+  skip_bad_rows: bool,
+  bad: list[str],  # receives the messages of the skipped rows
+) -> Iterator[_Example]:
+  """Yields the examples of rows, as they are read."""
+  for row in rows:
+    try:
+      example = make_example(row)
+    except InputError as error:
+      if not skip_bad_rows or isinstance(error, DividedRowError):
+        raise
+      bad.append(str(error).replace(f". {FIX_ROW}", ""))
+      continue
+    yield example
+
+
 def collect_examples(
   path: str,
   rows: Iterable[Row],
@@ -545,15 +563,8 @@ def collect_examples(
   bad_rows: dict[str, list[str]] | None = None,
 ) -> list[_Example]:
   """Examples of rows, at least one or InputError; logs skipped rows."""
-  examples: list[_Example] = []
   bad: list[str] = []
-  for row in rows:
-    try:
-      examples.append(make_example(row))
-    except InputError as error:
-      if not skip_bad_rows or isinstance(error, DividedRowError):
-        raise
-      bad.append(str(error).replace(f". {FIX_ROW}", ""))
+  examples = [*read_examples(rows, make_example, skip_bad_rows, bad)]
   if bad_rows is not None:
     bad_rows[path] = bad
   if bad:
@@ -598,18 +609,24 @@ def read_lines(
   path: str, encoding: Encoding | None, json_fix: str = ""
 ) -> Iterator[str]:
   """Lines without line ends and trailing blank lines; InputError if none."""
+  num_blank, is_empty = 0, True
   try:
-    lines = [*text_files.read_lines(path, encoding, json_fix)]
+    for line in text_files.read_lines(path, encoding, json_fix):
+      line = line.removesuffix("\n").removesuffix("\r")
+      if not line:
+        num_blank += 1
+        continue
+      if num_blank:
+        yield from itertools.repeat("", num_blank)
+        num_blank = 0
+      is_empty = False
+      yield line
   except OSError as error:
     raise InputError(
       f"{path}: cannot be read ({error.strerror}). Name another file"
     ) from error
-  while lines and lines[-1] in ("\n", "\r\n", "\r"):
-    del lines[-1]
-  if not lines:
+  if is_empty:
     raise InputError(f"{path}: is empty")
-  for line in lines:
-    yield line.removesuffix("\n").removesuffix("\r")
 
 
 def json_object(line: str) -> dict[str, Any]:

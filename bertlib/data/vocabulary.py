@@ -9,9 +9,8 @@ from collections.abc import Iterable, Mapping
 import tokenization
 from bertlib.cli.absl import logging
 from bertlib.cli.errors import InputError, some_of
-from bertlib.io import files, model_files, text_files
-
-_SPECIAL_ENTRIES = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+from bertlib.data import subword_tokenizer
+from bertlib.io import files, json_files, model_files, text_files
 
 # Embedding tables may be larger than the vocabulary, up to a multiple of this.
 _TABLE_MULTIPLE = 128
@@ -26,11 +25,45 @@ def load_tokenizer(
   do_lower_case: bool,
   vocab_size: int | None = None,  # of the embedding table; None: not checked
   init_checkpoint: str | None = None,
-  never_split: Iterable[str] = (),
+  finds_mask: bool = False,  # in texts, by their name
   checks_case: bool = True,
   max_input_chars_per_word: int | None = None,
-) -> tokenization.FullTokenizer:
+  type_vocab_size: int = 2,
+) -> tokenization.Tokenizer:
   """Tokenizer of a vocabulary; InputError unless it fits model and text."""
+  tokenizer: tokenization.Tokenizer
+  if is_subword(vocab_file):
+    tokenizer = subword_tokenizer.load(vocab_file, finds_mask)
+    _check_rows(vocab_file, max(tokenizer.inv_vocab) + 1, vocab_size)
+  else:
+    tokenizer = _load_wordpiece(
+      vocab_file,
+      do_lower_case,
+      vocab_size,
+      init_checkpoint,
+      finds_mask,
+      checks_case,
+      max_input_chars_per_word,
+    )
+  if init_checkpoint:
+    _compare_with_checkpoint(vocab_file, init_checkpoint)
+  if type_vocab_size < 2:
+    tokenizer.special_tokens = tokenizer.special_tokens._replace(
+      second_segment=0
+    )
+  return tokenizer
+
+
+def _load_wordpiece(
+  vocab_file: str,
+  do_lower_case: bool,
+  vocab_size: int | None,
+  init_checkpoint: str | None,
+  finds_mask: bool,
+  checks_case: bool,
+  max_input_chars_per_word: int | None,
+) -> tokenization.FullTokenizer:
+  """Tokenizer of WordPieces, see `load_tokenizer`."""
   vocab = load(vocab_file)
   check(vocab_file, vocab, vocab_size)
   try:
@@ -42,21 +75,19 @@ def load_tokenizer(
     tokenizer = tokenization.FullTokenizer(
       vocab,
       do_lower_case,
-      never_split,
+      [tokenization.BERT_TOKENS.mask] if finds_mask else [],
       max_input_chars_per_word or tokenization.MAX_INPUT_CHARS_PER_WORD,
     )
   except ValueError as error:
     raise InputError(f"{vocab_file}: {error}") from error
   if checks_case and has_enough_words(vocab):
     check_case(vocab_file, vocab, do_lower_case)
-  if init_checkpoint:
-    _compare_with_checkpoint(vocab_file, init_checkpoint)
   return tokenizer
 
 
 def _compare_with_checkpoint(path: str, checkpoint: str) -> None:
   """Warns if the vocabulary in the checkpoint's folder is another."""
-  expected = os.path.join(os.path.dirname(checkpoint), model_files.VOCAB)
+  expected = model_files.path_of(os.path.dirname(checkpoint), "vocab_file")
   if files.exists(expected):
     different = difference(path, expected, ignore_unused=True)
     if different:
@@ -68,8 +99,28 @@ def _compare_with_checkpoint(path: str, checkpoint: str) -> None:
       )
 
 
+def is_subword(path: str) -> bool:
+  """True for a `tokenizer.json`, false for lines of WordPieces."""
+  return path.endswith(".json")
+
+
+def check_own_rules(path: str, given: Iterable[str]) -> None:
+  """Refuses flags that change the rules of a `tokenizer.json`."""
+  for flag in ("do_lower_case", "max_input_chars_per_word"):
+    if flag in given:
+      raise InputError(
+        f"--{flag}: {path} has the rules of its tokenizer. Leave out the flag"
+      )
+
+
 def read_entries(path: str) -> list[str]:
-  """Entries of a vocabulary, without blank lines at its end."""
+  """Entries of a vocabulary by id, see `read_pieces` for those of WordPiece."""
+  read = subword_tokenizer.read_entries if is_subword(path) else read_pieces
+  return read(path)
+
+
+def read_pieces(path: str) -> list[str]:
+  """WordPieces of a vocabulary, without blank lines at its end."""
   entries = _read_lines(path)
   while entries and not entries[-1]:
     del entries[-1]
@@ -89,12 +140,22 @@ def _read_lines(path: str) -> list[str]:
 
 
 def load(path: str) -> dict[str, int]:
-  """Reads a vocabulary as a mapping from entry to id, see `read_entries`."""
-  return {entry: index for index, entry in enumerate(read_entries(path))}
+  """Reads WordPieces as a mapping from entry to id, see `read_pieces`."""
+  return {entry: index for index, entry in enumerate(read_pieces(path))}
+
+
+def file_name(path: str) -> str:
+  """Name in a model's folder of a vocabulary from another place."""
+  return model_files.TOKENIZER if is_subword(path) else model_files.VOCAB
 
 
 def hash_of(path: str) -> str:
-  """SHA-256 of a vocabulary's lines, whatever their ends are."""
+  """SHA-256 of a vocabulary's lines, whatever their ends are, or values."""
+  if is_subword(path):
+    values = json_files.read(path, dict)
+    for key in ("truncation", "padding"):  # which exports change
+      values.pop(key, None)
+    return hashlib.sha256(json_files.dumps(values).encode()).hexdigest()
   return hashlib.sha256("\n".join(_read_lines(path)).encode()).hexdigest()
 
 
@@ -109,11 +170,25 @@ def check(
   num_entries = max(vocab.values()) + 1
   if len(vocab) < num_entries:
     _check_repeated(path)
-  if vocab.get("[PAD]") != 0:
+  if vocab.get(tokenization.BERT_TOKENS.pad) != 0:
     logging.warning(
-      "%s: [PAD] is not its first entry, but padding has id 0", path
+      "%s: %s is not its first entry, but padding has id 0",
+      path,
+      tokenization.BERT_TOKENS.pad,
     )
-  if vocab_size is not None and vocab_size - num_entries >= _TABLE_MULTIPLE:
+  _check_rows(path, num_entries, vocab_size)
+
+
+def _check_rows(path: str, num_entries: int, vocab_size: int | None) -> None:
+  """Refuses entries without a row in the embedding table; warns of few."""
+  if vocab_size is None:
+    return
+  if num_entries > vocab_size:
+    raise InputError(
+      f"{path}: has {num_entries} entries, but the model's vocab_size is"
+      f" {vocab_size}. Use the file that came with the checkpoint"
+    )
+  if vocab_size - num_entries >= _TABLE_MULTIPLE:
     logging.warning(
       "%s: has %d entries, but the model's vocab_size is %d. Is it the"
       " vocabulary of the checkpoint?",
@@ -133,7 +208,7 @@ def _check_repeated(path: str) -> None:
     if first == line or not entry:
       continue
     repeated[entry] = f"{entry} (lines {first}, {line})"
-    if entry in _SPECIAL_ENTRIES:
+    if entry in tokenization.BERT_TOKENS:
       raise InputError(
         f"{path}, line {line}: repeats {entry}. Make each line different"
       )
@@ -159,7 +234,7 @@ def has_enough_words(entries: Iterable[str]) -> bool:
 
 def _count_case(entries: Iterable[str]) -> tuple[int, int]:
   """Counts the words in scripts with letter case, and those with capitals."""
-  words = [entry.removeprefix("##") for entry in entries]
+  words = [entry.removeprefix(tokenization.CONTINUATION) for entry in entries]
   with_case = [w for w in words if w.isalpha() and w.lower() != w.upper()]
   return len(with_case), sum(word != word.lower() for word in with_case)
 

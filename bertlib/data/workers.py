@@ -14,7 +14,6 @@ from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
 from bertlib.cli.errors import InputError
-from bertlib.io import folder_lock
 
 # Submits a call to a pool: takes the call's last arguments, returns its Future.
 Submit = Callable[..., concurrent.futures.Future]
@@ -84,8 +83,9 @@ def _start_worker(function: Callable[..., Any], *shared: Any) -> None:
   _function, _shared = function, shared
   signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
   signal.signal(signal.SIGTERM, signal.SIG_DFL)
-  for descriptor in folder_lock.held_files():  # a fork would keep them locked
-    os.close(descriptor)
+  # One thread per worker. With "true", a forked one would wait for ever for
+  # threads of its parent.
+  os.environ["TOKENIZERS_PARALLELISM"] = "false"
   parent = multiprocessing.parent_process()
 
   def die_with_parent():

@@ -54,16 +54,33 @@ ACTIVATIONS = {
 }
 
 # Alternative names in Hugging Face files: the LayerNorm weights of 2018, and
-# the encoder of a bare BertModel.
+# the encoder of a bare model, such as BertModel.
 _ALTERNATIVE_NAMES = (
   (r"LayerNorm\.gamma$", "LayerNorm.weight"),
   (r"LayerNorm\.beta$", "LayerNorm.bias"),
-  (r"^(embeddings|encoder|pooler)\.", r"bert.\1."),
+  (r"^(embeddings|encoder|pooler|transformer)\.", r"{}.\1."),
 )
+
+# The keys of a DistilBertConfig that have another name here, and what is the
+# same in all of these models.
+DISTILBERT_KEYS = {
+  "attention_probs_dropout_prob": "attention_dropout",
+  "classifier_dropout": "seq_classif_dropout",
+  "hidden_act": "activation",
+  "hidden_dropout_prob": "dropout",
+  "hidden_size": "dim",
+  "intermediate_size": "hidden_dim",
+  "num_attention_heads": "n_heads",
+  "num_hidden_layers": "n_layers",
+}
+OF_DISTILBERT = {"pooler_act": "relu", "type_vocab_size": 0}
 
 # Classes of other models, and prefixes of tensors that wrap no BERT.
 _OTHER_MODEL = re.compile(r"(?!Bert)\w+(Model$|For[A-Z])")
-_MODELS = ("bert", "electra", "ernie", "nezha", "roberta", "splinter")
+_MODELS = (
+  *tensor_names.PREFIXES.values(),
+  *("electra", "ernie", "nezha", "splinter"),
+)
 
 # Copies of tied tensors, which TensorFlow's graph has once.
 _TIED_COPIES = {
@@ -93,18 +110,19 @@ class ConvertedModel(NamedTuple):
 
   source: str  # folder that it was read from
   config: dict[str, Any]  # of `bert_config.json`
-  vocab: bytes  # of `vocab.txt`
+  vocab: bytes  # of the file `vocab_name`
   variables: dict[str, np.ndarray]  # float32, by checkpoint name
   description: dict[str, Any]  # of `model.json`
   parts: list[str]  # of `tensor_names`
   notes: list[str]  # lines for the user
+  vocab_name: str = model_files.VOCAB
 
   def write(self, folder: str) -> None:
     """Writes the model's files to a folder."""
     checkpoint_files.write_variables(
       os.path.join(folder, model_files.CHECKPOINT), self.variables
     )
-    vocab_path = os.path.join(folder, model_files.VOCAB)
+    vocab_path = os.path.join(folder, self.vocab_name)
     with open(vocab_path, "wb") as file:
       file.write(self.vocab)
     hashed = {"vocab_sha256": vocabulary.hash_of(vocab_path)}
@@ -166,11 +184,12 @@ def read(
   tokenizer = huggingface_tokenizer.read(
     encoder_dir, vocab_file, config["vocab_size"], do_lower_case
   )
-  check_vocab_size(tokenizer.vocab, config, vocab_file or folder)
+  if tokenizer.file == model_files.VOCAB:
+    check_vocab_size(tokenizer.vocab, config, vocab_file or folder)
   variables, parts, notes = _read_weights(encoder_dir, config)
   notes += tokenizer.notes
   config["do_lower_case"] = tokenizer.do_lower_case
-  longest = config["max_position_embeddings"]
+  longest = model_folder.max_tokens(config)
   description = {
     "max_seq_length": min(module.max_length or tokenizer.max_length, longest),
     "do_lower_case": tokenizer.do_lower_case,
@@ -195,12 +214,19 @@ def read(
       _architecture(config, parts, folder),
       tasks,
     )
-  limit = tokenizer.max_input_chars_per_word
-  description["max_input_chars_per_word"] = limit
+  if limit := tokenizer.max_input_chars_per_word:
+    description["max_input_chars_per_word"] = limit
   for key in FILE_KEYS:
     config.pop(key, None)
   return ConvertedModel(
-    folder, config, tokenizer.vocab, variables, description, [*parts], notes
+    folder,
+    config,
+    tokenizer.vocab,
+    variables,
+    description,
+    [*parts],
+    notes,
+    tokenizer.file,
   )
 
 
@@ -208,7 +234,11 @@ def _architecture(
   config: Mapping[str, Any], parts: Iterable[str], source: str
 ) -> str:
   """Class of the model: the stated one, else by its heads."""
-  stated = [*(config.get("architectures") or ())]
+  prefix = tensor_names.CLASSES[config["model_type"]]
+  stated = [
+    name.replace(prefix, "Bert", 1)
+    for name in config.get("architectures") or ()
+  ]
   if "pooler" not in parts:
     stated.append("BertForTokenClassification")
   try:
@@ -233,20 +263,26 @@ def read_config(folder: str) -> dict[str, Any]:
     path = os.path.join(folder, model_files.CONFIG)
   _refuse_adapter(folder)
   supported = {
-    "model_type": "bert",
     "position_embedding_type": "absolute",
     "is_decoder": False,
     "add_cross_attention": False,
   }
   content = json_files.read(path, dict)
   json_files.check_values(content, supported, path)
+  kinds = ", ".join(f'"{kind}"' for kind in model_folder.MODEL_TYPES)
   for name in content.get("architectures") or ():
     if "model_type" not in content and _OTHER_MODEL.match(name):
       raise InputError(
-        f"{path}: architectures has {name}, and there is no model_type; only"
-        ' BERT can be converted. If it is, add "model_type": "bert"'
+        f"{path}: architectures has {name}, and there is no model_type. Add"
+        f' "model_type", if the model is of one of {kinds}'
       )
-  return check_config(path, ACTIVATIONS)
+  found = content.get("model_type", "bert")
+  if found not in model_folder.MODEL_TYPES:
+    raise InputError(
+      f"{path}: model_type is {json_files.dumps(found)}; only {kinds} can be"
+      " converted"
+    )
+  return {"model_type": "bert", **check_config(path, ACTIVATIONS)}
 
 
 def _refuse_adapter(folder: str) -> None:
@@ -273,6 +309,12 @@ def check_config(path: str, activations: Mapping[str, str]) -> dict[str, Any]:
   config = json_files.read(path, dict)
   if config.get("class_name") == "BertBackbone":
     config = _config_of_preset(path)
+  if "dim" in config:  # of DistilBERT
+    names = {theirs: ours for ours, theirs in DISTILBERT_KEYS.items()}
+    config = {names.get(key, key): value for key, value in config.items()}
+    config |= OF_DISTILBERT
+  if offset := model_folder.position_offset(config):
+    config["position_offset"] = offset
   model_folder.check_config(path, config, _CONFIG_KEYS)
   name = config["hidden_act"]
   if name not in activations:
@@ -312,8 +354,9 @@ def _read_weights(
   """Variables by checkpoint name, parts of the model, and what was done."""
   tensors, file = huggingface_weights.read(folder)
   notes = [f"read: {file}, {len(tensors)} tensors"]
-  tensors, removed = _with_standard_names(tensors, file)
-  tensors, left_out = _without_copies(tensors, file)
+  model_type = config["model_type"]
+  tensors, removed = _with_standard_names(tensors, file, model_type)
+  tensors, left_out = _without_copies(tensors, file, model_type)
   tensors, widened = as_float32(tensors, file)
   parts = tensor_names.find_parts(tensors, "huggingface", config, file)
   variables = {
@@ -324,7 +367,7 @@ def _read_weights(
 
 
 def _with_standard_names(
-  tensors: Mapping[str, np.ndarray], source: str
+  tensors: Mapping[str, np.ndarray], source: str, model_type: str
 ) -> tuple[dict[str, np.ndarray], list[str]]:
   """Renames tensors with alternative names to those of the name table."""
   prefix = _prefix_of_wrappers(tensors)
@@ -332,6 +375,7 @@ def _with_standard_names(
   for old, tensor in tensors.items():
     name = old.removeprefix(prefix)
     for pattern, replacement in _ALTERNATIVE_NAMES:
+      replacement = replacement.format(tensor_names.PREFIXES[model_type])
       name = re.sub(pattern, replacement, name)
     if name in renamed:
       raise InputError(f"{source}: has {name} twice, once named {old}")
@@ -352,16 +396,20 @@ def _prefix_of_wrappers(names: Iterable[str]) -> str:
 
 
 def _without_copies(
-  tensors: Mapping[str, np.ndarray], source: str
+  tensors: Mapping[str, np.ndarray], source: str, model_type: str
 ) -> tuple[dict[str, np.ndarray], list[str]]:
-  """Leaves out position ids and copies of tied tensors."""
+  """Leaves out position ids, copies of tied tensors and a second pooler."""
+  unused = [".position_ids"]
+  if tensor_names.OUTPUT_OF_HEAD in tensors:
+    unused += ["roberta.pooler.dense.weight", "roberta.pooler.dense.bias"]
   kept = {
     name: tensor
     for name, tensor in tensors.items()
-    if not name.endswith(".position_ids")
+    if not name.endswith((*unused,))
   }
-  for copy, original in _TIED_COPIES.items():
-    if copy in kept:
+  for pair in _TIED_COPIES.items():
+    copy, original = (tensor_names.renamed(n, model_type) for n in pair)
+    if copy in kept and copy != original:
       tensor = kept.pop(copy)
       if not np.array_equal(kept.setdefault(original, tensor), tensor):
         raise InputError(

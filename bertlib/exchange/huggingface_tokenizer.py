@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import tokenization
 from bertlib.cli.errors import InputError, some_of
-from bertlib.data import vocabulary
+from bertlib.data import subword_tokenizer, vocabulary
 from bertlib.export import tokenizer_files
 from bertlib.export.tokenizer_files import SPECIAL
 from bertlib.io import json_files, model_files, text_files
@@ -23,15 +24,38 @@ _MAX_CHARS_PER_WORD = 100
 
 _NO_LIMIT = 2**31
 
+# Of byte-level BPE without a tokenizer.json, and its special tokens there.
+_MERGES = "merges.txt"
+_OF_ROBERTA = {
+  "cls_token": "<s>",
+  "pad_token": "<pad>",
+  "sep_token": "</s>",
+  "unk_token": "<unk>",
+  "mask_token": "<mask>",
+}
+
+
+# Files of tokenizers that have to be converted by the library that wrote them.
+_OTHER_FILES = {
+  "bpe.codes": "a vocabulary of fastBPE, which transformers alone splits",
+  **dict.fromkeys(
+    ("sentencepiece.bpe.model", "spiece.model", "tokenizer.model"),
+    "a model of SentencePiece without a tokenizer.json. Write one with"
+    " AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER) of"
+    " transformers",
+  ),
+}
+
 
 class Tokenizer(NamedTuple):
   """Vocabulary and rules of a tokenizer."""
 
-  vocab: bytes  # contents of `vocab.txt`
+  vocab: bytes  # contents of `vocab.txt`, or of `tokenizer.json`
   do_lower_case: bool
-  max_input_chars_per_word: int
+  max_input_chars_per_word: int | None
   max_length: int  # in tokens; a large one for no limit
   notes: list[str]  # what is different here
+  file: str = model_files.VOCAB  # name of that with the vocabulary
 
 
 def read(
@@ -41,6 +65,8 @@ def read(
   do_lower_case: bool | None = None,  # replaces that of the files
 ) -> Tokenizer:
   """Reads the files of a tokenizer."""
+  if path := _subword_file(folder, vocab_file):
+    return _read_subword(folder, path, do_lower_case)
   config, special, listed, fast, model = read_files(
     folder,
     "tokenizer_config.json",
@@ -83,15 +109,19 @@ def read(
     del added[name]
   vocab, about = _with_added_tokens(vocab, added, vocab_size, do_lower_case)
   vocab, renamed = _with_standard_names(vocab, names, folder)
-  length = config.get("model_max_length", config.get("max_len"))
-  is_limit = isinstance(length, (int, float)) and length < _NO_LIMIT
   return Tokenizer(
     vocab,
     do_lower_case,
     rules["max_input_chars_per_word"],
-    int(length) if is_limit else _NO_LIMIT,
+    _max_length(config),
     notes + about + renamed,
   )
+
+
+def _max_length(config: Mapping[str, Any]) -> int:
+  length = config.get("model_max_length", config.get("max_len"))
+  is_limit = isinstance(length, (int, float)) and length < _NO_LIMIT
+  return int(length) if is_limit else _NO_LIMIT
 
 
 def read_files(folder: str, *names: str) -> Iterator[dict[str, Any]]:
@@ -101,9 +131,16 @@ def read_files(folder: str, *names: str) -> Iterator[dict[str, Any]]:
 
 
 def write(
-  folder: str, vocab: bytes, description: Mapping[str, Any]
+  folder: str,
+  vocab: bytes,  # or the contents of a `tokenizer.json`
+  description: Mapping[str, Any],
+  has_segments: bool = True,
 ) -> list[str]:
   """Writes the files of a tokenizer; returns what is different there."""
+  if vocab.startswith(b"{"):
+    content = json.loads(vocab)
+    tokenizer_files.write_subword(folder, content, description, has_segments)
+    return []
   with open(os.path.join(folder, model_files.VOCAB), "wb") as file:
     file.write(vocab)
   ids = {piece: index for index, piece in enumerate(pieces(vocab))}
@@ -126,7 +163,7 @@ def read_vocab(path: str) -> bytes:
 
 
 def pieces(vocab: bytes) -> list[str]:
-  """The entries of a vocabulary."""
+  """The entries of a `vocab.txt`."""
   return [line.decode(errors="replace") for line in vocab.splitlines()]
 
 
@@ -216,6 +253,122 @@ def _other_rules(found: Mapping[str, Any], do_lower_case: bool) -> list[str]:
     for key, values in supported.items()
     if found.get(key) not in (None, *values)
   ]
+
+
+# Byte-level BPE and Unigram
+
+
+def _subword_file(folder: str, vocab_file: str | None) -> str | None:
+  """Path of a tokenizer that is not WordPiece; None for WordPiece."""
+  if vocab_file:
+    return vocab_file if vocabulary.is_subword(vocab_file) else None
+  vocab = os.path.join(folder, model_files.VOCAB)
+  path = os.path.join(folder, tokenizer_files.FILE)
+  if os.path.exists(path):
+    model = json_files.read(path, dict).get("model") or {}
+    if model.get("type", "WordPiece") != "WordPiece":
+      return path
+  for name, what in _OTHER_FILES.items():
+    other = os.path.join(folder, name)
+    has_vocab = name != "bpe.codes" and os.path.exists(vocab)
+    if os.path.exists(other) and not (os.path.exists(path) or has_vocab):
+      raise InputError(f"{other}: is {what}")
+  merges = os.path.join(folder, _MERGES)
+  return merges if os.path.exists(merges) and not os.path.exists(path) else None
+
+
+def _read_subword(
+  folder: str, path: str, do_lower_case: bool | None
+) -> Tokenizer:
+  """The tokenizer of a `tokenizer.json`, or of `merges.txt`."""
+  if do_lower_case is not None:
+    raise InputError(
+      f"--do_lower_case: {path} has its own rules for capital letters. Leave"
+      " out the flag"
+    )
+  config, special = read_files(
+    folder, "tokenizer_config.json", "special_tokens_map.json"
+  )
+  if os.path.basename(path) == _MERGES:
+    content = _from_merges(folder, special | config)
+  else:
+    _, content = subword_tokenizer.read(path)
+  for token in content.get("added_tokens", ()):
+    # As the classes of transformers do: the mask is no word of its own.
+    token["lstrip"] |= token["content"] == _OF_ROBERTA["mask_token"]
+  stated = config.get("add_prefix_space", False)
+  notes = [
+    f"note: add_prefix_space={stated} in tokenizer_config.json is ignored;"
+    f" that of {os.path.basename(path)} counts"
+    for part in subword_tokenizer.parts(content, "pre_tokenizer")
+    if part["type"] == "ByteLevel" and part["add_prefix_space"] != stated
+  ]
+  return Tokenizer(
+    json_files.dumps(content, ensure_ascii=False).encode(),
+    False,
+    None,
+    _max_length(config),
+    notes,
+    model_files.TOKENIZER,
+  )
+
+
+def _from_merges(folder: str, config: Mapping[str, Any]) -> dict[str, Any]:
+  """Contents of `tokenizer.json` for a `vocab.json` and a `merges.txt`."""
+  (vocab,) = read_files(folder, "vocab.json")
+  lines = text_files.read_text(os.path.join(folder, _MERGES)).split("\n")
+  first = int(lines[0].startswith("#version"))  # others may begin with #
+  roles = {
+    key: name["content"] if isinstance(name, Mapping) else name
+    for key, name in (_OF_ROBERTA | config).items()
+    if key in _OF_ROBERTA
+  }
+  cls, sep = roles["cls_token"], roles["sep_token"]
+  if missing := [repr(name) for name in (cls, sep) if name not in vocab]:
+    raise InputError(f"{folder}/vocab.json: has no {some_of(missing)}")
+  has_space = config.get("add_prefix_space", False)
+  return {
+    "version": "1.0",
+    "truncation": None,
+    "padding": None,
+    "added_tokens": [
+      tokenizer_files.added_token(name, vocab[name], key == "mask_token")
+      for key, name in roles.items()
+      if name in vocab
+    ],
+    "normalizer": None,
+    "pre_tokenizer": {
+      "type": "ByteLevel",
+      "add_prefix_space": has_space,
+      "trim_offsets": True,
+      "use_regex": True,
+    },
+    "post_processor": {
+      "type": "RobertaProcessing",
+      "sep": [sep, vocab[sep]],
+      "cls": [cls, vocab[cls]],
+      "trim_offsets": True,
+      "add_prefix_space": has_space,
+    },
+    "decoder": {
+      "type": "ByteLevel",
+      "add_prefix_space": True,
+      "trim_offsets": True,
+      "use_regex": True,
+    },
+    "model": {
+      "type": "BPE",
+      "dropout": None,
+      "unk_token": None,
+      "continuing_subword_prefix": "",
+      "end_of_word_suffix": "",
+      "fuse_unk": False,
+      "byte_fallback": False,
+      "ignore_merges": False,
+      "vocab": vocab,
+      "merges": [line.split(" ") for line in lines[first:] if line],
+    },
+  }
 
 
 # Vocabulary

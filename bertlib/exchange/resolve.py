@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import TypeVar
 
 from bertlib.checkpoints import checkpoint_files, model_folder
@@ -58,6 +57,9 @@ def complete(settings: Settings) -> Settings:
     if checkpoint_files.has_objects(path):
       path = zoo.convert_objects(path)
     settings = option.fill(settings, {"init_checkpoint": path})
+  if vocabulary.is_subword(settings.model.vocab_file or ""):
+    vocabulary.check_own_rules(settings.model.vocab_file, settings.model.given)
+    settings = option.fill(settings, {"do_lower_case": False})
   return settings
 
 
@@ -79,6 +81,6 @@ def check_model_files(settings: ModelCommand) -> None:
       f"--do_lower_case={str(model.do_lower_case).lower()}: {model.folder} was"
       f" trained with {str(is_lower).lower()}. Leave out the flag"
     )
-  path = os.path.join(model.folder, model_files.VOCAB)
+  path = model_files.path_of(model.folder, "vocab_file")
   if model.vocab_file and description and exists(path):
     vocabulary.check_same(model.vocab_file, path)

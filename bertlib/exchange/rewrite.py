@@ -146,7 +146,7 @@ def _dtype_and_shape(name: str, source: checkpoint_files.Checkpoint) -> str:
 
 
 def _vocab(source: checkpoint_files.Checkpoint) -> list[str] | None:
-  path = _beside(source, model_files.VOCAB)
+  path = model_files.path_of(os.path.dirname(source.path), "vocab_file")
   return vocabulary.read_entries(path) if os.path.exists(path) else None
 
 

@@ -1,6 +1,7 @@
 """Names and shapes of BERT's tensors here and at Hugging Face.
 
 A model has all tensors of a part or none of them, and always the encoder.
+Models with BERT's formula, such as RoBERTa, have their own names there.
 """
 
 from __future__ import annotations
@@ -33,9 +34,88 @@ class TensorNames(NamedTuple):
 
 Parts = Mapping[str, list[TensorNames]]  # by name
 
+# Prefixes of the classes and of the tensors of each `model_type`.
+CLASSES = {
+  "bert": "Bert",
+  "roberta": "Roberta",
+  "xlm-roberta": "XLMRoberta",
+  "camembert": "Camembert",
+  "distilbert": "DistilBert",
+}
+PREFIXES = dict.fromkeys(CLASSES, "roberta") | {
+  "bert": "bert",
+  "distilbert": "distilbert",
+}
 
-def name_table(num_hidden_layers: int) -> dict[str, list[TensorNames]]:
-  """All tensors of BERT and its heads, by part."""
+# What BERT's names become, in this order, by the prefix of the tensors.
+_OTHER_NAMES = {
+  "bert": (),
+  "roberta": (
+    (".bert.", ".roberta."),
+    (".cls.predictions.transform.LayerNorm.", ".lm_head.layer_norm."),
+    (".cls.predictions.transform.", ".lm_head."),
+    (".cls.predictions.", ".lm_head."),
+  ),
+  "distilbert": (
+    (".bert.pooler.dense.", ".pre_classifier."),
+    (".bert.encoder.", ".distilbert.transformer."),
+    (".bert.", ".distilbert."),
+    (".self.query.", ".q_lin."),
+    (".self.key.", ".k_lin."),
+    (".self.value.", ".v_lin."),
+    (".attention.output.dense.", ".attention.out_lin."),
+    (".attention.output.LayerNorm.", ".sa_layer_norm."),
+    (".intermediate.dense.", ".ffn.lin1."),
+    (".output.dense.", ".ffn.lin2."),
+    (".output.LayerNorm.", ".output_layer_norm."),
+    (".cls.predictions.transform.dense.", ".vocab_transform."),
+    (".cls.predictions.transform.LayerNorm.", ".vocab_layer_norm."),
+    (".cls.predictions.decoder.", ".vocab_projector."),
+    (".cls.predictions.", ".vocab_projector."),
+  ),
+}
+
+# RoBERTa's classifier of sequences has the pooler within.
+_LABEL_HEAD = (
+  (".classifier.", ".classifier.out_proj."),
+  (".bert.pooler.", ".classifier."),
+)
+OUTPUT_OF_HEAD = "classifier.out_proj.weight"
+
+
+def model_type_of(config: Mapping[str, Any]) -> str:
+  """The kind of a model with BERT's formula; BERT where none is known."""
+  found = config.get("model_type")
+  return found if found in CLASSES else "bert"
+
+
+def renamed(name: str, model_type: str, has_label_head: bool = False) -> str:
+  """Hugging Face's name of a tensor of BERT in another kind of model."""
+  prefix, name = PREFIXES[model_type], f".{name}"
+  of_head = _LABEL_HEAD if has_label_head and prefix == "roberta" else ()
+  for old, new in (*of_head, *_OTHER_NAMES[prefix]):
+    name = name.replace(old, new, 1)
+  return name[1:]
+
+
+def name_table(
+  config: Mapping[str, Any], has_label_head: bool = False
+) -> dict[str, list[TensorNames]]:
+  """All tensors of a model and its heads, by part."""
+  model_type = model_type_of(config)
+  return {
+    part: [
+      row._replace(
+        huggingface=renamed(row.huggingface, model_type, has_label_head)
+      )
+      for row in rows
+      if row.axes != "TH" or config["type_vocab_size"]
+    ]
+    for part, rows in _table_of_bert(config["num_hidden_layers"]).items()
+  }
+
+
+def _table_of_bert(num_hidden_layers: int) -> dict[str, list[TensorNames]]:
   encoder = [
     *_embedding("bert/embeddings/word_embeddings", "VH"),
     *_embedding("bert/embeddings/position_embeddings", "PH"),
@@ -102,8 +182,9 @@ def _module(scope: str) -> str:
   return scope.replace("/layer_", "/layer.").replace("/", ".")
 
 
-# Hugging Face's classes and their heads. Of several with the same heads, the
-# first is used unless `model.json` or the config determines another.
+# BERT's classes and their heads; other models have other prefixes. Of several
+# with the same heads, the first is used unless `model.json` or the config
+# determines another.
 ARCHITECTURES = {
   "BertModel": set(),
   "BertForPreTraining": {"masked LM head", "next sentence head"},
@@ -137,7 +218,7 @@ def find_parts(
   source: str,  # file, for messages
 ) -> dict[str, list[TensorNames]]:
   """Parts of the name table that a model has; InputError unless complete."""
-  table = name_table(config["num_hidden_layers"])
+  table = name_table(config, OUTPUT_OF_HEAD in tensors)
   names = {
     part: {getattr(row, model_format): row for row in rows}
     for part, rows in table.items()
@@ -171,7 +252,27 @@ def find_parts(
       )
   if wrong:
     raise InputError(f"{source}: {some_of(wrong, 3)}")
+  _check_heads(found, config, source)
   return {part: table[part] for part in found}
+
+
+def _check_heads(
+  parts: Collection[str], config: Mapping[str, Any], source: str
+) -> None:
+  """Refuses heads that a kind of model does not have at Hugging Face."""
+  model_type = model_type_of(config)
+  if "next sentence head" in parts and model_type != "bert":
+    raise InputError(
+      f"{source}: has a next sentence head, which no class of {model_type} has"
+    )
+  is_roberta = PREFIXES[model_type] == "roberta"
+  if (
+    is_roberta and "masked LM head" in parts and config["hidden_act"] != "gelu"
+  ):
+    raise InputError(
+      f"{source}: hidden_act is {config['hidden_act']}, but the masked LM head"
+      f" of {model_type} has gelu. Leave out the head"
+    )
 
 
 def _refuse(

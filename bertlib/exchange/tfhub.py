@@ -132,7 +132,12 @@ def _convert(handle: str, folder: str, target_dir: str) -> None:
   weights = _weights(handle, loaded)
   checkpoint, config, vocab, description = (
     os.path.join(target_dir, name)
-    for name in (model_files.CHECKPOINT, *model_files.COMPANIONS)
+    for name in (
+      model_files.CHECKPOINT,
+      model_files.CONFIG,
+      model_files.VOCAB,
+      model_files.DESCRIPTION,
+    )
   )
   checkpoint_files.write_variables(checkpoint, weights)
   own_config = os.path.join(folder, "assets", model_files.CONFIG)

@@ -15,8 +15,9 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 import modeling
-from bertlib.checkpoints import checkpoint_files
+from bertlib.checkpoints import checkpoint_files, model_folder
 from bertlib.cli.errors import InputError
+from bertlib.data import vocabulary
 from bertlib.exchange import (
   from_huggingface,
   huggingface_tokenizer,
@@ -78,7 +79,8 @@ def convert(
   for key in from_huggingface.FILE_KEYS:
     config.pop(key, None)
   vocab = huggingface_tokenizer.read_vocab(vocab_file)
-  from_huggingface.check_vocab_size(vocab, config, vocab_file)
+  if not vocabulary.is_subword(vocab_file):
+    from_huggingface.check_vocab_size(vocab, config, vocab_file)
   variables, notes = _read_variables(checkpoint)
   description, about = _describe(checkpoint, config, vocab, do_lower_case)
   projection = {}
@@ -90,22 +92,33 @@ def convert(
   parts = tensor_names.find_parts(variables, "tensorflow", config, checkpoint)
   task = task_record.find(description.get("script"))
   trained_as = task and task.huggingface_class(description)
-  stated = filter(None, [trained_as, *(config.get("architectures") or ())])
+  config["model_type"] = tensor_names.model_type_of(config)
+  _check_kind(config, config_file)
+  prefix = tensor_names.CLASSES[config["model_type"]]
+  stated = [
+    name.replace(prefix, "Bert", 1)
+    for name in (trained_as, *(config.get("architectures") or ()))
+    if name
+  ]
   architecture = tensor_names.choose_architecture(parts, stated, checkpoint)
-  notes += [*about, f"architecture: {architecture}"]
-  tensors = _as_tensors(variables, parts, architecture, dtype)
-  config.update(model_type="bert", architectures=[architecture])
+  tensors = _as_tensors(variables, parts, architecture, dtype, config)
+  config["architectures"] = [architecture]
   if dtype != "float32":
     config["dtype"] = dtype
   _set_problem_type(config, description)
   _check_formulas(architecture, parts, config, description)
   notes += _name_labels(config, variables, description)
   notes += _keep_entries(config, description)
+  config = _of_kind(config)
+  notes += [*about, f"architecture: {config['architectures'][0]}"]
   inputs = [config_file, vocab_file, *files.checkpoint_files(checkpoint)]
   with files.atomic_files(target_dir, overwrite, inputs) as folder:
     huggingface_weights.write(os.path.join(folder, weights), tensors)
     json_files.write(os.path.join(folder, "config.json"), config)
-    notes += huggingface_tokenizer.write(folder, vocab, description)
+    has_segments = config.get("type_vocab_size", 0) > 1
+    notes += huggingface_tokenizer.write(
+      folder, vocab, description, has_segments
+    )
     if "embedding" in description:
       sentence_transformers.write(
         folder, description, projection, config["hidden_size"]
@@ -140,7 +153,7 @@ def _describe(
   )
   do_lower_case, notes = huggingface_tokenizer.choose_casing(stated, vocab)
   description = {
-    "max_seq_length": config["max_position_embeddings"],
+    "max_seq_length": model_folder.max_tokens(config),
     **description,
     "do_lower_case": do_lower_case,
   }
@@ -193,20 +206,70 @@ def _as_tensors(
   parts: tensor_names.Parts,
   architecture: str,
   dtype: str,
+  config: Mapping[str, Any],
 ) -> dict[str, np.ndarray]:
   """The weights of `parts` as tensors of a Hugging Face class."""
   # The tensors of a bare BertModel have no prefix "bert.".
-  prefix = "bert." if architecture == "BertModel" else ""
+  prefix = f"{tensor_names.PREFIXES[config['model_type']]}."
+  prefix *= architecture == "BertModel"
+  table = tensor_names.name_table(
+    config, architecture == "BertForSequenceClassification"
+  )
   numpy_dtype = tf.as_dtype(dtype).as_numpy_dtype
   return {
     row.huggingface.removeprefix(prefix): row.convert(
       variables[row.tensorflow].astype(numpy_dtype, copy=False)
     )
-    for row in itertools.chain(*parts.values())
+    for row in itertools.chain(*(table[part] for part in parts))
   }
 
 
 # config.json
+
+
+def _of_kind(config: Mapping[str, Any]) -> dict[str, Any]:
+  """A config with the keys and classes that its `model_type` has there."""
+  kind, names = config["model_type"], {}
+  if kind == "distilbert":
+    names = from_huggingface.DISTILBERT_KEYS
+  found = {
+    names.get(key, key): value
+    for key, value in config.items()
+    if key not in _fixed_values(config)
+  }
+  prefix, (name,) = tensor_names.CLASSES[kind], config["architectures"]
+  found["architectures"] = [name.replace("Bert", prefix, 1)]
+  if kind not in ("bert", "distilbert"):  # for CTranslate2
+    found.setdefault("position_embedding_type", "absolute")
+  return found
+
+
+def _fixed_values(config: Mapping[str, Any]) -> dict[str, Any]:
+  """Values of keys that a kind of model does not have at Hugging Face."""
+  others = {k: v for k, v in config.items() if k != "position_offset"}
+  fixed = {
+    "pooler_act": "tanh",
+    "position_offset": model_folder.position_offset(others),
+  }
+  if config["model_type"] == "distilbert":
+    fixed |= from_huggingface.OF_DISTILBERT
+  return fixed
+
+
+def _check_kind(config: Mapping[str, Any], config_file: str) -> None:
+  """Refuses values that no model of this `model_type` has."""
+  found = {
+    "pooler_act": "tanh",
+    "position_offset": model_folder.position_offset(config),
+    **config,
+  }
+  for key, value in _fixed_values(config).items():
+    if found[key] != value:
+      raise InputError(
+        f"{config_file}: {key} is {json_files.dumps(found[key])}, but"
+        f" {json_files.dumps(value)} in every {config['model_type']} of"
+        " transformers. Export ONNX or a SavedModel"
+      )
 
 
 def config_of(
@@ -221,12 +284,12 @@ def config_of(
   found = {
     **vars(config),
     "hidden_act": names.get(config.hidden_act, config.hidden_act),
-    "model_type": "bert",
+    "model_type": tensor_names.model_type_of(vars(config)),
     "architectures": [architecture or "BertModel"],
   }
   _set_problem_type(found, description)
   _name_labels(found, variables, description)
-  return found
+  return _of_kind(found)
 
 
 def _set_problem_type(

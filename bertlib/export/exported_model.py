@@ -161,8 +161,8 @@ def check_export_dir(folder: str, overwrite: bool) -> None:
     names = names - {inner} | {f"{inner}/{name}" for name in found}
   in_assets = os.path.join(folder, "assets", model_files.DESCRIPTION)
   is_saved_model = names <= _SAVED_MODEL and tf.io.gfile.exists(in_assets)
-  is_of_one_model = (
-    model_files.DESCRIPTION in names and names - _BESIDE_IT in _MODELS
+  is_of_one_model = model_files.DESCRIPTION in names and any(
+    names - _BESIDE_IT == model - _BESIDE_IT for model in _MODELS
   )
   if not (is_saved_model or is_of_one_model):
     raise InputError(

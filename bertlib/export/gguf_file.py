@@ -72,6 +72,8 @@ def check_model(
   problem = None
   if config.hidden_act not in ("gelu", "gelu_tanh", "gelu_new"):
     problem = f"hidden_act {config.hidden_act!r}"
+  elif config.position_offset or not config.type_vocab_size:
+    problem = "the embeddings of RoBERTa or DistilBERT"
   elif embedding.get("pooling", "cls") not in _POOLINGS:
     problem = f"pooling {embedding['pooling']!r}"
   elif embedding.get("projection_dim"):

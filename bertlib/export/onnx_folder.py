@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping
 from typing import Any
 
+import tokenization
 from bertlib import PREFIX
 from bertlib.cli.errors import InputError
+from bertlib.data.subword_tokenizer import SubwordTokenizer
 from bertlib.export import tokenizer_files
 from bertlib.export.onnx_graph import INT8_MODEL_FILE, MODEL_FILE
 from bertlib.io import json_files, model_files
@@ -57,8 +60,7 @@ encoded = tokenizer.encode_batch({texts})
 inputs = {{
   "input_ids": np.array([text.ids for text in encoded]),
   "attention_mask": np.array([text.attention_mask for text in encoded]),
-  "token_type_ids": np.array([text.type_ids for text in encoded]),
-}}
+{segments}}}
 {more}outputs = session.run(None, inputs)
 print(outputs[0])
 print(json.load(open("model.json", encoding="utf-8")).get("labels"))
@@ -77,9 +79,13 @@ transformers.js, fastembed and optimum load this folder: docs/how_to/onnx.md
 of bert-estimator has examples.
 """
 
+_SEGMENTS = """\
+  "token_type_ids": np.array([text.type_ids for text in encoded]),
+"""
+
 # Positions of the [MASK]s, for a model with such an input.
 _MASKS = """\
-mask = inputs["input_ids"] == tokenizer.token_to_id("[MASK]")
+mask = inputs["input_ids"] == tokenizer.token_to_id("{mask}")
 inputs["masked_lm_positions"] = np.array([np.flatnonzero(row) for row in mask])
 """
 
@@ -89,8 +95,7 @@ def write(
   model: Any,  # of `Graph.model`
   description: Mapping[str, Any],  # contents of `model.json`
   config: Mapping[str, Any],  # contents of `config.json`
-  vocab: Mapping[str, int],
-  never_split: tuple[str, ...],
+  tokenizer: tokenization.Tokenizer,
   task: TaskRecord | None,  # None for an encoder
   is_int8: bool,
 ) -> None:
@@ -107,7 +112,21 @@ def write(
   # Browsers otherwise look for the other file, or servers do.
   chosen = {"transformers.js_config": {"dtype": "q8" if is_int8 else "fp32"}}
   json_files.write(os.path.join(folder, CONFIG_FILE), {**config, **chosen})
-  tokenizer_files.write(folder, vocab, description, never_split, cuts=True)
+  mask = tokenizer.special_tokens.mask
+  added = [mask] if task and task.fills_masks else []
+  has_segments = config.get("type_vocab_size", 0) > 1
+  if isinstance(tokenizer, SubwordTokenizer):
+    tokenizer_files.write_subword(
+      folder,
+      json.loads(tokenizer.content),
+      description,
+      has_segments,
+      cuts=True,
+    )
+  else:
+    tokenizer_files.write(
+      folder, tokenizer.vocab, description, added, cuts=True
+    )
   examples = ["A text."]
   if task and task.predict:
     examples = task.predict.examples(description)
@@ -117,8 +136,9 @@ def write(
     file.write(
       _README.format(
         texts=texts,
+        segments=_SEGMENTS * has_segments,
         examples=examples,
-        more=_MASKS if task and task.fills_masks else "",
+        more=_MASKS.format(mask=mask) if added else "",
         prefix=PREFIX,
         file=model_file,
       )

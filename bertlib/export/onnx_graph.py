@@ -32,7 +32,7 @@ INPUT_NAMES = {
 }
 
 # Positions: of the first token alone.
-CLS = "[CLS]"
+CLS = "cls"
 
 # The first versions with LayerNormalization.
 OPSET, IR_VERSION = 17, 8
@@ -51,6 +51,7 @@ _TINY = 1e-20  # so that nothing is divided by 0
 MASKED_LM_POSITIONS = "masked_lm_positions"
 
 _POOLER = "bert/pooler/dense"
+_DEFAULTS = {"layer_norm_eps": 1e-12, "pooler_act": "tanh"}
 _LOWEST = np.finfo(np.float32).min
 
 
@@ -110,9 +111,9 @@ class Graph:
       return self.cast(self._names[key])
     return self._names[key]
 
-  def cast(self, tensor: str) -> str:
-    """A tensor in float32."""
-    return self.node("Cast", tensor, to=self._onnx.TensorProto.FLOAT)
+  def cast(self, tensor: str, dtype: str = "FLOAT") -> str:
+    """A tensor in float32, or another type of ONNX."""
+    return self.node("Cast", tensor, to=getattr(self._onnx.TensorProto, dtype))
 
   def input(self, name: str, shape: Sequence[Any]) -> str:
     """Declares an input, int64; sizes are numbers, or names if they vary."""
@@ -196,11 +197,12 @@ class Encoder:
     max_seq_length: int = 0,  # of the model
   ):
     """Declares the inputs of an encoder; `sequence_output` writes it."""
-    for name in INPUT_NAMES.values():
-      graph.input(name, ["batch", seq_length or "sequence"])
     self.graph, self.weights, self.ranges = graph, weights, ranges
     self.has_int8_probs = bool(ranges) and max_seq_length <= _MAX_INT8_PROBS
-    self.config = {"layer_norm_eps": 1e-12, **config}
+    self.config = _DEFAULTS | config
+    for feature, name in INPUT_NAMES.items():
+      if feature != "segment_ids" or self.config["type_vocab_size"] > 1:
+        graph.input(name, ["batch", seq_length or "sequence"])
 
   # Of `modeling`
 
@@ -217,17 +219,35 @@ class Encoder:
   def embeddings(self) -> LayerNorm:
     """Sum of the embeddings of words, segments and positions."""
     scope, node = "bert/embeddings", self.graph.node
+    output, num_segments = (
+      self.embedding_lookup(),
+      self.config["type_vocab_size"],
+    )
+    if num_segments:
+      table = self.weights[f"{scope}/token_type_embeddings"]
+      segments = table[0]
+      if num_segments > 1:
+        segments = node("Gather", table, INPUT_NAMES["segment_ids"])
+      output = node("Add", output, segments)
+    return self.layer_norm(
+      node("Add", output, self.position_embeddings()), scope
+    )
+
+  def position_embeddings(self) -> str:
+    """Position embeddings [S, H]; of RoBERTa [B, S, H], see `position_rows`."""
+    table, node = (
+      self.weights["bert/embeddings/position_embeddings"],
+      self.graph.node,
+    )
+    if pad_id := self.config.get("position_offset", 0):
+      pad_id = np.int64(pad_id - 1)
+      is_token = node("Not", node("Equal", "input_ids", pad_id))
+      is_token = self.graph.cast(is_token, "INT64")
+      counts = node("CumSum", is_token, np.int64(1))
+      rows = node("Add", node("Mul", counts, is_token), pad_id)
+      return node("Gather", table, rows)
     length = node("Slice", node("Shape", "input_ids"), [1], [2])
-    positions = node(
-      "Slice", self.weights[f"{scope}/position_embeddings"], [0], length
-    )
-    segments = node(
-      "Gather",
-      self.weights[f"{scope}/token_type_embeddings"],
-      INPUT_NAMES["segment_ids"],
-    )
-    words = node("Add", self.embedding_lookup(), segments)
-    return self.layer_norm(node("Add", words, positions), scope)
+    return node("Slice", table, [0], length)
 
   def embedding_lookup(self) -> str:
     """Word embeddings [B, S, H]; in 8-bit models int8 with a scale per row."""
@@ -521,28 +541,46 @@ def sentence_vectors(
   return outputs
 
 
-def masked_lm(encoder: Encoder) -> dict[str, Output]:
-  """Probabilities of the vocabulary at masked positions [B, P, V]."""
-  scope, weights = "cls/predictions", encoder.weights
+def masked_lm(
+  encoder: Encoder, predicts_pairs: bool = False
+) -> dict[str, Output]:
+  """Probabilities of the vocabulary at masked positions [B, P, V].
+
+  With `predicts_pairs` also that the second text follows the first, [B].
+  """
+  scope, weights, node = "cls/predictions", encoder.weights, encoder.graph.node
   positions = encoder.graph.input(MASKED_LM_POSITIONS, ["batch", "masks"])
-  states = encoder.sequence_output(positions).outputs()
+  outputs = {}
+  if predicts_pairs:
+    first = node("Mul", node("Slice", "input_ids", [0], [1], [1]), np.int64(0))
+    both = node("Concat", first, positions, axis=1)
+    states = encoder.sequence_output(both).outputs()
+    pooled = _pooled_output(encoder, encoder.gather_positions(states, CLS))
+    logits = _output_layer(encoder, pooled, "cls/seq_relationship/")
+    of_pairs = node("Softmax", logits, axis=-1)
+    is_next = node("Squeeze", node("Gather", of_pairs, [0], axis=1), [1])
+    outputs["is_next_probability"] = Output(is_next, ["batch"])
+    states = node("Slice", states, [1], [2**31 - 1], [1])
+  else:
+    states = encoder.sequence_output(positions).outputs()
   layer = f"{scope}/transform/dense"
   states = encoder.dense(layer, states, bias=weights[f"{layer}/bias"])
   states = encoder.activation(states, encoder.config["hidden_act"])
   states = encoder.layer_norm(states, f"{scope}/transform").outputs()
   kernel = weights["bert/embeddings/word_embeddings"].T
-  logits = encoder.graph.node("MatMul", states, kernel)
-  logits = encoder.graph.node("Add", logits, weights[f"{scope}/output_bias"])
-  probabilities = encoder.graph.node("Softmax", logits, axis=-1)
+  logits = node("MatMul", states, kernel)
+  logits = node("Add", logits, weights[f"{scope}/output_bias"])
+  probabilities = node("Softmax", logits, axis=-1)
   shape = ["batch", "masks", encoder.config["vocab_size"]]
-  return {"probabilities": Output(probabilities, shape)}
+  return {"probabilities": Output(probabilities, shape), **outputs}
 
 
 def _pooled_output(encoder: Encoder, states: str) -> str:
   """`modeling.BertModel.pooled_output` of the states of [CLS]: [B, H]."""
   states = encoder.graph.node("Squeeze", states, [1])
   bias = encoder.weights[f"{_POOLER}/bias"]
-  return encoder.activation(encoder.dense(_POOLER, states, bias=bias), "tanh")
+  pooled = encoder.dense(_POOLER, states, bias=bias)
+  return encoder.activation(pooled, encoder.config["pooler_act"])
 
 
 def _output_layer(encoder: Encoder, states: str, scope: str = "") -> str:

@@ -74,7 +74,7 @@ class EncoderPredictor(BatchPredictor):
   def _encode(self, texts):
     """The numbers of tokens, and the rows of the texts."""
     rows = self.encode_texts(texts)
-    return [row.num_tokens for row in rows], [row._asdict() for row in rows]
+    return [len(row["input_ids"]) for row in rows], rows
 
   def _decode(self, num_tokens, outputs):
     for count, output in zip(num_tokens, outputs):
@@ -109,7 +109,7 @@ class OnnxModel(BatchPredictor):
         )
       predictor = task.predictor()
     model = super().__new__(type(cls.__name__, (cls, predictor), {}))
-    model.description = model_folder.check(folder, task)
+    model.description, model.record = model_folder.check(folder, task), task
     model._open = functools.partial(
       cls, os.path.abspath(folder), *arguments, **more
     )
@@ -152,12 +152,13 @@ class OnnxModel(BatchPredictor):
     description = self.description
     config = model_folder.read_config(os.path.join(folder, model_files.CONFIG))
     tokenizer = vocabulary.load_tokenizer(
-      os.path.join(folder, model_files.VOCAB),
+      model_files.path_of(folder, "vocab_file"),
       description["do_lower_case"],
       config["vocab_size"],
-      never_split=self.never_split,
+      finds_mask=self.finds_mask,
       checks_case=False,
       max_input_chars_per_word=description.get("max_input_chars_per_word"),
+      type_vocab_size=config["type_vocab_size"],
     )
     path = onnx_folder.find(folder)
     onnx_folder.check(path, description)
@@ -183,6 +184,8 @@ class OnnxModel(BatchPredictor):
     self._engine = _start_engine(
       engine, path, num_threads, precision, cache_dir
     )
+    threads = num_threads or processes.usable_cores()
+    self._computation = engine, precision, threads, processes.kind()
     super().__init__(
       folder,
       description,
@@ -193,12 +196,29 @@ class OnnxModel(BatchPredictor):
       num_batches=1,  # each with all threads
     )
 
+  def fingerprint(self) -> str:
+    """SHA-256 of what decides the answers: files, engine and processor."""
+    engine, *_ = self._computation
+    found = hashlib.sha256(repr(self._computation).encode())
+    found.update(importlib.import_module(engine).__version__.encode())
+    names = model_files.COMPANIONS  # but for some, by its tokenizer
+    paths = [os.path.join(self._model_dir, name) for name in names]
+    paths = [*filter(os.path.exists, paths), onnx_folder.find(self._model_dir)]
+    for path in paths:
+      with open(path, "rb") as file:
+        while part := file.read(2**20):
+          found.update(part)
+    return found.hexdigest()
+
   def _compute(self, *arrays):
     """See base class; of several outputs, a tuple for each row."""
-    names = (INPUT_NAMES.get(name, name) for name in self.features)
-    outputs = self._engine.run(
-      {name: array.astype(np.int64) for name, array in zip(names, arrays)}
-    )
+    inputs = {
+      INPUT_NAMES.get(name, name): array.astype(np.int64)
+      for name, array in zip(self.features, arrays)
+    }
+    if self.config["type_vocab_size"] < 2:
+      inputs.pop(INPUT_NAMES["segment_ids"], None)
+    outputs = self._engine.run(inputs)
     return outputs[0] if len(outputs) == 1 else zip(*outputs)
 
 

@@ -98,10 +98,11 @@ class LoadedModel(BatchPredictor):
       os.path.join(model_dir, model_files.CONFIG)
     )
     tokenizer = vocabulary.load_tokenizer(
-      os.path.join(model_dir, model_files.VOCAB),
+      model_files.path_of(model_dir, "vocab_file"),
       description["do_lower_case"],
       config.vocab_size,
       max_input_chars_per_word=description.get("max_input_chars_per_word"),
+      type_vocab_size=config.type_vocab_size,
     )
     super().__init__(
       model_dir,
@@ -246,10 +247,10 @@ class LoadedModel(BatchPredictor):
     """Builds the graph: from inputs, int32 [B, S], to a tensor [B, ...]."""
     raise NotImplementedError
 
-  def run(self, rows):
+  def run(self, rows, reduce=None):
     """Outputs of rows, in order; see `BatchPredictor.run`."""
     processes.check_threads(self._model_dir)
-    return super().run(rows)
+    return super().run(rows, reduce)
 
   def close(self) -> None:
     """Closes the session."""

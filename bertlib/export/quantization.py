@@ -50,7 +50,7 @@ class TrainedEncoder:
   config: modeling.BertConfig
   checkpoint: str | None  # None without trained weights
   folder: str | None  # of `quantization.json`; None to keep no ranges
-  tokenizer: tokenization.FullTokenizer | None  # None if unknown
+  tokenizer: tokenization.Tokenizer | None  # None if unknown
   # Truncation, prefix and encoding of the texts of a calibration file.
   max_seq_length: int
   prefix: str = ""
@@ -120,13 +120,12 @@ def text_batches(encoder: TrainedEncoder, path: str) -> Iterator[Batch]:
   pairs = list(read_pairs(path, encoder.encoding))
   if not pairs:
     raise InputError(f"{path}: has no lines")
-  rows = [
-    model_inputs.encode_pair(
-      encoder.tokenizer, encoder.prefix + first, second, encoder.max_seq_length
-    )
-    for first, second in _sample(pairs)
-  ]
-  rows.sort(key=lambda row: row.num_tokens)
+  rows = model_inputs.encode_pairs(
+    encoder.tokenizer,
+    ((encoder.prefix + first, second) for first, second in _sample(pairs)),
+    encoder.max_seq_length,
+  )
+  rows = sorted(rows, key=lambda row: row.num_tokens)
   for first in range(0, len(rows), _BATCH_SIZE):
     yield model_inputs.as_batch(rows[first : first + _BATCH_SIZE])
 

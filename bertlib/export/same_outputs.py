@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import Any, Callable
 
 import numpy as np
@@ -126,17 +126,21 @@ def _function(model, weights: Arrays, outputs: Callable):
       return outputs(dict(zip(features, inputs)))
 
   specs = [
-    tf.TensorSpec(spec.shape, tf.int64, onnx_graph.INPUT_NAMES.get(name, name))
-    for name, spec in features.items()
+    tf.TensorSpec(spec.shape, tf.int64, name)
+    for name, spec in zip(_input_names(model), features.values())
   ]
   return tf.function(call, input_signature=specs, autograph=False)
 
 
-def _run(function, inputs: Sequence[np.ndarray]) -> Mapping[Any, Any]:
-  return function.get_concrete_function()(*map(tf.constant, inputs))
+def _input_names(model) -> list[str]:
+  return [onnx_graph.INPUT_NAMES.get(n, n) for n in model.features()]
 
 
-def two_texts(model, length: int) -> list[np.ndarray]:
+def _run(function, inputs: Arrays) -> Mapping[Any, Any]:
+  return function.get_concrete_function()(*map(tf.constant, inputs.values()))
+
+
+def two_texts(model, length: int) -> dict[str, np.ndarray]:
   """Inputs of a text of `length` and of a short one, in two segments each."""
   lengths, columns = np.array([[length], [min(length, 5)]]), np.arange(length)
   mask = (columns < lengths).astype(np.int64)
@@ -144,14 +148,14 @@ def two_texts(model, length: int) -> list[np.ndarray]:
   ids = np.random.RandomState(0).randint(size, size=mask.shape) * mask
   segments = (columns > lengths // 2) * mask * min(num_segments - 1, 1)
   masks = lengths // [[1, 2]] - 1
-  return [ids, mask, segments, masks][: len(model.features())]
+  return dict(zip(_input_names(model), (ids, mask, segments, masks)))
 
 
 def _comparable(
-  outputs: Mapping[Any, Any], inputs: Sequence[np.ndarray]
+  outputs: Mapping[Any, Any], inputs: Arrays
 ) -> dict[Any, np.ndarray]:
   """Values at tokens as vectors; of probabilities their logarithms."""
-  is_token, found = inputs[1] > 0, {}
+  is_token, found = inputs["attention_mask"] > 0, {}
   for name, values in outputs.items():
     values, length = np.asarray(values), is_token.shape[1]
     is_span = name in ("start_logits", "end_logits")  # [B, S]
@@ -165,7 +169,7 @@ def _comparable(
   return found
 
 
-def _difference(graph, inputs: Sequence[np.ndarray], expected: Arrays):
+def _difference(graph, inputs: Arrays, expected: Arrays):
   """Difference of an ONNX graph's outputs in words; None if equal."""
   try:
     import onnxruntime
@@ -178,7 +182,7 @@ def _difference(graph, inputs: Sequence[np.ndarray], expected: Arrays):
 
     session = ReferenceEvaluator(graph)
   names = [value.name for value in graph.graph.input]
-  found = session.run(None, dict(zip(names, inputs)))
+  found = session.run(None, {name: inputs[name] for name in names})
   names = [value.name for value in graph.graph.output]
   return difference(expected, _comparable(dict(zip(names, found)), inputs))
 

@@ -40,14 +40,14 @@ class SignatureModel:
   graph: str | None = "Predictor.build"
   main = "text"  # the default signature
   output = "probabilities"  # name of what `build` returns, see `outputs`
-  # Words that the tokenizer must not split.
-  never_split: tuple[str, ...] = ()
+  # Whether the tokenizer finds masks in texts.
+  finds_mask = False
 
   def __init__(
     self,
     description: Mapping[str, Any],
     config: modeling.BertConfig,
-    tokenizer: tokenization.FullTokenizer | None,
+    tokenizer: tokenization.Tokenizer | None,
     # Fixed S of every batch; None for any.
     seq_length: int | None = None,
     dtype=tf.float32,
@@ -62,7 +62,9 @@ class SignatureModel:
     self.seq_length = seq_length
     self.max_seq_length = seq_length or description["max_seq_length"]
     self.compute = FastCompute(dtype, unpad=seq_length is None)
-    self.text = tokenizer and self.graph_tokenizer(tokenizer)
+    # TensorFlow has operations for WordPiece alone.
+    is_wordpiece = isinstance(tokenizer, tokenization.FullTokenizer)
+    self.text = self.graph_tokenizer(tokenizer) if is_wordpiece else None
     self._frozen: tf1_module.FrozenGraph | None = None
 
   def freeze(self, weight_getter: Callable[..., Any]) -> None:

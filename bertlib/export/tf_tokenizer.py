@@ -68,6 +68,7 @@ class GraphTokenizer:
     self._separators = _PointTable(_separators()) if self._never_split else None
     self._kinds = _kinds(word_pattern) if word_pattern else None
     self._trie = _Trie(tokenizer.vocab)
+    self._has_segments = tokenizer.special_tokens.second_segment > 0
     self._longest_word = pieces.max_input_chars_per_word
     self._unknown, self._cls, self._sep, *_ = (
       tokenizer.vocab[word]
@@ -118,10 +119,13 @@ class GraphTokenizer:
       missing = tf.maximum(2 - tf.shape(pair)[1], 0)
       return tf.pad(pair, [[0, 0], [0, missing]])
 
+    ones = tf.ones_like(second)
     return {
       "input_ids": padded(first, second),
-      "input_mask": padded(tf.ones_like(first), tf.ones_like(second)),
-      "segment_ids": padded(tf.zeros_like(first), tf.ones_like(second)),
+      "input_mask": padded(tf.ones_like(first), ones),
+      "segment_ids": padded(
+        tf.zeros_like(first), ones if self._has_segments else ones - 1
+      ),
     }
 
   def _tokenize(self, texts) -> Tokens:

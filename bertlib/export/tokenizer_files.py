@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tokenization
+from bertlib.data import subword_tokenizer
 from bertlib.io import json_files
 
 CONFIG_FILE, FILE = "tokenizer_config.json", "tokenizer.json"
@@ -63,6 +64,48 @@ def write(
   json_files.write(os.path.join(folder, CONFIG_FILE), config)
 
 
+def added_token(
+  name: str, index: int, takes_space: bool = False
+) -> dict[str, Any]:
+  """A special token, maybe with the white space before it."""
+  return {
+    "id": index,
+    "content": name,
+    "single_word": False,
+    "lstrip": takes_space,
+    "rstrip": False,
+    "normalized": False,
+    "special": True,
+  }
+
+
+def write_subword(
+  folder: str,
+  content: Mapping[str, Any],  # of the `tokenizer.json` of a model
+  description: Mapping[str, Any],  # contents of `model.json`
+  has_segments: bool,
+  cuts: bool = False,  # truncates and pads, as the model needs it
+) -> None:
+  """Writes both files of a tokenizer that is not WordPiece."""
+  names = subword_tokenizer.special_tokens_of(content)._asdict()
+  lengths = {"truncation": None, "padding": None}
+  if cuts:
+    pad = names["pad"] or names["cls"]
+    pad_id = subword_tokenizer.vocab_of(content)[pad]
+    lengths = _cuts(description, pad_id, pad)
+  json_files.write(os.path.join(folder, FILE), {**content, **lengths})
+  roles = {key: names[key.removesuffix("_token")] for key in SPECIAL}
+  config = {
+    # That which follows the file in all.
+    "tokenizer_class": "PreTrainedTokenizerFast",
+    "model_max_length": description["max_seq_length"],
+    **{key: name for key, name in roles.items() if name},
+  }
+  if not has_segments:
+    config["model_input_names"] = ["input_ids", "attention_mask"]
+  json_files.write(os.path.join(folder, CONFIG_FILE), config)
+
+
 def bert_normalizer(normalizer: Mapping[str, Any] | None) -> Mapping[str, Any]:
   """The `BertNormalizer` in a normalizer that `write` has written."""
   first, *others = (normalizer or {}).get("normalizers") or [None]
@@ -71,13 +114,35 @@ def bert_normalizer(normalizer: Mapping[str, Any] | None) -> Mapping[str, Any]:
   return normalizer or {}
 
 
+def _cuts(
+  description: Mapping[str, Any], pad_id: int, pad_token: str
+) -> dict[str, Any]:
+  """How texts are truncated and padded."""
+  length = description.get("seq_length")
+  return {
+    "truncation": {
+      "direction": "Right",
+      "max_length": description["max_seq_length"],
+      "strategy": "LongestFirst",
+      "stride": 0,
+    },
+    "padding": {
+      "strategy": {"Fixed": length} if length else "BatchLongest",
+      "direction": "Right",
+      "pad_to_multiple_of": None,
+      "pad_id": pad_id,
+      "pad_type_id": 0,
+      "pad_token": pad_token,
+    },
+  }
+
+
 def _tokenizer(
   vocab: Mapping[str, int],
   description: Mapping[str, Any],
   added: Sequence[str],
 ) -> dict[str, Any]:
   """Contents of `tokenizer.json`: the ids of `model_inputs.encode_pair`."""
-  length = description.get("seq_length")
   limit = description.get("max_input_chars_per_word")
 
   normalizer: dict[str, Any] = {
@@ -102,33 +167,10 @@ def _tokenizer(
   second = [piece("Sequence", "B", 1), piece("SpecialToken", "[SEP]", 1)]
   return {
     "version": "1.0",
-    "truncation": {
-      "direction": "Right",
-      "max_length": description["max_seq_length"],
-      "strategy": "LongestFirst",
-      "stride": 0,
-    },
-    "padding": {
-      "strategy": {"Fixed": length} if length else "BatchLongest",
-      "direction": "Right",
-      "pad_to_multiple_of": None,
-      "pad_id": 0,
-      "pad_type_id": 0,
-      "pad_token": "[PAD]",
-    },
+    **_cuts(description, 0, "[PAD]"),
     # Texts with the names of other entries are split like all others.
     "added_tokens": [
-      {
-        "id": vocab[word],
-        "content": word,
-        "single_word": False,
-        "lstrip": False,
-        "rstrip": False,
-        "normalized": False,
-        "special": True,
-      }
-      for word in added
-      if word in vocab
+      added_token(word, vocab[word]) for word in added if word in vocab
     ],
     "normalizer": normalizer,
     "pre_tokenizer": {"type": "BertPreTokenizer"},

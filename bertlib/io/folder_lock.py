@@ -34,6 +34,15 @@ def held_files() -> tuple[int, ...]:
   return tuple(_held)
 
 
+def _close_in_fork() -> None:
+  """Closes the locks of the parent, which a forked process would keep."""
+  while _held:
+    os.close(_held.pop())
+
+
+os.register_at_fork(after_in_child=_close_in_fork)
+
+
 @contextlib.contextmanager
 def lock_folder(folder: str) -> Iterator[None]:
   """Holds the lock of an --output_dir, which is created, within the block."""

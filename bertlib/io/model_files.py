@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Collection, Iterable
 
@@ -9,14 +10,15 @@ from bertlib.cli.errors import InputError, english_list
 from bertlib.io import files
 
 CONFIG = "bert_config.json"
-VOCAB = "vocab.txt"
+VOCAB = "vocab.txt"  # WordPieces
+TOKENIZER = "tokenizer.json"  # another tokenizer
 DESCRIPTION = "model.json"
 
 # Subfolder with the best checkpoint.
 BEST = "best"
 
 # Files that are copied together with a checkpoint.
-COMPANIONS = (CONFIG, VOCAB, DESCRIPTION)
+COMPANIONS = (CONFIG, VOCAB, TOKENIZER, DESCRIPTION)
 
 # Checkpoint of a published or converted model.
 CHECKPOINT = "bert_model.ckpt"
@@ -39,12 +41,35 @@ ADAPTER = "adapter_config.json"
 BY_FLAG = {"vocab_file": VOCAB, "bert_config_file": CONFIG}
 
 
+def path_of(folder: str, flag: str) -> str:
+  """Path in a model's folder of the file of a flag; it may be missing."""
+  path = os.path.join(folder, BY_FLAG[flag])
+  other = os.path.join(folder, TOKENIZER)
+  is_other = flag == "vocab_file" and not files.exists(path)
+  return other if is_other and files.exists(other) else path
+
+
 def untrained(folder: str) -> InputError:
   """Error about a folder without a model to evaluate."""
   fix = "Add --do_train, or name a trained model with --init_checkpoint"
   if not files.exists(folder):
     fix = files.did_you_mean(folder, fix)
   return InputError(f"{folder}: holds no trained model. {fix}")
+
+
+def trained_step(folder: str) -> int | None:
+  """Step of the best or else the last checkpoint of a training's folder.
+
+  None where the `checkpoint` file of TensorFlow names none.
+  """
+  for part in (BEST, ""):
+    path = os.path.join(folder, part, "checkpoint")
+    if files.exists(path):
+      with files.open_any(path) as file:
+        found = re.search(r'^model_c\S+: ".*-(\d+)"', file.read(), re.M)
+      if found:
+        return int(found[1])
+  return None
 
 
 # Files of a checkpoint

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import zipfile
 from collections.abc import Iterable
@@ -46,7 +47,19 @@ def _write_array(
   file: IO[bytes], rows: Iterable[np.ndarray], num_rows: int, width: int
 ) -> None:
   """Writes rows, float32 [width] each, in the format .npy."""
-  header = {"descr": "<f4", "fortran_order": False, "shape": (num_rows, width)}
-  np.lib.format.write_array_header_1_0(file, header)
+  file.write(header(num_rows, width))
   for row in rows:
-    file.write(row.astype("<f4").tobytes())
+    file.write(row_bytes(row))
+
+
+def header(num_rows: int, width: int) -> bytes:
+  """The beginning of an .npy file, before its rows."""
+  values = {"descr": "<f4", "fortran_order": False, "shape": (num_rows, width)}
+  file = io.BytesIO()
+  np.lib.format.write_array_header_1_0(file, values)
+  return file.getvalue()
+
+
+def row_bytes(row: np.ndarray) -> bytes:
+  """A vector in an .npy file."""
+  return row.astype("<f4").tobytes()

@@ -91,13 +91,16 @@ class ModelSettings(option.Group):
       )
 
 
-def check_window(max_seq_length: int, max_query_length: int) -> None:
+def check_window(
+  max_seq_length: int, max_query_length: int, num_special: int = 3
+) -> None:
   """Refuses a length that leaves no room for text beside a question."""
-  if max_seq_length <= max_query_length + 3:
+  if max_seq_length <= max_query_length + num_special:
+    needed = 2 * max_query_length + num_special
     raise InputError(
       f"--max_seq_length={max_seq_length} leaves no room for text beside a"
-      f" question of --max_query_length={max_query_length} and three special"
-      f" tokens. Give --max_seq_length={2 * max_query_length + 3} or more"
+      f" question of --max_query_length={max_query_length} and {num_special}"
+      f" special tokens. Give --max_seq_length={needed} or more"
     )
 
 

@@ -33,6 +33,8 @@ _SCHEMA = {
   "seq_length?": declaration(ModelSettings, "max_seq_length"),
   "embedding?": embedding_spec.SCHEMA,
   "tuned_on?": str,
+  # Of an export: the --output_dir of the training, and the step.
+  "trained?": {"folder": str, "step": (int, json_files.NULL)},
   "precision?": declaration(ComputeSettings, "precision"),
   "xla?": declaration(ComputeSettings, "xla"),
   "vocab_sha256?": str,
@@ -101,8 +103,8 @@ def complete(settings: option.Settings) -> option.Settings:
   model, brought = settings.model, _entries(settings, folder)
   # The path of a checkpoint brings no files, as in google-research/bert.
   if folder in (model.init_checkpoint, settings.model_dir):
-    for flag, name in model_files.BY_FLAG.items():
-      path = os.path.join(folder, name)
+    for flag in model_files.BY_FLAG:
+      path = model_files.path_of(folder, flag)
       if not getattr(model, flag) and files.exists(path):
         brought[flag] = path
   brought = {n: v for n, v in brought.items() if n not in model.given}

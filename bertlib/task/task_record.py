@@ -76,6 +76,7 @@ class TaskRecord:
   script: str  # the script that trains, as in `model.json`
   purpose: str = ""  # verb phrase, such as "labels texts"
   command: str = ""  # if not `python SCRIPT.py`
+  settings: Any = None  # class of the script's flags
   # Schema of the entries of `model.json` that only this task has, see
   # `json_files`.
   entries: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -178,7 +179,7 @@ class Task:
     min_seq_length: lowest --max_seq_length that leaves room for text.
     masks_padding: attention masks padding. Only then are batches trimmed and
       unpadded.
-    never_split: tokens that the tokenizer leaves whole.
+    finds_mask: whether the tokenizer finds the mask's name in text.
     needs_vocabulary: a missing vocabulary is an error.
     may_be_new: evaluation and prediction may use a model that is not trained.
   """
@@ -199,7 +200,7 @@ class Task:
   num_warmup_steps: int | None = None
   min_seq_length: int = 3
   masks_padding: bool = True
-  never_split: Sequence[str] = ()
+  finds_mask: bool = False
   needs_vocabulary: bool = True
   may_be_new: bool = False
 

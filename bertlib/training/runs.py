@@ -57,7 +57,7 @@ class Run:
   task: Task
   config: modeling.BertConfig
   # None without a vocabulary.
-  tokenizer: tokenization.FullTokenizer | None
+  tokenizer: tokenization.Tokenizer | None
   start: checkpoint_files.Start
   selection: Selection
 
@@ -168,7 +168,7 @@ def setup(
     model_folder.tokenizer_of,
     model,
     config,
-    task.never_split,
+    task.finds_mask,
     task.needs_vocabulary,
   )
   start = step("checkpoint", _find_start_of, settings, task)

@@ -116,7 +116,7 @@ def test_misspelled_keys_are_refused(key):
 
 # Of BERT, ALBERT, ELECTRA and DistilBERT at Hugging Face.
 OTHER_KEYS = """
-  _name_or_path architectures attention_dropout classifier_dropout dim
+  _name_or_path architectures attention_dropout dim
   directionality dropout embedding_size gradient_checkpointing hidden_dim
   id2label initializer_factor inner_group_num label2id layer_norm_epsilon
   model_type n_heads n_layers net_structure_type num_hidden_groups pad_token_id

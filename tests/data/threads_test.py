@@ -11,25 +11,29 @@ from bertlib.io import files
 pytestmark = pytest.mark.unit
 
 
-def test_items_come_in_order():
-  assert list(batch_predictor.prefetch(range(100))) == list(range(100))
-  assert list(batch_predictor.prefetch([])) == []
+def doubled(items, function=lambda item: 2 * item):
+  return batch_predictor.map_ahead(function, items)
 
 
-def test_an_item_is_computed_while_the_one_before_is_used():
+def test_results_come_in_order():
+  assert list(doubled(range(100))) == list(range(0, 200, 2))
+  assert list(doubled([])) == []
+
+
+def test_a_result_is_computed_while_the_one_before_is_used():
   computed = threading.Event()
 
-  def items():
-    yield 1
-    computed.set()
-    yield 2
+  def function(item):
+    if item == 2:
+      computed.set()
+    return item
 
-  for item in batch_predictor.prefetch(items()):
+  for item in doubled([1, 2], function):
     if item == 1:
       assert computed.wait(timeout=60)
 
 
-def test_the_thread_is_one_item_ahead():
+def test_one_item_is_read_ahead():
   used, most_ahead = 0, 0
 
   def items():
@@ -38,14 +42,14 @@ def test_the_thread_is_one_item_ahead():
       most_ahead = max(most_ahead, number - used)
       yield number
 
-  for used in batch_predictor.prefetch(items()):  # noqa: B007
+  for used in doubled(items(), lambda item: item):  # noqa: B007
     pass
   assert used == 50
-  # The item in use is not done, and the thread has no more ahead of it.
+  # The item in use is not done.
   assert 1 <= most_ahead <= 2
 
 
-def test_an_error_is_raised_in_place_of_its_item():
+def test_an_error_of_the_items_comes_after_the_results_before_it():
   def items():
     yield 1
     yield 2
@@ -53,28 +57,25 @@ def test_an_error_is_raised_in_place_of_its_item():
 
   received = []
   with pytest.raises(KeyError, match="third"):
-    for item in batch_predictor.prefetch(items()):
+    for item in doubled(items()):
       received.append(item)
-  assert received == [1, 2]
+  assert received == [2, 4]
+
+
+def test_an_error_of_the_function_is_raised_in_place_of_its_result():
+  received = []
+  with pytest.raises(ZeroDivisionError):
+    for item in doubled([1, 0, 2], lambda item: 6 // item):
+      received.append(item)
+  assert received == [6]
 
 
 def test_the_thread_ends_with_its_consumer():
-  closed = threading.Event()
-
-  def items():
-    try:
-      while True:
-        yield 1
-    finally:
-      closed.set()
-
-  ahead = batch_predictor.prefetch(items())
-  next(ahead)
+  results = doubled(iter(int, 1))
+  next(results)
   before = threading.active_count()
-  ahead.close()
+  results.close()
   assert threading.active_count() == before - 1
-  del ahead
-  assert closed.wait(timeout=60)
 
 
 def test_results_of_threads_come_in_order():

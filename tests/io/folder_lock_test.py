@@ -107,6 +107,28 @@ def test_subprocess_holds_the_lock_of_its_killed_parent(tmp_path):
 
 
 @pytest.mark.unit
+def test_a_fork_does_not_hold_the_lock_of_its_killed_parent(tmp_path):
+  parent = start(
+    f"""
+import os, time
+from bertlib.io import folder_lock
+with folder_lock.lock_folder({str(tmp_path)!r}):
+  child = os.fork()
+  if not child:
+    print(os.getpid(), flush=True)
+    time.sleep(600)
+  os.waitpid(child, 0)
+"""
+  )
+  child = int(parent.stdout.readline())
+  try:
+    parent.kill()
+    parent.wait()
+    assert not folder_lock.is_locked(str(tmp_path))
+  finally:
+    os.kill(child, signal.SIGKILL)
+
+
 def test_lock_file_removed_by_its_holder_is_locked_anew(tmp_path, monkeypatch):
   path = str(tmp_path / folder_lock.LOCK_FILE)
   real, opened = os.open, []

@@ -21,7 +21,7 @@ from bertlib.data import example_checks, tables
 from bertlib.io import files
 
 
-@dataclasses.dataclass(eq=False, repr=False)
+@dataclasses.dataclass(eq=False)
 class InputExample:
   """A text or a pair of texts, untokenized, with its label.
 
@@ -129,6 +129,10 @@ class DataProcessor:
   skip_bad_rows = False
   # Encoding of the files.
   encoding = tables.LENIENT
+  # Whether `collect` yields examples as they are read, for a large file.
+  streams = False
+  # Whether each example must be a pair, or none may be; None for both kinds.
+  has_pairs: bool | None = None
   # Task whose models predict this set (MNLI for AX); None for its own.
   model_task: str | None = None
 
@@ -163,8 +167,17 @@ class DataProcessor:
     path: str,
     rows: Iterable[tables.Row],
     make_example: Callable[[tables.Row], Example],
-  ) -> list[Example]:
+  ) -> Iterable[Example]:
     """Examples of rows, at least one; see `tables.collect_examples`."""
+
+    def checked(row):
+      example = make_example(row)
+      check_pair(row, example, self.has_pairs)
+      return example
+
+    if self.streams:
+      bad = self.bad_rows.setdefault(path, [])
+      return tables.read_examples(rows, checked, self.skip_bad_rows, bad)
     return tables.collect_examples(
       path, rows, make_example, self.skip_bad_rows, self.bad_rows
     )
@@ -418,7 +431,10 @@ class SwagProcessor(DataProcessor):
   def read(self, data_dir: str, set_type: str) -> list[ChoiceExample]:
     """See base class."""
     split = "val" if set_type == "dev" else set_type
-    path = os.path.join(data_dir, f"{split}.csv")
+    return self.read_file(os.path.join(data_dir, f"{split}.csv"), split)
+
+  def read_file(self, path: str, split: str) -> Iterable[ChoiceExample]:
+    """The questions of a table; those of "test" may lack the answer."""
     self.files_read.append(path)
     names = ["sent1", "sent2", *(f"ending{label}" for label in self.labels)]
     columns = [*(("a text", name) for name in names), ("the label", "label")]
@@ -452,9 +468,9 @@ class RaceProcessor(DataProcessor):
     paths = files.matching_below(folder, "*.txt")
     if not paths:
       raise InputError(f"{folder}: has no RACE articles (*.txt)")
-    return [e for path in paths for e in self._article(path, set_type)]
+    return [e for path in paths for e in self.read_file(path, set_type)]
 
-  def _article(self, path: str, split: str) -> Iterator[ChoiceExample]:
+  def read_file(self, path: str, split: str) -> Iterator[ChoiceExample]:
     """Reads the questions of an article, a file with one JSON object."""
     self.files_read.append(path)
     values = tables.json_object(
@@ -539,6 +555,19 @@ def check_label(
       raise row.error(
         f"unknown label {name!r}; the labels are {some_of(problem.labels)}"
       )
+
+
+def check_pair(
+  row: tables.Row, example: Example, has_pairs: bool | None
+) -> None:
+  """Refuses a single text for a model of pairs, and vice versa."""
+  if has_pairs and example.text_b is None:
+    fault = "is one text, but the model is of pairs"
+  elif has_pairs is False and example.text_b:
+    fault = "has a second text, but the model is of single texts"
+  else:
+    return
+  raise row.error(f"{fault}. {tables.FIX_ROW}")
 
 
 def _is_string_list(value: Any) -> bool:

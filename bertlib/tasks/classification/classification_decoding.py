@@ -14,12 +14,17 @@ from bertlib.cli.absl import logging
 from bertlib.cli.errors import InputError, some_of
 from bertlib.cli.option import FRACTION
 from bertlib.data import batch_predictor
-from bertlib.data.batch_predictor import BatchPredictor
-from bertlib.io import json_files, text_files
-from bertlib.io.files import atomic_write
+from bertlib.data.batch_predictor import BatchPredictor, FileFormat
 from bertlib.io.result_files import DevPrediction
-from bertlib.tasks.classification import classification
-from bertlib.tasks.classification.classification import Example, Problem
+from bertlib.tasks.classification import classification, own_tables
+from bertlib.tasks.classification.classification import (
+  ChoiceExample,
+  DataProcessor,
+  Example,
+  Problem,
+  RaceProcessor,
+  SwagProcessor,
+)
 
 
 class Prediction(NamedTuple):
@@ -121,6 +126,47 @@ def label_columns(predicted: Prediction) -> list[str]:
   return [",".join(labels), ",".join(probs)]
 
 
+def file_formats(
+  problem: Problem,
+  thresholds: Mapping[str, float] | None,
+  examples: Sequence[Example],  # the first ones
+  of_file: bool,  # see `write_predictions`
+  with_ids: bool = False,
+) -> dict[str, FileFormat]:
+  """Formats of files of predictions, whose answers are rows of the model."""
+  names: list[str] = []
+  if of_file:
+    is_pairs = any(example.text_b for example in examples)
+    names = ["text_a", "text_b"] if is_pairs else ["text"]
+
+  def json_line(example, row):
+    predicted = prediction(problem, row, thresholds)
+    line = {"guid": example.guid, **predicted._asdict()}
+    return batch_predictor.json_line(line)
+
+  def table_line(example, row):
+    numbers = [str(value) for value in row]
+    columns = [example.guid] * with_ids + numbers
+    if of_file:
+      label, *_ = label_columns(prediction(problem, row, thresholds))
+      texts = [example.text_a, example.text_b or ""]
+      if len(names) == 1 and texts[1]:
+        raise InputError(
+          f"{example.guid}: has a second text, but texts before it have none."
+          " Give pairs and single texts in files of their own"
+        )
+      # The number of a regression is its label.
+      numbers = numbers[: len(problem.labels)]
+      columns = [example.guid, label, *texts[: len(names)], *numbers]
+    return batch_predictor.tsv_line(columns)
+
+  header = batch_predictor.tsv_line(["id", "label", *names, *problem.labels])
+  return {
+    ".jsonl": FileFormat(json_line),
+    ".tsv": FileFormat(table_line, lambda _: header if of_file else b""),
+  }
+
+
 def write_predictions(
   path: str,  # without the endings
   examples: Sequence[Example],
@@ -131,33 +177,25 @@ def write_predictions(
   of_file: bool = False,
   with_ids: bool = False,  # whether a line of `.tsv` begins with the guid
 ) -> None:
-  """Writes predictions to PATH.tsv and .jsonl, as they are computed."""
-  with (
-    atomic_write(path + ".tsv") as table,
-    atomic_write(path + ".jsonl") as lines,
-  ):
-    if of_file:
-      is_pairs = any(example.text_b for example in examples)
-      names = ["text_a", "text_b"] if is_pairs else ["text"]
-      table.write(text_files.tsv_line(["id", "label", *names, *problem.labels]))
-    for example, row in zip(examples, rows):
-      numbers = [str(value) for value in row]
-      columns = [example.guid] * with_ids + numbers
-      predicted = prediction(problem, row, thresholds)
-      line = {"guid": example.guid, **predicted._asdict()}
-      lines.write(json_files.dumps(line, ensure_ascii=False) + "\n")
-      if of_file:
-        label, *probability = label_columns(predicted)
-        texts = [example.text_a, example.text_b or ""][: len(names)]
-        terminal.show(label, *probability, *filter(None, texts))
-        # The number of a regression is its label.
-        numbers = numbers[: len(problem.labels)]
-        columns = [example.guid, label, *texts, *numbers]
-      table.write(text_files.tsv_line(columns))
+  """Writes predictions to PATH.tsv and .jsonl."""
+  formats = file_formats(problem, thresholds, examples, of_file, with_ids)
+  rows = [row for _, row in zip(examples, rows)]
+  for example, row in zip(examples, rows if of_file else ()):
+    columns = label_columns(prediction(problem, row, thresholds))
+    texts = filter(None, [example.text_a, example.text_b])
+    terminal.show(*columns, *texts)
+  batch_predictor.write_files(path, formats, examples, rows)
   logging.info("%d predictions in %s.tsv and .jsonl", len(examples), path)
 
 
 # From Python
+
+
+def texts_of(example: Example) -> Any:
+  """Text, pair or choices of an example, as `predict` takes them."""
+  if isinstance(example, ChoiceExample):
+    return example.choices
+  return example.text_a, example.text_b
 
 
 def _are_choices(value: Any) -> bool:
@@ -241,15 +279,47 @@ class ClassifierPredictor(BatchPredictor):
     pairs = texts
     if self.problem.kind == "multiple_choice":
       pairs = itertools.chain.from_iterable(texts)
-    return len(texts), [row._asdict() for row in self.encode_texts(pairs)]
+    return len(texts), self.encode_texts(pairs)
 
   def _decode(
     self, thresholds: Mapping[str, float], num_texts: int, outputs
   ) -> Iterator[Prediction]:
     """The predictions of a block."""
+    for row in self._rows(num_texts, outputs):
+      yield prediction(self.problem, row, thresholds)
+
+  def _rows(self, num_texts: int, outputs) -> Iterable[np.ndarray]:
+    """Probabilities of each text, or the value of a regression."""
     problem = self.problem
-    if problem.kind == "multiple_choice":
-      logits = np.reshape(outputs, [num_texts, problem.num_labels])
-      outputs = probabilities(problem, logits)
-    for output in outputs:
-      yield prediction(problem, output, thresholds)
+    if problem.kind != "multiple_choice":
+      return outputs
+    logits = np.reshape(outputs, [num_texts, problem.num_labels])
+    return probabilities(problem, logits)
+
+  def read_file(self, settings, bad):
+    """See base class; questions with choices are those of SWAG or RACE."""
+    path, is_race = settings.predict_file, settings.task == "race"
+    reader = DataProcessor()
+    if self.problem.kind == "multiple_choice":
+      reader = RaceProcessor() if is_race else SwagProcessor()
+    reader.labels, reader.streams = self.labels, True
+    reader.encoding, reader.bad_rows[path] = settings.text.codec, bad
+    reader.skip_bad_rows = settings.text.bad_rows == "skip"
+    if isinstance(reader, (RaceProcessor, SwagProcessor)):
+      return reader.read_file(path, "test")
+    reader.has_pairs = self.description.get("has_pairs")
+    return own_tables.read_predict_file(settings, reader)
+
+  def answer_blocks(self, sets):
+    """See base class; an answer is a row of probabilities, or a value [1]."""
+
+    def encode(examples):
+      return self._encode([texts_of(example) for example in examples])
+
+    return self.map_blocks(sets, encode, self._rows)
+
+  def file_formats(self, examples):
+    """See base class."""
+    thresholds = self._thresholds({})
+    is_choice = self.problem.kind == "multiple_choice"
+    return file_formats(self.problem, thresholds, examples, not is_choice)

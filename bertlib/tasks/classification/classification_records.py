@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -72,7 +72,7 @@ def convert_single_example(
   example: Example | PaddingInputExample,
   label_list: Sequence[str],
   max_seq_length: int,
-  tokenizer: tokenization.FullTokenizer,
+  tokenizer: tokenization.Tokenizer,
   problem: Problem | None = None,
 ) -> InputFeatures:
   """Encodes one example; logs its tokens if it is the first.
@@ -83,16 +83,17 @@ def convert_single_example(
     label_list: the label set; empty for regression. An example without a
       label gets the index of the first.
     max_seq_length: length of the features, in tokens.
-    tokenizer: a WordPiece tokenizer.
+    tokenizer: the model's tokenizer.
     problem: the task; None to infer it from `label_list`.
 
   Raises:
     InputError: the label is not in the label set.
   """
   problem = problem or _problem_from_labels(label_list)
-  features, _ = encode_example(
-    ex_index, example, problem, max_seq_length, tokenizer
+  rows = encode_examples(
+    [example], problem, max_seq_length, tokenizer, ex_index
   )
+  features, _ = next(rows)
   return features
 
 
@@ -102,41 +103,61 @@ def _problem_from_labels(label_list: Sequence[str] | None) -> Problem:
   return Problem("classification" if labels else "regression", labels)
 
 
-def encode_example(
-  ex_index, example, problem: Problem, max_seq_length, tokenizer
-) -> tuple[InputFeatures, list[model_inputs.EncodedPair]]:
-  """Encodes an example: its features, and each encoded text or choice."""
-  choices = problem.num_labels if problem.kind == "multiple_choice" else 1
+def encode_examples(
+  examples: Iterable[Example | PaddingInputExample],
+  problem: Problem,
+  max_seq_length: int,
+  tokenizer: tokenization.Tokenizer,
+  first_index: int = 0,  # the tokens of example 0 are logged
+) -> Iterator[tuple[InputFeatures, list[model_inputs.EncodedPair]]]:
+  """Encodes examples: the features, and each encoded text or choice."""
+  examples, read = itertools.tee(examples)
+  pairs = itertools.chain.from_iterable(map(_pairs_of, read))
+  encoded = model_inputs.encode_pairs(tokenizer, pairs, max_seq_length)
+  for index, example in enumerate(examples, first_index):
+    if isinstance(example, PaddingInputExample):
+      yield _padding(problem, max_seq_length), []
+      continue
+    rows = list(itertools.islice(encoded, len(_pairs_of(example))))
+    if index == 0:
+      _log(example, rows, tokenizer)
+    features = InputFeatures(
+      *(
+        [*itertools.chain.from_iterable(getattr(row, name) for row in rows)]
+        for name in model_inputs.TOKEN_FEATURES
+      ),
+      _label_id(example, problem),
+    )
+    yield features, rows
+
+
+def _pairs_of(example) -> Sequence[tuple[str, str | None]]:
+  """The texts of an example: a text, a pair, or one per choice."""
   if isinstance(example, PaddingInputExample):
-    zeros = [0] * (max_seq_length * choices)
-    label_id = 0
-    if problem.kind == "multi_label":
-      label_id = [0] * problem.num_labels
-    return InputFeatures(zeros, zeros, zeros, label_id, False), []
+    return []
   if isinstance(example, ChoiceExample):
-    pairs = example.choices
-  else:
-    pairs = [(example.text_a, example.text_b)]
-  encoded = [
-    model_inputs.encode_pair(tokenizer, *pair, max_seq_length) for pair in pairs
-  ]
-  if ex_index == 0:
-    # Test sets have placeholder labels, which would mislead in the log.
-    is_labelled = not str(example.guid).startswith("test-")
-    label = f", label {example.label}" if is_labelled and example.label else ""
-    logging.info("Example %s%s", example.guid, label)
-    for pair in encoded:
-      used = pair.input_ids[: sum(pair.input_mask)]
-      tokens = tokenizer.convert_ids_to_tokens(used)
-      logging.info("  tokens: %s", " ".join(tokens))
-  features = InputFeatures(
-    *(
-      [*itertools.chain.from_iterable(getattr(pair, name) for pair in encoded)]
-      for name in model_inputs.TOKEN_FEATURES
-    ),
-    _label_id(example, problem),
-  )
-  return features, encoded
+    return example.choices
+  return [(example.text_a, example.text_b)]
+
+
+def _padding(problem: Problem, max_seq_length: int) -> InputFeatures:
+  """Features of an example that only fills a batch."""
+  choices = problem.num_labels if problem.kind == "multiple_choice" else 1
+  zeros = [0] * (max_seq_length * choices)
+  is_multi_label = problem.kind == "multi_label"
+  label_id = [0] * problem.num_labels if is_multi_label else 0
+  return InputFeatures(zeros, zeros, zeros, label_id, False)
+
+
+def _log(example, rows: Iterable[model_inputs.EncodedPair], tokenizer) -> None:
+  """Logs the tokens of an example."""
+  # Test sets have placeholder labels, which would mislead in the log.
+  is_labelled = not str(example.guid).startswith("test-")
+  label = f", label {example.label}" if is_labelled and example.label else ""
+  logging.info("Example %s%s", example.guid, label)
+  for row in rows:
+    tokens = tokenizer.convert_ids_to_tokens(row.input_ids[: row.num_tokens])
+    logging.info("  tokens: %s", " ".join(tokens))
 
 
 def _label_id(example: Example, problem: Problem):
@@ -159,22 +180,19 @@ def convert_examples_to_features(
   examples: Iterable[InputExample | PaddingInputExample],
   label_list: Sequence[str],
   max_seq_length: int,
-  tokenizer: tokenization.FullTokenizer,
+  tokenizer: tokenization.Tokenizer,
 ) -> list[InputFeatures]:
   """Encodes all examples, see `convert_single_example`."""
-  return [
-    convert_single_example(
-      index, example, label_list, max_seq_length, tokenizer
-    )
-    for index, example in enumerate(examples)
-  ]
+  problem = _problem_from_labels(label_list)
+  rows = encode_examples(examples, problem, max_seq_length, tokenizer)
+  return [features for features, _ in rows]
 
 
 def file_based_convert_examples_to_features(
   examples: Sequence[Example | PaddingInputExample],
   label_list: Sequence[str],
   max_seq_length: int,
-  tokenizer: tokenization.FullTokenizer,
+  tokenizer: tokenization.Tokenizer,
   output_file: str,
   problem: Problem | None = None,
 ) -> None:
@@ -186,7 +204,7 @@ def file_based_convert_examples_to_features(
     examples: examples of the task, or padding.
     label_list: the label set; empty for regression.
     max_seq_length: length of the features, in tokens.
-    tokenizer: a WordPiece tokenizer.
+    tokenizer: the model's tokenizer.
     output_file: path of the TFRecord file.
     problem: the task; None to infer it from `label_list`.
 
@@ -198,10 +216,9 @@ def file_based_convert_examples_to_features(
 
   def records():
     nonlocal num_truncated, num_truncated_tokens
-    for index, example in enumerate(examples):
-      features, encoded = encode_example(
-        index, example, problem, max_seq_length, tokenizer
-      )
+    for features, encoded in encode_examples(
+      examples, problem, max_seq_length, tokenizer
+    ):
       num_lost = sum(pair.num_truncated_tokens for pair in encoded)
       num_truncated_tokens += num_lost
       num_truncated += num_lost > 0

@@ -11,7 +11,6 @@ from typing import Any, Callable, NamedTuple
 import tensorflow.compat.v1 as tf
 from absl import logging
 
-from bertlib.checkpoints import model_folder
 from bertlib.cli.errors import InputError, some_of
 from bertlib.data import example_checks, tables
 from bertlib.io import result_files
@@ -25,7 +24,6 @@ from bertlib.tasks.classification import (
 from bertlib.tasks.classification.classification import (
   DataProcessor,
   Example,
-  InputExample,
   PaddingInputExample,
   Problem,
   XnliProcessor,
@@ -42,25 +40,6 @@ from bertlib.training import runs, step_plan
 from bertlib.training.runs import Run
 
 
-def _table_processor(
-  settings: ClassifierSettings, label: str | None, **files: str
-) -> own_tables.OwnDataProcessor:
-  """The processor of tables with the columns of the flags, by split."""
-  return own_tables.OwnDataProcessor(
-    files,
-    settings.text_a_column,
-    settings.text_b_column,
-    label,
-    settings.labels,
-    settings.problem_type,
-    settings.label_delimiter,
-    settings.id_column or None,
-    settings.dev_fraction,
-    settings.text.delimiter,
-    settings.asks_for_ids,
-  )
-
-
 def make_processor(settings: ClassifierSettings) -> DataProcessor:
   """Makes the processor of --task_name; reads its labels if a file has them."""
   if settings.data_dir and not tf.gfile.IsDirectory(settings.data_dir):
@@ -70,7 +49,7 @@ def make_processor(settings: ClassifierSettings) -> DataProcessor:
     )
   task = settings.task
   if task == "tsv":
-    processor = _table_processor(
+    processor = own_tables.of_flags(
       settings,
       settings.label_column,
       train=settings.train_file,
@@ -135,9 +114,7 @@ def with_pairs(run: Run, examples: Examples) -> Run:
 
 def check_pairs(run: Run, examples: Examples) -> None:
   """Refuses text pairs for a model of single texts, and vice versa."""
-  settings = run.settings
   if run.task.description["kind"] == "multiple_choice":
-    model_folder.check_has_segments(run.config, settings.model.bert_config_file)
     return
   description = model_description.load(run.model_folder, RECORD)
   trained_on_pairs = description.get("has_pairs")
@@ -150,10 +127,6 @@ def check_pairs(run: Run, examples: Examples) -> None:
     if not split_examples:
       continue
     is_pairs = has_pairs(split_examples)
-    if is_pairs:
-      model_folder.check_has_segments(
-        run.config, settings.model.bert_config_file
-      )
     if trained_on_pairs not in (None, is_pairs):
       raise InputError(
         f"{run.model_folder}: was trained on {kinds[trained_on_pairs]}, but the"
@@ -245,7 +218,7 @@ def read_examples(
         "--predict_file: this task needs choices, which the file cannot hold."
         " Give the test set in --data_dir"
       )
-    predict_sets = {"": _read_predict_file(settings, processor)}
+    predict_sets = {"": own_tables.read_predict_file(settings, processor)}
     data_files.append((settings.predict_file, None))
   elif settings.flags.do_predict:
     predict_sets = processor.read_sets(settings.data_dir, "test")
@@ -259,42 +232,6 @@ def read_examples(
     },
   )
   return examples
-
-
-def _read_predict_file(
-  settings: ClassifierSettings, processor: DataProcessor
-) -> list[InputExample]:
-  """Reads --predict_file: a table, or a text or a pair per line."""
-  path, asks_for_ids = settings.predict_file, settings.asks_for_ids
-  ending = "" if path == "-" else tables.ending_of(path)
-  columns = settings.text_a_column, settings.text_b_column
-  are_numbers = all(map(tables.is_number, filter(None, columns)))
-  has_names = asks_for_ids or not are_numbers
-  if ending in tables.TABLE_ENDINGS or (
-    ending in (".tsv", ".jsonl", ".json") and has_names
-  ):
-    table = _table_processor(settings, None, text=path)
-    table.encoding, table.bad_rows = processor.encoding, processor.bad_rows
-    table.skip_bad_rows = processor.skip_bad_rows
-    return table.read("", "text")
-  if asks_for_ids:
-    raise InputError(
-      f"--predict_file={path}: its lines are texts, which have no --id_column."
-      " Give a .csv file, or leave out --id_column"
-    )
-  is_named = {"text_a_column", "text_b_column"} & settings.given
-  if is_named and not settings.flags.do_train:
-    logging.warning(
-      "--predict_file=%s: its lines are texts, so --text_a_column and"
-      " --text_b_column have no effect. Give a .csv file to name columns",
-      path,
-    )
-  if tables.holds_objects(path, processor.encoding):
-    raise InputError(
-      f"--predict_file={path}: has objects of JSON. Name their text by"
-      " --text_a_column"
-    )
-  return own_tables.read_texts(path, processor)
 
 
 def _check_labeled(examples: Iterable[Example], action: str) -> None:
@@ -388,23 +325,23 @@ def check_texts(
   others = [*examples.eval_sets.values(), *examples.predict_sets.values()]
   found = examples.train or list(itertools.chain.from_iterable(others))
 
-  def encode(example):
-    # Index 1, because the tokens of example 0 would be logged.
-    features, encoded = classification_records.encode_example(
-      1,
-      example,
-      processor.problem,
-      run.settings.model.max_seq_length,
-      run.tokenizer,
-    )
-    return example_checks.Encoded(
+  rows = classification_records.encode_examples(
+    example_checks.sample(found),
+    processor.problem,
+    run.settings.model.max_seq_length,
+    run.tokenizer,
+    first_index=1,  # the tokens of example 0 would be logged
+  )
+  encoded = (
+    example_checks.Encoded(
       features.input_ids,
       max(row.num_tokens for row in encoded),
       sum(row.num_truncated_tokens for row in encoded),
     )
-
+    for features, encoded in rows
+  )
   return example_checks.check_encoded(
-    map(encode, example_checks.sample(found)),
+    encoded,
     run.config.vocab_size,
     len(found),
     run.tokenizer,

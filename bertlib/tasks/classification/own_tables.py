@@ -10,8 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from absl import logging
-
+from bertlib.cli.absl import logging
 from bertlib.cli.errors import InputError, some_of
 from bertlib.data import example_checks, tables
 from bertlib.tasks.classification.classification import (
@@ -251,6 +250,25 @@ def _warn_of_header(
     )
 
 
+def of_flags(
+  settings: Any, label: str | None, **files: str
+) -> OwnDataProcessor:
+  """The processor of tables with the columns of the script's flags."""
+  return OwnDataProcessor(
+    files,
+    settings.text_a_column,
+    settings.text_b_column,
+    label,
+    settings.labels,
+    settings.problem_type,
+    settings.label_delimiter,
+    settings.id_column or None,
+    settings.dev_fraction,
+    settings.text.delimiter,
+    settings.asks_for_ids,
+  )
+
+
 # Labels of a cell
 
 _QUOTED = r"""(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")"""
@@ -357,3 +375,39 @@ def read_texts(
 
   rows = tables.read_tsv(path, processor.encoding)
   return processor.collect(path, rows, example)
+
+
+def read_predict_file(
+  settings: Any, processor: DataProcessor
+) -> list[InputExample]:
+  """Reads --predict_file: a table, or a text or a pair per line."""
+  path, asks_for_ids = settings.predict_file, settings.asks_for_ids
+  ending = "" if path == "-" else tables.ending_of(path)
+  columns = settings.text_a_column, settings.text_b_column
+  are_numbers = all(map(tables.is_number, filter(None, columns)))
+  has_names = asks_for_ids or not are_numbers
+  if ending in tables.TABLE_ENDINGS or (
+    ending in (".tsv", ".jsonl", ".json") and has_names
+  ):
+    table = of_flags(settings, None, text=path)
+    table.encoding, table.bad_rows = processor.encoding, processor.bad_rows
+    table.skip_bad_rows = processor.skip_bad_rows
+    table.streams, table.has_pairs = processor.streams, processor.has_pairs
+    return table.read("", "text")
+  if asks_for_ids:
+    raise InputError(
+      f"{path}: its lines are texts, which have no --id_column."
+      " Give a .csv file, or leave out --id_column"
+    )
+  is_named = {"text_a_column", "text_b_column"} & settings.given
+  if is_named and not settings.flags.do_train:
+    logging.warning(
+      "%s: its lines are texts, so --text_a_column and"
+      " --text_b_column have no effect. Give a .csv file to name columns",
+      path,
+    )
+  if tables.holds_objects(path, processor.encoding):
+    raise InputError(
+      f"{path}: has objects of JSON. Name their text by --text_a_column"
+    )
+  return read_texts(path, processor)

@@ -16,6 +16,7 @@ from bertlib.task.task_record import (
   TaskRecord,
 )
 from bertlib.tasks.classification import classification
+from bertlib.tasks.classification.settings import ClassifierSettings
 
 classification_report = lazy_module.load(
   "bertlib.tasks.classification.classification_report"
@@ -92,6 +93,7 @@ def _onnx_head(description: Description) -> Callable:
 RECORD = TaskRecord(
   script="run_classifier",
   purpose="labels texts",
+  settings=ClassifierSettings,
   entries={"has_pairs?": bool, "thresholds?": dict},
   required={"labels": [str]},
   problem=classification.description_problem,

@@ -6,7 +6,7 @@ Imports no TensorFlow.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from bertlib.cli.errors import InputError
@@ -39,6 +39,25 @@ def read_examples(
   delimiter: str | None = None,
 ) -> list[Example]:
   """Reads the rows of a .tsv, .csv or .jsonl file, at least one."""
+  kind = kind_of(columns)
+  rows, example = _open_table(path, columns, max_score, encoding, delimiter)
+  examples = tables.collect_examples(
+    path, rows, example, skip_bad_rows, bad_rows
+  )
+  if kind == "labeled_texts":
+    _check_classes(path, examples)
+    tables.warn_of_forms(path, sorted({example.label for example in examples}))
+  return examples
+
+
+def _open_table(
+  path: str,
+  columns: Columns,
+  max_score: float,
+  encoding: Encoding | None,
+  delimiter: str | None,
+) -> tuple[Iterator[Row], Callable[[Row], Example]]:
+  """The rows of a table, and a function that makes the example of each."""
   # A hard negative may be missing: an empty cell, or null in JSON Lines, whose
   # first line has all columns, and where a list holds any number of negatives.
   kind = kind_of(columns)
@@ -64,13 +83,7 @@ def read_examples(
       label = _label(row, label_column, kind)
     return Example(texts, score, label)
 
-  examples = tables.collect_examples(
-    path, table.rows, example, skip_bad_rows, bad_rows
-  )
-  if kind == "labeled_texts":
-    _check_classes(path, examples)
-    tables.warn_of_forms(path, sorted({example.label for example in examples}))
-  return examples
+  return table.rows, example
 
 
 def _texts(row: Row, names: Sequence[str], columns: Sequence[int]) -> list[str]:
@@ -147,14 +160,14 @@ def _check_classes(path: str, examples: Sequence[Example]) -> None:
     )
 
 
-def read_texts(
+def text_rows(
   path: str,  # "-" for standard input; a .csv file is a table
   encoding: Encoding | None = None,
   # Those of --text_columns; a table needs a single one.
   columns: Sequence[str] = (),
-  **options: Any,  # of `read_examples`, for a table
-) -> list[str]:
-  """Reads texts, one per line, without white space around them."""
+  delimiter: str | None = None,  # of a table
+) -> tuple[Iterable[Any], Callable[[Any], str]]:
+  """The rows or lines of a file, and a function that gives the text of each."""
   is_table = path != "-" and tables.ending_of(path) in tables.TABLE_ENDINGS
   if is_table or tables.holds_objects(path, encoding):
     if len(columns) != 1:
@@ -162,15 +175,55 @@ def read_texts(
         f"{path}: is a table. Name the column of its texts by --text_columns,"
         " or give a file of one text per line"
       )
-    options["encoding"] = encoding
-    examples = read_examples(path, Columns(columns), **options)
-    return [example.texts[0] for example in examples]
-  texts = []
+    columns = Columns(columns)
+    rows, example = _open_table(path, columns, 1.0, encoding, delimiter)
+    return rows, lambda row: example(row).texts[0]
+
+  def text(numbered):
+    number, line = numbered
+    if found := tables.strip_label(line):
+      return found
+    raise InputError(
+      f"{path}, line {number}: is empty. Remove the line, or write a text"
+    )
+
   lines = tables.read_lines(path, encoding, tables.NAMED_JSONL)
-  for number, line in enumerate(lines, start=1):
-    texts.append(tables.strip_label(line))
-    if not texts[-1]:
-      raise InputError(
-        f"{path}, line {number}: is empty. Remove the line, or write a text"
-      )
-  return texts
+  return enumerate(lines, start=1), text
+
+
+class Pairs(NamedTuple):
+  """The texts of pairs, each once, in the order of the file."""
+
+  queries: dict[str, dict[int, None]]  # positives of each, by their numbers
+  corpus: list[str]  # all positives
+  most_rows: int  # of one query, equal ones too
+
+
+def find_pairs(path: str, examples: Sequence[Example]) -> Pairs:
+  """Collects the queries and positives of examples; InputError if alone."""
+  numbers: dict[str, int] = {}
+  queries: dict[str, dict[int, None]] = {}
+  for example in examples:
+    query, positive, *_ = example.texts
+    number = numbers.setdefault(positive, len(numbers))
+    queries.setdefault(query, {})[number] = None
+  if len(numbers) == 1:
+    raise InputError(
+      f"{path}: all rows have the same second text, so that there are no others"
+      " to mine. Name other --text_columns"
+    )
+  counts = Counter(example.texts[0] for example in examples)
+  return Pairs(queries, [*numbers], max(counts.values()))
+
+
+def read_texts(
+  path: str,
+  encoding: Encoding | None = None,
+  columns: Sequence[str] = (),
+  skip_bad_rows: bool = False,
+  bad_rows: dict[str, list[str]] | None = None,
+  delimiter: str | None = None,
+) -> list[str]:
+  """Reads texts, one per line, without white space around them."""
+  rows, text = text_rows(path, encoding, columns, delimiter)
+  return tables.collect_examples(path, rows, text, skip_bad_rows, bad_rows)

@@ -163,6 +163,7 @@ class Data(NamedTuple):
   predict: Sequence[str]  # texts to encode
   corpus: Sequence[str]  # texts to search
   queries: Sequence[str]  # queries to search for
+  mined: embedding_examples.Pairs | None  # pairs to find negatives for
   bad_rows: Mapping[str, Sequence[str]]  # messages of the skipped rows, by file
 
 
@@ -185,6 +186,11 @@ def read_data(settings: EmbeddingSettings) -> Data:
     kind = kind_of(columns)
     train = _read_examples(settings, settings.train_file, columns, bad_rows)
     step_plan.count_steps(settings.flags, len(train), "examples")
+  mined = None
+  if settings.flags.do_predict and settings.mining.mine_negatives:
+    path, columns = settings.train_file, settings.train_columns
+    pairs = train or _read_examples(settings, path, columns, bad_rows)
+    mined = embedding_examples.find_pairs(path, pairs)
   return Data(
     kind,
     train,
@@ -193,6 +199,7 @@ def read_data(settings: EmbeddingSettings) -> Data:
       _read_texts(settings, flag, bad_rows)
       for flag in ("predict_file", "corpus_file", "query_file")
     ),
+    mined,
     bad_rows,
   )
 
@@ -251,8 +258,10 @@ def data_files(settings: EmbeddingSettings) -> list[tuple[str, str | None]]:
   """Paths of the data files of the run, with their uses."""
   run, teacher = settings.flags, settings.objective.teacher or ""
   files: list[tuple[str | None, str | None]] = []
+  mines = run.do_predict and settings.mining.mine_negatives
+  if run.do_train or mines:
+    files.append((settings.train_file, TRAINING_DATA if run.do_train else None))
   if run.do_train:
-    files.append((settings.train_file, TRAINING_DATA))
     files.append((teacher if is_vector_file(teacher) else None, "teacher"))
   if run.evaluates:
     path = settings.dev_file
@@ -278,13 +287,14 @@ def check_text_groups(run: Run, data: Data) -> example_checks.LengthSummary:
   groups = groups or [[text] for text in (*data.predict, *data.queries)]
   max_seq_length = run.settings.model.max_seq_length
 
-  def encode(text):
-    pair = model_inputs.encode_pair(run.tokenizer, text, None, max_seq_length)
-    return example_checks.Encoded(
+  texts = itertools.chain.from_iterable(example_checks.sample(groups))
+  pairs = ((text, None) for text in texts)
+  encoded = (
+    example_checks.Encoded(
       pair.input_ids, pair.num_tokens, pair.num_truncated_tokens
     )
-
-  texts = itertools.chain.from_iterable(example_checks.sample(groups))
+    for pair in model_inputs.encode_pairs(run.tokenizer, pairs, max_seq_length)
+  )
   return example_checks.check_encoded(
-    map(encode, texts), run.config.vocab_size, len(groups), run.tokenizer
+    encoded, run.config.vocab_size, len(groups), run.tokenizer
   )

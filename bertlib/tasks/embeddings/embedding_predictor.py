@@ -7,11 +7,12 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from bertlib.data import batch_predictor
-from bertlib.data.batch_predictor import BatchPredictor
+from bertlib.data import batch_predictor, tables
+from bertlib.data.batch_predictor import BatchPredictor, FileFormat
+from bertlib.io import vector_files
 from bertlib.settings import embedding_spec
 from bertlib.settings.embedding_spec import EmbeddingSpec
-from bertlib.tasks.embeddings import similarity_scores
+from bertlib.tasks.embeddings import embedding_examples, similarity_scores
 
 
 class VectorPredictor(BatchPredictor):
@@ -67,5 +68,35 @@ class VectorPredictor(BatchPredictor):
 
   def _encode(self, prefix: str, texts: Sequence[str]):
     """Nothing that decoding needs, and the rows of the texts."""
-    rows = self.encode_texts(prefix + text for text in texts)
-    return None, [row._asdict() for row in rows]
+    return None, self.encode_texts(prefix + text for text in texts)
+
+  def read_file(self, settings, bad):
+    """See base class."""
+    text = settings.text
+    rows, text_of = embedding_examples.text_rows(
+      settings.predict_file,
+      text.codec,
+      settings.text_columns or (),
+      text.delimiter,
+    )
+    return tables.read_examples(rows, text_of, text.bad_rows == "skip", bad)
+
+  def answer_blocks(self, sets):
+    """See base class; an answer is a vector, of the model's default prompt."""
+    encode = functools.partial(self._encode, self.spec.prompt(None))
+    return self.map_blocks(sets, encode, lambda _, vectors: vectors)
+
+  def file_formats(self, examples):
+    """See base class."""
+
+    def json_line(text, vector):
+      rounded = vector.astype(np.float64).round(6).tolist()
+      return batch_predictor.json_line({"text": text, "vector": rounded})
+
+    return {
+      ".jsonl": FileFormat(json_line),
+      ".npy": FileFormat(
+        lambda _, vector: vector_files.row_bytes(vector),
+        lambda number: vector_files.header(number, self.width),
+      ),
+    }

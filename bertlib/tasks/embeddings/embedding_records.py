@@ -43,7 +43,7 @@ def write_records(
   path: str,
   examples: Sequence[Example],
   features: tf_records.Layout,
-  tokenizer: tokenization.FullTokenizer,
+  tokenizer: tokenization.Tokenizer,
   # Of the first text of each group, and of its other texts.
   prefixes: tuple[str, str] = ("", ""),
   # float [examples, texts, width]
@@ -52,6 +52,7 @@ def write_records(
   """Encodes groups of texts as TFRecords."""
   num_texts, max_seq_length = features["input_ids"].shape
   groups = _GroupEncoder(tokenizer, max_seq_length, num_texts, prefixes)
+  groups.encode_texts(example.texts for example in examples)
   labels = sorted({example.label or "" for example in examples})
   label_ids = {label: number for number, label in enumerate(labels)}
 
@@ -94,17 +95,27 @@ class _GroupEncoder:
     self._varints = tf_records.Varints()
     self._texts: dict[tuple[str, str], _Text] = {}  # by text and prefix
     self._numbers: dict[bytes, int] = {}  # by tokens without prefix
-    self._missing = self._encode_text("", MISSING)
+    empty = model_inputs.encode_pair(tokenizer, "", None, max_seq_length)
+    self._missing = self._make_text(empty, MISSING)
     self._num_tokens, self._num_truncated_tokens = array("i"), array("i")
+
+  def encode_texts(self, groups: Iterable[Sequence[str]]) -> None:
+    """Encodes the texts of groups."""
+    keys = dict.fromkeys(
+      key for texts in groups for key in zip(texts, self._prefixes)
+    )
+    pairs = model_inputs.encode_pairs(
+      self._tokenizer,
+      ((prefix + text, None) for text, prefix in keys),
+      self._max_seq_length,
+    )
+    bodies = self._tokenizer.encode_batch(text for text, _ in keys)
+    for key, pair, body in zip(keys, pairs, bodies):
+      self._texts[key] = self._make_text(pair, self._number(body))
 
   def encode(self, texts: Sequence[str]) -> dict[str, Any]:
     """Token features and `text_ids` of a group."""
-    group = []
-    for key in zip(texts, self._prefixes):
-      if key not in self._texts:
-        text, prefix = key
-        self._texts[key] = self._encode_text(prefix + text, self._number(text))
-      group.append(self._texts[key])
+    group = [self._texts[key] for key in zip(texts, self._prefixes)]
     for text in group:
       self._num_tokens.append(text.num_tokens + text.num_truncated_tokens)
       self._num_truncated_tokens.append(text.num_truncated_tokens)
@@ -121,16 +132,13 @@ class _GroupEncoder:
       "text_ids": [text.number for text in group],
     }
 
-  def _encode_text(self, text: str, number: int) -> _Text:
-    pair = model_inputs.encode_pair(
-      self._tokenizer, text, None, self._max_seq_length
-    )
+  def _make_text(self, pair: model_inputs.EncodedPair, number: int) -> _Text:
     ids = self._varints.encode(pair.input_ids[: pair.num_tokens])
     return _Text(number, ids, pair.num_tokens, pair.num_truncated_tokens)
 
-  def _number(self, text: str) -> int:
-    ids = self._tokenizer.encode(text)[: self._max_seq_length - 2]
-    tokens = self._varints.encode(ids)
+  def _number(self, ids: list[int]) -> int:
+    num_special = self._tokenizer.special_tokens.num()
+    tokens = self._varints.encode(ids[: self._max_seq_length - num_special])
     return self._numbers.setdefault(tokens, len(self._numbers))
 
   def log(self, path: str, num_examples: int) -> None:
@@ -146,7 +154,7 @@ class _GroupEncoder:
     )
     _log_faults(
       self._num_truncated_tokens,
-      self._num_tokens.count(2),  # [CLS] and [SEP] alone
+      self._num_tokens.count(self._tokenizer.special_tokens.num()),
       self._max_seq_length,
     )
 
@@ -157,22 +165,22 @@ class _GroupEncoder:
 def write_texts(
   path: str,
   texts: Iterable[str],  # read once, and not kept in memory
-  tokenizer: tokenization.FullTokenizer,
+  tokenizer: tokenization.Tokenizer,
   max_seq_length: int,
   # The last text is repeated until the number of records is a multiple.
   multiple_of: int = 1,
 ) -> int:
   """Encodes single texts as TFRecords; returns the number of texts."""
   num_truncated_tokens = array("i")
-  num_empty = 0
+  num_empty, num_special = 0, tokenizer.special_tokens.num()
+  pairs = ((text, None) for text in texts)
 
   def records() -> Iterator[dict[str, Any]]:
     nonlocal num_empty
     record: dict[str, Any] = {}
-    for text in texts:
-      pair = model_inputs.encode_pair(tokenizer, text, None, max_seq_length)
+    for pair in model_inputs.encode_pairs(tokenizer, pairs, max_seq_length):
       num_truncated_tokens.append(pair.num_truncated_tokens)
-      num_empty += pair.num_tokens + pair.num_truncated_tokens == 2
+      num_empty += pair.num_tokens + pair.num_truncated_tokens == num_special
       record = pair._asdict()
       yield record
     yield from itertools.repeat(

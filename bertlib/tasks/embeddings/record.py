@@ -12,6 +12,7 @@ from bertlib.task.task_record import (
   PredictExample,
   TaskRecord,
 )
+from bertlib.tasks.embeddings.settings import EmbeddingSettings
 
 embedding_predictor = lazy_module.load(
   "bertlib.tasks.embeddings.embedding_predictor"
@@ -30,6 +31,7 @@ def _onnx_head(description: Description) -> Callable:
 RECORD = TaskRecord(
   script=embedding_spec.SCRIPT,
   purpose="encodes sentences",
+  settings=EmbeddingSettings,
   required={"embedding": dict},
   predict=PredictExample(
     "texts.txt",

@@ -75,6 +75,67 @@ class LossSettings(option.Group):
 
 
 @dataclasses.dataclass(frozen=True)
+class MiningSettings(option.Group):
+  """Which texts are hard negatives."""
+
+  SECTION = "evaluation"
+  NEEDS = "do_predict"
+
+  mine_negatives: int | None = option.integer(
+    None,
+    "Hard negatives to find for each row of --train_file: positives of others"
+    " that are closest to its first text. Those of NAME.tsv go to"
+    " NAME_negatives.jsonl, to train with"
+    " --text_columns=query,positive,negatives.",
+    AT_LEAST_1,
+  )
+  range_min: int = option.integer(
+    0,
+    "Number of closest texts that are no negatives, since they may be right.",
+    NOT_NEGATIVE,
+    needs="mine_negatives",
+  )
+  range_max: int | None = option.integer(
+    None,
+    "Number of closest texts of which negatives are taken. If not given, as"
+    " many as are needed, with a margin ten times --mine_negatives.",
+    AT_LEAST_1,
+    needs="mine_negatives",
+  )
+  absolute_margin: float | None = option.number(
+    None,
+    "Cosine by which negatives are farther than the farthest positive.",
+    NOT_NEGATIVE,
+    needs="mine_negatives",
+  )
+  relative_margin: float | None = option.number(
+    None,
+    "The same as a share of the cosine of the farthest positive.",
+    NOT_NEGATIVE,
+    needs="mine_negatives",
+  )
+
+  def depth(self, most_positives: int) -> int:
+    """Texts to find for a query, its positives among them."""
+    if self.range_max is not None:
+      return self.range_max + most_positives
+    margins = self.absolute_margin, self.relative_margin
+    times = 1 if margins == (None, None) else 10
+    return self.range_min + times * self.mine_negatives + 2 * most_positives
+
+  def check(self) -> None:
+    """Refuses a range that has not enough texts."""
+    super().check()
+    if self.mine_negatives and self.range_max is not None:
+      least = self.range_min + self.mine_negatives
+      if self.range_max < least:
+        raise InputError(
+          f"--range_max={self.range_max}: must be {least} or more, the sum of"
+          " --range_min and --mine_negatives"
+        )
+
+
+@dataclasses.dataclass(frozen=True)
 class EmbeddingSettings(TrainingSettings):
   """Flags of run_embeddings.py."""
 
@@ -110,13 +171,14 @@ class EmbeddingSettings(TrainingSettings):
   )
   vectors: VectorSettings = option.group(VectorSettings)
   objective: LossSettings = option.group(LossSettings)
+  mining: MiningSettings = option.group(MiningSettings)
   flags: RunSettings = option.group(
     RunSettings,
     do_train={"help": "Train on --train_file."},
     do_eval={"help": "Evaluate on --dev_file."},
     do_predict={
-      "help": "Write the vectors of --predict_file, or search --corpus_file for"
-      " the lines of --query_file."
+      "help": "Write the vectors of --predict_file, search --corpus_file for"
+      " the lines of --query_file, or find --mine_negatives."
     },
     eval_batch_size={
       "default": 64,
@@ -132,7 +194,7 @@ class EmbeddingSettings(TrainingSettings):
     None,
     "Training set, a .tsv, .csv or .jsonl file with a header.",
     basic=True,
-    needs="do_train",
+    needs="do_train or mine_negatives",
   )
   dev_file: str | None = option.path(
     None,
@@ -240,6 +302,13 @@ class EmbeddingSettings(TrainingSettings):
     super().check()
     flags, searches = self.flags, bool(self.corpus_file)
     self.need("train_file", "do_train", flags.do_train)
+    if self.mining.mine_negatives:
+      self.need("train_file", "mine_negatives", flags.do_predict)
+      if kind_of(self.train_columns) not in ("pairs", "triplets"):
+        raise InputError(
+          "--mine_negatives: --text_columns must name a query and its positive,"
+          " without a score or label"
+        )
     evaluation = "do_eval" if flags.do_eval else "eval_steps"
     self.need("dev_file", evaluation, flags.evaluates)
     if flags.evaluates and self.names_dev_columns:
@@ -247,9 +316,11 @@ class EmbeddingSettings(TrainingSettings):
     if searches != bool(self.query_file):
       missing = "query_file" if searches else "corpus_file"
       raise InputError(f"--{missing} is needed: a search has both files")
-    if flags.do_predict and not (self.predict_file or searches):
+    has_work = self.predict_file or searches or self.mining.mine_negatives
+    if flags.do_predict and not has_work:
       raise InputError(
-        "--do_predict: name --predict_file, or --corpus_file and --query_file"
+        "--do_predict: name --predict_file, or --corpus_file and --query_file,"
+        " or give --mine_negatives"
       )
     if bool(self.objective.teacher) != (self.objective.loss == "distillation"):
       raise InputError("--teacher and --loss=distillation need each other")

@@ -329,21 +329,14 @@ class Window(NamedTuple):
 
 def make_windows(
   sentences: Sequence[Sentence],
-  tokenizer: tokenization.FullTokenizer,
+  tokenizer: tokenization.Tokenizer,
   max_seq_length: int,
 ) -> Iterator[Window]:
   """Divides sentences into windows; each word is predicted in one of them."""
-  cls, sep = tokenizer.vocab["[CLS]"], tokenizer.vocab["[SEP]"]
-  room = max_seq_length - 2
-  for number, sentence in enumerate(sentences):
-    ids: list[int] = []
-    words: list[int] = []
-    for index, word in enumerate(sentence.words):
-      pieces = tokenizer.encode(word)
-      ids += pieces
-      # A word without pieces, such as a control character, is predicted in no
-      # window.
-      words += ([index] + [-1] * (len(pieces) - 1)) if pieces else []
+  special = tokenizer.special_ids
+  room = max_seq_length - special.num()
+  encoded = tokenizer.encode_words(sentence.words for sentence in sentences)
+  for number, (ids, words) in enumerate(encoded):
     doc_spans = model_inputs.make_doc_spans(len(ids), room, max(room // 2, 1))
     for start, length in doc_spans or [(0, 0)]:
       end = start + length
@@ -351,11 +344,16 @@ def make_windows(
       # edge.
       first = start + room // 4 if start else 0
       last = end if end == len(ids) else start + room // 4 + room // 2
+      # A word without pieces, such as a control character, is in no window.
       predicted = [
-        word if first <= position < last else -1
-        for position, word in enumerate(words[start:end], start)
+        words[position]
+        if first <= position < last
+        and (not position or words[position] != words[position - 1])
+        else -1
+        for position in range(start, end)
       ]
-      yield Window([cls, *ids[start:end], sep], [-1, *predicted, -1], number)
+      input_ids, _ = special.join(ids[start:end])
+      yield Window(input_ids, [-1, *predicted, -1], number)
 
 
 def record_layout(max_seq_length: int) -> tf_records.Layout:
@@ -383,7 +381,9 @@ def window_records(
       tags[word] if tags and word >= 0 else -1 for word in window.words
     ]
     records.append(
-      model_inputs.token_features(window.input_ids, [], max_seq_length)
+      model_inputs.token_features(
+        window.input_ids, [0] * len(window.input_ids), max_seq_length
+      )
       | {
         "label_ids": model_inputs.pad(label_ids, max_seq_length, -1),
         "unique_ids": index,

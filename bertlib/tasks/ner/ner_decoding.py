@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from bertlib.cli.absl import logging
 from bertlib.data import batch_predictor
-from bertlib.data.batch_predictor import BatchPredictor
-from bertlib.io import json_files, text_files
-from bertlib.io.files import atomic_write
-from bertlib.tasks.ner import ner
+from bertlib.data.batch_predictor import BatchPredictor, FileFormat
+from bertlib.tasks.ner import ner, ner_files
 from bertlib.tasks.ner.ner import Sentence
 
 # Tags of a sentence, one per word, and their probabilities.
@@ -71,28 +69,34 @@ def assign_tags(
   return predicted
 
 
+def _entity_line(sentence: Sentence, tagged: Tagged) -> bytes:
+  """A line of JSON with the entities of a sentence."""
+  entities = extract_entities(sentence, *tagged)
+  return batch_predictor.json_line(
+    {
+      "text": sentence.text,
+      "entities": [entity._asdict() for entity in entities],
+    }
+  )
+
+
+def _tag_lines(sentence: Sentence, tagged: Tagged) -> bytes:
+  """A line for each word with its tag, and a blank one."""
+  rows = map(batch_predictor.tsv_line, zip(sentence.words, tagged[0]))
+  return b"".join([*rows, b"\n"])
+
+
+# By the endings of files of predictions.
+FORMATS = {".jsonl": FileFormat(_entity_line), ".conll": FileFormat(_tag_lines)}
+
+
 def write_predictions(
   path: str,  # without the endings
   sentences: Sequence[Sentence],
   predicted: Sequence[Tagged],
 ) -> None:
   """Writes PATH.conll with a tag per word, and PATH.jsonl with entities."""
-  with (
-    atomic_write(path + ".conll") as table,
-    atomic_write(path + ".jsonl") as lines,
-  ):
-    for sentence, (tags, probabilities) in zip(sentences, predicted):
-      for word, word_tag in zip(sentence.words, tags):
-        table.write(text_files.tsv_line([word, word_tag]))
-      table.write("\n")
-      line: Mapping[str, Any] = {
-        "text": sentence.text,
-        "entities": [
-          entity._asdict()
-          for entity in extract_entities(sentence, tags, probabilities)
-        ],
-      }
-      lines.write(json_files.dumps(line, ensure_ascii=False) + "\n")
+  batch_predictor.write_files(path, FORMATS, sentences, predicted)
   logging.info(
     "%d tagged sentences in %s.conll and .jsonl", len(predicted), path
   )
@@ -101,24 +105,49 @@ def write_predictions(
 class TaggerPredictor(BatchPredictor):
   """Predicts entities of texts."""
 
-  def predict(self, texts: Iterable[str]) -> list[list[EntityPrediction]]:
+  def predict(
+    self, texts: Iterable[str | Sequence[str]]
+  ) -> list[list[EntityPrediction]]:
     """Finds the entities of texts.
 
     Args:
-      texts: texts of any length.
+      texts: texts of any length, each a str, or a list of its words: then its
+        text is the words, joined by spaces.
 
     Returns:
       For each text its entities, in order.
 
     Raises:
-      InputError: a text is not a str.
+      InputError: a text is neither a str nor a list of words.
     """
-    texts = batch_predictor.validated(texts, batch_predictor.is_text, "a str")
-    return self.predict_blocks(texts, self._encode, self._decode)
+    texts = batch_predictor.validated(
+      texts, _is_text_or_words, "a str, or a list of words"
+    )
 
-  def _encode(self, texts):
-    """The sentences and windows of texts, and the rows of the windows."""
-    sentences = [ner.from_text(text) for text in texts]
+    def encode(texts):
+      return self._encode([*map(_sentence, texts)])
+
+    return self.predict_blocks(texts, encode, self._decode)
+
+  def read_file(self, settings, bad):
+    """See base class."""
+    columns = ner_files.columns_of(settings, needs_tags=False)
+    sentences = ner_files.stream_sentences(
+      settings.predict_file, columns, settings.text.codec
+    )
+    # A location does not change an answer.
+    return (sentence._replace(location="") for sentence in sentences)
+
+  def answer_blocks(self, sets):
+    """See base class; an answer is `Tagged`."""
+    return self.map_blocks(sets, self._encode, self._tags)
+
+  def file_formats(self, examples):
+    """See base class."""
+    return FORMATS
+
+  def _encode(self, sentences: Sequence[Sentence]):
+    """The sentences and their windows, and the rows of the windows."""
     length = self.description["max_seq_length"]
     windows = list(ner.make_windows(sentences, self.tokenizer, length))
     rows = ner.window_records(sentences, windows, length)
@@ -126,11 +155,24 @@ class TaggerPredictor(BatchPredictor):
 
   def _decode(self, encoded, outputs):
     """The entities of each text."""
-    sentences, windows = encoded
-    predicted = assign_tags(
-      sentences, windows, enumerate(outputs), self.description["labels"]
-    )
     return [
       extract_entities(sentence, *tagged)
-      for sentence, tagged in zip(sentences, predicted)
+      for sentence, tagged in zip(encoded[0], self._tags(encoded, outputs))
     ]
+
+  def _tags(self, encoded, outputs) -> list[Tagged]:
+    """The tags of each sentence."""
+    return assign_tags(*encoded, enumerate(outputs), self.description["labels"])
+
+
+def _is_text_or_words(value: Any) -> bool:
+  if batch_predictor.is_list(value):
+    return all(map(batch_predictor.is_text, value))
+  return batch_predictor.is_text(value)
+
+
+def _sentence(text: str | Sequence[str]) -> Sentence:
+  """The sentence of a text, or of given words."""
+  if isinstance(text, str):
+    return ner.from_text(text)
+  return ner.from_words([*text], None, "")

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import os
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from absl import logging
-
+from bertlib.cli.absl import logging
 from bertlib.cli.errors import InputError
 from bertlib.io import json_files, text_files
 from bertlib.io.text_files import Encoding
@@ -34,16 +35,59 @@ class Columns(NamedTuple):
   needs_tags: bool = True
 
 
+def columns_of(settings: Any, needs_tags: bool = True) -> Columns:
+  """The columns of the flags of the script."""
+  return Columns(
+    settings.word_column,
+    settings.tag_column,
+    settings.unescaped_delimiter(),
+    needs_tags,
+  )
+
+
+class _Lines:
+  """Lines of a file, read again by each iteration, so that none are kept."""
+
+  def __init__(self, path: str, encoding: Encoding | None):
+    self._path, self._encoding = path, encoding
+
+  def __iter__(self) -> Iterator[str]:
+    try:
+      for line in text_files.read_lines(self._path, self._encoding):
+        yield line.rstrip("\r\n")
+    except OSError as error:
+      raise InputError(f"{self._path}: cannot be read; name a file") from error
+
+
 def read_sentences(
   path: str, columns: Columns, encoding: Encoding | None = None
 ) -> list[Sentence]:
   """Reads a file of tagged sentences; logs unusual tags and offsets."""
-  try:
-    lines = [
-      line.rstrip("\r\n") for line in text_files.read_lines(path, encoding)
-    ]
-  except OSError as error:
-    raise InputError(f"{path}: cannot be read; name a file") from error
+  tag_locations: dict[str, str] = {}
+  lines = [*_Lines(path, encoding)]
+  sentences = [*_sentences(path, lines, columns, tag_locations)]
+  return _read_tags(path, sentences, tag_locations)
+
+
+def stream_sentences(
+  path: str,  # "-" for standard input
+  columns: Columns,  # without tags
+  encoding: Encoding | None = None,
+) -> Iterator[Sentence]:
+  """Yields the sentences of a file, which is read several times."""
+  lines: Iterable[str] = _Lines(path, encoding)
+  if path == "-" or not os.path.isfile(path):  # it can be read once
+    lines = [*lines]
+  return _sentences(path, lines, columns, {})
+
+
+def _sentences(
+  path: str,
+  lines: Iterable[str],
+  columns: Columns,
+  tag_locations: dict[str, str],  # see `_read_columns`
+) -> Iterator[Sentence]:
+  """Yields the sentences of a file, at least one."""
   if path.removesuffix(".gz").endswith(".jsonl"):
     read = _read_json
   else:
@@ -51,11 +95,11 @@ def read_sentences(
     read = _read_columns
     if not columns.needs_tags and _is_running_text(path, lines, columns):
       read = _read_texts
-  tag_locations: dict[str, str] = {}
-  sentences = list(read(path, lines, columns, tag_locations))
-  if not sentences:
+  sentence = None
+  for sentence in read(path, lines, columns, tag_locations):
+    yield sentence
+  if sentence is None:
     raise InputError(f"{path}: has no sentences")
-  return _read_tags(path, sentences, tag_locations)
 
 
 def _read_tags(
@@ -97,7 +141,7 @@ def _read_tags(
   return result
 
 
-def _check_not_json(path: str, lines: Sequence[str]) -> None:
+def _check_not_json(path: str, lines: Iterable[str]) -> None:
   """Refuses JSON in a file whose name does not end in .jsonl."""
   first = next(filter(str.strip, lines), "").lstrip()
   # A line per object, or one value over many lines.
@@ -130,20 +174,19 @@ _COMMENT = re.compile(
 )
 
 
-def _read_columns(path, lines: Sequence[str], columns: Columns, tag_locations):
+def _read_columns(path, lines: Iterable[str], columns: Columns, tag_locations):
   """Reads one word per line, with a blank line after each sentence."""
   # Like the other readers, adds the file and line where each tag first occurs
   # to `tag_locations`.
-  comments = _comments(lines, columns)
-  if comments:
-    first, count = lines[min(comments) - 1], len(comments)
-    logging.info("%s: comments left out: %d, such as %s", path, count, first)
+  is_comment = _comment_test(lines, columns)
+  comment, num_comments = "", 0  # the first
   num_columns = 0
   words: list[str] = []
   tags: list[str] = []
   first = 0
-  for number, line in enumerate([*lines, ""], start=1):
-    if number in comments:
+  for number, line in enumerate(itertools.chain(lines, [""]), start=1):
+    if line.startswith("#") and is_comment(line):
+      comment, num_comments = comment or line, num_comments + 1
       continue
     if not line.strip(" \t") or line.startswith("-DOCSTART-"):
       if words:
@@ -163,6 +206,10 @@ def _read_columns(path, lines: Sequence[str], columns: Columns, tag_locations):
     if columns.needs_tags:
       tags.append(_tag(fields, columns, where).strip())
       tag_locations.setdefault(tags[-1], where)
+  if num_comments:
+    logging.info(
+      "%s: comments left out: %d, such as %s", path, num_comments, comment
+    )
 
 
 def _is_header(fields: Sequence[str], columns: Columns, where: str) -> bool:
@@ -175,38 +222,42 @@ def _is_header(fields: Sequence[str], columns: Columns, where: str) -> bool:
   return is_header
 
 
-def _comments(lines: Sequence[str], columns: Columns) -> set[int]:
-  """Numbers of lines with # that are no words, by their columns or CoNLL-U."""
+def _comment_test(
+  lines: Iterable[str], columns: Columns
+) -> Callable[[str], bool]:
+  """Test that a line with # is no word, by its columns or as in CoNLL-U."""
   word = next(filter(re.compile(r"(?!#|-DOCSTART-)\s*\S").match, lines), None)
   # In a file with tabs, spaces do not separate columns.
   delimiter = columns.delimiter or ("\t" if "\t" in (word or "") else None)
   width = len(_split(word, delimiter)) if word else None
-  found = set()
-  for number, line in enumerate(lines, start=1):
-    if line.startswith("#"):
-      is_other = width and len(_split(line, delimiter)) != width
-      if width == 1:  # "#a b" may be a text
-        is_other &= line.startswith("# ")
-      if is_other or (delimiter != "\t" and _COMMENT.match(line)):
-        found.add(number)
-  return found
+
+  def is_comment(line):
+    is_other = width and len(_split(line, delimiter)) != width
+    if width == 1:  # "#a b" may be a text
+      is_other &= line.startswith("# ")
+    return is_other or (delimiter != "\t" and bool(_COMMENT.match(line)))
+
+  return is_comment
 
 
-def _is_running_text(path: str, lines: Sequence[str], columns: Columns) -> bool:
+def _is_running_text(path: str, lines: Iterable[str], columns: Columns) -> bool:
   """True if lines are sentences, not words; InputError if they may be."""
   if columns.word != 1:
     return False
-  words = [line for line in lines if line.strip()]
-  if words and all(map(_TAGGED_WORD.fullmatch, words)):
+  word = next(filter(str.strip, lines), "")
+  if _TAGGED_WORD.fullmatch(word) and all(
+    _TAGGED_WORD.fullmatch(line) for line in lines if line.strip()
+  ):
     raise InputError(
-      f"{path}: has a tag in each word, such as {words[0]}. Give --delimiter"
+      f"{path}: has a tag in each word, such as {word}. Give --delimiter"
     )
   suspect = None
   widths: Counter[int] = Counter()
-  comments = _comments(lines, columns)
+  is_comment = _comment_test(lines, columns)
   for number, line in enumerate(lines, start=1):
-    is_word = number not in comments and not line.startswith("-DOCSTART-")
-    if not line.strip() or not is_word:
+    if not line.strip() or line.startswith("-DOCSTART-"):
+      continue
+    if line.startswith("#") and is_comment(line):
       continue
     fields = _split(line, columns.delimiter)
     widths[len(fields)] += 1
@@ -235,7 +286,7 @@ def _is_running_text(path: str, lines: Sequence[str], columns: Columns) -> bool:
   return True
 
 
-def _read_texts(path, lines: Sequence[str], columns: Columns, tag_locations):
+def _read_texts(path, lines: Iterable[str], columns: Columns, tag_locations):
   """Reads one text per line."""
   del columns, tag_locations
   for number, line in enumerate(lines, start=1):
@@ -297,21 +348,23 @@ _JSON_FORMAT = (
 )
 
 
-def _read_json(path, lines: Sequence[str], columns: Columns, tag_locations):
+def _read_json(path, lines: Iterable[str], columns: Columns, tag_locations):
   """Reads tokens or text, with tags or entities."""
-  rows = []
-  for number, row in json_files.parse_lines(lines, path):
-    where = f"{path}, line {number}"
-    rows.append((_check_row(row, where, columns.needs_tags), row, where))
-  spans = iter(
-    in_characters(
-      [
-        AnnotatedText(row["text"], row["entities"], where)
-        for content, row, where in rows
-        if content == "text" and columns.needs_tags
-      ]
-    )
+  parsed = json_files.parse_lines(lines, path)
+  located = ((f"{path}, line {number}", row) for number, row in parsed)
+  rows: Iterable[Any] = (
+    (_check_row(row, where, columns.needs_tags), row, where)
+    for where, row in located
   )
+  texts = []
+  if columns.needs_tags:
+    rows = [*rows]
+    texts = [
+      AnnotatedText(row["text"], row["entities"], where)
+      for content, row, where in rows
+      if content == "text"
+    ]
+  spans = iter(in_characters(texts))
   for content, row, where in rows:
     if content == "text":
       yield ner.from_text(row["text"], next(spans, None), where)

@@ -35,22 +35,13 @@ class Data(NamedTuple):
     }
 
 
-def columns(settings: NerSettings) -> ner_files.Columns:
-  """The column settings of the flags."""
-  return ner_files.Columns(
-    settings.word_column,
-    settings.tag_column,
-    settings.unescaped_delimiter(),
-  )
-
-
 def read_sentences(
   settings: NerSettings, flag: str, needs_tags: bool = True
 ) -> list[Sentence]:
   """Reads the file named by `flag`."""
   return ner_files.read_sentences(
     getattr(settings, flag),
-    columns(settings)._replace(needs_tags=needs_tags),
+    ner_files.columns_of(settings, needs_tags),
     settings.text.codec,
   )
 

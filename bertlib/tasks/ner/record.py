@@ -9,6 +9,7 @@ from bertlib.task.task_record import (
   PredictExample,
   TaskRecord,
 )
+from bertlib.tasks.ner.settings import NerSettings
 
 ner_decoding = lazy_module.load("bertlib.tasks.ner.ner_decoding")
 ner_report = lazy_module.load("bertlib.tasks.ner.ner_report")
@@ -29,6 +30,7 @@ def _from_huggingface(model: HuggingFaceModel) -> Description | None:
 RECORD = TaskRecord(
   script="run_ner",
   purpose="tags words",
+  settings=NerSettings,
   required={"labels": [str]},
   problem=_problem,
   primary_metrics=("f1",),

@@ -8,6 +8,7 @@ import os
 from bertlib.cli import option
 from bertlib.cli.errors import InputError
 from bertlib.cli.option import PARALLEL, SHARDS
+from bertlib.data import vocabulary
 from bertlib.io import files
 from bertlib.settings.command import RecordedSettings
 from bertlib.settings.common import ReceiptSettings
@@ -73,6 +74,8 @@ class PretrainingDataSettings(RecordedSettings):
         f"--max_seq_length={length}: too short for a pair of"
         " segments with [CLS] and two [SEP]. Give at least 5"
       )
+    if vocabulary.is_subword(self.recipe.vocab_file or ""):
+      vocabulary.check_own_rules(self.recipe.vocab_file, self.given)
     names = files.split_names(self.output_file)
     if not all(names or [""]):
       raise InputError("--output_file: names no file, or an empty name")

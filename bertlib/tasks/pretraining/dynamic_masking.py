@@ -9,13 +9,14 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 import modeling
-from bertlib.tasks.pretraining.masking import SPAN_WEIGHTS
+import tokenization
+from bertlib.tasks.pretraining.masking import MAX_PIECES, SPAN_WEIGHTS
 
 
 class Masking(NamedTuple):
   """Settings of dynamic masking."""
 
-  vocab: Mapping[str, int]  # entry -> id
+  tokenizer: tokenization.Tokenizer
   masked_lm_prob: float = 0.15  # fraction of the tokens to mask
   do_whole_word_mask: bool = False  # masks all pieces of a word together
   seed: int = 0
@@ -59,9 +60,10 @@ def remask(batch: Mapping[str, Any], numbers, masking: Masking):
     part / (num_mask + num_random + num_kept)
     for part in (num_mask, num_mask + num_kept)
   )
-  random_ids = tf.cast(entry * len(masking.vocab), tf.int32)
+  random_ids = tf.cast(entry * len(masking.tokenizer.vocab), tf.int32)
   replaced = tf.where_v2(fate < kept_prob, input_ids, random_ids)
-  replaced = tf.where_v2(fate < mask_prob, masking.vocab["[MASK]"], replaced)
+  mask = masking.tokenizer.special_ids.mask
+  replaced = tf.where_v2(fate < mask_prob, mask, replaced)
 
   # Positions of the masks in ascending order, then S for padding slots.
   positions = tf.where_v2(is_masked, tf.range(seq_length), seq_length)
@@ -102,24 +104,33 @@ class _Words(NamedTuple):
 
 def _find_words(input_ids, input_mask, masking: Masking) -> _Words:
   """Finds words: tokens other than [CLS] and [SEP], or whole words."""
-  vocab = masking.vocab
+  special = masking.tokenizer.special_ids
   is_part = input_mask > 0
-  for special in ("[CLS]", "[SEP]"):
-    is_part &= tf.not_equal(input_ids, vocab[special])
+  for never_masked in (special.cls, special.sep):
+    is_part &= tf.not_equal(input_ids, never_masked)
   follows_word = tf.pad(is_part[:, :-1], [[0, 0], [1, 0]])
   starts_word = is_part
   if masking.do_whole_word_mask or masking.do_span_mask:
-    is_piece = np.zeros(max(vocab.values()) + 1, bool)
-    is_piece[[i for entry, i in vocab.items() if entry.startswith("##")]] = True
+    is_piece = np.array(masking.tokenizer.continues_word)
     starts_word &= ~(tf.gather(is_piece, input_ids) & follows_word)
-  index = tf.cumsum(tf.cast(starts_word, tf.int32), axis=1) - 1
-  index = tf.maximum(index, 0)
+    if not masking.tokenizer.words_are_independent:
+      index = _word_of(starts_word)
+      lengths = _count_per_word(is_part, index)
+      is_long = tf.gather(lengths, index, batch_dims=1) > MAX_PIECES
+      starts_word |= is_part & is_long
+  index = _word_of(starts_word)
   return _Words(
     is_part,
     index,
     _count_per_word(is_part, index),
     _count_per_word(is_part & ~follows_word, index),
   )
+
+
+def _word_of(starts_word):
+  """Index of the word of each token, int32 [B, S]; see `_Words`."""
+  index = tf.cumsum(tf.cast(starts_word, tf.int32), axis=1) - 1
+  return tf.maximum(index, 0)
 
 
 def _count_per_word(is_counted, words):

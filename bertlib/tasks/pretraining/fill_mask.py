@@ -18,10 +18,13 @@ from bertlib.cli import terminal
 from bertlib.cli.absl import logging
 from bertlib.cli.errors import InputError
 from bertlib.data import batch_predictor, model_inputs, tf_records
-from bertlib.data.batch_predictor import BatchPredictor
-from bertlib.io import json_files, text_files
+from bertlib.data.batch_predictor import BatchPredictor, FileFormat
+from bertlib.io import text_files
 from bertlib.io.files import atomic_write
+from bertlib.tasks.pretraining import objectives
 from bertlib.tasks.pretraining.objectives import Objective
+
+_TOP_K = 5  # words per mask, as --top_k has by default
 
 
 class Line(NamedTuple):
@@ -29,14 +32,10 @@ class Line(NamedTuple):
 
   text: str  # before encoding
   encoded: model_inputs.EncodedPair
+  has_masks: bool
   # Those of [MASK] or, for a line without masks, of all tokens but [CLS] and
   # [SEP].
   positions: list[int]
-
-  @property
-  def has_masks(self) -> bool:
-    """True if the text contains [MASK]."""
-    return "[MASK]" in self.text
 
   @property
   def is_pair(self) -> bool:
@@ -46,7 +45,7 @@ class Line(NamedTuple):
 
 def read_lines(
   path: str,  # "-" for standard input
-  tokenizer: tokenization.FullTokenizer,  # must not split [MASK]
+  tokenizer: tokenization.Tokenizer,  # finds masks
   max_seq_length: int,
   encoding: text_files.Encoding | None = None,
 ) -> list[Line]:
@@ -67,25 +66,29 @@ def read_lines(
 
 def encode_line(
   pair: tuple[str, str | None],
-  tokenizer: tokenization.FullTokenizer,  # must not split [MASK]
+  tokenizer: tokenization.Tokenizer,  # finds masks
   max_seq_length: int,
 ) -> Line:
   """Encodes a text or a pair."""
-  special = {tokenizer.vocab[token] for token in ("[CLS]", "[SEP]")}
-  mask = tokenizer.vocab["[MASK]"]
+  special = tokenizer.special_ids
   text = text_files.SEPARATOR.join(filter(None, pair))
   encoded = model_inputs.encode_pair(
     tokenizer,
-    *(part and part.replace("[MASK]", " [MASK] ") for part in pair),
+    *(part and tokenizer.mark_masks(part) for part in pair),
     max_seq_length,
   )
   tokens = encoded.input_ids[: sum(encoded.input_mask)]
+  has_masks = tokenizer.special_tokens.mask in text
   positions = [
     position
     for position, token in enumerate(tokens)
-    if (token == mask if "[MASK]" in text else token not in special)
+    if (
+      token == special.mask
+      if has_masks
+      else token not in (special.cls, special.sep)
+    )
   ]
-  return Line(text, encoded, positions)
+  return Line(text, encoded, has_masks, positions)
 
 
 def prediction_records(
@@ -125,7 +128,7 @@ def describe_lines(
   # Of `run_pretraining.model_fn_builder`, for each of the `prediction_records`
   # of the lines, in order.
   rows: Iterator[Mapping[str, np.ndarray]],
-  tokenizer: tokenization.FullTokenizer,
+  tokenizer: tokenization.Tokenizer,
   objective: Objective,
 ) -> Iterator[dict[str, Any]]:
   """Predictions for masked lines, and pseudo-perplexity of the others."""
@@ -148,10 +151,10 @@ def describe_lines(
 
 def fillings(row: Mapping[str, np.ndarray], tokenizer) -> list[dict[str, Any]]:
   """Top-k predictions for a [MASK], the most probable first."""
-  tokens = (tokenizer.inv_vocab.get(i, str(i)) for i in row["top_ids"])
+  entries = (tokenizer.inv_vocab.get(i, str(i)) for i in row["top_ids"])
   return [
     {"token": token, "probability": round(float(prob), 6)}
-    for token, prob in zip(tokens, row["top_probs"])
+    for token, prob in zip(map(tokenizer.shown, entries), row["top_probs"])
   ]
 
 
@@ -165,9 +168,9 @@ def write_predictions(
   path: str, predictions: Iterable[Mapping[str, Any]]
 ) -> None:
   """Writes predictions of `describe_lines` as JSON lines; prints a summary."""
-  with atomic_write(path) as file:
+  with atomic_write(path, "wb") as file:
     for line in predictions:
-      file.write(json_files.dumps(line, ensure_ascii=False) + "\n")
+      file.write(batch_predictor.json_line(line))
       terminal.show(line["text"])
       for candidates in line.get("masks", ()):
         shown = (f"{c['token']} {c['probability']:.3f}" for c in candidates)
@@ -186,7 +189,7 @@ class MaskedLMPredictor(BatchPredictor):
   """Predicts words for each [MASK]."""
 
   features = (*model_inputs.TOKEN_FEATURES, "masked_lm_positions")
-  never_split = ("[MASK]",)
+  finds_mask = True
 
   def predict(
     self, texts: Iterable[str | tuple[str, str]], top_k: int = 5
@@ -210,6 +213,32 @@ class MaskedLMPredictor(BatchPredictor):
     decode = functools.partial(self._decode, top_k)
     return self.predict_blocks(texts, self._encode, decode)
 
+  def read_file(self, settings, bad):
+    """See base class."""
+    return text_files.read_pairs(settings.predict_file, settings.text.codec)
+
+  def answer_blocks(self, sets):
+    """See base class; an answer is that of `describe_lines`."""
+    objective = objectives.of_model(self.description)
+    mask = self.tokenizer.special_ids.mask
+    length = self.description["max_seq_length"]
+
+    def encode(pairs):
+      lines = [encode_line(pair, self.tokenizer, length) for pair in pairs]
+      return lines, [*prediction_records(lines, mask, objective)]
+
+    def decode(lines, rows):
+      return describe_lines(lines, iter(rows), self.tokenizer, objective)
+
+    # Probabilities of the whole vocabulary would fill the memory.
+    best = functools.partial(_best, mask)
+    return self.map_blocks(sets, encode, decode, best)
+
+  def file_formats(self, examples):
+    """See base class."""
+    line = FileFormat(lambda _, answer: batch_predictor.json_line(answer))
+    return {".jsonl": line}
+
   def _encode(self, texts):
     """The masks of each text, and the rows of the texts that have some."""
     length = self.description["max_seq_length"]
@@ -230,11 +259,30 @@ class MaskedLMPredictor(BatchPredictor):
     """The words of each text, from probabilities [P, V] of rows."""
     rows = iter(outputs)
     for count in masks:
-      probabilities = next(rows)[:count] if count else []
-      best = [np.argsort(-row)[:top_k] for row in probabilities]
+      probabilities = of_masks(next(rows))[:count] if count else []
       yield [
-        fillings(
-          {"top_ids": ids.tolist(), "top_probs": row[ids]}, self.tokenizer
-        )
-        for ids, row in zip(best, probabilities)
+        fillings(top_words(row, top_k), self.tokenizer) for row in probabilities
       ]
+
+
+def of_masks(output: Any) -> np.ndarray:
+  """Probabilities at masks, [P, V], of what a model gives for a row."""
+  return output[0] if isinstance(output, tuple) else output
+
+
+def top_words(row: np.ndarray, top_k: int) -> dict[str, Any]:
+  """The best of the probabilities of a vocabulary, the highest first."""
+  ids = np.argsort(-row, kind="stable")[:top_k]
+  return {"top_ids": ids.tolist(), "top_probs": row[ids]}
+
+
+def _best(mask: int, record: Mapping[str, Any], output: Any) -> dict[str, Any]:
+  """Predictions for a record, as by `run_pretraining.mask_predictions`."""
+  (row,) = of_masks(output)
+  (label,) = record["masked_lm_ids"]
+  found = {"log_prob": np.log(max(row[label], np.finfo("f").tiny))}
+  if label == mask:
+    found |= top_words(row, _TOP_K)
+  # Exports of earlier versions lack it.
+  has_pairs = isinstance(output, tuple)
+  return found | {"is_next_probability": output[1] if has_pairs else math.nan}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import tensorflow as tf
 
 from bertlib.cli.errors import InputError
@@ -13,7 +15,7 @@ class MaskedLM(SignatureModel):
   """Top-k predictions for each [MASK]."""
 
   graph = "create_model"
-  never_split = ("[MASK]",)
+  finds_mask = True
   top_k = 5
 
   def build(self, inputs):
@@ -46,8 +48,12 @@ class MaskedLM(SignatureModel):
     return super().features() | {name: positions}
 
   def outputs(self, inputs):
-    """See base class; of masked words alone."""
-    return {"probabilities": tf.nn.softmax(self.build(inputs)[0])}
+    """See base class; [B, P, V], and of pairs [B]."""
+    words, *pairs = map(tf.nn.softmax, self.build(inputs))
+    is_next = (probabilities[:, 0] for probabilities in pairs)
+    return dict(
+      zip(("probabilities", "is_next_probability"), [words, *is_next])
+    )
 
   def ids(self, inputs):
     """See base class."""
@@ -63,8 +69,9 @@ class MaskedLM(SignatureModel):
 
   def encode(self, texts):
     """See base class; words may adjoin [MASK] without a space."""
+    mask = self.tokenizer.special_tokens.mask
     separated = {
-      name: tf.strings.regex_replace(text, r"\[MASK\]", " [MASK] ")
+      name: tf.strings.regex_replace(text, re.escape(mask), f" {mask} ")
       for name, text in texts.items()
     }
     return super().encode(separated)
@@ -73,7 +80,7 @@ class MaskedLM(SignatureModel):
     """Top-k tokens and probabilities per mask, padded: [B, masks, top_k]."""
     encoded = self.encode(texts)
     vocab = self.tokenizer.inv_vocab
-    is_mask = encoded["input_ids"] == self.tokenizer.vocab["[MASK]"]
+    is_mask = encoded["input_ids"] == self.tokenizer.special_ids.mask
     indices = tf.where(is_mask)
     positions = tf.RaggedTensor.from_value_rowids(
       tf.cast(indices[:, 1], tf.int32),

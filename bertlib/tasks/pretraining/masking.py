@@ -12,6 +12,8 @@ from typing import Any
 
 from absl import logging
 
+import tokenization
+
 
 def create_masked_lm_predictions(
   tokens: Sequence[str],
@@ -22,6 +24,7 @@ def create_masked_lm_predictions(
   do_whole_word_mask: bool = False,
   do_span_mask: bool = False,
   mask_split: Sequence[int] = (80, 10, 10),
+  special: tokenization.SpecialTokens = tokenization.BERT_TOKENS,
 ) -> tuple[list[str], list[int], list[str]]:
   """Masks tokens at random: 80% [MASK], 10% a random piece, 10% unchanged.
 
@@ -38,6 +41,7 @@ def create_masked_lm_predictions(
       replacement is drawn once per span.
     mask_split: parts of the masked tokens that become [MASK], become a random
       piece, and stay unchanged.
+    special: the entries for [CLS], [SEP] and [MASK].
 
   Returns:
     The tokens after masking; the masked positions, ascending; and the original
@@ -54,13 +58,13 @@ def create_masked_lm_predictions(
   uniform = rng.random
   output_tokens = list(tokens)
   masked: list[int] = []
-  for word in draw_words(tokens, num_to_predict, rng):
+  for word in draw_words(tokens, num_to_predict, rng, special):
     for index in word:
       if index == word[0] or not do_span_mask:
         is_mask = uniform() < mask_prob
         is_kept = not is_mask and uniform() < kept_prob
       if is_mask:
-        output_tokens[index] = "[MASK]"
+        output_tokens[index] = special.mask
       elif not is_kept:
         output_tokens[index] = vocab_words[rng.randint(0, len(vocab_words) - 1)]
       masked.append(index)
@@ -87,25 +91,29 @@ def warn_of_cut_masks(
     )
 
 
-_NEVER_MASKED = frozenset(["[CLS]", "[SEP]"])
-
-
 def _draw_single_tokens(
-  tokens: Sequence[str], num_to_predict: int, rng: random.Random
+  tokens: Sequence[str],
+  num_to_predict: int,
+  rng: random.Random,
+  special: tokenization.SpecialTokens,
 ) -> list[list[int]]:
   """Draws positions, each as a word of one token."""
+  never_masked = {special.cls, special.sep}
   positions = [
-    index for index, token in enumerate(tokens) if token not in _NEVER_MASKED
+    index for index, token in enumerate(tokens) if token not in never_masked
   ]
   shuffle(positions, rng)
   return [[index] for index in positions[:num_to_predict]]
 
 
 def _draw_words(
-  tokens: Sequence[str], num_to_predict: int, rng: random.Random
+  tokens: Sequence[str],
+  num_to_predict: int,
+  rng: random.Random,
+  special: tokenization.SpecialTokens,
 ) -> list[list[int]]:
   """Draws whole words, as lists of positions, while they fit."""
-  words = _find_words(tokens)
+  words = _find_words(tokens, special)
   shuffle(words, rng)
   drawn = []
   room = num_to_predict
@@ -118,17 +126,23 @@ def _draw_words(
   return drawn
 
 
-def _find_words(tokens: Sequence[str]) -> list[list[int]]:
+def _find_words(
+  tokens: Sequence[str], special: tokenization.SpecialTokens
+) -> list[list[int]]:
   """Positions of each word: a piece and the "##" pieces after it."""
+  mark, never_masked = tokenization.CONTINUATION, {special.cls, special.sep}
   words: list[list[int]] = []
   for index, token in enumerate(tokens):
     # `in` is three times as fast as `startswith`, and most tokens lack "##".
-    if "##" in token and words and token.startswith("##"):
+    if mark in token and words and token.startswith(mark):
       words[-1].append(index)
-    elif token not in _NEVER_MASKED:
+    elif token not in never_masked:
       words.append([index])
   return words
 
+
+# Words of other tokenizers than WordPiece that are longer are masked by pieces.
+MAX_PIECES = 10
 
 # Spans have 1 to 10 words, a geometric distribution with p = 0.2.
 _SPAN_LENGTHS = range(1, 11)
@@ -136,10 +150,13 @@ SPAN_WEIGHTS = [0.8**length for length in _SPAN_LENGTHS]
 
 
 def _draw_spans(
-  tokens: Sequence[str], num_to_predict: int, rng: random.Random
+  tokens: Sequence[str],
+  num_to_predict: int,
+  rng: random.Random,
+  special: tokenization.SpecialTokens,
 ) -> list[list[int]]:
   """Draws spans of words while they fit (Joshi et al. 2020, section 3.1)."""
-  words = _find_words(tokens)
+  words = _find_words(tokens, special)
   starts = list(range(len(words)))
   shuffle(starts, rng)
   spans, taken, room = [], set(), num_to_predict

@@ -12,7 +12,6 @@ from absl import logging
 from google.protobuf.message import DecodeError
 
 import modeling
-from bertlib.checkpoints import model_folder
 from bertlib.cli.errors import InputError
 from bertlib.data import (
   example_checks,
@@ -57,7 +56,7 @@ def count_records(
   max_seq_length: int,
   max_predictions_per_seq: int,
   # Each record begins with its [CLS]; None to skip this check.
-  vocab: Mapping[str, int] | None = None,
+  cls_id: int | None = None,
   objective: Objective = MLM_NSP,
   may_lack_masks: bool = False,  # as training draws new ones
 ) -> int:
@@ -78,7 +77,7 @@ def count_records(
       f"{path}: its records have no next_sentence_labels, as text without pairs"
       " has none. Give --objective=mlm"
     )
-  if vocab and first["input_ids"].int64_list.value[0] != vocab["[CLS]"]:
+  if cls_id not in (None, first["input_ids"].int64_list.value[0]):
     raise InputError(
       f"{path}: its first record does not begin with [CLS], so it was"
       " made with another vocabulary. Give that one with --vocab_file"
@@ -133,7 +132,7 @@ def limited_layout(
   limits = {
     "input_ids": config.vocab_size,
     "input_mask": 2,
-    "segment_ids": config.type_vocab_size,
+    "segment_ids": max(config.type_vocab_size, 2),
     "masked_lm_positions": max_seq_length,
     "masked_lm_ids": config.vocab_size,
     "next_sentence_labels": 2,
@@ -306,7 +305,7 @@ def check_files(
       path,
       settings.model.max_seq_length,
       settings.max_predictions_per_seq,
-      run.tokenizer and run.tokenizer.vocab,
+      run.tokenizer and run.tokenizer.special_ids.cls,
       settings.chosen_objective,
       may_lack_masks,
     )
@@ -349,8 +348,6 @@ def read_lines(run: Run) -> list[fill_mask.Line]:
       f"{settings.predict_file}: has lines of one text, but the model predicts"
       ' next sentences alone. Write " ||| " before the second text of each line'
     )
-  if any(has_pairs):
-    model_folder.check_has_segments(config, settings.model.bert_config_file)
   return lines
 
 

@@ -22,6 +22,7 @@ from bertlib.tasks.pretraining.masking import (
 from bertlib.tasks.pretraining.objectives import MLM, MLM_NSP, Objective
 from bertlib.tasks.pretraining.pretraining_text import Document, read_documents
 from bertlib.tasks.pretraining.recipe import Recipe
+from tokenization import BERT_TOKENS, SpecialTokens
 
 # Keys of counts. Random next sentences of a corpus with a single document; rows
 # that --max_sequences_per_row keeps from being full, and their tokens.
@@ -64,7 +65,7 @@ class TrainingInstance:
 
 def create_passes(
   recipe: Recipe,
-  tokenizer,  # has `tokenize` and the dictionary `vocab`
+  tokenizer,  # has at least `tokenize` and the dictionary `vocab`
   lines: Iterable[bytes],
   rng: random.Random,
   counts: collections.Counter[str],
@@ -74,8 +75,9 @@ def create_passes(
   documents = read_documents(lines, tokenizer, recipe.split_sentences, counts)
   rng.shuffle(documents)
   vocab_words = [*tokenizer.vocab]
+  special = getattr(tokenizer, "special_tokens", BERT_TOKENS)
   for _ in range(recipe.dupe_factor):
-    yield _create_pass(recipe, documents, vocab_words, rng, counts)
+    yield _create_pass(recipe, documents, vocab_words, rng, counts, special)
 
 
 def _create_pass(
@@ -84,18 +86,19 @@ def _create_pass(
   vocab_words: Sequence[str],
   rng: random.Random,
   counts: collections.Counter[str],
+  special: SpecialTokens,
 ) -> Iterator[TrainingInstance]:
   """Creates the instances of one pass over all documents, in their order."""
-  lengths = recipe.max_seq_length, recipe.short_seq_prob
+  lengths = recipe.max_seq_length, recipe.short_seq_prob, rng, special
   if recipe.segments == "pairs":
     parts = (
-      _segment_pairs(all_documents, index, *lengths, rng)
+      _segment_pairs(all_documents, index, *lengths)
       for index in range(len(all_documents))
     )
   elif recipe.segments == "sentences":
-    parts = (_full_sequences([each], *lengths, rng) for each in all_documents)
+    parts = (_full_sequences([each], *lengths) for each in all_documents)
   else:
-    parts = [_full_sequences(all_documents, *lengths, rng)]
+    parts = [_full_sequences(all_documents, *lengths)]
   for instance in _mask_sequences(
     itertools.chain.from_iterable(parts),
     recipe.masked_lm_prob,
@@ -105,6 +108,7 @@ def _create_pass(
     recipe.do_whole_word_mask,
     recipe.do_span_mask,
     recipe.mask_split,
+    special,
   ):
     counts["tokens"] += len(instance.tokens)
     counts["masked tokens"] += len(instance.masked_lm_positions)
@@ -127,6 +131,8 @@ def create_instances_from_document(
   max_predictions_per_seq: int,
   vocab_words: Sequence[str],
   rng: random.Random,
+  *,
+  special: SpecialTokens = BERT_TOKENS,
   **masking: Any,
 ) -> list[TrainingInstance]:
   """Splits a document into pairs of segments, and masks each pair.
@@ -137,8 +143,9 @@ def create_instances_from_document(
   tokens. The other arguments are those of `create_masked_lm_predictions`.
   """
   pairs = _segment_pairs(
-    all_documents, document_index, max_seq_length, short_seq_prob, rng
+    all_documents, document_index, max_seq_length, short_seq_prob, rng, special
   )
+  masking |= {"special": special}
   masked = _mask_sequences(
     pairs, masked_lm_prob, max_predictions_per_seq, vocab_words, rng, **masking
   )
@@ -177,27 +184,26 @@ def _full_sequences(
   max_seq_length: int,
   short_seq_prob: float,
   rng: random.Random,
+  special: SpecialTokens,
 ) -> Iterator[_Sequence]:
   """Fills sequences with consecutive sentences; [SEP] separates documents."""
   tokens: list[str] = []
 
-  def sequence() -> _Sequence:
-    return ["[CLS]", *tokens, "[SEP]"], [0] * (len(tokens) + 2), None
-
+  max_num_tokens = max_seq_length - special.num()
   for document in documents:
-    target_length = _target_length(max_seq_length - 2, short_seq_prob, rng)
-    border = ["[SEP]"] if tokens else []
+    target_length = _target_length(max_num_tokens, short_seq_prob, rng)
+    border = [special.sep] if tokens else []
     for sentence in document:
       # A sentence that is longer than a sequence is divided.
       for start in range(0, len(sentence), target_length):
         part = sentence[start : start + target_length]
         if tokens and len(tokens) + len(border) + len(part) > target_length:
-          yield sequence()
+          yield *special.join(tokens), None
           tokens, border = [], []
         tokens += border + part
         border = []
   if tokens:
-    yield sequence()
+    yield *special.join(tokens), None
 
 
 def _segment_pairs(
@@ -206,12 +212,13 @@ def _segment_pairs(
   max_seq_length: int,
   short_seq_prob: float,
   rng: random.Random,
+  special: SpecialTokens,
 ) -> Iterator[_Sequence]:
   """Splits a document into pairs of segments that fit one instance."""
   # Sentences are collected until they fill an instance, then divided at a
   # random sentence boundary.
   document = all_documents[document_index]
-  max_num_tokens = max_seq_length - 3  # [CLS], [SEP] and [SEP]
+  max_num_tokens = max_seq_length - special.num(is_pair=True)
   target_length = _target_length(max_num_tokens, short_seq_prob, rng)
   chunk: list[list[str]] = []
   length = position = 0
@@ -233,11 +240,7 @@ def _segment_pairs(
     else:
       tokens_b = [token for sentence in chunk[end:] for token in sentence]
     truncate_seq_pair(tokens_a, tokens_b, max_num_tokens, rng)
-    yield (
-      ["[CLS]", *tokens_a, "[SEP]", *tokens_b, "[SEP]"],
-      [0] * (len(tokens_a) + 2) + [1] * (len(tokens_b) + 1),
-      is_random_next,
-    )
+    yield *special.join(tokens_a, tokens_b), is_random_next
     chunk, length = [], 0
 
 

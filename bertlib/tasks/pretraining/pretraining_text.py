@@ -7,29 +7,35 @@ from __future__ import annotations
 
 import collections
 import functools
-from collections.abc import Iterable, Iterator, Mapping
+import itertools
+from collections.abc import Iterable, Iterator
 
 import tokenization
+from bertlib.cli.absl import logging
 from bertlib.cli.errors import InputError, needs_package
 from bertlib.data import vocabulary
 from bertlib.io import files, text_files
+from bertlib.tasks.pretraining import masking
 from bertlib.tasks.pretraining.recipe import Recipe
 
 # A list of sentences, each a non-empty list of tokens.
 Document = list
 
 
-class SegmentedTextTokenizer:
-  """Tokenizer of segmented text, such as Chinese with spaces between words."""
+class WordMarkingTokenizer:
+  """Marks each token that continues a word, as `masking` needs it.
 
-  # Adds "##" to every token that continues a word, also to tokens that have it
-  # in the vocabulary.
-  def __init__(self, tokenizer: tokenization.FullTokenizer):
-    vocab = tokenizer.vocab
-    self._tokenize = tokenizer.tokenize
-    self._continuations = {entry: "##" + entry for entry in vocab}
+  Words are between spaces, as in segmented Chinese, or by the tokenizer.
+  """
+
+  # Adds "##" also to tokens that have it in the vocabulary.
+  def __init__(self, tokenizer: tokenization.Tokenizer, has_spaces: bool):
+    vocab, mark = tokenizer.vocab, tokenization.CONTINUATION
+    self.special_tokens = tokenizer.special_tokens
+    self._tokenizer, self._has_spaces = tokenizer, has_spaces
+    self._continuations = {entry: mark + entry for entry in vocab}
     self.vocab = {
-      self._continuations[entry] if entry.startswith("##") else entry: index
+      self._continuations[entry] if entry.startswith(mark) else entry: index
       for entry, index in vocab.items()
     }
     self._ids = self.vocab | {
@@ -38,11 +44,24 @@ class SegmentedTextTokenizer:
 
   def tokenize(self, text: str) -> list[str]:
     """Splits `text` into tokens."""
-    continuations = self._continuations
+    tokenizer, continuations = self._tokenizer, self._continuations
+    if self._has_spaces:
+      ids, words = next(tokenizer.encode_words([text.split()]))
+    else:
+      ids = tokenizer.encode(text)
+      begins = (not tokenizer.continues_word[index] for index in ids)
+      words = [*itertools.accumulate(begins)]
+    tokens = tokenizer.convert_ids_to_tokens(ids)
+    # In text without spaces, a word is a whole clause.
+    lengths = {}
+    if not tokenizer.words_are_independent:
+      lengths = collections.Counter(words)
     return [
-      continuations[token] if position else token
-      for word in text.split()
-      for position, token in enumerate(self._tokenize(word))
+      continuations[token]
+      if token.startswith(tokenization.CONTINUATION)
+      or (word == before and lengths.get(word, 0) <= masking.MAX_PIECES)
+      else token
+      for token, word, before in zip(tokens, words, [None, *words])
     ]
 
   def convert_tokens_to_ids(self, tokens: Iterable[str]) -> list[int]:
@@ -52,28 +71,42 @@ class SegmentedTextTokenizer:
 
 def load_tokenizer(
   recipe: Recipe,
-) -> tokenization.FullTokenizer | SegmentedTextTokenizer:
+) -> tokenization.Tokenizer | WordMarkingTokenizer:
   """Loads the tokenizer of a recipe; InputError without [MASK]."""
   if recipe.split_sentences:
     sentence_splitter()
   has_spaces = recipe.do_whole_word_mask and recipe.word_boundaries == "spaces"
-  return _load_tokenizer(recipe.vocab_file, recipe.do_lower_case, has_spaces)
+  has_words = recipe.do_whole_word_mask or recipe.do_span_mask
+  return _load_tokenizer(
+    recipe.vocab_file, recipe.do_lower_case, has_spaces, has_words
+  )
 
 
 @functools.lru_cache(maxsize=1)
-def _load_tokenizer(vocab_file: str, do_lower_case: bool, has_spaces: bool):
+def _load_tokenizer(
+  vocab_file: str, do_lower_case: bool, has_spaces: bool, has_words: bool
+):
   tokenizer = vocabulary.load_tokenizer(
     vocab_file, do_lower_case, checks_case=False
   )
-  check_has_mask(vocab_file, tokenizer.vocab)
-  return SegmentedTextTokenizer(tokenizer) if has_spaces else tokenizer
+  check_has_mask(vocab_file, tokenizer)
+  if has_words and not tokenizer.words_are_independent:
+    logging.info(
+      "%s: words of more than %d pieces, as in text without spaces, are masked"
+      " by pieces",
+      vocab_file,
+      masking.MAX_PIECES,
+    )
+    return WordMarkingTokenizer(tokenizer, has_spaces)
+  return WordMarkingTokenizer(tokenizer, True) if has_spaces else tokenizer
 
 
-def check_has_mask(path: str, vocab: Mapping[str, int]) -> None:
+def check_has_mask(path: str, tokenizer: tokenization.Tokenizer) -> None:
   """Refuses a vocabulary without [MASK]."""
-  if "[MASK]" not in vocab:
+  mask = tokenizer.special_tokens.mask
+  if mask not in tokenizer.vocab:
     raise InputError(
-      f"{path}: has no [MASK], which pretraining needs. Give a vocab.txt that"
+      f"{path}: has no {mask}, which pretraining needs. Give a vocab.txt that"
       " has one"
     )
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+from typing import Callable
+
 from bertlib.cli import lazy_module
 from bertlib.task.task_record import (
   Description,
@@ -10,6 +13,7 @@ from bertlib.task.task_record import (
   TaskRecord,
 )
 from bertlib.tasks.pretraining import objectives
+from bertlib.tasks.pretraining.settings import PretrainingSettings
 
 fill_mask = lazy_module.load("bertlib.tasks.pretraining.fill_mask")
 masked_lm_signatures = lazy_module.load(
@@ -25,9 +29,17 @@ def _from_huggingface(model: HuggingFaceModel) -> Description | None:
   }.get(model.architecture)
 
 
+def _onnx_head(description: Description) -> Callable:
+  objective = objectives.of_model(description)
+  return functools.partial(
+    onnx_graph.masked_lm, predicts_pairs=objective.predicts_pairs
+  )
+
+
 RECORD = TaskRecord(
   script="run_pretraining",
   purpose="fills masks",
+  settings=PretrainingSettings,
   entries={"objective?": str},  # name of an `Objective`
   primary_metrics=("masked_lm_loss", "next_sentence_loss"),
   predict=PredictExample(
@@ -38,6 +50,6 @@ RECORD = TaskRecord(
   from_huggingface=_from_huggingface,
   export=lambda: masked_lm_signatures.MaskedLM,
   predictor=lambda: fill_mask.MaskedLMPredictor,
-  onnx_head=lambda description: onnx_graph.masked_lm,
+  onnx_head=_onnx_head,
   fills_masks=True,
 )

@@ -93,27 +93,28 @@ def convert_examples_to_features(
       max_seq_length, doc_stride, max_query_length, is_training
     ),
   )
-  for feature in iterate_features(windows, max_seq_length, tokenizer.inv_vocab):
+  for feature in iterate_features(windows, max_seq_length, tokenizer):
     output_fn(feature)
 
 
 def iterate_features(
-  windows: Windows, max_seq_length: int, inv_vocab: Mapping[int, str]
+  windows: Windows, max_seq_length: int, tokenizer: tokenization.Tokenizer
 ) -> Iterator[InputFeatures]:
   """Yields the windows as features of google-research/bert."""
   end = 0
   for row, record in enumerate(
-    squad_windows.window_records(windows, max_seq_length)
+    squad_windows.window_records(windows, max_seq_length, tokenizer)
   ):
     begin, end = end, end + int(windows.length[row])
-    first = int(windows.query_length[row]) + 2
+    first = int(windows.query_length[row])
+    first += tokenizer.special_tokens.num_before_second
     paragraph = slice(begin + first, end - 1)
     position = int(windows.start_position[row])
     yield InputFeatures(
       record["unique_ids"],
       int(windows.example_index[row]),
       int(windows.doc_span_index[row]),
-      [inv_vocab[number] for number in windows.ids[begin:end].tolist()],
+      tokenizer.convert_ids_to_tokens(windows.ids[begin:end].tolist()),
       dict(enumerate(windows.word[paragraph].tolist(), first)),
       dict(enumerate(windows.is_max_context[paragraph].tolist(), first)),
       record["input_ids"],
@@ -235,12 +236,13 @@ def finder_of(
     for name in ("start_logits", "end_logits")
   ]
   pieces = sorted({token for f in features for token in f.tokens})
+  vocab = {piece: index for index, piece in enumerate(pieces)}
   return squad_decoding.AnswerFinder(
     examples,
-    _as_windows(features, {piece: i for i, piece in enumerate(pieces)}),
+    _as_windows(features, vocab),
     logits,
     do_lower_case,
-    dict(enumerate(pieces)),
+    tokenization.FullTokenizer(vocab),
   )
 
 

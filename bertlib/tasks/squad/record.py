@@ -37,6 +37,7 @@ def _from_huggingface(model: HuggingFaceModel) -> Description | None:
 RECORD = TaskRecord(
   script="run_squad",
   purpose="answers questions",
+  settings=SquadSettings,
   entries=model_description.schema(
     SquadSettings,
     [

@@ -20,7 +20,7 @@ import tokenization
 from bertlib.cli import option
 from bertlib.cli.absl import logging
 from bertlib.data import batch_predictor
-from bertlib.data.batch_predictor import BatchPredictor
+from bertlib.data.batch_predictor import BatchPredictor, FileFormat
 from bertlib.io import json_files
 from bertlib.io.files import atomic_write
 from bertlib.tasks.squad import squad_files, squad_scores, squad_windows
@@ -135,12 +135,6 @@ def _nth_character(text: str, n: int) -> int:
   return index
 
 
-def _join_pieces(tokens: Sequence[str]) -> str:
-  """Joins WordPieces to words, separated by single spaces."""
-  text = " ".join(tokens).replace(" ##", "").replace("##", "")
-  return " ".join(text.split())
-
-
 # Search
 
 
@@ -172,6 +166,23 @@ def stack_logits(rows: Sequence[Sequence[float]]) -> np.ndarray:
   return logits
 
 
+class Passage(NamedTuple):
+  """A paragraph and the character range [start, end) of each of its pieces."""
+
+  text: str
+  offsets: Sequence[tuple[int, int]]
+
+
+def passages_of(
+  examples: Iterable[SquadExample], tokenizer: tokenization.Tokenizer
+) -> list[Passage]:
+  """The paragraph of each example, tokenized once."""
+  texts = dict.fromkeys(example.context for example in examples)
+  encoded = zip(texts, tokenizer.encode_with_offsets(texts))
+  passages = {text: Passage(text, offsets) for text, (_, offsets) in encoded}
+  return [passages[example.context] for example in examples]
+
+
 class AnswerFinder:
   """Finds answers given the logits of all windows, for one setting or more."""
 
@@ -181,14 +192,17 @@ class AnswerFinder:
     windows: Windows,
     logits: np.ndarray,
     do_lower_case: bool,
-    inv_vocab: Mapping[int, str],
+    tokenizer: tokenization.Tokenizer,
   ):
     """Sorts the logits of the windows: float [2, windows, S], start and end."""
     # S is the length of the longest window, or more.
     self.examples = examples
     self._windows = windows
     self._do_lower_case = do_lower_case
-    self._inv_vocab = inv_vocab
+    self._tokenizer = tokenizer
+    self._passages: Sequence[Passage] = ()
+    if not tokenizer.words_are_independent:
+      self._passages = passages_of(examples, tokenizer)
     self._start_logits, self._end_logits = logits
     self._start_indexes = get_best_indexes(self._start_logits)
     self._end_indexes = get_best_indexes(self._end_logits)
@@ -249,6 +263,8 @@ class AnswerFinder:
 
   def with_text(self, prelim: PrelimPrediction) -> NbestPrediction:
     """Converts a span of tokens to an answer with its text."""
+    if self._passages:
+      return self._in_passage(prelim)
     row = prelim.feature_index
     begin = self._begins[row]
     span = slice(begin + prelim.start_index, begin + prelim.end_index + 1)
@@ -256,9 +272,23 @@ class AnswerFinder:
     doc_tokens = self.examples[self._windows.example_index[row]].doc_tokens
     orig_text = " ".join(doc_tokens[first : last + 1])
     ids = self._windows.ids[span].tolist()
-    tok_text = _join_pieces([self._inv_vocab[number] for number in ids])
+    tokens = self._tokenizer.convert_ids_to_tokens(ids)
+    tok_text = self._tokenizer.text_of(tokens)
     text = get_final_text(tok_text, orig_text, self._do_lower_case)
     return NbestPrediction(text, prelim.start_logit, prelim.end_logit)
+
+  def _in_passage(self, prelim: PrelimPrediction) -> NbestPrediction:
+    """The answer as it is in the passage."""
+    row, windows = prelim.feature_index, self._windows
+    passage = self._passages[windows.example_index[row]]
+    # Index in the passage of the token at position 0 of the window.
+    shift = windows.doc_start[row] - windows.query_length[row]
+    shift -= self._tokenizer.special_tokens.num_before_second
+    start, _ = passage.offsets[prelim.start_index + shift]
+    _, end = passage.offsets[prelim.end_index + shift]
+    return NbestPrediction(
+      passage.text[start:end], prelim.start_logit, prelim.end_logit, start, end
+    )
 
   def nbest_predictions(
     self, settings: AnswerSettings
@@ -301,13 +331,6 @@ class AnswerFinder:
       yield _text_and_odds(best, null_score)
 
 
-class Passage(NamedTuple):
-  """A paragraph and the character range [start, end) of each of its pieces."""
-
-  text: str
-  offsets: Sequence[tuple[int, int]]
-
-
 class PassageFinder(AnswerFinder):
   """Finds answers as they are in their passages, as exported models do."""
 
@@ -317,18 +340,6 @@ class PassageFinder(AnswerFinder):
     """See base class; takes the passage of each question."""
     super().__init__(*args)
     self._passages = passages
-
-  def with_text(self, prelim: PrelimPrediction) -> NbestPrediction:
-    """See base class."""
-    row, windows = prelim.feature_index, self._windows
-    passage = self._passages[windows.example_index[row]]
-    # Index in the passage of the token at position 0 of the window.
-    shift = windows.doc_start[row] - (windows.query_length[row] + 2)
-    start, _ = passage.offsets[prelim.start_index + shift]
-    _, end = passage.offsets[prelim.end_index + shift]
-    return NbestPrediction(
-      passage.text[start:end], prelim.start_logit, prelim.end_logit, start, end
-    )
 
   def answers(self, settings: AnswerSettings) -> Iterator[list[Answer]]:
     """Yields the answers to each question, best first; none without words."""
@@ -531,34 +542,94 @@ class AnswerPredictor(BatchPredictor):
 
   def _encode(self, pairs):
     """The questions, passages and windows of pairs, and rows of the windows."""
-    examples, passages, last_passage = [], [], None
+    examples, last_passage = [], None
     for index, (question, text) in enumerate(pairs):
       if text != last_passage:  # questions share the words of a passage
         last_passage = text
         words, _ = squad_files.split_words(text)
-        _, offsets = self.tokenizer.tokenize_with_offsets(text)
-      passages.append(Passage(text, offsets))
-      examples.append(SquadExample(str(index), question, words))
+      examples.append(SquadExample(str(index), question, words, context=text))
+    passages = passages_of(examples, self.tokenizer)
+    windows, rows = self._windows(examples)
+    return (examples, passages, windows), rows
+
+  def _windows(self, examples: Sequence[SquadExample]):
+    """The windows of questions, and their rows."""
     settings = squad_windows.WindowSettings.of_model(self.description)
     windows = squad_windows.convert_examples_to_windows(
       examples, self.tokenizer, settings
     )
-    rows = squad_windows.window_records(windows, settings.max_seq_length)
-    return (examples, passages, windows), list(rows)
+    rows = squad_windows.window_records(
+      windows, settings.max_seq_length, self.tokenizer
+    )
+    return windows, list(rows)
 
   def _decode(
     self, settings: AnswerSettings, encoded, outputs
   ) -> Iterator[list[Answer]]:
     """The answers to each question."""
     examples, passages, windows = encoded
-    logits = [
-      stack_logits([output[kind] for output in outputs]) for kind in range(2)
-    ]
     return PassageFinder(
       passages,
       examples,
       windows,
-      logits,
+      _logits(outputs),
       self.description["do_lower_case"],
-      self.tokenizer.inv_vocab,
+      self.tokenizer,
     ).answers(settings)
+
+  def read_file(self, settings, bad):
+    """See base class; a file is read as a whole."""
+    path = settings.predict_file
+    has_negative = settings.answers.version_2_with_negative
+    questions = squad_files.read_questions(path)
+    return squad_files.make_examples(questions, path, False, has_negative)[0]
+
+  def answer_blocks(self, sets):
+    """See base class; an answer is that of `find_answers`, for a question."""
+    settings = self.file_settings("", {}).answers
+
+    def encode(examples):
+      windows, rows = self._windows(examples)
+      return (examples, windows), rows
+
+    def decode(encoded, outputs):
+      finder = AnswerFinder(
+        *encoded,
+        _logits(outputs),
+        self.description["do_lower_case"],
+        self.tokenizer,
+      )
+      found = find_answers(finder, settings)
+      return zip(*(part.values() for part in found))
+
+    return self.map_blocks(sets, encode, decode)
+
+  def file_formats(self, examples):
+    """See base class; .json is predictions.json of run_squad.py."""
+    has_negative = self.description["version_2_with_negative"]
+
+    def json_line(example, answer):
+      text, nbest, _, odds = answer
+      probabilities = compute_softmax([each.score for each in nbest])
+      names = "text", "probability", "start_logit", "end_logit"
+      listed = [
+        dict(zip(names, (each.text, probability, *each[1:3])))
+        for each, probability in zip(nbest, probabilities)
+      ]
+      line = {"id": example.qas_id, "answer": text, "nbest": listed}
+      null_odds = {"null_odds": odds} if has_negative else {}
+      return batch_predictor.json_line(line | null_odds)
+
+    def entry(example, answer):
+      pair = map(json_files.dumps, (example.qas_id, answer[0]))
+      return f"    {': '.join(pair)}".encode()
+
+    return {
+      ".jsonl": FileFormat(json_line),
+      ".json": FileFormat(entry, lambda _: b"{\n", b",\n", b"\n}\n"),
+    }
+
+
+def _logits(outputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+  """Start and end logits of windows, float [windows, S] each."""
+  return [stack_logits([output[kind] for output in outputs]) for kind in (0, 1)]

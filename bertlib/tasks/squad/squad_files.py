@@ -195,6 +195,8 @@ class SquadExample:
     answer_offset: index of the answer's first character in its first word, if
       that word has Chinese characters or white space (such as no-break spaces);
       else 0, which finds the same answer as the original.
+    context: the paragraph.
+    answer_start: index of the answer's first character in it.
   """
 
   qas_id: str
@@ -205,6 +207,8 @@ class SquadExample:
   end_position: int | None = None
   is_impossible: bool = False
   answer_offset: int = 0
+  context: str = ""
+  answer_start: int = 0
 
   def __repr__(self) -> str:
     """The original's text, without an answer that begins at the first word."""
@@ -248,17 +252,19 @@ def make_examples(
     if question.context is not context:
       context = question.context
       words, starts = split_words(context)
+    example = SquadExample(question.id, question.text, words, context=context)
     if not is_training:
-      examples.append(SquadExample(question.id, question.text, words))
+      examples.append(example)
     elif version_2_with_negative and _has_no_answer(question):
-      examples.append(
-        SquadExample(question.id, question.text, words, "", -1, -1, True)
-      )
+      example.orig_answer_text, example.is_impossible = "", True
+      example.start_position = example.end_position = -1
+      examples.append(example)
     else:
       answer = _only_answer(question, where)
       found, span = _find_answer(context, answer, words, starts)
       if span:
-        examples.append(_make_example(question, words, starts, found, span))
+        _set_answer(example, starts, found, span)
+        examples.append(example)
       else:
         skipped.append(
           {"id": question.id, "answer": answer.text, "found": found.text}
@@ -333,18 +339,17 @@ def _characters(text: str) -> str:
   return "".join("".join(_CASED.tokenize(chars)) for chars in decomposed)
 
 
-def _make_example(
-  question: Question,
-  words: list[str],
-  starts: Sequence[int],
+def _set_answer(
+  example: SquadExample,
+  starts: Sequence[int],  # of the words
   answer: Answer,
-  span: tuple[int, int],
-) -> SquadExample:
-  example = SquadExample(question.id, question.text, words, answer.text, *span)
-  first, _ = span
-  if any(tokenization.is_chinese(ord(c)) or c.isspace() for c in words[first]):
-    example.answer_offset = answer.start - starts[first]
-  return example
+  span: tuple[int, int],  # its first and last word
+) -> None:
+  example.orig_answer_text, example.answer_start = answer.text, answer.start
+  example.start_position, example.end_position = span
+  first = example.doc_tokens[example.start_position]
+  if any(tokenization.is_chinese(ord(c)) or c.isspace() for c in first):
+    example.answer_offset = answer.start - starts[example.start_position]
 
 
 def _only_answer(question: Question, where: str) -> Answer:

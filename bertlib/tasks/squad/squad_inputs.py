@@ -8,7 +8,6 @@ from typing import NamedTuple
 import numpy as np
 from absl import logging
 
-from bertlib.checkpoints import model_folder
 from bertlib.cli import terminal
 from bertlib.cli.errors import InputError
 from bertlib.data import example_checks, vocabulary
@@ -47,7 +46,6 @@ class SquadData(NamedTuple):
 def read_data(run: Run) -> SquadData:
   """Reads the questions of the splits that the run uses."""
   settings, eval_steps = run.settings, run.selection.eval_steps
-  model_folder.check_has_segments(run.config, settings.model.bert_config_file)
   has_negative = settings.answers.version_2_with_negative
   train, predict, to_train_on, to_evaluate = (), (), (), ()
   if run.flags.do_train:

@@ -6,6 +6,7 @@ A question has one or more overlapping windows (Devlin et al. 2019, section
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import hashlib
 import itertools
@@ -22,6 +23,7 @@ from bertlib.data import model_inputs, tf_records, workers
 from bertlib.data.model_inputs import DocSpan
 from bertlib.io.files import atomic_write, open_any
 from bertlib.settings.common import check_window
+from bertlib.tasks.squad import squad_files
 from bertlib.tasks.squad.squad_files import SquadExample
 
 # First unique id of a window, as in google-research/bert.
@@ -70,9 +72,9 @@ class WindowSettings(NamedTuple):
     return cls(*(description[name] for name in names), is_training=False)
 
 
-def check_settings(settings: WindowSettings) -> None:
+def check_settings(settings: WindowSettings, num_special: int = 3) -> None:
   """Raises InputError if windows have no room for text or do not advance."""
-  check_window(settings.max_seq_length, settings.max_query_length)
+  check_window(settings.max_seq_length, settings.max_query_length, num_special)
   if settings.doc_stride < 1 or settings.max_query_length < 1:
     raise InputError(
       f"--doc_stride={settings.doc_stride} and --max_query_length="
@@ -84,11 +86,16 @@ def check_settings(settings: WindowSettings) -> None:
 
 
 class _Document(NamedTuple):
-  """Word pieces of a paragraph: ids, word indices, first piece of each word."""
+  """Pieces of a paragraph, with the index of the word of each."""
 
   ids: list[int]
   words: list[int]
-  first_of_word: list[int]
+  # Character ranges, if the paragraph was tokenized as one text.
+  offsets: Sequence[tuple[int, int]] | None = None
+
+  def first_of_word(self, index: int) -> int:
+    """First piece of a word; its position if the word has no pieces."""
+    return bisect.bisect_left(self.words, index)
 
 
 class EncodedExample(NamedTuple):
@@ -104,49 +111,78 @@ class EncodedExample(NamedTuple):
 
 
 def encode_examples(
-  examples: Iterable[SquadExample],  # grouped by paragraph
-  tokenizer: tokenization.FullTokenizer,
+  examples: Sequence[SquadExample],  # grouped by paragraph
+  tokenizer: tokenization.Tokenizer,
   is_training: bool,
 ) -> Iterator[EncodedExample]:
   """Tokenizes questions and paragraphs, each paragraph once."""
-  doc_tokens, document = None, None
-  for example in examples:
-    if example.doc_tokens is not doc_tokens:
-      doc_tokens = example.doc_tokens
-      document = _encode_document(doc_tokens, tokenizer)
-    start = end = -1
+  queries = tokenizer.encode_batch(e.question_text for e in examples)
+  documents = _encode_documents(examples, tokenizer)
+  for example, query, document in zip(examples, queries, documents):
+    span = -1, -1
     if is_training and not example.is_impossible:
-      start = document.first_of_word[example.start_position]
-      after = example.end_position + 1
-      if after < len(doc_tokens):
-        end = document.first_of_word[after] - 1
-      else:
-        end = len(document.ids) - 1
-      answer = tokenizer.encode(example.orig_answer_text)
-      # A Chinese paragraph is a word or two, in which the answer may occur
-      # several times.
-      word = doc_tokens[example.start_position]
-      exact = start + len(tokenizer.encode(word[: example.answer_offset]))
-      if document.ids[exact : exact + len(answer)] == answer:
-        start = exact
-      start, end = improve_answer_span(document.ids, start, end, answer)
-    yield EncodedExample(
-      tokenizer.encode(example.question_text),
-      document,
-      start,
-      end,
-      example.is_impossible,
-    )
+      find = _find_words_of_answer if document.offsets is None else _find_answer
+      span = find(example, document, tokenizer)
+    yield EncodedExample(query, document, *span, example.is_impossible)
 
 
-def _encode_document(doc_tokens, tokenizer) -> _Document:
-  ids, words, first_of_word = [], [], []
-  for index, word in enumerate(doc_tokens):
-    first_of_word.append(len(ids))
-    pieces = tokenizer.encode(word)
-    ids += pieces
-    words += [index] * len(pieces)
-  return _Document(ids, words, first_of_word)
+def _encode_documents(
+  examples: Iterable[SquadExample], tokenizer: tokenization.Tokenizer
+) -> Iterator[_Document]:
+  """Yields the paragraph of each example, tokenized once."""
+  groups = [
+    list(group)
+    for _, group in itertools.groupby(examples, lambda e: id(e.doc_tokens))
+  ]
+  firsts = [group[0] for group in groups]
+  if tokenizer.words_are_independent:
+    words = (example.doc_tokens for example in firsts)
+    documents = itertools.starmap(_Document, tokenizer.encode_words(words))
+  else:
+    texts = [example.context for example in firsts]
+    encoded = tokenizer.encode_with_offsets(texts)
+    documents = map(_with_words, texts, encoded)
+  for group, document in zip(groups, documents):
+    yield from itertools.repeat(document, len(group))
+
+
+def _with_words(text: str, encoded) -> _Document:
+  """A paragraph of which the ids and offsets are known."""
+  ids, offsets = encoded
+  _, starts = squad_files.split_words(text)
+  words = [max(bisect.bisect(starts, start) - 1, 0) for start, _ in offsets]
+  return _Document(ids, words, offsets)
+
+
+def _find_answer(
+  example: SquadExample, document: _Document, tokenizer
+) -> tuple[int, int]:
+  """First and last piece of the answer, by its characters."""
+  del tokenizer
+  first = example.answer_start
+  last = first + len(example.orig_answer_text) - 1
+  found = [
+    index
+    for index, (start, end) in enumerate(document.offsets)
+    if start <= last and end > first
+  ]
+  return (found[0], found[-1]) if found else (-1, -1)
+
+
+def _find_words_of_answer(
+  example: SquadExample, document: _Document, tokenizer
+) -> tuple[int, int]:
+  """First and last piece of the answer, in its words."""
+  start = document.first_of_word(example.start_position)
+  end = document.first_of_word(example.end_position + 1) - 1
+  answer = tokenizer.encode(example.orig_answer_text)
+  # A Chinese paragraph is a word or two, in which the answer may occur several
+  # times.
+  word = example.doc_tokens[example.start_position]
+  exact = start + len(tokenizer.encode(word[: example.answer_offset]))
+  if document.ids[exact : exact + len(answer)] == answer:
+    start = exact
+  return improve_answer_span(document.ids, start, end, answer)
 
 
 def improve_answer_span(
@@ -170,13 +206,13 @@ def improve_answer_span(
 
 def convert_examples_to_windows(
   examples: Sequence[SquadExample],
-  tokenizer: tokenization.FullTokenizer,
+  tokenizer: tokenization.Tokenizer,
   settings: WindowSettings,
   num_workers: int = 1,
   show_progress: bool = False,
 ) -> Windows:
   """Creates the windows of all questions in their order, as columns."""
-  check_settings(settings)
+  check_settings(settings, tokenizer.special_tokens.num(is_pair=True))
   # Questions per task of a worker process.
   size = 500
   chunks = [
@@ -206,7 +242,7 @@ def convert_examples_to_windows(
 
 
 def _convert_chunk(
-  tokenizer: tokenization.FullTokenizer,
+  tokenizer: tokenization.Tokenizer,
   settings: WindowSettings,
   first_index: int,
   examples: Sequence[SquadExample],
@@ -230,15 +266,14 @@ def _convert_chunk(
 def _convert_example(
   example_index: int,
   example: EncodedExample,
-  tokenizer: tokenization.FullTokenizer,
+  tokenizer: tokenization.Tokenizer,
   settings: WindowSettings,
 ) -> Iterator[tuple[tuple[int, ...], np.ndarray, np.ndarray, np.ndarray]]:
   """Yields the row, ids, words and `is_max_context` of each window."""
-  cls, sep = tokenizer.vocab["[CLS]"], tokenizer.vocab["[SEP]"]
+  special, document = tokenizer.special_ids, example.document
   query = example.query[: settings.max_query_length]
-  before = [cls, *query, sep]
-  document = example.document
-  room = settings.max_seq_length - len(before) - 1
+  first_of_doc = len(query) + special.num_before_second
+  room = settings.max_seq_length - first_of_doc - 1
   doc_spans = model_inputs.make_doc_spans(
     len(document.ids), room, settings.doc_stride
   )
@@ -249,7 +284,7 @@ def _convert_example(
     if settings.is_training:
       positions = (0, 0)
       if start <= example.start and example.end < stop:
-        shift = len(before) - start
+        shift = first_of_doc - start
         positions = (example.start + shift, example.end + shift)
     numbers = (
       example_index,
@@ -257,23 +292,24 @@ def _convert_example(
       start,
       len(query),
       len(example.query) - len(query),
-      len(before) + length + 1,
+      first_of_doc + length + 1,
       *positions,
       example.is_impossible,
     )
-    no_words = [-1] * len(before)
     first = max(index - reach, 0)
     is_max_context = check_is_max_context(
       doc_spans[first : index + reach + 1],
       index - first,
       np.arange(start, stop),
     )
+    ids, _ = special.join(query, document.ids[start:stop])
+    words = [-1] * first_of_doc + document.words[start:stop] + [-1]
     # Arrays, since a long paragraph has thousands of windows.
     yield (
       numbers,
-      np.array([*before, *document.ids[start:stop], sep], np.int32),
-      np.array([*no_words, *document.words[start:stop], -1], np.int32),
-      np.array([*[False] * len(before), *is_max_context, False]),
+      np.array(ids, np.int32),
+      np.array(words, np.int32),
+      np.array([False] * first_of_doc + is_max_context + [False]),
     )
 
 
@@ -313,22 +349,25 @@ def record_layout(max_seq_length: int, is_training: bool) -> tf_records.Layout:
 
 
 def window_records(
-  windows: Windows, max_seq_length: int, rows: Iterable[int] | None = None
+  windows: Windows,
+  max_seq_length: int,
+  tokenizer: tokenization.Tokenizer,
+  rows: Iterable[int] | None = None,
 ) -> Iterator[dict[str, Any]]:
   """Yields the features of windows by TFRecord keys, numbered in order."""
+  special = tokenizer.special_tokens
   ends = np.cumsum(windows.length).tolist()
   if rows is None:
     rows = range(len(ends))
   for unique_id, row in enumerate(rows, FIRST_UNIQUE_ID):
     length = int(windows.length[row])
-    first = int(windows.query_length[row]) + 2  # of the paragraph
+    # Of the paragraph.
+    first = int(windows.query_length[row]) + special.num_before_second
     ids = windows.ids[ends[row] - length : ends[row]].tolist()
-    segment_ids = [0] * first + [1] * (length - first)
+    segment_ids = [0] * first + [special.second_segment] * (length - first)
     yield {
       "unique_ids": unique_id,
-      "input_ids": model_inputs.pad(ids, max_seq_length),
-      "input_mask": model_inputs.pad([1] * length, max_seq_length),
-      "segment_ids": model_inputs.pad(segment_ids, max_seq_length),
+      **model_inputs.token_features(ids, segment_ids, max_seq_length),
       "start_positions": int(windows.start_position[row]),
       "end_positions": int(windows.end_position[row]),
       "is_impossible": int(windows.is_impossible[row]),
@@ -366,7 +405,7 @@ def find_incomplete_questions(
 
 def audit(
   examples: Sequence[SquadExample],
-  tokenizer: tokenization.FullTokenizer,
+  tokenizer: tokenization.Tokenizer,
   max_seq_lengths: Sequence[int],
   doc_strides: Sequence[int],
   max_query_length: int,
@@ -377,11 +416,13 @@ def audit(
     for e in encode_examples(examples, tokenizer, is_training=True)
   ]
   rows = []
+  num_special = tokenizer.special_tokens.num(is_pair=True)
   for length, stride in itertools.product(max_seq_lengths, doc_strides):
-    check_settings(WindowSettings(length, stride, max_query_length, True))
+    settings = WindowSettings(length, stride, max_query_length, True)
+    check_settings(settings, num_special)
     num_windows = num_lost = 0
     for query_length, num_tokens, start, end in encoded:
-      room = length - min(query_length, max_query_length) - 3
+      room = length - min(query_length, max_query_length) - num_special
       spans = model_inputs.make_doc_spans(num_tokens, room, stride)
       num_windows += len(spans)
       num_lost += start >= 0 and not any(

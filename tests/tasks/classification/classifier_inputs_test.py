@@ -7,7 +7,7 @@ import pytest
 
 from bertlib.cli import option
 from bertlib.cli.errors import InputError
-from bertlib.tasks.classification import classifier_inputs
+from bertlib.tasks.classification import classifier_inputs, own_tables
 from bertlib.tasks.classification.classification import (
   DataProcessor,
   InputExample,
@@ -57,7 +57,7 @@ def test_a_file_to_predict_is_a_table_by_its_ending_and_the_flags(
   # With training there is no model to ask for names.
   flags = flags | {"task_name": "tsv", "do_train": True, "do_predict": True}
   settings = option.make(ClassifierSettings, predict_file=str(path), **flags)
-  examples = classifier_inputs._read_predict_file(settings, DataProcessor())
+  examples = own_tables.read_predict_file(settings, DataProcessor())
   assert [example.text_a for example in examples] == texts
 
 

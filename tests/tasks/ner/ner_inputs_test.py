@@ -4,14 +4,14 @@ import pytest
 
 from bertlib.cli import option
 from bertlib.cli.errors import InputError
-from bertlib.tasks.ner import ner, ner_inputs
+from bertlib.tasks.ner import ner, ner_files, ner_inputs
 from bertlib.tasks.ner.settings import NerSettings
 
 pytestmark = pytest.mark.unit
 
 
 def columns(**flags):
-  return ner_inputs.columns(option.make(NerSettings, **flags))
+  return ner_files.columns_of(option.make(NerSettings, **flags))
 
 
 ESCAPES = {r"\t": "\t", r"\x02": "\x02", r"\\": "\\"}

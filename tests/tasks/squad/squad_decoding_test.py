@@ -248,12 +248,11 @@ def test_an_answer_has_the_characters_of_its_pieces(tokenizer, passage, seed):
   columns = squad_windows.convert_examples_to_windows(
     examples, tokenizer, settings
   )
-  inv_vocab = tokenizer.inv_vocab
-  windows = [*original_api.iterate_features(columns, 12, inv_vocab)]
+  windows = [*original_api.iterate_features(columns, 12, tokenizer)]
   logits = rng.normal(size=[2, len(windows), 12])
   tokens, offsets = tokenizer.tokenize_with_offsets(passage)
   passages = [squad_decoding.Passage(passage, offsets)]
-  finder = PassageFinder(passages, examples, columns, logits, True, inv_vocab)
+  finder = PassageFinder(passages, examples, columns, logits, True, tokenizer)
   (prelims,) = finder.prelim_predictions(20, 30)
   for prelim in prelims:
     found = finder.with_text(prelim)

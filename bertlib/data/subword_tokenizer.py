@@ -1,0 +1,316 @@
+"""Byte-level BPE and SentencePiece unigram, run by the package `tokenizers`.
+
+A model's `tokenizer.json` has the rules, which other programs follow too. What
+is different here: names of special tokens in a text are text, and offsets have
+no white space at their ends.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Callable
+
+import tokenization
+from bertlib.cli.errors import InputError, needs_package, some_of
+from bertlib.io import json_files, text_files
+from tokenization import SpecialTokens
+
+# Names of special tokens that `tokenizer.json` does not give a role, by role:
+# RoBERTa's, or else BERT's.
+_NAMES = {
+  role: (name, getattr(tokenization.BERT_TOKENS, role))
+  for role, name in {
+    "cls": "<s>",
+    "sep": "</s>",
+    "pad": "<pad>",
+    "mask": "<mask>",
+    "unk": "<unk>",
+  }.items()
+}
+
+# Texts that the package encodes at once, in threads.
+_BLOCK = 4000
+
+_ADDED = {"id": int, "content": str, "special": bool, "lstrip": bool}
+_SURROGATES = re.compile("[\ud800-\udfff]")
+_FIX = "Use the tokenizer.json that came with the model"
+
+
+def load(path: str, finds_mask: bool = False) -> SubwordTokenizer:
+  """Tokenizer of a `tokenizer.json`, which finds the mask's name in texts."""
+  text, _ = read(path)
+  with needs_package(
+    f"{path}: needs the package tokenizers. Install it:"
+    " pip install -e '.[tokenizers]'"
+  ):
+    import tokenizers
+  try:
+    return SubwordTokenizer(text, finds_mask)
+  except InputError as error:
+    raise InputError(f"{path}: {error}. {_FIX}") from error
+  except Exception as error:  # the package raises no other class
+    raise InputError(
+      f"{path}: tokenizers {tokenizers.__version__} cannot read it"
+      f" ({error}). {_FIX}, or another version of the package"
+    ) from error
+
+
+def read_entries(path: str) -> list[str]:
+  """Entries of a `tokenizer.json` by id, "" where there is none."""
+  return _by_id(vocab_of(read(path)[1]))
+
+
+def _by_id(vocab: Mapping[str, int]) -> list[str]:
+  entries = [""] * (max(vocab.values(), default=-1) + 1)
+  for entry, index in vocab.items():
+    entries[index] = entry
+  return entries
+
+
+def read(path: str) -> tuple[str, dict[str, Any]]:
+  """Text and contents of a `tokenizer.json`."""
+  text = text_files.read_text(path)
+  model = {"type?": str, "vocab": (dict, list)}
+  schema = {"model": model, "added_tokens?": [_ADDED]}
+  content = json_files.parse(text, path, schema, _FIX)
+  if problem := problem_of(content):
+    raise InputError(f"{path}: {problem}")
+  return text, content
+
+
+def problem_of(content: Mapping[str, Any]) -> str | None:
+  """Why contents of a `tokenizer.json` cannot be used here, or None."""
+  kind = content["model"].get("type")
+  if kind == "Unigram":
+    return None
+  is_byte_level = any(
+    part["type"] == "ByteLevel" for part in parts(content, "pre_tokenizer")
+  )
+  if kind == "BPE" and is_byte_level:
+    return None
+  found = "BPE without bytes" if kind == "BPE" else f"a {kind} model"
+  return (
+    f"has {found}; only byte-level BPE, Unigram and, with a vocab.txt,"
+    " WordPiece are supported. Use another model"
+  )
+
+
+def parts(content: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
+  """The steps of a part of a `tokenizer.json`, of which it may be a list."""
+  part = content.get(key) or {}
+  if part.get("type") != "Sequence":
+    return [part] if part else []
+  names = "pretokenizers", "processors", "normalizers"
+  return next(part[name] for name in names if name in part)
+
+
+def vocab_of(content: Mapping[str, Any]) -> dict[str, int]:
+  """Entries of a `tokenizer.json` with their ids."""
+  vocab = content["model"]["vocab"]
+  if isinstance(vocab, list):  # pieces with their scores
+    vocab = {piece: index for index, (piece, _) in enumerate(vocab)}
+  added = {t["content"]: t["id"] for t in content.get("added_tokens", ())}
+  return {**vocab, **added}
+
+
+def special_tokens_of(content: Mapping[str, Any]) -> SpecialTokens:
+  """Special tokens of a `tokenizer.json`, and how it joins texts."""
+  vocab = vocab_of(content)
+  found = {
+    role: next((n for n in names if n in vocab), None)
+    for role, names in _NAMES.items()
+  }
+  # Without a processor, as in RoBERTa.
+  joined = {"num_separators": 2, "second_segment": 0}
+  for part in parts(content, "post_processor"):
+    if part["type"] in ("RobertaProcessing", "BertProcessing"):
+      found |= {"cls": part["cls"][0], "sep": part["sep"][0]}
+      if part["type"] == "BertProcessing":
+        joined = {"num_separators": 1, "second_segment": 1}
+    elif part["type"] == "TemplateProcessing":
+      pair = [
+        (name, value["id"], value["type_id"])
+        for item in part["pair"]
+        for name, value in item.items()
+      ]
+      names = [name for _, name, _ in pair]
+      second = names.index("B") if "B" in names else 0
+      num_separators = second - 2
+      found |= {"cls": names[0], "sep": names[-1]}
+      expected = [names[0], "A", *[names[-1]] * num_separators, "B", names[-1]]
+      if names != expected or num_separators < 1:
+        raise InputError(f"joins texts as {' '.join(names)}, unlike BERT")
+      joined = {
+        "num_separators": num_separators,
+        "second_segment": pair[second][2],
+      }
+  missing = [role for role in ("cls", "sep", "unk") if not found[role]]
+  if missing:
+    names = [_NAMES[role][0] for role in missing]
+    raise InputError(f"has no special tokens {some_of(names)}")
+  return SpecialTokens(**found, **joined)
+
+
+class SubwordTokenizer(tokenization.Tokenizer):
+  """Tokenizer of the contents of a `tokenizer.json`."""
+
+  def __init__(self, content: str, finds_mask: bool = False):
+    """Prepares the rules; a copy prepares them again.
+
+    Args:
+      content: text of a `tokenizer.json`.
+      finds_mask: whether the mask's name in a text is the mask.
+    """
+    self.content, self.finds_mask = content, finds_mask
+    rules = json.loads(content)
+    self.is_unigram = rules["model"]["type"] == "Unigram"
+    self.special_tokens = special_tokens_of(rules)
+    self.vocab = vocab_of(rules)
+    self.inv_vocab = {index: entry for entry, index in self.vocab.items()}
+    self._special = {
+      *(t["content"] for t in rules.get("added_tokens", ()) if t["special"]),
+      *filter(None, self.special_tokens[:5]),
+    }
+    self._encoder = self._make(rules)
+
+  def __reduce__(self):
+    return type(self), (self.content, self.finds_mask)
+
+  def _make(self, rules: dict[str, Any]) -> Any:
+    """A `tokenizers.Tokenizer` by which names of special tokens are text."""
+    import tokenizers
+
+    model, added = rules["model"], rules.get("added_tokens", ())
+    hidden = self._special - {self.finds_mask and self.special_tokens.mask}
+    rules["added_tokens"] = [t for t in added if t["content"] not in hidden]
+    rules |= dict.fromkeys(("truncation", "padding", "post_processor"))
+    # No text has pieces with a space in them. The package's own option does
+    # nothing for Unigram, and is lost in copies.
+    names = [f" {n}" if n in hidden else n for n in _by_id(self.vocab)]
+    if self.is_unigram:
+      scores = [score for _, score in model["vocab"]]
+      scores += [min(scores)] * (len(names) - len(scores))
+      model["vocab"] = [
+        *zip((n or f" {i}" for i, n in enumerate(names)), scores)
+      ]
+    else:
+      model["vocab"] = {name: i for i, name in enumerate(names) if name}
+      if model.get("unk_token") in hidden:
+        model["unk_token"] = f" {model['unk_token']}"
+      model["dropout"] = None
+      # Strips spaces, in threads.
+      rules["post_processor"] = {
+        "type": "ByteLevel",
+        "add_prefix_space": False,
+        "trim_offsets": True,
+        "use_regex": True,
+      }
+    return tokenizers.Tokenizer.from_str(json.dumps(rules))
+
+  @functools.cached_property
+  def _encoder_of_words(self) -> Any:
+    """The encoder in which each word has a space before it."""
+    rules = json.loads(self.content)
+    steps = parts(rules, "pre_tokenizer")
+    steps = [step for step in steps if step["type"] == "ByteLevel"]
+    if all(step["add_prefix_space"] for step in steps):  # or none, of Unigram
+      return self._encoder
+    for step in steps:
+      step["add_prefix_space"] = True
+    return self._make(rules)
+
+  def encode(self, text):
+    """See base class."""
+    return next(self.encode_batch([text]))
+
+  def encode_batch(self, texts):
+    """See base class."""
+    for encoded in _encode(self._encoder.encode_batch_fast, texts):
+      yield encoded.ids
+
+  def encode_words(self, sentences):
+    """See base class."""
+    encode = functools.partial(
+      self._encoder_of_words.encode_batch, is_pretokenized=True
+    )
+    for encoded in _encode(encode, sentences):
+      yield encoded.ids, encoded.word_ids
+
+  def encode_with_offsets(self, texts):
+    """See base class."""
+    texts, originals = itertools.tee(texts)
+    encoded_texts = _encode(self._encoder.encode_batch, texts)
+    for encoded, text in zip(encoded_texts, originals):
+      yield encoded.ids, _strip(text, encoded.offsets)
+
+  @functools.cached_property
+  def continues_word(self):
+    """See base class."""
+    mark = "\u2581" if self.is_unigram else "\u0120"
+    return [
+      not (entry in self._special or entry.startswith(mark))
+      for entry in _by_id(self.vocab)
+    ]
+
+  def text_of(self, tokens):
+    """See base class."""
+    return " ".join(self._decode(tokens).split())
+
+  def shown(self, token):
+    """See base class; the space before a word is one."""
+    return self._decode([token])
+
+  def _decode(self, tokens: Iterable[str]) -> str:
+    if self.is_unigram:
+      return "".join(tokens).replace("\u2581", " ")
+    from tokenizers import decoders
+
+    return decoders.ByteLevel().decode([*tokens])
+
+
+def _encode(
+  encode: Callable[..., Sequence[Any]], texts: Iterable[Any]
+) -> Iterator[Any]:
+  """Encodes texts, or lists of words, in blocks."""
+  texts = iter(texts)
+  while block := [*itertools.islice(texts, _BLOCK)]:
+    try:
+      found = encode(block, add_special_tokens=False)
+    except TypeError:  # surrogates, which are in no UTF-8
+      found = encode(
+        [*map(_without_surrogates, block)], add_special_tokens=False
+      )
+    yield from found
+
+
+def _without_surrogates(text: str | Sequence[str]) -> str | list[str]:
+  if isinstance(text, str):
+    return _SURROGATES.sub("\ufffd", text)
+  return [_SURROGATES.sub("\ufffd", word) for word in text]
+
+
+def _strip(
+  text: str, spans: Iterable[tuple[int, int]]
+) -> list[tuple[int, int]]:
+  """Character ranges without white space at their ends."""
+  is_space = [*map(str.isspace, text), False]  # an empty range is kept
+  return [
+    _strip_one(is_space, *span)
+    if is_space[span[0]] or is_space[span[1] - 1]
+    else span
+    for span in spans
+  ]
+
+
+def _strip_one(
+  is_space: Sequence[bool], start: int, end: int
+) -> tuple[int, int]:
+  while start < end and is_space[start]:
+    start += 1
+  while start < end and is_space[end - 1]:
+    end -= 1
+  return start, end

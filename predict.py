@@ -1,0 +1,353 @@
+"""Predicts for the texts of a file with an exported model.
+
+  python predict.py --model=exported/mrpc --input=pairs.tsv --output=labels.tsv
+
+The model is a folder of `export_model.py --format=onnx`. Files are read and
+written as by --do_predict of the script that trained it, without TensorFlow, in
+blocks: memory does not grow with a file, and what a run that ended early has
+computed is not computed again.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import dataclasses
+import hashlib
+import itertools
+import os
+import re
+import shutil
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from bertlib.cli import app, option
+from bertlib.cli.absl import logging
+from bertlib.cli.command_line import as_installed
+from bertlib.cli.errors import InputError
+from bertlib.data import batch_predictor
+from bertlib.data.batch_predictor import FileFormat
+from bertlib.export import onnx_folder
+from bertlib.export.onnx_model import OnnxModel
+from bertlib.io import files, folder_lock, model_files, result_files
+from bertlib.settings import model_description
+from bertlib.settings.common import DeviceSettings, TableSettings
+from bertlib.task import task_record
+
+# Rows that are sorted by length, computed and kept together.
+BLOCK_SIZE = 8192
+
+# Name of a kept block: its number, and a hash of all that decides its answers.
+_BLOCK = re.compile(r"\d{6}-[0-9a-f]{32}")
+
+
+@dataclasses.dataclass(frozen=True)
+class PredictSettings(option.CommandSettings):
+  """Flags of predict.py."""
+
+  REQUIRED = ("model", "input", "output")
+  EXAMPLE = (
+    "python predict.py --model=exported/mrpc --input=pairs.tsv"
+    " --output=labels.tsv"
+  )
+  SECTION = "model"
+
+  model: str | None = option.path(
+    None, "Folder of export_model.py --format=onnx.", basic=True
+  )
+  task_module: str | None = option.text(
+    None,
+    "Module of a task of your own, such as examples.two_heads. Its RECORD says"
+    " how its models predict.",
+  )
+  input: str | None = option.path(
+    None,
+    "File as --predict_file of the script that trained the model; - for"
+    " standard input. For multiple choice, a table as of SWAG or an article of"
+    " RACE.",
+    section="data",
+    basic=True,
+  )
+  text: TableSettings = option.group(TableSettings)
+  output: str | None = option.path(
+    None,
+    "File to write, in the format of its ending: .jsonl; also .tsv for labels,"
+    " .conll for tags, .json for answers to questions, .npy for vectors. - for"
+    " JSON Lines to standard output, block by block.",
+    section="output",
+    basic=True,
+    is_output=True,
+  )
+  engine: str = option.choice(
+    "auto",
+    ["auto", "onnxruntime", "openvino"],
+    "Package that computes. auto is the faster one on this processor, if both"
+    " are installed.",
+    section="devices",
+    basic=True,
+  )
+  devices: DeviceSettings = option.group(
+    DeviceSettings,
+    omit=[
+      field.name
+      for field in dataclasses.fields(DeviceSettings)
+      if field.name != "num_threads"
+    ],
+    num_threads={
+      "help": "Number of threads that compute. 0 uses all cores.",
+      "basic": True,
+    },
+  )
+  given: frozenset[str] = frozenset()  # flags on the command line
+
+
+def define_flags() -> None:
+  """Defines the flags."""
+  option.define(PredictSettings)
+
+
+def main(_) -> None:
+  """Writes the answers to the rows of --input."""
+  settings = option.from_flags(PredictSettings)
+  files.check_outputs([settings.output], [settings.input])
+  with open_model(settings) as model:
+    predict_file(model, settings)
+
+
+def predict_file(model: OnnxModel, settings: PredictSettings) -> None:
+  """Writes the answers of a model to the rows of a file."""
+  path, output = settings.input, settings.output
+  given = {"encoding", "delimiter", "bad_rows"} & settings.given
+  flags = {name: getattr(settings.text, name) for name in given}
+  bad: list[str] = []  # messages of rows that are skipped
+  before = state_of(path)
+  examples = model.read_file(model.file_settings(path, flags), bad)
+  blocks = batch_predictor.blocks(examples, BLOCK_SIZE)
+  first = next(blocks, None)
+  if not first:
+    raise InputError(f"{path}: has no rows to predict for")
+  blocks, formats = itertools.chain([first], blocks), model.file_formats(first)
+  if output == "-" or (os.path.exists(output) and not os.path.isfile(output)):
+    write_stream(model, blocks, formats[".jsonl"], output)
+    if bad:
+      logging.warning("bad rows skipped: %d, the first: %s", len(bad), bad[0])
+    return
+  form = formats.get(os.path.splitext(output)[1])
+  if not form:
+    raise InputError(
+      f"--output={output}: is in no known format. Let its name end in"
+      f" {' or '.join(formats)}"
+    )
+  del first
+  with files.folders_for([output]), folder_lock.lock_files([output], "output"):
+    kept = KeptBlocks(output, model.fingerprint())
+    num_rows = compute(model, blocks, form, kept, path)
+    if state_of(path) != before:
+      raise InputError(
+        f"{path}: has changed while it was read. Give the command again: only"
+        " blocks of rows that are others are computed again"
+      )
+    join(kept, form, num_rows, output)
+    if bad:
+      result_files.write_bad_rows(os.path.dirname(output), {path: bad})
+
+
+def state_of(path: str) -> tuple[int, int] | None:
+  """Size and time of a file; None for standard input and pipes."""
+  return files.size_and_mtime(path) if os.path.isfile(path) else None
+
+
+# The model
+
+
+def open_model(settings: PredictSettings) -> OnnxModel:
+  """Loads the model; InputError with the command that exports a trained one."""
+  folder, task = settings.model.rstrip("/"), None
+  if not os.path.isdir(folder):
+    fix = files.did_you_mean(folder, "Name the --export_dir of an export")
+    raise InputError(f"--model={folder}: no such folder. {fix}")
+  is_export = os.path.exists(onnx_folder.find(folder))
+  if not is_export and model_description.has_checkpoint(folder):
+    export = as_installed(
+      f"python export_model.py --format=onnx --model_dir={folder}"
+      f" --export_dir={folder}_onnx"
+    )
+    raise InputError(
+      f"--model={folder}: is a training, not an export. Give"
+      f" --model={folder}_onnx after: {export}"
+    )
+  if settings.task_module:
+    task = task_record.load(settings.task_module)
+  threads = settings.devices.num_threads or None
+  model = OnnxModel(folder, settings.engine, num_threads=threads, task=task)
+  warn_if_outdated(model)
+  return model
+
+
+def warn_if_outdated(model: OnnxModel) -> None:
+  """Warns if the training would export another checkpoint by now."""
+  trained = model.description.get("trained", {})
+  folder, step = trained.get("folder", ""), trained.get("step")
+  now = model_files.trained_step(folder) if os.path.isdir(folder) else None
+  if now not in (None, step):
+    logging.warning(
+      "--model: was exported from step %s of %s, which has step %s now. Export"
+      " it again for its answers",
+      step,
+      folder,
+      now,
+    )
+
+
+# Answers
+
+
+def answers_of(
+  model: OnnxModel, blocks: Iterable[Any], form: FileFormat
+) -> Iterator[tuple[int, Iterator[bytes]]]:
+  """Yields the number of rows of each block, and the lines of its answers."""
+  waiting: collections.deque = collections.deque()
+
+  def examples():
+    for block in blocks:
+      waiting.append(block)
+      yield block
+
+  def lines(block, answers):
+    separator = b""
+    for example, answer in zip(block, answers):
+      yield separator + form.line(example, answer)
+      separator = form.separator
+
+  # No block is held while the next one is computed.
+  for answers in model.answer_blocks(examples()):
+    yield len(waiting[0]), lines(waiting.popleft(), answers)
+    del answers
+
+
+def write_stream(
+  model: OnnxModel, blocks: Iterable[Any], form: FileFormat, path: str
+) -> None:
+  """Writes answers to a pipe or device, each block when it is computed."""
+  with contextlib.ExitStack() as stack:
+    file = sys.stdout.buffer
+    if path != "-":
+      file = stack.enter_context(open(path, "wb"))
+    try:
+      for _, lines in answers_of(model, blocks, form):
+        file.writelines(lines)
+        file.flush()
+        del lines
+    except BrokenPipeError:  # as by `| head`
+      os.dup2(os.open(os.devnull, os.O_WRONLY), file.fileno())
+
+
+def compute(
+  model: OnnxModel,
+  blocks: Iterable[Any],
+  form: FileFormat,
+  kept: KeptBlocks,
+  path: str,  # of the rows
+) -> int:
+  """Computes the blocks that are not kept yet; returns the number of rows."""
+  num_lines, start = count_lines(path), time.monotonic()
+  num_kept = num_computed = 0
+
+  def missing():
+    nonlocal num_kept
+    for block in blocks:
+      if kept.has_next(block):
+        num_kept += len(block)
+      else:
+        yield block
+
+  computed = answers_of(model, missing(), form)
+  for number, (num_rows, lines) in enumerate(computed, start=1):
+    kept.write_next(lines)
+    del lines
+    num_computed += num_rows
+    rate, left = num_computed / (time.monotonic() - start), ""
+    if number > 1 and num_lines:
+      seconds = max(num_lines - num_kept - num_computed, 0) / rate
+      left = f", about {seconds:.0f} s left"
+    logging.info("%d rows, %.0f rows/s%s", num_computed, rate, left)
+  return num_kept + num_computed
+
+
+def count_lines(path: str) -> int | None:
+  """Number of lines, about that of rows; None for a pipe and packed files."""
+  packed = (".gz", ".xlsx", ".xls", ".parquet", ".feather")
+  if path.endswith(packed) or not os.path.isfile(path):
+    return None
+  with open(path, "rb") as file:
+    return sum(
+      part.count(b"\n") for part in iter(lambda: file.read(2**20), b"")
+    )
+
+
+def join(
+  kept: KeptBlocks, form: FileFormat, num_rows: int, output: str
+) -> None:
+  """Writes the output from its blocks, and removes these."""
+  with files.atomic_write(output, "wb") as file:
+    file.write(form.head(num_rows))
+    for number, path in enumerate(kept.paths):
+      file.write(form.separator if number else b"")
+      with open(path, "rb") as block:
+        shutil.copyfileobj(block, file)
+    file.write(form.tail)
+  kept.remove()
+  logging.info("%d answers in %s", num_rows, output)
+
+
+class KeptBlocks:
+  """Answers to the blocks of rows, in a hidden folder beside the output."""
+
+  def __init__(self, output: str, fingerprint: str):
+    """Finds the blocks of an earlier run."""
+    folder, name = os.path.split(output)
+    self._folder = os.path.join(folder, f".{name}.blocks")
+    files.make_folder(self._folder)
+    self._names = set(filter(_BLOCK.fullmatch, os.listdir(self._folder)))
+    self._fingerprint = fingerprint.encode()
+    self.paths: list[str] = []  # in the order of the rows
+    self._missing: collections.deque = collections.deque()
+
+  def has_next(self, examples: Sequence[Any]) -> bool:
+    """True if the answers to the next block are kept."""
+    rows = hashlib.sha256(self._fingerprint)
+    for example in examples:
+      rows.update(repr(example).encode("utf-8", "surrogatepass"))
+    number = f"{len(self.paths):06}"
+    name = f"{number}-{rows.hexdigest()[:32]}"
+    path = os.path.join(self._folder, name)
+    self.paths.append(path)
+    if name in self._names:
+      return True
+    self._missing.append(path)
+    if any(other.startswith(number) for other in self._names):
+      logging.info(
+        "block %d is computed again: its rows, the model or the engine are"
+        " others than before",
+        len(self.paths),
+      )
+    return False
+
+  def write_next(self, lines: Iterable[bytes]) -> None:
+    """Keeps the answers to the next block that was missing."""
+    with files.atomic_write(self._missing.popleft(), "wb") as file:
+      file.writelines(lines)
+
+  def remove(self) -> None:
+    """Removes the blocks, and nothing else."""
+    for name in filter(_BLOCK.fullmatch, os.listdir(self._folder)):
+      os.remove(os.path.join(self._folder, name))
+    with contextlib.suppress(OSError):  # it has other files
+      os.rmdir(self._folder)
+
+
+if __name__ == "__main__":
+  app.parse_flags(PredictSettings)
+  app.run(main)

@@ -1,0 +1,157 @@
+"""Folders of transformers with byte-level BPE or unigram, to the end."""
+
+import json
+import os
+
+import commands
+import numpy as np
+import pytest
+import tiny_subword
+from reference_data import golden, read_jsonl
+from refused import refusal
+from safetensors.numpy import load_file, save_file
+
+from bertlib.data import vocabulary
+from bertlib.exchange import from_huggingface
+from bertlib.export import OnnxModel
+
+tokenizers = pytest.importorskip("tokenizers", reason=".[tokenizers]")
+pytest.importorskip("onnx", reason="pip install -e .[onnx]")
+pytest.importorskip("onnxruntime", reason=".[test]")
+
+pytestmark = pytest.mark.unit
+
+MODEL_TYPES = {"BPE": "roberta", "Unigram": "xlm-roberta"}
+TEXTS = ["the cat sat", "a dog, there", "don't play <s> here", "cafés [1]"]
+
+
+def write_folder(folder, kind):
+  """Writes the folder of an encoder with a tokenizer of a kind."""
+  with open(golden("transformers.json")) as file:
+    model = json.load(file)["CamembertModel"]
+  size = tiny_subword.vocab_size(kind)
+  draw = np.random.RandomState(0)
+  tensors = {
+    name: draw.normal(0.0, 0.2, shape).astype(np.float32)
+    for name, shape in model["shapes"].items()
+  }
+  name = "embeddings.word_embeddings.weight"
+  tensors[name] = draw.normal(0.0, 0.2, [size, 8]).astype(np.float32)
+  folder.mkdir()
+  save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+  config = {"model_type": MODEL_TYPES[kind], "vocab_size": size}
+  config = model["config"] | config | {"architectures": []}
+  (folder / "config.json").write_text(json.dumps(config))
+  (folder / "tokenizer.json").write_text(tiny_subword.content(kind))
+  return tensors
+
+
+@pytest.mark.train
+@pytest.mark.parametrize("kind", tiny_subword.KINDS)
+def test_a_classifier_is_trained_evaluated_exported_and_converted(
+  kind, tmp_path
+):
+  tensors = write_folder(tmp_path / "theirs", kind)
+  rows = "".join(
+    f"{text}\tthe mat\t{number % 2}\n" for number, text in enumerate(TEXTS)
+  )
+  for split in ("train", "dev"):
+    (tmp_path / f"{split}.tsv").write_text(rows)
+  (tmp_path / "pairs.txt").write_text("".join(f"{t}\tthe mat\n" for t in TEXTS))
+  trained, outputs = tmp_path / "trained", tmp_path / "predictions"
+  # The longest text that 16 positions with an offset of 2 have room for.
+  commands.succeed(
+    "run_classifier.py",
+    *("--do_train", "--do_eval", "--task_name=tsv", f"--data_dir={tmp_path}"),
+    *("--text_b_column=2", "--label_column=3", "--max_seq_length=14"),
+    *("--train_batch_size=2", "--learning_rate=1e-2", "--num_train_epochs=1"),
+    f"--init_checkpoint={tmp_path}/theirs",
+    f"--output_dir={trained}",
+  )
+  assert not (trained / "vocab.txt").exists()
+  assert (
+    vocabulary.hash_of(f"{trained}/tokenizer.json")
+    == (json.loads((trained / "model.json").read_text())["vocab_sha256"])
+  )
+  commands.succeed(
+    "run_classifier.py",
+    *("--do_predict", f"--predict_file={tmp_path}/pairs.txt"),
+    *(f"--init_checkpoint={trained}", f"--output_dir={outputs}"),
+  )
+  expected = [
+    row["probabilities"]
+    for row in read_jsonl(outputs / "pairs_predictions.jsonl")
+  ]
+  commands.succeed(
+    "export_model.py",
+    "--format=onnx",
+    f"--model_dir={trained}",
+    f"--export_dir={tmp_path}/onnx",
+  )
+  pairs = [(text, "the mat") for text in TEXTS]
+  with OnnxModel(str(tmp_path / "onnx")) as model:
+    for found, wanted in zip(model.predict(pairs), expected, strict=True):
+      assert found.probabilities == pytest.approx(wanted, abs=1e-5)
+  # The tokenizer there makes the same inputs, but for names in texts.
+  there = tokenizers.Tokenizer.from_file(f"{tmp_path}/onnx/tokenizer.json")
+  encoded = there.encode_batch(pairs[:2])
+  assert {len(each.ids) for each in encoded} == {
+    max(sum(each.attention_mask) for each in encoded)
+  }
+  commands.succeed(
+    "convert_checkpoint.py",
+    "--to=huggingface",
+    f"--input={trained}",
+    f"--output={tmp_path}/back",
+  )
+  names = load_file(tmp_path / "back" / "model.safetensors").keys()
+  assert {f"roberta.{n}" for n in tensors if "pooler" not in n} <= names
+  assert {"classifier.dense.weight", "classifier.out_proj.bias"} <= names
+  config = json.loads((tmp_path / "back" / "tokenizer_config.json").read_text())
+  assert config["model_max_length"] == 14
+
+
+def test_merges_are_converted(tmp_path):
+  write_folder(tmp_path / "a", "BPE")
+  path = tmp_path / "a" / "tokenizer.json"
+  model = json.loads(path.read_text())["model"]
+  path.unlink()
+  vocab = model["vocab"] | {"<mask>": len(model["vocab"])}
+  merges = ["#version: 0.2", *map(" ".join, model["merges"])]
+  (tmp_path / "a" / "vocab.json").write_text(json.dumps(vocab))
+  (tmp_path / "a" / "merges.txt").write_text("\n".join(merges) + "\n")
+  for name in ("a", "b"):
+    if name == "b":
+      write_folder(tmp_path / "b", "BPE")
+    from_huggingface.convert(str(tmp_path / name), str(tmp_path / f"to_{name}"))
+  one, other = (
+    vocabulary.load_tokenizer(f"{tmp_path}/to_{n}/tokenizer.json", False)
+    for n in "ab"
+  )
+  assert one.vocab == other.vocab
+  assert one.special_ids == other.special_ids
+  assert one.encode(tiny_subword.TEXT) == other.encode(tiny_subword.TEXT)
+
+
+@pytest.mark.parametrize(
+  ("name", "message"),
+  [
+    ("bpe.codes", "is a vocabulary of fastBPE"),
+    (
+      "sentencepiece.bpe.model",
+      "without a tokenizer.json. Write one with Auto",
+    ),
+  ],
+)
+def test_files_of_other_tokenizers_are_refused(name, message, tmp_path):
+  write_folder(tmp_path / "a", "BPE")
+  os.rename(tmp_path / "a" / "tokenizer.json", tmp_path / "a" / name)
+  assert message in refusal(from_huggingface.read, str(tmp_path / "a"))
+
+
+def test_casing_is_that_of_the_file(tmp_path):
+  write_folder(tmp_path / "a", "Unigram")
+  message = refusal(
+    from_huggingface.read, str(tmp_path / "a"), do_lower_case=True
+  )
+  assert message.startswith("--do_lower_case: ")
