@@ -19,14 +19,17 @@ from bertlib.cli.errors import InputError, needs_package, some_of
 from bertlib.io import json_files, text_files
 from tokenization import SpecialTokens
 
-# Names of special tokens that `tokenizer.json` does not give a role, by role.
+# Names of special tokens that `tokenizer.json` does not give a role, by role:
+# RoBERTa's, or else BERT's.
 _NAMES = {
-  role: names
-  for role, *names in zip(
-    SpecialTokens._fields,
-    ("<s>", "</s>", "<pad>", "<mask>", "<unk>"),
-    tokenization.BERT_TOKENS,
-  )
+  role: (name, getattr(tokenization.BERT_TOKENS, role))
+  for role, name in {
+    "cls": "<s>",
+    "sep": "</s>",
+    "pad": "<pad>",
+    "mask": "<mask>",
+    "unk": "<unk>",
+  }.items()
 }
 
 # Texts that the package encodes at once, in threads.
