@@ -812,13 +812,13 @@ def attention_layer(
   Raises:
     ValueError: inputs of other ranks, or matrices without B, F or T.
   """
-  from_shape = get_shape_list(from_tensor, expected_rank=[2, 3])
-  to_shape = get_shape_list(to_tensor, expected_rank=[2, 3])
-  if len(from_shape) != len(to_shape):
+  for tensor in (from_tensor, to_tensor):
+    assert_rank(tensor, [2, 3])
+  if from_tensor.shape.rank != to_tensor.shape.rank:
     raise ValueError("from_tensor and to_tensor must be of the same rank")
-  if len(from_shape) == 3:
-    batch_size, from_seq_length = from_shape[:2]
-    to_seq_length = to_shape[1]
+  if from_tensor.shape.rank == 3:
+    batch_size, from_seq_length, _ = get_shape_list(from_tensor)
+    to_seq_length = get_shape_list(to_tensor)[1]
   elif None in (batch_size, from_seq_length, to_seq_length):
     raise ValueError("Matrices need batch_size, from_seq_length, to_seq_length")
   width = num_attention_heads * size_per_head

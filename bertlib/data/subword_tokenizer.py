@@ -19,25 +19,20 @@ from bertlib.cli.errors import InputError, needs_package, some_of
 from bertlib.io import json_files, text_files
 from tokenization import SpecialTokens
 
-# Names of special tokens that `tokenizer.json` does not give a role.
-_NAMES = {
-  "cls": ("<s>", "[CLS]"),
-  "sep": ("</s>", "[SEP]"),
-  "pad": ("<pad>", "[PAD]"),
-  "mask": ("<mask>", "[MASK]"),
-  "unk": ("<unk>", "[UNK]"),
-}
+# Of a `tokenizer.json` that does not say more; or else the names of BERT.
+_OF_ROBERTA = SpecialTokens("<s>", "</s>", "<pad>", "<mask>", "<unk>", 2, 0)
 
 # Texts that the package encodes at once, in threads.
 _BLOCK = 4000
 
+_ADDED = {"id": int, "content": str, "special": bool, "lstrip": bool}
 _SURROGATES = re.compile("[\ud800-\udfff]")
 _FIX = "Use the tokenizer.json that came with the model"
 
 
 def load(path: str, finds_mask: bool = False) -> SubwordTokenizer:
   """Tokenizer of a `tokenizer.json`, which finds the mask's name in texts."""
-  text, _ = _read(path)
+  text, _ = read(path)
   with needs_package(
     f"{path}: needs the package tokenizers. Install it:"
     " pip install -e '.[tokenizers]'"
@@ -56,7 +51,7 @@ def load(path: str, finds_mask: bool = False) -> SubwordTokenizer:
 
 def read_entries(path: str) -> list[str]:
   """Entries of a `tokenizer.json` by id, "" where there is none."""
-  return _by_id(vocab_of(_read(path)[1]))
+  return _by_id(vocab_of(read(path)[1]))
 
 
 def _by_id(vocab: Mapping[str, int]) -> list[str]:
@@ -66,10 +61,11 @@ def _by_id(vocab: Mapping[str, int]) -> list[str]:
   return entries
 
 
-def _read(path: str) -> tuple[str, dict[str, Any]]:
+def read(path: str) -> tuple[str, dict[str, Any]]:
   """Text and contents of a `tokenizer.json`."""
   text = text_files.read_text(path)
-  schema = {"model": {"type?": str}, "added_tokens?": [dict]}
+  model = {"type?": str, "vocab": (dict, list)}
+  schema = {"model": model, "added_tokens?": [_ADDED]}
   content = json_files.parse(text, path, schema, _FIX)
   if problem := problem_of(content):
     raise InputError(f"{path}: {problem}")
@@ -113,12 +109,11 @@ def vocab_of(content: Mapping[str, Any]) -> dict[str, int]:
 
 def special_tokens_of(content: Mapping[str, Any]) -> SpecialTokens:
   """Special tokens of a `tokenizer.json`, and how it joins texts."""
-  vocab = vocab_of(content)
+  vocab, names = vocab_of(content), zip(_OF_ROBERTA, tokenization.BERT_TOKENS)
   found = {
-    role: next((n for n in names if n in vocab), None)
-    for role, names in _NAMES.items()
+    role: next((name for name in pair if name in vocab), None)
+    for role, pair in zip(SpecialTokens._fields[:5], names)
   }
-  # Without a processor, as in RoBERTa.
   joined = {"num_separators": 2, "second_segment": 0}
   for part in parts(content, "post_processor"):
     if part["type"] in ("RobertaProcessing", "BertProcessing"):
@@ -142,10 +137,10 @@ def special_tokens_of(content: Mapping[str, Any]) -> SpecialTokens:
         "num_separators": num_separators,
         "second_segment": pair[second][2],
       }
-  missing = [role for role in ("cls", "sep", "unk") if not found[role]]
+  needed = {role: getattr(_OF_ROBERTA, role) for role in ("cls", "sep", "unk")}
+  missing = [name for role, name in needed.items() if not found[role]]
   if missing:
-    names = [_NAMES[role][0] for role in missing]
-    raise InputError(f"has no special tokens {some_of(names)}")
+    raise InputError(f"has no special tokens {some_of(missing)}")
   return SpecialTokens(**found, **joined)
 
 
@@ -172,7 +167,9 @@ class SubwordTokenizer(tokenization.Tokenizer):
     self._encoder = self._make(rules)
 
   def __reduce__(self):
-    return type(self), (self.content, self.finds_mask)
+    # The loader may have changed the segments.
+    state = {"special_tokens": self.special_tokens}
+    return type(self), (self.content, self.finds_mask), state
 
   def _make(self, rules: dict[str, Any]) -> Any:
     """A `tokenizers.Tokenizer` by which names of special tokens are text."""

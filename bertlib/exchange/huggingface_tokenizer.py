@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
@@ -137,8 +138,8 @@ def write(
 ) -> list[str]:
   """Writes the files of a tokenizer; returns what is different there."""
   if vocab.startswith(b"{"):
-    tokenizer = subword_tokenizer.SubwordTokenizer(vocab.decode())
-    tokenizer_files.write_subword(folder, tokenizer, description, has_segments)
+    content = json.loads(vocab)
+    tokenizer_files.write_subword(folder, content, description, has_segments)
     return []
   with open(os.path.join(folder, model_files.VOCAB), "wb") as file:
     file.write(vocab)
@@ -261,6 +262,7 @@ def _subword_file(folder: str, vocab_file: str | None) -> str | None:
   """Path of a tokenizer that is not WordPiece; None for WordPiece."""
   if vocab_file:
     return vocab_file if vocabulary.is_subword(vocab_file) else None
+  vocab = os.path.join(folder, model_files.VOCAB)
   path = os.path.join(folder, tokenizer_files.FILE)
   if os.path.exists(path):
     model = json_files.read(path, dict).get("model") or {}
@@ -268,7 +270,8 @@ def _subword_file(folder: str, vocab_file: str | None) -> str | None:
       return path
   for name, what in _OTHER_FILES.items():
     other = os.path.join(folder, name)
-    if os.path.exists(other) and not os.path.exists(path):
+    has_vocab = name != "bpe.codes" and os.path.exists(vocab)
+    if os.path.exists(other) and not (os.path.exists(path) or has_vocab):
       raise InputError(f"{other}: is {what}")
   merges = os.path.join(folder, _MERGES)
   return merges if os.path.exists(merges) and not os.path.exists(path) else None
@@ -289,9 +292,7 @@ def _read_subword(
   if os.path.basename(path) == _MERGES:
     content = _from_merges(folder, special | config)
   else:
-    content = json_files.read(path, {"model": dict})
-  if problem := subword_tokenizer.problem_of(content):
-    raise InputError(f"{path}: {problem}")
+    _, content = subword_tokenizer.read(path)
   for token in content.get("added_tokens", ()):
     # As the classes of transformers do: the mask is no word of its own.
     token["lstrip"] |= token["content"] == _OF_ROBERTA["mask_token"]

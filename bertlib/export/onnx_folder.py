@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -31,12 +32,11 @@ _TAIL_SIZE = 4096
 
 # Files of an export beside those that a checkpoint has; last, of an earlier
 # version.
-_IN_EACH = {README_FILE, tokenizer_files.FILE}
-_BESIDE_IT = {CONFIG_FILE, tokenizer_files.CONFIG_FILE, *_IN_EACH}
+_BESIDE_IT = {CONFIG_FILE, tokenizer_files.CONFIG_FILE, README_FILE}
 LAYOUTS = (
   {MODEL_FILE, *_BESIDE_IT},
   {INT8_MODEL_FILE, *_BESIDE_IT},
-  {"model.onnx", *_IN_EACH},
+  {"model.onnx", README_FILE},
 )
 
 _README = """\
@@ -116,7 +116,11 @@ def write(
   has_segments = config.get("type_vocab_size", 0) > 1
   if isinstance(tokenizer, SubwordTokenizer):
     tokenizer_files.write_subword(
-      folder, tokenizer, description, has_segments, cuts=True
+      folder,
+      json.loads(tokenizer.content),
+      description,
+      has_segments,
+      cuts=True,
     )
   else:
     tokenizer_files.write(
@@ -125,6 +129,10 @@ def write(
   examples = ["A text."]
   if task and task.predict:
     examples = task.predict.examples(description)
+  if added:  # the example names BERT's mask
+    examples = [
+      e.replace(tokenization.BERT_TOKENS.mask, mask) for e in examples
+    ]
   # Choices are rows of their own.
   texts = examples[0] if isinstance(examples[0], list) else examples
   with open(os.path.join(folder, README_FILE), "w", encoding="utf-8") as file:

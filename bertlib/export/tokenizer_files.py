@@ -6,13 +6,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tokenization
-from bertlib.data.subword_tokenizer import SubwordTokenizer
+from bertlib.data import subword_tokenizer
 from bertlib.io import json_files
 
 CONFIG_FILE, FILE = "tokenizer_config.json", "tokenizer.json"
@@ -82,24 +81,25 @@ def added_token(
 
 def write_subword(
   folder: str,
-  tokenizer: SubwordTokenizer,
+  content: Mapping[str, Any],  # of the `tokenizer.json` of a model
   description: Mapping[str, Any],  # contents of `model.json`
   has_segments: bool,
   cuts: bool = False,  # truncates and pads, as the model needs it
 ) -> None:
   """Writes both files of a tokenizer that is not WordPiece."""
-  content = json.loads(tokenizer.content)
+  names = subword_tokenizer.special_tokens_of(content)._asdict()
+  lengths = {"truncation": None, "padding": None}
   if cuts:
-    content |= _cuts(
-      description, tokenizer.special_ids.pad, tokenizer.special_tokens.pad
-    )
-  json_files.write(os.path.join(folder, FILE), content)
-  names = tokenizer.special_tokens._asdict()
+    pad = names["pad"] or names["cls"]
+    pad_id = subword_tokenizer.vocab_of(content)[pad]
+    lengths = _cuts(description, pad_id, pad)
+  json_files.write(os.path.join(folder, FILE), {**content, **lengths})
+  roles = {key: names[key.removesuffix("_token")] for key in SPECIAL}
   config = {
     # That which follows the file in all.
     "tokenizer_class": "PreTrainedTokenizerFast",
     "model_max_length": description["max_seq_length"],
-    **{key: names[key.removesuffix("_token")] for key in SPECIAL},
+    **{key: name for key, name in roles.items() if name},
   }
   if not has_segments:
     config["model_input_names"] = ["input_ids", "attention_mask"]

@@ -52,8 +52,8 @@ class ModelSettings(option.Group):
   )
   vocab_file: str | None = option.path(
     None,
-    "Vocabulary file with one WordPiece per line. Not needed if"
-    " --init_checkpoint names a published model or a folder that has it.",
+    "Vocabulary file with one WordPiece per line, or tokenizer.json. Not needed"
+    " if --init_checkpoint names a published model or a folder that has it.",
     basic=True,
   )
   bert_hub_module_handle: str | None = option.text(

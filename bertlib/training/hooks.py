@@ -392,26 +392,30 @@ class CheckpointHook(tf.train.CheckpointSaverHook):
     }
     self._fetched = watched[True] | watched[False]
     self._must_be_finite = list(watched[True])
-    self._weights, self._squares = {}, {}
-    for variable in tf.global_variables():
-      if variable.dtype.base_dtype.is_floating:
-        name = optimization.name_of(variable)
-        self._weights[name] = variable
-        with tf.device(variable.device):
-          self._squares[name] = tf.nn.l2_loss(variable)
+    # The tensors that saving reads too: a larger graph takes longer to start.
+    read = tf.get_default_graph().as_graph_element
+    values = {optimization.name_of(v): read(v) for v in tf.global_variables()}
+    self._weights = {n: v for n, v in values.items() if v.dtype.is_floating}
+    self._squares = {}
+    for name, value in self._weights.items():
+      with tf.device(value.device):
+        self._squares[name] = tf.nn.l2_loss(value)
     self._initial = None
     if not tf.distribute.has_strategy():
-      weights = {optimization.name_of(v): v for v in tf.global_variables()}
-      for name in checkpoint_files.optimizer_variables(weights):
-        del weights[name]
-      self._initial = checkpoint_files.save_op(self._path(0), weights)
+      for name in checkpoint_files.optimizer_variables(values):
+        del values[name]
+      self._initial = checkpoint_files.save_op(self._path(0), values)
     for listener in self._listeners:
       listener.begin()
 
   def after_create_session(self, session, coord):
+    graph_def = session.graph.as_graph_def(add_shapes=True)
     with atomic_write(os.path.join(self._model_dir, "graph.pbtxt")) as file:
-      file.write(str(session.graph.as_graph_def(add_shapes=True)))
-    tf.summary.FileWriterCache.get(self._model_dir)  # writes the graph
+      file.write(str(graph_def))
+    with tf.Graph().as_default():  # a new writer writes the default graph
+      writer = tf.summary.FileWriterCache.get(self._model_dir)
+    content = graph_def.SerializeToString()
+    writer.add_event(tf.Event(wall_time=time.time(), graph_def=content))
     self._step = int(session.run(tf.train.get_global_step(session.graph)))
     nonfinite = self._nonfinite_weights(session)
     if nonfinite:
@@ -501,8 +505,7 @@ class CheckpointHook(tf.train.CheckpointSaverHook):
 
   def _nonfinite_weights(self, session) -> list[str]:
     """Names of the variables that contain NaN or Inf."""
-    # One operation per variable: a larger graph takes longer to start. Squares
-    # of large values overflow, so the values decide.
+    # Squares of large values overflow: then the values decide.
     sums = session.run(self._squares)
     return [
       name

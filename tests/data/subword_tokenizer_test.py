@@ -149,6 +149,13 @@ def test_a_file_is_chosen_by_its_name(path, tokenizer):
   assert f"has {size} entries, but the model's vocab_size is" in message
 
 
+def test_a_copy_keeps_the_segments_of_the_model(path):
+  loaded = vocabulary.load_tokenizer(path, False, type_vocab_size=1)
+  copied = pickle.loads(pickle.dumps(loaded))
+  assert copied.special_tokens == loaded.special_tokens
+  assert copied.special_ids.second_segment == 0
+
+
 def test_truncation_and_padding_do_not_change_the_hash(kind, path, tmp_path):
   cuts = {"truncation": {"max_length": 8}, "padding": {"pad_id": 1}}
   rules = json.loads(tiny_subword.content(kind))

@@ -78,7 +78,7 @@ class LossSettings(option.Group):
 class MiningSettings(option.Group):
   """Which texts are hard negatives."""
 
-  SECTION = "prediction"
+  SECTION = "evaluation"
   NEEDS = "do_predict"
 
   mine_negatives: int | None = option.integer(

@@ -56,7 +56,7 @@ class Recipe(TextSettings):
 
   vocab_file: str | None = option.path(
     None,
-    "Vocabulary file with one WordPiece per line.",
+    "Vocabulary file with one WordPiece per line, or tokenizer.json.",
     section="model",
     basic=True,
   )

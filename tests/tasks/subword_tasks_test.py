@@ -1,0 +1,97 @@
+"""Data of tasks with byte-level BPE and unigram."""
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+import tiny_subword
+from refused import refusal
+
+from bertlib.data import subword_tokenizer, vocabulary
+from bertlib.tasks.pretraining import dynamic_masking, masking, pretraining_text
+from bertlib.tasks.squad import squad_decoding, squad_files, squad_windows
+from bertlib.tasks.squad.settings import AnswerSettings
+
+pytestmark = pytest.mark.unit
+
+CONTEXT = "she said:  don't play with\tnaïve cafés, the dogran to the cat."
+
+
+@pytest.fixture(name="tokenizer", params=tiny_subword.KINDS)
+def tokenizer_of_a_kind(request):
+  content = tiny_subword.content(request.param)
+  return subword_tokenizer.SubwordTokenizer(content)
+
+
+@pytest.mark.parametrize("answer", ["don't play", "naïve cafés", "ran", "cat"])
+def test_answers_are_found_and_given_back_as_they_are_in_the_paragraph(
+  tokenizer, answer
+):
+  start = CONTEXT.index(answer)
+  question = squad_files.Question(
+    "q", "who?", CONTEXT, [squad_files.Answer(answer, start)], False
+  )
+  examples, skipped = squad_files.make_examples([question], "f", True, False)
+  assert not skipped
+  settings = squad_windows.WindowSettings(50, 20, 6, True)
+  windows = squad_windows.convert_examples_to_windows(
+    examples, tokenizer, settings
+  )
+  logits = np.zeros([2, len(windows.length), 50])
+  (rows,) = np.nonzero(windows.start_position)
+  logits[0, rows, windows.start_position[rows]] = 9
+  logits[1, rows, windows.end_position[rows]] = 9
+  finder = squad_decoding.AnswerFinder(
+    examples, windows, logits, False, tokenizer
+  )
+  found = squad_decoding.find_answers(finder, AnswerSettings())
+  # A piece may have more letters than the answer.
+  assert answer in found.predictions["q"]
+  assert len(found.predictions["q"]) <= len(answer) + 3
+
+
+@pytest.mark.parametrize("has_spaces", [False, True])
+def test_tokens_that_continue_a_word_are_marked(tokenizer, has_spaces):
+  marking = pretraining_text.WordMarkingTokenizer(tokenizer, has_spaces)
+  text = "she sat on the mat"
+  tokens = marking.tokenize(text)
+  ids = marking.convert_tokens_to_ids(tokens)
+  ((expected, words),) = tokenizer.encode_words([text.split()])
+  assert tokenizer.text_of(tokenizer.convert_ids_to_tokens(ids)) == text
+  if has_spaces:
+    assert ids == expected
+    begins = [not t.startswith("##") for t in tokens]
+    assert np.cumsum(begins).tolist() == [word + 1 for word in words]
+
+
+def test_long_words_are_masked_by_pieces(tokenizer):
+  marking = pretraining_text.WordMarkingTokenizer(tokenizer, False)
+  tokens = marking.tokenize("cat " + "日" * 2 * masking.MAX_PIECES)
+  assert len(tokens) > masking.MAX_PIECES
+  assert not [token for token in tokens[2:] if token.startswith("##")]
+
+
+@pytest.mark.graph
+def test_long_words_are_masked_by_pieces_in_training(tokenizer):
+  text = "cats " + "xq" * masking.MAX_PIECES
+  ids, _ = tokenizer.special_ids.join(tokenizer.encode(text))
+  settings = dynamic_masking.Masking(tokenizer, do_whole_word_mask=True)
+  batch = {
+    "input_ids": tf.constant([ids]),
+    "input_mask": tf.ones([1, len(ids)], tf.int32),
+    "masked_lm_positions": tf.zeros([1, 4], tf.int32),
+    "masked_lm_ids": tf.zeros([1, 4], tf.int32),
+    "masked_lm_weights": tf.zeros([1, 4]),
+  }
+  masked = dynamic_masking.remask(batch, tf.constant([1], tf.int64), settings)
+  assert tf.reduce_sum(masked["masked_lm_weights"]).numpy() > 0
+
+
+def test_flags_of_wordpiece_are_refused_with_other_tokenizers():
+  flags = ["do_lower_case"]
+  line = refusal(vocabulary.check_own_rules, "tokenizer.json", flags)
+  assert line.startswith("--do_lower_case: tokenizer.json has the rules")
+
+
+def test_tokens_are_shown_as_text(tokenizer):
+  text = "she said there"
+  assert "".join(map(tokenizer.shown, tokenizer.tokenize(text))).strip() == text
