@@ -68,16 +68,19 @@ def define_flags(required: bool = True) -> None:
 def main(_) -> None:
   """Creates the records of --input_file."""
   settings = option.from_flags(PretrainingDataSettings)
-  # Records have no reference cycles, and looking for some takes a quarter of
-  # the time, here and in forked workers.
-  gc.disable()
 
   def make_records(*arguments):
     if not settings.num_workers:
       return write_in_memory(*arguments)
     return pretraining_blocks.BlockRun(*arguments).run(settings.num_workers)
 
-  create(__file__, settings, make_records)
+  # Records have no reference cycles, and looking for some takes a quarter of
+  # the time, here and in forked workers.
+  gc.disable()
+  try:
+    create(__file__, settings, make_records)
+  finally:
+    gc.enable()
 
 
 def create(

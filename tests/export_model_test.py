@@ -135,7 +135,9 @@ def test_model_files_are_assets(exported, model_dir, tmp_path):
     "graph_sha256": hashlib.sha256(graph).hexdigest(),
   }
   description = model_description.load(str(model_dir))
-  assert json.loads(texts.pop("model.json")) == description
+  trained = {"folder": str(model_dir), "step": 7}
+  exported_as = description | {"trained": trained}
+  assert json.loads(texts.pop("model.json")) == exported_as
   assert texts == {
     name: (model_dir / name).read_text(encoding="utf-8")
     for name in ("bert_config.json", "vocab.txt")

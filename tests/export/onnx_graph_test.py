@@ -63,7 +63,7 @@ def test_attention_to_600_tokens_is_not_rounded_to_none(
   seen = int8.Observation(-2.0, 2.0, vector + 2.0, vector + 2.0)
   encoder = onnx_graph.Encoder(
     onnx_graph.Graph(),
-    {"num_attention_heads": 1, "hidden_size": 4},
+    {"num_attention_heads": 1, "hidden_size": 4, "type_vocab_size": 2},
     weights,
     dict.fromkeys(layers, seen),
     max_seq_length=max_seq_length,

@@ -47,7 +47,7 @@ def predict(script, texts, **description):
     (run_squad, {}, ["ab"], "pairs[0]: is 'ab'"),
     (run_squad, {}, [("a", "b", "c")], "pairs[0]: is ('a', 'b', 'c')"),
     (run_ner, {}, ["a", None], "texts[1]: is None. Give a str"),
-    (run_ner, {}, [["a", "b"]], "texts[0]: is ['a', 'b']"),
+    (run_ner, {}, [["a", 3]], "texts[0]: is ['a', 3]"),
     (run_embeddings, {}, [float("nan")], "texts[0]: is nan. Give a str"),
     (run_classifier, CLASSES, ["a", 3], "texts[1]: is 3. Give a str"),
     (run_classifier, CLASSES, [b"ab"], "texts[0]: is b'ab'"),

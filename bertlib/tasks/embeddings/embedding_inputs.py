@@ -163,8 +163,8 @@ class Data(NamedTuple):
   predict: Sequence[str]  # texts to encode
   corpus: Sequence[str]  # texts to search
   queries: Sequence[str]  # queries to search for
-  mined: embedding_examples.Pairs | None  # pairs to find negatives for
   bad_rows: Mapping[str, Sequence[str]]  # messages of the skipped rows, by file
+  mined: embedding_examples.Pairs | None = None  # to find negatives for
 
 
 def distinct_texts(examples: Sequence[Example]) -> tuple[list[str], np.ndarray]:
@@ -199,8 +199,8 @@ def read_data(settings: EmbeddingSettings) -> Data:
       _read_texts(settings, flag, bad_rows)
       for flag in ("predict_file", "corpus_file", "query_file")
     ),
-    mined,
     bad_rows,
+    mined,
   )
 
 
