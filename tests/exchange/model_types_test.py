@@ -79,7 +79,11 @@ def at_tokens(values):
   return values[MASK > 0] if values.shape[1:2] == MASK.shape[1:] else values
 
 
-def assert_equal(name, outputs, atol=1e-5):
+# TensorFlow 2.22.0rc0 differs from earlier releases by up to 1.5e-5 here.
+TOLERANCE = 2e-5 if tf.__version__.startswith("2.22.0-rc") else 1e-5
+
+
+def assert_equal(name, outputs, atol=TOLERANCE):
   """Asserts that outputs by name are those of transformers."""
   expected = [np.array(values) for values in MODELS[name]["outputs"]]
   names = ["logits"] * (len(expected) == 1)
