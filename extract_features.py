@@ -416,7 +416,7 @@ def write_features(
     num_texts = tf_records.write_records(
       records,
       encode_examples(
-        read_texts(settings, config, vectors),
+        read_texts(settings, vectors),
         model.tokenizer,
         settings.model.max_seq_length,
       ),
@@ -441,7 +441,7 @@ def write_features(
 
 
 def read_texts(
-  settings: FeatureSettings, config: modeling.BertConfig, vectors: Vectors
+  settings: FeatureSettings, vectors: Vectors
 ) -> Iterator[InputExample]:
   """Reads the texts of --input_file, with the prefix of the prompt."""
   for example in stream_examples(settings.input_file, settings.text.codec):
@@ -605,7 +605,7 @@ def check_texts(
   vectors: Vectors,
 ) -> example_checks.LengthSummary:
   """Encodes a sample of the texts; warns if many are truncated."""
-  examples = list(read_texts(settings, config, vectors))
+  examples = list(read_texts(settings, vectors))
   if not examples:
     raise InputError(f"{settings.input_file}: has no lines")
   encoded = (

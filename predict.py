@@ -211,15 +211,9 @@ def answers_of(
       waiting.append(block)
       yield block
 
-  def lines(block, answers):
-    separator = b""
-    for example, answer in zip(block, answers):
-      yield separator + form.line(example, answer)
-      separator = form.separator
-
   # No block is held while the next one is computed.
   for answers in model.answer_blocks(examples()):
-    yield len(waiting[0]), lines(waiting.popleft(), answers)
+    yield len(waiting[0]), form.lines(waiting.popleft(), answers)
     del answers
 
 

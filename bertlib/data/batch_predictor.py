@@ -40,6 +40,15 @@ class FileFormat(NamedTuple):
   separator: bytes = b""  # between lines, beside their own ends
   tail: bytes = b""
 
+  def lines(
+    self, examples: Iterable[Any], answers: Iterable[Any]
+  ) -> Iterator[bytes]:
+    """Yields the lines of examples, with separators between them."""
+    separator = b""
+    for example, answer in zip(examples, answers):
+      yield separator + self.line(example, answer)
+      separator = self.separator
+
 
 def json_line(value: Any) -> bytes:
   """A line of JSON Lines."""
@@ -57,10 +66,7 @@ def write_files(
     for ending, form in formats.items():
       file = stack.enter_context(files.atomic_write(path + ending, "wb"))
       file.write(form.head(len(examples)))
-      separator = b""
-      for example, answer in zip(examples, answers):
-        file.write(separator + form.line(example, answer))
-        separator = form.separator
+      file.writelines(form.lines(examples, answers))
       file.write(form.tail)
 
 

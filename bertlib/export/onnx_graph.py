@@ -219,10 +219,8 @@ class Encoder:
   def embeddings(self) -> LayerNorm:
     """Sum of the embeddings of words, segments and positions."""
     scope, node = "bert/embeddings", self.graph.node
-    output, num_segments = (
-      self.embedding_lookup(),
-      self.config["type_vocab_size"],
-    )
+    output = self.embedding_lookup()
+    num_segments = self.config["type_vocab_size"]
     if num_segments:
       table = self.weights[f"{scope}/token_type_embeddings"]
       segments = table[0]
@@ -235,10 +233,8 @@ class Encoder:
 
   def position_embeddings(self) -> str:
     """Position embeddings [S, H]; of RoBERTa [B, S, H], see `position_rows`."""
-    table, node = (
-      self.weights["bert/embeddings/position_embeddings"],
-      self.graph.node,
-    )
+    node = self.graph.node
+    table = self.weights["bert/embeddings/position_embeddings"]
     if pad_id := self.config.get("position_offset", 0):
       pad_id = np.int64(pad_id - 1)
       is_token = node("Not", node("Equal", "input_ids", pad_id))

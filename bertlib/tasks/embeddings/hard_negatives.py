@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
@@ -33,12 +34,12 @@ def write(
   counts: Counter[int] = Counter()  # of rows, by their number of negatives
   with atomic_write(path) as file:
     for number, (query, positives) in enumerate(pairs.queries.items()):
-      by_document = {
-        int(document): float(score)
+      others = (
+        (int(document), float(score))
         for document, score in zip(found[number], scores[number])
         if pairs.corpus[document] != query
-      }
-      candidates = dict([*by_document.items()][:depth])
+      )
+      candidates = dict(itertools.islice(others, depth))
       right = {
         # Of the same product as those of others: equal vectors have equal ones.
         positive: candidates.pop(positive, of_positives[number, positive])

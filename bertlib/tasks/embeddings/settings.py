@@ -91,26 +91,27 @@ class MiningSettings(option.Group):
   )
   range_min: int = option.integer(
     0,
-    "Number of closest texts that are no negatives, since they may be right.",
+    "Number of closest texts to skip, since they may be right.",
     NOT_NEGATIVE,
     needs="mine_negatives",
   )
   range_max: int | None = option.integer(
     None,
-    "Number of closest texts of which negatives are taken. If not given, as"
-    " many as are needed, with a margin ten times --mine_negatives.",
+    "Number of closest texts to take negatives from. If not given, as many as"
+    " are needed; with a margin, ten times as many.",
     AT_LEAST_1,
     needs="mine_negatives",
   )
   absolute_margin: float | None = option.number(
     None,
-    "Cosine by which negatives are farther than the farthest positive.",
+    "Least difference between the cosine of the farthest positive and that of a"
+    " negative.",
     NOT_NEGATIVE,
     needs="mine_negatives",
   )
   relative_margin: float | None = option.number(
     None,
-    "The same as a share of the cosine of the farthest positive.",
+    "The same difference, as a fraction of the cosine of that positive.",
     NOT_NEGATIVE,
     needs="mine_negatives",
   )

@@ -193,16 +193,19 @@ class AnswerFinder:
     logits: np.ndarray,
     do_lower_case: bool,
     tokenizer: tokenization.Tokenizer,
+    passages: Sequence[Passage] | None = None,
   ):
     """Sorts the logits of the windows: float [2, windows, S], start and end."""
+    # Answers are taken from `passages`, one per example. With None they are
+    # found by words, or from passages where words have no tokens of their own.
     # S is the length of the longest window, or more.
     self.examples = examples
     self._windows = windows
     self._do_lower_case = do_lower_case
     self._tokenizer = tokenizer
-    self._passages: Sequence[Passage] = ()
-    if not tokenizer.words_are_independent:
-      self._passages = passages_of(examples, tokenizer)
+    if passages is None and not tokenizer.words_are_independent:
+      passages = passages_of(examples, tokenizer)
+    self._passages = passages
     self._start_logits, self._end_logits = logits
     self._start_indexes = get_best_indexes(self._start_logits)
     self._end_indexes = get_best_indexes(self._end_logits)
@@ -338,8 +341,7 @@ class PassageFinder(AnswerFinder):
   # whole words where it cannot find the pieces.
   def __init__(self, passages: Sequence[Passage], *args: Any):
     """See base class; takes the passage of each question."""
-    super().__init__(*args)
-    self._passages = passages
+    super().__init__(*args, passages=passages)
 
   def answers(self, settings: AnswerSettings) -> Iterator[list[Answer]]:
     """Yields the answers to each question, best first; none without words."""
