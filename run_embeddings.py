@@ -32,7 +32,12 @@ from bertlib.cli import app, option
 from bertlib.cli.errors import InputError
 from bertlib.cli.steps import Steps
 from bertlib.compute import pooling
-from bertlib.data import input_pipeline, record_check, tf_records
+from bertlib.data import (
+  input_pipeline,
+  nearest_neighbors,
+  record_check,
+  tf_records,
+)
 from bertlib.exchange import initial_model, resolve, zoo
 from bertlib.export import predictor
 from bertlib.io import model_files, result_files, vector_files
@@ -47,7 +52,6 @@ from bertlib.tasks.embeddings import (
   embedding_records,
   embedding_report,
   hard_negatives,
-  nearest_neighbors,
 )
 from bertlib.tasks.embeddings.embedding_predictor import VectorPredictor
 from bertlib.tasks.embeddings.record import RECORD
@@ -523,7 +527,7 @@ def write_predictions(
     vectors = encode(
       run, write_texts(run, records, texts, batch_size), checkpoint
     )
-    ((scores, lines),) = embedding_evaluation.search(
+    ((scores, lines),) = nearest_neighbors.search(
       take(vectors, len(data.queries)), vectors, settings.top_k
     )
     name = result_files.name_with(settings.query_file, "results")

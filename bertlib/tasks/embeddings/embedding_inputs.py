@@ -10,14 +10,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bertlib.cli.errors import InputError
-from bertlib.data import example_checks, model_inputs
+from bertlib.data import beir, example_checks, model_inputs, text_groups
+from bertlib.data.text_groups import Columns, Example, kind_of
 from bertlib.io.files import open_any
 from bertlib.io.receipt_file import DEV_DATA, TRAINING_DATA
 from bertlib.settings import embedding_spec, model_description
 from bertlib.settings.embedding_spec import EmbeddingSpec
-from bertlib.tasks.embeddings import beir, embedding_examples
-from bertlib.tasks.embeddings.embedding_data import kind_of
-from bertlib.tasks.embeddings.embedding_examples import Columns, Example
+from bertlib.tasks.embeddings import hard_negatives
 from bertlib.tasks.embeddings.embedding_losses import LossOptions
 from bertlib.tasks.embeddings.settings import LOSSES_OF_KIND, EmbeddingSettings
 from bertlib.training import step_plan
@@ -147,7 +146,7 @@ def _has_candidates(examples: Sequence[Example]) -> bool:
 class DevSet(NamedTuple):
   """The dev set: examples, or queries and a corpus with judgments."""
 
-  # See `settings.embedding_data.kind_of`; "retrieval" for the latter.
+  # See `settings.text_groups.kind_of`; "retrieval" for the latter.
   kind: str
   examples: Sequence[Example]  # empty for retrieval
   retrieval: beir.Retrieval | None
@@ -156,7 +155,7 @@ class DevSet(NamedTuple):
 class Data(NamedTuple):
   """Data of the splits that the run uses."""
 
-  # Of the training data, see `settings.embedding_data.kind_of`; None without.
+  # Of the training data, see `settings.text_groups.kind_of`; None without.
   kind: str | None
   train: Sequence[Example]
   dev: DevSet | None  # None without evaluation
@@ -164,7 +163,7 @@ class Data(NamedTuple):
   corpus: Sequence[str]  # texts to search
   queries: Sequence[str]  # queries to search for
   bad_rows: Mapping[str, Sequence[str]]  # messages of the skipped rows, by file
-  mined: embedding_examples.Pairs | None = None  # to find negatives for
+  mined: hard_negatives.Pairs | None = None  # to find negatives for
 
 
 def distinct_texts(examples: Sequence[Example]) -> tuple[list[str], np.ndarray]:
@@ -190,7 +189,7 @@ def read_data(settings: EmbeddingSettings) -> Data:
   if settings.flags.do_predict and settings.mining.mine_negatives:
     path, columns = settings.train_file, settings.train_columns
     pairs = train or _read_examples(settings, path, columns, bad_rows)
-    mined = embedding_examples.find_pairs(path, pairs)
+    mined = hard_negatives.find_pairs(path, pairs)
   return Data(
     kind,
     train,
@@ -227,7 +226,7 @@ def _read_examples(
   columns: Columns,
   bad_rows: dict[str, list[str]],
 ):
-  return embedding_examples.read_examples(
+  return text_groups.read_examples(
     path,
     columns,
     settings.max_score,
@@ -244,7 +243,7 @@ def _read_texts(
   path = getattr(settings, flag)
   if not path or not settings.flags.do_predict:
     return ()
-  return embedding_examples.read_texts(
+  return text_groups.read_texts(
     path,
     settings.text.codec,
     settings.text_columns or (),

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import tokenization
 from bertlib.cli.absl import logging
 from bertlib.data import model_inputs, tf_records
-from bertlib.tasks.embeddings.embedding_examples import MISSING, Example
+from bertlib.data.text_groups import MISSING, Example
 
 
 def layout(

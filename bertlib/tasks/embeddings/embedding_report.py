@@ -7,18 +7,17 @@ from typing import Any
 
 import numpy as np
 
+from bertlib.data import beir, retrieval_scores
+from bertlib.data.text_groups import Example
 from bertlib.reporting import html_report, statistics
 from bertlib.reporting.html_report import Section
 from bertlib.reporting.statistics import Interval
 from bertlib.tasks.embeddings import (
-  beir,
   embedding_evaluation,
   embedding_inputs,
-  retrieval_scores,
   similarity_scores,
 )
 from bertlib.tasks.embeddings.embedding_evaluation import Evaluation
-from bertlib.tasks.embeddings.embedding_examples import Example
 
 # Errors that the report shows.
 _NUM_ERRORS = 30

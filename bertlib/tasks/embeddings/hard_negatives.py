@@ -4,16 +4,43 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from bertlib.cli.absl import logging
+from bertlib.cli.errors import InputError
+from bertlib.data import nearest_neighbors
+from bertlib.data.text_groups import Example
 from bertlib.io import json_files
 from bertlib.io.files import atomic_write
-from bertlib.tasks.embeddings import embedding_evaluation, similarity_scores
-from bertlib.tasks.embeddings.embedding_examples import Pairs
 from bertlib.tasks.embeddings.settings import MiningSettings
+
+
+class Pairs(NamedTuple):
+  """The texts of pairs, each once, in the order of the file."""
+
+  queries: dict[str, dict[int, None]]  # positives of each, by their numbers
+  corpus: list[str]  # all positives
+  most_rows: int  # of one query, equal ones too
+
+
+def find_pairs(path: str, examples: Sequence[Example]) -> Pairs:
+  """Collects the queries and positives of examples; InputError if alone."""
+  numbers: dict[str, int] = {}
+  queries: dict[str, dict[int, None]] = {}
+  for example in examples:
+    query, positive, *_ = example.texts
+    number = numbers.setdefault(positive, len(numbers))
+    queries.setdefault(query, {})[number] = None
+  if len(numbers) == 1:
+    raise InputError(
+      f"{path}: all rows have the same second text, so that there are no others"
+      " to mine. Name other --text_columns"
+    )
+  counts = Counter(example.texts[0] for example in examples)
+  return Pairs(queries, [*numbers], max(counts.values()))
 
 
 def write(
@@ -26,7 +53,7 @@ def write(
   """Writes the negatives of each pair as JSON Lines, and logs their numbers."""
   depth = options.depth(pairs.most_rows)
   of_positives: dict[tuple[int, int], float] = {}  # by query and document
-  ((scores, found),) = embedding_evaluation.search(
+  ((scores, found),) = nearest_neighbors.search(
     query_vectors,
     _scored(pairs, query_vectors, corpus_vectors, of_positives),
     depth + 1,  # the text of the query itself is left out
@@ -97,9 +124,9 @@ def _scored(
   for number, positives in enumerate(pairs.queries.values()):
     for positive in positives:
       queries_of.setdefault(positive, []).append(number)
-  unit_queries = similarity_scores.unit_vectors(query_vectors)
+  unit_queries = nearest_neighbors.unit_vectors(query_vectors)
   for document, vector in enumerate(corpus_vectors):
-    (unit,) = similarity_scores.unit_vectors(vector[np.newaxis])
+    (unit,) = nearest_neighbors.unit_vectors(vector[np.newaxis])
     for query in queries_of[document]:
       of_positives[query, document] = float(unit_queries[query] @ unit)
     yield vector

@@ -7,8 +7,8 @@ import pytest
 import tiny_model
 
 from bertlib.data import input_pipeline, model_inputs, tf_records
+from bertlib.data.text_groups import Example
 from bertlib.tasks.embeddings import embedding_records as records
-from bertlib.tasks.embeddings.embedding_examples import Example
 
 pytestmark = pytest.mark.graph
 

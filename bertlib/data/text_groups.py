@@ -1,4 +1,4 @@
-"""Readers of texts for sentence embeddings: pairs, triplets, labeled texts.
+"""Readers of groups of texts: pairs, triplets, labeled texts, single texts.
 
 Imports no TensorFlow.
 """
@@ -13,10 +13,60 @@ from bertlib.cli.errors import InputError
 from bertlib.data import tables
 from bertlib.data.tables import FIX_ROW, Row
 from bertlib.io.text_files import Encoding
-from bertlib.tasks.embeddings.embedding_data import Columns, kind_of
 
 # Id of a missing negative, where texts have ids.
 MISSING = -1
+
+
+class Columns(NamedTuple):
+  """Columns of a file, each by its name or its number from 1.
+
+  Attributes:
+    texts: the anchor, the positive, and the hard negatives.
+    score: similarity of the two texts, or None.
+    label: label of the two texts or of the text, or None.
+  """
+
+  texts: Sequence[str]
+  score: str | None = None
+  label: str | None = None
+
+
+def kind_of(columns: Columns) -> str:
+  """Kind of the rows, by the columns that are named.
+
+  Raises:
+    InputError: the columns do not go together, or one is named twice.
+  """
+  if not columns.texts:
+    raise InputError(
+      "--text_columns must be given: the columns of the texts, such as"
+      " question,answer"
+    )
+  value = f"--text_columns={','.join(columns.texts)}"
+  if not all(columns.texts) or len(set(columns.texts)) < len(columns.texts):
+    raise InputError(
+      f"{value}: has an empty or repeated name. Name each column once"
+    )
+  has_score, has_label = columns.score is not None, columns.label is not None
+  kinds = {
+    # Two texts that belong together are a pair; with more that do not belong to
+    # the first (hard negatives), a triplet.
+    (1, False, False): "texts",
+    (1, False, True): "labeled_texts",
+    (2, False, False): "pairs",
+    (2, True, False): "scored_pairs",
+    (2, False, True): "labeled_pairs",
+    (3, False, False): "triplets",
+  }
+  kind = kinds.get((min(len(columns.texts), 3), has_score, has_label))
+  if kind is None:
+    raise InputError(
+      f"{value} with --score_column={columns.score or ''} and"
+      f" --label_column={columns.label or ''}: a score belongs to two texts, a"
+      " label to one or two. Name the columns of one kind of data"
+    )
+  return kind
 
 
 class Example(NamedTuple):
@@ -189,31 +239,6 @@ def text_rows(
 
   lines = tables.read_lines(path, encoding, tables.NAMED_JSONL)
   return enumerate(lines, start=1), text
-
-
-class Pairs(NamedTuple):
-  """The texts of pairs, each once, in the order of the file."""
-
-  queries: dict[str, dict[int, None]]  # positives of each, by their numbers
-  corpus: list[str]  # all positives
-  most_rows: int  # of one query, equal ones too
-
-
-def find_pairs(path: str, examples: Sequence[Example]) -> Pairs:
-  """Collects the queries and positives of examples; InputError if alone."""
-  numbers: dict[str, int] = {}
-  queries: dict[str, dict[int, None]] = {}
-  for example in examples:
-    query, positive, *_ = example.texts
-    number = numbers.setdefault(positive, len(numbers))
-    queries.setdefault(query, {})[number] = None
-  if len(numbers) == 1:
-    raise InputError(
-      f"{path}: all rows have the same second text, so that there are no others"
-      " to mine. Name other --text_columns"
-    )
-  counts = Counter(example.texts[0] for example in examples)
-  return Pairs(queries, [*numbers], max(counts.values()))
 
 
 def read_texts(

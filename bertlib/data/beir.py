@@ -23,8 +23,8 @@ from absl import logging
 
 from bertlib.cli.errors import InputError
 from bertlib.data import tables
+from bertlib.data.text_groups import Example
 from bertlib.io import files, json_files, text_files
-from bertlib.tasks.embeddings.embedding_examples import Example
 
 _CORPUS = "corpus.jsonl"
 _QUERIES = "queries.jsonl"
