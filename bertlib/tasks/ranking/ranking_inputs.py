@@ -79,7 +79,7 @@ def read_data(settings: RankingSettings, loss: str | None) -> Data:
       settings.text.bad_rows == "skip",
       bad_rows,
     )
-  if settings.candidates and not isinstance(predict or dev, Search):
+  if settings.candidates and Search not in (type(dev), type(predict)):
     raise InputError(
       f"--candidates={settings.candidates}: are those of a folder in the layout"
       " of BEIR. Name one as --dev_file or --predict_file"
