@@ -54,6 +54,7 @@ _SCHEMA = {
   "generator_hidden_size": (float, option.FRACTION),
   "generator_layers": (float, option.FRACTION),
   "classifier_dropout": (float, option.FRACTION_BELOW_1),
+  "qa_dropout": (float, option.FRACTION_BELOW_1),
   "hidden_act": (str, None),
   "hidden_dropout_prob": (float, option.FRACTION_BELOW_1),
   "attention_probs_dropout_prob": (float, option.FRACTION_BELOW_1),
@@ -70,7 +71,7 @@ _HARMLESS = re.compile(
   r"|task_specific_params|do_lower_case|tokenizer_class|vocab_file"
   r"|gradient_checkpointing|chunk_size_feed_forward"
   r"|pooler_(fc_size|num_\w+|size_per_head)|summary_\w+"
-  r"|qa_dropout|sinusoidal_pos_embds|tie_weights_"
+  r"|sinusoidal_pos_embds|tie_weights_"
 )
 
 # Further keys of BERT's configs, with the values that this model has.
