@@ -79,7 +79,7 @@ WITHOUT_TENSORFLOW = (
   "bertlib.reporting.receipts",
 )
 
-MAX_LINES = {"modeling": 1280}
+MAX_LINES = {"modeling": 1300}
 
 # Parses flags.
 PARSES_FLAGS = (

@@ -16,7 +16,7 @@ from bertlib.cli.errors import InputError, some_of
 from bertlib.data import model_inputs
 
 # Weights of the encoder, all of which a model uses. The pooler is optional.
-_ENCODER = ("bert/embeddings/", "bert/encoder/")
+_ENCODER = ("bert/embeddings/", "bert/embeddings_project/", "bert/encoder/")
 _POOLER = "bert/pooler/"
 
 _FIX = (

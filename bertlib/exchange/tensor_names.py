@@ -20,8 +20,8 @@ class TensorNames(NamedTuple):
 
   tensorflow: str
   huggingface: str
-  # Shape in TensorFlow: V vocabulary, P positions, T token types, H hidden
-  # size, I intermediate size, L labels; a digit is a fixed size.
+  # Shape in TensorFlow: V vocabulary, P positions, T token types, E embedding
+  # size, H hidden size, I intermediate size, L labels; a digit is a fixed size.
   axes: str
   # Whether Hugging Face stores the transpose.
   transposed: bool = False
@@ -89,6 +89,11 @@ def model_type_of(config: Mapping[str, Any]) -> str:
   return found if found in CLASSES else "bert"
 
 
+def embedding_size(config: Mapping[str, Any]) -> int:
+  """Width of the tables."""
+  return config.get("embedding_size") or config["hidden_size"]
+
+
 def renamed(name: str, model_type: str, has_label_head: bool = False) -> str:
   """Hugging Face's name of a tensor of BERT in another kind of model."""
   prefix, name = PREFIXES[model_type], f".{name}"
@@ -109,20 +114,22 @@ def name_table(
         huggingface=renamed(row.huggingface, model_type, has_label_head)
       )
       for row in rows
-      if row.axes != "TH" or config["type_vocab_size"]
+      if row.axes != "TE" or config["type_vocab_size"]
     ]
-    for part, rows in _table_of_bert(config["num_hidden_layers"]).items()
+    for part, rows in _table_of_bert(config).items()
   }
 
 
-def _table_of_bert(num_hidden_layers: int) -> dict[str, list[TensorNames]]:
+def _table_of_bert(config: Mapping[str, Any]) -> dict[str, list[TensorNames]]:
   encoder = [
-    *_embedding("bert/embeddings/word_embeddings", "VH"),
-    *_embedding("bert/embeddings/position_embeddings", "PH"),
-    *_embedding("bert/embeddings/token_type_embeddings", "TH"),
-    *_layer_norm("bert/embeddings/LayerNorm"),
+    *_embedding("bert/embeddings/word_embeddings", "VE"),
+    *_embedding("bert/embeddings/position_embeddings", "PE"),
+    *_embedding("bert/embeddings/token_type_embeddings", "TE"),
+    *_layer_norm("bert/embeddings/LayerNorm", "E"),
   ]
-  for n in range(num_hidden_layers):
+  if embedding_size(config) != config["hidden_size"]:
+    encoder += _dense("bert/embeddings_project", "EH")
+  for n in range(config["num_hidden_layers"]):
     layer = f"bert/encoder/layer_{n}"
     encoder += [
       *_dense(f"{layer}/attention/self/query", "HH"),
@@ -138,8 +145,8 @@ def _table_of_bert(num_hidden_layers: int) -> dict[str, list[TensorNames]]:
     "encoder": encoder,
     "pooler": _dense("bert/pooler/dense", "HH"),
     "masked LM head": [
-      *_dense("cls/predictions/transform/dense", "HH"),
-      *_layer_norm("cls/predictions/transform/LayerNorm"),
+      *_dense("cls/predictions/transform/dense", "HE"),
+      *_layer_norm("cls/predictions/transform/LayerNorm", "E"),
       TensorNames("cls/predictions/output_bias", "cls.predictions.bias", "V"),
     ],
     "next sentence head": _output(
@@ -162,10 +169,10 @@ def _dense(scope: str, axes: str) -> list[TensorNames]:
   ]
 
 
-def _layer_norm(scope: str) -> list[TensorNames]:
+def _layer_norm(scope: str, axes: str = "H") -> list[TensorNames]:
   return [
-    TensorNames(f"{scope}/gamma", f"{_module(scope)}.weight", "H"),
-    TensorNames(f"{scope}/beta", f"{_module(scope)}.bias", "H"),
+    TensorNames(f"{scope}/gamma", f"{_module(scope)}.weight", axes),
+    TensorNames(f"{scope}/beta", f"{_module(scope)}.bias", axes),
   ]
 
 
@@ -237,6 +244,7 @@ def find_parts(
     "P": config["max_position_embeddings"],
     "T": config["type_vocab_size"],
     "H": config["hidden_size"],
+    "E": embedding_size(config),
     "I": config["intermediate_size"],
     "L": max((tensors[n].size for n in rows if rows[n].axes == "L"), default=0),
     "2": 2,
