@@ -51,8 +51,8 @@ class LossSettings(option.Group):
     teachers = bool(self.teacher) + bool(self.teacher_scores_column)
     if teachers > 1 or (self.loss and teachers != (self.loss == "margin_mse")):
       raise InputError(
-        "--loss=margin_mse needs --teacher or --teacher_scores_column, and other"
-        " losses have none. Give one of them, or another --loss"
+        "--loss=margin_mse needs --teacher or --teacher_scores_column, and"
+        " other losses have none. Give one of them, or another --loss"
       )
 
 
