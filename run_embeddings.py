@@ -36,7 +36,6 @@ from bertlib.data import (
   input_pipeline,
   nearest_neighbors,
   record_check,
-  tf_records,
 )
 from bertlib.exchange import initial_model, resolve, zoo
 from bertlib.export import predictor
@@ -56,8 +55,9 @@ from bertlib.tasks.embeddings import (
 from bertlib.tasks.embeddings.embedding_predictor import VectorPredictor
 from bertlib.tasks.embeddings.record import RECORD
 from bertlib.tasks.embeddings.settings import EmbeddingSettings
-from bertlib.training import loop, runs, step_plan, train_step
+from bertlib.training import loop, runs, step_plan, text_sets, train_step
 from bertlib.training.runs import Run
+from bertlib.training.text_sets import TextSet
 
 # The model
 
@@ -381,43 +381,18 @@ def train_embeddings(
   )
 
 
-class TextSet(NamedTuple):
-  """Texts to encode, whose records are written."""
-
-  path: str  # file of the records
-  num_texts: int
-  batch_size: int  # texts of a batch
-
-
 def write_texts(
   run: Run, name: str, texts: Iterable[str], batch_size: int
 ) -> TextSet:
-  """Writes the records of texts with prefixes; batches are full on a TPU."""
-  path = runs.records_path(run, name)
-  num_texts = embedding_records.write_texts(
-    path,
-    texts,
-    run.tokenizer,
-    run.settings.model.max_seq_length,
-    multiple_of=batch_size if run.on_tpu else 1,
-  )
-  return TextSet(path, num_texts, batch_size)
+  """Writes the records of texts with prefixes."""
+  return text_sets.write(run, name, ((t, None) for t in texts), batch_size)
 
 
 def encode(
   run: Run, texts: TextSet, checkpoint: str | None
 ) -> Iterator[np.ndarray]:
   """Yields the vector of each text, float32 [width], in order."""
-  input_fn = input_pipeline.record_input_fn(
-    texts.path,
-    tf_records.token_layout(run.settings.model.max_seq_length),
-    by_length=not run.on_tpu,
-    **runs.input_options(run, is_training=False),
-  )
-  rows = loop.predict(
-    run, input_fn, texts.num_texts, checkpoint, texts.batch_size
-  )
-  for row in tf_records.restore_input_order(rows):
+  for row in text_sets.predict(run, texts, checkpoint):
     yield row["vectors"]
 
 

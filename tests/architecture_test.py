@@ -69,6 +69,8 @@ WITHOUT_TENSORFLOW = (
   "bertlib.tasks.ner.ner_decoding",
   "bertlib.tasks.squad.squad_decoding",
   "bertlib.tasks.ner.ner_report",
+  "bertlib.tasks.ranking.ranking_predictor",
+  "bertlib.tasks.ranking.ranking_records",
   "bertlib.tasks.pretraining.fill_mask",
   "bertlib.tasks.squad.squad_report",
   "bertlib.export.onnx_model",
@@ -352,6 +354,7 @@ PREDICTS = (
   "bertlib.tasks.embeddings.embedding_predictor",
   "bertlib.tasks.ner.ner_decoding",
   "bertlib.tasks.pretraining.fill_mask",
+  "bertlib.tasks.ranking.ranking_predictor",
   "bertlib.tasks.squad.squad_decoding",
 )
 

@@ -15,7 +15,7 @@
   records.tfrecord                              pretraining data of corpus.txt
   trained, trained_mrpc, trained_squad,         folders of trained models
   trained_ner, trained_embeddings,
-  trained_pretraining
+  trained_reranker, trained_pretraining
   original                                      one as the original leaves it
 """
 
@@ -78,6 +78,9 @@ _COMMANDS = {
     --predict_file={world}/ner.conll --train_batch_size=2""",
   "run_embeddings": _TUNING
   + "--train_file={world}/questions.tsv --text_columns=question,answer",
+  "run_reranker": _TUNING
+  + """--train_file={world}/scored.tsv --text_columns=question,answer
+    --score_column=score --max_score=3""",
   "run_pretraining": _MODEL
   + _TRAINING
   + """--input_file={world}/records.tfrecord --max_predictions_per_seq=4
@@ -180,6 +183,12 @@ _OF_EMBEDDINGS = {
   "max_seq_length": 16,
   "do_lower_case": True,
 }
+_OF_RERANKER = {
+  "script": "run_reranker",
+  "activation": "sigmoid",
+  "max_seq_length": 16,
+  "do_lower_case": True,
+}
 _OF_PRETRAINING = {
   "script": "run_pretraining",
   "max_seq_length": 16,
@@ -197,6 +206,7 @@ _TRAINED = {
   ),
   "trained_ner": (_OF_NER, _head(5)),
   "trained_embeddings": (_OF_EMBEDDINGS, {}),
+  "trained_reranker": (_OF_RERANKER, _head(1)),
   "trained_pretraining": (_OF_PRETRAINING, PRETRAINING_HEADS),
 }
 

@@ -103,6 +103,7 @@ class BatchPredictor:
   features: Sequence[str] = TOKEN_FEATURES
   # Whether the tokenizer finds masks in texts.
   finds_mask = False
+  keeps_first = False  # see `model_inputs.truncated_lengths`
 
   def __init__(
     self,
@@ -168,7 +169,9 @@ class BatchPredictor:
     length = self.description["max_seq_length"]
     return [
       {name: getattr(row, name)[: row.num_tokens] for name in TOKEN_FEATURES}
-      for row in model_inputs.encode_pairs(self.tokenizer, pairs, length)
+      for row in model_inputs.encode_pairs(
+        self.tokenizer, pairs, length, self.keeps_first
+      )
     ]
 
   def _compute(self, *arrays: np.ndarray) -> Iterable[np.ndarray]:

@@ -47,6 +47,7 @@ def encode_pairs(
   tokenizer: tokenization.Tokenizer,
   pairs: Iterable[Sequence[str | None]],  # the last ones as in `encode_pair`
   max_seq_length: int,
+  keeps_first: bool = False,  # see `truncated_lengths`
 ) -> Iterator[EncodedPair]:
   """Encodes texts and pairs, truncated or padded to `max_seq_length`."""
   special = tokenizer.special_ids
@@ -56,7 +57,7 @@ def encode_pairs(
     )
   ids = tokenizer.encode_batch(text or "" for pair in pairs for text in pair)
   return (
-    _join(special, ids_a, ids_b, max_seq_length)
+    _join(special, ids_a, ids_b, max_seq_length, keeps_first)
     for ids_a, ids_b in zip(ids, ids)
   )
 
@@ -66,10 +67,12 @@ def _join(
   ids_a: list[int],
   ids_b: list[int],
   max_seq_length: int,
+  keeps_first: bool,
 ) -> EncodedPair:
   """Truncates, joins and pads the ids of a text, or of a pair."""
   room = max_seq_length - special.num(bool(ids_b))
-  keep_a, keep_b = truncated_lengths(len(ids_a), len(ids_b), room)
+  lengths = len(ids_a), len(ids_b)
+  keep_a, keep_b = truncated_lengths(*lengths, room, keeps_first)
   num_truncated_tokens = len(ids_a) - keep_a + len(ids_b) - keep_b
   joined = special.join(ids_a[:keep_a], ids_b[:keep_b])
   features = token_features(*joined, max_seq_length)
@@ -126,13 +129,14 @@ def make_doc_spans(
 
 
 def truncated_lengths(
-  length_a: int, length_b: int, room: int
+  length_a: int, length_b: int, room: int, keeps_first: bool = False
 ) -> tuple[int, int]:
   """Lengths of two texts, in tokens, after truncation to `room` in total."""
   room = max(room, 0)
   # The longer text loses tokens first; of equal ones, the second, as in the
-  # original.
-  keep_b = min(length_b, max(room // 2, room - length_a))
+  # original. With `keeps_first` the second one does, but for a token.
+  least_b = min(room, 1) if keeps_first else room // 2
+  keep_b = min(length_b, max(least_b, room - length_a))
   return min(length_a, room - keep_b), keep_b
 
 

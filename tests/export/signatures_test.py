@@ -20,6 +20,7 @@ import run_classifier
 import run_embeddings
 import run_ner
 import run_pretraining
+import run_reranker
 import run_squad
 import tokenization
 from bertlib.checkpoints import checkpoint_files, model_folder
@@ -61,6 +62,7 @@ MODELS = {
   "squad_2": SQUAD
   | {"version_2_with_negative": True, "null_score_diff_threshold": 0.75},
   "pretraining": {"script": "run_pretraining"},
+  "ranking": {"script": "run_reranker", "activation": "sigmoid"},
 }
 # Small limits for short texts; squad_2 is tested with the defaults.
 LIMITS = {"squad_1": {"n_best_size": 3, "max_answer_length": 4}}
@@ -70,6 +72,7 @@ PREDICTORS = {
   "run_classifier": run_classifier.Predictor,
   "run_embeddings": run_embeddings.Predictor,
   "run_ner": run_ner.Predictor,
+  "run_reranker": run_reranker.Predictor,
   "run_squad": run_squad.Predictor,
 }
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tiny_model
 
-from bertlib.data import input_pipeline, model_inputs, tf_records
+from bertlib.data import input_pipeline, model_inputs, text_records, tf_records
 from bertlib.data.text_groups import Example
 from bertlib.tasks.embeddings import embedding_records as records
 
@@ -112,7 +112,8 @@ def test_repeated_truncated_and_empty_texts_are_logged(write, tmp_path, caplog):
 def write_texts(folder, texts, *arguments, **options):
   """Writes texts to encode; returns their number and a batch of them."""
   path = str(folder / "texts")
-  count = records.write_texts(path, iter(texts), *arguments, **options)
+  pairs = ((text, None) for text in texts)
+  count = text_records.write_texts(path, pairs, *arguments, **options)
   features = tf_records.token_layout(6)
   (batch,) = input_pipeline.record_batches(path, features, 9, False, False)
   return count, batch
