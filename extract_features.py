@@ -608,9 +608,10 @@ def check_texts(
   examples = list(read_texts(settings, vectors))
   if not examples:
     raise InputError(f"{settings.input_file}: has no lines")
+  sample = example_checks.sample(examples)
   encoded = (
     convert_single_example(example, settings.model.max_seq_length, tokenizer)
-    for example in example_checks.sample(examples)
+    for example in sample
   )
   return example_checks.check_encoded(
     (
@@ -620,6 +621,7 @@ def check_texts(
     config.vocab_size,
     len(examples),
     tokenizer,
+    (f"{example.text_a} {example.text_b or ''}" for example in sample),
   )
 
 

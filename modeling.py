@@ -36,7 +36,8 @@ class BertConfig:
   pooler_dropout_prob = 0.0  # of the pooler's input
   embedding_size = None  # width of the tables; None for `hidden_size`
   position_offset = 0  # row of a first token's position, see `position_rows`
-  classifier_dropout = None  # of the input of classifiers; None for 0.1
+  classifier_dropout = None  # see `classifier_dropout_prob`
+  qa_dropout = 0.0  # of the input of span logits
 
   def __init__(
     self,
@@ -79,6 +80,12 @@ class BertConfig:
     self.max_position_embeddings = max_position_embeddings
     self.type_vocab_size = type_vocab_size
     self.initializer_range = initializer_range
+
+  @property
+  def classifier_dropout_prob(self) -> float:
+    """Dropout of the inputs of classifiers, by default that of BERT."""
+    rate = self.classifier_dropout
+    return 0.1 if rate is None else rate
 
   @classmethod
   def from_dict(cls, json_object: dict[str, Any]) -> BertConfig:
@@ -1135,17 +1142,20 @@ def token_classification_logits(
   )
 
 
-def span_logits(sequence_output):
+def span_logits(sequence_output, dropout_prob: float = 0.0, dropout_seed=None):
   """Answer-span logits (Devlin et al. 2019, section 4.2).
 
   Args:
     sequence_output: float [B, S, H].
+    dropout_prob: dropout of `sequence_output`; 0 outside training.
+    dropout_seed: see `dropout`.
 
   Returns:
     Two float [B, S]: start logits and end logits.
   """
   with tf.variable_scope("cls/squad"):
-    logits = _output_layer(sequence_output, 2)  # [B, S, 2]
+    states = dropout(sequence_output, dropout_prob, dropout_seed)
+    logits = _output_layer(states, 2)  # [B, S, 2]
   return logits[:, :, 0], logits[:, :, 1]
 
 

@@ -38,6 +38,8 @@ SIZES = (
   "type_vocab_size",
 )
 
+_GENERATOR = ("generator_hidden_size", "generator_layers")
+
 # Kinds of models whose formula is BERT's; the first have RoBERTa's positions.
 _OF_ROBERTA = ("roberta", "xlm-roberta", "camembert")
 MODEL_TYPES = ("bert", *_OF_ROBERTA, "distilbert")
@@ -50,10 +52,10 @@ _SCHEMA = {
   "pooler_act": (str, None),
   "pooler_dropout_prob": (float, option.FRACTION_BELOW_1),
   "embedding_size": (int, option.AT_LEAST_1),
-  # Those of ELECTRA's generator, as fractions of the model's.
-  "generator_hidden_size": (float, option.FRACTION),
-  "generator_layers": (float, option.FRACTION),
+  # Those of a generator, as fractions of the model's.
+  **dict.fromkeys(_GENERATOR, (float, option.FRACTION)),
   "classifier_dropout": (float, option.FRACTION_BELOW_1),
+  "qa_dropout": (float, option.FRACTION_BELOW_1),
   "hidden_act": (str, None),
   "hidden_dropout_prob": (float, option.FRACTION_BELOW_1),
   "attention_probs_dropout_prob": (float, option.FRACTION_BELOW_1),
@@ -70,7 +72,7 @@ _HARMLESS = re.compile(
   r"|task_specific_params|do_lower_case|tokenizer_class|vocab_file"
   r"|gradient_checkpointing|chunk_size_feed_forward"
   r"|pooler_(fc_size|num_\w+|size_per_head)|summary_\w+"
-  r"|qa_dropout|sinusoidal_pos_embds|tie_weights_"
+  r"|sinusoidal_pos_embds|tie_weights_"
 )
 
 # Further keys of BERT's configs, with the values that this model has.
@@ -279,7 +281,7 @@ _REQUIRED = {"do_lower_case": bool, "max_seq_length": int}
 # Config keys that must not change after training. The weights' shapes do not
 # show all of them.
 _FORMULA = ("pooler_act", "position_offset", "embedding_size")
-FIXED_BY_TRAINING = (*SIZES, "hidden_act", *_FORMULA)
+FIXED_BY_TRAINING = (*SIZES, "hidden_act", *_FORMULA, *_GENERATOR)
 
 # Entries that say what the weights compute, and from which input.
 _MEANING = ("script", "kind", "labels", "do_lower_case", "seq_length")
@@ -406,7 +408,7 @@ def check_same_model(
   config_file = os.path.join(output_dir, model_files.CONFIG)
   if files.exists(config_file):
     for entries, of in ((stored, load_config(config_file)), (wanted, config)):
-      entries |= {key: getattr(of, key) for key in FIXED_BY_TRAINING}
+      entries |= {key: getattr(of, key, None) for key in FIXED_BY_TRAINING}
   if "bert/embeddings/word_embeddings" in shapes:
     layers = {n.split("/")[2] for n in shapes if n.startswith("bert/encoder/")}
     stored["vocab_size"], width = shapes["bert/embeddings/word_embeddings"]

@@ -187,6 +187,17 @@ def _check_documents(
 # Queries and documents
 
 
+def read_queries(path: str) -> dict[str, str]:
+  """Texts of all queries of a folder, by id."""
+  queries = os.path.join(_find_folder(path)[0], _QUERIES)
+  return {id_: text for _, id_, text in _read_unique(queries)}
+
+
+def corpus_of(path: str) -> Iterator[tuple[str, str]]:
+  """Ids and texts of the documents of a folder, read anew each time."""
+  return _Corpus(_find_folder(path)[0], 0)
+
+
 def _read_queries(
   folder: str, judgments: Sequence[_Judgment]
 ) -> dict[str, str]:

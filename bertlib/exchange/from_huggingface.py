@@ -88,6 +88,9 @@ _TIED_COPIES = {
   "cls.predictions.decoder.bias": "cls.predictions.bias",
 }
 
+# Further outputs of BGE-M3, beside its vectors.
+_HEADS_OF_BGE = ("colbert_linear.pt", "sparse_linear.pt")
+
 # Key of `config.json` for entries of `model.json` without a key of their own.
 TASK_PARAMS = "task_specific_params"
 
@@ -190,6 +193,9 @@ def read(
     check_vocab_size(tokenizer.vocab, config, vocab_file or folder)
   variables, parts, notes = _read_weights(encoder_dir, config)
   notes += tokenizer.notes
+  notes += left_out(
+    name for name in _HEADS_OF_BGE if name in os.listdir(folder)
+  )
   config["do_lower_case"] = tokenizer.do_lower_case
   longest = model_folder.max_tokens(config)
   description = {
@@ -351,6 +357,9 @@ def check_config(path: str, activations: Mapping[str, str]) -> dict[str, Any]:
     config |= OF_DISTILBERT
   if offset := model_folder.position_offset(config):
     config["position_offset"] = offset
+    config["pooler_dropout_prob"] = config.get("classifier_dropout")
+    if config["pooler_dropout_prob"] is None:
+      config["pooler_dropout_prob"] = config.get("hidden_dropout_prob", 0.1)
   model_folder.check_config(path, config, _CONFIG_KEYS)
   name = config["hidden_act"]
   if name not in activations:

@@ -239,7 +239,7 @@ def _of_kind(config: Mapping[str, Any]) -> dict[str, Any]:
   found = {
     names.get(key, key): value
     for key, value in config.items()
-    if key not in _fixed_values(config)
+    if key not in (*_fixed_values(config), "pooler_dropout_prob")
   }
   prefix, (name,) = tensor_names.CLASSES[kind], config["architectures"]
   found["architectures"] = [name.replace("Bert", prefix, 1)]

@@ -160,6 +160,8 @@ class StepShape(NamedTuple):
   # Positions per sequence that the last layer computes; None for all.
   num_output_positions: int | None = None
   loss_bytes: int = 0  # see `Task`
+  # Config and shape of a generator that is trained in the same step.
+  generator: tuple[Any, StepShape] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -183,6 +185,8 @@ class Task:
     num_predictions: P, masked positions per sequence.
     num_output_positions: positions per sequence that the last layer computes;
       None for all.
+    generator_config: maps the config of the model to that of a second encoder
+      with its tables, which predicts the masked positions; None without one.
     loss_bytes: bytes per replica of a batch-wide (contrastive) loss; not
       reduced by micro-batches.
     num_warmup_steps: steps until the peak learning rate; None for
@@ -207,6 +211,7 @@ class Task:
   unit: str = "examples"
   num_predictions: int = 0
   num_output_positions: int | None = None
+  generator_config: Callable[[Any], Any] | None = None
   loss_bytes: int = 0
   num_warmup_steps: int | None = None
   min_seq_length: int = 3
@@ -225,12 +230,16 @@ class Task:
     """Sequences per example: more than one where it has choices."""
     return math.prod(self.features["input_ids"].shape[:-1])
 
-  def step_shape(self, seq_length: int) -> StepShape:
+  def step_shape(self, seq_length: int, config: Any) -> StepShape:
     """Sizes of a training step on sequences of this length."""
-    return StepShape(
+    shape = StepShape(
       seq_length,
       self.num_rows,
       self.num_predictions,
       self.num_output_positions,
       self.loss_bytes,
     )
+    if not self.generator_config:
+      return shape
+    generator = self.generator_config(config), shape
+    return StepShape(seq_length, self.num_rows, generator=generator)

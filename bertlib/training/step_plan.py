@@ -239,6 +239,12 @@ def step_bytes(
   width = config.hidden_size
   num_sequences = batch_size * shape.num_rows
   tokens = num_sequences * shape.seq_length
+  options = recompute, accumulates, dtype_size, on_gpu, jit_compile
+  generator = 0
+  if shape.generator:
+    generator = step_bytes(
+      shape.generator[0], batch_size, shape.generator[1], *options
+    )
   if on_gpu:
     sizes = _sizes_on_gpu(config, shape, recompute, dtype_size, jit_compile)
   else:
@@ -266,7 +272,8 @@ def step_bytes(
   of_weight = sizes.of_weight + (4 if accumulates else 0)
   encoder = of_weight * model_folder.num_weights(config)
   encoder += sizes.factor * (layers + head) + tokens * sizes.of_embedding
-  return int(sizes.fixed + encoder + shape.loss_bytes)
+  fixed = 0 if generator else sizes.fixed  # the generator has it
+  return int(fixed + encoder + shape.loss_bytes + generator)
 
 
 class _Sizes(NamedTuple):
@@ -347,6 +354,14 @@ def step_flops(
 ) -> float:
   """Floating-point operations of a training step's matrix products."""
   # Heads other than the masked LM's, and padding, are left out.
+  generator = 0.0
+  if shape.generator:
+    generator = step_flops(
+      shape.generator[0],
+      batch_size,
+      shape.generator[1]._replace(seq_length=shape.seq_length),
+      recompute,
+    )
   width, inner = config.hidden_size, config.intermediate_size
   embedding_size = config.embedding_size or width
   of_token = 4 * width * width + 2 * width * inner
@@ -359,4 +374,4 @@ def step_flops(
   heads = num_sequences * (width * width + shape.num_predictions * of_mask)
   # A product of [m, k] by [k, n] takes m * n * k multiplications and as many
   # additions. Its gradient is two such products.
-  return 2 * ((4 if recompute else 3) * layers + 3 * heads)
+  return 2 * ((4 if recompute else 3) * layers + 3 * heads) + generator

@@ -133,6 +133,14 @@ def test_merges_are_converted(tmp_path):
   assert one.encode(tiny_subword.TEXT) == other.encode(tiny_subword.TEXT)
 
 
+def test_further_heads_are_left_out_by_a_line(tmp_path):
+  write_folder(tmp_path / "a", "Unigram")
+  for name in ("sparse_linear.pt", "colbert_linear.pt"):
+    (tmp_path / "a" / name).write_bytes(b"")
+  notes = from_huggingface.read(str(tmp_path / "a")).notes
+  assert "left out: colbert_linear.pt, sparse_linear.pt" in notes
+
+
 @pytest.mark.parametrize(
   ("name", "message"),
   [

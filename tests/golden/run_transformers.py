@@ -57,7 +57,7 @@ def outputs(name, options):
   model_class = getattr(transformers, name)
   config = model_class.config_class(**COMMON | options)
   config.architectures = [name]
-  model = model_class(config).eval()
+  model = model_class(config).eval().double()  # an exact reference
   tensors = dict(model.named_parameters())  # tied ones once
   with torch.no_grad():
     for key, tensor in tensors.items():

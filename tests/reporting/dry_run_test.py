@@ -137,6 +137,21 @@ def test_words_of_many_pieces_are_a_warning(num_pieces, caplog):
   assert ("know the language" in caplog.text) == (num_pieces > 2.2)
 
 
+@pytest.mark.parametrize("do_lower_case", [False, True])
+def test_texts_with_other_ids_in_composed_form_are_a_warning(
+  do_lower_case, caplog
+):
+  vocab = ["[UNK]", "[CLS]", "[SEP]", "caf\u00e9", "cafe"]
+  tokenizer = tokenization.FullTokenizer(
+    dict(zip(vocab, range(5))), do_lower_case
+  )
+  texts = ["caf\u00e9", "cafe", "cafe\u0301", "\u212b"]  # the last is unknown
+  example_checks.check_encoded([], 9, 4, tokenizer, texts)
+  # Without marks, both forms are the same.
+  expected = "in NFC, the usual form of letters with marks: 1, the first: 'cafe"
+  assert (expected in caplog.text) != do_lower_case
+
+
 @pytest.mark.parametrize("count", [0, 2000, 2001, 9000])
 def test_sample_has_at_most_the_requested_size(count):
   found = example_checks.sample(range(count))

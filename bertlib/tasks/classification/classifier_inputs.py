@@ -324,9 +324,9 @@ def check_texts(
   """Encodes a sample of the examples; warns if many are truncated."""
   others = [*examples.eval_sets.values(), *examples.predict_sets.values()]
   found = examples.train or list(itertools.chain.from_iterable(others))
-
+  sample = example_checks.sample(found)
   rows = classification_records.encode_examples(
-    example_checks.sample(found),
+    sample,
     processor.problem,
     run.settings.model.max_seq_length,
     run.tokenizer,
@@ -345,4 +345,7 @@ def check_texts(
     run.config.vocab_size,
     len(found),
     run.tokenizer,
+    (
+      t for e in sample for t in classification.labeled(e, processor.kind).texts
+    ),
   )

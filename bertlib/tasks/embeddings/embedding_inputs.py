@@ -286,7 +286,8 @@ def check_text_groups(run: Run, data: Data) -> example_checks.LengthSummary:
   groups = groups or [[text] for text in (*data.predict, *data.queries)]
   max_seq_length = run.settings.model.max_seq_length
 
-  texts = itertools.chain.from_iterable(example_checks.sample(groups))
+  sample = example_checks.sample(groups)
+  texts = [*itertools.chain.from_iterable(sample)]
   pairs = ((text, None) for text in texts)
   encoded = (
     example_checks.Encoded(
@@ -295,5 +296,5 @@ def check_text_groups(run: Run, data: Data) -> example_checks.LengthSummary:
     for pair in model_inputs.encode_pairs(run.tokenizer, pairs, max_seq_length)
   )
   return example_checks.check_encoded(
-    encoded, run.config.vocab_size, len(groups), run.tokenizer
+    encoded, run.config.vocab_size, len(groups), run.tokenizer, texts
   )

@@ -161,6 +161,16 @@ def _open_table(
   return Groups(path, lambda: _of_positives(by_query()))
 
 
+def read_table(
+  path: str,
+  columns: Columns,
+  text: TableSettings,
+  bad_rows: dict[str, list[str]],
+) -> Iterator[Group]:
+  """Yields groups of a table; a query may have several."""
+  return iter(_open_table(path, columns, "listwise", 1.0, text, bad_rows))
+
+
 def _group(example: Example) -> Group:
   """The group of a row."""
   query, *documents = example.texts
@@ -230,12 +240,11 @@ def _of_positives(groups: Iterable[Group]) -> Iterator[Group]:
 # Pairs to score
 
 
-def read_pairs(settings: Any, bad: list[str]) -> Iterable[tuple[str, str]]:
-  """Pairs of the --predict_file of `RankingSettings`, one at a time."""
+def pair_rows(settings: Any) -> tuple[Iterable[Any], Callable[[Any], Any]]:
+  """Rows of the --predict_file of `RankingSettings`; the pair of each."""
   path, text = settings.predict_file, settings.text
   names = () if settings.flags.do_train else settings.text_columns or ()
   rows, example = text_groups.open_table(
     path, Columns(names[:2] or ("1", "2")), None, text.codec, text.delimiter
   )
-  pairs = lambda row: tuple(example(row).texts)  # noqa: E731
-  return tables.read_examples(rows, pairs, text.bad_rows == "skip", bad)
+  return rows, lambda row: tuple(example(row).texts)

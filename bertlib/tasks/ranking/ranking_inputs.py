@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
+import os
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from bertlib.data import beir, example_checks, model_inputs
+from bertlib.cli.errors import InputError
+from bertlib.data import beir, example_checks, model_inputs, tables
 from bertlib.io.receipt_file import DEV_DATA, TRAINING_DATA
 from bertlib.settings import model_description
-from bertlib.tasks.ranking import ranking_examples
+from bertlib.tasks.ranking import ranking_examples, rankings
 from bertlib.tasks.ranking.ranking_examples import Groups
+from bertlib.tasks.ranking.rankings import Search
 from bertlib.tasks.ranking.settings import RankingSettings
 from bertlib.training import step_plan
 from bertlib.training.runs import Run
@@ -19,7 +23,9 @@ class Data(NamedTuple):
   """Data of the splits that the run uses."""
 
   train: Groups | None
-  pairs: Sequence[tuple[str, str]]  # to score
+  dev: Search | None
+  # Pairs to score, or documents to rank.
+  predict: Sequence[tuple[str, str]] | Search | None
   bad_rows: Mapping[str, Sequence[str]]  # messages of the skipped rows, by file
 
 
@@ -44,22 +50,51 @@ def activation_of(settings: RankingSettings, loss: str | None) -> str:
 
 def read_data(settings: RankingSettings, loss: str | None) -> Data:
   """Reads or checks the files that the run uses."""
-  train, pairs = None, ()
+  flags, path = settings.flags, settings.predict_file
+  train = dev = predict = None
   bad_rows: dict[str, list[str]] = {}
   if loss:
+    scores = settings.objective.teacher_scores_column
     train = ranking_examples.open_groups(
       settings.train_file,
-      settings.columns,
+      settings.columns._replace(list_scores=scores),
       loss,
       settings.max_score,
       settings.text,
       bad_rows,
     )
-    step_plan.count_steps(settings.flags, len(train), "queries")
-  if settings.flags.do_predict:
-    bad = bad_rows.setdefault(settings.predict_file, [])
-    pairs = [*ranking_examples.read_pairs(settings, bad)]
-  return Data(train, pairs, bad_rows)
+    step_plan.count_steps(flags, len(train), "queries")
+  if flags.evaluates and beir.is_beir(settings.dev_file):
+    dev = _read_folder(settings, "dev_file", is_judged=True)
+  elif flags.evaluates:
+    dev = rankings.of_table(
+      settings.dev_file, settings.columns, settings.text, bad_rows
+    )
+  if flags.do_predict and path != "-" and beir.is_beir(path):
+    predict = _read_folder(settings, "predict_file", is_judged=False)
+  elif flags.do_predict:
+    predict = tables.collect_examples(
+      path,
+      *ranking_examples.pair_rows(settings),
+      settings.text.bad_rows == "skip",
+      bad_rows,
+    )
+  if settings.candidates and not isinstance(predict or dev, Search):
+    raise InputError(
+      f"--candidates={settings.candidates}: are those of a folder in the layout"
+      " of BEIR. Name one as --dev_file or --predict_file"
+    )
+  return Data(train, dev, predict, bad_rows)
+
+
+def _read_folder(
+  settings: RankingSettings, flag: str, is_judged: bool
+) -> Search:
+  """The search of a folder that a flag names."""
+  path, candidates = getattr(settings, flag), settings.candidates
+  settings.need("candidates", f"{flag}={path}")
+  run_file = None if os.path.isdir(candidates) else candidates
+  return rankings.of_folder(path, run_file, settings.top_k, is_judged)
 
 
 def data_files(settings: RankingSettings) -> list[tuple[str, str | None]]:
@@ -74,6 +109,9 @@ def data_files(settings: RankingSettings) -> list[tuple[str, str | None]]:
       is_beir = path != "-" and beir.is_beir(path)
       paths = beir.data_files(path, split) if is_beir else [path]
       found += [(path, use) for path in paths]
+  candidates = settings.candidates
+  if candidates and not os.path.isdir(candidates):
+    found.append((candidates, None))
   return found
 
 
@@ -82,9 +120,11 @@ def data_files(settings: RankingSettings) -> list[tuple[str, str | None]]:
 
 def check_pairs(run: Run, data: Data) -> example_checks.LengthSummary:
   """Encodes some of the pairs."""
-  pairs = data.pairs
+  pairs = data.predict or data.dev
+  if isinstance(pairs, Search):
+    pairs = [*pairs.pairs()]
   if data.train:
-    groups = example_checks.sample([*data.train])
+    groups = itertools.islice(data.train, 0, None, len(data.train) // 2000 + 1)
     pairs = [(g.query, text) for g in groups for text in g.documents]
   sample = example_checks.sample(pairs)
   encoded = (
@@ -96,5 +136,5 @@ def check_pairs(run: Run, data: Data) -> example_checks.LengthSummary:
     )
   )
   return example_checks.check_encoded(
-    encoded, run.config.vocab_size, len(pairs), run.tokenizer
+    encoded, run.config.vocab_size, len(data.train or pairs), run.tokenizer
   )

@@ -23,9 +23,11 @@ def weights(name: str, features: Mapping[str, Any]):
   return is_document if name == "bce" else is_document[:, 1:]
 
 
-def terms(name: str, logits, features: Mapping[str, Any]):
-  """Terms of a loss of `LOSSES`, float32 [B, terms]; logits [B, documents]."""
-  return LOSSES[name](logits, features)
+def loss(name: str, logits, features: Mapping[str, Any], total_weight):
+  """A loss of `LOSSES`, float32 []: the sum of its terms by `total_weight`."""
+  # Logits are float32 [B, documents].
+  terms = LOSSES[name](logits, features) * weights(name, features)
+  return tf.reduce_sum(terms) / total_weight
 
 
 def _documents(features: Mapping[str, Any]):

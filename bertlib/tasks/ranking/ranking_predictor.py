@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bertlib.cli.errors import InputError
-from bertlib.data import batch_predictor
+from bertlib.data import batch_predictor, tables
 from bertlib.data.batch_predictor import BatchPredictor, FileFormat
 from bertlib.tasks.ranking import ranking_examples
 
@@ -121,7 +121,8 @@ class RankingPredictor(BatchPredictor):
 
   def read_file(self, settings, bad):
     """See base class."""
-    return ranking_examples.read_pairs(settings, bad)
+    rows = ranking_examples.pair_rows(settings)
+    return tables.read_examples(*rows, settings.text.bad_rows == "skip", bad)
 
   def answer_blocks(self, sets):
     """See base class; an answer is a score."""

@@ -54,7 +54,7 @@ def write_records(
         num_truncated.extend(row.num_truncated_tokens for row in rows)
         num_missing = num_documents - len(rows)
         zeros = [0.0] * num_missing
-        scores = group.teacher_scores
+        scores = group.teacher_scores or ()
         if teacher_scores is not None:
           scores = teacher_scores[first : first + len(rows)]
           first += len(rows)
@@ -64,7 +64,7 @@ def write_records(
           for name in model_inputs.TOKEN_FEATURES
         } | {
           "labels": [*group.labels, *zeros],
-          "teacher_scores": [*(scores or ()), *zeros],
+          "teacher_scores": [*scores, *zeros],
         }
 
   num_groups = tf_records.write_records(path, records(), features)

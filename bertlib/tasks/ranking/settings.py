@@ -159,19 +159,17 @@ class RankingSettings(TrainingSettings):
     "Pairs of query and document to score, one per line with a tab between"
     " them, or a table, whose columns --text_columns names where nothing is"
     " trained; - for standard input. Scores of NAME.tsv go to"
-    " NAME_predictions.jsonl and .tsv.",
+    " NAME_predictions.jsonl and .tsv. Or a folder in the layout of BEIR, whose"
+    " --candidates are ranked: NAME_run.trec and NAME_predictions.jsonl.",
     basic=True,
     needs="do_predict",
   )
 
   @property
   def columns(self) -> Columns:
-    """Columns of the tables."""
+    """Columns of --dev_file, and of --train_file without a teacher's scores."""
     return Columns(
-      self.text_columns or (),
-      self.score_column,
-      self.label_column,
-      self.objective.teacher_scores_column if self.flags.do_train else None,
+      self.text_columns or (), self.score_column, self.label_column
     )
 
   def check(self) -> None:

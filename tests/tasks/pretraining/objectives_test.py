@@ -80,6 +80,7 @@ def test_features_of_other_losses_are_not_read():
     "mlm_nsp": [*names],
     "mlm": ["input_ids", "masked_lm_ids", "position_ids"],
     "nsp": ["input_ids", "next_sentence_labels", "position_ids"],
+    "electra": ["input_ids", "masked_lm_ids", "position_ids"],
   }
 
 
