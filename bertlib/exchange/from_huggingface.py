@@ -32,7 +32,7 @@ from bertlib.exchange import (
 )
 from bertlib.io import files, json_files, model_files
 from bertlib.settings.embedding_spec import SCRIPT
-from bertlib.task.task_record import ACTIVATION, HuggingFaceModel, TaskRecord
+from bertlib.task.task_record import HuggingFaceModel, TaskRecord
 
 # Sizes of a BertBackbone of KerasHub, by the names of transformers.
 _PRESET_CONFIG = {
@@ -166,9 +166,10 @@ def convert(
   # vocabulary.
   do_lower_case: bool | None = None,
   overwrite: bool = False,
+  as_reranker: bool = False,  # one output of two labels, see `_as_one_output`
 ) -> list[str]:
   """Writes a Hugging Face folder as a checkpoint; returns what was done."""
-  model = read(source_dir, tasks, vocab_file, do_lower_case)
+  model = read(source_dir, tasks, vocab_file, do_lower_case, as_reranker)
   inputs = [vocab_file] if vocab_file else []
   for folder, _, names in os.walk(source_dir):
     inputs += [os.path.join(folder, name) for name in names]
@@ -183,6 +184,7 @@ def read(
   tasks: Iterable[TaskRecord] = (),
   vocab_file: str | None = None,
   do_lower_case: bool | None = None,
+  as_reranker: bool = False,
 ) -> ConvertedModel:
   """Reads a Hugging Face folder, also one of sentence-transformers."""
   _refuse_adapter(folder)
@@ -221,18 +223,24 @@ def read(
         f" encode(texts, dim={dim}) gives as many"
       )
   else:
-    if module.activation:
-      config["sentence_transformers"] = {ACTIVATION: module.activation}
+    architecture = _architecture(config, parts, folder)
+    if as_reranker:
+      is_labeler = architecture == "BertForSequenceClassification"
+      about = _as_one_output(variables, config, is_labeler, folder)
+      # That of two labels is of their two logits.
+      module = module._replace(activation=None) if about else module
+      notes += about
     description = _describe(
       description,
       config,
       variables["output_bias"].size if "label head" in parts else 0,
-      _architecture(config, parts, folder),
+      architecture,
+      module,
       tasks,
     )
   if limit := tokenizer.max_input_chars_per_word:
     description["max_input_chars_per_word"] = limit
-  for key in FILE_KEYS:
+  for key in (*FILE_KEYS, *sentence_transformers.MARKS):
     config.pop(key, None)
   return ConvertedModel(
     folder,
@@ -265,6 +273,34 @@ def _read_networks(folder: str, tasks: Iterable[TaskRecord], *options: Any):
     parts=[*model.parts, "generator"],
     notes=[*model.notes, *generator.notes],
   )
+
+
+def _as_one_output(
+  variables: dict[str, np.ndarray],
+  config: dict[str, Any],
+  is_labeler: bool,  # of texts or pairs
+  source: str,
+) -> list[str]:
+  """Makes one output of two labels, and a reranker of what has one."""
+  size = variables["output_bias"].size if is_labeler else 0
+  if size not in (1, 2):
+    raise InputError(
+      f"--to=reranker: {source} has {size or 'no'} labels of pairs, not one or"
+      " two. Leave out the flag"
+    )
+  first, second = ([*label_names(config), "0", "1"])[:2]
+  for key in ("id2label", "label2id", "num_labels", "problem_type"):
+    config.pop(key, None)
+  config.pop(TASK_PARAMS, None)
+  if size == 1:
+    return []
+  for name in ("output_weights", "output_bias"):
+    zero, one = variables[name]
+    variables[name] = (one - zero)[np.newaxis]
+  return [
+    f"one score of two labels: the logit of {second} less that of {first}, of"
+    f" which the sigmoid is the probability of {second}"
+  ]
 
 
 def _architecture(
@@ -524,18 +560,25 @@ def _describe(
   config: Mapping[str, Any],
   num_labels: int,
   architecture: str,
+  module: sentence_transformers.CrossEncoder,
   tasks: Iterable[TaskRecord],
 ) -> dict[str, Any]:
   """`model.json` with the entries of the model's task."""
-  labels = label_names(config) if num_labels else []
+  kept = config.get(TASK_PARAMS) or {}  # by `to_huggingface`
   model = HuggingFaceModel(
-    architecture, labels, num_labels, description["max_seq_length"], config
+    architecture,
+    label_names(config) if num_labels else [],
+    num_labels,
+    description["max_seq_length"],
+    config,
+    module.activation,
+    module.prompt,
+    {*kept},
   )
   for task in tasks:
     entries = task.from_huggingface(model)
     if entries is not None:
-      # What `to_huggingface` kept there.
-      kept = (config.get(TASK_PARAMS) or {}).get(task.script) or {}
+      kept = kept.get(task.script) or {}
       return {"script": task.script} | description | entries | kept
   return description
 

@@ -56,6 +56,8 @@ _CONVERTED = {
   "do_lower_case",
   "max_input_chars_per_word",
   "embedding",
+  "activation",
+  "query_prefix",
   "precision",
   "xla",
   "vocab_sha256",
@@ -165,6 +167,8 @@ def _convert_network(
       sentence_transformers.write(
         folder, description, projection, config["hidden_size"]
       )
+    if "activation" in description:
+      sentence_transformers.write_cross_encoder(folder, description)
   path = os.path.join(target_dir, weights)
   return [*notes, from_huggingface.written(path, tensors, parts)]
 
@@ -344,20 +348,20 @@ def config_of(
 def _set_problem_type(
   config: dict[str, Any], description: Mapping[str, Any]
 ) -> None:
-  """Sets `problem_type` of a trained model; removes that of an earlier one."""
-  # That of a converted model may say less than its kind.
-  if "script" not in description or "problem_type" in description:
-    return
-  for key in ("problem_type", "sentence_transformers"):
-    config.pop(key, None)
-  kind = description.get("kind")
-  is_classifier = config["architectures"] == ["BertForSequenceClassification"]
-  if is_classifier and kind in PROBLEM_TYPES:
-    config["problem_type"] = PROBLEM_TYPES[kind]
-  if kind == "regression":  # else a cross-encoder gives the sigmoid
-    config["sentence_transformers"] = {
-      task_record.ACTIVATION: "torch.nn.modules.linear.Identity"
-    }
+  """Sets `problem_type` and activation; removes those of an earlier model."""
+  activation = description.get("activation")
+  # What a converted model has may say less than its kind.
+  if "script" in description and "problem_type" not in description:
+    for key in ("problem_type", *sentence_transformers.MARKS):
+      config.pop(key, None)
+    kind = description.get("kind")
+    is_classifier = config["architectures"] == ["BertForSequenceClassification"]
+    if is_classifier and kind in PROBLEM_TYPES:
+      config["problem_type"] = PROBLEM_TYPES[kind]
+    if kind == "regression":  # else a cross-encoder gives the sigmoid
+      activation = "identity"
+  if activation:
+    config |= sentence_transformers.mark(activation)
 
 
 def _name_labels(
@@ -398,8 +402,12 @@ def _keep_entries(
   """Keeps entries of `model.json` without a key in Hugging Face's files."""
   script = description.get("script")
   entries = {k: v for k, v in description.items() if k not in _CONVERTED}
-  if description.get("kind") == "multiple_choice" and "labels" in description:
+  kind = description.get("kind")
+  if kind == "multiple_choice" and "labels" in description:
     entries["labels"] = description["labels"]
+  # Other programs' models of one output are rerankers.
+  if kind and len(config.get("id2label", ())) == 1:
+    entries["kind"] = kind
   kept = dict(config.pop(TASK_PARAMS, None) or {})
   kept.pop(script, None)
   if script and entries:
