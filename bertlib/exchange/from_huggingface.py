@@ -260,6 +260,7 @@ def _read_networks(folder: str, tasks: Iterable[TaskRecord], *options: Any):
     read(os.path.join(folder, name), (), *options)
     for name in (electra_weights.DISCRIMINATOR, electra_weights.GENERATOR)
   )
+  module = sentence_transformers.CrossEncoder(folder, None, "")
   variables, config = electra_weights.joined(
     (model.variables, model.config),
     (generator.variables, generator.config),
@@ -269,7 +270,9 @@ def _read_networks(folder: str, tasks: Iterable[TaskRecord], *options: Any):
     source=folder,
     config=config,
     variables=variables,
-    description=_describe(model.description, config, 0, _OF_NETWORKS, tasks),
+    description=_describe(
+      model.description, config, 0, _OF_NETWORKS, module, tasks
+    ),
     parts=[*model.parts, "generator"],
     notes=[*model.notes, *generator.notes],
   )
