@@ -273,7 +273,7 @@ def make_task(
       loss, num_documents, settings.model.max_seq_length
     ),
     metrics=retrieval_scores.METRICS,
-    description={"activation": ranking_inputs.activation_of(settings, loss)},
+    description=ranking_inputs.describe(settings, loss),
     must_agree=["activation", "do_lower_case"],
     num_outputs=1,
     unit="queries" if loss else "pairs",
@@ -317,7 +317,9 @@ def train_reranker(
   scores = (
     teacher_scores(run, groups) if run.settings.objective.teacher else None
   )
-  ranking_records.write_records(path, groups, features, run.tokenizer, scores)
+  ranking_records.write_records(
+    path, groups, features, run.tokenizer, query_prefix(run), scores
+  )
   loop.train(
     run,
     input_pipeline.record_input_fn(
@@ -413,10 +415,15 @@ def write_pairs(
   run: Run, name: str, pairs: Iterable[tuple[str, str]]
 ) -> TextSet:
   """Writes the records of pairs to score."""
-  size = run.flags.predict_batch_size
-  if name == "eval":
-    size = run.flags.eval_batch_size
+  flags, prefix = run.flags, query_prefix(run)
+  size = flags.eval_batch_size if name == "eval" else flags.predict_batch_size
+  pairs = ((prefix + query, document) for query, document in pairs)
   return text_sets.write(run, name, pairs, size, keeps_first=True)
+
+
+def query_prefix(run: Run) -> str:
+  """Text before each query, which some published models have."""
+  return run.task.description.get("query_prefix", "")
 
 
 def logits_of(

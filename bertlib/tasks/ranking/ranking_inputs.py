@@ -40,12 +40,13 @@ def find_loss(settings: RankingSettings) -> str | None:
   return "listwise" if has_lists else "bce"
 
 
-def activation_of(settings: RankingSettings, loss: str | None) -> str:
-  """What makes scores of logits: that of the loss, or else of the model."""
+def describe(settings: RankingSettings, loss: str | None) -> dict[str, str]:
+  """Entries of `model.json`: those of the model, and the loss's activation."""
+  found = model_description.load(settings.model.folder or "")
+  kept = {k: found[k] for k in ("query_prefix",) if k in found}
   if loss:
-    return "sigmoid" if loss == "bce" else "identity"
-  description = model_description.load(settings.model.folder or "")
-  return description.get("activation", "sigmoid")
+    return kept | {"activation": "sigmoid" if loss == "bce" else "identity"}
+  return kept | {"activation": found.get("activation", "sigmoid")}
 
 
 def read_data(settings: RankingSettings, loss: str | None) -> Data:
@@ -79,7 +80,10 @@ def read_data(settings: RankingSettings, loss: str | None) -> Data:
       settings.text.bad_rows == "skip",
       bad_rows,
     )
-  if settings.candidates and Search not in (type(dev), type(predict)):
+  has_folder = any(
+    isinstance(s, Search) and s.is_ordered for s in (dev, predict)
+  )
+  if settings.candidates and not has_folder:
     raise InputError(
       f"--candidates={settings.candidates}: are those of a folder in the layout"
       " of BEIR. Name one as --dev_file or --predict_file"

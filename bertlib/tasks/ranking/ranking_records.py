@@ -30,6 +30,7 @@ def write_records(
   groups: Iterable[Group],
   features: tf_records.Layout,
   tokenizer: tokenization.Tokenizer,
+  query_prefix: str = "",
   # Of the documents of all groups, instead of `Group.teacher_scores`.
   teacher_scores: Sequence[float] | None = None,
 ) -> None:
@@ -45,7 +46,11 @@ def write_records(
       num_long += count_long(queries, tokenizer, max_seq_length)
       encoded = model_inputs.encode_pairs(
         tokenizer,
-        ((group.query, text) for group in block for text in group.documents),
+        (
+          (query_prefix + group.query, text)
+          for group in block
+          for text in group.documents
+        ),
         max_seq_length,
         keeps_first=True,
       )
