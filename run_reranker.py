@@ -273,7 +273,7 @@ def make_task(
       loss, num_documents, settings.model.max_seq_length
     ),
     metrics=retrieval_scores.METRICS,
-    description={"activation": ranking_inputs.activation_of(settings, loss)},
+    description=ranking_inputs.describe(settings, loss),
     must_agree=["activation", "do_lower_case"],
     num_outputs=1,
     unit="queries" if loss else "pairs",
@@ -317,7 +317,10 @@ def train_reranker(
   scores = (
     teacher_scores(run, groups) if run.settings.objective.teacher else None
   )
-  ranking_records.write_records(path, groups, features, run.tokenizer, scores)
+  prefix = run.task.description.get("query_prefix", "")
+  ranking_records.write_records(
+    path, groups, features, run.tokenizer, scores, prefix
+  )
   loop.train(
     run,
     input_pipeline.record_input_fn(
@@ -416,6 +419,8 @@ def write_pairs(
   size = run.flags.predict_batch_size
   if name == "eval":
     size = run.flags.eval_batch_size
+  prefix = run.task.description.get("query_prefix", "")
+  pairs = ((prefix + query, document) for query, document in pairs)
   return text_sets.write(run, name, pairs, size, keeps_first=True)
 
 

@@ -40,12 +40,14 @@ def find_loss(settings: RankingSettings) -> str | None:
   return "listwise" if has_lists else "bce"
 
 
-def activation_of(settings: RankingSettings, loss: str | None) -> str:
-  """What makes scores of logits: that of the loss, or else of the model."""
+def describe(settings: RankingSettings, loss: str | None) -> dict[str, str]:
+  """Entries of `model.json`: its activation, and the prompt of the model."""
+  found = model_description.load(settings.model.folder or "")
+  activation = found.get("activation", "sigmoid")
   if loss:
-    return "sigmoid" if loss == "bce" else "identity"
-  description = model_description.load(settings.model.folder or "")
-  return description.get("activation", "sigmoid")
+    activation = "sigmoid" if loss == "bce" else "identity"
+  prompt = {k: v for k, v in found.items() if k == "query_prefix"}
+  return {"activation": activation, **prompt}
 
 
 def read_data(settings: RankingSettings, loss: str | None) -> Data:
