@@ -42,6 +42,8 @@ class SignatureModel:
   output = "probabilities"  # name of what `build` returns, see `outputs`
   # Whether the tokenizer finds masks in texts.
   finds_mask = False
+  # Whether pairs lose tokens of the second text alone.
+  keeps_first = False
 
   def __init__(
     self,
@@ -133,7 +135,8 @@ class SignatureModel:
       texts["text_a"],
       texts.get("text_b"),
       self.max_seq_length,
-      pads=self.seq_length is not None,
+      self.seq_length is not None,
+      self.keeps_first,
     )
 
 

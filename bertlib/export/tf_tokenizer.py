@@ -90,7 +90,9 @@ class GraphTokenizer:
       autograph=False,
     )
 
-  def encode_pairs(self, texts_a, texts_b, max_seq_length: int, pads: bool):
+  def encode_pairs(
+    self, texts_a, texts_b, max_seq_length: int, pads: bool, keeps_first=False
+  ):
     """Encodes texts, string [B], as `model_inputs.encode_pair` does."""
     # `texts_b` is None for no pairs at all, or has "" for no second text.
     ids_a = self.tokenize(texts_a).ids
@@ -99,7 +101,8 @@ class GraphTokenizer:
       tf.cast(ids.row_lengths(), tf.int32) for ids in (ids_a, ids_b)
     )
     room = max_seq_length - tf.where(length_b > 0, 3, 2)
-    keep_b = tf.minimum(length_b, tf.maximum(room // 2, room - length_a))
+    lowest = tf.ones_like(room) if keeps_first else room // 2
+    keep_b = tf.minimum(length_b, tf.maximum(lowest, room - length_a))
     keep_a = tf.minimum(length_a, room - keep_b)
     ids_a, ids_b = truncate_rows(ids_a, keep_a), truncate_rows(ids_b, keep_b)
     return self.join(ids_a, ids_b, max_seq_length if pads else None)

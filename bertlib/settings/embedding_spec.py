@@ -157,7 +157,8 @@ class EmbeddingSpec:
 
 def default_prefix(description: Mapping[str, Any]) -> str:
   """Prefix of texts without a named prompt, by any model's `model.json`."""
-  return from_json(description.get("embedding", {})).prompt(None)
+  prompt = from_json(description.get("embedding", {})).prompt(None)
+  return description.get("query_prefix", prompt)
 
 
 def from_json(entry: Mapping[str, Any]) -> EmbeddingSpec:

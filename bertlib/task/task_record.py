@@ -11,7 +11,7 @@ import dataclasses
 import importlib
 import math
 import pkgutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Callable, NamedTuple
 
 from bertlib import tasks
@@ -28,10 +28,6 @@ PROBLEM_TYPES = {
   "multi_label": "multi_label_classification",
   "regression": "regression",
 }
-
-# Key, under `sentence_transformers` of `config.json`, for the function that a
-# cross-encoder applies to its logits.
-ACTIVATION = "activation_fn"
 
 
 class PredictExample(NamedTuple):
@@ -51,6 +47,21 @@ class HuggingFaceModel(NamedTuple):
   num_labels: int  # outputs of its label head; 0 without one
   max_seq_length: int  # in tokens
   config: Mapping[str, Any]
+  # Of a cross-encoder: "sigmoid" or "identity", applied to its logits, or None
+  # where no file says; and what stands before its first texts.
+  activation: str | None = None
+  prompt: str = ""
+  scripts: Collection[str] = ()  # that trained it here
+
+  @property
+  def scores_pairs(self) -> bool:
+    """True if its one output is that of a cross-encoder."""
+    is_regression = self.config.get("problem_type") == "regression"
+    return (
+      self.architecture == "BertForSequenceClassification"
+      and self.num_labels == 1
+      and (self.activation is not None or not is_regression)
+    )
 
   @property
   def output_names(self) -> list[str]:

@@ -226,11 +226,29 @@ def test_an_empty_batch_has_an_empty_result(kind, models, tmp_path):
       inputs = {}
       for key, spec in specs.items():
         sizes = (seq_length if n is None else n for n in spec.shape[1:])
-        inputs[key] = tf.zeros([0, *sizes], spec.dtype)
+        shape = [0, *sizes] if spec.shape.rank else []  # a query
+        inputs[key] = tf.zeros(shape, spec.dtype)
       for key, value in call(model, name, **inputs).items():
         assert value.shape[0] == 0, (name, key)
         if key in WIDTHS.get(kind, {}):
           assert value.shape[1:] == WIDTHS[kind][key], (name, key)
+
+
+@pytest.mark.parametrize("activation", ["sigmoid", "identity"])
+def test_documents_are_ranked_as_by_the_predictor(activation, tmp_path):
+  described = {"activation": activation, "query_prefix": "the "}
+  folder = make_model(tmp_path / "model", **MODELS["ranking"] | described)
+  query, documents = "cat", ["a", "the cat sat", "", "sat " * 40, "a"]
+  with run_reranker.Predictor(str(folder)) as predictor:
+    expected = predictor.rank(query, documents)
+  model = unsaved(source_of(folder))
+  found = call(model, "rank", query=query, documents=documents)
+  assert found["order"].tolist() == [one.index for one in expected]
+  scores = [found["scores"][one.index] for one in expected]
+  assert scores == pytest.approx([one.score for one in expected], abs=1e-5)
+  # Equal ones keep their order.
+  order = [index for index in found["order"].tolist() if index in (0, 4)]
+  assert order == [0, 4]
 
 
 def call(model, signature, **inputs):

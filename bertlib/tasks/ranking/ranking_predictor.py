@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from bertlib.cli.errors import InputError
 from bertlib.data import batch_predictor, tables
 from bertlib.data.batch_predictor import BatchPredictor, FileFormat
 from bertlib.tasks.ranking import ranking_examples
@@ -35,16 +37,70 @@ def _tsv_line(pair: tuple[str, str], score: float) -> bytes:
 FORMATS = {".jsonl": FileFormat(_json_line), ".tsv": FileFormat(_tsv_line)}
 
 
+class RankedDocument(NamedTuple):
+  """A document in the order of relevance to a query.
+
+  Attributes:
+    index: its index among the documents that were given.
+    score: its score, see `RankingPredictor.score`.
+    text: the document.
+  """
+
+  index: int
+  score: float
+  text: str
+
+
 class RankingPredictor(BatchPredictor):
-  """Scores documents for queries."""
+  """Scores and ranks documents for queries."""
 
   keeps_first = True
 
   def score(self, pairs: Iterable[tuple[str, str]]) -> np.ndarray:
-    """Scores of pairs of a query and a document, float32 [pairs], in order."""
+    """Scores pairs of a query and a document.
+
+    Args:
+      pairs: the pairs; a document is truncated to the model's length.
+
+    Returns:
+      float32 [pairs], in order: from 0 to 1 where the model's activation is
+      sigmoid, else any number.
+
+    Raises:
+      InputError: an element is not a pair of str.
+    """
     return activate(self.description, self.logits(pairs))
 
   predict = score  # as the method is called for other tasks
+
+  def rank(
+    self, query: str, documents: Iterable[str], top_k: int | None = None
+  ) -> list[RankedDocument]:
+    """Ranks documents by their relevance to a query.
+
+    Args:
+      query: the query.
+      documents: the documents.
+      top_k: number of documents to return; None for all.
+
+    Returns:
+      The documents, the most relevant one first. They are in the order of their
+      logits, since scores may be equal where logits are not; documents with
+      equal logits keep their order.
+
+    Raises:
+      InputError: the query or a document is not a str.
+    """
+    if not batch_predictor.is_text(query):
+      raise InputError(f"query: is {query!r:.80}. Give a str")
+    is_text = batch_predictor.is_text
+    texts = [
+      *batch_predictor.validated(documents, is_text, "a str", "documents")
+    ]
+    logits = self.logits(zip(itertools.repeat(query), texts))
+    scores = activate(self.description, logits).tolist()
+    order = np.argsort(-logits, kind="stable")[:top_k].tolist()
+    return [RankedDocument(i, scores[i], texts[i]) for i in order]
 
   def logits(self, pairs: Iterable[tuple[str, str]]) -> np.ndarray:
     """Scores before the activation, float32 [pairs]."""
@@ -56,7 +112,8 @@ class RankingPredictor(BatchPredictor):
 
   def _encode(self, pairs):
     """Nothing that decoding needs, and the rows of the pairs."""
-    return None, self.encode_texts(pairs)
+    prefix = self.description.get("query_prefix", "")
+    return None, self.encode_texts((prefix + a, b) for a, b in pairs)
 
   def _decode(self, _, rows):
     logits = np.array(rows, np.float32).reshape(-1)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 from bertlib.cli import lazy_module
 from bertlib.task.task_record import (
   Description,
+  HuggingFaceModel,
   PredictExample,
   TaskRecord,
 )
@@ -29,10 +31,18 @@ def _problem(description: Description) -> str | None:
   return f"activation is {activation!r}, not one of {', '.join(ACTIVATIONS)}"
 
 
+def _from_huggingface(model: HuggingFaceModel) -> dict[str, Any] | None:
+  if not model.scores_pairs:
+    return None
+  entries = {"activation": model.activation or "sigmoid"}
+  return entries | ({"query_prefix": model.prompt} if model.prompt else {})
+
+
 RECORD = TaskRecord(
   script="run_reranker",
   purpose="ranks documents",
   settings=RankingSettings,
+  entries={"query_prefix?": str},
   required={"activation": str},
   problem=_problem,
   predict=PredictExample(
@@ -41,6 +51,7 @@ RECORD = TaskRecord(
     lambda _: [("A question?", "A text."), ("A question?", "Another text.")],
   ),
   huggingface_class=lambda _: "BertForSequenceClassification",
+  from_huggingface=_from_huggingface,
   export=lambda: ranking_signatures.Reranker,
   predictor=lambda: ranking_predictor.RankingPredictor,
   # Documents are ranked by logits: many scores may be 1.
