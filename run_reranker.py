@@ -317,9 +317,8 @@ def train_reranker(
   scores = (
     teacher_scores(run, groups) if run.settings.objective.teacher else None
   )
-  prefix = run.task.description.get("query_prefix", "")
   ranking_records.write_records(
-    path, groups, features, run.tokenizer, scores, prefix
+    path, groups, features, run.tokenizer, query_prefix(run), scores
   )
   loop.train(
     run,
@@ -416,12 +415,15 @@ def write_pairs(
   run: Run, name: str, pairs: Iterable[tuple[str, str]]
 ) -> TextSet:
   """Writes the records of pairs to score."""
-  size = run.flags.predict_batch_size
-  if name == "eval":
-    size = run.flags.eval_batch_size
-  prefix = run.task.description.get("query_prefix", "")
+  flags, prefix = run.flags, query_prefix(run)
+  size = flags.eval_batch_size if name == "eval" else flags.predict_batch_size
   pairs = ((prefix + query, document) for query, document in pairs)
   return text_sets.write(run, name, pairs, size, keeps_first=True)
+
+
+def query_prefix(run: Run) -> str:
+  """Text before each query, which some published models have."""
+  return run.task.description.get("query_prefix", "")
 
 
 def logits_of(

@@ -10,8 +10,9 @@
   mrpc/, cola/                                  data of these tasks
   squad.json, ner.conll, corpus.txt, lines.txt
   evaluated, evaluated_too                      folders of runs, with metrics
-  questions.tsv, scored.tsv, beir/              pairs; pairs with a score; the
-                                                pairs in the layout of BEIR
+  questions.tsv, scored.tsv, lists.tsv, beir/   pairs; pairs with a score, with
+                                                a negative; in the layout of
+                                                BEIR
   records.tfrecord                              pretraining data of corpus.txt
   trained, trained_mrpc, trained_squad,         folders of trained models
   trained_ner, trained_embeddings,
@@ -79,8 +80,8 @@ _COMMANDS = {
   "run_embeddings": _TUNING
   + "--train_file={world}/questions.tsv --text_columns=question,answer",
   "run_reranker": _TUNING
-  + """--train_file={world}/scored.tsv --text_columns=question,answer
-    --score_column=score --max_score=3""",
+  + """--train_file={world}/lists.tsv
+    --text_columns=question,answer,other""",
   "run_pretraining": _MODEL
   + _TRAINING
   + """--input_file={world}/records.tfrecord --max_predictions_per_seq=4
@@ -225,6 +226,10 @@ def make(folder: str, in_process) -> None:
     "answers.json": json.dumps({str(number): "rome" for number in range(4)}),
     "ner.conll": NER * 4,
     "questions.tsv": table(QUESTIONS, ["question", "answer"]),
+    "lists.tsv": table(
+      [(*pair, "the cat ran") for pair in QUESTIONS],
+      ["question", "answer", "other"],
+    ),
     "scored.tsv": table(
       [(*pair, str(score)) for score, pair in enumerate(QUESTIONS)],
       ["question", "answer", "score"],

@@ -42,7 +42,7 @@ _GENERATOR = ("generator_hidden_size", "generator_layers")
 
 # Kinds of models whose formula is BERT's; the first have RoBERTa's positions.
 _OF_ROBERTA = ("roberta", "xlm-roberta", "camembert")
-MODEL_TYPES = ("bert", *_OF_ROBERTA, "distilbert")
+MODEL_TYPES = ("bert", *_OF_ROBERTA, "distilbert", "electra")
 
 # Type and range of each value; a float may be written as an integer.
 _SCHEMA = {

@@ -15,7 +15,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from absl import logging
 
-from bertlib.checkpoints import checkpoint_files, model_folder
+from bertlib.checkpoints import (
+  checkpoint_files,
+  electra_weights,
+  model_folder,
+)
 from bertlib.cli import terminal
 from bertlib.cli.errors import InputError, some_of
 from bertlib.data import vocabulary
@@ -58,7 +62,7 @@ ACTIVATIONS = {
 _ALTERNATIVE_NAMES = (
   (r"LayerNorm\.gamma$", "LayerNorm.weight"),
   (r"LayerNorm\.beta$", "LayerNorm.bias"),
-  (r"^(embeddings|encoder|pooler|transformer)\.", r"{}.\1."),
+  (r"^(embeddings(?:_project)?|encoder|pooler|transformer)\.", r"{}.\1."),
 )
 
 # The keys of a DistilBertConfig that have another name here, and what is the
@@ -73,14 +77,18 @@ DISTILBERT_KEYS = {
   "num_attention_heads": "n_heads",
   "num_hidden_layers": "n_layers",
 }
+OF_ELECTRA = {"pooler_act": "gelu"}
 OF_DISTILBERT = {"pooler_act": "relu", "type_vocab_size": 0}
 
 # Classes of other models, and prefixes of tensors that wrap no BERT.
 _OTHER_MODEL = re.compile(r"(?!Bert)\w+(Model$|For[A-Z])")
 _MODELS = (
   *tensor_names.PREFIXES.values(),
-  *("electra", "ernie", "nezha", "splinter"),
+  *("ernie", "nezha", "splinter"),
 )
+
+# Class of ELECTRA's discriminator, whose generator is another model there.
+_OF_NETWORKS = "ElectraForPreTraining"
 
 # Copies of tied tensors, which TensorFlow's graph has once.
 _TIED_COPIES = {
@@ -180,6 +188,8 @@ def read(
 ) -> ConvertedModel:
   """Reads a Hugging Face folder, also one of sentence-transformers."""
   _refuse_adapter(folder)
+  if os.path.isdir(os.path.join(folder, electra_weights.DISCRIMINATOR)):
+    return _read_networks(folder, tasks, vocab_file, do_lower_case)
   sentence = sentence_transformers.read(folder)
   module = sentence or sentence_transformers.read_cross_encoder(folder)
   encoder_dir = module.encoder_dir
@@ -244,6 +254,30 @@ def read(
   )
 
 
+def _read_networks(folder: str, tasks: Iterable[TaskRecord], *options: Any):
+  """Reads the folders of ELECTRA's two networks as one model."""
+  model, generator = (
+    read(os.path.join(folder, name), (), *options)
+    for name in (electra_weights.DISCRIMINATOR, electra_weights.GENERATOR)
+  )
+  module = sentence_transformers.CrossEncoder(folder, None, "")
+  variables, config = electra_weights.joined(
+    (model.variables, model.config),
+    (generator.variables, generator.config),
+    folder,
+  )
+  return model._replace(
+    source=folder,
+    config=config,
+    variables=variables,
+    description=_describe(
+      model.description, config, 0, _OF_NETWORKS, module, tasks
+    ),
+    parts=[*model.parts, "generator"],
+    notes=[*model.notes, *generator.notes],
+  )
+
+
 def _as_one_output(
   variables: dict[str, np.ndarray],
   config: dict[str, Any],
@@ -287,6 +321,8 @@ def _architecture(
     found = tensor_names.choose_architecture(parts, stated, source)
   except InputError:  # heads of no single class, of which the encoder is used
     return "BertModel"
+  if found == _OF_NETWORKS:  # without its generator
+    return "BertModel"
   if found == "BertForSequenceClassification" and "pooler" not in parts:
     raise InputError(
       f"{source}: has no pooler, which {found} needs. If it tags words, set"
@@ -324,7 +360,13 @@ def read_config(folder: str) -> dict[str, Any]:
       f"{path}: model_type is {json_files.dumps(found)}; only {kinds} can be"
       " converted"
     )
-  return {"model_type": "bert", **check_config(path, ACTIVATIONS)}
+  config = {"model_type": "bert", **check_config(path, ACTIVATIONS)}
+  if found == "electra":
+    dropout = config.get("classifier_dropout")
+    if dropout is None:
+      dropout = config["hidden_dropout_prob"]
+    config = OF_ELECTRA | {"pooler_dropout_prob": dropout} | config
+  return config
 
 
 def _refuse_adapter(folder: str) -> None:
@@ -349,6 +391,11 @@ def _config_of_preset(path: str) -> dict[str, Any]:
 def check_config(path: str, activations: Mapping[str, str]) -> dict[str, Any]:
   """Reads a model's config, with `hidden_act` renamed for the other format."""
   config = json_files.read(path, dict)
+  if config.get("class_name") == "ElectraBackbone":
+    raise InputError(
+      f"{path}: is of KerasHub's ElectraBackbone, which is not read. Name a"
+      " folder of transformers"
+    )
   if config.get("class_name") == "BertBackbone":
     config = _config_of_preset(path)
   if "dim" in config:  # of DistilBERT

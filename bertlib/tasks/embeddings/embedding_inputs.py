@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -16,7 +17,6 @@ from bertlib.io.files import open_any
 from bertlib.io.receipt_file import DEV_DATA, TRAINING_DATA
 from bertlib.settings import embedding_spec, model_description
 from bertlib.settings.embedding_spec import EmbeddingSpec
-from bertlib.tasks.embeddings import hard_negatives
 from bertlib.tasks.embeddings.embedding_losses import LossOptions
 from bertlib.tasks.embeddings.settings import LOSSES_OF_KIND, EmbeddingSettings
 from bertlib.training import step_plan
@@ -152,6 +152,31 @@ class DevSet(NamedTuple):
   retrieval: beir.Retrieval | None
 
 
+class Pairs(NamedTuple):
+  """Texts of pairs to mine negatives for, each once, as in the file."""
+
+  queries: dict[str, dict[int, None]]  # positives of each, by their numbers
+  corpus: list[str]  # all positives
+  most_rows: int  # of one query, equal ones too
+
+
+def find_pairs(path: str, examples: Sequence[Example]) -> Pairs:
+  """Collects the queries and positives of examples; InputError if alone."""
+  numbers: dict[str, int] = {}
+  queries: dict[str, dict[int, None]] = {}
+  for example in examples:
+    query, positive, *_ = example.texts
+    number = numbers.setdefault(positive, len(numbers))
+    queries.setdefault(query, {})[number] = None
+  if len(numbers) == 1:
+    raise InputError(
+      f"{path}: all rows have the same second text, so that there are no others"
+      " to mine. Name other --text_columns"
+    )
+  counts = Counter(example.texts[0] for example in examples)
+  return Pairs(queries, [*numbers], max(counts.values()))
+
+
 class Data(NamedTuple):
   """Data of the splits that the run uses."""
 
@@ -163,7 +188,7 @@ class Data(NamedTuple):
   corpus: Sequence[str]  # texts to search
   queries: Sequence[str]  # queries to search for
   bad_rows: Mapping[str, Sequence[str]]  # messages of the skipped rows, by file
-  mined: hard_negatives.Pairs | None = None  # to find negatives for
+  mined: Pairs | None = None  # to find negatives for
 
 
 def distinct_texts(examples: Sequence[Example]) -> tuple[list[str], np.ndarray]:
@@ -189,7 +214,7 @@ def read_data(settings: EmbeddingSettings) -> Data:
   if settings.flags.do_predict and settings.mining.mine_negatives:
     path, columns = settings.train_file, settings.train_columns
     pairs = train or _read_examples(settings, path, columns, bad_rows)
-    mined = hard_negatives.find_pairs(path, pairs)
+    mined = find_pairs(path, pairs)
   return Data(
     kind,
     train,

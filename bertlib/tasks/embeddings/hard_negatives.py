@@ -4,43 +4,16 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 
 from bertlib.cli.absl import logging
-from bertlib.cli.errors import InputError
 from bertlib.data import nearest_neighbors
-from bertlib.data.text_groups import Example
 from bertlib.io import json_files
 from bertlib.io.files import atomic_write
+from bertlib.tasks.embeddings.embedding_inputs import Pairs
 from bertlib.tasks.embeddings.settings import MiningSettings
-
-
-class Pairs(NamedTuple):
-  """The texts of pairs, each once, in the order of the file."""
-
-  queries: dict[str, dict[int, None]]  # positives of each, by their numbers
-  corpus: list[str]  # all positives
-  most_rows: int  # of one query, equal ones too
-
-
-def find_pairs(path: str, examples: Sequence[Example]) -> Pairs:
-  """Collects the queries and positives of examples; InputError if alone."""
-  numbers: dict[str, int] = {}
-  queries: dict[str, dict[int, None]] = {}
-  for example in examples:
-    query, positive, *_ = example.texts
-    number = numbers.setdefault(positive, len(numbers))
-    queries.setdefault(query, {})[number] = None
-  if len(numbers) == 1:
-    raise InputError(
-      f"{path}: all rows have the same second text, so that there are no others"
-      " to mine. Name other --text_columns"
-    )
-  counts = Counter(example.texts[0] for example in examples)
-  return Pairs(queries, [*numbers], max(counts.values()))
 
 
 def write(

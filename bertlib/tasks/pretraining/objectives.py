@@ -27,7 +27,7 @@ class Objective:
 
   name: str  # value of --objective
   losses: Sequence[str]
-  huggingface_class: str | None  # with the same heads
+  huggingface_class: str  # with the same heads
 
   @property
   def predicts_tokens(self) -> bool:
@@ -125,8 +125,10 @@ MLM_NSP = Objective(
 )
 MLM = Objective("mlm", ("masked_lm",), "BertForMaskedLM")
 NSP = Objective("nsp", ("next_sentence",), "BertForNextSentencePrediction")
-# At Hugging Face it is two models.
-ELECTRA = ReplacedTokens("electra", ("masked_lm", "disc"), None)
+# At Hugging Face the generator is a second model.
+ELECTRA = ReplacedTokens(
+  "electra", ("masked_lm", "disc"), "ElectraForPreTraining"
+)
 
 OBJECTIVES = {each.name: each for each in (MLM_NSP, MLM, NSP, ELECTRA)}
 

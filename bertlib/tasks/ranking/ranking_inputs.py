@@ -41,13 +41,12 @@ def find_loss(settings: RankingSettings) -> str | None:
 
 
 def describe(settings: RankingSettings, loss: str | None) -> dict[str, str]:
-  """Entries of `model.json`: its activation, and the prompt of the model."""
+  """Entries of `model.json`: those of the model, and the loss's activation."""
   found = model_description.load(settings.model.folder or "")
-  activation = found.get("activation", "sigmoid")
+  kept = {k: found[k] for k in ("query_prefix",) if k in found}
   if loss:
-    activation = "sigmoid" if loss == "bce" else "identity"
-  prompt = {k: v for k, v in found.items() if k == "query_prefix"}
-  return {"activation": activation, **prompt}
+    return kept | {"activation": "sigmoid" if loss == "bce" else "identity"}
+  return kept | {"activation": found.get("activation", "sigmoid")}
 
 
 def read_data(settings: RankingSettings, loss: str | None) -> Data:
@@ -81,7 +80,10 @@ def read_data(settings: RankingSettings, loss: str | None) -> Data:
       settings.text.bad_rows == "skip",
       bad_rows,
     )
-  if settings.candidates and not isinstance(predict or dev, Search):
+  has_folder = any(
+    isinstance(s, Search) and s.is_ordered for s in (dev, predict)
+  )
+  if settings.candidates and not has_folder:
     raise InputError(
       f"--candidates={settings.candidates}: are those of a folder in the layout"
       " of BEIR. Name one as --dev_file or --predict_file"

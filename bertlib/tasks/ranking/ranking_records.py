@@ -30,9 +30,9 @@ def write_records(
   groups: Iterable[Group],
   features: tf_records.Layout,
   tokenizer: tokenization.Tokenizer,
+  query_prefix: str = "",
   # Of the documents of all groups, instead of `Group.teacher_scores`.
   teacher_scores: Sequence[float] | None = None,
-  prefix: str = "",  # of queries
 ) -> None:
   """Encodes groups as TFRecords, and logs how many documents are cut."""
   num_documents, max_seq_length = features["input_ids"].shape
@@ -42,13 +42,13 @@ def write_records(
   def records() -> Iterator[dict[str, Any]]:
     nonlocal first, num_long
     for block in blocks(groups, _BLOCK_SIZE):
-      queries = [prefix + group.query for group in block]
+      queries = (group.query for group in block)
       num_long += count_long(queries, tokenizer, max_seq_length)
       encoded = model_inputs.encode_pairs(
         tokenizer,
         (
-          (query, text)
-          for query, group in zip(queries, block)
+          (query_prefix + group.query, text)
+          for group in block
           for text in group.documents
         ),
         max_seq_length,
