@@ -110,7 +110,7 @@ class ExportedModel:
       for name, value in inputs.items()
     }
     # A single value, such as a query, has no rows.
-    sizes = {n: len(tensor) for n, tensor in tensors.items() if tensor.shape}
+    sizes = {n: len(t) for n, t in tensors.items() if t.shape.rank}
     if len(set(sizes.values())) > 1:
       counts = (f"{size} in {name}" for name, size in sizes.items())
       raise InputError(

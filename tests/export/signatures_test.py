@@ -26,6 +26,7 @@ import tokenization
 from bertlib.checkpoints import checkpoint_files, model_folder
 from bertlib.data import model_inputs
 from bertlib.export import tf1_module
+from bertlib.export.exported_model import ExportedModel
 from bertlib.io import text_files
 from bertlib.task import task_record
 from bertlib.tasks.ner import ner
@@ -241,8 +242,9 @@ def test_documents_are_ranked_as_by_the_predictor(activation, tmp_path):
   query, documents = "cat", ["a", "the cat sat", "", "sat " * 40, "a"]
   with run_reranker.Predictor(str(folder)) as predictor:
     expected = predictor.rank(query, documents)
-  model = unsaved(source_of(folder))
-  found = call(model, "rank", query=query, documents=documents)
+  source, saved = source_of(folder), str(tmp_path / "saved")
+  export_model.export(source, saved)
+  found = ExportedModel(saved)("rank", query=query, documents=documents)
   assert found["order"].tolist() == [one.index for one in expected]
   scores = [found["scores"][one.index] for one in expected]
   assert scores == pytest.approx([one.score for one in expected], abs=1e-5)
