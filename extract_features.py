@@ -35,6 +35,7 @@ from bertlib.cli.steps import Steps
 from bertlib.compat import estimator_api
 from bertlib.compute.pooling import output_vectors, pool, sentence_vectors
 from bertlib.data import (
+  batch_predictor,
   example_checks,
   input_pipeline,
   model_inputs,
@@ -46,6 +47,7 @@ from bertlib.hardware import devices
 from bertlib.io import files, folder_lock, json_files, text_files, vector_files
 from bertlib.reporting import receipts
 from bertlib.settings import embedding_spec, model_description
+from bertlib.settings.common import TRUNCATE, LongTextSettings
 from bertlib.settings.embedding_spec import EmbeddingSpec
 from bertlib.settings.feature_extraction import FeatureSettings
 
@@ -160,16 +162,23 @@ def encode_examples(
   examples: Iterable[InputExample],
   tokenizer: tokenization.Tokenizer,
   max_seq_length: int,
+  cutting: LongTextSettings = TRUNCATE,
+  prefix: str = "",  # with which the texts begin
 ) -> Iterator[dict[str, Any]]:
   """Converts examples to records; logs how many were truncated."""
   num_truncated = 0
   examples, read = itertools.tee(examples)
-  pairs = ((example.text_a, example.text_b) for example in read)
-  encoded = model_inputs.encode_pairs(tokenizer, pairs, max_seq_length)
-  for example, (*features, num_lost) in zip(examples, encoded):
-    num_truncated += num_lost > 0
-    names = "input_ids", "input_mask", "input_type_ids"
-    yield {"unique_ids": example.unique_id, **dict(zip(names, features))}
+  pairs = ((example.text_a, example.text_b, prefix) for example in read)
+  encoded = model_inputs.encode_windows(
+    tokenizer, pairs, max_seq_length, cutting
+  )
+  for example, rows in zip(examples, encoded):
+    line = f"line {example.unique_id + 1}"
+    model_inputs.warn_of_many_windows(line, len(rows))
+    for *features, num_lost in rows:
+      num_truncated += num_lost > 0
+      names = "input_ids", "input_mask", "input_type_ids"
+      yield {"unique_ids": example.unique_id, **dict(zip(names, features))}
   if num_truncated:
     logging.warning(
       "%d lines truncated to %d tokens", num_truncated, max_seq_length
@@ -355,6 +364,7 @@ class Vectors(NamedTuple):
   pooling: str | None
   embedding: EmbeddingSpec | None
   prefix: str  # put before each text
+  cutting: LongTextSettings = TRUNCATE
 
   @property
   def is_per_text(self) -> bool:
@@ -413,21 +423,31 @@ def write_features(
   mode = "wb" if is_npz else "w"
   with files.atomic_write(settings.output_file, mode) as output:
     records = os.path.join(folder, "input.tf_record")
-    num_texts = tf_records.write_records(
-      records,
-      encode_examples(
-        read_texts(settings, vectors),
+    examples = read_texts(settings, vectors)
+    num_texts = 0
+
+    def encoded():
+      nonlocal num_texts
+      for record in encode_examples(
+        examples,
         model.tokenizer,
         settings.model.max_seq_length,
-      ),
-      record_layout(settings.model.max_seq_length),
-    )
+        vectors.cutting,
+        vectors.prefix,
+      ):
+        num_texts = record["unique_ids"] + 1
+        yield record
+
+    layout = record_layout(settings.model.max_seq_length)
+    num_records = tf_records.write_records(records, encoded(), layout)
     if not num_texts:
       raise InputError(f"{settings.input_file}: has no lines")
     rows = predict(settings, model, records, folder)
     rows = tf_records.restore_input_order(
-      terminal.follow(rows, num_texts, "texts")
+      terminal.follow(rows, num_records, "texts")
     )
+    if vectors.cutting.has_windows:
+      rows = join_windows(rows, vectors.embedding)
     if is_npz:
       vector_files.write_npz(
         output,
@@ -438,6 +458,18 @@ def write_features(
     else:
       write_jsonl(output, rows, vectors.layer_indexes, model.tokenizer)
   return num_texts
+
+
+def join_windows(
+  rows: Iterable[Mapping[str, Any]], embedding: EmbeddingSpec | None
+) -> Iterator[Mapping[str, Any]]:
+  """Joins the vectors of the windows of each text."""
+  normalizes = bool(embedding and embedding.normalize)
+  for _, group in itertools.groupby(rows, lambda row: int(row["unique_id"])):
+    windows = [*group]
+    vectors = (window["vectors"] for window in windows)
+    joined = batch_predictor.join_vectors(vectors, [len(windows)], normalizes)
+    yield {**windows[0], "vectors": next(joined)}
 
 
 def read_texts(
@@ -552,8 +584,15 @@ def find_vectors(
       " model of sentence vectors, and has no prompts. Put the text before each"
       " line of --input_file"
     )
+  cutting = settings.cutting
+  if spec and not cutting.long_texts:
+    cutting = LongTextSettings.of_model(description)
   if spec and not {"pooling", "layers"} & settings.given:
-    return Vectors([-1], None, spec, spec.prompt(settings.prompt))
+    return Vectors([-1], None, spec, spec.prompt(settings.prompt), cutting)
+  if cutting.has_windows and not settings.pooling:
+    raise InputError(
+      "--long_texts=windows joins vectors of texts: select them with --pooling"
+    )
   if settings.output_format == "npz" and not settings.pooling:
     raise InputError(
       "--output_format=npz holds one vector per text: select it with --pooling"
@@ -563,7 +602,7 @@ def find_vectors(
     "-1" if use_last_layer else settings.layers, config.num_hidden_layers
   )
   prefix = spec.prompt(settings.prompt) if settings.prompt else ""
-  return Vectors(layer_indexes, settings.pooling, None, prefix)
+  return Vectors(layer_indexes, settings.pooling, None, prefix, cutting)
 
 
 def check_output(settings: FeatureSettings) -> None:
@@ -620,6 +659,7 @@ def check_texts(
     config.vocab_size,
     len(examples),
     tokenizer,
+    settings.model.max_seq_length,
   )
 
 

@@ -32,7 +32,12 @@ from bertlib.cli import app, option
 from bertlib.cli.errors import InputError
 from bertlib.cli.steps import Steps
 from bertlib.compute import pooling
-from bertlib.data import input_pipeline, record_check, tf_records
+from bertlib.data import (
+  batch_predictor,
+  input_pipeline,
+  record_check,
+  tf_records,
+)
 from bertlib.exchange import initial_model, resolve, zoo
 from bertlib.export import predictor
 from bertlib.io import model_files, result_files, vector_files
@@ -361,6 +366,7 @@ def train_embeddings(
     run.tokenizer,
     embedding_inputs.prefixes(spec, data.kind),
     teacher_vectors,
+    run.settings.cutting.in_one_row(),
   )
   loop.train(
     run,
@@ -381,29 +387,30 @@ class TextSet(NamedTuple):
   """Texts to encode, whose records are written."""
 
   path: str  # file of the records
-  num_texts: int
-  batch_size: int  # texts of a batch
+  num_rows: Sequence[int]  # records of each text: its windows
+  batch_size: int  # records of a batch
 
 
 def write_texts(
-  run: Run, name: str, texts: Iterable[str], batch_size: int
+  run: Run, name: str, texts: Iterable[tuple[str, str]], batch_size: int
 ) -> TextSet:
-  """Writes the records of texts with prefixes; batches are full on a TPU."""
+  """Writes the records of prefixes and texts; batches are full on a TPU."""
   path = runs.records_path(run, name)
-  num_texts = embedding_records.write_texts(
+  num_rows = embedding_records.write_texts(
     path,
     texts,
     run.tokenizer,
     run.settings.model.max_seq_length,
     multiple_of=batch_size if run.on_tpu else 1,
+    cutting=run.settings.cutting,
   )
-  return TextSet(path, num_texts, batch_size)
+  return TextSet(path, num_rows, batch_size)
 
 
 def encode(
   run: Run, texts: TextSet, checkpoint: str | None
 ) -> Iterator[np.ndarray]:
-  """Yields the vector of each text, float32 [width], in order."""
+  """The vector of each text, float32 [width], in order."""
   input_fn = input_pipeline.record_input_fn(
     texts.path,
     tf_records.token_layout(run.settings.model.max_seq_length),
@@ -411,10 +418,11 @@ def encode(
     **runs.input_options(run, is_training=False),
   )
   rows = loop.predict(
-    run, input_fn, texts.num_texts, checkpoint, texts.batch_size
+    run, input_fn, sum(texts.num_rows), checkpoint, texts.batch_size
   )
-  for row in tf_records.restore_input_order(rows):
-    yield row["vectors"]
+  vectors = (row["vectors"] for row in tf_records.restore_input_order(rows))
+  normalizes = run.task.model_arguments["spec"].normalize
+  return batch_predictor.join_vectors(vectors, texts.num_rows, normalizes)
 
 
 class EncodedDevSet(NamedTuple):
@@ -435,7 +443,7 @@ def write_dev_set(run: Run, data: embedding_inputs.DevSet) -> EncodedDevSet:
   if retrieval is None:
     texts, positions = embedding_inputs.distinct_texts(data.examples)
     # Examples without queries have the model's default prefix.
-    prefixed = (spec.prompt(None) + text for text in texts)
+    prefixed = ((spec.prompt(None), text) for text in texts)
     text_set = write_texts(run, "eval", prefixed, batch_size)
     return EncodedDevSet(data, text_set, positions)
   document_ids = []
@@ -452,12 +460,12 @@ def write_dev_set(run: Run, data: embedding_inputs.DevSet) -> EncodedDevSet:
 
 def with_prefixes(
   spec: EmbeddingSpec, queries: Iterable[str], corpus: Iterable[str]
-) -> Iterator[str]:
-  """Yields queries, and then the texts of a corpus, with their prefixes."""
+) -> Iterator[tuple[str, str]]:
+  """Yields queries, and then the texts of a corpus, after their prefixes."""
   for text in queries:
-    yield spec.query_prefix + text
+    yield spec.query_prefix, text
   for text in corpus:
-    yield spec.passage_prefix + text
+    yield spec.passage_prefix, text
 
 
 def evaluate_dev_set(
@@ -510,12 +518,14 @@ def write_predictions(
     texts = write_texts(
       run,
       f"predict_{result_files.stem_of(settings.predict_file)}",
-      (prefix + text for text in data.predict),
+      ((prefix, text) for text in data.predict),
       batch_size,
     )
     name = result_files.name_with(settings.predict_file, "vectors")
     vector_files.write_npy(
-      run.path(f"{name}.npy"), encode(run, texts, checkpoint), texts.num_texts
+      run.path(f"{name}.npy"),
+      encode(run, texts, checkpoint),
+      len(texts.num_rows),
     )
   if data.queries:
     texts = with_prefixes(spec, data.queries, data.corpus)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import tokenization
+from bertlib.cli.absl import logging
 from bertlib.cli.errors import InputError
+from bertlib.settings.common import TRUNCATE, LongTextSettings
 
 # The features with one value per token, padded at the end.
 TOKEN_FEATURES = ("input_ids", "input_mask", "segment_ids")
@@ -17,6 +21,10 @@ HUB_NAMES = {
   "input_mask": "input_mask",
   "segment_ids": "input_type_ids",
 }
+
+
+# Windows of a text above which a warning names it.
+_MANY_WINDOWS = 1000
 
 
 class EncodedPair(NamedTuple):
@@ -45,35 +53,146 @@ def encode_pair(
 
 def encode_pairs(
   tokenizer: tokenization.Tokenizer,
-  pairs: Iterable[Sequence[str | None]],  # the last ones as in `encode_pair`
+  pairs: Iterable[Sequence[str | None]],  # see `encode_windows`
   max_seq_length: int,
+  cutting: LongTextSettings = TRUNCATE,
 ) -> Iterator[EncodedPair]:
   """Encodes texts and pairs, truncated or padded to `max_seq_length`."""
+  return itertools.chain.from_iterable(
+    encode_windows(tokenizer, pairs, max_seq_length, cutting)
+  )
+
+
+def encode_windows(
+  tokenizer: tokenization.Tokenizer,
+  # The last two as in `encode_pair`; the third, if there is one, is the prompt
+  # with which the first begins.
+  pairs: Iterable[Sequence[str | None]],
+  max_seq_length: int,
+  cutting: LongTextSettings,
+) -> Iterator[list[EncodedPair]]:
+  """Encodes texts and pairs: the rows of each, several only of windows."""
   special = tokenizer.special_ids
   if max_seq_length < special.num():
     raise InputError(
       f"max_seq_length={max_seq_length}: must be at least {special.num()}"
     )
-  ids = tokenizer.encode_batch(text or "" for pair in pairs for text in pair)
-  return (
-    _join(special, ids_a, ids_b, max_seq_length)
-    for ids_a, ids_b in zip(ids, ids)
+  pairs, read = itertools.tee(pairs)
+  ids = tokenizer.encode_batch(text or "" for pair in read for text in pair[:2])
+  encode = functools.cache(tokenizer.encode)
+  for (_, _, *prompts), ids_a, ids_b in zip(pairs, ids, ids):
+    num_prompt = 0
+    for prompt in filter(None, prompts):
+      num_prompt = _num_equal(encode(prompt), ids_a)
+    room = max_seq_length - special.num(bool(ids_b))
+    rows = []
+    for a, b in cut(len(ids_a), len(ids_b), room, cutting, num_prompt):
+      joined = special.join(a.of(ids_a), b.of(ids_b))
+      features = token_features(*joined, max_seq_length)
+      # Of the text that windows divide, all tokens are in some window.
+      lost = [
+        len(ids) - kept.num
+        for kept, ids in ((a, ids_a), (b, ids_b))
+        if not (kept.stop and cutting.has_windows)
+      ]
+      rows.append(EncodedPair(**features, num_truncated_tokens=sum(lost)))
+    yield rows[:1] + [row._replace(num_truncated_tokens=0) for row in rows[1:]]
+
+
+def _num_equal(first: Sequence[int], second: Sequence[int]) -> int:
+  """Number of values that two sequences begin with."""
+  return sum(
+    1 for _ in itertools.takewhile(lambda x: x[0] == x[1], zip(first, second))
   )
 
 
-def _join(
-  special: tokenization.SpecialTokens,
-  ids_a: list[int],
-  ids_b: list[int],
+class Kept(NamedTuple):
+  """The tokens of a text in a row: the first ones, and a later part."""
+
+  head: int
+  start: int = 0
+  stop: int = 0
+
+  @property
+  def num(self) -> int:
+    """Number of the tokens."""
+    return self.head + self.stop - self.start
+
+  def of(self, ids: list[int]) -> list[int]:
+    """The tokens of the ids of the text."""
+    return ids[: self.head] + ids[self.start : self.stop]
+
+
+def cut(
+  length_a: int,
+  length_b: int,
+  room: int,
+  cutting: LongTextSettings,
+  num_prompt: int = 0,  # first tokens of the first text, kept in each row
+) -> Iterator[tuple[Kept, Kept]]:
+  """Cuts two texts, in tokens, to rows with at most `room` tokens of both."""
+  lengths = [length_a, length_b]
+  if not (cutting.has_windows and 0 < room < sum(lengths)):
+    kept = truncated_lengths(length_a, length_b, room)
+    if cutting.long_texts == "head_tail":
+      prompts = min(num_prompt, kept[0]), 0
+      yield tuple(map(_head_and_tail, lengths, kept, prompts))
+    else:
+      yield Kept(kept[0]), Kept(kept[1])
+    return
+  # Of equal texts the second one is cut, as in `truncated_lengths`.
+  is_second = length_b >= length_a
+  other = Kept(min(lengths[not is_second], room // 2))
+  head = 0 if is_second else min(num_prompt, room // 2)
+  room -= other.head + head
+  stride = cutting.doc_stride or max(room // 2, 1)
+  for start, length in make_doc_spans(lengths[is_second] - head, room, stride):
+    window = Kept(head, head + start, head + start + length)
+    yield (other, window) if is_second else (window, other)
+
+
+def window_offsets(
+  tokenizer: tokenization.Tokenizer,
+  texts: Sequence[str | None],  # the last one as in `encode_pair`
   max_seq_length: int,
-) -> EncodedPair:
-  """Truncates, joins and pads the ids of a text, or of a pair."""
-  room = max_seq_length - special.num(bool(ids_b))
-  keep_a, keep_b = truncated_lengths(len(ids_a), len(ids_b), room)
-  num_truncated_tokens = len(ids_a) - keep_a + len(ids_b) - keep_b
-  joined = special.join(ids_a[:keep_a], ids_b[:keep_b])
-  features = token_features(*joined, max_seq_length)
-  return EncodedPair(**features, num_truncated_tokens=num_truncated_tokens)
+  cutting: LongTextSettings,
+) -> list[dict[str, Any]]:
+  """Characters of the windows of a text, or of the longer text of a pair."""
+  encoded = [*tokenizer.encode_with_offsets(text or "" for text in texts)]
+  lengths = [len(ids) for ids, _ in encoded]
+  divided = int(lengths[1] >= lengths[0])
+  of_pair = {"text": ("text_a", "text_b")[divided]} if texts[1] else {}
+  room = max_seq_length - tokenizer.special_tokens.num(bool(lengths[1]))
+  found = []
+  for kept in cut(*lengths, room, cutting):
+    offsets = encoded[divided][1][kept[divided].start : kept[divided].stop]
+    offsets = offsets or [(0, len(texts[divided] or ""))]  # the whole text
+    start, end = offsets[0][0], offsets[-1][1]
+    found.append({**of_pair, "start": start, "end": end})
+  return found
+
+
+def _head_and_tail(length: int, keep: int, num_prompt: int) -> Kept:
+  """A quarter of the kept tokens, rounded, from the start, others at the end.
+
+  This is the best of the ways to cut of Sun et al. 2019, section 5.3.1. The
+  prompt is kept, and not counted.
+  """
+  if keep == length:
+    return Kept(keep)
+  head = num_prompt + (keep - num_prompt + 2) // 4
+  return Kept(head, length - keep + head, length)
+
+
+def warn_of_many_windows(where: str, num_windows: int) -> None:
+  """Warns of a text with so many windows that it may be no text."""
+  if num_windows > _MANY_WINDOWS:
+    logging.warning(
+      "%s: has %d windows. Is it one text? --long_texts=head_tail would take"
+      " one row for it",
+      where,
+      num_windows,
+    )
 
 
 def as_batch(rows: Sequence[EncodedPair]) -> dict[str, Any]:

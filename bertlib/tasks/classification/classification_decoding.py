@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Callable, NamedTuple
 
 import numpy as np
 
@@ -13,14 +13,16 @@ from bertlib.cli import terminal
 from bertlib.cli.absl import logging
 from bertlib.cli.errors import InputError, some_of
 from bertlib.cli.option import FRACTION
-from bertlib.data import batch_predictor
+from bertlib.data import batch_predictor, model_inputs
 from bertlib.data.batch_predictor import BatchPredictor, FileFormat
 from bertlib.io.result_files import DevPrediction
+from bertlib.settings.common import LongTextSettings
 from bertlib.tasks.classification import classification, own_tables
 from bertlib.tasks.classification.classification import (
   ChoiceExample,
   DataProcessor,
   Example,
+  InputExample,
   Problem,
   RaceProcessor,
   SwagProcessor,
@@ -85,11 +87,53 @@ def probabilities(problem: Problem, logits: np.ndarray) -> np.ndarray:
   if problem.kind == "regression":
     return logits
   if problem.kind == "multi_label":
-    from scipy import special  # not for models in other engines
-
-    return special.expit(logits)
+    return np.exp(-np.logaddexp(0, -logits))  # their sigmoid
   powers = np.exp(logits - np.max(logits, axis=-1, keepdims=True))
   return powers / np.sum(powers, axis=-1, keepdims=True)
+
+
+def losses(
+  problem: Problem, label_ids: np.ndarray, logits: np.ndarray
+) -> np.ndarray:
+  """Loss of each example, as that of `run_classifier.create_model`."""
+  if problem.kind == "regression":
+    return np.square(logits[:, 0] - label_ids)
+  if problem.kind == "multi_label":
+    signs = 1 - 2 * label_ids
+    return np.logaddexp(0, signs * logits).mean(axis=-1)
+  gold = np.take_along_axis(logits, label_ids[:, np.newaxis], axis=-1)
+  return np.logaddexp.reduce(logits - gold, axis=-1)
+
+
+class Joined(NamedTuple):
+  """Output for a text that may have several windows."""
+
+  outputs: np.ndarray  # see `prediction`
+  best: np.ndarray  # int [labels], its window with the highest logit of each
+
+
+def join(
+  problem: Problem,
+  rows: Iterable[Sequence[np.ndarray]],  # outputs and logits of each window
+  num_windows: Sequence[int],  # of each text
+  cutting: LongTextSettings,
+) -> list[Joined]:
+  """Joins the windows of each text."""
+  if not num_windows:
+    return []
+  outputs, logits = map(np.stack, zip(*rows))
+  joined = probabilities(
+    problem,
+    batch_predictor.join_windows(logits, num_windows, cutting.join_windows),
+  )
+  ends = itertools.accumulate(num_windows)
+  return [
+    Joined(
+      outputs[end - 1] if count == 1 else row,
+      logits[end - count : end].argmax(axis=0),
+    )
+    for row, end, count in zip(joined, ends, num_windows)
+  ]
 
 
 def label_text(label: Any) -> str:
@@ -132,6 +176,8 @@ def file_formats(
   examples: Sequence[Example],  # the first ones
   of_file: bool,  # see `write_predictions`
   with_ids: bool = False,
+  # Of answers that are `Joined`: finds the characters of each window.
+  windows_of: Callable[[Example], Sequence[Any]] | None = None,
 ) -> dict[str, FileFormat]:
   """Formats of files of predictions, whose answers are rows of the model."""
   names: list[str] = []
@@ -139,12 +185,21 @@ def file_formats(
     is_pairs = any(example.text_b for example in examples)
     names = ["text_a", "text_b"] if is_pairs else ["text"]
 
-  def json_line(example, row):
+  def json_line(example, answer):
+    row = answer.outputs if windows_of else answer
     predicted = prediction(problem, row, thresholds)
     line = {"guid": example.guid, **predicted._asdict()}
+    if windows_of:
+      found = windows_of(example)
+      best = dict(zip(problem.labels or [predicted.label], answer.best))
+      several = isinstance(predicted.label, list)
+      labels = predicted.label if several else [predicted.label]
+      windows = [found[best[label]] for label in labels]
+      line["window"] = windows if several else windows[0]
     return batch_predictor.json_line(line)
 
-  def table_line(example, row):
+  def table_line(example, answer):
+    row = answer.outputs if windows_of else answer
     numbers = [str(value) for value in row]
     columns = [example.guid] * with_ids + numbers
     if of_file:
@@ -170,17 +225,21 @@ def file_formats(
 def write_predictions(
   path: str,  # without the endings
   examples: Sequence[Example],
-  rows: Iterable[np.ndarray],  # output of the model; padding may follow
+  rows: Iterable[Any],  # output of the model; padding may follow
   problem: Problem,
   thresholds: Mapping[str, float] | None,
   # Of --predict_file: `.tsv` has a header, label and text too, which are shown.
   of_file: bool = False,
   with_ids: bool = False,  # whether a line of `.tsv` begins with the guid
+  windows_of: Callable[[Example], Sequence[Any]] | None = None,
 ) -> None:
-  """Writes predictions to PATH.tsv and .jsonl."""
-  formats = file_formats(problem, thresholds, examples, of_file, with_ids)
+  """Writes predictions to PATH.tsv and .jsonl, see `file_formats`."""
+  formats = file_formats(
+    problem, thresholds, examples, of_file, with_ids, windows_of
+  )
   rows = [row for _, row in zip(examples, rows)]
   for example, row in zip(examples, rows if of_file else ()):
+    row = row.outputs if windows_of else row
     columns = label_columns(prediction(problem, row, thresholds))
     texts = filter(None, [example.text_a, example.text_b])
     terminal.show(*columns, *texts)
@@ -191,11 +250,13 @@ def write_predictions(
 # From Python
 
 
-def texts_of(example: Example) -> Any:
+def texts_of(example: Any) -> Any:
   """Text, pair or choices of an example, as `predict` takes them."""
   if isinstance(example, ChoiceExample):
     return example.choices
-  return example.text_a, example.text_b
+  if isinstance(example, InputExample):
+    return example.text_a, example.text_b
+  return example
 
 
 def _are_choices(value: Any) -> bool:
@@ -274,27 +335,45 @@ class ClassifierPredictor(BatchPredictor):
       )
     return choices
 
+  @property
+  def extra_outputs(self) -> Sequence[str]:
+    """See base class; what windows are joined by."""
+    return ["logits"] * self.cutting.has_windows
+
+  texts_of = staticmethod(texts_of)
+
   def _encode(self, texts):
-    """The number of texts, and the rows of all their pairs."""
+    """The number of rows of each text, or of each choice, and the rows."""
     pairs = texts
     if self.problem.kind == "multiple_choice":
       pairs = itertools.chain.from_iterable(texts)
-    return len(texts), self.encode_texts(pairs)
+    windows = [*self.encode_windows(pairs)]
+    return [*map(len, windows)], [*itertools.chain.from_iterable(windows)]
 
   def _decode(
-    self, thresholds: Mapping[str, float], num_texts: int, outputs
+    self, thresholds: Mapping[str, float], num_rows: Sequence[int], outputs
   ) -> Iterator[Prediction]:
     """The predictions of a block."""
-    for row in self._rows(num_texts, outputs):
+    for row in self._rows(num_rows, outputs):
+      row = row.outputs if self.cutting.has_windows else row
       yield prediction(self.problem, row, thresholds)
 
-  def _rows(self, num_texts: int, outputs) -> Iterable[np.ndarray]:
-    """Probabilities of each text, or the value of a regression."""
+  def _rows(self, num_rows: Sequence[int], outputs) -> Iterable[Any]:
+    """Probabilities of each text, or the value of a regression; or `Joined`."""
     problem = self.problem
+    if self.cutting.has_windows:
+      return join(problem, outputs, num_rows, self.cutting)
     if problem.kind != "multiple_choice":
       return outputs
-    logits = np.reshape(outputs, [num_texts, problem.num_labels])
+    logits = np.reshape(outputs, [-1, problem.num_labels])
     return probabilities(problem, logits)
+
+  def _windows_of(self, example: Example) -> Sequence[Any]:
+    """Characters of the windows of an example."""
+    length = self.description["max_seq_length"]
+    return model_inputs.window_offsets(
+      self.tokenizer, texts_of(example), length, self.cutting
+    )
 
   def read_file(self, settings, bad):
     """See base class; questions with choices are those of SWAG or RACE."""
@@ -322,4 +401,10 @@ class ClassifierPredictor(BatchPredictor):
     """See base class."""
     thresholds = self._thresholds({})
     is_choice = self.problem.kind == "multiple_choice"
-    return file_formats(self.problem, thresholds, examples, not is_choice)
+    return file_formats(
+      self.problem,
+      thresholds,
+      examples,
+      not is_choice,
+      windows_of=self._windows_of if self.cutting.has_windows else None,
+    )

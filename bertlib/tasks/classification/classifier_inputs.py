@@ -12,7 +12,12 @@ import tensorflow.compat.v1 as tf
 from absl import logging
 
 from bertlib.cli.errors import InputError, some_of
-from bertlib.data import example_checks, tables
+from bertlib.data import (
+  example_checks,
+  input_pipeline,
+  model_inputs,
+  tables,
+)
 from bertlib.io import result_files
 from bertlib.io.receipt_file import DEV_DATA, TRAINING_DATA
 from bertlib.settings import model_description
@@ -66,6 +71,11 @@ def make_processor(settings: ClassifierSettings) -> DataProcessor:
   processor.encoding = settings.text.codec
   if task == "tsv" and not processor.labels and processor.kind != "regression":
     processor.read_labels(settings.data_dir)
+  if processor.kind == "multiple_choice" and settings.cutting.has_windows:
+    raise InputError(
+      "--long_texts=windows: not for multiple choice, whose choices are"
+      " compared on the same text. Give truncate or head_tail"
+    )
   if isinstance(processor.labels, Sequence):
     processor.labels = model_description.labels_in_order(
       settings.model.folder, processor.get_labels()
@@ -135,11 +145,19 @@ def check_pairs(run: Run, examples: Examples) -> None:
       )
 
 
+class Records(NamedTuple):
+  """The records of examples."""
+
+  path: str
+  num_windows: Sequence[int]  # records of each example
+
+
 class DevSet(NamedTuple):
   """A dev set and the input of its records, in order."""
 
   examples: Sequence[Example]
   input_fn: Callable[..., Any]
+  num_windows: Sequence[int]  # see `Records`
 
 
 def write_dev_sets(
@@ -151,16 +169,14 @@ def write_dev_sets(
   dev_sets = {}
   for suffix, dev_set in examples.eval_sets.items():
     batch_size = run.flags.eval_batch_size
-    path = write_records(run, processor, f"eval{suffix}", dev_set, batch_size)
-    dev_sets[suffix] = DevSet(
-      dev_set,
-      classification_records.file_based_input_fn_builder(
-        path,
-        run.settings.model.max_seq_length,
-        problem=processor.problem,
-        **runs.input_options(run, is_training=False),
-      ),
+    name = f"eval{suffix}"
+    records = write_records(run, processor, name, dev_set, batch_size)
+    input_fn = input_pipeline.record_input_fn(
+      records.path,
+      run.task.features,
+      **runs.input_options(run, is_training=False),
     )
+    dev_sets[suffix] = DevSet(dev_set, input_fn, records.num_windows)
   return dev_sets
 
 
@@ -171,18 +187,29 @@ def write_records(
   examples: Sequence[Example],
   # On a TPU, padding examples fill the last batch of this size.
   batch_size: int = 1,
-) -> str:
-  """Writes the records of examples; returns their path."""
+) -> Records:
+  """Writes the records of examples."""
   path = runs.records_path(run, name)
-  file_based_convert_examples_to_features(
+  num_windows = file_based_convert_examples_to_features(
     runs.fill_last_batch(run, examples, batch_size, PaddingInputExample()),
     processor.problem.labels,
     run.settings.model.max_seq_length,
     run.tokenizer,
     path,
     processor.problem,
+    run.settings.cutting,
   )
-  return path
+  return Records(path, num_windows)
+
+
+def windows_of(run: Run, example: Example) -> Sequence[Mapping[str, Any]]:
+  """Characters of the windows of an example."""
+  return model_inputs.window_offsets(
+    run.tokenizer,
+    (example.text_a, example.text_b),
+    run.settings.model.max_seq_length,
+    run.settings.cutting,
+  )
 
 
 def read_examples(
@@ -202,7 +229,8 @@ def read_examples(
     if processor.kind != "multiple_choice":
       path = [settings.data_dir, *processor.files_read][-1]
       classification.check_several_labels(path, train_examples)
-    step_plan.count_steps(settings.flags, len(train_examples), "examples")
+    if not settings.cutting.has_windows:  # whose number is not known yet
+      step_plan.count_steps(settings.flags, len(train_examples), "examples")
   # Without --do_train, they may have been read for their labels.
   note_files(TRAINING_DATA)
   if settings.flags.do_eval or (
@@ -324,25 +352,31 @@ def check_texts(
   """Encodes a sample of the examples; warns if many are truncated."""
   others = [*examples.eval_sets.values(), *examples.predict_sets.values()]
   found = examples.train or list(itertools.chain.from_iterable(others))
-
-  rows = classification_records.encode_examples(
-    example_checks.sample(found),
-    processor.problem,
-    run.settings.model.max_seq_length,
-    run.tokenizer,
-    first_index=1,  # the tokens of example 0 would be logged
-  )
-  encoded = (
+  some, cutting = example_checks.sample(found), run.settings.cutting
+  max_seq_length = run.settings.model.max_seq_length
+  encoded = [
     example_checks.Encoded(
       features.input_ids,
-      max(row.num_tokens for row in encoded),
-      sum(row.num_truncated_tokens for row in encoded),
+      max(row.num_tokens for row in group),
+      sum(row.num_truncated_tokens for row in group),
     )
-    for features, encoded in rows
-  )
+    for windows, rows in classification_records.encode_examples(
+      some,
+      processor.problem,
+      max_seq_length,
+      run.tokenizer,
+      first_index=1,  # the tokens of example 0 would be logged
+      cutting=cutting,
+    )
+    for features, *group in zip(
+      windows, *([rows] if cutting.has_windows else [[row] for row in rows])
+    )
+  ]
+  has_choices = processor.kind == "multiple_choice"
   return example_checks.check_encoded(
     encoded,
     run.config.vocab_size,
-    len(found),
+    len(found) * len(encoded) // len(some),
     run.tokenizer,
+    None if has_choices else max_seq_length,
   )

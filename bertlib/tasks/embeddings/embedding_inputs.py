@@ -287,14 +287,19 @@ def check_text_groups(run: Run, data: Data) -> example_checks.LengthSummary:
   groups = groups or [[text] for text in (*data.predict, *data.queries)]
   max_seq_length = run.settings.model.max_seq_length
 
+  cutting = run.settings.cutting
   texts = itertools.chain.from_iterable(example_checks.sample(groups))
-  pairs = ((text, None) for text in texts)
   encoded = (
     example_checks.Encoded(
       pair.input_ids, pair.num_tokens, pair.num_truncated_tokens
     )
-    for pair in model_inputs.encode_pairs(run.tokenizer, pairs, max_seq_length)
+    for pair in model_inputs.encode_pairs(
+      run.tokenizer,
+      ((text, None) for text in texts),
+      max_seq_length,
+      cutting.in_one_row() if data.train else cutting,
+    )
   )
   return example_checks.check_encoded(
-    encoded, run.config.vocab_size, len(groups), run.tokenizer
+    encoded, run.config.vocab_size, len(groups), run.tokenizer, max_seq_length
   )

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import tokenization
 from bertlib.cli.absl import logging
 from bertlib.data import model_inputs, tf_records
+from bertlib.settings.common import TRUNCATE, LongTextSettings
 from bertlib.tasks.embeddings.embedding_examples import MISSING, Example
 
 
@@ -48,10 +49,13 @@ def write_records(
   prefixes: tuple[str, str] = ("", ""),
   # float [examples, texts, width]
   teacher_vectors: Sequence[Any] | None = None,
+  cutting: LongTextSettings = TRUNCATE,  # not in windows
 ) -> None:
   """Encodes groups of texts as TFRecords."""
   num_texts, max_seq_length = features["input_ids"].shape
-  groups = _GroupEncoder(tokenizer, max_seq_length, num_texts, prefixes)
+  groups = _GroupEncoder(
+    tokenizer, max_seq_length, num_texts, prefixes, cutting
+  )
   groups.encode_texts(example.texts for example in examples)
   labels = sorted({example.label or "" for example in examples})
   label_ids = {label: number for number, label in enumerate(labels)}
@@ -87,8 +91,8 @@ class _Text(NamedTuple):
 class _GroupEncoder:
   """Encodes groups of texts, and each distinct text once."""
 
-  def __init__(self, tokenizer, max_seq_length, num_texts, prefixes):
-    self._tokenizer = tokenizer
+  def __init__(self, tokenizer, max_seq_length, num_texts, prefixes, cutting):
+    self._tokenizer, self._cutting = tokenizer, cutting
     self._max_seq_length = max_seq_length
     self._num_texts = num_texts
     self._prefixes = (prefixes[0], *[prefixes[1]] * (num_texts - 1))
@@ -106,8 +110,9 @@ class _GroupEncoder:
     )
     pairs = model_inputs.encode_pairs(
       self._tokenizer,
-      ((prefix + text, None) for text, prefix in keys),
+      ((prefix + text, None, prefix) for text, prefix in keys),
       self._max_seq_length,
+      self._cutting,
     )
     bodies = self._tokenizer.encode_batch(text for text, _ in keys)
     for key, pair, body in zip(keys, pairs, bodies):
@@ -164,25 +169,33 @@ class _GroupEncoder:
 
 def write_texts(
   path: str,
-  texts: Iterable[str],  # read once, and not kept in memory
+  # Prefix and text; read once, and not kept in memory.
+  texts: Iterable[tuple[str, str]],
   tokenizer: tokenization.Tokenizer,
   max_seq_length: int,
   # The last text is repeated until the number of records is a multiple.
   multiple_of: int = 1,
-) -> int:
-  """Encodes single texts as TFRecords; returns the number of texts."""
-  num_truncated_tokens = array("i")
+  cutting: LongTextSettings = TRUNCATE,
+) -> Sequence[int]:
+  """Encodes single texts as TFRecords; returns the number of rows of each."""
+  num_truncated_tokens, num_rows = array("i"), array("i")
   num_empty, num_special = 0, tokenizer.special_tokens.num()
-  pairs = ((text, None) for text in texts)
+  pairs = ((prefix + text, None, prefix) for prefix, text in texts)
 
   def records() -> Iterator[dict[str, Any]]:
     nonlocal num_empty
     record: dict[str, Any] = {}
-    for pair in model_inputs.encode_pairs(tokenizer, pairs, max_seq_length):
-      num_truncated_tokens.append(pair.num_truncated_tokens)
-      num_empty += pair.num_tokens + pair.num_truncated_tokens == num_special
-      record = pair._asdict()
-      yield record
+    for rows in model_inputs.encode_windows(
+      tokenizer, pairs, max_seq_length, cutting
+    ):
+      num_truncated_tokens.append(rows[0].num_truncated_tokens)
+      num_rows.append(len(rows))
+      model_inputs.warn_of_many_windows(f"text {len(num_rows)}", len(rows))
+      is_empty = rows[0].num_tokens == num_special
+      num_empty += is_empty and not num_truncated_tokens[-1]
+      for row in rows:
+        record = row._asdict()
+        yield record
     yield from itertools.repeat(
       record, -len(num_truncated_tokens) % multiple_of
     )
@@ -190,9 +203,10 @@ def write_texts(
   tf_records.write_records(
     path, records(), tf_records.token_layout(max_seq_length)
   )
-  logging.info("%d texts written to %s", len(num_truncated_tokens), path)
+  windows = f" in {sum(num_rows)} windows" if cutting.has_windows else ""
+  logging.info("%d texts%s written to %s", len(num_rows), windows, path)
   _log_faults(num_truncated_tokens, num_empty, max_seq_length)
-  return len(num_truncated_tokens)
+  return num_rows
 
 
 def _log_faults(

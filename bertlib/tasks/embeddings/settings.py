@@ -8,7 +8,11 @@ from collections.abc import Sequence
 from bertlib.cli import option
 from bertlib.cli.errors import InputError
 from bertlib.cli.option import AT_LEAST_1, NOT_NEGATIVE, POSITIVE
-from bertlib.settings.common import ModelSettings, TableSettings
+from bertlib.settings.common import (
+  LongTextSettings,
+  ModelSettings,
+  TableSettings,
+)
 from bertlib.settings.embedding_spec import SCRIPT, VectorSettings
 from bertlib.settings.training import RunSettings, TrainingSettings
 from bertlib.tasks.embeddings.embedding_data import Columns, kind_of
@@ -191,6 +195,18 @@ class EmbeddingSettings(TrainingSettings):
     },
   )
   text: TableSettings = option.group(TableSettings)
+  cutting: LongTextSettings = option.group(
+    LongTextSettings,
+    omit=["join_windows"],
+    long_texts={
+      "basic": False,
+      "help": "Texts longer than --max_seq_length: truncate drops their end."
+      " head_tail keeps a quarter of the length from the start, and the rest"
+      " from the end. windows takes the mean of the vectors of overlapping"
+      " windows, and truncates where it trains. If not given, as the model"
+      " does, or else truncate."
+    },
+  )
   train_file: str | None = option.path(
     None,
     "Training set, a .tsv, .csv or .jsonl file with a header.",

@@ -111,11 +111,11 @@ def test_repeated_truncated_and_empty_texts_are_logged(write, tmp_path, caplog):
 
 def write_texts(folder, texts, *arguments, **options):
   """Writes texts to encode; returns their number and a batch of them."""
-  path = str(folder / "texts")
-  count = records.write_texts(path, iter(texts), *arguments, **options)
+  path, pairs = str(folder / "texts"), (("", text) for text in texts)
+  num_rows = records.write_texts(path, pairs, *arguments, **options)
   features = tf_records.token_layout(6)
   (batch,) = input_pipeline.record_batches(path, features, 9, False, False)
-  return count, batch
+  return sum(num_rows), batch
 
 
 def test_texts_are_written_in_order(tmp_path, tokenizer, caplog):
