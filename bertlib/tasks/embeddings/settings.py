@@ -204,7 +204,7 @@ class EmbeddingSettings(TrainingSettings):
       " head_tail keeps a quarter of the length from the start, and the rest"
       " from the end. windows takes the mean of the vectors of overlapping"
       " windows, and truncates where it trains. If not given, as the model"
-      " does, or else truncate."
+      " does, or else truncate.",
     },
   )
   train_file: str | None = option.path(
