@@ -423,28 +423,22 @@ def write_features(
   mode = "wb" if is_npz else "w"
   with files.atomic_write(settings.output_file, mode) as output:
     records = os.path.join(folder, "input.tf_record")
-    examples = read_texts(settings, vectors)
-    num_texts = 0
-
-    def encoded():
-      nonlocal num_texts
-      for record in encode_examples(
-        examples,
-        model.tokenizer,
-        settings.model.max_seq_length,
-        vectors.cutting,
-        vectors.prefix,
-      ):
-        num_texts = record["unique_ids"] + 1
-        yield record
-
-    layout = record_layout(settings.model.max_seq_length)
-    num_records = tf_records.write_records(records, encoded(), layout)
+    count = itertools.count()
+    texts = (text for text, _ in zip(read_texts(settings, vectors), count))
+    max_seq_length = settings.model.max_seq_length
+    num_rows = tf_records.write_records(
+      records,
+      encode_examples(
+        texts, model.tokenizer, max_seq_length, vectors.cutting, vectors.prefix
+      ),
+      record_layout(max_seq_length),
+    )
+    num_texts = next(count)
     if not num_texts:
       raise InputError(f"{settings.input_file}: has no lines")
     rows = predict(settings, model, records, folder)
     rows = tf_records.restore_input_order(
-      terminal.follow(rows, num_records, "texts")
+      terminal.follow(rows, num_rows, "texts")
     )
     if vectors.cutting.has_windows:
       rows = join_windows(rows, vectors.embedding)
@@ -466,10 +460,10 @@ def join_windows(
   """Joins the vectors of the windows of each text."""
   normalizes = bool(embedding and embedding.normalize)
   for _, group in itertools.groupby(rows, lambda row: int(row["unique_id"])):
-    windows = [*group]
-    vectors = (window["vectors"] for window in windows)
-    joined = batch_predictor.join_vectors(vectors, [len(windows)], normalizes)
-    yield {**windows[0], "vectors": next(joined)}
+    first, *others = group
+    vectors = [row["vectors"] for row in (first, *others)]
+    joined = batch_predictor.join_vectors(vectors, [len(vectors)], normalizes)
+    yield {**first, "vectors": next(joined)}
 
 
 def read_texts(
@@ -589,7 +583,7 @@ def find_vectors(
     cutting = LongTextSettings.of_model(description)
   if spec and not {"pooling", "layers"} & settings.given:
     return Vectors([-1], None, spec, spec.prompt(settings.prompt), cutting)
-  if cutting.has_windows and not settings.pooling:
+  if settings.cutting.has_windows and not settings.pooling:
     raise InputError(
       "--long_texts=windows joins vectors of texts: select them with --pooling"
     )
@@ -602,6 +596,8 @@ def find_vectors(
     "-1" if use_last_layer else settings.layers, config.num_hidden_layers
   )
   prefix = spec.prompt(settings.prompt) if settings.prompt else ""
+  if not settings.pooling:
+    cutting = cutting.in_one_row()
   return Vectors(layer_indexes, settings.pooling, None, prefix, cutting)
 
 

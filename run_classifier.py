@@ -470,8 +470,10 @@ def train_classifier(
   dev_sets: Mapping[str, classifier_inputs.DevSet],
 ) -> None:
   """Trains the classifier; evaluates the dev set without a suffix meanwhile."""
-  records = classifier_inputs.write_records(run, processor, "train", examples)
-  num_rows, data = sum(records.num_windows), f"{len(examples)} examples"
+  path, num_windows = classifier_inputs.write_records(
+    run, processor, "train", examples
+  )
+  num_rows, data = sum(num_windows), f"{len(examples)} examples"
   if run.settings.cutting.has_windows:
     data += f" in {num_rows} windows"
   if num_rows > len(examples):
@@ -479,7 +481,7 @@ def train_classifier(
   loop.train(
     run,
     input_pipeline.record_input_fn(
-      records.path,
+      path,
       run.task.features,
       by_length=run.flags.group_by_length and not run.on_tpu,
       **runs.input_options(run, is_training=True),
@@ -489,7 +491,7 @@ def train_classifier(
     lambda checkpoint: (
       evaluate_set(run, processor, dev_sets[""], checkpoint).results
     ),
-    functools.partial(record_check.find, [records.path], run.task.features),
+    functools.partial(record_check.find, [path], run.task.features),
   )
 
 
@@ -627,7 +629,6 @@ def predict_sets(
       "thresholds"
     )
   warnings: list[str] = []
-  cutting = run.settings.cutting
   for suffix, test_set in examples.predict_sets.items():
     records, results = f"predict{suffix}", f"test_results{suffix}"
     # Predictions of --predict_file have files of their own.
@@ -649,24 +650,30 @@ def predict_sets(
     found = tf_records.restore_input_order(
       loop.predict(run, input_fn, sum(num_windows), checkpoint)
     )
-    rows = [(row["probabilities"], row["logits"]) for row in found]
-    windows_of = None
-    if cutting.has_windows:
-      rows = classification_decoding.join(problem, rows, num_windows, cutting)
-      windows_of = functools.partial(classifier_inputs.windows_of, run)
-    outputs = [row for row, _ in rows]
+    if run.settings.cutting.has_windows:
+      rows = classification_decoding.join(
+        problem,
+        ((row["probabilities"], row["logits"]) for row in found),
+        num_windows,
+        [*map(classification_decoding.texts_of, test_set)],
+        run.tokenizer,
+        run.settings.model.max_seq_length,
+        run.settings.cutting,
+      )
+    else:
+      rows = (row["probabilities"] for row in found)
+    rows = [*rows]
     classification_decoding.write_predictions(
       run.path(results),
       test_set,
-      rows if windows_of else outputs,
+      rows,
       problem,
       thresholds,
       of_file=bool(predict_file),
       with_ids=run.settings.asks_for_ids,
-      windows_of=windows_of,
     )
     warnings += run_report.collapse_warning(
-      classification_decoding.predicted_labels(problem, outputs, thresholds)
+      classification_decoding.predicted_labels(problem, rows, thresholds)
     )
   return warnings
 

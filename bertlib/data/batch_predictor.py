@@ -221,19 +221,19 @@ class BatchPredictor:
       ]
 
   def blocks(self, examples: Iterable[Item], size: int) -> Iterator[list[Item]]:
-    """Lists of examples with `size` rows, or with fewer windows than that."""
-    if not self.cutting.has_windows:
-      yield from blocks(examples, size)
-      return
-    block, num_rows = [], 0
+    """Lists of `size` examples; with windows, of about as many of these."""
+    block: list[Item] = []
+    num_rows, has_windows = 0, self.cutting.has_windows
     for number, example in enumerate(examples, start=1):
-      (windows,) = self.encode_windows([self.texts_of(example)])
-      model_inputs.warn_of_many_windows(f"text {number}", len(windows))
-      num_rows += len(windows)
-      if block and num_rows > size:
-        yield block
-        block, num_rows = [], len(windows)
       block.append(example)
+      num_rows += 1
+      if has_windows:
+        (windows,) = self.encode_windows([self.texts_of(example)])
+        model_inputs.warn_of_many_windows(f"text {number}", len(windows))
+        num_rows += len(windows) - 1
+      if num_rows >= size:
+        yield block
+        block, num_rows = [], 0
     if block:
       yield block
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import operator
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -80,47 +81,32 @@ def encode_windows(
   pairs, read = itertools.tee(pairs)
   ids = tokenizer.encode_batch(text or "" for pair in read for text in pair[:2])
   encode = functools.cache(tokenizer.encode)
-  for (_, _, *prompts), ids_a, ids_b in zip(pairs, ids, ids):
+  for (_, _, *prompts), *both in zip(pairs, ids, ids):
     num_prompt = 0
     for prompt in filter(None, prompts):
-      num_prompt = _num_equal(encode(prompt), ids_a)
-    room = max_seq_length - special.num(bool(ids_b))
-    rows = []
-    for a, b in cut(len(ids_a), len(ids_b), room, cutting, num_prompt):
-      joined = special.join(a.of(ids_a), b.of(ids_b))
-      features = token_features(*joined, max_seq_length)
-      # Of the text that windows divide, all tokens are in some window.
-      lost = [
-        len(ids) - kept.num
-        for kept, ids in ((a, ids_a), (b, ids_b))
-        if not (kept.stop and cutting.has_windows)
+      is_equal = map(operator.eq, encode(prompt), both[0])
+      num_prompt = len([*itertools.takewhile(bool, is_equal)])
+    lengths, rows = [*map(len, both)], []
+    room = max_seq_length - special.num(bool(lengths[1]))
+    for parts in cut(*lengths, room, cutting, num_prompt):
+      kept = [
+        [i for part in of_text for i in ids[part.start : part.stop]]
+        for of_text, ids in zip(parts, both)
       ]
-      rows.append(EncodedPair(**features, num_truncated_tokens=sum(lost)))
-    yield rows[:1] + [row._replace(num_truncated_tokens=0) for row in rows[1:]]
+      # Of the text that windows divide, all tokens are in some window.
+      num_lost = sum(
+        len(ids) - len(left)
+        for of_text, ids, left in zip(parts, both, kept)
+        if not (rows or (cutting.has_windows and len(of_text) > 1))
+      )
+      features = token_features(*special.join(*kept), max_seq_length)
+      rows.append(EncodedPair(**features, num_truncated_tokens=num_lost))
+    yield rows
 
 
-def _num_equal(first: Sequence[int], second: Sequence[int]) -> int:
-  """Number of values that two sequences begin with."""
-  return sum(
-    1 for _ in itertools.takewhile(lambda x: x[0] == x[1], zip(first, second))
-  )
-
-
-class Kept(NamedTuple):
-  """The tokens of a text in a row: the first ones, and a later part."""
-
-  head: int
-  start: int = 0
-  stop: int = 0
-
-  @property
-  def num(self) -> int:
-    """Number of the tokens."""
-    return self.head + self.stop - self.start
-
-  def of(self, ids: list[int]) -> list[int]:
-    """The tokens of the ids of the text."""
-    return ids[: self.head] + ids[self.start : self.stop]
+# The indices of the tokens of a text in a row: the first ones, and a later part
+# where it is not truncated.
+Parts = Sequence[range]
 
 
 def cut(
@@ -129,59 +115,38 @@ def cut(
   room: int,
   cutting: LongTextSettings,
   num_prompt: int = 0,  # first tokens of the first text, kept in each row
-) -> Iterator[tuple[Kept, Kept]]:
+) -> Iterator[tuple[Parts, Parts]]:
   """Cuts two texts, in tokens, to rows with at most `room` tokens of both."""
-  lengths = [length_a, length_b]
+  lengths = length_a, length_b
   if not (cutting.has_windows and 0 < room < sum(lengths)):
-    kept = truncated_lengths(length_a, length_b, room)
+    keep_a, keep_b = truncated_lengths(*lengths, room)
     if cutting.long_texts == "head_tail":
-      prompts = min(num_prompt, kept[0]), 0
-      yield tuple(map(_head_and_tail, lengths, kept, prompts))
+      yield (
+        _head_and_tail(length_a, keep_a, min(num_prompt, keep_a)),
+        _head_and_tail(length_b, keep_b, 0),
+      )
     else:
-      yield Kept(kept[0]), Kept(kept[1])
+      yield [range(keep_a)], [range(keep_b)]
     return
-  # Of equal texts the second one is cut, as in `truncated_lengths`.
+  # Of equal texts the second one is divided, as in `truncated_lengths`.
   is_second = length_b >= length_a
-  other = Kept(min(lengths[not is_second], room // 2))
+  other = [range(min(*lengths, room // 2))]
   head = 0 if is_second else min(num_prompt, room // 2)
-  room -= other.head + head
+  room -= len(other[0]) + head
   stride = cutting.doc_stride or max(room // 2, 1)
-  for start, length in make_doc_spans(lengths[is_second] - head, room, stride):
-    window = Kept(head, head + start, head + start + length)
+  for start, length in make_doc_spans(max(lengths) - head, room, stride):
+    window = [range(head), range(head + start, head + start + length)]
     yield (other, window) if is_second else (window, other)
 
 
-def window_offsets(
-  tokenizer: tokenization.Tokenizer,
-  texts: Sequence[str | None],  # the last one as in `encode_pair`
-  max_seq_length: int,
-  cutting: LongTextSettings,
-) -> list[dict[str, Any]]:
-  """Characters of the windows of a text, or of the longer text of a pair."""
-  encoded = [*tokenizer.encode_with_offsets(text or "" for text in texts)]
-  lengths = [len(ids) for ids, _ in encoded]
-  divided = int(lengths[1] >= lengths[0])
-  of_pair = {"text": ("text_a", "text_b")[divided]} if texts[1] else {}
-  room = max_seq_length - tokenizer.special_tokens.num(bool(lengths[1]))
-  found = []
-  for kept in cut(*lengths, room, cutting):
-    offsets = encoded[divided][1][kept[divided].start : kept[divided].stop]
-    offsets = offsets or [(0, len(texts[divided] or ""))]  # the whole text
-    start, end = offsets[0][0], offsets[-1][1]
-    found.append({**of_pair, "start": start, "end": end})
-  return found
-
-
-def _head_and_tail(length: int, keep: int, num_prompt: int) -> Kept:
+def _head_and_tail(length: int, keep: int, num_prompt: int) -> Parts:
   """A quarter of the kept tokens, rounded, from the start, others at the end.
 
   This is the best of the ways to cut of Sun et al. 2019, section 5.3.1. The
   prompt is kept, and not counted.
   """
-  if keep == length:
-    return Kept(keep)
   head = num_prompt + (keep - num_prompt + 2) // 4
-  return Kept(head, length - keep + head, length)
+  return [range(head), range(length - keep + head, length)]
 
 
 def warn_of_many_windows(where: str, num_windows: int) -> None:
@@ -193,6 +158,30 @@ def warn_of_many_windows(where: str, num_windows: int) -> None:
       where,
       num_windows,
     )
+
+
+def window_offsets(
+  tokenizer: tokenization.Tokenizer,
+  max_seq_length: int,
+  cutting: LongTextSettings,
+  texts: Sequence[str | None],  # two, the last one as in `encode_pair`
+) -> list[dict[str, Any]]:
+  """Characters of the windows of a text, or of the longer text of a pair."""
+  encoded = [*tokenizer.encode_with_offsets(text or "" for text in texts)]
+  lengths = [len(ids) for ids, _ in encoded]
+  divided = int(lengths[1] >= lengths[0])
+  of_pair = {"text": ("text_a", "text_b")[divided]} if texts[1] else {}
+  room = max_seq_length - tokenizer.special_tokens.num(bool(lengths[1]))
+  found = []
+  for parts in cut(*lengths, room, cutting):
+    last = parts[divided][-1]
+    offsets = encoded[divided][1][last.start : last.stop]
+    # Those that fit are whole.
+    start, end = 0, len(texts[divided] or "")
+    if len(parts[divided]) > 1:
+      start, end = offsets[0][0], offsets[-1][1]
+    found.append({**of_pair, "start": start, "end": end})
+  return found
 
 
 def as_batch(rows: Sequence[EncodedPair]) -> dict[str, Any]:

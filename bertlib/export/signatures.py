@@ -158,8 +158,9 @@ class LabelModel(SignatureModel):
   graph = "Predictor.build_with_logits"
 
   def build(self, inputs):
-    """See base class."""
-    return super().build(inputs)[1]
+    """See base class; with the logits, by which windows are joined."""
+    found = super().build(inputs)
+    return found if self.cutting.has_windows else found[1]
 
   def outputs(self, inputs):
     """See base class."""

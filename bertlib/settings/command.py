@@ -72,11 +72,7 @@ class ModelCommand(option.CommandSettings):
 
 
 class EstimatorSettings(RecordedSettings, ModelCommand):
-  """Settings of a command that runs a model, in training or without.
-
-  Attributes:
-    cutting: None in a command that has one way to cut long texts.
-  """
+  """Settings of a command that runs a model, in training or without."""
 
   BROUGHT_BY_MODEL = ("vocab_file", "bert_config_file", "init_checkpoint")
 
@@ -84,11 +80,11 @@ class EstimatorSettings(RecordedSettings, ModelCommand):
   compute: ComputeSettings
   quantization: QuantizationSettings
   devices: DeviceSettings
-  cutting: LongTextSettings | None = None
+  cutting: LongTextSettings = TRUNCATE
 
   def warnings(self) -> Iterator[str]:
     """Yields a warning if the windows of a text do not overlap."""
-    cutting, length = self.cutting or TRUNCATE, self.model.max_seq_length
+    cutting, length = self.cutting, self.model.max_seq_length
     if cutting.has_windows and (cutting.doc_stride or 0) > length - 2:
       yield (
         f"--doc_stride={cutting.doc_stride} is longer than the text in a window"
@@ -97,7 +93,7 @@ class EstimatorSettings(RecordedSettings, ModelCommand):
 
   def check(self) -> None:
     """Refuses a computation that the devices do not do."""
-    if self.cutting and self.cutting.has_windows and self.devices.on_tpu:
+    if self.cutting.has_windows and self.devices.on_tpu:
       raise InputError(
         "--long_texts=windows: not on a TPU, which keeps no predictions to"
         " join. Give --long_texts=head_tail, or another device"

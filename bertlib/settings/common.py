@@ -102,8 +102,9 @@ class LongTextSettings(option.Group):
     ["truncate", "head_tail", "windows"],
     "Texts longer than --max_seq_length: truncate drops their end. head_tail"
     " keeps a quarter of the length from the start, and the rest from the end."
-    " windows divides a text into overlapping windows, whose results are"
-    " joined. If not given, as the model was trained, or else truncate.",
+    " windows divides them into overlapping windows and joins the results;"
+    " sentence vectors are trained on truncated texts then. If not given, as"
+    " the model was trained, or else truncate.",
     basic=True,
     kept=True,
   )

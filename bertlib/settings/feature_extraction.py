@@ -99,15 +99,7 @@ class FeatureSettings(EstimatorSettings):
   )
   text: TextSettings = option.group(TextSettings)
   cutting: LongTextSettings = option.group(
-    LongTextSettings,
-    omit=["join_windows"],
-    long_texts={
-      "help": "Texts longer than --max_seq_length: truncate drops their end."
-      " head_tail keeps a quarter of the length from the start, and the rest"
-      " from the end. windows, for one vector per text, takes the mean of those"
-      " of overlapping windows. If not given, as a model of sentence vectors"
-      " does, or else truncate."
-    },
+    LongTextSettings, omit=["join_windows"]
   )
   compute: ComputeSettings = option.group(
     ComputeSettings,

@@ -9,6 +9,7 @@ from typing import Any, Callable, NamedTuple
 
 import numpy as np
 
+import tokenization
 from bertlib.cli import terminal
 from bertlib.cli.absl import logging
 from bertlib.cli.errors import InputError, some_of
@@ -105,35 +106,41 @@ def losses(
   return np.logaddexp.reduce(logits - gold, axis=-1)
 
 
-class Joined(NamedTuple):
-  """Output for a text that may have several windows."""
+class Joined(np.ndarray):
+  """Output for a text that may have several windows, see `prediction`."""
 
-  outputs: np.ndarray  # see `prediction`
   best: np.ndarray  # int [labels], its window with the highest logit of each
+  find_windows: Callable[[], Sequence[Any]]  # finds their characters
 
 
 def join(
   problem: Problem,
   rows: Iterable[Sequence[np.ndarray]],  # outputs and logits of each window
   num_windows: Sequence[int],  # of each text
+  texts: Sequence[Any],  # see `texts_of`
+  tokenizer: tokenization.Tokenizer,
+  max_seq_length: int,
   cutting: LongTextSettings,
-) -> list[Joined]:
-  """Joins the windows of each text."""
+) -> Iterator[Joined]:
+  """Yields the output of each text, joined from those of its windows."""
   if not num_windows:
-    return []
+    return
   outputs, logits = map(np.stack, zip(*rows))
   joined = probabilities(
     problem,
     batch_predictor.join_windows(logits, num_windows, cutting.join_windows),
   )
-  ends = itertools.accumulate(num_windows)
-  return [
-    Joined(
-      outputs[end - 1] if count == 1 else row,
-      logits[end - count : end].argmax(axis=0),
+  end = 0
+  for number, count in enumerate(num_windows):
+    end += count
+    row = outputs[end - 1] if count == 1 else joined[number]
+    found = row.view(Joined)
+    found.best = logits[end - count : end].argmax(axis=0)
+    found.find_windows = functools.partial(
+      model_inputs.window_offsets,
+      *(tokenizer, max_seq_length, cutting, texts[number]),
     )
-    for row, end, count in zip(joined, ends, num_windows)
-  ]
+    yield found
 
 
 def label_text(label: Any) -> str:
@@ -176,8 +183,6 @@ def file_formats(
   examples: Sequence[Example],  # the first ones
   of_file: bool,  # see `write_predictions`
   with_ids: bool = False,
-  # Of answers that are `Joined`: finds the characters of each window.
-  windows_of: Callable[[Example], Sequence[Any]] | None = None,
 ) -> dict[str, FileFormat]:
   """Formats of files of predictions, whose answers are rows of the model."""
   names: list[str] = []
@@ -185,21 +190,19 @@ def file_formats(
     is_pairs = any(example.text_b for example in examples)
     names = ["text_a", "text_b"] if is_pairs else ["text"]
 
-  def json_line(example, answer):
-    row = answer.outputs if windows_of else answer
+  def json_line(example, row):
     predicted = prediction(problem, row, thresholds)
     line = {"guid": example.guid, **predicted._asdict()}
-    if windows_of:
-      found = windows_of(example)
-      best = dict(zip(problem.labels or [predicted.label], answer.best))
-      several = isinstance(predicted.label, list)
-      labels = predicted.label if several else [predicted.label]
-      windows = [found[best[label]] for label in labels]
-      line["window"] = windows if several else windows[0]
+    if isinstance(row, Joined):
+      windows = row.find_windows()
+      best = dict(zip(problem.labels or [predicted.label], row.best))
+      if isinstance(predicted.label, list):
+        line["window"] = [windows[best[label]] for label in predicted.label]
+      else:
+        line["window"] = windows[best[predicted.label]]
     return batch_predictor.json_line(line)
 
-  def table_line(example, answer):
-    row = answer.outputs if windows_of else answer
+  def table_line(example, row):
     numbers = [str(value) for value in row]
     columns = [example.guid] * with_ids + numbers
     if of_file:
@@ -225,21 +228,17 @@ def file_formats(
 def write_predictions(
   path: str,  # without the endings
   examples: Sequence[Example],
-  rows: Iterable[Any],  # output of the model; padding may follow
+  rows: Iterable[np.ndarray],  # output of the model; padding may follow
   problem: Problem,
   thresholds: Mapping[str, float] | None,
   # Of --predict_file: `.tsv` has a header, label and text too, which are shown.
   of_file: bool = False,
   with_ids: bool = False,  # whether a line of `.tsv` begins with the guid
-  windows_of: Callable[[Example], Sequence[Any]] | None = None,
 ) -> None:
-  """Writes predictions to PATH.tsv and .jsonl, see `file_formats`."""
-  formats = file_formats(
-    problem, thresholds, examples, of_file, with_ids, windows_of
-  )
+  """Writes predictions to PATH.tsv and .jsonl."""
+  formats = file_formats(problem, thresholds, examples, of_file, with_ids)
   rows = [row for _, row in zip(examples, rows)]
   for example, row in zip(examples, rows if of_file else ()):
-    row = row.outputs if windows_of else row
     columns = label_columns(prediction(problem, row, thresholds))
     texts = filter(None, [example.text_a, example.text_b])
     terminal.show(*columns, *texts)
@@ -343,37 +342,35 @@ class ClassifierPredictor(BatchPredictor):
   texts_of = staticmethod(texts_of)
 
   def _encode(self, texts):
-    """The number of rows of each text, or of each choice, and the rows."""
+    """The texts, with the number of rows of each or of its choices; the rows.
+
+    What comes first is what `_rows` takes.
+    """
     pairs = texts
     if self.problem.kind == "multiple_choice":
       pairs = itertools.chain.from_iterable(texts)
     windows = [*self.encode_windows(pairs)]
-    return [*map(len, windows)], [*itertools.chain.from_iterable(windows)]
+    rows = itertools.chain.from_iterable(windows)
+    return (texts, [*map(len, windows)]), [*rows]
 
   def _decode(
-    self, thresholds: Mapping[str, float], num_rows: Sequence[int], outputs
+    self, thresholds: Mapping[str, float], encoded, outputs
   ) -> Iterator[Prediction]:
     """The predictions of a block."""
-    for row in self._rows(num_rows, outputs):
-      row = row.outputs if self.cutting.has_windows else row
+    for row in self._rows(encoded, outputs):
       yield prediction(self.problem, row, thresholds)
 
-  def _rows(self, num_rows: Sequence[int], outputs) -> Iterable[Any]:
-    """Probabilities of each text, or the value of a regression; or `Joined`."""
-    problem = self.problem
+  def _rows(self, encoded, outputs) -> Iterable[np.ndarray]:
+    """Probabilities of each text, or the value of a regression."""
+    problem, (texts, num_rows) = self.problem, encoded
     if self.cutting.has_windows:
-      return join(problem, outputs, num_rows, self.cutting)
+      length = self.description["max_seq_length"]
+      model = self.tokenizer, length, self.cutting
+      return join(problem, outputs, num_rows, texts, *model)
     if problem.kind != "multiple_choice":
       return outputs
     logits = np.reshape(outputs, [-1, problem.num_labels])
     return probabilities(problem, logits)
-
-  def _windows_of(self, example: Example) -> Sequence[Any]:
-    """Characters of the windows of an example."""
-    length = self.description["max_seq_length"]
-    return model_inputs.window_offsets(
-      self.tokenizer, texts_of(example), length, self.cutting
-    )
 
   def read_file(self, settings, bad):
     """See base class; questions with choices are those of SWAG or RACE."""
@@ -401,10 +398,4 @@ class ClassifierPredictor(BatchPredictor):
     """See base class."""
     thresholds = self._thresholds({})
     is_choice = self.problem.kind == "multiple_choice"
-    return file_formats(
-      self.problem,
-      thresholds,
-      examples,
-      not is_choice,
-      windows_of=self._windows_of if self.cutting.has_windows else None,
-    )
+    return file_formats(self.problem, thresholds, examples, not is_choice)

@@ -12,12 +12,7 @@ import tensorflow.compat.v1 as tf
 from absl import logging
 
 from bertlib.cli.errors import InputError, some_of
-from bertlib.data import (
-  example_checks,
-  input_pipeline,
-  model_inputs,
-  tables,
-)
+from bertlib.data import example_checks, input_pipeline, tables
 from bertlib.io import result_files
 from bertlib.io.receipt_file import DEV_DATA, TRAINING_DATA
 from bertlib.settings import model_description
@@ -145,19 +140,12 @@ def check_pairs(run: Run, examples: Examples) -> None:
       )
 
 
-class Records(NamedTuple):
-  """The records of examples."""
-
-  path: str
-  num_windows: Sequence[int]  # records of each example
-
-
 class DevSet(NamedTuple):
   """A dev set and the input of its records, in order."""
 
   examples: Sequence[Example]
   input_fn: Callable[..., Any]
-  num_windows: Sequence[int]  # see `Records`
+  num_windows: Sequence[int]  # records of each example
 
 
 def write_dev_sets(
@@ -169,14 +157,13 @@ def write_dev_sets(
   dev_sets = {}
   for suffix, dev_set in examples.eval_sets.items():
     batch_size = run.flags.eval_batch_size
-    name = f"eval{suffix}"
-    records = write_records(run, processor, name, dev_set, batch_size)
-    input_fn = input_pipeline.record_input_fn(
-      records.path,
-      run.task.features,
-      **runs.input_options(run, is_training=False),
+    path, num_windows = write_records(
+      run, processor, f"eval{suffix}", dev_set, batch_size
     )
-    dev_sets[suffix] = DevSet(dev_set, input_fn, records.num_windows)
+    options = runs.input_options(run, is_training=False)
+    features = run.task.features
+    input_fn = input_pipeline.record_input_fn(path, features, **options)
+    dev_sets[suffix] = DevSet(dev_set, input_fn, num_windows)
   return dev_sets
 
 
@@ -187,8 +174,8 @@ def write_records(
   examples: Sequence[Example],
   # On a TPU, padding examples fill the last batch of this size.
   batch_size: int = 1,
-) -> Records:
-  """Writes the records of examples."""
+) -> tuple[str, Sequence[int]]:
+  """Writes the records of examples; their path, and the number of each."""
   path = runs.records_path(run, name)
   num_windows = file_based_convert_examples_to_features(
     runs.fill_last_batch(run, examples, batch_size, PaddingInputExample()),
@@ -199,17 +186,7 @@ def write_records(
     processor.problem,
     run.settings.cutting,
   )
-  return Records(path, num_windows)
-
-
-def windows_of(run: Run, example: Example) -> Sequence[Mapping[str, Any]]:
-  """Characters of the windows of an example."""
-  return model_inputs.window_offsets(
-    run.tokenizer,
-    (example.text_a, example.text_b),
-    run.settings.model.max_seq_length,
-    run.settings.cutting,
-  )
+  return path, num_windows
 
 
 def read_examples(
@@ -352,31 +329,34 @@ def check_texts(
   """Encodes a sample of the examples; warns if many are truncated."""
   others = [*examples.eval_sets.values(), *examples.predict_sets.values()]
   found = examples.train or list(itertools.chain.from_iterable(others))
-  some, cutting = example_checks.sample(found), run.settings.cutting
-  max_seq_length = run.settings.model.max_seq_length
-  encoded = [
+  some, has_choices = (
+    example_checks.sample(found),
+    processor.kind == "multiple_choice",
+  )
+  groups = [
+    group
+    for _, rows in classification_records.encode_examples(
+      some,
+      processor.problem,
+      run.settings.model.max_seq_length,
+      run.tokenizer,
+      first_index=1,  # the tokens of example 0 would be logged
+      cutting=run.settings.cutting,
+    )
+    for group in ([rows] if has_choices else zip(rows))
+  ]
+  encoded = (
     example_checks.Encoded(
-      features.input_ids,
+      [*itertools.chain.from_iterable(row.input_ids for row in group)],
       max(row.num_tokens for row in group),
       sum(row.num_truncated_tokens for row in group),
     )
-    for windows, rows in classification_records.encode_examples(
-      some,
-      processor.problem,
-      max_seq_length,
-      run.tokenizer,
-      first_index=1,  # the tokens of example 0 would be logged
-      cutting=cutting,
-    )
-    for features, *group in zip(
-      windows, *([rows] if cutting.has_windows else [[row] for row in rows])
-    )
-  ]
-  has_choices = processor.kind == "multiple_choice"
+    for group in groups
+  )
   return example_checks.check_encoded(
     encoded,
     run.config.vocab_size,
-    len(found) * len(encoded) // len(some),
+    len(found) * len(groups) // len(some),
     run.tokenizer,
-    None if has_choices else max_seq_length,
+    None if has_choices else run.settings.model.max_seq_length,
   )

@@ -5,12 +5,7 @@ from __future__ import annotations
 import tensorflow as tf
 
 from bertlib.data import model_inputs
-from bertlib.export.signatures import (
-  LabelModel,
-  Signature,
-  SignatureModel,
-  Tensors,
-)
+from bertlib.export.signatures import LabelModel, Signature, Tensors
 from bertlib.tasks.classification import classification
 
 
@@ -58,12 +53,6 @@ class Classifier(LabelModel):
     return self.ids(
       {k: tf.reshape(v, [-1, tf.shape(v)[-1]]) for k, v in inputs.items()}
     )
-
-  def build(self, inputs):
-    """See base class; with the logits of windows."""
-    if self.cutting.has_windows:
-      return SignatureModel.build(self, inputs)
-    return super().build(inputs)
 
   def ids(self, inputs):
     """See base class."""

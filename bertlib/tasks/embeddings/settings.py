@@ -196,16 +196,7 @@ class EmbeddingSettings(TrainingSettings):
   )
   text: TableSettings = option.group(TableSettings)
   cutting: LongTextSettings = option.group(
-    LongTextSettings,
-    omit=["join_windows"],
-    long_texts={
-      "basic": False,
-      "help": "Texts longer than --max_seq_length: truncate drops their end."
-      " head_tail keeps a quarter of the length from the start, and the rest"
-      " from the end. windows takes the mean of the vectors of overlapping"
-      " windows, and truncates where it trains. If not given, as the model"
-      " does, or else truncate.",
-    },
+    LongTextSettings, omit=["join_windows"], long_texts={"basic": False}
   )
   train_file: str | None = option.path(
     None,
