@@ -54,7 +54,7 @@ def main(_) -> int | None:
 
 def _convert(settings: ConversionSettings) -> None:
   source = settings.input
-  to_tensorflow = settings.to == "tensorflow" or (
+  to_tensorflow = settings.to in ("tensorflow", "reranker") or (
     settings.to is None and initial_model.is_huggingface(source)
   )
   if to_tensorflow:
@@ -65,6 +65,7 @@ def _convert(settings: ConversionSettings) -> None:
       settings.vocab_file,
       settings.do_lower_case,
       settings.overwrite,
+      as_reranker=settings.to == "reranker",
     )
   else:
     if files.exists(source):

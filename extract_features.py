@@ -170,7 +170,7 @@ def encode_examples(
   examples, read = itertools.tee(examples)
   pairs = ((example.text_a, example.text_b, prefix) for example in read)
   encoded = model_inputs.encode_windows(
-    tokenizer, pairs, max_seq_length, cutting
+    tokenizer, pairs, max_seq_length, False, cutting
   )
   for example, rows in zip(examples, encoded):
     line = f"line {example.unique_id + 1}"
@@ -643,9 +643,10 @@ def check_texts(
   examples = list(read_texts(settings, vectors))
   if not examples:
     raise InputError(f"{settings.input_file}: has no lines")
+  sample = example_checks.sample(examples)
   encoded = (
     convert_single_example(example, settings.model.max_seq_length, tokenizer)
-    for example in example_checks.sample(examples)
+    for example in sample
   )
   return example_checks.check_encoded(
     (
@@ -655,6 +656,7 @@ def check_texts(
     config.vocab_size,
     len(examples),
     tokenizer,
+    (f"{example.text_a} {example.text_b or ''}" for example in sample),
     settings.model.max_seq_length,
   )
 

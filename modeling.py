@@ -33,8 +33,11 @@ class BertConfig:
   # The released files do not set these; converted models may.
   layer_norm_eps = 1e-12
   pooler_act = "tanh"
+  pooler_dropout_prob = 0.0  # of the pooler's input
+  embedding_size = None  # width of the tables; None for `hidden_size`
   position_offset = 0  # row of a first token's position, see `position_rows`
-  classifier_dropout = None  # of the input of classifiers; None for 0.1
+  classifier_dropout = None  # see `classifier_dropout_prob`
+  qa_dropout = 0.0  # of the input of span logits
 
   def __init__(
     self,
@@ -77,6 +80,12 @@ class BertConfig:
     self.max_position_embeddings = max_position_embeddings
     self.type_vocab_size = type_vocab_size
     self.initializer_range = initializer_range
+
+  @property
+  def classifier_dropout_prob(self) -> float:
+    """Dropout of the inputs of classifiers, by default that of BERT."""
+    rate = self.classifier_dropout
+    return 0.1 if rate is None else rate
 
   @classmethod
   def from_dict(cls, json_object: dict[str, Any]) -> BertConfig:
@@ -124,6 +133,7 @@ class BertModel:
     output_positions=None,
     position_ids=None,
     sequence_ids=None,
+    use_pooler: bool = True,
   ):
     """Builds the graph.
 
@@ -147,6 +157,7 @@ class BertModel:
         for 0 to S - 1.
       sequence_ids: int32 [B, S], for several sequences packed in each row: a
         token attends to tokens of its own id only. None for one sequence.
+      use_pooler: whether there is a pooled output.
 
     Raises:
       ValueError: `num_attention_heads` does not divide `hidden_size`, S is
@@ -158,6 +169,7 @@ class BertModel:
     if not is_training:
       config.hidden_dropout_prob = 0.0
       config.attention_probs_dropout_prob = 0.0
+      config.pooler_dropout_prob = 0.0
       compute = compute.for_inference()
     batch_size, seq_length = get_shape_list(input_ids, expected_rank=2)
     if input_mask is None:
@@ -175,7 +187,7 @@ class BertModel:
         embedding_output, self.embedding_table = embedding_lookup(
           compute.unpad_input(input_ids),
           vocab_size=config.vocab_size,
-          embedding_size=config.hidden_size,
+          embedding_size=config.embedding_size or config.hidden_size,
           initializer_range=config.initializer_range,
           use_one_hot_embeddings=use_one_hot_embeddings,
         )
@@ -197,6 +209,11 @@ class BertModel:
           positions=positions,
         )
         embedding_output = tf.cast(embedding_output, compute.dtype)
+      if embedding_output.shape.as_list()[-1] != config.hidden_size:
+        args = config.hidden_size, None, config.initializer_range
+        embedding_output = dense(
+          embedding_output, *args, "embeddings_project", compute
+        )
       with tf.variable_scope("encoder"):
         # All queries may attend to the same keys: broadcast over F.
         attention_mask = tf.reshape(input_mask, [batch_size, 1, seq_length])
@@ -227,10 +244,13 @@ class BertModel:
       # [CLS] is no word, so its state is free to stand for the whole sequence.
       # Training alone makes it do so: next sentence prediction trains this
       # layer, and fine-tuning adapts it to tasks with one answer per sequence.
+      if not use_pooler:
+        return
       with tf.variable_scope("pooler"):
         states = self.sequence_output
         if sequence_ids is None:  # [CLS] alone; without rows S may be 0
           states = tf.reshape(states[:, :1], [-1, config.hidden_size])
+        states = dropout(states, config.pooler_dropout_prob, dropout_seed)
         self.pooled_output = dense(
           states,
           config.hidden_size,
@@ -252,11 +272,11 @@ class BertModel:
     return self.all_encoder_layers
 
   def get_embedding_output(self):
-    """Embeddings after layer norm and dropout: float [B, S, H]."""
+    """Embeddings that the first layer gets: float [B, S, H]."""
     return self.embedding_output
 
   def get_embedding_table(self):
-    """Word embeddings, a float32 variable [V, H]."""
+    """Word embeddings, a float32 variable [V, embedding_size]."""
     return self.embedding_table
 
 
@@ -1042,7 +1062,7 @@ def masked_lm_logits(
   Args:
     config: hyperparameters of the encoder.
     sequence_output: float [B, S, H].
-    embedding_table: float [V, H].
+    embedding_table: float [V, embedding_size].
     positions: int32 [B, P], see `gather_positions`; None if `sequence_output`
       already holds the masked positions only, S = P.
 
@@ -1050,7 +1070,8 @@ def masked_lm_logits(
     float [B * P, V].
   """
   if positions is None:
-    states = tf.reshape(sequence_output, [-1, config.hidden_size])
+    width = sequence_output.shape.as_list()[-1]
+    states = tf.reshape(sequence_output, [-1, width])
   else:
     states = gather_positions(sequence_output, positions)
   # The transform lets hidden states be other than word embeddings, which are
@@ -1059,7 +1080,7 @@ def masked_lm_logits(
     with tf.variable_scope("transform"):
       states = dense(
         states,
-        config.hidden_size,
+        embedding_table.shape.as_list()[-1],
         get_activation(config.hidden_act),
         config.initializer_range,
       )
@@ -1121,17 +1142,20 @@ def token_classification_logits(
   )
 
 
-def span_logits(sequence_output):
+def span_logits(sequence_output, dropout_prob: float = 0.0, dropout_seed=None):
   """Answer-span logits (Devlin et al. 2019, section 4.2).
 
   Args:
     sequence_output: float [B, S, H].
+    dropout_prob: dropout of `sequence_output`; 0 outside training.
+    dropout_seed: see `dropout`.
 
   Returns:
     Two float [B, S]: start logits and end logits.
   """
   with tf.variable_scope("cls/squad"):
-    logits = _output_layer(sequence_output, 2)  # [B, S, 2]
+    states = dropout(sequence_output, dropout_prob, dropout_seed)
+    logits = _output_layer(states, 2)  # [B, S, 2]
   return logits[:, :, 0], logits[:, :, 1]
 
 

@@ -394,7 +394,9 @@ def _update_on_each_device(update_fn: Callable, variable, arguments):
 
 # Frozen layers and layer-wise learning rates
 
-_BELOW_HEADS = re.compile(r"\bbert/(?:embeddings|encoder(?:/layer_(\d+))?)/")
+_BELOW_HEADS = re.compile(
+  r"\bbert/(?:embeddings(?:_project)?|encoder(?:/layer_(\d+))?)/"
+)
 _EMBEDDINGS = -1  # the layer below layer 0, with what all layers share
 
 

@@ -145,11 +145,10 @@ def create_model(
     compute=compute,
     output_positions=tf.zeros_like(input_ids[:, :1]),  # [CLS]
   )
-  rate = bert_config.classifier_dropout
   logits = modeling.classification_logits(
     model.get_pooled_output(),
     1 if has_choices else num_labels,
-    dropout_prob=is_training * (0.1 if rate is None else rate),
+    dropout_prob=is_training * bert_config.classifier_dropout_prob,
     dropout_seed=dropout_seed,
   )
   logits = tf.reshape(tf.cast(logits, tf.float32), [-1, num_labels])

@@ -35,8 +35,8 @@ from bertlib.compute import pooling
 from bertlib.data import (
   batch_predictor,
   input_pipeline,
+  nearest_neighbors,
   record_check,
-  tf_records,
 )
 from bertlib.exchange import initial_model, resolve, zoo
 from bertlib.export import predictor
@@ -52,13 +52,13 @@ from bertlib.tasks.embeddings import (
   embedding_records,
   embedding_report,
   hard_negatives,
-  nearest_neighbors,
 )
 from bertlib.tasks.embeddings.embedding_predictor import VectorPredictor
 from bertlib.tasks.embeddings.record import RECORD
 from bertlib.tasks.embeddings.settings import EmbeddingSettings
-from bertlib.training import loop, runs, step_plan, train_step
+from bertlib.training import loop, runs, step_plan, text_sets, train_step
 from bertlib.training.runs import Run
+from bertlib.training.text_sets import TextSet
 
 # The model
 
@@ -383,45 +383,22 @@ def train_embeddings(
   )
 
 
-class TextSet(NamedTuple):
-  """Texts to encode, whose records are written."""
-
-  path: str  # file of the records
-  num_rows: Sequence[int]  # records of each text: its windows
-  batch_size: int  # records of a batch
-
-
 def write_texts(
   run: Run, name: str, texts: Iterable[tuple[str, str]], batch_size: int
 ) -> TextSet:
-  """Writes the records of prefixes and texts; batches are full on a TPU."""
-  path = runs.records_path(run, name)
-  num_rows = embedding_records.write_texts(
-    path,
-    texts,
-    run.tokenizer,
-    run.settings.model.max_seq_length,
-    multiple_of=batch_size if run.on_tpu else 1,
-    cutting=run.settings.cutting,
-  )
-  return TextSet(path, num_rows, batch_size)
+  """Writes the records of prefixes and texts."""
+  pairs = ((prefix + text, None, prefix) for prefix, text in texts)
+  cutting = run.settings.cutting
+  return text_sets.write(run, name, pairs, batch_size, cutting=cutting)
 
 
 def encode(
   run: Run, texts: TextSet, checkpoint: str | None
 ) -> Iterator[np.ndarray]:
   """The vector of each text, float32 [width], in order."""
-  input_fn = input_pipeline.record_input_fn(
-    texts.path,
-    tf_records.token_layout(run.settings.model.max_seq_length),
-    by_length=not run.on_tpu,
-    **runs.input_options(run, is_training=False),
-  )
-  rows = loop.predict(
-    run, input_fn, sum(texts.num_rows), checkpoint, texts.batch_size
-  )
-  vectors = (row["vectors"] for row in tf_records.restore_input_order(rows))
+  rows = text_sets.predict(run, texts, checkpoint)
   normalizes = run.task.model_arguments["spec"].normalize
+  vectors = (row["vectors"] for row in rows)
   return batch_predictor.join_vectors(vectors, texts.num_rows, normalizes)
 
 
@@ -533,7 +510,7 @@ def write_predictions(
     vectors = encode(
       run, write_texts(run, records, texts, batch_size), checkpoint
     )
-    ((scores, lines),) = embedding_evaluation.search(
+    ((scores, lines),) = nearest_neighbors.search(
       take(vectors, len(data.queries)), vectors, settings.top_k
     )
     name = result_files.name_with(settings.query_file, "results")

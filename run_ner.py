@@ -67,11 +67,10 @@ def create_model(
     dropout_seed=dropout_seed,
     compute=compute,
   )
-  rate = bert_config.classifier_dropout
   logits = modeling.token_classification_logits(
     model.get_sequence_output(),
     num_labels,
-    dropout_prob=is_training * (0.1 if rate is None else rate),
+    dropout_prob=is_training * bert_config.classifier_dropout_prob,
     dropout_seed=dropout_seed,
   )
   return tf.cast(logits, tf.float32)

@@ -41,6 +41,7 @@ from bertlib.task.task_record import Task
 from bertlib.tasks.pretraining import (
   budget,
   dynamic_masking,
+  electra,
   fill_mask,
   objectives,
   pretraining_inputs,
@@ -79,8 +80,12 @@ def create_encoder(
   use_one_hot_embeddings: bool,
   dropout_seed=None,
   compute: modeling.Compute | None = None,
-) -> modeling.BertModel:
-  """Builds the encoder; the last layer only at [CLS] and masked positions."""
+  objective: Objective = MLM_NSP,
+) -> modeling.BertModel | electra.Networks:
+  """Builds the encoder; the last layer only at [CLS] and masked positions.
+
+  With a generator it is that one, which predicts the tokens.
+  """
   # Other states of the last layer have no loss, so that nothing would use them.
   positions = batch.get("masked_lm_positions")
   if positions is None:
@@ -89,7 +94,10 @@ def create_encoder(
     positions = tf.concat([batch["next_sentence_positions"], positions], axis=1)
   else:
     positions = tf.pad(positions, [[0, 0], [1, 0]])  # [CLS] is at 0
-  return modeling.BertModel(
+  build = modeling.BertModel
+  if objective.has_generator:
+    build = functools.partial(electra.Networks, objective=objective)
+  return build(
     config=bert_config,
     is_training=is_training,
     input_ids=batch["input_ids"],
@@ -126,8 +134,11 @@ def create_model(
     use_one_hot_embeddings,
     dropout_seed,
     compute,
+    objective,
   )
   logits = []
+  if objective.has_generator:  # all weights of the checkpoint are known
+    model.replaced_token_logits(batch["input_ids"])
   if objective.predicts_tokens:
     logits.append(
       modeling.masked_lm_logits(
@@ -266,7 +277,11 @@ def num_sequences(batch: Mapping[str, Any]) -> int:
 
 # By their names in `Objective.losses`. Each gives the mean that is trained on,
 # float32 []; and of each prediction the loss, the log probabilities, the label.
-LOSSES = {"masked_lm": masked_lm_loss, "next_sentence": next_sentence_loss}
+LOSSES = {
+  "masked_lm": masked_lm_loss,
+  "next_sentence": next_sentence_loss,
+  "disc": electra.disc_loss,
+}
 
 
 def pretraining_loss(
@@ -289,7 +304,7 @@ def pretraining_loss(
     loss, losses, log_probs, labels = LOSSES[name](
       bert_config, model, batch, (total_weights or {}).get(name)
     )
-    total_loss += loss
+    total_loss += objective.weight(name) * loss
     # A GPU compares int64; int32 would be copied to the host.
     labels = tf.cast(tf.reshape(labels, [-1]), tf.int64)
     is_correct = tf.equal(tf.argmax(log_probs, axis=-1), labels)
@@ -299,17 +314,24 @@ def pretraining_loss(
       f"{name}_accuracy": (tf.cast(is_correct, tf.float32), weights),
       f"{name}_loss": (losses + mark, weights),
     }
+    if objective.has_generator and name == "masked_lm":
+      batch = electra.replace_tokens(batch, log_probs, objective.temperature)
+  if objective.has_generator:
+    measured |= electra.metrics(batch, log_probs)
   return total_loss, measured
 
 
 def loss_normalizers(
-  features: Mapping[str, Any], arguments: train_step.TrainingArguments
+  features: Mapping[str, Any],
+  arguments: train_step.TrainingArguments,
+  objective: Objective = MLM_NSP,
 ) -> dict[str, Any]:
   """The `train_step.loss_normalizer` of each loss with weights."""
+  weights = {"disc_weights": features["input_mask"], **features}
   return {
-    name: train_step.loss_normalizer(features[f"{name}_weights"], arguments)
-    for name in LOSSES
-    if f"{name}_weights" in features
+    name: train_step.loss_normalizer(weights[f"{name}_weights"], arguments)
+    for name in objective.losses
+    if f"{name}_weights" in weights
   }
 
 
@@ -317,11 +339,13 @@ def measured_means(
   measured: Mapping[str, Any], total_weights: Mapping[str, Any]
 ) -> dict[str, Any]:
   """Means of the metrics of `pretraining_loss`, by name, divided as a loss."""
+  # Other ones are no means over a batch of which micro-batches add up.
   return {
     name: modeling.weighted_mean(
       values, weights, total_weights.get(name.rpartition("_")[0])
     )
     for name, (values, weights) in measured.items()
+    if name.rpartition("_")[0] in LOSSES and name.endswith(("loss", "accuracy"))
   }
 
 
@@ -395,10 +419,11 @@ def model_fn_builder(
     bert_config,
     use_one_hot_embeddings=use_one_hot_embeddings,
     compute=arguments.compute,
+    objective=objective,
   )
 
   def training_loss(features):
-    total_weights = loss_normalizers(features, arguments)
+    total_weights = loss_normalizers(features, arguments, objective)
 
     def loss_fn(batch, dropout_seed):
       model = build(True, batch, dropout_seed=dropout_seed)
@@ -411,6 +436,8 @@ def model_fn_builder(
 
   def predict(features):
     model, predictions = build(False, features), {}
+    if objective.has_generator:  # all weights of the checkpoint are known
+      model.replaced_token_logits(features["input_ids"])
     if (predicted or objective).predicts_tokens:
       predictions |= mask_predictions(
         bert_config, model, features["masked_lm_ids"], top_k
@@ -440,7 +467,7 @@ def eval_metrics(measured: Mapping[str, Any]) -> tuple[Callable, list[Any]]:
   def metric_fn(*tensors):
     pairs = zip(tensors[::2], tensors[1::2])
     return {
-      name: tf.metrics.mean(values, weights)
+      name: electra.streaming_mean(values, weights)
       for name, (values, weights) in zip(measured, pairs)
     }
 
@@ -547,10 +574,14 @@ def make_task(settings: PretrainingSettings) -> Task:
     ),
     metrics=objective.metrics,
     description=objective.description,
+    must_agree=objective.must_agree,
     heads=objective.required_head,
     unit="records",
     num_predictions=num_predictions,
     num_output_positions=num_predictions + 1,  # and [CLS]
+    generator_config=(
+      electra.generator_config if objective.has_generator else None
+    ),
     num_warmup_steps=(
       None if read_budget(settings) else settings.num_warmup_steps
     ),

@@ -122,7 +122,11 @@ def create_model(
     dropout_seed=dropout_seed,
     compute=compute,
   )
-  logits = modeling.span_logits(model.get_sequence_output())
+  logits = modeling.span_logits(
+    model.get_sequence_output(),
+    is_training * bert_config.qa_dropout,
+    dropout_seed,
+  )
   logits = [tf.cast(scores, tf.float32) for scores in logits]
   if mask_padding:
     logits = [

@@ -21,12 +21,12 @@ import run_pretraining
 import run_squad
 from bertlib.cli import option
 from bertlib.data import tf_records
+from bertlib.data.text_groups import Example
 from bertlib.hardware import devices
 from bertlib.hardware.devices import Devices
 from bertlib.tasks.classification.classification import Problem
 from bertlib.tasks.classification.settings import ClassifierSettings
 from bertlib.tasks.embeddings import embedding_inputs
-from bertlib.tasks.embeddings.embedding_examples import Example
 from bertlib.tasks.embeddings.settings import EmbeddingSettings
 from bertlib.tasks.ner.settings import NerSettings
 from bertlib.tasks.pretraining import pretraining_instances

@@ -27,8 +27,8 @@ from sklearn.feature_extraction import text as text_features
 import run_embeddings
 from bertlib.cli import app, terminal
 from bertlib.cli.errors import InputError
+from bertlib.data import nearest_neighbors
 from bertlib.io import files, text_files
-from bertlib.tasks.embeddings import similarity_scores
 
 FLAGS = flags.FLAGS
 
@@ -58,7 +58,7 @@ def main(_) -> None:
       " clusters, and at least 4"
     )
   model = run_embeddings.Predictor(FLAGS.model_dir)
-  vectors = similarity_scores.unit_vectors(model.encode(texts))
+  vectors = nearest_neighbors.unit_vectors(model.encode(texts))
   clusters = cluster.KMeans(
     FLAGS.num_clusters, n_init=10, random_state=FLAGS.seed
   ).fit_predict(vectors)

@@ -37,6 +37,10 @@ COMMANDS = {
     ["--do_predict", "--predict_file={world}/lines.txt"],
     "{out}/lines_vectors.npy",
   ),
+  "run_reranker": (
+    ["--do_predict", "--predict_file={world}/pairs.tsv"],
+    "{out}/pairs_predictions.jsonl",
+  ),
   "run_pretraining": (["--do_eval"], "{out}/eval_results.txt"),
   "extract_features": ([], "{out}.jsonl"),
 }

@@ -17,7 +17,9 @@ pytest.importorskip("tf2onnx", reason=".[test]")
 pytestmark = pytest.mark.process
 
 CLASSIFIER = "run_classifier"
-ALL = "run_classifier,run_squad,run_ner,run_embeddings,run_pretraining"
+ALL = (
+  "run_classifier,run_squad,run_ner,run_embeddings,run_reranker,run_pretraining"
+)
 ALL += ",extract_features"
 
 # A line of modeling.py, what becomes of it, and the kernel that it concerns.

@@ -371,6 +371,7 @@ def test_lamb_keeps_a_weight_whose_update_has_norm_0(jit_compile):
 DEPTHS = {
   "bert/embeddings/word_embeddings": 4,
   "bert/embeddings/LayerNorm/gamma": 4,
+  "bert/embeddings_project/kernel": 4,
   "bert/encoder/shared_bias": 4,
   "bert/encoder/layer_0/attention/self/query/kernel": 3,
   "bert/encoder/layer_0/output/LayerNorm/beta": 3,
@@ -380,7 +381,7 @@ DEPTHS = {
   "output_weights": 0,
   "cls/predictions/transform/dense/kernel": 0,
 }
-LOW = ("bert/embeddings/", "bert/encoder/shared_bias", "bert/encoder/layer_0/")
+LOW = ("bert/embeddings", "bert/encoder/shared_bias", "bert/encoder/layer_0/")
 
 
 def variables_of_depths():
@@ -419,7 +420,7 @@ def test_each_weight_is_updated_at_the_rate_of_its_layer(frozen, jit_compile):
     (Frozen(), ()),
     (Frozen(1), ("bert/encoder/layer_0/",)),
     (Frozen(1, True), LOW),
-    (Frozen(3, True), ("bert/embeddings/", "bert/encoder/")),
+    (Frozen(3, True), ("bert/embeddings", "bert/encoder/")),
   ],
 )
 def test_frozen_variables_are_recognized_by_name(frozen, stay):

@@ -27,7 +27,7 @@ def patterns():
     "squad",
     *(
       pytest.param(name, marks=pytest.mark.slow)
-      for name in ("ner", "embeddings", "pretraining")
+      for name in ("ner", "embeddings", "pretraining", "reranker")
     ),
   ],
 )

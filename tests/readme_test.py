@@ -176,7 +176,9 @@ _OTHERS = {
 # These name the flags of other projects.
 OTHERS_FLAGS = [
   ROOT / "docs" / "coming_from" / f"{name}.md"
-  for name in ("bert_as_service", "nvidia_bert", "transformers")
+  for name in (
+    *("bert_as_service", "dl4marco_bert", "nvidia_bert", "transformers"),
+  )
 ]
 
 

@@ -11,11 +11,15 @@ from tiny_pretraining import NUM_PREDICTIONS, SEQ_LENGTH, TOKENIZER
 import run_pretraining
 from bertlib.data.input_pipeline import Shard
 from bertlib.tasks.pretraining import dynamic_masking, pretraining_instances
+from bertlib.tasks.pretraining.objectives import ELECTRA
 
 place = trained_models.data_fixture("pretraining")
 
 FILE_SIZES = {f"train-{n}.tfrecord": size for n, size in enumerate([20, 13, 9])}
-MASKINGS = [None, dynamic_masking.Masking(TOKENIZER)]
+OPTIONS = [
+  {},
+  {"masking": dynamic_masking.Masking(TOKENIZER), "objective": ELECTRA},
+]
 LAYOUT = pretraining_instances.record_layout(SEQ_LENGTH, NUM_PREDICTIONS)
 
 
@@ -49,14 +53,13 @@ def joined(parts):
 
 
 @pytest.mark.graph
-@pytest.mark.parametrize("masking", MASKINGS)
-def test_all_processes_have_the_whole_batch(place, masking):
+@pytest.mark.parametrize("options", OPTIONS)
+def test_all_processes_have_the_whole_batch(place, options):
   steps, count, num_replicas = 7, 3, 2
-  whole = take(batches(place, None, 12, masking=masking), steps)
+  whole = take(batches(place, None, 12, **options), steps)
   shards = [Shard(index, count, num_replicas) for index in range(count)]
   parts = [
-    take(batches(place, shard, 12, masking=masking), 2 * steps)
-    for shard in shards
+    take(batches(place, shard, 12, **options), 2 * steps) for shard in shards
   ]
   for step, expected in enumerate(whole):
     of_step = slice(step * num_replicas, (step + 1) * num_replicas)
@@ -65,13 +68,13 @@ def test_all_processes_have_the_whole_batch(place, masking):
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize("masking", MASKINGS)
-def test_a_traced_step_has_the_rows_of_all_processes(place, masking):
+@pytest.mark.parametrize("options", OPTIONS)
+def test_a_traced_step_has_the_rows_of_all_processes(place, options):
   step = 6
 
   def take_from(index, first, number, **more):
     shard = Shard(index, 2, 2)
-    dataset = batches(place, shard, 8, masking=masking, **more)
+    dataset = batches(place, shard, 8, **options, **more)
     return take(dataset.skip(first), number)
 
   (traced,) = take_from(0, 0, 1, traced_step=step)

@@ -53,6 +53,11 @@ def run(world, tmp_path):
       --corpus_file={world}/lines.txt --query_file={world}/lines.txt""",
       "eval_results.txt lines_vectors.npy lines_results.jsonl",
     ),
+    (
+      "run_reranker",
+      "--do_predict --predict_file={world}/pairs.tsv",
+      "pairs_predictions.jsonl pairs_predictions.tsv",
+    ),
     ("run_pretraining", "--do_eval --num_train_steps=1", "eval_results.txt"),
   ],
 )

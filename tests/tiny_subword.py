@@ -1,8 +1,12 @@
 """Small tokenizers of both kinds, as files of the package `tokenizers`."""
 
 import functools
+import json
 
+import numpy as np
 import tokenizers
+from reference_data import golden
+from safetensors.numpy import save_file
 from tokenizers import decoders, models, pre_tokenizers, processors, trainers
 
 TEXT = (
@@ -10,7 +14,8 @@ TEXT = (
   " she said: don't play with <fire> [here] / there! 1 2 3 日本語"
 )
 SPECIAL = ["<s>", "<pad>", "</s>", "<unk>"]
-KINDS = ["BPE", "Unigram"]
+MODEL_TYPES = {"BPE": "roberta", "Unigram": "xlm-roberta"}
+KINDS = [*MODEL_TYPES]
 
 
 @functools.cache
@@ -54,3 +59,30 @@ def content(kind):
 def vocab_size(kind):
   """Number of entries of a kind."""
   return tokenizers.Tokenizer.from_str(content(kind)).get_vocab_size()
+
+
+def write_folder(folder, kind, positions=16):
+  """Writes the folder of an encoder with a tokenizer of a kind."""
+  with open(golden("transformers.json")) as file:
+    model = json.load(file)["CamembertModel"]
+  size = vocab_size(kind)
+  shapes = model["shapes"] | {
+    "embeddings.word_embeddings.weight": [size, 8],
+    "embeddings.position_embeddings.weight": [positions, 8],
+  }
+  draw = np.random.RandomState(0)
+  tensors = {
+    name: draw.normal(0.0, 0.2, shape).astype(np.float32)
+    for name, shape in shapes.items()
+  }
+  folder.mkdir()
+  save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+  config = model["config"] | {
+    "model_type": MODEL_TYPES[kind],
+    "vocab_size": size,
+    "max_position_embeddings": positions,
+    "architectures": [],
+  }
+  (folder / "config.json").write_text(json.dumps(config))
+  (folder / "tokenizer.json").write_text(content(kind))
+  return tensors

@@ -12,6 +12,7 @@ import tiny_classifier
 import tiny_embeddings
 import tiny_ner
 import tiny_pretraining
+import tiny_reranker
 import tiny_squad
 
 _MODULES = {
@@ -20,6 +21,7 @@ _MODULES = {
   "squad": tiny_squad,
   "ner": tiny_ner,
   "pretraining": tiny_pretraining,
+  "reranker": tiny_reranker,
 }
 
 
@@ -42,7 +44,8 @@ def copy(once, name, path):
 
   Args:
     once: a `made_once.MadeOnce`.
-    name: "classifier", "embeddings", "squad", "ner" or "pretraining".
+    name: "classifier", "embeddings", "squad", "ner",
+      "pretraining" or "reranker".
     path: the folder to write to.
 
   Returns:

@@ -113,14 +113,15 @@ def vectors(folder, examples):
 
 
 def pairs(folder, examples):
-  """Label at 0.5 and the score, or best label and all, by a cross-encoder."""
+  """The score, or best label and the scores of all, by a cross-encoder."""
   import sentence_transformers
 
   model = sentence_transformers.CrossEncoder(folder, device="cpu")
   names = model.config.id2label
   if len(names) == 1:
-    for score in model.predict(examples).tolist():
-      yield [names[0]] if score >= 0.5 else [], [score]
+    cut = {"text": {"truncation": "only_second"}}
+    for score in model.predict(examples, processing_kwargs=cut).tolist():
+      yield None, [score]
   else:
     for scores in model.predict(examples, apply_softmax=True):
       yield names[int(scores.argmax())], scores.tolist()
@@ -152,7 +153,10 @@ def make(folder, model):
       import sentence_transformers
 
       load_here = getattr(sentence_transformers, model["library"])
-      load_here(plain, device="cpu").save_pretrained(folder)
+      options = model["options"]
+      if "prompts" in options:
+        options["activation_fn"] = torch.nn.Identity()
+      load_here(plain, device="cpu", **options).save_pretrained(folder)
     else:
       shutil.copytree(plain, folder)
   return []

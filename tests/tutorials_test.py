@@ -45,7 +45,10 @@ def write_environment(folder):
 
 
 # These take over half a minute each, and CI has half an hour in all.
-SLOW = ("embedding_search", "move_a_project", "serve_raw_text")
+SLOW = (
+  *("embedding_search", "search_and_rerank"),
+  *("move_a_project", "serve_raw_text"),
+)
 
 
 @pytest.mark.parametrize(

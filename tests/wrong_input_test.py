@@ -17,6 +17,7 @@ import pytest
 import wrong_input_embeddings
 import wrong_input_files
 import wrong_input_flags
+import wrong_input_ranking
 import wrong_input_text
 import wrong_input_world
 
@@ -31,6 +32,7 @@ ROWS = [
   *wrong_input_files.ROWS,
   *wrong_input_flags.ROWS,
   *wrong_input_embeddings.ROWS,
+  *wrong_input_ranking.ROWS,
 ]
 REFUSED = [row for row in ROWS if row.logged is None]
 

@@ -10,12 +10,13 @@
   mrpc/, cola/                                  data of these tasks
   squad.json, ner.conll, corpus.txt, lines.txt
   evaluated, evaluated_too                      folders of runs, with metrics
-  questions.tsv, scored.tsv, beir/              pairs; pairs with a score; the
-                                                pairs in the layout of BEIR
+  questions.tsv, scored.tsv, lists.tsv, beir/   pairs; pairs with a score, with
+                                                a negative; in the layout of
+                                                BEIR
   records.tfrecord                              pretraining data of corpus.txt
   trained, trained_mrpc, trained_squad,         folders of trained models
   trained_ner, trained_embeddings,
-  trained_pretraining
+  trained_reranker, trained_pretraining
   original                                      one as the original leaves it
 """
 
@@ -78,6 +79,9 @@ _COMMANDS = {
     --predict_file={world}/ner.conll --train_batch_size=2""",
   "run_embeddings": _TUNING
   + "--train_file={world}/questions.tsv --text_columns=question,answer",
+  "run_reranker": _TUNING
+  + """--train_file={world}/lists.tsv
+    --text_columns=question,answer,other""",
   "run_pretraining": _MODEL
   + _TRAINING
   + """--input_file={world}/records.tfrecord --max_predictions_per_seq=4
@@ -180,6 +184,12 @@ _OF_EMBEDDINGS = {
   "max_seq_length": 16,
   "do_lower_case": True,
 }
+_OF_RERANKER = {
+  "script": "run_reranker",
+  "activation": "sigmoid",
+  "max_seq_length": 16,
+  "do_lower_case": True,
+}
 _OF_PRETRAINING = {
   "script": "run_pretraining",
   "max_seq_length": 16,
@@ -197,6 +207,7 @@ _TRAINED = {
   ),
   "trained_ner": (_OF_NER, _head(5)),
   "trained_embeddings": (_OF_EMBEDDINGS, {}),
+  "trained_reranker": (_OF_RERANKER, _head(1)),
   "trained_pretraining": (_OF_PRETRAINING, PRETRAINING_HEADS),
 }
 
@@ -215,6 +226,10 @@ def make(folder: str, in_process) -> None:
     "answers.json": json.dumps({str(number): "rome" for number in range(4)}),
     "ner.conll": NER * 4,
     "questions.tsv": table(QUESTIONS, ["question", "answer"]),
+    "lists.tsv": table(
+      [(*pair, "the cat ran") for pair in QUESTIONS],
+      ["question", "answer", "other"],
+    ),
     "scored.tsv": table(
       [(*pair, str(score)) for score, pair in enumerate(QUESTIONS)],
       ["question", "answer", "score"],

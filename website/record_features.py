@@ -24,8 +24,9 @@ Features of the TFRecord files that the commands write and read, each record a
 `tf.train.Example`. Integers are int64 in the file and int32 in the model. A
 feature that is missing is an error, unless it has a default. S is
 `--max_seq_length`, P `--max_predictions_per_seq`, N `--max_sequences_per_row`,
-L the number of labels, G the number of texts of a group, T the width of the
-vectors of a teacher, without which there are no `teacher_vectors`.
+L the number of labels, G the number of texts of a group or of documents of a
+query, T the width of the vectors of a teacher, without which there are no
+`teacher_vectors`.
 """
 
 # Sizes that stand for a letter.
@@ -44,6 +45,8 @@ def _layouts() -> dict[str, dict[str, tf_records.Layout]]:
   from bertlib.tasks.embeddings.settings import LOSSES_OF_KIND
   from bertlib.tasks.ner import ner
   from bertlib.tasks.pretraining.objectives import MLM, MLM_NSP
+  from bertlib.tasks.ranking import ranking_records
+  from bertlib.tasks.ranking.settings import LOSSES
   from bertlib.tasks.squad import squad_windows
 
   labels = ["label"] * _L
@@ -70,6 +73,9 @@ def _layouts() -> dict[str, dict[str, tf_records.Layout]]:
     "run_embeddings.py": {
       kind: embedding_records.layout(kind, _G, _S, _T)
       for kind in LOSSES_OF_KIND
+    },
+    "run_reranker.py": {
+      loss: ranking_records.layout(loss, _G, _S) for loss in LOSSES
     },
     "create_pretraining_data.py": {
       "pairs": written(_S, _P, MLM_NSP),

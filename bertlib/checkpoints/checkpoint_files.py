@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow.compat.v1 as tf
 
+from bertlib.checkpoints import electra_weights
 from bertlib.cli import lazy_module, terminal
 from bertlib.cli.errors import InputError
 from bertlib.io import files, model_files
@@ -464,10 +465,11 @@ def _reason(error: Exception) -> str:
 _OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 
 
-def has_objects(checkpoint: str) -> bool:
-  """True for a checkpoint of `tf.train.Checkpoint` that can be read."""
+def has_other_names(checkpoint: str) -> bool:
+  """True for a checkpoint whose names are others than in `Checkpoint`."""
   try:
-    return open_reader(checkpoint).has_tensor(_OBJECT_GRAPH)
+    names = open_reader(checkpoint).get_variable_to_shape_map()
+    return _OBJECT_GRAPH in names or electra_weights.has_other_names(names)
   except _ERRORS:
     return False
 
@@ -491,6 +493,10 @@ class Checkpoint(Mapping[str, np.ndarray]):
       )
       self.shapes = {n: [*value.shape] for n, value in self._objects.items()}
       self.dtypes = dict.fromkeys(self.shapes, tf.float32)
+    self._names = electra_weights.google_names(self.shapes, path)
+    for ours, name in self._names.items():
+      for values in (self.shapes, self.dtypes):
+        values[ours] = values.pop(name)
 
   def __getitem__(self, name: str) -> np.ndarray:
     if name not in self.shapes:
@@ -498,7 +504,7 @@ class Checkpoint(Mapping[str, np.ndarray]):
     if self._objects:
       return self._objects[name]
     with as_input_errors(self.path):
-      return self._reader.get_tensor(name)
+      return self._reader.get_tensor(self._names.get(name, name))
 
   def __contains__(self, name: object) -> bool:
     return name in self.shapes

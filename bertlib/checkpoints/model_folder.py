@@ -38,9 +38,11 @@ SIZES = (
   "type_vocab_size",
 )
 
+_GENERATOR = ("generator_hidden_size", "generator_layers")
+
 # Kinds of models whose formula is BERT's; the first have RoBERTa's positions.
 _OF_ROBERTA = ("roberta", "xlm-roberta", "camembert")
-MODEL_TYPES = ("bert", *_OF_ROBERTA, "distilbert")
+MODEL_TYPES = ("bert", *_OF_ROBERTA, "distilbert", "electra")
 
 # Type and range of each value; a float may be written as an integer.
 _SCHEMA = {
@@ -48,7 +50,12 @@ _SCHEMA = {
   "type_vocab_size": (int, option.NOT_NEGATIVE),
   "position_offset": (int, option.NOT_NEGATIVE),
   "pooler_act": (str, None),
+  "pooler_dropout_prob": (float, option.FRACTION_BELOW_1),
+  "embedding_size": (int, option.AT_LEAST_1),
+  # Those of a generator, as fractions of the model's.
+  **dict.fromkeys(_GENERATOR, (float, option.FRACTION)),
   "classifier_dropout": (float, option.FRACTION_BELOW_1),
+  "qa_dropout": (float, option.FRACTION_BELOW_1),
   "hidden_act": (str, None),
   "hidden_dropout_prob": (float, option.FRACTION_BELOW_1),
   "attention_probs_dropout_prob": (float, option.FRACTION_BELOW_1),
@@ -64,8 +71,8 @@ _HARMLESS = re.compile(
   r"|id2label|label2id|num_labels|problem_type|finetuning_task"
   r"|task_specific_params|do_lower_case|tokenizer_class|vocab_file"
   r"|gradient_checkpointing|chunk_size_feed_forward"
-  r"|pooler_(fc_size|num_\w+|size_per_head)"
-  r"|qa_dropout|sinusoidal_pos_embds|tie_weights_"
+  r"|pooler_(fc_size|num_\w+|size_per_head)|summary_\w+"
+  r"|sinusoidal_pos_embds|tie_weights_"
 )
 
 # Further keys of BERT's configs, with the values that this model has.
@@ -209,7 +216,11 @@ def num_weights(config: modeling.BertConfig) -> int:
   layer = 4 * width * (width + 1) + 2 * width * inner + inner + width
   layer += 2 * 2 * width  # two layer normalizations
   pooler = width * (width + 1)
-  return (rows + 2) * width + config.num_hidden_layers * layer + pooler
+  embedding_size = config.embedding_size or width
+  embeddings = (rows + 2) * embedding_size
+  if embedding_size != width:
+    embeddings += (embedding_size + 1) * width
+  return embeddings + config.num_hidden_layers * layer + pooler
 
 
 def config_of(model: ModelSettings, least: int = 3) -> modeling.BertConfig:
@@ -269,8 +280,8 @@ _REQUIRED = {"do_lower_case": bool, "max_seq_length": int}
 
 # Config keys that must not change after training. The weights' shapes do not
 # show all of them.
-_ACT_AND_POSITIONS = ("pooler_act", "position_offset")
-FIXED_BY_TRAINING = (*SIZES, "hidden_act", *_ACT_AND_POSITIONS)
+_FORMULA = ("pooler_act", "position_offset", "embedding_size")
+FIXED_BY_TRAINING = (*SIZES, "hidden_act", *_FORMULA, *_GENERATOR)
 
 # Entries that say what the weights compute, and from which input.
 _MEANING = ("script", "kind", "labels", "do_lower_case", "seq_length")
@@ -319,7 +330,7 @@ def meaning_hash(
     *(vectors.get(key) for key in _MEANING_OF_VECTORS),
     *(config.get(key) for key in SIZES),
     config.get("hidden_act", "gelu"),
-    *(config[key] for key in _ACT_AND_POSITIONS if key in config),
+    *(config[key] for key in _FORMULA if key in config),
   ]
   return hashlib.sha256(json_files.dumps(values).encode()).hexdigest()
 
@@ -397,12 +408,12 @@ def check_same_model(
   config_file = os.path.join(output_dir, model_files.CONFIG)
   if files.exists(config_file):
     for entries, of in ((stored, load_config(config_file)), (wanted, config)):
-      entries |= {key: getattr(of, key) for key in FIXED_BY_TRAINING}
+      entries |= {key: getattr(of, key, None) for key in FIXED_BY_TRAINING}
   if "bert/embeddings/word_embeddings" in shapes:
     layers = {n.split("/")[2] for n in shapes if n.startswith("bert/encoder/")}
-    stored["vocab_size"], stored["hidden_size"] = shapes[
-      "bert/embeddings/word_embeddings"
-    ]
+    stored["vocab_size"], width = shapes["bert/embeddings/word_embeddings"]
+    projected = shapes.get("bert/embeddings_project/bias", [width])
+    stored["hidden_size"] = projected[0]
     stored["num_hidden_layers"] = len(layers)
     wanted |= {key: getattr(config, key) for key in stored if key not in wanted}
   if "output_bias" in shapes and num_outputs:

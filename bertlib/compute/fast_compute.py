@@ -284,6 +284,16 @@ class UnpaddedRows:
     return self._indices_of_heads[num_heads]
 
 
+def present_rows(is_present):
+  """Indices of the rows with a 1, int32 [rows]; some of others follow."""
+  # Each number of rows is a shape of its own, see `UnpaddedRows`.
+  with _on_host():
+    flags = tf.cast(is_present > 0, tf.int32)
+    order = tf.argsort(-flags, stable=True)
+    number = tf.minimum(_rounded_up(tf.reduce_sum(flags)), tf.size(flags))
+    return order[:number]
+
+
 def _rounded_up(number):
   """Rounds up to 3-4 significant bits (at most 12.5% more)."""
   digits = tf.floor(tf.math.log(tf.cast(number, tf.float32)) / math.log(2.0))

@@ -138,6 +138,7 @@ class BatchPredictor:
   finds_mask = False
   # Outputs of files that follow the main one, such as "logits".
   extra_outputs: Sequence[str] = ()
+  keeps_first = False  # see `model_inputs.truncated_lengths`
 
   def __init__(
     self,
@@ -212,8 +213,9 @@ class BatchPredictor:
   ) -> Iterator[list[dict[str, list[int]]]]:
     """Inputs of the model for the windows of texts and pairs."""
     pairs = ((text, None) if is_text(text) else text for text in texts)
+    length = self.description["max_seq_length"]
     for rows in model_inputs.encode_windows(
-      self.tokenizer, pairs, self.description["max_seq_length"], self.cutting
+      self.tokenizer, pairs, length, self.keeps_first, self.cutting
     ):
       yield [
         {name: getattr(row, name)[: row.num_tokens] for name in TOKEN_FEATURES}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import functools
+import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -163,6 +164,7 @@ def check_encoded(
   vocab_size: int,
   num_examples: int,
   tokenizer: tokenization.Tokenizer | None,
+  texts: Iterable[str] = (),  # of the sample
   # Of texts that --long_texts=windows could divide; None for others.
   max_seq_length: int | None = None,
 ) -> LengthSummary:
@@ -221,7 +223,27 @@ def check_encoded(
       100 * num_lost / (all_tokens + num_lost),
       cost,
     )
+  _warn_of_decomposed(texts, tokenizer)
   return LengthSummary(num_examples, mean)
+
+
+def _warn_of_decomposed(
+  texts: Iterable[str], tokenizer: tokenization.Tokenizer
+) -> None:
+  """Warns of texts whose ids change with Unicode's composed form, NFC."""
+  found = [
+    text
+    for text in texts
+    if (composed := unicodedata.normalize("NFC", text)) != text
+    and tokenizer.encode(composed) != tokenizer.encode(text)
+  ]
+  if found:
+    logging.warning(
+      "texts with other ids in NFC, the usual form of letters with marks: %d,"
+      " the first: %.40r. Was the model trained on such texts?",
+      len(found),
+      found[0],
+    )
 
 
 def check_ids(ids: Iterable[int], vocab_size: int, where: str) -> None:

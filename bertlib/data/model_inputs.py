@@ -56,11 +56,12 @@ def encode_pairs(
   tokenizer: tokenization.Tokenizer,
   pairs: Iterable[Sequence[str | None]],  # see `encode_windows`
   max_seq_length: int,
+  keeps_first: bool = False,  # see `truncated_lengths`
   cutting: LongTextSettings = TRUNCATE,
 ) -> Iterator[EncodedPair]:
   """Encodes texts and pairs, truncated or padded to `max_seq_length`."""
   return itertools.chain.from_iterable(
-    encode_windows(tokenizer, pairs, max_seq_length, cutting)
+    encode_windows(tokenizer, pairs, max_seq_length, keeps_first, cutting)
   )
 
 
@@ -70,6 +71,7 @@ def encode_windows(
   # with which the first begins.
   pairs: Iterable[Sequence[str | None]],
   max_seq_length: int,
+  keeps_first: bool,  # see `truncated_lengths`
   cutting: LongTextSettings,
 ) -> Iterator[list[EncodedPair]]:
   """Encodes texts and pairs: the rows of each, several only of windows."""
@@ -88,7 +90,7 @@ def encode_windows(
       num_prompt = len([*itertools.takewhile(bool, is_equal)])
     lengths, rows = [*map(len, both)], []
     room = max_seq_length - special.num(bool(lengths[1]))
-    for parts in cut(*lengths, room, cutting, num_prompt):
+    for parts in cut(*lengths, room, cutting, num_prompt, keeps_first):
       kept = [
         [i for part in of_text for i in ids[part.start : part.stop]]
         for of_text, ids in zip(parts, both)
@@ -115,11 +117,12 @@ def cut(
   room: int,
   cutting: LongTextSettings,
   num_prompt: int = 0,  # first tokens of the first text, kept in each row
+  keeps_first: bool = False,  # see `truncated_lengths`
 ) -> Iterator[tuple[Parts, Parts]]:
   """Cuts two texts, in tokens, to rows with at most `room` tokens of both."""
   lengths = length_a, length_b
   if not (cutting.has_windows and 0 < room < sum(lengths)):
-    keep_a, keep_b = truncated_lengths(*lengths, room)
+    keep_a, keep_b = truncated_lengths(*lengths, room, keeps_first)
     if cutting.long_texts == "head_tail":
       yield (
         _head_and_tail(length_a, keep_a, min(num_prompt, keep_a)),
@@ -234,13 +237,14 @@ def make_doc_spans(
 
 
 def truncated_lengths(
-  length_a: int, length_b: int, room: int
+  length_a: int, length_b: int, room: int, keeps_first: bool = False
 ) -> tuple[int, int]:
   """Lengths of two texts, in tokens, after truncation to `room` in total."""
   room = max(room, 0)
   # The longer text loses tokens first; of equal ones, the second, as in the
-  # original.
-  keep_b = min(length_b, max(room // 2, room - length_a))
+  # original. With `keeps_first` the second one does, but for a token.
+  least_b = min(room, 1) if keeps_first else room // 2
+  keep_b = min(length_b, max(least_b, room - length_a))
   return min(length_a, room - keep_b), keep_b
 
 

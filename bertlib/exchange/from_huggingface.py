@@ -15,7 +15,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from absl import logging
 
-from bertlib.checkpoints import checkpoint_files, model_folder
+from bertlib.checkpoints import (
+  checkpoint_files,
+  electra_weights,
+  model_folder,
+)
 from bertlib.cli import terminal
 from bertlib.cli.errors import InputError, some_of
 from bertlib.data import vocabulary
@@ -28,7 +32,7 @@ from bertlib.exchange import (
 )
 from bertlib.io import files, json_files, model_files
 from bertlib.settings.embedding_spec import SCRIPT
-from bertlib.task.task_record import ACTIVATION, HuggingFaceModel, TaskRecord
+from bertlib.task.task_record import HuggingFaceModel, TaskRecord
 
 # Sizes of a BertBackbone of KerasHub, by the names of transformers.
 _PRESET_CONFIG = {
@@ -58,7 +62,7 @@ ACTIVATIONS = {
 _ALTERNATIVE_NAMES = (
   (r"LayerNorm\.gamma$", "LayerNorm.weight"),
   (r"LayerNorm\.beta$", "LayerNorm.bias"),
-  (r"^(embeddings|encoder|pooler|transformer)\.", r"{}.\1."),
+  (r"^(embeddings(?:_project)?|encoder|pooler|transformer)\.", r"{}.\1."),
 )
 
 # The keys of a DistilBertConfig that have another name here, and what is the
@@ -73,20 +77,27 @@ DISTILBERT_KEYS = {
   "num_attention_heads": "n_heads",
   "num_hidden_layers": "n_layers",
 }
+OF_ELECTRA = {"pooler_act": "gelu"}
 OF_DISTILBERT = {"pooler_act": "relu", "type_vocab_size": 0}
 
 # Classes of other models, and prefixes of tensors that wrap no BERT.
 _OTHER_MODEL = re.compile(r"(?!Bert)\w+(Model$|For[A-Z])")
 _MODELS = (
   *tensor_names.PREFIXES.values(),
-  *("electra", "ernie", "nezha", "splinter"),
+  *("ernie", "nezha", "splinter"),
 )
+
+# Class of ELECTRA's discriminator, whose generator is another model there.
+_OF_NETWORKS = "ElectraForPreTraining"
 
 # Copies of tied tensors, which TensorFlow's graph has once.
 _TIED_COPIES = {
   "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
   "cls.predictions.decoder.bias": "cls.predictions.bias",
 }
+
+# Further outputs of BGE-M3, beside its vectors.
+_HEADS_OF_BGE = ("colbert_linear.pt", "sparse_linear.pt")
 
 # Key of `config.json` for entries of `model.json` without a key of their own.
 TASK_PARAMS = "task_specific_params"
@@ -155,9 +166,10 @@ def convert(
   # vocabulary.
   do_lower_case: bool | None = None,
   overwrite: bool = False,
+  as_reranker: bool = False,  # one output of two labels, see `_as_one_output`
 ) -> list[str]:
   """Writes a Hugging Face folder as a checkpoint; returns what was done."""
-  model = read(source_dir, tasks, vocab_file, do_lower_case)
+  model = read(source_dir, tasks, vocab_file, do_lower_case, as_reranker)
   inputs = [vocab_file] if vocab_file else []
   for folder, _, names in os.walk(source_dir):
     inputs += [os.path.join(folder, name) for name in names]
@@ -172,9 +184,12 @@ def read(
   tasks: Iterable[TaskRecord] = (),
   vocab_file: str | None = None,
   do_lower_case: bool | None = None,
+  as_reranker: bool = False,
 ) -> ConvertedModel:
   """Reads a Hugging Face folder, also one of sentence-transformers."""
   _refuse_adapter(folder)
+  if os.path.isdir(os.path.join(folder, electra_weights.DISCRIMINATOR)):
+    return _read_networks(folder, tasks, vocab_file, do_lower_case)
   sentence = sentence_transformers.read(folder)
   module = sentence or sentence_transformers.read_cross_encoder(folder)
   encoder_dir = module.encoder_dir
@@ -188,6 +203,9 @@ def read(
     check_vocab_size(tokenizer.vocab, config, vocab_file or folder)
   variables, parts, notes = _read_weights(encoder_dir, config)
   notes += tokenizer.notes
+  notes += left_out(
+    name for name in _HEADS_OF_BGE if name in os.listdir(folder)
+  )
   config["do_lower_case"] = tokenizer.do_lower_case
   longest = model_folder.max_tokens(config)
   description = {
@@ -205,18 +223,24 @@ def read(
         f" encode(texts, dim={dim}) gives as many"
       )
   else:
-    if module.activation:
-      config["sentence_transformers"] = {ACTIVATION: module.activation}
+    architecture = _architecture(config, parts, folder)
+    if as_reranker:
+      is_labeler = architecture == "BertForSequenceClassification"
+      about = _as_one_output(variables, config, is_labeler, folder)
+      # That of two labels is of their two logits.
+      module = module._replace(activation=None) if about else module
+      notes += about
     description = _describe(
       description,
       config,
       variables["output_bias"].size if "label head" in parts else 0,
-      _architecture(config, parts, folder),
+      architecture,
+      module,
       tasks,
     )
   if limit := tokenizer.max_input_chars_per_word:
     description["max_input_chars_per_word"] = limit
-  for key in FILE_KEYS:
+  for key in (*FILE_KEYS, *sentence_transformers.MARKS):
     config.pop(key, None)
   return ConvertedModel(
     folder,
@@ -228,6 +252,58 @@ def read(
     notes,
     tokenizer.file,
   )
+
+
+def _read_networks(folder: str, tasks: Iterable[TaskRecord], *options: Any):
+  """Reads the folders of ELECTRA's two networks as one model."""
+  model, generator = (
+    read(os.path.join(folder, name), (), *options)
+    for name in (electra_weights.DISCRIMINATOR, electra_weights.GENERATOR)
+  )
+  module = sentence_transformers.CrossEncoder(folder, None, "")
+  variables, config = electra_weights.joined(
+    (model.variables, model.config),
+    (generator.variables, generator.config),
+    folder,
+  )
+  return model._replace(
+    source=folder,
+    config=config,
+    variables=variables,
+    description=_describe(
+      model.description, config, 0, _OF_NETWORKS, module, tasks
+    ),
+    parts=[*model.parts, "generator"],
+    notes=[*model.notes, *generator.notes],
+  )
+
+
+def _as_one_output(
+  variables: dict[str, np.ndarray],
+  config: dict[str, Any],
+  is_labeler: bool,  # of texts or pairs
+  source: str,
+) -> list[str]:
+  """Makes one output of two labels, and a reranker of what has one."""
+  size = variables["output_bias"].size if is_labeler else 0
+  if size not in (1, 2):
+    raise InputError(
+      f"--to=reranker: {source} has {size or 'no'} labels of pairs, not one or"
+      " two. Leave out the flag"
+    )
+  first, second = ([*label_names(config), "0", "1"])[:2]
+  for key in ("id2label", "label2id", "num_labels", "problem_type"):
+    config.pop(key, None)
+  config.pop(TASK_PARAMS, None)
+  if size == 1:
+    return []
+  for name in ("output_weights", "output_bias"):
+    zero, one = variables[name]
+    variables[name] = (one - zero)[np.newaxis]
+  return [
+    f"one score of two labels: the logit of {second} less that of {first}, of"
+    f" which the sigmoid is the probability of {second}"
+  ]
 
 
 def _architecture(
@@ -244,6 +320,8 @@ def _architecture(
   try:
     found = tensor_names.choose_architecture(parts, stated, source)
   except InputError:  # heads of no single class, of which the encoder is used
+    return "BertModel"
+  if found == _OF_NETWORKS:  # without its generator
     return "BertModel"
   if found == "BertForSequenceClassification" and "pooler" not in parts:
     raise InputError(
@@ -282,7 +360,13 @@ def read_config(folder: str) -> dict[str, Any]:
       f"{path}: model_type is {json_files.dumps(found)}; only {kinds} can be"
       " converted"
     )
-  return {"model_type": "bert", **check_config(path, ACTIVATIONS)}
+  config = {"model_type": "bert", **check_config(path, ACTIVATIONS)}
+  if found == "electra":
+    dropout = config.get("classifier_dropout")
+    if dropout is None:
+      dropout = config["hidden_dropout_prob"]
+    config = OF_ELECTRA | {"pooler_dropout_prob": dropout} | config
+  return config
 
 
 def _refuse_adapter(folder: str) -> None:
@@ -307,6 +391,11 @@ def _config_of_preset(path: str) -> dict[str, Any]:
 def check_config(path: str, activations: Mapping[str, str]) -> dict[str, Any]:
   """Reads a model's config, with `hidden_act` renamed for the other format."""
   config = json_files.read(path, dict)
+  if config.get("class_name") == "ElectraBackbone":
+    raise InputError(
+      f"{path}: is of KerasHub's ElectraBackbone, which is not read. Name a"
+      " folder of transformers"
+    )
   if config.get("class_name") == "BertBackbone":
     config = _config_of_preset(path)
   if "dim" in config:  # of DistilBERT
@@ -315,6 +404,9 @@ def check_config(path: str, activations: Mapping[str, str]) -> dict[str, Any]:
     config |= OF_DISTILBERT
   if offset := model_folder.position_offset(config):
     config["position_offset"] = offset
+    config["pooler_dropout_prob"] = config.get("classifier_dropout")
+    if config["pooler_dropout_prob"] is None:
+      config["pooler_dropout_prob"] = config.get("hidden_dropout_prob", 0.1)
   model_folder.check_config(path, config, _CONFIG_KEYS)
   name = config["hidden_act"]
   if name not in activations:
@@ -471,18 +563,25 @@ def _describe(
   config: Mapping[str, Any],
   num_labels: int,
   architecture: str,
+  module: sentence_transformers.CrossEncoder,
   tasks: Iterable[TaskRecord],
 ) -> dict[str, Any]:
   """`model.json` with the entries of the model's task."""
-  labels = label_names(config) if num_labels else []
+  kept = config.get(TASK_PARAMS) or {}  # by `to_huggingface`
   model = HuggingFaceModel(
-    architecture, labels, num_labels, description["max_seq_length"], config
+    architecture,
+    label_names(config) if num_labels else [],
+    num_labels,
+    description["max_seq_length"],
+    config,
+    module.activation,
+    module.prompt,
+    {*kept},
   )
   for task in tasks:
     entries = task.from_huggingface(model)
     if entries is not None:
-      # What `to_huggingface` kept there.
-      kept = (config.get(TASK_PARAMS) or {}).get(task.script) or {}
+      kept = kept.get(task.script) or {}
       return {"script": task.script} | description | entries | kept
   return description
 

@@ -133,7 +133,7 @@ def is_huggingface(path: str) -> bool:
 def model_format(path: str) -> str:
   """Format of a model: "saved_model", "huggingface" or "tensorflow"."""
   names = "saved_model.pb", "modules.json", *model_files.HUGGINGFACE
-  names = *names, model_files.ADAPTER
+  names = *names, model_files.ADAPTER, "discriminator/config.json"
   found = [
     name
     for name in (*names, "config.json")

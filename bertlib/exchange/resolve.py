@@ -54,7 +54,7 @@ def complete(settings: Settings) -> Settings:
   if path := settings.model.init_checkpoint:
     initial_model.check_exists(path)
     path = checkpoint_files.find_checkpoint(path)
-    if checkpoint_files.has_objects(path):
+    if checkpoint_files.has_other_names(path):
       path = zoo.convert_objects(path)
     settings = option.fill(settings, {"init_checkpoint": path})
   if vocabulary.is_subword(settings.model.vocab_file or ""):

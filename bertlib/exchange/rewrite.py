@@ -15,10 +15,10 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 from absl import logging
 
-from bertlib.checkpoints import checkpoint_files
+from bertlib.checkpoints import checkpoint_files, electra_weights
 from bertlib.cli.errors import InputError, some_of
 from bertlib.data import vocabulary
-from bertlib.io import files, model_files
+from bertlib.io import files, json_files, model_files
 from bertlib.settings import model_description
 
 # TensorFlow checkpoints
@@ -41,7 +41,8 @@ def read_weights(path: str) -> dict[str, np.ndarray]:
   checkpoint = checkpoint_files.Checkpoint(path)
   others = checkpoint_files.optimizer_variables(checkpoint) | {"global_step"}
   checkpoint_files.warn_of_averages(path, others)
-  return {n: checkpoint[n] for n in checkpoint if n not in others}
+  weights = {n: checkpoint[n] for n in checkpoint if n not in others}
+  return electra_weights.with_added_tables(weights)
 
 
 # Stripping, averaging and renaming
@@ -98,6 +99,10 @@ def _write(
     *(f for source in sources for f in files.checkpoint_files(source.path)),
   ]
   with files.atomic_files(target_dir, overwrite, inputs) as folder:
+    has_config = os.path.exists(companions[model_files.CONFIG])
+    if not has_config and (config := electra_weights.config_of(last.shapes)):
+      json_files.write(os.path.join(folder, model_files.CONFIG), config)
+      print(f"{model_files.CONFIG}: made from the shapes of the weights")
     checkpoint_files.write_variables(os.path.join(folder, name), variables)
     with open(os.path.join(folder, checkpoint_files.STATE_FILE), "w") as file:
       file.write(f'model_checkpoint_path: "{name}"\n')

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -33,8 +32,11 @@ from bertlib.settings.embedding_spec import (
 _MODULES = "modules.json"
 _CONFIG = "config_sentence_transformers.json"
 _CROSS_ENCODER = "CrossEncoder"  # `model_type` there
-# Key of `config.json` in older cross-encoders.
-_OLD_CROSS_ENCODER = "sbert_ce_default_activation_function"
+# Key of what a cross-encoder applies to its logits: in `_CONFIG` from 5.4 on;
+# before, and without a list of modules, under the first key of `config.json`.
+# Before 4 it was the value of the second key.
+_ACTIVATION = "activation_fn"
+MARKS = ("sentence_transformers", "sbert_ce_default_activation_function")
 _LENGTH = (declaration(ModelSettings, "max_seq_length"), NULL)
 _ENCODER_CONFIG = "sentence_bert_config.json"
 _KERNEL, _BIAS = (f"{PROJECTION_SCOPE}/kernel", f"{PROJECTION_SCOPE}/bias")
@@ -42,8 +44,11 @@ _KERNEL, _BIAS = (f"{PROJECTION_SCOPE}/kernel", f"{PROJECTION_SCOPE}/bias")
 # Modules that can be converted; the last two are optional.
 _ORDER = ("Transformer", "Pooling", "Dense", "Normalize")
 
-# What a cross-encoder may apply to its logits.
-_OF_LOGITS = re.compile(r"torch\.nn\.(modules\.\w+\.)?(Sigmoid|Identity)")
+# What a cross-encoder may apply to its logits, by its name in `model.json`.
+_OF_LOGITS = {
+  "sigmoid": "torch.nn.modules.activation.Sigmoid",
+  "identity": "torch.nn.modules.linear.Identity",
+}
 
 # Keys of poolings in the older form.
 _OLD_POOLINGS = {
@@ -91,7 +96,8 @@ class CrossEncoder(NamedTuple):
   """A folder of a cross-encoder, or of another model of transformers."""
 
   encoder_dir: str
-  activation: str | None  # class of what is applied to the logits; None: unsaid
+  activation: str | None  # of the logits, by `_OF_LOGITS`; None: unsaid
+  prompt: str  # before first texts
   max_length: int | None = None
   lowercases: bool = False
 
@@ -134,24 +140,29 @@ def read_cross_encoder(folder: str) -> CrossEncoder:
   if os.path.exists(os.path.join(folder, _MODULES)):
     path = os.path.join(folder, _CONFIG)
     (written,) = read_files(folder, _CONFIG)
+    json_files.check_values(written, {"keep_in_fp32_modules": []}, path)
     encoder_dir = _module_paths(folder, _ORDER[:1])["Transformer"]
     encoder = _read_encoder(encoder_dir, _OF_CROSS_ENCODER)
   (config,) = read_files(encoder_dir, "config.json")
-  older = {"activation_fn": config.get(_OLD_CROSS_ENCODER)}
-  stated = config.get("sentence_transformers") or older
-  activation = written.get("activation_fn") or stated.get("activation_fn")
-  if activation and not _OF_LOGITS.fullmatch(activation):
+  mark, old_mark = map(config.get, MARKS)
+  name = (mark or {}).get(_ACTIVATION) or old_mark
+  activation = _read_activation(path, written.get(_ACTIVATION) or name)
+  prompts = written.get("prompts") or {}
+  prompt = prompts.get(written.get("default_prompt_name")) or ""
+  return CrossEncoder(encoder_dir, activation, prompt, *encoder)
+
+
+def _read_activation(path: str, name: str | None) -> str | None:
+  """Name here of what is applied to logits, by the name of its class."""
+  for ours, theirs in _OF_LOGITS.items():
+    if name in (theirs, f"torch.nn.{theirs.rpartition('.')[2]}"):
+      return ours
+  if name:
     raise InputError(
-      f"{path}: activation_fn is {activation}; only Sigmoid and Identity of"
-      " torch.nn can be converted. Name Identity for the logits"
+      f"{path}: activation_fn is {name}; only Sigmoid and Identity of torch.nn"
+      " can be converted. Name Identity for the logits"
     )
-  default = written.get("default_prompt_name")
-  if prompt := (written.get("prompts") or {}).get(default):
-    raise InputError(
-      f"{path}: default_prompt_name is {default}, but classifiers here have no"
-      f" prompts. Remove it, and put {prompt!r} before the first texts yourself"
-    )
-  return CrossEncoder(encoder_dir, activation, *encoder)
+  return None
 
 
 def _module_paths(
@@ -363,10 +374,7 @@ def write(
       "bias": True,
       "activation_function": activations[spec.projection_activation],
     }
-  for name, value in written.items():
-    path = os.path.join(folder, name)
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    json_files.write(path, value)
+  _write_files(folder, written)
   if projection:
     huggingface_weights.write(
       os.path.join(folder, paths[2], "model.safetensors"),
@@ -375,6 +383,42 @@ def write(
         "linear.bias": projection[_BIAS],
       },
     )
+
+
+def mark(activation: str) -> dict[str, Any]:
+  """Entry of `config.json` for what is applied to logits, by its name here."""
+  return {MARKS[0]: {_ACTIVATION: _OF_LOGITS[activation]}}
+
+
+def write_cross_encoder(folder: str, description: Mapping[str, Any]) -> None:
+  """Writes what makes a Hugging Face folder a cross-encoder from 5.4 on."""
+  prefix = description.get("query_prefix")
+  kind = f"sentence_transformers.models.{_ORDER[0]}"
+  _write_files(
+    folder,
+    {
+      _MODULES: [{"idx": 0, "name": "0", "path": "", "type": kind}],
+      _CONFIG: {
+        "model_type": _CROSS_ENCODER,
+        _ACTIVATION: _OF_LOGITS[description["activation"]],
+        "prompts": {"query": prefix} if prefix else {},
+        "default_prompt_name": "query" if prefix else None,
+      },
+      _ENCODER_CONFIG: {
+        "max_seq_length": description["max_seq_length"],
+        "do_lower_case": False,  # the tokenizer does it
+        **_OF_CROSS_ENCODER,
+      },
+    },
+  )
+
+
+def _write_files(folder: str, written: Mapping[str, Any]) -> None:
+  """Writes JSON files by their names."""
+  for name, value in written.items():
+    path = os.path.join(folder, name)
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    json_files.write(path, value)
 
 
 def find_projection(

@@ -20,8 +20,8 @@ class TensorNames(NamedTuple):
 
   tensorflow: str
   huggingface: str
-  # Shape in TensorFlow: V vocabulary, P positions, T token types, H hidden
-  # size, I intermediate size, L labels; a digit is a fixed size.
+  # Shape in TensorFlow: V vocabulary, P positions, T token types, E embedding
+  # size, H hidden size, I intermediate size, L labels; a digit is a fixed size.
   axes: str
   # Whether Hugging Face stores the transpose.
   transposed: bool = False
@@ -41,10 +41,12 @@ CLASSES = {
   "xlm-roberta": "XLMRoberta",
   "camembert": "Camembert",
   "distilbert": "DistilBert",
+  "electra": "Electra",
 }
 PREFIXES = dict.fromkeys(CLASSES, "roberta") | {
   "bert": "bert",
   "distilbert": "distilbert",
+  "electra": "electra",
 }
 
 # What BERT's names become, in this order, by the prefix of the tensors.
@@ -73,26 +75,43 @@ _OTHER_NAMES = {
     (".cls.predictions.decoder.", ".vocab_projector."),
     (".cls.predictions.", ".vocab_projector."),
   ),
+  "electra": (
+    (".bert.pooler.dense.", ".sequence_summary.summary."),
+    (".bert.", ".electra."),
+    (".cls.predictions.transform.", ".generator_predictions."),
+    (".cls.predictions.decoder.", ".generator_lm_head."),
+    (".cls.predictions.", ".generator_lm_head."),
+  ),
 }
 
-# RoBERTa's classifier of sequences has the pooler within.
+# The classifier of sequences of RoBERTa and ELECTRA has the pooler within.
 _LABEL_HEAD = (
   (".classifier.", ".classifier.out_proj."),
   (".bert.pooler.", ".classifier."),
 )
 OUTPUT_OF_HEAD = "classifier.out_proj.weight"
+_HAVE_LABEL_HEAD = ("roberta", "electra")
 
 
 def model_type_of(config: Mapping[str, Any]) -> str:
-  """The kind of a model with BERT's formula; BERT where none is known."""
+  """The kind of a model with BERT's formula; by its sizes if none is known."""
   found = config.get("model_type")
-  return found if found in CLASSES else "bert"
+  if found in CLASSES:
+    return found
+  is_projected = embedding_size(config) != config.get("hidden_size")
+  return "electra" if is_projected else "bert"
+
+
+def embedding_size(config: Mapping[str, Any]) -> int:
+  """Width of the tables."""
+  return config.get("embedding_size") or config.get("hidden_size")
 
 
 def renamed(name: str, model_type: str, has_label_head: bool = False) -> str:
   """Hugging Face's name of a tensor of BERT in another kind of model."""
   prefix, name = PREFIXES[model_type], f".{name}"
-  of_head = _LABEL_HEAD if has_label_head and prefix == "roberta" else ()
+  has_label_head &= prefix in _HAVE_LABEL_HEAD
+  of_head = _LABEL_HEAD if has_label_head else ()
   for old, new in (*of_head, *_OTHER_NAMES[prefix]):
     name = name.replace(old, new, 1)
   return name[1:]
@@ -109,20 +128,22 @@ def name_table(
         huggingface=renamed(row.huggingface, model_type, has_label_head)
       )
       for row in rows
-      if row.axes != "TH" or config["type_vocab_size"]
+      if row.axes != "TE" or config["type_vocab_size"]
     ]
-    for part, rows in _table_of_bert(config["num_hidden_layers"]).items()
+    for part, rows in _table_of_bert(config).items()
   }
 
 
-def _table_of_bert(num_hidden_layers: int) -> dict[str, list[TensorNames]]:
+def _table_of_bert(config: Mapping[str, Any]) -> dict[str, list[TensorNames]]:
   encoder = [
-    *_embedding("bert/embeddings/word_embeddings", "VH"),
-    *_embedding("bert/embeddings/position_embeddings", "PH"),
-    *_embedding("bert/embeddings/token_type_embeddings", "TH"),
-    *_layer_norm("bert/embeddings/LayerNorm"),
+    *_embedding("bert/embeddings/word_embeddings", "VE"),
+    *_embedding("bert/embeddings/position_embeddings", "PE"),
+    *_embedding("bert/embeddings/token_type_embeddings", "TE"),
+    *_layer_norm("bert/embeddings/LayerNorm", "E"),
   ]
-  for n in range(num_hidden_layers):
+  if embedding_size(config) != config["hidden_size"]:
+    encoder += _dense("bert/embeddings_project", "EH")
+  for n in range(config["num_hidden_layers"]):
     layer = f"bert/encoder/layer_{n}"
     encoder += [
       *_dense(f"{layer}/attention/self/query", "HH"),
@@ -138,13 +159,17 @@ def _table_of_bert(num_hidden_layers: int) -> dict[str, list[TensorNames]]:
     "encoder": encoder,
     "pooler": _dense("bert/pooler/dense", "HH"),
     "masked LM head": [
-      *_dense("cls/predictions/transform/dense", "HH"),
-      *_layer_norm("cls/predictions/transform/LayerNorm"),
+      *_dense("cls/predictions/transform/dense", "HE"),
+      *_layer_norm("cls/predictions/transform/LayerNorm", "E"),
       TensorNames("cls/predictions/output_bias", "cls.predictions.bias", "V"),
     ],
     "next sentence head": _output(
       "cls/seq_relationship/", "cls.seq_relationship", "2"
     ),
+    "discriminator head": [
+      *_dense("discriminator_predictions/dense", "HH"),
+      *_dense("discriminator_predictions/dense_prediction", "H1"),
+    ],
     "span head": _output("cls/squad/", "qa_outputs", "2"),
     "label head": _output("", "classifier", "L"),
   }
@@ -162,10 +187,10 @@ def _dense(scope: str, axes: str) -> list[TensorNames]:
   ]
 
 
-def _layer_norm(scope: str) -> list[TensorNames]:
+def _layer_norm(scope: str, axes: str = "H") -> list[TensorNames]:
   return [
-    TensorNames(f"{scope}/gamma", f"{_module(scope)}.weight", "H"),
-    TensorNames(f"{scope}/beta", f"{_module(scope)}.bias", "H"),
+    TensorNames(f"{scope}/gamma", f"{_module(scope)}.weight", axes),
+    TensorNames(f"{scope}/beta", f"{_module(scope)}.bias", axes),
   ]
 
 
@@ -194,6 +219,7 @@ ARCHITECTURES = {
   "BertForSequenceClassification": {"label head"},
   "BertForTokenClassification": {"label head"},
   "BertForMultipleChoice": {"label head"},
+  "ElectraForPreTraining": {"discriminator head"},
 }
 
 
@@ -237,8 +263,10 @@ def find_parts(
     "P": config["max_position_embeddings"],
     "T": config["type_vocab_size"],
     "H": config["hidden_size"],
+    "E": embedding_size(config),
     "I": config["intermediate_size"],
     "L": max((tensors[n].size for n in rows if rows[n].axes == "L"), default=0),
+    "1": 1,
     "2": 2,
   }
   wrong = []
@@ -265,10 +293,8 @@ def _check_heads(
     raise InputError(
       f"{source}: has a next sentence head, which no class of {model_type} has"
     )
-  is_roberta = PREFIXES[model_type] == "roberta"
-  if (
-    is_roberta and "masked LM head" in parts and config["hidden_act"] != "gelu"
-  ):
+  has_gelu = PREFIXES[model_type] in ("roberta", "electra")
+  if has_gelu and "masked LM head" in parts and config["hidden_act"] != "gelu":
     raise InputError(
       f"{source}: hidden_act is {config['hidden_act']}, but the masked LM head"
       f" of {model_type} has gelu. Leave out the head"

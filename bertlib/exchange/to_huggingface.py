@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Collection, Mapping
-from typing import Any
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, Callable
 
 import numpy as np
 import tensorflow.compat.v1 as tf
 
 import modeling
-from bertlib.checkpoints import checkpoint_files, model_folder
+from bertlib.checkpoints import (
+  checkpoint_files,
+  electra_weights,
+  model_folder,
+)
 from bertlib.cli.errors import InputError
 from bertlib.data import vocabulary
 from bertlib.exchange import (
@@ -52,6 +56,8 @@ _CONVERTED = {
   "do_lower_case",
   "max_input_chars_per_word",
   "embedding",
+  "activation",
+  "query_prefix",
   "precision",
   "xla",
   "vocab_sha256",
@@ -83,7 +89,38 @@ def convert(
     from_huggingface.check_vocab_size(vocab, config, vocab_file)
   variables, notes = _read_variables(checkpoint)
   description, about = _describe(checkpoint, config, vocab, do_lower_case)
-  projection = {}
+  inputs = [config_file, vocab_file, *files.checkpoint_files(checkpoint)]
+  networks = electra_weights.networks(variables, config)
+  for name, (variables, config) in networks.items():
+    if name:  # of two, neither is what the description is of
+      known = "max_seq_length", "do_lower_case", "max_input_chars_per_word"
+      description = {k: v for k, v in description.items() if k in known}
+    notes += _convert_network(
+      (checkpoint, config_file, variables, config),
+      vocab,
+      dict(description),
+      os.path.join(target_dir, name),
+      weights,
+      dtype,
+      lambda folder: files.atomic_files(folder, overwrite, inputs),
+      about,
+    )
+  return notes
+
+
+def _convert_network(
+  source: tuple[str, str, Mapping[str, np.ndarray], dict[str, Any]],
+  vocab: bytes,
+  description: Mapping[str, Any],
+  target_dir: str,
+  weights: str,  # name of their file
+  dtype: str,
+  replace: Callable,  # see `files.atomic_files`
+  about: Iterable[str],  # lines about the description
+) -> list[str]:
+  """Writes one model as a folder; returns what was done."""
+  checkpoint, config_file, variables, config = source
+  notes, projection = [], {}
   if "embedding" in description:
     projection = sentence_transformers.find_projection(
       variables, description, checkpoint
@@ -93,7 +130,8 @@ def convert(
   task = task_record.find(description.get("script"))
   trained_as = task and task.huggingface_class(description)
   config["model_type"] = tensor_names.model_type_of(config)
-  _check_kind(config, config_file)
+  if "discriminator head" in parts:
+    config["model_type"] = "electra"
   prefix = tensor_names.CLASSES[config["model_type"]]
   stated = [
     name.replace(prefix, "Bert", 1)
@@ -101,6 +139,13 @@ def convert(
     if name
   ]
   architecture = tensor_names.choose_architecture(parts, stated, checkpoint)
+  if config["model_type"] == "electra" and not architecture.endswith(
+    ("SequenceClassification", "MultipleChoice")
+  ):  # no other class has one
+    config["pooler_act"] = from_huggingface.OF_ELECTRA["pooler_act"]
+    unused = [row.tensorflow for row in parts.pop("pooler", ())]
+    notes += from_huggingface.left_out(unused)
+  _check_kind(config, config_file)
   tensors = _as_tensors(variables, parts, architecture, dtype, config)
   config["architectures"] = [architecture]
   if dtype != "float32":
@@ -111,8 +156,7 @@ def convert(
   notes += _keep_entries(config, description)
   config = _of_kind(config)
   notes += [*about, f"architecture: {config['architectures'][0]}"]
-  inputs = [config_file, vocab_file, *files.checkpoint_files(checkpoint)]
-  with files.atomic_files(target_dir, overwrite, inputs) as folder:
+  with replace(target_dir) as folder:
     huggingface_weights.write(os.path.join(folder, weights), tensors)
     json_files.write(os.path.join(folder, "config.json"), config)
     has_segments = config.get("type_vocab_size", 0) > 1
@@ -123,6 +167,8 @@ def convert(
       sentence_transformers.write(
         folder, description, projection, config["hidden_size"]
       )
+    if "activation" in description:
+      sentence_transformers.write_cross_encoder(folder, description)
   path = os.path.join(target_dir, weights)
   return [*notes, from_huggingface.written(path, tensors, parts)]
 
@@ -235,7 +281,7 @@ def _of_kind(config: Mapping[str, Any]) -> dict[str, Any]:
   found = {
     names.get(key, key): value
     for key, value in config.items()
-    if key not in _fixed_values(config)
+    if key not in (*_fixed_values(config), "pooler_dropout_prob")
   }
   prefix, (name,) = tensor_names.CLASSES[kind], config["architectures"]
   found["architectures"] = [name.replace("Bert", prefix, 1)]
@@ -250,9 +296,15 @@ def _fixed_values(config: Mapping[str, Any]) -> dict[str, Any]:
   fixed = {
     "pooler_act": "tanh",
     "position_offset": model_folder.position_offset(others),
+    # It is of training alone.
+    "pooler_dropout_prob": config.get("pooler_dropout_prob"),
   }
   if config["model_type"] == "distilbert":
     fixed |= from_huggingface.OF_DISTILBERT
+  if config["model_type"] == "electra":
+    fixed |= from_huggingface.OF_ELECTRA
+  else:
+    fixed["embedding_size"] = config["hidden_size"]
   return fixed
 
 
@@ -262,9 +314,10 @@ def _check_kind(config: Mapping[str, Any], config_file: str) -> None:
     "pooler_act": "tanh",
     "position_offset": model_folder.position_offset(config),
     **config,
+    "embedding_size": tensor_names.embedding_size(config),
   }
   for key, value in _fixed_values(config).items():
-    if found[key] != value:
+    if found.get(key) != value:
       raise InputError(
         f"{config_file}: {key} is {json_files.dumps(found[key])}, but"
         f" {json_files.dumps(value)} in every {config['model_type']} of"
@@ -295,20 +348,20 @@ def config_of(
 def _set_problem_type(
   config: dict[str, Any], description: Mapping[str, Any]
 ) -> None:
-  """Sets `problem_type` of a trained model; removes that of an earlier one."""
-  # That of a converted model may say less than its kind.
-  if "script" not in description or "problem_type" in description:
-    return
-  for key in ("problem_type", "sentence_transformers"):
-    config.pop(key, None)
-  kind = description.get("kind")
-  is_classifier = config["architectures"] == ["BertForSequenceClassification"]
-  if is_classifier and kind in PROBLEM_TYPES:
-    config["problem_type"] = PROBLEM_TYPES[kind]
-  if kind == "regression":  # else a cross-encoder gives the sigmoid
-    config["sentence_transformers"] = {
-      task_record.ACTIVATION: "torch.nn.modules.linear.Identity"
-    }
+  """Sets `problem_type` and activation; removes those of an earlier model."""
+  activation = description.get("activation")
+  # What a converted model has may say less than its kind.
+  if "script" in description and "problem_type" not in description:
+    for key in ("problem_type", *sentence_transformers.MARKS):
+      config.pop(key, None)
+    kind = description.get("kind")
+    is_classifier = config["architectures"] == ["BertForSequenceClassification"]
+    if is_classifier and kind in PROBLEM_TYPES:
+      config["problem_type"] = PROBLEM_TYPES[kind]
+    if kind == "regression":  # else a cross-encoder gives the sigmoid
+      activation = "identity"
+  if activation:
+    config |= sentence_transformers.mark(activation)
 
 
 def _name_labels(
@@ -349,8 +402,12 @@ def _keep_entries(
   """Keeps entries of `model.json` without a key in Hugging Face's files."""
   script = description.get("script")
   entries = {k: v for k, v in description.items() if k not in _CONVERTED}
-  if description.get("kind") == "multiple_choice" and "labels" in description:
+  kind = description.get("kind")
+  if kind == "multiple_choice" and "labels" in description:
     entries["labels"] = description["labels"]
+  # Other programs' models of one output are rerankers.
+  if kind and len(config.get("id2label", ())) == 1:
+    entries["kind"] = kind
   kept = dict(config.pop(TASK_PARAMS, None) or {})
   kept.pop(script, None)
   if script and entries:

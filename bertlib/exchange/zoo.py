@@ -21,6 +21,7 @@ from typing import IO, Callable
 
 from absl import logging
 
+from bertlib.checkpoints import electra_weights
 from bertlib.cli import lazy_module, tensorflow_log, terminal
 from bertlib.cli.errors import NO_ROOM, InputError
 from bertlib.exchange import initial_model
@@ -118,12 +119,14 @@ def convert(folder: str) -> str:
 
 
 def convert_objects(checkpoint: str) -> str:
-  """An object-based checkpoint of tensorflow/models, converted like that."""
+  """A checkpoint with other names, converted like that."""
 
   def write(target_dir):
     checkpoint_files.write_variables(
       os.path.join(target_dir, model_files.CHECKPOINT),
-      dict(checkpoint_files.Checkpoint(checkpoint)),
+      electra_weights.with_added_tables(
+        dict(checkpoint_files.Checkpoint(checkpoint))
+      ),
     )
 
   paths = files.checkpoint_files(checkpoint)

@@ -85,7 +85,8 @@ class ExportedModel:
 
     Args:
       signature: its name.
-      **inputs: lists of texts, or arrays of ids, by the names in `signatures`.
+      **inputs: lists of texts, a text, or arrays of ids, by the names in
+        `signatures`.
 
     Returns:
       Its outputs by name; those that are texts as arrays of str.
@@ -108,7 +109,8 @@ class ExportedModel:
       name: self._tensor(signature, name, value)
       for name, value in inputs.items()
     }
-    sizes = {name: len(tensor) for name, tensor in tensors.items()}
+    # A single value, such as a query, has no rows.
+    sizes = {n: len(t) for n, t in tensors.items() if t.shape.rank}
     if len(set(sizes.values())) > 1:
       counts = (f"{size} in {name}" for name, size in sizes.items())
       raise InputError(

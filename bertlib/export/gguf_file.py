@@ -74,6 +74,8 @@ def check_model(
     problem = f"hidden_act {config.hidden_act!r}"
   elif config.position_offset or not config.type_vocab_size:
     problem = "the embeddings of RoBERTa or DistilBERT"
+  elif config.embedding_size not in (None, config.hidden_size):
+    problem = "an embedding_size other than its hidden_size"
   elif embedding.get("pooling", "cls") not in _POOLINGS:
     problem = f"pooling {embedding['pooling']!r}"
   elif embedding.get("projection_dim"):

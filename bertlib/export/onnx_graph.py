@@ -181,7 +181,18 @@ class LayerNorm:
     if positions is None:
       return self
     inputs = self._encoder.gather_positions(self._inputs, positions)
-    return LayerNorm(self._encoder, inputs, self._scope)
+    return type(self)(self._encoder, inputs, self._scope)
+
+
+class Projection(LayerNorm):
+  """Hidden states as a dense layer, named by its scope, of embeddings."""
+
+  def outputs(self, scales: Any = 1.0, shift: Any = 0.0) -> str:
+    """See base class."""
+    bias = self._encoder.weights[f"{self._scope}/bias"] / scales + shift
+    kernel = self._encoder.weights[f"{self._scope}/kernel"] / scales
+    node = self._encoder.graph.node
+    return node("Add", node("MatMul", self._inputs, kernel), bias)
 
 
 class Encoder:
@@ -227,9 +238,13 @@ class Encoder:
       if num_segments > 1:
         segments = node("Gather", table, INPUT_NAMES["segment_ids"])
       output = node("Add", output, segments)
-    return self.layer_norm(
+    states = self.layer_norm(
       node("Add", output, self.position_embeddings()), scope
     )
+    width = self.config["hidden_size"]
+    if self.config.get("embedding_size") in (None, width):
+      return states
+    return Projection(self, states.outputs(), f"{scope}_project")
 
   def position_embeddings(self) -> str:
     """Position embeddings [S, H]; of RoBERTa [B, S, H], see `position_rows`."""

@@ -97,6 +97,7 @@ class GraphTokenizer:
     texts_b,  # None for no pairs at all, or "" for no second text
     max_seq_length: int,
     pads: bool,
+    keeps_first: bool = False,
     cutting: LongTextSettings = TRUNCATE,
     prompt: Sequence[int] = (),  # with which the first texts begin
   ):
@@ -107,7 +108,8 @@ class GraphTokenizer:
       tf.cast(ids.row_lengths(), tf.int32) for ids in (ids_a, ids_b)
     )
     room = max_seq_length - tf.where(length_b > 0, 3, 2)
-    keep_b = tf.minimum(length_b, tf.maximum(room // 2, room - length_a))
+    lowest = tf.ones_like(room) if keeps_first else room // 2
+    keep_b = tf.minimum(length_b, tf.maximum(lowest, room - length_a))
     keep_a = tf.minimum(length_a, room - keep_b)
     row = tf.range(tf.size(room))
     num_prompt = _num_equal(ids_a, prompt) if prompt else tf.zeros_like(row)

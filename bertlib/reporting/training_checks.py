@@ -116,9 +116,10 @@ def _check_disk(
     num_rows = lengths.num_examples * run.task.num_rows
     num_bytes = 5 * num_rows * settings.model.max_seq_length
   if num_steps:
-    num_bytes += checkpoint_bytes(
-      settings, model_folder.num_weights(run.config), num_steps
-    )
+    num_weights = model_folder.num_weights(run.config)
+    if generator := run.step_shape.generator:
+      num_weights += model_folder.num_weights(generator[0])
+    num_bytes += checkpoint_bytes(settings, num_weights, num_steps)
   check_disk(run.output_dir, _count_runs(run) * num_bytes)
 
 

@@ -40,10 +40,11 @@ class ConversionSettings(option.CommandSettings):
   )
   to: str | None = option.choice(
     None,
-    ["tensorflow", "huggingface", "pytorch"],
-    "Format to write: pytorch is a Hugging Face folder with pytorch_model.bin"
-    " instead of model.safetensors. If not given, tensorflow if --input has a"
-    " config.json, otherwise huggingface.",
+    ["tensorflow", "reranker", "huggingface", "pytorch"],
+    "Format to write: reranker is a model of run_reranker.py, of a Hugging Face"
+    " folder with two labels or one; pytorch is a Hugging Face folder with"
+    " pytorch_model.bin instead of model.safetensors. If not given, tensorflow"
+    " if --input has a config.json, otherwise huggingface.",
     section="output",
     basic=True,
   )
@@ -64,7 +65,7 @@ class ConversionSettings(option.CommandSettings):
     ["float32", "float16", "bfloat16"],
     "Data type of the weights of a Hugging Face folder that is written.",
     section="output",
-    needs="not to=tensorflow",
+    needs="not to=tensorflow, not to=reranker",
   )
   do_lower_case: bool | None = option.boolean(
     None,

@@ -120,15 +120,25 @@ class EmbeddingSpec:
     return self.projection_dim or hidden_size
 
   @property
+  def query_prompt(self) -> str:
+    """Name of the prefix of queries; empty without one."""
+    return "query" if self.prompts.get("query") else ""
+
+  @property
+  def passage_prompt(self) -> str:
+    """Name of the prefix of the texts to be found, which have several names."""
+    names = "document", "passage", "corpus"
+    return next(filter(self.prompts.get, names), "")
+
+  @property
   def query_prefix(self) -> str:
     """Prefix of queries."""
-    return self.prompts.get("query", "")
+    return self.prompts.get(self.query_prompt, "")
 
   @property
   def passage_prefix(self) -> str:
-    """Prefix of the texts to be found, which have several names."""
-    prompts = map(self.prompts.get, ("document", "passage", "corpus"))
-    return next(filter(None, prompts), "")
+    """Prefix of the texts to be found."""
+    return self.prompts.get(self.passage_prompt, "")
 
   def prompt(self, name: str | None) -> str:
     """Prefix of texts: that of `default_prompt` where `name` is None.
@@ -147,7 +157,8 @@ class EmbeddingSpec:
 
 def default_prefix(description: Mapping[str, Any]) -> str:
   """Prefix of texts without a named prompt, by any model's `model.json`."""
-  return from_json(description.get("embedding", {})).prompt(None)
+  prompt = from_json(description.get("embedding", {})).prompt(None)
+  return description.get("query_prefix", prompt)
 
 
 def from_json(entry: Mapping[str, Any]) -> EmbeddingSpec:

@@ -11,7 +11,7 @@ import dataclasses
 import importlib
 import math
 import pkgutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Callable, NamedTuple
 
 from bertlib import tasks
@@ -28,10 +28,6 @@ PROBLEM_TYPES = {
   "multi_label": "multi_label_classification",
   "regression": "regression",
 }
-
-# Key, under `sentence_transformers` of `config.json`, for the function that a
-# cross-encoder applies to its logits.
-ACTIVATION = "activation_fn"
 
 
 class PredictExample(NamedTuple):
@@ -51,6 +47,21 @@ class HuggingFaceModel(NamedTuple):
   num_labels: int  # outputs of its label head; 0 without one
   max_seq_length: int  # in tokens
   config: Mapping[str, Any]
+  # Of a cross-encoder: "sigmoid" or "identity", applied to its logits, or None
+  # where no file says; and what stands before its first texts.
+  activation: str | None = None
+  prompt: str = ""
+  scripts: Collection[str] = ()  # that trained it here
+
+  @property
+  def scores_pairs(self) -> bool:
+    """True if its one output is that of a cross-encoder."""
+    is_regression = self.config.get("problem_type") == "regression"
+    return (
+      self.architecture == "BertForSequenceClassification"
+      and self.num_labels == 1
+      and (self.activation is not None or not is_regression)
+    )
 
   @property
   def output_names(self) -> list[str]:
@@ -149,6 +160,8 @@ class StepShape(NamedTuple):
   # Positions per sequence that the last layer computes; None for all.
   num_output_positions: int | None = None
   loss_bytes: int = 0  # see `Task`
+  # Config and shape of a generator that is trained in the same step.
+  generator: tuple[Any, StepShape] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -172,6 +185,8 @@ class Task:
     num_predictions: P, masked positions per sequence.
     num_output_positions: positions per sequence that the last layer computes;
       None for all.
+    generator_config: maps the config of the model to that of a second encoder
+      with its tables, which predicts the masked positions; None without one.
     loss_bytes: bytes per replica of a batch-wide (contrastive) loss; not
       reduced by micro-batches.
     num_warmup_steps: steps until the peak learning rate; None for
@@ -196,6 +211,7 @@ class Task:
   unit: str = "examples"
   num_predictions: int = 0
   num_output_positions: int | None = None
+  generator_config: Callable[[Any], Any] | None = None
   loss_bytes: int = 0
   num_warmup_steps: int | None = None
   min_seq_length: int = 3
@@ -214,12 +230,16 @@ class Task:
     """Sequences per example: more than one where it has choices."""
     return math.prod(self.features["input_ids"].shape[:-1])
 
-  def step_shape(self, seq_length: int) -> StepShape:
+  def step_shape(self, seq_length: int, config: Any) -> StepShape:
     """Sizes of a training step on sequences of this length."""
-    return StepShape(
+    shape = StepShape(
       seq_length,
       self.num_rows,
       self.num_predictions,
       self.num_output_positions,
       self.loss_bytes,
     )
+    if not self.generator_config:
+      return shape
+    generator = self.generator_config(config), shape
+    return StepShape(seq_length, self.num_rows, generator=generator)

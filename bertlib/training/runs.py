@@ -110,7 +110,8 @@ class Run:
   @property
   def step_shape(self) -> StepShape:
     """Sizes of a training step."""
-    return self.task.step_shape(self.settings.model.max_seq_length)
+    length = self.settings.model.max_seq_length
+    return self.task.step_shape(length, self.config)
 
   def path(self, name: str) -> str:
     """Path of a file in --output_dir."""

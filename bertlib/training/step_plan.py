@@ -239,6 +239,12 @@ def step_bytes(
   width = config.hidden_size
   num_sequences = batch_size * shape.num_rows
   tokens = num_sequences * shape.seq_length
+  options = recompute, accumulates, dtype_size, on_gpu, jit_compile
+  generator = 0
+  if shape.generator:
+    generator = step_bytes(
+      shape.generator[0], batch_size, shape.generator[1], *options
+    )
   if on_gpu:
     sizes = _sizes_on_gpu(config, shape, recompute, dtype_size, jit_compile)
   else:
@@ -260,12 +266,14 @@ def step_bytes(
     # Allocators need more for it in a loop. The word embeddings, which are
     # output weights too, have a dense gradient: that of the lookup, of the
     # scores, of both, and the accumulated one.
-    head = sizes.loop_factor * head + 4 * config.vocab_size * width * 4
+    table = config.vocab_size * (config.embedding_size or width)
+    head = sizes.loop_factor * head + 4 * table * 4
   # The accumulated gradient.
   of_weight = sizes.of_weight + (4 if accumulates else 0)
   encoder = of_weight * model_folder.num_weights(config)
   encoder += sizes.factor * (layers + head) + tokens * sizes.of_embedding
-  return int(sizes.fixed + encoder + shape.loss_bytes)
+  fixed = 0 if generator else sizes.fixed  # the generator has it
+  return int(fixed + encoder + shape.loss_bytes + generator)
 
 
 class _Sizes(NamedTuple):
@@ -329,7 +337,8 @@ def _sizes_on_gpu(
     of_weight=of_weight,
     of_token=of_token,
     of_embedding=4 * width * 4,  # sums and norm
-    fixed=8 * config.vocab_size * width * 4,  # gradients of word embeddings
+    # gradients of word embeddings
+    fixed=8 * config.vocab_size * (config.embedding_size or width) * 4,
     num_recomputed=1,
     num_in_progress=0,
     factor=1,
@@ -345,15 +354,24 @@ def step_flops(
 ) -> float:
   """Floating-point operations of a training step's matrix products."""
   # Heads other than the masked LM's, and padding, are left out.
+  generator = 0.0
+  if shape.generator:
+    generator = step_flops(
+      shape.generator[0],
+      batch_size,
+      shape.generator[1]._replace(seq_length=shape.seq_length),
+      recompute,
+    )
   width, inner = config.hidden_size, config.intermediate_size
+  embedding_size = config.embedding_size or width
   of_token = 4 * width * width + 2 * width * inner
   # Attention scores, and the values weighted by them.
   of_token += 2 * shape.seq_length * width
   num_sequences = batch_size * shape.num_rows
   tokens = num_sequences * shape.seq_length
   layers = config.num_hidden_layers * tokens * of_token
-  of_mask = width * width + width * config.vocab_size
+  of_mask = embedding_size * (width + config.vocab_size)
   heads = num_sequences * (width * width + shape.num_predictions * of_mask)
   # A product of [m, k] by [k, n] takes m * n * k multiplications and as many
   # additions. Its gradient is two such products.
-  return 2 * ((4 if recompute else 3) * layers + 3 * heads)
+  return 2 * ((4 if recompute else 3) * layers + 3 * heads) + generator

@@ -12,6 +12,7 @@ from absl import logging
 import run_classifier
 import run_embeddings
 import run_ner
+import run_reranker
 import run_squad
 from bertlib.checkpoints import checkpoint_files
 from bertlib.cli.errors import InputError
@@ -37,6 +38,7 @@ FILES = {
   "trained_squad": "squad.json",
   "trained_ner": "ner.conll",
   "trained_embeddings": "lines.txt",
+  "trained_reranker": "pairs.tsv",
   "trained_pretraining": "lines.txt",
 }
 SCRIPTS = {
@@ -44,6 +46,7 @@ SCRIPTS = {
   "trained_squad": run_squad,
   "trained_ner": run_ner,
   "trained_embeddings": run_embeddings,
+  "trained_reranker": run_reranker,
 }
 # Ways to use a trained folder, by the commands that do.
 USES = {

@@ -27,9 +27,6 @@ pytestmark = pytest.mark.unit
 
 CLASSIFIER = "BertForSequenceClassification"
 _SIGMOID = {"activation_fn": "torch.nn.modules.activation.Sigmoid"}
-_IDENTITY = "torch.nn.modules.linear.Identity"
-
-
 _MULTI_LABEL = {"problem_type": "multi_label_classification"}
 _NUMBER = {"problem_type": "regression"}
 _ANSWERS = {"script": "run_squad", "max_seq_length": 384, "doc_stride": 128}
@@ -45,14 +42,7 @@ _MASKS = {"script": "run_pretraining"}
     (_MULTI_LABEL | name("b", "a"), "multi_label", ["b", "a"], 2),
     (name(3, 1.5, True), "classification", ["3", "1.5", "True"], 3),
     (_NUMBER | name("LABEL_0"), "regression", [], 1),
-    ({"sentence_transformers": _SIGMOID, **name("a")}, "multi_label", ["a"], 1),
-    (
-      {"sentence_transformers": _SIGMOID} | _NUMBER,
-      "multi_label",
-      _DEFAULT[:1],
-      1,
-    ),
-    ({"sbert_ce_default_activation_function": _IDENTITY}, "regression", [], 1),
+    ({"sentence_transformers": _SIGMOID}, "multi_label", _DEFAULT, 3),
   ],
 )
 def test_kind_and_labels_of_a_classifier_are_described(
@@ -78,17 +68,6 @@ def test_labels_that_a_classifier_cannot_have_are_refused(config, tmp_path):
   config = config | {"architectures": [CLASSIFIER]}
   folder = write_folder(tmp_path / "a", tensors(CLASSIFIER, 2), **config)
   assert refusal(read, folder).startswith(f"config.json: {max(config)} is ")
-
-
-def test_one_output_without_problem_type_is_a_number_with_a_line(
-  tmp_path, caplog
-):
-  for config, is_said in ((_NUMBER, False), ({}, True)):
-    folder = tmp_path / str(is_said)
-    config = config | {"architectures": [CLASSIFIER]}
-    found = read(write_folder(folder, tensors(CLASSIFIER, 1), **config))
-    assert found.description["kind"] == "regression"
-    assert ("the logit. Pipelines of transformers" in caplog.text) == is_said
 
 
 def test_names_of_other_labels_are_left_out_with_a_line(tmp_path, caplog):

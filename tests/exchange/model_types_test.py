@@ -16,6 +16,8 @@ from refused import refusal
 from safetensors.numpy import load_file, save_file
 from scipy import special
 
+import modeling
+import run_squad
 from bertlib.checkpoints import checkpoint_files, model_folder
 from bertlib.compute.fast_compute import FastCompute
 from bertlib.export import onnx_graph, signatures
@@ -54,7 +56,11 @@ def write_folder(folder, name, **changed):
   return tensors
 
 
-@pytest.fixture(name="converted", scope="module", params=MODELS)
+@pytest.fixture(
+  name="converted",
+  scope="module",
+  params=[name for name in MODELS if not name.endswith("PreTraining")],
+)
 def converted_model(request, tmp_path_factory):
   """Name of a class, folder of it converted, and what transformers wrote."""
   folder = tmp_path_factory.mktemp(request.param)
@@ -90,6 +96,8 @@ def assert_equal(name, outputs, atol=TOLERANCE):
   if name.endswith("MaskedLM"):
     logits = np.take_along_axis(expected[0], POSITIONS[:, :, np.newaxis], 1)
     expected, names = [special.softmax(logits, axis=-1)], ["probabilities"]
+  elif name.endswith("MultipleChoice"):
+    expected = [scores.T for scores in expected]  # of each text here
   elif name.endswith("Model"):
     names = ["last_hidden_state", "pooler_output"][: len(expected)]
   elif name.endswith("QuestionAnswering"):
@@ -147,6 +155,45 @@ def test_a_folder_of_transformers_comes_back(converted, tmp_path):
     if isinstance(value, (int, float)) or key in ("activation", "hidden_act")
   }
   assert config == config | sizes | {"architectures": [name]}
+
+
+def test_a_pooler_has_a_dropout_of_its_own():
+  config = modeling.BertConfig.from_dict(
+    MODELS["RobertaForMaskedLM"]["config"]
+    | {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    # Rounds to 1 in float32: nothing is kept.
+    | {"pooler_dropout_prob": 1 - 1e-9}
+  )
+  with tf.Graph().as_default(), tf.Session() as session:
+    model = modeling.BertModel(config, True, tf.constant(IDS))
+    session.run(tf.global_variables_initializer())
+    assert not np.any(session.run(model.get_pooled_output()))  # biases are 0
+
+
+@pytest.mark.parametrize(
+  "name, expected",
+  [
+    ("RobertaForSequenceClassification", 0.1),
+    ("DistilBertForSequenceClassification", None),
+  ],
+)
+def test_a_classifier_of_roberta_has_a_second_dropout(tmp_path, name, expected):
+  write_folder(tmp_path / "a", name)
+  tiny_huggingface.convert(tmp_path / "a", tmp_path / "b")
+  config = json.loads((tmp_path / "b" / "bert_config.json").read_text())
+  assert config.get("pooler_dropout_prob") == expected
+
+
+def test_answers_of_distilbert_have_a_dropout():
+  with tf.Graph().as_default(), tf.Session() as session:
+    logits = run_squad.create_model(
+      modeling.BertConfig.from_dict(
+        MODELS["RobertaForMaskedLM"]["config"] | {"qa_dropout": 1 - 1e-9}
+      ),
+      *(True, tf.constant(IDS), tf.constant(MASK), tf.zeros_like(IDS), False),
+    )
+    session.run(tf.global_variables_initializer())
+    assert not np.any(session.run(logits))
 
 
 def test_a_second_pooler_of_a_classifier_is_left_out(tmp_path):

@@ -314,10 +314,30 @@ class Relations(Texts):
     return Pairs().examples()
 
 
-class Matches(Relations):
-  """A label that a pair of texts has or has not."""
+class Relevance(Relations):
+  """The score of a pair of texts, by a reranker."""
 
-  kind = "multi_label"
+  script = "run_reranker.py"
+
+  def flags(self, folder):
+    pairs = Pairs().examples()
+    rows = [(*pair, str(n % 2)) for n, pair in enumerate(pairs)]
+    names = "query", "document", "label"
+    return (
+      f"--train_file={write_tsv(folder / 'train.tsv', names, *rows)}",
+      *("--text_columns=query,document", "--label_column=label"),
+    )
+
+  def examples(self):
+    short = super().examples()
+    # Longer than 96 tokens, of which the query has more than half, or less.
+    long = [[" ".join([a] * (40 // len(a.split()))), b * 9] for a, b in short]
+    cut = [[a, b * 20] for a, b in short]
+    return [*short[:100], *long[:50], *cut[:50]]
+
+  def read(self, output, prefix):
+    for row in read_jsonl(f"{prefix}_predictions.jsonl"):
+      yield None, [row["score"]]
 
 
 class States(Task):
@@ -410,6 +430,7 @@ def assert_equal(name, task, ours, folder, work):
 
 
 TASKS = [Texts, MultiLabel, Pairs, Choices, Words, Questions, Masks, Vectors]
+TASKS.append(Relevance)
 
 
 @pytest.mark.parametrize("task", TASKS, ids=lambda task: task.__name__)
@@ -431,9 +452,11 @@ def test_a_model_is_the_same_there_and_back(task, tmp_path, monkeypatch):
 _LABELS = {"id2label": {0: "a", 1: "b", 2: "c"}}
 _TAGS = {"id2label": {0: "O", 1: "B-A", 2: "B-B", 3: "B-C"}}
 _MULTI_LABEL = {"problem_type": "multi_label_classification"}
+_ONE_OUTPUT = {"num_labels": 1}
+_PROMPT = {"prompts": {"query": "search: "}, "default_prompt_name": "query"}
 _REGRESSION = {"problem_type": "regression", "num_labels": 1}
 CLASSIFIER = "BertForSequenceClassification"
-# Name, task, class, what its config has; and the library that writes it.
+# Name, task, class, what its config has; the class that writes it, and more.
 MADE = [
   ("single label", Texts, CLASSIFIER, _LABELS),
   ("multi-label", MultiLabel, CLASSIFIER, _MULTI_LABEL | _LABELS),
@@ -445,21 +468,24 @@ MADE = [
   ("pretraining", Masks, "BertForPreTraining", {}),
   ("encoder", States, "BertModel", {}),
   ("sentence vectors", Vectors, "BertModel", {}, "SentenceTransformer"),
-  ("cross-encoder", Matches, CLASSIFIER, {"num_labels": 1}, "CrossEncoder"),
+  ("cross-encoder", Relevance, CLASSIFIER, _ONE_OUTPUT, "CrossEncoder"),
+  ("reranker", Relevance, CLASSIFIER, _ONE_OUTPUT, "CrossEncoder", _PROMPT),
   ("cross-encoder of labels", Relations, CLASSIFIER, _LABELS, "CrossEncoder"),
 ]
 
 
 @pytest.mark.parametrize("made", MADE, ids=lambda made: made[0])
 def test_a_model_of_another_library_is_equal_here(made, tmp_path, monkeypatch):
-  name, task, of_class, config, *library = made
+  name, task, of_class, config, *more = made
+  library, options = (*more, *("", {})[len(more) :])
   monkeypatch.setenv("BERT_CACHE_DIR", str(tmp_path / "cache"))
   task, there = task(), tmp_path / "huggingface"
   model = {
     "class": of_class,
     "config": CONFIG | config,
     "vocab": vocab("uncased"),
-    "library": "".join(library),
+    "library": library,
+    "options": options,
   }
   by_transformers("make", there, model, tmp_path)
   flags = f"--init_checkpoint={there}", *task.options

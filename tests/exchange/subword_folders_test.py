@@ -4,12 +4,11 @@ import json
 import os
 
 import commands
-import numpy as np
 import pytest
 import tiny_subword
-from reference_data import golden, read_jsonl
+from reference_data import read_jsonl
 from refused import refusal
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load_file
 
 from bertlib.data import vocabulary
 from bertlib.exchange import from_huggingface
@@ -21,29 +20,7 @@ pytest.importorskip("onnxruntime", reason=".[test]")
 
 pytestmark = pytest.mark.unit
 
-MODEL_TYPES = {"BPE": "roberta", "Unigram": "xlm-roberta"}
 TEXTS = ["the cat sat", "a dog, there", "don't play <s> here", "cafés [1]"]
-
-
-def write_folder(folder, kind):
-  """Writes the folder of an encoder with a tokenizer of a kind."""
-  with open(golden("transformers.json")) as file:
-    model = json.load(file)["CamembertModel"]
-  size = tiny_subword.vocab_size(kind)
-  draw = np.random.RandomState(0)
-  tensors = {
-    name: draw.normal(0.0, 0.2, shape).astype(np.float32)
-    for name, shape in model["shapes"].items()
-  }
-  name = "embeddings.word_embeddings.weight"
-  tensors[name] = draw.normal(0.0, 0.2, [size, 8]).astype(np.float32)
-  folder.mkdir()
-  save_file(tensors, folder / "model.safetensors", {"format": "pt"})
-  config = {"model_type": MODEL_TYPES[kind], "vocab_size": size}
-  config = model["config"] | config | {"architectures": []}
-  (folder / "config.json").write_text(json.dumps(config))
-  (folder / "tokenizer.json").write_text(tiny_subword.content(kind))
-  return tensors
 
 
 @pytest.mark.train
@@ -51,7 +28,7 @@ def write_folder(folder, kind):
 def test_a_classifier_is_trained_evaluated_exported_and_converted(
   kind, tmp_path
 ):
-  tensors = write_folder(tmp_path / "theirs", kind)
+  tensors = tiny_subword.write_folder(tmp_path / "theirs", kind)
   rows = "".join(
     f"{text}\tthe mat\t{number % 2}\n" for number, text in enumerate(TEXTS)
   )
@@ -112,7 +89,7 @@ def test_a_classifier_is_trained_evaluated_exported_and_converted(
 
 
 def test_merges_are_converted(tmp_path):
-  write_folder(tmp_path / "a", "BPE")
+  tiny_subword.write_folder(tmp_path / "a", "BPE")
   path = tmp_path / "a" / "tokenizer.json"
   model = json.loads(path.read_text())["model"]
   path.unlink()
@@ -122,7 +99,7 @@ def test_merges_are_converted(tmp_path):
   (tmp_path / "a" / "merges.txt").write_text("\n".join(merges) + "\n")
   for name in ("a", "b"):
     if name == "b":
-      write_folder(tmp_path / "b", "BPE")
+      tiny_subword.write_folder(tmp_path / "b", "BPE")
     from_huggingface.convert(str(tmp_path / name), str(tmp_path / f"to_{name}"))
   one, other = (
     vocabulary.load_tokenizer(f"{tmp_path}/to_{n}/tokenizer.json", False)
@@ -131,6 +108,14 @@ def test_merges_are_converted(tmp_path):
   assert one.vocab == other.vocab
   assert one.special_ids == other.special_ids
   assert one.encode(tiny_subword.TEXT) == other.encode(tiny_subword.TEXT)
+
+
+def test_further_heads_are_left_out_by_a_line(tmp_path):
+  tiny_subword.write_folder(tmp_path / "a", "Unigram")
+  for name in ("sparse_linear.pt", "colbert_linear.pt"):
+    (tmp_path / "a" / name).write_bytes(b"")
+  notes = from_huggingface.read(str(tmp_path / "a")).notes
+  assert "left out: colbert_linear.pt, sparse_linear.pt" in notes
 
 
 @pytest.mark.parametrize(
@@ -144,13 +129,13 @@ def test_merges_are_converted(tmp_path):
   ],
 )
 def test_files_of_other_tokenizers_are_refused(name, message, tmp_path):
-  write_folder(tmp_path / "a", "BPE")
+  tiny_subword.write_folder(tmp_path / "a", "BPE")
   os.rename(tmp_path / "a" / "tokenizer.json", tmp_path / "a" / name)
   assert message in refusal(from_huggingface.read, str(tmp_path / "a"))
 
 
 def test_casing_is_that_of_the_file(tmp_path):
-  write_folder(tmp_path / "a", "Unigram")
+  tiny_subword.write_folder(tmp_path / "a", "Unigram")
   message = refusal(
     from_huggingface.read, str(tmp_path / "a"), do_lower_case=True
   )

@@ -49,6 +49,7 @@ MODELS |= {
   "cls": VECTORS["embeddings, cls"],
 }
 MODELS["int8"] = MODELS["mean"]
+RERANKER = signatures_test.MODELS["ranking"]
 
 # Outputs of pipelines by the folder of their model.
 PIPELINES = """
@@ -111,7 +112,7 @@ def place(tmp_path_factory):
   texts = place / "texts.txt"
   texts.write_text("\n".join(signatures_test.WORDS), encoding="utf-8")
   with commands.in_process(export_model) as main:
-    for name, model in MODELS.items():
+    for name, model in {**MODELS, "reranker": RERANKER}.items():
       folder = signatures_test.make_model(place / name, **model)
       flags = [f"--model_dir={folder}", f"--export_dir={place}/exported/{name}"]
       if name == "int8":
@@ -176,6 +177,25 @@ def check(found, place):
 
 def test_pipelines_in_node_have_our_numbers(place):
   check(json.loads(node(place, IN_NODE)), place)
+
+
+def test_logits_of_pairs_in_node_are_ours(place):
+  code = f"""
+    import * as transformers from "@huggingface/transformers";
+    transformers.env.localModelPath = "exported/";
+    const options = {{ local_files_only: true }};
+    const load = (of) => transformers[of].from_pretrained("reranker", options);
+    const tokenizer = await load("AutoTokenizer");
+    const model = await load("AutoModelForSequenceClassification");
+    const texts = {json.dumps(TEXTS[:4])};
+    const queries = texts.map(() => "{QUESTION}");
+    const inputs = tokenizer(queries, {{ text_pair: texts, padding: true }});
+    console.log(JSON.stringify((await model(inputs)).logits.tolist()));
+  """
+  found = json.loads(node(place, code))
+  model = OnnxModel(str(place / "exported" / "reranker"), engine="onnxruntime")
+  expected = model.logits([(QUESTION, text) for text in TEXTS[:4]])
+  np.testing.assert_allclose(np.ravel(found), expected, rtol=0, atol=1e-5)
 
 
 def test_pipelines_in_a_browser_have_our_numbers(place):

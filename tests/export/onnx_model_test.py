@@ -50,6 +50,7 @@ INPUTS = {
   "run_classifier": PAIRS,
   "run_squad": [(a, b) for a in TEXTS for b in TEXTS[4:7]],
   "run_ner": TEXTS,
+  "run_reranker": PAIRS,
   "run_embeddings": TEXTS,
 }
 KINDS = {

@@ -16,6 +16,7 @@ import export_model
 import run_classifier
 import run_embeddings
 import run_ner
+import run_reranker
 import run_squad
 from bertlib.cli.errors import InputError
 from bertlib.data import batch_predictor, vocabulary
@@ -48,6 +49,7 @@ def predict(script, texts, **description):
     (run_squad, {}, [("a", "b", "c")], "pairs[0]: is ('a', 'b', 'c')"),
     (run_ner, {}, ["a", None], "texts[1]: is None. Give a str"),
     (run_ner, {}, [["a", 3]], "texts[0]: is ['a', 3]"),
+    (run_reranker, {}, ["ab"], "pairs[0]: is 'ab'. Give a pair of str"),
     (run_embeddings, {}, [float("nan")], "texts[0]: is nan. Give a str"),
     (run_classifier, CLASSES, ["a", 3], "texts[1]: is 3. Give a str"),
     (run_classifier, CLASSES, [b"ab"], "texts[0]: is b'ab'"),
@@ -63,7 +65,7 @@ def test_a_text_of_another_type_is_named(script, description, texts, message):
     predict(script, texts, **description)
 
 
-@pytest.mark.parametrize("script", [run_squad, run_ner, run_embeddings])
+@pytest.mark.parametrize("script", [run_squad, run_ner, run_reranker])
 @pytest.mark.parametrize("text", ["a film", b"a film", np.array("a film")])
 def test_one_text_is_not_taken_for_a_list(script, text):
   with pytest.raises(TypeError, match="not one text"):
@@ -71,7 +73,8 @@ def test_one_text_is_not_taken_for_a_list(script, text):
 
 
 @pytest.mark.parametrize(
-  "script", [run_classifier, run_squad, run_ner, run_embeddings]
+  "script",
+  [run_classifier, run_squad, run_ner, run_embeddings, run_reranker],
 )
 @pytest.mark.parametrize(
   "table",
@@ -92,7 +95,8 @@ def test_pairs_may_be_tuples_lists_or_arrays():
 
 
 @pytest.mark.parametrize(
-  "script", [run_classifier, run_squad, run_ner, run_embeddings]
+  "script",
+  [run_classifier, run_squad, run_ner, run_embeddings, run_reranker],
 )
 @pytest.mark.parametrize(
   ("argument", "value"),

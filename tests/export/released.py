@@ -68,6 +68,7 @@ def cases():
   for kind in ("classification", "multi_label", "multiple_choice"):
     yield tasks["run_classifier"], {"kind": kind, "labels": LABELS}
   yield tasks["run_classifier"], {"kind": "regression", "labels": []}
+  yield tasks["run_reranker"], {"activation": "identity"}
   yield tasks["run_ner"], {"labels": LABELS}
   yield tasks["run_squad"], SQUAD
   yield tasks["run_pretraining"], {}

@@ -20,11 +20,13 @@ import run_classifier
 import run_embeddings
 import run_ner
 import run_pretraining
+import run_reranker
 import run_squad
 import tokenization
 from bertlib.checkpoints import checkpoint_files, model_folder
 from bertlib.data import model_inputs
 from bertlib.export import tf1_module
+from bertlib.export.exported_model import ExportedModel
 from bertlib.io import text_files
 from bertlib.task import task_record
 from bertlib.tasks.ner import ner
@@ -61,6 +63,7 @@ MODELS = {
   "squad_2": SQUAD
   | {"version_2_with_negative": True, "null_score_diff_threshold": 0.75},
   "pretraining": {"script": "run_pretraining"},
+  "ranking": {"script": "run_reranker", "activation": "sigmoid"},
 }
 # Small limits for short texts; squad_2 is tested with the defaults.
 LIMITS = {"squad_1": {"n_best_size": 3, "max_answer_length": 4}}
@@ -70,6 +73,7 @@ PREDICTORS = {
   "run_classifier": run_classifier.Predictor,
   "run_embeddings": run_embeddings.Predictor,
   "run_ner": run_ner.Predictor,
+  "run_reranker": run_reranker.Predictor,
   "run_squad": run_squad.Predictor,
 }
 
@@ -223,11 +227,30 @@ def test_an_empty_batch_has_an_empty_result(kind, models, tmp_path):
       inputs = {}
       for key, spec in specs.items():
         sizes = (seq_length if n is None else n for n in spec.shape[1:])
-        inputs[key] = tf.zeros([0, *sizes], spec.dtype)
+        shape = [0, *sizes] if spec.shape.rank else []  # a query
+        inputs[key] = tf.zeros(shape, spec.dtype)
       for key, value in call(model, name, **inputs).items():
         assert value.shape[0] == 0, (name, key)
         if key in WIDTHS.get(kind, {}):
           assert value.shape[1:] == WIDTHS[kind][key], (name, key)
+
+
+@pytest.mark.parametrize("activation", ["sigmoid", "identity"])
+def test_documents_are_ranked_as_by_the_predictor(activation, tmp_path):
+  described = {"activation": activation, "query_prefix": "the "}
+  folder = make_model(tmp_path / "model", **MODELS["ranking"] | described)
+  query, documents = "cat", ["a", "the cat sat", "", "sat " * 40, "a"]
+  with run_reranker.Predictor(str(folder)) as predictor:
+    expected = predictor.rank(query, documents)
+  source, saved = source_of(folder), str(tmp_path / "saved")
+  export_model.export(source, saved)
+  found = ExportedModel(saved)("rank", query=query, documents=documents)
+  assert found["order"].tolist() == [one.index for one in expected]
+  scores = [found["scores"][one.index] for one in expected]
+  assert scores == pytest.approx([one.score for one in expected], abs=1e-5)
+  # Equal ones keep their order.
+  order = [index for index in found["order"].tolist() if index in (0, 4)]
+  assert order == [0, 4]
 
 
 def call(model, signature, **inputs):

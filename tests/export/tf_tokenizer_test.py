@@ -176,11 +176,11 @@ def test_long_texts_are_cut_equally(small, cutting):
     ]
     for length in (5, 9, 16):
       expected = [
-        *model_inputs.encode_windows(tokenizer, pairs, length, cutting)
+        *model_inputs.encode_windows(tokenizer, pairs, length, False, cutting)
       ]
       first, second, _ = zip(*pairs)
       encoded, text_of = graph.encode_pairs(
-        first, second, length, True, cutting, tokenizer.encode(prompt)
+        first, second, length, True, False, cutting, tokenizer.encode(prompt)
       )
       counted = [len(rows) for rows in expected]
       assert np.bincount(text_of).tolist() == counted

@@ -33,6 +33,14 @@ OF_DISTILBERT = {
   "n_layers": 2,
   "seq_classif_dropout": 0.3,
 }
+OF_ELECTRA = {
+  "embedding_size": 6,
+  "hidden_size": 8,
+  "intermediate_size": 12,
+  "num_attention_heads": 2,
+  "num_hidden_layers": 2,
+  "type_vocab_size": 1,
+}
 CLASSES = {
   "RobertaForSequenceClassification": OF_ROBERTA,
   "RobertaForMaskedLM": OF_ROBERTA,
@@ -42,6 +50,13 @@ CLASSES = {
   "DistilBertModel": OF_DISTILBERT,
   "DistilBertForSequenceClassification": OF_DISTILBERT,
   "DistilBertForMaskedLM": OF_DISTILBERT,
+  "ElectraModel": OF_ELECTRA,
+  "ElectraForPreTraining": OF_ELECTRA | {"hidden_act": "relu"},
+  "ElectraForMaskedLM": OF_ELECTRA,
+  "ElectraForSequenceClassification": OF_ELECTRA | {"embedding_size": 8},
+  "ElectraForMultipleChoice": OF_ELECTRA,
+  "ElectraForTokenClassification": OF_ELECTRA,
+  "ElectraForQuestionAnswering": OF_ELECTRA | {"num_labels": 2},
 }
 
 
@@ -57,12 +72,15 @@ def outputs(name, options):
   model_class = getattr(transformers, name)
   config = model_class.config_class(**COMMON | options)
   config.architectures = [name]
-  model = model_class(config).eval()
+  model = model_class(config).eval().double()  # an exact reference
   tensors = dict(model.named_parameters())  # tied ones once
   with torch.no_grad():
     for key, tensor in tensors.items():
       tensor.copy_(torch.from_numpy(weight(key, tuple(tensor.shape))))
-    found = model(torch.tensor(IDS), attention_mask=torch.tensor(MASK))
+    inputs = torch.tensor([IDS, MASK])
+    if name.endswith("MultipleChoice"):
+      inputs = inputs[:, None]
+    found = model(inputs[0], attention_mask=inputs[1])
   return {
     "config": config.to_diff_dict(),
     "shapes": {key: list(tensor.shape) for key, tensor in tensors.items()},

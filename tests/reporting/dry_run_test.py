@@ -14,6 +14,7 @@ import run_classifier
 import run_embeddings
 import run_ner
 import run_pretraining
+import run_reranker
 import run_squad
 import tokenization
 from bertlib.cli import option
@@ -62,6 +63,7 @@ def dry_run(world, capsys, monkeypatch):
     (run_classifier, ["--do_eval", "--labels=no,yes"]),
     (run_squad, ["--num_workers=1"]),
     (run_embeddings, ["--do_eval", "--dev_file={world}/questions.tsv"]),
+    (run_reranker, ["--do_eval", "--dev_file={world}/lists.tsv"]),
     (run_ner, []),
     (run_pretraining, []),
     (extract_features, []),
@@ -84,6 +86,7 @@ def test_all_steps_of_a_valid_run_pass(dry_run, script, more):
     (run_squad, "--train_batch_size=99", "windows", "not enough for one step"),
     (run_ner, "--train_file={world}/vocab.txt", "sentences", "without tags"),
     (run_embeddings, "--matryoshka_dims=9", "vectors", "must be 8"),
+    (run_reranker, "--teacher={world}/trained", "models", "holds no model"),
     (run_pretraining, "--input_file={world}/dev.tsv", "data", "dev.tsv: "),
     (extract_features, "--init_checkpoint={world}/mrpc", "model", "a folder"),
     (create_pretraining_data, "--input_file=/dev/null", "text", "no text"),
@@ -135,6 +138,21 @@ def test_words_of_many_pieces_are_a_warning(num_pieces, caplog):
   example_checks.check_encoded([example], 9, 1, tokenizer)
   assert f"{num_pieces}.00 pieces per word" in caplog.text
   assert ("know the language" in caplog.text) == (num_pieces > 2.2)
+
+
+@pytest.mark.parametrize("do_lower_case", [False, True])
+def test_texts_with_other_ids_in_composed_form_are_a_warning(
+  do_lower_case, caplog
+):
+  vocab = ["[UNK]", "[CLS]", "[SEP]", "caf\u00e9", "cafe"]
+  tokenizer = tokenization.FullTokenizer(
+    dict(zip(vocab, range(5))), do_lower_case
+  )
+  texts = ["caf\u00e9", "cafe", "cafe\u0301", "\u212b"]  # the last is unknown
+  example_checks.check_encoded([], 9, 4, tokenizer, texts)
+  # Without marks, both forms are the same.
+  expected = "in NFC, the usual form of letters with marks: 1, the first: 'cafe"
+  assert (expected in caplog.text) != do_lower_case
 
 
 @pytest.mark.parametrize("count", [0, 2000, 2001, 9000])

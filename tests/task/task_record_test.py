@@ -6,13 +6,21 @@ import run_classifier
 import run_embeddings
 import run_ner
 import run_pretraining
+import run_reranker
 import run_squad
 from bertlib.cli.errors import InputError
 from bertlib.task import task_record
 
 pytestmark = pytest.mark.unit
 
-SCRIPTS = (run_classifier, run_embeddings, run_ner, run_pretraining, run_squad)
+SCRIPTS = (
+  run_classifier,
+  run_embeddings,
+  run_ner,
+  run_pretraining,
+  run_reranker,
+  run_squad,
+)
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.__name__)

@@ -3,14 +3,15 @@
 import numpy as np
 import pytest
 
+from bertlib.data import beir
+from bertlib.data.text_groups import Example
 from bertlib.tasks.classification import classification_report
 from bertlib.tasks.classification.classification import Problem
-from bertlib.tasks.embeddings import beir, embedding_report
+from bertlib.tasks.embeddings import embedding_report
 from bertlib.tasks.embeddings.embedding_evaluation import (
   Evaluation,
   evaluate_examples,
 )
-from bertlib.tasks.embeddings.embedding_examples import Example
 from bertlib.tasks.embeddings.embedding_inputs import DevSet
 from bertlib.tasks.ner import ner, ner_report
 from bertlib.tasks.squad import squad_report

@@ -1,5 +1,7 @@
 """Data of tasks with byte-level BPE and unigram."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
@@ -8,6 +10,7 @@ from refused import refusal
 
 from bertlib.data import subword_tokenizer, vocabulary
 from bertlib.tasks.pretraining import dynamic_masking, masking, pretraining_text
+from bertlib.tasks.pretraining.recipe import Recipe
 from bertlib.tasks.squad import squad_decoding, squad_files, squad_windows
 from bertlib.tasks.squad.settings import AnswerSettings
 
@@ -49,6 +52,28 @@ def test_answers_are_found_and_given_back_as_they_are_in_the_paragraph(
   assert len(found.predictions["q"]) <= len(answer) + 3
 
 
+def test_an_answer_has_the_marks_of_its_last_letter():
+  content = tiny_subword.content("BPE")  # in which marks are tokens
+  tokenizer = subword_tokenizer.SubwordTokenizer(content)
+  context = "the cafe\u0301 is open"
+  question = squad_files.Question("q", "who?", context, [], False)
+  examples, _ = squad_files.make_examples([question], "f", False, False)
+  windows = squad_windows.convert_examples_to_windows(
+    examples, tokenizer, squad_windows.WindowSettings(50, 20, 6, False)
+  )
+  ((_, offsets),) = tokenizer.encode_with_offsets([context])
+  (first,) = (i for i, (start, _) in enumerate(offsets) if start == 4)
+  (last,) = (i for i, (_, end) in enumerate(offsets) if end == 8)
+  logits = np.zeros([2, 1, 50])
+  shift = len(windows.ids) - len(offsets) - 1
+  logits[0, 0, first + shift] = logits[1, 0, last + shift] = 9
+  finder = squad_decoding.AnswerFinder(
+    examples, windows, logits, False, tokenizer
+  )
+  found = squad_decoding.find_answers(finder, AnswerSettings())
+  assert found.predictions["q"] == "cafe\u0301"
+
+
 @pytest.mark.parametrize("has_spaces", [False, True])
 def test_tokens_that_continue_a_word_are_marked(tokenizer, has_spaces):
   marking = pretraining_text.WordMarkingTokenizer(tokenizer, has_spaces)
@@ -84,6 +109,17 @@ def test_long_words_are_masked_by_pieces_in_training(tokenizer):
   }
   masked = dynamic_masking.remask(batch, tf.constant([1], tf.int64), settings)
   assert tf.reduce_sum(masked["masked_lm_weights"]).numpy() > 0
+
+
+def test_pairs_are_refused_for_models_without_segments(tokenizer, tmp_path):
+  path = tmp_path / "tokenizer.json"
+  path.write_text(tokenizer.content)
+  recipe = Recipe(vocab_file=str(path))
+  line = refusal(pretraining_text.load_tokenizer, recipe)
+  assert line.startswith(f"--segments=pairs: {path} has one segment type")
+  assert "Give --segments=documents" in line
+  recipe = dataclasses.replace(recipe, segments="documents")
+  assert pretraining_text.load_tokenizer(recipe).vocab == tokenizer.vocab
 
 
 def test_flags_of_wordpiece_are_refused_with_other_tokenizers():

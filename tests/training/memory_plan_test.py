@@ -20,8 +20,10 @@ LARGE = modeling.BertConfig(30522, 1024, 24, 16, 4096)
 
 
 @pytest.mark.graph
-def test_weights_are_those_of_the_model():
+@pytest.mark.parametrize("embedding_size", [None, 8])
+def test_weights_are_those_of_the_model(embedding_size):
   config = modeling.BertConfig(100, 24, 3, intermediate_size=40)
+  config.embedding_size = embedding_size
   with tf.Graph().as_default():
     modeling.BertModel(config, False, tf.zeros([1, 3], tf.int32))
     made = sum(v.shape.num_elements() for v in tf.trainable_variables())

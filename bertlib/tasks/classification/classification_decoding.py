@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Callable, NamedTuple
+from typing import Any, Callable, NamedTuple, NoReturn
 
 import numpy as np
 
@@ -313,6 +313,15 @@ class ClassifierPredictor(BatchPredictor):
         texts, batch_predictor.is_text_or_pair, "a str, or a pair of str"
       )
     return self.predict_blocks(texts, self._encode, decode)
+
+  def rank(self, query: str, documents: Iterable[str], top_k=None) -> NoReturn:
+    """Refuses to rank, as a model of run_reranker.py does."""
+    del query, documents, top_k
+    raise InputError(
+      f"{self._model_dir}: is of run_classifier.py, whose labels rank no"
+      " documents. Train with run_reranker.py, or make one score of two labels"
+      " by convert_checkpoint.py --to=reranker"
+    )
 
   def _thresholds(self, given: Mapping[str, float]) -> dict[str, float]:
     """The thresholds of the model, replaced by given ones, after a check."""

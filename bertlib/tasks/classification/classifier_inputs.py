@@ -329,14 +329,12 @@ def check_texts(
   """Encodes a sample of the examples; warns if many are truncated."""
   others = [*examples.eval_sets.values(), *examples.predict_sets.values()]
   found = examples.train or list(itertools.chain.from_iterable(others))
-  some, has_choices = (
-    example_checks.sample(found),
-    processor.kind == "multiple_choice",
-  )
+  sample = example_checks.sample(found)
+  has_choices = processor.kind == "multiple_choice"
   groups = [
     group
     for _, rows in classification_records.encode_examples(
-      some,
+      sample,
       processor.problem,
       run.settings.model.max_seq_length,
       run.tokenizer,
@@ -356,7 +354,10 @@ def check_texts(
   return example_checks.check_encoded(
     encoded,
     run.config.vocab_size,
-    len(found) * len(groups) // len(some),
+    len(found) * len(groups) // len(sample),
     run.tokenizer,
+    (
+      t for e in sample for t in classification.labeled(e, processor.kind).texts
+    ),
     None if has_choices else run.settings.model.max_seq_length,
   )

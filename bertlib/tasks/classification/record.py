@@ -5,10 +5,9 @@ from __future__ import annotations
 import functools
 from typing import Any, Callable
 
-from bertlib.cli import lazy_module, terminal
+from bertlib.cli import lazy_module
 from bertlib.cli.errors import InputError
 from bertlib.task.task_record import (
-  ACTIVATION,
   PROBLEM_TYPES,
   Description,
   HuggingFaceModel,
@@ -56,30 +55,29 @@ def _from_huggingface(model: HuggingFaceModel) -> dict[str, Any] | None:
     return {"kind": "multiple_choice", "labels": labels}
   if model.architecture != "BertForSequenceClassification":
     return None
+  if model.scores_pairs and RECORD.script not in model.scripts:
+    return None
   problem_type = model.config.get("problem_type")
-  activation = (model.config.get("sentence_transformers") or {}).get(ACTIVATION)
   kinds = {name: kind for kind, name in PROBLEM_TYPES.items()}
-  kind = kinds.get(problem_type)
+  kind = kinds.get(problem_type, "classification")
   if kind == "regression" and model.num_labels != 1:
     raise InputError(
       f"config.json: problem_type is regression, but the model has"
       f" {model.num_labels} outputs, not 1. Make a folder of each output"
     )
-  if activation and activation.endswith("Sigmoid"):
-    kind = "multi_label"
-  elif not kind:
-    kind = "regression" if model.num_labels == 1 else "classification"
-  if kind == "regression" and not (problem_type or activation):
-    terminal.warn_once(
-      "note: config.json has one output and no problem_type: it is read as a"
-      " number, the logit. Pipelines of transformers and sentence-transformers"
-      " give its sigmoid, as multi_label_classification does here"
+  if model.prompt:
+    raise InputError(
+      f"config_sentence_transformers.json: default_prompt_name has a prompt,"
+      f" but classifiers here have none. Remove it, and put {model.prompt!r}"
+      " before the first texts yourself"
     )
+  if model.activation == "sigmoid":
+    kind = "multi_label"
   labels = [] if kind == "regression" else model.output_names
   entries = {"kind": kind, "labels": labels}
   # For `to_huggingface`, where the kind says more than the config did.
-  if activation or (kind == "regression" and not problem_type):
-    entries["problem_type"] = problem_type
+  if model.activation:
+    entries |= {"problem_type": problem_type, "activation": model.activation}
   return entries
 
 

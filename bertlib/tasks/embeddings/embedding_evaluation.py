@@ -7,14 +7,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bertlib.data.batch_predictor import blocks
-from bertlib.tasks.embeddings import retrieval_scores, similarity_scores
-from bertlib.tasks.embeddings.embedding_examples import Example
-from bertlib.tasks.embeddings.nearest_neighbors import TopK
+from bertlib.data import nearest_neighbors, retrieval_scores
+from bertlib.data.text_groups import Example
+from bertlib.tasks.embeddings import similarity_scores
 
-# Documents of the ranking of a query, and of a block of a corpus.
+# Documents of the ranking of a query.
 _MAX_RANK = 1000
-_BLOCK_SIZE = 8192
 
 # Metrics by kind of dev set, the primary one first.
 METRICS = {
@@ -100,7 +98,7 @@ def evaluate_retrieval(
   """Evaluates a search by cosine similarity in a corpus."""
   widths = _suffixes(dims)
   # One more, since the document with the id of the query is left out.
-  found = search(
+  found = nearest_neighbors.search(
     query_vectors, document_vectors, _MAX_RANK + 1, widths.values()
   )
   results: dict[str, float] = {}
@@ -116,23 +114,3 @@ def evaluate_retrieval(
     scores = retrieval_scores.evaluate(relevance, rankings)
     results |= {f"eval_{name}{suffix}": v for name, v in scores.items()}
   return Evaluation(results, rankings=by_width[0])
-
-
-def search(
-  query_vectors: np.ndarray,  # float32 [queries, width]
-  document_vectors: Iterable[np.ndarray],  # read once, block by block
-  k: int,  # documents to find for each query
-  # Leading values of the vectors to search with; None for all.
-  dims: Iterable[int | None] = (None,),
-) -> list[tuple[np.ndarray, np.ndarray]]:
-  """Exact search by cosine similarity: results of `TopK` for each width."""
-  searches = {
-    dim: TopK(similarity_scores.unit_vectors(query_vectors, dim), k)
-    for dim in dims
-  }
-  first = 0
-  for block in map(np.stack, blocks(document_vectors, _BLOCK_SIZE)):
-    for dim, found in searches.items():
-      found.add(similarity_scores.unit_vectors(block, dim), first)
-    first += len(block)
-  return [found.results() for found in searches.values()]

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from bertlib.cli.errors import InputError
-from bertlib.data import example_checks, model_inputs
+from bertlib.data import beir, example_checks, model_inputs, text_groups
+from bertlib.data.text_groups import Columns, Example, kind_of
 from bertlib.io.files import open_any
 from bertlib.io.receipt_file import DEV_DATA, TRAINING_DATA
 from bertlib.settings import embedding_spec, model_description
 from bertlib.settings.embedding_spec import EmbeddingSpec
-from bertlib.tasks.embeddings import beir, embedding_examples
-from bertlib.tasks.embeddings.embedding_data import kind_of
-from bertlib.tasks.embeddings.embedding_examples import Columns, Example
 from bertlib.tasks.embeddings.embedding_losses import LossOptions
 from bertlib.tasks.embeddings.settings import LOSSES_OF_KIND, EmbeddingSettings
 from bertlib.training import step_plan
@@ -147,16 +146,41 @@ def _has_candidates(examples: Sequence[Example]) -> bool:
 class DevSet(NamedTuple):
   """The dev set: examples, or queries and a corpus with judgments."""
 
-  # See `settings.embedding_data.kind_of`; "retrieval" for the latter.
+  # See `settings.text_groups.kind_of`; "retrieval" for the latter.
   kind: str
   examples: Sequence[Example]  # empty for retrieval
   retrieval: beir.Retrieval | None
 
 
+class Pairs(NamedTuple):
+  """Texts of pairs to mine negatives for, each once, as in the file."""
+
+  queries: dict[str, dict[int, None]]  # positives of each, by their numbers
+  corpus: list[str]  # all positives
+  most_rows: int  # of one query, equal ones too
+
+
+def find_pairs(path: str, examples: Sequence[Example]) -> Pairs:
+  """Collects the queries and positives of examples; InputError if alone."""
+  numbers: dict[str, int] = {}
+  queries: dict[str, dict[int, None]] = {}
+  for example in examples:
+    query, positive, *_ = example.texts
+    number = numbers.setdefault(positive, len(numbers))
+    queries.setdefault(query, {})[number] = None
+  if len(numbers) == 1:
+    raise InputError(
+      f"{path}: all rows have the same second text, so that there are no others"
+      " to mine. Name other --text_columns"
+    )
+  counts = Counter(example.texts[0] for example in examples)
+  return Pairs(queries, [*numbers], max(counts.values()))
+
+
 class Data(NamedTuple):
   """Data of the splits that the run uses."""
 
-  # Of the training data, see `settings.embedding_data.kind_of`; None without.
+  # Of the training data, see `settings.text_groups.kind_of`; None without.
   kind: str | None
   train: Sequence[Example]
   dev: DevSet | None  # None without evaluation
@@ -164,7 +188,7 @@ class Data(NamedTuple):
   corpus: Sequence[str]  # texts to search
   queries: Sequence[str]  # queries to search for
   bad_rows: Mapping[str, Sequence[str]]  # messages of the skipped rows, by file
-  mined: embedding_examples.Pairs | None = None  # to find negatives for
+  mined: Pairs | None = None  # to find negatives for
 
 
 def distinct_texts(examples: Sequence[Example]) -> tuple[list[str], np.ndarray]:
@@ -190,7 +214,7 @@ def read_data(settings: EmbeddingSettings) -> Data:
   if settings.flags.do_predict and settings.mining.mine_negatives:
     path, columns = settings.train_file, settings.train_columns
     pairs = train or _read_examples(settings, path, columns, bad_rows)
-    mined = embedding_examples.find_pairs(path, pairs)
+    mined = find_pairs(path, pairs)
   return Data(
     kind,
     train,
@@ -227,7 +251,7 @@ def _read_examples(
   columns: Columns,
   bad_rows: dict[str, list[str]],
 ):
-  return embedding_examples.read_examples(
+  return text_groups.read_examples(
     path,
     columns,
     settings.max_score,
@@ -244,7 +268,7 @@ def _read_texts(
   path = getattr(settings, flag)
   if not path or not settings.flags.do_predict:
     return ()
-  return embedding_examples.read_texts(
+  return text_groups.read_texts(
     path,
     settings.text.codec,
     settings.text_columns or (),
@@ -287,8 +311,8 @@ def check_text_groups(run: Run, data: Data) -> example_checks.LengthSummary:
   groups = groups or [[text] for text in (*data.predict, *data.queries)]
   max_seq_length = run.settings.model.max_seq_length
 
-  cutting = run.settings.cutting
-  texts = itertools.chain.from_iterable(example_checks.sample(groups))
+  cutting, sample = run.settings.cutting, example_checks.sample(groups)
+  texts = [*itertools.chain.from_iterable(sample)]
   encoded = (
     example_checks.Encoded(
       pair.input_ids, pair.num_tokens, pair.num_truncated_tokens
@@ -297,9 +321,14 @@ def check_text_groups(run: Run, data: Data) -> example_checks.LengthSummary:
       run.tokenizer,
       ((text, None) for text in texts),
       max_seq_length,
-      cutting.in_one_row() if data.train else cutting,
+      cutting=cutting.in_one_row() if data.train else cutting,
     )
   )
   return example_checks.check_encoded(
-    encoded, run.config.vocab_size, len(groups), run.tokenizer, max_seq_length
+    encoded,
+    run.config.vocab_size,
+    len(groups),
+    run.tokenizer,
+    texts,
+    max_seq_length,
   )

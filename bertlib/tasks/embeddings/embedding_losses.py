@@ -16,7 +16,7 @@ import tensorflow.compat.v1 as tf
 import modeling
 import optimization
 from bertlib.compute import pooling
-from bertlib.tasks.embeddings.embedding_examples import MISSING
+from bertlib.data.text_groups import MISSING
 from bertlib.training import train_step
 from optimization import Frozen, Gradients
 

@@ -8,12 +8,11 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
-from bertlib.data import batch_predictor, tables
+from bertlib.data import batch_predictor, nearest_neighbors, tables, text_groups
 from bertlib.data.batch_predictor import BatchPredictor, FileFormat
 from bertlib.io import vector_files
 from bertlib.settings import embedding_spec
 from bertlib.settings.embedding_spec import EmbeddingSpec
-from bertlib.tasks.embeddings import embedding_examples, similarity_scores
 
 
 class VectorPredictor(BatchPredictor):
@@ -63,7 +62,7 @@ class VectorPredictor(BatchPredictor):
     if not 0 < dim <= self.width:
       raise ValueError(f"dim={dim}: vectors have {self.width} values")
     if self.spec.normalize:
-      return similarity_scores.unit_vectors(vectors, dim)
+      return nearest_neighbors.unit_vectors(vectors, dim)
     return vectors[:, :dim]
 
   predict = encode  # as the method is called for other tasks
@@ -81,7 +80,7 @@ class VectorPredictor(BatchPredictor):
   def read_file(self, settings, bad):
     """See base class."""
     text = settings.text
-    rows, text_of = embedding_examples.text_rows(
+    rows, text_of = text_groups.text_rows(
       settings.predict_file,
       text.codec,
       settings.text_columns or (),

@@ -6,16 +6,15 @@ two of a scored or labeled pair; or a single one. Imports no TensorFlow.
 
 from __future__ import annotations
 
-import itertools
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import tokenization
 from bertlib.cli.absl import logging
-from bertlib.data import model_inputs, tf_records
+from bertlib.data import model_inputs, text_records, tf_records
+from bertlib.data.text_groups import MISSING, Example
 from bertlib.settings.common import TRUNCATE, LongTextSettings
-from bertlib.tasks.embeddings.embedding_examples import MISSING, Example
 
 
 def layout(
@@ -112,7 +111,7 @@ class _GroupEncoder:
       self._tokenizer,
       ((prefix + text, None, prefix) for text, prefix in keys),
       self._max_seq_length,
-      self._cutting,
+      cutting=self._cutting,
     )
     bodies = self._tokenizer.encode_batch(text for text, _ in keys)
     for key, pair, body in zip(keys, pairs, bodies):
@@ -157,69 +156,8 @@ class _GroupEncoder:
       path,
       num_texts - len(self._numbers),
     )
-    _log_faults(
+    text_records.log_faults(
       self._num_truncated_tokens,
       self._num_tokens.count(self._tokenizer.special_tokens.num()),
       self._max_seq_length,
     )
-
-
-# Texts to encode
-
-
-def write_texts(
-  path: str,
-  # Prefix and text; read once, and not kept in memory.
-  texts: Iterable[tuple[str, str]],
-  tokenizer: tokenization.Tokenizer,
-  max_seq_length: int,
-  # The last text is repeated until the number of records is a multiple.
-  multiple_of: int = 1,
-  cutting: LongTextSettings = TRUNCATE,
-) -> Sequence[int]:
-  """Encodes single texts as TFRecords; returns the number of rows of each."""
-  num_truncated_tokens, num_rows = array("i"), array("i")
-  num_empty, num_special = 0, tokenizer.special_tokens.num()
-  pairs = ((prefix + text, None, prefix) for prefix, text in texts)
-
-  def records() -> Iterator[dict[str, Any]]:
-    nonlocal num_empty
-    record: dict[str, Any] = {}
-    for rows in model_inputs.encode_windows(
-      tokenizer, pairs, max_seq_length, cutting
-    ):
-      num_truncated_tokens.append(rows[0].num_truncated_tokens)
-      num_rows.append(len(rows))
-      model_inputs.warn_of_many_windows(f"text {len(num_rows)}", len(rows))
-      is_empty = rows[0].num_tokens == num_special
-      num_empty += is_empty and not num_truncated_tokens[-1]
-      for row in rows:
-        record = row._asdict()
-        yield record
-    yield from itertools.repeat(
-      record, -len(num_truncated_tokens) % multiple_of
-    )
-
-  tf_records.write_records(
-    path, records(), tf_records.token_layout(max_seq_length)
-  )
-  windows = f" in {sum(num_rows)} windows" if cutting.has_windows else ""
-  logging.info("%d texts%s written to %s", len(num_rows), windows, path)
-  _log_faults(num_truncated_tokens, num_empty, max_seq_length)
-  return num_rows
-
-
-def _log_faults(
-  num_truncated_tokens: array, num_empty: int, max_seq_length: int
-) -> None:
-  """Logs how many texts lost tokens, and how many have none."""
-  num_truncated = sum(map(bool, num_truncated_tokens))
-  if num_truncated:
-    logging.info(
-      "%d texts were truncated to %d tokens and lost %d tokens in total",
-      num_truncated,
-      max_seq_length,
-      sum(num_truncated_tokens),
-    )
-  if num_empty:
-    logging.warning("%d texts have no tokens", num_empty)

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
-from bertlib.reporting import html_report, statistics
+from bertlib.data.text_groups import Example
+from bertlib.reporting import html_report, search_report, statistics
 from bertlib.reporting.html_report import Section
 from bertlib.reporting.statistics import Interval
 from bertlib.tasks.embeddings import (
-  beir,
   embedding_evaluation,
   embedding_inputs,
-  retrieval_scores,
   similarity_scores,
 )
 from bertlib.tasks.embeddings.embedding_evaluation import Evaluation
-from bertlib.tasks.embeddings.embedding_examples import Example
 
 # Errors that the report shows.
 _NUM_ERRORS = 30
@@ -29,7 +26,7 @@ def sections(
 ) -> list[Section]:
   """Sections on sentence embeddings, for `run_report.Findings`."""
   if evaluation.rankings is not None:
-    return [_search_errors(dev_set.retrieval, evaluation.rankings)]
+    return [search_report.errors(dev_set.retrieval, evaluation.rankings)]
   if evaluation.neighbors is not None:
     return [_neighbor_errors(dev_set.examples, evaluation.neighbors)]
   gold = embedding_evaluation.gold_values(dev_set.kind, dev_set.examples)
@@ -86,46 +83,14 @@ def _neighbor_errors(
   return html_report.table("Worst errors", rows)
 
 
-def _search_errors(
-  retrieval: beir.Retrieval, rankings: Mapping[str, Sequence[str]]
-) -> Section:
-  """Section on the queries whose right document is ranked lowest."""
-  lowest = []
-  for query, found in rankings.items():
-    relevant = retrieval.relevance[query]
-    rank, right = next(
-      ((rank, id_) for rank, id_ in enumerate(found, 1) if id_ in relevant),
-      (len(found) + 1, next(iter(relevant))),
-    )
-    if rank > 1 and found:
-      lowest.append((rank, query, found[0], right))
-  lowest = sorted(lowest, key=lambda error: -error[0])[:_NUM_ERRORS]
-  needed = {id_ for _, _, *ids in lowest for id_ in ids}
-  texts = {id_: text for id_, text in retrieval.corpus if id_ in needed}
-  rows: list[dict[str, Any]] = [
-    {
-      "rank": rank if rank <= len(rankings[query]) else f"over {rank - 1}",
-      "query": retrieval.queries[query],
-      "found first": texts[found],
-      "right": texts.get(right, f"{right} (not in the corpus)"),
-    }
-    for rank, query, found, right in lowest
-  ]
-  return html_report.table("Worst errors", rows)
-
-
 def intervals(
   dev_set: embedding_inputs.DevSet, evaluation: Evaluation
 ) -> dict[str, Interval | None]:
   """Intervals of the metrics of sentence embeddings, at the full width."""
   if evaluation.rankings is not None:
-    values = retrieval_scores.evaluate_queries(
+    return search_report.intervals(
       dev_set.retrieval.relevance, evaluation.rankings
     )
-    return {
-      name: statistics.bootstrap(np.mean, values[:, column])
-      for column, name in enumerate(retrieval_scores.METRICS)
-    }
   if found := evaluation.neighbors:
     return {
       "map": statistics.bootstrap(np.mean, found.precisions),

@@ -9,10 +9,10 @@ from collections.abc import Iterable, Iterator, Mapping
 import numpy as np
 
 from bertlib.cli.absl import logging
+from bertlib.data import nearest_neighbors
 from bertlib.io import json_files
 from bertlib.io.files import atomic_write
-from bertlib.tasks.embeddings import embedding_evaluation, similarity_scores
-from bertlib.tasks.embeddings.embedding_examples import Pairs
+from bertlib.tasks.embeddings.embedding_inputs import Pairs
 from bertlib.tasks.embeddings.settings import MiningSettings
 
 
@@ -26,7 +26,7 @@ def write(
   """Writes the negatives of each pair as JSON Lines, and logs their numbers."""
   depth = options.depth(pairs.most_rows)
   of_positives: dict[tuple[int, int], float] = {}  # by query and document
-  ((scores, found),) = embedding_evaluation.search(
+  ((scores, found),) = nearest_neighbors.search(
     query_vectors,
     _scored(pairs, query_vectors, corpus_vectors, of_positives),
     depth + 1,  # the text of the query itself is left out
@@ -97,9 +97,9 @@ def _scored(
   for number, positives in enumerate(pairs.queries.values()):
     for positive in positives:
       queries_of.setdefault(positive, []).append(number)
-  unit_queries = similarity_scores.unit_vectors(query_vectors)
+  unit_queries = nearest_neighbors.unit_vectors(query_vectors)
   for document, vector in enumerate(corpus_vectors):
-    (unit,) = similarity_scores.unit_vectors(vector[np.newaxis])
+    (unit,) = nearest_neighbors.unit_vectors(vector[np.newaxis])
     for query in queries_of[document]:
       of_positives[query, document] = float(unit_queries[query] @ unit)
     yield vector

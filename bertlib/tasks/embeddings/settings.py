@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from bertlib.cli import option
 from bertlib.cli.errors import InputError
 from bertlib.cli.option import AT_LEAST_1, NOT_NEGATIVE, POSITIVE
+from bertlib.data.text_groups import Columns, kind_of
 from bertlib.settings.common import (
   LongTextSettings,
   ModelSettings,
@@ -15,7 +16,6 @@ from bertlib.settings.common import (
 )
 from bertlib.settings.embedding_spec import SCRIPT, VectorSettings
 from bertlib.settings.training import RunSettings, TrainingSettings
-from bertlib.tasks.embeddings.embedding_data import Columns, kind_of
 
 # Keys of the table in `embedding_losses`, which imports TensorFlow.
 LOSSES = (

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bertlib.tasks.embeddings import nearest_neighbors
+from bertlib.data import nearest_neighbors
 
 # Metrics of each kind of data, the primary one first.
 SCORED_PAIRS = ("spearman", "pearson")
@@ -17,19 +17,13 @@ LABELED_TEXTS = ("map", "neighbor_accuracy")
 _NUM_SIMILARITIES = 2**23
 
 
-def unit_vectors(vectors: np.ndarray, dim: int | None = None) -> np.ndarray:
-  """First `dim` values at length 1: float32 [vectors, dim]; zeros stay zero."""
-  vectors = nearest_neighbors.check_finite(vectors[:, :dim])
-  vectors = vectors.astype(np.float32)
-  lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-  return vectors / np.maximum(lengths, np.finfo(np.float32).tiny)
-
-
 def cosine_similarities(
   first: np.ndarray, second: np.ndarray, dim: int | None = None
 ) -> np.ndarray:
   """Cosines of the rows of two arrays, float32 [rows]; 0 for a zero vector."""
-  product = unit_vectors(first, dim) * unit_vectors(second, dim)
+  product = nearest_neighbors.unit_vectors(
+    first, dim
+  ) * nearest_neighbors.unit_vectors(second, dim)
   return product.sum(axis=1)
 
 
@@ -132,8 +126,8 @@ def find_neighbors(
   vectors: np.ndarray, labels: np.ndarray, dim: int | None = None
 ) -> Neighbors:
   """Ranks all other texts by cosine similarity, for each text."""
-  # At least two texts have the same label, see `embedding_examples`.
-  vectors = unit_vectors(vectors, dim)
+  # At least two texts have the same label, see `text_groups`.
+  vectors = nearest_neighbors.unit_vectors(vectors, dim)
   _, numbers, counts = np.unique(
     labels, return_inverse=True, return_counts=True
   )

@@ -216,4 +216,5 @@ def check_sentences(run: Run, data: Data) -> example_checks.LengthSummary:
     run.config.vocab_size,
     len(sentences) * len(windows) // len(some),
     run.tokenizer,
+    (word for sentence in some for word in sentence.words),
   )

@@ -33,13 +33,7 @@ def remask(batch: Mapping[str, Any], numbers, masking: Masking):
   seq_length = batch["input_ids"].shape[1]
   num_predictions = batch["masked_lm_positions"].shape[1]
   shape = [3 + masking.do_span_mask, seq_length]
-  draws = tf.map_fn(
-    lambda number: tf.random.stateless_uniform(
-      shape, [masking.seed, number], dtype=tf.float64
-    ),
-    numbers,
-    fn_output_signature=tf.TensorSpec(shape, tf.float64),
-  )
+  draws = _draw(shape, masking.seed, numbers, tf.float64)
   word_order, fate, entry, *length = tf.unstack(draws, axis=1)  # [B, S] each
   input_ids = original_ids(batch)
   words = _find_words(input_ids, batch["input_mask"], masking)
@@ -79,6 +73,31 @@ def remask(batch: Mapping[str, Any], numbers, masking: Masking):
     "masked_lm_positions": positions,
     "masked_lm_ids": tf.where_v2(is_used, labels, 0),
     "masked_lm_weights": tf.cast(is_used, tf.float32),
+  }
+
+
+def _draw(shape: Sequence[int], seed: int, numbers, dtype):
+  """Uniform draws in [0, 1) for each number of an example, [B, *shape]."""
+  return tf.map_fn(
+    lambda number: tf.random.stateless_uniform(
+      shape, [seed, number], dtype=dtype
+    ),
+    numbers,
+    fn_output_signature=tf.TensorSpec(shape, dtype),
+  )
+
+
+def add_sampling_draws(
+  batch: Mapping[str, Any], numbers, seed: int, seq_length: int
+):
+  """Adds `masked_lm_draws`, float32 [B, P], of each masked position."""
+  # With another seed than the masks. The last batch may have fewer examples.
+  numbers = numbers[: tf.shape(batch["input_ids"])[0]]
+  draws = _draw([seq_length], ~seed, numbers, tf.float32)
+  positions = batch["masked_lm_positions"]
+  return {
+    **batch,
+    "masked_lm_draws": tf.gather(draws, positions, batch_dims=1),
   }
 
 

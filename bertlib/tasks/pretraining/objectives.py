@@ -1,7 +1,8 @@
 """Objectives of pretraining: what a model predicts, and all that follows.
 
 Whoever has an `Objective` asks it; nothing else compares objectives. Imports no
-TensorFlow. The formula of each loss stands in `run_pretraining`.
+TensorFlow. The formula of each loss stands in `run_pretraining`, that of the
+replaced tokens in `electra`.
 """
 
 from __future__ import annotations
@@ -16,12 +17,13 @@ from typing import Any
 _HEADS = {
   "masked_lm": "cls/predictions/output_bias",
   "next_sentence": "cls/seq_relationship/output_weights",
+  "disc": "discriminator_predictions/dense/kernel",
 }
 
 
 @dataclasses.dataclass(frozen=True)
 class Objective:
-  """The sum of some losses, the primary one first."""
+  """The weighted sum of some losses, the primary one first."""
 
   name: str  # value of --objective
   losses: Sequence[str]
@@ -38,9 +40,24 @@ class Objective:
     return "next_sentence" in self.losses
 
   @property
+  def has_generator(self) -> bool:
+    """True if a second encoder fills the masks for the model."""
+    return "disc" in self.losses
+
+  def weight(self, loss: str) -> float:
+    """Factor of a loss in the sum."""
+    del loss
+    return 1.0
+
+  @property
   def description(self) -> Mapping[str, Any]:
     """Entries of `model.json`."""
     return {} if self == MLM_NSP else {"objective": self.name}
+
+  @property
+  def must_agree(self) -> Sequence[str]:
+    """Entries of `model.json` that a resumed training has to have."""
+    return ()
 
   @property
   def metrics(self) -> list[str]:
@@ -63,18 +80,65 @@ class Objective:
     )
 
 
+@dataclasses.dataclass(frozen=True)
+class ReplacedTokens(Objective):
+  """Replaced-token detection (ELECTRA, Clark et al. 2020)."""
+
+  masked_lm_weight: float = 1.0  # of the generator's loss
+  disc_weight: float = 50.0
+  temperature: float = 1.0  # of the generator's samples
+  # Whether the model reads the generator's tables without a gradient to them,
+  # plus tables of its own (DeBERTa V3, He et al. 2021, section 3.3).
+  is_disentangled: bool = False
+
+  def weight(self, loss: str) -> float:
+    """See base class."""
+    return getattr(self, f"{loss}_weight")
+
+  @property
+  def description(self) -> Mapping[str, Any]:
+    """See base class."""
+    own = {field.name for field in dataclasses.fields(self)} - {
+      field.name for field in dataclasses.fields(Objective)
+    }
+    fields = {name: getattr(self, name) for name in sorted(own)}
+    return {"objective": self.name, "replaced_tokens": fields}
+
+  @property
+  def must_agree(self) -> Sequence[str]:
+    """See base class."""
+    return [*self.description]
+
+  @property
+  def metrics(self) -> list[str]:
+    """See base class."""
+    of_tokens = "auc", "precision", "recall"
+    return [
+      *(f"disc_{name}" for name in of_tokens),
+      "sampled_masked_lm_accuracy",
+      *super().metrics,
+    ]
+
+
 MLM_NSP = Objective(
   "mlm_nsp", ("masked_lm", "next_sentence"), "BertForPreTraining"
 )
 MLM = Objective("mlm", ("masked_lm",), "BertForMaskedLM")
 NSP = Objective("nsp", ("next_sentence",), "BertForNextSentencePrediction")
+# At Hugging Face the generator is a second model.
+ELECTRA = ReplacedTokens(
+  "electra", ("masked_lm", "disc"), "ElectraForPreTraining"
+)
 
-OBJECTIVES = {each.name: each for each in (MLM_NSP, MLM, NSP)}
+OBJECTIVES = {each.name: each for each in (MLM_NSP, MLM, NSP, ELECTRA)}
 
 
 def of_model(description: Mapping[str, Any]) -> Objective:
   """The objective of a trained model, by its `model.json`."""
-  return OBJECTIVES[description.get("objective", MLM_NSP.name)]
+  objective = OBJECTIVES[description.get("objective", MLM_NSP.name)]
+  return dataclasses.replace(
+    objective, **description.get("replaced_tokens", {})
+  )
 
 
 def of_variables(has_variable: Callable[[str], bool]) -> Objective:

@@ -77,9 +77,15 @@ def load_tokenizer(
     sentence_splitter()
   has_spaces = recipe.do_whole_word_mask and recipe.word_boundaries == "spaces"
   has_words = recipe.do_whole_word_mask or recipe.do_span_mask
-  return _load_tokenizer(
+  tokenizer = _load_tokenizer(
     recipe.vocab_file, recipe.do_lower_case, has_spaces, has_words
   )
+  if recipe.segments == "pairs" and not tokenizer.special_tokens.second_segment:
+    raise InputError(
+      f"--segments=pairs: {recipe.vocab_file} has one segment type, and its"
+      " models predict no next sentences. Give --segments=documents"
+    )
+  return tokenizer
 
 
 @functools.lru_cache(maxsize=1)

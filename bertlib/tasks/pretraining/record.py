@@ -6,6 +6,7 @@ import functools
 from typing import Callable
 
 from bertlib.cli import lazy_module
+from bertlib.cli.errors import InputError
 from bertlib.task.task_record import (
   Description,
   HuggingFaceModel,
@@ -31,6 +32,11 @@ def _from_huggingface(model: HuggingFaceModel) -> Description | None:
 
 def _onnx_head(description: Description) -> Callable:
   objective = objectives.of_model(description)
+  if objective.has_generator:
+    raise InputError(
+      f"--format=onnx: the generator of objective {objective.name} is not"
+      " written. Give --encoder to export the model"
+    )
   return functools.partial(
     onnx_graph.masked_lm, predicts_pairs=objective.predicts_pairs
   )
@@ -40,8 +46,9 @@ RECORD = TaskRecord(
   script="run_pretraining",
   purpose="fills masks",
   settings=PretrainingSettings,
-  entries={"objective?": str},  # name of an `Objective`
-  primary_metrics=("masked_lm_loss", "next_sentence_loss"),
+  # Name of an `Objective`, and fields of `objectives.ReplacedTokens`.
+  entries={"objective?": str, "replaced_tokens?": dict},
+  primary_metrics=("disc_auc", "masked_lm_loss", "next_sentence_loss"),
   predict=PredictExample(
     "lines.txt",
     "Words for each [MASK] in the lines of a file:",

@@ -95,7 +95,8 @@ class PretrainingSettings(TrainingSettings):
     [*OBJECTIVES],
     "Losses to train and evaluate: mlm_nsp is masked LM and next sentence"
     " prediction; mlm is masked LM alone, on records of any --segments; nsp is"
-    " next sentence prediction alone.",
+    " next sentence prediction alone; electra trains a small generator on"
+    " masked LM, and the model to find the tokens that it replaced.",
     basic=True,
     kept=True,
   )

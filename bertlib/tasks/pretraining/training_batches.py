@@ -233,8 +233,19 @@ def input_fn_builder(
   def input_fn(params):
     batch_size, shard = input_pipeline.global_batch_size_and_shard(params)
     if not is_training:
-      return input_pipeline.record_batches(
+      batches = input_pipeline.record_batches(
         input_files, layout, batch_size, drop_remainder, trim, shard=shard
+      )
+      if not objective.has_generator:
+        return batches
+      shard = shard or input_pipeline.Shard()
+      return input_pipeline.numbered(batches).map(
+        lambda index, batch: dynamic_masking.add_sampling_draws(
+          batch,
+          shard.example_numbers(index, batch_size),
+          seed,
+          max_seq_length,
+        )
       )
     batches = _TrainingBatches(
       input_files,
@@ -247,6 +258,7 @@ def input_fn_builder(
       per_token if trim else [],
       packing,
       packed_layout,
+      max_seq_length if objective.has_generator else None,
     )
     if "traced_step" in params:
       return batches.of_step(params["traced_step"])
@@ -268,6 +280,7 @@ class _TrainingBatches(NamedTuple):
   trimmed: Sequence[str]  # features with a value per token
   packing: Packing | None
   packed_layout: tf_records.Layout | None
+  sampled_length: int | None  # S, where tokens are sampled
 
   def from_step(self, first_step: int):
     """Infinite dataset that begins with this process's part of a step."""
@@ -314,9 +327,13 @@ class _TrainingBatches(NamedTuple):
     shard, masking = self.shard, self.masking
 
     def prepare(index, batch):
+      numbers = shard.example_numbers(index, self.batch_size)
       if masking:
-        numbers = shard.example_numbers(index, self.batch_size)
         batch = dynamic_masking.remask(batch, numbers, masking)
+      if length := self.sampled_length:
+        batch = dynamic_masking.add_sampling_draws(
+          batch, numbers, self.seed, length
+        )
       if not self.trimmed:
         return batch
       return input_pipeline.trim_padding(batch, names=self.trimmed)

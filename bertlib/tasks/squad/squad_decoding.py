@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -289,8 +290,12 @@ class AnswerFinder:
     shift -= self._tokenizer.special_tokens.num_before_second
     start, _ = passage.offsets[prelim.start_index + shift]
     _, end = passage.offsets[prelim.end_index + shift]
+    # A token may end between a letter and its marks.
+    text = passage.text
+    while end < len(text) and unicodedata.category(text[end])[0] == "M":
+      end += 1
     return NbestPrediction(
-      passage.text[start:end], prelim.start_logit, prelim.end_logit, start, end
+      text[start:end], prelim.start_logit, prelim.end_logit, start, end
     )
 
   def nbest_predictions(

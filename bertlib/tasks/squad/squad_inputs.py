@@ -224,6 +224,7 @@ def print_audit(settings: SquadSettings) -> None:
 def check_lengths(run: Run, data: SquadData) -> example_checks.LengthSummary:
   """Checks a sample of the windows; returns their number and mean length."""
   windows = data.train_windows if data.train else data.windows
+  examples = example_checks.sample(data.train or data.predict)
   ends = np.cumsum(windows.length).tolist()
   bounds = [*zip([0, *ends], ends)]
   return example_checks.check_encoded(
@@ -234,4 +235,5 @@ def check_lengths(run: Run, data: SquadData) -> example_checks.LengthSummary:
     run.config.vocab_size,
     len(bounds),
     run.tokenizer,
+    dict.fromkeys(example.context for example in examples),
   )

@@ -4,10 +4,11 @@ import html_pages
 import numpy as np
 import pytest
 
-from bertlib.tasks.embeddings import beir, embedding_evaluation
+from bertlib.data import beir
+from bertlib.data.text_groups import Example
+from bertlib.tasks.embeddings import embedding_evaluation
 from bertlib.tasks.embeddings import embedding_report as report
 from bertlib.tasks.embeddings.embedding_evaluation import Evaluation
-from bertlib.tasks.embeddings.embedding_examples import Example
 from bertlib.tasks.embeddings.embedding_inputs import DevSet
 
 pytestmark = pytest.mark.unit

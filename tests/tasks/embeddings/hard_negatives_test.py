@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from bertlib.cli.errors import InputError
-from bertlib.tasks.embeddings import embedding_examples, hard_negatives
-from bertlib.tasks.embeddings.embedding_examples import Example
+from bertlib.data.text_groups import Example
+from bertlib.tasks.embeddings import embedding_inputs, hard_negatives
 from bertlib.tasks.embeddings.settings import MiningSettings
 
 pytestmark = pytest.mark.unit
@@ -71,7 +71,7 @@ def mine(tmp_path, rows, names="q{}", **options):
   vectors = {f"q{i}": draw(4) for i in range(5)}
   vectors |= {f"d{i}": draw(4) for i in range(7)}
   examples = [Example([names.format(q), f"d{d}"]) for q, d in rows]
-  pairs = embedding_examples.find_pairs("pairs.tsv", examples)
+  pairs = embedding_inputs.find_pairs("pairs.tsv", examples)
   path = tmp_path / "negatives.jsonl"
   hard_negatives.write(
     str(path),

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from sklearn import metrics
 
+from bertlib.data import nearest_neighbors
 from bertlib.tasks.embeddings import similarity_scores as similarity
 
 pytestmark = pytest.mark.unit
@@ -26,7 +27,9 @@ def test_cosine_similarities_equal_sklearn(dim):
 def test_zero_vector_has_similarity_0():
   vectors = np.float32([[0, 0], [3, 4]])
   expected = np.float32([[0, 0], [0.6, 0.8]])
-  np.testing.assert_array_equal(similarity.unit_vectors(vectors), expected)
+  np.testing.assert_array_equal(
+    nearest_neighbors.unit_vectors(vectors), expected
+  )
   actual = similarity.cosine_similarities(vectors, vectors[[1, 1]])
   np.testing.assert_allclose(actual, [0, 1], atol=1e-7)
 

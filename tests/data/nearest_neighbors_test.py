@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from bertlib.cli.errors import InputError
-from bertlib.tasks.embeddings import nearest_neighbors
+from bertlib.data import nearest_neighbors
 
 pytestmark = pytest.mark.unit
 

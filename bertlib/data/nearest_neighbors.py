@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 from bertlib.cli import terminal
 from bertlib.cli.absl import logging
 from bertlib.cli.errors import InputError
+from bertlib.data.batch_predictor import blocks
 from bertlib.io import json_files
 from bertlib.io.files import atomic_write
 
@@ -75,6 +76,31 @@ def check_finite(vectors: np.ndarray) -> np.ndarray:
       " of the model are unusable: use an earlier checkpoint"
     )
   return vectors
+
+
+def unit_vectors(vectors: np.ndarray, dim: int | None = None) -> np.ndarray:
+  """First `dim` values at length 1: float32 [vectors, dim]; zeros stay zero."""
+  vectors = check_finite(vectors[:, :dim])
+  vectors = vectors.astype(np.float32)
+  lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+  return vectors / np.maximum(lengths, np.finfo(np.float32).tiny)
+
+
+def search(
+  query_vectors: np.ndarray,  # float32 [queries, width]
+  document_vectors: Iterable[np.ndarray],  # read once, block by block
+  k: int,  # documents to find for each query
+  # Leading values of the vectors to search with; None for all.
+  dims: Iterable[int | None] = (None,),
+) -> list[tuple[np.ndarray, np.ndarray]]:
+  """Exact search by cosine similarity: results of `TopK` for each width."""
+  searches = {dim: TopK(unit_vectors(query_vectors, dim), k) for dim in dims}
+  first = 0
+  for block in map(np.stack, blocks(document_vectors, _NUM_DOCUMENTS)):
+    for dim, found in searches.items():
+      found.add(unit_vectors(block, dim), first)
+    first += len(block)
+  return [found.results() for found in searches.values()]
 
 
 def write_search_results(

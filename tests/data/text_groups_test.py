@@ -8,8 +8,8 @@ import logging
 import pytest
 from refused import refusal
 
-from bertlib.tasks.embeddings import embedding_data, embedding_examples
-from bertlib.tasks.embeddings.embedding_examples import Columns, Example
+from bertlib.data import text_groups
+from bertlib.data.text_groups import Columns, Example
 
 pytestmark = pytest.mark.unit
 
@@ -23,7 +23,7 @@ LABELED = Columns(["text"], label="label")
 def read(folder, content, columns, name="data.tsv", **options):
   path = folder / name
   path.write_text(content, encoding="utf-8")
-  return embedding_examples.read_examples(str(path), columns, **options)
+  return text_groups.read_examples(str(path), columns, **options)
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def read(folder, content, columns, name="data.tsv", **options):
   ],
 )
 def test_columns_decide_the_kind(columns, kind):
-  assert embedding_data.kind_of(columns) == kind
+  assert text_groups.kind_of(columns) == kind
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_columns_decide_the_kind(columns, kind):
   ],
 )
 def test_columns_that_do_not_go_together_are_refused(columns):
-  message = refusal(embedding_data.kind_of, columns)
+  message = refusal(text_groups.kind_of, columns)
   assert message.startswith("--text_columns")
 
 
@@ -126,7 +126,7 @@ def test_a_spreadsheet_may_have_semicolons_and_decimal_commas(tmp_path):
   assert [example.score for example in examples] == [0.7, 0.4]
   assert examples[0].texts == ["x; y", "z, z"]
   path = str(tmp_path / "data.csv")
-  texts = embedding_examples.read_texts(path, columns=["2"], delimiter=";")
+  texts = text_groups.read_texts(path, columns=["2"], delimiter=";")
   assert texts == ["a", "x; y", "x"]
 
 
@@ -157,10 +157,10 @@ def test_labels_are_texts(tmp_path):
 def test_texts_of_a_table_are_in_the_named_column(tmp_path, name, content):
   path = tmp_path / name
   path.write_text(content)
-  texts = embedding_examples.read_texts(str(path), columns=["text"])
+  texts = text_groups.read_texts(str(path), columns=["text"])
   assert texts == ["one, two", "three"]
   for columns in ([], ["id", "text"]):
-    message = refusal(embedding_examples.read_texts, str(path), None, columns)
+    message = refusal(text_groups.read_texts, str(path), None, columns)
     assert message.startswith(f"{path}: is a table. ")
 
 
@@ -224,7 +224,7 @@ def test_texts_are_read_from_a_file_or_stdin(tmp_path, monkeypatch):
   path = tmp_path / "texts.txt"
   path.write_bytes(content.encode())
   expected = ["one\ttwo ||| three", "four"]
-  assert embedding_examples.read_texts(str(path)) == expected
+  assert text_groups.read_texts(str(path)) == expected
   stdin = io.TextIOWrapper(io.BytesIO(content.encode()))
   monkeypatch.setattr("sys.stdin", stdin)
-  assert embedding_examples.read_texts("-") == expected
+  assert text_groups.read_texts("-") == expected

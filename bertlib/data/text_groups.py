@@ -1,10 +1,11 @@
-"""Readers of texts for sentence embeddings: pairs, triplets, labeled texts.
+"""Readers of groups of texts: pairs, triplets, labeled texts, single texts.
 
 Imports no TensorFlow.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -12,11 +13,64 @@ from typing import Any, NamedTuple
 from bertlib.cli.errors import InputError
 from bertlib.data import tables
 from bertlib.data.tables import FIX_ROW, Row
+from bertlib.io import json_files
 from bertlib.io.text_files import Encoding
-from bertlib.tasks.embeddings.embedding_data import Columns, kind_of
 
 # Id of a missing negative, where texts have ids.
 MISSING = -1
+
+
+class Columns(NamedTuple):
+  """Columns of a file, each by its name or its number from 1.
+
+  Attributes:
+    texts: the anchor, the positive, and the hard negatives.
+    score: similarity of the two texts, or None.
+    label: label of the two texts or of the text, or None.
+    list_scores: a list of the scores of all texts but the first, or None.
+  """
+
+  texts: Sequence[str]
+  score: str | None = None
+  label: str | None = None
+  list_scores: str | None = None
+
+
+def kind_of(columns: Columns) -> str:
+  """Kind of the rows, by the columns that are named.
+
+  Raises:
+    InputError: the columns do not go together, or one is named twice.
+  """
+  if not columns.texts:
+    raise InputError(
+      "--text_columns must be given: the columns of the texts, such as"
+      " question,answer"
+    )
+  value = f"--text_columns={','.join(columns.texts)}"
+  if not all(columns.texts) or len(set(columns.texts)) < len(columns.texts):
+    raise InputError(
+      f"{value}: has an empty or repeated name. Name each column once"
+    )
+  has_score, has_label = columns.score is not None, columns.label is not None
+  kinds = {
+    # Two texts that belong together are a pair; with more that do not belong to
+    # the first (hard negatives), a triplet.
+    (1, False, False): "texts",
+    (1, False, True): "labeled_texts",
+    (2, False, False): "pairs",
+    (2, True, False): "scored_pairs",
+    (2, False, True): "labeled_pairs",
+    (3, False, False): "triplets",
+  }
+  kind = kinds.get((min(len(columns.texts), 3), has_score, has_label))
+  if kind is None:
+    raise InputError(
+      f"{value} with --score_column={columns.score or ''} and"
+      f" --label_column={columns.label or ''}: a score belongs to two texts, a"
+      " label to one or two. Name the columns of one kind of data"
+    )
+  return kind
 
 
 class Example(NamedTuple):
@@ -27,6 +81,7 @@ class Example(NamedTuple):
   texts: list[str]
   score: float | None = None  # similarity of a pair, from 0 to 1
   label: str | None = None  # "1" or "0" of a pair, or the class of a text
+  list_scores: list[float] | None = None  # of all texts but the first
 
 
 def read_examples(
@@ -40,7 +95,7 @@ def read_examples(
 ) -> list[Example]:
   """Reads the rows of a .tsv, .csv or .jsonl file, at least one."""
   kind = kind_of(columns)
-  rows, example = _open_table(path, columns, max_score, encoding, delimiter)
+  rows, example = open_table(path, columns, max_score, encoding, delimiter)
   examples = tables.collect_examples(
     path, rows, example, skip_bad_rows, bad_rows
   )
@@ -50,10 +105,10 @@ def read_examples(
   return examples
 
 
-def _open_table(
+def open_table(
   path: str,
   columns: Columns,
-  max_score: float,
+  max_score: float | None,  # None: scores have no limit and stay as they are
   encoding: Encoding | None,
   delimiter: str | None,
 ) -> tuple[Iterator[Row], Callable[[Row], Example]]:
@@ -67,21 +122,24 @@ def _open_table(
       *(("--text_columns", name) for name in columns.texts),
       ("--score_column", columns.score),
       ("--label_column", columns.label),
+      ("--teacher_scores_column", columns.list_scores),
     ],
     encoding,
     delimiter=delimiter,
   )
-  *text_columns, score_column, label_column = table.columns
+  *text_columns, score_column, label_column, list_column = table.columns
 
   def example(row: Row) -> Example:
     table.check_row(row)
     texts = _texts(row, columns.texts, text_columns)
-    score = label = None
+    score = label = list_scores = None
     if score_column is not None:
       score = _score(row, row.numeral(score_column), max_score)
     if label_column is not None:
       label = _label(row, label_column, kind)
-    return Example(texts, score, label)
+    if list_column is not None:
+      list_scores = _list_scores(row, list_column, len(texts) - 1)
+    return Example(texts, score, label, list_scores)
 
   return table.rows, example
 
@@ -121,17 +179,34 @@ def _negatives(row: Row, name: str, column: int) -> Iterator[str]:
       yield text
 
 
-def _score(row: Row, text: str, max_score: float) -> float:
-  """Scales a score to the range from 0 to 1."""
+def _score(row: Row, text: str, max_score: float | None) -> float:
+  """Scales a score to the range from 0 to 1, or takes one of 0 or more."""
   score = tables.parse_number(text)
   if score is None:
     raise row.error(f"the score {text!r} is not a number. {FIX_ROW}")
+  if max_score is None and score >= 0:
+    return score
+  if max_score is None:
+    raise row.error(f"the score {text} is below 0. {FIX_ROW}")
   if not 0 <= score <= max_score:
     raise row.error(
       f"the score {text} is not between 0 and {max_score:g}. Give the highest"
       " score by --max_score, or fix the row"
     )
   return score / max_score
+
+
+def _list_scores(row: Row, column: int, number: int) -> list[float]:
+  """The list of scores in a cell, one for each of `number` texts."""
+  text = row.text(column)
+  scores = json_files.parse(text, row.where, fix=FIX_ROW)
+  problem = json_files.mismatch(scores, [float])
+  if problem or not all(map(math.isfinite, scores)) or len(scores) != number:
+    raise row.error(
+      f"{text!r} is not a list of {number} numbers, one for each text but the"
+      f" first. {FIX_ROW}"
+    )
+  return scores
 
 
 def _label(row: Row, column: int, kind: str) -> str:
@@ -176,7 +251,7 @@ def text_rows(
         " or give a file of one text per line"
       )
     columns = Columns(columns)
-    rows, example = _open_table(path, columns, 1.0, encoding, delimiter)
+    rows, example = open_table(path, columns, 1.0, encoding, delimiter)
     return rows, lambda row: example(row).texts[0]
 
   def text(numbered):
@@ -189,31 +264,6 @@ def text_rows(
 
   lines = tables.read_lines(path, encoding, tables.NAMED_JSONL)
   return enumerate(lines, start=1), text
-
-
-class Pairs(NamedTuple):
-  """The texts of pairs, each once, in the order of the file."""
-
-  queries: dict[str, dict[int, None]]  # positives of each, by their numbers
-  corpus: list[str]  # all positives
-  most_rows: int  # of one query, equal ones too
-
-
-def find_pairs(path: str, examples: Sequence[Example]) -> Pairs:
-  """Collects the queries and positives of examples; InputError if alone."""
-  numbers: dict[str, int] = {}
-  queries: dict[str, dict[int, None]] = {}
-  for example in examples:
-    query, positive, *_ = example.texts
-    number = numbers.setdefault(positive, len(numbers))
-    queries.setdefault(query, {})[number] = None
-  if len(numbers) == 1:
-    raise InputError(
-      f"{path}: all rows have the same second text, so that there are no others"
-      " to mine. Name other --text_columns"
-    )
-  counts = Counter(example.texts[0] for example in examples)
-  return Pairs(queries, [*numbers], max(counts.values()))
 
 
 def read_texts(

@@ -11,8 +11,8 @@ import tracemalloc
 import pytest
 from refused import refusal
 
-from bertlib.tasks.embeddings import beir, retrieval_scores
-from bertlib.tasks.embeddings.embedding_examples import Example
+from bertlib.data import beir, retrieval_scores
+from bertlib.data.text_groups import Example
 
 pytestmark = pytest.mark.unit
 

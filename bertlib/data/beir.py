@@ -23,8 +23,8 @@ from absl import logging
 
 from bertlib.cli.errors import InputError
 from bertlib.data import tables
+from bertlib.data.text_groups import Example
 from bertlib.io import files, json_files, text_files
-from bertlib.tasks.embeddings.embedding_examples import Example
 
 _CORPUS = "corpus.jsonl"
 _QUERIES = "queries.jsonl"
@@ -45,6 +45,8 @@ class Retrieval(NamedTuple):
   # Grades, at least 1, of the relevant documents, by id of query and of
   # document.
   relevance: Mapping[str, Mapping[str, int]]
+  # Those of documents that are judged not to be: 0 or less.
+  irrelevant: Mapping[str, Mapping[str, int]] = {}
 
 
 @dataclasses.dataclass
@@ -68,38 +70,39 @@ def is_beir(path: str) -> bool:
   return os.path.isdir(path) or files.exists(os.path.join(folder, _CORPUS))
 
 
-def _find_folder(path: str) -> tuple[str, str]:
+def _find_folder(path: str, split: str = "test") -> tuple[str, str]:
   """The folder with corpus and queries, and the file of judgments."""
   parent = os.path.dirname(path)
   if os.path.basename(parent) == _QRELS and path.endswith(".tsv"):
     return os.path.dirname(parent), path
-  return path, os.path.join(path, _QRELS, "test.tsv")
+  return path, os.path.join(path, _QRELS, f"{split}.tsv")
 
 
-def data_files(path: str) -> list[str]:
+def data_files(path: str, split: str = "test") -> list[str]:
   """Paths of the files that `read` reads."""
-  folder, qrels = _find_folder(path)
+  folder, qrels = _find_folder(path, split)
   return [os.path.join(folder, _CORPUS), os.path.join(folder, _QUERIES), qrels]
 
 
-def read(path: str) -> Retrieval:
+def read(path: str, split: str = "test") -> Retrieval:
   """Reads queries and judgments, checks the corpus, and logs omissions."""
   # `path` is a folder in the layout of BEIR, or a file in its folder `qrels`.
-  folder, qrels = _find_folder(path)
-  for name in data_files(path):
+  folder, qrels = _find_folder(path, split)
+  for name in data_files(path, split):
     if not files.exists(name):
       raise InputError(
         f"{name}: no such file. Give a folder with {_CORPUS}, {_QUERIES} and"
-        f" {_QRELS}/test.tsv, or another file in its {_QRELS}"
+        f" {_QRELS}/{split}.tsv, or another file in its {_QRELS}"
       )
   judgments = _read_judgments(qrels)
   queries = _read_queries(folder, judgments)
   num_documents = _check_corpus(folder, judgments)
   relevance: dict[str, dict[str, int]] = {}
+  irrelevant: dict[str, dict[str, int]] = {}
   # A document that the corpus lacks counts as not found, as in trec_eval.
   for query, document, grade, _ in judgments:
-    if grade > 0:
-      relevance.setdefault(query, {})[document] = grade
+    judged = relevance if grade > 0 else irrelevant
+    judged.setdefault(query, {})[document] = grade
   if not relevance:
     raise InputError(
       f"{qrels}: no document is relevant: no score is above 0. {_FIX}"
@@ -113,7 +116,8 @@ def read(path: str) -> Retrieval:
     len(queries) - len(relevance),
   )
   queries = {id_: text for id_, text in queries.items() if id_ in relevance}
-  return Retrieval(queries, _Corpus(folder, num_documents), relevance)
+  corpus = _Corpus(folder, num_documents)
+  return Retrieval(queries, corpus, relevance, irrelevant)
 
 
 # Judgments
@@ -181,6 +185,17 @@ def _check_documents(
 
 
 # Queries and documents
+
+
+def read_queries(path: str) -> dict[str, str]:
+  """Texts of all queries of a folder, by id."""
+  queries = os.path.join(_find_folder(path)[0], _QUERIES)
+  return {id_: text for _, id_, text in _read_unique(queries)}
+
+
+def corpus_of(path: str) -> Iterator[tuple[str, str]]:
+  """Ids and texts of the documents of a folder, read anew each time."""
+  return _Corpus(_find_folder(path)[0], 0)
 
 
 def _read_queries(

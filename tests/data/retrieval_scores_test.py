@@ -6,8 +6,8 @@ import reference_data
 import run_outputs
 import tensorflow.compat.v1 as tf
 
+from bertlib.data import retrieval_scores
 from bertlib.io import result_files
-from bertlib.tasks.embeddings import retrieval_scores
 from bertlib.training import loop
 
 pytestmark = pytest.mark.unit

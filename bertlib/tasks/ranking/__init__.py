@@ -1,0 +1,1 @@
+"""Rerankers: the relevance of documents to queries."""

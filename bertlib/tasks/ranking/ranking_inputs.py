@@ -1,0 +1,134 @@
+"""Inputs of run_reranker.py: groups to train on, documents to rank."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from bertlib.cli.errors import InputError
+from bertlib.data import beir, example_checks, model_inputs, tables
+from bertlib.io.receipt_file import DEV_DATA, TRAINING_DATA
+from bertlib.settings import model_description
+from bertlib.tasks.ranking import ranking_examples, rankings
+from bertlib.tasks.ranking.ranking_examples import Groups
+from bertlib.tasks.ranking.rankings import Search
+from bertlib.tasks.ranking.settings import RankingSettings
+from bertlib.training import step_plan
+from bertlib.training.runs import Run
+
+
+class Data(NamedTuple):
+  """Data of the splits that the run uses."""
+
+  train: Groups | None
+  dev: Search | None
+  # Pairs to score, or documents to rank.
+  predict: Sequence[tuple[str, str]] | Search | None
+  bad_rows: Mapping[str, Sequence[str]]  # messages of the skipped rows, by file
+
+
+def find_loss(settings: RankingSettings) -> str | None:
+  """The training objective; None without training."""
+  flags, path = settings.objective, settings.train_file
+  if not settings.flags.do_train:
+    return None
+  if flags.loss or flags.teacher or flags.teacher_scores_column:
+    return flags.loss or "margin_mse"
+  has_lists = ranking_examples.has_lists(path, settings.columns)
+  return "listwise" if has_lists else "bce"
+
+
+def describe(settings: RankingSettings, loss: str | None) -> dict[str, str]:
+  """Entries of `model.json`: those of the model, and the loss's activation."""
+  found = model_description.load(settings.model.folder or "")
+  kept = {k: found[k] for k in ("query_prefix",) if k in found}
+  if loss:
+    return kept | {"activation": "sigmoid" if loss == "bce" else "identity"}
+  return kept | {"activation": found.get("activation", "sigmoid")}
+
+
+def read_data(settings: RankingSettings, loss: str | None) -> Data:
+  """Reads or checks the files that the run uses."""
+  flags, path = settings.flags, settings.predict_file
+  train = dev = predict = None
+  bad_rows: dict[str, list[str]] = {}
+  if loss:
+    train = ranking_examples.open_groups(settings, loss, bad_rows)
+    step_plan.count_steps(flags, len(train), "queries")
+  if flags.evaluates and beir.is_beir(settings.dev_file):
+    dev = _read_folder(settings, "dev_file", is_judged=True)
+  elif flags.evaluates:
+    dev = rankings.of_table(settings, bad_rows)
+  if flags.do_predict and path != "-" and beir.is_beir(path):
+    predict = _read_folder(settings, "predict_file", is_judged=False)
+  elif flags.do_predict:
+    predict = tables.collect_examples(
+      path,
+      *ranking_examples.pair_rows(settings),
+      settings.text.bad_rows == "skip",
+      bad_rows,
+    )
+  has_folder = any(
+    isinstance(s, Search) and s.is_ordered for s in (dev, predict)
+  )
+  if settings.candidates and not has_folder:
+    raise InputError(
+      f"--candidates={settings.candidates}: are those of a folder in the layout"
+      " of BEIR. Name one as --dev_file or --predict_file"
+    )
+  return Data(train, dev, predict, bad_rows)
+
+
+def _read_folder(
+  settings: RankingSettings, flag: str, is_judged: bool
+) -> Search:
+  """The search of a folder that a flag names."""
+  path, candidates = getattr(settings, flag), settings.candidates
+  settings.need("candidates", f"{flag}={path}")
+  run_file = None if os.path.isdir(candidates) else candidates
+  return rankings.of_folder(path, run_file, settings.top_k, is_judged)
+
+
+def data_files(settings: RankingSettings) -> list[tuple[str, str | None]]:
+  """Paths of the data files of the run, with their uses."""
+  run, found = settings.flags, []
+  for path, use, split in (
+    (run.do_train and settings.train_file, TRAINING_DATA, "train"),
+    (run.evaluates and settings.dev_file, DEV_DATA, "test"),
+    (run.do_predict and settings.predict_file, None, "test"),
+  ):
+    if path:
+      is_beir = path != "-" and beir.is_beir(path)
+      paths = beir.data_files(path, split) if is_beir else [path]
+      found += [(path, use) for path in paths]
+  candidates = settings.candidates
+  if candidates and not os.path.isdir(candidates):
+    found.append((candidates, None))
+  return found
+
+
+# Of a dry run
+
+
+def check_pairs(run: Run, data: Data) -> example_checks.LengthSummary:
+  """Encodes some of the pairs."""
+  pairs = data.predict or data.dev
+  if isinstance(pairs, Search):
+    pairs = [*pairs.pairs()]
+  if data.train:
+    groups = itertools.islice(data.train, 0, None, len(data.train) // 2000 + 1)
+    pairs = [(g.query, text) for g in groups for text in g.documents]
+  sample = example_checks.sample(pairs)
+  encoded = (
+    example_checks.Encoded(
+      pair.input_ids, pair.num_tokens, pair.num_truncated_tokens
+    )
+    for pair in model_inputs.encode_pairs(
+      run.tokenizer, sample, run.settings.model.max_seq_length, True
+    )
+  )
+  return example_checks.check_encoded(
+    encoded, run.config.vocab_size, len(data.train or pairs), run.tokenizer
+  )

@@ -1,0 +1,133 @@
+"""Scores of documents from the outputs of a reranker. Imports no TensorFlow."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from bertlib.cli.errors import InputError
+from bertlib.data import batch_predictor, tables
+from bertlib.data.batch_predictor import BatchPredictor, FileFormat
+from bertlib.tasks.ranking import ranking_examples
+
+
+def activate(description: Mapping[str, Any], logits: np.ndarray) -> np.ndarray:
+  """Scores of logits, float32 of the same shape."""
+  if description["activation"] == "identity":
+    return logits
+  # exp(-|x|) cannot overflow.
+  powers = np.exp(-np.abs(logits))
+  return np.where(logits < 0, powers, np.float32(1)) / (1 + powers)
+
+
+def _json_line(pair: tuple[str, str], score: float) -> bytes:
+  query, document = pair
+  line = {"query": query, "document": document, "score": float(score)}
+  return batch_predictor.json_line(line)
+
+
+def _tsv_line(pair: tuple[str, str], score: float) -> bytes:
+  return batch_predictor.tsv_line([f"{score:.9g}", *pair])
+
+
+# Of files of scores of pairs.
+FORMATS = {".jsonl": FileFormat(_json_line), ".tsv": FileFormat(_tsv_line)}
+
+
+class RankedDocument(NamedTuple):
+  """A document in the order of relevance to a query.
+
+  Attributes:
+    index: its index among the documents that were given.
+    score: its score, see `RankingPredictor.score`.
+    text: the document.
+  """
+
+  index: int
+  score: float
+  text: str
+
+
+class RankingPredictor(BatchPredictor):
+  """Scores and ranks documents for queries."""
+
+  keeps_first = True
+
+  def score(self, pairs: Iterable[tuple[str, str]]) -> np.ndarray:
+    """Scores pairs of a query and a document.
+
+    Args:
+      pairs: the pairs; a document is truncated to the model's length.
+
+    Returns:
+      float32 [pairs], in order: from 0 to 1 where the model's activation is
+      sigmoid, else any number.
+
+    Raises:
+      InputError: an element is not a pair of str.
+    """
+    return activate(self.description, self.logits(pairs))
+
+  predict = score  # as the method is called for other tasks
+
+  def rank(
+    self, query: str, documents: Iterable[str], top_k: int | None = None
+  ) -> list[RankedDocument]:
+    """Ranks documents by their relevance to a query.
+
+    Args:
+      query: the query.
+      documents: the documents.
+      top_k: number of documents to return; None for all.
+
+    Returns:
+      The documents, the most relevant one first. They are in the order of their
+      logits, since scores may be equal where logits are not; documents with
+      equal logits keep their order.
+
+    Raises:
+      InputError: the query or a document is not a str.
+    """
+    if not batch_predictor.is_text(query):
+      raise InputError(f"query: is {query!r:.80}. Give a str")
+    is_text = batch_predictor.is_text
+    texts = [
+      *batch_predictor.validated(documents, is_text, "a str", "documents")
+    ]
+    logits = self.logits(zip(itertools.repeat(query), texts))
+    scores = activate(self.description, logits).tolist()
+    order = np.argsort(-logits, kind="stable")[:top_k].tolist()
+    return [RankedDocument(i, scores[i], texts[i]) for i in order]
+
+  def logits(self, pairs: Iterable[tuple[str, str]]) -> np.ndarray:
+    """Scores before the activation, float32 [pairs]."""
+    pairs = batch_predictor.validated(
+      pairs, batch_predictor.is_pair, "a pair of str", "pairs"
+    )
+    rows = self.predict_blocks(pairs, self._encode, lambda _, rows: rows)
+    return np.array(rows, np.float32).reshape(-1)
+
+  def _encode(self, pairs):
+    """Nothing that decoding needs, and the rows of the pairs."""
+    prefix = self.description.get("query_prefix", "")
+    return None, self.encode_texts((prefix + a, b) for a, b in pairs)
+
+  def _decode(self, _, rows):
+    logits = np.array(rows, np.float32).reshape(-1)
+    return activate(self.description, logits)
+
+  def read_file(self, settings, bad):
+    """See base class."""
+    rows = ranking_examples.pair_rows(settings)
+    return tables.read_examples(*rows, settings.text.bad_rows == "skip", bad)
+
+  def answer_blocks(self, sets):
+    """See base class; an answer is a score."""
+    return self.map_blocks(sets, self._encode, self._decode)
+
+  def file_formats(self, examples):
+    """See base class."""
+    return FORMATS

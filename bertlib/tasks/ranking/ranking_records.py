@@ -1,0 +1,99 @@
+"""Encodes queries with their documents as TFRecords. Imports no TensorFlow."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import tokenization
+from bertlib.cli.absl import logging
+from bertlib.data import model_inputs, tf_records
+from bertlib.data.batch_predictor import blocks
+from bertlib.tasks.ranking.ranking_examples import Group
+
+# Groups that are encoded together.
+_BLOCK_SIZE = 1024
+
+
+def layout(loss: str | None, num_documents: int, max_seq_length: int):
+  """Layout of the records of groups: tokens are [documents, S]."""
+  features = tf_records.token_layout(max_seq_length, num_documents)
+  name = "teacher_scores" if loss == "margin_mse" else "labels"
+  if loss:
+    features[name] = tf_records.Feature((num_documents,), is_float=True)
+  return features
+
+
+def write_records(
+  path: str,
+  groups: Iterable[Group],
+  features: tf_records.Layout,
+  tokenizer: tokenization.Tokenizer,
+  query_prefix: str = "",
+  # Of the documents of all groups, instead of `Group.teacher_scores`.
+  teacher_scores: Sequence[float] | None = None,
+) -> None:
+  """Encodes groups as TFRecords, and logs how many documents are cut."""
+  num_documents, max_seq_length = features["input_ids"].shape
+  missing = [0] * max_seq_length
+  num_truncated, first = array("i"), 0
+
+  def records() -> Iterator[dict[str, Any]]:
+    nonlocal first
+    for block in blocks(groups, _BLOCK_SIZE):
+      encoded = model_inputs.encode_pairs(
+        tokenizer,
+        (
+          (query_prefix + group.query, text)
+          for group in block
+          for text in group.documents
+        ),
+        max_seq_length,
+        keeps_first=True,
+      )
+      for group in block:
+        rows = [next(encoded) for _ in group.documents]
+        num_truncated.extend(row.num_truncated_tokens for row in rows)
+        num_missing = num_documents - len(rows)
+        zeros = [0.0] * num_missing
+        scores = group.teacher_scores or ()
+        if teacher_scores is not None:
+          scores = teacher_scores[first : first + len(rows)]
+          first += len(rows)
+        yield {
+          name: [value for row in rows for value in getattr(row, name)]
+          + missing * num_missing
+          for name in model_inputs.TOKEN_FEATURES
+        } | {
+          "labels": [*group.labels, *zeros],
+          "teacher_scores": [*scores, *zeros],
+        }
+
+  num_groups = tf_records.write_records(path, records(), features)
+  num_cut = sum(map(bool, num_truncated))
+  logging.info(
+    "%d queries with %d documents written to %s; %.1f%% of these are cut to %d"
+    " tokens with the query",
+    num_groups,
+    len(num_truncated),
+    path,
+    100 * num_cut / max(len(num_truncated), 1),
+    max_seq_length,
+  )
+  queries = (query_prefix + group.query for group in groups)
+  warn_of_long(queries, tokenizer, max_seq_length)
+
+
+def warn_of_long(
+  queries: Iterable[str], tokenizer: tokenization.Tokenizer, max_seq_length: int
+) -> None:
+  """Warns of queries that leave documents less than half of the length."""
+  lengths = map(len, tokenizer.encode_batch(queries))
+  if num_long := sum(length > max_seq_length // 2 for length in lengths):
+    logging.warning(
+      "%d queries have more than half of the --max_seq_length=%d tokens, and"
+      " leave documents less",
+      num_long,
+      max_seq_length,
+    )

@@ -1,0 +1,493 @@
+"""Trains rerankers, evaluates them and ranks documents.
+
+Also the module to call from Python: `Predictor` loads a trained model once
+and scores whatever pairs it is given.
+"""
+
+from __future__ import annotations
+
+if __name__ == "__main__":  # Check flags before slow imports.
+  from bertlib.cli import app
+  from bertlib.exchange import initial_model
+  from bertlib.tasks.ranking.settings import RankingSettings
+
+  app.parse_flags(
+    RankingSettings, imports_tensorflow=True, checks=[initial_model.check]
+  )
+else:  # A program that uses the Predictor.
+  from bertlib.cli import tensorflow_log
+
+  tensorflow_log.hide_information(keras_2=True)
+
+import functools
+import hashlib
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+from absl import logging
+
+import modeling
+from bertlib.cli import app, lazy_module, option
+from bertlib.cli.steps import Steps
+from bertlib.compute import fast_compute
+from bertlib.data import (
+  batch_predictor,
+  input_pipeline,
+  nearest_neighbors,
+  record_check,
+  retrieval_scores,
+)
+from bertlib.exchange import resolve
+from bertlib.export import predictor
+from bertlib.io import files, json_files, result_files
+from bertlib.reporting import (
+  receipts,
+  run_report,
+  search_report,
+  training_checks,
+)
+from bertlib.task.task_record import Task
+from bertlib.tasks.ranking import (
+  ranking_inputs,
+  ranking_losses,
+  ranking_predictor,
+  ranking_records,
+  ranking_report,
+  rankings,
+)
+from bertlib.tasks.ranking.ranking_examples import Groups
+from bertlib.tasks.ranking.ranking_predictor import RankingPredictor
+from bertlib.tasks.ranking.rankings import Ranked, Search
+from bertlib.tasks.ranking.record import RECORD
+from bertlib.tasks.ranking.settings import RankingSettings
+from bertlib.training import loop, runs, step_plan, text_sets, train_step
+from bertlib.training.runs import Run
+from bertlib.training.text_sets import TextSet
+
+run_embeddings = lazy_module.load("run_embeddings")
+
+# Documents whose vectors are computed at a time.
+_NUM_DOCUMENTS = 8192
+
+# The model
+
+
+def create_model(
+  bert_config: modeling.BertConfig,
+  is_training: bool,
+  input_ids,  # int32 [..., S], any number of pairs
+  input_mask,  # int32 [..., S], 1 at tokens, 0 at padding
+  segment_ids,  # int32 [..., S]
+  use_one_hot_embeddings: bool,
+  dropout_seed=None,
+  compute: modeling.Compute | None = None,  # None for `modeling.Compute()`
+):
+  """Builds a cross-encoder; returns the logit of each pair, float32 [...]."""
+  shape = modeling.get_shape_list(input_ids)
+  inputs = [
+    tf.reshape(tensor, [-1, shape[-1]])
+    for tensor in (input_ids, input_mask, segment_ids)
+  ]
+  pairs = None
+  # A TPU needs static shapes.
+  if len(shape) > 2 and not use_one_hot_embeddings:
+    pairs = fast_compute.present_rows(inputs[1][:, 0])
+    num_pairs = tf.shape(inputs[0])[0]
+    inputs = [tf.gather(tensor, pairs) for tensor in inputs]
+  input_ids, input_mask, segment_ids = inputs
+  model = modeling.BertModel(
+    config=bert_config,
+    is_training=is_training,
+    input_ids=input_ids,
+    input_mask=input_mask,
+    token_type_ids=segment_ids,
+    use_one_hot_embeddings=use_one_hot_embeddings,
+    dropout_seed=dropout_seed,
+    compute=compute,
+    output_positions=tf.zeros_like(input_ids[:, :1]),  # [CLS]
+  )
+  logits = modeling.classification_logits(
+    model.get_pooled_output(),
+    1,
+    dropout_prob=is_training * bert_config.classifier_dropout_prob,
+    dropout_seed=dropout_seed,
+  )
+  logits = tf.cast(logits, tf.float32)[:, 0]
+  if pairs is not None:  # those of missing documents are 0
+    logits = tf.scatter_nd(pairs[:, tf.newaxis], logits, [num_pairs])
+  return tf.reshape(logits, shape[:-1])
+
+
+def model_fn_builder(
+  bert_config: modeling.BertConfig,
+  loss: str | None,
+  init_checkpoint: str | None,
+  learning_rate: float,
+  num_train_steps: int | None,
+  num_warmup_steps: int | None,
+  use_tpu: bool,
+  use_one_hot_embeddings: bool,
+  **more_arguments: Any,
+):
+  """The `model_fn` of a reranker, for TPUEstimator.
+
+  `loss` is a key of `ranking_losses.LOSSES`, None without training, and
+  `use_one_hot_embeddings` that of `modeling.BertModel`. All other arguments are
+  `train_step.TrainingArguments`; more of these may be given by name.
+
+  Returns:
+    A function of features, labels, mode, params and config. It trains on
+    queries with their documents, and predicts `logits` of pairs.
+  """
+  arguments = train_step.TrainingArguments(
+    init_checkpoint,
+    learning_rate,
+    num_train_steps,
+    num_warmup_steps,
+    use_tpu,
+    **more_arguments,
+  )
+
+  def build(batch, is_training, dropout_seed=None):
+    return create_model(
+      bert_config,
+      is_training,
+      batch["input_ids"],
+      batch["input_mask"],
+      batch["segment_ids"],
+      use_one_hot_embeddings,
+      dropout_seed,
+      arguments.compute,
+    )
+
+  def training_loss(features):
+    total_weight = train_step.loss_normalizer(
+      ranking_losses.weights(loss, features), arguments
+    )
+
+    def loss_fn(batch, seed):
+      logits = build(batch, True, seed)
+      return ranking_losses.loss(loss, logits, batch, total_weight), {}
+
+    return loss_fn
+
+  def predict(features):
+    logits = build(features, False)
+    return {"logits": logits, **train_step.input_index(features)}
+
+  return train_step.make_model_fn(arguments, training_loss, predict)
+
+
+class Predictor(RankingPredictor, predictor.LoadedModel):
+  """Scores and ranks documents with a trained reranker.
+
+  ```python
+  predictor = run_reranker.Predictor("output/reranker")
+  predictor.score([("Who left?", "He went away."), ("Who left?", "Ann sat.")])
+  ```
+  """
+
+  record = RECORD
+
+  @staticmethod
+  def build(description, config, inputs, compute):
+    """See base class; logits, float32 [B, 1]."""
+    del description
+    logits = create_model(
+      config,
+      is_training=False,
+      **inputs,
+      use_one_hot_embeddings=False,
+      compute=compute,
+    )
+    return logits[:, tf.newaxis]
+
+
+# The command line
+
+
+def define_flags(required: bool = True) -> None:
+  """Defines the flags, see `option.define`."""
+  option.define(RankingSettings, required=required)
+
+
+def main(_) -> None:
+  """Trains, evaluates and predicts, depending on the flags."""
+  settings = option.from_flags(RankingSettings)
+  with receipts.begin(__file__, settings) as (receipt, step):
+    run, data = prepare(settings, step)
+  if step.is_dry_run:
+    return
+  files_read = ranking_inputs.data_files(run.settings)
+  with run_report.started(receipt, run, files_read) as outcome:
+    if run.is_chief:
+      result_files.write_bad_rows(run.output_dir, data.bad_rows)
+    dev_set = data.dev and write_search(run, "eval", data.dev)
+    if run.seeds:
+      loop.train_seeds(run, "--nodo_predict")
+    elif settings.flags.do_train:
+      train_reranker(run, data.train, dev_set)
+    outcome.checkpoint = loop.select_checkpoint(run)
+    if run.evaluates:
+      outcome.found = report_dev_set(run, dev_set, outcome.checkpoint)
+    if run.predicts:
+      write_predictions(run, data.predict, outcome.checkpoint)
+    if data.train:
+      outcome.num_examples = {"training queries": len(data.train)}
+
+
+# Before the run
+
+
+def prepare(
+  asked: RankingSettings, step: Steps
+) -> tuple[Run, ranking_inputs.Data]:
+  """Loads the model and reads the data; writes nothing."""
+  settings = step("model", resolve.complete, asked)
+  step("output", check_output, settings)
+  loss = step("loss", ranking_inputs.find_loss, settings)
+  data = step("texts", ranking_inputs.read_data, settings, loss)
+  step("models", check_models, settings)
+  task = step("task", make_task, settings, loss, data)
+  run = step("run", runs.setup, settings, task, step)
+  plan = loop.check_start(run, step)
+  if step.is_dry_run:
+    lengths = step("tokens", ranking_inputs.check_pairs, run, data)
+    training_checks.estimate_training(step, run, plan, lengths)
+  return run, data
+
+
+def make_task(
+  settings: RankingSettings, loss: str | None, data: ranking_inputs.Data
+) -> Task:
+  """Describes the task to the functions of `run`."""
+  num_documents = data.train.num_documents if data.train else 1
+  return Task(
+    record=RECORD,
+    model_fn_builder=model_fn_builder,
+    model_arguments={"loss": loss},
+    features=ranking_records.layout(
+      loss, num_documents, settings.model.max_seq_length
+    ),
+    metrics=retrieval_scores.METRICS,
+    description=ranking_inputs.describe(settings, loss),
+    must_agree=["activation", "do_lower_case"],
+    num_outputs=1,
+    unit="queries" if loss else "pairs",
+    num_output_positions=1,  # [CLS]
+  )
+
+
+def check_output(settings: RankingSettings) -> None:
+  """Refuses an --output_dir in which data would be overwritten."""
+  runs.check_overwrites(
+    settings,
+    [
+      "*.tf_record",
+      "*_predictions.*",
+      "*_run.trec",
+      "teacher_*.npy",
+      "*_bad_rows.txt",
+    ],
+    [path for path, _ in ranking_inputs.data_files(settings)],
+  )
+
+
+def check_models(settings: RankingSettings) -> None:
+  """Refuses a teacher, or an encoder that finds candidates, of another task."""
+  if settings.objective.teacher:
+    Predictor.find_model(settings.objective.teacher)
+  if settings.candidates and os.path.isdir(settings.candidates):
+    run_embeddings.Predictor.find_model(settings.candidates)
+
+
+# Training
+
+
+def train_reranker(
+  run: Run,
+  groups: Groups,
+  dev_set: RecordedSearch | None,  # evaluated during training
+) -> None:
+  """Trains on queries with their documents."""
+  path, features = run.path("train.tf_record"), run.task.features
+  scores = (
+    teacher_scores(run, groups) if run.settings.objective.teacher else None
+  )
+  ranking_records.write_records(
+    path, groups, features, run.tokenizer, query_prefix(run), scores
+  )
+  loop.train(
+    run,
+    input_pipeline.record_input_fn(
+      path,
+      features,
+      by_length=run.flags.group_by_length and not run.on_tpu,
+      **runs.input_options(run, is_training=True),
+    ),
+    step_plan.count_steps(run.flags, len(groups), run.task.unit),
+    f"{len(groups)} {run.task.unit}",
+    lambda checkpoint: evaluate(run, dev_set, checkpoint)[0],
+    functools.partial(record_check.find, [path], features),
+  )
+
+
+def teacher_scores(run: Run, groups: Groups) -> np.ndarray:
+  """Logits of --teacher for the documents of all groups, float32 [documents].
+
+  They are kept by a hash of the model and the texts.
+  """
+  folder = run.settings.objective.teacher
+  description, checkpoint = Predictor.find_model(folder)
+  key = hashlib.sha256(json_files.dumps(description).encode())
+  for path in files.checkpoint_files(checkpoint):
+    with files.open_any(path, "rb") as file:
+      while part := file.read(2**20):
+        key.update(part)
+  for group in groups:
+    key.update(repr((group.query, group.documents)).encode())
+  path = run.path(f"teacher_{key.hexdigest()[:16]}.npy")
+  if files.exists(path):
+    logging.info("Scores of %s are those in %s", folder, path)
+    with files.open_any(path, "rb") as file:
+      return np.lib.format.read_array(file)
+  logging.info("Scoring %d queries by %s", len(groups), folder)
+  pairs = ((group.query, text) for group in groups for text in group.documents)
+  with Predictor(folder) as model:
+    scores = model.logits(pairs)
+  with files.atomic_write(path, "wb") as file:
+    np.lib.format.write_array(file, scores)
+  return scores
+
+
+# Evaluation and prediction
+
+
+class RecordedSearch(NamedTuple):
+  """Documents to rank, whose pairs with queries are written."""
+
+  search: Search
+  texts: TextSet
+
+
+def write_search(run: Run, name: str, search: Search) -> RecordedSearch:
+  """Writes the records of pairs to rank; finds candidates without a run."""
+  if not search.candidates:
+    search = search.with_candidates(find_candidates(run.settings, search))
+  ranking_records.warn_of_long(
+    search.queries.values(), run.tokenizer, run.settings.model.max_seq_length
+  )
+  return RecordedSearch(search, write_pairs(run, name, search.pairs()))
+
+
+def find_candidates(
+  settings: RankingSettings, search: Search
+) -> dict[str, list[str]]:
+  """Candidates by the encoder of --candidates, without a query's own id."""
+  document_ids = []
+
+  def vectors_of_corpus(model):
+    for block in batch_predictor.blocks(search.corpus, _NUM_DOCUMENTS):
+      document_ids.extend(id_ for id_, _ in block)
+      yield from model.encode(
+        (text for _, text in block), model.spec.passage_prompt
+      )
+
+  with run_embeddings.Predictor(settings.candidates) as model:
+    queries = model.encode(search.queries.values(), model.spec.query_prompt)
+    ((_, found),) = nearest_neighbors.search(
+      queries, vectors_of_corpus(model), settings.top_k + 1
+    )
+  return {
+    query: [id_ for i in row if (id_ := document_ids[i]) != query][
+      : settings.top_k
+    ]
+    for query, row in zip(search.queries, found)
+  }
+
+
+def write_pairs(
+  run: Run, name: str, pairs: Iterable[tuple[str, str]]
+) -> TextSet:
+  """Writes the records of pairs to score."""
+  flags, prefix = run.flags, query_prefix(run)
+  size = flags.eval_batch_size if name == "eval" else flags.predict_batch_size
+  pairs = ((prefix + query, document) for query, document in pairs)
+  return text_sets.write(run, name, pairs, size, keeps_first=True)
+
+
+def query_prefix(run: Run) -> str:
+  """Text before each query, which some published models have."""
+  return run.task.description.get("query_prefix", "")
+
+
+def logits_of(
+  run: Run, texts: TextSet, checkpoint: str | None
+) -> Iterator[np.float32]:
+  """Yields the logit of each pair, in order."""
+  for row in text_sets.predict(run, texts, checkpoint):
+    yield row["logits"]
+
+
+def evaluate(
+  run: Run, dev_set: RecordedSearch, checkpoint: str | None
+) -> tuple[dict[str, float], list[Ranked]]:
+  """Metrics of a checkpoint, or of the initial model, and its rankings."""
+  search, texts = dev_set
+  ranked = [*search.ranked(logits_of(run, texts, checkpoint))]
+  found = {"": {query: ids for query, ids, _ in ranked}}
+  if search.is_ordered:
+    found["_before"] = search.candidates
+  results = {
+    f"eval_{name}{suffix}": value
+    for suffix, rankings in found.items()
+    for name, value in retrieval_scores.evaluate(
+      search.relevance, rankings
+    ).items()
+  }
+  return results, ranked
+
+
+def report_dev_set(
+  run: Run, dev_set: RecordedSearch, checkpoint: str | None
+) -> run_report.Findings:
+  """Evaluates a checkpoint; writes the metrics and the run file."""
+  results, ranked = evaluate(run, dev_set, checkpoint)
+  loop.write_metrics(run, results, checkpoint)
+  rankings.write_run(run.path("eval_run.trec"), ranked)
+  found = {query: ids for query, ids, _ in ranked}
+  return run_report.Findings(
+    results,
+    ranking_report.sections(dev_set.search, found),
+    intervals=search_report.intervals(dev_set.search.relevance, found),
+  )
+
+
+def write_predictions(
+  run: Run,
+  predict: Sequence[tuple[str, str]] | Search,
+  checkpoint: str | None,
+) -> None:
+  """Writes scores of the pairs of --predict_file, or ranks its documents."""
+  path = run.settings.predict_file.rstrip("/")
+  name = f"predict_{result_files.stem_of(path)}"
+  output = run.path(result_files.predictions_name(path))
+  activate = functools.partial(ranking_predictor.activate, run.task.description)
+  if not isinstance(predict, Search):
+    texts = write_pairs(run, name, predict)
+    scores = activate(np.array([*logits_of(run, texts, checkpoint)]))
+    formats = ranking_predictor.FORMATS
+    batch_predictor.write_files(output, formats, predict, scores)
+    return
+  search, texts = write_search(run, name, predict)
+  ranked = [*search.ranked(logits_of(run, texts, checkpoint))]
+  run_file = run.path(f"{result_files.name_with(path, 'run')}.trec")
+  rankings.write_run(run_file, ranked)
+  rankings.write_lines(f"{output}.jsonl", search, ranked, activate)
+
+
+if __name__ == "__main__":
+  app.run(main)

@@ -1,0 +1,346 @@
+"""Tests of ELECTRA: samples, replaced tokens, losses, tables, resuming."""
+
+import dataclasses
+import json
+import re
+import shutil
+
+import commands
+import numpy as np
+import pytest
+import run_outputs
+import tensorflow.compat.v1 as tf
+import tiny_pretraining
+from scipy import special
+from tiny_pretraining import CONFIG, NUM_PREDICTIONS, SEQ_LENGTH, random_example
+
+import export_model
+import modeling
+import run_pretraining
+from bertlib.tasks.pretraining import electra
+from bertlib.tasks.pretraining.objectives import ELECTRA
+from bertlib.training import train_step
+
+pytestmark = pytest.mark.graph
+
+CONFIG = modeling.BertConfig.from_dict(
+  CONFIG.to_dict() | {"embedding_size": 8, "generator_hidden_size": 0.5}
+)
+WORDS = "the", "[MASK]", "sat"
+DISENTANGLED = dataclasses.replace(ELECTRA, is_disentangled=True)
+
+
+def batch_of(num_examples):
+  """A batch of random examples, with the draws of their samples."""
+  rng = np.random.default_rng(0)
+  rows = [random_example(rng)[1] for _ in range(num_examples)]
+  batch = {
+    name: np.array(
+      [row[name] for row in rows],
+      np.float32 if name.endswith("weights") else np.int32,
+    )
+    for name in rows[0]
+  }
+  del batch["next_sentence_labels"]
+  draws = rng.random([num_examples, NUM_PREDICTIONS], np.float32)
+  return batch | {"masked_lm_draws": draws}
+
+
+def loss_of(batch, objective=ELECTRA, total_weights=None):
+  batch = {name: tf.constant(values) for name, values in batch.items()}
+  model = run_pretraining.create_encoder(
+    CONFIG, False, batch, False, objective=objective
+  )
+  return run_pretraining.pretraining_loss(
+    CONFIG, model, batch, total_weights, objective
+  )
+
+
+def initialize(session):
+  """Gives all weights values of which no two are equal."""
+  rng = np.random.default_rng(1)
+  session.run(tf.global_variables_initializer())
+  variables = tf.trainable_variables()
+  for variable, value in zip(variables, session.run(variables)):
+    variable.load(value + rng.normal(0, 0.3, value.shape), session)
+
+
+def test_samples_follow_the_distribution(session):
+  logits = np.array([0.0, 3.0, -1.0, 1.0, 2.0])
+  count = 10000
+  draws = (np.arange(count, dtype=np.float32) + 0.5) / count
+  log_probs = np.tile(special.log_softmax(logits), [count, 1])
+  samples = electra.sample_tokens(
+    tf.constant(log_probs, tf.float32), draws[:, np.newaxis], temperature=2.0
+  )
+  found = np.bincount(session.run(samples), minlength=5) / count
+  np.testing.assert_allclose(found, special.softmax(logits / 2), atol=2e-4)
+
+
+def test_only_masked_tokens_are_replaced_and_equal_samples_are_original(
+  session,
+):
+  batch = batch_of(6)
+  batch["masked_lm_ids"][0, 0] = 7  # what each sample will be
+  size = 6 * NUM_PREDICTIONS
+  log_probs = np.full([size, CONFIG.vocab_size], -50.0, np.float32)
+  log_probs[:, 7] = 0.0
+  found = session.run(
+    electra.replace_tokens(
+      {n: tf.constant(v) for n, v in batch.items()}, log_probs, 1.0
+    )
+  )
+  expected, labels = batch["input_ids"].copy(), np.zeros([6, SEQ_LENGTH])
+  for row, slot in np.argwhere(batch["masked_lm_weights"]):
+    position = batch["masked_lm_positions"][row, slot]
+    expected[row, position] = 7
+    labels[row, position] = batch["masked_lm_ids"][row, slot] != 7
+  np.testing.assert_array_equal(found["replaced_ids"], expected)
+  np.testing.assert_array_equal(found["disc_labels"], labels)
+  assert labels[0].sum() < batch["masked_lm_weights"][0].sum()
+
+
+def test_losses_and_metrics_are_those_of_their_definitions(session):
+  batch = batch_of(8)
+  total, measured = loss_of(batch)
+  with tf.variable_scope("", reuse=True):
+    model = run_pretraining.create_encoder(
+      CONFIG,
+      False,
+      {n: tf.constant(v) for n, v in batch.items()},
+      False,
+      objective=ELECTRA,
+    )
+    ids = tf.placeholder(tf.int32, [None, None])
+    logits = model.replaced_token_logits(ids)
+    words = modeling.masked_lm_logits(
+      CONFIG, run_pretraining.masked_states(model), model.get_embedding_table()
+    )
+  function, tensors = run_pretraining.eval_metrics(measured)
+  updates = function(*tensors)
+  initialize(session)
+  session.run(tf.local_variables_initializer())
+  session.run({name: update for name, (_, update) in updates.items()})
+  found, total, words = session.run(
+    [{name: value for name, (value, _) in updates.items()}, total, words]
+  )
+
+  words = special.log_softmax(words, axis=-1).reshape(
+    [8, NUM_PREDICTIONS, CONFIG.vocab_size]
+  )
+  samples = (
+    np.cumsum(np.exp(words), -1) <= batch["masked_lm_draws"][..., np.newaxis]
+  ).sum(-1)
+  replaced, labels = batch["input_ids"].copy(), np.zeros([8, SEQ_LENGTH], bool)
+  losses = []
+  for row, slot in np.argwhere(batch["masked_lm_weights"]):
+    position = batch["masked_lm_positions"][row, slot]
+    original = batch["masked_lm_ids"][row, slot]
+    losses.append(-words[row, slot, original])
+    replaced[row, position] = samples[row, slot]
+    labels[row, position] = samples[row, slot] != original
+  is_token = batch["input_mask"] > 0
+  scores, labels = (
+    session.run(logits, {ids: replaced})[is_token],
+    labels[is_token],
+  )
+  disc = np.mean(np.logaddexp(0.0, np.where(labels, -scores, scores)))
+  pairs = scores[labels][:, np.newaxis] - scores[~labels]
+  expected = {
+    "masked_lm_loss": np.mean(losses),
+    "disc_loss": disc,
+    "disc_accuracy": np.mean((scores > 0) == labels),
+    "disc_precision": labels[scores > 0].mean(),
+    "disc_recall": (scores > 0)[labels].mean(),
+    "sampled_masked_lm_accuracy": 1.0 - labels.sum() / len(losses),
+  }
+  for name, value in expected.items():
+    assert found[name] == pytest.approx(value, abs=1e-5), name
+  assert found["disc_auc"] == pytest.approx((pairs > 0).mean(), abs=0.01)
+  assert total == pytest.approx(np.mean(losses) + 50.0 * disc, rel=1e-5)
+
+
+@pytest.mark.parametrize("objective", [ELECTRA, DISENTANGLED])
+def test_the_discriminator_trains_no_weight_of_the_generator(
+  session, objective
+):
+  only_disc = dataclasses.replace(objective, masked_lm_weight=0.0)
+  loss, _ = loss_of(batch_of(4), only_disc)
+  variables = tf.trainable_variables()
+  gradients = {
+    variable.op.name: tf.convert_to_tensor(gradient)
+    for variable, gradient in zip(variables, tf.gradients(loss, variables))
+    if gradient is not None
+  }
+  initialize(session)
+  found = session.run(gradients)
+  trained = {name for name, gradient in found.items() if gradient.any()}
+  names = {variable.op.name for variable in variables}
+  tables = {n for n in names if n.startswith("bert/embeddings/")}
+  assert not {n for n in trained if n.startswith(("generator/", "cls/"))}
+  if objective.is_disentangled:
+    assert not tables
+    tables = {n for n in names if n.startswith("bert/embeddings_added/")}
+    assert len(tables) == 5
+  assert tables <= trained
+  assert "generator/embeddings_project/kernel" not in names  # 8 wide as well
+
+
+def test_own_tables_begin_at_the_generators(session):
+  losses = []
+  for objective in (ELECTRA, DISENTANGLED):
+    with tf.Graph().as_default(), tf.Session() as own:
+      loss, _ = loss_of(batch_of(4), objective)
+      own.run(tf.global_variables_initializer())
+      for variable in tf.trainable_variables():
+        name = variable.op.name.replace(
+          "generator/embeddings", "bert/embeddings"
+        )
+        seed = sum(map(ord, name))
+        if "_added" not in name:
+          draw = np.random.RandomState(seed)
+          variable.load(draw.normal(0, 0.3, variable.shape.as_list()), own)
+      losses.append(own.run(loss))
+  assert losses[0] == pytest.approx(losses[1], rel=1e-6)
+
+
+def test_micro_batches_add_up_to_the_batch(session):
+  # Of other numbers of tokens and masks; the draws are those of the examples.
+  features = {n: tf.constant(v) for n, v in batch_of(32).items()}
+  found = []
+  for num_micro_batches in (1, 2):
+    arguments = train_step.TrainingArguments(
+      None, 1.0, 1, 0, False, num_micro_batches=num_micro_batches
+    )
+
+    def loss_fn(batch, _, arguments=arguments):
+      totals = run_pretraining.loss_normalizers(features, arguments, ELECTRA)
+      model = run_pretraining.create_encoder(
+        CONFIG, False, batch, False, objective=ELECTRA
+      )
+      loss, measured = run_pretraining.pretraining_loss(
+        CONFIG, model, batch, totals, ELECTRA
+      )
+      return loss, run_pretraining.measured_means(measured, totals)
+
+    with tf.variable_scope("", reuse=tf.AUTO_REUSE):
+      gradients = train_step.compute_gradients(
+        loss_fn, features, num_micro_batches
+      )
+    dense = [tf.convert_to_tensor(g) for g in gradients.gradients]
+    found.append((gradients.loss, gradients.scalars, dense))
+  initialize(session)
+  whole, parts = (tf.nest.flatten(values) for values in session.run(found))
+  for one, other in zip(whole, parts, strict=True):
+    np.testing.assert_allclose(
+      other, one, atol=1e-6 * max(np.abs(one).max(), 1)
+    )
+
+
+@pytest.fixture(name="folder", scope="module")
+def data_folder(tmp_path_factory):
+  """Records, and the config of a small generator and discriminator."""
+  folder = tmp_path_factory.mktemp("electra")
+  tiny_pretraining.write_data(folder)
+  (folder / "bert_config.json").write_text(CONFIG.to_json_string())
+  return folder
+
+
+def pretrain(folder, name, *more, **changed):
+  values = {"num_train_steps": 4, "save_checkpoints_steps": 2} | changed
+  values |= {"output_dir": folder / name, "vocab_file": folder / "vocab.txt"}
+  values |= {"num_warmup_steps": 1}
+  flags = tiny_pretraining.flags(folder, objective="electra", **values)
+  commands.succeed(
+    "run_pretraining.py", "--do_train", "--remask", "--xla=off", *flags, *more
+  )
+
+
+@pytest.fixture(name="whole", scope="module")
+def whole_training(folder):
+  """Output folder of a training and its evaluation."""
+  evaluate = "--do_eval", f"--eval_input_file={folder}/held_out.tfrecord"
+  pretrain(folder, "whole", *evaluate)
+  return folder / "whole"
+
+
+@pytest.mark.train
+def test_resumed_training_has_the_same_weights(folder, whole):
+  found = run_outputs.read_numbers(whole / "eval_results.txt")
+  assert {*ELECTRA.metrics} <= {*found}
+  stopped = folder / "stopped"  # after two steps of four
+  shutil.copytree(whole, stopped)
+  for path in stopped.glob("model.ckpt-4*"):
+    path.unlink()
+  (stopped / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-2"\n')
+  pretrain(folder, "stopped")
+  run_outputs.assert_same_variables(stopped, whole)
+
+
+@pytest.mark.train
+def test_other_weights_of_the_losses_are_refused(folder, whole):
+  changed = folder / "changed"
+  shutil.copytree(whole, changed)
+  path = changed / "model.json"
+  description = json.loads(path.read_text())
+  description["replaced_tokens"]["disc_weight"] = 25.0
+  path.write_text(json.dumps(description))
+  done = commands.fail(
+    "run_pretraining.py",
+    "--do_train",
+    *tiny_pretraining.flags(folder, output_dir=changed, objective="electra"),
+  )
+  assert "a model with replaced_tokens disc_weight 25.0, but" in str(done)
+
+
+@pytest.mark.train
+@pytest.mark.parametrize("encoder", [False, True])
+def test_exports_have_the_weights_of_their_network(whole, encoder):
+  source = export_model.find_source(str(whole), None, None, None, True, None)
+  model = export_model.signature_model(source, encoder)
+  shapes = export_model.weight_shapes(model)
+  weights = export_model.read_weights(source.checkpoint, shapes)
+  used = {re.match(r"(cls|generator|\w+/\w+)", name)[0] for name in shapes.used}
+  if encoder:
+    expected = {"embeddings", "embeddings_project", "encoder"}
+    assert used == {f"bert/{name}" for name in expected}
+    assert not shapes.unused  # no pooler
+  else:
+    assert used == {"bert/embeddings", "generator", "cls"}
+  assert shapes.used.keys() <= weights.keys()
+
+
+@pytest.mark.train
+def test_masks_are_filled_by_the_generator(whole, folder):
+  path = folder / "texts.txt"
+  path.write_text("the [MASK] sat\n")
+  commands.succeed(
+    "run_pretraining.py",
+    "--do_predict",
+    f"--predict_file={path}",
+    f"--output_dir={whole}",
+    "--xla=off",
+  )
+  (line,) = (whole / "predictions.jsonl").read_text().splitlines()
+  ((best, *_),) = json.loads(line)["masks"]
+  variables = run_outputs.read_variables(whole)
+  with tf.Graph().as_default(), tf.Session() as session:
+    batch = {
+      name: tf.constant(values, tf.int32)
+      for name, values in {
+        "input_ids": [[2, *map(tiny_pretraining.VOCAB.index, WORDS), 3]],
+        "input_mask": [[1] * 5],
+        "segment_ids": [[0] * 5],
+        "masked_lm_positions": [[2]],
+      }.items()
+    }
+    (logits,) = run_pretraining.create_model(
+      CONFIG, False, batch, False, objective=ELECTRA
+    )
+    for variable in tf.trainable_variables():
+      # Nothing of the discriminator's layers has an influence.
+      if not variable.op.name.startswith("bert/encoder"):
+        variable.load(variables[variable.op.name], session)
+    probabilities = special.softmax(session.run(logits)[0])
+  assert best["token"] == tiny_pretraining.VOCAB[probabilities.argmax()]
+  assert best["probability"] == pytest.approx(probabilities.max(), abs=1e-5)
