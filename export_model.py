@@ -146,7 +146,7 @@ def signature_model(
     )
   if seq_length:
     model_folder.check_max_seq_length(seq_length, vars(source.config))
-  return model_class(
+  model = model_class(
     source.description,
     source.config,
     tokenizer,
@@ -154,6 +154,10 @@ def signature_model(
     tf.as_dtype(precision),
     build_model,
   )
+  if isinstance(model, signatures.Encoder):
+    stored = checkpoint_files.shapes_of(source.checkpoint)
+    model.has_pooler = "bert/pooler/dense/kernel" in stored
+  return model
 
 
 # Weights
@@ -192,7 +196,7 @@ def weight_shapes(
 def read_weights(checkpoint: str, shapes: Shapes) -> dict[str, np.ndarray]:
   """Weights by name; InputError if the checkpoint is not of the model."""
   try:
-    initialize.check_trained(checkpoint, shapes.used)
+    initialize.check_trained(checkpoint, shapes.used, known=shapes.unused)
   except InputError as error:
     raise InputError(f"{error}; or give --encoder") from error
   stored = checkpoint_files.Checkpoint(checkpoint)

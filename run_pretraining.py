@@ -137,6 +137,8 @@ def create_model(
     objective,
   )
   logits = []
+  if objective.has_generator:  # all weights of the checkpoint are known
+    model.replaced_token_logits(batch["input_ids"])
   if objective.predicts_tokens:
     logits.append(
       modeling.masked_lm_logits(

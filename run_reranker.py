@@ -377,11 +377,9 @@ def write_search(run: Run, name: str, search: Search) -> RecordedSearch:
   """Writes the records of pairs to rank; finds candidates without a run."""
   if not search.candidates:
     search = search.with_candidates(find_candidates(run.settings, search))
-  length = run.settings.model.max_seq_length
-  num_long = ranking_records.count_long(
-    search.queries.values(), run.tokenizer, length
+  ranking_records.warn_of_long(
+    search.queries.values(), run.tokenizer, run.settings.model.max_seq_length
   )
-  ranking_records.warn_of_long(num_long, length)
   return RecordedSearch(search, write_pairs(run, name, search.pairs()))
 
 

@@ -28,7 +28,10 @@ Shapes = Mapping[str, Sequence[int]]  # by name of the weight
 
 
 def check_trained(
-  checkpoint: str, needed: Shapes, scopes: Sequence[str] = ()
+  checkpoint: str,
+  needed: Shapes,
+  scopes: Sequence[str] = (),
+  known: Iterable[str] = (),  # further weights of the model
 ) -> None:
   """Refuses a checkpoint that is not of the model with the weights `needed`."""
   with checkpoint_files.as_input_errors(checkpoint):
@@ -39,7 +42,7 @@ def check_trained(
     check_shape(checkpoint, name, stored[name], shape)
   checkpoint_files.check_finite(checkpoint, needed)
   # `scopes` begin names of which the model has to use all, as of the encoder.
-  check_all_used(checkpoint, stored, needed, scopes)
+  check_all_used(checkpoint, stored, {*needed, *known}, scopes)
 
 
 def check_shape(
@@ -54,7 +57,10 @@ def check_shape(
 
 
 def check_all_used(
-  checkpoint: str, stored: Shapes, needed: Shapes, scopes: Sequence[str] = ()
+  checkpoint: str,
+  stored: Shapes,
+  needed: Collection[str],
+  scopes: Sequence[str] = (),
 ) -> None:
   """Refuses a checkpoint with more weights than the model, such as layers."""
   left_over = [

@@ -40,6 +40,7 @@ class SignatureModel:
   graph: str | None = "Predictor.build"
   main = "text"  # the default signature
   output = "probabilities"  # name of what `build` returns, see `outputs`
+  has_pooler = True  # of an encoder, and outputs of it
   # Whether the tokenizer finds masks in texts.
   finds_mask = False
   # Whether pairs lose tokens of the second text alone.
@@ -113,7 +114,7 @@ class SignatureModel:
   def hidden_states(self, inputs: Tensors) -> Tensors:
     """Outputs of the encoder whose weights `build` has already used."""
     encoder = Encoder(self.description, self.config, None)
-    encoder.compute = self.compute
+    encoder.compute, encoder.has_pooler = self.compute, self.has_pooler
     scope = tf.compat.v1.get_variable_scope()
     with tf.compat.v1.variable_scope(scope, reuse=True):
       return encoder.outputs(inputs)
@@ -174,7 +175,7 @@ class EncoderOutputs(NamedTuple):
 
   # [B, S, H] of the embeddings and of each layer.
   states: list[Any]
-  pooled: Any  # [B, H]
+  pooled: Any  # [B, H]; None without a pooler
 
 
 class Encoder(SignatureModel):
@@ -192,21 +193,24 @@ class Encoder(SignatureModel):
       inputs["input_mask"],
       inputs["segment_ids"],
       compute=dataclasses.replace(self.compute, unpad=unpad),
+      use_pooler=self.has_pooler,
     )
     states = [model.get_embedding_output(), *model.get_all_encoder_layers()]
     return EncoderOutputs(
       [tf.cast(state, tf.float32) for state in states],
-      tf.cast(model.get_pooled_output(), tf.float32),
+      self.has_pooler and tf.cast(model.get_pooled_output(), tf.float32),
     )
+
+  def _pooled(self, outputs: EncoderOutputs, *names: str) -> dict[str, Any]:
+    return dict.fromkeys(names, outputs.pooled) if self.has_pooler else {}
 
   def call(self, inputs: Tensors, is_training: bool) -> dict[str, Any]:
     """Outputs of an encoder under the names of TensorFlow Hub."""
     outputs = self.build(self._token_features(inputs), is_training)
     return {
-      "pooled_output": outputs.pooled,
       "sequence_output": outputs.states[-1],
       "encoder_outputs": outputs.states[1:],
-      "default": outputs.pooled,
+      **self._pooled(outputs, "pooled_output", "default"),
     }
 
   def token_specs(self):
@@ -238,7 +242,7 @@ class Encoder(SignatureModel):
     outputs = self.build(inputs)
     return {
       "last_hidden_state": outputs.states[-1],
-      "pooler_output": outputs.pooled,
+      **self._pooled(outputs, "pooler_output"),
     }
 
   def ids(self, inputs):
@@ -248,7 +252,7 @@ class Encoder(SignatureModel):
     mask = tf.expand_dims(tf.cast(inputs["input_mask"], tf.float32), 2)
     mean = tf.reduce_sum(states * mask, 1) / tf.reduce_sum(mask, 1)
     return {
-      "pooled_output": outputs.pooled,
+      **self._pooled(outputs, "pooled_output"),
       "mean_output": mean,
       "sequence_output": states,
     }
@@ -258,5 +262,5 @@ class Encoder(SignatureModel):
     outputs = self.run(self._token_features(inputs))
     return {
       "all_layers": tf.stack(outputs.states, axis=1),  # [B, layers + 1, S, H]
-      "pooled_output": outputs.pooled,
+      **self._pooled(outputs, "pooled_output"),
     }

@@ -14,6 +14,7 @@ import run_classifier
 import run_embeddings
 import run_ner
 import run_pretraining
+import run_reranker
 import run_squad
 import tokenization
 from bertlib.cli import option
@@ -62,6 +63,7 @@ def dry_run(world, capsys, monkeypatch):
     (run_classifier, ["--do_eval", "--labels=no,yes"]),
     (run_squad, ["--num_workers=1"]),
     (run_embeddings, ["--do_eval", "--dev_file={world}/questions.tsv"]),
+    (run_reranker, ["--do_eval", "--dev_file={world}/lists.tsv"]),
     (run_ner, []),
     (run_pretraining, []),
     (extract_features, []),
@@ -84,6 +86,7 @@ def test_all_steps_of_a_valid_run_pass(dry_run, script, more):
     (run_squad, "--train_batch_size=99", "windows", "not enough for one step"),
     (run_ner, "--train_file={world}/vocab.txt", "sentences", "without tags"),
     (run_embeddings, "--matryoshka_dims=9", "vectors", "must be 8"),
+    (run_reranker, "--teacher={world}/trained", "models", "holds no model"),
     (run_pretraining, "--input_file={world}/dev.tsv", "data", "dev.tsv: "),
     (extract_features, "--init_checkpoint={world}/mrpc", "model", "a folder"),
     (create_pretraining_data, "--input_file=/dev/null", "text", "no text"),

@@ -82,13 +82,13 @@ def generator_config(config: modeling.BertConfig) -> modeling.BertConfig:
 def _shared_table(is_disentangled: bool, getter, name: str, *args, **kwargs):
   """Custom getter of variables, by which both networks have the same tables."""
   own, shared = electra_weights.TABLES, electra_weights.GENERATOR_TABLES
-  if not name.startswith((own, shared)):
+  if not (own in name or shared in name):  # below any outer scope
     return getter(name, *args, **kwargs)
   kwargs["reuse"] = tf.AUTO_REUSE
   if not is_disentangled:
     return getter(name.replace(shared, own, 1), *args, **kwargs)
   of_generator = getter(name.replace(own, shared, 1), *args, **kwargs)
-  if name.startswith(shared):
+  if shared in name:
     return of_generator
   kwargs["initializer"] = tf.zeros_initializer()
   added = getter(

@@ -55,22 +55,12 @@ def read_data(settings: RankingSettings, loss: str | None) -> Data:
   train = dev = predict = None
   bad_rows: dict[str, list[str]] = {}
   if loss:
-    scores = settings.objective.teacher_scores_column
-    train = ranking_examples.open_groups(
-      settings.train_file,
-      settings.columns._replace(list_scores=scores),
-      loss,
-      settings.max_score,
-      settings.text,
-      bad_rows,
-    )
+    train = ranking_examples.open_groups(settings, loss, bad_rows)
     step_plan.count_steps(flags, len(train), "queries")
   if flags.evaluates and beir.is_beir(settings.dev_file):
     dev = _read_folder(settings, "dev_file", is_judged=True)
   elif flags.evaluates:
-    dev = rankings.of_table(
-      settings.dev_file, settings.columns, settings.text, bad_rows
-    )
+    dev = rankings.of_table(settings, bad_rows)
   if flags.do_predict and path != "-" and beir.is_beir(path):
     predict = _read_folder(settings, "predict_file", is_judged=False)
   elif flags.do_predict:

@@ -37,13 +37,11 @@ def write_records(
   """Encodes groups as TFRecords, and logs how many documents are cut."""
   num_documents, max_seq_length = features["input_ids"].shape
   missing = [0] * max_seq_length
-  num_truncated, first, num_long = array("i"), 0, 0
+  num_truncated, first = array("i"), 0
 
   def records() -> Iterator[dict[str, Any]]:
-    nonlocal first, num_long
+    nonlocal first
     for block in blocks(groups, _BLOCK_SIZE):
-      queries = (group.query for group in block)
-      num_long += count_long(queries, tokenizer, max_seq_length)
       encoded = model_inputs.encode_pairs(
         tokenizer,
         (
@@ -83,20 +81,16 @@ def write_records(
     100 * num_cut / max(len(num_truncated), 1),
     max_seq_length,
   )
-  warn_of_long(num_long, max_seq_length)
+  queries = (query_prefix + group.query for group in groups)
+  warn_of_long(queries, tokenizer, max_seq_length)
 
 
-def count_long(
+def warn_of_long(
   queries: Iterable[str], tokenizer: tokenization.Tokenizer, max_seq_length: int
-) -> int:
-  """Number of queries that leave documents less than half of the length."""
-  ids = tokenizer.encode_batch(queries)
-  return sum(len(query) > max_seq_length // 2 for query in ids)
-
-
-def warn_of_long(num_long: int, max_seq_length: int) -> None:
-  """Warns of long queries: documents alone are cut."""
-  if num_long:
+) -> None:
+  """Warns of queries that leave documents less than half of the length."""
+  lengths = map(len, tokenizer.encode_batch(queries))
+  if num_long := sum(length > max_seq_length // 2 for length in lengths):
     logging.warning(
       "%d queries have more than half of the --max_seq_length=%d tokens, and"
       " leave documents less",

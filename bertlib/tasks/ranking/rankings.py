@@ -15,11 +15,10 @@ import numpy as np
 from bertlib.cli.absl import logging
 from bertlib.cli.errors import InputError
 from bertlib.data import beir, tables
-from bertlib.data.text_groups import Columns
 from bertlib.io import json_files, text_files
 from bertlib.io.files import atomic_write
-from bertlib.settings.common import TableSettings
 from bertlib.tasks.ranking import ranking_examples
+from bertlib.tasks.ranking.settings import RankingSettings
 
 # Ids of documents by id of query, the best first.
 Rankings = Mapping[str, Sequence[str]]
@@ -143,16 +142,17 @@ def read_run(path: str, queries: Mapping[str, str]) -> dict[str, list[str]]:
 
 
 def of_table(
-  path: str,
-  columns: Columns,
-  text: TableSettings,
-  bad_rows: dict[str, list[str]],
+  settings: RankingSettings, bad_rows: dict[str, list[str]]
 ) -> Search:
   """The search for the right documents among those of each query."""
+  path, columns = settings.dev_file, settings.columns
+  ranking_examples.has_lists(path, columns)  # refuses other columns
   ids: dict[str, str] = {}  # of queries and documents, by their texts
   relevance: dict[str, dict[str, float]] = {}
   others: dict[str, dict[str, None]] = {}
-  for group in ranking_examples.read_table(path, columns, text, bad_rows):
+  for group in ranking_examples.read_table(
+    settings, path, columns, None, bad_rows
+  ):
     query = ids.setdefault(group.query, f"{len(ids)}")
     for document, label in zip(group.documents, group.labels):
       id_ = ids.setdefault(document, f"{len(ids)}")

@@ -48,19 +48,11 @@ class LossSettings(option.Group):
   def check(self) -> None:
     """Refuses a teacher that is not used, and two of them."""
     super().check()
-    teachers = [self.teacher, self.teacher_scores_column]
-    if all(teachers):
+    teachers = bool(self.teacher) + bool(self.teacher_scores_column)
+    if teachers > 1 or (self.loss and teachers != (self.loss == "margin_mse")):
       raise InputError(
-        "--teacher and --teacher_scores_column both have scores. Give one"
-      )
-    if self.loss == "margin_mse" and not any(teachers):
-      raise InputError(
-        "--loss=margin_mse: needs --teacher or --teacher_scores_column"
-      )
-    if self.loss not in (None, "margin_mse") and any(teachers):
-      raise InputError(
-        f"--loss={self.loss}: has no teacher. Give --loss=margin_mse, or leave"
-        " out --teacher and --teacher_scores_column"
+        "--loss=margin_mse needs --teacher or --teacher_scores_column, and"
+        " other losses have none. Give one of them, or another --loss"
       )
 
 

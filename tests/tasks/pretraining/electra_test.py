@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 import shutil
 
 import commands
@@ -13,6 +14,7 @@ import tiny_pretraining
 from scipy import special
 from tiny_pretraining import CONFIG, NUM_PREDICTIONS, SEQ_LENGTH, random_example
 
+import export_model
 import modeling
 import run_pretraining
 from bertlib.tasks.pretraining import electra
@@ -24,6 +26,7 @@ pytestmark = pytest.mark.graph
 CONFIG = modeling.BertConfig.from_dict(
   CONFIG.to_dict() | {"embedding_size": 8, "generator_hidden_size": 0.5}
 )
+WORDS = "the", "[MASK]", "sat"
 DISENTANGLED = dataclasses.replace(ELECTRA, is_disentangled=True)
 
 
@@ -288,3 +291,56 @@ def test_other_weights_of_the_losses_are_refused(folder, whole):
     *tiny_pretraining.flags(folder, output_dir=changed, objective="electra"),
   )
   assert "a model with replaced_tokens disc_weight 25.0, but" in str(done)
+
+
+@pytest.mark.train
+@pytest.mark.parametrize("encoder", [False, True])
+def test_exports_have_the_weights_of_their_network(whole, encoder):
+  source = export_model.find_source(str(whole), None, None, None, True, None)
+  model = export_model.signature_model(source, encoder)
+  shapes = export_model.weight_shapes(model)
+  weights = export_model.read_weights(source.checkpoint, shapes)
+  used = {re.match(r"(cls|generator|\w+/\w+)", name)[0] for name in shapes.used}
+  if encoder:
+    expected = {"embeddings", "embeddings_project", "encoder"}
+    assert used == {f"bert/{name}" for name in expected}
+    assert not shapes.unused  # no pooler
+  else:
+    assert used == {"bert/embeddings", "generator", "cls"}
+  assert shapes.used.keys() <= weights.keys()
+
+
+@pytest.mark.train
+def test_masks_are_filled_by_the_generator(whole, folder):
+  path = folder / "texts.txt"
+  path.write_text("the [MASK] sat\n")
+  commands.succeed(
+    "run_pretraining.py",
+    "--do_predict",
+    f"--predict_file={path}",
+    f"--output_dir={whole}",
+    "--xla=off",
+  )
+  (line,) = (whole / "predictions.jsonl").read_text().splitlines()
+  ((best, *_),) = json.loads(line)["masks"]
+  variables = run_outputs.read_variables(whole)
+  with tf.Graph().as_default(), tf.Session() as session:
+    batch = {
+      name: tf.constant(values, tf.int32)
+      for name, values in {
+        "input_ids": [[2, *map(tiny_pretraining.VOCAB.index, WORDS), 3]],
+        "input_mask": [[1] * 5],
+        "segment_ids": [[0] * 5],
+        "masked_lm_positions": [[2]],
+      }.items()
+    }
+    (logits,) = run_pretraining.create_model(
+      CONFIG, False, batch, False, objective=ELECTRA
+    )
+    for variable in tf.trainable_variables():
+      # Nothing of the discriminator's layers has an influence.
+      if not variable.op.name.startswith("bert/encoder"):
+        variable.load(variables[variable.op.name], session)
+    probabilities = special.softmax(session.run(logits)[0])
+  assert best["token"] == tiny_pretraining.VOCAB[probabilities.argmax()]
+  assert best["probability"] == pytest.approx(probabilities.max(), abs=1e-5)

@@ -6,10 +6,10 @@ import reference_data
 import run_outputs
 from refused import refusal
 
+from bertlib.cli import option
 from bertlib.data import retrieval_scores
-from bertlib.data.text_groups import Columns
-from bertlib.settings.common import TableSettings
 from bertlib.tasks.ranking import rankings
+from bertlib.tasks.ranking.settings import RankingSettings
 
 pytestmark = pytest.mark.unit
 
@@ -100,14 +100,13 @@ def test_candidates_without_a_right_document_are_a_warning(caplog):
 def test_the_right_documents_of_a_table_come_last(tmp_path):
   path = tmp_path / "a.tsv"
   path.write_text("a\tb\tc\nwho\tann\tbob\nwhere\trome\t\nwho\tbob\tdan\n")
-  columns = Columns(["a", "b", "c"])
-  found = rankings.of_table(str(path), columns, TableSettings(), {})
+  settings = option.make(
+    RankingSettings, dev_file=str(path), text_columns=["a", "b", "c"]
+  )
+  found = rankings.of_table(settings, {})
   assert [*found.pairs()] == [
     ("who", "dan"),
     ("who", "ann"),
     ("who", "bob"),
     ("where", "rome"),
   ]
-  path.write_text("a\tb\twho\tann\n")
-  message = refusal(rankings.of_table, str(path), columns, TableSettings(), {})
-  assert "there is no column 'c'" in message

@@ -1,0 +1,135 @@
+"""Tests of queries with their documents, and of their records."""
+
+import json
+
+import pytest
+import tiny_model
+import tiny_reranker
+
+from bertlib.cli import option
+from bertlib.data import input_pipeline, model_inputs
+from bertlib.tasks.ranking import ranking_examples, ranking_records
+from bertlib.tasks.ranking.ranking_examples import Group
+from bertlib.tasks.ranking.settings import RankingSettings
+
+pytestmark = pytest.mark.unit
+
+LABELED = "q\td\tl\nx\ta\t1\ny\tc\t0\nx\tb\t0\ny\td\t1\nx\ta\t0\ny\te\t1\n"
+
+
+def read(path, loss, *columns, **flags):
+  settings = option.make(
+    RankingSettings, train_file=str(path), text_columns=columns, **flags
+  )
+  found = ranking_examples.open_groups(settings, loss, {})
+  groups = [*found]
+  assert [*found] == groups and len(found) == len(groups)
+  assert found.num_documents == max(len(g.documents) for g in groups)
+  return groups
+
+
+@pytest.mark.parametrize(
+  ("loss", "expected"),
+  [
+    (
+      "listwise",
+      [Group("x", ["a", "b"], [1, 0]), Group("y", ["c", "d", "e"], [0, 1, 1])],
+    ),
+    (
+      "margin_mse",
+      [
+        Group("x", ["a", "b"], [1, 0]),
+        Group("y", ["d", "c"], [1, 0]),
+        Group("y", ["e", "c"], [1, 0]),
+      ],
+    ),
+    (
+      "bce",
+      [
+        Group("x", ["a"], [1]),
+        Group("y", ["c"], [0]),
+        Group("x", ["b"], [0]),
+        Group("y", ["d"], [1]),
+        Group("y", ["e"], [1]),
+      ],
+    ),
+  ],
+)
+def test_rows_with_labels_are_lists_where_the_loss_needs_them(
+  tmp_path, loss, expected
+):
+  """The last pair of x contradicts the first, which counts."""
+  path = tmp_path / "a.tsv"
+  path.write_text(LABELED)
+  assert read(path, loss, "q", "d", label_column="l") == expected
+
+
+def test_scores_are_labels_of_any_size_in_a_list(tmp_path):
+  path = tmp_path / "a.tsv"
+  path.write_text("q\td\ts\nx\ta\t4\nx\tb\t0.5\n")
+  columns = "q", "d"
+  (group,) = read(path, "listwise", *columns, score_column="s")
+  assert group == Group("x", ["a", "b"], [4, 0.5])
+  pairs = read(path, "bce", *columns, score_column="s", max_score=5.0)
+  assert [group.labels for group in pairs] == [[0.8], [0.1]]
+
+
+def test_triples_without_a_header_are_lists(tmp_path):
+  path = tmp_path / "triples.train.small.tsv"
+  path.write_text("x\ty\tz\nv\tw\tu\n")
+  assert read(path, "listwise", "1", "2", "3") == [
+    Group("x", ["y", "z"], [1, 0]),
+    Group("v", ["w", "u"], [1, 0]),
+  ]
+
+
+def test_negative_judgments_of_a_folder_are_negatives(tmp_path):
+  tiny_reranker.write_beir(tmp_path / "beir")
+  groups = read(tmp_path / "beir", "listwise")
+  expected = [Group(q, [d, a], [1, 0]) for q, d, a, _ in tiny_reranker.LISTS]
+  assert groups == expected
+
+
+def test_a_list_has_the_scores_of_its_teacher(tmp_path):
+  path = tmp_path / "a.jsonl"
+  row = {"q": "x", "p": "a", "n": ["b", "c"], "t": [2, 0.5, -1]}
+  path.write_text(json.dumps(row))
+  columns = "q", "p", "n"
+  assert read(path, "margin_mse", *columns, teacher_scores_column="t") == [
+    Group("x", ["a", "b", "c"], [1, 0, 0], [2, 0.5, -1])
+  ]
+
+
+@pytest.mark.parametrize(
+  ("query", "document", "kept"),
+  [
+    ("abc", "defgh", "abcde"),
+    ("abcd", "e", "abcde"),
+    ("abcdefg", "h", "abcdh"),
+  ],
+)
+def test_documents_are_cut_and_not_queries(query, document, kept):
+  """But for the one token that is left of a document."""
+  tokenizer = tiny_model.tokenizer(*"abcdefgh")
+  pair = " ".join(query), " ".join(document)
+  (row,) = model_inputs.encode_pairs(tokenizer, [pair], 8, keeps_first=True)
+  tokens = tokenizer.convert_ids_to_tokens(row.input_ids)
+  assert [t for t in tokens if t not in tiny_model.SPECIAL] == [*kept]
+
+
+def test_records_of_lists_have_room_for_missing_documents(tmp_path, caplog):
+  tokenizer = tiny_model.tokenizer(*"abcdefgh")
+  groups = [Group("a", ["b c d", "e"], [1, 0]), Group("a b c d", ["f"], [1])]
+  path, features = str(tmp_path / "a"), ranking_records.layout("bce", 2, 6)
+  with caplog.at_level("INFO", logger="absl"):
+    ranking_records.write_records(path, groups, features, tokenizer)
+  assert caplog.messages == [
+    f"2 queries with 3 documents written to {path}; 66.7% of these are cut to 6"
+    " tokens with the query",
+    "1 queries have more than half of the --max_seq_length=6 tokens, and leave"
+    " documents less",
+  ]
+  (batch,) = input_pipeline.record_batches(path, features, 2, False, False)
+  assert batch["labels"].numpy().tolist() == [[1, 0], [1, 0]]
+  lengths = batch["input_mask"].numpy().sum(axis=-1)
+  assert lengths.tolist() == [[6, 5], [6, 0]]
