@@ -410,7 +410,8 @@ def test_a_resumed_training_ends_with_the_same_weights(
   for path in out.glob("model.ckpt-21*"):
     path.unlink()
   (out / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-16"\n')
-  classify(out, "--do_train", "--long_texts=windows", "--eval_steps=8")
+  # Without the flag: it is kept.
+  classify(out, "--do_train", "--eval_steps=8")
   again = rewrite.read_weights(str(out / "model.ckpt-21"))
   for name, value in last.items():
     np.testing.assert_array_equal(again[name], value, name)

@@ -57,6 +57,10 @@ class ClassifierSettings(TrainingSettings):
 
   REQUIRED = ("task_name", *TrainingSettings.REQUIRED)
   BROUGHT_BY_MODEL = ("task_name", *TrainingSettings.BROUGHT_BY_MODEL)
+  KEPT_IN_TRAINING = (
+    *TrainingSettings.KEPT_IN_TRAINING,
+    *("long_texts", "join_windows", "doc_stride"),
+  )
   SCRIPT = "run_classifier"
   EXAMPLE = (
     "python run_classifier.py --task_name=MRPC --data_dir=glue/MRPC"
