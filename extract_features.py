@@ -35,6 +35,7 @@ from bertlib.cli.steps import Steps
 from bertlib.compat import estimator_api
 from bertlib.compute.pooling import output_vectors, pool, sentence_vectors
 from bertlib.data import (
+  batch_predictor,
   example_checks,
   input_pipeline,
   model_inputs,
@@ -46,6 +47,7 @@ from bertlib.hardware import devices
 from bertlib.io import files, folder_lock, json_files, text_files, vector_files
 from bertlib.reporting import receipts
 from bertlib.settings import embedding_spec, model_description
+from bertlib.settings.common import TRUNCATE, LongTextSettings
 from bertlib.settings.embedding_spec import EmbeddingSpec
 from bertlib.settings.feature_extraction import FeatureSettings
 
@@ -160,16 +162,23 @@ def encode_examples(
   examples: Iterable[InputExample],
   tokenizer: tokenization.Tokenizer,
   max_seq_length: int,
+  cutting: LongTextSettings = TRUNCATE,
+  prefix: str = "",  # with which the texts begin
 ) -> Iterator[dict[str, Any]]:
   """Converts examples to records; logs how many were truncated."""
   num_truncated = 0
   examples, read = itertools.tee(examples)
-  pairs = ((example.text_a, example.text_b) for example in read)
-  encoded = model_inputs.encode_pairs(tokenizer, pairs, max_seq_length)
-  for example, (*features, num_lost) in zip(examples, encoded):
-    num_truncated += num_lost > 0
-    names = "input_ids", "input_mask", "input_type_ids"
-    yield {"unique_ids": example.unique_id, **dict(zip(names, features))}
+  pairs = ((example.text_a, example.text_b, prefix) for example in read)
+  encoded = model_inputs.encode_windows(
+    tokenizer, pairs, max_seq_length, False, cutting
+  )
+  for example, rows in zip(examples, encoded):
+    line = f"line {example.unique_id + 1}"
+    model_inputs.warn_of_many_windows(line, len(rows))
+    for *features, num_lost in rows:
+      num_truncated += num_lost > 0
+      names = "input_ids", "input_mask", "input_type_ids"
+      yield {"unique_ids": example.unique_id, **dict(zip(names, features))}
   if num_truncated:
     logging.warning(
       "%d lines truncated to %d tokens", num_truncated, max_seq_length
@@ -355,6 +364,7 @@ class Vectors(NamedTuple):
   pooling: str | None
   embedding: EmbeddingSpec | None
   prefix: str  # put before each text
+  cutting: LongTextSettings = TRUNCATE
 
   @property
   def is_per_text(self) -> bool:
@@ -413,21 +423,25 @@ def write_features(
   mode = "wb" if is_npz else "w"
   with files.atomic_write(settings.output_file, mode) as output:
     records = os.path.join(folder, "input.tf_record")
-    num_texts = tf_records.write_records(
+    count = itertools.count()
+    texts = (text for text, _ in zip(read_texts(settings, vectors), count))
+    max_seq_length = settings.model.max_seq_length
+    num_rows = tf_records.write_records(
       records,
       encode_examples(
-        read_texts(settings, vectors),
-        model.tokenizer,
-        settings.model.max_seq_length,
+        texts, model.tokenizer, max_seq_length, vectors.cutting, vectors.prefix
       ),
-      record_layout(settings.model.max_seq_length),
+      record_layout(max_seq_length),
     )
+    num_texts = next(count)
     if not num_texts:
       raise InputError(f"{settings.input_file}: has no lines")
     rows = predict(settings, model, records, folder)
     rows = tf_records.restore_input_order(
-      terminal.follow(rows, num_texts, "texts")
+      terminal.follow(rows, num_rows, "texts")
     )
+    if vectors.cutting.has_windows:
+      rows = join_windows(rows, vectors.embedding)
     if is_npz:
       vector_files.write_npz(
         output,
@@ -438,6 +452,18 @@ def write_features(
     else:
       write_jsonl(output, rows, vectors.layer_indexes, model.tokenizer)
   return num_texts
+
+
+def join_windows(
+  rows: Iterable[Mapping[str, Any]], embedding: EmbeddingSpec | None
+) -> Iterator[Mapping[str, Any]]:
+  """Joins the vectors of the windows of each text."""
+  normalizes = bool(embedding and embedding.normalize)
+  for _, group in itertools.groupby(rows, lambda row: int(row["unique_id"])):
+    first, *others = group
+    vectors = [row["vectors"] for row in (first, *others)]
+    joined = batch_predictor.join_vectors(vectors, [len(vectors)], normalizes)
+    yield {**first, "vectors": next(joined)}
 
 
 def read_texts(
@@ -552,8 +578,15 @@ def find_vectors(
       " model of sentence vectors, and has no prompts. Put the text before each"
       " line of --input_file"
     )
+  cutting = settings.cutting
+  if spec and not cutting.long_texts:
+    cutting = LongTextSettings.of_model(description)
   if spec and not {"pooling", "layers"} & settings.given:
-    return Vectors([-1], None, spec, spec.prompt(settings.prompt))
+    return Vectors([-1], None, spec, spec.prompt(settings.prompt), cutting)
+  if settings.cutting.has_windows and not settings.pooling:
+    raise InputError(
+      "--long_texts=windows joins vectors of texts: select them with --pooling"
+    )
   if settings.output_format == "npz" and not settings.pooling:
     raise InputError(
       "--output_format=npz holds one vector per text: select it with --pooling"
@@ -563,7 +596,9 @@ def find_vectors(
     "-1" if use_last_layer else settings.layers, config.num_hidden_layers
   )
   prefix = spec.prompt(settings.prompt) if settings.prompt else ""
-  return Vectors(layer_indexes, settings.pooling, None, prefix)
+  if not settings.pooling:
+    cutting = cutting.in_one_row()
+  return Vectors(layer_indexes, settings.pooling, None, prefix, cutting)
 
 
 def check_output(settings: FeatureSettings) -> None:
@@ -622,6 +657,7 @@ def check_texts(
     len(examples),
     tokenizer,
     (f"{example.text_a} {example.text_b or ''}" for example in sample),
+    settings.model.max_seq_length,
   )
 
 

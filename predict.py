@@ -27,7 +27,6 @@ from bertlib.cli import app, option
 from bertlib.cli.absl import logging
 from bertlib.cli.command_line import as_installed
 from bertlib.cli.errors import InputError
-from bertlib.data import batch_predictor
 from bertlib.data.batch_predictor import FileFormat
 from bertlib.export import onnx_folder
 from bertlib.export.onnx_model import OnnxModel
@@ -119,7 +118,7 @@ def predict_file(model: OnnxModel, settings: PredictSettings) -> None:
   bad: list[str] = []  # messages of rows that are skipped
   before = state_of(path)
   examples = model.read_file(model.file_settings(path, flags), bad)
-  blocks = batch_predictor.blocks(examples, BLOCK_SIZE)
+  blocks = model.blocks(examples, BLOCK_SIZE)
   first = next(blocks, None)
   if not first:
     raise InputError(f"{path}: has no rows to predict for")

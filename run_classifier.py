@@ -38,12 +38,18 @@ import modeling
 from bertlib.checkpoints import checkpoint_files
 from bertlib.cli import app, option
 from bertlib.cli.steps import Steps
-from bertlib.data import record_check, tf_records
+from bertlib.data import (
+  batch_predictor,
+  input_pipeline,
+  record_check,
+  tf_records,
+)
 from bertlib.exchange import resolve
 from bertlib.export import predictor
 from bertlib.io import result_files
 from bertlib.reporting import receipts, run_report, training_checks
 from bertlib.settings import model_description
+from bertlib.settings.common import LongTextSettings
 from bertlib.task.task_record import Task
 from bertlib.tasks.classification import (
   classification,
@@ -94,6 +100,7 @@ def create_model(
   compute: modeling.Compute | None = None,
   label_weights: Sequence[float] | None = None,
   total_weight=None,
+  example_weights=None,
 ):
   """Builds the encoder with a classifier on its pooled output.
 
@@ -114,6 +121,7 @@ def create_model(
       classification the weight of positive examples. None for 1.
     total_weight: float32 [], normalizer of the weighted loss; None for the sum
       of the weights.
+    example_weights: float32 [B], loss weight of each example; None for 1.
 
   Returns:
     loss [], per_example_loss [B] (without weights), logits [B, labels] and
@@ -144,19 +152,26 @@ def create_model(
     dropout_seed=dropout_seed,
   )
   logits = tf.reshape(tf.cast(logits, tf.float32), [-1, num_labels])
+  weights = example_weights
   if kind == "regression":
-    losses = tf.square(logits[:, 0] - labels)
-    return tf.reduce_mean(losses), losses, logits, logits
-  if kind == "multi_label":
+    losses = weighted = tf.square(logits[:, 0] - labels)
+    outputs = logits
+  elif kind == "multi_label":
     losses = tf.reduce_mean(label_losses(logits, labels), axis=-1)
     weighted = label_losses(logits, labels, label_weights)
-    return tf.reduce_mean(weighted), losses, logits, tf.sigmoid(logits)
-  losses, log_probs = modeling.cross_entropy(logits, labels)
-  loss = tf.reduce_mean(losses)
-  if label_weights:
-    weights = tf.gather(tf.constant(label_weights, tf.float32), labels)
-    loss = modeling.weighted_mean(losses, weights, total_weight)
-  return loss, losses, logits, tf.exp(log_probs)
+    if weights is not None:
+      weighted = tf.reduce_mean(weighted, axis=-1)
+    outputs = tf.sigmoid(logits)
+  else:
+    losses, log_probs = modeling.cross_entropy(logits, labels)
+    weighted, outputs = losses, tf.exp(log_probs)
+    if label_weights:
+      of_labels = tf.gather(tf.constant(label_weights, tf.float32), labels)
+      weights = of_labels if weights is None else of_labels * weights
+  if weights is None:
+    return tf.reduce_mean(weighted), losses, logits, outputs
+  loss = modeling.weighted_mean(weighted, weights, total_weight)
+  return loss, losses, logits, outputs
 
 
 def label_losses(logits, labels, label_weights=None):
@@ -179,14 +194,16 @@ def model_fn_builder(
   use_one_hot_embeddings: bool,
   kind: str = "classification",
   label_weights: Sequence[float] | None = None,
+  texts_per_window: float | None = None,
   **more_arguments: Any,
 ):
   """The `model_fn` of a classifier, for TPUEstimator.
 
   `num_labels`, `kind` and `label_weights`, which only training uses, are those
   of `create_model`. `use_one_hot_embeddings` is that of `modeling.BertModel`.
-  All other arguments are `train_step.TrainingArguments`; more of these may
-  be given by name.
+  `texts_per_window` is the mean of the feature `example_weights` of a training
+  set; None to train without these weights. All other arguments are
+  `train_step.TrainingArguments`; more of these may be given by name.
 
   Returns:
     A function of features, labels, mode, params and config.
@@ -201,6 +218,8 @@ def model_fn_builder(
   )
 
   def build(batch, is_training, dropout_seed=None, **weighting):
+    if is_training and texts_per_window:
+      weighting["example_weights"] = batch["example_weights"]
     return create_model(
       bert_config,
       is_training,
@@ -218,16 +237,21 @@ def model_fn_builder(
 
   def training_loss(features):
     weighting = {"label_weights": label_weights}
+    weights = None
     if label_weights and kind != "multi_label":
-      weighting["total_weight"] = train_step.loss_normalizer(
-        tf.gather(label_weights, features["label_ids"]), arguments
-      )
+      weights = tf.gather(label_weights, features["label_ids"])
+    elif texts_per_window:
+      weights = tf.ones_like(features["example_weights"])
+    if weights is not None:
+      weighting["total_weight"] = train_step.loss_normalizer(weights, arguments)
+      weighting["total_weight"] *= texts_per_window or 1.0
     return lambda batch, seed: (build(batch, True, seed, **weighting)[0], {})
 
   def predict(features):
-    probabilities = build(features, False)[-1]
+    _, _, logits, outputs = build(features, False)
     return {
-      "probabilities": probabilities,
+      "probabilities": outputs,
+      "logits": logits,
       **train_step.input_index(features),
     }
 
@@ -278,9 +302,12 @@ class Predictor(ClassifierPredictor, predictor.LoadedModel):
   record = RECORD
 
   @classmethod
-  def build(cls, *arguments):
-    """See base class."""
-    return cls.build_with_logits(*arguments)[1]
+  def build(cls, description, *arguments):
+    """See base class; with the logits of windows, [B, 2, labels]."""
+    logits, outputs = cls.build_with_logits(description, *arguments)
+    if not LongTextSettings.of_model(description).has_windows:
+      return outputs
+    return tf.stack([outputs, logits], axis=1)
 
   @staticmethod
   def build_with_logits(description, config, inputs, compute):
@@ -385,11 +412,12 @@ def make_task(settings: ClassifierSettings, processor: DataProcessor) -> Task:
     model_fn_builder=model_fn_builder,
     model_arguments={"num_labels": problem.num_labels, "kind": problem.kind},
     features=classification_records.record_layout(
-      settings.model.max_seq_length, problem
+      settings.model.max_seq_length, problem, settings.cutting.has_windows
     ),
     metrics=[*processor.metrics, "loss"],
     description={"task": task, "kind": problem.kind, "labels": problem.labels},
-    must_agree=["task", "kind", "labels", "do_lower_case"],
+    must_agree=["task", "kind", "labels", "do_lower_case", "long_texts"],
+    unit="windows" if settings.cutting.has_windows else "examples",
     num_outputs=1 if problem.kind == "multiple_choice" else problem.num_labels,
     num_output_positions=1,  # [CLS]
   )
@@ -441,18 +469,24 @@ def train_classifier(
   dev_sets: Mapping[str, classifier_inputs.DevSet],
 ) -> None:
   """Trains the classifier; evaluates the dev set without a suffix meanwhile."""
-  path = classifier_inputs.write_records(run, processor, "train", examples)
+  path, num_windows = classifier_inputs.write_records(
+    run, processor, "train", examples
+  )
+  num_rows, data = sum(num_windows), f"{len(examples)} examples"
+  if run.settings.cutting.has_windows:
+    data += f" in {num_rows} windows"
+  if num_rows > len(examples):
+    run = run.with_arguments(texts_per_window=len(examples) / num_rows)
   loop.train(
     run,
-    file_based_input_fn_builder(
+    input_pipeline.record_input_fn(
       path,
-      run.settings.model.max_seq_length,
-      problem=processor.problem,
+      run.task.features,
       by_length=run.flags.group_by_length and not run.on_tpu,
       **runs.input_options(run, is_training=True),
     ),
-    step_plan.count_steps(run.flags, len(examples), "examples"),
-    f"{len(examples)} examples",
+    step_plan.count_steps(run.flags, num_rows, run.task.unit),
+    data,
     lambda checkpoint: (
       evaluate_set(run, processor, dev_sets[""], checkpoint).results
     ),
@@ -467,10 +501,12 @@ def evaluate_set(
   checkpoint: str | None,  # None for the model of --init_checkpoint
 ) -> loop.Evaluation:
   """Evaluates a checkpoint on a dev set."""
-  num_examples = len(dev_set.examples)
+  num_examples, num_rows = len(dev_set.examples), sum(dev_set.num_windows)
   logging.info("Evaluating on %d examples", num_examples)
-  num_steps = -(-num_examples // run.flags.eval_batch_size)
+  num_steps = -(-num_rows // run.flags.eval_batch_size)
   results, arrays = loop.evaluate(run, dev_set.input_fn, num_steps, checkpoint)
+  if num_rows > num_examples and arrays:
+    results, arrays = of_texts(run, processor.problem, dev_set, results, arrays)
   if not arrays:
     logging.info(
       "On a TPU only loss and accuracy are computed, and no predictions of the"
@@ -488,6 +524,27 @@ def evaluate_set(
     results["confusion_matrix"] = matrix
     results["labels"] = json.dumps(processor.get_labels(), ensure_ascii=False)
   return loop.Evaluation(results, arrays)
+
+
+def of_texts(
+  run: Run,
+  problem: Problem,
+  dev_set: classifier_inputs.DevSet,
+  results: dict[str, Any],
+  arrays: dict[str, np.ndarray],
+) -> loop.Evaluation:
+  """The evaluation of texts from that of their windows."""
+  first = np.cumsum([0, *dev_set.num_windows[:-1]])
+  label_ids = arrays["label_ids"][first]
+  logits = batch_predictor.join_windows(
+    arrays["logits"],
+    dev_set.num_windows,
+    run.settings.cutting.join_windows,
+  )
+  losses = classification_decoding.losses(problem, label_ids, logits)
+  results = {k: v for k, v in results.items() if k != "eval_accuracy"}
+  results |= dict.fromkeys(("eval_loss", "loss"), losses.mean(dtype=np.float32))
+  return loop.Evaluation(results, {"label_ids": label_ids, "logits": logits})
 
 
 def evaluate_sets(
@@ -578,20 +635,33 @@ def predict_sets(
       results = result_files.predictions_name(predict_file)
       records = f"predict_{result_files.stem_of(predict_file)}"
     batch_size = run.flags.predict_batch_size
-    path = classifier_inputs.write_records(
+    path, num_windows = classifier_inputs.write_records(
       run, processor, records, test_set, batch_size
     )
-    input_fn = file_based_input_fn_builder(
+    input_fn = input_pipeline.record_input_fn(
       path,
-      run.settings.model.max_seq_length,
-      problem=problem,
+      run.task.features,
       by_length=not run.on_tpu,
       **runs.input_options(run, is_training=False),
     )
-    found = loop.predict(run, input_fn, len(test_set), checkpoint)
-    rows = [
-      row["probabilities"] for row in tf_records.restore_input_order(found)
-    ]
+    # On a TPU, records that fill the last batch follow.
+    num_windows = num_windows[: len(test_set)]
+    found = tf_records.restore_input_order(
+      loop.predict(run, input_fn, sum(num_windows), checkpoint)
+    )
+    if run.settings.cutting.has_windows:
+      rows = classification_decoding.join(
+        problem,
+        ((row["probabilities"], row["logits"]) for row in found),
+        num_windows,
+        [*map(classification_decoding.texts_of, test_set)],
+        run.tokenizer,
+        run.settings.model.max_seq_length,
+        run.settings.cutting,
+      )
+    else:
+      rows = (row["probabilities"] for row in found)
+    rows = [*rows]
     classification_decoding.write_predictions(
       run.path(results),
       test_set,

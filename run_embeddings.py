@@ -33,6 +33,7 @@ from bertlib.cli.errors import InputError
 from bertlib.cli.steps import Steps
 from bertlib.compute import pooling
 from bertlib.data import (
+  batch_predictor,
   input_pipeline,
   nearest_neighbors,
   record_check,
@@ -365,6 +366,7 @@ def train_embeddings(
     run.tokenizer,
     embedding_inputs.prefixes(spec, data.kind),
     teacher_vectors,
+    run.settings.cutting.in_one_row(),
   )
   loop.train(
     run,
@@ -382,18 +384,22 @@ def train_embeddings(
 
 
 def write_texts(
-  run: Run, name: str, texts: Iterable[str], batch_size: int
+  run: Run, name: str, texts: Iterable[tuple[str, str]], batch_size: int
 ) -> TextSet:
-  """Writes the records of texts with prefixes."""
-  return text_sets.write(run, name, ((t, None) for t in texts), batch_size)
+  """Writes the records of prefixes and texts."""
+  pairs = ((prefix + text, None, prefix) for prefix, text in texts)
+  cutting = run.settings.cutting
+  return text_sets.write(run, name, pairs, batch_size, cutting=cutting)
 
 
 def encode(
   run: Run, texts: TextSet, checkpoint: str | None
 ) -> Iterator[np.ndarray]:
-  """Yields the vector of each text, float32 [width], in order."""
-  for row in text_sets.predict(run, texts, checkpoint):
-    yield row["vectors"]
+  """The vector of each text, float32 [width], in order."""
+  rows = text_sets.predict(run, texts, checkpoint)
+  normalizes = run.task.model_arguments["spec"].normalize
+  vectors = (row["vectors"] for row in rows)
+  return batch_predictor.join_vectors(vectors, texts.num_rows, normalizes)
 
 
 class EncodedDevSet(NamedTuple):
@@ -414,7 +420,7 @@ def write_dev_set(run: Run, data: embedding_inputs.DevSet) -> EncodedDevSet:
   if retrieval is None:
     texts, positions = embedding_inputs.distinct_texts(data.examples)
     # Examples without queries have the model's default prefix.
-    prefixed = (spec.prompt(None) + text for text in texts)
+    prefixed = ((spec.prompt(None), text) for text in texts)
     text_set = write_texts(run, "eval", prefixed, batch_size)
     return EncodedDevSet(data, text_set, positions)
   document_ids = []
@@ -431,12 +437,12 @@ def write_dev_set(run: Run, data: embedding_inputs.DevSet) -> EncodedDevSet:
 
 def with_prefixes(
   spec: EmbeddingSpec, queries: Iterable[str], corpus: Iterable[str]
-) -> Iterator[str]:
-  """Yields queries, and then the texts of a corpus, with their prefixes."""
+) -> Iterator[tuple[str, str]]:
+  """Yields queries, and then the texts of a corpus, after their prefixes."""
   for text in queries:
-    yield spec.query_prefix + text
+    yield spec.query_prefix, text
   for text in corpus:
-    yield spec.passage_prefix + text
+    yield spec.passage_prefix, text
 
 
 def evaluate_dev_set(
@@ -489,12 +495,14 @@ def write_predictions(
     texts = write_texts(
       run,
       f"predict_{result_files.stem_of(settings.predict_file)}",
-      (prefix + text for text in data.predict),
+      ((prefix, text) for text in data.predict),
       batch_size,
     )
     name = result_files.name_with(settings.predict_file, "vectors")
     vector_files.write_npy(
-      run.path(f"{name}.npy"), encode(run, texts, checkpoint), texts.num_texts
+      run.path(f"{name}.npy"),
+      encode(run, texts, checkpoint),
+      len(texts.num_rows),
     )
   if data.queries:
     texts = with_prefixes(spec, data.queries, data.corpus)

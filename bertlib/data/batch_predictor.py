@@ -17,6 +17,7 @@ from bertlib.cli.errors import InputError
 from bertlib.data import model_inputs
 from bertlib.data.model_inputs import TOKEN_FEATURES
 from bertlib.io import files, json_files, text_files
+from bertlib.settings.common import LongTextSettings
 
 # Texts that are encoded, sorted by length and decoded together.
 _BLOCK_SIZE = 1024
@@ -80,6 +81,38 @@ def _utf8(text: str) -> bytes:
   return text.encode("utf-8", "backslashreplace")
 
 
+def join_windows(
+  rows: np.ndarray,  # [windows, ...]
+  num_windows: Sequence[int],  # of each text
+  how: str | None = None,  # see `LongTextSettings.join_windows`
+) -> np.ndarray:
+  """Joins the outputs of the windows of each text: [texts, ...]."""
+  if not len(num_windows):
+    return rows
+  first = np.cumsum([0, *num_windows[:-1]])
+  if how == "max":
+    return np.maximum.reduceat(rows, first)
+  counts = np.reshape(num_windows, [-1, *[1] * (rows.ndim - 1)])
+  return np.add.reduceat(rows, first) / counts.astype(rows.dtype)
+
+
+def join_vectors(
+  vectors: Iterable[np.ndarray],  # of windows, [width] each
+  num_windows: Iterable[int],  # of each text
+  normalizes: bool,  # whether vectors have length 1
+) -> Iterator[np.ndarray]:
+  """Yields the vector of each text: the mean of those of its windows."""
+  vectors = iter(vectors)
+  for count in num_windows:
+    vector, *others = itertools.islice(vectors, count)
+    if others:
+      vector = np.mean([vector, *others], axis=0)
+      if normalizes:
+        vector /= max(np.linalg.norm(vector), 1e-12)
+    yield vector
+  next(vectors, None)  # at the end, Estimator closes its session
+
+
 class _Batches(NamedTuple):
   """Rows as batches, each the indices of its rows and their inputs."""
 
@@ -103,6 +136,8 @@ class BatchPredictor:
   features: Sequence[str] = TOKEN_FEATURES
   # Whether the tokenizer finds masks in texts.
   finds_mask = False
+  # Outputs of files that follow the main one, such as "logits".
+  extra_outputs: Sequence[str] = ()
   keeps_first = False  # see `model_inputs.truncated_lengths`
 
   def __init__(
@@ -121,6 +156,11 @@ class BatchPredictor:
     self._length_unit, self._num_batches = length_unit, num_batches
     self._model_dir, self._is_closed = model_dir, False
 
+  @property
+  def cutting(self) -> LongTextSettings:
+    """How the model reads long texts."""
+    return LongTextSettings.of_model(self.description)
+
   def predict_blocks(
     self,
     texts: Iterable[Any],
@@ -130,12 +170,12 @@ class BatchPredictor:
     decode: Callable[[Any, list[np.ndarray]], Iterable[Any]],
   ) -> list[Any]:
     """Predictions of texts, in order: encodes, computes and decodes blocks."""
-    sets = blocks(texts, _BLOCK_SIZE)
-    first = next(sets, [])
-    if len(first) < _BLOCK_SIZE:  # threads would only take time
+    sets = self.blocks(texts, _BLOCK_SIZE)
+    first, second = next(sets, []), next(sets, None)
+    if second is None:  # threads would only take time
       context, rows = encode(first)
       return list(decode(context, self.run(rows)))
-    sets = itertools.chain([first], sets)
+    sets = itertools.chain([first, second], sets)
     predicted = self.map_blocks(sets, encode, decode)
     return [*itertools.chain.from_iterable(predicted)]
 
@@ -165,14 +205,43 @@ class BatchPredictor:
 
   def encode_texts(self, texts: Iterable[Any]) -> list[dict[str, list[int]]]:
     """Inputs of the model for texts and pairs, without padding."""
+    return [*itertools.chain.from_iterable(self.encode_windows(texts))]
+
+  def encode_windows(
+    self,
+    texts: Iterable[Any],  # see `model_inputs.encode_windows`
+  ) -> Iterator[list[dict[str, list[int]]]]:
+    """Inputs of the model for the windows of texts and pairs."""
     pairs = ((text, None) if is_text(text) else text for text in texts)
     length = self.description["max_seq_length"]
-    return [
-      {name: getattr(row, name)[: row.num_tokens] for name in TOKEN_FEATURES}
-      for row in model_inputs.encode_pairs(
-        self.tokenizer, pairs, length, self.keeps_first
-      )
-    ]
+    for rows in model_inputs.encode_windows(
+      self.tokenizer, pairs, length, self.keeps_first, self.cutting
+    ):
+      yield [
+        {name: getattr(row, name)[: row.num_tokens] for name in TOKEN_FEATURES}
+        for row in rows
+      ]
+
+  def blocks(self, examples: Iterable[Item], size: int) -> Iterator[list[Item]]:
+    """Lists of `size` examples; with windows, of about as many of these."""
+    block: list[Item] = []
+    num_rows, has_windows = 0, self.cutting.has_windows
+    for number, example in enumerate(examples, start=1):
+      block.append(example)
+      num_rows += 1
+      if has_windows:
+        (windows,) = self.encode_windows([self.texts_of(example)])
+        model_inputs.warn_of_many_windows(f"text {number}", len(windows))
+        num_rows += len(windows) - 1
+      if num_rows >= size:
+        yield block
+        block, num_rows = [], 0
+    if block:
+      yield block
+
+  def texts_of(self, example: Any) -> Any:
+    """Text or pair of an example of `read_file`, or of what is predicted."""
+    return example
 
   def _compute(self, *arrays: np.ndarray) -> Iterable[np.ndarray]:
     """The output of each row of a batch, given its `features`."""

@@ -165,6 +165,8 @@ def check_encoded(
   num_examples: int,
   tokenizer: tokenization.Tokenizer | None,
   texts: Iterable[str] = (),  # of the sample
+  # Of texts that --long_texts=windows could divide; None for others.
+  max_seq_length: int | None = None,
 ) -> LengthSummary:
   """Checks a sample of the `num_examples`; warns if many are truncated."""
   num_tokens, num_truncated_tokens = [], []
@@ -204,12 +206,22 @@ def check_encoded(
       ratio,
     )
   if cut:
+    num_lost, all_tokens = sum(num_truncated_tokens), sum(num_tokens)
+    cost = ""
+    if max_seq_length:
+      # Each window after the first repeats half of the one before it.
+      half = max_seq_length // 2
+      repeated = sum(-(-n // half) for n in num_truncated_tokens) * half
+      times = (all_tokens + num_lost + repeated) / all_tokens
+      cost = f", or --long_texts=windows, in about {times:.1f} times the time"
     logging.log(
       logging.WARNING if cut > 0.05 else logging.INFO,
-      "%.1f%% are truncated, by %.0f tokens on average: consider a higher"
-      " --max_seq_length",
+      "%.1f%% are truncated, by %.0f tokens on average, and lose %.1f%% of all"
+      " tokens: consider a higher --max_seq_length%s",
       100 * cut,
-      sum(num_truncated_tokens) / (cut * count),
+      num_lost / (cut * count),
+      100 * num_lost / (all_tokens + num_lost),
+      cost,
     )
   _warn_of_decomposed(texts, tokenizer)
   return LengthSummary(num_examples, mean)

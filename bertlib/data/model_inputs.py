@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
+import operator
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import tokenization
+from bertlib.cli.absl import logging
 from bertlib.cli.errors import InputError
+from bertlib.settings.common import TRUNCATE, LongTextSettings
 
 # The features with one value per token, padded at the end.
 TOKEN_FEATURES = ("input_ids", "input_mask", "segment_ids")
@@ -17,6 +22,10 @@ HUB_NAMES = {
   "input_mask": "input_mask",
   "segment_ids": "input_type_ids",
 }
+
+
+# Windows of a text above which a warning names it.
+_MANY_WINDOWS = 1000
 
 
 class EncodedPair(NamedTuple):
@@ -45,38 +54,137 @@ def encode_pair(
 
 def encode_pairs(
   tokenizer: tokenization.Tokenizer,
-  pairs: Iterable[Sequence[str | None]],  # the last ones as in `encode_pair`
+  pairs: Iterable[Sequence[str | None]],  # see `encode_windows`
   max_seq_length: int,
   keeps_first: bool = False,  # see `truncated_lengths`
+  cutting: LongTextSettings = TRUNCATE,
 ) -> Iterator[EncodedPair]:
   """Encodes texts and pairs, truncated or padded to `max_seq_length`."""
+  return itertools.chain.from_iterable(
+    encode_windows(tokenizer, pairs, max_seq_length, keeps_first, cutting)
+  )
+
+
+def encode_windows(
+  tokenizer: tokenization.Tokenizer,
+  # The last two as in `encode_pair`; the third, if there is one, is the prompt
+  # with which the first begins.
+  pairs: Iterable[Sequence[str | None]],
+  max_seq_length: int,
+  keeps_first: bool,  # see `truncated_lengths`
+  cutting: LongTextSettings,
+) -> Iterator[list[EncodedPair]]:
+  """Encodes texts and pairs: the rows of each, several only of windows."""
   special = tokenizer.special_ids
   if max_seq_length < special.num():
     raise InputError(
       f"max_seq_length={max_seq_length}: must be at least {special.num()}"
     )
-  ids = tokenizer.encode_batch(text or "" for pair in pairs for text in pair)
-  return (
-    _join(special, ids_a, ids_b, max_seq_length, keeps_first)
-    for ids_a, ids_b in zip(ids, ids)
-  )
+  pairs, read = itertools.tee(pairs)
+  ids = tokenizer.encode_batch(text or "" for pair in read for text in pair[:2])
+  encode = functools.cache(tokenizer.encode)
+  for (_, _, *prompts), *both in zip(pairs, ids, ids):
+    num_prompt = 0
+    for prompt in filter(None, prompts):
+      is_equal = map(operator.eq, encode(prompt), both[0])
+      num_prompt = len([*itertools.takewhile(bool, is_equal)])
+    lengths, rows = [*map(len, both)], []
+    room = max_seq_length - special.num(bool(lengths[1]))
+    for parts in cut(*lengths, room, cutting, num_prompt, keeps_first):
+      kept = [
+        [i for part in of_text for i in ids[part.start : part.stop]]
+        for of_text, ids in zip(parts, both)
+      ]
+      # Of the text that windows divide, all tokens are in some window.
+      num_lost = sum(
+        len(ids) - len(left)
+        for of_text, ids, left in zip(parts, both, kept)
+        if not (rows or (cutting.has_windows and len(of_text) > 1))
+      )
+      features = token_features(*special.join(*kept), max_seq_length)
+      rows.append(EncodedPair(**features, num_truncated_tokens=num_lost))
+    yield rows
 
 
-def _join(
-  special: tokenization.SpecialTokens,
-  ids_a: list[int],
-  ids_b: list[int],
+# The indices of the tokens of a text in a row: the first ones, and a later part
+# where it is not truncated.
+Parts = Sequence[range]
+
+
+def cut(
+  length_a: int,
+  length_b: int,
+  room: int,
+  cutting: LongTextSettings,
+  num_prompt: int = 0,  # first tokens of the first text, kept in each row
+  keeps_first: bool = False,  # see `truncated_lengths`
+) -> Iterator[tuple[Parts, Parts]]:
+  """Cuts two texts, in tokens, to rows with at most `room` tokens of both."""
+  lengths = length_a, length_b
+  if not (cutting.has_windows and 0 < room < sum(lengths)):
+    keep_a, keep_b = truncated_lengths(*lengths, room, keeps_first)
+    if cutting.long_texts == "head_tail":
+      yield (
+        _head_and_tail(length_a, keep_a, min(num_prompt, keep_a)),
+        _head_and_tail(length_b, keep_b, 0),
+      )
+    else:
+      yield [range(keep_a)], [range(keep_b)]
+    return
+  # Of equal texts the second one is divided, as in `truncated_lengths`.
+  is_second = length_b >= length_a
+  other = [range(min(*lengths, room // 2))]
+  head = 0 if is_second else min(num_prompt, room // 2)
+  room -= len(other[0]) + head
+  stride = cutting.doc_stride or max(room // 2, 1)
+  for start, length in make_doc_spans(max(lengths) - head, room, stride):
+    window = [range(head), range(head + start, head + start + length)]
+    yield (other, window) if is_second else (window, other)
+
+
+def _head_and_tail(length: int, keep: int, num_prompt: int) -> Parts:
+  """A quarter of the kept tokens, rounded, from the start, others at the end.
+
+  This is the best of the ways to cut of Sun et al. 2019, section 5.3.1. The
+  prompt is kept, and not counted.
+  """
+  head = num_prompt + (keep - num_prompt + 2) // 4
+  return [range(head), range(length - keep + head, length)]
+
+
+def warn_of_many_windows(where: str, num_windows: int) -> None:
+  """Warns of a text with so many windows that it may be no text."""
+  if num_windows > _MANY_WINDOWS:
+    logging.warning(
+      "%s: has %d windows. Is it one text? --long_texts=head_tail would take"
+      " one row for it",
+      where,
+      num_windows,
+    )
+
+
+def window_offsets(
+  tokenizer: tokenization.Tokenizer,
   max_seq_length: int,
-  keeps_first: bool,
-) -> EncodedPair:
-  """Truncates, joins and pads the ids of a text, or of a pair."""
-  room = max_seq_length - special.num(bool(ids_b))
-  lengths = len(ids_a), len(ids_b)
-  keep_a, keep_b = truncated_lengths(*lengths, room, keeps_first)
-  num_truncated_tokens = len(ids_a) - keep_a + len(ids_b) - keep_b
-  joined = special.join(ids_a[:keep_a], ids_b[:keep_b])
-  features = token_features(*joined, max_seq_length)
-  return EncodedPair(**features, num_truncated_tokens=num_truncated_tokens)
+  cutting: LongTextSettings,
+  texts: Sequence[str | None],  # two, the last one as in `encode_pair`
+) -> list[dict[str, Any]]:
+  """Characters of the windows of a text, or of the longer text of a pair."""
+  encoded = [*tokenizer.encode_with_offsets(text or "" for text in texts)]
+  lengths = [len(ids) for ids, _ in encoded]
+  divided = int(lengths[1] >= lengths[0])
+  of_pair = {"text": ("text_a", "text_b")[divided]} if texts[1] else {}
+  room = max_seq_length - tokenizer.special_tokens.num(bool(lengths[1]))
+  found = []
+  for parts in cut(*lengths, room, cutting):
+    last = parts[divided][-1]
+    offsets = encoded[divided][1][last.start : last.stop]
+    # Those that fit are whole.
+    start, end = 0, len(texts[divided] or "")
+    if len(parts[divided]) > 1:
+      start, end = offsets[0][0], offsets[-1][1]
+    found.append({**of_pair, "start": start, "end": end})
+  return found
 
 
 def as_batch(rows: Sequence[EncodedPair]) -> dict[str, Any]:

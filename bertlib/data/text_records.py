@@ -4,38 +4,44 @@ from __future__ import annotations
 
 import itertools
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import tokenization
 from bertlib.cli.absl import logging
 from bertlib.data import model_inputs, tf_records
+from bertlib.settings.common import TRUNCATE, LongTextSettings
 
 
 def write_texts(
   path: str,
-  # Read once, and not kept in memory.
-  texts: Iterable[tuple[str, str | None]],
+  # See `model_inputs.encode_windows`; read once, and not kept in memory.
+  texts: Iterable[Sequence[str | None]],
   tokenizer: tokenization.Tokenizer,
   max_seq_length: int,
   # The last text is repeated until the number of records is a multiple.
   multiple_of: int = 1,
   keeps_first: bool = False,  # see `model_inputs.truncated_lengths`
-) -> int:
-  """Encodes texts and pairs as TFRecords; returns their number."""
-  num_truncated_tokens = array("i")
+  cutting: LongTextSettings = TRUNCATE,
+) -> Sequence[int]:
+  """Encodes texts and pairs as TFRecords; returns the rows of each text."""
+  num_truncated_tokens, num_rows = array("i"), array("i")
   num_empty, num_special = 0, tokenizer.special_tokens.num()
 
   def records() -> Iterator[dict[str, Any]]:
     nonlocal num_empty
     record: dict[str, Any] = {}
-    for pair in model_inputs.encode_pairs(
-      tokenizer, texts, max_seq_length, keeps_first
+    for rows in model_inputs.encode_windows(
+      tokenizer, texts, max_seq_length, keeps_first, cutting
     ):
-      num_truncated_tokens.append(pair.num_truncated_tokens)
-      num_empty += pair.num_tokens + pair.num_truncated_tokens == num_special
-      record = pair._asdict()
-      yield record
+      num_truncated_tokens.append(rows[0].num_truncated_tokens)
+      num_rows.append(len(rows))
+      model_inputs.warn_of_many_windows(f"text {len(num_rows)}", len(rows))
+      is_empty = rows[0].num_tokens == num_special
+      num_empty += is_empty and not num_truncated_tokens[-1]
+      for row in rows:
+        record = row._asdict()
+        yield record
     yield from itertools.repeat(
       record, -len(num_truncated_tokens) % multiple_of
     )
@@ -43,9 +49,10 @@ def write_texts(
   tf_records.write_records(
     path, records(), tf_records.token_layout(max_seq_length)
   )
-  logging.info("%d texts written to %s", len(num_truncated_tokens), path)
+  windows = f" in {sum(num_rows)} windows" if cutting.has_windows else ""
+  logging.info("%d texts%s written to %s", len(num_rows), windows, path)
   log_faults(num_truncated_tokens, num_empty, max_seq_length)
-  return len(num_truncated_tokens)
+  return num_rows
 
 
 def log_faults(

@@ -12,7 +12,7 @@ import hashlib
 import importlib.util
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -182,7 +182,7 @@ class OnnxModel(BatchPredictor):
     if cache_dir is None and os.access(beside_it, os.W_OK):
       cache_dir = os.path.join(beside_it, onnx_folder.CACHE)
     self._engine = _start_engine(
-      engine, path, num_threads, precision, cache_dir
+      engine, path, num_threads, precision, cache_dir, self.extra_outputs
     )
     threads = num_threads or processes.usable_cores()
     self._computation = engine, precision, threads, processes.kind()
@@ -228,7 +228,9 @@ class _OnnxRuntime:
   precisions = ("float32",)
   length_unit = 1  # padding only costs
 
-  def __init__(self, onnxruntime, path, num_threads, precision, cache_dir):
+  def __init__(
+    self, onnxruntime, path, num_threads, precision, cache_dir, extra_outputs
+  ):
     del precision, cache_dir
     options = onnxruntime.SessionOptions()
     # Its own default is one thread per core of the machine, bound to it.
@@ -240,7 +242,8 @@ class _OnnxRuntime:
     self._session = onnxruntime.InferenceSession(
       path, options, providers=["CPUExecutionProvider"]
     )
-    self._outputs = _own([x.name for x in self._session.get_outputs()])
+    names = [x.name for x in self._session.get_outputs()]
+    self._outputs = _own(names, extra_outputs)
 
   def run(self, inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
     """The outputs of a batch."""
@@ -254,7 +257,9 @@ class _OpenVino:
   # It compiles once for each length, which takes about 10 ms.
   length_unit = 8
 
-  def __init__(self, openvino, path, num_threads, precision, cache_dir):
+  def __init__(
+    self, openvino, path, num_threads, precision, cache_dir, extra_outputs
+  ):
     settings = {
       "PERFORMANCE_HINT": "LATENCY",
       "INFERENCE_PRECISION_HINT": {"float32": "f32", "bfloat16": "bf16"}[
@@ -271,10 +276,11 @@ class _OpenVino:
         "precision='bfloat16': this processor has no instructions for it;"
         " OpenVINO computes in float32"
       )
+    parts = core, path, settings, extra_outputs
     if cache_dir:
-      self._model = _compile_once(openvino, core, path, settings, cache_dir)
+      self._model = _compile_once(openvino, *parts, cache_dir)
     else:
-      self._model = _compile(core, path, settings)
+      self._model = _compile(*parts)
     self._requests: list[Any] = []  # free ones; each serves one thread
 
   def run(self, inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
@@ -289,26 +295,34 @@ class _OpenVino:
       self._requests.append(request)
 
 
-def _own(outputs: list[str]) -> list[str]:
-  """Names of a model's outputs without those for transformers alone."""
+def _own(outputs: list[str], extra: Iterable[str]) -> list[str]:
+  """Names of outputs; of those for transformers, which take time, `extra`."""
+  unused = {*OF_TRANSFORMERS} - {*extra}
   first, *others = outputs
-  return [first, *(name for name in others if name not in OF_TRANSFORMERS)]
+  return [first, *(name for name in others if name not in unused)]
 
 
-def _compile(core: Any, path: str, settings: dict[str, Any]) -> Any:
+def _compile(
+  core: Any, path: str, settings: dict[str, Any], extra_outputs: Sequence[str]
+) -> Any:
   """A model compiled by OpenVINO, with our outputs alone: others take time."""
   model = core.read_model(path)
   results = {
     output.any_name: result
     for output, result in zip(model.outputs, model.get_results())
   }
-  for name in results.keys() - _own([*results]):
+  for name in results.keys() - _own([*results], extra_outputs):
     model.remove_result(results[name])
   return core.compile_model(model, "CPU", settings)
 
 
 def _compile_once(
-  openvino: Any, core: Any, path: str, settings: dict[str, Any], cache_dir: str
+  openvino: Any,
+  core: Any,
+  path: str,
+  settings: dict[str, Any],
+  extra_outputs: Sequence[str],
+  cache_dir: str,
 ) -> Any:
   """A model compiled by OpenVINO, kept in a folder for the next process."""
   # OpenVINO's own cache takes a file of the same size and second for the same
@@ -316,12 +330,12 @@ def _compile_once(
   with open(path, "rb") as file:
     model_hash = hashlib.sha256(file.read()).hexdigest()
   device = core.get_property("CPU", "FULL_DEVICE_NAME")
-  key = repr((openvino.__version__, device, settings)).encode()
+  key = repr((openvino.__version__, device, settings, *extra_outputs)).encode()
   name = f"{model_hash}-{hashlib.sha256(key).hexdigest()[:16]}.blob"
   kept = os.path.join(cache_dir, name)
   with contextlib.suppress(OSError, RuntimeError), open(kept, "rb") as file:
     return core.import_model(file.read(), "CPU", settings)
-  model = _compile(core, path, settings)
+  model = _compile(core, path, settings, extra_outputs)
   try:
     os.makedirs(cache_dir, exist_ok=True)
     with files.atomic_write(kept, "wb") as file:

@@ -20,6 +20,7 @@ from bertlib import PREFIX
 from bertlib.compute.fast_compute import FastCompute
 from bertlib.data import model_inputs
 from bertlib.export import tf1_module, tf_tokenizer
+from bertlib.settings.common import LongTextSettings
 from bertlib.task.task_record import TaskRecord
 
 Tensors = Mapping[str, Any]
@@ -64,6 +65,7 @@ class SignatureModel:
     self.tokenizer = tokenizer
     self.seq_length = seq_length
     self.max_seq_length = seq_length or description["max_seq_length"]
+    self.cutting = LongTextSettings.of_model(description)
     self.compute = FastCompute(dtype, unpad=seq_length is None)
     # TensorFlow has operations for WordPiece alone.
     is_wordpiece = isinstance(tokenizer, tokenization.FullTokenizer)
@@ -97,12 +99,9 @@ class SignatureModel:
     if self.text:
       one, two = text_specs("text_a"), text_specs("text_a", "text_b")
 
-      def encoded_ids(texts: Tensors) -> Tensors:
-        return self.ids(self.encode(texts))
-
       signatures |= {
-        "text": Signature(one, encoded_ids),
-        "pair": Signature(two, encoded_ids),
+        "text": Signature(one, self.of_texts),
+        "pair": Signature(two, self.of_texts),
         "tokenize": Signature(two, self.encode),
       }
     return signatures
@@ -130,14 +129,30 @@ class SignatureModel:
       for name in model_inputs.TOKEN_FEATURES
     }
 
-  def encode(self, texts: Tensors) -> Tensors:
-    """Encodes texts or pairs as ids, mask and segments."""
+  def of_texts(self, texts: Tensors) -> Tensors:
+    """Outputs for a batch of texts or pairs."""
+    return self.ids(self.encode(texts))
+
+  def encode(self, texts: Tensors, prompt: str = "") -> Tensors:
+    """Encodes texts or pairs as ids, mask and segments, in one row each."""
+    cutting = self.cutting.in_one_row()
+    return self.encode_windows(texts, prompt, cutting)[0]
+
+  def encode_windows(
+    self,
+    texts: Tensors,
+    prompt: str = "",  # with which the first texts begin
+    cutting: LongTextSettings | None = None,
+  ) -> tuple[Tensors, Any]:
+    """Encodes texts in rows; also the index of the text of each, int32."""
     return self.text.encode_pairs(
       texts["text_a"],
       texts.get("text_b"),
       self.max_seq_length,
       self.seq_length is not None,
       self.keeps_first,
+      cutting or self.cutting,
+      self.tokenizer.encode(prompt),
     )
 
 
@@ -147,8 +162,9 @@ class LabelModel(SignatureModel):
   graph = "Predictor.build_with_logits"
 
   def build(self, inputs):
-    """See base class."""
-    return super().build(inputs)[1]
+    """See base class; with the logits, by which windows are joined."""
+    found = super().build(inputs)
+    return found if self.cutting.has_windows else found[1]
 
   def outputs(self, inputs):
     """See base class."""

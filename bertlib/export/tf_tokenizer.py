@@ -13,13 +13,14 @@ import functools
 import re
 import sys
 import unicodedata
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
 import tokenization
+from bertlib.settings.common import TRUNCATE, LongTextSettings
 
 _NUM_CODE_POINTS = sys.maxunicode + 1
 _SIGMA, _FINAL_SIGMA = ord("Σ"), ord("ς")
@@ -91,10 +92,16 @@ class GraphTokenizer:
     )
 
   def encode_pairs(
-    self, texts_a, texts_b, max_seq_length: int, pads: bool, keeps_first=False
+    self,
+    texts_a,  # string [B]
+    texts_b,  # None for no pairs at all, or "" for no second text
+    max_seq_length: int,
+    pads: bool,
+    keeps_first: bool = False,
+    cutting: LongTextSettings = TRUNCATE,
+    prompt: Sequence[int] = (),  # with which the first texts begin
   ):
-    """Encodes texts, string [B], as `model_inputs.encode_pair` does."""
-    # `texts_b` is None for no pairs at all, or has "" for no second text.
+    """Encodes texts as `model_inputs.encode_windows`; the text of each row."""
     ids_a = self.tokenize(texts_a).ids
     ids_b = ids_a[:, :0] if texts_b is None else self.tokenize(texts_b).ids
     length_a, length_b = (
@@ -104,8 +111,46 @@ class GraphTokenizer:
     lowest = tf.ones_like(room) if keeps_first else room // 2
     keep_b = tf.minimum(length_b, tf.maximum(lowest, room - length_a))
     keep_a = tf.minimum(length_a, room - keep_b)
-    ids_a, ids_b = truncate_rows(ids_a, keep_a), truncate_rows(ids_b, keep_b)
-    return self.join(ids_a, ids_b, max_seq_length if pads else None)
+    row = tf.range(tf.size(room))
+    num_prompt = _num_equal(ids_a, prompt) if prompt else tf.zeros_like(row)
+    if cutting.has_windows:
+      is_second = length_b >= length_a
+      other = tf.minimum(tf.minimum(length_a, length_b), room // 2)
+      head = tf.where(is_second, 0, tf.minimum(num_prompt, room // 2))
+      room -= other + head
+      stride = tf.maximum(room // 2, 1)
+      windows = split_into_windows(
+        tf.maximum(length_a, length_b) - head,
+        room,
+        tf.minimum(room, cutting.doc_stride or stride),
+      )
+      row = windows.row
+      is_second, other, head = (
+        tf.gather(values, row) for values in (is_second, other, head)
+      )
+      span = windows._replace(start=windows.start + head)
+      ids_a, ids_b = (
+        tf.concat(
+          [
+            truncate_rows(tf.gather(ids, row), tf.where(is_long, first, other)),
+            gather_windows(
+              ids, span._replace(length=tf.where(is_long, span.length, 0))
+            ),
+          ],
+          axis=1,
+        )
+        for ids, is_long, first in (
+          (ids_a, ~is_second, head),
+          (ids_b, is_second, 0),
+        )
+      )
+    elif cutting.long_texts == "head_tail":
+      num_prompt = tf.minimum(num_prompt, keep_a)
+      ids_a = _head_and_tail(ids_a, length_a, keep_a, num_prompt)
+      ids_b = _head_and_tail(ids_b, length_b, keep_b, 0)
+    else:
+      ids_a, ids_b = truncate_rows(ids_a, keep_a), truncate_rows(ids_b, keep_b)
+    return self.join(ids_a, ids_b, max_seq_length if pads else None), row
 
   def join(self, ids_a, ids_b, seq_length: int | None = None):
     """Joins ragged ids with [CLS] and [SEP], and pads them to int32 [B, S]."""
@@ -253,6 +298,22 @@ def truncate_rows(rows, lengths):
   starts = rows.row_starts()
   indices = tf.ragged.range(starts, starts + lengths)
   return indices.with_values(tf.gather(rows.values, indices.values))
+
+
+def _num_equal(rows, prompt: Sequence[int]):
+  """Number of values, int32 [B], with which rows and a prompt begin."""
+  first = rows.to_tensor(-1, shape=[None, len(prompt)])
+  is_equal = tf.cast(first == tf.constant(prompt, tf.int32), tf.int32)
+  return tf.reduce_sum(tf.math.cumprod(is_equal, axis=1), axis=1)
+
+
+def _head_and_tail(rows, lengths, keep, num_prompt):
+  """Cuts rows to `keep`, int32 [B], as `model_inputs.cut` does."""
+  head = num_prompt + (keep - num_prompt + 2) // 4
+  tail = tf.where(keep == lengths, lengths - head, keep - head)
+  row = tf.range(tf.size(keep))
+  end = gather_windows(rows, Windows(row, lengths - tail, tail))
+  return tf.concat([truncate_rows(rows, head), end], axis=1)
 
 
 class Windows(NamedTuple):

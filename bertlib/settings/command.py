@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from bertlib.cli import option
 from bertlib.cli.errors import InputError
 from bertlib.settings import model_description
 from bertlib.settings.common import (
+  TRUNCATE,
   ComputeSettings,
   DeviceSettings,
+  LongTextSettings,
   ModelSettings,
   QuantizationSettings,
   ReceiptSettings,
@@ -78,9 +80,24 @@ class EstimatorSettings(RecordedSettings, ModelCommand):
   compute: ComputeSettings
   quantization: QuantizationSettings
   devices: DeviceSettings
+  cutting: LongTextSettings = TRUNCATE
+
+  def warnings(self) -> Iterator[str]:
+    """Yields a warning if the windows of a text do not overlap."""
+    cutting, length = self.cutting, self.model.max_seq_length
+    if cutting.has_windows and (cutting.doc_stride or 0) > length - 2:
+      yield (
+        f"--doc_stride={cutting.doc_stride} is longer than the text in a window"
+        f" of --max_seq_length={length}: windows do not overlap"
+      )
 
   def check(self) -> None:
     """Refuses a computation that the devices do not do."""
+    if self.cutting.has_windows and self.devices.on_tpu:
+      raise InputError(
+        "--long_texts=windows: not on a TPU, which keeps no predictions to"
+        " join. Give --long_texts=head_tail, or another device"
+      )
     flags, kind = self.flags, self.compute.precision
     if kind == "int8" and flags and flags.do_train:
       raise InputError(

@@ -10,6 +10,7 @@ from bertlib.settings.command import EstimatorSettings
 from bertlib.settings.common import (
   ComputeSettings,
   DeviceSettings,
+  LongTextSettings,
   ModelSettings,
   QuantizationSettings,
   ReceiptSettings,
@@ -97,6 +98,9 @@ class FeatureSettings(EstimatorSettings):
     },
   )
   text: TextSettings = option.group(TextSettings)
+  cutting: LongTextSettings = option.group(
+    LongTextSettings, omit=["join_windows"]
+  )
   compute: ComputeSettings = option.group(
     ComputeSettings,
     omit=[

@@ -12,7 +12,11 @@ from bertlib.cli.errors import InputError, some_of
 from bertlib.cli.option import declaration
 from bertlib.io import files, json_files, model_files
 from bertlib.settings import embedding_spec
-from bertlib.settings.common import ComputeSettings, ModelSettings
+from bertlib.settings.common import (
+  ComputeSettings,
+  LongTextSettings,
+  ModelSettings,
+)
 
 # Of the entries; a newer version of this project may write a higher one.
 FORMAT = 1
@@ -31,6 +35,7 @@ _SCHEMA = {
     ModelSettings, "max_input_chars_per_word"
   ),
   "seq_length?": declaration(ModelSettings, "max_seq_length"),
+  **{f"{n}?": flag for n, flag in option.declarations(LongTextSettings)},
   "embedding?": embedding_spec.SCHEMA,
   "tuned_on?": str,
   # Of an export: the --output_dir of the training, and the step.

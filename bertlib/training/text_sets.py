@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from bertlib.data import input_pipeline, text_records, tf_records
+from bertlib.settings.common import TRUNCATE, LongTextSettings
 from bertlib.training import loop, runs
 from bertlib.training.runs import Run
 
@@ -14,34 +15,36 @@ class TextSet(NamedTuple):
   """Texts to predict for, whose records are written."""
 
   path: str  # file of the records
-  num_texts: int
-  batch_size: int  # texts of a batch
+  num_rows: Sequence[int]  # records of each text: its windows
+  batch_size: int  # records of a batch
 
 
 def write(
   run: Run,
   name: str,
-  texts: Iterable[tuple[str, str | None]],
+  texts: Iterable[Sequence[str | None]],  # see `model_inputs.encode_windows`
   batch_size: int,
   keeps_first: bool = False,  # see `model_inputs.truncated_lengths`
+  cutting: LongTextSettings = TRUNCATE,
 ) -> TextSet:
   """Writes the records of texts; batches are full on a TPU."""
   path = runs.records_path(run, name)
-  num_texts = text_records.write_texts(
+  num_rows = text_records.write_texts(
     path,
     texts,
     run.tokenizer,
     run.settings.model.max_seq_length,
     batch_size if run.on_tpu else 1,
     keeps_first,
+    cutting,
   )
-  return TextSet(path, num_texts, batch_size)
+  return TextSet(path, num_rows, batch_size)
 
 
 def predict(
   run: Run, texts: TextSet, checkpoint: str | None
 ) -> Iterator[dict[str, Any]]:
-  """Yields the predictions for each text by name, in order."""
+  """Yields the predictions for each record by name, in order."""
   input_fn = input_pipeline.record_input_fn(
     texts.path,
     tf_records.token_layout(run.settings.model.max_seq_length),
@@ -49,6 +52,6 @@ def predict(
     **runs.input_options(run, is_training=False),
   )
   rows = loop.predict(
-    run, input_fn, texts.num_texts, checkpoint, texts.batch_size
+    run, input_fn, sum(texts.num_rows), checkpoint, texts.batch_size
   )
   return tf_records.restore_input_order(rows)

@@ -2,6 +2,7 @@
 
 import functools
 
+import numpy as np
 import pytest
 import reference_data
 import tensorflow as tf
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 import tokenization
 from bertlib.data import model_inputs
 from bertlib.export import tf_tokenizer
+from bertlib.settings.common import LongTextSettings
 from bertlib.tasks.ner import ner
 
 pytestmark = pytest.mark.graph
@@ -145,13 +147,46 @@ def test_pairs_are_encoded_and_truncated_equally(small, max_seq_length, pads):
   expected = [
     model_inputs.encode_pair(tokenizer, *p, max_seq_length) for p in pairs
   ]
-  encoded = graph.encode_pairs(*zip(*pairs), max_seq_length, pads)
+  encoded, _ = graph.encode_pairs(*zip(*pairs), max_seq_length, pads)
   length = max(sum(row.input_mask) for row in expected)
   for name in model_inputs.TOKEN_FEATURES:
     rows = [getattr(row, name) for row in expected]
     if not pads:
       rows = [row[:length] for row in rows]
     assert encoded[name].numpy().tolist() == rows
+
+
+@pytest.mark.parametrize(
+  "cutting",
+  [
+    LongTextSettings("head_tail"),
+    LongTextSettings("windows"),
+    LongTextSettings("windows", doc_stride=1),
+    LongTextSettings("windows", doc_stride=99),
+  ],
+)
+def test_long_texts_are_cut_equally(small, cutting):
+  tokenizer, graph = small
+  words = ["dog", "the", ",", "ab", "s", "a", "b", "mask", "!", "x", "e"]
+  for prompt, counts in (("", (0, 1, 3, 4, 5, 20)), ("dog the ", (0,))):
+    pairs = [
+      (prompt + " ".join(words * 2)[:a], " ".join(words * 2)[:b], prompt)
+      for a in range(0, 48, 3)
+      for b in counts
+    ]
+    for length in (5, 9, 16):
+      expected = [
+        *model_inputs.encode_windows(tokenizer, pairs, length, False, cutting)
+      ]
+      first, second, _ = zip(*pairs)
+      encoded, text_of = graph.encode_pairs(
+        first, second, length, True, False, cutting, tokenizer.encode(prompt)
+      )
+      counted = [len(rows) for rows in expected]
+      assert np.bincount(text_of).tolist() == counted
+      for name in model_inputs.TOKEN_FEATURES:
+        rows = [getattr(row, name) for rows in expected for row in rows]
+        assert encoded[name].numpy().tolist() == rows
 
 
 @settings(max_examples=40, deadline=None)

@@ -5,22 +5,25 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, Callable, NamedTuple, NoReturn
 
 import numpy as np
 
+import tokenization
 from bertlib.cli import terminal
 from bertlib.cli.absl import logging
 from bertlib.cli.errors import InputError, some_of
 from bertlib.cli.option import FRACTION
-from bertlib.data import batch_predictor
+from bertlib.data import batch_predictor, model_inputs
 from bertlib.data.batch_predictor import BatchPredictor, FileFormat
 from bertlib.io.result_files import DevPrediction
+from bertlib.settings.common import LongTextSettings
 from bertlib.tasks.classification import classification, own_tables
 from bertlib.tasks.classification.classification import (
   ChoiceExample,
   DataProcessor,
   Example,
+  InputExample,
   Problem,
   RaceProcessor,
   SwagProcessor,
@@ -85,11 +88,59 @@ def probabilities(problem: Problem, logits: np.ndarray) -> np.ndarray:
   if problem.kind == "regression":
     return logits
   if problem.kind == "multi_label":
-    from scipy import special  # not for models in other engines
-
-    return special.expit(logits)
+    return np.exp(-np.logaddexp(0, -logits))  # their sigmoid
   powers = np.exp(logits - np.max(logits, axis=-1, keepdims=True))
   return powers / np.sum(powers, axis=-1, keepdims=True)
+
+
+def losses(
+  problem: Problem, label_ids: np.ndarray, logits: np.ndarray
+) -> np.ndarray:
+  """Loss of each example, as that of `run_classifier.create_model`."""
+  if problem.kind == "regression":
+    return np.square(logits[:, 0] - label_ids)
+  if problem.kind == "multi_label":
+    signs = 1 - 2 * label_ids
+    return np.logaddexp(0, signs * logits).mean(axis=-1)
+  gold = np.take_along_axis(logits, label_ids[:, np.newaxis], axis=-1)
+  return np.logaddexp.reduce(logits - gold, axis=-1)
+
+
+class Joined(np.ndarray):
+  """Output for a text that may have several windows, see `prediction`."""
+
+  best: np.ndarray  # int [labels], its window with the highest logit of each
+  find_windows: Callable[[], Sequence[Any]]  # finds their characters
+
+
+def join(
+  problem: Problem,
+  rows: Iterable[Sequence[np.ndarray]],  # outputs and logits of each window
+  num_windows: Sequence[int],  # of each text
+  texts: Sequence[Any],  # see `texts_of`
+  tokenizer: tokenization.Tokenizer,
+  max_seq_length: int,
+  cutting: LongTextSettings,
+) -> Iterator[Joined]:
+  """Yields the output of each text, joined from those of its windows."""
+  if not num_windows:
+    return
+  outputs, logits = map(np.stack, zip(*rows))
+  joined = probabilities(
+    problem,
+    batch_predictor.join_windows(logits, num_windows, cutting.join_windows),
+  )
+  end = 0
+  for number, count in enumerate(num_windows):
+    end += count
+    row = outputs[end - 1] if count == 1 else joined[number]
+    found = row.view(Joined)
+    found.best = logits[end - count : end].argmax(axis=0)
+    found.find_windows = functools.partial(
+      model_inputs.window_offsets,
+      *(tokenizer, max_seq_length, cutting, texts[number]),
+    )
+    yield found
 
 
 def label_text(label: Any) -> str:
@@ -142,6 +193,13 @@ def file_formats(
   def json_line(example, row):
     predicted = prediction(problem, row, thresholds)
     line = {"guid": example.guid, **predicted._asdict()}
+    if isinstance(row, Joined):
+      windows = row.find_windows()
+      best = dict(zip(problem.labels or [predicted.label], row.best))
+      if isinstance(predicted.label, list):
+        line["window"] = [windows[best[label]] for label in predicted.label]
+      else:
+        line["window"] = windows[best[predicted.label]]
     return batch_predictor.json_line(line)
 
   def table_line(example, row):
@@ -191,11 +249,13 @@ def write_predictions(
 # From Python
 
 
-def texts_of(example: Example) -> Any:
+def texts_of(example: Any) -> Any:
   """Text, pair or choices of an example, as `predict` takes them."""
   if isinstance(example, ChoiceExample):
     return example.choices
-  return example.text_a, example.text_b
+  if isinstance(example, InputExample):
+    return example.text_a, example.text_b
+  return example
 
 
 def _are_choices(value: Any) -> bool:
@@ -283,26 +343,42 @@ class ClassifierPredictor(BatchPredictor):
       )
     return choices
 
+  @property
+  def extra_outputs(self) -> Sequence[str]:
+    """See base class; what windows are joined by."""
+    return ["logits"] * self.cutting.has_windows
+
+  texts_of = staticmethod(texts_of)
+
   def _encode(self, texts):
-    """The number of texts, and the rows of all their pairs."""
+    """The texts, with the number of rows of each or of its choices; the rows.
+
+    What comes first is what `_rows` takes.
+    """
     pairs = texts
     if self.problem.kind == "multiple_choice":
       pairs = itertools.chain.from_iterable(texts)
-    return len(texts), self.encode_texts(pairs)
+    windows = [*self.encode_windows(pairs)]
+    rows = itertools.chain.from_iterable(windows)
+    return (texts, [*map(len, windows)]), [*rows]
 
   def _decode(
-    self, thresholds: Mapping[str, float], num_texts: int, outputs
+    self, thresholds: Mapping[str, float], encoded, outputs
   ) -> Iterator[Prediction]:
     """The predictions of a block."""
-    for row in self._rows(num_texts, outputs):
+    for row in self._rows(encoded, outputs):
       yield prediction(self.problem, row, thresholds)
 
-  def _rows(self, num_texts: int, outputs) -> Iterable[np.ndarray]:
+  def _rows(self, encoded, outputs) -> Iterable[np.ndarray]:
     """Probabilities of each text, or the value of a regression."""
-    problem = self.problem
+    problem, (texts, num_rows) = self.problem, encoded
+    if self.cutting.has_windows:
+      length = self.description["max_seq_length"]
+      model = self.tokenizer, length, self.cutting
+      return join(problem, outputs, num_rows, texts, *model)
     if problem.kind != "multiple_choice":
       return outputs
-    logits = np.reshape(outputs, [num_texts, problem.num_labels])
+    logits = np.reshape(outputs, [-1, problem.num_labels])
     return probabilities(problem, logits)
 
   def read_file(self, settings, bad):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -15,6 +16,7 @@ import tokenization
 from bertlib.cli.errors import InputError, some_of
 from bertlib.data import input_pipeline, model_inputs, tf_records
 from bertlib.data.input_pipeline import shuffle_epochs
+from bertlib.settings.common import TRUNCATE, LongTextSettings
 from bertlib.tasks.classification.classification import (
   ChoiceExample,
   Example,
@@ -50,10 +52,13 @@ class InputFeatures:
 
 
 def record_layout(
-  max_seq_length: int, problem: Problem | None = None
+  max_seq_length: int,
+  problem: Problem | None = None,
+  has_windows: bool = False,  # whether texts have several records
 ) -> tf_records.Layout:
   """Layout of the classifier's records: tokens are [S], or [choices, S]."""
   problem = problem or Problem()
+  weights = {"example_weights": tf_records.Feature(is_float=True, default=1.0)}
   has_choices = problem.kind == "multiple_choice"
   return tf_records.token_layout(
     max_seq_length, problem.num_labels if has_choices else None
@@ -64,6 +69,7 @@ def record_layout(
     ),
     # Records of the first releases, and of NVIDIA's BERT, lack it.
     "is_real_example": tf_records.Feature(default=1),
+    **(weights if has_windows else {}),
   }
 
 
@@ -93,7 +99,7 @@ def convert_single_example(
   rows = encode_examples(
     [example], problem, max_seq_length, tokenizer, ex_index
   )
-  features, _ = next(rows)
+  (features,), _ = next(rows)
   return features
 
 
@@ -109,25 +115,36 @@ def encode_examples(
   max_seq_length: int,
   tokenizer: tokenization.Tokenizer,
   first_index: int = 0,  # the tokens of example 0 are logged
-) -> Iterator[tuple[InputFeatures, list[model_inputs.EncodedPair]]]:
-  """Encodes examples: the features, and each encoded text or choice."""
+  cutting: LongTextSettings = TRUNCATE,
+) -> Iterator[tuple[list[InputFeatures], list[model_inputs.EncodedPair]]]:
+  """Encodes examples: the features of windows, and the encoded texts."""
   examples, read = itertools.tee(examples)
   pairs = itertools.chain.from_iterable(map(_pairs_of, read))
-  encoded = model_inputs.encode_pairs(tokenizer, pairs, max_seq_length)
+  encoded = model_inputs.encode_windows(
+    tokenizer, pairs, max_seq_length, False, cutting
+  )
   for index, example in enumerate(examples, first_index):
     if isinstance(example, PaddingInputExample):
-      yield _padding(problem, max_seq_length), []
+      yield [_padding(problem, max_seq_length)], []
       continue
     rows = list(itertools.islice(encoded, len(_pairs_of(example))))
+    # A group for each choice, or one of all windows.
+    groups = [*zip(*rows)]
+    rows = [*itertools.chain.from_iterable(rows)]
+    model_inputs.warn_of_many_windows(example.guid, len(groups))
     if index == 0:
-      _log(example, rows, tokenizer)
-    features = InputFeatures(
-      *(
-        [*itertools.chain.from_iterable(getattr(row, name) for row in rows)]
-        for name in model_inputs.TOKEN_FEATURES
-      ),
-      _label_id(example, problem),
-    )
+      _log(example, groups[0], tokenizer)
+    label_id = _label_id(example, problem)
+    features = [
+      InputFeatures(
+        *(
+          [*itertools.chain.from_iterable(getattr(row, name) for row in group)]
+          for name in model_inputs.TOKEN_FEATURES
+        ),
+        label_id,
+      )
+      for group in groups
+    ]
     yield features, rows
 
 
@@ -185,7 +202,7 @@ def convert_examples_to_features(
   """Encodes all examples, see `convert_single_example`."""
   problem = _problem_from_labels(label_list)
   rows = encode_examples(examples, problem, max_seq_length, tokenizer)
-  return [features for features, _ in rows]
+  return [features for (features,), _ in rows]
 
 
 def file_based_convert_examples_to_features(
@@ -195,7 +212,8 @@ def file_based_convert_examples_to_features(
   tokenizer: tokenization.Tokenizer,
   output_file: str,
   problem: Problem | None = None,
-) -> None:
+  cutting: LongTextSettings = TRUNCATE,
+) -> Sequence[int]:
   """Encodes examples and writes them to a TFRecord file.
 
   Logs how many were truncated.
@@ -207,35 +225,43 @@ def file_based_convert_examples_to_features(
     tokenizer: the model's tokenizer.
     output_file: path of the TFRecord file.
     problem: the task; None to infer it from `label_list`.
+    cutting: how longer texts are cut.
+
+  Returns:
+    Number of records of each example.
 
   Raises:
     InputError: a label is not in the label set.
   """
   problem = problem or _problem_from_labels(label_list)
   num_truncated = num_truncated_tokens = 0
+  num_records = array("i")
 
   def records():
     nonlocal num_truncated, num_truncated_tokens
     for features, encoded in encode_examples(
-      examples, problem, max_seq_length, tokenizer
+      examples, problem, max_seq_length, tokenizer, cutting=cutting
     ):
       num_lost = sum(pair.num_truncated_tokens for pair in encoded)
       num_truncated_tokens += num_lost
       num_truncated += num_lost > 0
-      yield features.as_record()
+      num_records.append(len(features))
+      weight = {"example_weights": 1 / len(features)}
+      yield from (window.as_record() | weight for window in features)
 
-  tf_records.write_records(
-    output_file, records(), record_layout(max_seq_length, problem)
-  )
+  layout = record_layout(max_seq_length, problem, cutting.has_windows)
+  tf_records.write_records(output_file, records(), layout)
   logging.info(
-    "%d examples written to %s; %d were truncated to %d tokens and lost %d"
+    "%d examples%s written to %s; %d were truncated to %d tokens and lost %d"
     " tokens in total",
     len(examples),
+    f" in {sum(num_records)} windows" if cutting.has_windows else "",
     output_file,
     num_truncated,
     max_seq_length,
     num_truncated_tokens,
   )
+  return num_records
 
 
 # Features to batches

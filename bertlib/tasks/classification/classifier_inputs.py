@@ -12,7 +12,7 @@ import tensorflow.compat.v1 as tf
 from absl import logging
 
 from bertlib.cli.errors import InputError, some_of
-from bertlib.data import example_checks, tables
+from bertlib.data import example_checks, input_pipeline, tables
 from bertlib.io import result_files
 from bertlib.io.receipt_file import DEV_DATA, TRAINING_DATA
 from bertlib.settings import model_description
@@ -66,6 +66,11 @@ def make_processor(settings: ClassifierSettings) -> DataProcessor:
   processor.encoding = settings.text.codec
   if task == "tsv" and not processor.labels and processor.kind != "regression":
     processor.read_labels(settings.data_dir)
+  if processor.kind == "multiple_choice" and settings.cutting.has_windows:
+    raise InputError(
+      "--long_texts=windows: not for multiple choice, whose choices are"
+      " compared on the same text. Give truncate or head_tail"
+    )
   if isinstance(processor.labels, Sequence):
     processor.labels = model_description.labels_in_order(
       settings.model.folder, processor.get_labels()
@@ -140,6 +145,7 @@ class DevSet(NamedTuple):
 
   examples: Sequence[Example]
   input_fn: Callable[..., Any]
+  num_windows: Sequence[int]  # records of each example
 
 
 def write_dev_sets(
@@ -151,16 +157,13 @@ def write_dev_sets(
   dev_sets = {}
   for suffix, dev_set in examples.eval_sets.items():
     batch_size = run.flags.eval_batch_size
-    path = write_records(run, processor, f"eval{suffix}", dev_set, batch_size)
-    dev_sets[suffix] = DevSet(
-      dev_set,
-      classification_records.file_based_input_fn_builder(
-        path,
-        run.settings.model.max_seq_length,
-        problem=processor.problem,
-        **runs.input_options(run, is_training=False),
-      ),
+    path, num_windows = write_records(
+      run, processor, f"eval{suffix}", dev_set, batch_size
     )
+    options = runs.input_options(run, is_training=False)
+    features = run.task.features
+    input_fn = input_pipeline.record_input_fn(path, features, **options)
+    dev_sets[suffix] = DevSet(dev_set, input_fn, num_windows)
   return dev_sets
 
 
@@ -171,18 +174,19 @@ def write_records(
   examples: Sequence[Example],
   # On a TPU, padding examples fill the last batch of this size.
   batch_size: int = 1,
-) -> str:
-  """Writes the records of examples; returns their path."""
+) -> tuple[str, Sequence[int]]:
+  """Writes the records of examples; their path, and the number of each."""
   path = runs.records_path(run, name)
-  file_based_convert_examples_to_features(
+  num_windows = file_based_convert_examples_to_features(
     runs.fill_last_batch(run, examples, batch_size, PaddingInputExample()),
     processor.problem.labels,
     run.settings.model.max_seq_length,
     run.tokenizer,
     path,
     processor.problem,
+    run.settings.cutting,
   )
-  return path
+  return path, num_windows
 
 
 def read_examples(
@@ -202,7 +206,8 @@ def read_examples(
     if processor.kind != "multiple_choice":
       path = [settings.data_dir, *processor.files_read][-1]
       classification.check_several_labels(path, train_examples)
-    step_plan.count_steps(settings.flags, len(train_examples), "examples")
+    if not settings.cutting.has_windows:  # whose number is not known yet
+      step_plan.count_steps(settings.flags, len(train_examples), "examples")
   # Without --do_train, they may have been read for their labels.
   note_files(TRAINING_DATA)
   if settings.flags.do_eval or (
@@ -325,27 +330,34 @@ def check_texts(
   others = [*examples.eval_sets.values(), *examples.predict_sets.values()]
   found = examples.train or list(itertools.chain.from_iterable(others))
   sample = example_checks.sample(found)
-  rows = classification_records.encode_examples(
-    sample,
-    processor.problem,
-    run.settings.model.max_seq_length,
-    run.tokenizer,
-    first_index=1,  # the tokens of example 0 would be logged
-  )
+  has_choices = processor.kind == "multiple_choice"
+  groups = [
+    group
+    for _, rows in classification_records.encode_examples(
+      sample,
+      processor.problem,
+      run.settings.model.max_seq_length,
+      run.tokenizer,
+      first_index=1,  # the tokens of example 0 would be logged
+      cutting=run.settings.cutting,
+    )
+    for group in ([rows] if has_choices else zip(rows))
+  ]
   encoded = (
     example_checks.Encoded(
-      features.input_ids,
-      max(row.num_tokens for row in encoded),
-      sum(row.num_truncated_tokens for row in encoded),
+      [*itertools.chain.from_iterable(row.input_ids for row in group)],
+      max(row.num_tokens for row in group),
+      sum(row.num_truncated_tokens for row in group),
     )
-    for features, encoded in rows
+    for group in groups
   )
   return example_checks.check_encoded(
     encoded,
     run.config.vocab_size,
-    len(found),
+    len(found) * len(groups) // len(sample),
     run.tokenizer,
     (
       t for e in sample for t in classification.labeled(e, processor.kind).texts
     ),
+    None if has_choices else run.settings.model.max_seq_length,
   )

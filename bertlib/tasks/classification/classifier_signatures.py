@@ -56,7 +56,27 @@ class Classifier(LabelModel):
 
   def ids(self, inputs):
     """See base class."""
-    outputs, problem = self.run(inputs), self.problem
+    outputs = self.run(inputs)
+    return self._results(outputs[1] if self.cutting.has_windows else outputs)
+
+  def of_texts(self, texts):
+    """See base class; joins the logits of windows."""
+    if not self.cutting.has_windows:
+      return super().of_texts(texts)
+    inputs, text_of = self.encode_windows(texts)
+    logits, _ = self.run(inputs)
+    is_max = self.cutting.join_windows == "max"
+    join = tf.math.segment_max if is_max else tf.math.segment_mean
+    outputs = join(logits, text_of)
+    if self.problem.kind == "classification":
+      outputs = tf.nn.softmax(outputs)
+    elif self.problem.kind == "multi_label":
+      outputs = tf.sigmoid(outputs)
+    return self._results(outputs)
+
+  def _results(self, outputs) -> Tensors:
+    """The results of a signature from outputs [B, labels]."""
+    problem = self.problem
     if problem.kind == "regression":
       return {"score": outputs[:, 0]}
     if problem.kind == "multi_label":

@@ -9,7 +9,7 @@ from typing import Any
 from bertlib.cli import option
 from bertlib.cli.errors import InputError
 from bertlib.cli.option import Range
-from bertlib.settings.common import TableSettings
+from bertlib.settings.common import LongTextSettings, TableSettings
 from bertlib.settings.training import TrainingSettings
 
 # Tasks, spelled as in their papers.
@@ -65,6 +65,7 @@ class ClassifierSettings(TrainingSettings):
   )
 
   text: TableSettings = option.group(TableSettings)
+  cutting: LongTextSettings = option.group(LongTextSettings)
   task_name: str | None = option.text(
     None, f"Task: {', '.join(TASKS)}; or tsv for your own files.", basic=True
   )

@@ -311,15 +311,24 @@ def check_text_groups(run: Run, data: Data) -> example_checks.LengthSummary:
   groups = groups or [[text] for text in (*data.predict, *data.queries)]
   max_seq_length = run.settings.model.max_seq_length
 
-  sample = example_checks.sample(groups)
+  cutting, sample = run.settings.cutting, example_checks.sample(groups)
   texts = [*itertools.chain.from_iterable(sample)]
-  pairs = ((text, None) for text in texts)
   encoded = (
     example_checks.Encoded(
       pair.input_ids, pair.num_tokens, pair.num_truncated_tokens
     )
-    for pair in model_inputs.encode_pairs(run.tokenizer, pairs, max_seq_length)
+    for pair in model_inputs.encode_pairs(
+      run.tokenizer,
+      ((text, None) for text in texts),
+      max_seq_length,
+      cutting=cutting.in_one_row() if data.train else cutting,
+    )
   )
   return example_checks.check_encoded(
-    encoded, run.config.vocab_size, len(groups), run.tokenizer, texts
+    encoded,
+    run.config.vocab_size,
+    len(groups),
+    run.tokenizer,
+    texts,
+    max_seq_length,
   )

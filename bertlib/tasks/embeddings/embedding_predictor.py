@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
@@ -36,7 +37,8 @@ class VectorPredictor(BatchPredictor):
     """Encodes texts.
 
     Args:
-      texts: texts; longer ones than the model's length are truncated.
+      texts: texts; longer ones than the model's length are cut, or divided
+        into windows, as the model's `long_texts` says.
       prompt: name of the prefix of the texts, such as "query"; None for the
         model's default.
       dim: values per vector, at most `width`; None for all.
@@ -52,7 +54,7 @@ class VectorPredictor(BatchPredictor):
     rows = self.predict_blocks(
       batch_predictor.validated(texts, batch_predictor.is_text, "a str"),
       functools.partial(self._encode, prefix),
-      lambda _, vectors: vectors,
+      self._join,
     )
     vectors = np.array(rows, np.float32).reshape(len(rows), self.width)
     if dim is None:
@@ -66,8 +68,14 @@ class VectorPredictor(BatchPredictor):
   predict = encode  # as the method is called for other tasks
 
   def _encode(self, prefix: str, texts: Sequence[str]):
-    """Nothing that decoding needs, and the rows of the texts."""
-    return None, self.encode_texts(prefix + text for text in texts)
+    """The number of rows of each text, and the rows."""
+    pairs = [(prefix + text, None, prefix) for text in texts]
+    windows = [*self.encode_windows(pairs)]
+    return [*map(len, windows)], [*itertools.chain.from_iterable(windows)]
+
+  def _join(self, num_rows: Sequence[int], vectors) -> Iterator[np.ndarray]:
+    """The vectors of texts from those of their windows."""
+    return batch_predictor.join_vectors(vectors, num_rows, self.spec.normalize)
 
   def read_file(self, settings, bad):
     """See base class."""
@@ -83,7 +91,7 @@ class VectorPredictor(BatchPredictor):
   def answer_blocks(self, sets):
     """See base class; an answer is a vector, of the model's default prompt."""
     encode = functools.partial(self._encode, self.spec.prompt(None))
-    return self.map_blocks(sets, encode, lambda _, vectors: vectors)
+    return self.map_blocks(sets, encode, self._join)
 
   def file_formats(self, examples):
     """See base class."""

@@ -14,6 +14,7 @@ import tokenization
 from bertlib.cli.absl import logging
 from bertlib.data import model_inputs, text_records, tf_records
 from bertlib.data.text_groups import MISSING, Example
+from bertlib.settings.common import TRUNCATE, LongTextSettings
 
 
 def layout(
@@ -47,10 +48,13 @@ def write_records(
   prefixes: tuple[str, str] = ("", ""),
   # float [examples, texts, width]
   teacher_vectors: Sequence[Any] | None = None,
+  cutting: LongTextSettings = TRUNCATE,  # not in windows
 ) -> None:
   """Encodes groups of texts as TFRecords."""
   num_texts, max_seq_length = features["input_ids"].shape
-  groups = _GroupEncoder(tokenizer, max_seq_length, num_texts, prefixes)
+  groups = _GroupEncoder(
+    tokenizer, max_seq_length, num_texts, prefixes, cutting
+  )
   groups.encode_texts(example.texts for example in examples)
   labels = sorted({example.label or "" for example in examples})
   label_ids = {label: number for number, label in enumerate(labels)}
@@ -86,8 +90,8 @@ class _Text(NamedTuple):
 class _GroupEncoder:
   """Encodes groups of texts, and each distinct text once."""
 
-  def __init__(self, tokenizer, max_seq_length, num_texts, prefixes):
-    self._tokenizer = tokenizer
+  def __init__(self, tokenizer, max_seq_length, num_texts, prefixes, cutting):
+    self._tokenizer, self._cutting = tokenizer, cutting
     self._max_seq_length = max_seq_length
     self._num_texts = num_texts
     self._prefixes = (prefixes[0], *[prefixes[1]] * (num_texts - 1))
@@ -105,8 +109,9 @@ class _GroupEncoder:
     )
     pairs = model_inputs.encode_pairs(
       self._tokenizer,
-      ((prefix + text, None) for text, prefix in keys),
+      ((prefix + text, None, prefix) for text, prefix in keys),
       self._max_seq_length,
+      cutting=self._cutting,
     )
     bodies = self._tokenizer.encode_batch(text for text, _ in keys)
     for key, pair, body in zip(keys, pairs, bodies):

@@ -6,6 +6,7 @@ import functools
 
 import tensorflow as tf
 
+from bertlib.compute import pooling
 from bertlib.export.signatures import (
   Signature,
   SignatureModel,
@@ -33,16 +34,23 @@ class Embedder(SignatureModel):
     prefixes = {"embed": self.spec.prompt(None)}
     prefixes |= {f"embed_{k}": v for k, v in self.spec.prompts.items()}
     for name, prefix in prefixes.items():
-      encode = functools.partial(self._encode_with, prefix)
       signatures[name] = Signature(
-        text_specs("text"),
-        lambda inputs, encode=encode: self.ids(encode(inputs)),
+        text_specs("text"), functools.partial(self._embed_with, prefix)
       )
-    tokenize = functools.partial(self._encode_with, "")
-    return signatures | {"tokenize": Signature(text_specs("text"), tokenize)}
+    tokenize = Signature(
+      text_specs("text"), lambda inputs: self.encode({"text_a": inputs["text"]})
+    )
+    return signatures | {"tokenize": tokenize}
 
-  def _encode_with(self, prefix: str, inputs: Tensors) -> Tensors:
-    return self.encode({"text_a": tf.strings.join([prefix, inputs["text"]])})
+  def _embed_with(self, prefix: str, inputs: Tensors) -> Tensors:
+    """Vectors of texts with a prefix: those of windows are joined."""
+    texts = {"text_a": tf.strings.join([prefix, inputs["text"]])}
+    encoded, text_of = self.encode_windows(texts, prefix)
+    found = self.ids(encoded)
+    if self.cutting.has_windows:
+      vectors = tf.math.segment_mean(found["vectors"], text_of)
+      found = {"vectors": pooling.output_vectors(vectors, self.spec)}
+    return found
 
   def outputs(self, inputs):
     """See base class; with [CLS] pooling the states of [CLS] alone."""

@@ -9,7 +9,11 @@ from bertlib.cli import option
 from bertlib.cli.errors import InputError
 from bertlib.cli.option import AT_LEAST_1, NOT_NEGATIVE, POSITIVE
 from bertlib.data.text_groups import Columns, kind_of
-from bertlib.settings.common import ModelSettings, TableSettings
+from bertlib.settings.common import (
+  LongTextSettings,
+  ModelSettings,
+  TableSettings,
+)
 from bertlib.settings.embedding_spec import SCRIPT, VectorSettings
 from bertlib.settings.training import RunSettings, TrainingSettings
 
@@ -191,6 +195,9 @@ class EmbeddingSettings(TrainingSettings):
     },
   )
   text: TableSettings = option.group(TableSettings)
+  cutting: LongTextSettings = option.group(
+    LongTextSettings, omit=["join_windows"], long_texts={"basic": False}
+  )
   train_file: str | None = option.path(
     None,
     "Training set, a .tsv, .csv or .jsonl file with a header.",

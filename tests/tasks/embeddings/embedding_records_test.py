@@ -113,10 +113,10 @@ def write_texts(folder, texts, *arguments, **options):
   """Writes texts to encode; returns their number and a batch of them."""
   path = str(folder / "texts")
   pairs = ((text, None) for text in texts)
-  count = text_records.write_texts(path, pairs, *arguments, **options)
+  num_rows = text_records.write_texts(path, pairs, *arguments, **options)
   features = tf_records.token_layout(6)
   (batch,) = input_pipeline.record_batches(path, features, 9, False, False)
-  return count, batch
+  return sum(num_rows), batch
 
 
 def test_texts_are_written_in_order(tmp_path, tokenizer, caplog):
