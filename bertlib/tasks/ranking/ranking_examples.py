@@ -10,7 +10,6 @@ from bertlib.cli import terminal
 from bertlib.cli.errors import InputError
 from bertlib.data import beir, tables, text_groups
 from bertlib.data.text_groups import Columns, kind_of
-from bertlib.tasks.ranking.settings import RankingSettings
 
 # Kinds of rows that have documents of a query, see `text_groups.kind_of`. Rows
 # of the first two have a positive, and any number of negatives.
@@ -59,7 +58,9 @@ def has_lists(path: str, columns: Columns) -> bool:
 
 
 def open_groups(
-  settings: RankingSettings, loss: str, bad_rows: dict[str, list[str]]
+  settings: Any,  # `RankingSettings`
+  loss: str,
+  bad_rows: dict[str, list[str]],
 ) -> Groups:
   """Checks and counts the groups of --train_file for a loss."""
   path, columns = settings.train_file, settings.columns
@@ -115,7 +116,7 @@ def _judged_groups(found: beir.Retrieval, loss: str) -> Iterator[Group]:
 
 
 def read_table(
-  settings: RankingSettings,
+  settings: Any,  # `RankingSettings`
   path: str,
   columns: Columns,
   max_score: float | None,  # None for scores of any size
@@ -174,7 +175,7 @@ def _for_loss(loss: str, groups: Iterable[Group]) -> Iterator[Group]:
 
 
 def pair_rows(
-  settings: RankingSettings,
+  settings: Any,  # `RankingSettings`
 ) -> tuple[Iterable[Any], Callable[[Any], tuple[str, ...]]]:
   """Rows of --predict_file, and a function that gives the pair of each."""
   path, text = settings.predict_file, settings.text

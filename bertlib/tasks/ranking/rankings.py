@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -18,7 +18,6 @@ from bertlib.data import beir, tables
 from bertlib.io import json_files, text_files
 from bertlib.io.files import atomic_write
 from bertlib.tasks.ranking import ranking_examples
-from bertlib.tasks.ranking.settings import RankingSettings
 
 # Ids of documents by id of query, the best first.
 Rankings = Mapping[str, Sequence[str]]
@@ -142,7 +141,8 @@ def read_run(path: str, queries: Mapping[str, str]) -> dict[str, list[str]]:
 
 
 def of_table(
-  settings: RankingSettings, bad_rows: dict[str, list[str]]
+  settings: Any,  # `RankingSettings`
+  bad_rows: dict[str, list[str]],
 ) -> Search:
   """The search for the right documents among those of each query."""
   path, columns = settings.dev_file, settings.columns
