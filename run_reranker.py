@@ -35,6 +35,7 @@ from bertlib.cli.steps import Steps
 from bertlib.compute import fast_compute
 from bertlib.data import (
   batch_predictor,
+  beir,
   input_pipeline,
   nearest_neighbors,
   record_check,
@@ -55,7 +56,6 @@ from bertlib.tasks.ranking import (
   ranking_losses,
   ranking_predictor,
   ranking_records,
-  ranking_report,
   rankings,
 )
 from bertlib.tasks.ranking.ranking_examples import Groups
@@ -458,12 +458,14 @@ def report_dev_set(
   results, ranked = evaluate(run, dev_set, checkpoint)
   loop.write_metrics(run, results, checkpoint)
   rankings.write_run(run.path("eval_run.trec"), ranked)
-  found = {query: ids for query, ids, _ in ranked}
-  return run_report.Findings(
-    results,
-    ranking_report.sections(dev_set.search, found),
-    intervals=search_report.intervals(dev_set.search.relevance, found),
-  )
+  found, search = {query: ids for query, ids, _ in ranked}, dev_set.search
+  retrieval = beir.Retrieval(search.queries, search.corpus, search.relevance)
+  sections = [search_report.errors(retrieval, found)]
+  if search.is_ordered:
+    worse = search_report.made_worse(retrieval, search.candidates, found)
+    sections.insert(0, worse)
+  intervals = search_report.intervals(search.relevance, found)
+  return run_report.Findings(results, sections, intervals=intervals)
 
 
 def write_predictions(

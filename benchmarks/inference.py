@@ -91,6 +91,7 @@ def main(_: list[str]) -> None:
   given = {
     "mrpc": os.path.isdir(os.path.join(FLAGS.glue_dir or "", "MRPC")),
     "squad": FLAGS.squad_file,
+    "passages": FLAGS.squad_file,
     "lines": FLAGS.text_file,
     "tokens": True,
   }

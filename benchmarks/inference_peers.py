@@ -219,7 +219,7 @@ def ctranslate2(settings: Settings) -> Answers:
       torch.from_numpy(np.array(value.to(library.DataType.float32)))
       for value in (found.last_hidden_state, found.pooler_output)
     )
-    if settings.task == "labels":
+    if settings.task in ("labels", "scores"):
       return [peer.classifier(pooled)]
     if settings.task == "answers":
       return list(peer.qa_outputs(states).unbind(-1))
@@ -424,6 +424,8 @@ def peer_predictor(settings: Settings, run: Callable) -> Callable:
       def outputs_of(rows, out):
         if settings.task == "labels":
           return torch.softmax(out[0], -1)[:, 1].tolist()
+        if settings.task == "scores":
+          return out[0][:, 0].tolist()
         if settings.task == "vectors":
           return checksums(out[0])
         sizes = [len(encoded["input_ids"][row]) for row in rows]

@@ -39,6 +39,11 @@ TASKS = {
     "output_",
     {"script": "run_classifier", "labels": ["0", "1"], "max_seq_length": 128},
   ),
+  "scores": Task(
+    "BertForSequenceClassification",
+    "output_",
+    {"script": "run_reranker", "activation": "identity", "max_seq_length": 512},
+  ),
   "answers": Task(
     "BertForQuestionAnswering",
     "cls/squad/output_",
@@ -70,6 +75,7 @@ WORKS = {
   "tokens": Work("texts of 128 tokens", "labels", "tokens", False),
   "tokens-one": Work("one text of 128 tokens", "labels", "tokens", True),
   "squad": Work("SQuAD questions", "answers", "squad", False),
+  "rerank": Work("100 passages for a query", "scores", "passages", False),
   "lines": Work("vectors of lines", "vectors", "lines", False),
   "lines-one": Work("the vector of one line", "vectors", "lines", True),
   "states": Work("hidden states of MRPC pairs", "states", "mrpc", False),
@@ -85,9 +91,14 @@ def read_texts(settings: Settings, name: str) -> list[tuple[str, ...]]:
   if name == "calibration":
     count = 256
     labels = "mrpc-train" if settings.glue_dir else "tokens"
-    name = {"answers": "squad", "vectors": "lines"}.get(settings.task, labels)
+    names = {"answers": "squad", "scores": "squad", "vectors": "lines"}
+    name = names.get(settings.task, labels)
   if name == "squad":
     texts = list(squad_questions(settings.squad_file))
+  elif name == "passages":
+    (query, _), *_ = questions = list(squad_questions(settings.squad_file))
+    texts = [(query, text) for text in dict.fromkeys(p for _, p in questions)]
+    count = 100
   elif name == "tokens":  # whole words: 128 tokens with [CLS] and [SEP]
     path = in_folder(settings, "ours", "vocab.txt")
     with open(path, encoding="utf-8") as file:
@@ -295,6 +306,7 @@ def predictor_class(task: str):
   import modeling
   import run_classifier
   import run_embeddings
+  import run_reranker
   import run_squad
   from bertlib.export.onnx_model import EncoderPredictor
   from bertlib.export.predictor import LoadedModel
@@ -314,6 +326,7 @@ def predictor_class(task: str):
 
   return {
     "labels": run_classifier.Predictor,
+    "scores": run_reranker.Predictor,
     "answers": run_squad.Predictor,
     "vectors": run_embeddings.Predictor,
     "states": States,
@@ -372,6 +385,7 @@ def outputs_of(task: str, model: Any) -> Callable:
     "answers": lambda texts: [
       found[0].text if found else "" for found in model.predict(texts)
     ],
+    "scores": lambda texts: model.score(texts).tolist(),
     "vectors": lambda texts: checksums(model.encode(single(texts))),
     "states": lambda texts: [
       found.hidden_states for found in model.predict(single(texts))

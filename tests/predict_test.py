@@ -40,6 +40,7 @@ MODELS = signatures_test.MODELS | {
   "race": signatures_test.MODELS["multiple_choice"]
   | {"task": "race", "labels": ["A", "B", "C", "D"]},
   "embeddings": {"script": "run_embeddings", "embedding": EMBEDDING},
+  "prompted": signatures_test.MODELS["ranking"] | {"query_prefix": "the cat "},
 }
 for name in ("squad_1", "squad_2"):
   # Exports always exclude padding from answers.
@@ -98,6 +99,7 @@ CASES = [
   ("squad_1", "a.json", SQUAD, ".json"),
   ("squad_2", "a.json", SQUAD, ".json"),
   ("embeddings", "a.txt", LINES, ".npy"),
+  ("prompted", "a.tsv", PAIR_LINES, ".jsonl"),
   ("pretraining", "a.txt", MASKED, ".jsonl"),
 ]
 

@@ -30,12 +30,18 @@ def generator_config(config: Mapping[str, Any]) -> dict[str, Any]:
   width = config["hidden_size"] * config.get("generator_hidden_size", 0.25)
   layers = config["num_hidden_layers"] * config.get("generator_layers", 1.0)
   width = max(round(width), 1)
+  heads = max(width // 64, 1)
+  if width % heads:
+    raise InputError(
+      f"generator_hidden_size: makes the generator {width} wide, which its"
+      f" {heads} heads, one for each 64, do not divide. Give another fraction"
+    )
   return {
     **config,
     "embedding_size": config.get("embedding_size") or config["hidden_size"],
     "hidden_size": width,
     "num_hidden_layers": max(round(layers), 1),
-    "num_attention_heads": max(width // 64, 1),
+    "num_attention_heads": heads,
     "intermediate_size": 4 * width,
   }
 

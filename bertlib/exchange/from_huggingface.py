@@ -212,6 +212,13 @@ def read(
     "max_seq_length": min(module.max_length or tokenizer.max_length, longest),
     "do_lower_case": tokenizer.do_lower_case,
   }
+  architecture = None if sentence else _architecture(config, parts, folder)
+  if as_reranker:
+    is_labeler = architecture == "BertForSequenceClassification"
+    about = _as_one_output(variables, config, is_labeler, folder)
+    # That of two labels is of their two logits.
+    module = module._replace(activation=None) if about else module
+    notes += about
   if sentence:
     variables |= sentence.projection
     description = {"script": SCRIPT} | description
@@ -223,13 +230,6 @@ def read(
         f" encode(texts, dim={dim}) gives as many"
       )
   else:
-    architecture = _architecture(config, parts, folder)
-    if as_reranker:
-      is_labeler = architecture == "BertForSequenceClassification"
-      about = _as_one_output(variables, config, is_labeler, folder)
-      # That of two labels is of their two logits.
-      module = module._replace(activation=None) if about else module
-      notes += about
     description = _describe(
       description,
       config,
@@ -288,8 +288,8 @@ def _as_one_output(
   size = variables["output_bias"].size if is_labeler else 0
   if size not in (1, 2):
     raise InputError(
-      f"--to=reranker: {source} has {size or 'no'} labels of pairs, not one or"
-      " two. Leave out the flag"
+      f"--to=reranker: {source} has {size or 'no'} labels of pairs; a reranker"
+      " is made of one or two. Leave out the flag"
     )
   first, second = ([*label_names(config), "0", "1"])[:2]
   for key in ("id2label", "label2id", "num_labels", "problem_type"):

@@ -1,4 +1,4 @@
-"""What reports show of a search: its worst queries, and intervals."""
+"""Report of a search: its worst queries, and intervals of its metrics."""
 
 from __future__ import annotations
 
@@ -42,6 +42,35 @@ def errors(
     for rank, query, found, right in lowest
   ]
   return html_report.table("Worst errors", rows)
+
+
+def made_worse(
+  retrieval: beir.Retrieval,
+  before: Mapping[str, Sequence[str]],
+  after: Mapping[str, Sequence[str]],
+) -> Section:
+  """Section on the queries whose ranking was better before."""
+  queries = [*retrieval.relevance]
+  first, last = (
+    retrieval_scores.evaluate_queries(retrieval.relevance, rankings)[:, 0]
+    for rankings in (before, after)
+  )
+  order = np.argsort(last - first, kind="stable")[:NUM_ERRORS]
+  worst = [(i, queries[i]) for i in order if last[i] < first[i]]
+  needed = {ids[query][0] for _, query in worst for ids in (before, after)}
+  texts = {id_: text for id_, text in retrieval.corpus if id_ in needed}
+  rows = [
+    {
+      "nDCG@10 before": first[index],
+      "after": last[index],
+      "query": retrieval.queries[query],
+      "first before": texts[before[query][0]],
+      "first after": texts[after[query][0]],
+    }
+    for index, query in worst
+  ]
+  about = f"{np.sum(last < first)} of {len(queries)} queries are made worse."
+  return html_report.table("Made worse", rows, about)
 
 
 def intervals(

@@ -175,8 +175,9 @@ def test_two_labels_make_the_score_of_a_reranker(tmp_path):
 @pytest.mark.parametrize(
   ("architecture", "num_labels", "message"),
   [
-    (CLASSIFIER, 3, "has 3 labels of pairs, not one or two"),
+    (CLASSIFIER, 3, "has 3 labels of pairs; a reranker is made of"),
     ("BertForTokenClassification", 2, "has no labels of pairs"),
+    ("BertModel", None, "has no labels of pairs"),
   ],
 )
 def test_other_heads_make_no_reranker(

@@ -11,7 +11,7 @@ from refused import refusal
 from safetensors.numpy import load_file, save_file
 
 import modeling
-from bertlib.checkpoints import checkpoint_files
+from bertlib.checkpoints import checkpoint_files, electra_weights
 from bertlib.exchange import initial_model, rewrite, zoo
 from bertlib.tasks.pretraining import electra, objectives
 from bertlib.tasks.pretraining.objectives import ELECTRA
@@ -144,6 +144,20 @@ def test_disentangled_tables_are_added_up(pretrained, tmp_path):
   found = rewrite.read_weights(path)
   np.testing.assert_array_equal(found[table], expected)
   assert not [name for name in found if "_added" in name]
+
+
+def test_sizes_of_the_generator():
+  config = {"hidden_size": 768, "num_hidden_layers": 12}
+  found = electra_weights.generator_config(
+    config | {"generator_hidden_size": 1 / 3, "generator_layers": 0.5}
+  )
+  names = "hidden_size", "num_attention_heads", "intermediate_size"
+  assert [found[name] for name in names] == [256, 4, 1024]
+  assert (found["num_hidden_layers"], found["embedding_size"]) == (6, 768)
+  message = refusal(
+    electra_weights.generator_config, config | {"hidden_size": 524}
+  )
+  assert message.startswith("generator_hidden_size: makes the generator 131")
 
 
 def test_logits_of_the_discriminator_are_those_of_transformers(tmp_path):

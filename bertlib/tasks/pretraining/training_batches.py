@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -201,32 +202,27 @@ def input_fn_builder(
     seed: of the shuffling.
     first_step: training step of the first batch, to resume.
     masking: how training draws new masks; None for those of the records.
-    num_records: number of records; None to count them.
+    num_records: number of records; None to count them, see
+      `pretraining_inputs.count_records` for the errors.
     objective: what is predicted; features of other objectives are not read.
     packing: how training packs records into rows; None to read them as is.
 
   Returns:
     A function of `params`, which has `batch_size`, and may have `shard` and
     `traced_step`, see `input_pipeline.record_input_fn`.
-
-  Raises:
-    InputError: see `pretraining_inputs.count_records`.
   """
   del num_cpu_threads
-  shape = max_seq_length, max_predictions_per_seq, objective
+  sizes = max_seq_length, max_predictions_per_seq
   num_packed = pretraining_inputs.sequences_per_row(input_files[0])
-  layout = pretraining_instances.record_layout(
-    *shape, num_packed, masking is not None
+  layout_of = functools.partial(
+    pretraining_instances.record_layout, *sizes, objective
   )
-  packed_layout = packing and pretraining_instances.record_layout(
-    *shape, packing.max_sequences_per_row
-  )
+  layout = layout_of(num_packed, masking is not None)
+  packed_layout = packing and layout_of(packing.max_sequences_per_row)
   per_token = [n for n, f in (packed_layout or layout).items() if f.per_token]
   if num_records is None:
     num_records = sum(
-      pretraining_inputs.count_records(
-        path, max_seq_length, max_predictions_per_seq, objective=objective
-      )
+      pretraining_inputs.count_records(path, *sizes, objective=objective)
       for path in input_files
     )
 
@@ -238,15 +234,7 @@ def input_fn_builder(
       )
       if not objective.has_generator:
         return batches
-      shard = shard or input_pipeline.Shard()
-      return input_pipeline.numbered(batches).map(
-        lambda index, batch: dynamic_masking.add_sampling_draws(
-          batch,
-          shard.example_numbers(index, batch_size),
-          seed,
-          max_seq_length,
-        )
-      )
+      return _with_draws(batches, batch_size, shard, seed, max_seq_length)
     batches = _TrainingBatches(
       input_files,
       layout,
@@ -265,6 +253,22 @@ def input_fn_builder(
     return batches.from_step(first_step)
 
   return input_fn
+
+
+def _with_draws(
+  batches,
+  batch_size: int,
+  shard: input_pipeline.Shard | None,
+  seed: int,
+  max_seq_length: int,
+):
+  """Adds to batches what the tokens of a generator are sampled by."""
+  shard = shard or input_pipeline.Shard()
+  return input_pipeline.numbered(batches).map(
+    lambda index, batch: dynamic_masking.add_sampling_draws(
+      batch, shard.example_numbers(index, batch_size), seed, max_seq_length
+    )
+  )
 
 
 class _TrainingBatches(NamedTuple):
