@@ -119,8 +119,8 @@ def create_model(
     compute: None for `modeling.Compute()`.
     label_weights: loss weight of each label, L numbers; for multi-label
       classification the weight of positive examples. None for 1.
-    total_weight: float32 [], normalizer of the weighted loss; None for the sum
-      of the weights.
+    total_weight: float32 [], divisor of the weighted loss; None for the sum of
+      the weights.
     example_weights: float32 [B], loss weight of each example; None for 1.
 
   Returns:
@@ -151,26 +151,26 @@ def create_model(
     dropout_prob=is_training * bert_config.classifier_dropout_prob,
     dropout_seed=dropout_seed,
   )
-  logits = tf.reshape(tf.cast(logits, tf.float32), [-1, num_labels])
-  weights = example_weights
+  outputs = logits = tf.reshape(tf.cast(logits, tf.float32), [-1, num_labels])
   if kind == "regression":
     losses = weighted = tf.square(logits[:, 0] - labels)
-    outputs = logits
   elif kind == "multi_label":
-    losses = tf.reduce_mean(label_losses(logits, labels), axis=-1)
-    weighted = label_losses(logits, labels, label_weights)
-    if weights is not None:
-      weighted = tf.reduce_mean(weighted, axis=-1)
+    losses, weighted = (
+      tf.reduce_mean(label_losses(logits, labels, weights), axis=-1)
+      for weights in (None, label_weights)
+    )
     outputs = tf.sigmoid(logits)
   else:
     losses, log_probs = modeling.cross_entropy(logits, labels)
     weighted, outputs = losses, tf.exp(log_probs)
     if label_weights:
-      of_labels = tf.gather(tf.constant(label_weights, tf.float32), labels)
-      weights = of_labels if weights is None else of_labels * weights
-  if weights is None:
-    return tf.reduce_mean(weighted), losses, logits, outputs
-  loss = modeling.weighted_mean(weighted, weights, total_weight)
+      weights = tf.gather(tf.constant(label_weights, tf.float32), labels)
+      example_weights = weights * (
+        1.0 if example_weights is None else example_weights
+      )
+  loss = tf.reduce_mean(weighted)
+  if example_weights is not None:
+    loss = modeling.weighted_mean(weighted, example_weights, total_weight)
   return loss, losses, logits, outputs
 
 
