@@ -23,7 +23,7 @@ from bertlib.data import model_inputs
 from bertlib.exchange import rewrite
 from bertlib.export import OnnxModel
 from bertlib.io import result_files
-from bertlib.settings.common import TRUNCATE, LongTextSettings
+from bertlib.settings.long_texts import TRUNCATE, LongTextSettings
 from optimization import StepOptions
 
 pytestmark = pytest.mark.train

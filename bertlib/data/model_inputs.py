@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import tokenization
 from bertlib.cli.absl import logging
 from bertlib.cli.errors import InputError
-from bertlib.settings.common import TRUNCATE, LongTextSettings
+from bertlib.settings.long_texts import TRUNCATE, LongTextSettings
 
 # The features with one value per token, padded at the end.
 TOKEN_FEATURES = ("input_ids", "input_mask", "segment_ids")

@@ -9,15 +9,14 @@ from bertlib.cli import option
 from bertlib.cli.errors import InputError
 from bertlib.settings import model_description
 from bertlib.settings.common import (
-  TRUNCATE,
   ComputeSettings,
   DeviceSettings,
-  LongTextSettings,
   ModelSettings,
   QuantizationSettings,
   ReceiptSettings,
   TextSettings,
 )
+from bertlib.settings.long_texts import TRUNCATE, LongTextSettings
 
 
 class RecordedSettings(option.CommandSettings):

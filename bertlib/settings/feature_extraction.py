@@ -10,12 +10,12 @@ from bertlib.settings.command import EstimatorSettings
 from bertlib.settings.common import (
   ComputeSettings,
   DeviceSettings,
-  LongTextSettings,
   ModelSettings,
   QuantizationSettings,
   ReceiptSettings,
   TextSettings,
 )
+from bertlib.settings.long_texts import LongTextSettings
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,11 +12,8 @@ from bertlib.cli.errors import InputError, some_of
 from bertlib.cli.option import declaration
 from bertlib.io import files, json_files, model_files
 from bertlib.settings import embedding_spec
-from bertlib.settings.common import (
-  ComputeSettings,
-  LongTextSettings,
-  ModelSettings,
-)
+from bertlib.settings.common import ComputeSettings, ModelSettings
+from bertlib.settings.long_texts import LongTextSettings
 
 # Of the entries; a newer version of this project may write a higher one.
 FORMAT = 1

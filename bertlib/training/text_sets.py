@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from bertlib.data import input_pipeline, text_records, tf_records
-from bertlib.settings.common import TRUNCATE, LongTextSettings
+from bertlib.settings.long_texts import TRUNCATE, LongTextSettings
 from bertlib.training import loop, runs
 from bertlib.training.runs import Run
 

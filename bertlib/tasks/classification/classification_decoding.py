@@ -17,7 +17,7 @@ from bertlib.cli.option import FRACTION
 from bertlib.data import batch_predictor, model_inputs
 from bertlib.data.batch_predictor import BatchPredictor, FileFormat
 from bertlib.io.result_files import DevPrediction
-from bertlib.settings.common import LongTextSettings
+from bertlib.settings.long_texts import LongTextSettings
 from bertlib.tasks.classification import classification, own_tables
 from bertlib.tasks.classification.classification import (
   ChoiceExample,

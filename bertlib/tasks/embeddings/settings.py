@@ -9,12 +9,9 @@ from bertlib.cli import option
 from bertlib.cli.errors import InputError
 from bertlib.cli.option import AT_LEAST_1, NOT_NEGATIVE, POSITIVE
 from bertlib.data.text_groups import Columns, kind_of
-from bertlib.settings.common import (
-  LongTextSettings,
-  ModelSettings,
-  TableSettings,
-)
+from bertlib.settings.common import ModelSettings, TableSettings
 from bertlib.settings.embedding_spec import SCRIPT, VectorSettings
+from bertlib.settings.long_texts import LongTextSettings
 from bertlib.settings.training import RunSettings, TrainingSettings
 
 # Keys of the table in `embedding_losses`, which imports TensorFlow.
