@@ -151,7 +151,17 @@ def create_model(
     dropout_prob=is_training * bert_config.classifier_dropout_prob,
     dropout_seed=dropout_seed,
   )
-  outputs = logits = tf.reshape(tf.cast(logits, tf.float32), [-1, num_labels])
+  logits = tf.reshape(tf.cast(logits, tf.float32), [-1, num_labels])
+  return losses_and_outputs(
+    kind, logits, labels, label_weights, example_weights, total_weight
+  )
+
+
+def losses_and_outputs(
+  kind, logits, labels, label_weights, example_weights, total_weight
+):
+  """What `create_model` returns, given the logits and its other arguments."""
+  outputs = logits
   if kind == "regression":
     losses = weighted = tf.square(logits[:, 0] - labels)
   elif kind == "multi_label":
