@@ -40,7 +40,8 @@ def encode_pair(
   max_seq_length: int,
 ) -> EncodedPair:
   """Encodes one or two texts, see `encode_pairs`."""
-  return next(encode_pairs(tokenizer, [(text_a, text_b)], max_seq_length))
+  ids = tokenizer.encode(text_a), tokenizer.encode(text_b or "")
+  return _join(tokenizer.special_ids, *ids, max_seq_length)
 
 
 def encode_pairs(
@@ -50,10 +51,6 @@ def encode_pairs(
 ) -> Iterator[EncodedPair]:
   """Encodes texts and pairs, truncated or padded to `max_seq_length`."""
   special = tokenizer.special_ids
-  if max_seq_length < special.num():
-    raise InputError(
-      f"max_seq_length={max_seq_length}: must be at least {special.num()}"
-    )
   ids = tokenizer.encode_batch(text or "" for pair in pairs for text in pair)
   return (
     _join(special, ids_a, ids_b, max_seq_length)
@@ -68,6 +65,10 @@ def _join(
   max_seq_length: int,
 ) -> EncodedPair:
   """Truncates, joins and pads the ids of a text, or of a pair."""
+  if max_seq_length < special.num():
+    raise InputError(
+      f"max_seq_length={max_seq_length}: must be at least {special.num()}"
+    )
   room = max_seq_length - special.num(bool(ids_b))
   keep_a, keep_b = truncated_lengths(len(ids_a), len(ids_b), room)
   num_truncated_tokens = len(ids_a) - keep_a + len(ids_b) - keep_b
