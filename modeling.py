@@ -36,7 +36,7 @@ class BertConfig:
   pooler_dropout_prob = 0.0  # of the pooler's input
   embedding_size = None  # width of the tables; None for `hidden_size`
   position_offset = 0  # row of a first token's position, see `position_rows`
-  classifier_dropout = None  # see `classifier_dropout_prob`
+  classifier_dropout = 0.1  # of the inputs of classifiers
   qa_dropout = 0.0  # of the input of span logits
 
   def __init__(
@@ -81,17 +81,13 @@ class BertConfig:
     self.type_vocab_size = type_vocab_size
     self.initializer_range = initializer_range
 
-  @property
-  def classifier_dropout_prob(self) -> float:
-    """Dropout of the inputs of classifiers, by default that of BERT."""
-    rate = self.classifier_dropout
-    return 0.1 if rate is None else rate
-
   @classmethod
   def from_dict(cls, json_object: dict[str, Any]) -> BertConfig:
     """Config from a dictionary; unknown keys are kept too."""
     config = cls(vocab_size=None)
     vars(config).update(json_object)
+    if config.classifier_dropout is None:  # null in files of transformers
+      del config.classifier_dropout
     return config
 
   @classmethod
@@ -1142,20 +1138,17 @@ def token_classification_logits(
   )
 
 
-def span_logits(sequence_output, dropout_prob: float = 0.0, dropout_seed=None):
+def span_logits(sequence_output):
   """Answer-span logits (Devlin et al. 2019, section 4.2).
 
   Args:
     sequence_output: float [B, S, H].
-    dropout_prob: dropout of `sequence_output`; 0 outside training.
-    dropout_seed: see `dropout`.
 
   Returns:
     Two float [B, S]: start logits and end logits.
   """
   with tf.variable_scope("cls/squad"):
-    states = dropout(sequence_output, dropout_prob, dropout_seed)
-    logits = _output_layer(states, 2)  # [B, S, 2]
+    logits = _output_layer(sequence_output, 2)  # [B, S, 2]
   return logits[:, :, 0], logits[:, :, 1]
 
 

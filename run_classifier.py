@@ -148,7 +148,7 @@ def create_model(
   logits = modeling.classification_logits(
     model.get_pooled_output(),
     1 if has_choices else num_labels,
-    dropout_prob=is_training * bert_config.classifier_dropout_prob,
+    dropout_prob=is_training * bert_config.classifier_dropout,
     dropout_seed=dropout_seed,
   )
   logits = tf.reshape(tf.cast(logits, tf.float32), [-1, num_labels])

@@ -70,7 +70,7 @@ def create_model(
   logits = modeling.token_classification_logits(
     model.get_sequence_output(),
     num_labels,
-    dropout_prob=is_training * bert_config.classifier_dropout_prob,
+    dropout_prob=is_training * bert_config.classifier_dropout,
     dropout_seed=dropout_seed,
   )
   return tf.cast(logits, tf.float32)

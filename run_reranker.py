@@ -112,7 +112,7 @@ def create_model(
   logits = modeling.classification_logits(
     model.get_pooled_output(),
     1,
-    dropout_prob=is_training * bert_config.classifier_dropout_prob,
+    dropout_prob=is_training * bert_config.classifier_dropout,
     dropout_seed=dropout_seed,
   )
   logits = tf.cast(logits, tf.float32)[:, 0]

@@ -122,11 +122,9 @@ def create_model(
     dropout_seed=dropout_seed,
     compute=compute,
   )
-  logits = modeling.span_logits(
-    model.get_sequence_output(),
-    is_training * bert_config.qa_dropout,
-    dropout_seed,
-  )
+  rate = is_training * bert_config.qa_dropout
+  states = modeling.dropout(model.get_sequence_output(), rate, dropout_seed)
+  logits = modeling.span_logits(states)
   logits = [tf.cast(scores, tf.float32) for scores in logits]
   if mask_padding:
     logits = [

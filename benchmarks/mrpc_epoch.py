@@ -9,6 +9,9 @@ separately.
 
     python -m benchmarks.mrpc_epoch --data_dir=glue/MRPC \
         --model_dir=output/minilm --hugging_face_dir=DIR_OF_THE_SAME_MODEL
+
+With models of RoBERTa's kind, which have a tokenizer.json, there is no
+original.
 """
 
 from __future__ import annotations
@@ -164,9 +167,14 @@ def graph_side(
 
   processor = run_classifier.MrpcProcessor()
   examples = processor.get_train_examples(settings.data_dir)
-  tokenizer = tokenization.FullTokenizer(
-    in_model_dir(settings, "vocab.txt"), do_lower_case=True
-  )
+  path = in_model_dir(settings, "tokenizer.json")  # of RoBERTa's kind
+  if os.path.exists(path):
+    from bertlib.data import subword_tokenizer
+
+    tokenizer = subword_tokenizer.load(path)
+  else:
+    path = in_model_dir(settings, "vocab.txt")
+    tokenizer = tokenization.FullTokenizer(path, do_lower_case=True)
   with tempfile.TemporaryDirectory() as folder:
     records = os.path.join(folder, "train.tf_record")
     run_classifier.file_based_convert_examples_to_features(

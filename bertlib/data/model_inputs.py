@@ -6,6 +6,7 @@ import functools
 import itertools
 import operator
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
 import tokenization
@@ -49,7 +50,9 @@ def encode_pair(
   max_seq_length: int,
 ) -> EncodedPair:
   """Encodes one or two texts, see `encode_pairs`."""
-  return next(encode_pairs(tokenizer, [(text_a, text_b)], max_seq_length))
+  ids = tokenizer.encode(text_a), tokenizer.encode(text_b or "")
+  (row,) = _rows(tokenizer.special_ids, ids, max_seq_length)
+  return row
 
 
 def encode_pairs(
@@ -60,7 +63,7 @@ def encode_pairs(
   cutting: LongTextSettings = TRUNCATE,
 ) -> Iterator[EncodedPair]:
   """Encodes texts and pairs, truncated or padded to `max_seq_length`."""
-  return itertools.chain.from_iterable(
+  return chain.from_iterable(
     encode_windows(tokenizer, pairs, max_seq_length, keeps_first, cutting)
   )
 
@@ -75,35 +78,47 @@ def encode_windows(
   cutting: LongTextSettings,
 ) -> Iterator[list[EncodedPair]]:
   """Encodes texts and pairs: the rows of each, several only of windows."""
-  special = tokenizer.special_ids
-  if max_seq_length < special.num():
-    raise InputError(
-      f"max_seq_length={max_seq_length}: must be at least {special.num()}"
-    )
   pairs, read = itertools.tee(pairs)
   ids = tokenizer.encode_batch(text or "" for pair in read for text in pair[:2])
   encode = functools.cache(tokenizer.encode)
+  arguments = max_seq_length, keeps_first, cutting
   for (_, _, *prompts), *both in zip(pairs, ids, ids):
     num_prompt = 0
     for prompt in filter(None, prompts):
       is_equal = map(operator.eq, encode(prompt), both[0])
       num_prompt = len([*itertools.takewhile(bool, is_equal)])
-    lengths, rows = [*map(len, both)], []
-    room = max_seq_length - special.num(bool(lengths[1]))
-    for parts in cut(*lengths, room, cutting, num_prompt, keeps_first):
-      kept = [
-        [i for part in of_text for i in ids[part.start : part.stop]]
-        for of_text, ids in zip(parts, both)
-      ]
-      # Of the text that windows divide, all tokens are in some window.
-      num_lost = sum(
-        len(ids) - len(left)
-        for of_text, ids, left in zip(parts, both, kept)
-        if not (rows or (cutting.has_windows and len(of_text) > 1))
-      )
-      features = token_features(*special.join(*kept), max_seq_length)
-      rows.append(EncodedPair(**features, num_truncated_tokens=num_lost))
-    yield rows
+    yield _rows(tokenizer.special_ids, both, *arguments, num_prompt)
+
+
+def _rows(
+  special: tokenization.SpecialTokens,
+  both: Sequence[list[int]],  # ids of a text and of its second text
+  max_seq_length: int,
+  keeps_first: bool = False,
+  cutting: LongTextSettings = TRUNCATE,
+  num_prompt: int = 0,  # first tokens of the first text, kept in each row
+) -> list[EncodedPair]:
+  """Cuts, joins and pads the ids of a text, or of a pair."""
+  if max_seq_length < special.num():
+    raise InputError(
+      f"max_seq_length={max_seq_length}: must be at least {special.num()}"
+    )
+  lengths, rows = [*map(len, both)], []
+  room = max_seq_length - special.num(bool(lengths[1]))
+  for parts in cut(*lengths, room, cutting, num_prompt, keeps_first):
+    kept = [
+      [*chain.from_iterable(ids[p.start : p.stop] for p in of_text)]
+      for of_text, ids in zip(parts, both)
+    ]
+    # Of the text that windows divide, all tokens are in some window.
+    num_lost = sum(
+      len(ids) - len(left)
+      for of_text, ids, left in zip(parts, both, kept)
+      if not (rows or (cutting.has_windows and len(of_text) > 1))
+    )
+    features = token_features(*special.join(*kept), max_seq_length)
+    rows.append(EncodedPair(**features, num_truncated_tokens=num_lost))
+  return rows
 
 
 # The indices of the tokens of a text in a row: the first ones, and a later part

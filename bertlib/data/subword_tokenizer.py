@@ -32,14 +32,14 @@ _FIX = "Use the tokenizer.json that came with the model"
 
 def load(path: str, finds_mask: bool = False) -> SubwordTokenizer:
   """Tokenizer of a `tokenizer.json`, which finds the mask's name in texts."""
-  text, _ = read(path)
+  text, rules = read(path)
   with needs_package(
     f"{path}: needs the package tokenizers. Install it:"
     " pip install -e '.[tokenizers]'"
   ):
     import tokenizers
   try:
-    return SubwordTokenizer(text, finds_mask)
+    return SubwordTokenizer(text, finds_mask, rules)
   except InputError as error:
     raise InputError(f"{path}: {error}. {_FIX}") from error
   except Exception as error:  # the package raises no other class
@@ -77,10 +77,7 @@ def problem_of(content: Mapping[str, Any]) -> str | None:
   kind = content["model"].get("type")
   if kind == "Unigram":
     return None
-  is_byte_level = any(
-    part["type"] == "ByteLevel" for part in parts(content, "pre_tokenizer")
-  )
-  if kind == "BPE" and is_byte_level:
+  if kind == "BPE" and byte_level_steps(content):
     return None
   found = "BPE without bytes" if kind == "BPE" else f"a {kind} model"
   return (
@@ -96,6 +93,12 @@ def parts(content: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
     return [part] if part else []
   names = "pretokenizers", "processors", "normalizers"
   return next(part[name] for name in names if name in part)
+
+
+def byte_level_steps(content: Mapping[str, Any]) -> list[dict[str, Any]]:
+  """Steps of byte-level BPE that split texts; none of Unigram."""
+  steps = parts(content, "pre_tokenizer")
+  return [step for step in steps if step["type"] == "ByteLevel"]
 
 
 def vocab_of(content: Mapping[str, Any]) -> dict[str, int]:
@@ -147,15 +150,21 @@ def special_tokens_of(content: Mapping[str, Any]) -> SpecialTokens:
 class SubwordTokenizer(tokenization.Tokenizer):
   """Tokenizer of the contents of a `tokenizer.json`."""
 
-  def __init__(self, content: str, finds_mask: bool = False):
+  def __init__(
+    self,
+    content: str,
+    finds_mask: bool = False,
+    rules: dict[str, Any] | None = None,
+  ):
     """Prepares the rules; a copy prepares them again.
 
     Args:
       content: text of a `tokenizer.json`.
       finds_mask: whether the mask's name in a text is the mask.
+      rules: the values of `content`, which change; None to parse it.
     """
     self.content, self.finds_mask = content, finds_mask
-    rules = json.loads(content)
+    rules = json.loads(content) if rules is None else rules
     self.is_unigram = rules["model"]["type"] == "Unigram"
     self.special_tokens = special_tokens_of(rules)
     self.vocab = vocab_of(rules)
@@ -194,20 +203,15 @@ class SubwordTokenizer(tokenization.Tokenizer):
         model["unk_token"] = f" {model['unk_token']}"
       model["dropout"] = None
       # Strips spaces, in threads.
-      rules["post_processor"] = {
-        "type": "ByteLevel",
-        "add_prefix_space": False,
-        "trim_offsets": True,
-        "use_regex": True,
-      }
+      step, *_ = byte_level_steps(rules)
+      rules["post_processor"] = {**step, "trim_offsets": True}
     return tokenizers.Tokenizer.from_str(json.dumps(rules))
 
   @functools.cached_property
   def _encoder_of_words(self) -> Any:
     """The encoder in which each word has a space before it."""
     rules = json.loads(self.content)
-    steps = parts(rules, "pre_tokenizer")
-    steps = [step for step in steps if step["type"] == "ByteLevel"]
+    steps = byte_level_steps(rules)
     if all(step["add_prefix_space"] for step in steps):  # or none, of Unigram
       return self._encoder
     for step in steps:
@@ -236,7 +240,12 @@ class SubwordTokenizer(tokenization.Tokenizer):
     texts, originals = itertools.tee(texts)
     encoded_texts = _encode(self._encoder.encode_batch, texts)
     for encoded, text in zip(encoded_texts, originals):
-      yield encoded.ids, _strip(text, encoded.offsets)
+      spans = encoded.offsets
+      # BPE strips spaces, but for one that begins a text.
+      is_plain = text.isascii() and text.isprintable() and text[:1] != " "
+      if self.is_unigram or not is_plain:
+        spans = _strip(text, spans)
+      yield encoded.ids, spans
 
   @functools.cached_property
   def continues_word(self):
@@ -288,20 +297,10 @@ def _strip(
   text: str, spans: Iterable[tuple[int, int]]
 ) -> list[tuple[int, int]]:
   """Character ranges without white space at their ends."""
-  is_space = [*map(str.isspace, text), False]  # an empty range is kept
   return [
-    _strip_one(is_space, *span)
-    if is_space[span[0]] or is_space[span[1] - 1]
-    else span
-    for span in spans
+    (
+      first := end - len(kept := text[start:end].lstrip()),
+      first + len(kept.rstrip()),
+    )
+    for start, end in spans
   ]
-
-
-def _strip_one(
-  is_space: Sequence[bool], start: int, end: int
-) -> tuple[int, int]:
-  while start < end and is_space[start]:
-    start += 1
-  while start < end and is_space[end - 1]:
-    end -= 1
-  return start, end

@@ -300,8 +300,8 @@ def _read_subword(
   notes = [
     f"note: add_prefix_space={stated} in tokenizer_config.json is ignored;"
     f" that of {os.path.basename(path)} counts"
-    for part in subword_tokenizer.parts(content, "pre_tokenizer")
-    if part["type"] == "ByteLevel" and part["add_prefix_space"] != stated
+    for step in subword_tokenizer.byte_level_steps(content)
+    if step["add_prefix_space"] != stated
   ]
   return Tokenizer(
     json_files.dumps(content, ensure_ascii=False).encode(),
@@ -326,45 +326,29 @@ def _from_merges(folder: str, config: Mapping[str, Any]) -> dict[str, Any]:
   cls, sep = roles["cls_token"], roles["sep_token"]
   if missing := [repr(name) for name in (cls, sep) if name not in vocab]:
     raise InputError(f"{folder}/vocab.json: has no {some_of(missing)}")
-  has_space = config.get("add_prefix_space", False)
+  spaces = {
+    "add_prefix_space": config.get("add_prefix_space", False),
+    "trim_offsets": True,
+  }
+  byte_level = {"type": "ByteLevel", **spaces, "use_regex": True}
   return {
     "version": "1.0",
-    "truncation": None,
-    "padding": None,
     "added_tokens": [
       tokenizer_files.added_token(name, vocab[name], key == "mask_token")
       for key, name in roles.items()
       if name in vocab
     ],
     "normalizer": None,
-    "pre_tokenizer": {
-      "type": "ByteLevel",
-      "add_prefix_space": has_space,
-      "trim_offsets": True,
-      "use_regex": True,
-    },
+    "pre_tokenizer": byte_level,
     "post_processor": {
       "type": "RobertaProcessing",
       "sep": [sep, vocab[sep]],
       "cls": [cls, vocab[cls]],
-      "trim_offsets": True,
-      "add_prefix_space": has_space,
+      **spaces,
     },
-    "decoder": {
-      "type": "ByteLevel",
-      "add_prefix_space": True,
-      "trim_offsets": True,
-      "use_regex": True,
-    },
+    "decoder": byte_level,
     "model": {
       "type": "BPE",
-      "dropout": None,
-      "unk_token": None,
-      "continuing_subword_prefix": "",
-      "end_of_word_suffix": "",
-      "fuse_unk": False,
-      "byte_fallback": False,
-      "ignore_merges": False,
       "vocab": vocab,
       "merges": [line.split(" ") for line in lines[first:] if line],
     },

@@ -71,6 +71,16 @@ def test_offsets_have_no_white_space_at_their_ends(tokenizer, reference):
     ]
 
 
+def test_offsets_of_a_file_that_puts_a_space_before_texts():
+  rules = json.loads(tiny_subword.content("BPE"))
+  for part in ("pre_tokenizer", "post_processor"):
+    rules[part]["add_prefix_space"] = True
+  found = subword_tokenizer.SubwordTokenizer(json.dumps(rules))
+  for text, words in {"the cat": ["the", "cat"], "  the": ["", "the"]}.items():
+    ((_, offsets),) = found.encode_with_offsets([text])
+    assert [text[a:b] for a, b in offsets] == words
+
+
 def test_words_have_a_space_before_them(kind, tokenizer):
   rules = json.loads(tiny_subword.content(kind))
   if kind == "BPE":
