@@ -11,7 +11,7 @@ import tensorflow as tf
 # Datasets with the methods of TensorFlow 1 as well, for session loops.
 from tensorflow.compat.v1 import data as tf_data
 
-from bertlib.data import model_inputs, tf_records
+from bertlib.data import tf_records
 
 # Records whose lengths are computed together: their masks are in memory.
 BLOCK_SIZE = 2**13
@@ -400,7 +400,7 @@ def stream_epochs(
 def trim_padding(
   features: dict[str, Any],
   multiple: int = 8,
-  names: Iterable[str] = model_inputs.TOKEN_FEATURES,
+  names: Iterable[str] = tf_records.TOKEN_FEATURES,
 ) -> dict[str, Any]:
   """Removes padding that all rows share: features [..., S] get [..., S']."""
   mask = features["input_mask"]

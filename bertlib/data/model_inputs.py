@@ -12,18 +12,15 @@ from typing import Any, NamedTuple
 import tokenization
 from bertlib.cli.absl import logging
 from bertlib.cli.errors import InputError
+from bertlib.data.tf_records import TOKEN_FEATURES
 from bertlib.settings.long_texts import TRUNCATE, LongTextSettings
 
-# The features with one value per token, padded at the end.
-TOKEN_FEATURES = ("input_ids", "input_mask", "segment_ids")
-
-# Their names in TensorFlow Hub modules.
+# Names of `TOKEN_FEATURES` in TensorFlow Hub modules.
 HUB_NAMES = {
   "input_ids": "input_word_ids",
   "input_mask": "input_mask",
   "segment_ids": "input_type_ids",
 }
-
 
 # Windows of a text above which a warning names it.
 _MANY_WINDOWS = 1000

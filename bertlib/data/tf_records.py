@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Callable, NamedTuple
 
 from bertlib.cli.errors import InputError
-from bertlib.data import model_inputs
 from bertlib.io import file_kinds
 from bertlib.io.files import atomic_write, open_any
 
@@ -28,6 +27,9 @@ class Feature(NamedTuple):
   is_text: bool = False  # bytes, a single value; written only
 
 
+# The features with one value per token, padded at the end.
+TOKEN_FEATURES = ("input_ids", "input_mask", "segment_ids")
+
 # Layout of records: features by name.
 Layout = Mapping[str, Feature]
 
@@ -42,9 +44,7 @@ def token_layout(
   shape = (max_seq_length,)
   if num_texts is not None:
     shape = (num_texts, *shape)
-  return dict.fromkeys(
-    model_inputs.TOKEN_FEATURES, Feature(shape, per_token=True)
-  )
+  return dict.fromkeys(TOKEN_FEATURES, Feature(shape, per_token=True))
 
 
 # Records
