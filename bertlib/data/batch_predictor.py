@@ -158,7 +158,7 @@ class BatchPredictor:
 
   @property
   def cutting(self) -> LongTextSettings:
-    """How the model reads long texts."""
+    """Settings by which the model reads long texts."""
     return LongTextSettings.of_model(self.description)
 
   def predict_blocks(

@@ -1,4 +1,4 @@
-"""How a model reads texts that are longer than it."""
+"""Settings of texts that are longer than the model."""
 
 from __future__ import annotations
 
