@@ -29,6 +29,7 @@ import tensorflow.compat.v1 as tf
 import modeling
 from bertlib.checkpoints import model_folder
 from bertlib.cli import app, option
+from bertlib.cli.absl import logging
 from bertlib.cli.errors import InputError
 from bertlib.cli.steps import Steps
 from bertlib.compute import pooling
@@ -359,6 +360,11 @@ def train_embeddings(
   if teacher:
     texts = [example.texts[0] for example in data.train]
     teacher_vectors = teacher.encode(texts)[:, np.newaxis]
+  if run.settings.cutting.has_windows:
+    logging.info(
+      "Training truncates texts; evaluation and prediction divide them into"
+      " windows"
+    )
   embedding_records.write_records(
     path,
     data.train,
