@@ -46,7 +46,7 @@ def test_queries_with_relevant_documents_are_read(tmp_path, caplog):
   corpus = [*CORPUS, {"_id": "d5", "text": " "}]
   folder = write(tmp_path, corpus, qrels=[*QRELS, QRELS[0]])
   with caplog.at_level(logging.INFO, logger="absl"):
-    queries, corpus, relevance = beir.read(folder)
+    queries, corpus, relevance, _ = beir.read(folder)
   assert queries == {"q1": "who purrs?", "q2": "who barks?"}
   assert relevance == {"q2": {"d2": 2}, "q1": {"d1": 1}}
   assert caplog.messages == [
@@ -160,7 +160,7 @@ def test_memory_does_not_grow_with_the_corpus(tmp_path):
 def test_pairs_become_queries_and_documents():
   pairs = ["who? me", "what? this that me", "who? you that", "me myself"]
   examples = [Example(pair.split()) for pair in pairs]
-  queries, corpus, relevance = beir.from_examples(examples)
+  queries, corpus, relevance, _ = beir.from_examples(examples)
   texts = dict(corpus)
   assert len(texts) == len(corpus)
   assert sorted(texts.values()) == ["me", "myself", "that", "this", "you"]
@@ -178,7 +178,7 @@ def test_pairs_become_queries_and_documents():
 
 def test_a_pair_of_equal_texts_is_no_query():
   examples = [Example(["a", "a"]), Example(["b", "c"])]
-  queries, corpus, relevance = beir.from_examples(examples)
+  queries, corpus, relevance, _ = beir.from_examples(examples)
   assert [*queries.values()] == ["b"]
   assert sorted(text for _, text in corpus) == ["a", "c"]
   assert relevance.keys() == queries.keys()
