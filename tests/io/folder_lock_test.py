@@ -250,7 +250,7 @@ def test_both_signals_are_handled_within_the_block_only():
   for number in numbers:
     called = []
     with terminal.on_stop_signals(called.append):
-      os.kill(os.getpid(), number)
+      signal.raise_signal(number)  # to this thread, at once
     assert called == [number]
   assert [signal.getsignal(number) for number in numbers] == before
 
