@@ -19,8 +19,7 @@ from collections.abc import (
 )
 from typing import NamedTuple
 
-from absl import logging
-
+from bertlib.cli.absl import logging
 from bertlib.cli.errors import InputError
 from bertlib.data import tables
 from bertlib.data.text_groups import Example
