@@ -3,7 +3,7 @@
     SQUAD_DIR=DATA python tests/tutorial_numbers.py FOLDER
 
 pastes the tutorial up to its third section in a folder, which has the encoder
-of `make demo` in output/minilm. That takes some minutes.
+of `make demo` in output/minilm. With all of SQuAD that takes hours.
 """
 
 import os
