@@ -440,6 +440,7 @@ PAGES += [
 
 # Pages whose commands read output of other pages; all read that of the README.
 NEEDS = {
+  "docs/coming_from/dl4marco_bert.md": ["docs/how_to/reranking.md"],
   "docs/how_to/comparing_runs.md": ["docs/how_to/early_stopping.md"],
   "docs/how_to/converting_checkpoints.md": [
     "docs/how_to/fine_tuning.md",
