@@ -160,7 +160,7 @@ def create_model(
 def losses_and_outputs(
   kind, logits, labels, label_weights, example_weights, total_weight
 ):
-  """What `create_model` returns, given the logits and its other arguments."""
+  """Losses and outputs of `create_model`, given its logits."""
   outputs = logits
   if kind == "regression":
     losses = weighted = tf.square(logits[:, 0] - labels)

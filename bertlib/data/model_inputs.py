@@ -6,7 +6,6 @@ import functools
 import itertools
 import operator
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
 from typing import Any, NamedTuple
 
 import tokenization
@@ -48,8 +47,7 @@ def encode_pair(
 ) -> EncodedPair:
   """Encodes one or two texts, see `encode_pairs`."""
   ids = tokenizer.encode(text_a), tokenizer.encode(text_b or "")
-  (row,) = _rows(tokenizer.special_ids, ids, max_seq_length)
-  return row
+  return _truncated(tokenizer.special_ids, *ids, max_seq_length)
 
 
 def encode_pairs(
@@ -60,7 +58,7 @@ def encode_pairs(
   cutting: LongTextSettings = TRUNCATE,
 ) -> Iterator[EncodedPair]:
   """Encodes texts and pairs, truncated or padded to `max_seq_length`."""
-  return chain.from_iterable(
+  return itertools.chain.from_iterable(
     encode_windows(tokenizer, pairs, max_seq_length, keeps_first, cutting)
   )
 
@@ -75,47 +73,63 @@ def encode_windows(
   cutting: LongTextSettings,
 ) -> Iterator[list[EncodedPair]]:
   """Encodes texts and pairs: the rows of each, several only of windows."""
+  special = tokenizer.special_ids
   pairs, read = itertools.tee(pairs)
   ids = tokenizer.encode_batch(text or "" for pair in read for text in pair[:2])
+  if cutting.truncates:
+    for ids_a, ids_b in zip(ids, ids):
+      yield [_truncated(special, ids_a, ids_b, max_seq_length, keeps_first)]
+    return
   encode = functools.cache(tokenizer.encode)
-  arguments = max_seq_length, keeps_first, cutting
   for (_, _, *prompts), *both in zip(pairs, ids, ids):
     num_prompt = 0
     for prompt in filter(None, prompts):
       is_equal = map(operator.eq, encode(prompt), both[0])
       num_prompt = len([*itertools.takewhile(bool, is_equal)])
-    yield _rows(tokenizer.special_ids, both, *arguments, num_prompt)
+    room = _room(special, both[1], max_seq_length)
+    rows: list[EncodedPair] = []
+    for parts in cut(*map(len, both), room, cutting, num_prompt, keeps_first):
+      kept = [
+        [i for part in of_text for i in ids[part.start : part.stop]]
+        for of_text, ids in zip(parts, both)
+      ]
+      # Of the text that windows divide, all tokens are in some window.
+      num_lost = sum(
+        len(ids) - len(left)
+        for of_text, ids, left in zip(parts, both, kept)
+        if not (rows or (cutting.has_windows and len(of_text) > 1))
+      )
+      features = token_features(*special.join(*kept), max_seq_length)
+      rows.append(EncodedPair(**features, num_truncated_tokens=num_lost))
+    yield rows
 
 
-def _rows(
+def _truncated(
   special: tokenization.SpecialTokens,
-  both: Sequence[list[int]],  # ids of a text and of its second text
+  ids_a: list[int],
+  ids_b: list[int],
   max_seq_length: int,
   keeps_first: bool = False,
-  cutting: LongTextSettings = TRUNCATE,
-  num_prompt: int = 0,  # first tokens of the first text, kept in each row
-) -> list[EncodedPair]:
-  """Cuts, joins and pads the ids of a text, or of a pair."""
+) -> EncodedPair:
+  """The row of truncated texts, as by `cut`, in half the time."""
+  room = _room(special, ids_b, max_seq_length)
+  lengths = len(ids_a), len(ids_b)
+  keep_a, keep_b = truncated_lengths(*lengths, room, keeps_first)
+  joined = special.join(ids_a[:keep_a], ids_b[:keep_b])
+  features = token_features(*joined, max_seq_length)
+  num_lost = sum(lengths) - keep_a - keep_b
+  return EncodedPair(**features, num_truncated_tokens=num_lost)
+
+
+def _room(
+  special: tokenization.SpecialTokens, ids_b: list[int], max_seq_length: int
+) -> int:
+  """Number of tokens of texts in a row; InputError if less than 0."""
   if max_seq_length < special.num():
     raise InputError(
       f"max_seq_length={max_seq_length}: must be at least {special.num()}"
     )
-  lengths, rows = [*map(len, both)], []
-  room = max_seq_length - special.num(bool(lengths[1]))
-  for parts in cut(*lengths, room, cutting, num_prompt, keeps_first):
-    kept = [
-      [*chain.from_iterable(ids[p.start : p.stop] for p in of_text)]
-      for of_text, ids in zip(parts, both)
-    ]
-    # Of the text that windows divide, all tokens are in some window.
-    num_lost = sum(
-      len(ids) - len(left)
-      for of_text, ids, left in zip(parts, both, kept)
-      if not (rows or (cutting.has_windows and len(of_text) > 1))
-    )
-    features = token_features(*special.join(*kept), max_seq_length)
-    rows.append(EncodedPair(**features, num_truncated_tokens=num_lost))
-  return rows
+  return max_seq_length - special.num(bool(ids_b))
 
 
 # The indices of the tokens of a text in a row: the first ones, and a later part

@@ -42,9 +42,7 @@ def write_texts(
       for row in rows:
         record = row._asdict()
         yield record
-    yield from itertools.repeat(
-      record, -len(num_truncated_tokens) % multiple_of
-    )
+    yield from itertools.repeat(record, -sum(num_rows) % multiple_of)
 
   tf_records.write_records(
     path, records(), tf_records.token_layout(max_seq_length)

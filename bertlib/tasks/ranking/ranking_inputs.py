@@ -43,10 +43,12 @@ def find_loss(settings: RankingSettings) -> str | None:
 def describe(settings: RankingSettings, loss: str | None) -> dict[str, str]:
   """Entries of `model.json`: those of the model, and the loss's activation."""
   found = model_description.load(settings.model.folder or "")
-  kept = {k: found[k] for k in ("query_prefix",) if k in found}
+  entries = {"activation": found.get("activation", "sigmoid")}
   if loss:
-    return kept | {"activation": "sigmoid" if loss == "bce" else "identity"}
-  return kept | {"activation": found.get("activation", "sigmoid")}
+    entries["activation"] = "sigmoid" if loss == "bce" else "identity"
+  if "query_prefix" in found:
+    entries["query_prefix"] = found["query_prefix"]
+  return entries
 
 
 def read_data(settings: RankingSettings, loss: str | None) -> Data:
