@@ -44,6 +44,7 @@ SECTIONS = {
   "Epoch of fine-tuning": ("mrpc_epoch", "an epoch"),
   "Inference, throughput": ("inference", "batches"),
   "Inference, median latency": ("inference", "median"),
+  "Sentence vectors, file to file": ("file_prediction", "batches"),
   "Training of sentence embeddings": (
     "embeddings",
     "training",
@@ -95,6 +96,7 @@ _OTHERS = {
   "ctranslate2": ("CTranslate2", "ctranslate2"),
   "sentence transformers": ("sentence-transformers", "sentence-transformers"),
   "sentence_transformers": ("sentence-transformers", "sentence_transformers"),
+  "fastembed": ("fastembed", "fastembed"),
   "tokenizers": ("tokenizers", "tokenizers"),
   "reference": ("google-research/bert", "tensorflow"),
   "estimate": ("its estimate", ""),
