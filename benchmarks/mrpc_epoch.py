@@ -50,20 +50,25 @@ def main(_: list[str]) -> None:
 
 def ours(settings: Settings) -> Answers:
   """An epoch of ours."""
-  keywords = training_step.training_plan(
-    read_config(settings),
-    {"seq_length": settings.max_seq_length},
-    train_batch_size=settings.batch_size,
-    max_seq_length=settings.max_seq_length,
-    precision=settings.precision,
-    xla=settings.xla,
-  )
+  keywords = plan(settings, read_config(settings))
   yield from graph_side(
     settings,
     training_step.describe(keywords),
     {"trim": True, "by_length": settings.group_by_length},
     seed=1,
     **keywords,
+  )
+
+
+def plan(settings: Settings, config: Any) -> dict[str, Any]:
+  """How our step is computed."""
+  return training_step.training_plan(
+    config,
+    {"seq_length": settings.max_seq_length},
+    train_batch_size=settings.batch_size,
+    max_seq_length=settings.max_seq_length,
+    precision=settings.precision,
+    xla=settings.xla,
   )
 
 
@@ -160,8 +165,6 @@ def graph_side(
   **keywords: Any,
 ) -> Answers:
   """A side of ours or of the original, whose functions have the same names."""
-  import tensorflow.compat.v1 as tf
-
   import run_classifier
   import tokenization
 
@@ -188,10 +191,6 @@ def graph_side(
       records, settings.max_seq_length, True, True, **input_options
     )
 
-    def next_batch():
-      dataset = input_fn({"batch_size": settings.batch_size})
-      return tf.data.make_one_shot_iterator(dataset).get_next()
-
     num_steps = len(examples) // settings.batch_size
     model_fn = training_step.classifier(
       read_config(settings),
@@ -199,12 +198,31 @@ def graph_side(
       init_checkpoint=in_model_dir(settings, "bert_model.ckpt"),
       **keywords,
     )
-    session, _, spec = training_step.start_session(
-      model_fn, next_batch, settings.batch_size
+    yield from graph_epochs(
+      settings, description, input_fn, model_fn, num_steps
     )
-    yield from epochs(
-      description, lambda: repeat(num_steps, session.run, spec.train_op)
-    )
+
+
+def graph_epochs(
+  settings: Settings,
+  description: str,
+  input_fn: Callable,
+  model_fn: Callable,
+  num_steps: int,
+) -> Answers:
+  """A side of a graph that trains on the batches of an input."""
+  import tensorflow.compat.v1 as tf
+
+  def next_batch():
+    dataset = input_fn({"batch_size": settings.batch_size})
+    return tf.data.make_one_shot_iterator(dataset).get_next()
+
+  session, _, spec = training_step.start_session(
+    model_fn, next_batch, settings.batch_size
+  )
+  yield from epochs(
+    description, lambda: repeat(num_steps, session.run, spec.train_op)
+  )
 
 
 if __name__ == "__main__":

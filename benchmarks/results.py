@@ -60,6 +60,7 @@ MEASURES = {
   "99th percentile": Measure(_milliseconds),
   "processor time": Measure(_milliseconds),
   "training": Measure(_rate("examples")),
+  "pairs": Measure(_rate("pairs")),
   "whole command": Measure(_seconds),
   "its processor time": Measure(_seconds),
   "masks of an epoch": Measure(_seconds),

@@ -171,6 +171,26 @@ def test_small_embeddings_are_trained(published, tmp_path):
     assert len(result.values[name]["ours"]) == 1
 
 
+@pytest.mark.slow
+def test_a_small_reranker_is_timed(published, tmp_path):
+  texts = [
+    {"context": f"text {n}", "qas": [{"question": f"what {n}"}]}
+    for n in range(8)
+  ]
+  squad_file = tmp_path / "squad.json"
+  squad_file.write_text(json.dumps({"data": [{"paragraphs": texts}]}))
+  start = tmp_path / "start"
+  embeddings.run("convert_checkpoint.py", input=published, output=start)
+  _, (result,) = run(
+    tmp_path / "results.jsonl",
+    "reranking",
+    *(f"--squad_file={squad_file}", f"--model_dir={start}"),
+    *("--hugging_face_dir=", "--batch_size=2", "--steps=4"),
+    *("--max_seq_length=16", "--precision=float32"),
+  )
+  assert result.values["pairs"]["ours"][0] > 0
+
+
 # Checks of a GPU, on a CPU
 
 TOY = SimpleNamespace(toy=True, **gpu_checks.TOY)

@@ -91,7 +91,6 @@ def training(folder, file="lists.tsv"):
     "--train_batch_size=8",
     "--num_train_epochs=20",
     "--learning_rate=3e-3",
-    "--bias_correction",
     "--xla=off",
   ]
 

@@ -1,5 +1,6 @@
 """Tests that every tutorial runs, with a tiny encoder and few steps."""
 
+import json
 import string
 
 import pytest
@@ -34,6 +35,13 @@ def write_encoder(folder):
   )
   tiny_model.write_files(folder, vocabulary, config)
   tiny_model.write_encoder(folder / "bert_model.ckpt", config)
+  description = {
+    "script": "run_embeddings",
+    "max_seq_length": 128,
+    "do_lower_case": True,
+    "embedding": {"pooling": "mean", "normalize": True},
+  }
+  (folder / "model.json").write_text(json.dumps(description))
 
 
 def write_environment(folder):

@@ -50,6 +50,7 @@ SECTIONS = {
     "training",
     "whole command",
   ),
+  "Training of rerankers": ("reranking", "pairs"),
   "Memory of a training step": ("peak_memory", "peak"),
   "Tokenization": ("tokenizer_speed", "ids", "tokens with offsets"),
   "Pretraining data": (

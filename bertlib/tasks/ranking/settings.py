@@ -11,7 +11,11 @@ from bertlib.cli.option import AT_LEAST_1, POSITIVE
 from bertlib.data.text_groups import Columns
 from bertlib.settings.common import ModelSettings, TableSettings
 from bertlib.settings.long_texts import LongDocumentSettings
-from bertlib.settings.training import RunSettings, TrainingSettings
+from bertlib.settings.training import (
+  OptimizerSettings,
+  RunSettings,
+  TrainingSettings,
+)
 
 # Keys of the tables in `ranking_losses`, which imports TensorFlow.
 LOSSES = ("bce", "listwise", "margin_mse")
@@ -81,6 +85,11 @@ class RankingSettings(TrainingSettings):
     },
   )
   objective: LossSettings = option.group(LossSettings)
+  # Without it the first steps are several times as large, and a new scorer of
+  # pairs may not leave the loss of a guess.
+  optimizer: OptimizerSettings = option.group(
+    OptimizerSettings, bias_correction={"default": True}
+  )
   flags: RunSettings = option.group(
     RunSettings,
     do_train={"help": "Train on --train_file."},
