@@ -11,7 +11,6 @@ import commands
 import pytest
 from refused import refusal
 
-from bertlib.cli import terminal
 from bertlib.io import files, folder_lock
 
 pytestmark = pytest.mark.process
