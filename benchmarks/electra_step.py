@@ -18,8 +18,9 @@ from importlib import metadata
 from typing import Any
 
 from benchmarks import side_by_side, training_step
-from benchmarks.side_by_side import Answers, Settings, Side, passes, repeat
+from benchmarks.side_by_side import Answers, Settings, passes, repeat
 
+PACKAGE = "tf-models-official"
 NUM_PREDICTIONS = 19
 CONFIG = {
   "embedding_size": 128,
@@ -28,19 +29,14 @@ CONFIG = {
 }
 
 
-def define_flags() -> None:
-  """Defines the flags."""
-  training_step.define_flags()
-
-
 def main(_: list[str]) -> None:
   """Compares losses, times steps and reports ratios."""
-  sides = side_by_side.chosen([ours, garden], ["tf-models-official"])
-  for side in sides[1:]:
-    compiled = {"jit_compile": True}
-    sides.append(Side("garden-compiled", side.function, side.python, compiled))
-  work = f"ELECTRA, {training_step.name_of_work()}"
-  side_by_side.compare(sides, work)
+  sides = side_by_side.chosen([ours, garden], [PACKAGE])
+  sides += [
+    side._replace(name="garden-compiled", settings={"jit_compile": True})
+    for side in sides[1:]
+  ]
+  side_by_side.compare(sides, f"ELECTRA, {training_step.name_of_work()}")
 
 
 def random_batch(settings: Settings) -> tuple[dict[str, Any], Any]:
@@ -51,14 +47,15 @@ def random_batch(settings: Settings) -> tuple[dict[str, Any], Any]:
   del batch["label_ids"]
   rng = np.random.RandomState(2)
   shape = settings.batch_size, NUM_PREDICTIONS
-  places = [rng.permutation(settings.seq_length - 1) for _ in range(shape[0])]
-  positions = 1 + np.sort([row[: shape[1]] for row in places]).astype(np.int32)
+  positions = np.linspace(1, settings.seq_length - 1, NUM_PREDICTIONS)
+  positions = np.tile(positions.astype(np.int32), [settings.batch_size, 1])
   labels = np.take_along_axis(batch["input_ids"], positions, 1)
   np.put_along_axis(batch["input_ids"], positions, 103, 1)
   batch |= {
     "masked_lm_positions": positions,
     "masked_lm_ids": labels,
     "masked_lm_weights": np.ones(shape, np.float32),
+    "masked_lm_draws": rng.rand(*shape).astype(np.float32),
   }
   samples = rng.randint(1000, 30000, shape).astype(np.int32)
   return batch, np.where(rng.rand(*shape) < 0.3, labels, samples)
@@ -81,7 +78,6 @@ def weights(variables: Iterable[Any]) -> list[Any]:
 
 def ours(settings: Settings) -> Answers:
   """A step of ours, as in run_pretraining.py."""
-  import numpy as np
   import tensorflow.compat.v1 as tf
 
   import modeling
@@ -91,18 +87,15 @@ def ours(settings: Settings) -> Answers:
   config, keywords = training_step.plan(settings)
   config = modeling.BertConfig.from_dict(config.to_dict() | CONFIG)
   batch, samples = random_batch(settings)
-  objective = objectives.ELECTRA
-  draws = np.random.RandomState(3).rand(*samples.shape).astype(np.float32)
-  batch["masked_lm_draws"] = draws
+  objective = {"objective": objectives.ELECTRA}
   sample_tokens = electra.sample_tokens
   electra.sample_tokens = lambda *_: tf.constant(samples.ravel())
   with tf.Graph().as_default(), tf.Session() as session:
     features = {name: tf.constant(array) for name, array in batch.items()}
-    model = run_pretraining.create_encoder(
-      config, False, features, False, objective=objective
-    )
+    inputs = config, False, features, False
+    model = run_pretraining.create_encoder(*inputs, **objective)
     loss, _ = run_pretraining.pretraining_loss(
-      config, model, features, objective=objective
+      config, model, features, **objective
     )
     variables = tf.trainable_variables()
     for variable, value in zip(variables, weights(variables)):
@@ -116,14 +109,11 @@ def ours(settings: Settings) -> Answers:
       for name, array in batch.items()
     }
 
+  model_fn = run_pretraining.model_fn_builder(
+    config, None, 1e-4, 10**6, 10, False, False, **keywords, **objective
+  )
   session, features, spec = training_step.start_session(
-    run_pretraining.model_fn_builder(
-      config,
-      *(None, 1e-4, 10**6, 10, False, False),
-      **{**keywords, "objective": objective},
-    ),
-    placeholders,
-    settings.batch_size,
+    model_fn, placeholders, settings.batch_size
   )
   feed = {features[name]: array for name, array in batch.items()}
   call = session.run, spec.train_op, feed
@@ -145,21 +135,16 @@ def garden(settings: Settings) -> Answers:
 
   batch, samples = random_batch(settings)
   config = exp_factory.get_exp_config("electra/pretraining")
-  for scale, name in ((1, "discriminator"), (0.25, "generator")):
-    width = int(settings.hidden * scale)
-    getattr(config.task.model, f"{name}_encoder").override(
-      {
-        "type": "bert",
-        "bert": {
-          "vocab_size": 30522,
-          "hidden_size": width,
-          "num_layers": settings.layers,
-          "num_attention_heads": max(width // 64, 1),
-          "intermediate_size": 4 * width,
-          "embedding_size": CONFIG["embedding_size"],
-        },
-      }
-    )
+  encoders = config.task.model
+  for scale, encoder in (
+    (1, encoders.discriminator_encoder.bert),
+    (CONFIG["generator_hidden_size"], encoders.generator_encoder.bert),
+  ):
+    encoder.embedding_size = CONFIG["embedding_size"]
+    encoder.num_layers = settings.layers
+    encoder.hidden_size = width = int(settings.hidden * scale)
+    encoder.num_attention_heads = max(width // 64, 1)
+    encoder.intermediate_size = 4 * width
   config.task.model.num_masked_tokens = NUM_PREDICTIONS
   config.task.train_data.use_next_sentence_label = False
   task = electra_task.ElectraPretrainTask(config.task)
@@ -177,9 +162,8 @@ def garden(settings: Settings) -> Answers:
   variables = model.trainable_variables
   for variable, value in zip(variables, weights(variables)):
     variable.assign(value)
-  outputs = [
-    float(task.build_losses(inputs, model(inputs, training=False), metrics))
-  ]
+  found = model(inputs, training=False)
+  outputs = [float(task.build_losses(inputs, found, metrics))]
   electra_pretrainer.sample_from_softmax = sample
   schedule = config.trainer.optimizer_config
   schedule.learning_rate.polynomial.decay_steps = 10**6
@@ -193,8 +177,7 @@ def garden(settings: Settings) -> Answers:
 
   repeat(2, call)
   description = f"float32{', compiled' * compiled}"
-  version = metadata.version("tf-models-official")
-  versions = side_by_side.versions() | {"tf-models-official": version}
+  versions = side_by_side.versions() | {PACKAGE: metadata.version(PACKAGE)}
   yield {"description": description, "outputs": outputs, "versions": versions}
   timed = passes("", "a step", settings.steps, call)
   next(timed)
@@ -202,4 +185,4 @@ def garden(settings: Settings) -> Answers:
 
 
 if __name__ == "__main__":
-  side_by_side.run(main, define_flags)
+  side_by_side.run(main, training_step.define_flags)

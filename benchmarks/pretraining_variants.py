@@ -13,6 +13,7 @@ table, and plots the former over the tokens.
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import re
@@ -101,24 +102,24 @@ def main(_: list[str]) -> None:
   documents = "".join(text_files.read_lines(FLAGS.text_file)).split("\n\n")
   held_out = write_records("held_out", documents[9::10], ["--dupe_factor=1"])
   del documents[9::10]
-  rows, curves = [], {}
-  for name in FLAGS.variants:
-    data, training = VARIANTS[name]
-    records = write_records(name, documents, data)
-    found: dict[str, list[float]] = {}
-    for seed in FLAGS.seeds:
-      scalars = train(name, seed, records, held_out, training)
-      curves.setdefault(name, []).append(scalars)
-      values = {"steps": max(scalars["loss"])[0]}
-      values |= {m: scalars[m][-1][1] for m in METRICS if m in scalars}
-      values |= accuracies(path(f"{name} {seed}"), seed)
-      for measure, value in values.items():
-        found.setdefault(measure, []).append(value)
-      print(name, seed, values, flush=True)
-    rows.append((name, found))
-  heads = dict.fromkeys(measure for _, found in rows for measure in found)
-  cells = [[name, *(show(found.get(m)) for m in heads)] for name, found in rows]
-  print(markdown.table(["training", *heads], cells))
+  records = {
+    name: write_records(name, documents, VARIANTS[name][0])
+    for name in FLAGS.variants
+  }
+  curves: dict[str, list[Scalars]] = {name: [] for name in records}
+  found: dict[str, dict[str, list[float]]] = {name: {} for name in records}
+  for seed, name in itertools.product(FLAGS.seeds, records):
+    scalars = train(name, seed, records[name], held_out)
+    curves[name].append(scalars)
+    values = {"steps": max(scalars["loss"])[0]}
+    values |= {m: scalars[m][-1][1] for m in METRICS if m in scalars}
+    values |= accuracies(path(f"{name} {seed}"), seed)
+    for measure, value in values.items():
+      found[name].setdefault(measure, []).append(value)
+    print(name, seed, values, flush=True)
+  heads = dict.fromkeys(itertools.chain.from_iterable(found.values()))
+  rows = [[name, *(show(found[name].get(m)) for m in heads)] for name in found]
+  print(markdown.table(["training", *heads], rows))
   draw(curves)
 
 
@@ -199,9 +200,7 @@ def write_records(name: str, documents: list[str], more: list[str]) -> str:
   return path(name, ".tfrecord")
 
 
-def train(
-  name: str, seed: str, records: str, held_out: str, more: list[str]
-) -> Scalars:
+def train(name: str, seed: str, records: str, held_out: str) -> Scalars:
   """Trains on records; returns the metrics of evaluations, by step."""
   output = path(f"{name} {seed}")
   run(
@@ -214,7 +213,7 @@ def train(
     f"--seed={seed}",
     f"--token_budget={FLAGS.tokens}",
     *TRAINING,
-    *more,
+    *VARIANTS[name][1],
     *FLAGS.training,
     before=_DISENTANGLED if name.startswith("disentangled") else "",
   )
