@@ -352,6 +352,7 @@ def test_masks_are_filled_by_the_generator(whole, folder):
 def test_an_own_model_is_fine_tuned_and_exported(
   whole, world, tmp_path, script
 ):
+  pytest.importorskip("onnx", reason="pip install -e .[onnx]")
   out = tmp_path / "out"
   given = wrong_input_world.COMMANDS[script]
   commands.succeed(
