@@ -44,6 +44,7 @@ objectives.OBJECTIVES["electra"] = dataclasses.replace(
 # What differs, by name: flags of the data, flags of the training.
 PAIRS = ["--short_seq_prob=1"]  # of random lengths: that leaves some to pack
 DOCUMENTS = ["--segments=documents"]
+ONCE = ["--dupe_factor=1"]
 PACKED = ["--pack", "--remask"]
 ELECTRA = [*PACKED, "--objective=electra", "--mask_split=85,0,15"]
 VARIANTS = {
@@ -100,7 +101,10 @@ def main(_: list[str]) -> None:
   """Trains all variants, and reports their metrics."""
   os.makedirs(FLAGS.folder, exist_ok=True)
   documents = "".join(text_files.read_lines(FLAGS.text_file)).split("\n\n")
-  held_out = write_records("held_out", documents[9::10], ["--dupe_factor=1"])
+  held_out = {
+    kind[0]: write_records(kind[0], documents[9::10], [*kind, *ONCE])
+    for kind in (PAIRS, DOCUMENTS)
+  }
   del documents[9::10]
   records = {
     name: write_records(name, documents, VARIANTS[name][0])
@@ -109,7 +113,8 @@ def main(_: list[str]) -> None:
   curves: dict[str, list[Scalars]] = {name: [] for name in records}
   found: dict[str, dict[str, list[float]]] = {name: {} for name in records}
   for seed, name in itertools.product(FLAGS.seeds, records):
-    scalars = train(name, seed, records[name], held_out)
+    kind = VARIANTS[name][0][0]
+    scalars = train(name, seed, records[name], held_out[kind])
     curves[name].append(scalars)
     values = {"steps": max(scalars["loss"])[0]}
     values |= {m: scalars[m][-1][1] for m in METRICS if m in scalars}
