@@ -18,6 +18,7 @@ from tiny_pretraining import CONFIG, NUM_PREDICTIONS, SEQ_LENGTH, random_example
 import export_model
 import modeling
 import run_pretraining
+from bertlib.export import onnx_folder
 from bertlib.tasks.pretraining import electra
 from bertlib.tasks.pretraining.objectives import ELECTRA
 from bertlib.training import train_step
@@ -365,4 +366,4 @@ def test_an_own_model_is_fine_tuned_and_exported(
   # Compared with modeling.py before it is written.
   target = f"--model_dir={out}", f"--export_dir={tmp_path}/onnx"
   commands.succeed("export_model.py", *target, "--format=onnx")
-  assert (tmp_path / "onnx" / "model.onnx").is_file()
+  assert (tmp_path / "onnx" / onnx_folder.MODEL_FILE).is_file()
