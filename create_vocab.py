@@ -318,7 +318,7 @@ def _add(settings: VocabularySettings, lines: Iterable[str]) -> None:
         settings.init_checkpoint, config["vocab_size"]
       )
       tensors = word_embeddings.add_vocab_rows(tensors, pieces, len(entries))
-      config["vocab_size"] = len(tensors[word_embeddings.WORD_EMBEDDINGS])
+      config["vocab_size"] = max(config["vocab_size"], len(entries))
       with atomic_write(settings.output_config) as config_file:
         config_file.write(json_files.pretty(config))
         word_embeddings.write_checkpoint(settings.output_checkpoint, tensors)

@@ -205,6 +205,15 @@ def wait_until(condition, *processes):
     time.sleep(0.005)
 
 
+def kill_when(saved, script, *arguments):
+  """Runs a script until a file is there; kills it then."""
+  command = [sys.executable, os.path.join(ROOT, script), *arguments]
+  with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
+    wait_until(saved.exists, process)
+    process.send_signal(signal.SIGKILL)
+  assert process.returncode == -signal.SIGKILL
+
+
 @contextlib.contextmanager
 def in_process(script):
   """Gives `main` of a module as a function of arguments; defines its flags."""

@@ -318,15 +318,18 @@ def test_words_are_normalized():
 # Growing a checkpoint
 
 HIDDEN = 3
-BY_ENTRY = {
-  "bert/embeddings/word_embeddings": (HIDDEN,),
-  "cls/predictions/output_bias": (),
-}
+TABLE = "bert/embeddings/word_embeddings"
+# Of an ELECTRA with disentangled gradients.
+TABLES = [
+  "generator/embeddings/word_embeddings",
+  "bert/embeddings_added/word_embeddings",
+]
+BIAS = "cls/predictions/output_bias"
 
 
-def random_tensors(vocab_size):
+def random_tensors(vocab_size, tables):
   rng = np.random.default_rng(0)
-  shapes = {name: (vocab_size, *rest) for name, rest in BY_ENTRY.items()}
+  shapes = dict.fromkeys(tables, (vocab_size, HIDDEN)) | {BIAS: (vocab_size,)}
   shapes["bert/embeddings/position_embeddings"] = (vocab_size, HIDDEN)
   shapes["output_bias"] = (vocab_size,)
   tensors = {
@@ -337,9 +340,9 @@ def random_tensors(vocab_size):
   return {**tensors, "global_step": np.array(7, np.int64)}
 
 
-def make_model(folder, vocab_size):
+def make_model(folder, vocab_size, tables=(TABLE,)):
   """Writes a checkpoint, a config and a vocabulary; returns the tensors."""
-  tensors = random_tensors(vocab_size)
+  tensors = random_tensors(vocab_size, tables)
   (folder / "new").mkdir()  # for outputs
   checkpoint_files.write_variables(str(folder / "model.ckpt"), tensors)
   config = {"hidden_size": HIDDEN, "vocab_size": vocab_size, "note": "é"}
@@ -364,7 +367,7 @@ def grow_flags(folder):
 def expected_tensors(tensors, rows, vocab_size):
   """Expected tensors after adding `rows` (id -> ids of pieces)."""
   expected = dict(tensors)
-  for weight in BY_ENTRY:
+  for weight in {TABLE, *TABLES, BIAS} & tensors.keys():
     for name in (weight, f"{weight}/adam_m", f"{weight}/adam_v"):
       old = tensors[name]
       expected[name] = np.resize(old, (vocab_size, *old.shape[1:]))
@@ -375,9 +378,12 @@ def expected_tensors(tensors, rows, vocab_size):
   return expected
 
 
-@pytest.mark.parametrize("num_spare", [0, 2])  # rows beyond the last entry
-def test_command_grows_a_model(tmp_path, num_spare):
-  tensors = make_model(tmp_path, len(ENTRIES) + num_spare)
+@pytest.mark.parametrize(
+  "num_spare, tables",  # rows beyond the last entry
+  [(0, [TABLE]), (2, [TABLE]), (0, TABLES)],
+)
+def test_command_grows_a_model(tmp_path, num_spare, tables):
+  tensors = make_model(tmp_path, len(ENTRIES) + num_spare, tables)
   write(tmp_path / "words.txt", "Abba\nthe\ntherapy\nnot one\nquay\nabba\n")
   done = commands.succeed("create_vocab.py", *grow_flags(f"file://{tmp_path}"))
   entries = list(ENTRIES)

@@ -1,10 +1,6 @@
 """Tests of training on packed rows."""
 
 import collections
-import os
-import signal
-import subprocess
-import sys
 
 import commands
 import numpy as np
@@ -187,12 +183,7 @@ def test_killed_training_on_packed_rows_ends_with_the_same_weights(
   killed, whole = tmp_path / "killed", tmp_path / "whole"
   evaluate = "--do_eval", f"--eval_input_file={folder}/single.tfrecord"
   arguments = *evaluate, *packed_flags(folder, killed, **WHILE_TRAINING)
-  script = os.path.join(commands.ROOT, SCRIPT)
-  command = [sys.executable, script, *arguments]
-  with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
-    saved = killed / "model.ckpt-15.index"
-    commands.wait_until(saved.exists, process)
-    process.send_signal(signal.SIGKILL)
+  commands.kill_when(killed / "model.ckpt-15.index", SCRIPT, *arguments)
   commands.succeed(SCRIPT, *arguments)
   # Evaluated on single sequences.
   results = run_outputs.read_numbers(killed / "eval_results.txt")

@@ -41,6 +41,7 @@ there](../../benchmarks/README.md#reading-the-output).
 # Tables of the page: script, and the measures that are shown.
 SECTIONS = {
   "Training step": ("training_step", "a step"),
+  "Step of ELECTRA's pretraining": ("electra_step", "a step"),
   "Epoch of fine-tuning": ("mrpc_epoch", "an epoch"),
   "Inference, throughput": ("inference", "batches"),
   "Inference, median latency": ("inference", "median"),
@@ -100,6 +101,7 @@ _OTHERS = {
   "fastembed": ("fastembed", "fastembed"),
   "tokenizers": ("tokenizers", "tokenizers"),
   "reference": ("google-research/bert", "tensorflow"),
+  "garden": ("Model Garden", "tf-models-official"),
   "estimate": ("its estimate", ""),
 }
 

@@ -25,6 +25,7 @@ _NAMES = (
   (r"^position_embedding/embeddings$", "embeddings/position_embeddings"),
   (r"^type_embeddings/embeddings$", "embeddings/token_type_embeddings"),
   (r"^embeddings/layer_norm/", "embeddings/LayerNorm/"),
+  (r"^embedding_projection/", "embeddings_project/"),
   (r"^transformer/layer_", "encoder/layer_"),
   (r"/self_attention/attention_output/", "/attention/output/dense/"),
   (r"/self_attention/", "/attention/self/"),
@@ -190,14 +191,16 @@ def _sizes(
   def shape(name):
     return weights[f"bert/{name}"].shape
 
-  vocab_size, hidden_size = shape("embeddings/word_embeddings")
+  vocab_size, embedding_size = shape("embeddings/word_embeddings")
+  intermediate_size, hidden_size = shape("encoder/layer_0/output/dense/kernel")
   layers = {name.split("/")[2] for name in weights if "/layer_" in name}
   return {
     "vocab_size": vocab_size,
+    "embedding_size": embedding_size,
     "hidden_size": hidden_size,
     "num_hidden_layers": len(layers),
     "num_attention_heads": num_heads,
-    "intermediate_size": shape("encoder/layer_0/intermediate/dense/bias")[0],
+    "intermediate_size": intermediate_size,
     "hidden_act": hidden_act,
     "hidden_dropout_prob": 0.1,
     "attention_probs_dropout_prob": 0.1,

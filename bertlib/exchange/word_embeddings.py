@@ -14,9 +14,11 @@ from bertlib.io import files
 
 WORD_EMBEDDINGS = "bert/embeddings/word_embeddings"
 
-# Tensors with one row per vocabulary entry, and their optimizer slots.
+# Tensors with one row per vocabulary entry, and their optimizer slots; also the
+# two disentangled tables of ELECTRA, whose sum has the mean of the sums.
 _PER_ENTRY = re.compile(
-  rf"({WORD_EMBEDDINGS}|cls/predictions/output_bias)(/.+)?"
+  r"((?:bert|generator)/embeddings(?:_added)?/word_embeddings"
+  r"|cls/predictions/output_bias)(/.+)?"
 )
 
 
@@ -44,7 +46,7 @@ def read_checkpoint(path: str, vocab_size: int) -> dict[str, np.ndarray]:
   """All tensors of a checkpoint by name, with the optimizer's state."""
   path = checkpoint_files.find_checkpoint(path)
   tensors = dict(checkpoint_files.Checkpoint(path))
-  if WORD_EMBEDDINGS not in tensors:
+  if not any(map(_PER_ENTRY.fullmatch, tensors)):
     raise InputError(
       f"{path}: not a BERT checkpoint, it has no {WORD_EMBEDDINGS}"
     )

@@ -160,7 +160,7 @@ def test_sizes_of_the_generator():
   assert message.startswith("generator_hidden_size: makes the generator 131")
 
 
-def test_logits_of_the_discriminator_are_those_of_transformers(tmp_path):
+def test_logits_and_loss_are_those_of_transformers(tmp_path):
   name = "ElectraForPreTraining"
   tensors = write_folder(tmp_path / "a", name)
   path, _ = tiny_huggingface.convert(tmp_path / "a", tmp_path / "b")
@@ -170,20 +170,24 @@ def test_logits_of_the_discriminator_are_those_of_transformers(tmp_path):
     ids, mask = (
       tf.constant(INPUTS[key], tf.int32) for key in ("input_ids", "input_mask")
     )
-    networks = electra.Networks(
-      model.config,
-      ELECTRA,
-      None,
-      is_training=False,
-      input_ids=ids,
-      input_mask=mask,
-    )
-    logits = networks.replaced_token_logits(ids)
+    batch = {"replaced_ids": ids, "disc_labels": ids % 2, "disc_weights": mask}
+    with tf.variable_scope("", reuse=tf.AUTO_REUSE):
+      networks = electra.Networks(
+        model.config,
+        ELECTRA,
+        None,
+        is_training=False,
+        input_ids=ids,
+        input_mask=mask,
+      )
+      logits = networks.replaced_token_logits(ids)
+      loss, *_ = electra.disc_loss(model.config, networks, batch)
     session.run(tf.global_variables_initializer())
     for variable in tf.global_variables():
       if variable.op.name in weights:
         variable.load(weights[variable.op.name], session)
-    found = session.run(logits)
+    found, loss = session.run([logits, loss])
+  assert loss == pytest.approx(MODELS[name]["loss"], abs=TOLERANCE)
   (expected,) = MODELS[name]["outputs"]
   is_token = INPUTS["input_mask"] > 0
   np.testing.assert_allclose(

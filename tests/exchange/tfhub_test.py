@@ -39,13 +39,13 @@ def vocab_file(tmp_path_factory):
   return path
 
 
-def assert_imported(folder, weights, vocab_file, do_lower_case):
+def assert_imported(folder, weights, vocab_file, do_lower_case, **sizes):
   """Asserts that a SavedModel is imported with all that it has."""
   converted = Path(tfhub.convert(str(folder)))
   found = run_outputs.read_variables(converted / "bert_model.ckpt")
   run_outputs.assert_same_bits(found, weights)
   config = run_outputs.read_json(converted / "bert_config.json")
-  assert CONFIG.items() <= config.items()
+  assert config == config | CONFIG | sizes
   assert (converted / "vocab.txt").read_text() == vocab_file.read_text()
   description = run_outputs.read_json(converted / "model.json")
   assert description == {"do_lower_case": do_lower_case}
@@ -54,6 +54,7 @@ def assert_imported(folder, weights, vocab_file, do_lower_case):
 _GARDEN = (
   (r"^bert/", ""),
   (r"^embeddings/LayerNorm/", "embeddings/layer_norm/"),
+  (r"^embeddings_project/", "embedding_projection/"),
   (r"^embeddings/word_embeddings$", "word_embeddings/embeddings"),
   (r"^embeddings/position_embeddings$", "position_embedding/embeddings"),
   (r"^embeddings/token_type_embeddings$", "type_embeddings/embeddings"),
@@ -93,9 +94,12 @@ def save(folder, variables, **attributes):
   tf_v2.saved_model.save(encoder, str(folder))
 
 
+@pytest.mark.parametrize("embedding_size", [8, 6])  # 6: as ELECTRA
 def test_an_encoder_of_the_model_garden_is_imported(
-  tmp_path, weights, vocab_file
+  tmp_path, vocab_file, embedding_size
 ):
+  sizes = {"embedding_size": embedding_size}
+  weights = wrong_input_world.weights(sizes)
   garden = {garden_name(n): garden_value(n, v) for n, v in weights.items()}
   save(
     tmp_path / "garden",
@@ -103,7 +107,7 @@ def test_an_encoder_of_the_model_garden_is_imported(
     vocab_file=lambda: tf_v2.saved_model.Asset(str(vocab_file)),
     do_lower_case=lambda: tf_v2.Variable(False, trainable=False),
   )
-  assert_imported(tmp_path / "garden", weights, vocab_file, False)
+  assert_imported(tmp_path / "garden", weights, vocab_file, False, **sizes)
 
 
 # Exports of export_model.py

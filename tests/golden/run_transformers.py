@@ -81,7 +81,10 @@ def outputs(name, options):
     if name.endswith("MultipleChoice"):
       inputs = inputs[:, None]
     found = model(inputs[0], attention_mask=inputs[1])
-  return {
+    losses = {}
+    if name.endswith("PreTraining"):
+      losses["loss"] = model(*inputs, labels=inputs[0] % 2).loss.item()
+  return losses | {
     "config": config.to_diff_dict(),
     "shapes": {key: list(tensor.shape) for key, tensor in tensors.items()},
     "outputs": [np.round(v.numpy(), 6).tolist() for v in found.to_tuple()],

@@ -11,12 +11,14 @@ import pytest
 import run_outputs
 import tensorflow.compat.v1 as tf
 import tiny_pretraining
+import wrong_input_world
 from scipy import special
 from tiny_pretraining import CONFIG, NUM_PREDICTIONS, SEQ_LENGTH, random_example
 
 import export_model
 import modeling
 import run_pretraining
+from bertlib.export import onnx_folder
 from bertlib.tasks.pretraining import electra
 from bertlib.tasks.pretraining.objectives import ELECTRA
 from bertlib.training import train_step
@@ -246,35 +248,35 @@ def data_folder(tmp_path_factory):
   return folder
 
 
-def pretrain(folder, name, *more, **changed):
-  values = {"num_train_steps": 4, "save_checkpoints_steps": 2} | changed
-  values |= {"output_dir": folder / name, "vocab_file": folder / "vocab.txt"}
-  values |= {"num_warmup_steps": 1}
-  flags = tiny_pretraining.flags(folder, objective="electra", **values)
-  commands.succeed(
-    "run_pretraining.py", "--do_train", "--remask", "--xla=off", *flags, *more
+def pretraining(folder, name, *more):
+  flags = tiny_pretraining.flags(
+    folder,
+    objective="electra",
+    output_dir=folder / name,
+    vocab_file=folder / "vocab.txt",
+    num_train_steps=40,
+    save_checkpoints_steps=10,
   )
+  switches = "--do_train", "--remask", "--xla=off"
+  return ["run_pretraining.py", *switches, *flags, *more]
 
 
 @pytest.fixture(name="whole", scope="module")
 def whole_training(folder):
   """Output folder of a training and its evaluation."""
   evaluate = "--do_eval", f"--eval_input_file={folder}/held_out.tfrecord"
-  pretrain(folder, "whole", *evaluate)
+  commands.succeed(*pretraining(folder, "whole", *evaluate))
   return folder / "whole"
 
 
-@pytest.mark.train
-def test_resumed_training_has_the_same_weights(folder, whole):
+@pytest.mark.process
+def test_killed_training_ends_with_the_same_weights(folder, whole):
   found = run_outputs.read_numbers(whole / "eval_results.txt")
   assert {*ELECTRA.metrics} <= {*found}
-  stopped = folder / "stopped"  # after two steps of four
-  shutil.copytree(whole, stopped)
-  for path in stopped.glob("model.ckpt-4*"):
-    path.unlink()
-  (stopped / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-2"\n')
-  pretrain(folder, "stopped")
-  run_outputs.assert_same_variables(stopped, whole)
+  killed, command = folder / "killed", pretraining(folder, "killed")
+  commands.kill_when(killed / "model.ckpt-10.index", *command)
+  commands.succeed(*command)
+  run_outputs.assert_same_variables(killed, whole)
 
 
 @pytest.mark.train
@@ -344,3 +346,24 @@ def test_masks_are_filled_by_the_generator(whole, folder):
     probabilities = special.softmax(session.run(logits)[0])
   assert best["token"] == tiny_pretraining.VOCAB[probabilities.argmax()]
   assert best["probability"] == pytest.approx(probabilities.max(), abs=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("script", ["run_classifier", "run_squad", "run_ner"])
+def test_an_own_model_is_fine_tuned_and_exported(
+  whole, world, tmp_path, script
+):
+  pytest.importorskip("onnx", reason="pip install -e .[onnx]")
+  out = tmp_path / "out"
+  given = wrong_input_world.COMMANDS[script]
+  commands.succeed(
+    f"{script}.py",
+    *(text.format(world=world, out=out) for text in given),
+    f"--init_checkpoint={whole}/model.ckpt-40",
+    *(f"--bert_config_file={whole}/bert_config.json", "--layer_decay=0.8"),
+    f"--vocab_file={whole}/vocab.txt",
+  )
+  # Compared with modeling.py before it is written.
+  target = f"--model_dir={out}", f"--export_dir={tmp_path}/onnx"
+  commands.succeed("export_model.py", *target, "--format=onnx")
+  assert (tmp_path / "onnx" / onnx_folder.MODEL_FILE).is_file()
