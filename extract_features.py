@@ -170,7 +170,7 @@ def encode_examples(
   examples, read = itertools.tee(examples)
   pairs = ((example.text_a, example.text_b, prefix) for example in read)
   encoded = model_inputs.encode_windows(
-    tokenizer, pairs, max_seq_length, False, cutting
+    tokenizer, pairs, max_seq_length, cutting
   )
   for example, rows in zip(examples, encoded):
     line = f"line {example.unique_id + 1}"

@@ -29,7 +29,6 @@ import tensorflow.compat.v1 as tf
 import modeling
 from bertlib.checkpoints import model_folder
 from bertlib.cli import app, option
-from bertlib.cli.absl import logging
 from bertlib.cli.errors import InputError
 from bertlib.cli.steps import Steps
 from bertlib.compute import pooling
@@ -360,11 +359,6 @@ def train_embeddings(
   if teacher:
     texts = [example.texts[0] for example in data.train]
     teacher_vectors = teacher.encode(texts)[:, np.newaxis]
-  if run.settings.cutting.has_windows:
-    logging.info(
-      "Training truncates texts; evaluation and prediction divide them into"
-      " windows"
-    )
   embedding_records.write_records(
     path,
     data.train,
@@ -372,7 +366,7 @@ def train_embeddings(
     run.tokenizer,
     embedding_inputs.prefixes(spec, data.kind),
     teacher_vectors,
-    run.settings.cutting.in_one_row(),
+    text_sets.training_cutting(run),
   )
   loop.train(
     run,
@@ -394,8 +388,7 @@ def write_texts(
 ) -> TextSet:
   """Writes the records of prefixes and texts."""
   pairs = ((prefix + text, None, prefix) for prefix, text in texts)
-  cutting = run.settings.cutting
-  return text_sets.write(run, name, pairs, batch_size, cutting=cutting)
+  return text_sets.write(run, name, pairs, batch_size)
 
 
 def encode(

@@ -22,7 +22,7 @@ else:  # A program that uses the Predictor.
 import functools
 import hashlib
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -318,7 +318,13 @@ def train_reranker(
     teacher_scores(run, groups) if run.settings.objective.teacher else None
   )
   ranking_records.write_records(
-    path, groups, features, run.tokenizer, query_prefix(run), scores
+    path,
+    groups,
+    features,
+    run.tokenizer,
+    text_sets.training_cutting(run),
+    query_prefix(run),
+    scores,
   )
   loop.train(
     run,
@@ -416,7 +422,7 @@ def write_pairs(
   flags, prefix = run.flags, query_prefix(run)
   size = flags.eval_batch_size if name == "eval" else flags.predict_batch_size
   pairs = ((prefix + query, document) for query, document in pairs)
-  return text_sets.write(run, name, pairs, size, keeps_first=True)
+  return text_sets.write(run, name, pairs, size)
 
 
 def query_prefix(run: Run) -> str:
@@ -424,12 +430,11 @@ def query_prefix(run: Run) -> str:
   return run.task.description.get("query_prefix", "")
 
 
-def logits_of(
-  run: Run, texts: TextSet, checkpoint: str | None
-) -> Iterator[np.float32]:
-  """Yields the logit of each pair, in order."""
-  for row in text_sets.predict(run, texts, checkpoint):
-    yield row["logits"]
+def logits_of(run: Run, texts: TextSet, checkpoint: str | None) -> np.ndarray:
+  """The logit of each pair, in order, float32 [pairs]."""
+  rows = text_sets.predict(run, texts, checkpoint)
+  logits = (row["logits"] for row in rows)
+  return ranking_predictor.join_windows(texts.num_rows, logits)
 
 
 def evaluate(
@@ -480,7 +485,7 @@ def write_predictions(
   activate = functools.partial(ranking_predictor.activate, run.task.description)
   if not isinstance(predict, Search):
     texts = write_pairs(run, name, predict)
-    scores = activate(np.array([*logits_of(run, texts, checkpoint)]))
+    scores = activate(logits_of(run, texts, checkpoint))
     formats = ranking_predictor.FORMATS
     batch_predictor.write_files(output, formats, predict, scores)
     return

@@ -11,19 +11,26 @@ import run_outputs
 import signatures_test
 import tiny_classifier
 import tiny_model
+import tiny_reranker
 from reference_data import read_jsonl
 from signatures_test import MAX_SEQ_LENGTH, assert_equal, call, make_model
+from tiny_reranker import LISTS
 
 import export_model
 import extract_features
 import run_classifier
 import run_embeddings
+import run_reranker
 from bertlib.cli.errors import InputError
 from bertlib.data import model_inputs
 from bertlib.exchange import rewrite
 from bertlib.export import OnnxModel
 from bertlib.io import result_files
-from bertlib.settings.long_texts import TRUNCATE, LongTextSettings
+from bertlib.settings.long_texts import (
+  TRUNCATE,
+  LongDocumentSettings,
+  LongTextSettings,
+)
 from optimization import StepOptions
 
 pytestmark = pytest.mark.train
@@ -81,6 +88,21 @@ def test_windows_cover_the_longer_text():
     assert starts == [*range(0, 2 * len(rows), 2)]
     assert rows[-1][second][-1] == lengths[second] - 1
     assert all(len(row[second]) <= 10 - other for row in rows)
+
+
+def test_of_a_reranker_the_document_is_divided():
+  windows = LongDocumentSettings("windows")
+  rows = kept(8, 7, 10, windows)
+  assert rows == [([0, 1, 2, 3, 4], [*range(n, n + 5)]) for n in (0, 2)]
+  # Queries keep what their document leaves.
+  assert kept(12, 3, 10, windows) == [([*range(7)], [0, 1, 2])]
+  # One without a document is truncated, and counts by its best window.
+  assert [row for row, _ in kept(12, 0, 10, windows)] == [
+    [*range(10)],
+    [*range(5, 12)],
+  ]
+  ((query, document),) = kept(4, 30, 10, LongDocumentSettings("head_tail"))
+  assert query == [0, 1, 2, 3] and document == [0, 1, *range(26, 30)]
 
 
 def test_each_window_begins_with_the_prompt():
@@ -232,6 +254,84 @@ def test_vectors_are_means_of_those_of_windows(tmp_path):
     assert_equal(pooled[-2:], expected[-2:])
     with pytest.raises(InputError, match="select them with --pooling"):
       main(model, *files, "--layers=-1", windows)
+
+
+# Rerankers
+
+
+@pytest.mark.parametrize("long_texts", ["head_tail", "windows"])
+def test_all_engines_rank_long_documents_equally(long_texts, tmp_path):
+  kind = signatures_test.MODELS["ranking"] | {"query_prefix": "is it "}
+  plain = make_model(tmp_path / "plain", **kind)
+  folder = make_model(tmp_path / "model", **kind, long_texts=long_texts)
+  query, documents = "the cat", SHORT + LONG
+  num_query = len(f"is it {query}".split())
+  room = MAX_SEQ_LENGTH - 3 - num_query
+  with run_reranker.Predictor(str(plain)) as model:
+    truncated = model.score([(query, text) for text in documents])
+    alone = model.score([(query, text) for text in SHORT])
+    best = []
+    for text in LONG:
+      words = text.split()
+      count = max(len(words) - room + room // 2 - 1, 0) // (room // 2) + 1
+      pieces = [words[n * (room // 2) :][:room] for n in range(count)]
+      if long_texts == "head_tail":
+        head = (room + 2) // 4
+        pieces = [words[:head] + words[head - room :]]
+      pairs = [(query, " ".join(piece)) for piece in pieces]
+      best.append(model.score(pairs).max())
+  with run_reranker.Predictor(str(folder)) as model:
+    found = model.score([(query, text) for text in documents])
+    ranked = model.rank(query, documents)
+    # In a batch of the same rows, texts of one window have the same score.
+    again = model.score([(query, text) for text in SHORT])
+    np.testing.assert_array_equal(again, alone)
+  assert np.abs(found - truncated).max() > 1e-4
+  assert_equal(found[len(SHORT) :], best)
+  exported = signatures_test.unsaved(signatures_test.source_of(folder))
+  outputs = call(
+    exported, "pair", text_a=[query] * len(documents), text_b=documents
+  )
+  assert_equal(outputs["score"], found)
+  outputs = call(exported, "rank", query=query, documents=documents)
+  assert_equal(outputs["scores"], found)
+  assert outputs["order"].tolist() == [row.index for row in ranked]
+  with commands.in_process(export_model) as main:
+    out = f"--model_dir={folder}", f"--export_dir={tmp_path}/onnx"
+    main(*out, "--format=onnx")
+  for engine in "onnxruntime", "openvino":
+    with OnnxModel(str(tmp_path / "onnx"), engine) as model:
+      assert_equal(model.score([(query, text) for text in documents]), found)
+      assert [row.index for row in model.rank(query, documents)] == [
+        row.index for row in ranked
+      ]
+
+
+def test_a_reranker_is_trained_on_truncated_documents(tmp_path, caplog):
+  tiny_reranker.write_data(tmp_path)
+  rows = [f"{q}\t{' '.join([d] * 9)}\n" for q, d, *_ in LISTS]
+  (tmp_path / "long.tsv").write_text("".join(rows))
+
+  def records(output_dir, *more):
+    with commands.in_process(run_reranker) as main:
+      main(
+        *tiny_reranker.flags(tmp_path, output_dir=output_dir),
+        *(*tiny_reranker.training(tmp_path), "--num_train_epochs=0.5"),
+        *("--max_seq_length=10", *more),
+      )
+    return (output_dir / "train.tf_record").read_bytes()
+
+  predict = "--do_predict", f"--predict_file={tmp_path}/long.tsv"
+  windows = tmp_path / "windows"
+  encoded = records(windows, *predict, "--long_texts=windows")
+  assert "Training truncates texts" in caplog.text
+  assert encoded == records(tmp_path / "cut")
+  assert encoded != records(tmp_path / "both", "--long_texts=head_tail")
+  lines = read_jsonl(windows / "long_predictions.jsonl")
+  with run_reranker.Predictor(str(windows)) as model:
+    pairs = [(line["query"], line["document"]) for line in lines]
+    assert max(model.encode_windows(pairs)[0]) > 1
+    assert_equal([line["score"] for line in lines], model.score(pairs))
 
 
 # Training

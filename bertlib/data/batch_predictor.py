@@ -138,7 +138,8 @@ class BatchPredictor:
   finds_mask = False
   # Outputs of files that follow the main one, such as "logits".
   extra_outputs: Sequence[str] = ()
-  keeps_first = False  # see `model_inputs.truncated_lengths`
+  # Flags of texts that are longer than the model.
+  long_texts = LongTextSettings
 
   def __init__(
     self,
@@ -159,7 +160,7 @@ class BatchPredictor:
   @property
   def cutting(self) -> LongTextSettings:
     """Settings by which the model reads long texts."""
-    return LongTextSettings.of_model(self.description)
+    return self.long_texts.of_model(self.description)
 
   def predict_blocks(
     self,
@@ -205,22 +206,25 @@ class BatchPredictor:
 
   def encode_texts(self, texts: Iterable[Any]) -> list[dict[str, list[int]]]:
     """Inputs of the model for texts and pairs, without padding."""
-    return [*itertools.chain.from_iterable(self.encode_windows(texts))]
+    return self.encode_windows(texts)[1]
 
   def encode_windows(
     self,
     texts: Iterable[Any],  # see `model_inputs.encode_windows`
-  ) -> Iterator[list[dict[str, list[int]]]]:
-    """Inputs of the model for the windows of texts and pairs."""
+  ) -> tuple[list[int], list[dict[str, list[int]]]]:
+    """Numbers of windows of texts and pairs, and the inputs for each window."""
     pairs = ((text, None) if is_text(text) else text for text in texts)
     length = self.description["max_seq_length"]
+    num_windows, inputs = [], []
     for rows in model_inputs.encode_windows(
-      self.tokenizer, pairs, length, self.keeps_first, self.cutting
+      self.tokenizer, pairs, length, self.cutting
     ):
-      yield [
+      num_windows.append(len(rows))
+      inputs += [
         {name: getattr(row, name)[: row.num_tokens] for name in TOKEN_FEATURES}
         for row in rows
       ]
+    return num_windows, inputs
 
   def blocks(self, examples: Iterable[Item], size: int) -> Iterator[list[Item]]:
     """Lists of `size` examples; with windows, of about as many of these."""
@@ -230,9 +234,9 @@ class BatchPredictor:
       block.append(example)
       num_rows += 1
       if has_windows:
-        (windows,) = self.encode_windows([self.texts_of(example)])
-        model_inputs.warn_of_many_windows(f"text {number}", len(windows))
-        num_rows += len(windows) - 1
+        (count,), _ = self.encode_windows([self.texts_of(example)])
+        model_inputs.warn_of_many_windows(f"text {number}", count)
+        num_rows += count - 1
       if num_rows >= size:
         yield block
         block, num_rows = [], 0

@@ -13,6 +13,7 @@ import numpy as np
 import tokenization
 from bertlib.cli.absl import logging
 from bertlib.cli.errors import InputError, some_of
+from bertlib.data.model_inputs import EncodedPair
 
 # Pieces per word, on average, above which a warning asks for the language. The
 # English vocabulary makes 1.0 to 1.35 of English words, 1.7 of French, 2.3 of
@@ -160,7 +161,7 @@ class Encoded(NamedTuple):
 
 
 def check_encoded(
-  examples: Iterable[Encoded],
+  examples: Iterable[Encoded | EncodedPair],
   vocab_size: int,
   num_examples: int,
   tokenizer: tokenization.Tokenizer | None,

@@ -54,12 +54,11 @@ def encode_pairs(
   tokenizer: tokenization.Tokenizer,
   pairs: Iterable[Sequence[str | None]],  # see `encode_windows`
   max_seq_length: int,
-  keeps_first: bool = False,  # see `truncated_lengths`
   cutting: LongTextSettings = TRUNCATE,
 ) -> Iterator[EncodedPair]:
   """Encodes texts and pairs, truncated or padded to `max_seq_length`."""
   return itertools.chain.from_iterable(
-    encode_windows(tokenizer, pairs, max_seq_length, keeps_first, cutting)
+    encode_windows(tokenizer, pairs, max_seq_length, cutting)
   )
 
 
@@ -69,7 +68,6 @@ def encode_windows(
   # with which the first begins.
   pairs: Iterable[Sequence[str | None]],
   max_seq_length: int,
-  keeps_first: bool,  # see `truncated_lengths`
   cutting: LongTextSettings,
 ) -> Iterator[list[EncodedPair]]:
   """Encodes texts and pairs: the rows of each, several only of windows."""
@@ -78,7 +76,7 @@ def encode_windows(
   ids = tokenizer.encode_batch(text or "" for pair in read for text in pair[:2])
   if cutting.truncates:
     for ids_a, ids_b in zip(ids, ids):
-      yield [_truncated(special, ids_a, ids_b, max_seq_length, keeps_first)]
+      yield [_truncated(special, ids_a, ids_b, max_seq_length, cutting)]
     return
   encode = functools.cache(tokenizer.encode)
   for (_, _, *prompts), *both in zip(pairs, ids, ids):
@@ -88,7 +86,7 @@ def encode_windows(
       num_prompt = len([*itertools.takewhile(bool, is_equal)])
     room = _room(special, both[1], max_seq_length)
     rows: list[EncodedPair] = []
-    for parts in cut(*map(len, both), room, cutting, num_prompt, keeps_first):
+    for parts in cut(*map(len, both), room, cutting, num_prompt):
       kept = [
         [i for part in of_text for i in ids[part.start : part.stop]]
         for of_text, ids in zip(parts, both)
@@ -109,12 +107,12 @@ def _truncated(
   ids_a: list[int],
   ids_b: list[int],
   max_seq_length: int,
-  keeps_first: bool = False,
+  cutting: LongTextSettings = TRUNCATE,
 ) -> EncodedPair:
   """The row of truncated texts, as by `cut`, in half the time."""
   room = _room(special, ids_b, max_seq_length)
   lengths = len(ids_a), len(ids_b)
-  keep_a, keep_b = truncated_lengths(*lengths, room, keeps_first)
+  keep_a, keep_b = truncated_lengths(*lengths, room, cutting.keeps_first)
   joined = special.join(ids_a[:keep_a], ids_b[:keep_b])
   features = token_features(*joined, max_seq_length)
   num_lost = sum(lengths) - keep_a - keep_b
@@ -143,12 +141,11 @@ def cut(
   room: int,
   cutting: LongTextSettings,
   num_prompt: int = 0,  # first tokens of the first text, kept in each row
-  keeps_first: bool = False,  # see `truncated_lengths`
 ) -> Iterator[tuple[Parts, Parts]]:
   """Cuts two texts, in tokens, to rows with at most `room` tokens of both."""
   lengths = length_a, length_b
   if not (cutting.has_windows and 0 < room < sum(lengths)):
-    keep_a, keep_b = truncated_lengths(*lengths, room, keeps_first)
+    keep_a, keep_b = truncated_lengths(*lengths, room, cutting.keeps_first)
     if cutting.long_texts == "head_tail":
       yield (
         _head_and_tail(length_a, keep_a, min(num_prompt, keep_a)),
@@ -157,13 +154,15 @@ def cut(
     else:
       yield [range(keep_a)], [range(keep_b)]
     return
-  # Of equal texts the second one is divided, as in `truncated_lengths`.
-  is_second = length_b >= length_a
-  other = [range(min(*lengths, room // 2))]
+  # Of equal texts the second one is divided, as in `truncated_lengths`; with
+  # `keeps_first` the second one if it has tokens.
+  is_second = length_b >= (1 if cutting.keeps_first else length_a)
+  divided, kept = lengths[is_second], lengths[not is_second]
+  other = [range(min(kept, max(room // 2, room - divided)))]
   head = 0 if is_second else min(num_prompt, room // 2)
   room -= len(other[0]) + head
   stride = cutting.doc_stride or max(room // 2, 1)
-  for start, length in make_doc_spans(max(lengths) - head, room, stride):
+  for start, length in make_doc_spans(divided - head, room, stride):
     window = [range(head), range(head + start, head + start + length)]
     yield (other, window) if is_second else (window, other)
 

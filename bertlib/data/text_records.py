@@ -21,7 +21,6 @@ def write_texts(
   max_seq_length: int,
   # The last text is repeated until the number of records is a multiple.
   multiple_of: int = 1,
-  keeps_first: bool = False,  # see `model_inputs.truncated_lengths`
   cutting: LongTextSettings = TRUNCATE,
 ) -> Sequence[int]:
   """Encodes texts and pairs as TFRecords; returns the rows of each text."""
@@ -32,7 +31,7 @@ def write_texts(
     nonlocal num_empty
     record: dict[str, Any] = {}
     for rows in model_inputs.encode_windows(
-      tokenizer, texts, max_seq_length, keeps_first, cutting
+      tokenizer, texts, max_seq_length, cutting
     ):
       num_truncated_tokens.append(rows[0].num_truncated_tokens)
       num_rows.append(len(rows))

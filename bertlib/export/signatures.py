@@ -44,8 +44,8 @@ class SignatureModel:
   has_pooler = True  # of an encoder, and outputs of it
   # Whether the tokenizer finds masks in texts.
   finds_mask = False
-  # Whether pairs lose tokens of the second text alone.
-  keeps_first = False
+  # Flags of texts that are longer than the model.
+  long_texts = LongTextSettings
 
   def __init__(
     self,
@@ -65,7 +65,7 @@ class SignatureModel:
     self.tokenizer = tokenizer
     self.seq_length = seq_length
     self.max_seq_length = seq_length or description["max_seq_length"]
-    self.cutting = LongTextSettings.of_model(description)
+    self.cutting = self.long_texts.of_model(description)
     self.compute = FastCompute(dtype, unpad=seq_length is None)
     # TensorFlow has operations for WordPiece alone.
     is_wordpiece = isinstance(tokenizer, tokenization.FullTokenizer)
@@ -150,7 +150,6 @@ class SignatureModel:
       texts.get("text_b"),
       self.max_seq_length,
       self.seq_length is not None,
-      self.keeps_first,
       cutting or self.cutting,
       self.tokenizer.encode(prompt),
     )

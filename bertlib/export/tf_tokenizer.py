@@ -97,7 +97,6 @@ class GraphTokenizer:
     texts_b,  # None for no pairs at all, or "" for no second text
     max_seq_length: int,
     pads: bool,
-    keeps_first: bool = False,
     cutting: LongTextSettings = TRUNCATE,
     prompt: Sequence[int] = (),  # with which the first texts begin
   ):
@@ -108,19 +107,22 @@ class GraphTokenizer:
       tf.cast(ids.row_lengths(), tf.int32) for ids in (ids_a, ids_b)
     )
     room = max_seq_length - tf.where(length_b > 0, 3, 2)
-    lowest = tf.ones_like(room) if keeps_first else room // 2
+    lowest = tf.ones_like(room) if cutting.keeps_first else room // 2
     keep_b = tf.minimum(length_b, tf.maximum(lowest, room - length_a))
     keep_a = tf.minimum(length_a, room - keep_b)
     row = tf.range(tf.size(room))
     num_prompt = _num_equal(ids_a, prompt) if prompt else tf.zeros_like(row)
     if cutting.has_windows:
-      is_second = length_b >= length_a
-      other = tf.minimum(tf.minimum(length_a, length_b), room // 2)
+      is_second = length_b >= (1 if cutting.keeps_first else length_a)
+      divided = tf.where(is_second, length_b, length_a)
+      other = tf.minimum(
+        length_a + length_b - divided, tf.maximum(room // 2, room - divided)
+      )
       head = tf.where(is_second, 0, tf.minimum(num_prompt, room // 2))
       room -= other + head
       stride = tf.maximum(room // 2, 1)
       windows = split_into_windows(
-        tf.maximum(length_a, length_b) - head,
+        divided - head,
         room,
         tf.minimum(room, cutting.doc_stride or stride),
       )

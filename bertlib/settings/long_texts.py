@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from bertlib.cli import option
 from bertlib.cli.option import AT_LEAST_1
@@ -15,6 +15,8 @@ class LongTextSettings(option.Group):
   """Texts that are longer than the model."""
 
   SECTION = "data"
+  # Whether pairs keep the first text, and lose tokens of the second one.
+  keeps_first: ClassVar[bool] = False
 
   long_texts: str | None = option.choice(
     None,
@@ -22,8 +24,8 @@ class LongTextSettings(option.Group):
     "Texts longer than --max_seq_length: truncate drops their end. head_tail"
     " keeps a quarter of the length from the start, and the rest from the end."
     " windows divides them into overlapping windows and joins the results;"
-    " sentence vectors are trained on truncated texts then. If not given, as"
-    " the model was trained, or else truncate.",
+    " sentence vectors and rerankers are trained on truncated texts then. If"
+    " not given, as the model was trained, or else truncate.",
     basic=True,
     kept=True,
   )
@@ -56,13 +58,19 @@ class LongTextSettings(option.Group):
 
   def in_one_row(self) -> LongTextSettings:
     """Settings for what is not joined: truncates instead of windows."""
-    return TRUNCATE if self.has_windows else self
+    return type(self)() if self.has_windows else self
 
   @classmethod
   def of_model(cls, description: Mapping[str, Any]) -> LongTextSettings:
     """The settings of a trained model (model.json)."""
     names = dict(option.declarations(cls))
     return cls(**{n: description[n] for n in names if n in description})
+
+
+class LongDocumentSettings(LongTextSettings):
+  """Documents that are longer than the model, each with a query before it."""
+
+  keeps_first = True
 
 
 TRUNCATE = LongTextSettings()

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+from bertlib.cli.absl import logging
 from bertlib.data import input_pipeline, text_records, tf_records
-from bertlib.settings.long_texts import TRUNCATE, LongTextSettings
+from bertlib.settings.long_texts import LongTextSettings
 from bertlib.training import loop, runs
 from bertlib.training.runs import Run
 
@@ -19,13 +20,22 @@ class TextSet(NamedTuple):
   batch_size: int  # records of a batch
 
 
+def training_cutting(run: Run) -> LongTextSettings:
+  """How texts to train on are cut, which have no outputs to join."""
+  cutting = run.settings.cutting
+  if cutting.has_windows:
+    logging.info(
+      "Training truncates texts; evaluation and prediction divide them into"
+      " windows"
+    )
+  return cutting.in_one_row()
+
+
 def write(
   run: Run,
   name: str,
   texts: Iterable[Sequence[str | None]],  # see `model_inputs.encode_windows`
   batch_size: int,
-  keeps_first: bool = False,  # see `model_inputs.truncated_lengths`
-  cutting: LongTextSettings = TRUNCATE,
 ) -> TextSet:
   """Writes the records of texts; batches are full on a TPU."""
   path = runs.records_path(run, name)
@@ -35,8 +45,7 @@ def write(
     run.tokenizer,
     run.settings.model.max_seq_length,
     batch_size if run.on_tpu else 1,
-    keeps_first,
-    cutting,
+    run.settings.cutting,
   )
   return TextSet(path, num_rows, batch_size)
 

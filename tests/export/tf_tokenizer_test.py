@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import tokenization
 from bertlib.data import model_inputs
 from bertlib.export import tf_tokenizer
-from bertlib.settings.long_texts import LongTextSettings
+from bertlib.settings.long_texts import LongDocumentSettings, LongTextSettings
 from bertlib.tasks.ner import ner
 
 pytestmark = pytest.mark.graph
@@ -163,6 +163,8 @@ def test_pairs_are_encoded_and_truncated_equally(small, max_seq_length, pads):
     LongTextSettings("windows"),
     LongTextSettings("windows", doc_stride=1),
     LongTextSettings("windows", doc_stride=99),
+    LongDocumentSettings("head_tail"),
+    LongDocumentSettings("windows"),
   ],
 )
 def test_long_texts_are_cut_equally(small, cutting):
@@ -176,11 +178,11 @@ def test_long_texts_are_cut_equally(small, cutting):
     ]
     for length in (5, 9, 16):
       expected = [
-        *model_inputs.encode_windows(tokenizer, pairs, length, False, cutting)
+        *model_inputs.encode_windows(tokenizer, pairs, length, cutting)
       ]
       first, second, _ = zip(*pairs)
       encoded, text_of = graph.encode_pairs(
-        first, second, length, True, False, cutting, tokenizer.encode(prompt)
+        first, second, length, True, cutting, tokenizer.encode(prompt)
       )
       counted = [len(rows) for rows in expected]
       assert np.bincount(text_of).tolist() == counted

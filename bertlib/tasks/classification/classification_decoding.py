@@ -358,9 +358,8 @@ class ClassifierPredictor(BatchPredictor):
     pairs = texts
     if self.problem.kind == "multiple_choice":
       pairs = itertools.chain.from_iterable(texts)
-    windows = [*self.encode_windows(pairs)]
-    rows = itertools.chain.from_iterable(windows)
-    return (texts, [*map(len, windows)]), [*rows]
+    num_rows, rows = self.encode_windows(pairs)
+    return (texts, num_rows), rows
 
   def _decode(
     self, thresholds: Mapping[str, float], encoded, outputs

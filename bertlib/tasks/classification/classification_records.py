@@ -121,7 +121,7 @@ def encode_examples(
   examples, read = itertools.tee(examples)
   pairs = itertools.chain.from_iterable(map(_pairs_of, read))
   encoded = model_inputs.encode_windows(
-    tokenizer, pairs, max_seq_length, False, cutting
+    tokenizer, pairs, max_seq_length, cutting
   )
   for index, example in enumerate(examples, first_index):
     if isinstance(example, PaddingInputExample):

@@ -313,16 +313,11 @@ def check_text_groups(run: Run, data: Data) -> example_checks.LengthSummary:
 
   cutting, sample = run.settings.cutting, example_checks.sample(groups)
   texts = [*itertools.chain.from_iterable(sample)]
-  encoded = (
-    example_checks.Encoded(
-      pair.input_ids, pair.num_tokens, pair.num_truncated_tokens
-    )
-    for pair in model_inputs.encode_pairs(
-      run.tokenizer,
-      ((text, None) for text in texts),
-      max_seq_length,
-      cutting=cutting.in_one_row() if data.train else cutting,
-    )
+  encoded = model_inputs.encode_pairs(
+    run.tokenizer,
+    ((text, None) for text in texts),
+    max_seq_length,
+    cutting.in_one_row() if data.train else cutting,
   )
   return example_checks.check_encoded(
     encoded,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
@@ -69,9 +68,7 @@ class VectorPredictor(BatchPredictor):
 
   def _encode(self, prefix: str, texts: Sequence[str]):
     """The number of rows of each text, and the rows."""
-    pairs = [(prefix + text, None, prefix) for text in texts]
-    windows = [*self.encode_windows(pairs)]
-    return [*map(len, windows)], [*itertools.chain.from_iterable(windows)]
+    return self.encode_windows((prefix + text, None, prefix) for text in texts)
 
   def _join(self, num_rows: Sequence[int], vectors) -> Iterator[np.ndarray]:
     """The vectors of texts from those of their windows."""

@@ -122,15 +122,18 @@ def check_pairs(run: Run, data: Data) -> example_checks.LengthSummary:
   if data.train:
     groups = itertools.islice(data.train, 0, None, len(data.train) // 2000 + 1)
     pairs = [(g.query, text) for g in groups for text in g.documents]
-  sample = example_checks.sample(pairs)
-  encoded = (
-    example_checks.Encoded(
-      pair.input_ids, pair.num_tokens, pair.num_truncated_tokens
-    )
-    for pair in model_inputs.encode_pairs(
-      run.tokenizer, sample, run.settings.model.max_seq_length, True
-    )
+  cutting, sample = run.settings.cutting, example_checks.sample(pairs)
+  max_seq_length = run.settings.model.max_seq_length
+  encoded = model_inputs.encode_pairs(
+    run.tokenizer,
+    sample,
+    max_seq_length,
+    cutting.in_one_row() if data.train else cutting,
   )
   return example_checks.check_encoded(
-    encoded, run.config.vocab_size, len(data.train or pairs), run.tokenizer
+    encoded,
+    run.config.vocab_size,
+    len(data.train or pairs),
+    run.tokenizer,
+    max_seq_length=max_seq_length,
   )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy as np
 from bertlib.cli.errors import InputError
 from bertlib.data import batch_predictor, tables
 from bertlib.data.batch_predictor import BatchPredictor, FileFormat
+from bertlib.settings.long_texts import LongDocumentSettings
 from bertlib.tasks.ranking import ranking_examples
 
 
@@ -21,6 +22,15 @@ def activate(description: Mapping[str, Any], logits: np.ndarray) -> np.ndarray:
   # exp(-|x|) cannot overflow.
   powers = np.exp(-np.abs(logits))
   return np.where(logits < 0, powers, np.float32(1)) / (1 + powers)
+
+
+def join_windows(
+  num_windows: Sequence[int],  # of each pair
+  rows: Iterable[Any],  # the logit of each window
+) -> np.ndarray:
+  """Logits of pairs, float32: that of the best window counts."""
+  logits = np.array([*rows], np.float32).reshape(-1)
+  return batch_predictor.join_windows(logits, num_windows, "max")
 
 
 def _json_line(pair: tuple[str, str], score: float) -> bytes:
@@ -54,13 +64,14 @@ class RankedDocument(NamedTuple):
 class RankingPredictor(BatchPredictor):
   """Scores and ranks documents for queries."""
 
-  keeps_first = True
+  long_texts = LongDocumentSettings
 
   def score(self, pairs: Iterable[tuple[str, str]]) -> np.ndarray:
     """Scores pairs of a query and a document.
 
     Args:
-      pairs: the pairs; a document is truncated to the model's length.
+      pairs: the pairs; documents longer than the model's length are cut, or
+        divided into windows, as the model's `long_texts` says.
 
     Returns:
       float32 [pairs], in order: from 0 to 1 where the model's activation is
@@ -107,17 +118,14 @@ class RankingPredictor(BatchPredictor):
     pairs = batch_predictor.validated(
       pairs, batch_predictor.is_pair, "a pair of str", "pairs"
     )
-    rows = self.predict_blocks(pairs, self._encode, lambda _, rows: rows)
-    return np.array(rows, np.float32).reshape(-1)
+    return np.array(
+      self.predict_blocks(pairs, self._encode, join_windows), np.float32
+    )
 
   def _encode(self, pairs):
-    """Nothing that decoding needs, and the rows of the pairs."""
+    """The number of rows of each pair, and the rows."""
     prefix = self.description.get("query_prefix", "")
-    return None, self.encode_texts((prefix + a, b) for a, b in pairs)
-
-  def _decode(self, _, rows):
-    logits = np.array(rows, np.float32).reshape(-1)
-    return activate(self.description, logits)
+    return self.encode_windows((prefix + a, b) for a, b in pairs)
 
   def read_file(self, settings, bad):
     """See base class."""
@@ -126,7 +134,8 @@ class RankingPredictor(BatchPredictor):
 
   def answer_blocks(self, sets):
     """See base class; an answer is a score."""
-    return self.map_blocks(sets, self._encode, self._decode)
+    for logits in self.map_blocks(sets, self._encode, join_windows):
+      yield activate(self.description, logits)
 
   def file_formats(self, examples):
     """See base class."""

@@ -10,6 +10,7 @@ import tokenization
 from bertlib.cli.absl import logging
 from bertlib.data import model_inputs, tf_records
 from bertlib.data.batch_predictor import blocks
+from bertlib.settings.long_texts import LongTextSettings
 from bertlib.tasks.ranking.ranking_examples import Group
 
 # Groups that are encoded together.
@@ -30,6 +31,7 @@ def write_records(
   groups: Iterable[Group],
   features: tf_records.Layout,
   tokenizer: tokenization.Tokenizer,
+  cutting: LongTextSettings,  # not in windows
   query_prefix: str = "",
   # Of the documents of all groups, instead of `Group.teacher_scores`.
   teacher_scores: Sequence[float] | None = None,
@@ -50,7 +52,7 @@ def write_records(
           for text in group.documents
         ),
         max_seq_length,
-        keeps_first=True,
+        cutting,
       )
       for group in block:
         rows = [next(encoded) for _ in group.documents]

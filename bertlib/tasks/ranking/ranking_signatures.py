@@ -10,13 +10,14 @@ from bertlib.export.signatures import (
   Tensors,
   text_specs,
 )
+from bertlib.settings.long_texts import LongDocumentSettings
 
 
 class Reranker(SignatureModel):
   """Scores of queries and documents, and the order of a query's documents."""
 
   main, output = "pair", "scores"
-  keeps_first = True
+  long_texts = LongDocumentSettings
 
   def outputs(self, inputs):
     """See base class; logits, also by their name in transformers."""
@@ -33,11 +34,19 @@ class Reranker(SignatureModel):
       signatures["rank"] = Signature(inputs, self.rank)
     return signatures
 
-  def encode(self, texts):
+  def encode_windows(self, texts, *more):
     """See base class; with the prompt of queries."""
     prefix = self.description.get("query_prefix", "")
     queries = tf.strings.join([prefix, texts["text_a"]])
-    return super().encode({**texts, "text_a": queries})
+    return super().encode_windows({**texts, "text_a": queries}, *more)
+
+  def of_texts(self, texts):
+    """See base class; the best window of a document counts."""
+    return {"score": self._activated(self._logits(texts))}
+
+  def _logits(self, texts: Tensors):
+    encoded, text_of = self.encode_windows(texts)
+    return tf.math.segment_max(self.run(encoded)[:, 0], text_of)
 
   def ids(self, inputs):
     """See base class; float32 [B]."""
@@ -48,7 +57,7 @@ class Reranker(SignatureModel):
     documents = inputs["documents"]
     queries = tf.fill(tf.shape(documents), inputs["query"])
     pairs = {"text_a": queries, "text_b": documents}
-    logits = self.run(self.encode(pairs))[:, 0]
+    logits = self._logits(pairs)
     # Scores may be equal where logits are not.
     order = tf.argsort(logits, direction="DESCENDING", stable=True)
     return {"scores": self._activated(logits), "order": order}

@@ -10,6 +10,7 @@ from bertlib.cli.errors import InputError
 from bertlib.cli.option import AT_LEAST_1, POSITIVE
 from bertlib.data.text_groups import Columns
 from bertlib.settings.common import ModelSettings, TableSettings
+from bertlib.settings.long_texts import LongDocumentSettings
 from bertlib.settings.training import RunSettings, TrainingSettings
 
 # Keys of the tables in `ranking_losses`, which imports TensorFlow.
@@ -76,7 +77,7 @@ class RankingSettings(TrainingSettings):
     max_seq_length={
       "default": 512,
       "help": "Maximum length of a query with a document in tokens, including"
-      " [CLS] and [SEP]. Longer documents are truncated.",
+      " [CLS] and [SEP].",
     },
   )
   objective: LossSettings = option.group(LossSettings)
@@ -95,6 +96,9 @@ class RankingSettings(TrainingSettings):
     },
   )
   text: TableSettings = option.group(TableSettings)
+  cutting: LongDocumentSettings = option.group(
+    LongDocumentSettings, omit=["join_windows"], long_texts={"basic": False}
+  )
   train_file: str | None = option.path(
     None,
     "Training set: a .tsv, .csv or .jsonl file; or a folder in the layout of"

@@ -8,6 +8,7 @@ import tiny_reranker
 
 from bertlib.cli import option
 from bertlib.data import input_pipeline, model_inputs
+from bertlib.settings.long_texts import LongDocumentSettings
 from bertlib.tasks.ranking import ranking_examples, ranking_records
 from bertlib.tasks.ranking.ranking_examples import Group
 from bertlib.tasks.ranking.settings import RankingSettings
@@ -112,7 +113,9 @@ def test_documents_are_cut_and_not_queries(query, document, kept):
   """But for the one token that is left of a document."""
   tokenizer = tiny_model.tokenizer(*"abcdefgh")
   pair = " ".join(query), " ".join(document)
-  (row,) = model_inputs.encode_pairs(tokenizer, [pair], 8, keeps_first=True)
+  (row,) = model_inputs.encode_pairs(
+    tokenizer, [pair], 8, LongDocumentSettings()
+  )
   tokens = tokenizer.convert_ids_to_tokens(row.input_ids)
   assert [t for t in tokens if t not in tiny_model.SPECIAL] == [*kept]
 
@@ -122,7 +125,9 @@ def test_records_of_lists_have_room_for_missing_documents(tmp_path, caplog):
   groups = [Group("a", ["b c d", "e"], [1, 0]), Group("a b c d", ["f"], [1])]
   path, features = str(tmp_path / "a"), ranking_records.layout("bce", 2, 6)
   with caplog.at_level("INFO", logger="absl"):
-    ranking_records.write_records(path, groups, features, tokenizer)
+    ranking_records.write_records(
+      path, groups, features, tokenizer, LongDocumentSettings()
+    )
   assert caplog.messages == [
     f"2 queries with 3 documents written to {path}; 66.7% of these are cut to 6"
     " tokens with the query",
