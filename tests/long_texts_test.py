@@ -2,7 +2,7 @@
 
 import functools
 import itertools
-import shutil
+import signal
 
 import commands
 import numpy as np
@@ -361,28 +361,34 @@ def place(tmp_path_factory):
   return place
 
 
+def flags(place, output_dir, *more, **changed):
+  """Flags of the script in `output_dir`, and more."""
+  values = {"task_name": "tsv", "data_dir": place, "xla": "off"}
+  values |= {"output_dir": output_dir, "train_batch_size": 4}
+  return [*tiny_classifier.flags(place, **(values | changed)), *more]
+
+
 @pytest.fixture(scope="module")
 def classify(place):
   """Runs the script in `output_dir` with more flags."""
   with commands.in_process(run_classifier) as main:
 
     def classify(output_dir, *more, **changed):
-      values = {"task_name": "tsv", "data_dir": place, "xla": "off"}
-      values |= {"output_dir": output_dir, "train_batch_size": 4}
-      main(*tiny_classifier.flags(place, **(values | changed)), *more)
+      main(*flags(place, output_dir, *more, **changed))
       return output_dir
 
     yield classify
 
 
+# Of a training with an evaluation every eight steps.
+TRAINING = "--do_train", "--long_texts=windows", "--eval_steps=8"
+
+
 @pytest.fixture(scope="module")
 def trained(classify, place):
   """A folder of a model that is trained on windows."""
-  return classify(
-    place / "out",
-    *("--do_train", "--do_eval", "--do_predict", "--long_texts=windows"),
-    *("--eval_steps=8", f"--predict_file={place}/texts.txt"),
-  )
+  predict = "--do_predict", f"--predict_file={place}/texts.txt"
+  return classify(place / "out", *TRAINING, "--do_eval", *predict)
 
 
 def test_metrics_and_predictions_are_of_texts(trained, place):
@@ -501,20 +507,42 @@ def test_two_replicas_train_as_one(classify, tmp_path):
     assert found["eval_loss"] == pytest.approx(losses[0]["eval_loss"], abs=2e-6)
 
 
-def test_a_resumed_training_ends_with_the_same_weights(
-  classify, trained, tmp_path
+# The script, killed in the evaluation of step 16.
+KILLED = """
+import os, sys
+import run_classifier
+from bertlib.cli import app
+from bertlib.tasks.classification.settings import ClassifierSettings
+
+of_texts, calls, sys.argv = run_classifier.of_texts, [], sys.argv[1:]
+
+def counted(*arguments):
+  calls.append(arguments)
+  if len(calls) == 2:
+    os.kill(os.getpid(), 9)
+  return of_texts(*arguments)
+
+run_classifier.of_texts = counted
+app.parse_flags(ClassifierSettings)
+app.run(run_classifier.main)
+"""
+
+
+@pytest.mark.process
+def test_a_killed_training_ends_with_the_same_weights(
+  classify, trained, place, tmp_path
 ):
-  out = tmp_path / "out"
-  shutil.copytree(trained, out)
-  last = rewrite.read_weights(str(out / "model.ckpt-21"))
-  for path in out.glob("model.ckpt-21*"):
-    path.unlink()
-  (out / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-16"\n')
+  arguments = flags(place, tmp_path, *TRAINING)
+  done = commands.run_code(KILLED, "run_classifier.py", *arguments)
+  assert done.returncode == -signal.SIGKILL, done.stderr
+  assert run_outputs.steps_done(tmp_path) == 16
   # Without the flag: it is kept.
-  classify(out, "--do_train", "--eval_steps=8")
-  again = rewrite.read_weights(str(out / "model.ckpt-21"))
-  for name, value in last.items():
-    np.testing.assert_array_equal(again[name], value, name)
+  classify(tmp_path, "--do_train", "--eval_steps=8")
+  found, straight = (
+    run_outputs.read_variables(str(folder / "model.ckpt-21"))
+    for folder in (tmp_path, trained)
+  )
+  run_outputs.assert_same_bits(found, straight)
 
 
 # Refusals and warnings
