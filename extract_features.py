@@ -98,7 +98,6 @@ class InputFeatures:
     input_ids: ids of the tokens, 0 at padding.
     input_mask: 1 at tokens, 0 at padding.
     input_type_ids: 1 at B and its [SEP], else 0.
-    num_truncated: number of tokens removed by truncation.
   """
 
   unique_id: int
@@ -106,7 +105,6 @@ class InputFeatures:
   input_ids: list[int]
   input_mask: list[int]
   input_type_ids: list[int]
-  num_truncated: int = 0
 
 
 def convert_examples_to_features(
@@ -142,10 +140,8 @@ def convert_single_example(
     )
   tokens_a = list(tokenizer.tokenize(example.text_a))
   tokens_b = list(tokenizer.tokenize(example.text_b)) if example.text_b else []
-  num_tokens = len(tokens_a) + len(tokens_b)
   room = seq_length - special.num(bool(tokens_b))
   _truncate_seq_pair(tokens_a, tokens_b, room)
-  num_truncated = num_tokens - len(tokens_a) - len(tokens_b)
   tokens, segment_ids = special.join(tokens_a, tokens_b)
   features = model_inputs.token_features(
     tokenizer.convert_tokens_to_ids(tokens), segment_ids, seq_length
@@ -154,7 +150,6 @@ def convert_single_example(
     example.unique_id,
     tokens,
     *(features[name] for name in model_inputs.TOKEN_FEATURES),
-    num_truncated,
   )
 
 
@@ -644,20 +639,17 @@ def check_texts(
   if not examples:
     raise InputError(f"{settings.input_file}: has no lines")
   sample = example_checks.sample(examples)
-  encoded = (
-    convert_single_example(example, settings.model.max_seq_length, tokenizer)
-    for example in sample
+  pairs = (
+    (example.text_a, example.text_b, vectors.prefix) for example in sample
   )
+  length, cutting = settings.model.max_seq_length, vectors.cutting
   return example_checks.check_encoded(
-    (
-      example_checks.Encoded(e.input_ids, len(e.tokens), e.num_truncated)
-      for e in encoded
-    ),
+    model_inputs.encode_pairs(tokenizer, pairs, length, cutting),
     config.vocab_size,
     len(examples),
     tokenizer,
     (f"{example.text_a} {example.text_b or ''}" for example in sample),
-    settings.model.max_seq_length,
+    length,
   )
 
 

@@ -96,7 +96,7 @@ def test_of_a_reranker_the_document_is_divided():
   assert rows == [([0, 1, 2, 3, 4], [*range(n, n + 5)]) for n in (0, 2)]
   # Queries keep what their document leaves.
   assert kept(12, 3, 10, windows) == [([*range(7)], [0, 1, 2])]
-  # One without a document is truncated, and counts by its best window.
+  # One without a document is divided itself.
   assert [row for row, _ in kept(12, 0, 10, windows)] == [
     [*range(10)],
     [*range(5, 12)],
@@ -212,7 +212,7 @@ def test_blocks_of_a_file_count_windows(folder_of):
 # Sentence vectors
 
 
-def test_vectors_are_means_of_those_of_windows(tmp_path):
+def test_vectors_are_means_of_those_of_windows(tmp_path, caplog):
   spec = {"pooling": "mean", "normalize": True}
   spec |= {"prompts": {"query": "is it "}, "default_prompt": None}
   script = {"script": "run_embeddings", "embedding": spec}
@@ -252,6 +252,9 @@ def test_vectors_are_means_of_those_of_windows(tmp_path):
     pooled = np.load(tmp_path / "x.npz")["vectors"]
     pooled /= np.linalg.norm(pooled, axis=1, keepdims=True)
     assert_equal(pooled[-2:], expected[-2:])
+    caplog.clear()
+    main(model, *files, "--pooling=mean", windows, "--doctor")
+    assert "checked 15 of" in caplog.text and "lose" not in caplog.text
     with pytest.raises(InputError, match="select them with --pooling"):
       main(model, *files, "--layers=-1", windows)
 
