@@ -320,7 +320,7 @@ def test_a_reranker_is_trained_on_truncated_documents(tmp_path, caplog):
       main(
         *tiny_reranker.flags(tmp_path, output_dir=output_dir),
         *(*tiny_reranker.training(tmp_path), "--num_train_epochs=0.5"),
-        *("--max_seq_length=12", *more),
+        *("--max_seq_length=10", *more),
       )
     return (output_dir / "train.tf_record").read_bytes()
 
