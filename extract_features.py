@@ -650,6 +650,7 @@ def check_texts(
     tokenizer,
     (f"{example.text_a} {example.text_b or ''}" for example in sample),
     length,
+    len(sample),
   )
 
 

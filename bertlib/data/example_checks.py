@@ -168,6 +168,8 @@ def check_encoded(
   texts: Iterable[str] = (),  # of the sample
   # Of texts that --long_texts=windows could divide; None for others.
   max_seq_length: int | None = None,
+  # Of the `num_examples`; None: as many as there are `examples`.
+  num_sampled: int | None = None,
 ) -> LengthSummary:
   """Checks a sample of the `num_examples`; warns if many are truncated."""
   num_tokens, num_truncated_tokens = [], []
@@ -194,7 +196,7 @@ def check_encoded(
   ratio = num_pieces / num_words if num_words else 0
   logging.info(
     "checked %d of %d: mean length %.0f tokens, longest %d%s",
-    count,
+    num_sampled or count,
     num_examples,
     mean,
     max(num_tokens, default=0),

@@ -326,4 +326,5 @@ def check_text_groups(run: Run, data: Data) -> example_checks.LengthSummary:
     run.tokenizer,
     texts,
     max_seq_length,
+    len(sample),
   )

@@ -116,11 +116,12 @@ def data_files(settings: RankingSettings) -> list[tuple[str, str | None]]:
 
 def check_pairs(run: Run, data: Data) -> example_checks.LengthSummary:
   """Encodes some of the pairs."""
-  pairs = data.predict or data.dev
+  groups, pairs = [], data.predict or data.dev
   if isinstance(pairs, Search):
     pairs = [*pairs.pairs()]
   if data.train:
-    groups = itertools.islice(data.train, 0, None, len(data.train) // 2000 + 1)
+    step = len(data.train) // 2000 + 1
+    groups = [*itertools.islice(data.train, 0, None, step)]
     pairs = [(g.query, text) for g in groups for text in g.documents]
   cutting, sample = run.settings.cutting, example_checks.sample(pairs)
   max_seq_length = run.settings.model.max_seq_length
@@ -136,4 +137,5 @@ def check_pairs(run: Run, data: Data) -> example_checks.LengthSummary:
     len(data.train or pairs),
     run.tokenizer,
     max_seq_length=max_seq_length,
+    num_sampled=len(groups or sample),
   )
