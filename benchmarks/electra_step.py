@@ -28,6 +28,8 @@ CONFIG = {
   "hidden_act": "gelu_tanh",
 }
 
+define_flags = training_step.define_flags
+
 
 def main(_: list[str]) -> None:
   """Compares losses, times steps and reports ratios."""
@@ -185,4 +187,4 @@ def garden(settings: Settings) -> Answers:
 
 
 if __name__ == "__main__":
-  side_by_side.run(main, training_step.define_flags)
+  side_by_side.run(main, define_flags)

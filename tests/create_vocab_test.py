@@ -443,7 +443,7 @@ def test_full_disk_leaves_no_new_files(tmp_path):
 def test_checkpoint_may_replace_its_source(tmp_path):
   make_model(tmp_path, len(ENTRIES))
   path = str(tmp_path / "model.ckpt")
-  tensors = random_tensors(30)
+  tensors = random_tensors(30, [TABLE])
   word_embeddings.write_checkpoint(path, tensors)
   run_outputs.assert_same_bits(
     word_embeddings.read_checkpoint(path, 30), tensors

@@ -246,6 +246,7 @@ def test_a_link_with_a_temporary_name_and_its_target_are_kept(tmp_path):
 # In a process of its own: what else pytest's process runs may get a signal too.
 _BOTH_SIGNALS = """
 import signal
+from bertlib.cli import terminal
 
 numbers = [signal.SIGTERM, signal.SIGINT]
 before = [signal.getsignal(number) for number in numbers]
