@@ -460,6 +460,7 @@ def test_incompatible_checkpoint_is_refused(tmp_path):
     word_embeddings.read_checkpoint(f"{path}-1", 20)
   with pytest.raises(InputError, match=r"18 entries, .* vocab_size is 17"):
     create_vocab.read_vocab(str(tmp_path / "vocab.txt"), True, 17)
-  word_embeddings.write_checkpoint(path, {"w": np.zeros(20)})
-  with pytest.raises(InputError, match="not a BERT checkpoint"):
-    word_embeddings.read_checkpoint(path, 20)
+  for name in ("w", BIAS):  # a bias has as many rows, and is no table
+    word_embeddings.write_checkpoint(path, {name: np.zeros(20)})
+    with pytest.raises(InputError, match="not a BERT checkpoint"):
+      word_embeddings.read_checkpoint(path, 20)

@@ -14,11 +14,12 @@ from bertlib.io import files
 
 WORD_EMBEDDINGS = "bert/embeddings/word_embeddings"
 
-# Tensors with one row per vocabulary entry, and their optimizer slots; also the
-# two disentangled tables of ELECTRA, whose sum has the mean of the sums.
+# ELECTRA may have two disentangled tables: the mean of their sums is the sum of
+# their means.
+_TABLE = re.compile(r"(?:bert|generator)/embeddings(?:_added)?/word_embeddings")
+# Tensors with one row per vocabulary entry, and their optimizer slots.
 _PER_ENTRY = re.compile(
-  r"((?:bert|generator)/embeddings(?:_added)?/word_embeddings"
-  r"|cls/predictions/output_bias)(/.+)?"
+  rf"({_TABLE.pattern}|cls/predictions/output_bias)(/.+)?"
 )
 
 
@@ -46,7 +47,7 @@ def read_checkpoint(path: str, vocab_size: int) -> dict[str, np.ndarray]:
   """All tensors of a checkpoint by name, with the optimizer's state."""
   path = checkpoint_files.find_checkpoint(path)
   tensors = dict(checkpoint_files.Checkpoint(path))
-  if not any(map(_PER_ENTRY.fullmatch, tensors)):
+  if not any(map(_TABLE.fullmatch, tensors)):
     raise InputError(
       f"{path}: not a BERT checkpoint, it has no {WORD_EMBEDDINGS}"
     )
