@@ -61,7 +61,7 @@ def ours(settings: Settings) -> Answers:
 
 
 def plan(settings: Settings, config: Any) -> dict[str, Any]:
-  """How our step is computed."""
+  """Keyword arguments of our `model_fn_builder`."""
   return training_step.training_plan(
     config,
     {"seq_length": settings.max_seq_length},

@@ -21,7 +21,7 @@ class TextSet(NamedTuple):
 
 
 def training_cutting(run: Run) -> LongTextSettings:
-  """How texts to train on are cut, which have no outputs to join."""
+  """Settings that cut each text to train on to one row; logs windows."""
   cutting = run.settings.cutting
   if cutting.has_windows:
     logging.info(
