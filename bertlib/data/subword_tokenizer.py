@@ -12,6 +12,7 @@ import itertools
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent import futures
 from typing import Any, Callable
 
 import tokenization
@@ -241,10 +242,12 @@ class SubwordTokenizer(tokenization.Tokenizer):
     encoded_texts = _encode(self._encoder.encode_batch, texts)
     for encoded, text in zip(encoded_texts, originals):
       spans = encoded.offsets
-      # BPE strips spaces, but for one that begins a text.
-      is_plain = text.isascii() and text.isprintable() and text[:1] != " "
-      if self.is_unigram or not is_plain:
+      # BPE strips spaces, but for one that begins a text; no other white space
+      # is printable.
+      if self.is_unigram or not text.isprintable():
         spans = _strip(text, spans)
+      elif text[:1] == " ":
+        spans[:1] = _strip(text, spans[:1])
       yield encoded.ids, spans
 
   @functools.cached_property
@@ -275,16 +278,24 @@ class SubwordTokenizer(tokenization.Tokenizer):
 def _encode(
   encode: Callable[..., Sequence[Any]], texts: Iterable[Any]
 ) -> Iterator[Any]:
-  """Encodes texts, or lists of words, in blocks."""
-  texts = iter(texts)
-  while block := [*itertools.islice(texts, _BLOCK)]:
+  """Encodes texts, or lists of words, in blocks, one ahead of the caller."""
+
+  def encode_block(block: list[Any]) -> Sequence[Any]:
     try:
-      found = encode(block, add_special_tokens=False)
+      return encode(block, add_special_tokens=False)
     except TypeError:  # surrogates, which are in no UTF-8
-      found = encode(
-        [*map(_without_surrogates, block)], add_special_tokens=False
-      )
-    yield from found
+      block = [*map(_without_surrogates, block)]
+      return encode(block, add_special_tokens=False)
+
+  texts = iter(texts)
+  blocks = iter(lambda: [*itertools.islice(texts, _BLOCK)], [])
+  found = encode_block(next(blocks, []))
+  with futures.ThreadPoolExecutor(1) as ahead:
+    for block in blocks:
+      coming = ahead.submit(encode_block, block)
+      yield from found
+      found = coming.result()
+  yield from found
 
 
 def _without_surrogates(text: str | Sequence[str]) -> str | list[str]:

@@ -140,6 +140,14 @@ def test_surrogates_are_no_error(tokenizer):
   assert next(tokenizer.encode_words([["the", "\ud800"]]))
 
 
+def test_blocks_come_in_order(tokenizer, monkeypatch):
+  some = [*texts(5), "the \ud800 cat"]  # the last of the second block
+  expected = [*map(tokenizer.encode, some)]
+  monkeypatch.setattr(subword_tokenizer, "_BLOCK", 3)
+  assert [*tokenizer.encode_batch(iter(some))] == expected
+  assert not [*tokenizer.encode_batch([])]
+
+
 def test_added_entries_keep_their_ids(kind, tmp_path):
   """Also without those for special tokens that come before them."""
   tokenizer = tokenizers.Tokenizer.from_str(tiny_subword.content(kind))
