@@ -30,7 +30,7 @@ from bertlib.cli.errors import InputError
 from bertlib.data.batch_predictor import FileFormat
 from bertlib.export import onnx_folder
 from bertlib.export.onnx_model import OnnxModel
-from bertlib.io import files, folder_lock, model_files, result_files
+from bertlib.io import files, folder_lock, model_files, processes, result_files
 from bertlib.settings import model_description
 from bertlib.settings.common import TableSettings
 from bertlib.task import task_record
@@ -176,7 +176,13 @@ def open_model(settings: PredictSettings) -> OnnxModel:
   if settings.task_module:
     task = task_record.load(settings.task_module)
   threads = settings.num_threads or None
-  model = OnnxModel(folder, settings.engine, num_threads=threads, task=task)
+  model = OnnxModel(
+    folder,
+    settings.engine,
+    num_threads=threads,
+    num_batches=threads or processes.usable_cores(),
+    task=task,
+  )
   warn_if_outdated(model)
   return model
 

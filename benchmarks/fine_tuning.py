@@ -120,6 +120,13 @@ _STSB = (
   " --loss=cosent --max_seq_length=128 --train_batch_size=32"
   " --learning_rate=5e-5 --num_train_epochs=1"
 )
+_LISTS = (
+  " --train_file=$OUTPUT_DIR-data/lists.jsonl"
+  " --dev_file=$OUTPUT_DIR-data/dev.jsonl"
+  " --text_columns=query,positive,negatives --loss=listwise"
+  " --max_seq_length=192 --train_batch_size=8 --learning_rate=2e-4"
+  " --num_train_epochs=1"
+)
 _LOSSES = ("masked_lm_accuracy", "masked_lm_loss", "next_sentence_accuracy")
 _RECORDS = " --max_seq_length=64 --max_predictions_per_seq=10"
 _VOCABULARY = " --vocab_file=$OUTPUT_DIR-data/vocab.txt"
@@ -161,6 +168,17 @@ RECIPES = {
     {"spearman": "eval_spearman", "pearson": "eval_pearson"},
     (f"run_embeddings.py --do_train --do_eval{_STSB}{_MODEL}",),
     f"-m benchmarks.finetune_sentence_transformers{_STSB}{_PEER}",
+  ),
+  "SQuAD-reranking": Recipe(
+    {name: f"eval_{name}" for name in ("ndcg@10", "mrr@10")},
+    (
+      "-m benchmarks.squad_lists --model_dir=$BERT_DIR"
+      " --train_file=$DATA_DIR/squad/train-v1.1.part.json"
+      " --dev_file=$DATA_DIR/squad/dev-v1.1.json"
+      " --output_dir=$OUTPUT_DIR-data",
+      f"run_reranker.py --do_train --do_eval{_LISTS}{_MODEL}",
+    ),
+    f"-m benchmarks.finetune_sentence_transformers{_LISTS}{_PEER}",
   ),
   "pretraining": Recipe(  # from random weights, on four novels
     dict(zip(_LOSSES, _LOSSES)),
@@ -226,7 +244,7 @@ def run_seed(task: str, recipe: Recipe, seed: int) -> None:
     write_receipt(path, receipt)
   has_peer = any(run["seed"] == seed for run in peer)
   if recipe.peer and FLAGS.peer_python and not has_peer:
-    peer.append(train_peer(recipe, seed, own[0]["precision"]))
+    peer.append(train_peer(task, recipe, seed, own[0]["precision"]))
     write_receipt(path, receipt)
 
 
@@ -269,11 +287,16 @@ def write_receipt(path: str, receipt: dict[str, Any]) -> None:
 # Trainings
 
 
+def output_dir_of(task: str, seed: int) -> str:
+  """Folder of a training of this project."""
+  return os.path.join(FLAGS.work_dir, f"{task}-{seed}")
+
+
 def train_ours(
   task: str, recipe: Recipe, seed: int, receipt: dict[str, Any]
 ) -> dict[str, Any]:
   """Trains with this project; adds hashes of the data to the receipt."""
-  output_dir = os.path.join(FLAGS.work_dir, f"{task}-{seed}")
+  output_dir = output_dir_of(task, seed)
   os.makedirs(f"{output_dir}-data", exist_ok=True)
   values = {"SEED": str(seed), "OUTPUT_DIR": output_dir}
   for command in recipe.commands:
@@ -296,10 +319,13 @@ def train_ours(
   }
 
 
-def train_peer(recipe: Recipe, seed: int, precision: str) -> dict[str, Any]:
-  """Trains with the peer."""
+def train_peer(
+  task: str, recipe: Recipe, seed: int, precision: str
+) -> dict[str, Any]:
+  """Trains with the peer, on the data that this project's side has made."""
   values = {
     "SEED": str(seed),
+    "OUTPUT_DIR": output_dir_of(task, seed),
     "PRECISION": precision,
     "THREADS": str(receipts.device()["cores"]),
   }

@@ -1,9 +1,9 @@
-"""Trains sentence embeddings with sentence-transformers, as a baseline.
+"""Trains embeddings or a reranker with sentence-transformers, as a baseline.
 
-The settings are those of `run_embeddings.py` with `--bias_correction`: number
-of steps, learning rate of each step, weight decay and its exceptions, clipping,
-dropout. torch.compile takes longer: it compiles each shape of a batch.
-`benchmarks/embeddings.py` runs both in turns.
+The settings are those of `run_embeddings.py` with `--bias_correction`, or of
+`run_reranker.py`: number of steps, learning rate of each step, weight decay and
+its exceptions, clipping, dropout. torch.compile takes longer: it compiles each
+shape of a batch. `benchmarks/embeddings.py` runs both in turns.
 
     python -m benchmarks.finetune_sentence_transformers --model_dir=DIR \
         --train_file=glue/STS-B/train.tsv --dev_file=glue/STS-B/dev.tsv \
@@ -28,6 +28,7 @@ import datasets
 import sentence_transformers
 import torch
 import transformers
+from sentence_transformers import cross_encoder
 from sentence_transformers.sentence_transformer import evaluation, losses
 
 from benchmarks.torch_optimizer import make_optimizer, make_schedule
@@ -38,6 +39,7 @@ LOSSES = {
   "cosent": losses.CoSENTLoss,
   "cosine": losses.CosineSimilarityLoss,
   "infonce": losses.MultipleNegativesRankingLoss,
+  "listwise": cross_encoder.losses.ListNetLoss,  # of a reranker
 }
 
 
@@ -48,6 +50,8 @@ METRICS = {
   "cosine_ndcg@10": "ndcg@10",
   "cosine_mrr@10": "mrr@10",
   "cosine_recall@10": "recall@10",
+  "ndcg@10": "ndcg@10",
+  "mrr@10": "mrr@10",
 }
 
 
@@ -100,8 +104,34 @@ def read_pairs(args: argparse.Namespace, path: str) -> datasets.Dataset:
   return datasets.Dataset.from_dict(columns)
 
 
+def read_lists(args: argparse.Namespace) -> datasets.Dataset:
+  """Queries with their documents, the right one first."""
+  rows = read_rows(args.train_file)
+  documents = [[row["positive"], *row["negatives"]] for row in rows]
+  return datasets.Dataset.from_dict(
+    {
+      "query": [row["query"] for row in rows],
+      "documents": documents,
+      # The loss takes their softmax, which has to be 1 and 0.
+      "labels": [[50.0] + [0.0] * (len(texts) - 1) for texts in documents],
+    }
+  )
+
+
 def make_evaluator(args: argparse.Namespace) -> Callable:
   """A function from a model to its metrics by name."""
+  if args.loss == "listwise":
+    samples = [
+      {
+        "query": row["query"],
+        "positive": [row["positive"]],
+        "negative": row["negatives"],
+      }
+      for row in read_rows(args.dev_file)
+    ]
+    return cross_encoder.evaluation.CrossEncoderRerankingEvaluator(
+      samples, at_k=10, batch_size=32
+    )
   if not os.path.isdir(args.dev_file):
     anchors, others, scores = read_pairs(args, args.dev_file).to_dict().values()
     return evaluation.EmbeddingSimilarityEvaluator(anchors, others, scores)
@@ -131,12 +161,18 @@ class Progress(transformers.TrainerCallback):
 
 def train(args: argparse.Namespace, model: Any) -> None:
   """Trains the model in place."""
-  dataset = read_pairs(args, args.train_file)
+  reranks = args.loss == "listwise"
+  dataset = read_lists(args) if reranks else read_pairs(args, args.train_file)
   num_steps = int(len(dataset) / args.train_batch_size * args.num_train_epochs)
   optimizer = make_optimizer(model, args.learning_rate)
   samplers = sentence_transformers.base.sampler.BatchSamplers
+  make_trainer = sentence_transformers.SentenceTransformerTrainer
+  make_settings = sentence_transformers.SentenceTransformerTrainingArguments
+  if reranks:
+    make_trainer = cross_encoder.CrossEncoderTrainer
+    make_settings = cross_encoder.CrossEncoderTrainingArguments
   with tempfile.TemporaryDirectory() as folder:
-    settings = sentence_transformers.SentenceTransformerTrainingArguments(
+    settings = make_settings(
       folder,
       use_cpu=True,
       bf16=args.precision == "bfloat16",
@@ -155,7 +191,7 @@ def train(args: argparse.Namespace, model: Any) -> None:
       report_to="none",
       disable_tqdm=True,
     )
-    sentence_transformers.SentenceTransformerTrainer(
+    make_trainer(
       model,
       settings,
       dataset,
@@ -169,10 +205,18 @@ def main() -> None:
   """Trains, evaluates and prints the metrics."""
   args = parse_args()
   torch.manual_seed(args.seed)
-  model = sentence_transformers.SentenceTransformer(
-    args.model_dir, device="cpu"
-  )
-  model.max_seq_length = args.max_seq_length
+  if args.loss == "listwise":
+    model = cross_encoder.CrossEncoder(
+      args.model_dir,
+      num_labels=1,
+      max_length=args.max_seq_length,
+      device="cpu",
+    )
+  else:
+    model = sentence_transformers.SentenceTransformer(
+      args.model_dir, device="cpu"
+    )
+    model.max_seq_length = args.max_seq_length
   if args.train_file:
     train(args, model)
   found = make_evaluator(args)(model)

@@ -49,6 +49,11 @@ TASKS = {
     "STS-B, sentence embeddings",
     "cosine of two vectors, dev set, one epoch",
   ),
+  "SQuAD-reranking": (
+    "SQuAD, reranking",
+    "400 questions with their paragraph and the 29 that a search finds closest,"
+    " one epoch",
+  ),
   "pretraining": (
     "Pretraining",
     "4 layers from random weights, four novels, held-out chapters",
@@ -70,6 +75,8 @@ METRICS = {
   "f1": "F1",
   "best_exact": "exact match, tuned threshold",
   "best_f1": "F1, tuned threshold",
+  "eval_ndcg@10": "nDCG@10",
+  "eval_mrr@10": "MRR@10",
   "masked_lm_accuracy": "masked LM accuracy",
   "masked_lm_loss": "masked LM loss",
   "next_sentence_accuracy": "next-sentence accuracy",

@@ -22,10 +22,6 @@ from bertlib.settings.long_texts import LongTextSettings
 # Texts that are encoded, sorted by length and decoded together.
 _BLOCK_SIZE = 1024
 
-# Tokens of a batch. With more, hidden states no longer fit in the caches; with
-# fewer, matrix products are too small to be fast.
-_TOKENS_PER_BATCH = 2048
-
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -134,6 +130,9 @@ class BatchPredictor:
   """
 
   features: Sequence[str] = TOKEN_FEATURES
+  # With more, hidden states no longer fit in the caches; with fewer, matrix
+  # products are too small to be fast.
+  tokens_per_batch = 2048
   # Whether the tokenizer finds masks in texts.
   finds_mask = False
   # Outputs of files that follow the main one, such as "logits".
@@ -296,7 +295,7 @@ class BatchPredictor:
       max_length = self.config["max_position_embeddings"]
       max_length -= self.config.get("position_offset", 0)
       length = max(min(length, max_length), longest)
-      size = self._batch_size or max(_TOKENS_PER_BATCH // length, 1)
+      size = self._batch_size or max(self.tokens_per_batch // length, 1)
       yield order[first : first + size], length
       first += size
 

@@ -128,6 +128,7 @@ class OnnxModel(BatchPredictor):
     precision: str = "float32",
     cache_dir: str | None = None,
     *,
+    num_batches: int = 1,
     task: TaskRecord | None = None,
   ):
     """Loads a model.
@@ -136,12 +137,16 @@ class OnnxModel(BatchPredictor):
       folder: the `--export_dir` of `export_model.py --format=onnx`.
       engine: "onnxruntime" or "openvino", the package that computes; "auto" for
         the faster one on this processor, if both are installed.
-      batch_size: texts per batch; None for about 2048 tokens per batch.
+      batch_size: texts per batch; None for about 2048 tokens per batch, 1024 in
+        each of several.
       num_threads: threads that compute; None for one per usable core.
       precision: "float32", or "bfloat16" with OpenVINO: of what is not in 8
         bits.
       cache_dir: folder of models compiled by OpenVINO; None for one beside the
         model file, if that can be written; "" for none.
+      num_batches: batches that are computed at the same time and share the
+        threads: as many as threads for the most texts per second, one for a
+        few texts.
       task: `RECORD` of a task of your own.
 
     Raises:
@@ -181,11 +186,19 @@ class OnnxModel(BatchPredictor):
     beside_it = os.path.dirname(path)
     if cache_dir is None and os.access(beside_it, os.W_OK):
       cache_dir = os.path.join(beside_it, onnx_folder.CACHE)
-    self._engine = _start_engine(
-      engine, path, num_threads, precision, cache_dir, self.extra_outputs
-    )
     threads = num_threads or processes.usable_cores()
-    self._computation = engine, precision, threads, processes.kind()
+    num_batches = min(num_batches, threads)
+    self._engine = _start_engine(
+      engine,
+      path,
+      _EngineSettings(
+        num_threads, num_batches, precision, cache_dir, self.extra_outputs
+      ),
+    )
+    if num_batches > 1:
+      self.tokens_per_batch = 1024  # their hidden states share the caches
+    parts = engine, precision, threads, num_batches, processes.kind()
+    self._computation = parts
     super().__init__(
       folder,
       description,
@@ -193,7 +206,7 @@ class OnnxModel(BatchPredictor):
       tokenizer,
       batch_size,
       description.get("seq_length") or self._engine.length_unit,
-      num_batches=1,  # each with all threads
+      num_batches,
     )
 
   def fingerprint(self) -> str:
@@ -222,19 +235,27 @@ class OnnxModel(BatchPredictor):
     return outputs[0] if len(outputs) == 1 else zip(*outputs)
 
 
+class _EngineSettings(NamedTuple):
+  """What decides how an engine computes."""
+
+  num_threads: int | None
+  num_batches: int
+  precision: str
+  cache_dir: str | None
+  extra_outputs: Sequence[str]
+
+
 class _OnnxRuntime:
   """A model in ONNX Runtime."""
 
   precisions = ("float32",)
   length_unit = 1  # padding only costs
 
-  def __init__(
-    self, onnxruntime, path, num_threads, precision, cache_dir, extra_outputs
-  ):
-    del precision, cache_dir
+  def __init__(self, onnxruntime, path, settings: _EngineSettings):
     options = onnxruntime.SessionOptions()
     # Its own default is one thread per core of the machine, bound to it.
-    options.intra_op_num_threads = num_threads or processes.usable_cores()
+    num_threads = settings.num_threads or processes.usable_cores()
+    options.intra_op_num_threads = num_threads // settings.num_batches
     # Exact sums of 8-bit products. With VNNI they are exact without it, in two
     # thirds of the time. Files of earlier versions do not load with it.
     if processes.kind() == "AVX2" and _begins_with(path, _ZERO_POINTS):
@@ -243,7 +264,7 @@ class _OnnxRuntime:
       path, options, providers=["CPUExecutionProvider"]
     )
     names = [x.name for x in self._session.get_outputs()]
-    self._outputs = _own(names, extra_outputs)
+    self._outputs = _own(names, settings.extra_outputs)
 
   def run(self, inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
     """The outputs of a batch."""
@@ -257,18 +278,19 @@ class _OpenVino:
   # It compiles once for each length, which takes about 10 ms.
   length_unit = 8
 
-  def __init__(
-    self, openvino, path, num_threads, precision, cache_dir, extra_outputs
-  ):
-    settings = {
+  def __init__(self, openvino, path, settings: _EngineSettings):
+    precision = settings.precision
+    properties: dict[str, Any] = {
       "PERFORMANCE_HINT": "LATENCY",
       "INFERENCE_PRECISION_HINT": {"float32": "f32", "bfloat16": "bf16"}[
         precision
       ],
       "CPU_RUNTIME_CACHE_CAPACITY": _CACHED_KERNELS,
     }
-    if num_threads:
-      settings["INFERENCE_NUM_THREADS"] = num_threads
+    if settings.num_threads:
+      properties["INFERENCE_NUM_THREADS"] = settings.num_threads
+    if settings.num_batches > 1:
+      properties["NUM_STREAMS"] = settings.num_batches
     core = openvino.Core()
     can = core.get_property("CPU", "OPTIMIZATION_CAPABILITIES")
     if precision == "bfloat16" and "BF16" not in can:
@@ -276,9 +298,9 @@ class _OpenVino:
         "precision='bfloat16': this processor has no instructions for it;"
         " OpenVINO computes in float32"
       )
-    parts = core, path, settings, extra_outputs
-    if cache_dir:
-      self._model = _compile_once(openvino, *parts, cache_dir)
+    parts = core, path, properties, settings.extra_outputs
+    if settings.cache_dir:
+      self._model = _compile_once(openvino, *parts, settings.cache_dir)
     else:
       self._model = _compile(*parts)
     self._requests: list[Any] = []  # free ones; each serves one thread
@@ -385,7 +407,7 @@ def _find_engine(engine: str, path: str, precision: str) -> str:
 
 
 def _start_engine(
-  engine: str, path: str, *options: Any
+  engine: str, path: str, settings: _EngineSettings
 ) -> _OnnxRuntime | _OpenVino:
   """Loads a model file in an engine; InputError if that is not possible."""
   with needs_package(
@@ -393,7 +415,7 @@ def _start_engine(
   ):
     library = importlib.import_module(engine)
   try:
-    return _ENGINES[engine](library, path, *options)
+    return _ENGINES[engine](library, path, settings)
   except Exception as error:  # each engine has classes of its own
     lines = (line.strip() for line in str(error).splitlines())
     causes = [x for x in lines if x and not x.startswith("Exception from")]

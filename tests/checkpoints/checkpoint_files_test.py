@@ -571,7 +571,7 @@ def test_texts_are_computed_in_batches_and_blocks_and_returned_in_order(
     for name, value in run_outputs.read_variables(checkpoint).items()
   }
   checkpoint_files.write_variables(checkpoint, random_weights)
-  monkeypatch.setattr(batch_predictor, "_TOKENS_PER_BATCH", 24)
+  monkeypatch.setattr(batch_predictor.BatchPredictor, "tokens_per_batch", 24)
   texts = [rng.integers(1, 9, length) for length in (3, 12, 5, 5, 1, 12, 7)]
   alone = logits(tmp_path, checkpoint, 1, rows=[*map(row_of, texts)])
   gaps = np.abs(alone[:, None] - alone).max(axis=-1)

@@ -1,0 +1,89 @@
+"""Writes questions of SQuAD with mined paragraphs, to train a reranker.
+
+`lists.jsonl` has the first two questions of each paragraph, its two closest
+wrong paragraphs and two random ones; `dev.jsonl` the first question of each of
+some paragraphs and the closest 29. Closest by the vectors of an encoder.
+
+    python -m benchmarks.squad_lists --model_dir=output/minilm \
+        --train_file=train-v1.1.json --dev_file=dev-v1.1.json --output_dir=lists
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import random
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from absl import flags
+
+from benchmarks import inference_works, side_by_side
+
+FLAGS = flags.FLAGS
+
+
+def define_flags() -> None:
+  """Defines the flags."""
+  side_by_side.require(
+    model_dir="Encoder that searches.",
+    train_file="SQuAD, for training.",
+    dev_file="SQuAD, for evaluation.",
+    output_dir="Folder of the lists.",
+  )
+  side_by_side.define(
+    dev_paragraphs=(400, "Paragraphs of the dev set."),
+  )
+
+
+def main(_: list[str]) -> None:
+  """Writes both files."""
+  os.makedirs(FLAGS.output_dir, exist_ok=True)
+  chosen = itertools.islice(pairs(FLAGS.dev_file, 1), FLAGS.dev_paragraphs)
+  write("dev.jsonl", mined("dev", chosen, 29))
+  rows = [*mined("train", pairs(FLAGS.train_file, 2), 2)]
+  texts = sorted({row["positive"] for row in rows})
+  draw = random.Random(1)
+  for row in rows:
+    others = [t for t in draw.sample(texts, 3) if t != row["positive"]]
+    row["negatives"] += others[:2]
+  write("lists.jsonl", rows)
+
+
+def pairs(path: str, number: int) -> Iterator[dict[str, str]]:
+  """The first questions of each paragraph, with the paragraph."""
+  questions = inference_works.squad_questions(path)
+  for paragraph, group in itertools.groupby(questions, lambda pair: pair[1]):
+    for question, _ in itertools.islice(group, number):
+      yield {"query": question.strip(), "positive": paragraph}
+
+
+def mined(name: str, rows: Any, number: int) -> Iterator[dict[str, Any]]:
+  """The rows with so many wrong paragraphs that a search finds closest."""
+  write(f"{name}_pairs.jsonl", rows)
+  folder = os.path.join(FLAGS.output_dir, f"{name}_search")
+  side_by_side.run_command(
+    [
+      *(sys.executable, "run_embeddings.py", "--do_predict"),
+      f"--init_checkpoint={FLAGS.model_dir}",
+      f"--train_file={FLAGS.output_dir}/{name}_pairs.jsonl",
+      *("--text_columns=query,positive", f"--mine_negatives={number}"),
+      *("--max_seq_length=256", f"--output_dir={folder}"),
+    ]
+  )
+  path = os.path.join(folder, f"{name}_pairs_negatives.jsonl")
+  with open(path, encoding="utf-8") as file:
+    yield from map(json.loads, file)
+
+
+def write(name: str, rows: Any) -> None:
+  """Writes a file of JSON lines."""
+  path = os.path.join(FLAGS.output_dir, name)
+  with open(path, "w", encoding="utf-8") as file:
+    file.writelines(json.dumps(row) + "\n" for row in rows)
+
+
+if __name__ == "__main__":
+  side_by_side.run(main, define_flags)
