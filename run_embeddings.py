@@ -16,7 +16,6 @@ else:  # A program that uses the Predictor.
 
   tensorflow_log.hide_information(keras_2=True)
 
-import functools
 import itertools
 import math
 import os
@@ -32,12 +31,7 @@ from bertlib.cli import app, option
 from bertlib.cli.errors import InputError
 from bertlib.cli.steps import Steps
 from bertlib.compute import pooling
-from bertlib.data import (
-  batch_predictor,
-  input_pipeline,
-  nearest_neighbors,
-  record_check,
-)
+from bertlib.data import batch_predictor, nearest_neighbors
 from bertlib.exchange import initial_model, resolve, zoo
 from bertlib.export import predictor
 from bertlib.io import model_files, result_files, vector_files
@@ -56,7 +50,7 @@ from bertlib.tasks.embeddings import (
 from bertlib.tasks.embeddings.embedding_predictor import VectorPredictor
 from bertlib.tasks.embeddings.record import RECORD
 from bertlib.tasks.embeddings.settings import EmbeddingSettings
-from bertlib.training import loop, runs, step_plan, text_sets, train_step
+from bertlib.training import loop, runs, text_sets, train_step
 from bertlib.training.runs import Run
 from bertlib.training.text_sets import TextSet
 
@@ -368,18 +362,12 @@ def train_embeddings(
     teacher_vectors,
     text_sets.training_cutting(run),
   )
-  loop.train(
+  loop.train_on_records(
     run,
-    input_pipeline.record_input_fn(
-      path,
-      run.task.features,
-      by_length=run.flags.group_by_length and not run.on_tpu,
-      **runs.input_options(run, is_training=True),
-    ),
-    step_plan.count_steps(run.flags, len(data.train), run.task.unit),
+    path,
+    len(data.train),
     f"{len(data.train)} {run.task.unit}",
     lambda checkpoint: evaluate_dev_set(run, dev_set, checkpoint).results,
-    functools.partial(record_check.find, [path], run.task.features),
   )
 
 

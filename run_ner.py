@@ -17,7 +17,6 @@ else:  # A program that uses the Predictor.
 
   tensorflow_log.hide_information(keras_2=True)
 
-import functools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -28,7 +27,7 @@ from absl import logging
 import modeling
 from bertlib.cli import app, option
 from bertlib.cli.steps import Steps
-from bertlib.data import input_pipeline, record_check, tf_records
+from bertlib.data import tf_records
 from bertlib.exchange import resolve
 from bertlib.export import predictor
 from bertlib.io import result_files
@@ -331,22 +330,16 @@ def train_tagger(
   _, windows, path, _ = write_windows(
     run, "train", data.train, labels, run.flags.train_batch_size
   )
-  loop.train(
+  loop.train_on_records(
     run,
-    input_pipeline.record_input_fn(
-      path,
-      run.task.features,
-      by_length=run.flags.group_by_length and not run.on_tpu,
-      **runs.input_options(run, is_training=True),
-    ),
-    step_plan.count_steps(run.flags, len(windows), run.task.unit),
+    path,
+    len(windows),
     f"{len(windows)} windows",
     lambda checkpoint: ner_report.overall(
       ner_report.evaluate_tags(
         data.dev, predict_tags(run, dev_set, labels, checkpoint)
       )
     ),
-    functools.partial(record_check.find, [path], run.task.features),
   )
 
 
@@ -358,12 +351,7 @@ def predict_tags(
 ) -> list[Tagged]:
   """Tags that a model predicts, and their probabilities, by sentence."""
   sentences, windows, path, batch_size = window_set
-  input_fn = input_pipeline.record_input_fn(
-    path,
-    run.task.features,
-    by_length=not run.on_tpu,
-    **runs.input_options(run, is_training=False),
-  )
+  input_fn = runs.input_fn_of(run, path, is_training=False)
   rows = loop.predict(run, input_fn, len(windows), checkpoint, batch_size)
   probabilities = (
     (int(row["unique_ids"]), row["probabilities"]) for row in rows

@@ -36,9 +36,7 @@ from bertlib.compute import fast_compute
 from bertlib.data import (
   batch_predictor,
   beir,
-  input_pipeline,
   nearest_neighbors,
-  record_check,
   retrieval_scores,
 )
 from bertlib.exchange import resolve
@@ -63,7 +61,7 @@ from bertlib.tasks.ranking.ranking_predictor import RankingPredictor
 from bertlib.tasks.ranking.rankings import Ranked, Search
 from bertlib.tasks.ranking.record import RECORD
 from bertlib.tasks.ranking.settings import RankingSettings
-from bertlib.training import loop, runs, step_plan, text_sets, train_step
+from bertlib.training import loop, runs, text_sets, train_step
 from bertlib.training.runs import Run
 from bertlib.training.text_sets import TextSet
 
@@ -313,31 +311,24 @@ def train_reranker(
   dev_set: RecordedSearch | None,  # evaluated during training
 ) -> None:
   """Trains on queries with their documents."""
-  path, features = run.path("train.tf_record"), run.task.features
-  scores = (
-    teacher_scores(run, groups) if run.settings.objective.teacher else None
-  )
+  path, scores = run.path("train.tf_record"), None
+  if run.settings.objective.teacher:
+    scores = teacher_scores(run, groups)
   ranking_records.write_records(
     path,
     groups,
-    features,
+    run.task.features,
     run.tokenizer,
     text_sets.training_cutting(run),
     query_prefix(run),
     scores,
   )
-  loop.train(
+  loop.train_on_records(
     run,
-    input_pipeline.record_input_fn(
-      path,
-      features,
-      by_length=run.flags.group_by_length and not run.on_tpu,
-      **runs.input_options(run, is_training=True),
-    ),
-    step_plan.count_steps(run.flags, len(groups), run.task.unit),
+    path,
+    len(groups),
     f"{len(groups)} {run.task.unit}",
     lambda checkpoint: evaluate(run, dev_set, checkpoint)[0],
-    functools.partial(record_check.find, [path], features),
   )
 
 

@@ -275,6 +275,22 @@ def input_options(run: Run, is_training: bool) -> dict[str, Any]:
   }
 
 
+def input_fn_of(
+  run: Run,
+  path: str,
+  is_training: bool,
+  layout: tf_records.Layout | None = None,  # None for that of the task
+):
+  """The `input_fn` of a file of records; to predict, by their length."""
+  by_length = run.flags.group_by_length or not is_training
+  return input_pipeline.record_input_fn(
+    path,
+    layout or run.task.features,
+    by_length=by_length and not run.on_tpu,
+    **input_options(run, is_training),
+  )
+
+
 def fill_last_batch(
   run: Run, rows: Sequence[Any], batch_size: int, filler: Any = None
 ) -> Sequence[Any]:
