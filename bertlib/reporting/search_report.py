@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from bertlib.data import beir, retrieval_scores
+from bertlib.data import retrieval_scores
 from bertlib.reporting import html_report, statistics
 from bertlib.reporting.html_report import Section
 from bertlib.reporting.statistics import Interval
@@ -17,7 +17,8 @@ NUM_ERRORS = 30
 
 
 def errors(
-  retrieval: beir.Retrieval, rankings: Mapping[str, Sequence[str]]
+  retrieval: Any,  # `beir.Retrieval`, or what has its texts and judgments
+  rankings: Mapping[str, Sequence[str]],
 ) -> Section:
   """Section on the queries whose right document is ranked lowest."""
   lowest = []
@@ -45,7 +46,7 @@ def errors(
 
 
 def made_worse(
-  retrieval: beir.Retrieval,
+  retrieval: Any,  # see `errors`
   before: Mapping[str, Sequence[str]],
   after: Mapping[str, Sequence[str]],
 ) -> Section:
