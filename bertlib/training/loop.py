@@ -636,9 +636,7 @@ def summarize_seeds(
   lower_is_better: Sequence[str] = (),  # see `is_better`
 ) -> dict[str, Any]:
   """Statistics of a metric, given without `eval_`, over seeds."""
-  # Imported here: a single run needs no SciPy.
-  import numpy as np
-  from scipy import stats
+  from scipy import stats  # a single run needs none
 
   scores = []
   for seed, values in results.items():

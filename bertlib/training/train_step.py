@@ -62,20 +62,13 @@ class TrainingArguments:
 
 def make_model_fn(
   arguments: TrainingArguments,
-  training_loss: Callable,
-  predict: Callable,
+  training_loss: Callable,  # from features to the `loss_fn` of `train_spec`
+  predict: Callable,  # from features to tensors [B, ...] by name
+  # From features to `loss`, `eval_metrics` and `predictions` of a
+  # `TPUEstimatorSpec`, by name; None if evaluation only predicts.
   evaluate: Callable | None = None,
 ):
-  """The `model_fn` of a task, for TPUEstimator.
-
-  Args:
-    arguments: of the `model_fn_builder`.
-    training_loss: maps features of a batch to the `loss_fn` of `train_spec`;
-      it is the function of this name in the script's `model_fn_builder`.
-    predict: maps features to tensors [B, ...] by name.
-    evaluate: maps features to `loss`, `eval_metrics` and `predictions` of a
-      `TPUEstimatorSpec`, by name; None if evaluation only predicts.
-  """
+  """The `model_fn` of a task, for TPUEstimator."""
 
   def model_fn(features, labels, mode, params, config=None):
     del labels  # they are among the features
