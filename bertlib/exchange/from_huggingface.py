@@ -310,15 +310,11 @@ def _architecture(
   config: Mapping[str, Any], parts: Iterable[str], source: str
 ) -> str:
   """Class of the model: the stated one, else by its heads."""
-  prefix = tensor_names.CLASSES[config["model_type"]]
-  stated = [
-    name.replace(prefix, "Bert", 1)
-    for name in config.get("architectures") or ()
-  ]
+  stated, kind = config.get("architectures") or (), config["model_type"]
   if "pooler" not in parts:
-    stated.append("BertForTokenClassification")
+    stated = (*stated, "BertForTokenClassification")
   try:
-    found = tensor_names.choose_architecture(parts, stated, source)
+    found = tensor_names.choose_architecture(parts, stated, kind, source)
   except InputError:  # heads of no single class, of which the encoder is used
     return "BertModel"
   if found == _OF_NETWORKS:  # without its generator

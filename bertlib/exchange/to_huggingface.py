@@ -132,13 +132,12 @@ def _convert_network(
   config["model_type"] = tensor_names.model_type_of(config)
   if "discriminator head" in parts:
     config["model_type"] = "electra"
-  prefix = tensor_names.CLASSES[config["model_type"]]
-  stated = [
-    name.replace(prefix, "Bert", 1)
-    for name in (trained_as, *(config.get("architectures") or ()))
-    if name
-  ]
-  architecture = tensor_names.choose_architecture(parts, stated, checkpoint)
+  architecture = tensor_names.choose_architecture(
+    parts,
+    [trained_as, *(config.get("architectures") or ())],
+    config["model_type"],
+    checkpoint,
+  )
   if config["model_type"] == "electra" and not architecture.endswith(
     ("SequenceClassification", "MultipleChoice")
   ):  # no other class has one
