@@ -21,13 +21,8 @@ from bertlib.data import vocabulary
 from bertlib.data.batch_predictor import BatchPredictor
 from bertlib.io import model_files, processes
 from bertlib.io.text_files import Encoding
-from bertlib.settings import embedding_spec
-from bertlib.settings.common import (
-  ComputeSettings,
-  DeviceSettings,
-  QuantizationSettings,
-)
-from bertlib.settings.training import RunSettings
+from bertlib.settings import embedding_spec, training
+from bertlib.settings.common import ComputeSettings, QuantizationSettings
 from bertlib.task.task_record import TaskRecord
 
 quantization = lazy_module.load("bertlib.export.quantization")
@@ -86,12 +81,7 @@ class LoadedModel(BatchPredictor):
     processes.check_threads(model_dir)
     check_argument("precision", precision, _PRECISION)
     warn_if_emulated(precision)
-    if batch_size is not None:
-      flag = declaration(RunSettings, "predict_batch_size")
-      check_argument("batch_size", batch_size, flag)
-    if num_threads is not None:
-      flag = declaration(DeviceSettings, "num_threads")
-      check_argument("num_threads", num_threads, flag)
+    training.check_prediction(batch_size=batch_size, num_threads=num_threads)
     description, checkpoint = self.find_model(model_dir, checkpoint)
     config = model_folder.load_config(
       os.path.join(model_dir, model_files.CONFIG)

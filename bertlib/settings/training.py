@@ -296,6 +296,17 @@ class RunSettings(option.Group):
     return steps
 
 
+def check_prediction(**arguments: int | None) -> None:
+  """Refuses `batch_size` and `num_threads` of Python code, see their flags."""
+  flags = {
+    "batch_size": option.declaration(RunSettings, "predict_batch_size"),
+    "num_threads": option.declaration(DeviceSettings, "num_threads"),
+  }
+  for name, value in arguments.items():
+    if value is not None:
+      option.check_argument(name, value, flags[name])
+
+
 def nothing_to_train(flag: str, value: float) -> str:
   """Message about a training without steps."""
   return (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import functools
 import itertools
 import math
 from collections.abc import Mapping, Sequence
@@ -118,35 +119,16 @@ def tune_thresholds(
 # Metrics by name
 
 
-def _from_sklearn(name: str, **arguments):
-  def call(label_ids, predictions):
-    from sklearn import metrics
-
-    value = getattr(metrics, name)(label_ids, predictions, **arguments)
-    return float(value)
-
-  return call
-
-
-def _from_scipy(name: str):
-  def call(label_ids, predictions):
-    from scipy import stats
-
-    if len(label_ids) < 2:  # which scipy refuses
-      return float("nan")
-    return float(getattr(stats, name)(label_ids, predictions)[0])
-
-  return call
-
+_f1 = functools.partial(statistics.from_sklearn, "f1_score", zero_division=0)
 
 METRICS = {
-  "accuracy": _from_sklearn("accuracy_score"),
-  "f1": _from_sklearn("f1_score", zero_division=0),
-  "macro_f1": _from_sklearn("f1_score", average="macro", zero_division=0),
-  "micro_f1": _from_sklearn("f1_score", average="micro", zero_division=0),
-  "matthews": _from_sklearn("matthews_corrcoef"),
-  "pearson": _from_scipy("pearsonr"),
-  "spearman": _from_scipy("spearmanr"),
+  "accuracy": statistics.from_sklearn("accuracy_score"),
+  "f1": _f1(),
+  "macro_f1": _f1(average="macro"),
+  "micro_f1": _f1(average="micro"),
+  "matthews": statistics.from_sklearn("matthews_corrcoef"),
+  "pearson": statistics.from_scipy("pearsonr"),
+  "spearman": statistics.from_scipy("spearmanr"),
 }
 
 
