@@ -33,11 +33,7 @@ import modeling
 from bertlib.cli import app, lazy_module, option
 from bertlib.cli.steps import Steps
 from bertlib.compute import fast_compute
-from bertlib.data import (
-  batch_predictor,
-  nearest_neighbors,
-  retrieval_scores,
-)
+from bertlib.data import batch_predictor, nearest_neighbors, retrieval_scores
 from bertlib.exchange import resolve
 from bertlib.export import predictor
 from bertlib.io import files, json_files, result_files

@@ -15,11 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from absl import logging
 
-from bertlib.checkpoints import (
-  checkpoint_files,
-  electra_weights,
-  model_folder,
-)
+from bertlib.checkpoints import checkpoint_files, electra_weights, model_folder
 from bertlib.cli import terminal
 from bertlib.cli.errors import InputError, some_of
 from bertlib.data import vocabulary

@@ -15,11 +15,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 import modeling
-from bertlib.checkpoints import (
-  checkpoint_files,
-  electra_weights,
-  model_folder,
-)
+from bertlib.checkpoints import checkpoint_files, electra_weights, model_folder
 from bertlib.cli.errors import InputError
 from bertlib.data import vocabulary
 from bertlib.exchange import (

@@ -13,11 +13,7 @@ from bertlib.settings.training import (
   TrainingSettings,
   nothing_to_train,
 )
-from bertlib.tasks.pretraining.objectives import (
-  MLM_NSP,
-  OBJECTIVES,
-  Objective,
-)
+from bertlib.tasks.pretraining.objectives import MLM_NSP, OBJECTIVES, Objective
 from bertlib.tasks.pretraining.recipe import (
   check_masking,
   mask_split_flag,

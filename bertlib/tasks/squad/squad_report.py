@@ -11,11 +11,7 @@ from bertlib.io.result_files import DevPrediction
 from bertlib.reporting import html_report, statistics
 from bertlib.reporting.html_report import Section
 from bertlib.reporting.statistics import Comparison, Interval
-from bertlib.tasks.squad import (
-  squad_decoding,
-  squad_files,
-  squad_scores,
-)
+from bertlib.tasks.squad import squad_decoding, squad_files, squad_scores
 from bertlib.tasks.squad.settings import AnswerSettings
 from bertlib.tasks.squad.squad_scores import Score
 
