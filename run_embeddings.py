@@ -477,6 +477,13 @@ def write_predictions(
   """Writes vectors of texts, the results of a search, and hard negatives."""
   spec, settings = run.task.model_arguments["spec"], run.settings
   batch_size = run.flags.predict_batch_size
+
+  def vectors_of(name, queries, corpus):
+    """Vectors of queries, [queries, width], and of a corpus, one by one."""
+    texts = with_prefixes(spec, queries, corpus)
+    vectors = encode(run, write_texts(run, name, texts, batch_size), checkpoint)
+    return take(vectors, len(queries)), vectors
+
   if data.predict:
     prefix = spec.prompt(settings.prompt)
     texts = write_texts(
@@ -492,30 +499,21 @@ def write_predictions(
       len(texts.num_rows),
     )
   if data.queries:
-    texts = with_prefixes(spec, data.queries, data.corpus)
     records = f"search_{result_files.stem_of(settings.query_file)}"
-    vectors = encode(
-      run, write_texts(run, records, texts, batch_size), checkpoint
-    )
     ((scores, lines),) = nearest_neighbors.search(
-      take(vectors, len(data.queries)), vectors, settings.top_k
+      *vectors_of(records, data.queries, data.corpus), settings.top_k
     )
     name = result_files.name_with(settings.query_file, "results")
     nearest_neighbors.write_search_results(
       run.path(f"{name}.jsonl"), data.queries, data.corpus, scores, lines
     )
   if data.mined:
-    texts = with_prefixes(spec, data.mined.queries, data.mined.corpus)
     records = f"mine_{result_files.stem_of(settings.train_file)}"
-    vectors = encode(
-      run, write_texts(run, records, texts, batch_size), checkpoint
-    )
     name = result_files.name_with(settings.train_file, "negatives")
     hard_negatives.write(
       run.path(f"{name}.jsonl"),
       data.mined,
-      take(vectors, len(data.mined.queries)),
-      vectors,
+      *vectors_of(records, data.mined.queries, data.mined.corpus),
       settings.mining,
     )
 

@@ -428,14 +428,7 @@ def evaluate(
   found = {"": {query: ids for query, ids, _ in ranked}}
   if dev_set.is_ordered:
     found["_before"] = dev_set.candidates
-  results = {
-    f"eval_{name}{suffix}": value
-    for suffix, rankings in found.items()
-    for name, value in retrieval_scores.evaluate(
-      dev_set.relevance, rankings
-    ).items()
-  }
-  return results, ranked
+  return retrieval_scores.evaluate_all(dev_set.relevance, found), ranked
 
 
 def report_dev_set(
