@@ -140,14 +140,13 @@ def sections(
   examples: Sequence[Example],
   label_ids: np.ndarray,  # gold, see `evaluate`
   logits: np.ndarray,  # float [examples, labels]
-  num_errors: int = 30,
   thresholds: Mapping[str, float] | None = None,  # tuned, by label
 ) -> list[Section]:
   """Sections on the predictions of a classifier, for `run_report.Findings`."""
   predicted = classification_decoding.probabilities(problem, logits)
   if problem.kind == "regression":
     error = np.abs(predicted[:, 0] - label_ids)
-    return [_errors(problem, examples, predicted, error, num_errors)]
+    return [_errors(problem, examples, predicted, error)]
   if problem.kind == "multi_label":
     gold = label_ids > 0
     wrong = (predicted >= 0.5) != gold
@@ -162,7 +161,7 @@ def sections(
       _confusion_matrix(problem, label_ids, predicted_ids),
       _label_table(problem, label_ids, predicted_ids),
     ]
-  return [*tables, _errors(problem, examples, predicted, error, num_errors)]
+  return [*tables, _errors(problem, examples, predicted, error)]
 
 
 def _confusion_matrix(
@@ -225,9 +224,9 @@ def _label_table(
   return html_report.table("Labels", rows)
 
 
-def _errors(problem, examples, predicted, error, num_errors: int) -> Section:
+def _errors(problem, examples, predicted, error) -> Section:
   """Section on the examples with the largest errors."""
-  worst = np.argsort(-error, kind="stable")[:num_errors]
+  worst = np.argsort(-error, kind="stable")[: html_report.NUM_ERRORS]
   rows = []
   for index in worst[error[worst] > 0]:
     example = examples[index]
