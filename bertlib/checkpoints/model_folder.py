@@ -457,8 +457,7 @@ def check_same_task(
 def add_to_description(model_dir: str, **values: Any) -> None:
   """Adds keys to `model.json` of a model and of its best checkpoint."""
   for folder in (model_dir, os.path.join(model_dir, model_files.BEST)):
-    if files.exists(os.path.join(folder, model_files.DESCRIPTION)):
-      with files.atomic_write(
-        os.path.join(folder, model_files.DESCRIPTION)
-      ) as file:
+    path = os.path.join(folder, model_files.DESCRIPTION)
+    if files.exists(path):
+      with files.atomic_write(path) as file:
         file.write(json_files.pretty(model_description.load(folder) | values))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 from collections.abc import Mapping
@@ -115,32 +116,22 @@ def _convert_tf1(handle: str, folder: str, target_dir: str) -> None:
     # The exact GELU has this operation, the approximation has Tanh.
     is_exact = b"\x12\x03Erf" in file.read()
   config = _sizes(weights, num_heads, "gelu" if is_exact else "gelu_tanh")
-  checkpoint_files.write_variables(
-    os.path.join(target_dir, model_files.CHECKPOINT), weights
-  )
-  json_files.write(os.path.join(target_dir, model_files.CONFIG), config)
-  vocab = os.path.join(target_dir, model_files.VOCAB)
-  tf.io.gfile.copy(os.path.join(folder, "assets", model_files.VOCAB), vocab)
-  json_files.write(
-    os.path.join(target_dir, model_files.DESCRIPTION),
-    {"do_lower_case": lowercases(handle, target_dir)},
-  )
+  path_of = functools.partial(os.path.join, target_dir)
+  checkpoint_files.write_variables(path_of(model_files.CHECKPOINT), weights)
+  json_files.write(path_of(model_files.CONFIG), config)
+  vocab = os.path.join(folder, "assets", model_files.VOCAB)
+  tf.io.gfile.copy(vocab, path_of(model_files.VOCAB))
+  casing = {"do_lower_case": lowercases(handle, target_dir)}
+  json_files.write(path_of(model_files.DESCRIPTION), casing)
 
 
 def _convert(handle: str, folder: str, target_dir: str) -> None:
   """Writes an encoder as a checkpoint with its files to a folder."""
   loaded = tf.saved_model.load(folder)
   weights = _weights(handle, loaded)
-  checkpoint, config, vocab, description = (
-    os.path.join(target_dir, name)
-    for name in (
-      model_files.CHECKPOINT,
-      model_files.CONFIG,
-      model_files.VOCAB,
-      model_files.DESCRIPTION,
-    )
-  )
-  checkpoint_files.write_variables(checkpoint, weights)
+  path_of = functools.partial(os.path.join, target_dir)
+  checkpoint_files.write_variables(path_of(model_files.CHECKPOINT), weights)
+  config = path_of(model_files.CONFIG)
   own_config = os.path.join(folder, "assets", model_files.CONFIG)
   if tf.io.gfile.exists(own_config):
     tf.io.gfile.copy(own_config, config)
@@ -153,10 +144,11 @@ def _convert(handle: str, folder: str, target_dir: str) -> None:
     # The Model Garden's encoders use the tanh approximation.
     json_files.write(config, _sizes(weights, num_heads, "gelu_tanh"))
   if hasattr(loaded, "vocab_file"):
-    tf.io.gfile.copy(loaded.vocab_file.asset_path.numpy().decode(), vocab)
+    vocab = loaded.vocab_file.asset_path.numpy().decode()
+    tf.io.gfile.copy(vocab, path_of(model_files.VOCAB))
   lower = getattr(loaded, "do_lower_case", None)
   casing = {} if lower is None else {"do_lower_case": bool(lower.numpy())}
-  json_files.write(description, casing)
+  json_files.write(path_of(model_files.DESCRIPTION), casing)
 
 
 def _weights(handle: str, loaded: Any) -> dict[str, np.ndarray]:
