@@ -252,9 +252,7 @@ class _OpenVino:
   ):
     settings = {
       "PERFORMANCE_HINT": "LATENCY",
-      "INFERENCE_PRECISION_HINT": {"float32": "f32", "bfloat16": "bf16"}[
-        precision
-      ],
+      "INFERENCE_PRECISION_HINT": "f32" if precision == "float32" else "bf16",
       "CPU_RUNTIME_CACHE_CAPACITY": _CACHED_KERNELS,
     }
     if num_threads:

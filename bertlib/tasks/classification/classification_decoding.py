@@ -343,10 +343,7 @@ class ClassifierPredictor(BatchPredictor):
   texts_of = staticmethod(texts_of)
 
   def _encode(self, texts):
-    """The texts, with the number of rows of each or of its choices; the rows.
-
-    What comes first is what `_rows` takes.
-    """
+    """What `_rows` takes, texts and their numbers of rows; and the rows."""
     pairs = texts
     if self.problem.kind == "multiple_choice":
       pairs = itertools.chain.from_iterable(texts)

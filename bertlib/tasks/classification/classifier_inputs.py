@@ -207,9 +207,7 @@ def read_examples(
       step_plan.count_steps(settings.flags, len(train_examples), "examples")
   # Without --do_train, they may have been read for their labels.
   note_files(TRAINING_DATA)
-  if settings.flags.do_eval or (
-    settings.flags.do_train and settings.flags.eval_steps
-  ):
+  if settings.flags.evaluates:
     eval_sets = processor.read_sets(settings.data_dir, "dev")
     for dev_set in eval_sets.values():
       _check_labeled(dev_set, "Evaluation")
