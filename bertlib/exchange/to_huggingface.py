@@ -40,6 +40,9 @@ from bertlib.task.task_record import (
 # Files of the weights, of which transformers reads the first.
 _SAFETENSORS, _PYTORCH = "model.safetensors", "pytorch_model.bin"
 
+# Names of activations there, by ours.
+_ACTIVATIONS = {o: theirs for theirs, o in from_huggingface.ACTIVATIONS.items()}
+
 # Entries of `model.json` that have a key of their own in the folder, or that
 # are about this project's computation.
 _CONVERTED = {
@@ -74,10 +77,7 @@ def convert(
 ) -> list[str]:
   """Writes a checkpoint as a Hugging Face folder; returns what was done."""
   weights = _weights_file(target_dir, as_pytorch)
-  activations = {
-    o: theirs for theirs, o in from_huggingface.ACTIVATIONS.items()
-  }
-  config = from_huggingface.check_config(config_file, activations)
+  config = from_huggingface.check_config(config_file, _ACTIVATIONS)
   for key in from_huggingface.FILE_KEYS:
     config.pop(key, None)
   vocab = huggingface_tokenizer.read_vocab(vocab_file)
@@ -327,11 +327,10 @@ def config_of(
   task: TaskRecord | None,  # None for an encoder
 ) -> dict[str, Any]:
   """Contents of the `config.json` of a model whose weights stay here."""
-  names = {ours: name for name, ours in from_huggingface.ACTIVATIONS.items()}
   architecture = task and task.huggingface_class(description)
   found = {
     **vars(config),
-    "hidden_act": names.get(config.hidden_act, config.hidden_act),
+    "hidden_act": _ACTIVATIONS.get(config.hidden_act, config.hidden_act),
     "model_type": tensor_names.model_type_of(vars(config)),
     "architectures": [architecture or "BertModel"],
   }

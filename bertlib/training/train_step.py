@@ -118,7 +118,6 @@ def train_spec(
   accumulated = _compute_gradients(
     arguments, loss_fn, batch, params, loss_scale
   )
-  model_dir = run_config and run_config.model_dir
   scaffold_fn = initialize.initialize_from_checkpoint(
     arguments.init_checkpoint,
     arguments.trained,
@@ -152,8 +151,8 @@ def train_spec(
     shown["budget_used"] = account.used / arguments.num_train_steps
   if loss_scale:
     shown["loss_scale"] = loss_scale.value
-  writes_summaries = model_dir and distribution.writes_summaries()
-  summary_dir = model_dir if writes_summaries else None
+  writes_summaries = run_config and distribution.writes_summaries()
+  summary_dir = run_config.model_dir if writes_summaries else None
   attached, host_call = [], None
   if not arguments.use_tpu and optimization.num_replicas() == 1:
     _skip_ready_checks()

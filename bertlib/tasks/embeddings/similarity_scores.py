@@ -22,10 +22,8 @@ def cosine_similarities(
   first: np.ndarray, second: np.ndarray, dim: int | None = None
 ) -> np.ndarray:
   """Cosines of the rows of two arrays, float32 [rows]; 0 for a zero vector."""
-  product = nearest_neighbors.unit_vectors(
-    first, dim
-  ) * nearest_neighbors.unit_vectors(second, dim)
-  return product.sum(axis=1)
+  unit_vectors = nearest_neighbors.unit_vectors
+  return (unit_vectors(first, dim) * unit_vectors(second, dim)).sum(axis=1)
 
 
 def scored_pairs(
