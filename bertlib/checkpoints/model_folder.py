@@ -236,12 +236,14 @@ def config_of_shapes(
   kernels = [shapes[name] for name in shapes if re.fullmatch(layer, name)]
   vocab_size, embedding_size = shapes[f"{scope}/word_embeddings"]
   intermediate_size, hidden_size = kernels[0]
+  if num_heads is None:
+    num_heads = max(hidden_size // 64, 1)
   return {
     "vocab_size": vocab_size,
     "embedding_size": embedding_size,
     "hidden_size": hidden_size,
     "num_hidden_layers": len(kernels),
-    "num_attention_heads": num_heads or max(hidden_size // 64, 1),
+    "num_attention_heads": num_heads,
     "intermediate_size": intermediate_size,
     "hidden_act": hidden_act,
     "hidden_dropout_prob": 0.1,
