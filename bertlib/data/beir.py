@@ -29,8 +29,7 @@ _FIX = "Fix the file, or download it again"
 class Retrieval(NamedTuple):
   """Queries and a corpus, with relevance judgments (qrels)."""
 
-  # Text by id.
-  queries: Mapping[str, str]
+  queries: Mapping[str, str]  # texts by id
   # Id and text of each document; may be larger than the memory. A document with
   # the id of a query is not among the results of that query.
   corpus: Collection[tuple[str, str]]

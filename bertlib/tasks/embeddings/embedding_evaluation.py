@@ -97,11 +97,10 @@ def evaluate_retrieval(
 ) -> Evaluation:
   """Evaluates a search by cosine similarity in a corpus."""
   widths = _suffixes(dims)
-  # One more, since the document with the id of the query is left out.
+  # One more, since a document with the id of the query is left out, as in BEIR.
   found = nearest_neighbors.search(
     query_vectors, document_vectors, _MAX_RANK + 1, widths.values()
   )
-  # Without the document that has the id of the query, as in BEIR.
   rankings = {
     suffix: {
       query: [id_ for i in row if (id_ := document_ids[i]) != query][:_MAX_RANK]

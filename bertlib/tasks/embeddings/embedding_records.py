@@ -29,8 +29,7 @@ def layout(
   # negative.
   features["text_ids"] = tf_records.Feature((num_texts,))
   if kind in ("scored_pairs", "labeled_pairs"):
-    # From 0 to 1.
-    features["scores"] = tf_records.Feature(is_float=True)
+    features["scores"] = tf_records.Feature(is_float=True)  # from 0 to 1
   elif kind == "labeled_texts":
     features["label_ids"] = tf_records.Feature()
   if teacher_width:
