@@ -536,26 +536,23 @@ def prepare(
   found = step("devices", devices.find_and_choose, settings)
   config = step("config", lambda s: model_folder.config_of(s.model), settings)
   step("output", check_output, settings)
-  tokenizer = step("vocabulary", find_tokenizer, settings, config)
-  step("checkpoint", check_init_checkpoint, settings)
+  tokenizer = step(
+    "vocabulary",
+    lambda s, config: model_folder.tokenizer_of(s.model, config),
+    settings,
+    config,
+  )
+  step(
+    "checkpoint",
+    lambda s: checkpoint_files.check_checkpoint(s.model.init_checkpoint),
+    settings,
+  )
   vectors = step("layers", find_vectors, settings, config)
   if step.is_dry_run:
     step("weights", check_weights, settings, config, vectors)
     lengths = step("texts", check_texts, settings, config, tokenizer, vectors)
     step("disk", check_disk, settings, config, vectors, lengths)
   return settings, Model(found, config, tokenizer, vectors)
-
-
-def find_tokenizer(
-  settings: FeatureSettings, config: modeling.BertConfig
-) -> tokenization.Tokenizer:
-  """The tokenizer of the model."""
-  return model_folder.tokenizer_of(settings.model, config)
-
-
-def check_init_checkpoint(settings: FeatureSettings) -> None:
-  """Refuses an --init_checkpoint that is incomplete or corrupt."""
-  checkpoint_files.check_checkpoint(settings.model.init_checkpoint)
 
 
 def find_vectors(

@@ -24,7 +24,6 @@ else:  # A program that uses the Predictor.
 
   tensorflow_log.hide_information(keras_2=True)
 
-import functools
 import itertools
 import json
 from collections.abc import Mapping, Sequence
@@ -38,12 +37,7 @@ import modeling
 from bertlib.checkpoints import checkpoint_files
 from bertlib.cli import app, option
 from bertlib.cli.steps import Steps
-from bertlib.data import (
-  batch_predictor,
-  input_pipeline,
-  record_check,
-  tf_records,
-)
+from bertlib.data import batch_predictor, tf_records
 from bertlib.exchange import resolve
 from bertlib.export import predictor
 from bertlib.io import result_files
@@ -64,7 +58,7 @@ from bertlib.tasks.classification.classification_decoding import (
 )
 from bertlib.tasks.classification.record import RECORD
 from bertlib.tasks.classification.settings import ClassifierSettings
-from bertlib.training import loop, runs, step_plan, train_step
+from bertlib.training import loop, runs, train_step
 from bertlib.training.runs import Run
 
 # isort: off
@@ -487,20 +481,14 @@ def train_classifier(
     data += f" in {num_rows} windows"
   if num_rows > len(examples):
     run = run.with_arguments(texts_per_window=len(examples) / num_rows)
-  loop.train(
+  loop.train_on_records(
     run,
-    input_pipeline.record_input_fn(
-      path,
-      run.task.features,
-      by_length=run.flags.group_by_length and not run.on_tpu,
-      **runs.input_options(run, is_training=True),
-    ),
-    step_plan.count_steps(run.flags, num_rows, run.task.unit),
+    path,
+    num_rows,
     data,
     lambda checkpoint: (
       evaluate_set(run, processor, dev_sets[""], checkpoint).results
     ),
-    functools.partial(record_check.find, [path], run.task.features),
   )
 
 
@@ -648,12 +636,7 @@ def predict_sets(
     path, num_windows = classifier_inputs.write_records(
       run, processor, records, test_set, batch_size
     )
-    input_fn = input_pipeline.record_input_fn(
-      path,
-      run.task.features,
-      by_length=not run.on_tpu,
-      **runs.input_options(run, is_training=False),
-    )
+    input_fn = runs.input_fn_of(run, path, is_training=False)
     # On a TPU, records that fill the last batch follow.
     num_windows = num_windows[: len(test_set)]
     found = tf_records.restore_input_order(

@@ -16,7 +16,6 @@ else:  # A program that uses the Predictor.
 
   tensorflow_log.hide_information(keras_2=True)
 
-import functools
 import itertools
 import math
 import os
@@ -32,12 +31,7 @@ from bertlib.cli import app, option
 from bertlib.cli.errors import InputError
 from bertlib.cli.steps import Steps
 from bertlib.compute import pooling
-from bertlib.data import (
-  batch_predictor,
-  input_pipeline,
-  nearest_neighbors,
-  record_check,
-)
+from bertlib.data import batch_predictor, nearest_neighbors
 from bertlib.exchange import initial_model, resolve, zoo
 from bertlib.export import predictor
 from bertlib.io import model_files, result_files, vector_files
@@ -56,7 +50,7 @@ from bertlib.tasks.embeddings import (
 from bertlib.tasks.embeddings.embedding_predictor import VectorPredictor
 from bertlib.tasks.embeddings.record import RECORD
 from bertlib.tasks.embeddings.settings import EmbeddingSettings
-from bertlib.training import loop, runs, step_plan, text_sets, train_step
+from bertlib.training import loop, runs, text_sets, train_step
 from bertlib.training.runs import Run
 from bertlib.training.text_sets import TextSet
 
@@ -368,18 +362,12 @@ def train_embeddings(
     teacher_vectors,
     text_sets.training_cutting(run),
   )
-  loop.train(
+  loop.train_on_records(
     run,
-    input_pipeline.record_input_fn(
-      path,
-      run.task.features,
-      by_length=run.flags.group_by_length and not run.on_tpu,
-      **runs.input_options(run, is_training=True),
-    ),
-    step_plan.count_steps(run.flags, len(data.train), run.task.unit),
+    path,
+    len(data.train),
     f"{len(data.train)} {run.task.unit}",
     lambda checkpoint: evaluate_dev_set(run, dev_set, checkpoint).results,
-    functools.partial(record_check.find, [path], run.task.features),
   )
 
 
@@ -489,6 +477,13 @@ def write_predictions(
   """Writes vectors of texts, the results of a search, and hard negatives."""
   spec, settings = run.task.model_arguments["spec"], run.settings
   batch_size = run.flags.predict_batch_size
+
+  def vectors_of(name, queries, corpus):
+    """Vectors of queries, [queries, width], and of a corpus, one by one."""
+    texts = with_prefixes(spec, queries, corpus)
+    vectors = encode(run, write_texts(run, name, texts, batch_size), checkpoint)
+    return take(vectors, len(queries)), vectors
+
   if data.predict:
     prefix = spec.prompt(settings.prompt)
     texts = write_texts(
@@ -504,30 +499,21 @@ def write_predictions(
       len(texts.num_rows),
     )
   if data.queries:
-    texts = with_prefixes(spec, data.queries, data.corpus)
     records = f"search_{result_files.stem_of(settings.query_file)}"
-    vectors = encode(
-      run, write_texts(run, records, texts, batch_size), checkpoint
-    )
     ((scores, lines),) = nearest_neighbors.search(
-      take(vectors, len(data.queries)), vectors, settings.top_k
+      *vectors_of(records, data.queries, data.corpus), settings.top_k
     )
     name = result_files.name_with(settings.query_file, "results")
     nearest_neighbors.write_search_results(
       run.path(f"{name}.jsonl"), data.queries, data.corpus, scores, lines
     )
   if data.mined:
-    texts = with_prefixes(spec, data.mined.queries, data.mined.corpus)
     records = f"mine_{result_files.stem_of(settings.train_file)}"
-    vectors = encode(
-      run, write_texts(run, records, texts, batch_size), checkpoint
-    )
     name = result_files.name_with(settings.train_file, "negatives")
     hard_negatives.write(
       run.path(f"{name}.jsonl"),
       data.mined,
-      take(vectors, len(data.mined.queries)),
-      vectors,
+      *vectors_of(records, data.mined.queries, data.mined.corpus),
       settings.mining,
     )
 

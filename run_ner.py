@@ -17,7 +17,6 @@ else:  # A program that uses the Predictor.
 
   tensorflow_log.hide_information(keras_2=True)
 
-import functools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -28,7 +27,7 @@ from absl import logging
 import modeling
 from bertlib.cli import app, option
 from bertlib.cli.steps import Steps
-from bertlib.data import input_pipeline, record_check, tf_records
+from bertlib.data import tf_records
 from bertlib.exchange import resolve
 from bertlib.export import predictor
 from bertlib.io import result_files
@@ -191,7 +190,7 @@ def main(_) -> None:
   """Trains, evaluates and predicts, depending on the flags."""
   settings = option.from_flags(NerSettings)
   with receipts.begin(__file__, settings) as (receipt, step):
-    run, labels, data = prepare(settings, step)
+    run, data = prepare(settings, step)
   if step.is_dry_run:
     return
   settings, files_read = run.settings, ner_inputs.data_files(settings, data)
@@ -199,27 +198,23 @@ def main(_) -> None:
     dev_set = None
     if data.dev:
       batch_size = settings.flags.eval_batch_size
-      dev_set = write_windows(run, "eval", data.dev, labels, batch_size)
+      dev_set = write_windows(run, "eval", data.dev, batch_size)
     if run.seeds:
       loop.train_seeds(run, "--nodo_predict")
     elif settings.flags.do_train:
-      train_tagger(run, data, labels, dev_set)
+      train_tagger(run, data, dev_set)
     outcome.checkpoint = loop.select_checkpoint(run)
     if run.evaluates:
-      outcome.found = evaluate_dev_set(run, dev_set, labels, outcome.checkpoint)
+      outcome.found = evaluate_dev_set(run, dev_set, outcome.checkpoint)
     if run.predicts:
-      outcome.found.warnings += tag_file(
-        run, data.predict, labels, outcome.checkpoint
-      )
+      outcome.found.warnings += tag_file(run, data.predict, outcome.checkpoint)
     outcome.num_examples = data.num_sentences
 
 
 # Before the run
 
 
-def prepare(
-  asked: NerSettings, step: Steps
-) -> tuple[Run, list[str], ner_inputs.Data]:
+def prepare(asked: NerSettings, step: Steps) -> tuple[Run, ner_inputs.Data]:
   """Loads the model, its tags and the sentences; writes nothing."""
   settings = step("model", resolve.complete, asked)
   step("output", check_output, settings)
@@ -228,13 +223,13 @@ def prepare(
   )
   labels = step("tags", ner_inputs.find_labels, settings, train_set)
   run = step("run", set_up, settings, labels, step)
-  data = step("data", read_data, run, train_set, labels)
+  data = step("data", read_data, run, train_set)
   plan = loop.check_start(run, step)
   if step.is_dry_run:
     step("labels", ner_inputs.check_tags, labels, data)
     lengths = step("tokens", ner_inputs.check_sentences, run, data)
     training_checks.estimate_training(step, run, plan, lengths)
-  return run, labels, data
+  return run, data
 
 
 def set_up(settings: NerSettings, labels: Sequence[str], step: Steps) -> Run:
@@ -269,11 +264,9 @@ def check_output(settings: NerSettings) -> None:
     result_files.check_predict_file(settings.predict_file)
 
 
-def read_data(
-  run: Run, train_set: Sequence[Sentence], labels: Sequence[str]
-) -> ner_inputs.Data:
+def read_data(run: Run, train_set: Sequence[Sentence]) -> ner_inputs.Data:
   """Reads the splits; refuses a training set that is too small for one step."""
-  data = ner_inputs.read_data(run, train_set, labels)
+  data = ner_inputs.read_data(run, train_set)
   # Each sentence makes one window or more.
   if step_plan.may_be_too_few(run.flags, len(data.train)):
     windows = ner.make_windows(
@@ -299,13 +292,13 @@ def write_windows(
   run: Run,
   name: str,  # of the file, see `runs.records_path`
   sentences: Sequence[Sentence],
-  labels: Sequence[str],
   batch_size: int,  # all batches are full on a TPU
 ) -> WindowSet:
   """Makes windows of sentences, and writes their records."""
   max_seq_length = run.settings.model.max_seq_length
   windows = list(ner.make_windows(sentences, run.tokenizer, max_seq_length))
   path = runs.records_path(run, name)
+  labels = run.task.description["labels"]
   records = ner.window_records(sentences, windows, max_seq_length, labels)
   if name != "train":
     records = runs.fill_last_batch(run, records, batch_size)
@@ -324,61 +317,47 @@ def write_windows(
 def train_tagger(
   run: Run,
   data: ner_inputs.Data,
-  labels: Sequence[str],
   dev_set: WindowSet | None,  # evaluated during training
 ) -> None:
   """Trains on tagged sentences."""
   _, windows, path, _ = write_windows(
-    run, "train", data.train, labels, run.flags.train_batch_size
+    run, "train", data.train, run.flags.train_batch_size
   )
-  loop.train(
+  loop.train_on_records(
     run,
-    input_pipeline.record_input_fn(
-      path,
-      run.task.features,
-      by_length=run.flags.group_by_length and not run.on_tpu,
-      **runs.input_options(run, is_training=True),
-    ),
-    step_plan.count_steps(run.flags, len(windows), run.task.unit),
+    path,
+    len(windows),
     f"{len(windows)} windows",
     lambda checkpoint: ner_report.overall(
-      ner_report.evaluate_tags(
-        data.dev, predict_tags(run, dev_set, labels, checkpoint)
-      )
+      ner_report.evaluate_tags(data.dev, predict_tags(run, dev_set, checkpoint))
     ),
-    functools.partial(record_check.find, [path], run.task.features),
   )
 
 
 def predict_tags(
   run: Run,
   window_set: WindowSet,
-  labels: Sequence[str],
   checkpoint: str | None,  # None for the model of --init_checkpoint
 ) -> list[Tagged]:
   """Tags that a model predicts, and their probabilities, by sentence."""
   sentences, windows, path, batch_size = window_set
-  input_fn = input_pipeline.record_input_fn(
-    path,
-    run.task.features,
-    by_length=not run.on_tpu,
-    **runs.input_options(run, is_training=False),
-  )
+  input_fn = runs.input_fn_of(run, path, is_training=False)
   rows = loop.predict(run, input_fn, len(windows), checkpoint, batch_size)
   probabilities = (
     (int(row["unique_ids"]), row["probabilities"]) for row in rows
   )
-  return ner_decoding.assign_tags(sentences, windows, probabilities, labels)
+  return ner_decoding.assign_tags(
+    sentences, windows, probabilities, run.task.description["labels"]
+  )
 
 
 def evaluate_dev_set(
   run: Run,
   dev_set: WindowSet,
-  labels: Sequence[str],
   checkpoint: str | None,  # None for the model of --init_checkpoint
 ) -> run_report.Findings:
   """Evaluates a checkpoint on the dev set; writes metrics and predictions."""
-  predicted = predict_tags(run, dev_set, labels, checkpoint)
+  predicted = predict_tags(run, dev_set, checkpoint)
   results = ner_report.evaluate_tags(dev_set.sentences, predicted)
   sentences = dev_set.sentences
   loop.write_metrics(
@@ -410,10 +389,7 @@ def entity_types(tagged: Iterable[Sequence[str]]) -> Iterator[str]:
 
 
 def tag_file(
-  run: Run,
-  sentences: Sequence[Sentence],
-  labels: Sequence[str],
-  checkpoint: str | None,
+  run: Run, sentences: Sequence[Sentence], checkpoint: str | None
 ) -> list[str]:
   """Tags --predict_file, and writes the predictions; gives warnings."""
   predict_file = run.settings.predict_file
@@ -421,10 +397,9 @@ def tag_file(
     run,
     f"predict_{result_files.stem_of(predict_file)}",
     sentences,
-    labels,
     run.flags.predict_batch_size,
   )
-  predicted = predict_tags(run, window_set, labels, checkpoint)
+  predicted = predict_tags(run, window_set, checkpoint)
   name = result_files.predictions_name(predict_file)
   ner_decoding.write_predictions(run.path(name), sentences, predicted)
   return run_report.collapse_warning(

@@ -23,7 +23,7 @@ import functools
 import hashlib
 import os
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -33,14 +33,7 @@ import modeling
 from bertlib.cli import app, lazy_module, option
 from bertlib.cli.steps import Steps
 from bertlib.compute import fast_compute
-from bertlib.data import (
-  batch_predictor,
-  beir,
-  input_pipeline,
-  nearest_neighbors,
-  record_check,
-  retrieval_scores,
-)
+from bertlib.data import batch_predictor, nearest_neighbors, retrieval_scores
 from bertlib.exchange import resolve
 from bertlib.export import predictor
 from bertlib.io import files, json_files, result_files
@@ -63,7 +56,7 @@ from bertlib.tasks.ranking.ranking_predictor import RankingPredictor
 from bertlib.tasks.ranking.rankings import Ranked, Search
 from bertlib.tasks.ranking.record import RECORD
 from bertlib.tasks.ranking.settings import RankingSettings
-from bertlib.training import loop, runs, step_plan, text_sets, train_step
+from bertlib.training import loop, runs, text_sets, train_step
 from bertlib.training.runs import Run
 from bertlib.training.text_sets import TextSet
 
@@ -225,7 +218,9 @@ def main(_) -> None:
   with run_report.started(receipt, run, files_read) as outcome:
     if run.is_chief:
       result_files.write_bad_rows(run.output_dir, data.bad_rows)
-    dev_set = data.dev and write_search(run, "eval", data.dev)
+    dev_set = data.dev and write_search(
+      run, "eval", data.dev, run.flags.eval_batch_size
+    )
     if run.seeds:
       loop.train_seeds(run, "--nodo_predict")
     elif settings.flags.do_train:
@@ -310,34 +305,27 @@ def check_models(settings: RankingSettings) -> None:
 def train_reranker(
   run: Run,
   groups: Groups,
-  dev_set: RecordedSearch | None,  # evaluated during training
+  dev_set: Search | None,  # of `write_search`, evaluated during training
 ) -> None:
   """Trains on queries with their documents."""
-  path, features = run.path("train.tf_record"), run.task.features
-  scores = (
-    teacher_scores(run, groups) if run.settings.objective.teacher else None
-  )
+  path, scores = run.path("train.tf_record"), None
+  if run.settings.objective.teacher:
+    scores = teacher_scores(run, groups)
   ranking_records.write_records(
     path,
     groups,
-    features,
+    run.task.features,
     run.tokenizer,
     text_sets.training_cutting(run),
     query_prefix(run),
     scores,
   )
-  loop.train(
+  loop.train_on_records(
     run,
-    input_pipeline.record_input_fn(
-      path,
-      features,
-      by_length=run.flags.group_by_length and not run.on_tpu,
-      **runs.input_options(run, is_training=True),
-    ),
-    step_plan.count_steps(run.flags, len(groups), run.task.unit),
+    path,
+    len(groups),
     f"{len(groups)} {run.task.unit}",
     lambda checkpoint: evaluate(run, dev_set, checkpoint)[0],
-    functools.partial(record_check.find, [path], features),
   )
 
 
@@ -372,21 +360,17 @@ def teacher_scores(run: Run, groups: Groups) -> np.ndarray:
 # Evaluation and prediction
 
 
-class RecordedSearch(NamedTuple):
-  """Documents to rank, whose pairs with queries are written."""
-
-  search: Search
-  texts: TextSet
-
-
-def write_search(run: Run, name: str, search: Search) -> RecordedSearch:
+def write_search(
+  run: Run, name: str, search: Search, batch_size: int
+) -> Search:
   """Writes the records of pairs to rank; finds candidates without a run."""
   if not search.candidates:
     search = search.with_candidates(find_candidates(run.settings, search))
   ranking_records.warn_of_long(
     search.queries.values(), run.tokenizer, run.settings.model.max_seq_length
   )
-  return RecordedSearch(search, write_pairs(run, name, search.pairs()))
+  texts = write_pairs(run, name, search.pairs(), batch_size)
+  return search._replace(texts=texts)
 
 
 def find_candidates(
@@ -416,13 +400,12 @@ def find_candidates(
 
 
 def write_pairs(
-  run: Run, name: str, pairs: Iterable[tuple[str, str]]
+  run: Run, name: str, pairs: Iterable[tuple[str, str]], batch_size: int
 ) -> TextSet:
   """Writes the records of pairs to score."""
-  flags, prefix = run.flags, query_prefix(run)
-  size = flags.eval_batch_size if name == "eval" else flags.predict_batch_size
+  prefix = query_prefix(run)
   pairs = ((prefix + query, document) for query, document in pairs)
-  return text_sets.write(run, name, pairs, size)
+  return text_sets.write(run, name, pairs, batch_size)
 
 
 def query_prefix(run: Run) -> str:
@@ -438,38 +421,29 @@ def logits_of(run: Run, texts: TextSet, checkpoint: str | None) -> np.ndarray:
 
 
 def evaluate(
-  run: Run, dev_set: RecordedSearch, checkpoint: str | None
+  run: Run, dev_set: Search, checkpoint: str | None
 ) -> tuple[dict[str, float], list[Ranked]]:
   """Metrics of a checkpoint, or of the initial model, and its rankings."""
-  search, texts = dev_set
-  ranked = [*search.ranked(logits_of(run, texts, checkpoint))]
+  ranked = [*dev_set.ranked(logits_of(run, dev_set.texts, checkpoint))]
   found = {"": {query: ids for query, ids, _ in ranked}}
-  if search.is_ordered:
-    found["_before"] = search.candidates
-  results = {
-    f"eval_{name}{suffix}": value
-    for suffix, rankings in found.items()
-    for name, value in retrieval_scores.evaluate(
-      search.relevance, rankings
-    ).items()
-  }
-  return results, ranked
+  if dev_set.is_ordered:
+    found["_before"] = dev_set.candidates
+  return retrieval_scores.evaluate_all(dev_set.relevance, found), ranked
 
 
 def report_dev_set(
-  run: Run, dev_set: RecordedSearch, checkpoint: str | None
+  run: Run, dev_set: Search, checkpoint: str | None
 ) -> run_report.Findings:
   """Evaluates a checkpoint; writes the metrics and the run file."""
   results, ranked = evaluate(run, dev_set, checkpoint)
   loop.write_metrics(run, results, checkpoint)
   rankings.write_run(run.path("eval_run.trec"), ranked)
-  found, search = {query: ids for query, ids, _ in ranked}, dev_set.search
-  retrieval = beir.Retrieval(search.queries, search.corpus, search.relevance)
-  sections = [search_report.errors(retrieval, found)]
-  if search.is_ordered:
-    worse = search_report.made_worse(retrieval, search.candidates, found)
+  found = {query: ids for query, ids, _ in ranked}
+  sections = [search_report.errors(dev_set, found)]
+  if dev_set.is_ordered:
+    worse = search_report.made_worse(dev_set, dev_set.candidates, found)
     sections.insert(0, worse)
-  intervals = search_report.intervals(search.relevance, found)
+  intervals = search_report.intervals(dev_set.relevance, found)
   return run_report.Findings(results, sections, intervals=intervals)
 
 
@@ -481,16 +455,17 @@ def write_predictions(
   """Writes scores of the pairs of --predict_file, or ranks its documents."""
   path = run.settings.predict_file.rstrip("/")
   name = f"predict_{result_files.stem_of(path)}"
+  batch_size = run.flags.predict_batch_size
   output = run.path(result_files.predictions_name(path))
   activate = functools.partial(ranking_predictor.activate, run.task.description)
   if not isinstance(predict, Search):
-    texts = write_pairs(run, name, predict)
+    texts = write_pairs(run, name, predict, batch_size)
     scores = activate(logits_of(run, texts, checkpoint))
     formats = ranking_predictor.FORMATS
     batch_predictor.write_files(output, formats, predict, scores)
     return
-  search, texts = write_search(run, name, predict)
-  ranked = [*search.ranked(logits_of(run, texts, checkpoint))]
+  search = write_search(run, name, predict, batch_size)
+  ranked = [*search.ranked(logits_of(run, search.texts, checkpoint))]
   run_file = run.path(f"{result_files.name_with(path, 'run')}.trec")
   rankings.write_run(run_file, ranked)
   rankings.write_lines(f"{output}.jsonl", search, ranked, activate)

@@ -34,7 +34,7 @@ from bertlib.checkpoints import model_folder
 from bertlib.cli import app, option
 from bertlib.cli.errors import InputError
 from bertlib.cli.steps import Steps
-from bertlib.data import input_pipeline, record_check, tf_records
+from bertlib.data import input_pipeline, tf_records
 from bertlib.exchange import resolve
 from bertlib.export import predictor
 from bertlib.io import files
@@ -356,22 +356,16 @@ def check_output(settings: SquadSettings) -> None:
 
 def train_reader(run: Run, data: squad_inputs.SquadData) -> None:
   """Trains the model on the windows of the training questions."""
-  settings, windows = run.settings, data.train_windows
+  windows = data.train_windows
   order = squad_windows.reference_order(len(data.train))
   rows = squad_windows.rows_of_questions(windows, order)
   path = write_windows(run, "train", windows, rows, is_training=True)
-  loop.train(
+  loop.train_on_records(
     run,
-    input_fn_builder(
-      path,
-      settings.model.max_seq_length,
-      by_length=run.flags.group_by_length and not run.on_tpu,
-      **runs.input_options(run, is_training=True),
-    ),
-    data.num_train_steps,
+    path,
+    len(data.train),
     f"{len(data.train)} questions in {len(windows.length)} windows",
     functools.partial(evaluate_checkpoint, run, data),
-    functools.partial(record_check.find, [path], run.task.features),
   )
 
 

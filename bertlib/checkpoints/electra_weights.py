@@ -6,7 +6,7 @@ Weights are NumPy arrays by name. Imports no TensorFlow.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -160,39 +160,3 @@ def google_names(names: Iterable[str], source: str) -> dict[str, str]:
     if new != name:
       renamed[new] = name
   return renamed
-
-
-def config_of(shapes: Mapping[str, Sequence[int]]) -> dict[str, Any] | None:
-  """Config of Google's ELECTRA by the shapes of its weights, by our names."""
-  query = "/encoder/layer_0/attention/self/query/bias"
-  if f"{DISCRIMINATOR}_predictions/dense/bias" not in shapes:
-    return None
-  widths, layers = {}, {}
-  for scope in ("bert", GENERATOR):
-    if f"{scope}{query}" in shapes:
-      (widths[scope],) = shapes[f"{scope}{query}"]
-      layer = rf"{scope}/encoder/layer_\d+/attention/self/query/bias"
-      layers[scope] = sum(bool(re.fullmatch(layer, n)) for n in shapes)
-  vocab_size, embedding_size = shapes[_WORDS]
-  config = {
-    "model_type": "electra",
-    "vocab_size": vocab_size,
-    "embedding_size": embedding_size,
-    "hidden_size": widths["bert"],
-    "num_hidden_layers": layers["bert"],
-    "num_attention_heads": max(widths["bert"] // 64, 1),
-    "intermediate_size": shapes["bert/encoder/layer_0/intermediate/dense/bias"][
-      0
-    ],
-    "hidden_act": "gelu",
-    "pooler_act": "gelu",
-    "max_position_embeddings": shapes[f"{TABLES}position_embeddings"][0],
-    "type_vocab_size": shapes[f"{TABLES}token_type_embeddings"][0],
-    "initializer_range": 0.02,
-    "hidden_dropout_prob": 0.1,
-    "attention_probs_dropout_prob": 0.1,
-  }
-  if GENERATOR in widths:
-    config["generator_hidden_size"] = widths[GENERATOR] / widths["bert"]
-    config["generator_layers"] = layers[GENERATOR] / layers["bert"]
-  return config

@@ -223,6 +223,37 @@ def num_weights(config: modeling.BertConfig) -> int:
   return embeddings + config.num_hidden_layers * layer + pooler
 
 
+def config_of_shapes(
+  shapes: Mapping[str, Sequence[int]],  # of the weights of an encoder
+  num_heads: int | None = None,  # None for heads of size 64
+  hidden_act: str = "gelu",
+) -> dict[str, Any]:
+  """Contents of `bert_config.json` for weights of these shapes."""
+  scope, layer = (
+    "bert/embeddings",
+    r"bert/encoder/layer_\d+/output/dense/kernel",
+  )
+  kernels = [shapes[name] for name in shapes if re.fullmatch(layer, name)]
+  vocab_size, embedding_size = shapes[f"{scope}/word_embeddings"]
+  intermediate_size, hidden_size = kernels[0]
+  if num_heads is None:
+    num_heads = max(hidden_size // 64, 1)
+  return {
+    "vocab_size": vocab_size,
+    "embedding_size": embedding_size,
+    "hidden_size": hidden_size,
+    "num_hidden_layers": len(kernels),
+    "num_attention_heads": num_heads,
+    "intermediate_size": intermediate_size,
+    "hidden_act": hidden_act,
+    "hidden_dropout_prob": 0.1,
+    "attention_probs_dropout_prob": 0.1,
+    "max_position_embeddings": shapes[f"{scope}/position_embeddings"][0],
+    "type_vocab_size": shapes[f"{scope}/token_type_embeddings"][0],
+    "initializer_range": 0.02,
+  }
+
+
 def config_of(model: ModelSettings, least: int = 3) -> modeling.BertConfig:
   """Config of a model; InputError if it has no room for --max_seq_length."""
   is_new = not model.init_checkpoint
@@ -457,8 +488,7 @@ def check_same_task(
 def add_to_description(model_dir: str, **values: Any) -> None:
   """Adds keys to `model.json` of a model and of its best checkpoint."""
   for folder in (model_dir, os.path.join(model_dir, model_files.BEST)):
-    if files.exists(os.path.join(folder, model_files.DESCRIPTION)):
-      with files.atomic_write(
-        os.path.join(folder, model_files.DESCRIPTION)
-      ) as file:
+    path = os.path.join(folder, model_files.DESCRIPTION)
+    if files.exists(path):
+      with files.atomic_write(path) as file:
         file.write(json_files.pretty(model_description.load(folder) | values))

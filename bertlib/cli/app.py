@@ -13,13 +13,7 @@ from typing import Any, Callable
 
 from absl import app, flags, logging
 
-from bertlib.cli import (
-  command_line,
-  errors,
-  option,
-  tensorflow_log,
-  terminal,
-)
+from bertlib.cli import command_line, errors, option, tensorflow_log, terminal
 from bertlib.cli.option import CommandSettings
 
 

@@ -9,14 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import (
-  Collection,
-  Iterable,
-  Iterator,
-  Mapping,
-  Sequence,
-  Set,
-)
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from bertlib.cli.absl import logging
@@ -36,8 +29,7 @@ _FIX = "Fix the file, or download it again"
 class Retrieval(NamedTuple):
   """Queries and a corpus, with relevance judgments (qrels)."""
 
-  # Text by id.
-  queries: Mapping[str, str]
+  queries: Mapping[str, str]  # texts by id
   # Id and text of each document; may be larger than the memory. A document with
   # the id of a query is not among the results of that query.
   corpus: Collection[tuple[str, str]]
@@ -53,7 +45,7 @@ class _Corpus:
   """The documents of a folder, read anew in each iteration."""
 
   folder: str
-  num_documents: int
+  num_documents: int = 0  # if they were counted
 
   def __iter__(self) -> Iterator[tuple[str, str]]:
     for _, id_, text in _read_lines(os.path.join(self.folder, _CORPUS)):
@@ -119,6 +111,13 @@ def read(path: str, split: str = "test") -> Retrieval:
   return Retrieval(queries, corpus, relevance, irrelevant)
 
 
+def read_unjudged(path: str) -> Retrieval:
+  """Reads all queries of a folder, with its corpus."""
+  folder, _ = _find_folder(path)
+  rows = _read_unique(os.path.join(folder, _QUERIES))
+  return Retrieval({id_: text for _, id_, text in rows}, _Corpus(folder), {})
+
+
 # Judgments
 
 
@@ -164,10 +163,15 @@ def _missing(judgment: _Judgment, field: str, path: str) -> InputError:
   )
 
 
-def _check_documents(
-  judgments: Sequence[_Judgment], missing: Set[str], path: str
-) -> None:
-  """Logs the judgments of missing documents; InputError if all are missing."""
+def _check_corpus(folder: str, judgments: Sequence[_Judgment]) -> int:
+  """Checks a corpus; returns the number of its documents."""
+  # Missing documents are logged; if all are missing, that is an error.
+  path = os.path.join(folder, _CORPUS)
+  missing = {judgment.document for judgment in judgments}
+  num_documents = 0
+  for _, id_, _ in _read_unique(path):
+    missing.discard(id_)
+    num_documents += 1
   lost = [judged for judged in judgments if judged.document in missing]
   if len(lost) == len(judgments):
     raise _missing(lost[0], "document", path)
@@ -181,20 +185,10 @@ def _check_documents(
       lost[0].document,
       sum(judged.grade > 0 for judged in lost),
     )
+  return num_documents
 
 
 # Queries and documents
-
-
-def read_queries(path: str) -> dict[str, str]:
-  """Texts of all queries of a folder, by id."""
-  queries = os.path.join(_find_folder(path)[0], _QUERIES)
-  return {id_: text for _, id_, text in _read_unique(queries)}
-
-
-def corpus_of(path: str) -> Iterator[tuple[str, str]]:
-  """Ids and texts of the documents of a folder, read anew each time."""
-  return _Corpus(_find_folder(path)[0], 0)
 
 
 def _read_queries(
@@ -238,18 +232,6 @@ def _read_lines(path: str) -> Iterator[tuple[int, str, str]]:
   ):
     text = f"{entry.get('title') or ''} {entry['text']}"
     yield number, entry["_id"], text.strip()
-
-
-def _check_corpus(folder: str, judgments: Sequence[_Judgment]) -> int:
-  """Checks the ids of a corpus; returns the number of documents."""
-  path = os.path.join(folder, _CORPUS)
-  missing = {judgment.document for judgment in judgments}
-  num_documents = 0
-  for _, id_, _ in _read_unique(path):
-    missing.discard(id_)
-    num_documents += 1
-  _check_documents(judgments, missing, path)
-  return num_documents
 
 
 # Pairs

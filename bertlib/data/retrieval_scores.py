@@ -23,6 +23,18 @@ def evaluate(
   return dict(zip(METRICS, map(float, means)))
 
 
+def evaluate_all(
+  relevance: Mapping[str, Mapping[str, int]],
+  rankings: Mapping[str, Mapping[str, Sequence[str]]],  # by suffix
+) -> dict[str, float]:
+  """`METRICS` of several rankings, as in `eval_results.txt`."""
+  return {
+    f"eval_{name}{suffix}": value
+    for suffix, ranking in rankings.items()
+    for name, value in evaluate(relevance, ranking).items()
+  }
+
+
 def evaluate_queries(
   relevance: Mapping[str, Mapping[str, int]],
   rankings: Mapping[str, Sequence[str]],

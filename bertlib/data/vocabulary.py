@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import tokenization
 from bertlib.cli.absl import logging
@@ -26,9 +27,8 @@ def load_tokenizer(
   vocab_size: int | None = None,  # of the embedding table; None: not checked
   init_checkpoint: str | None = None,
   finds_mask: bool = False,  # in texts, by their name
-  checks_case: bool = True,
-  max_input_chars_per_word: int | None = None,
   type_vocab_size: int = 2,
+  **wordpiece: Any,  # the rest of `_load_wordpiece`
 ) -> tokenization.Tokenizer:
   """Tokenizer of a vocabulary; InputError unless it fits model and text."""
   tokenizer: tokenization.Tokenizer
@@ -36,14 +36,9 @@ def load_tokenizer(
     tokenizer = subword_tokenizer.load(vocab_file, finds_mask)
     _check_rows(vocab_file, max(tokenizer.inv_vocab) + 1, vocab_size)
   else:
+    options = vocab_size, init_checkpoint, finds_mask
     tokenizer = _load_wordpiece(
-      vocab_file,
-      do_lower_case,
-      vocab_size,
-      init_checkpoint,
-      finds_mask,
-      checks_case,
-      max_input_chars_per_word,
+      vocab_file, do_lower_case, *options, **wordpiece
     )
   if init_checkpoint:
     _compare_with_checkpoint(vocab_file, init_checkpoint)
@@ -60,8 +55,8 @@ def _load_wordpiece(
   vocab_size: int | None,
   init_checkpoint: str | None,
   finds_mask: bool,
-  checks_case: bool,
-  max_input_chars_per_word: int | None,
+  checks_case: bool = True,
+  max_input_chars_per_word: int | None = None,
 ) -> tokenization.FullTokenizer:
   """Tokenizer of WordPieces, see `load_tokenizer`."""
   vocab = load(vocab_file)

@@ -6,6 +6,7 @@ error, so that no weight is dropped silently.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 import re
@@ -15,11 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from absl import logging
 
-from bertlib.checkpoints import (
-  checkpoint_files,
-  electra_weights,
-  model_folder,
-)
+from bertlib.checkpoints import checkpoint_files, electra_weights, model_folder
 from bertlib.cli import terminal
 from bertlib.cli.errors import InputError, some_of
 from bertlib.data import vocabulary
@@ -130,28 +127,26 @@ class ConvertedModel(NamedTuple):
 
   def write(self, folder: str) -> None:
     """Writes the model's files to a folder."""
-    checkpoint_files.write_variables(
-      os.path.join(folder, model_files.CHECKPOINT), self.variables
-    )
-    vocab_path = os.path.join(folder, self.vocab_name)
+    path_of = functools.partial(os.path.join, folder)
+    checkpoint = path_of(model_files.CHECKPOINT)
+    checkpoint_files.write_variables(checkpoint, self.variables)
+    vocab_path = path_of(self.vocab_name)
     with open(vocab_path, "wb") as file:
       file.write(self.vocab)
     hashed = {"vocab_sha256": vocabulary.hash_of(vocab_path)}
-    json_files.write(os.path.join(folder, model_files.CONFIG), self.config)
-    description_path = os.path.join(folder, model_files.DESCRIPTION)
-    json_files.write(description_path, self.description | hashed)
+    json_files.write(path_of(model_files.CONFIG), self.config)
+    description = self.description | hashed
+    json_files.write(path_of(model_files.DESCRIPTION), description)
     # What is not read here is refused now, not when the model is used.
     try:
       with terminal.quiet(logging.ERROR):
         model_folder.check(folder)
-        config = model_folder.load_config(
-          os.path.join(folder, model_files.CONFIG)
-        )
+        config = model_folder.load_config(path_of(model_files.CONFIG))
         vocabulary.load_tokenizer(
           vocab_path, self.description["do_lower_case"], config.vocab_size
         )
     except InputError as error:
-      reason = str(error).replace(os.path.join(folder, ""), "")
+      reason = str(error).replace(path_of(""), "")
       raise InputError(
         f"{self.source}: cannot be used as converted ({reason})"
       ) from error
@@ -310,15 +305,11 @@ def _architecture(
   config: Mapping[str, Any], parts: Iterable[str], source: str
 ) -> str:
   """Class of the model: the stated one, else by its heads."""
-  prefix = tensor_names.CLASSES[config["model_type"]]
-  stated = [
-    name.replace(prefix, "Bert", 1)
-    for name in config.get("architectures") or ()
-  ]
+  stated, kind = config.get("architectures") or (), config["model_type"]
   if "pooler" not in parts:
-    stated.append("BertForTokenClassification")
+    stated = (*stated, "BertForTokenClassification")
   try:
-    found = tensor_names.choose_architecture(parts, stated, source)
+    found = tensor_names.choose_architecture(parts, stated, kind, source)
   except InputError:  # heads of no single class, of which the encoder is used
     return "BertModel"
   if found == _OF_NETWORKS:  # without its generator

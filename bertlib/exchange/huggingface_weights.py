@@ -115,10 +115,9 @@ def write(path: str, tensors: dict[str, np.ndarray]) -> None:
     _write_pytorch(path, tensors)
     return
   # transformers requires the name of the framework.
-  pytorch = {"format": "pt"}
-  save = safetensors.numpy.save
+  content = safetensors.numpy.save(tensors, metadata={"format": "pt"})
   with open(path, "wb") as file:
-    file.write(save(tensors, metadata=pytorch))
+    file.write(content)
 
 
 def _write_pytorch(path: str, tensors: dict[str, np.ndarray]) -> None:

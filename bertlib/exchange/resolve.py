@@ -29,12 +29,10 @@ def complete(settings: Settings) -> Settings:
   model = settings.model
   handle, checkpoint = model.bert_hub_module_handle, model.init_checkpoint
   brought = {}
-  if handle:
-    name = tfhub.published_name(handle)
-    if name:
-      brought = zoo.flags_for(name)
-    else:
-      brought = {"init_checkpoint": tfhub.convert(handle)}
+  if handle and (name := tfhub.published_name(handle)):
+    brought = zoo.flags_for(name)
+  elif handle:
+    brought = {"init_checkpoint": tfhub.convert(handle)}
   elif checkpoint and initial_model.is_name(checkpoint):
     brought = zoo.flags_for(checkpoint)
   elif checkpoint and initial_model.is_huggingface(checkpoint):

@@ -10,12 +10,13 @@ import os
 import re
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow.compat.v1 as tf
 from absl import logging
 
-from bertlib.checkpoints import checkpoint_files, electra_weights
+from bertlib.checkpoints import checkpoint_files, electra_weights, model_folder
 from bertlib.cli.errors import InputError, some_of
 from bertlib.data import vocabulary
 from bertlib.io import files, json_files, model_files
@@ -100,7 +101,7 @@ def _write(
   ]
   with files.atomic_files(target_dir, overwrite, inputs) as folder:
     has_config = os.path.exists(companions[model_files.CONFIG])
-    if not has_config and (config := electra_weights.config_of(last.shapes)):
+    if not has_config and (config := _electra_config(last.shapes)):
       json_files.write(os.path.join(folder, model_files.CONFIG), config)
       print(f"{model_files.CONFIG}: made from the shapes of the weights")
     checkpoint_files.write_variables(os.path.join(folder, name), variables)
@@ -110,6 +111,22 @@ def _write(
       if os.path.exists(path):
         shutil.copyfile(path, os.path.join(folder, companion))
   return os.path.join(target_dir, name)
+
+
+def _electra_config(
+  shapes: Mapping[str, Sequence[int]],
+) -> dict[str, Any] | None:
+  """Config of Google's ELECTRA by the shapes of its weights, by our names."""
+  if "discriminator_predictions/dense/bias" not in shapes:
+    return None
+  config = {"model_type": "electra", "pooler_act": "gelu"}
+  config |= model_folder.config_of_shapes(shapes)
+  layer = rf"{electra_weights.GENERATOR}/encoder/layer_\d+/output/dense/bias"
+  widths = [shapes[name][0] for name in shapes if re.fullmatch(layer, name)]
+  if widths:
+    config["generator_hidden_size"] = widths[0] / config["hidden_size"]
+    config["generator_layers"] = len(widths) / config["num_hidden_layers"]
+  return config
 
 
 def warn_if_not_finite(source: str, tensors: Mapping[str, np.ndarray]) -> None:

@@ -224,9 +224,14 @@ ARCHITECTURES = {
 
 
 def choose_architecture(
-  parts: Iterable[str], stated: Iterable[str], source: str
+  parts: Iterable[str],
+  stated: Iterable[str | None],  # classes of a kind of model
+  model_type: str,
+  source: str,
 ) -> str:
   """The first stated class with just the heads of a model, or any class."""
+  kind = CLASSES[model_type]
+  stated = [name.replace(kind, "Bert", 1) for name in stated if name]
   heads = set(parts) - {"encoder", "pooler"}
   matching = [name for name, has in ARCHITECTURES.items() if has == heads]
   if not matching:

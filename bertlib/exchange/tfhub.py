@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 from collections.abc import Mapping
@@ -11,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from bertlib.checkpoints import checkpoint_files, keras_files
+from bertlib.checkpoints import checkpoint_files, keras_files, model_folder
 from bertlib.cli.errors import InputError
 from bertlib.compat import estimator_api  # noqa: F401 (selects Keras 2, which tensorflow_hub uses)
 from bertlib.data import vocabulary
@@ -114,33 +115,25 @@ def _convert_tf1(handle: str, folder: str, target_dir: str) -> None:
   with tf.io.gfile.GFile(os.path.join(folder, "saved_model.pb"), "rb") as file:
     # The exact GELU has this operation, the approximation has Tanh.
     is_exact = b"\x12\x03Erf" in file.read()
-  config = _sizes(weights, num_heads, "gelu" if is_exact else "gelu_tanh")
-  checkpoint_files.write_variables(
-    os.path.join(target_dir, model_files.CHECKPOINT), weights
-  )
-  json_files.write(os.path.join(target_dir, model_files.CONFIG), config)
-  vocab = os.path.join(target_dir, model_files.VOCAB)
-  tf.io.gfile.copy(os.path.join(folder, "assets", model_files.VOCAB), vocab)
+  hidden_act = "gelu" if is_exact else "gelu_tanh"
+  path_of = functools.partial(os.path.join, target_dir)
+  checkpoint_files.write_variables(path_of(model_files.CHECKPOINT), weights)
   json_files.write(
-    os.path.join(target_dir, model_files.DESCRIPTION),
-    {"do_lower_case": lowercases(handle, target_dir)},
+    path_of(model_files.CONFIG), _config_of(weights, num_heads, hidden_act)
   )
+  vocab = os.path.join(folder, "assets", model_files.VOCAB)
+  tf.io.gfile.copy(vocab, path_of(model_files.VOCAB))
+  casing = {"do_lower_case": lowercases(handle, target_dir)}
+  json_files.write(path_of(model_files.DESCRIPTION), casing)
 
 
 def _convert(handle: str, folder: str, target_dir: str) -> None:
   """Writes an encoder as a checkpoint with its files to a folder."""
   loaded = tf.saved_model.load(folder)
   weights = _weights(handle, loaded)
-  checkpoint, config, vocab, description = (
-    os.path.join(target_dir, name)
-    for name in (
-      model_files.CHECKPOINT,
-      model_files.CONFIG,
-      model_files.VOCAB,
-      model_files.DESCRIPTION,
-    )
-  )
-  checkpoint_files.write_variables(checkpoint, weights)
+  path_of = functools.partial(os.path.join, target_dir)
+  checkpoint_files.write_variables(path_of(model_files.CHECKPOINT), weights)
+  config = path_of(model_files.CONFIG)
   own_config = os.path.join(folder, "assets", model_files.CONFIG)
   if tf.io.gfile.exists(own_config):
     tf.io.gfile.copy(own_config, config)
@@ -151,12 +144,13 @@ def _convert(handle: str, folder: str, target_dir: str) -> None:
       if variable.name.endswith("self_attention/query/kernel:0")
     )
     # The Model Garden's encoders use the tanh approximation.
-    json_files.write(config, _sizes(weights, num_heads, "gelu_tanh"))
+    json_files.write(config, _config_of(weights, num_heads, "gelu_tanh"))
   if hasattr(loaded, "vocab_file"):
-    tf.io.gfile.copy(loaded.vocab_file.asset_path.numpy().decode(), vocab)
+    vocab = loaded.vocab_file.asset_path.numpy().decode()
+    tf.io.gfile.copy(vocab, path_of(model_files.VOCAB))
   lower = getattr(loaded, "do_lower_case", None)
   casing = {} if lower is None else {"do_lower_case": bool(lower.numpy())}
-  json_files.write(description, casing)
+  json_files.write(path_of(model_files.DESCRIPTION), casing)
 
 
 def _weights(handle: str, loaded: Any) -> dict[str, np.ndarray]:
@@ -183,28 +177,7 @@ def _check_encoder(handle: str, weights: Mapping[str, np.ndarray]) -> None:
     )
 
 
-def _sizes(
-  weights: Mapping[str, np.ndarray], num_heads: int, hidden_act: str
-) -> dict[str, Any]:
-  """Contents of `bert_config.json` for these weights."""
-
-  def shape(name):
-    return weights[f"bert/{name}"].shape
-
-  vocab_size, embedding_size = shape("embeddings/word_embeddings")
-  intermediate_size, hidden_size = shape("encoder/layer_0/output/dense/kernel")
-  layers = {name.split("/")[2] for name in weights if "/layer_" in name}
-  return {
-    "vocab_size": vocab_size,
-    "embedding_size": embedding_size,
-    "hidden_size": hidden_size,
-    "num_hidden_layers": len(layers),
-    "num_attention_heads": num_heads,
-    "intermediate_size": intermediate_size,
-    "hidden_act": hidden_act,
-    "hidden_dropout_prob": 0.1,
-    "attention_probs_dropout_prob": 0.1,
-    "max_position_embeddings": shape("embeddings/position_embeddings")[0],
-    "type_vocab_size": shape("embeddings/token_type_embeddings")[0],
-    "initializer_range": 0.02,
-  }
+def _config_of(weights: Mapping[str, np.ndarray], *more: Any) -> dict[str, Any]:
+  """Contents of `bert_config.json`, see `model_folder.config_of_shapes`."""
+  shapes = {name: value.shape for name, value in weights.items()}
+  return model_folder.config_of_shapes(shapes, *more)

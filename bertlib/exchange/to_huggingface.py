@@ -15,11 +15,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 import modeling
-from bertlib.checkpoints import (
-  checkpoint_files,
-  electra_weights,
-  model_folder,
-)
+from bertlib.checkpoints import checkpoint_files, electra_weights, model_folder
 from bertlib.cli.errors import InputError
 from bertlib.data import vocabulary
 from bertlib.exchange import (
@@ -43,6 +39,9 @@ from bertlib.task.task_record import (
 
 # Files of the weights, of which transformers reads the first.
 _SAFETENSORS, _PYTORCH = "model.safetensors", "pytorch_model.bin"
+
+# Names of activations there, by ours.
+_ACTIVATIONS = {o: theirs for theirs, o in from_huggingface.ACTIVATIONS.items()}
 
 # Entries of `model.json` that have a key of their own in the folder, or that
 # are about this project's computation.
@@ -78,10 +77,7 @@ def convert(
 ) -> list[str]:
   """Writes a checkpoint as a Hugging Face folder; returns what was done."""
   weights = _weights_file(target_dir, as_pytorch)
-  activations = {
-    o: theirs for theirs, o in from_huggingface.ACTIVATIONS.items()
-  }
-  config = from_huggingface.check_config(config_file, activations)
+  config = from_huggingface.check_config(config_file, _ACTIVATIONS)
   for key in from_huggingface.FILE_KEYS:
     config.pop(key, None)
   vocab = huggingface_tokenizer.read_vocab(vocab_file)
@@ -132,13 +128,12 @@ def _convert_network(
   config["model_type"] = tensor_names.model_type_of(config)
   if "discriminator head" in parts:
     config["model_type"] = "electra"
-  prefix = tensor_names.CLASSES[config["model_type"]]
-  stated = [
-    name.replace(prefix, "Bert", 1)
-    for name in (trained_as, *(config.get("architectures") or ()))
-    if name
-  ]
-  architecture = tensor_names.choose_architecture(parts, stated, checkpoint)
+  architecture = tensor_names.choose_architecture(
+    parts,
+    [trained_as, *(config.get("architectures") or ())],
+    config["model_type"],
+    checkpoint,
+  )
   if config["model_type"] == "electra" and not architecture.endswith(
     ("SequenceClassification", "MultipleChoice")
   ):  # no other class has one
@@ -332,11 +327,10 @@ def config_of(
   task: TaskRecord | None,  # None for an encoder
 ) -> dict[str, Any]:
   """Contents of the `config.json` of a model whose weights stay here."""
-  names = {ours: name for name, ours in from_huggingface.ACTIVATIONS.items()}
   architecture = task and task.huggingface_class(description)
   found = {
     **vars(config),
-    "hidden_act": names.get(config.hidden_act, config.hidden_act),
+    "hidden_act": _ACTIVATIONS.get(config.hidden_act, config.hidden_act),
     "model_type": tensor_names.model_type_of(vars(config)),
     "architectures": [architecture or "BertModel"],
   }

@@ -20,21 +20,16 @@ import numpy as np
 from bertlib.checkpoints import model_folder
 from bertlib.cli.absl import logging
 from bertlib.cli.errors import InputError, needs_package
-from bertlib.cli.option import check_argument, declaration
 from bertlib.data import batch_predictor, vocabulary
 from bertlib.data.batch_predictor import BatchPredictor
 from bertlib.export import onnx_folder
 from bertlib.export.onnx_graph import INPUT_NAMES, OF_TRANSFORMERS
 from bertlib.io import files, json_files, model_files, processes
-from bertlib.settings.common import DeviceSettings
-from bertlib.settings.training import RunSettings
+from bertlib.settings import training
 from bertlib.task import task_record
 from bertlib.task.task_record import TaskRecord
 
 _FIX = "Export the model again"
-
-_BATCH_SIZE = declaration(RunSettings, "predict_batch_size")
-_NUM_THREADS = declaration(DeviceSettings, "num_threads")
 
 # The faster engine by processor and file, where that was measured, see
 # docs/how_to/onnx.md; ONNX Runtime elsewhere.
@@ -177,12 +172,7 @@ class OnnxModel(BatchPredictor):
         f"precision={precision!r}: is not one of"
         f" {', '.join(_ENGINES[engine].precisions)} with {engine}"
       )
-    for name, value, flag in (
-      ("batch_size", batch_size, _BATCH_SIZE),
-      ("num_threads", num_threads, _NUM_THREADS),
-    ):
-      if value is not None:
-        check_argument(name, value, flag)
+    training.check_prediction(batch_size=batch_size, num_threads=num_threads)
     beside_it = os.path.dirname(path)
     if cache_dir is None and os.access(beside_it, os.W_OK):
       cache_dir = os.path.join(beside_it, onnx_folder.CACHE)
@@ -282,9 +272,7 @@ class _OpenVino:
     precision = settings.precision
     properties: dict[str, Any] = {
       "PERFORMANCE_HINT": "LATENCY",
-      "INFERENCE_PRECISION_HINT": {"float32": "f32", "bfloat16": "bf16"}[
-        precision
-      ],
+      "INFERENCE_PRECISION_HINT": "f32" if precision == "float32" else "bf16",
       "CPU_RUNTIME_CACHE_CAPACITY": _CACHED_KERNELS,
     }
     if settings.num_threads:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Callable
@@ -22,13 +21,8 @@ from bertlib.data import vocabulary
 from bertlib.data.batch_predictor import BatchPredictor
 from bertlib.io import model_files, processes
 from bertlib.io.text_files import Encoding
-from bertlib.settings import embedding_spec
-from bertlib.settings.common import (
-  ComputeSettings,
-  DeviceSettings,
-  QuantizationSettings,
-)
-from bertlib.settings.training import RunSettings
+from bertlib.settings import embedding_spec, training
+from bertlib.settings.common import ComputeSettings, QuantizationSettings
 from bertlib.task.task_record import TaskRecord
 
 quantization = lazy_module.load("bertlib.export.quantization")
@@ -87,13 +81,8 @@ class LoadedModel(BatchPredictor):
     processes.check_threads(model_dir)
     check_argument("precision", precision, _PRECISION)
     warn_if_emulated(precision)
-    if batch_size is not None:
-      flag = declaration(RunSettings, "predict_batch_size")
-      check_argument("batch_size", batch_size, flag)
-    if num_threads is not None:
-      flag = declaration(DeviceSettings, "num_threads")
-      check_argument("num_threads", num_threads, flag)
-    description, found = self.find_model(model_dir, checkpoint)
+    training.check_prediction(batch_size=batch_size, num_threads=num_threads)
+    description, checkpoint = self.find_model(model_dir, checkpoint)
     config = model_folder.load_config(
       os.path.join(model_dir, model_files.CONFIG)
     )
@@ -115,28 +104,18 @@ class LoadedModel(BatchPredictor):
     )
     if num_threads:
       _limit_threads(num_threads)
-    # Operations run one after the other in the thread that runs the session:
-    # they are too short to be handed to other threads.
-    self._session_config = tf.ConfigProto(
-      intra_op_parallelism_threads=num_threads or 0,
-      inter_op_parallelism_threads=-1,
-    )
     compute = FastCompute(
       hidden_dtype(precision), unpad=True, use_onednn=onednn.is_available()
     )
     # A graph holds at most 2 GB of constants.
     is_small = model_folder.num_weights(config) < 2**29
+    constants = None
     if precision == "int8":
       settings = QuantizationSettings(calibration_file, int8_skip_layers)
-      use = functools.partial(
-        self._build_in_8_bits, config, compute, settings, encoding
-      )
+      constants = self._in_8_bits(config, checkpoint, settings, encoding)
     elif precision != "float32" and is_small:
-      use = functools.partial(self._build_with_constants, config, compute)
-    else:
-      self._build(config, compute)
-      use = self._restore
-    use(found)
+      constants = initialize.constant_getter(checkpoint)
+    self._build(config, checkpoint, compute, constants, num_threads or 0)
 
   @classmethod
   def find_model(
@@ -159,15 +138,14 @@ class LoadedModel(BatchPredictor):
       )
     return description, checkpoint
 
-  def _build_in_8_bits(
+  def _in_8_bits(
     self,
     config: modeling.BertConfig,
-    compute: FastCompute,
+    checkpoint: str,
     settings: QuantizationSettings,
     encoding: Encoding | None,
-    checkpoint: str,
-  ) -> None:
-    """Builds the graph with the weights of a checkpoint in 8 bits."""
+  ) -> Callable:
+    """Custom getter of the weights of a checkpoint, with kernels in 8 bits."""
     onednn.check_int8()
     encoder = quantization.TrainedEncoder(
       config,
@@ -178,46 +156,28 @@ class LoadedModel(BatchPredictor):
       embedding_spec.default_prefix(self.description),
       encoding,
     )
-    getter = quantization.weight_getter(encoder, settings)
-    self._build(config, compute, getter)
-    self._check_weights(checkpoint)
-
-  def _build_with_constants(
-    self, config: modeling.BertConfig, compute: FastCompute, checkpoint: str
-  ) -> None:
-    """Builds the graph with the weights of a checkpoint as constants."""
-    self._build(config, compute, initialize.constant_getter(checkpoint))
-    self._check_weights(checkpoint)
-
-  def _restore(self, checkpoint: str) -> None:
-    """Restores the weights that the outputs are computed from."""
-    self._check_weights(checkpoint)
-    with (
-      checkpoint_files.as_input_errors(checkpoint),
-      self._session.graph.as_default(),
-    ):
-      self._saver.restore(self._session, checkpoint_files.kept(checkpoint))
-
-  def _check_weights(self, checkpoint: str) -> None:
-    """Rejects a checkpoint of another model."""
-    initialize.check_trained(
-      checkpoint, self._needed, [f"{embedding_spec.PROJECTION_SCOPE}/"]
-    )
-    initialize.warn_of_unused(checkpoint, self._known)
+    return quantization.weight_getter(encoder, settings)
 
   def _build(
     self,
     config: modeling.BertConfig,
+    checkpoint: str,
     compute: FastCompute,
-    constants: Callable | None = None,
+    constants: Callable | None,  # custom getter; None restores variables
+    num_threads: int,
   ) -> None:
-    """Builds the graph, with variables or a custom getter of constants."""
-    self._needed: dict[str, Sequence[int]] = {}
+    """Builds the graph with the weights of a checkpoint, and starts it."""
+    needed: dict[str, Sequence[int]] = {}
 
     def note(getter, name, shape=None, **kwargs):
-      self._needed[name] = shape
+      needed[name] = shape
       return getter(name, shape=shape, **kwargs)
 
+    # Operations run one after the other in the thread that runs the session:
+    # they are too short to be handed to other threads.
+    session_config = tf.ConfigProto(
+      intra_op_parallelism_threads=num_threads, inter_op_parallelism_threads=-1
+    )
     with tf.Graph().as_default() as graph:
       inputs = initialize.token_placeholders()
       with (
@@ -225,14 +185,21 @@ class LoadedModel(BatchPredictor):
         tf.variable_scope("", custom_getter=note),
       ):
         outputs = self.build(self.description, config, inputs, compute)
-      self._session = tf.Session(graph=graph, config=self._session_config)
       # A converted model may lack the pooler, which few outputs need.
-      weights = initialize.weights_of([outputs])
-      self._known = {*self._needed}
+      weights, known = initialize.weights_of([outputs]), {*needed}
       for variable in tf.trainable_variables():
         if variable not in weights:
-          del self._needed[initialize.name_of(variable)]
-      self._saver = tf.train.Saver(weights) if weights else None
+          del needed[initialize.name_of(variable)]
+      initialize.check_trained(
+        checkpoint, needed, [f"{embedding_spec.PROJECTION_SCOPE}/"]
+      )
+      initialize.warn_of_unused(checkpoint, known)
+      self._session = tf.Session(graph=graph, config=session_config)
+      if constants is None:
+        with checkpoint_files.as_input_errors(checkpoint):
+          tf.train.Saver(weights).restore(
+            self._session, checkpoint_files.kept(checkpoint)
+          )
       self._compute = self._session.make_callable(
         outputs, list(inputs.values())
       )

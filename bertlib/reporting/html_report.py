@@ -21,6 +21,9 @@ from bertlib.io.files import atomic_write
 
 Points = Sequence[tuple[int, float]]  # (step, value) in order of steps
 
+# Worst errors that a report shows.
+NUM_ERRORS = 30
+
 _PAGE = """<!DOCTYPE html>
 <html lang="en">
 <head>

@@ -7,17 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from bertlib.data import beir, retrieval_scores
+from bertlib.data import retrieval_scores
 from bertlib.reporting import html_report, statistics
 from bertlib.reporting.html_report import Section
 from bertlib.reporting.statistics import Interval
 
-# Queries that the report shows.
-NUM_ERRORS = 30
-
 
 def errors(
-  retrieval: beir.Retrieval, rankings: Mapping[str, Sequence[str]]
+  retrieval: Any,  # `beir.Retrieval`, or what has its texts and judgments
+  rankings: Mapping[str, Sequence[str]],
 ) -> Section:
   """Section on the queries whose right document is ranked lowest."""
   lowest = []
@@ -29,7 +27,8 @@ def errors(
     )
     if rank > 1 and found:
       lowest.append((rank, query, found[0], right))
-  lowest = sorted(lowest, key=lambda error: -error[0])[:NUM_ERRORS]
+  lowest.sort(key=lambda error: -error[0])
+  lowest = lowest[: html_report.NUM_ERRORS]
   needed = {id_ for _, _, *ids in lowest for id_ in ids}
   texts = {id_: text for id_, text in retrieval.corpus if id_ in needed}
   rows: list[dict[str, Any]] = [
@@ -45,7 +44,7 @@ def errors(
 
 
 def made_worse(
-  retrieval: beir.Retrieval,
+  retrieval: Any,  # see `errors`
   before: Mapping[str, Sequence[str]],
   after: Mapping[str, Sequence[str]],
 ) -> Section:
@@ -55,7 +54,7 @@ def made_worse(
     retrieval_scores.evaluate_queries(retrieval.relevance, rankings)[:, 0]
     for rankings in (before, after)
   )
-  order = np.argsort(last - first, kind="stable")[:NUM_ERRORS]
+  order = np.argsort(last - first, kind="stable")[: html_report.NUM_ERRORS]
   worst = [(i, queries[i]) for i in order if last[i] < first[i]]
   needed = {ids[query][0] for _, query in worst for ids in (before, after)}
   texts = {id_: text for id_, text in retrieval.corpus if id_ in needed}

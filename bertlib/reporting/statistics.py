@@ -25,6 +25,30 @@ _MAX_DRAWN = 5 * 10**7  # values of all resamples
 _SEED = 1  # the same data always give the same report
 
 
+def from_sklearn(name: str, **arguments: Any) -> Callable[..., float]:
+  """A metric of gold and predicted values, imported when it is computed."""
+
+  def call(gold, predicted):
+    from sklearn import metrics
+
+    return float(getattr(metrics, name)(gold, predicted, **arguments))
+
+  return call
+
+
+def from_scipy(name: str) -> Callable[..., float]:
+  """Likewise a correlation; NaN for less than two values."""
+
+  def call(gold, predicted):
+    from scipy import stats
+
+    if len(gold) < 2:  # which scipy refuses
+      return float("nan")
+    return float(getattr(stats, name)(gold, predicted)[0])
+
+  return call
+
+
 class Interval(NamedTuple):
   """A confidence interval."""
 

@@ -7,15 +7,7 @@ from typing import Any, ClassVar
 
 from bertlib.cli import option
 from bertlib.cli.errors import InputError
-from bertlib.settings import model_description
-from bertlib.settings.common import (
-  ComputeSettings,
-  DeviceSettings,
-  ModelSettings,
-  QuantizationSettings,
-  ReceiptSettings,
-  TextSettings,
-)
+from bertlib.settings import common, model_description
 from bertlib.settings.long_texts import TRUNCATE, LongTextSettings
 
 
@@ -30,11 +22,11 @@ class RecordedSettings(option.CommandSettings):
     devices: None in such a command too.
   """
 
-  receipt: ReceiptSettings
+  receipt: common.ReceiptSettings
   output: str
   flags: Any = None
-  compute: ComputeSettings | None = None
-  devices: DeviceSettings | None = None
+  compute: common.ComputeSettings | None = None
+  devices: common.DeviceSettings | None = None
 
 
 class ModelCommand(option.CommandSettings):
@@ -53,7 +45,7 @@ class ModelCommand(option.CommandSettings):
   NEEDS_OWN_MODEL: ClassVar[bool] = False
   KEPT_IN_TRAINING: ClassVar[Sequence[str]] = model_description.TEXT
 
-  model: ModelSettings
+  model: common.ModelSettings
   model_dir: str | None = None
   trains: bool = False
 
@@ -75,10 +67,10 @@ class EstimatorSettings(RecordedSettings, ModelCommand):
 
   BROUGHT_BY_MODEL = ("vocab_file", "bert_config_file", "init_checkpoint")
 
-  text: TextSettings
-  compute: ComputeSettings
-  quantization: QuantizationSettings
-  devices: DeviceSettings
+  text: common.TextSettings
+  compute: common.ComputeSettings
+  quantization: common.QuantizationSettings
+  devices: common.DeviceSettings
   cutting: LongTextSettings = TRUNCATE
 
   def warnings(self) -> Iterator[str]:

@@ -9,13 +9,6 @@ from typing import Any
 
 from bertlib.cli import option
 from bertlib.cli.errors import InputError
-from bertlib.cli.option import (
-  AT_LEAST_1,
-  AUTO_CHOICES,
-  PARALLEL,
-  POSITIVE,
-  SEQ_LENGTH,
-)
 from bertlib.io.text_files import Encoding
 
 
@@ -67,14 +60,14 @@ class ModelSettings(option.Group):
     None,
     "Longest word in characters; longer ones become [UNK]. If not given, that"
     " of the model, or else 200, as in google-research/bert.",
-    AT_LEAST_1,
+    option.AT_LEAST_1,
     kept=True,
   )
   max_seq_length: int = option.integer(
     128,
     "Maximum sequence length in tokens (WordPieces), including [CLS] and"
     " [SEP]. Longer inputs are truncated, shorter ones padded.",
-    SEQ_LENGTH,
+    option.SEQ_LENGTH,
     basic=True,
     kept=True,
   )
@@ -169,7 +162,7 @@ class ComputeSettings(option.Group):
 
   precision: str = option.choice(
     "float32",
-    [*AUTO_CHOICES["precision"], "int8", "auto"],
+    [*option.AUTO_CHOICES["precision"], "int8", "auto"],
     "Compute precision of matrix products and activations; weights stay"
     " float32. float16, with loss scaling, is for GPUs without bfloat16. int8,"
     " for evaluation and prediction on CPUs, computes the encoder's dense"
@@ -180,7 +173,7 @@ class ComputeSettings(option.Group):
   )
   xla: str = option.choice(
     "auto",
-    ["auto", *AUTO_CHOICES["xla"]],
+    ["auto", *option.AUTO_CHOICES["xla"]],
     "Use XLA in training to fuse the operations between matrix products and"
     " the weight update. Compilation takes about a second per batch shape."
     " auto is on, unless XLA cannot compile for the GPU; the choice is recorded"
@@ -197,7 +190,7 @@ class ComputeSettings(option.Group):
     1,
     "Number of micro-batches per training step, computed one after the other"
     " to save memory. --train_batch_size remains the size of the whole batch.",
-    AT_LEAST_1,
+    option.AT_LEAST_1,
     needs="do_train, not memory_gb",
   )
   recompute_activations: bool = option.boolean(
@@ -211,7 +204,7 @@ class ComputeSettings(option.Group):
     "Memory limit of training in GB (10^9 bytes), per GPU or, without GPUs, for"
     " this process. Sets --gradient_accumulation_steps and"
     " --recompute_activations so that training fits.",
-    POSITIVE,
+    option.POSITIVE,
     basic=True,
     needs="do_train",
   )
@@ -269,14 +262,14 @@ class DeviceSettings(option.Group):
     None,
     "Number of devices of this process that share a batch. If not given, all"
     " GPUs. Without a GPU, logical CPU devices.",
-    PARALLEL._replace(low=1),
+    option.PARALLEL._replace(low=1),
     needs="not use_tpu, not distribution=tpu",
   )
   num_threads: int = option.integer(
     0,
     "Number of threads that compute on the CPU, and maximum number of processes"
     " that a command starts on its own. 0 uses all cores.",
-    PARALLEL,
+    option.PARALLEL,
   )
   use_tpu: bool = option.boolean(
     False, "Run on the TPU that --tpu_name or --master names."
@@ -304,12 +297,12 @@ class DeviceSettings(option.Group):
     needs=f"{_ON_TPU}, not tpu_name",
   )
   num_tpu_cores: int = option.integer(
-    8, "Number of TPU cores to use.", AT_LEAST_1, needs=_ON_TPU
+    8, "Number of TPU cores to use.", option.AT_LEAST_1, needs=_ON_TPU
   )
   iterations_per_loop: int = option.integer(
     1000,
     "TPU steps per training loop (between host callbacks).",
-    AT_LEAST_1,
+    option.AT_LEAST_1,
     needs=f"{_ON_TPU}, do_train",
   )
 

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 from bertlib.cli import option
 from bertlib.cli.errors import InputError
-from bertlib.cli.option import AT_LEAST_2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,7 +85,7 @@ class ConversionSettings(option.CommandSettings):
     "Write the mean of this many TensorFlow checkpoints, without the state of"
     " the optimizer: the last ones of the training run in --input, or those"
     " that it lists.",
-    AT_LEAST_2,
+    option.AT_LEAST_2,
     section="output",
     basic=True,
   )

@@ -8,7 +8,6 @@ from typing import Any
 
 from bertlib.cli import option
 from bertlib.cli.errors import InputError
-from bertlib.cli.option import AT_LEAST_1
 
 # `script` in the `model.json` of a model of sentence vectors.
 SCRIPT = "run_embeddings"
@@ -41,7 +40,7 @@ class VectorSettings(option.Group):
     None,
     "Width of a dense layer after pooling. If not given, that of the model, or"
     " else none.",
-    AT_LEAST_1,
+    option.AT_LEAST_1,
   )
   query_prefix: str | None = option.text(
     None,
@@ -57,7 +56,7 @@ class VectorSettings(option.Group):
     "Widths at which the first values of a vector are trained and evaluated as"
     " vectors of their own, such as 384,256,128,64. The largest is the width of"
     " the vectors.",
-    AT_LEAST_1,
+    option.AT_LEAST_1,
   )
 
   def check(self) -> None:

@@ -6,7 +6,6 @@ import dataclasses
 
 from bertlib.cli import option
 from bertlib.cli.errors import InputError
-from bertlib.cli.option import SEQ_LENGTH
 from bertlib.settings.command import ModelCommand
 from bertlib.settings.common import ModelSettings, QuantizationSettings
 
@@ -54,7 +53,7 @@ class ExportSettings(ModelCommand):
     None,
     "Fixed sequence length in tokens, for hardware that needs static shapes."
     " If not given, the model takes any length.",
-    SEQ_LENGTH,
+    option.SEQ_LENGTH,
     basic=True,
     needs="not format=gguf",
   )

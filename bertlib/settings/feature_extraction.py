@@ -5,16 +5,8 @@ from __future__ import annotations
 import dataclasses
 
 from bertlib.cli import option
-from bertlib.cli.option import AT_LEAST_1
+from bertlib.settings import common
 from bertlib.settings.command import EstimatorSettings
-from bertlib.settings.common import (
-  ComputeSettings,
-  DeviceSettings,
-  ModelSettings,
-  QuantizationSettings,
-  ReceiptSettings,
-  TextSettings,
-)
 from bertlib.settings.long_texts import LongTextSettings
 
 
@@ -76,7 +68,11 @@ class FeatureSettings(EstimatorSettings):
     basic=True,
   )
   batch_size: int = option.integer(
-    32, "Number of texts per step.", AT_LEAST_1, section="devices", basic=True
+    32,
+    "Number of texts per step.",
+    option.AT_LEAST_1,
+    section="devices",
+    basic=True,
   )
   use_one_hot_embeddings: bool = option.boolean(
     False,
@@ -84,8 +80,8 @@ class FeatureSettings(EstimatorSettings):
     " TPU.",
     section="devices",
   )
-  model: ModelSettings = option.group(
-    ModelSettings,
+  model: common.ModelSettings = option.group(
+    common.ModelSettings,
     init_checkpoint={
       "help": "Checkpoint of the model: its path without .index, or the name"
       " of a published model (see docs/how_to/models.md) or the folder of a"
@@ -97,12 +93,12 @@ class FeatureSettings(EstimatorSettings):
       " one."
     },
   )
-  text: TextSettings = option.group(TextSettings)
+  text: common.TextSettings = option.group(common.TextSettings)
   cutting: LongTextSettings = option.group(
     LongTextSettings, omit=["join_windows"]
   )
-  compute: ComputeSettings = option.group(
-    ComputeSettings,
+  compute: common.ComputeSettings = option.group(
+    common.ComputeSettings,
     omit=[
       "gradient_accumulation_steps",
       "recompute_activations",
@@ -119,16 +115,16 @@ class FeatureSettings(EstimatorSettings):
       " there is no GPU."
     },
   )
-  quantization: QuantizationSettings = option.group(
-    QuantizationSettings,
+  quantization: common.QuantizationSettings = option.group(
+    common.QuantizationSettings,
     calibration_file={
       "help": "With int8: text file, one text or pair 'A ||| B' per line, of"
       " which 256 are used to measure the ranges of the 8-bit layers. If not"
       " given, those of --input_file."
     },
   )
-  devices: DeviceSettings = option.group(DeviceSettings)
-  receipt: ReceiptSettings = option.group(ReceiptSettings)
+  devices: common.DeviceSettings = option.group(common.DeviceSettings)
+  receipt: common.ReceiptSettings = option.group(common.ReceiptSettings)
   given: frozenset[str] = frozenset()  # flags on the command line
 
   @property

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from bertlib.cli import option
-from bertlib.cli.option import AT_LEAST_1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,7 +40,7 @@ class LongTextSettings(option.Group):
     None,
     "Stride between overlapping windows of a text, in tokens. If not given,"
     " half of the text in a window.",
-    AT_LEAST_1,
+    option.AT_LEAST_1,
     kept=True,
     needs="long_texts=windows",
   )

@@ -9,7 +9,6 @@ from typing import Any
 from bertlib.cli import option
 from bertlib.cli.absl import logging
 from bertlib.cli.errors import InputError, some_of
-from bertlib.cli.option import declaration
 from bertlib.io import files, json_files, model_files
 from bertlib.settings import embedding_spec
 from bertlib.settings.common import ComputeSettings, ModelSettings
@@ -26,19 +25,19 @@ _SCHEMA = {
   "kind?": str,
   "labels?": [str],
   "columns?": {"text_a?": str, "text_b?": str},  # until 0.19
-  "max_seq_length?": declaration(ModelSettings, "max_seq_length"),
+  "max_seq_length?": option.declaration(ModelSettings, "max_seq_length"),
   "do_lower_case?": bool,
-  "max_input_chars_per_word?": declaration(
+  "max_input_chars_per_word?": option.declaration(
     ModelSettings, "max_input_chars_per_word"
   ),
-  "seq_length?": declaration(ModelSettings, "max_seq_length"),
+  "seq_length?": option.declaration(ModelSettings, "max_seq_length"),
   **{f"{n}?": flag for n, flag in option.declarations(LongTextSettings)},
   "embedding?": embedding_spec.SCHEMA,
   "tuned_on?": str,
   # Of an export: the --output_dir of the training, and the step.
   "trained?": {"folder": str, "step": (int, json_files.NULL)},
-  "precision?": declaration(ComputeSettings, "precision"),
-  "xla?": declaration(ComputeSettings, "xla"),
+  "precision?": option.declaration(ComputeSettings, "precision"),
+  "xla?": option.declaration(ComputeSettings, "xla"),
   "vocab_sha256?": str,
   "meaning_sha256?": str,
   "format?": int,

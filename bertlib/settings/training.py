@@ -8,25 +8,8 @@ from typing import ClassVar
 
 from bertlib.cli import option
 from bertlib.cli.errors import InputError
-from bertlib.cli.option import (
-  AT_LEAST_1,
-  COUNT,
-  FRACTION,
-  FRACTION_BELOW_1,
-  INTEGER,
-  NOT_NEGATIVE,
-  POSITIVE,
-  Range,
-)
+from bertlib.settings import common
 from bertlib.settings.command import EstimatorSettings
-from bertlib.settings.common import (
-  ComputeSettings,
-  DeviceSettings,
-  ModelSettings,
-  QuantizationSettings,
-  ReceiptSettings,
-  TextSettings,
-)
 
 # Keys of the tables in `optimization`, repeated here because that module
 # imports TensorFlow.
@@ -44,14 +27,14 @@ class OptimizerSettings(option.Group):
   learning_rate: float = option.number(
     5e-05,
     "Peak learning rate, reached at the end of the warm-up.",
-    NOT_NEGATIVE,
+    option.NOT_NEGATIVE,
     basic=True,
   )
   warmup_proportion: float = option.number(
     0.1,
     "Fraction of the training steps over which the learning rate rises from 0"
     " to --learning_rate.",
-    FRACTION,
+    option.FRACTION,
     basic=True,
   )
   optimizer: str = option.choice(
@@ -71,26 +54,26 @@ class OptimizerSettings(option.Group):
   beta_2: float = option.number(
     0.999,
     "Exponential decay rate of the optimizer's second moment.",
-    FRACTION_BELOW_1,
+    option.FRACTION_BELOW_1,
   )
   epsilon: float = option.number(
     1e-06,
     "Constant added to the square root of the second moment, for numerical"
     " stability.",
-    POSITIVE,
+    option.POSITIVE,
   )
   weight_decay: float | None = option.number(
     None,
     "Decoupled weight decay rate, multiplied by the learning rate; biases and"
     " LayerNorm are excluded. If not given, 0.01 for adamw and lamb, 0 for"
     " adam.",
-    NOT_NEGATIVE,
+    option.NOT_NEGATIVE,
   )
   clip_norm: float = option.number(
     1.0,
     "Maximum global norm of the gradients; larger gradients are scaled down to"
     " it. 0 disables clipping.",
-    NOT_NEGATIVE,
+    option.NOT_NEGATIVE,
   )
   schedule: str = option.choice(
     "linear",
@@ -104,17 +87,19 @@ class OptimizerSettings(option.Group):
     0.1,
     "Fraction of the training, its last part, over which the learning rate"
     " falls to 0 with --schedule=trapezoidal.",
-    FRACTION._replace(includes_low=False),
+    option.FRACTION._replace(includes_low=False),
     needs="schedule=trapezoidal",
   )
   layer_decay: float = option.number(
     1.0,
     "Layer-wise learning-rate decay: each layer uses this factor times the"
     " rate of the layer above. 1 gives all layers the same rate.",
-    FRACTION,
+    option.FRACTION,
   )
   freeze_layers: int = option.integer(
-    0, "Number of encoder layers to freeze, counted from the lowest.", COUNT
+    0,
+    "Number of encoder layers to freeze, counted from the lowest.",
+    option.COUNT,
   )
   freeze_embeddings: bool = option.boolean(False, "Freeze the embeddings.")
 
@@ -147,21 +132,21 @@ class RunSettings(option.Group):
   train_batch_size: int = option.integer(
     32,
     "Number of examples per training step, over all devices.",
-    AT_LEAST_1,
+    option.AT_LEAST_1,
     basic=True,
     needs="do_train",
   )
   eval_batch_size: int = option.integer(
     8,
     "Number of examples per evaluation step.",
-    AT_LEAST_1,
+    option.AT_LEAST_1,
     section="evaluation",
     needs="do_eval or eval_steps",
   )
   predict_batch_size: int = option.integer(
     8,
     "Number of examples per prediction step.",
-    AT_LEAST_1,
+    option.AT_LEAST_1,
     section="evaluation",
     needs="do_predict",
   )
@@ -169,14 +154,14 @@ class RunSettings(option.Group):
     3.0,
     "Number of passes over the training set. Fractions such as 0.5 are"
     " allowed.",
-    NOT_NEGATIVE,
+    option.NOT_NEGATIVE,
     basic=True,
     needs="do_train",
   )
   save_checkpoints_steps: int = option.integer(
     1000,
     "Save a checkpoint every this many steps.",
-    AT_LEAST_1,
+    option.AT_LEAST_1,
     section="output",
     needs="do_train",
   )
@@ -184,7 +169,7 @@ class RunSettings(option.Group):
     None,
     "Save a checkpoint every this many seconds, in addition to those of"
     " --save_checkpoints_steps.",
-    NOT_NEGATIVE,
+    option.NOT_NEGATIVE,
     section="output",
     needs="do_train",
   )
@@ -192,7 +177,7 @@ class RunSettings(option.Group):
     2,
     "Number of most recent checkpoints to keep. Each holds the weights and"
     " both moments of Adam: three times the size of the model.",
-    AT_LEAST_1,
+    option.AT_LEAST_1,
     section="output",
     needs="do_train",
   )
@@ -209,7 +194,7 @@ class RunSettings(option.Group):
     "Evaluate on the dev set every this many training steps, and keep the best"
     " weights in best/, where evaluation and prediction find them. If not"
     " given, there is no evaluation during training.",
-    AT_LEAST_1,
+    option.AT_LEAST_1,
     section="evaluation",
     basic=True,
     needs="do_train",
@@ -225,14 +210,14 @@ class RunSettings(option.Group):
     0,
     "Early stopping: end training after this many evaluations in a row without"
     " improvement. 0 disables it. Needs --eval_steps.",
-    COUNT,
+    option.COUNT,
     section="evaluation",
   )
   seed: int = option.integer(
     12345,
     "Random seed of weight initialization, example order and dropout. The same"
     " seed gives the same run.",
-    INTEGER,
+    option.INTEGER,
     basic=True,
   )
   seeds: int = option.integer(
@@ -240,7 +225,7 @@ class RunSettings(option.Group):
     "Train this many times, with the seeds --seed, --seed + 1, ..., each run"
     " in its own folder; report the spread of the dev metric and keep the best"
     " run. 0 trains once.",
-    Range(0, 1000),
+    option.Range(0, 1000),
   )
   group_by_length: bool = option.boolean(
     False,
@@ -296,6 +281,17 @@ class RunSettings(option.Group):
     return steps
 
 
+def check_prediction(**arguments: int | None) -> None:
+  """Refuses `batch_size` and `num_threads` of Python code, see their flags."""
+  flags = {
+    "batch_size": option.declaration(RunSettings, "predict_batch_size"),
+    "num_threads": option.declaration(common.DeviceSettings, "num_threads"),
+  }
+  for name, value in arguments.items():
+    if value is not None:
+      option.check_argument(name, value, flags[name])
+
+
 def nothing_to_train(flag: str, value: float) -> str:
   """Message about a training without steps."""
   return (
@@ -317,14 +313,16 @@ class TrainingSettings(EstimatorSettings):
   NEEDS_OWN_MODEL = True
   SECTION = "data"
 
-  model: ModelSettings = option.group(ModelSettings)
-  text: TextSettings = option.group(TextSettings)
+  model: common.ModelSettings = option.group(common.ModelSettings)
+  text: common.TextSettings = option.group(common.TextSettings)
   flags: RunSettings = option.group(RunSettings)
   optimizer: OptimizerSettings = option.group(OptimizerSettings)
-  compute: ComputeSettings = option.group(ComputeSettings)
-  quantization: QuantizationSettings = option.group(QuantizationSettings)
-  devices: DeviceSettings = option.group(DeviceSettings)
-  receipt: ReceiptSettings = option.group(ReceiptSettings)
+  compute: common.ComputeSettings = option.group(common.ComputeSettings)
+  quantization: common.QuantizationSettings = option.group(
+    common.QuantizationSettings
+  )
+  devices: common.DeviceSettings = option.group(common.DeviceSettings)
+  receipt: common.ReceiptSettings = option.group(common.ReceiptSettings)
 
   @property
   def output(self) -> str:

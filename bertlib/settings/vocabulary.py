@@ -7,7 +7,6 @@ import os
 
 from bertlib.cli import option
 from bertlib.cli.errors import InputError
-from bertlib.cli.option import AT_LEAST_1
 from bertlib.io import model_files
 from bertlib.settings.common import TextSettings, lower_case_flag
 
@@ -50,7 +49,7 @@ class VocabularySettings(option.CommandSettings):
   vocab_size: int = option.integer(
     30522,
     "Maximum number of vocabulary entries.",
-    AT_LEAST_1,
+    option.AT_LEAST_1,
     section="training",
     basic=True,
   )

@@ -247,6 +247,20 @@ def train(
     logging.info("This worker is done; the chief does the rest")
 
 
+def train_on_records(
+  run: Run, path: str, num_examples: int, data: str, evaluate_fn: Evaluate
+) -> None:
+  """Trains for --num_train_epochs on a file of records, see `train`."""
+  train(
+    run,
+    runs.input_fn_of(run, path, is_training=True),
+    step_plan.count_steps(run.flags, num_examples, run.task.unit),
+    data,
+    evaluate_fn,
+    functools.partial(record_check.find, [path], run.task.features),
+  )
+
+
 # Step up to which a run within a budget would train.
 _NO_LAST_STEP = 2**62
 
@@ -622,9 +636,7 @@ def summarize_seeds(
   lower_is_better: Sequence[str] = (),  # see `is_better`
 ) -> dict[str, Any]:
   """Statistics of a metric, given without `eval_`, over seeds."""
-  # Imported here: a single run needs no SciPy.
-  import numpy as np
-  from scipy import stats
+  from scipy import stats  # a single run needs none
 
   scores = []
   for seed, values in results.items():

@@ -22,7 +22,12 @@ from bertlib.cli import option, steps
 from bertlib.cli.errors import InputError
 from bertlib.cli.steps import Steps
 from bertlib.compute.fast_compute import FastCompute
-from bertlib.data import input_pipeline, tf_records
+from bertlib.data import (
+  example_checks,
+  input_pipeline,
+  model_inputs,
+  tf_records,
+)
 from bertlib.hardware import devices
 from bertlib.hardware.devices import Devices
 from bertlib.io import files, folder_lock, model_files, result_files
@@ -275,6 +280,22 @@ def input_options(run: Run, is_training: bool) -> dict[str, Any]:
   }
 
 
+def input_fn_of(
+  run: Run,
+  path: str,
+  is_training: bool,
+  layout: tf_records.Layout | None = None,  # None for that of the task
+):
+  """The `input_fn` of a file of records; to predict, by their length."""
+  by_length = run.flags.group_by_length or not is_training
+  return input_pipeline.record_input_fn(
+    path,
+    layout or run.task.features,
+    by_length=by_length and not run.on_tpu,
+    **input_options(run, is_training),
+  )
+
+
 def fill_last_batch(
   run: Run, rows: Sequence[Any], batch_size: int, filler: Any = None
 ) -> Sequence[Any]:
@@ -295,6 +316,28 @@ def record_input_fn(
   tf_records.write_records(path, rows, run.task.features)
   options = input_options(run, is_training)
   return input_pipeline.record_input_fn(path, run.task.features, **options)
+
+
+def check_sample(
+  run: Run,
+  sample: Iterable[Sequence[str | None]],  # see `model_inputs.encode_windows`
+  num_examples: int,
+  num_sampled: int,  # of the examples
+  texts: Iterable[str] = (),  # of the sample
+) -> example_checks.LengthSummary:
+  """Encodes texts as the run does, and checks them for a dry run."""
+  cutting, length = run.settings.cutting, run.settings.model.max_seq_length
+  if run.flags.do_train:
+    cutting = cutting.in_one_row()
+  return example_checks.check_encoded(
+    model_inputs.encode_pairs(run.tokenizer, sample, length, cutting),
+    run.config.vocab_size,
+    num_examples,
+    run.tokenizer,
+    texts,
+    length,
+    num_sampled,
+  )
 
 
 # The folder

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from bertlib.cli.absl import logging
-from bertlib.data import input_pipeline, text_records, tf_records
+from bertlib.data import text_records, tf_records
 from bertlib.settings.long_texts import LongTextSettings
 from bertlib.training import loop, runs
 from bertlib.training.runs import Run
@@ -54,12 +54,8 @@ def predict(
   run: Run, texts: TextSet, checkpoint: str | None
 ) -> Iterator[dict[str, Any]]:
   """Yields the predictions for each record by name, in order."""
-  input_fn = input_pipeline.record_input_fn(
-    texts.path,
-    tf_records.token_layout(run.settings.model.max_seq_length),
-    by_length=not run.on_tpu,
-    **runs.input_options(run, is_training=False),
-  )
+  layout = tf_records.token_layout(run.settings.model.max_seq_length)
+  input_fn = runs.input_fn_of(run, texts.path, False, layout)
   rows = loop.predict(
     run, input_fn, sum(texts.num_rows), checkpoint, texts.batch_size
   )

@@ -62,20 +62,13 @@ class TrainingArguments:
 
 def make_model_fn(
   arguments: TrainingArguments,
-  training_loss: Callable,
-  predict: Callable,
+  training_loss: Callable,  # from features to the `loss_fn` of `train_spec`
+  predict: Callable,  # from features to tensors [B, ...] by name
+  # From features to `loss`, `eval_metrics` and `predictions` of a
+  # `TPUEstimatorSpec`, by name; None if evaluation only predicts.
   evaluate: Callable | None = None,
 ):
-  """The `model_fn` of a task, for TPUEstimator.
-
-  Args:
-    arguments: of the `model_fn_builder`.
-    training_loss: maps features of a batch to the `loss_fn` of `train_spec`;
-      it is the function of this name in the script's `model_fn_builder`.
-    predict: maps features to tensors [B, ...] by name.
-    evaluate: maps features to `loss`, `eval_metrics` and `predictions` of a
-      `TPUEstimatorSpec`, by name; None if evaluation only predicts.
-  """
+  """The `model_fn` of a task, for TPUEstimator."""
 
   def model_fn(features, labels, mode, params, config=None):
     del labels  # they are among the features
@@ -125,7 +118,6 @@ def train_spec(
   accumulated = _compute_gradients(
     arguments, loss_fn, batch, params, loss_scale
   )
-  model_dir = run_config and run_config.model_dir
   scaffold_fn = initialize.initialize_from_checkpoint(
     arguments.init_checkpoint,
     arguments.trained,
@@ -159,8 +151,8 @@ def train_spec(
     shown["budget_used"] = account.used / arguments.num_train_steps
   if loss_scale:
     shown["loss_scale"] = loss_scale.value
-  writes_summaries = model_dir and distribution.writes_summaries()
-  summary_dir = model_dir if writes_summaries else None
+  writes_summaries = run_config and distribution.writes_summaries()
+  summary_dir = run_config.model_dir if writes_summaries else None
   attached, host_call = [], None
   if not arguments.use_tpu and optimization.num_replicas() == 1:
     _skip_ready_checks()

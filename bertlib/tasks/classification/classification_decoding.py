@@ -19,15 +19,7 @@ from bertlib.data.batch_predictor import BatchPredictor, FileFormat
 from bertlib.io.result_files import DevPrediction
 from bertlib.settings.long_texts import LongTextSettings
 from bertlib.tasks.classification import classification, own_tables
-from bertlib.tasks.classification.classification import (
-  ChoiceExample,
-  DataProcessor,
-  Example,
-  InputExample,
-  Problem,
-  RaceProcessor,
-  SwagProcessor,
-)
+from bertlib.tasks.classification.classification import Example, Problem
 
 
 class Prediction(NamedTuple):
@@ -251,9 +243,9 @@ def write_predictions(
 
 def texts_of(example: Any) -> Any:
   """Text, pair or choices of an example, as `predict` takes them."""
-  if isinstance(example, ChoiceExample):
+  if isinstance(example, classification.ChoiceExample):
     return example.choices
-  if isinstance(example, InputExample):
+  if isinstance(example, classification.InputExample):
     return example.text_a, example.text_b
   return example
 
@@ -351,10 +343,7 @@ class ClassifierPredictor(BatchPredictor):
   texts_of = staticmethod(texts_of)
 
   def _encode(self, texts):
-    """The texts, with the number of rows of each or of its choices; the rows.
-
-    What comes first is what `_rows` takes.
-    """
+    """What `_rows` takes, texts and their numbers of rows; and the rows."""
     pairs = texts
     if self.problem.kind == "multiple_choice":
       pairs = itertools.chain.from_iterable(texts)
@@ -382,14 +371,15 @@ class ClassifierPredictor(BatchPredictor):
 
   def read_file(self, settings, bad):
     """See base class; questions with choices are those of SWAG or RACE."""
-    path, is_race = settings.predict_file, settings.task == "race"
-    reader = DataProcessor()
-    if self.problem.kind == "multiple_choice":
-      reader = RaceProcessor() if is_race else SwagProcessor()
+    path, reader = settings.predict_file, classification.DataProcessor()
+    is_choice = self.problem.kind == "multiple_choice"
+    if is_choice:
+      task = "race" if settings.task == "race" else "swag"
+      reader = classification.PROCESSORS[task]()
     reader.labels, reader.streams = self.labels, True
     reader.encoding, reader.bad_rows[path] = settings.text.codec, bad
     reader.skip_bad_rows = settings.text.bad_rows == "skip"
-    if isinstance(reader, (RaceProcessor, SwagProcessor)):
+    if is_choice:
       return reader.read_file(path, "test")
     reader.has_pairs = self.description.get("has_pairs")
     return own_tables.read_predict_file(settings, reader)

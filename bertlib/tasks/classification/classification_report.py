@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import functools
 import itertools
 import math
 from collections.abc import Mapping, Sequence
@@ -118,35 +119,16 @@ def tune_thresholds(
 # Metrics by name
 
 
-def _from_sklearn(name: str, **arguments):
-  def call(label_ids, predictions):
-    from sklearn import metrics
-
-    value = getattr(metrics, name)(label_ids, predictions, **arguments)
-    return float(value)
-
-  return call
-
-
-def _from_scipy(name: str):
-  def call(label_ids, predictions):
-    from scipy import stats
-
-    if len(label_ids) < 2:  # which scipy refuses
-      return float("nan")
-    return float(getattr(stats, name)(label_ids, predictions)[0])
-
-  return call
-
+_f1 = functools.partial(statistics.from_sklearn, "f1_score", zero_division=0)
 
 METRICS = {
-  "accuracy": _from_sklearn("accuracy_score"),
-  "f1": _from_sklearn("f1_score", zero_division=0),
-  "macro_f1": _from_sklearn("f1_score", average="macro", zero_division=0),
-  "micro_f1": _from_sklearn("f1_score", average="micro", zero_division=0),
-  "matthews": _from_sklearn("matthews_corrcoef"),
-  "pearson": _from_scipy("pearsonr"),
-  "spearman": _from_scipy("spearmanr"),
+  "accuracy": statistics.from_sklearn("accuracy_score"),
+  "f1": _f1(),
+  "macro_f1": _f1(average="macro"),
+  "micro_f1": _f1(average="micro"),
+  "matthews": statistics.from_sklearn("matthews_corrcoef"),
+  "pearson": statistics.from_scipy("pearsonr"),
+  "spearman": statistics.from_scipy("spearmanr"),
 }
 
 
@@ -158,14 +140,13 @@ def sections(
   examples: Sequence[Example],
   label_ids: np.ndarray,  # gold, see `evaluate`
   logits: np.ndarray,  # float [examples, labels]
-  num_errors: int = 30,
   thresholds: Mapping[str, float] | None = None,  # tuned, by label
 ) -> list[Section]:
   """Sections on the predictions of a classifier, for `run_report.Findings`."""
   predicted = classification_decoding.probabilities(problem, logits)
   if problem.kind == "regression":
     error = np.abs(predicted[:, 0] - label_ids)
-    return [_errors(problem, examples, predicted, error, num_errors)]
+    return [_errors(problem, examples, predicted, error)]
   if problem.kind == "multi_label":
     gold = label_ids > 0
     wrong = (predicted >= 0.5) != gold
@@ -180,7 +161,7 @@ def sections(
       _confusion_matrix(problem, label_ids, predicted_ids),
       _label_table(problem, label_ids, predicted_ids),
     ]
-  return [*tables, _errors(problem, examples, predicted, error, num_errors)]
+  return [*tables, _errors(problem, examples, predicted, error)]
 
 
 def _confusion_matrix(
@@ -243,9 +224,9 @@ def _label_table(
   return html_report.table("Labels", rows)
 
 
-def _errors(problem, examples, predicted, error, num_errors: int) -> Section:
+def _errors(problem, examples, predicted, error) -> Section:
   """Section on the examples with the largest errors."""
-  worst = np.argsort(-error, kind="stable")[:num_errors]
+  worst = np.argsort(-error, kind="stable")[: html_report.NUM_ERRORS]
   rows = []
   for index in worst[error[worst] > 0]:
     example = examples[index]

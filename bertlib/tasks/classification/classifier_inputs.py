@@ -24,12 +24,7 @@ from bertlib.tasks.classification import (
 from bertlib.tasks.classification.classification import (
   DataProcessor,
   Example,
-  PaddingInputExample,
   Problem,
-  XnliProcessor,
-)
-from bertlib.tasks.classification.classification_records import (
-  file_based_convert_examples_to_features,
 )
 from bertlib.tasks.classification.record import RECORD
 from bertlib.tasks.classification.settings import (
@@ -59,7 +54,7 @@ def make_processor(settings: ClassifierSettings) -> DataProcessor:
   elif task not in classification.PROCESSORS:
     raise unknown_task(settings.task_name)
   elif task == "xnli":
-    processor = XnliProcessor(settings.language)
+    processor = classification.XnliProcessor(settings.language)
   else:
     processor = classification.PROCESSORS[task]()
   processor.skip_bad_rows = settings.text.bad_rows == "skip"
@@ -177,8 +172,10 @@ def write_records(
 ) -> tuple[str, Sequence[int]]:
   """Writes the records of examples; their path, and the number of each."""
   path = runs.records_path(run, name)
-  num_windows = file_based_convert_examples_to_features(
-    runs.fill_last_batch(run, examples, batch_size, PaddingInputExample()),
+  num_windows = classification_records.file_based_convert_examples_to_features(
+    runs.fill_last_batch(
+      run, examples, batch_size, classification.PaddingInputExample()
+    ),
     processor.problem.labels,
     run.settings.model.max_seq_length,
     run.tokenizer,
@@ -210,9 +207,7 @@ def read_examples(
       step_plan.count_steps(settings.flags, len(train_examples), "examples")
   # Without --do_train, they may have been read for their labels.
   note_files(TRAINING_DATA)
-  if settings.flags.do_eval or (
-    settings.flags.do_train and settings.flags.eval_steps
-  ):
+  if settings.flags.evaluates:
     eval_sets = processor.read_sets(settings.data_dir, "dev")
     for dev_set in eval_sets.values():
       _check_labeled(dev_set, "Evaluation")

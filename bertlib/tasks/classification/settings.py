@@ -8,7 +8,6 @@ from typing import Any
 
 from bertlib.cli import option
 from bertlib.cli.errors import InputError
-from bertlib.cli.option import Range
 from bertlib.settings.common import TableSettings
 from bertlib.settings.long_texts import LongTextSettings
 from bertlib.settings.training import TrainingSettings
@@ -110,7 +109,7 @@ class ClassifierSettings(TrainingSettings):
     None,
     "Share of --train_file of --task_name=tsv to take as the dev set, instead"
     " of --dev_file: the same rows in every run, stratified by label.",
-    within=Range(0, 1, includes_low=False, includes_high=False),
+    within=option.Range(0, 1, includes_low=False, includes_high=False),
   )
   test_file: str = option.path(
     "test.tsv",

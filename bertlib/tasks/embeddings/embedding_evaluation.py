@@ -97,20 +97,16 @@ def evaluate_retrieval(
 ) -> Evaluation:
   """Evaluates a search by cosine similarity in a corpus."""
   widths = _suffixes(dims)
-  # One more, since the document with the id of the query is left out.
+  # One more, since a document with the id of the query is left out, as in BEIR.
   found = nearest_neighbors.search(
     query_vectors, document_vectors, _MAX_RANK + 1, widths.values()
   )
-  results: dict[str, float] = {}
-  # Without the document that has the id of the query, as in BEIR.
-  by_width = [
-    {
+  rankings = {
+    suffix: {
       query: [id_ for i in row if (id_ := document_ids[i]) != query][:_MAX_RANK]
       for query, row in zip(query_ids, indices)
     }
-    for _, indices in found
-  ]
-  for suffix, rankings in zip(widths, by_width):
-    scores = retrieval_scores.evaluate(relevance, rankings)
-    results |= {f"eval_{name}{suffix}": v for name, v in scores.items()}
-  return Evaluation(results, rankings=by_width[0])
+    for suffix, (_, indices) in zip(widths, found)
+  }
+  results = retrieval_scores.evaluate_all(relevance, rankings)
+  return Evaluation(results, rankings=rankings[""])

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bertlib.cli.errors import InputError
-from bertlib.data import beir, example_checks, model_inputs, text_groups
+from bertlib.data import beir, example_checks, text_groups
 from bertlib.data.text_groups import Columns, Example, kind_of
 from bertlib.io.files import open_any
 from bertlib.io.receipt_file import DEV_DATA, TRAINING_DATA
@@ -19,7 +19,7 @@ from bertlib.settings import embedding_spec, model_description
 from bertlib.settings.embedding_spec import EmbeddingSpec
 from bertlib.tasks.embeddings.embedding_losses import LossOptions
 from bertlib.tasks.embeddings.settings import LOSSES_OF_KIND, EmbeddingSettings
-from bertlib.training import step_plan
+from bertlib.training import runs, step_plan
 from bertlib.training.runs import Run
 
 # The model
@@ -309,22 +309,7 @@ def check_text_groups(run: Run, data: Data) -> example_checks.LengthSummary:
     if data.dev.retrieval:
       groups = [[text] for text in data.dev.retrieval.queries.values()]
   groups = groups or [[text] for text in (*data.predict, *data.queries)]
-  max_seq_length = run.settings.model.max_seq_length
-
-  cutting, sample = run.settings.cutting, example_checks.sample(groups)
+  sample = example_checks.sample(groups)
   texts = [*itertools.chain.from_iterable(sample)]
-  encoded = model_inputs.encode_pairs(
-    run.tokenizer,
-    ((text, None) for text in texts),
-    max_seq_length,
-    cutting.in_one_row() if data.train else cutting,
-  )
-  return example_checks.check_encoded(
-    encoded,
-    run.config.vocab_size,
-    len(groups),
-    run.tokenizer,
-    texts,
-    max_seq_length,
-    len(sample),
-  )
+  pairs = ((text, None) for text in texts)
+  return runs.check_sample(run, pairs, len(groups), len(sample), texts)

@@ -17,9 +17,6 @@ from bertlib.tasks.embeddings import (
 )
 from bertlib.tasks.embeddings.embedding_evaluation import Evaluation
 
-# Errors that the report shows.
-_NUM_ERRORS = 30
-
 
 def sections(
   dev_set: embedding_inputs.DevSet, evaluation: Evaluation
@@ -36,7 +33,7 @@ def sections(
     errors = (1 - 2 * gold) * (evaluation.cosines - threshold)
   else:
     errors = _rank_errors(gold, evaluation.cosines)
-  worst = np.argsort(-errors, kind="stable")[:_NUM_ERRORS]
+  worst = np.argsort(-errors, kind="stable")[: html_report.NUM_ERRORS]
   rows = []
   for index in worst[errors[worst] > 0]:
     example = dev_set.examples[index]
@@ -64,9 +61,9 @@ def _neighbor_errors(
 ) -> Section:
   """Section on the texts that are most similar to one with another label."""
   (wrong,) = np.nonzero(~neighbors.is_correct.astype(bool))
-  order = np.argsort(-neighbors.cosines[wrong], kind="stable")[:_NUM_ERRORS]
+  order = np.argsort(-neighbors.cosines[wrong], kind="stable")
   rows = []
-  for index in wrong[order]:
+  for index in wrong[order[: html_report.NUM_ERRORS]]:
     text, other = (
       examples[int(numbers[index])]
       for numbers in (neighbors.queries, neighbors.nearest)

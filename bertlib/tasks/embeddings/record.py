@@ -7,11 +7,7 @@ from typing import Callable
 
 from bertlib.cli import lazy_module
 from bertlib.settings import embedding_spec
-from bertlib.task.task_record import (
-  Description,
-  PredictExample,
-  TaskRecord,
-)
+from bertlib.task.task_record import Description, PredictExample, TaskRecord
 from bertlib.tasks.embeddings.settings import EmbeddingSettings
 
 embedding_predictor = lazy_module.load(

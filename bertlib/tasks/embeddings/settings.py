@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 from bertlib.cli import option
 from bertlib.cli.errors import InputError
-from bertlib.cli.option import AT_LEAST_1, NOT_NEGATIVE, POSITIVE
 from bertlib.data.text_groups import Columns, kind_of
 from bertlib.settings.common import ModelSettings, TableSettings
 from bertlib.settings.embedding_spec import SCRIPT, VectorSettings
@@ -57,14 +56,14 @@ class LossSettings(option.Group):
   temperature: float = option.number(
     0.05,
     "Divisor of the cosines in infonce, cosent and supervised_contrastive.",
-    POSITIVE,
+    option.POSITIVE,
     needs="not loss=triplet, not loss=cosine, not loss=distillation",
   )
   margin: float | None = option.number(
     None,
     "With --loss=triplet: distance by which negatives must be farther than the"
     " positive. If not given, 0.5 for normalized vectors, else 5.",
-    NOT_NEGATIVE,
+    option.NOT_NEGATIVE,
     needs="loss=triplet",
   )
   teacher: str | None = option.path(
@@ -88,32 +87,32 @@ class MiningSettings(option.Group):
     " that are closest to its first text. Those of NAME.tsv go to"
     " NAME_negatives.jsonl, to train with"
     " --text_columns=query,positive,negatives.",
-    AT_LEAST_1,
+    option.AT_LEAST_1,
   )
   range_min: int = option.integer(
     0,
     "Number of closest texts to skip, since they may be right.",
-    NOT_NEGATIVE,
+    option.NOT_NEGATIVE,
     needs="mine_negatives",
   )
   range_max: int | None = option.integer(
     None,
     "Number of closest texts to take negatives from. If not given, as many as"
     " are needed; with a margin, ten times as many.",
-    AT_LEAST_1,
+    option.AT_LEAST_1,
     needs="mine_negatives",
   )
   absolute_margin: float | None = option.number(
     None,
     "Least difference between the cosine of the farthest positive and that of a"
     " negative.",
-    NOT_NEGATIVE,
+    option.NOT_NEGATIVE,
     needs="mine_negatives",
   )
   relative_margin: float | None = option.number(
     None,
     "The same difference, as a fraction of the cosine of that positive.",
-    NOT_NEGATIVE,
+    option.NOT_NEGATIVE,
     needs="mine_negatives",
   )
 
@@ -230,7 +229,7 @@ class EmbeddingSettings(TrainingSettings):
   max_score: float = option.number(
     1.0,
     "Score of equivalent texts, the highest. That of unrelated texts is 0.",
-    POSITIVE,
+    option.POSITIVE,
     kept=True,
     needs="score_column or dev_score_column",
   )
@@ -276,7 +275,7 @@ class EmbeddingSettings(TrainingSettings):
   top_k: int = option.integer(
     10,
     "Number of lines to find for each query.",
-    AT_LEAST_1,
+    option.AT_LEAST_1,
     needs="do_predict, corpus_file",
   )
 

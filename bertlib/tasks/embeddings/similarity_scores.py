@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from bertlib.data import nearest_neighbors
+from bertlib.reporting import statistics
 
 # Metrics of each kind of data, the primary one first.
 SCORED_PAIRS = ("spearman", "pearson")
@@ -21,10 +22,8 @@ def cosine_similarities(
   first: np.ndarray, second: np.ndarray, dim: int | None = None
 ) -> np.ndarray:
   """Cosines of the rows of two arrays, float32 [rows]; 0 for a zero vector."""
-  product = nearest_neighbors.unit_vectors(
-    first, dim
-  ) * nearest_neighbors.unit_vectors(second, dim)
-  return product.sum(axis=1)
+  unit_vectors = nearest_neighbors.unit_vectors
+  return (unit_vectors(first, dim) * unit_vectors(second, dim)).sum(axis=1)
 
 
 def scored_pairs(
@@ -63,7 +62,7 @@ def labeled_pairs(
     return results | dict.fromkeys(names, float("nan"))
   f1 = 2 * num_correct / (num_predicted + num_gold)
   results |= _best(np.where(separates, f1, -1), thresholds, "f1")
-  precision = _average_precision(similarities, labels)
+  precision = _average_precision(labels, similarities)
   return results | {"average_precision": precision}
 
 
@@ -76,28 +75,17 @@ def _best(values, thresholds, name: str) -> dict[str, float]:
   }
 
 
-def _spearman(similarities: np.ndarray, scores: np.ndarray) -> float:
-  from scipy import stats
-
-  return float(stats.spearmanr(similarities, scores)[0])
-
-
-def _pearson(similarities: np.ndarray, scores: np.ndarray) -> float:
-  from scipy import stats
-
-  return float(stats.pearsonr(similarities, scores)[0])
-
-
-def _average_precision(similarities: np.ndarray, labels: np.ndarray) -> float:
-  from sklearn import metrics
-
-  return float(metrics.average_precision_score(labels, similarities))
-
+_average_precision = statistics.from_sklearn("average_precision_score")
 
 # Those of pairs that need no threshold, of similarities and gold values.
 PAIR_METRICS = {
-  "scored_pairs": {"spearman": _spearman, "pearson": _pearson},
-  "labeled_pairs": {"average_precision": _average_precision},
+  "scored_pairs": {
+    "spearman": statistics.from_scipy("spearmanr"),
+    "pearson": statistics.from_scipy("pearsonr"),
+  },
+  "labeled_pairs": {
+    "average_precision": lambda cosines, gold: _average_precision(gold, cosines)
+  },
 }
 
 

@@ -314,9 +314,6 @@ def repair_tags(
 # Windows
 
 
-# Windows
-
-
 class Window(NamedTuple):
   """A part of a sentence that fits the model."""
 

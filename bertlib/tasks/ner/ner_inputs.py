@@ -146,11 +146,10 @@ def _trained_labels(settings: NerSettings) -> list[str]:
   return description["labels"]
 
 
-def read_data(
-  run: Run, tagged: Sequence[Sentence], labels: Sequence[str]
-) -> Data:
+def read_data(run: Run, tagged: Sequence[Sentence]) -> Data:
   """Reads the sentences of the splits that the run uses; makes tags valid."""
-  settings, scheme = run.settings, ner.find_scheme(labels)
+  settings, labels = run.settings, run.task.description["labels"]
+  scheme = ner.find_scheme(labels)
   train_set = normalize_tags(settings, "train_file", tagged, scheme, labels)
   dev_set, predict_set = [], []
   if run.flags.evaluates:

@@ -137,7 +137,6 @@ def sections(
   sentences: Sequence[Sentence],
   predicted: Sequence[Tagged],
   results: Mapping[str, float],  # of `evaluate_tags`
-  num_errors: int = 30,
 ) -> list[Section]:
   """Sections on the predictions of a tagger, for `run_report.Findings`."""
   names = ("precision", "recall", "f1", "entities")
@@ -153,6 +152,7 @@ def sections(
     if wrong:
       errors.append((max(wrong), sentence, tags, probabilities))
   errors.sort(key=lambda error: -error[0])
+  errors = errors[: html_report.NUM_ERRORS]
 
   def entities(sentence, tags, probabilities):
     found = ner_decoding.extract_entities(sentence, tags, probabilities)
@@ -170,7 +170,7 @@ def sections(
           "probability": probability,
           "text": sentence.text,
         }
-        for probability, sentence, tags, probabilities in errors[:num_errors]
+        for probability, sentence, tags, probabilities in errors
       ],
     ),
   ]

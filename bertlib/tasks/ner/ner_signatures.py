@@ -5,12 +5,7 @@ from __future__ import annotations
 import tensorflow as tf
 
 from bertlib.export import tf_tokenizer
-from bertlib.export.signatures import (
-  LabelModel,
-  Signature,
-  Tensors,
-  text_specs,
-)
+from bertlib.export.signatures import LabelModel, Signature, Tensors, text_specs
 from bertlib.tasks.ner import ner
 
 

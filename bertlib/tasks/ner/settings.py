@@ -6,7 +6,6 @@ import dataclasses
 
 from bertlib.cli import option
 from bertlib.cli.errors import InputError
-from bertlib.cli.option import COLUMN
 from bertlib.settings.training import RunSettings, TrainingSettings
 
 
@@ -55,14 +54,14 @@ class NerSettings(TrainingSettings):
   word_column: int = option.integer(
     1,
     "Column of the word, counted from 1, or from -1 backwards.",
-    COLUMN,
+    option.COLUMN,
     basic=True,
     kept=True,
   )
   tag_column: int = option.integer(
     -1,
     "Column of the tag, counted from 1, or from -1 backwards.",
-    COLUMN,
+    option.COLUMN,
     basic=True,
     kept=True,
   )

@@ -7,7 +7,6 @@ import os
 
 from bertlib.cli import option
 from bertlib.cli.errors import InputError
-from bertlib.cli.option import PARALLEL, SHARDS
 from bertlib.data import vocabulary
 from bertlib.io import files
 from bertlib.settings.command import RecordedSettings
@@ -43,7 +42,7 @@ class PretrainingDataSettings(RecordedSettings):
     0,
     "Number of files to split a single --output_file into, named"
     " NAME-00000-of-00010 and so on. 0 writes --output_file itself.",
-    SHARDS,
+    option.SHARDS,
     section="output",
     basic=True,
   )
@@ -53,7 +52,7 @@ class PretrainingDataSettings(RecordedSettings):
     "Number of processes that work on blocks of the text, for a corpus of any"
     " size; the result does not depend on it. 0 is one process that holds all"
     " text in memory and writes the records of google-research/bert.",
-    PARALLEL,
+    option.PARALLEL,
     section="devices",
     basic=True,
   )

@@ -97,14 +97,12 @@ def _shared_table(is_disentangled: bool, getter, name: str, *args, **kwargs):
   return tf.stop_gradient(of_generator) + added
 
 
-def sample_tokens(log_probs, draws, temperature: float = 1.0):
-  """Samples of distributions over the vocabulary, int32 [B * P].
-
-  Args:
-    log_probs: float32 [B * P, V]; gets no gradient.
-    draws: float32 [B, P], uniform in [0, 1); they determine the samples.
-    temperature: divides `log_probs`.
-  """
+def sample_tokens(
+  log_probs,  # float32 [B * P, V]; gets no gradient
+  draws,  # float32 [B, P], uniform in [0, 1); they determine the samples
+  temperature: float = 1.0,  # divides `log_probs`
+):
+  """Samples of distributions over the vocabulary, int32 [B * P]."""
   # One number for each sample, not one for each entry of the vocabulary as
   # Gumbel's noise would need: the entry whose part of [0, 1) it is in.
   ends = tf.cumsum(tf.nn.softmax(tf.stop_gradient(log_probs) / temperature), 1)

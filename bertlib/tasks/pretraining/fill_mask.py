@@ -18,7 +18,7 @@ from bertlib.cli import terminal
 from bertlib.cli.absl import logging
 from bertlib.cli.errors import InputError
 from bertlib.data import batch_predictor, model_inputs, tf_records
-from bertlib.data.batch_predictor import BatchPredictor, FileFormat
+from bertlib.data.batch_predictor import BatchPredictor
 from bertlib.io import text_files
 from bertlib.io.files import atomic_write
 from bertlib.tasks.pretraining import objectives
@@ -77,11 +77,10 @@ def encode_line(
     *(part and tokenizer.mark_masks(part) for part in pair),
     max_seq_length,
   )
-  tokens = encoded.input_ids[: sum(encoded.input_mask)]
   has_masks = tokenizer.special_tokens.mask in text
   positions = [
     position
-    for position, token in enumerate(tokens)
+    for position, token in enumerate(encoded.input_ids[: encoded.num_tokens])
     if (
       token == special.mask
       if has_masks
@@ -213,10 +212,6 @@ class MaskedLMPredictor(BatchPredictor):
     decode = functools.partial(self._decode, top_k)
     return self.predict_blocks(texts, self._encode, decode)
 
-  def read_file(self, settings, bad):
-    """See base class."""
-    return text_files.read_pairs(settings.predict_file, settings.text.codec)
-
   def answer_blocks(self, sets):
     """See base class; an answer is that of `describe_lines`."""
     objective = objectives.of_model(self.description)
@@ -233,11 +228,6 @@ class MaskedLMPredictor(BatchPredictor):
     # Probabilities of the whole vocabulary would fill the memory.
     best = functools.partial(_best, mask)
     return self.map_blocks(sets, encode, decode, best)
-
-  def file_formats(self, examples):
-    """See base class."""
-    line = FileFormat(lambda _, answer: batch_predictor.json_line(answer))
-    return {".jsonl": line}
 
   def _encode(self, texts):
     """The masks of each text, and the rows of the texts that have some."""

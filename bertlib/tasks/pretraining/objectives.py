@@ -98,9 +98,7 @@ class ReplacedTokens(Objective):
   @property
   def description(self) -> Mapping[str, Any]:
     """See base class."""
-    own = {field.name for field in dataclasses.fields(self)} - {
-      field.name for field in dataclasses.fields(Objective)
-    }
+    own = vars(self).keys() - vars(MLM).keys()
     fields = {name: getattr(self, name) for name in sorted(own)}
     return {"objective": self.name, "replaced_tokens": fields}
 
@@ -112,12 +110,8 @@ class ReplacedTokens(Objective):
   @property
   def metrics(self) -> list[str]:
     """See base class."""
-    of_tokens = "auc", "precision", "recall"
-    return [
-      *(f"disc_{name}" for name in of_tokens),
-      "sampled_masked_lm_accuracy",
-      *super().metrics,
-    ]
+    own = "disc_auc", "disc_precision", "disc_recall"
+    return [*own, "sampled_masked_lm_accuracy", *super().metrics]
 
 
 MLM_NSP = Objective(

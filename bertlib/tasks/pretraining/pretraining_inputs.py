@@ -22,11 +22,7 @@ from bertlib.data import (
 from bertlib.io import files
 from bertlib.io.files import find_files, split_names
 from bertlib.io.receipt_file import DEV_DATA, TRAINING_DATA
-from bertlib.tasks.pretraining import (
-  fill_mask,
-  masking,
-  pretraining_instances,
-)
+from bertlib.tasks.pretraining import fill_mask, masking, pretraining_instances
 from bertlib.tasks.pretraining.objectives import MLM_NSP, Objective
 from bertlib.tasks.pretraining.settings import PretrainingSettings
 from bertlib.training.runs import Run

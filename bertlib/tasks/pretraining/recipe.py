@@ -8,7 +8,6 @@ from typing import Any
 
 from bertlib.cli import option
 from bertlib.cli.errors import InputError
-from bertlib.cli.option import AT_LEAST_1, COUNT, FINITE, FRACTION, SEQ_LENGTH
 from bertlib.settings.common import TextSettings, lower_case_flag
 
 
@@ -18,7 +17,7 @@ def mask_split_flag(needs: str = "") -> Any:
     [80, 10, 10],
     "Parts of the masked tokens that become [MASK], become a random token, and"
     " stay unchanged.",
-    COUNT,
+    option.COUNT,
     needs=needs,
   )
 
@@ -45,7 +44,7 @@ def max_sequences_flag() -> Any:
   return option.integer(
     8,
     "Maximum number of sequences to pack into a row.",
-    AT_LEAST_1,
+    option.AT_LEAST_1,
     needs="pack",
   )
 
@@ -64,14 +63,17 @@ class Recipe(TextSettings):
   max_seq_length: int = option.integer(
     128,
     "Maximum sequence length in tokens, including [CLS] and [SEP].",
-    SEQ_LENGTH,
+    option.SEQ_LENGTH,
     basic=True,
   )
   max_predictions_per_seq: int = option.integer(
-    20, "Maximum number of masked tokens per sequence.", AT_LEAST_1, basic=True
+    20,
+    "Maximum number of masked tokens per sequence.",
+    option.AT_LEAST_1,
+    basic=True,
   )
   masked_lm_prob: float = option.number(
-    0.15, "Fraction of the tokens to mask.", FRACTION, basic=True
+    0.15, "Fraction of the tokens to mask.", option.FRACTION, basic=True
   )
   mask_split: Sequence[int] = mask_split_flag()
   segments: str = option.choice(
@@ -94,19 +96,19 @@ class Recipe(TextSettings):
     0.1,
     "Fraction of the documents whose sequences get a random length below"
     " --max_seq_length.",
-    FRACTION,
+    option.FRACTION,
     basic=True,
   )
   dupe_factor: int = option.integer(
     10,
     "Number of passes over the text, each with different masks.",
-    AT_LEAST_1,
+    option.AT_LEAST_1,
     basic=True,
   )
   random_seed: int = option.integer(
     12345,
     "Random seed. The same seed gives the same records.",
-    FINITE,
+    option.FINITE,
     basic=True,
   )
   do_whole_word_mask: bool = option.boolean(

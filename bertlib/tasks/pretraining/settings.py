@@ -7,18 +7,13 @@ from collections.abc import Sequence
 
 from bertlib.cli import option
 from bertlib.cli.errors import InputError
-from bertlib.cli.option import AT_LEAST_1, COUNT, FRACTION, Range
 from bertlib.settings.training import (
   OptimizerSettings,
   RunSettings,
   TrainingSettings,
   nothing_to_train,
 )
-from bertlib.tasks.pretraining.objectives import (
-  MLM_NSP,
-  OBJECTIVES,
-  Objective,
-)
+from bertlib.tasks.pretraining.objectives import MLM_NSP, OBJECTIVES, Objective
 from bertlib.tasks.pretraining.recipe import (
   check_masking,
   mask_split_flag,
@@ -86,7 +81,7 @@ class PretrainingSettings(TrainingSettings):
     20,
     "Maximum number of masked tokens per sequence, as given to"
     " create_pretraining_data.py.",
-    AT_LEAST_1,
+    option.AT_LEAST_1,
     basic=True,
     kept=True,
   )
@@ -110,7 +105,7 @@ class PretrainingSettings(TrainingSettings):
   num_train_steps: int = option.integer(
     100000,
     "Number of training steps.",
-    COUNT,
+    option.COUNT,
     section="training",
     basic=True,
     needs="do_train",
@@ -119,7 +114,7 @@ class PretrainingSettings(TrainingSettings):
     10000,
     "Number of warm-up steps, in which the learning rate rises from 0 to"
     " --learning_rate.",
-    COUNT,
+    option.COUNT,
     section="training",
     basic=True,
     needs="do_train",
@@ -128,7 +123,7 @@ class PretrainingSettings(TrainingSettings):
     None,
     "Train on this many tokens, padding not counted, instead of"
     " --num_train_steps. The learning rate follows the tokens.",
-    Range(1, 10**15),
+    option.Range(1, 10**15),
     section="training",
     needs="do_train",
   )
@@ -136,7 +131,7 @@ class PretrainingSettings(TrainingSettings):
     None,
     "Train for this long instead of --num_train_steps; saving and evaluation do"
     " not count. The learning rate follows the time.",
-    Range(0, 10**9, includes_low=False),
+    option.Range(0, 10**9, includes_low=False),
     section="training",
     needs="do_train",
   )
@@ -144,7 +139,7 @@ class PretrainingSettings(TrainingSettings):
     100,
     "Maximum number of evaluation steps. If given, records repeat when there"
     " are too few; if not, evaluation is a single pass of at most 100 steps.",
-    AT_LEAST_1,
+    option.AT_LEAST_1,
     section="evaluation",
     basic=True,
     needs="do_eval or eval_steps",
@@ -158,7 +153,7 @@ class PretrainingSettings(TrainingSettings):
   masked_lm_prob: float = option.number(
     0.15,
     "Fraction of the tokens to mask with --remask.",
-    FRACTION,
+    option.FRACTION,
     needs="remask",
   )
   mask_split: Sequence[int] = mask_split_flag(needs="remask")
@@ -183,7 +178,7 @@ class PretrainingSettings(TrainingSettings):
   top_k: int = option.integer(
     5,
     "Number of predictions to write per [MASK], most probable first.",
-    AT_LEAST_1,
+    option.AT_LEAST_1,
     section="evaluation",
     needs="do_predict",
   )

@@ -8,14 +8,14 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from bertlib.cli.errors import InputError
-from bertlib.data import beir, example_checks, model_inputs, tables
+from bertlib.data import beir, example_checks, tables
 from bertlib.io.receipt_file import DEV_DATA, TRAINING_DATA
 from bertlib.settings import model_description
 from bertlib.tasks.ranking import ranking_examples, rankings
 from bertlib.tasks.ranking.ranking_examples import Groups
 from bertlib.tasks.ranking.rankings import Search
 from bertlib.tasks.ranking.settings import RankingSettings
-from bertlib.training import step_plan
+from bertlib.training import runs, step_plan
 from bertlib.training.runs import Run
 
 
@@ -123,19 +123,6 @@ def check_pairs(run: Run, data: Data) -> example_checks.LengthSummary:
     step = len(data.train) // 2000 + 1
     groups = [*itertools.islice(data.train, 0, None, step)]
     pairs = [(g.query, text) for g in groups for text in g.documents]
-  cutting, sample = run.settings.cutting, example_checks.sample(pairs)
-  max_seq_length = run.settings.model.max_seq_length
-  encoded = model_inputs.encode_pairs(
-    run.tokenizer,
-    sample,
-    max_seq_length,
-    cutting.in_one_row() if data.train else cutting,
-  )
-  return example_checks.check_encoded(
-    encoded,
-    run.config.vocab_size,
-    len(data.train or pairs),
-    run.tokenizer,
-    max_seq_length=max_seq_length,
-    num_sampled=len(groups or sample),
-  )
+  sample = example_checks.sample(pairs)
+  num_examples = len(data.train or pairs)
+  return runs.check_sample(run, sample, num_examples, len(groups or sample))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -39,10 +40,10 @@ def write_records(
   """Encodes groups as TFRecords, and logs how many documents are cut."""
   num_documents, max_seq_length = features["input_ids"].shape
   missing = [0] * max_seq_length
-  num_truncated, first = array("i"), 0
+  num_truncated = array("i")
+  of_teacher = iter(() if teacher_scores is None else teacher_scores)
 
   def records() -> Iterator[dict[str, Any]]:
-    nonlocal first
     for block in blocks(groups, _BLOCK_SIZE):
       encoded = model_inputs.encode_pairs(
         tokenizer,
@@ -59,10 +60,7 @@ def write_records(
         num_truncated.extend(row.num_truncated_tokens for row in rows)
         num_missing = num_documents - len(rows)
         zeros = [0.0] * num_missing
-        scores = group.teacher_scores or ()
-        if teacher_scores is not None:
-          scores = teacher_scores[first : first + len(rows)]
-          first += len(rows)
+        scores = group.teacher_scores or itertools.islice(of_teacher, len(rows))
         yield {
           name: [value for row in rows for value in getattr(row, name)]
           + missing * num_missing

@@ -40,6 +40,7 @@ class Search(NamedTuple):
   candidates: Rankings = types.MappingProxyType({})
   documents: Mapping[str, str] = types.MappingProxyType({})  # their texts
   is_ordered: bool = True  # False where a file has the candidates of a query
+  texts: Any = None  # `text_sets.TextSet` of the `pairs`, when it is written
 
   def with_candidates(self, candidates: Rankings) -> Search:
     """Reads the texts of candidates; warns of those that are empty or wrong."""
@@ -89,15 +90,13 @@ def of_folder(
   is_judged: bool,
 ) -> Search:
   """The search of a folder in the layout of BEIR."""
-  queries = beir.read_queries(path)
-  search = Search(queries, beir.corpus_of(path), {})
-  if is_judged:
-    search = Search(*beir.read(path)[:3])
+  everything = beir.read_unjudged(path)
+  found = beir.read(path) if is_judged else everything
+  search = Search(found.queries, found.corpus, found.relevance)
   if not run_file:
     return search
-  search = search.with_candidates(
-    {query: ids[:top_k] for query, ids in read_run(run_file, queries).items()}
-  )
+  run = read_run(run_file, everything.queries)
+  search = search.with_candidates({q: ids[:top_k] for q, ids in run.items()})
   for query, ids in search.candidates.items():
     for id_ in ids:
       if id_ not in search.documents:

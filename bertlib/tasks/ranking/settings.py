@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 from bertlib.cli import option
 from bertlib.cli.errors import InputError
-from bertlib.cli.option import AT_LEAST_1, POSITIVE
 from bertlib.data.text_groups import Columns
 from bertlib.settings.common import ModelSettings, TableSettings
 from bertlib.settings.long_texts import LongDocumentSettings
@@ -135,7 +134,7 @@ class RankingSettings(TrainingSettings):
     100,
     "Number of best --candidates to rank for each query; the others are left"
     " out.",
-    AT_LEAST_1,
+    option.AT_LEAST_1,
     needs="candidates",
   )
   text_columns: Sequence[str] | None = option.text_list(
@@ -156,7 +155,7 @@ class RankingSettings(TrainingSettings):
   max_score: float = option.number(
     1.0,
     "Highest score of --score_column with --loss=bce.",
-    POSITIVE,
+    option.POSITIVE,
     needs="score_column",
   )
   predict_file: str | None = option.path(

@@ -19,11 +19,7 @@ import tokenization
 from bertlib.cli import option
 from bertlib.data import tf_records
 from bertlib.io.files import atomic_write, open_any
-from bertlib.tasks.squad import (
-  squad_decoding,
-  squad_files,
-  squad_windows,
-)
+from bertlib.tasks.squad import squad_decoding, squad_files, squad_windows
 from bertlib.tasks.squad.settings import AnswerSettings
 from bertlib.tasks.squad.squad_files import SquadExample
 from bertlib.tasks.squad.squad_windows import Windows

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 
 from bertlib.cli import option
 from bertlib.cli.errors import InputError
-from bertlib.cli.option import AT_LEAST_1, FINITE, PARALLEL
 from bertlib.settings.common import ModelSettings, check_window
 from bertlib.settings.training import RunSettings, TrainingSettings
 
@@ -22,14 +21,14 @@ class AnswerSettings(option.Group):
     20,
     "Number of start and end positions to consider per window, and of answers"
     " to list per question in nbest_predictions.json.",
-    AT_LEAST_1,
+    option.AT_LEAST_1,
     kept=True,
     needs="do_predict or from_logits or eval_steps",
   )
   max_answer_length: int = option.integer(
     30,
     "Maximum length of an answer in tokens.",
-    AT_LEAST_1,
+    option.AT_LEAST_1,
     kept=True,
     needs="do_predict or from_logits or eval_steps",
   )
@@ -45,7 +44,7 @@ class AnswerSettings(option.Group):
     "SQuAD 2.0: predict no answer if its score exceeds that of the best answer"
     " by more than this. --do_eval stores the value with the highest F1 in"
     " model.json, for Predictor and exports.",
-    FINITE,
+    option.FINITE,
     basic=True,
     kept=True,
     needs="version_2_with_negative",
@@ -106,14 +105,14 @@ class SquadSettings(TrainingSettings):
   doc_stride: int = option.integer(
     128,
     "Stride between overlapping windows of a long paragraph, in tokens.",
-    AT_LEAST_1,
+    option.AT_LEAST_1,
     basic=True,
     kept=True,
   )
   max_query_length: int = option.integer(
     64,
     "Maximum length of a question in tokens; longer ones are truncated.",
-    AT_LEAST_1,
+    option.AT_LEAST_1,
     kept=True,
   )
   mask_padding: bool = option.boolean(
@@ -154,7 +153,7 @@ class SquadSettings(TrainingSettings):
     0,
     "Number of processes that convert questions to windows; 0 for one per CPU"
     " core.",
-    PARALLEL,
+    option.PARALLEL,
     section="devices",
   )
 
@@ -228,7 +227,7 @@ class SquadMetricsSettings(option.CommandSettings):
     1.0,
     "SQuAD 2.0: questions whose value in --na-prob-file is above this count as"
     " answered by no answer, whatever is predicted.",
-    FINITE,
+    option.FINITE,
     short_name="t",
     name="na-prob-thresh",
     basic=True,

@@ -9,6 +9,7 @@ TensorFlow.
 from __future__ import annotations
 
 import functools
+import heapq
 import itertools
 import math
 import unicodedata
@@ -314,7 +315,10 @@ class AnswerFinder:
       if best is not None:
         predictions = itertools.chain([best], predictions)
       if has_negative:
-        predictions = _with_null(predictions, null)
+        # Of answers that tie, the null answer is the last.
+        predictions = heapq.merge(
+          predictions, [null], key=lambda answer: -answer.score
+        )
       by_text: dict[str, NbestPrediction] = {}
       for prediction in predictions:
         by_text.setdefault(prediction.text, prediction)
@@ -366,21 +370,6 @@ def _text_and_odds(
   if best is None:
     return "", CERTAIN_ODDS
   return best.text, null_score - best.score
-
-
-def _with_null(
-  predictions: Iterator[NbestPrediction], null: NbestPrediction
-) -> Iterator[NbestPrediction]:
-  """Inserts the null answer in order of score, after answers that tie."""
-  for prediction in predictions:
-    if prediction.score < null.score:
-      yield null
-      yield prediction
-      break
-    yield prediction
-  else:
-    yield null
-  yield from predictions
 
 
 # Answers of a run: found, written and evaluated

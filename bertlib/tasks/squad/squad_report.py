@@ -11,16 +11,12 @@ from bertlib.io.result_files import DevPrediction
 from bertlib.reporting import html_report, statistics
 from bertlib.reporting.html_report import Section
 from bertlib.reporting.statistics import Comparison, Interval
-from bertlib.tasks.squad import (
-  squad_decoding,
-  squad_files,
-  squad_scores,
-)
+from bertlib.tasks.squad import squad_decoding, squad_files, squad_scores
 from bertlib.tasks.squad.settings import AnswerSettings
 from bertlib.tasks.squad.squad_scores import Score
 
-# Errors that are shown, and characters of their paragraphs.
-_NUM_ERRORS, _MAX_TEXT = 30, 2000
+# Characters of the paragraph of an error.
+_MAX_TEXT = 2000
 
 
 class AnsweredQuestion(NamedTuple):
@@ -87,7 +83,7 @@ def sections(
       "probability": answer.probability,
       "text": answer.question.context[:_MAX_TEXT],
     }
-    for answer in errors[:_NUM_ERRORS]
+    for answer in errors[: html_report.NUM_ERRORS]
   ]
   sections = [html_report.table("Worst errors", rows)]
   if "best_f1_thresh" in results:
