@@ -229,10 +229,8 @@ def config_of_shapes(
   hidden_act: str = "gelu",
 ) -> dict[str, Any]:
   """Contents of `bert_config.json` for weights of these shapes."""
-  scope, layer = (
-    "bert/embeddings",
-    r"bert/encoder/layer_\d+/output/dense/kernel",
-  )
+  scope = "bert/embeddings"
+  layer = r"bert/encoder/layer_\d+/output/dense/kernel"
   kernels = [shapes[name] for name in shapes if re.fullmatch(layer, name)]
   vocab_size, embedding_size = shapes[f"{scope}/word_embeddings"]
   intermediate_size, hidden_size = kernels[0]
