@@ -42,12 +42,14 @@ def define_flags() -> None:
     hugging_face_dir="The same model for sentence-transformers.",
     text_file="UTF-8 texts, one per line.",
   )
+  names = [side.__name__ for side in PEERS]
+  side_by_side.define(peers=(names, "Those to compare with."))
 
 
 def main(_: list[str]) -> None:
   """Compares the sides."""
   sides = side_by_side.chosen(
-    [ours, sentence_transformers, transformers_pipeline, fastembed],
+    [ours, *(side for side in PEERS if side.__name__ in FLAGS.peers)],
     ["sentence-transformers", "optimum", "fastembed"],
   )
   lists = side_by_side.Side("OnnxModel with lists", lists_in_memory)
@@ -168,6 +170,9 @@ def fastembed(settings: Settings) -> Answers:
     return np.stack([*model.embed(texts, batch_size=size)])
 
   yield from serve_fastest("embed", settings, in_order_of_length(encode))
+
+
+PEERS = sentence_transformers, transformers_pipeline, fastembed
 
 
 # Their work
