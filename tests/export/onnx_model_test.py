@@ -11,6 +11,7 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from importlib import metadata
 
@@ -348,6 +349,27 @@ def test_threads_may_share_a_model(engine, folder_of):
   with ThreadPoolExecutor(4) as threads:
     found = list(threads.map(lambda pair: model.predict([pair]), PAIRS))
   assert_equal(found, expected)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_batches_at_the_same_time_share_the_threads(
+  engine, folder_of, monkeypatch
+):
+  folder, pairs = folder_of("classification"), PAIRS[:4]
+  expected = load(folder, engine, num_threads=1, batch_size=1).predict(pairs)
+  monkeypatch.setattr(onnxruntime, "InferenceSession", Session)
+  options = {"num_threads": 2, "num_batches": 9, "batch_size": 1}
+  model = load(folder, engine, **options)
+  if engine == "onnxruntime":
+    assert Session.options.intra_op_num_threads == 1
+  two, compute = threading.Barrier(2, timeout=60), model._compute
+
+  def compute_beside_another(*arrays):
+    two.wait()
+    return compute(*arrays)
+
+  monkeypatch.setattr(model, "_compute", compute_beside_another)
+  assert_equal(model.predict(pairs), expected)
 
 
 def negate_weights(path):
