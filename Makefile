@@ -1,5 +1,6 @@
 #   make demo    fine-tunes a small pretrained BERT, exports it, labels texts
-#   make test    runs the quick tests; TESTS=tests/run_ner_test.py some of them
+#   make test    runs the quick tests; TESTS=tests/run_ner_test.py some of them,
+#                COSTS="graph or smoke" those that compute with TensorFlow
 #   make test-all  adds training, processes and faults, in a quarter of an hour
 #   make coverage  reports how many lines the quick tests run
 #   make docs    builds the site of the documentation in output/site
@@ -24,6 +25,8 @@ MRPC ?=
 
 export TF_CPP_MIN_LOG_LEVEL = 2
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
+# Without what Python has compiled, each process would compile TensorFlow anew.
+unexport PYTHONDONTWRITEBYTECODE
 python = $(VENV)/bin/python
 # Python compiles what it imports; all of TensorFlow would take half a minute.
 pip_install = $(python) -m pip install --no-compile
@@ -138,7 +141,8 @@ output/minilm/vocab.txt: | $(environment)-demo
 	  --input=$(minilm)
 
 # What the marks mean is in pyproject.toml.
-quick = -m "(unit or graph or smoke) and not slow and not needs_data"
+COSTS ?= unit or graph or smoke
+quick = -m "($(COSTS)) and not slow and not needs_data"
 pytest = $(python) -m pytest -n auto --dist worksteal $(TESTS)
 
 test: $(environment)-test

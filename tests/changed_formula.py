@@ -1,6 +1,6 @@
 """Trains, predicts, extracts and exports in a checkout; saves all numbers.
 
-python tests/changed_formula.py WORLD OUT.npz SCRIPT,... [FLAG ...]
+python tests/changed_formula.py WORLD OUT.npz SCRIPT,...[,exports] [FLAG ...]
 
 `changed_formula_test.py` runs it in checkouts with another `modeling.py`.
 """
@@ -120,7 +120,7 @@ def main(world, output, scripts, *more):
   found = {}
   prepare(world)
   with tempfile.TemporaryDirectory() as folder:
-    for script in scripts.split(","):
+    for script in filter(COMMANDS.get, scripts.split(",")):
       actions, results = COMMANDS[script]
       out = os.path.join(folder, script)
       run(script, [*actions, *more], world, out)
@@ -128,7 +128,7 @@ def main(world, output, scripts, *more):
       if script != "extract_features":
         weights = rewrite.read_weights(tf.train.latest_checkpoint(out))
         found |= {f"{script} {name}": v for name, v in weights.items()}
-    if "run_classifier" in scripts:
+    if "exports" in scripts:
       use(os.path.join(folder, "run_classifier"), world, found)
   np.savez(output, **found)
 

@@ -102,11 +102,20 @@ def pytest_report_header():
   return "compares with tests/golden and with the whole of it"
 
 
+@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config, items):
-  """Deselects tests whose data are missing."""
-  if not _missing():
-    return
-  left_out = [item for item in items if item.get_closest_marker("needs_data")]
+  """Deselects tests whose data are missing, and slices beside their whole."""
+  if _missing():
+    left_out = [item for item in items if item.get_closest_marker("needs_data")]
+  else:
+    wholes = [item.nodeid for item in items if _part(item) == "whole"]
+    slices = {name.replace("whole", "slice") for name in wholes}
+    left_out = [i for i in items if _part(i) == "slice" and i.nodeid in slices]
   if left_out:
-    items[:] = [i for i in items if not i.get_closest_marker("needs_data")]
+    items[:] = [item for item in items if item not in left_out]
     config.hook.pytest_deselected(items=left_out)
+
+
+def _part(item):
+  """The part of the results that the fixture `golden` is of."""
+  return getattr(item, "callspec", None) and item.callspec.params.get("golden")

@@ -71,15 +71,11 @@ def hidden(folder):
 COMMANDS = {
   "evaluation": "run_classifier.py --do_eval --output_dir={folder}"
   " --data_dir={world}",
-  "prediction": "run_classifier.py --do_predict --output_dir={folder}"
-  " --predict_file={world}/lines.txt",
   "prediction elsewhere": "run_classifier.py --do_predict --output_dir={out}"
   " --init_checkpoint={folder} --predict_file={world}/lines.txt",
   "features": "extract_features.py --init_checkpoint={folder} --layers=-1"
   " --input_file={world}/lines.txt --output_file={out}.jsonl",
   "SavedModel": "export_model.py --model_dir={folder} --export_dir={out}",
-  "ONNX": "export_model.py --model_dir={folder} --export_dir={out}"
-  " --format=onnx",
 }
 
 
