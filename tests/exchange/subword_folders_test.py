@@ -41,6 +41,7 @@ def test_a_classifier_is_trained_evaluated_exported_and_converted(
     "run_classifier.py",
     *("--do_train", "--do_eval", "--task_name=tsv", f"--data_dir={tmp_path}"),
     *("--text_b_column=2", "--label_column=3", "--max_seq_length=14"),
+    "--xla=off",
     *("--train_batch_size=2", "--learning_rate=1e-2", "--num_train_epochs=1"),
     f"--init_checkpoint={tmp_path}/theirs",
     f"--output_dir={trained}",
