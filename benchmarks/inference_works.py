@@ -348,6 +348,7 @@ def exported(settings: Settings) -> Answers:
   """An ONNX export of the model, by OnnxModel with an engine."""
   import export_model
   from bertlib.export import OnnxModel
+  from bertlib.io import processes
   from bertlib.settings.common import QuantizationSettings
 
   folder = tempfile.mkdtemp(dir=settings.folder)
@@ -362,14 +363,26 @@ def exported(settings: Settings) -> Answers:
     encoder=settings.task == "states",
     int8=QuantizationSettings() if is_int8 else None,
   )
-  model = OnnxModel(
-    os.path.join(folder, "onnx"),
-    engine,
-    batch_size=settings.batch_size,
-    num_threads=settings.num_threads,
-    precision="float32" if is_int8 else precision,
+  threads = settings.num_threads or processes.usable_cores()
+  for_one, for_many = (
+    outputs_of(
+      settings.task,
+      OnnxModel(
+        os.path.join(folder, "onnx"),
+        engine,
+        batch_size=settings.batch_size,
+        num_threads=settings.num_threads,
+        precision="float32" if is_int8 else precision,
+        num_batches=num_batches,
+      ),
+    )
+    for num_batches in (1, threads)
   )
-  return serve(settings, "exported", outputs_of(settings.task, model))
+
+  def predict(texts):
+    return for_many(texts) if len(texts) > 1 else for_one(texts)
+
+  return serve(settings, "exported", predict)
 
 
 def outputs_of(task: str, model: Any) -> Callable:

@@ -80,6 +80,12 @@ HEADLINES = {
     "median",
     "exported-.*",
   ),
+  "Sentence vectors of a file of texts, MiniLM": (
+    "file_prediction",
+    r"vectors of 100,000 texts of .*",
+    "batches",
+    "ours",
+  ),
   "English text to ids, as Python lists": (
     "tokenizer_speed",
     r".* of (?!.*_zh_).*",

@@ -108,22 +108,20 @@ def assert_equal(name, outputs, atol=TOLERANCE):
     )
 
 
-def test_outputs_are_those_of_transformers(converted):
+@pytest.mark.parametrize("unpad", [False, True])
+def test_outputs_are_those_of_transformers(converted, unpad):
   name, folder, _ = converted
   model, _, weights = load(folder)
-  outputs = []
+  model.compute = FastCompute(unpad=unpad)
   with tf.Graph().as_default(), tf.Session() as session:
-    for unpad in (False, True):
-      model.compute = FastCompute(unpad=unpad)
-      inputs = {n: tf.constant(INPUTS[n], tf.int32) for n in model.features()}
-      with tf.variable_scope("", reuse=tf.AUTO_REUSE):
-        outputs.append(model.outputs(inputs))
+    outputs = model.outputs(
+      {key: tf.constant(INPUTS[key], tf.int32) for key in model.features()}
+    )
     session.run(tf.global_variables_initializer())
     for variable in tf.global_variables():
       if variable.op.name in weights:
         variable.load(weights[variable.op.name], session)
-    for found in session.run(outputs):
-      assert_equal(name, found)
+    assert_equal(name, session.run(outputs))
 
 
 def test_the_onnx_graph_gives_the_same(converted):
