@@ -29,6 +29,9 @@ import sentence_transformers
 import torch
 import transformers
 from sentence_transformers import cross_encoder
+from sentence_transformers.cross_encoder.evaluation import (
+  CrossEncoderRerankingEvaluator,
+)
 from sentence_transformers.sentence_transformer import evaluation, losses
 
 from benchmarks.torch_optimizer import make_optimizer, make_schedule
@@ -129,9 +132,7 @@ def make_evaluator(args: argparse.Namespace) -> Callable:
       }
       for row in read_rows(args.dev_file)
     ]
-    return cross_encoder.evaluation.CrossEncoderRerankingEvaluator(
-      samples, at_k=10, batch_size=32
-    )
+    return CrossEncoderRerankingEvaluator(samples, at_k=10, batch_size=32)
   if not os.path.isdir(args.dev_file):
     anchors, others, scores = read_pairs(args, args.dev_file).to_dict().values()
     return evaluation.EmbeddingSimilarityEvaluator(anchors, others, scores)
