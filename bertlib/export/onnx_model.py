@@ -226,7 +226,7 @@ class OnnxModel(BatchPredictor):
 
 
 class _EngineSettings(NamedTuple):
-  """What decides how an engine computes."""
+  """Settings of an engine, which decide how it computes."""
 
   num_threads: int | None
   num_batches: int

@@ -343,7 +343,7 @@ class ClassifierPredictor(BatchPredictor):
   texts_of = staticmethod(texts_of)
 
   def _encode(self, texts):
-    """What `_rows` takes, texts and their numbers of rows; and the rows."""
+    """Texts with their numbers of rows, which `_rows` takes; and the rows."""
     pairs = texts
     if self.problem.kind == "multiple_choice":
       pairs = itertools.chain.from_iterable(texts)
