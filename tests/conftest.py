@@ -29,9 +29,10 @@ def once(tmp_path_factory):
 
 @pytest.fixture(scope="session", autouse=True)
 def released_outputs_computed_once():
-  """Each export compares them, and computes them anew only after an edit.
+  """Keeps the outputs of small models that each export compares.
 
-  `same_outputs_test.edit` undoes this.
+  They depend on the code alone; `edit` of `same_outputs_test.py`, which changes
+  it, computes them anew.
   """
   if "tensorflow" not in sys.modules:  # nor does a test export a model
     yield

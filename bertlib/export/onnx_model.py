@@ -132,16 +132,15 @@ class OnnxModel(BatchPredictor):
       folder: the `--export_dir` of `export_model.py --format=onnx`.
       engine: "onnxruntime" or "openvino", the package that computes; "auto" for
         the faster one on this processor, if both are installed.
-      batch_size: texts per batch; None for about 2048 tokens per batch, 1024 in
-        each of several.
+      batch_size: texts per batch; None for about 2048 tokens per batch, or 1024
+        if several batches are computed at the same time.
       num_threads: threads that compute; None for one per usable core.
       precision: "float32", or "bfloat16" with OpenVINO: of what is not in 8
         bits.
       cache_dir: folder of models compiled by OpenVINO; None for one beside the
         model file, if that can be written; "" for none.
       num_batches: batches that are computed at the same time and share the
-        threads: as many as threads for the most texts per second, one for a
-        few texts.
+        threads. For many texts, as many as threads is fastest; for a few, 1.
       task: `RECORD` of a task of your own.
 
     Raises:
@@ -172,7 +171,9 @@ class OnnxModel(BatchPredictor):
         f"precision={precision!r}: is not one of"
         f" {', '.join(_ENGINES[engine].precisions)} with {engine}"
       )
-    training.check_prediction(batch_size=batch_size, num_threads=num_threads)
+    training.check_prediction(
+      batch_size=batch_size, num_threads=num_threads, num_batches=num_batches
+    )
     beside_it = os.path.dirname(path)
     if cache_dir is None and os.access(beside_it, os.W_OK):
       cache_dir = os.path.join(beside_it, onnx_folder.CACHE)
@@ -187,8 +188,7 @@ class OnnxModel(BatchPredictor):
     )
     if num_batches > 1:
       self.tokens_per_batch = 1024  # their hidden states share the caches
-    parts = engine, precision, threads, num_batches, processes.kind()
-    self._computation = parts
+    self._computation = engine, precision, threads, num_batches
     super().__init__(
       folder,
       description,
@@ -202,7 +202,8 @@ class OnnxModel(BatchPredictor):
   def fingerprint(self) -> str:
     """SHA-256 of what decides the answers: files, engine and processor."""
     engine, *_ = self._computation
-    found = hashlib.sha256(repr(self._computation).encode())
+    decisive = *self._computation, processes.kind()
+    found = hashlib.sha256(repr(decisive).encode())
     found.update(importlib.import_module(engine).__version__.encode())
     names = model_files.COMPANIONS  # but for some, by its tokenizer
     paths = [os.path.join(self._model_dir, name) for name in names]

@@ -282,9 +282,11 @@ class RunSettings(option.Group):
 
 
 def check_prediction(**arguments: int | None) -> None:
-  """Refuses `batch_size` and `num_threads` of Python code, see their flags."""
+  """Refuses arguments of Python code that flags of their kind would refuse."""
+  batch_size = option.declaration(RunSettings, "predict_batch_size")
   flags = {
-    "batch_size": option.declaration(RunSettings, "predict_batch_size"),
+    "batch_size": batch_size,
+    "num_batches": batch_size,
     "num_threads": option.declaration(common.DeviceSettings, "num_threads"),
   }
   for name, value in arguments.items():

@@ -657,6 +657,7 @@ def test_models_of_other_tasks_need_their_record(folder_of, tmp_path):
     ({"engine": "torch"}, "engine='torch': is not one of auto, onnxruntime, o"),
     ({"precision": "bfloat16"}, "is not one of float32 with onnxruntime"),
     ({"batch_size": 0}, "batch_size=0: not allowed"),
+    ({"num_batches": 0}, "num_batches=0: not allowed"),
     ({"num_threads": -1}, "num_threads=-1: not allowed"),
     ({"num_threads": 10**6}, "num_threads=1000000: not allowed"),
   ],
