@@ -79,6 +79,16 @@ def test_samples_follow_the_distribution(session):
   np.testing.assert_allclose(found, special.softmax(logits / 2), atol=2e-4)
 
 
+def test_samples_of_a_large_vocabulary_are_exact(session):
+  rng = np.random.default_rng(2)
+  log_probs = special.log_softmax(rng.normal(0, 3, [64, 30522]), axis=1)
+  draws = rng.random([64, 1], np.float32)
+  samples = electra.sample_tokens(tf.constant(log_probs, tf.float32), draws)
+  ends = np.cumsum(np.exp(log_probs), axis=1)
+  expected = (ends <= draws * ends[:, -1:]).sum(axis=1)
+  np.testing.assert_array_equal(session.run(samples), expected)
+
+
 def test_only_masked_tokens_are_replaced_and_equal_samples_are_original(
   session,
 ):
