@@ -118,6 +118,9 @@ $(beam)/installed: Makefile
 
 # Tasks
 
+environment: $(environment)-test
+environment-all: environment $(beam)/installed
+
 demo: $(environment)-demo output/minilm/vocab.txt
 	rm -rf output/demo output/demo_onnx
 	$(python) run_classifier.py --flagfile=demo/train.flags \
@@ -186,4 +189,5 @@ lint: $(environment)-test
 clean:
 	rm -rf $(VENV) $(beam) $(peers) output/minilm output/demo output/demo_onnx
 
-.PHONY: help demo test test-all test-beam coverage docs bench snapshots lint clean
+.PHONY: help environment environment-all demo test test-all test-beam coverage \
+  docs bench snapshots lint clean
