@@ -121,8 +121,8 @@ _STSB = (
   " --learning_rate=5e-5 --num_train_epochs=1"
 )
 _LISTS = (
-  " --train_file=$OUTPUT_DIR-data/lists.jsonl"
-  " --dev_file=$OUTPUT_DIR-data/dev.jsonl"
+  " --train_file=$OUTPUT_DIR/../lists/lists.jsonl"
+  " --dev_file=$OUTPUT_DIR/../lists/dev.jsonl"
   " --text_columns=query,positive,negatives --loss=listwise"
   " --max_seq_length=192 --train_batch_size=8 --learning_rate=2e-4"
   " --num_train_epochs=1"
@@ -175,7 +175,7 @@ RECIPES = {
       "-m benchmarks.squad_lists --model_dir=$BERT_DIR"
       " --train_file=$DATA_DIR/squad/train-v1.1.part.json"
       " --dev_file=$DATA_DIR/squad/dev-v1.1.json"
-      " --output_dir=$OUTPUT_DIR-data",
+      " --output_dir=$OUTPUT_DIR/../lists",
       f"run_reranker.py --do_train --do_eval{_LISTS}{_MODEL}",
     ),
     f"-m benchmarks.finetune_sentence_transformers{_LISTS}{_PEER}",

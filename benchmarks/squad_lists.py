@@ -1,8 +1,9 @@
 """Writes questions of SQuAD with mined paragraphs, to train a reranker.
 
-`lists.jsonl` has the first two questions of each paragraph, its two closest
-wrong paragraphs and two random ones; `dev.jsonl` the first question of each of
-some paragraphs and the closest 29. Closest by the vectors of an encoder.
+`lists.jsonl` has the first question of each paragraph, its two closest wrong
+paragraphs and two random ones; `dev.jsonl` the first question of each of some
+paragraphs and the closest 29. Closest by the vectors of an encoder. Files that
+are there are kept.
 
     python -m benchmarks.squad_lists --model_dir=output/minilm \
         --train_file=train-v1.1.json --dev_file=dev-v1.1.json --output_dir=lists
@@ -34,16 +35,18 @@ def define_flags() -> None:
     output_dir="Folder of the lists.",
   )
   side_by_side.define(
-    dev_paragraphs=(400, "Paragraphs of the dev set."),
+    dev_paragraphs=(300, "Paragraphs of the dev set."),
   )
 
 
 def main(_: list[str]) -> None:
   """Writes both files."""
+  if os.path.exists(os.path.join(FLAGS.output_dir, "lists.jsonl")):
+    return
   os.makedirs(FLAGS.output_dir, exist_ok=True)
-  chosen = itertools.islice(pairs(FLAGS.dev_file, 1), FLAGS.dev_paragraphs)
+  chosen = itertools.islice(pairs(FLAGS.dev_file), FLAGS.dev_paragraphs)
   write("dev.jsonl", mined("dev", chosen, 29))
-  rows = [*mined("train", pairs(FLAGS.train_file, 2), 2)]
+  rows = [*mined("train", pairs(FLAGS.train_file), 2)]
   texts = sorted({row["positive"] for row in rows})
   draw = random.Random(1)
   for row in rows:
@@ -52,12 +55,12 @@ def main(_: list[str]) -> None:
   write("lists.jsonl", rows)
 
 
-def pairs(path: str, number: int) -> Iterator[dict[str, str]]:
-  """The first questions of each paragraph, with the paragraph."""
+def pairs(path: str) -> Iterator[dict[str, str]]:
+  """The first question of each paragraph, with the paragraph."""
   questions = inference_works.squad_questions(path)
   for paragraph, group in itertools.groupby(questions, lambda pair: pair[1]):
-    for question, _ in itertools.islice(group, number):
-      yield {"query": question.strip(), "positive": paragraph}
+    question, _ = next(group)
+    yield {"query": question.strip(), "positive": paragraph}
 
 
 def mined(name: str, rows: Any, number: int) -> Iterator[dict[str, Any]]:
