@@ -2,9 +2,9 @@
 
 Both sides start from the same encoder and head, and get the same batches, in
 float32 without dropout, with the same optimizer and learning rates. The peer is
-transformers, and sentence-transformers for CoSENT. It clips by the gradient
-norm of google-research/bert, which is not that of PyTorch. Fails if a loss
-differs by more than `MAX_DIFFERENCE`.
+transformers, and sentence-transformers for CoSENT and reranking. It clips by
+the gradient norm of google-research/bert, which is not that of PyTorch. Fails
+if a loss differs by more than `MAX_DIFFERENCE`.
 
     python -m benchmarks.lockstep --data_dir=DATA --model_dir=output/minilm \
         --hugging_face_dir=DIR_OF_THE_SAME_MODEL
@@ -32,7 +32,9 @@ TASKS = {
   "spans": "BertForQuestionAnswering",
   "tags": "BertForTokenClassification",
   "CoSENT": "CoSENTLoss",
+  "reranking": "ListNetLoss",
 }
+NUM_DOCUMENTS = 4  # of a query, the right one first
 # Features of the models, and their names in transformers.
 FEATURES = {
   "input_ids": "input_ids",
@@ -40,6 +42,7 @@ FEATURES = {
   "segment_ids": "token_type_ids",
   "label_ids": "labels",
   **{n: n for n in ("start_positions", "end_positions", "scores")},
+  **{n: n for n in ("labels", "texts")},
 }
 
 
@@ -109,7 +112,8 @@ def write_batches(task: str, path: str) -> None:
 
   rng = np.random.default_rng(1)
   rows = read_rows(task)
-  shape = FLAGS.steps, FLAGS.batch_size
+  ranks = task == "reranking"
+  shape = FLAGS.steps, FLAGS.batch_size // (NUM_DOCUMENTS if ranks else 1)
   order = rng.permutation(len(rows))[: shape[0] * shape[1]]
   data = {
     name: np.array([rows[index][name] for index in order])
@@ -120,9 +124,9 @@ def write_batches(task: str, path: str) -> None:
   for name, array in data.items():
     if array.ndim > 1:
       array = array[..., :length]
-    dtype = np.float32 if array.dtype.kind == "f" else np.int32
+    dtype = {"f": np.float32, "i": np.int32}.get(array.dtype.kind, array.dtype)
     data[name] = array.reshape(*shape, *array.shape[1:]).astype(dtype)
-  num_outputs = {"regression": 1, "CoSENT": 0}.get(task, 2)
+  num_outputs = {"regression": 1, "reranking": 1, "CoSENT": 0}.get(task, 2)
   if task == "tags":
     num_outputs = int(data["label_ids"].max()) + 1
   if num_outputs:
@@ -157,6 +161,9 @@ def read_rows(task: str) -> list[dict[str, Any]]:
     rows = squad_windows.window_records(windows, length, tokenizer)
     # The softmax of transformers includes padding.
     return [row for row in rows if all(row["input_mask"])]
+  if task == "reranking":
+    path = os.path.join(folder, "squad", "train-v1.1.part.json")
+    return lists_of_documents(path, tokenizer)
   if task == "tags":
     path = os.path.join(folder, "ner", "wnut17", "train.conll")
     sentences = ner_files.read_sentences(path, ner_files.Columns())
@@ -185,6 +192,33 @@ def read_rows(task: str) -> list[dict[str, Any]]:
   return [feature.as_record() for feature in features]
 
 
+def lists_of_documents(path: str, tokenizer: Any) -> list[dict[str, Any]]:
+  """Questions of SQuAD with the first words of paragraphs, none truncated."""
+  import numpy as np
+
+  from benchmarks import inference_works
+  from bertlib.data import model_inputs
+
+  pairs = [*inference_works.squad_questions(path)]
+  texts = [" ".join(text.split()[:50]) for _, text in pairs]
+  rng = np.random.default_rng(1)
+  rows = []
+  for (question, _), right in zip(pairs, texts):
+    others = [text for text in rng.choice(texts, 9) if text != right]
+    documents = [right, *others[: NUM_DOCUMENTS - 1]]
+    encoded = [
+      model_inputs.encode_pair(tokenizer, question, text, FLAGS.max_seq_length)
+      for text in documents
+    ]
+    if any(each.num_truncated_tokens for each in encoded):
+      continue
+    row = {"labels": [1.0, 0.0, 0.0, 0.0], "texts": [question, *documents]}
+    for name in model_inputs.TOKEN_FEATURES:
+      row[name] = [getattr(each, name) for each in encoded]
+    rows.append(row)
+  return rows
+
+
 # Sides
 
 
@@ -198,7 +232,13 @@ def ours(settings: Settings) -> Answers:
   with np.load(settings.path) as file:
     data = dict(file)
   head = data.pop("head", None)
-  with tf.Graph().as_default(), tf.Session() as session:
+  data.pop("texts", None)
+  # The gradients of a reranker, fetched without a training step, fail by it in
+  # TensorFlow 2.21: "Function NoOp is not defined".
+  session_config = tf.ConfigProto()
+  rewrites = session_config.graph_options.rewrite_options
+  rewrites.dependency_optimization = rewrites.OFF
+  with tf.Graph().as_default(), tf.Session(config=session_config) as session:
     features = {
       name: tf.placeholder(array.dtype, array.shape[1:])
       for name, array in data.items()
@@ -231,6 +271,7 @@ def make_model_fn(settings: Settings, head: Any) -> tuple[Any, str]:
   import run_classifier
   import run_embeddings
   import run_ner
+  import run_reranker
   import run_squad
   from bertlib.settings import embedding_spec
   from bertlib.tasks.embeddings import embedding_losses
@@ -240,6 +281,7 @@ def make_model_fn(settings: Settings, head: Any) -> tuple[Any, str]:
     "regression": (run_classifier, {"num_labels": 1, "kind": "regression"}),
     "spans": (run_squad, {"mask_padding": True}),
     "tags": (run_ner, {"num_labels": 0 if head is None else len(head)}),
+    "reranking": (run_reranker, {"loss": "listwise"}),
     "CoSENT": (
       run_embeddings,
       {
@@ -281,9 +323,11 @@ def pytorch(settings: Settings) -> Answers:
   from benchmarks.torch_optimizer import make_optimizer, make_schedule
 
   with np.load(settings.path) as file:
-    batches = {name: torch.from_numpy(file[name]) for name in file}
+    arrays = dict(file)
+  texts = arrays.pop("texts", None)
+  batches = {name: torch.from_numpy(array) for name, array in arrays.items()}
   head = batches.pop("head", None)
-  data = {}
+  data = {} if texts is None else {"texts": texts}
   for name, tensor in batches.items():
     if not tensor.is_floating_point():
       # transformers has -100 at positions without a label.
@@ -340,17 +384,41 @@ def make_peer(settings: Settings, head: Any) -> tuple[Any, Any]:
 
     return model, pair_loss
 
+  if settings.task == "reranking":
+    from sentence_transformers import cross_encoder
+
+    reranker = cross_encoder.CrossEncoder(
+      settings.hugging_face_dir, num_labels=1, device="cpu"
+    )
+    listnet = cross_encoder.losses.ListNetLoss(reranker)
+
+    def list_loss(batch):
+      queries, *documents = batch["texts"].T.tolist()
+      # The softmax of 50 and 0 is 1 and 0.
+      return listnet([queries, [*zip(*documents)]], [*50 * batch["labels"]])
+
+    set_head(reranker.model.classifier, head)
+    return reranker, list_loss
+
   import torch
   import transformers
 
   model = getattr(transformers, TASKS[settings.task]).from_pretrained(
     settings.hugging_face_dir, num_labels=len(head), dtype=torch.float32
   )
-  layer = model.qa_outputs if settings.task == "spans" else model.classifier
-  with torch.no_grad():
-    layer.weight.copy_(head)
-    layer.bias.zero_()
+  set_head(
+    model.qa_outputs if settings.task == "spans" else model.classifier, head
+  )
   return model, lambda batch: model(**batch).loss
+
+
+def set_head(layer: Any, weights: Any) -> None:
+  """Gives an output layer of PyTorch these weights, and no bias."""
+  import torch
+
+  with torch.no_grad():
+    layer.weight.copy_(weights)
+    layer.bias.zero_()
 
 
 if __name__ == "__main__":

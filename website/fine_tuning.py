@@ -51,7 +51,7 @@ TASKS = {
   ),
   "SQuAD-reranking": (
     "SQuAD, reranking",
-    "400 questions with their paragraph and the 29 that a search finds closest,"
+    "300 questions with their paragraph and the 29 that a search finds closest,"
     " one epoch",
   ),
   "pretraining": (
